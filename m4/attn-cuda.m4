@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# ATTN_CHECK_CUDA
+# ---------------
+# --with-cuda[=DIR|auto|no] and --with-cuda-arch=LIST. Sets have_cuda, cuda_missing (why not) and substitutes NVCC,
+# CUDA_ARCH, CUDA_CPPFLAGS and CUDA_LIBS (the static runtime: a plugin must load where there is no libcudart.so).
+AC_DEFUN([ATTN_CHECK_CUDA], [
+  AC_ARG_WITH([cuda],
+    [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [CUDA toolkit for the GPU plugins: auto, no, yes or its folder (default: auto)])],
+    [], [with_cuda=auto])
+  AC_ARG_WITH([cuda-arch],
+    [AS_HELP_STRING([--with-cuda-arch=LIST], [GPU architectures to compile for (default: "80 90a")])],
+    [], [with_cuda_arch="80 90a"])
+  AC_ARG_VAR([NVCC], [CUDA compiler])
+  have_cuda=no cuda_missing= CUDA_CPPFLAGS= CUDA_LIBS= cuda_home=
+  CUDA_ARCH=`AS_ECHO(["$with_cuda_arch"]) | tr ',;' '  ' | sed 's/sm_//g'`
+  for attn_arch in $CUDA_ARCH; do
+    AS_IF([expr "x$attn_arch" : 'x[[0-9]]\{2,3\}[[af]]\{0,1\}$' >/dev/null], [],
+      [AC_MSG_ERROR([--with-cuda-arch: "$attn_arch" is no architecture; wanted numbers such as 80 or 90a])])
+  done
+  AS_IF([test "$with_cuda" != no], [
+    attn_cuda_path=$PATH:/usr/local/cuda/bin:/opt/cuda/bin
+    AS_CASE([$with_cuda], [auto|yes], [], [attn_cuda_path=$with_cuda/bin])
+    AS_IF([test -z "$NVCC"], [AC_PATH_PROG([NVCC], [nvcc], [], [$attn_cuda_path])])
+    AS_IF([test -z "$NVCC"], [cuda_missing="no nvcc found"], [
+      cuda_home=`dirname "$NVCC"` && cuda_home=`cd "$cuda_home/.." && pwd`
+      for attn_dir in "$cuda_home/lib64" "$cuda_home/lib" "$cuda_home/targets/x86_64-linux/lib" \
+                      "$cuda_home/lib/x86_64-linux-gnu"; do
+        AS_IF([test -z "$CUDA_LIBS" && test -f "$attn_dir/libcudart_static.a"],
+          [CUDA_LIBS="-L$attn_dir -lcudart_static -lrt -lpthread -ldl"])
+      done
+      AS_IF([test -z "$CUDA_LIBS"], [cuda_missing="no libcudart_static.a below $cuda_home"])
+    ])
+    AS_IF([test -z "$cuda_missing"], [
+      AC_MSG_CHECKING([whether $NVCC compiles for $CUDA_ARCH])
+      AS_MKDIR_P([conftest.dir])
+      AS_ECHO(['__global__ void f(int *p) { *p = 1; }']) > conftest.dir/t.cu
+      attn_gencode=
+      for attn_arch in $CUDA_ARCH; do
+        attn_gencode="$attn_gencode -gencode=arch=compute_$attn_arch,code=sm_$attn_arch"
+      done
+      AS_IF([$NVCC -std=c++17 $attn_gencode -c -o conftest.dir/t.o conftest.dir/t.cu >&AS_MESSAGE_LOG_FD 2>&1],
+        [have_cuda=yes CUDA_CPPFLAGS="-I$cuda_home/include"],
+        [cuda_missing="nvcc does not compile a kernel for $CUDA_ARCH (see config.log)"])
+      rm -rf conftest.dir
+      AC_MSG_RESULT([$have_cuda])
+    ])
+    AS_IF([test "$have_cuda" = no && test "$with_cuda" != auto],
+      [AC_MSG_ERROR([--with-cuda=$with_cuda: $cuda_missing])])
+  ], [cuda_missing="switched off by --without-cuda"])
+  AS_IF([test "$have_cuda" = no], [CUDA_LIBS=])
+  AC_SUBST([CUDA_ARCH])
+  AC_SUBST([CUDA_CPPFLAGS])
+  AC_SUBST([CUDA_LIBS])
+  AM_CONDITIONAL([HAVE_CUDA], [test "$have_cuda" = yes])
+])
