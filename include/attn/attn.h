@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * attn.h: libattn for engines. Five steps:
+ *
+ *   1. attn_context_create            read the configuration, load the plugins
+ *   2. attn_group_open                describe a layer (attn_problem_t); a backend is selected and opened.
+ *      attn_layer_create              one per layer of the model, named as in the checkpoint
+ *   3. attn_group_kv_cache_shape      allocate the cache; attn_group_space_needed: allocate the buffers
+ *   4. attn_group_build_metadata      once per step and group
+ *   5. attn_layer_update_kv_cache,    once per step and layer
+ *      attn_layer_forward
+ *
+ * OWNERSHIP: the engine owns every tensor and buffer; the library owns what its create and open calls return until the
+ * matching destroy or close. Device memory is never allocated by the library.
+ * THREADS: a context is immutable after creation and may be used from every thread. A group and its layers are used by
+ * one thread at a time; different groups are independent. Marks in brackets: see attn_types.h.
+ * FORK: contexts, groups and layers belong to the process that made them; calls in a child fail with ATTN_E_FORKED.
+ * ERRORS: calls return ATTN_OK or a negative ATTN_E_* and fill *error if one is given. Outputs are written on success only.
+ * SIGNALS, ENVIRONMENT, OUTPUT: the library installs no handler, reads only $ATTN_CONFIG (not in setuid programs), and
+ * prints nothing: text goes to the log callback of the context.
+ *
+ * CAVEATS
+ *  - Softmax scale and mask kind are always said by the caller: 0 is refused, not guessed.
+ *  - An explicitly requested backend is used or is an error with every reason; there is no silent fallback.
+ *  - Cache tokens beyond seq_len may hold anything, NaN included; they are never read.
+ */
+#ifndef ATTN_H
+#define ATTN_H
+
+#include <attn/attn_plan.h>
+#include <attn/attn_plugin.h>
+#include <attn/attn_types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Version of the library that is running, "0.1.0". [any thread] */
+const char *attn_version(void);
+/* "ATTN_E_INVALID" and the like; "unknown" for other numbers. [any thread] */
+const char *attn_error_name(int code);
+const char *attn_reason_name(int code); /* "HEAD_SIZE", .. */
+
+/* ------------------------------------------------------------------ context */
+
+typedef struct attn_context attn_context_t;
+
+typedef struct attn_context_options {
+    uint32_t struct_size;
+    uint32_t flags;             /* ATTN_CONTEXT_* */
+    const char *config_text;    /* INI text, strongest of all sources; NULL: none */
+    const char *config_file;    /* INI file, read after the system's files; NULL: $ATTN_CONFIG if set */
+    const char *plugin_dir;     /* absolute; NULL: as configured */
+    void (*log)(void *ctx, uint32_t level, const char *text); /* NULL: text is dropped */
+    void *log_ctx;
+    uint32_t log_level; /* ATTN_LOG_*; 0: as configured, else warn */
+    uint32_t reserved0;
+    uint64_t reserved[4];
+} attn_context_options_t;
+
+#define ATTN_CONTEXT_NO_SYSTEM_CONFIG (UINT32_C(1) << 0) /* ignore sysconfdir and $ATTN_CONFIG */
+#define ATTN_CONTEXT_NO_PLUGINS (UINT32_C(1) << 1)       /* read the configuration, load nothing */
+
+/* Reads the configuration and loads the plugins it names. A plugin that does not load is listed with its reason and is
+ * an error only if it is `required`. options NULL: all defaults. [any thread] */
+int attn_context_create(const attn_context_options_t *options, attn_context_t **context, attn_error_t *error);
+/* All groups must be closed. NULL is allowed. Plugins stay mapped until the process ends. */
+void attn_context_destroy(attn_context_t *context);
+
+/* One effective configuration value and where it came from. Strings live as long as the context. */
+typedef struct attn_config_value {
+    uint32_t struct_size;
+    int32_t line;        /* 0: not from a file */
+    const char *section; /* "attn", "select decoder sm_90", "plugin flash", "option cpu" */
+    const char *key;
+    const char *value;
+    const char *source; /* path, "default", "environment", "api" */
+} attn_config_value_t;
+/* Value number index in file order of sections; ATTN_E_NOT_FOUND past the end. [any thread] */
+int attn_context_config(const attn_context_t *context, uint32_t index, attn_config_value_t *value);
+
+/* One plugin that the configuration names, loaded or refused. Strings live as long as the context. */
+typedef struct attn_plugin_info {
+    uint32_t struct_size;
+    int32_t status;      /* ATTN_OK or why it was refused, ATTN_E_* */
+    const char *name;
+    const char *path;    /* absolute, "" if none was found */
+    const char *version; /* "" unless loaded; likewise below */
+    const char *vendor;
+    const char *license;
+    const char *build_id;
+    const char *reason; /* "" if loaded; else what is wrong and what to do */
+    const attn_plugin_t *plugin; /* NULL unless loaded */
+} attn_plugin_info_t;
+int attn_context_plugin(const attn_context_t *context, uint32_t index, attn_plugin_info_t *info);
+
+/* Backends of the loaded plugins, in load order; NULL past the end. */
+const attn_backend_t *attn_context_backend(const attn_context_t *context, uint32_t index);
+/* By name, case-insensitive; NULL and an error with the nearest name if there is none. */
+const attn_backend_t *attn_context_find_backend(const attn_context_t *context, const char *name, attn_error_t *error);
+
+/* ------------------------------------------------------------------ devices */
+
+/* A device by text: "cpu", "cuda:0" (present; found through the plugins' driver), "sm_90" (hypothetical). NULL: cuda:0 if
+ * there is one, else cpu. [any thread] */
+int attn_device_parse(const char *text, attn_device_t *device, attn_error_t *error);
+
+/* ------------------------------------------------------ capability queries */
+/* Answered from the backend's table, no device needed: 1 yes, 0 no. (semantics 4.2) [any thread] [pure] */
+
+int attn_backend_supports_head_size(const attn_backend_t *backend, uint32_t head_size);
+int attn_backend_supports_dtype(const attn_backend_t *backend, uint32_t dtype);
+int attn_backend_supports_kv_cache_dtype(const attn_backend_t *backend, uint32_t kv_cache_dtype); /* 0 passes */
+int attn_backend_supports_block_size(const attn_backend_t *backend, uint32_t block_size);         /* 0 passes */
+int attn_backend_supports_attn_type(const attn_backend_t *backend, uint32_t role);
+int attn_backend_supports_feature(const attn_backend_t *backend, uint64_t feature); /* all bits of it */
+int attn_backend_supports_sink(const attn_backend_t *backend);
+int attn_backend_supports_alibi_sqrt(const attn_backend_t *backend);
+int attn_backend_supports_mm_prefix(const attn_backend_t *backend);
+int attn_backend_supports_per_head_quant_scales(const attn_backend_t *backend);
+int attn_backend_supports_sliding_window(const attn_backend_t *backend);
+int attn_backend_supports_non_causal(const attn_backend_t *backend);
+int attn_backend_supports_batch_invariance(const attn_backend_t *backend);
+int attn_backend_supports_kv_connector(const attn_backend_t *backend);
+int attn_backend_supports_pcp(const attn_backend_t *backend);
+int attn_backend_supports_dcp(const attn_backend_t *backend);
+int attn_backend_supports_compute_capability(const attn_backend_t *backend, int32_t compute_capability);
+int attn_backend_supports_device_type(const attn_backend_t *backend, int32_t device_type);
+int attn_backend_supports_lse(const attn_backend_t *backend);
+int attn_backend_supports_cascade(const attn_backend_t *backend);
+int attn_backend_supports_quant_query_input(const attn_backend_t *backend);
+int attn_backend_supports_update_block_table(const attn_backend_t *backend);
+int attn_backend_is_mla(const attn_backend_t *backend);
+int attn_backend_is_sparse(const attn_backend_t *backend);
+int attn_backend_forward_includes_kv_cache_update(const attn_backend_t *backend);
+int attn_backend_indexes_kv_by_block_stride(const attn_backend_t *backend);
+uint32_t attn_backend_required_kv_layout(const attn_backend_t *backend);    /* ATTN_LAYOUT_* or 0 */
+uint32_t attn_backend_graph_support(const attn_backend_t *backend);         /* ATTN_GRAPH_* */
+uint32_t attn_backend_reorder_threshold(const attn_backend_t *backend);
+uint32_t attn_backend_query_len_support(const attn_backend_t *backend);     /* ATTN_QUERY_LEN_* */
+uint32_t attn_backend_preferred_block_size(const attn_backend_t *backend, uint32_t default_size);
+
+/* ------------------------------------------------------------------ problem */
+
+/* Checks a problem by itself: every member in range and consistent. [any thread] [pure] */
+int attn_problem_check(const attn_problem_t *problem, attn_error_t *error);
+/* Canonical text, one line of key=value words in a fixed order, members that are zero left out:
+ * "role=decoder mask=causal dtype=bfloat16 num_heads=32 .. scale=0.088388347648318447". parse(format(p)) == p exactly.
+ * format returns the length without the terminator (as snprintf), or a negative code. [any thread] [pure] */
+int attn_problem_format(const attn_problem_t *problem, char *text, size_t size);
+int attn_problem_parse(const char *text, attn_problem_t *problem, attn_error_t *error);
+/* All reasons why a backend does not serve a problem on a device, in the order of semantics 4.3; ATTN_OK and
+ * reasons->count 0: it does. device NULL: device questions are skipped. [any thread] [pure] */
+int attn_backend_validate(const attn_backend_t *backend, const attn_problem_t *problem, const attn_device_t *device,
+                          attn_reasons_t *reasons, attn_error_t *error);
+
+/* ---------------------------------------------------------------- selection */
+
+typedef struct attn_candidate {
+    uint32_t struct_size;
+    int32_t rank;        /* place in the priority list, from 0 */
+    int32_t is_chosen;   /* 1: this one */
+    int32_t is_valid;
+    const char *backend; /* name */
+    const char *plugin;  /* "" if no loaded plugin has it */
+    uint32_t num_reasons;
+    uint32_t reserved0;
+    const attn_reason_t *reasons;
+} attn_candidate_t;
+
+/* The record of one decision; shared by the API, the log and `attn select`. Owned by the caller through
+ * attn_selection_free; made also when nothing was found. */
+typedef struct attn_selection {
+    uint32_t struct_size;
+    uint32_t num_candidates;
+    const attn_candidate_t *candidates; /* in priority order */
+    const attn_backend_t *backend;      /* NULL: none serves the problem */
+    const char *plugin;
+    const char *rule;   /* "explicit" or "priority" */
+    const char *source; /* where the rule came from: "default", "/etc/attn/attn.ini:12", "api" */
+    const char *warning; /* "" or e.g. the better backends that only the block size ruled out */
+    uint32_t block_size; /* of the problem, or the chosen backend's preference */
+    uint32_t reserved0;
+} attn_selection_t;
+
+/* Selects (semantics 5.2). backend: an explicit request by name ("auto" and NULL: none). On ATTN_E_UNSUPPORTED and
+ * ATTN_E_NOT_FOUND *selection is still made and holds every reason. [any thread] */
+int attn_select(const attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
+                const char *backend, attn_selection_t **selection, attn_error_t *error);
+void attn_selection_free(attn_selection_t *selection);
+
+/* ------------------------------------------------------------------- groups */
+
+/* A group: one problem opened on one backend and device. Layers that share problem, backend and device share a group,
+ * its cache shape and its metadata. */
+typedef struct attn_group attn_group_t;
+
+/* Selects and opens. *selection may be NULL; else it receives the record, also on failure. [any thread] */
+int attn_group_open(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
+                    const char *backend, attn_group_t **group, attn_selection_t **selection, attn_error_t *error);
+/* Its layers must be destroyed first. NULL is allowed. */
+void attn_group_close(attn_group_t *group);
+
+const attn_backend_t *attn_group_backend(const attn_group_t *group);
+/* The problem as opened: every default filled in (block size, limits, cache dtype). */
+const attn_problem_t *attn_group_problem(const attn_group_t *group);
+int attn_group_kv_cache_shape(attn_group_t *group, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
+int attn_group_kv_spec(attn_group_t *group, attn_kv_spec_t *spec, attn_error_t *error);
+int attn_group_space_needed(attn_group_t *group, attn_space_needed_t *needed, attn_error_t *error);
+
+/* Checks the batch (as attn_plan_check_batch) and lets the backend plan it into *space. Wrapping layer families (cross,
+ * chunked local, static sink) are rewritten here as semantics 6.8 says. [instance] [no alloc] [no sync] */
+int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                              attn_error_t *error);
+int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space,
+                                  void *stream, attn_error_t *error);
+/* A backend's extension by id, or NULL. */
+const void *attn_group_get_extension(attn_group_t *group, const char *id);
+
+/* ------------------------------------------------------------------- layers */
+
+/* The layer families (semantics 7); which one a layer is follows from its group's problem. */
+enum {
+    ATTN_LAYER_ATTENTION = 1,
+    ATTN_LAYER_CROSS = 2,
+    ATTN_LAYER_ENCODER_ONLY = 3,
+    ATTN_LAYER_CHUNKED_LOCAL = 4,
+    ATTN_LAYER_STATIC_SINK = 5,
+    ATTN_LAYER_MLA = 6,
+    ATTN_LAYER_MM_ENCODER = 7
+};
+
+typedef struct attn_layer attn_layer_t;
+
+typedef struct attn_layer_options {
+    uint32_t struct_size;
+    uint32_t calculate_kv_scales; /* 1: k and v scales from the first forward (semantics 3.3); CPU tensors only */
+    const char *kv_sharing_target; /* name of an earlier layer whose cache this one reads; NULL: own cache */
+    /* Checkpoint scales as loaded; 0: absent. Resolved by the rules of semantics 3.3. */
+    float q_scale, k_scale, v_scale, prob_scale;
+    const DLTensor *sinks;        /* float32 [Hq], kept by reference: must outlive the layer */
+    const DLTensor *alibi_slopes; /* float32 [Hq], likewise */
+    const DLTensor *sink_key;     /* static sink tokens [sink_len, Hkv, D], model dtype, likewise */
+    const DLTensor *sink_value;   /* [sink_len, Hkv, Dv] */
+    attn_scales_t scales;         /* device tensors that replace the loaded numbers (per head, or engine-owned) */
+    uint64_t reserved[4];
+} attn_layer_options_t;
+
+/* Creates a layer. The name ("model.layers.3.self_attn.attn") is unique in the context: a second one is
+ * ATTN_E_EXISTS. options NULL: none. [instance] */
+int attn_layer_create(attn_group_t *group, const char *name, const attn_layer_options_t *options, attn_layer_t **layer,
+                      attn_error_t *error);
+void attn_layer_destroy(attn_layer_t *layer);
+attn_layer_t *attn_context_find_layer(attn_context_t *context, const char *name);
+
+uint32_t attn_layer_kind(const attn_layer_t *layer); /* ATTN_LAYER_* */
+const char *attn_layer_kind_name(uint32_t kind);     /* "ChunkedLocalAttention" */
+const char *attn_layer_name(const attn_layer_t *layer);
+attn_group_t *attn_layer_group(const attn_layer_t *layer);
+const char *attn_layer_kv_sharing_target(const attn_layer_t *layer); /* NULL: own cache */
+/* The single integer component of a dotted layer name: "model.layers.3.attn" is 3; an error if there is not exactly one. */
+int attn_layer_index(const char *name, int32_t *index, attn_error_t *error);
+/* The scales in use after loading rules and dynamic calculation; host floats, 1.0 by default. */
+int attn_layer_scales(const attn_layer_t *layer, float *q, float *k, float *v, float *prob);
+
+/* The cache dtype of one layer: `kv_cache_dtype`, or auto if a rule of the list skips it (semantics 3.3): the word
+ * "sliding_window" or the layer's index in decimal. [any thread] [pure] */
+int attn_layer_resolve_kv_cache_dtype(const char *name, uint32_t kv_cache_dtype, int has_sliding_window,
+                                      const char *const *skip, uint32_t num_skip, uint32_t *resolved,
+                                      attn_error_t *error);
+
+/* Writes this step's K and V. A layer that shares another's cache, and roles without a cache, do nothing.
+ * args->scales may be empty: the layer's are used. [instance] [no alloc] [no sync] [capture-safe] */
+int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream, attn_error_t *error);
+/* MLA: call once after loading. */
+int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weights, void *stream, attn_error_t *error);
+/* Attention with the metadata in space; space NULL: profiling run, output becomes zero. Scales, sinks and slopes not given
+ * in args come from the layer. [instance] [no alloc] [no sync] [capture-safe] */
+int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                       attn_error_t *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
