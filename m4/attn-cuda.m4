@@ -2,7 +2,8 @@
 # ATTN_CHECK_CUDA
 # ---------------
 # --with-cuda[=DIR|auto|no] and --with-cuda-arch=LIST. Sets have_cuda, cuda_missing (why not) and substitutes NVCC,
-# CUDA_ARCH, CUDA_CPPFLAGS and CUDA_LIBS (the static runtime: a plugin must load where there is no libcudart.so).
+# CUDA_ARCH, CUDA_CPPFLAGS and CUDA_LIBS (the static runtime: a plugin must load where there is no
+# libcudart.so; libstdc++ for the guards around static variables in the stubs that nvcc writes).
 AC_DEFUN([ATTN_CHECK_CUDA], [
   AC_ARG_WITH([cuda],
     [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [CUDA toolkit for the GPU plugins: auto, no, yes or its folder (default: auto)])],
@@ -26,7 +27,7 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
       for attn_dir in "$cuda_home/lib64" "$cuda_home/lib" "$cuda_home/targets/x86_64-linux/lib" \
                       "$cuda_home/lib/x86_64-linux-gnu"; do
         AS_IF([test -z "$CUDA_LIBS" && test -f "$attn_dir/libcudart_static.a"],
-          [CUDA_LIBS="-L$attn_dir -lcudart_static -lrt -lpthread -ldl"])
+          [CUDA_LIBS="-L$attn_dir -lcudart_static -lstdc++ -lrt -lpthread -ldl"])
       done
       AS_IF([test -z "$CUDA_LIBS"], [cuda_missing="no libcudart_static.a below $cuda_home"])
     ])
