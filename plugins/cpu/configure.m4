@@ -1,2 +1,2 @@
 dnl SPDX-License-Identifier: Apache-2.0
-ATTN_PLUGIN([cpu], [yes])
+ATTN_INTREE_PLUGIN([cpu], [yes])

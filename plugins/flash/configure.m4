@@ -1,2 +1,2 @@
 dnl SPDX-License-Identifier: Apache-2.0
-ATTN_PLUGIN([flash], [auto], [ATTN_PLUGIN_NEEDS_CUDA])
+ATTN_INTREE_PLUGIN([flash], [auto], [ATTN_PLUGIN_NEEDS_CUDA])

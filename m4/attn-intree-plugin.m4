@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# ATTN_PLUGIN(NAME, DEFAULT, [CHECKS])
-# ------------------------------------
+# ATTN_INTREE_PLUGIN(NAME, DEFAULT, [CHECKS])
+# -------------------------------------------
 # The switch of one in-tree plugin, called from plugins/NAME/configure.m4. DEFAULT is yes, no or auto. CHECKS is
 # shell code that runs unless the answer is no; it says what is missing with ATTN_PLUGIN_NEEDS([why]). A plugin
 # that was asked for by name and cannot be built is an error, not a note.
 #
 # Gives the conditional ATTN_PLUGIN_NAME (upper case) and a line in the summary of configure.
-AC_DEFUN([ATTN_PLUGIN], [
+AC_DEFUN([ATTN_INTREE_PLUGIN], [
   AC_ARG_ENABLE([plugin-$1],
     [AS_HELP_STRING([--enable-plugin-$1=auto|yes|no],
       [build the plugin $1 (default: $2)])],
