@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sections: [attn] [select ROLE] [select ROLE DEVICE] [plugin NAME] [option NAME] [hook NAME]. */
+#include "config_schema.h"
+
+#include "fail.h"
+#include "names.h"
+#include "nearest.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#ifndef ATTN_DEFAULT_PLUGINS
+#define ATTN_DEFAULT_PLUGINS "flash, triton_like, mla, mla_sparse, mm_encoder, cpu, reference"
+#endif
+#ifndef ATTN_DEFAULT_PLUGIN_DIR
+#define ATTN_DEFAULT_PLUGIN_DIR "/usr/local/lib/attn"
+#endif
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static const struct attni_key keys[] = {
+    {"attn", NULL, "plugins", ATTNI_VALUE_LIST, ATTN_DEFAULT_PLUGINS, NULL, "plugins to load, in this order"},
+    {"attn", NULL, "fallback", ATTNI_VALUE_CHOICE, "error", "error warn quiet",
+     "what happens when a [select] backend does not serve a problem: an error, or the priority list with or without a warning"},
+    {"attn", NULL, "load", ATTNI_VALUE_BOOL, "yes", NULL, "no: load no plugin at all"},
+    {"attn", NULL, "plugin_dir", ATTNI_VALUE_ABSOLUTE_PATH, ATTN_DEFAULT_PLUGIN_DIR, NULL, "where plugins are looked for"},
+    {"attn", NULL, "log", ATTNI_VALUE_CHOICE, "warn", "off error warn info debug",
+     "the least important messages that the engine's log function gets"},
+    {"select", NULL, "priority", ATTNI_VALUE_LIST, NULL, NULL, "backends to try, best first"},
+    {"select", NULL, "backend", ATTNI_VALUE_NAME, NULL, NULL, "the backend to use, or auto"},
+    {"plugin", NULL, "path", ATTNI_VALUE_PATH, NULL, NULL, "file; relative: below plugin_dir; default NAME.so"},
+    {"plugin", NULL, "enabled", ATTNI_VALUE_BOOL, NULL, NULL, "no: do not load it (default yes)"},
+    {"plugin", NULL, "required", ATTNI_VALUE_BOOL, NULL, NULL, "yes: no context without this plugin"},
+    {"hook", "trace", "enabled", ATTNI_VALUE_BOOL, "no", NULL, "write every call to a file"},
+    {"hook", "trace", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL, "the file to append to"},
+    {"hook", "trace", "max_calls", ATTNI_VALUE_COUNT, "100000", NULL, "calls written at most"},
+    {"hook", "check", "enabled", ATTNI_VALUE_BOOL, "no", NULL, "check every call"},
+    {"hook", "check", "poison", ATTNI_VALUE_BOOL, "yes", NULL, "fill outputs and workspaces with NaN before a call"},
+    {"hook", "check", "nan", ATTNI_VALUE_BOOL, "yes", NULL, "report NaN in outputs"},
+};
+
+static const char *const section_kinds[] = {"attn", "select", "plugin", "option", "hook"};
+static const char *const hook_names[] = {"trace", "check"};
+static const char *const bools[] = {"no", "yes", "off", "on", "false", "true", "0", "1"};
+
+const struct attni_key *attni_config_keys(size_t *count) {
+    *count = COUNT(keys);
+    return keys;
+}
+
+int attni_bool_value(const char *text) {
+    for (size_t i = 0; i < COUNT(bools); i++)
+        if (!strcasecmp(text, bools[i])) return (int)(i % 2);
+    return -1;
+}
+
+int attni_device_key_value(const char *text) {
+    if (!strcmp(text, "cpu")) return 0;
+    if (strncmp(text, "sm_", 3) || !isdigit((unsigned char)text[3])) return -1;
+    char *end;
+    long value = strtol(text + 3, &end, 10);
+    if (*end == 'a' || *end == 'f') end++;
+    return *end || value < 10 || value > 9999 ? -1 : (int)value;
+}
+
+/* A section's name split at its blanks. */
+struct section {
+    char text[64];
+    char *kind, *argument, *device; /* NULL where absent */
+};
+
+static int is_name(const char *text) {
+    size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
+    return length > 0 && length < 64 && !text[length];
+}
+
+static int wrong(const struct attni_ini_entry *at, attn_error_t *err, const char *what, const char *wanted) {
+    return attni_fail_param(err, ATTN_E_PARSE, at->key ? at->key : at->section, "%s:%u: %s; %s", at->source, at->line,
+                            what, wanted);
+}
+
+/* "X is not known, did you mean Y; known are: A B C" */
+static int unknown(const struct attni_ini_entry *at, attn_error_t *err, const char *what, const char *have,
+                   const char *const *names, size_t count) {
+    char near[96], list[256] = "", said[320];
+    size_t used = 0;
+    for (size_t i = 0; i < count && used < sizeof list - 1; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, " %s", names[i]);
+    attni_did_you_mean(near, sizeof near, have, names, count);
+    snprintf(said, sizeof said, "unknown %s%s", what, near);
+    char wanted[288];
+    snprintf(wanted, sizeof wanted, "known are:%s", list);
+    return wrong(at, err, said, wanted);
+}
+
+static int split_section(const struct attni_ini_entry *at, struct section *out, attn_error_t *err) {
+    snprintf(out->text, sizeof out->text, "%s", at->section);
+    out->kind = out->text;
+    out->argument = out->device = NULL;
+    char *blank = strchr(out->text, ' ');
+    if (blank) {
+        *blank = 0;
+        out->argument = blank + 1;
+        if ((blank = strchr(out->argument, ' '))) {
+            *blank = 0;
+            out->device = blank + 1;
+        }
+    }
+    for (size_t i = 0; i < COUNT(section_kinds); i++)
+        if (!strcmp(out->kind, section_kinds[i])) return 0;
+    char what[96];
+    snprintf(what, sizeof what, "section [%s]", at->section);
+    return unknown(at, err, what, out->kind, section_kinds, COUNT(section_kinds));
+}
+
+static int check_select(const struct attni_ini_entry *at, const struct section *section, attn_error_t *err) {
+    if (!section->argument) return wrong(at, err, "[select] names no role", "write [select decoder]");
+    int known = 0;
+    for (uint32_t role = attni_roles.first; role <= attni_roles.last; role++)
+        known |= !strcmp(section->argument, attni_name_of(&attni_roles, role));
+    if (!known) {
+        const char *list[ATTNI_NAMES_MAX];
+        size_t count = attni_names_list(&attni_roles, list);
+        char what[96];
+        snprintf(what, sizeof what, "role '%s'", section->argument);
+        return unknown(at, err, what, section->argument, list, count);
+    }
+    if (section->device && attni_device_key_value(section->device) < 0)
+        return wrong(at, err, "the device of [select ROLE DEVICE] is not known", "write sm_90 or cpu");
+    return 0;
+}
+
+static int check_section(const struct attni_ini_entry *at, const struct section *section, attn_error_t *err) {
+    if (!strcmp(section->kind, "select")) return check_select(at, section, err);
+    if (!strcmp(section->kind, "attn"))
+        return section->argument ? wrong(at, err, "[attn] takes no name", "write [attn]") : 0;
+    if (!section->argument || section->device || !is_name(section->argument))
+        return wrong(at, err, "the section wants exactly one name of letters, digits, '_' and '-'",
+                     "write [plugin flash], [option flash] or [hook trace]");
+    if (strcmp(section->kind, "hook")) return 0;
+    for (size_t i = 0; i < COUNT(hook_names); i++)
+        if (!strcmp(section->argument, hook_names[i])) return 0;
+    char what[96];
+    snprintf(what, sizeof what, "hook '%s'", section->argument);
+    return unknown(at, err, what, section->argument, hook_names, COUNT(hook_names));
+}
+
+static int check_list(const struct attni_ini_entry *at, attn_error_t *err) {
+    char text[ATTNI_INI_LINE_MAX + 2], *seen[64];
+    size_t count = 0;
+    snprintf(text, sizeof text, "%s", at->value);
+    for (char *item = text, *next; item; item = next) {
+        if ((next = strchr(item, ','))) *next++ = 0;
+        while (*item == ' ' || *item == '\t')
+            item++;
+        size_t length = strlen(item);
+        while (length && (item[length - 1] == ' ' || item[length - 1] == '\t'))
+            item[--length] = 0;
+        if (!is_name(item))
+            return wrong(at, err, length ? "a list entry holds a character that names do not have" : "an empty list entry",
+                         "write names separated by commas");
+        for (size_t i = 0; i < count; i++)
+            if (!strcmp(seen[i], item)) return wrong(at, err, "a name stands twice in the list", "keep one of them");
+        if (count == COUNT(seen)) return wrong(at, err, "more than 64 names in the list", "shorten it");
+        seen[count++] = item;
+    }
+    return 0;
+}
+
+static int check_choice(const struct attni_ini_entry *at, const struct attni_key *key, attn_error_t *err) {
+    char text[128];
+    const char *list[16];
+    size_t count = 0;
+    snprintf(text, sizeof text, "%s", key->choices);
+    for (char *save, *word = strtok_r(text, " ", &save); word && count < COUNT(list);
+         word = strtok_r(NULL, " ", &save)) {
+        if (!strcmp(word, at->value)) return 0;
+        list[count++] = word;
+    }
+    char what[ATTNI_INI_LINE_MAX + 64];
+    snprintf(what, sizeof what, "value '%.60s' of '%s'", at->value, at->key);
+    return unknown(at, err, what, at->value, list, count);
+}
+
+static int check_value(const struct attni_ini_entry *at, const struct attni_key *key, attn_error_t *err) {
+    char what[160];
+    snprintf(what, sizeof what, "'%s' has the bad value '%.60s'", at->key, at->value);
+    switch (key->type) {
+    case ATTNI_VALUE_LIST: return check_list(at, err);
+    case ATTNI_VALUE_CHOICE: return check_choice(at, key, err);
+    case ATTNI_VALUE_NAME: return is_name(at->value) ? 0 : wrong(at, err, what, "write one name");
+    case ATTNI_VALUE_BOOL: return attni_bool_value(at->value) >= 0 ? 0 : wrong(at, err, what, "write yes or no");
+    case ATTNI_VALUE_PATH: return at->value[0] ? 0 : wrong(at, err, what, "write a file name");
+    case ATTNI_VALUE_ABSOLUTE_PATH:
+        return at->value[0] == '/' ? 0 : wrong(at, err, what, "write a path that starts with /");
+    case ATTNI_VALUE_COUNT: break;
+    }
+    size_t digits = strspn(at->value, "0123456789");
+    int fits = digits && !at->value[digits] && digits <= 10 && strtoll(at->value, NULL, 10) <= INT32_MAX;
+    return fits ? 0 : wrong(at, err, what, "write a whole number from 0 to 2147483647");
+}
+
+int attni_config_check(const struct attni_ini_entry *at, attn_error_t *err) {
+    struct section section;
+    int code = split_section(at, &section, err);
+    if (!code) code = check_section(at, &section, err);
+    /* The options of a plugin are checked against the plugin's own table once it is loaded. */
+    if (code || !at->key || !strcmp(section.kind, "option")) return code;
+    const char *names[COUNT(keys)];
+    size_t count = 0;
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        const struct attni_key *key = &keys[i];
+        if (strcmp(key->section, section.kind) || (key->argument && strcmp(key->argument, section.argument))) continue;
+        if (!strcmp(key->key, at->key)) return check_value(at, key, err);
+        names[count++] = key->key;
+    }
+    char what[160];
+    snprintf(what, sizeof what, "key '%s' in [%s]", at->key, at->section);
+    return unknown(at, err, what, at->key, names, count);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a context: configuration, plugins, options, registry, in this order; then it does not change any more. */
+#include "context.h"
+
+#include "fail.h"
+#include "nearest.h"
+
+#include <attn/attn_plugin_util.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef ATTN_DEFAULT_CONFIG_DIR
+#define ATTN_DEFAULT_CONFIG_DIR "/usr/local/etc/attn"
+#endif
+
+static atomic_uint forks;
+
+static void count_fork(void) {
+    atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+unsigned attni_fork_generation(void) {
+    return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+int attni_context_check(const attn_context_t *context, attn_error_t *err) {
+    if (!context)
+        return attni_fail_param(err, ATTN_E_INVALID, "context", "context is NULL; make one with attn_context_create");
+    if (context->fork_generation != attni_fork_generation())
+        return attni_fail_param(err, ATTN_E_FORKED, "context",
+                                "the context was made by the parent process; make a new one in this process");
+    return ATTN_OK;
+}
+
+static int load_config(attn_context_t *context, const attn_context_options_t *options, attn_error_t *err) {
+    struct attni_config_sources sources = {.api_file = options->config_file, .api_text = options->config_text};
+    if (!(options->flags & ATTN_CONTEXT_NO_SYSTEM_CONFIG)) {
+        sources.system_dir = ATTN_DEFAULT_CONFIG_DIR;
+        /* secure_getenv: in a setuid program the caller must not choose what code is loaded. */
+        if (!options->config_file) sources.environment_file = secure_getenv("ATTN_CONFIG");
+    }
+    int code = attni_config_load(&context->config, &sources, err);
+    if (!code && options->plugin_dir) code = attni_config_set(&context->config, "attn", "plugin_dir", options->plugin_dir, err);
+    if (!code && (options->flags & ATTN_CONTEXT_NO_PLUGINS)) code = attni_config_set(&context->config, "attn", "load", "no", err);
+    return code;
+}
+
+static void set_log(attn_context_t *context, const attn_context_options_t *options) {
+    context->log.write = options->log;
+    context->log.ctx = options->log_ctx;
+    context->log.level = options->log_level;
+    if (!options->log_level)
+        context->log.level = (uint32_t)attni_log_level(attni_config_get(&context->config, "attn", "log"));
+}
+
+static void host_log(void *ctx, uint32_t level, const char *text) {
+    attni_log(&((attn_context_t *)ctx)->log, level, "%s", text);
+}
+
+/* What failed stays visible, and what was asked for by name is said aloud. */
+static void tell_plugins(const attn_context_t *context) {
+    for (size_t i = 0; i < context->plugins.count; i++) {
+        const struct attni_plugin *plugin = context->plugins.items[i];
+        if (plugin->refusal.code == ATTN_OK)
+            attni_log(&context->log, ATTN_LOG_INFO, "plugin %s %s loaded from %s", plugin->info.name,
+                      plugin->info.version, plugin->path);
+        else if (plugin->refusal.code == ATTN_E_STATE ||
+                 (plugin->is_default && plugin->refusal.code == ATTN_E_NOT_FOUND))
+            attni_log(&context->log, ATTN_LOG_DEBUG, "plugin %s: %s", plugin->name, plugin->refusal.text);
+        else
+            attni_log(&context->log, ATTN_LOG_WARN, "plugin %s was refused: %s", plugin->name, plugin->refusal.text);
+    }
+}
+
+static void keep_value(void *user, const struct attni_config_item *item) {
+    attn_context_t *context = user;
+    if (context->value_count == context->value_capacity) return;
+    context->values[context->value_count++] = (attn_config_value_t){.struct_size = sizeof(attn_config_value_t),
+                                                                    .line = (int32_t)item->line,
+                                                                    .section = item->section,
+                                                                    .key = item->key,
+                                                                    .value = item->value,
+                                                                    .source = item->source};
+}
+
+static int keep_values(attn_context_t *context, attn_error_t *err) {
+    context->value_capacity = attni_config_each(&context->config, NULL, NULL);
+    context->values = calloc(context->value_capacity + 1, sizeof *context->values);
+    if (!context->values) return attni_fail(err, ATTN_E_NO_MEMORY, "out of memory for the configuration");
+    attni_config_each(&context->config, keep_value, context);
+    return ATTN_OK;
+}
+
+static int fill(attn_context_t *context, const attn_context_options_t *options, attn_error_t *err) {
+    int code = load_config(context, options, err);
+    if (code) return code;
+    set_log(context, options);
+    if ((code = keep_values(context, err))) return code;
+    if ((code = attni_plugins_load(&context->plugins, &context->config, err))) return code;
+    tell_plugins(context);
+    if ((code = attni_options_check(&context->plugins, &context->config, err))) return code;
+    return attni_registry_fill(&context->registry, &context->plugins, err);
+}
+
+static int take_options(const attn_context_options_t *given, attn_context_options_t *options, attn_error_t *err) {
+    *options = (attn_context_options_t){.struct_size = sizeof *options};
+    int code = given ? attn_intake(options, sizeof *options, given, "options", err) : ATTN_OK;
+    if (code) return code;
+    if (options->flags & ~(ATTN_CONTEXT_NO_SYSTEM_CONFIG | ATTN_CONTEXT_NO_PLUGINS))
+        return attni_fail_param(err, ATTN_E_TOO_NEW, "flags", "options.flags is 0x%x, this libattn knows 0x3; update it",
+                                options->flags);
+    if (options->log_level > ATTN_LOG_DEBUG)
+        return attni_fail_param(err, ATTN_E_INVALID, "log_level", "options.log_level is %u, wanted 0 to %d",
+                                options->log_level, ATTN_LOG_DEBUG);
+    if (options->plugin_dir && options->plugin_dir[0] != '/')
+        return attni_fail_param(err, ATTN_E_INVALID, "plugin_dir", "options.plugin_dir '%s' is not absolute; write it from / on",
+                                options->plugin_dir);
+    return ATTN_OK;
+}
+
+int attn_context_create(const attn_context_options_t *given, attn_context_t **context, attn_error_t *error) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    attn_context_options_t options;
+    if (!context)
+        return attni_fail_param(error, ATTN_E_INVALID, "context", "context is NULL; pass the address of a pointer");
+    int code = take_options(given, &options, error);
+    if (code) return code;
+    attn_context_t *made = calloc(1, sizeof *made);
+    if (!made) return attni_fail(error, ATTN_E_NO_MEMORY, "out of memory for a context");
+    pthread_once(&once, watch_forks);
+    made->fork_generation = attni_fork_generation();
+    pthread_mutex_init(&made->lock, NULL);
+    made->host = (attn_host_t){.struct_size = sizeof made->host, .ctx = made, .log = host_log,
+                               .get_extension = attni_host_extension};
+    code = fill(made, &options, error);
+    if (code)
+        attn_context_destroy(made);
+    else
+        *context = made;
+    return code;
+}
+
+void attn_context_destroy(attn_context_t *context) {
+    if (!context) return;
+    if (context->layers && context->free_layers) context->free_layers(context->layers);
+    attni_registry_free(&context->registry);
+    attni_plugins_free(&context->plugins);
+    free(context->values);
+    attni_config_free(&context->config);
+    pthread_mutex_destroy(&context->lock);
+    free(context);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a context holds, for the other files of core/. Everything but the layer table is fixed after creation. */
+#ifndef ATTNI_CONTEXT_H
+#define ATTNI_CONTEXT_H
+
+#include "config.h"
+#include "loader.h"
+#include "log.h"
+#include "options.h"
+#include "registry.h"
+
+#include <attn/attn.h>
+#include <pthread.h>
+
+struct attn_context {
+    struct attni_config config;
+    struct attni_plugins plugins;
+    struct attni_registry registry;
+    struct attni_log log;
+    attn_host_t host;         /* what instances get; host.ctx is this context */
+    unsigned fork_generation; /* attni_fork_generation() at creation */
+
+    attn_config_value_t *values; /* the effective configuration, for attn_context_config */
+    size_t value_count, value_capacity;
+
+    /* Groups and layers of this context (core/layer*.c, core/group*.c). */
+    pthread_mutex_t lock;
+    void *layers;
+    void (*free_layers)(void *layers); /* called by attn_context_destroy if layers is set */
+};
+
+/* Counts the forks between the start of the process and now; no system call. */
+unsigned attni_fork_generation(void);
+
+/* ATTN_E_FORKED in a child of the process that made the context, ATTN_E_INVALID for NULL. [any thread] */
+int attni_context_check(const attn_context_t *context, attn_error_t *err);
+
+/* The internal view of a backend handle that came from a context. */
+static inline const struct attni_backend *attni_backend_of(const attn_backend_t *shown) {
+    return (const struct attni_backend *)(const void *)shown;
+}
+
+/* A host extension by id for plugins, or NULL (attn_host_t.get_extension). */
+const void *attni_host_extension(void *ctx, const char *id);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Edit distance with transpositions (optimal string alignment), blind to case, over names of at most 63 bytes:
+ * three rolling rows on the stack, no allocation.
+ */
+#include "nearest.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LONGEST = 63, FAR = 1000 };
+
+static int smaller(int a, int b) {
+    return a < b ? a : b;
+}
+
+static int edit_distance(const char *a, const char *b) {
+    size_t length_a = strlen(a), length_b = strlen(b);
+    if (length_a > LONGEST || length_b > LONGEST)
+        return FAR;
+    int rows[3][LONGEST + 1];
+    int *before = rows[0], *above = rows[1], *now = rows[2];
+    for (size_t j = 0; j <= length_b; j++)
+        above[j] = (int)j;
+    for (size_t i = 1; i <= length_a; i++) {
+        now[0] = (int)i;
+        int ca = tolower((unsigned char)a[i - 1]);
+        for (size_t j = 1; j <= length_b; j++) {
+            int cb = tolower((unsigned char)b[j - 1]);
+            int best = smaller(smaller(above[j], now[j - 1]) + 1, above[j - 1] + (ca != cb));
+            if (i > 1 && j > 1 && ca == tolower((unsigned char)b[j - 2]) &&
+                cb == tolower((unsigned char)a[i - 2]))
+                best = smaller(best, before[j - 2] + 1);
+            now[j] = best;
+        }
+        int *free_row = before;
+        before = above;
+        above = now;
+        now = free_row;
+    }
+    return above[length_b];
+}
+
+const char *attni_nearest(const char *word, const char *const *names, size_t count) {
+    const char *found = NULL;
+    int best = FAR;
+    for (size_t i = 0; i < count; i++) {
+        int distance = edit_distance(word, names[i]);
+        if (distance < best) {
+            best = distance;
+            found = names[i];
+        }
+    }
+    /* One slip in three letters still reads as the same word; more is another word. */
+    size_t allowed = strlen(word) / 3;
+    return found && best <= (int)(allowed ? allowed : 1) ? found : NULL;
+}
+
+const char *attni_did_you_mean(char *buffer, size_t size, const char *word, const char *const *names,
+                               size_t count) {
+    const char *name = attni_nearest(word, names, count);
+    if (name)
+        snprintf(buffer, size, ", did you mean '%s'", name);
+    else if (size)
+        buffer[0] = 0;
+    return buffer;
+}
