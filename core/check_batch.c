@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_batch.c: one batch against its problem, before any plugin sees it. Everything is 64-bit inside: lengths are
+ * int32, but their sums and products with block sizes are not.
+ */
+#include "plan_arith.h"
+
+#include <attn/attn_plan.h>
+
+struct check {
+    attn_problem_t p;
+    attn_batch_t b;
+    int64_t max_seqs, max_tokens, max_len;
+    int64_t num_blocks;
+    attn_error_t *error;
+};
+
+#define REFUSE(PARAM, ...) return attn_fail(c->error, ATTN_E_INVALID, PARAM, __VA_ARGS__)
+
+static int check_counts(const struct check *c) {
+    const attn_batch_t *b = &c->b;
+    const uint32_t known = ATTN_BATCH_FAST_BUILD | ATTN_BATCH_CAPTURE | ATTN_BATCH_DRAFT;
+    if ((b->flags & ~known) != 0) REFUSE("flags", "flags is 0x%x; only 0x%x is known", (unsigned)b->flags, (unsigned)known);
+    ATTNI_AT_LEAST(b->num_reqs, 0, "num_reqs", c->error);
+    ATTNI_AT_LEAST(b->num_actual_tokens, 0, "num_actual_tokens", c->error);
+    if (b->num_reqs > c->max_seqs)
+        REFUSE("num_reqs", "num_reqs is %d; the problem was opened for %lld (max_num_seqs)", (int)b->num_reqs,
+               (long long)c->max_seqs);
+    if (b->num_actual_tokens > c->max_tokens)
+        REFUSE("num_actual_tokens", "num_actual_tokens is %d; the problem was opened for %lld (max_num_batched_tokens)",
+               (int)b->num_actual_tokens, (long long)c->max_tokens);
+    if (b->num_reqs == 0 && b->num_actual_tokens != 0)
+        REFUSE("num_actual_tokens", "num_actual_tokens is %d in a batch without requests", (int)b->num_actual_tokens);
+    for (size_t i = 0; i < sizeof b->reserved / sizeof b->reserved[0]; i++)
+        if (b->reserved[i] != 0) REFUSE("reserved", "a reserved member is not zero; start from a zeroed attn_batch_t");
+    return ATTN_OK;
+}
+
+/* Lengths of every request, and the two maxima that a caller may give. */
+static int check_lengths(const struct check *c) {
+    const attn_batch_t *b = &c->b;
+    int64_t longest_query = 0, longest_seq = 0;
+    if (b->num_reqs == 0) return ATTN_OK;
+    ATTNI_NEED(b->query_start_loc_host, "query_start_loc_host", c->error);
+    ATTNI_NEED(b->seq_lens_host, "seq_lens_host", c->error);
+    const int32_t *starts = b->query_start_loc_host;
+    if (starts[0] != 0) REFUSE("query_start_loc_host", "query_start_loc_host[0] is %d; it must be 0", (int)starts[0]);
+    for (int32_t r = 0; r < b->num_reqs; r++) {
+        int64_t query = (int64_t)starts[r + 1] - starts[r], seq = b->seq_lens_host[r];
+        if (query < 0)
+            REFUSE("query_start_loc_host", "query_start_loc_host[%d] is %d after %d; it must not decrease", (int)r + 1,
+                   (int)starts[r + 1], (int)starts[r]);
+        if (seq < query)
+            REFUSE("seq_lens_host", "seq_lens_host[%d] is %lld with %lld new tokens; it counts them too, so it cannot be less",
+                   (int)r, (long long)seq, (long long)query);
+        if (!attn_role_has_cache(c->p.role) && seq != query)
+            REFUSE("seq_lens_host", "seq_lens_host[%d] is %lld with %lld tokens; role %s has no cache, so both are equal",
+                   (int)r, (long long)seq, (long long)query, attn_role_name(c->p.role));
+        if (seq > c->max_len)
+            REFUSE("seq_lens_host", "seq_lens_host[%d] is %lld; the problem was opened for %lld (max_model_len)", (int)r,
+                   (long long)seq, (long long)c->max_len);
+        if (b->common_prefix_len > seq - query)
+            REFUSE("common_prefix_len", "common_prefix_len is %d; request %d has only %lld computed tokens",
+                   (int)b->common_prefix_len, (int)r, (long long)(seq - query));
+        longest_query = attni_max64(longest_query, query);
+        longest_seq = attni_max64(longest_seq, seq);
+    }
+    if (starts[b->num_reqs] != b->num_actual_tokens)
+        REFUSE("num_actual_tokens", "num_actual_tokens is %d; query_start_loc_host ends with %d", (int)b->num_actual_tokens,
+               (int)starts[b->num_reqs]);
+    if (b->max_query_len != 0 && b->max_query_len < longest_query)
+        REFUSE("max_query_len", "max_query_len is %d; the longest query has %lld tokens (0: computed)",
+               (int)b->max_query_len, (long long)longest_query);
+    if (b->max_seq_len != 0 && b->max_seq_len < longest_seq)
+        REFUSE("max_seq_len", "max_seq_len is %lld; the longest sequence has %lld tokens (0: computed)",
+               (long long)b->max_seq_len, (long long)longest_seq);
+    return ATTN_OK;
+}
+
+/* A list with one entry per request (or more: padding). */
+static int check_list(const struct check *c, const DLTensor *t, const char *name, uint32_t dtype, int64_t least) {
+    if (t == NULL) return ATTN_OK;
+    int code = attn_check_tensor(t, name, dtype, 1, NULL, c->error);
+    if (code == ATTN_OK && t->shape[0] < least)
+        REFUSE(name, "%s has %lld entries; this batch needs %lld", name, (long long)t->shape[0], (long long)least);
+    return code;
+}
+
+static int check_masks(const struct check *c) {
+    const attn_problem_t *p = &c->p;
+    const attn_batch_t *b = &c->b;
+    int per_request = p->mask == ATTN_MASK_PER_REQUEST, spans = (p->features & ATTN_F_MM_PREFIX) != 0;
+    if (!per_request && (b->causal_host != NULL || b->causal != NULL))
+        REFUSE("causal", "causal is given, but the problem's mask is not per_request; it would be ignored");
+    if (!spans && (b->mm_prefix_ranges != NULL || b->mm_prefix_ranges_host != NULL))
+        REFUSE("mm_prefix_ranges", "mm_prefix_ranges are given, but the problem lacks ATTN_F_MM_PREFIX");
+    if (p->rswa_window == 0 && (b->rswa_prefix_lens != NULL || b->rswa_prefix_lens_host != NULL))
+        REFUSE("rswa_prefix_lens", "rswa_prefix_lens are given, but the problem has no rswa_window");
+    if (per_request && b->num_reqs > 0) {
+        ATTNI_NEED(b->causal_host, "causal_host", c->error);
+        for (int32_t r = 0; r < b->num_reqs; r++)
+            if (b->causal_host[r] > 1)
+                REFUSE("causal_host", "causal_host[%d] is %u; it must be 0 or 1", (int)r, (unsigned)b->causal_host[r]);
+    }
+    if (p->rswa_window != 0 && b->num_reqs > 0 && b->rswa_prefix_lens == NULL && b->rswa_prefix_lens_host == NULL)
+        REFUSE("rswa_prefix_lens", "rswa_prefix_lens is not given; the problem has an rswa_window");
+    for (int32_t r = 0; b->rswa_prefix_lens_host != NULL && r < b->num_reqs; r++)
+        ATTNI_AT_LEAST(b->rswa_prefix_lens_host[r], 0, "rswa_prefix_lens_host", c->error);
+
+    int64_t most = p->max_mm_ranges != 0 ? p->max_mm_ranges : 8;
+    if (b->num_mm_ranges < 0 || b->num_mm_ranges > most)
+        REFUSE("num_mm_ranges", "num_mm_ranges is %d; the problem was opened for 0 .. %lld (max_mm_ranges)",
+               (int)b->num_mm_ranges, (long long)most);
+    if (b->mm_prefix_ranges != NULL) {
+        const int64_t shape[3] = {-1, -1, 2};
+        int code = attn_check_tensor(b->mm_prefix_ranges, "mm_prefix_ranges", ATTN_DTYPE_INT32, 3, shape, c->error);
+        if (code != ATTN_OK) return code;
+        if (b->mm_prefix_ranges->shape[0] < b->num_reqs || b->mm_prefix_ranges->shape[1] > most)
+            REFUSE("mm_prefix_ranges", "mm_prefix_ranges is [%lld, %lld, 2]; [%d, at most %lld, 2] was wanted",
+                   (long long)b->mm_prefix_ranges->shape[0], (long long)b->mm_prefix_ranges->shape[1],
+                   (int)b->num_reqs, (long long)most);
+    }
+    for (int64_t i = 0; b->mm_prefix_ranges_host != NULL && i < (int64_t)b->num_reqs * b->num_mm_ranges; i++) {
+        int32_t begin = b->mm_prefix_ranges_host[2 * i], end = b->mm_prefix_ranges_host[2 * i + 1];
+        if (begin < 0 || end < begin)
+            REFUSE("mm_prefix_ranges_host", "span %lld of request %lld is (%d, %d); it must be a begin and an end from 0 up",
+                   (long long)(i % b->num_mm_ranges), (long long)(i / b->num_mm_ranges), (int)begin, (int)end);
+    }
+    return ATTN_OK;
+}
+
+static int check_prefix(const struct check *c) {
+    const attn_batch_t *b = &c->b;
+    ATTNI_AT_LEAST(b->common_prefix_len, 0, "common_prefix_len", c->error);
+    if (b->common_prefix_len == 0) return ATTN_OK;
+    if ((c->p.features & ATTN_F_CASCADE) == 0)
+        REFUSE("common_prefix_len", "common_prefix_len is %d, but the problem lacks ATTN_F_CASCADE",
+               (int)b->common_prefix_len);
+    if (c->p.block_size != 0 && b->common_prefix_len % (int64_t)c->p.block_size != 0)
+        REFUSE("common_prefix_len", "common_prefix_len %d is not a multiple of block_size %u", (int)b->common_prefix_len,
+               (unsigned)c->p.block_size);
+    return ATTN_OK;
+}
+
+/* Keys of request r that lie in the cache of one rank. */
+static int64_t cached_keys(const struct check *c, int32_t r) {
+    int cross = c->p.role == ATTN_ROLE_ENCODER_DECODER;
+    int64_t len = cross ? c->b.encoder_seq_lens_host[r] : c->b.seq_lens_host[r];
+    return attn_plan_cp_local_bound(len, (int32_t)c->p.dcp_world_size, (int32_t)c->p.cp_interleave);
+}
+
+/* Rows long enough for every request, and every id that will be read inside the cache. */
+static int check_table(const struct check *c) {
+    const attn_batch_t *b = &c->b;
+    int64_t bs = c->p.block_size, width, stride, host_stride = b->block_table_host_stride;
+    const DLTensor *t = b->block_table;
+    int64_t keys = 0;
+    for (int32_t r = 0; r < b->num_reqs; r++) keys = attni_max64(keys, cached_keys(c, r));
+    if (t == NULL && keys == 0) return ATTN_OK;
+    int code = attn_check_tensor(t, "block_table", ATTN_DTYPE_INT32, 2, NULL, c->error);
+    if (code != ATTN_OK) return code;
+    if (t->shape[0] < b->num_reqs)
+        REFUSE("block_table", "block_table has %lld rows for %d requests", (long long)t->shape[0], (int)b->num_reqs);
+    if (bs == 0) return ATTN_OK; /* not opened yet: the block size is the backend's choice */
+    width = t->shape[1];
+    stride = t->strides[0];
+    const int32_t *ids = NULL;
+    if (b->block_table_host != NULL) {
+        ATTNI_AT_LEAST(host_stride, 0, "block_table_host_stride", c->error);
+        width = attni_min64(width, host_stride);
+        stride = host_stride;
+        ids = b->block_table_host;
+    } else if (t->device.device_type == kDLCPU && t->data != NULL) {
+        ids = (const int32_t *)attn_data(t);
+    }
+    for (int32_t r = 0; r < b->num_reqs; r++) {
+        int64_t blocks = attni_cdiv(cached_keys(c, r), bs);
+        if (blocks > width)
+            REFUSE("block_table", "request %d has %lld keys in %lld blocks of %lld; its block_table row has %lld entries",
+                   (int)r, (long long)cached_keys(c, r), (long long)blocks, (long long)bs, (long long)width);
+        for (int64_t j = 0; ids != NULL && c->num_blocks > 0 && j < blocks; j++) {
+            int32_t id = ids[r * stride + j];
+            if (id < 0 || id >= c->num_blocks)
+                REFUSE("block_table", "block_table[%d][%lld] is %d; the cache has blocks 0 .. %lld", (int)r, (long long)j,
+                       (int)id, (long long)c->num_blocks - 1);
+        }
+    }
+    return ATTN_OK;
+}
+
+/* Slots that can be seen from here must lie in the cache; negative ones are skipped by every writer. */
+static int check_slots(const struct check *c) {
+    const DLTensor *t = c->b.slot_mapping;
+    int64_t slots;
+    if (t == NULL || t->device.device_type != kDLCPU || c->p.block_size == 0 || c->num_blocks == 0) return ATTN_OK;
+    if (__builtin_mul_overflow(c->num_blocks, (int64_t)c->p.block_size, &slots)) return ATTN_OK;
+    const int64_t *slot = (const int64_t *)attn_data(t);
+    for (int32_t i = 0; i < c->b.num_actual_tokens; i++)
+        if (slot[i] >= slots)
+            REFUSE("slot_mapping", "slot_mapping[%d] is %lld; the cache has %lld slots (%lld blocks of %u)", (int)i,
+                   (long long)slot[i], (long long)slots, (long long)c->num_blocks, (unsigned)c->p.block_size);
+    return ATTN_OK;
+}
+
+static int check_tensors(const struct check *c) {
+    const attn_batch_t *b = &c->b;
+    int64_t reqs = b->num_reqs;
+    /* Cross attention writes encoder tokens, whose count has nothing to do with this step's. */
+    int64_t slots = c->p.role == ATTN_ROLE_ENCODER_DECODER ? 0 : b->num_actual_tokens;
+    int code = check_list(c, b->query_start_loc, "query_start_loc", ATTN_DTYPE_INT32, reqs + 1);
+    if (code == ATTN_OK) code = check_list(c, b->seq_lens, "seq_lens", ATTN_DTYPE_INT32, reqs);
+    if (code == ATTN_OK) code = check_list(c, b->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, slots);
+    if (code == ATTN_OK) code = check_list(c, b->positions, "positions", ATTN_DTYPE_INT64, b->num_actual_tokens);
+    if (code == ATTN_OK) code = check_list(c, b->causal, "causal", ATTN_DTYPE_INT32, reqs);
+    if (code == ATTN_OK) code = check_list(c, b->rswa_prefix_lens, "rswa_prefix_lens", ATTN_DTYPE_INT32, reqs);
+    if (code == ATTN_OK) code = check_list(c, b->encoder_seq_lens, "encoder_seq_lens", ATTN_DTYPE_INT32, reqs);
+    if (code == ATTN_OK) code = check_list(c, b->dcp_local_seq_lens, "dcp_local_seq_lens", ATTN_DTYPE_INT32, reqs);
+    return code;
+}
+
+static int check_cache(const struct check *c) {
+    const attn_batch_t *b = &c->b;
+    if (!attn_role_has_cache(c->p.role)) {
+        if (b->block_table != NULL || b->block_table_host != NULL || b->slot_mapping != NULL)
+            REFUSE(b->slot_mapping != NULL ? "slot_mapping" : "block_table",
+                   "role %s has no cache; give neither block_table nor slot_mapping", attn_role_name(c->p.role));
+        return ATTN_OK;
+    }
+    if (c->p.role == ATTN_ROLE_ENCODER_DECODER && b->num_reqs > 0) {
+        ATTNI_NEED(b->encoder_seq_lens_host, "encoder_seq_lens_host", c->error);
+        for (int32_t r = 0; r < b->num_reqs; r++)
+            ATTNI_AT_LEAST(b->encoder_seq_lens_host[r], 0, "encoder_seq_lens_host", c->error);
+    }
+    int code = check_table(c);
+    return code != ATTN_OK ? code : check_slots(c);
+}
+
+int attn_plan_check_batch(const attn_problem_t *problem, const attn_batch_t *batch, int64_t num_blocks,
+                          attn_error_t *error) {
+    struct check c;
+    int code = attn_intake(&c.p, sizeof c.p, problem, "problem", error);
+    if (code == ATTN_OK) code = attn_intake(&c.b, sizeof c.b, batch, "batch", error);
+    if (code != ATTN_OK) return code;
+    ATTNI_AT_LEAST(num_blocks, 0, "num_blocks", error);
+    c.error = error;
+    c.max_seqs = c.p.max_num_seqs != 0 ? c.p.max_num_seqs : 256;
+    c.max_tokens = c.p.max_num_batched_tokens != 0 ? c.p.max_num_batched_tokens : 8192;
+    c.max_len = c.p.max_model_len != 0 ? c.p.max_model_len : 131072;
+    c.num_blocks = num_blocks != 0 ? num_blocks : c.p.num_blocks;
+    code = check_counts(&c);
+    if (code == ATTN_OK) code = check_prefix(&c);
+    if (code == ATTN_OK) code = check_lengths(&c);
+    if (code == ATTN_OK) code = check_masks(&c);
+    if (code == ATTN_OK) code = check_tensors(&c);
+    return code != ATTN_OK ? code : check_cache(&c);
+}
