@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Decode: few query rows against a long paged cache, limited by how fast memory is read. sm_80 and later.
+ *
+ * Transposed products with mma.sync.m16n8k16: S^T = K Q^T and O^T = V^T P^T, so that 16 keys fill the M side and up to
+ * 8 (NT * 8) query rows the N side. A warp is the unit of work: it owns every num_warps-th block of 16 keys of the
+ * CTA's piece and a private ring of STAGES blocks in shared memory, filled by its own cp.async groups; inside the
+ * loop there is no barrier wider than the warp. The warps' (m, l, O) meet once at the end.
+ *
+ * An e4m3 cache becomes f16 exactly, and the products run in f16 with an unquantised Q. The k order of a fragment is
+ * then a permutation inside each 32 columns; Q is loaded in the same order and O stored through the inverse.
+ *
+ * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items. */
+#ifndef DECODE_SM80_CUH
+#define DECODE_SM80_CUH
+
+#include "flash_launch.h"
+#include "flash_rows.cuh"
+
+namespace attn_cuda {
+
+constexpr int odd16(int bytes) { return (bytes / 16) % 2 ? bytes : bytes + 16; } /* ldmatrix without bank conflicts */
+
+template <int KV, int DK, int DV, int NT> struct decode_traits {
+    static constexpr int EB = KV == DT_E4M3 ? 1 : 2;
+    static constexpr int MMA = KV == DT_E4M3 ? DT_F16 : KV;
+    static constexpr int KRS = odd16(DK * EB), VRS = odd16(DV * EB);
+    static constexpr int STAGES = 3;
+    static constexpr int RING = STAGES * 16 * (KRS + VRS);
+    static constexpr int ORS = DV + 4; /* floats per row of the final exchange */
+    static constexpr int ROWS = NT * 8;
+};
+
+/* 16 rows of ROW_BYTES (padded width) from global to the ring. Rows outside [lo, hi) and columns beyond row_bytes
+ * arrive as zeros: what lies there may be NaN, and 0 * NaN would reach the output. */
+template <int ROW_BYTES, int RS>
+ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int row_bytes, bool by8, int lo, int hi,
+                         int lane) {
+    constexpr int CPR = ROW_BYTES / 16;
+    if (lo <= 0 && hi >= 16 && row_bytes == ROW_BYTES && !by8) {
+        if constexpr (32 % CPR == 0) {
+            constexpr int RPI = 32 / CPR;
+            int c = lane % CPR, r = lane / CPR;
+            const uint8_t *s = src + r * stride + c * 16;
+            uint32_t d = dst + r * RS + c * 16;
+#pragma unroll
+            for (int u = 0; u < 16 / RPI; u++)
+                cp_async<16>(d + u * RPI * RS, s + (int64_t)(u * RPI) * stride);
+        } else {
+#pragma unroll
+            for (int u = 0; u < (16 * CPR + 31) / 32; u++) {
+                int i = u * 32 + lane, r = i / CPR, c = i % CPR;
+                if (16 * CPR % 32 == 0 || i < 16 * CPR)
+                    cp_async<16>(dst + r * RS + c * 16, src + r * stride + c * 16);
+            }
+        }
+    } else if (!by8) {
+#pragma unroll 2
+        for (int i = lane; i < 16 * CPR; i += 32) {
+            int r = i / CPR, c = i % CPR;
+            bool ok = r >= lo && r < hi && c * 16 < row_bytes;
+            cp_async_zfill<16>(dst + r * RS + c * 16, ok ? src + r * stride + c * 16 : src, ok);
+        }
+    } else { /* 8-bit rows whose size or stride is an odd multiple of 8 bytes */
+#pragma unroll 2
+        for (int i = lane; i < 16 * CPR * 2; i += 32) {
+            int r = i / (CPR * 2), c = i % (CPR * 2);
+            bool ok = r >= lo && r < hi && c * 8 < row_bytes;
+            cp_async_zfill<8>(dst + r * RS + c * 8, ok ? src + r * stride + c * 8 : src, ok);
+        }
+    }
+}
+
+template <int KV, int DK, int DV, int NT>
+__global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT == 1 && DK <= 128 ? 4 : 1)
+    decode_kernel(const __grid_constant__ flash_params p) {
+    using T = decode_traits<KV, DK, DV, NT>;
+    constexpr int MMA = T::MMA, EB = T::EB, ROWS = T::ROWS, STAGES = T::STAGES;
+    constexpr int QSTEP = DK / 16, MT = DV / 16;
+    extern __shared__ __align__(128) uint8_t smem[];
+    __shared__ float row_m[8][ROWS], row_l[8][ROWS], row_f[8][ROWS], row_inv[ROWS];
+
+    if ((int)blockIdx.y >= __ldg(&p.counts->num_items))
+        return;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, nwarp = blockDim.x >> 5;
+    const int g = lane >> 2, q = lane & 3;
+    const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
+    const int4 item4 = __ldg((const int4 *)p.items + blockIdx.y);
+    const int seq = item4.x + p.seq_offset, slot = item4.w;
+    const seq_view sv = view_seq(p, seq);
+    const int rows = sv.q_len * p.group, row0 = rblock * ROWS;
+    if (row0 >= rows)
+        return;
+
+    /* This CTA's keys: the union of what its rows see, cut into pieces of a multiple of 64. */
+    int lo_first, hi_first, lo_last, hi_last;
+    visible_keys(p, sv, row0 / p.group, lo_first, hi_first);
+    visible_keys(p, sv, min(rows - 1, row0 + ROWS - 1) / p.group, lo_last, hi_last);
+    int begin = lo_first & ~15, per = hi_last - begin;
+    if (item4.z > 1)
+        per = ((per + item4.z - 1) / item4.z + 63) & ~63;
+    const int t0 = begin + item4.y * per, t1 = min(hi_last, t0 + per);
+    const int nb = t1 > t0 ? (t1 - t0 + 15) >> 4 : 0;
+
+    /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round ahead. */
+    const pager pg(p.page_size);
+    const int32_t *table = p.block_table + (int64_t)seq * p.block_table_stride;
+    const int64_t kb0 = p.k_start ? (int64_t)__ldg(p.k_start + seq) * p.k_token : 0;
+    const int64_t vb0 = p.k_start ? (int64_t)__ldg(p.k_start + seq) * p.v_token : 0;
+    const uint8_t *kbase = (const uint8_t *)p.k + (kb0 + (int64_t)head * p.k_head) * EB;
+    const uint8_t *vbase = (const uint8_t *)p.v + (vb0 + (int64_t)head * p.v_head) * EB;
+    const uint32_t ring = smem_addr(smem) + warp * T::RING;
+    const int kbytes = p.head_size * EB, vbytes = p.head_size_v * EB;
+    const bool by8 = EB == 1 && (((p.k_token | p.k_head | p.k_page | p.v_token | p.v_head | p.v_page | kbytes | vbytes) & 8) ||
+                                 (((uintptr_t)p.k | (uintptr_t)p.v) & 8));
+    auto page_of = [&](int i) { /* i counts this warp's blocks */
+        int b = warp + i * nwarp;
+        return !p.k_start && b < nb ? __ldg(table + pg.page(t0 + b * 16)) : 0;
+    };
+    int ids = page_of(lane), ids_next = page_of(32 + lane), li = 0, lstage = 0;
+    auto load = [&]() {
+        int b = warp + li * nwarp;
+        if (b < nb) {
+            int tok = t0 + b * 16, page = __shfl_sync(~0u, ids, li & 31);
+            int64_t off = p.k_start ? tok : pg.offset(tok);
+            const uint8_t *ks = kbase + ((int64_t)page * p.k_page + off * p.k_token) * EB;
+            const uint8_t *vs = vbase + ((int64_t)page * p.v_page + off * p.v_token) * EB;
+            uint32_t dk = ring + lstage * 16 * (T::KRS + T::VRS);
+            int lo = lo_first - tok, hi = t1 - tok;
+            load_block<DK * EB, T::KRS>(dk, ks, p.k_token * EB, kbytes, by8, lo, hi, lane);
+            load_block<DV * EB, T::VRS>(dk + 16 * T::KRS, vs, p.v_token * EB, vbytes, by8, lo, hi, lane);
+        }
+        li++;
+        if ((li & 31) == 0) {
+            ids = ids_next;
+            ids_next = page_of(li + 32 + lane);
+        }
+        lstage = lstage + 1 == STAGES ? 0 : lstage + 1;
+        cp_async_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++)
+        load();
+
+    /* Q^T fragments, and what each of the thread's 2 * NT query rows sees. */
+    uint32_t qf[NT][2 * QSTEP];
+    int row_lo[NT][2], row_hi[NT][2], row_pos[NT][2];
+    float slope[NT][2];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        int row = row0 + n * 8 + g;
+        const uint16_t *qp = (const uint16_t *)p.q + (int64_t)(sv.q0 + row / p.group) * p.q_token +
+                             (int64_t)(head * p.group + row % p.group) * p.q_head;
+#pragma unroll
+        for (int s = 0; s < QSTEP; s++) {
+            int d0 = KV == DT_E4M3 ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q;
+            int d1 = KV == DT_E4M3 ? d0 + 2 : d0 + 8;
+            uint32_t x0 = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp + d0) : 0;
+            uint32_t x1 = row < rows && d1 < p.head_size ? *(const uint32_t *)(qp + d1) : 0;
+            if (KV == DT_E4M3 && p.q_dtype == DT_BF16) {
+                float2 f0 = unpack2<DT_BF16>(x0), f1 = unpack2<DT_BF16>(x1);
+                x0 = pack2<DT_F16>(fminf(fmaxf(f0.x, -65504.f), 65504.f), fminf(fmaxf(f0.y, -65504.f), 65504.f));
+                x1 = pack2<DT_F16>(fminf(fmaxf(f1.x, -65504.f), 65504.f), fminf(fmaxf(f1.y, -65504.f), 65504.f));
+            }
+            qf[n][2 * s] = x0;
+            qf[n][2 * s + 1] = x1;
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int r = row0 + n * 8 + 2 * q + e;
+            bool ok = r < rows;
+            visible_keys(p, sv, ok ? r / p.group : 0, row_lo[n][e], row_hi[n][e]);
+            if (!ok)
+                row_hi[n][e] = 0;
+            row_pos[n][e] = sv.kv_len - sv.q_len + r / p.group;
+            slope[n][e] = ok && p.alibi ? __ldg(p.alibi + head * p.group + r % p.group) * LOG2E : 0.f;
+        }
+    }
+    const float kscale = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f;
+    const float c = p.scale * kscale * LOG2E;
+    const bool feature = p.soft_cap > 0.f || p.alibi != nullptr;
+    const float cap_log2 = p.soft_cap > 0.f ? p.soft_cap * LOG2E : 0.f;
+    const float over_cap = p.soft_cap > 0.f ? p.scale * kscale / p.soft_cap : 0.f;
+
+    float o[NT][MT][4], m[NT][2], l[NT][2];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        m[n][0] = m[n][1] = NO_MAX;
+        l[n][0] = l[n][1] = 0.f;
+#pragma unroll
+        for (int j = 0; j < MT; j++)
+            o[n][j][0] = o[n][j][1] = o[n][j][2] = o[n][j][3] = 0.f;
+    }
+    const int lr = lane & 15, lc = lane >> 4;                          /* ldmatrix: K rows 0-15, column half */
+    const int vr = (lane & 7) + ((lane >> 4) << 3), vc = (lane >> 3) & 1; /* V: tokens 0-7, 0-7, 8-15, 8-15 */
+    int cstage = 0;
+#pragma unroll 1
+    for (int b = warp; b < nb; b += nwarp) {
+        cp_async_wait<STAGES - 2>();
+        __syncwarp();
+        const uint32_t sk = ring + cstage * 16 * (T::KRS + T::VRS), svm = sk + 16 * T::KRS;
+        load();
+        float s[NT][4];
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
+        if constexpr (KV == DT_E4M3) {
+#pragma unroll
+            for (int st = 0; st < DK / 32; st++) {
+                uint32_t r[4];
+                ldmatrix_x4(r, sk + lr * T::KRS + (2 * st + lc) * 16);
+                uint32_t a0[4] = {e4m3x2_to_f16x2<0>(r[0]), e4m3x2_to_f16x2<0>(r[1]), e4m3x2_to_f16x2<1>(r[0]),
+                                  e4m3x2_to_f16x2<1>(r[1])};
+                uint32_t a1[4] = {e4m3x2_to_f16x2<0>(r[2]), e4m3x2_to_f16x2<0>(r[3]), e4m3x2_to_f16x2<1>(r[2]),
+                                  e4m3x2_to_f16x2<1>(r[3])};
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    mma_16816<MMA>(s[n], a0, qf[n][4 * st], qf[n][4 * st + 1]);
+                    mma_16816<MMA>(s[n], a1, qf[n][4 * st + 2], qf[n][4 * st + 3]);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int st = 0; st < QSTEP; st++) {
+                uint32_t r[4];
+                ldmatrix_x4(r, sk + lr * T::KRS + (2 * st + lc) * 16);
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+                    mma_16816<MMA>(s[n], r, qf[n][2 * st], qf[n][2 * st + 1]);
+            }
+        }
+        const int tok0 = t0 + b * 16, tok = tok0 + g;
+        if (!feature) {
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[n][i] *= c;
+        } else {
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[n][i] = feature_score(s[n][i], c, cap_log2, over_cap, slope[n][i & 1],
+                                            tok + (i >> 1) * 8 - row_pos[n][i & 1]);
+        }
+        if (tok0 < lo_last || tok0 + 16 > hi_first || tok0 + 16 > t1) {
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int k = tok + (i >> 1) * 8;
+                    if (k < row_lo[n][i & 1] || k >= row_hi[n][i & 1] || k >= t1)
+                        s[n][i] = -INFINITY;
+                }
+        }
+        /* The maximum may lag by 2^8 (lazy rescale): p stays below 256, and the result is exact after division. */
+        bool grow = false;
+        float a[NT][2];
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            a[n][0] = fmaxf(s[n][0], s[n][2]);
+            a[n][1] = fmaxf(s[n][1], s[n][3]);
+            grow |= a[n][0] > m[n][0] + 8.f || a[n][1] > m[n][1] + 8.f;
+        }
+        if (__any_sync(~0u, grow)) {
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float x = a[n][e];
+#pragma unroll
+                    for (int d = 4; d < 32; d <<= 1)
+                        x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+                    x = fmaxf(x, m[n][e]);
+                    float f = ex2(m[n][e] - x);
+                    m[n][e] = x;
+                    l[n][e] *= f;
+#pragma unroll
+                    for (int j = 0; j < MT; j++) {
+                        o[n][j][e] *= f;
+                        o[n][j][2 + e] *= f;
+                    }
+                }
+        }
+        uint32_t pb[NT][2];
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            float p0 = ex2(s[n][0] - m[n][0]), p1 = ex2(s[n][1] - m[n][1]);
+            float p2 = ex2(s[n][2] - m[n][0]), p3 = ex2(s[n][3] - m[n][1]);
+            l[n][0] += p0 + p2;
+            l[n][1] += p1 + p3;
+            pb[n][0] = movmatrix_trans(pack2<MMA>(p0, p1));
+            pb[n][1] = movmatrix_trans(pack2<MMA>(p2, p3));
+        }
+        if constexpr (KV == DT_E4M3) {
+#pragma unroll
+            for (int x = 0; x < DV / 32; x++) {
+                uint32_t r[4], lo4[4], hi4[4];
+                ldmatrix_x4_trans(r, svm + vr * T::VRS + (2 * x + vc) * 16);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
+                    lo4[i] = e4m3x2_to_f16x2<0>(y);
+                    hi4[i] = e4m3x2_to_f16x2<1>(y);
+                }
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    mma_16816<MMA>(o[n][2 * x], lo4, pb[n][0], pb[n][1]);
+                    mma_16816<MMA>(o[n][2 * x + 1], hi4, pb[n][0], pb[n][1]);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int x = 0; x < MT; x++) {
+                uint32_t r[4];
+                ldmatrix_x4_trans(r, svm + vr * T::VRS + (2 * x + vc) * 16);
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+                    mma_16816<MMA>(o[n][x], r, pb[n][0], pb[n][1]);
+            }
+        }
+        __syncwarp();
+        cstage = cstage + 1 == STAGES ? 0 : cstage + 1;
+    }
+    cp_async_wait<0>();
+
+    /* Merge of the warps through the ring's memory. */
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+#pragma unroll
+            for (int d = 4; d < 32; d <<= 1)
+                l[n][e] += __shfl_xor_sync(~0u, l[n][e], d);
+    __syncthreads();
+    float *so = (float *)smem;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        if (g == 0)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                row_m[warp][n * 8 + 2 * q + e] = m[n][e];
+                row_l[warp][n * 8 + 2 * q + e] = l[n][e];
+            }
+        float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * T::ORS, *r1 = r0 + T::ORS;
+#pragma unroll
+        for (int j = 0; j < MT; j++) {
+            int d0 = KV == DT_E4M3 ? 32 * (j >> 1) + 2 * g + (j & 1) : 16 * j + g;
+            int d1 = KV == DT_E4M3 ? d0 + 16 : d0 + 8;
+            r0[d0] = o[n][j][0];
+            r1[d0] = o[n][j][1];
+            r0[d1] = o[n][j][2];
+            r1[d1] = o[n][j][3];
+        }
+    }
+    __syncthreads();
+    const int nrows = min(ROWS, rows - row0);
+    if ((int)threadIdx.x < nrows) {
+        int r = threadIdx.x, row = row0 + r, t = row / p.group, h = head * p.group + row % p.group;
+        float mm = NO_MAX, sum = 0.f;
+        for (int w = 0; w < nwarp; w++)
+            mm = fmaxf(mm, row_m[w][r]);
+        float sink = slot < 0 && p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY;
+        mm = fmaxf(mm, sink); /* the sink only enters the denominator (semantics 2.10) */
+        for (int w = 0; w < nwarp; w++) {
+            float f = ex2(row_m[w][r] - mm);
+            row_f[w][r] = f;
+            sum += f * row_l[w][r];
+        }
+        sum += ex2(sink - mm);
+        row_inv[r] = sum > 0.f ? 1.f / sum : 0.f;
+        if (slot >= 0)
+            p.part_lse[(int64_t)slot * p.max_rows + (int64_t)t * p.num_q_heads + h] =
+                sum > 0.f ? mm + lg2(sum) : -INFINITY;
+        else if (p.lse)
+            p.lse[(int64_t)(sv.q0 + t) * p.lse_token + (int64_t)h * p.lse_head] =
+                sum > 0.f ? (mm + lg2(sum)) * LN2 : -INFINITY;
+    }
+    __syncthreads();
+    const float vscale = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
+    for (int i = threadIdx.x; i < nrows * (DV / 2); i += blockDim.x) {
+        int r = i / (DV / 2), d = i % (DV / 2) * 2;
+        if (d >= p.head_size_v)
+            continue;
+        float x = 0.f, y = 0.f;
+        for (int w = 0; w < nwarp; w++) {
+            float2 v = *(const float2 *)(so + (w * ROWS + r) * T::ORS + d);
+            x = fmaf(row_f[w][r], v.x, x);
+            y = fmaf(row_f[w][r], v.y, y);
+        }
+        float f = row_inv[r] * vscale;
+        int row = row0 + r, t = row / p.group, h = head * p.group + row % p.group;
+        if (slot >= 0)
+            *(float2 *)(p.part_out + ((int64_t)slot * p.max_rows + (int64_t)t * p.num_q_heads + h) * p.head_size_v + d) =
+                make_float2(x * f, y * f);
+        else
+            *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d) =
+                pack2_as(p.q_dtype, x * f, y * f);
+    }
+}
+
+template <int KV, int DK, int DV, int NT>
+int launch_decode(const flash_params *p, const flash_decode_config *c, int num_items, void *stream) {
+    using T = decode_traits<KV, DK, DV, NT>;
+    auto kernel = decode_kernel<KV, DK, DV, NT>;
+    int exchange = c->warps * T::ROWS * T::ORS * 4, ring = c->warps * T::RING;
+    int bytes = ring > exchange ? ring : exchange;
+    if (!p) /* at open: raise the limit once, outside any capture, and load the code */
+        return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    int row_blocks = (p->max_rows / p->num_kv_heads + T::ROWS - 1) / T::ROWS;
+    dim3 grid((unsigned)(p->num_kv_heads * row_blocks), (unsigned)num_items);
+    kernel<<<grid, c->warps * 32, (size_t)bytes, (cudaStream_t)stream>>>(*p);
+    return (int)cudaGetLastError();
+}
+
+#define FLASH_DECODE_INSTANCE(NAME, KV, DK, DV)                                                                        \
+    extern "C" int NAME(const flash_params *p, const flash_decode_config *c, int num_items, void *stream) {           \
+        return c->row_tiles == 1 ? attn_cuda::launch_decode<attn_cuda::KV, DK, DV, 1>(p, c, num_items, stream)        \
+                                 : attn_cuda::launch_decode<attn_cuda::KV, DK, DV, 2>(p, c, num_items, stream);       \
+    }
+
+} /* namespace attn_cuda */
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which instance of which kernel serves a shape on a device. Numbers behind the choices: README.md. */
+#include "flash_config.h"
+#include "flash_params.h"
+
+const flash_class flash_decode_classes[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
+const int flash_num_decode_classes = sizeof(flash_decode_classes) / sizeof(flash_decode_classes[0]);
+
+/* Head sizes of the wgmma kernel. Sizes between classes run padded, except 72 and 80, which vision models use. */
+const flash_class flash_sm90_classes[] = {{64, 64}, {72, 72}, {80, 80}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
+const int flash_num_sm90_classes = sizeof(flash_sm90_classes) / sizeof(flash_sm90_classes[0]);
+
+int flash_class_of(const flash_class *classes, int n, int dk, int dv) {
+    int best = -1, best_size = 0;
+    for (int i = 0; i < n; i++) {
+        int size = classes[i].dk + classes[i].dv;
+        if (dk <= classes[i].dk && dv <= classes[i].dv && (best < 0 || size < best_size)) {
+            best = i;
+            best_size = size;
+        }
+    }
+    return best;
+}
+
+static int shape_is_served(const flash_shape *s) {
+    return s->head_size >= 8 && s->head_size % 8 == 0 && s->head_size_v >= 8 && s->head_size_v % 8 == 0 &&
+           s->num_kv_heads > 0 && s->num_q_heads % s->num_kv_heads == 0 && s->num_q_heads > 0 &&
+           (s->page_size == 0 || s->page_size % 16 == 0) && (s->kv_dtype == FLASH_E4M3 || s->kv_dtype == s->q_dtype);
+}
+
+/* Rows padded to an odd number of 16-byte units, three stages of 16 rows of K and of V per warp (decode_sm80.cuh). */
+static int decode_warp_bytes(const flash_class *c, int kv_dtype) {
+    int eb = kv_dtype == FLASH_E4M3 ? 1 : 2, k = c->dk * eb, v = c->dv * eb;
+    k += k / 16 % 2 ? 0 : 16;
+    v += v / 16 % 2 ? 0 : 16;
+    return 3 * 16 * (k + v);
+}
+
+int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {
+    if (!shape_is_served(s) || d->major < 8)
+        return -1;
+    int index = flash_class_of(flash_decode_classes, flash_num_decode_classes, s->head_size, s->head_size_v);
+    if (index < 0)
+        return -1;
+    const flash_class *k = &flash_decode_classes[index];
+    int rows = s->num_q_heads / s->num_kv_heads * (s->max_decode_tokens > 0 ? s->max_decode_tokens : 1);
+    c->class_index = index;
+    c->row_tiles = rows > 8 ? 2 : 1;
+    int warp_bytes = decode_warp_bytes(k, s->kv_dtype), exchange = c->row_tiles * 8 * (k->dv + 4) * 4;
+    if (exchange > warp_bytes)
+        warp_bytes = exchange;
+    /* Enough bytes in flight per SM (96 KB and more), in CTAs small enough to fill waves: 4 warps for 8-bit caches. */
+    int warps = s->kv_dtype == FLASH_E4M3 ? 4 : 8;
+    while (warps > 1 && warps * warp_bytes > d->smem_optin - 4096)
+        warps /= 2;
+    if (warps * warp_bytes > d->smem_optin - 4096)
+        return -1;
+    c->warps = warps;
+    c->smem_bytes = warps * warp_bytes;
+    c->ctas_per_sm = d->smem_per_sm / (c->smem_bytes + 4096);
+    int by_warps = (s->kv_dtype == FLASH_E4M3 ? 16 : 8) / warps; /* registers: about 120 at 16 warps, 255 at 8 */
+    if (c->ctas_per_sm > by_warps)
+        c->ctas_per_sm = by_warps;
+    if (c->ctas_per_sm < 1)
+        c->ctas_per_sm = 1;
+    return 0;
+}
+
+int flash_choose_prefill(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
+    if (!shape_is_served(s) || d->major < 8)
+        return -1;
+    int index = flash_class_of(flash_decode_classes, flash_num_decode_classes, s->head_size, s->head_size_v);
+    if (index < 0)
+        return -1;
+    const flash_class *k = &flash_decode_classes[index];
+    c->kind = FLASH_PREFILL_SM80;
+    c->class_index = index;
+    c->packed = 1;
+    c->block_rows = k->dk <= 64 ? 128 : 64;
+    c->smem_bytes = c->block_rows * (k->dk * 2 + 16) + (k->dk <= 128 ? 64 : 32) * (k->dk * 2 + k->dv * 2 + 32);
+    return c->smem_bytes <= d->smem_optin ? 0 : -1;
+}

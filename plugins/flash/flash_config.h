@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choice of kernels: pure functions (shape, device) -> configuration, free of CUDA and of the plugin ABI. */
+#ifndef FLASH_CONFIG_H
+#define FLASH_CONFIG_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct flash_device {
+    int32_t major, minor;     /* compute capability */
+    int32_t num_sms;
+    int32_t smem_optin;       /* shared memory that one CTA may use */
+    int32_t smem_per_sm;
+} flash_device;
+
+typedef struct flash_shape {
+    int32_t q_dtype, kv_dtype; /* enum flash_dtype */
+    int32_t num_q_heads, num_kv_heads;
+    int32_t head_size, head_size_v;
+    int32_t page_size; /* 0: contiguous keys */
+    int32_t has_features; /* soft cap or ALiBi */
+    int32_t max_decode_tokens; /* query tokens per request that the decode kernel serves */
+    int32_t force_sm80;
+} flash_shape;
+
+typedef struct flash_decode_config {
+    int32_t class_index; /* row of the instance table, -1: no kernel */
+    int32_t row_tiles;   /* query rows per CTA / 8: 1 or 2 */
+    int32_t warps;
+    int32_t ctas_per_sm;
+    int32_t smem_bytes;
+} flash_decode_config;
+
+enum flash_prefill_kind { FLASH_PREFILL_SM80 = 1, FLASH_PREFILL_SM90 = 2 };
+
+typedef struct flash_prefill_config {
+    int32_t kind;        /* enum flash_prefill_kind, 0: no kernel */
+    int32_t class_index;
+    int32_t block_rows;  /* query rows of a tile; packed rows (token * group + head) when packed */
+    int32_t packed;
+    int32_t smem_bytes;
+} flash_prefill_config;
+
+/* Head-size classes: a head size runs in the smallest class that holds it, padded with zeros. */
+typedef struct flash_class {
+    int16_t dk, dv;
+} flash_class;
+extern const flash_class flash_decode_classes[];
+extern const int flash_num_decode_classes;
+
+/* 0 on success, -1 when the shape or the device has no kernel. */
+int flash_choose_decode(const flash_shape *shape, const flash_device *device, flash_decode_config *config);
+int flash_choose_prefill(const flash_shape *shape, const flash_device *device, flash_prefill_config *config);
+int flash_class_of(const flash_class *classes, int n, int dk, int dv);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

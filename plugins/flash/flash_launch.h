@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launchers of the flash kernels. Each returns a cudaError_t as int. With params == NULL a launcher only prepares its
+ * kernel (shared memory limit, code loading), which must happen before any stream capture. */
+#ifndef FLASH_LAUNCH_H
+#define FLASH_LAUNCH_H
+
+#include "flash_config.h"
+#include "flash_params.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int (*flash_decode_func_t)(const flash_params *, const flash_decode_config *, int num_items, void *stream);
+typedef int (*flash_prefill_func_t)(const flash_params *, const flash_prefill_config *, int num_tiles, void *stream);
+
+flash_decode_func_t flash_decode_instance(int kv_dtype, int class_index);
+flash_prefill_func_t flash_prefill_sm80_instance(int kv_dtype, int class_index);
+
+/* The prefill kernel that `config` names. params NULL: prepare only. num_sms bounds the grid of persistent kernels. */
+int flash_run_prefill(const flash_params *params, const flash_shape *shape, const flash_prefill_config *config,
+                      int num_tiles, int num_sms, void *stream);
+int flash_combine(const flash_params *params, int num_splits, void *stream);
+int flash_write_cache(const flash_write_params *params, void *stream);
+int flash_merge(const flash_merge_params *params, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

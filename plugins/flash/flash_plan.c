@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planner of the flash kernels. Decode: choose one piece length for the whole batch by a small cost model, cut every
+ * request into equal pieces of about that length, longest first. Prefill: tiles by falling number of keys. */
+#include "flash_plan.h"
+
+#include <stdlib.h>
+
+enum {
+    PIECE_COST = 160,   /* fixed time of a decode CTA, in keys read by one CTA slot (about 2 us) */
+    COMBINE_COST = 220, /* time of the combine kernel, in the same unit */
+};
+
+static int min_i(int a, int b) { return a < b ? a : b; }
+static int max_i(int a, int b) { return a > b ? a : b; }
+static int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+static int is_causal(const flash_plan_input *in, int seq) {
+    return in->causal_per_seq ? in->causal_per_seq[seq] != 0 : in->causal != 0;
+}
+
+/* Keys that query tokens [first, last] of a request see together; the same rule as visible_keys() on the device. */
+static int visible_span(const flash_plan_input *in, int seq, int q_len, int first, int last) {
+    long kv = in->seq_lens[seq], lo = 0, hi = kv, pos = kv - q_len;
+    if (is_causal(in, seq))
+        hi = pos + last + 1;
+    else if (in->window_right >= 0 && pos + last + in->window_right + 1 < hi)
+        hi = pos + last + in->window_right + 1;
+    if (in->window_left >= 0 && pos + first - in->window_left > 0)
+        lo = pos + first - in->window_left;
+    if (hi > kv)
+        hi = kv;
+    return hi > lo ? (int)(hi - lo) : 0;
+}
+
+static int pieces_for(int span, int chunk, int limit) {
+    if (span <= chunk || chunk <= 0)
+        return 1;
+    int n = ceil_div(span, chunk);
+    /* the kernel rounds a piece up to 64 keys, so fewer pieces may be enough */
+    n = ceil_div(span, (ceil_div(span, n) + 63) / 64 * 64);
+    return min_i(n, limit);
+}
+
+/* Estimated time of cutting all requests at `chunk`: between the perfect balance and whole waves of equal pieces. */
+static double cost_of(const flash_plan_request *r, int n, int chunk, int slots, int limit, int max_slots) {
+    double total = 0, longest = 0, count = 0;
+    long used = 0;
+    for (int i = 0; i < n; i++) {
+        int p = pieces_for(r[i].span, chunk, limit);
+        double len = ceil_div(r[i].span, p) + PIECE_COST;
+        total += len * p * r[i].ctas;
+        count += (double)p * r[i].ctas;
+        longest = len > longest ? len : longest;
+        used += p > 1 ? p : 0;
+    }
+    if (used > max_slots)
+        return 1e30;
+    double even = total / slots, waves = (double)(long)((count + slots - 1) / slots) * (total / count);
+    double time = count <= slots ? longest : waves > even ? 0.5 * (even + waves) : even;
+    return (time < longest ? longest : time) + (used ? COMBINE_COST : 0);
+}
+
+static int choose_chunk(const flash_plan_input *in, const flash_plan_request *r, int n, int longest, int limit,
+                        int max_slots) {
+    double total = 0;
+    for (int i = 0; i < n; i++)
+        total += (double)r[i].span * r[i].ctas;
+    int best = longest, even = (int)(total / in->slots) + 1, share = max_i(1, in->slots / r[0].ctas);
+    double best_cost = cost_of(r, n, longest, in->slots, limit, max_slots);
+    for (int k = 0; k < 25; k++) {
+        /* candidates: equal cuts of the longest request; as many as fit one wave; fractions of a slot's even share */
+        int chunk = k < 16 ? ceil_div(longest, k + 2) : k == 16 ? ceil_div(longest, share) : ceil_div(even, k - 16);
+        chunk = max_i((chunk + 63) / 64 * 64, in->min_piece);
+        double c = cost_of(r, n, chunk, in->slots, limit, max_slots);
+        if (c < best_cost * 0.98) {
+            best_cost = c;
+            best = chunk;
+        }
+    }
+    return best;
+}
+
+static int compare_requests(const void *a, const void *b) {
+    const flash_plan_request *x = a, *y = b;
+    int lx = ceil_div(x->span, x->pieces), ly = ceil_div(y->span, y->pieces);
+    return lx != ly ? (lx < ly ? 1 : -1) : x->seq - y->seq;
+}
+
+static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
+    flash_plan_request *r = plan->requests;
+    flash_counts *c = &plan->counts;
+    int n = 0, longest = 0, limit = min_i(FLASH_MAX_PIECES, lim->max_slots);
+    for (int s = 0; s < in->num_seqs; s++) {
+        int q_len = in->q_start[s + 1] - in->q_start[s];
+        if (q_len <= 0 || q_len > in->decode_tokens)
+            continue;
+        if (n >= lim->max_seqs)
+            return -1;
+        int ctas = in->num_kv_heads * ceil_div(q_len * in->group, in->decode_rows);
+        r[n] = (flash_plan_request){s, visible_span(in, s, q_len, 0, q_len - 1), ctas, 1};
+        longest = max_i(longest, r[n++].span);
+        plan->decode_tokens = max_i(plan->decode_tokens, q_len);
+    }
+    if (n > 0 && limit > 1 && in->num_splits != 1) {
+        int chunk = 0;
+        if (in->num_splits == 0 && longest > in->min_piece)
+            chunk = choose_chunk(in, r, n, longest, limit, lim->max_slots);
+        for (int i = 0; i < n; i++)
+            r[i].pieces = in->num_splits ? min_i(in->num_splits, limit) : pieces_for(r[i].span, chunk, limit);
+    }
+    qsort(r, (size_t)n, sizeof *r, compare_requests);
+    for (int i = 0; i < n; i++) {
+        int p = r[i].pieces, first = -1;
+        if (p > 1 && (plan->num_slots + p > lim->max_slots || c->num_splits >= lim->max_splits))
+            p = 1;
+        if (c->num_items + p > lim->max_items)
+            return -1;
+        if (p > 1) {
+            first = plan->num_slots;
+            plan->num_slots += p;
+            plan->splits[c->num_splits++] = (flash_split){r[i].seq, first, p, 0};
+        }
+        for (int k = 0; k < p; k++)
+            plan->items[c->num_items++] = (flash_item){r[i].seq, k, p, first < 0 ? -1 : first + k};
+        c->max_pieces = max_i(c->max_pieces, p);
+    }
+    return 0;
+}
+
+static int compare_tiles(const void *a, const void *b) {
+    const flash_plan_tile *x = a, *y = b;
+    if (x->keys != y->keys)
+        return x->keys < y->keys ? 1 : -1;
+    if (x->tile.seq != y->tile.seq)
+        return x->tile.seq < y->tile.seq ? -1 : 1;
+    return y->tile.block - x->tile.block;
+}
+
+static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
+    int n = 0, group = in->packed ? in->group : 1, sorted = 1, last = 0x7fffffff;
+    for (int s = 0; s < in->num_seqs; s++) {
+        int q_len = in->q_start[s + 1] - in->q_start[s];
+        if (q_len > in->decode_tokens)
+            n += ceil_div(q_len * group, in->block_rows);
+    }
+    if (n > lim->max_tiles)
+        return -1;
+    if (n == 0)
+        return 0;
+    flash_plan_tile *keys = plan->tile_keys;
+    n = 0;
+    for (int s = 0; s < in->num_seqs; s++) {
+        int q_len = in->q_start[s + 1] - in->q_start[s];
+        if (q_len <= in->decode_tokens)
+            continue;
+        for (int b = ceil_div(q_len * group, in->block_rows) - 1; b >= 0; b--) {
+            int first = b * in->block_rows / group;
+            int end = min_i(q_len * group, (b + 1) * in->block_rows);
+            keys[n].keys = visible_span(in, s, q_len, first, (end - 1) / group);
+            keys[n].tile = (flash_tile){s, b};
+            sorted &= keys[n].keys <= last;
+            last = keys[n++].keys;
+        }
+    }
+    if (!sorted)
+        qsort(keys, (size_t)n, sizeof *keys, compare_tiles);
+    for (int i = 0; i < n; i++)
+        plan->tiles[i] = keys[i].tile;
+    plan->counts.num_tiles = n;
+    return 0;
+}
+
+void flash_plan_capacity(flash_plan_limits *lim, const flash_plan_input *in) {
+    /* Splitting pays until about three pieces per CTA slot; beyond that requests alone fill the machine. */
+    int per_head = ceil_div(3 * in->slots, max_i(in->num_kv_heads, 1));
+    lim->max_slots = in->num_splits == 1 ? 0 : max_i(per_head, in->num_splits * lim->max_seqs);
+    lim->max_splits = in->num_splits == 1 ? 0 : min_i(lim->max_seqs, lim->max_slots);
+    lim->max_items = lim->max_seqs + lim->max_slots;
+    int group = in->packed ? in->group : 1;
+    lim->max_tiles = min_i(lim->max_tokens, lim->max_seqs + (int)((long)lim->max_tokens * group / in->block_rows));
+}
+
+int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
+    plan->counts = (flash_counts){0, 0, 0, 0};
+    plan->num_slots = 0;
+    plan->decode_tokens = 0;
+    int rc = in->decode_tokens > 0 ? plan_decode(in, lim, plan) : 0;
+    return rc ? rc : plan_prefill(in, lim, plan);
+}

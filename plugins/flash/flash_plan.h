@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work lists of a batch, made on the host from host lengths: which requests the decode kernel serves and into how many
+ * pieces their keys are cut, which query tiles the prefill kernel runs and in what order. Pure functions. */
+#ifndef FLASH_PLAN_H
+#define FLASH_PLAN_H
+
+#include "flash_params.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FLASH_MAX_PIECES = 256 };
+
+typedef struct flash_plan_limits {
+    int32_t max_seqs;    /* requests */
+    int32_t max_tokens;  /* query tokens of a batch */
+    int32_t max_items;   /* capacities of the lists */
+    int32_t max_splits;
+    int32_t max_tiles;
+    int32_t max_slots;   /* partial results: pieces of split requests */
+} flash_plan_limits;
+
+typedef struct flash_plan_input {
+    const int32_t *q_start;  /* [num_seqs + 1] */
+    const int32_t *seq_lens; /* [num_seqs], may be upper bounds: the kernels use the exact ones */
+    const int32_t *causal_per_seq; /* may be NULL */
+    int32_t num_seqs;
+    int32_t num_kv_heads, group;
+    int32_t decode_tokens; /* requests with at most this many query tokens go to the decode kernel; 0: none */
+    int32_t decode_rows;   /* query rows (token * group) of a decode CTA */
+    int32_t slots;         /* CTAs that run at once: SMs * CTAs per SM */
+    int32_t min_piece;     /* fewest keys worth a CTA: warps * 16 */
+    int32_t block_rows;    /* query rows of a prefill tile */
+    int32_t packed;        /* rows of a tile are token * group */
+    int32_t causal, window_left, window_right;
+    int32_t num_splits;    /* 0: choose, else exactly so many pieces (1: batch invariant) */
+} flash_plan_input;
+
+/* Scratch of the planner, allocated once by the caller: max_seqs requests and max_tiles keys. */
+typedef struct flash_plan_request {
+    int32_t seq, span, ctas, pieces;
+} flash_plan_request;
+
+typedef struct flash_plan_tile {
+    int32_t keys;
+    flash_tile tile;
+} flash_plan_tile;
+
+typedef struct flash_plan {
+    flash_plan_request *requests; /* scratch */
+    flash_plan_tile *tile_keys;   /* scratch */
+    flash_item *items;
+    flash_split *splits;
+    flash_tile *tiles;
+    flash_counts counts;
+    int32_t num_slots;
+    int32_t decode_tokens; /* most query tokens of a request in items */
+} flash_plan;
+
+/* Capacities that any batch within max_seqs and max_tokens fits. */
+void flash_plan_capacity(flash_plan_limits *limits, const flash_plan_input *shape);
+/* 0, or -1 when a list is too short (the caller broke its limits). */
+int flash_plan_build(const flash_plan_input *input, const flash_plan_limits *limits, flash_plan *plan);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

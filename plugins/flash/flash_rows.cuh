@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which keys a query row sees, and where a token of K or V lies: shared by all flash kernels so that masks and
+ * addresses mean the same everywhere. */
+#ifndef FLASH_ROWS_CUH
+#define FLASH_ROWS_CUH
+
+#include "../common/ptx_sm80.cuh"
+#include "flash_params.h"
+
+namespace attn_cuda {
+
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr float LN2 = 0.6931471805599453f;
+constexpr float NO_MAX = -1e30f; /* running maximum of a row without keys: finite, so that no inf - inf appears */
+
+struct seq_view {
+    int q0;     /* first row of q */
+    int q_len;  /* query tokens */
+    int kv_len; /* keys */
+    int causal;
+};
+
+ATTN_DEV seq_view view_seq(const flash_params &p, int seq) {
+    seq_view s;
+    s.q0 = __ldg(p.q_start + seq);
+    s.q_len = __ldg(p.q_start + seq + 1) - s.q0;
+    s.kv_len = p.seq_lens ? __ldg(p.seq_lens + seq) : __ldg(p.k_start + seq + 1) - __ldg(p.k_start + seq);
+    s.causal = p.causal_per_seq ? __ldg(p.causal_per_seq + seq) : p.causal;
+    return s;
+}
+
+/* Keys lo <= k < hi of query token i (semantics 2.2, 2.3): bottom-right causal, window counted from the query. A
+ * window (w, 0) is read as (w, w) by requests without causality, as upstream symmetrises it. */
+ATTN_DEV void visible_keys(const flash_params &p, const seq_view &s, int i, int &lo, int &hi) {
+    int pos = s.kv_len - s.q_len + i;
+    lo = 0;
+    hi = s.causal ? pos + 1 : s.kv_len;
+    if (p.window_left >= 0)
+        lo = max(0, pos - p.window_left);
+    if (p.window_right >= 0 && !s.causal) {
+        int64_t right = (int64_t)pos + p.window_right + 1;
+        hi = right < hi ? (int)right : hi;
+    }
+    hi = max(0, min(hi, s.kv_len));
+}
+
+/* Token index to page and offset; page sizes are any multiple of 16, mostly powers of two. */
+struct pager {
+    int size, shift;
+    ATTN_DEV explicit pager(int page_size) {
+        size = page_size;
+        shift = (page_size & (page_size - 1)) == 0 ? 31 - __clz(page_size) : -1;
+    }
+    ATTN_DEV int page(int token) const { return shift >= 0 ? token >> shift : token / size; }
+    ATTN_DEV int offset(int token) const { return shift >= 0 ? token & (size - 1) : token % size; }
+};
+
+/* Scale, soft cap and ALiBi of one score, in base-2 units (semantics 2.9: cap before ALiBi, ALiBi on k - q). */
+ATTN_DEV float feature_score(float s, float scale_log2, float cap_log2, float scale_over_cap, float slope_log2, int rel) {
+    float x = cap_log2 != 0.f ? cap_log2 * tanh_f32(s * scale_over_cap) : s * scale_log2;
+    return fmaf(slope_log2, (float)rel, x);
+}
+
+/* 16-bit output of two neighbours. */
+ATTN_DEV uint32_t pack2_as(int dtype, float lo, float hi) {
+    return dtype == DT_BF16 ? pack2<DT_BF16>(lo, hi) : pack2<DT_F16>(lo, hi);
+}
+
+} /* namespace attn_cuda */
+#endif

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The flash kernels against an oracle in double: masks, lengths around every boundary, head sizes, cache layouts and
+ * types, splits. The cache is full of NaN except where a token was written, and outputs lie between canaries.
+ * Kernels are called below the plugin ABI, with the planner's own work lists. FLASH_TEST_ONLY=text runs a part. */
+#include "flash_launch.h"
+#include "flash_oracle.cuh"
+#include "flash_plan.h"
+#include "tap.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#define CK(x)                                                                                                          \
+    do {                                                                                                               \
+        cudaError_t e_ = (cudaError_t)(x);                                                                             \
+        if (e_ != cudaSuccess)                                                                                         \
+            bail_out("%s, line %d: %s", #x, __LINE__, cudaGetErrorString(e_));                                         \
+    } while (0)
+
+enum { NHD, HND, SEPARATE, CONTIGUOUS };
+static const char *const layout_names[] = {"NHD", "HND", "separate", "contiguous"};
+
+struct test_case {
+    std::string name;
+    std::vector<std::pair<int, int>> lens; /* query, keys */
+    int q_dtype = FLASH_BF16, kv_dtype = 0; /* 0: as q */
+    int hq = 4, hkv = 2, d = 128, dv = 0, page = 16, layout = NHD;
+    int causal = 1; /* 2: alternating per request */
+    int window = 0, decode_tokens = 0, splits = 0, force_sm80 = 1, per_head = 0;
+    double cap = 0;
+    bool sinks = false, alibi = false, extreme = false;
+};
+
+template <class T> static T *device_copy(const std::vector<T> &v) {
+    T *p;
+    CK(cudaMalloc(&p, v.size() * sizeof(T) + 16));
+    CK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+
+static uint16_t to16(float x, int bf16) {
+    return bf16 ? __bfloat16_as_ushort(__float2bfloat16(x)) : __half_as_ushort(__float2half(x));
+}
+static double from16(uint16_t x, int bf16) {
+    return bf16 ? (double)__bfloat162float(__ushort_as_bfloat16(x)) : (double)__half2float(__ushort_as_half(x));
+}
+
+static flash_device device;
+static std::mt19937_64 rng;
+
+static std::vector<uint16_t> random16(size_t n, int bf16, bool extreme) {
+    std::normal_distribution<float> normal;
+    std::vector<uint16_t> v(n);
+    for (auto &x : v) {
+        float f = normal(rng);
+        if (extreme && rng() % 64 == 0)
+            f *= 24.f;
+        x = to16(f, bf16);
+    }
+    return v;
+}
+
+static void run_case(const test_case &c) {
+    const int bf16 = c.q_dtype == FLASH_BF16, kv = c.kv_dtype ? c.kv_dtype : c.q_dtype, e4m3 = kv == FLASH_E4M3;
+    const int dv = c.dv ? c.dv : c.d, n = (int)c.lens.size(), group = c.hq / c.hkv, eb = e4m3 ? 1 : 2;
+    std::vector<int> q_start(n + 1, 0), k_start(n + 1, 0), seq_lens(n), causal(n);
+    int max_kv = 1, max_pages = 1;
+    for (int i = 0; i < n; i++) {
+        q_start[i + 1] = q_start[i] + c.lens[i].first;
+        k_start[i + 1] = k_start[i] + c.lens[i].second;
+        seq_lens[i] = c.lens[i].second;
+        causal[i] = c.causal == 2 ? i & 1 : c.causal;
+        max_kv = std::max(max_kv, seq_lens[i]);
+    }
+    const int T = q_start[n], keys = k_start[n];
+    max_pages = (max_kv + c.page - 1) / c.page + 1;
+    auto hq = random16((size_t)T * c.hq * c.d, bf16, c.extreme), hk = random16((size_t)keys * c.hkv * c.d, bf16, c.extreme);
+    auto hv = random16((size_t)keys * c.hkv * dv, bf16, false);
+    std::vector<float> sinks(c.hq), alibi(c.hq), ks(c.hkv), vs(c.hkv);
+    std::normal_distribution<float> normal;
+    for (int h = 0; h < c.hq; h++)
+        sinks[h] = 2.f * normal(rng), alibi[h] = exp2f(-8.f * (h + 1) / c.hq);
+    for (int h = 0; h < c.hkv; h++)
+        ks[h] = 0.01f + 0.02f * (rng() % 5), vs[h] = h % 2 ? 0.25f : 0.03f; /* exact and inexact scales */
+
+    /* random pages; entries of the table past the end are garbage */
+    std::vector<int> perm, table((size_t)n * max_pages, 0x7fffffff);
+    int used = 0;
+    for (int i = 0; i < n; i++)
+        used += (seq_lens[i] + c.page - 1) / c.page;
+    int pages = used + 3;
+    for (int i = 0; i < pages; i++)
+        perm.push_back(i);
+    std::shuffle(perm.begin(), perm.end(), rng);
+    std::vector<int64_t> slots(keys);
+    int next = 0;
+    for (int i = 0; i < n; i++)
+        for (int t = 0; t < seq_lens[i]; t++) {
+            if (t % c.page == 0)
+                table[(size_t)i * max_pages + t / c.page] = perm[next++];
+            slots[k_start[i] + t] = (int64_t)table[(size_t)i * max_pages + t / c.page] * c.page + t % c.page;
+        }
+
+    flash_params p = {};
+    uint16_t *dq = device_copy(hq), *dk = device_copy(hk), *dvv = device_copy(hv);
+    p.q = dq;
+    p.q_start = device_copy(q_start);
+    p.seq_lens = device_copy(seq_lens);
+    const int *d_kstart = device_copy(k_start), *d_causal = device_copy(causal);
+    p.causal = c.causal;
+    p.causal_per_seq = c.causal == 2 ? d_causal : nullptr;
+    p.q_dtype = c.q_dtype, p.kv_dtype = kv;
+    p.num_seqs = n, p.num_q_heads = c.hq, p.num_kv_heads = c.hkv, p.group = group;
+    p.head_size = c.d, p.head_size_v = dv;
+    p.q_token = (int64_t)c.hq * c.d, p.q_head = c.d;
+    p.window_left = c.window ? c.window - 1 : -1;
+    p.window_right = c.window ? c.window - 1 : -1;
+    p.scale = (float)(1.0 / sqrt((double)c.d)), p.soft_cap = (float)c.cap;
+    p.sinks = c.sinks ? device_copy(sinks) : nullptr;
+    p.alibi = c.alibi ? device_copy(alibi) : nullptr;
+    p.k_scale = e4m3 ? device_copy(ks) : nullptr;
+    p.v_scale = e4m3 ? device_copy(vs) : nullptr;
+    p.scale_stride = c.per_head;
+    const int64_t pad = 8, canary = 64;
+    p.out_head = dv, p.out_token = (int64_t)c.hq * dv + pad;
+    std::vector<uint16_t> out((size_t)T * p.out_token + 2 * canary, 0xffff);
+    uint16_t *d_out = device_copy(out);
+    p.out = d_out + canary;
+    std::vector<float> lse((size_t)T * c.hq, -12345.f);
+    float *d_lse = device_copy(lse);
+    p.lse = d_lse, p.lse_head = T, p.lse_token = 1;
+
+    uint8_t *cache = nullptr;
+    if (c.layout == CONTIGUOUS) {
+        p.k = dk, p.v = dvv, p.k_start = d_kstart;
+        p.k_token = (int64_t)c.hkv * c.d, p.k_head = c.d, p.v_token = (int64_t)c.hkv * dv, p.v_head = dv;
+    } else {
+        int64_t content = c.layout == SEPARATE ? c.d : c.d + dv, vcontent = c.layout == SEPARATE ? dv : content;
+        size_t kbytes = (size_t)pages * c.page * c.hkv * content * eb, vbytes = (size_t)pages * c.page * c.hkv * vcontent * eb;
+        CK(cudaMalloc(&cache, kbytes + vbytes + 256));
+        CK(cudaMemset(cache, 0xff, kbytes + vbytes)); /* NaN in every format */
+        p.k = cache;
+        p.v = c.layout == SEPARATE ? cache + ((kbytes + 127) / 128 * 128) : cache + c.d * eb;
+        bool hnd = c.layout == HND;
+        p.k_page = (int64_t)c.page * c.hkv * content, p.v_page = (int64_t)c.page * c.hkv * vcontent;
+        p.k_token = hnd ? content : c.hkv * content, p.v_token = hnd ? vcontent : c.hkv * vcontent;
+        p.k_head = hnd ? c.page * content : content, p.v_head = hnd ? c.page * vcontent : vcontent;
+        p.block_table = device_copy(table), p.block_table_stride = max_pages, p.page_size = c.page;
+        flash_write_params w = {};
+        w.key = dk, w.value = dvv, w.k_cache = (void *)p.k, w.v_cache = (void *)p.v;
+        w.slots = device_copy(slots), w.k_scale = p.k_scale, w.v_scale = p.v_scale, w.scale_stride = c.per_head;
+        w.num_slots_total = (int64_t)pages * c.page;
+        w.key_token = (int64_t)c.hkv * c.d, w.key_head = c.d, w.value_token = (int64_t)c.hkv * dv, w.value_head = dv;
+        w.k_page = p.k_page, w.k_token = p.k_token, w.k_head = p.k_head;
+        w.v_page = p.v_page, w.v_token = p.v_token, w.v_head = p.v_head;
+        w.num_tokens = keys, w.num_kv_heads = c.hkv, w.head_size = c.d, w.head_size_v = dv, w.page_size = c.page;
+        w.dtype = c.q_dtype, w.kv_dtype = kv;
+        CK(flash_write_cache(&w, 0));
+        CK(cudaFree((void *)w.slots));
+    }
+
+    flash_shape shape = {c.q_dtype, kv, c.hq, c.hkv, c.d, dv, c.layout == CONTIGUOUS ? 0 : c.page, c.cap > 0 || c.alibi,
+                         c.decode_tokens, c.force_sm80};
+    flash_decode_config dc;
+    flash_prefill_config pc;
+    if (flash_choose_decode(&shape, &device, &dc) || flash_choose_prefill(&shape, &device, &pc)) {
+        ok(0, "%s: a kernel is chosen", c.name.c_str());
+        return;
+    }
+    flash_plan_input in = {q_start.data(), seq_lens.data(), c.causal == 2 ? causal.data() : nullptr, n, c.hkv, group,
+                           c.decode_tokens, dc.row_tiles * 8, device.num_sms * dc.ctas_per_sm, dc.warps * 16,
+                           pc.block_rows, pc.packed, c.causal, p.window_left, p.window_right, c.splits};
+    flash_plan_limits lim = {n, T, 0, 0, 0, 0};
+    flash_plan_capacity(&lim, &in);
+    std::vector<flash_plan_request> requests(lim.max_seqs);
+    std::vector<flash_plan_tile> tile_keys(lim.max_tiles + 1);
+    std::vector<flash_item> items(lim.max_items + 1);
+    std::vector<flash_split> splits(lim.max_splits + 1);
+    std::vector<flash_tile> tiles(lim.max_tiles + 1);
+    flash_plan plan = {requests.data(), tile_keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0};
+    if (flash_plan_build(&in, &lim, &plan)) {
+        ok(0, "%s: the plan fits its limits", c.name.c_str());
+        return;
+    }
+    p.counts = device_copy(std::vector<flash_counts>{plan.counts});
+    p.items = device_copy(items), p.splits = device_copy(splits), p.tiles = device_copy(tiles);
+    p.max_rows = std::max(1, plan.decode_tokens) * c.hq, p.num_slots = plan.num_slots;
+    size_t part = (size_t)std::max(1, plan.num_slots) * p.max_rows;
+    CK(cudaMalloc(&p.part_out, part * dv * 4));
+    CK(cudaMalloc(&p.part_lse, part * 4));
+    CK(cudaMemset(p.part_out, 0xff, part * dv * 4));
+    CK(cudaMemset(p.part_lse, 0xff, part * 4));
+    auto decode = flash_decode_instance(kv, dc.class_index);
+    CK(decode(nullptr, &dc, 0, 0));
+    if (plan.counts.num_items) {
+        CK(decode(&p, &dc, plan.counts.num_items, 0));
+        if (plan.counts.num_splits)
+            CK(flash_combine(&p, plan.counts.num_splits, 0));
+    }
+    if (plan.counts.num_tiles)
+        CK(flash_run_prefill(&p, &shape, &pc, plan.counts.num_tiles, device.num_sms, 0));
+    CK(cudaDeviceSynchronize());
+
+    oracle_args a = {};
+    a.q = dq, a.k = dk, a.v = dvv, a.q_start = p.q_start, a.k_start = d_kstart, a.causal = d_causal;
+    a.alibi = p.alibi, a.sinks = p.sinks;
+    a.num_seqs = n, a.hq = c.hq, a.hkv = c.hkv, a.d = c.d, a.dv = dv, a.max_kv = max_kv, a.bf16 = bf16, a.e4m3 = e4m3;
+    a.per_head = c.per_head, a.window_left = p.window_left, a.window_right = p.window_right;
+    a.scale = 1.0 / sqrt((double)c.d), a.cap = c.cap, a.k_scale = p.k_scale, a.v_scale = p.v_scale;
+    CK(cudaMalloc(&a.scores, (size_t)1024 * max_kv * 8));
+    CK(cudaMalloc(&a.out, (size_t)T * c.hq * dv * 8 + 8));
+    CK(cudaMalloc(&a.lse, (size_t)T * c.hq * 8 + 8));
+    if (T > 0)
+        oracle_kernel<<<1024, 128>>>(a);
+    CK(cudaDeviceSynchronize());
+    std::vector<double> ref((size_t)T * c.hq * dv), ref_lse((size_t)T * c.hq);
+    CK(cudaMemcpy(ref.data(), a.out, ref.size() * 8, cudaMemcpyDeviceToHost));
+    CK(cudaMemcpy(ref_lse.data(), a.lse, ref_lse.size() * 8, cudaMemcpyDeviceToHost));
+    CK(cudaMemcpy(out.data(), d_out, out.size() * 2, cudaMemcpyDeviceToHost));
+    CK(cudaMemcpy(lse.data(), d_lse, lse.size() * 4, cudaMemcpyDeviceToHost));
+
+    double num = 0, den = 0, worst_row = 0, worst_lse = 0, rms = 0;
+    int bad_canary = 0, worst_at = -1;
+    for (double r : ref)
+        rms += r * r;
+    rms = sqrt(rms / std::max<size_t>(1, ref.size()));
+    for (int64_t i = 0; i < canary; i++)
+        bad_canary += out[i] != 0xffff || out[out.size() - 1 - i] != 0xffff;
+    for (int t = 0; t < T; t++) {
+        for (int i = 0; i < pad; i++)
+            bad_canary += out[canary + (t + 1) * p.out_token - 1 - i] != 0xffff;
+        for (int h = 0; h < c.hq; h++) {
+            double rn = 0, rd = 0;
+            for (int d = 0; d < dv; d++) {
+                double x = from16(out[canary + t * p.out_token + h * dv + d], bf16), y = ref[((size_t)t * c.hq + h) * dv + d];
+                rn += (x - y) * (x - y);
+                rd += y * y;
+                if (!(x == x))
+                    rn = 1e30;
+            }
+            num += rn, den += rd;
+            double rel = sqrt(rn / std::max(rd, 0.01 * rms * rms * dv + 1e-30));
+            if (rel > worst_row)
+                worst_row = rel, worst_at = t * c.hq + h;
+            double x = lse[(size_t)h * T + t], y = ref_lse[(size_t)t * c.hq + h];
+            double diff = x == y ? 0 : fabs(x - y) / std::max(1.0, fabs(y));
+            worst_lse = std::max(worst_lse, diff == diff ? diff : 1e30);
+        }
+    }
+    double err = sqrt(num / std::max(den, 1e-30)), limit = bf16 ? 4e-3 : 1e-3;
+    if (T == 0)
+        err = 0;
+    bool good = err < limit && worst_row < limit * 8 && worst_lse < 3e-4 && bad_canary == 0;
+    ok(good,
+       "%s: %s/%s heads %d/%d D %d/%d page %d %s causal %d window %d cap %g%s%s splits %d tokens %d kernel %d: error %.1e, "
+       "worst row %.1e (%d of %d), lse %.1e, canaries %d, pieces %d",
+       c.name.c_str(), bf16 ? "bf16" : "f16", e4m3 ? "e4m3" : "16", c.hq, c.hkv, c.d, dv, c.page, layout_names[c.layout],
+       c.causal, c.window, c.cap, c.sinks ? " sinks" : "", c.alibi ? " alibi" : "", c.splits, T, pc.kind, err, worst_row,
+       worst_at, T * c.hq, worst_lse, bad_canary, plan.counts.max_pieces);
+    for (const void *x : {(const void *)p.q_start, (const void *)p.seq_lens, (const void *)d_kstart, (const void *)d_causal,
+                          (const void *)p.sinks, (const void *)p.alibi, (const void *)p.k_scale, (const void *)p.v_scale,
+                          (const void *)p.block_table, (const void *)p.counts, (const void *)p.items, (const void *)p.splits,
+                          (const void *)p.tiles, (const void *)p.part_out, (const void *)p.part_lse, (const void *)a.scores,
+                          (const void *)a.out, (const void *)a.lse, (const void *)dq, (const void *)dk, (const void *)dvv,
+                          (const void *)d_out, (const void *)d_lse, (const void *)cache})
+        if (x)
+            CK(cudaFree((void *)x));
+}
+
+static std::vector<test_case> all_cases() {
+    std::vector<test_case> v;
+    const std::vector<std::pair<int, int>> mixed = {{1, 1}, {1, 15}, {1, 16}, {1, 17}, {5, 18}, {1, 63}, {1, 64}, {1, 65},
+                                                    {129, 463}, {1, 1328}, {64, 64}, {63, 63}, {65, 65}, {0, 7}, {1, 127},
+                                                    {1, 129}, {17, 300}, {128, 128}, {127, 255}, {3, 2011}, {130, 130}};
+    const std::vector<std::pair<int, int>> decode = {{1, 1}, {1, 16}, {1, 17}, {2, 100}, {1, 1000}, {4, 2050}, {1, 4097}, {3, 3}};
+    const std::vector<std::pair<int, int>> prefill = {{300, 300}, {257, 1000}, {1, 1}, {2, 2}, {129, 129}, {200, 777}, {16, 48}};
+    auto add = [&](const char *name, auto change) {
+        test_case c;
+        c.name = name;
+        c.lens = mixed;
+        c.decode_tokens = 4;
+        change(c);
+        v.push_back(c);
+    };
+    /* dims: {force_sm80} x {prefill only, decode split} */
+    for (int force = 1; force >= 0; force--) {
+        for (int d : {64, 128, 256, 96, 80, 72, 192, 8, 40, 112, 160, 248})
+            for (int dt : {FLASH_BF16, FLASH_F16})
+                for (int mode = 0; mode < 2; mode++)
+                    add(mode ? "decode" : "prefill", [&](test_case &c) {
+                        c.d = d, c.q_dtype = dt, c.force_sm80 = force;
+                        c.lens = mode ? decode : prefill;
+                        c.decode_tokens = mode ? 4 : 0;
+                    });
+        for (int layout : {NHD, HND, SEPARATE, CONTIGUOUS})
+            for (int page : {16, 32, 48, 64, 128, 256})
+                add("layout", [&](test_case &c) {
+                    c.layout = layout, c.page = page, c.force_sm80 = force;
+                    c.q_dtype = page % 64 ? FLASH_BF16 : FLASH_F16;
+                    c.d = page == 32 ? 80 : page == 128 ? 64 : 128;
+                });
+        for (auto hh : std::vector<std::pair<int, int>>{{4, 4}, {8, 2}, {5, 1}, {32, 8}, {8, 1}, {16, 1}, {32, 1}, {24, 2}, {6, 2}})
+            add("group", [&](test_case &c) { c.hq = hh.first, c.hkv = hh.second, c.force_sm80 = force; });
+        for (int causal : {1, 0, 2})
+            for (int window : {0, 1, 17, 64, 128, 256})
+                for (int mode = 0; mode < 2; mode++)
+                    add("mask", [&](test_case &c) {
+                        c.causal = causal, c.window = window, c.force_sm80 = force;
+                        if (mode)
+                            c.cap = 20., c.sinks = true, c.alibi = causal == 1;
+                    });
+        for (int f = 0; f < 8; f++)
+            add("feature", [&](test_case &c) {
+                c.cap = f & 1 ? 30. : 0., c.sinks = f & 2, c.alibi = f & 4, c.force_sm80 = force;
+                c.d = f & 1 ? 64 : 128;
+            });
+        for (int extreme : {0, 1})
+            add("extreme", [&](test_case &c) { c.extreme = extreme, c.q_dtype = FLASH_F16, c.force_sm80 = force; });
+        add("diff", [&](test_case &c) { c.d = 192, c.dv = 128, c.force_sm80 = force; });
+        add("diff", [&](test_case &c) { c.d = 128, c.dv = 64, c.force_sm80 = force, c.layout = CONTIGUOUS; });
+        add("encoder", [&](test_case &c) {
+            c.layout = CONTIGUOUS, c.causal = 0, c.decode_tokens = 0, c.hq = c.hkv = 4, c.d = 72, c.force_sm80 = force;
+            c.lens = {{1, 1}, {64, 64}, {577, 577}, {127, 127}, {256, 256}, {0, 0}, {1025, 1025}};
+        });
+        add("long", [&](test_case &c) { c.lens = {{1024, 3000}, {2048, 2048}}, c.force_sm80 = force, c.hq = 8, c.hkv = 2; });
+    }
+    for (int d : {64, 128, 256, 96, 80, 72, 192, 8, 40})
+        for (int mode = 0; mode < 4; mode++)
+            add("e4m3", [&](test_case &c) {
+                c.d = d, c.kv_dtype = FLASH_E4M3, c.q_dtype = mode & 1 ? FLASH_F16 : FLASH_BF16;
+                c.per_head = mode & 1, c.layout = mode % 3, c.page = mode & 2 ? 48 : 16;
+                c.lens = mode & 2 ? mixed : decode, c.cap = mode == 3 ? 15. : 0., c.sinks = mode == 2;
+            });
+    for (int splits : {1, 2, 3, 7, 64})
+        for (int kv : {0, (int)FLASH_E4M3})
+            add("splits", [&](test_case &c) {
+                c.splits = splits, c.kv_dtype = kv, c.lens = decode, c.sinks = splits & 1, c.window = splits == 7 ? 700 : 0;
+                c.hq = 8, c.hkv = 2;
+            });
+    add("auto", [&](test_case &c) { c.lens = {{1, 65536}}, c.hq = 8, c.hkv = 2; });
+    add("auto", [&](test_case &c) { c.lens = {{1, 9000}, {1, 300}, {2, 20000}, {1, 1}}, c.sinks = true; });
+    return v;
+}
+
+int main() {
+    int count = 0;
+    cudaDeviceProp prop;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
+        skip_all("no CUDA device");
+    CK(cudaGetDeviceProperties(&prop, 0));
+    device = {prop.major, prop.minor, prop.multiProcessorCount, (int)prop.sharedMemPerBlockOptin,
+              (int)prop.sharedMemPerMultiprocessor};
+    uint64_t seed = tap_seed();
+    const char *only = getenv("FLASH_TEST_ONLY");
+    auto cases = all_cases();
+    for (size_t i = 0; i < cases.size(); i++) {
+        if (only && !strstr(cases[i].name.c_str(), only))
+            continue;
+        rng.seed(seed * 1000 + i);
+        run_case(cases[i]);
+    }
+    return tap_done();
+}
