@@ -25,8 +25,10 @@
 #if defined(__GNUC__)
 #define TAP_UNUSED __attribute__((unused))
 #define TAP_PRINTF(f, a) __attribute__((unused, format(printf, f, a)))
+#define TAP_NORETURN __attribute__((noreturn))
 #else
 #define TAP_UNUSED
+#define TAP_NORETURN
 #define TAP_PRINTF(f, a)
 #endif
 
@@ -59,7 +61,7 @@ TAP_UNUSED static void plan(int count) {
 }
 
 /* The whole program has nothing to do here, and says why. */
-TAP_PRINTF(1, 2) static void skip_all(const char *fmt, ...) {
+TAP_NORETURN TAP_PRINTF(1, 2) static void skip_all(const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     printf("1..0 # SKIP ");
@@ -70,7 +72,7 @@ TAP_PRINTF(1, 2) static void skip_all(const char *fmt, ...) {
 }
 
 /* Nothing that follows would make sense: the whole program is an error. */
-TAP_PRINTF(1, 2) static void bail_out(const char *fmt, ...) {
+TAP_NORETURN TAP_PRINTF(1, 2) static void bail_out(const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     printf("Bail out! ");
