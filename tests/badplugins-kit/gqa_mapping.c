@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Query head h reads KV head h mod Hkv instead of h / G. Caught by: numerics */
+#include "bad.h"
+
+#define simple_kv_head(l, h) ((h) % (l)->num_kv_heads)
+
+#include "bad_plugin.h"

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A line goes to the standard output. Caught by: manners */
+#include "bad.h"
+#include "bad_kernel.h"
+
+static int bad_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                       attn_error_t *error) {
+    printf("running the kernel\n");
+    fflush(stdout);
+    return simple_forward(self, args, space, stream, error);
+}
+#define BAD_FORWARD bad_forward
+
+#include "bad_plugin.h"
