@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this CPU and its operating system can run: CPUID and XGETBV, compiled with baseline flags. */
+#include "cpu_kernels.h"
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+
+static uint64_t read_xcr0(void) {
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (uint64_t)hi << 32 | lo;
+}
+
+uint32_t cpu_bits(void) {
+    uint32_t a, b, c, d, bits = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) /* OSXSAVE: XGETBV exists */
+        return 0;
+    const uint64_t xcr0 = read_xcr0();
+    if ((xcr0 & 6) != 6) /* XMM and YMM state saved */
+        return 0;
+    const int zmm = (xcr0 & 0xe0) == 0xe0;
+    bits |= c >> 12 & 1 ? CPU_BIT_FMA : 0;
+    bits |= c >> 29 & 1 ? CPU_BIT_F16C : 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return bits;
+    const uint32_t subleaves = a;
+    bits |= b >> 5 & 1 ? CPU_BIT_AVX2 : 0;
+    if (zmm) {
+        bits |= b >> 16 & 1 ? CPU_BIT_AVX512F : 0;
+        bits |= b >> 17 & 1 ? CPU_BIT_AVX512DQ : 0;
+        bits |= b >> 30 & 1 ? CPU_BIT_AVX512BW : 0;
+        bits |= b >> 31 & 1 ? CPU_BIT_AVX512VL : 0;
+        if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
+            bits |= a >> 5 & 1 ? CPU_BIT_AVX512BF16 : 0;
+    }
+    return bits;
+}
+#else
+uint32_t cpu_bits(void) { return 0; }
+#endif
+
+const char *cpu_bit_name(int bit) {
+    static const char *const names[CPU_NUM_BITS] = {"avx2",     "fma",      "f16c",     "avx512f",
+                                                    "avx512bw", "avx512dq", "avx512vl", "avx512_bf16"};
+    return bit >= 0 && bit < CPU_NUM_BITS ? names[bit] : "unknown";
+}

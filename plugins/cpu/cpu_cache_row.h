@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One row of the cache write: conversion and quantisation (semantics 3.2, 3.4). Included by cpu_level.c. */
+
+SI uint32_t float_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+/* Nearest even, saturating to the largest finite value, NaN kept. `keep` mantissa bits stay, `bias` is the difference
+ * of the exponent biases shifted into place, `magic` adds at the unit of the subnormals. */
+SI uint8_t f32_to_f8(float x, int keep, uint32_t bias, float magic, float smallest_normal, float largest, uint8_t top) {
+    const uint32_t u = float_bits(x), a = u & 0x7fffffffu, sign = u >> 24 & 0x80;
+    float ax = fabsf(x);
+    const int drop = 23 - keep;
+    uint32_t normal, small;
+    ax = ax > largest ? largest : ax;
+    const uint32_t c = float_bits(ax);
+    normal = ((c + ((1u << (drop - 1)) - 1) + (c >> drop & 1)) >> drop) - bias;
+    small = float_bits(ax + magic) & 0xff;
+    normal = ax < smallest_normal ? small : normal;
+    return (uint8_t)(sign | (a > 0x7f800000u ? (keep == 3 ? 0x7f : 0x7e) : normal > top ? top : normal));
+}
+SI uint8_t f32_to_e4m3(float x) { return f32_to_f8(x, 3, 120u << 3, 16384.0f, 0x1p-6f, 448.0f, 0x7e); }
+SI uint8_t f32_to_e5m2(float x) { return f32_to_f8(x, 2, 112u << 2, 128.0f, 0x1p-14f, 57344.0f, 0x7b); }
+
+static void level_write_row(enum cpu_dtype from, const char *src, int n, enum cpu_dtype to, float scale, char *dst,
+                            char *row_scale, float *scratch) {
+    if (from == to) { /* also values that are quantised already (semantics 3.2) */
+        memcpy(dst, src, (size_t)n * (size_t)cpu_dtype_size(to));
+        return;
+    }
+    row_to_f32(from, src, n, scratch);
+    if (row_scale) {
+        float top = 0;
+        for (int i = 0; i < n; i++)
+            top = fabsf(scratch[i]) > top ? fabsf(scratch[i]) : top;
+        scale = top / (to == CPU_I8 ? 127.0f : 448.0f);
+        scale = scale > 1e-6f ? scale : 1e-6f;
+        memcpy(row_scale, &scale, sizeof scale);
+    }
+    switch (to) {
+    case CPU_F32:
+        memcpy(dst, scratch, (size_t)n * 4);
+        break;
+    case CPU_F16:
+    case CPU_BF16:
+        row_from_f32(to, scratch, n, dst);
+        break;
+    case CPU_E4M3:
+        for (int i = 0; i < n; i++)
+            dst[i] = (char)f32_to_e4m3(scratch[i] / scale);
+        break;
+    case CPU_E5M2:
+        for (int i = 0; i < n; i++)
+            dst[i] = (char)f32_to_e5m2(scratch[i] / scale);
+        break;
+    default: /* int8: half away from zero */
+        for (int i = 0; i < n; i++) {
+            float x = scratch[i] / scale;
+            x = x >= 127.0f ? 127.0f : x <= -128.0f ? -128.0f : x == x ? x : 0.0f;
+            dst[i] = (char)(signed char)(int)(x + (x < 0 ? -0.5f : 0.5f));
+        }
+        break;
+    }
+}

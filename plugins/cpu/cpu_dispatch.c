@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choice of the level: a pure function of CPU bits and a name, compiled with baseline flags. */
+#include "cpu_kernels.h"
+
+#include <string.h>
+
+const struct cpu_kernels *const cpu_levels[] = {
+#ifdef CPU_HAVE_X86_LEVELS
+    &cpu_kernels_avx512bf16, &cpu_kernels_avx512, &cpu_kernels_avx2,
+#endif
+    &cpu_kernels_generic, NULL};
+
+const struct cpu_kernels *cpu_choose_level(const char *name, uint32_t bits, uint32_t *missing) {
+    *missing = 0;
+    for (int i = 0; cpu_levels[i]; i++) {
+        const uint32_t lacks = cpu_levels[i]->needs & ~bits;
+        if (strcmp(name, "auto") == 0) {
+            if (!lacks)
+                return cpu_levels[i];
+        } else if (strcmp(name, cpu_levels[i]->name) == 0) {
+            *missing = lacks;
+            return lacks ? NULL : cpu_levels[i];
+        }
+    }
+    return NULL;
+}

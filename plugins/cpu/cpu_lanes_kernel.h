@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lanes-are-queries path, included once per arithmetic: LN_BF16 0 (f32 FMA) or 1 (products of bf16 pairs).
+ *
+ * S^T = K Q^T and O^T += V^T P^T: a vector register holds VW query rows, K and V enter as broadcasts. Both products are
+ * one micro kernel, C[M][L] += A[M][k] * B[k][L] with M x NR accumulators; softmax is vertical, so no horizontal
+ * reduction anywhere, and head sizes are loop counts. A tile of LN_BK keys is prepared once (converted to f32, or V
+ * interleaved in pairs) and serves num_sub sub-blocks of L = LN_NR * VW rows. m is in log2 units from the start. */
+
+#define LN_CAT_(a, b) a##b
+#define LN_CAT(a, b) LN_CAT_(a, b)
+#if LN_BF16
+#define LN_(name) LN_CAT(name, _bf16)
+#define LN_STEP 2 /* keys per row of P and V; elements per step of QK */
+#else
+#define LN_(name) LN_CAT(name, _f32)
+#define LN_STEP 1
+#endif
+enum { LN_(ln_L) = LN_NR * VW };
+#define LN_L LN_(ln_L)
+
+/* acc + a * b in this arithmetic; a and b are vectors of words. */
+SI vf LN_(ln_mac)(vf a, vf b, vf c) {
+#if LN_BF16
+    return v_dot_bf16(a, b, c);
+#else
+    return v_fma(a, b, c);
+#endif
+}
+
+/* A word that may lie at any address (a pair of bf16 in a cache row). */
+SI vf LN_(ln_word)(const float *p) {
+#if LN_BF16
+    int32_t w;
+    memcpy(&w, p, sizeof w);
+    return v_word(w);
+#else
+    return v_set1(*p);
+#endif
+}
+
+/* S[M keys][L] and running maxima of the raw scores; prefetches the rows `next` of the following call. */
+#define LN_QK(M)                                                                                                       \
+    static __attribute__((noinline)) void LN_CAT(LN_(ln_qk), M)(const float *const *ka, const float *const *next,      \
+                                                                const float *B, long steps, float *S, float *top) {    \
+        vf c[M][LN_NR];                                                                                                \
+        const float *a[M];                                                                                             \
+        UNROLL for (int i = 0; i < (M); i++) {                                                                         \
+            a[i] = ka[i];                                                                                              \
+            UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = v_zero();                                                 \
+        }                                                                                                              \
+        for (long p0 = 0; p0 < steps; p0 += 16) {                                                                      \
+            const long pe = p0 + 16 < steps ? p0 + 16 : steps;                                                         \
+            if (LN_BF16)                                                                                               \
+                for (int i = 0; i < (M); i++)                                                                          \
+                    v_prefetch((const char *)(next[i] + p0));                                                          \
+            for (long p = p0; p < pe; p++) {                                                                           \
+                vf b[LN_NR];                                                                                           \
+                UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                           \
+                UNROLL for (int i = 0; i < (M); i++) {                                                                 \
+                    vf x = LN_(ln_word)(a[i] + p);                                                                     \
+                    UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                    \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        UNROLL for (int j = 0; j < LN_NR; j++) {                                                                       \
+            vf w = v_load(top + j * VW);                                                                               \
+            UNROLL for (int i = 0; i < (M); i++) {                                                                     \
+                w = v_max(c[i][j], w);                                                                                 \
+                v_store(S + i * LN_L + j * VW, c[i][j]);                                                               \
+            }                                                                                                          \
+            v_store(top + j * VW, w);                                                                                  \
+        }                                                                                                              \
+    }
+
+/* O[M columns][L] = O * alpha + V[keys][M] * P[keys][L]; ldv words between two rows of V. */
+#define LN_PV(M)                                                                                                       \
+    static __attribute__((noinline)) void LN_CAT(LN_(ln_pv), M)(const float *A, long ldv, const float *B, float *O,    \
+                                                                const float *alpha, long steps) {                      \
+        vf c[M][LN_NR];                                                                                                \
+        UNROLL for (int j = 0; j < LN_NR; j++) {                                                                       \
+            vf w = v_load(alpha + j * VW);                                                                             \
+            UNROLL for (int i = 0; i < (M); i++) c[i][j] = v_mul(w, v_load(O + i * LN_L + j * VW));                    \
+        }                                                                                                              \
+        for (long p = 0; p < steps; p++) {                                                                             \
+            vf b[LN_NR];                                                                                               \
+            UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                               \
+            UNROLL for (int i = 0; i < (M); i++) {                                                                     \
+                vf x = LN_(ln_word)(A + p * ldv + i);                                                                  \
+                UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                        \
+            }                                                                                                          \
+        }                                                                                                              \
+        UNROLL for (int j = 0; j < LN_NR; j++)                                                                         \
+            UNROLL for (int i = 0; i < (M); i++) v_store(O + i * LN_L + j * VW, c[i][j]);                              \
+    }
+
+#define LN_DEF(M) LN_QK(M) LN_PV(M)
+LN_DEF(4)
+#if LN_MR == 6
+LN_DEF(6)
+#elif LN_MR == 12
+LN_PV(8)
+LN_DEF(12)
+#endif
+
+/* The number of keys that the blocks below make of n. */
+SI int LN_(ln_round)(int n) { return LN_MR == 6 ? (n < 4 ? 4 : (n + 1) & ~1) : (n + 3) & ~3; }
+
+/* Whole tile of scores: n = ln_round() keys. Blocks of 6 with a rest of 2 end in two blocks of 4. */
+static void LN_(ln_qk)(const float *const *ka, const float *B, long steps, int n, float *S, float *top) {
+    int k = 0;
+    for (const int end = LN_MR == 6 && n % 6 == 2 ? n - 8 : LN_MR == 6 && n % 6 == 4 ? n - 4 : n; k + LN_MR <= end; k += LN_MR)
+        LN_CAT(LN_(ln_qk), LN_MR)(ka + k, ka + (k + 2 * LN_MR <= n ? k + LN_MR : k), B, steps, S + k * LN_L, top);
+    for (; k < n; k += 4)
+        LN_CAT(LN_(ln_qk), 4)(ka + k, ka + k, B, steps, S + k * LN_L, top);
+}
+
+/* All columns of O; D is a multiple of 4. */
+static void LN_(ln_pv)(const float *V, long ldv, const float *P, float *O, const float *alpha, long steps, int D) {
+    int d = 0;
+#if LN_MR == 6
+    for (const int end = D % 6 == 2 ? D - 8 : D % 6 == 4 ? D - 4 : D; d + 6 <= end; d += 6)
+        LN_CAT(LN_(ln_pv), 6)(V + d, ldv, P, O + d * LN_L, alpha, steps);
+#elif LN_MR == 12
+    for (; D - d >= 12; d += 12)
+        LN_CAT(LN_(ln_pv), 12)(V + d, ldv, P, O + d * LN_L, alpha, steps);
+    for (; D - d >= 8; d += 8)
+        LN_CAT(LN_(ln_pv), 8)(V + d, ldv, P, O + d * LN_L, alpha, steps);
+#endif
+    for (; d < D; d += 4)
+        LN_CAT(LN_(ln_pv), 4)(V + d, ldv, P, O + d * LN_L, alpha, steps);
+}
+
+/* What a thread keeps for one item. Sub-block b's arrays start at b * L. */
+struct LN_(ln_state) {
+    int ns, steps, Dp, ldk, ldv; /* sub-blocks, QK steps, padded columns of O, words per row of the K and V tiles */
+    float *o, *q;                /* [ns][Dp][L], [ns][steps][L] */
+    float *s, *p;                /* [BK][L]; P stands in S's place for f32 */
+    float *kt, *vt;              /* prepared K (if converted) and V */
+    float *m, *l, *alpha, *top;  /* [ns][L], [ns][L], [L], [L] */
+    int32_t *lo0, *hi0, *lo1, *hi1, *pos, *hq; /* [ns][L] */
+    struct cpu_mask_bounds *bounds; /* [ns] */
+    const char **kp, **vp;          /* [BK] row pointers into the cache */
+    const float **ka;               /* [BK] rows that QK reads */
+    float *ks, *vs;                 /* [BK] */
+    float *row;                     /* [VW][widest row] for packing and output */
+};
+
+static size_t LN_(ln_carve)(struct LN_(ln_state) *st, const struct cpu_attn *a, int ns, char *mem) {
+    size_t at = 0;
+    const int wide = (cpu_max(a->head_size, a->head_size_v) + 2 * CHUNK - 1) / CHUNK * CHUNK;
+    st->ns = ns;
+    st->steps = (a->head_size + LN_STEP - 1) / LN_STEP;
+    st->Dp = (a->head_size_v + 3) / 4 * 4;
+    st->ldk = (a->head_size + CHUNK - 1) / CHUNK * CHUNK / LN_STEP;
+    st->ldv = (a->head_size_v + CHUNK - 1) / CHUNK * CHUNK;
+#define CARVE(member, type, count)                                                                                     \
+    st->member = mem ? (type *)(void *)(mem + at) : NULL;                                                              \
+    at += ((size_t)(count) * sizeof(type) + 63) & ~(size_t)63
+    CARVE(o, float, (size_t)ns * st->Dp * LN_L);
+    CARVE(q, float, (size_t)ns * st->steps * LN_L);
+    CARVE(s, float, LN_BK * LN_L);
+#if LN_BF16
+    CARVE(p, float, (LN_BK + 1) / 2 * LN_L);
+#else
+    st->p = st->s;
+#endif
+    CARVE(kt, float, LN_BK * st->ldk);
+    CARVE(vt, float, LN_BK / LN_STEP * st->ldv);
+    CARVE(m, float, ns * LN_L);
+    CARVE(l, float, ns * LN_L);
+    CARVE(alpha, float, LN_L);
+    CARVE(top, float, LN_L);
+    CARVE(lo0, int32_t, ns * LN_L);
+    CARVE(hi0, int32_t, ns * LN_L);
+    CARVE(lo1, int32_t, ns * LN_L);
+    CARVE(hi1, int32_t, ns * LN_L);
+    CARVE(pos, int32_t, ns * LN_L);
+    CARVE(hq, int32_t, ns * LN_L);
+    CARVE(bounds, struct cpu_mask_bounds, ns);
+    CARVE(kp, const char *, LN_BK);
+    CARVE(vp, const char *, LN_BK);
+    CARVE(ka, const float *, LN_BK);
+    CARVE(ks, float, LN_BK);
+    CARVE(vs, float, LN_BK);
+    CARVE(row, float, VW * wide);
+#undef CARVE
+    return at;
+}
+
+/* Q panel [step][L] of sub-block b and the per-lane vectors; lanes past the last row repeat it and are not stored. */
+static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
+                          struct LN_(ln_state) *st, int b) {
+    const int G = a->num_q_heads / a->num_kv_heads, ld = (int)((a->head_size + CHUNK - 1) / CHUNK * CHUNK);
+    float *Q = st->q + (size_t)b * st->steps * LN_L;
+    cpu_bounds_init(&st->bounds[b]);
+    for (int l0 = 0; l0 < LN_L; l0 += VW) {
+        for (int i = 0; i < VW; i++) {
+            const int at = b * LN_L + l0 + i, row = cpu_min(it->row0 + at, it->row1 - 1);
+            const int tok = row / G, hq = it->head0 * G + row % G;
+            const char *src = a->q + (sq->q_start + tok) * a->q_token + hq * a->q_head;
+#if LN_BF16
+            memset((char *)(st->row + i * ld) + a->head_size * 2, 0, 4);
+            memcpy(st->row + i * ld, src, (size_t)a->head_size * 2);
+#else
+            row_to_f32(a->q_dtype, src, a->head_size, st->row + i * ld);
+            if (a->q_dtype == CPU_E4M3)
+                for (int d = 0; d < a->head_size; d++)
+                    st->row[i * ld + d] *= 256.0f;
+#endif
+            const struct cpu_interval2 iv = cpu_mask_token(sq, tok, it->key0, it->key1);
+            cpu_bounds_add(&st->bounds[b], &iv);
+            st->lo0[at] = iv.lo0;
+            st->hi0[at] = iv.hi0;
+            st->lo1[at] = iv.lo1;
+            st->hi1[at] = iv.hi1;
+            st->pos[at] = sq->q_offset + tok;
+            st->hq[at] = hq;
+            const int sink = a->sinks && it->key0 == 0;
+            st->m[at] = sink ? a->sinks[hq] * 1.442695041f : -1e30f;
+            st->l[at] = sink ? 1.0f : 0.0f;
+        }
+        for (int p = 0; p < st->steps; p += VW) {
+            vf v[VW];
+            UNROLL for (int i = 0; i < VW; i++) v[i] = v_load(st->row + i * ld + p);
+            v_transpose(v);
+            for (int i = 0; i < VW && p + i < st->steps; i++)
+                v_store(Q + (size_t)(p + i) * LN_L + l0, v[i]);
+        }
+    }
+    memset(st->o + (size_t)b * st->Dp * LN_L, 0, (size_t)st->Dp * LN_L * sizeof(float));
+}
+
+/* The tile's rows in the form that the micro kernels read. */
+static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
+                            struct LN_(ln_state) *st, const struct cpu_mask_bounds *all, int k0, int n) {
+    const int64_t ko = (int64_t)it->head0 * a->k.head, vo = (int64_t)it->head0 * a->v.head;
+    const int nr = LN_(ln_round)(n);
+    row_pointers(a, sq, &a->k, k0, nr, all, st->kp);
+    row_pointers(a, sq, &a->v, k0, nr, all, st->vp);
+    if (a->k_row_scale.base)
+        row_scales(a, sq, k0, n, it->head0, all, st->ks, st->vs);
+#if LN_BF16
+    for (int k = 0; k < nr; k++) {
+        if (a->kv_dtype == CPU_BF16) {
+            st->ka[k] = (const float *)(const void *)(st->kp[k] + ko);
+        } else {
+            row_to_bf16(a->kv_dtype, st->kp[k] + ko, a->head_size, (char *)(st->kt + (size_t)k * st->ldk));
+            st->ka[k] = st->kt + (size_t)k * st->ldk;
+        }
+    }
+    for (int k = 0; k < n; k += 2)
+        rows_to_pairs(a->kv_dtype, st->vp[k] + vo, st->vp[k + 1] + vo, a->head_size_v, st->vt + (size_t)(k / 2) * st->ldv);
+#else
+    for (int k = 0; k < nr; k++) {
+        float *dst = st->kt + (size_t)k * st->ldk;
+        row_to_f32(a->kv_dtype, st->kp[k] + ko, a->head_size, dst);
+        st->ka[k] = dst;
+    }
+    for (int k = 0; k < n; k++)
+        row_to_f32(a->kv_dtype, st->vp[k] + vo, a->head_size_v, st->vt + (size_t)k * st->ldv);
+#endif
+}
+
+/* Scores that are more than scaled dot products: per-token scale, soft cap, bias, mask; to log2 units, with maxima. */
+static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct LN_(ln_state) *st, int b,
+                           int k0, int n, float c, int partial) {
+    const float log2e = 1.442695041f;
+    const int plain = !(a->soft_cap > 0) && !a->alibi && !a->qq_bias, G = a->num_q_heads / a->num_kv_heads;
+    (void)G;
+    for (int j = 0; j < LN_L; j += VW) {
+        const int at = b * LN_L + j;
+        const vi lo0 = vi_load(st->lo0 + at), hi0 = vi_load(st->hi0 + at), lo1 = vi_load(st->lo1 + at),
+                 hi1 = vi_load(st->hi1 + at), pos = vi_load(st->pos + at);
+        vf top = v_load(st->m + at), slope = v_zero();
+        if (a->alibi) {
+            float sl[VW];
+            for (int i = 0; i < VW; i++)
+                sl[i] = a->alibi[st->hq[at + i]];
+            slope = v_load(sl);
+        }
+        for (int k = 0; k < n; k++) {
+            float *s = st->s + k * LN_L + j;
+            const vi key = vi_set1(k0 + k);
+            vf x = v_mul(v_load(s), v_set1((a->k_row_scale.base ? st->ks[k] : 1.0f) * (plain ? c * log2e : c)));
+            if (!plain) {
+                if (a->soft_cap > 0)
+                    x = v_mul(v_set1(a->soft_cap), v_tanh(v_mul(x, v_set1(1.0f / a->soft_cap))));
+                if (a->alibi)
+                    x = v_add(x, alibi_term(a->alibi_sqrt, slope, vi_sub(key, pos)));
+                if (a->qq_bias && k0 + k >= sq->q_offset) {
+                    float bias[VW];
+                    for (int i = 0; i < VW; i++)
+                        bias[i] = qq_bias_at(a, sq, st->pos[at + i] - sq->q_offset, k0 + k);
+                    x = v_add(x, v_load(bias));
+                }
+                x = v_mul(x, v_set1(log2e));
+            }
+            if (partial)
+                x = v_mask2(x, key, lo0, hi0, lo1, hi1);
+            v_store(s, x);
+            top = v_max(x, top);
+        }
+        v_store(st->top + j, top);
+    }
+}
+
+/* P = 2^(S * c - m), its sums, alpha; writes P in the layout of the next product. */
+static void LN_(ln_softmax)(const struct cpu_attn *a, const struct LN_(ln_state) *st, int b, int n, float c) {
+    for (int j = 0; j < LN_L; j += VW) {
+        float *m = st->m + b * LN_L + j, *l = st->l + b * LN_L + j;
+        const vf top = v_load(st->top + j), vc = v_set1(c);
+        const vf al = v_exp2(v_sub(v_load(m), top));
+        vf l0 = v_mul(v_load(l), al), l1 = v_zero();
+        v_store(st->alpha + j, al);
+        v_store(m, top);
+        for (int k = 0; k < n; k += 2) {
+            vf p0 = LN_(ln_exp2)(v_fms(v_load(st->s + k * LN_L + j), vc, top)), p1 = v_zero();
+            if (k + 1 < n)
+                p1 = LN_(ln_exp2)(v_fms(v_load(st->s + (k + 1) * LN_L + j), vc, top));
+            l0 = v_add(l0, p0);
+            l1 = v_add(l1, p1);
+            if (a->v_row_scale.base) {
+                p0 = v_mul(p0, v_set1(st->vs[k]));
+                p1 = v_mul(p1, v_set1(k + 1 < n ? st->vs[k + 1] : 0.0f));
+            }
+#if LN_BF16
+            v_store(st->p + k / 2 * LN_L + j, v_pair_bf16(p0, p1));
+#else
+            v_store(st->p + k * LN_L + j, p0);
+            if (k + 1 < n)
+                v_store(st->p + (k + 1) * LN_L + j, p1);
+#endif
+        }
+        v_store(l, v_add(l0, l1));
+    }
+}
+
+/* Sub-block b's rows to the output or to partial slots. */
+static void LN_(ln_end)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
+                        const struct LN_(ln_state) *st, int b, float *parts) {
+    const int G = a->num_q_heads / a->num_kv_heads, Dv = a->head_size_v, ld = (Dv + VW - 1) / VW * VW;
+    const int64_t pf = cpu_part_floats(Dv);
+    const float *O = st->o + (size_t)b * st->Dp * LN_L;
+    const float f = (LN_BF16 ? 1.0f : dtype_gain(a->kv_dtype)) *
+                    (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 : 0] : 1.0f);
+    for (int l0 = 0; l0 < LN_L && it->row0 + b * LN_L + l0 < it->row1; l0 += VW) {
+        for (int d = 0; d < Dv; d += VW) {
+            vf v[VW];
+            for (int i = 0; i < VW; i++)
+                v[i] = d + i < st->Dp ? v_load(O + (size_t)(d + i) * LN_L + l0) : v_zero();
+            v_transpose(v);
+            UNROLL for (int i = 0; i < VW; i++) v_store(st->row + i * ld + d, v[i]);
+        }
+        for (int i = 0; i < VW; i++) {
+            const int at = b * LN_L + l0 + i, row = it->row0 + at;
+            float *o = st->row + i * ld;
+            if (row >= it->row1)
+                break;
+            if (it->part >= 0) {
+                float *p = parts + (it->part + at) * pf;
+                for (int d = 0; d < Dv; d++)
+                    p[d] = o[d] * f;
+                p[Dv] = st->m[at];
+                p[Dv + 1] = st->l[at];
+            } else {
+                finish_row(a, sq->q_start + row / G, it->head0 * G + row % G, o, st->m[at], st->l[at], f);
+            }
+        }
+    }
+}
+
+static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it, char *scratch,
+                         float *parts) {
+    struct LN_(ln_state) st;
+    struct cpu_mask_bounds all;
+    const int ns = (it->row1 - it->row0 + LN_L - 1) / LN_L, kh = a->scale_per_head ? it->head0 : 0;
+    const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) *
+                    (LN_BF16 ? 1.0f : dtype_gain(a->kv_dtype));
+    const int modified = a->soft_cap > 0 || a->alibi || a->qq_bias || a->k_row_scale.base || c <= 0;
+    LN_(ln_carve)(&st, a, ns, scratch);
+    cpu_bounds_init(&all);
+    for (int b = 0; b < ns; b++) {
+        LN_(ln_begin)(a, sq, it, &st, b);
+        cpu_bounds_join(&all, &st.bounds[b]);
+    }
+    const int end = cpu_bounds_end(&all);
+    for (int k0 = cpu_bounds_first(&all) / LN_BK * LN_BK; k0 < end; k0 += LN_BK) {
+        const int n = cpu_min(end - k0, LN_BK);
+        if (cpu_bounds_cover(&all, k0, k0 + n) == CPU_COVER_NONE) {
+            if (all.lo_min[0] >= k0 + LN_BK && all.hi_max[1] <= k0)
+                k0 = all.lo_min[0] / LN_BK * LN_BK - LN_BK;
+            continue;
+        }
+        LN_(ln_prepare)(a, sq, it, &st, &all, k0, n);
+        for (int b = 0; b < ns; b++) {
+            const int nb = cpu_min(n, cpu_bounds_end(&st.bounds[b]) - k0);
+            const enum cpu_cover cover = nb > 0 ? cpu_bounds_cover(&st.bounds[b], k0, k0 + nb) : CPU_COVER_NONE;
+            if (cover == CPU_COVER_NONE)
+                continue;
+            const int nr = LN_(ln_round)(nb), slow = modified || nr > nb || cover != CPU_COVER_FULL;
+            for (int j = 0; j < LN_L; j += VW)
+                v_store(st.top + j, v_set1(-INFINITY));
+            LN_(ln_qk)(st.ka, st.q + (size_t)b * st.steps * LN_L, st.steps, nr, st.s, st.top);
+            float unit = 1.0f;
+            if (slow) {
+                LN_(ln_scores)(a, sq, &st, b, k0, nb, c, cover != CPU_COVER_FULL);
+            } else {
+                unit = c * 1.442695041f;
+                for (int j = 0; j < LN_L; j += VW)
+                    v_store(st.top + j, v_max(v_mul(v_load(st.top + j), v_set1(unit)), v_load(st.m + b * LN_L + j)));
+            }
+            LN_(ln_softmax)(a, &st, b, nb, unit);
+            LN_(ln_pv)(st.vt, st.ldv, st.p, st.o + (size_t)b * st.Dp * LN_L, st.alpha, (nb + LN_STEP - 1) / LN_STEP,
+                       st.Dp);
+        }
+    }
+    for (int b = 0; b < ns; b++)
+        LN_(ln_end)(a, sq, it, &st, b, parts);
+}
+
+#undef LN_CAT_
+#undef LN_CAT
+#undef LN_
+#undef LN_STEP
+#undef LN_L
+#undef LN_QK
+#undef LN_PV
+#undef LN_DEF
+#undef LN_BF16
+#undef LN_MR
+#undef LN_NR
+#undef LN_BK

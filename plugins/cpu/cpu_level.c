@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All kernels of one level. Compiled once per level, with CPU_LEVEL and that level's instruction flags; exports one
+ * constant table and nothing else. */
+#include "cpu_kernels.h"
+#include "cpu_mask.h"
+#include "cpu_simd.h"
+#include "cpu_rows.h"
+#include "cpu_rowdot.h"
+
+/* Register blocks: MR x NR accumulators, NR vectors of B and one of A must fit; the Q panel (L x D) should stay below
+ * 32 KiB, so f32 takes few lanes. */
+#define ln_exp2_f32 v_exp2
+#define LN_BF16 0
+#if CPU_LEVEL >= 2
+#define LN_MR 12
+#define LN_NR 2
+#define LN_BK 192
+#elif CPU_LEVEL == 1
+#define LN_MR 6
+#define LN_NR 2
+#define LN_BK 192
+#else
+#define LN_MR 4
+#define LN_NR 2
+#define LN_BK 96
+#endif
+#include "cpu_lanes_kernel.h"
+
+#if CPU_LEVEL >= 3
+#include "cpu_simd_bf16.h"
+#define ln_exp2_bf16 v_exp2_short
+#define LN_BF16 1
+#define LN_MR 6
+#define LN_NR 4
+#define LN_BK 96
+#include "cpu_lanes_kernel.h"
+#endif
+
+#include "cpu_cache_row.h"
+
+#define CAT_(a, b) a##b
+#define CAT(a, b) CAT_(a, b)
+
+static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_tiling *out) {
+    size_t lanes = 0;
+    out->bf16_dot = CPU_LEVEL >= 3 && cpu_bf16_serves(a);
+    for (int ns = 32; ns >= 1; ns /= 2) {
+#if CPU_LEVEL >= 3
+        struct ln_state_bf16 sb;
+        if (out->bf16_dot) {
+            lanes = ln_carve_bf16(&sb, a, ns, NULL);
+            out->rows_per_item = ns * ln_L_bf16;
+        } else
+#endif
+        {
+            struct ln_state_f32 sf;
+            lanes = ln_carve_f32(&sf, a, ns, NULL);
+            out->rows_per_item = ns * ln_L_f32;
+        }
+        out->num_sub = ns;
+        if (lanes <= l2_bytes + l2_bytes / 8)
+            break;
+    }
+    /* Row-dot items hold q and O of all their heads; a quarter of L2 keeps them beside the streamed tiles. */
+    struct rd_state st;
+    const int G = a->num_q_heads / a->num_kv_heads;
+    const int rows = G > CPU_ROWDOT_MAX ? CPU_ROWDOT_MAX : CPU_ROWDOT_MAX / G * G;
+    int heads = a->num_kv_heads;
+    while (heads > 1 && rd_carve(&st, a, heads, rows, NULL) > l2_bytes / 2)
+        heads = (heads + 1) / 2;
+    out->heads_per_item = heads;
+    size_t dots = rd_carve(&st, a, heads, rows, NULL), row = ((size_t)a->head_size + a->head_size_v + 256) * 8;
+    out->scratch_bytes = lanes > dots ? lanes : dots;
+    if (out->scratch_bytes < row)
+        out->scratch_bytes = row;
+}
+
+static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_seq *seq,
+                       const struct cpu_item *item, char *scratch, float *parts) {
+    if (item->rowdot)
+        rd_item(a, seq, item, scratch, parts);
+#if CPU_LEVEL >= 3
+    else if (t->bf16_dot)
+        ln_item_bf16(a, seq, item, scratch, parts);
+#endif
+    else
+        ln_item_f32(a, seq, item, scratch, parts);
+    (void)t;
+}
+
+/* Merge of partial softmaxes (semantics 6.5): weights 2^(m_i - max m). A split without keys has m = -1e30 and l = 0. */
+static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, const struct cpu_merge *m, int64_t index,
+                        char *scratch, const float *parts) {
+    const int Dv = a->head_size_v, G = a->num_q_heads / a->num_kv_heads, rows = m->row1 - m->row0;
+    const int64_t pf = cpu_part_floats(Dv);
+    const float *first = parts + (m->part + index) * pf;
+    float *o = (float *)(void *)scratch, top = -1e30f, l = 0;
+    for (int s = 0; s < m->splits; s++) {
+        const float ms = first[s * m->stride * pf + Dv];
+        top = ms > top ? ms : top;
+    }
+    memset(o, 0, (size_t)Dv * sizeof *o);
+    for (int s = 0; s < m->splits; s++) {
+        const float *p = first + s * m->stride * pf;
+        float w[VW];
+        v_store(w, v_exp2(v_set1(p[Dv] - top)));
+        l += w[0] * p[Dv + 1];
+        for (int d = 0; d < Dv; d++)
+            o[d] += w[0] * p[d];
+    }
+    const int row = m->row0 + (int)(index % rows), head = m->head0 + (int)(index / rows);
+    finish_row(a, seq->q_start + row / G, head * G + row % G, o, top, l, 1.0f);
+}
+
+#if CPU_LEVEL == 0
+#define LEVEL_NAME generic
+#define LEVEL_NEEDS 0
+#elif CPU_LEVEL == 1
+#define LEVEL_NAME avx2
+#define LEVEL_NEEDS (CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C)
+#else
+#define LEVEL_NEEDS_512                                                                                                \
+    (CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C | CPU_BIT_AVX512F | CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ |               \
+     CPU_BIT_AVX512VL)
+#if CPU_LEVEL == 2
+#define LEVEL_NAME avx512
+#define LEVEL_NEEDS LEVEL_NEEDS_512
+#else
+#define LEVEL_NAME avx512bf16
+#define LEVEL_NEEDS (LEVEL_NEEDS_512 | CPU_BIT_AVX512BF16)
+#endif
+#endif
+#define STR_(a) #a
+#define STR(a) STR_(a)
+
+const struct cpu_kernels CAT(cpu_kernels_, LEVEL_NAME) = {
+    .name = STR(LEVEL_NAME),
+    .needs = LEVEL_NEEDS,
+    .bf16_dot = CPU_LEVEL >= 3,
+    .rowdot_max = CPU_ROWDOT_MAX,
+    .tiling = level_tiling,
+    .item = level_item,
+    .merge = level_merge,
+    .write_row = level_write_row,
+};

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Row-dot path: few query rows per KV head (decode, speculative verification). Lanes are head elements; memory decides,
+ * so all KV heads of a tile of tokens are walked before the next tile, and the rows of the next (tile, head) are
+ * prefetched while this one computes. Softmax per row with lazy rescaling: m moves only when a score exceeds it by
+ * more than 2^8 (the threshold idea is FlashAttention-4's). Included once per level by cpu_level.c. */
+
+/* One tile of tokens of one head: row pointers of head 0 plus the head's offset, the same for the tile to prefetch. */
+struct rd_tile {
+    int n, n_used; /* tokens rounded up to the vector width, and truly used */
+    const char *const *k, *const *v, *const *k_next, *const *v_next;
+    int64_t k_off, v_off, k_next_off, v_next_off;
+};
+
+#if CPU_LEVEL >= 2
+#define RD_NC 2
+#else
+#define RD_NC 1
+#endif
+
+#define RD_TYPE f32
+#define RD_ENUM CPU_F32
+#define RD_SIZE 4
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE f16
+#define RD_ENUM CPU_F16
+#define RD_SIZE 2
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE bf16
+#define RD_ENUM CPU_BF16
+#define RD_SIZE 2
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE e4m3
+#define RD_ENUM CPU_E4M3
+#define RD_SIZE 1
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE e5m2
+#define RD_ENUM CPU_E5M2
+#define RD_SIZE 1
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE i8
+#define RD_ENUM CPU_I8
+#define RD_SIZE 1
+#include "cpu_rowdot_kernel.h"
+
+typedef void rd_qk_func(const struct rd_tile *, const float *q, int ldq, int D, int rows, float *s);
+typedef void rd_pv_func(const struct rd_tile *, const float *p, float *o, int ldo, int D, int rows);
+static rd_qk_func *const rd_qk[CPU_NUM_DTYPES] = {rd_qk_f32, rd_qk_f16, rd_qk_bf16, rd_qk_e4m3, rd_qk_e5m2, rd_qk_i8};
+static rd_pv_func *const rd_pv[CPU_NUM_DTYPES] = {rd_pv_f32, rd_pv_f16, rd_pv_bf16, rd_pv_e4m3, rd_pv_e5m2, rd_pv_i8};
+
+enum { RD_TB = CPU_ROWDOT_TILE };
+
+/* What a thread keeps for the heads of its item; carved from its scratch. */
+struct rd_state {
+    int rows, row0, heads, ldq, ldo;
+    float *q, *o, *m, *l; /* [heads][rows][ldq | ldo | 1 | VW] */
+    float *s;             /* [rows][RD_TB] */
+    struct cpu_interval2 *mask; /* [rows] */
+    const char **ptr;     /* [2][K, V][RD_TB] */
+    float *ks, *vs;       /* [RD_TB] */
+};
+
+static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads, int rows, char *mem) {
+    size_t at = 0;
+    st->rows = rows;
+    st->heads = heads;
+    st->ldq = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
+    st->ldo = (a->head_size_v + CHUNK - 1) / CHUNK * CHUNK;
+#define CARVE(member, type, count)                                                                                     \
+    st->member = mem ? (type *)(void *)(mem + at) : NULL;                                                              \
+    at += ((size_t)(count) * sizeof(type) + 63) & ~(size_t)63
+    CARVE(q, float, (size_t)heads * rows * st->ldq);
+    CARVE(o, float, (size_t)heads * rows * st->ldo);
+    CARVE(m, float, (size_t)heads * rows);
+    CARVE(l, float, (size_t)heads * rows * VW);
+    CARVE(s, float, (size_t)rows * RD_TB);
+    CARVE(mask, struct cpu_interval2, rows);
+    CARVE(ptr, const char *, 4 * RD_TB);
+    CARVE(ks, float, RD_TB);
+    CARVE(vs, float, RD_TB);
+#undef CARVE
+    return at;
+}
+
+/* Scaling, cap, mask and bias of one row's scores; leaves log2 units and returns the lanes' maxima. */
+SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int row, int hq, int k0,
+                int n, float c, int partial) {
+    float *s = st->s + row * RD_TB;
+    const int tok = (st->row0 + row) / (a->num_q_heads / a->num_kv_heads);
+    const struct cpu_interval2 *iv = &st->mask[row];
+    const float log2e = 1.442695041f;
+    const int plain = !(a->soft_cap > 0) && !a->alibi && !a->qq_bias;
+    vf top = v_set1(-INFINITY);
+    for (int t = 0; t < n; t += VW) {
+        vf x = v_load(s + t);
+        vi k = vi_add(vi_set1(k0 + t), vi_load(lane_numbers));
+        if (a->k_row_scale.base)
+            x = v_mul(x, v_load(st->ks + t));
+        if (plain) {
+            x = v_mul(x, v_set1(c * log2e));
+        } else {
+            x = v_mul(x, v_set1(c));
+            if (a->soft_cap > 0)
+                x = v_mul(v_set1(a->soft_cap), v_tanh(v_mul(x, v_set1(1.0f / a->soft_cap))));
+            if (a->alibi)
+                x = v_add(x, alibi_term(a->alibi_sqrt, v_set1(a->alibi[hq]), vi_sub(k, vi_set1(sq->q_offset + tok))));
+            if (a->qq_bias) {
+                float b[VW];
+                for (int i = 0; i < VW; i++)
+                    b[i] = qq_bias_at(a, sq, tok, k0 + t + i);
+                x = v_add(x, v_load(b));
+            }
+            x = v_mul(x, v_set1(log2e));
+        }
+        if (partial)
+            x = v_mask2(x, k, vi_set1(iv->lo0), vi_set1(iv->hi0), vi_set1(iv->lo1), vi_set1(iv->hi1));
+        v_store(s + t, x);
+        top = v_max(x, top);
+    }
+    return top;
+}
+
+static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int h, int head,
+                       int k0, int n, int partial) {
+    const int G = a->num_q_heads / a->num_kv_heads, at = a->scale_per_head ? head : 0;
+    const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[at] : 1.0f) * dtype_gain(a->kv_dtype);
+    for (int r = 0; r < st->rows; r++) {
+        float *s = st->s + r * RD_TB, *m = &st->m[h * st->rows + r], *l = st->l + (size_t)(h * st->rows + r) * VW;
+        vf top = rd_scores(a, sq, st, r, head * G + (st->row0 + r) % G, k0, n, c, partial);
+        if (v_any_gt(top, v_set1(*m + 8.0f))) {
+            float *o = st->o + (size_t)(h * st->rows + r) * st->ldo, new_m = v_hmax(top);
+            vf al = v_exp2(v_set1(*m - new_m));
+            *m = new_m;
+            v_store(l, v_mul(v_load(l), al));
+            for (int d = 0; d < st->ldo; d += VW)
+                v_store(o + d, v_mul(v_load(o + d), al));
+        }
+        vf sum = v_load(l), mv = v_set1(*m);
+        for (int t = 0; t < n; t += VW) {
+            vf p = v_exp2(v_sub(v_load(s + t), mv));
+            sum = v_add(sum, p);
+            if (a->v_row_scale.base)
+                p = v_mul(p, v_load(st->vs + t));
+            v_store(s + t, p);
+        }
+        v_store(l, sum);
+    }
+}
+
+/* Pointers to the rows of keys [k0, k0 + RD_TB) for head 0; keys that no row sees are redirected to one that some do. */
+static void rd_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_mask_bounds *b, int k0,
+                        const char **k, const char **v) {
+    row_pointers(a, sq, &a->k, k0, RD_TB, b, k);
+    row_pointers(a, sq, &a->v, k0, RD_TB, b, v);
+}
+
+/* The next tile at or after k0 that some row sees, or `end`. */
+SI int rd_next_tile(const struct cpu_mask_bounds *b, int k0, int end) {
+    while (k0 < end && cpu_bounds_cover(b, k0, k0 + RD_TB) == CPU_COVER_NONE)
+        k0 = b->lo_min[0] >= k0 + RD_TB && b->hi_max[1] <= k0 ? b->lo_min[0] / RD_TB * RD_TB : k0 + RD_TB;
+    return k0 < end ? k0 : end;
+}
+
+static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
+                     const struct rd_state *st, float *parts) {
+    const int G = a->num_q_heads / a->num_kv_heads, Dv = a->head_size_v;
+    const int64_t pf = cpu_part_floats(Dv);
+    float gain = dtype_gain(a->kv_dtype);
+    for (int h = 0; h < st->heads; h++)
+        for (int r = 0; r < st->rows; r++) {
+            float *o = st->o + (size_t)(h * st->rows + r) * st->ldo, m = st->m[h * st->rows + r];
+            float l = v_hsum(v_load(st->l + (size_t)(h * st->rows + r) * VW));
+            if (a->kv_dtype == CPU_BF16)
+                for (int d = 0; d < st->ldo; d += CHUNK) {
+                    vf x = v_load(o + d), y = v_load(o + d + VW);
+                    v_zip(&x, &y);
+                    v_store(o + d, x);
+                    v_store(o + d + VW, y);
+                }
+            float f = gain * (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 + h : 0] : 1.0f);
+            if (it->part >= 0) {
+                float *p = parts + (it->part + (int64_t)h * st->rows + r) * pf;
+                for (int d = 0; d < Dv; d++)
+                    p[d] = o[d] * f;
+                p[Dv] = m;
+                p[Dv + 1] = l;
+            } else {
+                const int row = it->row0 + r;
+                finish_row(a, sq->q_start + row / G, (it->head0 + h) * G + row % G, o, m, l, f);
+            }
+        }
+}
+
+static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it, char *scratch,
+                    float *parts) {
+    const int G = a->num_q_heads / a->num_kv_heads, rows = it->row1 - it->row0, heads = it->head1 - it->head0;
+    struct rd_state st;
+    struct cpu_mask_bounds bounds;
+    rd_carve(&st, a, heads, rows, scratch);
+    st.row0 = it->row0;
+    cpu_bounds_init(&bounds);
+    for (int r = 0; r < rows; r++) {
+        st.mask[r] = cpu_mask_token(sq, (it->row0 + r) / G, it->key0, it->key1);
+        cpu_bounds_add(&bounds, &st.mask[r]);
+    }
+    for (int h = 0; h < heads; h++)
+        for (int r = 0; r < rows; r++) {
+            const int row = it->row0 + r, hq = (it->head0 + h) * G + row % G;
+            float *q = st.q + (size_t)(h * rows + r) * st.ldq, *l = st.l + (size_t)(h * rows + r) * VW;
+            row_to_f32(a->q_dtype, a->q + (sq->q_start + row / G) * a->q_token + hq * a->q_head, a->head_size, q);
+            if (a->q_dtype == CPU_E4M3)
+                for (int d = 0; d < st.ldq; d++)
+                    q[d] *= 256.0f;
+            if (a->kv_dtype == CPU_BF16)
+                for (int d = 0; d < st.ldq; d += CHUNK) {
+                    vf x = v_load(q + d), y = v_load(q + d + VW);
+                    v_unzip(&x, &y);
+                    v_store(q + d, x);
+                    v_store(q + d + VW, y);
+                }
+            const int sink = a->sinks && it->key0 == 0;
+            st.m[h * rows + r] = sink ? a->sinks[hq] * 1.442695041f : -1e30f;
+            memset(l, 0, VW * sizeof *l);
+            l[0] = sink ? 1.0f : 0.0f;
+        }
+    memset(st.o, 0, (size_t)heads * rows * st.ldo * sizeof *st.o);
+
+    const int end = cpu_bounds_end(&bounds);
+    int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
+    const char **ptr[2] = {st.ptr, st.ptr + 2 * RD_TB};
+    if (k0 < end)
+        rd_pointers(a, sq, &bounds, k0, ptr[0], ptr[0] + RD_TB);
+    while (k0 < end) {
+        const int next = rd_next_tile(&bounds, k0 + RD_TB, end), used = cpu_min(end - k0, RD_TB);
+        const int n = (used + VW - 1) / VW * VW;
+        const int partial = n > used || cpu_bounds_cover(&bounds, k0, k0 + n) != CPU_COVER_FULL;
+        const char **p = ptr[flip], **pn = ptr[!flip];
+        if (next < end)
+            rd_pointers(a, sq, &bounds, next, pn, pn + RD_TB);
+        for (int h = 0; h < heads; h++) {
+            struct rd_tile x = {n, used, p, p + RD_TB, NULL, NULL, 0, 0, 0, 0};
+            const int last = h + 1 == heads, hn = it->head0 + (last ? 0 : h + 1);
+            x.k_off = (int64_t)(it->head0 + h) * a->k.head;
+            x.v_off = (int64_t)(it->head0 + h) * a->v.head;
+            if (!last || next < end) {
+                x.k_next = last ? pn : p;
+                x.v_next = x.k_next + RD_TB;
+                x.k_next_off = (int64_t)hn * a->k.head;
+                x.v_next_off = (int64_t)hn * a->v.head;
+            }
+            if (a->k_row_scale.base)
+                row_scales(a, sq, k0, n, it->head0 + h, &bounds, st.ks, st.vs);
+            rd_qk[a->kv_dtype](&x, st.q + (size_t)h * rows * st.ldq, st.ldq, a->head_size, rows, st.s);
+            rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
+            rd_pv[a->kv_dtype](&x, st.s, st.o + (size_t)h * rows * st.ldo, st.ldo, a->head_size_v, rows);
+        }
+        k0 = next;
+        flip = !flip;
+    }
+    rd_store(a, sq, it, &st, parts);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both paths of a level share: row pointers into any cache layout, score terms, the finished row. */
+
+static const int32_t lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/* Address of key k's row, head 0. */
+SI const char *row_at(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_rows *r, int32_t k) {
+    if (!a->block_table)
+        return r->base + (sq->k_start + k) * r->token;
+    const int64_t block = a->block_table[sq->table_row * a->block_table_row + k / a->block_size];
+    return r->base + block * r->block + (int64_t)(k % a->block_size) * r->token;
+}
+
+/* Pointers to the rows of keys [k0, k0 + n), head 0. Keys that no row of the item sees are redirected to one that
+ * some row sees: nothing behind seq_len or in a released block is read, and what is read never meets a nonzero P. */
+static void row_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_rows *r, int32_t k0,
+                         int n, const struct cpu_mask_bounds *b, const char **out) {
+    const int inside = (k0 >= b->lo_min[0] && k0 + n <= b->hi_max[0]) || (k0 >= b->lo_min[1] && k0 + n <= b->hi_max[1]);
+    if (!inside) {
+        const int32_t some = cpu_bounds_some_key(b);
+        for (int i = 0; i < n; i++)
+            out[i] = row_at(a, sq, r, cpu_bounds_has(b, k0 + i) ? k0 + i : some);
+        return;
+    }
+    for (int i = 0; i < n;) {
+        const char *p = row_at(a, sq, r, k0 + i);
+        int run = a->block_table ? a->block_size - (k0 + i) % a->block_size : n;
+        for (int e = cpu_min(n, i + run); i < e; i++, p += r->token)
+            out[i] = p;
+    }
+}
+
+/* Per-token scales of one head; the static scale of e4m3 (dtype_gain) is applied elsewhere. */
+static void row_scales(const struct cpu_attn *a, const struct cpu_seq *sq, int32_t k0, int n, int head,
+                       const struct cpu_mask_bounds *b, float *ks, float *vs) {
+    const int32_t some = cpu_bounds_some_key(b);
+    for (int i = 0; i < n; i++) {
+        const int32_t k = cpu_bounds_has(b, k0 + i) ? k0 + i : some;
+        ks[i] = load_f32(row_at(a, sq, &a->k_row_scale, k) + head * a->k_row_scale.head);
+        vs[i] = load_f32(row_at(a, sq, &a->v_row_scale, k) + head * a->v_row_scale.head);
+    }
+}
+
+/* ALiBi from rel = k - q_abs (semantics 2.9, the relative form). */
+SI vf alibi_term(int is_sqrt, vf slope, vi rel) {
+    vf r = vi_to_f(rel);
+    if (!is_sqrt)
+        return v_mul(slope, r);
+    return v_sub(v_zero(), v_mul(slope, v_sqrt(v_max(v_zero(), v_sub(v_zero(), r)))));
+}
+
+/* Query-query bias of query token `tok` for key k (semantics 2.9 step 5). */
+SI float qq_bias_at(const struct cpu_attn *a, const struct cpu_seq *sq, int tok, int32_t k) {
+    const int64_t rel = (int64_t)k - sq->q_offset;
+    return rel >= 0 && rel < a->qq_width ? a->qq_bias[(sq->q_start + tok) * a->qq_stride + rel] : 0.0f;
+}
+
+/* Writes one output row and its LSE from O (natural order; overwritten), m in log2 units and l; f scales V. A row
+ * without keys (l = 0) gives 0 and -inf (semantics 2.14). */
+static void finish_row(const struct cpu_attn *a, int64_t token, int hq, float *o, float m, float l, float f) {
+    const int n = a->head_size_v;
+    const float inv = l == 0.0f ? 0.0f : f / l;
+    if (l == 0.0f)
+        memset(o, 0, (size_t)n * sizeof *o);
+    for (int d = 0; d < n; d++)
+        o[d] *= inv;
+    row_from_f32(a->out_dtype, o, n, a->out + token * a->out_token + hq * a->out_head);
+    if (a->lse)
+        a->lse[token * a->lse_token + hq * a->lse_head] = l == 0.0f ? -INFINITY : 0.6931471806f * (m + log2f(l));
+}

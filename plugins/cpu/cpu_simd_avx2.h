@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Primitives on 8 floats: AVX2, FMA, F16C. See cpu_simd.h. */
+#include <immintrin.h>
+
+#define VW 8
+#define NREG 16
+typedef __m256 vf;
+typedef __m256i vi;
+
+SI vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+SI void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+SI vf v_set1(float x) { return _mm256_set1_ps(x); }
+SI vf v_zero(void) { return _mm256_setzero_ps(); }
+SI vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+SI vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+SI vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+SI vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+SI vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* b if either is NaN */
+SI vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+SI vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+SI vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+SI vf v_fms(vf a, vf b, vf c) { return _mm256_fmsub_ps(a, b, c); }
+SI int v_any_gt(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
+SI float v_hmax(vf a) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+SI float v_hsum(vf a) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+
+SI vi vi_load(const int32_t *p) { return _mm256_loadu_si256((const void *)p); }
+SI vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
+SI vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+SI vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+SI vf vi_to_f(vi a) { return _mm256_cvtepi32_ps(a); }
+
+/* s where key k lies in [lo0, hi0) or [lo1, hi1), else -inf. */
+SI vf v_mask2(vf s, vi k, vi lo0, vi hi0, vi lo1, vi hi1) {
+    vi a = _mm256_andnot_si256(_mm256_cmpgt_epi32(lo0, k), _mm256_cmpgt_epi32(hi0, k));
+    vi b = _mm256_andnot_si256(_mm256_cmpgt_epi32(lo1, k), _mm256_cmpgt_epi32(hi1, k));
+    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), s, _mm256_castsi256_ps(_mm256_or_si256(a, b)));
+}
+
+/* 2^x: the magic number 1.5 * 2^23 rounds x to an integer and leaves it in the low bits, which go onto the exponent.
+ * The clamp would turn -inf into 2^-126 and lose NaN, so both are put right at the end. Minimax polynomials for
+ * [-0.5, 0.5], degree 5 (7.5e-8) and 3 (7.5e-5). */
+SI vf v_exp2_finish(vf x, vf p, vf t) {
+    vf r = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+    r = _mm256_and_ps(r, _mm256_cmp_ps(x, v_set1(-126.0f), _CMP_NLT_UQ));
+    return _mm256_or_ps(r, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+SI vf v_exp2(vf x) {
+    vf y = v_max(v_set1(-126.0f), x), t = v_add(y, v_set1(12582912.0f));
+    vf f = v_sub(y, v_sub(t, v_set1(12582912.0f))), p = v_set1(0.001327647217f);
+    p = v_fma(p, f, v_set1(0.009675541331f));
+    p = v_fma(p, f, v_set1(0.05550713273f));
+    p = v_fma(p, f, v_set1(0.2402211972f));
+    p = v_fma(p, f, v_set1(0.6931469671f));
+    p = v_fma(p, f, v_set1(1.000000072f));
+    return v_exp2_finish(x, p, t);
+}
+SI vf v_exp2_short(vf x) { return v_exp2(x); }
+
+/* 8 vectors to their 8 sums: lane i is the sum of v[i]. */
+SI vf v_reduce_all(const vf v[VW]) {
+    vf a = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    vf b = _mm256_hadd_ps(_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
+    return v_add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+/* Transposes 8 x 8 words in registers. */
+SI void v_transpose(vf v[VW]) {
+    vf t[8], u[8];
+    UNROLL for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm256_unpacklo_ps(v[2 * i], v[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(v[2 * i], v[2 * i + 1]);
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        u[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+        u[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+        u[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+        u[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        v[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+
+/* Natural order from (even, odd) elements, and back. */
+SI void v_zip(vf *a, vf *b) {
+    vf lo = _mm256_unpacklo_ps(*a, *b), hi = _mm256_unpackhi_ps(*a, *b);
+    *a = _mm256_permute2f128_ps(lo, hi, 0x20);
+    *b = _mm256_permute2f128_ps(lo, hi, 0x31);
+}
+SI void v_unzip(vf *a, vf *b) {
+    vf lo = _mm256_permute2f128_ps(*a, *b, 0x20), hi = _mm256_permute2f128_ps(*a, *b, 0x31);
+    *a = _mm256_shuffle_ps(lo, hi, 0x88);
+    *b = _mm256_shuffle_ps(lo, hi, 0xdd);
+}
+
+/* 16 elements as two vectors: bf16 as (even, odd), every other type as (first 8, last 8). e4m3 comes out divided by
+ * 256: sign and the 7 bits moved under f16's exponent; 0x7f, the only NaN, gets all exponent bits. */
+SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
+    if (t == CPU_F32) {
+        *a = _mm256_loadu_ps((const float *)(const void *)p);
+        *b = _mm256_loadu_ps((const float *)(const void *)(p + 32));
+    } else if (t == CPU_BF16) {
+        vi w = _mm256_loadu_si256((const void *)p);
+        *a = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+        *b = _mm256_castsi256_ps(_mm256_and_si256(w, vi_set1((int32_t)0xffff0000u)));
+    } else if (t == CPU_F16) {
+        *a = _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
+        *b = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + 16)));
+    } else if (t == CPU_I8) {
+        *a = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
+        *b = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(p + 8))));
+    } else {
+        __m128i raw = _mm_loadu_si128((const void *)p);
+        vi h;
+        if (t == CPU_E5M2) {
+            h = _mm256_slli_epi16(_mm256_cvtepu8_epi16(raw), 8);
+        } else {
+            __m128i nan = _mm_cmpeq_epi8(_mm_and_si128(raw, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f));
+            h = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(raw), 7), _mm256_set1_epi16((short)0xbfff));
+            h = _mm256_or_si256(h, _mm256_and_si256(_mm256_cvtepi8_epi16(nan), _mm256_set1_epi16(0x7e00)));
+        }
+        *a = _mm256_cvtph_ps(_mm256_castsi256_si128(h));
+        *b = _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1));
+    }
+}
+
+/* What v_pair() gave, in natural order. */
+SI void v_store_pair(enum cpu_dtype t, float *p, vf a, vf b) {
+    if (t == CPU_BF16)
+        v_zip(&a, &b);
+    v_store(p, a);
+    v_store(p + 8, b);
+}
+
+/* 8 floats to f16 or bf16, nearest even, NaN kept. */
+SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
+    if (t == CPU_F16) {
+        _mm_storeu_si128((void *)p, _mm256_cvtps_ph(a, 0));
+        return;
+    }
+    vi u = _mm256_castps_si256(a);
+    vi r = vi_add(u, vi_add(vi_set1(0x7fff), _mm256_and_si256(_mm256_srli_epi32(u, 16), vi_set1(1))));
+    vi nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    r = _mm256_blendv_epi8(r, _mm256_or_si256(u, vi_set1(0x400000)), nan);
+    r = _mm256_srli_epi32(r, 16);
+    _mm_storeu_si128((void *)p, _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1)));
+}
+
+SI void v_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Primitives on 16 floats: AVX-512 F, BW, DQ, VL; with CPU_LEVEL 3 also BF16. See cpu_simd.h. */
+#include <immintrin.h>
+
+#define VW 16
+#define NREG 32
+typedef __m512 vf;
+typedef __m512i vi;
+
+SI vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+SI void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+SI vf v_set1(float x) { return _mm512_set1_ps(x); }
+SI vf v_zero(void) { return _mm512_setzero_ps(); }
+SI vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+SI vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+SI vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+SI vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+SI vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b if either is NaN */
+SI vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+SI vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+SI vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+SI vf v_fms(vf a, vf b, vf c) { return _mm512_fmsub_ps(a, b, c); }
+SI int v_any_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+SI float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
+SI float v_hsum(vf a) { return _mm512_reduce_add_ps(a); }
+
+SI vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+SI vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+SI vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+SI vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+SI vf vi_to_f(vi a) { return _mm512_cvtepi32_ps(a); }
+
+/* s where key k lies in [lo0, hi0) or [lo1, hi1), else -inf. */
+SI vf v_mask2(vf s, vi k, vi lo0, vi hi0, vi lo1, vi hi1) {
+    __mmask16 a = _mm512_mask_cmpge_epi32_mask(_mm512_cmplt_epi32_mask(k, hi0), k, lo0);
+    __mmask16 b = _mm512_mask_cmpge_epi32_mask(_mm512_cmplt_epi32_mask(k, hi1), k, lo1);
+    return _mm512_mask_blend_ps(a | b, _mm512_set1_ps(-INFINITY), s);
+}
+
+/* 2^x: vreduceps gives the fraction in [0, 1), vscalefps puts the exponent on; -inf -> 0, NaN -> NaN. Minimax
+ * polynomials for [0, 1), degree 5 (relative error 7.5e-8) and 3 (7.5e-5, for results that become bf16). */
+SI vf v_exp2(vf x) {
+    vf f = _mm512_reduce_ps(x, 9), p = v_set1(1.8775767e-3f);
+    p = v_fma(p, f, v_set1(8.9893397e-3f));
+    p = v_fma(p, f, v_set1(5.5826318e-2f));
+    p = v_fma(p, f, v_set1(2.4015361e-1f));
+    p = v_fma(p, f, v_set1(6.9315308e-1f));
+    p = v_fma(p, f, v_set1(9.9999994e-1f));
+    return _mm512_scalef_ps(p, x);
+}
+SI vf v_exp2_short(vf x) {
+    vf f = _mm512_reduce_ps(x, 9), p = v_set1(0.07802452269f);
+    p = v_fma(p, f, v_set1(0.2260671554f));
+    p = v_fma(p, f, v_set1(0.6958335405f));
+    p = v_fma(p, f, v_set1(0.9999252186f));
+    return _mm512_scalef_ps(p, x);
+}
+
+/* 16 vectors to their 16 sums: lane i is the sum of v[i]. */
+SI vf v_reduce_all(const vf v[VW]) {
+    vf a[8], b[4], c[2];
+    UNROLL for (int i = 0; i < 8; i++)
+        a[i] = v_add(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+    UNROLL for (int i = 0; i < 4; i++)
+        b[i] = v_add(_mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44), _mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee));
+    UNROLL for (int i = 0; i < 2; i++)
+        c[i] = v_add(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
+                     _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
+    return v_add(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
+}
+
+/* Transposes 16 x 16 words in registers. */
+SI void v_transpose(vf v[VW]) {
+    __m512i r[16], t[16];
+    UNROLL for (int i = 0; i < 16; i++) r[i] = _mm512_castps_si512(v[i]);
+    UNROLL for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+        r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+        r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+        r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        v[i] = _mm512_castsi512_ps(_mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
+        v[i + 8] = _mm512_castsi512_ps(_mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
+        v[i + 4] = _mm512_castsi512_ps(_mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
+        v[i + 12] = _mm512_castsi512_ps(_mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
+    }
+}
+
+/* Natural order from (even, odd) elements, and back. */
+SI void v_zip(vf *a, vf *b) {
+    const vi lo = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    vf x = _mm512_permutex2var_ps(*a, lo, *b);
+    *b = _mm512_permutex2var_ps(*a, vi_add(lo, vi_set1(8)), *b);
+    *a = x;
+}
+SI void v_unzip(vf *a, vf *b) {
+    const vi ev = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    vf x = _mm512_permutex2var_ps(*a, ev, *b);
+    *b = _mm512_permutex2var_ps(*a, vi_add(ev, vi_set1(1)), *b);
+    *a = x;
+}
+
+/* 32 elements as two vectors: bf16 as (even, odd), every other type as (first 16, last 16). e4m3 comes out divided
+ * by 256: sign and the 7 bits moved under f16's exponent; 0x7f, the only NaN, is set by hand. */
+SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
+    if (t == CPU_F32) {
+        *a = _mm512_loadu_ps(p);
+        *b = _mm512_loadu_ps(p + 64);
+    } else if (t == CPU_BF16) {
+        vi w = _mm512_loadu_si512(p);
+        *a = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+        *b = _mm512_castsi512_ps(_mm512_and_si512(w, vi_set1((int32_t)0xffff0000u)));
+    } else if (t == CPU_F16) {
+        *a = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+        *b = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(p + 32)));
+    } else if (t == CPU_I8) {
+        *a = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+        *b = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(p + 16))));
+    } else {
+        __m256i raw = _mm256_loadu_si256((const void *)p);
+        vi h;
+        if (t == CPU_E5M2) {
+            h = _mm512_slli_epi16(_mm512_cvtepu8_epi16(raw), 8);
+        } else {
+            __mmask32 nan = _mm256_cmpeq_epi8_mask(_mm256_and_si256(raw, _mm256_set1_epi8(0x7f)),
+                                                   _mm256_set1_epi8(0x7f));
+            h = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(raw), 7), _mm512_set1_epi16((short)0xbfff));
+            h = _mm512_mask_mov_epi16(h, nan, _mm512_set1_epi16(0x7e00));
+        }
+        *a = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
+        *b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
+    }
+}
+
+/* What v_pair() gave, in natural order. */
+SI void v_store_pair(enum cpu_dtype t, float *p, vf a, vf b) {
+    if (t == CPU_BF16)
+        v_zip(&a, &b);
+    v_store(p, a);
+    v_store(p + 16, b);
+}
+
+/* 16 floats to f16 or bf16, nearest even, NaN kept. */
+SI __m256i v_to_bf16(vf a) {
+#if CPU_LEVEL >= 3
+    return (__m256i)_mm512_cvtneps_pbh(a);
+#else
+    vi u = _mm512_castps_si512(a);
+    vi r = vi_add(u, vi_add(vi_set1(0x7fff), _mm512_and_si512(_mm512_srli_epi32(u, 16), vi_set1(1))));
+    r = _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), u, vi_set1(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
+#endif
+}
+SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
+    _mm256_storeu_si256((void *)p, t == CPU_BF16 ? v_to_bf16(a) : _mm512_cvtps_ph(a, 0));
+}
+
+SI void v_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }

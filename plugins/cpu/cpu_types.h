@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plain parameter structs of the CPU kernels: one attention call, one request of it, one work item.
+ * Kernels know nothing of the plugin ABI; everything they read or write is named here. */
+#ifndef CPU_TYPES_H
+#define CPU_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum cpu_dtype { CPU_F32, CPU_F16, CPU_BF16, CPU_E4M3, CPU_E5M2, CPU_I8, CPU_NUM_DTYPES };
+
+/* Widest group of query rows (tokens x heads of one KV head) that the row-dot path takes. */
+enum { CPU_ROWDOT_MAX = 32 };
+
+/* Keys per tile of the row-dot path: a multiple of every vector width. */
+enum { CPU_ROWDOT_TILE = 32 };
+
+static inline int cpu_dtype_size(enum cpu_dtype t) {
+    return t == CPU_F32 ? 4 : t == CPU_F16 || t == CPU_BF16 ? 2 : 1;
+}
+
+/* Where the rows of K (or V, or of their scales) lie: byte strides, any layout (NHD, HND, packed K|V,
+ * contiguous). Row of token x of a request: base + block(x) * block + head * head + (x in block) * token. */
+struct cpu_rows {
+    const char *base;
+    int64_t block, head, token;
+};
+
+/* What does not change between the requests of one call. */
+struct cpu_attn {
+    int num_q_heads, num_kv_heads;
+    int head_size, head_size_v;
+    enum cpu_dtype q_dtype, kv_dtype, out_dtype;
+    float scale;        /* softmax scale, not yet times log2 e */
+    float soft_cap;     /* 0: off */
+    const float *alibi; /* slope per query head, or NULL */
+    int alibi_sqrt;
+    const float *sinks;             /* logit per query head, or NULL */
+    const float *qq_bias;           /* [query token][qq_width], added to keys q_offset0 + x, or NULL (2.9 step 5) */
+    int64_t qq_stride, qq_width;
+    float q_scale;                  /* of a quantised query, else 1 */
+    const float *k_scale, *v_scale; /* static scales, or NULL for 1 */
+    int scale_per_head;             /* k_scale and v_scale have one value per KV head */
+
+    const char *q;
+    int64_t q_token, q_head; /* byte strides */
+    char *out;
+    int64_t out_token, out_head;
+    float *lse; /* natural log, or NULL */
+    int64_t lse_token, lse_head;
+
+    struct cpu_rows k, v;
+    struct cpu_rows k_row_scale, v_row_scale; /* fp32 per (token, head); base NULL: none */
+    int block_size;                           /* tokens per block of a paged cache */
+    const int32_t *block_table;               /* [request][row length], or NULL: contiguous keys */
+    int64_t block_table_row;
+};
+
+/* Mask of one request, semantics 2.2 to 2.8. Window sizes are distances: -1 is "no bound". */
+struct cpu_mask {
+    int causal;
+    int window_left, window_right; /* allowed: q - k <= left, k - q <= right */
+    int chunk;                     /* > 0: keys of the query's chunk and of `lookback` chunks before it */
+    int lookback;
+    int prefix;              /* > 0: keys [0, prefix) stay visible beside the window (R-SWA, sink tokens) */
+    const int32_t *spans;    /* [num_spans][2], inclusive: bidirectional inside (prefix-LM) */
+    int num_spans;
+    int span_window; /* > 0: a span's past is cut at this window (clamped spans) */
+};
+
+/* One request. Query token t stands at absolute position q_offset + t. */
+struct cpu_seq {
+    int64_t q_start;       /* first query token in the batch */
+    int64_t k_start;       /* first key row of contiguous keys */
+    int32_t q_len, kv_len; /* keys at and beyond kv_len are never read */
+    int32_t q_offset;
+    int32_t table_row;     /* row of the block table */
+    struct cpu_mask mask;
+};
+
+/* A piece of work: rows [row0, row1) (row = token * group + head in group) of KV heads [head0, head1)
+ * over keys [key0, key1). part >= 0: unfinished, (m, l, O) go to that partial slot and its successors. */
+struct cpu_item {
+    int32_t seq;
+    int32_t head0, head1;
+    int32_t row0, row1;
+    int32_t key0, key1;
+    int32_t rowdot; /* 1: row-dot path, 0: lanes-are-queries path */
+    float cost;     /* estimated, for the order of the work */
+    int64_t part;
+};
+
+/* Merge of `splits` partial results of one item's rows; slots of a split are `stride` apart. */
+struct cpu_merge {
+    int32_t seq;
+    int32_t head0, head1;
+    int32_t row0, row1;
+    int32_t splits;
+    int64_t part, stride;
+};
+
+/* Floats of one partial slot: O, then m (log2 units) and l, padded to a cache line. */
+static inline int64_t cpu_part_floats(int head_size_v) { return ((int64_t)head_size_v + 2 + 15) / 16 * 16; }
+
+/* Sizes that a level derives from the problem at open. */
+struct cpu_tiling {
+    int num_sub;           /* sub-blocks of lanes per work item of the lanes-are-queries path */
+    int rows_per_item;     /* num_sub * lanes */
+    int heads_per_item;    /* KV heads that one row-dot item may hold */
+    int bf16_dot;          /* products on bf16 pairs */
+    size_t scratch_bytes;  /* per thread */
+};
+
+#endif
