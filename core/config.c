@@ -123,8 +123,10 @@ const char *attni_config_origin(const struct attni_config *config, const char *s
 
 /* Section names of the schema's defaults, by key: they must outlive the visit. */
 static const char *default_section(const struct attni_key *key) {
-    if (!key->argument) return key->section;
-    return strcmp(key->argument, "trace") ? "hook check" : "hook trace";
+    static const char *const hooks[] = {"hook trace", "hook check", "hook shadow"};
+    for (size_t i = 0; key->argument && i < sizeof hooks / sizeof *hooks; i++)
+        if (!strcmp(hooks[i] + 5, key->argument)) return hooks[i];
+    return key->section;
 }
 
 static size_t visit_one(attni_config_visit visit, void *user, const struct attni_ini_entry *entry,

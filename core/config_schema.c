@@ -34,16 +34,16 @@ static const struct attni_key keys[] = {
     {"plugin", NULL, "path", ATTNI_VALUE_PATH, NULL, NULL, "file; relative: below plugin_dir; default NAME.so"},
     {"plugin", NULL, "enabled", ATTNI_VALUE_BOOL, NULL, NULL, "no: do not load it (default yes)"},
     {"plugin", NULL, "required", ATTNI_VALUE_BOOL, NULL, NULL, "yes: no context without this plugin"},
-    {"hook", "trace", "enabled", ATTNI_VALUE_BOOL, "no", NULL, "write every call to a file"},
-    {"hook", "trace", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL, "the file to append to"},
-    {"hook", "trace", "max_calls", ATTNI_VALUE_COUNT, "100000", NULL, "calls written at most"},
-    {"hook", "check", "enabled", ATTNI_VALUE_BOOL, "no", NULL, "check every call"},
-    {"hook", "check", "poison", ATTNI_VALUE_BOOL, "yes", NULL, "fill outputs and workspaces with NaN before a call"},
-    {"hook", "check", "nan", ATTNI_VALUE_BOOL, "yes", NULL, "report NaN in outputs"},
+    {"hook", "trace", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL, "write every call as a line of JSON to this file"},
+    {"hook", "trace", "max_bytes", ATTNI_VALUE_COUNT, "67108864", NULL, "size at which the trace stops"},
+    {"hook", "check", "level", ATTNI_VALUE_CHOICE, "off", "off index all",
+     "index: check lengths and indices of every call; all: also NaN, canaries and poisoned workspaces"},
+    {"hook", "shadow", "backend", ATTNI_VALUE_NAME, NULL, NULL, "run this backend beside the chosen one and compare"},
+    {"hook", "shadow", "sample", ATTNI_VALUE_COUNT, "100", NULL, "compare every n-th call"},
 };
 
 static const char *const section_kinds[] = {"attn", "select", "plugin", "option", "hook"};
-static const char *const hook_names[] = {"trace", "check"};
+static const char *const hook_names[] = {"trace", "check", "shadow"};
 static const char *const bools[] = {"no", "yes", "off", "on", "false", "true", "0", "1"};
 
 const struct attni_key *attni_config_keys(size_t *count) {

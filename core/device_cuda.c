@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * device_cuda.c: questions to the CUDA driver without a CUDA toolkit: libcuda.so.1 is opened by name, and the few
+ * functions and attribute numbers that are needed stand here (CUDA Driver API, stable since version 3).
+ */
+#include "device.h"
+
+#include <attn/attn_plugin_util.h>
+#include <dlfcn.h>
+
+enum { MULTIPROCESSOR_COUNT = 16, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 }; /* CUdevice_attribute */
+
+struct driver {
+    int (*init)(unsigned flags);
+    int (*get_count)(int *count);
+    int (*get)(int *device, int ordinal);
+    int (*get_attribute)(int *value, int attribute, int device);
+    int (*total_mem)(size_t *bytes, int device);
+    int (*get_name)(char *name, int size, int device);
+};
+
+static int open_driver(struct driver *d, attn_error_t *error) {
+    static const char *const names[] = {"cuInit",           "cuDeviceGetCount",   "cuDeviceGet", "cuDeviceGetAttribute",
+                                        "cuDeviceTotalMem_v2", "cuDeviceGetName"};
+    void *symbols[sizeof names / sizeof names[0]];
+    /* Never closed: the driver does not survive that, and the process will want it again. */
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL)
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "no CUDA driver: %s; install the NVIDIA driver or use the device cpu", dlerror());
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        symbols[i] = dlsym(handle, names[i]);
+        if (symbols[i] == NULL)
+            return attn_fail(error, ATTN_E_DEVICE, "device", "libcuda.so.1 has no function %s; it is no usable driver",
+                             names[i]);
+    }
+    memcpy(d, symbols, sizeof *d); /* POSIX lets dlsym's pointers be functions; C has no cast that says so */
+    return ATTN_OK;
+}
+
+static int fill_device(const struct driver *d, int32_t ordinal, attn_device_t *device, attn_error_t *error) {
+    int handle, major = 0, minor = 0, sms = 0, code = d->get(&handle, ordinal);
+    size_t bytes = 0;
+    char name[sizeof device->name] = "";
+    if (code == 0) code = d->get_attribute(&major, CAPABILITY_MAJOR, handle);
+    if (code == 0) code = d->get_attribute(&minor, CAPABILITY_MINOR, handle);
+    if (code == 0) code = d->get_attribute(&sms, MULTIPROCESSOR_COUNT, handle);
+    if (code == 0) code = d->total_mem(&bytes, handle);
+    if (code == 0) code = d->get_name(name, (int)sizeof name, handle);
+    if (code != 0)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "the CUDA driver says error %d about cuda:%d", code, (int)ordinal);
+    ATTN_INIT(attn_device_t, found);
+    found.type = kDLCUDA;
+    found.id = ordinal;
+    found.compute_capability = major * 10 + minor;
+    found.num_sms = sms;
+    found.memory_bytes = bytes;
+    snprintf(found.name, sizeof found.name, "%.*s", (int)sizeof name - 1, name);
+    *device = found;
+    return ATTN_OK;
+}
+
+int attni_cuda_device(int32_t ordinal, attn_device_t *device, int32_t *count, attn_error_t *error) {
+    struct driver d;
+    int devices = 0, status;
+    *count = 0;
+    int code = open_driver(&d, error);
+    if (code != ATTN_OK) return code;
+    status = d.init(0);
+    if (status == 0) status = d.get_count(&devices);
+    if (status != 0)
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "the CUDA driver does not start (error %d); is there a GPU that this process may use?", status);
+    *count = devices;
+    if (ordinal >= devices)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "cuda:%d is not there; this machine has %d CUDA device%s",
+                         (int)ordinal, devices, devices == 1 ? "" : "s");
+    return fill_device(&d, ordinal, device, error);
+}
