@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One problem opened on one backend: what the files group_*.c, layer_*.c and hook_*.c share. */
+#ifndef ATTNI_GROUP_H
+#define ATTNI_GROUP_H
+
+#include "context.h"
+
+#include <stdatomic.h>
+
+/* Operations with the instance that they work on. A hook is a stage that stands before another one. */
+struct attni_stage {
+    attn_backend_ops_t ops;
+    attn_instance_t *instance;
+};
+
+/* How the core rewrites batches for a backend that does not know a layer family (semantics 6.8). */
+struct attni_wrap {
+    int is_cross;        /* seq_lens become the encoder's */
+    uint32_t chunk_size; /* requests are cut at chunk borders; 0: no */
+    uint32_t sink_len;   /* block tables begin with the sink blocks; 0: no */
+    int32_t max_virtual; /* requests after rewriting, at most */
+    int64_t max_columns; /* block table columns after rewriting, at most */
+};
+
+struct attn_group {
+    attn_context_t *context;
+    const struct attni_backend *backend;
+    attn_device_t device;
+    attn_problem_t problem; /* as the engine asked, defaults filled in */
+    attn_problem_t inner;   /* as the backend was opened */
+    uint64_t features;      /* attn_problem_features(&problem) */
+    struct attni_wrap wrap;
+    struct attni_stage stage;
+    attn_space_needed_t inner_needed; /* the backend's share of needed */
+    attn_space_needed_t needed;
+    attn_kv_cache_shape_t shape; /* for problem.num_blocks; ndim 0: no cache */
+    int block_axis;              /* dimension of shape that counts blocks */
+    int64_t *sink_slots;         /* [wrap.sink_len], for writing the sink tokens */
+    int32_t built_tokens;        /* num_actual_tokens of the last batch */
+    atomic_uint num_layers;
+};
+
+/* ATTN_E_FORKED or ATTN_E_INVALID if the group must not be used here. */
+static inline int attni_group_check(const attn_group_t *group, attn_error_t *error) {
+    return attni_context_check(group != NULL ? group->context : NULL, error);
+}
+
+/* What the backend is opened with and how its batches are rewritten. Refuses what cannot be rewritten. */
+int attni_wrap_plan(const struct attni_backend *backend, const attn_device_t *device, const attn_problem_t *problem,
+                    struct attni_wrap *wrap, attn_problem_t *inner, attn_error_t *error);
+/* Host bytes that one rewritten batch takes, for the limits of the problem. */
+uint64_t attni_wrap_bytes(const struct attni_wrap *wrap);
+/* Rewrites *batch; arrays and tensors of the new one go into room. */
+int attni_wrap_batch(const attn_group_t *group, attn_batch_t *batch, void *room, attn_error_t *error);
+
+/* Puts the hooks that the configuration asks for before the stage of an opened group. */
+int attni_hooks_open(attn_group_t *group, attn_error_t *error);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One named attention layer: what the files layer_*.c share. */
+#ifndef ATTNI_LAYER_H
+#define ATTNI_LAYER_H
+
+#include "group.h"
+
+enum { ATTNI_SCALE_Q, ATTNI_SCALE_K, ATTNI_SCALE_V, ATTNI_SCALE_PROB, ATTNI_NUM_SCALES };
+
+/* One scale: a number, and how the backend gets it. */
+struct attni_scale {
+    float value;           /* as attn_layer_scales says it */
+    const DLTensor *given; /* the engine's tensor, or NULL */
+    DLTensor own;          /* value as a CPU tensor of one element */
+    int64_t shape, stride;
+};
+
+struct attn_layer {
+    attn_group_t *group;
+    char *name;
+    uint32_t kind;
+    uint64_t hash;
+    attn_layer_t *next; /* in the table's chain */
+    char *kv_sharing_target;
+    struct attni_scale scales[ATTNI_NUM_SCALES];
+    int measure_q, measure_kv; /* scales still to be made from the first activations (semantics 3.3) */
+    const DLTensor *sinks, *alibi_slopes, *sink_key, *sink_value;
+    const void *sinks_written_to; /* cache whose sink blocks this layer filled */
+    DLTensor sink_slots;          /* group->sink_slots as a tensor */
+    int64_t sink_slots_shape, sink_slots_stride;
+    const void *weight_space; /* as prepare_weights got it */
+    uint64_t weight_space_bytes;
+};
+
+/* The layers of a context by name; all take the context's lock. */
+int attni_layers_add(attn_context_t *context, attn_layer_t *layer, attn_error_t *error);
+void attni_layers_remove(attn_context_t *context, attn_layer_t *layer);
+attn_layer_t *attni_layers_find(attn_context_t *context, const char *name);
+
+/* 1 for the first caller of this context that asks about `what` (a small number): a warning that is said once. */
+enum { ATTNI_ONCE_KV_UNCALIBRATED, ATTNI_ONCE_Q_UNCALIBRATED, ATTNI_ONCE_SCALES_DROPPED };
+int attni_layers_once(attn_context_t *context, unsigned what);
+
+/* The rules of semantics 3.3 and 7.9. */
+int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *options, attn_error_t *error);
+int attni_layer_check_sharing(const attn_layer_t *layer, const char *target, attn_error_t *error);
+
+/* Scales that the call does not give, from the layer. */
+void attni_layer_fill_scales(const attn_layer_t *layer, attn_scales_t *scales);
+/* Makes scales from the first rows seen, where that is still to be done. NULL tensors: not at hand here. */
+void attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTensor *key, const DLTensor *value,
+                         int64_t rows);
+
+/* Arguments against the group: which must, may and must not be there, and their shapes. */
+int attni_layer_check_update(const attn_layer_t *layer, const attn_kv_update_t *args, attn_error_t *error);
+int attni_layer_check_forward(const attn_layer_t *layer, const attn_forward_t *args, int profiling, attn_error_t *error);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* layer_forward.c: the calls of every step. Nothing here allocates. */
+#include "layer.h"
+#include "plan_arith.h"
+#include "space_check.h"
+
+static int check_layer(const attn_layer_t *layer, attn_error_t *error) {
+    ATTNI_NEED(layer, "layer", error);
+    return attni_group_check(layer->group, error);
+}
+
+/* The sink tokens go into their blocks before the first attention over a cache (semantics 2.11). */
+static int write_sinks(attn_layer_t *layer, const attn_forward_t *args, void *stream, attn_error_t *error) {
+    const attn_group_t *g = layer->group;
+    const void *cache = attn_data(args->kv_cache);
+    if (layer->sinks_written_to == cache || layer->kv_sharing_target != NULL) return ATTN_OK;
+    ATTN_INIT(attn_kv_update_t, a);
+    a.key = layer->sink_key;
+    a.value = layer->sink_value;
+    a.kv_cache = args->kv_cache;
+    a.v_cache = args->v_cache;
+    a.slot_mapping = &layer->sink_slots;
+    a.scales = args->scales;
+    if (g->stage.ops.update_kv_cache == NULL)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "static_sink_len", "%s has no update_kv_cache to write sink tokens with",
+                         g->backend->shown.name);
+    int code = attni_layer_check_update(layer, &a, error);
+    if (code == ATTN_OK) code = g->stage.ops.update_kv_cache(g->stage.instance, &a, stream, error);
+    if (code == ATTN_OK) layer->sinks_written_to = cache;
+    return code;
+}
+
+int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+    attn_kv_update_t a;
+    int code = check_layer(layer, error);
+    if (code == ATTN_OK) code = attn_intake(&a, sizeof a, args, "args", error);
+    if (code != ATTN_OK) return code;
+    const attn_group_t *g = layer->group;
+    if (!attn_role_has_cache(g->problem.role) || layer->kv_sharing_target != NULL) return ATTN_OK;
+    if (g->backend->capabilities.forward_writes_cache) return ATTN_OK;
+    code = attni_layer_check_update(layer, &a, error);
+    if (code != ATTN_OK) return code;
+    if (g->stage.ops.update_kv_cache == NULL)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "", "%s has no update_kv_cache", g->backend->shown.name);
+    if (layer->measure_kv) attni_layer_measure(layer, NULL, a.key, a.value, a.slot_mapping->shape[0]);
+    attni_layer_fill_scales(layer, &a.scales);
+    return g->stage.ops.update_kv_cache(g->stage.instance, &a, stream, error);
+}
+
+int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weights, void *stream, attn_error_t *error) {
+    attn_weights_t w;
+    int code = check_layer(layer, error);
+    if (code == ATTN_OK) code = attn_intake(&w, sizeof w, weights, "weights", error);
+    if (code != ATTN_OK) return code;
+    const attn_group_t *g = layer->group;
+    const attn_problem_t *p = &g->problem;
+    if (layer->kind != ATTN_LAYER_MLA)
+        return attn_fail(error, ATTN_E_INVALID, "layer", "layer '%.120s' has role %s; only MLA layers have absorbed weights",
+                         layer->name, attn_role_name(p->role));
+    const int64_t shape[2] = {(int64_t)p->num_heads * (p->qk_nope_head_dim + p->v_head_dim), p->kv_lora_rank};
+    code = attn_check_tensor(w.kv_b_proj, "kv_b_proj", 0, 2, shape, error);
+    if (code == ATTN_OK)
+        code = attni_buffer_check(w.weight_space, w.weight_space_bytes, g->needed.weight_bytes, "weight_space", error);
+    if (code == ATTN_OK && g->stage.ops.prepare_weights != NULL)
+        code = g->stage.ops.prepare_weights(g->stage.instance, &w, stream, error);
+    if (code != ATTN_OK) return code;
+    layer->weight_space = w.weight_space;
+    layer->weight_space_bytes = w.weight_space_bytes;
+    return ATTN_OK;
+}
+
+static int check_weights(const attn_layer_t *layer, const attn_forward_t *a, attn_error_t *error) {
+    if (layer->group->needed.weight_bytes == 0 || a->weight_space != NULL) return ATTN_OK;
+    return attn_fail(error, ATTN_E_STATE, "weight_space",
+                     "layer '%.120s' has no prepared weights; call attn_layer_prepare_weights after loading", layer->name);
+}
+
+int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                       attn_error_t *error) {
+    attn_forward_t a;
+    attn_space_t s;
+    int code = check_layer(layer, error);
+    if (code == ATTN_OK) code = attn_intake(&a, sizeof a, args, "args", error);
+    if (code == ATTN_OK && space != NULL) code = attn_intake(&s, sizeof s, space, "space", error);
+    if (code != ATTN_OK) return code;
+    attn_group_t *g = layer->group;
+    if (a.sinks == NULL) a.sinks = layer->sinks;
+    if (a.alibi_slopes == NULL) a.alibi_slopes = layer->alibi_slopes;
+    if (a.weight_space == NULL) {
+        a.weight_space = layer->weight_space;
+        a.weight_space_bytes = layer->weight_space_bytes;
+    }
+    code = attni_layer_check_forward(layer, &a, space == NULL, error);
+    if (code == ATTN_OK && space != NULL) code = attni_space_check(g, &s, error);
+    if (code == ATTN_OK && space != NULL) code = check_weights(layer, &a, error);
+    if (code != ATTN_OK) return code;
+    if (space != NULL && (layer->measure_q || layer->measure_kv))
+        attni_layer_measure(layer, a.query, a.key, a.value, g->built_tokens);
+    attni_layer_fill_scales(layer, &a.scales);
+    if (space != NULL && g->wrap.sink_len != 0) code = write_sinks(layer, &a, stream, error);
+    if (code != ATTN_OK) return code;
+    return g->stage.ops.forward(g->stage.instance, &a, space != NULL ? &s : NULL, stream, error);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* layer_scales.c: where the scales of a layer come from: the checkpoint, the engine's tensors, or the first
+ * activations (semantics 3.3). */
+#include "layer.h"
+#include "plan_arith.h"
+#include "tensor_values.h"
+
+#include <math.h>
+
+static const char *const scale_names[ATTNI_NUM_SCALES] = {"q_scale", "k_scale", "v_scale", "prob_scale"};
+
+/* Divisors of the largest magnitudes when scales are made from activations (semantics 3.3). */
+static const float q_divisor = 200, k_divisor = 200, v_divisor = 100;
+
+static int check_number(const char *name, float value, attn_error_t *error) {
+    if (!isfinite(value))
+        return attn_fail(error, ATTN_E_INVALID, name, "%s is %g; a scale is a finite number, 0 where there is none", name,
+                         (double)value);
+    return ATTN_OK;
+}
+
+/* A tensor given for a scale: one element, or one per KV head. */
+static int take_tensor(attn_layer_t *layer, int which, const DLTensor *t, attn_error_t *error) {
+    const attn_problem_t *p = &layer->group->problem;
+    const char *name = scale_names[which];
+    struct attni_scale *s = &layer->scales[which];
+    if (t == NULL) return ATTN_OK;
+    int code = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
+    if (code != ATTN_OK) return code;
+    int64_t n = t->shape[0];
+    if (n != 1 && (n != (int64_t)p->num_kv_heads || which == ATTNI_SCALE_PROB))
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld elements; 1 or one per KV head (%u) were wanted", name,
+                         (long long)n, (unsigned)p->num_kv_heads);
+    if (n != 1 && (p->features & ATTN_F_PER_HEAD_SCALES) == 0)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld elements, but the problem lacks ATTN_F_PER_HEAD_SCALES",
+                         name, (long long)n);
+    s->given = t;
+    if (n == 1 && t->device.device_type == kDLCPU) s->value = *(const float *)attn_data(t);
+    return ATTN_OK;
+}
+
+/* The loading rules for k and v: both, none (1.0), or one that serves for both. */
+static void load_kv(attn_layer_t *layer, float k, float v) {
+    if (k <= 0 && v <= 0) return;
+    if (k <= 0 || v <= 0) k = v = k > v ? k : v;
+    layer->scales[ATTNI_SCALE_K].value = k;
+    layer->scales[ATTNI_SCALE_V].value = v;
+}
+
+static void warn_uncalibrated(const attn_layer_t *layer) {
+    attn_context_t *context = layer->group->context;
+    uint32_t kv = layer->group->problem.kv_cache_dtype;
+    const struct attni_scale *s = layer->scales;
+    int plain_kv = s[ATTNI_SCALE_K].value == 1 && s[ATTNI_SCALE_V].value == 1 && s[ATTNI_SCALE_K].given == NULL;
+    int plain_q = (s[ATTNI_SCALE_Q].value == 1 && s[ATTNI_SCALE_Q].given == NULL) || s[ATTNI_SCALE_PROB].value == 1;
+    if (plain_kv && kv != ATTN_KV_FP8_E5M2 && !layer->measure_kv &&
+        attni_layers_once(context, ATTNI_ONCE_KV_UNCALIBRATED))
+        attni_log(&context->log, ATTN_LOG_WARN,
+                  "layer %s: the %s cache has k_scale and v_scale 1.0; accuracy may suffer without calibrated scales",
+                  layer->name, attn_kv_name(kv));
+    if (plain_q && kv == ATTN_KV_FP8_E4M3 && !layer->measure_q && (layer->group->features & ATTN_F_QUANT_QUERY) != 0 &&
+        attni_layers_once(context, ATTNI_ONCE_Q_UNCALIBRATED))
+        attni_log(&context->log, ATTN_LOG_WARN, "layer %s: q_scale or prob_scale of the fp8 attention is uncalibrated (1.0)",
+                  layer->name);
+}
+
+static void say_dropped(const attn_layer_t *layer, const char *why) {
+    attn_context_t *context = layer->group->context;
+    if (attni_layers_once(context, ATTNI_ONCE_SCALES_DROPPED))
+        attni_log(&context->log, ATTN_LOG_INFO, "layer %s: loaded k and v scales are not used: %s", layer->name, why);
+}
+
+static void load_numbers(attn_layer_t *layer, const attn_layer_options_t *o) {
+    const attn_problem_t *p = &layer->group->problem;
+    uint32_t kv = attn_role_has_cache(p->role) ? p->kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
+    struct attni_scale *s = layer->scales;
+    int has_kv = o->k_scale > 0 || o->v_scale > 0;
+    if (attn_kv_is_per_token_head(kv)) { /* each row carries its own scale */
+        if (has_kv) say_dropped(layer, "the cache keeps a scale with every row");
+        return;
+    }
+    /* A quantised query has its scale whatever the cache holds. */
+    if (o->q_scale > 0 && (attn_kv_is_quantized(kv) || (layer->group->features & ATTN_F_QUANT_QUERY) != 0))
+        s[ATTNI_SCALE_Q].value = o->q_scale;
+    if (!attn_kv_is_quantized(kv)) {
+        if (has_kv) say_dropped(layer, "the cache is not quantised");
+        return;
+    }
+    layer->measure_q = layer->measure_kv = o->calculate_kv_scales && !(o->q_scale > 0);
+    if (!layer->measure_kv) load_kv(layer, o->k_scale, o->v_scale);
+    if (o->prob_scale > 0) s[ATTNI_SCALE_PROB].value = o->prob_scale;
+}
+
+/* Numbers reach a backend as tensors; on a device that memory would have to be the engine's. */
+static int place_numbers(attn_layer_t *layer, attn_error_t *error) {
+    for (int i = 0; i < ATTNI_NUM_SCALES; i++) {
+        struct attni_scale *s = &layer->scales[i];
+        s->shape = s->stride = 1;
+        s->own = (DLTensor){.data = &s->value, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1},
+                            .shape = &s->shape, .strides = &s->stride};
+        if (s->value != 1 && s->given == NULL && layer->group->device.type != kDLCPU)
+            return attn_fail(error, ATTN_E_INVALID, scale_names[i],
+                             "%s is %g and the device is no CPU: put it into a float32 device tensor of one element and give "
+                             "that in options.scales",
+                             scale_names[i], (double)s->value);
+    }
+    return ATTN_OK;
+}
+
+int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, attn_error_t *error) {
+    const float loaded[ATTNI_NUM_SCALES] = {o->q_scale, o->k_scale, o->v_scale, o->prob_scale};
+    const DLTensor *given[ATTNI_NUM_SCALES] = {o->scales.q, o->scales.k, o->scales.v, o->scales.prob};
+    int code = ATTN_OK;
+    if (o->calculate_kv_scales > 1)
+        return attn_fail(error, ATTN_E_INVALID, "calculate_kv_scales", "calculate_kv_scales is %u; it must be 0 or 1",
+                         (unsigned)o->calculate_kv_scales);
+    if (o->calculate_kv_scales && layer->group->device.type != kDLCPU)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "calculate_kv_scales",
+                         "calculate_kv_scales reads the activations, which works for CPU tensors only");
+    for (int i = 0; i < ATTNI_NUM_SCALES && code == ATTN_OK; i++) {
+        layer->scales[i].value = 1;
+        code = check_number(scale_names[i], loaded[i], error);
+    }
+    if (code != ATTN_OK) return code;
+    load_numbers(layer, o);
+    for (int i = 0; i < ATTNI_NUM_SCALES && code == ATTN_OK; i++) code = take_tensor(layer, i, given[i], error);
+    if (code != ATTN_OK) return code;
+    if ((given[ATTNI_SCALE_K] != NULL) != (given[ATTNI_SCALE_V] != NULL) ||
+        (given[ATTNI_SCALE_K] != NULL && given[ATTNI_SCALE_K]->shape[0] != given[ATTNI_SCALE_V]->shape[0]))
+        return attn_fail(error, ATTN_E_INVALID, "v_scale", "scales.k and scales.v must be given together and have one size");
+    if (given[ATTNI_SCALE_K] != NULL) layer->measure_kv = 0;
+    if (given[ATTNI_SCALE_Q] != NULL) layer->measure_q = 0;
+    if (attn_role_has_cache(layer->group->problem.role) && attn_kv_is_quantized(layer->group->problem.kv_cache_dtype) &&
+        !attn_kv_is_per_token_head(layer->group->problem.kv_cache_dtype))
+        warn_uncalibrated(layer);
+    return place_numbers(layer, error);
+}
+
+int attn_layer_scales(const attn_layer_t *layer, float *q, float *k, float *v, float *prob) {
+    float *out[ATTNI_NUM_SCALES] = {q, k, v, prob};
+    if (layer == NULL) return ATTN_E_INVALID;
+    for (int i = 0; i < ATTNI_NUM_SCALES; i++)
+        if (out[i] != NULL) *out[i] = layer->scales[i].value;
+    return ATTN_OK;
+}
+
+/* 1.0 is what a missing tensor means, so it stays missing. */
+static const DLTensor *scale_tensor(const struct attni_scale *s) {
+    return s->given != NULL ? s->given : s->value != 1 ? &s->own : NULL;
+}
+
+void attni_layer_fill_scales(const attn_layer_t *layer, attn_scales_t *scales) {
+    if (scales->q == NULL) scales->q = scale_tensor(&layer->scales[ATTNI_SCALE_Q]);
+    if (scales->k == NULL) scales->k = scale_tensor(&layer->scales[ATTNI_SCALE_K]);
+    if (scales->v == NULL) scales->v = scale_tensor(&layer->scales[ATTNI_SCALE_V]);
+    if (scales->prob == NULL) scales->prob = scale_tensor(&layer->scales[ATTNI_SCALE_PROB]);
+}
+
+/* All zero activations would make a scale of 0, by which nothing can be divided. */
+static float scale_of(const DLTensor *t, int64_t rows, float divisor) {
+    float largest = attni_largest(t, rows);
+    return largest > 0 ? largest / divisor : 1;
+}
+
+void attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTensor *key, const DLTensor *value,
+                         int64_t rows) {
+    if (rows <= 0) return;
+    if (layer->measure_q && query != NULL) {
+        layer->scales[ATTNI_SCALE_Q].value = scale_of(query, rows, q_divisor);
+        layer->measure_q = 0;
+    }
+    if (layer->measure_kv && key != NULL && value != NULL) {
+        /* MLA: both come from the latent, which `key` is. */
+        const DLTensor *v = layer->kind == ATTN_LAYER_MLA ? key : value;
+        layer->scales[ATTNI_SCALE_K].value = scale_of(key, rows, k_divisor);
+        layer->scales[ATTNI_SCALE_V].value = scale_of(v, rows, v_divisor);
+        layer->measure_kv = 0;
+    }
+}
