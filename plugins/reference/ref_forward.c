@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ref_forward.c: one attention call. The work goes in tiles of a few query tokens of one request: start the rows, walk
+ * over the keys (once, or prefix and suffix apart for cascade attention), finish, write.
+ */
+#include "ref_attend.h"
+#include "ref_output.h"
+
+/* Workspace in doubles, in this order: query rows, one key, one value, then one or two sets of row states. Cascade needs
+ * the second set; whether a batch uses it is not known before, so it is always there for decoders. */
+static uint64_t state_doubles(const attn_instance_t *in) {
+    return (uint64_t)REF_TILE_TOKENS * in->heads * (2 + (uint64_t)in->dv);
+}
+
+static uint64_t scratch_doubles(const attn_instance_t *in) {
+    return (uint64_t)REF_TILE_TOKENS * in->group * in->d + in->d + in->dv;
+}
+
+uint64_t ref_workspace_doubles(const attn_instance_t *in) {
+    return scratch_doubles(in) + (in->p.role == ATTN_ROLE_DECODER ? 2 : 1) * state_doubles(in);
+}
+
+static ref_state_t place_state(const attn_instance_t *in, double *at) {
+    uint64_t rows = (uint64_t)REF_TILE_TOKENS * in->heads;
+    return (ref_state_t){.max = at, .sum = at + rows, .acc = at + 2 * rows};
+}
+
+static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
+                        attn_error_t *error) {
+    const int64_t shape[1] = {heads};
+    if (is_wanted) return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
+    if (t != NULL)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s was given, but the problem has no feature %s; ask for it",
+                         name, feature);
+    return ATTN_OK;
+}
+
+static int check_rows(const DLTensor *t, const char *name, int64_t tokens, attn_error_t *error) {
+    if (t->shape[0] >= tokens) return ATTN_OK;
+    return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
+                     (long long)t->shape[0], (long long)tokens);
+}
+
+static int check_query_key_value(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+                                 attn_error_t *error) {
+    const int64_t q_shape[3] = {-1, in->heads, in->d}, k_shape[3] = {-1, in->kv_heads, in->d},
+                  v_shape[3] = {-1, in->kv_heads, in->dv};
+    int status = attn_check_tensor(a->query, "query", in->query_dtype, 3, q_shape, error);
+    if (status == ATTN_OK) status = check_rows(a->query, "query", tokens, error);
+    if (status != ATTN_OK) return status;
+    if (in->has_cache) return ref_check_caches(in, a->kv_cache, a->v_cache, error);
+    status = attn_check_tensor(a->key, "key", in->p.dtype, 3, k_shape, error);
+    if (status == ATTN_OK) status = check_rows(a->key, "key", tokens, error);
+    if (status == ATTN_OK) status = attn_check_tensor(a->value, "value", in->p.dtype, 3, v_shape, error);
+    if (status == ATTN_OK) status = check_rows(a->value, "value", tokens, error);
+    return status;
+}
+
+static int check_extras(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error) {
+    uint64_t f = in->features;
+    int status = check_vector(a->sinks, "sinks", "sink", (f & ATTN_F_SINK) != 0, in->heads, error);
+    if (status == ATTN_OK)
+        status = check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt",
+                              (f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, in->heads, error);
+    if (status == ATTN_OK) status = ref_check_scale(a->scales.q, "q_scale", in->kv_heads, error);
+    if (status == ATTN_OK) status = ref_check_scale(a->scales.k, "k_scale", in->kv_heads, error);
+    if (status == ATTN_OK) status = ref_check_scale(a->scales.v, "v_scale", in->kv_heads, error);
+    if (status != ATTN_OK) return status;
+    if ((f & ATTN_F_QQ_BIAS) == 0 && a->qq_bias == NULL) return ATTN_OK;
+    if ((f & ATTN_F_QQ_BIAS) == 0)
+        return attn_fail(error, ATTN_E_INVALID, "qq_bias",
+                         "qq_bias was given, but the problem has no feature qq_bias; ask for it");
+    status = attn_check_tensor(a->qq_bias, "qq_bias", ATTN_DTYPE_FLOAT32, 2, NULL, error);
+    return status == ATTN_OK ? check_rows(a->qq_bias, "qq_bias", tokens, error) : status;
+}
+
+/* Every block that will be read lies in the cache of this call. */
+static int check_blocks(const attn_instance_t *in, const ref_metadata_t *m, int64_t num_blocks, attn_error_t *error) {
+    const int32_t *start = ref_metadata_ints(m, m->query_start_at), *seq = ref_metadata_ints(m, m->seq_lens_at);
+    for (int32_t r = 0; r < m->num_reqs; r++) {
+        if (start[r + 1] == start[r]) continue;
+        const int32_t *row = (const int32_t *)(const void *)(m->block_table + r * m->block_table_stride);
+        for (int64_t i = 0; i * in->block_size < seq[r]; i++)
+            if (row[i] < 0 || row[i] >= num_blocks)
+                return attn_fail(error, ATTN_E_INVALID, "block_table",
+                                 "block_table[%d][%lld] is %d; the cache has %lld blocks", r, (long long)i, row[i],
+                                 (long long)num_blocks);
+    }
+    return ATTN_OK;
+}
+
+static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
+    const ref_metadata_t *m = s->metadata;
+    if (m == NULL || s->metadata_bytes < in->metadata_bytes)
+        return attn_fail(error, ATTN_E_SPACE, "metadata", "the metadata buffer has %llu bytes; space_needed says %llu",
+                         (unsigned long long)(m != NULL ? s->metadata_bytes : 0),
+                         (unsigned long long)in->metadata_bytes);
+    if (m->magic != REF_METADATA_MAGIC)
+        return attn_fail(error, ATTN_E_STATE, "metadata",
+                         "the metadata was never built, or building it failed; call build_metadata first");
+    if (s->workspace == NULL || s->workspace_bytes < in->workspace_bytes)
+        return attn_fail(error, ATTN_E_SPACE, "workspace", "the workspace has %llu bytes; space_needed says %llu",
+                         (unsigned long long)(s->workspace != NULL ? s->workspace_bytes : 0),
+                         (unsigned long long)in->workspace_bytes);
+    return ATTN_OK;
+}
+
+static ref_mask_t mask_of(const attn_instance_t *in, const ref_metadata_t *m, int32_t r, int64_t query_len) {
+    uint64_t f = in->features;
+    ref_mask_t mask = {
+        .seq_len = ref_metadata_ints(m, m->seq_lens_at)[r],
+        .is_causal = ref_metadata_ints(m, m->causal_at)[r],
+        .window = in->p.sliding_window,
+        .chunk = in->p.chunk_size,
+        .rswa_window = in->p.rswa_window,
+        .rswa_prefix = ref_metadata_ints(m, m->rswa_at)[r],
+        .spans = ref_metadata_ints(m, m->spans_at) + (int64_t)r * 2 * m->num_spans,
+        .num_spans = m->num_spans,
+        .is_span_clamped = (f & ATTN_F_MM_PREFIX_CLAMP) != 0,
+    };
+    mask.context_len = mask.seq_len - query_len;
+    if ((f & ATTN_F_CHUNK_LOOKBACK) != 0 && in->p.sliding_window != 0) { /* off without a window (semantics 2.5) */
+        mask.lookback = in->p.chunk_lookback;
+        mask.lookback_chunk = in->p.sliding_window / (in->p.chunk_lookback + 1);
+    }
+    return mask;
+}
+
+static ref_keys_t keys_of(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m, int32_t r,
+                          int64_t first) {
+    ref_keys_t keys = {.key = a->key, .value = a->value, .first = first, .dtype = in->p.dtype,
+                       .block_size = in->block_size};
+    if (in->has_cache) {
+        keys.table = (const int32_t *)(const void *)(m->block_table + r * m->block_table_stride);
+        keys.k = ref_cache_side(in, a->kv_cache, a->v_cache, &a->scales, 0);
+        keys.v = ref_cache_side(in, a->kv_cache, a->v_cache, &a->scales, 1);
+    }
+    return keys;
+}
+
+/* The two passes of cascade attention: the prefix through the table of request 0 and with the sink, the suffix without;
+ * then their merge (semantics 6.4, 6.5). Without a prefix it is one pass over all keys. */
+static void run_tile(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m, int32_t r,
+                     const ref_tile_t *tile, int64_t query_len, double *workspace) {
+    ref_scratch_t scratch = {.query = workspace};
+    scratch.key = scratch.query + (uint64_t)REF_TILE_TOKENS * in->group * in->d;
+    scratch.value = scratch.key + in->d;
+    ref_state_t state = place_state(in, workspace + scratch_doubles(in));
+    const float *sinks = a->sinks != NULL ? attn_data(a->sinks) : NULL;
+    int64_t sink_stride = a->sinks != NULL ? a->sinks->strides[0] : 0;
+    ref_mask_t mask = mask_of(in, m, r, query_len);
+    ref_keys_t keys = keys_of(in, a, m, r, ref_metadata_ints(m, m->query_start_at)[r]);
+
+    ref_state_start(in, &state, tile->tokens, sinks, sink_stride);
+    if (m->common_prefix_len == 0) {
+        ref_attend(in, a, tile, &mask, &keys, 0, mask.seq_len, &scratch, &state);
+        ref_state_finish(in, &state, tile->tokens);
+    } else {
+        ref_state_t suffix = place_state(in, workspace + scratch_doubles(in) + state_doubles(in));
+        ref_keys_t prefix_keys = keys_of(in, a, m, 0, 0);
+        ref_mask_t prefix_mask = {.seq_len = m->common_prefix_len, .context_len = mask.context_len};
+        ref_attend(in, a, tile, &prefix_mask, &prefix_keys, 0, m->common_prefix_len, &scratch, &state);
+        ref_state_finish(in, &state, tile->tokens);
+        ref_state_start(in, &suffix, tile->tokens, NULL, 0);
+        ref_attend(in, a, tile, &mask, &keys, m->common_prefix_len, mask.seq_len, &scratch, &suffix);
+        ref_state_finish(in, &suffix, tile->tokens);
+        ref_state_merge(in, &state, &suffix, tile->tokens);
+    }
+    for (int t = 0; t < tile->tokens; t++)
+        ref_write_token(in, a, tile->row0 + t, in->dv, state.acc + (int64_t)t * in->heads * in->dv,
+                        state.max + (int64_t)t * in->heads);
+}
+
+int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                attn_error_t *error) {
+    (void)stream;
+    attn_forward_t a;
+    attn_space_t s;
+    int status = attn_intake(&a, sizeof a, args, "args", error);
+    if (status == ATTN_OK && space == NULL) {
+        status = ref_check_output(in, &a, 0, in->dv, error);
+        if (status == ATTN_OK) ref_zero_tensor(a.output);
+        return status;
+    }
+    if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status == ATTN_OK) status = check_space(in, &s, error);
+    if (status != ATTN_OK) return status;
+    const ref_metadata_t *m = s.metadata;
+    status = check_query_key_value(in, &a, m->num_tokens, error);
+    if (status == ATTN_OK) status = check_extras(in, &a, m->num_tokens, error);
+    if (status == ATTN_OK) status = ref_check_output(in, &a, m->num_tokens, in->dv, error);
+    if (status == ATTN_OK && in->has_cache) status = check_blocks(in, m, a.kv_cache->shape[0], error);
+    if (status != ATTN_OK) return status;
+
+    const int32_t *start = ref_metadata_ints(m, m->query_start_at), *seq = ref_metadata_ints(m, m->seq_lens_at);
+    for (int32_t r = 0; r < m->num_reqs; r++) {
+        int64_t query_len = start[r + 1] - start[r];
+        for (int64_t i = 0; i < query_len; i += REF_TILE_TOKENS) {
+            ref_tile_t tile = {.row0 = start[r] + i, .q0 = seq[r] - query_len + i};
+            tile.tokens = (int)(query_len - i < REF_TILE_TOKENS ? query_len - i : REF_TILE_TOKENS);
+            run_tile(in, &a, m, r, &tile, query_len, s.workspace);
+        }
+    }
+    return ATTN_OK;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ref_open.c: makes an instance of the reference backend, and answers for its cache shape and its buffers. */
+#include "ref_capabilities.h"
+#include "ref_instance.h"
+
+#include <stdlib.h>
+
+/* The host checked the table before; a program that uses the plugin without a host gets the same answers here. */
+static int check_table(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
+    const attn_capabilities_t *c = &ref_capabilities;
+    if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by REFERENCE", p->role,
+                         attn_role_name(p->role));
+    if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
+                         "dtype %u (%s) is not served by REFERENCE; it takes float32, float16 and bfloat16", p->dtype,
+                         attn_dtype_name(p->dtype));
+    if (p->out_dtype != 0 && p->out_dtype != p->dtype &&
+        (p->out_dtype >= 64 || (c->out_dtypes & ATTN_BIT(p->out_dtype)) == 0))
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "out_dtype", "out_dtype %u (%s) is not served by REFERENCE",
+                         p->out_dtype, attn_dtype_name(p->out_dtype));
+    if (p->kv_cache_dtype != 0 &&
+        (p->kv_cache_dtype >= 64 || (c->kv_cache_dtypes & ATTN_BIT(p->kv_cache_dtype)) == 0))
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype",
+                         "kv_cache_dtype %u (%s) is not served by REFERENCE", p->kv_cache_dtype,
+                         attn_kv_name(p->kv_cache_dtype));
+    if (p->kv_layout > ATTN_LAYOUT_HND)
+        return attn_fail(error, ATTN_E_INVALID, "kv_layout", "kv_layout is %u; 0 (any), NHD or HND were wanted",
+                         p->kv_layout);
+    uint64_t missing = attn_problem_features(p) & ~c->features;
+    for (unsigned bit = 0; bit < 64; bit++)
+        if (missing >> bit & 1) {
+            const char *name = attn_feature_name(bit);
+            return attn_fail(error, name != NULL ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name != NULL ? name : "features",
+                             "feature %s (bit %u) is not served by REFERENCE", name != NULL ? name : "unknown", bit);
+        }
+    if (device != NULL && device->type != kDLCPU)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d was given; REFERENCE runs on CPUs (%d)",
+                         (int)device->type, (int)kDLCPU);
+    return ATTN_OK;
+}
+
+static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
+    int status = check_table(p, device, error);
+    if (status != ATTN_OK) return status;
+    attn_reason_t first;
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
+    status = ref_supports(p, device, &reasons);
+    if (status == ATTN_OK && reasons.count != 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
+    return status;
+}
+
+int ref_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
+             uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+    (void)options, (void)num_options, (void)host;
+    attn_problem_t p;
+    int status = attn_intake(&p, sizeof p, problem, "problem", error);
+    if (status == ATTN_OK) status = check_problem(&p, device, error);
+    if (status != ATTN_OK) return status;
+
+    attn_instance_t *in = calloc(1, sizeof *in);
+    if (in == NULL)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
+    in->p = p;
+    in->features = attn_problem_features(&p);
+    in->out_dtype = p.out_dtype != 0 ? p.out_dtype : p.dtype;
+    in->query_dtype = p.query_dtype != 0 ? p.query_dtype : p.dtype;
+    in->kv = p.kv_cache_dtype != 0 ? p.kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
+    in->storage = attn_kv_storage(in->kv, p.dtype);
+    in->heads = p.num_heads;
+    in->kv_heads = p.num_kv_heads != 0 ? p.num_kv_heads : p.num_heads;
+    in->group = in->heads / in->kv_heads;
+    in->d = p.head_size;
+    in->dv = p.head_size_v != 0 ? p.head_size_v : p.head_size;
+    in->block_size = p.block_size != 0 ? p.block_size : ref_capabilities.preferred_block_size;
+    in->max_seqs = p.max_num_seqs != 0 ? p.max_num_seqs : 256;
+    in->max_tokens = p.max_num_batched_tokens != 0 ? p.max_num_batched_tokens : 8192;
+    in->max_len = p.max_model_len != 0 ? p.max_model_len : 131072;
+    in->max_spans = (in->features & ATTN_F_MM_PREFIX) == 0 ? 0 : p.max_mm_ranges != 0 ? p.max_mm_ranges : 8;
+    in->has_cache = attn_role_has_cache(p.role);
+    in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
+    in->metadata_bytes = ref_metadata_bytes(in->max_seqs, in->max_spans);
+    in->workspace_bytes = ref_workspace_doubles(in) * sizeof(double);
+    *instance = in;
+    return ATTN_OK;
+}
+
+void ref_close(attn_instance_t *instance) { free(instance); }
+
+/* With separate_kv the shape is that of the packed cache, whose K columns and V columns are a valid pair of tensors;
+ * any other pair with its own strides serves as well. */
+int ref_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+    if (num_blocks < 0)
+        return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
+                         (long long)num_blocks);
+    attn_kv_cache_shape_t full = {.struct_size = sizeof full};
+    if (in->has_cache) {
+        uint32_t layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_NHD;
+        int status = attn_dense_cache_shape(&in->p, layout, in->block_size,
+                                            num_blocks != 0 ? num_blocks : in->p.num_blocks, &full, error);
+        if (status != ATTN_OK) return status;
+    }
+    uint32_t size = shape->struct_size;
+    memcpy(shape, &full, size < sizeof full ? size : sizeof full);
+    shape->struct_size = size;
+    return ATTN_OK;
+}
+
+int ref_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
+    (void)error;
+    attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 64};
+    full.metadata_bytes = in->metadata_bytes;
+    full.workspace_bytes = in->workspace_bytes;
+    uint32_t size = needed->struct_size;
+    memcpy(needed, &full, size < sizeof full ? size : sizeof full);
+    needed->struct_size = size;
+    return ATTN_OK;
+}
