@@ -42,6 +42,7 @@ TAP_UNUSED static const char *in_scratch(const char *name) {
 
 TAP_UNUSED static const char *write_bytes(const char *name, const void *bytes, size_t length) {
     const char *path = in_scratch(name);
+    unlink(path); /* a plugin that is mapped must not change under its user */
     FILE *file = fopen(path, "wb");
     if (!file || fwrite(bytes, 1, length, file) != length) bail_out("cannot write %s", path);
     fclose(file);
