@@ -103,12 +103,9 @@ static inline double case_read(enum cpu_dtype t, const char *p) {
 static inline int case_allowed(const struct cpu_seq *s, int64_t q, int64_t k) {
     const struct cpu_mask *m = &s->mask;
     int ok_ = (!m->causal || k <= q);
-    if (m->chunk > 0)
-        ok_ = ok_ && q / m->chunk - k / m->chunk <= m->lookback && k / m->chunk <= q / m->chunk;
-    else {
-        int window = (m->window_left < 0 || q - k <= m->window_left) && (m->window_right < 0 || k - q <= m->window_right);
-        ok_ = ok_ && (window || k < m->prefix);
-    }
+    if (m->chunk > 0) ok_ = ok_ && k <= q && q / m->chunk - k / m->chunk <= m->lookback;
+    const int window = (m->window_left < 0 || q - k <= m->window_left) && (m->window_right < 0 || k - q <= m->window_right);
+    ok_ = ok_ && (window || k < m->prefix);
     for (int i = 0; i < m->num_spans; i++) {
         const int32_t a = m->spans[2 * i], b = m->spans[2 * i + 1];
         if (a < b && q >= a && q <= b && k >= a && k <= b && !(m->span_window > 0 && q - k >= m->span_window)) ok_ = 1;

@@ -1,2 +1,18 @@
 dnl SPDX-License-Identifier: Apache-2.0
+dnl The levels above "generic" are built where the compiler takes their flags, the user's CFLAGS behind them: a user's
+dnl -mno-avx512f really removes an instruction set, and then the generic level alone is built.
 ATTN_INTREE_PLUGIN([cpu], [yes])
+AC_CACHE_CHECK([whether $CC builds the AVX2 and AVX-512 levels], [attn_cv_cpu_x86_levels], [
+  attn_saved_CFLAGS=$CFLAGS
+  CFLAGS="-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 $attn_saved_CFLAGS"
+  AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[#include <immintrin.h>]],
+    [[__m512 a = _mm512_set1_ps(1.0f), b = _mm512_fmadd_ps(a, a, a);
+      __m512bh c = _mm512_cvtne2ps_pbh(a, b);
+      a = _mm512_dpbf16_ps(a, c, c);
+      return (int)_mm512_cvtss_f32(_mm512_reduce_ps(a, 9)) + (int)sizeof(_mm256_cvtph_ps(_mm_setzero_si128()));]])],
+    [attn_cv_cpu_x86_levels=yes], [attn_cv_cpu_x86_levels=no])
+  CFLAGS=$attn_saved_CFLAGS])
+AM_CONDITIONAL([ATTN_CPU_X86_LEVELS], [test "$attn_cv_cpu_x86_levels" = yes])
+CPU_X86_CPPFLAGS=
+AS_IF([test "$attn_cv_cpu_x86_levels" = yes], [CPU_X86_CPPFLAGS=-DCPU_HAVE_X86_LEVELS=1])
+AC_SUBST([CPU_X86_CPPFLAGS])

@@ -32,11 +32,13 @@ static void level_write_row(enum cpu_dtype from, const char *src, int n, enum cp
     }
     row_to_f32(from, src, n, scratch);
     if (row_scale) {
-        float top = 0;
-        for (int i = 0; i < n; i++)
+        float top = 0, nan = 0;
+        for (int i = 0; i < n; i++) {
             top = fabsf(scratch[i]) > top ? fabsf(scratch[i]) : top;
+            nan += scratch[i] == scratch[i] ? 0.0f : scratch[i];
+        }
         scale = top / (to == CPU_I8 ? 127.0f : 448.0f);
-        scale = scale > 1e-6f ? scale : 1e-6f;
+        scale = nan + (scale > 1e-6f ? scale : 1e-6f); /* a NaN anywhere makes the whole row NaN */
         memcpy(row_scale, &scale, sizeof scale);
     }
     switch (to) {

@@ -25,14 +25,13 @@ static inline struct cpu_interval2 cpu_mask_token(const struct cpu_seq *s, int32
         /* 2.4 and 2.5: the chunk of q and `lookback` chunks before it. */
         int64_t first = (q / m->chunk - m->lookback) * m->chunk;
         lo = first > 0 ? first : 0;
-        if (hi > (q / m->chunk + 1) * m->chunk)
-            hi = (q / m->chunk + 1) * m->chunk;
-    } else {
-        if (m->window_left >= 0 && q - m->window_left > lo)
-            lo = q - m->window_left;
-        if (m->window_right >= 0 && q + m->window_right + 1 < hi)
-            hi = q + m->window_right + 1;
+        if (hi > q + 1)
+            hi = q + 1;
     }
+    if (m->window_left >= 0 && q - m->window_left > lo)
+        lo = q - m->window_left;
+    if (m->window_right >= 0 && q + m->window_right + 1 < hi)
+        hi = q + m->window_right + 1;
     if (m->prefix > 0 && lo > 0)
         prefix = m->prefix < hi ? m->prefix : hi;
     /* 2.7: a span that holds q extends the interval that holds q; spans ignore causality. */

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One attention call: checks the tensors in a column, fills the parameter struct, walks the plan. */
+#include "cpu_instance.h"
+
+#include <unistd.h>
+
+int cpu_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn_error_t *error) {
+    if (scale == NULL) return ATTN_OK;
+    if (scale->ndim == 0) return attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 0, NULL, error);
+    const int status = attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
+    if (status == ATTN_OK && scale->shape[0] != 1 && scale->shape[0] != heads)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld values; 1 or num_kv_heads (%lld) were wanted", name,
+                         (long long)scale->shape[0], (long long)heads);
+    return status;
+}
+
+float cpu_scale_at(const DLTensor *scale, int64_t head) {
+    if (scale == NULL) return 1.0f;
+    const float *values = attn_data(scale);
+    return scale->ndim == 0 || scale->shape[0] == 1 ? values[0] : values[head * scale->strides[0]];
+}
+
+int cpu_check_caches(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
+                     attn_error_t *error) {
+    const int64_t extra = attn_kv_is_per_token_head(in->kv) ? 4 : 0, heads = in->shape.num_kv_heads;
+    const int64_t k_row = in->shape.head_size + extra, v_row = in->shape.head_size_v + extra;
+    const int64_t k_shape[4] = {-1, heads, in->block_size, in->is_separate ? k_row : k_row + v_row};
+    const int status = attn_check_tensor(kv_cache, "kv_cache", in->storage, 4, k_shape, error);
+    if (status != ATTN_OK) return status;
+    const int64_t v_shape[4] = {kv_cache->shape[0], heads, in->block_size, v_row};
+    if (in->is_separate) return attn_check_tensor(v_cache, "v_cache", in->storage, 4, v_shape, error);
+    if (v_cache != NULL)
+        return attn_fail(error, ATTN_E_INVALID, "v_cache",
+                         "v_cache was given, but the problem has no feature separate_kv; ask for it in features");
+    return ATTN_OK;
+}
+
+void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, int side,
+                    struct cpu_rows *rows, struct cpu_rows *scales) {
+    const DLTensor *t = in->is_separate && side ? v_cache : kv_cache;
+    const int64_t es = (int64_t)attn_dtype_size(in->storage), extra = attn_kv_is_per_token_head(in->kv) ? 4 : 0;
+    *rows = (struct cpu_rows){attn_data(t), attn_byte_stride(t, 0), attn_byte_stride(t, 1), attn_byte_stride(t, 2)};
+    if (side && !in->is_separate) rows->base += in->shape.head_size * es + extra;
+    *scales = (struct cpu_rows){0};
+    if (extra != 0) {
+        *scales = *rows;
+        scales->base += (side ? in->shape.head_size_v : in->shape.head_size) * es;
+    }
+}
+
+static int check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size, int64_t tokens,
+                      attn_error_t *error) {
+    const int64_t shape[3] = {-1, heads, size};
+    const int status = attn_check_tensor(t, name, dtype, 3, shape, error);
+    if (status == ATTN_OK && t->shape[0] < tokens)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
+                         (long long)t->shape[0], (long long)tokens);
+    return status;
+}
+
+static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
+                        attn_error_t *error) {
+    const int64_t shape[1] = {heads};
+    if (is_wanted) return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
+    if (t != NULL)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s was given, but the problem has no feature %s; ask for it",
+                         name, feature);
+    return ATTN_OK;
+}
+
+static int check_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens, attn_error_t *error) {
+    const int64_t shape[2] = {in->shape.num_q_heads, -1};
+    if (t == NULL) return ATTN_OK;
+    const int status = attn_check_tensor(t, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
+    if (status == ATTN_OK && t->shape[1] < tokens)
+        return attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
+                         (long long)t->shape[1], (long long)tokens);
+    return status;
+}
+
+static int check_bias(const attn_instance_t *in, const DLTensor *t, int64_t tokens, attn_error_t *error) {
+    if ((in->features & ATTN_F_QQ_BIAS) == 0 && t == NULL) return ATTN_OK;
+    if ((in->features & ATTN_F_QQ_BIAS) == 0)
+        return attn_fail(error, ATTN_E_INVALID, "qq_bias",
+                         "qq_bias was given, but the problem has no feature qq_bias; ask for it");
+    const int status = attn_check_tensor(t, "qq_bias", ATTN_DTYPE_FLOAT32, 2, NULL, error);
+    if (status == ATTN_OK && t->shape[0] < tokens)
+        return attn_fail(error, ATTN_E_INVALID, "qq_bias", "qq_bias has %lld rows; the batch has %lld tokens",
+                         (long long)t->shape[0], (long long)tokens);
+    return status;
+}
+
+static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error) {
+    const struct cpu_attn *s = &in->shape;
+    const uint64_t f = in->features;
+    int status = check_rows(a->query, "query", in->query_dtype, s->num_q_heads, s->head_size, tokens, error);
+    if (status == ATTN_OK && in->has_cache) status = cpu_check_caches(in, a->kv_cache, a->v_cache, error);
+    if (status == ATTN_OK && !in->has_cache)
+        status = check_rows(a->key, "key", in->p.dtype, s->num_kv_heads, s->head_size, tokens, error);
+    if (status == ATTN_OK && !in->has_cache)
+        status = check_rows(a->value, "value", in->p.dtype, s->num_kv_heads, s->head_size_v, tokens, error);
+    if (status == ATTN_OK)
+        status = check_rows(a->output, "output", in->out_dtype, s->num_q_heads, s->head_size_v, tokens, error);
+    if (status == ATTN_OK) status = check_lse(in, a->lse, tokens, error);
+    if (status == ATTN_OK) status = check_vector(a->sinks, "sinks", "sink", (f & ATTN_F_SINK) != 0, s->num_q_heads, error);
+    if (status == ATTN_OK)
+        status = check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt",
+                              (f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, s->num_q_heads, error);
+    if (status == ATTN_OK) status = check_bias(in, a->qq_bias, tokens, error);
+    if (status == ATTN_OK) status = cpu_check_scale(a->scales.q, "q_scale", s->num_kv_heads, error);
+    if (status == ATTN_OK) status = cpu_check_scale(a->scales.k, "k_scale", s->num_kv_heads, error);
+    if (status == ATTN_OK) status = cpu_check_scale(a->scales.v, "v_scale", s->num_kv_heads, error);
+    return status;
+}
+
+static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
+    const struct cpu_metadata *m = s->metadata;
+    if (m == NULL || s->metadata_bytes < in->metadata_bytes)
+        return attn_fail(error, ATTN_E_SPACE, "metadata", "the metadata buffer has %llu bytes; space_needed says %zu",
+                         (unsigned long long)(m != NULL ? s->metadata_bytes : 0), in->metadata_bytes);
+    if (m->magic != CPU_METADATA_MAGIC)
+        return attn_fail(error, ATTN_E_STATE, "metadata",
+                         "the metadata was never built, or building it failed; call build_metadata first");
+    if (s->workspace == NULL || s->workspace_bytes < in->workspace_bytes || (uintptr_t)s->workspace % 64 != 0)
+        return attn_fail(error, ATTN_E_SPACE, "workspace",
+                         "the workspace has %llu bytes at %p; space_needed says %zu, aligned to 64",
+                         (unsigned long long)(s->workspace != NULL ? s->workspace_bytes : 0), s->workspace,
+                         in->workspace_bytes);
+    return ATTN_OK;
+}
+
+static const float *copy_vector(const DLTensor *t, int64_t n, float *to) {
+    if (t == NULL) return NULL;
+    for (int64_t i = 0; i < n; i++) to[i] = ((const float *)attn_data(t))[i * t->strides[0]];
+    return to;
+}
+
+/* Static scales count for fp8 caches only; the query's scale multiplies the same scores as K's. */
+static void set_scales(const attn_instance_t *in, const attn_scales_t *s, struct cpu_attn *c) {
+    const int is_fp8 = in->kv == ATTN_KV_FP8_E4M3 || in->kv == ATTN_KV_FP8_E5M2;
+    const int has_q = in->query_dtype == ATTN_DTYPE_FP8_E4M3 && s->q != NULL;
+    for (int h = 0; h < c->num_kv_heads; h++) {
+        in->k_scale[h] = (is_fp8 ? cpu_scale_at(s->k, h) : 1.0f) * (has_q ? cpu_scale_at(s->q, h) : 1.0f);
+        in->v_scale[h] = is_fp8 ? cpu_scale_at(s->v, h) : 1.0f;
+    }
+    c->k_scale = in->k_scale;
+    c->v_scale = in->v_scale;
+}
+
+static void set_call(const attn_instance_t *in, const attn_forward_t *a, const struct cpu_metadata *m,
+                     struct cpu_attn *c) {
+    *c = in->shape;
+    c->q = attn_data(a->query);
+    c->q_token = attn_byte_stride(a->query, 0);
+    c->q_head = attn_byte_stride(a->query, 1);
+    c->out = attn_data(a->output);
+    c->out_token = attn_byte_stride(a->output, 0);
+    c->out_head = attn_byte_stride(a->output, 1);
+    if (a->lse != NULL) {
+        c->lse = attn_data(a->lse);
+        c->lse_head = a->lse->strides[0];
+        c->lse_token = a->lse->strides[1];
+    }
+    if (in->has_cache) {
+        cpu_cache_rows(in, a->kv_cache, a->v_cache, 0, &c->k, &c->k_row_scale);
+        cpu_cache_rows(in, a->kv_cache, a->v_cache, 1, &c->v, &c->v_row_scale);
+        c->block_table = m->block_table;
+        c->block_table_row = m->block_table_row;
+    } else {
+        c->k = (struct cpu_rows){attn_data(a->key), 0, attn_byte_stride(a->key, 1), attn_byte_stride(a->key, 0)};
+        c->v = (struct cpu_rows){attn_data(a->value), 0, attn_byte_stride(a->value, 1), attn_byte_stride(a->value, 0)};
+    }
+    c->sinks = copy_vector(a->sinks, c->num_q_heads, in->sinks);
+    c->alibi = copy_vector(a->alibi_slopes, c->num_q_heads, in->alibi);
+    if (a->qq_bias != NULL) {
+        c->qq_bias = attn_data(a->qq_bias);
+        c->qq_stride = a->qq_bias->strides[0];
+        c->qq_width = a->qq_bias->shape[1];
+    }
+    set_scales(in, &a->scales, c);
+}
+
+/* The profiling run, without metadata: zero for every row (semantics 7.10). */
+static int zero_output(const attn_instance_t *in, const attn_forward_t *a, attn_error_t *error) {
+    const int status =
+        check_rows(a->output, "output", in->out_dtype, in->shape.num_q_heads, in->shape.head_size_v, 0, error);
+    if (status != ATTN_OK) return status;
+    const size_t row = (size_t)a->output->shape[2] * (a->output->dtype.bits / 8u);
+    for (int64_t t = 0; t < a->output->shape[0]; t++)
+        for (int64_t h = 0; h < a->output->shape[1]; h++)
+            memset((char *)attn_data(a->output) + t * attn_byte_stride(a->output, 0) + h * attn_byte_stride(a->output, 1),
+                   0, row);
+    return ATTN_OK;
+}
+
+int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                attn_error_t *error) {
+    (void)stream;
+    attn_forward_t a;
+    attn_space_t s;
+    struct cpu_attn call;
+    int status = attn_intake(&a, sizeof a, args, "args", error);
+    if (status == ATTN_OK && space == NULL) return zero_output(in, &a, error);
+    if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status == ATTN_OK) status = check_space(in, &s, error);
+    if (status != ATTN_OK) return status;
+    struct cpu_metadata *m = s.metadata;
+    status = check_call(in, &a, m->num_tokens, error);
+    if (status != ATTN_OK) return status;
+    if (in->has_cache && m->max_block >= a.kv_cache->shape[0])
+        return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table names block %d; the cache has %lld blocks",
+                         m->max_block, (long long)a.kv_cache->shape[0]);
+    set_call(in, &a, m, &call);
+    cpu_plan_run(cpu_metadata_plan(m), in->k, &call, &in->tiling, &in->limits, s.workspace,
+                 getpid() == in->pid ? 0 : 1);
+    return ATTN_OK;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The instance of the CPU backend and its operations: the side that knows the plugin ABI. */
+#ifndef CPU_INSTANCE_H
+#define CPU_INSTANCE_H
+
+#include <attn/attn_plugin_util.h>
+
+#include "cpu_plan.h"
+
+#include <sys/types.h>
+
+/* Options of [option cpu], in the order of the table in plugin.c. */
+enum { CPU_OPTION_LEVEL, CPU_OPTION_NUM_THREADS, CPU_NUM_OPTIONS };
+
+struct attn_instance {
+    attn_problem_t p;
+    uint64_t features;
+    const struct cpu_kernels *k;
+    struct cpu_attn shape; /* template of every call: sizes, types, mask-free parameters */
+    struct cpu_tiling tiling;
+    struct cpu_limits limits;
+    uint32_t kv, storage, query_dtype, out_dtype, block_size, max_spans;
+    int64_t max_len;
+    int has_cache, is_separate;
+    pid_t pid; /* a child after fork runs on one thread: the OpenMP team stayed in the parent */
+    size_t metadata_bytes, workspace_bytes;
+    float *k_scale, *v_scale, *sinks, *alibi; /* the call's small vectors, copied dense */
+    float *rows; /* a row of floats for each thread, for update_kv_cache */
+    size_t row_floats;
+};
+
+/* Start of the metadata buffer; the plan follows it. */
+struct cpu_metadata {
+    uint64_t magic; /* CPU_METADATA_MAGIC: build_metadata ran */
+    const int32_t *block_table;
+    int64_t block_table_row;
+    int32_t num_tokens, max_block;
+};
+#define CPU_METADATA_MAGIC UINT64_C(0x306174654d757043)
+
+static inline struct cpu_plan *cpu_metadata_plan(struct cpu_metadata *m) {
+    return (struct cpu_plan *)(void *)((char *)m + 64);
+}
+
+extern const attn_capabilities_t cpu_capabilities;
+extern const attn_option_spec_t cpu_options[CPU_NUM_OPTIONS];
+
+enum cpu_dtype cpu_dtype_of(uint32_t attn_dtype);
+int cpu_check_caches(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, attn_error_t *error);
+int cpu_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn_error_t *error);
+/* Value of a scale tensor for a head; NULL reads as 1. */
+float cpu_scale_at(const DLTensor *scale, int64_t head);
+/* Rows of K (side 0) or V (side 1) and of their inline scales. */
+void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, int side,
+                    struct cpu_rows *rows, struct cpu_rows *scales);
+
+int cpu_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
+int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
+             uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);
+void cpu_close(attn_instance_t *instance);
+int cpu_kv_cache_shape(attn_instance_t *instance, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
+int cpu_space_needed(attn_instance_t *instance, attn_space_needed_t *needed, attn_error_t *error);
+int cpu_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                       attn_error_t *error);
+int cpu_update_block_table(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                           void *stream, attn_error_t *error);
+int cpu_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error);
+int cpu_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                attn_error_t *error);
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes an instance of CPU_ATTN: checks, level, threads, sizes; answers for its cache shape and its buffers. */
+#include "cpu_instance.h"
+#include "cpu_threads.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { L2_FALLBACK = 512 << 10, SCRATCH_TOTAL = 40 << 20 };
+
+enum cpu_dtype cpu_dtype_of(uint32_t attn_dtype) {
+    switch (attn_dtype) {
+    case ATTN_DTYPE_FLOAT32: return CPU_F32;
+    case ATTN_DTYPE_FLOAT16: return CPU_F16;
+    case ATTN_DTYPE_BFLOAT16: return CPU_BF16;
+    case ATTN_DTYPE_FP8_E5M2: return CPU_E5M2;
+    case ATTN_DTYPE_INT8: return CPU_I8;
+    default: return CPU_E4M3;
+    }
+}
+
+/* The host checked the table before; a program that uses the plugin without a host gets the same answers here. */
+static int check_table(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
+    const attn_capabilities_t *c = &cpu_capabilities;
+    if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by CPU_ATTN", p->role,
+                         attn_role_name(p->role));
+    if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
+                         "dtype %u (%s) is not served by CPU_ATTN; it takes float32, float16 and bfloat16", p->dtype,
+                         attn_dtype_name(p->dtype));
+    if (p->out_dtype != 0 && (p->out_dtype >= 64 || (c->out_dtypes & ATTN_BIT(p->out_dtype)) == 0))
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "out_dtype", "out_dtype %u (%s) is not served by CPU_ATTN",
+                         p->out_dtype, attn_dtype_name(p->out_dtype));
+    if (p->kv_cache_dtype != 0 && (p->kv_cache_dtype >= 64 || (c->kv_cache_dtypes & ATTN_BIT(p->kv_cache_dtype)) == 0))
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype", "kv_cache_dtype %u (%s) is not served by CPU_ATTN",
+                         p->kv_cache_dtype, attn_kv_name(p->kv_cache_dtype));
+    if (p->head_size < 1 || p->head_size > 1024 || p->head_size_v > 1024)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, p->head_size_v > 1024 ? "head_size_v" : "head_size",
+                         "head sizes are %u and %u; CPU_ATTN serves 1 to 1024", p->head_size, p->head_size_v);
+    if (p->kv_layout > ATTN_LAYOUT_HND)
+        return attn_fail(error, ATTN_E_INVALID, "kv_layout", "kv_layout is %u; 0 (any), NHD or HND were wanted",
+                         p->kv_layout);
+    const uint64_t missing = attn_problem_features(p) & ~c->features;
+    for (unsigned bit = 0; bit < 64; bit++)
+        if (missing >> bit & 1) {
+            const char *name = attn_feature_name(bit);
+            return attn_fail(error, name != NULL ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name != NULL ? name : "features",
+                             "feature %s (bit %u) is not served by CPU_ATTN", name != NULL ? name : "unknown", bit);
+        }
+    if (device != NULL && device->type != kDLCPU)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d was given; CPU_ATTN runs on CPUs (%d)",
+                         (int)device->type, (int)kDLCPU);
+    return ATTN_OK;
+}
+
+static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
+    int status = check_table(p, device, error);
+    if (status != ATTN_OK) return status;
+    attn_reason_t first;
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
+    status = cpu_supports(p, device, &reasons);
+    if (status == ATTN_OK && reasons.count != 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
+    return status;
+}
+
+/* The level of the options; the error names the bits that this CPU lacks. */
+static int choose_level(const attn_option_value_t *options, uint32_t num_options, const struct cpu_kernels **level,
+                        attn_error_t *error) {
+    const char *name = num_options > CPU_OPTION_LEVEL ? options[CPU_OPTION_LEVEL].s : "auto";
+    uint32_t missing;
+    *level = cpu_choose_level(name != NULL ? name : "auto", cpu_bits(), &missing);
+    if (*level != NULL) return ATTN_OK;
+    if (missing == 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "level", "level %s is not in this build; use auto or generic", name);
+    char text[160] = "";
+    for (int bit = 0; bit < CPU_NUM_BITS; bit++)
+        if (missing >> bit & 1) {
+            const size_t used = strlen(text);
+            snprintf(text + used, sizeof text - used, " %s", cpu_bit_name(bit));
+        }
+    return attn_fail(error, ATTN_E_UNSUPPORTED, "level", "level %s needs%s, which this CPU does not have; use level = auto",
+                     name, text);
+}
+
+static void set_shape(attn_instance_t *in) {
+    const attn_problem_t *p = &in->p;
+    struct cpu_attn *a = &in->shape;
+    a->num_q_heads = (int)p->num_heads;
+    a->num_kv_heads = (int)(p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads);
+    a->head_size = (int)p->head_size;
+    a->head_size_v = (int)(p->head_size_v != 0 ? p->head_size_v : p->head_size);
+    a->q_dtype = cpu_dtype_of(in->query_dtype);
+    a->kv_dtype = cpu_dtype_of(in->has_cache ? in->storage : p->dtype);
+    a->out_dtype = cpu_dtype_of(in->out_dtype);
+    a->scale = (float)p->scale;
+    a->soft_cap = (float)p->logits_soft_cap;
+    a->alibi_sqrt = (in->features & ATTN_F_ALIBI_SQRT) != 0;
+    a->q_scale = 1.0f;
+    a->scale_per_head = 1;
+    a->block_size = (int)in->block_size;
+}
+
+static void set_sizes(attn_instance_t *in) {
+    long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (l2 < (128 << 10)) l2 = L2_FALLBACK;
+    if (l2 > SCRATCH_TOTAL / in->limits.threads) l2 = SCRATCH_TOTAL / in->limits.threads;
+    in->k->tiling(&in->shape, (size_t)l2, &in->tiling);
+    const int64_t spans = (int64_t)in->limits.max_seqs * in->max_spans;
+    in->metadata_bytes = 64 + cpu_plan_bytes(&in->shape, &in->tiling, &in->limits, spans);
+    in->workspace_bytes = cpu_plan_workspace(&in->shape, &in->tiling, &in->limits);
+}
+
+int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
+             uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+    (void)host;
+    attn_problem_t p;
+    const struct cpu_kernels *level;
+    int status = attn_intake(&p, sizeof p, problem, "problem", error);
+    if (status == ATTN_OK) status = check_problem(&p, device, error);
+    if (status == ATTN_OK) status = choose_level(options, num_options, &level, error);
+    if (status != ATTN_OK) return status;
+
+    attn_instance_t *in = calloc(1, sizeof *in);
+    if (in == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
+    in->p = p;
+    in->k = level;
+    in->features = attn_problem_features(&p);
+    in->out_dtype = p.out_dtype != 0 ? p.out_dtype : p.dtype;
+    in->query_dtype = p.query_dtype != 0 ? p.query_dtype : p.dtype;
+    in->kv = p.kv_cache_dtype != 0 ? p.kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
+    in->storage = attn_kv_storage(in->kv, p.dtype);
+    in->block_size = p.block_size != 0 ? p.block_size : cpu_capabilities.preferred_block_size;
+    in->max_len = p.max_model_len != 0 ? p.max_model_len : 131072;
+    in->max_spans = (in->features & ATTN_F_MM_PREFIX) == 0 ? 0 : p.max_mm_ranges != 0 ? p.max_mm_ranges : 8;
+    in->has_cache = attn_role_has_cache(p.role);
+    in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
+    in->pid = getpid();
+    const int64_t threads = num_options > CPU_OPTION_NUM_THREADS ? options[CPU_OPTION_NUM_THREADS].i : 0;
+    in->limits.threads = threads > 0 ? (int)threads : cpu_max_threads();
+    in->limits.max_seqs = (int32_t)(p.max_num_seqs != 0 ? p.max_num_seqs : 256);
+    in->limits.max_tokens = (int32_t)(p.max_num_batched_tokens != 0 ? p.max_num_batched_tokens : 8192);
+    in->limits.batch_invariant = (in->features & ATTN_F_BATCH_INVARIANT) != 0;
+    set_shape(in);
+    set_sizes(in);
+
+    const size_t hq = p.num_heads, hkv = (size_t)in->shape.num_kv_heads;
+    in->row_floats = (size_t)(p.head_size > p.head_size_v ? p.head_size : p.head_size_v) + 64;
+    in->k_scale = calloc(2 * hkv + 2 * hq, sizeof *in->k_scale);
+    in->rows = calloc((size_t)in->limits.threads * in->row_floats, sizeof *in->rows);
+    if (in->k_scale == NULL || in->rows == NULL) {
+        cpu_close(in);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for the vectors of %zu heads", hq);
+    }
+    in->v_scale = in->k_scale + hkv;
+    in->sinks = in->v_scale + hkv;
+    in->alibi = in->sinks + hq;
+    *instance = in;
+    return ATTN_OK;
+}
+
+void cpu_close(attn_instance_t *in) {
+    if (in == NULL) return;
+    free(in->rows);
+    free(in->k_scale);
+    free(in);
+}
+
+/* HND unless asked otherwise: a page is then one long piece per head, which is what decode reads fastest. With
+ * separate_kv the shape is that of the packed cache, whose K and V columns are a valid pair of tensors. */
+int cpu_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+    if (num_blocks < 0)
+        return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
+                         (long long)num_blocks);
+    attn_kv_cache_shape_t full = {.struct_size = sizeof full};
+    if (in->has_cache) {
+        const uint32_t layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_HND;
+        const int status = attn_dense_cache_shape(&in->p, layout, in->block_size,
+                                                  num_blocks != 0 ? num_blocks : in->p.num_blocks, &full, error);
+        if (status != ATTN_OK) return status;
+    }
+    const uint32_t size = shape->struct_size;
+    memcpy(shape, &full, size < sizeof full ? size : sizeof full);
+    shape->struct_size = size;
+    return ATTN_OK;
+}
+
+int cpu_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
+    (void)error;
+    attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 64};
+    full.metadata_bytes = in->metadata_bytes;
+    full.workspace_bytes = in->workspace_bytes;
+    const uint32_t size = needed->struct_size;
+    memcpy(needed, &full, size < sizeof full ? size : sizeof full);
+    needed->struct_size = size;
+    return ATTN_OK;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The descriptor of the cpu plugin: one backend, CPU_ATTN, its capabilities and its options. */
+#include "cpu_instance.h"
+
+#ifndef ATTN_BUILD_ID
+#define ATTN_BUILD_ID ""
+#endif
+
+static const attn_range_t head_sizes[] = {{1, 1024, 1}};
+
+const attn_capabilities_t cpu_capabilities = {
+    .struct_size = sizeof(attn_capabilities_t),
+    .graph_support = ATTN_GRAPH_NEVER,
+    .roles = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) |
+             ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MM_ENCODER),
+    .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),
+    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),
+    .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16) |
+                       ATTN_BIT(ATTN_KV_FLOAT32) | ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_E5M2) |
+                       ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD) | ATTN_BIT(ATTN_KV_FP8_PER_TOKEN_HEAD),
+    .features = ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SINK |
+                ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNKED_LOCAL | ATTN_F_CHUNK_LOOKBACK |
+                ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_QQ_BIAS | ATTN_F_DIFF_KV |
+                ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY | ATTN_F_SEPARATE_KV | ATTN_F_CASCADE |
+                ATTN_F_STATIC_SINK | ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE,
+    .device_types = ATTN_BIT(kDLCPU),
+    .head_sizes = head_sizes,
+    .num_head_sizes = 1,
+    .head_sizes_v = head_sizes,
+    .num_head_sizes_v = 1,
+    .preferred_block_size = 16,
+    .query_len_support = ATTN_QUERY_LEN_VARLEN,
+    .spec_as_decode = 1,
+};
+
+const attn_option_spec_t cpu_options[CPU_NUM_OPTIONS] = {
+    [CPU_OPTION_LEVEL] = {.struct_size = sizeof(attn_option_spec_t),
+                          .type = ATTN_OPTION_ENUM,
+                          .name = "level",
+                          .doc = "instruction set: auto takes the best that this CPU has; naming one that it lacks is an error",
+                          .default_value = "auto",
+                          .choices = "auto generic avx2 avx512 avx512bf16"},
+    [CPU_OPTION_NUM_THREADS] = {.struct_size = sizeof(attn_option_spec_t),
+                                .type = ATTN_OPTION_INT,
+                                .name = "num_threads",
+                                .doc = "threads of a call; 0 takes what OpenMP would give when the instance is opened",
+                                .default_value = "0",
+                                .min_int = 0,
+                                .max_int = 1024},
+};
+
+static const attn_backend_ops_t cpu_ops = {
+    .struct_size = sizeof(attn_backend_ops_t),
+    .supports_combination = cpu_supports,
+    .open = cpu_open,
+    .close = cpu_close,
+    .kv_cache_shape = cpu_kv_cache_shape,
+    .space_needed = cpu_space_needed,
+    .build_metadata = cpu_build_metadata,
+    .update_block_table = cpu_update_block_table,
+    .update_kv_cache = cpu_update_kv_cache,
+    .forward = cpu_forward,
+};
+
+static const attn_backend_t cpu_backend = {
+    .struct_size = sizeof(attn_backend_t),
+    .name = "CPU_ATTN",
+    .doc = "fast attention on CPUs: AVX-512, AVX2 or plain vectors, chosen at run time; OpenMP threads",
+    .capabilities = &cpu_capabilities,
+    .ops = &cpu_ops,
+};
+
+static const attn_backend_t *const cpu_backends[] = {&cpu_backend};
+
+ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
+    .magic = ATTN_PLUGIN_MAGIC,
+    .struct_size = sizeof(attn_plugin_t),
+    .abi_major = ATTN_ABI_MAJOR,
+    .abi_minor = ATTN_ABI_MINOR,
+    .name = "cpu",
+    .version = "0.1.0",
+    .vendor = "libattn",
+    .license = "Apache-2.0",
+    .build_id = ATTN_BUILD_ID,
+    .num_backends = 1,
+    .num_options = CPU_NUM_OPTIONS,
+    .backends = cpu_backends,
+    .options = cpu_options,
+};
