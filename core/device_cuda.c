@@ -61,7 +61,7 @@ static int fill_device(const struct driver *d, int32_t ordinal, attn_device_t *d
 }
 
 int attni_cuda_device(int32_t ordinal, attn_device_t *device, int32_t *count, attn_error_t *error) {
-    struct driver d;
+    struct driver d = {0};
     int devices = 0, status;
     *count = 0;
     int code = open_driver(&d, error);

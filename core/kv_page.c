@@ -74,7 +74,7 @@ int attn_kv_spec_page_bytes(const attn_kv_spec_t *spec, int64_t *bytes, attn_err
     if (s.dtype < ATTN_DTYPE_FLOAT32 || s.dtype > ATTN_DTYPE_FLOAT64)
         return attn_fail(error, ATTN_E_INVALID, "dtype", "dtype is %u; it must be one of ATTN_DTYPE_*",
                          (unsigned)s.dtype);
-    int64_t ratio = s.compress_ratio != 0 ? s.compress_ratio : 1, row, page;
+    int64_t ratio = s.compress_ratio != 0 ? s.compress_ratio : 1, row = 0, page = 0;
     if (s.block_size % ratio != 0)
         return attn_fail(error, ATTN_E_INVALID, "compress_ratio", "compress_ratio %lld does not divide block_size %u",
                          (long long)ratio, (unsigned)s.block_size);

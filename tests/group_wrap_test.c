@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layer families on a backend that knows none of them: the core's rewritten batches against attention written down
+ * here with the family's own mask (semantics 2.1, 2.4, 2.11).
+ */
+#include "layer_testing.h"
+
+enum { HEADS = 2, D = 8, BS = 4, BLOCKS = 64, MAX_TOKENS = 64, SINK = 4 };
+
+static uint64_t state;
+
+static int pick(int low, int high) {
+    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return low + (int)((state >> 33) % (uint64_t)(high - low + 1));
+}
+
+/* One request: its keys in order of position, and its blocks. */
+struct request {
+    int query_len, seq_len, encoder_len;
+    float k[MAX_TOKENS][D], v[MAX_TOKENS][D];
+    int32_t blocks[MAX_TOKENS / BS];
+};
+
+struct world {
+    struct request r[4];
+    int n, tokens;
+    float q[MAX_TOKENS * 4][HEADS][D], out[MAX_TOKENS * 4][HEADS][D];
+    float cache[BLOCKS][BS][1][2 * D]; /* NHD: the fake's layout, logical (nb, Hkv, bs, content) */
+    int32_t starts[5], lens[4], encoder_lens[4], table[4][MAX_TOKENS / BS];
+};
+
+static struct tensor tq, tout, tcache, ttable, tlens;
+
+static const DLTensor *cache_tensor(struct world *w) {
+    tensor(&tcache, w->cache, ATTN_DTYPE_FLOAT32, 4, BLOCKS, 1, BS, 2 * D);
+    return &tcache.t;
+}
+
+/* Requests with random lengths, their keys written where the table says; everything else in the cache is NaN. */
+static void make_world(struct world *w, int cross) {
+    int next = 2; /* block 0 is the null block, block 1 belongs to the sink */
+    memset(w, 0, sizeof *w);
+    for (size_t i = 0; i < sizeof w->cache / sizeof(float); i++) ((float *)w->cache)[i] = NAN;
+    w->n = pick(1, 4);
+    for (int i = 0; i < w->n; i++) {
+        struct request *r = &w->r[i];
+        r->seq_len = pick(0, 40);
+        r->query_len = r->seq_len ? pick(pick(0, 1), r->seq_len) : 0;
+        if (w->tokens + r->query_len > MAX_TOKENS) r->query_len = 0;
+        r->encoder_len = pick(0, 40);
+        int keys = cross ? r->encoder_len : r->seq_len;
+        fill(&r->k[0][0], MAX_TOKENS * D, (uint64_t)pick(1, 1 << 30));
+        fill(&r->v[0][0], MAX_TOKENS * D, (uint64_t)pick(1, 1 << 30));
+        for (int b = 0; b < MAX_TOKENS / BS; b++) w->table[i][b] = -7; /* never to be read */
+        for (int b = 0; b < (keys + BS - 1) / BS; b++) w->table[i][b] = r->blocks[b] = next++;
+        for (int k = 0; k < keys; k++) {
+            memcpy(w->cache[r->blocks[k / BS]][k % BS][0], r->k[k], sizeof r->k[k]);
+            memcpy(w->cache[r->blocks[k / BS]][k % BS][0] + D, r->v[k], sizeof r->v[k]);
+        }
+        w->starts[i + 1] = w->starts[i] + r->query_len;
+        w->lens[i] = r->seq_len;
+        w->encoder_lens[i] = r->encoder_len;
+        w->tokens += r->query_len;
+    }
+    fill(&w->q[0][0][0], sizeof w->q / sizeof(float), (uint64_t)pick(1, 1 << 30));
+    memset(w->out, 0x7f, sizeof w->out);
+}
+
+/* One query over the keys from `low` to `high` and, before them, the sink tokens. */
+static void expect(const struct world *w, const struct request *r, int t, int h, int low, int high, const float *sink_k,
+                   const float *sink_v, int sinks, double *want) {
+    double sum = 0, acc[D] = {0};
+    for (int k = low - sinks; k < high; k++) {
+        const float *key = k < low ? sink_k + (k - low + sinks) * D : r->k[k], *value = k < low ? sink_v + (k - low + sinks) * D : r->v[k];
+        double s = 0;
+        for (int d = 0; d < D; d++) s += (double)w->q[t][h][d] * key[d];
+        s = exp(0.5 * s);
+        sum += s;
+        for (int d = 0; d < D; d++) acc[d] += s * value[d];
+    }
+    for (int d = 0; d < D; d++) want[d] = sum > 0 ? acc[d] / sum : 0;
+}
+
+static attn_batch_t batch_of(struct world *w) {
+    ATTN_INIT(attn_batch_t, b);
+    b.num_reqs = w->n;
+    b.num_actual_tokens = w->tokens;
+    b.query_start_loc_host = w->starts;
+    b.seq_lens_host = w->lens;
+    b.block_table = tensor(&ttable, w->table, ATTN_DTYPE_INT32, 2, 4, MAX_TOKENS / BS, 0, 0);
+    return b;
+}
+
+static attn_forward_t args_of(struct world *w) {
+    ATTN_INIT(attn_forward_t, a);
+    a.query = tensor(&tq, w->q, ATTN_DTYPE_FLOAT32, 3, MAX_TOKENS * 4, HEADS, D, 0);
+    a.output = tensor(&tout, w->out, ATTN_DTYPE_FLOAT32, 3, MAX_TOKENS * 4, HEADS, D, 0);
+    a.kv_cache = cache_tensor(w);
+    return a;
+}
+
+static int wrong(const struct world *w, int t, int h, const double *want) {
+    int bad = 0;
+    for (int d = 0; d < D; d++) bad += !(fabs((double)w->out[t][h][d] - want[d]) < 1e-5);
+    return bad;
+}
+
+enum family { CHUNKED, CROSS, STATIC_SINK };
+
+static int run_once(attn_group_t *g, attn_layer_t *layer, const struct buffers *buf, enum family family, int chunk,
+                    const float *sink_k, const float *sink_v) {
+    static struct world w;
+    attn_error_t error = ERROR_INIT;
+    make_world(&w, family == CROSS);
+    attn_batch_t b = batch_of(&w);
+    if (family == CROSS) {
+        b.encoder_seq_lens_host = w.encoder_lens;
+        b.encoder_seq_lens = tensor(&tlens, w.encoder_lens, ATTN_DTYPE_INT32, 1, w.n, 0, 0, 0);
+    }
+    attn_forward_t a = args_of(&w);
+    if (attn_group_build_metadata(g, &b, &buf->space, NULL, &error) || attn_layer_forward(layer, &a, &buf->space, NULL, &error)) {
+        diag("%s: %s", error.param, error.text);
+        return 1;
+    }
+    int bad = 0;
+    for (int i = 0; i < w.n; i++) {
+        const struct request *r = &w.r[i];
+        for (int t = w.starts[i]; t < w.starts[i + 1]; t++) {
+            int q = r->seq_len - r->query_len + (t - w.starts[i]); /* absolute position */
+            int low = family == CHUNKED ? q / chunk * chunk : 0, high = family == CROSS ? r->encoder_len : q + 1;
+            for (int h = 0; h < HEADS; h++) {
+                double want[D];
+                expect(&w, r, t, h, low, high, sink_k, sink_v, family == STATIC_SINK ? SINK : 0, want);
+                bad += wrong(&w, t, h, want);
+            }
+        }
+    }
+    return bad;
+}
+
+static void test_chunked(attn_context_t *context) {
+    for (int chunk = BS; chunk <= 4 * BS; chunk += BS) {
+        attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+        p.chunk_size = (uint32_t)chunk;
+        p.num_blocks = BLOCKS;
+        attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+        attn_layer_t *layer = NULL;
+        attn_error_t error = ERROR_INIT;
+        struct buffers buf = take_buffers(g);
+        is_int(attn_layer_create(g, "chunked", NULL, &layer, &error), ATTN_OK, "layer of chunks of %d", chunk);
+        is_str(attn_layer_kind_name(attn_layer_kind(layer)), "ChunkedLocalAttention", "kind");
+        is_int(fake_log_of(g)->problem.chunk_size, 0, "the backend sees no chunks");
+        int bad = 0;
+        for (int i = 0; i < 60; i++) bad += run_once(g, layer, &buf, CHUNKED, chunk, NULL, NULL);
+        is_int(bad, 0, "chunks of %d: 60 batches as masked attention", chunk);
+        is_int(fake_log_of(g)->table_columns, chunk / BS, "rows of a chunk's blocks");
+        attn_layer_destroy(layer);
+        attn_group_close(g);
+        free(buf.memory);
+    }
+}
+
+static void test_cross(attn_context_t *context) {
+    attn_problem_t p = small_problem(ATTN_ROLE_ENCODER_DECODER);
+    p.num_blocks = BLOCKS;
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    attn_layer_t *layer = NULL;
+    attn_error_t error = ERROR_INIT;
+    struct buffers buf = take_buffers(g);
+    is_int(attn_layer_create(g, "cross", NULL, &layer, &error), ATTN_OK, "cross layer");
+    int bad = 0;
+    for (int i = 0; i < 100; i++) bad += run_once(g, layer, &buf, CROSS, 0, NULL, NULL);
+    is_int(bad, 0, "100 batches over all encoder keys");
+    is_int(fake_log_of(g)->has_encoder_lens, 0, "encoder lengths stand in seq_lens alone");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    free(buf.memory);
+}
+
+static void test_sink(attn_context_t *context) {
+    float k[SINK][1][D], v[SINK][1][D];
+    struct tensor tk, tv;
+    fill(&k[0][0][0], SINK * D, 5);
+    fill(&v[0][0][0], SINK * D, 6);
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.static_sink_len = SINK;
+    p.num_blocks = BLOCKS;
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    attn_layer_t *layer = NULL;
+    attn_error_t error = ERROR_INIT;
+    struct buffers buf = take_buffers(g);
+    is_int(attn_layer_create(g, "sink", NULL, &layer, &error), ATTN_E_INVALID, "a sink layer without sink tokens");
+    is_str(error.param, "sink_key", "names sink_key");
+    ATTN_INIT(attn_layer_options_t, o);
+    o.sink_key = tensor(&tk, k, ATTN_DTYPE_FLOAT32, 3, SINK, 1, D, 0);
+    o.sink_value = tensor(&tv, v, ATTN_DTYPE_FLOAT32, 3, SINK, 1, D, 0);
+    is_int(attn_layer_create(g, "sink", &o, &layer, &error), ATTN_OK, "sink layer");
+    is_int(attn_group_problem(g)->static_sink_len, SINK, "the engine's problem keeps its sink");
+    is_int(fake_log_of(g)->problem.static_sink_len, 0, "the backend sees none");
+    is_int(fake_log_of(g)->problem.max_model_len, 64 + SINK, "but longer sequences");
+    int bad = run_once(g, layer, &buf, STATIC_SINK, 0, &k[0][0][0], &v[0][0][0]);
+    is_int(bad, 0, "the first forward writes the sink tokens and sees them");
+    is_int(fake_log_of(g)->cache_updates, 1, "with one cache write");
+    is_int(fake_log_of(g)->update_slots[0], BS, "from slot bs on");
+    static struct world w;
+    make_world(&w, 0);
+    attn_forward_t a = args_of(&w);
+    attn_batch_t b = batch_of(&w);
+    attn_group_build_metadata(g, &b, &buf.space, NULL, &error);
+    attn_layer_forward(layer, &a, &buf.space, NULL, &error);
+    is_int(fake_log_of(g)->cache_updates, 2, "another cache is written, too");
+    attn_layer_forward(layer, &a, &buf.space, NULL, &error);
+    is_int(fake_log_of(g)->cache_updates, 2, "the same one only once");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    free(buf.memory);
+}
+
+/* What cannot be rewritten is refused when the group is opened. */
+static void test_refusals(attn_context_t *context) {
+    attn_device_t d = cpu();
+    attn_group_t *g = NULL;
+    attn_error_t error = ERROR_INIT;
+    const struct {
+        const char *what, *param;
+        uint64_t features;
+        uint32_t chunk, sink;
+    } cases[] = {{"chunks with spans", "chunk_size", ATTN_F_MM_PREFIX, 8, 0},
+                 {"chunks in a graph", "chunk_size", ATTN_F_CAPTURE, 8, 0},
+                 {"chunks with sink tokens", "chunk_size", 0, 8, 4},
+                 {"sink tokens with spans", "static_sink_len", ATTN_F_MM_PREFIX, 0, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+        p.features = cases[i].features;
+        p.chunk_size = cases[i].chunk;
+        p.static_sink_len = cases[i].sink;
+        is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_UNSUPPORTED, "%s", cases[i].what);
+        is_str(error.param, cases[i].param, "names it");
+    }
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.chunk_size = 8;
+    g = open_group(context, &p, "FAKE_PLAIN");
+    struct buffers buf = take_buffers(g);
+    static struct world w;
+    make_world(&w, 0);
+    attn_batch_t b = batch_of(&w);
+    b.flags = ATTN_BATCH_CAPTURE;
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), w.n ? ATTN_E_UNSUPPORTED : ATTN_OK, "no capture of chunks");
+    b.flags = 0;
+    buf.space.host_bytes--;
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_SPACE, "room for rewriting is needed");
+    is_str(error.param, "host", "in the host buffer");
+    attn_group_close(g);
+    free(buf.memory);
+}
+
+/* Two batches in two spaces: each forward sees its own rewritten tables. */
+static void test_two_spaces(attn_context_t *context) {
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.chunk_size = 8;
+    p.num_blocks = BLOCKS;
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    attn_layer_t *layer = NULL;
+    attn_error_t error = ERROR_INIT;
+    static struct world w[2];
+    struct buffers buf[2] = {take_buffers(g), take_buffers(g)};
+    int bad = attn_layer_create(g, "two", NULL, &layer, &error);
+    for (int i = 0; i < 2; i++) {
+        make_world(&w[i], 0);
+        attn_batch_t b = batch_of(&w[i]);
+        bad += attn_group_build_metadata(g, &b, &buf[i].space, NULL, &error) != ATTN_OK;
+    }
+    for (int i = 0; i < 2; i++) {
+        attn_forward_t a = args_of(&w[i]);
+        bad += attn_layer_forward(layer, &a, &buf[i].space, NULL, &error) != ATTN_OK;
+        for (int r = 0; r < w[i].n; r++)
+            for (int t = w[i].starts[r]; t < w[i].starts[r + 1]; t++) {
+                double want[D];
+                int q = w[i].lens[r] - w[i].r[r].query_len + t - w[i].starts[r];
+                expect(&w[i], &w[i].r[r], t, 1, q / 8 * 8, q + 1, NULL, NULL, 0, want);
+                bad += wrong(&w[i], t, 1, want);
+            }
+    }
+    is_int(bad, 0, "two spaces at once");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    free(buf[0].memory);
+    free(buf[1].memory);
+}
+
+int main(void) {
+    state = tap_seed();
+    attn_context_t *context = fake_context("");
+    test_chunked(context);
+    test_cross(context);
+    test_sink(context);
+    test_refusals(context);
+    test_two_spaces(context);
+    attn_context_destroy(context);
+    remove_fake();
+    return tap_done();
+}
