@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Writes wgmma_sm90.cuh to standard output: one inline function per (form, N, type) of wgmma.mma_async m64nNk16.
+# Writes wgmma_sm90.cuh to standard output: one inline function per (form, N, type) of wgmma.mma_async m64nNk16; include ptx_sm80.cuh before it.
 # Forms: ssz = both operands in shared memory, D = A*B (write-only D: the old accumulator is not an input, so the
 # compiler need not keep it alive); ss = D += A*B; rs = A from registers, B MN-major (V), D += A*B.
 set -eu
@@ -10,7 +10,7 @@ function decl(form, n, dt, tail) {
     printf "template <> struct wgmma_%s<%d, %s> {\n    static ATTN_DEV void run(float (&d)[%d], %s) {\n", form, n, dt, n / 2, tail }
 BEGIN {
     print "/* Written by gen_wgmma.sh; do not edit. */"
-    print "#ifndef ATTN_WGMMA_SM90_CUH\n#define ATTN_WGMMA_SM90_CUH\n#include \"ptx_sm80.cuh\"\nnamespace attn_cuda {"
+    print "#ifndef ATTN_WGMMA_SM90_CUH\n#define ATTN_WGMMA_SM90_CUH\nnamespace attn_cuda {"
     print "template <int N, int DT> struct wgmma_ssz;\ntemplate <int N, int DT> struct wgmma_ss;\ntemplate <int N, int DT> struct wgmma_rs;"
     split("64 72 80 96 112 128 160 176 192 256", ns, " "); split("f16 bf16", ts, " "); dt["f16"] = "DT_F16"; dt["bf16"] = "DT_BF16"
     for (a = 1; a in ns; a++) for (b = 1; b in ts; b++) {

@@ -176,10 +176,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
         }
     }
     const float kscale = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f;
-    const float c = p.scale * kscale * LOG2E;
-    const bool feature = p.soft_cap > 0.f || p.alibi != nullptr;
-    const float cap_log2 = p.soft_cap > 0.f ? p.soft_cap * LOG2E : 0.f;
-    const float over_cap = p.soft_cap > 0.f ? p.scale * kscale / p.soft_cap : 0.f;
+    const score_features features(p, kscale);
 
     float o[NT][MT][4], m[NT][2], l[NT][2];
 #pragma unroll
@@ -229,19 +226,15 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
             }
         }
         const int tok0 = t0 + b * 16, tok = tok0 + g;
-        if (!feature) {
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            features.apply(s[n]);
+        if (p.alibi) {
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    s[n][i] *= c;
-        } else {
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    s[n][i] = feature_score(s[n][i], c, cap_log2, over_cap, slope[n][i & 1],
-                                            tok + (i >> 1) * 8 - row_pos[n][i & 1]);
+                    s[n][i] = fmaf(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - row_pos[n][i & 1]), s[n][i]);
         }
         if (tok0 < lo_last || tok0 + 16 > hi_first || tok0 + 16 > t1) {
 #pragma unroll

@@ -7,7 +7,9 @@ const flash_class flash_decode_classes[] = {{64, 64}, {96, 96}, {128, 128}, {192
 const int flash_num_decode_classes = sizeof(flash_decode_classes) / sizeof(flash_decode_classes[0]);
 
 /* Head sizes of the wgmma kernel. Sizes between classes run padded, except 72 and 80, which vision models use. */
-const flash_class flash_sm90_classes[] = {{64, 64}, {72, 72}, {80, 80}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
+const flash_sm90_class flash_sm90_classes[] = {
+    {{64, 64}, 3, 128, 2}, {{72, 72}, 3, 128, 2},   {{80, 80}, 3, 112, 2},  {{96, 96}, 3, 112, 2},
+    {{128, 128}, 2, 128, 2}, {{192, 128}, 2, 128, 1}, {{192, 192}, 2, 96, 1}, {{256, 256}, 2, 80, 1}};
 const int flash_num_sm90_classes = sizeof(flash_sm90_classes) / sizeof(flash_sm90_classes[0]);
 
 int flash_class_of(const flash_class *classes, int n, int dk, int dv) {
@@ -66,9 +68,41 @@ int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decod
     return 0;
 }
 
+/* A page box brings whole 64-column chunks at once, so a head size that ends inside the second or a later chunk of a
+ * class made of whole chunks cannot be filled with zeros there; contiguous keys and classes like 80 can. */
+static int box_fits(int size, int of_class, int paged) {
+    return !paged || of_class % 64 != 0 || of_class == 64 || size == of_class;
+}
+
+static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
+    if (s->force_sm80 || d->major != 9 || s->kv_dtype != s->q_dtype)
+        return -1;
+    int best = -1, best_size = 0, paged = s->page_size != 0;
+    for (int i = 0; i < flash_num_sm90_classes; i++) {
+        const flash_class *k = &flash_sm90_classes[i].dim;
+        if (s->head_size <= k->dk && s->head_size_v <= k->dv && box_fits(s->head_size, k->dk, paged) &&
+            box_fits(s->head_size_v, k->dv, paged) && (best < 0 || k->dk + k->dv < best_size)) {
+            best = i;
+            best_size = k->dk + k->dv;
+        }
+    }
+    if (best < 0)
+        return -1;
+    const flash_sm90_class *k = &flash_sm90_classes[best];
+    int rows = 64 * k->warpgroups, kc = (k->dim.dk + 63) / 64, vc = (k->dim.dv + 63) / 64;
+    c->kind = FLASH_PREFILL_SM90;
+    c->class_index = best;
+    c->packed = 0;
+    c->block_rows = rows;
+    c->smem_bytes = 128 * (k->q_buffers * rows * kc + 2 * k->block_keys * (kc + vc)) + 1536;
+    return c->smem_bytes + 1024 <= d->smem_optin ? 0 : -1;
+}
+
 int flash_choose_prefill(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
     if (!shape_is_served(s) || d->major < 8)
         return -1;
+    if (choose_sm90(s, d, c) == 0)
+        return 0;
     int index = flash_class_of(flash_decode_classes, flash_num_decode_classes, s->head_size, s->head_size_v);
     if (index < 0)
         return -1;

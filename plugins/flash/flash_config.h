@@ -48,6 +48,14 @@ typedef struct flash_prefill_config {
 typedef struct flash_class {
     int16_t dk, dv;
 } flash_class;
+typedef struct flash_sm90_class {
+    flash_class dim;
+    int16_t warpgroups; /* of 64 query rows */
+    int16_t block_keys;
+    int16_t q_buffers;
+} flash_sm90_class;
+extern const flash_sm90_class flash_sm90_classes[];
+extern const int flash_num_sm90_classes;
 extern const flash_class flash_decode_classes[];
 extern const int flash_num_decode_classes;
 

@@ -17,9 +17,19 @@ typedef int (*flash_prefill_func_t)(const flash_params *, const flash_prefill_co
 flash_decode_func_t flash_decode_instance(int kv_dtype, int class_index);
 flash_prefill_func_t flash_prefill_sm80_instance(int kv_dtype, int class_index);
 
-/* The prefill kernel that `config` names. params NULL: prepare only. num_sms bounds the grid of persistent kernels. */
+/* What a launch needs beyond its parameters; made once per instance. */
+typedef struct flash_runtime {
+    int32_t num_sms;
+    void *encode_tiled; /* cuTensorMapEncodeTiled, NULL below sm_90 */
+} flash_runtime;
+
+/* Error numbers of our own, beside cudaError_t: a tensor that TMA cannot address. */
+enum { FLASH_E_MAP_Q = -1, FLASH_E_MAP_K = -2, FLASH_E_MAP_V = -3 };
+
+int flash_runtime_init(flash_runtime *runtime, int num_sms, int needs_tensor_maps);
+/* The prefill kernel that `config` names. params NULL: prepare only. */
 int flash_run_prefill(const flash_params *params, const flash_shape *shape, const flash_prefill_config *config,
-                      int num_tiles, int num_sms, void *stream);
+                      int num_tiles, const flash_runtime *runtime, void *stream);
 int flash_combine(const flash_params *params, int num_splits, void *stream);
 int flash_write_cache(const flash_write_params *params, void *stream);
 int flash_merge(const flash_merge_params *params, void *stream);

@@ -77,6 +77,9 @@ typedef struct flash_params {
     int32_t max_rows;                  /* query rows (tokens * num_q_heads) of the longest decode request */
     int32_t seq_offset;                /* added to the list's seq: kernels may serve a part of the batch */
     int32_t num_slots;
+    int64_t q_rows;   /* rows of q that exist */
+    int64_t kv_rows;  /* rows of contiguous k and v */
+    int64_t num_pages; /* pages of the cache */
     float scale;    /* softmax scale, natural units */
     float soft_cap; /* 0: off */
 } flash_params;

@@ -55,11 +55,28 @@ struct pager {
     ATTN_DEV int offset(int token) const { return shift >= 0 ? token & (size - 1) : token % size; }
 };
 
-/* Scale, soft cap and ALiBi of one score, in base-2 units (semantics 2.9: cap before ALiBi, ALiBi on k - q). */
-ATTN_DEV float feature_score(float s, float scale_log2, float cap_log2, float scale_over_cap, float slope_log2, int rel) {
-    float x = cap_log2 != 0.f ? cap_log2 * tanh_f32(s * scale_over_cap) : s * scale_log2;
-    return fmaf(slope_log2, (float)rel, x);
-}
+/* From dot products to scores in base-2 units (semantics 2.9: scale, soft cap, then ALiBi on k - q). The branches are
+ * outside the loops over a tile's elements; `rel(i)` is the key position minus the query position. */
+struct score_features {
+    float scale_log2, cap_log2, scale_over_cap;
+    ATTN_DEV score_features(const flash_params &p, float kscale) {
+        bool cap = p.soft_cap > 0.f;
+        scale_log2 = p.scale * kscale * LOG2E;
+        cap_log2 = cap ? p.soft_cap * LOG2E : 0.f;
+        scale_over_cap = cap ? p.scale * kscale / p.soft_cap : 0.f;
+    }
+    template <int N> ATTN_DEV void apply(float (&s)[N]) const {
+        if (cap_log2 != 0.f) {
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                s[i] = cap_log2 * tanh_f32(s[i] * scale_over_cap);
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                s[i] *= scale_log2;
+        }
+    }
+};
 
 /* 16-bit output of two neighbours. */
 ATTN_DEV uint32_t pack2_as(int dtype, float lo, float hi) {

@@ -115,10 +115,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     visible_keys(p, sv, min(rows - 1, row0 + warp * MT * 16) / p.group, unused, warp_hi);
     visible_keys(p, sv, min(rows - 1, row0 + warp * MT * 16 + MT * 16 - 1) / p.group, warp_lo, unused);
     const float kscale = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f;
-    const float c = p.scale * kscale * LOG2E;
-    const bool feature = p.soft_cap > 0.f || p.alibi != nullptr;
-    const float cap_log2 = p.soft_cap > 0.f ? p.soft_cap * LOG2E : 0.f;
-    const float over_cap = p.soft_cap > 0.f ? p.scale * kscale / p.soft_cap : 0.f;
+    const score_features features(p, kscale);
 
     float o[MT][DV / 8][4];
 #pragma unroll
@@ -166,16 +163,15 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
         const bool partial = k0 < warp_lo || k0 + BN > warp_hi;
 #pragma unroll
         for (int t = 0; t < MT; t++) {
+            features.apply(reinterpret_cast<float(&)[BN / 2]>(s[t]));
+            if (p.alibi) {
 #pragma unroll
-            for (int j = 0; j < BN / 8; j++)
+                for (int j = 0; j < BN / 8; j++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    if (feature)
-                        s[t][j][i] = feature_score(s[t][j][i], c, cap_log2, over_cap, slope[t][i >> 1],
-                                                   k0 + j * 8 + 2 * q + (i & 1) - row_pos[t][i >> 1]);
-                    else
-                        s[t][j][i] *= c;
-                }
+                    for (int i = 0; i < 4; i++)
+                        s[t][j][i] = fmaf(slope[t][i >> 1], (float)(k0 + j * 8 + 2 * q + (i & 1) - row_pos[t][i >> 1]),
+                                          s[t][j][i]);
+            }
             if (partial) {
 #pragma unroll
                 for (int j = 0; j < BN / 8; j++)

@@ -48,6 +48,7 @@ static double from16(uint16_t x, int bf16) {
 }
 
 static flash_device device;
+static flash_runtime runtime;
 static std::mt19937_64 rng;
 
 static std::vector<uint16_t> random16(size_t n, int bf16, bool extreme) {
@@ -123,6 +124,7 @@ static void run_case(const test_case &c) {
     p.k_scale = e4m3 ? device_copy(ks) : nullptr;
     p.v_scale = e4m3 ? device_copy(vs) : nullptr;
     p.scale_stride = c.per_head;
+    p.q_rows = T, p.kv_rows = keys, p.num_pages = pages;
     const int64_t pad = 8, canary = 64;
     p.out_head = dv, p.out_token = (int64_t)c.hq * dv + pad;
     std::vector<uint16_t> out((size_t)T * p.out_token + 2 * canary, 0xffff);
@@ -199,8 +201,8 @@ static void run_case(const test_case &c) {
         if (plan.counts.num_splits)
             CK(flash_combine(&p, plan.counts.num_splits, 0));
     }
-    if (plan.counts.num_tiles)
-        CK(flash_run_prefill(&p, &shape, &pc, plan.counts.num_tiles, device.num_sms, 0));
+    CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
+    CK(flash_run_prefill(&p, &shape, &pc, plan.counts.num_tiles, &runtime, 0));
     CK(cudaDeviceSynchronize());
 
     oracle_args a = {};
@@ -352,6 +354,7 @@ int main() {
     CK(cudaGetDeviceProperties(&prop, 0));
     device = {prop.major, prop.minor, prop.multiProcessorCount, (int)prop.sharedMemPerBlockOptin,
               (int)prop.sharedMemPerMultiprocessor};
+    CK(flash_runtime_init(&runtime, device.num_sms, device.major == 9));
     uint64_t seed = tap_seed();
     const char *only = getenv("FLASH_TEST_ONLY");
     auto cases = all_cases();

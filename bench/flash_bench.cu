@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, E1 vision, C1 cache write, L1 one
+ * token), below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after 200 ms of the same load),
+ * beside this run's own read ceiling. One line a row: name, us, rate. Usage: flash_bench [text that the name contains] */
+#include "flash_launch.h"
+#include "flash_plan.h"
+
+#include <algorithm>
+#include <functional>
+#include <math.h>
+#include <random>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#define CK(x)                                                                                                          \
+    do {                                                                                                               \
+        cudaError_t e_ = (cudaError_t)(x);                                                                             \
+        if (e_ != cudaSuccess) {                                                                                       \
+            fprintf(stderr, "%s, line %d: %s\n", #x, __LINE__, cudaGetErrorString(e_));                                \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static flash_device device;
+static flash_runtime runtime;
+static const char *filter;
+static cudaStream_t stream;
+static cudaEvent_t ev0, ev1;
+static uint8_t *pool; /* K and V, shared by all rows */
+static const size_t POOL = (size_t)64 * 8192 * 32 * 256 * 2 + (1 << 20);
+static uint16_t *qbuf, *obuf;
+
+__global__ void fill_normal(uint16_t *p, size_t n, uint32_t seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t x = (uint32_t)i * 2654435761u + seed, y;
+        x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
+        y = x * 0x9E3779B1u + 0x85ebca6bu, y ^= y >> 15, y *= 0x2c1b3c6du, y ^= y >> 13;
+        float f = sqrtf(-2.f * logf(((x >> 8) + 1) * (1.f / 16777217.f))) * cospif(2.f * (y >> 8) * (1.f / 16777216.f));
+        p[i] = (uint16_t)(__float_as_uint(f) >> 16);
+    }
+}
+/* normal values as e4m3: truncate an f32 into 1-4-3 bits, good enough for timing */
+__global__ void fill_e4m3(uint8_t *p, size_t n) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t x = (uint32_t)i * 2654435761u + 7;
+        x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15;
+        p[i] = (uint8_t)((x & 0x80) | (0x28 + (x & 0x1f)));
+    }
+}
+__global__ void read_sum(const uint4 *p, size_t n, uint32_t *out) {
+    uint32_t s = 0;
+    size_t i = (blockIdx.x * (size_t)blockDim.x) * 4 + threadIdx.x;
+    for (; i + 3 * blockDim.x < n; i += (size_t)gridDim.x * blockDim.x * 4) {
+        uint4 a = __ldcs(p + i), b = __ldcs(p + i + blockDim.x), c = __ldcs(p + i + 2 * blockDim.x),
+              d = __ldcs(p + i + 3 * blockDim.x);
+        s += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+    }
+    if (s == 0x12345678)
+        *out = s;
+}
+
+static bool wanted(const std::string &name) { return !filter || name.find(filter) != std::string::npos; }
+
+/* us per launch, burst and sustained */
+static void time_it(const std::function<void(int)> &launch, double &burst, double &sustained) {
+    launch(0);
+    CK(cudaStreamSynchronize(stream));
+    auto graph_of = [&](int n) {
+        cudaGraph_t g;
+        cudaGraphExec_t e;
+        CK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+        for (int i = 0; i < n; i++)
+            launch(i);
+        CK(cudaStreamEndCapture(stream, &g));
+        CK(cudaGraphInstantiate(&e, g, 0));
+        CK(cudaGraphDestroy(g));
+        return e;
+    };
+    auto replay = [&](cudaGraphExec_t e, int n) {
+        float ms;
+        CK(cudaEventRecord(ev0, stream));
+        for (int i = 0; i < n; i++)
+            CK(cudaGraphLaunch(e, stream));
+        CK(cudaEventRecord(ev1, stream));
+        CK(cudaEventSynchronize(ev1));
+        CK(cudaEventElapsedTime(&ms, ev0, ev1));
+        return (double)ms * 1e3;
+    };
+    cudaGraphExec_t one = graph_of(16);
+    replay(one, 1);
+    double us = replay(one, 1) / 16;
+    CK(cudaGraphExecDestroy(one));
+    int per = std::max(1, std::min(512, (int)(2000 / us)));
+    cudaGraphExec_t g = graph_of(per);
+    replay(g, 1);
+    usleep(120000);
+    std::vector<double> t;
+    for (double sum = 0; sum < 12000 && t.size() < 12;) {
+        double x = replay(g, 1);
+        sum += x;
+        t.push_back(x / per);
+    }
+    std::sort(t.begin(), t.end());
+    burst = t[t.size() / 2];
+    replay(g, (int)(200000 / (us * per)) + 1);
+    t.clear();
+    int chunk = std::max(1, (int)(20000 / (us * per)));
+    for (int i = 0; i < 13; i++)
+        t.push_back(replay(g, chunk) / (chunk * per));
+    std::sort(t.begin(), t.end());
+    sustained = t[t.size() / 2];
+    CK(cudaGraphExecDestroy(g));
+}
+
+static double read_ceiling = 4663;
+
+static void report(const std::string &name, double flops, double bytes, double burst, double sustained) {
+    if (flops > 0)
+        printf("%-44s %9.2f us %7.1f TFLOP/s sustained, %9.2f us %7.1f burst\n", name.c_str(), sustained,
+               flops / sustained * 1e-6, burst, flops / burst * 1e-6);
+    else
+        printf("%-44s %9.2f us %7.0f GB/s %5.1f%% sustained, %9.2f us %5.1f%% burst\n", name.c_str(), sustained,
+               bytes / sustained * 1e-3, bytes / sustained * 1e-1 / read_ceiling, burst, bytes / burst * 1e-1 / read_ceiling);
+    fflush(stdout);
+}
+
+struct workload {
+    std::string name;
+    std::vector<int> q, kv;
+    int hq = 32, hkv = 8, d = 128, page = 16, kv_dtype = FLASH_BF16, causal = 1, decode = 1, force_sm80 = 0, rotate = 0;
+};
+
+template <class T> static T *copy_of(const std::vector<T> &v) {
+    T *p;
+    CK(cudaMalloc(&p, v.size() * sizeof(T) + 16));
+    CK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+
+static void bench(const workload &w) {
+    if (!wanted(w.name))
+        return;
+    const int n = (int)w.q.size(), eb = w.kv_dtype == FLASH_E4M3 ? 1 : 2;
+    std::vector<int> q_start(n + 1, 0), k_start(n + 1, 0);
+    int max_q = 0, max_pages = 1, pages = 0;
+    double flops = 0, bytes = 0;
+    for (int i = 0; i < n; i++) {
+        q_start[i + 1] = q_start[i] + w.q[i];
+        k_start[i + 1] = k_start[i] + w.kv[i];
+        max_q = std::max(max_q, w.q[i]);
+        if (w.page) {
+            int k = (w.kv[i] + w.page - 1) / w.page;
+            pages += k;
+            max_pages = std::max(max_pages, k);
+        }
+        double pairs = w.causal ? w.q[i] * (double)w.kv[i] - w.q[i] * (double)w.q[i] / 2 : w.q[i] * (double)w.kv[i];
+        flops += 4. * w.hq * w.d * pairs;
+        bytes += 2. * w.kv[i] * w.hkv * w.d * eb;
+    }
+    flash_params p = {};
+    p.q = qbuf, p.out = obuf, p.q_start = copy_of(q_start), p.seq_lens = copy_of(w.kv);
+    p.q_dtype = FLASH_BF16, p.kv_dtype = w.kv_dtype, p.num_seqs = n;
+    p.num_q_heads = w.hq, p.num_kv_heads = w.hkv, p.group = w.hq / w.hkv, p.head_size = p.head_size_v = w.d;
+    p.page_size = w.page, p.causal = w.causal, p.window_left = p.window_right = -1;
+    p.q_token = p.out_token = (int64_t)w.hq * w.d, p.q_head = p.out_head = w.d;
+    p.scale = 1.f / sqrtf((float)w.d);
+    p.q_rows = q_start[n], p.kv_rows = k_start[n];
+    int copies = 1;
+    size_t set_bytes = 0;
+    if (w.page) {
+        set_bytes = (size_t)pages * w.page * w.hkv * 2 * w.d * eb;
+        copies = w.rotate ? (int)std::min<size_t>(16, POOL / set_bytes) : 1;
+        std::vector<int> perm(pages), table((size_t)n * max_pages, 0);
+        for (int i = 0; i < pages; i++)
+            perm[i] = i;
+        std::mt19937 rng(5);
+        std::shuffle(perm.begin(), perm.end(), rng);
+        for (int i = 0, at = 0; i < n; i++)
+            for (int k = 0; k < (w.kv[i] + w.page - 1) / w.page; k++)
+                table[(size_t)i * max_pages + k] = perm[at++];
+        p.block_table = copy_of(table), p.block_table_stride = max_pages, p.num_pages = pages;
+        p.k = pool, p.v = pool + w.d * eb;
+        p.k_head = p.v_head = 2 * w.d, p.k_token = p.v_token = (int64_t)w.hkv * 2 * w.d;
+        p.k_page = p.v_page = w.page * p.k_token;
+    } else {
+        p.k = pool, p.v = pool + (size_t)k_start[n] * w.hkv * w.d * 2, p.k_start = copy_of(k_start);
+        p.k_head = p.v_head = w.d, p.k_token = p.v_token = (int64_t)w.hkv * w.d;
+    }
+    flash_shape shape = {FLASH_BF16, w.kv_dtype, w.hq, w.hkv, w.d, w.d, w.page, 0, w.decode ? max_q : 0, w.force_sm80};
+    flash_decode_config dc;
+    flash_prefill_config pc;
+    if (flash_choose_decode(&shape, &device, &dc) || flash_choose_prefill(&shape, &device, &pc))
+        exit(2);
+    flash_plan_input in = {q_start.data(), w.kv.data(), nullptr, n, w.hkv, p.group, w.decode ? max_q : 0, dc.row_tiles * 8,
+                           device.num_sms * dc.ctas_per_sm, dc.warps * 16, pc.block_rows, pc.packed, w.causal, -1, -1, 0};
+    if (getenv("FLASH_SPLITS"))
+        in.num_splits = atoi(getenv("FLASH_SPLITS"));
+    flash_plan_limits lim = {n, q_start[n], 0, 0, 0, 0};
+    flash_plan_capacity(&lim, &in);
+    std::vector<flash_plan_request> requests(n);
+    std::vector<flash_plan_tile> keys(lim.max_tiles + 1);
+    std::vector<flash_item> items(lim.max_items + 1);
+    std::vector<flash_split> splits(lim.max_splits + 1);
+    std::vector<flash_tile> tiles(lim.max_tiles + 1);
+    flash_plan plan = {requests.data(), keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0};
+    if (flash_plan_build(&in, &lim, &plan))
+        exit(3);
+    p.counts = copy_of(std::vector<flash_counts>{plan.counts});
+    p.items = copy_of(items), p.splits = copy_of(splits), p.tiles = copy_of(tiles);
+    p.max_rows = std::max(1, plan.decode_tokens) * w.hq, p.num_slots = plan.num_slots;
+    CK(cudaMalloc(&p.part_out, (size_t)std::max(1, plan.num_slots) * p.max_rows * w.d * 4));
+    CK(cudaMalloc(&p.part_lse, (size_t)std::max(1, plan.num_slots) * p.max_rows * 4));
+    auto decode = flash_decode_instance(w.kv_dtype, dc.class_index);
+    CK(decode(nullptr, &dc, 0, 0));
+    CK(flash_combine(nullptr, 0, 0));
+    CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
+    double burst, sustained;
+    time_it(
+        [&](int i) {
+            flash_params r = p;
+            r.k = (const uint8_t *)p.k + set_bytes * (size_t)(i % copies);
+            r.v = (const uint8_t *)p.v + set_bytes * (size_t)(i % copies);
+            if (plan.counts.num_items)
+                CK(decode(&r, &dc, plan.counts.num_items, stream));
+            if (plan.counts.num_splits)
+                CK(flash_combine(&r, plan.counts.num_splits, stream));
+            CK(flash_run_prefill(&r, &shape, &pc, plan.counts.num_tiles, &runtime, stream));
+        },
+        burst, sustained);
+    char extra[96];
+    snprintf(extra, sizeof extra, " [%d items, %d pieces]", plan.counts.num_items, plan.counts.max_pieces);
+    report(w.decode ? w.name + extra : w.name, w.decode ? 0 : flops, bytes, burst, sustained);
+    for (const void *x : {(const void *)p.q_start, (const void *)p.seq_lens, (const void *)p.block_table, (const void *)p.counts,
+                          (const void *)p.items, (const void *)p.splits, (const void *)p.tiles, (const void *)p.part_out,
+                          (const void *)p.part_lse, (const void *)p.k_start})
+        if (x)
+            CK(cudaFree((void *)x));
+}
+
+static workload uniform(const char *name, int n, int q, int kv) {
+    workload w;
+    w.name = name;
+    w.q.assign(n, q);
+    w.kv.assign(n, kv);
+    return w;
+}
+
+static void cache_write(const char *name, int kv_dtype) {
+    if (!wanted(name))
+        return;
+    const int tokens = 8192, heads = 8, d = 128, page = 16, sets = 4;
+    std::vector<int64_t> slots(tokens);
+    for (int i = 0; i < tokens; i++)
+        slots[i] = i;
+    std::mt19937 rng(3);
+    std::shuffle(slots.begin(), slots.end(), rng);
+    int eb = kv_dtype == FLASH_E4M3 ? 1 : 2;
+    flash_write_params w = {};
+    w.slots = copy_of(slots), w.num_slots_total = tokens;
+    w.key_token = w.value_token = heads * d, w.key_head = w.value_head = d;
+    w.k_token = w.v_token = heads * 2 * d, w.k_head = w.v_head = 2 * d, w.k_page = w.v_page = page * w.k_token;
+    w.num_tokens = tokens, w.num_kv_heads = heads, w.head_size = w.head_size_v = d, w.page_size = page;
+    w.dtype = FLASH_BF16, w.kv_dtype = kv_dtype;
+    double burst, sustained;
+    size_t one = (size_t)tokens * heads * d * 2;
+    time_it(
+        [&](int i) {
+            flash_write_params r = w;
+            uint8_t *in = pool + (size_t)(i % sets) * 2 * one;
+            r.key = in, r.value = in + one;
+            r.k_cache = pool + (size_t)sets * 2 * one + (size_t)(i % sets) * 2 * one;
+            r.v_cache = (uint8_t *)r.k_cache + d * eb;
+            CK(flash_write_cache(&r, stream));
+        },
+        burst, sustained);
+    report(name, 0, 2. * one + 2. * one * eb / 2, burst, sustained);
+    CK(cudaFree((void *)w.slots));
+}
+
+int main(int argc, char **argv) {
+    filter = argc > 1 ? argv[1] : nullptr;
+    cudaDeviceProp prop;
+    CK(cudaGetDeviceProperties(&prop, 0));
+    device = {prop.major, prop.minor, prop.multiProcessorCount, (int)prop.sharedMemPerBlockOptin,
+              (int)prop.sharedMemPerMultiprocessor};
+    CK(flash_runtime_init(&runtime, device.num_sms, device.major == 9));
+    CK(cudaStreamCreate(&stream));
+    CK(cudaEventCreate(&ev0));
+    CK(cudaEventCreate(&ev1));
+    CK(cudaMalloc(&pool, POOL));
+    CK(cudaMalloc(&qbuf, (size_t)36864 * 32 * 256));
+    CK(cudaMalloc(&obuf, (size_t)36864 * 32 * 256));
+    fill_normal<<<1024, 256>>>((uint16_t *)pool, POOL / 2, 1);
+    fill_normal<<<1024, 256>>>(qbuf, (size_t)36864 * 32 * 128, 3);
+    CK(cudaDeviceSynchronize());
+    double burst, sustained;
+    const size_t four = (size_t)4 << 30;
+    time_it([&](int) { read_sum<<<132 * 8, 512, 0, stream>>>((const uint4 *)pool, four / 16, (uint32_t *)obuf); }, burst, sustained);
+    read_ceiling = (double)four / sustained * 1e-3;
+    printf("%-44s %9.2f us %7.0f GB/s sustained, %9.2f us burst\n", "read 4 GiB", sustained, read_ceiling, burst);
+
+    const std::vector<int> mixed = {771, 295, 4730, 191, 2499, 972, 177, 2134, 158, 1418, 189, 212, 1348, 12545, 254, 441,
+                                    4152, 24520, 3141, 1155, 28725, 166, 14949, 638, 285, 246, 708, 11821, 349, 3220, 4425,
+                                    1009, 2669, 181, 178, 401, 5569, 1371, 731, 3291, 1580, 675, 10478, 6174, 496, 3094, 2355,
+                                    16396, 7310, 632, 29357, 246, 1301, 8523, 297, 1926, 159, 5205, 8881, 3070, 16427, 729,
+                                    6049, 3456};
+    for (int page : {16, 64}) {
+        std::string s = " page=" + std::to_string(page);
+        auto go = [&](workload w) {
+            w.name += s;
+            w.page = page;
+            bench(w);
+        };
+        go(uniform("D1 64x8192", 64, 1, 8192));
+        go(uniform("D1 1x131072", 1, 1, 131072));
+        go(uniform("D1 256x1024", 256, 1, 1024));
+        go(uniform("D1 8x32768", 8, 1, 32768));
+        workload m = uniform("D1 mixed64", 64, 1, 1);
+        m.kv = mixed;
+        go(m);
+        go(uniform("D3 64x8192 sq=4", 64, 4, 8192));
+    }
+    auto heads = [&](const char *name, int hq, int hkv) {
+        workload w = uniform(name, 64, 1, 8192);
+        w.hq = hq, w.hkv = hkv;
+        bench(w);
+    };
+    heads("D2 32/32", 32, 32);
+    heads("D2 64/8", 64, 8);
+    heads("D2 8/1", 8, 1);
+    for (int rotate : {0, 1}) {
+        workload w = uniform(rotate ? "L1 1x1024 cold" : "L1 1x1024 warm", 1, 1, 1024);
+        w.rotate = rotate;
+        bench(w);
+    }
+    cache_write("C1 bf16", FLASH_BF16);
+    cache_write("C1 e4m3", FLASH_E4M3);
+    for (int sm80 : {0, 1}) {
+        auto go = [&](workload w, int page, int causal) {
+            w.name += sm80 ? " (sm80)" : "";
+            w.force_sm80 = sm80, w.page = page, w.causal = causal, w.decode = 0;
+            bench(w);
+        };
+        go(uniform("P1 1x16384 causal", 1, 16384, 16384), 0, 1);
+        go(uniform("P1 4x4096 causal", 4, 4096, 4096), 0, 1);
+        go(uniform("P1 32x512 causal", 32, 512, 512), 0, 1);
+        go(uniform("P1 4x4096 full", 4, 4096, 4096), 0, 0);
+        go(uniform("P2 page=16", 4, 2048, 16384), 16, 1);
+        if (!sm80) {
+            go(uniform("P2 page=64", 4, 2048, 16384), 64, 1);
+            go(uniform("P2 page=128", 4, 2048, 16384), 128, 1);
+            go(uniform("P2 contiguous", 4, 2048, 16384), 0, 1);
+        }
+        for (int d : {80, 72, 64, 128}) {
+            workload w = uniform(("E1 D=" + std::to_string(d) + " 8x4096").c_str(), 8, 4096, 4096), v = w;
+            w.d = d, w.hq = w.hkv = 16;
+            go(w, 0, 0);
+            v = w;
+            v.name = "E1 D=" + std::to_string(d) + " windows";
+            v.q.clear();
+            std::mt19937 r2(11);
+            for (int i = 0; i < 64; i++)
+                v.q.push_back(64 + (int)(r2() % 961));
+            v.kv = v.q;
+            go(v, 0, 0);
+        }
+    }
+    fill_e4m3<<<1024, 256>>>(pool, POOL);
+    CK(cudaDeviceSynchronize());
+    for (int page : {16, 64}) {
+        workload w = uniform(("D2 fp8 64x8192 page=" + std::to_string(page)).c_str(), 64, 1, 8192);
+        w.kv_dtype = FLASH_E4M3, w.page = page;
+        bench(w);
+        workload m = uniform(("D2 fp8 mixed64 page=" + std::to_string(page)).c_str(), 64, 1, 1);
+        m.kv = mixed, m.kv_dtype = FLASH_E4M3, m.page = page;
+        bench(m);
+    }
+    return 0;
+}

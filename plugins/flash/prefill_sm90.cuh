@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prefill on Hopper: TMA, wgmma, one producer warp and NWG consumer warpgroups of 64 query rows each.
+ *
+ * S = Q K^T by wgmma from shared memory, P from registers, O += P V with V MN-major as TMA left it. QK of the next
+ * block is issued before PV of this one, so that the softmax runs under a product (FlashAttention-3's order, arXiv
+ * 2407.08608). The running maximum lags up to 2^8 (lazy rescale). O leaves through Q's shared memory in 16-byte rows.
+ * Work: a static list of (tile, head), persistent CTAs, blocks of keys from the end, so that the masked ones come first.
+ *
+ * K and V tiles are [64-column chunk][BN rows][128 bytes], 128-byte swizzle; paged with head sizes of whole chunks they
+ * are [8 rows][chunk][8][128 bytes] instead, so that one box brings all columns of a page (stride and leading offsets
+ * of the wgmma descriptor are free). Head sizes that end within a chunk are filled with zeros by the copy engine. */
+#ifndef PREFILL_SM90_CUH
+#define PREFILL_SM90_CUH
+
+#include "../common/ptx_sm90.cuh"
+#include "flash_rows.cuh"
+#include "prefill_sm90_launch.h"
+#include "wgmma_sm90.cuh"
+
+namespace attn_cuda {
+
+template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED> struct prefill90_traits {
+    static constexpr int DK = DK_, DV = DV_, NWG = NWG_, BN = BN_, NQ = NQ_, ST = 2;
+    static constexpr int BM = 64 * NWG, THREADS = 128 * (NWG + 1);
+    static constexpr int KC = (DK + 63) / 64, VC = (DV + 63) / 64; /* chunks */
+    static constexpr bool KMERGED = PAGED && DK % 64 == 0, VMERGED = PAGED && DV % 64 == 0;
+    static constexpr int KRG = KMERGED ? KC * 1024 : 1024, KHF = KMERGED ? 1024 : BN * 128;
+    static constexpr int VRG = VMERGED ? VC * 1024 : 1024, VHF = VMERGED ? 1024 : BN * 128;
+    static constexpr int QB = BM * KC * 128, KB = BN * KC * 128, VB = BN * VC * 128;
+    static constexpr int SMEM = NQ * QB + ST * (KB + VB) + 1024 + 512;
+};
+
+/* What the producer tells the consumers about a tile, beside each Q buffer. */
+struct tile_info {
+    int q0, q_len, kv_len, causal; /* seq_view */
+    int block, head;               /* block < 0: no more work */
+    int last, count;               /* last key block and number of blocks, at least 1 */
+    int skipped;                   /* keys below were not loaded */
+    int pad[3];
+};
+
+template <int DT, class T, bool PAGED, bool FEATURE>
+__global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_constant__ flash_sm90_params P) {
+    constexpr int BM = T::BM, BN = T::BN, NWG = T::NWG, NQ = T::NQ, ST = T::ST, DV = T::DV;
+    constexpr int QSTEPS = (T::DK + 15) / 16;
+    extern __shared__ __align__(1024) uint8_t smem_raw[];
+    __shared__ __align__(8) uint64_t bars[2 * NQ + 4 * ST];
+    __shared__ tile_info infos[NQ];
+    const flash_params &p = P.p;
+    const uint32_t base = (smem_addr(smem_raw) + 1023) & ~1023u;
+    const uint32_t sQ = base, sK = sQ + NQ * T::QB, sV = sK + ST * T::KB;
+    const uint32_t qfull = smem_addr(bars), qempty = qfull + 8 * NQ, kfull = qempty + 8 * NQ, kempty = kfull + 8 * ST,
+                   vfull = kempty + 8 * ST, vempty = vfull + 8 * ST;
+    const int wg = threadIdx.x >> 7, tid = threadIdx.x & 127, lane = threadIdx.x & 31;
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < NQ; i++)
+            mbar_init(qfull + 8 * i, 1), mbar_init(qempty + 8 * i, NWG);
+        for (int i = 0; i < ST; i++) {
+            mbar_init(kfull + 8 * i, 1), mbar_init(kempty + 8 * i, NWG);
+            mbar_init(vfull + 8 * i, 1), mbar_init(vempty + 8 * i, NWG);
+        }
+        mbar_init_fence();
+    }
+    __syncthreads();
+
+    if (wg == 0) {
+        setmaxnreg_dec<NWG == 2 ? 40 : 32>();
+        if (warp != 0)
+            return;
+        const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section, per = num_tiles * sect;
+        const int total = num_tiles * p.num_q_heads;
+        const int box = P.box_rows, boxes = PAGED ? BN / box : 1;
+        const pager pg(PAGED ? p.page_size : 16);
+        int it = 0, wk = 0;
+#pragma unroll 1
+        for (int t = blockIdx.x; t < total; t += gridDim.x, wk++) {
+            /* heads in sections whose keys fit the L2, tiles by falling length within, neighbours share keys */
+            const int section = t / per, r = t - section * per, entry = r / sect;
+            const int head = section * sect + (r - entry * sect);
+            const int2 tile = __ldg((const int2 *)p.tiles + entry);
+            const int seq = tile.x + p.seq_offset;
+            const seq_view sv = view_seq(p, seq);
+            int lo, hi, unused;
+            visible_keys(p, sv, tile.y * BM, lo, unused);
+            visible_keys(p, sv, min(sv.q_len - 1, tile.y * BM + BM - 1), unused, hi);
+            const int first = lo / BN, count = max(1, (hi + BN - 1) / BN - first), last = first + count - 1;
+            const int skipped = PAGED ? lo / box * box : 0;
+            const int qs = wk % NQ;
+            mbar_wait(qempty + 8 * qs, ((wk / NQ) & 1) ^ 1);
+            if (lane == 0) {
+                tile_info &ti = infos[qs];
+                ti.q0 = sv.q0, ti.q_len = sv.q_len, ti.kv_len = sv.kv_len, ti.causal = sv.causal;
+                ti.block = tile.y, ti.head = head, ti.last = last, ti.count = count, ti.skipped = skipped;
+                mbar_expect(qfull + 8 * qs, T::QB);
+            }
+            __syncwarp();
+            if (lane < T::KC)
+                tma_3d(sQ + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + tile.y * BM, head, qfull + 8 * qs);
+            const int kvh = head / p.group;
+            const int32_t *table = PAGED ? p.block_table + (int64_t)seq * p.block_table_stride : nullptr;
+            const int row0 = PAGED ? 0 : __ldg(p.k_start + seq);
+            /* paged: lane i brings the i-th group of box_rows keys, its page id fetched one block ahead */
+            auto page_of = [&](int j) {
+                int tok = j * BN + lane * box;
+                return PAGED && lane < boxes && tok < sv.kv_len && tok >= skipped && j >= first ? __ldg(table + pg.page(tok))
+                                                                                              : -1;
+            };
+            int page = page_of(last);
+#pragma unroll 1
+            for (int j = last; j >= first; j--, it++) {
+                const int s = it % ST, ph = (it / ST) & 1, next = page_of(j - 1);
+                if constexpr (PAGED) {
+                    const int tok = j * BN + lane * box;
+                    const bool ok = page >= 0;
+                    const int n = __popc(__ballot_sync(~0u, ok));
+                    const int in_page = pg.offset(tok) >> 3;
+                    mbar_wait(kempty + 8 * s, ph ^ 1);
+                    if (lane == 0)
+                        mbar_expect(kfull + 8 * s, n * box * T::KC * 128);
+                    __syncwarp();
+                    if (ok) {
+                        const int at = page * P.k_page_units + kvh * P.k_head_units;
+                        if constexpr (T::KMERGED)
+                            tma_5d(sK + s * T::KB + lane * box * T::KC * 128, &P.k_map, 0, 0, 0, in_page, at, kfull + 8 * s);
+                        else
+                            for (int c = 0; c < T::KC; c++)
+                                tma_4d(sK + s * T::KB + c * T::KHF + lane * box * 128, &P.k_map, c * 64, 0, in_page, at,
+                                       kfull + 8 * s);
+                    }
+                    mbar_wait(vempty + 8 * s, ph ^ 1);
+                    if (lane == 0)
+                        mbar_expect(vfull + 8 * s, n * box * T::VC * 128);
+                    __syncwarp();
+                    if (ok) {
+                        const int at = page * P.v_page_units + kvh * P.v_head_units;
+                        if constexpr (T::VMERGED)
+                            tma_5d(sV + s * T::VB + lane * box * T::VC * 128, &P.v_map, 0, 0, 0, in_page, at, vfull + 8 * s);
+                        else
+                            for (int c = 0; c < T::VC; c++)
+                                tma_4d(sV + s * T::VB + c * T::VHF + lane * box * 128, &P.v_map, c * 64, 0, in_page, at,
+                                       vfull + 8 * s);
+                    }
+                    page = next;
+                } else {
+                    mbar_wait(kempty + 8 * s, ph ^ 1);
+                    if (lane == 0)
+                        mbar_expect(kfull + 8 * s, T::KB);
+                    __syncwarp();
+                    if (lane < T::KC)
+                        tma_3d(sK + s * T::KB + lane * T::KHF, &P.k_map, lane * 64, row0 + j * BN, kvh, kfull + 8 * s);
+                    mbar_wait(vempty + 8 * s, ph ^ 1);
+                    if (lane == 0)
+                        mbar_expect(vfull + 8 * s, T::VB);
+                    __syncwarp();
+                    if (lane < T::VC)
+                        tma_3d(sV + s * T::VB + lane * T::VHF, &P.v_map, lane * 64, row0 + j * BN, kvh, vfull + 8 * s);
+                }
+            }
+        }
+        mbar_wait(qempty + 8 * (wk % NQ), ((wk / NQ) & 1) ^ 1);
+        if (lane == 0) {
+            infos[wk % NQ].block = -1;
+            mbar_arrive(qfull + 8 * (wk % NQ));
+        }
+        return;
+    }
+
+    setmaxnreg_inc<NWG == 2 ? 232 : 160>();
+    const int w = wg - 1, wr = tid >> 5, g = lane >> 2, q = lane & 3;
+    const float c = FEATURE ? 1.f : p.scale * LOG2E;
+    int it = 0;
+    float o[DV / 2];
+#pragma unroll 1
+    for (int wk = 0;; wk++) {
+        const int qs = wk % NQ;
+        mbar_wait(qfull + 8 * qs, (wk / NQ) & 1);
+        const tile_info &ti = infos[qs];
+        if (ti.block < 0)
+            break;
+        /* Registers are the scarce thing here: what is rarely used stays in shared memory and is read when needed. */
+        auto view = [&]() { return seq_view{ti.q0, ti.q_len, ti.kv_len, ti.causal}; };
+        auto my_row = [&]() { return ti.block * BM + w * 64 + wr * 16 + g; }; /* and the one 8 further down */
+        const int last = ti.last, stop = ti.last - ti.count;
+        int all_lo, all_hi; /* keys that all rows of the warpgroup see */
+        {
+            int unused;
+            visible_keys(p, view(), ti.block * BM + w * 64, unused, all_hi);
+            visible_keys(p, view(), ti.block * BM + w * 64 + 63, all_lo, unused);
+        }
+        const uint64_t qd = wgmma_desc(sQ + qs * T::QB + w * 8192, 16, 1024);
+        const float slope = FEATURE && p.alibi ? __ldg(p.alibi + ti.head) * LOG2E : 0.f;
+        float m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f, f0, f1;
+        uint32_t pr[BN / 4];
+
+        auto softmax = [&](float(&sc)[BN / 2], int j) {
+            const int k0 = j * BN + 2 * q;
+            if constexpr (FEATURE) {
+                score_features(p, 1.f).apply(sc);
+                if (p.alibi) {
+                    const int rel = k0 - (ti.kv_len - ti.q_len + my_row());
+#pragma unroll
+                    for (int i = 0; i < BN / 2; i++)
+                        sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
+                }
+            }
+            if ((j + 1) * BN > all_hi) {
+                int h0, h1, unused;
+                visible_keys(p, view(), my_row(), unused, h0);
+                visible_keys(p, view(), my_row() + 8, unused, h1);
+                h0 -= k0, h1 -= k0;
+#pragma unroll
+                for (int i = 0; i < BN / 2; i++)
+                    if ((i >> 2) * 8 + (i & 1) >= ((i & 2) ? h1 : h0))
+                        sc[i] = -INFINITY;
+            }
+            if (j * BN < all_lo) {
+                int h0, h1, unused;
+                visible_keys(p, view(), my_row(), h0, unused);
+                visible_keys(p, view(), my_row() + 8, h1, unused);
+                h0 -= k0, h1 -= k0;
+#pragma unroll
+                for (int i = 0; i < BN / 2; i++)
+                    if ((i >> 2) * 8 + (i & 1) < ((i & 2) ? h1 : h0))
+                        sc[i] = -INFINITY;
+            }
+            float a0 = m0, a1 = m1;
+#pragma unroll
+            for (int i = 0; i < BN / 8; i++) {
+                a0 = fmaxf(a0, fmaxf(sc[4 * i], sc[4 * i + 1]));
+                a1 = fmaxf(a1, fmaxf(sc[4 * i + 2], sc[4 * i + 3]));
+            }
+            a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
+            a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
+            a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
+            a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
+            if (!__any_sync(~0u, (a0 - m0) * c > 8.f || (a1 - m1) * c > 8.f)) {
+                a0 = m0;
+                a1 = m1;
+                f0 = f1 = 1.f;
+            } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
+                f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
+                f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
+            }
+            m0 = a0;
+            m1 = a1;
+            const float b0 = a0 == -INFINITY ? 0.f : a0 * c, b1 = a1 == -INFINITY ? 0.f : a1 * c;
+            float t0 = 0.f, t1 = 0.f;
+#pragma unroll
+            for (int i = 0; i < BN / 8; i++) {
+                sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
+                sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
+                sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
+                sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
+                t0 += sc[4 * i];
+                t0 += sc[4 * i + 1];
+                t1 += sc[4 * i + 2];
+                t1 += sc[4 * i + 3];
+            }
+            l0 = l0 * f0 + t0;
+            l1 = l1 * f1 + t1;
+        };
+        auto pack = [&](float(&sc)[BN / 2]) {
+#pragma unroll
+            for (int i = 0; i < BN / 4; i++)
+                pr[i] = pack2<DT>(sc[2 * i], sc[2 * i + 1]);
+        };
+        auto qk = [&](float(&sc)[BN / 2], int s) {
+            const uint64_t kd = wgmma_desc(sK + s * T::KB, 16, T::KRG);
+            wgmma_fence();
+            wgmma_ssz<BN, DT>::run(sc, qd, kd);
+#pragma unroll
+            for (int k = 1; k < QSTEPS; k++)
+                wgmma_ss<BN, DT>::run(sc, qd + ((k >> 2) * (BM * 128) >> 4) + (k & 3) * 2,
+                                      kd + ((k >> 2) * T::KHF >> 4) + (k & 3) * 2);
+            wgmma_commit();
+        };
+        auto pv = [&](int s) {
+            const uint64_t vd = wgmma_desc(sV + s * T::VB, T::VHF, T::VRG);
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < BN / 16; k++)
+                wgmma_rs<DV, DT>::run(o, pr + 4 * k, vd + ((uint64_t)(k * 2 * T::VRG) >> 4));
+            wgmma_commit();
+        };
+        /* Rows of V that hold no key of this request may be NaN, and 0 * NaN is NaN: make them zero. All consumers
+         * work on the same block, and none multiplies before all have written. */
+        auto clean = [&](int s, int j) {
+            const int lo_row = ti.skipped - j * BN, hi_row = ti.kv_len - j * BN;
+            if (lo_row <= 0 && hi_row >= BN)
+                return;
+            for (int i = threadIdx.x - 128; i < BN * T::VC * 8; i += NWG * 128) {
+                const int r = i / (T::VC * 8), x = i % (T::VC * 8);
+                if (r < lo_row || r >= hi_row)
+                    st_shared_v4(sV + s * T::VB + (r >> 3) * T::VRG + (r & 7) * 128 + (x >> 3) * T::VHF + (x & 7) * 16,
+                                 make_uint4(0, 0, 0, 0));
+            }
+            fence_proxy_async();
+            named_barrier(1, NWG * 128);
+        };
+        auto release = [&](uint32_t bar) {
+            if (tid == 0)
+                mbar_arrive(bar);
+        };
+
+#pragma unroll
+        for (int i = 0; i < DV / 2; i++)
+            o[i] = 0.f;
+        {
+            float sc[BN / 2];
+            const int s = it % ST;
+            mbar_wait(kfull + 8 * s, (it / ST) & 1);
+            qk(sc, s);
+            wgmma_wait<0>();
+            wgmma_pin(sc);
+            release(kempty + 8 * s);
+            softmax(sc, last);
+            pack(sc);
+            if ((last + 1) * BN > ti.kv_len) {
+                mbar_wait(vfull + 8 * s, (it / ST) & 1);
+                clean(s, last);
+            }
+        }
+#pragma unroll 1
+        for (int j = last - 1; j > stop; j--) {
+            float sc[BN / 2];
+            const int s1 = (it + 1) % ST, s = it % ST;
+            mbar_wait(kfull + 8 * s1, ((it + 1) / ST) & 1);
+            qk(sc, s1);
+            mbar_wait(vfull + 8 * s, (it / ST) & 1);
+            wgmma_pin(o);
+            pv(s);
+            wgmma_wait<1>();
+            wgmma_pin(sc);
+            release(kempty + 8 * s1);
+            softmax(sc, j);
+            wgmma_wait<0>();
+            wgmma_pin(o);
+            release(vempty + 8 * s);
+            pack(sc);
+            if (__any_sync(~0u, f0 != 1.f || f1 != 1.f)) {
+#pragma unroll
+                for (int i = 0; i < DV / 8; i++) {
+                    o[4 * i] *= f0;
+                    o[4 * i + 1] *= f0;
+                    o[4 * i + 2] *= f1;
+                    o[4 * i + 3] *= f1;
+                }
+            }
+            it++;
+        }
+        {
+            const int s = it % ST;
+            mbar_wait(vfull + 8 * s, (it / ST) & 1);
+            if (PAGED && ti.skipped > (stop + 1) * BN)
+                clean(s, stop + 1);
+            wgmma_pin(o);
+            pv(s);
+            wgmma_wait<0>();
+            wgmma_pin(o);
+            release(vempty + 8 * s);
+            it++;
+        }
+
+        l0 += __shfl_xor_sync(~0u, l0, 1);
+        l1 += __shfl_xor_sync(~0u, l1, 1);
+        l0 += __shfl_xor_sync(~0u, l0, 2);
+        l1 += __shfl_xor_sync(~0u, l1, 2);
+        const int row = my_row(), first_row = row - g, q0 = ti.q0, q_len = ti.q_len, head = ti.head;
+        float b0 = m0 == -INFINITY ? NO_MAX : m0 * c, b1 = m1 == -INFINITY ? NO_MAX : m1 * c, r0 = 1.f, r1 = 1.f;
+        if (p.sinks) { /* denominator only (semantics 2.10) */
+            const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
+            r0 = ex2(b0 - t0), r1 = ex2(b1 - t1);
+            l0 = l0 * r0 + ex2(sink - t0), l1 = l1 * r1 + ex2(sink - t1);
+            b0 = t0, b1 = t1;
+        }
+        r0 = l0 > 0.f ? r0 / l0 : 0.f;
+        r1 = l1 > 0.f ? r1 / l1 : 0.f;
+        if (p.lse && q == 0) {
+            float *dst = p.lse + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
+            if (row < q_len)
+                dst[0] = l0 > 0.f ? (b0 + lg2(l0)) * LN2 : -INFINITY;
+            if (row + 8 < q_len)
+                dst[8 * p.lse_token] = l1 > 0.f ? (b1 + lg2(l1)) * LN2 : -INFINITY;
+        }
+        /* O through this warpgroup's own rows of Q: every warp's QK of the tile is behind this barrier */
+        named_barrier(2 + w, 128);
+        const uint32_t so = sQ + qs * T::QB + (w * 64 + wr * 16) * 128;
+#pragma unroll
+        for (int i = 0; i < DV / 16; i++) {
+            const int ch = 2 * i + (lane >> 4), rw = lane & 15;
+            stmatrix_x4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
+                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0), pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1),
+                        pack2<DT>(o[8 * i + 4] * r0, o[8 * i + 5] * r0), pack2<DT>(o[8 * i + 6] * r1, o[8 * i + 7] * r1));
+        }
+        if constexpr (DV % 16 != 0) {
+            constexpr int i = DV / 16, ch = 2 * i;
+            const int rw = lane & 15;
+            stmatrix_x2(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
+                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0), pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1));
+        }
+        __syncwarp();
+        constexpr int UNITS = 16 * (DV / 8), PASSES = (UNITS + 31) / 32;
+        uint4 x[PASSES];
+#pragma unroll
+        for (int i = 0; i < PASSES; i++) {
+            const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
+            if (UNITS % 32 == 0 || u < UNITS)
+                x[i] = ld_shared_v4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4));
+        }
+        fence_proxy_async();
+        named_barrier(2 + w, 128);
+        release(qempty + 8 * qs);
+#pragma unroll
+        for (int i = 0; i < PASSES; i++) {
+            const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
+            const int r = first_row + rw;
+            if ((UNITS % 32 == 0 || u < UNITS) && r < q_len && ch * 8 < p.head_size_v)
+                *(uint4 *)((uint16_t *)p.out + (int64_t)(q0 + r) * p.out_token + (int64_t)head * p.out_head + ch * 8) = x[i];
+        }
+    }
+}
+
+template <int DT, class T, bool PAGED, bool FEATURE> int launch_prefill90(const flash_sm90_params *P, int ctas, void *stream) {
+    auto kernel = prefill90_kernel<DT, T, PAGED, FEATURE>;
+    if (!P)
+        return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::SMEM);
+    kernel<<<(unsigned)ctas, T::THREADS, T::SMEM, (cudaStream_t)stream>>>(*P);
+    return (int)cudaGetLastError();
+}
+
+#define FLASH_PREFILL_SM90_INSTANCE(NAME, DT, DK, DV, NWG, BN, NQ)                                                     \
+    extern "C" int NAME(const flash_sm90_params *p, int paged, int feature, int ctas, void *stream) {                 \
+        using namespace attn_cuda;                                                                                     \
+        using C = prefill90_traits<DK, DV, NWG, BN, NQ, false>;                                                        \
+        using G = prefill90_traits<DK, DV, NWG, BN, NQ, true>;                                                         \
+        if (paged)                                                                                                     \
+            return feature ? launch_prefill90<DT, G, true, true>(p, ctas, stream)                                      \
+                           : launch_prefill90<DT, G, true, false>(p, ctas, stream);                                    \
+        return feature ? launch_prefill90<DT, C, false, true>(p, ctas, stream)                                         \
+                       : launch_prefill90<DT, C, false, false>(p, ctas, stream);                                       \
+    }
+
+} /* namespace attn_cuda */
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters of the Hopper prefill kernel: the common ones, and the tensor maps by which TMA reads Q, K and V. */
+#ifndef PREFILL_SM90_LAUNCH_H
+#define PREFILL_SM90_LAUNCH_H
+
+#include "flash_params.h"
+
+#include <cuda.h>
+
+typedef struct flash_sm90_params {
+    CUtensorMap q_map, k_map, v_map;
+    flash_params p;
+    /* paged: coordinate of a page and head in the last dimension of the maps = page * page_units + head * head_units */
+    int32_t k_page_units, k_head_units, v_page_units, v_head_units;
+    int32_t box_rows;     /* keys of one box: a power of two that divides the page and the tile */
+    int32_t head_section; /* query heads that run side by side; divides num_q_heads */
+} flash_sm90_params;
+
+typedef int (*flash_prefill_sm90_func_t)(const flash_sm90_params *, int paged, int feature, int ctas, void *stream);
+
+#ifdef __cplusplus
+extern "C"
+#endif
+flash_prefill_sm90_func_t flash_prefill_sm90_instance(int dtype, int class_index);
+
+#endif
