@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cache_plan.h: the cache of a whole model: pages of every kind of layer, and what fits into a memory. */
+#ifndef ATTN_TOOLS_CACHE_PLAN_H
+#define ATTN_TOOLS_CACHE_PLAN_H
+
+#include <attn/attn.h>
+
+#include "hf_config.h"
+
+typedef struct cache_limits {
+    int64_t memory;   /* bytes */
+    int64_t max_len;  /* tokens of the longest sequence; 0: the model's, or 4096 */
+    int64_t inflight; /* new tokens in one step at most */
+} cache_limits_t;
+
+/* The cache of one kind of layers. */
+typedef struct cache_entry {
+    const hf_kind_t *kind;
+    attn_kv_spec_t spec;
+    attn_kv_cache_shape_t shape; /* ndim 0: the backend cannot be opened here */
+    char backend[40];
+    char shape_text[64], stride_text[80];
+    int64_t page_bytes;
+    int64_t max_blocks; /* that one sequence of max_len can hold */
+} cache_entry_t;
+
+typedef struct cache_plan {
+    uint32_t kv_cache_dtype;
+    uint32_t num_entries;
+    cache_entry_t entries[HF_MAX_KINDS];
+    int64_t max_len;
+    int64_t bytes_per_sequence; /* of max_len tokens */
+    int64_t sequences;          /* of max_len tokens, that fit */
+    int64_t longest;            /* tokens that fit as a single sequence */
+    double bytes_per_token;     /* bytes_per_sequence / max_len */
+} cache_plan_t;
+
+/* The problems of the model have their cache dtype set. plan->max_len is set in any case. */
+int cache_plan_make(attn_context_t *context, const attn_device_t *device, const char *backend, const hf_model_t *model,
+                    const cache_limits_t *limits, cache_plan_t *plan, attn_error_t *error);
+
+#endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_info.c: `attn info`: what is there: plugins, backends, devices, configuration; or one plugin file under the lens. */
+#include <stdlib.h>
+
+#include "describe.h"
+#include "probe.h"
+#include "term.h"
+#include "tool.h"
+
+static void print_plugins(const attn_context_t *context) {
+    ATTN_INIT(attn_plugin_info_t, info);
+    table_t *table = table_new("plugin|version|licence|file");
+    uint32_t count = 0;
+    for (; attn_context_plugin(context, count, &info) == ATTN_OK; count++) {
+        int ok = info.status == ATTN_OK;
+        table_cell(table, ok ? TERM_GREEN : TERM_RED, "%s", info.name);
+        table_cell(table, TERM_PLAIN, "%s", ok ? info.version : "refused");
+        table_cell(table, TERM_PLAIN, "%s", ok ? info.license : "");
+        table_cell(table, TERM_PLAIN, "%s", info.path);
+        if (!ok) table_note(table, "    %s: %s", attn_error_name(info.status), info.reason);
+    }
+    if (count == 0) table_note(table, "none: [attn] plugins is empty or loading is switched off (attn info --config)");
+    table_print(table, stdout, "  ");
+}
+
+static void print_backends(const attn_context_t *context) {
+    table_t *table = table_new("backend|devices|dtypes|head sizes|roles");
+    uint32_t count = 0;
+    for (const attn_backend_t *b; (b = attn_context_backend(context, count)) != NULL; count++) {
+        const attn_capabilities_t *can = b->capabilities;
+        char text[256];
+        table_cell(table, TERM_BOLD, "%s", b->name);
+        describe_set('p', can->device_types, text, sizeof text);
+        if (can->num_compute_capabilities != 0) {
+            char cc[64];
+            describe_ranges(can->compute_capabilities, can->num_compute_capabilities, cc, sizeof cc);
+            table_cell(table, TERM_PLAIN, "%s sm %s", text, cc);
+        } else {
+            table_cell(table, TERM_PLAIN, "%s", text);
+        }
+        describe_set('d', can->dtypes, text, sizeof text);
+        table_cell(table, TERM_PLAIN, "%s", text);
+        describe_ranges(can->head_sizes, can->num_head_sizes, text, sizeof text);
+        table_cell(table, TERM_PLAIN, "%s", text);
+        describe_set('r', can->roles, text, sizeof text);
+        table_cell(table, TERM_PLAIN, "%s", text);
+    }
+    if (count == 0) table_note(table, "none: no plugin was loaded");
+    table_print(table, stdout, "  ");
+}
+
+static void device_line(table_t *table, const char *name) {
+    ATTN_INIT(attn_device_t, device);
+    ATTN_INIT(attn_error_t, error);
+    int code = attn_device_parse(name, &device, &error);
+    char memory[32] = "";
+    if (code == ATTN_OK && device.memory_bytes != 0) describe_bytes((double)device.memory_bytes, memory, sizeof memory);
+    table_cell(table, code == ATTN_OK ? TERM_GREEN : TERM_DIM, "%s", name);
+    if (code != ATTN_OK)
+        table_cell(table, TERM_DIM, "none: %s", error.text);
+    else if (device.type == kDLCPU)
+        table_cell(table, TERM_PLAIN, "%s, %d threads%s%s", device.name, device.num_sms, memory[0] != '\0' ? ", " : "", memory);
+    else
+        table_cell(table, TERM_PLAIN, "%s, sm_%d, %d multiprocessors, %s", device.name, device.compute_capability,
+                   device.num_sms, memory);
+}
+
+static int print_config(const attn_context_t *context, int json) {
+    ATTN_INIT(attn_config_value_t, value);
+    json_t *list = json_array();
+    table_t *table = table_new("section|key|value|source");
+    for (uint32_t i = 0; attn_context_config(context, i, &value) == ATTN_OK; i++) {
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:i}", "section", value.section, "key", value.key,
+                                              "value", value.value, "source", value.source, "line", value.line));
+        table_cell(table, TERM_DIM, "[%s]", value.section);
+        table_cell(table, TERM_BOLD, "%s", value.key);
+        table_cell(table, TERM_PLAIN, "%s", value.value);
+        if (value.line != 0) table_cell(table, TERM_PLAIN, "%s:%d", value.source, value.line);
+        else table_cell(table, TERM_DIM, "%s", value.source);
+    }
+    if (json) {
+        tool_print_json(list);
+        table_free(table);
+    } else {
+        json_decref(list);
+        table_print(table, stdout, "");
+    }
+    return TOOL_OK;
+}
+
+static json_t *info_json(const attn_context_t *context) {
+    json_t *plugins = json_array(), *backends = json_array(), *devices = json_array();
+    ATTN_INIT(attn_plugin_info_t, info);
+    for (uint32_t i = 0; attn_context_plugin(context, i, &info) == ATTN_OK; i++)
+        json_array_append_new(plugins, json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "name", info.name, "status",
+                                                 info.status == ATTN_OK ? "loaded" : attn_error_name(info.status), "path",
+                                                 info.path, "version", info.version, "license", info.license, "build_id",
+                                                 info.build_id, "reason", info.reason));
+    for (uint32_t i = 0; attn_context_backend(context, i) != NULL; i++) {
+        const attn_backend_t *b = attn_context_backend(context, i);
+        json_array_append_new(backends, json_pack("{s:s, s:s, s:o}", "name", b->name, "doc", b->doc, "capabilities",
+                                                  describe_capabilities_json(b->capabilities)));
+    }
+    static const char *const names[] = {"cpu", "cuda:0"};
+    for (size_t i = 0; i < 2; i++) {
+        ATTN_INIT(attn_device_t, d);
+        ATTN_INIT(attn_error_t, error);
+        if (attn_device_parse(names[i], &d, &error) != ATTN_OK) continue;
+        json_array_append_new(devices, json_pack("{s:s, s:s, s:i, s:i, s:I}", "device", names[i], "name", d.name,
+                                                 "compute_capability", d.compute_capability, "num_sms", d.num_sms,
+                                                 "memory_bytes", (json_int_t)d.memory_bytes));
+    }
+    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o}", "version", attn_version(), "abi_major", ATTN_ABI_MAJOR, "abi_minor",
+                     ATTN_ABI_MINOR, "plugins", plugins, "backends", backends, "devices", devices);
+}
+
+/* Everything that the table of one backend says. */
+static int print_backend(const attn_context_t *context, const char *name, int json) {
+    ATTN_INIT(attn_error_t, error);
+    const attn_backend_t *b = attn_context_find_backend(context, name, &error);
+    if (b == NULL) {
+        tool_error("%s", error.text);
+        return TOOL_NO;
+    }
+    json_t *can = describe_capabilities_json(b->capabilities);
+    if (json) {
+        tool_print_json(json_pack("{s:s, s:s, s:o}", "name", b->name, "doc", b->doc, "capabilities", can));
+        return TOOL_OK;
+    }
+    term_print(TERM_BOLD, "%s", b->name);
+    printf("  %s\n", b->doc);
+    const char *key;
+    json_t *value;
+    json_object_foreach(can, key, value) {
+        printf("  %-21s ", key);
+        if (json_is_integer(value)) printf("%lld", (long long)json_integer_value(value));
+        else if (json_is_string(value)) printf("%s", json_string_value(value));
+        size_t i, column = 24;
+        json_t *item;
+        json_array_foreach(value, i, item) {
+            if (column + json_string_length(item) > 100) column = (size_t)printf("\n%*s", 24, "") - 1;
+            column += (size_t)printf("%s ", json_string_value(item));
+        }
+        printf("\n");
+    }
+    json_decref(can);
+    return TOOL_OK;
+}
+
+static int probe(const char *path, int json) {
+    probe_result_t *r = calloc(1, sizeof *r);
+    char *absolute = realpath(path, NULL);
+    if (r == NULL || absolute == NULL) {
+        tool_error("%s: %s", path, r == NULL ? "no memory" : "no such file");
+        free(r);
+        free(absolute);
+        return TOOL_INPUT;
+    }
+    int status = probe_plugin(absolute, 0, r);
+    uint32_t shown = r->num_backends < PROBE_MAX_BACKENDS ? r->num_backends : PROBE_MAX_BACKENDS;
+    json_t *backends = json_array();
+    for (uint32_t i = 0; i < shown; i++) json_array_append_new(backends, json_string(r->backends[i].name));
+    if (json) {
+        tool_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o}", "file", absolute, "status",
+                                  status == ATTN_OK ? "usable" : attn_error_name(status), "reason", r->text, "name", r->name,
+                                  "version", r->version, "abi_major", (int)r->abi_major, "abi_minor", (int)r->abi_minor,
+                                  "backends", backends));
+    } else {
+        printf("%s\n", absolute);
+        if (status != ATTN_OK) {
+            term_print(TERM_RED, "  not usable: ");
+            printf("%s\n", r->text);
+        } else {
+            term_print(TERM_GREEN, "  usable: ");
+            printf("%s %s by %s (%s), ABI %u.%u, %u options\n", r->name, r->version, r->vendor, r->license, r->abi_major,
+                   r->abi_minor, r->num_options);
+            for (uint32_t i = 0; i < shown; i++) printf("  %s  %s\n", r->backends[i].name, r->backends[i].doc);
+        }
+        json_decref(backends);
+    }
+    free(r);
+    free(absolute);
+    return status == ATTN_OK ? TOOL_OK : TOOL_NO;
+}
+
+int cmd_info(int argc, char **argv) {
+    tool_common_t common = {0};
+    const char *probe_file = NULL, *backend = NULL;
+    int config = 0, words;
+    const tool_option_t options[] = {
+        {"config", NULL, TOOL_FLAG, &config, 0, 0, "each effective setting and where it came from"},
+        {"backend", "NAME", TOOL_TEXT, &backend, 0, 0, "everything that one backend can do"},
+        {"probe", "FILE", TOOL_TEXT, &probe_file, 0, 0, "examine a plugin file in a child process"},
+        TOOL_COMMON_OPTIONS(common),
+    };
+    const tool_usage_t usage = {"info", "[options]", "Shows the plugins that were found or refused and why, the backends in them, and the devices.",
+                                "  attn info\n  attn info --config\n  attn info --probe ./my_plugin.so", options,
+                                sizeof options / sizeof options[0]};
+    int status = tool_parse(&usage, argc, argv, &words);
+    if (status >= 0) return status;
+    if (words != 0) {
+        tool_error("'%s' is one word too many; see attn info --help", argv[0]);
+        return TOOL_USAGE;
+    }
+    if (probe_file != NULL) return probe(probe_file, common.json);
+    attn_context_t *context;
+    status = tool_context_open(&common, config ? ATTN_CONTEXT_NO_PLUGINS : 0, &context);
+    if (status != TOOL_OK) return status;
+    if (config) {
+        status = print_config(context, common.json);
+    } else if (backend != NULL) {
+        status = print_backend(context, backend, common.json);
+    } else if (common.json) {
+        tool_print_json(info_json(context));
+    } else {
+        printf("libattn %s, plugin ABI %d.%d\n\n", attn_version(), ATTN_ABI_MAJOR, ATTN_ABI_MINOR);
+        print_plugins(context);
+        printf("\n");
+        print_backends(context);
+        printf("\n");
+        table_t *devices = table_new("device|");
+        device_line(devices, "cpu");
+        device_line(devices, "cuda:0");
+        table_print(devices, stdout, "  ");
+    }
+    attn_context_destroy(context);
+    return status;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_memory.h: memory of the device that a command runs on. A CPU's is the process's; a GPU's is had from its driver,
+ * which is opened at run time, so that the tool needs no CUDA to be built or started. */
+#ifndef ATTN_TOOLS_DEVICE_MEMORY_H
+#define ATTN_TOOLS_DEVICE_MEMORY_H
+
+#include <attn/attn_types.h>
+
+typedef struct device_memory device_memory_t;
+
+int device_memory_open(const attn_device_t *device, device_memory_t **memory, attn_error_t *error);
+void device_memory_close(device_memory_t *memory); /* frees everything that was allocated from it */
+DLDevice device_memory_device(const device_memory_t *memory);
+
+/* 256-byte aligned; NULL without memory. Lives until close. bytes 0 gives a small block. */
+void *device_memory_new(device_memory_t *memory, size_t bytes);
+/* All return 0 on success. */
+int device_memory_write(device_memory_t *memory, void *to, const void *from, size_t bytes);
+int device_memory_read(device_memory_t *memory, void *to, const void *from, size_t bytes);
+int device_memory_fill(device_memory_t *memory, void *to, int byte, size_t bytes);
+int device_memory_sync(device_memory_t *memory); /* waits for the device */
+
+#endif

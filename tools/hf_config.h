@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hf_config.h: from a Hugging Face config.json to the attention layers of the model, one problem per kind of layer. */
+#ifndef ATTN_TOOLS_HF_CONFIG_H
+#define ATTN_TOOLS_HF_CONFIG_H
+
+#include <attn/attn_types.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HF_MAX_KINDS 12
+#define HF_MAX_NOTES 6
+
+/* Layers that differ in nothing but their weights. */
+typedef struct hf_kind {
+    char name[40];       /* "self attention, window 4096" */
+    char layers[48];     /* "0-31", "0,2,4,.." */
+    uint32_t num_layers; /* 0: no layer of its own, as the prefill part of MLA */
+    attn_problem_t problem; /* block size, cache dtype and limits other than max_model_len are left open */
+} hf_kind_t;
+
+typedef struct hf_model {
+    char model_type[48];
+    uint32_t num_kinds;
+    uint32_t num_notes;
+    hf_kind_t kinds[HF_MAX_KINDS];
+    char notes[HF_MAX_NOTES][240];
+} hf_model_t;
+
+/* ATTN_E_IO or ATTN_E_PARSE with a text that names file and field. */
+int hf_config_load(const char *path, hf_model_t *model, attn_error_t *error);
+int hf_config_parse(const char *text, size_t size, const char *label, hf_model_t *model, attn_error_t *error);
+
+/* The part of one rank of world under tensor parallelism: heads are divided, KV heads too as far as they go. */
+int hf_model_split(hf_model_t *model, uint32_t world, attn_error_t *error);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hf_layers.h: which layers of a stack have which window or chunk. */
+#ifndef ATTN_TOOLS_HF_LAYERS_H
+#define ATTN_TOOLS_HF_LAYERS_H
+
+#include "hf_families.h"
+#include "hf_fields.h"
+
+/* Layers of one window and chunk. */
+typedef struct hf_layer_set {
+    uint32_t window, chunk;
+    uint32_t num_layers;
+    char layers[48]; /* "0-4,6-10,.." */
+} hf_layer_set_t;
+
+/* Groups layers 0 .. depth-1, by layer_types where the config has them, else by the family's pattern. Returns the number of
+ * sets; errors are left in the reader. */
+int hf_layer_sets(const hf_reader_t *reader, const hf_family_t *family, int64_t depth, hf_layer_set_t *sets, int capacity);
+
+/* Whether layer_types names layers that are no softmax attention. */
+int hf_layer_sets_skipped(const hf_reader_t *reader);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* problem_args.c: models and problems from the command line. */
+#include "problem_args.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+uint32_t kv_dtype_by_name(const char *name) {
+    if (strcmp(name, "fp8") == 0) return ATTN_KV_FP8_E4M3;
+    for (uint32_t kv = ATTN_KV_AUTO; kv <= ATTN_KV_TURBOQUANT_3BIT_NC; kv++)
+        if (strcmp(name, attn_kv_name(kv)) == 0) return kv;
+    return 0;
+}
+
+void model_set_kv_dtype(hf_model_t *model, uint32_t kv_cache_dtype) {
+    for (uint32_t i = 0; i < model->num_kinds; i++) {
+        attn_problem_t *p = &model->kinds[i].problem;
+        if (!attn_role_has_cache(p->role)) continue;
+        int sparse_fp8 = p->role == ATTN_ROLE_MLA_SPARSE && kv_cache_dtype == ATTN_KV_FP8_E4M3;
+        p->kv_cache_dtype = sparse_fp8 ? ATTN_KV_FP8_DS_MLA : kv_cache_dtype;
+    }
+}
+
+/* Whether text has the word "KEY=". */
+static int has_key(const char *text, const char *key) {
+    size_t length = strlen(key);
+    for (const char *at = text; (at = strstr(at, key)) != NULL; at++)
+        if ((at == text || at[-1] == ' ') && at[length] == '=') return 1;
+    return 0;
+}
+
+int problem_from_text(const char *text, attn_problem_t *problem, attn_error_t *error) {
+    char full[4096];
+    const char *mask = "";
+    if (!has_key(text, "mask")) {
+        const char *role = strstr(text, "role=");
+        int causal = role != NULL && (strncmp(role + 5, "decoder", 7) == 0 || strncmp(role + 5, "mla", 3) == 0);
+        mask = causal ? " mask=causal" : " mask=full";
+    }
+    int n = snprintf(full, sizeof full, "%s%s%s%s", text, mask, has_key(text, "dtype") ? "" : " dtype=bfloat16",
+                     has_key(text, "scale") ? "" : " scale=1");
+    if (n < 0 || (size_t)n >= sizeof full) return attn_fail(error, ATTN_E_PARSE, "", "the problem text is too long");
+    problem->struct_size = sizeof *problem;
+    int code = attn_problem_parse(full, problem, error);
+    if (code != ATTN_OK) return code;
+    double size = attn_role_is_mla(problem->role) ? (double)problem->qk_nope_head_dim + problem->qk_rope_head_dim
+                                                  : (double)problem->head_size;
+    if (!has_key(text, "scale") && size > 0) problem->scale = 1.0 / sqrt(size);
+    return attn_problem_check(problem, error);
+}
+
+static int read_words(int num_words, char **words, hf_model_t *model) {
+    char text[4096] = "";
+    size_t used = 0;
+    for (int i = 0; i < num_words; i++) {
+        int n = snprintf(text + used, sizeof text - used, "%s%s", i != 0 ? " " : "", words[i]);
+        if (n < 0 || used + (size_t)n >= sizeof text) {
+            tool_error("the problem text is too long");
+            return TOOL_USAGE;
+        }
+        used += (size_t)n;
+    }
+    memset(model, 0, sizeof *model);
+    ATTN_INIT(attn_error_t, error);
+    if (problem_from_text(text, &model->kinds[0].problem, &error) != ATTN_OK) {
+        tool_error("%s", error.text);
+        return TOOL_USAGE;
+    }
+    snprintf(model->model_type, sizeof model->model_type, "problem");
+    snprintf(model->kinds[0].name, sizeof model->kinds[0].name, "%s", attn_role_name(model->kinds[0].problem.role));
+    snprintf(model->kinds[0].layers, sizeof model->kinds[0].layers, "0");
+    model->kinds[0].num_layers = 1;
+    model->num_kinds = 1;
+    return TOOL_OK;
+}
+
+static int read_file(const char *path, hf_model_t *model) {
+    struct stat st;
+    char inside[4096];
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        snprintf(inside, sizeof inside, "%s/config.json", path);
+        path = inside;
+    }
+    ATTN_INIT(attn_error_t, error);
+    if (hf_config_load(path, model, &error) == ATTN_OK) return TOOL_OK;
+    tool_error("%s", error.text);
+    return TOOL_INPUT;
+}
+
+static int apply(const problem_args_t *args, hf_model_t *model) {
+    ATTN_INIT(attn_error_t, error);
+    uint32_t dtype = 0;
+    if (args->dtype != NULL) {
+        for (uint32_t d = ATTN_DTYPE_FLOAT32; d <= ATTN_DTYPE_BFLOAT16; d++)
+            if (strcmp(args->dtype, attn_dtype_name(d)) == 0) dtype = d;
+        if (dtype == 0) {
+            tool_error("--dtype is '%s'; float32, float16 or bfloat16 was wanted", args->dtype);
+            return TOOL_USAGE;
+        }
+    }
+    if (args->kv_cache_dtype != NULL) {
+        uint32_t kv = kv_dtype_by_name(args->kv_cache_dtype);
+        const char *names[32];
+        for (uint32_t k = ATTN_KV_AUTO; k <= ATTN_KV_TURBOQUANT_3BIT_NC; k++) names[k - 1] = attn_kv_name(k);
+        const char *near = tool_nearest(args->kv_cache_dtype, names, ATTN_KV_TURBOQUANT_3BIT_NC);
+        if (kv == 0) {
+            tool_error("--kv-cache-dtype is '%s'; did you mean %s?", args->kv_cache_dtype, near != NULL ? near : "fp8");
+            return TOOL_USAGE;
+        }
+        model_set_kv_dtype(model, kv);
+    }
+    for (uint32_t i = 0; i < model->num_kinds; i++) {
+        if (dtype != 0) model->kinds[i].problem.dtype = dtype;
+        if (args->block_size != 0 && attn_role_has_cache(model->kinds[i].problem.role))
+            model->kinds[i].problem.block_size = (uint32_t)args->block_size;
+    }
+    if (args->tensor_parallel > 1 && hf_model_split(model, (uint32_t)args->tensor_parallel, &error) != ATTN_OK) {
+        tool_error("--tp is %lld; %s", (long long)args->tensor_parallel, error.text);
+        return TOOL_USAGE;
+    }
+    for (uint32_t i = 0; i < model->num_kinds; i++)
+        if (attn_problem_check(&model->kinds[i].problem, &error) != ATTN_OK) {
+            tool_error("%s: %s", model->kinds[i].name, error.text);
+            return TOOL_USAGE;
+        }
+    return TOOL_OK;
+}
+
+int problem_args_read(const problem_args_t *args, int num_words, char **words, hf_model_t *model) {
+    if ((args->model != NULL) == (num_words > 0)) {
+        tool_error(args->model != NULL ? "--model and a problem text exclude each other"
+                                       : "nothing to look at: give --model FILE, or a problem as role=decoder num_heads=32 head_size=128");
+        return TOOL_USAGE;
+    }
+    int status = args->model != NULL ? read_file(args->model, model) : read_words(num_words, words, model);
+    return status == TOOL_OK ? apply(args, model) : status;
+}

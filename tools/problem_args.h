@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* problem_args.h: the model or problem that a command line names, with the changes that its options ask for. */
+#ifndef ATTN_TOOLS_PROBLEM_ARGS_H
+#define ATTN_TOOLS_PROBLEM_ARGS_H
+
+#include "hf_config.h"
+#include "tool.h"
+
+typedef struct problem_args {
+    const char *model;          /* --model */
+    const char *kv_cache_dtype; /* --kv-cache-dtype */
+    const char *dtype;          /* --dtype */
+    int64_t block_size;         /* --block-size */
+    int64_t tensor_parallel;    /* --tp */
+} problem_args_t;
+
+#define PROBLEM_OPTIONS(A)                                                                                             \
+    {"model", "FILE", TOOL_TEXT, &(A).model, 0, 0, "a Hugging Face config.json (or its folder)"},                      \
+    {"kv-cache-dtype", "NAME", TOOL_TEXT, &(A).kv_cache_dtype, 0, 0, "auto, bfloat16, fp8, int8_per_token_head, .."},  \
+    {"block-size", "N", TOOL_INT, &(A).block_size, 1, 1 << 20, "tokens per cache page; otherwise the backend chooses"}, \
+    {"dtype", "NAME", TOOL_TEXT, &(A).dtype, 0, 0, "float32, float16 or bfloat16 instead of the model's"},             \
+    {"tp", "N", TOOL_INT, &(A).tensor_parallel, 1, 1024, "one rank of N under tensor parallelism"}
+
+/* Reads the model, or the problem text in the words (mask, dtype and scale may be left out). Returns TOOL_OK or an exit
+ * code after printing why. */
+int problem_args_read(const problem_args_t *args, int num_words, char **words, hf_model_t *model);
+
+/* "fp8" and every name of semantics 3.1; 0 if there is none. */
+uint32_t kv_dtype_by_name(const char *name);
+/* Sets the cache dtype of every kind that has a cache (fp8 of sparse MLA is fp8_ds_mla). */
+void model_set_kv_dtype(hf_model_t *model, uint32_t kv_cache_dtype);
+/* A problem from text with the usual values for mask, dtype and scale where they are missing. */
+int problem_from_text(const char *text, attn_problem_t *problem, attn_error_t *error);
+
+#endif

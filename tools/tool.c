@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tool.c: errors, the context of a command, JSON output, the clock. */
+#include "tool.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *command_name;
+
+void tool_set_command(const char *name) { command_name = name; }
+
+void tool_error(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fflush(stdout);
+    fprintf(stderr, "attn%s%s: ", command_name != NULL ? " " : "", command_name != NULL ? command_name : "");
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+int tool_library_error(const char *what, int code, const attn_error_t *error) {
+    tool_error("%s%s%s", what, *what != '\0' ? ": " : "", error->text[0] != '\0' ? error->text : attn_error_name(code));
+    if (code == ATTN_E_UNSUPPORTED) return TOOL_NO;
+    return TOOL_SETUP;
+}
+
+void tool_print_json(json_t *value) {
+    json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    putchar('\n');
+    json_decref(value);
+}
+
+double tool_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void print_log(void *ctx, uint32_t level, const char *text) {
+    static const char *const names[] = {"", "error", "warning", "info", "debug"};
+    (void)ctx;
+    fprintf(stderr, "attn: %s: %s\n", names[level <= ATTN_LOG_DEBUG ? level : 0], text);
+}
+
+/* "--option cpu.level=avx2" becomes "[option cpu]\nlevel = avx2\n". Returns 0 on success. */
+static int append_setting(char *text, size_t size, const char *setting) {
+    const char *dot = strchr(setting, '.'), *equals = strchr(setting, '=');
+    if (dot == NULL || equals == NULL || dot > equals || dot == setting || equals == dot + 1 || strchr(setting, '\n') != NULL) {
+        tool_error("--option is '%s'; PLUGIN.KEY=VALUE was wanted, as in cpu.num_threads=2", setting);
+        return -1;
+    }
+    size_t used = strlen(text);
+    int n = snprintf(text + used, size - used, "[option %.*s]\n%.*s = %s\n", (int)(dot - setting), setting,
+                     (int)(equals - dot - 1), dot + 1, equals + 1);
+    if (n < 0 || (size_t)n >= size - used) {
+        tool_error("the values of --option are too long together");
+        return -1;
+    }
+    return 0;
+}
+
+int tool_context_open(const tool_common_t *common, uint32_t flags, attn_context_t **context) {
+    char text[4096] = "";
+    for (size_t i = 0; i < common->settings.count; i++)
+        if (append_setting(text, sizeof text, common->settings.items[i]) != 0) return TOOL_USAGE;
+    char *plugin_dir = NULL;
+    if (common->plugin_dir != NULL) {
+        plugin_dir = realpath(common->plugin_dir, NULL);
+        if (plugin_dir == NULL) {
+            tool_error("--plugin-dir is '%s'; no such folder", common->plugin_dir);
+            return TOOL_USAGE;
+        }
+    }
+    ATTN_INIT(attn_context_options_t, options);
+    options.flags = flags;
+    options.config_text = text[0] != '\0' ? text : NULL;
+    options.config_file = common->config;
+    options.plugin_dir = plugin_dir;
+    options.log = print_log;
+    options.log_level = common->verbose ? ATTN_LOG_DEBUG : ATTN_LOG_WARN;
+    ATTN_INIT(attn_error_t, error);
+    int code = attn_context_create(&options, context, &error);
+    free(plugin_dir);
+    return code == ATTN_OK ? TOOL_OK : tool_library_error("", code, &error);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tool.h: what every command of `attn` shares: exit codes, the command table, errors, and the context that the common
+ * options describe. */
+#ifndef ATTN_TOOLS_TOOL_H
+#define ATTN_TOOLS_TOOL_H
+
+#include <attn/attn.h>
+#include <attn/attn_plugin_util.h>
+#include <jansson.h>
+
+#include "args.h"
+
+/* Exit codes; attn(1) documents them. */
+enum {
+    TOOL_OK = 0,
+    TOOL_NO = 1,    /* the answer is no: nothing serves, a check failed, it does not fit */
+    TOOL_USAGE = 2, /* the command line is wrong */
+    TOOL_INPUT = 3, /* an input file is missing or wrong */
+    TOOL_SETUP = 4  /* configuration, plugin, device or memory */
+};
+
+typedef struct tool_command {
+    const char *name;
+    const char *summary;
+    int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit code */
+} tool_command_t;
+
+/* Ends with a NULL name. New commands: one line in main.c. */
+extern const tool_command_t tool_commands[];
+
+/* Prints "attn COMMAND: TEXT" to stderr. */
+void tool_error(const char *format, ...) ATTN_PRINTF(1, 2);
+/* The same for an error of the library; returns the exit code that fits its number. */
+int tool_library_error(const char *what, int code, const attn_error_t *error);
+/* Names the running command in error texts. */
+void tool_set_command(const char *name);
+
+/* Options that every command takes. */
+typedef struct tool_common {
+    const char *config;      /* --config-file */
+    const char *plugin_dir;  /* --plugin-dir */
+    tool_list_t settings;    /* --option PLUGIN.KEY=VALUE */
+    int json;                /* --json */
+    int verbose;             /* --verbose */
+} tool_common_t;
+
+/* Six entries at the end of an option table; see any command. */
+#define TOOL_COMMON_OPTIONS(C)                                                                                         \
+    {"json", NULL, TOOL_FLAG, &(C).json, 0, 0, "print JSON instead of text"},                                          \
+    {"config-file", "FILE", TOOL_TEXT, &(C).config, 0, 0, "read this INI file after the system's"},                    \
+    {"plugin-dir", "DIR", TOOL_TEXT, &(C).plugin_dir, 0, 0, "look for plugins in this folder (absolute)"},             \
+    {"option", "PLUGIN.KEY=VALUE", TOOL_LIST, &(C).settings, 0, 0, "set an option of a plugin; may be repeated"},      \
+    {"verbose", NULL, TOOL_FLAG, &(C).verbose, 0, 0, "show the library's log on stderr"},                              \
+    {"help", NULL, TOOL_HELP, NULL, 0, 0, "show this text"}
+
+/* Makes a context as the common options say. Returns TOOL_OK or an exit code after printing why. */
+int tool_context_open(const tool_common_t *common, uint32_t flags, attn_context_t **context);
+
+/* Prints a JSON value with a newline and releases it. */
+void tool_print_json(json_t *value);
+
+/* Seconds on a clock that never goes back. */
+double tool_seconds(void);
+
+int cmd_info(int argc, char **argv);
+int cmd_select(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+
+#endif
