@@ -16,14 +16,16 @@ static void print_help(const tool_usage_t *usage) {
     printf("Usage: attn %s %s\n\n%s\n\nOptions:\n", usage->command, usage->synopsis, usage->about);
     for (size_t i = 0; i < usage->num_options; i++) {
         const tool_option_t *o = &usage->options[i];
-        int width = printf("  --%s%s%s", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
+        int width =
+            printf("  --%s%s%s", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
         if (width >= LEFT_COLUMN) {
             printf("\n");
             width = 0;
         }
         printf("%*s%s\n", LEFT_COLUMN - width, "", o->help);
     }
-    printf("\nExamples:\n%s\n\nExit status: 0 yes, 1 no, 2 wrong usage, 3 wrong input file, 4 configuration, plugin, "
+    printf("\nExamples:\n%s\n\nExit status: 0 yes, 1 no, 2 wrong usage, 3 wrong input file, 4 configuration, "
+           "plugin, "
            "device or memory.\nThe manual: man attn-%s\n",
            usage->examples, usage->command);
 }
@@ -35,11 +37,20 @@ int tool_parse_size(const char *text, int64_t *value) {
     if (end == text || errno != 0 || !(number >= -9e18 && number <= 9e18)) return -1;
     int power = 0;
     switch (tolower((unsigned char)*end)) {
-    case 'k': power = 10; break;
-    case 'm': power = 20; break;
-    case 'g': power = 30; break;
-    case 't': power = 40; break;
-    default: break;
+    case 'k':
+        power = 10;
+        break;
+    case 'm':
+        power = 20;
+        break;
+    case 'g':
+        power = 30;
+        break;
+    case 't':
+        power = 40;
+        break;
+    default:
+        break;
     }
     if (power != 0) end++;
     if (power != 0 && *end == 'i') end++;
@@ -57,7 +68,8 @@ int tool_parse_list(const char *text, int64_t max, int64_t *values, int capacity
         char *end;
         errno = 0;
         long long n = strtoll(at, &end, 10);
-        if (end == at || errno != 0 || n < 0 || n > max || count == capacity || (*end != ',' && *end != '\0')) return -1;
+        if (end == at || errno != 0 || n < 0 || n > max || count == capacity || (*end != ',' && *end != '\0'))
+            return -1;
         values[count++] = n;
         if (*end == '\0') return count;
         at = end;
@@ -68,7 +80,8 @@ int tool_parse_list(const char *text, int64_t max, int64_t *values, int capacity
 static size_t distance(const char *a, const char *b) {
     size_t row[64], n = strlen(b);
     if (n + 1 > sizeof row / sizeof row[0]) return n;
-    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
     for (size_t i = 1; a[i - 1] != '\0'; i++) {
         size_t diagonal = row[0];
         row[0] = i;
@@ -99,7 +112,8 @@ const char *tool_nearest(const char *word, const char *const *names, size_t num_
 static int unknown_option(const tool_usage_t *usage, const char *word) {
     const char *names[64];
     size_t n = usage->num_options < 64 ? usage->num_options : 64;
-    for (size_t i = 0; i < n; i++) names[i] = usage->options[i].name;
+    for (size_t i = 0; i < n; i++)
+        names[i] = usage->options[i].name;
     char bare[64];
     snprintf(bare, sizeof bare, "%s", word + strspn(word, "-"));
     bare[strcspn(bare, "=")] = '\0';
@@ -115,8 +129,12 @@ static int set_option(const tool_option_t *o, const char *value) {
     tool_list_t *list = (tool_list_t *)o->to;
     int64_t number;
     switch (o->kind) {
-    case TOOL_FLAG: *(int *)o->to = 1; return -1;
-    case TOOL_TEXT: *(const char **)o->to = value; return -1;
+    case TOOL_FLAG:
+        *(int *)o->to = 1;
+        return -1;
+    case TOOL_TEXT:
+        *(const char **)o->to = value;
+        return -1;
     case TOOL_LIST:
         if (list->count == TOOL_LIST_MAX) {
             tool_error("--%s is given more than %d times", o->name, TOOL_LIST_MAX);
@@ -126,8 +144,8 @@ static int set_option(const tool_option_t *o, const char *value) {
         return -1;
     default:
         if (tool_parse_size(value, &number) != 0 || number < o->min || number > o->max) {
-            tool_error("--%s is '%s'; a whole number from %lld to %lld was wanted", o->name, value, (long long)o->min,
-                       (long long)o->max);
+            tool_error("--%s is '%s'; a whole number from %lld to %lld was wanted", o->name, value,
+                       (long long)o->min, (long long)o->max);
             return TOOL_USAGE;
         }
         *(int64_t *)o->to = number;
@@ -151,7 +169,8 @@ int tool_parse(const tool_usage_t *usage, int argc, char **argv, int *num_words)
         size_t length = strcspn(word, "=");
         const tool_option_t *o = NULL;
         for (size_t k = 0; k < usage->num_options && word[1] == '-'; k++)
-            if (strlen(usage->options[k].name) == length - 2 && strncmp(usage->options[k].name, word + 2, length - 2) == 0)
+            if (strlen(usage->options[k].name) == length - 2 &&
+                strncmp(usage->options[k].name, word + 2, length - 2) == 0)
                 o = &usage->options[k];
         if (o == NULL) return unknown_option(usage, word);
         const char *value = word[length] == '=' ? word + length + 1 : NULL;

@@ -8,17 +8,22 @@
 static void join(const int64_t *values, uint32_t n, int blocks_first, char *text, size_t size) {
     size_t used = (size_t)snprintf(text, size, "(");
     for (uint32_t i = 0; i < n && used < size; i++) {
-        if (i == 0 && blocks_first) used += (size_t)snprintf(text + used, size - used, "n");
-        else used += (size_t)snprintf(text + used, size - used, "%s%lld", i != 0 ? ", " : "", (long long)values[i]);
+        if (i == 0 && blocks_first)
+            used += (size_t)snprintf(text + used, size - used, "n");
+        else
+            used += (size_t)snprintf(text + used, size - used, "%s%lld", i != 0 ? ", " : "",
+                                     (long long)values[i]);
     }
     if (used < size) snprintf(text + used, size - used, ")");
 }
 
 /* The shape that the selected backend wants, if it can be opened here: a device that is not present has no instance. */
-static void ask_shape(attn_context_t *context, const attn_device_t *device, const char *backend, cache_entry_t *e) {
+static void ask_shape(attn_context_t *context, const attn_device_t *device, const char *backend,
+                      cache_entry_t *e) {
     attn_group_t *group = NULL;
     e->shape.struct_size = sizeof e->shape;
-    if (device->id < 0 || attn_group_open(context, &e->kind->problem, device, backend, &group, NULL, NULL) != ATTN_OK ||
+    if (device->id < 0 ||
+        attn_group_open(context, &e->kind->problem, device, backend, &group, NULL, NULL) != ATTN_OK ||
         attn_group_kv_cache_shape(group, 1, &e->shape, NULL) != ATTN_OK)
         e->shape.ndim = 0;
     if (group != NULL) attn_group_close(group);
@@ -30,8 +35,8 @@ static void ask_shape(attn_context_t *context, const attn_device_t *device, cons
     }
 }
 
-static int make_entry(attn_context_t *context, const attn_device_t *device, const char *backend, const hf_kind_t *kind,
-                      cache_entry_t *e, attn_error_t *error) {
+static int make_entry(attn_context_t *context, const attn_device_t *device, const char *backend,
+                      const hf_kind_t *kind, cache_entry_t *e, attn_error_t *error) {
     memset(e, 0, sizeof *e);
     e->kind = kind;
     attn_selection_t *selection = NULL;
@@ -42,12 +47,22 @@ static int make_entry(attn_context_t *context, const attn_device_t *device, cons
         if (selection->block_size != 0) block_size = selection->block_size;
     }
     attn_selection_free(selection);
-    if (code != ATTN_OK) return code;
+    if (code == ATTN_E_UNSUPPORTED && backend == NULL) {
+        snprintf(e->backend, sizeof e->backend,
+                 "none on this device"); /* pages are arithmetic: count them all the same */
+        if (attn_role_is_mla(kind->problem.role) && block_size == 0) block_size = 64;
+    } else if (code != ATTN_OK) {
+        return code;
+    }
+    int is_served = code == ATTN_OK;
     e->spec.struct_size = sizeof e->spec;
     code = attn_kv_spec_of(&kind->problem, block_size != 0 ? block_size : 16, &e->spec, error);
     if (code == ATTN_OK) code = attn_kv_spec_page_bytes(&e->spec, &e->page_bytes, error);
     if (code != ATTN_OK) return code;
-    ask_shape(context, device, backend, e);
+    if (is_served)
+        ask_shape(context, device, backend, e);
+    else
+        snprintf(e->shape_text, sizeof e->shape_text, "-");
     if (e->shape.ndim != 0) e->page_bytes = e->shape.page_bytes;
     return ATTN_OK;
 }
@@ -58,17 +73,19 @@ static int64_t sequence_bytes(const cache_plan_t *plan, int64_t len, int64_t inf
     for (uint32_t i = 0; i < plan->num_entries; i++) {
         const cache_entry_t *e = &plan->entries[i];
         int64_t blocks, bytes, encoder = e->kind->problem.max_model_len;
-        if (attn_kv_spec_max_blocks(&e->spec, len, inflight < len ? inflight : len, encoder != 0 ? encoder : len, 1, &blocks,
-                                    NULL) != ATTN_OK ||
+        if (attn_kv_spec_max_blocks(&e->spec, len, inflight < len ? inflight : len,
+                                    encoder != 0 ? encoder : len, 1, &blocks, NULL) != ATTN_OK ||
             __builtin_mul_overflow(blocks, e->page_bytes, &bytes) ||
-            __builtin_mul_overflow(bytes, (int64_t)e->kind->num_layers, &bytes) || __builtin_add_overflow(total, bytes, &total))
+            __builtin_mul_overflow(bytes, (int64_t)e->kind->num_layers, &bytes) ||
+            __builtin_add_overflow(total, bytes, &total))
             return -1;
     }
     return total;
 }
 
-int cache_plan_make(attn_context_t *context, const attn_device_t *device, const char *backend, const hf_model_t *model,
-                    const cache_limits_t *limits, cache_plan_t *plan, attn_error_t *error) {
+int cache_plan_make(attn_context_t *context, const attn_device_t *device, const char *backend,
+                    const hf_model_t *model, const cache_limits_t *limits, cache_plan_t *plan,
+                    attn_error_t *error) {
     memset(plan, 0, sizeof *plan);
     for (uint32_t i = 0; i < model->num_kinds; i++) {
         const hf_kind_t *kind = &model->kinds[i];
@@ -81,7 +98,8 @@ int cache_plan_make(attn_context_t *context, const attn_device_t *device, const 
     if (limits->max_len != 0) plan->max_len = limits->max_len;
     if (plan->max_len == 0) plan->max_len = 4096;
     if (plan->num_entries == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "this model keeps no KV cache: its layers are encoders");
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "role",
+                         "this model keeps no KV cache: its layers are encoders");
     uint32_t at = 0;
     for (uint32_t i = 0; i < model->num_kinds; i++) {
         const hf_kind_t *kind = &model->kinds[i];
@@ -95,20 +113,24 @@ int cache_plan_make(attn_context_t *context, const attn_device_t *device, const 
     for (uint32_t i = 0; i < plan->num_entries; i++) {
         cache_entry_t *e = &plan->entries[i];
         int64_t encoder = e->kind->problem.max_model_len;
-        int code = attn_kv_spec_max_blocks(&e->spec, plan->max_len, limits->inflight, encoder, 1, &e->max_blocks, error);
+        int code = attn_kv_spec_max_blocks(&e->spec, plan->max_len, limits->inflight, encoder, 1,
+                                           &e->max_blocks, error);
         if (code != ATTN_OK) return code;
     }
     plan->bytes_per_sequence = sequence_bytes(plan, plan->max_len, limits->inflight);
     if (plan->bytes_per_sequence <= 0)
-        return attn_fail(error, ATTN_E_INVALID, "max_len", "a sequence of %lld tokens has no size that can be counted",
+        return attn_fail(error, ATTN_E_INVALID, "max_len",
+                         "a sequence of %lld tokens has no size that can be counted",
                          (long long)plan->max_len);
     plan->bytes_per_token = (double)plan->bytes_per_sequence / (double)plan->max_len;
     plan->sequences = limits->memory / plan->bytes_per_sequence;
     int64_t fits = 0, beyond = (int64_t)INT32_MAX + 1;
     while (beyond - fits > 1) {
         int64_t middle = fits + (beyond - fits) / 2, bytes = sequence_bytes(plan, middle, limits->inflight);
-        if (bytes >= 0 && bytes <= limits->memory) fits = middle;
-        else beyond = middle;
+        if (bytes >= 0 && bytes <= limits->memory)
+            fits = middle;
+        else
+            beyond = middle;
     }
     plan->longest = fits;
     return ATTN_OK;

@@ -36,7 +36,8 @@ typedef struct cache_plan {
 } cache_plan_t;
 
 /* The problems of the model have their cache dtype set. plan->max_len is set in any case. */
-int cache_plan_make(attn_context_t *context, const attn_device_t *device, const char *backend, const hf_model_t *model,
-                    const cache_limits_t *limits, cache_plan_t *plan, attn_error_t *error);
+int cache_plan_make(attn_context_t *context, const attn_device_t *device, const char *backend,
+                    const hf_model_t *model, const cache_limits_t *limits, cache_plan_t *plan,
+                    attn_error_t *error);
 
 #endif

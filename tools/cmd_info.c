@@ -12,14 +12,15 @@ static void print_plugins(const attn_context_t *context) {
     table_t *table = table_new("plugin|version|licence|file");
     uint32_t count = 0;
     for (; attn_context_plugin(context, count, &info) == ATTN_OK; count++) {
-        int ok = info.status == ATTN_OK;
-        table_cell(table, ok ? TERM_GREEN : TERM_RED, "%s", info.name);
-        table_cell(table, TERM_PLAIN, "%s", ok ? info.version : "refused");
+        int ok = info.status == ATTN_OK, is_absent = info.status == ATTN_E_NOT_FOUND;
+        table_cell(table, ok ? TERM_GREEN : is_absent ? TERM_DIM : TERM_RED, "%s", info.name);
+        table_cell(table, TERM_PLAIN, "%s", ok ? info.version : is_absent ? "absent" : "refused");
         table_cell(table, TERM_PLAIN, "%s", ok ? info.license : "");
         table_cell(table, TERM_PLAIN, "%s", info.path);
-        if (!ok) table_note(table, "    %s: %s", attn_error_name(info.status), info.reason);
+        if (!ok && !is_absent) table_note(table, "    %s: %s", attn_error_name(info.status), info.reason);
     }
-    if (count == 0) table_note(table, "none: [attn] plugins is empty or loading is switched off (attn info --config)");
+    if (count == 0)
+        table_note(table, "none: [attn] plugins is empty or loading is switched off (attn info --config)");
     table_print(table, stdout, "  ");
 }
 
@@ -54,15 +55,17 @@ static void device_line(table_t *table, const char *name) {
     ATTN_INIT(attn_error_t, error);
     int code = attn_device_parse(name, &device, &error);
     char memory[32] = "";
-    if (code == ATTN_OK && device.memory_bytes != 0) describe_bytes((double)device.memory_bytes, memory, sizeof memory);
+    if (code == ATTN_OK && device.memory_bytes != 0)
+        describe_bytes((double)device.memory_bytes, memory, sizeof memory);
     table_cell(table, code == ATTN_OK ? TERM_GREEN : TERM_DIM, "%s", name);
     if (code != ATTN_OK)
         table_cell(table, TERM_DIM, "none: %s", error.text);
     else if (device.type == kDLCPU)
-        table_cell(table, TERM_PLAIN, "%s, %d threads%s%s", device.name, device.num_sms, memory[0] != '\0' ? ", " : "", memory);
+        table_cell(table, TERM_PLAIN, "%s, %d threads%s%s", device.name, device.num_sms,
+                   memory[0] != '\0' ? ", " : "", memory);
     else
-        table_cell(table, TERM_PLAIN, "%s, sm_%d, %d multiprocessors, %s", device.name, device.compute_capability,
-                   device.num_sms, memory);
+        table_cell(table, TERM_PLAIN, "%s, sm_%d, %d multiprocessors, %s", device.name,
+                   device.compute_capability, device.num_sms, memory);
 }
 
 static int print_config(const attn_context_t *context, int json) {
@@ -70,13 +73,16 @@ static int print_config(const attn_context_t *context, int json) {
     json_t *list = json_array();
     table_t *table = table_new("section|key|value|source");
     for (uint32_t i = 0; attn_context_config(context, i, &value) == ATTN_OK; i++) {
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:i}", "section", value.section, "key", value.key,
-                                              "value", value.value, "source", value.source, "line", value.line));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:i}", "section", value.section, "key",
+                                              value.key, "value", value.value, "source", value.source, "line",
+                                              value.line));
         table_cell(table, TERM_DIM, "[%s]", value.section);
         table_cell(table, TERM_BOLD, "%s", value.key);
         table_cell(table, TERM_PLAIN, "%s", value.value);
-        if (value.line != 0) table_cell(table, TERM_PLAIN, "%s:%d", value.source, value.line);
-        else table_cell(table, TERM_DIM, "%s", value.source);
+        if (value.line != 0)
+            table_cell(table, TERM_PLAIN, "%s:%d", value.source, value.line);
+        else
+            table_cell(table, TERM_DIM, "%s", value.source);
     }
     if (json) {
         tool_print_json(list);
@@ -92,26 +98,30 @@ static json_t *info_json(const attn_context_t *context) {
     json_t *plugins = json_array(), *backends = json_array(), *devices = json_array();
     ATTN_INIT(attn_plugin_info_t, info);
     for (uint32_t i = 0; attn_context_plugin(context, i, &info) == ATTN_OK; i++)
-        json_array_append_new(plugins, json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "name", info.name, "status",
-                                                 info.status == ATTN_OK ? "loaded" : attn_error_name(info.status), "path",
-                                                 info.path, "version", info.version, "license", info.license, "build_id",
-                                                 info.build_id, "reason", info.reason));
+        json_array_append_new(plugins,
+                              json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "name", info.name, "status",
+                                        info.status == ATTN_OK ? "loaded" : attn_error_name(info.status),
+                                        "path", info.path, "version", info.version, "license", info.license,
+                                        "build_id", info.build_id, "reason", info.reason));
     for (uint32_t i = 0; attn_context_backend(context, i) != NULL; i++) {
         const attn_backend_t *b = attn_context_backend(context, i);
-        json_array_append_new(backends, json_pack("{s:s, s:s, s:o}", "name", b->name, "doc", b->doc, "capabilities",
-                                                  describe_capabilities_json(b->capabilities)));
+        json_array_append_new(backends,
+                              json_pack("{s:s, s:s, s:o}", "name", b->name, "doc", b->doc, "capabilities",
+                                        describe_capabilities_json(b->capabilities)));
     }
     static const char *const names[] = {"cpu", "cuda:0"};
     for (size_t i = 0; i < 2; i++) {
         ATTN_INIT(attn_device_t, d);
         ATTN_INIT(attn_error_t, error);
         if (attn_device_parse(names[i], &d, &error) != ATTN_OK) continue;
-        json_array_append_new(devices, json_pack("{s:s, s:s, s:i, s:i, s:I}", "device", names[i], "name", d.name,
-                                                 "compute_capability", d.compute_capability, "num_sms", d.num_sms,
-                                                 "memory_bytes", (json_int_t)d.memory_bytes));
+        json_array_append_new(devices,
+                              json_pack("{s:s, s:s, s:i, s:i, s:I}", "device", names[i], "name", d.name,
+                                        "compute_capability", d.compute_capability, "num_sms", d.num_sms,
+                                        "memory_bytes", (json_int_t)d.memory_bytes));
     }
-    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o}", "version", attn_version(), "abi_major", ATTN_ABI_MAJOR, "abi_minor",
-                     ATTN_ABI_MINOR, "plugins", plugins, "backends", backends, "devices", devices);
+    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o}", "version", attn_version(), "abi_major", ATTN_ABI_MAJOR,
+                     "abi_minor", ATTN_ABI_MINOR, "plugins", plugins, "backends", backends, "devices",
+                     devices);
 }
 
 /* Everything that the table of one backend says. */
@@ -133,8 +143,10 @@ static int print_backend(const attn_context_t *context, const char *name, int js
     json_t *value;
     json_object_foreach(can, key, value) {
         printf("  %-21s ", key);
-        if (json_is_integer(value)) printf("%lld", (long long)json_integer_value(value));
-        else if (json_is_string(value)) printf("%s", json_string_value(value));
+        if (json_is_integer(value))
+            printf("%lld", (long long)json_integer_value(value));
+        else if (json_is_string(value))
+            printf("%s", json_string_value(value));
         size_t i, column = 24;
         json_t *item;
         json_array_foreach(value, i, item) {
@@ -159,12 +171,13 @@ static int probe(const char *path, int json) {
     int status = probe_plugin(absolute, 0, r);
     uint32_t shown = r->num_backends < PROBE_MAX_BACKENDS ? r->num_backends : PROBE_MAX_BACKENDS;
     json_t *backends = json_array();
-    for (uint32_t i = 0; i < shown; i++) json_array_append_new(backends, json_string(r->backends[i].name));
+    for (uint32_t i = 0; i < shown; i++)
+        json_array_append_new(backends, json_string(r->backends[i].name));
     if (json) {
         tool_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:o}", "file", absolute, "status",
-                                  status == ATTN_OK ? "usable" : attn_error_name(status), "reason", r->text, "name", r->name,
-                                  "version", r->version, "abi_major", (int)r->abi_major, "abi_minor", (int)r->abi_minor,
-                                  "backends", backends));
+                                  status == ATTN_OK ? "usable" : attn_error_name(status), "reason", r->text,
+                                  "name", r->name, "version", r->version, "abi_major", (int)r->abi_major,
+                                  "abi_minor", (int)r->abi_minor, "backends", backends));
     } else {
         printf("%s\n", absolute);
         if (status != ATTN_OK) {
@@ -172,9 +185,10 @@ static int probe(const char *path, int json) {
             printf("%s\n", r->text);
         } else {
             term_print(TERM_GREEN, "  usable: ");
-            printf("%s %s by %s (%s), ABI %u.%u, %u options\n", r->name, r->version, r->vendor, r->license, r->abi_major,
-                   r->abi_minor, r->num_options);
-            for (uint32_t i = 0; i < shown; i++) printf("  %s  %s\n", r->backends[i].name, r->backends[i].doc);
+            printf("%s %s by %s (%s), ABI %u.%u, %u options\n", r->name, r->version, r->vendor, r->license,
+                   r->abi_major, r->abi_minor, r->num_options);
+            for (uint32_t i = 0; i < shown; i++)
+                printf("  %s  %s\n", r->backends[i].name, r->backends[i].doc);
         }
         json_decref(backends);
     }
@@ -193,9 +207,13 @@ int cmd_info(int argc, char **argv) {
         {"probe", "FILE", TOOL_TEXT, &probe_file, 0, 0, "examine a plugin file in a child process"},
         TOOL_COMMON_OPTIONS(common),
     };
-    const tool_usage_t usage = {"info", "[options]", "Shows the plugins that were found or refused and why, the backends in them, and the devices.",
-                                "  attn info\n  attn info --config\n  attn info --probe ./my_plugin.so", options,
-                                sizeof options / sizeof options[0]};
+    const tool_usage_t usage = {
+        "info",
+        "[options]",
+        "Shows the plugins that were found or refused and why, the backends in them, and the devices.",
+        "  attn info\n  attn info --config\n  attn info --probe ./my_plugin.so",
+        options,
+        sizeof options / sizeof options[0]};
     int status = tool_parse(&usage, argc, argv, &words);
     if (status >= 0) return status;
     if (words != 0) {
@@ -204,7 +222,8 @@ int cmd_info(int argc, char **argv) {
     }
     if (probe_file != NULL) return probe(probe_file, common.json);
     attn_context_t *context;
-    status = tool_context_open(&common, config ? ATTN_CONTEXT_NO_PLUGINS : 0, &context);
+    status = tool_context_open(&common, 0, &context);
+    if (status != TOOL_OK && config) status = tool_context_open(&common, ATTN_CONTEXT_NO_PLUGINS, &context);
     if (status != TOOL_OK) return status;
     if (config) {
         status = print_config(context, common.json);

@@ -51,17 +51,19 @@ static json_t *plan_json(const cache_plan_t *plan) {
             json_array_append_new(shape, json_integer(e->shape.shape[d]));
             json_array_append_new(strides, json_integer(e->shape.byte_strides[d]));
         }
-        json_array_append_new(
-            entries, json_pack("{s:s, s:s, s:i, s:s, s:i, s:I, s:s, s:o, s:o, s:I}", "kind", e->kind->name, "spec",
-                               attn_kv_spec_kind_name(e->spec.kind), "num_layers", (int)e->kind->num_layers,
-                               "kv_cache_dtype", attn_kv_name(e->spec.kv_cache_dtype), "block_size", (int)e->spec.block_size,
-                               "page_bytes", (json_int_t)e->page_bytes, "backend", e->backend, "shape", shape, "byte_strides",
-                               strides, "max_blocks_per_sequence", (json_int_t)e->max_blocks));
+        json_array_append_new(entries,
+                              json_pack("{s:s, s:s, s:i, s:s, s:i, s:I, s:s, s:o, s:o, s:I}", "kind",
+                                        e->kind->name, "spec", attn_kv_spec_kind_name(e->spec.kind),
+                                        "num_layers", (int)e->kind->num_layers, "kv_cache_dtype",
+                                        attn_kv_name(e->spec.kv_cache_dtype), "block_size",
+                                        (int)e->spec.block_size, "page_bytes", (json_int_t)e->page_bytes,
+                                        "backend", e->backend, "shape", shape, "byte_strides", strides,
+                                        "max_blocks_per_sequence", (json_int_t)e->max_blocks));
     }
-    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:f}", "kv_cache_dtype", attn_kv_name(plan->kv_cache_dtype), "layers", entries,
-                     "bytes_per_sequence", (json_int_t)plan->bytes_per_sequence, "tokens_in_one_sequence",
-                     (json_int_t)plan->longest, "sequences", (json_int_t)plan->sequences, "bytes_per_token",
-                     plan->bytes_per_token);
+    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:f}", "kv_cache_dtype", attn_kv_name(plan->kv_cache_dtype),
+                     "layers", entries, "bytes_per_sequence", (json_int_t)plan->bytes_per_sequence,
+                     "tokens_in_one_sequence", (json_int_t)plan->longest, "sequences",
+                     (json_int_t)plan->sequences, "bytes_per_token", plan->bytes_per_token);
 }
 
 int cmd_plan(int argc, char **argv) {
@@ -73,23 +75,29 @@ int cmd_plan(int argc, char **argv) {
     const tool_option_t options[] = {
         {"model", "FILE", TOOL_TEXT, &args.model, 0, 0, "a Hugging Face config.json (or its folder)"},
         {"memory", "SIZE", TOOL_INT, &memory, 1, INT64_C(1) << 60, "memory for the cache, as 80GiB"},
-        {"kv-cache-dtype", "LIST", TOOL_TEXT, &dtypes_text, 0, 0, "cache dtypes to compare (auto,fp8,int8_per_token_head)"},
+        {"kv-cache-dtype", "LIST", TOOL_TEXT, &dtypes_text, 0, 0,
+         "cache dtypes to compare (auto,fp8,int8_per_token_head)"},
         {"max-len", "N", TOOL_INT, &max_len, 1, INT32_MAX, "longest sequence; otherwise the model's"},
         {"batched-tokens", "N", TOOL_INT, &inflight, 1, INT32_MAX, "new tokens in one step at most (8192)"},
-        {"block-size", "N", TOOL_INT, &args.block_size, 1, 1 << 20, "tokens per page; otherwise the backend chooses"},
-        {"dtype", "NAME", TOOL_TEXT, &args.dtype, 0, 0, "float32, float16 or bfloat16 instead of the model's"},
+        {"block-size", "N", TOOL_INT, &args.block_size, 1, 1 << 20,
+         "tokens per page; otherwise the backend chooses"},
+        {"dtype", "NAME", TOOL_TEXT, &args.dtype, 0, 0,
+         "float32, float16 or bfloat16 instead of the model's"},
         {"tp", "N", TOOL_INT, &args.tensor_parallel, 1, 1024, "one rank of N under tensor parallelism"},
         {"device", "NAME", TOOL_TEXT, &device_text, 0, 0, "cpu, cuda:0, or one that is not here: sm_90"},
         {"backend", "NAME", TOOL_TEXT, &backend, 0, 0, "ask for this backend"},
         TOOL_COMMON_OPTIONS(common),
     };
     const tool_usage_t usage = {
-        "plan", "(--model FILE | PROBLEM) --memory SIZE [options]",
-        "Shows the KV cache of a model: shape, strides and page bytes of each kind of layer, and how many tokens and\n"
+        "plan",
+        "(--model FILE | PROBLEM) --memory SIZE [options]",
+        "Shows the KV cache of a model: shape, strides and page bytes of each kind of layer, and how many "
+        "tokens and\n"
         "sequences fit into the memory. Windows, chunks and latent attention need less; that is counted.",
         "  attn plan --model config.json --memory 80GiB\n"
         "  attn plan --model config.json --memory 40GiB --kv-cache-dtype fp8 --max-len 32k --tp 8",
-        options, sizeof options / sizeof options[0]};
+        options,
+        sizeof options / sizeof options[0]};
     int status = tool_parse(&usage, argc, argv, &words);
     if (status >= 0) return status;
     if (memory == 0) {
@@ -112,7 +120,8 @@ int cmd_plan(int argc, char **argv) {
     const char *device_name = device_text != NULL ? device_text : device.name;
     cache_limits_t limits = {memory, max_len, inflight};
     table_t *shapes = table_new("kind|>layers|cache|shape|byte strides|>page|backend");
-    table_t *totals = table_new("cache|>one sequence takes|>sequences that fit|>longest single sequence|>per token");
+    table_t *totals =
+        table_new("cache|>one sequence takes|>sequences that fit|>longest single sequence|>per token");
     json_t *list = json_array();
     int64_t used_len = 0;
     for (int i = 0; i < num_dtypes && status == TOOL_OK; i++) {
@@ -121,7 +130,7 @@ int cmd_plan(int argc, char **argv) {
         code = cache_plan_make(context, &device, backend, &model, &limits, &plan, &error);
         used_len = plan.max_len;
         if (code != ATTN_OK) {
-            status = tool_library_error(attn_kv_name(dtypes[i]), code, &error);
+            status = tool_library_error("", code, &error);
             break;
         }
         print_shapes(&plan, shapes);
@@ -139,18 +148,20 @@ int cmd_plan(int argc, char **argv) {
     describe_bytes((double)memory, size, sizeof size);
     if (status == TOOL_OK && common.json) {
         json_t *notes = json_array();
-        for (uint32_t i = 0; i < model.num_notes; i++) json_array_append_new(notes, json_string(model.notes[i]));
-        tool_print_json(json_pack("{s:s, s:s, s:I, s:I, s:O, s:o}", "model", model.model_type, "device", device_name,
-                                  "memory_bytes", (json_int_t)memory, "max_len", (json_int_t)used_len, "plans", list, "notes",
-                                  notes));
+        for (uint32_t i = 0; i < model.num_notes; i++)
+            json_array_append_new(notes, json_string(model.notes[i]));
+        tool_print_json(json_pack("{s:s, s:s, s:I, s:I, s:O, s:o}", "model", model.model_type, "device",
+                                  device_name, "memory_bytes", (json_int_t)memory, "max_len",
+                                  (json_int_t)used_len, "plans", list, "notes", notes));
     }
     if (status == TOOL_OK && !common.json) {
-        printf("%s on %s: %s for the cache, sequences of %lld tokens\n\n", model.model_type, device_name, size,
-               (long long)used_len);
+        printf("%s on %s: %s for the cache, sequences of %lld tokens\n\n", model.model_type, device_name,
+               size, (long long)used_len);
         table_print(shapes, stdout, "  ");
         printf("\n");
         table_print(totals, stdout, "  ");
-        for (uint32_t i = 0; i < model.num_notes; i++) printf("\nnote: %s\n", model.notes[i]);
+        for (uint32_t i = 0; i < model.num_notes; i++)
+            printf("\nnote: %s\n", model.notes[i]);
     } else {
         table_free(shapes);
         table_free(totals);

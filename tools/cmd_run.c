@@ -58,7 +58,8 @@ static void compare(attn_context_t *context, const run_options_t *options, run_l
     if (in->output == NULL) return;
     float *model = malloc((line->result.count + 1) * sizeof *model);
     if (model == NULL) return;
-    for (size_t i = 0; i < line->result.count; i++) model[i] = tensor_load(in->output->data, in->problem.dtype, i);
+    for (size_t i = 0; i < line->result.count; i++)
+        model[i] = tensor_load(in->output->data, in->problem.dtype, i);
     tol = tolerance(&line->result.problem, 1);
     line->has_model = 1;
     line->to_model = run_compare(line->result.output, model, line->result.count, tol, tol);
@@ -66,37 +67,43 @@ static void compare(attn_context_t *context, const run_options_t *options, run_l
 }
 
 static void difference_cell(table_t *table, int is_there, const run_difference_t *d) {
-    if (!is_there) table_cell(table, TERM_DIM, "-");
-    else table_cell(table, d->is_close ? TERM_GREEN : TERM_RED, "%.1e %s", d->max_abs, d->is_close ? "ok" : "WRONG");
+    if (!is_there)
+        table_cell(table, TERM_DIM, "-");
+    else
+        table_cell(table, d->is_close ? TERM_GREEN : TERM_RED, "%.1e %s", d->max_abs,
+                   d->is_close ? "ok" : "WRONG");
 }
 
 static json_t *difference_json(int is_there, const run_difference_t *d) {
     if (!is_there) return json_null();
     double max_abs = isfinite(d->max_abs) ? d->max_abs : 1e300;
-    return json_pack("{s:f, s:f, s:b}", "max_abs", max_abs, "relative_rms", d->relative_rms, "ok", d->is_close);
+    return json_pack("{s:f, s:f, s:b}", "max_abs", max_abs, "relative_rms", d->relative_rms, "ok",
+                     d->is_close);
 }
 
 static json_t *line_json(const run_line_t *line) {
     const run_result_t *r = &line->result;
-    return json_pack("{s:I, s:s, s:o, s:o, s:i, s:I, s:f, s:f, s:f, s:o, s:o}", "layer", (json_int_t)line->input.number, "name",
-                     line->input.name, "problem", describe_problem_json(&r->problem), "selection",
-                     describe_selection_json(r->selection), "steps", r->steps, "page_bytes", (json_int_t)r->page_bytes,
-                     "seconds_plan", r->seconds_plan, "seconds_update", r->seconds_update, "seconds_forward",
-                     r->seconds_forward, "error_to_reference", difference_json(line->has_reference, &line->to_reference),
-                     "error_to_model", difference_json(line->has_model, &line->to_model));
+    return json_pack(
+        "{s:I, s:s, s:o, s:o, s:i, s:I, s:f, s:f, s:f, s:o, s:o}", "layer", (json_int_t)line->input.number,
+        "name", line->input.name, "problem", describe_problem_json(&r->problem), "selection",
+        describe_selection_json(r->selection), "steps", r->steps, "page_bytes", (json_int_t)r->page_bytes,
+        "seconds_plan", r->seconds_plan, "seconds_update", r->seconds_update, "seconds_forward",
+        r->seconds_forward, "error_to_reference", difference_json(line->has_reference, &line->to_reference),
+        "error_to_model", difference_json(line->has_model, &line->to_model));
 }
 
 /* "CPU_ATTN, first of ... : pages of 16 ..": how the layers ran; said once, as all layers of a file are alike. */
 static void print_how(const run_line_t *line, const run_options_t *options) {
     const run_result_t *r = &line->result;
     const attn_selection_t *s = r->selection;
-    printf("\n%s: %s, from %s", s->backend->name, strcmp(s->rule, "explicit") == 0 ? "asked for" : "first of the list that serves it",
-           s->source);
+    printf("\n%s: %s, from %s", s->backend->name,
+           strcmp(s->rule, "explicit") == 0 ? "asked for" : "first of the list that serves it", s->source);
     if (r->page_bytes == 0) {
         printf("; one call without a cache\n");
         return;
     }
-    printf("\n%lld pages of %u tokens in random order; prefill in chunks of %d, the last %d tokens one by one: %d steps\n",
+    printf("\n%lld pages of %u tokens in random order; prefill in chunks of %d, the last %d tokens one by "
+           "one: %d steps\n",
            (long long)r->num_blocks, r->problem.block_size, options->chunk, options->decode, r->steps);
 }
 
@@ -104,8 +111,8 @@ static void print_report(const char *path, const run_line_t *lines, int count, c
     const run_input_t *first = &lines[0].input;
     char shape[256];
     describe_problem(&lines[0].result.problem, shape, sizeof shape);
-    printf("%s: %s%s%s, %d request%s, %d tokens\n\n", path, first->model, first->model[0] != '\0' ? ", " : "", shape,
-           first->num_reqs, first->num_reqs == 1 ? "" : "s", first->q_start[first->num_reqs]);
+    printf("%s: %s%s%s, %d request%s, %d tokens\n\n", path, first->model, first->model[0] != '\0' ? ", " : "",
+           shape, first->num_reqs, first->num_reqs == 1 ? "" : "s", first->q_start[first->num_reqs]);
     table_t *table = table_new("layer||backend|error to reference|error to the model|>time");
     for (int i = 0; i < count; i++) {
         const run_line_t *line = &lines[i];
@@ -114,7 +121,8 @@ static void print_report(const char *path, const run_line_t *lines, int count, c
         table_cell(table, TERM_BOLD, "%s", line->result.selection->backend->name);
         difference_cell(table, line->has_reference, &line->to_reference);
         difference_cell(table, line->has_model, &line->to_model);
-        table_cell(table, TERM_PLAIN, "%.2f ms", (line->result.seconds_update + line->result.seconds_forward) * 1e3);
+        table_cell(table, TERM_PLAIN, "%.2f ms",
+                   (line->result.seconds_update + line->result.seconds_forward) * 1e3);
         if (!line->has_reference) table_note(table, "  no reference: %s", line->reference_note);
     }
     table_print(table, stdout, "  ");
@@ -131,7 +139,8 @@ static int write_output(const char *path, const run_line_t *lines, int count) {
         st_tensor_t *t = &tensors[i];
         size_t n = lines[i].result.count;
         unsigned char *data = malloc(n * attn_dtype_size(p->dtype) + 1);
-        for (size_t k = 0; data != NULL && k < n; k++) tensor_store(data, p->dtype, k, lines[i].result.output[k]);
+        for (size_t k = 0; data != NULL && k < n; k++)
+            tensor_store(data, p->dtype, k, lines[i].result.output[k]);
         snprintf(names[i], sizeof names[i], "layers.%lld.output", (long long)lines[i].input.number);
         t->name = names[i];
         t->dtype = p->dtype;
@@ -143,7 +152,8 @@ static int write_output(const char *path, const run_line_t *lines, int count) {
         t->bytes = data != NULL ? n * attn_dtype_size(p->dtype) : 0;
         if (data == NULL) status = TOOL_SETUP;
     }
-    st_pair_t metadata[] = {{"format", "attn-outputs"}, {"backend", lines[0].result.selection->backend->name},
+    st_pair_t metadata[] = {{"format", "attn-outputs"},
+                            {"backend", lines[0].result.selection->backend->name},
                             {"libattn", attn_version()}};
     if (tensors == NULL || names == NULL || status != TOOL_OK) {
         tool_error("no memory for the output file");
@@ -152,7 +162,8 @@ static int write_output(const char *path, const run_line_t *lines, int count) {
         tool_error("%s", error.text);
         status = TOOL_SETUP;
     }
-    for (int i = 0; tensors != NULL && i < count; i++) free((void *)tensors[i].data);
+    for (int i = 0; tensors != NULL && i < count; i++)
+        free((void *)tensors[i].data);
     free(tensors);
     free(names);
     return status;
@@ -185,7 +196,8 @@ static int run_lines(attn_context_t *context, const st_file_t *file, const char 
     return TOOL_OK;
 }
 
-static int run_file(attn_context_t *context, const char *path, const run_args_t *args, const run_options_t *options, int json) {
+static int run_file(attn_context_t *context, const char *path, const run_args_t *args,
+                    const run_options_t *options, int json) {
     static int64_t numbers[MAX_LAYERS];
     st_file_t *file = NULL;
     ATTN_INIT(attn_error_t, error);
@@ -199,13 +211,18 @@ static int run_file(attn_context_t *context, const char *path, const run_args_t 
         numbers[0] = args->layer;
         count = 1;
     }
-    if (count <= 0) tool_error("%s", error.text);
-    else if (lines == NULL) tool_error("no memory for %d layers", count);
-    else status = run_lines(context, file, path, args, options, numbers, count, lines);
+    if (count <= 0)
+        tool_error("%s", error.text);
+    else if (lines == NULL)
+        tool_error("no memory for %d layers", count);
+    else
+        status = run_lines(context, file, path, args, options, numbers, count, lines);
     if (status == TOOL_OK && json) {
         json_t *list = json_array();
-        for (int i = 0; i < count; i++) json_array_append_new(list, line_json(&lines[i]));
-        tool_print_json(json_pack("{s:s, s:s, s:o}", "file", path, "model", lines[0].input.model, "layers", list));
+        for (int i = 0; i < count; i++)
+            json_array_append_new(list, line_json(&lines[i]));
+        tool_print_json(
+            json_pack("{s:s, s:s, s:o}", "file", path, "model", lines[0].input.model, "layers", list));
     } else if (status == TOOL_OK) {
         print_report(path, lines, count, options);
     }
@@ -228,39 +245,56 @@ int cmd_run(int argc, char **argv) {
     const tool_option_t options[] = {
         {"device", "NAME", TOOL_TEXT, &args.device, 0, 0, "cpu or cuda:0; by default a GPU if there is one"},
         {"backend", "NAME", TOOL_TEXT, &args.backend, 0, 0, "run this backend instead of the selected one"},
-        {"kv-cache-dtype", "NAME", TOOL_TEXT, &args.kv_cache_dtype, 0, 0, "auto, float16, fp8, int8_per_token_head, .."},
+        {"kv-cache-dtype", "NAME", TOOL_TEXT, &args.kv_cache_dtype, 0, 0,
+         "auto, float16, fp8, int8_per_token_head, .."},
         {"block-size", "N", TOOL_INT, &args.block_size, 1, 1 << 20, "tokens per cache page"},
         {"chunk", "N", TOOL_INT, &args.chunk, 1, INT32_MAX, "prompt tokens of a request in one step (16)"},
         {"decode", "N", TOOL_INT, &args.decode, 0, INT32_MAX, "last tokens of a request, one in a step (8)"},
         {"layer", "N", TOOL_INT, &args.layer, 0, INT32_MAX, "this layer of the file only"},
         {"output", "FILE", TOOL_TEXT, &args.output, 0, 0, "write what was computed as safetensors"},
-        {"problem", "TEXT", TOOL_TEXT, &args.random.problem, 0, 0, "random numbers for this problem instead of a file"},
-        {"query-lens", "LIST", TOOL_TEXT, &args.random.query_lens, 0, 0, "with --problem: query tokens of each request"},
-        {"seq-lens", "LIST", TOOL_TEXT, &args.random.seq_lens, 0, 0, "with --problem: length of each, the query included"},
+        {"problem", "TEXT", TOOL_TEXT, &args.random.problem, 0, 0,
+         "random numbers for this problem instead of a file"},
+        {"query-lens", "LIST", TOOL_TEXT, &args.random.query_lens, 0, 0,
+         "with --problem: query tokens of each request"},
+        {"seq-lens", "LIST", TOOL_TEXT, &args.random.seq_lens, 0, 0,
+         "with --problem: length of each, the query included"},
         {"seed", "N", TOOL_INT, &args.random.seed, 0, INT64_MAX, "of the page order and of random numbers"},
         TOOL_COMMON_OPTIONS(common),
     };
     const tool_usage_t usage = {
-        "run", "(FILE.safetensors | --problem TEXT) [options]",
-        "Runs the queries, keys and values of a file through the selected backend as an engine would: pages in random\n"
-        "order, prefill in chunks, then decode; encoders in one call. The result is held against the reference backend and\n"
-        "against the model's own output. --problem replays a line that `attn check` printed, or makes a random case.",
+        "run",
+        "(FILE.safetensors | --problem TEXT) [options]",
+        "Runs the queries, keys and values of a file through the selected backend as an engine would: pages "
+        "in random\n"
+        "order, prefill in chunks, then decode; encoders in one call. The result is held against the "
+        "reference backend and\n"
+        "against the model's own output. --problem replays a line that `attn check` printed, or makes a "
+        "random case.",
         "  attn run examples/data/minilm-encoder.safetensors\n"
         "  attn run examples/data/minilm-as-decoder.safetensors --kv-cache-dtype fp8 --chunk 7\n"
-        "  attn run --problem 'role=decoder num_heads=8 num_kv_heads=2 head_size=64' --query-lens 1,5 --seq-lens 77,5",
-        options, sizeof options / sizeof options[0]};
+        "  attn run --problem 'role=decoder num_heads=8 num_kv_heads=2 head_size=64' --query-lens 1,5 "
+        "--seq-lens 77,5",
+        options,
+        sizeof options / sizeof options[0]};
     status = tool_parse(&usage, argc, argv, &words);
     if (status >= 0) return status;
     if (words != (args.random.problem == NULL)) {
-        tool_error(words == 0 ? "no file; give FILE.safetensors or --problem TEXT" : "one file or --problem TEXT was wanted");
+        tool_error(words == 0 ? "no file; give FILE.safetensors or --problem TEXT"
+                              : "one file or --problem TEXT was wanted");
         return TOOL_USAGE;
     }
     ATTN_INIT(attn_error_t, error);
     ATTN_INIT(attn_device_t, device);
-    run_options_t run = {args.backend, &device, 0, (uint32_t)args.block_size, (int32_t)args.chunk, (int32_t)args.decode,
+    run_options_t run = {args.backend,
+                         &device,
+                         0,
+                         (uint32_t)args.block_size,
+                         (int32_t)args.chunk,
+                         (int32_t)args.decode,
                          (uint64_t)args.random.seed};
     if (args.kv_cache_dtype != NULL && (run.kv_cache_dtype = kv_dtype_by_name(args.kv_cache_dtype)) == 0) {
-        tool_error("--kv-cache-dtype is '%s'; auto, float16, bfloat16, float32, fp8, int8_per_token_head, .. are known",
+        tool_error("--kv-cache-dtype is '%s'; auto, float16, bfloat16, float32, fp8, int8_per_token_head, .. "
+                   "are known",
                    args.kv_cache_dtype);
         return TOOL_USAGE;
     }
@@ -269,8 +303,10 @@ int cmd_run(int argc, char **argv) {
     attn_context_t *context;
     status = tool_context_open(&common, 0, &context);
     if (status != TOOL_OK) return status;
-    if (args.random.problem != NULL) status = run_case(context, &run, &args.random, common.json);
-    else status = run_file(context, argv[0], &args, &run, common.json);
+    if (args.random.problem != NULL)
+        status = run_case(context, &run, &args.random, common.json);
+    else
+        status = run_file(context, argv[0], &args, &run, common.json);
     attn_context_destroy(context);
     return status;
 }

@@ -12,7 +12,8 @@ static void print_candidates(const attn_selection_t *s) {
             table_cell(table, TERM_GREEN, "%s", c->backend);
             table_cell(table, TERM_GREEN, "chosen");
             if (s->block_size != 0)
-                table_cell(table, TERM_PLAIN, "%s from %s; pages of %u tokens", s->rule, s->source, s->block_size);
+                table_cell(table, TERM_PLAIN, "%s from %s; pages of %u tokens", s->rule, s->source,
+                           s->block_size);
             else
                 table_cell(table, TERM_PLAIN, "%s from %s", s->rule, s->source);
         } else if (c->is_valid) {
@@ -37,7 +38,8 @@ static void print_kind(const hf_kind_t *kind, const attn_selection_t *s, const a
     char shape[256];
     describe_problem(&kind->problem, shape, sizeof shape);
     term_print(TERM_BOLD, "%s", kind->name);
-    if (kind->num_layers > 0) printf("  (%u layer%s: %s)", kind->num_layers, kind->num_layers == 1 ? "" : "s", kind->layers);
+    if (kind->num_layers > 0)
+        printf("  (%u layer%s: %s)", kind->num_layers, kind->num_layers == 1 ? "" : "s", kind->layers);
     printf("  %s\n", shape);
     if (s == NULL || s->backend == NULL) {
         term_print(TERM_RED, "    no backend serves it");
@@ -48,9 +50,9 @@ static void print_kind(const hf_kind_t *kind, const attn_selection_t *s, const a
 }
 
 static json_t *kind_json(const hf_kind_t *kind, const attn_selection_t *s, const attn_error_t *error) {
-    json_t *out = json_pack("{s:s, s:s, s:i, s:o, s:o}", "kind", kind->name, "layers", kind->layers, "num_layers",
-                            (int)kind->num_layers, "problem", describe_problem_json(&kind->problem), "selection",
-                            describe_selection_json(s));
+    json_t *out = json_pack("{s:s, s:s, s:i, s:o, s:o}", "kind", kind->name, "layers", kind->layers,
+                            "num_layers", (int)kind->num_layers, "problem",
+                            describe_problem_json(&kind->problem), "selection", describe_selection_json(s));
     if (s == NULL) json_object_set_new(out, "error", json_string(error->text));
     return out;
 }
@@ -63,17 +65,21 @@ int cmd_select(int argc, char **argv) {
     const tool_option_t options[] = {
         PROBLEM_OPTIONS(args),
         {"device", "NAME", TOOL_TEXT, &device_text, 0, 0, "cpu, cuda:0, or one that is not here: sm_90"},
-        {"backend", "NAME", TOOL_TEXT, &backend, 0, 0, "ask for this backend: it is chosen, or you see every reason"},
+        {"backend", "NAME", TOOL_TEXT, &backend, 0, 0,
+         "ask for this backend: it is chosen, or you see every reason"},
         TOOL_COMMON_OPTIONS(common),
     };
     const tool_usage_t usage = {
-        "select", "(--model FILE | PROBLEM) [options]",
-        "Says which backend serves each kind of attention layer, and why the others do not. PROBLEM is key=value words;\n"
+        "select",
+        "(--model FILE | PROBLEM) [options]",
+        "Says which backend serves each kind of attention layer, and why the others do not. PROBLEM is "
+        "key=value words;\n"
         "mask, dtype and scale may be left out.",
         "  attn select --model config.json --device sm_90\n"
         "  attn select role=decoder num_heads=32 num_kv_heads=8 head_size=128 sliding_window=4096\n"
         "  attn select --model config.json --kv-cache-dtype fp8 --backend FLASH_ATTN",
-        options, sizeof options / sizeof options[0]};
+        options,
+        sizeof options / sizeof options[0]};
     int status = tool_parse(&usage, argc, argv, &words);
     if (status >= 0) return status;
     static hf_model_t model;
@@ -88,16 +94,19 @@ int cmd_select(int argc, char **argv) {
     if (status != TOOL_OK) return status;
 
     json_t *kinds = json_array(), *notes = json_array();
-    if (!common.json) printf("%s on %s%s\n\n", model.model_type, device_text != NULL ? device_text : device.name,
-                             device.id < 0 ? " (not present)" : "");
+    if (!common.json)
+        printf("%s on %s%s\n\n", model.model_type, device_text != NULL ? device_text : device.name,
+               device.id < 0 ? " (not present)" : "");
     for (uint32_t i = 0; i < model.num_kinds; i++) {
         attn_selection_t *selection = NULL;
         code = attn_select(context, &model.kinds[i].problem, &device, backend, &selection, &error);
         if (code != ATTN_OK && code != ATTN_E_UNSUPPORTED && selection == NULL && status != TOOL_NO)
             status = code == ATTN_E_NOT_FOUND ? TOOL_NO : TOOL_SETUP;
         if (selection == NULL || selection->backend == NULL) status = status == TOOL_OK ? TOOL_NO : status;
-        if (common.json) json_array_append_new(kinds, kind_json(&model.kinds[i], selection, &error));
-        else print_kind(&model.kinds[i], selection, &error);
+        if (common.json)
+            json_array_append_new(kinds, kind_json(&model.kinds[i], selection, &error));
+        else
+            print_kind(&model.kinds[i], selection, &error);
         attn_selection_free(selection);
     }
     for (uint32_t i = 0; i < model.num_notes; i++) {
@@ -106,7 +115,8 @@ int cmd_select(int argc, char **argv) {
     }
     if (common.json)
         tool_print_json(json_pack("{s:s, s:s, s:o, s:o}", "model", model.model_type, "device",
-                                  device_text != NULL ? device_text : device.name, "kinds", kinds, "notes", notes));
+                                  device_text != NULL ? device_text : device.name, "kinds", kinds, "notes",
+                                  notes));
     else {
         json_decref(kinds);
         json_decref(notes);

@@ -6,11 +6,16 @@
 
 static const char *member_name(int kind, unsigned bit) {
     switch (kind) {
-    case 'r': return bit > 0 && bit < ATTN_ROLE_COUNT_ ? attn_role_name(bit) : NULL;
-    case 'd': return bit > 0 && bit <= ATTN_DTYPE_FLOAT64 ? attn_dtype_name(bit) : NULL;
-    case 'k': return bit > 0 && bit <= ATTN_KV_TURBOQUANT_3BIT_NC ? attn_kv_name(bit) : NULL;
-    case 'p': return bit == kDLCPU ? "cpu" : bit == kDLCUDA ? "cuda" : NULL;
-    default: return attn_feature_name(bit);
+    case 'r':
+        return bit > 0 && bit < ATTN_ROLE_COUNT_ ? attn_role_name(bit) : NULL;
+    case 'd':
+        return bit > 0 && bit <= ATTN_DTYPE_FLOAT64 ? attn_dtype_name(bit) : NULL;
+    case 'k':
+        return bit > 0 && bit <= ATTN_KV_TURBOQUANT_3BIT_NC ? attn_kv_name(bit) : NULL;
+    case 'p':
+        return bit == kDLCPU ? "cpu" : bit == kDLCUDA ? "cuda" : NULL;
+    default:
+        return attn_feature_name(bit);
     }
 }
 
@@ -38,9 +43,13 @@ void describe_ranges(const attn_range_t *ranges, uint32_t count, char *text, siz
     for (uint32_t i = 0; i < count && used < size; i++) {
         const attn_range_t *r = &ranges[i];
         const char *comma = i != 0 ? ", " : "";
-        if (r->min == r->max) used += (size_t)snprintf(text + used, size - used, "%s%u", comma, r->min);
-        else if (r->step <= 1) used += (size_t)snprintf(text + used, size - used, "%s%u-%u", comma, r->min, r->max);
-        else used += (size_t)snprintf(text + used, size - used, "%s%u-%u step %u", comma, r->min, r->max, r->step);
+        if (r->min == r->max)
+            used += (size_t)snprintf(text + used, size - used, "%s%u", comma, r->min);
+        else if (r->step <= 1)
+            used += (size_t)snprintf(text + used, size - used, "%s%u-%u", comma, r->min, r->max);
+        else
+            used +=
+                (size_t)snprintf(text + used, size - used, "%s%u-%u step %u", comma, r->min, r->max, r->step);
     }
 }
 
@@ -48,11 +57,12 @@ void describe_block_sizes(const attn_capabilities_t *can, char *text, size_t siz
     size_t used = (size_t)snprintf(text, size, "%s", can->num_block_sizes == 0 ? "any" : "");
     for (uint32_t i = 0; i < can->num_block_sizes && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%s%u", i != 0 ? ", " : "",
-                                 can->block_sizes[i].is_multiple != 0 ? "multiples of " : "", can->block_sizes[i].size);
+                                 can->block_sizes[i].is_multiple != 0 ? "multiples of " : "",
+                                 can->block_sizes[i].size);
 }
 
-static json_t *text_json(void (*describe)(const attn_range_t *, uint32_t, char *, size_t), const attn_range_t *ranges,
-                         uint32_t count) {
+static json_t *text_json(void (*describe)(const attn_range_t *, uint32_t, char *, size_t),
+                         const attn_range_t *ranges, uint32_t count) {
     char text[512];
     describe(ranges, count, text, sizeof text);
     return json_string(text);
@@ -81,7 +91,8 @@ void describe_problem(const attn_problem_t *p, char *text, size_t size) {
     size_t used = 0;
     uint32_t kv = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads;
     if (attn_role_is_mla(p->role))
-        used = (size_t)snprintf(text, size, "%u heads, latent %u + %u", p->num_heads, p->kv_lora_rank, p->qk_rope_head_dim);
+        used = (size_t)snprintf(text, size, "%u heads, latent %u + %u", p->num_heads, p->kv_lora_rank,
+                                p->qk_rope_head_dim);
     else if (kv == p->num_heads)
         used = (size_t)snprintf(text, size, "%u heads of %u", p->num_heads, p->head_size);
     else
@@ -107,20 +118,23 @@ static json_t *candidate_json(const attn_candidate_t *c) {
     json_t *reasons = json_array();
     for (uint32_t i = 0; i < c->num_reasons; i++) {
         const attn_reason_t *r = &c->reasons[i];
-        json_array_append_new(reasons, json_pack("{s:s, s:s, s:s, s:s, s:s}", "code", attn_reason_name(r->code), "parameter",
-                                                 r->param, "have", r->have, "want", r->want, "text", r->text));
+        json_array_append_new(reasons, json_pack("{s:s, s:s, s:s, s:s, s:s}", "code",
+                                                 attn_reason_name(r->code), "parameter", r->param, "have",
+                                                 r->have, "want", r->want, "text", r->text));
     }
-    return json_pack("{s:i, s:s, s:s, s:b, s:b, s:o}", "rank", c->rank, "backend", c->backend, "plugin", c->plugin, "valid",
-                     c->is_valid != 0, "chosen", c->is_chosen != 0, "reasons", reasons);
+    return json_pack("{s:i, s:s, s:s, s:b, s:b, s:o}", "rank", c->rank, "backend", c->backend, "plugin",
+                     c->plugin, "valid", c->is_valid != 0, "chosen", c->is_chosen != 0, "reasons", reasons);
 }
 
 json_t *describe_selection_json(const attn_selection_t *s) {
     if (s == NULL) return json_null();
     json_t *candidates = json_array();
-    for (uint32_t i = 0; i < s->num_candidates; i++) json_array_append_new(candidates, candidate_json(&s->candidates[i]));
-    json_t *out = json_pack("{s:s?, s:s?, s:s, s:s, s:s, s:i, s:o}", "backend", s->backend != NULL ? s->backend->name : NULL,
-                            "plugin", s->backend != NULL ? s->plugin : NULL, "rule", s->rule, "source", s->source, "warning",
-                            s->warning, "block_size", (int)s->block_size, "candidates", candidates);
+    for (uint32_t i = 0; i < s->num_candidates; i++)
+        json_array_append_new(candidates, candidate_json(&s->candidates[i]));
+    json_t *out = json_pack(
+        "{s:s?, s:s?, s:s, s:s, s:s, s:i, s:o}", "backend", s->backend != NULL ? s->backend->name : NULL,
+        "plugin", s->backend != NULL ? s->plugin : NULL, "rule", s->rule, "source", s->source, "warning",
+        s->warning, "block_size", (int)s->block_size, "candidates", candidates);
     return out != NULL ? out : json_null();
 }
 
@@ -131,5 +145,6 @@ void describe_bytes(double bytes, char *text, size_t size) {
         bytes /= 1024;
         unit++;
     }
-    snprintf(text, size, bytes == (double)(long long)bytes || bytes >= 100 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    snprintf(text, size, bytes == (double)(long long)bytes || bytes >= 100 ? "%.0f %s" : "%.1f %s", bytes,
+             units[unit]);
 }

@@ -32,28 +32,33 @@ struct device_memory {
 };
 
 static int open_cuda(cuda_driver_t *cuda, int ordinal, attn_error_t *error) {
-    static const char *const names[] = {"cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent",
-                                        "cuMemAlloc_v2", "cuMemFree_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2",
-                                        "cuMemsetD8_v2", "cuCtxSynchronize"};
+    static const char *const names[] = {
+        "cuInit",       "cuDeviceGet",     "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2",
+        "cuMemFree_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2",          "cuMemsetD8_v2",   "cuCtxSynchronize"};
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
-    if (library == NULL) return attn_fail(error, ATTN_E_DEVICE, "device", "no CUDA driver: libcuda.so.1 was not found");
+    if (library == NULL)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "no CUDA driver: libcuda.so.1 was not found");
     void **slots = (void **)cuda; /* POSIX: a function pointer fits and is had from dlsym this way */
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         slots[i] = dlsym(library, names[i]);
-        if (slots[i] == NULL) return attn_fail(error, ATTN_E_DEVICE, "device", "the CUDA driver has no %s", names[i]);
+        if (slots[i] == NULL)
+            return attn_fail(error, ATTN_E_DEVICE, "device", "the CUDA driver has no %s", names[i]);
     }
     int device, code;
     if ((code = cuda->init(0)) != 0 || (code = cuda->device_get(&device, ordinal)) != 0 ||
         (code = cuda->context_retain(&context, device)) != 0 || (code = cuda->context_set(context)) != 0)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "cuda:%d cannot be used: CUDA error %d", ordinal, code);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "cuda:%d cannot be used: CUDA error %d", ordinal,
+                         code);
     return ATTN_OK;
 }
 
 int device_memory_open(const attn_device_t *device, device_memory_t **memory, attn_error_t *error) {
     if (device->id < 0)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "%s is not present; nothing can run on it", device->name);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "%s is not present; nothing can run on it",
+                         device->name);
     if (device->type != kDLCPU && device->type != kDLCUDA)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d; cpu and cuda are known here", device->type);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d; cpu and cuda are known here",
+                         device->type);
     device_memory_t *made = calloc(1, sizeof *made);
     if (made == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory");
     made->device.device_type = (DLDeviceType)device->type;
@@ -70,13 +75,17 @@ int device_memory_open(const attn_device_t *device, device_memory_t **memory, at
 void device_memory_close(device_memory_t *memory) {
     if (memory == NULL) return;
     for (size_t i = 0; i < memory->num_blocks; i++) {
-        if (memory->device.device_type == kDLCPU) free(memory->blocks[i]);
-        else memory->cuda.free((gpu_address_t)(uintptr_t)memory->blocks[i]);
+        if (memory->device.device_type == kDLCPU)
+            free(memory->blocks[i]);
+        else
+            memory->cuda.free((gpu_address_t)(uintptr_t)memory->blocks[i]);
     }
     free(memory);
 }
 
-DLDevice device_memory_device(const device_memory_t *memory) { return memory->device; }
+DLDevice device_memory_device(const device_memory_t *memory) {
+    return memory->device;
+}
 
 void *device_memory_new(device_memory_t *memory, size_t bytes) {
     if (memory->num_blocks == MAX_BLOCKS) return NULL;
@@ -85,7 +94,8 @@ void *device_memory_new(device_memory_t *memory, size_t bytes) {
     if (memory->device.device_type == kDLCPU) {
         /* large blocks begin on a 2 MiB border, so that the kernel can give them large pages */
         block = aligned_alloc(rounded >= (size_t)8 << 20 ? (size_t)2 << 20 : 256,
-                              rounded >= (size_t)8 << 20 ? (rounded + ((size_t)2 << 20) - 1) >> 21 << 21 : rounded);
+                              rounded >= (size_t)8 << 20 ? (rounded + ((size_t)2 << 20) - 1) >> 21 << 21
+                                                         : rounded);
     } else {
         gpu_address_t address;
         if (memory->cuda.alloc(&address, rounded) == 0) block = (void *)(uintptr_t)address;
@@ -96,14 +106,16 @@ void *device_memory_new(device_memory_t *memory, size_t bytes) {
 
 int device_memory_write(device_memory_t *memory, void *to, const void *from, size_t bytes) {
     if (bytes == 0) return 0;
-    if (memory->device.device_type != kDLCPU) return memory->cuda.to_device((gpu_address_t)(uintptr_t)to, from, bytes);
+    if (memory->device.device_type != kDLCPU)
+        return memory->cuda.to_device((gpu_address_t)(uintptr_t)to, from, bytes);
     memcpy(to, from, bytes);
     return 0;
 }
 
 int device_memory_read(device_memory_t *memory, void *to, const void *from, size_t bytes) {
     if (bytes == 0) return 0;
-    if (memory->device.device_type != kDLCPU) return memory->cuda.from_device(to, (gpu_address_t)(uintptr_t)from, bytes);
+    if (memory->device.device_type != kDLCPU)
+        return memory->cuda.from_device(to, (gpu_address_t)(uintptr_t)from, bytes);
     memcpy(to, from, bytes);
     return 0;
 }
@@ -116,4 +128,6 @@ int device_memory_fill(device_memory_t *memory, void *to, int byte, size_t bytes
     return 0;
 }
 
-int device_memory_sync(device_memory_t *memory) { return memory->device.device_type == kDLCPU ? 0 : memory->cuda.sync(); }
+int device_memory_sync(device_memory_t *memory) {
+    return memory->device.device_type == kDLCPU ? 0 : memory->cuda.sync();
+}

@@ -24,12 +24,14 @@ static uint32_t dtype_of(const hf_reader_t *top, const hf_reader_t *part) {
     const char *name = hf_text(part, "dtype|torch_dtype", hf_text(top, "dtype|torch_dtype", "bfloat16"));
     if (strcmp(name, "float32") == 0) return ATTN_DTYPE_FLOAT32;
     if (strcmp(name, "float16") == 0) return ATTN_DTYPE_FLOAT16;
-    if (strcmp(name, "bfloat16") != 0) hf_fail(top, "torch_dtype", "is '%.30s'; float32, float16 and bfloat16 are known", name);
+    if (strcmp(name, "bfloat16") != 0)
+        hf_fail(top, "torch_dtype", "is '%.30s'; float32, float16 and bfloat16 are known", name);
     return ATTN_DTYPE_BFLOAT16;
 }
 
 /* One more kind; NULL if there is no room, which is an error of the file. */
-static hf_kind_t *add_kind(hf_model_t *model, const hf_reader_t *reader, const attn_problem_t *problem, uint32_t num_layers) {
+static hf_kind_t *add_kind(hf_model_t *model, const hf_reader_t *reader, const attn_problem_t *problem,
+                           uint32_t num_layers) {
     if (model->num_kinds == HF_MAX_KINDS) {
         hf_fail(reader, "layer_types", "makes more than %d kinds of layers", HF_MAX_KINDS);
         return NULL;
@@ -38,8 +40,10 @@ static hf_kind_t *add_kind(hf_model_t *model, const hf_reader_t *reader, const a
     memset(kind, 0, sizeof *kind);
     kind->problem = *problem;
     kind->num_layers = num_layers;
-    if (num_layers > 1) snprintf(kind->layers, sizeof kind->layers, "0-%u", num_layers - 1);
-    else snprintf(kind->layers, sizeof kind->layers, "%s", num_layers == 1 ? "0" : "-");
+    if (num_layers > 1)
+        snprintf(kind->layers, sizeof kind->layers, "0-%u", num_layers - 1);
+    else
+        snprintf(kind->layers, sizeof kind->layers, "%s", num_layers == 1 ? "0" : "-");
     return kind;
 }
 
@@ -61,13 +65,16 @@ static int64_t kv_heads_of(const hf_reader_t *r, const hf_family_t *family, int6
 }
 
 /* Heads and sizes that all dense layers of one stack share. */
-static void read_heads(const hf_reader_t *r, const hf_family_t *family, const char *heads_names, attn_problem_t *p) {
+static void read_heads(const hf_reader_t *r, const hf_family_t *family, const char *heads_names,
+                       attn_problem_t *p) {
     int64_t heads = hf_int(r, heads_names, family->heads);
     if (heads == 0) heads = hf_int_required(r, heads_names);
     int64_t size = hf_int(r, "head_dim|d_kv", family->head_dim);
     if (size == 0 && heads != 0) {
         int64_t hidden = hf_int_required(r, "embed_dim|hidden_size|n_embed|n_embd|d_model|dim");
-        if (hidden % heads != 0) hf_fail(r, "hidden_size", "%lld is no multiple of %lld heads", (long long)hidden, (long long)heads);
+        if (hidden % heads != 0)
+            hf_fail(r, "hidden_size", "%lld is no multiple of %lld heads", (long long)hidden,
+                    (long long)heads);
         size = hidden / heads;
     }
     p->num_heads = (uint32_t)heads;
@@ -75,12 +82,15 @@ static void read_heads(const hf_reader_t *r, const hf_family_t *family, const ch
     p->head_size = (uint32_t)size;
     if (*r->failed) return;
     if (p->num_kv_heads == 0 || heads % p->num_kv_heads != 0)
-        hf_fail(r, "num_key_value_heads", "%u does not divide %lld query heads", p->num_kv_heads, (long long)heads);
+        hf_fail(r, "num_key_value_heads", "%u does not divide %lld query heads", p->num_kv_heads,
+                (long long)heads);
     p->scale = (family->flags & HF_UNSCALED) != 0 ? 1.0 : 1.0 / sqrt((double)size);
     if ((family->flags & HF_SCALAR) != 0) {
         double scalar = hf_real(r, "query_pre_attn_scalar", family->scalar);
-        if (scalar > 0) p->scale = 1.0 / sqrt(scalar);
-        else hf_fail(r, "query_pre_attn_scalar", "must be above 0");
+        if (scalar > 0)
+            p->scale = 1.0 / sqrt(scalar);
+        else
+            hf_fail(r, "query_pre_attn_scalar", "must be above 0");
     }
     hf_reader_t attn = hf_object(r, "attn_config");
     p->scale = hf_real(r, "attention_multiplier", hf_real(&attn, "softmax_scale", p->scale));
@@ -88,12 +98,15 @@ static void read_heads(const hf_reader_t *r, const hf_family_t *family, const ch
     p->logits_soft_cap = hf_real(r, "attn_logit_softcapping", 0);
     if ((family->flags & HF_SINK) != 0) p->features |= ATTN_F_SINK;
     if ((family->flags & HF_MM_PREFIX) != 0) p->features |= ATTN_F_MM_PREFIX;
-    if ((family->flags & HF_ALIBI) != 0 || hf_bool(r, "alibi", hf_bool(&attn, "alibi", 0))) p->features |= ATTN_F_ALIBI;
+    if ((family->flags & HF_ALIBI) != 0 || hf_bool(r, "alibi", hf_bool(&attn, "alibi", 0)))
+        p->features |= ATTN_F_ALIBI;
 }
 
 static const char depth_names[] = "num_hidden_layers|n_layer|n_layers|num_layers|depth";
-static const char heads_names[] = "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads|encoder_attention_heads";
-static const char length_names[] = "max_position_embeddings|n_positions|max_seq_len|seq_length|max_sequence_length|max_target_positions";
+static const char heads_names[] =
+    "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads|encoder_attention_heads";
+static const char length_names[] =
+    "max_position_embeddings|n_positions|max_seq_len|seq_length|max_sequence_length|max_target_positions";
 
 /* A stack of dense layers, one kind for each distinct window or chunk. */
 static void add_dense(hf_model_t *model, const hf_reader_t *r, const hf_family_t *family, attn_problem_t *p) {
@@ -108,11 +121,15 @@ static void add_dense(hf_model_t *model, const hf_reader_t *r, const hf_family_t
         hf_kind_t *kind = add_kind(model, r, &q, sets[i].num_layers);
         if (kind == NULL) return;
         memcpy(kind->layers, sets[i].layers, sizeof kind->layers);
-        if (q.sliding_window != 0) name_kind(kind, "self attention, window %u", q.sliding_window);
-        else if (q.chunk_size != 0) name_kind(kind, "self attention, chunks of %u", q.chunk_size);
-        else name_kind(kind, n > 1 ? "self attention, full" : "self attention");
+        if (q.sliding_window != 0)
+            name_kind(kind, "self attention, window %u", q.sliding_window);
+        else if (q.chunk_size != 0)
+            name_kind(kind, "self attention, chunks of %u", q.chunk_size);
+        else
+            name_kind(kind, n > 1 ? "self attention, full" : "self attention");
     }
-    if (hf_layer_sets_skipped(r)) note(model, "layers that are not softmax attention (linear attention, state space) are left out");
+    if (hf_layer_sets_skipped(r))
+        note(model, "layers that are not softmax attention (linear attention, state space) are left out");
 }
 
 /* YaRN raises the softmax scale (DeepSeek): mscale = 0.1 * mscale_all_dim * ln(factor) + 1, squared. */
@@ -138,16 +155,20 @@ static void add_mla(hf_model_t *model, const hf_reader_t *r, attn_problem_t *p) 
     p->scale = yarn_factor(r) / sqrt((double)p->qk_nope_head_dim + p->qk_rope_head_dim);
     p->topk = (uint32_t)hf_int(r, "index_topk", 0);
     p->role = p->topk != 0 ? ATTN_ROLE_MLA_SPARSE : ATTN_ROLE_MLA;
-    name_kind(add_kind(model, r, p, depth), p->topk != 0 ? "latent attention, top %u" : "latent attention", p->topk);
+    name_kind(add_kind(model, r, p, depth), p->topk != 0 ? "latent attention, top %u" : "latent attention",
+              p->topk);
     attn_problem_t prefill = *p;
     prefill.role = ATTN_ROLE_MLA_PREFILL;
     prefill.topk = 0;
     name_kind(add_kind(model, r, &prefill, 0), "latent attention, prefill part");
-    if (p->topk != 0) note(model, "the indexer that picks the top %u tokens is not an attention layer and is left out", p->topk);
+    if (p->topk != 0)
+        note(model, "the indexer that picks the top %u tokens is not an attention layer and is left out",
+             p->topk);
 }
 
 /* Encoder, decoder and cross attention of Whisper, BART and T5. */
-static void add_encoder_decoder(hf_model_t *model, const hf_reader_t *r, const hf_family_t *family, const attn_problem_t *base) {
+static void add_encoder_decoder(hf_model_t *model, const hf_reader_t *r, const hf_family_t *family,
+                                const attn_problem_t *base) {
     uint32_t encoder_layers = (uint32_t)hf_int_required(r, "encoder_layers|num_layers|num_hidden_layers");
     uint32_t decoder_layers = (uint32_t)hf_int(r, "decoder_layers|num_decoder_layers", encoder_layers);
     attn_problem_t encoder = *base, decoder = *base;
@@ -178,19 +199,25 @@ static void add_vision(hf_model_t *model, const hf_reader_t *r, uint32_t dtype) 
     uint32_t depth = (uint32_t)hf_int_required(r, "depth|num_hidden_layers|num_layers|layers");
     if (!*r->failed) name_kind(add_kind(model, r, &p, depth), "vision encoder");
     if (hf_field(r, "fullatt_block_indexes") != NULL)
-        note(model, "windowed vision layers are the same problem: cu_seqlens then lists windows instead of images");
+        note(model,
+             "windowed vision layers are the same problem: cu_seqlens then lists windows instead of images");
 }
 
-static void add_text(hf_model_t *model, const hf_reader_t *top, const hf_reader_t *r, const hf_family_t *family) {
+static void add_text(hf_model_t *model, const hf_reader_t *top, const hf_reader_t *r,
+                     const hf_family_t *family) {
     ATTN_INIT(attn_problem_t, p);
     p.dtype = dtype_of(top, r);
     p.max_model_len = hf_int(r, length_names, 0);
     p.role = family->shape == HF_ENCODER_ONLY ? ATTN_ROLE_ENCODER_ONLY : ATTN_ROLE_DECODER;
     p.mask = family->shape == HF_ENCODER_ONLY ? ATTN_MASK_FULL : ATTN_MASK_CAUSAL;
-    if (family->shape == HF_VISION) add_vision(model, r, p.dtype);
-    else if (family->shape == HF_ENCODER_DECODER) add_encoder_decoder(model, r, family, &p);
-    else if (hf_field(r, "kv_lora_rank") != NULL) add_mla(model, r, &p);
-    else add_dense(model, r, family, &p);
+    if (family->shape == HF_VISION)
+        add_vision(model, r, p.dtype);
+    else if (family->shape == HF_ENCODER_DECODER)
+        add_encoder_decoder(model, r, family, &p);
+    else if (hf_field(r, "kv_lora_rank") != NULL)
+        add_mla(model, r, &p);
+    else
+        add_dense(model, r, family, &p);
     if ((family->flags & HF_BIAS_NOTE) != 0)
         note(model, "this model adds a learned position bias to the scores, which libattn does not have");
     if ((family->flags & HF_MM_PREFIX) != 0)
@@ -199,7 +226,8 @@ static void add_text(hf_model_t *model, const hf_reader_t *top, const hf_reader_
 
 static void read_model(hf_model_t *model, const hf_reader_t *top) {
     static const hf_family_t generic = {.shape = HF_DECODER};
-    hf_reader_t text = hf_object(top, "text_config|llm_config|language_config"), vision = hf_object(top, "vision_config");
+    hf_reader_t text = hf_object(top, "text_config|llm_config|language_config"),
+                vision = hf_object(top, "vision_config");
     const hf_reader_t *r = text.object != NULL ? &text : top;
     const char *type = hf_text(top, "model_type", hf_text(r, "model_type", ""));
     if (*top->failed) return;
@@ -207,14 +235,16 @@ static void read_model(hf_model_t *model, const hf_reader_t *top) {
     const hf_family_t *family = hf_family_find(type);
     if (family == NULL && r != top) family = hf_family_find(hf_text(r, "model_type", ""));
     if (family == NULL) {
-        note(model, "model_type '%.40s' is not in the table: read as a decoder by the usual field names", model->model_type);
+        note(model, "model_type '%.40s' is not in the table: read as a decoder by the usual field names",
+             model->model_type);
         family = &generic;
     }
     add_text(model, top, r, family);
     if (vision.object != NULL && !*top->failed) add_vision(model, &vision, dtype_of(top, &vision));
 }
 
-int hf_config_parse(const char *text, size_t size, const char *label, hf_model_t *model, attn_error_t *error) {
+int hf_config_parse(const char *text, size_t size, const char *label, hf_model_t *model,
+                    attn_error_t *error) {
     memset(model, 0, sizeof *model);
     json_error_t why;
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
@@ -222,14 +252,17 @@ int hf_config_parse(const char *text, size_t size, const char *label, hf_model_t
         return attn_fail(error, ATTN_E_PARSE, "", "%s:%d:%d: %.120s", label, why.line, why.column, why.text);
     int failed = 0;
     hf_reader_t top = {root, label, error, &failed};
-    if (!json_is_object(root)) failed = attn_fail(error, ATTN_E_PARSE, "", "%s: not a JSON object", label);
-    else read_model(model, &top);
+    if (!json_is_object(root))
+        failed = attn_fail(error, ATTN_E_PARSE, "", "%s: not a JSON object", label);
+    else
+        read_model(model, &top);
     json_decref(root);
     for (uint32_t i = 0; i < model->num_kinds && failed == 0; i++) {
         ATTN_INIT(attn_error_t, inner);
         int code = attn_problem_check(&model->kinds[i].problem, &inner);
         if (code != ATTN_OK)
-            failed = attn_fail(error, ATTN_E_PARSE, inner.param, "%s: %s: %.200s", label, model->kinds[i].name, inner.text);
+            failed = attn_fail(error, ATTN_E_PARSE, inner.param, "%s: %s: %.200s", label,
+                               model->kinds[i].name, inner.text);
     }
     return failed;
 }
@@ -243,10 +276,14 @@ int hf_config_load(const char *path, hf_model_t *model, attn_error_t *error) {
     int broken = ferror(f);
     fclose(f);
     int code;
-    if (text == NULL) code = attn_fail(error, ATTN_E_NO_MEMORY, "", "%s: no memory", path);
-    else if (broken) code = attn_fail(error, ATTN_E_IO, "", "%s: reading failed; is it a folder?", path);
-    else if (size > LARGEST) code = attn_fail(error, ATTN_E_PARSE, "", "%s: over 4 MiB; a config.json was wanted", path);
-    else code = hf_config_parse(text, size, path, model, error);
+    if (text == NULL)
+        code = attn_fail(error, ATTN_E_NO_MEMORY, "", "%s: no memory", path);
+    else if (broken)
+        code = attn_fail(error, ATTN_E_IO, "", "%s: reading failed; is it a folder?", path);
+    else if (size > LARGEST)
+        code = attn_fail(error, ATTN_E_PARSE, "", "%s: over 4 MiB; a config.json was wanted", path);
+    else
+        code = hf_config_parse(text, size, path, model, error);
     free(text);
     return code;
 }
@@ -255,13 +292,14 @@ int hf_model_split(hf_model_t *model, uint32_t world, attn_error_t *error) {
     for (uint32_t i = 0; i < model->num_kinds; i++) {
         attn_problem_t *p = &model->kinds[i].problem;
         if (p->num_heads % world != 0)
-            return attn_fail(error, ATTN_E_INVALID, "num_heads", "%s: %u heads cannot be divided over %u ranks",
-                             model->kinds[i].name, p->num_heads, world);
+            return attn_fail(error, ATTN_E_INVALID, "num_heads",
+                             "%s: %u heads cannot be divided over %u ranks", model->kinds[i].name,
+                             p->num_heads, world);
         p->num_heads /= world;
         if (p->num_kv_heads > 1) p->num_kv_heads = p->num_kv_heads > world ? p->num_kv_heads / world : 1;
         if (p->num_kv_heads != 0 && p->num_heads % p->num_kv_heads != 0)
-            return attn_fail(error, ATTN_E_INVALID, "num_kv_heads", "%s: the KV heads cannot be divided over %u ranks",
-                             model->kinds[i].name, world);
+            return attn_fail(error, ATTN_E_INVALID, "num_kv_heads",
+                             "%s: the KV heads cannot be divided over %u ranks", model->kinds[i].name, world);
     }
     return ATTN_OK;
 }

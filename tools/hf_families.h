@@ -19,12 +19,12 @@ enum {
     HF_CHUNKED_BUT_NTH /* every nth layer is full, the others are chunked: no_rope_layers, else `period` */
 };
 
-#define HF_SINK (1u << 0)
-#define HF_ALIBI (1u << 1)       /* always; else the config's own alibi flag decides */
-#define HF_SCALAR (1u << 2)      /* scale is query_pre_attn_scalar^-1/2 */
-#define HF_MM_PREFIX (1u << 3)   /* image tokens see each other */
-#define HF_BIAS_NOTE (1u << 4)   /* adds a position bias to the scores that libattn does not have */
-#define HF_UNSCALED (1u << 5)    /* scale 1 */
+#define HF_SINK        (1u << 0)
+#define HF_ALIBI       (1u << 1) /* always; else the config's own alibi flag decides */
+#define HF_SCALAR      (1u << 2) /* scale is query_pre_attn_scalar^-1/2 */
+#define HF_MM_PREFIX   (1u << 3) /* image tokens see each other */
+#define HF_BIAS_NOTE   (1u << 4) /* adds a position bias to the scores that libattn does not have */
+#define HF_UNSCALED    (1u << 5) /* scale 1 */
 #define HF_HALF_WINDOW (1u << 6) /* the window field counts both sides: half of it on each */
 
 typedef struct hf_family {

@@ -29,15 +29,21 @@ static int class_of(const layer_stack_t *s, int64_t i) {
         return type[0] == 's' ? 1 : type[0] == 'c' ? 2 : 0;
     }
     switch (s->pattern) {
-    case HF_ALL_WINDOW: return 1;
-    case HF_WINDOW_ABOVE: return i >= s->first;
-    case HF_EVEN_WINDOW: return i % 2 == 0;
-    case HF_NTH_IS_FULL: return (i + 1) % s->period != 0;
-    case HF_NTH_IS_GLOBAL: return i % s->period != 0;
+    case HF_ALL_WINDOW:
+        return 1;
+    case HF_WINDOW_ABOVE:
+        return i >= s->first;
+    case HF_EVEN_WINDOW:
+        return i % 2 == 0;
+    case HF_NTH_IS_FULL:
+        return (i + 1) % s->period != 0;
+    case HF_NTH_IS_GLOBAL:
+        return i % s->period != 0;
     case HF_CHUNKED_BUT_NTH:
         if (s->no_rope != NULL) return json_integer_value(json_array_get(s->no_rope, (size_t)i)) != 0 ? 2 : 0;
         return (i + 1) % s->period != 0 ? 2 : 0;
-    default: return 0;
+    default:
+        return 0;
     }
 }
 
@@ -46,8 +52,10 @@ static void read_stack(const hf_reader_t *r, const hf_family_t *family, int64_t 
     s->no_rope = hf_field(r, "no_rope_layers");
     s->pattern = family->pattern;
     s->first = hf_int(r, "max_window_layers", 0);
-    s->period = hf_int(r, "sliding_window_pattern|global_attn_every_n_layers", family->period != 0 ? family->period : 1);
-    s->window = (uint32_t)hf_int(r, "sliding_window|local_attention", hf_field(r, "sliding_window") == NULL ? family->window : 0);
+    s->period = hf_int(r, "sliding_window_pattern|global_attn_every_n_layers",
+                       family->period != 0 ? family->period : 1);
+    s->window = (uint32_t)hf_int(r, "sliding_window|local_attention",
+                                 hf_field(r, "sliding_window") == NULL ? family->window : 0);
     if (s->pattern == HF_WINDOW_ABOVE && !hf_bool(r, "use_sliding_window", 0)) s->window = 0;
     if ((family->flags & HF_HALF_WINDOW) != 0 && s->window != 0) s->window = s->window / 2 + 1;
     if (s->window == 0 && s->pattern != HF_CHUNKED_BUT_NTH) s->pattern = HF_NO_WINDOW;
@@ -55,9 +63,11 @@ static void read_stack(const hf_reader_t *r, const hf_family_t *family, int64_t 
     if (s->period == 0) hf_fail(r, "sliding_window_pattern", "must be at least 1");
     if (s->types != NULL && (!json_is_array(s->types) || json_array_size(s->types) < (size_t)depth))
         hf_fail(r, "layer_types", "must be a list of %lld names, one for each layer", (long long)depth);
-    if (s->no_rope != NULL && (!json_is_array(s->no_rope) || json_array_size(s->no_rope) < (size_t)depth)) s->no_rope = NULL;
+    if (s->no_rope != NULL && (!json_is_array(s->no_rope) || json_array_size(s->no_rope) < (size_t)depth))
+        s->no_rope = NULL;
     for (int64_t i = 0; s->types != NULL && i < depth && !*r->failed; i++)
-        if (!json_is_string(json_array_get(s->types, (size_t)i))) hf_fail(r, "layer_types", "must be a list of names");
+        if (!json_is_string(json_array_get(s->types, (size_t)i)))
+            hf_fail(r, "layer_types", "must be a list of names");
 }
 
 /* Appends "first-last" to the text of a set, or ",.." once there is no room. */
@@ -65,35 +75,56 @@ static void add_range(hf_layer_set_t *set, int64_t first, int64_t last) {
     size_t used = strlen(set->layers);
     if (used >= 3 && strcmp(set->layers + used - 2, "..") == 0) return;
     char range[48];
-    int n = snprintf(range, sizeof range, first == last ? "%s%lld" : "%s%lld-%lld", used != 0 ? "," : "", (long long)first,
-                     (long long)last);
+    int n = snprintf(range, sizeof range, first == last ? "%s%lld" : "%s%lld-%lld", used != 0 ? "," : "",
+                     (long long)first, (long long)last);
     if (used + (size_t)n + 4 > sizeof set->layers) snprintf(range, sizeof range, ",..");
     snprintf(set->layers + used, sizeof set->layers - used, "%s", range);
 }
 
-int hf_layer_sets(const hf_reader_t *r, const hf_family_t *family, int64_t depth, hf_layer_set_t *sets, int capacity) {
+int hf_layer_sets(const hf_reader_t *r, const hf_family_t *family, int64_t depth, hf_layer_set_t *sets,
+                  int capacity) {
     layer_stack_t stack;
-    if (depth > MAX_DEPTH) hf_fail(r, "num_hidden_layers", "is %lld; at most %d are read", (long long)depth, MAX_DEPTH);
+    if (depth > MAX_DEPTH)
+        hf_fail(r, "num_hidden_layers", "is %lld; at most %d are read", (long long)depth, MAX_DEPTH);
     if (!*r->failed) read_stack(r, family, depth, &stack);
     if (*r->failed) return 0;
     int count = 0;
     for (int64_t i = 0; i < depth;) {
         int class = class_of(&stack, i);
         int64_t next = i + 1;
-        while (next < depth && class_of(&stack, next) == class) next++;
+        while (next < depth && class_of(&stack, next) == class)
+            next++;
         uint32_t window = class == 1 ? stack.window : 0, chunk = class == 2 ? stack.chunk : 0;
         int at = 0;
-        while (at < count && (sets[at].window != window || sets[at].chunk != chunk)) at++;
+        while (at < count && (sets[at].window != window || sets[at].chunk != chunk))
+            at++;
         if (class != 3 && at == count && count < capacity) {
             memset(&sets[count], 0, sizeof sets[count]);
             sets[count].window = window;
             sets[count++].chunk = chunk;
         }
         if (class != 3) {
-            sets[at].num_layers += (uint32_t)(next - i);
-            add_range(&sets[at], i, next - 1);
+            hf_layer_set_t *set = &sets[at];
+            if (next - i > 1)
+                set->step = 0;
+            else if (set->num_layers == 0)
+                set->step = -1;
+            else if (set->num_layers == 1 && set->step < 0)
+                set->step = i - set->last;
+            else if (i - set->last != set->step)
+                set->step = 0;
+            set->last = next - 1;
+            set->num_layers += (uint32_t)(next - i);
+            add_range(set, i, next - 1);
         }
         i = next;
+    }
+    for (int k = 0; k < count; k++) {
+        hf_layer_set_t *set = &sets[k];
+        int64_t first = set->last - set->step * ((int64_t)set->num_layers - 1);
+        if (set->step > 0 && set->num_layers > 4)
+            snprintf(set->layers, sizeof set->layers, "%lld,%lld,..,%lld", (long long)first,
+                     (long long)(first + set->step), (long long)set->last);
     }
     return count;
 }

@@ -10,12 +10,14 @@
 typedef struct hf_layer_set {
     uint32_t window, chunk;
     uint32_t num_layers;
-    char layers[48]; /* "0-4,6-10,.." */
+    char layers[48];    /* "0-4,6-10,.." or "0,2,..,40" */
+    int64_t last, step; /* step 0: not at regular distances */
 } hf_layer_set_t;
 
 /* Groups layers 0 .. depth-1, by layer_types where the config has them, else by the family's pattern. Returns the number of
  * sets; errors are left in the reader. */
-int hf_layer_sets(const hf_reader_t *reader, const hf_family_t *family, int64_t depth, hf_layer_set_t *sets, int capacity);
+int hf_layer_sets(const hf_reader_t *reader, const hf_family_t *family, int64_t depth, hf_layer_set_t *sets,
+                  int capacity);
 
 /* Whether layer_types names layers that are no softmax attention. */
 int hf_layer_sets_skipped(const hf_reader_t *reader);

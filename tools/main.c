@@ -10,13 +10,16 @@ const tool_command_t tool_commands[] = {
     {"select", "which backend serves each layer of a model, and why not the others", cmd_select},
     {"plan", "the KV cache of a model in a given memory", cmd_plan},
     {"run", "real tensors through the selected backend, checked against the reference", cmd_run},
+    {"check", "the conformance kit on a plugin file", cmd_check},
     {NULL, NULL, NULL},
 };
 
 static void print_help(void) {
-    printf("Usage: attn COMMAND [options]\n\nThe attention layer of LLM engines: see, choose, check and measure backends.\n\n"
+    printf("Usage: attn COMMAND [options]\n\nThe attention layer of LLM engines: see, choose, check and "
+           "measure backends.\n\n"
            "Commands:\n");
-    for (const tool_command_t *c = tool_commands; c->name != NULL; c++) printf("  %-8s %s\n", c->name, c->summary);
+    for (const tool_command_t *c = tool_commands; c->name != NULL; c++)
+        printf("  %-8s %s\n", c->name, c->summary);
     printf("\nExamples:\n"
            "  attn info\n"
            "  attn select --model config.json --device sm_90\n"

@@ -35,17 +35,21 @@ int problem_from_text(const char *text, attn_problem_t *problem, attn_error_t *e
     const char *mask = "";
     if (!has_key(text, "mask")) {
         const char *role = strstr(text, "role=");
-        int causal = role != NULL && (strncmp(role + 5, "decoder", 7) == 0 || strncmp(role + 5, "mla", 3) == 0);
+        int causal =
+            role != NULL && (strncmp(role + 5, "decoder", 7) == 0 || strncmp(role + 5, "mla", 3) == 0);
         mask = causal ? " mask=causal" : " mask=full";
     }
-    int n = snprintf(full, sizeof full, "%s%s%s%s", text, mask, has_key(text, "dtype") ? "" : " dtype=bfloat16",
-                     has_key(text, "scale") ? "" : " scale=1");
-    if (n < 0 || (size_t)n >= sizeof full) return attn_fail(error, ATTN_E_PARSE, "", "the problem text is too long");
+    int n =
+        snprintf(full, sizeof full, "%s%s%s%s", text, mask, has_key(text, "dtype") ? "" : " dtype=bfloat16",
+                 has_key(text, "scale") ? "" : " scale=1");
+    if (n < 0 || (size_t)n >= sizeof full)
+        return attn_fail(error, ATTN_E_PARSE, "", "the problem text is too long");
     problem->struct_size = sizeof *problem;
     int code = attn_problem_parse(full, problem, error);
     if (code != ATTN_OK) return code;
-    double size = attn_role_is_mla(problem->role) ? (double)problem->qk_nope_head_dim + problem->qk_rope_head_dim
-                                                  : (double)problem->head_size;
+    double size = attn_role_is_mla(problem->role)
+                      ? (double)problem->qk_nope_head_dim + problem->qk_rope_head_dim
+                      : (double)problem->head_size;
     if (!has_key(text, "scale") && size > 0) problem->scale = 1.0 / sqrt(size);
     return attn_problem_check(problem, error);
 }
@@ -68,7 +72,8 @@ static int read_words(int num_words, char **words, hf_model_t *model) {
         return TOOL_USAGE;
     }
     snprintf(model->model_type, sizeof model->model_type, "problem");
-    snprintf(model->kinds[0].name, sizeof model->kinds[0].name, "%s", attn_role_name(model->kinds[0].problem.role));
+    snprintf(model->kinds[0].name, sizeof model->kinds[0].name, "%s",
+             attn_role_name(model->kinds[0].problem.role));
     snprintf(model->kinds[0].layers, sizeof model->kinds[0].layers, "0");
     model->kinds[0].num_layers = 1;
     model->num_kinds = 1;
@@ -102,10 +107,12 @@ static int apply(const problem_args_t *args, hf_model_t *model) {
     if (args->kv_cache_dtype != NULL) {
         uint32_t kv = kv_dtype_by_name(args->kv_cache_dtype);
         const char *names[32];
-        for (uint32_t k = ATTN_KV_AUTO; k <= ATTN_KV_TURBOQUANT_3BIT_NC; k++) names[k - 1] = attn_kv_name(k);
+        for (uint32_t k = ATTN_KV_AUTO; k <= ATTN_KV_TURBOQUANT_3BIT_NC; k++)
+            names[k - 1] = attn_kv_name(k);
         const char *near = tool_nearest(args->kv_cache_dtype, names, ATTN_KV_TURBOQUANT_3BIT_NC);
         if (kv == 0) {
-            tool_error("--kv-cache-dtype is '%s'; did you mean %s?", args->kv_cache_dtype, near != NULL ? near : "fp8");
+            tool_error("--kv-cache-dtype is '%s'; did you mean %s?", args->kv_cache_dtype,
+                       near != NULL ? near : "fp8");
             return TOOL_USAGE;
         }
         model_set_kv_dtype(model, kv);
@@ -115,7 +122,8 @@ static int apply(const problem_args_t *args, hf_model_t *model) {
         if (args->block_size != 0 && attn_role_has_cache(model->kinds[i].problem.role))
             model->kinds[i].problem.block_size = (uint32_t)args->block_size;
     }
-    if (args->tensor_parallel > 1 && hf_model_split(model, (uint32_t)args->tensor_parallel, &error) != ATTN_OK) {
+    if (args->tensor_parallel > 1 &&
+        hf_model_split(model, (uint32_t)args->tensor_parallel, &error) != ATTN_OK) {
         tool_error("--tp is %lld; %s", (long long)args->tensor_parallel, error.text);
         return TOOL_USAGE;
     }
@@ -130,7 +138,8 @@ static int apply(const problem_args_t *args, hf_model_t *model) {
 int problem_args_read(const problem_args_t *args, int num_words, char **words, hf_model_t *model) {
     if ((args->model != NULL) == (num_words > 0)) {
         tool_error(args->model != NULL ? "--model and a problem text exclude each other"
-                                       : "nothing to look at: give --model FILE, or a problem as role=decoder num_heads=32 head_size=128");
+                                       : "nothing to look at: give --model FILE, or a problem as "
+                                         "role=decoder num_heads=32 head_size=128");
         return TOOL_USAGE;
     }
     int status = args->model != NULL ? read_file(args->model, model) : read_words(num_words, words, model);

@@ -31,7 +31,8 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
     char text[4096];
     const char *bar = strchr(args->problem, '|'), *tail = bar != NULL ? bar + 1 : NULL;
     snprintf(text, sizeof text, "%.*s", (int)strcspn(args->problem, "|"), args->problem);
-    for (size_t n = strlen(text); n > 0 && text[n - 1] == ' '; n--) text[n - 1] = '\0';
+    for (size_t n = strlen(text); n > 0 && text[n - 1] == ' '; n--)
+        text[n - 1] = '\0';
     ATTN_INIT(attn_error_t, error);
     ATTN_INIT(attn_problem_t, problem);
     if (problem_from_text(text, &problem, &error) != ATTN_OK) {
@@ -42,15 +43,20 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
     const char *query_text = args->query_lens != NULL ? args->query_lens : word_of(tail, "query_lens");
     const char *seq_text = args->seq_lens != NULL ? args->seq_lens : word_of(tail, "seq_lens");
     int n = query_text != NULL ? read_lens("--query-lens", query_text, query) : 3, m = n;
-    for (int i = 0; query_text != NULL && seq_text == NULL && i < n; i++) seq[i] = query[i];
+    for (int i = 0; query_text != NULL && seq_text == NULL && i < n; i++)
+        seq[i] = query[i];
     if (seq_text != NULL) m = read_lens("--seq-lens", seq_text, seq);
     if (n < 0 || m < 0) return TOOL_USAGE;
     if (n != m) {
         tool_error("%d query lengths and %d sequence lengths; give one of each for every request", n, m);
         return TOOL_USAGE;
     }
-    const char *seed = word_of(tail, "seed"), *flags = word_of(tail, "flags"), *prefix = word_of(tail, "common_prefix_len");
-    kit_case_start(c, problem.role, args->seed != 0 ? (uint64_t)args->seed : seed != NULL ? strtoull(seed, NULL, 10) : 1);
+    const char *seed = word_of(tail, "seed"), *flags = word_of(tail, "flags"),
+               *prefix = word_of(tail, "common_prefix_len");
+    kit_case_start(c, problem.role,
+                   args->seed != 0 ? (uint64_t)args->seed
+                   : seed != NULL  ? strtoull(seed, NULL, 10)
+                                   : 1);
     uint32_t block_size = c->problem.block_size;
     problem.max_num_seqs = c->problem.max_num_seqs;
     problem.max_num_batched_tokens = c->problem.max_num_batched_tokens;
@@ -80,7 +86,8 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
     return TOOL_OK;
 }
 
-static int run_both(const attn_backend_t *backend, const attn_backend_t *reference, const kit_case_t *c, int json) {
+static int run_both(const attn_backend_t *backend, const attn_backend_t *reference, const kit_case_t *c,
+                    int json) {
     char text[2048];
     kit_inputs_t *in = kit_inputs_make(c);
     if (in == NULL) {
@@ -95,9 +102,10 @@ static int run_both(const attn_backend_t *backend, const attn_backend_t *referen
     kit_difference_t d = kit_compare(c, &got, &want);
     kit_case_text(c, text, sizeof text);
     if (json) {
-        tool_print_json(json_pack("{s:s, s:s, s:b, s:f, s:f, s:s, s:f}", "case", text, "backend", backend->name, "ok",
-                                  d.is_close, "max_abs", isfinite(d.max_abs) ? d.max_abs : 1e300, "max_lse",
-                                  isfinite(d.max_lse) ? d.max_lse : 1e300, "text", d.text, "seconds", seconds));
+        tool_print_json(
+            json_pack("{s:s, s:s, s:b, s:f, s:f, s:s, s:f}", "case", text, "backend", backend->name, "ok",
+                      d.is_close, "max_abs", isfinite(d.max_abs) ? d.max_abs : 1e300, "max_lse",
+                      isfinite(d.max_lse) ? d.max_lse : 1e300, "text", d.text, "seconds", seconds));
     } else {
         printf("%s\n%s: ", text, backend->name);
         if (d.is_close) {
@@ -130,9 +138,12 @@ int run_case(attn_context_t *context, const run_options_t *options, const run_ca
     if (status == TOOL_OK) {
         const attn_backend_t *reference = attn_context_find_backend(context, "REFERENCE", &error);
         int code = reference == NULL ? ATTN_E_NOT_FOUND
-                                     : attn_select(context, &c->problem, options->device, options->backend, &selection, &error);
-        if (code != ATTN_OK) status = tool_library_error("", code, &error);
-        else status = run_both(selection->backend, reference, c, json);
+                                     : attn_select(context, &c->problem, options->device, options->backend,
+                                                   &selection, &error);
+        if (code != ATTN_OK)
+            status = tool_library_error("", code, &error);
+        else
+            status = run_both(selection->backend, reference, c, json);
     }
     attn_selection_free(selection);
     free(c);

@@ -8,11 +8,13 @@
 #include "args.h"
 
 static int bad(const char *path, const char *what, attn_error_t *error) {
-    return attn_fail(error, ATTN_E_PARSE, "", "%s: %s; examples/data/README.md describes the file, examples/capture.py makes one",
+    return attn_fail(error, ATTN_E_PARSE, "",
+                     "%s: %s; examples/data/README.md describes the file, examples/capture.py makes one",
                      path, what);
 }
 
-int run_input_layers(const st_file_t *file, const char *path, int64_t *numbers, int capacity, attn_error_t *error) {
+int run_input_layers(const st_file_t *file, const char *path, int64_t *numbers, int capacity,
+                     attn_error_t *error) {
     const char *format = st_metadata(file, "format"), *layers = st_metadata(file, "layers");
     if (format == NULL || strcmp(format, "attn-activations") != 0)
         return bad(path, "the metadata has no format = attn-activations", error);
@@ -32,15 +34,18 @@ static int read_starts(const char *text, int32_t *starts) {
     return n - 1;
 }
 
-static int check_shape(const st_tensor_t *t, const char *path, const char *what, uint32_t dtype, uint32_t ndim,
-                       const int64_t *wanted, attn_error_t *error) {
+static int check_shape(const st_tensor_t *t, const char *path, const char *what, uint32_t dtype,
+                       uint32_t ndim, const int64_t *wanted, attn_error_t *error) {
     int fits = t != NULL && t->dtype == dtype && t->ndim == ndim;
-    for (uint32_t i = 0; fits && i < ndim; i++) fits = t->shape[i] == wanted[i];
+    for (uint32_t i = 0; fits && i < ndim; i++)
+        fits = t->shape[i] == wanted[i];
     if (fits) return ATTN_OK;
     char sizes[80] = "";
     for (uint32_t i = 0, used = 0; i < ndim && used < sizeof sizes; i++)
-        used += (uint32_t)snprintf(sizes + used, sizeof sizes - used, "%s%lld", i != 0 ? ", " : "", (long long)wanted[i]);
-    return attn_fail(error, ATTN_E_PARSE, what, "%s: tensor '%s' %s; %s [%s] was wanted by the layer's problem", path, what,
+        used += (uint32_t)snprintf(sizes + used, sizeof sizes - used, "%s%lld", i != 0 ? ", " : "",
+                                   (long long)wanted[i]);
+    return attn_fail(error, ATTN_E_PARSE, what,
+                     "%s: tensor '%s' %s; %s [%s] was wanted by the layer's problem", path, what,
                      t == NULL ? "is missing" : "has another shape or dtype", attn_dtype_name(dtype), sizes);
 }
 
@@ -61,28 +66,35 @@ static int read_tensors(const st_file_t *file, const char *path, run_input_t *in
         {"value", &in->value, 1, p->dtype, 3, {tk, hkv, dv}},
         {"output", &in->output, 0, p->dtype, 3, {tq, hq, dv}},
         {"sinks", &in->sinks, (p->features & ATTN_F_SINK) != 0, ATTN_DTYPE_FLOAT32, 1, {hq}},
-        {"alibi_slopes", &in->slopes, (p->features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, ATTN_DTYPE_FLOAT32, 1, {hq}},
+        {"alibi_slopes",
+         &in->slopes,
+         (p->features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0,
+         ATTN_DTYPE_FLOAT32,
+         1,
+         {hq}},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         char name[64];
         snprintf(name, sizeof name, "layers.%lld.%s", (long long)in->number, wanted[i].what);
         *wanted[i].to = st_find(file, name);
         if (*wanted[i].to == NULL && !wanted[i].is_needed) continue;
-        int code = check_shape(*wanted[i].to, path, name, wanted[i].dtype, wanted[i].ndim, wanted[i].sizes, error);
+        int code =
+            check_shape(*wanted[i].to, path, name, wanted[i].dtype, wanted[i].ndim, wanted[i].sizes, error);
         if (code != ATTN_OK) return code;
     }
     return ATTN_OK;
 }
 
-int run_input_read(const st_file_t *file, const char *path, int64_t number, run_input_t *in, attn_error_t *error) {
+int run_input_read(const st_file_t *file, const char *path, int64_t number, run_input_t *in,
+                   attn_error_t *error) {
     memset(in, 0, sizeof *in);
     in->number = number;
     char key[64];
     snprintf(key, sizeof key, "layers.%lld.problem", (long long)number);
     const char *text = st_metadata(file, key), *keys = st_metadata(file, "cu_seqlens_k");
     if (text == NULL)
-        return attn_fail(error, ATTN_E_PARSE, key, "%s: the metadata has no '%s': the file has no layer %lld", path, key,
-                         (long long)number);
+        return attn_fail(error, ATTN_E_PARSE, key, "%s: the metadata has no '%s': the file has no layer %lld",
+                         path, key, (long long)number);
     snprintf(key, sizeof key, "layers.%lld.name", (long long)number);
     in->name = st_metadata(file, key) != NULL ? st_metadata(file, key) : "";
     in->model = st_metadata(file, "model") != NULL ? st_metadata(file, "model") : "";
@@ -91,16 +103,20 @@ int run_input_read(const st_file_t *file, const char *path, int64_t number, run_
     int code = attn_problem_parse(text, &in->problem, &inner);
     if (code == ATTN_OK) code = attn_problem_check(&in->problem, &inner);
     if (code != ATTN_OK)
-        return attn_fail(error, ATTN_E_PARSE, inner.param, "%s: problem of layer %lld: %.250s", path, (long long)number,
-                         inner.text);
+        return attn_fail(error, ATTN_E_PARSE, inner.param, "%s: problem of layer %lld: %.250s", path,
+                         (long long)number, inner.text);
     if (attn_role_is_mla(in->problem.role))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "%s: layer %lld is latent attention; attn run reads plain Q, K and V",
-                         path, (long long)number);
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "role",
+                         "%s: layer %lld is latent attention; attn run reads plain Q, K and V", path,
+                         (long long)number);
     in->num_reqs = read_starts(st_metadata(file, "cu_seqlens"), in->q_start);
     if (in->num_reqs < 0) return bad(path, "the metadata's cu_seqlens is no list of offsets 0,..", error);
     int32_t num_keys = read_starts(keys != NULL ? keys : st_metadata(file, "cu_seqlens"), in->k_start);
-    if (num_keys != in->num_reqs) return bad(path, "cu_seqlens_k is no list of offsets as long as cu_seqlens", error);
-    if (in->problem.role != ATTN_ROLE_ENCODER_DECODER && memcmp(in->q_start, in->k_start, sizeof in->q_start) != 0)
-        return bad(path, "cu_seqlens_k differs from cu_seqlens in a layer that is not cross attention", error);
+    if (num_keys != in->num_reqs)
+        return bad(path, "cu_seqlens_k is no list of offsets as long as cu_seqlens", error);
+    if (in->problem.role != ATTN_ROLE_ENCODER_DECODER &&
+        memcmp(in->q_start, in->k_start, sizeof in->q_start) != 0)
+        return bad(path, "cu_seqlens_k differs from cu_seqlens in a layer that is not cross attention",
+                   error);
     return read_tensors(file, path, in, error);
 }

@@ -21,8 +21,10 @@ typedef struct run_input {
 } run_input_t;
 
 /* Numbers of the layers in the file; how many, or a negative ATTN_E_*. */
-int run_input_layers(const st_file_t *file, const char *path, int64_t *numbers, int capacity, attn_error_t *error);
+int run_input_layers(const st_file_t *file, const char *path, int64_t *numbers, int capacity,
+                     attn_error_t *error);
 /* Reads and checks one layer. */
-int run_input_read(const st_file_t *file, const char *path, int64_t number, run_input_t *input, attn_error_t *error);
+int run_input_read(const st_file_t *file, const char *path, int64_t number, run_input_t *input,
+                   attn_error_t *error);
 
 #endif

@@ -24,7 +24,7 @@ typedef struct runner {
     int has_cache, is_cross, cross_is_written;
     int32_t max_rows; /* tokens in one step at most */
     int32_t table_width;
-    size_t element; /* bytes */
+    size_t element;                     /* bytes */
     int64_t q_row, k_row, v_row, o_row; /* elements of one token */
     int32_t *done;                      /* [B] tokens already computed */
     int32_t *all_tables;                /* [B, table_width] */
@@ -32,14 +32,21 @@ typedef struct runner {
     int32_t *starts, *lens, *tables, *encoder_lens;
     int64_t *slots;
     unsigned char *staging;
-    void *d_starts, *d_lens, *d_tables, *d_encoder_lens, *d_slots, *d_query, *d_key, *d_value, *d_output, *d_cache;
+    void *d_starts, *d_lens, *d_tables, *d_encoder_lens, *d_slots, *d_query, *d_key, *d_value, *d_output,
+        *d_cache;
     tensor_t sinks, slopes, cache;
 } runner_t;
 
-static int out_of_memory(const runner_t *r) { return attn_fail(r->error, ATTN_E_NO_MEMORY, "", "no memory for the run"); }
+static int out_of_memory(const runner_t *r) {
+    return attn_fail(r->error, ATTN_E_NO_MEMORY, "", "no memory for the run");
+}
 
-static int32_t length_of(const runner_t *r, int32_t request) { return r->in->q_start[request + 1] - r->in->q_start[request]; }
-static int32_t keys_of(const runner_t *r, int32_t request) { return r->in->k_start[request + 1] - r->in->k_start[request]; }
+static int32_t length_of(const runner_t *r, int32_t request) {
+    return r->in->q_start[request + 1] - r->in->q_start[request];
+}
+static int32_t keys_of(const runner_t *r, int32_t request) {
+    return r->in->k_start[request + 1] - r->in->k_start[request];
+}
 
 /* Tokens of a request in the next step. */
 static int32_t next_tokens(const runner_t *r, int32_t request) {
@@ -63,8 +70,8 @@ static int open_layer(runner_t *r) {
     problem.max_num_seqs = (uint32_t)r->in->num_reqs;
     problem.max_num_batched_tokens = (uint32_t)r->max_rows;
     problem.max_model_len = longest;
-    int code = attn_group_open(r->context, &problem, r->options->device, r->options->backend, &r->group, &r->result->selection,
-                               r->error);
+    int code = attn_group_open(r->context, &problem, r->options->device, r->options->backend, &r->group,
+                               &r->result->selection, r->error);
     if (code != ATTN_OK) return code;
     r->result->problem = *attn_group_problem(r->group);
     ATTN_INIT(attn_layer_options_t, options);
@@ -73,7 +80,8 @@ static int open_layer(runner_t *r) {
     for (int i = 0; i < 2; i++) {
         if (files[i] == NULL) continue;
         void *copy = device_memory_new(r->memory, files[i]->bytes);
-        if (copy == NULL || device_memory_write(r->memory, copy, files[i]->data, files[i]->bytes) != 0) return out_of_memory(r);
+        if (copy == NULL || device_memory_write(r->memory, copy, files[i]->data, files[i]->bytes) != 0)
+            return out_of_memory(r);
         TENSOR_1D(tensors[i], r->memory, copy, ATTN_DTYPE_FLOAT32, files[i]->shape[0]);
     }
     options.sinks = r->in->sinks != NULL ? &r->sinks.dl : NULL;
@@ -155,10 +163,11 @@ static int make_buffers(runner_t *r) {
     r->d_key = device_memory_new(r->memory, key_rows * (size_t)r->k_row * r->element);
     r->d_value = device_memory_new(r->memory, key_rows * (size_t)r->v_row * r->element);
     r->d_output = device_memory_new(r->memory, rows * (size_t)r->o_row * r->element);
-    if (r->space.metadata == NULL || r->space.workspace == NULL || r->space.host == NULL || r->requests == NULL ||
-        r->starts == NULL || r->lens == NULL || r->encoder_lens == NULL || r->tables == NULL || r->slots == NULL ||
-        r->staging == NULL || r->d_starts == NULL || r->d_lens == NULL || r->d_encoder_lens == NULL || r->d_tables == NULL ||
-        r->d_slots == NULL || r->d_query == NULL || r->d_key == NULL || r->d_value == NULL || r->d_output == NULL)
+    if (r->space.metadata == NULL || r->space.workspace == NULL || r->space.host == NULL ||
+        r->requests == NULL || r->starts == NULL || r->lens == NULL || r->encoder_lens == NULL ||
+        r->tables == NULL || r->slots == NULL || r->staging == NULL || r->d_starts == NULL ||
+        r->d_lens == NULL || r->d_encoder_lens == NULL || r->d_tables == NULL || r->d_slots == NULL ||
+        r->d_query == NULL || r->d_key == NULL || r->d_value == NULL || r->d_output == NULL)
         return out_of_memory(r);
     return ATTN_OK;
 }
@@ -177,7 +186,8 @@ static int32_t choose_requests(runner_t *r) {
 }
 
 /* Copies the rows of this step's tokens to the device. */
-static int gather(runner_t *r, int32_t count, const st_tensor_t *from, const int32_t *offsets, int64_t row, void *to) {
+static int gather(runner_t *r, int32_t count, const st_tensor_t *from, const int32_t *offsets, int64_t row,
+                  void *to) {
     size_t bytes = (size_t)row * r->element, at = 0;
     for (int32_t i = 0; i < count; i++) {
         int32_t request = r->requests[i], n = r->starts[i + 1] - r->starts[i];
@@ -196,7 +206,9 @@ static int plan_step(runner_t *r, int32_t count, int64_t *update_rows) {
         r->starts[i + 1] = r->starts[i] + n;
         r->lens[i] = r->has_cache ? r->done[request] + n : n;
         r->encoder_lens[i] = keys_of(r, request);
-        if (r->has_cache) memcpy(r->tables + (int64_t)i * width, r->all_tables + (int64_t)request * width, (size_t)width * 4);
+        if (r->has_cache)
+            memcpy(r->tables + (int64_t)i * width, r->all_tables + (int64_t)request * width,
+                   (size_t)width * 4);
     }
     rows = r->starts[count];
     *update_rows = 0;
@@ -205,15 +217,16 @@ static int plan_step(runner_t *r, int32_t count, int64_t *update_rows) {
     if (r->is_cross && !r->cross_is_written) {
         int32_t *none = calloc((size_t)count + 1, sizeof *none);
         if (none == NULL) return out_of_memory(r);
-        code = attn_plan_cross_slots(r->encoder_lens, none, count, r->tables, width, bs, r->slots, r->in->k_start[count],
-                                     update_rows, r->error);
+        code = attn_plan_cross_slots(r->encoder_lens, none, count, r->tables, width, bs, r->slots,
+                                     r->in->k_start[count], update_rows, r->error);
         free(none);
     } else if (r->has_cache && !r->is_cross) {
         ATTN_INIT(attn_slot_params_t, params);
         params.block_size = bs;
         params.num_blocks = r->result->num_blocks;
         *update_rows = rows;
-        code = attn_plan_slot_mapping(&params, r->starts, r->lens, count, r->tables, width, rows, r->slots, r->error);
+        code = attn_plan_slot_mapping(&params, r->starts, r->lens, count, r->tables, width, rows, r->slots,
+                                      r->error);
     }
     if (code != ATTN_OK) return code;
     if (device_memory_write(r->memory, r->d_starts, r->starts, ((size_t)count + 1) * 4) != 0 ||
@@ -294,7 +307,8 @@ static int compute_step(runner_t *r, int32_t count, int64_t update_rows) {
 
 static int scatter_output(runner_t *r, int32_t count) {
     size_t row = (size_t)r->o_row, at = 0;
-    if (device_memory_read(r->memory, r->staging, r->d_output, (size_t)r->starts[count] * row * r->element) != 0)
+    if (device_memory_read(r->memory, r->staging, r->d_output, (size_t)r->starts[count] * row * r->element) !=
+        0)
         return attn_fail(r->error, ATTN_E_DEVICE, "", "copying from the device failed");
     for (int32_t i = 0; i < count; i++) {
         int32_t request = r->requests[i], n = r->starts[i + 1] - r->starts[i];
@@ -313,7 +327,8 @@ static int run_steps(runner_t *r) {
         if (count == 0 || (!r->has_cache && r->result->steps > 0)) return ATTN_OK;
         int code = plan_step(r, count, &update_rows);
         if (code != ATTN_OK) return code;
-        if (gather(r, count, r->in->query, r->in->q_start, r->q_row, r->d_query) != 0) return out_of_memory(r);
+        if (gather(r, count, r->in->query, r->in->q_start, r->q_row, r->d_query) != 0)
+            return out_of_memory(r);
         if (!r->is_cross) {
             if (gather(r, count, r->in->key, r->in->q_start, r->k_row, r->d_key) != 0 ||
                 gather(r, count, r->in->value, r->in->q_start, r->v_row, r->d_value) != 0)
@@ -347,8 +362,8 @@ static void runner_free(runner_t *r) {
     device_memory_close(r->memory);
 }
 
-int run_layer(attn_context_t *context, const run_input_t *input, const run_options_t *options, run_result_t *result,
-              attn_error_t *error) {
+int run_layer(attn_context_t *context, const run_input_t *input, const run_options_t *options,
+              run_result_t *result, attn_error_t *error) {
     const attn_problem_t *p = &input->problem;
     runner_t r = {.in = input, .options = options, .context = context, .result = result, .error = error};
     memset(result, 0, sizeof *result);

@@ -9,13 +9,13 @@
 #include "run_input.h"
 
 typedef struct run_options {
-    const char *backend;         /* NULL: selected */
+    const char *backend; /* NULL: selected */
     const attn_device_t *device;
-    uint32_t kv_cache_dtype;     /* 0: as the problem says */
-    uint32_t block_size;         /* 0: likewise */
-    int32_t chunk;               /* prefill tokens of a request in one step */
-    int32_t decode;              /* last tokens of a request, one at a time */
-    uint64_t seed;               /* of the page order */
+    uint32_t kv_cache_dtype; /* 0: as the problem says */
+    uint32_t block_size;     /* 0: likewise */
+    int32_t chunk;           /* prefill tokens of a request in one step */
+    int32_t decode;          /* last tokens of a request, one at a time */
+    uint64_t seed;           /* of the page order */
 } run_options_t;
 
 typedef struct run_result {
@@ -29,8 +29,8 @@ typedef struct run_result {
 } run_result_t;
 
 /* The result's selection is also filled on failure. Free it in any case. */
-int run_layer(attn_context_t *context, const run_input_t *input, const run_options_t *options, run_result_t *result,
-              attn_error_t *error);
+int run_layer(attn_context_t *context, const run_input_t *input, const run_options_t *options,
+              run_result_t *result, attn_error_t *error);
 void run_result_free(run_result_t *result);
 
 typedef struct run_difference {

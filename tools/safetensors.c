@@ -28,7 +28,8 @@ struct st_file {
 
 static uint64_t read_u64(const unsigned char *p) {
     uint64_t v = 0;
-    for (int i = 7; i >= 0; i--) v = v << 8 | p[i];
+    for (int i = 7; i >= 0; i--)
+        v = v << 8 | p[i];
     return v;
 }
 
@@ -40,40 +41,47 @@ static int get_count(const json_t *array, size_t index, uint64_t *value) {
     return 0;
 }
 
-static int read_entry(st_file_t *file, const char *name, const json_t *entry, const unsigned char *data, uint64_t data_bytes,
-                      attn_error_t *error) {
+static int read_entry(st_file_t *file, const char *name, const json_t *entry, const unsigned char *data,
+                      uint64_t data_bytes, attn_error_t *error) {
     st_tensor_t *t = &file->tensors[file->count];
     const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
     t->name = name;
     t->dtype_name = json_string_value(json_object_get(entry, "dtype"));
-    if (t->dtype_name == NULL || !json_is_array(shape) || !json_is_array(offsets) || json_array_size(offsets) != 2)
+    if (t->dtype_name == NULL || !json_is_array(shape) || !json_is_array(offsets) ||
+        json_array_size(offsets) != 2)
         return attn_fail(error, ATTN_E_PARSE, name,
-                         "%s: tensor '%.60s' wants a dtype, a shape and two data_offsets, and lacks one", file->label, name);
+                         "%s: tensor '%.60s' wants a dtype, a shape and two data_offsets, and lacks one",
+                         file->label, name);
     const st_dtype_t *dtype = st_dtype_by_name(t->dtype_name);
     if (dtype == NULL)
-        return attn_fail(error, ATTN_E_PARSE, name, "%s: tensor '%.60s' has dtype '%.20s'; safetensors has no such dtype",
-                         file->label, name, t->dtype_name);
+        return attn_fail(error, ATTN_E_PARSE, name,
+                         "%s: tensor '%.60s' has dtype '%.20s'; safetensors has no such dtype", file->label,
+                         name, t->dtype_name);
     t->dtype = dtype->dtype;
     if (json_array_size(shape) > ST_MAX_DIMS)
-        return attn_fail(error, ATTN_E_PARSE, name, "%s: tensor '%.60s' has %zu dimensions; at most %d are read", file->label,
-                         name, json_array_size(shape), ST_MAX_DIMS);
+        return attn_fail(error, ATTN_E_PARSE, name,
+                         "%s: tensor '%.60s' has %zu dimensions; at most %d are read", file->label, name,
+                         json_array_size(shape), ST_MAX_DIMS);
     t->ndim = (uint32_t)json_array_size(shape);
     uint64_t bits = dtype->bits;
     for (uint32_t i = 0; i < t->ndim; i++) {
         uint64_t n;
         if (get_count(shape, i, &n) != 0 || __builtin_mul_overflow(bits, n, &bits) || bits > INT64_MAX)
-            return attn_fail(error, ATTN_E_PARSE, name, "%s: tensor '%.60s' has a wrong size in dimension %u", file->label,
-                             name, i);
+            return attn_fail(error, ATTN_E_PARSE, name, "%s: tensor '%.60s' has a wrong size in dimension %u",
+                             file->label, name, i);
         t->shape[i] = (int64_t)n;
     }
     uint64_t begin, end;
-    if (get_count(offsets, 0, &begin) != 0 || get_count(offsets, 1, &end) != 0 || begin > end || end > data_bytes)
-        return attn_fail(error, ATTN_E_PARSE, name,
-                         "%s: tensor '%.60s' lies outside of the data, which has %llu bytes; is the file cut off?",
-                         file->label, name, (unsigned long long)data_bytes);
+    if (get_count(offsets, 0, &begin) != 0 || get_count(offsets, 1, &end) != 0 || begin > end ||
+        end > data_bytes)
+        return attn_fail(
+            error, ATTN_E_PARSE, name,
+            "%s: tensor '%.60s' lies outside of the data, which has %llu bytes; is the file cut off?",
+            file->label, name, (unsigned long long)data_bytes);
     if (bits % 8 != 0 || end - begin != bits / 8)
-        return attn_fail(error, ATTN_E_PARSE, name, "%s: tensor '%.60s' takes %llu bytes; its shape and dtype want %llu",
-                         file->label, name, (unsigned long long)(end - begin), (unsigned long long)(bits / 8));
+        return attn_fail(error, ATTN_E_PARSE, name,
+                         "%s: tensor '%.60s' takes %llu bytes; its shape and dtype want %llu", file->label,
+                         name, (unsigned long long)(end - begin), (unsigned long long)(bits / 8));
     t->data = data + begin;
     t->bytes = end - begin;
     file->count++;
@@ -86,35 +94,41 @@ static int by_address(const void *a, const void *b) {
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-static int check_cover(const st_file_t *file, const unsigned char *data, uint64_t data_bytes, attn_error_t *error) {
+static int check_cover(const st_file_t *file, const unsigned char *data, uint64_t data_bytes,
+                       attn_error_t *error) {
     const unsigned char *at = data;
     for (size_t i = 0; i < file->count; i++) {
         const st_tensor_t *t = &file->tensors[i];
         if (t->data != at)
             return attn_fail(error, ATTN_E_PARSE, t->name, "%s: tensor '%.60s' %s", file->label, t->name,
-                             t->data < at ? "overlaps another one" : "is preceded by bytes that belong to no tensor");
+                             t->data < at ? "overlaps another one"
+                                          : "is preceded by bytes that belong to no tensor");
         at += t->bytes;
     }
     if (at != data + data_bytes)
-        return attn_fail(error, ATTN_E_PARSE, "", "%s: %llu bytes at the end belong to no tensor", file->label,
-                         (unsigned long long)(data + data_bytes - at));
+        return attn_fail(error, ATTN_E_PARSE, "", "%s: %llu bytes at the end belong to no tensor",
+                         file->label, (unsigned long long)(data + data_bytes - at));
     return ATTN_OK;
 }
 
 static int read_header(st_file_t *file, const unsigned char *bytes, size_t size, attn_error_t *error) {
     if (size < 8)
-        return attn_fail(error, ATTN_E_PARSE, "", "%s: %zu bytes; a safetensors file has at least 8", file->label, size);
+        return attn_fail(error, ATTN_E_PARSE, "", "%s: %zu bytes; a safetensors file has at least 8",
+                         file->label, size);
     uint64_t length = read_u64(bytes);
     if (length > MAX_HEADER || length > size - 8)
-        return attn_fail(error, ATTN_E_PARSE, "",
-                         "%s: the header should have %llu bytes, the file has %zu; not safetensors, or cut off", file->label,
-                         (unsigned long long)length, size);
+        return attn_fail(
+            error, ATTN_E_PARSE, "",
+            "%s: the header should have %llu bytes, the file has %zu; not safetensors, or cut off",
+            file->label, (unsigned long long)length, size);
     if (length == 0 || bytes[8] != '{')
-        return attn_fail(error, ATTN_E_PARSE, "", "%s: the header does not begin with '{'; not safetensors", file->label);
+        return attn_fail(error, ATTN_E_PARSE, "", "%s: the header does not begin with '{'; not safetensors",
+                         file->label);
     json_error_t why;
     file->header = json_loadb((const char *)bytes + 8, (size_t)length, JSON_REJECT_DUPLICATES, &why);
     if (!json_is_object(file->header))
-        return attn_fail(error, ATTN_E_PARSE, "", "%s: header, column %d: %.120s", file->label, why.column, why.text);
+        return attn_fail(error, ATTN_E_PARSE, "", "%s: header, column %d: %.120s", file->label, why.column,
+                         why.text);
     file->tensors = calloc(json_object_size(file->header) + 1, sizeof *file->tensors);
     if (file->tensors == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "%s: no memory", file->label);
     const unsigned char *data = bytes + 8 + length;
@@ -154,7 +168,8 @@ int st_open(const char *path, st_file_t **file, attn_error_t *error) {
     if (fd < 0) return attn_fail(error, ATTN_E_IO, "", "%s: %s", path, strerror(errno));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < 8) {
         close(fd);
-        return attn_fail(error, ATTN_E_PARSE, "", "%s: not a regular file of at least 8 bytes; not safetensors", path);
+        return attn_fail(error, ATTN_E_PARSE, "",
+                         "%s: not a regular file of at least 8 bytes; not safetensors", path);
     }
     void *mapping = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);
@@ -180,9 +195,13 @@ void st_close(st_file_t *file) {
     free(file);
 }
 
-size_t st_count(const st_file_t *file) { return file->count; }
+size_t st_count(const st_file_t *file) {
+    return file->count;
+}
 
-const st_tensor_t *st_at(const st_file_t *file, size_t index) { return index < file->count ? &file->tensors[index] : NULL; }
+const st_tensor_t *st_at(const st_file_t *file, size_t index) {
+    return index < file->count ? &file->tensors[index] : NULL;
+}
 
 const st_tensor_t *st_find(const st_file_t *file, const char *name) {
     for (size_t i = 0; i < file->count; i++)

@@ -9,18 +9,21 @@
 #include "safetensors.h"
 #include "st_dtypes.h"
 
-static json_t *make_header(const st_tensor_t *tensors, size_t num_tensors, const st_pair_t *metadata, size_t num_metadata) {
+static json_t *make_header(const st_tensor_t *tensors, size_t num_tensors, const st_pair_t *metadata,
+                           size_t num_metadata) {
     json_t *header = json_object(), *pairs = json_object();
-    for (size_t i = 0; i < num_metadata; i++) json_object_set_new(pairs, metadata[i].key, json_string(metadata[i].value));
+    for (size_t i = 0; i < num_metadata; i++)
+        json_object_set_new(pairs, metadata[i].key, json_string(metadata[i].value));
     json_object_set_new(header, "__metadata__", pairs);
     uint64_t at = 0;
     for (size_t i = 0; i < num_tensors; i++) {
         const st_tensor_t *t = &tensors[i];
         json_t *shape = json_array();
-        for (uint32_t d = 0; d < t->ndim; d++) json_array_append_new(shape, json_integer(t->shape[d]));
+        for (uint32_t d = 0; d < t->ndim; d++)
+            json_array_append_new(shape, json_integer(t->shape[d]));
         json_object_set_new(header, t->name,
-                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", st_dtype_word(t->dtype), "shape", shape,
-                                      "data_offsets", (json_int_t)at, (json_int_t)(at + t->bytes)));
+                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", st_dtype_word(t->dtype), "shape",
+                                      shape, "data_offsets", (json_int_t)at, (json_int_t)(at + t->bytes)));
         at += t->bytes;
     }
     return header;
@@ -29,7 +32,8 @@ static json_t *make_header(const st_tensor_t *tensors, size_t num_tensors, const
 static int write_all(FILE *f, const char *header, const st_tensor_t *tensors, size_t num_tensors) {
     size_t length = strlen(header), padded = (length + 7) / 8 * 8;
     unsigned char size[8];
-    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)padded >> (8 * i));
+    for (int i = 0; i < 8; i++)
+        size[i] = (unsigned char)((uint64_t)padded >> (8 * i));
     if (fwrite(size, 1, 8, f) != 8 || fwrite(header, 1, length, f) != length) return -1;
     for (size_t i = length; i < padded; i++)
         if (fputc(' ', f) == EOF) return -1;
@@ -42,7 +46,8 @@ int st_write(const char *path, const st_tensor_t *tensors, size_t num_tensors, c
              size_t num_metadata, attn_error_t *error) {
     char part[4096];
     if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        return attn_fail(error, ATTN_E_IO, "", "the name of the output file has over %zu characters", sizeof part);
+        return attn_fail(error, ATTN_E_IO, "", "the name of the output file has over %zu characters",
+                         sizeof part);
     json_t *header = make_header(tensors, num_tensors, metadata, num_metadata);
     char *text = json_dumps(header, JSON_COMPACT);
     json_decref(header);

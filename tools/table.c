@@ -67,7 +67,8 @@ table_t *table_new(const char *columns) {
 /* Columns that a text takes: UTF-8 continuation bytes take none. */
 static size_t width_of(const char *text) {
     size_t n = 0;
-    for (; *text != '\0'; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
+    for (; *text != '\0'; text++)
+        n += ((unsigned char)*text & 0xc0) != 0x80;
     return n;
 }
 
@@ -92,7 +93,8 @@ void table_print(table_t *table, FILE *file, const char *indent) {
         if (column == 0) fputs(indent, file);
         if (table->is_right[column]) fprintf(file, "%*s", (int)pad, "");
         int styled = file == stdout && cell->style != TERM_PLAIN;
-        fprintf(file, "%s%s%s", styled ? term_style(cell->style) : "", cell->text, styled ? term_style(TERM_PLAIN) : "");
+        fprintf(file, "%s%s%s", styled ? term_style(cell->style) : "", cell->text,
+                styled ? term_style(TERM_PLAIN) : "");
         if (!table->is_right[column] && !is_last) fprintf(file, "%*s", (int)pad, "");
         fputs(is_last ? "\n" : "  ", file);
         column = (column + 1) % table->columns;
@@ -102,7 +104,8 @@ void table_print(table_t *table, FILE *file, const char *indent) {
 
 void table_free(table_t *table) {
     if (table == NULL) return;
-    for (size_t i = 0; i < table->count; i++) free(table->cells[i].text);
+    for (size_t i = 0; i < table->count; i++)
+        free(table->cells[i].text);
     free(table->cells);
     free(table);
 }

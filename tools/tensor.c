@@ -5,7 +5,8 @@
 #include <attn/attn_plugin_util.h>
 #include <math.h>
 
-void tensor_set(tensor_t *t, const device_memory_t *memory, void *data, uint32_t dtype, uint32_t ndim, const int64_t *sizes) {
+void tensor_set(tensor_t *t, const device_memory_t *memory, void *data, uint32_t dtype, uint32_t ndim,
+                const int64_t *sizes) {
     memset(t, 0, sizeof *t);
     t->dl.data = data;
     t->dl.device = device_memory_device(memory);
@@ -21,10 +22,12 @@ void tensor_set(tensor_t *t, const device_memory_t *memory, void *data, uint32_t
     t->dl.strides = t->strides;
 }
 
-void tensor_set_cache(tensor_t *t, const device_memory_t *memory, void *data, const attn_kv_cache_shape_t *shape) {
+void tensor_set_cache(tensor_t *t, const device_memory_t *memory, void *data,
+                      const attn_kv_cache_shape_t *shape) {
     tensor_set(t, memory, data, ATTN_DTYPE_UINT8, shape->ndim, shape->shape);
     t->dl.dtype = shape->dtype;
-    for (uint32_t i = 0; i < shape->ndim; i++) t->strides[i] = shape->byte_strides[i] / (shape->dtype.bits / 8);
+    for (uint32_t i = 0; i < shape->ndim; i++)
+        t->strides[i] = shape->byte_strides[i] / (shape->dtype.bits / 8);
 }
 
 static float from_f16(uint16_t h) {
@@ -77,9 +80,12 @@ void tensor_store(void *data, uint32_t dtype, size_t i, float value) {
         memcpy((char *)data + i * 4, &value, 4);
         return;
     }
-    if (dtype == ATTN_DTYPE_FLOAT16) half = to_f16(value);
-    else if (isnan(value)) half = (uint16_t)(bits >> 16 | 0x40);
-    else half = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    if (dtype == ATTN_DTYPE_FLOAT16)
+        half = to_f16(value);
+    else if (isnan(value))
+        half = (uint16_t)(bits >> 16 | 0x40);
+    else
+        half = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
     memcpy((char *)data + i * 2, &half, 2);
 }
 
@@ -91,6 +97,7 @@ uint64_t random_u64(uint64_t *state) {
 }
 
 float random_normal(uint64_t *state) {
-    double u = 1.0 - (double)(random_u64(state) >> 11) * 0x1p-53, v = (double)(random_u64(state) >> 11) * 0x1p-53;
+    double u = 1.0 - (double)(random_u64(state) >> 11) * 0x1p-53,
+           v = (double)(random_u64(state) >> 11) * 0x1p-53;
     return (float)(sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v));
 }

@@ -15,7 +15,8 @@ const char *term_style(int style) {
     static const char *const codes[] = {"\033[0m", "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[33m"};
     if (colours < 0) {
         const char *no = getenv("NO_COLOR"), *kind = getenv("TERM");
-        colours = isatty(STDOUT_FILENO) && (no == NULL || *no == '\0') && kind != NULL && strcmp(kind, "dumb") != 0;
+        colours =
+            isatty(STDOUT_FILENO) && (no == NULL || *no == '\0') && kind != NULL && strcmp(kind, "dumb") != 0;
     }
     return colours ? codes[style] : "";
 }
@@ -42,7 +43,8 @@ void progress_step(progress_t *progress, double done) {
     int filled = (int)(done * BAR_WIDTH + 0.5);
     if (filled > BAR_WIDTH) filled = BAR_WIDTH;
     fprintf(stderr, "\r%s [", progress->what);
-    for (int i = 0; i < BAR_WIDTH; i++) fputc(i < filled ? '#' : '.', stderr);
+    for (int i = 0; i < BAR_WIDTH; i++)
+        fputc(i < filled ? '#' : '.', stderr);
     fprintf(stderr, "] %3.0f%%\033[K", done * 100);
     fflush(stderr);
     progress->drawn = now;

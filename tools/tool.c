@@ -9,7 +9,9 @@
 
 static const char *command_name;
 
-void tool_set_command(const char *name) { command_name = name; }
+void tool_set_command(const char *name) {
+    command_name = name;
+}
 
 void tool_error(const char *format, ...) {
     va_list args;
@@ -22,7 +24,8 @@ void tool_error(const char *format, ...) {
 }
 
 int tool_library_error(const char *what, int code, const attn_error_t *error) {
-    tool_error("%s%s%s", what, *what != '\0' ? ": " : "", error->text[0] != '\0' ? error->text : attn_error_name(code));
+    tool_error("%s%s%s", what, *what != '\0' ? ": " : "",
+               error->text[0] != '\0' ? error->text : attn_error_name(code));
     if (code == ATTN_E_UNSUPPORTED) return TOOL_NO;
     return TOOL_SETUP;
 }
@@ -48,7 +51,8 @@ static void print_log(void *ctx, uint32_t level, const char *text) {
 /* "--option cpu.level=avx2" becomes "[option cpu]\nlevel = avx2\n". Returns 0 on success. */
 static int append_setting(char *text, size_t size, const char *setting) {
     const char *dot = strchr(setting, '.'), *equals = strchr(setting, '=');
-    if (dot == NULL || equals == NULL || dot > equals || dot == setting || equals == dot + 1 || strchr(setting, '\n') != NULL) {
+    if (dot == NULL || equals == NULL || dot > equals || dot == setting || equals == dot + 1 ||
+        strchr(setting, '\n') != NULL) {
         tool_error("--option is '%s'; PLUGIN.KEY=VALUE was wanted, as in cpu.num_threads=2", setting);
         return -1;
     }

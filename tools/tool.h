@@ -37,21 +37,28 @@ void tool_set_command(const char *name);
 
 /* Options that every command takes. */
 typedef struct tool_common {
-    const char *config;      /* --config-file */
-    const char *plugin_dir;  /* --plugin-dir */
-    tool_list_t settings;    /* --option PLUGIN.KEY=VALUE */
-    int json;                /* --json */
-    int verbose;             /* --verbose */
+    const char *config;     /* --config-file */
+    const char *plugin_dir; /* --plugin-dir */
+    tool_list_t settings;   /* --option PLUGIN.KEY=VALUE */
+    int json;               /* --json */
+    int verbose;            /* --verbose */
 } tool_common_t;
 
 /* Six entries at the end of an option table; see any command. */
-#define TOOL_COMMON_OPTIONS(C)                                                                                         \
-    {"json", NULL, TOOL_FLAG, &(C).json, 0, 0, "print JSON instead of text"},                                          \
-    {"config-file", "FILE", TOOL_TEXT, &(C).config, 0, 0, "read this INI file after the system's"},                    \
-    {"plugin-dir", "DIR", TOOL_TEXT, &(C).plugin_dir, 0, 0, "look for plugins in this folder (absolute)"},             \
-    {"option", "PLUGIN.KEY=VALUE", TOOL_LIST, &(C).settings, 0, 0, "set an option of a plugin; may be repeated"},      \
-    {"verbose", NULL, TOOL_FLAG, &(C).verbose, 0, 0, "show the library's log on stderr"},                              \
-    {"help", NULL, TOOL_HELP, NULL, 0, 0, "show this text"}
+#define TOOL_COMMON_OPTIONS(C)                                                                                 \
+    {"json", NULL, TOOL_FLAG, &(C).json, 0, 0, "print JSON instead of text"},                                  \
+        {"config-file", "FILE", TOOL_TEXT, &(C).config, 0, 0, "read this INI file after the system's"},        \
+        {"plugin-dir", "DIR", TOOL_TEXT, &(C).plugin_dir, 0, 0, "look for plugins in this folder (absolute)"}, \
+        {"option",                                                                                             \
+         "PLUGIN.KEY=VALUE",                                                                                   \
+         TOOL_LIST,                                                                                            \
+         &(C).settings,                                                                                        \
+         0,                                                                                                    \
+         0,                                                                                                    \
+         "set an option of a plugin; may be repeated"},                                                        \
+        {"verbose", NULL, TOOL_FLAG, &(C).verbose, 0, 0, "show the library's log on stderr"}, {                \
+        "help", NULL, TOOL_HELP, NULL, 0, 0, "show this text"                                                  \
+    }
 
 /* Makes a context as the common options say. Returns TOOL_OK or an exit code after printing why. */
 int tool_context_open(const tool_common_t *common, uint32_t flags, attn_context_t **context);
@@ -62,6 +69,7 @@ void tool_print_json(json_t *value);
 /* Seconds on a clock that never goes back. */
 double tool_seconds(void);
 
+int cmd_check(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_select(int argc, char **argv);
 int cmd_plan(int argc, char **argv);

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_check.c: `attn check`: the conformance kit on one plugin file. The work is in kit/. */
+#include "tool.h"
+
+#include "../kit/check.h"
+
+#include <stdlib.h>
+
+static void list_groups(char *text, size_t size) {
+    size_t at = 0;
+    for (int i = 0; check_groups[i] != NULL && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%s", i > 0 ? ", " : "", check_groups[i]);
+}
+
+/* A group that does not exist would otherwise run nothing and look green. */
+static int groups_exist(const char *wanted) {
+    for (const char *at = wanted; at != NULL && *at != '\0';) {
+        size_t n = strcspn(at, ",");
+        int found = 0;
+        for (int i = 0; check_groups[i] != NULL; i++)
+            found |= strlen(check_groups[i]) == n && strncmp(at, check_groups[i], n) == 0;
+        if (!found) {
+            char word[64], names[400];
+            snprintf(word, sizeof word, "%.*s", (int)n, at);
+            list_groups(names, sizeof names);
+            tool_error("--group: there is no group '%s'; the groups are %s", word, names);
+            return 0;
+        }
+        at += n + (at[n] == ',');
+    }
+    return 1;
+}
+
+static const char about[] =
+    "Examines a plugin file against the contract of attn_plugin.h and prints TAP: tables, structs of other ages,\n"
+    "truth of the capabilities, numerics against the reference, memory, offsets, determinism, errors, threads, leaks,\n"
+    "manners. Each check runs in a child process. A failure prints the case; the same --seed gives it again.\n"
+    "--group takes one or more of abi, structs, capabilities, numerics, memory, offsets, determinism, capture, errors,\n"
+    "threads, leaks, manners, separated by commas.";
+
+int cmd_check(int argc, char **argv) {
+    check_options_t o = {.path = NULL};
+    int64_t seed = 1, timeout = 60, max_failures = 0;
+    const tool_option_t options[] = {
+        {"backend", "NAME", TOOL_TEXT, &o.backend, 0, 0, "examine this backend only"},
+        {"group", "LIST", TOOL_TEXT, &o.group, 0, 0, "run these groups only"},
+        {"only", "TEXT", TOOL_TEXT, &o.only, 0, 0, "run the checks whose name contains this text"},
+        {"seed", "N", TOOL_INT, &seed, 1, INT64_MAX, "seed of the cases (1)"},
+        {"timeout", "SECONDS", TOOL_INT, &timeout, 1, 86400, "time limit of one check (60)"},
+        {"max-failures", "N", TOOL_INT, &max_failures, 0, 1000000, "stop after N failed checks (0: never)"},
+        {"bench", NULL, TOOL_FLAG, &o.is_bench, 0, 0, "add the time of forward for a few batches"},
+        {"list", NULL, TOOL_FLAG, &o.is_listing, 0, 0, "print the checks, run none"},
+        {"help", NULL, TOOL_HELP, NULL, 0, 0, "show this text"},
+    };
+    static const char examples[] = "  attn check ./my_plugin.so\n"
+                                   "  attn check ./my_plugin.so --group numerics,memory --seed 7\n"
+                                   "  attn check ./my_plugin.so --only window";
+    const tool_usage_t usage = {"check", "PLUGIN.so [options]", about, examples, options,
+                                sizeof options / sizeof options[0]};
+    int num_words, status = tool_parse(&usage, argc, argv, &num_words);
+    if (status >= 0) return status;
+    if (num_words != 1) {
+        tool_error("give one plugin file, for instance: attn check ./my_plugin.so");
+        return TOOL_USAGE;
+    }
+    if (!groups_exist(o.group)) return TOOL_USAGE;
+    char *absolute = realpath(argv[0], NULL); /* dlopen takes a name without a slash for a library to search */
+    if (absolute == NULL) {
+        tool_error("%s: no such file; give the path of the plugin's .so", argv[0]);
+        return TOOL_INPUT;
+    }
+    o.path = absolute;
+    o.seed = (uint64_t)seed;
+    o.timeout_s = (unsigned)timeout;
+    o.max_failures = (int)max_failures;
+    o.validate = attn_backend_validate;
+    check_totals_t totals;
+    int result = check_plugin(&o, &totals);
+    free(absolute);
+    return result < 0 ? TOOL_INPUT : result > 0 ? TOOL_NO : TOOL_OK;
+}
