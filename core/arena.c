@@ -13,7 +13,8 @@ struct attni_arena_piece {
 };
 
 void *attni_arena_take(struct attni_arena *arena, size_t size) {
-    struct attni_arena_piece *piece = arena->failed || size > SIZE_MAX / 4 ? NULL : calloc(1, sizeof *piece + size);
+    struct attni_arena_piece *piece =
+        arena->failed || size > SIZE_MAX / 4 ? NULL : calloc(1, sizeof *piece + size);
     if (!piece) {
         arena->failed = 1;
         return NULL;

@@ -13,8 +13,12 @@ struct attni_arena {
 /* Zeroed memory, or NULL. */
 void *attni_arena_take(struct attni_arena *arena, size_t size);
 
-/* A formatted text; "" if memory ran out, so that it can be used without a check before failed is looked at. */
-__attribute__((format(printf, 2, 3))) const char *attni_arena_text(struct attni_arena *arena, const char *format, ...);
+/*
+ * A formatted text; "" if memory ran out, so that it can be used without a check before failed is looked
+ * at.
+ */
+__attribute__((format(printf, 2, 3))) const char *attni_arena_text(struct attni_arena *arena,
+                                                                   const char *format, ...);
 
 void attni_arena_free(struct attni_arena *arena);
 

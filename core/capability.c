@@ -32,7 +32,8 @@ const char *attni_ranges_text(const attn_range_t *ranges, uint32_t count, char *
     for (uint32_t i = 0; i < count && used < size; i++) {
         const attn_range_t *r = &ranges[i];
         used += (size_t)snprintf(buffer + used, size - used, "%s%u", i ? ", " : "", r->min);
-        if (r->max != r->min && used < size) used += (size_t)snprintf(buffer + used, size - used, "..%u", r->max);
+        if (r->max != r->min && used < size)
+            used += (size_t)snprintf(buffer + used, size - used, "..%u", r->max);
         if (r->max != r->min && r->step > 1 && used < size)
             used += (size_t)snprintf(buffer + used, size - used, " step %u", r->step);
     }
@@ -68,7 +69,10 @@ int attn_backend_supports_kv_cache_dtype(const attn_backend_t *backend, uint32_t
     return !kv_cache_dtype || has_bit(attni_capabilities(backend).kv_cache_dtypes, kv_cache_dtype);
 }
 
-/* A kernel of fixed size takes any multiple of it, because the core cuts larger blocks (semantics 4.2, 5.5). */
+/*
+ * A kernel of fixed size takes any multiple of it, because the core cuts larger blocks (semantics 4.2,
+ * 5.5).
+ */
 int attn_backend_supports_block_size(const attn_backend_t *backend, uint32_t block_size) {
     attn_capabilities_t c = attni_capabilities(backend);
     int fits = !block_size || !c.num_block_sizes;
@@ -128,8 +132,8 @@ int attn_backend_supports_dcp(const attn_backend_t *backend) {
 int attn_backend_supports_compute_capability(const attn_backend_t *backend, int32_t compute_capability) {
     attn_capabilities_t c = attni_capabilities(backend);
     return !c.num_compute_capabilities ||
-           (compute_capability >= 0 &&
-            attni_in_ranges(c.compute_capabilities, c.num_compute_capabilities, (uint32_t)compute_capability));
+           (compute_capability >= 0 && attni_in_ranges(c.compute_capabilities, c.num_compute_capabilities,
+                                                       (uint32_t)compute_capability));
 }
 
 int attn_backend_supports_device_type(const attn_backend_t *backend, int32_t device_type) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All reasons why a backend does not serve a problem, in the order of semantics 4.3, then those that only this library
- * has, and last what the backend itself says. No early exit: a person wants to see everything at once.
+ * All reasons why a backend does not serve a problem, in the order of semantics 4.3, then those that only
+ * this library has, and last what the backend itself says. No early exit: a person wants to see everything
+ * at once.
  */
 #include "capability.h"
 #include "fail.h"
@@ -16,7 +17,7 @@ struct check {
     const char *name;
     attn_capabilities_t caps;
     const attn_problem_t *problem;
-    uint64_t needed; /* ATTN_F_* */
+    uint64_t needed;             /* ATTN_F_* */
     const attn_device_t *device; /* NULL: device questions are skipped */
     attn_reasons_t *reasons;
 };
@@ -46,7 +47,8 @@ static void set_text(uint64_t set, const struct attni_names *names, char *text, 
     snprintf(text, size, "none");
     for (uint32_t value = names->first; value <= names->last && used < size; value++)
         if (set >> value & 1)
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? " " : "", attni_name_of(names, value));
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? " " : "",
+                                     attni_name_of(names, value));
 }
 
 static void check_dtype(const struct check *in) {
@@ -54,8 +56,8 @@ static void check_dtype(const struct check *in) {
     char want[96];
     const char *have = attn_dtype_name(in->problem->dtype);
     set_text(in->caps.dtypes, &attni_dtypes, want, sizeof want);
-    attn_add_reason(in->reasons, ATTN_REASON_DTYPE, "dtype", have, want, "%s does not support dtype %s; it has %s",
-                    in->name, have, want);
+    attn_add_reason(in->reasons, ATTN_REASON_DTYPE, "dtype", have, want,
+                    "%s does not support dtype %s; it has %s", in->name, have, want);
 }
 
 /* auto is the model's dtype, so a table that lists the dtype by its own name serves it too. */
@@ -80,7 +82,8 @@ static void check_kv_cache_dtype(const struct check *in) {
 
 static void check_block_size(const struct check *in) {
     uint32_t size = in->problem->block_size;
-    if (!attn_role_has_cache(in->problem->role) || attn_backend_supports_block_size(in->backend, size)) return;
+    if (!attn_role_has_cache(in->problem->role) || attn_backend_supports_block_size(in->backend, size))
+        return;
     char have[64], want[96];
     size_t used = 0;
     snprintf(have, sizeof have, "%u", size);
@@ -92,14 +95,20 @@ static void check_block_size(const struct check *in) {
 }
 
 /* A feature that has a reason code of its own. */
-static void check_feature(const struct check *in, uint64_t bit, int code, const char *param, const char *what) {
+static void check_feature(const struct check *in, uint64_t bit, int code, const char *param,
+                          const char *what) {
     if (!(in->needed & bit) || (in->caps.features & bit)) return;
-    attn_add_reason(in->reasons, code, param, "needed", "not needed", "%s does not support %s", in->name, what);
+    attn_add_reason(in->reasons, code, param, "needed", "not needed", "%s does not support %s", in->name,
+                    what);
 }
 
-/* Semantics 4.3 rows 6, 8 and 11; the role is one set here, so a role is refused under the most telling name only. */
+/*
+ * Semantics 4.3 rows 6, 8 and 11; the role is one set here, so a role is refused under the most telling
+ * name only.
+ */
 static void check_kind(const struct check *in, int code) {
-    const uint64_t mla = ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
+    const uint64_t mla =
+        ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
     const uint64_t sparse = ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
     uint32_t role = in->problem->role;
     const char *have = attn_role_name(role);
@@ -107,14 +116,16 @@ static void check_kind(const struct check *in, int code) {
     if (attn_backend_supports_attn_type(in->backend, role)) return;
     int use_mla = attn_role_is_mla(role), use_sparse = role == ATTN_ROLE_MLA_SPARSE;
     int mla_differs = use_mla ? !(in->caps.roles & mla) : !(in->caps.roles & ~mla);
-    int sparse_differs = !mla_differs && use_mla && (use_sparse ? !(in->caps.roles & sparse) : !(in->caps.roles & ~sparse));
+    int sparse_differs =
+        !mla_differs && use_mla && (use_sparse ? !(in->caps.roles & sparse) : !(in->caps.roles & ~sparse));
     int found = mla_differs ? ATTN_REASON_MLA : sparse_differs ? ATTN_REASON_SPARSE : ATTN_REASON_ATTN_TYPE;
     if (found != code) return;
     set_text(in->caps.roles, &attni_roles, want, sizeof want);
     attn_add_reason(in->reasons, code, "role", have, want,
-                    code == ATTN_REASON_MLA      ? "%s is %san MLA backend; it does not serve role %s, it has %s"
-                    : code == ATTN_REASON_SPARSE ? "%s is %sa sparse backend; it does not serve role %s, it has %s"
-                                                 : "%s%s does not support attention type %s; it has %s",
+                    code == ATTN_REASON_MLA ? "%s is %san MLA backend; it does not serve role %s, it has %s"
+                    : code == ATTN_REASON_SPARSE
+                        ? "%s is %sa sparse backend; it does not serve role %s, it has %s"
+                        : "%s%s does not support attention type %s; it has %s",
                     in->name,
                     code == ATTN_REASON_MLA      ? (use_mla ? "not " : "")
                     : code == ATTN_REASON_SPARSE ? (use_sparse ? "not " : "")
@@ -138,8 +149,9 @@ static void check_compute_capability(const struct check *in) {
 
 /* Bits with a code of their own are left out here. */
 static void check_other_features(const struct check *in) {
-    const uint64_t own_code = ATTN_F_MM_PREFIX | ATTN_F_SINK | ATTN_F_PER_HEAD_SCALES | ATTN_F_SLIDING_WINDOW |
-                              ATTN_F_NON_CAUSAL | ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR | ATTN_F_PCP;
+    const uint64_t own_code = ATTN_F_MM_PREFIX | ATTN_F_SINK | ATTN_F_PER_HEAD_SCALES |
+                              ATTN_F_SLIDING_WINDOW | ATTN_F_NON_CAUSAL | ATTN_F_BATCH_INVARIANT |
+                              ATTN_F_KV_CONNECTOR | ATTN_F_PCP;
     uint64_t missing = in->needed & ~in->caps.features & ~own_code;
     for (unsigned bit = 0; bit < 64; bit++) {
         if (!(missing >> bit & 1)) continue;
@@ -156,8 +168,8 @@ static void check_device(const struct check *in) {
     const char *want = in->caps.device_types & ATTN_BIT(kDLCPU)    ? "cpu"
                        : in->caps.device_types & ATTN_BIT(kDLCUDA) ? "cuda"
                                                                    : "another device";
-    attn_add_reason(in->reasons, ATTN_REASON_DEVICE, "device", have, want, "%s runs on %s, not on %s", in->name, want,
-                    have);
+    attn_add_reason(in->reasons, ATTN_REASON_DEVICE, "device", have, want, "%s runs on %s, not on %s",
+                    in->name, want, have);
 }
 
 static void check_head_count(const struct check *in) {
@@ -178,21 +190,23 @@ static void check_out_dtype(const struct check *in) {
     char want[96];
     set_text(in->caps.out_dtypes, &attni_dtypes, want, sizeof want);
     attn_add_reason(in->reasons, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(out), want,
-                    "%s does not write %s; beside the dtype itself it has %s", in->name, attn_dtype_name(out), want);
+                    "%s does not write %s; beside the dtype itself it has %s", in->name, attn_dtype_name(out),
+                    want);
 }
 
 static void check_layout(const struct check *in) {
     uint32_t have = in->problem->kv_layout, want = in->caps.required_layout;
     if (!have || !want || have == want || !attn_role_has_cache(in->problem->role)) return;
-    const char *have_name = attni_name_of(&attni_layouts, have), *want_name = attni_name_of(&attni_layouts, want);
+    const char *have_name = attni_name_of(&attni_layouts, have),
+               *want_name = attni_name_of(&attni_layouts, want);
     if (!want_name) want_name = "unknown";
-    attn_add_reason(in->reasons, ATTN_REASON_LAYOUT, "kv_layout", have_name, want_name, "%s needs cache layout %s, not %s",
-                    in->name, want_name, have_name);
+    attn_add_reason(in->reasons, ATTN_REASON_LAYOUT, "kv_layout", have_name, want_name,
+                    "%s needs cache layout %s, not %s", in->name, want_name, have_name);
 }
 
 /*
- * The backend's own word. A plugin is never called with a feature bit or role that its table does not list, nor for a
- * device that it does not know.
+ * The backend's own word. A plugin is never called with a feature bit or role that its table does not list,
+ * nor for a device that it does not know.
  */
 static void check_combination(const struct check *in) {
     int is_known = (in->needed & ~in->caps.features) == 0 &&
@@ -203,14 +217,17 @@ static void check_combination(const struct check *in) {
     uint32_t before = in->reasons->count;
     int code = ops->supports_combination(in->problem, in->device, in->reasons);
     if (code != ATTN_OK && in->reasons->count == before)
-        attn_add_reason(in->reasons, ATTN_REASON_COMBINATION, "", "", "", "%s refuses this combination (%s)", in->name,
-                        attn_error_name(code));
+        attn_add_reason(in->reasons, ATTN_REASON_COMBINATION, "", "", "", "%s refuses this combination (%s)",
+                        in->name, attn_error_name(code));
 }
 
 /* Which features the problem needs of the backend itself on this device. */
 static uint64_t needed_features(const attn_problem_t *problem, const attn_device_t *device) {
     uint64_t needed = attn_problem_features(problem);
-    /* On CPUs the core splits chunks and adds sink tokens by rewriting batches; elsewhere the tables are out of reach. */
+    /*
+     * On CPUs the core splits chunks and adds sink tokens by rewriting batches; elsewhere the tables
+     * are out of reach.
+     */
     if (device && device->type != kDLCPU) {
         if (problem->chunk_size) needed |= ATTN_F_CHUNKED_LOCAL;
         if (problem->static_sink_len) needed |= ATTN_F_STATIC_SINK;
@@ -226,7 +243,8 @@ static void check_all(const struct check *in) {
     check_dtype(in);
     check_kv_cache_dtype(in);
     check_block_size(in);
-    check_feature(in, ATTN_F_MM_PREFIX, ATTN_REASON_MM_PREFIX, "mm_prefix", "partial multimodal full attention");
+    check_feature(in, ATTN_F_MM_PREFIX, ATTN_REASON_MM_PREFIX, "mm_prefix",
+                  "partial multimodal full attention");
     check_kind(in, ATTN_REASON_MLA);
     check_feature(in, ATTN_F_SINK, ATTN_REASON_SINK, "sink", "attention sinks");
     check_kind(in, ATTN_REASON_SPARSE);
@@ -235,8 +253,10 @@ static void check_all(const struct check *in) {
     check_compute_capability(in);
     check_kind(in, ATTN_REASON_ATTN_TYPE);
     check_feature(in, ATTN_F_SLIDING_WINDOW, ATTN_REASON_SLIDING_WINDOW, "sliding_window", "sliding windows");
-    check_feature(in, ATTN_F_NON_CAUSAL, ATTN_REASON_NON_CAUSAL, "non_causal", "non-causal decoder attention");
-    check_feature(in, ATTN_F_BATCH_INVARIANT, ATTN_REASON_BATCH_INVARIANCE, "batch_invariant", "batch invariance");
+    check_feature(in, ATTN_F_NON_CAUSAL, ATTN_REASON_NON_CAUSAL, "non_causal",
+                  "non-causal decoder attention");
+    check_feature(in, ATTN_F_BATCH_INVARIANT, ATTN_REASON_BATCH_INVARIANCE, "batch_invariant",
+                  "batch invariance");
     check_feature(in, ATTN_F_KV_CONNECTOR, ATTN_REASON_KV_CONNECTOR, "kv_connector", "KV connectors");
     check_feature(in, ATTN_F_PCP, ATTN_REASON_PCP, "pcp", "prefill context parallelism");
     check_other_features(in);
@@ -247,12 +267,14 @@ static void check_all(const struct check *in) {
     check_combination(in);
 }
 
-int attn_backend_validate(const attn_backend_t *backend, const attn_problem_t *problem, const attn_device_t *device,
-                          attn_reasons_t *reasons, attn_error_t *error) {
+int attn_backend_validate(const attn_backend_t *backend, const attn_problem_t *problem,
+                          const attn_device_t *device, attn_reasons_t *reasons, attn_error_t *error) {
     if (!backend || !backend->name)
-        return attni_fail_param(error, ATTN_E_INVALID, "backend", "backend is NULL; take one from attn_context_backend");
+        return attni_fail_param(error, ATTN_E_INVALID, "backend",
+                                "backend is NULL; take one from attn_context_backend");
     if (!reasons || reasons->struct_size < sizeof *reasons)
-        return attni_fail_param(error, ATTN_E_INVALID, "reasons", "reasons is NULL or its struct_size is not set");
+        return attni_fail_param(error, ATTN_E_INVALID, "reasons",
+                                "reasons is NULL or its struct_size is not set");
     attn_problem_t taken;
     attn_device_t taken_device;
     int code = attn_problem_check(problem, error);

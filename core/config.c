@@ -38,7 +38,8 @@ static int add_system(struct attni_ini *ini, const char *directory, attn_error_t
     if (count < 0)
         return errno == ENOENT || errno == ENOTDIR
                    ? 0
-                   : attni_fail(err, ATTN_E_IO, "cannot read configuration directory %s: %s", path, strerror(errno));
+                   : attni_fail(err, ATTN_E_IO, "cannot read configuration directory %s: %s", path,
+                                strerror(errno));
     for (int i = 0; i < count; i++) {
         if (!code) {
             snprintf(path, sizeof path, "%s/conf.d/%s", directory, found[i]->d_name);
@@ -67,7 +68,8 @@ static int add_all(struct attni_config *config, const struct attni_config_source
     return code;
 }
 
-int attni_config_load(struct attni_config *config, const struct attni_config_sources *sources, attn_error_t *err) {
+int attni_config_load(struct attni_config *config, const struct attni_config_sources *sources,
+                      attn_error_t *err) {
     *config = (struct attni_config){0};
     int code = add_all(config, sources, err);
     for (size_t i = 0; !code && i < config->ini.count; i++)
@@ -103,7 +105,8 @@ const char *attni_config_get(const struct attni_config *config, const char *sect
     return schema ? schema->fallback : NULL;
 }
 
-int attni_config_bool(const struct attni_config *config, const char *section, const char *key, int otherwise) {
+int attni_config_bool(const struct attni_config *config, const char *section, const char *key,
+                      int otherwise) {
     const char *text = attni_config_get(config, section, key);
     return text ? attni_bool_value(text) : otherwise;
 }
@@ -148,7 +151,8 @@ size_t attni_config_each(const struct attni_config *config, attni_config_visit v
     const struct attni_key *keys = attni_config_keys(&count);
     for (size_t i = 0; i < count; i++)
         if (keys[i].fallback)
-            seen += visit_one(visit, user, attni_ini_find(&config->ini, default_section(&keys[i]), keys[i].key), &keys[i]);
+            seen += visit_one(visit, user,
+                              attni_ini_find(&config->ini, default_section(&keys[i]), keys[i].key), &keys[i]);
     for (size_t i = 0; i < config->ini.count; i++) {
         const struct attni_ini_entry *entry = &config->ini.entries[i];
         if (!entry->key || attni_ini_find(&config->ini, entry->section, entry->key) != entry) continue;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The effective configuration of one context: built-in defaults, files, environment, API, each later one winning. */
+/*
+ * The effective configuration of one context: built-in defaults, files, environment, API, each later one
+ * winning.
+ */
 #ifndef ATTNI_CONFIG_H
 #define ATTNI_CONFIG_H
 
@@ -19,7 +22,8 @@ struct attni_config_sources {
 };
 
 /* Reads and checks all sources. On failure the config is empty. */
-int attni_config_load(struct attni_config *config, const struct attni_config_sources *sources, attn_error_t *err);
+int attni_config_load(struct attni_config *config, const struct attni_config_sources *sources,
+                      attn_error_t *err);
 void attni_config_free(struct attni_config *config);
 
 /* The value in force: from the sources, else the schema's default, else NULL. */
@@ -39,7 +43,10 @@ struct attni_config_item {
 };
 typedef void (*attni_config_visit)(void *user, const struct attni_config_item *item);
 
-/* First the keys that have defaults, then what the sources added. Returns how many; visit NULL: only counts. */
+/*
+ * First the keys that have defaults, then what the sources added. Returns how many; visit NULL: only
+ * counts.
+ */
 size_t attni_config_each(const struct attni_config *config, attni_config_visit visit, void *user);
 
 /* A value from the API's own arguments, stronger than all sources so far. */

@@ -24,21 +24,26 @@
 static const struct attni_key keys[] = {
     {"attn", NULL, "plugins", ATTNI_VALUE_LIST, ATTN_DEFAULT_PLUGINS, NULL, "plugins to load, in this order"},
     {"attn", NULL, "fallback", ATTNI_VALUE_CHOICE, "error", "error warn quiet",
-     "what happens when a [select] backend does not serve a problem: an error, or the priority list with or without a warning"},
+     "what happens when a [select] backend does not serve a problem: an error, or the priority list with or "
+     "without a warning"},
     {"attn", NULL, "load", ATTNI_VALUE_BOOL, "yes", NULL, "no: load no plugin at all"},
-    {"attn", NULL, "plugin_dir", ATTNI_VALUE_ABSOLUTE_PATH, ATTN_DEFAULT_PLUGIN_DIR, NULL, "where plugins are looked for"},
+    {"attn", NULL, "plugin_dir", ATTNI_VALUE_ABSOLUTE_PATH, ATTN_DEFAULT_PLUGIN_DIR, NULL,
+     "where plugins are looked for"},
     {"attn", NULL, "log", ATTNI_VALUE_CHOICE, "warn", "off error warn info debug",
      "the least important messages that the engine's log function gets"},
     {"select", NULL, "priority", ATTNI_VALUE_LIST, NULL, NULL, "backends to try, best first"},
     {"select", NULL, "backend", ATTNI_VALUE_NAME, NULL, NULL, "the backend to use, or auto"},
-    {"plugin", NULL, "path", ATTNI_VALUE_PATH, NULL, NULL, "file; relative: below plugin_dir; default NAME.so"},
+    {"plugin", NULL, "path", ATTNI_VALUE_PATH, NULL, NULL,
+     "file; relative: below plugin_dir; default NAME.so"},
     {"plugin", NULL, "enabled", ATTNI_VALUE_BOOL, NULL, NULL, "no: do not load it (default yes)"},
     {"plugin", NULL, "required", ATTNI_VALUE_BOOL, NULL, NULL, "yes: no context without this plugin"},
-    {"hook", "trace", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL, "write every call as a line of JSON to this file"},
+    {"hook", "trace", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL,
+     "write every call as a line of JSON to this file"},
     {"hook", "trace", "max_bytes", ATTNI_VALUE_COUNT, "67108864", NULL, "size at which the trace stops"},
     {"hook", "check", "level", ATTNI_VALUE_CHOICE, "off", "off index all",
      "index: check lengths and indices of every call; all: also NaN, canaries and poisoned workspaces"},
-    {"hook", "shadow", "backend", ATTNI_VALUE_NAME, NULL, NULL, "run this backend beside the chosen one and compare"},
+    {"hook", "shadow", "backend", ATTNI_VALUE_NAME, NULL, NULL,
+     "run this backend beside the chosen one and compare"},
     {"hook", "shadow", "sample", ATTNI_VALUE_COUNT, "100", NULL, "compare every n-th call"},
 };
 
@@ -78,8 +83,8 @@ static int is_name(const char *text) {
 }
 
 static int wrong(const struct attni_ini_entry *at, attn_error_t *err, const char *what, const char *wanted) {
-    return attni_fail_param(err, ATTN_E_PARSE, at->key ? at->key : at->section, "%s:%u: %s; %s", at->source, at->line,
-                            what, wanted);
+    return attni_fail_param(err, ATTN_E_PARSE, at->key ? at->key : at->section, "%s:%u: %s; %s", at->source,
+                            at->line, what, wanted);
 }
 
 /* "X is not known, did you mean Y; known are: A B C" */
@@ -160,10 +165,13 @@ static int check_list(const struct attni_ini_entry *at, attn_error_t *err) {
         while (length && (item[length - 1] == ' ' || item[length - 1] == '\t'))
             item[--length] = 0;
         if (!is_name(item))
-            return wrong(at, err, length ? "a list entry holds a character that names do not have" : "an empty list entry",
+            return wrong(at, err,
+                         length ? "a list entry holds a character that names do not have"
+                                : "an empty list entry",
                          "write names separated by commas");
         for (size_t i = 0; i < count; i++)
-            if (!strcmp(seen[i], item)) return wrong(at, err, "a name stands twice in the list", "keep one of them");
+            if (!strcmp(seen[i], item))
+                return wrong(at, err, "a name stands twice in the list", "keep one of them");
         if (count == COUNT(seen)) return wrong(at, err, "more than 64 names in the list", "shorten it");
         seen[count++] = item;
     }
@@ -189,14 +197,20 @@ static int check_value(const struct attni_ini_entry *at, const struct attni_key 
     char what[160];
     snprintf(what, sizeof what, "'%s' has the bad value '%.60s'", at->key, at->value);
     switch (key->type) {
-    case ATTNI_VALUE_LIST: return check_list(at, err);
-    case ATTNI_VALUE_CHOICE: return check_choice(at, key, err);
-    case ATTNI_VALUE_NAME: return is_name(at->value) ? 0 : wrong(at, err, what, "write one name");
-    case ATTNI_VALUE_BOOL: return attni_bool_value(at->value) >= 0 ? 0 : wrong(at, err, what, "write yes or no");
-    case ATTNI_VALUE_PATH: return at->value[0] ? 0 : wrong(at, err, what, "write a file name");
+    case ATTNI_VALUE_LIST:
+        return check_list(at, err);
+    case ATTNI_VALUE_CHOICE:
+        return check_choice(at, key, err);
+    case ATTNI_VALUE_NAME:
+        return is_name(at->value) ? 0 : wrong(at, err, what, "write one name");
+    case ATTNI_VALUE_BOOL:
+        return attni_bool_value(at->value) >= 0 ? 0 : wrong(at, err, what, "write yes or no");
+    case ATTNI_VALUE_PATH:
+        return at->value[0] ? 0 : wrong(at, err, what, "write a file name");
     case ATTNI_VALUE_ABSOLUTE_PATH:
         return at->value[0] == '/' ? 0 : wrong(at, err, what, "write a path that starts with /");
-    case ATTNI_VALUE_COUNT: break;
+    case ATTNI_VALUE_COUNT:
+        break;
     }
     size_t digits = strspn(at->value, "0123456789");
     int fits = digits && !at->value[digits] && digits <= 10 && strtoll(at->value, NULL, 10) <= INT32_MAX;
@@ -213,7 +227,8 @@ int attni_config_check(const struct attni_ini_entry *at, attn_error_t *err) {
     size_t count = 0;
     for (size_t i = 0; i < COUNT(keys); i++) {
         const struct attni_key *key = &keys[i];
-        if (strcmp(key->section, section.kind) || (key->argument && strcmp(key->argument, section.argument))) continue;
+        if (strcmp(key->section, section.kind) || (key->argument && strcmp(key->argument, section.argument)))
+            continue;
         if (!strcmp(key->key, at->key)) return check_value(at, key, err);
         names[count++] = key->key;
     }

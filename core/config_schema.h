@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one table of sections and keys that a configuration may hold: parsing, checking and printing come from it. */
+/*
+ * The one table of sections and keys that a configuration may hold: parsing, checking and printing come
+ * from it.
+ */
 #ifndef ATTNI_CONFIG_SCHEMA_H
 #define ATTNI_CONFIG_SCHEMA_H
 
@@ -16,7 +19,7 @@ enum attni_value_type {
 };
 
 struct attni_key {
-    const char *section; /* first word of the section's name */
+    const char *section;  /* first word of the section's name */
     const char *argument; /* the section's second word if the key belongs to that one only, else NULL */
     const char *key;
     enum attni_value_type type;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a context: configuration, plugins, options, registry, in this order; then it does not change any more. */
+/*
+ * Making a context: configuration, plugins, options, registry, in this order; then it does not change any
+ * more.
+ */
 #include "context.h"
 
 #include "fail.h"
@@ -31,7 +34,8 @@ unsigned attni_fork_generation(void) {
 
 int attni_context_check(const attn_context_t *context, attn_error_t *err) {
     if (!context)
-        return attni_fail_param(err, ATTN_E_INVALID, "context", "context is NULL; make one with attn_context_create");
+        return attni_fail_param(err, ATTN_E_INVALID, "context",
+                                "context is NULL; make one with attn_context_create");
     if (context->fork_generation != attni_fork_generation())
         return attni_fail_param(err, ATTN_E_FORKED, "context",
                                 "the context was made by the parent process; make a new one in this process");
@@ -39,15 +43,18 @@ int attni_context_check(const attn_context_t *context, attn_error_t *err) {
 }
 
 static int load_config(attn_context_t *context, const attn_context_options_t *options, attn_error_t *err) {
-    struct attni_config_sources sources = {.api_file = options->config_file, .api_text = options->config_text};
+    struct attni_config_sources sources = {.api_file = options->config_file,
+                                           .api_text = options->config_text};
     if (!(options->flags & ATTN_CONTEXT_NO_SYSTEM_CONFIG)) {
         sources.system_dir = ATTN_DEFAULT_CONFIG_DIR;
         /* secure_getenv: in a setuid program the caller must not choose what code is loaded. */
         if (!options->config_file) sources.environment_file = secure_getenv("ATTN_CONFIG");
     }
     int code = attni_config_load(&context->config, &sources, err);
-    if (!code && options->plugin_dir) code = attni_config_set(&context->config, "attn", "plugin_dir", options->plugin_dir, err);
-    if (!code && (options->flags & ATTN_CONTEXT_NO_PLUGINS)) code = attni_config_set(&context->config, "attn", "load", "no", err);
+    if (!code && options->plugin_dir)
+        code = attni_config_set(&context->config, "attn", "plugin_dir", options->plugin_dir, err);
+    if (!code && (options->flags & ATTN_CONTEXT_NO_PLUGINS))
+        code = attni_config_set(&context->config, "attn", "load", "no", err);
     return code;
 }
 
@@ -74,19 +81,21 @@ static void tell_plugins(const attn_context_t *context) {
                  (plugin->is_default && plugin->refusal.code == ATTN_E_NOT_FOUND))
             attni_log(&context->log, ATTN_LOG_DEBUG, "plugin %s: %s", plugin->name, plugin->refusal.text);
         else
-            attni_log(&context->log, ATTN_LOG_WARN, "plugin %s was refused: %s", plugin->name, plugin->refusal.text);
+            attni_log(&context->log, ATTN_LOG_WARN, "plugin %s was refused: %s", plugin->name,
+                      plugin->refusal.text);
     }
 }
 
 static void keep_value(void *user, const struct attni_config_item *item) {
     attn_context_t *context = user;
     if (context->value_count == context->value_capacity) return;
-    context->values[context->value_count++] = (attn_config_value_t){.struct_size = sizeof(attn_config_value_t),
-                                                                    .line = (int32_t)item->line,
-                                                                    .section = item->section,
-                                                                    .key = item->key,
-                                                                    .value = item->value,
-                                                                    .source = item->source};
+    context->values[context->value_count++] =
+        (attn_config_value_t){.struct_size = sizeof(attn_config_value_t),
+                              .line = (int32_t)item->line,
+                              .section = item->section,
+                              .key = item->key,
+                              .value = item->value,
+                              .source = item->source};
 }
 
 static int keep_values(attn_context_t *context, attn_error_t *err) {
@@ -108,18 +117,20 @@ static int fill(attn_context_t *context, const attn_context_options_t *options, 
     return attni_registry_fill(&context->registry, &context->plugins, err);
 }
 
-static int take_options(const attn_context_options_t *given, attn_context_options_t *options, attn_error_t *err) {
+static int take_options(const attn_context_options_t *given, attn_context_options_t *options,
+                        attn_error_t *err) {
     *options = (attn_context_options_t){.struct_size = sizeof *options};
     int code = given ? attn_intake(options, sizeof *options, given, "options", err) : ATTN_OK;
     if (code) return code;
     if (options->flags & ~(ATTN_CONTEXT_NO_SYSTEM_CONFIG | ATTN_CONTEXT_NO_PLUGINS))
-        return attni_fail_param(err, ATTN_E_TOO_NEW, "flags", "options.flags is 0x%x, this libattn knows 0x3; update it",
-                                options->flags);
+        return attni_fail_param(err, ATTN_E_TOO_NEW, "flags",
+                                "options.flags is 0x%x, this libattn knows 0x3; update it", options->flags);
     if (options->log_level > ATTN_LOG_DEBUG)
         return attni_fail_param(err, ATTN_E_INVALID, "log_level", "options.log_level is %u, wanted 0 to %d",
                                 options->log_level, ATTN_LOG_DEBUG);
     if (options->plugin_dir && options->plugin_dir[0] != '/')
-        return attni_fail_param(err, ATTN_E_INVALID, "plugin_dir", "options.plugin_dir '%s' is not absolute; write it from / on",
+        return attni_fail_param(err, ATTN_E_INVALID, "plugin_dir",
+                                "options.plugin_dir '%s' is not absolute; write it from / on",
                                 options->plugin_dir);
     return ATTN_OK;
 }
@@ -128,7 +139,8 @@ int attn_context_create(const attn_context_options_t *given, attn_context_t **co
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     attn_context_options_t options;
     if (!context)
-        return attni_fail_param(error, ATTN_E_INVALID, "context", "context is NULL; pass the address of a pointer");
+        return attni_fail_param(error, ATTN_E_INVALID, "context",
+                                "context is NULL; pass the address of a pointer");
     int code = take_options(given, &options, error);
     if (code) return code;
     attn_context_t *made = calloc(1, sizeof *made);
@@ -136,7 +148,9 @@ int attn_context_create(const attn_context_options_t *given, attn_context_t **co
     pthread_once(&once, watch_forks);
     made->fork_generation = attni_fork_generation();
     pthread_mutex_init(&made->lock, NULL);
-    made->host = (attn_host_t){.struct_size = sizeof made->host, .ctx = made, .log = host_log,
+    made->host = (attn_host_t){.struct_size = sizeof made->host,
+                               .ctx = made,
+                               .log = host_log,
                                .get_extension = attni_host_extension};
     code = fill(made, &options, error);
     if (code)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a context holds, for the other files of core/. Everything but the layer table is fixed after creation. */
+/*
+ * What a context holds, for the other files of core/. Everything but the layer table is fixed after
+ * creation.
+ */
 #ifndef ATTNI_CONTEXT_H
 #define ATTNI_CONTEXT_H
 

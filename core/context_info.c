@@ -46,10 +46,12 @@ const attn_backend_t *attn_context_backend(const attn_context_t *context, uint32
     return context && index < context->registry.count ? &context->registry.items[index]->shown : NULL;
 }
 
-const attn_backend_t *attn_context_find_backend(const attn_context_t *context, const char *name, attn_error_t *error) {
+const attn_backend_t *attn_context_find_backend(const attn_context_t *context, const char *name,
+                                                attn_error_t *error) {
     enum { MOST = 256 };
     if (!context || !name) {
-        attni_fail_param(error, ATTN_E_INVALID, context ? "name" : "context", "%s is NULL", context ? "name" : "context");
+        attni_fail_param(error, ATTN_E_INVALID, context ? "name" : "context", "%s is NULL",
+                         context ? "name" : "context");
         return NULL;
     }
     const struct attni_backend *backend = attni_registry_find(&context->registry, name);
@@ -59,7 +61,8 @@ const attn_backend_t *attn_context_find_backend(const attn_context_t *context, c
     for (; count < context->registry.count && count < MOST; count++)
         names[count] = context->registry.items[count]->shown.name;
     char near[96];
-    attni_fail_param(error, ATTN_E_NOT_FOUND, "backend", "no loaded plugin has a backend '%.60s'%s; see: attn info", name,
+    attni_fail_param(error, ATTN_E_NOT_FOUND, "backend",
+                     "no loaded plugin has a backend '%.60s'%s; see: attn info", name,
                      attni_did_you_mean(near, sizeof near, name, names, count));
     return NULL;
 }

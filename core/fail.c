@@ -7,11 +7,9 @@
 #include <string.h>
 
 static int report(attn_error_t *err, int code, const char *param, const char *format, va_list arguments) {
-    if (!err || err->struct_size < offsetof(attn_error_t, text) + 2)
-        return code;
+    if (!err || err->struct_size < offsetof(attn_error_t, text) + 2) return code;
     size_t room = sizeof err->text;
-    if (err->struct_size < sizeof *err)
-        room = err->struct_size - offsetof(attn_error_t, text);
+    if (err->struct_size < sizeof *err) room = err->struct_size - offsetof(attn_error_t, text);
     err->code = code;
     snprintf(err->param, sizeof err->param, "%s", param);
     vsnprintf(err->text, room, format, arguments);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * inih 55 splits long lines, cuts long section names, joins indented lines and skips text after ']' without a word.
- * Every line is therefore checked here first, and inih only sees lines on which it and a person agree.
+ * inih 55 splits long lines, cuts long section names, joins indented lines and skips text after ']' without
+ * a word. Every line is therefore checked here first, and inih only sees lines on which it and a person
+ * agree.
  */
 #include "ini_lines.h"
 
@@ -11,7 +12,8 @@
 #include <string.h>
 
 static int refuse(struct attni_ini_lines *in, const char *what, const char *do_this) {
-    return in->failed = attni_fail(in->err, ATTN_E_PARSE, "%s:%u: %s; %s", in->source, in->line, what, do_this);
+    return in->failed =
+               attni_fail(in->err, ATTN_E_PARSE, "%s:%u: %s; %s", in->source, in->line, what, do_this);
 }
 
 static int is_blank(char c) {
@@ -26,9 +28,10 @@ static int check_bytes(struct attni_ini_lines *in, const char *text, size_t leng
     for (size_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)text[i];
         if ((c < 0x20 && c != '\t') || c == 0x7f)
-            return in->failed = attni_fail(in->err, ATTN_E_PARSE,
-                                           "%s:%u: byte 0x%02x at column %zu is not text; is this an INI file?",
-                                           in->source, in->line, c, i + 1);
+            return in->failed =
+                       attni_fail(in->err, ATTN_E_PARSE,
+                                  "%s:%u: byte 0x%02x at column %zu is not text; is this an INI file?",
+                                  in->source, in->line, c, i + 1);
     }
     if (length > ATTNI_INI_LINE_MAX)
         return in->failed = attni_fail(in->err, ATTN_E_PARSE,
@@ -40,17 +43,14 @@ static int check_bytes(struct attni_ini_lines *in, const char *text, size_t leng
 /* Copies the name between the brackets with blanks trimmed and collapsed. */
 static int check_section(struct attni_ini_lines *in, const char *text) {
     const char *close = strchr(text, ']');
-    if (!close)
-        return refuse(in, "the section header has no ']'", "write [name] on one line");
+    if (!close) return refuse(in, "the section header has no ']'", "write [name] on one line");
     const char *rest = close + 1;
     while (is_blank(*rest))
         rest++;
-    if (*rest && !is_comment(*rest))
-        return refuse(in, "text after ']'", "put the key on a line of its own");
+    if (*rest && !is_comment(*rest)) return refuse(in, "text after ']'", "put the key on a line of its own");
     size_t length = 0;
     for (const char *p = text + 1; p < close; p++) {
-        if (is_blank(*p) && (!length || is_blank(p[1]) || p + 1 == close))
-            continue;
+        if (is_blank(*p) && (!length || is_blank(p[1]) || p + 1 == close)) continue;
         if (*p == ';' || *p == '[')
             return refuse(in, "a section name holds ';' or '['", "use letters, digits, '_', '-' and blanks");
         if (length >= ATTNI_INI_NAME_MAX)
@@ -58,21 +58,19 @@ static int check_section(struct attni_ini_lines *in, const char *text) {
         in->section[length++] = is_blank(*p) ? ' ' : *p;
     }
     in->section[length] = 0;
-    if (!length)
-        return refuse(in, "the section has no name", "write [name]");
+    if (!length) return refuse(in, "the section has no name", "write [name]");
     return 0;
 }
 
 static int check_assignment(struct attni_ini_lines *in, const char *text) {
     size_t length = strcspn(text, "=:;");
     if (text[length] != '=')
-        return refuse(in, "neither a [section] nor 'key = value'", "write key = value, or start a comment with ;");
+        return refuse(in, "neither a [section] nor 'key = value'",
+                      "write key = value, or start a comment with ;");
     while (length && is_blank(text[length - 1]))
         length--;
-    if (!length)
-        return refuse(in, "no key before '='", "write key = value");
-    if (length > ATTNI_INI_NAME_MAX)
-        return refuse(in, "the key is longer than 49 bytes", "shorten it");
+    if (!length) return refuse(in, "no key before '='", "write key = value");
+    if (length > ATTNI_INI_NAME_MAX) return refuse(in, "the key is longer than 49 bytes", "shorten it");
     return 0;
 }
 
@@ -80,29 +78,25 @@ static int check_line(struct attni_ini_lines *in, const char *text) {
     const char *start = text;
     while (is_blank(*start))
         start++;
-    if (!*start || is_comment(*start))
-        return 0;
+    if (!*start || is_comment(*start)) return 0;
     if (start > text)
-        return refuse(in, "the line is indented", "start it in the first column (a value cannot go on in a second line)");
+        return refuse(in, "the line is indented",
+                      "start it in the first column (a value cannot go on in a second line)");
     return *start == '[' ? check_section(in, start) : check_assignment(in, start);
 }
 
 char *attni_ini_next_line(char *buffer, int size, void *stream) {
     struct attni_ini_lines *in = stream;
-    if (in->failed || in->next == in->end)
-        return NULL;
+    if (in->failed || in->next == in->end) return NULL;
     const char *text = in->next;
-    if (!in->line && in->end - text >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3))
-        text += 3;
+    if (!in->line && in->end - text >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) text += 3;
     const char *newline = memchr(text, '\n', (size_t)(in->end - text));
     size_t length = (size_t)((newline ? newline : in->end) - text);
     in->next = newline ? newline + 1 : in->end;
     in->line++;
     in->section[0] = 0;
-    if (length && text[length - 1] == '\r')
-        length--;
-    if (check_bytes(in, text, length))
-        return NULL;
+    if (length && text[length - 1] == '\r') length--;
+    if (check_bytes(in, text, length)) return NULL;
     if (size <= 0 || length >= (size_t)size) {
         refuse(in, "the line does not fit inih's buffer", "shorten it");
         return NULL;

@@ -7,10 +7,10 @@
 #include <stddef.h>
 
 struct attni_ini_lines {
-    const char *source;    /* for messages */
+    const char *source;     /* for messages */
     const char *next, *end; /* what is still to read */
-    unsigned line;         /* number of the line handed out last */
-    int failed;            /* the code of the first error, 0 if none; stops the reading */
+    unsigned line;          /* number of the line handed out last */
+    int failed;             /* the code of the first error, 0 if none; stops the reading */
     attn_error_t *err;
     char section[64]; /* set when the line handed out last opens a section, else "" */
 };

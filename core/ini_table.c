@@ -28,8 +28,7 @@ static int append(struct parse *parse, const char *section, const char *key, con
     if (ini->count == ini->capacity) {
         size_t wider = ini->capacity ? 2 * ini->capacity : 32;
         struct attni_ini_entry *moved = realloc(ini->entries, wider * sizeof *moved);
-        if (!moved)
-            return out_of_memory(parse->lines.err);
+        if (!moved) return out_of_memory(parse->lines.err);
         ini->entries = moved;
         ini->capacity = wider;
     }
@@ -39,7 +38,8 @@ static int append(struct parse *parse, const char *section, const char *key, con
                                     .source = parse->source,
                                     .line = parse->lines.line};
     ini->entries[ini->count++] = entry;
-    return entry.section && (!key || entry.key) && (!value || entry.value) ? 0 : out_of_memory(parse->lines.err);
+    return entry.section && (!key || entry.key) && (!value || entry.value) ? 0
+                                                                           : out_of_memory(parse->lines.err);
 }
 
 static int check_new(struct parse *parse, const char *section, const char *key) {
@@ -68,8 +68,9 @@ static char *next_line(char *buffer, int size, void *stream) {
     char *line = attni_ini_next_line(buffer, size, &parse->lines);
     if (line && parse->lines.section[0]) {
         if (parse->ini->count - parse->first >= ATTNI_INI_ENTRIES_MAX)
-            parse->lines.failed = attni_fail(parse->lines.err, ATTN_E_PARSE, "%s:%u: more than %d entries in one source",
-                                             parse->source, parse->lines.line, ATTNI_INI_ENTRIES_MAX);
+            parse->lines.failed =
+                attni_fail(parse->lines.err, ATTN_E_PARSE, "%s:%u: more than %d entries in one source",
+                           parse->source, parse->lines.line, ATTNI_INI_ENTRIES_MAX);
         else
             parse->lines.failed = append(parse, parse->lines.section, NULL, NULL);
     }
@@ -79,14 +80,14 @@ static char *next_line(char *buffer, int size, void *stream) {
 static int on_value(void *user, const char *section, const char *key, const char *value) {
     struct parse *parse = user;
     (void)section;
-    if (parse->lines.failed)
-        return 0;
+    if (parse->lines.failed) return 0;
     char name[64];
     snprintf(name, sizeof name, "%s", current_section(parse));
     if (!name[0])
-        parse->lines.failed = attni_fail(parse->lines.err, ATTN_E_PARSE,
-                                         "%s:%u: key '%s' stands before any section; put it below [attn] or another one",
-                                         parse->source, parse->lines.line, key);
+        parse->lines.failed =
+            attni_fail(parse->lines.err, ATTN_E_PARSE,
+                       "%s:%u: key '%s' stands before any section; put it below [attn] or another one",
+                       parse->source, parse->lines.line, key);
     else if (!(parse->lines.failed = check_new(parse, name, key)))
         parse->lines.failed = append(parse, name, key, value);
     return !parse->lines.failed;
@@ -103,8 +104,7 @@ static void free_entries_from(struct attni_ini *ini, size_t first) {
 
 static const char *add_source(struct attni_ini *ini, const char *name) {
     char **moved = realloc(ini->sources, (ini->source_count + 1) * sizeof *moved);
-    if (!moved)
-        return NULL;
+    if (!moved) return NULL;
     ini->sources = moved;
     return (moved[ini->source_count] = strdup(name)) ? moved[ini->source_count++] : NULL;
 }
@@ -112,29 +112,28 @@ static const char *add_source(struct attni_ini *ini, const char *name) {
 int attni_ini_add_text(struct attni_ini *ini, const char *source, const char *text, size_t length,
                        attn_error_t *err) {
     if (length > ATTNI_INI_FILE_MAX)
-        return attni_fail(err, ATTN_E_PARSE, "%s:1: %zu bytes, at most %d are read; is this an INI file?", source,
-                          length, ATTNI_INI_FILE_MAX);
+        return attni_fail(err, ATTN_E_PARSE, "%s:1: %zu bytes, at most %d are read; is this an INI file?",
+                          source, length, ATTNI_INI_FILE_MAX);
     const char *kept = add_source(ini, source);
-    if (!kept)
-        return out_of_memory(err);
+    if (!kept) return out_of_memory(err);
     struct parse parse = {.lines = {.source = kept, .next = text, .end = text + length, .err = err},
                           .ini = ini,
                           .source = kept,
                           .first = ini->count};
     int rc = ini_parse_stream(next_line, &parse, on_value, &parse);
     int code = parse.lines.failed;
-    if (!code && rc == -2)
-        code = out_of_memory(err);
+    if (!code && rc == -2) code = out_of_memory(err);
     if (!code && rc)
-        code = attni_fail(err, ATTN_E_PARSE, "%s:%d: malformed line; write [section] or key = value", kept, rc);
-    if (code)
-        free_entries_from(ini, parse.first);
+        code =
+            attni_fail(err, ATTN_E_PARSE, "%s:%d: malformed line; write [section] or key = value", kept, rc);
+    if (code) free_entries_from(ini, parse.first);
     return code;
 }
 
 int attni_ini_add_value(struct attni_ini *ini, const char *source, const char *section, const char *key,
                         const char *value, attn_error_t *err) {
-    struct parse parse = {.lines = {.err = err}, .ini = ini, .source = add_source(ini, source), .first = ini->count};
+    struct parse parse = {
+        .lines = {.err = err}, .ini = ini, .source = add_source(ini, source), .first = ini->count};
     if (!parse.source) return out_of_memory(err);
     int code = append(&parse, section, key, value);
     if (code) free_entries_from(ini, parse.first);
@@ -151,7 +150,8 @@ int attni_ini_add_file(struct attni_ini *ini, const char *path, attn_error_t *er
     if (!text)
         code = out_of_memory(err);
     else if (fstat(fileno(file), &status) || !S_ISREG(status.st_mode))
-        code = attni_fail(err, ATTN_E_IO, "configuration file %s is not a regular file; name an INI file", path);
+        code =
+            attni_fail(err, ATTN_E_IO, "configuration file %s is not a regular file; name an INI file", path);
     else {
         size_t length = fread(text, 1, ATTNI_INI_FILE_MAX + 1, file);
         if (ferror(file))
@@ -168,8 +168,7 @@ const struct attni_ini_entry *attni_ini_find(const struct attni_ini *ini, const 
                                              const char *key) {
     for (size_t i = ini->count; i-- > 0;) {
         const struct attni_ini_entry *entry = &ini->entries[i];
-        if (entry->key && !strcmp(entry->section, section) && !strcmp(entry->key, key))
-            return entry;
+        if (entry->key && !strcmp(entry->section, section) && !strcmp(entry->key, key)) return entry;
     }
     return NULL;
 }

@@ -10,10 +10,10 @@
 #include <stddef.h>
 
 enum {
-    ATTNI_INI_LINE_MAX = 196,          /* inih 55 splits lines at its buffer of 200 bytes */
-    ATTNI_INI_NAME_MAX = 49,           /* inih 55 cuts section names there */
-    ATTNI_INI_ENTRIES_MAX = 4096,      /* per source */
-    ATTNI_INI_FILE_MAX = 256 * 1024    /* bytes per source */
+    ATTNI_INI_LINE_MAX = 196,       /* inih 55 splits lines at its buffer of 200 bytes */
+    ATTNI_INI_NAME_MAX = 49,        /* inih 55 cuts section names there */
+    ATTNI_INI_ENTRIES_MAX = 4096,   /* per source */
+    ATTNI_INI_FILE_MAX = 256 * 1024 /* bytes per source */
 };
 
 struct attni_ini_entry {
@@ -32,8 +32,9 @@ struct attni_ini {
 };
 
 /*
- * Appends one source. On failure the table keeps what it had before, and the text of err starts with "SOURCE:LINE: ".
- * An over-long, indented, malformed or binary line, a key outside a section and a key given twice in one source fail.
+ * Appends one source. On failure the table keeps what it had before, and the text of err starts with
+ * "SOURCE:LINE: ". An over-long, indented, malformed or binary line, a key outside a section and a key
+ * given twice in one source fail.
  */
 int attni_ini_add_text(struct attni_ini *ini, const char *source, const char *text, size_t length,
                        attn_error_t *err);

@@ -16,8 +16,9 @@ int attni_plugin_path(const char *plugin_dir, const char *name, const char *path
         written = snprintf(out, size, "%s", path);
     else if (path && (!strcmp(path, "..") || !strncmp(path, "../", 3) || strstr(path, "/../") ||
                       (strlen(path) > 3 && !strcmp(path + strlen(path) - 3, "/.."))))
-        return attni_fail_param(err, ATTN_E_TRUST, "path",
-                                "path '%s' of plugin '%s' leaves the plugin directory; write an absolute path", path, name);
+        return attni_fail_param(
+            err, ATTN_E_TRUST, "path",
+            "path '%s' of plugin '%s' leaves the plugin directory; write an absolute path", path, name);
     else
         written = snprintf(out, size, "%s/%s%s", plugin_dir, path ? path : name, path ? "" : ".so");
     if (written < 0 || (size_t)written >= size)
@@ -48,19 +49,21 @@ static struct attni_plugin *append(struct attni_plugins *plugins, const char *na
 }
 
 /* Why a plugin is not even looked for. */
-static int check_switches(const struct attni_config *config, const char *section, const char *name, attn_error_t *err) {
+static int check_switches(const struct attni_config *config, const char *section, const char *name,
+                          attn_error_t *err) {
     char origin[512];
     if (!attni_config_bool(config, "attn", "load", 1))
-        return attni_fail_param(err, ATTN_E_STATE, "load", "plugin '%s' is not loaded: [attn] load = no (%s)", name,
-                                attni_config_origin(config, "attn", "load", origin, sizeof origin));
+        return attni_fail_param(err, ATTN_E_STATE, "load", "plugin '%s' is not loaded: [attn] load = no (%s)",
+                                name, attni_config_origin(config, "attn", "load", origin, sizeof origin));
     if (!attni_config_bool(config, section, "enabled", 1))
-        return attni_fail_param(err, ATTN_E_STATE, "enabled", "plugin '%s' is switched off: enabled = no (%s)", name,
+        return attni_fail_param(err, ATTN_E_STATE, "enabled",
+                                "plugin '%s' is switched off: enabled = no (%s)", name,
                                 attni_config_origin(config, section, "enabled", origin, sizeof origin));
     return 0;
 }
 
-static int load_one(struct attni_plugins *plugins, const struct attni_config *config, const char *name, int is_default,
-                    attn_error_t *err) {
+static int load_one(struct attni_plugins *plugins, const struct attni_config *config, const char *name,
+                    int is_default, attn_error_t *err) {
     struct attni_plugin *plugin = append(plugins, name);
     if (!plugin) return attni_fail(err, ATTN_E_NO_MEMORY, "out of memory for plugin '%s'", name);
     char section[80], path[4096];
@@ -77,8 +80,8 @@ static int load_one(struct attni_plugins *plugins, const struct attni_config *co
     if (code && plugin->is_required) {
         char origin[512];
         attni_config_origin(config, section, "required", origin, sizeof origin);
-        return attni_fail_param(err, code, "required", "required plugin '%s' (%s) did not load: %s", name, origin,
-                                why->text);
+        return attni_fail_param(err, code, "required", "required plugin '%s' (%s) did not load: %s", name,
+                                origin, why->text);
     }
     return code == ATTN_E_NO_MEMORY ? attni_fail(err, code, "%s", why->text) : 0;
 }
@@ -97,7 +100,8 @@ static int load_listed(struct attni_plugins *plugins, const struct attni_config 
 }
 
 /* A package drops a file with [plugin NAME] into conf.d and need not edit [attn] plugins. */
-static int load_sections(struct attni_plugins *plugins, const struct attni_config *config, attn_error_t *err) {
+static int load_sections(struct attni_plugins *plugins, const struct attni_config *config,
+                         attn_error_t *err) {
     for (size_t i = 0; i < config->ini.count; i++) {
         const struct attni_ini_entry *entry = &config->ini.entries[i];
         if (entry->key || strncmp(entry->section, "plugin ", 7) != 0) continue;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens plugin files. Every plugin that was asked for stays in the list, the refused ones with the reason and what to
- * do. A loaded plugin is never unloaded.
+ * Opens plugin files. Every plugin that was asked for stays in the list, the refused ones with the reason
+ * and what to do. A loaded plugin is never unloaded.
  */
 #ifndef ATTNI_LOADER_H
 #define ATTNI_LOADER_H
@@ -23,11 +23,11 @@ struct attni_plugin {
     char *name; /* as configured */
     char *path; /* resolved where the file was found, else as asked for */
     int is_required;
-    int is_default;     /* named by the built-in list only: its absence is no news */
-    attn_error_t refusal; /* code ATTN_OK: loaded */
-    attn_plugin_t info; /* valid if loaded */
+    int is_default;               /* named by the built-in list only: its absence is no news */
+    attn_error_t refusal;         /* code ATTN_OK: loaded */
+    attn_plugin_t info;           /* valid if loaded */
     const attn_backend_t **shown; /* info.backends: the copies, not the plugin's own tables */
-    attn_option_spec_t *options; /* info.num_options copies of known size */
+    attn_option_spec_t *options;  /* info.num_options copies of known size */
     struct attni_backend *backends;
     uint32_t backend_count;
     dev_t device; /* identity of the file; valid once it passed the trust rules */
@@ -41,8 +41,8 @@ struct attni_plugins {
 };
 
 /*
- * Loads what the configuration asks for: [attn] plugins in order, then every [plugin NAME] that is not among them.
- * A refused plugin fails the whole only if it is required. [any thread]
+ * Loads what the configuration asks for: [attn] plugins in order, then every [plugin NAME] that is not
+ * among them. A refused plugin fails the whole only if it is required. [any thread]
  */
 int attni_plugins_load(struct attni_plugins *plugins, const struct attni_config *config, attn_error_t *err);
 void attni_plugins_free(struct attni_plugins *plugins);
@@ -60,7 +60,10 @@ int attni_plugin_open(struct attni_plugin *plugin, const struct attni_plugins *o
 /* Whether a file can be handed to the dynamic linker without harm: whole, ELF, for this machine. */
 int attni_elf_check(const char *path, attn_error_t *err);
 
-/* Takes the exported object in: magic, ABI, names, tables. size: bytes that the symbol really has, 0 unknown. */
+/*
+ * Takes the exported object in: magic, ABI, names, tables. size: bytes that the symbol really has, 0
+ * unknown.
+ */
 int attni_descriptor_take(struct attni_plugin *plugin, const void *exported, size_t size, attn_error_t *err);
 void attni_descriptor_drop(struct attni_plugin *plugin);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dlopen maps a truncated file and dies of SIGBUS on its missing pages, and its messages for foreign files are thin.
- * The headers are therefore read before: ELF, this machine, every loaded segment inside the file.
+ * dlopen maps a truncated file and dies of SIGBUS on its missing pages, and its messages for foreign files
+ * are thin. The headers are therefore read before: ELF, this machine, every loaded segment inside the file.
  */
 #include "fail.h"
 #include "loader.h"
@@ -14,11 +14,11 @@
 #include <unistd.h>
 
 #if defined(__x86_64__)
-enum { OUR_MACHINE = EM_X86_64 };
+#define OUR_MACHINE EM_X86_64
 #elif defined(__aarch64__)
-enum { OUR_MACHINE = EM_AARCH64 };
+#define OUR_MACHINE EM_AARCH64
 #else
-enum { OUR_MACHINE = 0 }; /* not checked: dlopen will tell */
+#define OUR_MACHINE EM_NONE /* not checked: dlopen will tell */
 #endif
 
 static int check_segments(int fd, const ElfW(Ehdr) * header, unsigned long long size, const char *path,
@@ -32,8 +32,9 @@ static int check_segments(int fd, const ElfW(Ehdr) * header, unsigned long long 
         else if (segment.p_type == PT_LOAD || segment.p_type == PT_DYNAMIC)
             end = (unsigned long long)segment.p_offset + segment.p_filesz;
         if (end > size)
-            return attni_fail(err, ATTN_E_ABI, "%s is cut short: it has %llu bytes and needs %llu; copy it again", path,
-                              size, end);
+            return attni_fail(err, ATTN_E_ABI,
+                              "%s is cut short: it has %llu bytes and needs %llu; copy it again", path, size,
+                              end);
     }
     return 0;
 }
@@ -49,12 +50,14 @@ static int check_header(int fd, const char *path, attn_error_t *err) {
     int our_class = sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32;
     int our_order = *(const unsigned char *)&one ? ELFDATA2LSB : ELFDATA2MSB;
     if (header.e_ident[EI_CLASS] != our_class || header.e_ident[EI_DATA] != our_order ||
-        (OUR_MACHINE && header.e_machine != OUR_MACHINE))
+        (OUR_MACHINE != EM_NONE && header.e_machine != OUR_MACHINE))
         return attni_fail(err, ATTN_E_ABI,
-                          "%s is for ELF machine %u class %u, this process for machine %d class %d; build it for this machine",
-                          path, header.e_machine, header.e_ident[EI_CLASS], (int)OUR_MACHINE, our_class);
+                          "%s is for ELF machine %u class %u, this process for machine %d class %d; build it "
+                          "for this machine",
+                          path, header.e_machine, header.e_ident[EI_CLASS], OUR_MACHINE, our_class);
     if (header.e_type != ET_DYN || header.e_phentsize != sizeof(ElfW(Phdr)))
-        return attni_fail(err, ATTN_E_ABI, "%s is an ELF file but no shared object; link it with -shared", path);
+        return attni_fail(err, ATTN_E_ABI, "%s is an ELF file but no shared object; link it with -shared",
+                          path);
     return check_segments(fd, &header, (unsigned long long)status.st_size, path, err);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One plugin file, in the order: trust, seen before, ELF, dlopen, symbol in that very file, descriptor, name.
- * RTLD_LOCAL keeps plugins from each other's symbols; RTLD_NODELETE and no dlclose, because threads, thread-local
- * storage and exit handlers of kernels do not survive an unmapping.
+ * One plugin file, in the order: trust, seen before, ELF, dlopen, symbol in that very file, descriptor,
+ * name. RTLD_LOCAL keeps plugins from each other's symbols; RTLD_NODELETE and no dlclose, because threads,
+ * thread-local storage and exit handlers of kernels do not survive an unmapping.
  */
 #include "fail.h"
 #include "loader.h"
@@ -15,14 +15,16 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-static int check_not_seen(const struct attni_plugin *plugin, const struct attni_plugins *others, attn_error_t *err) {
+static int check_not_seen(const struct attni_plugin *plugin, const struct attni_plugins *others,
+                          attn_error_t *err) {
     for (size_t i = 0; i < others->count; i++) {
         const struct attni_plugin *other = others->items[i];
         if (other != plugin && other->has_identity && other->refusal.code == ATTN_OK &&
             other->inode == plugin->inode && other->device == plugin->device)
-            return attni_fail_param(err, ATTN_E_EXISTS, "path",
-                                    "%s of plugin '%s' is the file that plugin '%s' was loaded from (%s); remove one of them",
-                                    plugin->path, plugin->name, other->name, other->path);
+            return attni_fail_param(
+                err, ATTN_E_EXISTS, "path",
+                "%s of plugin '%s' is the file that plugin '%s' was loaded from (%s); remove one of them",
+                plugin->path, plugin->name, other->name, other->path);
     }
     return 0;
 }
@@ -31,13 +33,15 @@ static int explain_dlopen(const char *path, attn_error_t *err) {
     const char *said = dlerror();
     if (!said) said = "dlopen gave no reason";
     if (strstr(said, "cannot open shared object file"))
-        return attni_fail(err, ATTN_E_NOT_FOUND, "a library that the plugin needs is missing: %s; look with: ldd %s",
-                          said, path);
+        return attni_fail(err, ATTN_E_NOT_FOUND,
+                          "a library that the plugin needs is missing: %s; look with: ldd %s", said, path);
     if (strstr(said, "undefined symbol"))
-        return attni_fail(err, ATTN_E_ABI,
-                          "the plugin was linked incompletely: %s; link it with -Wl,-z,defs, look with: ldd -r %s", said,
-                          path);
-    return attni_fail(err, ATTN_E_ABI, "the dynamic linker refuses the plugin: %s; look with: ldd %s", said, path);
+        return attni_fail(
+            err, ATTN_E_ABI,
+            "the plugin was linked incompletely: %s; link it with -Wl,-z,defs, look with: ldd -r %s", said,
+            path);
+    return attni_fail(err, ATTN_E_ABI, "the dynamic linker refuses the plugin: %s; look with: ldd %s", said,
+                      path);
 }
 
 /* A dependency may export the symbol too; only the one in the plugin's own file counts. */
@@ -45,9 +49,10 @@ static int find_symbol(void *handle, const struct attni_plugin *plugin, const vo
                        attn_error_t *err) {
     const void *symbol = dlsym(handle, ATTN_PLUGIN_SYMBOL_NAME);
     if (!symbol)
-        return attni_fail(err, ATTN_E_ABI,
-                          "%s has no symbol %s; export the descriptor with ATTN_PLUGIN_EXPORT, or it is no libattn plugin",
-                          plugin->path, ATTN_PLUGIN_SYMBOL_NAME);
+        return attni_fail(
+            err, ATTN_E_ABI,
+            "%s has no symbol %s; export the descriptor with ATTN_PLUGIN_EXPORT, or it is no libattn plugin",
+            plugin->path, ATTN_PLUGIN_SYMBOL_NAME);
     Dl_info where;
     const ElfW(Sym) *entry = NULL;
     struct stat status;
@@ -55,26 +60,28 @@ static int find_symbol(void *handle, const struct attni_plugin *plugin, const vo
         stat(where.dli_fname, &status) || status.st_ino != plugin->inode || status.st_dev != plugin->device)
         return attni_fail(err, ATTN_E_TRUST,
                           "symbol %s of %s lies in another file (%s); a plugin must hold its own descriptor",
-                          ATTN_PLUGIN_SYMBOL_NAME, plugin->path, where.dli_fname ? where.dli_fname : "unknown");
+                          ATTN_PLUGIN_SYMBOL_NAME, plugin->path,
+                          where.dli_fname ? where.dli_fname : "unknown");
     *exported = symbol;
     *size = entry ? (size_t)entry->st_size : 0;
     return 0;
 }
 
-static int check_name(const struct attni_plugin *plugin, const struct attni_plugins *others, attn_error_t *err) {
+static int check_name(const struct attni_plugin *plugin, const struct attni_plugins *others,
+                      attn_error_t *err) {
     const char *own = plugin->info.name;
     for (size_t i = 0; i < others->count; i++) {
         const struct attni_plugin *other = others->items[i];
         if (other != plugin && other->refusal.code == ATTN_OK && other->info.name &&
             !strcmp(other->info.name, own))
             return attni_fail_param(err, ATTN_E_EXISTS, "name",
-                                    "%s and %s both call themselves plugin '%s'; remove one of them", other->path,
-                                    plugin->path, own);
+                                    "%s and %s both call themselves plugin '%s'; remove one of them",
+                                    other->path, plugin->path, own);
     }
     if (strcmp(own, plugin->name) != 0)
         return attni_fail_param(err, ATTN_E_INVALID, "name",
-                                "%s calls itself '%s' but is configured as '%s'; write [plugin %s]", plugin->path, own,
-                                plugin->name, own);
+                                "%s calls itself '%s' but is configured as '%s'; write [plugin %s]",
+                                plugin->path, own, plugin->name, own);
     return 0;
 }
 
@@ -85,15 +92,16 @@ static int check_backend_names(const struct attni_plugin *plugin, const struct a
         const char *name = plugin->backends[k].shown.name;
         for (uint32_t j = 0; j < k; j++)
             if (!strcasecmp(plugin->backends[j].shown.name, name))
-                return attni_fail_param(err, ATTN_E_EXISTS, "backends", "%s has backend %s twice; rename one of them",
-                                        plugin->path, name);
+                return attni_fail_param(err, ATTN_E_EXISTS, "backends",
+                                        "%s has backend %s twice; rename one of them", plugin->path, name);
         for (size_t i = 0; i < others->count; i++)
             for (uint32_t j = 0; j < others->items[i]->backend_count; j++)
                 if (others->items[i] != plugin && !strcasecmp(others->items[i]->backends[j].shown.name, name))
-                    return attni_fail_param(
-                        err, ATTN_E_EXISTS, "backends",
-                        "backend %s is in plugin '%s' (%s) and in plugin '%s' (%s); switch one off: [plugin %s] enabled = no",
-                        name, others->items[i]->name, others->items[i]->path, plugin->name, plugin->path, plugin->name);
+                    return attni_fail_param(err, ATTN_E_EXISTS, "backends",
+                                            "backend %s is in plugin '%s' (%s) and in plugin '%s' (%s); "
+                                            "switch one off: [plugin %s] enabled = no",
+                                            name, others->items[i]->name, others->items[i]->path,
+                                            plugin->name, plugin->path, plugin->name);
     }
     return 0;
 }
@@ -102,7 +110,8 @@ int attni_plugin_open(struct attni_plugin *plugin, const struct attni_plugins *o
 #ifdef ATTN_NO_PLUGIN_LOADING
     (void)others, (void)explain_dlopen, (void)find_symbol, (void)check_name, (void)check_not_seen,
         (void)check_backend_names;
-    return attni_fail(err, ATTN_E_STATE, "plugin '%s' is not loaded: this libattn was built with --disable-plugin-loading",
+    return attni_fail(err, ATTN_E_STATE,
+                      "plugin '%s' is not loaded: this libattn was built with --disable-plugin-loading",
                       plugin->name);
 #else
     struct attni_trusted_file file;

@@ -12,8 +12,8 @@ struct attni_log {
 };
 
 /* Cuts at 1023 bytes and replaces control characters, so that a message is one line. [any thread] */
-__attribute__((format(printf, 3, 4))) void attni_log(const struct attni_log *log, uint32_t level, const char *format,
-                                                     ...);
+__attribute__((format(printf, 3, 4))) void attni_log(const struct attni_log *log, uint32_t level,
+                                                     const char *format, ...);
 
 /* "warn" as ATTN_LOG_WARN; off is 0; -1: no level. */
 int attni_log_level(const char *name);

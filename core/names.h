@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Enumerations of attn_types.h by name, in both directions: configuration files, problem texts and messages. */
+/*
+ * Enumerations of attn_types.h by name, in both directions: configuration files, problem texts and
+ * messages.
+ */
 #ifndef ATTNI_NAMES_H
 #define ATTNI_NAMES_H
 
@@ -15,7 +18,7 @@ struct attni_alias {
 
 struct attni_names {
     const char *(*name_of)(uint32_t value);
-    uint32_t first, last; /* values that have names */
+    uint32_t first, last;              /* values that have names */
     const struct attni_alias *aliases; /* NULL: none; read, never written */
 };
 

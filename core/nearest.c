@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Edit distance with transpositions (optimal string alignment), blind to case, over names of at most 63 bytes:
- * three rolling rows on the stack, no allocation.
+ * Edit distance with transpositions (optimal string alignment), blind to case, over names of at most 63
+ * bytes: three rolling rows on the stack, no allocation.
  */
 #include "nearest.h"
 
@@ -17,8 +17,7 @@ static int smaller(int a, int b) {
 
 static int edit_distance(const char *a, const char *b) {
     size_t length_a = strlen(a), length_b = strlen(b);
-    if (length_a > LONGEST || length_b > LONGEST)
-        return FAR;
+    if (length_a > LONGEST || length_b > LONGEST) return FAR;
     int rows[3][LONGEST + 1];
     int *before = rows[0], *above = rows[1], *now = rows[2];
     for (size_t j = 0; j <= length_b; j++)

@@ -9,7 +9,10 @@
 /* strtod in the C locale. Returns the first byte not read; text itself if there is no number. */
 const char *attni_double_parse(const char *text, double *value);
 
-/* The shortest of 15 to 17 digits that reads back exactly, in the C locale. Returns the length, as snprintf. */
+/*
+ * The shortest of 15 to 17 digits that reads back exactly, in the C locale. Returns the length, as
+ * snprintf.
+ */
 int attni_double_format(double value, char *buffer, size_t size);
 
 #endif

@@ -17,12 +17,13 @@ enum { MOST_NAMES = 256 };
 
 static int wrong(const attn_option_spec_t *spec, const char *text, const char *origin, const char *wanted,
                  attn_error_t *err) {
-    return attni_fail_param(err, ATTN_E_PARSE, spec->name, "%s: option %s has the bad value '%.60s'; write %s", origin,
-                            spec->name, text, wanted);
+    return attni_fail_param(err, ATTN_E_PARSE, spec->name,
+                            "%s: option %s has the bad value '%.60s'; write %s", origin, spec->name, text,
+                            wanted);
 }
 
-static int parse_int(const attn_option_spec_t *spec, const char *text, const char *origin, attn_option_value_t *value,
-                     attn_error_t *err) {
+static int parse_int(const attn_option_spec_t *spec, const char *text, const char *origin,
+                     attn_option_value_t *value, attn_error_t *err) {
     char *end, wanted[96];
     int bounded = spec->min_int || spec->max_int;
     if (bounded)
@@ -73,9 +74,10 @@ static int parse_choice(const attn_option_spec_t *spec, const char *text, const 
     return wrong(spec, text, origin, wanted, err);
 }
 
-int attni_option_parse(const attn_option_spec_t *spec, const char *text, const char *origin, attn_option_value_t *value,
-                       attn_error_t *err) {
-    attn_option_value_t parsed = {.struct_size = sizeof parsed, .type = spec->type, .name = spec->name, .s = text};
+int attni_option_parse(const attn_option_spec_t *spec, const char *text, const char *origin,
+                       attn_option_value_t *value, attn_error_t *err) {
+    attn_option_value_t parsed = {
+        .struct_size = sizeof parsed, .type = spec->type, .name = spec->name, .s = text};
     int code = 0;
     if (spec->type == ATTN_OPTION_INT) code = parse_int(spec, text, origin, &parsed, err);
     if (spec->type == ATTN_OPTION_DOUBLE) code = parse_double(spec, text, origin, &parsed, err);
@@ -95,7 +97,9 @@ int attni_options_read(const struct attni_plugin *plugin, const struct attni_con
     *values = NULL;
     if (!count) return 0;
     attn_option_value_t *read = calloc(count, sizeof *read);
-    if (!read) return attni_fail(err, ATTN_E_NO_MEMORY, "out of memory for the options of plugin '%s'", plugin->name);
+    if (!read)
+        return attni_fail(err, ATTN_E_NO_MEMORY, "out of memory for the options of plugin '%s'",
+                          plugin->name);
     char section[80], origin[512];
     snprintf(section, sizeof section, "option %s", plugin->name);
     int code = 0;
@@ -116,7 +120,8 @@ int attni_options_read(const struct attni_plugin *plugin, const struct attni_con
 }
 
 /* Every line of the section must name an option of the table. */
-static int check_section(const struct attni_plugin *plugin, const struct attni_config *config, attn_error_t *err) {
+static int check_section(const struct attni_plugin *plugin, const struct attni_config *config,
+                         attn_error_t *err) {
     char section[80];
     const char *names[MOST_NAMES];
     snprintf(section, sizeof section, "option %s", plugin->name);
@@ -130,14 +135,16 @@ static int check_section(const struct attni_plugin *plugin, const struct attni_c
             known |= !strcmp(names[j], entry->key);
         char near[96];
         if (!known)
-            return attni_fail_param(err, ATTN_E_PARSE, entry->key, "%s:%u: plugin '%s' has no option '%s'%s", entry->source,
-                                    entry->line, plugin->name, entry->key,
-                                    attni_did_you_mean(near, sizeof near, entry->key, names, plugin->info.num_options));
+            return attni_fail_param(
+                err, ATTN_E_PARSE, entry->key, "%s:%u: plugin '%s' has no option '%s'%s", entry->source,
+                entry->line, plugin->name, entry->key,
+                attni_did_you_mean(near, sizeof near, entry->key, names, plugin->info.num_options));
     }
     return 0;
 }
 
-int attni_options_check(const struct attni_plugins *plugins, const struct attni_config *config, attn_error_t *err) {
+int attni_options_check(const struct attni_plugins *plugins, const struct attni_config *config,
+                        attn_error_t *err) {
     for (size_t i = 0; i < plugins->count; i++) {
         const struct attni_plugin *plugin = plugins->items[i];
         if (plugin->refusal.code != ATTN_OK) continue;

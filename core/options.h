@@ -7,17 +7,22 @@
 #include "loader.h"
 
 /* Reads one text as the type of spec. origin is said in errors. value->s borrows text. */
-int attni_option_parse(const attn_option_spec_t *spec, const char *text, const char *origin, attn_option_value_t *value,
-                       attn_error_t *err);
+int attni_option_parse(const attn_option_spec_t *spec, const char *text, const char *origin,
+                       attn_option_value_t *value, attn_error_t *err);
 
 /*
- * The values of all options of a plugin in the order of its table, the defaults where nothing is configured; NULL for
- * a plugin without options. free(*values); the strings live as long as config and plugin.
+ * The values of all options of a plugin in the order of its table, the defaults where nothing is
+ * configured; NULL for a plugin without options. free(*values); the strings live as long as config and
+ * plugin.
  */
 int attni_options_read(const struct attni_plugin *plugin, const struct attni_config *config,
                        attn_option_value_t **values, attn_error_t *err);
 
-/* Checks every [option NAME] section against its loaded plugin; sections of plugins that are not loaded pass. */
-int attni_options_check(const struct attni_plugins *plugins, const struct attni_config *config, attn_error_t *err);
+/*
+ * Checks every [option NAME] section against its loaded plugin; sections of plugins that are not loaded
+ * pass.
+ */
+int attni_options_check(const struct attni_plugins *plugins, const struct attni_config *config,
+                        attn_error_t *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A problem as one line of key=value words. One table of members drives both directions; members that are zero are
- * left out. Values without a name are written as numbers, so that any problem comes back exactly.
+ * A problem as one line of key=value words. One table of members drives both directions; members that are
+ * zero are left out. Values without a name are written as numbers, so that any problem comes back exactly.
  */
 #include "fail.h"
 #include "names.h"
@@ -25,45 +25,28 @@ struct member {
     const struct attni_names *names; /* of COUNT32: an enumeration; else NULL */
 };
 
-#define MEMBER(name, kind, names) {#name, offsetof(attn_problem_t, name), kind, names}
+#define MEMBER(name, kind, names)                                                                            \
+    { #name, offsetof(attn_problem_t, name), kind, names }
 
 static const struct member members[] = {
-    MEMBER(role, COUNT32, &attni_roles),
-    MEMBER(mask, COUNT32, &attni_masks),
-    MEMBER(dtype, COUNT32, &attni_dtypes),
-    MEMBER(out_dtype, COUNT32, &attni_dtypes),
-    MEMBER(query_dtype, COUNT32, &attni_dtypes),
-    MEMBER(kv_cache_dtype, COUNT32, &attni_kv_dtypes),
-    MEMBER(kv_layout, COUNT32, &attni_layouts),
-    MEMBER(num_heads, COUNT32, NULL),
-    MEMBER(num_kv_heads, COUNT32, NULL),
-    MEMBER(head_size, COUNT32, NULL),
-    MEMBER(head_size_v, COUNT32, NULL),
-    MEMBER(block_size, COUNT32, NULL),
-    MEMBER(sliding_window, COUNT32, NULL),
-    MEMBER(chunk_size, COUNT32, NULL),
-    MEMBER(chunk_lookback, COUNT32, NULL),
-    MEMBER(rswa_window, COUNT32, NULL),
-    MEMBER(static_sink_len, COUNT32, NULL),
-    MEMBER(scale, REAL, NULL),
-    MEMBER(logits_soft_cap, REAL, NULL),
-    MEMBER(features, FEATURES, NULL),
-    MEMBER(max_num_seqs, COUNT32, NULL),
-    MEMBER(max_num_batched_tokens, COUNT32, NULL),
-    MEMBER(max_model_len, COUNT64, NULL),
-    MEMBER(num_blocks, COUNT64, NULL),
-    MEMBER(kv_lora_rank, COUNT32, NULL),
-    MEMBER(qk_nope_head_dim, COUNT32, NULL),
-    MEMBER(qk_rope_head_dim, COUNT32, NULL),
-    MEMBER(v_head_dim, COUNT32, NULL),
-    MEMBER(q_pad_num_heads, COUNT32, NULL),
-    MEMBER(topk, COUNT32, NULL),
-    MEMBER(dcp_world_size, COUNT32, NULL),
-    MEMBER(dcp_rank, COUNT32, NULL),
-    MEMBER(cp_interleave, COUNT32, NULL),
-    MEMBER(pcp_world_size, COUNT32, NULL),
-    MEMBER(num_spec_tokens, COUNT32, NULL),
-    MEMBER(max_mm_ranges, COUNT32, NULL),
+    MEMBER(role, COUNT32, &attni_roles),         MEMBER(mask, COUNT32, &attni_masks),
+    MEMBER(dtype, COUNT32, &attni_dtypes),       MEMBER(out_dtype, COUNT32, &attni_dtypes),
+    MEMBER(query_dtype, COUNT32, &attni_dtypes), MEMBER(kv_cache_dtype, COUNT32, &attni_kv_dtypes),
+    MEMBER(kv_layout, COUNT32, &attni_layouts),  MEMBER(num_heads, COUNT32, NULL),
+    MEMBER(num_kv_heads, COUNT32, NULL),         MEMBER(head_size, COUNT32, NULL),
+    MEMBER(head_size_v, COUNT32, NULL),          MEMBER(block_size, COUNT32, NULL),
+    MEMBER(sliding_window, COUNT32, NULL),       MEMBER(chunk_size, COUNT32, NULL),
+    MEMBER(chunk_lookback, COUNT32, NULL),       MEMBER(rswa_window, COUNT32, NULL),
+    MEMBER(static_sink_len, COUNT32, NULL),      MEMBER(scale, REAL, NULL),
+    MEMBER(logits_soft_cap, REAL, NULL),         MEMBER(features, FEATURES, NULL),
+    MEMBER(max_num_seqs, COUNT32, NULL),         MEMBER(max_num_batched_tokens, COUNT32, NULL),
+    MEMBER(max_model_len, COUNT64, NULL),        MEMBER(num_blocks, COUNT64, NULL),
+    MEMBER(kv_lora_rank, COUNT32, NULL),         MEMBER(qk_nope_head_dim, COUNT32, NULL),
+    MEMBER(qk_rope_head_dim, COUNT32, NULL),     MEMBER(v_head_dim, COUNT32, NULL),
+    MEMBER(q_pad_num_heads, COUNT32, NULL),      MEMBER(topk, COUNT32, NULL),
+    MEMBER(dcp_world_size, COUNT32, NULL),       MEMBER(dcp_rank, COUNT32, NULL),
+    MEMBER(cp_interleave, COUNT32, NULL),        MEMBER(pcp_world_size, COUNT32, NULL),
+    MEMBER(num_spec_tokens, COUNT32, NULL),      MEMBER(max_mm_ranges, COUNT32, NULL),
 };
 
 enum { MEMBERS = sizeof members / sizeof *members, LONGEST_VALUE = 1023 };
@@ -82,7 +65,8 @@ static void format_features(uint64_t features, char *text, size_t size) {
 }
 
 /* The value as text; "" if it is zero and is left out. */
-static void format_value(const struct member *member, const attn_problem_t *problem, char *text, size_t size) {
+static void format_value(const struct member *member, const attn_problem_t *problem, char *text,
+                         size_t size) {
     const char *at = (const char *)problem + member->offset;
     uint64_t bits = 0;
     memcpy(&bits, at, member->kind == COUNT32 ? 4 : 8);
@@ -91,9 +75,15 @@ static void format_value(const struct member *member, const attn_problem_t *prob
     const char *name = member->names ? attni_name_of(member->names, (uint32_t)bits) : NULL;
     double real;
     switch (member->kind) {
-    case COUNT32: snprintf(text, size, name ? "%s" : "%s%u", name ? name : "", (unsigned)bits); break;
-    case COUNT64: snprintf(text, size, "%lld", (long long)bits); break;
-    case FEATURES: format_features(bits, text, size); break;
+    case COUNT32:
+        snprintf(text, size, name ? "%s" : "%s%u", name ? name : "", (unsigned)bits);
+        break;
+    case COUNT64:
+        snprintf(text, size, "%lld", (long long)bits);
+        break;
+    case FEATURES:
+        format_features(bits, text, size);
+        break;
     case REAL:
         memcpy(&real, &bits, sizeof real);
         attni_double_format(real, text, size);
@@ -114,8 +104,8 @@ int attn_problem_format(const attn_problem_t *problem, char *text, size_t size) 
     for (size_t i = 0; i < MEMBERS; i++) {
         format_value(&members[i], &copy, value, sizeof value);
         if (!value[0]) continue;
-        int written = snprintf(size > length ? text + length : NULL, size > length ? size - length : 0, "%s%s=%s",
-                               length ? " " : "", members[i].name, value);
+        int written = snprintf(size > length ? text + length : NULL, size > length ? size - length : 0,
+                               "%s%s=%s", length ? " " : "", members[i].name, value);
         length += (size_t)written;
     }
     return (int)length;
@@ -130,7 +120,8 @@ struct position {
 };
 
 static int wrong(const struct position *in, const char *at, const char *param, const char *what) {
-    return attni_fail_param(in->err, ATTN_E_PARSE, param, "column %zu: %s", (size_t)(at - in->text) + 1, what);
+    return attni_fail_param(in->err, ATTN_E_PARSE, param, "column %zu: %s", (size_t)(at - in->text) + 1,
+                            what);
 }
 
 static const struct member *find_member(const char *name) {
@@ -144,7 +135,8 @@ static int unknown_key(const struct position *in, const char *at, const char *ke
     char near[96], what[320];
     for (size_t i = 0; i < MEMBERS; i++)
         names[i] = members[i].name;
-    snprintf(what, sizeof what, "unknown key '%.60s'%s", key, attni_did_you_mean(near, sizeof near, key, names, MEMBERS));
+    snprintf(what, sizeof what, "unknown key '%.60s'%s", key,
+             attni_did_you_mean(near, sizeof near, key, names, MEMBERS));
     return wrong(in, at, key, what);
 }
 
@@ -206,14 +198,16 @@ static int parse_value(const struct position *in, const struct member *member, c
             return wrong(in, at, member->name, "wanted a number such as 0.125");
         memcpy(to, &real, sizeof real);
         return ATTN_OK;
-    case FEATURES: break;
+    case FEATURES:
+        break;
     }
     if ((code = parse_features(in, at, value, &features))) return code;
     memcpy(to, &features, sizeof features);
     return ATTN_OK;
 }
 
-static int parse_word(const struct position *in, const char *at, size_t length, uint64_t *seen, attn_problem_t *problem) {
+static int parse_word(const struct position *in, const char *at, size_t length, uint64_t *seen,
+                      attn_problem_t *problem) {
     char word[LONGEST_VALUE + 64];
     if (length >= sizeof word) return wrong(in, at, "", "the word is longer than 1000 bytes");
     memcpy(word, at, length);
@@ -223,7 +217,8 @@ static int parse_word(const struct position *in, const char *at, size_t length, 
     *equals = 0;
     const struct member *member = find_member(word);
     if (!member) return unknown_key(in, at, word);
-    if (*seen >> (member - members) & 1) return wrong(in, at, member->name, "the key is given twice; keep one of them");
+    if (*seen >> (member - members) & 1)
+        return wrong(in, at, member->name, "the key is given twice; keep one of them");
     *seen |= UINT64_C(1) << (member - members);
     const char *value_at = at + (equals + 1 - word);
     if (!equals[1]) return wrong(in, value_at, member->name, "the value is missing");
@@ -232,7 +227,8 @@ static int parse_word(const struct position *in, const char *at, size_t length, 
 
 int attn_problem_parse(const char *text, attn_problem_t *problem, attn_error_t *error) {
     if (!text || !problem)
-        return attni_fail_param(error, ATTN_E_INVALID, text ? "problem" : "text", "%s is NULL", text ? "problem" : "text");
+        return attni_fail_param(error, ATTN_E_INVALID, text ? "problem" : "text", "%s is NULL",
+                                text ? "problem" : "text");
     struct position in = {text, error};
     attn_problem_t parsed = {.struct_size = sizeof parsed};
     uint64_t seen = 0;

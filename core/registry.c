@@ -13,7 +13,8 @@ struct attni_backend *attni_registry_find(const struct attni_registry *registry,
     return NULL;
 }
 
-int attni_registry_fill(struct attni_registry *registry, const struct attni_plugins *plugins, attn_error_t *err) {
+int attni_registry_fill(struct attni_registry *registry, const struct attni_plugins *plugins,
+                        attn_error_t *err) {
     size_t total = 0;
     *registry = (struct attni_registry){0};
     for (size_t i = 0; i < plugins->count; i++)

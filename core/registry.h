@@ -10,7 +10,8 @@ struct attni_registry {
     size_t count;
 };
 
-int attni_registry_fill(struct attni_registry *registry, const struct attni_plugins *plugins, attn_error_t *err);
+int attni_registry_fill(struct attni_registry *registry, const struct attni_plugins *plugins,
+                        attn_error_t *err);
 void attni_registry_free(struct attni_registry *registry);
 
 /* By name, letter case ignored; NULL: not there. */

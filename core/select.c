@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Selection (semantics 5.2): every candidate is validated, so the record can say why each was not taken; the first valid
- * one in order is chosen. An explicit backend that does not serve is an error, or, if the configuration said so itself
- * ([attn] fallback), gives way to the priority list.
+ * Selection (semantics 5.2): every candidate is validated, so the record can say why each was not taken;
+ * the first valid one in order is chosen. An explicit backend that does not serve is an error, or, if the
+ * configuration said so itself ([attn] fallback), gives way to the priority list.
  */
 #include "capability.h"
 #include "context.h"
@@ -40,13 +40,14 @@ static void explain_absent(const struct search *in, const char *name, attn_reaso
     const char *holder = attni_plugin_of_backend(name);
     const struct attni_plugin *plugin = holder ? attni_plugins_find(&in->context->plugins, holder) : NULL;
     if (plugin && plugin->refusal.code != ATTN_OK) {
-        attn_add_reason(reasons, ATTN_REASON_IMPORT_ERROR, "plugin", holder, "loaded", "plugin %s did not load: %s", holder,
-                        plugin->refusal.text);
+        attn_add_reason(reasons, ATTN_REASON_IMPORT_ERROR, "plugin", holder, "loaded",
+                        "plugin %s did not load: %s", holder, plugin->refusal.text);
         return;
     }
     attn_error_t error = {.struct_size = sizeof error};
     attn_context_find_backend(in->context, name, &error);
-    attn_add_reason(reasons, ATTN_REASON_UNKNOWN, "backend", name, "a backend of a loaded plugin", "%s", error.text);
+    attn_add_reason(reasons, ATTN_REASON_UNKNOWN, "backend", name, "a backend of a loaded plugin", "%s",
+                    error.text);
 }
 
 static int add_candidate(struct search *in, const char *name) {
@@ -89,7 +90,8 @@ static int walk_priority(struct search *in) {
     in->record->shown.rule = "priority";
     for (size_t i = 0; !code && i < in->rule.count; i++) {
         const struct attni_select_rule *rule = &in->rule;
-        if (rule->explicit_backend && !strcasecmp(rule->explicit_backend, rule->names[i])) continue; /* was tried */
+        if (rule->explicit_backend && !strcasecmp(rule->explicit_backend, rule->names[i]))
+            continue; /* was tried */
         code = add_candidate(in, rule->names[i]);
     }
     return code;
@@ -102,7 +104,8 @@ static void list_reasons(const attn_selection_t *selection, char *text, size_t s
     for (uint32_t i = 0; i < selection->num_candidates; i++) {
         const attn_candidate_t *candidate = &selection->candidates[i];
         for (uint32_t j = 0; j < candidate->num_reasons && used < size; j++)
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : "", candidate->reasons[j].text);
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : "",
+                                     candidate->reasons[j].text);
     }
 }
 
@@ -114,11 +117,14 @@ static int fail_explicit(const struct search *in) {
                     candidate->reasons[0].code == ATTN_REASON_IMPORT_ERROR;
     list_reasons(&in->record->shown, reasons, sizeof reasons);
     return attni_fail_param(in->err, is_absent ? ATTN_E_NOT_FOUND : ATTN_E_UNSUPPORTED, "backend",
-                            "backend %s was asked for (%s) and cannot be used: %s", rule->explicit_backend, rule->source,
-                            reasons);
+                            "backend %s was asked for (%s) and cannot be used: %s", rule->explicit_backend,
+                            rule->source, reasons);
 }
 
-/* fallback = warn or quiet holds for what the configuration asks for; what the call asks for is used or is an error. */
+/*
+ * fallback = warn or quiet holds for what the configuration asks for; what the call asks for is used or is
+ * an error.
+ */
 static int try_explicit(struct search *in) {
     struct record *record = in->record;
     record->shown.rule = "explicit";
@@ -128,9 +134,11 @@ static int try_explicit(struct search *in) {
     if (in->rule.is_from_api || !strcmp(fallback, "error")) return fail_explicit(in);
     char reasons[512];
     list_reasons(&record->shown, reasons, sizeof reasons);
-    record->shown.warning = attni_arena_text(&record->arena, "backend %s (%s) cannot be used, so the priority list (%s) decides: %s",
-                                             in->rule.explicit_backend, in->rule.source, in->rule.priority_source, reasons);
-    attni_log(&in->context->log, strcmp(fallback, "warn") ? ATTN_LOG_INFO : ATTN_LOG_WARN, "%s", record->shown.warning);
+    record->shown.warning = attni_arena_text(
+        &record->arena, "backend %s (%s) cannot be used, so the priority list (%s) decides: %s",
+        in->rule.explicit_backend, in->rule.source, in->rule.priority_source, reasons);
+    attni_log(&in->context->log, strcmp(fallback, "warn") ? ATTN_LOG_INFO : ATTN_LOG_WARN, "%s",
+              record->shown.warning);
     record->shown.source = in->rule.priority_source;
     return walk_priority(in);
 }
@@ -145,9 +153,9 @@ static void warn_block_size(struct search *in) {
         if (c->num_reasons == 1 && c->reasons[0].code == ATTN_REASON_BLOCK_SIZE && used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", c->backend);
     if (!used) return;
-    record->shown.warning =
-        attni_arena_text(&record->arena, "block_size %u alone rules out %s, which stands before %s; leave block_size 0",
-                         in->problem->block_size, names, record->chosen->backend);
+    record->shown.warning = attni_arena_text(
+        &record->arena, "block_size %u alone rules out %s, which stands before %s; leave block_size 0",
+        in->problem->block_size, names, record->chosen->backend);
     attni_log(&in->context->log, ATTN_LOG_WARN, "%s", record->shown.warning);
 }
 
@@ -156,8 +164,10 @@ static void tell(const struct search *in) {
     const struct attni_log *log = &in->context->log;
     for (uint32_t i = 0; i < selection->num_candidates; i++)
         for (uint32_t j = 0; j < selection->candidates[i].num_reasons; j++)
-            attni_log(log, ATTN_LOG_DEBUG, "selection: %s rejected (%s): %s", selection->candidates[i].backend,
-                      attn_reason_name(selection->candidates[i].reasons[j].code), selection->candidates[i].reasons[j].text);
+            attni_log(log, ATTN_LOG_DEBUG, "selection: %s rejected (%s): %s",
+                      selection->candidates[i].backend,
+                      attn_reason_name(selection->candidates[i].reasons[j].code),
+                      selection->candidates[i].reasons[j].text);
     if (!selection->backend) return;
     attni_log(log, ATTN_LOG_INFO, "selection: %s for role %s (%s, %s)", selection->backend->name,
               attn_role_name(in->problem->role), selection->rule, selection->source);
@@ -192,8 +202,11 @@ static int search(struct search *in) {
 static struct record *new_record(const struct search *in) {
     struct record *record = calloc(1, sizeof *record);
     if (!record) return NULL;
-    record->shown = (attn_selection_t){
-        .struct_size = sizeof record->shown, .plugin = "", .rule = "priority", .source = "default", .warning = ""};
+    record->shown = (attn_selection_t){.struct_size = sizeof record->shown,
+                                       .plugin = "",
+                                       .rule = "priority",
+                                       .source = "default",
+                                       .warning = ""};
     record->candidates = attni_arena_take(&record->arena, (in->rule.count + 1) * sizeof *record->candidates);
     record->shown.candidates = record->candidates;
     return record;
@@ -205,7 +218,8 @@ int attn_select(const attn_context_t *context, const attn_problem_t *problem, co
     attn_device_t taken_device;
     int code = attni_context_check(context, error);
     if (!code && !selection)
-        code = attni_fail_param(error, ATTN_E_INVALID, "selection", "selection is NULL; pass the address of a pointer");
+        code = attni_fail_param(error, ATTN_E_INVALID, "selection",
+                                "selection is NULL; pass the address of a pointer");
     if (!code) code = attn_problem_check(problem, error);
     if (!code) code = attn_intake(&taken, sizeof taken, problem, "problem", error);
     if (!code && device) code = attn_intake(&taken_device, sizeof taken_device, device, "device", error);

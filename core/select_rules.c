@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A section for one device stands above the section for all of them, whatever file it is in: it is the more precise
- * word. Within one section `backend` stands above `priority`; backend = auto takes a wish back.
+ * A section for one device stands above the section for all of them, whatever file it is in: it is the more
+ * precise word. Within one section `backend` stands above `priority`; backend = auto takes a wish back.
  */
 #include "select_rules.h"
 
@@ -37,9 +37,12 @@ static struct list default_list(uint32_t role, const attn_device_t *device) {
     case ATTN_ROLE_MLA:
         if (is_cpu) return LIST(mla_cpu);
         return device->compute_capability / 10 == 12 ? LIST(mla_sm12x) : LIST(mla);
-    case ATTN_ROLE_MLA_PREFILL: return is_cpu ? LIST(mla_prefill_cpu) : LIST(mla_prefill);
-    case ATTN_ROLE_MLA_SPARSE: return is_cpu ? LIST(sparse_cpu) : LIST(sparse);
-    default: return is_cpu ? LIST(dense_cpu) : LIST(dense);
+    case ATTN_ROLE_MLA_PREFILL:
+        return is_cpu ? LIST(mla_prefill_cpu) : LIST(mla_prefill);
+    case ATTN_ROLE_MLA_SPARSE:
+        return is_cpu ? LIST(sparse_cpu) : LIST(sparse);
+    default:
+        return is_cpu ? LIST(dense_cpu) : LIST(dense);
     }
 }
 
@@ -51,9 +54,9 @@ const char *const *attni_default_priority(uint32_t role, const attn_device_t *de
 
 const char *attni_plugin_of_backend(const char *backend) {
     static const char *const table[][2] = {
-        {"FLASH_ATTN", "flash"},   {"TRITON_ATTN", "triton_like"}, {"FLASH_ATTN_MLA", "mla"},
-        {"FLASHMLA", "mla"},       {"TRITON_MLA", "mla"},          {"FLASHMLA_SPARSE", "mla_sparse"},
-        {"CPU_ATTN", "cpu"},       {"REFERENCE", "reference"},
+        {"FLASH_ATTN", "flash"}, {"TRITON_ATTN", "triton_like"}, {"FLASH_ATTN_MLA", "mla"},
+        {"FLASHMLA", "mla"},     {"TRITON_MLA", "mla"},          {"FLASHMLA_SPARSE", "mla_sparse"},
+        {"CPU_ATTN", "cpu"},     {"REFERENCE", "reference"},
     };
     for (size_t i = 0; i < COUNT(table); i++)
         if (!strcasecmp(table[i][0], backend)) return table[i][1];
@@ -61,8 +64,8 @@ const char *attni_plugin_of_backend(const char *backend) {
 }
 
 /* The section for this very device, as it is spelled in the sources; "" if there is none. */
-static void device_section(const struct attni_config *config, uint32_t role, const attn_device_t *device, char *section,
-                           size_t size) {
+static void device_section(const struct attni_config *config, uint32_t role, const attn_device_t *device,
+                           char *section, size_t size) {
     char prefix[64];
     int length = snprintf(prefix, sizeof prefix, "select %s ", attn_role_name(role));
     section[0] = 0;
@@ -112,7 +115,8 @@ static int take_priority(const struct attni_config *config, const char *section,
 }
 
 /* The section that decides on an explicit backend, or NULL. */
-static const char *explicit_section(const struct attni_config *config, const char *for_device, const char *for_all) {
+static const char *explicit_section(const struct attni_config *config, const char *for_device,
+                                    const char *for_all) {
     if (for_device[0]) {
         const char *wish = attni_config_get(config, for_device, "backend");
         if (wish) return is_auto(wish) ? NULL : for_device;

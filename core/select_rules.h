@@ -11,7 +11,7 @@
 struct attni_select_rule {
     const char *explicit_backend; /* NULL: by priority */
     int is_from_api;              /* the explicit backend comes from the call, not from the configuration */
-    const char *const *names;     /* the priority list; also filled beside an explicit backend, for a fallback */
+    const char *const *names; /* the priority list; also filled beside an explicit backend, for a fallback */
     size_t count;
     const char *source;          /* of what is in force: "api", "FILE:LINE", "default" */
     const char *priority_source; /* of the list */
@@ -24,8 +24,8 @@ const char *const *attni_default_priority(uint32_t role, const attn_device_t *de
 const char *attni_plugin_of_backend(const char *backend);
 
 /*
- * requested: the call's own wish, NULL or "auto": none. Else [select ROLE DEVICE], then [select ROLE], then the list
- * built in. What is made lives in arena. ATTN_E_NO_MEMORY is the only failure.
+ * requested: the call's own wish, NULL or "auto": none. Else [select ROLE DEVICE], then [select ROLE], then
+ * the list built in. What is made lives in arena. ATTN_E_NO_MEMORY is the only failure.
  */
 int attni_select_rule(const struct attni_config *config, uint32_t role, const attn_device_t *device,
                       const char *requested, struct attni_arena *arena, struct attni_select_rule *rule);

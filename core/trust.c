@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links are resolved first, so the checks see the real directories. Then each component from / down must be owned by
- * root or by the effective user and be writable by nobody else. A directory with the sticky bit (/tmp) may be writable:
- * others cannot replace an entry that is not theirs, and the entry is checked next. The rule is OpenSSH's safe_path.
+ * Links are resolved first, so the checks see the real directories. Then each component from / down must be
+ * owned by root or by the effective user and be writable by nobody else. A directory with the sticky bit
+ * (/tmp) may be writable: others cannot replace an entry that is not theirs, and the entry is checked next.
+ * The rule is OpenSSH's safe_path.
  */
 #include "trust.h"
 
@@ -16,22 +17,25 @@
 #include <unistd.h>
 
 static const char *kind_of(mode_t mode) {
-    return S_ISDIR(mode)    ? "a directory"
-           : S_ISFIFO(mode) ? "a pipe"
-           : S_ISSOCK(mode) ? "a socket"
-           : S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "a special file";
+    return S_ISDIR(mode)                    ? "a directory"
+           : S_ISFIFO(mode)                 ? "a pipe"
+           : S_ISSOCK(mode)                 ? "a socket"
+           : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
+                                            : "a special file";
 }
 
 static int check_component(const char *path, const struct stat *status, attn_error_t *err) {
     unsigned mode = (unsigned)status->st_mode & 07777;
     if (status->st_uid != 0 && status->st_uid != geteuid())
         return attni_fail(err, ATTN_E_TRUST,
-                          "%s is owned by user %u (mode %04o), wanted root or user %u; chown it or install the plugin elsewhere",
+                          "%s is owned by user %u (mode %04o), wanted root or user %u; chown it or install "
+                          "the plugin elsewhere",
                           path, (unsigned)status->st_uid, mode, (unsigned)geteuid());
     int sticky_directory = S_ISDIR(status->st_mode) && (mode & S_ISVTX);
     if ((mode & (S_IWGRP | S_IWOTH)) && !sticky_directory)
         return attni_fail(err, ATTN_E_TRUST,
-                          "%s is writable by %s (mode %04o, owner %u), so others could change what is loaded; chmod go-w it",
+                          "%s is writable by %s (mode %04o, owner %u), so others could change what is "
+                          "loaded; chmod go-w it",
                           path, mode & S_IWOTH ? "everybody" : "its group", mode, (unsigned)status->st_uid);
     return 0;
 }
@@ -41,8 +45,7 @@ static int check_parents(char *path, attn_error_t *err) {
     struct stat status;
     if (lstat("/", &status) == 0) {
         int code = check_component("/", &status, err);
-        if (code)
-            return code;
+        if (code) return code;
     }
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
@@ -50,8 +53,7 @@ static int check_parents(char *path, attn_error_t *err) {
                        ? attni_fail(err, ATTN_E_TRUST, "cannot examine %s: %s", path, strerror(errno))
                        : check_component(path, &status, err);
         *slash = '/';
-        if (code)
-            return code;
+        if (code) return code;
     }
     return 0;
 }
@@ -78,8 +80,7 @@ int attni_trust_check(const char *path, struct attni_trusted_file *file, attn_er
                           "cannot find %s: %s; install it there or mend the path", path, strerror(errno));
     struct attni_trusted_file found = {.path = real};
     int code = check_parents(real, err);
-    if (!code)
-        code = check_file(real, &found, err);
+    if (!code) code = check_file(real, &found, err);
     if (code)
         free(real);
     else

@@ -14,8 +14,9 @@ struct attni_trusted_file {
 };
 
 /*
- * Checks the file and every directory above it. ATTN_E_INVALID: the path is not absolute; ATTN_E_NOT_FOUND: no such
- * file; ATTN_E_TRUST: the text names the path at fault, what it has and what to do. Reads the file system only.
+ * Checks the file and every directory above it. ATTN_E_INVALID: the path is not absolute; ATTN_E_NOT_FOUND:
+ * no such file; ATTN_E_TRUST: the text names the path at fault, what it has and what to do. Reads the file
+ * system only.
  */
 int attni_trust_check(const char *path, struct attni_trusted_file *file, attn_error_t *err);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queries from a table alone, and validation: every reason by itself, all together, in the order of semantics 4.3. */
+/*
+ * Queries from a table alone, and validation: every reason by itself, all together, in the order of
+ * semantics 4.3.
+ */
 #include "capability.h"
 #include "core_testing.h"
 
@@ -22,7 +25,8 @@ static int update_block_table(attn_instance_t *instance, const attn_batch_t *bat
 
 static int combination_calls;
 
-static int supports_combination(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
+static int supports_combination(const attn_problem_t *problem, const attn_device_t *device,
+                                attn_reasons_t *reasons) {
     (void)device;
     combination_calls++;
     if (problem->num_heads == 7)
@@ -45,7 +49,8 @@ static void reset(void) {
                                   .compute_capabilities = capabilities_sm,
                                   .num_compute_capabilities = 2};
     ops = (attn_backend_ops_t){.struct_size = sizeof ops};
-    backend = (attn_backend_t){.struct_size = sizeof backend, .name = "TABLE", .capabilities = &table, .ops = &ops};
+    backend =
+        (attn_backend_t){.struct_size = sizeof backend, .name = "TABLE", .capabilities = &table, .ops = &ops};
     combination_calls = 0;
 }
 
@@ -58,19 +63,22 @@ static void test_queries(void) {
     ok(!attn_backend_supports_head_size(b, 88) && !attn_backend_supports_head_size(b, 144) &&
            !attn_backend_supports_head_size(b, 0),
        "and no others");
-    ok(attn_backend_supports_dtype(b, ATTN_DTYPE_BFLOAT16) && !attn_backend_supports_dtype(b, ATTN_DTYPE_FLOAT16) &&
-           !attn_backend_supports_dtype(b, 4000),
+    ok(attn_backend_supports_dtype(b, ATTN_DTYPE_BFLOAT16) &&
+           !attn_backend_supports_dtype(b, ATTN_DTYPE_FLOAT16) && !attn_backend_supports_dtype(b, 4000),
        "dtypes");
-    ok(attn_backend_supports_kv_cache_dtype(b, 0) && attn_backend_supports_kv_cache_dtype(b, ATTN_KV_FP8_E4M3) &&
+    ok(attn_backend_supports_kv_cache_dtype(b, 0) &&
+           attn_backend_supports_kv_cache_dtype(b, ATTN_KV_FP8_E4M3) &&
            !attn_backend_supports_kv_cache_dtype(b, ATTN_KV_NVFP4),
        "cache dtypes, none given passes");
     ok(attn_backend_supports_block_size(b, 0) && attn_backend_supports_block_size(b, 128) &&
            attn_backend_supports_block_size(b, 96) && !attn_backend_supports_block_size(b, 16),
        "block sizes: any multiple of a listed one");
-    ok(attn_backend_supports_attn_type(b, ATTN_ROLE_DECODER) && !attn_backend_supports_attn_type(b, ATTN_ROLE_MLA),
+    ok(attn_backend_supports_attn_type(b, ATTN_ROLE_DECODER) &&
+           !attn_backend_supports_attn_type(b, ATTN_ROLE_MLA),
        "attention types");
     ok(attn_backend_supports_compute_capability(b, 86) && attn_backend_supports_compute_capability(b, 90) &&
-           !attn_backend_supports_compute_capability(b, 100) && !attn_backend_supports_compute_capability(b, -1),
+           !attn_backend_supports_compute_capability(b, 100) &&
+           !attn_backend_supports_compute_capability(b, -1),
        "compute capabilities");
     ok(attn_backend_supports_device_type(b, kDLCUDA) && !attn_backend_supports_device_type(b, kDLCPU) &&
            !attn_backend_supports_device_type(b, -1) && !attn_backend_supports_device_type(b, 99),
@@ -141,7 +149,8 @@ static void test_queries(void) {
     is_int(attn_backend_preferred_block_size(b, 16), 16, "any size: the default");
     table.num_head_sizes = 0;
     table.num_compute_capabilities = 0;
-    ok(attn_backend_supports_head_size(b, 777) && attn_backend_supports_compute_capability(b, 42), "empty lists are any");
+    ok(attn_backend_supports_head_size(b, 777) && attn_backend_supports_compute_capability(b, 42),
+       "empty lists are any");
     char text[64];
     is_str(attni_ranges_text(sizes, 2, text, sizeof text), "64, 80..128 step 16", "ranges as text");
     is_str(attni_device_text(kDLCUDA, 0, text, sizeof text), "cuda", "a device");
@@ -158,7 +167,8 @@ static const char *codes(const attn_problem_t *problem, const attn_device_t *dev
     size_t used = (size_t)snprintf(text, sizeof text, "%s", code ? attn_error_name(code) : "");
     for (uint32_t i = 0; !code && i < reasons.count; i++) {
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", i ? " " : "", items[i].code);
-        if (!items[i].text[0] || !items[i].param[0]) used += (size_t)snprintf(text + used, sizeof text - used, "?");
+        if (!items[i].text[0] || !items[i].param[0])
+            used += (size_t)snprintf(text + used, sizeof text - used, "?");
     }
     return text;
 }
@@ -195,9 +205,14 @@ static void test_reasons(void) {
         uint64_t feature;
         const char *codes;
     } features[] = {
-        {ATTN_F_MM_PREFIX, "5"},       {ATTN_F_SINK, "7"},         {ATTN_F_PER_HEAD_SCALES, "9"},
-        {ATTN_F_BATCH_INVARIANT, "14"}, {ATTN_F_KV_CONNECTOR, "15"}, {ATTN_F_PCP, "16"},
-        {ATTN_F_LSE | ATTN_F_ALIBI, "19 19"}, {ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP, "5 19"},
+        {ATTN_F_MM_PREFIX, "5"},
+        {ATTN_F_SINK, "7"},
+        {ATTN_F_PER_HEAD_SCALES, "9"},
+        {ATTN_F_BATCH_INVARIANT, "14"},
+        {ATTN_F_KV_CONNECTOR, "15"},
+        {ATTN_F_PCP, "16"},
+        {ATTN_F_LSE | ATTN_F_ALIBI, "19 19"},
+        {ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP, "5 19"},
     };
     for (size_t i = 0; i < sizeof features / sizeof *features; i++) {
         p = plain_problem();
@@ -266,7 +281,8 @@ static attn_problem_t mla_problem(uint32_t role) {
 static void test_kinds(void) {
     reset();
     table.num_head_sizes = 0;
-    attn_problem_t plain = plain_problem(), mla = mla_problem(ATTN_ROLE_MLA), sparse = mla_problem(ATTN_ROLE_MLA_SPARSE);
+    attn_problem_t plain = plain_problem(), mla = mla_problem(ATTN_ROLE_MLA),
+                   sparse = mla_problem(ATTN_ROLE_MLA_SPARSE);
     is_str(codes(&mla, NULL), "6", "MLA on a plain backend");
     is_str(codes(&sparse, NULL), "6", "sparse MLA on a plain backend: that it is no MLA says it all");
     table.roles = ATTN_BIT(ATTN_ROLE_MLA);
@@ -341,8 +357,8 @@ static void test_everything_at_once(void) {
     p.block_size = 17;
     p.mask = ATTN_MASK_FULL;
     p.sliding_window = 10;
-    p.features = ATTN_F_MM_PREFIX | ATTN_F_SINK | ATTN_F_PER_HEAD_SCALES | ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR |
-                 ATTN_F_PCP | ATTN_F_LSE;
+    p.features = ATTN_F_MM_PREFIX | ATTN_F_SINK | ATTN_F_PER_HEAD_SCALES | ATTN_F_BATCH_INVARIANT |
+                 ATTN_F_KV_CONNECTOR | ATTN_F_PCP | ATTN_F_LSE;
     is_str(codes(&p, &sm100), "1 2 3 4 5 7 9 10 12 13 14 15 16 19 21 22 23", "all reasons in order");
     attn_reason_t items[2];
     attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 2, .items = items};
@@ -369,9 +385,11 @@ static void test_arguments(void) {
     is_int(attn_backend_validate(NULL, &p, NULL, &reasons, &err), ATTN_E_INVALID, "no backend");
     is_int(attn_backend_validate(&backend, &p, NULL, NULL, &err), ATTN_E_INVALID, "no place for reasons");
     is_int(attn_backend_validate(&backend, NULL, NULL, &reasons, &err), ATTN_E_INVALID, "no problem");
-    is_int(attn_backend_validate(&backend, &p, &device, &reasons, &err), ATTN_E_INVALID, "a device without size");
+    is_int(attn_backend_validate(&backend, &p, &device, &reasons, &err), ATTN_E_INVALID,
+           "a device without size");
     p.scale = 0;
-    is_int(attn_backend_validate(&backend, &p, NULL, &reasons, &err), ATTN_E_INVALID, "a problem that makes no sense");
+    is_int(attn_backend_validate(&backend, &p, NULL, &reasons, &err), ATTN_E_INVALID,
+           "a problem that makes no sense");
     is_str(err.param, "scale", "by name");
 }
 

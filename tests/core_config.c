@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The schema and the sources of a configuration: what is refused and in which words, who wins, where values come from. */
+/*
+ * The schema and the sources of a configuration: what is refused and in which words, who wins, where values
+ * come from.
+ */
 #include "config.h"
 #include "core_testing.h"
 
@@ -14,12 +17,14 @@ static void test_refuses(void) {
     static const struct {
         const char *text, *words, *param;
     } cases[] = {
-        {"[atn]\n", "api:1: unknown section [atn], did you mean 'attn'; known are: attn select plugin option hook", "atn"},
+        {"[atn]\n",
+         "api:1: unknown section [atn], did you mean 'attn'; known are: attn select plugin option hook",
+         "atn"},
         {"[attn x]\n", "[attn] takes no name", "attn x"},
         {"[attn]\nplugin = a\n", "api:2: unknown key 'plugin' in [attn], did you mean 'plugins'", "plugin"},
         {"[attn]\nxyzzyx = a\n", "known are: plugins fallback load plugin_dir log", "xyzzyx"},
-        {"[attn]\nfallback = eror\n", "value 'eror' of 'fallback', did you mean 'error'; known are: error warn quiet",
-         "fallback"},
+        {"[attn]\nfallback = eror\n",
+         "value 'eror' of 'fallback', did you mean 'error'; known are: error warn quiet", "fallback"},
         {"[attn]\nload = maybe\n", "'load' has the bad value 'maybe'; write yes or no", "load"},
         {"[attn]\nplugin_dir = lib\n", "write a path that starts with /", "plugin_dir"},
         {"[attn]\nplugins =\n", "an empty list entry", "plugins"},
@@ -27,7 +32,8 @@ static void test_refuses(void) {
         {"[attn]\nplugins = a, b, a\n", "a name stands twice", "plugins"},
         {"[attn]\nplugins = a b\n", "a character that names do not have", "plugins"},
         {"[attn]\nplugins = "
-         "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,r,s,t,u,v,w,x,y,z,A,B,C,D,E,F,G,H,I,J,K,L,M,N,O,P,Q,R,S,T,U,V,W,X,Y,Z,"
+         "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,r,s,t,u,v,w,x,y,z,A,B,C,D,E,F,G,H,I,J,K,L,M,N,O,P,Q,R,S,T,U,V,W,"
+         "X,Y,Z,"
          "0,1,2,3,4,5,6,7,8,9,aa,ab,ac\n",
          "more than 64 names", "plugins"},
         {"[select]\n", "[select] names no role", "select"},
@@ -93,7 +99,8 @@ static void test_accepts(void) {
     char **names, *list;
     size_t count;
     is_int(attni_list_split("a, b ,c", &names, &count, &list), 0, "a list is cut");
-    ok(count == 3 && !strcmp(names[0], "a") && !strcmp(names[1], "b") && !strcmp(names[2], "c"), "at its commas");
+    ok(count == 3 && !strcmp(names[0], "a") && !strcmp(names[1], "b") && !strcmp(names[2], "c"),
+       "at its commas");
     free(names);
     free(list);
 }
@@ -110,7 +117,9 @@ static void see(void *user, const struct attni_config_item *item) {
                : !strcmp(item->key, "load")     ? seen->load
                : !strcmp(item->key, "priority") ? seen->priority
                                                 : NULL;
-    if (to) snprintf(to, 600, "[%s] %s %s:%u %s", item->section, item->value, item->source, item->line, item->doc);
+    if (to)
+        snprintf(to, 600, "[%s] %s %s:%u %s", item->section, item->value, item->source, item->line,
+                 item->doc);
 }
 
 static void test_sources(void) {
@@ -120,7 +129,8 @@ static void test_sources(void) {
     mkdir(in_scratch("sys"), 0755);
     struct attni_config_sources sources = {.system_dir = in_scratch("sys")};
     is_int(attni_config_load(&config, &sources, &err), ATTN_OK, "an empty system folder is fine");
-    is_str(attni_config_origin(&config, "attn", "fallback", origin, sizeof origin), "default", "then all is default");
+    is_str(attni_config_origin(&config, "attn", "fallback", origin, sizeof origin), "default",
+           "then all is default");
     attni_config_free(&config);
     sources.system_dir = in_scratch("not-there");
     is_int(attni_config_load(&config, &sources, &err), ATTN_OK, "so is none");
@@ -140,14 +150,17 @@ static void test_sources(void) {
     is_str(attni_config_origin(&config, "attn", "fallback", origin, sizeof origin), want, "with its place");
     attni_config_free(&config);
 
-    sources.environment_file = write_text("env.ini", "[attn]\nfallback = error\n[select decoder]\npriority = A\n");
+    sources.environment_file =
+        write_text("env.ini", "[attn]\nfallback = error\n[select decoder]\npriority = A\n");
     sources.api_file = write_text("api.ini", "[attn]\nload = yes\n");
     sources.api_text = "[attn]\nlog = off\n";
     is_int(attni_config_load(&config, &sources, &err), ATTN_OK, "environment and API are read: %s", err.text);
     snprintf(want, sizeof want, "%s/env.ini:2 ($ATTN_CONFIG)", scratch);
-    is_str(attni_config_origin(&config, "attn", "fallback", origin, sizeof origin), want, "environment over files");
+    is_str(attni_config_origin(&config, "attn", "fallback", origin, sizeof origin), want,
+           "environment over files");
     snprintf(want, sizeof want, "%s/api.ini:2", scratch);
-    is_str(attni_config_origin(&config, "attn", "load", origin, sizeof origin), want, "API file over environment");
+    is_str(attni_config_origin(&config, "attn", "load", origin, sizeof origin), want,
+           "API file over environment");
     is_str(attni_config_origin(&config, "attn", "log", origin, sizeof origin), "api:2", "API text over all");
     is_int(attni_config_set(&config, "attn", "log", "debug", &err), ATTN_OK, "a single value");
     is_str(attni_config_origin(&config, "attn", "log", origin, sizeof origin), "api", "over that");

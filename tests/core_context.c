@@ -32,8 +32,10 @@ static void test_arguments(void) {
     struct {
         attn_context_options_t known;
         uint64_t later;
-    } newer = {{.struct_size = sizeof newer, .flags = ATTN_CONTEXT_NO_SYSTEM_CONFIG | ATTN_CONTEXT_NO_PLUGINS}, 1};
-    is_int(attn_context_create(&newer.known, &context, &err), ATTN_E_TOO_NEW, "a newer struct that uses its tail");
+    } newer = {
+        {.struct_size = sizeof newer, .flags = ATTN_CONTEXT_NO_SYSTEM_CONFIG | ATTN_CONTEXT_NO_PLUGINS}, 1};
+    is_int(attn_context_create(&newer.known, &context, &err), ATTN_E_TOO_NEW,
+           "a newer struct that uses its tail");
     newer.later = 0;
     is_int(attn_context_create(&newer.known, &context, &err), ATTN_OK, "one that does not");
     attn_plugin_info_t info = {.struct_size = sizeof info};
@@ -50,14 +52,16 @@ static void test_arguments(void) {
 static void test_values(void) {
     attn_error_t err = ERROR_INIT;
     attn_context_t *context;
-    is_int(context_of("[attn]\nload = no\n[select decoder]\npriority = A, B\n", &context, &err), ATTN_OK, "a context");
+    is_int(context_of("[attn]\nload = no\n[select decoder]\npriority = A, B\n", &context, &err), ATTN_OK,
+           "a context");
     attn_config_value_t value = {.struct_size = sizeof value};
     int load = 0, plugin_dir = 0, priority = 0, fallback = 0, count = 0;
     for (uint32_t i = 0; attn_context_config(context, i, &value) == ATTN_OK; i++, count++) {
         load |= !strcmp(value.key, "load") && !strcmp(value.source, "api") && value.line == 2;
         plugin_dir |= !strcmp(value.key, "plugin_dir") && !strcmp(value.value, scratch) && value.line == 0 &&
                       !strcmp(value.source, "api");
-        priority |= !strcmp(value.section, "select decoder") && !strcmp(value.value, "A, B") && value.line == 4;
+        priority |=
+            !strcmp(value.section, "select decoder") && !strcmp(value.value, "A, B") && value.line == 4;
         fallback |= !strcmp(value.key, "fallback") && !strcmp(value.source, "default") && value.line == 0;
     }
     ok(load && plugin_dir && priority && fallback, "%d values with their sources", count);
@@ -73,7 +77,8 @@ static void test_values(void) {
         int32_t line;
         const char *section, *canary;
     } older = {.struct_size = 16, .canary = "alive"};
-    is_int(attn_context_config(context, 0, (attn_config_value_t *)(void *)&older), ATTN_OK, "a shorter struct is filled");
+    is_int(attn_context_config(context, 0, (attn_config_value_t *)(void *)&older), ATTN_OK,
+           "a shorter struct is filled");
     is_str(older.canary, "alive", "and not beyond its end");
     ok(older.section && older.struct_size == 16, "its size is left as it was");
     attn_context_destroy(context);
@@ -89,14 +94,16 @@ static void test_backends(void) {
     const attn_backend_t *backend = attn_context_find_backend(context, "second_attn", &err);
     ok(backend && backend == attn_context_backend(context, 1), "a backend by its name in any case");
     ok(!attn_context_find_backend(context, "SECOND_ATN", &err), "a near miss is none");
-    has_str(err.text, "no loaded plugin has a backend 'SECOND_ATN', did you mean 'SECOND_ATTN'", "but a hint");
+    has_str(err.text, "no loaded plugin has a backend 'SECOND_ATN', did you mean 'SECOND_ATTN'",
+            "but a hint");
     ok(!attn_context_find_backend(context, NULL, &err) && err.code == ATTN_E_INVALID, "NULL is no name");
     ok(!attn_context_find_backend(NULL, "X", &err) && err.code == ATTN_E_INVALID, "nor a context");
     ok(attni_backend_of(backend)->plugin == context->plugins.items[1], "the inner view knows the plugin");
     logged[0] = 0;
     context->host.log(context->host.ctx, ATTN_LOG_ERROR, "from a plugin");
     is_str(logged, "1 from a plugin\n", "plugins log through the host");
-    ok(!context->host.get_extension(context->host.ctx, "attn.ext.unheard-of/1"), "an unknown extension is NULL");
+    ok(!context->host.get_extension(context->host.ctx, "attn.ext.unheard-of/1"),
+       "an unknown extension is NULL");
     attn_context_destroy(context);
 }
 
@@ -105,7 +112,8 @@ static void test_options(void) {
         const char *text, *words, *param;
     } cases[] = {
         {"split = 2", "api:4: plugin 'good' has no option 'split', did you mean 'splits'", "split"},
-        {"splits = two", "api:4: option splits has the bad value 'two'; write a whole number from 1 to 64", "splits"},
+        {"splits = two", "api:4: option splits has the bad value 'two'; write a whole number from 1 to 64",
+         "splits"},
         {"splits = 65", "from 1 to 64", "splits"},
         {"splits = 0", "from 1 to 64", "splits"},
         {"splits = 99999999999999999999", "from 1 to 64", "splits"},
@@ -125,14 +133,16 @@ static void test_options(void) {
         has_str(err.text, cases[i].words, "in these words");
         is_str(err.param, cases[i].param, "by name");
     }
-    is_int(context_of("[attn]\nplugins = good\n[option good]\nsplits = 64\nmode = long\nnote = a b\nratio = 0.25\n"
-                      "[option absent]\nanything = 1\n",
-                      &context, &err),
+    is_int(context_of(
+               "[attn]\nplugins = good\n[option good]\nsplits = 64\nmode = long\nnote = a b\nratio = 0.25\n"
+               "[option absent]\nanything = 1\n",
+               &context, &err),
            ATTN_OK, "good options; those of a plugin that is not loaded are left alone");
     attn_option_value_t *values = NULL;
-    is_int(attni_options_read(context->plugins.items[0], &context->config, &values, &err), ATTN_OK, "are read");
-    ok(values[0].i == 64 && values[1].i == 1 && values[2].d == 0.25 && values[3].i == 2 && values[5].i == -3 &&
-           values[6].d == 0,
+    is_int(attni_options_read(context->plugins.items[0], &context->config, &values, &err), ATTN_OK,
+           "are read");
+    ok(values[0].i == 64 && values[1].i == 1 && values[2].d == 0.25 && values[3].i == 2 &&
+           values[5].i == -3 && values[6].d == 0,
        "under their types, defaults included");
     ok(!strcmp(values[4].s, "a b") && !strcmp(values[4].name, "note") && values[4].type == ATTN_OPTION_STRING,
        "a string with its name");
@@ -153,7 +163,8 @@ static void test_environment(void) {
     is_int(attn_context_create(&options, &context, &err), ATTN_OK, "$ATTN_CONFIG is read: %s", err.text);
     int found = 0;
     for (uint32_t i = 0; attn_context_config(context, i, &value) == ATTN_OK; i++)
-        found |= !strcmp(value.key, "log") && !strcmp(value.value, "debug") && strstr(value.source, "env.ini");
+        found |=
+            !strcmp(value.key, "log") && !strcmp(value.value, "debug") && strstr(value.source, "env.ini");
     ok(found, "and named as the source");
     attn_context_destroy(context);
     setenv("ATTN_CONFIG", "/nonexistent/attn.ini", 1);
@@ -166,7 +177,8 @@ static void test_environment(void) {
     options.flags |= ATTN_CONTEXT_NO_SYSTEM_CONFIG;
     is_int(attn_context_create(&options, &context, &err), ATTN_OK, "it can be left out");
     attn_context_destroy(context);
-    is_int(attn_context_create(NULL, &context, &err), ATTN_E_IO, "no options are all defaults, the variable included");
+    is_int(attn_context_create(NULL, &context, &err), ATTN_E_IO,
+           "no options are all defaults, the variable included");
     unsetenv("ATTN_CONFIG");
 }
 
@@ -210,7 +222,8 @@ static void test_fork(void) {
         attn_context_t *own = NULL;
         int code = attn_select(context, &problem, &device, NULL, &selection, &err);
         if (code != ATTN_E_FORKED || !strstr(err.text, "parent process") || selection) _exit(1);
-        if (context_of("[attn]\nload = no\n", &own, &err) != ATTN_OK || attni_context_check(own, &err)) _exit(2);
+        if (context_of("[attn]\nload = no\n", &own, &err) != ATTN_OK || attni_context_check(own, &err))
+            _exit(2);
         attn_context_destroy(own);
         _exit(0);
     }
@@ -268,7 +281,8 @@ static void test_threads(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "secure-child")) return secure_child();
+    /* _exit: the leak checker cannot look into a setuid process, and would fail. */
+    if (argc > 1 && !strcmp(argv[1], "secure-child")) _exit(secure_child());
     make_scratch();
     unsetenv("ATTN_CONFIG");
     test_arguments();

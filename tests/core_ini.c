@@ -33,9 +33,11 @@ static void test_accepts(void) {
     entry = attni_ini_find(&ini, "attn", "load");
     is_int(entry ? entry->line : 0, 12, "a section may be reopened, the last line needs no newline");
     ok(!attni_ini_find(&ini, "attn", "nothing"), "an absent key is NULL");
-    ok(!ini.entries[0].key && !strcmp(ini.entries[0].section, "attn"), "section lines are entries of their own");
+    ok(!ini.entries[0].key && !strcmp(ini.entries[0].section, "attn"),
+       "section lines are entries of their own");
 
-    is_int(attni_ini_add_text(&ini, "later.ini", "[attn]\nfallback = quiet\n", 24, &err), ATTN_OK, "a second source");
+    is_int(attni_ini_add_text(&ini, "later.ini", "[attn]\nfallback = quiet\n", 24, &err), ATTN_OK,
+           "a second source");
     entry = attni_ini_find(&ini, "attn", "fallback");
     is_str(entry ? entry->value : NULL, "quiet", "the later source wins");
     is_str(entry ? entry->source : NULL, "later.ini", "and is named");
@@ -75,7 +77,8 @@ static void test_refuses(void) {
          "ELF = yes\n",
          "test.ini:2:", "byte 0x7f at column 1"},
         {"[a23456789 123456789 123456789 123456789 12345678xY]\n", "test.ini:1:", "longer than 49"},
-        {"[attn]\na234567890123456789012345678901234567890123456789xY = 1\n", "test.ini:2:", "longer than 49"},
+        {"[attn]\na234567890123456789012345678901234567890123456789xY = 1\n",
+         "test.ini:2:", "longer than 49"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct attni_ini ini = {0};
@@ -102,7 +105,8 @@ static void test_limits(void) {
     is_int(read_text(&ini, text, &err), ATTN_OK, "a section name of 49 bytes is read");
     snprintf(text, sizeof text, "[%050d]\n", 7);
     is_int(read_text(&ini, text, &err), ATTN_E_PARSE, "one of 50 bytes is refused");
-    is_int(attni_ini_add_text(&ini, "nul.ini", "[attn]\nlo\0ad = no\n", 18, &err), ATTN_E_PARSE, "a NUL is refused");
+    is_int(attni_ini_add_text(&ini, "nul.ini", "[attn]\nlo\0ad = no\n", 18, &err), ATTN_E_PARSE,
+           "a NUL is refused");
     has_str(err.text, "nul.ini:2: byte 0x00 at column 3", "with its place");
     attni_ini_free(&ini);
 
@@ -140,7 +144,8 @@ static void test_files(void) {
 /* Random bytes and random lines: never a crash, always an error with a place. */
 static void test_noise(void) {
     uint64_t seed = tap_seed();
-    static const char *const pieces[] = {"[attn]", "\n", " ", "=", "load", "no", ";", "]", "\xff", "[", ",", "\r\n", "\t"};
+    static const char *const pieces[] = {"[attn]", "\n",   " ", "=", "load", "no", ";",
+                                         "]",      "\xff", "[", ",", "\r\n", "\t"};
     int wrong_errors = 0, read = 0;
     for (int round = 0; round < 3000; round++) {
         char text[256] = "";

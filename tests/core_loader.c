@@ -150,8 +150,8 @@ static void test_twice(void) {
     if (link(in_scratch("good.so"), in_scratch("hard.so")) || symlink("good.so", in_scratch("soft.so")))
         bail_out("no links");
 
-    is_int(context_of("[attn]\nplugins = good, hard, soft, same_name, same_backend\n", &context, &err), ATTN_OK,
-           "five plugins, four of them too many: %s", err.text);
+    is_int(context_of("[attn]\nplugins = good, hard, soft, same_name, same_backend\n", &context, &err),
+           ATTN_OK, "five plugins, four of them too many: %s", err.text);
     status_of(context, 0, &info);
     is_int(info.status, ATTN_OK, "the first is loaded");
     status_of(context, 1, &info);
@@ -161,7 +161,8 @@ static void test_twice(void) {
     is_int(info.status, ATTN_E_EXISTS, "the same file through a link");
     status_of(context, 3, &info);
     is_int(info.status, ATTN_E_EXISTS, "the same plugin name");
-    snprintf(want, sizeof want, "%s/good.so and %s/same_name.so both call themselves plugin 'good'", scratch, scratch);
+    snprintf(want, sizeof want, "%s/good.so and %s/same_name.so both call themselves plugin 'good'", scratch,
+             scratch);
     has_str(info.reason, want, "names both files");
     status_of(context, 4, &info);
     is_int(info.status, ATTN_E_EXISTS, "the same backend name, in another case");
@@ -175,7 +176,8 @@ static void test_twice(void) {
     is_int(context_of(ini, &context, &err), ATTN_OK, "a plugin under another name");
     status_of(context, 0, &info);
     is_int(info.status, ATTN_E_INVALID, "is refused");
-    has_str(info.reason, "calls itself 'good' but is configured as 'other'; write [plugin good]", "with what to write");
+    has_str(info.reason, "calls itself 'good' but is configured as 'other'; write [plugin good]",
+            "with what to write");
     attn_context_destroy(context);
 }
 
@@ -190,11 +192,13 @@ static void test_paths(void) {
     is_str(path, "/opt/b.so", "an absolute path stands for itself");
     static const char *const leaving[] = {"..", "../b.so", "x/../../b.so", "x/.."};
     for (size_t i = 0; i < COUNT(leaving); i++)
-        is_int(attni_plugin_path("/dir", "a", leaving[i], path, sizeof path, &err), ATTN_E_TRUST, "'%s' leaves it",
-               leaving[i]);
+        is_int(attni_plugin_path("/dir", "a", leaving[i], path, sizeof path, &err), ATTN_E_TRUST,
+               "'%s' leaves it", leaving[i]);
     has_str(err.text, "leaves the plugin directory", "in words");
-    is_int(attni_plugin_path("/dir", "a", "..b.so", path, sizeof path, &err), ATTN_OK, "a name may start with dots");
-    is_int(attni_plugin_path("/dir", "a", NULL, path, 6, &err), ATTN_E_INVALID, "a path that does not fit is refused");
+    is_int(attni_plugin_path("/dir", "a", "..b.so", path, sizeof path, &err), ATTN_OK,
+           "a name may start with dots");
+    is_int(attni_plugin_path("/dir", "a", NULL, path, 6, &err), ATTN_E_INVALID,
+           "a path that does not fit is refused");
 }
 
 static void test_switches(void) {
@@ -207,20 +211,23 @@ static void test_switches(void) {
     is_int(info.status, ATTN_E_STATE, "loads nothing");
     has_str(info.reason, "[attn] load = no (api:3)", "and says who wanted it");
     attn_context_destroy(context);
-    is_int(context_of("[attn]\nplugins = good\n[plugin good]\nenabled = no\n", &context, &err), ATTN_OK, "enabled = no");
+    is_int(context_of("[attn]\nplugins = good\n[plugin good]\nenabled = no\n", &context, &err), ATTN_OK,
+           "enabled = no");
     status_of(context, 0, &info);
     is_int(info.status, ATTN_E_STATE, "leaves one out");
     has_str(info.reason, "enabled = no (api:4)", "and says who wanted it");
     attn_context_destroy(context);
 
-    snprintf(ini, sizeof ini, "[attn]\nplugins = good\n[plugin second]\npath = %s\n[option good]\nsplits = 4\n",
+    snprintf(ini, sizeof ini,
+             "[attn]\nplugins = good\n[plugin second]\npath = %s\n[option good]\nsplits = 4\n",
              copy_plugin("second.so", "dropped-in.so"));
     is_int(context_of(ini, &context, &err), ATTN_OK, "a section of its own loads a plugin: %s", err.text);
     status_of(context, 1, &info);
     is_str(info.name, "second", "that the list does not have");
     is_int(info.status, ATTN_OK, "by its path: %s", info.reason);
     is_str(info.version, "1.2", "with its version");
-    ok(info.plugin && info.plugin->num_options == 7 && !strcmp(info.plugin->options[1].name, "fast"), "and its options");
+    ok(info.plugin && info.plugin->num_options == 7 && !strcmp(info.plugin->options[1].name, "fast"),
+       "and its options");
     ok(info.plugin && !strcmp(info.plugin->backends[0]->name, "SECOND_ATTN"), "and its backends");
     attn_context_destroy(context);
 
@@ -229,7 +236,8 @@ static void test_switches(void) {
     is_int(info.status, ATTN_E_NOT_FOUND, "but listed");
     has_str(logged, "2 plugin absent was refused", "and told");
     attn_context_destroy(context);
-    is_int(context_of("[plugin absent]\nrequired = yes\n", &context, &err), ATTN_E_NOT_FOUND, "unless it is required");
+    is_int(context_of("[plugin absent]\nrequired = yes\n", &context, &err), ATTN_E_NOT_FOUND,
+           "unless it is required");
     has_str(err.text, "required plugin 'absent' (api:2) did not load: cannot find", "with the whole story");
     is_int(context_of(NULL, &context, &err), ATTN_OK, "the built-in list is not installed");
     status_of(context, 0, &info);
@@ -249,15 +257,26 @@ static void test_intake(void) {
     memset((char *)&ops + 8, 0x11, sizeof ops - 8);
     attn_backend_t backend = {.struct_size = sizeof backend, .name = "B", .capabilities = &caps, .ops = &ops};
     const attn_backend_t *backends[] = {&backend};
-    attn_plugin_t raw = {.magic = ATTN_PLUGIN_MAGIC, .struct_size = sizeof raw, .abi_major = ATTN_ABI_MAJOR,
-                         .abi_minor = ATTN_ABI_MINOR, .name = "p", .version = "", .vendor = "", .license = "",
-                         .build_id = "", .num_backends = 1, .backends = backends};
+    attn_plugin_t raw = {.magic = ATTN_PLUGIN_MAGIC,
+                         .struct_size = sizeof raw,
+                         .abi_major = ATTN_ABI_MAJOR,
+                         .abi_minor = ATTN_ABI_MINOR,
+                         .name = "p",
+                         .version = "",
+                         .vendor = "",
+                         .license = "",
+                         .build_id = "",
+                         .num_backends = 1,
+                         .backends = backends};
     struct attni_plugin plugin = {.path = (char *)"memory", .name = (char *)"p"};
-    is_int(attni_descriptor_take(&plugin, &raw, sizeof raw, &err), ATTN_E_ABI, "forward behind the end of the table");
+    is_int(attni_descriptor_take(&plugin, &raw, sizeof raw, &err), ATTN_E_ABI,
+           "forward behind the end of the table");
     has_str(err.text, "has no operation forward", "is not there, whatever the bytes are");
     ops.struct_size = offsetof(attn_backend_ops_t, prepare_weights);
-    is_int(attni_descriptor_take(&plugin, &raw, 0, &err), ATTN_OK, "a table up to forward is enough: %s", err.text);
-    ok(!plugin.backends[0].ops.prepare_weights && !plugin.backends[0].ops.get_extension, "what lies beyond is NULL");
+    is_int(attni_descriptor_take(&plugin, &raw, 0, &err), ATTN_OK, "a table up to forward is enough: %s",
+           err.text);
+    ok(!plugin.backends[0].ops.prepare_weights && !plugin.backends[0].ops.get_extension,
+       "what lies beyond is NULL");
     is_int(plugin.backends[0].ops.struct_size, sizeof ops, "under the size that the host knows");
     attni_descriptor_drop(&plugin);
     ops.struct_size = 2;

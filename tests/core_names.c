@@ -22,16 +22,20 @@ static void test_nearest(void) {
     is_str(attni_nearest("laod", keys, COUNT(keys)), "load", "swapped in a short word");
     ok(!attni_nearest("window", keys, COUNT(keys)), "another word has no neighbour");
     ok(!attni_nearest("x", keys, 0), "no names, no neighbour");
-    ok(!attni_nearest("a-word-that-is-longer-than-the-sixty-three-bytes-of-the-distance-table", keys, COUNT(keys)),
+    ok(!attni_nearest("a-word-that-is-longer-than-the-sixty-three-bytes-of-the-distance-table", keys,
+                      COUNT(keys)),
        "an absurd word has none");
-    is_str(attni_did_you_mean(text, sizeof text, "plugin", keys, COUNT(keys)), ", did you mean 'plugins'", "the phrase");
+    is_str(attni_did_you_mean(text, sizeof text, "plugin", keys, COUNT(keys)), ", did you mean 'plugins'",
+           "the phrase");
     is_str(attni_did_you_mean(text, sizeof text, "window", keys, COUNT(keys)), "", "and none");
-    is_str(attni_did_you_mean(text, 0, "window", keys, COUNT(keys)), ", did you mean 'plugins'" + 24, "no room, no write");
+    is_str(attni_did_you_mean(text, 0, "window", keys, COUNT(keys)), ", did you mean 'plugins'" + 24,
+           "no room, no write");
 }
 
 static void test_tables(void) {
-    static const struct attni_names *const tables[] = {&attni_roles,   &attni_masks,        &attni_dtypes, &attni_kv_dtypes,
-                                                       &attni_layouts, &attni_reason_codes, &attni_features};
+    static const struct attni_names *const tables[] = {&attni_roles,     &attni_masks,   &attni_dtypes,
+                                                       &attni_kv_dtypes, &attni_layouts, &attni_reason_codes,
+                                                       &attni_features};
     for (size_t t = 0; t < COUNT(tables); t++) {
         int good = 1;
         for (uint32_t value = tables[t]->first; value <= tables[t]->last; value++) {
@@ -59,7 +63,8 @@ static int reads_back(double value) {
     char text[40];
     double back = 0;
     int length = attni_double_format(value, text, sizeof text);
-    return length == (int)strlen(text) && !*attni_double_parse(text, &back) && memcmp(&back, &value, sizeof value) == 0;
+    return length == (int)strlen(text) && !*attni_double_parse(text, &back) &&
+           memcmp(&back, &value, sizeof value) == 0;
 }
 
 static void test_numbers(void) {
@@ -68,8 +73,8 @@ static void test_numbers(void) {
     double value = 0;
     attni_double_format(0.125, text, sizeof text);
     is_str(text, "0.125", "short numbers stay short");
-    ok(reads_back(1.0 / 3) && reads_back(DBL_MAX) && reads_back(DBL_MIN) && reads_back(-0.0) && reads_back(4.9e-324) &&
-           reads_back(INFINITY),
+    ok(reads_back(1.0 / 3) && reads_back(DBL_MAX) && reads_back(DBL_MIN) && reads_back(-0.0) &&
+           reads_back(4.9e-324) && reads_back(INFINITY),
        "extremes read back exactly");
     int exact = 1;
     for (int i = 0; i < 2000; i++) {
@@ -79,7 +84,10 @@ static void test_numbers(void) {
     }
     ok(exact, "2000 random bit patterns read back exactly");
     ok(*attni_double_parse("x1", &value) == 'x', "no number, nothing read");
-    /* A locale with a decimal comma must change nothing. Where none is installed the check is the same as above. */
+    /*
+     * A locale with a decimal comma must change nothing. Where none is installed the check is the same
+     * as above.
+     */
     const char *locale = setlocale(LC_ALL, "de_DE.UTF-8");
     diag("locale: %s", locale ? locale : "de_DE.UTF-8 is not installed, C");
     attni_double_format(2.5, text, sizeof text);
@@ -91,7 +99,8 @@ static void test_numbers(void) {
 static void test_errors(void) {
     attn_error_t err = ERROR_INIT;
     is_int(attni_fail(NULL, ATTN_E_IO, "nowhere"), ATTN_E_IO, "no struct, only the code");
-    is_int(attni_fail_param(&err, ATTN_E_INVALID, "num_heads", "num_heads is %d", 0), ATTN_E_INVALID, "the code comes back");
+    is_int(attni_fail_param(&err, ATTN_E_INVALID, "num_heads", "num_heads is %d", 0), ATTN_E_INVALID,
+           "the code comes back");
     is_str(err.param, "num_heads", "the parameter");
     is_str(err.text, "num_heads is 0", "the text");
     char *long_text = malloc(2000);

@@ -174,7 +174,8 @@ static void test_format(void) {
     has_str(text, " kv_cache_dtype=fp8_e4m3 kv_layout=HND ", "names of values");
     has_str(text, " logits_soft_cap=50 features=sink,lse max_model_len=1048576", "features and long numbers");
     char small[20];
-    is_int(attn_problem_format(&p, small, sizeof small), (long long)strlen(text), "a small buffer: the whole length");
+    is_int(attn_problem_format(&p, small, sizeof small), (long long)strlen(text),
+           "a small buffer: the whole length");
     is_int(strlen(small), sizeof small - 1, "and as much as fits");
     is_int(attn_problem_format(&p, NULL, 0), (long long)strlen(text), "no buffer: only the length");
     is_int(attn_problem_format(&p, NULL, 5), ATTN_E_INVALID, "a size without a buffer");
@@ -221,10 +222,10 @@ static void test_parse(void) {
     free(long_word);
     is_int(attn_problem_parse(NULL, &p, &err), ATTN_E_INVALID, "no text");
     is_int(attn_problem_parse("", NULL, &err), ATTN_E_INVALID, "no place");
-    is_int(attn_problem_parse(" \t role=DECODER\n kv_cache_dtype=fp8 dtype=bf16 query_dtype=77 ", &p, &err), ATTN_OK,
-           "blanks, cases, aliases and numbers are read: %s", err.text);
-    ok(p.role == ATTN_ROLE_DECODER && p.kv_cache_dtype == ATTN_KV_FP8_E4M3 && p.dtype == ATTN_DTYPE_BFLOAT16 &&
-           p.query_dtype == 77 && p.struct_size == sizeof p && !p.scale,
+    is_int(attn_problem_parse(" \t role=DECODER\n kv_cache_dtype=fp8 dtype=bf16 query_dtype=77 ", &p, &err),
+           ATTN_OK, "blanks, cases, aliases and numbers are read: %s", err.text);
+    ok(p.role == ATTN_ROLE_DECODER && p.kv_cache_dtype == ATTN_KV_FP8_E4M3 &&
+           p.dtype == ATTN_DTYPE_BFLOAT16 && p.query_dtype == 77 && p.struct_size == sizeof p && !p.scale,
        "and what is not said is zero");
     is_int(attn_problem_parse("", &p, &err), ATTN_OK, "an empty text");
     ok(!p.role && !p.mask, "is an empty problem: attn_problem_check will tell");
@@ -241,9 +242,14 @@ static void test_round_trip(void) {
         for (size_t at = sizeof p.struct_size; at + 4 <= offsetof(attn_problem_t, reserved); at += 4) {
             uint32_t value = (uint32_t)tap_rand(&seed);
             switch (tap_rand_in(&seed, 0, 3)) {
-            case 0: value = 0; break;
-            case 1: value %= 20; break;
-            default: break;
+            case 0:
+                value = 0;
+                break;
+            case 1:
+                value %= 20;
+                break;
+            default:
+                break;
             }
             memcpy((char *)&p + at, &value, 4);
         }

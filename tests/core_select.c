@@ -44,7 +44,8 @@ static void test_priority(void) {
     is_str(selection->source, "default", "of the library");
     is_int(selection->num_candidates, 4, "the record holds the whole list");
     const attn_candidate_t *c = selection->candidates;
-    ok(c[0].rank == 0 && !c[0].is_valid && !c[0].is_chosen && c[0].num_reasons == 1 && !c[0].plugin[0], "the first is not");
+    ok(c[0].rank == 0 && !c[0].is_valid && !c[0].is_chosen && c[0].num_reasons == 1 && !c[0].plugin[0],
+       "the first is not");
     is_int(c[0].reasons[0].code, ATTN_REASON_UNKNOWN, "known: no loaded plugin has it");
     ok(c[2].rank == 2 && c[2].is_valid && c[2].is_chosen && !c[2].num_reasons, "the third is chosen");
     is_str(c[3].backend, "REFERENCE", "what comes after is listed too");
@@ -52,7 +53,8 @@ static void test_priority(void) {
     is_str(selection->warning, "", "no warning");
     has_str(logged, "3 selection: CPU_ATTN for role decoder (priority, default)", "the choice is told");
     has_str(logged, "3 selection: CPU_ATTN needs cache layout NHD", "and the layout it needs");
-    has_str(logged, "4 selection: FLASH_ATTN rejected (UNKNOWN)", "and the rejections, to those who want details");
+    has_str(logged, "4 selection: FLASH_ATTN rejected (UNKNOWN)",
+            "and the rejections, to those who want details");
     is_int(choose(&p, &cpu, "Auto"), ATTN_OK, "auto");
     is_str(selection->rule, "priority", "is no wish");
     p.role = ATTN_ROLE_ENCODER_ONLY;
@@ -61,7 +63,8 @@ static void test_priority(void) {
     is_int(selection->block_size, 0, "has no block size");
     end();
 
-    begin("[select decoder]\npriority = SECOND_ATTN, GOOD_ATTN\n[select decoder sm_90]\npriority = GOOD_ATTN\n");
+    begin("[select decoder]\npriority = SECOND_ATTN, GOOD_ATTN\n[select decoder sm_90]\npriority = "
+          "GOOD_ATTN\n");
     p = plain_problem();
     is_int(choose(&p, &cpu, NULL), ATTN_OK, "a list of the configuration");
     is_str(chosen(), "SECOND_ATTN", "decides");
@@ -72,7 +75,8 @@ static void test_priority(void) {
     is_str(selection->source, "api:6", "has a list of its own");
     is_str(selection->candidates[0].backend, "GOOD_ATTN", "with its backends");
     is_int(selection->candidates[0].reasons[0].code, ATTN_REASON_DEVICE, "and their reasons");
-    has_str(err.text, "no backend serves role decoder on sm_90: GOOD_ATTN runs on cpu, not on sm_90", "said in one line");
+    has_str(err.text, "no backend serves role decoder on sm_90: GOOD_ATTN runs on cpu, not on sm_90",
+            "said in one line");
     is_str(err.param, "backend", "about the backend");
     is_int(choose(&p, &sm100, NULL), ATTN_E_UNSUPPORTED, "another device");
     is_str(selection->source, "api:4", "has the list for all");
@@ -101,7 +105,8 @@ static void test_explicit(void) {
     is_str(chosen(), "SECOND_ATTN", "stands above");
     is_str(selection->source, "api", "as api");
     is_int(choose(&p, &sm90, NULL), ATTN_E_UNSUPPORTED, "a wish that cannot be met is an error");
-    has_str(err.text, "backend good_attn was asked for (api:4) and cannot be used: GOOD_ATTN runs on cpu", "with reasons");
+    has_str(err.text, "backend good_attn was asked for (api:4) and cannot be used: GOOD_ATTN runs on cpu",
+            "with reasons");
     ok(selection && !selection->backend && selection->num_candidates == 1, "and a record");
     p.head_size = 20;
     p.block_size = 24;
@@ -114,7 +119,8 @@ static void test_explicit(void) {
     is_int(choose(&p, &cpu, "CUSTOM"), ATTN_E_NOT_FOUND, "a name nobody has");
     end();
 
-    begin("[select decoder]\nbackend = SECOND_ATTN\n[select decoder cpu]\nbackend = auto\npriority = GOOD_ATTN\n"
+    begin("[select decoder]\nbackend = SECOND_ATTN\n[select decoder cpu]\nbackend = auto\npriority = "
+          "GOOD_ATTN\n"
           "[select encoder_only cpu]\npriority = SECOND_ATTN\n[select encoder_only]\nbackend = GOOD_ATTN\n");
     p = plain_problem();
     choose(&p, &cpu, NULL);
@@ -143,7 +149,8 @@ static void test_fallback(void) {
     is_int(selection->num_candidates, 2, "the record holds both");
     is_int(selection->candidates[0].is_chosen, 0, "the wish");
     is_str(selection->source, "api:6", "and who decided");
-    has_str(selection->warning, "backend ABSENT (api:5) cannot be used, so the priority list (api:6) decides", "in words");
+    has_str(selection->warning, "backend ABSENT (api:5) cannot be used, so the priority list (api:6) decides",
+            "in words");
     has_str(logged, "2 backend ABSENT (api:5) cannot be used", "and in the log");
     is_int(choose(&p, &cpu, "ABSENT"), ATTN_E_NOT_FOUND, "the call's own wish is never replaced");
     end();
@@ -166,7 +173,8 @@ static void test_block_size(void) {
     is_int(choose(&p, &cpu, NULL), ATTN_OK, "with blocks of 24");
     is_str(chosen(), "SECOND_ATTN", "the second");
     is_int(selection->block_size, 24, "in that size");
-    has_str(selection->warning, "block_size 24 alone rules out GOOD_ATTN, which stands before SECOND_ATTN; leave block_size 0",
+    has_str(selection->warning,
+            "block_size 24 alone rules out GOOD_ATTN, which stands before SECOND_ATTN; leave block_size 0",
             "and the caller hears what it costs");
     has_str(logged, "2 block_size 24 alone", "as a warning");
     p.features = ATTN_F_LSE | ATTN_F_SINK;
@@ -181,8 +189,8 @@ static void test_refused_plugin(void) {
     attn_device_t cpu = device_cpu();
     write_text("flash.so", "this is no plugin");
     attn_context_t *own;
-    is_int(context_of("[attn]\nplugins = flash\n[select decoder]\nbackend = FLASH_ATTN\n", &own, &err), ATTN_OK,
-           "a plugin that does not load");
+    is_int(context_of("[attn]\nplugins = flash\n[select decoder]\nbackend = FLASH_ATTN\n", &own, &err),
+           ATTN_OK, "a plugin that does not load");
     attn_selection_t *record = NULL;
     is_int(attn_select(own, &p, &cpu, NULL, &record, &err), ATTN_E_NOT_FOUND, "cannot be chosen");
     is_int(record->candidates[0].reasons[0].code, ATTN_REASON_IMPORT_ERROR, "because of the plugin");
@@ -205,7 +213,8 @@ static void test_default_lists(void) {
         is_str(names[count_cpu - 1], "REFERENCE", "and REFERENCE");
     }
     size_t count;
-    is_str(attni_default_priority(ATTN_ROLE_MLA, &sm120, &count)[0], "TRITON_MLA", "sm_12x has another MLA list");
+    is_str(attni_default_priority(ATTN_ROLE_MLA, &sm120, &count)[0], "TRITON_MLA",
+           "sm_12x has another MLA list");
     is_str(attni_default_priority(ATTN_ROLE_MLA, &sm90, &count)[0], "FLASH_ATTN_MLA", "than sm_90");
     ok(!attni_plugin_of_backend("GOOD_ATTN"), "a stranger's backend belongs to no plugin of ours");
 }
@@ -216,10 +225,12 @@ static void test_arguments(void) {
     begin("");
     is_int(attn_select(NULL, &p, &cpu, NULL, &selection, &err), ATTN_E_INVALID, "no context");
     is_int(attn_select(context, NULL, &cpu, NULL, &selection, &err), ATTN_E_INVALID, "no problem");
-    is_int(attn_select(context, &p, &unsized, NULL, &selection, &err), ATTN_E_INVALID, "a device without size");
+    is_int(attn_select(context, &p, &unsized, NULL, &selection, &err), ATTN_E_INVALID,
+           "a device without size");
     is_int(attn_select(context, &p, &cpu, NULL, NULL, &err), ATTN_E_INVALID, "no place for the record");
     p.num_heads = 0;
-    is_int(attn_select(context, &p, &cpu, NULL, &selection, &err), ATTN_E_INVALID, "a problem that makes no sense");
+    is_int(attn_select(context, &p, &cpu, NULL, &selection, &err), ATTN_E_INVALID,
+           "a problem that makes no sense");
     is_str(err.param, "num_heads", "by name");
     ok(!selection, "and no record");
     p = plain_problem();

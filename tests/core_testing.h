@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of core/ share: a scratch folder that the trust rules accept, files in it, contexts from a text. */
+/*
+ * What the tests of core/ share: a scratch folder that the trust rules accept, files in it, contexts from a
+ * text.
+ */
 #ifndef ATTN_TESTS_CORE_TESTING_H
 #define ATTN_TESTS_CORE_TESTING_H
 
@@ -11,7 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ERROR_INIT {.struct_size = sizeof(attn_error_t)}
+#define ERROR_INIT                                                                                           \
+    { .struct_size = sizeof(attn_error_t) }
 
 static char scratch[256]; /* absolute; removed at exit */
 

@@ -20,7 +20,8 @@ static void test_good(void) {
     mkdir(in_scratch("dir"), 0755);
     const char *path = write_text("dir/a.so", "12345");
     stat(path, &status);
-    is_int(attni_trust_check(path, &file, &err), ATTN_OK, "an own file in own folders below a sticky one: %s", err.text);
+    is_int(attni_trust_check(path, &file, &err), ATTN_OK, "an own file in own folders below a sticky one: %s",
+           err.text);
     ok(file.inode == status.st_ino && file.device == status.st_dev && file.size == 5, "its identity is told");
     free(file.path);
     if (symlink("dir/a.so", in_scratch("link.so"))) bail_out("no symbolic link");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One source, many plugins: build with -DVARIANT_name. Without a variant it is a correct plugin that computes nothing;
- * each variant changes one thing that the loader must notice (tests/core_loader.c says what it wants to hear).
+ * One source, many plugins: build with -DVARIANT_name. Without a variant it is a correct plugin that
+ * computes nothing; each variant changes one thing that the loader must notice (tests/core_loader.c says
+ * what it wants to hear).
  */
 #include <attn/attn_plugin.h>
 #include <stdlib.h>
@@ -22,8 +23,9 @@ struct attn_instance {
     char one;
 };
 
-static int open_instance(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                         uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+static int open_instance(const attn_problem_t *problem, const attn_device_t *device,
+                         const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                         attn_instance_t **instance, attn_error_t *error) {
     (void)problem, (void)device, (void)options, (void)num_options, (void)error;
     host->log(host->ctx, ATTN_LOG_INFO, "opened");
     *instance = calloc(1, sizeof **instance);
@@ -49,8 +51,8 @@ static int space_needed(attn_instance_t *instance, attn_space_needed_t *needed, 
     return ATTN_OK;
 }
 
-static int build_metadata(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                          attn_error_t *error) {
+static int build_metadata(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
     (void)instance, (void)batch, (void)space, (void)stream, (void)error;
 #ifdef VARIANT_undefined
     return attn_test_no_such_function();
@@ -58,18 +60,20 @@ static int build_metadata(attn_instance_t *instance, const attn_batch_t *batch, 
     return ATTN_OK;
 }
 
-static int forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                   attn_error_t *error) {
+static int forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                   void *stream, attn_error_t *error) {
     (void)instance, (void)args, (void)space, (void)stream, (void)error;
     return ATTN_OK;
 }
 
 /* Odd head sizes are refused in three ways, all of which a host must survive. */
-static int supports_combination(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
+static int supports_combination(const attn_problem_t *problem, const attn_device_t *device,
+                                attn_reasons_t *reasons) {
     (void)device;
     if (problem->head_size == 72) {
         if (reasons->count < reasons->capacity) {
-            attn_reason_t reason = {.code = ATTN_REASON_COMBINATION, .param = "head_size", .text = "72 is odd to me"};
+            attn_reason_t reason = {
+                .code = ATTN_REASON_COMBINATION, .param = "head_size", .text = "72 is odd to me"};
             reasons->items[reasons->count] = reason;
         }
         reasons->count++;
@@ -165,12 +169,23 @@ static const attn_option_spec_t options[] = {
 #elif defined VARIANT_bad_option_default
     {.struct_size = sizeof *options, .type = ATTN_OPTION_INT, .name = "splits", .default_value = "many"},
 #else
-    {.struct_size = sizeof *options, .type = ATTN_OPTION_INT, .name = "splits", .default_value = "2", .min_int = 1,
+    {.struct_size = sizeof *options,
+     .type = ATTN_OPTION_INT,
+     .name = "splits",
+     .default_value = "2",
+     .min_int = 1,
      .max_int = 64},
     {.struct_size = sizeof *options, .type = ATTN_OPTION_BOOL, .name = "fast", .default_value = "yes"},
-    {.struct_size = sizeof *options, .type = ATTN_OPTION_DOUBLE, .name = "ratio", .default_value = "0.5",
-     .min_double = 0.25, .max_double = 1},
-    {.struct_size = sizeof *options, .type = ATTN_OPTION_ENUM, .name = "mode", .default_value = "auto",
+    {.struct_size = sizeof *options,
+     .type = ATTN_OPTION_DOUBLE,
+     .name = "ratio",
+     .default_value = "0.5",
+     .min_double = 0.25,
+     .max_double = 1},
+    {.struct_size = sizeof *options,
+     .type = ATTN_OPTION_ENUM,
+     .name = "mode",
+     .default_value = "auto",
      .choices = "auto short long"},
     {.struct_size = sizeof *options, .type = ATTN_OPTION_STRING, .name = "note", .default_value = ""},
     {.struct_size = sizeof *options, .type = ATTN_OPTION_INT, .name = "offset", .default_value = "-3"},
@@ -189,66 +204,68 @@ struct newer_plugin {
 };
 
 #if defined VARIANT_tail_zero || defined VARIANT_tail_used
-ATTN_PLUGIN_EXPORT const struct newer_plugin ATTN_PLUGIN_SYMBOL = {
-    .known =
+ATTN_PLUGIN_EXPORT const struct newer_plugin ATTN_PLUGIN_SYMBOL = {.known =
 #else
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL =
 #endif
-    {
+                                                                       {
 #ifdef VARIANT_wrong_magic
-        .magic = 42,
+                                                                           .magic = 42,
 #else
-        .magic = ATTN_PLUGIN_MAGIC,
+                                               .magic = ATTN_PLUGIN_MAGIC,
 #endif
 #ifdef VARIANT_short_struct
-        .struct_size = 40,
+                                                                           .struct_size = 40,
 #elif defined VARIANT_size_lie
-        .struct_size = 4096,
+                                               .struct_size = 4096,
 #elif defined VARIANT_tail_zero || defined VARIANT_tail_used
-        .struct_size = sizeof(struct newer_plugin),
+    .struct_size = sizeof(struct newer_plugin),
 #else
-        .struct_size = sizeof(attn_plugin_t),
+    .struct_size = sizeof(attn_plugin_t),
 #endif
 #ifdef VARIANT_abi_major
-        .abi_major = ATTN_ABI_MAJOR + 7,
+                                                                           .abi_major = ATTN_ABI_MAJOR + 7,
 #else
-        .abi_major = ATTN_ABI_MAJOR,
+                                               .abi_major = ATTN_ABI_MAJOR,
 #endif
 #ifdef VARIANT_abi_minor
-        .abi_minor = ATTN_ABI_MINOR + 5,
+                                                                           .abi_minor = ATTN_ABI_MINOR + 5,
 #else
-        .abi_minor = ATTN_ABI_MINOR,
+                                               .abi_minor = ATTN_ABI_MINOR,
 #endif
 #ifdef VARIANT_flags
-        .flags = 1,
+                                                                           .flags = 1,
 #endif
 #ifdef VARIANT_bad_name
-        .name = "not a name",
+                                                                           .name = "not a name",
 #elif !defined VARIANT_null_name
-        .name = PLUGIN_NAME,
+                                               .name = PLUGIN_NAME,
 #endif
 #ifndef VARIANT_null_version
-        .version = "1.2",
+                                                                           .version = "1.2",
 #endif
-        .vendor = "test",
-        .license = "Apache-2.0",
-        .build_id = "",
+                                                                           .vendor = "test",
+                                                                           .license = "Apache-2.0",
+                                                                           .build_id = "",
 #ifdef VARIANT_no_backends
-        .num_backends = 0,
+                                                                           .num_backends = 0,
 #else
-        .num_backends = sizeof backends / sizeof *backends,
+                                               .num_backends = sizeof backends / sizeof *backends,
 #endif
 #ifdef VARIANT_many_options
-        .num_options = 100000,
+                                                                           .num_options = 100000,
 #else
-        .num_options = sizeof options / sizeof *options,
+                                               .num_options = sizeof options / sizeof *options,
 #endif
-        .backends = backends,
-        .options = options,
-    }
+                                                                           .backends = backends,
+                                                                           .options = options,
+                                                                       }
 #ifdef VARIANT_tail_zero
-    , .later = 0 }
+                                                                   ,
+                                                                   .later = 0}
 #elif defined VARIANT_tail_used
-    , .later = 9 }
+,
+                                       .later = 9
+}
 #endif
-    ;
+;
