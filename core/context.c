@@ -53,8 +53,6 @@ static int load_config(attn_context_t *context, const attn_context_options_t *op
     int code = attni_config_load(&context->config, &sources, err);
     if (!code && options->plugin_dir)
         code = attni_config_set(&context->config, "attn", "plugin_dir", options->plugin_dir, err);
-    if (!code && (options->flags & ATTN_CONTEXT_NO_PLUGINS))
-        code = attni_config_set(&context->config, "attn", "load", "no", err);
     return code;
 }
 
@@ -111,7 +109,9 @@ static int fill(attn_context_t *context, const attn_context_options_t *options, 
     if (code) return code;
     set_log(context, options);
     if ((code = keep_values(context, err))) return code;
-    if ((code = attni_plugins_load(&context->plugins, &context->config, err))) return code;
+    const char *held_back =
+        options->flags & ATTN_CONTEXT_NO_PLUGINS ? "the context was made with ATTN_CONTEXT_NO_PLUGINS" : NULL;
+    if ((code = attni_plugins_load(&context->plugins, &context->config, held_back, err))) return code;
     tell_plugins(context);
     if ((code = attni_options_check(&context->plugins, &context->config, err))) return code;
     return attni_registry_fill(&context->registry, &context->plugins, err);

@@ -62,60 +62,79 @@ static int check_switches(const struct attni_config *config, const char *section
     return 0;
 }
 
-static int load_one(struct attni_plugins *plugins, const struct attni_config *config, const char *name,
-                    int is_default, attn_error_t *err) {
-    struct attni_plugin *plugin = append(plugins, name);
-    if (!plugin) return attni_fail(err, ATTN_E_NO_MEMORY, "out of memory for plugin '%s'", name);
-    char section[80], path[4096];
-    snprintf(section, sizeof section, "plugin %s", name);
-    plugin->is_required = attni_config_bool(config, section, "required", 0);
-    plugin->is_default = is_default;
+/* What load_one needs to know beside the name. */
+struct loading {
+    struct attni_plugins *plugins;
+    const struct attni_config *config;
+    const char *held_back; /* why nothing is opened, or NULL */
+};
+
+/* Where the file is, whether it may be opened, and opening it; what went wrong stands in plugin->refusal. */
+static int locate_and_open(const struct loading *in, struct attni_plugin *plugin, const char *section) {
+    char path[4096];
     attn_error_t *why = &plugin->refusal;
-    int code = attni_plugin_path(attni_config_get(config, "attn", "plugin_dir"), name,
-                                 attni_config_get(config, section, "path"), path, sizeof path, why);
-    if (!code && !(plugin->path = strdup(path)))
-        return attni_fail(err, ATTN_E_NO_MEMORY, "out of memory for plugin '%s'", name);
-    if (!code) code = check_switches(config, section, name, why);
-    if (!code) code = attni_plugin_open(plugin, plugins, why);
-    if (code && plugin->is_required) {
-        char origin[512];
-        attni_config_origin(config, section, "required", origin, sizeof origin);
-        return attni_fail_param(err, code, "required", "required plugin '%s' (%s) did not load: %s", name,
-                                origin, why->text);
-    }
-    return code == ATTN_E_NO_MEMORY ? attni_fail(err, code, "%s", why->text) : 0;
+    int code = attni_plugin_path(attni_config_get(in->config, "attn", "plugin_dir"), plugin->name,
+                                 attni_config_get(in->config, section, "path"), path, sizeof path, why);
+    if (code) return code;
+    if (!(plugin->path = strdup(path)))
+        return attni_fail(why, ATTN_E_NO_MEMORY, "out of memory for plugin '%s'", plugin->name);
+    if (in->held_back)
+        return attni_fail(why, ATTN_E_STATE, "plugin '%s' is not loaded: %s", plugin->name, in->held_back);
+    code = check_switches(in->config, section, plugin->name, why);
+    if (!code) code = attni_plugin_open(plugin, in->plugins, why);
+    if (code == ATTN_E_NOT_FOUND && plugin->is_default && !plugin->has_identity)
+        attni_fail(why, code, "not installed: there is no file %s", plugin->path);
+    return code;
 }
 
-static int load_listed(struct attni_plugins *plugins, const struct attni_config *config, attn_error_t *err) {
+static int load_one(const struct loading *in, const char *name, int is_listed_by_default, attn_error_t *err) {
+    char section[80];
+    struct attni_plugin *plugin = append(in->plugins, name);
+    if (!plugin) return attni_fail(err, ATTN_E_NO_MEMORY, "out of memory for plugin '%s'", name);
+    snprintf(section, sizeof section, "plugin %s", name);
+    plugin->is_required = attni_config_bool(in->config, section, "required", 0);
+    plugin->is_default =
+        is_listed_by_default && !plugin->is_required && !attni_ini_find(&in->config->ini, section, "path");
+    int code = locate_and_open(in, plugin, section);
+    if (code == ATTN_E_NO_MEMORY) return attni_fail(err, code, "%s", plugin->refusal.text);
+    if (!code || !plugin->is_required || in->held_back) return ATTN_OK;
+    char origin[512];
+    attni_config_origin(in->config, section, "required", origin, sizeof origin);
+    return attni_fail_param(err, code, "required", "required plugin '%s' (%s) did not load: %s", name, origin,
+                            plugin->refusal.text);
+}
+
+static int load_listed(const struct loading *in, attn_error_t *err) {
     char **names, *text;
     size_t count;
-    if (attni_list_split(attni_config_get(config, "attn", "plugins"), &names, &count, &text))
+    if (attni_list_split(attni_config_get(in->config, "attn", "plugins"), &names, &count, &text))
         return attni_fail(err, ATTN_E_NO_MEMORY, "out of memory for the list of plugins");
-    int is_default = !attni_ini_find(&config->ini, "attn", "plugins"), code = 0;
+    int is_default = !attni_ini_find(&in->config->ini, "attn", "plugins"), code = ATTN_OK;
     for (size_t i = 0; !code && i < count; i++)
-        code = load_one(plugins, config, names[i], is_default, err);
+        code = load_one(in, names[i], is_default, err);
     free(text);
     free(names);
     return code;
 }
 
 /* A package drops a file with [plugin NAME] into conf.d and need not edit [attn] plugins. */
-static int load_sections(struct attni_plugins *plugins, const struct attni_config *config,
-                         attn_error_t *err) {
-    for (size_t i = 0; i < config->ini.count; i++) {
-        const struct attni_ini_entry *entry = &config->ini.entries[i];
+static int load_sections(const struct loading *in, attn_error_t *err) {
+    for (size_t i = 0; i < in->config->ini.count; i++) {
+        const struct attni_ini_entry *entry = &in->config->ini.entries[i];
         if (entry->key || strncmp(entry->section, "plugin ", 7) != 0) continue;
-        if (attni_plugins_find(plugins, entry->section + 7)) continue;
-        int code = load_one(plugins, config, entry->section + 7, 0, err);
+        if (attni_plugins_find(in->plugins, entry->section + 7)) continue;
+        int code = load_one(in, entry->section + 7, 0, err);
         if (code) return code;
     }
-    return 0;
+    return ATTN_OK;
 }
 
-int attni_plugins_load(struct attni_plugins *plugins, const struct attni_config *config, attn_error_t *err) {
+int attni_plugins_load(struct attni_plugins *plugins, const struct attni_config *config,
+                       const char *held_back, attn_error_t *err) {
+    const struct loading in = {plugins, config, held_back};
     *plugins = (struct attni_plugins){0};
-    int code = load_listed(plugins, config, err);
-    if (!code) code = load_sections(plugins, config, err);
+    int code = load_listed(&in, err);
+    if (!code) code = load_sections(&in, err);
     if (code) attni_plugins_free(plugins);
     return code;
 }

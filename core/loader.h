@@ -44,7 +44,8 @@ struct attni_plugins {
  * Loads what the configuration asks for: [attn] plugins in order, then every [plugin NAME] that is not
  * among them. A refused plugin fails the whole only if it is required. [any thread]
  */
-int attni_plugins_load(struct attni_plugins *plugins, const struct attni_config *config, attn_error_t *err);
+int attni_plugins_load(struct attni_plugins *plugins, const struct attni_config *config,
+                       const char *held_back, attn_error_t *err);
 void attni_plugins_free(struct attni_plugins *plugins);
 
 /* The plugin of that name, or NULL. */

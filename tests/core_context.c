@@ -41,9 +41,16 @@ static void test_arguments(void) {
     attn_plugin_info_t info = {.struct_size = sizeof info};
     is_int(attn_context_plugin(context, 0, &info), ATTN_OK, "plugins are listed");
     is_int(info.status, ATTN_E_STATE, "but not loaded with ATTN_CONTEXT_NO_PLUGINS");
+    has_str(info.reason, "ATTN_CONTEXT_NO_PLUGINS", "as the reason says");
     ok(!attn_context_backend(context, 0), "so there is no backend");
     ok(!attn_context_find_backend(context, "FLASH_ATTN", &err), "nor one by name");
     is_int(err.code, ATTN_E_NOT_FOUND, "with an error");
+    attn_context_destroy(context);
+    options = (attn_context_options_t){.struct_size = sizeof options,
+                                       .flags = ATTN_CONTEXT_NO_SYSTEM_CONFIG | ATTN_CONTEXT_NO_PLUGINS,
+                                       .config_text = "[plugin absent]\nrequired = yes\n"};
+    is_int(attn_context_create(&options, &context, &err), ATTN_OK,
+           "then not even a required plugin is missed");
     attn_context_destroy(context);
     attn_context_destroy(NULL);
     is_int(attni_context_check(NULL, &err), ATTN_E_INVALID, "NULL is no context");

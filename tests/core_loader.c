@@ -242,6 +242,7 @@ static void test_switches(void) {
     is_int(context_of(NULL, &context, &err), ATTN_OK, "the built-in list is not installed");
     status_of(context, 0, &info);
     is_int(info.status, ATTN_E_NOT_FOUND, "so its plugins are listed as absent");
+    has_str(info.reason, "not installed: there is no file ", "in plain words");
     ok(!strstr(logged, "2 plugin"), "without a warning: nobody asked for them by name");
     attn_context_destroy(context);
 }
