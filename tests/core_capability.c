@@ -160,7 +160,7 @@ static void test_queries(void) {
 /* Codes of all reasons, "1 2 3". */
 static const char *codes(const attn_problem_t *problem, const attn_device_t *device) {
     static char text[256];
-    attn_reason_t items[40];
+    attn_reason_t items[40] = {{0}};
     attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 40, .items = items};
     attn_error_t err = ERROR_INIT;
     int code = attn_backend_validate(&backend, problem, device, &reasons, &err);

@@ -290,6 +290,7 @@ static void test_threads(void) {
 int main(int argc, char **argv) {
     /* _exit: the leak checker cannot look into a setuid process, and would fail. */
     if (argc > 1 && !strcmp(argv[1], "secure-child")) _exit(secure_child());
+    needs_loading();
     make_scratch();
     unsetenv("ATTN_CONFIG");
     test_arguments();

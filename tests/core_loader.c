@@ -286,6 +286,7 @@ static void test_intake(void) {
 }
 
 int main(void) {
+    needs_loading();
     make_scratch();
     test_variants();
     test_files();

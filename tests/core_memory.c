@@ -65,6 +65,7 @@ static int run(void) {
 }
 
 int main(void) {
+    needs_loading();
     make_scratch();
     write_text("memory.ini", ini);
     copy_plugin("good.so", "good.so");

@@ -241,6 +241,7 @@ static void test_arguments(void) {
 }
 
 int main(void) {
+    needs_loading();
     make_scratch();
     copy_plugin("good.so", "good.so");
     copy_plugin("second.so", "second.so");

@@ -35,6 +35,13 @@ TAP_UNUSED static const char *make_scratch(void) {
     return scratch;
 }
 
+/* For tests that mean nothing in a library that loads no plugins. */
+TAP_UNUSED static void needs_loading(void) {
+#ifdef ATTN_NO_PLUGIN_LOADING
+    skip_all("built with --disable-plugin-loading");
+#endif
+}
+
 /* "SCRATCH/name" in one of eight rotating buffers. */
 TAP_UNUSED static const char *in_scratch(const char *name) {
     static char paths[8][512];
