@@ -56,8 +56,10 @@ typedef struct kit_case {
 typedef struct kit_inputs {
     int64_t num_tokens;     /* T */
     int64_t num_keys;       /* sum of seq_lens */
-    float *query;           /* [T, Hq, D]; quantised query: stored values, times q_scale is the query */
-    float *key, *value;     /* [num_keys, Hkv, D], [num_keys, Hkv, Dv] */
+    float *query;           /* [T, Hq, D]; quantised query: stored values, times q_scale is the query. MLA: [T, N, P + R] */
+    float *key, *value;     /* [num_keys, Hkv, D], [num_keys, Hkv, Dv]; MLA: kv_c [num_keys, L], k_pe [num_keys, R] */
+    float *kv_b_proj;       /* MLA: [N * (P + V), L] */
+    int32_t *topk_indices;  /* sparse MLA: [T, topk]; every list has a hole of -1, request 0's first may be empty */
     float *sinks, *alibi_slopes; /* [Hq] */
     float *qq_bias;         /* [T, bias_width] */
     float *q_scale, *k_scale, *v_scale; /* [num_scales] */
@@ -83,6 +85,14 @@ typedef struct kit_memory {
 } kit_memory_t;
 extern const kit_memory_t kit_cpu_memory;
 
+/* Sizes of one row of each tensor, by role. */
+typedef struct kit_sizes {
+    int64_t heads, kv_heads;
+    int64_t query, key, value, output; /* elements per head */
+    int is_latent;                     /* key and value have no heads dimension */
+} kit_sizes_t;
+kit_sizes_t kit_sizes(const attn_problem_t *p);
+
 typedef struct kit_result {
     int status;         /* ATTN_OK, or the first failing operation's code */
     char operation[32]; /* that operation */
@@ -102,6 +112,9 @@ typedef struct kit_difference {
 
 /* A plain decoder problem of that role (4 heads over 2, D 32, f32, pages of 16) without requests. */
 void kit_case_start(kit_case_t *c, uint32_t role, uint64_t seed);
+/* Makes it an MLA problem of N heads with these sizes, topk for the sparse role (else 0), before requests are added. */
+void kit_case_set_mla(kit_case_t *c, uint32_t heads, uint32_t latent, uint32_t rope, uint32_t nope, uint32_t value,
+                      uint32_t topk);
 /* Adds one request; spans, prefixes and causality of it are 0 (causal = 1). Returns its index, -1 if there is no room. */
 int kit_case_add(kit_case_t *c, int32_t query_len, int32_t seq_len);
 /* A random case within what the capability table advertises: role, dtypes, masks, features, lengths around page and

@@ -34,7 +34,7 @@ kit_difference_t kit_compare(const kit_case_t *c, const kit_result_t *got, const
     kit_difference_t d = {.is_close = 1};
     double atol, rtol;
     int64_t heads = c->problem.num_heads, tokens = want->num_out;
-    int64_t dv = c->problem.head_size_v != 0 ? c->problem.head_size_v : c->problem.head_size;
+    int64_t dv = kit_sizes(&c->problem).output;
     tokens /= heads * dv;
     kit_tolerance(c, &atol, &rtol);
     if (got->status != ATTN_OK || want->status != ATTN_OK) {

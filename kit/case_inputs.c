@@ -6,6 +6,7 @@
 
 #include "../plugins/reference/float_formats.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,20 @@ static int make_table(const kit_case_t *c, kit_inputs_t *in, uint64_t *state) {
     return 0;
 }
 
+/* Lists of positions in no order, some twice, holes of -1 between; a list longer than the request repeats itself. The
+ * first token of request 0 selects nothing. */
+static int32_t *make_topk(const kit_case_t *c, uint64_t *state, int64_t tokens) {
+    int64_t topk = c->problem.topk, row = 0;
+    int32_t *out = malloc((size_t)(tokens > 0 ? tokens : 1) * (size_t)topk * sizeof *out);
+    for (int r = 0; out != NULL && r < c->num_reqs; r++)
+        for (int32_t i = 0; i < c->query_lens[r]; i++, row++) {
+            int64_t last = (int64_t)c->seq_lens[r] - c->query_lens[r] + i;
+            for (int64_t j = 0; j < topk; j++)
+                out[row * topk + j] = j % 5 == 3 || row == 0 ? -1 : (int32_t)kit_random_in(state, 0, last);
+        }
+    return out;
+}
+
 /* The first tokens of every request become those of request 0. */
 static void share_prefix(const kit_case_t *c, kit_inputs_t *in, int64_t k_row, int64_t v_row) {
     for (int r = 1; r < c->num_reqs; r++) {
@@ -87,8 +102,8 @@ static void share_prefix(const kit_case_t *c, kit_inputs_t *in, int64_t k_row, i
 kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     const attn_problem_t *p = &c->problem;
     uint64_t state = c->seed ^ UINT64_C(0x5bd1e995), *s = &state;
-    int64_t heads = p->num_heads, kv_heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads;
-    int64_t d = p->head_size, dv = p->head_size_v != 0 ? p->head_size_v : p->head_size;
+    kit_sizes_t z = kit_sizes(p);
+    int64_t heads = z.heads, kv_heads = z.kv_heads, d = z.key, dv = z.value;
     double amplitude = c->amplitude != 0 ? c->amplitude : 1.0;
     kit_inputs_t *in = calloc(1, sizeof *in);
     if (in == NULL) return NULL;
@@ -105,13 +120,20 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     in->k_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->v_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->output_scale = 0.02f;
-    in->query = make_values(s, in->num_tokens * heads * d, query_dtype, query_dtype != p->dtype ? 30.0 : amplitude);
+    in->query = make_values(s, in->num_tokens * heads * z.query, query_dtype, query_dtype != p->dtype ? 30.0 : amplitude);
     in->key = make_values(s, in->num_keys * kv_heads * d, p->dtype, amplitude);
     in->value = make_values(s, in->num_keys * kv_heads * dv, p->dtype, amplitude);
     in->sinks = make_range(s, heads, -2.0, 4.0);
     in->alibi_slopes = make_range(s, heads, 0.01, 0.5);
     in->qq_bias = make_range(s, (in->num_tokens + 1) * in->bias_width, -2.0, 2.0);
-    int failed = !in->q_scale || !in->k_scale || !in->v_scale || !in->query || !in->key || !in->value || !in->sinks ||
+    int failed = 0;
+    if (z.is_latent) {
+        int64_t rows = heads * ((int64_t)p->qk_nope_head_dim + p->v_head_dim);
+        in->kv_b_proj = make_values(s, rows * p->kv_lora_rank, p->dtype, 1.0 / sqrt((double)p->kv_lora_rank));
+        if (p->topk != 0) in->topk_indices = make_topk(c, s, in->num_tokens);
+        failed = in->kv_b_proj == NULL || (p->topk != 0 && in->topk_indices == NULL);
+    }
+    failed = failed || !in->q_scale || !in->k_scale || !in->v_scale || !in->query || !in->key || !in->value || !in->sinks ||
                  !in->alibi_slopes || !in->qq_bias;
     if (!failed && attn_role_has_cache(p->role)) failed = make_table(c, in, s) != 0;
     if (failed) {
@@ -134,5 +156,7 @@ void kit_inputs_free(kit_inputs_t *in) {
     free(in->k_scale);
     free(in->v_scale);
     free(in->block_table);
+    free(in->kv_b_proj);
+    free(in->topk_indices);
     free(in);
 }

@@ -43,6 +43,37 @@ void kit_case_start(kit_case_t *c, uint32_t role, uint64_t seed) {
     c->seed = seed;
 }
 
+void kit_case_set_mla(kit_case_t *c, uint32_t heads, uint32_t latent, uint32_t rope, uint32_t nope, uint32_t value,
+                      uint32_t topk) {
+    attn_problem_t *p = &c->problem;
+    p->mask = ATTN_MASK_CAUSAL;
+    p->num_heads = heads;
+    p->num_kv_heads = 0;
+    p->kv_lora_rank = latent;
+    p->qk_rope_head_dim = rope;
+    p->qk_nope_head_dim = nope;
+    p->v_head_dim = value;
+    p->head_size = p->role == ATTN_ROLE_MLA_PREFILL ? nope + rope : latent + rope;
+    p->head_size_v = 0;
+    p->scale = 1.0 / sqrt((double)(nope + rope));
+    p->topk = topk;
+}
+
+kit_sizes_t kit_sizes(const attn_problem_t *p) {
+    kit_sizes_t s = {.heads = p->num_heads, .kv_heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads,
+                     .query = p->head_size, .key = p->head_size,
+                     .value = p->head_size_v != 0 ? p->head_size_v : p->head_size};
+    s.output = s.value;
+    if (!attn_role_is_mla(p->role)) return s;
+    s.query = (int64_t)p->qk_nope_head_dim + p->qk_rope_head_dim;
+    s.output = p->v_head_dim;
+    s.is_latent = p->role != ATTN_ROLE_MLA_PREFILL;
+    if (s.is_latent) s.kv_heads = 1;
+    s.key = s.is_latent ? p->kv_lora_rank : s.query;
+    s.value = s.is_latent ? p->qk_rope_head_dim : s.output;
+    return s;
+}
+
 int kit_case_add(kit_case_t *c, int32_t query_len, int32_t seq_len) {
     if (c->num_reqs >= KIT_MAX_REQS) return -1;
     int r = c->num_reqs++;
@@ -208,6 +239,10 @@ const char *kit_case_text(const kit_case_t *c, char *text, size_t size) {
     if (p->chunk_lookback != 0) at = put(text, size, at, " chunk_lookback=%u", p->chunk_lookback);
     if (p->rswa_window != 0) at = put(text, size, at, " rswa_window=%u", p->rswa_window);
     at = put(text, size, at, " scale=%.17g", p->scale);
+    if (p->kv_lora_rank != 0)
+        at = put(text, size, at, " kv_lora_rank=%u qk_nope_head_dim=%u qk_rope_head_dim=%u v_head_dim=%u",
+                 p->kv_lora_rank, p->qk_nope_head_dim, p->qk_rope_head_dim, p->v_head_dim);
+    if (p->topk != 0) at = put(text, size, at, " topk=%u", p->topk);
     if (p->logits_soft_cap != 0) at = put(text, size, at, " logits_soft_cap=%.17g", p->logits_soft_cap);
     for (unsigned bit = 0, first = 1; bit < 64; bit++)
         if (p->features >> bit & 1) {

@@ -23,8 +23,8 @@ typedef struct run {
     attn_space_t space;
     kit_tensor_t *query, *key, *value, *output, *lse, *block_scale, *cache, *v_view, *k_view;
     kit_tensor_t views[2]; /* K and V of a separate cache */
-    kit_tensor_t *q_scale, *k_scale, *v_scale, *metadata, *workspace;
-    int64_t heads, kv_heads, d, dv;
+    kit_tensor_t *q_scale, *k_scale, *v_scale, *metadata, *workspace, *weights;
+    kit_sizes_t z;
     uint32_t out_dtype, query_dtype;
     int is_separate;
 } run_t;
@@ -56,6 +56,16 @@ static kit_tensor_t *make_rows(run_t *x, const char *name, uint32_t dtype, int64
     const int64_t shape[3] = {n, heads, size}, gaps[3] = {2 * heads * size, size, 1};
     int strided = (x->c->flags & KIT_STRIDED) != 0;
     return kit_tensor_make(&x->all, name, dtype, 3, shape, strided ? gaps : NULL, strided ? 64 : 0);
+}
+
+/* Rows of K or V; latent ones have no heads dimension. */
+static kit_tensor_t *make_kv_rows(run_t *x, const char *name, int64_t n, int64_t size) {
+    kit_tensor_t *t = make_rows(x, name, x->c->problem.dtype, n, x->z.kv_heads, size);
+    if (t == NULL || !x->z.is_latent) return t;
+    t->t.ndim = 2;
+    t->shape[1] = size;
+    t->strides[1] = 1;
+    return t;
 }
 
 static kit_tensor_t *make_floats(run_t *x, const char *name, const float *values, int64_t n, int64_t columns) {
@@ -126,7 +136,7 @@ static int make_cache(run_t *x) {
     int64_t scale = attn_kv_is_per_token_head(x->c->problem.kv_cache_dtype) ? 4 : 0;
     for (int i = 0; i < 2; i++) {
         x->views[i] = *x->cache;
-        x->views[i].shape[3] = (i == 0 ? x->d : x->dv) + scale;
+        x->views[i].shape[3] = (i == 0 ? x->z.key : x->z.value) + scale;
         x->views[i].t.shape = x->views[i].shape;
         x->views[i].t.strides = x->views[i].strides;
         x->views[i].t.byte_offset += (uint64_t)(i == 0 ? s->k_offset : s->v_offset);
@@ -166,8 +176,8 @@ static int write_context(run_t *x) {
     int is_cross = c->problem.role == ATTN_ROLE_ENCODER_DECODER;
     int64_t n = x->in->num_keys + c->num_reqs, row = 0;
     int64_t *slots = malloc((size_t)(n > 0 ? n : 1) * sizeof *slots);
-    kit_tensor_t *key = make_rows(x, "key", c->problem.dtype, n, x->kv_heads, x->d);
-    kit_tensor_t *value = make_rows(x, "value", c->problem.dtype, n, x->kv_heads, x->dv);
+    kit_tensor_t *key = make_kv_rows(x, "key", n, x->z.key);
+    kit_tensor_t *value = make_kv_rows(x, "value", n, x->z.value);
     if (slots == NULL || key == NULL || value == NULL) {
         free(slots);
         return no_memory(x);
@@ -179,11 +189,11 @@ static int write_context(run_t *x) {
         for (int64_t i = 0; i < context; i++, row++) {
             int64_t from = x->in->key_start[r] + i;
             slots[row] = slot_of(x, r, i);
-            for (int64_t h = 0; h < x->kv_heads; h++) {
+            for (int64_t h = 0; h < x->z.kv_heads; h++) {
                 kit_store_floats(kit_tensor_at(key, row, h), key->dtype,
-                                 x->in->key + (from * x->kv_heads + h) * x->d, x->d);
+                                 x->in->key + (from * x->z.kv_heads + h) * x->z.key, x->z.key);
                 kit_store_floats(kit_tensor_at(value, row, h), value->dtype,
-                                 x->in->value + (from * x->kv_heads + h) * x->dv, x->dv);
+                                 x->in->value + (from * x->z.kv_heads + h) * x->z.value, x->z.value);
             }
         }
         slots[row++] = -1 - r;
@@ -198,9 +208,9 @@ static int write_context(run_t *x) {
 static int make_new_rows(run_t *x) {
     const kit_case_t *c = x->c;
     int64_t rows = x->in->num_tokens + c->padded_tokens, row = 0;
-    x->query = make_rows(x, "query", x->query_dtype, rows, x->heads, x->d);
-    x->key = make_rows(x, "key", c->problem.dtype, rows, x->kv_heads, x->d);
-    x->value = make_rows(x, "value", c->problem.dtype, rows, x->kv_heads, x->dv);
+    x->query = make_rows(x, "query", x->query_dtype, rows, x->z.heads, x->z.query);
+    x->key = make_kv_rows(x, "key", rows, x->z.key);
+    x->value = make_kv_rows(x, "value", rows, x->z.value);
     if (x->all.failed) return no_memory(x);
     memset(x->query->host, 0xff, x->query->bytes);
     memset(x->key->host, 0xff, x->key->bytes);
@@ -208,10 +218,10 @@ static int make_new_rows(run_t *x) {
     kit_tensor_fill(x->query, x->in->query, x->in->num_tokens);
     for (int r = 0; r < c->num_reqs && c->problem.role != ATTN_ROLE_ENCODER_DECODER; r++)
         for (int64_t i = c->seq_lens[r] - c->query_lens[r]; i < c->seq_lens[r]; i++, row++)
-            for (int64_t h = 0; h < x->kv_heads; h++) {
-                int64_t from = (x->in->key_start[r] + i) * x->kv_heads + h;
-                kit_store_floats(kit_tensor_at(x->key, row, h), x->key->dtype, x->in->key + from * x->d, x->d);
-                kit_store_floats(kit_tensor_at(x->value, row, h), x->value->dtype, x->in->value + from * x->dv, x->dv);
+            for (int64_t h = 0; h < x->z.kv_heads; h++) {
+                int64_t from = (x->in->key_start[r] + i) * x->z.kv_heads + h;
+                kit_store_floats(kit_tensor_at(x->key, row, h), x->key->dtype, x->in->key + from * x->z.key, x->z.key);
+                kit_store_floats(kit_tensor_at(x->value, row, h), x->value->dtype, x->in->value + from * x->z.value, x->z.value);
             }
     if (kit_tensor_send(&x->all, x->query) || kit_tensor_send(&x->all, x->key) || kit_tensor_send(&x->all, x->value))
         return no_memory(x);
@@ -235,8 +245,8 @@ static int write_new_rows(run_t *x) {
 static int make_outputs(run_t *x) {
     const kit_case_t *c = x->c;
     int64_t rows = x->in->num_tokens + c->padded_tokens;
-    const int64_t lse_shape[2] = {x->heads, rows}, lse_strides[2] = {rows + 5, 1};
-    x->output = make_rows(x, "output", x->out_dtype, rows, x->heads, x->dv);
+    const int64_t lse_shape[2] = {x->z.heads, rows}, lse_strides[2] = {rows + 5, 1};
+    x->output = make_rows(x, "output", x->out_dtype, rows, x->z.heads, x->z.output);
     kit_tensor_send(&x->all, x->output);
     if ((c->flags & KIT_NO_LSE) == 0 && (c->problem.features & ATTN_F_LSE) != 0) {
         x->lse = kit_tensor_make(&x->all, "lse", ATTN_DTYPE_FLOAT32, 2, lse_shape,
@@ -244,7 +254,7 @@ static int make_outputs(run_t *x) {
         kit_tensor_send(&x->all, x->lse);
     }
     if ((c->problem.features & ATTN_F_OUT_FP8_GROUP) != 0) {
-        int64_t width = x->heads * x->dv, group = width % 128 == 0 ? 128 : 64;
+        int64_t width = x->z.heads * x->z.output, group = width % 128 == 0 ? 128 : 64;
         const int64_t scale_shape[2] = {x->in->num_tokens, width / group};
         x->block_scale = kit_tensor_make(&x->all, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, scale_shape, NULL, 0);
         kit_tensor_send(&x->all, x->block_scale);
@@ -266,6 +276,23 @@ static int make_outputs(run_t *x) {
         memset(x->space.host, KIT_CANARY, (size_t)x->needed.host_bytes);
     }
     return ATTN_OK;
+}
+
+/* MLA: the weights of the layer, prepared in a buffer of exactly the size asked for. */
+static int prepare_weights(run_t *x) {
+    const attn_problem_t *p = &x->c->problem;
+    const int64_t shape[2] = {x->z.heads * ((int64_t)p->qk_nope_head_dim + p->v_head_dim), p->kv_lora_rank},
+                  bytes[1] = {(int64_t)x->needed.weight_bytes};
+    if (x->in->kv_b_proj == NULL || !ATTN_HAS_OP(x->ops, prepare_weights)) return ATTN_OK;
+    kit_tensor_t *w = kit_tensor_make(&x->all, "kv_b_proj", p->dtype, 2, shape, NULL, 0);
+    x->weights = kit_tensor_make(&x->all, "weight_space", ATTN_DTYPE_UINT8, 1, bytes, NULL, 0);
+    if (x->all.failed) return no_memory(x);
+    kit_store_floats(kit_tensor_at(w, 0, 0), w->dtype, x->in->kv_b_proj, shape[0] * shape[1]);
+    if (kit_tensor_send(&x->all, w) || kit_tensor_send(&x->all, x->weights)) return no_memory(x);
+    attn_weights_t args = {.struct_size = sizeof args, .kv_b_proj = &w->t, .weight_space = x->weights->t.data,
+                           .weight_space_bytes = x->needed.weight_bytes};
+    return stop(x, "prepare_weights", x->ops->prepare_weights(x->instance, &args, x->memory->stream,
+                                                              &x->result->error));
 }
 
 static int build_and_forward(run_t *x) {
@@ -313,13 +340,22 @@ static int build_and_forward(run_t *x) {
     if ((f & ATTN_F_OUT_FP8_STATIC) != 0 && (t = make_floats(x, "output_scale", &x->in->output_scale, 1, 0)) != NULL)
         a.output_scale = &t->t;
     if (x->block_scale != NULL) a.output_block_scale = &x->block_scale->t;
-    if ((f & ATTN_F_SINK) != 0 && (t = make_floats(x, "sinks", x->in->sinks, x->heads, 0)) != NULL) a.sinks = &t->t;
+    if ((f & ATTN_F_SINK) != 0 && (t = make_floats(x, "sinks", x->in->sinks, x->z.heads, 0)) != NULL) a.sinks = &t->t;
     if ((f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0 &&
-        (t = make_floats(x, "alibi_slopes", x->in->alibi_slopes, x->heads, 0)) != NULL)
+        (t = make_floats(x, "alibi_slopes", x->in->alibi_slopes, x->z.heads, 0)) != NULL)
         a.alibi_slopes = &t->t;
     if ((f & ATTN_F_QQ_BIAS) != 0 &&
         (t = make_floats(x, "qq_bias", x->in->qq_bias, x->in->num_tokens + 1, x->in->bias_width)) != NULL)
         a.qq_bias = &t->t;
+    if (x->in->topk_indices != NULL) {
+        t = make_ints(x, "topk_indices", x->in->topk_indices, ATTN_DTYPE_INT32, x->in->num_tokens,
+                      c->problem.topk, 0);
+        if (t != NULL) a.topk_indices = &t->t;
+    }
+    if (x->weights != NULL) {
+        a.weight_space = x->weights->t.data;
+        a.weight_space_bytes = x->needed.weight_bytes;
+    }
     if (x->all.failed) return no_memory(x);
     int status = x->ops->build_metadata(x->instance, &b, &x->space, x->memory->stream, &x->result->error);
     if (status != ATTN_OK) return stop(x, "build_metadata", status);
@@ -358,7 +394,7 @@ static void check_cache(run_t *x) {
 }
 
 static int read_results(run_t *x) {
-    int64_t tokens = x->in->num_tokens, n = tokens * x->heads * x->dv;
+    int64_t tokens = x->in->num_tokens, n = tokens * x->z.heads * x->z.output;
     kit_result_t *result = x->result;
     if (kit_tensor_fetch(&x->all, x->output) || (x->lse != NULL && kit_tensor_fetch(&x->all, x->lse)) ||
         kit_tensor_fetch(&x->all, x->metadata) || kit_tensor_fetch(&x->all, x->workspace) ||
@@ -370,28 +406,31 @@ static int read_results(run_t *x) {
         fault(x, "lse was written outside its entries", at);
     if ((at = kit_tensor_damage(x->metadata, 0, x->metadata->shape[0])) >= 0)
         fault(x, "written outside the metadata buffer", at);
+    if (x->weights != NULL && !kit_tensor_fetch(&x->all, x->weights) &&
+        (at = kit_tensor_damage(x->weights, 0, x->weights->shape[0])) >= 0)
+        fault(x, "written outside the weight buffer", at);
     if ((at = kit_tensor_damage(x->workspace, 0, x->workspace->shape[0])) >= 0)
         fault(x, "written outside the workspace", at);
     check_cache(x);
     result->num_out = n;
-    result->num_lse = x->lse != NULL ? x->heads * tokens : 0;
+    result->num_lse = x->lse != NULL ? x->z.heads * tokens : 0;
     result->out = malloc((size_t)(n > 0 ? n : 1) * sizeof(double));
     result->lse = x->lse != NULL ? malloc((size_t)(result->num_lse > 0 ? result->num_lse : 1) * sizeof(double)) : NULL;
     if (result->out == NULL || (x->lse != NULL && result->lse == NULL)) return no_memory(x);
     for (int64_t i = 0; i < tokens; i++)
-        for (int64_t h = 0; h < x->heads; h++) {
-            double *out = result->out + (i * x->heads + h) * x->dv;
-            kit_load_doubles(kit_tensor_at(x->output, i, h), x->out_dtype, out, x->dv);
-            for (int64_t e = 0; e < x->dv && x->out_dtype == ATTN_DTYPE_FP8_E4M3; e++) {
+        for (int64_t h = 0; h < x->z.heads; h++) {
+            double *out = result->out + (i * x->z.heads + h) * x->z.output;
+            kit_load_doubles(kit_tensor_at(x->output, i, h), x->out_dtype, out, x->z.output);
+            for (int64_t e = 0; e < x->z.output && x->out_dtype == ATTN_DTYPE_FP8_E4M3; e++) {
                 float scale = x->in->output_scale;
                 if (x->block_scale != NULL) {
-                    int64_t group = x->heads * x->dv / x->block_scale->shape[1];
-                    memcpy(&scale, kit_tensor_at(x->block_scale, i, (h * x->dv + e) / group), sizeof scale);
+                    int64_t group = x->z.heads * x->z.output / x->block_scale->shape[1];
+                    memcpy(&scale, kit_tensor_at(x->block_scale, i, (h * x->z.output + e) / group), sizeof scale);
                 }
                 out[e] *= (double)scale;
             }
         }
-    for (int64_t h = 0; x->lse != NULL && h < x->heads; h++)
+    for (int64_t h = 0; x->lse != NULL && h < x->z.heads; h++)
         kit_load_doubles(kit_tensor_at(x->lse, h, 0), ATTN_DTYPE_FLOAT32, result->lse + h * tokens, tokens);
     return ATTN_OK;
 }
@@ -410,6 +449,7 @@ static int run_all(run_t *x) {
     if (status == ATTN_OK) status = make_new_rows(x);
     if (status == ATTN_OK && x->cache != NULL) status = write_context(x);
     if (status == ATTN_OK && x->cache != NULL) status = write_new_rows(x);
+    if (status == ATTN_OK) status = prepare_weights(x);
     if (status == ATTN_OK) status = make_outputs(x);
     if (status == ATTN_OK) status = build_and_forward(x);
     if (status == ATTN_OK) status = read_results(x);
@@ -428,10 +468,7 @@ int kit_run(const attn_backend_t *backend, const kit_case_t *c, const kit_inputs
     x->in = in;
     x->memory = x->all.memory = memory;
     x->result = result;
-    x->heads = p->num_heads;
-    x->kv_heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads;
-    x->d = p->head_size;
-    x->dv = p->head_size_v != 0 ? p->head_size_v : p->head_size;
+    x->z = kit_sizes(p);
     x->out_dtype = p->out_dtype != 0 ? p->out_dtype : p->dtype;
     x->query_dtype = p->query_dtype != 0 ? p->query_dtype : p->dtype;
     x->is_separate = (p->features & ATTN_F_SEPARATE_KV) != 0;

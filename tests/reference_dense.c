@@ -128,6 +128,9 @@ static void scores(uint64_t seed) {
         c.problem.features = list[i].features;
         c.problem.logits_soft_cap = list[i].cap;
         check(list[i].name, &c);
+        if ((list[i].features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) == 0) continue;
+        c.problem.mask = ATTN_MASK_FULL;
+        check("the same with keys behind the query", &c);
     }
     kit_case_t c;
     start(&c, ATTN_ROLE_DECODER, seed);

@@ -2,6 +2,8 @@
 /* ref_attend.c: scores in the order of semantics 2.9, online softmax, and the merge of two partial results. */
 #include "ref_attend.h"
 
+#include "ref_mla.h"
+
 #include <math.h>
 
 /* Everything that turns a dot product into a score, for one query head. */
@@ -53,7 +55,9 @@ static void add_key(double s, const double *value, int64_t dv, double *max, doub
 
 static void load_key_value(const ref_keys_t *keys, int64_t k, int64_t head, int64_t d, int64_t dv,
                            const ref_scratch_t *scratch) {
-    if (keys->table != NULL) {
+    if (keys->mla != NULL) {
+        ref_mla_load(keys->mla, keys->table[k / keys->block_size], k % keys->block_size, scratch->key);
+    } else if (keys->table != NULL) {
         int64_t block = keys->table[k / keys->block_size], token = k % keys->block_size;
         ref_cache_load(&keys->k, ref_cache_row(&keys->k, block, token, head), head, scratch->key);
         ref_cache_load(&keys->v, ref_cache_row(&keys->v, block, token, head), head, scratch->value);
@@ -73,39 +77,45 @@ static double bias_of(const attn_forward_t *a, int64_t row, int64_t k_rel) {
     return ref_read_float(ref_at2(a->qq_bias, row, k_rel));
 }
 
+void ref_attend_key(const attn_instance_t *in, const attn_forward_t *a, const ref_tile_t *tile, const ref_keys_t *keys,
+                    int64_t head, int64_t k, int64_t key_rel, const uint8_t *visible, const ref_scratch_t *scratch,
+                    const ref_state_t *state) {
+    int64_t d = in->d, dv = in->dv, group = in->group;
+    load_key_value(keys, k, head, d, dv, scratch);
+    for (int64_t t = 0; t < tile->tokens; t++) {
+        if (!visible[t]) continue;
+        double bias = bias_of(a, tile->row0 + t, key_rel);
+        for (int64_t g = 0; g < group; g++) {
+            int64_t h = head * group + g, row = t * in->heads + h;
+            score_rule_t rule = {
+                .factor = in->p.scale,
+                .cap = in->p.logits_soft_cap,
+                .slope = a->alibi_slopes != NULL ? float_at(a->alibi_slopes, h) : 0.0,
+                .is_sqrt = (in->features & ATTN_F_ALIBI_SQRT) != 0,
+            };
+            if (in->query_dtype != in->p.dtype) rule.factor *= ref_scale_of(a->scales.q, head);
+            double dot = dot_product(scratch->query + (t * group + g) * d, scratch->key, d);
+            add_key(score_of(&rule, dot, tile->q0 + t, k, bias), scratch->value, dv, &state->max[row],
+                    &state->sum[row], state->acc + row * dv);
+        }
+    }
+}
+
 void ref_attend(const attn_instance_t *in, const attn_forward_t *a, const ref_tile_t *tile, const ref_mask_t *mask,
                 const ref_keys_t *keys, int64_t begin, int64_t end, const ref_scratch_t *scratch,
                 const ref_state_t *state) {
-    int64_t d = in->d, dv = in->dv, group = in->group, context = mask->context_len;
+    int64_t d = in->d, group = in->group;
     uint8_t visible[REF_TILE_TOKENS];
     for (int64_t head = 0; head < in->kv_heads; head++) {
-        for (int64_t t = 0; t < tile->tokens; t++)
-            for (int64_t g = 0; g < group; g++)
-                ref_load_row(ref_at2(a->query, tile->row0 + t, head * group + g), in->query_dtype, d,
-                             scratch->query + (t * group + g) * d);
+        for (int64_t row = 0; keys->mla == NULL && row < tile->tokens * group; row++)
+            ref_load_row(ref_at2(a->query, tile->row0 + row / group, head * group + row % group), in->query_dtype, d,
+                         scratch->query + row * d);
         for (int64_t k = begin; k < end; k++) {
             int any = 0;
             for (int t = 0; t < tile->tokens; t++)
                 any |= visible[t] = (uint8_t)ref_mask_visible(mask, tile->q0 + t, k);
-            if (!any) continue; /* rows that nobody sees are not read either */
-            load_key_value(keys, k, head, d, dv, scratch);
-            for (int64_t t = 0; t < tile->tokens; t++) {
-                if (!visible[t]) continue;
-                double bias = bias_of(a, tile->row0 + t, k - context);
-                for (int64_t g = 0; g < group; g++) {
-                    int64_t h = head * group + g, row = t * in->heads + h;
-                    score_rule_t rule = {
-                        .factor = in->p.scale,
-                        .cap = in->p.logits_soft_cap,
-                        .slope = a->alibi_slopes != NULL ? float_at(a->alibi_slopes, h) : 0.0,
-                        .is_sqrt = (in->features & ATTN_F_ALIBI_SQRT) != 0,
-                    };
-                    if (in->query_dtype != in->p.dtype) rule.factor *= ref_scale_of(a->scales.q, head);
-                    double dot = dot_product(scratch->query + (t * group + g) * d, scratch->key, d);
-                    add_key(score_of(&rule, dot, tile->q0 + t, k, bias), scratch->value, dv, &state->max[row],
-                            &state->sum[row], state->acc + row * dv);
-                }
-            }
+            if (any) /* rows that nobody sees are not read either */
+                ref_attend_key(in, a, tile, keys, head, k, k - mask->context_len, visible, scratch, state);
         }
     }
 }

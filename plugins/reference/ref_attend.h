@@ -8,10 +8,13 @@
 #include "ref_kv_rows.h"
 #include "ref_mask.h"
 
+typedef struct ref_mla_cache ref_mla_cache_t;
+
 /* Where the keys of a request are: cache rows through a block table, or rows of the call's tensors. */
 typedef struct ref_keys {
     const int32_t *table; /* NULL: not paged */
-    ref_cache_side_t k, v; /* paged */
+    ref_cache_side_t k, v;      /* paged */
+    const ref_mla_cache_t *mla; /* paged latent rows, else NULL */
     const DLTensor *key, *value; /* not paged: row first + k */
     int64_t first;
     uint32_t dtype;
@@ -28,7 +31,7 @@ typedef struct ref_state {
 
 /* Scratch of one call. */
 typedef struct ref_scratch {
-    double *query; /* [REF_TILE_TOKENS * group * D] */
+    double *query; /* [REF_TILE_TOKENS * group * D]; latent attention fills it before */
     double *key, *value;
 } ref_scratch_t;
 
@@ -46,6 +49,11 @@ void ref_state_start(const attn_instance_t *in, const ref_state_t *state, int to
 void ref_attend(const attn_instance_t *in, const attn_forward_t *a, const ref_tile_t *tile, const ref_mask_t *mask,
                 const ref_keys_t *keys, int64_t begin, int64_t end, const ref_scratch_t *scratch,
                 const ref_state_t *state);
+
+/* Adds key k for the tile's tokens that see it. key_rel counts from the request's first new token. */
+void ref_attend_key(const attn_instance_t *in, const attn_forward_t *a, const ref_tile_t *tile, const ref_keys_t *keys,
+                    int64_t head, int64_t k, int64_t key_rel, const uint8_t *visible, const ref_scratch_t *scratch,
+                    const ref_state_t *state);
 
 /* acc becomes the output, max becomes the natural log-sum-exp; a row without keys: 0 and -inf (semantics 2.14). */
 void ref_state_finish(const attn_instance_t *in, const ref_state_t *state, int tokens);

@@ -3,7 +3,7 @@
  * ref_forward.c: one attention call. The work goes in tiles of a few query tokens of one request: start the rows, walk
  * over the keys (once, or prefix and suffix apart for cascade attention), finish, write.
  */
-#include "ref_attend.h"
+#include "ref_mla.h"
 #include "ref_output.h"
 
 /* Workspace in doubles, in this order: query rows, one key, one value, then one or two sets of row states. Cascade needs
@@ -17,6 +17,7 @@ static uint64_t scratch_doubles(const attn_instance_t *in) {
 }
 
 uint64_t ref_workspace_doubles(const attn_instance_t *in) {
+    if (ref_is_mla(in)) return ref_mla_workspace_doubles(in);
     return scratch_doubles(in) + (in->p.role == ATTN_ROLE_DECODER ? 2 : 1) * state_doubles(in);
 }
 
@@ -141,33 +142,32 @@ static ref_keys_t keys_of(const attn_instance_t *in, const attn_forward_t *a, co
 /* The two passes of cascade attention: the prefix through the table of request 0 and with the sink, the suffix without;
  * then their merge (semantics 6.4, 6.5). Without a prefix it is one pass over all keys. */
 static void run_tile(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m, int32_t r,
-                     const ref_tile_t *tile, int64_t query_len, double *workspace) {
+                     const ref_tile_t *tile, const ref_mask_t *mask, double *workspace) {
     ref_scratch_t scratch = {.query = workspace};
     scratch.key = scratch.query + (uint64_t)REF_TILE_TOKENS * in->group * in->d;
     scratch.value = scratch.key + in->d;
     ref_state_t state = place_state(in, workspace + scratch_doubles(in));
     const float *sinks = a->sinks != NULL ? attn_data(a->sinks) : NULL;
     int64_t sink_stride = a->sinks != NULL ? a->sinks->strides[0] : 0;
-    ref_mask_t mask = mask_of(in, m, r, query_len);
     ref_keys_t keys = keys_of(in, a, m, r, ref_metadata_ints(m, m->query_start_at)[r]);
 
     ref_state_start(in, &state, tile->tokens, sinks, sink_stride);
     if (m->common_prefix_len == 0) {
-        ref_attend(in, a, tile, &mask, &keys, 0, mask.seq_len, &scratch, &state);
+        ref_attend(in, a, tile, mask, &keys, 0, mask->seq_len, &scratch, &state);
         ref_state_finish(in, &state, tile->tokens);
     } else {
         ref_state_t suffix = place_state(in, workspace + scratch_doubles(in) + state_doubles(in));
         ref_keys_t prefix_keys = keys_of(in, a, m, 0, 0);
-        ref_mask_t prefix_mask = {.seq_len = m->common_prefix_len, .context_len = mask.context_len};
+        ref_mask_t prefix_mask = {.seq_len = m->common_prefix_len, .context_len = mask->context_len};
         ref_attend(in, a, tile, &prefix_mask, &prefix_keys, 0, m->common_prefix_len, &scratch, &state);
         ref_state_finish(in, &state, tile->tokens);
         ref_state_start(in, &suffix, tile->tokens, NULL, 0);
-        ref_attend(in, a, tile, &mask, &keys, m->common_prefix_len, mask.seq_len, &scratch, &suffix);
+        ref_attend(in, a, tile, mask, &keys, m->common_prefix_len, mask->seq_len, &scratch, &suffix);
         ref_state_finish(in, &suffix, tile->tokens);
         ref_state_merge(in, &state, &suffix, tile->tokens);
     }
     for (int t = 0; t < tile->tokens; t++)
-        ref_write_token(in, a, tile->row0 + t, in->dv, state.acc + (int64_t)t * in->heads * in->dv,
+        ref_write_token(in, a, tile->row0 + t, in->out_size, state.acc + (int64_t)t * in->heads * in->dv,
                         state.max + (int64_t)t * in->heads);
 }
 
@@ -178,7 +178,7 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     attn_space_t s;
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && space == NULL) {
-        status = ref_check_output(in, &a, 0, in->dv, error);
+        status = ref_check_output(in, &a, 0, in->out_size, error);
         if (status == ATTN_OK) ref_zero_tensor(a.output);
         return status;
     }
@@ -186,9 +186,10 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     if (status == ATTN_OK) status = check_space(in, &s, error);
     if (status != ATTN_OK) return status;
     const ref_metadata_t *m = s.metadata;
-    status = check_query_key_value(in, &a, m->num_tokens, error);
+    status = ref_is_mla(in) ? ref_mla_check_forward(in, &a, m, error)
+                            : check_query_key_value(in, &a, m->num_tokens, error);
     if (status == ATTN_OK) status = check_extras(in, &a, m->num_tokens, error);
-    if (status == ATTN_OK) status = ref_check_output(in, &a, m->num_tokens, in->dv, error);
+    if (status == ATTN_OK) status = ref_check_output(in, &a, m->num_tokens, in->out_size, error);
     if (status == ATTN_OK && in->has_cache) status = check_blocks(in, m, a.kv_cache->shape[0], error);
     if (status != ATTN_OK) return status;
 
@@ -198,7 +199,11 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
         for (int64_t i = 0; i < query_len; i += REF_TILE_TOKENS) {
             ref_tile_t tile = {.row0 = start[r] + i, .q0 = seq[r] - query_len + i};
             tile.tokens = (int)(query_len - i < REF_TILE_TOKENS ? query_len - i : REF_TILE_TOKENS);
-            run_tile(in, &a, m, r, &tile, query_len, s.workspace);
+            ref_mask_t mask = mask_of(in, m, r, query_len);
+            if (ref_is_mla(in))
+                ref_mla_run_tile(in, &a, m, r, &tile, &mask, s.workspace);
+            else
+                run_tile(in, &a, m, r, &tile, &mask, s.workspace);
         }
     }
     return ATTN_OK;

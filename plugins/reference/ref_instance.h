@@ -18,7 +18,8 @@ struct attn_instance {
     uint32_t kv;      /* ATTN_KV_*, never 0 */
     uint32_t storage; /* ATTN_DTYPE_* of a cache element */
     uint32_t heads, kv_heads, group;
-    uint32_t d, dv;
+    uint32_t d, dv;   /* of a key and a value row; latent attention: L + R and L */
+    uint32_t out_size; /* of an output row: Dv; latent attention: V */
     uint32_t block_size;
     uint32_t max_seqs, max_tokens, max_spans;
     int64_t max_len;
@@ -73,6 +74,8 @@ uint64_t ref_metadata_bytes(uint64_t num_reqs, uint64_t num_spans);
 /* Checks of the caches and of the scales that update_kv_cache and forward share. */
 int ref_check_caches(const attn_instance_t *instance, const DLTensor *kv_cache, const DLTensor *v_cache,
                      attn_error_t *error);
+/* Every slot lies below end; negative ones are fine. */
+int ref_check_slots(const DLTensor *slots, int64_t end, attn_error_t *error);
 int ref_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn_error_t *error);
 
 #endif

@@ -39,7 +39,7 @@ static int check_lengths(const attn_instance_t *in, const attn_batch_t *b, attn_
             return attn_fail(error, ATTN_E_INVALID, "seq_lens",
                              "seq_lens[%d] is %lld; 0 to %lld (max_model_len) were wanted", r, (long long)seq,
                              (long long)in->max_len);
-        if (in->p.role == ATTN_ROLE_DECODER && seq < query)
+        if (in->has_cache && in->p.role != ATTN_ROLE_ENCODER_DECODER && seq < query)
             return attn_fail(error, ATTN_E_INVALID, "seq_lens",
                              "seq_lens[%d] is %lld, less than its %lld query tokens; it counts them", r, (long long)seq,
                              (long long)query);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ref_open.c: makes an instance of the reference backend, and answers for its cache shape and its buffers. */
 #include "ref_capabilities.h"
-#include "ref_instance.h"
+#include "ref_mla.h"
 
 #include <stdlib.h>
 
@@ -73,6 +73,14 @@ int ref_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->group = in->heads / in->kv_heads;
     in->d = p.head_size;
     in->dv = p.head_size_v != 0 ? p.head_size_v : p.head_size;
+    if (attn_role_is_mla(p.role)) { /* one latent head, or the MHA part alone */
+        int is_latent = ref_is_mla(in);
+        if (is_latent) in->kv_heads = 1;
+        in->group = in->heads / in->kv_heads;
+        in->d = (is_latent ? p.kv_lora_rank : p.qk_nope_head_dim) + p.qk_rope_head_dim;
+        in->dv = is_latent ? p.kv_lora_rank : p.v_head_dim;
+    }
+    in->out_size = ref_is_mla(in) ? p.v_head_dim : in->dv;
     in->block_size = p.block_size != 0 ? p.block_size : ref_capabilities.preferred_block_size;
     in->max_seqs = p.max_num_seqs != 0 ? p.max_num_seqs : 256;
     in->max_tokens = p.max_num_batched_tokens != 0 ? p.max_num_batched_tokens : 8192;
@@ -95,7 +103,9 @@ int ref_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_sh
         return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
                          (long long)num_blocks);
     attn_kv_cache_shape_t full = {.struct_size = sizeof full};
-    if (in->has_cache) {
+    if (ref_is_mla(in)) {
+        ref_mla_cache_shape(in, num_blocks != 0 ? num_blocks : in->p.num_blocks, &full);
+    } else if (in->has_cache) {
         uint32_t layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_NHD;
         int status = attn_dense_cache_shape(&in->p, layout, in->block_size,
                                             num_blocks != 0 ? num_blocks : in->p.num_blocks, &full, error);
@@ -112,6 +122,7 @@ int ref_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_erro
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 64};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
+    full.weight_bytes = ref_is_mla(in) ? ref_mla_weight_bytes(in) : 0;
     uint32_t size = needed->struct_size;
     memcpy(needed, &full, size < sizeof full ? size : sizeof full);
     needed->struct_size = size;

@@ -68,8 +68,64 @@ static void check_masks(const attn_problem_t *p, uint64_t f, attn_reasons_t *rea
                         p->sliding_window, p->chunk_lookback + 1);
 }
 
+/* The MLA roles: sizes that belong together, and what latent caches do not have. */
+static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reasons) {
+    int is_latent = p->role == ATTN_ROLE_MLA || p->role == ATTN_ROLE_MLA_SPARSE;
+    const struct {
+        const char *name;
+        uint32_t have;
+    } sizes[] = {{"kv_lora_rank", p->kv_lora_rank},
+                 {"qk_nope_head_dim", p->qk_nope_head_dim},
+                 {"qk_rope_head_dim", p->qk_rope_head_dim},
+                 {"v_head_dim", p->v_head_dim}};
+    char have[32], want[96];
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i].have == 0 || sizes[i].have > MAX_HEAD_SIZE)
+            attn_add_reason(reasons, ATTN_REASON_MLA, sizes[i].name, NUMBER(have, sizes[i].have), "1 to 65536",
+                            "%s is %u; role %s needs it", sizes[i].name, sizes[i].have, attn_role_name(p->role));
+    uint32_t latent = p->kv_lora_rank + p->qk_rope_head_dim;
+    if (is_latent && p->head_size != latent) {
+        snprintf(want, sizeof want, "kv_lora_rank + qk_rope_head_dim = %u", latent);
+        attn_add_reason(reasons, ATTN_REASON_HEAD_SIZE, "head_size", NUMBER(have, p->head_size), want,
+                        "head_size is %u; role %s wants %u", p->head_size, attn_role_name(p->role), latent);
+    }
+    if (is_latent && p->num_kv_heads > 1)
+        attn_add_reason(reasons, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads), "0 or 1",
+                        "num_kv_heads is %u; latent attention has one", p->num_kv_heads);
+    if (p->mask != ATTN_MASK_CAUSAL)
+        attn_add_reason(reasons, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask), "causal",
+                        "role %s is causal", attn_role_name(p->role));
+    if (p->sliding_window != 0)
+        attn_add_reason(reasons, ATTN_REASON_SLIDING_WINDOW, "sliding_window", NUMBER(have, p->sliding_window), "0",
+                        "role %s has no sliding window", attn_role_name(p->role));
+    if ((p->role == ATTN_ROLE_MLA_SPARSE) != (p->topk != 0))
+        attn_add_reason(reasons, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "given with mla_sparse alone",
+                        "topk is %u with role %s", p->topk, attn_role_name(p->role));
+    if (is_latent && attn_kv_is_per_token_head(p->kv_cache_dtype))
+        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(p->kv_cache_dtype),
+                        "auto, 16 bits, fp8 or fp8_ds_mla", "latent caches have no scale per token and head");
+    if (p->query_dtype != 0 && p->query_dtype != p->dtype)
+        attn_add_reason(reasons, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype), "the dtype",
+                        "role %s takes queries in the model's dtype", attn_role_name(p->role));
+    uint64_t others = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SEPARATE_KV | ATTN_F_PER_HEAD_SCALES;
+    for (unsigned bit = 0; bit < 64; bit++)
+        if ((f & others) >> bit & 1)
+            attn_add_reason(reasons, ATTN_REASON_FEATURE, attn_feature_name(bit), "asked for", "not asked for",
+                            "role %s has no %s", attn_role_name(p->role), attn_feature_name(bit));
+}
+
+/* The 656-byte rows: fixed sizes, 16-bit inputs (semantics 3.5). */
+static void check_ds_mla(const attn_problem_t *p, attn_reasons_t *reasons) {
+    int is_16_bit = p->dtype == ATTN_DTYPE_FLOAT16 || p->dtype == ATTN_DTYPE_BFLOAT16;
+    if (p->kv_cache_dtype != ATTN_KV_FP8_DS_MLA) return;
+    if (p->role != ATTN_ROLE_MLA_SPARSE || p->kv_lora_rank != 512 || p->qk_rope_head_dim != 64 || !is_16_bit)
+        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", "fp8_ds_mla",
+                        "role mla_sparse, kv_lora_rank 512, qk_rope_head_dim 64, a 16-bit dtype",
+                        "fp8_ds_mla rows hold 512 latent and 64 rope values of 16-bit sparse MLA");
+}
+
 static void check_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *reasons) {
-    if (!attn_role_has_cache(p->role) && attn_kv_is_quantized(p->kv_cache_dtype))
+    if (!attn_role_has_cache(p->role) && p->role != ATTN_ROLE_MLA_PREFILL && attn_kv_is_quantized(p->kv_cache_dtype))
         attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(p->kv_cache_dtype),
                         "auto", "role %s has no cache that could be quantised", attn_role_name(p->role));
     if (p->query_dtype != 0 && p->query_dtype != p->dtype && p->query_dtype != ATTN_DTYPE_FP8_E4M3)
@@ -84,7 +140,7 @@ static void check_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *re
         attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
                         "fp8_e4m3 exactly with out_fp8_static or out_fp8_group",
                         "out_dtype fp8_e4m3 and one of the features out_fp8_static, out_fp8_group belong together");
-    uint64_t dv = p->head_size_v != 0 ? p->head_size_v : p->head_size;
+    uint64_t dv = attn_role_is_mla(p->role) ? p->v_head_dim : p->head_size_v != 0 ? p->head_size_v : p->head_size;
     if (is_group && (uint64_t)p->num_heads * dv % 64 != 0)
         attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is no multiple of 64",
                         "num_heads * head_size_v a multiple of 64", "group scales cover 64 or 128 values of a row");
@@ -99,5 +155,7 @@ int ref_supports(const attn_problem_t *problem, const attn_device_t *device, att
     check_sizes(&p, reasons);
     check_masks(&p, f, reasons);
     check_dtypes(&p, f, reasons);
+    if (attn_role_is_mla(p.role)) check_mla(&p, f, reasons);
+    check_ds_mla(&p, reasons);
     return ATTN_OK;
 }

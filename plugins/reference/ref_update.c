@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ref_update.c: scatters the new K and V rows into the cache, quantising where the format asks (semantics 1.3, 3.11). */
-#include "ref_kv_rows.h"
+#include "ref_mla.h"
 
 /* An fp8 input for an fp8 cache of the same kind is stored unchanged (semantics 3.2). */
 static int check_input(const attn_instance_t *in, const DLTensor *t, const char *name, int64_t rows, int64_t size,
@@ -15,7 +15,7 @@ static int check_input(const attn_instance_t *in, const DLTensor *t, const char 
     return status;
 }
 
-static int check_slots(const DLTensor *slots, int64_t end, attn_error_t *error) {
+int ref_check_slots(const DLTensor *slots, int64_t end, attn_error_t *error) {
     const int64_t *slot = attn_data(slots);
     for (int64_t i = 0; i < slots->shape[0]; i++)
         if (slot[i] >= end)
@@ -35,7 +35,7 @@ static int check(const attn_instance_t *in, const attn_kv_update_t *a, int is_ra
         status = check_input(in, a->value, "value", a->slot_mapping->shape[0], in->dv, &is_raw[1], error);
     if (status == ATTN_OK) status = ref_check_scale(a->scales.k, "k_scale", in->kv_heads, error);
     if (status == ATTN_OK) status = ref_check_scale(a->scales.v, "v_scale", in->kv_heads, error);
-    if (status == ATTN_OK) status = check_slots(a->slot_mapping, a->kv_cache->shape[0] * in->block_size, error);
+    if (status == ATTN_OK) status = ref_check_slots(a->slot_mapping, a->kv_cache->shape[0] * in->block_size, error);
     return status;
 }
 
@@ -44,6 +44,7 @@ int ref_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void 
     attn_kv_update_t a;
     int is_raw[2];
     int status = attn_intake(&a, sizeof a, args, "args", error);
+    if (status == ATTN_OK && ref_is_mla(in)) return ref_mla_update(in, &a, error);
     if (status == ATTN_OK) status = check(in, &a, is_raw, error);
     if (status != ATTN_OK) return status;
 

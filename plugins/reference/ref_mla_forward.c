@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ref_mla_forward.c: latent attention as MQA for every token (semantics 7.4): q_nope x W_UK gives L values per head, which
+ * with q_pe meet the latent rows of the cache; the sum of latents goes through W_UV. Up-projecting K and V instead (the
+ * MHA form of prefill) is the same number in exact arithmetic.
+ */
+#include "ref_mla.h"
+#include "ref_output.h"
+
+/* Workspace in doubles, in this order: absorbed queries, one latent row, one query as given, states, output rows. */
+uint64_t ref_mla_workspace_doubles(const attn_instance_t *in) {
+    uint64_t rows = (uint64_t)REF_TILE_TOKENS * in->heads;
+    return rows * in->d + in->d + in->p.qk_nope_head_dim + in->p.qk_rope_head_dim + rows * (2 + (uint64_t)in->dv) +
+           rows * in->p.v_head_dim;
+}
+
+/* An index at or beyond seq_len would read what nobody wrote; beyond the table it means none (semantics 9.3). */
+static int check_indices(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,
+                         attn_error_t *error) {
+    const int64_t shape[2] = {-1, in->p.topk};
+    int status = attn_check_tensor(a->topk_indices, "topk_indices", ATTN_DTYPE_INT32, 2, shape, error);
+    if (status != ATTN_OK) return status;
+    if (a->topk_indices->shape[0] < m->num_tokens)
+        return attn_fail(error, ATTN_E_INVALID, "topk_indices", "topk_indices has %lld rows; the batch has %d tokens",
+                         (long long)a->topk_indices->shape[0], m->num_tokens);
+    const int32_t *start = ref_metadata_ints(m, m->query_start_at), *seq = ref_metadata_ints(m, m->seq_lens_at);
+    for (int32_t r = 0; r < m->num_reqs; r++)
+        for (int64_t t = start[r]; t < start[r + 1]; t++) {
+            const int32_t *row = (const int32_t *)(const void *)ref_at2(a->topk_indices, t, 0);
+            for (uint32_t j = 0; j < in->p.topk; j++)
+                if (row[j] >= seq[r] && row[j] / (int64_t)in->block_size < m->block_table_width)
+                    return attn_fail(error, ATTN_E_INVALID, "topk_indices",
+                                     "topk_indices[%lld][%u] is %d; request %d has %d tokens (-1: none)", (long long)t, j,
+                                     row[j], r, seq[r]);
+        }
+    return ATTN_OK;
+}
+
+int ref_mla_check_forward(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,
+                          attn_error_t *error) {
+    const int64_t shape[3] = {-1, in->heads, (int64_t)in->p.qk_nope_head_dim + in->p.qk_rope_head_dim};
+    int status = attn_check_tensor(a->query, "query", in->query_dtype, 3, shape, error);
+    if (status == ATTN_OK && a->query->shape[0] < m->num_tokens)
+        status = attn_fail(error, ATTN_E_INVALID, "query", "query has %lld rows; the batch has %d tokens",
+                           (long long)a->query->shape[0], m->num_tokens);
+    if (status == ATTN_OK) status = ref_mla_check_cache(in, a->kv_cache, a->v_cache, error);
+    if (status == ATTN_OK) status = ref_check_scale(a->scales.k, "k_scale", 1, error);
+    if (status == ATTN_OK) status = ref_mla_check_weights(in, a, error);
+    if (status != ATTN_OK) return status;
+    if (in->p.role == ATTN_ROLE_MLA_SPARSE) return check_indices(in, a, m, error);
+    if (a->topk_indices != NULL)
+        return attn_fail(error, ATTN_E_INVALID, "topk_indices", "topk_indices was given; role mla attends to every token");
+    return ATTN_OK;
+}
+
+/* out [L + R] of one head: sum over p of q_nope[p] * W_UK[p][:], then q_pe as it is. */
+static void absorb(const attn_instance_t *in, const void *weights, int64_t head, const double *query, double *out) {
+    int64_t nope = in->p.qk_nope_head_dim, latent = in->p.kv_lora_rank;
+    memset(out, 0, (size_t)latent * sizeof *out);
+    for (int64_t p = 0; p < nope; p++) {
+        const float *w = ref_mla_weight_row(in, weights, head, p);
+        for (int64_t l = 0; l < latent; l++) out[l] += query[p] * w[l];
+    }
+    memcpy(out + latent, query + nope, in->p.qk_rope_head_dim * sizeof *out);
+}
+
+static void project_values(const attn_instance_t *in, const void *weights, int64_t head, const double *acc,
+                           double *out) {
+    for (int64_t v = 0; v < in->p.v_head_dim; v++) {
+        const float *w = ref_mla_weight_row(in, weights, head, (int64_t)in->p.qk_nope_head_dim + v);
+        out[v] = 0;
+        for (int64_t l = 0; l < in->p.kv_lora_rank; l++) out[v] += acc[l] * w[l];
+    }
+}
+
+/* One token over its own list of keys, duplicates counted as often as they come (semantics 9.2). */
+static void attend_selected(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,
+                            const ref_tile_t *tile, const ref_keys_t *keys, const ref_scratch_t *scratch,
+                            const ref_state_t *state) {
+    for (int t = 0; t < tile->tokens; t++) {
+        const int32_t *row = (const int32_t *)(const void *)ref_at2(a->topk_indices, tile->row0 + t, 0);
+        uint8_t visible[REF_TILE_TOKENS] = {0};
+        visible[t] = 1;
+        for (uint32_t j = 0; j < in->p.topk; j++)
+            if (row[j] >= 0 && row[j] / (int64_t)in->block_size < m->block_table_width)
+                ref_attend_key(in, a, tile, keys, 0, row[j], 0, visible, scratch, state);
+    }
+}
+
+void ref_mla_run_tile(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m, int32_t r,
+                      const ref_tile_t *tile, const ref_mask_t *mask, double *workspace) {
+    uint64_t rows = (uint64_t)REF_TILE_TOKENS * in->heads;
+    ref_scratch_t scratch = {.query = workspace, .key = workspace + rows * in->d};
+    scratch.value = scratch.key; /* the latent part of the key row is the value */
+    double *query = scratch.key + in->d, *at = query + in->p.qk_nope_head_dim + in->p.qk_rope_head_dim;
+    ref_state_t state = {.max = at, .sum = at + rows, .acc = at + 2 * rows};
+    double *out = state.acc + rows * in->dv;
+    ref_mla_cache_t cache = ref_mla_cache(in, a->kv_cache, &a->scales);
+    ref_keys_t keys = {.mla = &cache, .block_size = in->block_size};
+    keys.table = (const int32_t *)(const void *)(m->block_table + r * m->block_table_stride);
+
+    for (int64_t t = 0; t < tile->tokens; t++)
+        for (int64_t h = 0; h < in->heads; h++) {
+            ref_load_row(ref_at2(a->query, tile->row0 + t, h), in->query_dtype,
+                         (int64_t)in->p.qk_nope_head_dim + in->p.qk_rope_head_dim, query);
+            absorb(in, a->weight_space, h, query, scratch.query + (t * in->heads + h) * in->d);
+        }
+    ref_state_start(in, &state, tile->tokens, NULL, 0);
+    if (in->p.role == ATTN_ROLE_MLA_SPARSE)
+        attend_selected(in, a, m, tile, &keys, &scratch, &state);
+    else
+        ref_attend(in, a, tile, mask, &keys, 0, mask->seq_len, &scratch, &state);
+    ref_state_finish(in, &state, tile->tokens);
+    for (int64_t t = 0; t < tile->tokens; t++) {
+        for (int64_t h = 0; h < in->heads; h++)
+            project_values(in, a->weight_space, h, state.acc + (t * in->heads + h) * in->dv,
+                           out + (t * in->heads + h) * in->p.v_head_dim);
+        ref_write_token(in, a, tile->row0 + t, in->p.v_head_dim, out + t * in->heads * in->p.v_head_dim,
+                        state.max + t * in->heads);
+    }
+}
