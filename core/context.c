@@ -114,7 +114,9 @@ static int fill(attn_context_t *context, const attn_context_options_t *options, 
     if ((code = attni_plugins_load(&context->plugins, &context->config, held_back, err))) return code;
     tell_plugins(context);
     if ((code = attni_options_check(&context->plugins, &context->config, err))) return code;
-    return attni_registry_fill(&context->registry, &context->plugins, err);
+    if ((code = attni_registry_fill(&context->registry, &context->plugins, err))) return code;
+    if (held_back || !attni_config_bool(&context->config, "attn", "load", 1)) return ATTN_OK;
+    return attni_select_check(context, err);
 }
 
 static int take_options(const attn_context_options_t *given, attn_context_options_t *options,

@@ -43,6 +43,9 @@ static inline const struct attni_backend *attni_backend_of(const attn_backend_t 
     return (const struct attni_backend *)(const void *)shown;
 }
 
+/* Warns of names in [select] sections that no loaded plugin has. ATTN_E_NO_MEMORY is the only failure. */
+int attni_select_check(const attn_context_t *context, attn_error_t *err);
+
 /* A host extension by id for plugins, or NULL (attn_host_t.get_extension). */
 const void *attni_host_extension(void *ctx, const char *id);
 

@@ -12,6 +12,7 @@
 #include <attn/attn_plugin_util.h>
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,10 +144,12 @@ static int unknown_key(const struct position *in, const char *at, const char *ke
 static int unknown_name(const struct position *in, const char *at, const char *param, const char *value,
                         const struct attni_names *table) {
     const char *names[ATTNI_NAMES_MAX];
-    char near[96], what[320];
+    char near[96], what[440];
     size_t count = attni_names_list(table, names);
-    snprintf(what, sizeof what, "%s has no value '%.60s'%s", param, value,
-             attni_did_you_mean(near, sizeof near, value, names, count));
+    int used = snprintf(what, sizeof what, "%s has no value '%.60s'%s; known are:", param, value,
+                        attni_did_you_mean(near, sizeof near, value, names, count));
+    for (size_t i = 0; i < count && (size_t)used < sizeof what; i++)
+        used += snprintf(what + used, sizeof what - (size_t)used, " %s", names[i]);
     return wrong(in, at, param, what);
 }
 
@@ -194,7 +197,7 @@ static int parse_value(const struct position *in, const struct member *member, c
         memcpy(to, &(int64_t){whole}, sizeof(int64_t));
         return ATTN_OK;
     case REAL:
-        if (isspace((unsigned char)value[0]) || *attni_double_parse(value, &real))
+        if (isspace((unsigned char)value[0]) || *attni_double_parse(value, &real) || isnan(real))
             return wrong(in, at, member->name, "wanted a number such as 0.125");
         memcpy(to, &real, sizeof real);
         return ATTN_OK;

@@ -52,15 +52,24 @@ const char *const *attni_default_priority(uint32_t role, const attn_device_t *de
     return list.names;
 }
 
+/* Which plugin of ours holds which backend. */
+static const char *const holders[][2] = {
+    {"FLASH_ATTN", "flash"}, {"TRITON_ATTN", "triton_like"}, {"FLASH_ATTN_MLA", "mla"},
+    {"FLASHMLA", "mla"},     {"TRITON_MLA", "mla"},          {"FLASHMLA_SPARSE", "mla_sparse"},
+    {"CPU_ATTN", "cpu"},     {"REFERENCE", "reference"},
+};
+
 const char *attni_plugin_of_backend(const char *backend) {
-    static const char *const table[][2] = {
-        {"FLASH_ATTN", "flash"}, {"TRITON_ATTN", "triton_like"}, {"FLASH_ATTN_MLA", "mla"},
-        {"FLASHMLA", "mla"},     {"TRITON_MLA", "mla"},          {"FLASHMLA_SPARSE", "mla_sparse"},
-        {"CPU_ATTN", "cpu"},     {"REFERENCE", "reference"},
-    };
-    for (size_t i = 0; i < COUNT(table); i++)
-        if (!strcasecmp(table[i][0], backend)) return table[i][1];
+    for (size_t i = 0; i < COUNT(holders); i++)
+        if (!strcasecmp(holders[i][0], backend)) return holders[i][1];
     return NULL;
+}
+
+size_t attni_known_backends(const char *names[], size_t room) {
+    size_t count = 0;
+    for (; count < COUNT(holders) && count < room; count++)
+        names[count] = holders[count][0];
+    return count;
 }
 
 /* The section for this very device, as it is spelled in the sources; "" if there is none. */

@@ -23,6 +23,9 @@ const char *const *attni_default_priority(uint32_t role, const attn_device_t *de
 /* The plugin that holds a backend of the built-in lists, or NULL: for "its plugin did not load". */
 const char *attni_plugin_of_backend(const char *backend);
 
+/* The names of those backends. Returns how many were written. */
+size_t attni_known_backends(const char *names[], size_t room);
+
 /*
  * requested: the call's own wish, NULL or "auto": none. Else [select ROLE DEVICE], then [select ROLE], then
  * the list built in. What is made lives in arena. ATTN_E_NO_MEMORY is the only failure.

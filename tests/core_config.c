@@ -218,8 +218,35 @@ static void test_bad_sources(void) {
     is_int(attni_config_load(&config, &sources, &err), ATTN_E_INVALID, "an endless folder name is refused");
 }
 
+/* The sample that is installed: as shipped, and with every commented-out example taken in. */
+static void test_sample(void) {
+    const char *srcdir = getenv("ATTN_TEST_SRCDIR");
+    char path[1024], line[400], text[20000] = "";
+    snprintf(path, sizeof path, "%s/etc/attn.ini", srcdir ? srcdir : ".");
+    struct attni_config config;
+    struct attni_config_sources sources = {.api_file = path};
+    attn_error_t err = ERROR_INIT;
+    is_int(attni_config_load(&config, &sources, &err), ATTN_OK, "the installed sample is read: %s", err.text);
+    attni_config_free(&config);
+    FILE *file = fopen(path, "r");
+    int examples = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        /* "; key = value" and "; [section]" are examples, other comments are prose. */
+        size_t word = strspn(line, "; "), end = word + strspn(line + word, "abcdefghijklmnopqrstuvwxyz_ ");
+        const char *start = word == 2 && (line[2] == '[' || (end > 2 && line[end] == '=')) ? line + 2 : line;
+        examples += start != line;
+        strncat(text, start, sizeof text - strlen(text) - 1);
+    }
+    if (file) fclose(file);
+    sources = (struct attni_config_sources){.api_text = text};
+    is_int(attni_config_load(&config, &sources, &err), ATTN_OK, "so are its %d examples: %s", examples,
+           err.text);
+    attni_config_free(&config);
+}
+
 int main(void) {
     make_scratch();
+    test_sample();
     test_refuses();
     test_accepts();
     test_sources();

@@ -201,8 +201,14 @@ static void test_parse(void) {
         {"num_blocks=99999999999999999999", "wanted a whole number of at most 64 bits", "num_blocks"},
         {"num_blocks=--3", "wanted a whole number of at most 64 bits", "num_blocks"},
         {"scale=one", "column 7: wanted a number such as 0.125", "scale"},
+        {"scale=nan(7)", "wanted a number such as 0.125", "scale"},
         {"scale=0,5", "wanted a number such as 0.125", "scale"},
         {"features=sink,lsd", "column 15: features has no value 'lsd', did you mean 'lse'", "features"},
+        {"kv_cache_dtype=fp7",
+         "known are: auto float16 bfloat16 float32 fp8_e4m3 fp8_e5m2 int8_per_token_head fp8_per_token_head "
+         "int4_per_token_head nvfp4 fp8_ds_mla turboquant_k8v4 turboquant_4bit_nc turboquant_k3v4_nc "
+         "turboquant_3bit_nc",
+         "kv_cache_dtype"},
         {"features=bit64", "features has no value 'bit64'", "features"},
         {"features=sink,", "features has no value ''", "features"},
     };

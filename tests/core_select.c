@@ -200,6 +200,24 @@ static void test_refused_plugin(void) {
     attn_context_destroy(own);
 }
 
+/* A slip in a list must not pass in silence. */
+static void test_slips(void) {
+    attn_context_t *own;
+    const char *ini = "[attn]\nplugins = good\n[select decoder]\npriority = FLASH_ATN, GOOD_ATTN, FLASHMLA\n"
+                      "[select encoder]\nbackend = Auto\n";
+    is_int(context_of(ini, &own, &err), ATTN_OK, "a list with a slip");
+    has_str(logged,
+            "2 api:4: no loaded plugin has the backend 'FLASH_ATN' of [select decoder] priority, did you "
+            "mean 'FLASH_ATTN'",
+            "is told at once");
+    ok(!strstr(logged, "'GOOD_ATTN'") && !strstr(logged, "'FLASHMLA'") && !strstr(logged, "'Auto'"),
+       "and only that");
+    attn_context_destroy(own);
+    context_of("[attn]\nload = no\n[select decoder]\npriority = FLASH_ATN\n", &own, &err);
+    is_str(logged[0] == '2' ? logged : "", "", "nothing is said where nothing is loaded");
+    attn_context_destroy(own);
+}
+
 static void test_default_lists(void) {
     attn_device_t cpu = device_cpu(), sm90 = device_sm(90), sm120 = device_sm(120);
     for (uint32_t role = 1; role < ATTN_ROLE_COUNT_; role++) {
@@ -251,6 +269,7 @@ int main(void) {
     test_fallback();
     test_block_size();
     test_refused_plugin();
+    test_slips();
     test_default_lists();
     test_arguments();
     return tap_done();
