@@ -5,8 +5,10 @@
 #include <attn/attn_plugin_util.h>
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 enum { MAX_BLOCKS = 4096 };
+#define HUGE_PAGE ((size_t)2 << 20)
 
 typedef unsigned long long gpu_address_t; /* CUdeviceptr */
 
@@ -92,10 +94,11 @@ void *device_memory_new(device_memory_t *memory, size_t bytes) {
     size_t rounded = (bytes / 256 + 1) * 256;
     void *block = NULL;
     if (memory->device.device_type == kDLCPU) {
-        /* large blocks begin on a 2 MiB border, so that the kernel can give them large pages */
-        block = aligned_alloc(rounded >= (size_t)8 << 20 ? (size_t)2 << 20 : 256,
-                              rounded >= (size_t)8 << 20 ? (rounded + ((size_t)2 << 20) - 1) >> 21 << 21
-                                                         : rounded);
+        int is_large =
+            rounded >= HUGE_PAGE * 4; /* such blocks get large pages, which page walks do not slow down */
+        if (is_large) rounded = (rounded + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+        block = aligned_alloc(is_large ? HUGE_PAGE : 256, rounded);
+        if (is_large && block != NULL) madvise(block, rounded, MADV_HUGEPAGE);
     } else {
         gpu_address_t address;
         if (memory->cuda.alloc(&address, rounded) == 0) block = (void *)(uintptr_t)address;

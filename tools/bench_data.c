@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_data.c: inputs for `attn bench`. A table of a prime number of values is read round and round, so that long inputs
+ * cost no time and still differ from head to head. */
+#include "bench_data.h"
+
+#include <attn/attn_plugin_util.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "tensor.h"
+
+enum { TABLE_SIZE = 1048573, SAMPLES = 24, MAX_HEAD = 1024 };
+
+static float *table_of(void) {
+    static float *table;
+    if (table != NULL) return table;
+    uint64_t state = 7;
+    table = malloc(TABLE_SIZE * sizeof *table);
+    for (int i = 0; table != NULL && i < TABLE_SIZE; i++)
+        table[i] = random_normal(&state);
+    return table;
+}
+
+float bench_value(int tensor, uint32_t dtype, int64_t i) {
+    const float *table = table_of();
+    float value = table != NULL ? table[(i + 350003 * (int64_t)tensor) % TABLE_SIZE] : 0;
+    unsigned char rounded[4];
+    tensor_store(rounded, dtype, 0, tensor == BENCH_QUERY ? 2 * value : value);
+    return tensor_load(rounded, dtype, 0);
+}
+
+void bench_fill(int tensor, uint32_t dtype, int64_t first, int64_t count, void *data) {
+    const float *table = table_of();
+    if (table == NULL) return;
+    int64_t at = (first + 350003 * (int64_t)tensor) % TABLE_SIZE;
+    for (int64_t i = 0; i < count; i++) {
+        tensor_store(data, dtype, (size_t)i, tensor == BENCH_QUERY ? 2 * table[at] : table[at]);
+        if (++at == TABLE_SIZE) at = 0;
+    }
+}
+
+float bench_slope(int64_t head, int64_t num_heads) {
+    return (float)exp2(-8.0 * (double)(head + 1) / (double)num_heads);
+}
+
+/* One output row in double (semantics 2.9): token i of a request, query head h. */
+static int attend(const bench_row_t *row, int64_t request, int64_t i, int64_t h, double *out) {
+    const attn_problem_t *p = &row->problem;
+    int64_t hq = p->num_heads, hkv = p->num_kv_heads != 0 ? p->num_kv_heads : hq, d = p->head_size;
+    int64_t dv = p->head_size_v != 0 ? p->head_size_v : d, q_abs = row->seq_len - row->query_len + i,
+            g = h / (hq / hkv);
+    int64_t last = p->mask == ATTN_MASK_CAUSAL ? q_abs : row->seq_len - 1, window = p->sliding_window;
+    double *scores = malloc((size_t)row->seq_len * sizeof *scores), max = -INFINITY, sum = 0;
+    if (scores == NULL) return -1;
+    for (int64_t k = 0; k <= last; k++) {
+        double s = 0;
+        for (int64_t c = 0; c < d; c++)
+            s += (double)bench_value(BENCH_QUERY, p->dtype,
+                                     ((request * row->query_len + i) * hq + h) * d + c) *
+                 bench_value(BENCH_KEY, p->dtype, ((request * row->seq_len + k) * hkv + g) * d + c);
+        s *= p->scale;
+        if (p->logits_soft_cap > 0) s = p->logits_soft_cap * tanh(s / p->logits_soft_cap);
+        if ((p->features & ATTN_F_ALIBI) != 0) s += (double)bench_slope(h, hq) * (double)(k - q_abs);
+        int is_far =
+            window > 0 && (q_abs - k >= window || (p->mask != ATTN_MASK_CAUSAL && k - q_abs >= window));
+        scores[k] = is_far ? -INFINITY : s;
+        if (scores[k] > max) max = scores[k];
+    }
+    if ((p->features & ATTN_F_SINK) != 0) sum = exp(bench_value(BENCH_SINK, ATTN_DTYPE_FLOAT32, h) - max);
+    for (int64_t c = 0; c < dv; c++)
+        out[c] = 0;
+    for (int64_t k = 0; k <= last; k++) {
+        double w = exp(scores[k] - max);
+        sum += w;
+        for (int64_t c = 0; c < dv; c++)
+            out[c] +=
+                w * bench_value(BENCH_VALUE, p->dtype, ((request * row->seq_len + k) * hkv + g) * dv + c);
+    }
+    for (int64_t c = 0; c < dv; c++)
+        out[c] /= sum;
+    free(scores);
+    return 0;
+}
+
+double bench_error(const bench_row_t *row, const void *output) {
+    const attn_problem_t *p = &row->problem;
+    const uint64_t known = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP |
+                           ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_NON_CAUSAL | ATTN_F_CAPTURE |
+                           ATTN_F_BATCH_INVARIANT;
+    double out[MAX_HEAD], worst = 0;
+    int64_t dv = p->head_size_v != 0 ? p->head_size_v : p->head_size;
+    if ((attn_problem_features(p) & ~known) != 0 || p->chunk_size != 0 || dv > MAX_HEAD ||
+        p->static_sink_len != 0)
+        return -1;
+    uint64_t state = 11;
+    for (int n = 0; n < SAMPLES; n++) {
+        int64_t request = (int64_t)(random_u64(&state) % (uint64_t)row->requests);
+        int64_t i = n == 0 ? row->query_len - 1 : (int64_t)(random_u64(&state) % (uint64_t)row->query_len);
+        int64_t h = (int64_t)(random_u64(&state) % p->num_heads);
+        if (attend(row, request, i, h, out) != 0) return -1;
+        for (int64_t c = 0; c < dv; c++) {
+            size_t at = (size_t)(((request * row->query_len + i) * p->num_heads + h) * dv + c);
+            double e = fabs(tensor_load(output, p->dtype, at) - out[c]);
+            if (!(e <= worst)) worst = e;
+        }
+    }
+    return worst;
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_data.h: random inputs of any length that can be had again one by one, and the double reference over some rows. */
+#ifndef ATTN_TOOLS_BENCH_DATA_H
+#define ATTN_TOOLS_BENCH_DATA_H
+
+#include "bench_work.h"
+
+enum { BENCH_QUERY, BENCH_KEY, BENCH_VALUE, BENCH_SINK };
+
+/* Element i of a tensor, rounded to dtype: standard normal numbers (queries twice as large) from a fixed table. */
+float bench_value(int tensor, uint32_t dtype, int64_t i);
+void bench_fill(int tensor, uint32_t dtype, int64_t first, int64_t count, void *data);
+/* The usual slopes of ALiBi, 2^(-8 (h + 1) / H) (Press, Smith, Lewis 2022). */
+float bench_slope(int64_t head, int64_t num_heads);
+
+/* Largest error of some outputs against double. output: [T, Hq, Dv] on the host. -1: the problem has a feature that is not
+ * computed here. */
+double bench_error(const bench_row_t *row, const void *output);
+
+#endif

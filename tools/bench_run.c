@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_run.c: one row of `attn bench`. A row that reads the cache once per call is measured cold: it goes round over so
+ * many copies of the cache that none is in a CPU's last cache when its turn comes. Every repetition has a ceiling measured
+ * next to it; medians are compared with medians. */
+#include "bench_run.h"
+
+#include <attn/attn_plugin_util.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../bench/ceilings_cpu.h"
+#include "bench_data.h"
+#include "device_memory.h"
+#include "tensor.h"
+#include "tool.h"
+
+enum { MAX_COPIES = 64, MAX_REPETITIONS = 400, LEAST_REPETITIONS = 6, SLAB = 4096 };
+
+typedef struct bench {
+    const bench_options_t *options;
+    bench_row_t *row;
+    attn_error_t *error;
+    device_memory_t *memory;
+    attn_group_t *group;
+    attn_layer_t *layer;
+    attn_space_t space;
+    attn_problem_t problem; /* as opened */
+    int has_cache;
+    int64_t hq, hkv, d, dv;
+    int32_t pages; /* of one request */
+    int64_t page_bytes;
+    int num_copies;
+    tensor_t cache[MAX_COPIES];
+    int32_t *table, *starts, *lens; /* host */
+    void *staging;
+    tensor_t table_t, starts_t, lens_t, query, key, value, output, sinks, slopes;
+    void *stream_buffer; /* for the streaming read; the copies themselves where there are several */
+    size_t stream_bytes;
+    const char **pieces;
+    size_t num_pieces, piece_bytes;
+} bench_t;
+
+static int no_memory(const bench_t *b) {
+    return attn_fail(b->error, ATTN_E_NO_MEMORY, "", "no memory for this workload");
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int count) {
+    if (count == 0) return 0;
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    return count % 2 != 0 ? values[count / 2] : 0.5 * (values[count / 2 - 1] + values[count / 2]);
+}
+
+/* Query-key pairs that the mask leaves. */
+static double visible_pairs(const bench_row_t *row) {
+    double total = 0;
+    int64_t window = row->problem.sliding_window;
+    for (int64_t i = 0; i < row->query_len; i++) {
+        int64_t q = row->seq_len - row->query_len + i, is_causal = row->problem.mask == ATTN_MASK_CAUSAL;
+        int64_t first = window > 0 && q - window + 1 > 0 ? q - window + 1 : 0,
+                last = is_causal ? q : row->seq_len - 1;
+        if (window > 0 && !is_causal && q + window - 1 < last) last = q + window - 1;
+        total += (double)(last - first + 1);
+    }
+    return total * row->requests;
+}
+
+static void count_work(bench_t *b) {
+    bench_row_t *row = b->row;
+    double pairs = visible_pairs(row), kv = (double)row->seq_len;
+    int64_t window = row->problem.sliding_window;
+    if (window > 0 && window + row->query_len - 1 < row->seq_len) kv = (double)(window + row->query_len - 1);
+    row->flops = 2.0 * pairs * (double)b->hq * (double)(b->d + b->dv);
+    double per_token = b->has_cache
+                           ? (double)b->page_bytes / b->problem.block_size
+                           : (double)(b->hkv * (b->d + b->dv)) * (double)attn_dtype_size(b->problem.dtype);
+    row->bytes = per_token * kv * row->requests;
+    row->is_memory_bound = row->flops / row->bytes < 24; /* a few query rows for each key */
+}
+
+static int open_layer(bench_t *b, attn_context_t *context) {
+    bench_row_t *row = b->row;
+    attn_problem_t p = row->problem;
+    p.max_num_seqs = (uint32_t)row->requests;
+    p.max_num_batched_tokens = (uint32_t)(row->requests * row->query_len);
+    p.max_model_len = row->seq_len;
+    int code =
+        attn_group_open(context, &p, b->options->device, b->options->backend, &b->group, NULL, b->error);
+    if (code != ATTN_OK) return code;
+    b->problem = *attn_group_problem(b->group);
+    snprintf(row->backend, sizeof row->backend, "%s", attn_group_backend(b->group)->name);
+    ATTN_INIT(attn_layer_options_t, options);
+    float *values = malloc((size_t)b->hq * sizeof *values);
+    if (values == NULL) return no_memory(b);
+    for (int kind = 0; kind < 2; kind++) {
+        for (int64_t h = 0; h < b->hq; h++)
+            values[h] = kind == 0 ? bench_value(BENCH_SINK, ATTN_DTYPE_FLOAT32, h) : bench_slope(h, b->hq);
+        void *copy = device_memory_new(b->memory, (size_t)b->hq * sizeof *values);
+        if (copy == NULL ||
+            device_memory_write(b->memory, copy, values, (size_t)b->hq * sizeof *values) != 0) {
+            free(values);
+            return no_memory(b);
+        }
+        TENSOR_1D(kind == 0 ? &b->sinks : &b->slopes, b->memory, copy, ATTN_DTYPE_FLOAT32, b->hq);
+    }
+    free(values);
+    if ((p.features & ATTN_F_SINK) != 0) options.sinks = &b->sinks.dl;
+    if ((p.features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0) options.alibi_slopes = &b->slopes.dl;
+    return attn_layer_create(b->group, "bench.layers.0.attn", &options, &b->layer, b->error);
+}
+
+/* A dense tensor [rows, heads, size] on the device, filled. */
+static int make_rows(bench_t *b, tensor_t *t, int kind, int64_t rows, int64_t heads, int64_t size) {
+    size_t element = attn_dtype_size(b->problem.dtype), row_bytes = (size_t)(heads * size) * element;
+    char *data = device_memory_new(b->memory, (size_t)rows * row_bytes);
+    if (data == NULL) return no_memory(b);
+    for (int64_t at = 0; kind >= 0 && at < rows; at += SLAB) {
+        int64_t n = rows - at < SLAB ? rows - at : SLAB;
+        bench_fill(kind, b->problem.dtype, at * heads * size, n * heads * size, b->staging);
+        if (device_memory_write(b->memory, data + (size_t)at * row_bytes, b->staging,
+                                (size_t)n * row_bytes) != 0)
+            return attn_fail(b->error, ATTN_E_DEVICE, "", "copying to the device failed");
+    }
+    TENSOR_3D(t, b->memory, data, b->problem.dtype, rows, heads, size);
+    return ATTN_OK;
+}
+
+/* Copies of the cache: more than three times the last cache of a CPU for rows that only read. */
+static int choose_copies(const bench_t *b, int64_t cache_bytes) {
+    if (!b->row->is_memory_bound) return 1;
+    long last_cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    int64_t wanted = b->options->device->type == kDLCPU
+                         ? (last_cache > 0 ? 4 * (int64_t)last_cache : INT64_C(256) << 20)
+                         : INT64_C(256) << 20;
+    int64_t n = (wanted + cache_bytes - 1) / cache_bytes + 1;
+    return n > MAX_COPIES ? MAX_COPIES : (int)n;
+}
+
+/* Writes the keys and values of all requests into one copy of the cache, slab by slab. */
+static int fill_cache(bench_t *b, int copy) {
+    int64_t total = (int64_t)b->row->requests * b->row->seq_len, bs = b->problem.block_size;
+    int64_t *slots = malloc(SLAB * sizeof *slots);
+    size_t element = attn_dtype_size(b->problem.dtype);
+    char *key = device_memory_new(b->memory, (size_t)(SLAB * b->hkv * b->d) * element);
+    char *value = device_memory_new(b->memory, (size_t)(SLAB * b->hkv * b->dv) * element);
+    void *device_slots = device_memory_new(b->memory, SLAB * sizeof *slots);
+    int code = slots == NULL || key == NULL || value == NULL || device_slots == NULL ? no_memory(b) : ATTN_OK;
+    for (int64_t at = 0; code == ATTN_OK && at < total; at += SLAB) {
+        int64_t n = total - at < SLAB ? total - at : SLAB;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t request = (at + i) / b->row->seq_len, position = (at + i) % b->row->seq_len;
+            slots[i] = (int64_t)b->table[request * b->pages + position / bs] * bs + position % bs;
+        }
+        bench_fill(BENCH_KEY, b->problem.dtype, at * b->hkv * b->d, n * b->hkv * b->d, b->staging);
+        device_memory_write(b->memory, key, b->staging, (size_t)(n * b->hkv * b->d) * element);
+        bench_fill(BENCH_VALUE, b->problem.dtype, at * b->hkv * b->dv, n * b->hkv * b->dv, b->staging);
+        device_memory_write(b->memory, value, b->staging, (size_t)(n * b->hkv * b->dv) * element);
+        device_memory_write(b->memory, device_slots, slots, (size_t)n * sizeof *slots);
+        tensor_t key_t, value_t, slots_t;
+        TENSOR_3D(&key_t, b->memory, key, b->problem.dtype, n, b->hkv, b->d);
+        TENSOR_3D(&value_t, b->memory, value, b->problem.dtype, n, b->hkv, b->dv);
+        TENSOR_1D(&slots_t, b->memory, device_slots, ATTN_DTYPE_INT64, n);
+        ATTN_INIT(attn_kv_update_t, update);
+        update.key = &key_t.dl;
+        update.value = &value_t.dl;
+        update.kv_cache = &b->cache[copy].dl;
+        update.slot_mapping = &slots_t.dl;
+        code = attn_layer_update_kv_cache(b->layer, &update, NULL, b->error);
+        if (code == ATTN_OK && device_memory_sync(b->memory) != 0)
+            code = attn_fail(b->error, ATTN_E_DEVICE, "", "the device reports a failed kernel");
+    }
+    free(slots);
+    return code;
+}
+
+static int make_cache(bench_t *b) {
+    int64_t bs = b->problem.block_size, n = b->row->requests;
+    b->pages = (int32_t)((b->row->seq_len + bs - 1) / bs);
+    int64_t total = n * b->pages;
+    ATTN_INIT(attn_kv_cache_shape_t, shape);
+    int code = attn_group_kv_cache_shape(b->group, total + 1, &shape, b->error);
+    if (code != ATTN_OK) return code;
+    b->page_bytes = shape.page_bytes;
+    count_work(b);
+    b->num_copies = choose_copies(b, shape.total_bytes);
+    b->table = malloc((size_t)total * sizeof *b->table);
+    if (b->table == NULL) return no_memory(b);
+    uint64_t state = 3;
+    for (int64_t i = 0; i < total; i++) { /* Fisher and Yates, from the front; page 0 is left out */
+        int64_t j = (int64_t)(random_u64(&state) % (uint64_t)(i + 1));
+        b->table[i] = b->table[j];
+        b->table[j] = (int32_t)i + 1;
+    }
+    void *device_table = device_memory_new(b->memory, (size_t)total * 4);
+    char *all = device_memory_new(b->memory, (size_t)shape.total_bytes * (size_t)b->num_copies);
+    if (device_table == NULL || all == NULL ||
+        device_memory_write(b->memory, device_table, b->table, (size_t)total * 4) != 0)
+        return no_memory(b);
+    TENSOR_2D(&b->table_t, b->memory, device_table, ATTN_DTYPE_INT32, n, b->pages);
+    for (int c = 0; c < b->num_copies && code == ATTN_OK; c++) {
+        tensor_set_cache(&b->cache[c], b->memory, all + (size_t)c * (size_t)shape.total_bytes, &shape);
+        code = fill_cache(b, c);
+    }
+    b->stream_buffer = all;
+    b->stream_bytes = (size_t)shape.total_bytes * (size_t)b->num_copies;
+    return code;
+}
+
+/* The pieces that a walk over the pages reads, in its order: tiles of 32 tokens, KV heads inside, pages of the tile. */
+static int make_pieces(bench_t *b) {
+    if (!b->row->is_memory_bound || !b->has_cache || b->options->device->type != kDLCPU) return ATTN_OK;
+    int64_t n = b->row->requests;
+    b->piece_bytes = (size_t)(b->page_bytes / b->hkv) / 256 * 256;
+    b->pieces = malloc((size_t)(n * b->pages * b->hkv) * sizeof *b->pieces);
+    return b->pieces == NULL ? no_memory(b) : ATTN_OK;
+}
+
+static void set_pieces(bench_t *b, int copy) {
+    int64_t bs = b->problem.block_size, tile = bs >= 32 ? 1 : 32 / bs;
+    const char *base = attn_data(&b->cache[copy].dl);
+    b->num_pieces = 0;
+    for (int64_t r = 0; r < b->row->requests; r++)
+        for (int64_t first = 0; first < b->pages; first += tile)
+            for (int64_t h = 0; h < b->hkv; h++)
+                for (int64_t p = first; p < first + tile && p < b->pages; p++)
+                    b->pieces[b->num_pieces++] =
+                        base + b->table[r * b->pages + p] * b->page_bytes + h * (b->page_bytes / b->hkv);
+}
+
+static int make_inputs(bench_t *b) {
+    bench_row_t *row = b->row;
+    int64_t rows = (int64_t)row->requests * row->query_len, keys = (int64_t)row->requests * row->seq_len;
+    int64_t widest = b->hq > b->hkv ? b->hq : b->hkv, size = b->d > b->dv ? b->d : b->dv;
+    b->staging = malloc((size_t)(SLAB * widest * size) * 4);
+    b->starts = malloc(((size_t)row->requests + 1) * sizeof *b->starts);
+    b->lens = malloc((size_t)row->requests * sizeof *b->lens);
+    if (b->staging == NULL || b->starts == NULL || b->lens == NULL) return no_memory(b);
+    for (int32_t r = 0; r <= row->requests; r++)
+        b->starts[r] = r * row->query_len;
+    for (int32_t r = 0; r < row->requests; r++)
+        b->lens[r] = row->seq_len;
+    void *starts = device_memory_new(b->memory, ((size_t)row->requests + 1) * 4);
+    void *lens = device_memory_new(b->memory, (size_t)row->requests * 4);
+    if (starts == NULL || lens == NULL) return no_memory(b);
+    device_memory_write(b->memory, starts, b->starts, ((size_t)row->requests + 1) * 4);
+    device_memory_write(b->memory, lens, b->lens, (size_t)row->requests * 4);
+    TENSOR_1D(&b->starts_t, b->memory, starts, ATTN_DTYPE_INT32, row->requests + 1);
+    TENSOR_1D(&b->lens_t, b->memory, lens, ATTN_DTYPE_INT32, row->requests);
+    int code = make_rows(b, &b->query, BENCH_QUERY, rows, b->hq, b->d);
+    if (code == ATTN_OK) code = make_rows(b, &b->output, -1, rows, b->hq, b->dv);
+    if (code != ATTN_OK) return code;
+    if (b->has_cache) return make_cache(b);
+    b->num_copies = 1;
+    count_work(b);
+    code = make_rows(b, &b->key, BENCH_KEY, keys, b->hkv, b->d);
+    return code == ATTN_OK ? make_rows(b, &b->value, BENCH_VALUE, keys, b->hkv, b->dv) : code;
+}
+
+static int plan(bench_t *b) {
+    ATTN_INIT(attn_space_needed_t, needed);
+    int code = attn_group_space_needed(b->group, &needed, b->error);
+    if (code != ATTN_OK) return code;
+    b->space.struct_size = sizeof b->space;
+    b->space.metadata_bytes = needed.metadata_bytes;
+    b->space.workspace_bytes = needed.workspace_bytes;
+    b->space.host_bytes = needed.host_bytes;
+    b->space.metadata = device_memory_new(b->memory, needed.metadata_bytes);
+    b->space.workspace = device_memory_new(b->memory, needed.workspace_bytes);
+    b->space.host = aligned_alloc(256, (needed.host_bytes / 256 + 1) * 256);
+    if (b->space.metadata == NULL || b->space.workspace == NULL || b->space.host == NULL) return no_memory(b);
+    ATTN_INIT(attn_batch_t, batch);
+    batch.num_reqs = b->row->requests;
+    batch.num_actual_tokens = b->row->requests * b->row->query_len;
+    batch.query_start_loc_host = b->starts;
+    batch.seq_lens_host = b->lens;
+    batch.query_start_loc = &b->starts_t.dl;
+    batch.seq_lens = &b->lens_t.dl;
+    if (b->has_cache) {
+        batch.block_table = &b->table_t.dl;
+        batch.block_table_host = b->table;
+        batch.block_table_host_stride = b->pages;
+    }
+    return attn_group_build_metadata(b->group, &batch, &b->space, NULL, b->error);
+}
+
+/* calls forward calls, copy after copy; seconds of one. Negative on failure. */
+static double time_calls(bench_t *b, int first, int calls) {
+    double started = tool_seconds();
+    for (int i = 0; i < calls; i++) {
+        ATTN_INIT(attn_forward_t, forward);
+        forward.query = &b->query.dl;
+        forward.output = &b->output.dl;
+        forward.key = b->has_cache ? NULL : &b->key.dl;
+        forward.value = b->has_cache ? NULL : &b->value.dl;
+        forward.kv_cache = b->has_cache ? &b->cache[(first + i) % b->num_copies].dl : NULL;
+        if (attn_layer_forward(b->layer, &forward, &b->space, NULL, b->error) != ATTN_OK) return -1;
+    }
+    if (device_memory_sync(b->memory) != 0) {
+        attn_fail(b->error, ATTN_E_DEVICE, "", "the device reports a failed kernel");
+        return -1;
+    }
+    return (tool_seconds() - started) / calls;
+}
+
+/* The multiply-add ceiling of a row on this CPU. */
+static double compute_ceiling(const bench_t *b, const char **name) {
+    static const char *const levels[] = {"avx512", "avx2", "generic"};
+    const char *level = b->options->level;
+    int any = level == NULL || strcmp(level, "auto") == 0, threads = b->options->threads;
+    if (b->problem.dtype == ATTN_DTYPE_BFLOAT16 && (any || strcmp(level, "avx512bf16") == 0)) {
+        double rate = ceiling_bf16_dot(threads);
+        *name = "bf16 dot";
+        if (rate > 0) return rate;
+    }
+    *name = "f32 FMA";
+    if (!any) return ceiling_fma(level, threads);
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
+        double rate = ceiling_fma(levels[i], threads);
+        if (rate > 0) return rate;
+    }
+    return 0;
+}
+
+static int measure(bench_t *b) {
+    static double times[MAX_REPETITIONS], first[MAX_REPETITIONS * 2], second[MAX_REPETITIONS];
+    static double order[CEILING_NUM_PREFETCH][MAX_REPETITIONS];
+    bench_row_t *row = b->row;
+    int is_cpu = b->options->device->type == kDLCPU, n = 0, num_first = 0, num_second = 0,
+        num_order[CEILING_NUM_PREFETCH] = {0};
+    int calls = 1;
+    double warm = time_calls(b, 0, 1);
+    if (warm < 0) return b->error->code;
+    if (!is_cpu) { /* a launch is short: time many at once */
+        warm = time_calls(b, 0, 3);
+        calls = warm > 0 && warm < 0.02 ? (int)(0.02 / warm) + 1 : 1;
+    }
+    double end = tool_seconds() + b->options->seconds;
+    while (n < MAX_REPETITIONS && (n < LEAST_REPETITIONS || tool_seconds() < end)) {
+        const char *name = "";
+        if (is_cpu && !row->is_memory_bound) first[num_first++] = compute_ceiling(b, &name);
+        times[n] = time_calls(b, n * calls + 1, calls);
+        if (times[n] < 0) return b->error->code;
+        if (is_cpu && !row->is_memory_bound) {
+            first[num_first++] = compute_ceiling(b, &name);
+            row->ceilings[0].name = name;
+        } else if (is_cpu && b->pieces != NULL) {
+            int kind = n % CEILING_NUM_PREFETCH; /* on the copy that was used longest ago */
+            set_pieces(b, (n + 1 + b->num_copies / 2) % b->num_copies);
+            order[kind][num_order[kind]++] = ceiling_read_pieces(
+                b->pieces, b->num_pieces, b->piece_bytes, b->options->threads, (enum ceiling_prefetch)kind);
+            if (n % 4 == 0)
+                second[num_second++] = ceiling_read(b->stream_buffer, b->stream_bytes, b->options->threads);
+        }
+        n++;
+    }
+    row->repetitions = n;
+    row->least = times[0];
+    for (int i = 1; i < n; i++)
+        if (times[i] < row->least) row->least = times[i];
+    row->median = median(times, n);
+    row->rate = (row->is_memory_bound ? row->bytes : row->flops) / row->median * 1e-9;
+    if (!row->is_memory_bound) {
+        row->ceilings[0].rate = median(first, num_first);
+        return ATTN_OK;
+    }
+    row->ceilings[0].name = "same-order read";
+    for (int kind = 0; kind < CEILING_NUM_PREFETCH; kind++) {
+        double rate = median(order[kind], num_order[kind]);
+        if (rate > row->ceilings[0].rate) row->ceilings[0].rate = rate;
+    }
+    row->ceilings[1].name = "read";
+    row->ceilings[1].rate = row->read_ceiling = median(second, num_second);
+    return ATTN_OK;
+}
+
+static void check(bench_t *b) {
+    size_t bytes = (size_t)((int64_t)b->row->requests * b->row->query_len * b->hq * b->dv) *
+                   attn_dtype_size(b->problem.dtype);
+    void *output = malloc(bytes);
+    b->row->error = -1;
+    if (output != NULL && device_memory_read(b->memory, output, attn_data(&b->output.dl), bytes) == 0)
+        b->row->error = bench_error(b->row, output);
+    free(output);
+}
+
+int bench_run(attn_context_t *context, const bench_options_t *options, bench_row_t *row) {
+    ATTN_INIT(attn_error_t, error);
+    bench_t *b = calloc(1, sizeof *b);
+    if (b == NULL) {
+        snprintf(row->failure, sizeof row->failure, "no memory");
+        return ATTN_E_NO_MEMORY;
+    }
+    b->options = options;
+    b->row = row;
+    b->error = &error;
+    b->hq = row->problem.num_heads;
+    b->hkv = row->problem.num_kv_heads != 0 ? row->problem.num_kv_heads : b->hq;
+    b->d = row->problem.head_size;
+    b->dv = row->problem.head_size_v != 0 ? row->problem.head_size_v : b->d;
+    b->has_cache = attn_role_has_cache(row->problem.role);
+    int code = device_memory_open(options->device, &b->memory, &error);
+    if (code == ATTN_OK) code = open_layer(b, context);
+    if (code == ATTN_OK) code = make_inputs(b);
+    if (code == ATTN_OK) code = make_pieces(b);
+    if (code == ATTN_OK) code = plan(b);
+    if (code == ATTN_OK) code = measure(b);
+    if (code == ATTN_OK) check(b);
+    if (code != ATTN_OK) snprintf(row->failure, sizeof row->failure, "%s", error.text);
+    if (b->layer != NULL) attn_layer_destroy(b->layer);
+    attn_group_close(b->group);
+    free(b->table);
+    free(b->starts);
+    free(b->lens);
+    free(b->staging);
+    free(b->space.host);
+    free(b->pieces);
+    device_memory_close(b->memory);
+    free(b);
+    return code;
+}
