@@ -211,10 +211,10 @@ static const char *open_other(struct shadow *s, const struct attni_backend *back
 int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const char *name, uint64_t sample,
                            attn_error_t *error) {
     const struct attni_backend *backend = attni_registry_find(&group->context->registry, name);
-    char why[256];
+    char why[sizeof error->text];
     if (backend == NULL) {
-        attn_context_find_backend(group->context, name, error);
-        return attn_fail(error, ATTN_E_NOT_FOUND, "backend", "[hook shadow] backend = %s: no loaded plugin has it", name);
+        attn_context_find_backend(group->context, name, error); /* says the nearest name */
+        return ATTN_E_NOT_FOUND;
     }
     if (backend == group->backend) return ATTN_OK; /* nothing to learn from itself */
     struct shadow *s = calloc(1, sizeof *s);

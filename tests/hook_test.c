@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The hooks: a trace that other tools can read, a check that catches what it claims to, a shadow that finds differences;
+ * and nothing of it when they are off. */
+#include "layer_testing.h"
+
+static attn_error_t error = {.struct_size = sizeof error};
+
+enum { T = 4 };
+
+/* A decoder step of one request over an own cache. */
+struct step {
+    attn_group_t *g;
+    attn_layer_t *layer;
+    struct buffers buf;
+    float q[6][2][8], k[6][1][8], v[6][1][8], out[6][2][8], lse[2][6], cache[32 * 4 * 16];
+    int64_t slots[T];
+    int32_t starts[2], lens[1], table[1][2], tensor_lens[1], tensor_starts[2];
+    struct tensor tq, tk, tv, tout, tlse, tcache, tslots, ttable, tlens, tstarts;
+    attn_batch_t b;
+    attn_kv_update_t u;
+    attn_forward_t f;
+};
+
+static void open_step(struct step *s, attn_context_t *context, const char *backend) {
+    memset(s, 0, sizeof *s);
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.features = ATTN_F_LSE;
+    s->g = open_group(context, &p, backend);
+    s->buf = take_buffers(s->g);
+    fill(&s->q[0][0][0], 6 * 16, 1), fill(&s->k[0][0][0], 6 * 8, 2), fill(&s->v[0][0][0], 6 * 8, 3);
+    s->starts[1] = s->lens[0] = s->tensor_lens[0] = s->tensor_starts[1] = T;
+    s->table[0][0] = 3;
+    for (int i = 0; i < T; i++) s->slots[i] = 12 + i;
+    s->b = (attn_batch_t){.struct_size = sizeof s->b, .num_reqs = 1, .num_actual_tokens = T, .query_start_loc_host = s->starts, .seq_lens_host = s->lens};
+    s->b.block_table = tensor(&s->ttable, s->table, ATTN_DTYPE_INT32, 2, 1, 2, 0, 0);
+    s->b.seq_lens = tensor(&s->tlens, s->tensor_lens, ATTN_DTYPE_INT32, 1, 1, 0, 0, 0);
+    s->b.query_start_loc = tensor(&s->tstarts, s->tensor_starts, ATTN_DTYPE_INT32, 1, 2, 0, 0, 0);
+    s->u = (attn_kv_update_t){.struct_size = sizeof s->u,
+                              .key = tensor(&s->tk, s->k, ATTN_DTYPE_FLOAT32, 3, 6, 1, 8, 0),
+                              .value = tensor(&s->tv, s->v, ATTN_DTYPE_FLOAT32, 3, 6, 1, 8, 0),
+                              .kv_cache = tensor(&s->tcache, s->cache, ATTN_DTYPE_FLOAT32, 4, 32, 1, 4, 16),
+                              .slot_mapping = tensor(&s->tslots, s->slots, ATTN_DTYPE_INT64, 1, T, 0, 0, 0)};
+    s->f = (attn_forward_t){.struct_size = sizeof s->f,
+                            .query = tensor(&s->tq, s->q, ATTN_DTYPE_FLOAT32, 3, 6, 2, 8, 0),
+                            .output = tensor(&s->tout, s->out, ATTN_DTYPE_FLOAT32, 3, 6, 2, 8, 0),
+                            .lse = tensor(&s->tlse, s->lse, ATTN_DTYPE_FLOAT32, 2, 2, 6, 0, 0),
+                            .kv_cache = &s->tcache.t};
+    if (attn_layer_create(s->g, "l.0", NULL, &s->layer, &error) != ATTN_OK) bail_out("layer: %s", error.text);
+}
+
+static void close_step(struct step *s) {
+    attn_layer_destroy(s->layer);
+    attn_group_close(s->g);
+    free(s->buf.memory);
+}
+
+static int build(struct step *s) {
+    error.param[0] = error.text[0] = '\0';
+    return attn_group_build_metadata(s->g, &s->b, &s->buf.space, NULL, &error);
+}
+static int update(struct step *s) { return attn_layer_update_kv_cache(s->layer, &s->u, NULL, &error); }
+static int forward(struct step *s) {
+    error.param[0] = error.text[0] = '\0';
+    return attn_layer_forward(s->layer, &s->f, &s->buf.space, NULL, &error);
+}
+
+/* -------------------------------------------------------------------- trace */
+
+/* Lines of a file that hold all the words, which end with NULL. */
+static int lines_with(const char *path, const char *const *words) {
+    char line[8192];
+    int found = 0;
+    FILE *f = fopen(path, "r");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        int all = line[0] == '{' && strcmp(line + strlen(line) - 2, "}\n") == 0;
+        for (int i = 0; words[i] != NULL; i++) all = all && strstr(line, words[i]) != NULL;
+        found += all;
+    }
+    if (f != NULL) fclose(f);
+    return found;
+}
+
+#define LINES(...) lines_with(path, (const char *const[]){__VA_ARGS__, NULL})
+
+static void test_trace(void) {
+    static struct step s;
+    char ini[300], path[] = "/tmp/attn-trace-XXXXXX";
+    int fd = mkstemp(path);
+    if (fd < 0) bail_out("no file");
+    close(fd);
+    snprintf(ini, sizeof ini, "[hook trace]\nfile = %s\n", path);
+    attn_context_t *context = fake_context(ini);
+    open_step(&s, context, "FAKE_PLAIN");
+    is_int(build(&s) || update(&s) || forward(&s), 0, "a traced step");
+    is_int(attn_layer_forward(s.layer, &s.f, NULL, NULL, &error), 0, "a traced profiling run");
+    s.f.kv_cache = &s.tcache.t;
+    ok(fake_log_of(s.g) != NULL, "extensions pass through the hook");
+    is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error), 0, "a traced update of the table");
+    close_step(&s);
+    is_int(LINES("\"event\":\"open\"", "\"backend\":\"FAKE_PLAIN\"", "\"plugin\":\"layer_fake\"", "role=decoder mask=causal"), 1, "the problem in canonical text");
+    is_int(LINES("\"event\":\"build_metadata\"", "\"num_reqs\":1", "\"query_lens\":[4]", "\"seq_lens\":[4]", "\"us\":", "\"status\":0"), 1, "the batch");
+    is_int(LINES("\"event\":\"update_block_table\""), 1, "the new table");
+    is_int(LINES("\"event\":\"update_kv_cache\"", "\"slots\":[4]", "\"kv_cache\":[32,1,4,16]"), 1, "the cache write");
+    is_int(LINES("\"event\":\"forward\"", "\"query\":[6,2,8]", "\"output\":[6,2,8]"), 1, "the forward");
+    is_int(LINES("\"event\":\"profiling\""), 1, "the profiling run");
+    is_int(LINES("\"event\":\"close\""), 1, "the end");
+    is_int(LINES("\"group\":"), 7, "and nothing else");
+    attn_context_destroy(context);
+
+    /* Bounded: it stops at a whole line and says so once. */
+    struct stat st;
+    snprintf(ini, sizeof ini, "[hook trace]\nfile = %s\nmax_bytes = 4000\n", path);
+    context = fake_context(ini);
+    open_step(&s, context, "FAKE_PLAIN");
+    build(&s);
+    for (int i = 0; i < 100; i++) forward(&s);
+    close_step(&s);
+    ok(stat(path, &st) == 0 && st.st_size <= 4000 && st.st_size > 3000, "a trace of at most 4000 bytes has %lld", (long long)st.st_size);
+    has_str(logged, "has reached 4000 bytes", "the log says that it ended");
+    attn_context_destroy(context);
+    unlink(path);
+    if (symlink("/tmp/attn-not-there", path) != 0) bail_out("no link");
+    context = fake_context(ini);
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    attn_device_t d = cpu();
+    attn_group_t *g = NULL;
+    is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_IO, "a trace through a link is refused");
+    has_str(error.text, path, "by name");
+    attn_context_destroy(context);
+    unlink(path);
+}
+
+/* -------------------------------------------------------------------- check */
+
+static attn_context_t *check_context(const char *level, const char *mode) {
+    char ini[200];
+    snprintf(ini, sizeof ini, "[hook check]\nlevel = %s\n[option layer_fake]\nmode = %s\n", level, mode);
+    return fake_context(ini);
+}
+
+/* Expects an error under a parameter's name. */
+static void caught(int code, int want, const char *param, const char *what) {
+    if (!ok(code == want && strcmp(error.param, param) == 0 && strstr(error.text, "[hook check]") != NULL, "%s", what))
+        diag("code %d, param '%s', text '%s'", code, error.param, error.text);
+}
+
+static void test_check_index(const char *level) {
+    static struct step s;
+    attn_context_t *context = check_context(level, "ok");
+    open_step(&s, context, "FAKE_PLAIN");
+    is_int(build(&s) || update(&s) || forward(&s), 0, "level %s: a good step", level);
+    s.tensor_lens[0] = 3;
+    caught(build(&s), ATTN_E_INVALID, "seq_lens", "seq_lens that disagree");
+    s.tensor_lens[0] = 4, s.tensor_starts[1] = 5;
+    caught(build(&s), ATTN_E_INVALID, "query_start_loc", "starts that disagree");
+    s.tensor_starts[1] = 4, s.slots[3] = s.slots[0];
+    caught(update(&s), ATTN_E_INVALID, "slot_mapping", "a slot twice");
+    s.b.slot_mapping = &s.tslots.t;
+    caught(build(&s), ATTN_E_INVALID, "slot_mapping", "in the batch, too");
+    s.slots[3] = -1;
+    is_int(update(&s) || build(&s), 0, "the next call starts clean");
+    s.tq.shape[0] = 3;
+    caught(forward(&s), ATTN_E_INVALID, "query", "fewer query rows than tokens");
+    s.tq.shape[0] = 6, s.tout.shape[0] = 3;
+    caught(forward(&s), ATTN_E_INVALID, "output", "fewer output rows than tokens");
+    s.tout.shape[0] = 6;
+    struct buffers other = take_buffers(s.g);
+    is_int(attn_layer_forward(s.layer, &s.f, &other.space, NULL, &error), ATTN_E_STATE, "metadata that was not built");
+    free(other.memory);
+    is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error) || forward(&s), 0, "after a new table");
+    close_step(&s);
+    attn_context_destroy(context);
+}
+
+static void test_check_values(void) {
+    static struct step s;
+    attn_context_t *context = check_context("all", "ok");
+    open_step(&s, context, "FAKE_PLAIN");
+    build(&s);
+    s.k[2][0][5] = NAN;
+    caught(update(&s), ATTN_E_INVALID, "key", "NaN in key");
+    s.k[2][0][5] = 0, s.v[0][0][0] = INFINITY;
+    caught(update(&s), ATTN_E_INVALID, "value", "infinity in value");
+    s.v[0][0][0] = 0, s.k[5][0][0] = NAN;
+    is_int(update(&s), 0, "padding rows may hold anything");
+    s.q[3][1][7] = NAN;
+    caught(forward(&s), ATTN_E_INVALID, "query", "NaN in query");
+    s.q[3][1][7] = 0, s.q[4][0][0] = NAN;
+    is_int(forward(&s), 0, "but not in its padding");
+    s.cache[12 * 16 + 8] = NAN; /* slot 12: the first value */
+    caught(forward(&s), ATTN_E_INTERNAL, "output", "NaN in output");
+    close_step(&s);
+    attn_context_destroy(context);
+    static const struct {
+        const char *mode, *param;
+    } broken[] = {{"nan", "output"}, {"overrun", "workspace"}, {"read_workspace", "output"}};
+    for (size_t i = 0; i < 3; i++) {
+        context = check_context("all", broken[i].mode);
+        open_step(&s, context, "FAKE_PLAIN");
+        is_int(build(&s) || update(&s), 0, "a backend in mode %s", broken[i].mode);
+        caught(forward(&s), ATTN_E_INTERNAL, broken[i].param, "is caught");
+        close_step(&s);
+        attn_context_destroy(context);
+    }
+    /* The same backends pass unseen without the hook. */
+    context = check_context("off", "nan");
+    open_step(&s, context, "FAKE_PLAIN");
+    is_int(build(&s) || update(&s) || forward(&s), 0, "without the hook nobody looks");
+    ok(isnan(s.out[0][0][0]), "at the NaN");
+    close_step(&s);
+    attn_context_destroy(context);
+}
+
+/* ------------------------------------------------------------------- shadow */
+
+static int count_of(const char *text, const char *part) {
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, part)) != NULL; p++) n++;
+    return n;
+}
+
+static void test_shadow(void) {
+    static struct step s;
+    attn_context_t *context = fake_context("[hook shadow]\nbackend = FAKE_BARE\nsample = 2\n");
+    open_step(&s, context, "FAKE_PLAIN");
+    is_int(build(&s) || update(&s), 0, "a shadowed step");
+    for (int i = 0; i < 5; i++) forward(&s);
+    is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error) || forward(&s), 0, "after a new table");
+    logged[0] = '\0';
+    close_step(&s);
+    has_str(logged, "FAKE_BARE beside FAKE_PLAIN: 3 of 6 calls compared, largest difference 0", "equal backends differ by 0");
+    attn_context_destroy(context);
+
+    /* FAKE_NOOP leaves its output as it is, so the shadow's and the engine's differ. */
+    context = fake_context("[hook shadow]\nbackend = FAKE_PLAIN\nsample = 1\n");
+    open_step(&s, context, "FAKE_NOOP");
+    build(&s);
+    for (int i = 0; i < T; i++) memcpy(&s.cache[(12 + i) * 16 + 8], s.v[i], sizeof s.v[i]);
+    forward(&s);
+    forward(&s);
+    is_int(count_of(logged, "[hook shadow] call"), 2, "outputs and LSEs that differ are said once, as long as nothing is worse");
+    has_str(logged, "2 [hook shadow] call 1: outputs of FAKE_NOOP and FAKE_PLAIN differ by", "as a warning");
+    s.out[0][0][0] = NAN;
+    forward(&s);
+    has_str(logged, "differ by inf", "NaN against a number is infinitely far");
+    close_step(&s);
+    attn_context_destroy(context);
+
+    /* What cannot run beside steps aside. */
+    context = fake_context("[hook shadow]\nbackend = FAKE_INCLUDES\n");
+    open_step(&s, context, "FAKE_PLAIN");
+    has_str(logged, "FAKE_INCLUDES cannot run beside FAKE_PLAIN: a forward that writes the cache", "a second writer");
+    is_int(build(&s) || update(&s) || forward(&s), 0, "the engine does not notice");
+    close_step(&s);
+    attn_problem_t p = small_problem(ATTN_ROLE_MLA);
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    has_str(logged, "MLA weights are prepared for one backend", "MLA has no shadow");
+    attn_group_close(g);
+    g = NULL;
+    attn_context_destroy(context);
+    context = fake_context("[hook shadow]\nbackend = FAKE_PLAIN\n");
+    open_step(&s, context, "FAKE_PLAIN");
+    logged[0] = '\0';
+    close_step(&s);
+    is_str(logged, "", "nothing shadows itself");
+    attn_context_destroy(context);
+    context = fake_context("[hook shadow]\nbackend = NO_SUCH\n");
+    attn_device_t d = cpu();
+    p = small_problem(ATTN_ROLE_DECODER);
+    is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_NOT_FOUND, "a shadow that is not there is an error");
+    attn_context_destroy(context);
+}
+
+static void test_together(void) {
+    static struct step s;
+    attn_context_t *context = fake_context("[hook trace]\nfile = /dev/null\n[hook check]\nlevel = all\n[hook shadow]\nbackend = FAKE_BARE\nsample = 1\n");
+    open_step(&s, context, "FAKE_PLAIN");
+    is_int(build(&s) || update(&s) || forward(&s), 0, "all hooks at once");
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.chunk_size = 8;
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    struct buffers buf = take_buffers(g);
+    is_int(attn_group_build_metadata(g, &s.b, &buf.space, NULL, &error), 0, "over rewritten batches, too");
+    attn_group_close(g);
+    free(buf.memory);
+    close_step(&s);
+    attn_context_destroy(context);
+}
+
+int main(void) {
+    test_trace();
+    test_check_index("index");
+    test_check_index("all");
+    test_check_values();
+    test_shadow();
+    test_together();
+    remove_fake();
+    return tap_done();
+}

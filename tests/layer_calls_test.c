@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls of a step: every wrong argument under its name, profiling, MLA weights, sinks and slopes of the layer. */
+#include "layer_testing.h"
+
+static attn_error_t error = {.struct_size = sizeof error};
+
+struct call {
+    attn_group_t *g;
+    attn_layer_t *layer;
+    struct buffers buf;
+    float q[64], k[64], v[64], out[64], lse[64], sinks[2], slopes[2], cache[32 * 4 * 16], v_cache[32 * 4 * 8], scale[1];
+    int64_t slots[2];
+    int32_t starts[2], lens[1], table[1], topk[2 * 128];
+    struct tensor tq, tk, tv, tout, tlse, tsinks, tslopes, tcache, tvcache, tslots, ttable, tscale, ttopk, tbad;
+    attn_batch_t b;
+    attn_kv_update_t u;
+    attn_forward_t f;
+};
+
+static void open_call(struct call *c, attn_context_t *context, const attn_problem_t *p, const char *backend) {
+    memset(c, 0, sizeof *c);
+    c->g = open_group(context, p, backend);
+    c->buf = take_buffers(c->g);
+    c->starts[1] = c->lens[0] = 2, c->table[0] = 1, c->slots[0] = 4, c->slots[1] = -1;
+    int cache = attn_role_has_cache(p->role), mla = attn_role_is_mla(p->role);
+    c->b = (attn_batch_t){.struct_size = sizeof c->b, .num_reqs = 1, .num_actual_tokens = 2, .query_start_loc_host = c->starts, .seq_lens_host = c->lens};
+    if (cache) c->b.block_table = tensor(&c->ttable, c->table, ATTN_DTYPE_INT32, 2, 1, 1, 0, 0);
+    tensor(&c->tq, c->q, ATTN_DTYPE_FLOAT32, 3, 2, 2, mla ? 16 : 8, 0);
+    tensor(&c->tout, c->out, ATTN_DTYPE_FLOAT32, 3, 2, 2, 8, 0);
+    tensor(&c->tk, c->k, ATTN_DTYPE_FLOAT32, mla ? 2 : 3, 2, mla ? 16 : 1, 8, 0);
+    tensor(&c->tv, c->v, ATTN_DTYPE_FLOAT32, 3, 2, 1, 8, 0);
+    tensor(&c->tcache, c->cache, ATTN_DTYPE_FLOAT32, mla ? 3 : 4, 32, mla ? 4 : 1, mla ? 24 : 4, 16);
+    tensor(&c->tvcache, c->v_cache, ATTN_DTYPE_FLOAT32, 4, 32, 1, 4, 8);
+    tensor(&c->tslots, c->slots, ATTN_DTYPE_INT64, 1, 2, 0, 0, 0);
+    tensor(&c->tsinks, c->sinks, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0);
+    tensor(&c->tslopes, c->slopes, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0);
+    tensor(&c->tlse, c->lse, ATTN_DTYPE_FLOAT32, 2, 2, 2, 0, 0);
+    tensor(&c->tscale, c->scale, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
+    tensor(&c->ttopk, c->topk, ATTN_DTYPE_INT32, 2, 2, 128, 0, 0);
+    c->u = (attn_kv_update_t){.struct_size = sizeof c->u, .key = &c->tk.t, .value = &c->tv.t, .kv_cache = &c->tcache.t, .slot_mapping = &c->tslots.t};
+    c->f = (attn_forward_t){.struct_size = sizeof c->f, .query = &c->tq.t, .output = &c->tout.t};
+    if (cache) c->f.kv_cache = &c->tcache.t;
+    if (!cache) c->f.key = &c->tk.t, c->f.value = &c->tv.t;
+    if (attn_layer_create(c->g, "l.0", NULL, &c->layer, &error) != ATTN_OK) bail_out("layer: %s", error.text);
+    if (attn_group_build_metadata(c->g, &c->b, &c->buf.space, NULL, &error) != ATTN_OK) bail_out("build: %s", error.text);
+}
+
+static void close_call(struct call *c) {
+    attn_layer_destroy(c->layer);
+    attn_group_close(c->g);
+    free(c->buf.memory);
+}
+
+static int forward(struct call *c) {
+    error.param[0] = error.text[0] = '\0';
+    return attn_layer_forward(c->layer, &c->f, &c->buf.space, NULL, &error);
+}
+
+static int update(struct call *c) {
+    error.param[0] = error.text[0] = '\0';
+    return attn_layer_update_kv_cache(c->layer, &c->u, NULL, &error);
+}
+
+/* Changes a good call, expects the parameter's name, and puts it right again. */
+#define SPOIL(CALL, PARAM, STATEMENT, ...)                                                                     \
+    do {                                                                                                       \
+        struct call saved_ = *c;                                                                               \
+        STATEMENT;                                                                                             \
+        int code_ = CALL(c);                                                                                   \
+        if (!ok(code_ == ATTN_E_INVALID && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__))     \
+            diag("code %d, param '%s', text '%s'", code_, error.param, error.text);                            \
+        *c = saved_;                                                                                           \
+    } while (0)
+
+static void test_update(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    open_call(c, context, &p, "FAKE_PLAIN");
+    is_int(update(c), ATTN_OK, "a good write");
+    is_int(fake_log_of(c->g)->update_count, 2, "of two slots");
+    SPOIL(update, "slot_mapping", c->u.slot_mapping = NULL, "no slots");
+    SPOIL(update, "slot_mapping", c->tslots.t.dtype = attn_dl_dtype(ATTN_DTYPE_INT32), "slots of int32");
+    SPOIL(update, "slot_mapping", c->slots[1] = 128, "a slot past the end");
+    SPOIL(update, "slot_mapping", c->tcache.shape[0] = 1, "a smaller cache than its slots");
+    SPOIL(update, "key", c->u.key = NULL, "no key");
+    SPOIL(update, "key", c->tk.shape[1] = 2, "two KV heads");
+    SPOIL(update, "key", c->tk.shape[0] = 1, "a key row too few");
+    SPOIL(update, "value", c->tv.shape[0] = 1, "a value row too few");
+    SPOIL(update, "value", c->tv.shape[2] = 4, "values of another size");
+    SPOIL(update, "kv_cache", c->u.kv_cache = NULL, "no cache");
+    SPOIL(update, "kv_cache", c->tcache.t.ndim = 3, "a cache of three dimensions");
+    SPOIL(update, "kv_cache", c->tcache.shape[2] = 8, "a cache of other blocks");
+    SPOIL(update, "kv_cache", c->tcache.t.data = NULL, "a cache without data");
+    SPOIL(update, "v_cache", c->u.v_cache = &c->tvcache.t, "a second cache that would be ignored");
+    SPOIL(update, "args", c->u.struct_size = 0, "no struct_size");
+    is_int(attn_layer_update_kv_cache(c->layer, NULL, NULL, &error), ATTN_E_INVALID, "no args");
+    is_int(attn_layer_update_kv_cache(NULL, &c->u, NULL, &error), ATTN_E_INVALID, "no layer");
+    is_int(update(c), ATTN_OK, "good again");
+    close_call(c);
+    open_call(c, context, &p, "FAKE_INCLUDES");
+    is_int(update(c), ATTN_OK, "where forward writes the cache");
+    is_int(fake_log_of(c->g)->cache_updates, 0, "update does nothing");
+    close_call(c);
+    open_call(c, context, &p, "FAKE_BARE");
+    is_int(update(c), ATTN_E_UNSUPPORTED, "a backend without update_kv_cache");
+    close_call(c);
+    p.features = ATTN_F_SEPARATE_KV;
+    open_call(c, context, &p, "FAKE_NOOP");
+    SPOIL(update, "v_cache", (void)0, "one cache where two are wanted");
+    c->u.v_cache = &c->tvcache.t;
+    is_int(update(c), ATTN_OK, "two caches");
+    SPOIL(update, "slot_mapping", c->slots[0] = 128, "whose slots end, too");
+    close_call(c);
+}
+
+static void test_forward(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    open_call(c, context, &p, "FAKE_PLAIN");
+    is_int(forward(c), ATTN_OK, "a good call");
+    SPOIL(forward, "query", c->f.query = NULL, "no query");
+    SPOIL(forward, "query", c->tq.shape[1] = 1, "a query of one head");
+    SPOIL(forward, "query", c->tq.shape[2] = 4, "a query of another size");
+    SPOIL(forward, "query", c->tq.t.dtype = attn_dl_dtype(ATTN_DTYPE_FLOAT16), "a query of another type");
+    SPOIL(forward, "query", c->tq.strides[2] = 2, "a query that is not dense");
+    SPOIL(forward, "output", c->f.output = NULL, "no output");
+    SPOIL(forward, "output", c->tout.shape[2] = 16, "an output of another size");
+    SPOIL(forward, "output", c->tout.t.dtype = attn_dl_dtype(ATTN_DTYPE_BFLOAT16), "an output of another type");
+    SPOIL(forward, "kv_cache", c->f.kv_cache = NULL, "no cache");
+    SPOIL(forward, "kv_cache", c->tcache.shape[3] = 12, "a cache of other rows");
+    SPOIL(forward, "sinks", c->f.sinks = &c->tsinks.t, "sinks that were not asked for");
+    SPOIL(forward, "alibi_slopes", c->f.alibi_slopes = &c->tslopes.t, "slopes that were not asked for");
+    SPOIL(forward, "lse", c->f.lse = &c->tlse.t, "an LSE that was not asked for");
+    SPOIL(forward, "qq_bias", c->f.qq_bias = &c->tlse.t, "a bias that was not asked for");
+    SPOIL(forward, "output_scale", c->f.output_scale = &c->tscale.t, "an output scale that was not asked for");
+    SPOIL(forward, "output_block_scale", c->f.output_block_scale = &c->tscale.t, "block scales that were not asked for");
+    SPOIL(forward, "topk_indices", c->f.topk_indices = &c->ttopk.t, "selected tokens of a dense layer");
+    SPOIL(forward, "key", c->f.key = &c->tbad.t, "a key without shape");
+    SPOIL(forward, "value", c->f.key = &c->tk.t, "a key without value");
+    SPOIL(forward, "args", c->f.struct_size = 2, "no struct_size");
+    SPOIL(forward, "space", c->buf.space.struct_size = 0, "a space without struct_size");
+    attn_space_t s = c->buf.space;
+    s.workspace_bytes--;
+    is_int(attn_layer_forward(c->layer, &c->f, &s, NULL, &error), ATTN_E_SPACE, "a workspace too small");
+    is_int(attn_layer_forward(c->layer, NULL, &s, NULL, &error), ATTN_E_INVALID, "no args");
+    is_int(attn_layer_forward(NULL, &c->f, &s, NULL, &error), ATTN_E_INVALID, "no layer");
+    is_int(forward(c), ATTN_OK, "good again");
+    is_int(fake_log_of(c->g)->forwards, 2, "only good calls reach the backend");
+    c->out[0] = c->out[31] = 5;
+    c->f.kv_cache = NULL, c->f.query = NULL;
+    is_int(attn_layer_forward(c->layer, &c->f, NULL, NULL, &error), ATTN_OK, "the profiling run needs an output only");
+    ok(c->out[0] == 0 && c->out[31] == 0 && fake_log_of(c->g)->profiling_runs == 1, "and zeroes it");
+    close_call(c);
+    p = small_problem(ATTN_ROLE_ENCODER_ONLY);
+    open_call(c, context, &p, "FAKE_PLAIN");
+    is_int(forward(c), ATTN_OK, "an encoder");
+    SPOIL(forward, "key", c->f.key = NULL, "needs keys");
+    SPOIL(forward, "value", c->f.value = NULL, "and values");
+    SPOIL(forward, "kv_cache", c->f.kv_cache = &c->tcache.t, "has no cache");
+    is_int(update(c), ATTN_OK, "its cache write is nothing");
+    ATTN_INIT(attn_kv_cache_shape_t, shape);
+    is_int(attn_group_kv_cache_shape(c->g, 5, &shape, &error) || shape.ndim != 0, 0, "and its cache shape is empty");
+    close_call(c);
+}
+
+/* Given once to the layer, used in every call. */
+static void test_layer_tensors(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.features = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_LSE;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    is_int(forward(c), ATTN_E_INVALID, "a layer with sinks but none given");
+    is_str(error.param, "sinks", "names them");
+    attn_layer_options_t o = {.struct_size = sizeof o, .sinks = &c->tsinks.t, .alibi_slopes = &c->tslopes.t};
+    attn_layer_destroy(c->layer);
+    is_int(attn_layer_create(c->g, "l.0", &o, &c->layer, &error), ATTN_OK, "a layer with sinks and slopes");
+    c->f.lse = &c->tlse.t;
+    is_int(forward(c), ATTN_OK, "needs none in the call");
+    ok(fake_log_of(c->g)->sinks == &c->tsinks.t && fake_log_of(c->g)->slopes == &c->tslopes.t, "the backend gets the layer's");
+    attn_layer_t *other = NULL;
+    c->tsinks.shape[0] = 1;
+    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID, "one sink for two heads");
+    is_str(error.param, "sinks", "names them");
+    close_call(c);
+    p.features = 0;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    o.sinks = NULL;
+    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID, "slopes that the problem did not ask for");
+    is_str(error.param, "alibi_slopes", "named");
+    o = (attn_layer_options_t){.struct_size = sizeof o, .sink_key = &c->tk.t, .sink_value = &c->tv.t};
+    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID, "sink tokens without static_sink_len");
+    is_str(error.param, "sink_key", "named");
+    close_call(c);
+}
+
+static void test_mla(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_MLA);
+    float weights[32 * 16], room[8];
+    struct tensor tw;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    is_int(forward(c), ATTN_E_STATE, "MLA before its weights");
+    is_str(error.param, "weight_space", "says what is missing");
+    attn_weights_t w = {.struct_size = sizeof w, .kv_b_proj = tensor(&tw, weights, ATTN_DTYPE_FLOAT32, 2, 32, 16, 0, 0), .weight_space = room,
+                        .weight_space_bytes = 8};
+    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_SPACE, "too little weight space");
+    w.weight_space_bytes = sizeof room;
+    tw.shape[0] = 31;
+    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_INVALID, "weights of another shape");
+    is_str(error.param, "kv_b_proj", "named");
+    tw.shape[0] = 32;
+    is_int(attn_layer_prepare_weights(c->layer, NULL, NULL, &error), ATTN_E_INVALID, "no weights");
+    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_OK, "prepared");
+    is_int(fake_log_of(c->g)->weight_runs, 1, "by the backend");
+    is_int(forward(c), ATTN_OK, "now it runs");
+    ok(fake_log_of(c->g)->weight_space == room, "with the layer's weights");
+    is_int(update(c), ATTN_OK, "the latent is written");
+    tensor(&c->tv, c->v, ATTN_DTYPE_FLOAT32, 2, 2, 8, 0, 0);
+    is_int(update(c), ATTN_OK, "k_pe may be flat");
+    SPOIL(update, "key", c->tk.shape[1] = 8, "a latent of another rank");
+    close_call(c);
+    p = small_problem(ATTN_ROLE_MLA_SPARSE);
+    open_call(c, context, &p, "FAKE_PLAIN");
+    attn_layer_prepare_weights(c->layer, &w, NULL, &error);
+    SPOIL(forward, "topk_indices", (void)0, "sparse MLA without selected tokens");
+    c->f.topk_indices = &c->ttopk.t;
+    is_int(forward(c), ATTN_OK, "with them");
+    close_call(c);
+    p = small_problem(ATTN_ROLE_DECODER);
+    open_call(c, context, &p, "FAKE_PLAIN");
+    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_INVALID, "a dense layer has no absorbed weights");
+    close_call(c);
+}
+
+int main(void) {
+    attn_context_t *context = fake_context("");
+    test_update(context);
+    test_forward(context);
+    test_layer_tensors(context);
+    test_mla(context);
+    attn_context_destroy(context);
+    remove_fake();
+    return tap_done();
+}
