@@ -272,7 +272,7 @@ static int simple_update_kv_cache(attn_instance_t *self, const attn_kv_update_t 
 /* One row of one head: softmax over the visible keys in one pass (Milakov and Gimelshein 2018). acc has Dv numbers. */
 static double simple_row(const simple_layer_t *l, const simple_cache_t *cache, const int32_t *blocks, const char *query,
                          int64_t h, int64_t q, int64_t seq_len, double sink, double *acc) {
-    int64_t kv_head = simple_kv_head(l, h), num_keys = 0;
+    int64_t kv_head = simple_kv_head(l, h);
     double k_scale = simple_scale_of(cache->k_scale, cache->num_k_scales, kv_head);
     double v_scale = simple_scale_of(cache->v_scale, cache->num_v_scales, kv_head);
     int64_t end = simple_key_end(l, q, seq_len);
@@ -291,10 +291,8 @@ static double simple_row(const simple_layer_t *l, const simple_cache_t *cache, c
             acc[i] = acc[i] * keep + p * (simple_load(row, l->storage, l->head_size + i) * v_scale);
         sum = sum * keep + p;
         max = new_max;
-        num_keys++;
     }
-    if (num_keys == 0) return simple_lse(max, 0);
-    for (int64_t i = 0; i < l->head_size_v; i++) acc[i] /= sum;
+    for (int64_t i = 0; i < l->head_size_v; i++) acc[i] /= sum > 0 ? sum : 1; /* no visible key: stays 0 */
     return simple_lse(max, sum);
 }
 

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check.h: the conformance kit behind `attn check`. It examines one backend of one plugin file against the contract of
+ * attn_plugin.h, prints TAP, and gives with each failure the line that replays it. It knows the plugin header alone; the
+ * oracle is linked in. Each check runs in a child process with a time limit, so that a crash is one failed check.
+ */
+#ifndef ATTN_KIT_CHECK_H
+#define ATTN_KIT_CHECK_H
+
+#include <attn/attn_plugin.h>
+
+#include <stdio.h>
+
+typedef struct check_options {
+    const char *path;     /* of the plugin file */
+    const char *backend;  /* NULL: every backend of the file */
+    const char *group;    /* NULL: every group; else names separated by commas */
+    const char *only;     /* NULL, or a part of the names of the checks to run */
+    uint64_t seed;        /* 0: 1 */
+    unsigned timeout_s;   /* of one check; 0: 60 */
+    int is_bench;         /* 1: adds timing lines */
+    int is_listing;       /* 1: prints the checks, runs none */
+    int max_failures;     /* stops after so many failed checks; 0: never */
+    FILE *out;            /* NULL: stdout */
+    /* How the engine's library judges a problem by the table, attn_backend_validate; NULL: those checks are skipped. */
+    int (*validate)(const attn_backend_t *backend, const attn_problem_t *problem, const attn_device_t *device,
+                    attn_reasons_t *reasons, attn_error_t *error);
+} check_options_t;
+
+typedef struct check_totals {
+    int passed, failed, skipped;
+} check_totals_t;
+
+/* The names of the groups, in the order in which they run; NULL ends the list. */
+extern const char *const check_groups[];
+
+/* Runs the checks. Returns 0 if none failed, 1 if one did, -1 if nothing could be examined (said as a failed check). */
+int check_plugin(const check_options_t *options, check_totals_t *totals);
+
+#endif

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_case.c: cases within a capability table, and their run against the oracle. */
+#include "check_engine.h"
+
+#include <math.h>
+
+uint32_t check_head_size(const check_t *c, uint32_t wanted) {
+    uint32_t best = 0;
+    if (c->can.num_head_sizes == 0) return wanted;
+    for (uint32_t i = 0; i < c->can.num_head_sizes; i++) {
+        const attn_range_t *r = &c->can.head_sizes[i];
+        uint32_t step = r->step != 0 ? r->step : 1, near = r->min;
+        if (wanted > r->min) near = r->min + ((wanted < r->max ? wanted : r->max) - r->min) / step * step;
+        uint32_t d = near > wanted ? near - wanted : wanted - near, e = best > wanted ? best - wanted : wanted - best;
+        if (best == 0 || d < e) best = near;
+    }
+    return best;
+}
+
+uint32_t check_block_size(const check_t *c, uint32_t wanted) {
+    uint32_t best = 0;
+    if (c->can.num_block_sizes == 0) return wanted;
+    for (uint32_t i = 0; i < c->can.num_block_sizes; i++) {
+        const attn_block_size_t *b = &c->can.block_sizes[i];
+        uint32_t near = b->is_multiple && b->size > 0 && wanted > b->size ? wanted / b->size * b->size : b->size;
+        uint32_t d = near > wanted ? near - wanted : wanted - near, e = best > wanted ? best - wanted : wanted - best;
+        if (best == 0 || d < e) best = near;
+    }
+    return best;
+}
+
+int check_plain_case(const check_t *c, kit_case_t *k) {
+    static const uint32_t roles[] = {ATTN_ROLE_DECODER, ATTN_ROLE_MM_ENCODER, ATTN_ROLE_ENCODER_ONLY,
+                                     ATTN_ROLE_ENCODER, ATTN_ROLE_ENCODER_DECODER};
+    static const uint32_t dtypes[] = {ATTN_DTYPE_FLOAT32, ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FLOAT16};
+    uint32_t role = 0, dtype = 0;
+    for (int i = 4; i >= 0; i--)
+        if (c->can.roles & ATTN_BIT(roles[i])) role = roles[i];
+    for (int i = 2; i >= 0; i--)
+        if (c->can.dtypes & ATTN_BIT(dtypes[i])) dtype = dtypes[i];
+    if (role == 0 || dtype == 0) return 0;
+    kit_case_start(k, role, c->seed);
+    k->problem.dtype = dtype;
+    k->problem.head_size = check_head_size(c, 32);
+    k->problem.scale = 1 / sqrt((double)k->problem.head_size);
+    if (c->can.max_group == 1) k->problem.num_kv_heads = k->problem.num_heads;
+    if (attn_role_has_cache(role)) {
+        k->problem.block_size = check_block_size(c, 16);
+        if (!(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_AUTO)))
+            for (uint32_t kv = ATTN_KV_FLOAT16; kv <= ATTN_KV_FP8_PER_TOKEN_HEAD && k->problem.kv_cache_dtype == 0; kv++)
+                if (c->can.kv_cache_dtypes & ATTN_BIT(kv)) k->problem.kv_cache_dtype = kv;
+    }
+    if (c->can.features & ATTN_F_LSE) k->problem.features |= ATTN_F_LSE;
+    kit_case_add(k, 1, 37);
+    kit_case_add(k, 5, 20);
+    kit_case_add(k, 18, 18);
+    return 1;
+}
+
+int check_is_served(const check_t *c, const kit_case_t *k) {
+    const attn_backend_ops_t *ops = c->backend->ops;
+    if (ops->supports_combination == NULL) return 1;
+    attn_reason_t items[4];
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 4, .items = items};
+    attn_device_t device;
+    check_device(c, &device);
+    return ops->supports_combination(&k->problem, &device, &reasons) == ATTN_OK && reasons.count == 0;
+}
+
+void check_device(const check_t *c, attn_device_t *device) {
+    memset(device, 0, sizeof *device);
+    device->struct_size = sizeof *device;
+    device->type = c->memory->device_type;
+    device->id = c->memory->device_id;
+    device->compute_capability = c->memory->compute_capability;
+    device->num_sms = c->memory->num_sms;
+}
+
+int check_open(const check_t *c, const attn_problem_t *p, attn_instance_t **instance, attn_error_t *error) {
+    attn_device_t device;
+    check_device(c, &device);
+    return c->backend->ops->open(p, &device, NULL, 0, &check_host, instance, error);
+}
+
+int check_run_alone(check_t *c, const attn_backend_t *backend, const kit_case_t *k, const kit_inputs_t *in,
+                    const kit_memory_t *memory, kit_result_t *result) {
+    check_running(c, k);
+    int status = kit_run(backend, k, in, memory, result);
+    if (status == ATTN_OK && result->fault[0] == '\0') return 1;
+    if (status != ATTN_OK)
+        check_fail(c, "%s: %d, %s: %s", result->operation, status, result->error.param, result->error.text);
+    else check_fail(c, "%s", result->fault);
+    kit_result_free(result);
+    return 0;
+}
+
+int check_run(check_t *c, const attn_backend_t *backend, const kit_case_t *k, const kit_inputs_t *in_or_null) {
+    if (!check_is_served(c, k)) return 1;
+    kit_inputs_t *made = in_or_null == NULL ? kit_inputs_make(k) : NULL;
+    const kit_inputs_t *in = in_or_null != NULL ? in_or_null : made;
+    if (in == NULL) return check_fail(c, "no memory for the inputs");
+    kit_result_t got, want;
+    int is_well = check_run_alone(c, backend, k, in, c->memory, &got);
+    if (is_well) {
+        int status = kit_run_oracle(&kit_oracle, k, in, &want);
+        kit_difference_t d = kit_compare(k, &got, &want);
+        if (status != ATTN_OK)
+            is_well = check_fail(c, "the oracle failed in %s: %s", want.operation, want.error.text);
+        else if (!d.is_close) is_well = check_fail(c, "%s", d.text);
+        c->report->num_cases++;
+        kit_result_free(&got);
+        kit_result_free(&want);
+    }
+    kit_inputs_free(made);
+    return is_well;
+}

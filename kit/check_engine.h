@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_engine.h: what a single check of the kit sees: the backend, the seed, and how to run a case and say what is
+ * wrong. A check is a function; each file check_GROUP.c adds its checks to the list.
+ */
+#ifndef ATTN_KIT_CHECK_ENGINE_H
+#define ATTN_KIT_CHECK_ENGINE_H
+
+#include "attn_case.h"
+#include "check.h"
+
+#include <attn/attn_plugin_util.h>
+
+/* Shared between the child that runs a check and the parent that prints it. */
+typedef struct check_report {
+    int is_done, is_failed, is_skipped;
+    int num_cases;      /* cases that ran */
+    char text[900];     /* the first failure, or why the check is skipped */
+    char running[1600]; /* the case in progress, or that failed */
+} check_report_t;
+
+typedef struct check {
+    const check_options_t *options;
+    const attn_plugin_t *plugin;
+    const attn_backend_t *raw;     /* the backend as the plugin has it */
+    const attn_backend_t *backend; /* the same, its open with default options and a host */
+    attn_capabilities_t can;
+    const kit_memory_t *memory;
+    uint64_t seed;
+    uint32_t arg; /* of this check */
+    check_report_t *report;
+} check_t;
+
+typedef void check_func_t(check_t *c);
+
+typedef struct check_list {
+    struct check_entry {
+        const char *group;
+        char name[120];
+        check_func_t *run;
+        uint32_t arg;
+        int needs_device; /* 1: runs operations on the device */
+    } *items;
+    int count, capacity;
+} check_list_t;
+
+/* Adds one check; name is a format. */
+ATTN_PRINTF(6, 7)
+void check_add(check_list_t *list, const char *group, int needs_device, check_func_t *run, uint32_t arg,
+               const char *name, ...);
+
+/* One for each group: adds what applies to this backend. */
+void check_abi_list(check_list_t *list, const check_t *c);
+void check_structs_list(check_list_t *list, const check_t *c);
+void check_capabilities_list(check_list_t *list, const check_t *c);
+void check_numerics_list(check_list_t *list, const check_t *c);
+void check_memory_list(check_list_t *list, const check_t *c);
+void check_offsets_list(check_list_t *list, const check_t *c);
+void check_determinism_list(check_list_t *list, const check_t *c);
+void check_capture_list(check_list_t *list, const check_t *c);
+void check_errors_list(check_list_t *list, const check_t *c);
+void check_threads_list(check_list_t *list, const check_t *c);
+void check_leaks_list(check_list_t *list, const check_t *c);
+void check_manners_list(check_list_t *list, const check_t *c);
+
+/* Records a failure (the first one stays) and returns 0. */
+ATTN_PRINTF(2, 3) int check_fail(check_t *c, const char *format, ...);
+/* The check says that it has nothing to do here. */
+ATTN_PRINTF(2, 3) void check_skip(check_t *c, const char *format, ...);
+/* What a crash from here on is blamed on. */
+void check_running(check_t *c, const kit_case_t *k);
+
+/* The smallest ordinary case that the table allows, three requests; 0 if the kit has none for this backend. */
+int check_plain_case(const check_t *c, kit_case_t *k);
+/* 1 if neither supports_combination nor the kit has something against the case. */
+int check_is_served(const check_t *c, const kit_case_t *k);
+/* Rounds sizes to what the table allows: nearest advertised head size and block size. */
+uint32_t check_head_size(const check_t *c, uint32_t wanted);
+uint32_t check_block_size(const check_t *c, uint32_t wanted);
+/* The device of c->memory, as open wants it. */
+void check_device(const check_t *c, attn_device_t *device);
+/* Opens an instance of c->backend for a problem. */
+int check_open(const check_t *c, const attn_problem_t *p, attn_instance_t **instance, attn_error_t *error);
+/* The host that the kit gives to open. */
+extern const attn_host_t check_host;
+
+/* Runs a case on `backend` (c->backend, or one that wraps it) and on the oracle and compares; in_or_null: inputs other
+ * than those of the seed. Returns 1 if all is well; a case that is not served counts as well and is not counted. */
+int check_run(check_t *c, const attn_backend_t *backend, const kit_case_t *k, const kit_inputs_t *in_or_null);
+/* Runs it on backend alone; a status other than ATTN_OK is a failure. The result must be freed if 1 comes back. */
+int check_run_alone(check_t *c, const attn_backend_t *backend, const kit_case_t *k, const kit_inputs_t *in,
+                    const kit_memory_t *memory, kit_result_t *result);
+
+/* The oracle, linked in. */
+extern const attn_backend_t kit_oracle;
+
+/* A backend like target with the operations that are not NULL in replaced put in their place; these call
+ * shim_target()->ops. One at a time in a process. */
+const attn_backend_t *shim_make(const attn_backend_t *target, const attn_backend_ops_t *replaced);
+const attn_backend_t *shim_target(void);
+
+/* CPU memory whose end (at_end) or start lies at a page that faults. */
+typedef struct guard {
+    char *base;
+    size_t mapped;
+} guard_t;
+void *guard_alloc(guard_t *g, size_t bytes, size_t alignment, int at_end);
+void guard_free(guard_t *g);
+
+/* A tensor copied to such memory, exactly its elements; guard_return copies an output back and frees. */
+typedef struct guarded {
+    guard_t memory;
+    const DLTensor *original;
+    DLTensor copy;
+    size_t bytes;
+} guarded_t;
+const DLTensor *guard_tensor(guarded_t *g, const DLTensor *t, size_t alignment, int at_end);
+void guard_return(guarded_t *g, int is_output);
+
+/* Counts the calls that the plugin's own code makes to the allocator. watch_start returns how many functions are
+ * watched, 0 where that cannot be done. */
+int alloc_watch_start(const char *path);
+void alloc_watch_on(int is_on);
+long alloc_watch_count(const char **last_name);
+
+/* The dynamic symbols that a file exports, other than `allowed`; writes up to size bytes of their names. Returns how
+ * many, or -1. *num_unique counts GNU unique symbols, *needs_libattn is 1 if it links to libattn. */
+int elf_exports(const char *path, const char *allowed, char *names, size_t size, int *num_unique, int *needs_libattn);
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_manners.c: group manners. A plugin is a guest in somebody's process: it prints nothing, leaves the floating-point
+ * environment, signals, locale and folder alone, and answers nonsense with a code instead of an exception or a crash.
+ */
+#include "check_engine.h"
+
+#include <fenv.h>
+#include <locale.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int start(check_t *c, kit_case_t *k) {
+    if (check_plain_case(c, k)) return 1;
+    check_skip(c, "the kit has no cases for its roles");
+    return 0;
+}
+
+static void silence(check_t *c) {
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    check_run(c, c->backend, &k, NULL);
+    fflush(NULL);
+    if (lseek(STDOUT_FILENO, 0, SEEK_END) > 0) /* both streams go to one file here */
+        check_fail(c, "it prints; what it has to say goes to the log function of attn_host_t");
+}
+
+typedef struct surroundings {
+    int rounding;
+    unsigned control; /* MXCSR without its status flags */
+    char locale[64], folder[1024];
+    mode_t mask;
+    struct sigaction signals[32];
+} surroundings_t;
+
+static void look_around(surroundings_t *s) {
+    memset(s, 0, sizeof *s);
+    s->rounding = fegetround();
+#if defined(__x86_64__)
+    s->control = __builtin_ia32_stmxcsr() & ~0x3fu;
+#endif
+    snprintf(s->locale, sizeof s->locale, "%s", setlocale(LC_ALL, NULL));
+    if (getcwd(s->folder, sizeof s->folder) == NULL) s->folder[0] = '\0';
+    s->mask = umask(0);
+    umask(s->mask);
+    for (int i = 1; i < 32; i++) sigaction(i, NULL, &s->signals[i]);
+}
+
+static check_t *current;
+static surroundings_t before;
+
+static void compare(const char *operation) {
+    surroundings_t now;
+    look_around(&now);
+    if (now.rounding != before.rounding) check_fail(current, "%s changed the rounding mode", operation);
+    if (now.control != before.control)
+        check_fail(current, "%s changed MXCSR from 0x%x to 0x%x", operation, before.control, now.control);
+    if (strcmp(now.locale, before.locale) != 0) check_fail(current, "%s changed the locale", operation);
+    if (strcmp(now.folder, before.folder) != 0) check_fail(current, "%s changed the working folder", operation);
+    if (now.mask != before.mask) check_fail(current, "%s changed the umask", operation);
+    for (int i = 1; i < 32; i++)
+        if (now.signals[i].sa_handler != before.signals[i].sa_handler || now.signals[i].sa_flags != before.signals[i].sa_flags)
+            check_fail(current, "%s changed the handler of signal %d (%s)", operation, i, strsignal(i));
+}
+
+static int polite_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
+                       uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+    int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
+    compare("open");
+    return status;
+}
+static int polite_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                        attn_error_t *error) {
+    int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
+    compare("build_metadata");
+    return status;
+}
+static int polite_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+    int status = shim_target()->ops->update_kv_cache(instance, args, stream, error);
+    compare("update_kv_cache");
+    return status;
+}
+static int polite_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
+    int status = shim_target()->ops->forward(instance, args, space, stream, error);
+    compare("forward");
+    return status;
+}
+static const attn_backend_ops_t polite_ops = {.open = polite_open, .build_metadata = polite_build,
+                                              .update_kv_cache = polite_update, .forward = polite_forward};
+
+static void surroundings(check_t *c) {
+    kit_case_t k;
+    current = c;
+    if (!start(c, &k)) return;
+    look_around(&before);
+    check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
+}
+
+/* A rounding mode that the caller has set neither breaks the backend nor gets lost. */
+static void other_rounding(check_t *c) {
+    kit_case_t k;
+    current = c;
+    if (!start(c, &k)) return;
+    kit_inputs_t *in = kit_inputs_make(&k);
+    kit_result_t result;
+    if (in == NULL) return;
+    fesetround(FE_TOWARDZERO);
+    look_around(&before);
+    if (check_run_alone(c, shim_make(c->backend, &polite_ops), &k, in, c->memory, &result)) kit_result_free(&result);
+    fesetround(FE_TONEAREST);
+    kit_inputs_free(in);
+}
+
+/* Problems with members at random: a code comes back, not a signal and not an exception. */
+static void nonsense(check_t *c) {
+    static const uint32_t odd[] = {0, 1, 2, 3, 5, 7, 16, 64, 255, 4096, 0x7fffffff, 0xffffffff};
+    uint64_t state = c->seed;
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    for (int n = 0; n < 400 && !c->report->is_failed; n++) {
+        attn_problem_t p = k.problem;
+        uint32_t *members[] = {&p.role, &p.mask, &p.dtype, &p.out_dtype, &p.query_dtype, &p.kv_cache_dtype, &p.kv_layout,
+                               &p.num_heads, &p.num_kv_heads, &p.head_size, &p.head_size_v, &p.block_size,
+                               &p.sliding_window, &p.chunk_size, &p.rswa_window};
+        for (int changes = 0; changes < 2; changes++)
+            *members[kit_random_in(&state, 0, 14)] = odd[kit_random_in(&state, 0, 11)];
+        if (n % 5 == 0) p.scale = n % 2 ? (double)NAN : (double)INFINITY;
+        if (n % 7 == 0) p.features = kit_random(&state);
+        kit_case_t shown = k;
+        shown.problem = p;
+        check_running(c, &shown);
+        attn_instance_t *instance = NULL;
+        attn_error_t error = {.struct_size = sizeof error};
+        attn_reasons_t reasons = {.struct_size = sizeof reasons};
+        attn_device_t device;
+        check_device(c, &device);
+        if (c->backend->ops->supports_combination != NULL)
+            c->backend->ops->supports_combination(&p, &device, &reasons);
+        int status = check_open(c, &p, &instance, &error);
+        if (status > 0 || status < -15) check_fail(c, "open returned %d, which is no code of attn_types.h", status);
+        else if (status == ATTN_OK && instance == NULL) check_fail(c, "open returned 0 and no instance");
+        else if (status == ATTN_OK) c->backend->ops->close(instance);
+        else if (error.text[0] == '\0') check_fail(c, "open refused with %d and no text", status);
+        else if (instance != NULL) check_fail(c, "open failed and still wrote *instance");
+    }
+}
+
+void check_manners_list(check_list_t *list, const check_t *c) {
+    (void)c;
+    check_add(list, "manners", 1, nonsense, 0, "nonsense in a problem gives a code, nothing else leaves");
+    check_add(list, "manners", 1, silence, 0, "it prints nothing");
+    check_add(list, "manners", 1, surroundings, 0, "floating point, signals, locale and folder stay");
+    check_add(list, "manners", 1, other_rounding, 0, "a caller's rounding mode survives");
+}

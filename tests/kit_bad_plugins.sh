@@ -1,0 +1,48 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# kit_bad_plugins.sh: the conformance kit catches what it claims to. Each plugin of badplugins-kit/ is wrong in one way,
+# and its head names the group of `attn check` that has to fail; the good one, built the same way, passes everything.
+. "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
+attn=$ATTN_TEST_BUILDDIR/tools/attn
+folder=$ATTN_TEST_SRCDIR/tests/badplugins-kit
+case $ATTN_TEST_SANITIZERS in
+'' | no) ;;
+*)
+    echo "1..0 # SKIP broken plugins on purpose are no work for a sanitizer"
+    exit 0
+    ;;
+esac
+
+# The headers of libdlpack may lie where configure was told.
+build() { # SOURCE OUTPUT
+    case $1 in
+    *.cc) ${ATTN_TEST_CXX:-c++} -std=c++11 -O1 -fPIC -shared -fvisibility=hidden -I"$ATTN_TEST_SRCDIR/include" "$1" -o "$2" ;;
+    *) ${ATTN_TEST_CC:-cc} -std=c11 -O1 -fPIC -shared -fvisibility=hidden -I"$ATTN_TEST_SRCDIR/include" "$1" -lm -o "$2" ;;
+    esac
+}
+
+for source in "$folder"/*.c "$folder"/*.cc; do
+    name=$(basename "$source" | sed 's/\..*//')
+    group=$(sed -n 's/.* Caught by: \([a-z]*\) .*/\1/p' "$source" | head -n 1)
+    [ -n "$ATTN_TEST_ONLY" ] && [ "$ATTN_TEST_ONLY" != "$name" ] && continue
+    so=$tap_scratch/$name.so
+    if ! build "$source" "$so" >"$tap_scratch/out" 2>&1; then
+        fail "$name builds" "$(cat "$tap_scratch/out")"
+        continue
+    fi
+    if [ "$group" = nothing ]; then
+        ok "$name passes every group" "$attn" check "$so"
+        continue
+    fi
+    "$attn" check "$so" --group "$group" --max-failures 1 --timeout 3 >"$tap_scratch/out" 2>&1
+    status=$?
+    # 3: the file could not even be examined, which is not being caught by a group
+    if [ $status -eq 1 ] && grep -q "^not ok .* - $group: " "$tap_scratch/out"; then
+        pass "$name is caught by $group: $(sed -n "s/^not ok [0-9]* - $group: //p" "$tap_scratch/out" | head -n 1)"
+    else
+        fail "$name is caught by $group" "status $status
+$(tail -n 5 "$tap_scratch/out")"
+    fi
+    rm -f "$so"
+done
+tap_done
