@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attn_case.h: one attention case from problem to numbers, for tests of backends. A case is a problem, the lengths of a
- * batch and a seed; everything else (inputs, scales, page order) follows from them, so that a failing case can be had
- * again from one line of text. Running a case goes through the plugin ABI alone: open, kv_cache_shape, space_needed,
- * update_kv_cache, build_metadata, forward; with outputs between canaries, poisoned buffers and NaN wherever nothing
- * may be read.
+ * attn_case.h: one attention case from problem to numbers, for tests of backends. A case is a problem, the
+ * lengths of a batch and a seed; everything else (inputs, scales, page order) follows from them, so that a
+ * failing case can be had again from one line of text. Running a case goes through the plugin ABI alone: open,
+ * kv_cache_shape, space_needed, update_kv_cache, prepare_weights, build_metadata, forward; with outputs between
+ * canaries, poisoned buffers and NaN wherever nothing may be read.
  *
  *     kit_case_t c;
  *     kit_case_start(&c, ATTN_ROLE_DECODER, seed);          // then change what the test is about
@@ -30,18 +30,20 @@ extern "C" {
 enum { KIT_MAX_REQS = 64, KIT_MAX_SPANS = 4 };
 
 /* How a case treats its tensors. */
-#define KIT_STRIDED (UINT32_C(1) << 0)      /* query, new K/V and output are views with gaps and a byte_offset */
-#define KIT_CROSS_LAYER (UINT32_C(1) << 1)  /* the cache is one layer of three: block stride 3 times as large */
-#define KIT_PER_HEAD (UINT32_C(1) << 2)     /* fp8 caches: one scale per KV head (also sets the feature bit) */
-#define KIT_NO_SCALES (UINT32_C(1) << 3)    /* fp8 caches: no scale tensors at all: 1.0 */
-#define KIT_NO_LSE (UINT32_C(1) << 4)       /* do not ask for the LSE */
+#define KIT_STRIDED (UINT32_C(1) << 0) /* query, new K/V and output are views with gaps and a byte_offset */
+#define KIT_CROSS_LAYER                                                                                      \
+    (UINT32_C(1) << 1)                   /* the cache is one layer of three: block stride 3 times as large */
+#define KIT_PER_HEAD  (UINT32_C(1) << 2) /* fp8 caches: one scale per KV head (also sets the feature bit) */
+#define KIT_NO_SCALES (UINT32_C(1) << 3) /* fp8 caches: no scale tensors at all: 1.0 */
+#define KIT_NO_LSE    (UINT32_C(1) << 4) /* do not ask for the LSE */
 
 typedef struct kit_case {
     attn_problem_t problem;
     int32_t num_reqs;
     int32_t query_lens[KIT_MAX_REQS];
-    int32_t seq_lens[KIT_MAX_REQS]; /* encoder_decoder: lengths of the encoder; without a cache: as query_lens */
-    uint8_t causal[KIT_MAX_REQS];   /* with ATTN_MASK_PER_REQUEST */
+    int32_t
+        seq_lens[KIT_MAX_REQS]; /* encoder_decoder: lengths of the encoder; without a cache: as query_lens */
+    uint8_t causal[KIT_MAX_REQS]; /* with ATTN_MASK_PER_REQUEST */
     int32_t rswa_prefix_lens[KIT_MAX_REQS];
     int32_t spans[KIT_MAX_REQS][KIT_MAX_SPANS][2];
     int32_t num_spans;         /* columns of spans in use; 0: no tensor */
@@ -52,22 +54,26 @@ typedef struct kit_case {
     uint64_t seed;
 } kit_case_t;
 
-/* Inputs as float, rounded to the element type that the backend receives. Token order: request after request. */
+/* Inputs as float, rounded to the element type that the backend receives. Token order: request after request.
+ * */
 typedef struct kit_inputs {
-    int64_t num_tokens;     /* T */
-    int64_t num_keys;       /* sum of seq_lens */
-    float *query;           /* [T, Hq, D]; quantised query: stored values, times q_scale is the query. MLA: [T, N, P + R] */
-    float *key, *value;     /* [num_keys, Hkv, D], [num_keys, Hkv, Dv]; MLA: kv_c [num_keys, L], k_pe [num_keys, R] */
-    float *kv_b_proj;       /* MLA: [N * (P + V), L] */
-    int32_t *topk_indices;  /* sparse MLA: [T, topk]; every list has a hole of -1, request 0's first may be empty */
-    float *sinks, *alibi_slopes; /* [Hq] */
-    float *qq_bias;         /* [T, bias_width] */
+    int64_t num_tokens; /* T */
+    int64_t num_keys;   /* sum of seq_lens */
+    /* query [T, Hq, D], of a quantised query the stored values; MLA: [T, N, P + R] */
+    float *query;
+    /* [num_keys, Hkv, D] and [num_keys, Hkv, Dv]; MLA: kv_c [num_keys, L] and k_pe [num_keys, R] */
+    float *key, *value;
+    float *kv_b_proj; /* MLA: [N * (P + V), L] */
+    /* sparse MLA: [T, topk]; every list has holes of -1 and keys that come twice, request 0's first is empty */
+    int32_t *topk_indices;
+    float *sinks, *alibi_slopes;        /* [Hq] */
+    float *qq_bias;                     /* [T, bias_width] */
     float *q_scale, *k_scale, *v_scale; /* [num_scales] */
     float output_scale;
     int64_t bias_width, num_scales;
     int64_t key_start[KIT_MAX_REQS + 1];
     int64_t num_blocks;
-    int32_t *block_table;   /* [num_reqs, table_width]: shuffled pages; unused entries are garbage on purpose */
+    int32_t *block_table; /* [num_reqs, table_width]: shuffled pages; unused entries are garbage on purpose */
     int64_t table_width;
 } kit_inputs_t;
 
@@ -97,28 +103,30 @@ typedef struct kit_result {
     int status;         /* ATTN_OK, or the first failing operation's code */
     char operation[32]; /* that operation */
     attn_error_t error;
-    char fault[200];    /* "", or what was written that must not be: canary, padded row, host memory */
-    double *out;        /* [T, Hq, Dv], dequantised */
-    double *lse;        /* [Hq, T], NULL if not asked for */
+    char fault[200]; /* "", or what was written that must not be: canary, padded row, host memory */
+    double *out;     /* [T, Hq, Dv], dequantised */
+    double *lse;     /* [Hq, T], NULL if not asked for */
     int64_t num_out, num_lse;
 } kit_result_t;
 
 typedef struct kit_difference {
     int is_close;
-    double max_abs;   /* largest |got - want| of the output */
+    double max_abs; /* largest |got - want| of the output */
     double max_lse;
-    char text[320];   /* first element out of tolerance, or "" */
+    char text[320]; /* first element out of tolerance, or "" */
 } kit_difference_t;
 
 /* A plain decoder problem of that role (4 heads over 2, D 32, f32, pages of 16) without requests. */
 void kit_case_start(kit_case_t *c, uint32_t role, uint64_t seed);
-/* Makes it an MLA problem of N heads with these sizes, topk for the sparse role (else 0), before requests are added. */
-void kit_case_set_mla(kit_case_t *c, uint32_t heads, uint32_t latent, uint32_t rope, uint32_t nope, uint32_t value,
-                      uint32_t topk);
-/* Adds one request; spans, prefixes and causality of it are 0 (causal = 1). Returns its index, -1 if there is no room. */
+/* Makes it an MLA problem of N heads with these sizes, topk for the sparse role (else 0), before requests are
+ * added. */
+void kit_case_set_mla(kit_case_t *c, uint32_t heads, uint32_t latent, uint32_t rope, uint32_t nope,
+                      uint32_t value, uint32_t topk);
+/* Adds one request; spans, prefixes and causality of it are 0 (causal = 1). Returns its index, -1 if there is
+ * no room. */
 int kit_case_add(kit_case_t *c, int32_t query_len, int32_t seq_len);
-/* A random case within what the capability table advertises: role, dtypes, masks, features, lengths around page and
- * window borders. The caller still has to ask supports_combination. max_len bounds the lengths. */
+/* A random case within what the capability table advertises: role, dtypes, masks, features, lengths around
+ * page and window borders. The caller still has to ask supports_combination. max_len bounds the lengths. */
 void kit_case_random(kit_case_t *c, const attn_capabilities_t *can, uint64_t seed, int32_t max_len);
 /* One line that names everything: for failure messages and for replay. Returns text. */
 const char *kit_case_text(const kit_case_t *c, char *text, size_t size);
@@ -127,17 +135,19 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c); /* NULL: no memory */
 void kit_inputs_free(kit_inputs_t *in);
 
 /* Runs one backend. The result's arrays are the caller's until kit_result_free. Returns result->status. */
-int kit_run(const attn_backend_t *backend, const kit_case_t *c, const kit_inputs_t *in, const kit_memory_t *memory,
-            kit_result_t *result);
+int kit_run(const attn_backend_t *backend, const kit_case_t *c, const kit_inputs_t *in,
+            const kit_memory_t *memory, kit_result_t *result);
 /* Runs the oracle on the CPU: the same case with float64 output that is not quantised. */
-int kit_run_oracle(const attn_backend_t *reference, const kit_case_t *c, const kit_inputs_t *in, kit_result_t *result);
+int kit_run_oracle(const attn_backend_t *reference, const kit_case_t *c, const kit_inputs_t *in,
+                   kit_result_t *result);
 void kit_result_free(kit_result_t *result);
 
 /* Tolerances of one case: |got - want| <= atol + rtol * |want| (semantics 10.2). */
 void kit_tolerance(const kit_case_t *c, double *atol, double *rtol);
 kit_difference_t kit_compare(const kit_case_t *c, const kit_result_t *got, const kit_result_t *want);
 
-/* The backend `name` of a plugin file (NULL: its first), or NULL with a line of text in why. The file stays loaded. */
+/* The backend `name` of a plugin file (NULL: its first), or NULL with a line of text in why. The file stays
+ * loaded. */
 const attn_backend_t *kit_load(const char *path, const char *name, char *why, size_t why_size);
 
 /* splitmix64 and what follows from it. */

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Semantics 10.2, tightened where float32 accumulation over exact inputs allows it. Caches of 8 bits are quantised by
- * the backend itself: one code of difference at a tie is its right. */
+/* Semantics 10.2, tightened where float32 accumulation over exact inputs allows it. Caches of 8 bits are
+ * quantised by the backend itself: one code of difference at a tie is its right. */
 void kit_tolerance(const kit_case_t *c, double *atol, double *rtol) {
     const attn_problem_t *p = &c->problem;
     uint32_t out = p->out_dtype != 0 ? p->out_dtype : p->dtype, kv = p->kv_cache_dtype;
@@ -40,8 +40,8 @@ kit_difference_t kit_compare(const kit_case_t *c, const kit_result_t *got, const
     if (got->status != ATTN_OK || want->status != ATTN_OK) {
         const kit_result_t *bad = got->status != ATTN_OK ? got : want;
         d.is_close = 0;
-        snprintf(d.text, sizeof d.text, "%s failed (%d): %s: %.200s", bad->operation, bad->status, bad->error.param,
-                 bad->error.text);
+        snprintf(d.text, sizeof d.text, "%s failed (%d): %s: %.200s", bad->operation, bad->status,
+                 bad->error.param, bad->error.text);
         return d;
     }
     if (got->fault[0] != '\0') {
@@ -54,9 +54,10 @@ kit_difference_t kit_compare(const kit_case_t *c, const kit_result_t *got, const
         if (e > d.max_abs) d.max_abs = e;
         if (d.is_close && !is_close(got->out[i], want->out[i], atol, rtol)) {
             d.is_close = 0;
-            snprintf(d.text, sizeof d.text, "output[%lld][%lld][%lld] is %.9g, wanted %.9g within %.3g + %.3g * |wanted|",
-                     (long long)(i / dv / heads), (long long)(i / dv % heads), (long long)(i % dv), got->out[i],
-                     want->out[i], atol, rtol);
+            snprintf(d.text, sizeof d.text,
+                     "output[%lld][%lld][%lld] is %.9g, wanted %.9g within %.3g + %.3g * |wanted|",
+                     (long long)(i / dv / heads), (long long)(i / dv % heads), (long long)(i % dv),
+                     got->out[i], want->out[i], atol, rtol);
         }
     }
     for (int64_t i = 0; got->lse != NULL && want->lse != NULL && i < want->num_lse; i++) {
@@ -64,7 +65,8 @@ kit_difference_t kit_compare(const kit_case_t *c, const kit_result_t *got, const
         if (e > d.max_lse) d.max_lse = e;
         if (d.is_close && !is_close(got->lse[i], want->lse[i], atol, rtol)) {
             d.is_close = 0;
-            snprintf(d.text, sizeof d.text, "lse[%lld][%lld] is %.9g, wanted %.9g within %.3g + %.3g * |wanted|",
+            snprintf(d.text, sizeof d.text,
+                     "lse[%lld][%lld] is %.9g, wanted %.9g within %.3g + %.3g * |wanted|",
                      (long long)(i / tokens), (long long)(i % tokens), got->lse[i], want->lse[i], atol, rtol);
         }
     }

@@ -12,15 +12,21 @@
 
 static float round_to(uint32_t dtype, double x) {
     switch (dtype) {
-    case ATTN_DTYPE_FLOAT16: return (float)ref_from_f16(ref_to_f16(x));
-    case ATTN_DTYPE_BFLOAT16: return (float)ref_from_bf16(ref_to_bf16(x));
-    case ATTN_DTYPE_FP8_E4M3: return (float)ref_from_e4m3(ref_to_e4m3(x));
-    case ATTN_DTYPE_FP8_E5M2: return (float)ref_from_e5m2(ref_to_e5m2(x));
-    default: return (float)x;
+    case ATTN_DTYPE_FLOAT16:
+        return (float)ref_from_f16(ref_to_f16(x));
+    case ATTN_DTYPE_BFLOAT16:
+        return (float)ref_from_bf16(ref_to_bf16(x));
+    case ATTN_DTYPE_FP8_E4M3:
+        return (float)ref_from_e4m3(ref_to_e4m3(x));
+    case ATTN_DTYPE_FP8_E5M2:
+        return (float)ref_from_e5m2(ref_to_e5m2(x));
+    default:
+        return (float)x;
     }
 }
 
-/* Normal values; every 61st or so is an extreme on purpose: zero, a power of two, or a few times the usual size. */
+/* Normal values; every 61st or so is an extreme on purpose: zero, a power of two, or a few times the usual
+ * size. */
 static float *make_values(uint64_t *state, int64_t n, uint32_t dtype, double amplitude) {
     static const double extremes[] = {0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 1e-6, 4.5};
     float *x = malloc((size_t)(n > 0 ? n : 1) * sizeof *x);
@@ -39,8 +45,8 @@ static float *make_range(uint64_t *state, int64_t n, double low, double high) {
     return x;
 }
 
-/* Pages in random order with unused ones between them; page 0 is nobody's (semantics 1.3). Requests share the pages of
- * the common prefix. */
+/* Pages in random order with unused ones between them; page 0 is nobody's (semantics 1.3). Requests share the
+ * pages of the common prefix. */
 static int make_table(const kit_case_t *c, kit_inputs_t *in, uint64_t *state) {
     int64_t bs = c->problem.block_size, needed = 0, width = 1;
     for (int r = 0; r < c->num_reqs; r++) {
@@ -51,12 +57,14 @@ static int make_table(const kit_case_t *c, kit_inputs_t *in, uint64_t *state) {
     in->table_width = width;
     in->num_blocks = needed + needed / 4 + 3;
     int32_t *pages = malloc((size_t)in->num_blocks * sizeof *pages);
-    in->block_table = malloc((size_t)(c->num_reqs > 0 ? c->num_reqs : 1) * (size_t)width * sizeof *in->block_table);
+    in->block_table =
+        malloc((size_t)(c->num_reqs > 0 ? c->num_reqs : 1) * (size_t)width * sizeof *in->block_table);
     if (pages == NULL || in->block_table == NULL) {
         free(pages);
         return -1;
     }
-    for (int64_t i = 0; i < in->num_blocks; i++) pages[i] = (int32_t)i;
+    for (int64_t i = 0; i < in->num_blocks; i++)
+        pages[i] = (int32_t)i;
     for (int64_t i = in->num_blocks - 1; i > 1; i--) { /* page 0 stays where it is */
         int64_t j = kit_random_in(state, 1, i);
         int32_t t = pages[i];
@@ -67,16 +75,19 @@ static int make_table(const kit_case_t *c, kit_inputs_t *in, uint64_t *state) {
     for (int r = 0; r < c->num_reqs; r++)
         for (int64_t i = 0; i < width; i++) {
             int32_t *entry = &in->block_table[r * width + i];
-            if (r > 0 && i < c->common_prefix_len / bs) *entry = in->block_table[i];
-            else if (i * bs < c->seq_lens[r]) *entry = pages[next++];
-            else *entry = INT32_C(0x7ffffff0); /* garbage: must not be read */
+            if (r > 0 && i < c->common_prefix_len / bs)
+                *entry = in->block_table[i];
+            else if (i * bs < c->seq_lens[r])
+                *entry = pages[next++];
+            else
+                *entry = INT32_C(0x7ffffff0); /* garbage: must not be read */
         }
     free(pages);
     return 0;
 }
 
-/* Lists of positions in no order, some twice, holes of -1 between; a list longer than the request repeats itself. The
- * first token of request 0 selects nothing. */
+/* Lists of positions in no order, some twice, holes of -1 between; a list longer than the request repeats
+ * itself. The first token of request 0 selects nothing. */
 static int32_t *make_topk(const kit_case_t *c, uint64_t *state, int64_t tokens) {
     int64_t topk = c->problem.topk, row = 0;
     int32_t *out = malloc((size_t)(tokens > 0 ? tokens : 1) * (size_t)topk * sizeof *out);
@@ -120,7 +131,8 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     in->k_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->v_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->output_scale = 0.02f;
-    in->query = make_values(s, in->num_tokens * heads * z.query, query_dtype, query_dtype != p->dtype ? 30.0 : amplitude);
+    in->query = make_values(s, in->num_tokens * heads * z.query, query_dtype,
+                            query_dtype != p->dtype ? 30.0 : amplitude);
     in->key = make_values(s, in->num_keys * kv_heads * d, p->dtype, amplitude);
     in->value = make_values(s, in->num_keys * kv_heads * dv, p->dtype, amplitude);
     in->sinks = make_range(s, heads, -2.0, 4.0);
@@ -133,8 +145,8 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
         if (p->topk != 0) in->topk_indices = make_topk(c, s, in->num_tokens);
         failed = in->kv_b_proj == NULL || (p->topk != 0 && in->topk_indices == NULL);
     }
-    failed = failed || !in->q_scale || !in->k_scale || !in->v_scale || !in->query || !in->key || !in->value || !in->sinks ||
-                 !in->alibi_slopes || !in->qq_bias;
+    failed = failed || !in->q_scale || !in->k_scale || !in->v_scale || !in->query || !in->key || !in->value ||
+             !in->sinks || !in->alibi_slopes || !in->qq_bias;
     if (!failed && attn_role_has_cache(p->role)) failed = make_table(c, in, s) != 0;
     if (failed) {
         kit_inputs_free(in);

@@ -20,7 +20,8 @@ int64_t kit_random_in(uint64_t *state, int64_t low, int64_t high) {
 }
 
 double kit_random_normal(uint64_t *state) { /* Box and Muller 1958 */
-    double u = 1.0 - (double)(kit_random(state) >> 11) * 0x1p-53, v = (double)(kit_random(state) >> 11) * 0x1p-53;
+    double u = 1.0 - (double)(kit_random(state) >> 11) * 0x1p-53,
+           v = (double)(kit_random(state) >> 11) * 0x1p-53;
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
 
@@ -43,8 +44,8 @@ void kit_case_start(kit_case_t *c, uint32_t role, uint64_t seed) {
     c->seed = seed;
 }
 
-void kit_case_set_mla(kit_case_t *c, uint32_t heads, uint32_t latent, uint32_t rope, uint32_t nope, uint32_t value,
-                      uint32_t topk) {
+void kit_case_set_mla(kit_case_t *c, uint32_t heads, uint32_t latent, uint32_t rope, uint32_t nope,
+                      uint32_t value, uint32_t topk) {
     attn_problem_t *p = &c->problem;
     p->mask = ATTN_MASK_CAUSAL;
     p->num_heads = heads;
@@ -60,8 +61,10 @@ void kit_case_set_mla(kit_case_t *c, uint32_t heads, uint32_t latent, uint32_t r
 }
 
 kit_sizes_t kit_sizes(const attn_problem_t *p) {
-    kit_sizes_t s = {.heads = p->num_heads, .kv_heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads,
-                     .query = p->head_size, .key = p->head_size,
+    kit_sizes_t s = {.heads = p->num_heads,
+                     .kv_heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads,
+                     .query = p->head_size,
+                     .key = p->head_size,
                      .value = p->head_size_v != 0 ? p->head_size_v : p->head_size};
     s.output = s.value;
     if (!attn_role_is_mla(p->role)) return s;
@@ -110,7 +113,9 @@ static uint32_t pick_block_size(uint64_t *state, const attn_capabilities_t *can)
     return b->is_multiple ? b->size * (uint32_t)kit_random_in(state, 1, b->size >= 64 ? 2 : 4) : b->size;
 }
 
-static int coin(uint64_t *state, int in) { return kit_random_in(state, 1, in) == 1; }
+static int coin(uint64_t *state, int in) {
+    return kit_random_in(state, 1, in) == 1;
+}
 
 /* Masks and features of a decoder; at most one of the kinds that exclude each other. */
 static void random_decoder_features(kit_case_t *c, uint64_t *s, uint64_t f, int32_t max_len) {
@@ -131,8 +136,10 @@ static void random_decoder_features(kit_case_t *c, uint64_t *s, uint64_t f, int3
         p->features |= ATTN_F_MM_PREFIX;
         p->max_mm_ranges = KIT_MAX_SPANS;
         c->num_spans = KIT_MAX_SPANS;
-        if ((f & ATTN_F_SLIDING_WINDOW) && coin(s, 2)) p->sliding_window = (uint32_t)kit_random_in(s, 1, max_len);
-        if (p->sliding_window != 0 && (f & ATTN_F_MM_PREFIX_CLAMP) && coin(s, 2)) p->features |= ATTN_F_MM_PREFIX_CLAMP;
+        if ((f & ATTN_F_SLIDING_WINDOW) && coin(s, 2))
+            p->sliding_window = (uint32_t)kit_random_in(s, 1, max_len);
+        if (p->sliding_window != 0 && (f & ATTN_F_MM_PREFIX_CLAMP) && coin(s, 2))
+            p->features |= ATTN_F_MM_PREFIX_CLAMP;
     }
     if (kind == 6 && (f & ATTN_F_QQ_BIAS)) p->features |= ATTN_F_QQ_BIAS;
     if (kind < 2 && (f & ATTN_F_NON_CAUSAL) && coin(s, 4)) p->mask = ATTN_MASK_FULL;
@@ -167,8 +174,9 @@ static void random_requests(kit_case_t *c, uint64_t *s, int32_t max_len) {
 void kit_case_random(kit_case_t *c, const attn_capabilities_t *can, uint64_t seed, int32_t max_len) {
     static const uint32_t groups[][2] = {{4, 4}, {8, 2}, {5, 1}, {6, 2}, {1, 1}, {16, 1}};
     uint64_t state = seed, *s = &state, f = can->features;
-    uint64_t plain = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) |
-                     ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MM_ENCODER);
+    uint64_t plain = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) |
+                     ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) | ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) |
+                     ATTN_BIT(ATTN_ROLE_MM_ENCODER);
     uint32_t role = pick_bit(s, can->roles & plain);
     if ((can->roles & ATTN_BIT(ATTN_ROLE_DECODER)) && coin(s, 2)) role = ATTN_ROLE_DECODER;
     kit_case_start(c, role, seed);
@@ -181,13 +189,16 @@ void kit_case_random(kit_case_t *c, const attn_capabilities_t *can, uint64_t see
                                           ATTN_BIT(ATTN_DTYPE_BFLOAT16)));
     p->head_size = pick_range(s, can->head_sizes, can->num_head_sizes, 256);
     if ((f & ATTN_F_DIFF_KV) && coin(s, 4))
-        p->head_size_v = can->num_head_sizes_v != 0 ? pick_range(s, can->head_sizes_v, can->num_head_sizes_v, 256)
-                                                    : pick_range(s, can->head_sizes, can->num_head_sizes, 256);
+        p->head_size_v = can->num_head_sizes_v != 0
+                             ? pick_range(s, can->head_sizes_v, can->num_head_sizes_v, 256)
+                             : pick_range(s, can->head_sizes, can->num_head_sizes, 256);
     p->scale = (coin(s, 4) ? 0.3 : 1.0) / sqrt((double)p->head_size);
     if ((f & ATTN_F_SOFT_CAP) && coin(s, 4)) p->logits_soft_cap = coin(s, 2) ? 50.0 : 3.0;
     if ((f & ATTN_F_SINK) && coin(s, 4)) p->features |= ATTN_F_SINK;
-    if ((f & ATTN_F_ALIBI) && coin(s, 6)) p->features |= ATTN_F_ALIBI;
-    else if ((f & ATTN_F_ALIBI_SQRT) && coin(s, 6)) p->features |= ATTN_F_ALIBI_SQRT;
+    if ((f & ATTN_F_ALIBI) && coin(s, 6))
+        p->features |= ATTN_F_ALIBI;
+    else if ((f & ATTN_F_ALIBI_SQRT) && coin(s, 6))
+        p->features |= ATTN_F_ALIBI_SQRT;
     if (f & ATTN_F_LSE) p->features |= ATTN_F_LSE;
     if (attn_role_has_cache(role)) {
         p->block_size = pick_block_size(s, can);
@@ -231,7 +242,8 @@ const char *kit_case_text(const kit_case_t *c, char *text, size_t size) {
     if (p->head_size_v != 0) at = put(text, size, at, " head_size_v=%u", p->head_size_v);
     if (p->out_dtype != 0) at = put(text, size, at, " out_dtype=%s", attn_dtype_name(p->out_dtype));
     if (p->query_dtype != 0) at = put(text, size, at, " query_dtype=%s", attn_dtype_name(p->query_dtype));
-    if (p->kv_cache_dtype != 0) at = put(text, size, at, " kv_cache_dtype=%s", attn_kv_name(p->kv_cache_dtype));
+    if (p->kv_cache_dtype != 0)
+        at = put(text, size, at, " kv_cache_dtype=%s", attn_kv_name(p->kv_cache_dtype));
     if (p->kv_layout != 0) at = put(text, size, at, " kv_layout=%s", layouts[p->kv_layout & 3]);
     if (p->block_size != 0) at = put(text, size, at, " block_size=%u", p->block_size);
     if (p->sliding_window != 0) at = put(text, size, at, " sliding_window=%u", p->sliding_window);
@@ -251,9 +263,11 @@ const char *kit_case_text(const kit_case_t *c, char *text, size_t size) {
             first = 0;
         }
     at = put(text, size, at, " | query_lens=");
-    for (int r = 0; r < c->num_reqs; r++) at = put(text, size, at, "%s%d", r ? "," : "", c->query_lens[r]);
+    for (int r = 0; r < c->num_reqs; r++)
+        at = put(text, size, at, "%s%d", r ? "," : "", c->query_lens[r]);
     at = put(text, size, at, " seq_lens=");
-    for (int r = 0; r < c->num_reqs; r++) at = put(text, size, at, "%s%d", r ? "," : "", c->seq_lens[r]);
+    for (int r = 0; r < c->num_reqs; r++)
+        at = put(text, size, at, "%s%d", r ? "," : "", c->seq_lens[r]);
     if (c->common_prefix_len != 0) at = put(text, size, at, " common_prefix_len=%d", c->common_prefix_len);
     at = put(text, size, at, " flags=%u seed=%llu", c->flags, (unsigned long long)c->seed);
     if (at >= size && size > 0) text[size - 1] = '\0';

@@ -35,8 +35,8 @@ static int stop(run_t *x, const char *operation, int status) {
     snprintf(x->result->operation, sizeof x->result->operation, "%s", operation);
     if (x->result->error.code == 0) { /* the operation gave no text */
         x->result->error.code = status;
-        snprintf(x->result->error.text, sizeof x->result->error.text, "%s failed with %d and said nothing", operation,
-                 status);
+        snprintf(x->result->error.text, sizeof x->result->error.text, "%s failed with %d and said nothing",
+                 operation, status);
     }
     return status;
 }
@@ -51,8 +51,10 @@ static void fault(run_t *x, const char *what, int64_t at) {
     snprintf(x->result->fault, sizeof x->result->fault, "%s, at byte %lld", what, (long long)at);
 }
 
-/* [n, heads, size] rows; strided: like one part of a fused QKV buffer, two parts wide, not at the allocation's start. */
-static kit_tensor_t *make_rows(run_t *x, const char *name, uint32_t dtype, int64_t n, int64_t heads, int64_t size) {
+/* [n, heads, size] rows; strided: like one part of a fused QKV buffer, two parts wide, not at the
+ * allocation's start. */
+static kit_tensor_t *make_rows(run_t *x, const char *name, uint32_t dtype, int64_t n, int64_t heads,
+                               int64_t size) {
     const int64_t shape[3] = {n, heads, size}, gaps[3] = {2 * heads * size, size, 1};
     int strided = (x->c->flags & KIT_STRIDED) != 0;
     return kit_tensor_make(&x->all, name, dtype, 3, shape, strided ? gaps : NULL, strided ? 64 : 0);
@@ -68,7 +70,8 @@ static kit_tensor_t *make_kv_rows(run_t *x, const char *name, int64_t n, int64_t
     return t;
 }
 
-static kit_tensor_t *make_floats(run_t *x, const char *name, const float *values, int64_t n, int64_t columns) {
+static kit_tensor_t *make_floats(run_t *x, const char *name, const float *values, int64_t n,
+                                 int64_t columns) {
     const int64_t flat[1] = {n}, two[2] = {n, columns};
     kit_tensor_t *t = kit_tensor_make(&x->all, name, ATTN_DTYPE_FLOAT32, columns != 0 ? 2 : 1,
                                       columns != 0 ? two : flat, NULL, 0);
@@ -92,8 +95,11 @@ static kit_tensor_t *make_ints(run_t *x, const char *name, const void *values, u
 
 static int open_instance(run_t *x) {
     const kit_memory_t *m = x->memory;
-    attn_device_t device = {.struct_size = sizeof device, .type = m->device_type, .id = m->device_id,
-                            .compute_capability = m->compute_capability, .num_sms = m->num_sms};
+    attn_device_t device = {.struct_size = sizeof device,
+                            .type = m->device_type,
+                            .id = m->device_id,
+                            .compute_capability = m->compute_capability,
+                            .num_sms = m->num_sms};
     attn_problem_t problem = x->c->problem;
     problem.num_blocks = x->in->num_blocks;
     int status = x->ops->open(&problem, &device, NULL, 0, NULL, &x->instance, &x->result->error);
@@ -111,18 +117,22 @@ static int64_t axis_of(const attn_kv_cache_shape_t *s, uint32_t axis) {
     return -1;
 }
 
-/* The cache in its own layout, all bytes 0xff: NaN in every float format. One layer of three where the case says so. */
+/* The cache in its own layout, all bytes 0xff: NaN in every float format. One layer of three where the case
+ * says so. */
 static int make_cache(run_t *x) {
     const attn_kv_cache_shape_t *s = &x->shape;
     if (s->ndim == 0) return ATTN_OK;
     int64_t element = s->dtype.bits / 8, layers = (x->c->flags & KIT_CROSS_LAYER) != 0 ? 3 : 1;
     int64_t strides[KIT_TENSOR_DIMS], block = axis_of(s, ATTN_AXIS_BLOCK);
     if (s->ndim > KIT_TENSOR_DIMS || block < 0) {
-        attn_fail(&x->result->error, ATTN_E_INTERNAL, "kv_cache_shape", "the kit knows caches of at most %d dimensions"
-                  " with a block axis", KIT_TENSOR_DIMS);
+        attn_fail(&x->result->error, ATTN_E_INTERNAL, "kv_cache_shape",
+                  "the kit knows caches of at most %d dimensions"
+                  " with a block axis",
+                  KIT_TENSOR_DIMS);
         return stop(x, "kv_cache_shape", ATTN_E_INTERNAL);
     }
-    for (uint32_t i = 0; i < s->ndim; i++) strides[i] = s->byte_strides[i] / element;
+    for (uint32_t i = 0; i < s->ndim; i++)
+        strides[i] = s->byte_strides[i] / element;
     strides[block] *= layers;
     uint32_t dtype = attn_dtype_of(s->dtype);
     x->cache = kit_tensor_make(&x->all, "kv_cache", dtype, (int)s->ndim, s->shape, strides,
@@ -157,11 +167,15 @@ static attn_scales_t scales_of(const run_t *x) {
 static int update(run_t *x, kit_tensor_t *key, kit_tensor_t *value, const int64_t *slots, int64_t n) {
     kit_tensor_t *slot = make_ints(x, "slot_mapping", slots, ATTN_DTYPE_INT64, n, 0, 0);
     if (slot == NULL || x->all.failed) return no_memory(x);
-    attn_kv_update_t args = {.struct_size = sizeof args, .key = &key->t, .value = &value->t,
-                             .kv_cache = &x->k_view->t, .v_cache = x->v_view != NULL ? &x->v_view->t : NULL,
-                             .slot_mapping = &slot->t, .scales = scales_of(x)};
-    return stop(x, "update_kv_cache", x->ops->update_kv_cache(x->instance, &args, x->memory->stream,
-                                                              &x->result->error));
+    attn_kv_update_t args = {.struct_size = sizeof args,
+                             .key = &key->t,
+                             .value = &value->t,
+                             .kv_cache = &x->k_view->t,
+                             .v_cache = x->v_view != NULL ? &x->v_view->t : NULL,
+                             .slot_mapping = &slot->t,
+                             .scales = scales_of(x)};
+    return stop(x, "update_kv_cache",
+                x->ops->update_kv_cache(x->instance, &args, x->memory->stream, &x->result->error));
 }
 
 static int64_t slot_of(const run_t *x, int r, int64_t position) {
@@ -169,8 +183,8 @@ static int64_t slot_of(const run_t *x, int r, int64_t position) {
     return x->in->block_table[r * x->in->table_width + position / bs] * bs + position % bs;
 }
 
-/* Writes everything that was there before this step. One row of NaN with a negative slot goes along per request: it must
- * not arrive anywhere. */
+/* Writes everything that was there before this step. One row of NaN with a negative slot goes along per
+ * request: it must not arrive anywhere. */
 static int write_context(run_t *x) {
     const kit_case_t *c = x->c;
     int is_cross = c->problem.role == ATTN_ROLE_ENCODER_DECODER;
@@ -220,10 +234,13 @@ static int make_new_rows(run_t *x) {
         for (int64_t i = c->seq_lens[r] - c->query_lens[r]; i < c->seq_lens[r]; i++, row++)
             for (int64_t h = 0; h < x->z.kv_heads; h++) {
                 int64_t from = (x->in->key_start[r] + i) * x->z.kv_heads + h;
-                kit_store_floats(kit_tensor_at(x->key, row, h), x->key->dtype, x->in->key + from * x->z.key, x->z.key);
-                kit_store_floats(kit_tensor_at(x->value, row, h), x->value->dtype, x->in->value + from * x->z.value, x->z.value);
+                kit_store_floats(kit_tensor_at(x->key, row, h), x->key->dtype, x->in->key + from * x->z.key,
+                                 x->z.key);
+                kit_store_floats(kit_tensor_at(x->value, row, h), x->value->dtype,
+                                 x->in->value + from * x->z.value, x->z.value);
             }
-    if (kit_tensor_send(&x->all, x->query) || kit_tensor_send(&x->all, x->key) || kit_tensor_send(&x->all, x->value))
+    if (kit_tensor_send(&x->all, x->query) || kit_tensor_send(&x->all, x->key) ||
+        kit_tensor_send(&x->all, x->value))
         return no_memory(x);
     return ATTN_OK;
 }
@@ -235,8 +252,10 @@ static int write_new_rows(run_t *x) {
     int64_t *slots = malloc((size_t)n * sizeof *slots);
     if (slots == NULL) return no_memory(x);
     for (int r = 0; r < c->num_reqs; r++)
-        for (int64_t i = c->seq_lens[r] - c->query_lens[r]; i < c->seq_lens[r]; i++) slots[row++] = slot_of(x, r, i);
-    while (row < n) slots[row++] = -1;
+        for (int64_t i = c->seq_lens[r] - c->query_lens[r]; i < c->seq_lens[r]; i++)
+            slots[row++] = slot_of(x, r, i);
+    while (row < n)
+        slots[row++] = -1;
     int status = update(x, x->key, x->value, slots, n);
     free(slots);
     return status;
@@ -256,7 +275,8 @@ static int make_outputs(run_t *x) {
     if ((c->problem.features & ATTN_F_OUT_FP8_GROUP) != 0) {
         int64_t width = x->z.heads * x->z.output, group = width % 128 == 0 ? 128 : 64;
         const int64_t scale_shape[2] = {x->in->num_tokens, width / group};
-        x->block_scale = kit_tensor_make(&x->all, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, scale_shape, NULL, 0);
+        x->block_scale =
+            kit_tensor_make(&x->all, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, scale_shape, NULL, 0);
         kit_tensor_send(&x->all, x->block_scale);
     }
     const int64_t metadata_shape[1] = {(int64_t)x->needed.metadata_bytes},
@@ -266,8 +286,10 @@ static int make_outputs(run_t *x) {
     kit_tensor_send(&x->all, x->metadata);
     kit_tensor_send(&x->all, x->workspace);
     if (x->all.failed) return no_memory(x);
-    x->space = (attn_space_t){.struct_size = sizeof x->space, .metadata = x->metadata->t.data,
-                              .metadata_bytes = x->needed.metadata_bytes, .workspace = x->workspace->t.data,
+    x->space = (attn_space_t){.struct_size = sizeof x->space,
+                              .metadata = x->metadata->t.data,
+                              .metadata_bytes = x->needed.metadata_bytes,
+                              .workspace = x->workspace->t.data,
                               .workspace_bytes = x->needed.workspace_bytes};
     if (x->needed.host_bytes != 0) {
         x->space.host = malloc((size_t)x->needed.host_bytes);
@@ -289,10 +311,12 @@ static int prepare_weights(run_t *x) {
     if (x->all.failed) return no_memory(x);
     kit_store_floats(kit_tensor_at(w, 0, 0), w->dtype, x->in->kv_b_proj, shape[0] * shape[1]);
     if (kit_tensor_send(&x->all, w) || kit_tensor_send(&x->all, x->weights)) return no_memory(x);
-    attn_weights_t args = {.struct_size = sizeof args, .kv_b_proj = &w->t, .weight_space = x->weights->t.data,
+    attn_weights_t args = {.struct_size = sizeof args,
+                           .kv_b_proj = &w->t,
+                           .weight_space = x->weights->t.data,
                            .weight_space_bytes = x->needed.weight_bytes};
-    return stop(x, "prepare_weights", x->ops->prepare_weights(x->instance, &args, x->memory->stream,
-                                                              &x->result->error));
+    return stop(x, "prepare_weights",
+                x->ops->prepare_weights(x->instance, &args, x->memory->stream, &x->result->error));
 }
 
 static int build_and_forward(run_t *x) {
@@ -301,18 +325,23 @@ static int build_and_forward(run_t *x) {
     for (int r = 0; r < c->num_reqs; r++) {
         start[r + 1] = start[r] + c->query_lens[r];
         causal[r] = c->causal[r];
-        for (int i = 0; i < c->num_spans * 2; i++) spans[r * c->num_spans * 2 + i] = c->spans[r][i / 2][i % 2];
+        for (int i = 0; i < c->num_spans * 2; i++)
+            spans[r * c->num_spans * 2 + i] = c->spans[r][i / 2][i % 2];
     }
     uint64_t f = c->problem.features;
-    attn_batch_t b = {.struct_size = sizeof b, .num_reqs = c->num_reqs, .num_actual_tokens = start[c->num_reqs],
-                      .common_prefix_len = c->common_prefix_len, .query_start_loc_host = start,
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = c->num_reqs,
+                      .num_actual_tokens = start[c->num_reqs],
+                      .common_prefix_len = c->common_prefix_len,
+                      .query_start_loc_host = start,
                       .seq_lens_host = c->seq_lens};
     kit_tensor_t *t = make_ints(x, "query_start_loc", start, ATTN_DTYPE_INT32, c->num_reqs + 1, 0, 0);
     if (t != NULL) b.query_start_loc = &t->t;
     t = make_ints(x, "seq_lens", c->seq_lens, ATTN_DTYPE_INT32, c->num_reqs, 0, 0);
     if (t != NULL) b.seq_lens = &t->t;
     if (x->in->block_table != NULL) {
-        t = make_ints(x, "block_table", x->in->block_table, ATTN_DTYPE_INT32, c->num_reqs, x->in->table_width, 0);
+        t = make_ints(x, "block_table", x->in->block_table, ATTN_DTYPE_INT32, c->num_reqs, x->in->table_width,
+                      0);
         if (t != NULL) b.block_table = &t->t;
         b.block_table_host = x->in->block_table;
         b.block_table_host_stride = x->in->table_width;
@@ -333,14 +362,21 @@ static int build_and_forward(run_t *x) {
         if (t != NULL) b.rswa_prefix_lens = &t->t;
         b.rswa_prefix_lens_host = c->rswa_prefix_lens;
     }
-    attn_forward_t a = {.struct_size = sizeof a, .query = &x->query->t, .key = &x->key->t, .value = &x->value->t,
+    attn_forward_t a = {.struct_size = sizeof a,
+                        .query = &x->query->t,
+                        .key = &x->key->t,
+                        .value = &x->value->t,
                         .kv_cache = x->k_view != NULL ? &x->k_view->t : NULL,
-                        .v_cache = x->v_view != NULL ? &x->v_view->t : NULL, .output = &x->output->t,
-                        .lse = x->lse != NULL ? &x->lse->t : NULL, .scales = scales_of(x)};
-    if ((f & ATTN_F_OUT_FP8_STATIC) != 0 && (t = make_floats(x, "output_scale", &x->in->output_scale, 1, 0)) != NULL)
+                        .v_cache = x->v_view != NULL ? &x->v_view->t : NULL,
+                        .output = &x->output->t,
+                        .lse = x->lse != NULL ? &x->lse->t : NULL,
+                        .scales = scales_of(x)};
+    if ((f & ATTN_F_OUT_FP8_STATIC) != 0 &&
+        (t = make_floats(x, "output_scale", &x->in->output_scale, 1, 0)) != NULL)
         a.output_scale = &t->t;
     if (x->block_scale != NULL) a.output_block_scale = &x->block_scale->t;
-    if ((f & ATTN_F_SINK) != 0 && (t = make_floats(x, "sinks", x->in->sinks, x->z.heads, 0)) != NULL) a.sinks = &t->t;
+    if ((f & ATTN_F_SINK) != 0 && (t = make_floats(x, "sinks", x->in->sinks, x->z.heads, 0)) != NULL)
+        a.sinks = &t->t;
     if ((f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0 &&
         (t = make_floats(x, "alibi_slopes", x->in->alibi_slopes, x->z.heads, 0)) != NULL)
         a.alibi_slopes = &t->t;
@@ -373,7 +409,8 @@ static void check_cache(run_t *x) {
     const attn_kv_cache_shape_t *s = &x->shape;
     if (x->cache == NULL || kit_tensor_fetch(&x->all, x->cache)) return;
     int64_t block = axis_of(s, ATTN_AXIS_BLOCK);
-    if (s->byte_strides[block] != s->page_bytes) return; /* blocks are not outermost: pages are no byte ranges */
+    if (s->byte_strides[block] != s->page_bytes)
+        return; /* blocks are not outermost: pages are no byte ranges */
     int64_t layers = (x->c->flags & KIT_CROSS_LAYER) != 0 ? 3 : 1;
     unsigned char *is_used = calloc((size_t)s->shape[block] + 1, 1);
     if (is_used == NULL) return;
@@ -401,7 +438,8 @@ static int read_results(run_t *x) {
         (x->block_scale != NULL && kit_tensor_fetch(&x->all, x->block_scale)))
         return no_memory(x);
     int64_t at;
-    if ((at = kit_tensor_damage(x->output, 0, tokens)) >= 0) fault(x, "output was written outside its rows", at);
+    if ((at = kit_tensor_damage(x->output, 0, tokens)) >= 0)
+        fault(x, "output was written outside its rows", at);
     if (x->lse != NULL && (at = kit_tensor_damage(x->lse, 1, tokens)) >= 0)
         fault(x, "lse was written outside its entries", at);
     if ((at = kit_tensor_damage(x->metadata, 0, x->metadata->shape[0])) >= 0)
@@ -415,7 +453,8 @@ static int read_results(run_t *x) {
     result->num_out = n;
     result->num_lse = x->lse != NULL ? x->z.heads * tokens : 0;
     result->out = malloc((size_t)(n > 0 ? n : 1) * sizeof(double));
-    result->lse = x->lse != NULL ? malloc((size_t)(result->num_lse > 0 ? result->num_lse : 1) * sizeof(double)) : NULL;
+    result->lse =
+        x->lse != NULL ? malloc((size_t)(result->num_lse > 0 ? result->num_lse : 1) * sizeof(double)) : NULL;
     if (result->out == NULL || (x->lse != NULL && result->lse == NULL)) return no_memory(x);
     for (int64_t i = 0; i < tokens; i++)
         for (int64_t h = 0; h < x->z.heads; h++) {
@@ -425,7 +464,8 @@ static int read_results(run_t *x) {
                 float scale = x->in->output_scale;
                 if (x->block_scale != NULL) {
                     int64_t group = x->z.heads * x->z.output / x->block_scale->shape[1];
-                    memcpy(&scale, kit_tensor_at(x->block_scale, i, (h * x->z.output + e) / group), sizeof scale);
+                    memcpy(&scale, kit_tensor_at(x->block_scale, i, (h * x->z.output + e) / group),
+                           sizeof scale);
                 }
                 out[e] *= (double)scale;
             }
@@ -456,8 +496,8 @@ static int run_all(run_t *x) {
     return status;
 }
 
-int kit_run(const attn_backend_t *backend, const kit_case_t *c, const kit_inputs_t *in, const kit_memory_t *memory,
-            kit_result_t *result) {
+int kit_run(const attn_backend_t *backend, const kit_case_t *c, const kit_inputs_t *in,
+            const kit_memory_t *memory, kit_result_t *result) {
     memset(result, 0, sizeof *result);
     result->error.struct_size = sizeof result->error;
     run_t *x = calloc(1, sizeof *x);
@@ -480,7 +520,8 @@ int kit_run(const attn_backend_t *backend, const kit_case_t *c, const kit_inputs
     return result->status;
 }
 
-int kit_run_oracle(const attn_backend_t *reference, const kit_case_t *c, const kit_inputs_t *in, kit_result_t *result) {
+int kit_run_oracle(const attn_backend_t *reference, const kit_case_t *c, const kit_inputs_t *in,
+                   kit_result_t *result) {
     kit_case_t exact = *c;
     exact.problem.out_dtype = ATTN_DTYPE_FLOAT64;
     exact.problem.features &= ~(ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP);
@@ -503,8 +544,8 @@ const attn_backend_t *kit_load(const char *path, const char *name, char *why, si
     }
     const attn_plugin_t *plugin = dlsym(file, ATTN_PLUGIN_SYMBOL_NAME);
     if (plugin == NULL || plugin->magic != ATTN_PLUGIN_MAGIC || plugin->abi_minor != ATTN_ABI_MINOR) {
-        snprintf(why, why_size, "%s exports no %s of ABI %d.%d", path, ATTN_PLUGIN_SYMBOL_NAME, ATTN_ABI_MAJOR,
-                 ATTN_ABI_MINOR);
+        snprintf(why, why_size, "%s exports no %s of ABI %d.%d", path, ATTN_PLUGIN_SYMBOL_NAME,
+                 ATTN_ABI_MAJOR, ATTN_ABI_MINOR);
         return NULL;
     }
     for (uint32_t i = 0; i < plugin->num_backends; i++)

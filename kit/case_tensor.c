@@ -37,8 +37,8 @@ const kit_memory_t kit_cpu_memory = {.device_type = kDLCPU,
                                      .from_device = cpu_copy,
                                      .sync = cpu_sync};
 
-kit_tensor_t *kit_tensor_make(kit_tensors_t *all, const char *name, uint32_t dtype, int ndim, const int64_t *shape,
-                              const int64_t *strides, size_t lead) {
+kit_tensor_t *kit_tensor_make(kit_tensors_t *all, const char *name, uint32_t dtype, int ndim,
+                              const int64_t *shape, const int64_t *strides, size_t lead) {
     if (all->failed || all->count == KIT_MAX_TENSORS) {
         all->failed = 1;
         return NULL;
@@ -80,23 +80,47 @@ unsigned char *kit_tensor_at(kit_tensor_t *t, int64_t i, int64_t j) {
 }
 
 void kit_store_floats(void *out, uint32_t dtype, const float *in, int64_t n) {
-    for (int64_t i = 0; i < n; i++) switch (dtype) {
-        case ATTN_DTYPE_FLOAT16: ((uint16_t *)out)[i] = ref_to_f16(in[i]); break;
-        case ATTN_DTYPE_BFLOAT16: ((uint16_t *)out)[i] = ref_to_bf16(in[i]); break;
-        case ATTN_DTYPE_FP8_E4M3: ((uint8_t *)out)[i] = ref_to_e4m3(in[i]); break;
-        case ATTN_DTYPE_FP8_E5M2: ((uint8_t *)out)[i] = ref_to_e5m2(in[i]); break;
-        default: ((float *)out)[i] = in[i]; break;
+    for (int64_t i = 0; i < n; i++)
+        switch (dtype) {
+        case ATTN_DTYPE_FLOAT16:
+            ((uint16_t *)out)[i] = ref_to_f16(in[i]);
+            break;
+        case ATTN_DTYPE_BFLOAT16:
+            ((uint16_t *)out)[i] = ref_to_bf16(in[i]);
+            break;
+        case ATTN_DTYPE_FP8_E4M3:
+            ((uint8_t *)out)[i] = ref_to_e4m3(in[i]);
+            break;
+        case ATTN_DTYPE_FP8_E5M2:
+            ((uint8_t *)out)[i] = ref_to_e5m2(in[i]);
+            break;
+        default:
+            ((float *)out)[i] = in[i];
+            break;
         }
 }
 
 void kit_load_doubles(const void *in, uint32_t dtype, double *out, int64_t n) {
-    for (int64_t i = 0; i < n; i++) switch (dtype) {
-        case ATTN_DTYPE_FLOAT64: memcpy(&out[i], (const char *)in + 8 * i, 8); break;
-        case ATTN_DTYPE_FLOAT16: out[i] = ref_from_f16(((const uint16_t *)in)[i]); break;
-        case ATTN_DTYPE_BFLOAT16: out[i] = ref_from_bf16(((const uint16_t *)in)[i]); break;
-        case ATTN_DTYPE_FP8_E4M3: out[i] = ref_from_e4m3(((const uint8_t *)in)[i]); break;
-        case ATTN_DTYPE_FP8_E5M2: out[i] = ref_from_e5m2(((const uint8_t *)in)[i]); break;
-        default: out[i] = ((const float *)in)[i]; break;
+    for (int64_t i = 0; i < n; i++)
+        switch (dtype) {
+        case ATTN_DTYPE_FLOAT64:
+            memcpy(&out[i], (const char *)in + 8 * i, 8);
+            break;
+        case ATTN_DTYPE_FLOAT16:
+            out[i] = ref_from_f16(((const uint16_t *)in)[i]);
+            break;
+        case ATTN_DTYPE_BFLOAT16:
+            out[i] = ref_from_bf16(((const uint16_t *)in)[i]);
+            break;
+        case ATTN_DTYPE_FP8_E4M3:
+            out[i] = ref_from_e4m3(((const uint8_t *)in)[i]);
+            break;
+        case ATTN_DTYPE_FP8_E5M2:
+            out[i] = ref_from_e5m2(((const uint8_t *)in)[i]);
+            break;
+        default:
+            out[i] = ((const float *)in)[i];
+            break;
         }
 }
 
@@ -108,12 +132,14 @@ void kit_tensor_fill(kit_tensor_t *t, const float *values, int64_t n) {
 }
 
 int kit_tensor_send(kit_tensors_t *all, kit_tensor_t *t) {
-    if (t == NULL || all->memory->to_device(all->memory->ctx, t->raw, t->host, t->bytes) != 0) all->failed = 1;
+    if (t == NULL || all->memory->to_device(all->memory->ctx, t->raw, t->host, t->bytes) != 0)
+        all->failed = 1;
     return all->failed;
 }
 
 int kit_tensor_fetch(kit_tensors_t *all, kit_tensor_t *t) {
-    if (t == NULL || all->memory->from_device(all->memory->ctx, t->host, t->raw, t->bytes) != 0) all->failed = 1;
+    if (t == NULL || all->memory->from_device(all->memory->ctx, t->host, t->raw, t->bytes) != 0)
+        all->failed = 1;
     return all->failed;
 }
 
@@ -131,15 +157,18 @@ int64_t kit_tensor_damage(const kit_tensor_t *t, int axis, int64_t rows) {
     }
     while (!is_empty) {
         size_t offset = GUARD + t->t.byte_offset;
-        for (int i = 0; i < KIT_TENSOR_DIMS; i++) offset += (size_t)(at[i] * stride[i]) * element;
+        for (int i = 0; i < KIT_TENSOR_DIMS; i++)
+            offset += (size_t)(at[i] * stride[i]) * element;
         memset(is_element + offset, 1, element);
         int i = KIT_TENSOR_DIMS - 1;
-        while (i >= 0 && ++at[i] == size[i]) at[i--] = 0;
+        while (i >= 0 && ++at[i] == size[i])
+            at[i--] = 0;
         if (i < 0) break;
     }
     int64_t found = -1;
     for (size_t i = 0; found < 0 && i < t->bytes; i++)
-        if (!is_element[i] && t->host[i] != KIT_CANARY) found = (int64_t)i - GUARD - (int64_t)t->t.byte_offset;
+        if (!is_element[i] && t->host[i] != KIT_CANARY)
+            found = (int64_t)i - GUARD - (int64_t)t->t.byte_offset;
     if (found < -1) found = -2 - found; /* in front of the tensor: any non-negative number says damage */
     free(is_element);
     return found;
@@ -148,7 +177,8 @@ int64_t kit_tensor_damage(const kit_tensor_t *t, int axis, int64_t rows) {
 void kit_tensors_free(kit_tensors_t *all) {
     for (int i = 0; i < all->count; i++) {
         free(all->list[i].host);
-        if (all->list[i].raw != NULL) all->memory->free(all->memory->ctx, all->list[i].raw, all->list[i].bytes);
+        if (all->list[i].raw != NULL)
+            all->memory->free(all->memory->ctx, all->list[i].raw, all->list[i].bytes);
     }
     all->count = 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * case_tensor.h: tensors of a running case on any device, each between canaries: every byte of an allocation that is no
- * element of the tensor must keep the poison it got.
+ * case_tensor.h: tensors of a running case on any device, each between canaries: every byte of an allocation
+ * that is no element of the tensor must keep the poison it got.
  */
 #ifndef ATTN_KIT_CASE_TENSOR_H
 #define ATTN_KIT_CASE_TENSOR_H
@@ -28,10 +28,10 @@ typedef struct kit_tensors {
     int failed; /* an allocation or a copy failed */
 } kit_tensors_t;
 
-/* A tensor of ndim sizes; strides NULL: dense, else in elements; lead: bytes between the front canary and element 0,
- * given to the backend as byte_offset. Everything is poisoned; NULL on failure. */
-kit_tensor_t *kit_tensor_make(kit_tensors_t *all, const char *name, uint32_t dtype, int ndim, const int64_t *shape,
-                              const int64_t *strides, size_t lead);
+/* A tensor of ndim sizes; strides NULL: dense, else in elements; lead: bytes between the front canary and
+ * element 0, given to the backend as byte_offset. Everything is poisoned; NULL on failure. */
+kit_tensor_t *kit_tensor_make(kit_tensors_t *all, const char *name, uint32_t dtype, int ndim,
+                              const int64_t *shape, const int64_t *strides, size_t lead);
 /* Host address of element (i, j, 0 ..). */
 unsigned char *kit_tensor_at(kit_tensor_t *t, int64_t i, int64_t j);
 /* Copies rows of float into elements (i, j, :) of a 3-D tensor, for the first n rows i. */
@@ -39,7 +39,8 @@ void kit_tensor_fill(kit_tensor_t *t, const float *values, int64_t n);
 /* The image to the device, and back. 0 on success. */
 int kit_tensor_send(kit_tensors_t *all, kit_tensor_t *t);
 int kit_tensor_fetch(kit_tensors_t *all, kit_tensor_t *t);
-/* The byte offset of the first changed byte that is not in the first `rows` entries of dimension `axis`, or -1. */
+/* The byte offset of the first changed byte that is not in the first `rows` entries of dimension `axis`, or
+ * -1. */
 int64_t kit_tensor_damage(const kit_tensor_t *t, int axis, int64_t rows);
 void kit_tensors_free(kit_tensors_t *all);
 

@@ -18,7 +18,8 @@ static double fp8_value(int code, int is_e5m2) {
 double brute_nearest_fp8(double x, int is_e5m2) {
     int best = 0;
     for (int code = 0; code <= (is_e5m2 ? 0x7b : 0x7e); code++) {
-        double now = fabs(fp8_value(code, is_e5m2) - fabs(x)), least = fabs(fp8_value(best, is_e5m2) - fabs(x));
+        double now = fabs(fp8_value(code, is_e5m2) - fabs(x)),
+               least = fabs(fp8_value(best, is_e5m2) - fabs(x));
         if (now < least || (now == least && code % 2 == 0)) best = code;
     }
     return x < 0 ? -fp8_value(best, is_e5m2) : fp8_value(best, is_e5m2);
@@ -28,7 +29,8 @@ double brute_nearest_fp8(double x, int is_e5m2) {
 static void through_cache(const kit_case_t *c, const float *x, int n, float static_scale, double *out) {
     uint32_t kv = c->problem.kv_cache_dtype;
     float most = 0;
-    for (int i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    for (int i = 0; i < n; i++)
+        most = fmaxf(most, fabsf(x[i]));
     for (int i = 0; i < n; i++) {
         float scale = static_scale;
         switch (kv) {
@@ -47,7 +49,9 @@ static void through_cache(const kit_case_t *c, const float *x, int n, float stat
             break;
         }
         case ATTN_KV_FP8_E4M3:
-        case ATTN_KV_FP8_E5M2: out[i] = brute_nearest_fp8(x[i] / scale, kv == ATTN_KV_FP8_E5M2) * scale; break;
+        case ATTN_KV_FP8_E5M2:
+            out[i] = brute_nearest_fp8(x[i] / scale, kv == ATTN_KV_FP8_E5M2) * scale;
+            break;
         case ATTN_KV_INT8_PER_TOKEN_HEAD: {
             scale = fmaxf(most / 127.0f, 1e-6f);
             float q = x[i] / scale, whole = floorf(fabsf(q));
@@ -59,13 +63,16 @@ static void through_cache(const kit_case_t *c, const float *x, int n, float stat
             scale = fmaxf(most / 448.0f, 1e-6f);
             out[i] = brute_nearest_fp8(x[i] / scale, 0) * scale;
             break;
-        default: out[i] = x[i]; break;
+        default:
+            out[i] = x[i];
+            break;
         }
     }
 }
 
 static void paint(unsigned char *row, int64_t from, int64_t to, int64_t seq, unsigned char value) {
-    for (int64_t k = from < 0 ? 0 : from; k <= to && k < seq; k++) row[k] = value;
+    for (int64_t k = from < 0 ? 0 : from; k <= to && k < seq; k++)
+        row[k] = value;
 }
 
 /* 2.2 to 2.8: everything visible, then ranges taken away, then spans put back. */
@@ -102,10 +109,13 @@ static void paint_row(const kit_case_t *c, int r, int64_t q, unsigned char *row)
 /* 2.9, 2.10: one row of scores, the sink in front of them. */
 static void softmax_row(double *s, int64_t n, double *lse) {
     double most = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; i++) most = fmax(most, s[i]);
-    for (int64_t i = 0; i < n && most > -INFINITY; i++) sum += exp(s[i] - most);
+    for (int64_t i = 0; i < n; i++)
+        most = fmax(most, s[i]);
+    for (int64_t i = 0; i < n && most > -INFINITY; i++)
+        sum += exp(s[i] - most);
     *lse = most > -INFINITY ? most + log(sum) : -INFINITY;
-    for (int64_t i = 0; i < n; i++) s[i] = most > -INFINITY ? exp(s[i] - *lse) : 0;
+    for (int64_t i = 0; i < n; i++)
+        s[i] = most > -INFINITY ? exp(s[i] - *lse) : 0;
 }
 
 void brute_attention(const kit_case_t *c, const kit_inputs_t *in, double *out, double *lse) {
@@ -115,13 +125,14 @@ void brute_attention(const kit_case_t *c, const kit_inputs_t *in, double *out, d
     int64_t token = 0;
     for (int r = 0; r < c->num_reqs; r++) {
         int64_t seq = c->seq_lens[r], context = seq - c->query_lens[r];
-        double *k = malloc((size_t)(seq * d + 1) * sizeof *k), *v = malloc((size_t)(seq * dv + 1) * sizeof *v);
+        double *k = malloc((size_t)(seq * d + 1) * sizeof *k),
+               *v = malloc((size_t)(seq * dv + 1) * sizeof *v);
         double *s = malloc((size_t)(seq + 1) * sizeof *s);
         unsigned char *row = malloc((size_t)seq + 1);
         for (int h = 0; h < heads; h++) {
             int g = h / (heads / kv_heads), at = in->num_scales > 1 ? g : 0;
             int no_scale = (c->flags & KIT_NO_SCALES) != 0;
-            for (int64_t i = 0; i < seq; i++) {
+            for (int64_t i = 0; i < seq && h % (heads / kv_heads) == 0; i++) { /* once per KV head */
                 int64_t from = (in->key_start[r] + i) * kv_heads + g;
                 through_cache(c, in->key + from * d, d, no_scale ? 1.0f : in->k_scale[at], k + i * d);
                 through_cache(c, in->value + from * dv, dv, no_scale ? 1.0f : in->v_scale[at], v + i * dv);
@@ -133,9 +144,11 @@ void brute_attention(const kit_case_t *c, const kit_inputs_t *in, double *out, d
                 s[0] = (p->features & ATTN_F_SINK) != 0 ? in->sinks[h] : -INFINITY;
                 for (int64_t n = 0; n < seq; n++) {
                     double y = 0;
-                    for (int e = 0; e < d; e++) y += x[e] * k[n * d + e];
+                    for (int e = 0; e < d; e++)
+                        y += x[e] * k[n * d + e];
                     y *= p->scale;
-                    if (p->query_dtype == ATTN_DTYPE_FP8_E4M3 && p->dtype != ATTN_DTYPE_FP8_E4M3) y *= in->q_scale[0];
+                    if (p->query_dtype == ATTN_DTYPE_FP8_E4M3 && p->dtype != ATTN_DTYPE_FP8_E4M3)
+                        y *= in->q_scale[0];
                     if (p->logits_soft_cap != 0) y = p->logits_soft_cap * tanh(y / p->logits_soft_cap);
                     if ((p->features & ATTN_F_ALIBI) != 0) y += in->alibi_slopes[h] * (double)(n - q);
                     if ((p->features & ATTN_F_ALIBI_SQRT) != 0 && n < q)
@@ -148,7 +161,8 @@ void brute_attention(const kit_case_t *c, const kit_inputs_t *in, double *out, d
                 double *o = out + ((token + i) * heads + h) * dv;
                 for (int e = 0; e < dv; e++) {
                     o[e] = 0;
-                    for (int64_t n = 0; n < seq; n++) o[e] += s[n + 1] * v[n * dv + e];
+                    for (int64_t n = 0; n < seq; n++)
+                        o[e] += s[n + 1] * v[n * dv + e];
                 }
             }
         }

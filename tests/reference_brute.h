@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reference_brute.h: attention of a kit case once more, written from the formulas with another structure than the
- * plugin's: whole score matrices, masks painted by ranges, softmax in two passes, the sink as one more column,
- * quantisation by searching the nearest of all codes.
+ * reference_brute.h: attention of a kit case once more, written from the formulas with another structure than
+ * the plugin's: whole score matrices, masks painted by ranges, softmax in two passes, the sink as one more
+ * column, quantisation by searching the nearest of all codes.
  */
 #ifndef ATTN_TESTS_REFERENCE_BRUTE_H
 #define ATTN_TESTS_REFERENCE_BRUTE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reference_cache.c: the bytes that update_kv_cache leaves: places, strides, scales, saturation, inline scales, rows that
- * are not written (semantics 1.3, 3.2, 3.4, 3.9). */
+/* reference_cache.c: the bytes that update_kv_cache leaves: places, strides, scales, saturation, inline
+ * scales, rows that are not written (semantics 1.3, 3.2, 3.4, 3.9). */
 #include "plugins/reference/float_formats.h"
 
 #include "reference_setup.h"
@@ -56,7 +56,8 @@ static void places(void) {
     s.ts.shape[0] = 1;
     s.slots[0] = 3; /* block 1, token 1 */
     write();
-    ok(float_at(s.cache + 8 + 4 * (50 + 9)) == s.key[0] && float_at(s.cache + 8 + 4 * (50 + 20 + 9)) == s.key[4] &&
+    ok(float_at(s.cache + 8 + 4 * (50 + 9)) == s.key[0] &&
+           float_at(s.cache + 8 + 4 * (50 + 20 + 9)) == s.key[4] &&
            float_at(s.cache + 8 + 4 * (50 + 20 + 9 + 4 + 3)) == s.value[7],
        "every stride of the cache and its byte offset are used");
     reference->ops->close(s.instance);
@@ -155,11 +156,13 @@ static void model_types(void) {
     p.kv_cache_dtype = ATTN_KV_FLOAT32;
     start(&p, ATTN_DTYPE_FLOAT32, 8);
     uint16_t *k = (uint16_t *)s.key, *v = (uint16_t *)s.value;
-    for (int i = 0; i < 32; i++) k[i] = v[i] = (uint16_t)(0x3f80 + i);
+    for (int i = 0; i < 32; i++)
+        k[i] = v[i] = (uint16_t)(0x3f80 + i);
     dense_set(&s.tk, s.key, ATTN_DTYPE_BFLOAT16, 3, 8, 1, 4, 0);
     dense_set(&s.tv, s.value, ATTN_DTYPE_BFLOAT16, 3, 8, 1, 4, 0);
     write();
-    ok(float_at(s.cache + 4 * 32 + 4) == (float)ref_from_bf16(0x3f81), "a float32 cache of a bfloat16 model is exact");
+    ok(float_at(s.cache + 4 * 32 + 4) == (float)ref_from_bf16(0x3f81),
+       "a float32 cache of a bfloat16 model is exact");
     reference->ops->close(s.instance);
 }
 
@@ -172,7 +175,8 @@ static void long_rows(void) {
     static float rows[2 * 1000];
     static unsigned char cache[2 * 2 * 2008];
     small_start(&s, reference, &p);
-    for (int i = 0; i < 1000; i++) rows[i] = (float)(i % 128) - 64;
+    for (int i = 0; i < 1000; i++)
+        rows[i] = (float)(i % 128) - 64;
     rows[999] = 127; /* the maximum is the last element */
     dense_set(&s.tk, rows, ATTN_DTYPE_FLOAT32, 3, 1, 1, 1000, 0);
     dense_set(&s.tv, rows, ATTN_DTYPE_FLOAT32, 3, 1, 1, 1000, 0);
@@ -181,8 +185,10 @@ static void long_rows(void) {
     s.slots[0] = 3;
     write();
     int wrong = 0;
-    for (int i = 0; i < 1000; i++) wrong += (signed char)cache[3 * 2008 + i] != (int)rows[i];
-    for (int i = 0; i < 1000; i++) wrong += (signed char)cache[3 * 2008 + 1004 + i] != (int)rows[i];
+    for (int i = 0; i < 1000; i++)
+        wrong += (signed char)cache[3 * 2008 + i] != (int)rows[i];
+    for (int i = 0; i < 1000; i++)
+        wrong += (signed char)cache[3 * 2008 + 1004 + i] != (int)rows[i];
     ok(wrong == 0 && float_at(cache + 3 * 2008 + 1000) == 1.0f, "1000 elements");
     reference->ops->close(s.instance);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reference_dense.c: REFERENCE against the brute force of reference_brute.c: every feature, role, format and layout, and
- * random mixtures of them. */
+/* reference_dense.c: REFERENCE against the brute force of reference_brute.c: every feature, role, format and
+ * layout, and random mixtures of them. */
 #include "reference_brute.h"
 
 #include <attn/attn_plugin_util.h>
@@ -33,10 +33,12 @@ static void check(const char *name, kit_case_t *c) {
         double e = got.lse[i] == want.lse[i] ? 0 : fabs(got.lse[i] - want.lse[i]) / (1 + fabs(want.lse[i]));
         if (!(e <= worst_lse)) worst_lse = e; /* the LSE is a float32 */
     }
-    int passed = ok(got.status == ATTN_OK && got.fault[0] == '\0' && worst <= 1e-10 && worst_lse <= 1e-6, "%s", name);
+    int passed =
+        ok(got.status == ATTN_OK && got.fault[0] == '\0' && worst <= 1e-10 && worst_lse <= 1e-6, "%s", name);
     if (!passed) {
         diag("%s", kit_case_text(c, text, sizeof text));
-        diag("output off by %g, lse by %g; %s %s %s", worst, worst_lse, got.operation, got.error.text, got.fault);
+        diag("output off by %g, lse by %g; %s %s %s", worst, worst_lse, got.operation, got.error.text,
+             got.fault);
     }
     kit_result_free(&got);
     kit_result_free(&want);
@@ -89,7 +91,8 @@ static void masks(uint64_t seed) {
     check("chunk lookback without a window is off", &c);
     start(&c, ATTN_ROLE_DECODER, seed);
     c.problem.rswa_window = 5;
-    for (int r = 0; r < c.num_reqs; r++) c.rswa_prefix_lens[r] = 3 * r;
+    for (int r = 0; r < c.num_reqs; r++)
+        c.rswa_prefix_lens[r] = 3 * r;
     check("reference sliding window", &c);
 }
 
@@ -208,8 +211,8 @@ static void shapes(uint64_t seed) {
             c.problem.head_size = list[i][2];
             c.problem.head_size_v = list[i][3];
             c.problem.block_size = list[i][4];
-            snprintf(name, sizeof name, "%u heads over %u, D %u, Dv %u, pages of %u, %s", list[i][0], list[i][1],
-                     list[i][2], list[i][3], list[i][4], attn_dtype_name(dtype));
+            snprintf(name, sizeof name, "%u heads over %u, D %u, Dv %u, pages of %u, %s", list[i][0],
+                     list[i][1], list[i][2], list[i][3], list[i][4], attn_dtype_name(dtype));
             check(name, &c);
         }
 }

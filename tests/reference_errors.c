@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reference_errors.c: every refusal of REFERENCE: its code, the parameter that it names, and that the instance goes on. */
+/* reference_errors.c: every refusal of REFERENCE: its code, the parameter that it names, and that the
+ * instance goes on. */
 #include "reference_setup.h"
 
 static const attn_backend_t *reference;
 static small_t s;
 
 static void refused(const char *name, int status, int want, const small_t *x, const char *param) {
-    if (!ok(status == want && strcmp(x->error.param, param) == 0 && x->error.text[0] != '\0', "%s: %s", param, name))
+    if (!ok(status == want && strcmp(x->error.param, param) == 0 && x->error.text[0] != '\0', "%s: %s", param,
+            name))
         diag("status %d (wanted %d), param '%s', text '%s'", status, want, x->error.param, x->error.text);
 }
 
@@ -17,12 +19,12 @@ static int open_problem(const attn_problem_t *p) {
     return reference->ops->open(p, &test_cpu, NULL, 0, NULL, &s.instance, &s.error);
 }
 
-#define OPEN_REFUSED(NAME, CODE, PARAM, CHANGE)                                                                    \
-    do {                                                                                                           \
-        attn_problem_t p = small_problem();                                                                        \
-        CHANGE;                                                                                                    \
-        refused(NAME, open_problem(&p), CODE, &s, PARAM);                                                          \
-        if (s.instance != NULL) bail_out("a refused open wrote an instance");                                      \
+#define OPEN_REFUSED(NAME, CODE, PARAM, CHANGE)                                                              \
+    do {                                                                                                     \
+        attn_problem_t p = small_problem();                                                                  \
+        CHANGE;                                                                                              \
+        refused(NAME, open_problem(&p), CODE, &s, PARAM);                                                    \
+        if (s.instance != NULL) bail_out("a refused open wrote an instance");                                \
     } while (0)
 
 static void open_errors(void) {
@@ -32,8 +34,10 @@ static void open_errors(void) {
     OPEN_REFUSED("int8", ATTN_E_UNSUPPORTED, "dtype", p.dtype = ATTN_DTYPE_INT8);
     OPEN_REFUSED("unknown", ATTN_E_UNSUPPORTED, "dtype", p.dtype = 99);
     OPEN_REFUSED("int32", ATTN_E_UNSUPPORTED, "out_dtype", p.out_dtype = ATTN_DTYPE_INT32);
-    OPEN_REFUSED("fp8 without a scale feature", ATTN_E_UNSUPPORTED, "out_dtype", p.out_dtype = ATTN_DTYPE_FP8_E4M3);
-    OPEN_REFUSED("float16 beside float32", ATTN_E_UNSUPPORTED, "query_dtype", p.query_dtype = ATTN_DTYPE_FLOAT16);
+    OPEN_REFUSED("fp8 without a scale feature", ATTN_E_UNSUPPORTED, "out_dtype",
+                 p.out_dtype = ATTN_DTYPE_FP8_E4M3);
+    OPEN_REFUSED("float16 beside float32", ATTN_E_UNSUPPORTED, "query_dtype",
+                 p.query_dtype = ATTN_DTYPE_FLOAT16);
     OPEN_REFUSED("nvfp4", ATTN_E_UNSUPPORTED, "kv_cache_dtype", p.kv_cache_dtype = ATTN_KV_NVFP4);
     OPEN_REFUSED("fp8 without a cache", ATTN_E_UNSUPPORTED, "kv_cache_dtype",
                  (p.role = ATTN_ROLE_ENCODER, p.mask = ATTN_MASK_FULL, p.kv_cache_dtype = ATTN_KV_FP8_E4M3));
@@ -49,8 +53,10 @@ static void open_errors(void) {
     OPEN_REFUSED("negative", ATTN_E_UNSUPPORTED, "max_model_len", p.max_model_len = -1);
     OPEN_REFUSED("negative", ATTN_E_UNSUPPORTED, "num_blocks", p.num_blocks = -1);
     OPEN_REFUSED("causal cross attention", ATTN_E_UNSUPPORTED, "mask", p.role = ATTN_ROLE_ENCODER_DECODER);
-    OPEN_REFUSED("for an encoder", ATTN_E_UNSUPPORTED, "chunk_size", (p.role = ATTN_ROLE_ENCODER, p.chunk_size = 4));
-    OPEN_REFUSED("for an encoder", ATTN_E_UNSUPPORTED, "rswa_window", (p.role = ATTN_ROLE_ENCODER, p.rswa_window = 4));
+    OPEN_REFUSED("for an encoder", ATTN_E_UNSUPPORTED, "chunk_size",
+                 (p.role = ATTN_ROLE_ENCODER, p.chunk_size = 4));
+    OPEN_REFUSED("for an encoder", ATTN_E_UNSUPPORTED, "rswa_window",
+                 (p.role = ATTN_ROLE_ENCODER, p.rswa_window = 4));
     OPEN_REFUSED("with a window", ATTN_E_UNSUPPORTED, "rswa_window", p.rswa_window = p.sliding_window = 4);
     OPEN_REFUSED("chunks of no token", ATTN_E_UNSUPPORTED, "chunk_lookback",
                  (p.features = ATTN_F_CHUNK_LOOKBACK, p.sliding_window = 2, p.chunk_lookback = 2));
@@ -59,14 +65,15 @@ static void open_errors(void) {
     OPEN_REFUSED("not served", ATTN_E_UNSUPPORTED, "dcp", p.features = ATTN_F_DCP);
     OPEN_REFUSED("an unknown bit", ATTN_E_TOO_NEW, "features", p.features = UINT64_C(1) << 60);
     OPEN_REFUSED("both kinds", ATTN_E_UNSUPPORTED, "out_fp8_group",
-                 (p.out_dtype = ATTN_DTYPE_FP8_E4M3, p.features = ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP,
-                  p.num_heads = 16));
+                 (p.out_dtype = ATTN_DTYPE_FP8_E4M3,
+                  p.features = ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP, p.num_heads = 16));
     OPEN_REFUSED("rows of 8 values", ATTN_E_UNSUPPORTED, "out_fp8_group",
                  (p.out_dtype = ATTN_DTYPE_FP8_E4M3, p.features = ATTN_F_OUT_FP8_GROUP));
     OPEN_REFUSED("too short", ATTN_E_INVALID, "problem", p.struct_size = 2);
     attn_device_t gpu = {.struct_size = sizeof gpu, .type = kDLCUDA};
     attn_problem_t p = small_problem();
-    refused("a GPU", reference->ops->open(&p, &gpu, NULL, 0, NULL, &s.instance, &s.error), ATTN_E_DEVICE, &s, "device");
+    refused("a GPU", reference->ops->open(&p, &gpu, NULL, 0, NULL, &s.instance, &s.error), ATTN_E_DEVICE, &s,
+            "device");
     struct {
         attn_problem_t p;
         uint64_t tail;
@@ -87,20 +94,21 @@ static void open_errors(void) {
 }
 
 /* Changes one thing, builds, expects a refusal; the next case starts from a good state again. */
-#define BUILD_REFUSED(NAME, CODE, PARAM, CHANGE)                                                                   \
-    do {                                                                                                           \
-        small_start(&s, reference, &p);                                                                            \
-        CHANGE;                                                                                                    \
-        refused(NAME, reference->ops->build_metadata(s.instance, &s.batch, &s.space, NULL, &s.error), CODE, &s,    \
-                PARAM);                                                                                            \
-        reference->ops->close(s.instance);                                                                         \
+#define BUILD_REFUSED(NAME, CODE, PARAM, CHANGE)                                                             \
+    do {                                                                                                     \
+        small_start(&s, reference, &p);                                                                      \
+        CHANGE;                                                                                              \
+        refused(NAME, reference->ops->build_metadata(s.instance, &s.batch, &s.space, NULL, &s.error), CODE,  \
+                &s, PARAM);                                                                                  \
+        reference->ops->close(s.instance);                                                                   \
     } while (0)
 
 static void build_errors(void) {
     attn_problem_t p = small_problem();
     BUILD_REFUSED("negative", ATTN_E_INVALID, "num_reqs", s.batch.num_reqs = -1);
     BUILD_REFUSED("above max_num_seqs", ATTN_E_INVALID, "num_reqs", s.batch.num_reqs = 5);
-    BUILD_REFUSED("above max_num_batched_tokens", ATTN_E_INVALID, "num_actual_tokens", s.batch.num_actual_tokens = 9);
+    BUILD_REFUSED("above max_num_batched_tokens", ATTN_E_INVALID, "num_actual_tokens",
+                  s.batch.num_actual_tokens = 9);
     BUILD_REFUSED("missing", ATTN_E_INVALID, "query_start_loc", s.batch.query_start_loc_host = NULL);
     BUILD_REFUSED("missing", ATTN_E_INVALID, "seq_lens", s.batch.seq_lens_host = NULL);
     BUILD_REFUSED("does not start at 0", ATTN_E_INVALID, "query_start_loc", s.start[0] = 1);
@@ -114,15 +122,19 @@ static void build_errors(void) {
     BUILD_REFUSED("too few rows", ATTN_E_INVALID, "block_table", s.tt.shape[0] = 1);
     BUILD_REFUSED("int64", ATTN_E_INVALID, "block_table", s.tt.t.dtype = attn_dl_dtype(ATTN_DTYPE_INT64));
     BUILD_REFUSED("a negative block", ATTN_E_INVALID, "block_table", s.table[1] = -1);
-    BUILD_REFUSED("a prefix of half a page", ATTN_E_INVALID, "common_prefix_len", s.batch.common_prefix_len = 1);
-    BUILD_REFUSED("a prefix beyond a context", ATTN_E_INVALID, "common_prefix_len", s.batch.common_prefix_len = 4);
+    BUILD_REFUSED("a prefix of half a page", ATTN_E_INVALID, "common_prefix_len",
+                  s.batch.common_prefix_len = 1);
+    BUILD_REFUSED("a prefix beyond a context", ATTN_E_INVALID, "common_prefix_len",
+                  s.batch.common_prefix_len = 4);
     BUILD_REFUSED("spans without the feature", ATTN_E_INVALID, "mm_prefix_ranges",
                   (s.batch.mm_prefix_ranges_host = s.ints, s.batch.num_mm_ranges = 1));
     BUILD_REFUSED("too small", ATTN_E_SPACE, "metadata", s.space.metadata_bytes--);
     BUILD_REFUSED("missing", ATTN_E_SPACE, "metadata", s.space.metadata = NULL);
+    BUILD_REFUSED("at an odd address", ATTN_E_SPACE, "metadata", s.space.metadata = s.metadata + 1);
     BUILD_REFUSED("too short a struct", ATTN_E_INVALID, "batch", s.batch.struct_size = 0);
     p.sliding_window = 4;
-    BUILD_REFUSED("cascade with a window", ATTN_E_UNSUPPORTED, "common_prefix_len", s.batch.common_prefix_len = 2);
+    BUILD_REFUSED("cascade with a window", ATTN_E_UNSUPPORTED, "common_prefix_len",
+                  s.batch.common_prefix_len = 2);
     p = small_problem();
     p.num_blocks = 3;
     BUILD_REFUSED("a block outside the problem's cache", ATTN_E_INVALID, "block_table", s.table[2] = 3);
@@ -139,22 +151,23 @@ static void build_errors(void) {
     p.max_mm_ranges = 2;
     BUILD_REFUSED("more than declared", ATTN_E_INVALID, "mm_prefix_ranges",
                   (s.batch.mm_prefix_ranges_host = s.ints, s.batch.num_mm_ranges = 3));
-    BUILD_REFUSED("not [B, ranges, 2]", ATTN_E_INVALID, "mm_prefix_ranges", s.batch.mm_prefix_ranges = &s.ti.t);
+    BUILD_REFUSED("not [B, ranges, 2]", ATTN_E_INVALID, "mm_prefix_ranges",
+                  s.batch.mm_prefix_ranges = &s.ti.t);
     p = small_problem();
     p.role = ATTN_ROLE_ENCODER;
     BUILD_REFUSED("longer than the request, without a cache", ATTN_E_INVALID, "seq_lens", (void)0);
 }
 
-#define UPDATE_REFUSED(NAME, PARAM, CHANGE)                                                                        \
-    do {                                                                                                           \
-        small_start(&s, reference, &p);                                                                            \
-        CHANGE;                                                                                                    \
-        memset(s.cache, 0x55, sizeof s.cache);                                                                     \
-        refused(NAME, reference->ops->update_kv_cache(s.instance, &s.update, NULL, &s.error), ATTN_E_INVALID, &s,  \
-                PARAM);                                                                                            \
-        for (size_t i = 0; i < sizeof s.cache; i++)                                                                \
-            if (s.cache[i] != 0x55) bail_out("a refused update wrote to the cache");                               \
-        reference->ops->close(s.instance);                                                                         \
+#define UPDATE_REFUSED(NAME, PARAM, CHANGE)                                                                  \
+    do {                                                                                                     \
+        small_start(&s, reference, &p);                                                                      \
+        CHANGE;                                                                                              \
+        memset(s.cache, 0x55, sizeof s.cache);                                                               \
+        refused(NAME, reference->ops->update_kv_cache(s.instance, &s.update, NULL, &s.error),                \
+                ATTN_E_INVALID, &s, PARAM);                                                                  \
+        for (size_t i = 0; i < sizeof s.cache; i++)                                                          \
+            if (s.cache[i] != 0x55) bail_out("a refused update wrote to the cache");                         \
+        reference->ops->close(s.instance);                                                                   \
     } while (0)
 
 static void update_errors(void) {
@@ -184,16 +197,17 @@ static void update_errors(void) {
     UPDATE_REFUSED("missing", "v_cache", s.tc.shape[3] = 4);
 }
 
-#define FORWARD_REFUSED(NAME, CODE, PARAM, CHANGE)                                                                 \
-    do {                                                                                                           \
-        small_start(&s, reference, &p);                                                                            \
-        if (reference->ops->build_metadata(s.instance, &s.batch, &s.space, NULL, &s.error) != ATTN_OK)             \
-            bail_out("build: %s", s.error.text);                                                                   \
-        CHANGE;                                                                                                    \
-        refused(NAME, reference->ops->forward(s.instance, &s.forward, &s.space, NULL, &s.error), CODE, &s, PARAM); \
-        for (int i = 0; i < 64; i++)                                                                               \
-            if (s.output[i] != 0) bail_out("a refused forward wrote to the output");                               \
-        reference->ops->close(s.instance);                                                                         \
+#define FORWARD_REFUSED(NAME, CODE, PARAM, CHANGE)                                                           \
+    do {                                                                                                     \
+        small_start(&s, reference, &p);                                                                      \
+        if (reference->ops->build_metadata(s.instance, &s.batch, &s.space, NULL, &s.error) != ATTN_OK)       \
+            bail_out("build: %s", s.error.text);                                                             \
+        CHANGE;                                                                                              \
+        refused(NAME, reference->ops->forward(s.instance, &s.forward, &s.space, NULL, &s.error), CODE, &s,   \
+                PARAM);                                                                                      \
+        for (int i = 0; i < 64; i++)                                                                         \
+            if (s.output[i] != 0) bail_out("a refused forward wrote to the output");                         \
+        reference->ops->close(s.instance);                                                                   \
     } while (0)
 
 static void forward_errors(void) {
@@ -202,6 +216,7 @@ static void forward_errors(void) {
     FORWARD_REFUSED("too small", ATTN_E_SPACE, "metadata", s.space.metadata_bytes--);
     FORWARD_REFUSED("too small", ATTN_E_SPACE, "workspace", s.space.workspace_bytes--);
     FORWARD_REFUSED("missing", ATTN_E_SPACE, "workspace", s.space.workspace = NULL);
+    FORWARD_REFUSED("at an odd address", ATTN_E_SPACE, "workspace", s.space.workspace = s.workspace + 4);
     FORWARD_REFUSED("missing", ATTN_E_INVALID, "query", s.forward.query = NULL);
     FORWARD_REFUSED("fewer rows than tokens", ATTN_E_INVALID, "query", s.tq.shape[0] = 2);
     FORWARD_REFUSED("another head count", ATTN_E_INVALID, "query", s.tq.shape[1] = 3);
@@ -210,8 +225,10 @@ static void forward_errors(void) {
     FORWARD_REFUSED("a block outside this cache", ATTN_E_INVALID, "block_table", s.tc.shape[0] = 3);
     FORWARD_REFUSED("missing", ATTN_E_INVALID, "output", s.forward.output = NULL);
     FORWARD_REFUSED("fewer rows than tokens", ATTN_E_INVALID, "output", s.to.shape[0] = 2);
-    FORWARD_REFUSED("fewer columns than tokens", ATTN_E_INVALID, "lse", (s.forward.lse = &s.tl.t, s.tl.shape[1] = 2));
-    FORWARD_REFUSED("another head count", ATTN_E_INVALID, "lse", (s.forward.lse = &s.tl.t, s.tl.shape[0] = 3));
+    FORWARD_REFUSED("fewer columns than tokens", ATTN_E_INVALID, "lse",
+                    (s.forward.lse = &s.tl.t, s.tl.shape[1] = 2));
+    FORWARD_REFUSED("another head count", ATTN_E_INVALID, "lse",
+                    (s.forward.lse = &s.tl.t, s.tl.shape[0] = 3));
     FORWARD_REFUSED("without the feature", ATTN_E_INVALID, "sinks", s.forward.sinks = &s.tf.t);
     FORWARD_REFUSED("without the feature", ATTN_E_INVALID, "alibi_slopes", s.forward.alibi_slopes = &s.tf.t);
     FORWARD_REFUSED("without the feature", ATTN_E_INVALID, "qq_bias", s.forward.qq_bias = &s.tl.t);
@@ -229,7 +246,8 @@ static void forward_errors(void) {
     p = small_problem();
     p.out_dtype = ATTN_DTYPE_FP8_E4M3;
     p.features = ATTN_F_OUT_FP8_STATIC;
-    FORWARD_REFUSED("missing", ATTN_E_INVALID, "output_scale", s.to.t.dtype = attn_dl_dtype(ATTN_DTYPE_FP8_E4M3));
+    FORWARD_REFUSED("missing", ATTN_E_INVALID, "output_scale",
+                    s.to.t.dtype = attn_dl_dtype(ATTN_DTYPE_FP8_E4M3));
 }
 
 /* After an error everything still works; the profiling run writes zeros; the table can be replaced. */
@@ -247,7 +265,8 @@ static void life(void) {
     s.start[1] = 1;
     is_int(ops->forward(s.instance, &s.forward, &s.space, NULL, &s.error), ATTN_E_STATE,
            "forward refuses metadata whose building failed");
-    ok(first == ATTN_E_INVALID && ops->build_metadata(s.instance, &s.batch, &s.space, NULL, &s.error) == ATTN_OK,
+    ok(first == ATTN_E_INVALID &&
+           ops->build_metadata(s.instance, &s.batch, &s.space, NULL, &s.error) == ATTN_OK,
        "building works after one was refused");
     memset(s.start, 0x7f, sizeof s.start);
     memset(s.seq, 0x7f, sizeof s.seq);
@@ -255,7 +274,8 @@ static void life(void) {
            "metadata keeps the lengths: the host arrays may change");
     float first_out[64];
     memcpy(first_out, s.output, sizeof first_out);
-    ok(first_out[0] != 0 && first_out[23] != 0 && first_out[24] == 0, "rows below T are written, rows behind are not");
+    ok(first_out[0] != 0 && first_out[23] != 0 && first_out[24] == 0,
+       "rows below T are written, rows behind are not");
 
     int32_t start[] = {0, 1, 3}, seq[] = {3, 4}, swapped[] = {3, 0, 2, 1};
     memcpy(s.start, start, sizeof start);
@@ -263,24 +283,28 @@ static void life(void) {
     dense_t other;
     dense_set(&other, swapped, ATTN_DTYPE_INT32, 2, 2, 2, 0, 0);
     s.batch.block_table = &other.t;
-    is_int(ops->update_block_table(s.instance, &s.batch, &s.space, NULL, &s.error), ATTN_OK, "another block table");
+    is_int(ops->update_block_table(s.instance, &s.batch, &s.space, NULL, &s.error), ATTN_OK,
+           "another block table");
     ops->forward(s.instance, &s.forward, &s.space, NULL, &s.error);
     ok(memcmp(first_out, s.output, sizeof first_out) != 0, "and forward reads through it");
     swapped[0] = -4;
     refused("a negative block in the new table",
-            ops->update_block_table(s.instance, &s.batch, &s.space, NULL, &s.error), ATTN_E_INVALID, &s, "block_table");
+            ops->update_block_table(s.instance, &s.batch, &s.space, NULL, &s.error), ATTN_E_INVALID, &s,
+            "block_table");
 
     memset(s.output, 0x11, sizeof s.output);
     is_int(ops->forward(s.instance, &s.forward, NULL, NULL, &s.error), ATTN_OK, "the profiling run");
     int zero = 1;
-    for (int i = 0; i < 64; i++) zero = zero && s.output[i] == 0;
+    for (int i = 0; i < 64; i++)
+        zero = zero && s.output[i] == 0;
     ok(zero, "fills the output with zeros");
     ops->close(s.instance);
     ops->close(NULL);
 
     attn_kv_cache_shape_t shape = {.struct_size = sizeof shape};
     small_start(&s, reference, &p);
-    is_int(ops->kv_cache_shape(s.instance, -1, &shape, &s.error), ATTN_E_INVALID, "a negative number of blocks");
+    is_int(ops->kv_cache_shape(s.instance, -1, &shape, &s.error), ATTN_E_INVALID,
+           "a negative number of blocks");
     ops->kv_cache_shape(s.instance, 4, &shape, &s.error);
     is_int(shape.total_bytes, 4 * 2 * 8 * 4, "a cache of 4 pages of 2 tokens of 8 floats");
     ops->close(s.instance);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reference_formats.c: every pattern of the small float formats, there and back, and rounding at and beside each tie. */
+/* reference_formats.c: every pattern of the small float formats, there and back, and rounding at and beside
+ * each tie. */
 #include "plugins/reference/float_formats.h"
 
 #include "tests/tap.h"
@@ -13,14 +14,30 @@ typedef struct format {
     uint32_t (*to)(double);
 } format_t;
 
-static double f16_from(uint32_t c) { return ref_from_f16((uint16_t)c); }
-static double bf16_from(uint32_t c) { return ref_from_bf16((uint16_t)c); }
-static double e4m3_from(uint32_t c) { return ref_from_e4m3((uint8_t)c); }
-static double e5m2_from(uint32_t c) { return ref_from_e5m2((uint8_t)c); }
-static uint32_t f16_to(double x) { return ref_to_f16(x); }
-static uint32_t bf16_to(double x) { return ref_to_bf16(x); }
-static uint32_t e4m3_to(double x) { return ref_to_e4m3(x); }
-static uint32_t e5m2_to(double x) { return ref_to_e5m2(x); }
+static double f16_from(uint32_t c) {
+    return ref_from_f16((uint16_t)c);
+}
+static double bf16_from(uint32_t c) {
+    return ref_from_bf16((uint16_t)c);
+}
+static double e4m3_from(uint32_t c) {
+    return ref_from_e4m3((uint8_t)c);
+}
+static double e5m2_from(uint32_t c) {
+    return ref_from_e5m2((uint8_t)c);
+}
+static uint32_t f16_to(double x) {
+    return ref_to_f16(x);
+}
+static uint32_t bf16_to(double x) {
+    return ref_to_bf16(x);
+}
+static uint32_t e4m3_to(double x) {
+    return ref_to_e4m3(x);
+}
+static uint32_t e5m2_to(double x) {
+    return ref_to_e5m2(x);
+}
 
 static const format_t formats[] = {
     {"float16", 5, 10, 15, 0x7bff, 1, f16_from, f16_to},
@@ -44,7 +61,9 @@ static double by_definition(const format_t *f, uint32_t code) {
     return sign ? -x : x;
 }
 
-static int same(double a, double b) { return (isnan(a) && isnan(b)) || (a == b && signbit(a) == signbit(b)); }
+static int same(double a, double b) {
+    return (isnan(a) && isnan(b)) || (a == b && signbit(a) == signbit(b));
+}
 
 static void check_format(const format_t *f) {
     int bits = 1 + f->exp_bits + f->man_bits, wrong_value = 0, wrong_back = 0, wrong_tie = 0, wrong_near = 0;
@@ -73,7 +92,8 @@ static void check_format(const format_t *f) {
 }
 
 int main(void) {
-    for (int i = 0; i < 4; i++) check_format(&formats[i]);
+    for (int i = 0; i < 4; i++)
+        check_format(&formats[i]);
     is_int(ref_to_f16(65519.999), 0x7bff, "float16: below the middle to the next step stays finite");
     is_int(ref_to_f16(65520.0), 0x7c00, "float16: from the middle on it is infinity");
     is_int(ref_to_bf16(-INFINITY), 0xff80, "bfloat16: minus infinity");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reference_known.c: cases whose answer is a line of arithmetic: uniform values, one-hot keys, windows of one, closed
- * forms of sink, ALiBi and soft cap, the chunk example of semantics 6.7, empty rows, NaN that stays where it is. */
+/* reference_known.c: cases whose answer is a line of arithmetic: uniform values, one-hot keys, windows of
+ * one, closed forms of sink, ALiBi and soft cap, the chunk example of semantics 6.7, empty rows, NaN that
+ * stays where it is. */
 #include "kit/attn_case.h"
 #include "reference_brute.h"
 
@@ -12,18 +13,21 @@ static const attn_backend_t *reference;
 static kit_inputs_t *in;
 static kit_result_t got;
 
-/* A case with exact output; query zeroed, so that every visible key has the same score before bias and sink. */
+/* A case with exact output; query zeroed, so that every visible key has the same score before bias and sink.
+ * */
 static void prepare(kit_case_t *c) {
     c->problem.out_dtype = ATTN_DTYPE_FLOAT64;
     c->problem.features |= ATTN_F_LSE;
     in = kit_inputs_make(c);
     if (in == NULL) bail_out("no memory for inputs");
-    memset(in->query, 0, (size_t)(in->num_tokens * c->problem.num_heads * c->problem.head_size) * sizeof(float));
+    memset(in->query, 0,
+           (size_t)(in->num_tokens * c->problem.num_heads * c->problem.head_size) * sizeof(float));
 }
 
 static void run(const kit_case_t *c) {
     kit_run(reference, c, in, &kit_cpu_memory, &got);
-    if (got.status != ATTN_OK || got.fault[0] != '\0') diag("%s: %s %s", got.operation, got.error.text, got.fault);
+    if (got.status != ATTN_OK || got.fault[0] != '\0')
+        diag("%s: %s %s", got.operation, got.error.text, got.fault);
     if (got.status != ATTN_OK) bail_out("the case did not run");
 }
 
@@ -32,7 +36,9 @@ static void finish(void) {
     kit_inputs_free(in);
 }
 
-static double lse_at(int64_t head, int64_t token) { return got.lse[head * in->num_tokens + token]; }
+static double lse_at(int64_t head, int64_t token) {
+    return got.lse[head * in->num_tokens + token];
+}
 
 static void decoder(kit_case_t *c, uint64_t seed) {
     kit_case_start(c, ATTN_ROLE_DECODER, seed);
@@ -57,15 +63,27 @@ static void counts(const kit_case_t *c, const char *name, int (*count)(int r, in
     is_int(wrong, 0, "%s", name);
 }
 
-static int all_before(int r, int q) { return (void)r, q + 1; }
-static int chunk_of_4(int r, int q) { return (void)r, q % 4 + 1; }
-static int window_of_3(int r, int q) { return (void)r, q < 2 ? q + 1 : 3; }
+static int all_before(int r, int q) {
+    return (void)r, q + 1;
+}
+static int chunk_of_4(int r, int q) {
+    return (void)r, q % 4 + 1;
+}
+static int window_of_3(int r, int q) {
+    return (void)r, q < 2 ? q + 1 : 3;
+}
 /* chunks of 2, one back: from the start of the chunk before */
-static int lookback(int r, int q) { return (void)r, q - (q / 2 < 1 ? 0 : q / 2 - 1) * 2 + 1; }
+static int lookback(int r, int q) {
+    return (void)r, q - (q / 2 < 1 ? 0 : q / 2 - 1) * 2 + 1;
+}
 /* prefix of 2 tokens, window of 3 */
-static int rswa(int r, int q) { return (void)r, q < 5 ? q + 1 : 5; }
+static int rswa(int r, int q) {
+    return (void)r, q < 5 ? q + 1 : 5;
+}
 /* causal, and positions 1 to 5 see each other */
-static int span(int r, int q) { return (void)r, q >= 1 && q <= 5 ? 6 : q + 1; }
+static int span(int r, int q) {
+    return (void)r, q >= 1 && q <= 5 ? 6 : q + 1;
+}
 
 static void visible_counts(uint64_t seed) {
     kit_case_t c;
@@ -89,7 +107,8 @@ static void visible_counts(uint64_t seed) {
     decoder(&c, seed);
     c.problem.features = ATTN_F_MM_PREFIX;
     c.num_spans = 1;
-    for (int r = 0; r < 3; r++) c.spans[r][0][0] = 1, c.spans[r][0][1] = 5;
+    for (int r = 0; r < 3; r++)
+        c.spans[r][0][0] = 1, c.spans[r][0][1] = 5;
     prepare(&c), run(&c), counts(&c, "a span is visible from inside, in both directions", span), finish();
 }
 
@@ -98,9 +117,11 @@ static void values(uint64_t seed) {
     double worst = 0;
     decoder(&c, seed);
     prepare(&c);
-    for (int64_t i = 0; i < in->num_keys * 2 * 32; i++) in->value[i] = 2.5f;
+    for (int64_t i = 0; i < in->num_keys * 2 * 32; i++)
+        in->value[i] = 2.5f;
     run(&c);
-    for (int64_t i = 0; i < got.num_out; i++) worst = fmax(worst, fabs(got.out[i] - 2.5));
+    for (int64_t i = 0; i < got.num_out; i++)
+        worst = fmax(worst, fabs(got.out[i] - 2.5));
     is_near(worst, 0, 1e-14, "uniform values come out as they are");
     finish();
 
@@ -121,11 +142,13 @@ static void values(uint64_t seed) {
     c.problem.scale = 1.0;
     prepare(&c);
     memset(in->key, 0, 20 * 2 * 32 * sizeof(float));
-    for (int k = 0; k < 20; k++) in->key[(k * 2 + 0) * 32 + k] = in->key[(k * 2 + 1) * 32 + k] = 30;
+    for (int k = 0; k < 20; k++)
+        in->key[(k * 2 + 0) * 32 + k] = in->key[(k * 2 + 1) * 32 + k] = 30;
     in->query[13] = 30; /* head 0 asks for key 13 */
     run(&c);
     worst = 0;
-    for (int e = 0; e < 32; e++) worst = fmax(worst, fabs(got.out[e] - in->value[13 * 2 * 32 + e]));
+    for (int e = 0; e < 32; e++)
+        worst = fmax(worst, fabs(got.out[e] - in->value[13 * 2 * 32 + e]));
     is_near(worst, 0, 1e-14, "one-hot keys pick one value");
     is_near(lse_at(0, 0), 900, 1e-4, "and the LSE is its score");
     finish();
@@ -139,7 +162,8 @@ static void closed_forms(uint64_t seed) {
     prepare(&c);
     run(&c);
     double sink = exp(in->sinks[2]), sum = 0;
-    for (int k = 0; k < 3; k++) sum += in->value[(k * 2 + 1) * 32];
+    for (int k = 0; k < 3; k++)
+        sum += in->value[(k * 2 + 1) * 32];
     is_near(got.out[2 * 32], sum / (3 + sink), 1e-12, "sink: sum of values over (3 + exp(sink))");
     is_near(lse_at(2, 0), log(3 + sink), 1e-6, "sink: it is part of the LSE");
     finish();
@@ -150,8 +174,8 @@ static void closed_forms(uint64_t seed) {
     double m = in->alibi_slopes[1], weight = 1 + exp(-m) + exp(-2 * m);
     is_near(lse_at(1, 0), log(weight), 1e-6, "ALiBi: weights 1, exp(-m), exp(-2m)");
     is_near(got.out[32 + 5],
-            (in->value[2 * 64 + 5] + exp(-m) * in->value[64 + 5] + exp(-2 * m) * in->value[5]) / weight, 1e-12,
-            "ALiBi: the nearest key weighs most");
+            (in->value[2 * 64 + 5] + exp(-m) * in->value[64 + 5] + exp(-2 * m) * in->value[5]) / weight,
+            1e-12, "ALiBi: the nearest key weighs most");
     finish();
 
     c.problem.features = ATTN_F_ALIBI_SQRT;
@@ -172,7 +196,8 @@ static void closed_forms(uint64_t seed) {
         in->key[128 + e] = 0;
     }
     run(&c);
-    is_near(lse_at(0, 0), log(exp(2.0) + exp(-2.0) + 1), 1e-6, "soft cap: scores of plus and minus the cap, and 0");
+    is_near(lse_at(0, 0), log(exp(2.0) + exp(-2.0) + 1), 1e-6,
+            "soft cap: scores of plus and minus the cap, and 0");
     finish();
 }
 
@@ -184,7 +209,8 @@ static void empty_rows(uint64_t seed) {
     prepare(&c);
     run(&c);
     int zero = 1;
-    for (int i = 0; i < 2 * 4 * 32; i++) zero = zero && got.out[i] == 0;
+    for (int i = 0; i < 2 * 4 * 32; i++)
+        zero = zero && got.out[i] == 0;
     ok(zero, "no key at all: the output is 0");
     ok(lse_at(0, 0) == -INFINITY && lse_at(3, 1) == -INFINITY, "and the LSE is -inf");
     is_near(lse_at(0, 2), log(4), 1e-6, "its neighbour is not concerned");
@@ -215,11 +241,13 @@ static void not_a_number(uint64_t seed) {
         int finite = 1, reached = 0;
         for (int64_t t = 0; t < in->num_tokens; t++)
             for (int e = 0; e < 4 * 32; e++) {
-                int is_finite = isfinite(got.out[t * 128 + e]) != 0, is_his = t >= 4 && t < 14 && e % 32 == 0 && e < 64;
+                int is_finite = isfinite(got.out[t * 128 + e]) != 0,
+                    is_his = t >= 4 && t < 14 && e % 32 == 0 && e < 64;
                 finite = finite && (is_finite || is_his);
                 reached |= !is_finite;
             }
-        ok(finite && reached, "%s in one value reaches one column of one request", i == 0 ? "NaN" : "infinity");
+        ok(finite && reached, "%s in one value reaches one column of one request",
+           i == 0 ? "NaN" : "infinity");
         finish();
     }
     kit_case_t c;
@@ -249,7 +277,8 @@ static void quantised_output(uint64_t seed) {
         int wrong = 0;
         for (int64_t g = 0; g < fp8.num_out; g += 128) {
             double most = 1e-10;
-            for (int i = 0; i < 128; i++) most = fmax(most, fabs(exact.out[g + i]));
+            for (int i = 0; i < 128; i++)
+                most = fmax(most, fabs(exact.out[g + i]));
             float scale = is_group ? (float)(most / 448) : in->output_scale;
             for (int i = 0; i < 128; i++)
                 wrong += fp8.out[g + i] != brute_nearest_fp8(exact.out[g + i] / scale, 0) * scale;
@@ -274,11 +303,14 @@ static void cascade(uint64_t seed) {
         c.problem.out_dtype = ATTN_DTYPE_FLOAT64;
         in = kit_inputs_make(&c);
         run(&c);
-        double *out = calloc((size_t)got.num_out, sizeof *out), *lse = calloc((size_t)got.num_lse, sizeof *lse);
+        double *out = calloc((size_t)got.num_out, sizeof *out),
+               *lse = calloc((size_t)got.num_lse, sizeof *lse);
         double worst = 0, worst_lse = 0;
         brute_attention(&c, in, out, lse);
-        for (int64_t n = 0; n < got.num_out; n++) worst = fmax(worst, fabs(got.out[n] - out[n]));
-        for (int64_t n = 0; n < got.num_lse; n++) worst_lse = fmax(worst_lse, fabs(got.lse[n] - lse[n]));
+        for (int64_t n = 0; n < got.num_out; n++)
+            worst = fmax(worst, fabs(got.out[n] - out[n]));
+        for (int64_t n = 0; n < got.num_lse; n++)
+            worst_lse = fmax(worst_lse, fabs(got.lse[n] - lse[n]));
         ok(worst < 1e-12 && worst_lse < 1e-6, "cascade equals one pass (%g, lse %g)", worst, worst_lse);
         free(out);
         free(lse);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reference_mla.c: latent attention of REFERENCE against the other form of the same formula: K and V projected up for
- * every token and head (semantics 7.4), over every token, over selected ones (9.2), through each cache format (3.5). */
+/* reference_mla.c: latent attention of REFERENCE against the other form of the same formula: K and V
+ * projected up for every token and head (semantics 7.4), over every token, over selected ones (9.2), through
+ * each cache format (3.5). */
 #include "plugins/reference/float_formats.h"
 #include "reference_brute.h"
 #include "reference_setup.h"
@@ -21,7 +22,8 @@ static void through_cache(const kit_case_t *c, const kit_inputs_t *in, int64_t a
             row[i] = brute_nearest_fp8(value / scale, kv == ATTN_KV_FP8_E5M2) * scale;
         if (kv == ATTN_KV_FP8_DS_MLA && i < latent) {
             float most = 0;
-            for (int j = i / 128 * 128; j < i / 128 * 128 + 128; j++) most = fmaxf(most, fabsf(x[j]));
+            for (int j = i / 128 * 128; j < i / 128 * 128 + 128; j++)
+                most = fmaxf(most, fabsf(x[j]));
             scale = fmaxf(most / 448.0f, 0x1p-126f);
             row[i] = brute_nearest_fp8(value / scale, 0) * scale;
         }
@@ -31,7 +33,8 @@ static void through_cache(const kit_case_t *c, const kit_inputs_t *in, int64_t a
 
 static double dot(const double *a, const float *b, int n) {
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += a[i] * b[i];
+    for (int i = 0; i < n; i++)
+        sum += a[i] * b[i];
     return sum;
 }
 
@@ -47,15 +50,18 @@ static void attend(const kit_case_t *c, const kit_inputs_t *in, int64_t token, i
     for (int64_t i = 0; i < n; i++) {
         const double *row = rows + keys[i] * (latent + rope);
         s[i] = dot(row + latent, q + nope, rope);
-        for (int j = 0; j < nope; j++) s[i] += q[j] * dot(row, w + (int64_t)j * latent, latent);
+        for (int j = 0; j < nope; j++)
+            s[i] += q[j] * dot(row, w + (int64_t)j * latent, latent);
         s[i] *= p->scale;
         most = fmax(most, s[i]);
     }
-    for (int64_t i = 0; i < n; i++) sum += s[i] = exp(s[i] - most);
+    for (int64_t i = 0; i < n; i++)
+        sum += s[i] = exp(s[i] - most);
     for (int v = 0; v < value; v++) {
         out[v] = 0;
         for (int64_t i = 0; i < n; i++)
-            out[v] += s[i] / sum * dot(rows + keys[i] * (latent + rope), w + (int64_t)(nope + v) * latent, latent);
+            out[v] +=
+                s[i] / sum * dot(rows + keys[i] * (latent + rope), w + (int64_t)(nope + v) * latent, latent);
     }
     *lse = n > 0 ? most + log(sum) : -INFINITY;
     free(s);
@@ -68,12 +74,15 @@ static void brute_mla(const kit_case_t *c, const kit_inputs_t *in, double *out, 
         int64_t seq = c->seq_lens[r];
         double *rows = malloc((size_t)(seq * width + 1) * sizeof *rows);
         int32_t *keys = malloc(((size_t)seq + p->topk + 1) * sizeof *keys);
-        for (int64_t i = 0; i < seq; i++) through_cache(c, in, in->key_start[r] + i, rows + i * width);
+        for (int64_t i = 0; i < seq; i++)
+            through_cache(c, in, in->key_start[r] + i, rows + i * width);
         for (int64_t i = seq - c->query_lens[r]; i < seq; i++, token++) {
             int64_t n = 0;
-            for (int64_t k = 0; k <= i && in->topk_indices == NULL; k++) keys[n++] = (int32_t)k;
+            for (int64_t k = 0; k <= i && in->topk_indices == NULL; k++)
+                keys[n++] = (int32_t)k;
             for (uint32_t j = 0; j < p->topk; j++)
-                if (in->topk_indices[token * p->topk + j] >= 0) keys[n++] = in->topk_indices[token * p->topk + j];
+                if (in->topk_indices[token * p->topk + j] >= 0)
+                    keys[n++] = in->topk_indices[token * p->topk + j];
             for (uint32_t h = 0; h < p->num_heads; h++)
                 attend(c, in, token, (int)h, rows, keys, n, out + (token * p->num_heads + h) * p->v_head_dim,
                        &lse[h * in->num_tokens + token]);
@@ -92,7 +101,8 @@ static void check(const char *name, kit_case_t *c) {
     if (in == NULL) bail_out("no memory for inputs");
     kit_run(reference, c, in, &kit_cpu_memory, &got);
     double worst = 0, worst_lse = 0;
-    double *out = calloc((size_t)got.num_out + 1, sizeof *out), *lse = calloc((size_t)got.num_lse + 1, sizeof *lse);
+    double *out = calloc((size_t)got.num_out + 1, sizeof *out),
+           *lse = calloc((size_t)got.num_lse + 1, sizeof *lse);
     if (got.status == ATTN_OK && c->problem.role == ATTN_ROLE_MLA_PREFILL) {
         kit_case_t plain = *c; /* the MHA part alone is causal attention without a cache */
         plain.problem.role = ATTN_ROLE_ENCODER;
@@ -110,10 +120,12 @@ static void check(const char *name, kit_case_t *c) {
         double e = got.lse[i] == lse[i] ? 0 : fabs(got.lse[i] - lse[i]) / (1 + fabs(lse[i]));
         if (!(e <= worst_lse)) worst_lse = e;
     }
-    if (!ok(got.status == ATTN_OK && got.fault[0] == '\0' && got.num_out > 0 && worst <= 1e-10 && worst_lse <= 1e-6, "%s",
-            name)) {
+    if (!ok(got.status == ATTN_OK && got.fault[0] == '\0' && got.num_out > 0 && worst <= 1e-10 &&
+                worst_lse <= 1e-6,
+            "%s", name)) {
         diag("%s", kit_case_text(c, text, sizeof text));
-        diag("output off by %g, lse by %g; %s %s %s", worst, worst_lse, got.operation, got.error.text, got.fault);
+        diag("output off by %g, lse by %g; %s %s %s", worst, worst_lse, got.operation, got.error.text,
+             got.fault);
     }
     free(out);
     free(lse);
@@ -173,31 +185,49 @@ static void numbers(uint64_t seed) {
 
 /* Bytes of a 656-byte row. */
 static void ds_row(void) {
-    attn_problem_t p = {.struct_size = sizeof p, .role = ATTN_ROLE_MLA_SPARSE, .mask = ATTN_MASK_CAUSAL,
-                        .dtype = ATTN_DTYPE_BFLOAT16, .kv_cache_dtype = ATTN_KV_FP8_DS_MLA, .num_heads = 1,
-                        .head_size = 576, .block_size = 2, .scale = 1, .kv_lora_rank = 512, .qk_nope_head_dim = 4,
-                        .qk_rope_head_dim = 64, .v_head_dim = 4, .topk = 128};
+    attn_problem_t p = {.struct_size = sizeof p,
+                        .role = ATTN_ROLE_MLA_SPARSE,
+                        .mask = ATTN_MASK_CAUSAL,
+                        .dtype = ATTN_DTYPE_BFLOAT16,
+                        .kv_cache_dtype = ATTN_KV_FP8_DS_MLA,
+                        .num_heads = 1,
+                        .head_size = 576,
+                        .block_size = 2,
+                        .scale = 1,
+                        .kv_lora_rank = 512,
+                        .qk_nope_head_dim = 4,
+                        .qk_rope_head_dim = 64,
+                        .v_head_dim = 4,
+                        .topk = 128};
     attn_instance_t *instance = NULL;
     attn_error_t error = {.struct_size = sizeof error};
-    if (reference->ops->open(&p, &test_cpu, NULL, 0, NULL, &instance, &error) != ATTN_OK) bail_out("%s", error.text);
+    if (reference->ops->open(&p, &test_cpu, NULL, 0, NULL, &instance, &error) != ATTN_OK)
+        bail_out("%s", error.text);
     attn_kv_cache_shape_t shape = {.struct_size = sizeof shape};
     reference->ops->kv_cache_shape(instance, 3, &shape, &error);
-    ok(shape.ndim == 3 && shape.shape[2] == 656 && shape.page_bytes == 2 * 656 && shape.total_bytes == 6 * 656,
+    ok(shape.ndim == 3 && shape.shape[2] == 656 && shape.page_bytes == 2 * 656 &&
+           shape.total_bytes == 6 * 656,
        "pages of 2 tokens of 656 bytes");
     static unsigned char cache[3 * 2 * 656];
     static uint16_t kv_c[512], k_pe[64];
     memset(cache, 0xee, sizeof cache);
-    for (int i = 0; i < 512; i++) kv_c[i] = ref_to_bf16(i < 128 ? 0.0 : i < 256 ? 896.0 : i % 128 == 0 ? 448.0 : 2.0);
-    for (int i = 0; i < 64; i++) k_pe[i] = (uint16_t)(0x3f80 + i);
+    for (int i = 0; i < 512; i++)
+        kv_c[i] = ref_to_bf16(i < 128 ? 0.0 : i < 256 ? 896.0 : i % 128 == 0 ? 448.0 : 2.0);
+    for (int i = 0; i < 64; i++)
+        k_pe[i] = (uint16_t)(0x3f80 + i);
     int64_t slots[1] = {3};
     dense_t key, value, cached, slot;
     dense_set(&key, kv_c, ATTN_DTYPE_BFLOAT16, 2, 1, 512, 0, 0);
     dense_set(&value, k_pe, ATTN_DTYPE_BFLOAT16, 3, 1, 1, 64, 0);
     dense_set(&cached, cache, ATTN_DTYPE_UINT8, 3, 3, 2, 656, 0);
     dense_set(&slot, slots, ATTN_DTYPE_INT64, 1, 1, 0, 0, 0);
-    attn_kv_update_t args = {.struct_size = sizeof args, .key = &key.t, .value = &value.t, .kv_cache = &cached.t,
+    attn_kv_update_t args = {.struct_size = sizeof args,
+                             .key = &key.t,
+                             .value = &value.t,
+                             .kv_cache = &cached.t,
                              .slot_mapping = &slot.t};
-    is_int(reference->ops->update_kv_cache(instance, &args, NULL, &error), ATTN_OK, "k_pe may have a heads dimension");
+    is_int(reference->ops->update_kv_cache(instance, &args, NULL, &error), ATTN_OK,
+           "k_pe may have a heads dimension");
     const unsigned char *row = cache + 3 * 656;
     float scales[4];
     memcpy(scales, row + 512, sizeof scales);
@@ -216,29 +246,30 @@ static void refused(const char *name, int status, int want, const char *param) {
         diag("status %d (wanted %d), param '%s', text '%s'", status, want, last.param, last.text);
 }
 
-#define OPEN_REFUSED(NAME, PARAM, CHANGE)                                                                          \
-    do {                                                                                                           \
-        kit_case_t c;                                                                                              \
-        start(&c, ATTN_ROLE_MLA, 1);                                                                               \
-        attn_problem_t *p = &c.problem;                                                                            \
-        CHANGE;                                                                                                    \
-        attn_instance_t *none = NULL;                                                                              \
-        refused(NAME, reference->ops->open(p, &test_cpu, NULL, 0, NULL, &none, &last), ATTN_E_UNSUPPORTED, PARAM); \
+#define OPEN_REFUSED(NAME, PARAM, CHANGE)                                                                    \
+    do {                                                                                                     \
+        kit_case_t c;                                                                                        \
+        start(&c, ATTN_ROLE_MLA, 1);                                                                         \
+        attn_problem_t *p = &c.problem;                                                                      \
+        CHANGE;                                                                                              \
+        attn_instance_t *none = NULL;                                                                        \
+        refused(NAME, reference->ops->open(p, &test_cpu, NULL, 0, NULL, &none, &last), ATTN_E_UNSUPPORTED,   \
+                PARAM);                                                                                      \
     } while (0)
 
 /* A case changed after its inputs were made: what the backend says to it. */
-#define RUN_REFUSED(NAME, CODE, PARAM, ROLE, CHANGE)                                                               \
-    do {                                                                                                           \
-        kit_case_t c;                                                                                              \
-        start(&c, ROLE, 1);                                                                                        \
-        kit_inputs_t *in = kit_inputs_make(&c);                                                                    \
-        kit_result_t got;                                                                                          \
-        CHANGE;                                                                                                    \
-        int status = kit_run(reference, &c, in, &kit_cpu_memory, &got);                                            \
-        last = got.error;                                                                                          \
-        refused(NAME, status, CODE, PARAM);                                                                        \
-        kit_result_free(&got);                                                                                     \
-        kit_inputs_free(in);                                                                                       \
+#define RUN_REFUSED(NAME, CODE, PARAM, ROLE, CHANGE)                                                         \
+    do {                                                                                                     \
+        kit_case_t c;                                                                                        \
+        start(&c, ROLE, 1);                                                                                  \
+        kit_inputs_t *in = kit_inputs_make(&c);                                                              \
+        kit_result_t got;                                                                                    \
+        CHANGE;                                                                                              \
+        int status = kit_run(reference, &c, in, &kit_cpu_memory, &got);                                      \
+        last = got.error;                                                                                    \
+        refused(NAME, status, CODE, PARAM);                                                                  \
+        kit_result_free(&got);                                                                               \
+        kit_inputs_free(in);                                                                                 \
     } while (0)
 
 static void drop(float **p) {
@@ -255,7 +286,8 @@ static void errors(void) {
     OPEN_REFUSED("with mla", "sliding_window", p->sliding_window = 8);
     OPEN_REFUSED("without sparse", "topk", p->topk = 128);
     OPEN_REFUSED("without topk", "topk", p->role = ATTN_ROLE_MLA_SPARSE);
-    OPEN_REFUSED("int8 per token and head", "kv_cache_dtype", p->kv_cache_dtype = ATTN_KV_INT8_PER_TOKEN_HEAD);
+    OPEN_REFUSED("int8 per token and head", "kv_cache_dtype",
+                 p->kv_cache_dtype = ATTN_KV_INT8_PER_TOKEN_HEAD);
     OPEN_REFUSED("fp8_ds_mla of other sizes", "kv_cache_dtype",
                  (p->role = ATTN_ROLE_MLA_SPARSE, p->topk = 128, p->kv_cache_dtype = ATTN_KV_FP8_DS_MLA));
     OPEN_REFUSED("fp8", "query_dtype", p->query_dtype = ATTN_DTYPE_FP8_E4M3);
@@ -265,7 +297,8 @@ static void errors(void) {
                 in->topk_indices[128 + 5] = 52);
     RUN_REFUSED("no indices", ATTN_E_INVALID, "topk_indices", ATTN_ROLE_MLA_SPARSE,
                 (free(in->topk_indices), in->topk_indices = NULL));
-    RUN_REFUSED("beyond the table means none", ATTN_OK, "", ATTN_ROLE_MLA_SPARSE, in->topk_indices[128 + 5] = 1 << 20);
+    RUN_REFUSED("beyond the table means none", ATTN_OK, "", ATTN_ROLE_MLA_SPARSE,
+                in->topk_indices[128 + 5] = 1 << 20);
     kit_case_t c;
     start(&c, ATTN_ROLE_MLA, 1);
     attn_instance_t *a = NULL, *b = NULL;
@@ -274,14 +307,19 @@ static void errors(void) {
     static unsigned char space[64 + sizeof weights];
     dense_t w;
     dense_set(&w, weights, ATTN_DTYPE_FLOAT32, 2, 3 * 22, 24, 0, 0);
-    attn_weights_t args = {.struct_size = sizeof args, .kv_b_proj = &w.t, .weight_space = space,
+    attn_weights_t args = {.struct_size = sizeof args,
+                           .kv_b_proj = &w.t,
+                           .weight_space = space,
                            .weight_space_bytes = sizeof space};
-    is_int(reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_OK, "weights of 3 heads, P 12, V 10, L 24");
+    is_int(reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_OK,
+           "weights of 3 heads, P 12, V 10, L 24");
     w.shape[0]++;
-    refused("one row too many", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID, "kv_b_proj");
+    refused("one row too many", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID,
+            "kv_b_proj");
     w.shape[0]--;
     args.weight_space_bytes--;
-    refused("one byte too small", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_SPACE, "weight_space");
+    refused("one byte too small", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_SPACE,
+            "weight_space");
     reference->ops->close(a);
     start(&c, ATTN_ROLE_DECODER, 1);
     kit_case_start(&c, ATTN_ROLE_DECODER, 1);

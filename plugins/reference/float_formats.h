@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * float_formats.h: exact conversions between double and the small float formats: float16, bfloat16, fp8 e4m3 (the "fn"
- * form without infinity) and fp8 e5m2. Plain integer arithmetic, so neither the compiler nor the rounding mode matters.
- * Rounding is to nearest, ties to even; fp8 saturates at its largest finite value (semantics 3.2), infinities included,
- * and NaN becomes 0x7f. Shared by the plugin, the conformance kit and the tests.
+ * float_formats.h: exact conversions between double and the small float formats: float16, bfloat16, fp8 e4m3
+ * (the "fn" form without infinity) and fp8 e5m2. Plain integer arithmetic, so neither the compiler nor the
+ * rounding mode matters. Rounding is to nearest, ties to even; fp8 saturates at its largest finite value
+ * (semantics 3.2), infinities included, and NaN becomes 0x7f. Shared by the plugin, the conformance kit and
+ * the tests.
  */
 #ifndef ATTN_REFERENCE_FLOAT_FORMATS_H
 #define ATTN_REFERENCE_FLOAT_FORMATS_H
@@ -27,11 +28,13 @@ static inline double ref_double_from_bits(uint64_t u) {
 }
 
 /* 2^e for -1022 <= e <= 1023. */
-static inline double ref_power_of_two(int e) { return ref_double_from_bits((uint64_t)(e + 1023) << 52); }
+static inline double ref_power_of_two(int e) {
+    return ref_double_from_bits((uint64_t)(e + 1023) << 52);
+}
 
-/* Magnitude of |x| as the code (exponent and mantissa bits, no sign) of a format with man_bits mantissa bits and smallest
- * normal exponent emin. x is finite; a code above the format's largest means overflow. Codes of neighbouring values are
- * neighbouring integers, so a carry out of the mantissa needs no special case. */
+/* Magnitude of |x| as the code (exponent and mantissa bits, no sign) of a format with man_bits mantissa bits
+ * and smallest normal exponent emin. x is finite; a code above the format's largest means overflow. Codes of
+ * neighbouring values are neighbouring integers, so a carry out of the mantissa needs no special case. */
 static inline uint64_t ref_round_code(double x, int man_bits, int emin) {
     uint64_t u = ref_double_bits(x) & UINT64_C(0x7fffffffffffffff);
     int e = (int)(u >> 52) - 1023;
@@ -73,14 +76,23 @@ static inline double ref_from_ieee16(uint16_t h, int man_bits, int emin) {
     uint32_t code = h & 0x7fffu, infinity = (0x7fffu >> man_bits) << man_bits;
     uint64_t sign = (uint64_t)(h & 0x8000u) << 48;
     if (code >= infinity) /* NaN keeps its payload's top bits */
-        return ref_double_from_bits(sign | UINT64_C(0x7ff) << 52 | (uint64_t)(code - infinity) << (52 - man_bits));
+        return ref_double_from_bits(sign | UINT64_C(0x7ff) << 52 |
+                                    (uint64_t)(code - infinity) << (52 - man_bits));
     return ref_double_from_bits(sign | ref_double_bits(ref_code_value(code, man_bits, emin)));
 }
 
-static inline uint16_t ref_to_f16(double x) { return ref_to_ieee16(x, 10, -14); }
-static inline double ref_from_f16(uint16_t h) { return ref_from_ieee16(h, 10, -14); }
-static inline uint16_t ref_to_bf16(double x) { return ref_to_ieee16(x, 7, -126); }
-static inline double ref_from_bf16(uint16_t h) { return ref_from_ieee16(h, 7, -126); }
+static inline uint16_t ref_to_f16(double x) {
+    return ref_to_ieee16(x, 10, -14);
+}
+static inline double ref_from_f16(uint16_t h) {
+    return ref_from_ieee16(h, 10, -14);
+}
+static inline uint16_t ref_to_bf16(double x) {
+    return ref_to_ieee16(x, 7, -126);
+}
+static inline double ref_from_bf16(uint16_t h) {
+    return ref_from_ieee16(h, 7, -126);
+}
 
 static inline uint8_t ref_to_fp8(double x, int man_bits, int emin, uint32_t largest) {
     uint8_t sign = (uint8_t)(ref_double_bits(x) >> 56 & 0x80);
@@ -89,9 +101,14 @@ static inline uint8_t ref_to_fp8(double x, int man_bits, int emin, uint32_t larg
     return (uint8_t)(sign | (code < largest ? code : largest));
 }
 
-/* Largest finite values: e4m3 0x7e = 448, e5m2 0x7b = 57344 (OCP 8-bit floating point specification, 2023). */
-static inline uint8_t ref_to_e4m3(double x) { return ref_to_fp8(x, 3, -6, 0x7e); }
-static inline uint8_t ref_to_e5m2(double x) { return ref_to_fp8(x, 2, -14, 0x7b); }
+/* Largest finite values: e4m3 0x7e = 448, e5m2 0x7b = 57344 (OCP 8-bit floating point specification, 2023).
+ * */
+static inline uint8_t ref_to_e4m3(double x) {
+    return ref_to_fp8(x, 3, -6, 0x7e);
+}
+static inline uint8_t ref_to_e5m2(double x) {
+    return ref_to_fp8(x, 2, -14, 0x7b);
+}
 
 static inline double ref_from_e4m3(uint8_t b) {
     uint64_t sign = (uint64_t)(b & 0x80u) << 56;
@@ -101,6 +118,8 @@ static inline double ref_from_e4m3(uint8_t b) {
 }
 
 /* e5m2 is float16 without its lower mantissa byte. */
-static inline double ref_from_e5m2(uint8_t b) { return ref_from_f16((uint16_t)(b << 8)); }
+static inline double ref_from_e5m2(uint8_t b) {
+    return ref_from_f16((uint16_t)(b << 8));
+}
 
 #endif

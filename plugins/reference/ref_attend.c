@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_attend.c: scores in the order of semantics 2.9, online softmax, and the merge of two partial results. */
+/* ref_attend.c: scores in the order of semantics 2.9, online softmax, and the merge of two partial results.
+ * */
 #include "ref_attend.h"
 
 #include "ref_mla.h"
@@ -35,7 +36,8 @@ static double dot_product(const double *a, const double *b, int64_t n) {
         s2 += a[i + 2] * b[i + 2];
         s3 += a[i + 3] * b[i + 3];
     }
-    for (; i < n; i++) s0 += a[i] * b[i];
+    for (; i < n; i++)
+        s0 += a[i] * b[i];
     return (s0 + s1) + (s2 + s3);
 }
 
@@ -46,11 +48,13 @@ static void add_key(double s, const double *value, int64_t dv, double *max, doub
         double shrink = exp(*max - s);
         *max = s;
         *sum *= shrink;
-        for (int64_t i = 0; i < dv; i++) acc[i] *= shrink;
+        for (int64_t i = 0; i < dv; i++)
+            acc[i] *= shrink;
     }
     double p = exp(s - *max);
     *sum += p;
-    for (int64_t i = 0; i < dv; i++) acc[i] += p * value[i];
+    for (int64_t i = 0; i < dv; i++)
+        acc[i] += p * value[i];
 }
 
 static void load_key_value(const ref_keys_t *keys, int64_t k, int64_t head, int64_t d, int64_t dv,
@@ -71,15 +75,16 @@ static double float_at(const DLTensor *t, int64_t i) {
     return ref_read_float((const char *)attn_data(t) + i * attn_byte_stride(t, 0));
 }
 
-/* Query-query bias: only for keys of this step (semantics 2.9). q_rel and k_rel count from the first new token. */
+/* Query-query bias: only for keys of this step (semantics 2.9). q_rel and k_rel count from the first new
+ * token. */
 static double bias_of(const attn_forward_t *a, int64_t row, int64_t k_rel) {
     if (a->qq_bias == NULL || k_rel < 0 || k_rel >= a->qq_bias->shape[1]) return 0.0;
     return ref_read_float(ref_at2(a->qq_bias, row, k_rel));
 }
 
-void ref_attend_key(const attn_instance_t *in, const attn_forward_t *a, const ref_tile_t *tile, const ref_keys_t *keys,
-                    int64_t head, int64_t k, int64_t key_rel, const uint8_t *visible, const ref_scratch_t *scratch,
-                    const ref_state_t *state) {
+void ref_attend_key(const attn_instance_t *in, const attn_forward_t *a, const ref_tile_t *tile,
+                    const ref_keys_t *keys, int64_t head, int64_t k, int64_t key_rel, const uint8_t *visible,
+                    const ref_scratch_t *scratch, const ref_state_t *state) {
     int64_t d = in->d, dv = in->dv, group = in->group;
     load_key_value(keys, k, head, d, dv, scratch);
     for (int64_t t = 0; t < tile->tokens; t++) {
@@ -101,15 +106,15 @@ void ref_attend_key(const attn_instance_t *in, const attn_forward_t *a, const re
     }
 }
 
-void ref_attend(const attn_instance_t *in, const attn_forward_t *a, const ref_tile_t *tile, const ref_mask_t *mask,
-                const ref_keys_t *keys, int64_t begin, int64_t end, const ref_scratch_t *scratch,
-                const ref_state_t *state) {
+void ref_attend(const attn_instance_t *in, const attn_forward_t *a, const ref_tile_t *tile,
+                const ref_mask_t *mask, const ref_keys_t *keys, int64_t begin, int64_t end,
+                const ref_scratch_t *scratch, const ref_state_t *state) {
     int64_t d = in->d, group = in->group;
     uint8_t visible[REF_TILE_TOKENS];
     for (int64_t head = 0; head < in->kv_heads; head++) {
         for (int64_t row = 0; keys->mla == NULL && row < tile->tokens * group; row++)
-            ref_load_row(ref_at2(a->query, tile->row0 + row / group, head * group + row % group), in->query_dtype, d,
-                         scratch->query + row * d);
+            ref_load_row(ref_at2(a->query, tile->row0 + row / group, head * group + row % group),
+                         in->query_dtype, d, scratch->query + row * d);
         for (int64_t k = begin; k < end; k++) {
             int any = 0;
             for (int t = 0; t < tile->tokens; t++)
@@ -139,7 +144,8 @@ void ref_state_finish(const attn_instance_t *in, const ref_state_t *state, int t
             continue; /* acc is still 0 */
         }
         state->max[row] += log(sum);
-        for (int64_t i = 0; i < in->dv; i++) acc[i] /= sum;
+        for (int64_t i = 0; i < in->dv; i++)
+            acc[i] /= sum;
     }
 }
 
@@ -150,7 +156,8 @@ void ref_state_merge(const attn_instance_t *in, const ref_state_t *a, const ref_
         double wa = exp(la - m), wb = exp(lb - m);
         double *oa = a->acc + row * in->dv;
         const double *ob = b->acc + row * in->dv;
-        for (int64_t i = 0; i < in->dv; i++) oa[i] = oa[i] * (wa / (wa + wb)) + ob[i] * (wb / (wa + wb));
+        for (int64_t i = 0; i < in->dv; i++)
+            oa[i] = oa[i] * (wa / (wa + wb)) + ob[i] * (wb / (wa + wb));
         a->max[row] = m + log(wa + wb);
     }
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ref_forward.c: one attention call. The work goes in tiles of a few query tokens of one request: start the rows, walk
- * over the keys (once, or prefix and suffix apart for cascade attention), finish, write.
+ * ref_forward.c: one attention call. The work goes in tiles of a few query tokens of one request: start the
+ * rows, walk over the keys (once, or prefix and suffix apart for cascade attention), finish, write.
  */
 #include "ref_mla.h"
 #include "ref_output.h"
 
-/* Workspace in doubles, in this order: query rows, one key, one value, then one or two sets of row states. Cascade needs
- * the second set; whether a batch uses it is not known before, so it is always there for decoders. */
+/* Workspace in doubles, in this order: query rows, one key, one value, then one or two sets of row states.
+ * Cascade needs the second set; whether a batch uses it is not known before, so it is always there for
+ * decoders. */
 static uint64_t state_doubles(const attn_instance_t *in) {
     return (uint64_t)REF_TILE_TOKENS * in->heads * (2 + (uint64_t)in->dv);
 }
@@ -26,13 +27,13 @@ static ref_state_t place_state(const attn_instance_t *in, double *at) {
     return (ref_state_t){.max = at, .sum = at + rows, .acc = at + 2 * rows};
 }
 
-static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
-                        attn_error_t *error) {
+static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted,
+                        int64_t heads, attn_error_t *error) {
     const int64_t shape[1] = {heads};
     if (is_wanted) return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
     if (t != NULL)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s was given, but the problem has no feature %s; ask for it",
-                         name, feature);
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s was given, but the problem has no feature %s; ask for it", name, feature);
     return ATTN_OK;
 }
 
@@ -57,7 +58,8 @@ static int check_query_key_value(const attn_instance_t *in, const attn_forward_t
     return status;
 }
 
-static int check_extras(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error) {
+static int check_extras(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+                        attn_error_t *error) {
     uint64_t f = in->features;
     int status = check_vector(a->sinks, "sinks", "sink", (f & ATTN_F_SINK) != 0, in->heads, error);
     if (status == ATTN_OK)
@@ -76,34 +78,29 @@ static int check_extras(const attn_instance_t *in, const attn_forward_t *a, int6
 }
 
 /* Every block that will be read lies in the cache of this call. */
-static int check_blocks(const attn_instance_t *in, const ref_metadata_t *m, int64_t num_blocks, attn_error_t *error) {
-    const int32_t *start = ref_metadata_ints(m, m->query_start_at), *seq = ref_metadata_ints(m, m->seq_lens_at);
+static int check_blocks(const attn_instance_t *in, const ref_metadata_t *m, int64_t num_blocks,
+                        attn_error_t *error) {
+    const int32_t *start = ref_metadata_ints(m, m->query_start_at),
+                  *seq = ref_metadata_ints(m, m->seq_lens_at);
     for (int32_t r = 0; r < m->num_reqs; r++) {
         if (start[r + 1] == start[r]) continue;
         const int32_t *row = (const int32_t *)(const void *)(m->block_table + r * m->block_table_stride);
         for (int64_t i = 0; i * in->block_size < seq[r]; i++)
             if (row[i] < 0 || row[i] >= num_blocks)
                 return attn_fail(error, ATTN_E_INVALID, "block_table",
-                                 "block_table[%d][%lld] is %d; the cache has %lld blocks", r, (long long)i, row[i],
-                                 (long long)num_blocks);
+                                 "block_table[%d][%lld] is %d; the cache has %lld blocks", r, (long long)i,
+                                 row[i], (long long)num_blocks);
     }
     return ATTN_OK;
 }
 
 static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
-    const ref_metadata_t *m = s->metadata;
-    if (m == NULL || s->metadata_bytes < in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE, "metadata", "the metadata buffer has %llu bytes; space_needed says %llu",
-                         (unsigned long long)(m != NULL ? s->metadata_bytes : 0),
-                         (unsigned long long)in->metadata_bytes);
-    if (m->magic != REF_METADATA_MAGIC)
+    int status = ref_check_buffer(s->metadata, s->metadata_bytes, in->metadata_bytes, "metadata", error);
+    if (status != ATTN_OK) return status;
+    if (((const ref_metadata_t *)s->metadata)->magic != REF_METADATA_MAGIC)
         return attn_fail(error, ATTN_E_STATE, "metadata",
                          "the metadata was never built, or building it failed; call build_metadata first");
-    if (s->workspace == NULL || s->workspace_bytes < in->workspace_bytes)
-        return attn_fail(error, ATTN_E_SPACE, "workspace", "the workspace has %llu bytes; space_needed says %llu",
-                         (unsigned long long)(s->workspace != NULL ? s->workspace_bytes : 0),
-                         (unsigned long long)in->workspace_bytes);
-    return ATTN_OK;
+    return ref_check_buffer(s->workspace, s->workspace_bytes, in->workspace_bytes, "workspace", error);
 }
 
 static ref_mask_t mask_of(const attn_instance_t *in, const ref_metadata_t *m, int32_t r, int64_t query_len) {
@@ -120,17 +117,18 @@ static ref_mask_t mask_of(const attn_instance_t *in, const ref_metadata_t *m, in
         .is_span_clamped = (f & ATTN_F_MM_PREFIX_CLAMP) != 0,
     };
     mask.context_len = mask.seq_len - query_len;
-    if ((f & ATTN_F_CHUNK_LOOKBACK) != 0 && in->p.sliding_window != 0) { /* off without a window (semantics 2.5) */
+    if ((f & ATTN_F_CHUNK_LOOKBACK) != 0 &&
+        in->p.sliding_window != 0) { /* off without a window (semantics 2.5) */
         mask.lookback = in->p.chunk_lookback;
         mask.lookback_chunk = in->p.sliding_window / (in->p.chunk_lookback + 1);
     }
     return mask;
 }
 
-static ref_keys_t keys_of(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m, int32_t r,
-                          int64_t first) {
-    ref_keys_t keys = {.key = a->key, .value = a->value, .first = first, .dtype = in->p.dtype,
-                       .block_size = in->block_size};
+static ref_keys_t keys_of(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,
+                          int32_t r, int64_t first) {
+    ref_keys_t keys = {
+        .key = a->key, .value = a->value, .first = first, .dtype = in->p.dtype, .block_size = in->block_size};
     if (in->has_cache) {
         keys.table = (const int32_t *)(const void *)(m->block_table + r * m->block_table_stride);
         keys.k = ref_cache_side(in, a->kv_cache, a->v_cache, &a->scales, 0);
@@ -139,8 +137,8 @@ static ref_keys_t keys_of(const attn_instance_t *in, const attn_forward_t *a, co
     return keys;
 }
 
-/* The two passes of cascade attention: the prefix through the table of request 0 and with the sink, the suffix without;
- * then their merge (semantics 6.4, 6.5). Without a prefix it is one pass over all keys. */
+/* The two passes of cascade attention: the prefix through the table of request 0 and with the sink, the
+ * suffix without; then their merge (semantics 6.4, 6.5). Without a prefix it is one pass over all keys. */
 static void run_tile(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m, int32_t r,
                      const ref_tile_t *tile, const ref_mask_t *mask, double *workspace) {
     ref_scratch_t scratch = {.query = workspace};
@@ -193,7 +191,8 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     if (status == ATTN_OK && in->has_cache) status = check_blocks(in, m, a.kv_cache->shape[0], error);
     if (status != ATTN_OK) return status;
 
-    const int32_t *start = ref_metadata_ints(m, m->query_start_at), *seq = ref_metadata_ints(m, m->seq_lens_at);
+    const int32_t *start = ref_metadata_ints(m, m->query_start_at),
+                  *seq = ref_metadata_ints(m, m->seq_lens_at);
     for (int32_t r = 0; r < m->num_reqs; r++) {
         int64_t query_len = start[r + 1] - start[r];
         for (int64_t i = 0; i < query_len; i += REF_TILE_TOKENS) {

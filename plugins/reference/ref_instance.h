@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ref_instance.h: what the parts of the reference backend share: the instance (one problem with its defaults filled in),
- * the metadata buffer, and the operations.
+ * ref_instance.h: what the parts of the reference backend share: the instance (one problem with its defaults
+ * filled in), the metadata buffer, and the operations.
  */
 #ifndef ATTN_REFERENCE_INSTANCE_H
 #define ATTN_REFERENCE_INSTANCE_H
@@ -18,7 +18,7 @@ struct attn_instance {
     uint32_t kv;      /* ATTN_KV_*, never 0 */
     uint32_t storage; /* ATTN_DTYPE_* of a cache element */
     uint32_t heads, kv_heads, group;
-    uint32_t d, dv;   /* of a key and a value row; latent attention: L + R and L */
+    uint32_t d, dv;    /* of a key and a value row; latent attention: L + R and L */
     uint32_t out_size; /* of an output row: Dv; latent attention: V */
     uint32_t block_size;
     uint32_t max_seqs, max_tokens, max_spans;
@@ -27,8 +27,8 @@ struct attn_instance {
     uint64_t metadata_bytes, workspace_bytes;
 };
 
-/* Start of the metadata buffer; the arrays follow it, at these byte offsets. Only the block table stays where it is:
- * its address and row stride are kept, because it can be far larger than everything else. */
+/* Start of the metadata buffer; the arrays follow it, at these byte offsets. Only the block table stays where
+ * it is: its address and row stride are kept, because it can be far larger than everything else. */
 typedef struct ref_metadata {
     uint64_t magic; /* REF_METADATA_MAGIC: build_metadata ran */
     uint64_t bytes;
@@ -59,15 +59,17 @@ void ref_close(attn_instance_t *instance);
 int ref_kv_cache_shape(attn_instance_t *instance, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                        attn_error_t *error);
 int ref_space_needed(attn_instance_t *instance, attn_space_needed_t *needed, attn_error_t *error);
-int ref_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                       attn_error_t *error);
+int ref_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                       void *stream, attn_error_t *error);
 int ref_update_block_table(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
                            void *stream, attn_error_t *error);
-int ref_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error);
-int ref_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                attn_error_t *error);
+int ref_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                        attn_error_t *error);
+int ref_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                void *stream, attn_error_t *error);
 
-/* Doubles of scratch that forward takes for this instance, and bytes of metadata for the limits of its problem. */
+/* Doubles of scratch that forward takes for this instance, and bytes of metadata for the limits of its
+ * problem. */
 uint64_t ref_workspace_doubles(const attn_instance_t *instance);
 uint64_t ref_metadata_bytes(uint64_t num_reqs, uint64_t num_spans);
 
@@ -76,6 +78,8 @@ int ref_check_caches(const attn_instance_t *instance, const DLTensor *kv_cache, 
                      attn_error_t *error);
 /* Every slot lies below end; negative ones are fine. */
 int ref_check_slots(const DLTensor *slots, int64_t end, attn_error_t *error);
+/* The buffers are there, large enough and aligned. */
+int ref_check_buffer(const void *buffer, uint64_t have, uint64_t need, const char *name, attn_error_t *error);
 int ref_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn_error_t *error);
 
 #endif

@@ -4,20 +4,23 @@
 
 #include <math.h>
 
-static int inline_bytes(const attn_instance_t *in) { return attn_kv_is_per_token_head(in->kv) ? 4 : 0; }
+static int inline_bytes(const attn_instance_t *in) {
+    return attn_kv_is_per_token_head(in->kv) ? 4 : 0;
+}
 
 int ref_check_caches(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
                      attn_error_t *error) {
     int64_t k_row = in->d + inline_bytes(in), v_row = in->dv + inline_bytes(in);
     const int64_t k_shape[4] = {-1, in->kv_heads, in->block_size, in->is_separate ? k_row : k_row + v_row};
-    const int64_t v_shape[4] = {kv_cache != NULL && kv_cache->ndim == 4 ? kv_cache->shape[0] : -1, in->kv_heads,
-                                in->block_size, v_row};
+    const int64_t v_shape[4] = {kv_cache != NULL && kv_cache->ndim == 4 ? kv_cache->shape[0] : -1,
+                                in->kv_heads, in->block_size, v_row};
     int status = attn_check_tensor(kv_cache, "kv_cache", in->storage, 4, k_shape, error);
     if (status != ATTN_OK) return status;
     if (in->is_separate) return attn_check_tensor(v_cache, "v_cache", in->storage, 4, v_shape, error);
     if (v_cache != NULL)
-        return attn_fail(error, ATTN_E_INVALID, "v_cache",
-                         "v_cache was given, but the problem has no feature separate_kv; ask for it in features");
+        return attn_fail(
+            error, ATTN_E_INVALID, "v_cache",
+            "v_cache was given, but the problem has no feature separate_kv; ask for it in features");
     return ATTN_OK;
 }
 
@@ -26,8 +29,9 @@ int ref_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn
     if (scale->ndim == 0) return attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 0, NULL, error);
     int status = attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
     if (status == ATTN_OK && scale->shape[0] != 1 && scale->shape[0] != heads)
-        status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld values; 1 or num_kv_heads (%lld) were wanted", name,
-                           (long long)scale->shape[0], (long long)heads);
+        status =
+            attn_fail(error, ATTN_E_INVALID, name, "%s has %lld values; 1 or num_kv_heads (%lld) were wanted",
+                      name, (long long)scale->shape[0], (long long)heads);
     return status;
 }
 
@@ -54,7 +58,8 @@ void ref_cache_load(const ref_cache_side_t *s, const char *row, int64_t head, do
     ref_load_row(row, s->dtype, s->size, out);
     if (!s->has_inline_scale && s->scale == NULL) return;
     double scale = s->has_inline_scale ? ref_read_float(row + s->size) : ref_scale_of(s->scale, head);
-    for (int64_t i = 0; i < s->size; i++) out[i] *= scale;
+    for (int64_t i = 0; i < s->size; i++)
+        out[i] *= scale;
 }
 
 enum { PIECE = 256 }; /* elements converted at a time: rows of any length without an allocation */
@@ -65,8 +70,8 @@ static int64_t load_piece(const void *x, uint32_t dtype, int64_t at, int64_t siz
     return n;
 }
 
-/* Semantics 3.4: max(absmax / 127 or 448, 1e-6) in float32. A NaN anywhere makes the scale NaN, so that it is still a
- * NaN when it is read: int8 has no code for it. */
+/* Semantics 3.4: max(absmax / 127 or 448, 1e-6) in float32. A NaN anywhere makes the scale NaN, so that it is
+ * still a NaN when it is read: int8 has no code for it. */
 static float token_head_scale(const void *x, uint32_t dtype, int64_t size, uint32_t storage) {
     double piece[PIECE];
     float absmax = 0.0f;
@@ -82,7 +87,8 @@ static float token_head_scale(const void *x, uint32_t dtype, int64_t size, uint3
     return scale > 1e-6f ? scale : 1e-6f;
 }
 
-void ref_cache_store(const ref_cache_side_t *s, char *row, int64_t head, const void *x, uint32_t dtype, int is_raw) {
+void ref_cache_store(const ref_cache_side_t *s, char *row, int64_t head, const void *x, uint32_t dtype,
+                     int is_raw) {
     double piece[PIECE];
     float scale = 1.0f;
     if (s->has_inline_scale) scale = token_head_scale(x, dtype, s->size, s->dtype);
@@ -90,7 +96,8 @@ void ref_cache_store(const ref_cache_side_t *s, char *row, int64_t head, const v
     int is_divided = s->has_inline_scale || (s->scale != NULL && !is_raw);
     for (int64_t at = 0, n; at < s->size; at += n) {
         n = load_piece(x, dtype, at, s->size, piece);
-        for (int64_t i = 0; is_divided && i < n; i++) piece[i] = (double)((float)piece[i] / scale);
+        for (int64_t i = 0; is_divided && i < n; i++)
+            piece[i] = (double)((float)piece[i] / scale);
         ref_store_row(row + at * (int64_t)attn_dtype_size(s->dtype), s->dtype, n, piece);
     }
     if (s->has_inline_scale) memcpy(row + s->size, &scale, sizeof scale);

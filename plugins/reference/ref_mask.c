@@ -21,7 +21,8 @@ int ref_mask_visible(const ref_mask_t *m, int64_t q, int64_t k) {
     if (m->lookback_chunk > 0)
         visible = visible && k <= q && q / m->lookback_chunk - k / m->lookback_chunk <= m->lookback;
     else if (m->window > 0 && m->rswa_window == 0)
-        visible = visible && q - k < m->window && k - q < m->window; /* right side: never met by a causal row */
+        visible =
+            visible && q - k < m->window && k - q < m->window; /* right side: never met by a causal row */
     if (m->rswa_window > 0) visible = visible && k <= q && (k < m->rswa_prefix || q - k < m->rswa_window);
     return visible || (m->num_spans > 0 && in_span(m, q, k));
 }

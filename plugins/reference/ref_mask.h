@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ref_mask.h: which keys a query sees, said point by point, exactly as semantics 2.2 to 2.8 say it. Fast backends turn
- * masks into key intervals; this one does not, so that it can judge them.
+ * ref_mask.h: which keys a query sees, said point by point, exactly as semantics 2.2 to 2.8 say it. Fast
+ * backends turn masks into key intervals; this one does not, so that it can judge them.
  */
 #ifndef ATTN_REFERENCE_MASK_H
 #define ATTN_REFERENCE_MASK_H
@@ -19,9 +19,9 @@ typedef struct ref_mask {
     int64_t lookback;       /* chunks visible to the left */
     int64_t rswa_window;    /* reference sliding window; replaces the window */
     int64_t rswa_prefix;
-    const int32_t *spans;   /* [num_spans][2], both ends inclusive */
+    const int32_t *spans; /* [num_spans][2], both ends inclusive */
     int32_t num_spans;
-    int is_span_clamped;    /* spans respect the window on the left */
+    int is_span_clamped; /* spans respect the window on the left */
 } ref_mask_t;
 
 /* 1 iff the query at absolute position q sees key k. */

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_mla_cache.c: latent caches: 16-bit and float32 rows, fp8 with one scale, and the 656-byte rows of fp8_ds_mla
- * (512 e4m3 values, four float32 scales, 64 bfloat16 rope values; semantics 3.5). */
+/* ref_mla_cache.c: latent caches: 16-bit and float32 rows, fp8 with one scale, and the 656-byte rows of
+ * fp8_ds_mla (512 e4m3 values, four float32 scales, 64 bfloat16 rope values; semantics 3.5). */
 #include "ref_mla.h"
 
 #include <float.h>
 #include <math.h>
 
-enum { DS_ROW = 656, DS_LATENT = 512, DS_TILE = 128, DS_TILES = 4, DS_SCALES_AT = 512, DS_ROPE_AT = 528, DS_ROPE = 64 };
+enum {
+    DS_ROW = 656,
+    DS_LATENT = 512,
+    DS_TILE = 128,
+    DS_TILES = 4,
+    DS_SCALES_AT = 512,
+    DS_ROPE_AT = 528,
+    DS_ROPE = 64
+};
 
 static int64_t row_elements(const attn_instance_t *in) {
     return in->kv == ATTN_KV_FP8_DS_MLA ? DS_ROW : (int64_t)in->p.kv_lora_rank + in->p.qk_rope_head_dim;
@@ -25,8 +33,10 @@ int ref_mla_cache_shape(const attn_instance_t *in, int64_t num_blocks, attn_kv_c
     s->axes[1] = ATTN_AXIS_TOKEN;
     s->axes[2] = ATTN_AXIS_CONTENT;
     static const uint32_t with_layers[4] = {1, 0, 2, 3}; /* semantics 3.9 */
-    for (uint32_t i = 0; i < 3; i++) s->stride_order[i] = i;
-    for (uint32_t i = 0; i < 4; i++) s->stride_order_layers[i] = with_layers[i];
+    for (uint32_t i = 0; i < 3; i++)
+        s->stride_order[i] = i;
+    for (uint32_t i = 0; i < 4; i++)
+        s->stride_order_layers[i] = with_layers[i];
     s->dtype = attn_dl_dtype(in->storage);
     s->kv_layout = ATTN_LAYOUT_NHD;
     s->alignment = 256;
@@ -37,8 +47,8 @@ int ref_mla_cache_shape(const attn_instance_t *in, int64_t num_blocks, attn_kv_c
     s->k_scale_offset = in->kv == ATTN_KV_FP8_DS_MLA ? DS_SCALES_AT : -1;
     s->v_scale_offset = -1;
     s->layout_id = 2; /* latent rows */
-    int64_t key[6] = {2, (int64_t)in->kv, (int64_t)in->storage, in->block_size, in->p.kv_lora_rank,
-                      in->p.qk_rope_head_dim};
+    int64_t key[6] = {
+        2, (int64_t)in->kv, (int64_t)in->storage, in->block_size, in->p.kv_lora_rank, in->p.qk_rope_head_dim};
     s->fingerprint = attn_fingerprint64(0, key, sizeof key);
     return ATTN_OK;
 }
@@ -47,11 +57,13 @@ int ref_mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, con
                         attn_error_t *error) {
     const int64_t shape[3] = {-1, in->block_size, row_elements(in)};
     if (v_cache != NULL)
-        return attn_fail(error, ATTN_E_INVALID, "v_cache", "v_cache was given; latent caches have one tensor");
+        return attn_fail(error, ATTN_E_INVALID, "v_cache",
+                         "v_cache was given; latent caches have one tensor");
     return attn_check_tensor(kv_cache, "kv_cache", in->storage, 3, shape, error);
 }
 
-ref_mla_cache_t ref_mla_cache(const attn_instance_t *in, const DLTensor *kv_cache, const attn_scales_t *scales) {
+ref_mla_cache_t ref_mla_cache(const attn_instance_t *in, const DLTensor *kv_cache,
+                              const attn_scales_t *scales) {
     int is_scaled = in->kv == ATTN_KV_FP8_E4M3 || in->kv == ATTN_KV_FP8_E5M2;
     return (ref_mla_cache_t){
         .base = attn_data(kv_cache),
@@ -69,27 +81,31 @@ void ref_mla_load(const ref_mla_cache_t *c, int64_t block, int64_t token, double
     const char *row = c->base + block * c->block_stride + token * c->token_stride;
     if (c->kv == ATTN_KV_FP8_DS_MLA) {
         ref_load_row(row, ATTN_DTYPE_FP8_E4M3, DS_LATENT, out);
-        for (int i = 0; i < DS_LATENT; i++) out[i] *= ref_read_float(row + DS_SCALES_AT + i / DS_TILE * 4);
+        for (int i = 0; i < DS_LATENT; i++)
+            out[i] *= ref_read_float(row + DS_SCALES_AT + i / DS_TILE * 4);
         ref_load_row(row + DS_ROPE_AT, ATTN_DTYPE_BFLOAT16, DS_ROPE, out + DS_LATENT);
         return;
     }
     ref_load_row(row, c->dtype, c->latent + c->rope, out);
     if (c->scale == NULL) return;
     double scale = ref_scale_of(c->scale, 0);
-    for (int64_t i = 0; i < c->latent + c->rope; i++) out[i] *= scale;
+    for (int64_t i = 0; i < c->latent + c->rope; i++)
+        out[i] *= scale;
 }
 
 /* Tile scale max(absmax / 448, smallest normal float32); the layer's k_scale is not used (semantics 3.5). */
 static void store_ds_row(char *row, const void *kv_c, const void *k_pe, uint32_t dtype) {
     double x[DS_TILE], rope[DS_ROPE];
     for (int tile = 0; tile < DS_TILES; tile++) {
-        ref_load_row((const char *)kv_c + (size_t)(tile * DS_TILE) * attn_dtype_size(dtype), dtype, DS_TILE, x);
+        ref_load_row((const char *)kv_c + (size_t)(tile * DS_TILE) * attn_dtype_size(dtype), dtype, DS_TILE,
+                     x);
         float absmax = 0.0f;
         for (int i = 0; i < DS_TILE; i++)
             if (!(fabs(x[i]) <= absmax)) absmax = (float)fabs(x[i]);
         float scale = absmax / 448.0f;
         if (scale < FLT_MIN) scale = FLT_MIN;
-        for (int i = 0; i < DS_TILE; i++) x[i] = (double)((float)x[i] / scale);
+        for (int i = 0; i < DS_TILE; i++)
+            x[i] = (double)((float)x[i] / scale);
         ref_store_row(row + tile * DS_TILE, ATTN_DTYPE_FP8_E4M3, DS_TILE, x);
         memcpy(row + DS_SCALES_AT + tile * 4, &scale, sizeof scale);
     }
@@ -125,13 +141,16 @@ static int check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64
 
 int ref_mla_update(attn_instance_t *in, const attn_kv_update_t *a, attn_error_t *error) {
     int status = ref_mla_check_cache(in, a->kv_cache, a->v_cache, error);
-    if (status == ATTN_OK) status = attn_check_tensor(a->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
+    if (status == ATTN_OK)
+        status = attn_check_tensor(a->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
     if (status != ATTN_OK) return status;
     int64_t n = a->slot_mapping->shape[0];
     status = check_rows(a->key, "key", in->p.dtype, n, in->p.kv_lora_rank, error);
-    if (status == ATTN_OK) status = check_rows(a->value, "value", in->p.dtype, n, in->p.qk_rope_head_dim, error);
+    if (status == ATTN_OK)
+        status = check_rows(a->value, "value", in->p.dtype, n, in->p.qk_rope_head_dim, error);
     if (status == ATTN_OK) status = ref_check_scale(a->scales.k, "k_scale", 1, error);
-    if (status == ATTN_OK) status = ref_check_slots(a->slot_mapping, a->kv_cache->shape[0] * in->block_size, error);
+    if (status == ATTN_OK)
+        status = ref_check_slots(a->slot_mapping, a->kv_cache->shape[0] * in->block_size, error);
     if (status != ATTN_OK) return status;
     ref_mla_cache_t cache = ref_mla_cache(in, a->kv_cache, &a->scales);
     const int64_t *slot = attn_data(a->slot_mapping);

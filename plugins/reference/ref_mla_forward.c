@@ -1,37 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ref_mla_forward.c: latent attention as MQA for every token (semantics 7.4): q_nope x W_UK gives L values per head, which
- * with q_pe meet the latent rows of the cache; the sum of latents goes through W_UV. Up-projecting K and V instead (the
- * MHA form of prefill) is the same number in exact arithmetic.
+ * ref_mla_forward.c: latent attention as MQA for every token (semantics 7.4): q_nope x W_UK gives L values
+ * per head, which with q_pe meet the latent rows of the cache; the sum of latents goes through W_UV.
+ * Up-projecting K and V instead (the MHA form of prefill) is the same number in exact arithmetic.
  */
 #include "ref_mla.h"
 #include "ref_output.h"
 
-/* Workspace in doubles, in this order: absorbed queries, one latent row, one query as given, states, output rows. */
+/* Workspace in doubles, in this order: absorbed queries, one latent row, one query as given, states, output
+ * rows. */
 uint64_t ref_mla_workspace_doubles(const attn_instance_t *in) {
     uint64_t rows = (uint64_t)REF_TILE_TOKENS * in->heads;
-    return rows * in->d + in->d + in->p.qk_nope_head_dim + in->p.qk_rope_head_dim + rows * (2 + (uint64_t)in->dv) +
-           rows * in->p.v_head_dim;
+    return rows * in->d + in->d + in->p.qk_nope_head_dim + in->p.qk_rope_head_dim +
+           rows * (2 + (uint64_t)in->dv) + rows * in->p.v_head_dim;
 }
 
-/* An index at or beyond seq_len would read what nobody wrote; beyond the table it means none (semantics 9.3). */
+/* An index at or beyond seq_len would read what nobody wrote; beyond the table it means none (semantics 9.3).
+ * */
 static int check_indices(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,
                          attn_error_t *error) {
     const int64_t shape[2] = {-1, in->p.topk};
     int status = attn_check_tensor(a->topk_indices, "topk_indices", ATTN_DTYPE_INT32, 2, shape, error);
     if (status != ATTN_OK) return status;
     if (a->topk_indices->shape[0] < m->num_tokens)
-        return attn_fail(error, ATTN_E_INVALID, "topk_indices", "topk_indices has %lld rows; the batch has %d tokens",
+        return attn_fail(error, ATTN_E_INVALID, "topk_indices",
+                         "topk_indices has %lld rows; the batch has %d tokens",
                          (long long)a->topk_indices->shape[0], m->num_tokens);
-    const int32_t *start = ref_metadata_ints(m, m->query_start_at), *seq = ref_metadata_ints(m, m->seq_lens_at);
+    const int32_t *start = ref_metadata_ints(m, m->query_start_at),
+                  *seq = ref_metadata_ints(m, m->seq_lens_at);
     for (int32_t r = 0; r < m->num_reqs; r++)
         for (int64_t t = start[r]; t < start[r + 1]; t++) {
             const int32_t *row = (const int32_t *)(const void *)ref_at2(a->topk_indices, t, 0);
             for (uint32_t j = 0; j < in->p.topk; j++)
                 if (row[j] >= seq[r] && row[j] / (int64_t)in->block_size < m->block_table_width)
                     return attn_fail(error, ATTN_E_INVALID, "topk_indices",
-                                     "topk_indices[%lld][%u] is %d; request %d has %d tokens (-1: none)", (long long)t, j,
-                                     row[j], r, seq[r]);
+                                     "topk_indices[%lld][%u] is %d; request %d has %d tokens (-1: none)",
+                                     (long long)t, j, row[j], r, seq[r]);
         }
     return ATTN_OK;
 }
@@ -49,17 +53,20 @@ int ref_mla_check_forward(const attn_instance_t *in, const attn_forward_t *a, co
     if (status != ATTN_OK) return status;
     if (in->p.role == ATTN_ROLE_MLA_SPARSE) return check_indices(in, a, m, error);
     if (a->topk_indices != NULL)
-        return attn_fail(error, ATTN_E_INVALID, "topk_indices", "topk_indices was given; role mla attends to every token");
+        return attn_fail(error, ATTN_E_INVALID, "topk_indices",
+                         "topk_indices was given; role mla attends to every token");
     return ATTN_OK;
 }
 
 /* out [L + R] of one head: sum over p of q_nope[p] * W_UK[p][:], then q_pe as it is. */
-static void absorb(const attn_instance_t *in, const void *weights, int64_t head, const double *query, double *out) {
+static void absorb(const attn_instance_t *in, const void *weights, int64_t head, const double *query,
+                   double *out) {
     int64_t nope = in->p.qk_nope_head_dim, latent = in->p.kv_lora_rank;
     memset(out, 0, (size_t)latent * sizeof *out);
     for (int64_t p = 0; p < nope; p++) {
         const float *w = ref_mla_weight_row(in, weights, head, p);
-        for (int64_t l = 0; l < latent; l++) out[l] += query[p] * w[l];
+        for (int64_t l = 0; l < latent; l++)
+            out[l] += query[p] * w[l];
     }
     memcpy(out + latent, query + nope, in->p.qk_rope_head_dim * sizeof *out);
 }
@@ -69,7 +76,8 @@ static void project_values(const attn_instance_t *in, const void *weights, int64
     for (int64_t v = 0; v < in->p.v_head_dim; v++) {
         const float *w = ref_mla_weight_row(in, weights, head, (int64_t)in->p.qk_nope_head_dim + v);
         out[v] = 0;
-        for (int64_t l = 0; l < in->p.kv_lora_rank; l++) out[v] += acc[l] * w[l];
+        for (int64_t l = 0; l < in->p.kv_lora_rank; l++)
+            out[v] += acc[l] * w[l];
     }
 }
 

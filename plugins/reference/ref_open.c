@@ -5,38 +5,42 @@
 
 #include <stdlib.h>
 
-/* The host checked the table before; a program that uses the plugin without a host gets the same answers here. */
+/* The host checked the table before; a program that uses the plugin without a host gets the same answers
+ * here. */
 static int check_table(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
     const attn_capabilities_t *c = &ref_capabilities;
     if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by REFERENCE", p->role,
-                         attn_role_name(p->role));
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by REFERENCE",
+                         p->role, attn_role_name(p->role));
     if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
-                         "dtype %u (%s) is not served by REFERENCE; it takes float32, float16 and bfloat16", p->dtype,
-                         attn_dtype_name(p->dtype));
+                         "dtype %u (%s) is not served by REFERENCE; it takes float32, float16 and bfloat16",
+                         p->dtype, attn_dtype_name(p->dtype));
     if (p->out_dtype != 0 && p->out_dtype != p->dtype &&
         (p->out_dtype >= 64 || (c->out_dtypes & ATTN_BIT(p->out_dtype)) == 0))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "out_dtype", "out_dtype %u (%s) is not served by REFERENCE",
-                         p->out_dtype, attn_dtype_name(p->out_dtype));
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "out_dtype",
+                         "out_dtype %u (%s) is not served by REFERENCE", p->out_dtype,
+                         attn_dtype_name(p->out_dtype));
     if (p->kv_cache_dtype != 0 &&
         (p->kv_cache_dtype >= 64 || (c->kv_cache_dtypes & ATTN_BIT(p->kv_cache_dtype)) == 0))
         return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype",
                          "kv_cache_dtype %u (%s) is not served by REFERENCE", p->kv_cache_dtype,
                          attn_kv_name(p->kv_cache_dtype));
     if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout", "kv_layout is %u; 0 (any), NHD or HND were wanted",
-                         p->kv_layout);
+        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
+                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
     uint64_t missing = attn_problem_features(p) & ~c->features;
     for (unsigned bit = 0; bit < 64; bit++)
         if (missing >> bit & 1) {
             const char *name = attn_feature_name(bit);
-            return attn_fail(error, name != NULL ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name != NULL ? name : "features",
-                             "feature %s (bit %u) is not served by REFERENCE", name != NULL ? name : "unknown", bit);
+            return attn_fail(
+                error, name != NULL ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name != NULL ? name : "features",
+                "feature %s (bit %u) is not served by REFERENCE", name != NULL ? name : "unknown", bit);
         }
     if (device != NULL && device->type != kDLCPU)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d was given; REFERENCE runs on CPUs (%d)",
-                         (int)device->type, (int)kDLCPU);
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "device type %d was given; REFERENCE runs on CPUs (%d)", (int)device->type,
+                         (int)kDLCPU);
     return ATTN_OK;
 }
 
@@ -94,11 +98,14 @@ int ref_open(const attn_problem_t *problem, const attn_device_t *device, const a
     return ATTN_OK;
 }
 
-void ref_close(attn_instance_t *instance) { free(instance); }
+void ref_close(attn_instance_t *instance) {
+    free(instance);
+}
 
-/* With separate_kv the shape is that of the packed cache, whose K columns and V columns are a valid pair of tensors;
- * any other pair with its own strides serves as well. */
-int ref_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+/* With separate_kv the shape is that of the packed cache, whose K columns and V columns are a valid pair of
+ * tensors; any other pair with its own strides serves as well. */
+int ref_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error) {
     if (num_blocks < 0)
         return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
                          (long long)num_blocks);

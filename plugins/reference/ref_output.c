@@ -26,7 +26,8 @@ int ref_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t
         return ref_check_scale(a->output_scale, "output_scale", 1, error);
     }
     if ((in->features & ATTN_F_OUT_FP8_GROUP) != 0) {
-        status = attn_check_tensor(a->output_block_scale, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL, error);
+        status = attn_check_tensor(a->output_block_scale, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL,
+                                   error);
         if (status != ATTN_OK) return status;
         int64_t groups = a->output_block_scale->shape[1], width = in->heads * size;
         if (a->output_block_scale->shape[0] < tokens || groups <= 0 || width % groups != 0 ||
@@ -39,7 +40,8 @@ int ref_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t
     return ATTN_OK;
 }
 
-/* Scale of one group: absmax / 448 with eps 1e-10 under the maximum (semantics 7.7), as the float32 that is stored. */
+/* Scale of one group: absmax / 448 with eps 1e-10 under the maximum (semantics 7.7), as the float32 that is
+ * stored. */
 static float group_scale(const double *x, int64_t n) {
     double absmax = 1e-10;
     for (int64_t i = 0; i < n; i++)
@@ -55,7 +57,8 @@ void ref_write_token(const attn_instance_t *in, const attn_forward_t *a, int64_t
     if ((in->features & ATTN_F_OUT_FP8_GROUP) != 0) {
         group = width / a->output_block_scale->shape[1];
         scales = (float *)(void *)ref_at2(a->output_block_scale, row, 0);
-        for (int64_t g = 0; g < a->output_block_scale->shape[1]; g++) scales[g] = group_scale(values + g * group, group);
+        for (int64_t g = 0; g < a->output_block_scale->shape[1]; g++)
+            scales[g] = group_scale(values + g * group, group);
     }
     int64_t element = (int64_t)attn_dtype_size(in->out_dtype);
     for (int64_t h = 0; h < in->heads; h++) {
@@ -77,5 +80,6 @@ void ref_write_token(const attn_instance_t *in, const attn_forward_t *a, int64_t
 void ref_zero_tensor(const DLTensor *t) {
     size_t row = (size_t)t->shape[2] * (t->dtype.bits / 8u);
     for (int64_t i = 0; i < t->shape[0]; i++)
-        for (int64_t j = 0; j < t->shape[1]; j++) memset(ref_at2(t, i, j), 0, row);
+        for (int64_t j = 0; j < t->shape[1]; j++)
+            memset(ref_at2(t, i, j), 0, row);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ref_rows.h: reads and writes rows of any element type as double, and the few tensor addresses that all parts of the
- * reference backend share.
+ * ref_rows.h: reads and writes rows of any element type as double, and the few tensor addresses that all
+ * parts of the reference backend share.
  */
 #ifndef ATTN_REFERENCE_ROWS_H
 #define ATTN_REFERENCE_ROWS_H
@@ -13,7 +13,8 @@
 /* out[i] = element i of a dense row. dtype is an ATTN_DTYPE_*. */
 void ref_load_row(const void *row, uint32_t dtype, int64_t n, double *out);
 
-/* Element i of a dense row = in[i], rounded to nearest even; fp8 saturates, int8 rounds half away and clamps. */
+/* Element i of a dense row = in[i], rounded to nearest even; fp8 saturates, int8 rounds half away and clamps.
+ * */
 void ref_store_row(void *row, uint32_t dtype, int64_t n, const double *in);
 
 /* Address of element (i, j) of a tensor whose further indices are 0. */

@@ -12,8 +12,8 @@ enum { MAX_HEADS = 65536, MAX_HEAD_SIZE = 65536 };
 static void check_sizes(const attn_problem_t *p, attn_reasons_t *reasons) {
     char have[32], want[96];
     if (p->num_heads == 0 || p->num_heads > MAX_HEADS)
-        attn_add_reason(reasons, ATTN_REASON_HEAD_COUNT, "num_heads", NUMBER(have, p->num_heads), "1 to 65536",
-                        "num_heads is %u; 1 to %d are served", p->num_heads, MAX_HEADS);
+        attn_add_reason(reasons, ATTN_REASON_HEAD_COUNT, "num_heads", NUMBER(have, p->num_heads),
+                        "1 to 65536", "num_heads is %u; 1 to %d are served", p->num_heads, MAX_HEADS);
     if (p->num_kv_heads != 0 && p->num_heads % p->num_kv_heads != 0) {
         snprintf(want, sizeof want, "a divisor of num_heads (%u)", p->num_heads);
         attn_add_reason(reasons, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads), want,
@@ -23,14 +23,16 @@ static void check_sizes(const attn_problem_t *p, attn_reasons_t *reasons) {
         attn_add_reason(reasons, ATTN_REASON_HEAD_SIZE, "head_size", NUMBER(have, p->head_size), "1 to 65536",
                         "head_size is %u; 1 to %d are served", p->head_size, MAX_HEAD_SIZE);
     if (p->head_size_v > MAX_HEAD_SIZE)
-        attn_add_reason(reasons, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, p->head_size_v), "0 to 65536",
-                        "head_size_v is %u; at most %d is served", p->head_size_v, MAX_HEAD_SIZE);
+        attn_add_reason(reasons, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, p->head_size_v),
+                        "0 to 65536", "head_size_v is %u; at most %d is served", p->head_size_v,
+                        MAX_HEAD_SIZE);
     if (!isfinite(p->scale) || p->scale == 0.0)
         attn_add_reason(reasons, ATTN_REASON_COMBINATION, "scale", "not a usable number", "finite and not 0",
                         "scale must be finite and not 0; 1/sqrt(head_size) is the usual one");
     if (!isfinite(p->logits_soft_cap) || p->logits_soft_cap < 0.0)
         attn_add_reason(reasons, ATTN_REASON_COMBINATION, "logits_soft_cap", "not a usable number",
-                        "0 (off) or a finite positive number", "logits_soft_cap must be 0 or finite and positive");
+                        "0 (off) or a finite positive number",
+                        "logits_soft_cap must be 0 or finite and positive");
     if (p->max_model_len < 0 || p->max_model_len > INT32_MAX)
         attn_add_reason(reasons, ATTN_REASON_LIMIT, "max_model_len", "out of range", "0 to 2147483647",
                         "max_model_len is %lld; lengths are 32-bit", (long long)p->max_model_len);
@@ -44,14 +46,16 @@ static void check_masks(const attn_problem_t *p, uint64_t f, attn_reasons_t *rea
     int is_decoder = p->role == ATTN_ROLE_DECODER;
     char have[32];
     if (p->mask < ATTN_MASK_CAUSAL || p->mask > ATTN_MASK_PER_REQUEST)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "mask", NUMBER(have, p->mask), "causal, full or per_request",
-                        "mask %u is not one; 0 is invalid on purpose", p->mask);
+        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "mask", NUMBER(have, p->mask),
+                        "causal, full or per_request", "mask %u is not one; 0 is invalid on purpose",
+                        p->mask);
     if (p->role == ATTN_ROLE_ENCODER_DECODER && p->mask != ATTN_MASK_FULL)
         attn_add_reason(reasons, ATTN_REASON_COMBINATION, "mask", NUMBER(have, p->mask), "full",
                         "cross attention sees every encoder key: mask must be full");
     if (!is_decoder && p->chunk_size != 0)
         attn_add_reason(reasons, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size), "0",
-                        "chunked local attention is for role decoder; the role is %s", attn_role_name(p->role));
+                        "chunked local attention is for role decoder; the role is %s",
+                        attn_role_name(p->role));
     if (!is_decoder && p->rswa_window != 0)
         attn_add_reason(reasons, ATTN_REASON_COMBINATION, "rswa_window", NUMBER(have, p->rswa_window), "0",
                         "R-SWA is for role decoder; the role is %s", attn_role_name(p->role));
@@ -81,8 +85,9 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
     char have[32], want[96];
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i].have == 0 || sizes[i].have > MAX_HEAD_SIZE)
-            attn_add_reason(reasons, ATTN_REASON_MLA, sizes[i].name, NUMBER(have, sizes[i].have), "1 to 65536",
-                            "%s is %u; role %s needs it", sizes[i].name, sizes[i].have, attn_role_name(p->role));
+            attn_add_reason(reasons, ATTN_REASON_MLA, sizes[i].name, NUMBER(have, sizes[i].have),
+                            "1 to 65536", "%s is %u; role %s needs it", sizes[i].name, sizes[i].have,
+                            attn_role_name(p->role));
     uint32_t latent = p->kv_lora_rank + p->qk_rope_head_dim;
     if (is_latent && p->head_size != latent) {
         snprintf(want, sizeof want, "kv_lora_rank + qk_rope_head_dim = %u", latent);
@@ -90,28 +95,33 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
                         "head_size is %u; role %s wants %u", p->head_size, attn_role_name(p->role), latent);
     }
     if (is_latent && p->num_kv_heads > 1)
-        attn_add_reason(reasons, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads), "0 or 1",
-                        "num_kv_heads is %u; latent attention has one", p->num_kv_heads);
+        attn_add_reason(reasons, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads),
+                        "0 or 1", "num_kv_heads is %u; latent attention has one", p->num_kv_heads);
     if (p->mask != ATTN_MASK_CAUSAL)
         attn_add_reason(reasons, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask), "causal",
                         "role %s is causal", attn_role_name(p->role));
     if (p->sliding_window != 0)
-        attn_add_reason(reasons, ATTN_REASON_SLIDING_WINDOW, "sliding_window", NUMBER(have, p->sliding_window), "0",
-                        "role %s has no sliding window", attn_role_name(p->role));
+        attn_add_reason(reasons, ATTN_REASON_SLIDING_WINDOW, "sliding_window",
+                        NUMBER(have, p->sliding_window), "0", "role %s has no sliding window",
+                        attn_role_name(p->role));
     if ((p->role == ATTN_ROLE_MLA_SPARSE) != (p->topk != 0))
-        attn_add_reason(reasons, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "given with mla_sparse alone",
-                        "topk is %u with role %s", p->topk, attn_role_name(p->role));
+        attn_add_reason(reasons, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk),
+                        "given with mla_sparse alone", "topk is %u with role %s", p->topk,
+                        attn_role_name(p->role));
     if (is_latent && attn_kv_is_per_token_head(p->kv_cache_dtype))
-        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(p->kv_cache_dtype),
-                        "auto, 16 bits, fp8 or fp8_ds_mla", "latent caches have no scale per token and head");
+        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype",
+                        attn_kv_name(p->kv_cache_dtype), "auto, 16 bits, fp8 or fp8_ds_mla",
+                        "latent caches have no scale per token and head");
     if (p->query_dtype != 0 && p->query_dtype != p->dtype)
-        attn_add_reason(reasons, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype), "the dtype",
-                        "role %s takes queries in the model's dtype", attn_role_name(p->role));
-    uint64_t others = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SEPARATE_KV | ATTN_F_PER_HEAD_SCALES;
+        attn_add_reason(reasons, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
+                        "the dtype", "role %s takes queries in the model's dtype", attn_role_name(p->role));
+    uint64_t others =
+        ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SEPARATE_KV | ATTN_F_PER_HEAD_SCALES;
     for (unsigned bit = 0; bit < 64; bit++)
         if ((f & others) >> bit & 1)
-            attn_add_reason(reasons, ATTN_REASON_FEATURE, attn_feature_name(bit), "asked for", "not asked for",
-                            "role %s has no %s", attn_role_name(p->role), attn_feature_name(bit));
+            attn_add_reason(reasons, ATTN_REASON_FEATURE, attn_feature_name(bit), "asked for",
+                            "not asked for", "role %s has no %s", attn_role_name(p->role),
+                            attn_feature_name(bit));
 }
 
 /* The 656-byte rows: fixed sizes, 16-bit inputs (semantics 3.5). */
@@ -125,25 +135,32 @@ static void check_ds_mla(const attn_problem_t *p, attn_reasons_t *reasons) {
 }
 
 static void check_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *reasons) {
-    if (!attn_role_has_cache(p->role) && p->role != ATTN_ROLE_MLA_PREFILL && attn_kv_is_quantized(p->kv_cache_dtype))
-        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(p->kv_cache_dtype),
-                        "auto", "role %s has no cache that could be quantised", attn_role_name(p->role));
+    if (!attn_role_has_cache(p->role) && p->role != ATTN_ROLE_MLA_PREFILL &&
+        attn_kv_is_quantized(p->kv_cache_dtype))
+        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype",
+                        attn_kv_name(p->kv_cache_dtype), "auto",
+                        "role %s has no cache that could be quantised", attn_role_name(p->role));
     if (p->query_dtype != 0 && p->query_dtype != p->dtype && p->query_dtype != ATTN_DTYPE_FP8_E4M3)
         attn_add_reason(reasons, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
                         "the problem's dtype or fp8_e4m3", "query_dtype %s is not served with dtype %s",
                         attn_dtype_name(p->query_dtype), attn_dtype_name(p->dtype));
     int is_static = (f & ATTN_F_OUT_FP8_STATIC) != 0, is_group = (f & ATTN_F_OUT_FP8_GROUP) != 0;
     if (is_static && is_group)
-        attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "with out_fp8_static", "one of the two",
+        attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "with out_fp8_static",
+                        "one of the two",
                         "output is quantised with one static scale or with group scales, not both");
     if ((is_static || is_group) != (p->out_dtype == ATTN_DTYPE_FP8_E4M3))
-        attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
-                        "fp8_e4m3 exactly with out_fp8_static or out_fp8_group",
-                        "out_dtype fp8_e4m3 and one of the features out_fp8_static, out_fp8_group belong together");
-    uint64_t dv = attn_role_is_mla(p->role) ? p->v_head_dim : p->head_size_v != 0 ? p->head_size_v : p->head_size;
+        attn_add_reason(
+            reasons, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
+            "fp8_e4m3 exactly with out_fp8_static or out_fp8_group",
+            "out_dtype fp8_e4m3 and one of the features out_fp8_static, out_fp8_group belong together");
+    uint64_t dv = attn_role_is_mla(p->role) ? p->v_head_dim
+                  : p->head_size_v != 0     ? p->head_size_v
+                                            : p->head_size;
     if (is_group && (uint64_t)p->num_heads * dv % 64 != 0)
         attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is no multiple of 64",
-                        "num_heads * head_size_v a multiple of 64", "group scales cover 64 or 128 values of a row");
+                        "num_heads * head_size_v a multiple of 64",
+                        "group scales cover 64 or 128 values of a row");
 }
 
 int ref_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
