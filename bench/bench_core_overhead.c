@@ -9,7 +9,7 @@
 
 #include <time.h>
 
-enum { CALLS = 200000, REPEATS = 9 };
+enum { CALLS = 1000, REPEATS = 1000 }; /* short runs, so that some of them are not interrupted */
 
 static double now_ns(void) {
     struct timespec t;
@@ -25,10 +25,18 @@ static attn_kv_update_t update;
 static attn_forward_t forward;
 static attn_error_t error = {.struct_size = sizeof error};
 
-static int call_forward(void) { return attn_layer_forward(layer, &forward, &buf.space, NULL, &error); }
-static int call_update(void) { return attn_layer_update_kv_cache(layer, &update, NULL, &error); }
-static int call_build(void) { return attn_group_build_metadata(group, &batch, &buf.space, NULL, &error); }
-static int call_backend(void) { return attn_group_backend(group)->ops->forward(NULL, &forward, &buf.space, NULL, &error); }
+static int call_forward(void) {
+    return attn_layer_forward(layer, &forward, &buf.space, NULL, &error);
+}
+static int call_update(void) {
+    return attn_layer_update_kv_cache(layer, &update, NULL, &error);
+}
+static int call_build(void) {
+    return attn_group_build_metadata(group, &batch, &buf.space, NULL, &error);
+}
+static int call_backend(void) {
+    return attn_group_backend(group)->ops->forward(NULL, &forward, &buf.space, NULL, &error);
+}
 
 /* The fastest of several runs: noise only adds. */
 static double measure(int (*call)(void)) {
@@ -36,7 +44,8 @@ static double measure(int (*call)(void)) {
     for (int r = 0; r < REPEATS; r++) {
         int bad = 0;
         double start = now_ns();
-        for (int i = 0; i < CALLS; i++) bad |= call();
+        for (int i = 0; i < CALLS; i++)
+            bad |= call();
         double each = (now_ns() - start) / CALLS;
         if (bad) bail_out("a call failed: %s", error.text);
         best = each < best ? each : best;
@@ -55,8 +64,12 @@ int main(int argc, char **argv) {
     group = open_group(context, &p, "FAKE_NOOP");
     buf = take_buffers(group);
     if (attn_layer_create(group, "bench", NULL, &layer, &error) != ATTN_OK) bail_out("layer: %s", error.text);
-    batch = (attn_batch_t){.struct_size = sizeof batch, .num_reqs = 1, .num_actual_tokens = 1, .query_start_loc_host = starts,
-                           .seq_lens_host = lens, .block_table = tensor(&ttable, table, ATTN_DTYPE_INT32, 2, 1, 3, 0, 0)};
+    batch = (attn_batch_t){.struct_size = sizeof batch,
+                           .num_reqs = 1,
+                           .num_actual_tokens = 1,
+                           .query_start_loc_host = starts,
+                           .seq_lens_host = lens,
+                           .block_table = tensor(&ttable, table, ATTN_DTYPE_INT32, 2, 1, 3, 0, 0)};
     update = (attn_kv_update_t){.struct_size = sizeof update,
                                 .key = tensor(&tk, k, ATTN_DTYPE_FLOAT32, 3, 1, 1, 8, 0),
                                 .value = tensor(&tv, v, ATTN_DTYPE_FLOAT32, 3, 1, 1, 8, 0),
@@ -66,7 +79,8 @@ int main(int argc, char **argv) {
                                .query = tensor(&tq, q, ATTN_DTYPE_FLOAT32, 3, 1, 2, 8, 0),
                                .output = tensor(&tout, out, ATTN_DTYPE_FLOAT32, 3, 1, 2, 8, 0),
                                .kv_cache = &tcache.t};
-    double direct = measure(call_backend), through = measure(call_forward), write = measure(call_update), plan_ns = measure(call_build);
+    double direct = measure(call_backend), through = measure(call_forward), write = measure(call_update),
+           plan_ns = measure(call_build);
     printf("# ns per call, fastest of %d x %d\n", REPEATS, CALLS);
     printf("# %-34s %8.1f\n", "backend's forward, called directly", direct);
     printf("# %-34s %8.1f\n", "attn_layer_forward", through);

@@ -20,19 +20,23 @@ struct check {
 static int check_counts(const struct check *c) {
     const attn_batch_t *b = &c->b;
     const uint32_t known = ATTN_BATCH_FAST_BUILD | ATTN_BATCH_CAPTURE | ATTN_BATCH_DRAFT;
-    if ((b->flags & ~known) != 0) REFUSE("flags", "flags is 0x%x; only 0x%x is known", (unsigned)b->flags, (unsigned)known);
+    if ((b->flags & ~known) != 0)
+        REFUSE("flags", "flags is 0x%x; only 0x%x is known", (unsigned)b->flags, (unsigned)known);
     ATTNI_AT_LEAST(b->num_reqs, 0, "num_reqs", c->error);
     ATTNI_AT_LEAST(b->num_actual_tokens, 0, "num_actual_tokens", c->error);
     if (b->num_reqs > c->max_seqs)
         REFUSE("num_reqs", "num_reqs is %d; the problem was opened for %lld (max_num_seqs)", (int)b->num_reqs,
                (long long)c->max_seqs);
     if (b->num_actual_tokens > c->max_tokens)
-        REFUSE("num_actual_tokens", "num_actual_tokens is %d; the problem was opened for %lld (max_num_batched_tokens)",
+        REFUSE("num_actual_tokens",
+               "num_actual_tokens is %d; the problem was opened for %lld (max_num_batched_tokens)",
                (int)b->num_actual_tokens, (long long)c->max_tokens);
     if (b->num_reqs == 0 && b->num_actual_tokens != 0)
-        REFUSE("num_actual_tokens", "num_actual_tokens is %d in a batch without requests", (int)b->num_actual_tokens);
+        REFUSE("num_actual_tokens", "num_actual_tokens is %d in a batch without requests",
+               (int)b->num_actual_tokens);
     for (size_t i = 0; i < sizeof b->reserved / sizeof b->reserved[0]; i++)
-        if (b->reserved[i] != 0) REFUSE("reserved", "a reserved member is not zero; start from a zeroed attn_batch_t");
+        if (b->reserved[i] != 0)
+            REFUSE("reserved", "a reserved member is not zero; start from a zeroed attn_batch_t");
     return ATTN_OK;
 }
 
@@ -44,20 +48,24 @@ static int check_lengths(const struct check *c) {
     ATTNI_NEED(b->query_start_loc_host, "query_start_loc_host", c->error);
     ATTNI_NEED(b->seq_lens_host, "seq_lens_host", c->error);
     const int32_t *starts = b->query_start_loc_host;
-    if (starts[0] != 0) REFUSE("query_start_loc_host", "query_start_loc_host[0] is %d; it must be 0", (int)starts[0]);
+    if (starts[0] != 0)
+        REFUSE("query_start_loc_host", "query_start_loc_host[0] is %d; it must be 0", (int)starts[0]);
     for (int32_t r = 0; r < b->num_reqs; r++) {
         int64_t query = (int64_t)starts[r + 1] - starts[r], seq = b->seq_lens_host[r];
         if (query < 0)
-            REFUSE("query_start_loc_host", "query_start_loc_host[%d] is %d after %d; it must not decrease", (int)r + 1,
-                   (int)starts[r + 1], (int)starts[r]);
+            REFUSE("query_start_loc_host", "query_start_loc_host[%d] is %d after %d; it must not decrease",
+                   (int)r + 1, (int)starts[r + 1], (int)starts[r]);
         if (seq < query)
-            REFUSE("seq_lens_host", "seq_lens_host[%d] is %lld with %lld new tokens; it counts them too, so it cannot be less",
+            REFUSE("seq_lens_host",
+                   "seq_lens_host[%d] is %lld with %lld new tokens; it counts them too, so it cannot be less",
                    (int)r, (long long)seq, (long long)query);
         if (!attn_role_has_cache(c->p.role) && seq != query)
-            REFUSE("seq_lens_host", "seq_lens_host[%d] is %lld with %lld tokens; role %s has no cache, so both are equal",
+            REFUSE("seq_lens_host",
+                   "seq_lens_host[%d] is %lld with %lld tokens; role %s has no cache, so both are equal",
                    (int)r, (long long)seq, (long long)query, attn_role_name(c->p.role));
         if (seq > c->max_len)
-            REFUSE("seq_lens_host", "seq_lens_host[%d] is %lld; the problem was opened for %lld (max_model_len)", (int)r,
+            REFUSE("seq_lens_host",
+                   "seq_lens_host[%d] is %lld; the problem was opened for %lld (max_model_len)", (int)r,
                    (long long)seq, (long long)c->max_len);
         if (b->common_prefix_len > seq - query)
             REFUSE("common_prefix_len", "common_prefix_len is %d; request %d has only %lld computed tokens",
@@ -66,8 +74,8 @@ static int check_lengths(const struct check *c) {
         longest_seq = attni_max64(longest_seq, seq);
     }
     if (starts[b->num_reqs] != b->num_actual_tokens)
-        REFUSE("num_actual_tokens", "num_actual_tokens is %d; query_start_loc_host ends with %d", (int)b->num_actual_tokens,
-               (int)starts[b->num_reqs]);
+        REFUSE("num_actual_tokens", "num_actual_tokens is %d; query_start_loc_host ends with %d",
+               (int)b->num_actual_tokens, (int)starts[b->num_reqs]);
     if (b->max_query_len != 0 && b->max_query_len < longest_query)
         REFUSE("max_query_len", "max_query_len is %d; the longest query has %lld tokens (0: computed)",
                (int)b->max_query_len, (long long)longest_query);
@@ -78,11 +86,13 @@ static int check_lengths(const struct check *c) {
 }
 
 /* A list with one entry per request (or more: padding). */
-static int check_list(const struct check *c, const DLTensor *t, const char *name, uint32_t dtype, int64_t least) {
+static int check_list(const struct check *c, const DLTensor *t, const char *name, uint32_t dtype,
+                      int64_t least) {
     if (t == NULL) return ATTN_OK;
     int code = attn_check_tensor(t, name, dtype, 1, NULL, c->error);
     if (code == ATTN_OK && t->shape[0] < least)
-        REFUSE(name, "%s has %lld entries; this batch needs %lld", name, (long long)t->shape[0], (long long)least);
+        REFUSE(name, "%s has %lld entries; this batch needs %lld", name, (long long)t->shape[0],
+               (long long)least);
     return code;
 }
 
@@ -100,9 +110,11 @@ static int check_masks(const struct check *c) {
         ATTNI_NEED(b->causal_host, "causal_host", c->error);
         for (int32_t r = 0; r < b->num_reqs; r++)
             if (b->causal_host[r] > 1)
-                REFUSE("causal_host", "causal_host[%d] is %u; it must be 0 or 1", (int)r, (unsigned)b->causal_host[r]);
+                REFUSE("causal_host", "causal_host[%d] is %u; it must be 0 or 1", (int)r,
+                       (unsigned)b->causal_host[r]);
     }
-    if (p->rswa_window != 0 && b->num_reqs > 0 && b->rswa_prefix_lens == NULL && b->rswa_prefix_lens_host == NULL)
+    if (p->rswa_window != 0 && b->num_reqs > 0 && b->rswa_prefix_lens == NULL &&
+        b->rswa_prefix_lens_host == NULL)
         REFUSE("rswa_prefix_lens", "rswa_prefix_lens is not given; the problem has an rswa_window");
     for (int32_t r = 0; b->rswa_prefix_lens_host != NULL && r < b->num_reqs; r++)
         ATTNI_AT_LEAST(b->rswa_prefix_lens_host[r], 0, "rswa_prefix_lens_host", c->error);
@@ -113,18 +125,23 @@ static int check_masks(const struct check *c) {
                (int)b->num_mm_ranges, (long long)most);
     if (b->mm_prefix_ranges != NULL) {
         const int64_t shape[3] = {-1, -1, 2};
-        int code = attn_check_tensor(b->mm_prefix_ranges, "mm_prefix_ranges", ATTN_DTYPE_INT32, 3, shape, c->error);
+        int code =
+            attn_check_tensor(b->mm_prefix_ranges, "mm_prefix_ranges", ATTN_DTYPE_INT32, 3, shape, c->error);
         if (code != ATTN_OK) return code;
         if (b->mm_prefix_ranges->shape[0] < b->num_reqs || b->mm_prefix_ranges->shape[1] > most)
-            REFUSE("mm_prefix_ranges", "mm_prefix_ranges is [%lld, %lld, 2]; [%d, at most %lld, 2] was wanted",
+            REFUSE("mm_prefix_ranges",
+                   "mm_prefix_ranges is [%lld, %lld, 2]; [%d, at most %lld, 2] was wanted",
                    (long long)b->mm_prefix_ranges->shape[0], (long long)b->mm_prefix_ranges->shape[1],
                    (int)b->num_reqs, (long long)most);
     }
-    for (int64_t i = 0; b->mm_prefix_ranges_host != NULL && i < (int64_t)b->num_reqs * b->num_mm_ranges; i++) {
+    for (int64_t i = 0; b->mm_prefix_ranges_host != NULL && i < (int64_t)b->num_reqs * b->num_mm_ranges;
+         i++) {
         int32_t begin = b->mm_prefix_ranges_host[2 * i], end = b->mm_prefix_ranges_host[2 * i + 1];
         if (begin < 0 || end < begin)
-            REFUSE("mm_prefix_ranges_host", "span %lld of request %lld is (%d, %d); it must be a begin and an end from 0 up",
-                   (long long)(i % b->num_mm_ranges), (long long)(i / b->num_mm_ranges), (int)begin, (int)end);
+            REFUSE("mm_prefix_ranges_host",
+                   "span %lld of request %lld is (%d, %d); it must be a begin and an end from 0 up",
+                   (long long)(i % b->num_mm_ranges), (long long)(i / b->num_mm_ranges), (int)begin,
+                   (int)end);
     }
     return ATTN_OK;
 }
@@ -137,8 +154,8 @@ static int check_prefix(const struct check *c) {
         REFUSE("common_prefix_len", "common_prefix_len is %d, but the problem lacks ATTN_F_CASCADE",
                (int)b->common_prefix_len);
     if (c->p.block_size != 0 && b->common_prefix_len % (int64_t)c->p.block_size != 0)
-        REFUSE("common_prefix_len", "common_prefix_len %d is not a multiple of block_size %u", (int)b->common_prefix_len,
-               (unsigned)c->p.block_size);
+        REFUSE("common_prefix_len", "common_prefix_len %d is not a multiple of block_size %u",
+               (int)b->common_prefix_len, (unsigned)c->p.block_size);
     return ATTN_OK;
 }
 
@@ -155,12 +172,14 @@ static int check_table(const struct check *c) {
     int64_t bs = c->p.block_size, width, stride, host_stride = b->block_table_host_stride;
     const DLTensor *t = b->block_table;
     int64_t keys = 0;
-    for (int32_t r = 0; r < b->num_reqs; r++) keys = attni_max64(keys, cached_keys(c, r));
+    for (int32_t r = 0; r < b->num_reqs; r++)
+        keys = attni_max64(keys, cached_keys(c, r));
     if (t == NULL && keys == 0) return ATTN_OK;
     int code = attn_check_tensor(t, "block_table", ATTN_DTYPE_INT32, 2, NULL, c->error);
     if (code != ATTN_OK) return code;
     if (t->shape[0] < b->num_reqs)
-        REFUSE("block_table", "block_table has %lld rows for %d requests", (long long)t->shape[0], (int)b->num_reqs);
+        REFUSE("block_table", "block_table has %lld rows for %d requests", (long long)t->shape[0],
+               (int)b->num_reqs);
     if (bs == 0) return ATTN_OK; /* not opened yet: the block size is the backend's choice */
     width = t->shape[1];
     stride = t->strides[0];
@@ -176,13 +195,14 @@ static int check_table(const struct check *c) {
     for (int32_t r = 0; r < b->num_reqs; r++) {
         int64_t blocks = attni_cdiv(cached_keys(c, r), bs);
         if (blocks > width)
-            REFUSE("block_table", "request %d has %lld keys in %lld blocks of %lld; its block_table row has %lld entries",
+            REFUSE("block_table",
+                   "request %d has %lld keys in %lld blocks of %lld; its block_table row has %lld entries",
                    (int)r, (long long)cached_keys(c, r), (long long)blocks, (long long)bs, (long long)width);
         for (int64_t j = 0; ids != NULL && c->num_blocks > 0 && j < blocks; j++) {
             int32_t id = ids[r * stride + j];
             if (id < 0 || id >= c->num_blocks)
-                REFUSE("block_table", "block_table[%d][%lld] is %d; the cache has blocks 0 .. %lld", (int)r, (long long)j,
-                       (int)id, (long long)c->num_blocks - 1);
+                REFUSE("block_table", "block_table[%d][%lld] is %d; the cache has blocks 0 .. %lld", (int)r,
+                       (long long)j, (int)id, (long long)c->num_blocks - 1);
         }
     }
     return ATTN_OK;
@@ -192,13 +212,15 @@ static int check_table(const struct check *c) {
 static int check_slots(const struct check *c) {
     const DLTensor *t = c->b.slot_mapping;
     int64_t slots;
-    if (t == NULL || t->device.device_type != kDLCPU || c->p.block_size == 0 || c->num_blocks == 0) return ATTN_OK;
+    if (t == NULL || t->device.device_type != kDLCPU || c->p.block_size == 0 || c->num_blocks == 0)
+        return ATTN_OK;
     if (__builtin_mul_overflow(c->num_blocks, (int64_t)c->p.block_size, &slots)) return ATTN_OK;
     const int64_t *slot = (const int64_t *)attn_data(t);
     for (int32_t i = 0; i < c->b.num_actual_tokens; i++)
         if (slot[i] >= slots)
-            REFUSE("slot_mapping", "slot_mapping[%d] is %lld; the cache has %lld slots (%lld blocks of %u)", (int)i,
-                   (long long)slot[i], (long long)slots, (long long)c->num_blocks, (unsigned)c->p.block_size);
+            REFUSE("slot_mapping", "slot_mapping[%d] is %lld; the cache has %lld slots (%lld blocks of %u)",
+                   (int)i, (long long)slot[i], (long long)slots, (long long)c->num_blocks,
+                   (unsigned)c->p.block_size);
     return ATTN_OK;
 }
 
@@ -210,11 +232,15 @@ static int check_tensors(const struct check *c) {
     int code = check_list(c, b->query_start_loc, "query_start_loc", ATTN_DTYPE_INT32, reqs + 1);
     if (code == ATTN_OK) code = check_list(c, b->seq_lens, "seq_lens", ATTN_DTYPE_INT32, reqs);
     if (code == ATTN_OK) code = check_list(c, b->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, slots);
-    if (code == ATTN_OK) code = check_list(c, b->positions, "positions", ATTN_DTYPE_INT64, b->num_actual_tokens);
+    if (code == ATTN_OK)
+        code = check_list(c, b->positions, "positions", ATTN_DTYPE_INT64, b->num_actual_tokens);
     if (code == ATTN_OK) code = check_list(c, b->causal, "causal", ATTN_DTYPE_INT32, reqs);
-    if (code == ATTN_OK) code = check_list(c, b->rswa_prefix_lens, "rswa_prefix_lens", ATTN_DTYPE_INT32, reqs);
-    if (code == ATTN_OK) code = check_list(c, b->encoder_seq_lens, "encoder_seq_lens", ATTN_DTYPE_INT32, reqs);
-    if (code == ATTN_OK) code = check_list(c, b->dcp_local_seq_lens, "dcp_local_seq_lens", ATTN_DTYPE_INT32, reqs);
+    if (code == ATTN_OK)
+        code = check_list(c, b->rswa_prefix_lens, "rswa_prefix_lens", ATTN_DTYPE_INT32, reqs);
+    if (code == ATTN_OK)
+        code = check_list(c, b->encoder_seq_lens, "encoder_seq_lens", ATTN_DTYPE_INT32, reqs);
+    if (code == ATTN_OK)
+        code = check_list(c, b->dcp_local_seq_lens, "dcp_local_seq_lens", ATTN_DTYPE_INT32, reqs);
     return code;
 }
 
@@ -223,7 +249,8 @@ static int check_cache(const struct check *c) {
     if (!attn_role_has_cache(c->p.role)) {
         if (b->block_table != NULL || b->block_table_host != NULL || b->slot_mapping != NULL)
             REFUSE(b->slot_mapping != NULL ? "slot_mapping" : "block_table",
-                   "role %s has no cache; give neither block_table nor slot_mapping", attn_role_name(c->p.role));
+                   "role %s has no cache; give neither block_table nor slot_mapping",
+                   attn_role_name(c->p.role));
         return ATTN_OK;
     }
     if (c->p.role == ATTN_ROLE_ENCODER_DECODER && b->num_reqs > 0) {

@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 static void cpu_device(attn_device_t *device) {
-    long threads = sysconf(_SC_NPROCESSORS_ONLN), pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    long threads = sysconf(_SC_NPROCESSORS_ONLN), pages = sysconf(_SC_PHYS_PAGES),
+         page = sysconf(_SC_PAGESIZE);
     ATTN_INIT(attn_device_t, d);
     d.type = kDLCPU;
     d.num_sms = threads > 0 ? (int32_t)threads : 0;
@@ -28,7 +29,8 @@ static long number(const char *text, long most) {
 
 static int unknown(const char *text, attn_error_t *error) {
     return attn_fail(error, ATTN_E_INVALID, "device",
-                     "device '%.40s' is not known; write cpu, cuda:0, or sm_90 for a device that is not here", text);
+                     "device '%.40s' is not known; write cpu, cuda:0, or sm_90 for a device that is not here",
+                     text);
 }
 
 /* sm_90, and sm_90a or sm_100f as compilers write it. The smallest and largest number are guards against typing errors. */
@@ -53,7 +55,8 @@ static int hypothetical_device(const char *text, attn_device_t *device, attn_err
 int attn_device_parse(const char *text, attn_device_t *device, attn_error_t *error) {
     int32_t count;
     if (device == NULL)
-        return attn_fail(error, ATTN_E_INVALID, "device", "device is NULL; pass the address of an attn_device_t");
+        return attn_fail(error, ATTN_E_INVALID, "device",
+                         "device is NULL; pass the address of an attn_device_t");
     if (text == NULL) {
         if (attni_cuda_device(0, device, &count, NULL) != ATTN_OK) cpu_device(device);
         return ATTN_OK;

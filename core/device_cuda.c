@@ -20,8 +20,9 @@ struct driver {
 };
 
 static int open_driver(struct driver *d, attn_error_t *error) {
-    static const char *const names[] = {"cuInit",           "cuDeviceGetCount",   "cuDeviceGet", "cuDeviceGetAttribute",
-                                        "cuDeviceTotalMem_v2", "cuDeviceGetName"};
+    static const char *const names[] = {
+        "cuInit",         "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceTotalMem_v2",
+        "cuDeviceGetName"};
     void *symbols[sizeof names / sizeof names[0]];
     /* Never closed: the driver does not survive that, and the process will want it again. */
     void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -31,8 +32,8 @@ static int open_driver(struct driver *d, attn_error_t *error) {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         symbols[i] = dlsym(handle, names[i]);
         if (symbols[i] == NULL)
-            return attn_fail(error, ATTN_E_DEVICE, "device", "libcuda.so.1 has no function %s; it is no usable driver",
-                             names[i]);
+            return attn_fail(error, ATTN_E_DEVICE, "device",
+                             "libcuda.so.1 has no function %s; it is no usable driver", names[i]);
     }
     memcpy(d, symbols, sizeof *d); /* POSIX lets dlsym's pointers be functions; C has no cast that says so */
     return ATTN_OK;
@@ -48,7 +49,8 @@ static int fill_device(const struct driver *d, int32_t ordinal, attn_device_t *d
     if (code == 0) code = d->total_mem(&bytes, handle);
     if (code == 0) code = d->get_name(name, (int)sizeof name, handle);
     if (code != 0)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "the CUDA driver says error %d about cuda:%d", code, (int)ordinal);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "the CUDA driver says error %d about cuda:%d", code,
+                         (int)ordinal);
     ATTN_INIT(attn_device_t, found);
     found.type = kDLCUDA;
     found.id = ordinal;
@@ -69,11 +71,13 @@ int attni_cuda_device(int32_t ordinal, attn_device_t *device, int32_t *count, at
     status = d.init(0);
     if (status == 0) status = d.get_count(&devices);
     if (status != 0)
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "the CUDA driver does not start (error %d); is there a GPU that this process may use?", status);
+        return attn_fail(
+            error, ATTN_E_DEVICE, "device",
+            "the CUDA driver does not start (error %d); is there a GPU that this process may use?", status);
     *count = devices;
     if (ordinal >= devices)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "cuda:%d is not there; this machine has %d CUDA device%s",
-                         (int)ordinal, devices, devices == 1 ? "" : "s");
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "cuda:%d is not there; this machine has %d CUDA device%s", (int)ordinal, devices,
+                         devices == 1 ? "" : "s");
     return fill_device(&d, ordinal, device, error);
 }

@@ -46,8 +46,9 @@ static inline int attni_group_check(const attn_group_t *group, attn_error_t *err
 }
 
 /* What the backend is opened with and how its batches are rewritten. Refuses what cannot be rewritten. */
-int attni_wrap_plan(const struct attni_backend *backend, const attn_device_t *device, const attn_problem_t *problem,
-                    struct attni_wrap *wrap, attn_problem_t *inner, attn_error_t *error);
+int attni_wrap_plan(const struct attni_backend *backend, const attn_device_t *device,
+                    const attn_problem_t *problem, struct attni_wrap *wrap, attn_problem_t *inner,
+                    attn_error_t *error);
 /* Host bytes that one rewritten batch takes, for the limits of the problem. */
 uint64_t attni_wrap_bytes(const struct attni_wrap *wrap);
 /* Rewrites *batch; arrays and tensors of the new one go into room. */

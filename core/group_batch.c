@@ -24,8 +24,8 @@ static int take_batch(attn_group_t *g, const attn_batch_t *batch, const attn_spa
     return code;
 }
 
-int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                              attn_error_t *error) {
+int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space,
+                              void *stream, attn_error_t *error) {
     attn_batch_t b;
     attn_space_t s;
     int code = take_batch(group, batch, space, &b, &s, error);
@@ -43,6 +43,6 @@ int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch
     if (code != ATTN_OK) return code;
     const attn_backend_ops_t *ops = &group->stage.ops;
     /* A backend without the short way plans anew, which gives the same metadata. */
-    return (ops->update_block_table != NULL ? ops->update_block_table : ops->build_metadata)(group->stage.instance, &b, &s,
-                                                                                             stream, error);
+    return (ops->update_block_table != NULL ? ops->update_block_table : ops->build_metadata)(
+        group->stage.instance, &b, &s, stream, error);
 }

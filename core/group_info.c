@@ -8,17 +8,20 @@ const attn_backend_t *attn_group_backend(const attn_group_t *group) {
     return group != NULL ? &group->backend->shown : NULL;
 }
 
-const attn_problem_t *attn_group_problem(const attn_group_t *group) { return group != NULL ? &group->problem : NULL; }
+const attn_problem_t *attn_group_problem(const attn_group_t *group) {
+    return group != NULL ? &group->problem : NULL;
+}
 
-int attn_group_kv_cache_shape(attn_group_t *group, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+int attn_group_kv_cache_shape(attn_group_t *group, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                              attn_error_t *error) {
     int code = attni_group_check(group, error);
     if (code != ATTN_OK) return code;
     ATTNI_NEED(shape, "shape", error);
     ATTNI_AT_LEAST(num_blocks, 0, "num_blocks", error);
     ATTN_INIT(attn_kv_cache_shape_t, s);
     if (attn_role_has_cache(group->problem.role))
-        code = group->stage.ops.kv_cache_shape(group->stage.instance,
-                                               num_blocks != 0 ? num_blocks : group->problem.num_blocks, &s, error);
+        code = group->stage.ops.kv_cache_shape(
+            group->stage.instance, num_blocks != 0 ? num_blocks : group->problem.num_blocks, &s, error);
     if (code == ATTN_OK) attni_give(shape, &s, sizeof s);
     return code;
 }
@@ -42,6 +45,7 @@ int attn_group_space_needed(attn_group_t *group, attn_space_needed_t *needed, at
 }
 
 const void *attn_group_get_extension(attn_group_t *group, const char *id) {
-    if (attni_group_check(group, NULL) != ATTN_OK || id == NULL || group->stage.ops.get_extension == NULL) return NULL;
+    if (attni_group_check(group, NULL) != ATTN_OK || id == NULL || group->stage.ops.get_extension == NULL)
+        return NULL;
     return group->stage.ops.get_extension(group->stage.instance, id);
 }

@@ -5,7 +5,12 @@
 
 #include <stdlib.h>
 
-enum { DEFAULT_NUM_SEQS = 256, DEFAULT_BATCHED_TOKENS = 8192, DEFAULT_MODEL_LEN = 131072, DEFAULT_MM_RANGES = 8 };
+enum {
+    DEFAULT_NUM_SEQS = 256,
+    DEFAULT_BATCHED_TOKENS = 8192,
+    DEFAULT_MODEL_LEN = 131072,
+    DEFAULT_MM_RANGES = 8
+};
 
 /* The defaults that attn_types.h says at each member. Members that a role does not use stay zero. */
 static void fill_problem(attn_problem_t *p, uint32_t block_size) {
@@ -30,11 +35,13 @@ static int check_multiples(const attn_problem_t *p, attn_error_t *error) {
         uint32_t value;
     } multiples[] = {{"chunk_size", p->chunk_size}, {"static_sink_len", p->static_sink_len}};
     if (attn_role_has_cache(p->role) && p->block_size == 0)
-        return attn_fail(error, ATTN_E_INTERNAL, "block_size", "the backend prefers no block size; give one in the problem");
+        return attn_fail(error, ATTN_E_INTERNAL, "block_size",
+                         "the backend prefers no block size; give one in the problem");
     for (size_t i = 0; i < sizeof multiples / sizeof multiples[0]; i++)
         if (multiples[i].value != 0 && multiples[i].value % p->block_size != 0)
-            return attn_fail(error, ATTN_E_INVALID, multiples[i].name, "%s %u is not a multiple of block_size %u",
-                             multiples[i].name, (unsigned)multiples[i].value, (unsigned)p->block_size);
+            return attn_fail(error, ATTN_E_INVALID, multiples[i].name,
+                             "%s %u is not a multiple of block_size %u", multiples[i].name,
+                             (unsigned)multiples[i].value, (unsigned)p->block_size);
     return ATTN_OK;
 }
 
@@ -45,8 +52,8 @@ static int check_inner(const attn_group_t *g, attn_error_t *error) {
     if (g->wrap.chunk_size == 0 && g->wrap.sink_len == 0) return ATTN_OK;
     int code = attn_backend_validate(&g->backend->shown, &g->inner, &g->device, &reasons, error);
     if (code == ATTN_OK && reasons.count > 0)
-        code = attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s does not serve the rewritten problem: %s",
-                         g->backend->shown.name, first.text);
+        code = attn_fail(error, ATTN_E_UNSUPPORTED, first.param,
+                         "%s does not serve the rewritten problem: %s", g->backend->shown.name, first.text);
     return code;
 }
 
@@ -55,11 +62,12 @@ static int open_instance(attn_group_t *g, attn_error_t *error) {
     int code = attni_options_read(g->backend->plugin, &g->context->config, &values, error);
     if (code != ATTN_OK) return code;
     attn_instance_t *instance = NULL;
-    code = g->backend->ops.open(&g->inner, &g->device, values, g->backend->plugin->info.num_options, &g->context->host,
-                                &instance, error);
+    code = g->backend->ops.open(&g->inner, &g->device, values, g->backend->plugin->info.num_options,
+                                &g->context->host, &instance, error);
     free(values);
     if (code == ATTN_OK && instance == NULL)
-        code = attn_fail(error, ATTN_E_INTERNAL, "instance", "%s opened without an instance", g->backend->shown.name);
+        code = attn_fail(error, ATTN_E_INTERNAL, "instance", "%s opened without an instance",
+                         g->backend->shown.name);
     if (code != ATTN_OK) return code;
     g->stage = (struct attni_stage){.ops = g->backend->ops, .instance = instance};
     return ATTN_OK;
@@ -91,8 +99,10 @@ static int ask_instance(attn_group_t *g, attn_error_t *error) {
 static int make_sink_slots(attn_group_t *g, attn_error_t *error) {
     if (g->wrap.sink_len == 0) return ATTN_OK;
     g->sink_slots = malloc(g->wrap.sink_len * sizeof *g->sink_slots);
-    if (g->sink_slots == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for the sink slots");
-    for (uint32_t i = 0; i < g->wrap.sink_len; i++) g->sink_slots[i] = (int64_t)g->problem.block_size + i;
+    if (g->sink_slots == NULL)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for the sink slots");
+    for (uint32_t i = 0; i < g->wrap.sink_len; i++)
+        g->sink_slots[i] = (int64_t)g->problem.block_size + i;
     return ATTN_OK;
 }
 
@@ -127,7 +137,8 @@ static int open_selected(attn_context_t *context, const attn_problem_t *problem,
 }
 
 int attn_group_open(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
-                    const char *backend, attn_group_t **group, attn_selection_t **selection, attn_error_t *error) {
+                    const char *backend, attn_group_t **group, attn_selection_t **selection,
+                    attn_error_t *error) {
     attn_problem_t p;
     attn_device_t d;
     attn_selection_t *made = NULL;
@@ -142,8 +153,9 @@ int attn_group_open(attn_context_t *context, const attn_problem_t *problem, cons
     if (code == ATTN_OK && made->backend == NULL)
         code = attn_fail(error, ATTN_E_UNSUPPORTED, "problem", "no backend serves the problem");
     if (code == ATTN_OK && d.id < 0)
-        code = attn_fail(error, ATTN_E_DEVICE, "device",
-                         "%s is not present; it serves for selection, but nothing can be opened on it", d.name);
+        code =
+            attn_fail(error, ATTN_E_DEVICE, "device",
+                      "%s is not present; it serves for selection, but nothing can be opened on it", d.name);
     if (code == ATTN_OK) code = open_selected(context, &p, &d, made, group, error);
     if (selection != NULL && made != NULL)
         *selection = made;
@@ -153,11 +165,13 @@ int attn_group_open(attn_context_t *context, const attn_problem_t *problem, cons
 }
 
 void attn_group_close(attn_group_t *group) {
-    if (group == NULL || attni_group_check(group, NULL) != ATTN_OK) return; /* the parent's: its device is not ours */
+    if (group == NULL || attni_group_check(group, NULL) != ATTN_OK)
+        return; /* the parent's: its device is not ours */
     unsigned layers = atomic_load(&group->num_layers);
     if (layers != 0) {
         attni_log(&group->context->log, ATTN_LOG_ERROR,
-                  "attn_group_close: %u layers are still there; destroy them first (the group stays open)", layers);
+                  "attn_group_close: %u layers are still there; destroy them first (the group stays open)",
+                  layers);
         return;
     }
     free_group(group);

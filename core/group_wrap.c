@@ -12,20 +12,25 @@ static int refuse(const char *param, const char *why, attn_error_t *error) {
 }
 
 /* Chunks become requests of their own, with positions that begin anew. */
-static int plan_chunks(const attn_problem_t *p, struct attni_wrap *w, attn_problem_t *inner, attn_error_t *error) {
+static int plan_chunks(const attn_problem_t *p, struct attni_wrap *w, attn_problem_t *inner,
+                       attn_error_t *error) {
     const uint64_t positional = ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_QQ_BIAS | ATTN_F_DCP | ATTN_F_CAPTURE;
     if ((attn_problem_features(p) & positional) != 0)
-        return refuse("chunk_size", "this backend has no chunked local attention of its own, and cutting requests "
-                                       "excludes spans, R-SWA, qq_bias, DCP and capture", error);
+        return refuse("chunk_size",
+                      "this backend has no chunked local attention of its own, and cutting requests "
+                      "excludes spans, R-SWA, qq_bias, DCP and capture",
+                      error);
     if (p->static_sink_len != 0)
-        return refuse("chunk_size", "chunked local attention and static sink tokens exclude each other here", error);
+        return refuse("chunk_size", "chunked local attention and static sink tokens exclude each other here",
+                      error);
     w->chunk_size = p->chunk_size;
     int64_t reqs = p->max_num_seqs, tokens = p->max_num_batched_tokens;
     /* A request of q tokens makes at most 1 + cdiv(q - 1, C) pieces, and not more than q (one, if q is 0). */
     int64_t most = attni_min64(2 * reqs + tokens / p->chunk_size, reqs + tokens);
     if (most > INT32_MAX / 2)
-        return attn_fail(error, ATTN_E_INVALID, "max_num_seqs", "max_num_seqs %u with chunks of %u is too much",
-                         (unsigned)p->max_num_seqs, (unsigned)p->chunk_size);
+        return attn_fail(error, ATTN_E_INVALID, "max_num_seqs",
+                         "max_num_seqs %u with chunks of %u is too much", (unsigned)p->max_num_seqs,
+                         (unsigned)p->chunk_size);
     w->max_virtual = (int32_t)most;
     w->max_columns = p->chunk_size / p->block_size;
     inner->chunk_size = 0;
@@ -36,11 +41,13 @@ static int plan_chunks(const attn_problem_t *p, struct attni_wrap *w, attn_probl
 }
 
 /* The sink tokens stand before every request; everything that counts positions from the request's start would shift. */
-static int plan_sink(const attn_problem_t *p, struct attni_wrap *w, attn_problem_t *inner, attn_error_t *error) {
+static int plan_sink(const attn_problem_t *p, struct attni_wrap *w, attn_problem_t *inner,
+                     attn_error_t *error) {
     if ((attn_problem_features(p) & (ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_DCP)) != 0 || p->chunk_size != 0)
         return refuse("static_sink_len", "static sink tokens exclude chunks, spans, R-SWA and DCP", error);
     if (p->max_model_len + p->static_sink_len > INT32_MAX)
-        return refuse("static_sink_len", "max_model_len and static_sink_len together are no 32-bit length", error);
+        return refuse("static_sink_len", "max_model_len and static_sink_len together are no 32-bit length",
+                      error);
     w->sink_len = p->static_sink_len;
     w->max_virtual = (int32_t)p->max_num_seqs;
     w->max_columns = attni_cdiv(p->max_model_len, p->block_size) + p->static_sink_len / p->block_size;
@@ -58,15 +65,16 @@ int attni_wrap_plan(const struct attni_backend *backend, const attn_device_t *de
     *inner = *p;
     if (p->chunk_size != 0 && (own & ATTN_F_CHUNKED_LOCAL) == 0) {
         if (is_cpu) return plan_chunks(p, w, inner, error);
-        return refuse("chunk_size", "this backend has no chunked local attention, and the core cuts requests on CPUs only",
+        return refuse("chunk_size",
+                      "this backend has no chunked local attention, and the core cuts requests on CPUs only",
                       error);
     }
     /* On a CPU the core writes the tables whether the backend knows the family or not; elsewhere the backend gets the
      * engine's batch and the engine writes the sink tokens into their blocks. */
     if (p->static_sink_len != 0 && is_cpu) return plan_sink(p, w, inner, error);
     if (p->static_sink_len != 0 && (own & ATTN_F_STATIC_SINK) == 0)
-        return refuse("static_sink_len", "this backend has no static sink tokens, and the core adds them on CPUs only",
-                      error);
+        return refuse("static_sink_len",
+                      "this backend has no static sink tokens, and the core adds them on CPUs only", error);
     return ATTN_OK;
 }
 
@@ -89,13 +97,18 @@ uint64_t attni_wrap_bytes(const struct attni_wrap *w) {
     if (w->chunk_size == 0 && w->sink_len == 0) return 0;
     uint64_t reqs = (uint64_t)w->max_virtual, lists = w->chunk_size != 0 ? 4 : 1;
     /* starts and three lists of the virtual requests, or the lengths alone; then the table */
-    return ROOM_ALIGNMENT + sizeof(struct wrap_room) + 4 * (lists * (reqs + 1) + reqs * (uint64_t)w->max_columns);
+    return ROOM_ALIGNMENT + sizeof(struct wrap_room) +
+           4 * (lists * (reqs + 1) + reqs * (uint64_t)w->max_columns);
 }
 
 static const DLTensor *int32_list(struct wrap_tensor *w, int32_t *data, int64_t n) {
     w->shape[0] = n;
     w->strides[0] = 1;
-    w->t = (DLTensor){.data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = w->shape,
+    w->t = (DLTensor){.data = data,
+                      .device = {kDLCPU, 0},
+                      .ndim = 1,
+                      .dtype = {kDLInt, 32, 1},
+                      .shape = w->shape,
                       .strides = w->strides};
     return &w->t;
 }
@@ -127,23 +140,28 @@ static const int32_t *readable_table(const attn_batch_t *b, int64_t *stride, int
 
 static int cut_batch(const attn_group_t *g, attn_batch_t *b, struct wrap_room *room, attn_error_t *error) {
     const struct attni_wrap *w = &g->wrap;
-    int32_t *starts = (int32_t *)(room + 1), *lens = starts + w->max_virtual + 1, *origin = lens + w->max_virtual + 1,
-            *first = origin + w->max_virtual + 1, *table = first + w->max_virtual + 1;
+    int32_t *starts = (int32_t *)(room + 1), *lens = starts + w->max_virtual + 1,
+            *origin = lens + w->max_virtual + 1, *first = origin + w->max_virtual + 1,
+            *table = first + w->max_virtual + 1;
     int32_t count, chunk = (int32_t)w->chunk_size, bs = (int32_t)g->problem.block_size;
     int64_t stride, width, columns = w->max_columns;
     if (b->common_prefix_len > 0)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len",
-                         "common_prefix_len is %d; chunked local attention has no cascade", (int)b->common_prefix_len);
+                         "common_prefix_len is %d; chunked local attention has no cascade",
+                         (int)b->common_prefix_len);
     if ((b->flags & ATTN_BATCH_CAPTURE) != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "flags", "ATTN_BATCH_CAPTURE: requests that are cut cannot be captured");
-    int code = attn_plan_chunked_local_size(b->query_start_loc_host, b->seq_lens_host, b->num_reqs, chunk, &count, error);
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "flags",
+                         "ATTN_BATCH_CAPTURE: requests that are cut cannot be captured");
+    int code = attn_plan_chunked_local_size(b->query_start_loc_host, b->seq_lens_host, b->num_reqs, chunk,
+                                            &count, error);
     if (code == ATTN_OK)
-        code = attn_plan_chunked_local(b->query_start_loc_host, b->seq_lens_host, b->num_reqs, chunk, bs, count, starts,
-                                       lens, origin, first, error);
+        code = attn_plan_chunked_local(b->query_start_loc_host, b->seq_lens_host, b->num_reqs, chunk, bs,
+                                       count, starts, lens, origin, first, error);
     if (code != ATTN_OK) return code;
     if (b->block_table != NULL) {
         const int32_t *ids = readable_table(b, &stride, &width);
-        code = attn_plan_chunked_local_table(ids, stride, width, origin, first, count, (int32_t)columns, table, error);
+        code = attn_plan_chunked_local_table(ids, stride, width, origin, first, count, (int32_t)columns,
+                                             table, error);
         if (code != ATTN_OK) return code;
     }
     int32_t longest = 0;
@@ -157,22 +175,26 @@ static int cut_batch(const attn_group_t *g, attn_batch_t *b, struct wrap_room *r
     b->is_prefilling_host = NULL; /* optional, and the pieces have no such thing */
     b->query_start_loc = int32_list(&room->starts, starts, count + 1);
     b->seq_lens = int32_list(&room->lens, lens, count);
-    if (b->block_table != NULL) set_table(b, int32_table(&room->table, table, count, columns), table, columns);
+    if (b->block_table != NULL)
+        set_table(b, int32_table(&room->table, table, count, columns), table, columns);
     return ATTN_OK;
 }
 
 static int prepend_sink(const attn_group_t *g, attn_batch_t *b, struct wrap_room *room, attn_error_t *error) {
     const struct attni_wrap *w = &g->wrap;
     int32_t *lens = (int32_t *)(room + 1), *table = lens + w->max_virtual + 1, sink = (int32_t)w->sink_len;
-    int64_t stride = 0, width = 0, columns = w->max_columns, sink_columns = w->sink_len / g->problem.block_size;
+    int64_t stride = 0, width = 0, columns = w->max_columns,
+            sink_columns = w->sink_len / g->problem.block_size;
     const int32_t *ids = b->block_table != NULL ? readable_table(b, &stride, &width) : NULL;
     if (ids == NULL && b->num_reqs > 0)
-        return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table is not given; sink tokens need one");
+        return attn_fail(error, ATTN_E_INVALID, "block_table",
+                         "block_table is not given; sink tokens need one");
     /* The engine's table may be wider than any request needs; its surplus columns are not copied. */
     int64_t copied = attni_min64(width, columns - sink_columns);
     for (int32_t r = 0; r < b->num_reqs; r++) {
         int code = attn_plan_static_sink(&b->seq_lens_host[r], 1, ids + r * stride, copied, sink,
-                                         (int32_t)g->problem.block_size, table + r * columns, columns, &lens[r], error);
+                                         (int32_t)g->problem.block_size, table + r * columns, columns,
+                                         &lens[r], error);
         if (code != ATTN_OK) return code;
     }
     if (b->max_seq_len > 0) b->max_seq_len += sink;
@@ -190,7 +212,8 @@ static int cross_batch(const attn_group_t *g, attn_batch_t *b, attn_error_t *err
         return attn_fail(error, ATTN_E_INVALID, "encoder_seq_lens",
                          "encoder_seq_lens is not given; cross attention on a device needs the tensor");
     int64_t longest = 0;
-    for (int32_t r = 0; r < b->num_reqs; r++) longest = attni_max64(longest, b->encoder_seq_lens_host[r]);
+    for (int32_t r = 0; r < b->num_reqs; r++)
+        longest = attni_max64(longest, b->encoder_seq_lens_host[r]);
     b->max_seq_len = longest;
     b->seq_lens_host = b->encoder_seq_lens_host;
     b->seq_lens = b->encoder_seq_lens;
@@ -200,7 +223,8 @@ static int cross_batch(const attn_group_t *g, attn_batch_t *b, attn_error_t *err
 }
 
 int attni_wrap_batch(const attn_group_t *group, attn_batch_t *batch, void *room, attn_error_t *error) {
-    struct wrap_room *r = (struct wrap_room *)(((uintptr_t)room + ROOM_ALIGNMENT - 1) / ROOM_ALIGNMENT * ROOM_ALIGNMENT);
+    struct wrap_room *r =
+        (struct wrap_room *)(((uintptr_t)room + ROOM_ALIGNMENT - 1) / ROOM_ALIGNMENT * ROOM_ALIGNMENT);
     if (group->wrap.is_cross) return cross_batch(group, batch, error);
     if (group->wrap.chunk_size != 0) return cut_batch(group, batch, r, error);
     if (group->wrap.sink_len != 0) return prepend_sink(group, batch, r, error);

@@ -17,14 +17,17 @@ struct attni_hook {
 /* Operations that pass every call on to hook->next; operations that next lacks stay absent. */
 attn_backend_ops_t attni_hook_pass(const struct attni_stage *next);
 
-static inline struct attni_hook *attni_hook_of(attn_instance_t *instance) { return (struct attni_hook *)(void *)instance; }
+static inline struct attni_hook *attni_hook_of(attn_instance_t *instance) {
+    return (struct attni_hook *)(void *)instance;
+}
 
 /* Each puts itself before *stage, or leaves it as it is. They own what follows them: closing a hook closes next. */
-int attni_hook_trace_open(attn_group_t *group, struct attni_stage *stage, const char *file, uint64_t max_bytes,
+int attni_hook_trace_open(attn_group_t *group, struct attni_stage *stage, const char *file,
+                          uint64_t max_bytes, attn_error_t *error);
+int attni_hook_check_open(attn_group_t *group, struct attni_stage *stage, int everything,
                           attn_error_t *error);
-int attni_hook_check_open(attn_group_t *group, struct attni_stage *stage, int everything, attn_error_t *error);
-int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const char *backend, uint64_t sample,
-                           attn_error_t *error);
+int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const char *backend,
+                           uint64_t sample, attn_error_t *error);
 
 /* Puts a made hook before *stage. */
 static inline void attni_hook_insert(struct attni_hook *hook, attn_group_t *group, struct attni_stage *stage,

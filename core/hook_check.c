@@ -5,13 +5,17 @@
  * it is built, and known bytes behind each buffer and output that must not change. Errors name the parameter.
  */
 #include "hook.h"
+#include "hook_look.h"
 #include "plan_arith.h"
-#include "tensor_values.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-enum { CANARY_BYTES = 64, CANARY = 0xC7, REMEMBERED = 16, POISON = 0xFF /* a NaN in every floating point type */ };
+enum {
+    CANARY_BYTES = 64,
+    CANARY = 0xC7,
+    REMEMBERED = 16,
+    POISON = 0xFF /* a NaN in every floating point type */
+};
 
 struct check {
     struct attni_hook hook;
@@ -28,14 +32,15 @@ struct check {
     int64_t num_slots;
 };
 
-static struct check *check_of(attn_instance_t *i) { return (struct check *)(void *)i; }
-
-#define WRONG(PARAM, ...) return attn_fail(error, ATTN_E_INVALID, PARAM, "[hook check] " __VA_ARGS__)
-#define BROKEN(PARAM, ...) return attn_fail(error, ATTN_E_INTERNAL, PARAM, "[hook check] " __VA_ARGS__)
+static struct check *check_of(attn_instance_t *i) {
+    return (struct check *)(void *)i;
+}
 
 /* ---------------------------------------------------------------- canaries */
 
-static uint64_t padded(uint64_t bytes) { return bytes > 0 ? (bytes + CANARY_BYTES - 1) / CANARY_BYTES * CANARY_BYTES : 0; }
+static uint64_t padded(uint64_t bytes) {
+    return bytes > 0 ? (bytes + CANARY_BYTES - 1) / CANARY_BYTES * CANARY_BYTES : 0;
+}
 
 /* A buffer of `bytes` for the backend with the canary behind its end. */
 static void prepare(void *buffer, uint64_t bytes, int fill) {
@@ -44,13 +49,15 @@ static void prepare(void *buffer, uint64_t bytes, int fill) {
     memset((char *)buffer + bytes, CANARY, padded(bytes) + CANARY_BYTES - bytes);
 }
 
-static int inspect(const struct check *c, const void *buffer, uint64_t bytes, const char *name, attn_error_t *error) {
+static int inspect(const struct check *c, const void *buffer, uint64_t bytes, const char *name,
+                   attn_error_t *error) {
     const unsigned char *end = (const unsigned char *)buffer + bytes;
     if (buffer == NULL || bytes == 0) return ATTN_OK;
     for (uint64_t i = 0; i < padded(bytes) + CANARY_BYTES - bytes; i++)
         if (end[i] != CANARY)
             BROKEN(name, "%s wrote %llu bytes beyond the end of space.%s, which has %llu",
-                   c->hook.group->backend->shown.name, (unsigned long long)i + 1, name, (unsigned long long)bytes);
+                   c->hook.group->backend->shown.name, (unsigned long long)i + 1, name,
+                   (unsigned long long)bytes);
     return ATTN_OK;
 }
 
@@ -83,19 +90,6 @@ static attn_space_t trimmed(const struct check *c, const attn_space_t *s) {
 
 /* ------------------------------------------------------------------ indices */
 
-/* A device list must say what the exact host list says. */
-static int same_list(const DLTensor *t, const int32_t *host, int64_t n, const char *name, attn_error_t *error) {
-    if (t == NULL || host == NULL || t->device.device_type != kDLCPU) return ATTN_OK;
-    for (int64_t i = 0; i < n; i++) {
-        int32_t have;
-        memcpy(&have, (const char *)attn_data(t) + i * attn_byte_stride(t, 0), sizeof have);
-        if (have != host[i])
-            WRONG(name, "%s[%lld] is %d in the tensor and %d in %s_host; both must agree", name, (long long)i, (int)have,
-                  (int)host[i], name);
-    }
-    return ATTN_OK;
-}
-
 /* Two new tokens in one slot: one of them would be lost. */
 static int check_slots(struct check *c, const DLTensor *t, int64_t n, attn_error_t *error) {
     int code = ATTN_OK;
@@ -105,12 +99,14 @@ static int check_slots(struct check *c, const DLTensor *t, int64_t n, attn_error
     for (; i < n && code == ATTN_OK; i++) {
         if (slot[i] < 0) continue;
         if (slot[i] >= c->num_slots)
-            code = attn_fail(error, ATTN_E_INVALID, "slot_mapping", "[hook check] slot_mapping[%lld] is %lld; the cache has %lld",
-                             (long long)i, (long long)slot[i], (long long)c->num_slots);
-        else if ((c->slot_seen[slot[i] / 8] >> (slot[i] % 8)) & 1)
             code = attn_fail(error, ATTN_E_INVALID, "slot_mapping",
-                             "[hook check] slot %lld stands twice in slot_mapping, at %lld again; one token would be lost",
-                             (long long)slot[i], (long long)i);
+                             "[hook check] slot_mapping[%lld] is %lld; the cache has %lld", (long long)i,
+                             (long long)slot[i], (long long)c->num_slots);
+        else if ((c->slot_seen[slot[i] / 8] >> (slot[i] % 8)) & 1)
+            code = attn_fail(
+                error, ATTN_E_INVALID, "slot_mapping",
+                "[hook check] slot %lld stands twice in slot_mapping, at %lld again; one token would be lost",
+                (long long)slot[i], (long long)i);
         else
             c->slot_seen[slot[i] / 8] |= (uint8_t)(1u << (slot[i] % 8));
     }
@@ -120,97 +116,29 @@ static int check_slots(struct check *c, const DLTensor *t, int64_t n, attn_error
 }
 
 static int check_batch(struct check *c, const attn_batch_t *b, attn_error_t *error) {
-    int code = same_list(b->query_start_loc, b->query_start_loc_host, b->num_reqs + 1, "query_start_loc", error);
-    if (code == ATTN_OK) code = same_list(b->seq_lens, b->seq_lens_host, b->num_reqs, "seq_lens", error);
-    if (code == ATTN_OK) code = same_list(b->rswa_prefix_lens, b->rswa_prefix_lens_host, b->num_reqs, "rswa_prefix_lens", error);
+    int code = attni_look_list(b->query_start_loc, b->query_start_loc_host, b->num_reqs + 1,
+                               "query_start_loc", error);
+    if (code == ATTN_OK)
+        code = attni_look_list(b->seq_lens, b->seq_lens_host, b->num_reqs, "seq_lens", error);
+    if (code == ATTN_OK)
+        code = attni_look_list(b->rswa_prefix_lens, b->rswa_prefix_lens_host, b->num_reqs, "rswa_prefix_lens",
+                               error);
     if (code == ATTN_OK) code = check_slots(c, b->slot_mapping, b->num_actual_tokens, error);
-    for (int32_t r = 0; code == ATTN_OK && b->causal != NULL && b->causal->device.device_type == kDLCPU && r < b->num_reqs; r++) {
+    for (int32_t r = 0;
+         code == ATTN_OK && b->causal != NULL && b->causal->device.device_type == kDLCPU && r < b->num_reqs;
+         r++) {
         const int32_t *causal = (const int32_t *)attn_data(b->causal);
         if ((causal[r] != 0) != (b->causal_host[r] != 0))
-            WRONG("causal", "causal[%d] is %d in the tensor and %d in causal_host", (int)r, (int)causal[r], (int)b->causal_host[r]);
+            WRONG("causal", "causal[%d] is %d in the tensor and %d in causal_host", (int)r, (int)causal[r],
+                  (int)b->causal_host[r]);
     }
     return code;
 }
 
-/* Selected tokens of sparse attention: -1 or a position that exists. */
-static int check_topk(const DLTensor *t, int64_t rows, int64_t longest, attn_error_t *error) {
-    if (t == NULL || t->device.device_type != kDLCPU || t->ndim != 2) return ATTN_OK;
-    for (int64_t i = 0; i < rows && i < t->shape[0]; i++) {
-        const int32_t *row = (const int32_t *)(const void *)((const char *)attn_data(t) + i * attn_byte_stride(t, 0));
-        for (int64_t j = 0; j < t->shape[1]; j++)
-            if (row[j] < -1 || row[j] >= longest)
-                WRONG("topk_indices", "topk_indices[%lld][%lld] is %d; -1 or a position below %lld was wanted", (long long)i,
-                      (long long)j, (int)row[j], (long long)longest);
-    }
-    return ATTN_OK;
-}
-
-/* ------------------------------------------------------------------- values */
-
-struct watch {
-    const char *name;
-    int is_output, allow_infinity;
-    attn_error_t *error;
-};
-
-static int watch_row(void *user, const DLTensor *t, const char *row, int64_t index) {
-    const struct watch *w = user;
-    attn_error_t *error = w->error;
-    int64_t n = t->shape[t->ndim - 1], step = attn_byte_stride(t, t->ndim - 1);
-    for (int64_t i = 0; i < n; i++) {
-        float v = attni_value(t->dtype, row + i * step);
-        if (!isnan(v) && (w->allow_infinity || !isinf(v))) continue;
-        if (w->is_output) BROKEN(w->name, "%s holds %g at row %lld, element %lld", w->name, (double)v, (long long)index, (long long)i);
-        WRONG(w->name, "%s holds %g at row %lld, element %lld; the step before has gone wrong", w->name, (double)v,
-              (long long)index, (long long)i);
-    }
-    return ATTN_OK;
-}
-
-static int check_values(const DLTensor *t, int64_t rows, const char *name, int is_output, attn_error_t *error) {
-    struct watch w = {name, is_output, 0, error};
-    if (t == NULL || t->device.device_type != kDLCPU || !attni_is_floating(t->dtype)) return ATTN_OK;
-    return attni_each_row(t, rows, watch_row, &w);
-}
-
-/* lse is [heads, tokens]: the rows are heads, and -inf is the value of an empty row. */
-static int check_lse(const DLTensor *lse, int64_t tokens, attn_error_t *error) {
-    if (lse == NULL || lse->device.device_type != kDLCPU) return ATTN_OK;
-    int64_t shape[2] = {lse->shape[0], attni_min64(tokens, lse->shape[1])};
-    DLTensor used = *lse;
-    used.shape = shape;
-    struct watch w = {"lse", 1, 1, error};
-    return attni_each_row(&used, -1, watch_row, &w);
-}
-
-struct print {
-    uint64_t hash;
-    int64_t first;
-};
-
-static int print_row(void *user, const DLTensor *t, const char *row, int64_t index) {
-    struct print *p = user;
-    (void)index;
-    p->hash = attn_fingerprint64(p->hash, row, (size_t)(t->shape[t->ndim - 1] * t->dtype.bits / 8));
-    return 0;
-}
-
-/* What stands in the rows of the output that forward must not touch. */
-static uint64_t padding_print(const DLTensor *out, int64_t tokens) {
-    struct print p = {0, tokens};
-    if (out->device.device_type != kDLCPU || out->shape[0] <= tokens) return 0;
-    int64_t shape[3] = {out->shape[0] - tokens, out->shape[1], out->shape[2]};
-    DLTensor rest = *out;
-    rest.shape = shape;
-    rest.byte_offset += (uint64_t)(tokens * attn_byte_stride(out, 0));
-    attni_each_row(&rest, -1, print_row, &p);
-    return p.hash;
-}
-
 /* -------------------------------------------------------------------- calls */
 
-static int check_plan(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream, int is_table,
-                      attn_error_t *error) {
+static int check_plan(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream,
+                      int is_table, attn_error_t *error) {
     struct check *c = check_of(i);
     const struct attni_stage *next = &c->hook.next;
     attn_space_t inner = trimmed(c, s);
@@ -221,23 +149,28 @@ static int check_plan(attn_instance_t *i, const attn_batch_t *b, const attn_spac
         prepare(inner.host, inner.host_bytes, is_table ? -1 : POISON);
         prepare(inner.workspace, inner.workspace_bytes, POISON);
     }
-    code = (is_table ? next->ops.update_block_table : next->ops.build_metadata)(next->instance, b, &inner, stream, error);
+    code = (is_table ? next->ops.update_block_table : next->ops.build_metadata)(next->instance, b, &inner,
+                                                                                stream, error);
     if (code != ATTN_OK) return code;
     unsigned at = 0;
-    while (at < REMEMBERED && c->built[at].metadata != s->metadata) at++;
+    while (at < REMEMBERED && c->built[at].metadata != s->metadata)
+        at++;
     if (at == REMEMBERED) at = c->next_built++ % REMEMBERED;
     c->built[at].metadata = s->metadata;
     c->built[at].tokens = b->num_actual_tokens;
     c->built[at].longest = 0;
-    for (int32_t r = 0; r < b->num_reqs; r++) c->built[at].longest = attni_max64(c->built[at].longest, b->seq_lens_host[r]);
+    for (int32_t r = 0; r < b->num_reqs; r++)
+        c->built[at].longest = attni_max64(c->built[at].longest, b->seq_lens_host[r]);
     return c->everything ? inspect_all(c, &inner, error) : ATTN_OK;
 }
 
-static int check_build(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int check_build(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream,
+                       attn_error_t *error) {
     return check_plan(i, b, s, stream, 0, error);
 }
 
-static int check_table(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int check_table(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream,
+                       attn_error_t *error) {
     return check_plan(i, b, s, stream, 1, error);
 }
 
@@ -245,45 +178,49 @@ static int check_update(attn_instance_t *i, const attn_kv_update_t *a, void *str
     struct check *c = check_of(i);
     int64_t rows = a->slot_mapping->shape[0];
     int code = check_slots(c, a->slot_mapping, rows, error);
-    if (code == ATTN_OK && c->everything) code = check_values(a->key, rows, "key", 0, error);
-    if (code == ATTN_OK && c->everything) code = check_values(a->value, rows, "value", 0, error);
+    if (code == ATTN_OK && c->everything) code = attni_look_values(a->key, rows, "key", 0, error);
+    if (code == ATTN_OK && c->everything) code = attni_look_values(a->value, rows, "value", 0, error);
     return code != ATTN_OK ? code : c->hook.next.ops.update_kv_cache(c->hook.next.instance, a, stream, error);
 }
 
 static int check_inputs(const attn_forward_t *a, int64_t rows, attn_error_t *error) {
-    int code = check_values(a->query, rows, "query", 0, error);
-    if (code == ATTN_OK) code = check_values(a->key, rows, "key", 0, error);
-    if (code == ATTN_OK) code = check_values(a->value, rows, "value", 0, error);
+    int code = attni_look_values(a->query, rows, "query", 0, error);
+    if (code == ATTN_OK) code = attni_look_values(a->key, rows, "key", 0, error);
+    if (code == ATTN_OK) code = attni_look_values(a->value, rows, "value", 0, error);
     return code;
 }
 
-static int check_forward(attn_instance_t *i, const attn_forward_t *a, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int check_forward(attn_instance_t *i, const attn_forward_t *a, const attn_space_t *s, void *stream,
+                         attn_error_t *error) {
     struct check *c = check_of(i);
     const struct attni_stage *next = &c->hook.next;
     if (s == NULL) return next->ops.forward(next->instance, a, s, stream, error);
     int at = 0;
-    while (at < REMEMBERED && c->built[at].metadata != s->metadata) at++;
+    while (at < REMEMBERED && c->built[at].metadata != s->metadata)
+        at++;
     if (at == REMEMBERED)
-        return attn_fail(error, ATTN_E_STATE, "space", "[hook check] space.metadata was not built by this group");
+        return attn_fail(error, ATTN_E_STATE, "space",
+                         "[hook check] space.metadata was not built by this group");
     int64_t rows = c->built[at].tokens;
     if (a->query->shape[0] < rows || a->output->shape[0] < rows)
-        WRONG(a->query->shape[0] < rows ? "query" : "output", "query has %lld rows and output %lld; the batch has %lld tokens",
-              (long long)a->query->shape[0], (long long)a->output->shape[0], (long long)rows);
-    int code = check_topk(a->topk_indices, rows, c->built[at].longest, error);
+        WRONG(a->query->shape[0] < rows ? "query" : "output",
+              "query has %lld rows and output %lld; the batch has %lld tokens", (long long)a->query->shape[0],
+              (long long)a->output->shape[0], (long long)rows);
+    int code = attni_look_topk(a->topk_indices, rows, c->built[at].longest, error);
     if (code != ATTN_OK) return code;
     attn_space_t inner = trimmed(c, s);
     if (!c->everything) return next->ops.forward(next->instance, a, &inner, stream, error);
     code = check_inputs(a, rows, error);
     if (code != ATTN_OK) return code;
     prepare(inner.workspace, inner.workspace_bytes, POISON);
-    uint64_t before = padding_print(a->output, rows);
+    uint64_t before = attni_look_padding(a->output, rows);
     code = next->ops.forward(next->instance, a, &inner, stream, error);
     if (code == ATTN_OK) code = inspect_all(c, &inner, error);
-    if (code == ATTN_OK && padding_print(a->output, rows) != before)
-        BROKEN("output", "%s wrote output rows at or beyond num_actual_tokens (%lld)", c->hook.group->backend->shown.name,
-               (long long)rows);
-    if (code == ATTN_OK) code = check_values(a->output, rows, "output", 1, error);
-    return code != ATTN_OK ? code : check_lse(a->lse, rows, error);
+    if (code == ATTN_OK && attni_look_padding(a->output, rows) != before)
+        BROKEN("output", "%s wrote output rows at or beyond num_actual_tokens (%lld)",
+               c->hook.group->backend->shown.name, (long long)rows);
+    if (code == ATTN_OK) code = attni_look_values(a->output, rows, "output", 1, error);
+    return code != ATTN_OK ? code : attni_look_lse(a->lse, rows, error);
 }
 
 static void check_close(attn_instance_t *i) {
@@ -293,11 +230,12 @@ static void check_close(attn_instance_t *i) {
     free(c);
 }
 
-int attni_hook_check_open(attn_group_t *group, struct attni_stage *stage, int everything, attn_error_t *error) {
+int attni_hook_check_open(attn_group_t *group, struct attni_stage *stage, int everything,
+                          attn_error_t *error) {
     const attn_problem_t *p = &group->inner;
     if (group->device.type != kDLCPU) {
-        attni_log(&group->context->log, ATTN_LOG_WARN, "[hook check] sees CPU tensors only; the group on %s runs without it",
-                  group->device.name);
+        attni_log(&group->context->log, ATTN_LOG_WARN,
+                  "[hook check] sees CPU tensors only; the group on %s runs without it", group->device.name);
         return ATTN_OK;
     }
     struct check *c = calloc(1, sizeof *c);

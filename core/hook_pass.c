@@ -12,12 +12,14 @@ static int pass_space(attn_instance_t *i, attn_space_needed_t *needed, attn_erro
     return next->ops.space_needed(next->instance, needed, error);
 }
 
-static int pass_build(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int pass_build(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream,
+                      attn_error_t *error) {
     const struct attni_stage *next = &attni_hook_of(i)->next;
     return next->ops.build_metadata(next->instance, b, s, stream, error);
 }
 
-static int pass_table(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int pass_table(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream,
+                      attn_error_t *error) {
     const struct attni_stage *next = &attni_hook_of(i)->next;
     return next->ops.update_block_table(next->instance, b, s, stream, error);
 }
@@ -33,7 +35,8 @@ static int pass_forward(attn_instance_t *i, const attn_forward_t *args, const at
     return next->ops.forward(next->instance, args, s, stream, error);
 }
 
-static int pass_weights(attn_instance_t *i, const attn_weights_t *weights, void *stream, attn_error_t *error) {
+static int pass_weights(attn_instance_t *i, const attn_weights_t *weights, void *stream,
+                        attn_error_t *error) {
     const struct attni_stage *next = &attni_hook_of(i)->next;
     return next->ops.prepare_weights(next->instance, weights, stream, error);
 }

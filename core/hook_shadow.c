@@ -25,11 +25,15 @@ struct shadow {
     double tolerance; /* above which it is a warning */
 };
 
-static struct shadow *shadow_of(attn_instance_t *i) { return (struct shadow *)(void *)i; }
+static struct shadow *shadow_of(attn_instance_t *i) {
+    return (struct shadow *)(void *)i;
+}
 
 /* Elementwise tolerances of semantics 10.2 by the least exact type in play. */
 static double tolerance_of(const attn_problem_t *p) {
-    if (p->out_dtype == ATTN_DTYPE_FP8_E4M3 || attn_kv_is_quantized(p->kv_cache_dtype) || p->query_dtype != p->dtype) return 1.5e-1;
+    if (p->out_dtype == ATTN_DTYPE_FP8_E4M3 || attn_kv_is_quantized(p->kv_cache_dtype) ||
+        p->query_dtype != p->dtype)
+        return 1.5e-1;
     return p->dtype == ATTN_DTYPE_FLOAT32 ? 1e-3 : 1.5e-2;
 }
 
@@ -56,8 +60,9 @@ static void report(struct shadow *s, double difference, const char *what) {
     if (!(difference > s->largest)) return;
     s->largest = difference;
     attni_log(log, difference > s->tolerance ? ATTN_LOG_WARN : ATTN_LOG_INFO,
-              "[hook shadow] call %llu: %s of %s and %s differ by %.3g (tolerance %.3g)", (unsigned long long)s->calls, what,
-              s->hook.group->backend->shown.name, s->name, difference, s->tolerance);
+              "[hook shadow] call %llu: %s of %s and %s differ by %.3g (tolerance %.3g)",
+              (unsigned long long)s->calls, what, s->hook.group->backend->shown.name, s->name, difference,
+              s->tolerance);
 }
 
 /* Dense tensors over the shadow's own buffers, shaped like the engine's. */
@@ -89,7 +94,8 @@ static void run_shadow(struct shadow *s, const attn_forward_t *a, void *stream) 
     if (a->lse != NULL) mine.lse = make_twin(&lse, a->lse, s->lse, 1, s->tokens);
     int code = s->other.ops.forward(s->other.instance, &mine, &s->space, stream, &error);
     if (code != ATTN_OK) {
-        attni_log(&s->hook.group->context->log, ATTN_LOG_WARN, "[hook shadow] %s fails: %s", s->name, error.text);
+        attni_log(&s->hook.group->context->log, ATTN_LOG_WARN, "[hook shadow] %s fails: %s", s->name,
+                  error.text);
         return;
     }
     s->compared++;
@@ -105,33 +111,39 @@ static void run_shadow(struct shadow *s, const attn_forward_t *a, void *stream) 
     report(s, c.largest, "LSEs");
 }
 
-static int shadow_plan(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream, int is_table,
-                       attn_error_t *error) {
+static int shadow_plan(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream,
+                       int is_table, attn_error_t *error) {
     struct shadow *s = shadow_of(i);
     const struct attni_stage *next = &s->hook.next;
-    int code = (is_table ? next->ops.update_block_table : next->ops.build_metadata)(next->instance, b, space, stream, error);
+    int code = (is_table ? next->ops.update_block_table : next->ops.build_metadata)(next->instance, b, space,
+                                                                                    stream, error);
     if (code != ATTN_OK) return code;
     /* Always built, because the batch is gone when a call is sampled. */
-    s->built_for = s->other.ops.build_metadata(s->other.instance, b, &s->space, stream, NULL) == ATTN_OK ? space->metadata : NULL;
+    s->built_for = s->other.ops.build_metadata(s->other.instance, b, &s->space, stream, NULL) == ATTN_OK
+                       ? space->metadata
+                       : NULL;
     s->tokens = b->num_actual_tokens;
     return ATTN_OK;
 }
 
-static int shadow_build(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream, attn_error_t *error) {
+static int shadow_build(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream,
+                        attn_error_t *error) {
     return shadow_plan(i, b, space, stream, 0, error);
 }
 
-static int shadow_table(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream, attn_error_t *error) {
+static int shadow_table(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream,
+                        attn_error_t *error) {
     return shadow_plan(i, b, space, stream, 1, error);
 }
 
-static int shadow_forward(attn_instance_t *i, const attn_forward_t *a, const attn_space_t *space, void *stream,
-                          attn_error_t *error) {
+static int shadow_forward(attn_instance_t *i, const attn_forward_t *a, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
     struct shadow *s = shadow_of(i);
     int code = s->hook.next.ops.forward(s->hook.next.instance, a, space, stream, error);
     if (code != ATTN_OK || space == NULL) return code;
     int is_sampled = s->calls++ % s->sample == 0;
-    if (is_sampled && s->built_for == space->metadata && a->output->shape[0] >= s->tokens) run_shadow(s, a, stream);
+    if (is_sampled && s->built_for == space->metadata && a->output->shape[0] >= s->tokens)
+        run_shadow(s, a, stream);
     return ATTN_OK;
 }
 
@@ -149,14 +161,17 @@ static void shadow_close(attn_instance_t *i) {
     struct shadow *s = shadow_of(i);
     attni_log(&s->hook.group->context->log, ATTN_LOG_INFO,
               "[hook shadow] %s beside %s: %llu of %llu calls compared, largest difference %.3g", s->name,
-              s->hook.group->backend->shown.name, (unsigned long long)s->compared, (unsigned long long)s->calls, s->largest);
+              s->hook.group->backend->shown.name, (unsigned long long)s->compared,
+              (unsigned long long)s->calls, s->largest);
     s->hook.next.ops.close(s->hook.next.instance);
     free_shadow(s);
 }
 
 /* ------------------------------------------------------------------ opening */
 
-static void *buffer(uint64_t bytes) { return aligned_alloc(4096, (size_t)((bytes + 4096) / 4096 * 4096)); }
+static void *buffer(uint64_t bytes) {
+    return aligned_alloc(4096, (size_t)((bytes + 4096) / 4096 * 4096));
+}
 
 /* "" or why this backend cannot stand beside the group's. */
 static const char *open_other(struct shadow *s, const struct attni_backend *backend, char *why, size_t size) {
@@ -185,7 +200,8 @@ static const char *open_other(struct shadow *s, const struct attni_backend *back
     s->other.ops = backend->ops;
     if (code == ATTN_OK && attn_role_has_cache(p->role)) {
         code = s->hook.next.ops.kv_cache_shape(s->hook.next.instance, p->num_blocks, &mine, &error);
-        if (code == ATTN_OK) code = backend->ops.kv_cache_shape(s->other.instance, p->num_blocks, &theirs, &error);
+        if (code == ATTN_OK)
+            code = backend->ops.kv_cache_shape(s->other.instance, p->num_blocks, &theirs, &error);
         if (code == ATTN_OK && (mine.fingerprint != theirs.fingerprint || mine.layout_id != theirs.layout_id))
             return "its cache has another format";
     }
@@ -204,7 +220,8 @@ static const char *open_other(struct shadow *s, const struct attni_backend *back
                               .host_bytes = need.host_bytes};
     s->output = buffer(rows * values_per_row * attn_dtype_size(p->out_dtype));
     s->lse = buffer(rows * p->num_heads * sizeof *s->lse);
-    int complete = s->space.metadata != NULL && s->space.workspace != NULL && s->space.host != NULL && s->output != NULL && s->lse != NULL;
+    int complete = s->space.metadata != NULL && s->space.workspace != NULL && s->space.host != NULL &&
+                   s->output != NULL && s->lse != NULL;
     return complete ? "" : "out of memory";
 }
 

@@ -66,47 +66,57 @@ static void put(struct trace *t, struct line *l, double started, int code) {
     uint64_t size = fstat(t->fd, &st) == 0 && st.st_size > 0 ? (uint64_t)st.st_size : 0;
     if (size + l->used <= t->max_bytes && write(t->fd, l->text, l->used) == (ssize_t)l->used) return;
     t->is_full = 1;
-    attni_log(&t->hook.group->context->log, ATTN_LOG_WARN, "[hook trace] %s has reached %llu bytes (max_bytes) or cannot be "
-              "written; the trace of this group ends", t->path, (unsigned long long)t->max_bytes);
+    attni_log(&t->hook.group->context->log, ATTN_LOG_WARN,
+              "[hook trace] %s has reached %llu bytes (max_bytes) or cannot be "
+              "written; the trace of this group ends",
+              t->path, (unsigned long long)t->max_bytes);
 }
 
 static void add_batch(struct line *l, const attn_batch_t *b) {
     int32_t shown = b->num_reqs < SHOWN_REQUESTS ? b->num_reqs : SHOWN_REQUESTS;
-    add(l, ",\"num_reqs\":%d,\"num_tokens\":%d,\"max_query_len\":%d,\"max_seq_len\":%lld,\"common_prefix_len\":%d,"
-           "\"flags\":%u,\"query_lens\":[", (int)b->num_reqs, (int)b->num_actual_tokens, (int)b->max_query_len,
-        (long long)b->max_seq_len, (int)b->common_prefix_len, (unsigned)b->flags);
+    add(l,
+        ",\"num_reqs\":%d,\"num_tokens\":%d,\"max_query_len\":%d,\"max_seq_len\":%lld,\"common_prefix_len\":%"
+        "d,"
+        "\"flags\":%u,\"query_lens\":[",
+        (int)b->num_reqs, (int)b->num_actual_tokens, (int)b->max_query_len, (long long)b->max_seq_len,
+        (int)b->common_prefix_len, (unsigned)b->flags);
     for (int32_t r = 0; r < shown; r++)
         add(l, "%s%d", r > 0 ? "," : "", (int)(b->query_start_loc_host[r + 1] - b->query_start_loc_host[r]));
     add(l, "],\"seq_lens\":[");
-    for (int32_t r = 0; r < shown; r++) add(l, "%s%d", r > 0 ? "," : "", (int)b->seq_lens_host[r]);
+    for (int32_t r = 0; r < shown; r++)
+        add(l, "%s%d", r > 0 ? "," : "", (int)b->seq_lens_host[r]);
     add(l, "]");
 }
 
 static void add_shape(struct line *l, const char *key, const DLTensor *t) {
     if (t == NULL) return;
     add(l, ",\"%s\":[", key);
-    for (int i = 0; i < t->ndim; i++) add(l, "%s%lld", i > 0 ? "," : "", (long long)t->shape[i]);
+    for (int i = 0; i < t->ndim; i++)
+        add(l, "%s%lld", i > 0 ? "," : "", (long long)t->shape[i]);
     add(l, "]");
 }
 
-static int trace_batch(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream, int is_table,
-                       attn_error_t *error) {
+static int trace_batch(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream,
+                       int is_table, attn_error_t *error) {
     struct trace *t = (struct trace *)(void *)i;
     const struct attni_stage *next = &t->hook.next;
     struct line l;
     double started = now_us();
-    int code = (is_table ? next->ops.update_block_table : next->ops.build_metadata)(next->instance, b, s, stream, error);
+    int code = (is_table ? next->ops.update_block_table : next->ops.build_metadata)(next->instance, b, s,
+                                                                                    stream, error);
     begin(t, &l, is_table ? "update_block_table" : "build_metadata");
     add_batch(&l, b);
     put(t, &l, started, code);
     return code;
 }
 
-static int trace_build(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int trace_build(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream,
+                       attn_error_t *error) {
     return trace_batch(i, b, s, stream, 0, error);
 }
 
-static int trace_table(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int trace_table(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *s, void *stream,
+                       attn_error_t *error) {
     return trace_batch(i, b, s, stream, 1, error);
 }
 
@@ -122,7 +132,8 @@ static int trace_update(attn_instance_t *i, const attn_kv_update_t *a, void *str
     return code;
 }
 
-static int trace_forward(attn_instance_t *i, const attn_forward_t *a, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int trace_forward(attn_instance_t *i, const attn_forward_t *a, const attn_space_t *s, void *stream,
+                         attn_error_t *error) {
     struct trace *t = (struct trace *)(void *)i;
     struct line l;
     double started = now_us();
@@ -158,13 +169,14 @@ static void trace_opened(struct trace *t) {
     put(t, &l, 0, ATTN_OK);
 }
 
-int attni_hook_trace_open(attn_group_t *group, struct attni_stage *stage, const char *file, uint64_t max_bytes,
-                          attn_error_t *error) {
+int attni_hook_trace_open(attn_group_t *group, struct attni_stage *stage, const char *file,
+                          uint64_t max_bytes, attn_error_t *error) {
     static atomic_uint groups;
     /* The file may lie in a folder that others write to: never through a link that somebody put there. */
     int fd = open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return attn_fail(error, ATTN_E_IO, "file", "[hook trace] file = %s cannot be opened: %s", file, strerror(errno));
+        return attn_fail(error, ATTN_E_IO, "file", "[hook trace] file = %s cannot be opened: %s", file,
+                         strerror(errno));
     struct trace *t = calloc(1, sizeof *t);
     if (t == NULL) {
         close(fd);

@@ -18,7 +18,9 @@ const char *attn_kv_spec_kind_name(uint32_t kind) {
     return kind < sizeof names / sizeof names[0] ? names[kind] : names[0];
 }
 
-static int is_turboquant(uint32_t kv) { return kv >= ATTN_KV_TURBOQUANT_K8V4 && kv <= ATTN_KV_TURBOQUANT_3BIT_NC; }
+static int is_turboquant(uint32_t kv) {
+    return kv >= ATTN_KV_TURBOQUANT_K8V4 && kv <= ATTN_KV_TURBOQUANT_3BIT_NC;
+}
 
 /* Layer -> spec, the last table of semantics 3.10. */
 static uint32_t kind_of(const attn_problem_t *p) {
@@ -32,7 +34,8 @@ static uint32_t kind_of(const attn_problem_t *p) {
     return is_turboquant(p->kv_cache_dtype) ? ATTN_SPEC_TURBOQUANT : ATTN_SPEC_FULL;
 }
 
-int attn_kv_spec_of(const attn_problem_t *problem, uint32_t block_size, attn_kv_spec_t *spec, attn_error_t *error) {
+int attn_kv_spec_of(const attn_problem_t *problem, uint32_t block_size, attn_kv_spec_t *spec,
+                    attn_error_t *error) {
     attn_problem_t p;
     int code = attn_intake(&p, sizeof p, problem, "problem", error);
     if (code != ATTN_OK) return code;
@@ -41,8 +44,9 @@ int attn_kv_spec_of(const attn_problem_t *problem, uint32_t block_size, attn_kv_
     s.kind = kind_of(&p);
     s.block_size = p.block_size != 0 ? p.block_size : block_size;
     if (s.block_size == 0 && s.kind != ATTN_SPEC_ENCODER_ONLY)
-        return attn_fail(error, ATTN_E_INVALID, "block_size",
-                         "block_size is 0 and so is the problem's; a layer with a cache has blocks of some size");
+        return attn_fail(
+            error, ATTN_E_INVALID, "block_size",
+            "block_size is 0 and so is the problem's; a layer with a cache has blocks of some size");
     s.num_kv_heads = p.num_kv_heads != 0 ? p.num_kv_heads : p.num_heads;
     s.head_size = p.head_size;
     s.head_size_v = p.head_size_v != 0 ? p.head_size_v : p.head_size;
@@ -62,7 +66,8 @@ int attn_kv_spec_of(const attn_problem_t *problem, uint32_t block_size, attn_kv_
 }
 
 int attn_kv_spec_max_blocks(const attn_kv_spec_t *spec, int64_t max_model_len, int64_t inflight_tokens,
-                            int64_t max_encoder_tokens, int32_t dcp_world_size, int64_t *blocks, attn_error_t *error) {
+                            int64_t max_encoder_tokens, int32_t dcp_world_size, int64_t *blocks,
+                            attn_error_t *error) {
     attn_kv_spec_t s;
     int code = attn_intake(&s, sizeof s, spec, "spec", error);
     if (code != ATTN_OK) return code;
@@ -78,14 +83,17 @@ int attn_kv_spec_max_blocks(const attn_kv_spec_t *spec, int64_t max_model_len, i
     case ATTN_SPEC_MLA:
     case ATTN_SPEC_SINK_FULL:
     case ATTN_SPEC_TURBOQUANT:
-    case ATTN_SPEC_RSWA: *blocks = attni_cdiv(attni_cdiv(max_model_len, dcp), bs); return ATTN_OK;
+    case ATTN_SPEC_RSWA:
+        *blocks = attni_cdiv(attni_cdiv(max_model_len, dcp), bs);
+        return ATTN_OK;
     case ATTN_SPEC_SLIDING_WINDOW:
         if (dcp > 1)
             return attn_fail(error, ATTN_E_UNSUPPORTED, "dcp_world_size",
                              "dcp_world_size is %d; a sliding window cache cannot be split over ranks",
                              (int)dcp_world_size);
         ATTNI_AT_LEAST(s.sliding_window, 1, "sliding_window", error);
-        if (__builtin_add_overflow(inflight_tokens, (int64_t)s.sliding_window - 1, &flight)) flight = INT64_MAX;
+        if (__builtin_add_overflow(inflight_tokens, (int64_t)s.sliding_window - 1, &flight))
+            flight = INT64_MAX;
         local = attni_min64(flight, max_model_len);
         *blocks = attni_cdiv(local, bs) + 1; /* one more: the window need not begin with a block */
         return ATTN_OK;
@@ -94,31 +102,37 @@ int attn_kv_spec_max_blocks(const attn_kv_spec_t *spec, int64_t max_model_len, i
         if (__builtin_add_overflow(inflight_tokens, (int64_t)s.chunk_size, &flight)) flight = INT64_MAX;
         *blocks = attni_cdiv(attni_min64(flight, max_model_len), bs);
         return ATTN_OK;
-    case ATTN_SPEC_CROSS: *blocks = attni_cdiv(max_encoder_tokens, bs); return ATTN_OK;
-    case ATTN_SPEC_ENCODER_ONLY: *blocks = 0; return ATTN_OK;
+    case ATTN_SPEC_CROSS:
+        *blocks = attni_cdiv(max_encoder_tokens, bs);
+        return ATTN_OK;
+    case ATTN_SPEC_ENCODER_ONLY:
+        *blocks = 0;
+        return ATTN_OK;
     default:
-        return attn_fail(error, ATTN_E_INVALID, "kind", "kind is %u; it must be one of ATTN_SPEC_*", (unsigned)s.kind);
+        return attn_fail(error, ATTN_E_INVALID, "kind", "kind is %u; it must be one of ATTN_SPEC_*",
+                         (unsigned)s.kind);
     }
 }
 
 /* Takes a size that may be given once in a group: equal or absent in every other spec. */
 static int merge_once(uint32_t have, uint32_t *merged, const char *name, attn_error_t *error) {
     if (have != 0 && *merged != 0 && have != *merged)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s differs in the group: %u and %u; split the group", name,
-                         (unsigned)*merged, (unsigned)have);
+        return attn_fail(error, ATTN_E_INVALID, name, "%s differs in the group: %u and %u; split the group",
+                         name, (unsigned)*merged, (unsigned)have);
     if (have != 0) *merged = have;
     return ATTN_OK;
 }
 
-int attn_kv_spec_merge(const attn_kv_spec_t *specs, uint32_t num_specs, attn_kv_spec_t *merged, attn_error_t *error) {
+int attn_kv_spec_merge(const attn_kv_spec_t *specs, uint32_t num_specs, attn_kv_spec_t *merged,
+                       attn_error_t *error) {
     static const struct {
         size_t offset, size;
         const char *name;
     } equal[] = {
 #define SAME(MEMBER) {offsetof(attn_kv_spec_t, MEMBER), sizeof(((attn_kv_spec_t *)0)->MEMBER), #MEMBER}
-        SAME(kind),        SAME(block_size),     SAME(num_kv_heads),      SAME(head_size),   SAME(head_size_v),
-        SAME(dtype),       SAME(kv_cache_dtype), SAME(sink_len),          SAME(rswa_window), SAME(compress_ratio),
-        SAME(alignment),   SAME(page_bytes_padded),
+        SAME(kind),        SAME(block_size),     SAME(num_kv_heads),   SAME(head_size),
+        SAME(head_size_v), SAME(dtype),          SAME(kv_cache_dtype), SAME(sink_len),
+        SAME(rswa_window), SAME(compress_ratio), SAME(alignment),      SAME(page_bytes_padded),
 #undef SAME
     };
     ATTNI_NEED(specs, "specs", error);
@@ -132,10 +146,12 @@ int attn_kv_spec_merge(const attn_kv_spec_t *specs, uint32_t num_specs, attn_kv_
         code = attn_intake(&s, sizeof s, (const char *)specs + i * step, "specs", error);
         for (size_t m = 0; code == ATTN_OK && m < sizeof equal / sizeof equal[0]; m++)
             if (memcmp((char *)&s + equal[m].offset, (char *)&all + equal[m].offset, equal[m].size) != 0)
-                code = attn_fail(error, ATTN_E_INVALID, equal[m].name,
-                                 "%s of layer %u of the group is not that of layer 0; layers of one group must agree",
-                                 equal[m].name, (unsigned)i);
-        if (code == ATTN_OK) code = merge_once(s.sliding_window, &all.sliding_window, "sliding_window", error);
+                code = attn_fail(
+                    error, ATTN_E_INVALID, equal[m].name,
+                    "%s of layer %u of the group is not that of layer 0; layers of one group must agree",
+                    equal[m].name, (unsigned)i);
+        if (code == ATTN_OK)
+            code = merge_once(s.sliding_window, &all.sliding_window, "sliding_window", error);
         if (code == ATTN_OK) code = merge_once(s.chunk_size, &all.chunk_size, "chunk_size", error);
         all.non_causal |= s.non_causal;
     }

@@ -12,39 +12,49 @@
 static int check_given(const attn_group_t *g, const void *t, uint64_t feature, const char *name, int required,
                        attn_error_t *error) {
     int known = (g->features & feature) != 0;
-    if (t != NULL && !known) REFUSE(name, "%s is given, but the problem did not ask for that feature; it would be ignored", name);
-    if (t == NULL && known && required) REFUSE(name, "%s is not given; the problem asked for that feature", name);
+    if (t != NULL && !known)
+        REFUSE(name, "%s is given, but the problem did not ask for that feature; it would be ignored", name);
+    if (t == NULL && known && required)
+        REFUSE(name, "%s is not given; the problem asked for that feature", name);
     return ATTN_OK;
 }
 
 /* The cache is what kv_cache_shape said, but for the number of blocks and the strides. */
-static int check_cache(const attn_group_t *g, const DLTensor *cache, const DLTensor *v_cache, attn_error_t *error) {
+static int check_cache(const attn_group_t *g, const DLTensor *cache, const DLTensor *v_cache,
+                       attn_error_t *error) {
     int separate = (g->features & ATTN_F_SEPARATE_KV) != 0;
-    if (cache == NULL) REFUSE("kv_cache", "kv_cache is not given; role %s has a cache", attn_role_name(g->problem.role));
+    if (cache == NULL)
+        REFUSE("kv_cache", "kv_cache is not given; role %s has a cache", attn_role_name(g->problem.role));
     int code = check_given(g, v_cache, ATTN_F_SEPARATE_KV, "v_cache", 1, error);
     if (code != ATTN_OK || separate) return code;
-    if (cache->ndim != (int)g->shape.ndim || cache->shape == NULL || cache->strides == NULL || cache->data == NULL)
-        REFUSE("kv_cache", "kv_cache has %d dimensions or no data, shape or strides; %u dimensions were wanted",
+    if (cache->ndim != (int)g->shape.ndim || cache->shape == NULL || cache->strides == NULL ||
+        cache->data == NULL)
+        REFUSE("kv_cache",
+               "kv_cache has %d dimensions or no data, shape or strides; %u dimensions were wanted",
                (int)cache->ndim, (unsigned)g->shape.ndim);
     for (int i = 0; i < cache->ndim; i++)
         if (i != g->block_axis && cache->shape[i] != g->shape.shape[i])
-            REFUSE("kv_cache", "kv_cache has size %lld in dimension %d; %lld was wanted (attn_group_kv_cache_shape)",
+            REFUSE("kv_cache",
+                   "kv_cache has size %lld in dimension %d; %lld was wanted (attn_group_kv_cache_shape)",
                    (long long)cache->shape[i], i, (long long)g->shape.shape[i]);
     return ATTN_OK;
 }
 
 /* [>= rows, heads, size] with the heads dimension left out by one-headed tensors if flat is allowed. */
-static int check_rows(const DLTensor *t, const char *name, int64_t heads, int64_t size, int may_be_flat, attn_error_t *error) {
+static int check_rows(const DLTensor *t, const char *name, int64_t heads, int64_t size, int may_be_flat,
+                      attn_error_t *error) {
     const int64_t full[3] = {-1, heads, size}, flat[2] = {-1, size};
     if (t != NULL && may_be_flat && t->ndim == 2) return attn_check_tensor(t, name, 0, 2, flat, error);
     return attn_check_tensor(t, name, 0, 3, full, error);
 }
 
-static int check_key_value(const attn_group_t *g, const DLTensor *key, const DLTensor *value, attn_error_t *error) {
+static int check_key_value(const attn_group_t *g, const DLTensor *key, const DLTensor *value,
+                           attn_error_t *error) {
     const attn_problem_t *p = &g->problem;
     int is_mla = p->role == ATTN_ROLE_MLA || p->role == ATTN_ROLE_MLA_SPARSE;
     int64_t latent[2] = {-1, p->kv_lora_rank};
-    if (p->role == ATTN_ROLE_MLA_PREFILL) return ATTN_OK; /* the MHA part alone: the backend knows its shapes */
+    if (p->role == ATTN_ROLE_MLA_PREFILL)
+        return ATTN_OK; /* the MHA part alone: the backend knows its shapes */
     if (is_mla) {
         int code = attn_check_tensor(key, "key", 0, 2, latent, error);
         return code != ATTN_OK ? code : check_rows(value, "value", 1, p->qk_rope_head_dim, 1, error);
@@ -61,8 +71,8 @@ static int check_slots(const attn_group_t *g, const attn_kv_update_t *a, attn_er
     int64_t blocks = a->kv_cache->shape[(g->features & ATTN_F_SEPARATE_KV) != 0 ? 0 : g->block_axis];
     for (int64_t i = 0; i < s->shape[0]; i++)
         if (slot[i] >= 0 && slot[i] / g->problem.block_size >= blocks)
-            REFUSE("slot_mapping", "slot_mapping[%lld] is %lld; the cache has %lld blocks of %u tokens", (long long)i,
-                   (long long)slot[i], (long long)blocks, (unsigned)g->problem.block_size);
+            REFUSE("slot_mapping", "slot_mapping[%lld] is %lld; the cache has %lld blocks of %u tokens",
+                   (long long)i, (long long)slot[i], (long long)blocks, (unsigned)g->problem.block_size);
     return ATTN_OK;
 }
 
@@ -75,26 +85,32 @@ int attni_layer_check_update(const attn_layer_t *layer, const attn_kv_update_t *
     if (a->key->shape[0] < a->slot_mapping->shape[0] || a->value->shape[0] < a->slot_mapping->shape[0])
         REFUSE(a->key->shape[0] < a->slot_mapping->shape[0] ? "key" : "value",
                "slot_mapping has %lld entries, key %lld rows and value %lld; every slot needs a row",
-               (long long)a->slot_mapping->shape[0], (long long)a->key->shape[0], (long long)a->value->shape[0]);
+               (long long)a->slot_mapping->shape[0], (long long)a->key->shape[0],
+               (long long)a->value->shape[0]);
     return check_slots(g, a, error);
 }
 
 static int check_optional(const attn_group_t *g, const attn_forward_t *a, attn_error_t *error) {
     int code = check_given(g, a->sinks, ATTN_F_SINK, "sinks", 1, error);
-    if (code == ATTN_OK) code = check_given(g, a->alibi_slopes, ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT, "alibi_slopes", 1, error);
+    if (code == ATTN_OK)
+        code = check_given(g, a->alibi_slopes, ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT, "alibi_slopes", 1, error);
     if (code == ATTN_OK) code = check_given(g, a->qq_bias, ATTN_F_QQ_BIAS, "qq_bias", 0, error);
     if (code == ATTN_OK) code = check_given(g, a->lse, ATTN_F_LSE, "lse", 0, error);
-    if (code == ATTN_OK) code = check_given(g, a->output_scale, ATTN_F_OUT_FP8_STATIC, "output_scale", 0, error);
-    if (code == ATTN_OK) code = check_given(g, a->output_block_scale, ATTN_F_OUT_FP8_GROUP, "output_block_scale", 1, error);
+    if (code == ATTN_OK)
+        code = check_given(g, a->output_scale, ATTN_F_OUT_FP8_STATIC, "output_scale", 0, error);
+    if (code == ATTN_OK)
+        code = check_given(g, a->output_block_scale, ATTN_F_OUT_FP8_GROUP, "output_block_scale", 1, error);
     if (code != ATTN_OK) return code;
     int is_sparse = g->problem.role == ATTN_ROLE_MLA_SPARSE;
     if ((a->topk_indices != NULL) != is_sparse)
-        REFUSE("topk_indices", "topk_indices is %s; role %s %s", a->topk_indices != NULL ? "given" : "not given",
-               attn_role_name(g->problem.role), is_sparse ? "needs it" : "does not use it");
+        REFUSE("topk_indices", "topk_indices is %s; role %s %s",
+               a->topk_indices != NULL ? "given" : "not given", attn_role_name(g->problem.role),
+               is_sparse ? "needs it" : "does not use it");
     return ATTN_OK;
 }
 
-int attni_layer_check_forward(const attn_layer_t *layer, const attn_forward_t *a, int profiling, attn_error_t *error) {
+int attni_layer_check_forward(const attn_layer_t *layer, const attn_forward_t *a, int profiling,
+                              attn_error_t *error) {
     const attn_group_t *g = layer->group;
     const attn_problem_t *p = &g->problem;
     int is_mla = attn_role_is_mla(p->role);

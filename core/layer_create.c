@@ -34,7 +34,8 @@ static int take_per_head(const attn_layer_t *layer, const DLTensor *t, const cha
     const int64_t shape[1] = {layer->group->problem.num_heads};
     if (t == NULL) return ATTN_OK;
     if ((layer->group->features & feature) == 0)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s are given, but the problem did not ask for that feature", name);
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s are given, but the problem did not ask for that feature", name);
     return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
 }
 
@@ -46,18 +47,24 @@ static int take_sink_tokens(attn_layer_t *layer, const attn_layer_options_t *o, 
     int wanted = g->wrap.sink_len != 0;
     if (!wanted && (o->sink_key != NULL || o->sink_value != NULL))
         return attn_fail(error, ATTN_E_INVALID, "sink_key", "sink_key and sink_value are given, but %s",
-                         p->static_sink_len != 0 ? "on this device the engine writes the sink tokens into their blocks"
-                                                 : "the problem has no static_sink_len");
+                         p->static_sink_len != 0
+                             ? "on this device the engine writes the sink tokens into their blocks"
+                             : "the problem has no static_sink_len");
     if (!wanted) return ATTN_OK;
     int code = attn_check_tensor(o->sink_key, "sink_key", p->dtype, 3, key_shape, error);
-    if (code == ATTN_OK) code = attn_check_tensor(o->sink_value, "sink_value", p->dtype, 3, value_shape, error);
+    if (code == ATTN_OK)
+        code = attn_check_tensor(o->sink_value, "sink_value", p->dtype, 3, value_shape, error);
     if (code != ATTN_OK) return code;
     layer->sink_key = o->sink_key;
     layer->sink_value = o->sink_value;
     layer->sink_slots_shape = g->wrap.sink_len;
     layer->sink_slots_stride = 1;
-    layer->sink_slots = (DLTensor){.data = g->sink_slots, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 64, 1},
-                                   .shape = &layer->sink_slots_shape, .strides = &layer->sink_slots_stride};
+    layer->sink_slots = (DLTensor){.data = g->sink_slots,
+                                   .device = {kDLCPU, 0},
+                                   .ndim = 1,
+                                   .dtype = {kDLInt, 64, 1},
+                                   .shape = &layer->sink_slots_shape,
+                                   .strides = &layer->sink_slots_stride};
     return ATTN_OK;
 }
 
@@ -73,7 +80,8 @@ static int fill_layer(attn_layer_t *layer, const attn_layer_options_t *o, attn_e
         code = attni_layer_check_sharing(layer, o->kv_sharing_target, error);
         if (code != ATTN_OK) return code;
         layer->kv_sharing_target = strdup(o->kv_sharing_target);
-        if (layer->kv_sharing_target == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for a layer");
+        if (layer->kv_sharing_target == NULL)
+            return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for a layer");
     }
     return code == ATTN_OK ? attni_layer_set_scales(layer, o, error) : code;
 }
@@ -84,15 +92,16 @@ static void free_layer(attn_layer_t *layer) {
     free(layer);
 }
 
-int attn_layer_create(attn_group_t *group, const char *name, const attn_layer_options_t *options, attn_layer_t **layer,
-                      attn_error_t *error) {
+int attn_layer_create(attn_group_t *group, const char *name, const attn_layer_options_t *options,
+                      attn_layer_t **layer, attn_error_t *error) {
     ATTN_INIT(attn_layer_options_t, o);
     int code = attni_group_check(group, error);
     if (code != ATTN_OK) return code;
     ATTNI_NEED(layer, "layer", error);
     ATTNI_NEED(name, "name", error);
     if (name[0] == '\0' || strlen(name) > LONGEST_NAME)
-        return attn_fail(error, ATTN_E_INVALID, "name", "the name has %zu characters; give 1 to %d", strlen(name), LONGEST_NAME);
+        return attn_fail(error, ATTN_E_INVALID, "name", "the name has %zu characters; give 1 to %d",
+                         strlen(name), LONGEST_NAME);
     if (options != NULL) code = attn_intake(&o, sizeof o, options, "options", error);
     if (code != ATTN_OK) return code;
     attn_layer_t *made = calloc(1, sizeof *made);
@@ -124,9 +133,15 @@ attn_layer_t *attn_context_find_layer(attn_context_t *context, const char *name)
     return attni_layers_find(context, name);
 }
 
-uint32_t attn_layer_kind(const attn_layer_t *layer) { return layer != NULL ? layer->kind : 0; }
-const char *attn_layer_name(const attn_layer_t *layer) { return layer != NULL ? layer->name : NULL; }
-attn_group_t *attn_layer_group(const attn_layer_t *layer) { return layer != NULL ? layer->group : NULL; }
+uint32_t attn_layer_kind(const attn_layer_t *layer) {
+    return layer != NULL ? layer->kind : 0;
+}
+const char *attn_layer_name(const attn_layer_t *layer) {
+    return layer != NULL ? layer->name : NULL;
+}
+attn_group_t *attn_layer_group(const attn_layer_t *layer) {
+    return layer != NULL ? layer->group : NULL;
+}
 const char *attn_layer_kv_sharing_target(const attn_layer_t *layer) {
     return layer != NULL ? layer->kv_sharing_target : NULL;
 }

@@ -22,15 +22,16 @@ static int write_sinks(attn_layer_t *layer, const attn_forward_t *args, void *st
     a.slot_mapping = &layer->sink_slots;
     a.scales = args->scales;
     if (g->stage.ops.update_kv_cache == NULL)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "static_sink_len", "%s has no update_kv_cache to write sink tokens with",
-                         g->backend->shown.name);
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "static_sink_len",
+                         "%s has no update_kv_cache to write sink tokens with", g->backend->shown.name);
     int code = attni_layer_check_update(layer, &a, error);
     if (code == ATTN_OK) code = g->stage.ops.update_kv_cache(g->stage.instance, &a, stream, error);
     if (code == ATTN_OK) layer->sinks_written_to = cache;
     return code;
 }
 
-int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream,
+                               attn_error_t *error) {
     attn_kv_update_t a;
     int code = check_layer(layer, error);
     if (code == ATTN_OK) code = attn_intake(&a, sizeof a, args, "args", error);
@@ -47,7 +48,8 @@ int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args
     return g->stage.ops.update_kv_cache(g->stage.instance, &a, stream, error);
 }
 
-int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weights, void *stream, attn_error_t *error) {
+int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weights, void *stream,
+                               attn_error_t *error) {
     attn_weights_t w;
     int code = check_layer(layer, error);
     if (code == ATTN_OK) code = attn_intake(&w, sizeof w, weights, "weights", error);
@@ -55,12 +57,14 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
     const attn_group_t *g = layer->group;
     const attn_problem_t *p = &g->problem;
     if (layer->kind != ATTN_LAYER_MLA)
-        return attn_fail(error, ATTN_E_INVALID, "layer", "layer '%.120s' has role %s; only MLA layers have absorbed weights",
-                         layer->name, attn_role_name(p->role));
+        return attn_fail(error, ATTN_E_INVALID, "layer",
+                         "layer '%.120s' has role %s; only MLA layers have absorbed weights", layer->name,
+                         attn_role_name(p->role));
     const int64_t shape[2] = {(int64_t)p->num_heads * (p->qk_nope_head_dim + p->v_head_dim), p->kv_lora_rank};
     code = attn_check_tensor(w.kv_b_proj, "kv_b_proj", 0, 2, shape, error);
     if (code == ATTN_OK)
-        code = attni_buffer_check(w.weight_space, w.weight_space_bytes, g->needed.weight_bytes, "weight_space", error);
+        code = attni_buffer_check(w.weight_space, w.weight_space_bytes, g->needed.weight_bytes,
+                                  "weight_space", error);
     if (code == ATTN_OK && g->stage.ops.prepare_weights != NULL)
         code = g->stage.ops.prepare_weights(g->stage.instance, &w, stream, error);
     if (code != ATTN_OK) return code;
@@ -72,11 +76,12 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
 static int check_weights(const attn_layer_t *layer, const attn_forward_t *a, attn_error_t *error) {
     if (layer->group->needed.weight_bytes == 0 || a->weight_space != NULL) return ATTN_OK;
     return attn_fail(error, ATTN_E_STATE, "weight_space",
-                     "layer '%.120s' has no prepared weights; call attn_layer_prepare_weights after loading", layer->name);
+                     "layer '%.120s' has no prepared weights; call attn_layer_prepare_weights after loading",
+                     layer->name);
 }
 
-int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     attn_forward_t a;
     attn_space_t s;
     int code = check_layer(layer, error);

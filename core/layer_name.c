@@ -24,8 +24,10 @@ int attn_layer_index(const char *name, int32_t *index, attn_error_t *error) {
         part = part[length] == '.' ? part + length + 1 : NULL;
     }
     if (found != 1)
-        return attn_fail(error, ATTN_E_INVALID, "name",
-                         "'%.120s' has %d components that are numbers; a layer name has exactly one, its index", name, found);
+        return attn_fail(
+            error, ATTN_E_INVALID, "name",
+            "'%.120s' has %d components that are numbers; a layer name has exactly one, its index", name,
+            found);
     *index = value;
     return ATTN_OK;
 }
@@ -44,7 +46,8 @@ int attn_layer_resolve_kv_cache_dtype(const char *name, uint32_t kv_cache_dtype,
             continue;
         }
         if (!is_number(skip[i], strlen(skip[i])))
-            return attn_fail(error, ATTN_E_INVALID, "skip", "'%.60s' is neither 'sliding_window' nor a layer's index", skip[i]);
+            return attn_fail(error, ATTN_E_INVALID, "skip",
+                             "'%.60s' is neither 'sliding_window' nor a layer's index", skip[i]);
         int code = attn_layer_index(name, &index, error);
         if (code != ATTN_OK) return code;
         is_skipped |= strtol(skip[i], NULL, 10) == index;
@@ -59,7 +62,8 @@ int attni_layer_check_sharing(const attn_layer_t *layer, const char *target, att
     const attn_group_t *group = layer->group;
     int32_t own_index, target_index;
     if (attn_role_is_mla(group->problem.role) || !attn_role_has_cache(group->problem.role))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, param, "role %s cannot share a cache", attn_role_name(group->problem.role));
+        return attn_fail(error, ATTN_E_UNSUPPORTED, param, "role %s cannot share a cache",
+                         attn_role_name(group->problem.role));
     if (strcmp(layer->name, target) == 0)
         return attn_fail(error, ATTN_E_INVALID, param, "layer '%.120s' cannot share its own cache", target);
     int code = attn_layer_index(layer->name, &own_index, error);
@@ -67,18 +71,24 @@ int attni_layer_check_sharing(const attn_layer_t *layer, const char *target, att
     if (code != ATTN_OK) return code;
     const attn_layer_t *found = attni_layers_find(group->context, target);
     if (target_index >= own_index)
-        return attn_fail(error, ATTN_E_INVALID, param, "layer '%.120s' must come before the layer that shares its cache", target);
+        return attn_fail(error, ATTN_E_INVALID, param,
+                         "layer '%.120s' must come before the layer that shares its cache", target);
     if (found == NULL)
-        return attn_fail(error, ATTN_E_NOT_FOUND, param, "'%.120s' is not a valid layer: none of that name was created", target);
+        return attn_fail(error, ATTN_E_NOT_FOUND, param,
+                         "'%.120s' is not a valid layer: none of that name was created", target);
     const attn_group_t *other = found->group;
     if (other->problem.role != group->problem.role)
-        return attn_fail(error, ATTN_E_INVALID, param, "layer '%.120s' has role %s, this one %s; both must be the same", target,
+        return attn_fail(error, ATTN_E_INVALID, param,
+                         "layer '%.120s' has role %s, this one %s; both must be the same", target,
                          attn_role_name(other->problem.role), attn_role_name(group->problem.role));
     if (found->kv_sharing_target != NULL)
-        return attn_fail(error, ATTN_E_INVALID, param, "layer '%.120s' has no cache of its own: it shares that of '%.120s'", target,
+        return attn_fail(error, ATTN_E_INVALID, param,
+                         "layer '%.120s' has no cache of its own: it shares that of '%.120s'", target,
                          found->kv_sharing_target);
     if (other->shape.fingerprint != group->shape.fingerprint)
-        return attn_fail(error, ATTN_E_INVALID, param,
-                         "the cache of layer '%.120s' has another format (heads, sizes, block size, dtype or layout)", target);
+        return attn_fail(
+            error, ATTN_E_INVALID, param,
+            "the cache of layer '%.120s' has another format (heads, sizes, block size, dtype or layout)",
+            target);
     return ATTN_OK;
 }

@@ -14,8 +14,8 @@ static const float q_divisor = 200, k_divisor = 200, v_divisor = 100;
 
 static int check_number(const char *name, float value, attn_error_t *error) {
     if (!isfinite(value))
-        return attn_fail(error, ATTN_E_INVALID, name, "%s is %g; a scale is a finite number, 0 where there is none", name,
-                         (double)value);
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s is %g; a scale is a finite number, 0 where there is none", name, (double)value);
     return ATTN_OK;
 }
 
@@ -29,11 +29,13 @@ static int take_tensor(attn_layer_t *layer, int which, const DLTensor *t, attn_e
     if (code != ATTN_OK) return code;
     int64_t n = t->shape[0];
     if (n != 1 && (n != (int64_t)p->num_kv_heads || which == ATTNI_SCALE_PROB))
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld elements; 1 or one per KV head (%u) were wanted", name,
-                         (long long)n, (unsigned)p->num_kv_heads);
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s has %lld elements; 1 or one per KV head (%u) were wanted", name, (long long)n,
+                         (unsigned)p->num_kv_heads);
     if (n != 1 && (p->features & ATTN_F_PER_HEAD_SCALES) == 0)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld elements, but the problem lacks ATTN_F_PER_HEAD_SCALES",
-                         name, (long long)n);
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s has %lld elements, but the problem lacks ATTN_F_PER_HEAD_SCALES", name,
+                         (long long)n);
     s->given = t;
     if (n == 1 && t->device.device_type == kDLCPU) s->value = *(const float *)attn_data(t);
     return ATTN_OK;
@@ -51,23 +53,28 @@ static void warn_uncalibrated(const attn_layer_t *layer) {
     attn_context_t *context = layer->group->context;
     uint32_t kv = layer->group->problem.kv_cache_dtype;
     const struct attni_scale *s = layer->scales;
-    int plain_kv = s[ATTNI_SCALE_K].value == 1 && s[ATTNI_SCALE_V].value == 1 && s[ATTNI_SCALE_K].given == NULL;
-    int plain_q = (s[ATTNI_SCALE_Q].value == 1 && s[ATTNI_SCALE_Q].given == NULL) || s[ATTNI_SCALE_PROB].value == 1;
+    int plain_kv =
+        s[ATTNI_SCALE_K].value == 1 && s[ATTNI_SCALE_V].value == 1 && s[ATTNI_SCALE_K].given == NULL;
+    int plain_q =
+        (s[ATTNI_SCALE_Q].value == 1 && s[ATTNI_SCALE_Q].given == NULL) || s[ATTNI_SCALE_PROB].value == 1;
     if (plain_kv && kv != ATTN_KV_FP8_E5M2 && !layer->measure_kv &&
         attni_layers_once(context, ATTNI_ONCE_KV_UNCALIBRATED))
         attni_log(&context->log, ATTN_LOG_WARN,
-                  "layer %s: the %s cache has k_scale and v_scale 1.0; accuracy may suffer without calibrated scales",
+                  "layer %s: the %s cache has k_scale and v_scale 1.0; accuracy may suffer without "
+                  "calibrated scales",
                   layer->name, attn_kv_name(kv));
-    if (plain_q && kv == ATTN_KV_FP8_E4M3 && !layer->measure_q && (layer->group->features & ATTN_F_QUANT_QUERY) != 0 &&
+    if (plain_q && kv == ATTN_KV_FP8_E4M3 && !layer->measure_q &&
+        (layer->group->features & ATTN_F_QUANT_QUERY) != 0 &&
         attni_layers_once(context, ATTNI_ONCE_Q_UNCALIBRATED))
-        attni_log(&context->log, ATTN_LOG_WARN, "layer %s: q_scale or prob_scale of the fp8 attention is uncalibrated (1.0)",
-                  layer->name);
+        attni_log(&context->log, ATTN_LOG_WARN,
+                  "layer %s: q_scale or prob_scale of the fp8 attention is uncalibrated (1.0)", layer->name);
 }
 
 static void say_dropped(const attn_layer_t *layer, const char *why) {
     attn_context_t *context = layer->group->context;
     if (attni_layers_once(context, ATTNI_ONCE_SCALES_DROPPED))
-        attni_log(&context->log, ATTN_LOG_INFO, "layer %s: loaded k and v scales are not used: %s", layer->name, why);
+        attni_log(&context->log, ATTN_LOG_INFO, "layer %s: loaded k and v scales are not used: %s",
+                  layer->name, why);
 }
 
 static void load_numbers(attn_layer_t *layer, const attn_layer_options_t *o) {
@@ -96,11 +103,16 @@ static int place_numbers(attn_layer_t *layer, attn_error_t *error) {
     for (int i = 0; i < ATTNI_NUM_SCALES; i++) {
         struct attni_scale *s = &layer->scales[i];
         s->shape = s->stride = 1;
-        s->own = (DLTensor){.data = &s->value, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1},
-                            .shape = &s->shape, .strides = &s->stride};
+        s->own = (DLTensor){.data = &s->value,
+                            .device = {kDLCPU, 0},
+                            .ndim = 1,
+                            .dtype = {kDLFloat, 32, 1},
+                            .shape = &s->shape,
+                            .strides = &s->stride};
         if (s->value != 1 && s->given == NULL && layer->group->device.type != kDLCPU)
             return attn_fail(error, ATTN_E_INVALID, scale_names[i],
-                             "%s is %g and the device is no CPU: put it into a float32 device tensor of one element and give "
+                             "%s is %g and the device is no CPU: put it into a float32 device tensor of one "
+                             "element and give "
                              "that in options.scales",
                              scale_names[i], (double)s->value);
     }
@@ -112,8 +124,8 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
     const DLTensor *given[ATTNI_NUM_SCALES] = {o->scales.q, o->scales.k, o->scales.v, o->scales.prob};
     int code = ATTN_OK;
     if (o->calculate_kv_scales > 1)
-        return attn_fail(error, ATTN_E_INVALID, "calculate_kv_scales", "calculate_kv_scales is %u; it must be 0 or 1",
-                         (unsigned)o->calculate_kv_scales);
+        return attn_fail(error, ATTN_E_INVALID, "calculate_kv_scales",
+                         "calculate_kv_scales is %u; it must be 0 or 1", (unsigned)o->calculate_kv_scales);
     if (o->calculate_kv_scales && layer->group->device.type != kDLCPU)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "calculate_kv_scales",
                          "calculate_kv_scales reads the activations, which works for CPU tensors only");
@@ -123,14 +135,17 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
     }
     if (code != ATTN_OK) return code;
     load_numbers(layer, o);
-    for (int i = 0; i < ATTNI_NUM_SCALES && code == ATTN_OK; i++) code = take_tensor(layer, i, given[i], error);
+    for (int i = 0; i < ATTNI_NUM_SCALES && code == ATTN_OK; i++)
+        code = take_tensor(layer, i, given[i], error);
     if (code != ATTN_OK) return code;
     if ((given[ATTNI_SCALE_K] != NULL) != (given[ATTNI_SCALE_V] != NULL) ||
         (given[ATTNI_SCALE_K] != NULL && given[ATTNI_SCALE_K]->shape[0] != given[ATTNI_SCALE_V]->shape[0]))
-        return attn_fail(error, ATTN_E_INVALID, "v_scale", "scales.k and scales.v must be given together and have one size");
+        return attn_fail(error, ATTN_E_INVALID, "v_scale",
+                         "scales.k and scales.v must be given together and have one size");
     if (given[ATTNI_SCALE_K] != NULL) layer->measure_kv = 0;
     if (given[ATTNI_SCALE_Q] != NULL) layer->measure_q = 0;
-    if (attn_role_has_cache(layer->group->problem.role) && attn_kv_is_quantized(layer->group->problem.kv_cache_dtype) &&
+    if (attn_role_has_cache(layer->group->problem.role) &&
+        attn_kv_is_quantized(layer->group->problem.kv_cache_dtype) &&
         !attn_kv_is_per_token_head(layer->group->problem.kv_cache_dtype))
         warn_uncalibrated(layer);
     return place_numbers(layer, error);
@@ -162,8 +177,8 @@ static float scale_of(const DLTensor *t, int64_t rows, float divisor) {
     return largest > 0 ? largest / divisor : 1;
 }
 
-void attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTensor *key, const DLTensor *value,
-                         int64_t rows) {
+void attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTensor *key,
+                         const DLTensor *value, int64_t rows) {
     if (rows <= 0) return;
     if (layer->measure_q && query != NULL) {
         layer->scales[ATTNI_SCALE_Q].value = scale_of(query, rows, q_divisor);

@@ -22,7 +22,8 @@ static struct table *table_of(attn_context_t *context) {
 
 static attn_layer_t **find_link(struct table *t, const char *name, uint64_t hash) {
     attn_layer_t **link = &t->chains[hash % NUM_CHAINS];
-    while (*link != NULL && ((*link)->hash != hash || strcmp((*link)->name, name) != 0)) link = &(*link)->next;
+    while (*link != NULL && ((*link)->hash != hash || strcmp((*link)->name, name) != 0))
+        link = &(*link)->next;
     return link;
 }
 
@@ -37,8 +38,8 @@ int attni_layers_add(attn_context_t *context, attn_layer_t *layer, attn_error_t 
     pthread_mutex_unlock(&context->lock);
     if (t == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for the table of layers");
     if (exists)
-        return attn_fail(error, ATTN_E_EXISTS, "name", "a layer named '%s' is already there; names are unique in a context",
-                         layer->name);
+        return attn_fail(error, ATTN_E_EXISTS, "name",
+                         "a layer named '%s' is already there; names are unique in a context", layer->name);
     return ATTN_OK;
 }
 

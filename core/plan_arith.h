@@ -5,23 +5,29 @@
 
 #include <attn/attn_plugin_util.h>
 
-static inline int64_t attni_cdiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-static inline int64_t attni_min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t attni_max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t attni_cdiv(int64_t a, int64_t b) {
+    return a / b + (a % b != 0);
+}
+static inline int64_t attni_min64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t attni_max64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
 
 /* A required pointer parameter. */
-#define ATTNI_NEED(POINTER, NAME, ERROR)                                                                       \
-    do {                                                                                                       \
-        if ((POINTER) == NULL)                                                                                 \
-            return attn_fail(ERROR, ATTN_E_INVALID, NAME, "%s is NULL; it is required here", NAME);            \
+#define ATTNI_NEED(POINTER, NAME, ERROR)                                                                     \
+    do {                                                                                                     \
+        if ((POINTER) == NULL)                                                                               \
+            return attn_fail(ERROR, ATTN_E_INVALID, NAME, "%s is NULL; it is required here", NAME);          \
     } while (0)
 
 /* A parameter that has to be at least LEAST. */
-#define ATTNI_AT_LEAST(VALUE, LEAST, NAME, ERROR)                                                              \
-    do {                                                                                                       \
-        if ((int64_t)(VALUE) < (int64_t)(LEAST))                                                               \
-            return attn_fail(ERROR, ATTN_E_INVALID, NAME, "%s is %lld; it must be at least %lld", NAME,        \
-                             (long long)(VALUE), (long long)(LEAST));                                          \
+#define ATTNI_AT_LEAST(VALUE, LEAST, NAME, ERROR)                                                            \
+    do {                                                                                                     \
+        if ((int64_t)(VALUE) < (int64_t)(LEAST))                                                             \
+            return attn_fail(ERROR, ATTN_E_INVALID, NAME, "%s is %lld; it must be at least %lld", NAME,      \
+                             (long long)(VALUE), (long long)(LEAST));                                        \
     } while (0)
 
 /* query_start_loc is an exclusive prefix sum: [0] = 0 and never falling. */
@@ -45,9 +51,10 @@ static inline int attni_check_lens(const int32_t *starts, const int32_t *seq_len
     if (num_reqs > 0) ATTNI_NEED(seq_lens, "seq_lens", error);
     for (int32_t r = 0; r < num_reqs; r++)
         if (seq_lens[r] < starts[r + 1] - starts[r])
-            return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %d with %d new tokens; it counts them too, so it cannot be less",
-                             (int)r, (int)seq_lens[r], (int)(starts[r + 1] - starts[r]));
+            return attn_fail(
+                error, ATTN_E_INVALID, "seq_lens",
+                "seq_lens[%d] is %d with %d new tokens; it counts them too, so it cannot be less", (int)r,
+                (int)seq_lens[r], (int)(starts[r + 1] - starts[r]));
     return ATTN_OK;
 }
 

@@ -44,9 +44,10 @@ int attn_plan_chunked_local_size(const int32_t *query_start_loc, const int32_t *
     return ATTN_OK;
 }
 
-int attn_plan_chunked_local(const int32_t *query_start_loc, const int32_t *seq_lens, int32_t num_reqs, int32_t chunk_size,
-                            int32_t block_size, int32_t num_virtual, int32_t *query_start_loc_out, int32_t *seq_lens_out,
-                            int32_t *request_out, int32_t *first_block_out, attn_error_t *error) {
+int attn_plan_chunked_local(const int32_t *query_start_loc, const int32_t *seq_lens, int32_t num_reqs,
+                            int32_t chunk_size, int32_t block_size, int32_t num_virtual,
+                            int32_t *query_start_loc_out, int32_t *seq_lens_out, int32_t *request_out,
+                            int32_t *first_block_out, attn_error_t *error) {
     ATTNI_AT_LEAST(block_size, 1, "block_size", error);
     int32_t needed;
     int code = attn_plan_chunked_local_size(query_start_loc, seq_lens, num_reqs, chunk_size, &needed, error);
@@ -57,8 +58,8 @@ int attn_plan_chunked_local(const int32_t *query_start_loc, const int32_t *seq_l
                          (int)chunk_size, (int)block_size);
     if (num_virtual != needed)
         return attn_fail(error, ATTN_E_INVALID, "num_virtual",
-                         "num_virtual is %d; this batch makes %d (attn_plan_chunked_local_size)", (int)num_virtual,
-                         (int)needed);
+                         "num_virtual is %d; this batch makes %d (attn_plan_chunked_local_size)",
+                         (int)num_virtual, (int)needed);
     ATTNI_NEED(query_start_loc_out, "query_start_loc_out", error);
     if (needed > 0) {
         ATTNI_NEED(seq_lens_out, "seq_lens_out", error);
@@ -100,7 +101,8 @@ int attn_plan_chunked_local_table(const int32_t *block_table, int64_t table_stri
         ATTNI_AT_LEAST(first_block[v], 0, "first_block", error);
         const int32_t *row = block_table + request[v] * table_stride;
         for (int64_t c = 0; c < chunk_blocks; c++)
-            virtual_table[(int64_t)v * chunk_blocks + c] = row[attni_min64(first_block[v] + c, table_width - 1)];
+            virtual_table[(int64_t)v * chunk_blocks + c] =
+                row[attni_min64(first_block[v] + c, table_width - 1)];
     }
     return ATTN_OK;
 }

@@ -13,14 +13,16 @@ static int backend_takes(const uint32_t (*sizes)[2], uint32_t count, uint32_t si
     return count == 0;
 }
 
-static int all_take(const uint32_t (*const *sizes)[2], const uint32_t *num_sizes, int32_t num_backends, uint32_t size) {
+static int all_take(const uint32_t (*const *sizes)[2], const uint32_t *num_sizes, int32_t num_backends,
+                    uint32_t size) {
     for (int32_t b = 0; b < num_backends; b++)
         if (!backend_takes(sizes[b], num_sizes[b], size)) return 0;
     return 1;
 }
 
-int attn_plan_kernel_block_size(int32_t manager_block, const uint32_t (*const *sizes)[2], const uint32_t *num_sizes,
-                                int32_t num_backends, int32_t *block_size, attn_error_t *error) {
+int attn_plan_kernel_block_size(int32_t manager_block, const uint32_t (*const *sizes)[2],
+                                const uint32_t *num_sizes, int32_t num_backends, int32_t *block_size,
+                                attn_error_t *error) {
     ATTNI_AT_LEAST(manager_block, 1, "manager_block", error);
     ATTNI_AT_LEAST(num_backends, 0, "num_backends", error);
     ATTNI_NEED(block_size, "block_size", error);
@@ -38,10 +40,11 @@ int attn_plan_kernel_block_size(int32_t manager_block, const uint32_t (*const *s
         }
     }
     if (best == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "manager_block",
-                         "no kernel block size divides manager blocks of %d tokens and suits all %d backends; "
-                         "choose another manager block",
-                         (int)manager_block, (int)num_backends);
+        return attn_fail(
+            error, ATTN_E_UNSUPPORTED, "manager_block",
+            "no kernel block size divides manager blocks of %d tokens and suits all %d backends; "
+            "choose another manager block",
+            (int)manager_block, (int)num_backends);
     *block_size = (int32_t)best;
     return ATTN_OK;
 }

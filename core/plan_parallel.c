@@ -33,15 +33,16 @@ int attn_plan_fast_prefill(const int32_t *query_start_loc, int32_t num_reqs, con
         int32_t row = logits_indices[i];
         if (row < 0 || row >= query_start_loc[num_reqs] || (i > 0 && row <= logits_indices[i - 1]))
             return attn_fail(error, ATTN_E_INVALID, "logits_indices",
-                             "logits_indices[%d] is %d; rows must ascend and lie in 0 .. %d", (int)i, (int)row,
-                             (int)query_start_loc[num_reqs] - 1);
+                             "logits_indices[%d] is %d; rows must ascend and lie in 0 .. %d", (int)i,
+                             (int)row, (int)query_start_loc[num_reqs] - 1);
     }
     /* The rows ascend as the requests do, so one pass over both replaces a search per row. */
     int32_t i = 0, longest = 0;
     query_start_loc_out[0] = 0;
     for (int32_t r = 0; r < num_reqs; r++) {
         int32_t begin = i;
-        while (i < num_indices && logits_indices[i] < query_start_loc[r + 1]) i++;
+        while (i < num_indices && logits_indices[i] < query_start_loc[r + 1])
+            i++;
         query_start_loc_out[r + 1] = i;
         if (i - begin > longest) longest = i - begin;
     }
@@ -49,15 +50,17 @@ int attn_plan_fast_prefill(const int32_t *query_start_loc, int32_t num_reqs, con
     return ATTN_OK;
 }
 
-int attn_plan_token_to_req(const int32_t *query_start_loc, int32_t num_reqs, int32_t *token_to_req, int64_t num_tokens,
-                           attn_error_t *error) {
+int attn_plan_token_to_req(const int32_t *query_start_loc, int32_t num_reqs, int32_t *token_to_req,
+                           int64_t num_tokens, attn_error_t *error) {
     int code = attni_check_starts(query_start_loc, num_reqs, error);
     if (code != ATTN_OK) return code;
     ATTNI_AT_LEAST(num_tokens, query_start_loc[num_reqs], "num_tokens", error);
     if (num_tokens > 0) ATTNI_NEED(token_to_req, "token_to_req", error);
     int64_t t = 0;
     for (int32_t r = 0; r < num_reqs; r++)
-        while (t < query_start_loc[r + 1]) token_to_req[t++] = r;
-    while (t < num_tokens) token_to_req[t++] = 0;
+        while (t < query_start_loc[r + 1])
+            token_to_req[t++] = r;
+    while (t < num_tokens)
+        token_to_req[t++] = 0;
     return ATTN_OK;
 }

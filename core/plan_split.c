@@ -26,8 +26,8 @@ static int32_t longest_query(const int32_t *starts, int32_t num_reqs, int *unifo
     return longest;
 }
 
-int attn_plan_split(const int32_t *query_start_loc, int32_t num_reqs, const uint8_t *is_prefilling, int32_t threshold,
-                    uint32_t flags, attn_split_t *split, attn_error_t *error) {
+int attn_plan_split(const int32_t *query_start_loc, int32_t num_reqs, const uint8_t *is_prefilling,
+                    int32_t threshold, uint32_t flags, attn_split_t *split, attn_error_t *error) {
     const uint32_t known = ATTN_SPLIT_REQUIRE_UNIFORM | ATTN_SPLIT_SHORT_EXTEND_IS_PREFILL;
     ATTNI_NEED(split, "split", error);
     ATTNI_AT_LEAST(threshold, 1, "threshold", error);
@@ -62,8 +62,8 @@ int attn_plan_split(const int32_t *query_start_loc, int32_t num_reqs, const uint
     return ATTN_OK;
 }
 
-int attn_plan_split3(const int32_t *query_start_loc, const int32_t *seq_lens, int32_t num_reqs, int32_t threshold,
-                     attn_split3_t *split, attn_error_t *error) {
+int attn_plan_split3(const int32_t *query_start_loc, const int32_t *seq_lens, int32_t num_reqs,
+                     int32_t threshold, attn_split3_t *split, attn_error_t *error) {
     ATTNI_NEED(split, "split", error);
     ATTNI_AT_LEAST(threshold, 1, "threshold", error);
     int code = attni_check_starts(query_start_loc, num_reqs, error);
@@ -97,7 +97,8 @@ static int region_of(int32_t context_len, int32_t query_len, int unfinished, int
  * within one, in their own order. Two cursors do it without a buffer: `to` runs over the misplaced places, `from` over
  * the misplaced requests of one region. */
 int attn_plan_reorder(const int32_t *context_lens, const int32_t *query_lens, const uint8_t *is_prefilling,
-                      int32_t num_reqs, int32_t threshold, int32_t *order, int32_t *moved, attn_error_t *error) {
+                      int32_t num_reqs, int32_t threshold, int32_t *order, int32_t *moved,
+                      attn_error_t *error) {
     ATTNI_AT_LEAST(num_reqs, 0, "num_reqs", error);
     ATTNI_AT_LEAST(threshold, 1, "threshold", error);
     ATTNI_NEED(moved, "moved", error);
@@ -112,9 +113,10 @@ int attn_plan_reorder(const int32_t *context_lens, const int32_t *query_lens, co
         ATTNI_AT_LEAST(query_lens[r], 0, "query_lens", error);
         border[region_of(context_lens[r], query_lens[r], is_prefilling && is_prefilling[r], threshold) + 1]++;
     }
-    for (int g = 0; g < NUM_REGIONS; g++) border[g + 1] += border[g];
+    for (int g = 0; g < NUM_REGIONS; g++)
+        border[g + 1] += border[g];
 
-#define REGION(r) region_of(context_lens[r], query_lens[r], is_prefilling && is_prefilling[r], threshold)
+#define REGION(r)   region_of(context_lens[r], query_lens[r], is_prefilling &&is_prefilling[r], threshold)
 #define IN_PLACE(r) ((r) >= border[REGION(r)] && (r) < border[REGION(r) + 1])
     int32_t to = 0;
     *moved = 0;
@@ -125,7 +127,8 @@ int attn_plan_reorder(const int32_t *context_lens, const int32_t *query_lens, co
                 order[from] = from;
                 continue;
             }
-            while (IN_PLACE(to)) to++;
+            while (IN_PLACE(to))
+                to++;
             order[to++] = from;
             *moved = 1;
         }

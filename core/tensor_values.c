@@ -27,18 +27,31 @@ float attni_value(DLDataType type, const void *element) {
     uint16_t h;
     uint8_t b;
     switch (attn_dtype_of(type)) {
-    case ATTN_DTYPE_FLOAT32: memcpy(&wide.u, element, 4); return wide.f;
-    case ATTN_DTYPE_FLOAT64: memcpy(&d, element, 8); return (float)d;
-    case ATTN_DTYPE_FLOAT16: memcpy(&h, element, 2); return small_float(h, 5, 10, 1);
+    case ATTN_DTYPE_FLOAT32:
+        memcpy(&wide.u, element, 4);
+        return wide.f;
+    case ATTN_DTYPE_FLOAT64:
+        memcpy(&d, element, 8);
+        return (float)d;
+    case ATTN_DTYPE_FLOAT16:
+        memcpy(&h, element, 2);
+        return small_float(h, 5, 10, 1);
     case ATTN_DTYPE_BFLOAT16:
         memcpy(&h, element, 2);
         wide.u = (uint32_t)h << 16;
         return wide.f;
-    case ATTN_DTYPE_FP8_E4M3: memcpy(&b, element, 1); return small_float(b, 4, 3, 0);
-    case ATTN_DTYPE_FP8_E5M2: memcpy(&b, element, 1); return small_float(b, 5, 2, 1);
-    case ATTN_DTYPE_INT8: return (float)*(const int8_t *)element;
-    case ATTN_DTYPE_UINT8: return (float)*(const uint8_t *)element;
-    default: return 0;
+    case ATTN_DTYPE_FP8_E4M3:
+        memcpy(&b, element, 1);
+        return small_float(b, 4, 3, 0);
+    case ATTN_DTYPE_FP8_E5M2:
+        memcpy(&b, element, 1);
+        return small_float(b, 5, 2, 1);
+    case ATTN_DTYPE_INT8:
+        return (float)*(const int8_t *)element;
+    case ATTN_DTYPE_UINT8:
+        return (float)*(const uint8_t *)element;
+    default:
+        return 0;
     }
 }
 
@@ -57,11 +70,13 @@ int attni_each_row(const DLTensor *t, int64_t rows, attni_row_visit visit, void 
     }
     for (;;) {
         int64_t offset = 0;
-        for (int i = 0; i < outer; i++) offset += index[i] * attn_byte_stride(t, i);
+        for (int i = 0; i < outer; i++)
+            offset += index[i] * attn_byte_stride(t, i);
         int answer = visit(user, t, (const char *)attn_data(t) + offset, number++);
         if (answer != 0) return answer;
         int i = outer - 1;
-        while (i >= 0 && ++index[i] == size[i]) index[i--] = 0;
+        while (i >= 0 && ++index[i] == size[i])
+            index[i--] = 0;
         if (i < 0) return 0;
     }
 }

@@ -6,7 +6,8 @@
 
 static attn_error_t error = {.struct_size = sizeof error};
 
-static int try_open(attn_context_t *context, const attn_problem_t *p, const attn_device_t *d, const char *backend) {
+static int try_open(attn_context_t *context, const attn_problem_t *p, const attn_device_t *d,
+                    const char *backend) {
     attn_group_t *g = NULL;
     error.param[0] = error.text[0] = '\0';
     int code = attn_group_open(context, p, d, backend, &g, NULL, &error);
@@ -22,38 +23,55 @@ static void test_defaults(attn_context_t *context) {
     attn_selection_t *selection = NULL;
     attn_group_t *g = NULL;
     attn_device_t d = cpu();
-    is_int(attn_group_open(context, &p, &d, "fake_plain", &g, &selection, &error), ATTN_OK, "open by name in any case");
+    is_int(attn_group_open(context, &p, &d, "fake_plain", &g, &selection, &error), ATTN_OK,
+           "open by name in any case");
     is_str(attn_group_backend(g)->name, "FAKE_PLAIN", "backend");
     ok(selection != NULL && selection->backend == attn_group_backend(g), "the record of the selection");
     attn_selection_free(selection);
     const attn_problem_t *q = attn_group_problem(g);
-    ok(q->num_kv_heads == 2 && q->head_size_v == 8 && q->block_size == 4 && q->kv_cache_dtype == ATTN_KV_AUTO &&
-           q->out_dtype == ATTN_DTYPE_FLOAT32 && q->query_dtype == ATTN_DTYPE_FLOAT32, "shape defaults");
-    ok(q->max_num_seqs == 256 && q->max_num_batched_tokens == 8192 && q->max_model_len == 131072 && q->max_mm_ranges == 8, "limits");
+    ok(q->num_kv_heads == 2 && q->head_size_v == 8 && q->block_size == 4 &&
+           q->kv_cache_dtype == ATTN_KV_AUTO && q->out_dtype == ATTN_DTYPE_FLOAT32 &&
+           q->query_dtype == ATTN_DTYPE_FLOAT32,
+       "shape defaults");
+    ok(q->max_num_seqs == 256 && q->max_num_batched_tokens == 8192 && q->max_model_len == 131072 &&
+           q->max_mm_ranges == 8,
+       "limits");
     is_int(q->kv_layout, ATTN_LAYOUT_NHD, "the layout that the backend chose");
     is_int(fake_log_of(g)->splits, 7, "its option as configured");
     is_int(fake_log_of(g)->problem.max_num_seqs, 256, "the backend sees the defaults");
 
+    const attn_plan_table_t *plan = fake_log_of(g)->plan;
+    ok(plan != NULL && plan->struct_size == sizeof *plan && plan->split == attn_plan_split &&
+           plan->cp_local_len(10, 2, 1, 1) == 5,
+       "the host gives plugins its planning functions");
+    ok(fake_log_of(g)->unknown_extension == NULL, "and nothing that it does not have");
+    has_str(logged, "3 fake opened", "a plugin's words reach the engine's log");
     ATTN_INIT(attn_kv_cache_shape_t, shape);
     is_int(attn_group_kv_cache_shape(g, 10, &shape, &error), ATTN_OK, "cache shape");
     ok(shape.ndim == 4 && shape.shape[0] == 10 && shape.page_bytes == 2 * 4 * 16 * 4, "of 10 blocks");
-    is_int(attn_group_kv_cache_shape(g, 0, &shape, &error) || shape.shape[0] != 32, 0, "0: as the problem says");
+    is_int(attn_group_kv_cache_shape(g, 0, &shape, &error) || shape.shape[0] != 32, 0,
+           "0: as the problem says");
     is_int(attn_group_kv_cache_shape(g, -1, &shape, &error), ATTN_E_INVALID, "-1 blocks");
     is_int(attn_group_kv_cache_shape(g, 1, NULL, &error), ATTN_E_INVALID, "no output");
     struct {
         uint32_t size, ndim;
         uint64_t canary;
     } old = {8, 0, 42};
-    is_int(attn_group_kv_cache_shape(g, 1, (attn_kv_cache_shape_t *)(void *)&old, &error), ATTN_OK, "an older, shorter struct");
+    is_int(attn_group_kv_cache_shape(g, 1, (attn_kv_cache_shape_t *)(void *)&old, &error), ATTN_OK,
+           "an older, shorter struct");
     ok(old.ndim == 4 && old.canary == 42 && old.size == 8, "is not written beyond its size");
     ATTN_INIT(attn_kv_spec_t, spec);
-    is_int(attn_group_kv_spec(g, &spec, &error) || spec.kind != ATTN_SPEC_FULL || spec.block_size != 4, 0, "cache spec");
+    is_int(attn_group_kv_spec(g, &spec, &error) || spec.kind != ATTN_SPEC_FULL || spec.block_size != 4, 0,
+           "cache spec");
     int64_t bytes = 0;
-    is_int(attn_kv_spec_page_bytes(&spec, &bytes, &error) || bytes != shape.page_bytes, 0, "of the same page bytes");
+    is_int(attn_kv_spec_page_bytes(&spec, &bytes, &error) || bytes != shape.page_bytes, 0,
+           "of the same page bytes");
     ATTN_INIT(attn_space_needed_t, need);
-    is_int(attn_group_space_needed(g, &need, &error) || need.workspace_bytes != 64 || need.host_bytes != 0, 0, "space");
+    is_int(attn_group_space_needed(g, &need, &error) || need.workspace_bytes != 64 || need.host_bytes != 0, 0,
+           "space");
     is_int(attn_group_space_needed(g, NULL, &error), ATTN_E_INVALID, "no output");
-    ok(attn_group_get_extension(g, "nothing") == NULL && attn_group_get_extension(g, NULL) == NULL, "no such extension");
+    ok(attn_group_get_extension(g, "nothing") == NULL && attn_group_get_extension(g, NULL) == NULL,
+       "no such extension");
     attn_group_close(g);
     attn_group_close(NULL);
     ok(attn_group_backend(NULL) == NULL && attn_group_problem(NULL) == NULL, "NULL groups have nothing");
@@ -74,14 +92,16 @@ static void test_refusals(attn_context_t *context) {
     is_int(try_open(context, &q, &d, "FAKE_PLAIN"), ATTN_E_INVALID, "a problem without scale");
     is_str(error.param, "scale", "names it");
     attn_selection_t *selection = NULL;
-    is_int(attn_group_open(context, &p, &d, "NO_SUCH", &g, &selection, &error), ATTN_E_NOT_FOUND, "an unknown backend");
+    is_int(attn_group_open(context, &p, &d, "NO_SUCH", &g, &selection, &error), ATTN_E_NOT_FOUND,
+           "an unknown backend");
     ok(selection != NULL, "with its record");
     attn_selection_free(selection);
     q = p;
     q.features = ATTN_F_ALIBI_SQRT;
     is_int(try_open(context, &q, &d, "FAKE_PLAIN"), ATTN_E_UNSUPPORTED, "a feature bit that the table lacks");
     q = p, q.block_size = 0, q.chunk_size = 6;
-    is_int(try_open(context, &q, &d, "FAKE_PLAIN"), ATTN_E_INVALID, "chunks of 6 in blocks of the backend's choice");
+    is_int(try_open(context, &q, &d, "FAKE_PLAIN"), ATTN_E_INVALID,
+           "chunks of 6 in blocks of the backend's choice");
     is_str(error.param, "chunk_size", "names chunk_size");
     struct {
         attn_problem_t p;
@@ -95,7 +115,10 @@ static void test_broken_backends(void) {
     static const struct {
         const char *mode;
         int code;
-    } modes[] = {{"open_fails", ATTN_E_DEVICE}, {"no_instance", ATTN_E_INTERNAL}, {"bad_shape", ATTN_E_INTERNAL}, {"space_fails", ATTN_E_INTERNAL}};
+    } modes[] = {{"open_fails", ATTN_E_DEVICE},
+                 {"no_instance", ATTN_E_INTERNAL},
+                 {"bad_shape", ATTN_E_INTERNAL},
+                 {"space_fails", ATTN_E_INTERNAL}};
     attn_device_t d = cpu();
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
     for (size_t i = 0; i < 4; i++) {
@@ -120,12 +143,14 @@ static void test_metadata(attn_context_t *context) {
     is_int(fake_log_of(g)->builds, 1, "reaches the backend");
     table[0][1] = 9;
     is_int(attn_group_update_block_table(g, &b, &buf.space, NULL, &error), ATTN_OK, "update of the table");
-    ok(fake_log_of(g)->table_updates == 1 && fake_log_of(g)->builds == 1 && fake_log_of(g)->table[1] == 9, "takes the short way");
+    ok(fake_log_of(g)->table_updates == 1 && fake_log_of(g)->builds == 1 && fake_log_of(g)->table[1] == 9,
+       "takes the short way");
     is_int(attn_group_update_block_table(bare, &b, &buf.space, NULL, &error), ATTN_OK, "without one");
     is_int(fake_log_of(bare)->builds, 1, "the metadata is built anew");
     table[0][1] = 32;
     is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_INVALID, "a block outside");
-    is_int(attn_group_update_block_table(g, &b, &buf.space, NULL, &error), ATTN_E_INVALID, "in the update, too");
+    is_int(attn_group_update_block_table(g, &b, &buf.space, NULL, &error), ATTN_E_INVALID,
+           "in the update, too");
     is_int(fake_log_of(g)->builds, 1, "never reaches the backend");
     table[0][1] = 4;
     is_int(attn_group_build_metadata(g, &b, NULL, NULL, &error), ATTN_E_INVALID, "no space");

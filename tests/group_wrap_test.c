@@ -40,7 +40,8 @@ static const DLTensor *cache_tensor(struct world *w) {
 static void make_world(struct world *w, int cross) {
     int next = 2; /* block 0 is the null block, block 1 belongs to the sink */
     memset(w, 0, sizeof *w);
-    for (size_t i = 0; i < sizeof w->cache / sizeof(float); i++) ((float *)w->cache)[i] = NAN;
+    for (size_t i = 0; i < sizeof w->cache / sizeof(float); i++)
+        ((float *)w->cache)[i] = NAN;
     w->n = pick(1, 4);
     for (int i = 0; i < w->n; i++) {
         struct request *r = &w->r[i];
@@ -51,8 +52,10 @@ static void make_world(struct world *w, int cross) {
         int keys = cross ? r->encoder_len : r->seq_len;
         fill(&r->k[0][0], MAX_TOKENS * D, (uint64_t)pick(1, 1 << 30));
         fill(&r->v[0][0], MAX_TOKENS * D, (uint64_t)pick(1, 1 << 30));
-        for (int b = 0; b < MAX_TOKENS / BS; b++) w->table[i][b] = -7; /* never to be read */
-        for (int b = 0; b < (keys + BS - 1) / BS; b++) w->table[i][b] = r->blocks[b] = next++;
+        for (int b = 0; b < MAX_TOKENS / BS; b++)
+            w->table[i][b] = -7; /* never to be read */
+        for (int b = 0; b < (keys + BS - 1) / BS; b++)
+            w->table[i][b] = r->blocks[b] = next++;
         for (int k = 0; k < keys; k++) {
             memcpy(w->cache[r->blocks[k / BS]][k % BS][0], r->k[k], sizeof r->k[k]);
             memcpy(w->cache[r->blocks[k / BS]][k % BS][0] + D, r->v[k], sizeof r->v[k]);
@@ -67,18 +70,22 @@ static void make_world(struct world *w, int cross) {
 }
 
 /* One query over the keys from `low` to `high` and, before them, the sink tokens. */
-static void expect(const struct world *w, const struct request *r, int t, int h, int low, int high, const float *sink_k,
-                   const float *sink_v, int sinks, double *want) {
+static void expect(const struct world *w, const struct request *r, int t, int h, int low, int high,
+                   const float *sink_k, const float *sink_v, int sinks, double *want) {
     double sum = 0, acc[D] = {0};
     for (int k = low - sinks; k < high; k++) {
-        const float *key = k < low ? sink_k + (k - low + sinks) * D : r->k[k], *value = k < low ? sink_v + (k - low + sinks) * D : r->v[k];
+        const float *key = k < low ? sink_k + (k - low + sinks) * D : r->k[k],
+                    *value = k < low ? sink_v + (k - low + sinks) * D : r->v[k];
         double s = 0;
-        for (int d = 0; d < D; d++) s += (double)w->q[t][h][d] * key[d];
+        for (int d = 0; d < D; d++)
+            s += (double)w->q[t][h][d] * key[d];
         s = exp(0.5 * s);
         sum += s;
-        for (int d = 0; d < D; d++) acc[d] += s * value[d];
+        for (int d = 0; d < D; d++)
+            acc[d] += s * value[d];
     }
-    for (int d = 0; d < D; d++) want[d] = sum > 0 ? acc[d] / sum : 0;
+    for (int d = 0; d < D; d++)
+        want[d] = sum > 0 ? acc[d] / sum : 0;
 }
 
 static attn_batch_t batch_of(struct world *w) {
@@ -101,14 +108,15 @@ static attn_forward_t args_of(struct world *w) {
 
 static int wrong(const struct world *w, int t, int h, const double *want) {
     int bad = 0;
-    for (int d = 0; d < D; d++) bad += !(fabs((double)w->out[t][h][d] - want[d]) < 1e-5);
+    for (int d = 0; d < D; d++)
+        bad += !(fabs((double)w->out[t][h][d] - want[d]) < 1e-5);
     return bad;
 }
 
 enum family { CHUNKED, CROSS, STATIC_SINK };
 
-static int run_once(attn_group_t *g, attn_layer_t *layer, const struct buffers *buf, enum family family, int chunk,
-                    const float *sink_k, const float *sink_v) {
+static int run_once(attn_group_t *g, attn_layer_t *layer, const struct buffers *buf, enum family family,
+                    int chunk, const float *sink_k, const float *sink_v) {
     static struct world w;
     attn_error_t error = ERROR_INIT;
     make_world(&w, family == CROSS);
@@ -118,7 +126,8 @@ static int run_once(attn_group_t *g, attn_layer_t *layer, const struct buffers *
         b.encoder_seq_lens = tensor(&tlens, w.encoder_lens, ATTN_DTYPE_INT32, 1, w.n, 0, 0, 0);
     }
     attn_forward_t a = args_of(&w);
-    if (attn_group_build_metadata(g, &b, &buf->space, NULL, &error) || attn_layer_forward(layer, &a, &buf->space, NULL, &error)) {
+    if (attn_group_build_metadata(g, &b, &buf->space, NULL, &error) ||
+        attn_layer_forward(layer, &a, &buf->space, NULL, &error)) {
         diag("%s: %s", error.param, error.text);
         return 1;
     }
@@ -127,7 +136,8 @@ static int run_once(attn_group_t *g, attn_layer_t *layer, const struct buffers *
         const struct request *r = &w.r[i];
         for (int t = w.starts[i]; t < w.starts[i + 1]; t++) {
             int q = r->seq_len - r->query_len + (t - w.starts[i]); /* absolute position */
-            int low = family == CHUNKED ? q / chunk * chunk : 0, high = family == CROSS ? r->encoder_len : q + 1;
+            int low = family == CHUNKED ? q / chunk * chunk : 0,
+                high = family == CROSS ? r->encoder_len : q + 1;
             for (int h = 0; h < HEADS; h++) {
                 double want[D];
                 expect(&w, r, t, h, low, high, sink_k, sink_v, family == STATIC_SINK ? SINK : 0, want);
@@ -147,11 +157,13 @@ static void test_chunked(attn_context_t *context) {
         attn_layer_t *layer = NULL;
         attn_error_t error = ERROR_INIT;
         struct buffers buf = take_buffers(g);
-        is_int(attn_layer_create(g, "chunked", NULL, &layer, &error), ATTN_OK, "layer of chunks of %d", chunk);
+        is_int(attn_layer_create(g, "chunked", NULL, &layer, &error), ATTN_OK, "layer of chunks of %d",
+               chunk);
         is_str(attn_layer_kind_name(attn_layer_kind(layer)), "ChunkedLocalAttention", "kind");
         is_int(fake_log_of(g)->problem.chunk_size, 0, "the backend sees no chunks");
         int bad = 0;
-        for (int i = 0; i < 60; i++) bad += run_once(g, layer, &buf, CHUNKED, chunk, NULL, NULL);
+        for (int i = 0; i < 60; i++)
+            bad += run_once(g, layer, &buf, CHUNKED, chunk, NULL, NULL);
         is_int(bad, 0, "chunks of %d: 60 batches as masked attention", chunk);
         is_int(fake_log_of(g)->table_columns, chunk / BS, "rows of a chunk's blocks");
         attn_layer_destroy(layer);
@@ -169,7 +181,8 @@ static void test_cross(attn_context_t *context) {
     struct buffers buf = take_buffers(g);
     is_int(attn_layer_create(g, "cross", NULL, &layer, &error), ATTN_OK, "cross layer");
     int bad = 0;
-    for (int i = 0; i < 100; i++) bad += run_once(g, layer, &buf, CROSS, 0, NULL, NULL);
+    for (int i = 0; i < 100; i++)
+        bad += run_once(g, layer, &buf, CROSS, 0, NULL, NULL);
     is_int(bad, 0, "100 batches over all encoder keys");
     is_int(fake_log_of(g)->has_encoder_lens, 0, "encoder lengths stand in seq_lens alone");
     attn_layer_destroy(layer);
@@ -189,7 +202,8 @@ static void test_sink(attn_context_t *context) {
     attn_layer_t *layer = NULL;
     attn_error_t error = ERROR_INIT;
     struct buffers buf = take_buffers(g);
-    is_int(attn_layer_create(g, "sink", NULL, &layer, &error), ATTN_E_INVALID, "a sink layer without sink tokens");
+    is_int(attn_layer_create(g, "sink", NULL, &layer, &error), ATTN_E_INVALID,
+           "a sink layer without sink tokens");
     is_str(error.param, "sink_key", "names sink_key");
     ATTN_INIT(attn_layer_options_t, o);
     o.sink_key = tensor(&tk, k, ATTN_DTYPE_FLOAT32, 3, SINK, 1, D, 0);
@@ -234,7 +248,8 @@ static void test_refusals(attn_context_t *context) {
         p.features = cases[i].features;
         p.chunk_size = cases[i].chunk;
         p.static_sink_len = cases[i].sink;
-        is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_UNSUPPORTED, "%s", cases[i].what);
+        is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_UNSUPPORTED, "%s",
+               cases[i].what);
         is_str(error.param, cases[i].param, "names it");
     }
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
@@ -245,10 +260,12 @@ static void test_refusals(attn_context_t *context) {
     make_world(&w, 0);
     attn_batch_t b = batch_of(&w);
     b.flags = ATTN_BATCH_CAPTURE;
-    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), w.n ? ATTN_E_UNSUPPORTED : ATTN_OK, "no capture of chunks");
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), w.n ? ATTN_E_UNSUPPORTED : ATTN_OK,
+           "no capture of chunks");
     b.flags = 0;
     buf.space.host_bytes--;
-    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_SPACE, "room for rewriting is needed");
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_SPACE,
+           "room for rewriting is needed");
     is_str(error.param, "host", "in the host buffer");
     attn_group_close(g);
     free(buf.memory);

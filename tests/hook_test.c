@@ -30,8 +30,13 @@ static void open_step(struct step *s, attn_context_t *context, const char *backe
     fill(&s->q[0][0][0], 6 * 16, 1), fill(&s->k[0][0][0], 6 * 8, 2), fill(&s->v[0][0][0], 6 * 8, 3);
     s->starts[1] = s->lens[0] = s->tensor_lens[0] = s->tensor_starts[1] = T;
     s->table[0][0] = 3;
-    for (int i = 0; i < T; i++) s->slots[i] = 12 + i;
-    s->b = (attn_batch_t){.struct_size = sizeof s->b, .num_reqs = 1, .num_actual_tokens = T, .query_start_loc_host = s->starts, .seq_lens_host = s->lens};
+    for (int i = 0; i < T; i++)
+        s->slots[i] = 12 + i;
+    s->b = (attn_batch_t){.struct_size = sizeof s->b,
+                          .num_reqs = 1,
+                          .num_actual_tokens = T,
+                          .query_start_loc_host = s->starts,
+                          .seq_lens_host = s->lens};
     s->b.block_table = tensor(&s->ttable, s->table, ATTN_DTYPE_INT32, 2, 1, 2, 0, 0);
     s->b.seq_lens = tensor(&s->tlens, s->tensor_lens, ATTN_DTYPE_INT32, 1, 1, 0, 0, 0);
     s->b.query_start_loc = tensor(&s->tstarts, s->tensor_starts, ATTN_DTYPE_INT32, 1, 2, 0, 0, 0);
@@ -58,7 +63,9 @@ static int build(struct step *s) {
     error.param[0] = error.text[0] = '\0';
     return attn_group_build_metadata(s->g, &s->b, &s->buf.space, NULL, &error);
 }
-static int update(struct step *s) { return attn_layer_update_kv_cache(s->layer, &s->u, NULL, &error); }
+static int update(struct step *s) {
+    return attn_layer_update_kv_cache(s->layer, &s->u, NULL, &error);
+}
 static int forward(struct step *s) {
     error.param[0] = error.text[0] = '\0';
     return attn_layer_forward(s->layer, &s->f, &s->buf.space, NULL, &error);
@@ -73,7 +80,8 @@ static int lines_with(const char *path, const char *const *words) {
     FILE *f = fopen(path, "r");
     while (f != NULL && fgets(line, sizeof line, f) != NULL) {
         int all = line[0] == '{' && strcmp(line + strlen(line) - 2, "}\n") == 0;
-        for (int i = 0; words[i] != NULL; i++) all = all && strstr(line, words[i]) != NULL;
+        for (int i = 0; words[i] != NULL; i++)
+            all = all && strstr(line, words[i]) != NULL;
         found += all;
     }
     if (f != NULL) fclose(f);
@@ -95,12 +103,18 @@ static void test_trace(void) {
     is_int(attn_layer_forward(s.layer, &s.f, NULL, NULL, &error), 0, "a traced profiling run");
     s.f.kv_cache = &s.tcache.t;
     ok(fake_log_of(s.g) != NULL, "extensions pass through the hook");
-    is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error), 0, "a traced update of the table");
+    is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error), 0,
+           "a traced update of the table");
     close_step(&s);
-    is_int(LINES("\"event\":\"open\"", "\"backend\":\"FAKE_PLAIN\"", "\"plugin\":\"layer_fake\"", "role=decoder mask=causal"), 1, "the problem in canonical text");
-    is_int(LINES("\"event\":\"build_metadata\"", "\"num_reqs\":1", "\"query_lens\":[4]", "\"seq_lens\":[4]", "\"us\":", "\"status\":0"), 1, "the batch");
+    is_int(LINES("\"event\":\"open\"", "\"backend\":\"FAKE_PLAIN\"", "\"plugin\":\"layer_fake\"",
+                 "role=decoder mask=causal"),
+           1, "the problem in canonical text");
+    is_int(LINES("\"event\":\"build_metadata\"", "\"num_reqs\":1", "\"query_lens\":[4]", "\"seq_lens\":[4]",
+                 "\"us\":", "\"status\":0"),
+           1, "the batch");
     is_int(LINES("\"event\":\"update_block_table\""), 1, "the new table");
-    is_int(LINES("\"event\":\"update_kv_cache\"", "\"slots\":[4]", "\"kv_cache\":[32,1,4,16]"), 1, "the cache write");
+    is_int(LINES("\"event\":\"update_kv_cache\"", "\"slots\":[4]", "\"kv_cache\":[32,1,4,16]"), 1,
+           "the cache write");
     is_int(LINES("\"event\":\"forward\"", "\"query\":[6,2,8]", "\"output\":[6,2,8]"), 1, "the forward");
     is_int(LINES("\"event\":\"profiling\""), 1, "the profiling run");
     is_int(LINES("\"event\":\"close\""), 1, "the end");
@@ -113,9 +127,11 @@ static void test_trace(void) {
     context = fake_context(ini);
     open_step(&s, context, "FAKE_PLAIN");
     build(&s);
-    for (int i = 0; i < 100; i++) forward(&s);
+    for (int i = 0; i < 100; i++)
+        forward(&s);
     close_step(&s);
-    ok(stat(path, &st) == 0 && st.st_size <= 4000 && st.st_size > 3000, "a trace of at most 4000 bytes has %lld", (long long)st.st_size);
+    ok(stat(path, &st) == 0 && st.st_size <= 4000 && st.st_size > 3000,
+       "a trace of at most 4000 bytes has %lld", (long long)st.st_size);
     has_str(logged, "has reached 4000 bytes", "the log says that it ended");
     attn_context_destroy(context);
     unlink(path);
@@ -124,7 +140,8 @@ static void test_trace(void) {
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
     attn_device_t d = cpu();
     attn_group_t *g = NULL;
-    is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_IO, "a trace through a link is refused");
+    is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_IO,
+           "a trace through a link is refused");
     has_str(error.text, path, "by name");
     attn_context_destroy(context);
     unlink(path);
@@ -140,7 +157,8 @@ static attn_context_t *check_context(const char *level, const char *mode) {
 
 /* Expects an error under a parameter's name. */
 static void caught(int code, int want, const char *param, const char *what) {
-    if (!ok(code == want && strcmp(error.param, param) == 0 && strstr(error.text, "[hook check]") != NULL, "%s", what))
+    if (!ok(code == want && strcmp(error.param, param) == 0 && strstr(error.text, "[hook check]") != NULL,
+            "%s", what))
         diag("code %d, param '%s', text '%s'", code, error.param, error.text);
 }
 
@@ -165,9 +183,11 @@ static void test_check_index(const char *level) {
     caught(forward(&s), ATTN_E_INVALID, "output", "fewer output rows than tokens");
     s.tout.shape[0] = 6;
     struct buffers other = take_buffers(s.g);
-    is_int(attn_layer_forward(s.layer, &s.f, &other.space, NULL, &error), ATTN_E_STATE, "metadata that was not built");
+    is_int(attn_layer_forward(s.layer, &s.f, &other.space, NULL, &error), ATTN_E_STATE,
+           "metadata that was not built");
     free(other.memory);
-    is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error) || forward(&s), 0, "after a new table");
+    is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error) || forward(&s), 0,
+           "after a new table");
     close_step(&s);
     attn_context_destroy(context);
 }
@@ -215,7 +235,8 @@ static void test_check_values(void) {
 
 static int count_of(const char *text, const char *part) {
     int n = 0;
-    for (const char *p = text; (p = strstr(p, part)) != NULL; p++) n++;
+    for (const char *p = text; (p = strstr(p, part)) != NULL; p++)
+        n++;
     return n;
 }
 
@@ -224,21 +245,26 @@ static void test_shadow(void) {
     attn_context_t *context = fake_context("[hook shadow]\nbackend = FAKE_BARE\nsample = 2\n");
     open_step(&s, context, "FAKE_PLAIN");
     is_int(build(&s) || update(&s), 0, "a shadowed step");
-    for (int i = 0; i < 5; i++) forward(&s);
-    is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error) || forward(&s), 0, "after a new table");
+    for (int i = 0; i < 5; i++)
+        forward(&s);
+    is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error) || forward(&s), 0,
+           "after a new table");
     logged[0] = '\0';
     close_step(&s);
-    has_str(logged, "FAKE_BARE beside FAKE_PLAIN: 3 of 6 calls compared, largest difference 0", "equal backends differ by 0");
+    has_str(logged, "FAKE_BARE beside FAKE_PLAIN: 3 of 6 calls compared, largest difference 0",
+            "equal backends differ by 0");
     attn_context_destroy(context);
 
     /* FAKE_NOOP leaves its output as it is, so the shadow's and the engine's differ. */
     context = fake_context("[hook shadow]\nbackend = FAKE_PLAIN\nsample = 1\n");
     open_step(&s, context, "FAKE_NOOP");
     build(&s);
-    for (int i = 0; i < T; i++) memcpy(&s.cache[(12 + i) * 16 + 8], s.v[i], sizeof s.v[i]);
+    for (int i = 0; i < T; i++)
+        memcpy(&s.cache[(12 + i) * 16 + 8], s.v[i], sizeof s.v[i]);
     forward(&s);
     forward(&s);
-    is_int(count_of(logged, "[hook shadow] call"), 2, "outputs and LSEs that differ are said once, as long as nothing is worse");
+    is_int(count_of(logged, "[hook shadow] call"), 2,
+           "outputs and LSEs that differ are said once, as long as nothing is worse");
     has_str(logged, "2 [hook shadow] call 1: outputs of FAKE_NOOP and FAKE_PLAIN differ by", "as a warning");
     s.out[0][0][0] = NAN;
     forward(&s);
@@ -249,7 +275,8 @@ static void test_shadow(void) {
     /* What cannot run beside steps aside. */
     context = fake_context("[hook shadow]\nbackend = FAKE_INCLUDES\n");
     open_step(&s, context, "FAKE_PLAIN");
-    has_str(logged, "FAKE_INCLUDES cannot run beside FAKE_PLAIN: a forward that writes the cache", "a second writer");
+    has_str(logged, "FAKE_INCLUDES cannot run beside FAKE_PLAIN: a forward that writes the cache",
+            "a second writer");
     is_int(build(&s) || update(&s) || forward(&s), 0, "the engine does not notice");
     close_step(&s);
     attn_problem_t p = small_problem(ATTN_ROLE_MLA);
@@ -267,13 +294,15 @@ static void test_shadow(void) {
     context = fake_context("[hook shadow]\nbackend = NO_SUCH\n");
     attn_device_t d = cpu();
     p = small_problem(ATTN_ROLE_DECODER);
-    is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_NOT_FOUND, "a shadow that is not there is an error");
+    is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_NOT_FOUND,
+           "a shadow that is not there is an error");
     attn_context_destroy(context);
 }
 
 static void test_together(void) {
     static struct step s;
-    attn_context_t *context = fake_context("[hook trace]\nfile = /dev/null\n[hook check]\nlevel = all\n[hook shadow]\nbackend = FAKE_BARE\nsample = 1\n");
+    attn_context_t *context = fake_context("[hook trace]\nfile = /dev/null\n[hook check]\nlevel = all\n[hook "
+                                           "shadow]\nbackend = FAKE_BARE\nsample = 1\n");
     open_step(&s, context, "FAKE_PLAIN");
     is_int(build(&s) || update(&s) || forward(&s), 0, "all hooks at once");
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);

@@ -8,10 +8,6 @@
 
 static atomic_int counting, counted;
 
-static void note(void) {
-    if (atomic_load(&counting)) atomic_fetch_add(&counted, 1);
-}
-
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 #define CANNOT_COUNT 1 /* the sanitizers' own functions stand there */
 #else
@@ -20,6 +16,10 @@ extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);
 extern void *__libc_memalign(size_t alignment, size_t n);
+
+static void note(void) {
+    if (atomic_load(&counting)) atomic_fetch_add(&counted, 1);
+}
 
 void *malloc(size_t n) {
     note();
@@ -56,9 +56,14 @@ static void run_family(attn_context_t *context, const attn_problem_t *p, const c
     struct tensor tq, tk, tv, tout, tcache, tslots, ttable, tsink;
     struct buffers buf = take_buffers(g);
     attn_layer_options_t o = {.struct_size = sizeof o};
-    if (p->static_sink_len != 0) o.sink_key = o.sink_value = tensor(&tsink, sink, ATTN_DTYPE_FLOAT32, 3, 4, 1, D, 0);
+    if (p->static_sink_len != 0)
+        o.sink_key = o.sink_value = tensor(&tsink, sink, ATTN_DTYPE_FLOAT32, 3, 4, 1, D, 0);
     int bad = attn_layer_create(g, "alloc", &o, &layer, &error);
-    attn_batch_t b = {.struct_size = sizeof b, .num_reqs = 1, .num_actual_tokens = 5, .query_start_loc_host = starts, .seq_lens_host = lens,
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = 1,
+                      .num_actual_tokens = 5,
+                      .query_start_loc_host = starts,
+                      .seq_lens_host = lens,
                       .block_table = tensor(&ttable, table, ATTN_DTYPE_INT32, 2, 1, 4, 0, 0)};
     if (p->role == ATTN_ROLE_ENCODER_DECODER) b.encoder_seq_lens_host = encoder;
     attn_kv_update_t u = {.struct_size = sizeof u,

@@ -8,10 +8,12 @@ struct call {
     attn_group_t *g;
     attn_layer_t *layer;
     struct buffers buf;
-    float q[64], k[64], v[64], out[64], lse[64], sinks[2], slopes[2], cache[32 * 4 * 16], v_cache[32 * 4 * 8], scale[1];
+    float q[64], k[64], v[64], out[64], lse[64], sinks[2], slopes[2], cache[32 * 4 * 16], v_cache[32 * 4 * 8],
+        scale[1];
     int64_t slots[2];
     int32_t starts[2], lens[1], table[1], topk[2 * 128];
-    struct tensor tq, tk, tv, tout, tlse, tsinks, tslopes, tcache, tvcache, tslots, ttable, tscale, ttopk, tbad;
+    struct tensor tq, tk, tv, tout, tlse, tsinks, tslopes, tcache, tvcache, tslots, ttable, tscale, ttopk,
+        tbad;
     attn_batch_t b;
     attn_kv_update_t u;
     attn_forward_t f;
@@ -23,7 +25,11 @@ static void open_call(struct call *c, attn_context_t *context, const attn_proble
     c->buf = take_buffers(c->g);
     c->starts[1] = c->lens[0] = 2, c->table[0] = 1, c->slots[0] = 4, c->slots[1] = -1;
     int cache = attn_role_has_cache(p->role), mla = attn_role_is_mla(p->role);
-    c->b = (attn_batch_t){.struct_size = sizeof c->b, .num_reqs = 1, .num_actual_tokens = 2, .query_start_loc_host = c->starts, .seq_lens_host = c->lens};
+    c->b = (attn_batch_t){.struct_size = sizeof c->b,
+                          .num_reqs = 1,
+                          .num_actual_tokens = 2,
+                          .query_start_loc_host = c->starts,
+                          .seq_lens_host = c->lens};
     if (cache) c->b.block_table = tensor(&c->ttable, c->table, ATTN_DTYPE_INT32, 2, 1, 1, 0, 0);
     tensor(&c->tq, c->q, ATTN_DTYPE_FLOAT32, 3, 2, 2, mla ? 16 : 8, 0);
     tensor(&c->tout, c->out, ATTN_DTYPE_FLOAT32, 3, 2, 2, 8, 0);
@@ -37,12 +43,17 @@ static void open_call(struct call *c, attn_context_t *context, const attn_proble
     tensor(&c->tlse, c->lse, ATTN_DTYPE_FLOAT32, 2, 2, 2, 0, 0);
     tensor(&c->tscale, c->scale, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
     tensor(&c->ttopk, c->topk, ATTN_DTYPE_INT32, 2, 2, 128, 0, 0);
-    c->u = (attn_kv_update_t){.struct_size = sizeof c->u, .key = &c->tk.t, .value = &c->tv.t, .kv_cache = &c->tcache.t, .slot_mapping = &c->tslots.t};
+    c->u = (attn_kv_update_t){.struct_size = sizeof c->u,
+                              .key = &c->tk.t,
+                              .value = &c->tv.t,
+                              .kv_cache = &c->tcache.t,
+                              .slot_mapping = &c->tslots.t};
     c->f = (attn_forward_t){.struct_size = sizeof c->f, .query = &c->tq.t, .output = &c->tout.t};
     if (cache) c->f.kv_cache = &c->tcache.t;
     if (!cache) c->f.key = &c->tk.t, c->f.value = &c->tv.t;
     if (attn_layer_create(c->g, "l.0", NULL, &c->layer, &error) != ATTN_OK) bail_out("layer: %s", error.text);
-    if (attn_group_build_metadata(c->g, &c->b, &c->buf.space, NULL, &error) != ATTN_OK) bail_out("build: %s", error.text);
+    if (attn_group_build_metadata(c->g, &c->b, &c->buf.space, NULL, &error) != ATTN_OK)
+        bail_out("build: %s", error.text);
 }
 
 static void close_call(struct call *c) {
@@ -62,14 +73,14 @@ static int update(struct call *c) {
 }
 
 /* Changes a good call, expects the parameter's name, and puts it right again. */
-#define SPOIL(CALL, PARAM, STATEMENT, ...)                                                                     \
-    do {                                                                                                       \
-        struct call saved_ = *c;                                                                               \
-        STATEMENT;                                                                                             \
-        int code_ = CALL(c);                                                                                   \
-        if (!ok(code_ == ATTN_E_INVALID && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__))     \
-            diag("code %d, param '%s', text '%s'", code_, error.param, error.text);                            \
-        *c = saved_;                                                                                           \
+#define SPOIL(CALL, PARAM, STATEMENT, ...)                                                                   \
+    do {                                                                                                     \
+        struct call saved_ = *c;                                                                             \
+        STATEMENT;                                                                                           \
+        int code_ = CALL(c);                                                                                 \
+        if (!ok(code_ == ATTN_E_INVALID && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__))   \
+            diag("code %d, param '%s', text '%s'", code_, error.param, error.text);                          \
+        *c = saved_;                                                                                         \
     } while (0)
 
 static void test_update(attn_context_t *context) {
@@ -125,15 +136,18 @@ static void test_forward(attn_context_t *context) {
     SPOIL(forward, "query", c->tq.strides[2] = 2, "a query that is not dense");
     SPOIL(forward, "output", c->f.output = NULL, "no output");
     SPOIL(forward, "output", c->tout.shape[2] = 16, "an output of another size");
-    SPOIL(forward, "output", c->tout.t.dtype = attn_dl_dtype(ATTN_DTYPE_BFLOAT16), "an output of another type");
+    SPOIL(forward, "output", c->tout.t.dtype = attn_dl_dtype(ATTN_DTYPE_BFLOAT16),
+          "an output of another type");
     SPOIL(forward, "kv_cache", c->f.kv_cache = NULL, "no cache");
     SPOIL(forward, "kv_cache", c->tcache.shape[3] = 12, "a cache of other rows");
     SPOIL(forward, "sinks", c->f.sinks = &c->tsinks.t, "sinks that were not asked for");
     SPOIL(forward, "alibi_slopes", c->f.alibi_slopes = &c->tslopes.t, "slopes that were not asked for");
     SPOIL(forward, "lse", c->f.lse = &c->tlse.t, "an LSE that was not asked for");
     SPOIL(forward, "qq_bias", c->f.qq_bias = &c->tlse.t, "a bias that was not asked for");
-    SPOIL(forward, "output_scale", c->f.output_scale = &c->tscale.t, "an output scale that was not asked for");
-    SPOIL(forward, "output_block_scale", c->f.output_block_scale = &c->tscale.t, "block scales that were not asked for");
+    SPOIL(forward, "output_scale", c->f.output_scale = &c->tscale.t,
+          "an output scale that was not asked for");
+    SPOIL(forward, "output_block_scale", c->f.output_block_scale = &c->tscale.t,
+          "block scales that were not asked for");
     SPOIL(forward, "topk_indices", c->f.topk_indices = &c->ttopk.t, "selected tokens of a dense layer");
     SPOIL(forward, "key", c->f.key = &c->tbad.t, "a key without shape");
     SPOIL(forward, "value", c->f.key = &c->tk.t, "a key without value");
@@ -148,7 +162,8 @@ static void test_forward(attn_context_t *context) {
     is_int(fake_log_of(c->g)->forwards, 2, "only good calls reach the backend");
     c->out[0] = c->out[31] = 5;
     c->f.kv_cache = NULL, c->f.query = NULL;
-    is_int(attn_layer_forward(c->layer, &c->f, NULL, NULL, &error), ATTN_OK, "the profiling run needs an output only");
+    is_int(attn_layer_forward(c->layer, &c->f, NULL, NULL, &error), ATTN_OK,
+           "the profiling run needs an output only");
     ok(c->out[0] == 0 && c->out[31] == 0 && fake_log_of(c->g)->profiling_runs == 1, "and zeroes it");
     close_call(c);
     p = small_problem(ATTN_ROLE_ENCODER_ONLY);
@@ -159,7 +174,8 @@ static void test_forward(attn_context_t *context) {
     SPOIL(forward, "kv_cache", c->f.kv_cache = &c->tcache.t, "has no cache");
     is_int(update(c), ATTN_OK, "its cache write is nothing");
     ATTN_INIT(attn_kv_cache_shape_t, shape);
-    is_int(attn_group_kv_cache_shape(c->g, 5, &shape, &error) || shape.ndim != 0, 0, "and its cache shape is empty");
+    is_int(attn_group_kv_cache_shape(c->g, 5, &shape, &error) || shape.ndim != 0, 0,
+           "and its cache shape is empty");
     close_call(c);
 }
 
@@ -176,7 +192,8 @@ static void test_layer_tensors(attn_context_t *context) {
     is_int(attn_layer_create(c->g, "l.0", &o, &c->layer, &error), ATTN_OK, "a layer with sinks and slopes");
     c->f.lse = &c->tlse.t;
     is_int(forward(c), ATTN_OK, "needs none in the call");
-    ok(fake_log_of(c->g)->sinks == &c->tsinks.t && fake_log_of(c->g)->slopes == &c->tslopes.t, "the backend gets the layer's");
+    ok(fake_log_of(c->g)->sinks == &c->tsinks.t && fake_log_of(c->g)->slopes == &c->tslopes.t,
+       "the backend gets the layer's");
     attn_layer_t *other = NULL;
     c->tsinks.shape[0] = 1;
     is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID, "one sink for two heads");
@@ -185,10 +202,12 @@ static void test_layer_tensors(attn_context_t *context) {
     p.features = 0;
     open_call(c, context, &p, "FAKE_PLAIN");
     o.sinks = NULL;
-    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID, "slopes that the problem did not ask for");
+    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID,
+           "slopes that the problem did not ask for");
     is_str(error.param, "alibi_slopes", "named");
     o = (attn_layer_options_t){.struct_size = sizeof o, .sink_key = &c->tk.t, .sink_value = &c->tv.t};
-    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID, "sink tokens without static_sink_len");
+    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID,
+           "sink tokens without static_sink_len");
     is_str(error.param, "sink_key", "named");
     close_call(c);
 }
@@ -201,12 +220,15 @@ static void test_mla(attn_context_t *context) {
     open_call(c, context, &p, "FAKE_PLAIN");
     is_int(forward(c), ATTN_E_STATE, "MLA before its weights");
     is_str(error.param, "weight_space", "says what is missing");
-    attn_weights_t w = {.struct_size = sizeof w, .kv_b_proj = tensor(&tw, weights, ATTN_DTYPE_FLOAT32, 2, 32, 16, 0, 0), .weight_space = room,
+    attn_weights_t w = {.struct_size = sizeof w,
+                        .kv_b_proj = tensor(&tw, weights, ATTN_DTYPE_FLOAT32, 2, 32, 16, 0, 0),
+                        .weight_space = room,
                         .weight_space_bytes = 8};
     is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_SPACE, "too little weight space");
     w.weight_space_bytes = sizeof room;
     tw.shape[0] = 31;
-    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_INVALID, "weights of another shape");
+    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_INVALID,
+           "weights of another shape");
     is_str(error.param, "kv_b_proj", "named");
     tw.shape[0] = 32;
     is_int(attn_layer_prepare_weights(c->layer, NULL, NULL, &error), ATTN_E_INVALID, "no weights");
@@ -228,7 +250,8 @@ static void test_mla(attn_context_t *context) {
     close_call(c);
     p = small_problem(ATTN_ROLE_DECODER);
     open_call(c, context, &p, "FAKE_PLAIN");
-    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_INVALID, "a dense layer has no absorbed weights");
+    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_INVALID,
+           "a dense layer has no absorbed weights");
     close_call(c);
 }
 

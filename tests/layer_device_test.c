@@ -17,7 +17,8 @@ static int parse(const char *text) {
 
 static void test_words(void) {
     is_int(parse("cpu"), ATTN_OK, "cpu");
-    ok(d.type == kDLCPU && d.id == 0 && d.compute_capability == 0 && d.num_sms > 0 && d.memory_bytes > 0, "is this machine");
+    ok(d.type == kDLCPU && d.id == 0 && d.compute_capability == 0 && d.num_sms > 0 && d.memory_bytes > 0,
+       "is this machine");
     is_int(d.struct_size, sizeof d, "struct_size");
     is_int(parse("CPU"), ATTN_OK, "in any case");
     is_int(parse("sm_90"), ATTN_OK, "sm_90");
@@ -26,8 +27,10 @@ static void test_words(void) {
     is_int(parse("sm_100a"), ATTN_OK, "sm_100a");
     is_int(d.compute_capability, 100, "is 100");
     is_int(parse("sm_120f") || d.compute_capability != 120, 0, "sm_120f");
-    static const char *const bad[] = {"", "gpu", "sm_", "sm_a", "sm_9", "sm_90b", "sm_1000", "sm_99999999999", "cuda:", "cuda:x",
-                                      "cuda:-1", "cuda:9999999999", "cuda0", "cpu0", "sm_9 0"};
+    static const char *const bad[] = {"",      "gpu",    "sm_",     "sm_a",
+                                      "sm_9",  "sm_90b", "sm_1000", "sm_99999999999",
+                                      "cuda:", "cuda:x", "cuda:-1", "cuda:9999999999",
+                                      "cuda0", "cpu0",   "sm_9 0"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         is_int(parse(bad[i]), ATTN_E_INVALID, "'%s' is refused", bad[i]);
         ok(strcmp(error.param, "device") == 0 && strstr(error.text, "write cpu"), "with what to write");
@@ -39,7 +42,8 @@ static void test_words(void) {
 static int test_driver(const char *kind) {
     if (strcmp(kind, "good") == 0) {
         is_int(parse("cuda:1"), ATTN_OK, "cuda:1 of two");
-        ok(d.type == kDLCUDA && d.id == 1 && d.compute_capability == 90 && d.num_sms == 132, "with what the driver says");
+        ok(d.type == kDLCUDA && d.id == 1 && d.compute_capability == 90 && d.num_sms == 132,
+           "with what the driver says");
         ok(d.memory_bytes == (UINT64_C(141) << 30), "memory");
         is_str(d.name, "Fake GPU 1", "name");
         is_int(parse("cuda") || d.id != 0, 0, "cuda is cuda:0");
@@ -49,7 +53,11 @@ static int test_driver(const char *kind) {
         return tap_done();
     }
     is_int(parse("cuda:0"), ATTN_E_DEVICE, "%s driver", kind);
-    has_str(error.text, strcmp(kind, "broken") == 0 ? "no CUDA driver" : strcmp(kind, "stopped") == 0 ? "error 100" : "error 201", "says why");
+    has_str(error.text,
+            strcmp(kind, "broken") == 0    ? "no CUDA driver"
+            : strcmp(kind, "stopped") == 0 ? "error 100"
+                                           : "error 201",
+            "says why");
     is_int(parse(NULL) || d.type != kDLCPU, 0, "the default is then the CPU");
     return tap_done();
 }
@@ -58,7 +66,8 @@ static int test_driver(const char *kind) {
 static int run_again(const char *self, const char *folder, const char *kind) {
     char command[2048];
     const char *old = getenv("LD_LIBRARY_PATH");
-    snprintf(command, sizeof command, "{ LD_LIBRARY_PATH='%s:%s' ATTN_FAKE_DRIVER=%s '%s' %s; echo status $?; } | sed 's/^/# /'",
+    snprintf(command, sizeof command,
+             "{ LD_LIBRARY_PATH='%s:%s' ATTN_FAKE_DRIVER=%s '%s' %s; echo status $?; } | sed 's/^/# /'",
              folder, old != NULL ? old : "", kind, self, kind);
     char line[512];
     int status = -1;
@@ -77,7 +86,8 @@ int main(int argc, char **argv) {
     test_words();
     const char *build = getenv("ATTN_TEST_BUILDDIR");
     snprintf(from, sizeof from, "%s/tests/.libs/layer_fake_driver.so", build != NULL ? build : ".");
-    if (access(from, R_OK) != 0) snprintf(from, sizeof from, "%s/layer_fake_driver.so", build != NULL ? build : ".");
+    if (access(from, R_OK) != 0)
+        snprintf(from, sizeof from, "%s/layer_fake_driver.so", build != NULL ? build : ".");
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n < 0 || mkdtemp(folder) == NULL || access(from, R_OK) != 0) bail_out("no %s", from);
     self[n] = '\0';

@@ -6,12 +6,22 @@
  */
 #include "layer_fake.h"
 
+#include <attn/attn_plan.h>
 #include <attn/attn_plugin_util.h>
 #include <math.h>
 #include <stdlib.h>
 
-enum { MODE_OK, MODE_OPEN_FAILS, MODE_NO_INSTANCE, MODE_NAN, MODE_OVERRUN, MODE_WRONG, MODE_BAD_SHAPE, MODE_SPACE_FAILS,
-       MODE_READ_WORKSPACE };
+enum {
+    MODE_OK,
+    MODE_OPEN_FAILS,
+    MODE_NO_INSTANCE,
+    MODE_NAN,
+    MODE_OVERRUN,
+    MODE_WRONG,
+    MODE_BAD_SHAPE,
+    MODE_SPACE_FAILS,
+    MODE_READ_WORKSPACE
+};
 
 struct attn_instance {
     struct fake_log log;
@@ -25,11 +35,13 @@ struct metadata {
     int64_t columns;
 };
 
-static int open_instance(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                         uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+static int open_instance(const attn_problem_t *problem, const attn_device_t *device,
+                         const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                         attn_instance_t **instance, attn_error_t *error) {
     int mode = num_options > 1 ? (int)options[1].i : 0;
     (void)device;
-    if (mode == MODE_OPEN_FAILS) return attn_fail(error, ATTN_E_DEVICE, "device", "the fake device is on strike");
+    if (mode == MODE_OPEN_FAILS)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "the fake device is on strike");
     if (mode == MODE_NO_INSTANCE) return ATTN_OK;
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory");
@@ -37,20 +49,26 @@ static int open_instance(const attn_problem_t *problem, const attn_device_t *dev
     in->mode = mode;
     in->log.opens++;
     in->log.splits = num_options > 0 ? options[0].i : -1;
-    host->log(host->ctx, ATTN_LOG_DEBUG, "fake opened");
+    in->log.plan = host->get_extension(host->ctx, ATTN_PLAN_EXTENSION);
+    in->log.unknown_extension = host->get_extension(host->ctx, "attn.ext.nothing/9");
+    host->log(host->ctx, ATTN_LOG_INFO, "fake opened");
     *instance = in;
     return ATTN_OK;
 }
 
-static void close_instance(attn_instance_t *in) { free(in); }
+static void close_instance(attn_instance_t *in) {
+    free(in);
+}
 
-static int cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+static int cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error) {
     if (attn_role_is_mla(in->p.role)) {
         attn_zero(shape, sizeof *shape);
         shape->struct_size = sizeof *shape;
         shape->ndim = 3;
         shape->shape[0] = num_blocks, shape->shape[1] = in->p.block_size, shape->shape[2] = in->p.head_size;
-        shape->axes[0] = ATTN_AXIS_BLOCK, shape->axes[1] = ATTN_AXIS_TOKEN, shape->axes[2] = ATTN_AXIS_CONTENT;
+        shape->axes[0] = ATTN_AXIS_BLOCK, shape->axes[1] = ATTN_AXIS_TOKEN,
+        shape->axes[2] = ATTN_AXIS_CONTENT;
         shape->dtype = attn_dl_dtype(in->p.dtype);
         shape->block_size = in->p.block_size;
         shape->fingerprint = 77;
@@ -83,11 +101,13 @@ static void remember(attn_instance_t *in, const attn_batch_t *b, const struct me
         log->starts[r + 1] = m->starts[r + 1];
         log->lens[r] = m->lens[r];
     }
-    for (int64_t i = 0; m->table != NULL && i < b->num_reqs * m->columns && i < FAKE_MAX; i++) log->table[i] = m->table[i];
+    for (int64_t i = 0; m->table != NULL && i < b->num_reqs * m->columns && i < FAKE_MAX; i++)
+        log->table[i] = m->table[i];
 }
 
 static int plan_batch(attn_instance_t *in, const attn_batch_t *b, const attn_space_t *space) {
-    struct metadata m = {b->num_reqs, b->num_actual_tokens, b->query_start_loc_host, b->seq_lens_host, NULL, 0};
+    struct metadata m = {
+        b->num_reqs, b->num_actual_tokens, b->query_start_loc_host, b->seq_lens_host, NULL, 0};
     /* The tensors must say what the host arrays say. */
     if (b->query_start_loc != NULL) m.starts = (const int32_t *)attn_data(b->query_start_loc);
     if (b->seq_lens != NULL) m.lens = (const int32_t *)attn_data(b->seq_lens);
@@ -107,14 +127,16 @@ static int build_metadata(attn_instance_t *in, const attn_batch_t *b, const attn
     return plan_batch(in, b, space);
 }
 
-static int update_block_table(attn_instance_t *in, const attn_batch_t *b, const attn_space_t *space, void *stream,
-                              attn_error_t *error) {
+static int update_block_table(attn_instance_t *in, const attn_batch_t *b, const attn_space_t *space,
+                              void *stream, attn_error_t *error) {
     (void)stream, (void)error;
     in->log.table_updates++;
     return plan_batch(in, b, space);
 }
 
-static float number(const DLTensor *t) { return t != NULL ? *(const float *)attn_data(t) : 1; }
+static float number(const DLTensor *t) {
+    return t != NULL ? *(const float *)attn_data(t) : 1;
+}
 
 static void remember_scales(attn_instance_t *in, const attn_scales_t *s) {
     in->log.q_scale = number(s->q);
@@ -130,11 +152,12 @@ static float *element(const DLTensor *t, int64_t i, int64_t j, int64_t k) {
 /* Row of one token and head in the dense cache [nb, Hkv, bs, D + Dv]. */
 static float *cache_row(const attn_instance_t *in, const DLTensor *cache, int64_t slot, int64_t head) {
     int64_t bs = in->p.block_size;
-    return (float *)((char *)attn_data(cache) + slot / bs * attn_byte_stride(cache, 0) + head * attn_byte_stride(cache, 1) +
-                     slot % bs * attn_byte_stride(cache, 2));
+    return (float *)((char *)attn_data(cache) + slot / bs * attn_byte_stride(cache, 0) +
+                     head * attn_byte_stride(cache, 1) + slot % bs * attn_byte_stride(cache, 2));
 }
 
-static int update_kv_cache(attn_instance_t *in, const attn_kv_update_t *a, void *stream, attn_error_t *error) {
+static int update_kv_cache(attn_instance_t *in, const attn_kv_update_t *a, void *stream,
+                           attn_error_t *error) {
     (void)stream, (void)error;
     const int64_t *slot = (const int64_t *)attn_data(a->slot_mapping);
     in->log.cache_updates++;
@@ -154,8 +177,8 @@ static int update_kv_cache(attn_instance_t *in, const attn_kv_update_t *a, void 
 }
 
 /* K and V of key number k of request r: from the cache, or from the call. */
-static void key_of(const attn_instance_t *in, const attn_forward_t *a, const struct metadata *m, int r, int64_t k,
-                   uint32_t head, const float **key, const float **value) {
+static void key_of(const attn_instance_t *in, const attn_forward_t *a, const struct metadata *m, int r,
+                   int64_t k, uint32_t head, const float **key, const float **value) {
     if (a->kv_cache != NULL) {
         int64_t bs = in->p.block_size, slot = (int64_t)m->table[r * m->columns + k / bs] * bs + k % bs;
         *key = cache_row(in, a->kv_cache, slot, head);
@@ -166,41 +189,48 @@ static void key_of(const attn_instance_t *in, const attn_forward_t *a, const str
     }
 }
 
-static void attend(const attn_instance_t *in, const attn_forward_t *a, const struct metadata *m, int r, int32_t t, uint32_t h) {
+static void attend(const attn_instance_t *in, const attn_forward_t *a, const struct metadata *m, int r,
+                   int32_t t, uint32_t h) {
     const attn_problem_t *p = &in->p;
-    int64_t len = m->lens[r], position = len - (m->starts[r + 1] - t), visible = p->mask == ATTN_MASK_CAUSAL ? position + 1 : len;
+    int64_t len = m->lens[r], position = len - (m->starts[r + 1] - t),
+            visible = p->mask == ATTN_MASK_CAUSAL ? position + 1 : len;
     double sum = 0, top = -INFINITY, acc[64] = {0};
     const float *q = element(a->query, t, h, 0), *key, *value;
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t k = 0; k < visible; k++) {
             double s = 0;
             key_of(in, a, m, r, k, h / (p->num_heads / p->num_kv_heads), &key, &value);
-            for (uint32_t d = 0; d < p->head_size; d++) s += (double)q[d] * key[d];
+            for (uint32_t d = 0; d < p->head_size; d++)
+                s += (double)q[d] * key[d];
             s *= p->scale;
             if (pass == 0) {
                 top = s > top ? s : top;
                 continue;
             }
             sum += exp(s - top);
-            for (uint32_t d = 0; d < p->head_size_v && d < 64; d++) acc[d] += exp(s - top) * value[d];
+            for (uint32_t d = 0; d < p->head_size_v && d < 64; d++)
+                acc[d] += exp(s - top) * value[d];
         }
     }
     float *out = element(a->output, t, h, 0);
-    for (uint32_t d = 0; d < p->head_size_v && d < 64; d++) out[d] = sum > 0 ? (float)(acc[d] / sum) : 0;
+    for (uint32_t d = 0; d < p->head_size_v && d < 64; d++)
+        out[d] = sum > 0 ? (float)(acc[d] / sum) : 0;
     if (in->mode == MODE_NAN) out[0] = NAN;
     if (in->mode == MODE_WRONG) out[0] += 0.5f;
     if (a->lse != NULL) *element(a->lse, h, t, 0) = sum > 0 ? (float)(top + log(sum)) : -INFINITY;
 }
 
-static int forward(attn_instance_t *in, const attn_forward_t *a, const attn_space_t *space, void *stream, attn_error_t *error) {
+static int forward(attn_instance_t *in, const attn_forward_t *a, const attn_space_t *space, void *stream,
+                   attn_error_t *error) {
     struct metadata m;
     (void)stream, (void)error;
     if (space == NULL) {
         in->log.profiling_runs++;
         for (int64_t t = 0; t < a->output->shape[0]; t++)
             for (int64_t h = 0; h < a->output->shape[1]; h++)
-                memset((char *)attn_data(a->output) + t * attn_byte_stride(a->output, 0) + h * attn_byte_stride(a->output, 1), 0,
-                       (size_t)a->output->shape[2] * a->output->dtype.bits / 8);
+                memset((char *)attn_data(a->output) + t * attn_byte_stride(a->output, 0) +
+                           h * attn_byte_stride(a->output, 1),
+                       0, (size_t)a->output->shape[2] * a->output->dtype.bits / 8);
         return ATTN_OK;
     }
     memcpy(&m, space->metadata, sizeof m);
@@ -211,11 +241,13 @@ static int forward(attn_instance_t *in, const attn_forward_t *a, const attn_spac
     remember_scales(in, &a->scales);
     if (in->mode == MODE_OVERRUN) ((char *)space->workspace)[64] = 1;
     if (in->mode == MODE_READ_WORKSPACE) *(float *)attn_data(a->output) = *(const float *)space->workspace;
-    if (in->p.dtype != ATTN_DTYPE_FLOAT32 || attn_role_is_mla(in->p.role) || in->mode == MODE_READ_WORKSPACE) return ATTN_OK;
+    if (in->p.dtype != ATTN_DTYPE_FLOAT32 || attn_role_is_mla(in->p.role) || in->mode == MODE_READ_WORKSPACE)
+        return ATTN_OK;
     if (attn_kv_storage(in->p.kv_cache_dtype, in->p.dtype) != ATTN_DTYPE_FLOAT32) return ATTN_OK;
     for (int r = 0; r < m.num_reqs; r++)
         for (int32_t t = m.starts[r]; t < m.starts[r + 1]; t++)
-            for (uint32_t h = 0; h < in->p.num_heads; h++) attend(in, a, &m, r, t, h);
+            for (uint32_t h = 0; h < in->p.num_heads; h++)
+                attend(in, a, &m, r, t, h);
     return ATTN_OK;
 }
 
@@ -229,7 +261,8 @@ static const void *get_extension(attn_instance_t *in, const char *id) {
     return in != NULL && strcmp(id, FAKE_LOG) == 0 ? &in->log : NULL;
 }
 
-static int noop_build(attn_instance_t *in, const attn_batch_t *b, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int noop_build(attn_instance_t *in, const attn_batch_t *b, const attn_space_t *s, void *stream,
+                      attn_error_t *error) {
     (void)in, (void)b, (void)s, (void)stream, (void)error;
     return ATTN_OK;
 }
@@ -239,27 +272,36 @@ static int noop_update(attn_instance_t *in, const attn_kv_update_t *a, void *str
     return ATTN_OK;
 }
 
-static int noop_forward(attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s, void *stream, attn_error_t *error) {
+static int noop_forward(attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s, void *stream,
+                        attn_error_t *error) {
     (void)in, (void)a, (void)s, (void)stream, (void)error;
     return ATTN_OK;
 }
 
 static const attn_block_size_t any_multiple[] = {{4, 1}};
 
-#define CAPABILITIES                                                                                                  \
-    .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_NEVER,                                    \
-    .roles = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) |           \
-             ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE) |         \
-             ATTN_BIT(ATTN_ROLE_MM_ENCODER),                                                                          \
-    .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                           \
-    .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT32) | ATTN_BIT(ATTN_KV_BFLOAT16) |              \
-                       ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_E5M2) | ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD), \
-    .features = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY | ATTN_F_CASCADE | \
-                ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_CAPTURE | ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW, \
-    .device_types = ATTN_BIT(kDLCPU), .block_sizes = any_multiple, .num_block_sizes = 1, .preferred_block_size = 4
+#define CAPABILITIES                                                                                         \
+    .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_NEVER,                           \
+    .roles = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) |  \
+             ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MLA) |                                 \
+             ATTN_BIT(ATTN_ROLE_MLA_SPARSE) | ATTN_BIT(ATTN_ROLE_MM_ENCODER),                                \
+    .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                  \
+    .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT32) | ATTN_BIT(ATTN_KV_BFLOAT16) |     \
+                       ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_E5M2) |                             \
+                       ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD),                                                \
+    .block_sizes = any_multiple, .num_block_sizes = 1, .preferred_block_size = 4
+#define FEATURES                                                                                             \
+    (ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |                 \
+     ATTN_F_CASCADE | ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_CAPTURE |                     \
+     ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW)
+#define ON_CPU  .features = FEATURES, .device_types = ATTN_BIT(kDLCPU)
+#define ON_CUDA .device_types = ATTN_BIT(kDLCUDA)
 
-static const attn_capabilities_t plain_capabilities = {CAPABILITIES};
-static const attn_capabilities_t includes_capabilities = {CAPABILITIES, .forward_writes_cache = 1};
+static const attn_capabilities_t plain_capabilities = {CAPABILITIES, ON_CPU};
+static const attn_capabilities_t includes_capabilities = {CAPABILITIES, ON_CPU, .forward_writes_cache = 1};
+static const attn_capabilities_t cuda_capabilities = {CAPABILITIES, ON_CUDA, .features = FEATURES};
+static const attn_capabilities_t cuda_sink_capabilities = {
+    CAPABILITIES, ON_CUDA, .features = FEATURES | ATTN_F_STATIC_SINK | ATTN_F_CHUNKED_LOCAL};
 
 static const attn_backend_ops_t plain_ops = {.struct_size = sizeof plain_ops,
                                              .open = open_instance,
@@ -290,18 +332,31 @@ static const attn_backend_ops_t bare_ops = {.struct_size = sizeof bare_ops,
                                             .forward = forward,
                                             .get_extension = get_extension};
 
-#define BACKEND(VARIABLE, NAME, CAPS, OPS)                                                                            \
-    static const attn_backend_t VARIABLE = {                                                                          \
-        .struct_size = sizeof VARIABLE, .name = NAME, .doc = "for tests", .capabilities = &(CAPS), .ops = &(OPS)}
+#define BACKEND(VARIABLE, NAME, CAPS, OPS)                                                                   \
+    static const attn_backend_t VARIABLE = {.struct_size = sizeof VARIABLE,                                  \
+                                            .name = NAME,                                                    \
+                                            .doc = "for tests",                                              \
+                                            .capabilities = &(CAPS),                                         \
+                                            .ops = &(OPS)}
 BACKEND(plain, "FAKE_PLAIN", plain_capabilities, plain_ops);
 BACKEND(noop, "FAKE_NOOP", plain_capabilities, noop_ops);
 BACKEND(bare, "FAKE_BARE", plain_capabilities, bare_ops);
 BACKEND(includes, "FAKE_INCLUDES", includes_capabilities, plain_ops);
-static const attn_backend_t *const backends[] = {&plain, &noop, &bare, &includes};
+BACKEND(cuda, "FAKE_CUDA", cuda_capabilities,
+        noop_ops); /* never looks at memory, so that any pointer will do */
+BACKEND(cuda_sink, "FAKE_CUDA_SINK", cuda_sink_capabilities, noop_ops);
+static const attn_backend_t *const backends[] = {&plain, &noop, &bare, &includes, &cuda, &cuda_sink};
 
 static const attn_option_spec_t options[] = {
-    {.struct_size = sizeof(attn_option_spec_t), .type = ATTN_OPTION_INT, .name = "splits", .doc = "a number", .default_value = "3"},
-    {.struct_size = sizeof(attn_option_spec_t), .type = ATTN_OPTION_ENUM, .name = "mode", .doc = "how to misbehave",
+    {.struct_size = sizeof(attn_option_spec_t),
+     .type = ATTN_OPTION_INT,
+     .name = "splits",
+     .doc = "a number",
+     .default_value = "3"},
+    {.struct_size = sizeof(attn_option_spec_t),
+     .type = ATTN_OPTION_ENUM,
+     .name = "mode",
+     .doc = "how to misbehave",
      .default_value = "ok",
      .choices = "ok open_fails no_instance nan overrun wrong bad_shape space_fails read_workspace"}};
 

@@ -10,8 +10,9 @@
 
 struct fake_log {
     int opens, closes, builds, table_updates, cache_updates, forwards, profiling_runs, weight_runs;
-    attn_problem_t problem; /* of the last open */
-    int64_t splits;         /* its option */
+    attn_problem_t problem;               /* of the last open */
+    int64_t splits;                       /* its option */
+    const void *plan, *unknown_extension; /* what the host has by these ids */
     /* the last batch */
     int32_t num_reqs, max_query_len;
     int64_t max_seq_len;

@@ -19,14 +19,24 @@ EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device);
 EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device);
 EXPORT int cuDeviceGetName(char *name, int size, int device);
 
-int cuInit(unsigned flags) { return flags != 0 ? 1 : is("stopped") ? 100 : 0; }
-int cuDeviceGetCount(int *count) { return *count = 2, 0; }
-int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, 0; }
+int cuInit(unsigned flags) {
+    return flags != 0 ? 1 : is("stopped") ? 100 : 0;
+}
+int cuDeviceGetCount(int *count) {
+    return *count = 2, 0;
+}
+int cuDeviceGet(int *device, int ordinal) {
+    return *device = ordinal, 0;
+}
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     (void)device;
     if (is("failing")) return 201;
     *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : -1;
     return 0;
 }
-int cuDeviceTotalMem_v2(size_t *bytes, int device) { return (void)device, *bytes = (size_t)141 << 30, 0; }
-int cuDeviceGetName(char *name, int size, int device) { return snprintf(name, (size_t)size, "Fake GPU %d", device) < 0; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    return (void)device, *bytes = (size_t)141 << 30, 0;
+}
+int cuDeviceGetName(char *name, int size, int device) {
+    return snprintf(name, (size_t)size, "Fake GPU %d", device) < 0;
+}

@@ -4,12 +4,12 @@
 
 static attn_error_t error = {.struct_size = sizeof error};
 
-#define BAD(CALL, CODE, PARAM, ...)                                                                            \
-    do {                                                                                                       \
-        error.param[0] = error.text[0] = '\0';                                                                 \
-        int code_ = (CALL);                                                                                    \
-        if (!ok(code_ == (CODE) && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__))             \
-            diag("code %d, param '%s', text '%s'", code_, error.param, error.text);                            \
+#define BAD(CALL, CODE, PARAM, ...)                                                                          \
+    do {                                                                                                     \
+        error.param[0] = error.text[0] = '\0';                                                               \
+        int code_ = (CALL);                                                                                  \
+        if (!ok(code_ == (CODE) && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__))           \
+            diag("code %d, param '%s', text '%s'", code_, error.param, error.text);                          \
     } while (0)
 
 static attn_group_t *group_of(attn_context_t *context, uint32_t kv, uint64_t features) {
@@ -63,7 +63,8 @@ static void test_loading(attn_context_t *context) {
     o.k_scale = 0, o.prob_scale = INFINITY;
     BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_INVALID, "prob_scale", "infinity");
     o.prob_scale = 0, o.calculate_kv_scales = 2;
-    BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_INVALID, "calculate_kv_scales", "neither yes nor no");
+    BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_INVALID, "calculate_kv_scales",
+        "neither yes nor no");
     attn_group_close(fp8);
     attn_group_close(plain);
     attn_group_close(rows);
@@ -84,25 +85,32 @@ static void test_loading(attn_context_t *context) {
 }
 
 static void test_tensors(attn_context_t *context) {
-    attn_group_t *one = group_of(context, ATTN_KV_FP8_E4M3, 0), *heads = group_of(context, ATTN_KV_FP8_E4M3, ATTN_F_PER_HEAD_SCALES);
+    attn_group_t *one = group_of(context, ATTN_KV_FP8_E4M3, 0),
+                 *heads = group_of(context, ATTN_KV_FP8_E4M3, ATTN_F_PER_HEAD_SCALES);
     float numbers[4] = {0.5f, 0.25f, 2, 3};
     struct tensor single, other, pair, triple, wide;
-    const DLTensor *s = tensor(&single, numbers, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0), *s1 = tensor(&other, numbers + 1, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0),
-                   *two = tensor(&pair, numbers, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0), *three = tensor(&triple, numbers, ATTN_DTYPE_FLOAT32, 1, 3, 0, 0, 0),
+    const DLTensor *s = tensor(&single, numbers, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0),
+                   *s1 = tensor(&other, numbers + 1, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0),
+                   *two = tensor(&pair, numbers, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0),
+                   *three = tensor(&triple, numbers, ATTN_DTYPE_FLOAT32, 1, 3, 0, 0, 0),
                    *bf16 = tensor(&wide, numbers, ATTN_DTYPE_BFLOAT16, 1, 1, 0, 0, 0);
-    attn_layer_options_t o = {.struct_size = sizeof o, .k_scale = 9, .v_scale = 9, .scales = {.k = s, .v = s1}};
+    attn_layer_options_t o = {
+        .struct_size = sizeof o, .k_scale = 9, .v_scale = 9, .scales = {.k = s, .v = s1}};
     attn_layer_t *layer = NULL;
     ok(scales_are(one, &o, 1, 0.5f, 0.25f, 1), "tensors replace numbers");
     o.scales = (attn_scales_t){.k = two, .v = two};
-    BAD(attn_layer_create(one, "l.0", &o, &layer, &error), ATTN_E_INVALID, "k_scale", "per head without the feature");
+    BAD(attn_layer_create(one, "l.0", &o, &layer, &error), ATTN_E_INVALID, "k_scale",
+        "per head without the feature");
     is_int(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_OK, "per head with it");
     attn_layer_destroy(layer);
     o.scales.v = s;
-    BAD(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_E_INVALID, "v_scale", "k per head and v per tensor");
+    BAD(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_E_INVALID, "v_scale",
+        "k per head and v per tensor");
     o.scales.v = NULL;
     BAD(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_E_INVALID, "v_scale", "k without v");
     o.scales = (attn_scales_t){.k = three, .v = three};
-    BAD(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_E_INVALID, "k_scale", "three numbers for two heads");
+    BAD(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_E_INVALID, "k_scale",
+        "three numbers for two heads");
     o.scales = (attn_scales_t){.q = bf16};
     BAD(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_E_INVALID, "q_scale", "bfloat16");
     o.scales = (attn_scales_t){.prob = two};
@@ -129,7 +137,11 @@ static void make_step(struct step *s) {
     s->k[0][0][1] = 20, s->k[1][1][7] = -30;
     s->v[1][0][2] = 5;
     s->starts[1] = s->lens[0] = 2, s->table[0] = 1, s->slots[0] = 4, s->slots[1] = 5;
-    s->b = (attn_batch_t){.struct_size = sizeof s->b, .num_reqs = 1, .num_actual_tokens = 2, .query_start_loc_host = s->starts, .seq_lens_host = s->lens,
+    s->b = (attn_batch_t){.struct_size = sizeof s->b,
+                          .num_reqs = 1,
+                          .num_actual_tokens = 2,
+                          .query_start_loc_host = s->starts,
+                          .seq_lens_host = s->lens,
                           .block_table = tensor(&s->ttable, s->table, ATTN_DTYPE_INT32, 2, 1, 1, 0, 0)};
     s->u = (attn_kv_update_t){.struct_size = sizeof s->u,
                               .key = tensor(&s->tk, s->k, ATTN_DTYPE_FLOAT32, 3, 2, 2, 8, 0),
@@ -203,7 +215,8 @@ static void test_precedence(attn_context_t *context) {
     attn_layer_create(g, "l.0", &o, &layer, &error);
     attn_group_build_metadata(g, &s.b, &buf.space, NULL, &error);
     attn_layer_forward(layer, &s.f, &buf.space, NULL, &error);
-    ok(fake_log_of(g)->k_scale == 0.5f && fake_log_of(g)->v_scale == 0.25f && fake_log_of(g)->q_scale == 1, "the layer's scales");
+    ok(fake_log_of(g)->k_scale == 0.5f && fake_log_of(g)->v_scale == 0.25f && fake_log_of(g)->q_scale == 1,
+       "the layer's scales");
     s.f.scales.k = tensor(&t, &number, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
     attn_layer_forward(layer, &s.f, &buf.space, NULL, &error);
     ok(fake_log_of(g)->k_scale == 7 && fake_log_of(g)->v_scale == 0.25f, "give way to the call's");

@@ -12,7 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ERROR_INIT {.struct_size = sizeof(attn_error_t)}
+#define ERROR_INIT                                                                                           \
+    { .struct_size = sizeof(attn_error_t) }
 
 static char logged[8192];
 static pthread_mutex_t logged_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -62,7 +63,8 @@ TAP_UNUSED static attn_context_t *fake_context(const char *more) {
     char text[4096];
     attn_error_t error = ERROR_INIT;
     attn_context_t *context = NULL;
-    snprintf(text, sizeof text, "[attn]\nplugins = layer_fake\n[plugin layer_fake]\npath = %s\n%s", fake_path(), more);
+    snprintf(text, sizeof text, "[attn]\nplugins = layer_fake\n[plugin layer_fake]\npath = %s\n%s",
+             fake_path(), more);
     ATTN_INIT(attn_context_options_t, o);
     o.flags = ATTN_CONTEXT_NO_SYSTEM_CONFIG;
     o.config_text = text;
@@ -111,8 +113,8 @@ struct tensor {
     int64_t shape[5], strides[5];
 };
 
-TAP_UNUSED static const DLTensor *tensor(struct tensor *w, void *data, uint32_t dtype, int ndim, int64_t a, int64_t b, int64_t c,
-                                         int64_t d) {
+TAP_UNUSED static const DLTensor *tensor(struct tensor *w, void *data, uint32_t dtype, int ndim, int64_t a,
+                                         int64_t b, int64_t c, int64_t d) {
     const int64_t sizes[4] = {a, b, c, d};
     int64_t stride = 1;
     for (int i = ndim - 1; i >= 0; i--) {
@@ -120,7 +122,11 @@ TAP_UNUSED static const DLTensor *tensor(struct tensor *w, void *data, uint32_t 
         w->strides[i] = stride;
         stride *= sizes[i];
     }
-    w->t = (DLTensor){.data = data, .device = {kDLCPU, 0}, .ndim = ndim, .dtype = attn_dl_dtype(dtype), .shape = w->shape,
+    w->t = (DLTensor){.data = data,
+                      .device = {kDLCPU, 0},
+                      .ndim = ndim,
+                      .dtype = attn_dl_dtype(dtype),
+                      .shape = w->shape,
                       .strides = w->strides};
     return &w->t;
 }
@@ -162,7 +168,8 @@ TAP_UNUSED static struct fake_log *fake_log_of(attn_group_t *group) {
 }
 
 /* Opens or bails out. */
-TAP_UNUSED static attn_group_t *open_group(attn_context_t *context, const attn_problem_t *p, const char *backend) {
+TAP_UNUSED static attn_group_t *open_group(attn_context_t *context, const attn_problem_t *p,
+                                           const char *backend) {
     attn_group_t *group = NULL;
     attn_error_t error = ERROR_INIT;
     attn_device_t d = cpu();

@@ -11,7 +11,9 @@ static attn_context_t *context;
 static atomic_int failures, winners;
 static pthread_barrier_t together;
 
-static void count(int bad) { atomic_fetch_add(&failures, bad != 0); }
+static void count(int bad) {
+    atomic_fetch_add(&failures, bad != 0);
+}
 
 static void one_round(int thread, int round) {
     attn_error_t error = ERROR_INIT;
@@ -36,7 +38,11 @@ static void one_round(int thread, int round) {
     int32_t starts[] = {0, 1}, lens[] = {3}, table[] = {2};
     struct tensor tq, tout, tcache, ttable;
     struct buffers buf = take_buffers(g);
-    attn_batch_t b = {.struct_size = sizeof b, .num_reqs = 1, .num_actual_tokens = 1, .query_start_loc_host = starts, .seq_lens_host = lens,
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = 1,
+                      .num_actual_tokens = 1,
+                      .query_start_loc_host = starts,
+                      .seq_lens_host = lens,
                       .block_table = tensor(&ttable, table, ATTN_DTYPE_INT32, 2, 1, 1, 0, 0)};
     attn_forward_t f = {.struct_size = sizeof f,
                         .query = tensor(&tq, q, ATTN_DTYPE_FLOAT32, 3, 1, 2, 8, 0),
@@ -53,7 +59,8 @@ static void one_round(int thread, int round) {
 }
 
 static void *work(void *argument) {
-    for (int round = 0; round < ROUNDS; round++) one_round((int)(intptr_t)argument, round);
+    for (int round = 0; round < ROUNDS; round++)
+        one_round((int)(intptr_t)argument, round);
     return NULL;
 }
 
@@ -78,7 +85,8 @@ static void run(void *(*function)(void *)) {
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, function, (void *)(intptr_t)i) != 0) bail_out("no thread");
-    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
 }
 
 int main(void) {

@@ -22,9 +22,14 @@ static void make_good(struct good *g, uint32_t role) {
     memcpy(g->starts, starts, sizeof starts);
     memcpy(g->lens, lens, sizeof lens);
     for (int r = 0; r < 3; r++)
-        for (int c = 0; c < 8; c++) g->table[r][c] = c < (lens[r] + 3) / 4 ? 1 + r * 8 + c : -99;
-    for (int i = 0; i < 8; i++) g->slots[i] = i < 5 ? i + 8 : -1;
-    g->b = (attn_batch_t){.struct_size = sizeof g->b, .num_reqs = 3, .num_actual_tokens = 5, .query_start_loc_host = g->starts,
+        for (int c = 0; c < 8; c++)
+            g->table[r][c] = c < (lens[r] + 3) / 4 ? 1 + r * 8 + c : -99;
+    for (int i = 0; i < 8; i++)
+        g->slots[i] = i < 5 ? i + 8 : -1;
+    g->b = (attn_batch_t){.struct_size = sizeof g->b,
+                          .num_reqs = 3,
+                          .num_actual_tokens = 5,
+                          .query_start_loc_host = g->starts,
                           .seq_lens_host = g->lens};
     g->b.query_start_loc = tensor(&g->tstarts, g->starts, ATTN_DTYPE_INT32, 1, 4, 0, 0, 0);
     g->b.seq_lens = tensor(&g->tlens, g->lens, ATTN_DTYPE_INT32, 1, 3, 0, 0, 0);
@@ -43,31 +48,33 @@ static void make_good(struct good *g, uint32_t role) {
     }
 }
 
-static int check(const struct good *g) { return attn_plan_check_batch(&g->p, &g->b, 0, &error); }
+static int check(const struct good *g) {
+    return attn_plan_check_batch(&g->p, &g->b, 0, &error);
+}
 
 /* Spoils a good decoder batch with a statement; the parameter must be named. */
-#define SPOIL(PARAM, STATEMENT, ...)                                                                           \
-    do {                                                                                                       \
-        struct good g_, *g = &g_;                                                                              \
-        make_good(g, ATTN_ROLE_DECODER);                                                                       \
-        STATEMENT;                                                                                             \
-        error.param[0] = error.text[0] = '\0';                                                                 \
-        int code_ = check(g);                                                                                  \
-        if (!ok(code_ == ATTN_E_INVALID && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__))     \
-            diag("code %d param '%s' text '%s'", code_, error.param, error.text);                              \
+#define SPOIL(PARAM, STATEMENT, ...)                                                                         \
+    do {                                                                                                     \
+        struct good g_, *g = &g_;                                                                            \
+        make_good(g, ATTN_ROLE_DECODER);                                                                     \
+        STATEMENT;                                                                                           \
+        error.param[0] = error.text[0] = '\0';                                                               \
+        int code_ = check(g);                                                                                \
+        if (!ok(code_ == ATTN_E_INVALID && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__))   \
+            diag("code %d param '%s' text '%s'", code_, error.param, error.text);                            \
     } while (0)
-#define FINE(STATEMENT, ...)                                                                                   \
-    do {                                                                                                       \
-        struct good g_, *g = &g_;                                                                              \
-        make_good(g, ATTN_ROLE_DECODER);                                                                       \
-        STATEMENT;                                                                                             \
-        if (!ok(check(g) == ATTN_OK, __VA_ARGS__)) diag("'%s' '%s'", error.param, error.text);                 \
+#define FINE(STATEMENT, ...)                                                                                 \
+    do {                                                                                                     \
+        struct good g_, *g = &g_;                                                                            \
+        make_good(g, ATTN_ROLE_DECODER);                                                                     \
+        STATEMENT;                                                                                           \
+        if (!ok(check(g) == ATTN_OK, __VA_ARGS__)) diag("'%s' '%s'", error.param, error.text);               \
     } while (0)
 
 static void test_counts(void) {
     FINE((void)0, "the good batch");
-    FINE(g->b.num_reqs = g->b.num_actual_tokens = 0; g->b.query_start_loc_host = g->b.seq_lens_host = NULL; g->b.block_table = NULL,
-         "an empty batch");
+    FINE(g->b.num_reqs = g->b.num_actual_tokens = 0; g->b.query_start_loc_host = g->b.seq_lens_host = NULL;
+         g->b.block_table = NULL, "an empty batch");
     FINE(g->b.max_query_len = 4; g->b.max_seq_len = 1000, "maxima may be bounds");
     FINE(g->b.flags = ATTN_BATCH_CAPTURE | ATTN_BATCH_FAST_BUILD | ATTN_BATCH_DRAFT, "flags");
     SPOIL("flags", g->b.flags = 8, "an unknown flag");
@@ -93,7 +100,8 @@ static void test_counts(void) {
     longer.b.struct_size = sizeof longer;
     is_int(attn_plan_check_batch(&g.p, &longer.b, 0, &error), ATTN_OK, "a longer batch with a zero tail");
     longer.more = 1;
-    is_int(attn_plan_check_batch(&g.p, &longer.b, 0, &error), ATTN_E_TOO_NEW, "and with a tail that means something");
+    is_int(attn_plan_check_batch(&g.p, &longer.b, 0, &error), ATTN_E_TOO_NEW,
+           "and with a tail that means something");
 }
 
 static void test_lengths(void) {
@@ -110,28 +118,44 @@ static void test_lengths(void) {
     FINE(g->p.features |= ATTN_F_CASCADE; g->b.common_prefix_len = 4; g->b.num_reqs = 2, "a common prefix");
     SPOIL("common_prefix_len", g->b.common_prefix_len = -4, "a negative prefix");
     SPOIL("common_prefix_len", g->b.common_prefix_len = 4, "a prefix without the feature");
-    SPOIL("common_prefix_len", (g->p.features |= ATTN_F_CASCADE, g->b.common_prefix_len = 3), "a prefix of 3/4 block");
-    SPOIL("common_prefix_len", (g->p.features |= ATTN_F_CASCADE, g->b.common_prefix_len = 8), "a prefix longer than a context");
+    SPOIL("common_prefix_len", (g->p.features |= ATTN_F_CASCADE, g->b.common_prefix_len = 3),
+          "a prefix of 3/4 block");
+    SPOIL("common_prefix_len", (g->p.features |= ATTN_F_CASCADE, g->b.common_prefix_len = 8),
+          "a prefix longer than a context");
 }
 
 static void test_masks(void) {
     SPOIL("causal", g->b.causal_host = g->causal_host, "causal_host without the mask");
     SPOIL("causal", g->b.causal = &g->tcausal.t, "causal without the mask");
     SPOIL("causal_host", g->p.mask = ATTN_MASK_PER_REQUEST, "no causal_host with the mask");
-    FINE(g->p.mask = ATTN_MASK_PER_REQUEST; g->b.causal_host = g->causal_host; g->b.causal = &g->tcausal.t, "per request");
-    SPOIL("causal_host", (g->p.mask = ATTN_MASK_PER_REQUEST, g->b.causal_host = g->causal_host, g->causal_host[1] = 2), "causal 2");
-    SPOIL("causal", (g->p.mask = ATTN_MASK_PER_REQUEST, g->b.causal_host = g->causal_host, g->b.causal = &g->tslots.t), "causal of another type");
+    FINE(g->p.mask = ATTN_MASK_PER_REQUEST; g->b.causal_host = g->causal_host;
+         g->b.causal = &g->tcausal.t, "per request");
+    SPOIL("causal_host",
+          (g->p.mask = ATTN_MASK_PER_REQUEST, g->b.causal_host = g->causal_host, g->causal_host[1] = 2),
+          "causal 2");
+    SPOIL("causal",
+          (g->p.mask = ATTN_MASK_PER_REQUEST, g->b.causal_host = g->causal_host, g->b.causal = &g->tslots.t),
+          "causal of another type");
     SPOIL("mm_prefix_ranges", g->b.mm_prefix_ranges = &g->tranges.t, "spans without the feature");
     FINE(g->p.features = ATTN_F_MM_PREFIX; g->b.mm_prefix_ranges = &g->tranges.t, "spans");
-    SPOIL("num_mm_ranges", (g->p.features = ATTN_F_MM_PREFIX, g->b.num_mm_ranges = 9), "more spans than declared");
-    SPOIL("mm_prefix_ranges", (g->p.features = ATTN_F_MM_PREFIX, g->p.max_mm_ranges = 1, g->b.mm_prefix_ranges = &g->tranges.t), "a wider tensor");
-    SPOIL("mm_prefix_ranges", (g->p.features = ATTN_F_MM_PREFIX, g->tranges.shape[2] = 3, g->b.mm_prefix_ranges = &g->tranges.t), "triples");
-    SPOIL("mm_prefix_ranges_host", (g->p.features = ATTN_F_MM_PREFIX, g->b.mm_prefix_ranges_host = g->ranges[0][0], g->b.num_mm_ranges = 2,
-                                    g->ranges[1][1][0] = 5), "a span that ends before it begins");
+    SPOIL("num_mm_ranges", (g->p.features = ATTN_F_MM_PREFIX, g->b.num_mm_ranges = 9),
+          "more spans than declared");
+    SPOIL("mm_prefix_ranges",
+          (g->p.features = ATTN_F_MM_PREFIX, g->p.max_mm_ranges = 1, g->b.mm_prefix_ranges = &g->tranges.t),
+          "a wider tensor");
+    SPOIL("mm_prefix_ranges",
+          (g->p.features = ATTN_F_MM_PREFIX, g->tranges.shape[2] = 3, g->b.mm_prefix_ranges = &g->tranges.t),
+          "triples");
+    SPOIL("mm_prefix_ranges_host",
+          (g->p.features = ATTN_F_MM_PREFIX, g->b.mm_prefix_ranges_host = g->ranges[0][0],
+           g->b.num_mm_ranges = 2, g->ranges[1][1][0] = 5),
+          "a span that ends before it begins");
     SPOIL("rswa_prefix_lens", g->b.rswa_prefix_lens_host = g->rswa, "R-SWA prefixes without a window");
     SPOIL("rswa_prefix_lens", g->p.rswa_window = 8, "an R-SWA window without prefixes");
-    FINE(g->p.rswa_window = 8; g->b.rswa_prefix_lens = &g->trswa.t; g->b.rswa_prefix_lens_host = g->rswa, "R-SWA");
-    SPOIL("rswa_prefix_lens_host", (g->p.rswa_window = 8, g->b.rswa_prefix_lens_host = g->rswa, g->rswa[0] = -1), "a negative prefix");
+    FINE(g->p.rswa_window = 8; g->b.rswa_prefix_lens = &g->trswa.t;
+         g->b.rswa_prefix_lens_host = g->rswa, "R-SWA");
+    SPOIL("rswa_prefix_lens_host",
+          (g->p.rswa_window = 8, g->b.rswa_prefix_lens_host = g->rswa, g->rswa[0] = -1), "a negative prefix");
 }
 
 static void test_cache(void) {
@@ -145,9 +169,13 @@ static void test_cache(void) {
     SPOIL("block_table", g->table[1][2] = -1, "a negative block");
     FINE(g->table[1][3] = -1, "what is not read may be anything");
     FINE(g->p.num_blocks = 0; g->table[0][0] = 1 << 30, "without num_blocks ids are not checked");
-    SPOIL("block_table", (g->b.block_table_host = g->table[0], g->b.block_table_host_stride = 8, g->table[0][0] = 99), "through the host mirror, too");
-    SPOIL("block_table", (g->b.block_table_host = g->table[0], g->b.block_table_host_stride = 4), "a mirror with short rows");
-    SPOIL("block_table_host_stride", (g->b.block_table_host = g->table[0], g->b.block_table_host_stride = -1), "a negative stride");
+    SPOIL("block_table",
+          (g->b.block_table_host = g->table[0], g->b.block_table_host_stride = 8, g->table[0][0] = 99),
+          "through the host mirror, too");
+    SPOIL("block_table", (g->b.block_table_host = g->table[0], g->b.block_table_host_stride = 4),
+          "a mirror with short rows");
+    SPOIL("block_table_host_stride", (g->b.block_table_host = g->table[0], g->b.block_table_host_stride = -1),
+          "a negative stride");
     SPOIL("slot_mapping", g->slots[4] = 32 * 4, "a slot past the end");
     FINE(g->slots[0] = -7, "negative slots are skipped");
     FINE(g->slots[6] = 1 << 20, "padding is not looked at");
@@ -159,8 +187,10 @@ static void test_cache(void) {
     SPOIL("seq_lens", g->tlens.t.strides = NULL, "a tensor without strides");
     FINE(g->p.block_size = 0; g->ttable.shape[1] = 1, "before the block size is known rows are not measured");
     /* A rank of DCP holds its share only. */
-    FINE(g->p.dcp_world_size = 4; g->p.cp_interleave = 1; g->ttable.shape[1] = 2, "17 keys over 4 ranks need 2 columns");
-    SPOIL("block_table", (g->p.dcp_world_size = 4, g->p.cp_interleave = 1, g->ttable.shape[1] = 1), "but not 1");
+    FINE(g->p.dcp_world_size = 4; g->p.cp_interleave = 1;
+         g->ttable.shape[1] = 2, "17 keys over 4 ranks need 2 columns");
+    SPOIL("block_table", (g->p.dcp_world_size = 4, g->p.cp_interleave = 1, g->ttable.shape[1] = 1),
+          "but not 1");
 }
 
 static void test_other_roles(void) {
@@ -202,7 +232,8 @@ static void test_long_context(void) {
     p.block_size = 16, p.max_model_len = LEN, p.num_blocks = COLUMNS + 1;
     int32_t *table = malloc(COLUMNS * sizeof *table), starts[] = {0, 1}, lens[] = {LEN};
     struct tensor t;
-    for (int i = 0; i < COLUMNS; i++) table[i] = i + 1;
+    for (int i = 0; i < COLUMNS; i++)
+        table[i] = i + 1;
     ATTN_INIT(attn_batch_t, b);
     b.num_reqs = b.num_actual_tokens = 1;
     b.query_start_loc_host = starts, b.seq_lens_host = lens;
@@ -214,7 +245,8 @@ static void test_long_context(void) {
     is_int(attn_plan_check_batch(&p, &b, 0, &error), ATTN_E_INVALID, "the default limit is 131072");
     p.max_model_len = INT32_MAX;
     lens[0] = INT32_MAX;
-    is_int(attn_plan_check_batch(&p, &b, 0, &error), ATTN_E_INVALID, "2^31 - 1 tokens do not fit into the row");
+    is_int(attn_plan_check_batch(&p, &b, 0, &error), ATTN_E_INVALID,
+           "2^31 - 1 tokens do not fit into the row");
     is_str(error.param, "block_table", "which is the fault");
     free(table);
 }

@@ -7,15 +7,21 @@
 
 static attn_error_t error = {.struct_size = sizeof error};
 
-#define BAD(CALL, CODE, PARAM, ...)                                                                            \
-    do {                                                                                                       \
-        error.param[0] = '\0';                                                                                 \
-        ok((CALL) == (CODE) && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__);                 \
+#define BAD(CALL, CODE, PARAM, ...)                                                                          \
+    do {                                                                                                     \
+        error.param[0] = '\0';                                                                               \
+        ok((CALL) == (CODE) && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__);               \
     } while (0)
 
 static attn_kv_spec_t spec(uint32_t kind, uint32_t kv) {
-    return (attn_kv_spec_t){.struct_size = sizeof(attn_kv_spec_t), .kind = kind, .block_size = 16, .num_kv_heads = 8, .head_size = 128,
-                            .head_size_v = 128, .dtype = ATTN_DTYPE_BFLOAT16, .kv_cache_dtype = kv};
+    return (attn_kv_spec_t){.struct_size = sizeof(attn_kv_spec_t),
+                            .kind = kind,
+                            .block_size = 16,
+                            .num_kv_heads = 8,
+                            .head_size = 128,
+                            .head_size_v = 128,
+                            .dtype = ATTN_DTYPE_BFLOAT16,
+                            .kv_cache_dtype = kv};
 }
 
 static int64_t page(attn_kv_spec_t s) {
@@ -27,13 +33,20 @@ static void test_pages(void) {
     const struct {
         uint32_t kv;
         int64_t row; /* one token and head, D = 128 */
-    } rows[] = {{ATTN_KV_AUTO, 512},           {ATTN_KV_FLOAT16, 512},
-                {ATTN_KV_FLOAT32, 1024},       {ATTN_KV_FP8_E4M3, 256},
-                {ATTN_KV_FP8_E5M2, 256},       {ATTN_KV_INT8_PER_TOKEN_HEAD, 264},
-                {ATTN_KV_FP8_PER_TOKEN_HEAD, 264}, {ATTN_KV_INT4_PER_TOKEN_HEAD, 136},
-                {ATTN_KV_NVFP4, 144},          {ATTN_KV_TURBOQUANT_K8V4, 196},
-                {ATTN_KV_TURBOQUANT_4BIT_NC, 134}, {ATTN_KV_TURBOQUANT_K3V4_NC, 118},
-                {ATTN_KV_TURBOQUANT_3BIT_NC, 102}, {ATTN_KV_BFLOAT16, 512}};
+    } rows[] = {{ATTN_KV_AUTO, 512},
+                {ATTN_KV_FLOAT16, 512},
+                {ATTN_KV_FLOAT32, 1024},
+                {ATTN_KV_FP8_E4M3, 256},
+                {ATTN_KV_FP8_E5M2, 256},
+                {ATTN_KV_INT8_PER_TOKEN_HEAD, 264},
+                {ATTN_KV_FP8_PER_TOKEN_HEAD, 264},
+                {ATTN_KV_INT4_PER_TOKEN_HEAD, 136},
+                {ATTN_KV_NVFP4, 144},
+                {ATTN_KV_TURBOQUANT_K8V4, 196},
+                {ATTN_KV_TURBOQUANT_4BIT_NC, 134},
+                {ATTN_KV_TURBOQUANT_K3V4_NC, 118},
+                {ATTN_KV_TURBOQUANT_3BIT_NC, 102},
+                {ATTN_KV_BFLOAT16, 512}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         uint32_t kind = rows[i].kv >= ATTN_KV_TURBOQUANT_K8V4 ? ATTN_SPEC_TURBOQUANT : ATTN_SPEC_FULL;
         is_int(page(spec(kind, rows[i].kv)), 16 * 8 * rows[i].row, "page of %s", attn_kv_name(rows[i].kv));
@@ -60,7 +73,8 @@ static void test_pages(void) {
         p.kv_cache_dtype = kv;
         attn_dense_cache_shape(&p, ATTN_LAYOUT_NHD, 32, 7, &shape, &error);
         attn_kv_spec_t dense = spec(ATTN_SPEC_SLIDING_WINDOW, kv);
-        dense.block_size = 32, dense.num_kv_heads = 4, dense.head_size = 96, dense.head_size_v = 64, dense.dtype = p.dtype;
+        dense.block_size = 32, dense.num_kv_heads = 4, dense.head_size = 96, dense.head_size_v = 64,
+        dense.dtype = p.dtype;
         is_int(page(dense), shape.page_bytes, "%s as its cache shape", attn_kv_name(kv));
     }
 }
@@ -78,18 +92,20 @@ static void test_mla_pages(void) {
     s.alignment = 576;
     is_int(page(s), 576 * 17, "with alignment");
     s.head_size = 320, s.compress_ratio = 0;
-    BAD(attn_kv_spec_page_bytes(&s, &(int64_t){0}, &error), ATTN_E_INVALID, "head_size", "fp8_ds_mla has no 320");
+    BAD(attn_kv_spec_page_bytes(&s, &(int64_t){0}, &error), ATTN_E_INVALID, "head_size",
+        "fp8_ds_mla has no 320");
     s.compress_ratio = 3;
-    BAD(attn_kv_spec_page_bytes(&s, &(int64_t){0}, &error), ATTN_E_INVALID, "compress_ratio", "64 is no multiple of 3");
+    BAD(attn_kv_spec_page_bytes(&s, &(int64_t){0}, &error), ATTN_E_INVALID, "compress_ratio",
+        "64 is no multiple of 3");
 }
 
 static void test_page_errors(void) {
     int64_t bytes;
-#define PAGE_BAD(MEMBER, VALUE, PARAM)                                                                         \
-    do {                                                                                                       \
-        attn_kv_spec_t s_ = spec(ATTN_SPEC_FULL, ATTN_KV_AUTO);                                                \
-        s_.MEMBER = VALUE;                                                                                     \
-        BAD(attn_kv_spec_page_bytes(&s_, &bytes, &error), ATTN_E_INVALID, PARAM, #MEMBER " = " #VALUE);        \
+#define PAGE_BAD(MEMBER, VALUE, PARAM)                                                                       \
+    do {                                                                                                     \
+        attn_kv_spec_t s_ = spec(ATTN_SPEC_FULL, ATTN_KV_AUTO);                                              \
+        s_.MEMBER = VALUE;                                                                                   \
+        BAD(attn_kv_spec_page_bytes(&s_, &bytes, &error), ATTN_E_INVALID, PARAM, #MEMBER " = " #VALUE);      \
     } while (0)
     PAGE_BAD(kind, 0, "kind");
     PAGE_BAD(kind, 77, "kind");
@@ -109,7 +125,8 @@ static void test_page_errors(void) {
     BAD(attn_kv_spec_page_bytes(&s, &bytes, &error), ATTN_E_INVALID, "head_size", "int4 of 73");
     s = spec(ATTN_SPEC_FULL, ATTN_KV_FLOAT32);
     s.block_size = s.num_kv_heads = s.head_size = s.head_size_v = UINT32_MAX;
-    BAD(attn_kv_spec_page_bytes(&s, &bytes, &error), ATTN_E_INVALID, "block_size", "a page of more than 2^64 bytes");
+    BAD(attn_kv_spec_page_bytes(&s, &bytes, &error), ATTN_E_INVALID, "block_size",
+        "a page of more than 2^64 bytes");
     BAD(attn_kv_spec_page_bytes(NULL, &bytes, &error), ATTN_E_INVALID, "spec", "no spec");
     BAD(attn_kv_spec_page_bytes(&s, NULL, &error), ATTN_E_INVALID, "bytes", "no output");
 }
@@ -129,7 +146,8 @@ static void test_limits(void) {
     is_int(blocks(s, 1000, 30, 0, 1), 10, "one token more");
     is_int(blocks(s, 64, 1000, 0, 1), 5, "not beyond the model");
     is_int(blocks(s, 1000, INT64_MAX, 0, 1), 64, "no overflow");
-    BAD(attn_kv_spec_max_blocks(&s, 1000, 0, 0, 2, &(int64_t){0}, &error), ATTN_E_UNSUPPORTED, "dcp_world_size", "a window over ranks");
+    BAD(attn_kv_spec_max_blocks(&s, 1000, 0, 0, 2, &(int64_t){0}, &error), ATTN_E_UNSUPPORTED,
+        "dcp_world_size", "a window over ranks");
     s = spec(ATTN_SPEC_CHUNKED_LOCAL, ATTN_KV_AUTO), s.chunk_size = 64;
     is_int(blocks(s, 1000, 16, 0, 1), 5, "chunks: cdiv(64 + 16, 16)");
     is_int(blocks(s, 40, 16, 0, 1), 3, "not beyond the model");
@@ -141,10 +159,12 @@ static void test_limits(void) {
     s = spec(42, 0);
     BAD(attn_kv_spec_max_blocks(&s, 1, 0, 0, 1, &n, &error), ATTN_E_INVALID, "kind", "an unknown kind");
     s = spec(ATTN_SPEC_SLIDING_WINDOW, 0);
-    BAD(attn_kv_spec_max_blocks(&s, 1, 0, 0, 1, &n, &error), ATTN_E_INVALID, "sliding_window", "a window of 0");
+    BAD(attn_kv_spec_max_blocks(&s, 1, 0, 0, 1, &n, &error), ATTN_E_INVALID, "sliding_window",
+        "a window of 0");
     s = spec(ATTN_SPEC_CHUNKED_LOCAL, 0);
     BAD(attn_kv_spec_max_blocks(&s, 1, 0, 0, 1, &n, &error), ATTN_E_INVALID, "chunk_size", "chunks of 0");
-    BAD(attn_kv_spec_max_blocks(&s, -1, 0, 0, 1, &n, &error), ATTN_E_INVALID, "max_model_len", "a negative length");
+    BAD(attn_kv_spec_max_blocks(&s, -1, 0, 0, 1, &n, &error), ATTN_E_INVALID, "max_model_len",
+        "a negative length");
     s.block_size = 0;
     BAD(attn_kv_spec_max_blocks(&s, 1, 0, 0, 1, &n, &error), ATTN_E_INVALID, "block_size", "blocks of 0");
 }
@@ -156,11 +176,13 @@ static void test_of_problem(void) {
     } cases[] = {
         {ATTN_ROLE_DECODER, 0, 0, 0, 0, 0, ATTN_SPEC_FULL, "full_attention"},
         {ATTN_ROLE_DECODER, 128, 0, 0, 0, 0, ATTN_SPEC_SLIDING_WINDOW, "sliding_window"},
-        {ATTN_ROLE_DECODER, 128, 0, 0, 0, ATTN_KV_TURBOQUANT_K8V4, ATTN_SPEC_SLIDING_WINDOW, "sliding_window"},
+        {ATTN_ROLE_DECODER, 128, 0, 0, 0, ATTN_KV_TURBOQUANT_K8V4, ATTN_SPEC_SLIDING_WINDOW,
+         "sliding_window"},
         {ATTN_ROLE_DECODER, 0, 256, 0, 0, 0, ATTN_SPEC_CHUNKED_LOCAL, "chunked_local_attention"},
         {ATTN_ROLE_DECODER, 0, 0, 16, 0, 0, ATTN_SPEC_SINK_FULL, "sink_full_attention"},
         {ATTN_ROLE_DECODER, 0, 0, 0, 64, 0, ATTN_SPEC_RSWA, "rswa_attention"},
-        {ATTN_ROLE_DECODER, 0, 0, 0, 0, ATTN_KV_TURBOQUANT_3BIT_NC, ATTN_SPEC_TURBOQUANT, "turboquant_attention"},
+        {ATTN_ROLE_DECODER, 0, 0, 0, 0, ATTN_KV_TURBOQUANT_3BIT_NC, ATTN_SPEC_TURBOQUANT,
+         "turboquant_attention"},
         {ATTN_ROLE_ENCODER_DECODER, 0, 0, 0, 0, 0, ATTN_SPEC_CROSS, "cross_attention"},
         {ATTN_ROLE_ENCODER, 0, 0, 0, 0, 0, ATTN_SPEC_ENCODER_ONLY, "encoder_only_attention"},
         {ATTN_ROLE_MM_ENCODER, 0, 0, 0, 0, 0, ATTN_SPEC_ENCODER_ONLY, "encoder_only_attention"},
@@ -172,7 +194,8 @@ static void test_of_problem(void) {
         ATTN_INIT(attn_problem_t, p);
         p.role = cases[i].role, p.mask = ATTN_MASK_CAUSAL, p.dtype = ATTN_DTYPE_BFLOAT16;
         p.num_heads = 32, p.num_kv_heads = 8, p.head_size = 128, p.kv_cache_dtype = cases[i].kv;
-        p.sliding_window = cases[i].window, p.chunk_size = cases[i].chunk, p.static_sink_len = cases[i].sink, p.rswa_window = cases[i].rswa;
+        p.sliding_window = cases[i].window, p.chunk_size = cases[i].chunk, p.static_sink_len = cases[i].sink,
+        p.rswa_window = cases[i].rswa;
         attn_kv_spec_t s;
         is_int(attn_kv_spec_of(&p, 16, &s, &error), ATTN_OK, "spec of %s", cases[i].name);
         is_int(s.kind, cases[i].kind, "kind %s", cases[i].name);
@@ -182,10 +205,12 @@ static void test_of_problem(void) {
     }
     is_str(attn_kv_spec_kind_name(99), "unknown", "another kind");
     ATTN_INIT(attn_problem_t, p);
-    p.role = ATTN_ROLE_DECODER, p.mask = ATTN_MASK_FULL, p.dtype = ATTN_DTYPE_BFLOAT16, p.num_heads = 4, p.head_size = 64, p.block_size = 32;
+    p.role = ATTN_ROLE_DECODER, p.mask = ATTN_MASK_FULL, p.dtype = ATTN_DTYPE_BFLOAT16, p.num_heads = 4,
+    p.head_size = 64, p.block_size = 32;
     attn_kv_spec_t s;
     attn_kv_spec_of(&p, 16, &s, &error);
-    ok(s.block_size == 32 && s.non_causal == 1 && s.num_kv_heads == 4 && s.head_size_v == 64 && s.kv_cache_dtype == ATTN_KV_AUTO,
+    ok(s.block_size == 32 && s.non_causal == 1 && s.num_kv_heads == 4 && s.head_size_v == 64 &&
+           s.kv_cache_dtype == ATTN_KV_AUTO,
        "the problem's block size, a prefix-LM layer, defaults");
     p.block_size = 0;
     BAD(attn_kv_spec_of(&p, 0, &s, &error), ATTN_E_INVALID, "block_size", "no block size at all");
@@ -197,18 +222,19 @@ static void test_merge(void) {
     attn_kv_spec_t s[3] = {spec(ATTN_SPEC_FULL, 1), spec(ATTN_SPEC_FULL, 1), spec(ATTN_SPEC_FULL, 1)}, m;
     s[1].sliding_window = 128, s[2].non_causal = 1;
     is_int(attn_kv_spec_merge(s, 3, &m, &error), ATTN_OK, "merge");
-    ok(m.sliding_window == 128 && m.non_causal == 1 && m.kind == ATTN_SPEC_FULL, "the one window, non_causal of any");
+    ok(m.sliding_window == 128 && m.non_causal == 1 && m.kind == ATTN_SPEC_FULL,
+       "the one window, non_causal of any");
     s[2].sliding_window = 64;
     BAD(attn_kv_spec_merge(s, 3, &m, &error), ATTN_E_INVALID, "sliding_window", "two windows");
     s[2].sliding_window = 0, s[2].chunk_size = 64;
     BAD(attn_kv_spec_merge(s, 3, &m, &error), ATTN_E_INVALID, "chunk_size", "a window and chunks");
     s[1].sliding_window = 0, s[1].chunk_size = 32;
     BAD(attn_kv_spec_merge(s, 3, &m, &error), ATTN_E_INVALID, "chunk_size", "two chunk sizes");
-#define DIFFER(MEMBER)                                                                                         \
-    do {                                                                                                       \
-        attn_kv_spec_t d_[2] = {spec(ATTN_SPEC_MLA, 1), spec(ATTN_SPEC_MLA, 1)};                               \
-        d_[1].MEMBER += 16;                                                                                    \
-        BAD(attn_kv_spec_merge(d_, 2, &m, &error), ATTN_E_INVALID, #MEMBER, #MEMBER " differs");               \
+#define DIFFER(MEMBER)                                                                                       \
+    do {                                                                                                     \
+        attn_kv_spec_t d_[2] = {spec(ATTN_SPEC_MLA, 1), spec(ATTN_SPEC_MLA, 1)};                             \
+        d_[1].MEMBER += 16;                                                                                  \
+        BAD(attn_kv_spec_merge(d_, 2, &m, &error), ATTN_E_INVALID, #MEMBER, #MEMBER " differs");             \
     } while (0)
     DIFFER(kind);
     DIFFER(block_size);

@@ -9,10 +9,13 @@ enum { MOST = 4 };
 static attn_error_t error = {.struct_size = sizeof error};
 
 /* The definition, step by step, over lists of lengths. */
-static int oracle_border(const int *len, int n, const uint8_t *prefilling, int t, int uniform, int extends_decode) {
+static int oracle_border(const int *len, int n, const uint8_t *prefilling, int t, int uniform,
+                         int extends_decode) {
     int longest = 0, all_same = 1;
-    for (int i = 0; i < n; i++) longest = len[i] > longest ? len[i] : longest;
-    for (int i = 0; i < n; i++) all_same = all_same && (len[i] == len[0] || len[i] == 0);
+    for (int i = 0; i < n; i++)
+        longest = len[i] > longest ? len[i] : longest;
+    for (int i = 0; i < n; i++)
+        all_same = all_same && (len[i] == len[0] || len[i] == 0);
     if (longest <= t && (!uniform || t <= 1) && extends_decode) return n;
     if (n > 0 && len[0] > t) return 0;
     if (uniform && extends_decode && all_same) return n;
@@ -27,7 +30,8 @@ static int oracle_border(const int *len, int n, const uint8_t *prefilling, int t
 static int check_split(const int *len, int n, const uint8_t *prefilling, int t, uint32_t flags) {
     int32_t starts[MOST + 1] = {0};
     attn_split_t s;
-    for (int i = 0; i < n; i++) starts[i + 1] = starts[i] + len[i];
+    for (int i = 0; i < n; i++)
+        starts[i + 1] = starts[i] + len[i];
     if (attn_plan_split(starts, n, prefilling, t, flags, &s, &error) != ATTN_OK) return 0;
     int border = oracle_border(len, n, prefilling, t, (flags & ATTN_SPLIT_REQUIRE_UNIFORM) != 0,
                                (flags & ATTN_SPLIT_SHORT_EXTEND_IS_PREFILL) == 0);
@@ -69,9 +73,9 @@ static void test_split3(void) {
                 if (starts[i + 1] - starts[i] > t) first_long = i;
                 if (starts[i + 1] - starts[i] > t && lens[i] == starts[i + 1] - starts[i]) first_prefill = i;
             }
-            wrong += attn_plan_split3(starts, lens, 3, t, &s, &error) != ATTN_OK || s.num_decodes != first_long ||
-                     s.num_extends != first_prefill - first_long || s.num_prefills != 3 - first_prefill ||
-                     s.num_decode_tokens != starts[first_long] ||
+            wrong += attn_plan_split3(starts, lens, 3, t, &s, &error) != ATTN_OK ||
+                     s.num_decodes != first_long || s.num_extends != first_prefill - first_long ||
+                     s.num_prefills != 3 - first_prefill || s.num_decode_tokens != starts[first_long] ||
                      s.num_extend_tokens != starts[first_prefill] - starts[first_long] ||
                      s.num_prefill_tokens != starts[3] - starts[first_prefill];
         }
@@ -100,18 +104,21 @@ static void test_reorder(void) {
         for (int r = 0; r < 4; r++)
             for (int i = 0; i < N; i++)
                 if (reg[i] == r) target[sorted++] = r;
-        for (int i = 0; i < N; i++) want[i] = reg[i] == target[i] ? i : -1;
+        for (int i = 0; i < N; i++)
+            want[i] = reg[i] == target[i] ? i : -1;
         for (int r = 0; r < 4; r++)
             for (int i = 0; i < N; i++)
                 if (reg[i] == r && reg[i] != target[i]) {
                     int at = 0;
-                    while (want[at] >= 0) at++;
+                    while (want[at] >= 0)
+                        at++;
                     want[at] = i;
                     misplaced = 1;
                 }
-        wrong += attn_plan_reorder(context, len, unfinished, N, 2, order, &moved, &error) != ATTN_OK || moved != misplaced ||
-                 memcmp(order, want, sizeof want) != 0;
-        for (int i = 0; i < N; i++) wrong += reg[order[i]] != target[i];
+        wrong += attn_plan_reorder(context, len, unfinished, N, 2, order, &moved, &error) != ATTN_OK ||
+                 moved != misplaced || memcmp(order, want, sizeof want) != 0;
+        for (int i = 0; i < N; i++)
+            wrong += reg[order[i]] != target[i];
     }
     is_int(wrong, 0, "%d orders", cases);
     int32_t context[] = {0, 5}, len[] = {1, 1}, order[2], moved;
@@ -133,13 +140,14 @@ static void test_threshold(void) {
 }
 
 static void test_errors(void) {
-    int32_t starts[] = {0, 2, 1}, from_one[] = {1, 2}, good[] = {0, 2, 3}, lens[] = {1, 1}, minus[] = {-1, 1}, order[2], moved;
+    int32_t starts[] = {0, 2, 1}, from_one[] = {1, 2}, good[] = {0, 2, 3}, lens[] = {1, 1}, minus[] = {-1, 1},
+            order[2], moved;
     attn_split_t s;
     attn_split3_t s3;
-#define BAD(CALL, PARAM, ...)                                                                                  \
-    do {                                                                                                       \
-        error.param[0] = '\0';                                                                                 \
-        ok((CALL) == ATTN_E_INVALID && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__);         \
+#define BAD(CALL, PARAM, ...)                                                                                \
+    do {                                                                                                     \
+        error.param[0] = '\0';                                                                               \
+        ok((CALL) == ATTN_E_INVALID && strcmp(error.param, PARAM) == 0 && error.text[0], __VA_ARGS__);       \
     } while (0)
     BAD(attn_plan_split(starts, 2, NULL, 1, 0, &s, &error), "query_start_loc", "decreasing starts");
     has_str(error.text, "query_start_loc[2] is 1 after 2", "say where");
@@ -148,13 +156,15 @@ static void test_errors(void) {
     BAD(attn_plan_split(good, -1, NULL, 1, 0, &s, &error), "num_reqs", "a negative count");
     BAD(attn_plan_split(good, 2, NULL, 0, 0, &s, &error), "threshold", "threshold 0");
     BAD(attn_plan_split(good, 2, NULL, 1, 8, &s, &error), "flags", "an unknown flag");
-    BAD(attn_plan_split(good, 2, NULL, 1, ATTN_SPLIT_SHORT_EXTEND_IS_PREFILL, &s, &error), "is_prefilling", "no is_prefilling");
+    BAD(attn_plan_split(good, 2, NULL, 1, ATTN_SPLIT_SHORT_EXTEND_IS_PREFILL, &s, &error), "is_prefilling",
+        "no is_prefilling");
     BAD(attn_plan_split(good, 2, NULL, 1, 0, NULL, &error), "split", "no output");
     BAD(attn_plan_split3(good, lens, 2, 1, &s3, &error), "seq_lens", "a sequence shorter than its query");
     BAD(attn_plan_split3(good, NULL, 2, 1, &s3, &error), "seq_lens", "no seq_lens");
     BAD(attn_plan_split3(good, lens, 2, 0, &s3, &error), "threshold", "threshold 0");
     BAD(attn_plan_split3(good, lens, 2, 1, NULL, &error), "split", "no output");
-    BAD(attn_plan_reorder(minus, lens, NULL, 2, 1, order, &moved, &error), "context_lens", "a negative context");
+    BAD(attn_plan_reorder(minus, lens, NULL, 2, 1, order, &moved, &error), "context_lens",
+        "a negative context");
     BAD(attn_plan_reorder(lens, minus, NULL, 2, 1, order, &moved, &error), "query_lens", "a negative query");
     BAD(attn_plan_reorder(lens, lens, NULL, 2, 1, NULL, &moved, &error), "order", "no order");
     BAD(attn_plan_reorder(lens, lens, NULL, 2, 1, order, NULL, &error), "moved", "no moved");
