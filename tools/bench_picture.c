@@ -110,9 +110,8 @@ static void draw_roofs(svg_t *svg, const window_t *w, const bench_row_t *rows, i
 static void draw_points(svg_t *svg, const window_t *w, const bench_row_t *rows, int count) {
     for (int i = 0; i < count; i++) {
         double x = x_of(w, intensity_of(&rows[i])), y = y_of(w, gflops_of(&rows[i]));
-        int side = i % 2 == 0 ? 1 : -1; /* neighbours are often near each other */
         svg_circle(svg, x, y, 4.5, colour_of(&rows[i]));
-        svg_text(svg, x + side * 8, y + 13, 11, side > 0 ? 's' : 'e', 600, INK, "%d", i + 1);
+        svg_text(svg, x, i % 2 == 0 ? y - 9 : y + 18, 11, 'm', 600, INK, "%d", i + 1); /* neighbours are often near */
     }
 }
 

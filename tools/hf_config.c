@@ -256,6 +256,7 @@ int hf_config_parse(const char *text, size_t size, const char *label, hf_model_t
         failed = attn_fail(error, ATTN_E_PARSE, "", "%s: not a JSON object", label);
     else
         read_model(model, &top);
+    if (failed == 0 && model->num_kinds == 0) hf_fail(&top, "layer_types", "leaves no attention layer");
     json_decref(root);
     for (uint32_t i = 0; i < model->num_kinds && failed == 0; i++) {
         ATTN_INIT(attn_error_t, inner);

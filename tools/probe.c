@@ -55,9 +55,11 @@ static int probe_backend_at(const attn_plugin_t *plugin, uint32_t i, probe_share
     if (b->capabilities == NULL || !ATTN_HAS(b->capabilities, attn_capabilities_t, device_types))
         return probe_fail(r, ATTN_E_ABI, "backend %s has no table of capabilities, or a short one", b->name);
     if (b->ops == NULL || !ATTN_HAS_OP(b->ops, open) || !ATTN_HAS_OP(b->ops, close) ||
-        !ATTN_HAS_OP(b->ops, space_needed) || !ATTN_HAS_OP(b->ops, build_metadata) || !ATTN_HAS_OP(b->ops, forward))
+        !ATTN_HAS_OP(b->ops, kv_cache_shape) || !ATTN_HAS_OP(b->ops, space_needed) ||
+        !ATTN_HAS_OP(b->ops, build_metadata) || !ATTN_HAS_OP(b->ops, forward))
         return probe_fail(r, ATTN_E_ABI,
-                          "backend %s lacks one of open, close, space_needed, build_metadata, forward: give them all",
+                          "backend %s lacks one of open, close, kv_cache_shape, space_needed, build_metadata, "
+                          "forward: give them all",
                           b->name);
     if (i >= PROBE_MAX_BACKENDS) return ATTN_OK;
     probe_backend_t *out = &r->backends[i];

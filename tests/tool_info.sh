@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# attn info: plugins, backends, devices, configuration, probe.
+. "$ATTN_TEST_SRCDIR/tests/tap.sh"
+. "$ATTN_TEST_SRCDIR/tests/tool_lib.sh"
+
+wants "shows the reference backend" 0 "^  REFERENCE " info
+wants "shows the CPU" 0 "^  cpu  *.* threads" info
+json "JSON: version" version "[0-9].*" info
+json "JSON: ABI" abi_major 0 info
+json "JSON: the first device is the CPU" devices.0.device cpu info
+wants "one backend" 0 "preferred_block_size" info --backend REFERENCE
+wants "a backend by any case" 0 "^REFERENCE" info --backend reference
+wants "a misspelt backend is guessed" 1 "REFERENCE" info --backend REFERENC
+json "JSON: one backend" capabilities.head_sizes any info --backend REFERENCE
+wants "one word too many" 2 "too many" info everything
+
+wants "configuration with its sources" 0 "plugin_dir .*build.ini:[0-9]" info --config
+json "JSON: configuration" 0.section attn info --config
+printf '[attn]\nlog = info\n' >"$tap_scratch/mine.ini"
+wants "a file of one's own" 0 "log  *info  *.*mine.ini:2" info --config --config-file "$tap_scratch/mine.ini"
+printf '[attn]\nplugns = cpu\n' >"$tap_scratch/bad.ini"
+wants "a bad file names line and nearest key" 4 "bad.ini:2.*plugins" info --config-file "$tap_scratch/bad.ini"
+
+wants "probe: a plugin" 0 "usable: reference" info --probe "$ATTN_TEST_PLUGIN_DIR/reference.so"
+json "probe: JSON" name reference info --probe "$ATTN_TEST_PLUGIN_DIR/reference.so"
+echo "not a plugin" >"$tap_scratch/text.so"
+wants "probe: a text file" 1 "not usable" info --probe "$tap_scratch/text.so"
+json "probe: JSON says why" status "ATTN_E_.*" info --probe "$tap_scratch/text.so"
+wants "probe: no file" 3 "no such file" info --probe "$tap_scratch/nothing.so"
+tap_done
