@@ -8,8 +8,8 @@ export ATTN_CONFIG
 for page in "$ATTN_TEST_SRCDIR"/man/*.[15]; do
     name=$(basename "$page")
     if command -v mandoc >/dev/null; then
-        ok "$name has no fault (mandoc)" sh -c "mandoc -T lint -W warning '$page' && mandoc -T utf8 '$page' | grep -q NAME"
-    elif command -v groff >/dev/null && groff -mdoc -Tutf8 "$page" 2>/dev/null | grep -q NAME; then
+        ok "$name has no fault (mandoc)" sh -c "mandoc -T lint -W warning '$page' && mandoc -T utf8 '$page' | grep -q libattn"
+    elif command -v groff >/dev/null && groff -mdoc -Tutf8 "$page" 2>/dev/null | grep -q libattn; then
         ok "$name has no fault (groff)" sh -c "test -z \"\$(groff -mdoc -ww -z -Tutf8 '$page' 2>&1)\""
     else
         skip "$name has no fault" "neither mandoc nor groff with mdoc"

@@ -67,7 +67,7 @@ static void hostile_headers(void) {
            "9223372036854775807]}}",
            4, "outside");
     refuse("shape and bytes differ", "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", 8,
-           "wants");
+           "want 12");
     refuse("odd 4-bit count", "{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2, "want 1");
     refuse("overlap",
            "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\","
