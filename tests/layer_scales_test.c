@@ -160,7 +160,7 @@ static void test_dynamic(attn_context_t *context) {
     struct buffers buf = take_buffers(g);
     attn_layer_options_t o = {.struct_size = sizeof o, .calculate_kv_scales = 1, .k_scale = 9, .v_scale = 9};
     attn_layer_t *layer = NULL;
-    float q, k, v, prob;
+    float q = 0, k = 0, v = 0, prob = 0;
     make_step(&s);
     is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_OK, "a layer that measures");
     attn_layer_scales(layer, &q, &k, &v, &prob);
