@@ -121,7 +121,7 @@ static void values(uint64_t seed) {
         in->value[i] = 2.5f;
     run(&c);
     for (int64_t i = 0; i < got.num_out; i++)
-        worst = fmax(worst, fabs(got.out[i] - 2.5));
+        worst = brute_worse(worst, fabs(got.out[i] - 2.5));
     is_near(worst, 0, 1e-14, "uniform values come out as they are");
     finish();
 
@@ -132,8 +132,8 @@ static void values(uint64_t seed) {
     worst = 0;
     for (int h = 0; h < 4; h++)
         for (int e = 0; e < 32; e++) /* token 0 of request 1: its position is 7, KV head h / 2 */
-            worst = fmax(worst, fabs(got.out[(4 * 4 + h) * 32 + e] -
-                                     in->value[((in->key_start[1] + 7) * 2 + h / 2) * 32 + e]));
+            worst = brute_worse(worst, fabs(got.out[(4 * 4 + h) * 32 + e] -
+                                            in->value[((in->key_start[1] + 7) * 2 + h / 2) * 32 + e]));
     is_near(worst, 0, 0, "a window of 1 is the own value, and heads 0,1 | 2,3 use KV heads 0 | 1");
     finish();
 
@@ -148,7 +148,7 @@ static void values(uint64_t seed) {
     run(&c);
     worst = 0;
     for (int e = 0; e < 32; e++)
-        worst = fmax(worst, fabs(got.out[e] - in->value[13 * 2 * 32 + e]));
+        worst = brute_worse(worst, fabs(got.out[e] - in->value[13 * 2 * 32 + e]));
     is_near(worst, 0, 1e-14, "one-hot keys pick one value");
     is_near(lse_at(0, 0), 900, 1e-4, "and the LSE is its score");
     finish();
@@ -308,9 +308,9 @@ static void cascade(uint64_t seed) {
         double worst = 0, worst_lse = 0;
         brute_attention(&c, in, out, lse);
         for (int64_t n = 0; n < got.num_out; n++)
-            worst = fmax(worst, fabs(got.out[n] - out[n]));
+            worst = brute_worse(worst, fabs(got.out[n] - out[n]));
         for (int64_t n = 0; n < got.num_lse; n++)
-            worst_lse = fmax(worst_lse, fabs(got.lse[n] - lse[n]));
+            worst_lse = brute_worse(worst_lse, fabs(got.lse[n] - lse[n]));
         ok(worst < 1e-12 && worst_lse < 1e-6, "cascade equals one pass (%g, lse %g)", worst, worst_lse);
         free(out);
         free(lse);
