@@ -207,6 +207,8 @@ def main():
     if model.config.is_encoder_decoder:  # the decoder reads the same text
         inputs["decoder_input_ids"] = inputs["input_ids"]
         inputs["decoder_attention_mask"] = inputs["attention_mask"]
+    takes = inspect.signature(model.forward).parameters
+    inputs = {name: value for name, value in inputs.items() if name in takes}
     recorder = Recorder(model)
     undo = lambda: None
     try:

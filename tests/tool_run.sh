@@ -34,8 +34,17 @@ wants "a file that is not there" 3 "No such file" run "$tap_scratch/none.safeten
 wants "a layer that is not there" 3 "has no layer 77" run "$encoder" --device cpu --layer 77
 wants "a folder" 3 "regular file" run "$tap_scratch"
 
+# Other people's attention: windows, soft caps, sinks, grouped heads, encoder, decoder and cross attention.
+for model in llama-gqa gemma2 gpt-oss bart; do
+    file=$ATTN_TEST_SRCDIR/tests/data/hf-$model.safetensors
+    json "$model: near its own model" layers.0.error_to_model.ok true run "$file" --device cpu --chunk 7
+    wants "$model: all layers" 0 " ok .* ok " run "$file" --device cpu --chunk 11 --decode 3
+    wants "$model: the reference too" 0 " ok .* ok " run "$file" --device cpu --backend REFERENCE
+done
+wants "cross attention is among them" 0 "encoder_attn" run "$ATTN_TEST_SRCDIR/tests/data/hf-bart.safetensors" --device cpu
+
 # Wrong numbers are noticed: the model's output of another file in place of the right one.
-cp "$decoder" "$tap_scratch/wrong.safetensors"
+cat "$decoder" >"$tap_scratch/wrong.safetensors"
 size=$(wc -c <"$decoder")
 printf '\000\000\000\101\000\000\000\101' | dd of="$tap_scratch/wrong.safetensors" bs=1 seek=$((size - 8)) conv=notrunc 2>/dev/null
 wants "a wrong output is noticed" 1 "WRONG" run "$tap_scratch/wrong.safetensors" --device cpu

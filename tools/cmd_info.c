@@ -237,7 +237,7 @@ int cmd_info(int argc, char **argv) {
         printf("\n");
         print_backends(context);
         printf("\n");
-        table_t *devices = table_new("device|");
+        table_t *devices = table_new("device|what");
         device_line(devices, "cpu");
         device_line(devices, "cuda:0");
         table_print(devices, stdout, "  ");

@@ -126,7 +126,10 @@ static void print_report(const char *path, const run_line_t *lines, int count, c
         if (!line->has_reference) table_note(table, "  no reference: %s", line->reference_note);
     }
     table_print(table, stdout, "  ");
-    print_how(&lines[0], options);
+    const run_line_t *shown = &lines[0];
+    for (int i = 0; i < count; i++)
+        if (shown->result.page_bytes == 0) shown = &lines[i];
+    print_how(shown, options);
 }
 
 static int write_output(const char *path, const run_line_t *lines, int count) {

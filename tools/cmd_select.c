@@ -5,7 +5,7 @@
 #include "term.h"
 
 static void print_candidates(const attn_selection_t *s) {
-    table_t *table = table_new("backend||");
+    table_t *table = table_new("backend|verdict|why");
     for (uint32_t i = 0; i < s->num_candidates; i++) {
         const attn_candidate_t *c = &s->candidates[i];
         if (c->is_chosen) {
