@@ -173,6 +173,31 @@ static void *buffer(uint64_t bytes) {
     return aligned_alloc(4096, (size_t)((bytes + 4096) / 4096 * 4096));
 }
 
+/* The shadow's own buffers; 0: out of memory. */
+static int take_buffers(struct shadow *s, const attn_problem_t *p, const attn_space_needed_t *need) {
+    uint64_t rows = p->max_num_batched_tokens, values_per_row = (uint64_t)p->num_heads * p->head_size_v;
+    s->space = (attn_space_t){.struct_size = sizeof s->space,
+                              .metadata = buffer(need->metadata_bytes),
+                              .metadata_bytes = need->metadata_bytes,
+                              .workspace = buffer(need->workspace_bytes),
+                              .workspace_bytes = need->workspace_bytes,
+                              .host = buffer(need->host_bytes),
+                              .host_bytes = need->host_bytes};
+    s->output = buffer(rows * values_per_row * attn_dtype_size(p->out_dtype));
+    s->lse = buffer(rows * p->num_heads * sizeof *s->lse);
+    return s->space.metadata != NULL && s->space.workspace != NULL && s->space.host != NULL &&
+           s->output != NULL && s->lse != NULL;
+}
+
+/* What can be said before anything is opened; "": nothing against it. */
+static const char *known_obstacle(const attn_group_t *g, const struct attni_backend *backend) {
+    if (g->device.type != kDLCPU) return "it computes on CPUs only";
+    if (attn_role_is_mla(g->inner.role)) return "MLA weights are prepared for one backend";
+    if (g->backend->capabilities.forward_writes_cache || backend->capabilities.forward_writes_cache)
+        return "a forward that writes the cache cannot run twice";
+    return "";
+}
+
 /* "" or why this backend cannot stand beside the group's. */
 static const char *open_other(struct shadow *s, const struct attni_backend *backend, char *why, size_t size) {
     attn_group_t *g = s->hook.group;
@@ -182,12 +207,13 @@ static const char *open_other(struct shadow *s, const struct attni_backend *back
     attn_option_value_t *values = NULL;
     attn_kv_cache_shape_t mine = {.struct_size = sizeof mine}, theirs = {.struct_size = sizeof theirs};
     attn_space_needed_t need = {.struct_size = sizeof need};
-    const attn_problem_t *p = &g->inner;
-    if (g->device.type != kDLCPU) return "it computes on CPUs only";
-    if (attn_role_is_mla(p->role)) return "MLA weights are prepared for one backend";
-    if (g->backend->capabilities.forward_writes_cache || backend->capabilities.forward_writes_cache)
-        return "a forward that writes the cache cannot run twice";
-    int code = attn_backend_validate(&backend->shown, p, &g->device, &reasons, &error);
+    attn_problem_t with_layout = g->inner, *p = &with_layout;
+    int code = ATTN_OK;
+    if (attn_role_has_cache(p->role)) { /* both read the cache that the group's backend laid out */
+        code = s->hook.next.ops.kv_cache_shape(s->hook.next.instance, p->num_blocks, &mine, &error);
+        if (code == ATTN_OK) p->kv_layout = mine.kv_layout;
+    }
+    if (code == ATTN_OK) code = attn_backend_validate(&backend->shown, p, &g->device, &reasons, &error);
     if (code == ATTN_OK && reasons.count > 0) {
         snprintf(why, size, "%s", first.text);
         return why;
@@ -199,9 +225,7 @@ static const char *open_other(struct shadow *s, const struct attni_backend *back
     free(values);
     s->other.ops = backend->ops;
     if (code == ATTN_OK && attn_role_has_cache(p->role)) {
-        code = s->hook.next.ops.kv_cache_shape(s->hook.next.instance, p->num_blocks, &mine, &error);
-        if (code == ATTN_OK)
-            code = backend->ops.kv_cache_shape(s->other.instance, p->num_blocks, &theirs, &error);
+        code = backend->ops.kv_cache_shape(s->other.instance, p->num_blocks, &theirs, &error);
         if (code == ATTN_OK && (mine.fingerprint != theirs.fingerprint || mine.layout_id != theirs.layout_id))
             return "its cache has another format";
     }
@@ -210,19 +234,7 @@ static const char *open_other(struct shadow *s, const struct attni_backend *back
         snprintf(why, size, "%s", error.text);
         return why;
     }
-    uint64_t rows = p->max_num_batched_tokens, values_per_row = (uint64_t)p->num_heads * p->head_size_v;
-    s->space = (attn_space_t){.struct_size = sizeof s->space,
-                              .metadata = buffer(need.metadata_bytes),
-                              .metadata_bytes = need.metadata_bytes,
-                              .workspace = buffer(need.workspace_bytes),
-                              .workspace_bytes = need.workspace_bytes,
-                              .host = buffer(need.host_bytes),
-                              .host_bytes = need.host_bytes};
-    s->output = buffer(rows * values_per_row * attn_dtype_size(p->out_dtype));
-    s->lse = buffer(rows * p->num_heads * sizeof *s->lse);
-    int complete = s->space.metadata != NULL && s->space.workspace != NULL && s->space.host != NULL &&
-                   s->output != NULL && s->lse != NULL;
-    return complete ? "" : "out of memory";
+    return take_buffers(s, p, &need) ? "" : "out of memory";
 }
 
 int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const char *name, uint64_t sample,
@@ -241,7 +253,8 @@ int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const
     s->name = backend->shown.name;
     s->sample = sample > 0 ? sample : 1;
     s->tolerance = tolerance_of(&group->inner);
-    const char *reason = open_other(s, backend, why, sizeof why);
+    const char *reason = known_obstacle(group, backend);
+    if (reason[0] == '\0') reason = open_other(s, backend, why, sizeof why);
     if (reason[0] != '\0') {
         attni_log(&group->context->log, ATTN_LOG_WARN, "[hook shadow] %s cannot run beside %s: %s", s->name,
                   group->backend->shown.name, reason);
