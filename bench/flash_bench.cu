@@ -2,8 +2,8 @@
 /* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, E1 vision, C1 cache write, L1 one
  * token), below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after 200 ms of the same load),
  * beside this run's own read ceiling. One line a row: name, us, rate. Usage: flash_bench [text that the name contains] */
-#include "flash_launch.h"
-#include "flash_plan.h"
+#include "flash/flash_launch.h"
+#include "flash/flash_plan.h"
 
 #include <algorithm>
 #include <functional>
@@ -162,14 +162,15 @@ static void bench(const workload &w) {
         bytes += 2. * w.kv[i] * w.hkv * w.d * eb;
     }
     flash_params p = {};
-    p.q = qbuf, p.out = obuf, p.q_start = copy_of(q_start), p.seq_lens = copy_of(w.kv);
+    p.q = qbuf, p.out = obuf, p.q_start = copy_of(q_start), 
     p.q_dtype = FLASH_BF16, p.kv_dtype = w.kv_dtype, p.num_seqs = n;
     p.num_q_heads = w.hq, p.num_kv_heads = w.hkv, p.group = w.hq / w.hkv, p.head_size = p.head_size_v = w.d;
-    p.page_size = w.page, p.causal = w.causal, p.window_left = p.window_right = -1;
+    p.page_size = w.page, p.window_left = p.window_right = -1;
     p.q_token = p.out_token = (int64_t)w.hq * w.d, p.q_head = p.out_head = w.d;
     p.scale = 1.f / sqrtf((float)w.d);
     p.q_rows = q_start[n], p.kv_rows = k_start[n];
     int copies = 1;
+    int *d_table = nullptr;
     size_t set_bytes = 0;
     if (w.page) {
         set_bytes = (size_t)pages * w.page * w.hkv * 2 * w.d * eb;
@@ -182,10 +183,14 @@ static void bench(const workload &w) {
         for (int i = 0, at = 0; i < n; i++)
             for (int k = 0; k < (w.kv[i] + w.page - 1) / w.page; k++)
                 table[(size_t)i * max_pages + k] = perm[at++];
-        p.block_table = copy_of(table), p.block_table_stride = max_pages, p.num_pages = pages;
+        d_table = copy_of(table), p.num_pages = pages;
         p.k = pool, p.v = pool + w.d * eb;
         p.k_head = p.v_head = 2 * w.d, p.k_token = p.v_token = (int64_t)w.hkv * 2 * w.d;
         p.k_page = p.v_page = w.page * p.k_token;
+        if (getenv("FLASH_SEPARATE")) { /* experiments: K and V as two caches */
+            p.v = pool + set_bytes / 2;
+            p.k_head = p.v_head = w.d, p.k_token = p.v_token = (int64_t)w.hkv * w.d, p.k_page = p.v_page = w.page * p.k_token;
+        }
     } else {
         p.k = pool, p.v = pool + (size_t)k_start[n] * w.hkv * w.d * 2, p.k_start = copy_of(k_start);
         p.k_head = p.v_head = w.d, p.k_token = p.v_token = (int64_t)w.hkv * w.d;
@@ -195,8 +200,14 @@ static void bench(const workload &w) {
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc) || flash_choose_prefill(&shape, &device, &pc))
         exit(2);
-    flash_plan_input in = {q_start.data(), w.kv.data(), nullptr, n, w.hkv, p.group, w.decode ? max_q : 0, dc.row_tiles * 8,
-                           device.num_sms * dc.ctas_per_sm, dc.warps * 16, pc.block_rows, pc.packed, w.causal, -1, -1, 0};
+    if (getenv("FLASH_WARPS")) { /* experiments: another CTA size */
+        int per = dc.smem_bytes / dc.warps;
+        dc.warps = atoi(getenv("FLASH_WARPS"));
+        dc.smem_bytes = per * dc.warps;
+        dc.ctas_per_sm = device.smem_per_sm / (dc.smem_bytes + 2048);
+    }
+    flash_plan_input in = {q_start.data(), w.kv.data(), w.page ? nullptr : k_start.data(), nullptr, n, w.hkv, p.group, w.decode ? max_q : 0, dc.row_tiles * 8,
+                           device.num_sms * dc.ctas_per_sm, dc.warps * 16, pc.block_rows, pc.packed, w.causal, -1, -1, 0, 0, getenv("FLASH_NO_CLUSTER") ? 0 : 8, 0};
     if (getenv("FLASH_SPLITS"))
         in.num_splits = atoi(getenv("FLASH_SPLITS"));
     flash_plan_limits lim = {n, q_start[n], 0, 0, 0, 0};
@@ -206,12 +217,13 @@ static void bench(const workload &w) {
     std::vector<flash_item> items(lim.max_items + 1);
     std::vector<flash_split> splits(lim.max_splits + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {requests.data(), keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0};
+    flash_plan plan = {requests.data(), keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0};
     if (flash_plan_build(&in, &lim, &plan))
         exit(3);
+    plan.counts.block_table = d_table, plan.counts.block_table_stride = max_pages;
     p.counts = copy_of(std::vector<flash_counts>{plan.counts});
     p.items = copy_of(items), p.splits = copy_of(splits), p.tiles = copy_of(tiles);
-    p.max_rows = std::max(1, plan.decode_tokens) * w.hq, p.num_slots = plan.num_slots;
+    p.max_rows = std::max(1, plan.decode_tokens) * w.hq, p.num_slots = plan.num_slots, p.cluster = plan.cluster;
     CK(cudaMalloc(&p.part_out, (size_t)std::max(1, plan.num_slots) * p.max_rows * w.d * 4));
     CK(cudaMalloc(&p.part_lse, (size_t)std::max(1, plan.num_slots) * p.max_rows * 4));
     auto decode = flash_decode_instance(w.kv_dtype, dc.class_index);
@@ -234,7 +246,7 @@ static void bench(const workload &w) {
     char extra[96];
     snprintf(extra, sizeof extra, " [%d items, %d pieces]", plan.counts.num_items, plan.counts.max_pieces);
     report(w.decode ? w.name + extra : w.name, w.decode ? 0 : flops, bytes, burst, sustained);
-    for (const void *x : {(const void *)p.q_start, (const void *)p.seq_lens, (const void *)p.block_table, (const void *)p.counts,
+    for (const void *x : {(const void *)p.q_start, (const void *)d_table, (const void *)p.counts,
                           (const void *)p.items, (const void *)p.splits, (const void *)p.tiles, (const void *)p.part_out,
                           (const void *)p.part_lse, (const void *)p.k_start})
         if (x)

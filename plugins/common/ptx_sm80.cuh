@@ -161,6 +161,28 @@ ATTN_DEV uint32_t f32x2_to_e4m3x2(float lo, float hi) {
 #endif
 }
 
+#if __CUDA_ARCH__ >= 900
+ATTN_DEV void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+/* The address in CTA `rank` of the cluster that corresponds to a shared-memory address of this one. */
+ATTN_DEV uint32_t cluster_addr(uint32_t addr, int rank) {
+    uint32_t a;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(addr), "r"(rank));
+    return a;
+}
+ATTN_DEV float ld_cluster(uint32_t addr) {
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(addr) : "memory");
+    return x;
+}
+ATTN_DEV float2 ld_cluster2(uint32_t addr) {
+    float2 x;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(addr) : "memory");
+    return x;
+}
+#endif
+
 ATTN_DEV void pdl_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -2,8 +2,8 @@
 /* Cache write: scatter the new K and V rows to their slots, quantising to e4m3 where the cache holds it
  * (stored = e4m3(x / scale), semantics 3.2). A negative slot, and a slot past the end of the cache, is skipped.
  *
- * One unit is 8 neighbouring elements: a 16-byte load, and a 16- or 8-byte store. A CTA takes TOKENS tokens, a thread
- * the same unit of K and of V in each, so that 2 * TOKENS loads are in flight before the first store. */
+ * One unit is 8 neighbouring elements: a 16-byte load, and a 16- or 8-byte store. A row of threads takes TOKENS
+ * tokens, a thread the same unit of K and of V in each: 2 * TOKENS loads are in flight before the first store. */
 #include "flash_launch.h"
 #include "flash_rows.cuh"
 
@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(256) write_kernel(const __grid_constant__ flas
     const int uk = p.num_kv_heads * (p.head_size >> 3), uv = p.num_kv_heads * (p.head_size_v >> 3);
     const int units = max(uk, uv), per = (units + blockDim.x - 1) / blockDim.x;
     const pager pg(p.page_size);
-    for (int64_t t0 = (int64_t)blockIdx.x * TOKENS; t0 < p.num_tokens; t0 += (int64_t)gridDim.x * TOKENS) {
+    for (int64_t t0 = ((int64_t)blockIdx.x * blockDim.y + threadIdx.y) * TOKENS; t0 < p.num_tokens;
+         t0 += (int64_t)gridDim.x * blockDim.y * TOKENS) {
         int64_t slot[TOKENS];
 #pragma unroll
         for (int i = 0; i < TOKENS; i++) {
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(256) write_kernel(const __grid_constant__ flas
 }
 
 typedef void (*write_func_t)(const flash_write_params);
-static const int TOKENS = 2;
+static const int TOKENS = 1;
 
 extern "C" int flash_write_cache(const flash_write_params *p, void *stream) {
     static const write_func_t kernels[2][2] = {
@@ -106,7 +107,9 @@ extern "C" int flash_write_cache(const flash_write_params *p, void *stream) {
     int dim = p->head_size > p->head_size_v ? p->head_size : p->head_size_v;
     int units = p->num_kv_heads * dim / 8;
     int threads = units >= 256 ? 256 : (units + 31) / 32 * 32;
-    int64_t blocks = ((int64_t)p->num_tokens + TOKENS - 1) / TOKENS;
-    kernel<<<(unsigned)(blocks < 8192 ? blocks : 8192), (unsigned)threads, 0, (cudaStream_t)stream>>>(*p);
+    int rows = 256 / threads, per = rows * TOKENS;
+    int64_t blocks = ((int64_t)p->num_tokens + per - 1) / per;
+    kernel<<<(unsigned)(blocks < 16384 ? blocks : 16384), dim3((unsigned)threads, (unsigned)rows), 0, (cudaStream_t)stream>>>(
+        *p);
     return (int)cudaGetLastError();
 }

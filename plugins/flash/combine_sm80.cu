@@ -15,9 +15,9 @@ __global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ fl
         return;
     const int4 sp = *((const int4 *)p.splits + blockIdx.y);
     const int seq = sp.x + p.seq_offset, first = sp.y, count = sp.z;
-    const seq_view sv = view_seq(p, seq);
+    const int q0 = __ldg(p.q_start + seq), q_len = __ldg(p.q_start + seq + 1) - q0;
     const int row = blockIdx.x, t = row / p.num_q_heads, h = row % p.num_q_heads;
-    if (t >= sv.q_len)
+    if (t >= q_len)
         return;
     const float *lse = p.part_lse + (int64_t)first * p.max_rows + row;
     const int lane = threadIdx.x & 31;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ fl
     sum += ex2(sink - m);
     __syncthreads();
     if (threadIdx.x == 0 && p.lse)
-        p.lse[(int64_t)(sv.q0 + t) * p.lse_token + (int64_t)h * p.lse_head] =
+        p.lse[(int64_t)(q0 + t) * p.lse_token + (int64_t)h * p.lse_head] =
             sum > 0.f ? (m + lg2(sum)) * LN2 : -INFINITY;
     const float inv = sum > 0.f ? 1.f / sum : 0.f;
     const int64_t step = (int64_t)p.max_rows * p.head_size_v;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ fl
             x = fmaf(weight[i], v.x, x);
             y = fmaf(weight[i], v.y, y);
         }
-        *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d) =
+        *(uint32_t *)((uint16_t *)p.out + (int64_t)(q0 + t) * p.out_token + (int64_t)h * p.out_head + d) =
             pack2_as(p.q_dtype, x * inv, y * inv);
     }
 }

@@ -9,6 +9,9 @@
  * An e4m3 cache becomes f16 exactly, and the products run in f16 with an unquantised Q. The k order of a fragment is
  * then a permutation inside each 32 columns; Q is loaded in the same order and O stored through the inverse.
  *
+ * Pieces of a request merge through global memory and a second kernel, or on Hopper in small batches through the
+ * shared memory of a cluster.
+ *
  * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items. */
 #ifndef DECODE_SM80_CUH
 #define DECODE_SM80_CUH
@@ -23,36 +26,50 @@ constexpr int odd16(int bytes) { return (bytes / 16) % 2 ? bytes : bytes + 16; }
 template <int KV, int DK, int DV, int NT> struct decode_traits {
     static constexpr int EB = KV == DT_E4M3 ? 1 : 2;
     static constexpr int MMA = KV == DT_E4M3 ? DT_F16 : KV;
-    static constexpr int KRS = odd16(DK * EB), VRS = odd16(DV * EB);
+    static constexpr int RS = odd16((DK + DV) * EB); /* a row of the ring: K, then V of one token, as packed caches have it */
     static constexpr int STAGES = 3;
-    static constexpr int RING = STAGES * 16 * (KRS + VRS);
+    static constexpr int BLOCK = 16 * RS, RING = STAGES * BLOCK;
     static constexpr int ORS = DV + 4; /* floats per row of the final exchange */
     static constexpr int ROWS = NT * 8;
 };
 
-/* 16 rows of ROW_BYTES (padded width) from global to the ring. Rows outside [lo, hi) and columns beyond row_bytes
- * arrive as zeros: what lies there may be NaN, and 0 * NaN would reach the output. */
+/* 16 whole rows of ROW_BYTES from global to the ring. */
+template <int ROW_BYTES, int RS> ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, int64_t stride, int lane) {
+    constexpr int CPR = ROW_BYTES / 16;
+    if constexpr (32 % CPR == 0) {
+        constexpr int RPI = 32 / CPR;
+        int c = lane % CPR, r = lane / CPR;
+        const uint8_t *s = src + r * stride + c * 16;
+        uint32_t d = dst + r * RS + c * 16;
+#pragma unroll
+        for (int u = 0; u < 16 / RPI; u++)
+            cp_async<16>(d + u * RPI * RS, s + (int64_t)(u * RPI) * stride);
+    } else if constexpr (CPR % 32 == 0) {
+        const uint8_t *s = src + lane * 16;
+        uint32_t d = dst + lane * 16;
+#pragma unroll
+        for (int u = 0; u < 16; u++)
+#pragma unroll
+            for (int c = 0; c < CPR / 32; c++)
+                cp_async<16>(d + u * RS + c * 512, s + (int64_t)u * stride + c * 512);
+    } else {
+#pragma unroll
+        for (int u = 0; u < (16 * CPR + 31) / 32; u++) {
+            int i = u * 32 + lane, r = i / CPR, c = i % CPR;
+            if (16 * CPR % 32 == 0 || i < 16 * CPR)
+                cp_async<16>(dst + r * RS + c * 16, src + r * stride + c * 16);
+        }
+    }
+}
+
+/* The same with rows outside [lo, hi) and columns beyond row_bytes as zeros: what lies there may be NaN, and 0 * NaN
+ * would reach the output. */
 template <int ROW_BYTES, int RS>
 ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int row_bytes, bool by8, int lo, int hi,
                          int lane) {
     constexpr int CPR = ROW_BYTES / 16;
     if (lo <= 0 && hi >= 16 && row_bytes == ROW_BYTES && !by8) {
-        if constexpr (32 % CPR == 0) {
-            constexpr int RPI = 32 / CPR;
-            int c = lane % CPR, r = lane / CPR;
-            const uint8_t *s = src + r * stride + c * 16;
-            uint32_t d = dst + r * RS + c * 16;
-#pragma unroll
-            for (int u = 0; u < 16 / RPI; u++)
-                cp_async<16>(d + u * RPI * RS, s + (int64_t)(u * RPI) * stride);
-        } else {
-#pragma unroll
-            for (int u = 0; u < (16 * CPR + 31) / 32; u++) {
-                int i = u * 32 + lane, r = i / CPR, c = i % CPR;
-                if (16 * CPR % 32 == 0 || i < 16 * CPR)
-                    cp_async<16>(dst + r * RS + c * 16, src + r * stride + c * 16);
-            }
-        }
+        load_rows<ROW_BYTES, RS>(dst, src, stride, lane);
     } else if (!by8) {
 #pragma unroll 2
         for (int i = lane; i < 16 * CPR; i += 32) {
@@ -70,6 +87,77 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int r
     }
 }
 
+#if __CUDA_ARCH__ >= 900
+/* The pieces of one request are the CTAs of one cluster: each merges its warps in place, then takes an equal share of
+ * the elements and reads them from all others. One kernel and no trip through global memory: for small batches. */
+template <class T, class Rows>
+ATTN_DEV void merge_cluster(const flash_params &p, float *so, Rows &row_m, Rows &row_l, Rows &row_f, int nwarp, int nrows,
+                            int row0, int head, int pieces, const seq_view &sv) {
+    constexpr int DV2 = (T::ORS - 4) / 2, MAX_CLUSTER = 8;
+    __syncthreads(); /* row_m and row_l of all warps */
+    if ((int)threadIdx.x < nrows) {
+        int r = threadIdx.x;
+        float mm = NO_MAX, sum = 0.f;
+        for (int w = 0; w < nwarp; w++)
+            mm = fmaxf(mm, row_m[w][r]);
+        for (int w = 0; w < nwarp; w++) {
+            row_f[w][r] = ex2(row_m[w][r] - mm);
+            sum += row_f[w][r] * row_l[w][r];
+        }
+        row_m[0][r] = mm;
+        row_l[0][r] = sum;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < nrows * DV2; i += blockDim.x) {
+        int r = i / DV2, d = i % DV2 * 2;
+        float x = 0.f, y = 0.f;
+        for (int w = 0; w < nwarp; w++) {
+            float2 v = *(const float2 *)(so + (w * T::ROWS + r) * T::ORS + d);
+            x = fmaf(row_f[w][r], v.x, x);
+            y = fmaf(row_f[w][r], v.y, y);
+        }
+        *(float2 *)(so + r * T::ORS + d) = make_float2(x, y); /* warp 0's row: read by this thread alone */
+    }
+    cluster_sync();
+    const int rank = blockIdx.y % pieces;
+    const float vscale = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
+    for (int i = rank * blockDim.x + threadIdx.x; i < nrows * DV2; i += pieces * blockDim.x) {
+        int r = i / DV2, d = i % DV2 * 2, row = row0 + r, t = row / p.group, h = head * p.group + row % p.group;
+        float m[MAX_CLUSTER], l[MAX_CLUSTER];
+        float2 v[MAX_CLUSTER];
+#pragma unroll
+        for (int k = 0; k < MAX_CLUSTER; k++)
+            if (k < pieces) {
+                m[k] = ld_cluster(cluster_addr(smem_addr(&row_m[0][r]), k));
+                l[k] = ld_cluster(cluster_addr(smem_addr(&row_l[0][r]), k));
+                v[k] = ld_cluster2(cluster_addr(smem_addr(so + r * T::ORS + d), k));
+            }
+        float sink = p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY, top = fmaxf(NO_MAX, sink), sum, x = 0.f, y = 0.f;
+#pragma unroll
+        for (int k = 0; k < MAX_CLUSTER; k++)
+            if (k < pieces)
+                top = fmaxf(top, m[k]);
+        sum = ex2(sink - top);
+#pragma unroll
+        for (int k = 0; k < MAX_CLUSTER; k++)
+            if (k < pieces) {
+                float f = ex2(m[k] - top);
+                sum += f * l[k];
+                x = fmaf(f, v[k].x, x);
+                y = fmaf(f, v[k].y, y);
+            }
+        float f = sum > 0.f ? vscale / sum : 0.f;
+        if (d < p.head_size_v)
+            *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d) =
+                pack2_as(p.q_dtype, x * f, y * f);
+        if (d == 0 && p.lse)
+            p.lse[(int64_t)(sv.q0 + t) * p.lse_token + (int64_t)h * p.lse_head] =
+                sum > 0.f ? (top + lg2(sum)) * LN2 : -INFINITY;
+    }
+    cluster_sync(); /* nobody leaves while others read */
+}
+#endif
+
 template <int KV, int DK, int DV, int NT>
 __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT == 1 && DK <= 128 ? 4 : 1)
     decode_kernel(const __grid_constant__ flash_params p) {
@@ -79,14 +167,18 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
     extern __shared__ __align__(128) uint8_t smem[];
     __shared__ float row_m[8][ROWS], row_l[8][ROWS], row_f[8][ROWS], row_inv[ROWS];
 
-    if ((int)blockIdx.y >= __ldg(&p.counts->num_items))
+    /* counts, item and table address in one round trip; an item past the count is unused memory of the same list */
+    const int num_items = __ldg(&p.counts->num_items);
+    const int4 item4 = __ldg((const int4 *)p.items + 2 * blockIdx.y), item_view = __ldg((const int4 *)p.items + 2 * blockIdx.y + 1);
+    const int32_t *const tables = p.counts->block_table;
+    const int64_t table_stride = p.counts->block_table_stride;
+    if ((int)blockIdx.y >= num_items)
         return;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, nwarp = blockDim.x >> 5;
     const int g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
-    const int4 item4 = __ldg((const int4 *)p.items + blockIdx.y);
     const int seq = item4.x + p.seq_offset, slot = item4.w;
-    const seq_view sv = view_seq(p, seq);
+    const seq_view sv = view_of(item_view);
     const int rows = sv.q_len * p.group, row0 = rblock * ROWS;
     if (row0 >= rows)
         return;
@@ -102,32 +194,39 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
     const int nb = t1 > t0 ? (t1 - t0 + 15) >> 4 : 0;
 
     /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round ahead. */
-    const pager pg(p.page_size);
-    const int32_t *table = p.block_table + (int64_t)seq * p.block_table_stride;
-    const int64_t kb0 = p.k_start ? (int64_t)__ldg(p.k_start + seq) * p.k_token : 0;
-    const int64_t vb0 = p.k_start ? (int64_t)__ldg(p.k_start + seq) * p.v_token : 0;
-    const uint8_t *kbase = (const uint8_t *)p.k + (kb0 + (int64_t)head * p.k_head) * EB;
-    const uint8_t *vbase = (const uint8_t *)p.v + (vb0 + (int64_t)head * p.v_head) * EB;
+    const pager pg(p.page_size > 0 ? p.page_size : 16);
+    const int32_t *table = tables + (int64_t)seq * table_stride;
+    const bool paged = p.page_size > 0;
+    const int64_t k0 = paged ? 0 : __ldg(p.k_start + seq); /* contiguous keys are no decoder's */
+    const uint8_t *kbase = (const uint8_t *)p.k + (k0 * p.k_token + (int64_t)head * p.k_head) * EB;
+    const uint8_t *vbase = (const uint8_t *)p.v + (k0 * p.v_token + (int64_t)head * p.v_head) * EB;
     const uint32_t ring = smem_addr(smem) + warp * T::RING;
     const int kbytes = p.head_size * EB, vbytes = p.head_size_v * EB;
     const bool by8 = EB == 1 && (((p.k_token | p.k_head | p.k_page | p.v_token | p.v_head | p.v_page | kbytes | vbytes) & 8) ||
                                  (((uintptr_t)p.k | (uintptr_t)p.v) & 8));
+    /* K and V of a token side by side: one row of twice the length, read in one piece */
+    const bool joined = kbase + kbytes == vbase && kbytes == DK * EB && vbytes == DV * EB && !by8 &&
+                        p.k_page == p.v_page && p.k_token == p.v_token;
     auto page_of = [&](int i) { /* i counts this warp's blocks */
         int b = warp + i * nwarp;
-        return !p.k_start && b < nb ? __ldg(table + pg.page(t0 + b * 16)) : 0;
+        return paged && b < nb ? __ldg(table + pg.page(t0 + b * 16)) : 0;
     };
     int ids = page_of(lane), ids_next = page_of(32 + lane), li = 0, lstage = 0;
     auto load = [&]() {
         int b = warp + li * nwarp;
         if (b < nb) {
             int tok = t0 + b * 16, page = __shfl_sync(~0u, ids, li & 31);
-            int64_t off = p.k_start ? tok : pg.offset(tok);
+            int64_t off = paged ? pg.offset(tok) : tok;
             const uint8_t *ks = kbase + ((int64_t)page * p.k_page + off * p.k_token) * EB;
             const uint8_t *vs = vbase + ((int64_t)page * p.v_page + off * p.v_token) * EB;
-            uint32_t dk = ring + lstage * 16 * (T::KRS + T::VRS);
+            uint32_t dst = ring + lstage * T::BLOCK;
             int lo = lo_first - tok, hi = t1 - tok;
-            load_block<DK * EB, T::KRS>(dk, ks, p.k_token * EB, kbytes, by8, lo, hi, lane);
-            load_block<DV * EB, T::VRS>(dk + 16 * T::KRS, vs, p.v_token * EB, vbytes, by8, lo, hi, lane);
+            if (joined && lo <= 0 && hi >= 16)
+                load_rows<(DK + DV) * EB, T::RS>(dst, ks, p.k_token * EB, lane);
+            else {
+                load_block<DK * EB, T::RS>(dst, ks, p.k_token * EB, kbytes, by8, lo, hi, lane);
+                load_block<DV * EB, T::RS>(dst + DK * EB, vs, p.v_token * EB, vbytes, by8, lo, hi, lane);
+            }
         }
         li++;
         if ((li & 31) == 0) {
@@ -194,7 +293,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
     for (int b = warp; b < nb; b += nwarp) {
         cp_async_wait<STAGES - 2>();
         __syncwarp();
-        const uint32_t sk = ring + cstage * 16 * (T::KRS + T::VRS), svm = sk + 16 * T::KRS;
+        const uint32_t sk = ring + cstage * T::BLOCK, svm = sk + DK * EB;
         load();
         float s[NT][4];
 #pragma unroll
@@ -204,7 +303,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
 #pragma unroll
             for (int st = 0; st < DK / 32; st++) {
                 uint32_t r[4];
-                ldmatrix_x4(r, sk + lr * T::KRS + (2 * st + lc) * 16);
+                ldmatrix_x4(r, sk + lr * T::RS + (2 * st + lc) * 16);
                 uint32_t a0[4] = {e4m3x2_to_f16x2<0>(r[0]), e4m3x2_to_f16x2<0>(r[1]), e4m3x2_to_f16x2<1>(r[0]),
                                   e4m3x2_to_f16x2<1>(r[1])};
                 uint32_t a1[4] = {e4m3x2_to_f16x2<0>(r[2]), e4m3x2_to_f16x2<0>(r[3]), e4m3x2_to_f16x2<1>(r[2]),
@@ -219,7 +318,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
 #pragma unroll
             for (int st = 0; st < QSTEP; st++) {
                 uint32_t r[4];
-                ldmatrix_x4(r, sk + lr * T::KRS + (2 * st + lc) * 16);
+                ldmatrix_x4(r, sk + lr * T::RS + (2 * st + lc) * 16);
 #pragma unroll
                 for (int n = 0; n < NT; n++)
                     mma_16816<MMA>(s[n], r, qf[n][2 * st], qf[n][2 * st + 1]);
@@ -289,7 +388,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
 #pragma unroll
             for (int x = 0; x < DV / 32; x++) {
                 uint32_t r[4], lo4[4], hi4[4];
-                ldmatrix_x4_trans(r, svm + vr * T::VRS + (2 * x + vc) * 16);
+                ldmatrix_x4_trans(r, svm + vr * T::RS + (2 * x + vc) * 16);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
@@ -306,7 +405,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
 #pragma unroll
             for (int x = 0; x < MT; x++) {
                 uint32_t r[4];
-                ldmatrix_x4_trans(r, svm + vr * T::VRS + (2 * x + vc) * 16);
+                ldmatrix_x4_trans(r, svm + vr * T::RS + (2 * x + vc) * 16);
 #pragma unroll
                 for (int n = 0; n < NT; n++)
                     mma_16816<MMA>(o[n][x], r, pb[n][0], pb[n][1]);
@@ -348,12 +447,18 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
     }
     __syncthreads();
     const int nrows = min(ROWS, rows - row0);
+#if __CUDA_ARCH__ >= 900
+    if (slot == FLASH_SLOT_CLUSTER) {
+        merge_cluster<T>(p, so, row_m, row_l, row_f, nwarp, nrows, row0, head, item4.z, sv);
+        return;
+    }
+#endif
     if ((int)threadIdx.x < nrows) {
         int r = threadIdx.x, row = row0 + r, t = row / p.group, h = head * p.group + row % p.group;
         float mm = NO_MAX, sum = 0.f;
         for (int w = 0; w < nwarp; w++)
             mm = fmaxf(mm, row_m[w][r]);
-        float sink = slot < 0 && p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY;
+        float sink = slot == FLASH_SLOT_FINAL && p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY;
         mm = fmaxf(mm, sink); /* the sink only enters the denominator (semantics 2.10) */
         for (int w = 0; w < nwarp; w++) {
             float f = ex2(row_m[w][r] - mm);
@@ -401,9 +506,19 @@ int launch_decode(const flash_params *p, const flash_decode_config *c, int num_i
     if (!p) /* at open: raise the limit once, outside any capture, and load the code */
         return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     int row_blocks = (p->max_rows / p->num_kv_heads + T::ROWS - 1) / T::ROWS;
-    dim3 grid((unsigned)(p->num_kv_heads * row_blocks), (unsigned)num_items);
-    kernel<<<grid, c->warps * 32, (size_t)bytes, (cudaStream_t)stream>>>(*p);
-    return (int)cudaGetLastError();
+    cudaLaunchConfig_t l = {};
+    l.gridDim = dim3((unsigned)(p->num_kv_heads * row_blocks), (unsigned)num_items);
+    l.blockDim = dim3((unsigned)c->warps * 32);
+    l.dynamicSmemBytes = (size_t)bytes;
+    l.stream = (cudaStream_t)stream;
+    cudaLaunchAttribute a[1];
+    a[0].id = cudaLaunchAttributeClusterDimension;
+    a[0].val.clusterDim.x = 1;
+    a[0].val.clusterDim.y = (unsigned)p->cluster;
+    a[0].val.clusterDim.z = 1;
+    l.attrs = a;
+    l.numAttrs = p->cluster > 1 ? 1 : 0;
+    return (int)cudaLaunchKernelEx(&l, kernel, *p);
 }
 
 #define FLASH_DECODE_INSTANCE(NAME, KV, DK, DV)                                                                        \

@@ -30,12 +30,10 @@ static int shape_is_served(const flash_shape *s) {
            (s->page_size == 0 || s->page_size % 16 == 0) && (s->kv_dtype == FLASH_E4M3 || s->kv_dtype == s->q_dtype);
 }
 
-/* Rows padded to an odd number of 16-byte units, three stages of 16 rows of K and of V per warp (decode_sm80.cuh). */
+/* Rows padded to an odd number of 16-byte units, three stages of 16 rows (K and V) per warp (decode_sm80.cuh). */
 static int decode_warp_bytes(const flash_class *c, int kv_dtype) {
-    int eb = kv_dtype == FLASH_E4M3 ? 1 : 2, k = c->dk * eb, v = c->dv * eb;
-    k += k / 16 % 2 ? 0 : 16;
-    v += v / 16 % 2 ? 0 : 16;
-    return 3 * 16 * (k + v);
+    int row = (c->dk + c->dv) * (kv_dtype == FLASH_E4M3 ? 1 : 2);
+    return 3 * 16 * (row / 16 % 2 ? row : row + 16);
 }
 
 int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {
@@ -51,16 +49,18 @@ int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decod
     int warp_bytes = decode_warp_bytes(k, s->kv_dtype), exchange = c->row_tiles * 8 * (k->dv + 4) * 4;
     if (exchange > warp_bytes)
         warp_bytes = exchange;
-    /* Enough bytes in flight per SM (96 KB and more), in CTAs small enough to fill waves: 4 warps for 8-bit caches. */
-    int warps = s->kv_dtype == FLASH_E4M3 ? 4 : 8;
+    /* Small CTAs, several per SM: one reads while another starts or ends. Together 96 KB and more in flight. */
+    int warps = 4;
     while (warps > 1 && warps * warp_bytes > d->smem_optin - 4096)
         warps /= 2;
     if (warps * warp_bytes > d->smem_optin - 4096)
         return -1;
     c->warps = warps;
     c->smem_bytes = warps * warp_bytes;
-    c->ctas_per_sm = d->smem_per_sm / (c->smem_bytes + 4096);
-    int by_warps = (s->kv_dtype == FLASH_E4M3 ? 16 : 8) / warps; /* registers: about 120 at 16 warps, 255 at 8 */
+    /* beside the ring: 1 KB that the system takes, and the exchange of row maxima and sums */
+    c->ctas_per_sm = d->smem_per_sm / (c->smem_bytes + 1024 + 128 + 100 * 8 * c->row_tiles);
+    /* registers: about 120 at 16 warps, 255 at 8 */
+    int by_warps = (s->kv_dtype == FLASH_E4M3 || k->dk + k->dv <= 192 ? 16 : 8) / warps;
     if (c->ctas_per_sm > by_warps)
         c->ctas_per_sm = by_warps;
     if (c->ctas_per_sm < 1)
@@ -110,7 +110,9 @@ int flash_choose_prefill(const flash_shape *s, const flash_device *d, flash_pref
     c->kind = FLASH_PREFILL_SM80;
     c->class_index = index;
     c->packed = 1;
-    c->block_rows = k->dk <= 64 ? 128 : 64;
-    c->smem_bytes = c->block_rows * (k->dk * 2 + 16) + (k->dk <= 128 ? 64 : 32) * (k->dk * 2 + k->dv * 2 + 32);
+    /* as in prefill_sm80.cuh */
+    int keys = k->dk <= 96 || k->dk == 192 ? 64 : 32;
+    c->block_rows = k->dk <= 128 ? 128 : 64;
+    c->smem_bytes = c->block_rows * (k->dk * 2 + 16) + keys * (k->dk * 2 + k->dv * 2 + 32);
     return c->smem_bytes <= d->smem_optin ? 0 : -1;
 }

@@ -8,19 +8,28 @@
 
 enum flash_dtype { FLASH_F16 = 1, FLASH_BF16 = 2, FLASH_E4M3 = 3 };
 
-/* One piece of one sequence's keys for the decode kernel. The kernel cuts the visible keys of `seq` (known exactly
- * only on the device) into `pieces` equal parts and takes number `piece`. slot < 0: the result is final. */
+/* One piece of one request's keys for the decode kernel. The kernel cuts the visible keys of `seq` into `pieces` equal parts and takes number `piece`. */
+enum {
+    FLASH_SLOT_FINAL = -1,  /* the only piece: the result is final */
+    FLASH_SLOT_CLUSTER = -2 /* the pieces are the CTAs of one cluster and merge through its shared memory */
+};
+/* slot >= 0: where the partial result goes. */
 typedef struct flash_item {
     int32_t seq;
     int32_t piece;
     int32_t pieces;
-    int32_t slot; /* row block of the partial buffers */
+    int32_t slot; /* row block of the partial buffers, or FLASH_SLOT_* */
+    /* the request, so that a CTA needs no second trip to memory: first row of q, query tokens, keys, causal */
+    int32_t q0, q_len, kv_len, causal;
 } flash_item;
 
 /* One block of query rows of one sequence for the prefill kernels. */
 typedef struct flash_tile {
     int32_t seq;
     int32_t block;
+    int32_t k0; /* first row of contiguous keys */
+    int32_t reserved;
+    int32_t q0, q_len, kv_len, causal;
 } flash_tile;
 
 /* Where a sequence's partial results lie: count <= 1 means nothing to combine. */
@@ -38,6 +47,8 @@ typedef struct flash_counts {
     int32_t num_splits;
     int32_t num_tiles;
     int32_t max_pieces;
+    const int32_t *block_table; /* [num_seqs, block_table_stride] of pages; here, so that replays see a new one */
+    int64_t block_table_stride;
 } flash_counts;
 
 typedef struct flash_params {
@@ -47,10 +58,7 @@ typedef struct flash_params {
     const void *k; /* cache or contiguous keys */
     const void *v;
     const int32_t *q_start;     /* [num_seqs + 1], rows of q */
-    const int32_t *k_start;     /* [num_seqs + 1], rows of contiguous k and v; NULL: paged */
-    const int32_t *seq_lens;    /* [num_seqs], NULL: from k_start */
-    const int32_t *block_table; /* [num_seqs, block_table_stride] */
-    const int32_t *causal_per_seq; /* [num_seqs], may be NULL: `causal` holds for all */
+    const int32_t *k_start;     /* [num_seqs + 1], rows of contiguous keys and values; NULL: paged */
     const float *alibi;            /* [num_q_heads], may be NULL */
     const float *sinks;            /* [num_q_heads], may be NULL */
     const float *k_scale;          /* [1] or [num_kv_heads], NULL: 1 */
@@ -61,7 +69,6 @@ typedef struct flash_params {
     const flash_tile *tiles;
     float *part_out; /* [slots, max_rows, head_size_v], f32, normalised per piece */
     float *part_lse; /* [slots, max_rows], base 2 */
-    int64_t block_table_stride;
     int64_t q_token, q_head;
     int64_t out_token, out_head;
     int64_t k_page, k_token, k_head;
@@ -70,13 +77,14 @@ typedef struct flash_params {
     int32_t q_dtype, kv_dtype; /* enum flash_dtype */
     int32_t num_seqs, num_q_heads, num_kv_heads, group;
     int32_t head_size, head_size_v;
-    int32_t page_size;
-    int32_t causal;
+    int32_t page_size; /* 0: contiguous keys */
     int32_t window_left, window_right; /* keys visible to the left and right of the query, -1: no bound */
+    int32_t chunk, lookback; /* chunk > 0: keys of the query's chunk and of `lookback` before it, up to the query */
     int32_t scale_stride;              /* 0: one k_scale and v_scale, 1: one per KV head */
     int32_t max_rows;                  /* query rows (tokens * num_q_heads) of the longest decode request */
     int32_t seq_offset;                /* added to the list's seq: kernels may serve a part of the batch */
     int32_t num_slots;
+    int32_t cluster;                   /* CTAs per cluster of the decode kernel, 0 and 1: no clusters */
     int64_t q_rows;   /* rows of q that exist */
     int64_t kv_rows;  /* rows of contiguous k and v */
     int64_t num_pages; /* pages of the cache */

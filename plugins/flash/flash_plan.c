@@ -3,11 +3,12 @@
  * request into equal pieces of about that length, longest first. Prefill: tiles by falling number of keys. */
 #include "flash_plan.h"
 
-#include <stdlib.h>
+#include <stddef.h>
 
 enum {
     PIECE_COST = 160,   /* fixed time of a decode CTA, in keys read by one CTA slot (about 2 us) */
     COMBINE_COST = 220, /* time of the combine kernel, in the same unit */
+    CLUSTER_COST = 60,  /* merge within a cluster */
 };
 
 static int min_i(int a, int b) { return a < b ? a : b; }
@@ -27,9 +28,44 @@ static int visible_span(const flash_plan_input *in, int seq, int q_len, int firs
         hi = pos + last + in->window_right + 1;
     if (in->window_left >= 0 && pos + first - in->window_left > 0)
         lo = pos + first - in->window_left;
+    if (in->chunk > 0) {
+        long start = ((pos + first) / in->chunk - in->lookback) * in->chunk;
+        lo = start > lo ? start : lo;
+        hi = pos + last + 1;
+    }
     if (hi > kv)
         hi = kv;
     return hi > lo ? (int)(hi - lo) : 0;
+}
+
+/* Heap sort: in place, and unlike the C library's qsort it never allocates. */
+static void swap_bytes(char *a, char *b, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        char t = a[i];
+        a[i] = b[i];
+        b[i] = t;
+    }
+}
+
+static void sift(char *base, size_t root, size_t n, size_t size, int (*compare)(const void *, const void *)) {
+    for (size_t child; (child = 2 * root + 1) < n; root = child) {
+        if (child + 1 < n && compare(base + child * size, base + (child + 1) * size) < 0)
+            child++;
+        if (compare(base + root * size, base + child * size) >= 0)
+            return;
+        swap_bytes(base + root * size, base + child * size, size);
+    }
+}
+
+static void sort_in_place(void *items, int count, size_t size, int (*compare)(const void *, const void *)) {
+    char *base = items;
+    size_t n = count > 0 ? (size_t)count : 0;
+    for (size_t i = n / 2; i-- > 0;)
+        sift(base, i, n, size, compare);
+    for (size_t i = n; i-- > 1;) {
+        swap_bytes(base, base + i * size, size);
+        sift(base, 0, i, size, compare);
+    }
 }
 
 static int pieces_for(int span, int chunk, int limit) {
@@ -60,8 +96,25 @@ static double cost_of(const flash_plan_request *r, int n, int chunk, int slots, 
     return (time < longest ? longest : time) + (used ? COMBINE_COST : 0);
 }
 
+/* Clusters pay in small batches, where the second kernel would cost more than the reading. They
+ * take half the machine at most: clusters must find their CTAs together, and full SMs do not hold them all at once. */
+static int choose_cluster(const flash_plan_input *in, const flash_plan_request *r, int n, int longest, double *best_cost) {
+    long ctas = 0;
+    int best = 0;
+    for (int i = 0; i < n; i++)
+        ctas += r[i].ctas;
+    for (int c = 2; c <= in->max_cluster && 2 * ctas * c <= in->slots; c *= 2) {
+        double cost = max_i(ceil_div(longest, c), in->min_piece) + PIECE_COST + CLUSTER_COST;
+        if (cost < *best_cost) {
+            *best_cost = cost;
+            best = c;
+        }
+    }
+    return best;
+}
+
 static int choose_chunk(const flash_plan_input *in, const flash_plan_request *r, int n, int longest, int limit,
-                        int max_slots) {
+                        int max_slots, double *chosen_cost) {
     double total = 0;
     for (int i = 0; i < n; i++)
         total += (double)r[i].span * r[i].ctas;
@@ -77,6 +130,7 @@ static int choose_chunk(const flash_plan_input *in, const flash_plan_request *r,
             best = chunk;
         }
     }
+    *chosen_cost = best_cost;
     return best;
 }
 
@@ -84,6 +138,11 @@ static int compare_requests(const void *a, const void *b) {
     const flash_plan_request *x = a, *y = b;
     int lx = ceil_div(x->span, x->pieces), ly = ceil_div(y->span, y->pieces);
     return lx != ly ? (lx < ly ? 1 : -1) : x->seq - y->seq;
+}
+
+static flash_item item_of(const flash_plan_input *in, int seq, int piece, int pieces, int slot) {
+    return (flash_item){seq, piece, pieces, slot, in->q_start[seq], in->q_start[seq + 1] - in->q_start[seq],
+                        in->seq_lens[seq], is_causal(in, seq)};
 }
 
 static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
@@ -103,14 +162,24 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
     }
     if (n > 0 && limit > 1 && in->num_splits != 1) {
         int chunk = 0;
-        if (in->num_splits == 0 && longest > in->min_piece)
-            chunk = choose_chunk(in, r, n, longest, limit, lim->max_slots);
+        if (in->num_splits == 0 && longest > in->min_piece) {
+            double cost;
+            chunk = choose_chunk(in, r, n, longest, limit, lim->max_slots, &cost);
+            plan->cluster = choose_cluster(in, r, n, longest, &cost);
+        }
         for (int i = 0; i < n; i++)
             r[i].pieces = in->num_splits ? min_i(in->num_splits, limit) : pieces_for(r[i].span, chunk, limit);
     }
-    qsort(r, (size_t)n, sizeof *r, compare_requests);
-    for (int i = 0; i < n; i++) {
-        int p = r[i].pieces, first = -1;
+    sort_in_place(r, n, sizeof *r, compare_requests);
+    for (int i = 0; i < n && plan->cluster > 1; i++) {
+        if (c->num_items + plan->cluster > lim->max_items)
+            return -1;
+        for (int k = 0; k < plan->cluster; k++)
+            plan->items[c->num_items++] = item_of(in, r[i].seq, k, plan->cluster, FLASH_SLOT_CLUSTER);
+        c->max_pieces = plan->cluster;
+    }
+    for (int i = 0; i < n && plan->cluster <= 1; i++) {
+        int p = r[i].pieces, first = FLASH_SLOT_FINAL;
         if (p > 1 && (plan->num_slots + p > lim->max_slots || c->num_splits >= lim->max_splits))
             p = 1;
         if (c->num_items + p > lim->max_items)
@@ -121,7 +190,7 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
             plan->splits[c->num_splits++] = (flash_split){r[i].seq, first, p, 0};
         }
         for (int k = 0; k < p; k++)
-            plan->items[c->num_items++] = (flash_item){r[i].seq, k, p, first < 0 ? -1 : first + k};
+            plan->items[c->num_items++] = item_of(in, r[i].seq, k, p, first < 0 ? first : first + k);
         c->max_pieces = max_i(c->max_pieces, p);
     }
     return 0;
@@ -157,13 +226,14 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
             int first = b * in->block_rows / group;
             int end = min_i(q_len * group, (b + 1) * in->block_rows);
             keys[n].keys = visible_span(in, s, q_len, first, (end - 1) / group);
-            keys[n].tile = (flash_tile){s, b};
+            keys[n].tile = (flash_tile){s, b, in->k_start ? in->k_start[s] : 0, 0, in->q_start[s], q_len, in->seq_lens[s],
+                                        is_causal(in, s)};
             sorted &= keys[n].keys <= last;
             last = keys[n++].keys;
         }
     }
     if (!sorted)
-        qsort(keys, (size_t)n, sizeof *keys, compare_tiles);
+        sort_in_place(keys, n, sizeof *keys, compare_tiles);
     for (int i = 0; i < n; i++)
         plan->tiles[i] = keys[i].tile;
     plan->counts.num_tiles = n;
@@ -171,18 +241,19 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
 }
 
 void flash_plan_capacity(flash_plan_limits *lim, const flash_plan_input *in) {
-    /* Splitting pays until about three pieces per CTA slot; beyond that requests alone fill the machine. */
-    int per_head = ceil_div(3 * in->slots, max_i(in->num_kv_heads, 1));
+    /* Splitting pays until a few pieces per CTA slot; beyond that requests alone fill the machine. */
+    int per_head = ceil_div(4 * in->slots, max_i(in->num_kv_heads, 1));
     lim->max_slots = in->num_splits == 1 ? 0 : max_i(per_head, in->num_splits * lim->max_seqs);
     lim->max_splits = in->num_splits == 1 ? 0 : min_i(lim->max_seqs, lim->max_slots);
-    lim->max_items = lim->max_seqs + lim->max_slots;
+    lim->max_items = lim->max_seqs + max_i(lim->max_slots, in->slots); /* clusters fill one wave at most */
     int group = in->packed ? in->group : 1;
     lim->max_tiles = min_i(lim->max_tokens, lim->max_seqs + (int)((long)lim->max_tokens * group / in->block_rows));
 }
 
 int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
-    plan->counts = (flash_counts){0, 0, 0, 0};
+    plan->counts = (flash_counts){0, 0, 0, 0, NULL, 0};
     plan->num_slots = 0;
+    plan->cluster = 0;
     plan->decode_tokens = 0;
     int rc = in->decode_tokens > 0 ? plan_decode(in, lim, plan) : 0;
     return rc ? rc : plan_prefill(in, lim, plan);

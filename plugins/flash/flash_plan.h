@@ -23,7 +23,8 @@ typedef struct flash_plan_limits {
 
 typedef struct flash_plan_input {
     const int32_t *q_start;  /* [num_seqs + 1] */
-    const int32_t *seq_lens; /* [num_seqs], may be upper bounds: the kernels use the exact ones */
+    const int32_t *seq_lens; /* [num_seqs] */
+    const int32_t *k_start;  /* [num_seqs] first rows of contiguous keys; NULL: paged */
     const int32_t *causal_per_seq; /* may be NULL */
     int32_t num_seqs;
     int32_t num_kv_heads, group;
@@ -34,6 +35,8 @@ typedef struct flash_plan_input {
     int32_t block_rows;    /* query rows of a prefill tile */
     int32_t packed;        /* rows of a tile are token * group */
     int32_t causal, window_left, window_right;
+    int32_t chunk, lookback;
+    int32_t max_cluster;   /* largest cluster that may merge pieces: 8 on Hopper, else 0 */
     int32_t num_splits;    /* 0: choose, else exactly so many pieces (1: batch invariant) */
 } flash_plan_input;
 
@@ -55,6 +58,7 @@ typedef struct flash_plan {
     flash_tile *tiles;
     flash_counts counts;
     int32_t num_slots;
+    int32_t cluster;       /* > 1: every decode request has so many pieces, which merge within a cluster */
     int32_t decode_tokens; /* most query tokens of a request in items */
 } flash_plan;
 

@@ -20,14 +20,8 @@ struct seq_view {
     int causal;
 };
 
-ATTN_DEV seq_view view_seq(const flash_params &p, int seq) {
-    seq_view s;
-    s.q0 = __ldg(p.q_start + seq);
-    s.q_len = __ldg(p.q_start + seq + 1) - s.q0;
-    s.kv_len = p.seq_lens ? __ldg(p.seq_lens + seq) : __ldg(p.k_start + seq + 1) - __ldg(p.k_start + seq);
-    s.causal = p.causal_per_seq ? __ldg(p.causal_per_seq + seq) : p.causal;
-    return s;
-}
+/* Second half of a flash_item or flash_tile. */
+ATTN_DEV seq_view view_of(int4 x) { return seq_view{x.x, x.y, x.z, x.w}; }
 
 /* Keys lo <= k < hi of query token i (semantics 2.2, 2.3): bottom-right causal, window counted from the query. A
  * window (w, 0) is read as (w, w) by requests without causality, as upstream symmetrises it. */
@@ -37,6 +31,10 @@ ATTN_DEV void visible_keys(const flash_params &p, const seq_view &s, int i, int 
     hi = s.causal ? pos + 1 : s.kv_len;
     if (p.window_left >= 0)
         lo = max(0, pos - p.window_left);
+    if (p.chunk > 0) { /* semantics 2.4, 2.5 */
+        lo = max(lo, (pos / p.chunk - p.lookback) * p.chunk);
+        hi = pos + 1;
+    }
     if (p.window_right >= 0 && !s.causal) {
         int64_t right = (int64_t)pos + p.window_right + 1;
         hi = right < hi ? (int)right : hi;

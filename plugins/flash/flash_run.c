@@ -36,6 +36,8 @@ static int encode(const flash_runtime *r, CUtensorMap *map, int dtype, int rank,
 static int map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns, int64_t rows,
                     int heads, int64_t token, int64_t head, int box_rows) {
     cuuint64_t dims[3] = {(cuuint64_t)columns, (cuuint64_t)(rows > 0 ? rows : 1), (cuuint64_t)heads};
+    if (rows <= 1)
+        token = (int64_t)heads * columns;
     cuuint64_t strides[2] = {(cuuint64_t)token * 2, (cuuint64_t)(heads > 1 ? head : token) * 2};
     cuuint32_t box[3] = {64, (cuuint32_t)box_rows, 1};
     return encode(r, map, dtype, 3, base, dims, strides, box);

@@ -18,9 +18,9 @@ namespace attn_cuda {
 
 template <int QT, int KV, int DK, int DV> struct prefill80_traits {
     static constexpr int MMA = KV == DT_E4M3 ? DT_F16 : QT;
-    static constexpr int MT = DK <= 64 ? 2 : 1;
+    static constexpr int MT = DK <= 128 ? 2 : 1; /* m-tiles per warp: two halve the reads of K and V from shared memory */
     static constexpr int BM = 64 * MT;
-    static constexpr int BN = DK <= 128 ? 64 : 32;
+    static constexpr int BN = DK <= 96 || DK == 192 ? 64 : 32; /* what registers and 99 KB allow */
     static constexpr int KRS = DK * 2 + 16, VRS = DV * 2 + 16; /* row strides: an odd number of 16-byte units */
     static constexpr int SMEM = BM * KRS + BN * (KRS + VRS);
 };
@@ -56,10 +56,10 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     const int entry = blockIdx.x / p.num_kv_heads, head = blockIdx.x % p.num_kv_heads;
     if (entry >= __ldg(&p.counts->num_tiles))
         return;
-    const int2 tile = __ldg((const int2 *)p.tiles + entry);
+    const int4 tile = __ldg((const int4 *)p.tiles + 2 * entry);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, q = lane & 3;
     const int seq = tile.x + p.seq_offset, row0 = tile.y * BM;
-    const seq_view sv = view_seq(p, seq);
+    const seq_view sv = view_of(__ldg((const int4 *)p.tiles + 2 * entry + 1));
     const int rows = sv.q_len * p.group;
     if (row0 >= rows)
         return;
@@ -68,9 +68,9 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     visible_keys(p, sv, min(rows - 1, row0 + BM - 1) / p.group, unused, tile_hi);
 
     const pager pg(p.page_size > 0 ? p.page_size : 16);
-    const bool paged = p.k_start == nullptr;
-    const int32_t *table = p.block_table + (int64_t)seq * p.block_table_stride;
-    const int64_t first = paged ? 0 : __ldg(p.k_start + seq);
+    const bool paged = p.page_size > 0;
+    const int32_t *table = p.counts->block_table + (int64_t)seq * p.counts->block_table_stride;
+    const int64_t first = tile.z;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
     auto page_ids = [&](int tok0) { /* lane i: page of the tile's i-th group of 16 tokens */
@@ -97,20 +97,13 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
             cp_async_zfill<16>(sq + r * T::KRS + c * 16, ok ? src : (const uint16_t *)p.q, ok);
     }
 
-    /* What each of the thread's 2 * MT rows sees. Rows past the end repeat the last one; they are not stored. */
-    int row_lo[MT][2], row_hi[MT][2], row_pos[MT][2];
-    float slope[MT][2], m[MT][2], l[MT][2];
+    /* Query row number i of this thread: i >> 1 is the m-tile, i & 1 the half. Rows past the end repeat the last one and
+     * are not stored. What a row sees is worked out where it is needed: registers are the scarce thing. */
+    auto row_of = [&](int i) { return min(rows - 1, row0 + (warp * MT + (i >> 1)) * 16 + g + 8 * (i & 1)); };
+    float m[MT][2], l[MT][2];
 #pragma unroll
     for (int t = 0; t < MT; t++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int row = min(rows - 1, row0 + (warp * MT + t) * 16 + g + 8 * e);
-            visible_keys(p, sv, row / p.group, row_lo[t][e], row_hi[t][e]);
-            row_pos[t][e] = sv.kv_len - sv.q_len + row / p.group;
-            slope[t][e] = p.alibi ? __ldg(p.alibi + head * p.group + row % p.group) * LOG2E : 0.f;
-            m[t][e] = NO_MAX;
-            l[t][e] = 0.f;
-        }
+        m[t][0] = m[t][1] = NO_MAX, l[t][0] = l[t][1] = 0.f;
     int warp_lo, warp_hi; /* keys that all rows of this warp see */
     visible_keys(p, sv, min(rows - 1, row0 + warp * MT * 16) / p.group, unused, warp_hi);
     visible_keys(p, sv, min(rows - 1, row0 + warp * MT * 16 + MT * 16 - 1) / p.group, warp_lo, unused);
@@ -166,21 +159,29 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
             features.apply(reinterpret_cast<float(&)[BN / 2]>(s[t]));
             if (p.alibi) {
 #pragma unroll
-                for (int j = 0; j < BN / 8; j++)
+                for (int e = 0; e < 2; e++) {
+                    int row = row_of(2 * t + e), rel = k0 + 2 * q - (sv.kv_len - sv.q_len + row / p.group);
+                    float slope = __ldg(p.alibi + head * p.group + row % p.group) * LOG2E;
 #pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        s[t][j][i] = fmaf(slope[t][i >> 1], (float)(k0 + j * 8 + 2 * q + (i & 1) - row_pos[t][i >> 1]),
-                                          s[t][j][i]);
+                    for (int j = 0; j < BN / 8; j++) {
+                        s[t][j][2 * e] = fmaf(slope, (float)(rel + j * 8), s[t][j][2 * e]);
+                        s[t][j][2 * e + 1] = fmaf(slope, (float)(rel + j * 8 + 1), s[t][j][2 * e + 1]);
+                    }
+                }
             }
             if (partial) {
 #pragma unroll
-                for (int j = 0; j < BN / 8; j++)
+                for (int e = 0; e < 2; e++) {
+                    int lo, hi;
+                    visible_keys(p, sv, row_of(2 * t + e) / p.group, lo, hi);
+                    lo -= k0 + 2 * q, hi -= k0 + 2 * q;
 #pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        int k = k0 + j * 8 + 2 * q + (i & 1);
-                        if (k < row_lo[t][i >> 1] || k >= row_hi[t][i >> 1])
-                            s[t][j][i] = -INFINITY;
-                    }
+                    for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+                        for (int i = 0; i < 2; i++)
+                            if (j * 8 + i < lo || j * 8 + i >= hi)
+                                s[t][j][2 * e + i] = -INFINITY;
+                }
             }
             float mx[2] = {NO_MAX, NO_MAX};
 #pragma unroll

@@ -15,7 +15,7 @@
 #include "../common/ptx_sm90.cuh"
 #include "flash_rows.cuh"
 #include "prefill_sm90_launch.h"
-#include "wgmma_sm90.cuh"
+#include "flash/wgmma_sm90.cuh"
 
 namespace attn_cuda {
 
@@ -41,8 +41,11 @@ struct tile_info {
 
 template <int DT, class T, bool PAGED, bool FEATURE>
 __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_constant__ flash_sm90_params P) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) /* empty where only other architectures were asked for */
     constexpr int BM = T::BM, BN = T::BN, NWG = T::NWG, NQ = T::NQ, ST = T::ST, DV = T::DV;
     constexpr int QSTEPS = (T::DK + 15) / 16;
+    /* Tiles overlap where Q has two buffers; three warpgroups with features have no registers left for it. */
+    constexpr bool PIPELINED = NQ == 2 && !(FEATURE && NWG == 3);
     extern __shared__ __align__(1024) uint8_t smem_raw[];
     __shared__ __align__(8) uint64_t bars[2 * NQ + 4 * ST];
     __shared__ tile_info infos[NQ];
@@ -72,44 +75,69 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         const int total = num_tiles * p.num_q_heads;
         const int box = P.box_rows, boxes = PAGED ? BN / box : 1;
         const pager pg(PAGED ? p.page_size : 16);
-        int it = 0, wk = 0;
-#pragma unroll 1
-        for (int t = blockIdx.x; t < total; t += gridDim.x, wk++) {
-            /* heads in sections whose keys fit the L2, tiles by falling length within, neighbours share keys */
+        /* Tile number t: heads in sections whose keys fit the L2, tiles by falling length within, neighbours share keys. */
+        struct job {
+            int4 tile, view;
+            int head;
+        };
+        auto job_of = [&](int t) {
+            job x;
             const int section = t / per, r = t - section * per, entry = r / sect;
-            const int head = section * sect + (r - entry * sect);
-            const int2 tile = __ldg((const int2 *)p.tiles + entry);
-            const int seq = tile.x + p.seq_offset;
-            const seq_view sv = view_seq(p, seq);
+            x.head = section * sect + (r - entry * sect);
+            x.tile = __ldg((const int4 *)p.tiles + 2 * entry);
+            x.view = __ldg((const int4 *)p.tiles + 2 * entry + 1);
+            return x;
+        };
+        /* Q and the description of a tile; the consumers of the tile before the last must have left the buffer. */
+        auto send_q = [&](const job &x, int wk) {
+            const seq_view sv = view_of(x.view);
             int lo, hi, unused;
-            visible_keys(p, sv, tile.y * BM, lo, unused);
-            visible_keys(p, sv, min(sv.q_len - 1, tile.y * BM + BM - 1), unused, hi);
-            const int first = lo / BN, count = max(1, (hi + BN - 1) / BN - first), last = first + count - 1;
-            const int skipped = PAGED ? lo / box * box : 0;
-            const int qs = wk % NQ;
+            visible_keys(p, sv, x.tile.y * BM, lo, unused);
+            visible_keys(p, sv, min(sv.q_len - 1, x.tile.y * BM + BM - 1), unused, hi);
+            const int first = lo / BN, qs = wk % NQ;
             mbar_wait(qempty + 8 * qs, ((wk / NQ) & 1) ^ 1);
             if (lane == 0) {
                 tile_info &ti = infos[qs];
                 ti.q0 = sv.q0, ti.q_len = sv.q_len, ti.kv_len = sv.kv_len, ti.causal = sv.causal;
-                ti.block = tile.y, ti.head = head, ti.last = last, ti.count = count, ti.skipped = skipped;
+                ti.block = x.tile.y, ti.head = x.head;
+                ti.count = max(1, (hi + BN - 1) / BN - first), ti.last = first + ti.count - 1;
+                ti.skipped = PAGED ? lo / box * box : 0;
                 mbar_expect(qfull + 8 * qs, T::QB);
             }
             __syncwarp();
             if (lane < T::KC)
-                tma_3d(sQ + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + tile.y * BM, head, qfull + 8 * qs);
-            const int kvh = head / p.group;
-            const int32_t *table = PAGED ? p.block_table + (int64_t)seq * p.block_table_stride : nullptr;
-            const int row0 = PAGED ? 0 : __ldg(p.k_start + seq);
+                tma_3d(sQ + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + x.tile.y * BM, x.head, qfull + 8 * qs);
+        };
+        int it = 0, wk = 0;
+        job now, next;
+        if ((int)blockIdx.x < total) {
+            now = job_of(blockIdx.x);
+            send_q(now, 0);
+        }
+#pragma unroll 1
+        for (int t = blockIdx.x; t < total; t += gridDim.x, wk++) {
+            const bool more = t + (int)gridDim.x < total;
+            if (more)
+                next = job_of(t + gridDim.x); /* arrives while this tile's keys are on their way */
+            const tile_info &ti = infos[wk % NQ];
+            const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped, kv_len = now.view.z;
+            const int kvh = now.head / p.group, row0 = now.tile.z;
+            const int32_t *table =
+                PAGED ? p.counts->block_table + (int64_t)(now.tile.x + p.seq_offset) * p.counts->block_table_stride : nullptr;
             /* paged: lane i brings the i-th group of box_rows keys, its page id fetched one block ahead */
             auto page_of = [&](int j) {
                 int tok = j * BN + lane * box;
-                return PAGED && lane < boxes && tok < sv.kv_len && tok >= skipped && j >= first ? __ldg(table + pg.page(tok))
-                                                                                              : -1;
+                return PAGED && lane < boxes && tok < kv_len && tok >= skipped && j >= first ? __ldg(table + pg.page(tok)) : -1;
             };
             int page = page_of(last);
+            bool sent = !more;
 #pragma unroll 1
             for (int j = last; j >= first; j--, it++) {
-                const int s = it % ST, ph = (it / ST) & 1, next = page_of(j - 1);
+                const int s = it % ST, ph = (it / ST) & 1, next_page = page_of(j - 1);
+                if (NQ == 2 && !sent && j == last - 2) { /* two blocks are under way: now the next tile's Q */
+                    send_q(next, wk + 1);
+                    sent = true;
+                }
                 if constexpr (PAGED) {
                     const int tok = j * BN + lane * box;
                     const bool ok = page >= 0;
@@ -141,7 +169,7 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
                                 tma_4d(sV + s * T::VB + c * T::VHF + lane * box * 128, &P.v_map, c * 64, 0, in_page, at,
                                        vfull + 8 * s);
                     }
-                    page = next;
+                    page = next_page;
                 } else {
                     mbar_wait(kempty + 8 * s, ph ^ 1);
                     if (lane == 0)
@@ -157,6 +185,9 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
                         tma_3d(sV + s * T::VB + lane * T::VHF, &P.v_map, lane * 64, row0 + j * BN, kvh, vfull + 8 * s);
                 }
             }
+            if (!sent)
+                send_q(next, wk + 1);
+            now = next;
         }
         mbar_wait(qempty + 8 * (wk % NQ), ((wk / NQ) & 1) ^ 1);
         if (lane == 0) {
@@ -169,158 +200,228 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
     setmaxnreg_inc<NWG == 2 ? 232 : 160>();
     const int w = wg - 1, wr = tid >> 5, g = lane >> 2, q = lane & 3;
     const float c = FEATURE ? 1.f : p.scale * LOG2E;
-    int it = 0;
-    float o[DV / 2];
-#pragma unroll 1
-    for (int wk = 0;; wk++) {
-        const int qs = wk % NQ;
+    int it = 0, qs = 0;
+    float o[DV / 2], m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f, f0, f1, slope = 0.f;
+    uint32_t pr[BN / 4];
+    /* The tile at work. Registers are the scarce thing: what is rarely used stays in shared memory. */
+    const tile_info *ti = infos;
+    int last = 0, stop = 0, all_lo = 0, all_hi = 0; /* key blocks last .. stop + 1; keys that all rows here see */
+    uint64_t qd = 0;
+    auto view = [&]() { return seq_view{ti->q0, ti->q_len, ti->kv_len, ti->causal}; };
+    auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; }; /* and the one 8 further down */
+    auto enter_tile = [&](int wk) {
+        qs = wk % NQ;
         mbar_wait(qfull + 8 * qs, (wk / NQ) & 1);
-        const tile_info &ti = infos[qs];
-        if (ti.block < 0)
-            break;
-        /* Registers are the scarce thing here: what is rarely used stays in shared memory and is read when needed. */
-        auto view = [&]() { return seq_view{ti.q0, ti.q_len, ti.kv_len, ti.causal}; };
-        auto my_row = [&]() { return ti.block * BM + w * 64 + wr * 16 + g; }; /* and the one 8 further down */
-        const int last = ti.last, stop = ti.last - ti.count;
-        int all_lo, all_hi; /* keys that all rows of the warpgroup see */
-        {
-            int unused;
-            visible_keys(p, view(), ti.block * BM + w * 64, unused, all_hi);
-            visible_keys(p, view(), ti.block * BM + w * 64 + 63, all_lo, unused);
-        }
-        const uint64_t qd = wgmma_desc(sQ + qs * T::QB + w * 8192, 16, 1024);
-        const float slope = FEATURE && p.alibi ? __ldg(p.alibi + ti.head) * LOG2E : 0.f;
-        float m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f, f0, f1;
-        uint32_t pr[BN / 4];
-
-        auto softmax = [&](float(&sc)[BN / 2], int j) {
-            const int k0 = j * BN + 2 * q;
-            if constexpr (FEATURE) {
-                score_features(p, 1.f).apply(sc);
-                if (p.alibi) {
-                    const int rel = k0 - (ti.kv_len - ti.q_len + my_row());
+        ti = infos + qs;
+        if (ti->block < 0)
+            return false;
+        int unused;
+        last = ti->last, stop = ti->last - ti->count;
+        visible_keys(p, view(), ti->block * BM + w * 64, unused, all_hi);
+        visible_keys(p, view(), ti->block * BM + w * 64 + 63, all_lo, unused);
+        qd = wgmma_desc(sQ + qs * T::QB + w * 8192, 16, 1024);
+        slope = FEATURE && p.alibi ? __ldg(p.alibi + ti->head) * LOG2E : 0.f;
+        return true;
+    };
+            auto softmax = [&](float(&sc)[BN / 2], int j) {
+                const int k0 = j * BN + 2 * q;
+                if constexpr (FEATURE) {
+                    score_features(p, 1.f).apply(sc);
+                    if (p.alibi) {
+                        const int rel = k0 - (ti->kv_len - ti->q_len + my_row());
+#pragma unroll
+                        for (int i = 0; i < BN / 2; i++)
+                            sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
+                    }
+                }
+                if ((j + 1) * BN > all_hi) {
+                    int h0, h1, unused;
+                    visible_keys(p, view(), my_row(), unused, h0);
+                    visible_keys(p, view(), my_row() + 8, unused, h1);
+                    h0 -= k0, h1 -= k0;
 #pragma unroll
                     for (int i = 0; i < BN / 2; i++)
-                        sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
+                        if ((i >> 2) * 8 + (i & 1) >= ((i & 2) ? h1 : h0))
+                            sc[i] = -INFINITY;
                 }
-            }
-            if ((j + 1) * BN > all_hi) {
-                int h0, h1, unused;
-                visible_keys(p, view(), my_row(), unused, h0);
-                visible_keys(p, view(), my_row() + 8, unused, h1);
-                h0 -= k0, h1 -= k0;
+                if (j * BN < all_lo) {
+                    int h0, h1, unused;
+                    visible_keys(p, view(), my_row(), h0, unused);
+                    visible_keys(p, view(), my_row() + 8, h1, unused);
+                    h0 -= k0, h1 -= k0;
 #pragma unroll
-                for (int i = 0; i < BN / 2; i++)
-                    if ((i >> 2) * 8 + (i & 1) >= ((i & 2) ? h1 : h0))
-                        sc[i] = -INFINITY;
-            }
-            if (j * BN < all_lo) {
-                int h0, h1, unused;
-                visible_keys(p, view(), my_row(), h0, unused);
-                visible_keys(p, view(), my_row() + 8, h1, unused);
-                h0 -= k0, h1 -= k0;
+                    for (int i = 0; i < BN / 2; i++)
+                        if ((i >> 2) * 8 + (i & 1) < ((i & 2) ? h1 : h0))
+                            sc[i] = -INFINITY;
+                }
+                float a0 = m0, a1 = m1;
 #pragma unroll
-                for (int i = 0; i < BN / 2; i++)
-                    if ((i >> 2) * 8 + (i & 1) < ((i & 2) ? h1 : h0))
-                        sc[i] = -INFINITY;
-            }
-            float a0 = m0, a1 = m1;
+                for (int i = 0; i < BN / 8; i++) {
+                    a0 = fmaxf(a0, fmaxf(sc[4 * i], sc[4 * i + 1]));
+                    a1 = fmaxf(a1, fmaxf(sc[4 * i + 2], sc[4 * i + 3]));
+                }
+                a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
+                a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
+                a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
+                a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
+                if (!__any_sync(~0u, (a0 - m0) * c > 8.f || (a1 - m1) * c > 8.f)) {
+                    a0 = m0;
+                    a1 = m1;
+                    f0 = f1 = 1.f;
+                } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
+                    f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
+                    f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
+                }
+                m0 = a0;
+                m1 = a1;
+                const float b0 = a0 == -INFINITY ? 0.f : a0 * c, b1 = a1 == -INFINITY ? 0.f : a1 * c;
+                float t0 = 0.f, t1 = 0.f;
 #pragma unroll
-            for (int i = 0; i < BN / 8; i++) {
-                a0 = fmaxf(a0, fmaxf(sc[4 * i], sc[4 * i + 1]));
-                a1 = fmaxf(a1, fmaxf(sc[4 * i + 2], sc[4 * i + 3]));
-            }
-            a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
-            a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
-            a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
-            a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
-            if (!__any_sync(~0u, (a0 - m0) * c > 8.f || (a1 - m1) * c > 8.f)) {
-                a0 = m0;
-                a1 = m1;
-                f0 = f1 = 1.f;
-            } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
-                f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
-                f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
-            }
-            m0 = a0;
-            m1 = a1;
-            const float b0 = a0 == -INFINITY ? 0.f : a0 * c, b1 = a1 == -INFINITY ? 0.f : a1 * c;
-            float t0 = 0.f, t1 = 0.f;
+                for (int i = 0; i < BN / 8; i++) {
+                    sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
+                    sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
+                    sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
+                    sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
+                    t0 += sc[4 * i];
+                    t0 += sc[4 * i + 1];
+                    t1 += sc[4 * i + 2];
+                    t1 += sc[4 * i + 3];
+                }
+                l0 = l0 * f0 + t0;
+                l1 = l1 * f1 + t1;
+            };
+            auto pack = [&](float(&sc)[BN / 2]) {
 #pragma unroll
-            for (int i = 0; i < BN / 8; i++) {
-                sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
-                sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
-                sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
-                sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
-                t0 += sc[4 * i];
-                t0 += sc[4 * i + 1];
-                t1 += sc[4 * i + 2];
-                t1 += sc[4 * i + 3];
-            }
-            l0 = l0 * f0 + t0;
-            l1 = l1 * f1 + t1;
-        };
-        auto pack = [&](float(&sc)[BN / 2]) {
+                for (int i = 0; i < BN / 4; i++)
+                    pr[i] = pack2<DT>(sc[2 * i], sc[2 * i + 1]);
+            };
+            auto qk = [&](float(&sc)[BN / 2], int s) {
+                const uint64_t kd = wgmma_desc(sK + s * T::KB, 16, T::KRG);
+                wgmma_fence();
+                wgmma_ssz<BN, DT>::run(sc, qd, kd);
 #pragma unroll
-            for (int i = 0; i < BN / 4; i++)
-                pr[i] = pack2<DT>(sc[2 * i], sc[2 * i + 1]);
-        };
-        auto qk = [&](float(&sc)[BN / 2], int s) {
-            const uint64_t kd = wgmma_desc(sK + s * T::KB, 16, T::KRG);
-            wgmma_fence();
-            wgmma_ssz<BN, DT>::run(sc, qd, kd);
+                for (int k = 1; k < QSTEPS; k++)
+                    wgmma_ss<BN, DT>::run(sc, qd + ((k >> 2) * (BM * 128) >> 4) + (k & 3) * 2,
+                                          kd + ((k >> 2) * T::KHF >> 4) + (k & 3) * 2);
+                wgmma_commit();
+            };
+            auto pv = [&](int s) {
+                const uint64_t vd = wgmma_desc(sV + s * T::VB, T::VHF, T::VRG);
+                wgmma_fence();
 #pragma unroll
-            for (int k = 1; k < QSTEPS; k++)
-                wgmma_ss<BN, DT>::run(sc, qd + ((k >> 2) * (BM * 128) >> 4) + (k & 3) * 2,
-                                      kd + ((k >> 2) * T::KHF >> 4) + (k & 3) * 2);
-            wgmma_commit();
-        };
-        auto pv = [&](int s) {
-            const uint64_t vd = wgmma_desc(sV + s * T::VB, T::VHF, T::VRG);
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < BN / 16; k++)
-                wgmma_rs<DV, DT>::run(o, pr + 4 * k, vd + ((uint64_t)(k * 2 * T::VRG) >> 4));
-            wgmma_commit();
-        };
-        /* Rows of V that hold no key of this request may be NaN, and 0 * NaN is NaN: make them zero. All consumers
-         * work on the same block, and none multiplies before all have written. */
-        auto clean = [&](int s, int j) {
-            const int lo_row = ti.skipped - j * BN, hi_row = ti.kv_len - j * BN;
-            if (lo_row <= 0 && hi_row >= BN)
-                return;
-            for (int i = threadIdx.x - 128; i < BN * T::VC * 8; i += NWG * 128) {
-                const int r = i / (T::VC * 8), x = i % (T::VC * 8);
-                if (r < lo_row || r >= hi_row)
-                    st_shared_v4(sV + s * T::VB + (r >> 3) * T::VRG + (r & 7) * 128 + (x >> 3) * T::VHF + (x & 7) * 16,
-                                 make_uint4(0, 0, 0, 0));
-            }
-            fence_proxy_async();
-            named_barrier(1, NWG * 128);
-        };
-        auto release = [&](uint32_t bar) {
-            if (tid == 0)
-                mbar_arrive(bar);
-        };
+                for (int k = 0; k < BN / 16; k++)
+                    wgmma_rs<DV, DT>::run(o, pr + 4 * k, vd + ((uint64_t)(k * 2 * T::VRG) >> 4));
+                wgmma_commit();
+            };
+            /* Rows of V that hold no key of this request may be NaN, and 0 * NaN is NaN: make them zero. All consumers
+             * work on the same block, and none multiplies before all have written. */
+            auto clean = [&](int s, int j) {
+                const int lo_row = ti->skipped - j * BN, hi_row = ti->kv_len - j * BN;
+                if (lo_row <= 0 && hi_row >= BN)
+                    return;
+                for (int i = threadIdx.x - 128; i < BN * T::VC * 8; i += NWG * 128) {
+                    const int r = i / (T::VC * 8), x = i % (T::VC * 8);
+                    if (r < lo_row || r >= hi_row)
+                        st_shared_v4(sV + s * T::VB + (r >> 3) * T::VRG + (r & 7) * 128 + (x >> 3) * T::VHF + (x & 7) * 16,
+                                     make_uint4(0, 0, 0, 0));
+                }
+                fence_proxy_async();
+                named_barrier(1, NWG * 128);
+            };
+            auto release = [&](uint32_t bar) {
+                if (tid == 0)
+                    mbar_arrive(bar);
+            };
 
+    auto clear_output = [&]() {
 #pragma unroll
         for (int i = 0; i < DV / 2; i++)
             o[i] = 0.f;
-        {
-            float sc[BN / 2];
-            const int s = it % ST;
-            mbar_wait(kfull + 8 * s, (it / ST) & 1);
-            qk(sc, s);
-            wgmma_wait<0>();
-            wgmma_pin(sc);
-            release(kempty + 8 * s);
-            softmax(sc, last);
-            pack(sc);
-            if ((last + 1) * BN > ti.kv_len) {
-                mbar_wait(vfull + 8 * s, (it / ST) & 1);
-                clean(s, last);
-            }
+    };
+    auto write_tile = [&](const tile_info &t, int slot, float em0, float em1, float el0, float el1) {
+        el0 += __shfl_xor_sync(~0u, el0, 1);
+        el1 += __shfl_xor_sync(~0u, el1, 1);
+        el0 += __shfl_xor_sync(~0u, el0, 2);
+        el1 += __shfl_xor_sync(~0u, el1, 2);
+        const int row = t.block * BM + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len, head = t.head;
+        float b0 = em0 == -INFINITY ? NO_MAX : em0 * c, b1 = em1 == -INFINITY ? NO_MAX : em1 * c, r0 = 1.f, r1 = 1.f;
+        if (p.sinks) { /* denominator only (semantics 2.10) */
+            const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
+            r0 = ex2(b0 - t0), r1 = ex2(b1 - t1);
+            el0 = el0 * r0 + ex2(sink - t0), el1 = el1 * r1 + ex2(sink - t1);
+            b0 = t0, b1 = t1;
         }
+        r0 = el0 > 0.f ? r0 / el0 : 0.f;
+        r1 = el1 > 0.f ? r1 / el1 : 0.f;
+        if (p.lse && q == 0) {
+            float *dst = p.lse + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
+            if (row < q_len)
+                dst[0] = el0 > 0.f ? (b0 + lg2(el0)) * LN2 : -INFINITY;
+            if (row + 8 < q_len)
+                dst[8 * p.lse_token] = el1 > 0.f ? (b1 + lg2(el1)) * LN2 : -INFINITY;
+        }
+        /* O through this warpgroup's own rows of Q: every warp's QK of the tile is behind this barrier */
+        named_barrier(2 + w, 128);
+        const uint32_t so = sQ + slot * T::QB + (w * 64 + wr * 16) * 128;
+#pragma unroll
+        for (int i = 0; i < DV / 16; i++) {
+            const int ch = 2 * i + (lane >> 4), rw = lane & 15;
+            stmatrix_x4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
+                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0), pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1),
+                        pack2<DT>(o[8 * i + 4] * r0, o[8 * i + 5] * r0), pack2<DT>(o[8 * i + 6] * r1, o[8 * i + 7] * r1));
+        }
+        if constexpr (DV % 16 != 0) {
+            constexpr int i = DV / 16, ch = 2 * i;
+            const int rw = lane & 15;
+            stmatrix_x2(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
+                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0), pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1));
+        }
+        __syncwarp();
+        constexpr int UNITS = 16 * (DV / 8), PASSES = (UNITS + 31) / 32;
+        uint4 x[PASSES];
+#pragma unroll
+        for (int i = 0; i < PASSES; i++) {
+            const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
+            if (UNITS % 32 == 0 || u < UNITS)
+                x[i] = ld_shared_v4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4));
+        }
+        fence_proxy_async();
+        named_barrier(2 + w, 128);
+        release(qempty + 8 * slot);
+#pragma unroll
+        for (int i = 0; i < PASSES; i++) {
+            const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
+            const int r = first_row + rw;
+            if ((UNITS % 32 == 0 || u < UNITS) && r < q_len && ch * 8 < p.head_size_v)
+                *(uint4 *)((uint16_t *)p.out + (int64_t)(q0 + r) * p.out_token + (int64_t)head * p.out_head + ch * 8) = x[i];
+        }
+    };
+    /* The first block of a tile, with nothing to run beside it. */
+    auto start_tile = [&]() {
+        float sc[BN / 2];
+        const int s = it % ST;
+        mbar_wait(kfull + 8 * s, (it / ST) & 1);
+        qk(sc, s);
+        wgmma_wait<0>();
+        wgmma_pin(sc);
+        release(kempty + 8 * s);
+        softmax(sc, last);
+        pack(sc);
+    };
+    auto clean_first = [&]() {
+        if ((last + 1) * BN > ti->kv_len) {
+            mbar_wait(vfull + 8 * (it % ST), (it / ST) & 1);
+            clean(it % ST, last);
+        }
+    };
+
+    if (!enter_tile(0))
+        return;
+    start_tile();
+    clean_first();
+#pragma unroll 1
+    for (int wk = 0;; wk++) {
+        clear_output();
 #pragma unroll 1
         for (int j = last - 1; j > stop; j--) {
             float sc[BN / 2];
@@ -349,76 +450,50 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
             }
             it++;
         }
-        {
-            const int s = it % ST;
-            mbar_wait(vfull + 8 * s, (it / ST) & 1);
-            if (PAGED && ti.skipped > (stop + 1) * BN)
-                clean(s, stop + 1);
+        const int s = it % ST, slot = qs;
+        const tile_info &done = *ti;
+        mbar_wait(vfull + 8 * s, (it / ST) & 1);
+        if (PAGED && ti->skipped > (stop + 1) * BN)
+            clean(s, stop + 1);
+        if (PIPELINED && enter_tile(wk + 1)) {
+            /* the last PV of this tile runs under the first QK and softmax of the next, whose Q is there already */
+            float sc[BN / 2];
+            const int s1 = (it + 1) % ST;
+            mbar_wait(kfull + 8 * s1, ((it + 1) / ST) & 1);
+            qk(sc, s1);
             wgmma_pin(o);
             pv(s);
+            wgmma_wait<1>();
+            wgmma_pin(sc);
+            release(kempty + 8 * s1);
+            const float dm0 = m0, dm1 = m1, dl0 = l0, dl1 = l1;
+            m0 = m1 = -INFINITY;
+            l0 = l1 = 0.f;
+            softmax(sc, last);
             wgmma_wait<0>();
             wgmma_pin(o);
             release(vempty + 8 * s);
             it++;
+            pack(sc);
+            write_tile(done, slot, dm0, dm1, dl0, dl1);
+            clean_first();
+            continue;
         }
-
-        l0 += __shfl_xor_sync(~0u, l0, 1);
-        l1 += __shfl_xor_sync(~0u, l1, 1);
-        l0 += __shfl_xor_sync(~0u, l0, 2);
-        l1 += __shfl_xor_sync(~0u, l1, 2);
-        const int row = my_row(), first_row = row - g, q0 = ti.q0, q_len = ti.q_len, head = ti.head;
-        float b0 = m0 == -INFINITY ? NO_MAX : m0 * c, b1 = m1 == -INFINITY ? NO_MAX : m1 * c, r0 = 1.f, r1 = 1.f;
-        if (p.sinks) { /* denominator only (semantics 2.10) */
-            const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
-            r0 = ex2(b0 - t0), r1 = ex2(b1 - t1);
-            l0 = l0 * r0 + ex2(sink - t0), l1 = l1 * r1 + ex2(sink - t1);
-            b0 = t0, b1 = t1;
-        }
-        r0 = l0 > 0.f ? r0 / l0 : 0.f;
-        r1 = l1 > 0.f ? r1 / l1 : 0.f;
-        if (p.lse && q == 0) {
-            float *dst = p.lse + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
-            if (row < q_len)
-                dst[0] = l0 > 0.f ? (b0 + lg2(l0)) * LN2 : -INFINITY;
-            if (row + 8 < q_len)
-                dst[8 * p.lse_token] = l1 > 0.f ? (b1 + lg2(l1)) * LN2 : -INFINITY;
-        }
-        /* O through this warpgroup's own rows of Q: every warp's QK of the tile is behind this barrier */
-        named_barrier(2 + w, 128);
-        const uint32_t so = sQ + qs * T::QB + (w * 64 + wr * 16) * 128;
-#pragma unroll
-        for (int i = 0; i < DV / 16; i++) {
-            const int ch = 2 * i + (lane >> 4), rw = lane & 15;
-            stmatrix_x4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
-                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0), pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1),
-                        pack2<DT>(o[8 * i + 4] * r0, o[8 * i + 5] * r0), pack2<DT>(o[8 * i + 6] * r1, o[8 * i + 7] * r1));
-        }
-        if constexpr (DV % 16 != 0) {
-            constexpr int i = DV / 16, ch = 2 * i;
-            const int rw = lane & 15;
-            stmatrix_x2(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
-                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0), pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1));
-        }
-        __syncwarp();
-        constexpr int UNITS = 16 * (DV / 8), PASSES = (UNITS + 31) / 32;
-        uint4 x[PASSES];
-#pragma unroll
-        for (int i = 0; i < PASSES; i++) {
-            const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
-            if (UNITS % 32 == 0 || u < UNITS)
-                x[i] = ld_shared_v4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4));
-        }
-        fence_proxy_async();
-        named_barrier(2 + w, 128);
-        release(qempty + 8 * qs);
-#pragma unroll
-        for (int i = 0; i < PASSES; i++) {
-            const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
-            const int r = first_row + rw;
-            if ((UNITS % 32 == 0 || u < UNITS) && r < q_len && ch * 8 < p.head_size_v)
-                *(uint4 *)((uint16_t *)p.out + (int64_t)(q0 + r) * p.out_token + (int64_t)head * p.out_head + ch * 8) = x[i];
-        }
+        wgmma_pin(o);
+        pv(s);
+        wgmma_wait<0>();
+        wgmma_pin(o);
+        release(vempty + 8 * s);
+        it++;
+        write_tile(done, slot, m0, m1, l0, l1);
+        if (PIPELINED || !enter_tile(wk + 1))
+            break;
+        m0 = m1 = -INFINITY;
+        l0 = l1 = 0.f;
+        start_tile();
+        clean_first();
     }
+#endif
 }
 
 template <int DT, class T, bool PAGED, bool FEATURE> int launch_prefill90(const flash_sm90_params *P, int ctas, void *stream) {

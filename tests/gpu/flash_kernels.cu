@@ -2,10 +2,10 @@
 /* The flash kernels against an oracle in double: masks, lengths around every boundary, head sizes, cache layouts and
  * types, splits. The cache is full of NaN except where a token was written, and outputs lie between canaries.
  * Kernels are called below the plugin ABI, with the planner's own work lists. FLASH_TEST_ONLY=text runs a part. */
-#include "flash_launch.h"
+#include "flash/flash_launch.h"
 #include "flash_oracle.cuh"
-#include "flash_plan.h"
-#include "tap.h"
+#include "flash/flash_plan.h"
+#include "../tap.h"
 
 #include <algorithm>
 #include <random>
@@ -28,6 +28,7 @@ struct test_case {
     int q_dtype = FLASH_BF16, kv_dtype = 0; /* 0: as q */
     int hq = 4, hkv = 2, d = 128, dv = 0, page = 16, layout = NHD;
     int causal = 1; /* 2: alternating per request */
+    int chunk = 0, lookback = 0;
     int window = 0, decode_tokens = 0, splits = 0, force_sm80 = 1, per_head = 0;
     double cap = 0;
     bool sinks = false, alibi = false, extreme = false;
@@ -108,16 +109,14 @@ static void run_case(const test_case &c) {
     uint16_t *dq = device_copy(hq), *dk = device_copy(hk), *dvv = device_copy(hv);
     p.q = dq;
     p.q_start = device_copy(q_start);
-    p.seq_lens = device_copy(seq_lens);
     const int *d_kstart = device_copy(k_start), *d_causal = device_copy(causal);
-    p.causal = c.causal;
-    p.causal_per_seq = c.causal == 2 ? d_causal : nullptr;
     p.q_dtype = c.q_dtype, p.kv_dtype = kv;
     p.num_seqs = n, p.num_q_heads = c.hq, p.num_kv_heads = c.hkv, p.group = group;
     p.head_size = c.d, p.head_size_v = dv;
     p.q_token = (int64_t)c.hq * c.d, p.q_head = c.d;
     p.window_left = c.window ? c.window - 1 : -1;
     p.window_right = c.window ? c.window - 1 : -1;
+    p.chunk = c.chunk, p.lookback = c.lookback;
     p.scale = (float)(1.0 / sqrt((double)c.d)), p.soft_cap = (float)c.cap;
     p.sinks = c.sinks ? device_copy(sinks) : nullptr;
     p.alibi = c.alibi ? device_copy(alibi) : nullptr;
@@ -135,6 +134,7 @@ static void run_case(const test_case &c) {
     p.lse = d_lse, p.lse_head = T, p.lse_token = 1;
 
     uint8_t *cache = nullptr;
+    int *d_table = nullptr;
     if (c.layout == CONTIGUOUS) {
         p.k = dk, p.v = dvv, p.k_start = d_kstart;
         p.k_token = (int64_t)c.hkv * c.d, p.k_head = c.d, p.v_token = (int64_t)c.hkv * dv, p.v_head = dv;
@@ -149,7 +149,7 @@ static void run_case(const test_case &c) {
         p.k_page = (int64_t)c.page * c.hkv * content, p.v_page = (int64_t)c.page * c.hkv * vcontent;
         p.k_token = hnd ? content : c.hkv * content, p.v_token = hnd ? vcontent : c.hkv * vcontent;
         p.k_head = hnd ? c.page * content : content, p.v_head = hnd ? c.page * vcontent : vcontent;
-        p.block_table = device_copy(table), p.block_table_stride = max_pages, p.page_size = c.page;
+        d_table = device_copy(table), p.page_size = c.page;
         flash_write_params w = {};
         w.key = dk, w.value = dvv, w.k_cache = (void *)p.k, w.v_cache = (void *)p.v;
         w.slots = device_copy(slots), w.k_scale = p.k_scale, w.v_scale = p.v_scale, w.scale_stride = c.per_head;
@@ -171,9 +171,9 @@ static void run_case(const test_case &c) {
         ok(0, "%s: a kernel is chosen", c.name.c_str());
         return;
     }
-    flash_plan_input in = {q_start.data(), seq_lens.data(), c.causal == 2 ? causal.data() : nullptr, n, c.hkv, group,
+    flash_plan_input in = {q_start.data(), seq_lens.data(), c.layout == CONTIGUOUS ? k_start.data() : nullptr, c.causal == 2 ? causal.data() : nullptr, n, c.hkv, group,
                            c.decode_tokens, dc.row_tiles * 8, device.num_sms * dc.ctas_per_sm, dc.warps * 16,
-                           pc.block_rows, pc.packed, c.causal, p.window_left, p.window_right, c.splits};
+                           pc.block_rows, pc.packed, c.causal, p.window_left, p.window_right, p.chunk, p.lookback, c.splits || device.major != 9 || c.force_sm80 ? 0 : 8, c.splits};
     flash_plan_limits lim = {n, T, 0, 0, 0, 0};
     flash_plan_capacity(&lim, &in);
     std::vector<flash_plan_request> requests(lim.max_seqs);
@@ -181,14 +181,15 @@ static void run_case(const test_case &c) {
     std::vector<flash_item> items(lim.max_items + 1);
     std::vector<flash_split> splits(lim.max_splits + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {requests.data(), tile_keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0};
+    flash_plan plan = {requests.data(), tile_keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0};
     if (flash_plan_build(&in, &lim, &plan)) {
         ok(0, "%s: the plan fits its limits", c.name.c_str());
         return;
     }
+    plan.counts.block_table = d_table, plan.counts.block_table_stride = max_pages;
     p.counts = device_copy(std::vector<flash_counts>{plan.counts});
     p.items = device_copy(items), p.splits = device_copy(splits), p.tiles = device_copy(tiles);
-    p.max_rows = std::max(1, plan.decode_tokens) * c.hq, p.num_slots = plan.num_slots;
+    p.max_rows = std::max(1, plan.decode_tokens) * c.hq, p.num_slots = plan.num_slots, p.cluster = plan.cluster;
     size_t part = (size_t)std::max(1, plan.num_slots) * p.max_rows;
     CK(cudaMalloc(&p.part_out, part * dv * 4));
     CK(cudaMalloc(&p.part_lse, part * 4));
@@ -210,6 +211,7 @@ static void run_case(const test_case &c) {
     a.alibi = p.alibi, a.sinks = p.sinks;
     a.num_seqs = n, a.hq = c.hq, a.hkv = c.hkv, a.d = c.d, a.dv = dv, a.max_kv = max_kv, a.bf16 = bf16, a.e4m3 = e4m3;
     a.per_head = c.per_head, a.window_left = p.window_left, a.window_right = p.window_right;
+    a.chunk = c.chunk, a.lookback = c.lookback;
     a.scale = 1.0 / sqrt((double)c.d), a.cap = c.cap, a.k_scale = p.k_scale, a.v_scale = p.v_scale;
     CK(cudaMalloc(&a.scores, (size_t)1024 * max_kv * 8));
     CK(cudaMalloc(&a.out, (size_t)T * c.hq * dv * 8 + 8));
@@ -256,14 +258,14 @@ static void run_case(const test_case &c) {
         err = 0;
     bool good = err < limit && worst_row < limit * 8 && worst_lse < 3e-4 && bad_canary == 0;
     ok(good,
-       "%s: %s/%s heads %d/%d D %d/%d page %d %s causal %d window %d cap %g%s%s splits %d tokens %d kernel %d: error %.1e, "
+       "%s: %s/%s heads %d/%d D %d/%d page %d %s causal %d window %d chunk %d cap %g%s%s splits %d tokens %d kernel %d: error %.1e, "
        "worst row %.1e (%d of %d), lse %.1e, canaries %d, pieces %d",
        c.name.c_str(), bf16 ? "bf16" : "f16", e4m3 ? "e4m3" : "16", c.hq, c.hkv, c.d, dv, c.page, layout_names[c.layout],
-       c.causal, c.window, c.cap, c.sinks ? " sinks" : "", c.alibi ? " alibi" : "", c.splits, T, pc.kind, err, worst_row,
+       c.causal, c.window, c.chunk, c.cap, c.sinks ? " sinks" : "", c.alibi ? " alibi" : "", c.splits, T, pc.kind, err, worst_row,
        worst_at, T * c.hq, worst_lse, bad_canary, plan.counts.max_pieces);
-    for (const void *x : {(const void *)p.q_start, (const void *)p.seq_lens, (const void *)d_kstart, (const void *)d_causal,
+    for (const void *x : {(const void *)p.q_start, (const void *)d_kstart, (const void *)d_causal,
                           (const void *)p.sinks, (const void *)p.alibi, (const void *)p.k_scale, (const void *)p.v_scale,
-                          (const void *)p.block_table, (const void *)p.counts, (const void *)p.items, (const void *)p.splits,
+                          (const void *)d_table, (const void *)p.counts, (const void *)p.items, (const void *)p.splits,
                           (const void *)p.tiles, (const void *)p.part_out, (const void *)p.part_lse, (const void *)a.scores,
                           (const void *)a.out, (const void *)a.lse, (const void *)dq, (const void *)dk, (const void *)dvv,
                           (const void *)d_out, (const void *)d_lse, (const void *)cache})
@@ -318,6 +320,8 @@ static std::vector<test_case> all_cases() {
                 c.cap = f & 1 ? 30. : 0., c.sinks = f & 2, c.alibi = f & 4, c.force_sm80 = force;
                 c.d = f & 1 ? 64 : 128;
             });
+        for (int chunk : {16, 48, 100, 512})
+            add("chunk", [&](test_case &c) { c.chunk = chunk, c.lookback = chunk % 3, c.force_sm80 = force; });
         for (int extreme : {0, 1})
             add("extreme", [&](test_case &c) { c.extreme = extreme, c.q_dtype = FLASH_F16, c.force_sm80 = force; });
         add("diff", [&](test_case &c) { c.d = 192, c.dv = 128, c.force_sm80 = force; });

@@ -16,7 +16,7 @@ struct oracle_args {
     double *scores;                        /* [gridDim.x, max_kv] */
     double *out, *lse;                     /* [T, Hq, Dv], [T, Hq] */
     int num_seqs, hq, hkv, d, dv, max_kv, bf16, e4m3, per_head;
-    int window_left, window_right;
+    int window_left, window_right, chunk, lookback;
     double scale, cap;
     const float *k_scale, *v_scale; /* [1] or [Hkv], e4m3 only */
 };
@@ -49,6 +49,8 @@ __global__ void oracle_kernel(oracle_args a) {
             if (a.window_left >= 0 && pos - k > a.window_left)
                 ok = false;
             if (!a.causal[seq] && a.window_right >= 0 && k - pos > a.window_right)
+                ok = false;
+            if (a.chunk > 0 && (k > pos || pos / a.chunk - k / a.chunk > a.lookback))
                 ok = false;
             double dot = 0;
             for (int d = 0; d < a.d && ok; d++)

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One attention call: tensors are checked and become kernel parameters; then at most three launches: decode, combine,
+ * prefill. No allocation, no waiting. */
+#include "flash_instance.h"
+
+#include <cuda_runtime_api.h>
+
+int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_error_t *error) {
+    if (t->shape[0] < rows)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
+                         (long long)t->shape[0], (long long)rows);
+    return ATTN_OK;
+}
+
+static int check_device(const DLTensor *t, const char *name, attn_error_t *error) {
+    if (t->device.device_type != kDLCUDA && t->device.device_type != kDLCUDAManaged)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; a CUDA tensor was wanted", name,
+                         (int)t->device.device_type);
+    return ATTN_OK;
+}
+
+/* Kernels move 16 bytes at a time (8 for 8-bit caches): address and every stride of a dimension longer than 1. */
+static int check_alignment(const DLTensor *t, const char *name, int bytes, attn_error_t *error) {
+    if ((uintptr_t)attn_data(t) % (unsigned)bytes)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s begins at %p; an address that is a multiple of %d was wanted",
+                         name, attn_data(t), bytes);
+    for (int i = 0; i + 1 < t->ndim; i++)
+        if (t->shape[i] > 1 && attn_byte_stride(t, i) % bytes)
+            return attn_fail(error, ATTN_E_INVALID, name, "%s has a stride of %lld bytes in dimension %d; a multiple of "
+                             "%d was wanted", name, (long long)attn_byte_stride(t, i), i, bytes);
+    return ATTN_OK;
+}
+
+static int check_rows_tensor(const attn_instance_t *in, const DLTensor *t, const char *name, int heads, int size,
+                             int64_t rows, attn_error_t *error) {
+    const int64_t shape[3] = {-1, heads, size};
+    int status = attn_check_tensor(t, name, in->problem.dtype, 3, shape, error);
+    if (status == ATTN_OK)
+        status = flash_check_rows(t, name, rows, error);
+    if (status == ATTN_OK && rows > 0)
+        status = check_device(t, name, error);
+    return status == ATTN_OK && rows > 0 ? check_alignment(t, name, 16, error) : status;
+}
+
+int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride, attn_error_t *error) {
+    if (t == NULL)
+        return ATTN_OK;
+    int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
+    if (status == ATTN_OK)
+        status = check_device(t, name, error);
+    if (status != ATTN_OK)
+        return status;
+    if (t->shape[0] != 1 && t->shape[0] != in->kv_heads)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld elements; 1 or %d (one per KV head) were wanted", name,
+                         (long long)t->shape[0], in->kv_heads);
+    int own = t->shape[0] > 1;
+    if (*stride >= 0 && own != *stride)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld elements, unlike the other scale; their sizes must "
+                         "agree", name, (long long)t->shape[0]);
+    *stride = own;
+    return ATTN_OK;
+}
+
+static int check_cache(const attn_instance_t *in, const DLTensor *t, const char *name, int64_t content,
+                       attn_error_t *error) {
+    uint32_t storage = in->kv_dtype == FLASH_E4M3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype;
+    const int64_t shape[4] = {-1, in->kv_heads, in->page_size, content};
+    int status = attn_check_tensor(t, name, storage, 4, shape, error);
+    if (status == ATTN_OK)
+        status = check_device(t, name, error);
+    if (status == ATTN_OK)
+        status = check_alignment(t, name, in->kv_dtype == FLASH_E4M3 ? 8 : 16, error);
+    if (status == ATTN_OK && t->shape[0] > INT32_MAX)
+        status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld blocks; block ids are 32-bit", name,
+                           (long long)t->shape[0]);
+    return status;
+}
+
+int flash_view_cache(const attn_instance_t *in, const DLTensor *kv, const DLTensor *v, flash_cache_view *view,
+                     attn_error_t *error) {
+    int status = check_cache(in, kv, "kv_cache", in->is_separate ? in->d : in->d + in->dv, error);
+    if (status == ATTN_OK && in->is_separate)
+        status = check_cache(in, v, "v_cache", in->dv, error);
+    if (status == ATTN_OK && !in->is_separate && v != NULL)
+        status = attn_fail(error, ATTN_E_INVALID, "v_cache",
+                           "v_cache was given, but the problem has no feature separate_kv; ask for it");
+    if (status == ATTN_OK && in->is_separate && v->shape[0] != kv->shape[0])
+        status = attn_fail(error, ATTN_E_INVALID, "v_cache", "v_cache has %lld blocks, kv_cache %lld",
+                           (long long)v->shape[0], (long long)kv->shape[0]);
+    if (status != ATTN_OK)
+        return status;
+    const DLTensor *vt = in->is_separate ? v : kv;
+    view->pages = kv->shape[0];
+    view->k = attn_data(kv);
+    view->v = (char *)attn_data(vt) + (in->is_separate ? 0 : (int64_t)in->d * (in->kv_dtype == FLASH_E4M3 ? 1 : 2));
+    view->k_page = kv->strides[0];
+    view->k_head = kv->strides[1];
+    view->k_token = kv->strides[2];
+    view->v_page = vt->strides[0];
+    view->v_head = vt->strides[1];
+    view->v_token = vt->strides[2];
+    return ATTN_OK;
+}
+
+static int check_vector(const attn_instance_t *in, const DLTensor *t, const char *name, uint64_t feature,
+                        attn_error_t *error) {
+    const int64_t shape[1] = {in->problem.num_heads};
+    if (in->features & feature) {
+        int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
+        return status == ATTN_OK ? check_device(t, name, error) : status;
+    }
+    return t == NULL ? ATTN_OK
+                     : attn_fail(error, ATTN_E_INVALID, name,
+                                 "%s was given, but the problem does not have the feature; ask for it", name);
+}
+
+static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, flash_params *p,
+                        attn_error_t *error) {
+    int stride = -1;
+    int status = check_rows_tensor(in, a->query, "query", (int)in->problem.num_heads, in->d, tokens, error);
+    if (status == ATTN_OK)
+        status = check_rows_tensor(in, a->output, "output", (int)in->problem.num_heads, in->dv, tokens, error);
+    if (status == ATTN_OK)
+        status = check_vector(in, a->sinks, "sinks", ATTN_F_SINK, error);
+    if (status == ATTN_OK)
+        status = check_vector(in, a->alibi_slopes, "alibi_slopes", ATTN_F_ALIBI, error);
+    if (status == ATTN_OK)
+        status = flash_check_scale(in, a->scales.k, "k_scale", &stride, error);
+    if (status == ATTN_OK)
+        status = flash_check_scale(in, a->scales.v, "v_scale", &stride, error);
+    if (status == ATTN_OK && a->lse != NULL) {
+        const int64_t shape[2] = {in->problem.num_heads, -1};
+        status = attn_check_tensor(a->lse, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
+        if (status == ATTN_OK && a->lse->shape[1] < tokens)
+            status = attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
+                               (long long)a->lse->shape[1], (long long)tokens);
+        if (status == ATTN_OK)
+            status = check_device(a->lse, "lse", error);
+    }
+    if (status == ATTN_OK && in->has_cache) {
+        flash_cache_view c;
+        status = flash_view_cache(in, a->kv_cache, a->v_cache, &c, error);
+        if (status == ATTN_OK) {
+            p->k = c.k, p->v = c.v, p->num_pages = c.pages, p->page_size = in->page_size;
+            p->k_page = c.k_page, p->k_token = c.k_token, p->k_head = c.k_head;
+            p->v_page = c.v_page, p->v_token = c.v_token, p->v_head = c.v_head;
+        }
+    } else if (status == ATTN_OK) {
+        status = check_rows_tensor(in, a->key, "key", in->kv_heads, in->d, tokens, error);
+        if (status == ATTN_OK)
+            status = check_rows_tensor(in, a->value, "value", in->kv_heads, in->dv, tokens, error);
+        if (status == ATTN_OK) {
+            p->k = attn_data(a->key), p->v = attn_data(a->value), p->kv_rows = tokens;
+            p->k_token = a->key->strides[0], p->k_head = a->key->strides[1];
+            p->v_token = a->value->strides[0], p->v_head = a->value->strides[1];
+        }
+    }
+    if (status != ATTN_OK)
+        return status;
+    p->q = attn_data(a->query), p->q_token = a->query->strides[0], p->q_head = a->query->strides[1];
+    p->out = attn_data(a->output), p->out_token = a->output->strides[0], p->out_head = a->output->strides[1];
+    if (a->lse != NULL)
+        p->lse = attn_data(a->lse), p->lse_head = a->lse->strides[0], p->lse_token = a->lse->strides[1];
+    p->sinks = a->sinks ? attn_data(a->sinks) : NULL;
+    p->alibi = a->alibi_slopes ? attn_data(a->alibi_slopes) : NULL;
+    if (in->kv_dtype == FLASH_E4M3) {
+        p->k_scale = a->scales.k ? attn_data(a->scales.k) : NULL;
+        p->v_scale = a->scales.v ? attn_data(a->scales.v) : NULL;
+        p->scale_stride = stride > 0;
+    }
+    return ATTN_OK;
+}
+
+static int launch(attn_instance_t *in, const flash_host_header *h, const flash_params *p, void *stream) {
+    const flash_decode_config *dc = &in->decode[h->many_rows];
+    int e = 0;
+    if (h->grid_items > 0)
+        e = flash_decode_instance(in->kv_dtype, dc->class_index)(p, dc, h->grid_items, stream);
+    if (!e && h->grid_splits > 0)
+        e = flash_combine(p, h->grid_splits, stream);
+    if (!e && h->grid_tiles > 0)
+        e = flash_run_prefill(p, &in->shape, &in->prefill, h->grid_tiles, &in->runtime, stream);
+    return e;
+}
+
+static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
+    int status = check_rows_tensor(in, a->output, "output", (int)in->problem.num_heads, in->dv, 0, error);
+    if (status != ATTN_OK || a->output->shape[0] == 0)
+        return status;
+    int e = flash_zero_rows(attn_data(a->output), a->output->shape[0], (int)in->problem.num_heads, in->dv,
+                            a->output->strides[0], a->output->strides[1], stream);
+    return e ? flash_fail_cuda(error, e, "the profiling run") : ATTN_OK;
+}
+
+int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                  attn_error_t *error) {
+    attn_forward_t a;
+    attn_space_t s;
+    flash_device_guard guard;
+    int status = attn_intake(&a, sizeof a, args, "args", error);
+    if (status == ATTN_OK && space != NULL)
+        status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status != ATTN_OK)
+        return status;
+    if (a.output_scale != NULL || a.output_block_scale != NULL || a.qq_bias != NULL)
+        return attn_fail(error, ATTN_E_INVALID, a.qq_bias ? "qq_bias" : "output_scale",
+                         "this backend has neither quantised output nor query-query bias; leave the member NULL");
+    if (space == NULL) {
+        status = flash_enter_device(in, &guard, error);
+        if (status != ATTN_OK)
+            return status;
+        status = profile(in, &a, stream, error);
+        flash_leave_device(&guard);
+        return status;
+    }
+    const flash_host_header *h = s.host;
+    if (s.metadata == NULL || s.metadata_bytes < in->metadata_bytes || h == NULL ||
+        s.host_bytes < FLASH_MIRROR_AT + in->metadata_bytes)
+        return attn_fail(error, ATTN_E_SPACE, s.metadata == NULL || s.metadata_bytes < in->metadata_bytes ? "metadata" : "host",
+                         "the metadata or host buffer is smaller than space_needed says (%llu bytes)",
+                         (unsigned long long)in->metadata_bytes);
+    if (h->magic != FLASH_MAGIC)
+        return attn_fail(error, ATTN_E_STATE, "metadata",
+                         "the metadata was never built, or building it failed; call build_metadata first");
+    if (in->workspace_bytes > 0 && (s.workspace == NULL || s.workspace_bytes < in->workspace_bytes))
+        return attn_fail(error, ATTN_E_SPACE, "workspace", "the workspace has %llu bytes; space_needed says %llu",
+                         (unsigned long long)(s.workspace ? s.workspace_bytes : 0),
+                         (unsigned long long)in->workspace_bytes);
+    flash_params p;
+    memset(&p, 0, sizeof p);
+    status = take_tensors(in, &a, h->num_tokens, &p, error);
+    if (status != ATTN_OK || h->num_tokens == 0)
+        return status;
+    char *meta = s.metadata;
+    p.counts = (const flash_counts *)(void *)meta;
+    p.q_start = (const int32_t *)(void *)(meta + in->q_start_at);
+    p.k_start = in->has_cache ? NULL : p.q_start;
+    p.items = (const flash_item *)(void *)(meta + in->items_at);
+    p.splits = (const flash_split *)(void *)(meta + in->splits_at);
+    p.tiles = (const flash_tile *)(void *)(meta + in->tiles_at);
+    p.part_out = s.workspace;
+    p.part_lse = s.workspace ? (float *)(void *)((char *)s.workspace + in->part_lse_at) : NULL;
+    p.q_dtype = in->q_dtype, p.kv_dtype = in->kv_dtype;
+    p.num_seqs = h->num_reqs, p.num_q_heads = (int)in->problem.num_heads, p.num_kv_heads = in->kv_heads;
+    p.group = in->group, p.head_size = in->d, p.head_size_v = in->dv;
+    p.window_left = in->plan_input.window_left, p.window_right = in->plan_input.window_right;
+    p.chunk = in->plan_input.chunk, p.lookback = in->plan_input.lookback;
+    p.max_rows = h->max_decode_tokens * p.num_q_heads;
+    p.num_slots = in->limits.max_slots, p.cluster = h->cluster;
+    p.q_rows = h->num_tokens;
+    p.scale = (float)in->problem.scale, p.soft_cap = (float)in->problem.logits_soft_cap;
+    status = flash_enter_device(in, &guard, error);
+    if (status != ATTN_OK)
+        return status;
+    int e = launch(in, h, &p, stream);
+    flash_leave_device(&guard);
+    if (e == FLASH_E_MAP_Q || e == FLASH_E_MAP_K || e == FLASH_E_MAP_V)
+        return attn_fail(error, ATTN_E_INVALID, e == FLASH_E_MAP_Q ? "query" : in->has_cache ? "kv_cache" : "key",
+                         "the tensor's strides or size are beyond what TMA can address; set arch = sm80 in [option flash]");
+    return e ? flash_fail_cuda(error, e, "launching a kernel") : ATTN_OK;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an instance of FLASH_ATTN holds, and how a metadata buffer is laid out. Between the ABI and the kernels. */
+#ifndef FLASH_INSTANCE_H
+#define FLASH_INSTANCE_H
+
+#include "flash_config.h"
+#include "flash_launch.h"
+#include "flash_plan.h"
+
+#include <attn/attn_plugin.h>
+#include <attn/attn_plugin_util.h>
+
+enum { FLASH_MAX_GROUP_ROWS = 64 }; /* query rows (tokens * group) up to which a request counts as decode */
+
+struct attn_instance {
+    attn_problem_t problem;
+    uint64_t features;
+    int device_id;
+    int q_dtype, kv_dtype; /* enum flash_dtype */
+    int kv_heads, group, d, dv;
+    int has_cache, is_separate, page_size;
+    int num_splits; /* 0: the planner chooses */
+    flash_shape shape;
+    flash_device device;
+    flash_runtime runtime;
+    flash_decode_config decode[2]; /* at most 8 query rows, more */
+    flash_prefill_config prefill;
+    flash_plan_input plan_input; /* everything but the batch */
+    flash_plan_limits limits;
+    /* byte offsets in metadata and in its host mirror, after flash_counts at 0 */
+    size_t q_start_at, items_at, splits_at, tiles_at, metadata_bytes;
+    size_t part_lse_at, workspace_bytes; /* part_out at 0 */
+    int max_decode_tokens;
+    int32_t *causal; /* scratch of build_metadata, as the two below */
+    flash_plan_request *requests;
+    flash_plan_tile *tile_keys;
+};
+
+/* Head of the host buffer; the mirror of the metadata follows at FLASH_MIRROR_AT. Forward reads nothing else. */
+typedef struct flash_host_header {
+    uint64_t magic;
+    int32_t num_reqs, num_tokens;
+    int32_t grid_items, grid_splits, grid_tiles; /* launch sizes; the real counts are on the device */
+    int32_t max_decode_tokens;
+    int32_t many_rows; /* which decode configuration */
+    int32_t cluster;   /* CTAs per cluster of the decode kernel */
+} flash_host_header;
+#define FLASH_MAGIC UINT64_C(0x3168736c66747461)
+#define FLASH_MIRROR_AT 128
+
+extern const attn_capabilities_t flash_capabilities, flash_diffkv_capabilities;
+enum { FLASH_OPTION_ARCH, FLASH_OPTION_NUM_SPLITS, FLASH_NUM_OPTIONS };
+
+int flash_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
+int flash_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
+               uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);
+void flash_close(attn_instance_t *instance);
+int flash_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
+int flash_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error);
+int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                         attn_error_t *error);
+int flash_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                             attn_error_t *error);
+int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error);
+int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                  attn_error_t *error);
+
+/* Addresses and element strides of K and V in a packed cache or in a pair of caches. */
+typedef struct flash_cache_view {
+    void *k, *v;
+    int64_t pages;
+    int64_t k_page, k_token, k_head, v_page, v_token, v_head;
+} flash_cache_view;
+int flash_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, flash_cache_view *view,
+                     attn_error_t *error);
+int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_error_t *error);
+int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride, attn_error_t *error);
+
+/* Makes the instance's device current and restores the caller's. */
+typedef struct flash_device_guard {
+    int previous, changed;
+} flash_device_guard;
+int flash_enter_device(const attn_instance_t *in, flash_device_guard *guard, attn_error_t *error);
+void flash_leave_device(const flash_device_guard *guard);
+int flash_fail_cuda(attn_error_t *error, int code, const char *what);
+
+#endif
