@@ -22,9 +22,9 @@ AC_DEFUN([ATTN_PLUGIN], [
     [plugindir=$withval], [plugindir=`$PKG_CONFIG --variable=plugindir attn-plugin`])
   AC_ARG_WITH([attn-confdir],
     [AS_HELP_STRING([--with-attn-confdir=DIR], [install the drop-in of $1 in DIR (default: libattn's conf.d)])],
-    [attnconfdir=$withval], [attnconfdir=`$PKG_CONFIG --variable=confdir attn-plugin`])
+    [attnconfdir=$withval], [attnconfdir=`$PKG_CONFIG --variable=configdir attn-plugin`])
   AS_IF([test -z "$plugindir" || test -z "$attnconfdir"],
-    [AC_MSG_ERROR([attn-plugin.pc has no plugindir or no confdir: is libattn installed completely?])])
+    [AC_MSG_ERROR([attn-plugin.pc has no plugindir or no configdir: is libattn installed completely?])])
   attn_saved_CPPFLAGS=$CPPFLAGS
   CPPFLAGS="$CPPFLAGS $ATTN_SDK_CFLAGS"
   AC_CHECK_HEADER([attn/attn_plugin.h], [],
@@ -33,8 +33,9 @@ AC_DEFUN([ATTN_PLUGIN], [
   attn_bindir=`$PKG_CONFIG --variable=bindir attn-plugin`
   AC_PATH_PROG([ATTN], [attn], [attn], [$attn_bindir$PATH_SEPARATOR$PATH])
   ATTN_PLUGIN_CFLAGS="$ATTN_SDK_CFLAGS -fvisibility=hidden"
-  ATTN_PLUGIN_LDFLAGS="-module -avoid-version -shared -no-undefined -Wl,-z,defs -Wl,--exclude-libs,ALL"
-  ATTN_PLUGIN_LDFLAGS="$ATTN_PLUGIN_LDFLAGS -export-symbols-regex '^attn_plugin_v0\$\$'"
+  attn_symbol=`$PKG_CONFIG --variable=symbol attn-plugin`
+  ATTN_PLUGIN_LDFLAGS="-module -avoid-version -no-undefined `$PKG_CONFIG --variable=plugin_ldflags attn-plugin`"
+  ATTN_PLUGIN_LDFLAGS="$ATTN_PLUGIN_LDFLAGS -export-symbols-regex '^$attn_symbol\$\$'"
   AC_SUBST([plugindir])
   AC_SUBST([attnconfdir])
   AC_SUBST([ATTN_PLUGIN_CFLAGS])

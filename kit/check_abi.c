@@ -60,14 +60,13 @@ static void backend_descriptor(check_t *c) {
     if (b->doc == NULL || *b->doc == '\0') check_fail(c, "doc must be one sentence");
     if (b->flags != 0) check_fail(c, "flags must be 0");
     const attn_backend_ops_t *o = b->ops;
-    if (!ATTN_HAS_OP(o, open) || !ATTN_HAS_OP(o, close) || !ATTN_HAS_OP(o, space_needed) ||
-        !ATTN_HAS_OP(o, build_metadata) || !ATTN_HAS_OP(o, forward))
-        check_fail(c, "open, close, space_needed, build_metadata and forward are required");
+    if (!ATTN_HAS_OP(o, open) || !ATTN_HAS_OP(o, close) || !ATTN_HAS_OP(o, kv_cache_shape) ||
+        !ATTN_HAS_OP(o, space_needed) || !ATTN_HAS_OP(o, build_metadata) || !ATTN_HAS_OP(o, forward))
+        check_fail(c, "open, close, kv_cache_shape, space_needed, build_metadata and forward are required");
     uint64_t cached = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MLA) |
                       ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
-    if ((c->can.roles & cached) && (!ATTN_HAS_OP(o, kv_cache_shape) ||
-                                    (!ATTN_HAS_OP(o, update_kv_cache) && c->can.forward_writes_cache == 0)))
-        check_fail(c, "roles with a cache need kv_cache_shape and update_kv_cache (or forward_writes_cache)");
+    if ((c->can.roles & cached) && !ATTN_HAS_OP(o, update_kv_cache) && c->can.forward_writes_cache == 0)
+        check_fail(c, "roles with a cache need update_kv_cache, or forward_writes_cache");
 }
 
 static void check_ranges(check_t *c, const char *name, const attn_range_t *list, uint32_t count) {

@@ -57,6 +57,19 @@ int check_plain_case(const check_t *c, kit_case_t *k) {
     return 1;
 }
 
+double check_work(const kit_case_t *k) {
+    double pairs = 0, d = k->problem.head_size, dv = k->problem.head_size_v != 0 ? k->problem.head_size_v : d;
+    for (int r = 0; r < k->num_reqs; r++) pairs += (double)k->query_lens[r] * k->seq_lens[r];
+    return pairs * k->problem.num_heads * (d + dv);
+}
+
+void check_random_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t max_len) {
+    for (int i = 0; i < 200; i++) {
+        kit_case_random(k, &c->can, seed + ((uint64_t)i << 40), max_len);
+        if (check_work(k) <= MOST_WORK) return;
+    }
+}
+
 int check_is_served(const check_t *c, const kit_case_t *k) {
     const attn_backend_ops_t *ops = c->backend->ops;
     if (ops->supports_combination == NULL) return 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_determinism.c: groups determinism and capture. The same call gives the same bits, and where batch invariance is
+ * check_determinism.c: group determinism. The same call gives the same bits, and where batch invariance is
  * claimed a request gives the same bits alone and among others.
  */
 #include "check_engine.h"
@@ -119,15 +119,10 @@ static void batch_invariance(check_t *c) {
 }
 
 static void not_claimed(check_t *c) { check_skip(c, "not claimed in the table"); }
-static void no_graphs(check_t *c) { check_skip(c, "graphs need a CUDA device; this kit runs on the CPU"); }
 
 void check_determinism_list(check_list_t *list, const check_t *c) {
     int is_claimed = (c->can.features & ATTN_F_BATCH_INVARIANT) != 0;
     check_add(list, "determinism", 1, same_bits, 0, "the same call gives the same bits");
     check_add(list, "determinism", 1, fresh_instance, 0, "a fresh instance gives the same bits");
     check_add(list, "determinism", 1, is_claimed ? batch_invariance : not_claimed, 0, "batch invariance");
-}
-
-void check_capture_list(check_list_t *list, const check_t *c) {
-    check_add(list, "capture", 0, c->can.features & ATTN_F_CAPTURE ? no_graphs : not_claimed, 0, "capture into a graph");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_engine.c: runs the checks of the kit, each in a child process with a time limit, and prints TAP. */
-#include "check_engine.h"
+#include "check_cuda.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -44,6 +44,9 @@ void check_add(check_list_t *list, const char *group, int needs_device, check_fu
 
 /* --------------------------------------------------------------- one child */
 
+/* Set on a GPU: operations are waited for, so that the checks may look at managed memory. */
+static const kit_memory_t *running_memory;
+
 static void run_in_child(check_t *c, const struct check_entry *e, int silence) {
     dup2(silence, STDOUT_FILENO);
     dup2(silence, STDERR_FILENO);
@@ -51,6 +54,12 @@ static void run_in_child(check_t *c, const struct check_entry *e, int silence) {
     sigaction(SIGABRT, &plain, NULL);
     sigaction(SIGSEGV, &plain, NULL);
     sigaction(SIGBUS, &plain, NULL);
+    kit_memory_t memory; /* a GPU cannot be used by parent and child both */
+    if (c->memory->device_type == kDLCUDA && e->needs_device != CHECK_TABLES) {
+        if (cuda_memory_start(&memory, c->memory->device_id) != 0) check_fail(c, "the GPU cannot be used any more");
+        c->memory = &memory;
+        running_memory = &memory;
+    }
     e->run(c);
     fflush(NULL);
     c->report->is_done = 1;
@@ -205,6 +214,22 @@ static int open_with_defaults(const attn_problem_t *problem, const attn_device_t
                                   error);
 }
 
+static int finish(int status, attn_error_t *error) {
+    if (running_memory == NULL || status != ATTN_OK || running_memory->sync(NULL) == 0) return status;
+    return attn_fail(error, ATTN_E_DEVICE, "stream", "the device reported an error after the call");
+}
+static int build_and_wait(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                          attn_error_t *error) {
+    return finish(raw_backend->ops->build_metadata(instance, batch, space, stream, error), error);
+}
+static int update_and_wait(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+    return finish(raw_backend->ops->update_kv_cache(instance, args, stream, error), error);
+}
+static int forward_and_wait(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                            void *stream, attn_error_t *error) {
+    return finish(raw_backend->ops->forward(instance, args, space, stream, error), error);
+}
+
 static int no_cache_shape(attn_instance_t *instance, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                           attn_error_t *error) {
     (void)instance, (void)num_blocks, (void)error;
@@ -223,6 +248,9 @@ static const attn_backend_t *with_defaults(const attn_backend_t *backend) {
     memcpy(&ops, backend->ops, size < sizeof ops ? size : sizeof ops);
     ops.struct_size = sizeof ops;
     ops.open = open_with_defaults;
+    ops.build_metadata = build_and_wait;
+    ops.forward = forward_and_wait;
+    if (ops.update_kv_cache != NULL) ops.update_kv_cache = update_and_wait;
     if (ops.kv_cache_shape == NULL) ops.kv_cache_shape = no_cache_shape;
     memset(&wrapped, 0, sizeof wrapped);
     size = backend->struct_size;
@@ -264,7 +292,14 @@ static void check_backend(check_t *c, check_printer_t *p, int silence) {
     uint32_t size = c->raw->capabilities->struct_size;
     memset(&c->can, 0, sizeof c->can);
     memcpy(&c->can, c->raw->capabilities, size < sizeof c->can ? size : sizeof c->can);
-    int is_here = (c->can.device_types & ATTN_BIT(c->memory->device_type)) != 0;
+    static kit_memory_t gpu;
+    int is_here = (c->can.device_types & ATTN_BIT(kDLCPU)) != 0;
+    c->memory = &kit_cpu_memory;
+    if (!is_here && (c->can.device_types & ATTN_BIT(kDLCUDA)) && cuda_memory_probe(&gpu, 0) == 0) {
+        is_here = 1;
+        c->memory = &gpu;
+        if (!o->is_listing) fprintf(p->out, "# on cuda:0, sm_%d\n", gpu.compute_capability);
+    }
     make_list(&list, c);
     for (int i = 0; i < list.count; i++) {
         const struct check_entry *e = &list.items[i];
@@ -277,9 +312,12 @@ static void check_backend(check_t *c, check_printer_t *p, int silence) {
         }
         if (ftruncate(silence, 0) != 0) lseek(silence, 0, SEEK_SET);
         lseek(silence, 0, SEEK_SET);
-        if (e->needs_device && !is_here) {
+        if (e->needs_device != CHECK_TABLES && !is_here) {
             memset(c->report, 0, sizeof *c->report);
-            check_skip(c, "%s does not run on the device of this kit", c->raw->name);
+            check_skip(c, "there is no device that %s runs on", c->raw->name);
+        } else if (e->needs_device == CHECK_RUNS_ON_CPU && c->memory->device_type != kDLCPU) {
+            memset(c->report, 0, sizeof *c->report);
+            check_skip(c, "only with host memory");
         } else {
             run_entry(c, e, silence);
         }

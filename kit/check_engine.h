@@ -39,15 +39,21 @@ typedef struct check_list {
         char name[120];
         check_func_t *run;
         uint32_t arg;
-        int needs_device; /* 1: runs operations on the device */
+        int needs_device; /* CHECK_TABLES, .. */
     } *items;
     int count, capacity;
 } check_list_t;
+
+/* What a check needs: only the tables, operations on some device, operations on host memory. */
+enum { CHECK_TABLES = 0, CHECK_RUNS = 1, CHECK_RUNS_ON_CPU = 2 };
 
 /* Adds one check; name is a format. */
 ATTN_PRINTF(6, 7)
 void check_add(check_list_t *list, const char *group, int needs_device, check_func_t *run, uint32_t arg,
                const char *name, ...);
+
+/* The first request of a batch as a batch of its own; its tensors and shapes are in t and shape. */
+attn_batch_t first_request(const attn_batch_t *batch, DLTensor t[8], int64_t shape[8][4]);
 
 /* One for each group: adds what applies to this backend. */
 void check_abi_list(check_list_t *list, const check_t *c);
@@ -74,6 +80,11 @@ void check_running(check_t *c, const kit_case_t *k);
 int check_plain_case(const check_t *c, kit_case_t *k);
 /* 1 if neither supports_combination nor the kit has something against the case. */
 int check_is_served(const check_t *c, const kit_case_t *k);
+/* Multiplications of a case; random cases beyond MOST_WORK are left out, because a plain kernel needs seconds for them. */
+double check_work(const kit_case_t *k);
+#define MOST_WORK 6e6
+/* A random case of at most that work. */
+void check_random_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t max_len);
 /* Rounds sizes to what the table allows: nearest advertised head size and block size. */
 uint32_t check_head_size(const check_t *c, uint32_t wanted);
 uint32_t check_block_size(const check_t *c, uint32_t wanted);

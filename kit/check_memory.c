@@ -118,7 +118,7 @@ static void guard_pages(check_t *c) {
         kit_case_t k;
         if (!start(c, &k)) return;
         if (n > 0) { /* the first is the plain one */
-            kit_case_random(&k, &c->can, c->seed * 7919 + (uint64_t)n, 120);
+            check_random_case(c, &k, c->seed * 7919 + (uint64_t)n, 120);
             k.flags &= ~(uint32_t)KIT_CROSS_LAYER;
         }
         tight_limits(&k);
@@ -159,7 +159,7 @@ static void allocations(check_t *c) {
     int num_watched = alloc_watch_start(c->options->path);
     check_run(c, shim_make(c->backend, &watched_ops), &k, NULL);
     for (int n = 0; n < 6; n++) {
-        kit_case_random(&k, &c->can, c->seed * 104729 + (uint64_t)n, 100);
+        check_random_case(c, &k, c->seed * 104729 + (uint64_t)n, 100);
         check_run(c, shim_make(c->backend, &watched_ops), &k, NULL);
     }
     long count = alloc_watch_count(&last);
@@ -223,7 +223,7 @@ static void inputs_stay(check_t *c) {
     if (!start(c, &k)) return;
     check_run(c, shim_make(c->backend, &unchanged_ops), &k, NULL);
     for (int n = 0; n < 6; n++) {
-        kit_case_random(&k, &c->can, c->seed * 31337 + (uint64_t)n, 100);
+        check_random_case(c, &k, c->seed * 31337 + (uint64_t)n, 100);
         check_run(c, shim_make(c->backend, &unchanged_ops), &k, NULL);
     }
 }
@@ -312,9 +312,9 @@ void check_metadata_list(check_list_t *list, const check_t *c); /* check_metadat
 
 void check_memory_list(check_list_t *list, const check_t *c) {
     check_add(list, "memory", 1, canaries, 0, "nothing is written around the outputs and behind the tokens");
-    check_add(list, "memory", 1, guard_pages, 1, "buffers of exactly space_needed that end at a faulting page");
-    check_add(list, "memory", 1, guard_pages, 0, "buffers that start at a faulting page");
-    check_add(list, "memory", 1, allocations, 0, "no allocation in build_metadata, update_kv_cache, forward");
+    check_add(list, "memory", CHECK_RUNS_ON_CPU, guard_pages, 1, "buffers of exactly space_needed that end at a faulting page");
+    check_add(list, "memory", CHECK_RUNS_ON_CPU, guard_pages, 0, "buffers that start at a faulting page");
+    check_add(list, "memory", CHECK_RUNS_ON_CPU, allocations, 0, "no allocation in build_metadata, update_kv_cache, forward");
     check_add(list, "memory", 1, inputs_stay, 0, "inputs stay as they are");
     check_add(list, "memory", 1, slots_only, 0, "update_kv_cache writes the rows of its slots only");
     check_add(list, "memory", 1, profiling, 0, "the profiling run gives zeros");

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 /* The first request of a batch as a batch of its own; the tensors are copied into t. */
-static attn_batch_t first_request(const attn_batch_t *batch, DLTensor t[8], int64_t shape[8][4]) {
+attn_batch_t first_request(const attn_batch_t *batch, DLTensor t[8], int64_t shape[8][4]) {
     attn_batch_t b = *batch;
     const DLTensor **members[8] = {&b.query_start_loc, &b.seq_lens, &b.block_table, &b.causal,
                                    &b.mm_prefix_ranges, &b.rswa_prefix_lens, &b.encoder_seq_lens, &b.dcp_local_seq_lens};
@@ -26,6 +26,7 @@ static attn_batch_t first_request(const attn_batch_t *batch, DLTensor t[8], int6
     return b;
 }
 
+static check_t *current;
 static attn_space_t other_space;
 
 static int build_first(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
@@ -41,8 +42,8 @@ static int build_two(attn_instance_t *instance, const attn_batch_t *batch, const
                      attn_error_t *error) {
     int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
     other_space = *space;
-    other_space.metadata = aligned_alloc(256, (size_t)(space->metadata_bytes + 255) / 256 * 256 + 256);
-    other_space.workspace = aligned_alloc(256, (size_t)(space->workspace_bytes + 255) / 256 * 256 + 256);
+    other_space.metadata = current->memory->alloc(NULL, space->metadata_bytes, 256);
+    other_space.workspace = current->memory->alloc(NULL, space->workspace_bytes, 256);
     if (space->host_bytes > 0) other_space.host = malloc((size_t)space->host_bytes);
     return status == ATTN_OK ? build_first(instance, batch, &other_space, stream, error) : status;
 }
@@ -123,7 +124,8 @@ static int build_then_table(attn_instance_t *instance, const attn_batch_t *batch
     attn_batch_t b = *batch;
     DLTensor t = *batch->block_table;
     size_t bytes = (size_t)(t.shape[0] * t.shape[1]) * 4;
-    t.data = calloc(1, bytes + 4);
+    t.data = current->memory->alloc(NULL, bytes + 4, 256);
+    memset(t.data, 0, bytes + 4);
     t.byte_offset = 0;
     b.block_table = &t;
     if (b.block_table_host != NULL) b.block_table_host = t.data, b.block_table_host_stride = t.shape[1];
@@ -138,6 +140,7 @@ static const attn_backend_ops_t *const variants[] = {&two_sets_ops, &again_ops, 
 
 static void run_variant(check_t *c) {
     kit_case_t k;
+    current = c;
     if (!check_plain_case(c, &k)) {
         check_skip(c, "the kit has no cases for its roles");
         return;
@@ -148,7 +151,7 @@ static void run_variant(check_t *c) {
     }
     check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
     for (int n = 0; n < 4; n++) {
-        kit_case_random(&k, &c->can, c->seed * 65537 + (uint64_t)n, 100);
+        check_random_case(c, &k, c->seed * 65537 + (uint64_t)n, 100);
         if (c->arg == 5 && k.problem.block_size == 0) continue;
         if (k.num_reqs > 0) check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
     }

@@ -20,7 +20,7 @@ static void strides(check_t *c) {
     k.flags |= KIT_STRIDED;
     check_run(c, c->backend, &k, NULL);
     for (int n = 0; n < 6; n++) {
-        kit_case_random(&k, &c->can, c->seed * 271 + (uint64_t)n, 80);
+        check_random_case(c, &k, c->seed * 271 + (uint64_t)n, 80);
         k.flags |= KIT_STRIDED;
         check_run(c, c->backend, &k, NULL);
     }
@@ -116,7 +116,7 @@ static void byte_offsets(check_t *c) {
     if (!start(c, &k)) return;
     check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
     for (int n = 0; n < 6; n++) {
-        kit_case_random(&k, &c->can, c->seed * 577 + (uint64_t)n, 80);
+        check_random_case(c, &k, c->seed * 577 + (uint64_t)n, 80);
         check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
     }
 }
@@ -132,6 +132,15 @@ static struct {
     DLTensor cache, table;
 } far;
 
+static check_t *current;
+
+/* Address space without memory behind it. */
+static void *far_alloc(size_t bytes) {
+    if (current->memory->device_type != kDLCPU) return current->memory->alloc(NULL, bytes, 256);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p != MAP_FAILED ? p : NULL;
+}
+
 static const DLTensor *far_cache(const DLTensor *t) {
     if (far.base == NULL) {
         int64_t last = 1;
@@ -141,8 +150,11 @@ static const DLTensor *far_cache(const DLTensor *t) {
         far.shape[0] += far.first;
         for (int i = 0; i < 4; i++) last += (far.shape[i] - 1) * t->strides[i];
         far.bytes = (size_t)last * (t->dtype.bits / 8u);
-        far.base = mmap(NULL, far.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (far.base == MAP_FAILED) return NULL;
+        far.base = far_alloc(far.bytes);
+        if (far.base == NULL) return NULL;
+        /* an offset that lost its upper half comes out below, where nothing may be */
+        if (current->memory->device_type == kDLCPU)
+            mprotect(far.base, (size_t)(far.first * t->strides[0]) * (t->dtype.bits / 8u) / 65536 * 65536, PROT_NONE);
     }
     far.cache = *t;
     far.cache.data = far.base;
@@ -150,6 +162,16 @@ static const DLTensor *far_cache(const DLTensor *t) {
     far.cache.shape = far.shape;
     return &far.cache;
 }
+/* Is the row of a slot, head 0, as the address space came? */
+static int is_blank(const DLTensor *t, int64_t slot) {
+    int64_t element = t->dtype.bits / 8;
+    const char *row = (const char *)attn_data(t) +
+                      (slot / far.block_size * t->strides[0] + slot % far.block_size * t->strides[2]) * element;
+    for (int64_t i = 0; i < t->shape[3] * element; i++)
+        if (row[i] != 0) return 0;
+    return 1;
+}
+
 /* The instance does not know how many blocks there will be. */
 static int far_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
                     uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
@@ -159,7 +181,7 @@ static int far_open(const attn_problem_t *problem, const attn_device_t *device, 
 }
 static int far_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
     attn_kv_update_t a = *args;
-    int64_t n = args->slot_mapping->shape[0], *slots = malloc((size_t)(n + 1) * sizeof *slots);
+    int64_t n = args->slot_mapping->shape[0], *slots = far_alloc((size_t)(n + 1) * sizeof *slots);
     DLTensor t = *args->slot_mapping;
     a.kv_cache = far_cache(args->kv_cache);
     if (slots == NULL || a.kv_cache == NULL)
@@ -172,14 +194,16 @@ static int far_update(attn_instance_t *instance, const attn_kv_update_t *args, v
     t.byte_offset = 0;
     a.slot_mapping = &t;
     int status = shim_target()->ops->update_kv_cache(instance, &a, stream, error);
-    free(slots);
+    for (int64_t i = 0; i < n && status == ATTN_OK; i++) /* the slots live until the process ends */
+        if (slots[i] >= 0 && is_blank(a.kv_cache, slots[i]))
+            check_fail(current, "slot %lld, beyond 2^31 elements, was not written", (long long)slots[i]);
     return status;
 }
 static int far_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
                      attn_error_t *error) {
     attn_batch_t b = *batch;
     int64_t n = batch->block_table->shape[0] * batch->block_table->shape[1];
-    int32_t *table = malloc((size_t)(n + 1) * sizeof *table); /* lives until the process ends */
+    int32_t *table = far_alloc((size_t)(n + 1) * sizeof *table);
     if (table == NULL || far.base == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "kit", "no memory");
     for (int64_t i = 0; i < n; i++) {
         int32_t id = ((int32_t *)attn_data(batch->block_table))[i];
@@ -203,6 +227,7 @@ static const attn_backend_ops_t far_ops = {
 
 static void far_blocks(check_t *c) {
     kit_case_t k;
+    current = c;
     if (!start(c, &k)) return;
     if (k.problem.role != ATTN_ROLE_DECODER || c->backend->ops->update_kv_cache == NULL) {
         check_skip(c, "not a decoder backend");

@@ -34,7 +34,7 @@ static void beside(check_t *c) {
     }
     check_run(c, shim_make(c->backend, &beside_ops), &k, NULL);
     for (int n = 0; n < 4; n++) {
-        kit_case_random(&k, &c->can, c->seed * 8191 + (uint64_t)n, 100);
+        check_random_case(c, &k, c->seed * 8191 + (uint64_t)n, 100);
         check_run(c, shim_make(c->backend, &beside_ops), &k, NULL);
     }
 }

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_capture.c: group capture. forward is recorded into a graph, and the graph replayed: for the batch it was recorded
+ * with, and for another one whose metadata was built in the same place. Recording is global, so that an allocation or a
+ * wait inside forward is an error too.
+ */
+#include "check_cuda.h"
+
+#include <stdlib.h>
+
+static check_t *current;
+static void *stream;
+static attn_batch_t real_batch;
+static int swaps_batch;
+
+static struct call {
+    attn_instance_t *instance;
+    const attn_forward_t *args;
+    const attn_space_t *space;
+    attn_error_t *error;
+} call;
+
+static int enqueue(void *arg) {
+    struct call *c = arg;
+    return shim_target()->ops->forward(c->instance, c->args, c->space, stream, c->error);
+}
+
+static int capture_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *s,
+                         attn_error_t *error) {
+    (void)s;
+    attn_batch_t b = *batch;
+    real_batch = *batch;
+    b.flags |= ATTN_BATCH_CAPTURE;
+    if (!swaps_batch) return shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+    DLTensor t[8];
+    int64_t shape[8][4];
+    b = first_request(&b, t, shape);
+    return shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+}
+
+/* As an engine does: once to warm up, then recorded, then replayed; the result of the replay is what counts. */
+static int capture_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *s,
+                           attn_error_t *error) {
+    (void)s;
+    void *exec = NULL;
+    call = (struct call){instance, args, space, error};
+    int64_t last = 1;
+    for (int i = 0; i < args->output->ndim; i++) last += (args->output->shape[i] - 1) * args->output->strides[i];
+    size_t bytes = (size_t)last * (args->output->dtype.bits / 8u);
+    char *was = malloc(bytes);
+    if (was == NULL) abort();
+    memcpy(was, attn_data(args->output), bytes);
+    int status = enqueue(&call);
+    if (status == ATTN_OK && current->memory->sync(NULL) != 0) status = ATTN_E_DEVICE;
+    if (status == ATTN_OK) memcpy(attn_data(args->output), was, bytes);
+    free(was);
+    if (status == ATTN_OK && (status = cuda_record(stream, enqueue, &call, &exec)) != 0) {
+        check_fail(current, "recording forward: error %d; it allocates, waits, or uses another stream", status);
+        return status > 0 ? ATTN_E_DEVICE : status;
+    }
+    if (status == ATTN_OK && swaps_batch)
+        status = shim_target()->ops->build_metadata(instance, &real_batch, space, stream, error);
+    if (status == ATTN_OK && current->memory->sync(NULL) != 0) status = ATTN_E_DEVICE;
+    if (status == ATTN_OK && cuda_replay(exec, stream) != 0) {
+        check_fail(current, "replaying the graph failed");
+        return ATTN_E_DEVICE;
+    }
+    return status;
+}
+static const attn_backend_ops_t capture_ops = {.build_metadata = capture_build, .forward = capture_forward};
+
+static void capture(check_t *c) {
+    kit_case_t k;
+    current = c;
+    swaps_batch = (int)c->arg;
+    if (c->memory->device_type != kDLCUDA) {
+        check_skip(c, "graphs need a GPU");
+        return;
+    }
+    if (!check_plain_case(c, &k) || (swaps_batch && k.problem.role != ATTN_ROLE_DECODER)) {
+        check_skip(c, "the kit has no case for its roles");
+        return;
+    }
+    if (c->can.graph_support < ATTN_GRAPH_ALWAYS) { /* uniform decode only */
+        k.num_reqs = 0;
+        kit_case_add(&k, 1, 37);
+        kit_case_add(&k, 1, 20);
+        kit_case_add(&k, 1, 400);
+    }
+    k.problem.features |= ATTN_F_CAPTURE;
+    k.problem.max_num_batched_tokens = 64;
+    k.padded_tokens = 0;
+    if (cuda_stream(&stream) != 0) {
+        check_fail(c, "no stream");
+        return;
+    }
+    check_run(c, shim_make(c->backend, &capture_ops), &k, NULL);
+}
+
+static void not_claimed(check_t *c) { check_skip(c, "not claimed in the table"); }
+
+void check_capture_list(check_list_t *list, const check_t *c) {
+    if (!(c->can.features & ATTN_F_CAPTURE)) {
+        check_add(list, "capture", 0, not_claimed, 0, "forward in a graph");
+        return;
+    }
+    check_add(list, "capture", 1, capture, 0, "forward in a graph");
+    check_add(list, "capture", 1, capture, 1, "a graph replayed for another batch");
+}
