@@ -114,6 +114,7 @@ static void test_refusals(attn_context_t *context) {
     }
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
     p.chunk_size = 8;
+    p.num_blocks = BLOCKS;
     g = open_group(context, &p, "FAKE_PLAIN");
     struct buffers buf = take_buffers(g);
     static struct world w;
