@@ -25,6 +25,7 @@ struct cpu_case {
     int32_t *table, spans[CASE_MAX_SEQS][4];
     float k_scale[64], v_scale[64], sinks[512], alibi[512];
     float *bias;
+    double spread; /* of the query: scores grow with it, and their rounding */
     char text[512];
 };
 
@@ -152,6 +153,7 @@ static inline double case_reference(const struct cpu_case *c, int seq, int tok, 
 static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, int ties) {
     struct cpu_attn *a = &c->a;
     const int H = a->num_kv_heads, D = a->head_size, Dv = a->head_size_v, es = cpu_dtype_size(a->kv_dtype);
+    c->spread = spread;
     const int per_token = a->kv_dtype == CPU_I8 || (a->kv_dtype == CPU_E4M3 && a->k_row_scale.block == -1);
     const int inl = per_token ? 4 : 0, kb = D * es + inl, vb = Dv * es + inl;
     const int qs = cpu_dtype_size(a->q_dtype), os = cpu_dtype_size(a->out_dtype);

@@ -111,7 +111,7 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, int long_
 static double compare(const struct cpu_case *c, const double *ref, const double *ref_lse, char *worst, size_t n) {
     const struct cpu_attn *a = &c->a;
     const int Dv = a->head_size_v, os = cpu_dtype_size(a->out_dtype);
-    const double tol = a->out_dtype == CPU_F32 ? 3e-5 : a->out_dtype == CPU_F16 ? 2e-3 : 1.2e-2;
+    const double tol = a->out_dtype == CPU_F32 ? (c->spread > 10 ? 2e-4 : 3e-5) : a->out_dtype == CPU_F16 ? 2e-3 : 1.2e-2;
     double most = 0;
     worst[0] = 0;
     for (int t = 0; t < c->tokens; t++)

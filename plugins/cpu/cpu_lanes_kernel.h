@@ -38,28 +38,39 @@ SI vf LN_(ln_word)(const float *p) {
 #endif
 }
 
-/* S[M keys][L] and running maxima of the raw scores; prefetches the rows `next` of the following call. */
+/* S[M keys][L] and running maxima of the raw scores. f32 reads a packed panel, [step][LN_MR keys], whose next panel
+ * the hardware prefetches; bf16 reads the cache rows themselves and prefetches the rows of the following call. */
+#if LN_BF16
+#define LN_QK_INIT(M)                                                                                                  \
+    const float *a[M];                                                                                                 \
+    UNROLL for (int i = 0; i < (M); i++) a[i] = ka[i];
+#define LN_QK_AHEAD(M)                                                                                                 \
+    if (p % 16 == 0)                                                                                                   \
+        for (int i = 0; i < (M); i++) v_prefetch((const char *)(next[i] + p));
+#define LN_QK_A(i) (a[i] + p)
+#define LN_QK_ARGS const float *const *ka, const float *const *next
+#define LN_QK_CALL(k) ka + (k), ka + ((k) + 2 * LN_MR <= n ? (k) + LN_MR : (k))
+#else
+#define LN_QK_INIT(M)
+#define LN_QK_AHEAD(M)
+#define LN_QK_A(i) (panel + p * LN_MR + (i))
+#define LN_QK_ARGS const float *panel
+#define LN_QK_CALL(k) kt + (long)(k)*steps
+#endif
 #define LN_QK(M)                                                                                                       \
-    static __attribute__((noinline)) void LN_CAT(LN_(ln_qk), M)(const float *const *ka, const float *const *next,      \
-                                                                const float *B, long steps, float *S, float *top) {    \
+    static __attribute__((noinline)) void LN_CAT(LN_(ln_qk), M)(LN_QK_ARGS, const float *B, long steps, float *S,      \
+                                                                float *top) {                                          \
         vf c[M][LN_NR];                                                                                                \
-        const float *a[M];                                                                                             \
-        UNROLL for (int i = 0; i < (M); i++) {                                                                         \
-            a[i] = ka[i];                                                                                              \
+        LN_QK_INIT(M)                                                                                                  \
+        UNROLL for (int i = 0; i < (M); i++)                                                                           \
             UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = v_zero();                                                 \
-        }                                                                                                              \
-        for (long p0 = 0; p0 < steps; p0 += 16) {                                                                      \
-            const long pe = p0 + 16 < steps ? p0 + 16 : steps;                                                         \
-            if (LN_BF16)                                                                                               \
-                for (int i = 0; i < (M); i++)                                                                          \
-                    v_prefetch((const char *)(next[i] + p0));                                                          \
-            for (long p = p0; p < pe; p++) {                                                                           \
-                vf b[LN_NR];                                                                                           \
-                UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                           \
-                UNROLL for (int i = 0; i < (M); i++) {                                                                 \
-                    vf x = LN_(ln_word)(a[i] + p);                                                                     \
-                    UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                    \
-                }                                                                                                      \
+        for (long p = 0; p < steps; p++) {                                                                             \
+            vf b[LN_NR];                                                                                               \
+            LN_QK_AHEAD(M)                                                                                             \
+            UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                               \
+            UNROLL for (int i = 0; i < (M); i++) {                                                                     \
+                vf x = LN_(ln_word)(LN_QK_A(i));                                                                       \
+                UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                        \
             }                                                                                                          \
         }                                                                                                              \
         UNROLL for (int j = 0; j < LN_NR; j++) {                                                                       \
@@ -72,9 +83,9 @@ SI vf LN_(ln_word)(const float *p) {
         }                                                                                                              \
     }
 
-/* O[M columns][L] = O * alpha + V[keys][M] * P[keys][L]; ldv words between two rows of V. */
+/* O[M columns][L] = O * alpha + V[keys][M] * P[keys][L]; A is a panel of M columns. */
 #define LN_PV(M)                                                                                                       \
-    static __attribute__((noinline)) void LN_CAT(LN_(ln_pv), M)(const float *A, long ldv, const float *B, float *O,    \
+    static __attribute__((noinline)) void LN_CAT(LN_(ln_pv), M)(const float *A, const float *B, float *O,              \
                                                                 const float *alpha, long steps) {                      \
         vf c[M][LN_NR];                                                                                                \
         UNROLL for (int j = 0; j < LN_NR; j++) {                                                                       \
@@ -85,7 +96,7 @@ SI vf LN_(ln_word)(const float *p) {
             vf b[LN_NR];                                                                                               \
             UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                               \
             UNROLL for (int i = 0; i < (M); i++) {                                                                     \
-                vf x = LN_(ln_word)(A + p * ldv + i);                                                                  \
+                vf x = LN_(ln_word)(A + p * (M) + i);                                                                  \
                 UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                        \
             }                                                                                                          \
         }                                                                                                              \
@@ -93,53 +104,82 @@ SI vf LN_(ln_word)(const float *p) {
             UNROLL for (int i = 0; i < (M); i++) v_store(O + i * LN_L + j * VW, c[i][j]);                              \
     }
 
-#define LN_DEF(M) LN_QK(M) LN_PV(M)
-LN_DEF(4)
+LN_PV(4)
+#if LN_BF16 || LN_MR == 4
+LN_QK(4)
+#endif
 #if LN_MR == 6
-LN_DEF(6)
+LN_QK(6)
+LN_PV(6)
 #elif LN_MR == 12
 LN_PV(8)
-LN_DEF(12)
+LN_QK(12)
+LN_PV(12)
 #endif
+#define LN_VROWS (LN_BK / LN_STEP)
 
 /* The number of keys that the blocks below make of n. */
-SI int LN_(ln_round)(int n) { return LN_MR == 6 ? (n < 4 ? 4 : (n + 1) & ~1) : (n + 3) & ~3; }
-
-/* Whole tile of scores: n = ln_round() keys. Blocks of 6 with a rest of 2 end in two blocks of 4. */
-static void LN_(ln_qk)(const float *const *ka, const float *B, long steps, int n, float *S, float *top) {
-    int k = 0;
-    for (const int end = LN_MR == 6 && n % 6 == 2 ? n - 8 : LN_MR == 6 && n % 6 == 4 ? n - 4 : n; k + LN_MR <= end; k += LN_MR)
-        LN_CAT(LN_(ln_qk), LN_MR)(ka + k, ka + (k + 2 * LN_MR <= n ? k + LN_MR : k), B, steps, S + k * LN_L, top);
-    for (; k < n; k += 4)
-        LN_CAT(LN_(ln_qk), 4)(ka + k, ka + k, B, steps, S + k * LN_L, top);
+SI int LN_(ln_round)(int n) {
+    return LN_BF16 ? (n < 4 ? 4 : (n + 1) & ~1) : (n + LN_MR - 1) / LN_MR * LN_MR;
 }
 
-/* All columns of O; D is a multiple of 4. */
-static void LN_(ln_pv)(const float *V, long ldv, const float *P, float *O, const float *alpha, long steps, int D) {
-    int d = 0;
-#if LN_MR == 6
-    for (const int end = D % 6 == 2 ? D - 8 : D % 6 == 4 ? D - 4 : D; d + 6 <= end; d += 6)
-        LN_CAT(LN_(ln_pv), 6)(V + d, ldv, P, O + d * LN_L, alpha, steps);
-#elif LN_MR == 12
-    for (; D - d >= 12; d += 12)
-        LN_CAT(LN_(ln_pv), 12)(V + d, ldv, P, O + d * LN_L, alpha, steps);
-    for (; D - d >= 8; d += 8)
-        LN_CAT(LN_(ln_pv), 8)(V + d, ldv, P, O + d * LN_L, alpha, steps);
+/* Whole tile of scores: n = ln_round() keys. Blocks of 6 with a rest of 2 end in two blocks of 4 where keys are rows;
+ * panels are always LN_MR wide. */
+static void LN_(ln_qk)(const float *const *ka, const float *kt, const float *B, long steps, int n, float *S, float *top) {
+    int k = 0;
+    (void)ka, (void)kt;
+#if LN_BF16
+    for (const int end = n % 6 == 2 ? n - 8 : n % 6 == 4 ? n - 4 : n; k + 6 <= end; k += 6)
+        LN_CAT(LN_(ln_qk), 6)(LN_QK_CALL(k), B, steps, S + k * LN_L, top);
+    for (; k < n; k += 4)
+        LN_CAT(LN_(ln_qk), 4)(LN_QK_CALL(k), B, steps, S + k * LN_L, top);
+#else
+    for (; k < n; k += LN_MR)
+        LN_CAT(LN_(ln_qk), LN_MR)(LN_QK_CALL(k), B, steps, S + k * LN_L, top);
 #endif
-    for (; d < D; d += 4)
-        LN_CAT(LN_(ln_pv), 4)(V + d, ldv, P, O + d * LN_L, alpha, steps);
+}
+
+/* Width of the panel of V that starts at column d of D (a multiple of 4). */
+SI int LN_(ln_panel)(int d, int D) {
+    const int left = D - d;
+    if (LN_MR == 12)
+        return left >= 12 ? 12 : left >= 8 ? 8 : 4;
+    if (LN_MR == 6)
+        return left % 6 == 2 && left <= 8 ? 4 : left >= 6 ? 6 : 4;
+    return 4;
+}
+
+/* All columns of O; the panels of V lie one behind the other, LN_VROWS rows each. */
+static void LN_(ln_pv)(const float *V, const float *P, float *O, const float *alpha, long steps, int D) {
+    for (int d = 0, w; d < D; d += w) {
+        w = LN_(ln_panel)(d, D);
+        const float *A = V + (long)d * LN_VROWS;
+        float *o = O + (long)d * LN_L;
+#if LN_MR == 12
+        if (w == 12)
+            LN_CAT(LN_(ln_pv), 12)(A, P, o, alpha, steps);
+        else if (w == 8)
+            LN_CAT(LN_(ln_pv), 8)(A, P, o, alpha, steps);
+        else
+#elif LN_MR == 6
+        if (w == 6)
+            LN_CAT(LN_(ln_pv), 6)(A, P, o, alpha, steps);
+        else
+#endif
+            LN_CAT(LN_(ln_pv), 4)(A, P, o, alpha, steps);
+    }
 }
 
 /* What a thread keeps for one item. Sub-block b's arrays start at b * L. */
 struct LN_(ln_state) {
-    int ns, steps, Dp, ldk, ldv; /* sub-blocks, QK steps, padded columns of O, words per row of the K and V tiles */
+    int ns, steps, Dp, ldk; /* sub-blocks, QK steps, padded columns of O, words per row of the K tile */
     float *o, *q;                /* [ns][Dp][L], [ns][steps][L] */
     float *s, *p;                /* [BK][L]; P stands in S's place for f32 */
     float *kt, *vt;              /* prepared K (if converted) and V */
     float *m, *l, *alpha, *top;  /* [ns][L], [ns][L], [L], [L] */
     int32_t *lo0, *hi0, *lo1, *hi1, *pos, *hq; /* [ns][L] */
     struct cpu_mask_bounds *bounds; /* [ns] */
-    const char **kp, **vp;          /* [BK] row pointers into the cache */
+    const char **kp, **vp, **kn, **vn; /* [BK] row pointers into the cache, of this tile and the next */
     const float **ka;               /* [BK] rows that QK reads */
     float *ks, *vs;                 /* [BK] */
     float *row;                     /* [VW][widest row] for packing and output */
@@ -152,7 +192,6 @@ static size_t LN_(ln_carve)(struct LN_(ln_state) *st, const struct cpu_attn *a, 
     st->steps = (a->head_size + LN_STEP - 1) / LN_STEP;
     st->Dp = (a->head_size_v + 3) / 4 * 4;
     st->ldk = (a->head_size + CHUNK - 1) / CHUNK * CHUNK / LN_STEP;
-    st->ldv = (a->head_size_v + CHUNK - 1) / CHUNK * CHUNK;
 #define CARVE(member, type, count)                                                                                     \
     st->member = mem ? (type *)(void *)(mem + at) : NULL;                                                              \
     at += ((size_t)(count) * sizeof(type) + 63) & ~(size_t)63
@@ -164,8 +203,8 @@ static size_t LN_(ln_carve)(struct LN_(ln_state) *st, const struct cpu_attn *a, 
 #else
     st->p = st->s;
 #endif
-    CARVE(kt, float, LN_BK * st->ldk);
-    CARVE(vt, float, LN_BK / LN_STEP * st->ldv);
+    CARVE(kt, float, LN_BK * st->ldk + VW);
+    CARVE(vt, float, LN_VROWS * st->Dp + VW);
     CARVE(m, float, ns * LN_L);
     CARVE(l, float, ns * LN_L);
     CARVE(alpha, float, LN_L);
@@ -179,10 +218,12 @@ static size_t LN_(ln_carve)(struct LN_(ln_state) *st, const struct cpu_attn *a, 
     CARVE(bounds, struct cpu_mask_bounds, ns);
     CARVE(kp, const char *, LN_BK);
     CARVE(vp, const char *, LN_BK);
+    CARVE(kn, const char *, LN_BK);
+    CARVE(vn, const char *, LN_BK);
     CARVE(ka, const float *, LN_BK);
     CARVE(ks, float, LN_BK);
     CARVE(vs, float, LN_BK);
-    CARVE(row, float, VW * wide);
+    CARVE(row, float, (VW > LN_MR ? VW : LN_MR) * wide);
 #undef CARVE
     return at;
 }
@@ -230,6 +271,36 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
     memset(st->o + (size_t)b * st->Dp * LN_L, 0, (size_t)st->Dp * LN_L * sizeof(float));
 }
 
+/* Row k of every panel of V from st->row. Whole vectors are stored: what runs over a panel's row is overwritten by the
+ * next row, which comes later; a panel's last row is copied exactly. */
+static void LN_(ln_pack_v)(const struct LN_(ln_state) *st, int k) {
+    for (int d = 0, w; d < st->Dp; d += w) {
+        w = LN_(ln_panel)(d, st->Dp);
+        float *to = st->vt + (long)d * LN_VROWS + (long)k * w;
+        if (k + 4 < LN_VROWS)
+            for (int i = 0; i < w; i += VW)
+                v_store(to + i, v_load(st->row + d + i));
+        else
+            memcpy(to, st->row + d, (size_t)w * sizeof *to);
+    }
+}
+
+#if !LN_BF16
+/* A panel [step][LN_MR] from LN_MR rows of floats in st->row, by register transposes whose surplus lanes are overwritten
+ * by the next step. */
+static void LN_(ln_pack_k)(const struct LN_(ln_state) *st, int ld, float *to) {
+    for (int p = 0; p < st->steps; p += VW) {
+        for (int r = 0; r < LN_MR; r += VW) {
+            vf v[VW];
+            UNROLL for (int i = 0; i < VW; i++) v[i] = r + i < LN_MR ? v_load(st->row + (r + i) * ld + p) : v_zero();
+            v_transpose(v);
+            for (int i = 0; i < VW && p + i < st->steps; i++)
+                v_store(to + (long)(p + i) * LN_MR + r, v[i]);
+        }
+    }
+}
+#endif
+
 /* The tile's rows in the form that the micro kernels read. */
 static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                             struct LN_(ln_state) *st, const struct cpu_mask_bounds *all, int k0, int n) {
@@ -248,17 +319,33 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
             st->ka[k] = st->kt + (size_t)k * st->ldk;
         }
     }
-    for (int k = 0; k < n; k += 2)
-        rows_to_pairs(a->kv_dtype, st->vp[k] + vo, st->vp[k + 1] + vo, a->head_size_v, st->vt + (size_t)(k / 2) * st->ldv);
-#else
-    for (int k = 0; k < nr; k++) {
-        float *dst = st->kt + (size_t)k * st->ldk;
-        row_to_f32(a->kv_dtype, st->kp[k] + ko, a->head_size, dst);
-        st->ka[k] = dst;
+    for (int k = 0; k < n; k += 2) {
+        rows_to_pairs(a->kv_dtype, st->vp[k] + vo, st->vp[k + 1] + vo, a->head_size_v, st->row);
+        LN_(ln_pack_v)(st, k / 2);
     }
-    for (int k = 0; k < n; k++)
-        row_to_f32(a->kv_dtype, st->vp[k] + vo, a->head_size_v, st->vt + (size_t)k * st->ldv);
+#else
+    for (int k = 0; k < nr; k += LN_MR) {
+        const int ld = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
+        for (int i = 0; i < LN_MR; i++)
+            row_to_f32(a->kv_dtype, st->kp[k + i] + ko, a->head_size, st->row + i * ld);
+        LN_(ln_pack_k)(st, ld, st->kt + (size_t)k * st->steps);
+    }
+    for (int k = 0; k < n; k++) {
+        row_to_f32(a->kv_dtype, st->vp[k] + vo, a->head_size_v, st->row);
+        LN_(ln_pack_v)(st, k);
+    }
 #endif
+}
+
+/* Share b of ns of the rows at `next` into L2: the conversion of the next tile would wait for each of its pages. */
+SI void LN_(ln_prefetch)(const struct cpu_attn *a, const struct LN_(ln_state) *st, int64_t ko, int64_t vo, int b, int ns) {
+    const int kb = a->head_size * cpu_dtype_size(a->kv_dtype), vb = a->head_size_v * cpu_dtype_size(a->kv_dtype);
+    for (int i = LN_BK * b / ns; i < LN_BK * (b + 1) / ns; i++) {
+        for (int x = 0; x < kb; x += 64)
+            v_prefetch_l2(st->kn[i] + ko + x);
+        for (int x = 0; x < vb; x += 64)
+            v_prefetch_l2(st->vn[i] + vo + x);
+    }
 }
 
 /* Scores that are more than scaled dot products: per-token scale, soft cap, bias, mask; to log2 units, with maxima. */
@@ -304,35 +391,52 @@ static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq, c
     }
 }
 
-/* P = 2^(S * c - m), its sums, alpha; writes P in the layout of the next product. */
-static void LN_(ln_softmax)(const struct cpu_attn *a, const struct LN_(ln_state) *st, int b, int n, float c) {
+/* Row pair k, k + 1 of P (the second zero if it does not exist), stored as the next product reads it. */
+SI void LN_(ln_store_p)(const struct LN_(ln_state) *st, int k, int j, vf p0, vf p1, int scaled, int pair) {
+    if (scaled) {
+        p0 = v_mul(p0, v_set1(st->vs[k]));
+        if (pair)
+            p1 = v_mul(p1, v_set1(st->vs[k + 1]));
+    }
+#if LN_BF16
+    v_store(st->p + k / 2 * LN_L + j, v_pair_bf16(p0, p1));
+#else
+    v_store(st->p + k * LN_L + j, p0);
+    if (pair)
+        v_store(st->p + (k + 1) * LN_L + j, p1);
+#endif
+}
+
+/* P = 2^(S * c - m), its sums, alpha. Sums are of the unrounded, unscaled P. */
+SI void LN_(ln_softmax_)(const struct LN_(ln_state) *st, int b, int n, float c, int scaled) {
     for (int j = 0; j < LN_L; j += VW) {
         float *m = st->m + b * LN_L + j, *l = st->l + b * LN_L + j;
-        const vf top = v_load(st->top + j), vc = v_set1(c);
-        const vf al = v_exp2(v_sub(v_load(m), top));
+        const float *s = st->s + j;
+        const vf top = v_load(st->top + j), vc = v_set1(c), al = v_exp2(v_sub(v_load(m), top));
         vf l0 = v_mul(v_load(l), al), l1 = v_zero();
+        int k = 0;
         v_store(st->alpha + j, al);
         v_store(m, top);
-        for (int k = 0; k < n; k += 2) {
-            vf p0 = LN_(ln_exp2)(v_fms(v_load(st->s + k * LN_L + j), vc, top)), p1 = v_zero();
-            if (k + 1 < n)
-                p1 = LN_(ln_exp2)(v_fms(v_load(st->s + (k + 1) * LN_L + j), vc, top));
+        for (; k + 2 <= n; k += 2) {
+            const vf p0 = LN_(ln_exp2)(v_fms(v_load(s + k * LN_L), vc, top));
+            const vf p1 = LN_(ln_exp2)(v_fms(v_load(s + (k + 1) * LN_L), vc, top));
             l0 = v_add(l0, p0);
             l1 = v_add(l1, p1);
-            if (a->v_row_scale.base) {
-                p0 = v_mul(p0, v_set1(st->vs[k]));
-                p1 = v_mul(p1, v_set1(k + 1 < n ? st->vs[k + 1] : 0.0f));
-            }
-#if LN_BF16
-            v_store(st->p + k / 2 * LN_L + j, v_pair_bf16(p0, p1));
-#else
-            v_store(st->p + k * LN_L + j, p0);
-            if (k + 1 < n)
-                v_store(st->p + (k + 1) * LN_L + j, p1);
-#endif
+            LN_(ln_store_p)(st, k, j, p0, p1, scaled, 1);
+        }
+        if (k < n) {
+            const vf p0 = LN_(ln_exp2)(v_fms(v_load(s + k * LN_L), vc, top));
+            l0 = v_add(l0, p0);
+            LN_(ln_store_p)(st, k, j, p0, v_zero(), scaled, 0);
         }
         v_store(l, v_add(l0, l1));
     }
+}
+static void LN_(ln_softmax)(const struct cpu_attn *a, const struct LN_(ln_state) *st, int b, int n, float c) {
+    if (a->v_row_scale.base)
+        LN_(ln_softmax_)(st, b, n, c, 1);
+    else
+        LN_(ln_softmax_)(st, b, n, c, 0);
 }
 
 /* Sub-block b's rows to the output or to partial slots. */
@@ -358,8 +462,7 @@ static void LN_(ln_end)(const struct cpu_attn *a, const struct cpu_seq *sq, cons
                 break;
             if (it->part >= 0) {
                 float *p = parts + (it->part + at) * pf;
-                for (int d = 0; d < Dv; d++)
-                    p[d] = o[d] * f;
+                scale_copy(p, o, Dv, f);
                 p[Dv] = st->m[at];
                 p[Dv + 1] = st->l[at];
             } else {
@@ -373,6 +476,7 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
                          float *parts) {
     struct LN_(ln_state) st;
     struct cpu_mask_bounds all;
+    const int64_t ko = (int64_t)it->head0 * a->k.head, vo = (int64_t)it->head0 * a->v.head;
     const int ns = (it->row1 - it->row0 + LN_L - 1) / LN_L, kh = a->scale_per_head ? it->head0 : 0;
     const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) *
                     (LN_BF16 ? 1.0f : dtype_gain(a->kv_dtype));
@@ -392,7 +496,14 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
             continue;
         }
         LN_(ln_prepare)(a, sq, it, &st, &all, k0, n);
+        const int ahead = k0 + LN_BK < end;
+        if (ahead) {
+            row_pointers(a, sq, &a->k, k0 + LN_BK, LN_BK, &all, st.kn);
+            row_pointers(a, sq, &a->v, k0 + LN_BK, LN_BK, &all, st.vn);
+        }
         for (int b = 0; b < ns; b++) {
+            if (ahead)
+                LN_(ln_prefetch)(a, &st, ko, vo, b, ns);
             const int nb = cpu_min(n, cpu_bounds_end(&st.bounds[b]) - k0);
             const enum cpu_cover cover = nb > 0 ? cpu_bounds_cover(&st.bounds[b], k0, k0 + nb) : CPU_COVER_NONE;
             if (cover == CPU_COVER_NONE)
@@ -400,7 +511,7 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
             const int nr = LN_(ln_round)(nb), slow = modified || nr > nb || cover != CPU_COVER_FULL;
             for (int j = 0; j < LN_L; j += VW)
                 v_store(st.top + j, v_set1(-INFINITY));
-            LN_(ln_qk)(st.ka, st.q + (size_t)b * st.steps * LN_L, st.steps, nr, st.s, st.top);
+            LN_(ln_qk)(st.ka, st.kt, st.q + (size_t)b * st.steps * LN_L, st.steps, nr, st.s, st.top);
             float unit = 1.0f;
             if (slow) {
                 LN_(ln_scores)(a, sq, &st, b, k0, nb, c, cover != CPU_COVER_FULL);
@@ -410,7 +521,7 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
                     v_store(st.top + j, v_max(v_mul(v_load(st.top + j), v_set1(unit)), v_load(st.m + b * LN_L + j)));
             }
             LN_(ln_softmax)(a, &st, b, nb, unit);
-            LN_(ln_pv)(st.vt, st.ldv, st.p, st.o + (size_t)b * st.Dp * LN_L, st.alpha, (nb + LN_STEP - 1) / LN_STEP,
+            LN_(ln_pv)(st.vt, st.p, st.o + (size_t)b * st.Dp * LN_L, st.alpha, (nb + LN_STEP - 1) / LN_STEP,
                        st.Dp);
         }
     }
@@ -424,8 +535,13 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
 #undef LN_STEP
 #undef LN_L
 #undef LN_QK
+#undef LN_QK_INIT
+#undef LN_QK_AHEAD
+#undef LN_QK_A
+#undef LN_QK_ARGS
+#undef LN_QK_CALL
+#undef LN_VROWS
 #undef LN_PV
-#undef LN_DEF
 #undef LN_BF16
 #undef LN_MR
 #undef LN_NR

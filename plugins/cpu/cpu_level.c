@@ -14,7 +14,7 @@
 #if CPU_LEVEL >= 2
 #define LN_MR 12
 #define LN_NR 2
-#define LN_BK 192
+#define LN_BK 144
 #elif CPU_LEVEL == 1
 #define LN_MR 6
 #define LN_NR 2
@@ -105,7 +105,10 @@ static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, con
         float w[VW];
         v_store(w, v_exp2(v_set1(p[Dv] - top)));
         l += w[0] * p[Dv + 1];
-        for (int d = 0; d < Dv; d++)
+        int d = 0;
+        for (; d + VW <= Dv; d += VW)
+            v_store(o + d, v_fma(v_set1(w[0]), v_load(p + d), v_load(o + d)));
+        for (; d < Dv; d++)
             o[d] += w[0] * p[d];
     }
     const int row = m->row0 + (int)(index % rows), head = m->head0 + (int)(index / rows);

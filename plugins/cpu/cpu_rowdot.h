@@ -119,24 +119,58 @@ SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct
     return top;
 }
 
+/* Row r of head h moves to a new maximum: rare, because m may lag behind by 2^8. */
+static __attribute__((noinline)) void rd_rescale(const struct rd_state *st, int at, float new_m) {
+    float *o = st->o + (size_t)at * st->ldo, *l = st->l + (size_t)at * VW;
+    const vf al = v_exp2(v_set1(st->m[at] - new_m));
+    st->m[at] = new_m;
+    v_store(l, v_mul(v_load(l), al));
+    for (int d = 0; d < st->ldo; d += VW)
+        v_store(o + d, v_mul(v_load(o + d), al));
+}
+
+/* Whole tiles of plain scores: scale, look at the maximum, exponential, all in registers. */
+static void rd_softmax_plain(const struct rd_state *st, int h, float c) {
+    for (int r = 0; r < st->rows; r++) {
+        const int at = h * st->rows + r;
+        float *s = st->s + r * RD_TB, *l = st->l + (size_t)at * VW;
+        vf x[RD_TB / VW], top = v_set1(-INFINITY), m = v_set1(st->m[at]);
+        UNROLL for (int t = 0; t < RD_TB / VW; t++) {
+            x[t] = v_mul(v_load(s + t * VW), v_set1(c));
+            top = v_max(x[t], top);
+        }
+        if (__builtin_expect(v_any_gt(top, v_add(m, v_set1(8.0f))), 0)) {
+            rd_rescale(st, at, v_hmax(top));
+            m = v_set1(st->m[at]);
+        }
+        vf sum = v_load(l);
+        UNROLL for (int t = 0; t < RD_TB / VW; t++) {
+            const vf p = v_exp2(v_sub(x[t], m));
+            sum = v_add(sum, p);
+            v_store(s + t * VW, p);
+        }
+        v_store(l, sum);
+    }
+}
+
 static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int h, int head,
                        int k0, int n, int partial) {
-    const int G = a->num_q_heads / a->num_kv_heads, at = a->scale_per_head ? head : 0;
-    const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[at] : 1.0f) * dtype_gain(a->kv_dtype);
+    const int G = a->num_q_heads / a->num_kv_heads, kh = a->scale_per_head ? head : 0;
+    const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) * dtype_gain(a->kv_dtype);
+    if (!partial && n == RD_TB && !(a->soft_cap > 0) && !a->alibi && !a->qq_bias && !a->k_row_scale.base) {
+        rd_softmax_plain(st, h, c * 1.442695041f);
+        return;
+    }
     for (int r = 0; r < st->rows; r++) {
-        float *s = st->s + r * RD_TB, *m = &st->m[h * st->rows + r], *l = st->l + (size_t)(h * st->rows + r) * VW;
-        vf top = rd_scores(a, sq, st, r, head * G + (st->row0 + r) % G, k0, n, c, partial);
-        if (v_any_gt(top, v_set1(*m + 8.0f))) {
-            float *o = st->o + (size_t)(h * st->rows + r) * st->ldo, new_m = v_hmax(top);
-            vf al = v_exp2(v_set1(*m - new_m));
-            *m = new_m;
-            v_store(l, v_mul(v_load(l), al));
-            for (int d = 0; d < st->ldo; d += VW)
-                v_store(o + d, v_mul(v_load(o + d), al));
-        }
-        vf sum = v_load(l), mv = v_set1(*m);
+        const int at = h * st->rows + r;
+        float *s = st->s + r * RD_TB, *l = st->l + (size_t)at * VW;
+        const vf top = rd_scores(a, sq, st, r, head * G + (st->row0 + r) % G, k0, n, c, partial);
+        if (v_any_gt(top, v_set1(st->m[at] + 8.0f)))
+            rd_rescale(st, at, v_hmax(top));
+        vf sum = v_load(l);
+        const vf m = v_set1(st->m[at]);
         for (int t = 0; t < n; t += VW) {
-            vf p = v_exp2(v_sub(v_load(s + t), mv));
+            vf p = v_exp2(v_sub(v_load(s + t), m));
             sum = v_add(sum, p);
             if (a->v_row_scale.base)
                 p = v_mul(p, v_load(st->vs + t));
@@ -146,11 +180,12 @@ static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const
     }
 }
 
-/* Pointers to the rows of keys [k0, k0 + RD_TB) for head 0; keys that no row sees are redirected to one that some do. */
+/* Rows of keys [k0, k0 + RD_TB) for head 0 in p[0..TB) (K) and p[TB..2TB) (V); keys that no row sees are redirected to
+ * one that some do. */
 static void rd_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_mask_bounds *b, int k0,
-                        const char **k, const char **v) {
-    row_pointers(a, sq, &a->k, k0, RD_TB, b, k);
-    row_pointers(a, sq, &a->v, k0, RD_TB, b, v);
+                        const char **p) {
+    row_pointers(a, sq, &a->k, k0, RD_TB, b, p);
+    row_pointers(a, sq, &a->v, k0, RD_TB, b, p + RD_TB);
 }
 
 /* The next tile at or after k0 that some row sees, or `end`. */
@@ -179,8 +214,7 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
             float f = gain * (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 + h : 0] : 1.0f);
             if (it->part >= 0) {
                 float *p = parts + (it->part + (int64_t)h * st->rows + r) * pf;
-                for (int d = 0; d < Dv; d++)
-                    p[d] = o[d] * f;
+                scale_copy(p, o, Dv, f);
                 p[Dv] = m;
                 p[Dv + 1] = l;
             } else {
@@ -228,14 +262,14 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
     const char **ptr[2] = {st.ptr, st.ptr + 2 * RD_TB};
     if (k0 < end)
-        rd_pointers(a, sq, &bounds, k0, ptr[0], ptr[0] + RD_TB);
+        rd_pointers(a, sq, &bounds, k0, ptr[0]);
     while (k0 < end) {
         const int next = rd_next_tile(&bounds, k0 + RD_TB, end), used = cpu_min(end - k0, RD_TB);
         const int n = (used + VW - 1) / VW * VW;
         const int partial = n > used || cpu_bounds_cover(&bounds, k0, k0 + n) != CPU_COVER_FULL;
         const char **p = ptr[flip], **pn = ptr[!flip];
         if (next < end)
-            rd_pointers(a, sq, &bounds, next, pn, pn + RD_TB);
+            rd_pointers(a, sq, &bounds, next, pn);
         for (int h = 0; h < heads; h++) {
             struct rd_tile x = {n, used, p, p + RD_TB, NULL, NULL, 0, 0, 0, 0};
             const int last = h + 1 == heads, hn = it->head0 + (last ? 0 : h + 1);

@@ -17,40 +17,26 @@
         enum { TG = VW / (RG) > 0 ? VW / (RG) : 1, ES = RD_SIZE };                                                     \
         for (int t = 0; t < x->n; t += TG) {                                                                           \
             vf acc[VW];                                                                                                \
-            const char *k[TG];                                                                                         \
+            const char *k[TG], *ahead[TG];                                                                             \
             UNROLL for (int i = 0; i < TG; i++) {                                                                      \
                 k[i] = x->k[t + i] + x->k_off;                                                                         \
-                if (prefetch)                                                                                          \
-                    for (int b = 0; b < D * ES; b += 64)                                                               \
-                        v_prefetch(x->k_next[t + i] + x->k_next_off + b);                                              \
+                ahead[i] = prefetch ? x->k_next[t + i] + x->k_next_off : k[i];                                         \
             }                                                                                                          \
             UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();                                                     \
             int c = 0;                                                                                                 \
             for (; c + CHUNK <= D; c += CHUNK) {                                                                       \
-                if ((RG)*2 + VW + 3 <= NREG) {                                                                         \
-                    vf qa[RG], qb[RG];                                                                                 \
-                    UNROLL for (int r = 0; r < (RG); r++) {                                                            \
-                        qa[r] = v_load(q + r * ldq + c);                                                               \
-                        qb[r] = v_load(q + r * ldq + c + VW);                                                          \
-                    }                                                                                                  \
+                if (prefetch && (CHUNK * ES >= 64 || c * ES % 64 == 0))                                                \
+                    UNROLL for (int b = 0; b < CHUNK * ES; b += 64)                                                    \
+                        UNROLL for (int i = 0; i < TG; i++) v_prefetch(ahead[i] + c * ES + b);                         \
+/* First all first halves, then all second ones: VW + RG + 1 registers. */                             \
+                UNROLL for (int half = 0; half < 2; half++) {                                                          \
+                    vf w[RG];                                                                                          \
+                    UNROLL for (int r = 0; r < (RG); r++) w[r] = v_load(q + r * ldq + c + half * VW);                  \
                     UNROLL for (int i = 0; i < TG; i++) {                                                              \
                         vf a, b;                                                                                       \
                         v_pair(RD_ENUM, k[i] + c * ES, &a, &b);                                                        \
-                        UNROLL for (int r = 0; r < (RG); r++) {                                                        \
-                            acc[r * TG + i] = v_fma(a, qa[r], acc[r * TG + i]);                                        \
-                            acc[r * TG + i] = v_fma(b, qb[r], acc[r * TG + i]);                                        \
-                        }                                                                                              \
-                    }                                                                                                  \
-                } else {                                                                                               \
-                    vf a[TG], b[TG];                                                                                   \
-                    UNROLL for (int i = 0; i < TG; i++) v_pair(RD_ENUM, k[i] + c * ES, &a[i], &b[i]);                  \
-                    UNROLL for (int r = 0; r < (RG); r++) {                                                            \
-                        vf w = v_load(q + r * ldq + c);                                                                \
-                        UNROLL for (int i = 0; i < TG; i++) acc[r * TG + i] = v_fma(a[i], w, acc[r * TG + i]);         \
-                    }                                                                                                  \
-                    UNROLL for (int r = 0; r < (RG); r++) {                                                            \
-                        vf w = v_load(q + r * ldq + c + VW);                                                           \
-                        UNROLL for (int i = 0; i < TG; i++) acc[r * TG + i] = v_fma(b[i], w, acc[r * TG + i]);         \
+                        UNROLL for (int r = 0; r < (RG); r++)                                                          \
+                            acc[r * TG + i] = v_fma(half ? b : a, w[r], acc[r * TG + i]);                              \
                     }                                                                                                  \
                 }                                                                                                      \
             }                                                                                                          \
@@ -72,17 +58,18 @@
 #define RD_PV(RG, NC)                                                                                                  \
     SI void RD_CAT(RD_CAT(RD_(rd_pvc), RG), NC)(const struct rd_tile *x, const float *p, float *o, int ldo, int c,     \
                                                int tail, int prefetch) {                                               \
-        enum { ES = RD_SIZE, NV = 2 * (NC) };                                                                          \
-        const int b0 = (c * ES + 63) & ~63, b1 = (c + (NC)*CHUNK) * ES;                                                \
+enum { ES = RD_SIZE, NV = 2 * (NC), WIDTH = (NC)*CHUNK * ES };                                                 \
+        const char *const *rows = x->v, *const *next = x->v_next;                                                      \
+        const int64_t at = x->v_off + c * ES, next_at = x->v_next_off + c * ES;                                        \
+        const int n = x->n_used, lines = prefetch && (WIDTH >= 64 || c * ES % 64 == 0);                                \
         vf acc[RG][NV];                                                                                                \
         UNROLL for (int r = 0; r < (RG); r++)                                                                          \
             UNROLL for (int j = 0; j < NV; j++) acc[r][j] = v_load(o + r * ldo + c + j * VW);                          \
-        for (int t = 0; t < x->n_used; t++) {                                                                          \
-            const char *v = x->v[t] + x->v_off + c * ES;                                                               \
+        for (int t = 0; t < n; t++) {                                                                                  \
+            const char *v = rows[t] + at;                                                                              \
             vf w[NV];                                                                                                  \
-            if (prefetch)                                                                                              \
-                for (int b = b0; b < b1; b += 64)                                                                      \
-                    v_prefetch(x->v_next[t] + x->v_next_off + b);                                                      \
+            if (lines)                                                                                                 \
+                UNROLL for (int b = 0; b < WIDTH; b += 64) v_prefetch(next[t] + next_at + b);                          \
             if (tail)                                                                                                  \
                 v_pair_tail(RD_ENUM, v, tail, &w[0], &w[1]);                                                           \
             else                                                                                                       \

@@ -167,3 +167,4 @@ SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
 }
 
 SI void v_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }
+SI void v_prefetch_l2(const char *p) { _mm_prefetch(p, _MM_HINT_T1); }

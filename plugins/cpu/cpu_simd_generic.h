@@ -194,3 +194,4 @@ SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
 }
 
 SI void v_prefetch(const char *p) { __builtin_prefetch(p); }
+SI void v_prefetch_l2(const char *p) { __builtin_prefetch(p, 0, 2); }

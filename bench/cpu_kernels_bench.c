@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Times the kernels of plugins/cpu beside the ceilings of the same run.
+ *
+ *     cpu_kernels_bench [-t THREADS] [-l LEVEL] [-r REPEATS] [-q] [CASE ...]    (-q: no ceilings)
+ *
+ * Cases: decode-bf16 decode-f16 decode-f32 decode-e4m3 decode-e5m2 decode-int8 prefill-bf16 prefill-f16 prefill-f32
+ * prefill-e4m3 chunk-bf16 vision-bf16 vision-f32 spec-bf16. Without a case: those of the README. */
+#include "ceilings_cpu.h"
+#include "cpu_plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct work {
+    const char *name;
+    enum cpu_dtype q, kv, out;
+    int hq, hkv, d, q_len, kv_len, causal, contiguous, row_scales;
+};
+
+static const struct work all[] = {
+    {"decode-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0},
+    {"decode-f16", CPU_F16, CPU_F16, CPU_F16, 32, 8, 128, 1, 8192, 1, 0, 0},
+    {"decode-f32", CPU_F32, CPU_F32, CPU_F32, 32, 8, 128, 1, 8192, 1, 0, 0},
+    {"decode-e4m3", CPU_BF16, CPU_E4M3, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0},
+    {"decode-e5m2", CPU_BF16, CPU_E5M2, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0},
+    {"decode-int8", CPU_BF16, CPU_I8, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 1},
+    {"warm-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 1, 96, 1, 0, 0},
+    {"warm-f16", CPU_F16, CPU_F16, CPU_F16, 32, 8, 128, 1, 96, 1, 0, 0},
+    {"warm-int8", CPU_BF16, CPU_I8, CPU_BF16, 32, 8, 128, 1, 96, 1, 0, 1},
+    {"warm-e4m3", CPU_BF16, CPU_E4M3, CPU_BF16, 32, 8, 128, 1, 96, 1, 0, 0},
+    {"spec-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 8, 8192, 1, 0, 0},
+    {"prefill-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 4096, 4096, 1, 0, 0},
+    {"prefill-f16", CPU_F16, CPU_F16, CPU_F16, 32, 8, 128, 4096, 4096, 1, 0, 0},
+    {"prefill-f32", CPU_F32, CPU_F32, CPU_F32, 32, 8, 128, 4096, 4096, 1, 0, 0},
+    {"prefill-e4m3", CPU_BF16, CPU_E4M3, CPU_BF16, 32, 8, 128, 4096, 4096, 1, 0, 0},
+    {"chunk-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 256, 8192, 1, 0, 0},
+    {"vision-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 16, 16, 72, 5776, 5776, 0, 1, 0},
+    {"vision-f32", CPU_F32, CPU_F32, CPU_F32, 16, 16, 72, 5776, 5776, 0, 1, 0},
+};
+static const char *const standard[] = {"decode-bf16", "decode-f16",  "decode-int8", "decode-e4m3",
+                                       "prefill-f32", "prefill-bf16", "vision-f32", "vision-bf16"};
+
+static uint64_t state = 88172645463325252u;
+static uint32_t next_random(void) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 32);
+}
+
+static void *huge(size_t bytes) {
+    void *p = aligned_alloc(2u << 20, (bytes + (2u << 20) - 1) & ~(size_t)((2u << 20) - 1));
+    if (p == NULL) {
+        fprintf(stderr, "cpu_kernels_bench: no memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
+
+/* Values of about unit size in any type: random sign and mantissa, exponents near 1. */
+static void fill(enum cpu_dtype t, char *p, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t r = next_random();
+        float f = ((float)(r & 0xffff) / 32768.0f - 1.0f) * 1.7f;
+        uint32_t u;
+        uint16_t h;
+        memcpy(&u, &f, 4);
+        if (t == CPU_F32) memcpy(p + 4 * i, &f, 4);
+        if (t == CPU_BF16) h = (uint16_t)(u >> 16), memcpy(p + 2 * i, &h, 2);
+        if (t == CPU_F16) h = (uint16_t)((r & 0x83ff) | 0x3800), memcpy(p + 2 * i, &h, 2);
+        if (t == CPU_E4M3) p[i] = (char)((r & 0x8f) | 0x30);
+        if (t == CPU_E5M2) p[i] = (char)((r & 0x87) | 0x38);
+        if (t == CPU_I8) p[i] = (char)(r % 200 - 100);
+    }
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+static double median(double *v, int n) {
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return v[n / 2];
+}
+
+static char *stream;
+static int kernels_only; /* -q: no ceilings, for profilers */
+enum { STREAM_BYTES = 384 << 20, BLOCK = 16, MAX_REPEATS = 20000 };
+
+static void run_case(const struct work *w, const struct cpu_kernels *k, int threads, int repeats) {
+    const int decode = w->q_len <= 8, layers = decode && w->kv_len > 1024 ? (cpu_dtype_size(w->kv) == 1 ? 16 : 8) : 1;
+    const int es = cpu_dtype_size(w->kv), inl = w->row_scales ? 4 : 0, G = w->hq / w->hkv;
+    const int64_t row = 2 * ((int64_t)w->d * es + inl), blocks = w->kv_len / BLOCK, page = row * BLOCK * w->hkv;
+    struct cpu_attn a = {.num_q_heads = w->hq, .num_kv_heads = w->hkv, .head_size = w->d, .head_size_v = w->d};
+    a.q_dtype = w->q;
+    a.kv_dtype = w->kv;
+    a.out_dtype = w->out;
+    a.scale = 1 / sqrtf((float)w->d);
+    a.q_scale = 1;
+    a.block_size = BLOCK;
+    const size_t q_bytes = (size_t)w->q_len * w->hq * w->d * cpu_dtype_size(w->q);
+    char *q = huge(q_bytes), *out = huge((size_t)w->q_len * w->hq * w->d * 4), *cache[16];
+    int32_t *table = malloc((size_t)blocks * sizeof *table * 16);
+    fill(w->q, q, q_bytes / (size_t)cpu_dtype_size(w->q));
+    for (int l = 0; l < layers; l++) {
+        const size_t bytes = (size_t)(w->kv_len * row * w->hkv);
+        cache[l] = huge(bytes);
+        if (l > 0) memcpy(cache[l], cache[0], bytes);
+        else {
+            fill(w->kv, cache[0], bytes / (size_t)es);
+            const float s = 1 / 64.0f;
+            for (int64_t r = 0; inl && r < (int64_t)w->kv_len * w->hkv; r++)
+                for (int side = 0; side < 2; side++) memcpy(cache[0] + r * row + side * (row / 2) + w->d, &s, 4);
+        }
+        for (int64_t b = 0; b < blocks; b++) table[l * blocks + b] = (int32_t)b;
+        for (int64_t b = blocks - 1; b > 0; b--) {
+            const int64_t j = next_random() % (b + 1);
+            const int32_t x = table[l * blocks + b];
+            table[l * blocks + b] = table[l * blocks + j];
+            table[l * blocks + j] = x;
+        }
+    }
+    a.q = q;
+    a.q_head = (int64_t)w->d * cpu_dtype_size(w->q);
+    a.q_token = a.q_head * w->hq;
+    a.out = out;
+    a.out_head = (int64_t)w->d * cpu_dtype_size(w->out);
+    a.out_token = a.out_head * w->hq;
+    if (w->contiguous) { /* [token][K, V][head][D], as a fused projection leaves them */
+        a.k = (struct cpu_rows){cache[0], 0, row / 2, row * w->hkv};
+        a.v = (struct cpu_rows){cache[0] + row / 2 * w->hkv, 0, row / 2, row * w->hkv};
+    } else {
+        a.k = (struct cpu_rows){cache[0], page, row * BLOCK, row};
+        a.v = (struct cpu_rows){cache[0] + row / 2, page, row * BLOCK, row};
+        a.block_table = table;
+    }
+    const struct cpu_rows k0 = a.k, v0 = a.v;
+    struct cpu_limits lim = {1, w->q_len, threads, 0};
+    struct cpu_tiling t;
+    const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    k->tiling(&a, l2 > 0 ? (size_t)l2 : 512 << 10, &t);
+    const size_t mb = cpu_plan_bytes(&a, &t, &lim, 0), wb = cpu_plan_workspace(&a, &t, &lim);
+    void *meta = huge(mb), *work = huge(wb);
+    memset(work, 0, wb);
+    struct cpu_plan *p = cpu_plan_init(meta, &a, &t, &lim, 0);
+    p->num_seqs = 1;
+    p->seqs[0] = (struct cpu_seq){.q_len = w->q_len, .kv_len = w->kv_len, .q_offset = w->kv_len - w->q_len};
+    p->seqs[0].mask = (struct cpu_mask){.causal = w->causal, .window_left = -1, .window_right = -1};
+    cpu_plan_build(p, k, &a, &t, &lim);
+
+    /* Pieces in the kernel's order: page by page, heads inside. */
+    const size_t num_pieces = (size_t)blocks * (size_t)w->hkv;
+    const char **pieces = malloc(num_pieces * sizeof *pieces);
+    static double time[MAX_REPEATS], ceil1[MAX_REPEATS], order[CEILING_NUM_PREFETCH][MAX_REPEATS];
+    for (int r = -1; r < repeats; r++) {
+        const int l = (r + 1) % layers, lp = (l + layers / 2) % layers;
+        const int slot = r < 0 ? 0 : r;
+        double c0 = kernels_only ? 1 : decode ? r % 4 == 0 ? ceiling_read(stream, STREAM_BYTES, threads) : ceil1[slot > 0 ? slot - 1 : 0]
+                    : t.bf16_dot ? ceiling_bf16_dot(threads) : ceiling_fma(k->name, threads);
+        a.k = k0;
+        a.v = v0;
+        a.k.base += cache[l] - cache[0];
+        a.v.base += cache[l] - cache[0];
+        if (w->row_scales) {
+            a.k_row_scale = a.k;
+            a.k_row_scale.base += w->d;
+            a.v_row_scale = a.v;
+            a.v_row_scale.base += w->d;
+        }
+        if (!w->contiguous) a.block_table = table + l * blocks;
+        const double t0 = ceiling_now();
+        cpu_plan_run(p, k, &a, &t, &lim, work, 0);
+        time[slot] = ceiling_now() - t0;
+        if (kernels_only) {
+            for (int f = 0; f < CEILING_NUM_PREFETCH; f++) order[f][slot / CEILING_NUM_PREFETCH] = 1;
+        } else if (!decode) {
+            const double c1 = t.bf16_dot ? ceiling_bf16_dot(threads) : ceiling_fma(k->name, threads);
+            c0 = c0 > c1 ? c0 : c1;
+        } else {
+            size_t n = 0;
+            for (int64_t b = 0; b < blocks; b++)
+                for (int h = 0; h < w->hkv; h++)
+                    pieces[n++] = cache[lp] + table[lp * blocks + b] * page + h * row * BLOCK;
+            for (int f = 0; f < CEILING_NUM_PREFETCH; f++)
+                if (r < 0 || r % CEILING_NUM_PREFETCH == f)
+                    order[f][slot / CEILING_NUM_PREFETCH] = ceiling_read_pieces(
+                        pieces, num_pieces, (size_t)row * BLOCK, threads, (enum ceiling_prefetch)f);
+        }
+        ceil1[slot] = c0;
+    }
+    const double s = median(time, repeats), c = median(ceil1, repeats);
+    if (decode) {
+        const double bytes = (double)w->kv_len * row * w->hkv, rate = bytes / s / 1e9;
+        double best = 0;
+        for (int f = 0; f < CEILING_NUM_PREFETCH; f++) {
+            const double o = median(order[f], repeats / CEILING_NUM_PREFETCH);
+            best = o > best ? o : best;
+        }
+        printf("%-13s %-10s T%d  %8.3f ms %7.1f GB/s | read %6.1f: %.2f | same order %6.1f: %.2f\n", w->name, k->name,
+               threads, s * 1e3, rate, c, rate / c, best, rate / best);
+    } else {
+        const double n = w->q_len, ctx = w->kv_len - n;
+        const double pairs = w->causal ? n * ctx + 0.5 * n * (n + 1) : n * w->kv_len;
+        const double rate = 4.0 * w->hq * w->d * pairs / s / 1e9;
+        printf("%-13s %-10s T%d  %8.1f ms %7.1f GFLOP/s | %s %6.1f: %.2f\n", w->name, k->name, threads, s * 1e3, rate,
+               t.bf16_dot ? "bf16 dot" : "f32 FMA ", c, rate / c);
+    }
+    fflush(stdout);
+    (void)G;
+    for (int l = 0; l < layers; l++) free(cache[l]);
+    free(q);
+    free(out);
+    free(table);
+    free(meta);
+    free(work);
+    free(pieces);
+}
+
+int main(int argc, char **argv) {
+    int threads = (int)sysconf(_SC_NPROCESSORS_ONLN), repeats = 0, opt;
+    const char *level = NULL;
+    while ((opt = getopt(argc, argv, "t:l:r:q")) != -1) {
+        if (opt == 't') threads = atoi(optarg);
+        else if (opt == 'l') level = optarg;
+        else if (opt == 'r') repeats = atoi(optarg);
+        else if (opt == 'q') kernels_only = 1;
+        else return 2;
+    }
+    if (repeats > MAX_REPEATS || threads < 1) {
+        fprintf(stderr, "cpu_kernels_bench: at most %d repeats, at least 1 thread\n", MAX_REPEATS);
+        return 2;
+    }
+    stream = huge(STREAM_BYTES);
+    memset(stream, 1, STREAM_BYTES);
+    for (int i = 0; cpu_levels[i]; i++) {
+        const struct cpu_kernels *k = cpu_levels[i];
+        if ((k->needs & ~cpu_bits()) || (level ? strcmp(level, k->name) != 0 : k->needs == 0)) continue;
+        for (size_t c = 0; c < (optind < argc ? (size_t)(argc - optind) : sizeof standard / sizeof *standard); c++) {
+            const char *name = optind < argc ? argv[(size_t)optind + c] : standard[c];
+            for (size_t j = 0; j < sizeof all / sizeof *all; j++)
+                if (strcmp(all[j].name, name) == 0)
+                    run_case(&all[j], k, threads, repeats ? repeats : all[j].q_len <= 8 ? 45 : 3);
+        }
+    }
+    return 0;
+}
