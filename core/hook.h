@@ -14,7 +14,8 @@ struct attni_hook {
     attn_group_t *group;
 };
 
-/* Operations that pass every call on to hook->next; operations that next lacks stay absent. */
+/* Operations that pass the call on to hook->next; those that next lacks stay absent. What every hook watches (build,
+ * update_block_table, forward) and close are the hook's to fill in. */
 attn_backend_ops_t attni_hook_pass(const struct attni_stage *next);
 
 static inline struct attni_hook *attni_hook_of(attn_instance_t *instance) {

@@ -254,7 +254,7 @@ int attni_hook_check_open(attn_group_t *group, struct attni_stage *stage, int ev
     ops.space_needed = check_space;
     ops.build_metadata = check_build;
     ops.forward = check_forward;
-    if (ops.update_block_table != NULL) ops.update_block_table = check_table;
+    if (stage->ops.update_block_table != NULL) ops.update_block_table = check_table;
     if (ops.update_kv_cache != NULL) ops.update_kv_cache = check_update;
     attni_hook_insert(&c->hook, group, stage, ops);
     return ATTN_OK;

@@ -265,7 +265,7 @@ int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const
     ops.close = shadow_close;
     ops.build_metadata = shadow_build;
     ops.forward = shadow_forward;
-    if (ops.update_block_table != NULL) ops.update_block_table = shadow_table;
+    if (stage->ops.update_block_table != NULL) ops.update_block_table = shadow_table;
     attni_hook_insert(&s->hook, group, stage, ops);
     return ATTN_OK;
 }

@@ -190,7 +190,7 @@ int attni_hook_trace_open(attn_group_t *group, struct attni_stage *stage, const 
     ops.close = trace_close;
     ops.build_metadata = trace_build;
     ops.forward = trace_forward;
-    if (ops.update_block_table != NULL) ops.update_block_table = trace_table;
+    if (stage->ops.update_block_table != NULL) ops.update_block_table = trace_table;
     if (ops.update_kv_cache != NULL) ops.update_kv_cache = trace_update;
     attni_hook_insert(&t->hook, group, stage, ops);
     trace_opened(t);

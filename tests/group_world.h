@@ -126,6 +126,10 @@ static int run_once(attn_group_t *g, attn_layer_t *layer, const struct buffers *
         b.encoder_seq_lens_host = w.encoder_lens;
         b.encoder_seq_lens = tensor(&tlens, w.encoder_lens, ATTN_DTYPE_INT32, 1, w.n, 0, 0, 0);
     }
+    if (pick(0, 1)) { /* a host mirror, as engines with device tables have it */
+        b.block_table_host = w.table[0];
+        b.block_table_host_stride = MAX_TOKENS / BS;
+    }
     attn_forward_t a = args_of(&w);
     if (attn_group_build_metadata(g, &b, &buf->space, NULL, &error) ||
         attn_layer_forward(layer, &a, &buf->space, NULL, &error)) {

@@ -124,12 +124,36 @@ static void test_refusals(attn_context_t *context) {
     is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), w.n ? ATTN_E_UNSUPPORTED : ATTN_OK,
            "no capture of chunks");
     b.flags = 0;
+    b.common_prefix_len = 4; /* the problem does not even have cascades */
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_INVALID,
+           "no cascade of chunks");
+    b.common_prefix_len = 0;
     buf.space.host_bytes--;
     is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_SPACE,
            "room for rewriting is needed");
     is_str(error.param, "host", "in the host buffer");
     attn_group_close(g);
     free(buf.memory);
+    p.chunk_size = 0, p.static_sink_len = 4;
+    float sink[4 * D] = {0};
+    struct tensor ts;
+    attn_layer_t *layer = NULL;
+    attn_layer_options_t o = {.struct_size = sizeof o};
+    o.sink_key = o.sink_value = tensor(&ts, sink, ATTN_DTYPE_FLOAT32, 3, SINK, 1, D, 0);
+    g = open_group(context, &p, "FAKE_BARE");
+    buf = take_buffers(g);
+    attn_forward_t a = args_of(&w);
+    is_int(attn_layer_create(g, "bare", &o, &layer, &error), ATTN_OK,
+           "a sink layer on a backend without cache writes");
+    b = batch_of(&w);
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_OK, "can be planned");
+    is_int(attn_layer_forward(layer, &a, &buf.space, NULL, &error), ATTN_E_UNSUPPORTED, "but not run");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    free(buf.memory);
+    p.static_sink_len = 4, p.max_model_len = INT32_MAX;
+    is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_UNSUPPORTED,
+           "lengths beyond 32 bits");
 }
 
 /* Two batches in two spaces: each forward sees its own rewritten tables. */

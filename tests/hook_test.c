@@ -213,8 +213,11 @@ static void test_check_values(void) {
     attn_context_destroy(context);
     static const struct {
         const char *mode, *param;
-    } broken[] = {{"nan", "output"}, {"overrun", "workspace"}, {"read_workspace", "output"}};
-    for (size_t i = 0; i < 3; i++) {
+    } broken[] = {{"nan", "output"},
+                  {"overrun", "workspace"},
+                  {"read_workspace", "output"},
+                  {"touch_padding", "output"}};
+    for (size_t i = 0; i < 4; i++) {
         context = check_context("all", broken[i].mode);
         open_step(&s, context, "FAKE_PLAIN");
         is_int(build(&s) || update(&s), 0, "a backend in mode %s", broken[i].mode);
@@ -227,6 +230,64 @@ static void test_check_values(void) {
     open_step(&s, context, "FAKE_PLAIN");
     is_int(build(&s) || update(&s) || forward(&s), 0, "without the hook nobody looks");
     ok(isnan(s.out[0][0][0]), "at the NaN");
+    close_step(&s);
+    attn_context_destroy(context);
+}
+
+/* Lists that only some problems have. */
+static void test_check_other_lists(void) {
+    static struct step s;
+    attn_context_t *context = check_context("index", "ok");
+    open_step(&s, context, "FAKE_PLAIN");
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER), m = small_problem(ATTN_ROLE_MLA_SPARSE);
+    p.mask = ATTN_MASK_PER_REQUEST;
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    uint8_t causal_host[] = {1};
+    int32_t causal[] = {0};
+    struct tensor t;
+    struct buffers buf = take_buffers(g);
+    s.b.causal_host = causal_host;
+    s.b.causal = tensor(&t, causal, ATTN_DTYPE_INT32, 1, 1, 0, 0, 0);
+    caught(attn_group_build_metadata(g, &s.b, &buf.space, NULL, &error), ATTN_E_INVALID, "causal",
+           "causal that disagrees");
+    causal[0] = 1;
+    is_int(attn_group_build_metadata(g, &s.b, &buf.space, NULL, &error), 0, "causal that agrees");
+    attn_group_close(g);
+    free(buf.memory);
+
+    static float q[6 * 2 * 16], out[6 * 2 * 8], cache[32 * 4 * 24], weights[32 * 16], room[8];
+    static int32_t topk[6][128];
+    struct tensor tq, tout, tcache, tw, ttopk;
+    attn_layer_t *layer = NULL;
+    g = open_group(context, &m, "FAKE_PLAIN");
+    buf = take_buffers(g);
+    s.b.causal_host = NULL, s.b.causal = NULL;
+    attn_weights_t w = {.struct_size = sizeof w,
+                        .kv_b_proj = tensor(&tw, weights, ATTN_DTYPE_FLOAT32, 2, 32, 16, 0, 0),
+                        .weight_space = room,
+                        .weight_space_bytes = sizeof room};
+    attn_forward_t f = {.struct_size = sizeof f,
+                        .query = tensor(&tq, q, ATTN_DTYPE_FLOAT32, 3, 6, 2, 16, 0),
+                        .output = tensor(&tout, out, ATTN_DTYPE_FLOAT32, 3, 6, 2, 8, 0),
+                        .kv_cache = tensor(&tcache, cache, ATTN_DTYPE_FLOAT32, 3, 32, 4, 24, 0),
+                        .topk_indices = tensor(&ttopk, topk, ATTN_DTYPE_INT32, 2, 6, 128, 0, 0)};
+    is_int(attn_layer_create(g, "sparse.0", NULL, &layer, &error) ||
+               attn_layer_prepare_weights(layer, &w, NULL, &error),
+           0, "weights pass through the hook");
+    is_int(fake_log_of(g)->weight_runs, 1, "to the backend");
+    is_int(attn_group_build_metadata(g, &s.b, &buf.space, NULL, &error), 0, "a sparse step");
+    topk[3][127] = 4;
+    caught(attn_layer_forward(layer, &f, &buf.space, NULL, &error), ATTN_E_INVALID, "topk_indices",
+           "a selected token that does not exist");
+    topk[3][127] = -2;
+    caught(attn_layer_forward(layer, &f, &buf.space, NULL, &error), ATTN_E_INVALID, "topk_indices",
+           "a selected token -2");
+    topk[3][127] = -1, topk[4][0] = 99;
+    is_int(attn_layer_forward(layer, &f, &buf.space, NULL, &error), 0,
+           "-1 is none, and padding is not looked at");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    free(buf.memory);
     close_step(&s);
     attn_context_destroy(context);
 }
@@ -273,6 +334,18 @@ static void test_shadow(void) {
     attn_context_destroy(context);
 
     /* What cannot run beside steps aside. */
+    context = fake_context("[hook shadow]\nbackend = FAKE_CUDA\n");
+    open_step(&s, context, "FAKE_PLAIN");
+    has_str(logged, "FAKE_CUDA cannot run beside FAKE_PLAIN: FAKE_CUDA runs on cuda",
+            "a backend that does not serve the problem");
+    close_step(&s);
+    attn_context_destroy(context);
+    context = fake_context("[hook shadow]\nbackend = FAKE_PLAIN\n[option layer_fake]\nmode = fails\n");
+    open_step(&s, context, "FAKE_NOOP");
+    is_int(build(&s) || forward(&s), 0, "a shadow that fails does not fail the call");
+    has_str(logged, "2 [hook shadow] FAKE_PLAIN fails: the fake kernel is on strike", "but is heard");
+    close_step(&s);
+    attn_context_destroy(context);
     context = fake_context("[hook shadow]\nbackend = FAKE_INCLUDES\n");
     open_step(&s, context, "FAKE_PLAIN");
     has_str(logged, "FAKE_INCLUDES cannot run beside FAKE_PLAIN: a forward that writes the cache",
@@ -321,6 +394,7 @@ int main(void) {
     test_check_index("index");
     test_check_index("all");
     test_check_values();
+    test_check_other_lists();
     test_shadow();
     test_together();
     remove_fake();

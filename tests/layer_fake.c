@@ -20,7 +20,9 @@ enum {
     MODE_WRONG,
     MODE_BAD_SHAPE,
     MODE_SPACE_FAILS,
-    MODE_READ_WORKSPACE
+    MODE_READ_WORKSPACE,
+    MODE_TOUCH_PADDING,
+    MODE_FAILS
 };
 
 struct attn_instance {
@@ -239,6 +241,9 @@ static int forward(attn_instance_t *in, const attn_forward_t *a, const attn_spac
     in->log.slopes = a->alibi_slopes;
     in->log.weight_space = a->weight_space;
     remember_scales(in, &a->scales);
+    if (in->mode == MODE_FAILS) return attn_fail(error, ATTN_E_DEVICE, "", "the fake kernel is on strike");
+    if (in->mode == MODE_TOUCH_PADDING && a->output->shape[0] > m.num_tokens)
+        *element(a->output, m.num_tokens, 0, 0) = 1;
     if (in->mode == MODE_OVERRUN) ((char *)space->workspace)[64] = 1;
     if (in->mode == MODE_READ_WORKSPACE) *(float *)attn_data(a->output) = *(const float *)space->workspace;
     if (in->p.dtype != ATTN_DTYPE_FLOAT32 || attn_role_is_mla(in->p.role) || in->mode == MODE_READ_WORKSPACE)
@@ -293,7 +298,7 @@ static const attn_block_size_t any_multiple[] = {{4, 1}};
 #define FEATURES                                                                                             \
     (ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |                 \
      ATTN_F_CASCADE | ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_CAPTURE |                     \
-     ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW)
+     ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW | ATTN_F_PER_REQUEST_CAUSAL)
 #define ON_CPU  .features = FEATURES, .device_types = ATTN_BIT(kDLCPU)
 #define ON_CUDA .device_types = ATTN_BIT(kDLCUDA)
 
@@ -358,7 +363,8 @@ static const attn_option_spec_t options[] = {
      .name = "mode",
      .doc = "how to misbehave",
      .default_value = "ok",
-     .choices = "ok open_fails no_instance nan overrun wrong bad_shape space_fails read_workspace"}};
+     .choices = "ok open_fails no_instance nan overrun wrong bad_shape space_fails read_workspace "
+                "touch_padding fails"}};
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL;
 const attn_plugin_t ATTN_PLUGIN_SYMBOL = {.magic = ATTN_PLUGIN_MAGIC,
