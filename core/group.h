@@ -5,6 +5,8 @@
 
 #include "context.h"
 
+#include <attn/attn_plugin_util.h>
+
 #include <stdatomic.h>
 
 /* Operations with the instance that they work on. A hook is a stage that stands before another one. */
@@ -42,7 +44,9 @@ struct attn_group {
 
 /* ATTN_E_FORKED or ATTN_E_INVALID if the group must not be used here. */
 static inline int attni_group_check(const attn_group_t *group, attn_error_t *error) {
-    return attni_context_check(group != NULL ? group->context : NULL, error);
+    if (group == NULL)
+        return attn_fail(error, ATTN_E_INVALID, "group", "group is NULL; open one with attn_group_open");
+    return attni_context_check(group->context, error);
 }
 
 /* What the backend is opened with and how its batches are rewritten. Refuses what cannot be rewritten. */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* After opening, the core allocates nothing: every allocation of the process is counted while steps run, with each kind
- * of rewriting. The counting functions stand before the C library's. */
+ * of rewriting. And whichever allocation of an opening fails, the call says so and leaves nothing behind. The functions
+ * that count and fail stand before the C library's. */
 #include "layer_testing.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 
-static atomic_int counting, counted;
+static atomic_int counting, counted, fail_in, live; /* fail_in: allocations until one fails; 0: none does */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 #define CANNOT_COUNT 1 /* the sanitizers' own functions stand there */
@@ -16,30 +17,36 @@ extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);
 extern void *__libc_memalign(size_t alignment, size_t n);
+extern void __libc_free(void *p);
 
-static void note(void) {
-    if (atomic_load(&counting)) atomic_fetch_add(&counted, 1);
+/* 1: this one is to fail. */
+static int note(void) {
+    if (!atomic_load(&counting)) return 0;
+    atomic_fetch_add(&counted, 1);
+    if (atomic_load(&fail_in) > 0 && atomic_fetch_sub(&fail_in, 1) == 1) return 1;
+    atomic_fetch_add(&live, 1);
+    return 0;
 }
 
 void *malloc(size_t n) {
-    note();
-    return __libc_malloc(n);
+    return note() ? NULL : __libc_malloc(n);
 }
 void *calloc(size_t n, size_t size) {
-    note();
-    return __libc_calloc(n, size);
+    return note() ? NULL : __libc_calloc(n, size);
 }
 void *realloc(void *p, size_t n) {
-    note();
-    return __libc_realloc(p, n);
+    if (p != NULL && atomic_load(&counting)) atomic_fetch_sub(&live, 1);
+    return note() ? NULL : __libc_realloc(p, n);
+}
+void free(void *p) {
+    if (p != NULL && atomic_load(&counting)) atomic_fetch_sub(&live, 1);
+    __libc_free(p);
 }
 void *aligned_alloc(size_t alignment, size_t n) {
-    note();
-    return __libc_memalign(alignment, n);
+    return note() ? NULL : __libc_memalign(alignment, n);
 }
 int posix_memalign(void **p, size_t alignment, size_t n) {
-    note();
-    *p = __libc_memalign(alignment, n);
+    *p = note() ? NULL : __libc_memalign(alignment, n);
     return *p != NULL ? 0 : ENOMEM;
 }
 #endif
@@ -94,6 +101,52 @@ static void run_family(attn_context_t *context, const attn_problem_t *p, const c
     free(buf.memory);
 }
 
+/* Opens a group and makes a layer while allocation number n fails, for every n until none is reached. */
+static void run_out(const char *ini, const char *what) {
+    attn_context_t *context = fake_context(ini);
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    attn_device_t d = cpu();
+    p.static_sink_len = 4;
+    static float sink[4 * D];
+    struct tensor tsink;
+    attn_layer_options_t o = {.struct_size = sizeof o};
+    o.sink_key = o.sink_value = tensor(&tsink, sink, ATTN_DTYPE_FLOAT32, 3, 4, 1, D, 0);
+    attn_error_t error = ERROR_INIT;
+    attn_layer_t *first = NULL;
+    attn_group_t *keep = open_group(context, &p, "FAKE_PLAIN"); /* the table of layers stays, as in use */
+    int bad = attn_layer_create(keep, "first", &o, &first, &error), n = 0, code = ATTN_E_NO_MEMORY;
+    logged[0] = '\0';
+    for (; code != ATTN_OK && n < 1000; n++) {
+        attn_group_t *g = NULL;
+        attn_layer_t *layer = NULL;
+        logged[0] = '\0';
+        atomic_store(&live, 0);
+        atomic_store(&fail_in, n + 1);
+        atomic_store(&counting, 1);
+        code = attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error);
+        if (code == ATTN_OK) code = attn_layer_create(g, "second", &o, &layer, &error);
+        int reached = atomic_load(&fail_in) == 0;
+        atomic_store(&fail_in, 0);
+        attn_layer_destroy(layer);
+        attn_group_close(g);
+        atomic_store(&counting, 0);
+        /* An optional helper may go without its memory; what is opened must then be whole. */
+        bad += code != ATTN_OK && code != ATTN_E_NO_MEMORY;
+        bad += code != ATTN_OK && !reached;
+        bad += atomic_load(&live) != 0;
+        if (bad) {
+            diag("allocation %d: code %d, %d left, %s", n, code, atomic_load(&live), error.text);
+            break;
+        }
+        if (code == ATTN_OK && reached) code = ATTN_E_NO_MEMORY; /* go on: later allocations can fail, too */
+    }
+    is_int(bad, 0, "%s: each of %d allocations may fail", what, n - 1);
+    ok(n > 4 && n < 1000, "of which there are some");
+    attn_layer_destroy(first);
+    attn_group_close(keep);
+    attn_context_destroy(context);
+}
+
 int main(void) {
     if (CANNOT_COUNT) skip_all("allocations cannot be counted under a sanitizer");
     attn_context_t *context = fake_context("");
@@ -112,6 +165,10 @@ int main(void) {
     atomic_store(&counting, 0);
     is_int(atomic_load(&counted), 1, "the counter counts");
     attn_context_destroy(context);
+    run_out("", "a group and a layer");
+    run_out("[hook check]\nlevel = all\n", "with the check hook");
+    run_out("[hook trace]\nfile = /dev/null\n", "with the trace hook");
+    run_out("[hook shadow]\nbackend = FAKE_BARE\n", "with the shadow hook");
     remove_fake();
     return tap_done();
 }
