@@ -269,7 +269,21 @@ const char *kit_case_text(const kit_case_t *c, char *text, size_t size) {
     for (int r = 0; r < c->num_reqs; r++)
         at = put(text, size, at, "%s%d", r ? "," : "", c->seq_lens[r]);
     if (c->common_prefix_len != 0) at = put(text, size, at, " common_prefix_len=%d", c->common_prefix_len);
-    at = put(text, size, at, " flags=%u seed=%llu", c->flags, (unsigned long long)c->seed);
+    for (int r = 0; p->mask == ATTN_MASK_PER_REQUEST && r < c->num_reqs; r++)
+        at = put(text, size, at, "%s%d", r ? "," : " causal=", c->causal[r]);
+    for (int r = 0; p->rswa_window != 0 && r < c->num_reqs; r++)
+        at = put(text, size, at, "%s%d", r ? "," : " rswa_prefix_lens=", c->rswa_prefix_lens[r]);
+    for (int i = 0; i < c->num_reqs * c->num_spans; i++) { /* start-end,start-end;.. by request */
+        const int32_t *span = c->spans[i / c->num_spans][i % c->num_spans];
+        at = put(text, size, at, "%s%d-%d",
+                 i == 0                  ? " spans="
+                 : i % c->num_spans == 0 ? ";"
+                                         : ",",
+                 span[0], span[1]);
+    }
+    if (c->amplitude != 0) at = put(text, size, at, " amplitude=%.17g", c->amplitude);
+    at = put(text, size, at, " padded_tokens=%d flags=%u seed=%llu", c->padded_tokens, c->flags,
+             (unsigned long long)c->seed);
     if (at >= size && size > 0) text[size - 1] = '\0';
     return text;
 }

@@ -63,7 +63,9 @@ wants "a random case with lengths" 0 "query_lens=1,5 seq_lens=40,5 .*seed=9" run
     --query-lens 1,5 --seq-lens 40,5 --seed 9
 line=$("$attn" run --device cpu --problem 'role=encoder_only num_heads=4 head_size=32 dtype=float32' --query-lens 3,17 --seed 4 | head -n 1)
 wants "the printed line replays" 0 "query_lens=3,17 .*seed=4" run --device cpu --problem "$line"
-json "a random case as JSON" ok true run --device cpu --problem "$line"
+line='role=decoder mask=per_request dtype=float32 num_heads=4 num_kv_heads=2 head_size=32 block_size=16 scale=0.25 features=mm_prefix,lse | query_lens=1,9 seq_lens=40,20 causal=0,1 spans=3-9,0-0;2-15,16-18 amplitude=2 padded_tokens=1 flags=1 seed=5'
+json "every part of a line is read" case "$(printf '%s' "$line" | sed 's/[|]/[|]/')" run --device cpu --backend REFERENCE --problem "$line"
+json "a random case as JSON" ok true run --device cpu --backend REFERENCE --problem "$line"
 wants "lengths that do not match" 2 "one of each" run --device cpu --problem 'role=decoder num_heads=4 head_size=32' --query-lens 1,2 --seq-lens 4
 wants "a query longer than its sequence" 2 "includes them" run --device cpu --problem 'role=decoder num_heads=4 head_size=32' --query-lens 9 --seq-lens 4
 wants "lengths that are none" 2 "lengths were wanted" run --device cpu --problem 'role=decoder num_heads=4 head_size=32' --query-lens a,b

@@ -18,6 +18,43 @@ static const char *word_of(const char *text, const char *key) {
     return NULL;
 }
 
+/* Numbers up to a space, with any of separators between them, into values; how many. */
+static int read_numbers(const char *text, const char *separators, int32_t *values, int capacity) {
+    int count = 0;
+    while (text != NULL && count < capacity) {
+        char *end;
+        long n = strtol(text, &end, 10);
+        if (end == text) break;
+        values[count++] = (int32_t)n;
+        if (*end == '\0' || strchr(separators, *end) == NULL) break;
+        text = end + 1;
+    }
+    return count;
+}
+
+/* What stands behind the lengths in a line of kit_case_text. */
+static void read_details(const char *tail, kit_case_t *c) {
+    int32_t values[KIT_MAX_REQS * KIT_MAX_SPANS * 2];
+    const char *flags = word_of(tail, "flags"), *prefix = word_of(tail, "common_prefix_len"),
+               *amplitude = word_of(tail, "amplitude"), *padded = word_of(tail, "padded_tokens");
+    if (flags != NULL) c->flags = (uint32_t)strtoul(flags, NULL, 10);
+    if (prefix != NULL) c->common_prefix_len = (int32_t)strtol(prefix, NULL, 10);
+    if (padded != NULL) c->padded_tokens = (int32_t)strtol(padded, NULL, 10) & 1023;
+    if (amplitude != NULL) c->amplitude = strtod(amplitude, NULL);
+    int n = read_numbers(word_of(tail, "causal"), ",", values, c->num_reqs);
+    for (int r = 0; r < n; r++)
+        c->causal[r] = values[r] != 0;
+    n = read_numbers(word_of(tail, "rswa_prefix_lens"), ",", values, c->num_reqs);
+    for (int r = 0; r < n; r++)
+        c->rswa_prefix_lens[r] = values[r];
+    n = read_numbers(word_of(tail, "spans"), "-,;", values, KIT_MAX_REQS * KIT_MAX_SPANS * 2);
+    int columns = n / 2 / c->num_reqs;
+    if (columns == 0 || columns > KIT_MAX_SPANS || n != columns * c->num_reqs * 2) return;
+    c->num_spans = columns;
+    for (int i = 0; i < n; i++)
+        c->spans[i / 2 / columns][i / 2 % columns][i % 2] = values[i];
+}
+
 /* "1,5,33" up to a space into values; how many, or -1 after printing why. */
 static int read_lens(const char *what, const char *text, int64_t *values) {
     char copy[1024];
@@ -51,8 +88,7 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
         tool_error("%d query lengths and %d sequence lengths; give one of each for every request", n, m);
         return TOOL_USAGE;
     }
-    const char *seed = word_of(tail, "seed"), *flags = word_of(tail, "flags"),
-               *prefix = word_of(tail, "common_prefix_len");
+    const char *seed = word_of(tail, "seed");
     kit_case_start(c, problem.role,
                    args->seed != 0 ? (uint64_t)args->seed
                    : seed != NULL  ? strtoull(seed, NULL, 10)
@@ -65,8 +101,6 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
     if (c->problem.block_size == 0) c->problem.block_size = block_size;
     if (options->block_size != 0) c->problem.block_size = options->block_size;
     if (options->kv_cache_dtype != 0) c->problem.kv_cache_dtype = options->kv_cache_dtype;
-    if (flags != NULL) c->flags = (uint32_t)strtoul(flags, NULL, 10);
-    if (prefix != NULL) c->common_prefix_len = (int32_t)strtol(prefix, NULL, 10);
     int64_t tokens = 0;
     for (int i = 0; i < n; i++) {
         if (problem.role == ATTN_ROLE_DECODER && query[i] > seq[i]) {
@@ -82,6 +116,12 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
         tool_error("%lld query tokens together; at most %d are run", (long long)tokens, INT32_MAX / 2);
         return TOOL_USAGE;
     }
+    read_details(tail, c);
+    for (int i = 0; i < n; i++)
+        if (c->common_prefix_len < 0 || c->common_prefix_len > seq[i] || c->rswa_prefix_lens[i] < 0) {
+            tool_error("common_prefix_len and rswa_prefix_lens must be from 0 to the length of a request");
+            return TOOL_USAGE;
+        }
     if (tokens > c->problem.max_num_batched_tokens) c->problem.max_num_batched_tokens = (uint32_t)tokens;
     return TOOL_OK;
 }
