@@ -62,6 +62,7 @@ static void open_errors(void) {
                  (p.features = ATTN_F_CHUNK_LOOKBACK, p.sliding_window = 2, p.chunk_lookback = 2));
     OPEN_REFUSED("spans of an encoder", ATTN_E_UNSUPPORTED, "features",
                  (p.role = ATTN_ROLE_ENCODER, p.features = ATTN_F_MM_PREFIX));
+    OPEN_REFUSED("with a cache", ATTN_E_UNSUPPORTED, "contiguous_kv", p.features = ATTN_F_CONTIGUOUS_KV);
     OPEN_REFUSED("not served", ATTN_E_UNSUPPORTED, "dcp", p.features = ATTN_F_DCP);
     OPEN_REFUSED("an unknown bit", ATTN_E_TOO_NEW, "features", p.features = UINT64_C(1) << 60);
     OPEN_REFUSED("both kinds", ATTN_E_UNSUPPORTED, "out_fp8_group",

@@ -65,6 +65,10 @@ static void check_masks(const attn_problem_t *p, uint64_t f, attn_reasons_t *rea
     if (!is_decoder && (f & (ATTN_F_MM_PREFIX | ATTN_F_QQ_BIAS | ATTN_F_CHUNK_LOOKBACK)) != 0)
         attn_add_reason(reasons, ATTN_REASON_COMBINATION, "features", attn_role_name(p->role), "decoder",
                         "spans, query-query bias and chunk lookback are for role decoder");
+    if ((f & ATTN_F_CONTIGUOUS_KV) != 0 && attn_role_has_cache(p->role))
+        attn_add_reason(reasons, ATTN_REASON_FEATURE, "contiguous_kv", attn_role_name(p->role),
+                        "a role without a cache", "role %s reads its cache, not the call's key and value",
+                        attn_role_name(p->role));
     if ((f & ATTN_F_CHUNK_LOOKBACK) != 0 && p->sliding_window != 0 && p->sliding_window <= p->chunk_lookback)
         attn_add_reason(reasons, ATTN_REASON_COMBINATION, "chunk_lookback", NUMBER(have, p->chunk_lookback),
                         "less than sliding_window",
