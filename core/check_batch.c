@@ -174,7 +174,7 @@ static int check_table(const struct check *c) {
     int64_t keys = 0;
     for (int32_t r = 0; r < b->num_reqs; r++)
         keys = attni_max64(keys, cached_keys(c, r));
-    if (t == NULL && keys == 0) return ATTN_OK;
+    if (t == NULL && (keys == 0 || (c->p.features & ATTN_F_CONTIGUOUS_KV) != 0)) return ATTN_OK;
     int code = attn_check_tensor(t, "block_table", ATTN_DTYPE_INT32, 2, NULL, c->error);
     if (code != ATTN_OK) return code;
     if (t->shape[0] < b->num_reqs)

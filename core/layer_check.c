@@ -122,13 +122,14 @@ int attni_layer_check_forward(const attn_layer_t *layer, const attn_forward_t *a
     code = attn_check_tensor(a->query, "query", p->query_dtype, 3, query, error);
     if (code == ATTN_OK) code = check_optional(g, a, error);
     if (code != ATTN_OK) return code;
-    if (attn_role_has_cache(p->role)) {
+    int direct = (g->features & ATTN_F_CONTIGUOUS_KV) != 0; /* the keys of the call take the cache's place */
+    if (attn_role_has_cache(p->role) && !(direct && a->kv_cache == NULL)) {
         code = check_cache(g, a->kv_cache, a->v_cache, error);
         if (code != ATTN_OK) return code;
-    } else if (a->kv_cache != NULL || a->v_cache != NULL) {
+    } else if (!attn_role_has_cache(p->role) && (a->kv_cache != NULL || a->v_cache != NULL)) {
         REFUSE("kv_cache", "kv_cache is given; role %s has no cache", attn_role_name(p->role));
     }
-    int needs_keys = !attn_role_has_cache(p->role) || (g->features & ATTN_F_CONTIGUOUS_KV) != 0;
-    if (needs_keys || a->key != NULL || a->value != NULL) return check_key_value(g, a->key, a->value, error);
+    if (direct || !attn_role_has_cache(p->role) || a->key != NULL || a->value != NULL)
+        return check_key_value(g, a->key, a->value, error);
     return ATTN_OK;
 }

@@ -179,6 +179,20 @@ static void test_forward(attn_context_t *context) {
     close_call(c);
 }
 
+/* A decoder that reads the keys of the call. */
+static void test_direct(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.features = ATTN_F_CONTIGUOUS_KV;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    SPOIL(forward, "key", (void)0, "contiguous keys that are not given");
+    c->f.key = &c->tk.t, c->f.value = &c->tv.t, c->f.kv_cache = NULL;
+    is_int(forward(c), ATTN_OK, "take the place of a cache");
+    SPOIL(forward, "kv_cache", (c->f.kv_cache = &c->tcache.t, c->tcache.shape[2] = 8),
+          "a cache that is given is still checked");
+    close_call(c);
+}
+
 /* Given once to the layer, used in every call. */
 static void test_layer_tensors(attn_context_t *context) {
     static struct call call, *c = &call;
@@ -259,6 +273,7 @@ int main(void) {
     attn_context_t *context = fake_context("");
     test_update(context);
     test_forward(context);
+    test_direct(context);
     test_layer_tensors(context);
     test_mla(context);
     attn_context_destroy(context);

@@ -298,7 +298,7 @@ static const attn_block_size_t any_multiple[] = {{4, 1}};
 #define FEATURES                                                                                             \
     (ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |                 \
      ATTN_F_CASCADE | ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_CAPTURE |                     \
-     ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW | ATTN_F_PER_REQUEST_CAUSAL)
+     ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_CONTIGUOUS_KV)
 #define ON_CPU  .features = FEATURES, .device_types = ATTN_BIT(kDLCPU)
 #define ON_CUDA .device_types = ATTN_BIT(kDLCUDA)
 

@@ -160,6 +160,7 @@ static void test_masks(void) {
 
 static void test_cache(void) {
     SPOIL("block_table", g->b.block_table = NULL, "no table");
+    FINE(g->p.features |= ATTN_F_CONTIGUOUS_KV; g->b.block_table = NULL, "but keys of the call need none");
     SPOIL("block_table", g->ttable.shape[0] = 2, "too few rows");
     SPOIL("block_table", g->ttable.shape[1] = 4, "17 keys in 4 columns of 4");
     SPOIL("block_table", g->ttable.t.dtype = attn_dl_dtype(ATTN_DTYPE_INT64), "a table of int64");
