@@ -13,18 +13,18 @@ int main(int argc, char **argv) {
         return 1;
     }
     const json_t *at = root;
+    json_t *count = NULL;
     for (char *part = argc > 1 ? strtok(argv[1], ".") : NULL; part && at; part = strtok(NULL, ".")) {
         if (!strcmp(part, "#")) {
-            printf("%zu\n", json_array_size(at));
-            return 0;
+            at = count = json_integer((json_int_t)json_array_size(at));
+            break;
         }
         at = json_is_array(at) ? json_array_get(at, strtoul(part, NULL, 10)) : json_object_get(at, part);
     }
-    if (!at) return 1;
-    if (json_is_string(at))
-        puts(json_string_value(at));
-    else if (json_dumpf(at, stdout, JSON_ENCODE_ANY | JSON_COMPACT) == 0)
-        putchar('\n');
+    if (json_is_string(at)) puts(json_string_value(at));
+    else if (at && json_dumpf(at, stdout, JSON_ENCODE_ANY | JSON_COMPACT) == 0) putchar('\n');
+    int status = at ? 0 : 1;
+    json_decref(count);
     json_decref(root);
-    return 0;
+    return status;
 }
