@@ -308,8 +308,10 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
     const int nr = LN_(ln_round)(n);
     row_pointers(a, sq, &a->k, k0, nr, all, st->kp);
     row_pointers(a, sq, &a->v, k0, nr, all, st->vp);
-    if (a->k_row_scale.base)
-        row_scales(a, sq, k0, n, it->head0, all, st->ks, st->vs);
+    if (a->k_row_scale.base) {
+        row_scales(st->kp, ko + (a->k_row_scale.base - a->k.base), n, st->ks);
+        row_scales(st->vp, vo + (a->v_row_scale.base - a->v.base), n, st->vs);
+    }
 #if LN_BF16
     for (int k = 0; k < nr; k++) {
         if (a->kv_dtype == CPU_BF16) {

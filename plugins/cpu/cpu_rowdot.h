@@ -130,13 +130,13 @@ static __attribute__((noinline)) void rd_rescale(const struct rd_state *st, int 
 }
 
 /* Whole tiles of plain scores: scale, look at the maximum, exponential, all in registers. */
-static void rd_softmax_plain(const struct rd_state *st, int h, float c) {
+SI void rd_softmax_plain(const struct rd_state *st, int h, float c, int scaled) {
     for (int r = 0; r < st->rows; r++) {
         const int at = h * st->rows + r;
         float *s = st->s + r * RD_TB, *l = st->l + (size_t)at * VW;
         vf x[RD_TB / VW], top = v_set1(-INFINITY), m = v_set1(st->m[at]);
         UNROLL for (int t = 0; t < RD_TB / VW; t++) {
-            x[t] = v_mul(v_load(s + t * VW), v_set1(c));
+            x[t] = v_mul(v_load(s + t * VW), scaled ? v_mul(v_set1(c), v_load(st->ks + t * VW)) : v_set1(c));
             top = v_max(x[t], top);
         }
         if (__builtin_expect(v_any_gt(top, v_add(m, v_set1(8.0f))), 0)) {
@@ -147,7 +147,7 @@ static void rd_softmax_plain(const struct rd_state *st, int h, float c) {
         UNROLL for (int t = 0; t < RD_TB / VW; t++) {
             const vf p = v_exp2(v_sub(x[t], m));
             sum = v_add(sum, p);
-            v_store(s + t * VW, p);
+            v_store(s + t * VW, scaled ? v_mul(p, v_load(st->vs + t * VW)) : p);
         }
         v_store(l, sum);
     }
@@ -157,8 +157,11 @@ static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const
                        int k0, int n, int partial) {
     const int G = a->num_q_heads / a->num_kv_heads, kh = a->scale_per_head ? head : 0;
     const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) * dtype_gain(a->kv_dtype);
-    if (!partial && n == RD_TB && !(a->soft_cap > 0) && !a->alibi && !a->qq_bias && !a->k_row_scale.base) {
-        rd_softmax_plain(st, h, c * 1.442695041f);
+    if (!partial && n == RD_TB && !(a->soft_cap > 0) && !a->alibi && !a->qq_bias) {
+        if (a->k_row_scale.base)
+            rd_softmax_plain(st, h, c * 1.442695041f, 1);
+        else
+            rd_softmax_plain(st, h, c * 1.442695041f, 0);
         return;
     }
     for (int r = 0; r < st->rows; r++) {
@@ -281,8 +284,10 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 x.k_next_off = (int64_t)hn * a->k.head;
                 x.v_next_off = (int64_t)hn * a->v.head;
             }
-            if (a->k_row_scale.base)
-                row_scales(a, sq, k0, n, it->head0 + h, &bounds, st.ks, st.vs);
+            if (a->k_row_scale.base) {
+                row_scales(p, x.k_off + (a->k_row_scale.base - a->k.base), n, st.ks);
+                row_scales(p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
+            }
             rd_qk[a->kv_dtype](&x, st.q + (size_t)h * rows * st.ldq, st.ldq, a->head_size, rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
             rd_pv[a->kv_dtype](&x, st.s, st.o + (size_t)h * rows * st.ldo, st.ldo, a->head_size_v, rows);

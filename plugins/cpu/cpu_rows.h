@@ -30,15 +30,10 @@ static void row_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, con
     }
 }
 
-/* Per-token scales of one head; the static scale of e4m3 (dtype_gain) is applied elsewhere. */
-static void row_scales(const struct cpu_attn *a, const struct cpu_seq *sq, int32_t k0, int n, int head,
-                       const struct cpu_mask_bounds *b, float *ks, float *vs) {
-    const int32_t some = cpu_bounds_some_key(b);
-    for (int i = 0; i < n; i++) {
-        const int32_t k = cpu_bounds_has(b, k0 + i) ? k0 + i : some;
-        ks[i] = load_f32(row_at(a, sq, &a->k_row_scale, k) + head * a->k_row_scale.head);
-        vs[i] = load_f32(row_at(a, sq, &a->v_row_scale, k) + head * a->v_row_scale.head);
-    }
+/* Scales of n tokens behind row pointers p: `at` bytes from where the pointers show. */
+SI void row_scales(const char *const *p, int64_t at, int n, float *out) {
+    for (int i = 0; i < n; i++)
+        out[i] = load_f32(p[i] + at);
 }
 
 /* ALiBi from rel = k - q_abs (semantics 2.9, the relative form). */

@@ -51,7 +51,7 @@ struct cpu_attn {
     int64_t lse_token, lse_head;
 
     struct cpu_rows k, v;
-    struct cpu_rows k_row_scale, v_row_scale; /* fp32 per (token, head); base NULL: none */
+    struct cpu_rows k_row_scale, v_row_scale; /* inline fp32 per (token, head), strides as k and v; base NULL: none */
     int block_size;                           /* tokens per block of a paged cache */
     const int32_t *block_table;               /* [request][row length], or NULL: contiguous keys */
     int64_t block_table_row;
