@@ -24,15 +24,25 @@ static void note(const char *name) {
     atomic_store(&last_call, name);
 }
 
-static void *watch_malloc(size_t n) { return note("malloc"), malloc(n); }
-static void *watch_calloc(size_t n, size_t m) { return note("calloc"), calloc(n, m); }
-static void *watch_realloc(void *p, size_t n) { return note("realloc"), realloc(p, n); }
+static void *watch_malloc(size_t n) {
+    return note("malloc"), malloc(n);
+}
+static void *watch_calloc(size_t n, size_t m) {
+    return note("calloc"), calloc(n, m);
+}
+static void *watch_realloc(void *p, size_t n) {
+    return note("realloc"), realloc(p, n);
+}
 static void watch_free(void *p) {
     if (p != NULL) note("free");
     free(p);
 }
-static void *watch_aligned_alloc(size_t a, size_t n) { return note("aligned_alloc"), aligned_alloc(a, n); }
-static int watch_posix_memalign(void **p, size_t a, size_t n) { return note("posix_memalign"), posix_memalign(p, a, n); }
+static void *watch_aligned_alloc(size_t a, size_t n) {
+    return note("aligned_alloc"), aligned_alloc(a, n);
+}
+static int watch_posix_memalign(void **p, size_t a, size_t n) {
+    return note("posix_memalign"), posix_memalign(p, a, n);
+}
 static void *watch_mmap(void *at, size_t n, int prot, int flags, int fd, off_t offset) {
     return note("mmap"), mmap(at, n, prot, flags, fd, offset);
 }
@@ -63,8 +73,8 @@ static int put_entry(uintptr_t *entry, watched_t *to) {
     return 1;
 }
 
-static int put_table(const struct link_map *map, const Elf64_Rela *table, size_t bytes, const Elf64_Sym *symbols,
-                     const char *text) {
+static int put_table(const struct link_map *map, const Elf64_Rela *table, size_t bytes,
+                     const Elf64_Sym *symbols, const char *text) {
     int count = 0;
     for (size_t i = 0; i < bytes / sizeof *table; i++) {
         uint32_t symbol = (uint32_t)ELF64_R_SYM(table[i].r_info);
@@ -90,12 +100,18 @@ int alloc_watch_start(const char *path) {
     const char *text = NULL;
     size_t plt_bytes = 0, rela_bytes = 0;
     for (const Elf64_Dyn *d = (const Elf64_Dyn *)map->l_ld; d->d_tag != DT_NULL; d++) {
-        if (d->d_tag == DT_JMPREL) plt = (const Elf64_Rela *)d->d_un.d_ptr;
-        else if (d->d_tag == DT_PLTRELSZ) plt_bytes = d->d_un.d_val;
-        else if (d->d_tag == DT_RELA) rela = (const Elf64_Rela *)d->d_un.d_ptr;
-        else if (d->d_tag == DT_RELASZ) rela_bytes = d->d_un.d_val;
-        else if (d->d_tag == DT_SYMTAB) symbols = (const Elf64_Sym *)d->d_un.d_ptr;
-        else if (d->d_tag == DT_STRTAB) text = (const char *)d->d_un.d_ptr;
+        if (d->d_tag == DT_JMPREL)
+            plt = (const Elf64_Rela *)d->d_un.d_ptr;
+        else if (d->d_tag == DT_PLTRELSZ)
+            plt_bytes = d->d_un.d_val;
+        else if (d->d_tag == DT_RELA)
+            rela = (const Elf64_Rela *)d->d_un.d_ptr;
+        else if (d->d_tag == DT_RELASZ)
+            rela_bytes = d->d_un.d_val;
+        else if (d->d_tag == DT_SYMTAB)
+            symbols = (const Elf64_Sym *)d->d_un.d_ptr;
+        else if (d->d_tag == DT_STRTAB)
+            text = (const char *)d->d_un.d_ptr;
     }
     if (symbols == NULL || text == NULL) return 0;
     int count = 0;
@@ -108,7 +124,9 @@ int alloc_watch_start(const char *path) {
 #endif
 }
 
-void alloc_watch_on(int is_on) { atomic_store(&is_counting, is_on); }
+void alloc_watch_on(int is_on) {
+    atomic_store(&is_counting, is_on);
+}
 
 long alloc_watch_count(const char **last_name) {
     const char *name = atomic_load(&last_call);

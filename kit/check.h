@@ -12,16 +12,16 @@
 #include <stdio.h>
 
 typedef struct check_options {
-    const char *path;     /* of the plugin file */
-    const char *backend;  /* NULL: every backend of the file */
-    const char *group;    /* NULL: every group; else names separated by commas */
-    const char *only;     /* NULL, or a part of the names of the checks to run */
-    uint64_t seed;        /* 0: 1 */
-    unsigned timeout_s;   /* of one check; 0: 60 */
-    int is_bench;         /* 1: adds timing lines */
-    int is_listing;       /* 1: prints the checks, runs none */
-    int max_failures;     /* stops after so many failed checks; 0: never */
-    FILE *out;            /* NULL: stdout */
+    const char *path;    /* of the plugin file */
+    const char *backend; /* NULL: every backend of the file */
+    const char *group;   /* NULL: every group; else names separated by commas */
+    const char *only;    /* NULL, or a part of the names of the checks to run */
+    uint64_t seed;       /* 0: 1 */
+    unsigned timeout_s;  /* of one check; 0: 60 */
+    int is_bench;        /* 1: adds timing lines */
+    int is_listing;      /* 1: prints the checks, runs none */
+    int max_failures;    /* stops after so many failed checks; 0: never */
+    FILE *out;           /* NULL: stdout */
     /* How the engine's library judges a problem by the table, attn_backend_validate; NULL: those checks are skipped. */
     int (*validate)(const attn_backend_t *backend, const attn_problem_t *problem, const attn_device_t *device,
                     attn_reasons_t *reasons, attn_error_t *error);

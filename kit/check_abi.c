@@ -7,19 +7,25 @@
 static void exports(check_t *c) {
     char names[400];
     int num_unique, needs_libattn;
-    int count = elf_exports(c->options->path, ATTN_PLUGIN_SYMBOL_NAME, names, sizeof names, &num_unique, &needs_libattn);
-    if (count < 0) check_fail(c, "%s is not a 64-bit ELF file with a symbol table", c->options->path);
+    int count = elf_exports(c->options->path, ATTN_PLUGIN_SYMBOL_NAME, names, sizeof names, &num_unique,
+                            &needs_libattn);
+    if (count < 0)
+        check_fail(c, "%s is not a 64-bit ELF file with a symbol table", c->options->path);
     else if (count > 0)
-        check_fail(c, "it exports %d symbols besides %s: %s; build with -fvisibility=hidden and limit the symbols",
-                   count, ATTN_PLUGIN_SYMBOL_NAME, names);
-    else if (num_unique > 0) check_fail(c, "%d GNU unique symbols; build with -fno-gnu-unique", num_unique);
-    else if (needs_libattn) check_fail(c, "it links to libattn; a plugin needs only the headers");
+        check_fail(
+            c, "it exports %d symbols besides %s: %s; build with -fvisibility=hidden and limit the symbols",
+            count, ATTN_PLUGIN_SYMBOL_NAME, names);
+    else if (num_unique > 0)
+        check_fail(c, "%d GNU unique symbols; build with -fno-gnu-unique", num_unique);
+    else if (needs_libattn)
+        check_fail(c, "it links to libattn; a plugin needs only the headers");
 }
 
 static int is_name(const char *name, int is_backend) {
     if (name == NULL || *name == '\0' || strlen(name) > 63) return 0;
     for (const char *p = name; *p != '\0'; p++)
-        if (!(isalnum((unsigned char)*p) || *p == '_') || (is_backend && islower((unsigned char)*p))) return 0;
+        if (!(isalnum((unsigned char)*p) || *p == '_') || (is_backend && islower((unsigned char)*p)))
+            return 0;
     return 1;
 }
 
@@ -63,8 +69,8 @@ static void backend_descriptor(check_t *c) {
     if (!ATTN_HAS_OP(o, open) || !ATTN_HAS_OP(o, close) || !ATTN_HAS_OP(o, kv_cache_shape) ||
         !ATTN_HAS_OP(o, space_needed) || !ATTN_HAS_OP(o, build_metadata) || !ATTN_HAS_OP(o, forward))
         check_fail(c, "open, close, kv_cache_shape, space_needed, build_metadata and forward are required");
-    uint64_t cached = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MLA) |
-                      ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
+    uint64_t cached = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) |
+                      ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
     if ((c->can.roles & cached) && !ATTN_HAS_OP(o, update_kv_cache) && c->can.forward_writes_cache == 0)
         check_fail(c, "roles with a cache need update_kv_cache, or forward_writes_cache");
 }
@@ -72,13 +78,15 @@ static void backend_descriptor(check_t *c) {
 static void check_ranges(check_t *c, const char *name, const attn_range_t *list, uint32_t count) {
     if (count > 0 && list == NULL) check_fail(c, "%s: %u entries and no list", name, count);
     for (uint32_t i = 0; list != NULL && i < count; i++)
-        if (list[i].min == 0 || list[i].min > list[i].max) check_fail(c, "%s[%u] is not a range from min to max", name, i);
+        if (list[i].min == 0 || list[i].min > list[i].max)
+            check_fail(c, "%s[%u] is not a range from min to max", name, i);
 }
 
 static void table(check_t *c) {
     const attn_capabilities_t *t = &c->can;
     uint64_t unknown = t->features & ~ATTN_F_KNOWN_;
-    if (unknown != 0) check_fail(c, "features has bits 0x%llx that no header defines", (unsigned long long)unknown);
+    if (unknown != 0)
+        check_fail(c, "features has bits 0x%llx that no header defines", (unsigned long long)unknown);
     if (t->roles == 0 || (t->roles & ~(ATTN_BIT(ATTN_ROLE_COUNT_) - 2)) != 0)
         check_fail(c, "roles 0x%llx is empty or has unknown bits", (unsigned long long)t->roles);
     if (t->dtypes == 0 || (t->dtypes & ~(ATTN_BIT(ATTN_DTYPE_FLOAT64 + 1) - 2)) != 0)
@@ -96,7 +104,8 @@ static void table(check_t *c) {
         if (t->block_sizes == NULL || t->block_sizes[i].size == 0) check_fail(c, "block_sizes[%u] is 0", i);
     if ((t->features & ATTN_F_CAPTURE) != 0 && t->graph_support <= ATTN_GRAPH_NEVER)
         check_fail(c, "the feature capture and graph_support contradict each other");
-    if (!is_zero(t->reserved, sizeof t->reserved) || t->reserved0 != 0) check_fail(c, "reserved members must be 0");
+    if (!is_zero(t->reserved, sizeof t->reserved) || t->reserved0 != 0)
+        check_fail(c, "reserved members must be 0");
 }
 
 void check_abi_list(check_list_t *list, const check_t *c) {

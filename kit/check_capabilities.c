@@ -18,8 +18,10 @@ static void opens(check_t *c, kit_case_t *k, const char *what) {
     int status = check_open(c, &k->problem, &instance, &error);
     if (status != ATTN_OK)
         check_fail(c, "%s is in the table, but open says %d, %s: %s", what, status, error.param, error.text);
-    else if (instance == NULL) check_fail(c, "open returned 0 and no instance");
-    else c->backend->ops->close(instance);
+    else if (instance == NULL)
+        check_fail(c, "open returned 0 and no instance");
+    else
+        c->backend->ops->close(instance);
     c->report->num_cases++;
 }
 
@@ -30,7 +32,8 @@ static int start(check_t *c, kit_case_t *k) {
 }
 
 static void head_sizes(check_t *c) {
-    static const uint32_t wanted[] = {1, 8, 16, 32, 33, 40, 64, 72, 80, 96, 112, 128, 160, 192, 256, 320, 512};
+    static const uint32_t wanted[] = {1,  8,   16,  32,  33,  40,  64,  72, 80,
+                                      96, 112, 128, 160, 192, 256, 320, 512};
     kit_case_t k;
     if (!start(c, &k)) return;
     uint32_t last = 0;
@@ -69,7 +72,8 @@ static void dtypes(check_t *c) {
         for (uint32_t dtype = ATTN_DTYPE_FLOAT32; dtype <= ATTN_DTYPE_BFLOAT16; dtype++)
             for (uint32_t kv = 0; kv <= ATTN_KV_FP8_PER_TOKEN_HEAD; kv++) {
                 if (!(c->can.dtypes & ATTN_BIT(dtype))) continue;
-                if (kv != 0 && (!(c->can.kv_cache_dtypes & ATTN_BIT(kv)) || !attn_role_has_cache(role))) continue;
+                if (kv != 0 && (!(c->can.kv_cache_dtypes & ATTN_BIT(kv)) || !attn_role_has_cache(role)))
+                    continue;
                 start(c, &k);
                 k.problem.role = role;
                 k.problem.mask = role == ATTN_ROLE_DECODER ? ATTN_MASK_CAUSAL : ATTN_MASK_FULL;
@@ -148,8 +152,10 @@ static void cache_shape(check_t *c) {
         const attn_backend_ops_t *ops = c->backend->ops;
         int status = ops->kv_cache_shape(instance, 8, &s, &error);
         if (status == ATTN_OK) status = ops->kv_cache_shape(instance, 0, &t, &error);
-        if (status != ATTN_OK) check_fail(c, "kv_cache_shape: %d, %s", status, error.text);
-        else if (memcmp(&s, &t, sizeof s) != 0) check_fail(c, "num_blocks 0 does not mean the problem's num_blocks");
+        if (status != ATTN_OK)
+            check_fail(c, "kv_cache_shape: %d, %s", status, error.text);
+        else if (memcmp(&s, &t, sizeof s) != 0)
+            check_fail(c, "num_blocks 0 does not mean the problem's num_blocks");
         int64_t count = 1, element = s.dtype.bits / 8, last = element;
         int block_axis = -1;
         uint32_t orders = 0;
@@ -158,18 +164,27 @@ static void cache_shape(check_t *c) {
             last += (s.shape[i] - 1) * s.byte_strides[i];
             if (s.stride_order[i] < s.ndim) orders |= 1u << s.stride_order[i];
             if (s.axes[i] == ATTN_AXIS_BLOCK) block_axis = (int)i;
-            if (s.shape[i] <= 0 || s.byte_strides[i] <= 0) check_fail(c, "dimension %u has size or stride <= 0", i);
+            if (s.shape[i] <= 0 || s.byte_strides[i] <= 0)
+                check_fail(c, "dimension %u has size or stride <= 0", i);
         }
         if (s.ndim == 0 || s.ndim > ATTN_CACHE_MAX_DIMS || block_axis < 0 || s.shape[block_axis] != 8)
             check_fail(c, "the shape has no axis of 8 blocks");
-        else if (orders != (1u << s.ndim) - 1) check_fail(c, "stride_order is no permutation of the axes");
-        else if (s.page_bytes * 8 != s.total_bytes || s.page_bytes < count / 8 * element || last > s.total_bytes)
-            check_fail(c, "page_bytes %lld and total_bytes %lld do not fit 8 blocks of %lld elements of %lld bytes",
-                       (long long)s.page_bytes, (long long)s.total_bytes, (long long)(count / 8), (long long)element);
-        else if (s.block_size != k.problem.block_size) check_fail(c, "block_size is %u, not the %u asked for", s.block_size, k.problem.block_size);
-        else if (s.alignment == 0 || (s.alignment & (s.alignment - 1)) != 0) check_fail(c, "alignment %u is no power of two", s.alignment);
-        else if (s.fingerprint == 0) check_fail(c, "fingerprint is 0");
-        else if (layout != 0 && s.kv_layout != layout) check_fail(c, "layout %u was asked for, %u came", layout, s.kv_layout);
+        else if (orders != (1u << s.ndim) - 1)
+            check_fail(c, "stride_order is no permutation of the axes");
+        else if (s.page_bytes * 8 != s.total_bytes || s.page_bytes < count / 8 * element ||
+                 last > s.total_bytes)
+            check_fail(
+                c, "page_bytes %lld and total_bytes %lld do not fit 8 blocks of %lld elements of %lld bytes",
+                (long long)s.page_bytes, (long long)s.total_bytes, (long long)(count / 8),
+                (long long)element);
+        else if (s.block_size != k.problem.block_size)
+            check_fail(c, "block_size is %u, not the %u asked for", s.block_size, k.problem.block_size);
+        else if (s.alignment == 0 || (s.alignment & (s.alignment - 1)) != 0)
+            check_fail(c, "alignment %u is no power of two", s.alignment);
+        else if (s.fingerprint == 0)
+            check_fail(c, "fingerprint is 0");
+        else if (layout != 0 && s.kv_layout != layout)
+            check_fail(c, "layout %u was asked for, %u came", layout, s.kv_layout);
         seen[layout] = s.fingerprint;
         ops->close(instance);
         c->report->num_cases++;
@@ -198,8 +213,10 @@ static void space(check_t *c) {
         uint32_t a = needed[i].alignment;
         if (a == 0 || (a & (a - 1)) != 0) check_fail(c, "alignment %u is no power of two", a);
     }
-    if (memcmp(&needed[0], &needed[1], sizeof needed[0]) != 0) check_fail(c, "equal problems need different space");
-    if (needed[2].metadata_bytes < needed[0].metadata_bytes || needed[2].workspace_bytes < needed[0].workspace_bytes)
+    if (memcmp(&needed[0], &needed[1], sizeof needed[0]) != 0)
+        check_fail(c, "equal problems need different space");
+    if (needed[2].metadata_bytes < needed[0].metadata_bytes ||
+        needed[2].workspace_bytes < needed[0].workspace_bytes)
         check_fail(c, "larger limits need less space");
 }
 
@@ -219,28 +236,34 @@ static void refusals(check_t *c) {
         int code = 0;
         if (step == 0) {
             for (uint32_t d = 1; d < 1024 && param == NULL; d++)
-                if (check_head_size(c, d) != d) k.problem.head_size = d, param = "head_size", code = ATTN_REASON_HEAD_SIZE;
+                if (check_head_size(c, d) != d)
+                    k.problem.head_size = d, param = "head_size", code = ATTN_REASON_HEAD_SIZE;
         } else if (step == 1) {
             for (uint32_t t = ATTN_DTYPE_FLOAT32; t <= ATTN_DTYPE_BFLOAT16 && param == NULL; t++)
-                if (!(c->can.dtypes & ATTN_BIT(t))) k.problem.dtype = t, param = "dtype", code = ATTN_REASON_DTYPE;
+                if (!(c->can.dtypes & ATTN_BIT(t)))
+                    k.problem.dtype = t, param = "dtype", code = ATTN_REASON_DTYPE;
         } else if (step == 2 && k.problem.block_size != 0) {
             for (uint32_t kv = ATTN_KV_AUTO; kv <= ATTN_KV_NVFP4 && param == NULL; kv++)
                 if (!(c->can.kv_cache_dtypes & ATTN_BIT(kv)))
-                    k.problem.kv_cache_dtype = kv, param = "kv_cache_dtype", code = ATTN_REASON_KV_CACHE_DTYPE;
+                    k.problem.kv_cache_dtype = kv, param = "kv_cache_dtype",
+                    code = ATTN_REASON_KV_CACHE_DTYPE;
         } else if (step == 3 && k.problem.block_size != 0) {
             for (uint32_t b = 1; b < 512 && param == NULL; b++)
-                if (check_block_size(c, b) != b) k.problem.block_size = b, param = "block_size", code = ATTN_REASON_BLOCK_SIZE;
+                if (check_block_size(c, b) != b)
+                    k.problem.block_size = b, param = "block_size", code = ATTN_REASON_BLOCK_SIZE;
         } else if (step == 4 && !(c->can.roles & ATTN_BIT(ATTN_ROLE_ENCODER_ONLY))) {
             k.problem.role = ATTN_ROLE_ENCODER_ONLY, k.problem.mask = ATTN_MASK_FULL;
             k.problem.block_size = k.problem.kv_cache_dtype = 0;
             param = "role", code = ATTN_REASON_ATTN_TYPE;
         } else if (step == 5) {
             continue;
-        } else if (step >= 6 && !(c->can.features & UINT64_C(1) << (step - 6)) && k.problem.role == ATTN_ROLE_DECODER) {
+        } else if (step >= 6 && !(c->can.features & UINT64_C(1) << (step - 6)) &&
+                   k.problem.role == ATTN_ROLE_DECODER) {
             /* bits whose absence a problem can meet without further members */
             uint64_t askable = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_QQ_BIAS | ATTN_F_LSE |
                                ATTN_F_SOFT_CAP | ATTN_F_SLIDING_WINDOW | ATTN_F_NON_CAUSAL | ATTN_F_MM_PREFIX;
-            if ((askable >> (step - 6) & 1) && ask_feature(&k, (unsigned)step - 6)) param = attn_feature_name((unsigned)step - 6);
+            if ((askable >> (step - 6) & 1) && ask_feature(&k, (unsigned)step - 6))
+                param = attn_feature_name((unsigned)step - 6);
         }
         if (param == NULL) continue;
         attn_reason_t items[16];
@@ -252,7 +275,9 @@ static void refusals(check_t *c) {
         for (uint32_t i = 0; i < reasons.count && i < 16; i++)
             is_named |= (code != 0 && items[i].code == code) || strcmp(items[i].param, param) == 0;
         if (status != ATTN_OK && status != ATTN_E_UNSUPPORTED) continue; /* not a problem at all */
-        if (!is_named) check_fail(c, "%s is not in the table, but no reason names it (%u reasons)", param, reasons.count);
+        if (!is_named)
+            check_fail(c, "%s is not in the table, but no reason names it (%u reasons)", param,
+                       reasons.count);
         c->report->num_cases++;
     }
 }

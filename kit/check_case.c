@@ -11,7 +11,8 @@ uint32_t check_head_size(const check_t *c, uint32_t wanted) {
         const attn_range_t *r = &c->can.head_sizes[i];
         uint32_t step = r->step != 0 ? r->step : 1, near = r->min;
         if (wanted > r->min) near = r->min + ((wanted < r->max ? wanted : r->max) - r->min) / step * step;
-        uint32_t d = near > wanted ? near - wanted : wanted - near, e = best > wanted ? best - wanted : wanted - best;
+        uint32_t d = near > wanted ? near - wanted : wanted - near,
+                 e = best > wanted ? best - wanted : wanted - best;
         if (best == 0 || d < e) best = near;
     }
     return best;
@@ -22,8 +23,10 @@ uint32_t check_block_size(const check_t *c, uint32_t wanted) {
     if (c->can.num_block_sizes == 0) return wanted;
     for (uint32_t i = 0; i < c->can.num_block_sizes; i++) {
         const attn_block_size_t *b = &c->can.block_sizes[i];
-        uint32_t near = b->is_multiple && b->size > 0 && wanted > b->size ? wanted / b->size * b->size : b->size;
-        uint32_t d = near > wanted ? near - wanted : wanted - near, e = best > wanted ? best - wanted : wanted - best;
+        uint32_t near =
+            b->is_multiple && b->size > 0 && wanted > b->size ? wanted / b->size * b->size : b->size;
+        uint32_t d = near > wanted ? near - wanted : wanted - near,
+                 e = best > wanted ? best - wanted : wanted - best;
         if (best == 0 || d < e) best = near;
     }
     return best;
@@ -47,7 +50,8 @@ int check_plain_case(const check_t *c, kit_case_t *k) {
     if (attn_role_has_cache(role)) {
         k->problem.block_size = check_block_size(c, 16);
         if (!(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_AUTO)))
-            for (uint32_t kv = ATTN_KV_FLOAT16; kv <= ATTN_KV_FP8_PER_TOKEN_HEAD && k->problem.kv_cache_dtype == 0; kv++)
+            for (uint32_t kv = ATTN_KV_FLOAT16;
+                 kv <= ATTN_KV_FP8_PER_TOKEN_HEAD && k->problem.kv_cache_dtype == 0; kv++)
                 if (c->can.kv_cache_dtypes & ATTN_BIT(kv)) k->problem.kv_cache_dtype = kv;
     }
     if (c->can.features & ATTN_F_LSE) k->problem.features |= ATTN_F_LSE;
@@ -59,14 +63,15 @@ int check_plain_case(const check_t *c, kit_case_t *k) {
 
 double check_work(const kit_case_t *k) {
     double pairs = 0, d = k->problem.head_size, dv = k->problem.head_size_v != 0 ? k->problem.head_size_v : d;
-    for (int r = 0; r < k->num_reqs; r++) pairs += (double)k->query_lens[r] * k->seq_lens[r];
+    for (int r = 0; r < k->num_reqs; r++)
+        pairs += (double)k->query_lens[r] * k->seq_lens[r];
     return pairs * k->problem.num_heads * (d + dv);
 }
 
 void check_random_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t max_len) {
     for (int i = 0; i < 200; i++) {
         kit_case_random(k, &c->can, seed + ((uint64_t)i << 40), max_len);
-        if (check_work(k) <= MOST_WORK) return;
+        if (check_work(k) <= MOST_WORK / 6) return; /* what these cases are for does not need size */
     }
 }
 
@@ -102,12 +107,14 @@ int check_run_alone(check_t *c, const attn_backend_t *backend, const kit_case_t 
     if (status == ATTN_OK && result->fault[0] == '\0') return 1;
     if (status != ATTN_OK)
         check_fail(c, "%s: %d, %s: %s", result->operation, status, result->error.param, result->error.text);
-    else check_fail(c, "%s", result->fault);
+    else
+        check_fail(c, "%s", result->fault);
     kit_result_free(result);
     return 0;
 }
 
-int check_run(check_t *c, const attn_backend_t *backend, const kit_case_t *k, const kit_inputs_t *in_or_null) {
+int check_run(check_t *c, const attn_backend_t *backend, const kit_case_t *k,
+              const kit_inputs_t *in_or_null) {
     if (!check_is_served(c, k)) return 1;
     kit_inputs_t *made = in_or_null == NULL ? kit_inputs_make(k) : NULL;
     const kit_inputs_t *in = in_or_null != NULL ? in_or_null : made;
@@ -115,11 +122,15 @@ int check_run(check_t *c, const attn_backend_t *backend, const kit_case_t *k, co
     kit_result_t got, want;
     int is_well = check_run_alone(c, backend, k, in, c->memory, &got);
     if (is_well) {
-        int status = kit_run_oracle(&kit_oracle, k, in, &want);
+        kit_case_t plain = *k; /* what says how and not what is nothing to the oracle */
+        plain.problem.features &=
+            ~(ATTN_F_CAPTURE | ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE);
+        int status = kit_run_oracle(&kit_oracle, &plain, in, &want);
         kit_difference_t d = kit_compare(k, &got, &want);
         if (status != ATTN_OK)
             is_well = check_fail(c, "the oracle failed in %s: %s", want.operation, want.error.text);
-        else if (!d.is_close) is_well = check_fail(c, "%s", d.text);
+        else if (!d.is_close)
+            is_well = check_fail(c, "%s", d.text);
         c->report->num_cases++;
         kit_result_free(&got);
         kit_result_free(&want);

@@ -18,7 +18,8 @@ static check_t *current;
 /* Elements of a tensor in one buffer. */
 static char *elements(const DLTensor *t, size_t *bytes) {
     int64_t last = 1;
-    for (int i = 0; i < t->ndim; i++) last = t->shape[i] == 0 ? 0 : last + (t->shape[i] - 1) * t->strides[i];
+    for (int i = 0; i < t->ndim; i++)
+        last = t->shape[i] == 0 ? 0 : last + (t->shape[i] - 1) * t->strides[i];
     *bytes = last > 0 ? (size_t)last * (t->dtype.bits / 8u) : 0;
     char *copy = malloc(*bytes + 1);
     if (copy == NULL) abort();
@@ -26,14 +27,16 @@ static char *elements(const DLTensor *t, size_t *bytes) {
     return copy;
 }
 
-static int forward_again(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                         attn_error_t *error) {
+static int forward_again(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
     int status = shim_target()->ops->forward(instance, args, space, stream, error);
     size_t out_bytes, lse_bytes = 0;
-    char *out = elements(args->output, &out_bytes), *lse = args->lse != NULL ? elements(args->lse, &lse_bytes) : NULL;
+    char *out = elements(args->output, &out_bytes),
+         *lse = args->lse != NULL ? elements(args->lse, &lse_bytes) : NULL;
     for (int i = 0; i < 8 && status == ATTN_OK; i++) {
         status = shim_target()->ops->forward(instance, args, space, stream, error);
-        if (memcmp(out, attn_data(args->output), out_bytes) != 0) check_fail(current, "call %d gives other output bits", i + 2);
+        if (memcmp(out, attn_data(args->output), out_bytes) != 0)
+            check_fail(current, "call %d gives other output bits", i + 2);
         if (lse != NULL && memcmp(lse, attn_data(args->lse), lse_bytes) != 0)
             check_fail(current, "call %d gives other bits in the LSE", i + 2);
     }
@@ -63,7 +66,8 @@ static void fresh_instance(check_t *c) {
     if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &a)) return;
     for (int i = 0; i < 3; i++) {
         if (!check_run_alone(c, c->backend, &k, in, c->memory, &b)) return;
-        if (!same_doubles(a.out, b.out, a.num_out) || (a.lse != NULL && !same_doubles(a.lse, b.lse, a.num_lse)))
+        if (!same_doubles(a.out, b.out, a.num_out) ||
+            (a.lse != NULL && !same_doubles(a.lse, b.lse, a.num_lse)))
             check_fail(c, "a second instance of the same problem gives other bits");
         c->report->num_cases++;
         kit_result_free(&b);
@@ -75,8 +79,10 @@ static void fresh_instance(check_t *c) {
 /* The inputs of request r of a case as inputs of their own. */
 static kit_inputs_t *inputs_of(const kit_case_t *k, const kit_inputs_t *in, int r, kit_case_t *alone) {
     int64_t heads = k->problem.num_heads, kv = k->problem.num_kv_heads != 0 ? k->problem.num_kv_heads : heads;
-    int64_t d = k->problem.head_size, dv = k->problem.head_size_v != 0 ? k->problem.head_size_v : d, first = 0;
-    for (int i = 0; i < r; i++) first += k->query_lens[i];
+    int64_t d = k->problem.head_size, dv = k->problem.head_size_v != 0 ? k->problem.head_size_v : d,
+            first = 0;
+    for (int i = 0; i < r; i++)
+        first += k->query_lens[i];
     *alone = *k;
     alone->num_reqs = 0;
     kit_case_add(alone, k->query_lens[r], k->seq_lens[r]);
@@ -84,7 +90,8 @@ static kit_inputs_t *inputs_of(const kit_case_t *k, const kit_inputs_t *in, int 
     if (one == NULL) return NULL;
     memcpy(one->query, in->query + first * heads * d, (size_t)(one->num_tokens * heads * d) * sizeof(float));
     memcpy(one->key, in->key + in->key_start[r] * kv * d, (size_t)(one->num_keys * kv * d) * sizeof(float));
-    memcpy(one->value, in->value + in->key_start[r] * kv * dv, (size_t)(one->num_keys * kv * dv) * sizeof(float));
+    memcpy(one->value, in->value + in->key_start[r] * kv * dv,
+           (size_t)(one->num_keys * kv * dv) * sizeof(float));
     return one;
 }
 
@@ -94,7 +101,8 @@ static void batch_invariance(check_t *c) {
     kit_result_t all, one;
     if (!start(c, &k)) return;
     k.num_reqs = 0;
-    for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++) kit_case_add(&k, lens[i][0], lens[i][1]);
+    for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
+        kit_case_add(&k, lens[i][0], lens[i][1]);
     kit_inputs_t *in = kit_inputs_make(&k);
     if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &all)) return;
     int64_t first = 0, dv = k.problem.head_size_v != 0 ? k.problem.head_size_v : k.problem.head_size;
@@ -104,9 +112,11 @@ static void batch_invariance(check_t *c) {
         if (in_one == NULL || !check_run_alone(c, c->backend, &alone, in_one, c->memory, &one)) return;
         for (int64_t i = 0; i < one.num_out; i++)
             if (memcmp(&one.out[i], &all.out[first * row + i], sizeof one.out[i]) != 0) {
-                check_fail(c, "batch invariance is claimed, but request %d (query_len %d, seq_len %d) alone gives %.9g "
-                           "and in the batch %.9g at output %lld", r, k.query_lens[r], k.seq_lens[r], one.out[i],
-                           all.out[first * row + i], (long long)i);
+                check_fail(
+                    c,
+                    "batch invariance is claimed, but request %d (query_len %d, seq_len %d) alone gives %.9g "
+                    "and in the batch %.9g at output %lld",
+                    r, k.query_lens[r], k.seq_lens[r], one.out[i], all.out[first * row + i], (long long)i);
                 break;
             }
         first += k.query_lens[r];
@@ -118,7 +128,9 @@ static void batch_invariance(check_t *c) {
     kit_inputs_free(in);
 }
 
-static void not_claimed(check_t *c) { check_skip(c, "not claimed in the table"); }
+static void not_claimed(check_t *c) {
+    check_skip(c, "not claimed in the table");
+}
 
 void check_determinism_list(check_list_t *list, const check_t *c) {
     int is_claimed = (c->can.features & ATTN_F_BATCH_INVARIANT) != 0;

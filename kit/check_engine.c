@@ -56,7 +56,8 @@ static void run_in_child(check_t *c, const struct check_entry *e, int silence) {
     sigaction(SIGBUS, &plain, NULL);
     kit_memory_t memory; /* a GPU cannot be used by parent and child both */
     if (c->memory->device_type == kDLCUDA && e->needs_device != CHECK_TABLES) {
-        if (cuda_memory_start(&memory, c->memory->device_id) != 0) check_fail(c, "the GPU cannot be used any more");
+        if (cuda_memory_start(&memory, c->memory->device_id) != 0)
+            check_fail(c, "the GPU cannot be used any more");
         c->memory = &memory;
         running_memory = &memory;
     }
@@ -97,7 +98,8 @@ static void run_entry(check_t *c, const struct check_entry *e, int silence) {
         return;
     }
     int status = 0, is_late = wait_for(child, limit_s, &status);
-    if (is_late) check_fail(c, "no end within %u s", limit_s);
+    if (is_late)
+        check_fail(c, "no end within %u s", limit_s);
     else if (WIFSIGNALED(status))
         check_fail(c, "the process ended with signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else if (!c->report->is_done)
@@ -112,7 +114,8 @@ static void print_captured(FILE *out, int silence) {
     text[n] = '\0';
     char *rest = NULL;
     int lines = 0;
-    for (char *line = strtok_r(text, "\n", &rest); line != NULL && lines < 8; line = strtok_r(NULL, "\n", &rest), lines++)
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL && lines < 8;
+         line = strtok_r(NULL, "\n", &rest), lines++)
         fprintf(out, "#   printed: %.160s\n", line);
 }
 
@@ -132,7 +135,8 @@ static void print_entry(check_printer_t *p, const check_t *c, const struct check
         p->totals.passed++;
         if (r->num_cases > 0)
             fprintf(p->out, "ok %d - %s: %s (%d cases)\n", p->number, e->group, e->name, r->num_cases);
-        else fprintf(p->out, "ok %d - %s: %s\n", p->number, e->group, e->name);
+        else
+            fprintf(p->out, "ok %d - %s: %s\n", p->number, e->group, e->name);
     }
     fflush(p->out);
 }
@@ -166,12 +170,15 @@ void check_running(check_t *c, const kit_case_t *k) {
 
 /* ----------------------------------------------------------------- backends */
 
-static void host_log(void *ctx, uint32_t level, const char *text) { (void)ctx, (void)level, (void)text; }
+static void host_log(void *ctx, uint32_t level, const char *text) {
+    (void)ctx, (void)level, (void)text;
+}
 static const void *host_extension(void *ctx, const char *id) {
     (void)ctx, (void)id;
     return NULL;
 }
-const attn_host_t check_host = {.struct_size = sizeof check_host, .log = host_log, .get_extension = host_extension};
+const attn_host_t check_host = {
+    .struct_size = sizeof check_host, .log = host_log, .get_extension = host_extension};
 
 enum { MAX_OPTIONS = 64 };
 static attn_option_value_t default_options[MAX_OPTIONS];
@@ -183,14 +190,17 @@ static void parse_default_options(const attn_plugin_t *plugin) {
     num_default_options = 0;
     const char *at = (const char *)plugin->options;
     for (uint32_t i = 0; at != NULL && i < plugin->num_options && i < MAX_OPTIONS; i++) {
-        const attn_option_spec_t *s = (const attn_option_spec_t *)(const void *)(at + (size_t)i * plugin->options->struct_size);
+        const attn_option_spec_t *s =
+            (const attn_option_spec_t *)(const void *)(at + (size_t)i * plugin->options->struct_size);
         attn_option_value_t *v = &default_options[num_default_options++];
-        *v = (attn_option_value_t){.struct_size = sizeof *v, .type = s->type, .name = s->name, .s = s->default_value};
+        *v = (attn_option_value_t){
+            .struct_size = sizeof *v, .type = s->type, .name = s->name, .s = s->default_value};
         const char *text = s->default_value != NULL ? s->default_value : "";
         if (s->type == ATTN_OPTION_INT) v->i = strtoll(text, NULL, 0);
         if (s->type == ATTN_OPTION_DOUBLE) v->d = strtod(text, NULL);
         if (s->type == ATTN_OPTION_BOOL)
-            v->i = strcmp(text, "yes") == 0 || strcmp(text, "true") == 0 || strcmp(text, "on") == 0 || strcmp(text, "1") == 0;
+            v->i = strcmp(text, "yes") == 0 || strcmp(text, "true") == 0 || strcmp(text, "on") == 0 ||
+                   strcmp(text, "1") == 0;
         if (s->type == ATTN_OPTION_ENUM && s->choices != NULL) { /* index of the word */
             const char *c = s->choices;
             size_t n = strlen(text);
@@ -204,25 +214,26 @@ static void parse_default_options(const attn_plugin_t *plugin) {
 }
 
 static int open_with_defaults(const attn_problem_t *problem, const attn_device_t *device,
-                              const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
-                              attn_instance_t **instance, attn_error_t *error) {
+                              const attn_option_value_t *options, uint32_t num_options,
+                              const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
     if (num_options == 0) {
         options = num_default_options > 0 ? default_options : NULL;
         num_options = num_default_options;
     }
-    return raw_backend->ops->open(problem, device, options, num_options, host != NULL ? host : &check_host, instance,
-                                  error);
+    return raw_backend->ops->open(problem, device, options, num_options, host != NULL ? host : &check_host,
+                                  instance, error);
 }
 
 static int finish(int status, attn_error_t *error) {
     if (running_memory == NULL || status != ATTN_OK || running_memory->sync(NULL) == 0) return status;
     return attn_fail(error, ATTN_E_DEVICE, "stream", "the device reported an error after the call");
 }
-static int build_and_wait(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                          attn_error_t *error) {
+static int build_and_wait(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
     return finish(raw_backend->ops->build_metadata(instance, batch, space, stream, error), error);
 }
-static int update_and_wait(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+static int update_and_wait(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                           attn_error_t *error) {
     return finish(raw_backend->ops->update_kv_cache(instance, args, stream, error), error);
 }
 static int forward_and_wait(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
@@ -285,6 +296,16 @@ static void make_list(check_list_t *list, const check_t *c) {
     check_manners_list(list, c);
 }
 
+static void print_bench(check_t *c, check_printer_t *p, int silence) {
+    check_list_t list = {0};
+    check_bench_list(&list, c);
+    for (int i = 0; i < list.count; i++) {
+        run_entry(c, &list.items[i], silence);
+        fprintf(p->out, "# bench: %s\n", c->report->text);
+    }
+    free(list.items);
+}
+
 static void check_backend(check_t *c, check_printer_t *p, int silence) {
     const check_options_t *o = c->options;
     check_list_t list = {0};
@@ -324,6 +345,7 @@ static void check_backend(check_t *c, check_printer_t *p, int silence) {
         print_entry(p, c, e, silence);
     }
     free(list.items);
+    if (o->is_bench && is_here && !o->is_listing) print_bench(c, p, silence);
 }
 
 static int nothing(check_printer_t *p, const char *format, const char *a, const char *b) {
@@ -336,19 +358,23 @@ static int nothing(check_printer_t *p, const char *format, const char *a, const 
 
 int check_plugin(const check_options_t *options, check_totals_t *totals) {
     check_printer_t p = {.out = options->out != NULL ? options->out : stdout};
-    check_t c = {.options = options, .memory = &kit_cpu_memory, .seed = options->seed != 0 ? options->seed : 1};
+    check_t c = {
+        .options = options, .memory = &kit_cpu_memory, .seed = options->seed != 0 ? options->seed : 1};
     int result = 0, num_examined = 0, silence = -1;
     void *file = dlopen(options->path, RTLD_NOW | RTLD_LOCAL);
     const char *why = file == NULL ? dlerror() : NULL;
     if (file != NULL) c.plugin = dlsym(file, ATTN_PLUGIN_SYMBOL_NAME);
-    if (file == NULL) result = nothing(&p, "%s%s", why, "");
-    else if (c.plugin == NULL) result = nothing(&p, "%s does not export %s", options->path, ATTN_PLUGIN_SYMBOL_NAME);
+    if (file == NULL)
+        result = nothing(&p, "%s%s", why, "");
+    else if (c.plugin == NULL)
+        result = nothing(&p, "%s does not export %s", options->path, ATTN_PLUGIN_SYMBOL_NAME);
     else if (c.plugin->magic != ATTN_PLUGIN_MAGIC || c.plugin->abi_major != ATTN_ABI_MAJOR ||
              (ATTN_ABI_MAJOR == 0 && c.plugin->abi_minor != ATTN_ABI_MINOR))
         result = nothing(&p, "%s was built for another ABI%s", options->path, "");
     c.report = mmap(NULL, sizeof *c.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     silence = memfd_create("attn-check", MFD_CLOEXEC);
-    if (result == 0 && (c.report == MAP_FAILED || silence < 0)) result = nothing(&p, "%s%s", strerror(errno), "");
+    if (result == 0 && (c.report == MAP_FAILED || silence < 0))
+        result = nothing(&p, "%s%s", strerror(errno), "");
     if (result == 0) {
         parse_default_options(c.plugin);
         if (!options->is_listing)
@@ -362,11 +388,13 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
             check_backend(&c, &p, silence);
         }
         if (num_examined == 0)
-            result = nothing(&p, "%s has no backend %s", options->path, options->backend != NULL ? options->backend : "");
+            result = nothing(&p, "%s has no backend %s", options->path,
+                             options->backend != NULL ? options->backend : "");
     }
     if (!options->is_listing) {
         fprintf(p.out, "1..%d\n", p.number);
-        fprintf(p.out, "# %d passed, %d failed, %d skipped\n", p.totals.passed, p.totals.failed, p.totals.skipped);
+        fprintf(p.out, "# %d passed, %d failed, %d skipped\n", p.totals.passed, p.totals.failed,
+                p.totals.skipped);
     }
     if (c.report != MAP_FAILED) munmap(c.report, sizeof *c.report);
     if (silence >= 0) close(silence);

@@ -40,7 +40,7 @@ typedef struct check_list {
         check_func_t *run;
         uint32_t arg;
         int needs_device; /* CHECK_TABLES, .. */
-    } *items;
+    } * items;
     int count, capacity;
 } check_list_t;
 
@@ -68,6 +68,8 @@ void check_errors_list(check_list_t *list, const check_t *c);
 void check_threads_list(check_list_t *list, const check_t *c);
 void check_leaks_list(check_list_t *list, const check_t *c);
 void check_manners_list(check_list_t *list, const check_t *c);
+/* Timings, which are no checks: each says its line by check_skip. */
+void check_bench_list(check_list_t *list, const check_t *c);
 
 /* Records a failure (the first one stays) and returns 0. */
 ATTN_PRINTF(2, 3) int check_fail(check_t *c, const char *format, ...);
@@ -83,7 +85,7 @@ int check_is_served(const check_t *c, const kit_case_t *k);
 /* Multiplications of a case; random cases beyond MOST_WORK are left out, because a plain kernel needs seconds for them. */
 double check_work(const kit_case_t *k);
 #define MOST_WORK 6e6
-/* A random case of at most that work. */
+/* A small random case. */
 void check_random_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t max_len);
 /* Rounds sizes to what the table allows: nearest advertised head size and block size. */
 uint32_t check_head_size(const check_t *c, uint32_t wanted);
@@ -136,6 +138,7 @@ long alloc_watch_count(const char **last_name);
 
 /* The dynamic symbols that a file exports, other than `allowed`; writes up to size bytes of their names. Returns how
  * many, or -1. *num_unique counts GNU unique symbols, *needs_libattn is 1 if it links to libattn. */
-int elf_exports(const char *path, const char *allowed, char *names, size_t size, int *num_unique, int *needs_libattn);
+int elf_exports(const char *path, const char *allowed, char *names, size_t size, int *num_unique,
+                int *needs_libattn);
 
 #endif

@@ -83,7 +83,8 @@ typedef struct bent_tensor {
 } bent_tensor_t;
 static const DLTensor *bend(bent_tensor_t *b, const DLTensor *t) {
     b->t = *t;
-    for (int i = 0; i < t->ndim && i < 8; i++) b->shape[i] = t->shape[i], b->strides[i] = t->strides[i];
+    for (int i = 0; i < t->ndim && i < 8; i++)
+        b->shape[i] = t->shape[i], b->strides[i] = t->strides[i];
     b->t.shape = b->shape;
     b->t.strides = b->strides;
     return &b->t;
@@ -93,27 +94,36 @@ static const DLTensor *bend(bent_tensor_t *b, const DLTensor *t) {
 static void expect_refusal(int status, const attn_error_t *e, int wanted_code) {
     const char *parameter = mistakes[mistake].parameter;
     num_made++;
-    if (status == ATTN_OK) check_fail(current, "%s: it was taken", mistakes[mistake].name);
-    else if (status > 0 || status < -15) check_fail(current, "%s: %d is no code of attn_types.h", mistakes[mistake].name, status);
+    if (status == ATTN_OK)
+        check_fail(current, "%s: it was taken", mistakes[mistake].name);
+    else if (status > 0 || status < -15)
+        check_fail(current, "%s: %d is no code of attn_types.h", mistakes[mistake].name, status);
     else if (wanted_code != 0 && status != wanted_code)
         check_fail(current, "%s: code %d, %d was wanted", mistakes[mistake].name, status, wanted_code);
     else if (e->text[0] == '\0' || e->code != status)
-        check_fail(current, "%s: the error has no text, or not the code %d that came back", mistakes[mistake].name, status);
+        check_fail(current, "%s: the error has no text, or not the code %d that came back",
+                   mistakes[mistake].name, status);
     else if (parameter != NULL && strstr(e->param, parameter) == NULL && strstr(e->text, parameter) == NULL)
-        check_fail(current, "%s: the error speaks of '%s' (%s), not of %s", mistakes[mistake].name, e->param, e->text, parameter);
+        check_fail(current, "%s: the error speaks of '%s' (%s), not of %s", mistakes[mistake].name, e->param,
+                   e->text, parameter);
 }
 
-static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     attn_forward_t a = *args;
     attn_space_t s = *space;
     bent_tensor_t b;
     attn_error_t e = {.struct_size = sizeof e};
     int code = 0, is_made = 1;
     switch (mistake) {
-    case FORWARD_NO_ARGS: break;
-    case FORWARD_NO_QUERY: a.query = NULL; break;
-    case FORWARD_NO_OUTPUT: a.output = NULL; break;
+    case FORWARD_NO_ARGS:
+        break;
+    case FORWARD_NO_QUERY:
+        a.query = NULL;
+        break;
+    case FORWARD_NO_OUTPUT:
+        a.output = NULL;
+        break;
     case FORWARD_NO_CACHE:
         is_made = a.kv_cache != NULL;
         a.kv_cache = NULL;
@@ -142,7 +152,8 @@ static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, co
         a.output = bend(&b, a.output);
         b.shape[2] /= 2;
         break;
-    case FORWARD_OUTPUT_ROWS:
+    case FORWARD_OUTPUT_ROWS: /* on a GPU only the device knows how many tokens there are */
+        is_made = current->memory->device_type == kDLCPU;
         a.output = bend(&b, a.output);
         b.shape[0] = 1;
         break;
@@ -174,23 +185,30 @@ static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, co
         is_made = s.metadata_bytes > 0;
         s.metadata = NULL;
         break;
-    default: is_made = 0;
+    default:
+        is_made = 0;
     }
     if (is_made) {
-        int status = shim_target()->ops->forward(instance, mistake == FORWARD_NO_ARGS ? NULL : &a, &s, stream, &e);
+        int status =
+            shim_target()->ops->forward(instance, mistake == FORWARD_NO_ARGS ? NULL : &a, &s, stream, &e);
         expect_refusal(status, &e, code);
     }
     return shim_target()->ops->forward(instance, args, space, stream, error);
 }
 
-static int bad_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+static int bad_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                      attn_error_t *error) {
     attn_kv_update_t a = *args;
     bent_tensor_t b;
     attn_error_t e = {.struct_size = sizeof e};
     int is_made = 1;
     switch (mistake) {
-    case UPDATE_NO_KEY: a.key = NULL; break;
-    case UPDATE_NO_SLOTS: a.slot_mapping = NULL; break;
+    case UPDATE_NO_KEY:
+        a.key = NULL;
+        break;
+    case UPDATE_NO_SLOTS:
+        a.slot_mapping = NULL;
+        break;
     case UPDATE_SLOT_DTYPE:
         a.slot_mapping = bend(&b, a.slot_mapping);
         b.t.dtype = attn_dl_dtype(ATTN_DTYPE_FLOAT32);
@@ -204,24 +222,34 @@ static int bad_update(attn_instance_t *instance, const attn_kv_update_t *args, v
         a.key = bend(&b, a.key);
         b.shape[0] = a.slot_mapping->shape[0] - 1;
         break;
-    default: is_made = 0;
+    default:
+        is_made = 0;
     }
     if (is_made) expect_refusal(shim_target()->ops->update_kv_cache(instance, &a, stream, &e), &e, 0);
     return shim_target()->ops->update_kv_cache(instance, args, stream, error);
 }
 
-static int bad_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                     attn_error_t *error) {
+static int bad_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                     void *stream, attn_error_t *error) {
     attn_batch_t b = *batch;
     attn_space_t s = *space;
     attn_error_t e = {.struct_size = sizeof e};
     int code = 0, is_made = 1;
     switch (mistake) {
-    case BUILD_NO_BATCH: break;
-    case BUILD_NEGATIVE: b.num_reqs = -1; break;
-    case BUILD_TOO_MANY: b.num_reqs = KIT_MAX_REQS + 1000; break;
-    case BUILD_NO_STARTS: b.query_start_loc_host = NULL; break;
-    case BUILD_NO_LENS: b.seq_lens_host = NULL; break;
+    case BUILD_NO_BATCH:
+        break;
+    case BUILD_NEGATIVE:
+        b.num_reqs = -1;
+        break;
+    case BUILD_TOO_MANY:
+        b.num_reqs = KIT_MAX_REQS + 1000;
+        break;
+    case BUILD_NO_STARTS:
+        b.query_start_loc_host = NULL;
+        break;
+    case BUILD_NO_LENS:
+        b.seq_lens_host = NULL;
+        break;
     case BUILD_NO_TABLE:
         is_made = b.block_table != NULL;
         b.block_table = NULL;
@@ -231,10 +259,12 @@ static int bad_build(attn_instance_t *instance, const attn_batch_t *batch, const
         s.metadata_bytes--;
         code = ATTN_E_SPACE;
         break;
-    default: is_made = 0;
+    default:
+        is_made = 0;
     }
     if (is_made)
-        expect_refusal(shim_target()->ops->build_metadata(instance, mistake == BUILD_NO_BATCH ? NULL : &b, &s, stream, &e),
+        expect_refusal(shim_target()->ops->build_metadata(instance, mistake == BUILD_NO_BATCH ? NULL : &b, &s,
+                                                          stream, &e),
                        &e, code);
     return shim_target()->ops->build_metadata(instance, batch, space, stream, error);
 }

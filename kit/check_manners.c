@@ -46,7 +46,8 @@ static void look_around(surroundings_t *s) {
     if (getcwd(s->folder, sizeof s->folder) == NULL) s->folder[0] = '\0';
     s->mask = umask(0);
     umask(s->mask);
-    for (int i = 1; i < 32; i++) sigaction(i, NULL, &s->signals[i]);
+    for (int i = 1; i < 32; i++)
+        sigaction(i, NULL, &s->signals[i]);
 }
 
 static check_t *current;
@@ -59,26 +60,30 @@ static void compare(const char *operation) {
     if (now.control != before.control)
         check_fail(current, "%s changed MXCSR from 0x%x to 0x%x", operation, before.control, now.control);
     if (strcmp(now.locale, before.locale) != 0) check_fail(current, "%s changed the locale", operation);
-    if (strcmp(now.folder, before.folder) != 0) check_fail(current, "%s changed the working folder", operation);
+    if (strcmp(now.folder, before.folder) != 0)
+        check_fail(current, "%s changed the working folder", operation);
     if (now.mask != before.mask) check_fail(current, "%s changed the umask", operation);
     for (int i = 1; i < 32; i++)
-        if (now.signals[i].sa_handler != before.signals[i].sa_handler || now.signals[i].sa_flags != before.signals[i].sa_flags)
+        if (now.signals[i].sa_handler != before.signals[i].sa_handler ||
+            now.signals[i].sa_flags != before.signals[i].sa_flags)
             check_fail(current, "%s changed the handler of signal %d (%s)", operation, i, strsignal(i));
 }
 
-static int polite_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                       uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+static int polite_open(const attn_problem_t *problem, const attn_device_t *device,
+                       const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                       attn_instance_t **instance, attn_error_t *error) {
     int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
     compare("open");
     return status;
 }
-static int polite_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                        attn_error_t *error) {
+static int polite_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                        void *stream, attn_error_t *error) {
     int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
     compare("build_metadata");
     return status;
 }
-static int polite_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+static int polite_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                         attn_error_t *error) {
     int status = shim_target()->ops->update_kv_cache(instance, args, stream, error);
     compare("update_kv_cache");
     return status;
@@ -89,8 +94,10 @@ static int polite_forward(attn_instance_t *instance, const attn_forward_t *args,
     compare("forward");
     return status;
 }
-static const attn_backend_ops_t polite_ops = {.open = polite_open, .build_metadata = polite_build,
-                                              .update_kv_cache = polite_update, .forward = polite_forward};
+static const attn_backend_ops_t polite_ops = {.open = polite_open,
+                                              .build_metadata = polite_build,
+                                              .update_kv_cache = polite_update,
+                                              .forward = polite_forward};
 
 static void surroundings(check_t *c) {
     kit_case_t k;
@@ -110,7 +117,8 @@ static void other_rounding(check_t *c) {
     if (in == NULL) return;
     fesetround(FE_TOWARDZERO);
     look_around(&before);
-    if (check_run_alone(c, shim_make(c->backend, &polite_ops), &k, in, c->memory, &result)) kit_result_free(&result);
+    if (check_run_alone(c, shim_make(c->backend, &polite_ops), &k, in, c->memory, &result))
+        kit_result_free(&result);
     fesetround(FE_TONEAREST);
     kit_inputs_free(in);
 }
@@ -123,9 +131,10 @@ static void nonsense(check_t *c) {
     if (!start(c, &k)) return;
     for (int n = 0; n < 400 && !c->report->is_failed; n++) {
         attn_problem_t p = k.problem;
-        uint32_t *members[] = {&p.role, &p.mask, &p.dtype, &p.out_dtype, &p.query_dtype, &p.kv_cache_dtype, &p.kv_layout,
-                               &p.num_heads, &p.num_kv_heads, &p.head_size, &p.head_size_v, &p.block_size,
-                               &p.sliding_window, &p.chunk_size, &p.rswa_window};
+        uint32_t *members[] = {&p.role,           &p.mask,           &p.dtype,       &p.out_dtype,
+                               &p.query_dtype,    &p.kv_cache_dtype, &p.kv_layout,   &p.num_heads,
+                               &p.num_kv_heads,   &p.head_size,      &p.head_size_v, &p.block_size,
+                               &p.sliding_window, &p.chunk_size,     &p.rswa_window};
         for (int changes = 0; changes < 2; changes++)
             *members[kit_random_in(&state, 0, 14)] = odd[kit_random_in(&state, 0, 11)];
         if (n % 5 == 0) p.scale = n % 2 ? (double)NAN : (double)INFINITY;
@@ -141,11 +150,16 @@ static void nonsense(check_t *c) {
         if (c->backend->ops->supports_combination != NULL)
             c->backend->ops->supports_combination(&p, &device, &reasons);
         int status = check_open(c, &p, &instance, &error);
-        if (status > 0 || status < -15) check_fail(c, "open returned %d, which is no code of attn_types.h", status);
-        else if (status == ATTN_OK && instance == NULL) check_fail(c, "open returned 0 and no instance");
-        else if (status == ATTN_OK) c->backend->ops->close(instance);
-        else if (error.text[0] == '\0') check_fail(c, "open refused with %d and no text", status);
-        else if (instance != NULL) check_fail(c, "open failed and still wrote *instance");
+        if (status > 0 || status < -15)
+            check_fail(c, "open returned %d, which is no code of attn_types.h", status);
+        else if (status == ATTN_OK && instance == NULL)
+            check_fail(c, "open returned 0 and no instance");
+        else if (status == ATTN_OK)
+            c->backend->ops->close(instance);
+        else if (error.text[0] == '\0')
+            check_fail(c, "open refused with %d and no text", status);
+        else if (instance != NULL)
+            check_fail(c, "open failed and still wrote *instance");
     }
 }
 

@@ -46,8 +46,9 @@ static guard_t metadata_guard, workspace_guard;
 static guarded_t table_guard;
 static attn_space_t guarded_space;
 
-static int guarded_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                        uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+static int guarded_open(const attn_problem_t *problem, const attn_device_t *device,
+                        const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                        attn_instance_t **instance, attn_error_t *error) {
     int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
     if (status != ATTN_OK) return status;
     attn_space_needed_t n = {.struct_size = sizeof n};
@@ -55,15 +56,16 @@ static int guarded_open(const attn_problem_t *problem, const attn_device_t *devi
     status = shim_target()->ops->space_needed(*instance, &n, error);
     if (status == ATTN_OK) status = shim_target()->ops->kv_cache_shape(*instance, 0, &s, error);
     cache_alignment = s.alignment != 0 ? s.alignment : 16;
-    guarded_space = (attn_space_t){.struct_size = sizeof guarded_space, .metadata_bytes = n.metadata_bytes,
+    guarded_space = (attn_space_t){.struct_size = sizeof guarded_space,
+                                   .metadata_bytes = n.metadata_bytes,
                                    .workspace_bytes = n.workspace_bytes};
     guarded_space.metadata = guard_alloc(&metadata_guard, n.metadata_bytes, n.alignment, at_end);
     guarded_space.workspace = guard_alloc(&workspace_guard, n.workspace_bytes, n.alignment, at_end);
     return status;
 }
 
-static int guarded_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                         attn_error_t *error) {
+static int guarded_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
     attn_batch_t b = *batch;
     guarded_space.host = space->host;
     guarded_space.host_bytes = space->host_bytes;
@@ -71,7 +73,8 @@ static int guarded_build(attn_instance_t *instance, const attn_batch_t *batch, c
     return shim_target()->ops->build_metadata(instance, &b, &guarded_space, stream, error);
 }
 
-static int guarded_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+static int guarded_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                          attn_error_t *error) {
     attn_kv_update_t a = *args;
     guarded_t g[7] = {{.bytes = 0}};
     a.key = guard_tensor(&g[0], args->key, 16, at_end);
@@ -81,7 +84,8 @@ static int guarded_update(attn_instance_t *instance, const attn_kv_update_t *arg
     a.scales.v = guard_tensor(&g[4], args->scales.v, 4, at_end);
     if (args->v_cache == NULL) a.kv_cache = guard_tensor(&g[5], args->kv_cache, cache_alignment, at_end);
     int status = shim_target()->ops->update_kv_cache(instance, &a, stream, error);
-    for (int i = 0; i < 7; i++) guard_return(&g[i], i == 5);
+    for (int i = 0; i < 7; i++)
+        guard_return(&g[i], i == 5);
     return status;
 }
 
@@ -103,14 +107,17 @@ static int guarded_forward(attn_instance_t *instance, const attn_forward_t *args
     a.scales.v = guard_tensor(&g[10], args->scales.v, 4, at_end);
     a.output_block_scale = guard_tensor(&g[11], args->output_block_scale, 4, at_end);
     int status = shim_target()->ops->forward(instance, &a, &guarded_space, stream, error);
-    for (int i = 0; i < 12; i++) guard_return(&g[i], i == 3 || i == 4 || i == 5 || i == 11);
+    for (int i = 0; i < 12; i++)
+        guard_return(&g[i], i == 3 || i == 4 || i == 5 || i == 11);
     guard_return(&table_guard, 0);
     guard_free(&metadata_guard);
     guard_free(&workspace_guard);
     return status;
 }
-static const attn_backend_ops_t guarded_ops = {.open = guarded_open, .build_metadata = guarded_build,
-                                               .update_kv_cache = guarded_update, .forward = guarded_forward};
+static const attn_backend_ops_t guarded_ops = {.open = guarded_open,
+                                               .build_metadata = guarded_build,
+                                               .update_kv_cache = guarded_update,
+                                               .forward = guarded_forward};
 
 static void guard_pages(check_t *c) {
     at_end = (int)c->arg;
@@ -129,14 +136,15 @@ static void guard_pages(check_t *c) {
 
 /* ------------------------------------------------------------- allocation */
 
-static int watched_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                         attn_error_t *error) {
+static int watched_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
     alloc_watch_on(1);
     int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
     alloc_watch_on(0);
     return status;
 }
-static int watched_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+static int watched_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                          attn_error_t *error) {
     alloc_watch_on(1);
     int status = shim_target()->ops->update_kv_cache(instance, args, stream, error);
     alloc_watch_on(0);
@@ -164,8 +172,11 @@ static void allocations(check_t *c) {
     }
     long count = alloc_watch_count(&last);
     if (count > 0)
-        check_fail(c, "%ld calls to the allocator (the last: %s) in build_metadata, update_kv_cache or forward; take "
-                   "memory in open, or ask for it in space_needed", count, last);
+        check_fail(
+            c,
+            "%ld calls to the allocator (the last: %s) in build_metadata, update_kv_cache or forward; take "
+            "memory in open, or ask for it in space_needed",
+            count, last);
     else if (num_watched == 0 && !c->report->is_failed)
         check_skip(c, "the plugin calls no allocator that could be watched");
 }
@@ -181,10 +192,13 @@ static uint64_t print_of(const DLTensor *t) {
         if (t->shape[i] == 0) return 0;
     for (;;) { /* row by row: the last dimension is dense */
         int64_t offset = 0;
-        for (int i = 0; i < t->ndim - 1; i++) offset += at[i] * t->strides[i];
-        h = attn_fingerprint64(h, (char *)attn_data(t) + offset * element, (size_t)(t->shape[t->ndim - 1] * element));
+        for (int i = 0; i < t->ndim - 1; i++)
+            offset += at[i] * t->strides[i];
+        h = attn_fingerprint64(h, (char *)attn_data(t) + offset * element,
+                               (size_t)(t->shape[t->ndim - 1] * element));
         int i = t->ndim - 2;
-        while (i >= 0 && ++at[i] == t->shape[i]) at[i--] = 0;
+        while (i >= 0 && ++at[i] == t->shape[i])
+            at[i--] = 0;
         if (i < 0) return h;
     }
 }
@@ -202,19 +216,22 @@ static int unchanged_update(attn_instance_t *instance, const attn_kv_update_t *a
 }
 static int unchanged_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                              void *stream, attn_error_t *error) {
-    const DLTensor *inputs[] = {args->query, args->key, args->value, args->kv_cache, args->v_cache, args->sinks,
-                                args->alibi_slopes, args->qq_bias, args->scales.k, args->scales.v};
-    static const char *const names[] = {"query", "key", "value", "kv_cache", "v_cache", "sinks",
-                                        "alibi_slopes", "qq_bias", "k_scale", "v_scale"};
+    const DLTensor *inputs[] = {args->query,    args->key,     args->value,        args->kv_cache,
+                                args->v_cache,  args->sinks,   args->alibi_slopes, args->qq_bias,
+                                args->scales.k, args->scales.v};
+    static const char *const names[] = {"query", "key",          "value",   "kv_cache", "v_cache",
+                                        "sinks", "alibi_slopes", "qq_bias", "k_scale",  "v_scale"};
     uint64_t before[10];
-    for (int i = 0; i < 10; i++) before[i] = print_of(inputs[i]);
+    for (int i = 0; i < 10; i++)
+        before[i] = print_of(inputs[i]);
     int status = shim_target()->ops->forward(instance, args, space, stream, error);
     for (int i = 0; i < 10; i++)
         if (before[i] != print_of(inputs[i]) && !(forward_writes_cache && (i == 3 || i == 4)))
             check_fail(current, "forward changed its input %s", names[i]);
     return status;
 }
-static const attn_backend_ops_t unchanged_ops = {.update_kv_cache = unchanged_update, .forward = unchanged_forward};
+static const attn_backend_ops_t unchanged_ops = {.update_kv_cache = unchanged_update,
+                                                 .forward = unchanged_forward};
 
 static void inputs_stay(check_t *c) {
     kit_case_t k;
@@ -236,18 +253,23 @@ static void compare_rows(const DLTensor *t, const char *was, const unsigned char
             for (int64_t i = 0; i < bs; i++) {
                 int64_t offset = (b * t->strides[0] + h * t->strides[1] + i * t->strides[2]) * element;
                 if (is_named[b * bs + i]) continue;
-                if (memcmp((char *)attn_data(t) + offset, was + offset, (size_t)(t->shape[3] * element)) == 0) continue;
-                check_fail(current, "update_kv_cache wrote block %lld, token %lld, head %lld, which no slot names",
+                if (memcmp((char *)attn_data(t) + offset, was + offset, (size_t)(t->shape[3] * element)) == 0)
+                    continue;
+                check_fail(current,
+                           "update_kv_cache wrote block %lld, token %lld, head %lld, which no slot names",
                            (long long)b, (long long)i, (long long)h);
                 return;
             }
 }
 
-static int sparing_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+static int sparing_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                          attn_error_t *error) {
     const DLTensor *t = args->kv_cache;
-    if (t->ndim != 4 || t->strides[3] != 1) return shim_target()->ops->update_kv_cache(instance, args, stream, error);
+    if (t->ndim != 4 || t->strides[3] != 1)
+        return shim_target()->ops->update_kv_cache(instance, args, stream, error);
     int64_t last = 1, bs = t->shape[2];
-    for (int i = 0; i < 4; i++) last += (t->shape[i] - 1) * t->strides[i];
+    for (int i = 0; i < 4; i++)
+        last += (t->shape[i] - 1) * t->strides[i];
     size_t bytes = (size_t)last * (t->dtype.bits / 8u);
     char *was = malloc(bytes);
     unsigned char *is_named = calloc((size_t)(t->shape[0] * bs), 1);
@@ -281,7 +303,8 @@ static int profiled_forward(attn_instance_t *instance, const attn_forward_t *arg
                             void *stream, attn_error_t *error) {
     const DLTensor *t = args->output;
     int64_t element = t->dtype.bits / 8, last = 1;
-    for (int i = 0; i < t->ndim; i++) last += (t->shape[i] - 1) * t->strides[i];
+    for (int i = 0; i < t->ndim; i++)
+        last += (t->shape[i] - 1) * t->strides[i];
     char *was = malloc((size_t)(last * element));
     if (was == NULL) abort();
     memcpy(was, attn_data(t), (size_t)(last * element));
@@ -312,9 +335,11 @@ void check_metadata_list(check_list_t *list, const check_t *c); /* check_metadat
 
 void check_memory_list(check_list_t *list, const check_t *c) {
     check_add(list, "memory", 1, canaries, 0, "nothing is written around the outputs and behind the tokens");
-    check_add(list, "memory", CHECK_RUNS_ON_CPU, guard_pages, 1, "buffers of exactly space_needed that end at a faulting page");
+    check_add(list, "memory", CHECK_RUNS_ON_CPU, guard_pages, 1,
+              "buffers of exactly space_needed that end at a faulting page");
     check_add(list, "memory", CHECK_RUNS_ON_CPU, guard_pages, 0, "buffers that start at a faulting page");
-    check_add(list, "memory", CHECK_RUNS_ON_CPU, allocations, 0, "no allocation in build_metadata, update_kv_cache, forward");
+    check_add(list, "memory", CHECK_RUNS_ON_CPU, allocations, 0,
+              "no allocation in build_metadata, update_kv_cache, forward");
     check_add(list, "memory", 1, inputs_stay, 0, "inputs stay as they are");
     check_add(list, "memory", 1, slots_only, 0, "update_kv_cache writes the rows of its slots only");
     check_add(list, "memory", 1, profiling, 0, "the profiling run gives zeros");

@@ -10,15 +10,17 @@
 /* The first request of a batch as a batch of its own; the tensors are copied into t. */
 attn_batch_t first_request(const attn_batch_t *batch, DLTensor t[8], int64_t shape[8][4]) {
     attn_batch_t b = *batch;
-    const DLTensor **members[8] = {&b.query_start_loc, &b.seq_lens, &b.block_table, &b.causal,
-                                   &b.mm_prefix_ranges, &b.rswa_prefix_lens, &b.encoder_seq_lens, &b.dcp_local_seq_lens};
+    const DLTensor **members[8] = {&b.query_start_loc,  &b.seq_lens,          &b.block_table,
+                                   &b.causal,           &b.mm_prefix_ranges,  &b.rswa_prefix_lens,
+                                   &b.encoder_seq_lens, &b.dcp_local_seq_lens};
     b.num_reqs = 1;
     b.num_actual_tokens = batch->query_start_loc_host[1];
     b.common_prefix_len = 0;
     for (int i = 0; i < 8; i++) {
         if (*members[i] == NULL) continue;
         t[i] = **members[i];
-        for (int j = 0; j < t[i].ndim && j < 4; j++) shape[i][j] = t[i].shape[j];
+        for (int j = 0; j < t[i].ndim && j < 4; j++)
+            shape[i][j] = t[i].shape[j];
         shape[i][0] = i == 0 ? 2 : 1;
         t[i].shape = shape[i];
         *members[i] = &t[i];
@@ -29,8 +31,8 @@ attn_batch_t first_request(const attn_batch_t *batch, DLTensor t[8], int64_t sha
 static check_t *current;
 static attn_space_t other_space;
 
-static int build_first(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+static int build_first(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     DLTensor t[8];
     int64_t shape[8][4];
     attn_batch_t b = first_request(batch, t, shape);
@@ -38,8 +40,8 @@ static int build_first(attn_instance_t *instance, const attn_batch_t *batch, con
 }
 
 /* Builds the batch, then another one into a second set. */
-static int build_two(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                     attn_error_t *error) {
+static int build_two(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                     void *stream, attn_error_t *error) {
     int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
     other_space = *space;
     other_space.metadata = current->memory->alloc(NULL, space->metadata_bytes, 256);
@@ -50,8 +52,8 @@ static int build_two(attn_instance_t *instance, const attn_batch_t *batch, const
 static const attn_backend_ops_t two_sets_ops = {.build_metadata = build_two};
 
 /* Builds another batch, then this one in the same place. */
-static int build_again(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+static int build_again(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     int status = build_first(instance, batch, space, stream, error);
     if (status != ATTN_OK) return status;
     return shim_target()->ops->build_metadata(instance, batch, space, stream, error);
@@ -60,8 +62,9 @@ static const attn_backend_ops_t again_ops = {.build_metadata = build_again};
 
 /* The metadata comes from a twin of the instance. */
 static attn_instance_t *twin;
-static int open_twins(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                      uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+static int open_twins(const attn_problem_t *problem, const attn_device_t *device,
+                      const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                      attn_instance_t **instance, attn_error_t *error) {
     int status = shim_target()->ops->open(problem, device, options, num_options, host, &twin, error);
     if (status != ATTN_OK) return status;
     return shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
@@ -70,12 +73,13 @@ static void close_twins(attn_instance_t *instance) {
     shim_target()->ops->close(instance);
     shim_target()->ops->close(twin);
 }
-static int build_by_twin(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                         attn_error_t *error) {
+static int build_by_twin(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
     (void)instance;
     return shim_target()->ops->build_metadata(twin, batch, space, stream, error);
 }
-static const attn_backend_ops_t twin_ops = {.open = open_twins, .close = close_twins, .build_metadata = build_by_twin};
+static const attn_backend_ops_t twin_ops = {
+    .open = open_twins, .close = close_twins, .build_metadata = build_by_twin};
 
 /* Everything that the call may only borrow is overwritten after it: host arrays, and the tensors' descriptions. */
 static const void *borrow(const void *p, size_t bytes, void **copies, size_t *sizes, int *count) {
@@ -97,22 +101,26 @@ static int build_and_forget(attn_instance_t *instance, const attn_batch_t *batch
     b.seq_lens_host = borrow(b.seq_lens_host, n * 4, copies, sizes, &count);
     b.causal_host = borrow(b.causal_host, n, copies, sizes, &count);
     b.is_prefilling_host = borrow(b.is_prefilling_host, n, copies, sizes, &count);
-    b.block_table_host = borrow(b.block_table_host, n * (size_t)b.block_table_host_stride * 4, copies, sizes, &count);
-    b.mm_prefix_ranges_host = borrow(b.mm_prefix_ranges_host, n * (size_t)b.num_mm_ranges * 8, copies, sizes, &count);
+    b.block_table_host =
+        borrow(b.block_table_host, n * (size_t)b.block_table_host_stride * 4, copies, sizes, &count);
+    b.mm_prefix_ranges_host =
+        borrow(b.mm_prefix_ranges_host, n * (size_t)b.num_mm_ranges * 8, copies, sizes, &count);
     b.rswa_prefix_lens_host = borrow(b.rswa_prefix_lens_host, n * 4, copies, sizes, &count);
-    const DLTensor **members[6] = {&b.query_start_loc, &b.seq_lens, &b.block_table,
-                                   &b.causal, &b.mm_prefix_ranges, &b.rswa_prefix_lens};
-    for (int i = 0; i < 6; i++) *members[i] = borrow(*members[i], sizeof(DLTensor), copies, sizes, &count);
+    const DLTensor **members[6] = {&b.query_start_loc, &b.seq_lens,         &b.block_table,
+                                   &b.causal,          &b.mm_prefix_ranges, &b.rswa_prefix_lens};
+    for (int i = 0; i < 6; i++)
+        *members[i] = borrow(*members[i], sizeof(DLTensor), copies, sizes, &count);
     int status = shim_target()->ops->build_metadata(instance, &b, space, stream, error);
     memset(&b, 0xff, sizeof b);
-    for (int i = 0; i < count; i++) memset(copies[i], 0x5a, sizes[i]); /* not freed: reading it is wrong, not fatal */
+    for (int i = 0; i < count; i++)
+        memset(copies[i], 0x5a, sizes[i]); /* not freed: reading it is wrong, not fatal */
     return status;
 }
 static const attn_backend_ops_t forget_ops = {.build_metadata = build_and_forget};
 
 /* The workspace belongs to every layer of the stream: another one may have used it in between. */
-static int forward_after_others(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
-                                void *stream, attn_error_t *error) {
+static int forward_after_others(attn_instance_t *instance, const attn_forward_t *args,
+                                const attn_space_t *space, void *stream, attn_error_t *error) {
     if (space->workspace != NULL) memset(space->workspace, 0xff, (size_t)space->workspace_bytes);
     return shim_target()->ops->forward(instance, args, space, stream, error);
 }

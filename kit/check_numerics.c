@@ -44,7 +44,8 @@ static void feature(check_t *c) {
     uint64_t wanted = UINT64_C(1) << (c->arg & 63);
     if (c->arg >= 64) wanted = ATTN_F_SLIDING_WINDOW | ATTN_F_NON_CAUSAL;
     if (can.roles & ATTN_BIT(ATTN_ROLE_DECODER)) can.roles = ATTN_BIT(ATTN_ROLE_DECODER);
-    if (wanted == ATTN_F_PER_HEAD_SCALES) can.kv_cache_dtypes &= ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_E5M2);
+    if (wanted == ATTN_F_PER_HEAD_SCALES)
+        can.kv_cache_dtypes &= ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_E5M2);
     if (wanted == ATTN_F_QUANT_QUERY) can.kv_cache_dtypes &= ATTN_BIT(ATTN_KV_FP8_E4M3);
     random_cases(c, &can, wanted, 200);
 }
@@ -93,7 +94,8 @@ static void window_edges(check_t *c) {
     for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
         if (!start(c, &k, 0)) return;
         k.problem.sliding_window = windows[i];
-        for (size_t j = 0; j < sizeof lens / sizeof lens[0]; j++) kit_case_add(&k, j % 2 ? (lens[j] + 1) / 2 : 1, lens[j]);
+        for (size_t j = 0; j < sizeof lens / sizeof lens[0]; j++)
+            kit_case_add(&k, j % 2 ? (lens[j] + 1) / 2 : 1, lens[j]);
         check_run(c, c->backend, &k, NULL);
     }
 }
@@ -104,12 +106,14 @@ static void split_borders(check_t *c) {
     kit_case_t k;
     for (int shift = -1; shift <= 1; shift++) {
         if (!start(c, &k, ATTN_ROLE_DECODER)) return;
-        for (size_t j = 0; j < sizeof bases / sizeof bases[0]; j++) kit_case_add(&k, j == 1 ? 3 : 1, bases[j] + shift);
+        for (size_t j = 0; j < sizeof bases / sizeof bases[0]; j++)
+            kit_case_add(&k, j == 1 ? 3 : 1, bases[j] + shift);
         check_run(c, c->backend, &k, NULL);
     }
     for (int shift = -1; shift <= 1; shift++) { /* queries around the tile sizes */
         if (!start(c, &k, 0)) return;
-        for (size_t j = 0; j < 3; j++) kit_case_add(&k, bases[j] + shift, bases[j] + shift + 40);
+        for (size_t j = 0; j < 3; j++)
+            kit_case_add(&k, bases[j] + shift, bases[j] + shift + 40);
         check_run(c, c->backend, &k, NULL);
     }
 }
@@ -133,7 +137,8 @@ static void compositions(check_t *c) {
     kit_case_t k;
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         if (!start(c, &k, ATTN_ROLE_DECODER)) return;
-        for (int r = 0; r < sets[i].n; r++) kit_case_add(&k, sets[i].query[r], sets[i].seq[r]);
+        for (int r = 0; r < sets[i].n; r++)
+            kit_case_add(&k, sets[i].query[r], sets[i].seq[r]);
         check_run(c, c->backend, &k, NULL);
     }
 }
@@ -174,10 +179,12 @@ static void head_sizes(check_t *c) {
  * can be compared at all. */
 static void whole_numbers(kit_case_t *k, kit_inputs_t *in, int most) {
     uint64_t state = k->seed + 77;
-    int64_t d = k->problem.head_size, kv = k->problem.num_kv_heads != 0 ? k->problem.num_kv_heads : k->problem.num_heads;
+    int64_t d = k->problem.head_size,
+            kv = k->problem.num_kv_heads != 0 ? k->problem.num_kv_heads : k->problem.num_heads;
     for (int64_t i = 0; i < in->num_tokens * k->problem.num_heads * d; i++)
         in->query[i] = (float)kit_random_in(&state, -most, most);
-    for (int64_t i = 0; i < in->num_keys * kv * d; i++) in->key[i] = (float)kit_random_in(&state, -most, most);
+    for (int64_t i = 0; i < in->num_keys * kv * d; i++)
+        in->key[i] = (float)kit_random_in(&state, -most, most);
 }
 
 static void extremes(check_t *c) {
@@ -205,9 +212,11 @@ static void ties(check_t *c) {
         kit_case_add(&k, 20, 33);
         kit_inputs_t *in = kit_inputs_make(&k);
         if (in == NULL) return;
-        int64_t row = (int64_t)(k.problem.num_kv_heads != 0 ? k.problem.num_kv_heads : k.problem.num_heads) * k.problem.head_size;
+        int64_t row = (int64_t)(k.problem.num_kv_heads != 0 ? k.problem.num_kv_heads : k.problem.num_heads) *
+                      k.problem.head_size;
         for (int64_t t = 0; t < in->num_keys; t++)
-            for (int64_t i = 0; i < row; i++) in->key[t * row + i] = is_zero ? 0 : in->key[i];
+            for (int64_t i = 0; i < row; i++)
+                in->key[t * row + i] = is_zero ? 0 : in->key[i];
         check_run(c, c->backend, &k, in);
         kit_inputs_free(in);
     }
@@ -304,10 +313,11 @@ static void fp8_output(check_t *c) {
 
 void check_numerics_list(check_list_t *list, const check_t *c) {
     const attn_capabilities_t *t = &c->can;
-    uint64_t drawn = ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SINK |
-                     ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNKED_LOCAL | ATTN_F_CHUNK_LOOKBACK |
-                     ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_QQ_BIAS | ATTN_F_DIFF_KV |
-                     ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY | ATTN_F_SEPARATE_KV;
+    uint64_t drawn = ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT |
+                     ATTN_F_SINK | ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNKED_LOCAL |
+                     ATTN_F_CHUNK_LOOKBACK | ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL |
+                     ATTN_F_QQ_BIAS | ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES |
+                     ATTN_F_QUANT_QUERY | ATTN_F_SEPARATE_KV;
     for (uint32_t r = 1; r < ATTN_ROLE_COUNT_; r++)
         if ((t->roles >> r & 1) && !attn_role_is_mla(r))
             check_add(list, "numerics", 1, role, r, "role %s", attn_role_name(r));
@@ -332,8 +342,12 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
     check_add(list, "numerics", 1, empty_batches, 0, "empty batches and requests");
     if (t->features & ATTN_F_SLIDING_WINDOW) check_add(list, "numerics", 1, window_edges, 0, "window edges");
     if (t->features & ATTN_F_SOFT_CAP) check_add(list, "numerics", 1, soft_caps, 0, "soft caps");
-    if (t->kv_cache_dtypes >> ATTN_KV_FP8_E4M3 & 1) check_add(list, "numerics", 1, saturation, 0, "fp8 saturation");
-    if (t->features & ATTN_F_CASCADE) check_add(list, "numerics", 1, cascade, 0, "cascade over a common prefix");
-    if (t->features & ATTN_F_OUT_FP8_STATIC) check_add(list, "numerics", 1, fp8_output, 17, "static fp8 output");
-    if (t->features & ATTN_F_OUT_FP8_GROUP) check_add(list, "numerics", 1, fp8_output, 18, "group fp8 output");
+    if (t->kv_cache_dtypes >> ATTN_KV_FP8_E4M3 & 1)
+        check_add(list, "numerics", 1, saturation, 0, "fp8 saturation");
+    if (t->features & ATTN_F_CASCADE)
+        check_add(list, "numerics", 1, cascade, 0, "cascade over a common prefix");
+    if (t->features & ATTN_F_OUT_FP8_STATIC)
+        check_add(list, "numerics", 1, fp8_output, 17, "static fp8 output");
+    if (t->features & ATTN_F_OUT_FP8_GROUP)
+        check_add(list, "numerics", 1, fp8_output, 18, "group fp8 output");
 }

@@ -70,8 +70,8 @@ static const DLTensor *shifted(const DLTensor *t) {
     s->byte_offset += SHIFT;
     return s;
 }
-static int shifted_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                         attn_error_t *error) {
+static int shifted_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
     attn_batch_t b = *batch;
     num_shifted = 0;
     b.block_table = shifted(b.block_table);
@@ -79,7 +79,8 @@ static int shifted_build(attn_instance_t *instance, const attn_batch_t *batch, c
     b.query_start_loc = shifted(b.query_start_loc);
     return shim_target()->ops->build_metadata(instance, &b, space, stream, error);
 }
-static int shifted_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+static int shifted_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                          attn_error_t *error) {
     attn_kv_update_t a = *args;
     num_shifted = 0;
     a.key = shifted(a.key);
@@ -148,13 +149,15 @@ static const DLTensor *far_cache(const DLTensor *t) {
         far.block_size = t->shape[2];
         memcpy(far.shape, t->shape, sizeof far.shape);
         far.shape[0] += far.first;
-        for (int i = 0; i < 4; i++) last += (far.shape[i] - 1) * t->strides[i];
+        for (int i = 0; i < 4; i++)
+            last += (far.shape[i] - 1) * t->strides[i];
         far.bytes = (size_t)last * (t->dtype.bits / 8u);
         far.base = far_alloc(far.bytes);
         if (far.base == NULL) return NULL;
         /* an offset that lost its upper half comes out below, where nothing may be */
         if (current->memory->device_type == kDLCPU)
-            mprotect(far.base, (size_t)(far.first * t->strides[0]) * (t->dtype.bits / 8u) / 65536 * 65536, PROT_NONE);
+            mprotect(far.base, (size_t)(far.first * t->strides[0]) * (t->dtype.bits / 8u) / 65536 * 65536,
+                     PROT_NONE);
     }
     far.cache = *t;
     far.cache.data = far.base;
@@ -165,21 +168,24 @@ static const DLTensor *far_cache(const DLTensor *t) {
 /* Is the row of a slot, head 0, as the address space came? */
 static int is_blank(const DLTensor *t, int64_t slot) {
     int64_t element = t->dtype.bits / 8;
-    const char *row = (const char *)attn_data(t) +
-                      (slot / far.block_size * t->strides[0] + slot % far.block_size * t->strides[2]) * element;
+    const char *row =
+        (const char *)attn_data(t) +
+        (slot / far.block_size * t->strides[0] + slot % far.block_size * t->strides[2]) * element;
     for (int64_t i = 0; i < t->shape[3] * element; i++)
         if (row[i] != 0) return 0;
     return 1;
 }
 
 /* The instance does not know how many blocks there will be. */
-static int far_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                    uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+static int far_open(const attn_problem_t *problem, const attn_device_t *device,
+                    const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                    attn_instance_t **instance, attn_error_t *error) {
     attn_problem_t p = *problem;
     p.num_blocks = 0;
     return shim_target()->ops->open(&p, device, options, num_options, host, instance, error);
 }
-static int far_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+static int far_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                      attn_error_t *error) {
     attn_kv_update_t a = *args;
     int64_t n = args->slot_mapping->shape[0], *slots = far_alloc((size_t)(n + 1) * sizeof *slots);
     DLTensor t = *args->slot_mapping;
@@ -199,8 +205,8 @@ static int far_update(attn_instance_t *instance, const attn_kv_update_t *args, v
             check_fail(current, "slot %lld, beyond 2^31 elements, was not written", (long long)slots[i]);
     return status;
 }
-static int far_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                     attn_error_t *error) {
+static int far_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                     void *stream, attn_error_t *error) {
     attn_batch_t b = *batch;
     int64_t n = batch->block_table->shape[0] * batch->block_table->shape[1];
     int32_t *table = far_alloc((size_t)(n + 1) * sizeof *table);
@@ -216,8 +222,8 @@ static int far_build(attn_instance_t *instance, const attn_batch_t *batch, const
     if (b.block_table_host != NULL) b.block_table_host = table;
     return shim_target()->ops->build_metadata(instance, &b, space, stream, error);
 }
-static int far_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+static int far_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     attn_forward_t a = *args;
     a.kv_cache = far_cache(args->kv_cache);
     return shim_target()->ops->forward(instance, &a, space, stream, error);
@@ -233,7 +239,8 @@ static void far_blocks(check_t *c) {
         check_skip(c, "not a decoder backend");
         return;
     }
-    void *test = mmap(NULL, (size_t)9 << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *test = mmap(NULL, (size_t)9 << 30, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (test == MAP_FAILED) {
         check_skip(c, "no address space of 9 GiB");
         return;

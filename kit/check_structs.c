@@ -32,7 +32,9 @@ static struct {
 
 static const void *bent(int input, const void *src) {
     if (input != bend.input || src == NULL) return src;
-    uint32_t size = bend.how == SHORTER ? (uint32_t)inputs[input].short_size : (uint32_t)inputs[input].size + 24;
+    if (input == IN_SPACE && bend.how == SHORTER && ((const attn_space_t *)src)->host_bytes != 0) return src;
+    uint32_t size =
+        bend.how == SHORTER ? (uint32_t)inputs[input].short_size : (uint32_t)inputs[input].size + 24;
     memset(bend.bytes, bend.how == SHORTER ? 0xa5 : 0, sizeof bend.bytes);
     memcpy(bend.bytes, src, bend.how == SHORTER ? size : inputs[input].size);
     memcpy(bend.bytes, &size, sizeof size);
@@ -41,21 +43,25 @@ static const void *bent(int input, const void *src) {
     return bend.bytes;
 }
 
-static int bent_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                     uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+static int bent_open(const attn_problem_t *problem, const attn_device_t *device,
+                     const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                     attn_instance_t **instance, attn_error_t *error) {
     return shim_target()->ops->open(bent(IN_PROBLEM, problem), bent(IN_DEVICE, device), options, num_options,
                                     bent(IN_HOST, host != NULL ? host : &check_host), instance, error);
 }
-static int bent_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                      attn_error_t *error) {
-    return shim_target()->ops->build_metadata(instance, bent(IN_BATCH, batch), bent(IN_SPACE, space), stream, error);
+static int bent_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                      void *stream, attn_error_t *error) {
+    return shim_target()->ops->build_metadata(instance, bent(IN_BATCH, batch), bent(IN_SPACE, space), stream,
+                                              error);
 }
-static int bent_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+static int bent_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                       attn_error_t *error) {
     return shim_target()->ops->update_kv_cache(instance, bent(IN_UPDATE, args), stream, error);
 }
-static int bent_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                        attn_error_t *error) {
-    return shim_target()->ops->forward(instance, bent(IN_FORWARD, args), bent(IN_SPACE, space), stream, error);
+static int bent_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                        void *stream, attn_error_t *error) {
+    return shim_target()->ops->forward(instance, bent(IN_FORWARD, args), bent(IN_SPACE, space), stream,
+                                       error);
 }
 static const attn_backend_ops_t bent_ops = {
     .open = bent_open, .build_metadata = bent_build, .update_kv_cache = bent_update, .forward = bent_forward};
@@ -75,8 +81,11 @@ static void run_bent(check_t *c) {
         check_running(c, &k);
         int status = kit_run(shim, &k, in, c->memory, &result);
         if (bend.num_bent > 0 && status != ATTN_E_TOO_NEW)
-            check_fail(c, "%s with an unknown member in use: %d came back, ATTN_E_TOO_NEW (%d) was wanted; an ignored "
-                       "member is a wrong number", inputs[bend.input].name, status, ATTN_E_TOO_NEW);
+            check_fail(
+                c,
+                "%s with an unknown member in use: %d came back, ATTN_E_TOO_NEW (%d) was wanted; an ignored "
+                "member is a wrong number",
+                inputs[bend.input].name, status, ATTN_E_TOO_NEW);
         kit_result_free(&result);
         kit_inputs_free(in);
     } else {
@@ -96,7 +105,8 @@ static void unknown_feature(check_t *c) {
         attn_error_t error = {.struct_size = sizeof error};
         k.problem.features |= UINT64_C(1) << bit;
         if (check_open(c, &k.problem, &instance, &error) == ATTN_OK)
-            check_fail(c, "open took the unknown feature bit %d; a bit that is not listed must be refused", bit);
+            check_fail(c, "open took the unknown feature bit %d; a bit that is not listed must be refused",
+                       bit);
         k.problem.features &= ~(UINT64_C(1) << bit);
     }
 }
@@ -119,8 +129,9 @@ static void outputs(check_t *c) {
     static const struct {
         const char *name;
         size_t size, part;
-    } which[2] = {{"attn_kv_cache_shape_t", sizeof(attn_kv_cache_shape_t), offsetof(attn_kv_cache_shape_t, reserved)},
-                  {"attn_space_needed_t", sizeof(attn_space_needed_t), offsetof(attn_space_needed_t, weight_bytes)}};
+    } which[2] = {
+        {"attn_kv_cache_shape_t", sizeof(attn_kv_cache_shape_t), offsetof(attn_kv_cache_shape_t, reserved)},
+        {"attn_space_needed_t", sizeof(attn_space_needed_t), offsetof(attn_space_needed_t, weight_bytes)}};
     for (int i = 0; i < 2; i++)
         for (int is_longer = 0; is_longer < 2; is_longer++) {
             unsigned char bytes[1024];
@@ -130,10 +141,12 @@ static void outputs(check_t *c) {
             memcpy(bytes, &size, sizeof size);
             int status = i == 0 ? c->backend->ops->kv_cache_shape(instance, 8, (void *)bytes, &error)
                                 : c->backend->ops->space_needed(instance, (void *)bytes, &error);
-            if (status != ATTN_OK) check_fail(c, "%s of %u bytes: %d, %s", which[i].name, size, status, error.text);
+            if (status != ATTN_OK)
+                check_fail(c, "%s of %u bytes: %d, %s", which[i].name, size, status, error.text);
             for (size_t j = size; j < sizeof bytes; j++)
                 if (bytes[j] != 0xa5) {
-                    check_fail(c, "%s: byte %zu was written, the caller's struct_size is %u", which[i].name, j, size);
+                    check_fail(c, "%s: byte %zu was written, the caller's struct_size is %u", which[i].name,
+                               j, size);
                     break;
                 }
         }
@@ -141,7 +154,8 @@ static void outputs(check_t *c) {
 }
 
 void check_structs_list(check_list_t *list, const check_t *c) {
-    static const char *const how[] = {"a shorter %s reads as zero behind its end", "a longer %s with a zero tail is taken",
+    static const char *const how[] = {"a shorter %s reads as zero behind its end",
+                                      "a longer %s with a zero tail is taken",
                                       "a longer %s that uses its tail is refused"};
     (void)c;
     for (int input = 0; input < NUM_INPUTS; input++)

@@ -27,11 +27,19 @@ static struct {
     int (*instantiate)(void **exec, void *graph, unsigned long long flags);
     int (*launch)(void *exec, void *stream);
 } cuda;
-static const char *const driver_names[] = {
-    "cuInit",           "cuDeviceGet",    "cuDeviceGetAttribute",    "cuDevicePrimaryCtxRetain",
-    "cuCtxSetCurrent",  "cuMemAllocManaged", "cuMemFree_v2",         "cuCtxSynchronize",
-    "cuStreamCreate",   "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch"};
+static const char *const driver_names[] = {"cuInit",
+                                           "cuDeviceGet",
+                                           "cuDeviceGetAttribute",
+                                           "cuDevicePrimaryCtxRetain",
+                                           "cuCtxSetCurrent",
+                                           "cuMemAllocManaged",
+                                           "cuMemFree_v2",
+                                           "cuCtxSynchronize",
+                                           "cuStreamCreate",
+                                           "cuStreamBeginCapture_v2",
+                                           "cuStreamEndCapture",
+                                           "cuGraphInstantiateWithFlags",
+                                           "cuGraphLaunch"};
 enum { MANAGED_GLOBAL = 1, ATTRIBUTE_SMS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
 
 static void *context;
@@ -41,7 +49,8 @@ static void *managed_alloc(void *ctx, size_t bytes, size_t alignment) {
     (void)ctx, (void)alignment; /* the driver aligns to 256 at least */
     unsigned long long address = 0;
     cuda.context_set(context);
-    return cuda.alloc(&address, bytes != 0 ? bytes : 1, MANAGED_GLOBAL) == 0 ? (void *)(uintptr_t)address : NULL;
+    return cuda.alloc(&address, bytes != 0 ? bytes : 1, MANAGED_GLOBAL) == 0 ? (void *)(uintptr_t)address
+                                                                             : NULL;
 }
 static void managed_free(void *ctx, void *p, size_t bytes) {
     (void)ctx, (void)bytes;
@@ -67,13 +76,21 @@ int cuda_memory_start(kit_memory_t *memory, int ordinal) {
     for (size_t i = 0; i < sizeof driver_names / sizeof driver_names[0]; i++)
         if ((slots[i] = dlsym(library, driver_names[i])) == NULL) return -1;
     int device, major, minor, sms;
-    if (cuda.init(0) != 0 || cuda.device_get(&device, ordinal) != 0 || cuda.context_retain(&context, device) != 0 ||
-        cuda.context_set(context) != 0 || cuda.attribute(&major, ATTRIBUTE_MAJOR, device) != 0 ||
-        cuda.attribute(&minor, ATTRIBUTE_MINOR, device) != 0 || cuda.attribute(&sms, ATTRIBUTE_SMS, device) != 0)
+    if (cuda.init(0) != 0 || cuda.device_get(&device, ordinal) != 0 ||
+        cuda.context_retain(&context, device) != 0 || cuda.context_set(context) != 0 ||
+        cuda.attribute(&major, ATTRIBUTE_MAJOR, device) != 0 ||
+        cuda.attribute(&minor, ATTRIBUTE_MINOR, device) != 0 ||
+        cuda.attribute(&sms, ATTRIBUTE_SMS, device) != 0)
         return -1;
-    *memory = (kit_memory_t){.device_type = kDLCUDA, .device_id = ordinal, .compute_capability = major * 10 + minor,
-                             .num_sms = sms, .alloc = managed_alloc, .free = managed_free, .to_device = managed_copy,
-                             .from_device = managed_copy, .sync = managed_sync};
+    *memory = (kit_memory_t){.device_type = kDLCUDA,
+                             .device_id = ordinal,
+                             .compute_capability = major * 10 + minor,
+                             .num_sms = sms,
+                             .alloc = managed_alloc,
+                             .free = managed_free,
+                             .to_device = managed_copy,
+                             .from_device = managed_copy,
+                             .sync = managed_sync};
     return 0;
 }
 
@@ -96,17 +113,22 @@ int cuda_memory_probe(kit_memory_t *memory, int ordinal) {
     close(ends[0]);
     if (child > 0) waitpid(child, &status, 0);
     if (n != sizeof answer || !answer.is_there) return -1;
-    *memory = (kit_memory_t){.device_type = kDLCUDA, .device_id = ordinal,
-                             .compute_capability = answer.compute_capability, .num_sms = answer.num_sms};
+    *memory = (kit_memory_t){.device_type = kDLCUDA,
+                             .device_id = ordinal,
+                             .compute_capability = answer.compute_capability,
+                             .num_sms = answer.num_sms};
     return 0;
 }
 
-int cuda_stream(void **stream) { return cuda.stream_create(stream, 1); } /* 1: does not wait for the default stream */
+int cuda_stream(void **stream) {
+    return cuda.stream_create(stream, 1);
+} /* 1: does not wait for the default stream */
 
 int cuda_record(void *stream, int (*work)(void *arg), void *arg, void **exec) {
     void *graph = NULL;
     int code = cuda.sync();
-    if (code == 0) code = cuda.begin_capture(stream, 0); /* 0: global, every unsafe call of the process is an error */
+    if (code == 0)
+        code = cuda.begin_capture(stream, 0); /* 0: global, every unsafe call of the process is an error */
     if (code != 0) return code;
     is_capturing = 1;
     int status = work(arg);

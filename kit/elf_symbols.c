@@ -21,10 +21,11 @@ static const void *section_data(const char *file, size_t size, const Elf64_Shdr 
     return s->sh_offset <= size && s->sh_size <= size - s->sh_offset ? file + s->sh_offset : NULL;
 }
 
-static int scan(const char *file, size_t size, const char *allowed, char *names, size_t names_size, int *num_unique,
-                int *needs_libattn) {
+static int scan(const char *file, size_t size, const char *allowed, char *names, size_t names_size,
+                int *num_unique, int *needs_libattn) {
     const Elf64_Ehdr *e = (const void *)file;
-    if (size < sizeof *e || memcmp(e->e_ident, ELFMAG, SELFMAG) != 0 || e->e_ident[EI_CLASS] != ELFCLASS64) return -1;
+    if (size < sizeof *e || memcmp(e->e_ident, ELFMAG, SELFMAG) != 0 || e->e_ident[EI_CLASS] != ELFCLASS64)
+        return -1;
     if (e->e_shentsize != sizeof(Elf64_Shdr) || e->e_shoff > size ||
         (size_t)e->e_shnum * sizeof(Elf64_Shdr) > size - e->e_shoff)
         return -1;
@@ -34,12 +35,14 @@ static int scan(const char *file, size_t size, const char *allowed, char *names,
     for (int i = 0; i < e->e_shnum; i++) {
         const Elf64_Shdr *s = &sections[i];
         if ((s->sh_type != SHT_DYNSYM && s->sh_type != SHT_DYNAMIC) || s->sh_link >= e->e_shnum) continue;
-        const char *data = section_data(file, size, s), *text = section_data(file, size, &sections[s->sh_link]);
+        const char *data = section_data(file, size, s),
+                   *text = section_data(file, size, &sections[s->sh_link]);
         size_t text_size = sections[s->sh_link].sh_size;
         if (data == NULL || text == NULL || text_size == 0 || text[text_size - 1] != '\0') return -1;
         for (size_t j = 0; s->sh_type == SHT_DYNAMIC && (j + 1) * sizeof(Elf64_Dyn) <= s->sh_size; j++) {
             const Elf64_Dyn *d = (const Elf64_Dyn *)(const void *)data + j;
-            if (d->d_tag == DT_NEEDED && d->d_un.d_val < text_size && strstr(text + d->d_un.d_val, "libattn.so") != NULL)
+            if (d->d_tag == DT_NEEDED && d->d_un.d_val < text_size &&
+                strstr(text + d->d_un.d_val, "libattn.so") != NULL)
                 *needs_libattn = 1;
         }
         for (size_t j = 0; s->sh_type == SHT_DYNSYM && (j + 1) * sizeof(Elf64_Sym) <= s->sh_size; j++) {
@@ -53,13 +56,15 @@ static int scan(const char *file, size_t size, const char *allowed, char *names,
             if (bind == STB_GNU_UNIQUE) ++*num_unique;
             if (strcmp(name, allowed) == 0 || is_linker_symbol(name)) continue;
             count++;
-            if (at < names_size) at += (size_t)snprintf(names + at, names_size - at, "%s%s", at > 0 ? ", " : "", name);
+            if (at < names_size)
+                at += (size_t)snprintf(names + at, names_size - at, "%s%s", at > 0 ? ", " : "", name);
         }
     }
     return found ? count : -1;
 }
 
-int elf_exports(const char *path, const char *allowed, char *names, size_t size, int *num_unique, int *needs_libattn) {
+int elf_exports(const char *path, const char *allowed, char *names, size_t size, int *num_unique,
+                int *needs_libattn) {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC), count = -1;
     *num_unique = *needs_libattn = 0;

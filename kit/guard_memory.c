@@ -54,7 +54,8 @@ const DLTensor *guard_tensor(guarded_t *g, const DLTensor *t, size_t alignment, 
 
 void guard_return(guarded_t *g, int is_output) {
     if (g->original == NULL) return;
-    if (is_output && g->copy.data != NULL && g->bytes > 0) memcpy(attn_data(g->original), g->copy.data, g->bytes);
+    if (is_output && g->copy.data != NULL && g->bytes > 0)
+        memcpy(attn_data(g->original), g->copy.data, g->bytes);
     guard_free(&g->memory);
     g->original = NULL;
 }

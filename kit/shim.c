@@ -6,7 +6,9 @@ static const attn_backend_t *target_backend;
 static attn_backend_ops_t shim_ops;
 static attn_backend_t shim_backend;
 
-const attn_backend_t *shim_target(void) { return target_backend; }
+const attn_backend_t *shim_target(void) {
+    return target_backend;
+}
 
 const attn_backend_t *shim_make(const attn_backend_t *target, const attn_backend_ops_t *replaced) {
     target_backend = target;
@@ -17,7 +19,7 @@ const attn_backend_t *shim_make(const attn_backend_t *target, const attn_backend
     memcpy(&shim_ops, target->ops, size < sizeof shim_ops ? size : sizeof shim_ops);
     shim_ops.struct_size = sizeof shim_ops;
     /* An operation that the target lacks stays missing. */
-#define SHIM_PUT(OP)                                                                                                   \
+#define SHIM_PUT(OP)                                                                                         \
     if (replaced->OP != NULL && shim_ops.OP != NULL) shim_ops.OP = replaced->OP
     SHIM_PUT(supports_combination);
     SHIM_PUT(open);

@@ -37,21 +37,23 @@ static const struct {
 static const struct {
     attn_backend_ops_t known;
     uint8_t tail[16];
-} ops = {.known = {
+} ops = {
+    .known =
+        {
 #ifdef AGE_OLD_OPS
-                   .struct_size = offsetof(attn_backend_ops_t, prepare_weights),
-                   .prepare_weights = (int (*)(attn_instance_t *, const attn_weights_t *, void *, attn_error_t *))1,
+            .struct_size = offsetof(attn_backend_ops_t, prepare_weights),
+            .prepare_weights = (int (*)(attn_instance_t *, const attn_weights_t *, void *, attn_error_t *))1,
 #else
-                   .struct_size = sizeof(attn_backend_ops_t) + AGE_OPS,
+            .struct_size = sizeof(attn_backend_ops_t) + AGE_OPS,
 #endif
-                   .open = simple_open,
-                   .close = simple_close,
-                   .kv_cache_shape = simple_kv_cache_shape,
-                   .space_needed = simple_space_needed,
-                   .build_metadata = simple_build_metadata,
-                   .update_kv_cache = simple_update_kv_cache,
-                   .forward = simple_forward},
-         .tail = {[8] = AGE_USED}};
+            .open = simple_open,
+            .close = simple_close,
+            .kv_cache_shape = simple_kv_cache_shape,
+            .space_needed = simple_space_needed,
+            .build_metadata = simple_build_metadata,
+            .update_kv_cache = simple_update_kv_cache,
+            .forward = simple_forward},
+    .tail = {[8] = AGE_USED}};
 
 static const struct {
     attn_backend_t known;

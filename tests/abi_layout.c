@@ -15,7 +15,7 @@ typedef struct layout {
 } layout_t;
 
 #define STRUCT(TYPE, SIZE) {#TYPE, 0, sizeof(TYPE), 0, SIZE},
-#define MEMBER(TYPE, NAME, OFFSET, SIZE)                                                                               \
+#define MEMBER(TYPE, NAME, OFFSET, SIZE)                                                                     \
     {#TYPE "." #NAME, offsetof(TYPE, NAME), sizeof(((TYPE *)0)->NAME), OFFSET, SIZE},
 static const layout_t layouts[] = {
 #include "abi/layout-0.1.h"
@@ -63,12 +63,36 @@ static const struct {
 
 /* The order of the bits, by name. */
 static void check_feature_names(void) {
-    static const char *const order[] = {
-        "sliding_window", "soft_cap",  "alibi",        "alibi_sqrt",     "sink",          "mm_prefix",
-        "mm_prefix_clamp", "chunked_local", "chunk_lookback", "rswa",    "non_causal",    "per_request_causal",
-        "qq_bias",        "diff_kv",   "lse",          "per_head_scales", "quant_query",  "out_fp8_static",
-        "out_fp8_group",  "separate_kv", "cascade",    "static_sink",    "batch_invariant", "capture",
-        "dcp",            "pcp",       "kv_connector", "contiguous_kv",  "block_stride",  "weights"};
+    static const char *const order[] = {"sliding_window",
+                                        "soft_cap",
+                                        "alibi",
+                                        "alibi_sqrt",
+                                        "sink",
+                                        "mm_prefix",
+                                        "mm_prefix_clamp",
+                                        "chunked_local",
+                                        "chunk_lookback",
+                                        "rswa",
+                                        "non_causal",
+                                        "per_request_causal",
+                                        "qq_bias",
+                                        "diff_kv",
+                                        "lse",
+                                        "per_head_scales",
+                                        "quant_query",
+                                        "out_fp8_static",
+                                        "out_fp8_group",
+                                        "separate_kv",
+                                        "cascade",
+                                        "static_sink",
+                                        "batch_invariant",
+                                        "capture",
+                                        "dcp",
+                                        "pcp",
+                                        "kv_connector",
+                                        "contiguous_kv",
+                                        "block_stride",
+                                        "weights"};
     unsigned wrong = 0;
     for (unsigned i = 0; i < sizeof order / sizeof order[0]; i++) {
         const char *name = attn_feature_name(i);
@@ -91,8 +115,8 @@ int main(void) {
             wrong = 0;
         }
         if (l->offset == l->frozen_offset && l->size == l->frozen_size) continue;
-        diag("%s is at %zu with %zu bytes, was at %zu with %zu", l->name, l->offset, l->size, l->frozen_offset,
-             l->frozen_size);
+        diag("%s is at %zu with %zu bytes, was at %zu with %zu", l->name, l->offset, l->size,
+             l->frozen_offset, l->frozen_size);
         wrong++;
     }
     ok(wrong == 0, "%s is laid out as frozen", type);

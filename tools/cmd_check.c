@@ -31,12 +31,15 @@ static int groups_exist(const char *wanted) {
     return 1;
 }
 
-static const char about[] =
-    "Examines a plugin file against the contract of attn_plugin.h and prints TAP: tables, structs of other ages,\n"
-    "truth of the capabilities, numerics against the reference, memory, offsets, determinism, errors, threads, leaks,\n"
-    "manners. Each check runs in a child process. A failure prints the case; the same --seed gives it again.\n"
-    "--group takes one or more of abi, structs, capabilities, numerics, memory, offsets, determinism, capture, errors,\n"
-    "threads, leaks, manners, separated by commas.";
+static const char about[] = "Examines a plugin file against the contract of attn_plugin.h and prints TAP: "
+                            "tables, structs of other ages,\n"
+                            "truth of the capabilities, numerics against the reference, memory, offsets, "
+                            "determinism, errors, threads, leaks,\n"
+                            "manners. Each check runs in a child process. A failure prints the case; the "
+                            "same --seed gives it again.\n"
+                            "--group takes one or more of abi, structs, capabilities, numerics, memory, "
+                            "offsets, determinism, capture, errors,\n"
+                            "threads, leaks, manners, separated by commas.";
 
 int cmd_check(int argc, char **argv) {
     check_options_t o = {.path = NULL};
@@ -55,8 +58,8 @@ int cmd_check(int argc, char **argv) {
     static const char examples[] = "  attn check ./my_plugin.so\n"
                                    "  attn check ./my_plugin.so --group numerics,memory --seed 7\n"
                                    "  attn check ./my_plugin.so --only window";
-    const tool_usage_t usage = {"check", "PLUGIN.so [options]", about, examples, options,
-                                sizeof options / sizeof options[0]};
+    const tool_usage_t usage = {
+        "check", "PLUGIN.so [options]", about, examples, options, sizeof options / sizeof options[0]};
     int num_words, status = tool_parse(&usage, argc, argv, &num_words);
     if (status >= 0) return status;
     if (num_words != 1) {
@@ -64,7 +67,8 @@ int cmd_check(int argc, char **argv) {
         return TOOL_USAGE;
     }
     if (!groups_exist(o.group)) return TOOL_USAGE;
-    char *absolute = realpath(argv[0], NULL); /* dlopen takes a name without a slash for a library to search */
+    char *absolute =
+        realpath(argv[0], NULL); /* dlopen takes a name without a slash for a library to search */
     if (absolute == NULL) {
         tool_error("%s: no such file; give the path of the plugin's .so", argv[0]);
         return TOOL_INPUT;

@@ -39,7 +39,8 @@ ATTN_PRINTF(3, 4) static int probe_fail(probe_result_t *r, int status, const cha
 static int probe_is_name(const char *name, int is_backend) {
     if (name == NULL || *name == '\0' || strlen(name) > 63) return 0;
     for (const char *c = name; *c != '\0'; c++)
-        if (!(isalnum((unsigned char)*c) || *c == '_') || (is_backend && islower((unsigned char)*c))) return 0;
+        if (!(isalnum((unsigned char)*c) || *c == '_') || (is_backend && islower((unsigned char)*c)))
+            return 0;
     return 1;
 }
 
@@ -50,24 +51,28 @@ static int probe_backend_at(const attn_plugin_t *plugin, uint32_t i, probe_share
     if (b == NULL || !ATTN_HAS(b, attn_backend_t, ops))
         return probe_fail(r, ATTN_E_ABI, "backend %u is missing or its struct_size ends before ops", i);
     if (!probe_is_name(b->name, 1))
-        return probe_fail(r, ATTN_E_ABI, "the name of backend %u is '%.40s'; it must be capitals, digits and '_'", i,
+        return probe_fail(r, ATTN_E_ABI,
+                          "the name of backend %u is '%.40s'; it must be capitals, digits and '_'", i,
                           b->name != NULL ? b->name : "(null)");
     if (b->capabilities == NULL || !ATTN_HAS(b->capabilities, attn_capabilities_t, device_types))
         return probe_fail(r, ATTN_E_ABI, "backend %s has no table of capabilities, or a short one", b->name);
     if (b->ops == NULL || !ATTN_HAS_OP(b->ops, open) || !ATTN_HAS_OP(b->ops, close) ||
         !ATTN_HAS_OP(b->ops, kv_cache_shape) || !ATTN_HAS_OP(b->ops, space_needed) ||
         !ATTN_HAS_OP(b->ops, build_metadata) || !ATTN_HAS_OP(b->ops, forward))
-        return probe_fail(r, ATTN_E_ABI,
-                          "backend %s lacks one of open, close, kv_cache_shape, space_needed, build_metadata, "
-                          "forward: give them all",
-                          b->name);
+        return probe_fail(
+            r, ATTN_E_ABI,
+            "backend %s lacks one of open, close, kv_cache_shape, space_needed, build_metadata, "
+            "forward: give them all",
+            b->name);
     if (i >= PROBE_MAX_BACKENDS) return ATTN_OK;
     probe_backend_t *out = &r->backends[i];
     PROBE_COPY(out->name, b->name);
     PROBE_COPY(out->doc, b->doc);
     uint32_t size = b->capabilities->struct_size;
-    memcpy(&out->capabilities, b->capabilities, size < sizeof out->capabilities ? size : sizeof out->capabilities);
-    out->capabilities.head_sizes = out->capabilities.head_sizes_v = out->capabilities.compute_capabilities = NULL;
+    memcpy(&out->capabilities, b->capabilities,
+           size < sizeof out->capabilities ? size : sizeof out->capabilities);
+    out->capabilities.head_sizes = out->capabilities.head_sizes_v = out->capabilities.compute_capabilities =
+        NULL;
     out->capabilities.block_sizes = NULL;
     return ATTN_OK;
 }
@@ -78,12 +83,13 @@ static int probe_examine(const char *path, probe_shared_t *shared) {
     snprintf(shared->step, sizeof shared->step, "loading it (its constructors run then)");
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)
-        return probe_fail(r, ATTN_E_IO, "%s; the usual cause is a missing dependency: look with ldd %s", dlerror(), path);
+        return probe_fail(r, ATTN_E_IO, "%s; the usual cause is a missing dependency: look with ldd %s",
+                          dlerror(), path);
     snprintf(shared->step, sizeof shared->step, "reading %s", ATTN_PLUGIN_SYMBOL_NAME);
     const attn_plugin_t *plugin = dlsym(handle, ATTN_PLUGIN_SYMBOL_NAME);
     if (plugin == NULL)
-        return probe_fail(r, ATTN_E_ABI, "it does not export %s: not a plugin of ABI major %d", ATTN_PLUGIN_SYMBOL_NAME,
-                          ATTN_ABI_MAJOR);
+        return probe_fail(r, ATTN_E_ABI, "it does not export %s: not a plugin of ABI major %d",
+                          ATTN_PLUGIN_SYMBOL_NAME, ATTN_ABI_MAJOR);
     Dl_info info;
     struct stat mine, theirs;
     if (dladdr(plugin, &info) == 0 || stat(path, &mine) != 0 || stat(info.dli_fname, &theirs) != 0 ||
@@ -96,10 +102,12 @@ static int probe_examine(const char *path, probe_shared_t *shared) {
     r->abi_major = plugin->abi_major;
     r->abi_minor = plugin->abi_minor;
     if (plugin->abi_major != ATTN_ABI_MAJOR || (ATTN_ABI_MAJOR == 0 && plugin->abi_minor != ATTN_ABI_MINOR))
-        return probe_fail(r, ATTN_E_ABI, "it was built for ABI %u.%u, this is %d.%d: build it again with these headers",
+        return probe_fail(r, ATTN_E_ABI,
+                          "it was built for ABI %u.%u, this is %d.%d: build it again with these headers",
                           plugin->abi_major, plugin->abi_minor, ATTN_ABI_MAJOR, ATTN_ABI_MINOR);
     if (!ATTN_HAS(plugin, attn_plugin_t, backends))
-        return probe_fail(r, ATTN_E_ABI, "its struct_size is %u and ends before backends", plugin->struct_size);
+        return probe_fail(r, ATTN_E_ABI, "its struct_size is %u and ends before backends",
+                          plugin->struct_size);
     if (!probe_is_name(plugin->name, 0))
         return probe_fail(r, ATTN_E_ABI, "its name is '%.40s'; it must be letters, digits and '_'",
                           plugin->name != NULL ? plugin->name : "(null)");
@@ -122,7 +130,8 @@ static int probe_examine(const char *path, probe_shared_t *shared) {
 static int probe_wait(pid_t child, unsigned timeout_ms, int *status) {
     for (unsigned waited = 0;; waited += 10) {
         pid_t got;
-        do got = waitpid(child, status, WNOHANG);
+        do
+            got = waitpid(child, status, WNOHANG);
         while (got < 0 && errno == EINTR);
         if (got == child) return 0;
         if (waited >= timeout_ms) break;
@@ -159,13 +168,14 @@ int probe_plugin(const char *path, unsigned timeout_ms, probe_result_t *result) 
     if (child < 0)
         probe_fail(result, ATTN_E_NO_MEMORY, "no child process: %s", strerror(errno));
     else if (is_late)
-        probe_fail(result, ATTN_E_INTERNAL, "no end within %u ms while %s: it hangs", timeout_ms, shared->step);
-    else if (WIFSIGNALED(status))
-        probe_fail(result, ATTN_E_INTERNAL, "it ended the process with signal %d (%s) while %s", WTERMSIG(status),
-                   strsignal(WTERMSIG(status)), shared->step);
-    else if (!shared->is_done)
-        probe_fail(result, ATTN_E_INTERNAL, "it left the process with status %d while %s", WEXITSTATUS(status),
+        probe_fail(result, ATTN_E_INTERNAL, "no end within %u ms while %s: it hangs", timeout_ms,
                    shared->step);
+    else if (WIFSIGNALED(status))
+        probe_fail(result, ATTN_E_INTERNAL, "it ended the process with signal %d (%s) while %s",
+                   WTERMSIG(status), strsignal(WTERMSIG(status)), shared->step);
+    else if (!shared->is_done)
+        probe_fail(result, ATTN_E_INTERNAL, "it left the process with status %d while %s",
+                   WEXITSTATUS(status), shared->step);
     munmap(shared, sizeof *shared);
     return result->status;
 }

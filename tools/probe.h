@@ -12,12 +12,13 @@ enum { PROBE_MAX_BACKENDS = 16 };
 
 typedef struct probe_backend {
     char name[64], doc[160];
-    attn_capabilities_t capabilities; /* the lists behind its pointers are not copied: all pointers are NULL */
+    attn_capabilities_t
+        capabilities; /* the lists behind its pointers are not copied: all pointers are NULL */
 } probe_backend_t;
 
 typedef struct probe_result {
-    int status;      /* ATTN_OK, or ATTN_E_*: why the file is not a plugin that could be used */
-    char text[512];  /* one line for a person: what is wrong and what to do; "" if nothing */
+    int status;     /* ATTN_OK, or ATTN_E_*: why the file is not a plugin that could be used */
+    char text[512]; /* one line for a person: what is wrong and what to do; "" if nothing */
     uint32_t abi_major, abi_minor;
     char name[64], version[64], vendor[64], license[64], build_id[128];
     uint32_t num_backends; /* as the plugin says; at most PROBE_MAX_BACKENDS of them are stored */

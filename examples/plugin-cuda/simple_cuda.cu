@@ -12,8 +12,9 @@
 
 #include <new>
 
-static const uint64_t served_features = ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_SINK | ATTN_F_NON_CAUSAL |
-                                        ATTN_F_LSE | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE | ATTN_F_BLOCK_STRIDE;
+static const uint64_t served_features = ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_SINK |
+                                        ATTN_F_NON_CAUSAL | ATTN_F_LSE | ATTN_F_BATCH_INVARIANT |
+                                        ATTN_F_CAPTURE | ATTN_F_BLOCK_STRIDE;
 enum { MAX_HEAD_SIZE = 256, WARP = 32, PER_LANE = MAX_HEAD_SIZE / WARP };
 
 struct attn_instance {
@@ -42,15 +43,28 @@ struct params {
     float scale, soft_cap;
 };
 
-__device__ static float load(const float *p) { return *p; }
-__device__ static float load(const __half *p) { return __half2float(*p); }
-__device__ static float load(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
-__device__ static void store(float *p, float x) { *p = x; }
-__device__ static void store(__half *p, float x) { *p = __float2half(x); }
-__device__ static void store(__nv_bfloat16 *p, float x) { *p = __float2bfloat16(x); }
+__device__ static float load(const float *p) {
+    return *p;
+}
+__device__ static float load(const __half *p) {
+    return __half2float(*p);
+}
+__device__ static float load(const __nv_bfloat16 *p) {
+    return __bfloat162float(*p);
+}
+__device__ static void store(float *p, float x) {
+    *p = x;
+}
+__device__ static void store(__half *p, float x) {
+    *p = __float2half(x);
+}
+__device__ static void store(__nv_bfloat16 *p, float x) {
+    *p = __float2bfloat16(x);
+}
 
 __device__ static float warp_sum(float x) {
-    for (int i = WARP / 2; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+    for (int i = WARP / 2; i > 0; i /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, i);
     return x;
 }
 
@@ -59,15 +73,18 @@ __device__ static int request_of(const int32_t *starts, int num_reqs, int t) {
     int low = 0, high = num_reqs - 1;
     while (low < high) {
         int middle = (low + high + 1) / 2;
-        if (starts[middle] <= t) low = middle;
-        else high = middle - 1;
+        if (starts[middle] <= t)
+            low = middle;
+        else
+            high = middle - 1;
     }
     return low;
 }
 
 /* Grid (max_tokens, heads), one warp. Lane i holds numbers i, i + 32, .. of a row. One pass over the keys with a
  * running maximum (Milakov and Gimelshein 2018). */
-template <typename T> __global__ void attend(const params a) {
+template <typename T>
+__global__ void attend(const params a) {
     const plan *batch = a.batch;
     int t = blockIdx.x, h = blockIdx.y, lane = threadIdx.x;
     if (t >= batch->num_tokens) return;
@@ -94,7 +111,8 @@ template <typename T> __global__ void attend(const params a) {
         if (a.soft_cap > 0) s = a.soft_cap * tanhf(s / a.soft_cap);
         float new_max = fmaxf(max, s), keep = expf(max - new_max), p = expf(s - new_max);
         for (int i = 0; i < PER_LANE; i++)
-            if (i * WARP + lane < a.head_size) acc[i] = acc[i] * keep + p * load(row + a.head_size + i * WARP + lane);
+            if (i * WARP + lane < a.head_size)
+                acc[i] = acc[i] * keep + p * load(row + a.head_size + i * WARP + lane);
         sum = sum * keep + p;
         max = new_max;
     }
@@ -106,9 +124,9 @@ template <typename T> __global__ void attend(const params a) {
 
 /* Grid (rows, KV heads). Row t of K and V to its slot; a negative slot is padding. */
 template <typename T>
-__global__ void scatter(const T *key, const T *value, T *cache, const int64_t *slots, int64_t k_token, int64_t k_head,
-                        int64_t v_token, int64_t v_head, int64_t c_block, int64_t c_head, int64_t c_token, int size,
-                        int block_size) {
+__global__ void scatter(const T *key, const T *value, T *cache, const int64_t *slots, int64_t k_token,
+                        int64_t k_head, int64_t v_token, int64_t v_head, int64_t c_block, int64_t c_head,
+                        int64_t c_token, int size, int block_size) {
     int64_t t = blockIdx.x, h = blockIdx.y, slot = slots[t];
     if (slot < 0) return;
     T *row = cache + slot / block_size * c_block + h * c_head + slot % block_size * c_token;
@@ -138,15 +156,17 @@ static int cuda_status(cudaError_t code, const char *what, attn_error_t *error) 
 /* Fills a struct of the caller's size. */
 static int give(void *dst, const void *src, uint32_t known, const char *name, attn_error_t *error) {
     uint32_t size;
-    if (dst == nullptr) return attn_fail(error, ATTN_E_INVALID, name, "%s is NULL; pass a struct to fill", name);
+    if (dst == nullptr)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s is NULL; pass a struct to fill", name);
     memcpy(&size, dst, sizeof size);
     if (size < sizeof size) return attn_fail(error, ATTN_E_INVALID, name, "%s.struct_size is %u", name, size);
     memcpy((char *)dst + 4, (const char *)src + 4, (size < known ? size : known) - 4);
     return ATTN_OK;
 }
 
-static int simple_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *,
-                       uint32_t, const attn_host_t *, attn_instance_t **instance, attn_error_t *error) {
+static int simple_open(const attn_problem_t *problem, const attn_device_t *device,
+                       const attn_option_value_t *, uint32_t, const attn_host_t *, attn_instance_t **instance,
+                       attn_error_t *error) {
     attn_problem_t p;
     attn_device_t d;
     int rc = attn_intake(&p, sizeof p, problem, "problem", error);
@@ -155,15 +175,17 @@ static int simple_open(const attn_problem_t *problem, const attn_device_t *devic
     if (device == nullptr) return attn_fail(error, ATTN_E_INVALID, "device", "device is NULL");
     memcpy(&d, device, device->struct_size < sizeof d ? device->struct_size : sizeof d);
     if (d.type != kDLCUDA || d.id < 0)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d number %d is not a present GPU", d.type, d.id);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d number %d is not a present GPU",
+                         d.type, d.id);
     if (attn_problem_features(&p) & ~served_features)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "features", "features 0x%llx has bits that are not served",
-                         (unsigned long long)p.features);
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "features",
+                         "features 0x%llx has bits that are not served", (unsigned long long)p.features);
     if (p.role != ATTN_ROLE_DECODER)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %s is not served", attn_role_name(p.role));
     if (p.mask != ATTN_MASK_CAUSAL && p.mask != ATTN_MASK_FULL)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "mask", "mask %u is not served", p.mask);
-    if (p.dtype < ATTN_DTYPE_FLOAT32 || p.dtype > ATTN_DTYPE_BFLOAT16 || (p.out_dtype != 0 && p.out_dtype != p.dtype))
+    if (p.dtype < ATTN_DTYPE_FLOAT32 || p.dtype > ATTN_DTYPE_BFLOAT16 ||
+        (p.out_dtype != 0 && p.out_dtype != p.dtype))
         return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype", "dtype %s with out_dtype %s is not served",
                          attn_dtype_name(p.dtype), attn_dtype_name(p.out_dtype));
     if (p.kv_cache_dtype > ATTN_KV_AUTO)
@@ -171,10 +193,12 @@ static int simple_open(const attn_problem_t *problem, const attn_device_t *devic
                          attn_kv_name(p.kv_cache_dtype));
     if (p.num_kv_heads == 0) p.num_kv_heads = p.num_heads;
     if (p.block_size == 0) p.block_size = 16;
-    if (p.head_size == 0 || p.head_size > MAX_HEAD_SIZE || p.num_heads == 0 || p.num_heads % p.num_kv_heads != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "head_size", "head_size %u, num_heads %u, num_kv_heads %u: head "
-                         "sizes up to %d and whole groups are served", p.head_size, p.num_heads, p.num_kv_heads,
-                         MAX_HEAD_SIZE);
+    if (p.head_size == 0 || p.head_size > MAX_HEAD_SIZE || p.num_heads == 0 ||
+        p.num_heads % p.num_kv_heads != 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "head_size",
+                         "head_size %u, num_heads %u, num_kv_heads %u: head "
+                         "sizes up to %d and whole groups are served",
+                         p.head_size, p.num_heads, p.num_kv_heads, MAX_HEAD_SIZE);
     attn_instance_t *self = new (std::nothrow) attn_instance_t();
     if (self == nullptr) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance");
     self->p = p;
@@ -186,7 +210,9 @@ static int simple_open(const attn_problem_t *problem, const attn_device_t *devic
     return ATTN_OK;
 }
 
-static void simple_close(attn_instance_t *self) { delete self; }
+static void simple_close(attn_instance_t *self) {
+    delete self;
+}
 
 static int simple_kv_cache_shape(attn_instance_t *self, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                                  attn_error_t *error) {
@@ -218,13 +244,16 @@ static int simple_build_metadata(attn_instance_t *self, const attn_batch_t *batc
     if (rc == ATTN_OK) rc = attn_intake(&s, sizeof s, space, "space", error);
     if (rc != ATTN_OK) return rc;
     if (!s.metadata || s.metadata_bytes < plan_bytes(self) || !s.host || s.host_bytes < plan_bytes(self))
-        return attn_fail(error, ATTN_E_SPACE, "metadata", "metadata has %llu and host %llu bytes; %llu are needed",
+        return attn_fail(error, ATTN_E_SPACE, "metadata",
+                         "metadata has %llu and host %llu bytes; %llu are needed",
                          (unsigned long long)s.metadata_bytes, (unsigned long long)s.host_bytes,
                          (unsigned long long)plan_bytes(self));
     if (b.num_reqs < 0 || b.num_reqs > self->max_seqs || b.num_actual_tokens < 0 ||
         b.num_actual_tokens > self->max_tokens)
-        return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs %d with %d tokens; the problem declared up to "
-                         "%lld with %lld", b.num_reqs, b.num_actual_tokens, (long long)self->max_seqs,
+        return attn_fail(error, ATTN_E_INVALID, "num_reqs",
+                         "num_reqs %d with %d tokens; the problem declared up to "
+                         "%lld with %lld",
+                         b.num_reqs, b.num_actual_tokens, (long long)self->max_seqs,
                          (long long)self->max_tokens);
     if (b.common_prefix_len != 0)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len", "cascade is not served; give 0");
@@ -235,7 +264,8 @@ static int simple_build_metadata(attn_instance_t *self, const attn_batch_t *batc
     rc = attn_check_tensor(b.block_table, "block_table", ATTN_DTYPE_INT32, 2, rows, error);
     if (rc != ATTN_OK) return rc;
     for (int r = 0; r < b.num_reqs; r++) {
-        int64_t query_len = (int64_t)b.query_start_loc_host[r + 1] - b.query_start_loc_host[r], len = b.seq_lens_host[r];
+        int64_t query_len = (int64_t)b.query_start_loc_host[r + 1] - b.query_start_loc_host[r],
+                len = b.seq_lens_host[r];
         if (query_len < 0 || len < query_len || len > self->max_len ||
             len > b.block_table->shape[1] * (int64_t)self->p.block_size)
             return attn_fail(error, ATTN_E_INVALID, "seq_lens", "seq_lens[%d] is %lld with %lld queries", r,
@@ -249,8 +279,9 @@ static int simple_build_metadata(attn_instance_t *self, const attn_batch_t *batc
     memcpy(out + 1, b.query_start_loc_host, ((size_t)b.num_reqs + 1) * 4);
     memcpy((int32_t *)(out + 1) + b.num_reqs + 1, b.seq_lens_host, (size_t)b.num_reqs * 4);
     on_device guard(self->device);
-    return cuda_status(cudaMemcpyAsync(s.metadata, out, plan_bytes(self), cudaMemcpyHostToDevice, (cudaStream_t)stream),
-                       "metadata", error);
+    return cuda_status(
+        cudaMemcpyAsync(s.metadata, out, plan_bytes(self), cudaMemcpyHostToDevice, (cudaStream_t)stream),
+        "metadata", error);
 }
 
 static int check_cache(const attn_instance_t *self, const DLTensor *t, attn_error_t *error) {
@@ -265,34 +296,40 @@ static int simple_update_kv_cache(attn_instance_t *self, const attn_kv_update_t 
     int rc = attn_intake(&a, sizeof a, args, "args", error);
     if (rc == ATTN_OK) rc = attn_check_tensor(a.key, "key", self->p.dtype, 3, rows, error);
     if (rc == ATTN_OK) rc = attn_check_tensor(a.value, "value", self->p.dtype, 3, rows, error);
-    if (rc == ATTN_OK) rc = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, nullptr, error);
+    if (rc == ATTN_OK)
+        rc = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, nullptr, error);
     if (rc == ATTN_OK) rc = check_cache(self, a.kv_cache, error);
     if (rc != ATTN_OK) return rc;
     int64_t n = a.slot_mapping->shape[0];
     if (n > a.key->shape[0] || n > a.value->shape[0])
-        return attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping has %lld rows, key and value fewer",
-                         (long long)n);
+        return attn_fail(error, ATTN_E_INVALID, "slot_mapping",
+                         "slot_mapping has %lld rows, key and value fewer", (long long)n);
     if (n == 0) return ATTN_OK;
     on_device guard(self->device);
     dim3 grid((unsigned)n, self->p.num_kv_heads);
     const DLTensor *k = a.key, *v = a.value, *c = a.kv_cache;
-#define SCATTER(T)                                                                                                     \
-    scatter<T><<<grid, 64, 0, (cudaStream_t)stream>>>(                                                                 \
-        (const T *)attn_data(k), (const T *)attn_data(v), (T *)attn_data(c), (const int64_t *)attn_data(a.slot_mapping), \
-        k->strides[0], k->strides[1], v->strides[0], v->strides[1], c->strides[0], c->strides[1], c->strides[2],       \
-        (int)self->p.head_size, (int)self->p.block_size)
-    if (self->p.dtype == ATTN_DTYPE_FLOAT32) SCATTER(float);
-    else if (self->p.dtype == ATTN_DTYPE_FLOAT16) SCATTER(__half);
-    else SCATTER(__nv_bfloat16);
+#define SCATTER(T)                                                                                           \
+    scatter<T><<<grid, 64, 0, (cudaStream_t)stream>>>(                                                       \
+        (const T *)attn_data(k), (const T *)attn_data(v), (T *)attn_data(c),                                 \
+        (const int64_t *)attn_data(a.slot_mapping), k->strides[0], k->strides[1], v->strides[0],             \
+        v->strides[1], c->strides[0], c->strides[1], c->strides[2], (int)self->p.head_size,                  \
+        (int)self->p.block_size)
+    if (self->p.dtype == ATTN_DTYPE_FLOAT32)
+        SCATTER(float);
+    else if (self->p.dtype == ATTN_DTYPE_FLOAT16)
+        SCATTER(__half);
+    else
+        SCATTER(__nv_bfloat16);
     return cuda_status(cudaGetLastError(), "update_kv_cache", error);
 }
 
-static int simple_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                          attn_error_t *error) {
+static int simple_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
     const attn_problem_t &p = self->p;
     attn_forward_t a;
     attn_space_t s;
-    int64_t rows[3] = {-1, p.num_heads, p.head_size}, lse_shape[2] = {p.num_heads, -1}, sink_shape[1] = {p.num_heads};
+    int64_t rows[3] = {-1, p.num_heads, p.head_size}, lse_shape[2] = {p.num_heads, -1},
+            sink_shape[1] = {p.num_heads};
     int rc = attn_intake(&a, sizeof a, args, "args", error);
     if (rc == ATTN_OK) rc = attn_check_tensor(a.query, "query", p.dtype, 3, rows, error);
     if (rc == ATTN_OK) rc = attn_check_tensor(a.output, "output", p.dtype, 3, rows, error);
@@ -302,8 +339,10 @@ static int simple_forward(attn_instance_t *self, const attn_forward_t *args, con
     if (space == nullptr) { /* the profiling run */
         for (int64_t t = 0; t < a.output->shape[0]; t++)
             for (int64_t h = 0; h < p.num_heads; h++) {
-                char *row = (char *)attn_data(a.output) + (t * a.output->strides[0] + h * a.output->strides[1]) * element;
-                rc = cuda_status(cudaMemsetAsync(row, 0, p.head_size * element, (cudaStream_t)stream), "output", error);
+                char *row = (char *)attn_data(a.output) +
+                            (t * a.output->strides[0] + h * a.output->strides[1]) * element;
+                rc = cuda_status(cudaMemsetAsync(row, 0, p.head_size * element, (cudaStream_t)stream),
+                                 "output", error);
                 if (rc != ATTN_OK) return rc;
             }
         return ATTN_OK;
@@ -339,9 +378,12 @@ static int simple_forward(attn_instance_t *self, const attn_forward_t *args, con
     k.is_causal = p.mask == ATTN_MASK_CAUSAL;
     k.scale = (float)p.scale, k.soft_cap = (float)p.logits_soft_cap;
     dim3 grid((unsigned)tokens, p.num_heads);
-    if (p.dtype == ATTN_DTYPE_FLOAT32) attend<float><<<grid, WARP, 0, (cudaStream_t)stream>>>(k);
-    else if (p.dtype == ATTN_DTYPE_FLOAT16) attend<__half><<<grid, WARP, 0, (cudaStream_t)stream>>>(k);
-    else attend<__nv_bfloat16><<<grid, WARP, 0, (cudaStream_t)stream>>>(k);
+    if (p.dtype == ATTN_DTYPE_FLOAT32)
+        attend<float><<<grid, WARP, 0, (cudaStream_t)stream>>>(k);
+    else if (p.dtype == ATTN_DTYPE_FLOAT16)
+        attend<__half><<<grid, WARP, 0, (cudaStream_t)stream>>>(k);
+    else
+        attend<__nv_bfloat16><<<grid, WARP, 0, (cudaStream_t)stream>>>(k);
     return cuda_status(cudaGetLastError(), "forward", error);
 }
 
@@ -380,10 +422,27 @@ static attn_backend_ops_t make_ops() {
 }
 static const attn_backend_ops_t ops = make_ops();
 
-static const attn_backend_t backend = {
-    sizeof(attn_backend_t), 0, "SIMPLE_CUDA", "Example of a third party: one warp per row.", &capabilities, &ops, {0}};
+static const attn_backend_t backend = {sizeof(attn_backend_t),
+                                       0,
+                                       "SIMPLE_CUDA",
+                                       "Example of a third party: one warp per row.",
+                                       &capabilities,
+                                       &ops,
+                                       {0}};
 static const attn_backend_t *const backends[] = {&backend};
 
-ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
-    ATTN_PLUGIN_MAGIC, sizeof(attn_plugin_t), ATTN_ABI_MAJOR, ATTN_ABI_MINOR, 0, "simple_cuda", "1.0",
-    "Example Kernels", "Apache-2.0", "", 1, 0, backends, nullptr, {0}};
+ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {ATTN_PLUGIN_MAGIC,
+                                                             sizeof(attn_plugin_t),
+                                                             ATTN_ABI_MAJOR,
+                                                             ATTN_ABI_MINOR,
+                                                             0,
+                                                             "simple_cuda",
+                                                             "1.0",
+                                                             "Example Kernels",
+                                                             "Apache-2.0",
+                                                             "",
+                                                             1,
+                                                             0,
+                                                             backends,
+                                                             nullptr,
+                                                             {0}};

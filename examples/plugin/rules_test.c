@@ -5,13 +5,14 @@
 #include <stdio.h>
 
 static int failures;
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) failures++, printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);                           \
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) failures++, printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);                 \
     } while (0)
 
 int main(void) {
-    simple_layer_t l = {.num_heads = 8, .num_kv_heads = 2, .head_size = 4, .head_size_v = 4, .block_size = 16};
+    simple_layer_t l = {
+        .num_heads = 8, .num_kv_heads = 2, .head_size = 4, .head_size_v = 4, .block_size = 16};
     l.scale = 0.5;
     l.is_causal = 1;
     CHECK(simple_kv_head(&l, 3) == 0 && simple_kv_head(&l, 4) == 1);

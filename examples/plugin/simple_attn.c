@@ -10,9 +10,9 @@
 
 #include "simple_rules.h"
 
-#define SIMPLE_FEATURES                                                                                                \
-    (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_SINK | ATTN_F_NON_CAUSAL | ATTN_F_DIFF_KV | ATTN_F_LSE |         \
-     ATTN_F_PER_HEAD_SCALES | ATTN_F_BATCH_INVARIANT | ATTN_F_BLOCK_STRIDE)
+#define SIMPLE_FEATURES                                                                                      \
+    (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_SINK | ATTN_F_NON_CAUSAL | ATTN_F_DIFF_KV |            \
+     ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_BATCH_INVARIANT | ATTN_F_BLOCK_STRIDE)
 
 struct attn_instance {
     attn_problem_t problem;
@@ -30,8 +30,12 @@ typedef struct simple_plan {
 
 #define SIMPLE_PLAN_MAGIC UINT64_C(0x6e616c702d706d73)
 
-static const int32_t *simple_starts(const simple_plan_t *plan) { return (const int32_t *)(plan + 1); }
-static const int32_t *simple_lens(const simple_plan_t *plan) { return simple_starts(plan) + plan->num_reqs + 1; }
+static const int32_t *simple_starts(const simple_plan_t *plan) {
+    return (const int32_t *)(plan + 1);
+}
+static const int32_t *simple_lens(const simple_plan_t *plan) {
+    return simple_starts(plan) + plan->num_reqs + 1;
+}
 
 /* ------------------------------------------------------------ what it can do */
 
@@ -49,8 +53,9 @@ static int simple_supports_combination(const attn_problem_t *problem, const attn
 
 /* ---------------------------------------------------------------------- open */
 
-static int simple_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                       uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+static int simple_open(const attn_problem_t *problem, const attn_device_t *device,
+                       const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                       attn_instance_t **instance, attn_error_t *error) {
     (void)options, (void)num_options, (void)host;
     attn_problem_t p;
     attn_device_t d;
@@ -59,26 +64,27 @@ static int simple_open(const attn_problem_t *problem, const attn_device_t *devic
     if (rc != ATTN_OK) return rc;
     uint64_t unknown = attn_problem_features(&p) & ~SIMPLE_FEATURES;
     if (unknown != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "features", "features has bits 0x%llx that are not served",
-                         (unsigned long long)unknown);
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "features",
+                         "features has bits 0x%llx that are not served", (unsigned long long)unknown);
     if (p.role != ATTN_ROLE_DECODER && p.role != ATTN_ROLE_ENCODER_DECODER)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %s is not served", attn_role_name(p.role));
     if (p.dtype != ATTN_DTYPE_FLOAT32 && p.dtype != ATTN_DTYPE_BFLOAT16)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype", "dtype %s is not served; use float32 or bfloat16",
-                         attn_dtype_name(p.dtype));
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
+                         "dtype %s is not served; use float32 or bfloat16", attn_dtype_name(p.dtype));
     uint32_t storage = attn_kv_storage(p.kv_cache_dtype, p.dtype);
     if (storage != p.dtype && p.kv_cache_dtype != ATTN_KV_FP8_E4M3)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype", "kv_cache_dtype %s is not served; use auto or fp8",
-                         attn_kv_name(p.kv_cache_dtype));
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype",
+                         "kv_cache_dtype %s is not served; use auto or fp8", attn_kv_name(p.kv_cache_dtype));
     if (p.out_dtype != 0 && p.out_dtype != p.dtype)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "out_dtype", "out_dtype must be 0 or the dtype");
     if (d.type != kDLCPU)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d is not served; use the CPU", (int)d.type);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d is not served; use the CPU",
+                         (int)d.type);
     if (p.num_kv_heads == 0) p.num_kv_heads = p.num_heads;
     if (p.head_size_v == 0) p.head_size_v = p.head_size;
     if (p.num_heads == 0 || p.head_size == 0 || p.num_heads % p.num_kv_heads != 0)
-        return attn_fail(error, ATTN_E_INVALID, "num_heads", "num_heads %u must be a multiple of num_kv_heads %u",
-                         p.num_heads, p.num_kv_heads);
+        return attn_fail(error, ATTN_E_INVALID, "num_heads",
+                         "num_heads %u must be a multiple of num_kv_heads %u", p.num_heads, p.num_kv_heads);
 
     attn_instance_t *self = calloc(1, sizeof *self);
     if (self == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance");
@@ -102,7 +108,9 @@ static int simple_open(const attn_problem_t *problem, const attn_device_t *devic
     return ATTN_OK;
 }
 
-static void simple_close(attn_instance_t *self) { free(self); }
+static void simple_close(attn_instance_t *self) {
+    free(self);
+}
 
 /* ------------------------------------------------------------------- how big */
 
@@ -122,7 +130,8 @@ static int simple_kv_cache_shape(attn_instance_t *self, int64_t num_blocks, attn
     attn_kv_cache_shape_t full;
     uint32_t layout = self->problem.kv_layout != 0 ? self->problem.kv_layout : (uint32_t)ATTN_LAYOUT_NHD;
     if (num_blocks == 0) num_blocks = self->problem.num_blocks;
-    int rc = attn_dense_cache_shape(&self->problem, layout, (uint32_t)self->layer.block_size, num_blocks, &full, error);
+    int rc = attn_dense_cache_shape(&self->problem, layout, (uint32_t)self->layer.block_size, num_blocks,
+                                    &full, error);
     if (rc == ATTN_OK) rc = simple_give(shape, &full, sizeof full, "shape", error);
     return rc;
 }
@@ -143,10 +152,12 @@ static int simple_check_space(attn_instance_t *self, const attn_space_t *space, 
     simple_space_needed(self, &needed, NULL);
     if (space->metadata == NULL || space->metadata_bytes < needed.metadata_bytes)
         return attn_fail(error, ATTN_E_SPACE, "metadata", "metadata has %llu bytes; %llu are needed",
-                         (unsigned long long)space->metadata_bytes, (unsigned long long)needed.metadata_bytes);
+                         (unsigned long long)space->metadata_bytes,
+                         (unsigned long long)needed.metadata_bytes);
     if (space->workspace == NULL || space->workspace_bytes < needed.workspace_bytes)
         return attn_fail(error, ATTN_E_SPACE, "workspace", "workspace has %llu bytes; %llu are needed",
-                         (unsigned long long)space->workspace_bytes, (unsigned long long)needed.workspace_bytes);
+                         (unsigned long long)space->workspace_bytes,
+                         (unsigned long long)needed.workspace_bytes);
     return ATTN_OK;
 }
 
@@ -160,8 +171,8 @@ static int simple_build_metadata(attn_instance_t *self, const attn_batch_t *batc
     if (rc == ATTN_OK) rc = simple_check_space(self, &s, error);
     if (rc != ATTN_OK) return rc;
     if (b.num_reqs < 0 || b.num_reqs > self->max_seqs)
-        return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs is %d; the problem declared 0 to %lld", b.num_reqs,
-                         (long long)self->max_seqs);
+        return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs is %d; the problem declared 0 to %lld",
+                         b.num_reqs, (long long)self->max_seqs);
     if (b.num_actual_tokens < 0 || b.num_actual_tokens > self->max_tokens)
         return attn_fail(error, ATTN_E_INVALID, "num_actual_tokens",
                          "num_actual_tokens is %d; the problem declared 0 to %lld", b.num_actual_tokens,
@@ -169,7 +180,8 @@ static int simple_build_metadata(attn_instance_t *self, const attn_batch_t *batc
     if (b.common_prefix_len != 0)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len", "cascade is not served; give 0");
     if (b.query_start_loc_host == NULL || b.seq_lens_host == NULL)
-        return attn_fail(error, ATTN_E_INVALID, b.seq_lens_host == NULL ? "seq_lens_host" : "query_start_loc_host",
+        return attn_fail(error, ATTN_E_INVALID,
+                         b.seq_lens_host == NULL ? "seq_lens_host" : "query_start_loc_host",
                          "the host arrays of starts and lengths are required");
     int64_t rows[2] = {b.num_reqs, -1};
     rc = attn_check_tensor(b.block_table, "block_table", ATTN_DTYPE_INT32, 2, rows, error);
@@ -179,11 +191,14 @@ static int simple_build_metadata(attn_instance_t *self, const attn_batch_t *batc
         int64_t len = b.seq_lens_host[r];
         int too_short = self->problem.role == ATTN_ROLE_DECODER && len < query_len;
         if (query_len < 0 || b.query_start_loc_host[r] < 0)
-            return attn_fail(error, ATTN_E_INVALID, "query_start_loc", "query_start_loc falls at request %d", r);
-        if (len < 0 || len > self->max_len || too_short || len > b.block_table->shape[1] * self->layer.block_size)
-            return attn_fail(error, ATTN_E_INVALID, "seq_lens", "seq_lens[%d] is %lld; it must hold the %lld queries, "
-                             "fit the block table and stay below %lld", r, (long long)len, (long long)query_len,
-                             (long long)self->max_len);
+            return attn_fail(error, ATTN_E_INVALID, "query_start_loc", "query_start_loc falls at request %d",
+                             r);
+        if (len < 0 || len > self->max_len || too_short ||
+            len > b.block_table->shape[1] * self->layer.block_size)
+            return attn_fail(error, ATTN_E_INVALID, "seq_lens",
+                             "seq_lens[%d] is %lld; it must hold the %lld queries, "
+                             "fit the block table and stay below %lld",
+                             r, (long long)len, (long long)query_len, (long long)self->max_len);
     }
     if (b.query_start_loc_host[0] != 0 || b.query_start_loc_host[b.num_reqs] != b.num_actual_tokens)
         return attn_fail(error, ATTN_E_INVALID, "query_start_loc", "query_start_loc must run from 0 to %d",
@@ -236,24 +251,27 @@ static int simple_update_kv_cache(attn_instance_t *self, const attn_kv_update_t 
     int rc = attn_intake(&a, sizeof a, args, "args", error);
     if (rc == ATTN_OK) rc = attn_check_tensor(a.key, "key", self->problem.dtype, 3, k_shape, error);
     if (rc == ATTN_OK) rc = attn_check_tensor(a.value, "value", self->problem.dtype, 3, v_shape, error);
-    if (rc == ATTN_OK) rc = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, any, error);
+    if (rc == ATTN_OK)
+        rc = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, any, error);
     if (rc == ATTN_OK) rc = simple_take_cache(self, a.kv_cache, &a.scales, &cache, error);
     if (rc != ATTN_OK) return rc;
     const int64_t *slots = attn_data(a.slot_mapping);
     int64_t n = a.slot_mapping->shape[0], end = a.kv_cache->shape[0] * l->block_size;
     if (n > a.key->shape[0] || n > a.value->shape[0])
-        return attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping has %lld rows, key and value fewer",
-                         (long long)n);
+        return attn_fail(error, ATTN_E_INVALID, "slot_mapping",
+                         "slot_mapping has %lld rows, key and value fewer", (long long)n);
     for (int64_t t = 0; t < n; t++)
         if (slots[t] >= end)
-            return attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping[%lld] is %lld; the cache ends at %lld",
-                             (long long)t, (long long)slots[t], (long long)end);
+            return attn_fail(error, ATTN_E_INVALID, "slot_mapping",
+                             "slot_mapping[%lld] is %lld; the cache ends at %lld", (long long)t,
+                             (long long)slots[t], (long long)end);
 
     for (int64_t t = 0; t < n; t++) {
         if (simple_is_padding(slots[t])) continue;
         for (int64_t h = 0; h < l->num_kv_heads; h++) {
             char *row = simple_cache_row(&cache, slots[t] / l->block_size, h, slots[t] % l->block_size);
-            const char *k = (char *)attn_data(a.key) + t * attn_byte_stride(a.key, 0) + h * attn_byte_stride(a.key, 1);
+            const char *k =
+                (char *)attn_data(a.key) + t * attn_byte_stride(a.key, 0) + h * attn_byte_stride(a.key, 1);
             const char *v = (char *)attn_data(a.value) + t * attn_byte_stride(a.value, 0) +
                             h * attn_byte_stride(a.value, 1);
             double k_scale = simple_scale_of(cache.k_scale, cache.num_k_scales, h);
@@ -270,15 +288,16 @@ static int simple_update_kv_cache(attn_instance_t *self, const attn_kv_update_t 
 /* -------------------------------------------------------------------- attend */
 
 /* One row of one head: softmax over the visible keys in one pass (Milakov and Gimelshein 2018). acc has Dv numbers. */
-static double simple_row(const simple_layer_t *l, const simple_cache_t *cache, const int32_t *blocks, const char *query,
-                         int64_t h, int64_t q, int64_t seq_len, double sink, double *acc) {
+static double simple_row(const simple_layer_t *l, const simple_cache_t *cache, const int32_t *blocks,
+                         const char *query, int64_t h, int64_t q, int64_t seq_len, double sink, double *acc) {
     int64_t kv_head = simple_kv_head(l, h);
     double k_scale = simple_scale_of(cache->k_scale, cache->num_k_scales, kv_head);
     double v_scale = simple_scale_of(cache->v_scale, cache->num_v_scales, kv_head);
     int64_t end = simple_key_end(l, q, seq_len);
     double max, sum;
     simple_start(sink, l->has_sink, &max, &sum);
-    for (int64_t i = 0; i < l->head_size_v; i++) acc[i] = 0;
+    for (int64_t i = 0; i < l->head_size_v; i++)
+        acc[i] = 0;
     for (int64_t k = 0; k < end; k++) {
         if (!simple_is_visible(l, q, k, seq_len)) continue;
         const char *row = simple_cache_row(cache, blocks[k / l->block_size], kv_head, k % l->block_size);
@@ -292,12 +311,13 @@ static double simple_row(const simple_layer_t *l, const simple_cache_t *cache, c
         sum = sum * keep + p;
         max = new_max;
     }
-    for (int64_t i = 0; i < l->head_size_v; i++) acc[i] /= sum > 0 ? sum : 1; /* no visible key: stays 0 */
+    for (int64_t i = 0; i < l->head_size_v; i++)
+        acc[i] /= sum > 0 ? sum : 1; /* no visible key: stays 0 */
     return simple_lse(max, sum);
 }
 
-static int simple_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                          attn_error_t *error) {
+static int simple_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
     (void)stream;
     const simple_layer_t *l = &self->layer;
     attn_forward_t a;
@@ -314,7 +334,8 @@ static int simple_forward(attn_instance_t *self, const attn_forward_t *args, con
     if (space == NULL) { /* the profiling run: there is no batch */
         for (int64_t t = 0; t < a.output->shape[0]; t++)
             for (int64_t h = 0; h < l->num_heads; h++)
-                memset(out + t * out_token + h * out_head, 0, (size_t)(l->head_size_v * simple_size(l->dtype)));
+                memset(out + t * out_token + h * out_head, 0,
+                       (size_t)(l->head_size_v * simple_size(l->dtype)));
         return ATTN_OK;
     }
     rc = attn_intake(&s, sizeof s, space, "space", error);
@@ -330,7 +351,8 @@ static int simple_forward(attn_instance_t *self, const attn_forward_t *args, con
         return attn_fail(error, ATTN_E_STATE, "metadata", "metadata is not built; call build_metadata first");
     if (plan->num_tokens > a.query->shape[0] || plan->num_tokens > a.output->shape[0] ||
         (a.lse != NULL && plan->num_tokens > a.lse->shape[1]))
-        return attn_fail(error, ATTN_E_INVALID, "query", "query, output and lse must hold the %lld tokens of the batch",
+        return attn_fail(error, ATTN_E_INVALID, "query",
+                         "query, output and lse must hold the %lld tokens of the batch",
                          (long long)plan->num_tokens);
 
     const int32_t *starts = simple_starts(plan), *lens = simple_lens(plan);
@@ -340,8 +362,10 @@ static int simple_forward(attn_instance_t *self, const attn_forward_t *args, con
         const int32_t *blocks = plan->block_table + r * plan->table_stride;
         for (int64_t j = 0; j * l->block_size < lens[r]; j++)
             if (blocks[j] < 0 || blocks[j] >= a.kv_cache->shape[0])
-                return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table[%lld][%lld] is %d; the cache has "
-                                 "blocks 0 to %lld", (long long)r, (long long)j, (int)blocks[j],
+                return attn_fail(error, ATTN_E_INVALID, "block_table",
+                                 "block_table[%lld][%lld] is %d; the cache has "
+                                 "blocks 0 to %lld",
+                                 (long long)r, (long long)j, (int)blocks[j],
                                  (long long)a.kv_cache->shape[0] - 1);
     }
     for (int64_t r = 0; r < plan->num_reqs; r++) {
@@ -349,8 +373,8 @@ static int simple_forward(attn_instance_t *self, const attn_forward_t *args, con
         for (int64_t t = starts[r]; t < starts[r + 1]; t++) {
             int64_t q = simple_query_position(t - starts[r], starts[r + 1] - starts[r], lens[r]);
             for (int64_t h = 0; h < l->num_heads; h++) {
-                const char *query =
-                    (char *)attn_data(a.query) + t * attn_byte_stride(a.query, 0) + h * attn_byte_stride(a.query, 1);
+                const char *query = (char *)attn_data(a.query) + t * attn_byte_stride(a.query, 0) +
+                                    h * attn_byte_stride(a.query, 1);
                 double lse =
                     simple_row(l, &cache, blocks, query, h, q, lens[r], sinks != NULL ? sinks[h] : 0, acc);
                 for (int64_t i = 0; i < l->head_size_v; i++)

@@ -31,7 +31,9 @@ typedef struct simple_cache {
     int64_t num_k_scales, num_v_scales;
 } simple_cache_t;
 
-static inline int simple_size(int storage) { return storage == SIMPLE_F32 ? 4 : storage == SIMPLE_BF16 ? 2 : 1; }
+static inline int simple_size(int storage) {
+    return storage == SIMPLE_F32 ? 4 : storage == SIMPLE_BF16 ? 2 : 1;
+}
 
 /* Query at position q (0 is the first token of the request) and key at position k of seq_len. */
 static inline int simple_is_visible(const simple_layer_t *l, int64_t q, int64_t k, int64_t seq_len) {
@@ -61,7 +63,9 @@ static inline double simple_score(const simple_layer_t *l, double dot) {
 }
 
 /* The log-sum-exp of a row from its running maximum and sum; natural logarithm. */
-static inline double simple_lse(double max, double sum) { return sum > 0 ? max + log(sum) : -INFINITY; }
+static inline double simple_lse(double max, double sum) {
+    return sum > 0 ? max + log(sum) : -INFINITY;
+}
 
 /* The softmax state before the first key. The sink is a score without a value. */
 static inline void simple_start(double sink, int has_sink, double *max, double *sum) {
@@ -74,7 +78,9 @@ static inline char *simple_cache_row(const simple_cache_t *c, int64_t block, int
 }
 
 /* Tokens of a padded batch have a negative slot and are not written. */
-static inline int simple_is_padding(int64_t slot) { return slot < 0; }
+static inline int simple_is_padding(int64_t slot) {
+    return slot < 0;
+}
 
 static inline double simple_scale_of(const float *scales, int64_t count, int64_t head) {
     return scales == NULL ? 1 : scales[count > 1 ? head : 0];
@@ -128,9 +134,12 @@ static inline double simple_load(const char *row, int storage, int64_t i) {
 static inline void simple_store(char *row, int storage, int64_t i, double value) {
     float x = (float)value;
     uint16_t half = simple_to_bf16(x);
-    if (storage == SIMPLE_F32) memcpy(row + 4 * i, &x, 4);
-    else if (storage == SIMPLE_BF16) memcpy(row + 2 * i, &half, 2);
-    else row[i] = (char)simple_to_e4m3(value);
+    if (storage == SIMPLE_F32)
+        memcpy(row + 4 * i, &x, 4);
+    else if (storage == SIMPLE_BF16)
+        memcpy(row + 2 * i, &half, 2);
+    else
+        row[i] = (char)simple_to_e4m3(value);
 }
 
 #endif

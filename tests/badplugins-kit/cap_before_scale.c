@@ -2,7 +2,7 @@
 /* The soft cap comes before the scale. Caught by: numerics */
 #include "bad.h"
 
-#define simple_score(l, dot)                                                                                           \
+#define simple_score(l, dot)                                                                                 \
     ((l)->soft_cap > 0 ? (l)->scale * (l)->soft_cap * tanh((dot) / (l)->soft_cap) : (l)->scale * (dot))
 
 #include "bad_plugin.h"

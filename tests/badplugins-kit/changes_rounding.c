@@ -5,8 +5,8 @@
 
 #include <fenv.h>
 
-static int bad_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+static int bad_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     fesetround(FE_UPWARD);
     return simple_forward(self, args, space, stream, error);
 }

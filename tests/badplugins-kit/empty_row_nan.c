@@ -4,7 +4,8 @@
 
 static double bad_lse(double max, double sum, double *acc, int64_t n) {
     if (sum == 0)
-        for (int64_t i = 0; i < n; i++) acc[i] = (double)NAN;
+        for (int64_t i = 0; i < n; i++)
+            acc[i] = (double)NAN;
     return simple_lse(max, sum);
 }
 #define simple_lse(max, sum) bad_lse(max, sum, acc, l->head_size_v)

@@ -4,8 +4,8 @@
 #include "bad_kernel.h"
 
 static _Alignas(16) char bad_scratch[1 << 16];
-static int bad_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+static int bad_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     if (space == NULL) return simple_forward(self, args, space, stream, error);
     attn_space_t s = *space;
     if (s.workspace_bytes <= sizeof bad_scratch) s.workspace = bad_scratch;

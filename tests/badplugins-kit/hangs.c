@@ -3,8 +3,8 @@
 #include "bad.h"
 #include "bad_kernel.h"
 
-static int bad_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+static int bad_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     static volatile int forever = 1;
     while (forever) {
     }

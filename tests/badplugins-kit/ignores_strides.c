@@ -4,7 +4,8 @@
 
 static int64_t bad_byte_stride(const DLTensor *t, int i) {
     int64_t stride = t->dtype.bits / 8;
-    for (int j = t->ndim - 1; j > i; j--) stride *= t->shape[j];
+    for (int j = t->ndim - 1; j > i; j--)
+        stride *= t->shape[j];
     return t->ndim == 4 ? attn_byte_stride(t, i) : stride;
 }
 #define attn_byte_stride(t, i) bad_byte_stride(t, i)

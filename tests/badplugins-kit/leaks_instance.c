@@ -3,7 +3,9 @@
 #include "bad.h"
 #include "bad_kernel.h"
 
-static void bad_close(attn_instance_t *self) { (void)self; }
+static void bad_close(attn_instance_t *self) {
+    (void)self;
+}
 #define BAD_CLOSE bad_close
 
 #include "bad_plugin.h"

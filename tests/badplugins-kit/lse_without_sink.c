@@ -2,6 +2,6 @@
 /* The output knows the sink, the log-sum-exp does not. Caught by: numerics */
 #include "bad.h"
 
-#define simple_lse(max, sum) simple_lse(max, l->has_sink ? (sum) - exp(sink - (max)) : (sum))
+#define simple_lse(max, sum) simple_lse(max, l->has_sink ? (sum)-exp(sink - (max)) : (sum))
 
 #include "bad_plugin.h"

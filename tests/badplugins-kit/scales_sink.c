@@ -2,6 +2,6 @@
 /* The sink is multiplied by the softmax scale. Caught by: numerics */
 #include "bad.h"
 
-#define simple_start(sink, has_sink, max, sum) simple_start((sink) * l->scale, has_sink, max, sum)
+#define simple_start(sink, has_sink, max, sum) simple_start((sink)*l->scale, has_sink, max, sum)
 
 #include "bad_plugin.h"

@@ -9,13 +9,20 @@ static int bad_open(const attn_problem_t *, const attn_device_t *, const attn_op
     throw std::runtime_error("no kernel for this problem");
 }
 static void bad_close(attn_instance_t *) {}
-static int bad_shape(attn_instance_t *, int64_t, attn_kv_cache_shape_t *, attn_error_t *) { return ATTN_OK; }
-static int bad_space(attn_instance_t *, attn_space_needed_t *, attn_error_t *) { return ATTN_OK; }
+static int bad_shape(attn_instance_t *, int64_t, attn_kv_cache_shape_t *, attn_error_t *) {
+    return ATTN_OK;
+}
+static int bad_space(attn_instance_t *, attn_space_needed_t *, attn_error_t *) {
+    return ATTN_OK;
+}
 static int bad_build(attn_instance_t *, const attn_batch_t *, const attn_space_t *, void *, attn_error_t *) {
     return ATTN_OK;
 }
-static int bad_update(attn_instance_t *, const attn_kv_update_t *, void *, attn_error_t *) { return ATTN_OK; }
-static int bad_forward(attn_instance_t *, const attn_forward_t *, const attn_space_t *, void *, attn_error_t *) {
+static int bad_update(attn_instance_t *, const attn_kv_update_t *, void *, attn_error_t *) {
+    return ATTN_OK;
+}
+static int bad_forward(attn_instance_t *, const attn_forward_t *, const attn_space_t *, void *,
+                       attn_error_t *) {
     return ATTN_OK;
 }
 
@@ -45,8 +52,8 @@ static attn_backend_ops_t make_ops() {
 }
 static const attn_backend_ops_t bad_ops = make_ops();
 
-static const attn_backend_t bad_backend = {
-    sizeof(attn_backend_t), 0, "BAD_ATTN", "Throws.", &bad_capabilities, &bad_ops, {0, 0, 0, 0}};
+static const attn_backend_t bad_backend = {sizeof(attn_backend_t), 0,        "BAD_ATTN",  "Throws.",
+                                           &bad_capabilities,      &bad_ops, {0, 0, 0, 0}};
 static const attn_backend_t *const bad_backends[] = {&bad_backend};
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {ATTN_PLUGIN_MAGIC,

@@ -3,6 +3,8 @@
 #include "bad.h"
 
 __attribute__((visibility("default"))) int bad_helper(int x);
-int bad_helper(int x) { return x + 1; }
+int bad_helper(int x) {
+    return x + 1;
+}
 
 #include "bad_plugin.h"

@@ -3,7 +3,8 @@
 #include "bad.h"
 #include "bad_kernel.h"
 
-static int bad_shape(attn_instance_t *self, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+static int bad_shape(attn_instance_t *self, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                     attn_error_t *error) {
     int rc = simple_kv_cache_shape(self, num_blocks, shape, error);
     shape->page_bytes /= 2;
     return rc;

@@ -3,10 +3,11 @@
 #include "bad.h"
 #include "bad_kernel.h"
 
-static int bad_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+static int bad_forward(attn_instance_t *self, const attn_forward_t *args, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     attn_forward_t a;
-    if (attn_intake(&a, sizeof a, args, "args", NULL) != ATTN_OK) return simple_forward(self, args, space, stream, error);
+    if (attn_intake(&a, sizeof a, args, "args", NULL) != ATTN_OK)
+        return simple_forward(self, args, space, stream, error);
     a.scales.v = a.scales.k;
     return simple_forward(self, &a, space, stream, error);
 }

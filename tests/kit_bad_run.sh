@@ -1,7 +1,7 @@
-#!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# kit_bad_plugins.sh: the conformance kit catches what it claims to. Each plugin of badplugins-kit/ is wrong in one way,
-# and its head names the group of `attn check` that has to fail; the good one, built the same way, passes everything.
+# kit_bad_run.sh: the conformance kit catches what it claims to. Each plugin of badplugins-kit/ is wrong in one way, and
+# its head names the group of `attn check` that has to fail; the good one, built the same way, passes everything. Sourced
+# by the tests kit_bad_*.sh, which set wanted_groups.
 . "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
 attn=$ATTN_TEST_BUILDDIR/tools/attn
 folder=$ATTN_TEST_SRCDIR/tests/badplugins-kit
@@ -26,6 +26,7 @@ for source in "$folder"/*.c "$folder"/*.cc; do
     name=$(basename "$source" | sed 's/\..*//')
     group=$(sed -n 's/.* Caught by: \([a-z]*\) .*/\1/p' "$source" | head -n 1)
     [ -n "$ATTN_TEST_ONLY" ] && [ "$ATTN_TEST_ONLY" != "$name" ] && continue
+    case " $wanted_groups " in *" $group "*) ;; *) continue ;; esac
     so=$tap_scratch/$name.so
     if ! build "$source" "$so" >"$tap_scratch/out" 2>&1; then
         fail "$name builds" "$(cat "$tap_scratch/out")"
