@@ -102,7 +102,17 @@ else
     skip "CMake" "there is no cmake"
 fi
 
-# 5. nothing stays behind
+# 5. the CUDA twin, where there is a compiler for it; without a GPU its operations are skipped by the kit
+if [ -n "${ATTN_TEST_NVCC-}" ]; then
+    cp -R "$source/examples/plugin-cuda" "$tap_scratch/plugin-cuda" && chmod -R u+w "$tap_scratch/plugin-cuda"
+    cd "$tap_scratch/plugin-cuda" || exit 1
+    step "the CUDA example builds" make -s NVCC="$ATTN_TEST_NVCC" ARCH=sm_80
+    step "the CUDA example passes the kit, as far as there is a device" make -s check
+else
+    skip "the CUDA example" "there is no nvcc"
+fi
+
+# 6. nothing stays behind
 rm -f "$root/etc/attn/conf.d/zz-choice.ini"
 cd "$tap_scratch/plugin" && step "the example uninstalls" make -s uninstall
 ok "its plugin is gone" test ! -e "$root/usr/lib/attn/simple.so"

@@ -5,6 +5,11 @@
 attn=$ATTN_TEST_BUILDDIR/tools/attn
 # The random cases of numerics run in the plugins' own tests, at greater length: here the contract.
 groups=${ATTN_TEST_GROUPS:-abi,structs,capabilities,memory,offsets,determinism,capture,errors,threads,leaks,manners}
+# A sanitizer slows everything down and owns allocator and address space; it looks at memory itself.
+case $ATTN_TEST_SANITIZERS in
+'' | no) ;;
+*) groups=abi,structs,errors ;;
+esac
 for plugin in "$ATTN_TEST_PLUGIN_DIR"/*.so; do
     name=$(basename "$plugin" .so)
     "$attn" check "$plugin" --group "$groups" >"$tap_scratch/out" 2>&1
