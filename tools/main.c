@@ -12,6 +12,7 @@ const tool_command_t tool_commands[] = {
     {"run", "real tensors through the selected backend, checked against the reference", cmd_run},
     {"bench", "speed beside the measured limits of this machine", cmd_bench},
     {"check", "the conformance kit on a plugin file", cmd_check},
+    {"compile", "kernels of a model ahead of time, for backends that compile at run time", cmd_compile},
     {NULL, NULL, NULL},
 };
 

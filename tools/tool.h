@@ -70,6 +70,7 @@ void tool_print_json(json_t *value);
 double tool_seconds(void);
 
 int cmd_check(int argc, char **argv);
+int cmd_compile(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_select(int argc, char **argv);
 int cmd_plan(int argc, char **argv);

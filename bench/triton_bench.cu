@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Timing of TRITON_ATTN through the plugin ABI: prefill by head size and by mask feature, decode by shape of the batch and
+ * by cache format, cold and warm opens; graph replays after 200 ms of the same load, beside this run's read ceiling.
+ * Usage: triton_bench PLUGIN.so [text that the name contains]
+ * Build: nvcc -std=c++17 -O2 -arch=native -Iinclude bench/triton_bench.cu -o triton_bench -ldl */
+#include <attn/attn_plugin_util.h>
+
+#include <algorithm>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <random>
+#include <stdlib.h>
+#include <string>
+#include <time.h>
+#include <unistd.h>
+#include <vector>
+
+#define CK(x)                                                                                                          \
+    do {                                                                                                               \
+        cudaError_t e_ = (x);                                                                                          \
+        if (e_ != cudaSuccess) {                                                                                       \
+            fprintf(stderr, "%s, line %d: %s\n", #x, __LINE__, cudaGetErrorString(e_));                                \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+__global__ void fill(uint16_t *p, size_t n, uint32_t seed, int is_codes) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t x = (uint32_t)i * 2654435761u + seed, y;
+        x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
+        y = x * 0x9E3779B1u + 0x85ebca6bu, y ^= y >> 15, y *= 0x2c1b3c6du, y ^= y >> 13;
+        float f = sqrtf(-2.f * logf(((x >> 8) + 1) * (1.f / 16777217.f))) * cospif(2.f * (y >> 8) * (1.f / 16777216.f));
+        p[i] = is_codes ? (uint16_t)((x & 0x8080) | 0x2828 | (x & 0x1717)) : (uint16_t)(__float_as_uint(f) >> 16);
+    }
+}
+__global__ void read_all(const uint4 *p, size_t n, uint32_t *out) {
+    uint32_t s = 0;
+    for (size_t i = (blockIdx.x * (size_t)blockDim.x) * 4 + threadIdx.x; i + 3 * blockDim.x < n;
+         i += (size_t)gridDim.x * blockDim.x * 4) {
+        uint4 a = __ldcs(p + i), b = __ldcs(p + i + blockDim.x), c = __ldcs(p + i + 2 * blockDim.x), d = __ldcs(p + i + 3 * blockDim.x);
+        s += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+    }
+    if (s == 0x12345678)
+        *out = s;
+}
+
+static cudaStream_t stream;
+static uint8_t *pool;
+static const size_t POOL = (size_t)6 << 30;
+static const attn_backend_t *backend;
+static const char *filter;
+static char cache_dir[] = "/tmp/attn-triton-bench-XXXXXX";
+static double ceiling = 1;
+
+static double seconds() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* us of one call of f, which launches on the stream: replays of a graph, after 200 ms of them. */
+template <class F> static double time_it(F f) {
+    cudaEvent_t a, b;
+    cudaGraph_t g;
+    cudaGraphExec_t e;
+    float ms;
+    CK(cudaEventCreate(&a));
+    CK(cudaEventCreate(&b));
+    f();
+    CK(cudaStreamSynchronize(stream));
+    CK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < 8; i++)
+        f();
+    CK(cudaStreamEndCapture(stream, &g));
+    CK(cudaGraphInstantiate(&e, g, 0));
+    std::vector<double> t;
+    double spent = 0;
+    while (spent < 350 || t.size() < 6) {
+        CK(cudaEventRecord(a, stream));
+        CK(cudaGraphLaunch(e, stream));
+        CK(cudaEventRecord(b, stream));
+        CK(cudaEventSynchronize(b));
+        CK(cudaEventElapsedTime(&ms, a, b));
+        spent += ms;
+        if (spent > 200)
+            t.push_back(ms * 1e3 / 8);
+    }
+    std::sort(t.begin(), t.end());
+    CK(cudaGraphExecDestroy(e));
+    CK(cudaGraphDestroy(g));
+    return t[t.size() / 2];
+}
+
+struct work {
+    std::string name;
+    attn_problem_t p;
+    std::vector<int> q, kv;
+    int spans = 0;
+};
+
+static DLTensor tensor(void *data, DLDataType type, std::vector<int64_t> &shape, std::vector<int64_t> &strides, int code = kDLCUDA) {
+    DLTensor t = {};
+    t.data = data, t.device.device_type = (DLDeviceType)code, t.ndim = (int)shape.size(), t.dtype = type;
+    strides.assign(shape.size(), 1);
+    for (int i = (int)shape.size() - 2; i >= 0; i--)
+        strides[i] = strides[i + 1] * shape[i + 1];
+    t.shape = shape.data(), t.strides = strides.data();
+    return t;
+}
+template <class T> static T *copy_of(const std::vector<T> &v) {
+    T *p;
+    CK(cudaMalloc(&p, v.size() * sizeof(T) + 16));
+    CK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+
+static void run(work w) {
+    if (filter && w.name.find(filter) == std::string::npos)
+        return;
+    attn_error_t e = {sizeof e};
+    attn_device_t device = {sizeof device};
+    device.type = kDLCUDA, device.compute_capability = 90;
+    attn_option_value_t options[3] = {};
+    for (int i = 0; i < 3; i++)
+        options[i].struct_size = sizeof options[i], options[i].s = i == 0 ? cache_dir : "";
+    int64_t tokens = 0, keys = 0, most = 1, pages = 1;
+    double pairs = 0;
+    std::vector<int32_t> start = {0}, lens;
+    bool cached = attn_role_has_cache(w.p.role);
+    for (size_t r = 0; r < w.q.size(); r++) {
+        int q = w.q[r], kv = w.kv[r];
+        tokens += q, keys += kv, most = std::max<int64_t>(most, kv), pages += (kv + 15) / 16;
+        start.push_back((int32_t)tokens), lens.push_back(kv);
+        pairs += w.p.mask == ATTN_MASK_CAUSAL ? (double)q * (kv - q) + (double)q * (q + 1) / 2 : (double)q * kv;
+    }
+    attn_problem_t &p = w.p;
+    p.struct_size = sizeof p, p.max_num_seqs = (uint32_t)w.q.size(), p.max_num_batched_tokens = (uint32_t)tokens;
+    p.max_model_len = most, p.features |= ATTN_F_CAPTURE, p.scale = 1 / sqrt((double)p.head_size);
+    if (cached)
+        p.block_size = 16, p.num_blocks = pages;
+    attn_instance_t *in;
+    double cold = seconds();
+    int rc = backend->ops->open(&p, &device, options, 3, NULL, &in, &e);
+    cold = seconds() - cold;
+    if (rc) {
+        printf("%-34s open: %s\n", w.name.c_str(), e.text);
+        return;
+    }
+    backend->ops->close(in);
+    double warm = seconds();
+    backend->ops->open(&p, &device, options, 3, NULL, &in, &e);
+    warm = seconds() - warm;
+    attn_kv_cache_shape_t cs = {sizeof cs};
+    attn_space_needed_t need = {sizeof need};
+    backend->ops->kv_cache_shape(in, pages, &cs, &e);
+    backend->ops->space_needed(in, &need, &e);
+    attn_space_t space = {sizeof space};
+    space.metadata_bytes = need.metadata_bytes, space.workspace_bytes = need.workspace_bytes, space.host_bytes = need.host_bytes;
+    CK(cudaMalloc(&space.metadata, need.metadata_bytes));
+    CK(cudaMalloc(&space.workspace, need.workspace_bytes + 16));
+    CK(cudaMallocHost(&space.host, need.host_bytes));
+    int64_t columns = (most + 15) / 16;
+    std::vector<int32_t> order(pages - 1), table(w.q.size() * columns, 0);
+    for (size_t i = 0; i < order.size(); i++)
+        order[i] = (int32_t)i + 1;
+    std::shuffle(order.begin(), order.end(), std::mt19937(1));
+    for (size_t r = 0, n = 0; r < w.q.size(); r++)
+        for (int i = 0; i < (w.kv[r] + 15) / 16; i++)
+            table[r * columns + i] = order[n++];
+    int32_t *d_table = copy_of(table);
+    std::vector<int64_t> s1 = {(int64_t)w.q.size(), columns}, t1, s2, t2, s3, t3, s4, t4, s5, t5, s6, t6, s7, t7;
+    DLTensor table_t = tensor(d_table, attn_dl_dtype(ATTN_DTYPE_INT32), s1, t1), cache_t = {}, key_t, value_t;
+    if (cached) {
+        s2.assign(cs.shape, cs.shape + 4);
+        cache_t = tensor(pool, cs.dtype, s2, t2);
+        for (int i = 0; i < 4; i++)
+            t2[i] = cs.byte_strides[i] / (cs.dtype.bits / 8);
+        if ((size_t)cs.total_bytes > POOL)
+            exit(fprintf(stderr, "%s: the pool is too small\n", w.name.c_str()));
+        fill<<<2048, 256, 0, stream>>>((uint16_t *)pool, cs.total_bytes / 2, 3, cs.dtype.bits == 8);
+    }
+    uint32_t hkv = p.num_kv_heads ? p.num_kv_heads : p.num_heads, dv = p.head_size_v ? p.head_size_v : p.head_size;
+    uint16_t *q, *o, *kv;
+    float *vec;
+    CK(cudaMalloc(&q, tokens * p.num_heads * p.head_size * 2));
+    CK(cudaMalloc(&o, tokens * p.num_heads * dv * 2));
+    CK(cudaMalloc(&kv, tokens * hkv * (p.head_size + dv) * 2));
+    CK(cudaMalloc(&vec, p.num_heads * 4));
+    fill<<<2048, 256, 0, stream>>>(q, tokens * p.num_heads * p.head_size, 1, 0);
+    fill<<<2048, 256, 0, stream>>>(kv, tokens * hkv * (p.head_size + dv), 2, 0);
+    CK(cudaMemset(vec, 0, p.num_heads * 4));
+    DLDataType type = attn_dl_dtype(p.dtype);
+    s3 = {tokens, p.num_heads, p.head_size}, s4 = {tokens, p.num_heads, dv}, s5 = {tokens, hkv, p.head_size}, s6 = {tokens, hkv, dv};
+    s7 = {p.num_heads};
+    DLTensor q_t = tensor(q, type, s3, t3), o_t = tensor(o, type, s4, t4), v_t = tensor(vec, attn_dl_dtype(ATTN_DTYPE_FLOAT32), s7, t7);
+    key_t = tensor(kv, type, s5, t5), value_t = tensor(kv + tokens * hkv * p.head_size, type, s6, t6);
+    std::vector<int32_t> spans, prefixes(w.q.size(), 64);
+    for (size_t r = 0; r < w.q.size(); r++)
+        for (int i = 0; i < w.spans; i++)
+            spans.push_back(512 * i + 16), spans.push_back(512 * i + 200);
+    attn_batch_t b = {sizeof b};
+    b.num_reqs = (int)w.q.size(), b.num_actual_tokens = (int)tokens, b.query_start_loc_host = start.data();
+    b.seq_lens_host = lens.data(), b.block_table = cached ? &table_t : NULL;
+    b.mm_prefix_ranges_host = w.spans ? spans.data() : NULL, b.num_mm_ranges = w.spans;
+    b.rswa_prefix_lens_host = p.rswa_window ? prefixes.data() : NULL;
+    double built = seconds();
+    rc = backend->ops->build_metadata(in, &b, &space, stream, &e);
+    built = seconds() - built;
+    if (rc)
+        exit(fprintf(stderr, "%s: build: %s\n", w.name.c_str(), e.text));
+    attn_forward_t f = {sizeof f};
+    f.query = &q_t, f.output = &o_t, f.kv_cache = cached ? &cache_t : NULL, f.key = &key_t, f.value = &value_t;
+    f.sinks = p.features & ATTN_F_SINK ? &v_t : NULL;
+    f.alibi_slopes = p.features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT) ? &v_t : NULL;
+    double us = time_it([&] {
+        if (backend->ops->forward(in, &f, &space, stream, &e))
+            exit(fprintf(stderr, "%s: forward: %s\n", w.name.c_str(), e.text));
+    });
+    double bytes = cached ? (double)keys * cs.page_bytes / 16 : 0, flops = 2.0 * p.num_heads * (p.head_size + dv) * pairs;
+    if (tokens == (int64_t)w.q.size())
+        printf("%-34s %9.2f us %7.0f GB/s %5.1f%% of the read ceiling", w.name.c_str(), us, bytes / us * 1e-3,
+               bytes / us * 1e-1 / ceiling);
+    else
+        printf("%-34s %9.2f us %7.1f TFLOP/s                    ", w.name.c_str(), us, flops / us * 1e-6);
+    printf("   open %.3f s, warm %.2f ms, build %.0f us\n", cold, warm * 1e3, built * 1e6);
+    fflush(stdout);
+    CK(cudaStreamSynchronize(stream));
+    backend->ops->close(in);
+    for (void *buffer : {(void *)q, (void *)o, (void *)kv, (void *)vec, (void *)d_table, space.metadata, space.workspace})
+        CK(cudaFree(buffer));
+    CK(cudaFreeHost(space.host));
+}
+
+static work decoder(std::string name, std::vector<int> q, std::vector<int> kv, uint32_t hq = 32, uint32_t hkv = 8, uint32_t d = 128,
+                    uint32_t cache = ATTN_KV_AUTO) {
+    work w;
+    w.name = name, w.q = q, w.kv = kv;
+    w.p = {};
+    w.p.role = ATTN_ROLE_DECODER, w.p.mask = ATTN_MASK_CAUSAL, w.p.dtype = ATTN_DTYPE_BFLOAT16, w.p.num_heads = hq;
+    w.p.num_kv_heads = hkv, w.p.head_size = d, w.p.kv_cache_dtype = cache;
+    return w;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2)
+        return fprintf(stderr, "usage: triton_bench PLUGIN.so [name]\n"), 2;
+    filter = argc > 2 ? argv[2] : NULL;
+    void *so = dlopen(argv[1], RTLD_NOW);
+    const attn_plugin_t *plugin = so ? (const attn_plugin_t *)dlsym(so, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
+    if (!plugin || !mkdtemp(cache_dir))
+        return fprintf(stderr, "%s: %s\n", argv[1], dlerror()), 2;
+    backend = plugin->backends[0];
+    CK(cudaStreamCreate(&stream));
+    CK(cudaMalloc(&pool, POOL));
+    fill<<<2048, 256, 0, stream>>>((uint16_t *)pool, POOL / 2, 9, 0);
+    double read = time_it([&] { read_all<<<132 * 16, 256, 0, stream>>>((const uint4 *)pool, POOL / 16, (uint32_t *)pool); });
+    ceiling = POOL / read * 1e-3;
+    printf("read ceiling of this run: %.0f GB/s\n", ceiling);
+    auto same = [](int n, int v) { return std::vector<int>(n, v); };
+    std::vector<int> mixed;
+    std::mt19937 rng(7);
+    for (int i = 0; i < 64; i++)
+        mixed.push_back((int)(128 * exp(log(256.0) * (rng() / 4294967296.0))));
+    run(decoder("decode 64x8192", same(64, 1), same(64, 8192)));
+    run(decoder("decode 256x1024", same(256, 1), same(256, 1024)));
+    run(decoder("decode 8x32768", same(8, 1), same(8, 32768)));
+    run(decoder("decode 1x131072", {1}, {131072}));
+    run(decoder("decode mixed 128..32768", same(64, 1), mixed));
+    run(decoder("decode 64x8192 8q/1kv", same(64, 1), same(64, 8192), 8, 1));
+    run(decoder("decode 64x8192 16q/1kv", same(64, 1), same(64, 8192), 16, 1));
+    run(decoder("decode 64x8192 MHA 16/16", same(64, 1), same(64, 8192), 16, 16));
+    run(decoder("decode 64x8192 d64", same(64, 1), same(64, 8192), 32, 8, 64));
+    run(decoder("decode 64x8192 d256", same(64, 1), same(64, 8192), 16, 4, 256));
+    run(decoder("decode 64x8192 fp8", same(64, 1), same(64, 8192), 32, 8, 128, ATTN_KV_FP8_E4M3));
+    run(decoder("decode 64x8192 int8 token-head", same(64, 1), same(64, 8192), 32, 8, 128, ATTN_KV_INT8_PER_TOKEN_HEAD));
+    run(decoder("decode 1x1024", {1}, {1024}));
+    for (uint32_t d : {64, 80, 96, 128, 192, 256})
+        run(decoder("prefill 4x4096 d" + std::to_string(d), same(4, 4096), same(4, 4096), 4096 / d / 4 * 4, 1024 / d, d));
+    run(decoder("prefill 1x16384 d128", same(1, 16384), same(1, 16384)));
+    run(decoder("prefill 32x512 d128", same(32, 512), same(32, 512)));
+    run(decoder("prefill 4x4096 d128 fp8", same(4, 4096), same(4, 4096), 32, 8, 128, ATTN_KV_FP8_E4M3));
+    for (uint32_t d : {72, 80, 128}) {
+        work w = decoder("vision 8x4096 d" + std::to_string(d), same(8, 4096), same(8, 4096), 16, 16, d);
+        w.p.role = ATTN_ROLE_MM_ENCODER, w.p.mask = ATTN_MASK_FULL;
+        run(w);
+    }
+    for (int decode = 0; decode < 2; decode++)
+        for (int k = 0; k < 9; k++) {
+            static const char *const names[9] = {"window 8192", "soft cap", "alibi", "alibi_sqrt", "sinks", "spans",
+                                                 "rswa 8192", "chunk_lookback", "per_request"};
+            work w = decode ? decoder(std::string("decode 64x8192, ") + names[k], same(64, 1), same(64, 8192))
+                            : decoder(std::string("prefill 4x4096 d128, ") + names[k], same(4, 4096), same(4, 4096));
+            if (k == 8)
+                continue;
+            if (k == 0) w.p.sliding_window = 8192;
+            if (k == 1) w.p.logits_soft_cap = 50;
+            if (k == 2) w.p.features = ATTN_F_ALIBI;
+            if (k == 3) w.p.features = ATTN_F_ALIBI_SQRT;
+            if (k == 4) w.p.features = ATTN_F_SINK;
+            if (k == 5) w.p.features = ATTN_F_MM_PREFIX, w.spans = 4;
+            if (k == 6) w.p.rswa_window = 8192;
+            if (k == 7) w.p.features = ATTN_F_CHUNK_LOOKBACK, w.p.sliding_window = 16384, w.p.chunk_lookback = 1;
+            run(w);
+        }
+    std::string clean = std::string("rm -rf ") + cache_dir;
+    return system(clean.c_str()) != 0;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which programs a configuration needs, and where their machine code comes from. */
+#include "triton_compile.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+void triton_log(const attn_host_t *host, uint32_t level, const char *format, ...) {
+    char text[512];
+    va_list args;
+    if (host == NULL || host->log == NULL)
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    host->log(host->ctx, level, text);
+}
+
+typedef struct job {
+    const triton_nvrtc_t *nvrtc;
+    const char *source, *macros;
+    void *cubin;
+    size_t bytes;
+    int status;
+    attn_error_t error;
+} job_t;
+
+static void *compile(void *arg) {
+    job_t *j = arg;
+    j->status = triton_nvrtc_compile(j->nvrtc, j->source, j->macros, &j->cubin, &j->bytes, &j->error);
+    return NULL;
+}
+
+/* The programs: prefill alone, because it takes longest; everything else beside it. */
+static int list_programs(const triton_config_t *c, const char *sources[TRITON_MAX_PROGRAMS], int kinds[TRITON_MAX_PROGRAMS]) {
+    int n = 0;
+    kinds[n] = TRITON_PROGRAM_PREFILL;
+    if (c->exact) {
+        sources[n++] = c->page > 0 ? "#include \"triton_exact.cuh\"\n#include \"triton_reduce.cuh\"\n"
+                                     "#include \"triton_write.cuh\"\n"
+                                   : "#include \"triton_exact.cuh\"\n";
+        return n;
+    }
+    sources[n++] = "#include \"triton_prefill.cuh\"\n";
+    if (c->page > 0) {
+        kinds[n] = TRITON_PROGRAM_DECODE;
+        sources[n++] = c->has_decode ? "#include \"triton_decode.cuh\"\n#include \"triton_reduce.cuh\"\n"
+                                       "#include \"triton_write.cuh\"\n"
+                                     : "#include \"triton_write.cuh\"\n";
+    }
+    return n;
+}
+
+/* Two independent hashes of 64 bits: an accident is out of the question, and nobody else can write into the folder. */
+static void make_key(const triton_nvrtc_t *n, const char *source, const char *macros, char key[64]) {
+    uint64_t h[2];
+    for (int i = 0; i < 2; i++) {
+        int32_t head[5] = {i, n->major, n->minor, n->arch, 1};
+        h[i] = attn_fingerprint64(0, head, sizeof head);
+        h[i] = triton_source_hash(h[i]);
+        h[i] = attn_fingerprint64(h[i], source, strlen(source) + 1);
+        h[i] = attn_fingerprint64(h[i], macros, strlen(macros) + 1);
+    }
+    snprintf(key, 64, "sm_%d-%016llx%016llx", n->arch, (unsigned long long)h[0], (unsigned long long)h[1]);
+}
+
+static int compile_missing(const triton_nvrtc_t *nvrtc, const char *const *sources, const char *macros, int count,
+                           triton_code_t *code, attn_error_t *error) {
+    job_t jobs[TRITON_MAX_PROGRAMS];
+    pthread_t threads[TRITON_MAX_PROGRAMS];
+    int running[TRITON_MAX_PROGRAMS] = {0}, status = ATTN_OK, left = 0;
+    memset(jobs, 0, sizeof jobs);
+    for (int i = 0; i < count; i++)
+        left += code->cubin[i] == NULL;
+    for (int i = 0; i < count; i++) {
+        if (code->cubin[i] != NULL)
+            continue;
+        jobs[i] = (job_t){.nvrtc = nvrtc, .source = sources[i], .macros = macros, .error = {.struct_size = sizeof(attn_error_t)}};
+        running[i] = --left > 0 && pthread_create(&threads[i], NULL, compile, &jobs[i]) == 0;
+        if (!running[i])
+            compile(&jobs[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        if (running[i])
+            pthread_join(threads[i], NULL);
+        if (jobs[i].nvrtc == NULL)
+            continue;
+        code->cubin[i] = jobs[i].cubin;
+        code->bytes[i] = jobs[i].bytes;
+        if (jobs[i].status != ATTN_OK && status == ATTN_OK)
+            status = attn_fail(error, jobs[i].status, jobs[i].error.param, "%s", jobs[i].error.text);
+    }
+    return status;
+}
+
+int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, triton_code_t *code, attn_error_t *error) {
+    const char *sources[TRITON_MAX_PROGRAMS];
+    char macros[2048], keys[TRITON_MAX_PROGRAMS][64];
+    int found[TRITON_MAX_PROGRAMS] = {0};
+    triton_nvrtc_t nvrtc;
+    memset(code, 0, sizeof *code);
+    if (triton_config_macros(c, macros, sizeof macros) < 0)
+        return attn_fail(error, ATTN_E_INTERNAL, "", "the macros of a kernel do not fit their buffer");
+    int is_stored = tools->cache_dir != NULL && tools->cache_dir[0] != '\0';
+    int status = is_stored ? triton_store_check(tools->cache_dir, error) : ATTN_OK;
+    if (status == ATTN_OK)
+        status = triton_nvrtc_open(&nvrtc, tools->nvrtc, c->cc, error);
+    if (status != ATTN_OK)
+        return status;
+    code->count = list_programs(c, sources, code->kind);
+    for (int i = 0; i < code->count; i++) {
+        make_key(&nvrtc, sources[i], macros, keys[i]);
+        found[i] = is_stored && triton_store_load(tools->cache_dir, keys[i], &code->cubin[i], &code->bytes[i],
+                                                  tools->host) == 0;
+        code->from_cache += found[i];
+    }
+    status = compile_missing(&nvrtc, sources, macros, code->count, code, error);
+    triton_nvrtc_close(&nvrtc);
+    for (int i = 0; i < code->count && is_stored && status == ATTN_OK; i++)
+        if (!found[i])
+            triton_store_save(tools->cache_dir, keys[i], code->cubin[i], code->bytes[i], tools->host);
+    if (status != ATTN_OK)
+        triton_free_code(code);
+    return status;
+}
+
+void triton_free_code(triton_code_t *code) {
+    for (int i = 0; i < TRITON_MAX_PROGRAMS; i++)
+        free(code->cubin[i]);
+    memset(code, 0, sizeof *code);
+}

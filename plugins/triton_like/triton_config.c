@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tiles, warps and alignments of the kernels for one problem. The sizes of shared memory repeat formulas of the kernels,
+ * which check them when they are compiled. */
+#include "triton_config.h"
+
+#include <attn/attn_plugin_util.h>
+
+int triton_smem_of_block(int cc) {
+    switch (cc) {
+    case 80:
+    case 87: return 163 * 1024;
+    case 90:
+    case 100:
+    case 101:
+    case 103: return 227 * 1024;
+    default: return 99 * 1024;
+    }
+}
+
+int triton_smem_of_sm(int cc) {
+    return triton_smem_of_block(cc) + 1024;
+}
+
+static int round_up(int n, int to) { return (n + to - 1) / to * to; }
+static int greatest(int a, int b) { return a > b ? a : b; }
+static int alignment(int a, int b) { /* greatest power of two up to 16 that divides both */
+    int n = 16;
+    while (a % n != 0 || b % n != 0)
+        n /= 2;
+    return n;
+}
+static int odd16(int bytes) { return bytes / 16 % 2 ? bytes : bytes + 16; }
+
+static int bytes_of(int type) { return type == TRITON_F32 ? 4 : type == TRITON_F16 || type == TRITON_BF16 ? 2 : 1; }
+
+static int type_of(uint32_t dtype) {
+    switch (dtype) {
+    case ATTN_DTYPE_FLOAT16: return TRITON_F16;
+    case ATTN_DTYPE_BFLOAT16: return TRITON_BF16;
+    case ATTN_DTYPE_FP8_E4M3: return TRITON_E4M3;
+    case ATTN_DTYPE_FP8_E5M2: return TRITON_E5M2;
+    case ATTN_DTYPE_INT8: return TRITON_I8;
+    default: return TRITON_F32;
+    }
+}
+
+static int prefill_smem(const triton_config_t *c) {
+    int dp = round_up(c->d, 16), dvp = round_up(c->dv, 16), rows = c->warps * 16 * c->m_tiles;
+    int krs = dp * 2 + 16, vrs = dvp * 2 + 16, ors = dvp * bytes_of(c->out) + 16;
+    return rows * greatest(krs, ors) + c->keys * (krs + vrs) + (c->token_head ? 2 * c->keys * 4 : 0) + rows * 8 + 16;
+}
+
+static int decode_smem(const triton_config_t *c) {
+    int e = bytes_of(c->kv), pad = e == 1 ? 32 : 16, dp = round_up(c->d, pad), dvp = round_up(c->dv, pad);
+    int ring = 3 * (16 * (odd16(dp * e) + odd16(dvp * e)) + (c->token_head ? 128 : 0));
+    return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
+}
+
+static int configure_exact(triton_config_t *c) {
+    c->keys = c->d > 256 || c->dv > 256 ? 16 : 32;
+    int ds = round_up(c->d, 4) + 4;
+    c->prefill_smem = (16 * ds + c->keys * (ds + c->dv + 1) + 16 * (c->keys + 1)) * 4;
+    c->decode_smem = c->prefill_smem;
+    c->prefill_rows = c->decode_rows = 16;
+    c->prefill_threads = c->decode_threads = 128;
+    c->has_decode = c->page > 0;
+    c->decode_ctas = triton_smem_of_sm(c->cc) / (c->decode_smem + 1024);
+    return c->prefill_smem <= triton_smem_of_block(c->cc) ? 0 : -1;
+}
+
+/* FlashAttention-2's tiles: what 255 registers hold of O and S, two CTAs on a multiprocessor up to head size 128. */
+static int configure_prefill(triton_config_t *c) {
+    int size = greatest(round_up(c->d, 16), round_up(c->dv, 16)), limit = triton_smem_of_block(c->cc);
+    c->warps = size <= 128 ? 4 : 8;
+    c->m_tiles = size <= 128 ? 2 : 1;
+    c->keys = size <= 64 ? 128 : 64;
+    c->ctas = size <= 128 ? 2 : 1;
+    while ((c->prefill_smem = prefill_smem(c)) > limit) {
+        if (c->keys > 32)
+            c->keys /= 2;
+        else if (c->m_tiles > 1)
+            c->m_tiles /= 2;
+        else if (c->warps > 2)
+            c->warps /= 2;
+        else
+            return -1;
+    }
+    if (2 * (c->prefill_smem + 1024) > triton_smem_of_sm(c->cc))
+        c->ctas = 1;
+    c->prefill_rows = c->warps * 16 * c->m_tiles;
+    c->prefill_threads = c->warps * 32;
+    return 0;
+}
+
+static int configure_decode(triton_config_t *c) {
+    int is_small = bytes_of(c->kv) == 1;
+    c->has_decode = c->page > 0 && c->kv_vec >= 4; /* cp.async moves at least 4 bytes */
+    if (!c->has_decode)
+        return 0;
+    c->n_tiles = c->group <= 8 ? 1 : 2;
+    c->decode_warps = is_small ? 4 : 8;
+    while ((c->decode_smem = decode_smem(c)) > triton_smem_of_block(c->cc) - 2048) {
+        c->decode_warps /= 2;
+        if (c->decode_warps == 0)
+            return -1;
+    }
+    int fit = triton_smem_of_sm(c->cc) / (c->decode_smem + 2048), most = is_small && c->n_tiles == 1 && c->d <= 128 ? 4 : 1;
+    c->decode_ctas = fit < 1 ? 1 : fit < most ? fit : most;
+    c->decode_rows = c->n_tiles * 8;
+    c->decode_threads = c->decode_warps * 32;
+    return 0;
+}
+
+static int small_int(uint32_t n) { return n > (1u << 30) ? 1 << 30 : (int)n; }
+
+int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
+    uint64_t f = attn_problem_features(p);
+    memset(c, 0, sizeof *c);
+    c->cc = cc;
+    c->model = type_of(p->dtype);
+    c->q = type_of(p->query_dtype ? p->query_dtype : p->dtype);
+    c->out = type_of(p->out_dtype ? p->out_dtype : p->dtype);
+    c->kv = type_of(attn_kv_storage(attn_role_has_cache(p->role) ? p->kv_cache_dtype : 0, p->dtype));
+    c->d = (int)p->head_size;
+    c->dv = (int)(p->head_size_v ? p->head_size_v : p->head_size);
+    c->group = (int)(p->num_heads / (p->num_kv_heads ? p->num_kv_heads : p->num_heads));
+    c->page = attn_role_has_cache(p->role) ? (int)(p->block_size ? p->block_size : 16) : 0;
+    c->token_head = c->page > 0 && attn_kv_is_per_token_head(p->kv_cache_dtype);
+    c->causal = p->mask == ATTN_MASK_CAUSAL ? 1 : p->mask == ATTN_MASK_PER_REQUEST ? 2 : 0;
+    c->window = small_int(p->sliding_window);
+    c->chunk = small_int(p->chunk_size);
+    c->lookback = -1;
+    c->lookback_chunk = 1;
+    if ((f & ATTN_F_CHUNK_LOOKBACK) && c->window) {
+        c->lookback = (int)p->chunk_lookback;
+        c->lookback_chunk = c->window / (c->lookback + 1);
+    }
+    c->rswa = small_int(p->rswa_window);
+    c->spans = (f & ATTN_F_MM_PREFIX) != 0;
+    c->span_clamp = (f & ATTN_F_MM_PREFIX_CLAMP) != 0;
+    c->alibi = f & ATTN_F_ALIBI_SQRT ? 2 : f & ATTN_F_ALIBI ? 1 : 0;
+    c->qq_bias = (f & ATTN_F_QQ_BIAS) != 0;
+    c->sinks = (f & ATTN_F_SINK) != 0;
+    c->scale = p->scale;
+    c->cap = p->logits_soft_cap;
+    int e = bytes_of(c->kv), tail = c->token_head ? 4 : 0;
+    c->q_vec = alignment(c->d * bytes_of(c->q), 16);
+    c->kv_vec = alignment(c->d * e + tail, c->dv * e + tail);
+    c->out_vec = alignment(c->dv * bytes_of(c->out), 16);
+    c->new_vec = alignment(c->d * bytes_of(c->model), c->dv * bytes_of(c->model));
+    c->exact = c->model == TRITON_F32 || c->kv == TRITON_F32 || c->d > 256 || c->dv > 256;
+    if (c->exact)
+        return configure_exact(c);
+    return configure_prefill(c) || configure_decode(c) ? -1 : 0;
+}
+
+int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
+    int n = snprintf(
+        text, size,
+        "-DTL_Q=%d\n-DTL_OUT=%d\n-DTL_KV=%d\n-DTL_Q2=%d\n-DTL_D=%d\n-DTL_DV=%d\n-DTL_GROUP=%d\n-DTL_PAGE=%d\n"
+        "-DTL_TOKEN_HEAD=%d\n-DTL_CAUSAL=%d\n-DTL_WINDOW=%d\n-DTL_CHUNK=%d\n-DTL_LOOKBACK=%d\n-DTL_LOOKBACK_CHUNK=%d\n"
+        "-DTL_RSWA=%d\n-DTL_SPANS=%d\n-DTL_SPAN_CLAMP=%d\n-DTL_ALIBI=%d\n-DTL_QQ=%d\n-DTL_SINKS=%d\n-DTL_SCALE=%.9ef\n"
+        "-DTL_CAP=%.9ef\n-DTL_QVEC=%d\n-DTL_KVEC=%d\n-DTL_OVEC=%d\n-DTL_SVEC=%d\n-DTL_WARPS=%d\n-DTL_MT=%d\n-DTL_BN=%d\n"
+        "-DTL_CTAS=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS=%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
+        "-DTL_MAX_PIECES=%d\n",
+        c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window, c->chunk,
+        c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias, c->sinks, c->scale,
+        c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles, c->keys, c->ctas, c->decode_warps,
+        c->n_tiles, c->decode_ctas, c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES);
+    return n > 0 && (size_t)n < size ? n : -1;
+}

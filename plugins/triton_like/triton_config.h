@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a problem and an architecture to the constants that its kernels are compiled with: a pure function, so that the
+ * same code is made with and without the device. */
+#ifndef TRITON_CONFIG_H
+#define TRITON_CONFIG_H
+
+#include <attn/attn_plugin_util.h>
+
+#include <stddef.h>
+
+/* Element types, as in the kernels. */
+enum { TRITON_F16 = 1, TRITON_BF16 = 2, TRITON_E4M3 = 3, TRITON_E5M2 = 4, TRITON_F32 = 5, TRITON_I8 = 6 };
+enum { TRITON_MAX_PIECES = 64 };
+
+typedef struct triton_config {
+    int cc; /* 90: sm_90 */
+    int q, out, kv, model;
+    int d, dv, group, page; /* page 0: no cache */
+    int token_head;
+    int causal; /* 0, 1, 2: per request */
+    int window, chunk, lookback, lookback_chunk, rswa; /* 0 and lookback -1: off */
+    int spans, span_clamp, alibi, qq_bias, sinks;
+    double scale, cap;
+    int q_vec, kv_vec, out_vec, new_vec; /* bytes that rows of Q, of K and V, of the output, of new K and V are aligned to */
+    int exact;                           /* FFMA kernels: float32, or head sizes above 256 */
+    int warps, m_tiles, keys, ctas;      /* prefill; keys: of a tile */
+    int has_decode, decode_warps, n_tiles, decode_ctas;
+    /* what launching needs */
+    int prefill_rows, prefill_threads, prefill_smem, decode_rows, decode_threads, decode_smem;
+} triton_config_t;
+
+/* Shared memory of one block and of one multiprocessor of a compute capability. */
+int triton_smem_of_block(int cc);
+int triton_smem_of_sm(int cc);
+/* Zero on success; -1: no tile fits the shared memory of that architecture. The problem was checked before. */
+int triton_configure(const attn_problem_t *problem, int cc, triton_config_t *config);
+/* The macros as "-DTL_D=128\n-DTL_.." in text; returns the length, or -1 if it does not fit. */
+int triton_config_macros(const triton_config_t *config, char *text, size_t size);
+
+#endif

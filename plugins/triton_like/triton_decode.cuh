@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The segmented 3D kernel (semantics 6.6): few query rows against a long cache, limited by how fast memory is read.
+ *
+ * Transposed products, S^T = K Q^T and O^T = V^T P^T by mma.sync m16n8k16, so that 16 keys fill the M side and eight query
+ * rows an n-tile. A warp is the unit of work: it owns every TL_DWARPS-th block of 16 keys of the segment and a private ring
+ * of STAGES blocks in shared memory, filled by its own cp.async groups; the loop has no barrier wider than the warp. The
+ * warps' (m, l, O) meet once at the end.
+ *
+ * 8-bit codes become f16 in registers. The k order of a fragment is then a permutation inside each 32 columns; Q is loaded
+ * in the same order and O stored through the inverse. Inline scales travel in the ring beside the rows.
+ *
+ * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items.
+ * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS. */
+#ifndef TRITON_DECODE_CUH
+#define TRITON_DECODE_CUH
+
+#include "triton_rows.cuh"
+
+namespace attn_cuda {
+namespace decode {
+
+constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, EB = element_bytes(TL_KV), QB = element_bytes(TL_Q);
+constexpr bool CODES = EB == 1;
+constexpr int DP = CODES ? (TL_D + 31) / 32 * 32 : (TL_D + 15) / 16 * 16;
+constexpr int DVP = CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
+constexpr int odd16(int bytes) { return (bytes / 16) % 2 ? bytes : bytes + 16; } /* ldmatrix without bank conflicts */
+constexpr int KRS = odd16(DP * EB), VRS = odd16(DVP * EB), STAGES = 3;
+constexpr int BLOCK = 16 * (KRS + VRS) + (TL_TOKEN_HEAD ? 128 : 0), RING = STAGES * BLOCK;
+constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, QSTEP = DP / 16, MT = DVP / 16;
+constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, SMEM = WARPS * RING > EXCHANGE ? WARPS * RING : EXCHANGE;
+static_assert(SMEM == TL_DECODE_SMEM, "triton_config.c knows the same size");
+constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
+
+/* 16 rows of SIZE bytes to the ring. Rows that are not wanted arrive as zeros: what lies there may be NaN, and 0 * NaN
+ * would reach the output. The padding columns were zeroed once and stay so. */
+template <int SIZE, int RS>
+ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool all, int tok, const key_walk &walk, int lane) {
+    constexpr int CPR = SIZE / TL_KVEC, TOTAL = 16 * CPR;
+    if (all) {
+#pragma unroll
+        for (int u = 0; u < (TOTAL + 31) / 32; u++) {
+            int i = u * 32 + lane, r, c;
+            if constexpr (32 % CPR == 0)
+                r = u * (32 / CPR) + lane / CPR, c = lane % CPR;
+            else
+                r = i / CPR, c = i % CPR;
+            if (TOTAL % 32 == 0 || i < TOTAL)
+                cp_async<TL_KVEC>(dst + r * RS + c * TL_KVEC, src + r * stride + c * TL_KVEC);
+        }
+    } else {
+#pragma unroll 2
+        for (int i = lane; i < TOTAL; i += 32) {
+            int r = i / CPR, c = i % CPR;
+            bool ok = walk.wanted(tok + r);
+            cp_async_zfill<TL_KVEC>(dst + r * RS + c * TL_KVEC, ok ? src + r * stride + c * TL_KVEC : src, ok);
+        }
+    }
+}
+
+} /* namespace decode */
+
+extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode(const __grid_constant__ triton_params_t p) {
+    using namespace decode;
+    extern __shared__ __align__(128) uint8_t smem[];
+    __shared__ float row_m[WARPS][ROWS], row_l[WARPS][ROWS], row_f[WARPS][ROWS], row_inv[ROWS];
+
+    /* counts, item and table address in one round trip; an item past the count is unused memory of the same list */
+    const int num_items = p.counts->num_items;
+    const int4 item = *(const int4 *)(p.items + blockIdx.y);
+    const int32_t *const tables = p.counts->block_table;
+    const int64_t table_stride = p.counts->table_stride;
+    if ((int)blockIdx.y >= num_items)
+        return;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
+    const int head = blockIdx.x % p.num_kv_heads, row0 = blockIdx.x / p.num_kv_heads * ROWS;
+    const int seq = item.x, slot = item.w;
+    const seq_view sv = view_seq(p, seq);
+    const int rows = sv.q_len * TL_GROUP, context = sv.kv_len - sv.q_len;
+    if (row0 >= rows)
+        return;
+
+    /* This CTA's keys: the union of what its rows see, cut into segments of a multiple of 64. */
+    key_walk walk;
+    const int last = min(rows - 1, row0 + ROWS - 1);
+    int2 all = row_keys(sv, row0 / TL_GROUP); /* what all rows see */
+    walk.lo = all.x, walk.hi = all.y;
+    for (int t = row0 / TL_GROUP + 1; t <= last / TL_GROUP; t++) {
+        int2 s = row_keys(sv, t);
+        walk.lo = min(walk.lo, s.x), walk.hi = max(walk.hi, s.y), all.x = max(all.x, s.x), all.y = min(all.y, s.y);
+    }
+    walk.prefix = min(sv.prefix, walk.hi);
+    walk.start<16>();
+    /* R-SWA: the keys between prefix and window do not count, so that segments stay equal */
+    const int low_end = TL_RSWA > 0 && walk.prefix > 0 ? min((walk.prefix + 15) & ~15, walk.lo & ~15) : walk.begin;
+    const int gap = TL_RSWA > 0 && walk.prefix > 0 ? (walk.lo & ~15) - low_end : 0;
+    int per = walk.hi - walk.begin - gap;
+    if (item.z > 1)
+        per = ((per + item.z - 1) / item.z + 63) & ~63;
+    const int t0 = walk.begin + item.y * per, t1 = min(walk.hi - gap, t0 + per); /* before the gap is put back */
+    const int nb = t1 > t0 ? (t1 - t0 + 15) >> 4 : 0;
+    auto token_of = [&](int b) { /* first token of block b of this segment */
+        int t = t0 + b * 16;
+        return TL_RSWA > 0 && t >= low_end ? t + gap : t;
+    };
+    const int segment_end = TL_RSWA > 0 && t1 > low_end ? t1 + gap : t1;
+    walk.hi = min(walk.hi, segment_end);
+
+    /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round ahead. */
+    const int32_t *table = tables + (int64_t)seq * table_stride;
+    const int64_t first = TL_PAGE > 0 ? 0 : sv.q0;
+    const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
+    const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
+    const uint32_t ring = smem_addr(smem) + warp * RING;
+    if (DP != TL_D || DVP != TL_DV) {
+        for (int i = lane; i < RING / 16; i += 32)
+            st_shared_v4(ring + i * 16, make_uint4(0, 0, 0, 0));
+        __syncwarp();
+    }
+    auto page_at = [&](int i) { /* i counts this warp's blocks */
+        int b = warp + i * WARPS;
+        return TL_PAGE > 0 && b < nb ? __ldg(table + page_of(token_of(b))) : 0;
+    };
+    int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
+    auto load = [&]() {
+        int b = warp + li * WARPS;
+        if (b < nb) {
+            int tok = token_of(b), page = __shfl_sync(~0u, ids, li & 31), off = in_page(tok);
+            const uint8_t *ks = kbase + ((TL_PAGE > 0 ? page * p.k_page : 0) + off * p.k_token) * EB;
+            const uint8_t *vs = vbase + ((TL_PAGE > 0 ? page * p.v_page : 0) + off * p.v_token) * EB;
+            uint32_t dk = ring + lstage * BLOCK;
+            bool whole = tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
+            load_block<TL_D * EB, KRS>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
+            load_block<TL_DV * EB, VRS>(dk + 16 * KRS, vs, p.v_token * EB, whole, tok, walk, lane);
+            if (TL_TOKEN_HEAD) {
+                int r = lane & 15;
+                bool ok = walk.wanted(tok + r);
+                const uint8_t *at = lane < 16 ? ks + r * p.k_token + TL_D : vs + r * p.v_token + TL_DV;
+                cp_async_zfill<4>(dk + 16 * (KRS + VRS) + lane * 4, ok ? at : ks, ok);
+            }
+        }
+        li++;
+        if ((li & 31) == 0) {
+            ids = ids_next;
+            ids_next = page_at(li + 32 + lane);
+        }
+        lstage = lstage + 1 == STAGES ? 0 : lstage + 1;
+        cp_async_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++)
+        load();
+
+    /* Q^T fragments, and what each of the thread's 2 * NT query rows sees. */
+    uint32_t qf[NT][2 * QSTEP];
+    int2 see[NT][2];
+    int pos[NT][2];
+    float slope[NT][2];
+    const float *bias[NT][2];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        int row = row0 + n * 8 + g;
+        const uint8_t *qp = (const uint8_t *)p.q + ((int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
+                                                    (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head) * QB;
+#pragma unroll
+        for (int s = 0; s < QSTEP; s++) {
+            int d0 = CODES ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q, d1 = CODES ? d0 + 2 : d0 + 8;
+            qf[n][2 * s] = row < rows ? query_pair<MMA>(qp, d0) : 0;
+            qf[n][2 * s + 1] = row < rows ? query_pair<MMA>(qp, d1) : 0;
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int r = row0 + n * 8 + 2 * q + e, tok = min(r, rows - 1) / TL_GROUP;
+            see[n][e] = r < rows ? row_keys(sv, tok) : make_int2(0, 0);
+            pos[n][e] = context + tok;
+            slope[n][e] = TL_ALIBI && r < rows ? __ldg(p.alibi + head * TL_GROUP + r % TL_GROUP) * LOG2E : 0.f;
+            bias[n][e] = TL_QQ ? p.qq_bias + (int64_t)(sv.q0 + tok) * p.qq_row : nullptr;
+        }
+    }
+    const score_rule rule(p, head);
+    float o[NT][MT][4], m[NT][2], l[NT][2];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        m[n][0] = m[n][1] = NO_MAX, l[n][0] = l[n][1] = 0.f;
+#pragma unroll
+        for (int j = 0; j < MT; j++)
+            o[n][j][0] = o[n][j][1] = o[n][j][2] = o[n][j][3] = 0.f;
+    }
+    const int lr = lane & 15, lc = lane >> 4;                             /* K: rows 0 to 15, column half */
+    const int vr = (lane & 7) + ((lane >> 4) << 3), vc = (lane >> 3) & 1; /* V: tokens 0-7, 0-7, 8-15, 8-15 */
+    int cstage = 0;
+#pragma unroll 1
+    for (int b = warp; b < nb; b += WARPS) {
+        cp_async_wait<STAGES - 2>();
+        __syncwarp();
+        const uint32_t sk = ring + cstage * BLOCK, svm = sk + 16 * KRS;
+        float ks[2] = {1.f, 1.f}, vs[2] = {1.f, 1.f};
+        if (TL_TOKEN_HEAD) {
+            const float *sc = (const float *)(smem + warp * RING + cstage * BLOCK + 16 * (KRS + VRS));
+            ks[0] = sc[g], ks[1] = sc[g + 8], vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
+        }
+        load();
+        float s[NT][4];
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
+        if constexpr (CODES) {
+#pragma unroll
+            for (int st = 0; st < DP / 32; st++) {
+                uint32_t r[4];
+                ldmatrix_x4(r, sk + lr * KRS + (2 * st + lc) * 16);
+                uint32_t a0[4] = {codes_to_f16x2<TL_KV, 0>(r[0]), codes_to_f16x2<TL_KV, 0>(r[1]),
+                                  codes_to_f16x2<TL_KV, 1>(r[0]), codes_to_f16x2<TL_KV, 1>(r[1])};
+                uint32_t a1[4] = {codes_to_f16x2<TL_KV, 0>(r[2]), codes_to_f16x2<TL_KV, 0>(r[3]),
+                                  codes_to_f16x2<TL_KV, 1>(r[2]), codes_to_f16x2<TL_KV, 1>(r[3])};
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    mma_16816<MMA>(s[n], a0, qf[n][4 * st], qf[n][4 * st + 1]);
+                    mma_16816<MMA>(s[n], a1, qf[n][4 * st + 2], qf[n][4 * st + 3]);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int st = 0; st < QSTEP; st++) {
+                uint32_t r[4];
+                ldmatrix_x4(r, sk + lr * KRS + (2 * st + lc) * 16);
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+                    mma_16816<MMA>(s[n], r, qf[n][2 * st], qf[n][2 * st + 1]);
+            }
+        }
+        const int tok0 = token_of(b), tok = tok0 + g;
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[n][i] = rule.apply<false>(TL_TOKEN_HEAD ? s[n][i] * ks[i >> 1] : s[n][i]);
+                if (TL_ALIBI != 0)
+                    s[n][i] += alibi_term(slope[n][i & 1], tok + (i >> 1) * 8 - pos[n][i & 1]);
+                if constexpr (TL_QQ) {
+                    int rel = tok + (i >> 1) * 8 - context;
+                    if (rel >= 0 && rel < p.qq_width)
+                        s[n][i] += __ldg(bias[n][i & 1] + rel) * LOG2E;
+                }
+            }
+        if (tok0 < all.x || tok0 + 16 > all.y || tok0 + 16 > walk.hi) {
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int k = tok + (i >> 1) * 8;
+                    if (k >= walk.hi || !is_visible(k, see[n][i & 1], walk.prefix))
+                        s[n][i] = -INFINITY;
+                }
+        }
+        /* The maximum may lag by 2^LAZY: p stays below 256, and the result is exact after division. */
+        bool grow = false;
+        float top[NT][2];
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            top[n][0] = fmaxf(s[n][0], s[n][2]);
+            top[n][1] = fmaxf(s[n][1], s[n][3]);
+            grow |= top[n][0] > m[n][0] + LAZY || top[n][1] > m[n][1] + LAZY;
+        }
+        if (__any_sync(~0u, grow)) {
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float x = top[n][e];
+#pragma unroll
+                    for (int d = 4; d < 32; d <<= 1)
+                        x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+                    x = fmaxf(x, m[n][e]);
+                    float f = ex2(m[n][e] - x);
+                    m[n][e] = x;
+                    l[n][e] *= f;
+#pragma unroll
+                    for (int j = 0; j < MT; j++) {
+                        o[n][j][e] *= f;
+                        o[n][j][2 + e] *= f;
+                    }
+                }
+        }
+        uint32_t pb[NT][2];
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            float p0 = ex2(s[n][0] - m[n][0]), p1 = ex2(s[n][1] - m[n][1]);
+            float p2 = ex2(s[n][2] - m[n][0]), p3 = ex2(s[n][3] - m[n][1]);
+            l[n][0] += p0 + p2;
+            l[n][1] += p1 + p3;
+            if (TL_TOKEN_HEAD)
+                p0 *= vs[0], p1 *= vs[0], p2 *= vs[1], p3 *= vs[1];
+            pb[n][0] = movmatrix_trans(pack2<MMA>(p0, p1));
+            pb[n][1] = movmatrix_trans(pack2<MMA>(p2, p3));
+        }
+        if constexpr (CODES) {
+#pragma unroll
+            for (int x = 0; x < DVP / 32; x++) {
+                uint32_t r[4], low[4], high[4];
+                ldmatrix_x4_trans(r, svm + vr * VRS + (2 * x + vc) * 16);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
+                    low[i] = codes_to_f16x2<TL_KV, 0>(y);
+                    high[i] = codes_to_f16x2<TL_KV, 1>(y);
+                }
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    mma_16816<MMA>(o[n][2 * x], low, pb[n][0], pb[n][1]);
+                    mma_16816<MMA>(o[n][2 * x + 1], high, pb[n][0], pb[n][1]);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int x = 0; x < MT; x++) {
+                uint32_t r[4];
+                ldmatrix_x4_trans(r, svm + vr * VRS + (2 * x + vc) * 16);
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+                    mma_16816<MMA>(o[n][x], r, pb[n][0], pb[n][1]);
+            }
+        }
+        __syncwarp();
+        cstage = cstage + 1 == STAGES ? 0 : cstage + 1;
+    }
+    cp_async_wait<0>();
+
+    /* Merge of the warps through the ring's memory. */
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+#pragma unroll
+            for (int d = 4; d < 32; d <<= 1)
+                l[n][e] += __shfl_xor_sync(~0u, l[n][e], d);
+    __syncthreads();
+    float *so = (float *)smem;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        if (g == 0)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                row_m[warp][n * 8 + 2 * q + e] = m[n][e];
+                row_l[warp][n * 8 + 2 * q + e] = l[n][e];
+            }
+        float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * ORS, *r1 = r0 + ORS;
+#pragma unroll
+        for (int j = 0; j < MT; j++) {
+            int d0 = CODES ? 32 * (j >> 1) + 2 * g + (j & 1) : 16 * j + g, d1 = CODES ? d0 + 16 : d0 + 8;
+            r0[d0] = o[n][j][0];
+            r1[d0] = o[n][j][1];
+            r0[d1] = o[n][j][2];
+            r1[d1] = o[n][j][3];
+        }
+    }
+    __syncthreads();
+    const int nrows = min(ROWS, rows - row0);
+    const int64_t part0 = (int64_t)slot * p.max_rows, num_heads = p.num_kv_heads * TL_GROUP;
+    if (tid < nrows) {
+        int r = tid, row = row0 + r, t = row / TL_GROUP, h = head * TL_GROUP + row % TL_GROUP;
+        float mm = NO_MAX, sum = 0.f;
+        for (int w = 0; w < WARPS; w++)
+            mm = fmaxf(mm, row_m[w][r]);
+        float sink = TL_SINKS && slot < 0 ? __ldg(p.sinks + h) * LOG2E : -INFINITY;
+        mm = fmaxf(mm, sink); /* the sink only enters the denominator (semantics 2.10) */
+        for (int w = 0; w < WARPS; w++) {
+            float f = ex2(row_m[w][r] - mm);
+            row_f[w][r] = f;
+            sum += f * row_l[w][r];
+        }
+        if (TL_SINKS)
+            sum += ex2(sink - mm);
+        row_inv[r] = sum != 0.f ? 1.f / sum : 0.f;
+        if (slot >= 0)
+            p.part_lse[part0 + t * num_heads + h] = sum != 0.f ? mm + lg2(sum) : -INFINITY;
+        else if (p.lse)
+            p.lse[(int64_t)(sv.q0 + t) * p.lse_token + (int64_t)h * p.lse_head] =
+                sum != 0.f ? (mm + lg2(sum)) * LN2 : -INFINITY;
+    }
+    __syncthreads();
+    float factor = !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f / V_SHIFT;
+    if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0)
+        factor /= __ldg(p.out_scale);
+    for (int i = tid; i < nrows * TL_DV; i += WARPS * 32) {
+        int r = i / TL_DV, d = i % TL_DV, row = row0 + r, t = row / TL_GROUP, h = head * TL_GROUP + row % TL_GROUP;
+        float x = 0.f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            x = fmaf(row_f[w][r], so[(w * ROWS + r) * ORS + d], x);
+        x *= row_inv[r] * factor;
+        if (slot >= 0)
+            p.part_out[(part0 + t * num_heads + h) * TL_DV + d] = x;
+        else
+            store_float<TL_OUT>(p.out, (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d, x);
+    }
+}
+
+} /* namespace attn_cuda */
+#endif

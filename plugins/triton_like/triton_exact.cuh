@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels for what the tensor cores do not serve: float32 queries or caches (an error of 2e-5 is asked for, which
+ * neither tf32 nor bf16 has) and head sizes above 256. FFMA, float32 throughout; tl_prefill and tl_decode with the
+ * interface of the fast kernels.
+ *
+ * CTA: 128 threads, 16 packed query rows, 8 threads a row: of the scores each has every 8th key of the tile, of the output
+ * every 8th column. */
+#ifndef TRITON_EXACT_CUH
+#define TRITON_EXACT_CUH
+
+#include "triton_rows.cuh"
+
+namespace attn_cuda {
+namespace exact {
+
+constexpr int EB = element_bytes(TL_KV), QB = element_bytes(TL_Q), BM = 16, BN = TL_D > 256 || TL_DV > 256 ? 16 : 32;
+constexpr int DS = (TL_D + 3) / 4 * 4 + 4, DVS = TL_DV + 1, PS = BN + 1, COLS = (TL_DV + 7) / 8;
+constexpr int SMEM = (BM * DS + BN * DS + BN * DVS + BM * PS) * 4;
+static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
+
+/* One block of rows: `row0` of request `seq`, segment `piece` of `pieces`, into slot or (-1) the output. */
+ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int piece, int pieces, int slot) {
+    extern __shared__ __align__(16) float shared[];
+    float *const sq = shared, *const sk = sq + BM * DS, *const svm = sk + BN * DS, *const sp = svm + BN * DVS;
+    const int tid = threadIdx.x, r = tid >> 3, part = tid & 7;
+    const seq_view sv = view_seq(p, seq);
+    const int rows = sv.q_len * TL_GROUP, context = sv.kv_len - sv.q_len;
+    if (row0 >= rows)
+        return;
+    for (int i = tid; i < BM * DS; i += 128) {
+        int row = row0 + i / DS, d = i % DS;
+        sq[i] = row < rows && d < TL_D
+                    ? load_float<TL_Q>(p.q, (int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
+                                                (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head + d)
+                    : 0.f;
+    }
+    const int row = row0 + r, mine = min(row, rows - 1), tok_q = mine / TL_GROUP, h = head * TL_GROUP + mine % TL_GROUP;
+    const int2 see = row_keys(sv, tok_q);
+    key_walk walk;
+    walk.lo = see.x, walk.hi = see.y;
+    for (int t = row0 / TL_GROUP; t <= min(rows - 1, row0 + BM - 1) / TL_GROUP; t++) {
+        int2 s = row_keys(sv, t);
+        walk.lo = min(walk.lo, s.x), walk.hi = max(walk.hi, s.y);
+    }
+    walk.prefix = min(sv.prefix, walk.hi);
+    walk.start<BN>();
+    int t0 = walk.begin, t1 = walk.hi;
+    if (pieces > 1) {
+        int per = ((walk.hi - walk.begin + pieces - 1) / pieces + 63) & ~63;
+        t0 = walk.begin + piece * per, t1 = min(walk.hi, t0 + per);
+    }
+    if (TL_RSWA > 0 && t0 >= walk.prefix && t0 < walk.lo)
+        t0 = max(t0, walk.lo / BN * BN);
+
+    const int32_t *table = p.counts->block_table + (int64_t)seq * p.counts->table_stride;
+    const int64_t first = TL_PAGE > 0 ? 0 : sv.q0;
+    const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
+    const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
+    const score_rule rule(p, head);
+    const float slope = TL_ALIBI ? __ldg(p.alibi + h) * LOG2E : 0.f;
+    float m = NO_MAX, l = 0.f, acc[COLS];
+#pragma unroll
+    for (int c = 0; c < COLS; c++)
+        acc[c] = 0.f;
+#pragma unroll 1
+    for (int k0 = t0; k0 < t1; k0 = walk.next<BN>(k0)) {
+        __syncthreads();
+#pragma unroll 4
+        for (int i = tid; i < BN * DS; i += 128) {
+            int tok = k0 + i / DS, d = i % DS;
+            float x = 0.f;
+            if (d < TL_D && tok < t1 && walk.wanted(tok)) {
+                int64_t off = (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.k_page : 0) + in_page(tok) * p.k_token;
+                x = load_float<TL_KV>(kbase, off + d);
+                if (TL_TOKEN_HEAD)
+                    x *= load_scale(kbase + off + TL_D);
+            }
+            sk[i] = x;
+        }
+#pragma unroll 4
+        for (int i = tid; i < BN * TL_DV; i += 128) {
+            int tok = k0 + i / TL_DV, d = i % TL_DV;
+            float x = 0.f;
+            if (tok < t1 && walk.wanted(tok)) {
+                int64_t off = (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.v_page : 0) + in_page(tok) * p.v_token;
+                x = load_float<TL_KV>(vbase, off + d);
+                if (TL_TOKEN_HEAD)
+                    x *= load_scale(vbase + off + TL_DV);
+            }
+            svm[i / TL_DV * DVS + d] = x;
+        }
+        __syncthreads();
+        float s[BN / 8], top = NO_MAX;
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++)
+            s[i] = 0.f;
+#pragma unroll 2
+        for (int d = 0; d < TL_D; d += 4) {
+            float4 a = *(const float4 *)(sq + r * DS + d);
+#pragma unroll
+            for (int i = 0; i < BN / 8; i++) {
+                float4 b = *(const float4 *)(sk + (part + 8 * i) * DS + d);
+                s[i] = fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, s[i]))));
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++) {
+            int k = k0 + part + 8 * i, rel = k - context;
+            s[i] = rule.apply<true>(s[i]);
+            if (TL_ALIBI)
+                s[i] += alibi_term(slope, rel - tok_q);
+            if (TL_QQ && rel >= 0 && rel < p.qq_width)
+                s[i] += __ldg(p.qq_bias + (int64_t)(sv.q0 + tok_q) * p.qq_row + rel) * LOG2E;
+            if (k >= t1 || !is_visible(k, see, walk.prefix))
+                s[i] = -INFINITY;
+            top = fmaxf(top, s[i]);
+        }
+#pragma unroll
+        for (int d = 1; d < 8; d <<= 1)
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+        top = fmaxf(top, m);
+        float f = exp2f(m - top);
+        m = top;
+        l *= f;
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++) {
+            float e = exp2f(s[i] - m);
+            l += e;
+            sp[r * PS + part + 8 * i] = e;
+        }
+        __syncwarp(); /* a row's threads are in one warp */
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            acc[c] *= f;
+#pragma unroll 4
+        for (int j = 0; j < BN; j++) {
+            float e = sp[r * PS + j];
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (TL_DV % 8 == 0 || part + 8 * c < TL_DV)
+                    acc[c] = fmaf(e, svm[j * DVS + part + 8 * c], acc[c]);
+        }
+    }
+#pragma unroll
+    for (int d = 1; d < 8; d <<= 1)
+        l += __shfl_xor_sync(~0u, l, d);
+    float factor = !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f;
+    if (TL_SINKS && slot < 0) { /* denominator only (semantics 2.10) */
+        float sink = __ldg(p.sinks + h) * LOG2E, top = fmaxf(m, sink), f = exp2f(m - top);
+        l = l * f + exp2f(sink - top);
+        factor *= f;
+        m = top;
+    }
+    if (row >= rows)
+        return;
+    factor = l != 0.f ? factor / l : 0.f;
+    const int64_t at = (int64_t)slot * p.max_rows + (int64_t)tok_q * p.num_kv_heads * TL_GROUP + h;
+    if (part == 0 && slot >= 0)
+        p.part_lse[at] = l != 0.f ? m + log2f(l) : -INFINITY;
+    if (part == 0 && slot < 0 && p.lse)
+        p.lse[(int64_t)(sv.q0 + tok_q) * p.lse_token + (int64_t)h * p.lse_head] =
+            l != 0.f ? (m + log2f(l)) * LN2 : -INFINITY;
+    if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0)
+        factor /= __ldg(p.out_scale);
+#pragma unroll
+    for (int c = 0; c < COLS; c++) {
+        int d = part + 8 * c;
+        if (d < TL_DV) {
+            if (slot >= 0)
+                p.part_out[at * TL_DV + d] = acc[c] * factor;
+            else
+                store_float<TL_OUT>(p.out, (int64_t)(sv.q0 + tok_q) * p.out_token + (int64_t)h * p.out_head + d,
+                                    acc[c] * factor);
+        }
+    }
+}
+
+} /* namespace exact */
+
+extern "C" __global__ void __launch_bounds__(128) tl_prefill(const __grid_constant__ triton_params_t p) {
+    const int entry = blockIdx.x / p.num_kv_heads;
+    if (entry >= p.counts->num_tiles)
+        return;
+    const int2 tile = *(const int2 *)(p.tiles + entry);
+    exact::attend(p, tile.x, tile.y * exact::BM, blockIdx.x % p.num_kv_heads, 0, 1, -1);
+}
+
+extern "C" __global__ void __launch_bounds__(128) tl_decode(const __grid_constant__ triton_params_t p) {
+    if ((int)blockIdx.y >= p.counts->num_items)
+        return;
+    const int4 item = *(const int4 *)(p.items + blockIdx.y);
+    exact::attend(p, item.x, blockIdx.x / p.num_kv_heads * exact::BM, blockIdx.x % p.num_kv_heads, item.y, item.z, item.w);
+}
+
+} /* namespace attn_cuda */
+#endif

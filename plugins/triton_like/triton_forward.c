@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One attention call: tensors are checked and become kernel parameters; then at most three launches: decode, reduce,
+ * prefill. No allocation, no waiting, no compilation. */
+#include "triton_instance.h"
+
+static int check_vector(const attn_instance_t *in, const DLTensor *t, const char *name, int is_wanted, attn_error_t *error) {
+    const int64_t shape[1] = {in->problem.num_heads};
+    if (is_wanted) {
+        int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
+        return status == ATTN_OK ? triton_check_on_device(t, name, error) : status;
+    }
+    return t == NULL ? ATTN_OK
+                     : attn_fail(error, ATTN_E_INVALID, name,
+                                 "%s was given, but the problem does not have the feature; ask for it", name);
+}
+
+static int take_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p, attn_error_t *error) {
+    const int64_t shape[2] = {in->problem.num_heads, -1};
+    if (t == NULL)
+        return ATTN_OK;
+    int status = attn_check_tensor(t, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
+    if (status == ATTN_OK)
+        status = triton_check_on_device(t, "lse", error);
+    if (status == ATTN_OK && t->shape[1] < tokens)
+        status = attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
+                           (long long)t->shape[1], (long long)tokens);
+    if (status == ATTN_OK)
+        p->lse = attn_data(t), p->lse_head = t->strides[0], p->lse_token = t->strides[1];
+    return status;
+}
+
+static int take_bias(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p, attn_error_t *error) {
+    if (!in->config.qq_bias)
+        return t == NULL ? ATTN_OK
+                         : attn_fail(error, ATTN_E_INVALID, "qq_bias",
+                                     "qq_bias was given, but the problem does not have the feature; ask for it");
+    int status = attn_check_tensor(t, "qq_bias", ATTN_DTYPE_FLOAT32, 2, NULL, error);
+    if (status == ATTN_OK)
+        status = triton_check_on_device(t, "qq_bias", error);
+    if (status == ATTN_OK && (t->shape[0] < tokens || t->shape[1] > INT32_MAX))
+        status = attn_fail(error, ATTN_E_INVALID, "qq_bias", "qq_bias has %lld rows; the batch has %lld tokens",
+                           (long long)t->shape[0], (long long)tokens);
+    if (status == ATTN_OK)
+        p->qq_bias = attn_data(t), p->qq_row = t->strides[0], p->qq_width = (int32_t)t->shape[1];
+    return status;
+}
+
+static int take_scales(const attn_instance_t *in, const attn_forward_t *a, triton_params_t *p, attn_error_t *error) {
+    int kv_stride = -1, q_stride = -1, out_stride = -1;
+    int status = triton_check_scale(in, a->scales.k, "k_scale", &kv_stride, error);
+    if (status == ATTN_OK)
+        status = triton_check_scale(in, a->scales.v, "v_scale", &kv_stride, error);
+    if (status == ATTN_OK)
+        status = triton_check_scale(in, a->scales.q, "q_scale", &q_stride, error);
+    if (status == ATTN_OK && a->output_block_scale != NULL)
+        status = attn_fail(error, ATTN_E_INVALID, "output_block_scale",
+                           "this backend has no group scales of the output; leave the member NULL");
+    int is_static = (in->features & ATTN_F_OUT_FP8_STATIC) != 0;
+    if (status == ATTN_OK && is_static != (a->output_scale != NULL))
+        status = attn_fail(error, ATTN_E_INVALID, "output_scale", "output_scale is %s; it belongs to feature out_fp8_static",
+                           is_static ? "not given" : "given");
+    if (status == ATTN_OK)
+        status = triton_check_scale(in, a->output_scale, "output_scale", &out_stride, error);
+    if (status != ATTN_OK)
+        return status;
+    if (in->config.kv == TRITON_E4M3 || in->config.kv == TRITON_E5M2) {
+        p->k_scale = a->scales.k ? attn_data(a->scales.k) : NULL;
+        p->v_scale = a->scales.v ? attn_data(a->scales.v) : NULL;
+    }
+    p->kv_scale_stride = kv_stride > 0;
+    p->q_scale = a->scales.q ? attn_data(a->scales.q) : NULL;
+    p->q_scale_stride = q_stride > 0;
+    p->out_scale = a->output_scale ? attn_data(a->output_scale) : NULL;
+    return ATTN_OK;
+}
+
+static int take_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, triton_params_t *p,
+                     attn_error_t *error) {
+    if (in->has_cache) {
+        triton_cache_view_t c;
+        int status = triton_view_cache(in, a->kv_cache, a->v_cache, &c, error);
+        if (status == ATTN_OK) {
+            p->k = c.k, p->v = c.v;
+            p->k_page = c.k_page, p->k_token = c.k_token, p->k_head = c.k_head;
+            p->v_page = c.v_page, p->v_token = c.v_token, p->v_head = c.v_head;
+        }
+        return status;
+    }
+    const triton_config_t *c = &in->config;
+    int status = triton_check_rows(a->key, "key", in->problem.dtype, in->kv_heads, c->d, tokens, c->kv_vec, error);
+    if (status == ATTN_OK)
+        status = triton_check_rows(a->value, "value", in->problem.dtype, in->kv_heads, c->dv, tokens, c->kv_vec, error);
+    if (status != ATTN_OK)
+        return status;
+    p->k = attn_data(a->key), p->k_token = a->key->strides[0], p->k_head = a->key->strides[1];
+    p->v = attn_data(a->value), p->v_token = a->value->strides[0], p->v_head = a->value->strides[1];
+    return ATTN_OK;
+}
+
+static uint32_t out_dtype(const attn_instance_t *in) {
+    return in->problem.out_dtype ? in->problem.out_dtype : in->problem.dtype;
+}
+
+static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, triton_params_t *p,
+                        attn_error_t *error) {
+    const triton_config_t *c = &in->config;
+    int heads = (int)in->problem.num_heads;
+    uint32_t query_dtype = in->problem.query_dtype ? in->problem.query_dtype : in->problem.dtype;
+    int status = triton_check_rows(a->query, "query", query_dtype, heads, c->d, tokens, c->q_vec, error);
+    if (status == ATTN_OK)
+        status = triton_check_rows(a->output, "output", out_dtype(in), heads, c->dv, tokens, c->out_vec, error);
+    if (status == ATTN_OK)
+        status = check_vector(in, a->sinks, "sinks", c->sinks, error);
+    if (status == ATTN_OK)
+        status = check_vector(in, a->alibi_slopes, "alibi_slopes", c->alibi, error);
+    if (status == ATTN_OK)
+        status = take_scales(in, a, p, error);
+    if (status == ATTN_OK)
+        status = take_lse(in, a->lse, tokens, p, error);
+    if (status == ATTN_OK)
+        status = take_bias(in, a->qq_bias, tokens, p, error);
+    if (status == ATTN_OK)
+        status = take_keys(in, a, tokens, p, error);
+    if (status != ATTN_OK)
+        return status;
+    p->q = attn_data(a->query), p->q_token = a->query->strides[0], p->q_head = a->query->strides[1];
+    p->out = attn_data(a->output), p->out_token = a->output->strides[0], p->out_head = a->output->strides[1];
+    p->sinks = a->sinks ? attn_data(a->sinks) : NULL;
+    p->alibi = a->alibi_slopes ? attn_data(a->alibi_slopes) : NULL;
+    return ATTN_OK;
+}
+
+static int launch(const attn_instance_t *in, const triton_host_header_t *h, triton_params_t *p, void *stream) {
+    const triton_driver_t *d = &in->driver;
+    const triton_config_t *c = &in->config;
+    void *args[1] = {p};
+    unsigned kv_heads = (unsigned)in->kv_heads, heads = in->problem.num_heads;
+    int e = 0;
+    if (h->grid_items > 0) {
+        unsigned row_blocks = (unsigned)((h->decode_tokens * c->group + c->decode_rows - 1) / c->decode_rows);
+        e = d->launch(in->decode, kv_heads * row_blocks, (unsigned)h->grid_items, 1, (unsigned)c->decode_threads, 1, 1,
+                      (unsigned)c->decode_smem, stream, args, NULL);
+    }
+    if (e == 0 && h->grid_splits > 0)
+        e = d->launch(in->reduce, (unsigned)h->grid_splits, ((unsigned)h->decode_tokens * heads + 3) / 4, 1, 128, 1, 1, 0,
+                      stream, args, NULL);
+    if (e == 0 && h->grid_tiles > 0)
+        e = d->launch(in->prefill, kv_heads * (unsigned)h->grid_tiles, 1, 1, (unsigned)c->prefill_threads, 1, 1,
+                      (unsigned)c->prefill_smem, stream, args, NULL);
+    return e;
+}
+
+/* The profiling run: the output becomes zero. One fill where heads lie side by side, else one for each head. */
+static int fill_with_zero(const attn_instance_t *in, const DLTensor *out, void *stream) {
+    size_t element = out->dtype.bits / 8u, row = (size_t)out->shape[2] * element, heads = (size_t)out->shape[1];
+    int dense = out->shape[1] == 1 || out->strides[1] == out->shape[2], e = 0;
+    size_t pitch = (size_t)out->strides[0] * element, width = dense ? row * heads : row;
+    if (out->shape[0] == 1)
+        pitch = width;
+    for (size_t i = 0; i < (dense ? 1 : heads) && e == 0; i++)
+        e = in->driver.fill_2d((unsigned long long)(uintptr_t)attn_data(out) + i * (size_t)out->strides[1] * element, pitch, 0,
+                               width, (size_t)out->shape[0], stream);
+    return e;
+}
+
+static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
+    int status = triton_check_rows(a->output, "output", out_dtype(in), (int)in->problem.num_heads, in->config.dv, 0, 1, error);
+    if (status != ATTN_OK || a->output->shape[0] == 0)
+        return status;
+    status = triton_check_on_device(a->output, "output", error);
+    if (status == ATTN_OK)
+        status = triton_driver_enter(&in->driver, error);
+    if (status != ATTN_OK)
+        return status;
+    int e = fill_with_zero(in, a->output, stream);
+    triton_driver_leave(&in->driver);
+    return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "the profiling run", error);
+}
+
+static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
+    const triton_host_header_t *h = s->host;
+    if (s->metadata == NULL || s->metadata_bytes < in->metadata_bytes || h == NULL ||
+        s->host_bytes < TRITON_MIRROR_AT + in->metadata_bytes)
+        return attn_fail(error, ATTN_E_SPACE,
+                         s->metadata == NULL || s->metadata_bytes < in->metadata_bytes ? "metadata" : "host",
+                         "the metadata or host buffer is smaller than space_needed says (%llu bytes)",
+                         (unsigned long long)in->metadata_bytes);
+    if (h->magic != TRITON_MAGIC)
+        return attn_fail(error, ATTN_E_STATE, "metadata",
+                         "the metadata was never built, or building it failed; call build_metadata first");
+    if (in->workspace_bytes > 0 && (s->workspace == NULL || s->workspace_bytes < in->workspace_bytes))
+        return attn_fail(error, ATTN_E_SPACE, "workspace", "the workspace has %llu bytes; space_needed says %llu",
+                         (unsigned long long)(s->workspace ? s->workspace_bytes : 0),
+                         (unsigned long long)in->workspace_bytes);
+    return ATTN_OK;
+}
+
+int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                   attn_error_t *error) {
+    attn_forward_t a;
+    attn_space_t s;
+    int status = attn_intake(&a, sizeof a, args, "args", error);
+    if (status == ATTN_OK && space == NULL)
+        return profile(in, &a, stream, error);
+    if (status == ATTN_OK)
+        status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status == ATTN_OK)
+        status = check_space(in, &s, error);
+    if (status != ATTN_OK)
+        return status;
+    const triton_host_header_t *h = s.host;
+    triton_params_t p;
+    memset(&p, 0, sizeof p);
+    status = take_tensors(in, &a, h->num_tokens, &p, error);
+    if (status != ATTN_OK || h->num_tokens == 0)
+        return status;
+    char *meta = s.metadata;
+    p.counts = (const triton_counts_t *)(void *)meta;
+    p.q_start = (const int32_t *)(void *)(meta + in->q_start_at);
+    p.seq_lens = (const int32_t *)(void *)(meta + in->seq_lens_at);
+    p.causal = (const int32_t *)(void *)(meta + in->causal_at);
+    p.items = (const triton_item_t *)(void *)(meta + in->items_at);
+    p.splits = (const triton_split_t *)(void *)(meta + in->splits_at);
+    p.tiles = (const triton_tile_t *)(void *)(meta + in->tiles_at);
+    p.part_out = s.workspace;
+    p.part_lse = s.workspace ? (float *)(void *)((char *)s.workspace + in->part_lse_at) : NULL;
+    p.num_kv_heads = in->kv_heads;
+    p.max_rows = in->plan_input.decode_tokens * (int)in->problem.num_heads;
+    status = triton_driver_enter(&in->driver, error);
+    if (status != ATTN_OK)
+        return status;
+    int e = launch(in, h, &p, stream);
+    triton_driver_leave(&in->driver);
+    return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "launching a kernel", error);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an instance of TRITON_ATTN holds, and how a metadata buffer is laid out. Between the ABI and the kernels. */
+#ifndef TRITON_INSTANCE_H
+#define TRITON_INSTANCE_H
+
+#include "triton_compile.h"
+#include "triton_config.h"
+#include "triton_driver.h"
+#include "triton_params.h"
+#include "triton_plan.h"
+
+#include <attn/attn_plugin_util.h>
+
+struct attn_instance {
+    attn_problem_t problem;
+    uint64_t features;
+    triton_config_t config;
+    triton_driver_t driver;
+    void *modules[TRITON_MAX_PROGRAMS];
+    void *prefill, *decode, *reduce, *write; /* kernels */
+    int kv_heads, has_cache, is_separate;
+    triton_plan_input_t plan_input;
+    triton_plan_limits_t limits;
+    /* byte offsets in the metadata and in its host mirror, after triton_counts_t at 0 */
+    size_t q_start_at, seq_lens_at, causal_at, prefix_at, spans_at, items_at, splits_at, tiles_at, metadata_bytes;
+    size_t part_lse_at, workspace_bytes; /* part_out at 0 */
+    int max_spans;
+    int32_t *tile_keys, *scratch;
+};
+
+/* Head of the host buffer; the mirror of the metadata follows at TRITON_MIRROR_AT. Forward reads nothing else. */
+typedef struct triton_host_header {
+    uint64_t magic;
+    int32_t num_reqs, num_tokens;
+    int32_t grid_items, grid_splits, grid_tiles; /* launch sizes; the real counts are on the device */
+    int32_t decode_tokens;                       /* most query tokens of a request that decodes */
+} triton_host_header_t;
+#define TRITON_MAGIC UINT64_C(0x306e747461746c74)
+#define TRITON_MIRROR_AT 128
+
+extern const attn_capabilities_t triton_capabilities;
+enum { TRITON_OPTION_CACHE_DIR, TRITON_OPTION_NVRTC, TRITON_OPTION_SEGMENTS, TRITON_NUM_OPTIONS };
+
+int triton_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
+/* The checks of open without the device: also for compiling ahead of time. */
+int triton_check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error);
+int triton_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
+                uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);
+void triton_close(attn_instance_t *instance);
+int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
+int triton_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error);
+int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                          attn_error_t *error);
+int triton_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                              attn_error_t *error);
+int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error);
+int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                   attn_error_t *error);
+const void *triton_get_extension(attn_instance_t *instance, const char *id);
+
+/* Addresses and element strides of K and V in a packed cache or in a pair of caches. */
+typedef struct triton_cache_view {
+    void *k, *v;
+    int64_t pages;
+    int64_t k_page, k_token, k_head, v_page, v_token, v_head;
+} triton_cache_view_t;
+int triton_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
+                      triton_cache_view_t *view, attn_error_t *error);
+/* Rank 3 rows on the device, at least `rows` of them, aligned to `align` bytes. */
+int triton_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int heads, int size, int64_t rows, int align,
+                      attn_error_t *error);
+/* [1] or [Hkv] floats; *stride keeps whether all of a call's scales are per head. */
+int triton_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride, attn_error_t *error);
+int triton_check_on_device(const DLTensor *t, const char *name, attn_error_t *error);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening: the problem becomes code for this device (from the folder or through NVRTC), loaded once, and limits become
+ * buffer layouts; no later call compiles, allocates or waits. */
+#include "triton_instance.h"
+
+#include <stdlib.h>
+
+enum { ATTRIBUTE_MAX_DYNAMIC_SMEM = 8 };
+
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+static void lay_out(attn_instance_t *in) {
+    const triton_plan_limits_t *l = &in->limits;
+    size_t seqs = (size_t)l->seqs, at = sizeof(triton_counts_t);
+    in->q_start_at = at, at += (seqs + 1) * 4;
+    in->seq_lens_at = at, at += seqs * 4;
+    in->causal_at = at, at += seqs * 4;
+    in->prefix_at = at, at += in->config.rswa ? seqs * 4 : 0;
+    in->spans_at = at, at += seqs * (size_t)in->max_spans * 8;
+    at = round_up(at, 16);
+    in->items_at = at, at += (size_t)l->items * sizeof(triton_item_t);
+    in->splits_at = at, at += (size_t)l->splits * sizeof(triton_split_t);
+    in->tiles_at = at, at += (size_t)l->tiles * sizeof(triton_tile_t);
+    in->metadata_bytes = round_up(at, 256);
+    size_t rows = (size_t)l->parts * (size_t)in->plan_input.decode_tokens * in->problem.num_heads;
+    in->part_lse_at = round_up(rows * (size_t)in->config.dv * 4, 256);
+    in->workspace_bytes = rows ? in->part_lse_at + round_up(rows * 4, 256) : 0;
+}
+
+static void plan_limits(attn_instance_t *in, int segments) {
+    const attn_problem_t *p = &in->problem;
+    const triton_config_t *c = &in->config;
+    int tokens = c->decode_rows / c->group, window = c->rswa || c->spans ? 0 : c->chunk ? c->chunk : c->window;
+    in->limits.seqs = (int)(p->max_num_seqs ? p->max_num_seqs : 256);
+    in->limits.tokens = (int)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
+    tokens = !c->has_decode ? 0 : tokens < 1 ? 1 : tokens;
+    in->plan_input = (triton_plan_input_t){
+        .group = c->group, .kv_heads = in->kv_heads, .decode_tokens = tokens,
+        .row_blocks = c->has_decode ? (tokens * c->group + c->decode_rows - 1) / c->decode_rows : 1,
+        .slots = in->driver.num_sms * (c->has_decode ? c->decode_ctas : 1),
+        .least_keys = c->decode_threads, .block_rows = c->prefill_rows, .window = window, .causal = c->causal == 1,
+        .segments = in->features & ATTN_F_BATCH_INVARIANT ? 1 : segments};
+    triton_plan_capacity(&in->plan_input, &in->limits);
+    in->max_spans = c->spans ? (int)(p->max_mm_ranges ? p->max_mm_ranges : 8) : 0;
+    lay_out(in);
+}
+
+static int find_kernel(attn_instance_t *in, const char *name, int smem, void **kernel, attn_error_t *error) {
+    int e = 500; /* not found */
+    for (int i = 0; i < TRITON_MAX_PROGRAMS && e != 0; i++)
+        if (in->modules[i] != NULL)
+            e = in->driver.module_function(kernel, in->modules[i], name);
+    if (e == 0 && smem > 48 * 1024 - 4096)
+        e = in->driver.function_set(*kernel, ATTRIBUTE_MAX_DYNAMIC_SMEM, smem);
+    int registers = 0;
+    if (e == 0) /* touches the kernel: the driver loads lazily, which must not happen while a graph is captured */
+        e = in->driver.function_get(&registers, 4, *kernel);
+    return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "loading a kernel", error);
+}
+
+static int load_code(attn_instance_t *in, const triton_code_t *code, attn_error_t *error) {
+    const triton_config_t *c = &in->config;
+    int status = triton_driver_enter(&in->driver, error);
+    if (status != ATTN_OK)
+        return status;
+    for (int i = 0; i < code->count && status == ATTN_OK; i++) {
+        int e = in->driver.module_load(&in->modules[i], code->cubin[i]);
+        if (e != 0)
+            status = triton_driver_fail(&in->driver, e, "loading compiled kernels", error);
+    }
+    if (status == ATTN_OK)
+        status = find_kernel(in, "tl_prefill", c->prefill_smem, &in->prefill, error);
+    if (status == ATTN_OK && c->has_decode)
+        status = find_kernel(in, "tl_decode", c->decode_smem, &in->decode, error);
+    if (status == ATTN_OK && c->has_decode)
+        status = find_kernel(in, "tl_reduce", 0, &in->reduce, error);
+    if (status == ATTN_OK && in->has_cache)
+        status = find_kernel(in, "tl_write", 0, &in->write, error);
+    triton_driver_leave(&in->driver);
+    return status;
+}
+
+static int prepare(attn_instance_t *in, const attn_device_t *device, const attn_option_value_t *options,
+                   uint32_t num_options, const attn_host_t *host, attn_error_t *error) {
+    triton_toolchain_t tools = {"", "", host};
+    triton_code_t code;
+    int segments = 0;
+    if (num_options > TRITON_OPTION_CACHE_DIR)
+        tools.cache_dir = options[TRITON_OPTION_CACHE_DIR].s;
+    if (num_options > TRITON_OPTION_NVRTC)
+        tools.nvrtc = options[TRITON_OPTION_NVRTC].s;
+    if (num_options > TRITON_OPTION_SEGMENTS)
+        segments = (int)options[TRITON_OPTION_SEGMENTS].i;
+    int status = triton_driver_open(&in->driver, device, error);
+    if (status != ATTN_OK)
+        return status;
+    if (triton_configure(&in->problem, in->driver.cc, &in->config) != 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "head_size", "head sizes %d and %d do not fit the shared memory of sm_%d",
+                         in->config.d, in->config.dv, in->driver.cc);
+    plan_limits(in, segments);
+    status = triton_make_code(&in->config, &tools, &code, error);
+    if (status != ATTN_OK)
+        return status;
+    status = load_code(in, &code, error);
+    triton_log(host, ATTN_LOG_INFO, "TRITON_ATTN: %d of %d programs for sm_%d were already compiled", code.from_cache,
+               code.count, in->driver.cc);
+    triton_free_code(&code);
+    if (status != ATTN_OK)
+        return status;
+    in->tile_keys = malloc(((size_t)in->limits.tiles + 1) * sizeof *in->tile_keys);
+    in->scratch = malloc(((size_t)in->limits.seqs + 1) * sizeof *in->scratch);
+    if (in->tile_keys == NULL || in->scratch == NULL)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "max_num_seqs", "no memory for the work lists of %d requests",
+                         in->limits.seqs);
+    return ATTN_OK;
+}
+
+int triton_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
+                uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+    attn_problem_t p;
+    attn_device_t dev;
+    int status = attn_intake(&p, sizeof p, problem, "problem", error);
+    if (status == ATTN_OK)
+        status = attn_intake(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK && dev.type != (int)kDLCUDA)
+        status = attn_fail(error, ATTN_E_DEVICE, "device", "TRITON_ATTN runs on CUDA devices (type %d); type %d was given",
+                           (int)kDLCUDA, (int)dev.type);
+    if (status == ATTN_OK)
+        status = triton_check_problem(&p, &dev, error);
+    if (status != ATTN_OK)
+        return status;
+    attn_instance_t *in = calloc(1, sizeof *in);
+    if (in == NULL)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
+    in->problem = p;
+    in->features = attn_problem_features(&p);
+    in->kv_heads = (int)(p.num_kv_heads ? p.num_kv_heads : p.num_heads);
+    in->has_cache = attn_role_has_cache(p.role);
+    in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
+    status = prepare(in, &dev, options, num_options, host, error);
+    if (status != ATTN_OK) {
+        triton_close(in);
+        return status;
+    }
+    *instance = in;
+    return ATTN_OK;
+}
+
+void triton_close(attn_instance_t *in) {
+    if (in == NULL)
+        return;
+    if (in->driver.context != NULL && triton_driver_enter(&in->driver, NULL) == ATTN_OK) {
+        for (int i = 0; i < TRITON_MAX_PROGRAMS; i++)
+            if (in->modules[i] != NULL)
+                in->driver.module_unload(in->modules[i]);
+        triton_driver_leave(&in->driver);
+    }
+    triton_driver_close(&in->driver);
+    free(in->tile_keys);
+    free(in->scratch);
+    free(in);
+}
+
+int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+    if (num_blocks < 0)
+        return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
+                         (long long)num_blocks);
+    attn_kv_cache_shape_t full = {.struct_size = sizeof full};
+    if (in->has_cache) {
+        uint32_t layout = in->problem.kv_layout ? in->problem.kv_layout : (uint32_t)ATTN_LAYOUT_NHD;
+        int status = attn_dense_cache_shape(&in->problem, layout, (uint32_t)in->config.page,
+                                            num_blocks ? num_blocks : in->problem.num_blocks, &full, error);
+        if (status != ATTN_OK)
+            return status;
+    }
+    uint32_t size = shape->struct_size;
+    memcpy(shape, &full, size < sizeof full ? size : sizeof full);
+    shape->struct_size = size;
+    return ATTN_OK;
+}
+
+int triton_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
+    (void)error;
+    attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 256};
+    full.metadata_bytes = in->metadata_bytes;
+    full.workspace_bytes = in->workspace_bytes;
+    full.host_bytes = TRITON_MIRROR_AT + in->metadata_bytes;
+    uint32_t size = needed->struct_size;
+    memcpy(needed, &full, size < sizeof full ? size : sizeof full);
+    needed->struct_size = size;
+    return ATTN_OK;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a kernel is told at run time: pointers, element strides, lengths. Everything else is a macro (triton_config.h).
+ * Read by the C compiler for the host and by NVRTC for the device, so only fixed-width members. */
+#ifndef TRITON_PARAMS_H
+#define TRITON_PARAMS_H
+
+#include <stdint.h>
+
+/* One segment of one request for tl_decode. The kernel cuts the keys that the request sees into `pieces` equal parts and
+ * takes number `piece`. slot < 0: the result is final, else the row block of the partial buffers. */
+typedef struct triton_item {
+    int32_t seq, piece, pieces, slot;
+} triton_item_t;
+
+/* One block of query rows of one request for tl_prefill. */
+typedef struct triton_tile {
+    int32_t seq, block;
+} triton_tile_t;
+
+/* A request whose segments tl_reduce puts together. */
+typedef struct triton_split {
+    int32_t seq, first_slot, count, reserved;
+} triton_split_t;
+
+/* First bytes of the metadata buffer. The counts and the addresses are read by the kernels, so that a captured launch
+ * serves every later batch that is built into the same buffer. */
+typedef struct triton_counts {
+    int32_t num_items, num_splits, num_tiles, num_spans;
+    const int32_t *block_table; /* [num_seqs, table_stride] */
+    int64_t table_stride;
+    const int32_t *spans;  /* [num_seqs, span_stride] pairs, both ends inclusive */
+    const int32_t *prefix; /* [num_seqs] R-SWA prefix lengths */
+    int64_t span_stride;   /* int32 elements */
+    int64_t reserved;
+} triton_counts_t;
+
+typedef struct triton_params {
+    const void *q; /* [tokens, Hq, D] */
+    void *out;     /* [tokens, Hq, Dv] */
+    float *lse;    /* natural log, may be null */
+    const void *k; /* cache, or the keys of the call */
+    const void *v;
+    const float *alibi, *sinks;             /* [Hq] */
+    const float *q_scale, *k_scale, *v_scale; /* [1] or [Hkv], null: 1 */
+    const float *out_scale;                 /* [1], null: 1 */
+    const float *qq_bias;                   /* [tokens, qq_width] */
+    const triton_counts_t *counts;
+    const int32_t *q_start;  /* [num_seqs + 1] */
+    const int32_t *seq_lens; /* [num_seqs] */
+    const int32_t *causal;   /* [num_seqs] */
+    const triton_item_t *items;
+    const triton_split_t *splits;
+    const triton_tile_t *tiles;
+    float *part_out; /* [slot][row][Dv], row = token * Hq + head */
+    float *part_lse; /* [slot][row], base 2 */
+    int64_t q_token, q_head, out_token, out_head, lse_head, lse_token; /* strides in elements */
+    int64_t k_page, k_token, k_head, v_page, v_token, v_head, qq_row;
+    int32_t num_kv_heads, max_rows; /* max_rows: rows of a slot */
+    int32_t q_scale_stride, kv_scale_stride, qq_width, reserved;
+} triton_params_t;
+
+/* tl_write: one step's rows into the cache. Strides in elements, of the cache in cache elements. */
+typedef struct triton_write_params {
+    const void *key, *value;
+    void *k_cache, *v_cache;
+    const int64_t *slots;
+    const float *k_scale, *v_scale;
+    int64_t key_token, key_head, value_token, value_head;
+    int64_t k_page, k_token, k_head, v_page, v_token, v_head;
+    int64_t num_slots; /* of the cache: slots at and beyond it are skipped */
+    int32_t num_tokens, num_kv_heads, scale_stride, reserved;
+} triton_write_params_t;
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planning. Upstream cuts every request of a small decode batch into 16 segments (semantics 6.6); here the number follows
+ * from the lengths, so that one long request and a mixture of lengths fill the device as well as equal ones do. */
+#include "triton_plan.h"
+
+enum { MAX_PIECES = 64, OVERHEAD = 96 /* keys that could be read while a segment starts and ends */ };
+
+static int least(int a, int b) { return a < b ? a : b; }
+static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l) {
+    int64_t tiles = up((int64_t)l->tokens * in->group, in->block_rows) + l->seqs;
+    int64_t parts = in->decode_tokens > 0 ? up(6 * (int64_t)in->slots, (int64_t)in->kv_heads * in->row_blocks) + 8 : 0;
+    l->tiles = (int)(tiles < 1 << 24 ? tiles : 1 << 24);
+    l->parts = (int)(parts < MAX_PIECES ? MAX_PIECES : parts);
+    if (l->parts > 65535 - l->seqs) /* items are the y dimension of a grid */
+        l->parts = 65535 - l->seqs;
+    if (in->decode_tokens == 0)
+        l->parts = 0;
+    l->splits = l->parts / 2 < l->seqs ? l->parts / 2 : l->seqs;
+    l->items = l->seqs + l->parts;
+}
+
+static int keys_of(const triton_plan_input_t *in, int q_len, int kv_len) {
+    return in->window > 0 ? least(kv_len, in->window + q_len) : kv_len;
+}
+
+static int pieces_of(int keys, int piece) { return keys <= piece ? 1 : least(MAX_PIECES, (int)up(keys, piece)); }
+
+/* The length of a segment that ends soonest: all work over all slots, plus the part of a wave that stands empty. */
+static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_t *l, const int32_t *keys, int n) {
+    int longest = 1, best_piece = 1 << 30;
+    double best = 1e300;
+    for (int i = 0; i < n; i++)
+        longest = keys[i] > longest ? keys[i] : longest;
+    if (in->segments > 0)
+        return (int)up(longest, in->segments);
+    for (int pieces = 1; pieces <= MAX_PIECES; pieces = pieces < 8 ? pieces + 1 : pieces + pieces / 4) {
+        int piece = (int)up(up(longest, pieces), 64) * 64;
+        if (pieces > 1 && piece < in->least_keys)
+            break;
+        double total = 0, heaviest = 0, lightest = 1e300;
+        int64_t count = 0, parts = 0;
+        for (int i = 0; i < n; i++) {
+            int k = pieces_of(keys[i], piece);
+            double cost = (double)keys[i] / k + OVERHEAD;
+            total += cost * k;
+            count += k;
+            parts += k > 1 ? k : 0;
+            heaviest = cost > heaviest ? cost : heaviest;
+            lightest = cost < lightest ? cost : lightest;
+        }
+        if (parts > l->parts)
+            break;
+        double ctas = (double)count * in->kv_heads * in->row_blocks, waves = ctas / in->slots;
+        double empty = (double)(int64_t)(waves + 0.999999) - waves;
+        double time = total * in->kv_heads * in->row_blocks / in->slots + empty * lightest + (parts > 0 ? OVERHEAD : 0);
+        time = time > heaviest ? time : heaviest;
+        if (time < best)
+            best = time, best_piece = piece;
+    }
+    return best_piece;
+}
+
+/* Longest first, so that the last wave is short. Shell sort: no memory, and the lists are short. */
+static void sort_tiles(triton_tile_t *tiles, int32_t *keys, int n) {
+    int gap = 1;
+    while (gap < n / 3)
+        gap = 3 * gap + 1;
+    for (; gap > 0; gap /= 3)
+        for (int i = gap; i < n; i++) {
+            triton_tile_t t = tiles[i];
+            int32_t k = keys[i];
+            int j = i;
+            for (; j >= gap && keys[j - gap] < k; j -= gap)
+                tiles[j] = tiles[j - gap], keys[j] = keys[j - gap];
+            tiles[j] = t, keys[j] = k;
+        }
+}
+
+static void sort_items(triton_item_t *items, const int32_t *keys, int n) {
+    int gap = 1;
+    while (gap < n / 3)
+        gap = 3 * gap + 1;
+    for (; gap > 0; gap /= 3)
+        for (int i = gap; i < n; i++) {
+            triton_item_t t = items[i];
+            int64_t size = keys[t.seq] / t.pieces;
+            int j = i;
+            for (; j >= gap && keys[items[j - gap].seq] / items[j - gap].pieces < size; j -= gap)
+                items[j] = items[j - gap];
+            items[j] = t;
+        }
+}
+
+static void add_tiles(const triton_plan_input_t *in, const triton_plan_limits_t *l, int seq, int q_len, int kv_len,
+                      triton_plan_t *plan) {
+    int blocks = (int)up((int64_t)q_len * in->group, in->block_rows);
+    for (int b = 0; b < blocks && plan->num_tiles < l->tiles; b++) {
+        int64_t last = ((int64_t)(b + 1) * in->block_rows - 1) / in->group;
+        int64_t end = in->causal && last < q_len ? kv_len - q_len + last + 1 : kv_len;
+        int tokens = in->block_rows / in->group + 1;
+        plan->tile_keys[plan->num_tiles] = in->window > 0 && end > in->window + tokens ? in->window + tokens : (int32_t)end;
+        plan->tiles[plan->num_tiles++] = (triton_tile_t){seq, b};
+    }
+}
+
+void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t *l, const int32_t *q_start,
+                       const int32_t *seq_lens, int num_seqs, triton_plan_t *plan) {
+    int32_t *keys = plan->scratch;
+    int decodes = 0;
+    plan->num_items = plan->num_splits = plan->num_tiles = plan->num_parts = 0;
+    plan->max_decode_tokens = 1;
+    for (int r = 0; r < num_seqs; r++) {
+        int q_len = q_start[r + 1] - q_start[r];
+        if (q_len > 0 && q_len <= in->decode_tokens)
+            keys[decodes++] = keys_of(in, q_len, seq_lens[r]);
+    }
+    int piece = decodes > 0 ? choose_piece(in, l, keys, decodes) : 1;
+    for (int r = 0; r < num_seqs; r++) {
+        int q_len = q_start[r + 1] - q_start[r];
+        keys[r] = keys_of(in, q_len, seq_lens[r]); /* by request from here on */
+        if (q_len > in->decode_tokens)
+            add_tiles(in, l, r, q_len, seq_lens[r], plan);
+        if (q_len == 0 || q_len > in->decode_tokens)
+            continue;
+        plan->max_decode_tokens = q_len > plan->max_decode_tokens ? q_len : plan->max_decode_tokens;
+        int pieces = pieces_of(keys[r], piece);
+        if (in->segments > 0)
+            pieces = least(least(in->segments, MAX_PIECES), pieces_of(keys[r], in->least_keys));
+        if (plan->num_parts + pieces > l->parts || plan->num_splits >= l->splits)
+            pieces = 1;
+        int first = pieces > 1 ? plan->num_parts : -1;
+        for (int i = 0; i < pieces; i++)
+            plan->items[plan->num_items++] = (triton_item_t){r, i, pieces, first < 0 ? -1 : first + i};
+        if (pieces > 1) {
+            plan->splits[plan->num_splits++] = (triton_split_t){r, first, pieces, 0};
+            plan->num_parts += pieces;
+        }
+    }
+    sort_items(plan->items, keys, plan->num_items);
+    sort_tiles(plan->tiles, plan->tile_keys, plan->num_tiles);
+}

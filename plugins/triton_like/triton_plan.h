@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work lists of one batch, on the host: which requests decode in segments, and in which order blocks of prefill run. Free
+ * of CUDA and of the ABI. */
+#ifndef TRITON_PLAN_H
+#define TRITON_PLAN_H
+
+#include "triton_params.h"
+
+typedef struct triton_plan_input {
+    int group, kv_heads;
+    int decode_tokens; /* requests with more query tokens are prefill; 0: all are */
+    int row_blocks;    /* CTAs that decode's rows of one KV head take */
+    int slots;         /* CTAs of decode that run at once */
+    int least_keys;    /* of a segment */
+    int segments;      /* 0: as many as pay */
+    int block_rows;    /* of prefill */
+    int window;        /* keys that a query sees at most, 0: all */
+    int causal;
+} triton_plan_input_t;
+
+typedef struct triton_plan_limits {
+    int seqs, tokens;                /* of the problem */
+    int items, splits, parts, tiles; /* what triton_plan_capacity makes of them; parts: slots of partial results */
+} triton_plan_limits_t;
+
+typedef struct triton_plan {
+    triton_item_t *items;
+    triton_split_t *splits;
+    triton_tile_t *tiles;
+    int32_t *tile_keys, *scratch; /* scratch: [limits.seqs] */
+    int num_items, num_splits, num_tiles, num_parts;
+    int max_decode_tokens; /* of the requests that decode */
+} triton_plan_t;
+
+void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *limits);
+void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t *limits, const int32_t *q_start,
+                       const int32_t *seq_lens, int num_seqs, triton_plan_t *plan);
+
+#endif

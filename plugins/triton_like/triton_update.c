@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* update_kv_cache: checks, and one launch of the cache writer. */
+#include "triton_instance.h"
+
+int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+    attn_kv_update_t a;
+    triton_cache_view_t c;
+    const triton_config_t *f = &in->config;
+    int stride = -1;
+    int status = attn_intake(&a, sizeof a, args, "args", error);
+    if (status == ATTN_OK && !in->has_cache)
+        status = attn_fail(error, ATTN_E_STATE, "kv_cache", "role %s has no cache to update",
+                           attn_role_name(in->problem.role));
+    if (status == ATTN_OK)
+        status = triton_view_cache(in, a.kv_cache, a.v_cache, &c, error);
+    if (status == ATTN_OK)
+        status = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
+    int64_t rows = status == ATTN_OK ? a.slot_mapping->shape[0] : 0;
+    if (status == ATTN_OK && rows > 0)
+        status = triton_check_on_device(a.slot_mapping, "slot_mapping", error);
+    if (status == ATTN_OK)
+        status = triton_check_rows(a.key, "key", in->problem.dtype, in->kv_heads, f->d, rows, f->new_vec, error);
+    if (status == ATTN_OK)
+        status = triton_check_rows(a.value, "value", in->problem.dtype, in->kv_heads, f->dv, rows, f->new_vec, error);
+    if (status == ATTN_OK)
+        status = triton_check_scale(in, a.scales.k, "k_scale", &stride, error);
+    if (status == ATTN_OK)
+        status = triton_check_scale(in, a.scales.v, "v_scale", &stride, error);
+    if (status == ATTN_OK && rows > INT32_MAX / 8)
+        status = attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping has %lld entries; at most %d are served",
+                           (long long)rows, INT32_MAX / 8);
+    if (status != ATTN_OK || rows == 0)
+        return status;
+    triton_write_params_t w;
+    memset(&w, 0, sizeof w);
+    w.key = attn_data(a.key), w.value = attn_data(a.value), w.k_cache = c.k, w.v_cache = c.v;
+    w.slots = attn_data(a.slot_mapping), w.num_slots = c.pages * f->page;
+    if (f->kv == TRITON_E4M3 || f->kv == TRITON_E5M2) {
+        w.k_scale = a.scales.k ? attn_data(a.scales.k) : NULL;
+        w.v_scale = a.scales.v ? attn_data(a.scales.v) : NULL;
+        w.scale_stride = stride > 0;
+    }
+    w.key_token = a.key->strides[0], w.key_head = a.key->strides[1];
+    w.value_token = a.value->strides[0], w.value_head = a.value->strides[1];
+    w.k_page = c.k_page, w.k_token = c.k_token, w.k_head = c.k_head;
+    w.v_page = c.v_page, w.v_token = c.v_token, w.v_head = c.v_head;
+    w.num_tokens = (int32_t)rows, w.num_kv_heads = in->kv_heads;
+    status = triton_driver_enter(&in->driver, error);
+    if (status != ATTN_OK)
+        return status;
+    void *params[1] = {&w};
+    unsigned blocks = (unsigned)((rows * in->kv_heads + 7) / 8);
+    int e = in->driver.launch(in->write, blocks, 1, 1, 256, 1, 1, 0, stream, params, NULL);
+    triton_driver_leave(&in->driver);
+    return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "writing the cache", error);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every mask, feature and cache format of triton_like compiles for sm_80 and sm_90, without a device; a second time it comes
+ * out of the folder. ATTN_TEST_LONG=1 crosses all masks with all shapes. Skipped where NVRTC is not installed. */
+#include "tap.h"
+
+#include "triton_compile.h"
+
+#include <attn/attn.h>
+
+#include <time.h>
+#include <unistd.h>
+
+static const char *const shapes[] = {
+    "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=128 block_size=16",
+    "dtype=float16 num_heads=4 num_kv_heads=4 head_size=64 block_size=32",
+    "dtype=bfloat16 num_heads=16 num_kv_heads=1 head_size=128 kv_cache_dtype=fp8_e4m3 block_size=16",
+    "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=128 kv_cache_dtype=int8_per_token_head block_size=16",
+    "dtype=float16 num_heads=6 num_kv_heads=2 head_size=80 kv_cache_dtype=fp8_per_token_head block_size=48",
+    "dtype=float32 num_heads=8 num_kv_heads=2 head_size=64 block_size=16",
+    "dtype=bfloat16 num_heads=4 num_kv_heads=1 head_size=256 block_size=64",
+    "dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=192 head_size_v=128 block_size=16",
+    "dtype=float16 num_heads=4 num_kv_heads=2 head_size=37 block_size=16",
+    "dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=96 kv_cache_dtype=fp8_e5m2 block_size=16"};
+static const char *const masks[] = {
+    "mask=causal", "mask=causal sliding_window=70", "mask=causal chunk_size=192 features=chunked_local",
+    "mask=causal sliding_window=120 chunk_lookback=2 features=chunk_lookback", "mask=causal rswa_window=50",
+    "mask=causal features=mm_prefix", "mask=causal sliding_window=40 features=mm_prefix,mm_prefix_clamp",
+    "mask=causal features=alibi", "mask=causal features=alibi_sqrt", "mask=causal logits_soft_cap=30",
+    "mask=causal features=sink", "mask=causal features=qq_bias", "mask=full", "mask=per_request sliding_window=90",
+    "mask=causal out_dtype=fp8_e4m3 features=out_fp8_static", "mask=causal features=separate_kv,sink"};
+enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], NUM_MASKS = sizeof masks / sizeof masks[0] };
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compile(const char *text, int cc, const char *dir, int *cached, attn_error_t *e) {
+    attn_problem_t p;
+    triton_config_t c;
+    triton_code_t code;
+    triton_toolchain_t tools = {dir, "", NULL};
+    if (attn_problem_parse(text, &p, e) != ATTN_OK || triton_configure(&p, cc, &c) != 0)
+        return ATTN_E_INVALID;
+    int status = triton_make_code(&c, &tools, &code, e);
+    if (status != ATTN_OK)
+        return status;
+    int good = code.count > 0;
+    for (int i = 0; i < code.count; i++)
+        good = good && code.bytes[i] > 1000 && !memcmp(code.cubin[i], "\177ELF", 4);
+    *cached = code.from_cache == code.count;
+    triton_free_code(&code);
+    return good ? ATTN_OK : ATTN_E_INTERNAL;
+}
+
+int main(void) {
+    ATTN_INIT(attn_error_t, e);
+    triton_nvrtc_t nvrtc;
+    if (triton_nvrtc_open(&nvrtc, "", 90, &e) != ATTN_OK)
+        skip_all("%s", e.text);
+    diag("NVRTC %d.%d", nvrtc.major, nvrtc.minor);
+    triton_nvrtc_close(&nvrtc);
+    char dir[] = "/tmp/attn-triton-compile-XXXXXX", command[128], text[600];
+    if (mkdtemp(dir) == NULL)
+        bail_out("no temporary folder");
+    int all = getenv("ATTN_TEST_LONG") != NULL, failed = 0, count = 0, cached = 0;
+    double start = seconds();
+    for (int i = 0; i < NUM_SHAPES * NUM_MASKS; i++) {
+        int s = i % NUM_SHAPES, m = i / NUM_SHAPES;
+        if (!all && s != m % NUM_SHAPES)
+            continue; /* each mask once */
+        for (int arch = 80; arch <= 90; arch += 10) {
+            if (!all && arch == 80 && m % 4 != 0)
+                continue;
+            snprintf(text, sizeof text, "role=decoder %s %s scale=0.1", masks[m], shapes[s]);
+            int rc = compile(text, arch, dir, &cached, &e);
+            count++;
+            if (rc != ATTN_OK && failed++ < 5)
+                diag("sm_%d, %s: %s", arch, text, e.text);
+        }
+    }
+    ok(failed == 0, "%d specialisations compile for sm_80 and sm_90 (%d do not; %.1f s)", count, failed, seconds() - start);
+    const char *again = "role=mm_encoder mask=full dtype=bfloat16 num_heads=16 head_size=72 scale=0.1";
+    start = seconds();
+    ok(compile(again, 90, dir, &cached, &e) == ATTN_OK && !cached, "an encoder compiles");
+    double cold = seconds() - start;
+    start = seconds();
+    ok(compile(again, 90, dir, &cached, &e) == ATTN_OK && cached, "the second time it comes from the folder");
+    double warm = seconds() - start;
+    diag("cold %.3f s, warm %.2f ms", cold, 1e3 * warm);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command) != 0)
+        diag("%s is left", dir);
+    return tap_done();
+}
