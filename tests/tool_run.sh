@@ -24,6 +24,11 @@ done
 for kv in float16 bfloat16 fp8 fp8_e5m2 int8_per_token_head fp8_per_token_head; do
     wants "cache $kv" 0 "^  3 .* ok .* ok " run "$decoder" --device cpu --backend REFERENCE --kv-cache-dtype $kv
 done
+for dtype in float16 bfloat16; do
+    wants "rounded to $dtype" 0 " ok .* ok " run "$decoder" --device cpu --dtype $dtype
+    json "rounded to $dtype: the problem" layers.0.problem ".*dtype=$dtype .*" run "$decoder" --device cpu --dtype $dtype
+done
+wants "an unknown dtype" 2 "bfloat16 was wanted" run "$decoder" --device cpu --dtype int3
 wants "the output as a file" 0 "ok" run "$encoder" --device cpu --output "$tap_scratch/out.safetensors"
 ok "the file is there, complete" sh -c "head -c 200 '$tap_scratch/out.safetensors' | grep -q attn-outputs && test ! -e '$tap_scratch/out.safetensors.part'"
 wants "an output folder that is not there" 4 "No such file" run "$encoder" --device cpu --output /no/such/folder/out

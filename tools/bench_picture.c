@@ -63,16 +63,29 @@ static window_t choose_window(const bench_row_t *rows, int count, double read, d
     return w;
 }
 
+/* 100000 -> "100k" */
+static void tick_label(double value, char *text, size_t size) {
+    if (value >= 1e6)
+        snprintf(text, size, "%gM", value / 1e6);
+    else if (value >= 1e4)
+        snprintf(text, size, "%gk", value / 1e3);
+    else
+        snprintf(text, size, "%g", value);
+}
+
 static void draw_axes(svg_t *svg, const window_t *w) {
+    char label[32];
     for (double e = w->x0; e <= w->x1 + 0.01; e++) {
         double x = x_of(w, pow(10, e));
         svg_line(svg, x, TOP, x, TOP + w->height, GRID, 1, "");
-        svg_text(svg, x, TOP + w->height + 18, 12, 'm', 400, INK, "%g", pow(10, e));
+        tick_label(pow(10, e), label, sizeof label);
+        svg_text(svg, x, TOP + w->height + 18, 12, 'm', 400, INK, "%s", label);
     }
     for (double e = w->y0; e <= w->y1 + 0.01; e++) {
         double y = y_of(w, pow(10, e));
         svg_line(svg, LEFT, y, LEFT + PLOT_WIDTH, y, GRID, 1, "");
-        svg_text(svg, LEFT - 8, y + 4, 12, 'e', 400, INK, "%g", pow(10, e));
+        tick_label(pow(10, e), label, sizeof label);
+        svg_text(svg, LEFT - 8, y + 4, 12, 'e', 400, INK, "%s", label);
     }
     svg_text(svg, LEFT + PLOT_WIDTH / 2.0, TOP + w->height + 40, 12, 'm', 400, INK,
              "work per byte of K and V (flop/byte)");
@@ -81,7 +94,7 @@ static void draw_axes(svg_t *svg, const window_t *w) {
 
 /* The slanted roof of memory up to the first flat one, and a flat roof for each kind of arithmetic. */
 static void draw_roofs(svg_t *svg, const window_t *w, const bench_row_t *rows, int count, double read,
-                       double compute) {
+                       const char *read_name, double compute) {
     const char *drawn[8] = {0};
     int num_drawn = 0;
     for (int i = 0; i < count; i++) {
@@ -93,8 +106,7 @@ static void draw_roofs(svg_t *svg, const window_t *w, const bench_row_t *rows, i
         drawn[num_drawn++] = c->name;
         double from = read > 0 ? fmax(x_of(w, c->rate / read), LEFT) : LEFT, y = y_of(w, c->rate);
         svg_line(svg, from, y, LEFT + PLOT_WIDTH, y, COMPUTE_COLOUR, 2, "");
-        svg_text(svg, LEFT + PLOT_WIDTH - 4, y - 6, 12, 'e', 400, COMPUTE_COLOUR, "%s %.0f GFLOP/s", c->name,
-                 c->rate);
+        svg_text(svg, from + 8, y - 6, 12, 's', 400, COMPUTE_COLOUR, "%s %.0f GFLOP/s", c->name, c->rate);
     }
     if (read <= 0) return;
     double high = compute > 0 ? compute / read : pow(10, w->x1),
@@ -102,16 +114,17 @@ static void draw_roofs(svg_t *svg, const window_t *w, const bench_row_t *rows, i
     high = fmin(high, pow(10, w->y1) / read);
     svg_line(svg, x_of(w, low), y_of(w, low * read), x_of(w, high), y_of(w, high * read), MEMORY_COLOUR, 2,
              "");
-    double middle = sqrt(low * high);
-    svg_text(svg, x_of(w, middle) - 8, y_of(w, middle * read) - 8, 12, 'e', 400, MEMORY_COLOUR,
-             "read %.0f GB/s", read);
+    double at = low * pow(high / low, 0.3);
+    svg_text(svg, x_of(w, at) + 12, y_of(w, at * read) + 8, 12, 's', 400, MEMORY_COLOUR, "%s %.0f GB/s",
+             read_name, read);
 }
 
 static void draw_points(svg_t *svg, const window_t *w, const bench_row_t *rows, int count) {
     for (int i = 0; i < count; i++) {
         double x = x_of(w, intensity_of(&rows[i])), y = y_of(w, gflops_of(&rows[i]));
         svg_circle(svg, x, y, 4.5, colour_of(&rows[i]));
-        svg_text(svg, x, i % 2 == 0 ? y - 9 : y + 18, 11, 'm', 600, INK, "%d", i + 1); /* neighbours are often near */
+        int side = i % 2 == 0 ? 1 : -1; /* neighbours are often near */
+        svg_text(svg, x + side * 8, y + 4, 11, side > 0 ? 's' : 'e', 600, INK, "%d", i + 1);
     }
 }
 
@@ -127,13 +140,14 @@ static void draw_bars(svg_t *svg, const bench_row_t *rows, int count) {
         double y = TOP + i * (double)ROW_HEIGHT,
                ratio = row->ceilings[0].rate > 0 ? row->rate / row->ceilings[0].rate : 0;
         svg_text(svg, BAR_LEFT - 12, y + 21, 13, 'e', 400, INK, "%s", row->name);
-        svg_text(svg, BAR_LEFT - 150, y + 21, 11, 'e', 600, FAINT, "%d", i + 1);
+        svg_text(svg, BAR_LEFT - 165, y + 21, 11, 'e', 600, FAINT, "%d", i + 1);
         svg_rect(svg, BAR_LEFT, y + 7, BAR_WIDTH * fmin(ratio, 1.12), ROW_HEIGHT - 14, colour_of(row));
         if (ratio > 0)
             svg_text(svg, BAR_LEFT + 8, y + 21, 12, 's', 600, ratio > 0.16 ? "#ffffff" : INK, "%.0f%%",
                      ratio * 100);
-        svg_text(svg, BAR_LEFT + BAR_WIDTH + 34, y + 21, 12, 's', 400, INK, "%.*f %s, %s",
-                 row->rate < 10 ? 1 : 0, row->rate, row->is_memory_bound ? "GB/s" : "GFLOP/s",
+        char rate[40];
+        bench_rate_text(row, row->rate, rate, sizeof rate);
+        svg_text(svg, BAR_LEFT + BAR_WIDTH + 34, y + 21, 12, 's', 400, INK, "%s, %s", rate,
                  ratio > 0 ? row->ceilings[0].name : "no ceiling");
     }
     svg_text(svg, BAR_LEFT, TOP - 12, 12, 's', 400, INK, "share of the ceiling that was measured beside it");
@@ -141,8 +155,12 @@ static void draw_bars(svg_t *svg, const bench_row_t *rows, int count) {
 
 int bench_picture(const char *path, const char *title, const bench_row_t *rows, int count) {
     double read = 0, compute = 0;
+    const char *read_name = "read";
     for (int i = 0; i < count; i++) {
-        if (rows[i].read_ceiling > read) read = rows[i].read_ceiling;
+        if (rows[i].read_ceiling > read) {
+            read = rows[i].read_ceiling;
+            read_name = rows[i].ceilings[1].rate > 0 ? rows[i].ceilings[1].name : rows[i].ceilings[0].name;
+        }
         if (!rows[i].is_memory_bound && rows[i].ceilings[0].rate > compute)
             compute = rows[i].ceilings[0].rate;
     }
@@ -153,7 +171,7 @@ int bench_picture(const char *path, const char *title, const bench_row_t *rows, 
     svg_text(&svg, LEFT - 50, 36, 19, 's', 600, INK, "Attention beside the limits of the machine");
     svg_text(&svg, LEFT - 50, 58, 13, 's', 400, INK, "%s", title);
     draw_axes(&svg, &w);
-    draw_roofs(&svg, &w, rows, count, read, compute);
+    draw_roofs(&svg, &w, rows, count, read, read_name, compute);
     draw_points(&svg, &w, rows, count);
     draw_bars(&svg, rows, count);
     return svg_close(&svg);

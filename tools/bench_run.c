@@ -37,6 +37,7 @@ typedef struct bench {
     tensor_t table_t, starts_t, lens_t, query, key, value, output, sinks, slopes;
     void *stream_buffer; /* for the streaming read; the copies themselves where there are several */
     size_t stream_bytes;
+    void *scratch; /* for copies on a GPU */
     const char **pieces;
     size_t num_pieces, piece_bytes;
 } bench_t;
@@ -326,6 +327,22 @@ static double compute_ceiling(const bench_t *b, const char **name) {
     return 0;
 }
 
+/* Bytes read and written per second by the driver's own copy: the one ceiling of a GPU that needs no kernel of ours. */
+static double copy_ceiling(bench_t *b) {
+    enum { COPIES = 4 };
+    size_t half = b->stream_bytes / 2 / 256 * 256;
+    if (half < (size_t)32 << 20) return 0;
+    if (b->scratch == NULL) b->scratch = device_memory_new(b->memory, half);
+    if (b->scratch == NULL) return 0;
+    device_memory_sync(b->memory);
+    double started = tool_seconds();
+    for (int i = 0; i < COPIES; i++)
+        if (device_memory_copy(b->memory, b->scratch, (char *)b->stream_buffer + (i % 2) * half, half) != 0)
+            return 0;
+    if (device_memory_sync(b->memory) != 0) return 0;
+    return 2.0 * COPIES * (double)half / (tool_seconds() - started) * 1e-9;
+}
+
 static int measure(bench_t *b) {
     static double times[MAX_REPETITIONS], first[MAX_REPETITIONS * 2], second[MAX_REPETITIONS];
     static double order[CEILING_NUM_PREFETCH][MAX_REPETITIONS];
@@ -355,6 +372,9 @@ static int measure(bench_t *b) {
                 b->pieces, b->num_pieces, b->piece_bytes, b->options->threads, (enum ceiling_prefetch)kind);
             if (n % 4 == 0)
                 second[num_second++] = ceiling_read(b->stream_buffer, b->stream_bytes, b->options->threads);
+        } else if (!is_cpu && row->is_memory_bound && n % 4 == 0) {
+            second[num_second] = copy_ceiling(b);
+            num_second += second[num_second] > 0;
         }
         n++;
     }
@@ -366,6 +386,11 @@ static int measure(bench_t *b) {
     row->rate = (row->is_memory_bound ? row->bytes : row->flops) / row->median * 1e-9;
     if (!row->is_memory_bound) {
         row->ceilings[0].rate = median(first, num_first);
+        return ATTN_OK;
+    }
+    if (!is_cpu) {
+        row->ceilings[0].name = "copy";
+        row->ceilings[0].rate = row->read_ceiling = median(second, num_second);
         return ATTN_OK;
     }
     row->ceilings[0].name = "same-order read";

@@ -2,7 +2,7 @@
 /* bench_work.c: the table of workloads. */
 #include "bench_work.h"
 
-#include <stddef.h>
+#include <stdio.h>
 
 #define LLAMA  "role=decoder num_heads=32 num_kv_heads=8 head_size=128 block_size=16"
 #define VISION "role=mm_encoder num_heads=16 head_size=72"
@@ -30,3 +30,12 @@ const bench_work_t bench_works[] = {
     {"gpu", "vision 8x4096", "role=mm_encoder num_heads=16 head_size=80", 8, 4096, 4096},
     {NULL, NULL, NULL, 0, 0, 0},
 };
+
+void bench_rate_text(const bench_row_t *row, double rate, char *text, size_t size) {
+    if (row->is_memory_bound)
+        snprintf(text, size, "%.*f GB/s", rate < 1000 ? 1 : 0, rate);
+    else if (rate >= 1e4)
+        snprintf(text, size, "%.*f TFLOP/s", rate < 1e5 ? 1 : 0, rate / 1e3);
+    else
+        snprintf(text, size, "%.1f GFLOP/s", rate);
+}

@@ -40,4 +40,7 @@ typedef struct bench_row {
     double error; /* largest |got - double| over sampled outputs; negative: not checked */
 } bench_row_t;
 
+/* "35.1 GB/s", "1.06 TFLOP/s": a rate of that row. */
+void bench_rate_text(const bench_row_t *row, double rate, char *text, size_t size);
+
 #endif

@@ -127,7 +127,9 @@ static void print_rows(const bench_row_t *rows, int count) {
         time_text(row->least, least, sizeof least);
         table_cell(table, TERM_PLAIN, "%s", median);
         table_cell(table, TERM_DIM, "%s", least);
-        table_cell(table, TERM_PLAIN, "%.1f %s", row->rate, row->is_memory_bound ? "GB/s" : "GFLOP/s");
+        char rate[40];
+        bench_rate_text(row, row->rate, rate, sizeof rate);
+        table_cell(table, TERM_PLAIN, "%s", rate);
         size_t used = 0;
         double ratio = row->ceilings[0].rate > 0 ? row->rate / row->ceilings[0].rate : 0;
         for (int k = 0; k < BENCH_MAX_CEILINGS && used < sizeof ceilings; k++) {

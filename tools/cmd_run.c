@@ -14,7 +14,7 @@
 enum { MAX_LAYERS = 512 };
 
 typedef struct run_args {
-    const char *device, *backend, *kv_cache_dtype, *output;
+    const char *device, *backend, *kv_cache_dtype, *dtype, *output;
     int64_t block_size, chunk, decode, layer;
     run_case_args_t random; /* .seed also orders the pages */
 } run_args_t;
@@ -172,8 +172,23 @@ static int write_output(const char *path, const run_line_t *lines, int count) {
     return status;
 }
 
+/* One layer on the device; where no device was asked for and a GPU has no backend for the layer, on the CPU, and says so. */
+static int run_line(attn_context_t *context, const run_args_t *args, run_options_t *options, uint32_t dtype,
+                    run_line_t *line, attn_error_t *error) {
+    int code = dtype != 0 ? run_input_convert(&line->input, dtype, error) : ATTN_OK;
+    if (code == ATTN_OK) code = run_layer(context, &line->input, options, &line->result, error);
+    if (code != ATTN_E_UNSUPPORTED || args->device != NULL || options->device->type == kDLCPU) return code;
+    static attn_device_t cpu = {.struct_size = sizeof cpu};
+    if (attn_device_parse("cpu", &cpu, NULL) != ATTN_OK) return code;
+    fprintf(stderr, "attn run: on the CPU, because %s\n", error->text);
+    options->device = &cpu;
+    run_result_free(&line->result);
+    return run_layer(context, &line->input, options, &line->result, error);
+}
+
 static int run_lines(attn_context_t *context, const st_file_t *file, const char *path, const run_args_t *args,
-                     const run_options_t *options, const int64_t *numbers, int count, run_line_t *lines) {
+                     run_options_t *options, uint32_t dtype, const int64_t *numbers, int count,
+                     run_line_t *lines) {
     ATTN_INIT(attn_error_t, error);
     progress_t progress;
     progress_start(&progress, "running");
@@ -185,7 +200,7 @@ static int run_lines(attn_context_t *context, const st_file_t *file, const char 
             tool_error("%s", error.text);
             return TOOL_INPUT;
         }
-        code = run_layer(context, &lines[i].input, options, &lines[i].result, &error);
+        code = run_line(context, args, options, dtype, &lines[i], &error);
         if (code != ATTN_OK) {
             progress_end(&progress);
             char what[64];
@@ -199,8 +214,8 @@ static int run_lines(attn_context_t *context, const st_file_t *file, const char 
     return TOOL_OK;
 }
 
-static int run_file(attn_context_t *context, const char *path, const run_args_t *args,
-                    const run_options_t *options, int json) {
+static int run_file(attn_context_t *context, const char *path, const run_args_t *args, run_options_t *options,
+                    uint32_t dtype, int json) {
     static int64_t numbers[MAX_LAYERS];
     st_file_t *file = NULL;
     ATTN_INIT(attn_error_t, error);
@@ -219,7 +234,7 @@ static int run_file(attn_context_t *context, const char *path, const run_args_t 
     else if (lines == NULL)
         tool_error("no memory for %d layers", count);
     else
-        status = run_lines(context, file, path, args, options, numbers, count, lines);
+        status = run_lines(context, file, path, args, options, dtype, numbers, count, lines);
     if (status == TOOL_OK && json) {
         json_t *list = json_array();
         for (int i = 0; i < count; i++)
@@ -235,6 +250,7 @@ static int run_file(attn_context_t *context, const char *path, const run_args_t 
                                   (lines[i].has_model && !lines[i].to_model.is_close)))
             status = TOOL_NO;
         run_result_free(&lines[i].result);
+        run_input_free(&lines[i].input);
     }
     free(lines);
     st_close(file);
@@ -250,6 +266,8 @@ int cmd_run(int argc, char **argv) {
         {"backend", "NAME", TOOL_TEXT, &args.backend, 0, 0, "run this backend instead of the selected one"},
         {"kv-cache-dtype", "NAME", TOOL_TEXT, &args.kv_cache_dtype, 0, 0,
          "auto, float16, fp8, int8_per_token_head, .."},
+        {"dtype", "NAME", TOOL_TEXT, &args.dtype, 0, 0,
+         "round the file's tensors to float32, float16 or bfloat16 first"},
         {"block-size", "N", TOOL_INT, &args.block_size, 1, 1 << 20, "tokens per cache page"},
         {"chunk", "N", TOOL_INT, &args.chunk, 1, INT32_MAX, "prompt tokens of a request in one step (16)"},
         {"decode", "N", TOOL_INT, &args.decode, 0, INT32_MAX, "last tokens of a request, one in a step (8)"},
@@ -301,6 +319,11 @@ int cmd_run(int argc, char **argv) {
                    args.kv_cache_dtype);
         return TOOL_USAGE;
     }
+    uint32_t dtype = args.dtype != NULL ? float_dtype_by_name(args.dtype) : 0;
+    if (args.dtype != NULL && dtype == 0) {
+        tool_error("--dtype is '%s'; float32, float16 or bfloat16 was wanted", args.dtype);
+        return TOOL_USAGE;
+    }
     int code = attn_device_parse(args.device, &device, &error);
     if (code != ATTN_OK) return tool_library_error("--device", code, &error);
     attn_context_t *context;
@@ -309,7 +332,7 @@ int cmd_run(int argc, char **argv) {
     if (args.random.problem != NULL)
         status = run_case(context, &run, &args.random, common.json);
     else
-        status = run_file(context, argv[0], &args, &run, common.json);
+        status = run_file(context, argv[0], &args, &run, dtype, common.json);
     attn_context_destroy(context);
     return status;
 }

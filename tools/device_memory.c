@@ -23,6 +23,7 @@ typedef struct cuda_driver {
     int (*to_device)(gpu_address_t to, const void *from, size_t bytes);
     int (*from_device)(void *to, gpu_address_t from, size_t bytes);
     int (*fill)(gpu_address_t to, unsigned char byte, size_t bytes);
+    int (*copy)(gpu_address_t to, gpu_address_t from, size_t bytes);
     int (*sync)(void);
 } cuda_driver_t;
 
@@ -34,9 +35,10 @@ struct device_memory {
 };
 
 static int open_cuda(cuda_driver_t *cuda, int ordinal, attn_error_t *error) {
-    static const char *const names[] = {
-        "cuInit",       "cuDeviceGet",     "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2",
-        "cuMemFree_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2",          "cuMemsetD8_v2",   "cuCtxSynchronize"};
+    static const char *const names[] = {"cuInit",          "cuDeviceGet",     "cuDevicePrimaryCtxRetain",
+                                        "cuCtxSetCurrent", "cuMemAlloc_v2",   "cuMemFree_v2",
+                                        "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemsetD8_v2",
+                                        "cuMemcpyDtoD_v2", "cuCtxSynchronize"};
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
     if (library == NULL)
         return attn_fail(error, ATTN_E_DEVICE, "device", "no CUDA driver: libcuda.so.1 was not found");
@@ -128,6 +130,14 @@ int device_memory_fill(device_memory_t *memory, void *to, int byte, size_t bytes
     if (memory->device.device_type != kDLCPU)
         return memory->cuda.fill((gpu_address_t)(uintptr_t)to, (unsigned char)byte, bytes);
     memset(to, byte, bytes);
+    return 0;
+}
+
+int device_memory_copy(device_memory_t *memory, void *to, const void *from, size_t bytes) {
+    if (bytes == 0) return 0;
+    if (memory->device.device_type != kDLCPU)
+        return memory->cuda.copy((gpu_address_t)(uintptr_t)to, (gpu_address_t)(uintptr_t)from, bytes);
+    memcpy(to, from, bytes);
     return 0;
 }
 

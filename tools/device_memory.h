@@ -18,6 +18,7 @@ void *device_memory_new(device_memory_t *memory, size_t bytes);
 int device_memory_write(device_memory_t *memory, void *to, const void *from, size_t bytes);
 int device_memory_read(device_memory_t *memory, void *to, const void *from, size_t bytes);
 int device_memory_fill(device_memory_t *memory, void *to, int byte, size_t bytes);
+int device_memory_copy(device_memory_t *memory, void *to, const void *from, size_t bytes); /* on the device */
 int device_memory_sync(device_memory_t *memory); /* waits for the device */
 
 #endif

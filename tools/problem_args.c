@@ -13,6 +13,12 @@ uint32_t kv_dtype_by_name(const char *name) {
     return 0;
 }
 
+uint32_t float_dtype_by_name(const char *name) {
+    for (uint32_t d = ATTN_DTYPE_FLOAT32; d <= ATTN_DTYPE_BFLOAT16; d++)
+        if (strcmp(name, attn_dtype_name(d)) == 0) return d;
+    return 0;
+}
+
 void model_set_kv_dtype(hf_model_t *model, uint32_t kv_cache_dtype) {
     for (uint32_t i = 0; i < model->num_kinds; i++) {
         attn_problem_t *p = &model->kinds[i].problem;
@@ -97,8 +103,7 @@ static int apply(const problem_args_t *args, hf_model_t *model) {
     ATTN_INIT(attn_error_t, error);
     uint32_t dtype = 0;
     if (args->dtype != NULL) {
-        for (uint32_t d = ATTN_DTYPE_FLOAT32; d <= ATTN_DTYPE_BFLOAT16; d++)
-            if (strcmp(args->dtype, attn_dtype_name(d)) == 0) dtype = d;
+        dtype = float_dtype_by_name(args->dtype);
         if (dtype == 0) {
             tool_error("--dtype is '%s'; float32, float16 or bfloat16 was wanted", args->dtype);
             return TOOL_USAGE;

@@ -41,6 +41,8 @@ int problem_args_read(const problem_args_t *args, int num_words, char **words, h
 
 /* "fp8" and every name of semantics 3.1; 0 if there is none. */
 uint32_t kv_dtype_by_name(const char *name);
+/* float32, float16 or bfloat16; 0 if there is none of that name. */
+uint32_t float_dtype_by_name(const char *name);
 /* Sets the cache dtype of every kind that has a cache (fp8 of sparse MLA is fp8_ds_mla). */
 void model_set_kv_dtype(hf_model_t *model, uint32_t kv_cache_dtype);
 /* A problem from text with the usual values for mask, dtype and scale where they are missing. */

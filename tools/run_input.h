@@ -18,6 +18,7 @@ typedef struct run_input {
     const st_tensor_t *query, *key, *value;
     const st_tensor_t *output;         /* the model's own, or NULL */
     const st_tensor_t *sinks, *slopes; /* or NULL */
+    st_tensor_t converted[4]; /* query, key, value, output after run_input_convert; their data is owned */
 } run_input_t;
 
 /* Numbers of the layers in the file; how many, or a negative ATTN_E_*. */
@@ -26,5 +27,10 @@ int run_input_layers(const st_file_t *file, const char *path, int64_t *numbers, 
 /* Reads and checks one layer. */
 int run_input_read(const st_file_t *file, const char *path, int64_t number, run_input_t *input,
                    attn_error_t *error);
+
+/* Rounds the tensors to another float dtype; the problem follows. */
+int run_input_convert(run_input_t *input, uint32_t dtype, attn_error_t *error);
+/* Frees what run_input_convert made. */
+void run_input_free(run_input_t *input);
 
 #endif
