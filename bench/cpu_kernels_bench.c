@@ -193,7 +193,7 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
         }
         ceil1[slot] = c0;
     }
-    const double s = median(time, repeats), c = median(ceil1, repeats);
+    const double s = median(time, repeats), c = median(ceil1, repeats), least = time[0]; /* sorted by now */
     if (decode) {
         const double bytes = (double)w->kv_len * row * w->hkv, rate = bytes / s / 1e9;
         double best = 0;
@@ -201,14 +201,14 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
             const double o = median(order[f], repeats / CEILING_NUM_PREFETCH);
             best = o > best ? o : best;
         }
-        printf("%-13s %-10s T%d  %8.3f ms %7.1f GB/s | read %6.1f: %.2f | same order %6.1f: %.2f\n", w->name, k->name,
-               threads, s * 1e3, rate, c, rate / c, best, rate / best);
+        printf("%-13s %-10s T%d  %8.3f ms (best %.3f) %7.1f GB/s | read %6.1f: %.2f | same order %6.1f: %.2f\n", w->name,
+               k->name, threads, s * 1e3, least * 1e3, rate, c, rate / c, best, rate / best);
     } else {
         const double n = w->q_len, ctx = w->kv_len - n;
         const double pairs = w->causal ? n * ctx + 0.5 * n * (n + 1) : n * w->kv_len;
         const double rate = 4.0 * w->hq * w->d * pairs / s / 1e9;
-        printf("%-13s %-10s T%d  %8.1f ms %7.1f GFLOP/s | %s %6.1f: %.2f\n", w->name, k->name, threads, s * 1e3, rate,
-               t.bf16_dot ? "bf16 dot" : "f32 FMA ", c, rate / c);
+        printf("%-13s %-10s T%d  %8.1f ms (best %.1f) %7.1f GFLOP/s | %s %6.1f: %.2f\n", w->name, k->name, threads,
+               s * 1e3, least * 1e3, rate, t.bf16_dot ? "bf16 dot" : "f32 FMA ", c, rate / c);
     }
     fflush(stdout);
     (void)G;

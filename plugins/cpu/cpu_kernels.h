@@ -16,12 +16,14 @@ enum {
     CPU_BIT_AVX512DQ = 1 << 5,
     CPU_BIT_AVX512VL = 1 << 6,
     CPU_BIT_AVX512BF16 = 1 << 7,
-    CPU_NUM_BITS = 8
+    CPU_BIT_FAST_BF16 = 1 << 8, /* bf16 dots give more flops than f32 FMA: not on Intel's vector units up to now */
+    CPU_NUM_BITS = 9
 };
 
 struct cpu_kernels {
     const char *name;
     uint32_t needs; /* CPU_BIT_* */
+    uint32_t wants; /* without these it runs, but "auto" prefers the next level */
     int bf16_dot;   /* has the bf16 form of the lanes path */
     int rowdot_max; /* up to so many rows per KV head the row-dot path is the faster one */
 

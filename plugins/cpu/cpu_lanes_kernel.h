@@ -49,13 +49,13 @@ SI vf LN_(ln_word)(const float *p) {
         for (int i = 0; i < (M); i++) v_prefetch((const char *)(next[i] + p));
 #define LN_QK_A(i) (a[i] + p)
 #define LN_QK_ARGS const float *const *ka, const float *const *next
-#define LN_QK_CALL(k) ka + (k), ka + ((k) + 2 * LN_MR <= n ? (k) + LN_MR : (k))
+#define LN_QK_CALL(k) st->ka + (k), st->ka + ((k) + 2 * LN_MR <= n ? (k) + LN_MR : (k))
 #else
 #define LN_QK_INIT(M)
 #define LN_QK_AHEAD(M)
 #define LN_QK_A(i) (panel + p * LN_MR + (i))
 #define LN_QK_ARGS const float *panel
-#define LN_QK_CALL(k) kt + (long)(k)*steps
+#define LN_QK_CALL(k) st->kt + (long)(k)*steps
 #endif
 #define LN_QK(M)                                                                                                       \
     static __attribute__((noinline)) void LN_CAT(LN_(ln_qk), M)(LN_QK_ARGS, const float *B, long steps, float *S,      \
@@ -118,24 +118,61 @@ LN_PV(12)
 #endif
 #define LN_VROWS (LN_BK / LN_STEP)
 
+/* What a thread keeps for one item. Sub-block b's arrays start at b * L. */
+struct LN_(ln_state) {
+    int ns, steps, Dp, ldk; /* sub-blocks, QK steps, padded columns of O, words per row of the K tile */
+    float *o, *q;                /* [ns][Dp][L], [ns][steps][L] */
+    float *s, *p;                /* [BK][L]; P stands in S's place for f32 */
+    float *kt, *vt;              /* prepared K (if converted) and V */
+    float *m, *l, *alpha, *top;  /* [ns][L], [ns][L], [L], [L] */
+    int32_t *lo0, *hi0, *lo1, *hi1, *pos, *hq; /* [ns][L] */
+    struct cpu_mask_bounds *bounds; /* [ns] */
+    const char **kp, **vp, **kn, **vn; /* [BK] row pointers into the cache, of this tile and the next */
+    const float **ka;               /* [BK] rows that QK reads */
+    float *ks, *vs;                 /* [BK] */
+    float *row;                     /* [VW][widest row] for packing and output */
+    /* Where prefetching of the next tile stands: row, its end, K or V, byte in the row; lines for each call. */
+    int pf_row, pf_end, pf_side, pf_at, pf_lines, pf_bytes[2];
+    int64_t pf_off[2];
+};
+
 /* The number of keys that the blocks below make of n. */
 SI int LN_(ln_round)(int n) {
     return LN_BF16 ? (n < 4 ? 4 : (n + 1) & ~1) : (n + LN_MR - 1) / LN_MR * LN_MR;
 }
 
+/* A few lines of the next tile into L2: its conversion would wait for each page, and a burst for all of it would fill
+ * the line buffers. */
+SI void LN_(ln_prefetch)(struct LN_(ln_state) *st) {
+    for (int i = 0; i < st->pf_lines && st->pf_row < st->pf_end; i++) {
+        v_prefetch_l2((st->pf_side ? st->vn : st->kn)[st->pf_row] + st->pf_off[st->pf_side] + st->pf_at);
+        st->pf_at += 64;
+        if (st->pf_at >= st->pf_bytes[st->pf_side]) {
+            st->pf_at = 0;
+            st->pf_row += st->pf_side;
+            st->pf_side ^= 1;
+        }
+    }
+}
+
 /* Whole tile of scores: n = ln_round() keys. Blocks of 6 with a rest of 2 end in two blocks of 4 where keys are rows;
  * panels are always LN_MR wide. */
-static void LN_(ln_qk)(const float *const *ka, const float *kt, const float *B, long steps, int n, float *S, float *top) {
+static void LN_(ln_qk)(struct LN_(ln_state) *st, const float *B, int n) {
+    float *const S = st->s, *const top = st->top;
+    const long steps = st->steps;
     int k = 0;
-    (void)ka, (void)kt;
 #if LN_BF16
-    for (const int end = n % 6 == 2 ? n - 8 : n % 6 == 4 ? n - 4 : n; k + 6 <= end; k += 6)
+    for (const int end = n % 6 == 2 ? n - 8 : n % 6 == 4 ? n - 4 : n; k + 6 <= end; k += 6) {
+        LN_(ln_prefetch)(st);
         LN_CAT(LN_(ln_qk), 6)(LN_QK_CALL(k), B, steps, S + k * LN_L, top);
+    }
     for (; k < n; k += 4)
         LN_CAT(LN_(ln_qk), 4)(LN_QK_CALL(k), B, steps, S + k * LN_L, top);
 #else
-    for (; k < n; k += LN_MR)
+    for (; k < n; k += LN_MR) {
+        LN_(ln_prefetch)(st);
         LN_CAT(LN_(ln_qk), LN_MR)(LN_QK_CALL(k), B, steps, S + k * LN_L, top);
+    }
 #endif
 }
 
@@ -169,21 +206,6 @@ static void LN_(ln_pv)(const float *V, const float *P, float *O, const float *al
             LN_CAT(LN_(ln_pv), 4)(A, P, o, alpha, steps);
     }
 }
-
-/* What a thread keeps for one item. Sub-block b's arrays start at b * L. */
-struct LN_(ln_state) {
-    int ns, steps, Dp, ldk; /* sub-blocks, QK steps, padded columns of O, words per row of the K tile */
-    float *o, *q;                /* [ns][Dp][L], [ns][steps][L] */
-    float *s, *p;                /* [BK][L]; P stands in S's place for f32 */
-    float *kt, *vt;              /* prepared K (if converted) and V */
-    float *m, *l, *alpha, *top;  /* [ns][L], [ns][L], [L], [L] */
-    int32_t *lo0, *hi0, *lo1, *hi1, *pos, *hq; /* [ns][L] */
-    struct cpu_mask_bounds *bounds; /* [ns] */
-    const char **kp, **vp, **kn, **vn; /* [BK] row pointers into the cache, of this tile and the next */
-    const float **ka;               /* [BK] rows that QK reads */
-    float *ks, *vs;                 /* [BK] */
-    float *row;                     /* [VW][widest row] for packing and output */
-};
 
 static size_t LN_(ln_carve)(struct LN_(ln_state) *st, const struct cpu_attn *a, int ns, char *mem) {
     size_t at = 0;
@@ -339,17 +361,6 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
 #endif
 }
 
-/* Share b of ns of the rows at `next` into L2: the conversion of the next tile would wait for each of its pages. */
-SI void LN_(ln_prefetch)(const struct cpu_attn *a, const struct LN_(ln_state) *st, int64_t ko, int64_t vo, int b, int ns) {
-    const int kb = a->head_size * cpu_dtype_size(a->kv_dtype), vb = a->head_size_v * cpu_dtype_size(a->kv_dtype);
-    for (int i = LN_BK * b / ns; i < LN_BK * (b + 1) / ns; i++) {
-        for (int x = 0; x < kb; x += 64)
-            v_prefetch_l2(st->kn[i] + ko + x);
-        for (int x = 0; x < vb; x += 64)
-            v_prefetch_l2(st->vn[i] + vo + x);
-    }
-}
-
 /* Scores that are more than scaled dot products: per-token scale, soft cap, bias, mask; to log2 units, with maxima. */
 static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct LN_(ln_state) *st, int b,
                            int k0, int n, float c, int partial) {
@@ -484,6 +495,11 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
                     (LN_BF16 ? 1.0f : dtype_gain(a->kv_dtype));
     const int modified = a->soft_cap > 0 || a->alibi || a->qq_bias || a->k_row_scale.base || c <= 0;
     LN_(ln_carve)(&st, a, ns, scratch);
+    st.pf_off[0] = ko;
+    st.pf_off[1] = vo;
+    st.pf_bytes[0] = a->head_size * cpu_dtype_size(a->kv_dtype);
+    st.pf_bytes[1] = a->head_size_v * cpu_dtype_size(a->kv_dtype);
+    st.pf_lines = 1 + (LN_BK / ns + 1) * (st.pf_bytes[0] + st.pf_bytes[1]) / 64 / (LN_BK / LN_MR);
     cpu_bounds_init(&all);
     for (int b = 0; b < ns; b++) {
         LN_(ln_begin)(a, sq, it, &st, b);
@@ -499,13 +515,14 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
         }
         LN_(ln_prepare)(a, sq, it, &st, &all, k0, n);
         const int ahead = k0 + LN_BK < end;
+        st.pf_row = st.pf_end = st.pf_side = st.pf_at = 0;
         if (ahead) {
             row_pointers(a, sq, &a->k, k0 + LN_BK, LN_BK, &all, st.kn);
             row_pointers(a, sq, &a->v, k0 + LN_BK, LN_BK, &all, st.vn);
         }
         for (int b = 0; b < ns; b++) {
             if (ahead)
-                LN_(ln_prefetch)(a, &st, ko, vo, b, ns);
+                st.pf_end = LN_BK * (b + 1) / ns;
             const int nb = cpu_min(n, cpu_bounds_end(&st.bounds[b]) - k0);
             const enum cpu_cover cover = nb > 0 ? cpu_bounds_cover(&st.bounds[b], k0, k0 + nb) : CPU_COVER_NONE;
             if (cover == CPU_COVER_NONE)
@@ -513,7 +530,7 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
             const int nr = LN_(ln_round)(nb), slow = modified || nr > nb || cover != CPU_COVER_FULL;
             for (int j = 0; j < LN_L; j += VW)
                 v_store(st.top + j, v_set1(-INFINITY));
-            LN_(ln_qk)(st.ka, st.kt, st.q + (size_t)b * st.steps * LN_L, st.steps, nr, st.s, st.top);
+            LN_(ln_qk)(&st, st.q + (size_t)b * st.steps * LN_L, nr);
             float unit = 1.0f;
             if (slow) {
                 LN_(ln_scores)(a, sq, &st, b, k0, nb, c, cover != CPU_COVER_FULL);

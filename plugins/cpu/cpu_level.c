@@ -139,6 +139,7 @@ static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, con
 const struct cpu_kernels CAT(cpu_kernels_, LEVEL_NAME) = {
     .name = STR(LEVEL_NAME),
     .needs = LEVEL_NEEDS,
+    .wants = CPU_LEVEL >= 3 ? CPU_BIT_FAST_BF16 : 0,
     .bf16_dot = CPU_LEVEL >= 3,
     .rowdot_max = CPU_ROWDOT_MAX,
     .tiling = level_tiling,

@@ -55,7 +55,7 @@ struct rd_state {
     float *q, *o, *m, *l; /* [heads][rows][ldq | ldo | 1 | VW] */
     float *s;             /* [rows][RD_TB] */
     struct cpu_interval2 *mask; /* [rows] */
-    const char **ptr;     /* [2][K, V][RD_TB] */
+    const char **ptr;     /* [2][K, V, two lists to prefetch][RD_TB] */
     float *ks, *vs;       /* [RD_TB] */
 };
 
@@ -74,7 +74,7 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(l, float, (size_t)heads * rows * VW);
     CARVE(s, float, (size_t)rows * RD_TB);
     CARVE(mask, struct cpu_interval2, rows);
-    CARVE(ptr, const char *, 4 * RD_TB);
+    CARVE(ptr, const char *, 8 * RD_TB);
     CARVE(ks, float, RD_TB);
     CARVE(vs, float, RD_TB);
 #undef CARVE
@@ -184,11 +184,18 @@ static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const
 }
 
 /* Rows of keys [k0, k0 + RD_TB) for head 0 in p[0..TB) (K) and p[TB..2TB) (V); keys that no row sees are redirected to
- * one that some do. */
+ * one that some do. Behind them two lists of rows to prefetch, one for each of the two products: token by token, K and V
+ * in turn, where both have the same strides; else the rows of K, then those of V. Packed rows fetched K first would
+ * draw V along (the hardware prefetcher) and leave memory idle during the second product. */
 static void rd_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_mask_bounds *b, int k0,
                         const char **p) {
+    const int even = a->k.head == a->v.head && a->head_size == a->head_size_v;
     row_pointers(a, sq, &a->k, k0, RD_TB, b, p);
     row_pointers(a, sq, &a->v, k0, RD_TB, b, p + RD_TB);
+    for (int i = 0; i < RD_TB; i++) {
+        p[2 * RD_TB + (even ? 2 * i : i)] = p[i];
+        p[2 * RD_TB + (even ? 2 * i + 1 : RD_TB + i)] = p[RD_TB + i];
+    }
 }
 
 /* The next tile at or after k0 that some row sees, or `end`. */
@@ -263,7 +270,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
 
     const int end = cpu_bounds_end(&bounds);
     int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
-    const char **ptr[2] = {st.ptr, st.ptr + 2 * RD_TB};
+    const char **ptr[2] = {st.ptr, st.ptr + 4 * RD_TB};
     if (k0 < end)
         rd_pointers(a, sq, &bounds, k0, ptr[0]);
     while (k0 < end) {
@@ -279,7 +286,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             x.k_off = (int64_t)(it->head0 + h) * a->k.head;
             x.v_off = (int64_t)(it->head0 + h) * a->v.head;
             if (!last || next < end) {
-                x.k_next = last ? pn : p;
+                x.k_next = (last ? pn : p) + 2 * RD_TB;
                 x.v_next = x.k_next + RD_TB;
                 x.k_next_off = (int64_t)hn * a->k.head;
                 x.v_next_off = (int64_t)hn * a->v.head;

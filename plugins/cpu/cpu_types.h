@@ -12,9 +12,8 @@ enum cpu_dtype { CPU_F32, CPU_F16, CPU_BF16, CPU_E4M3, CPU_E5M2, CPU_I8, CPU_NUM
 /* Widest group of query rows (tokens x heads of one KV head) that the row-dot path takes. */
 enum { CPU_ROWDOT_MAX = 32 };
 
-/* Keys per tile of the row-dot path: a multiple of every vector width. Small, because a tile of K and V and the one that
- * is being prefetched share a 32 KiB L1 with q and O. */
-enum { CPU_ROWDOT_TILE = 16 };
+/* Keys per tile of the row-dot path: a multiple of every vector width. */
+enum { CPU_ROWDOT_TILE = 32 };
 
 static inline int cpu_dtype_size(enum cpu_dtype t) {
     return t == CPU_F32 ? 4 : t == CPU_F16 || t == CPU_BF16 ? 2 : 1;
