@@ -217,13 +217,13 @@ static void bench(const workload &w) {
     std::vector<flash_item> items(lim.max_items + 1);
     std::vector<flash_split> splits(lim.max_splits + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {requests.data(), keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0};
+    flash_plan plan = {requests.data(), keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0, 0};
     if (flash_plan_build(&in, &lim, &plan))
         exit(3);
     plan.counts.block_table = d_table, plan.counts.block_table_stride = max_pages;
     p.counts = copy_of(std::vector<flash_counts>{plan.counts});
     p.items = copy_of(items), p.splits = copy_of(splits), p.tiles = copy_of(tiles);
-    p.max_rows = std::max(1, plan.decode_tokens) * w.hq, p.num_slots = plan.num_slots, p.cluster = plan.cluster;
+    p.max_rows = std::max(1, plan.decode_tokens) * w.hq, p.num_slots = plan.num_slots, p.cluster = plan.cluster, p.keys_per_tile = plan.keys_per_tile;
     CK(cudaMalloc(&p.part_out, (size_t)std::max(1, plan.num_slots) * p.max_rows * w.d * 4));
     CK(cudaMalloc(&p.part_lse, (size_t)std::max(1, plan.num_slots) * p.max_rows * 4));
     auto decode = flash_decode_instance(w.kv_dtype, dc.class_index);
@@ -261,7 +261,7 @@ static workload uniform(const char *name, int n, int q, int kv) {
     return w;
 }
 
-static void cache_write(const char *name, int kv_dtype) {
+static void cache_write(const char *name, int kv_dtype, int caches) {
     if (!wanted(name))
         return;
     const int tokens = 8192, heads = 8, d = 128, page = 16, sets = 4;
@@ -284,7 +284,7 @@ static void cache_write(const char *name, int kv_dtype) {
             flash_write_params r = w;
             uint8_t *in = pool + (size_t)(i % sets) * 2 * one;
             r.key = in, r.value = in + one;
-            r.k_cache = pool + (size_t)sets * 2 * one + (size_t)(i % sets) * 2 * one;
+            r.k_cache = pool + (size_t)sets * 2 * one + (size_t)(i % caches) * 2 * one;
             r.v_cache = (uint8_t *)r.k_cache + d * eb;
             CK(flash_write_cache(&r, stream));
         },
@@ -349,8 +349,10 @@ int main(int argc, char **argv) {
         w.rotate = rotate;
         bench(w);
     }
-    cache_write("C1 bf16", FLASH_BF16);
-    cache_write("C1 e4m3", FLASH_E4M3);
+    cache_write("C1 bf16", FLASH_BF16, 4);
+    cache_write("C1 bf16, one cache", FLASH_BF16, 1);
+    cache_write("C1 e4m3", FLASH_E4M3, 4);
+    cache_write("C1 e4m3, one cache", FLASH_E4M3, 1);
     for (int sm80 : {0, 1}) {
         auto go = [&](workload w, int page, int causal) {
             w.name += sm80 ? " (sm80)" : "";

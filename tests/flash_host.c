@@ -147,7 +147,7 @@ static void test_plan(void) {
         in.num_splits = next_random(4) ? 0 : (int)next_random(9);
         flash_plan_limits lim = {.max_seqs = n + (int)next_random(40), .max_tokens = tokens + (int)next_random(100)};
         flash_plan_capacity(&lim, &in);
-        flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0};
+        flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
         int rule = lim.max_items > 70000 || lim.max_tiles > 70000 ? 9 : flash_plan_build(&in, &lim, &p) ? 8 : check_plan(&in, &lim, &p);
         if (rule && !broken) {
             broken = rule;
@@ -160,7 +160,7 @@ static void test_plan(void) {
     flash_plan_limits lim = {.max_seqs = 1, .max_tokens = 1};
     flash_plan_input in = input(one_start, one_len, 1);
     flash_plan_capacity(&lim, &in);
-    flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0};
+    flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
     int rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && p.counts.num_items * 8 >= 128,
        "one long request fills the machine: %d pieces on 8 heads", p.counts.num_items);

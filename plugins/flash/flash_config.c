@@ -30,10 +30,10 @@ static int shape_is_served(const flash_shape *s) {
            (s->page_size == 0 || s->page_size % 16 == 0) && (s->kv_dtype == FLASH_E4M3 || s->kv_dtype == s->q_dtype);
 }
 
-/* Rows padded to an odd number of 16-byte units, three stages of 16 rows (K and V) per warp (decode_sm80.cuh). */
+/* Three stages of 16 rows (K and V, whole 128-byte lines) per warp, as in decode_sm80.cuh. */
 static int decode_warp_bytes(const flash_class *c, int kv_dtype) {
     int row = (c->dk + c->dv) * (kv_dtype == FLASH_E4M3 ? 1 : 2);
-    return 3 * 16 * (row / 16 % 2 ? row : row + 16);
+    return 3 * 16 * ((row + 127) / 128 * 128);
 }
 
 int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {

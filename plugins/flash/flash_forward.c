@@ -246,7 +246,7 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     p.window_left = in->plan_input.window_left, p.window_right = in->plan_input.window_right;
     p.chunk = in->plan_input.chunk, p.lookback = in->plan_input.lookback;
     p.max_rows = h->max_decode_tokens * p.num_q_heads;
-    p.num_slots = in->limits.max_slots, p.cluster = h->cluster;
+    p.num_slots = in->limits.max_slots, p.cluster = h->cluster, p.keys_per_tile = h->keys_per_tile;
     p.q_rows = h->num_tokens;
     p.scale = (float)in->problem.scale, p.soft_cap = (float)in->problem.logits_soft_cap;
     status = flash_enter_device(in, &guard, error);

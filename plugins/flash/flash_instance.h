@@ -43,6 +43,7 @@ typedef struct flash_host_header {
     int32_t grid_items, grid_splits, grid_tiles; /* launch sizes; the real counts are on the device */
     int32_t max_decode_tokens;
     int32_t many_rows; /* which decode configuration */
+    int32_t keys_per_tile;
     int32_t cluster;   /* CTAs per cluster of the decode kernel */
 } flash_host_header;
 #define FLASH_MAGIC UINT64_C(0x3168736c66747461)

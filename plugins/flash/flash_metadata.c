@@ -179,6 +179,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->max_decode_tokens = longest_decode;
     h->many_rows = many;
     h->cluster = plan.cluster;
+    h->keys_per_tile = plan.keys_per_tile;
     if (capture) { /* worst cases for this many requests; what is not there returns at once */
         h->grid_items = b.num_reqs + in->limits.max_slots < in->limits.max_items ? b.num_reqs + in->limits.max_slots
                                                                                  : in->limits.max_items;

@@ -84,6 +84,7 @@ typedef struct flash_params {
     int32_t max_rows;                  /* query rows (tokens * num_q_heads) of the longest decode request */
     int32_t seq_offset;                /* added to the list's seq: kernels may serve a part of the batch */
     int32_t num_slots;
+    int32_t keys_per_tile;             /* average of the batch's prefill tiles, for tuning only */
     int32_t cluster;                   /* CTAs per cluster of the decode kernel, 0 and 1: no clusters */
     int64_t q_rows;   /* rows of q that exist */
     int64_t kv_rows;  /* rows of contiguous k and v */

@@ -234,8 +234,12 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
     }
     if (!sorted)
         sort_in_place(keys, n, sizeof *keys, compare_tiles);
-    for (int i = 0; i < n; i++)
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
         plan->tiles[i] = keys[i].tile;
+        sum += keys[i].keys;
+    }
+    plan->keys_per_tile = (int32_t)(sum / n);
     plan->counts.num_tiles = n;
     return 0;
 }
@@ -254,6 +258,7 @@ int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, f
     plan->counts = (flash_counts){0, 0, 0, 0, NULL, 0};
     plan->num_slots = 0;
     plan->cluster = 0;
+    plan->keys_per_tile = 0;
     plan->decode_tokens = 0;
     int rc = in->decode_tokens > 0 ? plan_decode(in, lim, plan) : 0;
     return rc ? rc : plan_prefill(in, lim, plan);

@@ -58,6 +58,7 @@ typedef struct flash_plan {
     flash_tile *tiles;
     flash_counts counts;
     int32_t num_slots;
+    int32_t keys_per_tile; /* average over tiles */
     int32_t cluster;       /* > 1: every decode request has so many pieces, which merge within a cluster */
     int32_t decode_tokens; /* most query tokens of a request in items */
 } flash_plan;

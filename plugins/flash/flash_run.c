@@ -110,6 +110,7 @@ static int run_sm90(const flash_params *p, const flash_shape *s, const flash_pre
     while (p->num_q_heads % section)
         section--;
     sp.head_section = section;
+    sp.overlap = p->keys_per_tile == 0 || p->keys_per_tile >= 1024 || k->warpgroups == 3;
     int64_t work = (int64_t)num_tiles * p->num_q_heads;
     return f(&sp, paged, feature, work < r->num_sms ? (int)work : r->num_sms, stream);
 }

@@ -44,8 +44,10 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) /* empty where only other architectures were asked for */
     constexpr int BM = T::BM, BN = T::BN, NWG = T::NWG, NQ = T::NQ, ST = T::ST, DV = T::DV;
     constexpr int QSTEPS = (T::DK + 15) / 16;
-    /* Tiles overlap where Q has two buffers; three warpgroups with features have no registers left for it. */
-    constexpr bool PIPELINED = NQ == 2 && !(FEATURE && NWG == 3);
+    /* A tile's last product may run under the next one's first where Q has two buffers; three warpgroups with features
+     * have no registers left for it, and causal tiles of a few blocks are slower that way (README.md). */
+    constexpr bool CAN_OVERLAP = NQ == 2 && !(FEATURE && NWG == 3);
+    const bool overlap = CAN_OVERLAP && P.overlap;
     extern __shared__ __align__(1024) uint8_t smem_raw[];
     __shared__ __align__(8) uint64_t bars[2 * NQ + 4 * ST];
     __shared__ tile_info infos[NQ];
@@ -455,7 +457,7 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         mbar_wait(vfull + 8 * s, (it / ST) & 1);
         if (PAGED && ti->skipped > (stop + 1) * BN)
             clean(s, stop + 1);
-        if (PIPELINED && enter_tile(wk + 1)) {
+        if (CAN_OVERLAP && overlap && enter_tile(wk + 1)) {
             /* the last PV of this tile runs under the first QK and softmax of the next, whose Q is there already */
             float sc[BN / 2];
             const int s1 = (it + 1) % ST;
@@ -486,7 +488,7 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         release(vempty + 8 * s);
         it++;
         write_tile(done, slot, m0, m1, l0, l1);
-        if (PIPELINED || !enter_tile(wk + 1))
+        if (overlap || !enter_tile(wk + 1))
             break;
         m0 = m1 = -INFINITY;
         l0 = l1 = 0.f;

@@ -13,6 +13,7 @@ typedef struct flash_sm90_params {
     /* paged: coordinate of a page and head in the last dimension of the maps = page * page_units + head * head_units */
     int32_t k_page_units, k_head_units, v_page_units, v_head_units;
     int32_t box_rows;     /* keys of one box: a power of two that divides the page and the tile */
+    int32_t overlap;      /* run the end of a tile under the start of the next */
     int32_t head_section; /* query heads that run side by side; divides num_q_heads */
 } flash_sm90_params;
 

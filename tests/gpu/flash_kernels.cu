@@ -181,7 +181,7 @@ static void run_case(const test_case &c) {
     std::vector<flash_item> items(lim.max_items + 1);
     std::vector<flash_split> splits(lim.max_splits + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {requests.data(), tile_keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0};
+    flash_plan plan = {requests.data(), tile_keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0, 0};
     if (flash_plan_build(&in, &lim, &plan)) {
         ok(0, "%s: the plan fits its limits", c.name.c_str());
         return;
@@ -189,7 +189,7 @@ static void run_case(const test_case &c) {
     plan.counts.block_table = d_table, plan.counts.block_table_stride = max_pages;
     p.counts = device_copy(std::vector<flash_counts>{plan.counts});
     p.items = device_copy(items), p.splits = device_copy(splits), p.tiles = device_copy(tiles);
-    p.max_rows = std::max(1, plan.decode_tokens) * c.hq, p.num_slots = plan.num_slots, p.cluster = plan.cluster;
+    p.max_rows = std::max(1, plan.decode_tokens) * c.hq, p.num_slots = plan.num_slots, p.cluster = plan.cluster, p.keys_per_tile = plan.keys_per_tile;
     size_t part = (size_t)std::max(1, plan.num_slots) * p.max_rows;
     CK(cudaMalloc(&p.part_out, part * dv * 4));
     CK(cudaMalloc(&p.part_lse, part * 4));

@@ -7,6 +7,7 @@
 
 #include <attn/attn_plugin_util.h>
 #include <cuda_runtime_api.h>
+#include <time.h>
 #include <unistd.h>
 
 static void *gpu_alloc(void *ctx, size_t bytes, size_t alignment) {
@@ -235,6 +236,19 @@ static void capture_and_replay(void) {
     eager(&s, mixed, 3, 0, 0, stream, want);
     eager(&s, mixed, 3, 0, 0, stream, got);
     ok(memcmp(got, want, out_bytes) == 0, "the same call gives the same bits");
+
+    build(&s, decode, 0, 0, 0, stream, 0);
+    cudaStreamSynchronize(stream);
+    struct timespec t0, t1;
+    for (int round = 0; round < 2; round++) {
+        clock_gettime(CLOCK_MONOTONIC, &t0);
+        for (int i = 0; i < 500; i++)
+            forward(&s, stream);
+        clock_gettime(CLOCK_MONOTONIC, &t1);
+        cudaStreamSynchronize(stream);
+    }
+    diag("host time of one forward (decode, enqueue only): %.2f us",
+         ((double)(t1.tv_sec - t0.tv_sec) * 1e9 + (double)(t1.tv_nsec - t0.tv_nsec)) / 500e3);
 
     attn_option_value_t options[2] = {{.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "arch", .i = 1, .s = "sm80"},
                                       {.struct_size = sizeof options[0], .type = ATTN_OPTION_INT, .name = "num_splits", .i = 3, .s = "3"}};
