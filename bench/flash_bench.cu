@@ -16,13 +16,13 @@
 #include <unistd.h>
 #include <vector>
 
-#define CK(x)                                                                                                          \
-    do {                                                                                                               \
-        cudaError_t e_ = (cudaError_t)(x);                                                                             \
-        if (e_ != cudaSuccess) {                                                                                       \
-            fprintf(stderr, "%s, line %d: %s\n", #x, __LINE__, cudaGetErrorString(e_));                                \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CK(x)                                                                                                \
+    do {                                                                                                     \
+        cudaError_t e_ = (cudaError_t)(x);                                                                   \
+        if (e_ != cudaSuccess) {                                                                             \
+            fprintf(stderr, "%s, line %d: %s\n", #x, __LINE__, cudaGetErrorString(e_));                      \
+            exit(1);                                                                                         \
+        }                                                                                                    \
     } while (0)
 
 static flash_device device;
@@ -35,17 +35,20 @@ static const size_t POOL = (size_t)64 * 8192 * 32 * 256 * 2 + (1 << 20);
 static uint16_t *qbuf, *obuf;
 
 __global__ void fill_normal(uint16_t *p, size_t n, uint32_t seed) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         uint32_t x = (uint32_t)i * 2654435761u + seed, y;
         x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
         y = x * 0x9E3779B1u + 0x85ebca6bu, y ^= y >> 15, y *= 0x2c1b3c6du, y ^= y >> 13;
-        float f = sqrtf(-2.f * logf(((x >> 8) + 1) * (1.f / 16777217.f))) * cospif(2.f * (y >> 8) * (1.f / 16777216.f));
+        float f = sqrtf(-2.f * logf(((x >> 8) + 1) * (1.f / 16777217.f))) *
+                  cospif(2.f * (y >> 8) * (1.f / 16777216.f));
         p[i] = (uint16_t)(__float_as_uint(f) >> 16);
     }
 }
 /* normal values as e4m3: truncate an f32 into 1-4-3 bits, good enough for timing */
 __global__ void fill_e4m3(uint8_t *p, size_t n) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         uint32_t x = (uint32_t)i * 2654435761u + 7;
         x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15;
         p[i] = (uint8_t)((x & 0x80) | (0x28 + (x & 0x1f)));
@@ -59,11 +62,12 @@ __global__ void read_sum(const uint4 *p, size_t n, uint32_t *out) {
               d = __ldcs(p + i + 3 * blockDim.x);
         s += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
     }
-    if (s == 0x12345678)
-        *out = s;
+    if (s == 0x12345678) *out = s;
 }
 
-static bool wanted(const std::string &name) { return !filter || name.find(filter) != std::string::npos; }
+static bool wanted(const std::string &name) {
+    return !filter || name.find(filter) != std::string::npos;
+}
 
 /* us per launch, burst and sustained */
 static void time_it(const std::function<void(int)> &launch, double &burst, double &sustained) {
@@ -123,18 +127,21 @@ static void report(const std::string &name, double flops, double bytes, double b
         printf("%-44s %9.2f us %7.1f TFLOP/s sustained, %9.2f us %7.1f burst\n", name.c_str(), sustained,
                flops / sustained * 1e-6, burst, flops / burst * 1e-6);
     else
-        printf("%-44s %9.2f us %7.0f GB/s %5.1f%% sustained, %9.2f us %5.1f%% burst\n", name.c_str(), sustained,
-               bytes / sustained * 1e-3, bytes / sustained * 1e-1 / read_ceiling, burst, bytes / burst * 1e-1 / read_ceiling);
+        printf("%-44s %9.2f us %7.0f GB/s %5.1f%% sustained, %9.2f us %5.1f%% burst\n", name.c_str(),
+               sustained, bytes / sustained * 1e-3, bytes / sustained * 1e-1 / read_ceiling, burst,
+               bytes / burst * 1e-1 / read_ceiling);
     fflush(stdout);
 }
 
 struct workload {
     std::string name;
     std::vector<int> q, kv;
-    int hq = 32, hkv = 8, d = 128, page = 16, kv_dtype = FLASH_BF16, causal = 1, decode = 1, force_sm80 = 0, rotate = 0;
+    int hq = 32, hkv = 8, d = 128, page = 16, kv_dtype = FLASH_BF16, causal = 1, decode = 1, force_sm80 = 0,
+        rotate = 0;
 };
 
-template <class T> static T *copy_of(const std::vector<T> &v) {
+template <class T>
+static T *copy_of(const std::vector<T> &v) {
     T *p;
     CK(cudaMalloc(&p, v.size() * sizeof(T) + 16));
     CK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
@@ -142,8 +149,7 @@ template <class T> static T *copy_of(const std::vector<T> &v) {
 }
 
 static void bench(const workload &w) {
-    if (!wanted(w.name))
-        return;
+    if (!wanted(w.name)) return;
     const int n = (int)w.q.size(), eb = w.kv_dtype == FLASH_E4M3 ? 1 : 2;
     std::vector<int> q_start(n + 1, 0), k_start(n + 1, 0);
     int max_q = 0, max_pages = 1, pages = 0;
@@ -157,13 +163,14 @@ static void bench(const workload &w) {
             pages += k;
             max_pages = std::max(max_pages, k);
         }
-        double pairs = w.causal ? w.q[i] * (double)w.kv[i] - w.q[i] * (double)w.q[i] / 2 : w.q[i] * (double)w.kv[i];
+        double pairs =
+            w.causal ? w.q[i] * (double)w.kv[i] - w.q[i] * (double)w.q[i] / 2 : w.q[i] * (double)w.kv[i];
         flops += 4. * w.hq * w.d * pairs;
         bytes += 2. * w.kv[i] * w.hkv * w.d * eb;
     }
     flash_params p = {};
-    p.q = qbuf, p.out = obuf, p.q_start = copy_of(q_start), 
-    p.q_dtype = FLASH_BF16, p.kv_dtype = w.kv_dtype, p.num_seqs = n;
+    p.q = qbuf, p.out = obuf, p.q_start = copy_of(q_start), p.q_dtype = FLASH_BF16, p.kv_dtype = w.kv_dtype,
+    p.num_seqs = n;
     p.num_q_heads = w.hq, p.num_kv_heads = w.hkv, p.group = w.hq / w.hkv, p.head_size = p.head_size_v = w.d;
     p.page_size = w.page, p.window_left = p.window_right = -1;
     p.q_token = p.out_token = (int64_t)w.hq * w.d, p.q_head = p.out_head = w.d;
@@ -189,27 +196,45 @@ static void bench(const workload &w) {
         p.k_page = p.v_page = w.page * p.k_token;
         if (getenv("FLASH_SEPARATE")) { /* experiments: K and V as two caches */
             p.v = pool + set_bytes / 2;
-            p.k_head = p.v_head = w.d, p.k_token = p.v_token = (int64_t)w.hkv * w.d, p.k_page = p.v_page = w.page * p.k_token;
+            p.k_head = p.v_head = w.d, p.k_token = p.v_token = (int64_t)w.hkv * w.d,
+            p.k_page = p.v_page = w.page * p.k_token;
         }
     } else {
         p.k = pool, p.v = pool + (size_t)k_start[n] * w.hkv * w.d * 2, p.k_start = copy_of(k_start);
         p.k_head = p.v_head = w.d, p.k_token = p.v_token = (int64_t)w.hkv * w.d;
     }
-    flash_shape shape = {FLASH_BF16, w.kv_dtype, w.hq, w.hkv, w.d, w.d, w.page, 0, w.decode ? max_q : 0, w.force_sm80};
+    flash_shape shape = {FLASH_BF16, w.kv_dtype,           w.hq,        w.hkv, w.d, w.d, w.page,
+                         0,          w.decode ? max_q : 0, w.force_sm80};
     flash_decode_config dc;
     flash_prefill_config pc;
-    if (flash_choose_decode(&shape, &device, &dc) || flash_choose_prefill(&shape, &device, &pc))
-        exit(2);
+    if (flash_choose_decode(&shape, &device, &dc) || flash_choose_prefill(&shape, &device, &pc)) exit(2);
     if (getenv("FLASH_WARPS")) { /* experiments: another CTA size */
         int per = dc.smem_bytes / dc.warps;
         dc.warps = atoi(getenv("FLASH_WARPS"));
         dc.smem_bytes = per * dc.warps;
         dc.ctas_per_sm = device.smem_per_sm / (dc.smem_bytes + 2048);
     }
-    flash_plan_input in = {q_start.data(), w.kv.data(), w.page ? nullptr : k_start.data(), nullptr, n, w.hkv, p.group, w.decode ? max_q : 0, dc.row_tiles * 8,
-                           device.num_sms * dc.ctas_per_sm, dc.warps * 16, pc.block_rows, pc.packed, w.causal, -1, -1, 0, 0, getenv("FLASH_NO_CLUSTER") ? 0 : 8, 0};
-    if (getenv("FLASH_SPLITS"))
-        in.num_splits = atoi(getenv("FLASH_SPLITS"));
+    flash_plan_input in = {q_start.data(),
+                           w.kv.data(),
+                           w.page ? nullptr : k_start.data(),
+                           nullptr,
+                           n,
+                           w.hkv,
+                           p.group,
+                           w.decode ? max_q : 0,
+                           dc.row_tiles * 8,
+                           device.num_sms * dc.ctas_per_sm,
+                           dc.warps * 16,
+                           pc.block_rows,
+                           pc.packed,
+                           w.causal,
+                           -1,
+                           -1,
+                           0,
+                           0,
+                           getenv("FLASH_NO_CLUSTER") ? 0 : 8,
+                           0};
+    if (getenv("FLASH_SPLITS")) in.num_splits = atoi(getenv("FLASH_SPLITS"));
     flash_plan_limits lim = {n, q_start[n], 0, 0, 0, 0};
     flash_plan_capacity(&lim, &in);
     std::vector<flash_plan_request> requests(n);
@@ -217,13 +242,14 @@ static void bench(const workload &w) {
     std::vector<flash_item> items(lim.max_items + 1);
     std::vector<flash_split> splits(lim.max_splits + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {requests.data(), keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0, 0};
-    if (flash_plan_build(&in, &lim, &plan))
-        exit(3);
+    flash_plan plan = {
+        requests.data(), keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0, 0};
+    if (flash_plan_build(&in, &lim, &plan)) exit(3);
     plan.counts.block_table = d_table, plan.counts.block_table_stride = max_pages;
     p.counts = copy_of(std::vector<flash_counts>{plan.counts});
     p.items = copy_of(items), p.splits = copy_of(splits), p.tiles = copy_of(tiles);
-    p.max_rows = std::max(1, plan.decode_tokens) * w.hq, p.num_slots = plan.num_slots, p.cluster = plan.cluster, p.keys_per_tile = plan.keys_per_tile;
+    p.max_rows = std::max(1, plan.decode_tokens) * w.hq, p.num_slots = plan.num_slots,
+    p.cluster = plan.cluster, p.keys_per_tile = plan.keys_per_tile;
     CK(cudaMalloc(&p.part_out, (size_t)std::max(1, plan.num_slots) * p.max_rows * w.d * 4));
     CK(cudaMalloc(&p.part_lse, (size_t)std::max(1, plan.num_slots) * p.max_rows * 4));
     auto decode = flash_decode_instance(w.kv_dtype, dc.class_index);
@@ -236,10 +262,8 @@ static void bench(const workload &w) {
             flash_params r = p;
             r.k = (const uint8_t *)p.k + set_bytes * (size_t)(i % copies);
             r.v = (const uint8_t *)p.v + set_bytes * (size_t)(i % copies);
-            if (plan.counts.num_items)
-                CK(decode(&r, &dc, plan.counts.num_items, stream));
-            if (plan.counts.num_splits)
-                CK(flash_combine(&r, plan.counts.num_splits, stream));
+            if (plan.counts.num_items) CK(decode(&r, &dc, plan.counts.num_items, stream));
+            if (plan.counts.num_splits) CK(flash_combine(&r, plan.counts.num_splits, stream));
             CK(flash_run_prefill(&r, &shape, &pc, plan.counts.num_tiles, &runtime, stream));
         },
         burst, sustained);
@@ -247,10 +271,9 @@ static void bench(const workload &w) {
     snprintf(extra, sizeof extra, " [%d items, %d pieces]", plan.counts.num_items, plan.counts.max_pieces);
     report(w.decode ? w.name + extra : w.name, w.decode ? 0 : flops, bytes, burst, sustained);
     for (const void *x : {(const void *)p.q_start, (const void *)d_table, (const void *)p.counts,
-                          (const void *)p.items, (const void *)p.splits, (const void *)p.tiles, (const void *)p.part_out,
-                          (const void *)p.part_lse, (const void *)p.k_start})
-        if (x)
-            CK(cudaFree((void *)x));
+                          (const void *)p.items, (const void *)p.splits, (const void *)p.tiles,
+                          (const void *)p.part_out, (const void *)p.part_lse, (const void *)p.k_start})
+        if (x) CK(cudaFree((void *)x));
 }
 
 static workload uniform(const char *name, int n, int q, int kv) {
@@ -262,8 +285,7 @@ static workload uniform(const char *name, int n, int q, int kv) {
 }
 
 static void cache_write(const char *name, int kv_dtype, int caches) {
-    if (!wanted(name))
-        return;
+    if (!wanted(name)) return;
     const int tokens = 8192, heads = 8, d = 128, page = 16, sets = 4;
     std::vector<int64_t> slots(tokens);
     for (int i = 0; i < tokens; i++)
@@ -274,7 +296,8 @@ static void cache_write(const char *name, int kv_dtype, int caches) {
     flash_write_params w = {};
     w.slots = copy_of(slots), w.num_slots_total = tokens;
     w.key_token = w.value_token = heads * d, w.key_head = w.value_head = d;
-    w.k_token = w.v_token = heads * 2 * d, w.k_head = w.v_head = 2 * d, w.k_page = w.v_page = page * w.k_token;
+    w.k_token = w.v_token = heads * 2 * d, w.k_head = w.v_head = 2 * d,
+    w.k_page = w.v_page = page * w.k_token;
     w.num_tokens = tokens, w.num_kv_heads = heads, w.head_size = w.head_size_v = d, w.page_size = page;
     w.dtype = FLASH_BF16, w.kv_dtype = kv_dtype;
     double burst, sustained;
@@ -311,15 +334,19 @@ int main(int argc, char **argv) {
     CK(cudaDeviceSynchronize());
     double burst, sustained;
     const size_t four = (size_t)4 << 30;
-    time_it([&](int) { read_sum<<<132 * 8, 512, 0, stream>>>((const uint4 *)pool, four / 16, (uint32_t *)obuf); }, burst, sustained);
+    time_it(
+        [&](int) { read_sum<<<132 * 8, 512, 0, stream>>>((const uint4 *)pool, four / 16, (uint32_t *)obuf); },
+        burst, sustained);
     read_ceiling = (double)four / sustained * 1e-3;
-    printf("%-44s %9.2f us %7.0f GB/s sustained, %9.2f us burst\n", "read 4 GiB", sustained, read_ceiling, burst);
+    printf("%-44s %9.2f us %7.0f GB/s sustained, %9.2f us burst\n", "read 4 GiB", sustained, read_ceiling,
+           burst);
 
-    const std::vector<int> mixed = {771, 295, 4730, 191, 2499, 972, 177, 2134, 158, 1418, 189, 212, 1348, 12545, 254, 441,
-                                    4152, 24520, 3141, 1155, 28725, 166, 14949, 638, 285, 246, 708, 11821, 349, 3220, 4425,
-                                    1009, 2669, 181, 178, 401, 5569, 1371, 731, 3291, 1580, 675, 10478, 6174, 496, 3094, 2355,
-                                    16396, 7310, 632, 29357, 246, 1301, 8523, 297, 1926, 159, 5205, 8881, 3070, 16427, 729,
-                                    6049, 3456};
+    const std::vector<int> mixed = {771,   295,  4730,  191,   2499, 972,   177,   2134, 158,  1418,  189,
+                                    212,   1348, 12545, 254,   441,  4152,  24520, 3141, 1155, 28725, 166,
+                                    14949, 638,  285,   246,   708,  11821, 349,   3220, 4425, 1009,  2669,
+                                    181,   178,  401,   5569,  1371, 731,   3291,  1580, 675,  10478, 6174,
+                                    496,   3094, 2355,  16396, 7310, 632,   29357, 246,  1301, 8523,  297,
+                                    1926,  159,  5205,  8881,  3070, 16427, 729,   6049, 3456};
     for (int page : {16, 64}) {
         std::string s = " page=" + std::to_string(page);
         auto go = [&](workload w) {

@@ -33,29 +33,35 @@ static void test_config(void) {
                     flash_shape s = shape_of(kv == FLASH_F16 ? FLASH_F16 : FLASH_BF16, kv, d, d, page);
                     flash_decode_config dc;
                     flash_prefill_config pc;
-                    int wrong = flash_choose_decode(&s, devices[i], &dc) || flash_choose_prefill(&s, devices[i], &pc) ||
-                                dc.smem_bytes > devices[i]->smem_optin || pc.smem_bytes > devices[i]->smem_optin ||
-                                dc.warps < 1 || dc.ctas_per_sm < 1 ||
-                                flash_decode_classes[dc.class_index].dk < d;
-                    if (wrong && !bad++)
-                        first_bad = d;
+                    int wrong = flash_choose_decode(&s, devices[i], &dc) ||
+                                flash_choose_prefill(&s, devices[i], &pc) ||
+                                dc.smem_bytes > devices[i]->smem_optin ||
+                                pc.smem_bytes > devices[i]->smem_optin || dc.warps < 1 ||
+                                dc.ctas_per_sm < 1 || flash_decode_classes[dc.class_index].dk < d;
+                    if (wrong && !bad++) first_bad = d;
                 }
-    ok(bad == 0, "every head size has kernels that fit on sm_80, sm_90, sm_100 (%d do not, first %d)", bad, first_bad);
+    ok(bad == 0, "every head size has kernels that fit on sm_80, sm_90, sm_100 (%d do not, first %d)", bad,
+       first_bad);
 
     flash_prefill_config pc;
     flash_decode_config dc;
     flash_shape s = shape_of(FLASH_BF16, FLASH_BF16, 128, 128, 16);
-    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90, "Hopper gets the wgmma kernel");
-    ok(flash_choose_prefill(&s, &blackwell, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80, "sm_100 gets the portable kernel");
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90,
+       "Hopper gets the wgmma kernel");
+    ok(flash_choose_prefill(&s, &blackwell, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
+       "sm_100 gets the portable kernel");
     s.force_sm80 = 1;
-    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80, "arch = sm80 forces it on Hopper");
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
+       "arch = sm80 forces it on Hopper");
     s = shape_of(FLASH_BF16, FLASH_E4M3, 128, 128, 16);
-    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80, "an e4m3 cache goes through f16");
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
+       "an e4m3 cache goes through f16");
     s = shape_of(FLASH_BF16, FLASH_BF16, 112, 112, 16);
     ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
        "paged 112: a page box cannot zero-fill half a chunk");
     s.page_size = 0;
-    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90, "contiguous 112: it can");
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90,
+       "contiguous 112: it can");
     s = shape_of(FLASH_BF16, FLASH_BF16, 72, 72, 0);
     ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && flash_sm90_classes[pc.class_index].dim.dk == 72,
        "head size 72 is computed at its true size");
@@ -82,7 +88,8 @@ static flash_split splits[SEQS];
 static flash_tile tiles[70000];
 
 static flash_plan_input input(const int32_t *q_start, const int32_t *lens, int n) {
-    return (flash_plan_input){q_start, lens, NULL, NULL, n, 8, 4, 4, 16, 264, 64, 128, 0, 1, -1, -1, 0, 0, 0, 0};
+    return (flash_plan_input){q_start, lens, NULL, NULL, n,  8,  4, 4, 16, 264,
+                              64,      128,  0,    1,    -1, -1, 0, 0, 0,  0};
 }
 
 /* Returns 0, or the number of the first rule that is broken. */
@@ -98,27 +105,27 @@ static int check_plan(const flash_plan_input *in, const flash_plan_limits *lim, 
     for (int i = 0; i < c->num_items; i++) {
         const flash_item *t = &p->items[i];
         int q = in->q_start[t->seq + 1] - in->q_start[t->seq];
-        if (q <= 0 || q > in->decode_tokens || t->pieces < 1 || t->pieces > FLASH_MAX_PIECES || t->piece >= t->pieces)
+        if (q <= 0 || q > in->decode_tokens || t->pieces < 1 || t->pieces > FLASH_MAX_PIECES ||
+            t->piece >= t->pieces)
             return 2;
-        if (p->cluster > 1 && (t->pieces != p->cluster || t->slot != FLASH_SLOT_CLUSTER || i % p->cluster != t->piece))
+        if (p->cluster > 1 &&
+            (t->pieces != p->cluster || t->slot != FLASH_SLOT_CLUSTER || i % p->cluster != t->piece))
             return 7;
-        if ((p->cluster <= 1 && (t->pieces > 1) != (t->slot >= 0)) || t->slot >= p->num_slots || (t->slot >= 0 && slot_used[t->slot]++))
+        if ((p->cluster <= 1 && (t->pieces > 1) != (t->slot >= 0)) || t->slot >= p->num_slots ||
+            (t->slot >= 0 && slot_used[t->slot]++))
             return 3;
         seen[t->seq] += 1;
     }
     for (int i = 0; i < c->num_splits; i++)
         for (int k = 0; k < p->splits[i].count; k++)
-            if (!slot_used[p->splits[i].first_slot + k])
-                return 4;
+            if (!slot_used[p->splits[i].first_slot + k]) return 4;
     for (int i = 0; i < c->num_tiles; i++)
         tile_seen[p->tiles[i].seq]++;
     for (int s = 0; s < in->num_seqs; s++) {
         int q = in->q_start[s + 1] - in->q_start[s], decode = q > 0 && q <= in->decode_tokens, pieces = 0;
         for (int i = 0; i < c->num_items; i++)
-            if (p->items[i].seq == s)
-                pieces = p->items[i].pieces;
-        if (decode != (seen[s] > 0) || (decode && seen[s] != pieces))
-            return 5;
+            if (p->items[i].seq == s) pieces = p->items[i].pieces;
+        if (decode != (seen[s] > 0) || (decode && seen[s] != pieces)) return 5;
         int rows = q * (in->packed ? in->group : 1);
         if (tile_seen[s] != (q > in->decode_tokens ? (rows + in->block_rows - 1) / in->block_rows : 0))
             return 6;
@@ -145,16 +152,20 @@ static void test_plan(void) {
         in.packed = (int)next_random(2);
         in.max_cluster = next_random(2) ? 8 : 0;
         in.num_splits = next_random(4) ? 0 : (int)next_random(9);
-        flash_plan_limits lim = {.max_seqs = n + (int)next_random(40), .max_tokens = tokens + (int)next_random(100)};
+        flash_plan_limits lim = {.max_seqs = n + (int)next_random(40),
+                                 .max_tokens = tokens + (int)next_random(100)};
         flash_plan_capacity(&lim, &in);
         flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
-        int rule = lim.max_items > 70000 || lim.max_tiles > 70000 ? 9 : flash_plan_build(&in, &lim, &p) ? 8 : check_plan(&in, &lim, &p);
+        int rule = lim.max_items > 70000 || lim.max_tiles > 70000 ? 9
+                   : flash_plan_build(&in, &lim, &p)              ? 8
+                                                                  : check_plan(&in, &lim, &p);
         if (rule && !broken) {
             broken = rule;
             where = round;
         }
     }
-    ok(broken == 0, "400 random batches: every request is planned once, within capacity (rule %d, round %d)", broken, where);
+    ok(broken == 0, "400 random batches: every request is planned once, within capacity (rule %d, round %d)",
+       broken, where);
 
     int32_t one_start[2] = {0, 1}, one_len[1] = {131072};
     flash_plan_limits lim = {.max_seqs = 1, .max_tokens = 1};
@@ -162,19 +173,21 @@ static void test_plan(void) {
     flash_plan_capacity(&lim, &in);
     flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
     int rc = flash_plan_build(&in, &lim, &p);
-    ok(rc == 0 && p.counts.num_items * 8 >= 128,
-       "one long request fills the machine: %d pieces on 8 heads", p.counts.num_items);
+    ok(rc == 0 && p.counts.num_items * 8 >= 128, "one long request fills the machine: %d pieces on 8 heads",
+       p.counts.num_items);
     in.num_splits = 1;
     ok(flash_plan_build(&in, &lim, &p) == 0 && p.counts.num_items == 1 && p.items[0].slot == -1,
        "one split on request: no partial results");
     one_len[0] = 0;
     in.num_splits = 0;
-    ok(flash_plan_build(&in, &lim, &p) == 0 && p.counts.num_items == 1, "a request without keys is still written");
+    ok(flash_plan_build(&in, &lim, &p) == 0 && p.counts.num_items == 1,
+       "a request without keys is still written");
 
     one_len[0] = 1024;
     in.max_cluster = 8;
     rc = flash_plan_build(&in, &lim, &p);
-    ok(rc == 0 && p.cluster == 8 && p.counts.num_splits == 0, "one short request is cut over a cluster of %d", p.cluster);
+    ok(rc == 0 && p.cluster == 8 && p.counts.num_splits == 0, "one short request is cut over a cluster of %d",
+       p.cluster);
 
     static int32_t many_start[SEQS + 1], many_len[SEQS];
     for (int s = 0; s < 64; s++)
@@ -183,8 +196,7 @@ static void test_plan(void) {
     lim = (flash_plan_limits){.max_seqs = 64, .max_tokens = 64};
     flash_plan_capacity(&lim, &in);
     rc = flash_plan_build(&in, &lim, &p);
-    ok(rc == 0 && p.counts.num_splits == 0, "64 equal requests are not split (%d are)",
-       p.counts.num_splits);
+    ok(rc == 0 && p.counts.num_splits == 0, "64 equal requests are not split (%d are)", p.counts.num_splits);
     many_start[1] = 1000;
     for (int s = 1; s <= 3; s++)
         many_start[s + 1] = many_start[s] + 500 * s;
@@ -194,7 +206,8 @@ static void test_plan(void) {
     int falls = flash_plan_build(&in, &lim, &p) == 0;
     for (int i = 1; i < p.counts.num_tiles; i++)
         falls &= tile_keys[i - 1].keys >= tile_keys[i].keys;
-    ok(falls && p.counts.num_tiles == 8 + 4 + 8 + 12, "prefill tiles come by falling length (%d)", p.counts.num_tiles);
+    ok(falls && p.counts.num_tiles == 8 + 4 + 8 + 12, "prefill tiles come by falling length (%d)",
+       p.counts.num_tiles);
     lim.max_tiles = 3;
     ok(flash_plan_build(&in, &lim, &p) == -1, "a list that is too short is an error, not an overflow");
 }

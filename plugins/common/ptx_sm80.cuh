@@ -13,7 +13,9 @@ namespace attn_cuda {
 /* Element types of the kernels. Values equal enum flash_dtype, so that a host switch maps one to one. */
 enum { DT_F16 = 1, DT_BF16 = 2, DT_E4M3 = 3, DT_E5M2 = 4 };
 
-ATTN_DEV uint32_t smem_addr(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+ATTN_DEV uint32_t smem_addr(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
 
 ATTN_DEV float ex2(float x) {
     float y;
@@ -26,16 +28,20 @@ ATTN_DEV float lg2(float x) {
     return y;
 }
 /* tanh(x) = 1 - 2 / (1 + e^2x) in f32: tanh.approx has only 11 bits, which a soft cap of 50 turns into 0.02. */
-ATTN_DEV float tanh_f32(float x) { return 1.f - __fdividef(2.f, 1.f + ex2(x * 2.885390081777927f)); }
+ATTN_DEV float tanh_f32(float x) {
+    return 1.f - __fdividef(2.f, 1.f + ex2(x * 2.885390081777927f));
+}
 
-template <int BYTES> ATTN_DEV void cp_async(uint32_t dst, const void *src) {
+template <int BYTES>
+ATTN_DEV void cp_async(uint32_t dst, const void *src) {
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(src), "n"(BYTES) : "memory");
 }
 /* As above, but writes zeros and reads nothing where `valid` is false. */
-template <int BYTES> ATTN_DEV void cp_async_zfill(uint32_t dst, const void *src, bool valid) {
+template <int BYTES>
+ATTN_DEV void cp_async_zfill(uint32_t dst, const void *src, bool valid) {
     int n = valid ? BYTES : 0;
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n) : "memory");
@@ -43,8 +49,13 @@ template <int BYTES> ATTN_DEV void cp_async_zfill(uint32_t dst, const void *src,
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(dst), "l"(src), "n"(BYTES), "r"(n)
                      : "memory");
 }
-ATTN_DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> ATTN_DEV void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+ATTN_DEV void cp_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N>
+ATTN_DEV void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 
 ATTN_DEV void ldmatrix_x4(uint32_t (&r)[4], uint32_t addr) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -69,21 +80,27 @@ ATTN_DEV uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel) {
     return r;
 }
 ATTN_DEV void st_shared_v4(uint32_t a, uint4 x) {
-    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
 }
 ATTN_DEV uint4 ld_shared_v4(uint32_t a) {
     uint4 x;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(a) : "memory");
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(a)
+                 : "memory");
     return x;
 }
 
 /* D += A * B, A 16x16 row-major fragment, B 16x8 column fragment, f32 accumulators. DT: DT_F16 or DT_BF16. */
-template <int DT> ATTN_DEV void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <int DT>
+ATTN_DEV void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (DT == DT_BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
-                     "{%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+            "{%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
                      "{%0,%1,%2,%3};"
@@ -92,7 +109,8 @@ template <int DT> ATTN_DEV void mma_16816(float (&d)[4], const uint32_t (&a)[4],
 }
 
 /* Two f32 into one register, the first in the low half. */
-template <int DT> ATTN_DEV uint32_t pack2(float lo, float hi) {
+template <int DT>
+ATTN_DEV uint32_t pack2(float lo, float hi) {
     uint32_t r;
     if constexpr (DT == DT_BF16)
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
@@ -100,7 +118,8 @@ template <int DT> ATTN_DEV uint32_t pack2(float lo, float hi) {
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
     return r;
 }
-template <int DT> ATTN_DEV float2 unpack2(uint32_t x) {
+template <int DT>
+ATTN_DEV float2 unpack2(uint32_t x) {
     float2 f;
     if constexpr (DT == DT_BF16) {
         f.x = __uint_as_float(x << 16);
@@ -116,7 +135,8 @@ template <int DT> ATTN_DEV float2 unpack2(uint32_t x) {
 /* Two e4m3 bytes (the low or the high 16 bits of x) into f16x2. Exact: every e4m3 value is an f16. Before sm_89 there
  * is no instruction: move sign and the 7 other bits into place of an f16 and multiply by 2^8 (the exponent biases are
  * 7 and 15), which is right for subnormals too; e4m3's NaN (0x7f) is set apart. */
-template <int HIGH> ATTN_DEV uint32_t e4m3x2_to_f16x2(uint32_t x) {
+template <int HIGH>
+ATTN_DEV uint32_t e4m3x2_to_f16x2(uint32_t x) {
     uint32_t r;
 #if __CUDA_ARCH__ >= 890
     if constexpr (HIGH)

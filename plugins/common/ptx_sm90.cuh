@@ -10,7 +10,9 @@ namespace attn_cuda {
 ATTN_DEV void mbar_init(uint32_t bar, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
-ATTN_DEV void mbar_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+ATTN_DEV void mbar_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 ATTN_DEV void mbar_expect(uint32_t bar, int bytes) { /* arrives, and adds bytes that copies will complete */
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
@@ -18,17 +20,19 @@ ATTN_DEV void mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 ATTN_DEV void mbar_wait(uint32_t bar, int phase) {
-    asm volatile("{\n.reg .pred p;\nWAIT%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE%=;\n"
-                 "bra WAIT%=;\nDONE%=:\n}" ::"r"(bar),
-                 "r"(phase)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .pred p;\nWAIT%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE%=;\n"
+        "bra WAIT%=;\nDONE%=:\n}" ::"r"(bar),
+        "r"(phase)
+        : "memory");
 }
 
 ATTN_DEV void tma_3d(uint32_t dst, const void *map, int a, int b, int c, uint32_t bar) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4}], "
-                 "[%5];" ::"r"(dst),
-                 "l"(map), "r"(a), "r"(b), "r"(c), "r"(bar)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4}], "
+        "[%5];" ::"r"(dst),
+        "l"(map), "r"(a), "r"(b), "r"(c), "r"(bar)
+        : "memory");
 }
 ATTN_DEV void tma_4d(uint32_t dst, const void *map, int a, int b, int c, int d, uint32_t bar) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
@@ -46,17 +50,35 @@ ATTN_DEV void tma_prefetch_map(const void *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-ATTN_DEV void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-ATTN_DEV void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+ATTN_DEV void fence_proxy_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+ATTN_DEV void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
-template <int R> ATTN_DEV void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(R)); }
-template <int R> ATTN_DEV void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(R)); }
+template <int R>
+ATTN_DEV void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(R));
+}
+template <int R>
+ATTN_DEV void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(R));
+}
 
-ATTN_DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-ATTN_DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> ATTN_DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+ATTN_DEV void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+ATTN_DEV void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N>
+ATTN_DEV void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
 /* Nothing that touches these registers moves across this point: they belong to a wgmma in flight until the wait. */
-template <int N> ATTN_DEV void wgmma_pin(float (&d)[N]) {
+template <int N>
+ATTN_DEV void wgmma_pin(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+f"(d[i])::"memory");
@@ -64,16 +86,18 @@ template <int N> ATTN_DEV void wgmma_pin(float (&d)[N]) {
 
 /* Matrix descriptor, 128-byte swizzle: start address, leading and stride byte offsets in units of 16 bytes. */
 ATTN_DEV uint64_t wgmma_desc(uint32_t addr, int leading, int stride) {
-    return (uint64_t)((addr & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
-           (uint64_t)1 << 62;
+    return (uint64_t)((addr & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 |
+           (uint64_t)(stride >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 ATTN_DEV void stmatrix_x4(uint32_t addr, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(addr), "r"(a), "r"(b), "r"(c), "r"(d)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(addr), "r"(a), "r"(b),
+                 "r"(c), "r"(d)
                  : "memory");
 }
 ATTN_DEV void stmatrix_x2(uint32_t addr, uint32_t a, uint32_t b) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1,%2};" ::"r"(addr), "r"(a), "r"(b) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1,%2};" ::"r"(addr), "r"(a), "r"(b)
+                 : "memory");
 }
 
 } /* namespace attn_cuda */

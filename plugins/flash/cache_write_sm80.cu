@@ -9,7 +9,8 @@
 
 using namespace attn_cuda;
 
-template <int SRC> ATTN_DEV uint2 quantise8(uint4 x, float inv, float scale, bool exact) {
+template <int SRC>
+ATTN_DEV uint2 quantise8(uint4 x, float inv, float scale, bool exact) {
     const uint32_t *w = &x.x;
     uint32_t r[2];
 #pragma unroll
@@ -47,10 +48,11 @@ __global__ void __launch_bounds__(256) write_kernel(const __grid_constant__ flas
 #pragma unroll
             for (int i = 0; i < TOKENS; i++) {
                 if (slot[i] >= 0 && u < uk)
-                    k[i] = __ldcs((const uint4 *)((const uint16_t *)p.key + (t0 + i) * p.key_token + hk * p.key_head + dk));
+                    k[i] = __ldcs((const uint4 *)((const uint16_t *)p.key + (t0 + i) * p.key_token +
+                                                  hk * p.key_head + dk));
                 if (slot[i] >= 0 && u < uv)
-                    v[i] = __ldcs(
-                        (const uint4 *)((const uint16_t *)p.value + (t0 + i) * p.value_token + hv * p.value_head + dv));
+                    v[i] = __ldcs((const uint4 *)((const uint16_t *)p.value + (t0 + i) * p.value_token +
+                                                  hv * p.value_head + dv));
             }
             float ks = 1.f, vs = 1.f, ki = 1.f, vi = 1.f;
             bool kx = true, vx = true;
@@ -63,22 +65,17 @@ __global__ void __launch_bounds__(256) write_kernel(const __grid_constant__ flas
             }
 #pragma unroll
             for (int i = 0; i < TOKENS; i++) {
-                if (slot[i] < 0)
-                    continue;
+                if (slot[i] < 0) continue;
                 int64_t page = pg.shift >= 0 ? slot[i] >> pg.shift : slot[i] / pg.size;
                 int64_t off = slot[i] - page * pg.size;
                 int64_t ka = page * p.k_page + off * p.k_token + hk * p.k_head + dk;
                 int64_t va = page * p.v_page + off * p.v_token + hv * p.v_head + dv;
                 if constexpr (DST == DT_E4M3) {
-                    if (u < uk)
-                        *(uint2 *)((uint8_t *)p.k_cache + ka) = quantise8<SRC>(k[i], ki, ks, kx);
-                    if (u < uv)
-                        *(uint2 *)((uint8_t *)p.v_cache + va) = quantise8<SRC>(v[i], vi, vs, vx);
+                    if (u < uk) *(uint2 *)((uint8_t *)p.k_cache + ka) = quantise8<SRC>(k[i], ki, ks, kx);
+                    if (u < uv) *(uint2 *)((uint8_t *)p.v_cache + va) = quantise8<SRC>(v[i], vi, vs, vx);
                 } else {
-                    if (u < uk)
-                        *(uint4 *)((uint16_t *)p.k_cache + ka) = k[i];
-                    if (u < uv)
-                        *(uint4 *)((uint16_t *)p.v_cache + va) = v[i];
+                    if (u < uk) *(uint4 *)((uint16_t *)p.k_cache + ka) = k[i];
+                    if (u < uv) *(uint4 *)((uint16_t *)p.v_cache + va) = v[i];
                 }
             }
         }
@@ -96,20 +93,18 @@ extern "C" int flash_write_cache(const flash_write_params *p, void *stream) {
         cudaFuncAttributes a;
         for (int i = 0; i < 4; i++) {
             int e = (int)cudaFuncGetAttributes(&a, kernels[i >> 1][i & 1]);
-            if (e)
-                return e;
+            if (e) return e;
         }
         return 0;
     }
-    if (p->num_tokens <= 0)
-        return 0;
+    if (p->num_tokens <= 0) return 0;
     write_func_t kernel = kernels[p->dtype == FLASH_BF16][p->kv_dtype == FLASH_E4M3];
     int dim = p->head_size > p->head_size_v ? p->head_size : p->head_size_v;
     int units = p->num_kv_heads * dim / 8;
     int threads = units >= 256 ? 256 : (units + 31) / 32 * 32;
     int rows = 256 / threads, per = rows * TOKENS;
     int64_t blocks = ((int64_t)p->num_tokens + per - 1) / per;
-    kernel<<<(unsigned)(blocks < 16384 ? blocks : 16384), dim3((unsigned)threads, (unsigned)rows), 0, (cudaStream_t)stream>>>(
-        *p);
+    kernel<<<(unsigned)(blocks < 16384 ? blocks : 16384), dim3((unsigned)threads, (unsigned)rows), 0,
+             (cudaStream_t)stream>>>(*p);
     return (int)cudaGetLastError();
 }

@@ -11,14 +11,12 @@ static constexpr int MAX_PIECES = 256;
 __global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ flash_params p) {
     __shared__ float weight[MAX_PIECES];
     pdl_wait();
-    if ((int)blockIdx.y >= p.counts->num_splits)
-        return;
+    if ((int)blockIdx.y >= p.counts->num_splits) return;
     const int4 sp = *((const int4 *)p.splits + blockIdx.y);
     const int seq = sp.x + p.seq_offset, first = sp.y, count = sp.z;
     const int q0 = __ldg(p.q_start + seq), q_len = __ldg(p.q_start + seq + 1) - q0;
     const int row = blockIdx.x, t = row / p.num_q_heads, h = row % p.num_q_heads;
-    if (t >= q_len)
-        return;
+    if (t >= q_len) return;
     const float *lse = p.part_lse + (int64_t)first * p.max_rows + row;
     const int lane = threadIdx.x & 31;
     float m = -INFINITY;
@@ -33,8 +31,7 @@ __global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ fl
     for (int i = lane; i < count; i += 32) {
         float w = ex2(lse[(int64_t)i * p.max_rows] - m);
         sum += w;
-        if (threadIdx.x < 32)
-            weight[i] = w;
+        if (threadIdx.x < 32) weight[i] = w;
     }
 #pragma unroll
     for (int d = 1; d < 32; d <<= 1)

@@ -21,7 +21,8 @@
 
 namespace attn_cuda {
 
-template <int KV, int DK, int DV, int NT> struct decode_traits {
+template <int KV, int DK, int DV, int NT>
+struct decode_traits {
     static constexpr int EB = KV == DT_E4M3 ? 1 : 2;
     static constexpr int MMA = KV == DT_E4M3 ? DT_F16 : KV;
     /* a row of the ring: K, then V of one token, as packed caches have it, in whole 128-byte lines (see ring_unit) */
@@ -35,10 +36,14 @@ template <int KV, int DK, int DV, int NT> struct decode_traits {
 /* Offset of 16-byte unit c of ring row r: the 128-byte swizzle. ldmatrix meets no bank conflict, and a 128-byte line
  * from memory lands in one line of shared memory: with padded rows instead the copy unit splits every line in two, and
  * the L2 is asked half as much again (measured: 91 instead of 97 % of the read rate). */
-template <int RS> ATTN_DEV uint32_t ring_unit(int r, int c) { return r * RS + (c >> 3) * 128 + (((c ^ r) & 7) << 4); }
+template <int RS>
+ATTN_DEV uint32_t ring_unit(int r, int c) {
+    return r * RS + (c >> 3) * 128 + (((c ^ r) & 7) << 4);
+}
 
 /* 16 whole rows of ROW_BYTES from global to the ring, from unit C0 of its rows on. */
-template <int ROW_BYTES, int RS, int C0> ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, int64_t stride, int lane) {
+template <int ROW_BYTES, int RS, int C0>
+ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, int64_t stride, int lane) {
     constexpr int CPR = ROW_BYTES / 16;
     if constexpr (CPR % 32 == 0) {
         const uint8_t *s = src + lane * 16;
@@ -67,8 +72,8 @@ template <int ROW_BYTES, int RS, int C0> ATTN_DEV void load_rows(uint32_t dst, c
 /* The same with rows outside [lo, hi) and columns beyond row_bytes as zeros: what lies there may be NaN, and 0 * NaN
  * would reach the output. */
 template <int ROW_BYTES, int RS, int C0>
-ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int row_bytes, bool by8, int lo, int hi,
-                         int lane) {
+ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int row_bytes, bool by8, int lo,
+                         int hi, int lane) {
     constexpr int CPR = ROW_BYTES / 16;
     if (lo <= 0 && hi >= 16 && row_bytes == ROW_BYTES && !by8) {
         load_rows<ROW_BYTES, RS, C0>(dst, src, stride, lane);
@@ -84,7 +89,8 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int r
         for (int i = lane; i < 16 * CPR * 2; i += 32) {
             int r = i / (CPR * 2), c = i % (CPR * 2);
             bool ok = r >= lo && r < hi && c * 8 < row_bytes;
-            cp_async_zfill<8>(dst + ring_unit<RS>(r, C0 + (c >> 1)) + (c & 1) * 8, ok ? src + r * stride + c * 8 : src, ok);
+            cp_async_zfill<8>(dst + ring_unit<RS>(r, C0 + (c >> 1)) + (c & 1) * 8,
+                              ok ? src + r * stride + c * 8 : src, ok);
         }
     }
 }
@@ -93,8 +99,8 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int r
 /* The pieces of one request are the CTAs of one cluster: each merges its warps in place, then takes an equal share of
  * the elements and reads them from all others. One kernel and no trip through global memory: for small batches. */
 template <class T, class Rows>
-ATTN_DEV void merge_cluster(const flash_params &p, float *so, Rows &row_m, Rows &row_l, Rows &row_f, int nwarp, int nrows,
-                            int row0, int head, int pieces, const seq_view &sv) {
+ATTN_DEV void merge_cluster(const flash_params &p, float *so, Rows &row_m, Rows &row_l, Rows &row_f,
+                            int nwarp, int nrows, int row0, int head, int pieces, const seq_view &sv) {
     constexpr int DV2 = (T::ORS - 4) / 2, MAX_CLUSTER = 8;
     __syncthreads(); /* row_m and row_l of all warps */
     if ((int)threadIdx.x < nrows) {
@@ -124,7 +130,8 @@ ATTN_DEV void merge_cluster(const flash_params &p, float *so, Rows &row_m, Rows 
     const int rank = blockIdx.y % pieces;
     const float vscale = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
     for (int i = rank * blockDim.x + threadIdx.x; i < nrows * DV2; i += pieces * blockDim.x) {
-        int r = i / DV2, d = i % DV2 * 2, row = row0 + r, t = row / p.group, h = head * p.group + row % p.group;
+        int r = i / DV2, d = i % DV2 * 2, row = row0 + r, t = row / p.group,
+            h = head * p.group + row % p.group;
         float m[MAX_CLUSTER], l[MAX_CLUSTER];
         float2 v[MAX_CLUSTER];
 #pragma unroll
@@ -134,11 +141,11 @@ ATTN_DEV void merge_cluster(const flash_params &p, float *so, Rows &row_m, Rows 
                 l[k] = ld_cluster(cluster_addr(smem_addr(&row_l[0][r]), k));
                 v[k] = ld_cluster2(cluster_addr(smem_addr(so + r * T::ORS + d), k));
             }
-        float sink = p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY, top = fmaxf(NO_MAX, sink), sum, x = 0.f, y = 0.f;
+        float sink = p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY, top = fmaxf(NO_MAX, sink), sum,
+              x = 0.f, y = 0.f;
 #pragma unroll
         for (int k = 0; k < MAX_CLUSTER; k++)
-            if (k < pieces)
-                top = fmaxf(top, m[k]);
+            if (k < pieces) top = fmaxf(top, m[k]);
         sum = ex2(sink - top);
 #pragma unroll
         for (int k = 0; k < MAX_CLUSTER; k++)
@@ -150,8 +157,8 @@ ATTN_DEV void merge_cluster(const flash_params &p, float *so, Rows &row_m, Rows 
             }
         float f = sum > 0.f ? vscale / sum : 0.f;
         if (d < p.head_size_v)
-            *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d) =
-                pack2_as(p.q_dtype, x * f, y * f);
+            *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head +
+                          d) = pack2_as(p.q_dtype, x * f, y * f);
         if (d == 0 && p.lse)
             p.lse[(int64_t)(sv.q0 + t) * p.lse_token + (int64_t)h * p.lse_head] =
                 sum > 0.f ? (top + lg2(sum)) * LN2 : -INFINITY;
@@ -171,27 +178,25 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
 
     /* counts, item and table address in one round trip; an item past the count is unused memory of the same list */
     const int num_items = __ldg(&p.counts->num_items);
-    const int4 item4 = __ldg((const int4 *)p.items + 2 * blockIdx.y), item_view = __ldg((const int4 *)p.items + 2 * blockIdx.y + 1);
+    const int4 item4 = __ldg((const int4 *)p.items + 2 * blockIdx.y),
+               item_view = __ldg((const int4 *)p.items + 2 * blockIdx.y + 1);
     const int32_t *const tables = p.counts->block_table;
     const int64_t table_stride = p.counts->block_table_stride;
-    if ((int)blockIdx.y >= num_items)
-        return;
+    if ((int)blockIdx.y >= num_items) return;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, nwarp = blockDim.x >> 5;
     const int g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
     const int seq = item4.x + p.seq_offset, slot = item4.w;
     const seq_view sv = view_of(item_view);
     const int rows = sv.q_len * p.group, row0 = rblock * ROWS;
-    if (row0 >= rows)
-        return;
+    if (row0 >= rows) return;
 
     /* This CTA's keys: the union of what its rows see, cut into pieces of a multiple of 64. */
     int lo_first, hi_first, lo_last, hi_last;
     visible_keys(p, sv, row0 / p.group, lo_first, hi_first);
     visible_keys(p, sv, min(rows - 1, row0 + ROWS - 1) / p.group, lo_last, hi_last);
     int begin = lo_first & ~15, per = hi_last - begin;
-    if (item4.z > 1)
-        per = ((per + item4.z - 1) / item4.z + 63) & ~63;
+    if (item4.z > 1) per = ((per + item4.z - 1) / item4.z + 63) & ~63;
     const int t0 = begin + item4.y * per, t1 = min(hi_last, t0 + per);
     const int nb = t1 > t0 ? (t1 - t0 + 15) >> 4 : 0;
 
@@ -204,14 +209,16 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
     const uint8_t *vbase = (const uint8_t *)p.v + (k0 * p.v_token + (int64_t)head * p.v_head) * EB;
     const uint32_t ring = smem_addr(smem) + warp * T::RING;
     const int kbytes = p.head_size * EB, vbytes = p.head_size_v * EB;
-    const bool by8 = EB == 1 && (((p.k_token | p.k_head | p.k_page | p.v_token | p.v_head | p.v_page | kbytes | vbytes) & 8) ||
-                                 (((uintptr_t)p.k | (uintptr_t)p.v) & 8));
+    const bool by8 =
+        EB == 1 &&
+        (((p.k_token | p.k_head | p.k_page | p.v_token | p.v_head | p.v_page | kbytes | vbytes) & 8) ||
+         (((uintptr_t)p.k | (uintptr_t)p.v) & 8));
     /* K and V of a token side by side: one row of twice the length, read in one piece */
     const bool joined = kbase + kbytes == vbase && kbytes == DK * EB && vbytes == DV * EB && !by8 &&
                         p.k_page == p.v_page && p.k_token == p.v_token;
     auto page_of = [&](int i) { /* i counts this warp's blocks */
-        int b = warp + i * nwarp;
-        return paged && b < nb ? __ldg(table + pg.page(t0 + b * 16)) : 0;
+                                int b = warp + i * nwarp;
+                                return paged && b < nb ? __ldg(table + pg.page(t0 + b * 16)) : 0;
     };
     int ids = page_of(lane), ids_next = page_of(32 + lane), li = 0, lstage = 0;
     auto load = [&]() {
@@ -259,8 +266,10 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
             uint32_t x1 = row < rows && d1 < p.head_size ? *(const uint32_t *)(qp + d1) : 0;
             if (KV == DT_E4M3 && p.q_dtype == DT_BF16) {
                 float2 f0 = unpack2<DT_BF16>(x0), f1 = unpack2<DT_BF16>(x1);
-                x0 = pack2<DT_F16>(fminf(fmaxf(f0.x, -65504.f), 65504.f), fminf(fmaxf(f0.y, -65504.f), 65504.f));
-                x1 = pack2<DT_F16>(fminf(fmaxf(f1.x, -65504.f), 65504.f), fminf(fmaxf(f1.y, -65504.f), 65504.f));
+                x0 = pack2<DT_F16>(fminf(fmaxf(f0.x, -65504.f), 65504.f),
+                                   fminf(fmaxf(f0.y, -65504.f), 65504.f));
+                x1 = pack2<DT_F16>(fminf(fmaxf(f1.x, -65504.f), 65504.f),
+                                   fminf(fmaxf(f1.y, -65504.f), 65504.f));
             }
             qf[n][2 * s] = x0;
             qf[n][2 * s + 1] = x1;
@@ -270,8 +279,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
             int r = row0 + n * 8 + 2 * q + e;
             bool ok = r < rows;
             visible_keys(p, sv, ok ? r / p.group : 0, row_lo[n][e], row_hi[n][e]);
-            if (!ok)
-                row_hi[n][e] = 0;
+            if (!ok) row_hi[n][e] = 0;
             row_pos[n][e] = sv.kv_len - sv.q_len + r / p.group;
             slope[n][e] = ok && p.alibi ? __ldg(p.alibi + head * p.group + r % p.group) * LOG2E : 0.f;
         }
@@ -288,7 +296,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
         for (int j = 0; j < MT; j++)
             o[n][j][0] = o[n][j][1] = o[n][j][2] = o[n][j][3] = 0.f;
     }
-    const int lr = lane & 15, lc = lane >> 4;                          /* ldmatrix: K rows 0-15, column half */
+    const int lr = lane & 15, lc = lane >> 4; /* ldmatrix: K rows 0-15, column half */
     const int vr = (lane & 7) + ((lane >> 4) << 3), vc = (lane >> 3) & 1; /* V: tokens 0-7, 0-7, 8-15, 8-15 */
     int cstage = 0;
 #pragma unroll 1
@@ -306,10 +314,10 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
             for (int st = 0; st < DK / 32; st++) {
                 uint32_t r[4];
                 ldmatrix_x4(r, sk + ring_unit<T::RS>(lr, 2 * st + lc));
-                uint32_t a0[4] = {e4m3x2_to_f16x2<0>(r[0]), e4m3x2_to_f16x2<0>(r[1]), e4m3x2_to_f16x2<1>(r[0]),
-                                  e4m3x2_to_f16x2<1>(r[1])};
-                uint32_t a1[4] = {e4m3x2_to_f16x2<0>(r[2]), e4m3x2_to_f16x2<0>(r[3]), e4m3x2_to_f16x2<1>(r[2]),
-                                  e4m3x2_to_f16x2<1>(r[3])};
+                uint32_t a0[4] = {e4m3x2_to_f16x2<0>(r[0]), e4m3x2_to_f16x2<0>(r[1]),
+                                  e4m3x2_to_f16x2<1>(r[0]), e4m3x2_to_f16x2<1>(r[1])};
+                uint32_t a1[4] = {e4m3x2_to_f16x2<0>(r[2]), e4m3x2_to_f16x2<0>(r[3]),
+                                  e4m3x2_to_f16x2<1>(r[2]), e4m3x2_to_f16x2<1>(r[3])};
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
                     mma_16816<MMA>(s[n], a0, qf[n][4 * st], qf[n][4 * st + 1]);
@@ -343,8 +351,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int k = tok + (i >> 1) * 8;
-                    if (k < row_lo[n][i & 1] || k >= row_hi[n][i & 1] || k >= t1)
-                        s[n][i] = -INFINITY;
+                    if (k < row_lo[n][i & 1] || k >= row_hi[n][i & 1] || k >= t1) s[n][i] = -INFINITY;
                 }
         }
         /* The maximum may lag by 2^8 (lazy rescale): p stays below 256, and the result is exact after division. */
@@ -480,8 +487,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
     const float vscale = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
     for (int i = threadIdx.x; i < nrows * (DV / 2); i += blockDim.x) {
         int r = i / (DV / 2), d = i % (DV / 2) * 2;
-        if (d >= p.head_size_v)
-            continue;
+        if (d >= p.head_size_v) continue;
         float x = 0.f, y = 0.f;
         for (int w = 0; w < nwarp; w++) {
             float2 v = *(const float2 *)(so + (w * ROWS + r) * T::ORS + d);
@@ -491,11 +497,12 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
         float f = row_inv[r] * vscale;
         int row = row0 + r, t = row / p.group, h = head * p.group + row % p.group;
         if (slot >= 0)
-            *(float2 *)(p.part_out + ((int64_t)slot * p.max_rows + (int64_t)t * p.num_q_heads + h) * p.head_size_v + d) =
+            *(float2 *)(p.part_out +
+                        ((int64_t)slot * p.max_rows + (int64_t)t * p.num_q_heads + h) * p.head_size_v + d) =
                 make_float2(x * f, y * f);
         else
-            *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d) =
-                pack2_as(p.q_dtype, x * f, y * f);
+            *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head +
+                          d) = pack2_as(p.q_dtype, x * f, y * f);
     }
 }
 
@@ -523,10 +530,11 @@ int launch_decode(const flash_params *p, const flash_decode_config *c, int num_i
     return (int)cudaLaunchKernelEx(&l, kernel, *p);
 }
 
-#define FLASH_DECODE_INSTANCE(NAME, KV, DK, DV)                                                                        \
-    extern "C" int NAME(const flash_params *p, const flash_decode_config *c, int num_items, void *stream) {           \
-        return c->row_tiles == 1 ? attn_cuda::launch_decode<attn_cuda::KV, DK, DV, 1>(p, c, num_items, stream)        \
-                                 : attn_cuda::launch_decode<attn_cuda::KV, DK, DV, 2>(p, c, num_items, stream);       \
+#define FLASH_DECODE_INSTANCE(NAME, KV, DK, DV)                                                              \
+    extern "C" int NAME(const flash_params *p, const flash_decode_config *c, int num_items, void *stream) {  \
+        return c->row_tiles == 1                                                                             \
+                   ? attn_cuda::launch_decode<attn_cuda::KV, DK, DV, 1>(p, c, num_items, stream)             \
+                   : attn_cuda::launch_decode<attn_cuda::KV, DK, DV, 2>(p, c, num_items, stream);            \
     }
 
 } /* namespace attn_cuda */

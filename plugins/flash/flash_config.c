@@ -3,12 +3,13 @@
 #include "flash_config.h"
 #include "flash_params.h"
 
-const flash_class flash_decode_classes[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
+const flash_class flash_decode_classes[] = {{64, 64},   {96, 96},   {128, 128},
+                                            {192, 128}, {192, 192}, {256, 256}};
 const int flash_num_decode_classes = sizeof(flash_decode_classes) / sizeof(flash_decode_classes[0]);
 
 /* Head sizes of the wgmma kernel. Sizes between classes run padded, except 72 and 80, which vision models use. */
 const flash_sm90_class flash_sm90_classes[] = {
-    {{64, 64}, 3, 128, 2}, {{72, 72}, 3, 128, 2},   {{80, 80}, 3, 112, 2},  {{96, 96}, 3, 112, 2},
+    {{64, 64}, 3, 128, 2},   {{72, 72}, 3, 128, 2},   {{80, 80}, 3, 112, 2},  {{96, 96}, 3, 112, 2},
     {{128, 128}, 2, 128, 2}, {{192, 128}, 2, 128, 1}, {{192, 192}, 2, 96, 1}, {{256, 256}, 2, 80, 1}};
 const int flash_num_sm90_classes = sizeof(flash_sm90_classes) / sizeof(flash_sm90_classes[0]);
 
@@ -27,7 +28,8 @@ int flash_class_of(const flash_class *classes, int n, int dk, int dv) {
 static int shape_is_served(const flash_shape *s) {
     return s->head_size >= 8 && s->head_size % 8 == 0 && s->head_size_v >= 8 && s->head_size_v % 8 == 0 &&
            s->num_kv_heads > 0 && s->num_q_heads % s->num_kv_heads == 0 && s->num_q_heads > 0 &&
-           (s->page_size == 0 || s->page_size % 16 == 0) && (s->kv_dtype == FLASH_E4M3 || s->kv_dtype == s->q_dtype);
+           (s->page_size == 0 || s->page_size % 16 == 0) &&
+           (s->kv_dtype == FLASH_E4M3 || s->kv_dtype == s->q_dtype);
 }
 
 /* Three stages of 16 rows (K and V, whole 128-byte lines) per warp, as in decode_sm80.cuh. */
@@ -37,34 +39,28 @@ static int decode_warp_bytes(const flash_class *c, int kv_dtype) {
 }
 
 int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {
-    if (!shape_is_served(s) || d->major < 8)
-        return -1;
+    if (!shape_is_served(s) || d->major < 8) return -1;
     int index = flash_class_of(flash_decode_classes, flash_num_decode_classes, s->head_size, s->head_size_v);
-    if (index < 0)
-        return -1;
+    if (index < 0) return -1;
     const flash_class *k = &flash_decode_classes[index];
     int rows = s->num_q_heads / s->num_kv_heads * (s->max_decode_tokens > 0 ? s->max_decode_tokens : 1);
     c->class_index = index;
     c->row_tiles = rows > 8 ? 2 : 1;
     int warp_bytes = decode_warp_bytes(k, s->kv_dtype), exchange = c->row_tiles * 8 * (k->dv + 4) * 4;
-    if (exchange > warp_bytes)
-        warp_bytes = exchange;
+    if (exchange > warp_bytes) warp_bytes = exchange;
     /* Small CTAs, several per SM: one reads while another starts or ends. Together 96 KB and more in flight. */
     int warps = 4;
     while (warps > 1 && warps * warp_bytes > d->smem_optin - 4096)
         warps /= 2;
-    if (warps * warp_bytes > d->smem_optin - 4096)
-        return -1;
+    if (warps * warp_bytes > d->smem_optin - 4096) return -1;
     c->warps = warps;
     c->smem_bytes = warps * warp_bytes;
     /* beside the ring: 1 KB that the system takes, and the exchange of row maxima and sums */
     c->ctas_per_sm = d->smem_per_sm / (c->smem_bytes + 1024 + 128 + 100 * 8 * c->row_tiles);
     /* registers: about 120 at 16 warps, 255 at 8 */
     int by_warps = (s->kv_dtype == FLASH_E4M3 || k->dk + k->dv <= 192 ? 16 : 8) / warps;
-    if (c->ctas_per_sm > by_warps)
-        c->ctas_per_sm = by_warps;
-    if (c->ctas_per_sm < 1)
-        c->ctas_per_sm = 1;
+    if (c->ctas_per_sm > by_warps) c->ctas_per_sm = by_warps;
+    if (c->ctas_per_sm < 1) c->ctas_per_sm = 1;
     return 0;
 }
 
@@ -75,8 +71,7 @@ static int box_fits(int size, int of_class, int paged) {
 }
 
 static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
-    if (s->force_sm80 || d->major != 9 || s->kv_dtype != s->q_dtype)
-        return -1;
+    if (s->force_sm80 || d->major != 9 || s->kv_dtype != s->q_dtype) return -1;
     int best = -1, best_size = 0, paged = s->page_size != 0;
     for (int i = 0; i < flash_num_sm90_classes; i++) {
         const flash_class *k = &flash_sm90_classes[i].dim;
@@ -86,8 +81,7 @@ static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefil
             best_size = k->dk + k->dv;
         }
     }
-    if (best < 0)
-        return -1;
+    if (best < 0) return -1;
     const flash_sm90_class *k = &flash_sm90_classes[best];
     int rows = 64 * k->warpgroups, kc = (k->dim.dk + 63) / 64, vc = (k->dim.dv + 63) / 64;
     c->kind = FLASH_PREFILL_SM90;
@@ -99,13 +93,10 @@ static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefil
 }
 
 int flash_choose_prefill(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
-    if (!shape_is_served(s) || d->major < 8)
-        return -1;
-    if (choose_sm90(s, d, c) == 0)
-        return 0;
+    if (!shape_is_served(s) || d->major < 8) return -1;
+    if (choose_sm90(s, d, c) == 0) return 0;
     int index = flash_class_of(flash_decode_classes, flash_num_decode_classes, s->head_size, s->head_size_v);
-    if (index < 0)
-        return -1;
+    if (index < 0) return -1;
     const flash_class *k = &flash_decode_classes[index];
     c->kind = FLASH_PREFILL_SM80;
     c->class_index = index;

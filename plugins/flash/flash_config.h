@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 typedef struct flash_device {
-    int32_t major, minor;     /* compute capability */
+    int32_t major, minor; /* compute capability */
     int32_t num_sms;
-    int32_t smem_optin;       /* shared memory that one CTA may use */
+    int32_t smem_optin; /* shared memory that one CTA may use */
     int32_t smem_per_sm;
 } flash_device;
 
@@ -20,8 +20,8 @@ typedef struct flash_shape {
     int32_t q_dtype, kv_dtype; /* enum flash_dtype */
     int32_t num_q_heads, num_kv_heads;
     int32_t head_size, head_size_v;
-    int32_t page_size; /* 0: contiguous keys */
-    int32_t has_features; /* soft cap or ALiBi */
+    int32_t page_size;         /* 0: contiguous keys */
+    int32_t has_features;      /* soft cap or ALiBi */
     int32_t max_decode_tokens; /* query tokens per request that the decode kernel serves */
     int32_t force_sm80;
 } flash_shape;
@@ -37,9 +37,9 @@ typedef struct flash_decode_config {
 enum flash_prefill_kind { FLASH_PREFILL_SM80 = 1, FLASH_PREFILL_SM90 = 2 };
 
 typedef struct flash_prefill_config {
-    int32_t kind;        /* enum flash_prefill_kind, 0: no kernel */
+    int32_t kind; /* enum flash_prefill_kind, 0: no kernel */
     int32_t class_index;
-    int32_t block_rows;  /* query rows of a tile; packed rows (token * group + head) when packed */
+    int32_t block_rows; /* query rows of a tile; packed rows (token * group + head) when packed */
     int32_t packed;
     int32_t smem_bytes;
 } flash_prefill_config;

@@ -14,49 +14,51 @@ int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_err
 
 static int check_device(const DLTensor *t, const char *name, attn_error_t *error) {
     if (t->device.device_type != kDLCUDA && t->device.device_type != kDLCUDAManaged)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; a CUDA tensor was wanted", name,
-                         (int)t->device.device_type);
+        return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; a CUDA tensor was wanted",
+                         name, (int)t->device.device_type);
     return ATTN_OK;
 }
 
 /* Kernels move 16 bytes at a time (8 for 8-bit caches): address and every stride of a dimension longer than 1. */
 static int check_alignment(const DLTensor *t, const char *name, int bytes, attn_error_t *error) {
     if ((uintptr_t)attn_data(t) % (unsigned)bytes)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s begins at %p; an address that is a multiple of %d was wanted",
-                         name, attn_data(t), bytes);
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s begins at %p; an address that is a multiple of %d was wanted", name,
+                         attn_data(t), bytes);
     for (int i = 0; i + 1 < t->ndim; i++)
         if (t->shape[i] > 1 && attn_byte_stride(t, i) % bytes)
-            return attn_fail(error, ATTN_E_INVALID, name, "%s has a stride of %lld bytes in dimension %d; a multiple of "
-                             "%d was wanted", name, (long long)attn_byte_stride(t, i), i, bytes);
+            return attn_fail(error, ATTN_E_INVALID, name,
+                             "%s has a stride of %lld bytes in dimension %d; a multiple of "
+                             "%d was wanted",
+                             name, (long long)attn_byte_stride(t, i), i, bytes);
     return ATTN_OK;
 }
 
-static int check_rows_tensor(const attn_instance_t *in, const DLTensor *t, const char *name, int heads, int size,
-                             int64_t rows, attn_error_t *error) {
+static int check_rows_tensor(const attn_instance_t *in, const DLTensor *t, const char *name, int heads,
+                             int size, int64_t rows, attn_error_t *error) {
     const int64_t shape[3] = {-1, heads, size};
     int status = attn_check_tensor(t, name, in->problem.dtype, 3, shape, error);
-    if (status == ATTN_OK)
-        status = flash_check_rows(t, name, rows, error);
-    if (status == ATTN_OK && rows > 0)
-        status = check_device(t, name, error);
+    if (status == ATTN_OK) status = flash_check_rows(t, name, rows, error);
+    if (status == ATTN_OK && rows > 0) status = check_device(t, name, error);
     return status == ATTN_OK && rows > 0 ? check_alignment(t, name, 16, error) : status;
 }
 
-int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride, attn_error_t *error) {
-    if (t == NULL)
-        return ATTN_OK;
+int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride,
+                      attn_error_t *error) {
+    if (t == NULL) return ATTN_OK;
     int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
-    if (status == ATTN_OK)
-        status = check_device(t, name, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status == ATTN_OK) status = check_device(t, name, error);
+    if (status != ATTN_OK) return status;
     if (t->shape[0] != 1 && t->shape[0] != in->kv_heads)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld elements; 1 or %d (one per KV head) were wanted", name,
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s has %lld elements; 1 or %d (one per KV head) were wanted", name,
                          (long long)t->shape[0], in->kv_heads);
     int own = t->shape[0] > 1;
     if (*stride >= 0 && own != *stride)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld elements, unlike the other scale; their sizes must "
-                         "agree", name, (long long)t->shape[0]);
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s has %lld elements, unlike the other scale; their sizes must "
+                         "agree",
+                         name, (long long)t->shape[0]);
     *stride = own;
     return ATTN_OK;
 }
@@ -66,10 +68,8 @@ static int check_cache(const attn_instance_t *in, const DLTensor *t, const char 
     uint32_t storage = in->kv_dtype == FLASH_E4M3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype;
     const int64_t shape[4] = {-1, in->kv_heads, in->page_size, content};
     int status = attn_check_tensor(t, name, storage, 4, shape, error);
-    if (status == ATTN_OK)
-        status = check_device(t, name, error);
-    if (status == ATTN_OK)
-        status = check_alignment(t, name, in->kv_dtype == FLASH_E4M3 ? 8 : 16, error);
+    if (status == ATTN_OK) status = check_device(t, name, error);
+    if (status == ATTN_OK) status = check_alignment(t, name, in->kv_dtype == FLASH_E4M3 ? 8 : 16, error);
     if (status == ATTN_OK && t->shape[0] > INT32_MAX)
         status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld blocks; block ids are 32-bit", name,
                            (long long)t->shape[0]);
@@ -79,20 +79,19 @@ static int check_cache(const attn_instance_t *in, const DLTensor *t, const char 
 int flash_view_cache(const attn_instance_t *in, const DLTensor *kv, const DLTensor *v, flash_cache_view *view,
                      attn_error_t *error) {
     int status = check_cache(in, kv, "kv_cache", in->is_separate ? in->d : in->d + in->dv, error);
-    if (status == ATTN_OK && in->is_separate)
-        status = check_cache(in, v, "v_cache", in->dv, error);
+    if (status == ATTN_OK && in->is_separate) status = check_cache(in, v, "v_cache", in->dv, error);
     if (status == ATTN_OK && !in->is_separate && v != NULL)
         status = attn_fail(error, ATTN_E_INVALID, "v_cache",
                            "v_cache was given, but the problem has no feature separate_kv; ask for it");
     if (status == ATTN_OK && in->is_separate && v->shape[0] != kv->shape[0])
         status = attn_fail(error, ATTN_E_INVALID, "v_cache", "v_cache has %lld blocks, kv_cache %lld",
                            (long long)v->shape[0], (long long)kv->shape[0]);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     const DLTensor *vt = in->is_separate ? v : kv;
     view->pages = kv->shape[0];
     view->k = attn_data(kv);
-    view->v = (char *)attn_data(vt) + (in->is_separate ? 0 : (int64_t)in->d * (in->kv_dtype == FLASH_E4M3 ? 1 : 2));
+    view->v =
+        (char *)attn_data(vt) + (in->is_separate ? 0 : (int64_t)in->d * (in->kv_dtype == FLASH_E4M3 ? 1 : 2));
     view->k_page = kv->strides[0];
     view->k_head = kv->strides[1];
     view->k_token = kv->strides[2];
@@ -119,23 +118,20 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     int stride = -1;
     int status = check_rows_tensor(in, a->query, "query", (int)in->problem.num_heads, in->d, tokens, error);
     if (status == ATTN_OK)
-        status = check_rows_tensor(in, a->output, "output", (int)in->problem.num_heads, in->dv, tokens, error);
-    if (status == ATTN_OK)
-        status = check_vector(in, a->sinks, "sinks", ATTN_F_SINK, error);
-    if (status == ATTN_OK)
-        status = check_vector(in, a->alibi_slopes, "alibi_slopes", ATTN_F_ALIBI, error);
-    if (status == ATTN_OK)
-        status = flash_check_scale(in, a->scales.k, "k_scale", &stride, error);
-    if (status == ATTN_OK)
-        status = flash_check_scale(in, a->scales.v, "v_scale", &stride, error);
+        status =
+            check_rows_tensor(in, a->output, "output", (int)in->problem.num_heads, in->dv, tokens, error);
+    if (status == ATTN_OK) status = check_vector(in, a->sinks, "sinks", ATTN_F_SINK, error);
+    if (status == ATTN_OK) status = check_vector(in, a->alibi_slopes, "alibi_slopes", ATTN_F_ALIBI, error);
+    if (status == ATTN_OK) status = flash_check_scale(in, a->scales.k, "k_scale", &stride, error);
+    if (status == ATTN_OK) status = flash_check_scale(in, a->scales.v, "v_scale", &stride, error);
     if (status == ATTN_OK && a->lse != NULL) {
         const int64_t shape[2] = {in->problem.num_heads, -1};
         status = attn_check_tensor(a->lse, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
         if (status == ATTN_OK && a->lse->shape[1] < tokens)
-            status = attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
-                               (long long)a->lse->shape[1], (long long)tokens);
-        if (status == ATTN_OK)
-            status = check_device(a->lse, "lse", error);
+            status =
+                attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
+                          (long long)a->lse->shape[1], (long long)tokens);
+        if (status == ATTN_OK) status = check_device(a->lse, "lse", error);
     }
     if (status == ATTN_OK && in->has_cache) {
         flash_cache_view c;
@@ -155,8 +151,7 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
             p->v_token = a->value->strides[0], p->v_head = a->value->strides[1];
         }
     }
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     p->q = attn_data(a->query), p->q_token = a->query->strides[0], p->q_head = a->query->strides[1];
     p->out = attn_data(a->output), p->out_token = a->output->strides[0], p->out_head = a->output->strides[1];
     if (a->lse != NULL)
@@ -176,8 +171,7 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
     int e = 0;
     if (h->grid_items > 0)
         e = flash_decode_instance(in->kv_dtype, dc->class_index)(p, dc, h->grid_items, stream);
-    if (!e && h->grid_splits > 0)
-        e = flash_combine(p, h->grid_splits, stream);
+    if (!e && h->grid_splits > 0) e = flash_combine(p, h->grid_splits, stream);
     if (!e && h->grid_tiles > 0)
         e = flash_run_prefill(p, &in->shape, &in->prefill, h->grid_tiles, &in->runtime, stream);
     return e;
@@ -185,8 +179,7 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
 
 static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
     int status = check_rows_tensor(in, a->output, "output", (int)in->problem.num_heads, in->dv, 0, error);
-    if (status != ATTN_OK || a->output->shape[0] == 0)
-        return status;
+    if (status != ATTN_OK || a->output->shape[0] == 0) return status;
     int e = flash_zero_rows(attn_data(a->output), a->output->shape[0], (int)in->problem.num_heads, in->dv,
                             a->output->strides[0], a->output->strides[1], stream);
     return e ? flash_fail_cuda(error, e, "the profiling run") : ATTN_OK;
@@ -198,17 +191,15 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     attn_space_t s;
     flash_device_guard guard;
     int status = attn_intake(&a, sizeof a, args, "args", error);
-    if (status == ATTN_OK && space != NULL)
-        status = attn_intake(&s, sizeof s, space, "space", error);
-    if (status != ATTN_OK)
-        return status;
+    if (status == ATTN_OK && space != NULL) status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status != ATTN_OK) return status;
     if (a.output_scale != NULL || a.output_block_scale != NULL || a.qq_bias != NULL)
-        return attn_fail(error, ATTN_E_INVALID, a.qq_bias ? "qq_bias" : "output_scale",
-                         "this backend has neither quantised output nor query-query bias; leave the member NULL");
+        return attn_fail(
+            error, ATTN_E_INVALID, a.qq_bias ? "qq_bias" : "output_scale",
+            "this backend has neither quantised output nor query-query bias; leave the member NULL");
     if (space == NULL) {
         status = flash_enter_device(in, &guard, error);
-        if (status != ATTN_OK)
-            return status;
+        if (status != ATTN_OK) return status;
         status = profile(in, &a, stream, error);
         flash_leave_device(&guard);
         return status;
@@ -216,21 +207,22 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     const flash_host_header *h = s.host;
     if (s.metadata == NULL || s.metadata_bytes < in->metadata_bytes || h == NULL ||
         s.host_bytes < FLASH_MIRROR_AT + in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE, s.metadata == NULL || s.metadata_bytes < in->metadata_bytes ? "metadata" : "host",
+        return attn_fail(error, ATTN_E_SPACE,
+                         s.metadata == NULL || s.metadata_bytes < in->metadata_bytes ? "metadata" : "host",
                          "the metadata or host buffer is smaller than space_needed says (%llu bytes)",
                          (unsigned long long)in->metadata_bytes);
     if (h->magic != FLASH_MAGIC)
         return attn_fail(error, ATTN_E_STATE, "metadata",
                          "the metadata was never built, or building it failed; call build_metadata first");
     if (in->workspace_bytes > 0 && (s.workspace == NULL || s.workspace_bytes < in->workspace_bytes))
-        return attn_fail(error, ATTN_E_SPACE, "workspace", "the workspace has %llu bytes; space_needed says %llu",
+        return attn_fail(error, ATTN_E_SPACE, "workspace",
+                         "the workspace has %llu bytes; space_needed says %llu",
                          (unsigned long long)(s.workspace ? s.workspace_bytes : 0),
                          (unsigned long long)in->workspace_bytes);
     flash_params p;
     memset(&p, 0, sizeof p);
     status = take_tensors(in, &a, h->num_tokens, &p, error);
-    if (status != ATTN_OK || h->num_tokens == 0)
-        return status;
+    if (status != ATTN_OK || h->num_tokens == 0) return status;
     char *meta = s.metadata;
     p.counts = (const flash_counts *)(void *)meta;
     p.q_start = (const int32_t *)(void *)(meta + in->q_start_at);
@@ -250,12 +242,15 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     p.q_rows = h->num_tokens;
     p.scale = (float)in->problem.scale, p.soft_cap = (float)in->problem.logits_soft_cap;
     status = flash_enter_device(in, &guard, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     int e = launch(in, h, &p, stream);
     flash_leave_device(&guard);
     if (e == FLASH_E_MAP_Q || e == FLASH_E_MAP_K || e == FLASH_E_MAP_V)
-        return attn_fail(error, ATTN_E_INVALID, e == FLASH_E_MAP_Q ? "query" : in->has_cache ? "kv_cache" : "key",
-                         "the tensor's strides or size are beyond what TMA can address; set arch = sm80 in [option flash]");
+        return attn_fail(error, ATTN_E_INVALID,
+                         e == FLASH_E_MAP_Q ? "query"
+                         : in->has_cache    ? "kv_cache"
+                                            : "key",
+                         "the tensor's strides or size are beyond what TMA can address; set arch = sm80 in "
+                         "[option flash]");
     return e ? flash_fail_cuda(error, e, "launching a kernel") : ATTN_OK;
 }

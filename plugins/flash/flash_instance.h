@@ -44,9 +44,9 @@ typedef struct flash_host_header {
     int32_t max_decode_tokens;
     int32_t many_rows; /* which decode configuration */
     int32_t keys_per_tile;
-    int32_t cluster;   /* CTAs per cluster of the decode kernel */
+    int32_t cluster; /* CTAs per cluster of the decode kernel */
 } flash_host_header;
-#define FLASH_MAGIC UINT64_C(0x3168736c66747461)
+#define FLASH_MAGIC     UINT64_C(0x3168736c66747461)
 #define FLASH_MIRROR_AT 128
 
 extern const attn_capabilities_t flash_capabilities, flash_diffkv_capabilities;
@@ -54,15 +54,18 @@ enum { FLASH_OPTION_ARCH, FLASH_OPTION_NUM_SPLITS, FLASH_NUM_OPTIONS };
 
 int flash_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 int flash_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-               uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);
+               uint32_t num_options, const attn_host_t *host, attn_instance_t **instance,
+               attn_error_t *error);
 void flash_close(attn_instance_t *instance);
-int flash_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
-int flash_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error);
-int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+int flash_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                          attn_error_t *error);
-int flash_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                             attn_error_t *error);
-int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error);
+int flash_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error);
+int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error);
+int flash_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                             void *stream, attn_error_t *error);
+int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream,
+                          attn_error_t *error);
 int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                   attn_error_t *error);
 
@@ -72,10 +75,11 @@ typedef struct flash_cache_view {
     int64_t pages;
     int64_t k_page, k_token, k_head, v_page, v_token, v_head;
 } flash_cache_view;
-int flash_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, flash_cache_view *view,
-                     attn_error_t *error);
+int flash_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
+                     flash_cache_view *view, attn_error_t *error);
 int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_error_t *error);
-int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride, attn_error_t *error);
+int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride,
+                      attn_error_t *error);
 
 /* Makes the instance's device current and restores the caller's. */
 typedef struct flash_device_guard {

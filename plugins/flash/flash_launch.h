@@ -11,8 +11,10 @@
 extern "C" {
 #endif
 
-typedef int (*flash_decode_func_t)(const flash_params *, const flash_decode_config *, int num_items, void *stream);
-typedef int (*flash_prefill_func_t)(const flash_params *, const flash_prefill_config *, int num_tiles, void *stream);
+typedef int (*flash_decode_func_t)(const flash_params *, const flash_decode_config *, int num_items,
+                                   void *stream);
+typedef int (*flash_prefill_func_t)(const flash_params *, const flash_prefill_config *, int num_tiles,
+                                    void *stream);
 
 flash_decode_func_t flash_decode_instance(int kv_dtype, int class_index);
 flash_prefill_func_t flash_prefill_sm80_instance(int kv_dtype, int class_index);
@@ -28,10 +30,12 @@ enum { FLASH_E_MAP_Q = -1, FLASH_E_MAP_K = -2, FLASH_E_MAP_V = -3 };
 
 int flash_runtime_init(flash_runtime *runtime, int num_sms, int needs_tensor_maps);
 /* The prefill kernel that `config` names. params NULL: prepare only. */
-int flash_run_prefill(const flash_params *params, const flash_shape *shape, const flash_prefill_config *config,
-                      int num_tiles, const flash_runtime *runtime, void *stream);
+int flash_run_prefill(const flash_params *params, const flash_shape *shape,
+                      const flash_prefill_config *config, int num_tiles, const flash_runtime *runtime,
+                      void *stream);
 /* out [rows, heads, head_size] of 16-bit elements, strides in elements; NULL: prepare only. */
-int flash_zero_rows(void *out, int64_t rows, int heads, int head_size, int64_t token, int64_t head, void *stream);
+int flash_zero_rows(void *out, int64_t rows, int heads, int head_size, int64_t token, int64_t head,
+                    void *stream);
 int flash_combine(const flash_params *params, int num_splits, void *stream);
 int flash_write_cache(const flash_write_params *params, void *stream);
 int flash_merge(const flash_merge_params *params, void *stream);

@@ -8,57 +8,62 @@
 
 static int check_lengths(const attn_instance_t *in, const attn_batch_t *b, attn_error_t *error) {
     if (b->num_reqs < 0 || b->num_reqs > in->limits.max_seqs)
-        return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs is %d; 0 to %d (max_num_seqs) were wanted",
-                         b->num_reqs, in->limits.max_seqs);
+        return attn_fail(error, ATTN_E_INVALID, "num_reqs",
+                         "num_reqs is %d; 0 to %d (max_num_seqs) were wanted", b->num_reqs,
+                         in->limits.max_seqs);
     if (b->num_actual_tokens < 0 || b->num_actual_tokens > in->limits.max_tokens)
         return attn_fail(error, ATTN_E_INVALID, "num_actual_tokens",
-                         "num_actual_tokens is %d; 0 to %d (max_num_batched_tokens) were wanted", b->num_actual_tokens,
-                         in->limits.max_tokens);
+                         "num_actual_tokens is %d; 0 to %d (max_num_batched_tokens) were wanted",
+                         b->num_actual_tokens, in->limits.max_tokens);
     if (b->common_prefix_len != 0)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len",
-                         "common_prefix_len is %d; this backend has no cascade: pass 0", b->common_prefix_len);
+                         "common_prefix_len is %d; this backend has no cascade: pass 0",
+                         b->common_prefix_len);
     if (b->query_start_loc_host == NULL || (b->seq_lens_host == NULL && b->num_reqs > 0))
-        return attn_fail(error, ATTN_E_INVALID, b->query_start_loc_host == NULL ? "query_start_loc" : "seq_lens",
+        return attn_fail(error, ATTN_E_INVALID,
+                         b->query_start_loc_host == NULL ? "query_start_loc" : "seq_lens",
                          "query_start_loc_host and seq_lens_host are required");
     const int32_t *start = b->query_start_loc_host;
     int64_t max_len = in->problem.max_model_len ? in->problem.max_model_len : 131072;
     if (start[0] != 0 || start[b->num_reqs] != b->num_actual_tokens)
         return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                         "query_start_loc goes from %d to %d; 0 to num_actual_tokens (%d) was wanted", start[0],
-                         start[b->num_reqs], b->num_actual_tokens);
+                         "query_start_loc goes from %d to %d; 0 to num_actual_tokens (%d) was wanted",
+                         start[0], start[b->num_reqs], b->num_actual_tokens);
     for (int32_t r = 0; r < b->num_reqs; r++) {
         int64_t query = (int64_t)start[r + 1] - start[r], seq = b->seq_lens_host[r];
         if (query < 0)
             return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                             "query_start_loc falls from %d to %d at request %d; it must not decrease", start[r],
-                             start[r + 1], r);
+                             "query_start_loc falls from %d to %d at request %d; it must not decrease",
+                             start[r], start[r + 1], r);
         if (seq < 0 || seq > max_len)
             return attn_fail(error, ATTN_E_INVALID, "seq_lens",
                              "seq_lens[%d] is %lld; 0 to %lld (max_model_len) were wanted", r, (long long)seq,
                              (long long)max_len);
         if (in->problem.role == ATTN_ROLE_DECODER && seq < query)
             return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %lld, less than its %lld query tokens; it counts them", r, (long long)seq,
-                             (long long)query);
-        if (!in->has_cache && seq != query)
-            return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %lld but the request has %lld tokens; without a cache they are equal", r,
+                             "seq_lens[%d] is %lld, less than its %lld query tokens; it counts them", r,
                              (long long)seq, (long long)query);
+        if (!in->has_cache && seq != query)
+            return attn_fail(
+                error, ATTN_E_INVALID, "seq_lens",
+                "seq_lens[%d] is %lld but the request has %lld tokens; without a cache they are equal", r,
+                (long long)seq, (long long)query);
     }
     return ATTN_OK;
 }
 
-static int take_block_table(const attn_instance_t *in, const attn_batch_t *b, flash_counts *c, attn_error_t *error) {
+static int take_block_table(const attn_instance_t *in, const attn_batch_t *b, flash_counts *c,
+                            attn_error_t *error) {
     c->block_table = NULL;
     c->block_table_stride = 0;
-    if (!in->has_cache || b->num_reqs == 0)
-        return ATTN_OK;
+    if (!in->has_cache || b->num_reqs == 0) return ATTN_OK;
     int status = attn_check_tensor(b->block_table, "block_table", ATTN_DTYPE_INT32, 2, NULL, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     if (b->block_table->device.device_type != kDLCUDA && b->block_table->device.device_type != kDLCUDAManaged)
-        return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table lies on device type %d; a CUDA tensor was "
-                         "wanted", (int)b->block_table->device.device_type);
+        return attn_fail(error, ATTN_E_INVALID, "block_table",
+                         "block_table lies on device type %d; a CUDA tensor was "
+                         "wanted",
+                         (int)b->block_table->device.device_type);
     if (b->block_table->shape[0] < b->num_reqs)
         return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table has %lld rows for %d requests",
                          (long long)b->block_table->shape[0], b->num_reqs);
@@ -77,11 +82,13 @@ static int take_block_table(const attn_instance_t *in, const attn_batch_t *b, fl
 
 static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
     if (s->metadata == NULL || s->metadata_bytes < in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE, "metadata", "the metadata buffer has %llu bytes; space_needed says %llu",
+        return attn_fail(error, ATTN_E_SPACE, "metadata",
+                         "the metadata buffer has %llu bytes; space_needed says %llu",
                          (unsigned long long)(s->metadata ? s->metadata_bytes : 0),
                          (unsigned long long)in->metadata_bytes);
     if (s->host == NULL || s->host_bytes < FLASH_MIRROR_AT + in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE, "host", "the host buffer has %llu bytes; space_needed says %llu",
+        return attn_fail(error, ATTN_E_SPACE, "host",
+                         "the host buffer has %llu bytes; space_needed says %llu",
                          (unsigned long long)(s->host ? s->host_bytes : 0),
                          (unsigned long long)(FLASH_MIRROR_AT + in->metadata_bytes));
     return ATTN_OK;
@@ -91,37 +98,33 @@ static int copy_causal(const attn_instance_t *in, const attn_batch_t *b, int32_t
     if (in->problem.mask == ATTN_MASK_PER_REQUEST && b->causal_host == NULL && b->num_reqs > 0)
         return attn_fail(error, ATTN_E_INVALID, "causal", "causal_host is required with mask per_request");
     for (int32_t r = 0; r < b->num_reqs; r++)
-        out[r] = in->problem.mask == ATTN_MASK_CAUSAL  ? 1
+        out[r] = in->problem.mask == ATTN_MASK_CAUSAL ? 1
                  : in->problem.mask == ATTN_MASK_FULL ? 0
-                                                       : b->causal_host[r] != 0;
+                                                      : b->causal_host[r] != 0;
     return ATTN_OK;
 }
 
 /* Copies `bytes` of the mirror to the device; the host buffer is free again when the stream has passed here. */
-static int send(const attn_instance_t *in, const attn_space_t *s, size_t bytes, void *stream, attn_error_t *error) {
+static int send(const attn_instance_t *in, const attn_space_t *s, size_t bytes, void *stream,
+                attn_error_t *error) {
     flash_device_guard guard;
     int status = flash_enter_device(in, &guard, error);
-    if (status != ATTN_OK)
-        return status;
-    cudaError_t e = cudaMemcpyAsync(s->metadata, (char *)s->host + FLASH_MIRROR_AT, bytes, cudaMemcpyHostToDevice,
-                                    (cudaStream_t)stream);
+    if (status != ATTN_OK) return status;
+    cudaError_t e = cudaMemcpyAsync(s->metadata, (char *)s->host + FLASH_MIRROR_AT, bytes,
+                                    cudaMemcpyHostToDevice, (cudaStream_t)stream);
     flash_leave_device(&guard);
     return e == cudaSuccess ? ATTN_OK : flash_fail_cuda(error, (int)e, "copying the metadata");
 }
 
-int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                         attn_error_t *error) {
+int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
     attn_batch_t b;
     attn_space_t s;
     int status = attn_intake(&b, sizeof b, batch, "batch", error);
-    if (status == ATTN_OK)
-        status = attn_intake(&s, sizeof s, space, "space", error);
-    if (status == ATTN_OK)
-        status = check_lengths(in, &b, error);
-    if (status == ATTN_OK)
-        status = check_space(in, &s, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status == ATTN_OK) status = check_lengths(in, &b, error);
+    if (status == ATTN_OK) status = check_space(in, &s, error);
+    if (status != ATTN_OK) return status;
     flash_host_header *h = s.host;
     char *mirror = (char *)s.host + FLASH_MIRROR_AT;
     h->magic = 0; /* until everything is in place */
@@ -129,10 +132,8 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     size_t reqs = (uint32_t)b.num_reqs;
     flash_counts table = {0, 0, 0, 0, NULL, 0};
     status = take_block_table(in, &b, &table, error);
-    if (status == ATTN_OK)
-        status = copy_causal(in, &b, causal, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status == ATTN_OK) status = copy_causal(in, &b, causal, error);
+    if (status != ATTN_OK) return status;
     memcpy(mirror + in->q_start_at, b.query_start_loc_host, (reqs + 1) * 4);
 
     /* Longest query among those that decode: it decides how many rows a CTA takes. */
@@ -140,8 +141,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     for (int32_t r = 0; r < b.num_reqs; r++) {
         int q = b.query_start_loc_host[r + 1] - b.query_start_loc_host[r];
         longest = q > longest ? q : longest;
-        if (q <= in->max_decode_tokens && q > longest_decode)
-            longest_decode = q;
+        if (q <= in->max_decode_tokens && q > longest_decode) longest_decode = q;
     }
     int capture = (b.flags & ATTN_BATCH_CAPTURE) != 0;
     if (capture) { /* any batch with queries up to max_query_len may be replayed */
@@ -159,14 +159,16 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     pi.decode_rows = in->decode[many].row_tiles * 8;
     pi.slots = in->device.num_sms * in->decode[many].ctas_per_sm;
     if (capture)
-        pi.max_cluster = 0; /* the cluster size is part of a captured launch, and later lengths may want another */
+        pi.max_cluster =
+            0; /* the cluster size is part of a captured launch, and later lengths may want another */
     flash_plan plan = {.requests = in->requests,
                        .tile_keys = in->tile_keys,
                        .items = (flash_item *)(void *)(mirror + in->items_at),
                        .splits = (flash_split *)(void *)(mirror + in->splits_at),
                        .tiles = (flash_tile *)(void *)(mirror + in->tiles_at)};
     if (flash_plan_build(&pi, &in->limits, &plan))
-        return attn_fail(error, ATTN_E_INTERNAL, "batch", "the work lists of this batch exceed their capacity");
+        return attn_fail(error, ATTN_E_INTERNAL, "batch",
+                         "the work lists of this batch exceed their capacity");
     plan.counts.block_table = table.block_table;
     plan.counts.block_table_stride = table.block_table_stride;
     memcpy(mirror, &plan.counts, sizeof plan.counts);
@@ -181,39 +183,34 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->cluster = plan.cluster;
     h->keys_per_tile = plan.keys_per_tile;
     if (capture) { /* worst cases for this many requests; what is not there returns at once */
-        h->grid_items = b.num_reqs + in->limits.max_slots < in->limits.max_items ? b.num_reqs + in->limits.max_slots
-                                                                                 : in->limits.max_items;
+        h->grid_items = b.num_reqs + in->limits.max_slots < in->limits.max_items
+                            ? b.num_reqs + in->limits.max_slots
+                            : in->limits.max_items;
         h->grid_splits = b.num_reqs < in->limits.max_splits ? b.num_reqs : in->limits.max_splits;
         h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles : 0;
     }
     size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile);
     status = send(in, &s, used, stream, error);
-    if (status == ATTN_OK)
-        h->magic = FLASH_MAGIC;
+    if (status == ATTN_OK) h->magic = FLASH_MAGIC;
     return status;
 }
 
-int flash_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                             attn_error_t *error) {
+int flash_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                             void *stream, attn_error_t *error) {
     attn_batch_t b;
     attn_space_t s;
     int status = attn_intake(&b, sizeof b, batch, "batch", error);
-    if (status == ATTN_OK)
-        status = attn_intake(&s, sizeof s, space, "space", error);
-    if (status == ATTN_OK)
-        status = check_lengths(in, &b, error);
-    if (status == ATTN_OK)
-        status = check_space(in, &s, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status == ATTN_OK) status = check_lengths(in, &b, error);
+    if (status == ATTN_OK) status = check_space(in, &s, error);
+    if (status != ATTN_OK) return status;
     flash_host_header *h = s.host;
     if (h->magic != FLASH_MAGIC || h->num_reqs != b.num_reqs)
         return attn_fail(error, ATTN_E_STATE, "metadata",
                          "the metadata was not built for this batch; call build_metadata first");
     flash_counts *counts = (flash_counts *)(void *)((char *)s.host + FLASH_MIRROR_AT), changed = *counts;
     status = take_block_table(in, &b, &changed, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     *counts = changed;
     return send(in, &s, sizeof changed, stream, error);
 }

@@ -8,8 +8,8 @@
 
 int flash_fail_cuda(attn_error_t *error, int code, const char *what) {
     cudaGetLastError(); /* a failed launch must not fail the next caller */
-    return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE, "device",
-                     "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
+    return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE,
+                     "device", "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
 }
 
 int flash_enter_device(const attn_instance_t *in, flash_device_guard *guard, attn_error_t *error) {
@@ -23,22 +23,23 @@ int flash_enter_device(const attn_instance_t *in, flash_device_guard *guard, att
 }
 
 void flash_leave_device(const flash_device_guard *guard) {
-    if (guard->changed)
-        cudaSetDevice(guard->previous);
+    if (guard->changed) cudaSetDevice(guard->previous);
 }
 
 /* The host checked the table before; a program that uses the plugin without a host gets the same answers here. */
 static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
     const attn_capabilities_t *c = &flash_diffkv_capabilities;
     if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by FLASH_ATTN", p->role,
-                         attn_role_name(p->role));
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by FLASH_ATTN",
+                         p->role, attn_role_name(p->role));
     if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype", "dtype %s is not served by FLASH_ATTN; it takes float16 and "
-                         "bfloat16", attn_dtype_name(p->dtype));
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
+                         "dtype %s is not served by FLASH_ATTN; it takes float16 and "
+                         "bfloat16",
+                         attn_dtype_name(p->dtype));
     if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout", "kv_layout is %u; 0 (any), NHD or HND were wanted",
-                         p->kv_layout);
+        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
+                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
     uint64_t missing = attn_problem_features(p) & ~c->features;
     for (unsigned bit = 0; bit < 64; bit++)
         if (missing >> bit & 1) {
@@ -56,18 +57,21 @@ static int check_problem(const attn_problem_t *p, const attn_device_t *device, a
 
 static int query_device(attn_instance_t *in, const attn_device_t *device, attn_error_t *error) {
     if (device == NULL || device->type != (int)kDLCUDA)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "FLASH_ATTN runs on CUDA devices (type %d); type %d was given",
-                         (int)kDLCUDA, device ? (int)device->type : 0);
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "FLASH_ATTN runs on CUDA devices (type %d); type %d was given", (int)kDLCUDA,
+                         device ? (int)device->type : 0);
     int count = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e != cudaSuccess) {
         cudaGetLastError();
-        return attn_fail(error, ATTN_E_DEVICE, "device", "no usable CUDA driver or device (%s); install the driver or "
-                         "select another backend", cudaGetErrorString(e));
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "no usable CUDA driver or device (%s); install the driver or "
+                         "select another backend",
+                         cudaGetErrorString(e));
     }
     if (device->id < 0 || device->id >= count)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d", (int)device->id,
-                         count);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d",
+                         (int)device->id, count);
     in->device_id = device->id;
     const struct {
         int *value;
@@ -79,16 +83,17 @@ static int query_device(attn_instance_t *in, const attn_device_t *device, attn_e
                   {&in->device.smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor}};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         e = cudaDeviceGetAttribute(wanted[i].value, wanted[i].attribute, in->device_id);
-        if (e != cudaSuccess)
-            return flash_fail_cuda(error, (int)e, "asking for a device attribute");
+        if (e != cudaSuccess) return flash_fail_cuda(error, (int)e, "asking for a device attribute");
     }
     if (in->device.major < 8)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below 8.0", in->device.major,
-                         in->device.minor);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below 8.0",
+                         in->device.major, in->device.minor);
     return ATTN_OK;
 }
 
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static size_t round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
 
 static void lay_out(attn_instance_t *in) {
     const flash_plan_limits *l = &in->limits;
@@ -114,43 +119,56 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     int max_tokens = (int)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
     int rows = FLASH_MAX_GROUP_ROWS / in->group;
     in->max_decode_tokens = rows < 1 ? 1 : rows > 16 ? 16 : rows;
-    if (in->max_decode_tokens > max_tokens)
-        in->max_decode_tokens = max_tokens;
-    in->shape = (flash_shape){in->q_dtype, in->kv_dtype, (int)p->num_heads, in->kv_heads, in->d, in->dv,
+    if (in->max_decode_tokens > max_tokens) in->max_decode_tokens = max_tokens;
+    in->shape = (flash_shape){in->q_dtype,
+                              in->kv_dtype,
+                              (int)p->num_heads,
+                              in->kv_heads,
+                              in->d,
+                              in->dv,
                               in->has_cache ? in->page_size : 0,
                               p->logits_soft_cap > 0 || (in->features & ATTN_F_ALIBI) != 0 || p->scale < 0,
-                              1, in->shape.force_sm80};
+                              1,
+                              in->shape.force_sm80};
     flash_shape many = in->shape;
     many.max_decode_tokens = in->max_decode_tokens;
     if (flash_choose_decode(&in->shape, &in->device, &in->decode[0]) ||
         flash_choose_decode(&many, &in->device, &in->decode[1]) ||
         flash_choose_prefill(&in->shape, &in->device, &in->prefill))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "head_size",
-                         "head sizes %d/%d do not fit the %d bytes of shared memory that a block of this device has",
-                         in->d, in->dv, in->device.smem_optin);
+        return attn_fail(
+            error, ATTN_E_UNSUPPORTED, "head_size",
+            "head sizes %d/%d do not fit the %d bytes of shared memory that a block of this device has",
+            in->d, in->dv, in->device.smem_optin);
     if (in->features & ATTN_F_BATCH_INVARIANT)
         in->decode[0] = in->decode[1]; /* one kernel whatever the neighbours are */
     flash_plan_input *pi = &in->plan_input;
     int window = p->sliding_window ? (int)p->sliding_window - 1 : -1;
     int chunk = (int)p->chunk_size, lookback = 0;
-    if ((in->features & ATTN_F_CHUNK_LOOKBACK) && p->sliding_window) { /* replaces the window (semantics 2.5) */
+    if ((in->features & ATTN_F_CHUNK_LOOKBACK) &&
+        p->sliding_window) { /* replaces the window (semantics 2.5) */
         lookback = (int)p->chunk_lookback;
         chunk = (int)p->sliding_window / (lookback + 1);
         window = -1;
     }
-    *pi = (flash_plan_input){.num_kv_heads = in->kv_heads, .group = in->group, .decode_tokens = in->max_decode_tokens,
+    *pi = (flash_plan_input){.num_kv_heads = in->kv_heads,
+                             .group = in->group,
+                             .decode_tokens = in->max_decode_tokens,
                              .decode_rows = in->decode[1].row_tiles * 8,
                              .slots = in->device.num_sms * in->decode[0].ctas_per_sm,
-                             .min_piece = in->decode[0].warps * 16, .block_rows = in->prefill.block_rows,
-                             .packed = in->prefill.packed, .causal = p->mask == ATTN_MASK_CAUSAL,
-                             .window_left = window, .window_right = window, .chunk = chunk, .lookback = lookback,
+                             .min_piece = in->decode[0].warps * 16,
+                             .block_rows = in->prefill.block_rows,
+                             .packed = in->prefill.packed,
+                             .causal = p->mask == ATTN_MASK_CAUSAL,
+                             .window_left = window,
+                             .window_right = window,
+                             .chunk = chunk,
+                             .lookback = lookback,
                              .max_cluster = in->device.major == 9 && !in->shape.force_sm80 ? 8 : 0,
                              .num_splits = in->features & ATTN_F_BATCH_INVARIANT ? 1 : in->num_splits};
     in->limits.max_seqs = (int)(p->max_num_seqs ? p->max_num_seqs : 256);
     in->limits.max_tokens = max_tokens;
     flash_plan_capacity(&in->limits, pi);
-    if (in->limits.max_items > 65535)
-        in->limits.max_items = 65535;
+    if (in->limits.max_items > 65535) in->limits.max_items = 65535;
     lay_out(in);
     return ATTN_OK;
 }
@@ -161,29 +179,23 @@ static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
     int e = flash_runtime_init(&in->runtime, in->device.num_sms, in->prefill.kind == FLASH_PREFILL_SM90);
     for (int i = 0; i < 2 && !e; i++)
         e = decode(NULL, &in->decode[i], 0, NULL);
-    if (!e)
-        e = flash_combine(NULL, 0, NULL);
-    if (!e)
-        e = flash_write_cache(NULL, NULL);
-    if (!e)
-        e = flash_zero_rows(NULL, 0, 0, 0, 0, 0, NULL);
-    if (!e)
-        e = flash_run_prefill(NULL, &in->shape, &in->prefill, 0, &in->runtime, NULL);
+    if (!e) e = flash_combine(NULL, 0, NULL);
+    if (!e) e = flash_write_cache(NULL, NULL);
+    if (!e) e = flash_zero_rows(NULL, 0, 0, 0, 0, 0, NULL);
+    if (!e) e = flash_run_prefill(NULL, &in->shape, &in->prefill, 0, &in->runtime, NULL);
     return e ? flash_fail_cuda(error, e, "loading the kernels") : ATTN_OK;
 }
 
 int flash_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-               uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+               uint32_t num_options, const attn_host_t *host, attn_instance_t **instance,
+               attn_error_t *error) {
     (void)host;
     attn_problem_t p;
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (status == ATTN_OK)
-        status = attn_intake(&dev, sizeof dev, device, "device", error);
-    if (status == ATTN_OK)
-        status = check_problem(&p, &dev, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK) status = check_problem(&p, &dev, error);
+    if (status != ATTN_OK) return status;
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
         return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
@@ -198,16 +210,12 @@ int flash_open(const attn_problem_t *problem, const attn_device_t *device, const
     in->has_cache = attn_role_has_cache(p.role);
     in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
     in->page_size = (int)(p.block_size ? p.block_size : flash_capabilities.preferred_block_size);
-    if (num_options > FLASH_OPTION_ARCH)
-        in->shape.force_sm80 = options[FLASH_OPTION_ARCH].i == 1;
-    if (num_options > FLASH_OPTION_NUM_SPLITS)
-        in->num_splits = (int)options[FLASH_OPTION_NUM_SPLITS].i;
+    if (num_options > FLASH_OPTION_ARCH) in->shape.force_sm80 = options[FLASH_OPTION_ARCH].i == 1;
+    if (num_options > FLASH_OPTION_NUM_SPLITS) in->num_splits = (int)options[FLASH_OPTION_NUM_SPLITS].i;
     status = query_device(in, &dev, error);
-    if (status == ATTN_OK)
-        status = configure(in, error);
+    if (status == ATTN_OK) status = configure(in, error);
     flash_device_guard guard = {0, 0};
-    if (status == ATTN_OK)
-        status = flash_enter_device(in, &guard, error);
+    if (status == ATTN_OK) status = flash_enter_device(in, &guard, error);
     if (status == ATTN_OK) {
         status = prepare_kernels(in, error);
         flash_leave_device(&guard);
@@ -217,8 +225,8 @@ int flash_open(const attn_problem_t *problem, const attn_device_t *device, const
         in->causal = malloc((size_t)in->limits.max_seqs * sizeof *in->causal);
         in->tile_keys = malloc(((size_t)in->limits.max_tiles + 1) * sizeof *in->tile_keys);
         if (in->requests == NULL || in->tile_keys == NULL || in->causal == NULL)
-            status = attn_fail(error, ATTN_E_NO_MEMORY, "max_num_seqs", "no memory for the work lists of %d requests",
-                               in->limits.max_seqs);
+            status = attn_fail(error, ATTN_E_NO_MEMORY, "max_num_seqs",
+                               "no memory for the work lists of %d requests", in->limits.max_seqs);
     }
     if (status != ATTN_OK) {
         flash_close(in);
@@ -229,15 +237,15 @@ int flash_open(const attn_problem_t *problem, const attn_device_t *device, const
 }
 
 void flash_close(attn_instance_t *in) {
-    if (in == NULL)
-        return;
+    if (in == NULL) return;
     free(in->causal);
     free(in->requests);
     free(in->tile_keys);
     free(in);
 }
 
-int flash_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+int flash_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                         attn_error_t *error) {
     if (num_blocks < 0)
         return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
                          (long long)num_blocks);
@@ -246,8 +254,7 @@ int flash_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_
         uint32_t layout = in->problem.kv_layout ? in->problem.kv_layout : (uint32_t)ATTN_LAYOUT_NHD;
         int status = attn_dense_cache_shape(&in->problem, layout, (uint32_t)in->page_size,
                                             num_blocks ? num_blocks : in->problem.num_blocks, &full, error);
-        if (status != ATTN_OK)
-            return status;
+        if (status != ATTN_OK) return status;
     }
     uint32_t size = shape->struct_size;
     memcpy(shape, &full, size < sizeof full ? size : sizeof full);

@@ -47,7 +47,8 @@ typedef struct flash_counts {
     int32_t num_splits;
     int32_t num_tiles;
     int32_t max_pieces;
-    const int32_t *block_table; /* [num_seqs, block_table_stride] of pages; here, so that replays see a new one */
+    const int32_t
+        *block_table; /* [num_seqs, block_table_stride] of pages; here, so that replays see a new one */
     int64_t block_table_stride;
 } flash_counts;
 
@@ -57,11 +58,11 @@ typedef struct flash_params {
     float *lse;    /* natural log, may be NULL */
     const void *k; /* cache or contiguous keys */
     const void *v;
-    const int32_t *q_start;     /* [num_seqs + 1], rows of q */
-    const int32_t *k_start;     /* [num_seqs + 1], rows of contiguous keys and values; NULL: paged */
-    const float *alibi;            /* [num_q_heads], may be NULL */
-    const float *sinks;            /* [num_q_heads], may be NULL */
-    const float *k_scale;          /* [1] or [num_kv_heads], NULL: 1 */
+    const int32_t *q_start; /* [num_seqs + 1], rows of q */
+    const int32_t *k_start; /* [num_seqs + 1], rows of contiguous keys and values; NULL: paged */
+    const float *alibi;     /* [num_q_heads], may be NULL */
+    const float *sinks;     /* [num_q_heads], may be NULL */
+    const float *k_scale;   /* [1] or [num_kv_heads], NULL: 1 */
     const float *v_scale;
     const flash_counts *counts;
     const flash_item *items;
@@ -77,20 +78,21 @@ typedef struct flash_params {
     int32_t q_dtype, kv_dtype; /* enum flash_dtype */
     int32_t num_seqs, num_q_heads, num_kv_heads, group;
     int32_t head_size, head_size_v;
-    int32_t page_size; /* 0: contiguous keys */
+    int32_t page_size;                 /* 0: contiguous keys */
     int32_t window_left, window_right; /* keys visible to the left and right of the query, -1: no bound */
-    int32_t chunk, lookback; /* chunk > 0: keys of the query's chunk and of `lookback` before it, up to the query */
-    int32_t scale_stride;              /* 0: one k_scale and v_scale, 1: one per KV head */
-    int32_t max_rows;                  /* query rows (tokens * num_q_heads) of the longest decode request */
-    int32_t seq_offset;                /* added to the list's seq: kernels may serve a part of the batch */
+    int32_t chunk,
+        lookback; /* chunk > 0: keys of the query's chunk and of `lookback` before it, up to the query */
+    int32_t scale_stride; /* 0: one k_scale and v_scale, 1: one per KV head */
+    int32_t max_rows;     /* query rows (tokens * num_q_heads) of the longest decode request */
+    int32_t seq_offset;   /* added to the list's seq: kernels may serve a part of the batch */
     int32_t num_slots;
-    int32_t keys_per_tile;             /* average of the batch's prefill tiles, for tuning only */
-    int32_t cluster;                   /* CTAs per cluster of the decode kernel, 0 and 1: no clusters */
-    int64_t q_rows;   /* rows of q that exist */
-    int64_t kv_rows;  /* rows of contiguous k and v */
-    int64_t num_pages; /* pages of the cache */
-    float scale;    /* softmax scale, natural units */
-    float soft_cap; /* 0: off */
+    int32_t keys_per_tile; /* average of the batch's prefill tiles, for tuning only */
+    int32_t cluster;       /* CTAs per cluster of the decode kernel, 0 and 1: no clusters */
+    int64_t q_rows;        /* rows of q that exist */
+    int64_t kv_rows;       /* rows of contiguous k and v */
+    int64_t num_pages;     /* pages of the cache */
+    float scale;           /* softmax scale, natural units */
+    float soft_cap;        /* 0: off */
 } flash_params;
 
 /* Cache write: one row of K and V per slot. */

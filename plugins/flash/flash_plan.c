@@ -11,9 +11,15 @@ enum {
     CLUSTER_COST = 60,  /* merge within a cluster */
 };
 
-static int min_i(int a, int b) { return a < b ? a : b; }
-static int max_i(int a, int b) { return a > b ? a : b; }
-static int ceil_div(int a, int b) { return (a + b - 1) / b; }
+static int min_i(int a, int b) {
+    return a < b ? a : b;
+}
+static int max_i(int a, int b) {
+    return a > b ? a : b;
+}
+static int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
 
 static int is_causal(const flash_plan_input *in, int seq) {
     return in->causal_per_seq ? in->causal_per_seq[seq] != 0 : in->causal != 0;
@@ -26,15 +32,13 @@ static int visible_span(const flash_plan_input *in, int seq, int q_len, int firs
         hi = pos + last + 1;
     else if (in->window_right >= 0 && pos + last + in->window_right + 1 < hi)
         hi = pos + last + in->window_right + 1;
-    if (in->window_left >= 0 && pos + first - in->window_left > 0)
-        lo = pos + first - in->window_left;
+    if (in->window_left >= 0 && pos + first - in->window_left > 0) lo = pos + first - in->window_left;
     if (in->chunk > 0) {
         long start = ((pos + first) / in->chunk - in->lookback) * in->chunk;
         lo = start > lo ? start : lo;
         hi = pos + last + 1;
     }
-    if (hi > kv)
-        hi = kv;
+    if (hi > kv) hi = kv;
     return hi > lo ? (int)(hi - lo) : 0;
 }
 
@@ -49,10 +53,8 @@ static void swap_bytes(char *a, char *b, size_t size) {
 
 static void sift(char *base, size_t root, size_t n, size_t size, int (*compare)(const void *, const void *)) {
     for (size_t child; (child = 2 * root + 1) < n; root = child) {
-        if (child + 1 < n && compare(base + child * size, base + (child + 1) * size) < 0)
-            child++;
-        if (compare(base + root * size, base + child * size) >= 0)
-            return;
+        if (child + 1 < n && compare(base + child * size, base + (child + 1) * size) < 0) child++;
+        if (compare(base + root * size, base + child * size) >= 0) return;
         swap_bytes(base + root * size, base + child * size, size);
     }
 }
@@ -69,8 +71,7 @@ static void sort_in_place(void *items, int count, size_t size, int (*compare)(co
 }
 
 static int pieces_for(int span, int chunk, int limit) {
-    if (span <= chunk || chunk <= 0)
-        return 1;
+    if (span <= chunk || chunk <= 0) return 1;
     int n = ceil_div(span, chunk);
     /* the kernel rounds a piece up to 64 keys, so fewer pieces may be enough */
     n = ceil_div(span, (ceil_div(span, n) + 63) / 64 * 64);
@@ -89,8 +90,7 @@ static double cost_of(const flash_plan_request *r, int n, int chunk, int slots, 
         longest = len > longest ? len : longest;
         used += p > 1 ? p : 0;
     }
-    if (used > max_slots)
-        return 1e30;
+    if (used > max_slots) return 1e30;
     double even = total / slots, waves = (double)(long)((count + slots - 1) / slots) * (total / count);
     double time = count <= slots ? longest : waves > even ? 0.5 * (even + waves) : even;
     return (time < longest ? longest : time) + (used ? COMBINE_COST : 0);
@@ -98,7 +98,8 @@ static double cost_of(const flash_plan_request *r, int n, int chunk, int slots, 
 
 /* Clusters pay in small batches, where the second kernel would cost more than the reading. They
  * take half the machine at most: clusters must find their CTAs together, and full SMs do not hold them all at once. */
-static int choose_cluster(const flash_plan_input *in, const flash_plan_request *r, int n, int longest, double *best_cost) {
+static int choose_cluster(const flash_plan_input *in, const flash_plan_request *r, int n, int longest,
+                          double *best_cost) {
     long ctas = 0;
     int best = 0;
     for (int i = 0; i < n; i++)
@@ -113,8 +114,8 @@ static int choose_cluster(const flash_plan_input *in, const flash_plan_request *
     return best;
 }
 
-static int choose_chunk(const flash_plan_input *in, const flash_plan_request *r, int n, int longest, int limit,
-                        int max_slots, double *chosen_cost) {
+static int choose_chunk(const flash_plan_input *in, const flash_plan_request *r, int n, int longest,
+                        int limit, int max_slots, double *chosen_cost) {
     double total = 0;
     for (int i = 0; i < n; i++)
         total += (double)r[i].span * r[i].ctas;
@@ -122,7 +123,9 @@ static int choose_chunk(const flash_plan_input *in, const flash_plan_request *r,
     double best_cost = cost_of(r, n, longest, in->slots, limit, max_slots);
     for (int k = 0; k < 25; k++) {
         /* candidates: equal cuts of the longest request; as many as fit one wave; fractions of a slot's even share */
-        int chunk = k < 16 ? ceil_div(longest, k + 2) : k == 16 ? ceil_div(longest, share) : ceil_div(even, k - 16);
+        int chunk = k < 16    ? ceil_div(longest, k + 2)
+                    : k == 16 ? ceil_div(longest, share)
+                              : ceil_div(even, k - 16);
         chunk = max_i((chunk + 63) / 64 * 64, in->min_piece);
         double c = cost_of(r, n, chunk, in->slots, limit, max_slots);
         if (c < best_cost * 0.98) {
@@ -141,8 +144,14 @@ static int compare_requests(const void *a, const void *b) {
 }
 
 static flash_item item_of(const flash_plan_input *in, int seq, int piece, int pieces, int slot) {
-    return (flash_item){seq, piece, pieces, slot, in->q_start[seq], in->q_start[seq + 1] - in->q_start[seq],
-                        in->seq_lens[seq], is_causal(in, seq)};
+    return (flash_item){seq,
+                        piece,
+                        pieces,
+                        slot,
+                        in->q_start[seq],
+                        in->q_start[seq + 1] - in->q_start[seq],
+                        in->seq_lens[seq],
+                        is_causal(in, seq)};
 }
 
 static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
@@ -151,10 +160,8 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
     int n = 0, longest = 0, limit = min_i(FLASH_MAX_PIECES, lim->max_slots);
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
-        if (q_len <= 0 || q_len > in->decode_tokens)
-            continue;
-        if (n >= lim->max_seqs)
-            return -1;
+        if (q_len <= 0 || q_len > in->decode_tokens) continue;
+        if (n >= lim->max_seqs) return -1;
         int ctas = in->num_kv_heads * ceil_div(q_len * in->group, in->decode_rows);
         r[n] = (flash_plan_request){s, visible_span(in, s, q_len, 0, q_len - 1), ctas, 1};
         longest = max_i(longest, r[n++].span);
@@ -172,18 +179,15 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
     }
     sort_in_place(r, n, sizeof *r, compare_requests);
     for (int i = 0; i < n && plan->cluster > 1; i++) {
-        if (c->num_items + plan->cluster > lim->max_items)
-            return -1;
+        if (c->num_items + plan->cluster > lim->max_items) return -1;
         for (int k = 0; k < plan->cluster; k++)
             plan->items[c->num_items++] = item_of(in, r[i].seq, k, plan->cluster, FLASH_SLOT_CLUSTER);
         c->max_pieces = plan->cluster;
     }
     for (int i = 0; i < n && plan->cluster <= 1; i++) {
         int p = r[i].pieces, first = FLASH_SLOT_FINAL;
-        if (p > 1 && (plan->num_slots + p > lim->max_slots || c->num_splits >= lim->max_splits))
-            p = 1;
-        if (c->num_items + p > lim->max_items)
-            return -1;
+        if (p > 1 && (plan->num_slots + p > lim->max_slots || c->num_splits >= lim->max_splits)) p = 1;
+        if (c->num_items + p > lim->max_items) return -1;
         if (p > 1) {
             first = plan->num_slots;
             plan->num_slots += p;
@@ -198,10 +202,8 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
 
 static int compare_tiles(const void *a, const void *b) {
     const flash_plan_tile *x = a, *y = b;
-    if (x->keys != y->keys)
-        return x->keys < y->keys ? 1 : -1;
-    if (x->tile.seq != y->tile.seq)
-        return x->tile.seq < y->tile.seq ? -1 : 1;
+    if (x->keys != y->keys) return x->keys < y->keys ? 1 : -1;
+    if (x->tile.seq != y->tile.seq) return x->tile.seq < y->tile.seq ? -1 : 1;
     return y->tile.block - x->tile.block;
 }
 
@@ -209,31 +211,32 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
     int n = 0, group = in->packed ? in->group : 1, sorted = 1, last = 0x7fffffff;
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
-        if (q_len > in->decode_tokens)
-            n += ceil_div(q_len * group, in->block_rows);
+        if (q_len > in->decode_tokens) n += ceil_div(q_len * group, in->block_rows);
     }
-    if (n > lim->max_tiles)
-        return -1;
-    if (n == 0)
-        return 0;
+    if (n > lim->max_tiles) return -1;
+    if (n == 0) return 0;
     flash_plan_tile *keys = plan->tile_keys;
     n = 0;
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
-        if (q_len <= in->decode_tokens)
-            continue;
+        if (q_len <= in->decode_tokens) continue;
         for (int b = ceil_div(q_len * group, in->block_rows) - 1; b >= 0; b--) {
             int first = b * in->block_rows / group;
             int end = min_i(q_len * group, (b + 1) * in->block_rows);
             keys[n].keys = visible_span(in, s, q_len, first, (end - 1) / group);
-            keys[n].tile = (flash_tile){s, b, in->k_start ? in->k_start[s] : 0, 0, in->q_start[s], q_len, in->seq_lens[s],
+            keys[n].tile = (flash_tile){s,
+                                        b,
+                                        in->k_start ? in->k_start[s] : 0,
+                                        0,
+                                        in->q_start[s],
+                                        q_len,
+                                        in->seq_lens[s],
                                         is_causal(in, s)};
             sorted &= keys[n].keys <= last;
             last = keys[n++].keys;
         }
     }
-    if (!sorted)
-        sort_in_place(keys, n, sizeof *keys, compare_tiles);
+    if (!sorted) sort_in_place(keys, n, sizeof *keys, compare_tiles);
     double sum = 0;
     for (int i = 0; i < n; i++) {
         plan->tiles[i] = keys[i].tile;
@@ -251,7 +254,8 @@ void flash_plan_capacity(flash_plan_limits *lim, const flash_plan_input *in) {
     lim->max_splits = in->num_splits == 1 ? 0 : min_i(lim->max_seqs, lim->max_slots);
     lim->max_items = lim->max_seqs + max_i(lim->max_slots, in->slots); /* clusters fill one wave at most */
     int group = in->packed ? in->group : 1;
-    lim->max_tiles = min_i(lim->max_tokens, lim->max_seqs + (int)((long)lim->max_tokens * group / in->block_rows));
+    lim->max_tiles =
+        min_i(lim->max_tokens, lim->max_seqs + (int)((long)lim->max_tokens * group / in->block_rows));
 }
 
 int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {

@@ -13,18 +13,18 @@ extern "C" {
 enum { FLASH_MAX_PIECES = 256 };
 
 typedef struct flash_plan_limits {
-    int32_t max_seqs;    /* requests */
-    int32_t max_tokens;  /* query tokens of a batch */
-    int32_t max_items;   /* capacities of the lists */
+    int32_t max_seqs;   /* requests */
+    int32_t max_tokens; /* query tokens of a batch */
+    int32_t max_items;  /* capacities of the lists */
     int32_t max_splits;
     int32_t max_tiles;
-    int32_t max_slots;   /* partial results: pieces of split requests */
+    int32_t max_slots; /* partial results: pieces of split requests */
 } flash_plan_limits;
 
 typedef struct flash_plan_input {
-    const int32_t *q_start;  /* [num_seqs + 1] */
-    const int32_t *seq_lens; /* [num_seqs] */
-    const int32_t *k_start;  /* [num_seqs] first rows of contiguous keys; NULL: paged */
+    const int32_t *q_start;        /* [num_seqs + 1] */
+    const int32_t *seq_lens;       /* [num_seqs] */
+    const int32_t *k_start;        /* [num_seqs] first rows of contiguous keys; NULL: paged */
     const int32_t *causal_per_seq; /* may be NULL */
     int32_t num_seqs;
     int32_t num_kv_heads, group;
@@ -36,8 +36,8 @@ typedef struct flash_plan_input {
     int32_t packed;        /* rows of a tile are token * group */
     int32_t causal, window_left, window_right;
     int32_t chunk, lookback;
-    int32_t max_cluster;   /* largest cluster that may merge pieces: 8 on Hopper, else 0 */
-    int32_t num_splits;    /* 0: choose, else exactly so many pieces (1: batch invariant) */
+    int32_t max_cluster; /* largest cluster that may merge pieces: 8 on Hopper, else 0 */
+    int32_t num_splits;  /* 0: choose, else exactly so many pieces (1: batch invariant) */
 } flash_plan_input;
 
 /* Scratch of the planner, allocated once by the caller: max_seqs requests and max_tiles keys. */

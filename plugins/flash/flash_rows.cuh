@@ -11,7 +11,8 @@ namespace attn_cuda {
 
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LN2 = 0.6931471805599453f;
-constexpr float NO_MAX = -1e30f; /* running maximum of a row without keys: finite, so that no inf - inf appears */
+constexpr float NO_MAX =
+    -1e30f; /* running maximum of a row without keys: finite, so that no inf - inf appears */
 
 struct seq_view {
     int q0;     /* first row of q */
@@ -21,7 +22,9 @@ struct seq_view {
 };
 
 /* Second half of a flash_item or flash_tile. */
-ATTN_DEV seq_view view_of(int4 x) { return seq_view{x.x, x.y, x.z, x.w}; }
+ATTN_DEV seq_view view_of(int4 x) {
+    return seq_view{x.x, x.y, x.z, x.w};
+}
 
 /* Keys lo <= k < hi of query token i (semantics 2.2, 2.3): bottom-right causal, window counted from the query. A
  * window (w, 0) is read as (w, w) by requests without causality, as upstream symmetrises it. */
@@ -29,8 +32,7 @@ ATTN_DEV void visible_keys(const flash_params &p, const seq_view &s, int i, int 
     int pos = s.kv_len - s.q_len + i;
     lo = 0;
     hi = s.causal ? pos + 1 : s.kv_len;
-    if (p.window_left >= 0)
-        lo = max(0, pos - p.window_left);
+    if (p.window_left >= 0) lo = max(0, pos - p.window_left);
     if (p.chunk > 0) { /* semantics 2.4, 2.5 */
         lo = max(lo, (pos / p.chunk - p.lookback) * p.chunk);
         hi = pos + 1;
@@ -63,7 +65,8 @@ struct score_features {
         cap_log2 = cap ? p.soft_cap * LOG2E : 0.f;
         scale_over_cap = cap ? p.scale * kscale / p.soft_cap : 0.f;
     }
-    template <int N> ATTN_DEV void apply(float (&s)[N]) const {
+    template <int N>
+    ATTN_DEV void apply(float (&s)[N]) const {
         if (cap_log2 != 0.f) {
 #pragma unroll
             for (int i = 0; i < N; i++)

@@ -8,55 +8,56 @@
 #include <string.h>
 
 typedef CUresult (*encode_tiled_t)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                   CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+                                   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+                                   CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                   CUtensorMapFloatOOBfill);
 
 int flash_runtime_init(flash_runtime *r, int num_sms, int needs_tensor_maps) {
     r->num_sms = num_sms;
     r->encode_tiled = 0;
-    if (!needs_tensor_maps)
-        return 0;
+    if (!needs_tensor_maps) return 0;
     enum cudaDriverEntryPointQueryResult found;
-    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &r->encode_tiled, 12000, cudaEnableDefault,
-                                                     &found);
-    return e != cudaSuccess ? (int)e : found != cudaDriverEntryPointSuccess ? (int)cudaErrorCallRequiresNewerDriver : 0;
+    cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &r->encode_tiled, 12000,
+                                                     cudaEnableDefault, &found);
+    return e != cudaSuccess                       ? (int)e
+           : found != cudaDriverEntryPointSuccess ? (int)cudaErrorCallRequiresNewerDriver
+                                                  : 0;
 }
 
 /* 128-byte swizzle, zeros outside, and no L2 promotion: it fetches neighbours that nobody asked for. */
-static int encode(const flash_runtime *r, CUtensorMap *map, int dtype, int rank, const void *base, const cuuint64_t *dims,
-                  const cuuint64_t *strides, const cuuint32_t *box) {
+static int encode(const flash_runtime *r, CUtensorMap *map, int dtype, int rank, const void *base,
+                  const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box) {
     static const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
     return (int)((encode_tiled_t)r->encode_tiled)(
-        map, dtype == FLASH_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, (cuuint32_t)rank,
-        (void *)(uintptr_t)base, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        map, dtype == FLASH_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        (cuuint32_t)rank, (void *)(uintptr_t)base, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 /* Rows of all heads: {columns, rows, heads}, a box of 64 columns. A dimension of size 1 gets a canonical stride. */
-static int map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns, int64_t rows,
-                    int heads, int64_t token, int64_t head, int box_rows) {
+static int map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
+                    int64_t rows, int heads, int64_t token, int64_t head, int box_rows) {
     cuuint64_t dims[3] = {(cuuint64_t)columns, (cuuint64_t)(rows > 0 ? rows : 1), (cuuint64_t)heads};
-    if (rows <= 1)
-        token = (int64_t)heads * columns;
+    if (rows <= 1) token = (int64_t)heads * columns;
     cuuint64_t strides[2] = {(cuuint64_t)token * 2, (cuuint64_t)(heads > 1 ? head : token) * 2};
     cuuint32_t box[3] = {64, (cuuint32_t)box_rows, 1};
     return encode(r, map, dtype, 3, base, dims, strides, box);
 }
 
-static int64_t gcd(int64_t a, int64_t b) { return b ? gcd(b, a % b) : a; }
+static int64_t gcd(int64_t a, int64_t b) {
+    return b ? gcd(b, a % b) : a;
+}
 
 /* A paged cache in groups of 8 rows; page and head share the last dimension, whose stride is the greatest common
  * divisor of theirs. `whole`: all 64-column chunks in one box. */
-static int map_pages(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns, int whole,
-                     const flash_params *p, int64_t page, int64_t token, int64_t head, int box_rows, int32_t *page_units,
-                     int32_t *head_units) {
+static int map_pages(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
+                     int whole, const flash_params *p, int64_t page, int64_t token, int64_t head,
+                     int box_rows, int32_t *page_units, int32_t *head_units) {
     int64_t unit = p->num_kv_heads > 1 ? gcd(page, head) : page;
-    if (unit <= 0)
-        return -1;
+    if (unit <= 0) return -1;
     int64_t pu = page / unit, hu = p->num_kv_heads > 1 ? head / unit : 0;
     int64_t extent = (p->num_pages > 0 ? p->num_pages - 1 : 0) * pu + (p->num_kv_heads - 1) * hu + 1;
-    if (extent > INT32_MAX)
-        return -1;
+    if (extent > INT32_MAX) return -1;
     *page_units = (int32_t)pu;
     *head_units = (int32_t)hu;
     if (whole) {
@@ -77,32 +78,31 @@ static int run_sm90(const flash_params *p, const flash_shape *s, const flash_pre
     flash_prefill_sm90_func_t f = flash_prefill_sm90_instance(s->q_dtype, c->class_index);
     const flash_sm90_class *k = &flash_sm90_classes[c->class_index];
     int feature = s->has_features, paged = s->page_size != 0;
-    if (!p)
-        return f(0, paged, feature, 0, stream);
+    if (!p) return f(0, paged, feature, 0, stream);
     flash_sm90_params sp;
     memset(&sp, 0, sizeof sp);
     sp.p = *p;
-    if (map_rows(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token, p->q_head,
-                 c->block_rows))
+    if (map_rows(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
+                 p->q_head, c->block_rows))
         return FLASH_E_MAP_Q;
     if (paged) {
         int box = 128;
         while (p->page_size % box || k->block_keys % box)
             box /= 2;
         sp.box_rows = box;
-        if (map_pages(r, &sp.k_map, s->q_dtype, p->k, p->head_size, k->dim.dk % 64 == 0, p, p->k_page, p->k_token, p->k_head,
-                      box, &sp.k_page_units, &sp.k_head_units))
+        if (map_pages(r, &sp.k_map, s->q_dtype, p->k, p->head_size, k->dim.dk % 64 == 0, p, p->k_page,
+                      p->k_token, p->k_head, box, &sp.k_page_units, &sp.k_head_units))
             return FLASH_E_MAP_K;
-        if (map_pages(r, &sp.v_map, s->q_dtype, p->v, p->head_size_v, k->dim.dv % 64 == 0, p, p->v_page, p->v_token,
-                      p->v_head, box, &sp.v_page_units, &sp.v_head_units))
+        if (map_pages(r, &sp.v_map, s->q_dtype, p->v, p->head_size_v, k->dim.dv % 64 == 0, p, p->v_page,
+                      p->v_token, p->v_head, box, &sp.v_page_units, &sp.v_head_units))
             return FLASH_E_MAP_V;
     } else {
         sp.box_rows = k->block_keys;
-        if (map_rows(r, &sp.k_map, s->q_dtype, p->k, p->head_size, p->kv_rows, p->num_kv_heads, p->k_token, p->k_head,
-                     k->block_keys))
+        if (map_rows(r, &sp.k_map, s->q_dtype, p->k, p->head_size, p->kv_rows, p->num_kv_heads, p->k_token,
+                     p->k_head, k->block_keys))
             return FLASH_E_MAP_K;
-        if (map_rows(r, &sp.v_map, s->q_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads, p->v_token, p->v_head,
-                     k->block_keys))
+        if (map_rows(r, &sp.v_map, s->q_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads, p->v_token,
+                     p->v_head, k->block_keys))
             return FLASH_E_MAP_V;
     }
     /* Heads side by side: as many as 16, so that the keys in use stay within the L2 at long lengths. */
@@ -115,12 +115,10 @@ static int run_sm90(const flash_params *p, const flash_shape *s, const flash_pre
     return f(&sp, paged, feature, work < r->num_sms ? (int)work : r->num_sms, stream);
 }
 
-int flash_run_prefill(const flash_params *p, const flash_shape *s, const flash_prefill_config *c, int num_tiles,
-                      const flash_runtime *r, void *stream) {
-    if (p && num_tiles <= 0)
-        return 0;
-    if (c->kind == FLASH_PREFILL_SM90)
-        return run_sm90(p, s, c, num_tiles, r, stream);
+int flash_run_prefill(const flash_params *p, const flash_shape *s, const flash_prefill_config *c,
+                      int num_tiles, const flash_runtime *r, void *stream) {
+    if (p && num_tiles <= 0) return 0;
+    if (c->kind == FLASH_PREFILL_SM90) return run_sm90(p, s, c, num_tiles, r, stream);
     flash_prefill_func_t f = flash_prefill_sm80_instance(s->kv_dtype, c->class_index);
     return f(p, c, num_tiles, stream);
 }

@@ -17,25 +17,28 @@ static void check_sizes(const attn_problem_t *p, attn_reasons_t *r) {
                         "num_kv_heads %u does not divide num_heads %u", p->num_kv_heads, p->num_heads);
     }
     if (p->head_size == 0 || p->head_size % 8 != 0 || p->head_size > 256)
-        attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "head_size", NUMBER(have, p->head_size), "a multiple of 8 up to 256",
-                        "head_size is %u; multiples of 8 up to 256 are served", p->head_size);
+        attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "head_size", NUMBER(have, p->head_size),
+                        "a multiple of 8 up to 256", "head_size is %u; multiples of 8 up to 256 are served",
+                        p->head_size);
     if (p->head_size_v % 8 != 0 || p->head_size_v > 256)
         attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, p->head_size_v),
-                        "0 or a multiple of 8 up to 256", "head_size_v is %u; multiples of 8 up to 256 are served",
-                        p->head_size_v);
+                        "0 or a multiple of 8 up to 256",
+                        "head_size_v is %u; multiples of 8 up to 256 are served", p->head_size_v);
     if (attn_role_has_cache(p->role) && p->block_size % 16 != 0)
-        attn_add_reason(r, ATTN_REASON_BLOCK_SIZE, "block_size", NUMBER(have, p->block_size), "a multiple of 16",
-                        "block_size is %u; multiples of 16 are served", p->block_size);
+        attn_add_reason(r, ATTN_REASON_BLOCK_SIZE, "block_size", NUMBER(have, p->block_size),
+                        "a multiple of 16", "block_size is %u; multiples of 16 are served", p->block_size);
     if (p->max_num_seqs > 65535)
         attn_add_reason(r, ATTN_REASON_LIMIT, "max_num_seqs", NUMBER(have, p->max_num_seqs), "at most 65535",
                         "max_num_seqs is %u; at most 65535 are served", p->max_num_seqs);
     if (p->max_num_batched_tokens > (1u << 24))
-        attn_add_reason(r, ATTN_REASON_LIMIT, "max_num_batched_tokens", NUMBER(have, p->max_num_batched_tokens),
-                        "at most 16777216", "max_num_batched_tokens is %u; at most 16777216 are served",
+        attn_add_reason(r, ATTN_REASON_LIMIT, "max_num_batched_tokens",
+                        NUMBER(have, p->max_num_batched_tokens), "at most 16777216",
+                        "max_num_batched_tokens is %u; at most 16777216 are served",
                         p->max_num_batched_tokens);
     if (p->max_model_len < 0 || p->max_model_len > INT32_MAX - 65536)
-        attn_add_reason(r, ATTN_REASON_LIMIT, "max_model_len", NUMBER(have, p->max_model_len), "0 to 2147418111",
-                        "max_model_len is %lld; lengths are 32-bit", (long long)p->max_model_len);
+        attn_add_reason(r, ATTN_REASON_LIMIT, "max_model_len", NUMBER(have, p->max_model_len),
+                        "0 to 2147418111", "max_model_len is %lld; lengths are 32-bit",
+                        (long long)p->max_model_len);
     if (p->num_blocks < 0 || p->num_blocks > INT32_MAX)
         attn_add_reason(r, ATTN_REASON_LIMIT, "num_blocks", NUMBER(have, p->num_blocks), "0 to 2147483647",
                         "num_blocks is %lld; block ids are 32-bit", (long long)p->num_blocks);
@@ -43,11 +46,13 @@ static void check_sizes(const attn_problem_t *p, attn_reasons_t *r) {
 
 static void check_numbers(const attn_problem_t *p, attn_reasons_t *r) {
     if (!isfinite(p->scale) || p->scale == 0.0 || fabs(p->scale) > 1e6)
-        attn_add_reason(r, ATTN_REASON_COMBINATION, "scale", "not a usable number", "finite, not 0, at most 1e6",
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "scale", "not a usable number",
+                        "finite, not 0, at most 1e6",
                         "scale must be finite and not 0; 1/sqrt(head_size) is the usual one");
     if (!isfinite(p->logits_soft_cap) || p->logits_soft_cap < 0.0)
         attn_add_reason(r, ATTN_REASON_COMBINATION, "logits_soft_cap", "not a usable number",
-                        "0 (off) or a finite positive number", "logits_soft_cap must be 0 or finite and positive");
+                        "0 (off) or a finite positive number",
+                        "logits_soft_cap must be 0 or finite and positive");
     if (p->mask < ATTN_MASK_CAUSAL || p->mask > ATTN_MASK_PER_REQUEST)
         attn_add_reason(r, ATTN_REASON_COMBINATION, "mask", "not a mask", "causal, full or per_request",
                         "mask %u is not one; 0 is invalid on purpose", p->mask);
@@ -58,36 +63,40 @@ static void check_numbers(const attn_problem_t *p, attn_reasons_t *r) {
     char have[32];
     if (p->role != ATTN_ROLE_DECODER && (p->chunk_size != 0 || (f & ATTN_F_CHUNK_LOOKBACK) != 0))
         attn_add_reason(r, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size), "0",
-                        "chunked local attention is for role decoder; the role is %s", attn_role_name(p->role));
+                        "chunked local attention is for role decoder; the role is %s",
+                        attn_role_name(p->role));
     if (p->chunk_size != 0 && (p->sliding_window != 0 || (f & ATTN_F_CHUNK_LOOKBACK) != 0))
-        attn_add_reason(r, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size), "0 with a window",
-                        "chunked local attention together with a sliding window or chunk lookback is not served");
+        attn_add_reason(
+            r, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size), "0 with a window",
+            "chunked local attention together with a sliding window or chunk lookback is not served");
     if ((f & ATTN_F_CHUNK_LOOKBACK) != 0 && p->sliding_window != 0 && p->sliding_window <= p->chunk_lookback)
         attn_add_reason(r, ATTN_REASON_COMBINATION, "chunk_lookback", NUMBER(have, p->chunk_lookback),
-                        "less than sliding_window", "sliding_window %u over %u chunks leaves chunks of 0 tokens",
-                        p->sliding_window, p->chunk_lookback + 1);
+                        "less than sliding_window",
+                        "sliding_window %u over %u chunks leaves chunks of 0 tokens", p->sliding_window,
+                        p->chunk_lookback + 1);
 }
 
 static void check_dtypes(const attn_problem_t *p, attn_reasons_t *r) {
-    uint32_t kv = p->kv_cache_dtype, same = p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_FLOAT16 : ATTN_KV_BFLOAT16;
+    uint32_t kv = p->kv_cache_dtype,
+             same = p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_FLOAT16 : ATTN_KV_BFLOAT16;
     if (kv != 0 && kv != ATTN_KV_AUTO && kv != same && kv != ATTN_KV_FP8_E4M3)
-        attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv), "auto, the dtype, or fp8_e4m3",
+        attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv),
+                        "auto, the dtype, or fp8_e4m3",
                         "a %s cache with dtype %s is not served; take auto or fp8_e4m3", attn_kv_name(kv),
                         attn_dtype_name(p->dtype));
     if (kv == ATTN_KV_FP8_E4M3 && !attn_role_has_cache(p->role))
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv), "auto",
                         "role %s has no cache that could be quantised", attn_role_name(p->role));
     if (p->out_dtype != 0 && p->out_dtype != p->dtype)
-        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype), attn_dtype_name(p->dtype),
-                        "the output has the dtype of the query");
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
+                        attn_dtype_name(p->dtype), "the output has the dtype of the query");
 }
 
 int flash_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
     (void)device;
     attn_problem_t p;
     int status = attn_intake(&p, sizeof p, problem, "problem", NULL);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     check_sizes(&p, reasons);
     check_numbers(&p, reasons);
     check_dtypes(&p, reasons);

@@ -2,23 +2,25 @@
 /* update_kv_cache: checks, and one launch of the cache writer. */
 #include "flash_instance.h"
 
-static int check_new_rows(const attn_instance_t *in, const DLTensor *t, const char *name, int size, int64_t rows,
-                          attn_error_t *error) {
+static int check_new_rows(const attn_instance_t *in, const DLTensor *t, const char *name, int size,
+                          int64_t rows, attn_error_t *error) {
     const int64_t shape[3] = {-1, in->kv_heads, size};
     int status = attn_check_tensor(t, name, in->problem.dtype, 3, shape, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     if (t->shape[0] < rows)
         return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; slot_mapping has %lld", name,
                          (long long)t->shape[0], (long long)rows);
     if (rows > 0 && ((uintptr_t)attn_data(t) % 16 || (rows > 1 && attn_byte_stride(t, 0) % 16) ||
                      (in->kv_heads > 1 && attn_byte_stride(t, 1) % 16)))
-        return attn_fail(error, ATTN_E_INVALID, name, "%s is not aligned: address and strides must be multiples of 16 "
-                         "bytes", name);
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s is not aligned: address and strides must be multiples of 16 "
+                         "bytes",
+                         name);
     return ATTN_OK;
 }
 
-int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream,
+                          attn_error_t *error) {
     attn_kv_update_t a;
     flash_cache_view c;
     int stride = -1;
@@ -26,24 +28,20 @@ int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, voi
     if (status == ATTN_OK && !in->has_cache)
         status = attn_fail(error, ATTN_E_STATE, "kv_cache", "role %s has no cache to update",
                            attn_role_name(in->problem.role));
-    if (status == ATTN_OK)
-        status = flash_view_cache(in, a.kv_cache, a.v_cache, &c, error);
+    if (status == ATTN_OK) status = flash_view_cache(in, a.kv_cache, a.v_cache, &c, error);
     if (status == ATTN_OK)
         status = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
     int64_t rows = status == ATTN_OK ? a.slot_mapping->shape[0] : 0;
-    if (status == ATTN_OK)
-        status = check_new_rows(in, a.key, "key", in->d, rows, error);
-    if (status == ATTN_OK)
-        status = check_new_rows(in, a.value, "value", in->dv, rows, error);
-    if (status == ATTN_OK)
-        status = flash_check_scale(in, a.scales.k, "k_scale", &stride, error);
-    if (status == ATTN_OK)
-        status = flash_check_scale(in, a.scales.v, "v_scale", &stride, error);
+    if (status == ATTN_OK) status = check_new_rows(in, a.key, "key", in->d, rows, error);
+    if (status == ATTN_OK) status = check_new_rows(in, a.value, "value", in->dv, rows, error);
+    if (status == ATTN_OK) status = flash_check_scale(in, a.scales.k, "k_scale", &stride, error);
+    if (status == ATTN_OK) status = flash_check_scale(in, a.scales.v, "v_scale", &stride, error);
     if (status == ATTN_OK && rows > INT32_MAX)
-        status = attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping has %lld entries; at most 2147483647 are "
-                           "served", (long long)rows);
-    if (status != ATTN_OK || rows == 0)
-        return status;
+        status = attn_fail(error, ATTN_E_INVALID, "slot_mapping",
+                           "slot_mapping has %lld entries; at most 2147483647 are "
+                           "served",
+                           (long long)rows);
+    if (status != ATTN_OK || rows == 0) return status;
     flash_write_params w;
     memset(&w, 0, sizeof w);
     w.key = attn_data(a.key), w.value = attn_data(a.value), w.k_cache = c.k, w.v_cache = c.v;
@@ -61,8 +59,7 @@ int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, voi
     w.page_size = in->page_size, w.dtype = in->q_dtype, w.kv_dtype = in->kv_dtype;
     flash_device_guard guard;
     status = flash_enter_device(in, &guard, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     int e = flash_write_cache(&w, stream);
     flash_leave_device(&guard);
     return e ? flash_fail_cuda(error, e, "writing the cache") : ATTN_OK;

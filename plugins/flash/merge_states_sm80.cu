@@ -6,11 +6,11 @@
 
 using namespace attn_cuda;
 
-template <int DT> __global__ void __launch_bounds__(256) merge_kernel(const __grid_constant__ flash_merge_params p) {
+template <int DT>
+__global__ void __launch_bounds__(256) merge_kernel(const __grid_constant__ flash_merge_params p) {
     int64_t i = (int64_t)blockIdx.x * 8 + (threadIdx.x >> 5);
     int lane = threadIdx.x & 31;
-    if (i >= (int64_t)p.tokens * p.heads)
-        return;
+    if (i >= (int64_t)p.tokens * p.heads) return;
     int64_t t = i / p.heads, h = i % p.heads;
     float a = p.prefix_lse[t * p.prefix_lse_token + h * p.prefix_lse_head];
     float b = p.suffix_lse[t * p.suffix_lse_token + h * p.suffix_lse_head];
@@ -49,7 +49,6 @@ extern "C" int flash_merge(const flash_merge_params *p, void *stream) {
         return e ? e : (int)cudaFuncGetAttributes(&a, kernel);
     }
     int64_t n = ((int64_t)p->tokens * p->heads + 7) / 8;
-    if (n > 0)
-        kernel<<<(unsigned)n, 256, 0, (cudaStream_t)stream>>>(*p);
+    if (n > 0) kernel<<<(unsigned)n, 256, 0, (cudaStream_t)stream>>>(*p);
     return (int)cudaGetLastError();
 }

@@ -11,26 +11,28 @@ static const attn_block_size_t block_sizes[] = {{16, 1}};
 /* machine code for 8.0 and 9.0, PTX for the rest, which the driver compiles at the first open */
 static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
 
-#define FLASH_FEATURES                                                                                                 \
-    (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_ALIBI | ATTN_F_SINK | ATTN_F_CHUNKED_LOCAL |                     \
-     ATTN_F_CHUNK_LOOKBACK | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES |     \
-     ATTN_F_SEPARATE_KV | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE | ATTN_F_KV_CONNECTOR | ATTN_F_CONTIGUOUS_KV |       \
-     ATTN_F_BLOCK_STRIDE)
+#define FLASH_FEATURES                                                                                       \
+    (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_ALIBI | ATTN_F_SINK | ATTN_F_CHUNKED_LOCAL |           \
+     ATTN_F_CHUNK_LOOKBACK | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_LSE |                    \
+     ATTN_F_PER_HEAD_SCALES | ATTN_F_SEPARATE_KV | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE |                 \
+     ATTN_F_KV_CONNECTOR | ATTN_F_CONTIGUOUS_KV | ATTN_F_BLOCK_STRIDE)
 
-#define FLASH_COMMON                                                                                                   \
-    .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                                    \
-    .roles = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) |            \
-             ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MM_ENCODER),                                     \
-    .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                            \
-    .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16) |               \
-                       ATTN_BIT(ATTN_KV_FP8_E4M3),                                                                     \
-    .device_types = ATTN_BIT(kDLCUDA), .head_sizes = head_sizes, .num_head_sizes = 1, .block_sizes = block_sizes,      \
-    .num_block_sizes = 1, .compute_capabilities = compute_capabilities, .num_compute_capabilities = 1,                 \
-    .preferred_block_size = 16, .query_len_support = ATTN_QUERY_LEN_VARLEN, .spec_as_decode = 1
+#define FLASH_COMMON                                                                                         \
+    .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                          \
+    .roles = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) |  \
+             ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MM_ENCODER),                           \
+    .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                  \
+    .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16) |     \
+                       ATTN_BIT(ATTN_KV_FP8_E4M3),                                                           \
+    .device_types = ATTN_BIT(kDLCUDA), .head_sizes = head_sizes, .num_head_sizes = 1,                        \
+    .block_sizes = block_sizes, .num_block_sizes = 1, .compute_capabilities = compute_capabilities,          \
+    .num_compute_capabilities = 1, .preferred_block_size = 16, .query_len_support = ATTN_QUERY_LEN_VARLEN,   \
+    .spec_as_decode = 1
 
 const attn_capabilities_t flash_capabilities = {FLASH_COMMON, .features = FLASH_FEATURES};
-const attn_capabilities_t flash_diffkv_capabilities = {
-    FLASH_COMMON, .features = FLASH_FEATURES | ATTN_F_DIFF_KV, .head_sizes_v = head_sizes, .num_head_sizes_v = 1};
+const attn_capabilities_t flash_diffkv_capabilities = {FLASH_COMMON,
+                                                       .features = FLASH_FEATURES | ATTN_F_DIFF_KV,
+                                                       .head_sizes_v = head_sizes, .num_head_sizes_v = 1};
 
 static const attn_backend_ops_t ops = {
     .struct_size = sizeof(attn_backend_ops_t),
@@ -48,7 +50,8 @@ static const attn_backend_ops_t ops = {
 static const attn_backend_t flash_backend = {
     .struct_size = sizeof(attn_backend_t),
     .name = "FLASH_ATTN",
-    .doc = "kernels compiled ahead of time: Hopper by TMA and wgmma, every other GPU from sm_80 on by mma.sync",
+    .doc =
+        "kernels compiled ahead of time: Hopper by TMA and wgmma, every other GPU from sm_80 on by mma.sync",
     .capabilities = &flash_capabilities,
     .ops = &ops,
 };
@@ -62,19 +65,21 @@ static const attn_backend_t flash_diffkv_backend = {
 static const attn_backend_t *const backends[] = {&flash_backend, &flash_diffkv_backend};
 
 static const attn_option_spec_t options[FLASH_NUM_OPTIONS] = {
-    [FLASH_OPTION_ARCH] = {.struct_size = sizeof(attn_option_spec_t),
-                           .type = ATTN_OPTION_ENUM,
-                           .name = "arch",
-                           .doc = "kernels to use: auto takes the device's own, sm80 the portable ones everywhere",
-                           .default_value = "auto",
-                           .choices = "auto sm80"},
-    [FLASH_OPTION_NUM_SPLITS] = {.struct_size = sizeof(attn_option_spec_t),
-                                 .type = ATTN_OPTION_INT,
-                                 .name = "num_splits",
-                                 .doc = "pieces into which decode cuts the keys of a request; 0 lets the planner choose",
-                                 .default_value = "0",
-                                 .min_int = 0,
-                                 .max_int = FLASH_MAX_PIECES},
+    [FLASH_OPTION_ARCH] =
+        {.struct_size = sizeof(attn_option_spec_t),
+         .type = ATTN_OPTION_ENUM,
+         .name = "arch",
+         .doc = "kernels to use: auto takes the device's own, sm80 the portable ones everywhere",
+         .default_value = "auto",
+         .choices = "auto sm80"},
+    [FLASH_OPTION_NUM_SPLITS] =
+        {.struct_size = sizeof(attn_option_spec_t),
+         .type = ATTN_OPTION_INT,
+         .name = "num_splits",
+         .doc = "pieces into which decode cuts the keys of a request; 0 lets the planner choose",
+         .default_value = "0",
+         .min_int = 0,
+         .max_int = FLASH_MAX_PIECES},
 };
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {

@@ -16,26 +16,30 @@
 
 namespace attn_cuda {
 
-template <int QT, int KV, int DK, int DV> struct prefill80_traits {
+template <int QT, int KV, int DK, int DV>
+struct prefill80_traits {
     static constexpr int MMA = KV == DT_E4M3 ? DT_F16 : QT;
-    static constexpr int MT = DK <= 128 ? 2 : 1; /* m-tiles per warp: two halve the reads of K and V from shared memory */
+    static constexpr int MT =
+        DK <= 128 ? 2 : 1; /* m-tiles per warp: two halve the reads of K and V from shared memory */
     static constexpr int BM = 64 * MT;
     static constexpr int BN = DK <= 96 || DK == 192 ? 64 : 32; /* what registers and 99 KB allow */
-    static constexpr int KRS = DK * 2 + 16, VRS = DV * 2 + 16; /* row strides: an odd number of 16-byte units */
+    static constexpr int KRS = DK * 2 + 16,
+                         VRS = DV * 2 + 16; /* row strides: an odd number of 16-byte units */
     static constexpr int SMEM = BM * KRS + BN * (KRS + VRS);
 };
 
 /* BN rows of keys or values, 8 elements a time. Rows outside [lo, hi) and columns past `cols` become zeros. */
 template <int KV, int D, int RS, int BN>
-ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t page_stride, int64_t token_stride, int ids, int tok0,
-                        int cols, int lo, int hi, const pager &pg, bool paged) {
+ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t page_stride, int64_t token_stride, int ids,
+                        int tok0, int cols, int lo, int hi, const pager &pg, bool paged) {
     constexpr int CPR = D / 8, EB = KV == DT_E4M3 ? 1 : 2;
 #pragma unroll
     for (int u = 0; u < BN * CPR / 128; u++) {
         int i = u * 128 + threadIdx.x, r = i / CPR, c = i % CPR;
         int tok = tok0 + r, page = __shfl_sync(~0u, ids, r >> 4);
         bool ok = tok >= lo && tok < hi && c * 8 < cols;
-        int64_t off = (paged ? page * page_stride + pg.offset(tok) * token_stride : tok * token_stride) + c * 8;
+        int64_t off =
+            (paged ? page * page_stride + pg.offset(tok) * token_stride : tok * token_stride) + c * 8;
         if constexpr (KV == DT_E4M3) {
             uint2 x = ok ? __ldg((const uint2 *)(base + off)) : make_uint2(0, 0);
             st_shared_v4(dst + r * RS + c * 16, make_uint4(e4m3x2_to_f16x2<0>(x.x), e4m3x2_to_f16x2<1>(x.x),
@@ -49,20 +53,19 @@ template <int QT, int KV, int DK, int DV>
 __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ flash_params p) {
     using T = prefill80_traits<QT, KV, DK, DV>;
     constexpr int MMA = T::MMA, MT = T::MT, BM = T::BM, BN = T::BN, EB = KV == DT_E4M3 ? 1 : 2;
-    static_assert(BN * (DK / 8) % 128 == 0 && BN * (DV / 8) % 128 == 0 && BM * (DK / 8) % 128 == 0, "whole passes");
+    static_assert(BN * (DK / 8) % 128 == 0 && BN * (DV / 8) % 128 == 0 && BM * (DK / 8) % 128 == 0,
+                  "whole passes");
     extern __shared__ __align__(128) uint8_t smem[];
     const uint32_t sq = smem_addr(smem), sk = sq + BM * T::KRS, svm = sk + BN * T::KRS;
 
     const int entry = blockIdx.x / p.num_kv_heads, head = blockIdx.x % p.num_kv_heads;
-    if (entry >= __ldg(&p.counts->num_tiles))
-        return;
+    if (entry >= __ldg(&p.counts->num_tiles)) return;
     const int4 tile = __ldg((const int4 *)p.tiles + 2 * entry);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, q = lane & 3;
     const int seq = tile.x + p.seq_offset, row0 = tile.y * BM;
     const seq_view sv = view_of(__ldg((const int4 *)p.tiles + 2 * entry + 1));
     const int rows = sv.q_len * p.group;
-    if (row0 >= rows)
-        return;
+    if (row0 >= rows) return;
     int tile_lo, tile_hi, unused;
     visible_keys(p, sv, row0 / p.group, tile_lo, unused);
     visible_keys(p, sv, min(rows - 1, row0 + BM - 1) / p.group, unused, tile_hi);
@@ -74,8 +77,10 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
     auto page_ids = [&](int tok0) { /* lane i: page of the tile's i-th group of 16 tokens */
-        int tok = tok0 + 16 * lane;
-        return paged && lane < BN / 16 && tok + 16 > tile_lo && tok < tile_hi ? __ldg(table + pg.page(tok)) : 0;
+                                    int tok = tok0 + 16 * lane;
+                                    return paged && lane < BN / 16 && tok + 16 > tile_lo && tok < tile_hi
+                                               ? __ldg(table + pg.page(tok))
+                                               : 0;
     };
 
     /* Q to shared memory; the scale stays out of it, so that no bit of a 16-bit Q is lost. */
@@ -90,7 +95,8 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
             uint32_t *w = &x.x;
             for (int k = 0; k < 4; k++) {
                 float2 f = unpack2<DT_BF16>(w[k]);
-                w[k] = pack2<DT_F16>(fminf(fmaxf(f.x, -65504.f), 65504.f), fminf(fmaxf(f.y, -65504.f), 65504.f));
+                w[k] =
+                    pack2<DT_F16>(fminf(fmaxf(f.x, -65504.f), 65504.f), fminf(fmaxf(f.y, -65504.f), 65504.f));
             }
             st_shared_v4(sq + r * T::KRS + c * 16, x);
         } else
@@ -120,14 +126,16 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     const int begin = tile_lo / BN * BN;
     int ids = page_ids(begin);
     if (begin < tile_hi)
-        load_tile<KV, DK, T::KRS, BN>(sk, kbase, p.k_page, p.k_token, ids, begin, p.head_size, tile_lo, tile_hi, pg, paged);
+        load_tile<KV, DK, T::KRS, BN>(sk, kbase, p.k_page, p.k_token, ids, begin, p.head_size, tile_lo,
+                                      tile_hi, pg, paged);
     cp_async_commit();
     const int nr = (lane & 7) + ((lane >> 4) << 3), nc = (lane >> 3) & 1, lr = lane & 15, lc = lane >> 4;
 #pragma unroll 1
     for (int k0 = begin; k0 < tile_hi; k0 += BN) {
         cp_async_wait<0>();
         __syncthreads();
-        load_tile<KV, DV, T::VRS, BN>(svm, vbase, p.v_page, p.v_token, ids, k0, p.head_size_v, tile_lo, tile_hi, pg, paged);
+        load_tile<KV, DV, T::VRS, BN>(svm, vbase, p.v_page, p.v_token, ids, k0, p.head_size_v, tile_lo,
+                                      tile_hi, pg, paged);
         cp_async_commit();
         float s[MT][BN / 8][4];
 #pragma unroll
@@ -179,8 +187,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
                     for (int j = 0; j < BN / 8; j++)
 #pragma unroll
                         for (int i = 0; i < 2; i++)
-                            if (j * 8 + i < lo || j * 8 + i >= hi)
-                                s[t][j][2 * e + i] = -INFINITY;
+                            if (j * 8 + i < lo || j * 8 + i >= hi) s[t][j][2 * e + i] = -INFINITY;
                 }
             }
             float mx[2] = {NO_MAX, NO_MAX};
@@ -219,8 +226,8 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
         cp_async_wait<0>();
         __syncthreads();
         if (k0 + BN < tile_hi)
-            load_tile<KV, DK, T::KRS, BN>(sk, kbase, p.k_page, p.k_token, ids, k0 + BN, p.head_size, tile_lo, tile_hi, pg,
-                                          paged);
+            load_tile<KV, DK, T::KRS, BN>(sk, kbase, p.k_page, p.k_token, ids, k0 + BN, p.head_size, tile_lo,
+                                          tile_hi, pg, paged);
         cp_async_commit();
 #pragma unroll
         for (int j = 0; j < BN / 16; j++) {
@@ -256,7 +263,8 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
             float sum = l[t][e];
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
-            int row = row0 + (warp * MT + t) * 16 + g + 8 * e, tok = row / p.group, h = head * p.group + row % p.group;
+            int row = row0 + (warp * MT + t) * 16 + g + 8 * e, tok = row / p.group,
+                h = head * p.group + row % p.group;
             float mm = m[t][e], rescale = 1.f;
             if (p.sinks && row < rows) { /* denominator only (semantics 2.10) */
                 float sink = __ldg(p.sinks + h) * LOG2E, top = fmaxf(mm, sink);
@@ -273,7 +281,8 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
 #pragma unroll
         for (int j = 0; j < DV / 8; j++) {
             *(uint32_t *)(so + j * 16) = pack2_as(p.q_dtype, o[t][j][0] * f[0], o[t][j][1] * f[0]);
-            *(uint32_t *)(so + 8 * T::KRS + j * 16) = pack2_as(p.q_dtype, o[t][j][2] * f[1], o[t][j][3] * f[1]);
+            *(uint32_t *)(so + 8 * T::KRS + j * 16) =
+                pack2_as(p.q_dtype, o[t][j][2] * f[1], o[t][j][3] * f[1]);
         }
     }
     __syncwarp();
@@ -291,15 +300,14 @@ int launch_prefill80(const flash_params *p, const flash_prefill_config *c, int n
     (void)c;
     using T = prefill80_traits<QT, KV, DK, DV>;
     auto kernel = prefill80_kernel<QT, KV, DK, DV>;
-    if (!p)
-        return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::SMEM);
-    kernel<<<(unsigned)p->num_kv_heads * (unsigned)num_tiles, 128, T::SMEM, (cudaStream_t)stream>>>(*p);
+    if (!p) return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::SMEM);
+    kernel<<<(unsigned)p->num_kv_heads *(unsigned)num_tiles, 128, T::SMEM, (cudaStream_t)stream>>>(*p);
     return (int)cudaGetLastError();
 }
 
-#define FLASH_PREFILL_SM80_INSTANCE(NAME, QT, KV, DK, DV)                                                              \
-    extern "C" int NAME(const flash_params *p, const flash_prefill_config *c, int num_tiles, void *stream) {          \
-        return attn_cuda::launch_prefill80<attn_cuda::QT, attn_cuda::KV, DK, DV>(p, c, num_tiles, stream);            \
+#define FLASH_PREFILL_SM80_INSTANCE(NAME, QT, KV, DK, DV)                                                    \
+    extern "C" int NAME(const flash_params *p, const flash_prefill_config *c, int num_tiles, void *stream) { \
+        return attn_cuda::launch_prefill80<attn_cuda::QT, attn_cuda::KV, DK, DV>(p, c, num_tiles, stream);   \
     }
 
 } /* namespace attn_cuda */

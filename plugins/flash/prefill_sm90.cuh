@@ -19,7 +19,8 @@
 
 namespace attn_cuda {
 
-template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED> struct prefill90_traits {
+template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED>
+struct prefill90_traits {
     static constexpr int DK = DK_, DV = DV_, NWG = NWG_, BN = BN_, NQ = NQ_, ST = 2;
     static constexpr int BM = 64 * NWG, THREADS = 128 * (NWG + 1);
     static constexpr int KC = (DK + 63) / 64, VC = (DV + 63) / 64; /* chunks */
@@ -40,7 +41,8 @@ struct tile_info {
 };
 
 template <int DT, class T, bool PAGED, bool FEATURE>
-__global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_constant__ flash_sm90_params P) {
+__global__ void __launch_bounds__(T::THREADS, 1)
+    prefill90_kernel(const __grid_constant__ flash_sm90_params P) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) /* empty where only other architectures were asked for */
     constexpr int BM = T::BM, BN = T::BN, NWG = T::NWG, NQ = T::NQ, ST = T::ST, DV = T::DV;
     constexpr int QSTEPS = (T::DK + 15) / 16;
@@ -54,8 +56,8 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
     const flash_params &p = P.p;
     const uint32_t base = (smem_addr(smem_raw) + 1023) & ~1023u;
     const uint32_t sQ = base, sK = sQ + NQ * T::QB, sV = sK + ST * T::KB;
-    const uint32_t qfull = smem_addr(bars), qempty = qfull + 8 * NQ, kfull = qempty + 8 * NQ, kempty = kfull + 8 * ST,
-                   vfull = kempty + 8 * ST, vempty = vfull + 8 * ST;
+    const uint32_t qfull = smem_addr(bars), qempty = qfull + 8 * NQ, kfull = qempty + 8 * NQ,
+                   kempty = kfull + 8 * ST, vfull = kempty + 8 * ST, vempty = vfull + 8 * ST;
     const int wg = threadIdx.x >> 7, tid = threadIdx.x & 127, lane = threadIdx.x & 31;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     if (threadIdx.x == 0) {
@@ -71,8 +73,7 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
 
     if (wg == 0) {
         setmaxnreg_dec<NWG == 2 ? 40 : 32>();
-        if (warp != 0)
-            return;
+        if (warp != 0) return;
         const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section, per = num_tiles * sect;
         const int total = num_tiles * p.num_q_heads;
         const int box = P.box_rows, boxes = PAGED ? BN / box : 1;
@@ -108,7 +109,8 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
             }
             __syncwarp();
             if (lane < T::KC)
-                tma_3d(sQ + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + x.tile.y * BM, x.head, qfull + 8 * qs);
+                tma_3d(sQ + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + x.tile.y * BM, x.head,
+                       qfull + 8 * qs);
         };
         int it = 0, wk = 0;
         job now, next;
@@ -119,17 +121,20 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
 #pragma unroll 1
         for (int t = blockIdx.x; t < total; t += gridDim.x, wk++) {
             const bool more = t + (int)gridDim.x < total;
-            if (more)
-                next = job_of(t + gridDim.x); /* arrives while this tile's keys are on their way */
+            if (more) next = job_of(t + gridDim.x); /* arrives while this tile's keys are on their way */
             const tile_info &ti = infos[wk % NQ];
-            const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped, kv_len = now.view.z;
+            const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped,
+                      kv_len = now.view.z;
             const int kvh = now.head / p.group, row0 = now.tile.z;
-            const int32_t *table =
-                PAGED ? p.counts->block_table + (int64_t)(now.tile.x + p.seq_offset) * p.counts->block_table_stride : nullptr;
+            const int32_t *table = PAGED ? p.counts->block_table + (int64_t)(now.tile.x + p.seq_offset) *
+                                                                       p.counts->block_table_stride
+                                         : nullptr;
             /* paged: lane i brings the i-th group of box_rows keys, its page id fetched one block ahead */
             auto page_of = [&](int j) {
                 int tok = j * BN + lane * box;
-                return PAGED && lane < boxes && tok < kv_len && tok >= skipped && j >= first ? __ldg(table + pg.page(tok)) : -1;
+                return PAGED && lane < boxes && tok < kv_len && tok >= skipped && j >= first
+                           ? __ldg(table + pg.page(tok))
+                           : -1;
             };
             int page = page_of(last);
             bool sent = !more;
@@ -146,49 +151,48 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
                     const int n = __popc(__ballot_sync(~0u, ok));
                     const int in_page = pg.offset(tok) >> 3;
                     mbar_wait(kempty + 8 * s, ph ^ 1);
-                    if (lane == 0)
-                        mbar_expect(kfull + 8 * s, n * box * T::KC * 128);
+                    if (lane == 0) mbar_expect(kfull + 8 * s, n * box * T::KC * 128);
                     __syncwarp();
                     if (ok) {
                         const int at = page * P.k_page_units + kvh * P.k_head_units;
                         if constexpr (T::KMERGED)
-                            tma_5d(sK + s * T::KB + lane * box * T::KC * 128, &P.k_map, 0, 0, 0, in_page, at, kfull + 8 * s);
+                            tma_5d(sK + s * T::KB + lane * box * T::KC * 128, &P.k_map, 0, 0, 0, in_page, at,
+                                   kfull + 8 * s);
                         else
                             for (int c = 0; c < T::KC; c++)
-                                tma_4d(sK + s * T::KB + c * T::KHF + lane * box * 128, &P.k_map, c * 64, 0, in_page, at,
-                                       kfull + 8 * s);
+                                tma_4d(sK + s * T::KB + c * T::KHF + lane * box * 128, &P.k_map, c * 64, 0,
+                                       in_page, at, kfull + 8 * s);
                     }
                     mbar_wait(vempty + 8 * s, ph ^ 1);
-                    if (lane == 0)
-                        mbar_expect(vfull + 8 * s, n * box * T::VC * 128);
+                    if (lane == 0) mbar_expect(vfull + 8 * s, n * box * T::VC * 128);
                     __syncwarp();
                     if (ok) {
                         const int at = page * P.v_page_units + kvh * P.v_head_units;
                         if constexpr (T::VMERGED)
-                            tma_5d(sV + s * T::VB + lane * box * T::VC * 128, &P.v_map, 0, 0, 0, in_page, at, vfull + 8 * s);
+                            tma_5d(sV + s * T::VB + lane * box * T::VC * 128, &P.v_map, 0, 0, 0, in_page, at,
+                                   vfull + 8 * s);
                         else
                             for (int c = 0; c < T::VC; c++)
-                                tma_4d(sV + s * T::VB + c * T::VHF + lane * box * 128, &P.v_map, c * 64, 0, in_page, at,
-                                       vfull + 8 * s);
+                                tma_4d(sV + s * T::VB + c * T::VHF + lane * box * 128, &P.v_map, c * 64, 0,
+                                       in_page, at, vfull + 8 * s);
                     }
                     page = next_page;
                 } else {
                     mbar_wait(kempty + 8 * s, ph ^ 1);
-                    if (lane == 0)
-                        mbar_expect(kfull + 8 * s, T::KB);
+                    if (lane == 0) mbar_expect(kfull + 8 * s, T::KB);
                     __syncwarp();
                     if (lane < T::KC)
-                        tma_3d(sK + s * T::KB + lane * T::KHF, &P.k_map, lane * 64, row0 + j * BN, kvh, kfull + 8 * s);
+                        tma_3d(sK + s * T::KB + lane * T::KHF, &P.k_map, lane * 64, row0 + j * BN, kvh,
+                               kfull + 8 * s);
                     mbar_wait(vempty + 8 * s, ph ^ 1);
-                    if (lane == 0)
-                        mbar_expect(vfull + 8 * s, T::VB);
+                    if (lane == 0) mbar_expect(vfull + 8 * s, T::VB);
                     __syncwarp();
                     if (lane < T::VC)
-                        tma_3d(sV + s * T::VB + lane * T::VHF, &P.v_map, lane * 64, row0 + j * BN, kvh, vfull + 8 * s);
+                        tma_3d(sV + s * T::VB + lane * T::VHF, &P.v_map, lane * 64, row0 + j * BN, kvh,
+                               vfull + 8 * s);
                 }
             }
-            if (!sent)
-                send_q(next, wk + 1);
+            if (!sent) send_q(next, wk + 1);
             now = next;
         }
         mbar_wait(qempty + 8 * (wk % NQ), ((wk / NQ) & 1) ^ 1);
@@ -207,7 +211,8 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
     uint32_t pr[BN / 4];
     /* The tile at work. Registers are the scarce thing: what is rarely used stays in shared memory. */
     const tile_info *ti = infos;
-    int last = 0, stop = 0, all_lo = 0, all_hi = 0; /* key blocks last .. stop + 1; keys that all rows here see */
+    int last = 0, stop = 0, all_lo = 0,
+        all_hi = 0; /* key blocks last .. stop + 1; keys that all rows here see */
     uint64_t qd = 0;
     auto view = [&]() { return seq_view{ti->q0, ti->q_len, ti->kv_len, ti->causal}; };
     auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; }; /* and the one 8 further down */
@@ -215,8 +220,7 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         qs = wk % NQ;
         mbar_wait(qfull + 8 * qs, (wk / NQ) & 1);
         ti = infos + qs;
-        if (ti->block < 0)
-            return false;
+        if (ti->block < 0) return false;
         int unused;
         last = ti->last, stop = ti->last - ti->count;
         visible_keys(p, view(), ti->block * BM + w * 64, unused, all_hi);
@@ -225,115 +229,112 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         slope = FEATURE && p.alibi ? __ldg(p.alibi + ti->head) * LOG2E : 0.f;
         return true;
     };
-            auto softmax = [&](float(&sc)[BN / 2], int j) {
-                const int k0 = j * BN + 2 * q;
-                if constexpr (FEATURE) {
-                    score_features(p, 1.f).apply(sc);
-                    if (p.alibi) {
-                        const int rel = k0 - (ti->kv_len - ti->q_len + my_row());
+    auto softmax = [&](float(&sc)[BN / 2], int j) {
+        const int k0 = j * BN + 2 * q;
+        if constexpr (FEATURE) {
+            score_features(p, 1.f).apply(sc);
+            if (p.alibi) {
+                const int rel = k0 - (ti->kv_len - ti->q_len + my_row());
 #pragma unroll
-                        for (int i = 0; i < BN / 2; i++)
-                            sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
-                    }
-                }
-                if ((j + 1) * BN > all_hi) {
-                    int h0, h1, unused;
-                    visible_keys(p, view(), my_row(), unused, h0);
-                    visible_keys(p, view(), my_row() + 8, unused, h1);
-                    h0 -= k0, h1 -= k0;
+                for (int i = 0; i < BN / 2; i++)
+                    sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
+            }
+        }
+        if ((j + 1) * BN > all_hi) {
+            int h0, h1, unused;
+            visible_keys(p, view(), my_row(), unused, h0);
+            visible_keys(p, view(), my_row() + 8, unused, h1);
+            h0 -= k0, h1 -= k0;
 #pragma unroll
-                    for (int i = 0; i < BN / 2; i++)
-                        if ((i >> 2) * 8 + (i & 1) >= ((i & 2) ? h1 : h0))
-                            sc[i] = -INFINITY;
-                }
-                if (j * BN < all_lo) {
-                    int h0, h1, unused;
-                    visible_keys(p, view(), my_row(), h0, unused);
-                    visible_keys(p, view(), my_row() + 8, h1, unused);
-                    h0 -= k0, h1 -= k0;
+            for (int i = 0; i < BN / 2; i++)
+                if ((i >> 2) * 8 + (i & 1) >= ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
+        }
+        if (j * BN < all_lo) {
+            int h0, h1, unused;
+            visible_keys(p, view(), my_row(), h0, unused);
+            visible_keys(p, view(), my_row() + 8, h1, unused);
+            h0 -= k0, h1 -= k0;
 #pragma unroll
-                    for (int i = 0; i < BN / 2; i++)
-                        if ((i >> 2) * 8 + (i & 1) < ((i & 2) ? h1 : h0))
-                            sc[i] = -INFINITY;
-                }
-                float a0 = m0, a1 = m1;
+            for (int i = 0; i < BN / 2; i++)
+                if ((i >> 2) * 8 + (i & 1) < ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
+        }
+        float a0 = m0, a1 = m1;
 #pragma unroll
-                for (int i = 0; i < BN / 8; i++) {
-                    a0 = fmaxf(a0, fmaxf(sc[4 * i], sc[4 * i + 1]));
-                    a1 = fmaxf(a1, fmaxf(sc[4 * i + 2], sc[4 * i + 3]));
-                }
-                a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
-                a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
-                a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
-                a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
-                if (!__any_sync(~0u, (a0 - m0) * c > 8.f || (a1 - m1) * c > 8.f)) {
-                    a0 = m0;
-                    a1 = m1;
-                    f0 = f1 = 1.f;
-                } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
-                    f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
-                    f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
-                }
-                m0 = a0;
-                m1 = a1;
-                const float b0 = a0 == -INFINITY ? 0.f : a0 * c, b1 = a1 == -INFINITY ? 0.f : a1 * c;
-                float t0 = 0.f, t1 = 0.f;
+        for (int i = 0; i < BN / 8; i++) {
+            a0 = fmaxf(a0, fmaxf(sc[4 * i], sc[4 * i + 1]));
+            a1 = fmaxf(a1, fmaxf(sc[4 * i + 2], sc[4 * i + 3]));
+        }
+        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
+        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
+        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
+        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
+        if (!__any_sync(~0u, (a0 - m0) * c > 8.f || (a1 - m1) * c > 8.f)) {
+            a0 = m0;
+            a1 = m1;
+            f0 = f1 = 1.f;
+        } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
+            f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
+            f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
+        }
+        m0 = a0;
+        m1 = a1;
+        const float b0 = a0 == -INFINITY ? 0.f : a0 * c, b1 = a1 == -INFINITY ? 0.f : a1 * c;
+        float t0 = 0.f, t1 = 0.f;
 #pragma unroll
-                for (int i = 0; i < BN / 8; i++) {
-                    sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
-                    sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
-                    sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
-                    sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
-                    t0 += sc[4 * i];
-                    t0 += sc[4 * i + 1];
-                    t1 += sc[4 * i + 2];
-                    t1 += sc[4 * i + 3];
-                }
-                l0 = l0 * f0 + t0;
-                l1 = l1 * f1 + t1;
-            };
-            auto pack = [&](float(&sc)[BN / 2]) {
+        for (int i = 0; i < BN / 8; i++) {
+            sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
+            sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
+            sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
+            sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
+            t0 += sc[4 * i];
+            t0 += sc[4 * i + 1];
+            t1 += sc[4 * i + 2];
+            t1 += sc[4 * i + 3];
+        }
+        l0 = l0 * f0 + t0;
+        l1 = l1 * f1 + t1;
+    };
+    auto pack = [&](float(&sc)[BN / 2]) {
 #pragma unroll
-                for (int i = 0; i < BN / 4; i++)
-                    pr[i] = pack2<DT>(sc[2 * i], sc[2 * i + 1]);
-            };
-            auto qk = [&](float(&sc)[BN / 2], int s) {
-                const uint64_t kd = wgmma_desc(sK + s * T::KB, 16, T::KRG);
-                wgmma_fence();
-                wgmma_ssz<BN, DT>::run(sc, qd, kd);
+        for (int i = 0; i < BN / 4; i++)
+            pr[i] = pack2<DT>(sc[2 * i], sc[2 * i + 1]);
+    };
+    auto qk = [&](float(&sc)[BN / 2], int s) {
+        const uint64_t kd = wgmma_desc(sK + s * T::KB, 16, T::KRG);
+        wgmma_fence();
+        wgmma_ssz<BN, DT>::run(sc, qd, kd);
 #pragma unroll
-                for (int k = 1; k < QSTEPS; k++)
-                    wgmma_ss<BN, DT>::run(sc, qd + ((k >> 2) * (BM * 128) >> 4) + (k & 3) * 2,
-                                          kd + ((k >> 2) * T::KHF >> 4) + (k & 3) * 2);
-                wgmma_commit();
-            };
-            auto pv = [&](int s) {
-                const uint64_t vd = wgmma_desc(sV + s * T::VB, T::VHF, T::VRG);
-                wgmma_fence();
+        for (int k = 1; k < QSTEPS; k++)
+            wgmma_ss<BN, DT>::run(sc, qd + ((k >> 2) * (BM * 128) >> 4) + (k & 3) * 2,
+                                  kd + ((k >> 2) * T::KHF >> 4) + (k & 3) * 2);
+        wgmma_commit();
+    };
+    auto pv = [&](int s) {
+        const uint64_t vd = wgmma_desc(sV + s * T::VB, T::VHF, T::VRG);
+        wgmma_fence();
 #pragma unroll
-                for (int k = 0; k < BN / 16; k++)
-                    wgmma_rs<DV, DT>::run(o, pr + 4 * k, vd + ((uint64_t)(k * 2 * T::VRG) >> 4));
-                wgmma_commit();
-            };
-            /* Rows of V that hold no key of this request may be NaN, and 0 * NaN is NaN: make them zero. All consumers
+        for (int k = 0; k < BN / 16; k++)
+            wgmma_rs<DV, DT>::run(o, pr + 4 * k, vd + ((uint64_t)(k * 2 * T::VRG) >> 4));
+        wgmma_commit();
+    };
+    /* Rows of V that hold no key of this request may be NaN, and 0 * NaN is NaN: make them zero. All consumers
              * work on the same block, and none multiplies before all have written. */
-            auto clean = [&](int s, int j) {
-                const int lo_row = ti->skipped - j * BN, hi_row = ti->kv_len - j * BN;
-                if (lo_row <= 0 && hi_row >= BN)
-                    return;
-                for (int i = threadIdx.x - 128; i < BN * T::VC * 8; i += NWG * 128) {
-                    const int r = i / (T::VC * 8), x = i % (T::VC * 8);
-                    if (r < lo_row || r >= hi_row)
-                        st_shared_v4(sV + s * T::VB + (r >> 3) * T::VRG + (r & 7) * 128 + (x >> 3) * T::VHF + (x & 7) * 16,
-                                     make_uint4(0, 0, 0, 0));
-                }
-                fence_proxy_async();
-                named_barrier(1, NWG * 128);
-            };
-            auto release = [&](uint32_t bar) {
-                if (tid == 0)
-                    mbar_arrive(bar);
-            };
+    auto clean = [&](int s, int j) {
+        const int lo_row = ti->skipped - j * BN, hi_row = ti->kv_len - j * BN;
+        if (lo_row <= 0 && hi_row >= BN) return;
+        for (int i = threadIdx.x - 128; i < BN * T::VC * 8; i += NWG * 128) {
+            const int r = i / (T::VC * 8), x = i % (T::VC * 8);
+            if (r < lo_row || r >= hi_row)
+                st_shared_v4(sV + s * T::VB + (r >> 3) * T::VRG + (r & 7) * 128 + (x >> 3) * T::VHF +
+                                 (x & 7) * 16,
+                             make_uint4(0, 0, 0, 0));
+        }
+        fence_proxy_async();
+        named_barrier(1, NWG * 128);
+    };
+    auto release = [&](uint32_t bar) {
+        if (tid == 0) mbar_arrive(bar);
+    };
 
     auto clear_output = [&]() {
 #pragma unroll
@@ -345,8 +346,10 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         el1 += __shfl_xor_sync(~0u, el1, 1);
         el0 += __shfl_xor_sync(~0u, el0, 2);
         el1 += __shfl_xor_sync(~0u, el1, 2);
-        const int row = t.block * BM + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len, head = t.head;
-        float b0 = em0 == -INFINITY ? NO_MAX : em0 * c, b1 = em1 == -INFINITY ? NO_MAX : em1 * c, r0 = 1.f, r1 = 1.f;
+        const int row = t.block * BM + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len,
+                  head = t.head;
+        float b0 = em0 == -INFINITY ? NO_MAX : em0 * c, b1 = em1 == -INFINITY ? NO_MAX : em1 * c, r0 = 1.f,
+              r1 = 1.f;
         if (p.sinks) { /* denominator only (semantics 2.10) */
             const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
             r0 = ex2(b0 - t0), r1 = ex2(b1 - t1);
@@ -357,10 +360,8 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         r1 = el1 > 0.f ? r1 / el1 : 0.f;
         if (p.lse && q == 0) {
             float *dst = p.lse + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
-            if (row < q_len)
-                dst[0] = el0 > 0.f ? (b0 + lg2(el0)) * LN2 : -INFINITY;
-            if (row + 8 < q_len)
-                dst[8 * p.lse_token] = el1 > 0.f ? (b1 + lg2(el1)) * LN2 : -INFINITY;
+            if (row < q_len) dst[0] = el0 > 0.f ? (b0 + lg2(el0)) * LN2 : -INFINITY;
+            if (row + 8 < q_len) dst[8 * p.lse_token] = el1 > 0.f ? (b1 + lg2(el1)) * LN2 : -INFINITY;
         }
         /* O through this warpgroup's own rows of Q: every warp's QK of the tile is behind this barrier */
         named_barrier(2 + w, 128);
@@ -369,14 +370,17 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         for (int i = 0; i < DV / 16; i++) {
             const int ch = 2 * i + (lane >> 4), rw = lane & 15;
             stmatrix_x4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
-                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0), pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1),
-                        pack2<DT>(o[8 * i + 4] * r0, o[8 * i + 5] * r0), pack2<DT>(o[8 * i + 6] * r1, o[8 * i + 7] * r1));
+                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0),
+                        pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1),
+                        pack2<DT>(o[8 * i + 4] * r0, o[8 * i + 5] * r0),
+                        pack2<DT>(o[8 * i + 6] * r1, o[8 * i + 7] * r1));
         }
         if constexpr (DV % 16 != 0) {
             constexpr int i = DV / 16, ch = 2 * i;
             const int rw = lane & 15;
             stmatrix_x2(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
-                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0), pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1));
+                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0),
+                        pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1));
         }
         __syncwarp();
         constexpr int UNITS = 16 * (DV / 8), PASSES = (UNITS + 31) / 32;
@@ -395,7 +399,8 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
             const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
             const int r = first_row + rw;
             if ((UNITS % 32 == 0 || u < UNITS) && r < q_len && ch * 8 < p.head_size_v)
-                *(uint4 *)((uint16_t *)p.out + (int64_t)(q0 + r) * p.out_token + (int64_t)head * p.out_head + ch * 8) = x[i];
+                *(uint4 *)((uint16_t *)p.out + (int64_t)(q0 + r) * p.out_token + (int64_t)head * p.out_head +
+                           ch * 8) = x[i];
         }
     };
     /* The first block of a tile, with nothing to run beside it. */
@@ -417,8 +422,7 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         }
     };
 
-    if (!enter_tile(0))
-        return;
+    if (!enter_tile(0)) return;
     start_tile();
     clean_first();
 #pragma unroll 1
@@ -455,8 +459,7 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         const int s = it % ST, slot = qs;
         const tile_info &done = *ti;
         mbar_wait(vfull + 8 * s, (it / ST) & 1);
-        if (PAGED && ti->skipped > (stop + 1) * BN)
-            clean(s, stop + 1);
+        if (PAGED && ti->skipped > (stop + 1) * BN) clean(s, stop + 1);
         if (CAN_OVERLAP && overlap && enter_tile(wk + 1)) {
             /* the last PV of this tile runs under the first QK and softmax of the next, whose Q is there already */
             float sc[BN / 2];
@@ -488,8 +491,7 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
         release(vempty + 8 * s);
         it++;
         write_tile(done, slot, m0, m1, l0, l1);
-        if (overlap || !enter_tile(wk + 1))
-            break;
+        if (overlap || !enter_tile(wk + 1)) break;
         m0 = m1 = -INFINITY;
         l0 = l1 = 0.f;
         start_tile();
@@ -498,24 +500,24 @@ __global__ void __launch_bounds__(T::THREADS, 1) prefill90_kernel(const __grid_c
 #endif
 }
 
-template <int DT, class T, bool PAGED, bool FEATURE> int launch_prefill90(const flash_sm90_params *P, int ctas, void *stream) {
+template <int DT, class T, bool PAGED, bool FEATURE>
+int launch_prefill90(const flash_sm90_params *P, int ctas, void *stream) {
     auto kernel = prefill90_kernel<DT, T, PAGED, FEATURE>;
-    if (!P)
-        return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::SMEM);
+    if (!P) return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::SMEM);
     kernel<<<(unsigned)ctas, T::THREADS, T::SMEM, (cudaStream_t)stream>>>(*P);
     return (int)cudaGetLastError();
 }
 
-#define FLASH_PREFILL_SM90_INSTANCE(NAME, DT, DK, DV, NWG, BN, NQ)                                                     \
-    extern "C" int NAME(const flash_sm90_params *p, int paged, int feature, int ctas, void *stream) {                 \
-        using namespace attn_cuda;                                                                                     \
-        using C = prefill90_traits<DK, DV, NWG, BN, NQ, false>;                                                        \
-        using G = prefill90_traits<DK, DV, NWG, BN, NQ, true>;                                                         \
-        if (paged)                                                                                                     \
-            return feature ? launch_prefill90<DT, G, true, true>(p, ctas, stream)                                      \
-                           : launch_prefill90<DT, G, true, false>(p, ctas, stream);                                    \
-        return feature ? launch_prefill90<DT, C, false, true>(p, ctas, stream)                                         \
-                       : launch_prefill90<DT, C, false, false>(p, ctas, stream);                                       \
+#define FLASH_PREFILL_SM90_INSTANCE(NAME, DT, DK, DV, NWG, BN, NQ)                                           \
+    extern "C" int NAME(const flash_sm90_params *p, int paged, int feature, int ctas, void *stream) {        \
+        using namespace attn_cuda;                                                                           \
+        using C = prefill90_traits<DK, DV, NWG, BN, NQ, false>;                                              \
+        using G = prefill90_traits<DK, DV, NWG, BN, NQ, true>;                                               \
+        if (paged)                                                                                           \
+            return feature ? launch_prefill90<DT, G, true, true>(p, ctas, stream)                            \
+                           : launch_prefill90<DT, G, true, false>(p, ctas, stream);                          \
+        return feature ? launch_prefill90<DT, C, false, true>(p, ctas, stream)                               \
+                       : launch_prefill90<DT, C, false, false>(p, ctas, stream);                             \
     }
 
 } /* namespace attn_cuda */

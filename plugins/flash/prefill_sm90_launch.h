@@ -17,11 +17,13 @@ typedef struct flash_sm90_params {
     int32_t head_section; /* query heads that run side by side; divides num_q_heads */
 } flash_sm90_params;
 
-typedef int (*flash_prefill_sm90_func_t)(const flash_sm90_params *, int paged, int feature, int ctas, void *stream);
+typedef int (*flash_prefill_sm90_func_t)(const flash_sm90_params *, int paged, int feature, int ctas,
+                                         void *stream);
 
 #ifdef __cplusplus
 extern "C"
 #endif
-flash_prefill_sm90_func_t flash_prefill_sm90_instance(int dtype, int class_index);
+    flash_prefill_sm90_func_t
+    flash_prefill_sm90_instance(int dtype, int class_index);
 
 #endif

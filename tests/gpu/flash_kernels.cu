@@ -12,11 +12,10 @@
 #include <string>
 #include <vector>
 
-#define CK(x)                                                                                                          \
-    do {                                                                                                               \
-        cudaError_t e_ = (cudaError_t)(x);                                                                             \
-        if (e_ != cudaSuccess)                                                                                         \
-            bail_out("%s, line %d: %s", #x, __LINE__, cudaGetErrorString(e_));                                         \
+#define CK(x)                                                                                                \
+    do {                                                                                                     \
+        cudaError_t e_ = (cudaError_t)(x);                                                                   \
+        if (e_ != cudaSuccess) bail_out("%s, line %d: %s", #x, __LINE__, cudaGetErrorString(e_));            \
     } while (0)
 
 enum { NHD, HND, SEPARATE, CONTIGUOUS };
@@ -24,7 +23,7 @@ static const char *const layout_names[] = {"NHD", "HND", "separate", "contiguous
 
 struct test_case {
     std::string name;
-    std::vector<std::pair<int, int>> lens; /* query, keys */
+    std::vector<std::pair<int, int>> lens;  /* query, keys */
     int q_dtype = FLASH_BF16, kv_dtype = 0; /* 0: as q */
     int hq = 4, hkv = 2, d = 128, dv = 0, page = 16, layout = NHD;
     int causal = 1; /* 2: alternating per request */
@@ -34,7 +33,8 @@ struct test_case {
     bool sinks = false, alibi = false, extreme = false;
 };
 
-template <class T> static T *device_copy(const std::vector<T> &v) {
+template <class T>
+static T *device_copy(const std::vector<T> &v) {
     T *p;
     CK(cudaMalloc(&p, v.size() * sizeof(T) + 16));
     CK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
@@ -45,7 +45,8 @@ static uint16_t to16(float x, int bf16) {
     return bf16 ? __bfloat16_as_ushort(__float2bfloat16(x)) : __half_as_ushort(__float2half(x));
 }
 static double from16(uint16_t x, int bf16) {
-    return bf16 ? (double)__bfloat162float(__ushort_as_bfloat16(x)) : (double)__half2float(__ushort_as_half(x));
+    return bf16 ? (double)__bfloat162float(__ushort_as_bfloat16(x))
+                : (double)__half2float(__ushort_as_half(x));
 }
 
 static flash_device device;
@@ -57,15 +58,15 @@ static std::vector<uint16_t> random16(size_t n, int bf16, bool extreme) {
     std::vector<uint16_t> v(n);
     for (auto &x : v) {
         float f = normal(rng);
-        if (extreme && rng() % 64 == 0)
-            f *= 24.f;
+        if (extreme && rng() % 64 == 0) f *= 24.f;
         x = to16(f, bf16);
     }
     return v;
 }
 
 static void run_case(const test_case &c) {
-    const int bf16 = c.q_dtype == FLASH_BF16, kv = c.kv_dtype ? c.kv_dtype : c.q_dtype, e4m3 = kv == FLASH_E4M3;
+    const int bf16 = c.q_dtype == FLASH_BF16, kv = c.kv_dtype ? c.kv_dtype : c.q_dtype,
+              e4m3 = kv == FLASH_E4M3;
     const int dv = c.dv ? c.dv : c.d, n = (int)c.lens.size(), group = c.hq / c.hkv, eb = e4m3 ? 1 : 2;
     std::vector<int> q_start(n + 1, 0), k_start(n + 1, 0), seq_lens(n), causal(n);
     int max_kv = 1, max_pages = 1;
@@ -78,7 +79,8 @@ static void run_case(const test_case &c) {
     }
     const int T = q_start[n], keys = k_start[n];
     max_pages = (max_kv + c.page - 1) / c.page + 1;
-    auto hq = random16((size_t)T * c.hq * c.d, bf16, c.extreme), hk = random16((size_t)keys * c.hkv * c.d, bf16, c.extreme);
+    auto hq = random16((size_t)T * c.hq * c.d, bf16, c.extreme),
+         hk = random16((size_t)keys * c.hkv * c.d, bf16, c.extreme);
     auto hv = random16((size_t)keys * c.hkv * dv, bf16, false);
     std::vector<float> sinks(c.hq), alibi(c.hq), ks(c.hkv), vs(c.hkv);
     std::normal_distribution<float> normal;
@@ -100,8 +102,7 @@ static void run_case(const test_case &c) {
     int next = 0;
     for (int i = 0; i < n; i++)
         for (int t = 0; t < seq_lens[i]; t++) {
-            if (t % c.page == 0)
-                table[(size_t)i * max_pages + t / c.page] = perm[next++];
+            if (t % c.page == 0) table[(size_t)i * max_pages + t / c.page] = perm[next++];
             slots[k_start[i] + t] = (int64_t)table[(size_t)i * max_pages + t / c.page] * c.page + t % c.page;
         }
 
@@ -139,8 +140,10 @@ static void run_case(const test_case &c) {
         p.k = dk, p.v = dvv, p.k_start = d_kstart;
         p.k_token = (int64_t)c.hkv * c.d, p.k_head = c.d, p.v_token = (int64_t)c.hkv * dv, p.v_head = dv;
     } else {
-        int64_t content = c.layout == SEPARATE ? c.d : c.d + dv, vcontent = c.layout == SEPARATE ? dv : content;
-        size_t kbytes = (size_t)pages * c.page * c.hkv * content * eb, vbytes = (size_t)pages * c.page * c.hkv * vcontent * eb;
+        int64_t content = c.layout == SEPARATE ? c.d : c.d + dv,
+                vcontent = c.layout == SEPARATE ? dv : content;
+        size_t kbytes = (size_t)pages * c.page * c.hkv * content * eb,
+               vbytes = (size_t)pages * c.page * c.hkv * vcontent * eb;
         CK(cudaMalloc(&cache, kbytes + vbytes + 256));
         CK(cudaMemset(cache, 0xff, kbytes + vbytes)); /* NaN in every format */
         p.k = cache;
@@ -152,28 +155,56 @@ static void run_case(const test_case &c) {
         d_table = device_copy(table), p.page_size = c.page;
         flash_write_params w = {};
         w.key = dk, w.value = dvv, w.k_cache = (void *)p.k, w.v_cache = (void *)p.v;
-        w.slots = device_copy(slots), w.k_scale = p.k_scale, w.v_scale = p.v_scale, w.scale_stride = c.per_head;
+        w.slots = device_copy(slots), w.k_scale = p.k_scale, w.v_scale = p.v_scale,
+        w.scale_stride = c.per_head;
         w.num_slots_total = (int64_t)pages * c.page;
-        w.key_token = (int64_t)c.hkv * c.d, w.key_head = c.d, w.value_token = (int64_t)c.hkv * dv, w.value_head = dv;
+        w.key_token = (int64_t)c.hkv * c.d, w.key_head = c.d, w.value_token = (int64_t)c.hkv * dv,
+        w.value_head = dv;
         w.k_page = p.k_page, w.k_token = p.k_token, w.k_head = p.k_head;
         w.v_page = p.v_page, w.v_token = p.v_token, w.v_head = p.v_head;
-        w.num_tokens = keys, w.num_kv_heads = c.hkv, w.head_size = c.d, w.head_size_v = dv, w.page_size = c.page;
+        w.num_tokens = keys, w.num_kv_heads = c.hkv, w.head_size = c.d, w.head_size_v = dv,
+        w.page_size = c.page;
         w.dtype = c.q_dtype, w.kv_dtype = kv;
         CK(flash_write_cache(&w, 0));
         CK(cudaFree((void *)w.slots));
     }
 
-    flash_shape shape = {c.q_dtype, kv, c.hq, c.hkv, c.d, dv, c.layout == CONTIGUOUS ? 0 : c.page, c.cap > 0 || c.alibi,
-                         c.decode_tokens, c.force_sm80};
+    flash_shape shape = {c.q_dtype,
+                         kv,
+                         c.hq,
+                         c.hkv,
+                         c.d,
+                         dv,
+                         c.layout == CONTIGUOUS ? 0 : c.page,
+                         c.cap > 0 || c.alibi,
+                         c.decode_tokens,
+                         c.force_sm80};
     flash_decode_config dc;
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc) || flash_choose_prefill(&shape, &device, &pc)) {
         ok(0, "%s: a kernel is chosen", c.name.c_str());
         return;
     }
-    flash_plan_input in = {q_start.data(), seq_lens.data(), c.layout == CONTIGUOUS ? k_start.data() : nullptr, c.causal == 2 ? causal.data() : nullptr, n, c.hkv, group,
-                           c.decode_tokens, dc.row_tiles * 8, device.num_sms * dc.ctas_per_sm, dc.warps * 16,
-                           pc.block_rows, pc.packed, c.causal, p.window_left, p.window_right, p.chunk, p.lookback, c.splits || device.major != 9 || c.force_sm80 ? 0 : 8, c.splits};
+    flash_plan_input in = {q_start.data(),
+                           seq_lens.data(),
+                           c.layout == CONTIGUOUS ? k_start.data() : nullptr,
+                           c.causal == 2 ? causal.data() : nullptr,
+                           n,
+                           c.hkv,
+                           group,
+                           c.decode_tokens,
+                           dc.row_tiles * 8,
+                           device.num_sms * dc.ctas_per_sm,
+                           dc.warps * 16,
+                           pc.block_rows,
+                           pc.packed,
+                           c.causal,
+                           p.window_left,
+                           p.window_right,
+                           p.chunk,
+                           p.lookback,
+                           c.splits || device.major != 9 || c.force_sm80 ? 0 : 8,
+                           c.splits};
     flash_plan_limits lim = {n, T, 0, 0, 0, 0};
     flash_plan_capacity(&lim, &in);
     std::vector<flash_plan_request> requests(lim.max_seqs);
@@ -181,7 +212,8 @@ static void run_case(const test_case &c) {
     std::vector<flash_item> items(lim.max_items + 1);
     std::vector<flash_split> splits(lim.max_splits + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {requests.data(), tile_keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0, 0};
+    flash_plan plan = {
+        requests.data(), tile_keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0, 0};
     if (flash_plan_build(&in, &lim, &plan)) {
         ok(0, "%s: the plan fits its limits", c.name.c_str());
         return;
@@ -189,7 +221,8 @@ static void run_case(const test_case &c) {
     plan.counts.block_table = d_table, plan.counts.block_table_stride = max_pages;
     p.counts = device_copy(std::vector<flash_counts>{plan.counts});
     p.items = device_copy(items), p.splits = device_copy(splits), p.tiles = device_copy(tiles);
-    p.max_rows = std::max(1, plan.decode_tokens) * c.hq, p.num_slots = plan.num_slots, p.cluster = plan.cluster, p.keys_per_tile = plan.keys_per_tile;
+    p.max_rows = std::max(1, plan.decode_tokens) * c.hq, p.num_slots = plan.num_slots,
+    p.cluster = plan.cluster, p.keys_per_tile = plan.keys_per_tile;
     size_t part = (size_t)std::max(1, plan.num_slots) * p.max_rows;
     CK(cudaMalloc(&p.part_out, part * dv * 4));
     CK(cudaMalloc(&p.part_lse, part * 4));
@@ -199,8 +232,7 @@ static void run_case(const test_case &c) {
     CK(decode(nullptr, &dc, 0, 0));
     if (plan.counts.num_items) {
         CK(decode(&p, &dc, plan.counts.num_items, 0));
-        if (plan.counts.num_splits)
-            CK(flash_combine(&p, plan.counts.num_splits, 0));
+        if (plan.counts.num_splits) CK(flash_combine(&p, plan.counts.num_splits, 0));
     }
     CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
     CK(flash_run_prefill(&p, &shape, &pc, plan.counts.num_tiles, &runtime, 0));
@@ -209,15 +241,15 @@ static void run_case(const test_case &c) {
     oracle_args a = {};
     a.q = dq, a.k = dk, a.v = dvv, a.q_start = p.q_start, a.k_start = d_kstart, a.causal = d_causal;
     a.alibi = p.alibi, a.sinks = p.sinks;
-    a.num_seqs = n, a.hq = c.hq, a.hkv = c.hkv, a.d = c.d, a.dv = dv, a.max_kv = max_kv, a.bf16 = bf16, a.e4m3 = e4m3;
+    a.num_seqs = n, a.hq = c.hq, a.hkv = c.hkv, a.d = c.d, a.dv = dv, a.max_kv = max_kv, a.bf16 = bf16,
+    a.e4m3 = e4m3;
     a.per_head = c.per_head, a.window_left = p.window_left, a.window_right = p.window_right;
     a.chunk = c.chunk, a.lookback = c.lookback;
     a.scale = 1.0 / sqrt((double)c.d), a.cap = c.cap, a.k_scale = p.k_scale, a.v_scale = p.v_scale;
     CK(cudaMalloc(&a.scores, (size_t)1024 * max_kv * 8));
     CK(cudaMalloc(&a.out, (size_t)T * c.hq * dv * 8 + 8));
     CK(cudaMalloc(&a.lse, (size_t)T * c.hq * 8 + 8));
-    if (T > 0)
-        oracle_kernel<<<1024, 128>>>(a);
+    if (T > 0) oracle_kernel<<<1024, 128>>>(a);
     CK(cudaDeviceSynchronize());
     std::vector<double> ref((size_t)T * c.hq * dv), ref_lse((size_t)T * c.hq);
     CK(cudaMemcpy(ref.data(), a.out, ref.size() * 8, cudaMemcpyDeviceToHost));
@@ -238,48 +270,51 @@ static void run_case(const test_case &c) {
         for (int h = 0; h < c.hq; h++) {
             double rn = 0, rd = 0;
             for (int d = 0; d < dv; d++) {
-                double x = from16(out[canary + t * p.out_token + h * dv + d], bf16), y = ref[((size_t)t * c.hq + h) * dv + d];
+                double x = from16(out[canary + t * p.out_token + h * dv + d], bf16),
+                       y = ref[((size_t)t * c.hq + h) * dv + d];
                 rn += (x - y) * (x - y);
                 rd += y * y;
-                if (!(x == x))
-                    rn = 1e30;
+                if (!(x == x)) rn = 1e30;
             }
             num += rn, den += rd;
             double rel = sqrt(rn / std::max(rd, 0.01 * rms * rms * dv + 1e-30));
-            if (rel > worst_row)
-                worst_row = rel, worst_at = t * c.hq + h;
+            if (rel > worst_row) worst_row = rel, worst_at = t * c.hq + h;
             double x = lse[(size_t)h * T + t], y = ref_lse[(size_t)t * c.hq + h];
             double diff = x == y ? 0 : fabs(x - y) / std::max(1.0, fabs(y));
             worst_lse = std::max(worst_lse, diff == diff ? diff : 1e30);
         }
     }
     double err = sqrt(num / std::max(den, 1e-30)), limit = bf16 ? 4e-3 : 1e-3;
-    if (T == 0)
-        err = 0;
+    if (T == 0) err = 0;
     bool good = err < limit && worst_row < limit * 8 && worst_lse < 3e-4 && bad_canary == 0;
     ok(good,
-       "%s: %s/%s heads %d/%d D %d/%d page %d %s causal %d window %d chunk %d cap %g%s%s splits %d tokens %d kernel %d: error %.1e, "
+       "%s: %s/%s heads %d/%d D %d/%d page %d %s causal %d window %d chunk %d cap %g%s%s splits %d tokens %d "
+       "kernel %d: error %.1e, "
        "worst row %.1e (%d of %d), lse %.1e, canaries %d, pieces %d",
-       c.name.c_str(), bf16 ? "bf16" : "f16", e4m3 ? "e4m3" : "16", c.hq, c.hkv, c.d, dv, c.page, layout_names[c.layout],
-       c.causal, c.window, c.chunk, c.cap, c.sinks ? " sinks" : "", c.alibi ? " alibi" : "", c.splits, T, pc.kind, err, worst_row,
-       worst_at, T * c.hq, worst_lse, bad_canary, plan.counts.max_pieces);
-    for (const void *x : {(const void *)p.q_start, (const void *)d_kstart, (const void *)d_causal,
-                          (const void *)p.sinks, (const void *)p.alibi, (const void *)p.k_scale, (const void *)p.v_scale,
-                          (const void *)d_table, (const void *)p.counts, (const void *)p.items, (const void *)p.splits,
-                          (const void *)p.tiles, (const void *)p.part_out, (const void *)p.part_lse, (const void *)a.scores,
-                          (const void *)a.out, (const void *)a.lse, (const void *)dq, (const void *)dk, (const void *)dvv,
-                          (const void *)d_out, (const void *)d_lse, (const void *)cache})
-        if (x)
-            CK(cudaFree((void *)x));
+       c.name.c_str(), bf16 ? "bf16" : "f16", e4m3 ? "e4m3" : "16", c.hq, c.hkv, c.d, dv, c.page,
+       layout_names[c.layout], c.causal, c.window, c.chunk, c.cap, c.sinks ? " sinks" : "",
+       c.alibi ? " alibi" : "", c.splits, T, pc.kind, err, worst_row, worst_at, T * c.hq, worst_lse,
+       bad_canary, plan.counts.max_pieces);
+    for (const void *x :
+         {(const void *)p.q_start,  (const void *)d_kstart,   (const void *)d_causal,  (const void *)p.sinks,
+          (const void *)p.alibi,    (const void *)p.k_scale,  (const void *)p.v_scale, (const void *)d_table,
+          (const void *)p.counts,   (const void *)p.items,    (const void *)p.splits,  (const void *)p.tiles,
+          (const void *)p.part_out, (const void *)p.part_lse, (const void *)a.scores,  (const void *)a.out,
+          (const void *)a.lse,      (const void *)dq,         (const void *)dk,        (const void *)dvv,
+          (const void *)d_out,      (const void *)d_lse,      (const void *)cache})
+        if (x) CK(cudaFree((void *)x));
 }
 
 static std::vector<test_case> all_cases() {
     std::vector<test_case> v;
-    const std::vector<std::pair<int, int>> mixed = {{1, 1}, {1, 15}, {1, 16}, {1, 17}, {5, 18}, {1, 63}, {1, 64}, {1, 65},
-                                                    {129, 463}, {1, 1328}, {64, 64}, {63, 63}, {65, 65}, {0, 7}, {1, 127},
-                                                    {1, 129}, {17, 300}, {128, 128}, {127, 255}, {3, 2011}, {130, 130}};
-    const std::vector<std::pair<int, int>> decode = {{1, 1}, {1, 16}, {1, 17}, {2, 100}, {1, 1000}, {4, 2050}, {1, 4097}, {3, 3}};
-    const std::vector<std::pair<int, int>> prefill = {{300, 300}, {257, 1000}, {1, 1}, {2, 2}, {129, 129}, {200, 777}, {16, 48}};
+    const std::vector<std::pair<int, int>> mixed = {
+        {1, 1},   {1, 15},    {1, 16},   {1, 17},    {5, 18},    {1, 63},   {1, 64},
+        {1, 65},  {129, 463}, {1, 1328}, {64, 64},   {63, 63},   {65, 65},  {0, 7},
+        {1, 127}, {1, 129},   {17, 300}, {128, 128}, {127, 255}, {3, 2011}, {130, 130}};
+    const std::vector<std::pair<int, int>> decode = {{1, 1},    {1, 16},   {1, 17},   {2, 100},
+                                                     {1, 1000}, {4, 2050}, {1, 4097}, {3, 3}};
+    const std::vector<std::pair<int, int>> prefill = {{300, 300}, {257, 1000}, {1, 1},  {2, 2},
+                                                      {129, 129}, {200, 777},  {16, 48}};
     auto add = [&](const char *name, auto change) {
         test_case c;
         c.name = name;
@@ -305,15 +340,15 @@ static std::vector<test_case> all_cases() {
                     c.q_dtype = page % 64 ? FLASH_BF16 : FLASH_F16;
                     c.d = page == 32 ? 80 : page == 128 ? 64 : 128;
                 });
-        for (auto hh : std::vector<std::pair<int, int>>{{4, 4}, {8, 2}, {5, 1}, {32, 8}, {8, 1}, {16, 1}, {32, 1}, {24, 2}, {6, 2}})
+        for (auto hh : std::vector<std::pair<int, int>>{
+                 {4, 4}, {8, 2}, {5, 1}, {32, 8}, {8, 1}, {16, 1}, {32, 1}, {24, 2}, {6, 2}})
             add("group", [&](test_case &c) { c.hq = hh.first, c.hkv = hh.second, c.force_sm80 = force; });
         for (int causal : {1, 0, 2})
             for (int window : {0, 1, 17, 64, 128, 256})
                 for (int mode = 0; mode < 2; mode++)
                     add("mask", [&](test_case &c) {
                         c.causal = causal, c.window = window, c.force_sm80 = force;
-                        if (mode)
-                            c.cap = 20., c.sinks = true, c.alibi = causal == 1;
+                        if (mode) c.cap = 20., c.sinks = true, c.alibi = causal == 1;
                     });
         for (int f = 0; f < 8; f++)
             add("feature", [&](test_case &c) {
@@ -321,16 +356,21 @@ static std::vector<test_case> all_cases() {
                 c.d = f & 1 ? 64 : 128;
             });
         for (int chunk : {16, 48, 100, 512})
-            add("chunk", [&](test_case &c) { c.chunk = chunk, c.lookback = chunk % 3, c.force_sm80 = force; });
+            add("chunk",
+                [&](test_case &c) { c.chunk = chunk, c.lookback = chunk % 3, c.force_sm80 = force; });
         for (int extreme : {0, 1})
-            add("extreme", [&](test_case &c) { c.extreme = extreme, c.q_dtype = FLASH_F16, c.force_sm80 = force; });
+            add("extreme",
+                [&](test_case &c) { c.extreme = extreme, c.q_dtype = FLASH_F16, c.force_sm80 = force; });
         add("diff", [&](test_case &c) { c.d = 192, c.dv = 128, c.force_sm80 = force; });
         add("diff", [&](test_case &c) { c.d = 128, c.dv = 64, c.force_sm80 = force, c.layout = CONTIGUOUS; });
         add("encoder", [&](test_case &c) {
-            c.layout = CONTIGUOUS, c.causal = 0, c.decode_tokens = 0, c.hq = c.hkv = 4, c.d = 72, c.force_sm80 = force;
+            c.layout = CONTIGUOUS, c.causal = 0, c.decode_tokens = 0, c.hq = c.hkv = 4, c.d = 72,
+            c.force_sm80 = force;
             c.lens = {{1, 1}, {64, 64}, {577, 577}, {127, 127}, {256, 256}, {0, 0}, {1025, 1025}};
         });
-        add("long", [&](test_case &c) { c.lens = {{1024, 3000}, {2048, 2048}}, c.force_sm80 = force, c.hq = 8, c.hkv = 2; });
+        add("long", [&](test_case &c) {
+            c.lens = {{1024, 3000}, {2048, 2048}}, c.force_sm80 = force, c.hq = 8, c.hkv = 2;
+        });
     }
     for (int d : {64, 128, 256, 96, 80, 72, 192, 8, 40})
         for (int mode = 0; mode < 4; mode++)
@@ -342,7 +382,8 @@ static std::vector<test_case> all_cases() {
     for (int splits : {1, 2, 3, 7, 64})
         for (int kv : {0, (int)FLASH_E4M3})
             add("splits", [&](test_case &c) {
-                c.splits = splits, c.kv_dtype = kv, c.lens = decode, c.sinks = splits & 1, c.window = splits == 7 ? 700 : 0;
+                c.splits = splits, c.kv_dtype = kv, c.lens = decode, c.sinks = splits & 1,
+                c.window = splits == 7 ? 700 : 0;
                 c.hq = 8, c.hkv = 2;
             });
     add("auto", [&](test_case &c) { c.lens = {{1, 65536}}, c.hq = 8, c.hkv = 2; });
@@ -353,8 +394,7 @@ static std::vector<test_case> all_cases() {
 int main() {
     int count = 0;
     cudaDeviceProp prop;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-        skip_all("no CUDA device");
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) skip_all("no CUDA device");
     CK(cudaGetDeviceProperties(&prop, 0));
     device = {prop.major, prop.minor, prop.multiProcessorCount, (int)prop.sharedMemPerBlockOptin,
               (int)prop.sharedMemPerMultiprocessor};
@@ -363,8 +403,7 @@ int main() {
     const char *only = getenv("FLASH_TEST_ONLY");
     auto cases = all_cases();
     for (size_t i = 0; i < cases.size(); i++) {
-        if (only && !strstr(cases[i].name.c_str(), only))
-            continue;
+        if (only && !strstr(cases[i].name.c_str(), only)) continue;
         rng.seed(seed * 1000 + i);
         run_case(cases[i]);
     }

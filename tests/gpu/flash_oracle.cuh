@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct oracle_args {
-    const uint16_t *q, *k, *v; /* [T, Hq, D], [keys, Hkv, D], [keys, Hkv, Dv], 16-bit */
+    const uint16_t *q, *k, *v;             /* [T, Hq, D], [keys, Hkv, D], [keys, Hkv, Dv], 16-bit */
     const int *q_start, *k_start, *causal; /* prefix sums of query and key lengths; one flag a request */
     const float *alibi, *sinks;            /* NULL: none */
     double *scores;                        /* [gridDim.x, max_kv] */
@@ -22,13 +22,13 @@ struct oracle_args {
 };
 
 __device__ inline double oracle_value(uint16_t x, int bf16) {
-    return bf16 ? (double)__bfloat162float(__ushort_as_bfloat16(x)) : (double)__half2float(__ushort_as_half(x));
+    return bf16 ? (double)__bfloat162float(__ushort_as_bfloat16(x))
+                : (double)__half2float(__ushort_as_half(x));
 }
 /* What a cache element is worth after the trip through e4m3. */
 __device__ inline double oracle_cached(uint16_t x, const oracle_args &a, float scale) {
     double y = oracle_value(x, a.bf16);
-    if (!a.e4m3)
-        return y;
+    if (!a.e4m3) return y;
     return (double)(float)__nv_fp8_e4m3((float)y / scale) * (double)scale;
 }
 
@@ -42,25 +42,21 @@ __global__ void oracle_kernel(oracle_args a) {
             seq++;
         int q_len = a.q_start[seq + 1] - a.q_start[seq], k0 = a.k_start[seq], n = a.k_start[seq + 1] - k0;
         int pos = n - q_len + (t - a.q_start[seq]);
-        float ks = a.e4m3 ? a.k_scale[a.per_head ? kvh : 0] : 1.f, vs = a.e4m3 ? a.v_scale[a.per_head ? kvh : 0] : 1.f;
+        float ks = a.e4m3 ? a.k_scale[a.per_head ? kvh : 0] : 1.f,
+              vs = a.e4m3 ? a.v_scale[a.per_head ? kvh : 0] : 1.f;
         double sink = a.sinks ? (double)a.sinks[h] : -INFINITY, m = sink;
         for (int k = threadIdx.x; k < n; k += blockDim.x) {
             bool ok = a.causal[seq] ? k <= pos : true;
-            if (a.window_left >= 0 && pos - k > a.window_left)
-                ok = false;
-            if (!a.causal[seq] && a.window_right >= 0 && k - pos > a.window_right)
-                ok = false;
-            if (a.chunk > 0 && (k > pos || pos / a.chunk - k / a.chunk > a.lookback))
-                ok = false;
+            if (a.window_left >= 0 && pos - k > a.window_left) ok = false;
+            if (!a.causal[seq] && a.window_right >= 0 && k - pos > a.window_right) ok = false;
+            if (a.chunk > 0 && (k > pos || pos / a.chunk - k / a.chunk > a.lookback)) ok = false;
             double dot = 0;
             for (int d = 0; d < a.d && ok; d++)
                 dot += oracle_value(a.q[(size_t)row * a.d + d], a.bf16) *
                        oracle_cached(a.k[((size_t)(k0 + k) * a.hkv + kvh) * a.d + d], a, ks);
             double x = a.scale * dot;
-            if (a.cap > 0)
-                x = a.cap * tanh(x / a.cap);
-            if (a.alibi)
-                x += (double)a.alibi[h] * (k - pos);
+            if (a.cap > 0) x = a.cap * tanh(x / a.cap);
+            if (a.alibi) x += (double)a.alibi[h] * (k - pos);
             s[k] = ok ? x : -INFINITY;
             m = fmax(m, s[k]);
         }
@@ -75,11 +71,11 @@ __global__ void oracle_kernel(oracle_args a) {
             double acc = 0;
             for (int k = 0; k < n && sum > 0; k++)
                 if (s[k] != -INFINITY)
-                    acc += exp(s[k] - m) * oracle_cached(a.v[((size_t)(k0 + k) * a.hkv + kvh) * a.dv + d], a, vs);
+                    acc += exp(s[k] - m) *
+                           oracle_cached(a.v[((size_t)(k0 + k) * a.hkv + kvh) * a.dv + d], a, vs);
             a.out[(size_t)row * a.dv + d] = sum > 0 ? acc / sum : 0;
         }
-        if (threadIdx.x == 0)
-            a.lse[row] = sum > 0 ? m + log(sum) : -INFINITY;
+        if (threadIdx.x == 0) a.lse[row] = sum > 0 ? m + log(sum) : -INFINITY;
         __syncthreads();
     }
 }

@@ -31,17 +31,18 @@ static int gpu_sync(void *ctx) {
     (void)ctx;
     return cudaDeviceSynchronize() != cudaSuccess;
 }
-static kit_memory_t gpu = {NULL, kDLCUDA, 0, 0, 0, NULL, gpu_alloc, gpu_free, to_device, from_device, gpu_sync};
+static kit_memory_t gpu = {NULL,      kDLCUDA,  0,         0,           0,       NULL,
+                           gpu_alloc, gpu_free, to_device, from_device, gpu_sync};
 static const attn_backend_t *flash, *diffkv, *reference;
 
 /* One case on both; returns 1 if it passed or is not served. */
 static int run_one(const attn_backend_t *backend, const kit_case_t *c, char *why, size_t size, int *served) {
-    attn_device_t device = {.struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
+    attn_device_t device = {
+        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
     attn_reasons_t reasons = {.struct_size = sizeof reasons};
     backend->ops->supports_combination(&c->problem, &device, &reasons);
     *served = reasons.count == 0;
-    if (!*served)
-        return 1;
+    if (!*served) return 1;
     kit_inputs_t *in = kit_inputs_make(c);
     kit_result_t got, want;
     memset(&got, 0, sizeof got);
@@ -52,8 +53,8 @@ static int run_one(const attn_backend_t *backend, const kit_case_t *c, char *why
     int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0' && d.is_close;
     if (!good) {
         char text[1024];
-        snprintf(why, size, "%s: status %d/%d in %s: %s %s %s", kit_case_text(c, text, sizeof text), got.status, want.status,
-                 got.operation, got.error.text, got.fault, d.text);
+        snprintf(why, size, "%s: status %d/%d in %s: %s %s %s", kit_case_text(c, text, sizeof text),
+                 got.status, want.status, got.operation, got.error.text, got.fault, d.text);
     }
     kit_result_free(&got);
     kit_result_free(&want);
@@ -70,12 +71,12 @@ static void random_cases(uint64_t seed) {
         int is_served = 0;
         const attn_backend_t *backend = i % 5 == 4 ? diffkv : flash;
         kit_case_random(&c, backend->capabilities, seed + (uint64_t)i, i % 10 == 0 ? 400 : 120);
-        if (!run_one(backend, &c, why, sizeof why, &is_served) && failed++ < 12)
-            diag("case %d: %s", i, why);
+        if (!run_one(backend, &c, why, sizeof why, &is_served) && failed++ < 12) diag("case %d: %s", i, why);
         served += is_served;
     }
-    ok(failed == 0 && served > n / 3, "%d random cases agree with the reference (%d failed, %d of %d are served)", served, failed,
-       served, n);
+    ok(failed == 0 && served > n / 3,
+       "%d random cases agree with the reference (%d failed, %d of %d are served)", served, failed, served,
+       n);
 }
 
 /* A small step of an engine, for what the kit does not do: graphs and tables. */
@@ -93,18 +94,30 @@ typedef struct step {
 static DLTensor tensor_of(void *data, DLDataType type, int ndim, int64_t *shape, int64_t *strides) {
     DLTensor t;
     memset(&t, 0, sizeof t);
-    t.data = data, t.device.device_type = kDLCUDA, t.ndim = ndim, t.dtype = type, t.shape = shape, t.strides = strides;
+    t.data = data, t.device.device_type = kDLCUDA, t.ndim = ndim, t.dtype = type, t.shape = shape,
+    t.strides = strides;
     return t;
 }
 
 static int open_step(step_t *s, const attn_option_value_t *options, uint32_t n) {
     attn_error_t e = {.struct_size = sizeof e};
-    attn_device_t device = {.struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
+    attn_device_t device = {
+        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
     memset(s, 0, sizeof *s);
-    s->problem = (attn_problem_t){.struct_size = sizeof s->problem, .role = ATTN_ROLE_DECODER, .mask = ATTN_MASK_CAUSAL,
-                                  .dtype = ATTN_DTYPE_BFLOAT16, .num_heads = 8, .num_kv_heads = 2, .head_size = 128,
-                                  .block_size = 16, .scale = 0.088388, .max_num_seqs = 8, .max_num_batched_tokens = 512,
-                                  .max_model_len = 1024, .num_blocks = 512, .features = ATTN_F_CAPTURE};
+    s->problem = (attn_problem_t){.struct_size = sizeof s->problem,
+                                  .role = ATTN_ROLE_DECODER,
+                                  .mask = ATTN_MASK_CAUSAL,
+                                  .dtype = ATTN_DTYPE_BFLOAT16,
+                                  .num_heads = 8,
+                                  .num_kv_heads = 2,
+                                  .head_size = 128,
+                                  .block_size = 16,
+                                  .scale = 0.088388,
+                                  .max_num_seqs = 8,
+                                  .max_num_batched_tokens = 512,
+                                  .max_model_len = 1024,
+                                  .num_blocks = 512,
+                                  .features = ATTN_F_CAPTURE};
     if (flash->ops->open(&s->problem, &device, options, n, NULL, &s->instance, &e) != ATTN_OK) {
         diag("open: %s", e.text);
         return 0;
@@ -113,8 +126,10 @@ static int open_step(step_t *s, const attn_option_value_t *options, uint32_t n) 
     attn_kv_cache_shape_t shape = {.struct_size = sizeof shape};
     flash->ops->space_needed(s->instance, &need, &e);
     flash->ops->kv_cache_shape(s->instance, 512, &shape, &e);
-    s->space = (attn_space_t){.struct_size = sizeof s->space, .metadata_bytes = need.metadata_bytes,
-                              .workspace_bytes = need.workspace_bytes, .host_bytes = need.host_bytes};
+    s->space = (attn_space_t){.struct_size = sizeof s->space,
+                              .metadata_bytes = need.metadata_bytes,
+                              .workspace_bytes = need.workspace_bytes,
+                              .host_bytes = need.host_bytes};
     cudaMalloc(&s->space.metadata, need.metadata_bytes);
     cudaMalloc(&s->space.workspace, need.workspace_bytes);
     cudaMallocHost(&s->space.host, need.host_bytes);
@@ -149,7 +164,8 @@ static void close_step(step_t *s) {
 }
 
 /* Lengths and pages from `variant`; table number `which`. */
-static int build(step_t *s, const int *q_lens, int variant, int which, uint32_t flags, cudaStream_t stream, int update_only) {
+static int build(step_t *s, const int *q_lens, int variant, int which, uint32_t flags, cudaStream_t stream,
+                 int update_only) {
     attn_error_t e = {.struct_size = sizeof e};
     for (int r = 0; r < 8; r++) {
         s->q_start[r + 1] = s->q_start[r] + q_lens[r];
@@ -158,27 +174,33 @@ static int build(step_t *s, const int *q_lens, int variant, int which, uint32_t 
             s->table[r * 64 + i] = (r * 64 + i * 5 + variant * 31 + which * 7) % 512;
     }
     cudaMemcpy(s->d_table[which], s->table, sizeof s->table, cudaMemcpyHostToDevice);
-    s->t_table = tensor_of(s->d_table[which], attn_dl_dtype(ATTN_DTYPE_INT32), 2, s->table_shape, s->table_strides);
-    attn_batch_t b = {.struct_size = sizeof b, .flags = flags, .num_reqs = 8, .num_actual_tokens = s->q_start[8],
-                      .query_start_loc_host = s->q_start, .seq_lens_host = s->lens, .block_table = &s->t_table};
+    s->t_table =
+        tensor_of(s->d_table[which], attn_dl_dtype(ATTN_DTYPE_INT32), 2, s->table_shape, s->table_strides);
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .flags = flags,
+                      .num_reqs = 8,
+                      .num_actual_tokens = s->q_start[8],
+                      .query_start_loc_host = s->q_start,
+                      .seq_lens_host = s->lens,
+                      .block_table = &s->t_table};
     int rc = update_only ? flash->ops->update_block_table(s->instance, &b, &s->space, stream, &e)
                          : flash->ops->build_metadata(s->instance, &b, &s->space, stream, &e);
-    if (rc)
-        diag("build: %s", e.text);
+    if (rc) diag("build: %s", e.text);
     return rc;
 }
 
 static int forward(step_t *s, cudaStream_t stream) {
     attn_error_t e = {.struct_size = sizeof e};
-    attn_forward_t f = {.struct_size = sizeof f, .query = &s->t_q, .kv_cache = &s->t_cache, .output = &s->t_o};
+    attn_forward_t f = {
+        .struct_size = sizeof f, .query = &s->t_q, .kv_cache = &s->t_cache, .output = &s->t_o};
     int rc = flash->ops->forward(s->instance, &f, &s->space, stream, &e);
-    if (rc)
-        diag("forward: %s", e.text);
+    if (rc) diag("forward: %s", e.text);
     return rc;
 }
 
 static const size_t out_bytes = 512 * 8 * 128 * 2;
-static void eager(step_t *s, const int *q, int variant, int which, uint32_t flags, cudaStream_t stream, void *out) {
+static void eager(step_t *s, const int *q, int variant, int which, uint32_t flags, cudaStream_t stream,
+                  void *out) {
     cudaMemset(s->o, 0xee, out_bytes);
     build(s, q, variant, which, flags, stream, 0);
     forward(s, stream);
@@ -189,7 +211,8 @@ static void eager(step_t *s, const int *q, int variant, int which, uint32_t flag
 static void capture_and_replay(void) {
     step_t s;
     cudaStream_t stream;
-    static const int decode[8] = {1, 1, 1, 1, 1, 1, 1, 1}, mixed[8] = {1, 90, 1, 2, 40, 0, 1, 64}, other[8] = {2, 64, 1, 1, 1, 8, 0, 120};
+    static const int decode[8] = {1, 1, 1, 1, 1, 1, 1, 1}, mixed[8] = {1, 90, 1, 2, 40, 0, 1, 64},
+                     other[8] = {2, 64, 1, 1, 1, 8, 0, 120};
     char *want = malloc(out_bytes), *got = malloc(out_bytes);
     cudaStreamCreate(&stream);
     if (!open_step(&s, NULL, 0)) {
@@ -205,11 +228,10 @@ static void capture_and_replay(void) {
         cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
         int rc = forward(&s, stream);
         cudaError_t e = cudaStreamEndCapture(stream, &graph);
-        if (e == cudaSuccess)
-            e = cudaGraphInstantiate(&exec, graph, 0);
-        ok(rc == ATTN_OK && e == cudaSuccess, "%s batch: forward is captured (%s)", kind ? "mixed" : "decode", cudaGetErrorString(e));
-        if (e != cudaSuccess)
-            continue;
+        if (e == cudaSuccess) e = cudaGraphInstantiate(&exec, graph, 0);
+        ok(rc == ATTN_OK && e == cudaSuccess, "%s batch: forward is captured (%s)", kind ? "mixed" : "decode",
+           cudaGetErrorString(e));
+        if (e != cudaSuccess) continue;
         int same = 0;
         for (int variant = 1; variant <= 4; variant++) {
             eager(&s, second, variant, variant & 1, ATTN_BATCH_CAPTURE, stream, want);
@@ -229,7 +251,8 @@ static void capture_and_replay(void) {
         cudaStreamSynchronize(stream);
         cudaMemcpy(got, s.o, out_bytes, cudaMemcpyDeviceToHost);
         eager(&s, second, 6, 1, ATTN_BATCH_CAPTURE, stream, want);
-        ok(memcmp(got, want, out_bytes) == 0, "%s: update_block_table reaches the captured graph", kind ? "mixed" : "decode");
+        ok(memcmp(got, want, out_bytes) == 0, "%s: update_block_table reaches the captured graph",
+           kind ? "mixed" : "decode");
         cudaGraphExecDestroy(exec);
         cudaGraphDestroy(graph);
     }
@@ -250,19 +273,22 @@ static void capture_and_replay(void) {
     diag("host time of one forward (decode, enqueue only): %.2f us",
          ((double)(t1.tv_sec - t0.tv_sec) * 1e9 + (double)(t1.tv_nsec - t0.tv_nsec)) / 500e3);
 
-    attn_option_value_t options[2] = {{.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "arch", .i = 1, .s = "sm80"},
-                                      {.struct_size = sizeof options[0], .type = ATTN_OPTION_INT, .name = "num_splits", .i = 3, .s = "3"}};
+    attn_option_value_t options[2] = {
+        {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "arch", .i = 1, .s = "sm80"},
+        {.struct_size = sizeof options[0], .type = ATTN_OPTION_INT, .name = "num_splits", .i = 3, .s = "3"}};
     step_t t;
     if (open_step(&t, options, 2)) {
         eager(&t, mixed, 3, 0, 0, stream, got);
         double num = 0, den = 0;
         for (size_t i = 0; i < 199 * 1024; i++) {
-            uint32_t x = (uint32_t)((uint16_t *)(void *)got)[i] << 16, y = (uint32_t)((uint16_t *)(void *)want)[i] << 16;
+            uint32_t x = (uint32_t)((uint16_t *)(void *)got)[i] << 16,
+                     y = (uint32_t)((uint16_t *)(void *)want)[i] << 16;
             float a, b;
             memcpy(&a, &x, 4), memcpy(&b, &y, 4);
             num += (double)(a - b) * (a - b), den += (double)b * b;
         }
-        ok(num < 3e-5 * den, "arch = sm80 with 3 splits computes the same (relative difference %.1e)", sqrt(num / den));
+        ok(num < 3e-5 * den, "arch = sm80 with 3 splits computes the same (relative difference %.1e)",
+           sqrt(num / den));
         close_step(&t);
     } else
         ok(0, "an instance opens with options");
@@ -270,13 +296,19 @@ static void capture_and_replay(void) {
     /* a batch that breaks its limits, and calls in the wrong order */
     attn_error_t e = {.struct_size = sizeof e};
     int32_t start[2] = {0, 1}, lens[1] = {2000};
-    attn_batch_t b = {.struct_size = sizeof b, .num_reqs = 1, .num_actual_tokens = 1, .query_start_loc_host = start,
-                      .seq_lens_host = lens, .block_table = &s.t_table};
-    ok(flash->ops->build_metadata(s.instance, &b, &s.space, stream, &e) == ATTN_E_INVALID && !strcmp(e.param, "seq_lens"),
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = 1,
+                      .num_actual_tokens = 1,
+                      .query_start_loc_host = start,
+                      .seq_lens_host = lens,
+                      .block_table = &s.t_table};
+    ok(flash->ops->build_metadata(s.instance, &b, &s.space, stream, &e) == ATTN_E_INVALID &&
+           !strcmp(e.param, "seq_lens"),
        "a length beyond max_model_len is refused by name");
     lens[0] = 100;
     b.block_table = NULL;
-    ok(flash->ops->build_metadata(s.instance, &b, &s.space, stream, &e) == ATTN_E_INVALID && !strcmp(e.param, "block_table"),
+    ok(flash->ops->build_metadata(s.instance, &b, &s.space, stream, &e) == ATTN_E_INVALID &&
+           !strcmp(e.param, "block_table"),
        "a missing block table is refused by name");
     ok(forward(&s, stream) == ATTN_E_STATE, "forward after a failed build is refused");
     s.t_q.byte_offset = 2;
@@ -297,8 +329,7 @@ static void capture_and_replay(void) {
 int main(void) {
     int count = 0, major = 0, minor = 0;
     char why[256] = "";
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-        skip_all("no CUDA device");
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) skip_all("no CUDA device");
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
     cudaDeviceGetAttribute(&gpu.num_sms, cudaDevAttrMultiProcessorCount, 0);
@@ -315,8 +346,7 @@ int main(void) {
     diffkv = kit_load(file, "FLASH_ATTN_DIFFKV", why, sizeof why);
     snprintf(file, sizeof file, "%s/reference.so", dir);
     reference = kit_load(file, NULL, why, sizeof why);
-    if (flash == NULL || diffkv == NULL || reference == NULL)
-        bail_out("%s: %s", file, why);
+    if (flash == NULL || diffkv == NULL || reference == NULL) bail_out("%s: %s", file, why);
     uint64_t seed = tap_seed();
     capture_and_replay();
     random_cases(seed);
