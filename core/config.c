@@ -126,7 +126,7 @@ const char *attni_config_origin(const struct attni_config *config, const char *s
 
 /* Section names of the schema's defaults, by key: they must outlive the visit. */
 static const char *default_section(const struct attni_key *key) {
-    static const char *const hooks[] = {"hook trace", "hook check", "hook shadow"};
+    static const char *const hooks[] = {"hook trace", "hook record", "hook check", "hook shadow"};
     for (size_t i = 0; key->argument && i < sizeof hooks / sizeof *hooks; i++)
         if (!strcmp(hooks[i] + 5, key->argument)) return hooks[i];
     return key->section;

@@ -40,6 +40,13 @@ static const struct attni_key keys[] = {
     {"hook", "trace", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL,
      "write every call as a line of JSON to this file"},
     {"hook", "trace", "max_bytes", ATTNI_VALUE_COUNT, "67108864", NULL, "size at which the trace stops"},
+    {"hook", "record", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL,
+     "record calls to this safetensors file, for attn run --replay; %p in it is the process"},
+    {"hook", "record", "calls", ATTNI_VALUE_COUNT, "1", NULL, "how many calls of forward"},
+    {"hook", "record", "first", ATTNI_VALUE_COUNT, "0", NULL, "how many calls pass before"},
+    {"hook", "record", "tensors", ATTNI_VALUE_BOOL, "no", NULL,
+     "yes: with all that the call reads and writes (CPU tensors); no: shapes and lengths alone"},
+    {"hook", "record", "max_bytes", ATTNI_VALUE_COUNT, "268435456", NULL, "the size of the file at most"},
     {"hook", "check", "level", ATTNI_VALUE_CHOICE, "off", "off index all",
      "index: check lengths and indices of every call; all: also NaN, canaries and poisoned workspaces"},
     {"hook", "shadow", "backend", ATTNI_VALUE_NAME, NULL, NULL,
@@ -48,7 +55,7 @@ static const struct attni_key keys[] = {
 };
 
 static const char *const section_kinds[] = {"attn", "select", "plugin", "option", "hook"};
-static const char *const hook_names[] = {"trace", "check", "shadow"};
+static const char *const hook_names[] = {"trace", "record", "check", "shadow"};
 static const char *const bools[] = {"no", "yes", "off", "on", "false", "true", "0", "1"};
 
 const struct attni_key *attni_config_keys(size_t *count) {

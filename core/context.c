@@ -6,6 +6,7 @@
 #include "context.h"
 
 #include "fail.h"
+#include "hook_record.h"
 #include "nearest.h"
 
 #include <attn/attn_plugin_util.h>
@@ -165,6 +166,7 @@ int attn_context_create(const attn_context_options_t *given, attn_context_t **co
 void attn_context_destroy(attn_context_t *context) {
     if (!context) return;
     if (context->layers && context->free_layers) context->free_layers(context->layers);
+    attni_recorder_free(context->recorder);
     attni_registry_free(&context->registry);
     attni_plugins_free(&context->plugins);
     free(context->values);

@@ -30,6 +30,7 @@ struct attn_context {
     pthread_mutex_t lock;
     void *layers;
     void (*free_layers)(void *layers); /* called by attn_context_destroy if layers is set */
+    struct attni_recorder *recorder;   /* of [hook record], made with the first group; NULL: none */
 };
 
 /* Counts the forks between the start of the process and now; no system call. */

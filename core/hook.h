@@ -25,6 +25,8 @@ static inline struct attni_hook *attni_hook_of(attn_instance_t *instance) {
 /* Each puts itself before *stage, or leaves it as it is. They own what follows them: closing a hook closes next. */
 int attni_hook_trace_open(attn_group_t *group, struct attni_stage *stage, const char *file,
                           uint64_t max_bytes, attn_error_t *error);
+int attni_hook_record_open(attn_group_t *group, struct attni_stage *stage, const char *file,
+                           attn_error_t *error);
 int attni_hook_check_open(attn_group_t *group, struct attni_stage *stage, int everything,
                           attn_error_t *error);
 int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const char *backend,

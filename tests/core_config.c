@@ -56,6 +56,9 @@ static void test_refuses(void) {
         {"[hook trace]\nlevel = all\n", "unknown key 'level' in [hook trace]", "level"},
         {"[hook trace]\nmax_bytes = -1\n", "a whole number from 0 to 2147483647", "max_bytes"},
         {"[hook trace]\nmax_bytes = 2147483648\n", "a whole number from 0 to 2147483647", "max_bytes"},
+        {"[hook record]\nfile = calls\n", "write a path that starts with /", "file"},
+        {"[hook record]\ntensors = some\n", "'tensors' has the bad value 'some'; write yes or no", "tensors"},
+        {"[hook record]\ntensor = yes\n", "did you mean 'tensors'", "tensor"},
         {"[hook trace]\nmax_bytes = 10k\n", "a whole number from 0 to 2147483647", "max_bytes"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -71,14 +74,16 @@ static void test_refuses(void) {
 static void test_accepts(void) {
     struct attni_config config;
     attn_error_t err = ERROR_INIT;
-    const char *text = "[attn]\nplugins = flash, cpu\nfallback = warn\nlog = debug\n"
-                       "[select decoder]\npriority = FLASH_ATTN, TRITON_ATTN, CPU_ATTN\n"
-                       "[select mla sm_90]\nbackend = FLASHMLA\n[select mm_encoder sm_100a]\nbackend = auto\n"
-                       "[select encoder cpu]\nbackend = REFERENCE\n"
-                       "[plugin flash]\npath = flash.so\nrequired = no\nenabled = on\n"
-                       "[option flash]\nnum_splits = auto\nanything-at-all = 1\n"
-                       "[hook trace]\nfile = /tmp/x\nmax_bytes = 2147483647\n[hook check]\nlevel = all\n"
-                       "[hook shadow]\nbackend = REFERENCE\nsample = 10\n";
+    const char *text =
+        "[attn]\nplugins = flash, cpu\nfallback = warn\nlog = debug\n"
+        "[select decoder]\npriority = FLASH_ATTN, TRITON_ATTN, CPU_ATTN\n"
+        "[select mla sm_90]\nbackend = FLASHMLA\n[select mm_encoder sm_100a]\nbackend = auto\n"
+        "[select encoder cpu]\nbackend = REFERENCE\n"
+        "[plugin flash]\npath = flash.so\nrequired = no\nenabled = on\n"
+        "[option flash]\nnum_splits = auto\nanything-at-all = 1\n"
+        "[hook trace]\nfile = /tmp/x\nmax_bytes = 2147483647\n[hook check]\nlevel = all\n"
+        "[hook record]\nfile = /tmp/y-%p\ncalls = 3\nfirst = 10\ntensors = yes\nmax_bytes = 65536\n"
+        "[hook shadow]\nbackend = REFERENCE\nsample = 10\n";
     is_int(load_text(&config, text, &err), ATTN_OK, "the manual's example is read: %s", err.text);
     is_str(attni_config_get(&config, "attn", "fallback"), "warn", "a value");
     is_str(attni_config_get(&config, "attn", "load"), "yes", "a default");

@@ -8,13 +8,14 @@
 #include "problem_args.h"
 #include "run_case.h"
 #include "run_layer.h"
+#include "run_replay.h"
 #include "tensor.h"
 #include "term.h"
 
 enum { MAX_LAYERS = 512 };
 
 typedef struct run_args {
-    const char *device, *backend, *kv_cache_dtype, *dtype, *output;
+    const char *device, *backend, *kv_cache_dtype, *dtype, *output, *replay;
     int64_t block_size, chunk, decode, layer;
     run_case_args_t random; /* .seed also orders the pages */
 } run_args_t;
@@ -28,19 +29,9 @@ typedef struct run_line {
     char reference_note[128];
 } run_line_t;
 
-/* |got - want| <= tol + tol * |want|: rounding of the output's type; a cache of 8 bits or less is quantised by each backend
- * itself and may differ by one code (semantics 10.2). The model's own numbers were rounded once more. */
-static double tolerance(const attn_problem_t *p, int to_model) {
-    double tol = p->dtype == ATTN_DTYPE_FLOAT32 ? 2e-5 : p->dtype == ATTN_DTYPE_FLOAT16 ? 3e-3 : 1.5e-2;
-    if (p->kv_cache_dtype == ATTN_KV_FLOAT16 && tol < 3e-3) tol = 3e-3;
-    if (p->kv_cache_dtype == ATTN_KV_BFLOAT16 && tol < 1.5e-2) tol = 1.5e-2;
-    if (attn_kv_is_quantized(p->kv_cache_dtype)) tol = to_model ? 1.5e-1 : 8e-2;
-    return to_model ? 2 * tol : tol;
-}
-
 static void compare(attn_context_t *context, const run_options_t *options, run_line_t *line) {
     const run_input_t *in = &line->input;
-    double tol = tolerance(&line->result.problem, 0);
+    double tol = run_tolerance(&line->result.problem, 0);
     ATTN_INIT(attn_device_t, cpu);
     ATTN_INIT(attn_error_t, error);
     run_result_t reference;
@@ -60,7 +51,7 @@ static void compare(attn_context_t *context, const run_options_t *options, run_l
     if (model == NULL) return;
     for (size_t i = 0; i < line->result.count; i++)
         model[i] = tensor_load(in->output->data, in->problem.dtype, i);
-    tol = tolerance(&line->result.problem, 1);
+    tol = run_tolerance(&line->result.problem, 1);
     line->has_model = 1;
     line->to_model = run_compare(line->result.output, model, line->result.count, tol, tol);
     free(model);
@@ -275,6 +266,7 @@ int cmd_run(int argc, char **argv) {
         {"output", "FILE", TOOL_TEXT, &args.output, 0, 0, "write what was computed as safetensors"},
         {"problem", "TEXT", TOOL_TEXT, &args.random.problem, 0, 0,
          "random numbers for this problem instead of a file"},
+        {"replay", "FILE", TOOL_TEXT, &args.replay, 0, 0, "execute the calls that attn record wrote"},
         {"query-lens", "LIST", TOOL_TEXT, &args.random.query_lens, 0, 0,
          "with --problem: query tokens of each request"},
         {"seq-lens", "LIST", TOOL_TEXT, &args.random.seq_lens, 0, 0,
@@ -284,24 +276,27 @@ int cmd_run(int argc, char **argv) {
     };
     const tool_usage_t usage = {
         "run",
-        "(FILE.safetensors | --problem TEXT) [options]",
+        "(FILE.safetensors | --problem TEXT | --replay FILE) [options]",
         "Runs the queries, keys and values of a file through the selected backend as an engine would: pages "
         "in random\n"
         "order, prefill in chunks, then decode; encoders in one call. The result is held against the "
         "reference backend and\n"
         "against the model's own output. --problem replays a line that `attn check` printed, or makes a "
-        "random case.",
+        "random case;\n"
+        "--replay executes calls that `attn record` wrote, on any backend.",
         "  attn run examples/data/minilm-encoder.safetensors\n"
         "  attn run examples/data/minilm-as-decoder.safetensors --kv-cache-dtype fp8 --chunk 7\n"
         "  attn run --problem 'role=decoder num_heads=8 num_kv_heads=2 head_size=64' --query-lens 1,5 "
-        "--seq-lens 77,5",
+        "--seq-lens 77,5\n"
+        "  attn run --replay attn-record.safetensors --backend REFERENCE",
         options,
         sizeof options / sizeof options[0]};
     status = tool_parse(&usage, argc, argv, &words);
     if (status >= 0) return status;
-    if (words != (args.random.problem == NULL)) {
-        tool_error(words == 0 ? "no file; give FILE.safetensors or --problem TEXT"
-                              : "one file or --problem TEXT was wanted");
+    if (words + (args.random.problem != NULL) + (args.replay != NULL) != 1) {
+        tool_error(words == 0 && args.replay == NULL
+                       ? "no file; give FILE.safetensors, --problem TEXT or --replay FILE"
+                       : "one of a file, --problem TEXT and --replay FILE was wanted");
         return TOOL_USAGE;
     }
     ATTN_INIT(attn_error_t, error);
@@ -324,12 +319,16 @@ int cmd_run(int argc, char **argv) {
         tool_error("--dtype is '%s'; float32, float16 or bfloat16 was wanted", args.dtype);
         return TOOL_USAGE;
     }
-    int code = attn_device_parse(args.device, &device, &error);
+    /* Tensors were recorded on a CPU, and cases run there. */
+    const char *where = args.device == NULL && args.replay != NULL ? "cpu" : args.device;
+    int code = attn_device_parse(where, &device, &error);
     if (code != ATTN_OK) return tool_library_error("--device", code, &error);
     attn_context_t *context;
     status = tool_context_open(&common, 0, &context);
     if (status != TOOL_OK) return status;
-    if (args.random.problem != NULL)
+    if (args.replay != NULL)
+        status = run_replay(context, args.replay, &run, common.json);
+    else if (args.random.problem != NULL)
         status = run_case(context, &run, &args.random, common.json);
     else
         status = run_file(context, argv[0], &args, &run, dtype, common.json);

@@ -10,6 +10,7 @@ const tool_command_t tool_commands[] = {
     {"select", "which backend serves each layer of a model, and why not the others", cmd_select},
     {"plan", "the KV cache of a model in a given memory", cmd_plan},
     {"run", "real tensors through the selected backend, checked against the reference", cmd_run},
+    {"record", "the attention calls of a program, in a file that attn run replays", cmd_record},
     {"bench", "speed beside the measured limits of this machine", cmd_bench},
     {"check", "the conformance kit on a plugin file", cmd_check},
     {"compile", "kernels of a model ahead of time, for backends that compile at run time", cmd_compile},

@@ -395,6 +395,14 @@ void run_result_free(run_result_t *result) {
     memset(result, 0, sizeof *result);
 }
 
+double run_tolerance(const attn_problem_t *p, int to_model) {
+    double tol = p->dtype == ATTN_DTYPE_FLOAT32 ? 2e-5 : p->dtype == ATTN_DTYPE_FLOAT16 ? 3e-3 : 1.5e-2;
+    if (p->kv_cache_dtype == ATTN_KV_FLOAT16 && tol < 3e-3) tol = 3e-3;
+    if (p->kv_cache_dtype == ATTN_KV_BFLOAT16 && tol < 1.5e-2) tol = 1.5e-2;
+    if (attn_kv_is_quantized(p->kv_cache_dtype)) tol = to_model ? 1.5e-1 : 8e-2;
+    return to_model ? 2 * tol : tol;
+}
+
 run_difference_t run_compare(const float *got, const float *want, size_t count, double atol, double rtol) {
     run_difference_t d = {.is_close = 1};
     double square = 0, reference = 0;

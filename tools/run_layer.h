@@ -37,6 +37,9 @@ typedef struct run_difference {
     double max_abs, relative_rms;
     int is_close; /* every |got - want| <= atol + rtol * |want| */
 } run_difference_t;
+/* |got - want| <= tol + tol * |want|: rounding of the output's type; a cache of 8 bits or less is quantised by each backend
+ * itself and may differ by one code (semantics 10.2). The model's own numbers were rounded once more. */
+double run_tolerance(const attn_problem_t *problem, int to_model);
 run_difference_t run_compare(const float *got, const float *want, size_t count, double atol, double rtol);
 
 #endif

@@ -74,6 +74,7 @@ int cmd_compile(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_select(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
+int cmd_record(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 
