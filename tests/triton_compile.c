@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every mask, feature and cache format of triton_like compiles for sm_80 and sm_90, without a device; a second time it comes
- * out of the folder. ATTN_TEST_LONG=1 crosses all masks with all shapes. Skipped where NVRTC is not installed. */
+ * out of the folder. A busy machine may not get through within the minute that this test takes; it says how far it came.
+ * ATTN_TEST_LONG=1 has no limit and crosses all masks with all shapes. Skipped where NVRTC is not installed. */
 #include "tap.h"
 
 #include "triton_compile.h"
@@ -64,7 +65,7 @@ int main(void) {
     char dir[] = "/tmp/attn-triton-compile-XXXXXX", command[128], text[600];
     if (mkdtemp(dir) == NULL)
         bail_out("no temporary folder");
-    int all = getenv("ATTN_TEST_LONG") != NULL, failed = 0, count = 0, cached = 0;
+    int all = getenv("ATTN_TEST_LONG") != NULL, failed = 0, count = 0, left = 0, cached = 0;
     double start = seconds();
     for (int i = 0; i < NUM_SHAPES * NUM_MASKS; i++) {
         int s = i % NUM_SHAPES, m = i / NUM_SHAPES;
@@ -73,6 +74,10 @@ int main(void) {
         for (int arch = 80; arch <= 90; arch += 10) {
             if (!all && arch == 80 && m % 4 != 0)
                 continue;
+            if (!all && seconds() - start > 60.0) {
+                left++;
+                continue;
+            }
             snprintf(text, sizeof text, "role=decoder %s %s scale=0.1", masks[m], shapes[s]);
             int rc = compile(text, arch, dir, &cached, &e);
             count++;
@@ -80,7 +85,9 @@ int main(void) {
                 diag("sm_%d, %s: %s", arch, text, e.text);
         }
     }
-    ok(failed == 0, "%d specialisations compile for sm_80 and sm_90 (%d do not; %.1f s)", count, failed, seconds() - start);
+    if (left > 0)
+        diag("%d more were left out after a minute; ATTN_TEST_LONG=1 takes the time", left);
+    ok(failed == 0 && count > 0, "%d specialisations compile for sm_80 and sm_90 (%d do not; %.1f s)", count, failed, seconds() - start);
     const char *again = "role=mm_encoder mask=full dtype=bfloat16 num_heads=16 head_size=72 scale=0.1";
     start = seconds();
     ok(compile(again, 90, dir, &cached, &e) == ATTN_OK && !cached, "an encoder compiles");
