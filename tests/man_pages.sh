@@ -17,7 +17,7 @@ for page in "$ATTN_TEST_SRCDIR"/man/*.[15]; do
 done
 
 common=" json config-file plugin-dir option verbose help "
-for command in info select plan run bench check compile; do
+for command in info select plan run record bench check compile; do
     missing=
     for option in $("$ATTN_TEST_BUILDDIR/tools/attn" $command --help | sed -n 's/^  --\([a-z-]*\).*/\1/p'); do
         case $common in *" $option "*) continue ;; esac

@@ -9,7 +9,7 @@ wants "help" 0 "Usage: attn COMMAND" --help
 wants "version" 0 "^attn (libattn) [0-9]*\.[0-9]*\.[0-9]*$" --version
 wants "a misspelt command is guessed" 2 "did you mean select" selcet
 wants "an unknown command" 2 "see attn --help" frobnicate
-for command in info select plan run bench check compile; do
+for command in info select plan run record bench check compile; do
     wants "$command --help" 0 "^Usage: attn $command" $command --help
     wants "$command --help has examples" 0 "^  attn $command" $command --help
     wants "$command refuses unknown options" 2 "." $command --no-such-option-at-all

@@ -30,13 +30,30 @@ static int absolute(const char *name, char *path, size_t size) {
     return -1;
 }
 
+/* Whether a line opens [hook record], however it is spaced. */
+static int opens_record(const char *line) {
+    static const char *const words[] = {"[", "hook", "record", "]"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (strncmp(line, words[i], strlen(words[i])) != 0) return 0;
+        line += strlen(words[i]);
+        line += strspn(line, " \t");
+    }
+    return 1;
+}
+
+/* All but a [hook record] section: a key must not stand twice in one file. */
 static int copy_config(const char *from, FILE *to) {
-    char buffer[8192];
+    char *line = NULL;
+    size_t size = 0;
+    int is_record = 0;
     if (from == NULL || from[0] == '\0') return 0;
     FILE *in = fopen(from, "re");
     if (in == NULL) return -1;
-    for (size_t n; (n = fread(buffer, 1, sizeof buffer, in)) > 0;)
-        fwrite(buffer, 1, n, to);
+    while (getline(&line, &size, in) >= 0) {
+        if (line[0] == '[') is_record = opens_record(line);
+        if (!is_record) fputs(line, to);
+    }
+    free(line);
     int failed = ferror(in);
     fclose(in);
     return failed ? -1 : 0;
