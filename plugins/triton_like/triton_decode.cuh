@@ -235,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
             for (int i = 0; i < 4; i++) {
                 s[n][i] = rule.apply<false>(TL_TOKEN_HEAD ? s[n][i] * ks[i >> 1] : s[n][i]);
                 if (TL_ALIBI != 0)
-                    s[n][i] += alibi_term(slope[n][i & 1], tok + (i >> 1) * 8 - pos[n][i & 1]);
+                    s[n][i] += alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - pos[n][i & 1]));
                 if constexpr (TL_QQ) {
                     int rel = tok + (i >> 1) * 8 - context;
                     if (rel >= 0 && rel < p.qq_width)

@@ -108,7 +108,7 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             int k = k0 + part + 8 * i, rel = k - context;
             s[i] = rule.apply<true>(s[i]);
             if (TL_ALIBI)
-                s[i] += alibi_term(slope, rel - tok_q);
+                s[i] += alibi_term<true>(slope, (float)(rel - tok_q));
             if (TL_QQ && rel >= 0 && rel < p.qq_width)
                 s[i] += __ldg(p.qq_bias + (int64_t)(sv.q0 + tok_q) * p.qq_row + rel) * LOG2E;
             if (k >= t1 || !is_visible(k, see, walk.prefix))

@@ -142,7 +142,7 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
                       (unsigned)c->decode_smem, stream, args, NULL);
     }
     if (e == 0 && h->grid_splits > 0)
-        e = d->launch(in->reduce, (unsigned)h->grid_splits, ((unsigned)h->decode_tokens * heads + 3) / 4, 1, 128, 1, 1, 0,
+        e = d->launch(in->reduce, (unsigned)h->grid_splits, (unsigned)h->decode_tokens * heads, 1, 128, 1, 1, 0,
                       stream, args, NULL);
     if (e == 0 && h->grid_tiles > 0)
         e = d->launch(in->prefill, kv_heads * (unsigned)h->grid_tiles, 1, 1, (unsigned)c->prefill_threads, 1, 1,

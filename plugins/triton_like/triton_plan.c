@@ -3,7 +3,7 @@
  * from the lengths, so that one long request and a mixture of lengths fill the device as well as equal ones do. */
 #include "triton_plan.h"
 
-enum { MAX_PIECES = 64, OVERHEAD = 96 /* keys that could be read while a segment starts and ends */ };
+enum { MAX_PIECES = 64, OVERHEAD = 256 /* keys that could be read while a segment starts and ends */ };
 
 static int least(int a, int b) { return a < b ? a : b; }
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -21,20 +21,20 @@ constexpr int ORS = DVP * OB + 16, QRS = KRS > ORS ? KRS : ORS;
 constexpr int K_AT = BM * QRS, V_AT = K_AT + BN * KRS, SCALES_AT = V_AT + BN * VRS;
 constexpr int ROWS_AT = SCALES_AT + (TL_TOKEN_HEAD ? 2 * BN * 4 : 0), SMEM = ROWS_AT + BM * 8 + 16;
 static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
+/* The scale joins the exponent where nothing else touches the score; it must be positive for the maximum to stay one. */
+constexpr bool FOLD = TL_SCALE > 0.f && TL_CAP == 0.f && TL_ALIBI == 0 && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
 /* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so not there. */
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
 
 /* Eight elements of a row as 16 bytes of the 16-bit type. Columns from `left` on are zeros, and nothing is read of them. */
-ATTN_DEV void load_chunk(uint32_t dst, const uint8_t *src, const uint8_t *safe, bool ok, int left) {
+ATTN_DEV void load_chunk(uint32_t dst, const uint8_t *src, bool ok, int left) {
     if constexpr (EB == 2) {
         if constexpr (TL_KVEC == 16)
-            cp_async_zfill<16>(dst, ok && left > 0 ? src : safe, ok && left > 0);
+            cp_async_zfill<16>(dst, src, ok && left > 0);
         else if constexpr (TL_KVEC >= 4) {
 #pragma unroll
-            for (int b = 0; b < 16; b += TL_KVEC) {
-                bool in = ok && b / 2 < left;
-                cp_async_zfill<TL_KVEC>(dst + b, in ? src + b : safe, in);
-            }
+            for (int b = 0; b < 16; b += TL_KVEC)
+                cp_async_zfill<TL_KVEC>(dst + b, src + b, ok && b / 2 < left);
         } else {
             uint32_t w[4];
 #pragma unroll
@@ -67,30 +67,44 @@ ATTN_DEV void load_chunk(uint32_t dst, const uint8_t *src, const uint8_t *safe, 
     }
 }
 
-/* BN rows of keys or values; lane i of `ids` has the page of the tile's i-th group of 16 tokens. */
+ATTN_DEV int64_t shuffle64(int64_t x, int from) {
+    uint32_t low = __shfl_sync(~0u, (uint32_t)x, from), high = __shfl_sync(~0u, (uint32_t)(x >> 32), from);
+    return (int64_t)((uint64_t)high << 32 | low);
+}
+
+/* BN rows of keys or values. Lane i's `group` is the byte offset of the tile's i-th group of 16 tokens, which lie in one
+ * page. What is not wanted becomes zeros and is not read: cp.async of size 0 does not touch its address. */
 template <int D, int DPAD, int RS>
-ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t page_stride, int64_t token_stride, int ids, int tok0,
-                        const key_walk &walk) {
-    constexpr int CPR = DPAD / 8, TOTAL = BN * CPR;
+ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0, const key_walk &walk) {
+    constexpr int CPR = DPAD / 8, TOTAL = BN * CPR, ROWS = THREADS / CPR;
+    if constexpr (THREADS % CPR == 0 && ROWS <= 16 && 16 % ROWS == 0) { /* each thread stays in its column */
+        const int c = threadIdx.x % CPR, r0 = threadIdx.x / CPR;
+        const uint8_t *src = base + c * 8 * EB + r0 * token_bytes;
+        int64_t at = 0;
 #pragma unroll
-    for (int u = 0; u < (TOTAL + THREADS - 1) / THREADS; u++) {
-        int i = u * THREADS + threadIdx.x, r = i / CPR, c = i % CPR;
-        int page = __shfl_sync(~0u, ids, (r >> 4) & 31);
-        if (TOTAL % THREADS != 0 && i >= TOTAL)
-            continue;
-        int tok = tok0 + r;
-        int64_t off = (TL_PAGE > 0 ? page * page_stride : 0) + in_page(tok) * token_stride + c * 8;
-        load_chunk(dst + r * RS + c * 16, base + off * EB, base, walk.wanted(tok), D - c * 8);
+        for (int r = 0; r < BN; r += ROWS) {
+            if (r % 16 == 0)
+                at = shuffle64(group, r / 16);
+            load_chunk(dst + (r0 + r) * RS + c * 16, src + at + (r % 16) * token_bytes, walk.wanted(tok0 + r0 + r), D - c * 8);
+        }
+    } else {
+#pragma unroll
+        for (int u = 0; u < (TOTAL + THREADS - 1) / THREADS; u++) {
+            int i = u * THREADS + threadIdx.x, r = i / CPR, c = i % CPR;
+            int64_t at = shuffle64(group, (r >> 4) & 31);
+            if (TOTAL % THREADS == 0 || i < TOTAL)
+                load_chunk(dst + r * RS + c * 16, base + c * 8 * EB + at + (r & 15) * token_bytes, walk.wanted(tok0 + r),
+                           D - c * 8);
+        }
     }
 }
 
-ATTN_DEV void load_scales(float *to, const uint8_t *base, int64_t page_stride, int64_t token_stride, int ids, int tok0,
-                          const key_walk &walk, float factor) {
-    int r = threadIdx.x, page = __shfl_sync(~0u, ids, (r >> 4) & 31);
-    if (r < BN) {
-        int64_t off = (TL_PAGE > 0 ? page * page_stride : 0) + in_page(tok0 + r) * token_stride;
-        to[r] = walk.wanted(tok0 + r) ? load_scale(base + off) * factor : 0.f;
-    }
+ATTN_DEV void load_scales(float *to, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0, const key_walk &walk,
+                          float factor) {
+    int r = threadIdx.x;
+    int64_t at = shuffle64(group, (r >> 4) & 31);
+    if (r < BN)
+        to[r] = walk.wanted(tok0 + r) ? load_scale(base + at + (r & 15) * token_bytes) * factor : 0.f;
 }
 
 } /* namespace prefill */
@@ -146,12 +160,16 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
     const int64_t first = TL_PAGE > 0 ? 0 : sv.q0;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
-    auto page_ids = [&](int tok0) {
-        if (TL_PAGE == 0 || lane >= BN / 16)
-            return 0;
+    const int64_t k_token = p.k_token * EB, v_token = p.v_token * EB;
+    int64_t k_group, v_group; /* see load_tile */
+    auto find_groups = [&](int tok0) {
         int tok = tok0 + 16 * lane;
-        bool any = tok < walk.hi && (tok + 16 > walk.lo || (TL_RSWA > 0 && tok < walk.prefix));
-        return any ? __ldg(table + page_of(tok)) : 0;
+        k_group = v_group = 0;
+        if (lane < BN / 16 && tok < walk.hi && (tok + 16 > walk.lo || (TL_RSWA > 0 && tok < walk.prefix))) {
+            int page = TL_PAGE > 0 ? __ldg(table + page_of(tok)) : 0, off = in_page(tok);
+            k_group = (page * p.k_page + off * p.k_token) * EB;
+            v_group = (page * p.v_page + off * p.v_token) * EB;
+        }
     };
 
 #pragma unroll 4
@@ -183,22 +201,25 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
     }
     const score_rule rule(p, head);
 
-    int ids = page_ids(walk.begin);
+    find_groups(walk.begin);
     if (walk.begin < walk.hi) {
-        load_tile<TL_D, DP, KRS>(sk, kbase, p.k_page, p.k_token, ids, walk.begin, walk);
+        load_tile<TL_D, DP, KRS>(sk, kbase, k_token, k_group, walk.begin, walk);
         if (TL_TOKEN_HEAD)
-            load_scales(k_scales, kbase + TL_D, p.k_page, p.k_token, ids, walk.begin, walk, 1.f);
+            load_scales(k_scales, kbase + TL_D, k_token, k_group, walk.begin, walk, 1.f);
     }
     cp_async_commit();
-    const int nr = (lane & 7) + ((lane >> 4) << 3), nc = (lane >> 3) & 1, lr = lane & 15, lc = lane >> 4;
+    /* ldmatrix: A and V take rows lane & 15, K rows 0-7, 0-7, 8-15, 8-15 */
+    const uint32_t q_at = sq + (warp * MT * 16 + (lane & 15)) * KRS + (lane >> 4) * 16;
+    const uint32_t k_at = sk + ((lane & 7) + ((lane >> 4) << 3)) * KRS + ((lane >> 3) & 1) * 16;
+    const uint32_t v_at = svm + (lane & 15) * VRS + (lane >> 4) * 16;
 #pragma unroll 1
     for (int k0 = walk.begin, k1; k0 < walk.hi; k0 = k1) {
         k1 = walk.next<BN>(k0);
         cp_async_wait<0>();
         __syncthreads();
-        load_tile<TL_DV, DVP, VRS>(svm, vbase, p.v_page, p.v_token, ids, k0, walk);
+        load_tile<TL_DV, DVP, VRS>(svm, vbase, v_token, v_group, k0, walk);
         if (TL_TOKEN_HEAD)
-            load_scales(v_scales, vbase + TL_DV, p.v_page, p.v_token, ids, k0, walk, V_SHIFT);
+            load_scales(v_scales, vbase + TL_DV, v_token, v_group, k0, walk, V_SHIFT);
         cp_async_commit();
         float s[MT][BN / 8][4];
 #pragma unroll
@@ -206,45 +227,57 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
 #pragma unroll
             for (int j = 0; j < BN / 8; j++)
                 s[t][j][0] = s[t][j][1] = s[t][j][2] = s[t][j][3] = 0.f;
-#pragma unroll
-        for (int st = 0; st < DP / 16; st++) {
-            uint32_t a[MT][4];
+        /* fragments one step ahead of the products that use them: two warps a scheduler do not hide ldmatrix */
+        uint32_t a[2][MT][4], kb[2][4];
+        auto load_a = [&](int st) {
 #pragma unroll
             for (int t = 0; t < MT; t++)
-                ldmatrix_x4(a[t], sq + ((warp * MT + t) * 16 + lr) * KRS + (2 * st + lc) * 16);
+                ldmatrix_x4(a[st & 1][t], q_at + t * 16 * KRS + st * 32);
+        };
+        load_a(0);
+        ldmatrix_x4(kb[0], k_at);
+#pragma unroll
+        for (int st = 0; st < DP / 16; st++) {
 #pragma unroll
             for (int j = 0; j < BN / 16; j++) {
-                uint32_t b[4];
-                ldmatrix_x4(b, sk + (j * 16 + nr) * KRS + (2 * st + nc) * 16);
+                constexpr int J = BN / 16;
+                const int n = st * J + j;
+                if (n + 1 < DP / 16 * J)
+                    ldmatrix_x4(kb[(n + 1) & 1], k_at + (n + 1) % J * 16 * KRS + (n + 1) / J * 32);
+                if (j == 0 && st + 1 < DP / 16)
+                    load_a(st + 1);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
-                    mma_16816<MMA>(s[t][2 * j], a[t], b[0], b[1]);
-                    mma_16816<MMA>(s[t][2 * j + 1], a[t], b[2], b[3]);
+                    mma<MMA>(s[t][2 * j], a[st & 1][t], kb[n & 1][0], kb[n & 1][1]);
+                    mma<MMA>(s[t][2 * j + 1], a[st & 1][t], kb[n & 1][2], kb[n & 1][3]);
                 }
             }
         }
-        ids = page_ids(k1);
+        find_groups(k1);
         const bool partial = k0 < all_lo || k0 + BN > all_hi;
 #pragma unroll
         for (int t = 0; t < MT; t++) {
+            if constexpr (!FOLD) {
 #pragma unroll
-            for (int j = 0; j < BN / 8; j++) {
-                float2 ks = make_float2(1.f, 1.f);
-                if (TL_TOKEN_HEAD)
-                    ks = *(const float2 *)(k_scales + j * 8 + 2 * q);
+                for (int j = 0; j < BN / 8; j++) {
+                    float2 ks = make_float2(1.f, 1.f);
+                    if (TL_TOKEN_HEAD)
+                        ks = *(const float2 *)(k_scales + j * 8 + 2 * q);
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    s[t][j][i] = rule.apply<false>(TL_TOKEN_HEAD ? s[t][j][i] * (i & 1 ? ks.y : ks.x) : s[t][j][i]);
+                    for (int i = 0; i < 4; i++)
+                        s[t][j][i] = rule.apply<false>(TL_TOKEN_HEAD ? s[t][j][i] * (i & 1 ? ks.y : ks.x) : s[t][j][i]);
+                }
             }
             if constexpr (TL_ALIBI != 0) {
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    int row = row_of(t, e), rel = k0 + 2 * q - (context + row / TL_GROUP);
+                    int row = row_of(t, e);
+                    float rel = (float)(k0 + 2 * q - (context + row / TL_GROUP));
                     float slope = __ldg(p.alibi + head * TL_GROUP + row % TL_GROUP) * LOG2E;
 #pragma unroll
                     for (int j = 0; j < BN / 8; j++) {
-                        s[t][j][2 * e] += alibi_term(slope, rel + j * 8);
-                        s[t][j][2 * e + 1] += alibi_term(slope, rel + j * 8 + 1);
+                        s[t][j][2 * e] += alibi_term<false>(slope, rel + (float)(j * 8));
+                        s[t][j][2 * e + 1] += alibi_term<false>(slope, rel + (float)(j * 8 + 1));
                     }
                 }
             }
@@ -282,6 +315,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
                 mx[0] = fmaxf(mx[0], fmaxf(s[t][j][0], s[t][j][1]));
                 mx[1] = fmaxf(mx[1], fmaxf(s[t][j][2], s[t][j][3]));
             }
+            if (FOLD)
+                mx[0] *= rule.factor, mx[1] *= rule.factor;
             if (__any_sync(~0u, mx[0] > m[t][0] + LAZY || mx[1] > m[t][1] + LAZY)) {
                 float f[2];
 #pragma unroll
@@ -304,21 +339,23 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
             for (int j = 0; j < BN / 8; j++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    s[t][j][i] = ex2(s[t][j][i] - m[t][i >> 1]);
+                    s[t][j][i] = ex2(FOLD ? fmaf(s[t][j][i], rule.factor, -m[t][i >> 1]) : s[t][j][i] - m[t][i >> 1]);
                     l[t][i >> 1] += s[t][j][i];
                 }
         }
         cp_async_wait<0>();
         __syncthreads();
         if (k1 < walk.hi) {
-            load_tile<TL_D, DP, KRS>(sk, kbase, p.k_page, p.k_token, ids, k1, walk);
+            load_tile<TL_D, DP, KRS>(sk, kbase, k_token, k_group, k1, walk);
             if (TL_TOKEN_HEAD)
-                load_scales(k_scales, kbase + TL_D, p.k_page, p.k_token, ids, k1, walk, 1.f);
+                load_scales(k_scales, kbase + TL_D, k_token, k_group, k1, walk, 1.f);
         }
         cp_async_commit();
+        uint32_t vb[2][4];
+        ldmatrix_x4_trans(vb[0], v_at);
 #pragma unroll
         for (int j = 0; j < BN / 16; j++) {
-            uint32_t a[MT][4];
+            uint32_t pa[MT][4];
             float2 v0 = make_float2(1.f, 1.f), v1 = v0;
             if (TL_TOKEN_HEAD) {
                 v0 = *(const float2 *)(v_scales + j * 16 + 2 * q);
@@ -327,19 +364,21 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
 #pragma unroll
             for (int t = 0; t < MT; t++) {
                 const float *x = s[t][2 * j], *y = s[t][2 * j + 1];
-                a[t][0] = TL_TOKEN_HEAD ? pack2<MMA>(x[0] * v0.x, x[1] * v0.y) : pack2<MMA>(x[0], x[1]);
-                a[t][1] = TL_TOKEN_HEAD ? pack2<MMA>(x[2] * v0.x, x[3] * v0.y) : pack2<MMA>(x[2], x[3]);
-                a[t][2] = TL_TOKEN_HEAD ? pack2<MMA>(y[0] * v1.x, y[1] * v1.y) : pack2<MMA>(y[0], y[1]);
-                a[t][3] = TL_TOKEN_HEAD ? pack2<MMA>(y[2] * v1.x, y[3] * v1.y) : pack2<MMA>(y[2], y[3]);
+                pa[t][0] = TL_TOKEN_HEAD ? pack2<MMA>(x[0] * v0.x, x[1] * v0.y) : pack2<MMA>(x[0], x[1]);
+                pa[t][1] = TL_TOKEN_HEAD ? pack2<MMA>(x[2] * v0.x, x[3] * v0.y) : pack2<MMA>(x[2], x[3]);
+                pa[t][2] = TL_TOKEN_HEAD ? pack2<MMA>(y[0] * v1.x, y[1] * v1.y) : pack2<MMA>(y[0], y[1]);
+                pa[t][3] = TL_TOKEN_HEAD ? pack2<MMA>(y[2] * v1.x, y[3] * v1.y) : pack2<MMA>(y[2], y[3]);
             }
 #pragma unroll
             for (int d = 0; d < DVP / 16; d++) {
-                uint32_t b[4];
-                ldmatrix_x4_trans(b, svm + (j * 16 + lr) * VRS + (2 * d + lc) * 16);
+                constexpr int W = DVP / 16;
+                const int n = j * W + d;
+                if (n + 1 < BN / 16 * W)
+                    ldmatrix_x4_trans(vb[(n + 1) & 1], v_at + (n + 1) / W * 16 * VRS + (n + 1) % W * 32);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
-                    mma_16816<MMA>(o[t][2 * d], a[t], b[0], b[1]);
-                    mma_16816<MMA>(o[t][2 * d + 1], a[t], b[2], b[3]);
+                    mma<MMA>(o[t][2 * d], pa[t], vb[n & 1][0], vb[n & 1][1]);
+                    mma<MMA>(o[t][2 * d + 1], pa[t], vb[n & 1][2], vb[n & 1][3]);
                 }
             }
         }

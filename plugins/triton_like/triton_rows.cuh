@@ -133,6 +133,18 @@ template <int MMA> ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
     }
 }
 
+/* D += A * B as in ptx_sm80.cuh, but free to move: the scheduler needs room between ldmatrix and its use. */
+template <int DT> ATTN_DEV void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (DT == DT_BF16)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 /* -------------------------------------------------------------------- masks */
 
 struct seq_view {
@@ -231,11 +243,16 @@ struct score_rule {
 };
 
 /* ALiBi on the distance k - q (semantics 2.9); slope already in base-2 units. */
-ATTN_DEV float alibi_term(float slope, int rel) {
-    if constexpr (TL_ALIBI == 2)
-        return rel <= 0 ? -slope * sqrtf((float)-rel) : 0.f;
-    else
-        return slope * (float)rel;
+template <bool exact> ATTN_DEV float alibi_term(float slope, float rel) {
+    if constexpr (TL_ALIBI == 2) {
+        float d = fmaxf(-rel, 0.f), root;
+        if constexpr (exact)
+            root = sqrtf(d);
+        else
+            asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(d));
+        return -slope * root;
+    } else
+        return slope * rel;
 }
 
 /* ------------------------------------------------------------------ addresses */
