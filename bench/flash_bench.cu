@@ -224,6 +224,7 @@ static void bench(const workload &w) {
                            w.decode ? max_q : 0,
                            dc.row_tiles * 8,
                            device.num_sms * dc.ctas_per_sm,
+                           dc.ctas_per_sm,
                            dc.warps * 16,
                            pc.block_rows,
                            pc.packed,

@@ -88,7 +88,7 @@ static flash_split splits[SEQS];
 static flash_tile tiles[70000];
 
 static flash_plan_input input(const int32_t *q_start, const int32_t *lens, int n) {
-    return (flash_plan_input){q_start, lens, NULL, NULL, n,  8,  4, 4, 16, 264,
+    return (flash_plan_input){q_start, lens, NULL, NULL, n,  8,  4, 4, 16, 264, 2,
                               64,      128,  0,    1,    -1, -1, 0, 0, 0,  0};
 }
 

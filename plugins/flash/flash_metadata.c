@@ -158,6 +158,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     pi.num_seqs = b.num_reqs;
     pi.decode_rows = in->decode[many].row_tiles * 8;
     pi.slots = in->device.num_sms * in->decode[many].ctas_per_sm;
+    pi.ctas_per_sm = in->decode[many].ctas_per_sm;
     if (capture)
         pi.max_cluster =
             0; /* the cluster size is part of a captured launch, and later lengths may want another */

@@ -155,6 +155,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
                              .decode_tokens = in->max_decode_tokens,
                              .decode_rows = in->decode[1].row_tiles * 8,
                              .slots = in->device.num_sms * in->decode[0].ctas_per_sm,
+                             .ctas_per_sm = in->decode[0].ctas_per_sm,
                              .min_piece = in->decode[0].warps * 16,
                              .block_rows = in->prefill.block_rows,
                              .packed = in->prefill.packed,

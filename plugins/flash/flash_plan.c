@@ -78,22 +78,34 @@ static int pieces_for(int span, int chunk, int limit) {
     return min_i(n, limit);
 }
 
-/* Estimated time of cutting all requests at `chunk`: between the perfect balance and whole waves of equal pieces. */
-static double cost_of(const flash_plan_request *r, int n, int chunk, int slots, int limit, int max_slots) {
-    double total = 0, longest = 0, count = 0;
+/* How much slower than alone on an SM the CTAs of one wave are: SMs share their read rate among theirs. */
+static double crowding(const flash_plan_input *in, double count) {
+    int per_sm = max_i(1, in->ctas_per_sm), sms = max_i(1, in->slots / per_sm);
+    return (double)ceil_div((int)count, sms) / per_sm;
+}
+
+/* Estimated time of cutting all requests at `chunk`, in keys read by one of a full SM's CTAs: one wave takes its longest
+ * piece, more take something between the perfect balance and whole waves of equal pieces. */
+static double cost_of(const flash_plan_input *in, const flash_plan_request *r, int n, int chunk, int limit,
+                      int max_slots) {
+    double total = 0, longest = 0, count = 0, slots = in->slots;
     long used = 0;
+    int most = 1;
     for (int i = 0; i < n; i++) {
         int p = pieces_for(r[i].span, chunk, limit);
-        double len = ceil_div(r[i].span, p) + PIECE_COST;
-        total += len * p * r[i].ctas;
+        double len = ceil_div(r[i].span, p);
+        total += (len + PIECE_COST) * p * r[i].ctas;
         count += (double)p * r[i].ctas;
         longest = len > longest ? len : longest;
         used += p > 1 ? p : 0;
+        most = max_i(most, p);
     }
     if (used > max_slots) return 1e30;
+    double combine = used ? COMBINE_COST + 6.0 * most : 0;
+    if (count <= slots) return longest * crowding(in, count) + PIECE_COST + combine;
     double even = total / slots, waves = (double)(long)((count + slots - 1) / slots) * (total / count);
-    double time = count <= slots ? longest : waves > even ? 0.5 * (even + waves) : even;
-    return (time < longest ? longest : time) + (used ? COMBINE_COST : 0);
+    double time = waves > even ? 0.5 * (even + waves) : even;
+    return (time < longest ? longest : time) + combine;
 }
 
 /* Clusters pay in small batches, where the second kernel would cost more than the reading. They
@@ -105,7 +117,8 @@ static int choose_cluster(const flash_plan_input *in, const flash_plan_request *
     for (int i = 0; i < n; i++)
         ctas += r[i].ctas;
     for (int c = 2; c <= in->max_cluster && 2 * ctas * c <= in->slots; c *= 2) {
-        double cost = max_i(ceil_div(longest, c), in->min_piece) + PIECE_COST + CLUSTER_COST;
+        double cost = max_i(ceil_div(longest, c), in->min_piece) * crowding(in, (double)ctas * c) +
+                      PIECE_COST + CLUSTER_COST;
         if (cost < *best_cost) {
             *best_cost = cost;
             best = c;
@@ -120,14 +133,14 @@ static int choose_chunk(const flash_plan_input *in, const flash_plan_request *r,
     for (int i = 0; i < n; i++)
         total += (double)r[i].span * r[i].ctas;
     int best = longest, even = (int)(total / in->slots) + 1, share = max_i(1, in->slots / r[0].ctas);
-    double best_cost = cost_of(r, n, longest, in->slots, limit, max_slots);
+    double best_cost = cost_of(in, r, n, longest, limit, max_slots);
     for (int k = 0; k < 25; k++) {
         /* candidates: equal cuts of the longest request; as many as fit one wave; fractions of a slot's even share */
         int chunk = k < 16    ? ceil_div(longest, k + 2)
                     : k == 16 ? ceil_div(longest, share)
                               : ceil_div(even, k - 16);
         chunk = max_i((chunk + 63) / 64 * 64, in->min_piece);
-        double c = cost_of(r, n, chunk, in->slots, limit, max_slots);
+        double c = cost_of(in, r, n, chunk, limit, max_slots);
         if (c < best_cost * 0.98) {
             best_cost = c;
             best = chunk;

@@ -31,6 +31,7 @@ typedef struct flash_plan_input {
     int32_t decode_tokens; /* requests with at most this many query tokens go to the decode kernel; 0: none */
     int32_t decode_rows;   /* query rows (token * group) of a decode CTA */
     int32_t slots;         /* CTAs that run at once: SMs * CTAs per SM */
+    int32_t ctas_per_sm;   /* of those, on one SM; a CTA alone on an SM reads so many times as fast */
     int32_t min_piece;     /* fewest keys worth a CTA: warps * 16 */
     int32_t block_rows;    /* query rows of a prefill tile */
     int32_t packed;        /* rows of a tile are token * group */

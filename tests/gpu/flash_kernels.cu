@@ -195,6 +195,7 @@ static void run_case(const test_case &c) {
                            c.decode_tokens,
                            dc.row_tiles * 8,
                            device.num_sms * dc.ctas_per_sm,
+                           dc.ctas_per_sm,
                            dc.warps * 16,
                            pc.block_rows,
                            pc.packed,
