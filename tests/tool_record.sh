@@ -28,15 +28,15 @@ recorded "sinks and windows" "$ATTN_TEST_SRCDIR/tests/data/hf-gpt-oss.safetensor
 recorded "cross attention" "$ATTN_TEST_SRCDIR/tests/data/hf-bart.safetensors"
 if [ -f "$ATTN_TEST_PLUGIN_DIR/cpu.so" ]; then
     recorded "recorded with the reference" "$decoder" --backend REFERENCE
-    json "another backend near the recorded output" to_recorded.ok true run --replay "$file" --backend CPU_ATTN
+    json "another backend near the recorded output" calls.1.to_recorded.ok true run --replay "$file" --backend CPU_ATTN
 else
     skip "another backend near the recorded output" "the cpu plugin is not built"
 fi
 
 # One call of the reference, for the JSON and for damage.
 "$attn" record --tensors --output "$file" -- "$attn" run "$decoder" --device cpu --backend REFERENCE >/dev/null 2>&1
-json "the reference equals its recording" to_recorded.max_abs 0.0 run --replay "$file"
-json "as JSON" verdict "all agree" run --replay "$file"
+json "the reference equals its recording" calls.0.to_recorded.max_abs 0.0 run --replay "$file"
+json "as JSON" calls.0.verdict "all agree" run --replay "$file"
 ok "the recording is its owner's alone" sh -c "ls -l '$file' | grep -q '^-rw-------'"
 ok "nothing else is left behind" sh -c "test \$(ls '$tap_scratch' | grep -c calls) -eq 1"
 
@@ -77,6 +77,7 @@ ok "cut files are refused" test $cut_ok -eq 1
 # Shapes alone become random cases.
 wants "shapes alone" 0 "replay it with" record --calls 2 --output "$file" -- "$attn" run "$decoder" --device cpu
 wants "are replayed with random numbers" 0 "call 1: recorded with .* without tensors" run --replay "$file"
+json "as JSON, too" calls.1.ok true run --replay "$file" --backend REFERENCE
 wants "by the reference" 0 "REFERENCE: ok" run --replay "$file" --backend REFERENCE
 
 # The command around it.

@@ -326,12 +326,14 @@ int cmd_run(int argc, char **argv) {
     attn_context_t *context;
     status = tool_context_open(&common, 0, &context);
     if (status != TOOL_OK) return status;
+    json_t *made = NULL;
     if (args.replay != NULL)
         status = run_replay(context, args.replay, &run, common.json);
     else if (args.random.problem != NULL)
-        status = run_case(context, &run, &args.random, common.json);
+        status = run_case(context, &run, &args.random, common.json ? &made : NULL);
     else
         status = run_file(context, argv[0], &args, &run, dtype, common.json);
+    if (made != NULL) tool_print_json(made);
     attn_context_destroy(context);
     return status;
 }

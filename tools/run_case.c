@@ -127,7 +127,7 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
 }
 
 static int run_both(const attn_backend_t *backend, const attn_backend_t *reference, const kit_case_t *c,
-                    int json) {
+                    json_t **made) {
     char text[2048];
     kit_inputs_t *in = kit_inputs_make(c);
     if (in == NULL) {
@@ -141,11 +141,10 @@ static int run_both(const attn_backend_t *backend, const attn_backend_t *referen
     kit_run_oracle(reference, c, in, &want);
     kit_difference_t d = kit_compare(c, &got, &want);
     kit_case_text(c, text, sizeof text);
-    if (json) {
-        tool_print_json(
-            json_pack("{s:s, s:s, s:b, s:f, s:f, s:s, s:f}", "case", text, "backend", backend->name, "ok",
-                      d.is_close, "max_abs", isfinite(d.max_abs) ? d.max_abs : 1e300, "max_lse",
-                      isfinite(d.max_lse) ? d.max_lse : 1e300, "text", d.text, "seconds", seconds));
+    if (made != NULL) {
+        *made = json_pack("{s:s, s:s, s:b, s:f, s:f, s:s, s:f}", "case", text, "backend", backend->name, "ok",
+                          d.is_close, "max_abs", isfinite(d.max_abs) ? d.max_abs : 1e300, "max_lse",
+                          isfinite(d.max_lse) ? d.max_lse : 1e300, "text", d.text, "seconds", seconds);
     } else {
         printf("%s\n%s: ", text, backend->name);
         if (d.is_close) {
@@ -162,7 +161,8 @@ static int run_both(const attn_backend_t *backend, const attn_backend_t *referen
     return d.is_close ? TOOL_OK : TOOL_NO;
 }
 
-int run_case(attn_context_t *context, const run_options_t *options, const run_case_args_t *args, int json) {
+int run_case(attn_context_t *context, const run_options_t *options, const run_case_args_t *args,
+             json_t **made) {
     kit_case_t *c = calloc(1, sizeof *c);
     if (c == NULL) {
         tool_error("no memory");
@@ -183,7 +183,7 @@ int run_case(attn_context_t *context, const run_options_t *options, const run_ca
         if (code != ATTN_OK)
             status = tool_library_error("", code, &error);
         else
-            status = run_both(selection->backend, reference, c, json);
+            status = run_both(selection->backend, reference, c, made);
     }
     attn_selection_free(selection);
     free(c);

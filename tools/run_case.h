@@ -4,6 +4,8 @@
 #ifndef ATTN_TOOLS_RUN_CASE_H
 #define ATTN_TOOLS_RUN_CASE_H
 
+#include <jansson.h>
+
 #include "run_layer.h"
 
 typedef struct run_case_args {
@@ -13,7 +15,8 @@ typedef struct run_case_args {
     int64_t seed;           /* 0: as the text says, else 1 */
 } run_case_args_t;
 
-/* Returns an exit code. */
-int run_case(attn_context_t *context, const run_options_t *options, const run_case_args_t *args, int json);
+/* Prints the result, or makes *made of it (NULL where there is none). Returns an exit code. */
+int run_case(attn_context_t *context, const run_options_t *options, const run_case_args_t *args,
+             json_t **made);
 
 #endif

@@ -104,17 +104,18 @@ static json_t *pair_json(const pair_t *p) {
                      "max_lse", isfinite(p->lse.max_abs) ? p->lse.max_abs : 1e300, "ok", pair_is_close(p));
 }
 
-static void report(const replayed_t *r, int json) {
+static void report(const replayed_t *r, json_t *list) {
     const replay_call_t *c = r->call;
     const char *name = r->result.selection->backend->name;
     char shape[256], what[2][100];
-    if (json) {
-        tool_print_json(json_pack(
-            "{s:i, s:s, s:s, s:b, s:i, s:o, s:o, s:o, s:s, s:o, s:f}", "call", c->number, "recorded_backend",
-            c->backend, "backend", name, "returned", c->has_returned, "status", c->status, "to_recorded",
-            pair_json(&r->pairs[TO_RECORDED]), "to_reference", pair_json(&r->pairs[TO_REFERENCE]),
-            "recorded_to_reference", pair_json(&r->pairs[RECORDED_TO_REFERENCE]), "verdict", r->verdict,
-            "problem", describe_problem_json(&c->problem), "seconds", r->result.seconds));
+    if (list != NULL) {
+        json_array_append_new(
+            list, json_pack("{s:i, s:s, s:s, s:b, s:i, s:o, s:o, s:o, s:s, s:o, s:f}", "call", c->number,
+                            "recorded_backend", c->backend, "backend", name, "returned", c->has_returned,
+                            "status", c->status, "to_recorded", pair_json(&r->pairs[TO_RECORDED]),
+                            "to_reference", pair_json(&r->pairs[TO_REFERENCE]), "recorded_to_reference",
+                            pair_json(&r->pairs[RECORDED_TO_REFERENCE]), "verdict", r->verdict, "problem",
+                            describe_problem_json(&c->problem), "seconds", r->result.seconds));
         return;
     }
     describe_problem(&c->problem, shape, sizeof shape);
@@ -140,7 +141,7 @@ static const char *recorded_backend(const attn_context_t *context, const replay_
 }
 
 static int run_tensors(attn_context_t *context, const replay_call_t *c, const run_options_t *options,
-                       int json) {
+                       json_t *list) {
     replayed_t r = {.call = c};
     ATTN_INIT(attn_error_t, error);
     const char *backend = options->backend != NULL ? options->backend : recorded_backend(context, c);
@@ -154,7 +155,7 @@ static int run_tensors(attn_context_t *context, const replay_call_t *c, const ru
     } else {
         compare(context, &r);
         r.verdict = verdict(&r);
-        report(&r, json);
+        report(&r, list);
         for (int i = 0; i < NUM_PAIRS; i++)
             if (!pair_is_close(&r.pairs[i])) status = TOOL_NO;
     }
@@ -164,7 +165,7 @@ static int run_tensors(attn_context_t *context, const replay_call_t *c, const ru
 
 /* The same problem and lengths with random numbers, as text for run_case. */
 static int run_shapes(attn_context_t *context, const replay_call_t *c, const run_options_t *options,
-                      int json) {
+                      json_t *list) {
     char text[8192], problem_text[4096];
     attn_problem_t problem = c->problem;
     problem.num_blocks = 0; /* the case has a cache of its own */
@@ -189,18 +190,26 @@ static int run_shapes(attn_context_t *context, const replay_call_t *c, const run
                                  i > 0 ? "," : " rswa_prefix_lens=", c->rswa[i]);
     if (c->common_prefix_len > 0)
         snprintf(text + used, sizeof text - used, " common_prefix_len=%d", c->common_prefix_len);
-    if (!json)
+    if (list == NULL)
         printf("call %d: recorded with %s without tensors (%s); random numbers of the same shapes:\n",
                c->number, c->backend, c->tensors);
     run_case_args_t args = {.problem = text};
     run_options_t plain = *options;
     if (plain.backend == NULL) plain.backend = recorded_backend(context, c);
-    return run_case(context, &plain, &args, json);
+    json_t *made = NULL;
+    int status = run_case(context, &plain, &args, list != NULL ? &made : NULL);
+    if (made != NULL) {
+        json_object_set_new(made, "call", json_integer(c->number));
+        json_object_set_new(made, "recorded_backend", json_string(c->backend));
+        json_array_append_new(list, made);
+    }
+    return status;
 }
 
 int run_replay(attn_context_t *context, const char *path, const run_options_t *options, int json) {
     st_file_t *file = NULL;
     replay_call_t call = {0};
+    json_t *list = json ? json_array() : NULL;
     ATTN_INIT(attn_error_t, error);
     int count = st_open(path, &file, &error), status = TOOL_OK;
     if (count == ATTN_OK) count = replay_file_calls(file, path, &error);
@@ -214,12 +223,15 @@ int run_replay(attn_context_t *context, const char *path, const run_options_t *o
             tool_error("%s", error.text);
             one = TOOL_INPUT;
         } else {
-            one = (call.has_tensors ? run_tensors : run_shapes)(context, &call, options, json);
+            one = (call.has_tensors ? run_tensors : run_shapes)(context, &call, options, list);
         }
         replay_call_free(&call);
         if (one > status) status = one;
         if (one > TOOL_NO) break;
     }
+    if (json && json_array_size(list) > 0)
+        tool_print_json(json_pack("{s:s, s:O}", "file", path, "calls", list));
+    json_decref(list);
     st_close(file);
     return status;
 }
