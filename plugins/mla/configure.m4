@@ -1,0 +1,2 @@
+dnl SPDX-License-Identifier: Apache-2.0
+ATTN_INTREE_PLUGIN([mla], [auto], [ATTN_PLUGIN_NEEDS_CUDA])

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* forward: absorb, attend, merge, project, slice after slice of the tokens (semantics 7.4). The latents of a slice live in
+ * the workspace: attention reads the absorbed queries there and leaves its result in their place. */
+#include "mla_instance.h"
+
+static int check_rows(const attn_instance_t *in, const DLTensor *t, const char *name, int size,
+                      int64_t tokens, attn_error_t *error) {
+    const int64_t shape[3] = {-1, in->heads, size};
+    int status = attn_check_tensor(t, name, in->problem.dtype, 3, shape, error);
+    if (status == ATTN_OK) status = mla_check_device(t, name, error);
+    if (status == ATTN_OK) status = mla_check_aligned(t, name, error);
+    if (status == ATTN_OK && t->shape[0] < tokens)
+        status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
+                           (long long)t->shape[0], (long long)tokens);
+    return status;
+}
+
+static int check_unserved(const attn_forward_t *a, attn_error_t *error) {
+    const struct {
+        const DLTensor *t;
+        const char *name;
+    } unserved[] = {{a->output_scale, "output_scale"},
+                    {a->output_block_scale, "output_block_scale"},
+                    {a->sinks, "sinks"},
+                    {a->alibi_slopes, "alibi_slopes"},
+                    {a->qq_bias, "qq_bias"}};
+    for (size_t i = 0; i < sizeof unserved / sizeof unserved[0]; i++)
+        if (unserved[i].t != NULL)
+            return attn_fail(error, ATTN_E_INVALID, unserved[i].name,
+                             "%s was given, but %s has no such feature; leave it "
+                             "NULL",
+                             unserved[i].name, mla_backend_name);
+    return ATTN_OK;
+}
+
+static int check_args(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+                      attn_error_t *error) {
+    int status = check_rows(in, a->query, "query", in->nope + MLA_ROPE, tokens, error);
+    if (status == ATTN_OK) status = check_rows(in, a->output, "output", in->value, tokens, error);
+    if (status == ATTN_OK) status = mla_check_cache(in, a->kv_cache, a->v_cache, error);
+    if (status == ATTN_OK) status = mla_check_scale(a->scales.k, "k_scale", error);
+    if (status == ATTN_OK && a->lse != NULL) {
+        const int64_t shape[2] = {in->heads, -1};
+        status = attn_check_tensor(a->lse, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
+        if (status == ATTN_OK) status = mla_check_device(a->lse, "lse", error);
+        if (status == ATTN_OK && a->lse->shape[1] < tokens)
+            status =
+                attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
+                          (long long)a->lse->shape[1], (long long)tokens);
+    }
+    if (status == ATTN_OK && in->plan.topk != 0) {
+        const int64_t shape[2] = {-1, in->plan.topk};
+        status = attn_check_tensor(a->topk_indices, "topk_indices", ATTN_DTYPE_INT32, 2, shape, error);
+        if (status == ATTN_OK) status = mla_check_device(a->topk_indices, "topk_indices", error);
+        if (status == ATTN_OK && a->topk_indices->shape[0] < tokens)
+            status = attn_fail(error, ATTN_E_INVALID, "topk_indices",
+                               "topk_indices has %lld rows; the batch has %lld tokens",
+                               (long long)a->topk_indices->shape[0], (long long)tokens);
+    } else if (status == ATTN_OK && a->topk_indices != NULL)
+        status = attn_fail(error, ATTN_E_INVALID, "topk_indices",
+                           "topk_indices was given; role mla attends to every token");
+    if (status == ATTN_OK && (a->weight_space == NULL || a->weight_space_bytes < in->weight_bytes))
+        status =
+            attn_fail(error, ATTN_E_INVALID, "weight_space",
+                      "weight_space has %llu bytes, %llu were wanted; call prepare_weights after loading",
+                      (unsigned long long)(a->weight_space ? a->weight_space_bytes : 0),
+                      (unsigned long long)in->weight_bytes);
+    return status;
+}
+
+static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
+    const mla_host_header *h = s->host;
+    int no_metadata = s->metadata == NULL || s->metadata_bytes < in->metadata_bytes;
+    if (no_metadata || h == NULL || s->host_bytes < mla_mirror_at(in) + in->metadata_bytes)
+        return attn_fail(error, ATTN_E_SPACE, no_metadata ? "metadata" : "host",
+                         "the metadata or host buffer is smaller than space_needed says (%llu bytes)",
+                         (unsigned long long)in->metadata_bytes);
+    if (h->magic != MLA_MAGIC)
+        return attn_fail(error, ATTN_E_STATE, "metadata",
+                         "the metadata was never built, or building it failed; call build_metadata first");
+    if (s->workspace == NULL || s->workspace_bytes < in->workspace_bytes)
+        return attn_fail(error, ATTN_E_SPACE, "workspace",
+                         "the workspace has %llu bytes; space_needed says %llu",
+                         (unsigned long long)(s->workspace ? s->workspace_bytes : 0),
+                         (unsigned long long)in->workspace_bytes);
+    return ATTN_OK;
+}
+
+static mla_attend_params attend_params(const attn_instance_t *in, const attn_forward_t *a,
+                                       const attn_space_t *s) {
+    char *meta = s->metadata, *work = s->workspace;
+    mla_attend_params p = {.counts = (const mla_counts *)(void *)meta,
+                           .items = (const mla_item *)(void *)(meta + in->items_at),
+                           .splits = (const mla_split *)(void *)(meta + in->splits_at),
+                           .latent = work,
+                           .query = attn_data(a->query),
+                           .q_token = a->query->strides[0],
+                           .q_head = a->query->strides[1],
+                           .cache = attn_data(a->kv_cache),
+                           .cache_page = attn_byte_stride(a->kv_cache, 0),
+                           .cache_row = attn_byte_stride(a->kv_cache, 1),
+                           .num_pages = a->kv_cache->shape[0],
+                           .k_scale = a->scales.k ? attn_data(a->scales.k) : NULL,
+                           .part_out = (float *)(void *)(work + in->part_out_at),
+                           .part_lse = (float *)(void *)(work + in->part_lse_at),
+                           .scale = (float)in->problem.scale,
+                           .num_heads = in->heads,
+                           .latent_rank = in->latent,
+                           .nope = in->nope,
+                           .page_size = in->page_size,
+                           .dtype = in->dtype,
+                           .cache_kind = in->cache_kind,
+                           .stages = in->stages};
+    if (in->plan.topk != 0) p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
+    if (a->lse != NULL)
+        p.lse = attn_data(a->lse), p.lse_head = a->lse->strides[0], p.lse_token = a->lse->strides[1];
+    return p;
+}
+
+static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s, void *stream) {
+    const mla_host_header *h = s->host;
+    const mla_launch_size *sizes = (const mla_launch_size *)(const void *)(h + 1);
+    const int64_t per_head = (int64_t)(in->nope + in->value) * in->latent,
+                  latent_token = (int64_t)in->heads * in->latent;
+    mla_attend_params p = attend_params(in, a, s);
+    int e = 0;
+    for (int32_t i = 0; i < h->num_slices && !e; i++) {
+        int32_t token0 = i * in->plan.slice_tokens, tokens = h->num_tokens - token0;
+        tokens = tokens < in->plan.slice_tokens ? tokens : in->plan.slice_tokens;
+        mla_project_params absorb = {.counts = p.counts,
+                                     .a = (const uint16_t *)p.query + token0 * p.q_token,
+                                     .b = a->weight_space,
+                                     .c = p.latent,
+                                     .a_token = p.q_token,
+                                     .a_head = p.q_head,
+                                     .b_head = per_head,
+                                     .b_row = in->latent,
+                                     .c_token = latent_token,
+                                     .c_head = in->latent,
+                                     .token0 = token0,
+                                     .tokens = tokens,
+                                     .num_heads = in->heads,
+                                     .n = in->latent,
+                                     .k = in->nope,
+                                     .dtype = in->dtype};
+        e = mla_project(&absorb, stream);
+        p.slice = (const mla_slice *)(void *)((char *)s->metadata + in->slices_at) + i;
+        p.slice_row0 = token0 * in->heads;
+        if (!e && sizes[i].items > 0) e = mla_attend(in, &p, sizes[i].items, stream);
+        if (!e && sizes[i].splits > 0) e = mla_combine(&p, sizes[i].splits, stream);
+        mla_project_params up = absorb;
+        up.a = p.latent, up.a_token = latent_token, up.a_head = in->latent;
+        up.b = (const uint16_t *)a->weight_space + (int64_t)in->nope * in->latent;
+        up.c = (uint16_t *)attn_data(a->output) + token0 * a->output->strides[0];
+        up.c_token = a->output->strides[0], up.c_head = a->output->strides[1];
+        up.n = in->value, up.k = in->latent, up.b_is_nk = 1;
+        if (!e) e = mla_project(&up, stream);
+    }
+    return e;
+}
+
+int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                attn_error_t *error) {
+    attn_forward_t a;
+    attn_space_t s;
+    mla_device_guard guard;
+    int status = attn_intake(&a, sizeof a, args, "args", error);
+    if (status == ATTN_OK && space != NULL) status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status == ATTN_OK) status = check_unserved(&a, error);
+    if (status == ATTN_OK && space == NULL) /* the profiling run */
+        status = check_rows(in, a.output, "output", in->value, 0, error);
+    else if (status == ATTN_OK)
+        status = check_space(in, &s, error);
+    int64_t tokens = status != ATTN_OK ? 0
+                     : space == NULL   ? a.output->shape[0]
+                                       : ((const mla_host_header *)s.host)->num_tokens;
+    if (status == ATTN_OK && space != NULL) status = check_args(in, &a, tokens, error);
+    if (status != ATTN_OK || tokens == 0) return status;
+    status = mla_enter_device(in, &guard, error);
+    if (status != ATTN_OK) return status;
+    int e = space != NULL ? launch(in, &a, &s, stream)
+                          : mla_zero_rows(attn_data(a.output), tokens, in->heads, in->value,
+                                          a.output->strides[0], a.output->strides[1], stream);
+    mla_leave_device(&guard);
+    return e ? mla_fail_cuda(error, e, "launching a kernel") : ATTN_OK;
+}
+
+const attn_backend_ops_t mla_ops = {
+    .struct_size = sizeof(attn_backend_ops_t),
+    .supports_combination = mla_supports,
+    .open = mla_open,
+    .close = mla_close,
+    .kv_cache_shape = mla_kv_cache_shape,
+    .space_needed = mla_space_needed,
+    .build_metadata = mla_build_metadata,
+    .update_block_table = mla_update_block_table,
+    .update_kv_cache = mla_update_kv_cache,
+    .forward = mla_forward,
+    .prepare_weights = mla_prepare_weights,
+};

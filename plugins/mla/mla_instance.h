@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an instance of the MLA backends holds and how its buffers are laid out. Between the ABI and the kernels; shared
+ * by the plugins mla and mla_sparse, whose plugin.c gives the name and the capability table. */
+#ifndef MLA_INSTANCE_H
+#define MLA_INSTANCE_H
+
+#include "mla_launch.h"
+#include "mla_plan.h"
+
+#include <attn/attn_plugin.h>
+#include <attn/attn_plugin_util.h>
+
+struct attn_instance {
+    attn_problem_t problem;
+    int device_id, num_sms;
+    int heads, latent, nope, value, page_size;
+    int dtype, cache_kind, stages; /* enums of mla_params.h */
+    uint32_t kv, storage;          /* ATTN_KV_*, ATTN_DTYPE_* of the cache tensor */
+    int row_elements;
+    mla_plan_input plan; /* everything but the batch */
+    mla_plan_limits limits;
+    /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
+    size_t slices_at, items_at, splits_at, metadata_bytes;
+    size_t part_out_at, part_lse_at, workspace_bytes; /* latents at 0 */
+    uint64_t weight_bytes;
+};
+
+/* Head of the host buffer; the launches follow, then the mirror of the metadata. Forward reads nothing else. */
+typedef struct mla_host_header {
+    uint64_t magic;
+    int32_t num_reqs, num_tokens, num_slices, reserved;
+} mla_host_header;
+typedef struct mla_launch_size {
+    int32_t items, splits;
+} mla_launch_size;
+#define MLA_MAGIC UINT64_C(0x31616c6d6e747461)
+
+static inline size_t mla_round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
+static inline size_t mla_mirror_at(const attn_instance_t *in) {
+    return mla_round_up(sizeof(mla_host_header) + (size_t)in->limits.max_slices * sizeof(mla_launch_size),
+                        256);
+}
+
+extern const attn_capabilities_t mla_capabilities;
+extern const char mla_backend_name[];
+extern const attn_backend_ops_t mla_ops;
+
+int mla_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
+int mla_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
+             uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);
+void mla_close(attn_instance_t *instance);
+int mla_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error);
+int mla_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error);
+int mla_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                       void *stream, attn_error_t *error);
+int mla_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                           void *stream, attn_error_t *error);
+int mla_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error);
+int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void *stream,
+                        attn_error_t *error);
+int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                attn_error_t *error);
+
+/* Checks a tensor of the call, that it lies on a CUDA device, and that its rows can be read 16 bytes at a time. */
+int mla_check_device(const DLTensor *t, const char *name, attn_error_t *error);
+int mla_check_aligned(const DLTensor *t, const char *name, attn_error_t *error);
+int mla_check_scale(const DLTensor *t, const char *name, attn_error_t *error);
+int mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
+                    attn_error_t *error);
+
+/* Makes the instance's device current and restores the caller's. */
+typedef struct mla_device_guard {
+    int previous, changed;
+} mla_device_guard;
+int mla_enter_device(const attn_instance_t *in, mla_device_guard *guard, attn_error_t *error);
+void mla_leave_device(const mla_device_guard *guard);
+int mla_fail_cuda(attn_error_t *error, int code, const char *what);
+int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
+
+#endif

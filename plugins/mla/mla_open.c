@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening: the problem and the device become limits and the layout of the buffers; kernels are loaded here, so that no
+ * later call allocates or compiles. */
+#include "mla_instance.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+int mla_fail_cuda(attn_error_t *error, int code, const char *what) {
+    cudaGetLastError(); /* a failed launch must not fail the next caller */
+    return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE,
+                     "device", "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
+}
+
+int mla_enter_device(const attn_instance_t *in, mla_device_guard *guard, attn_error_t *error) {
+    guard->changed = 0;
+    cudaError_t e = cudaGetDevice(&guard->previous);
+    if (e == cudaSuccess && guard->previous != in->device_id) {
+        e = cudaSetDevice(in->device_id);
+        guard->changed = e == cudaSuccess;
+    }
+    return e == cudaSuccess ? ATTN_OK : mla_fail_cuda(error, (int)e, "selecting the device");
+}
+
+void mla_leave_device(const mla_device_guard *guard) {
+    if (guard->changed) cudaSetDevice(guard->previous);
+}
+
+int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream) {
+    return in->dtype == MLA_BF16 ? mla_attend_bf16(params, num_items, stream)
+                                 : mla_attend_f16(params, num_items, stream);
+}
+
+/* The host checked the table before; a program that uses the plugin without a host gets the same answers here. */
+static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
+    const attn_capabilities_t *c = &mla_capabilities;
+    if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by %s", p->role,
+                         attn_role_name(p->role), mla_backend_name);
+    if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
+                         "dtype %s is not served by %s; it takes float16 and bfloat16",
+                         attn_dtype_name(p->dtype), mla_backend_name);
+    if (p->kv_layout > ATTN_LAYOUT_HND)
+        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
+                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
+    uint64_t missing = attn_problem_features(p) & ~c->features;
+    for (unsigned bit = 0; bit < 64; bit++)
+        if (missing >> bit & 1) {
+            const char *name = attn_feature_name(bit);
+            return attn_fail(error, name ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name ? name : "features",
+                             "feature %s (bit %u) is not served by %s", name ? name : "unknown", bit,
+                             mla_backend_name);
+        }
+    attn_reason_t first;
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
+    int status = mla_supports(p, device, &reasons);
+    if (status == ATTN_OK && reasons.count != 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
+    return status;
+}
+
+static int query_device(attn_instance_t *in, const attn_device_t *device, attn_error_t *error) {
+    if (device->type != (int)kDLCUDA)
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "%s runs on CUDA devices (type %d); type %d was given", mla_backend_name,
+                         (int)kDLCUDA, (int)device->type);
+    int count = 0, major = 0, smem = 0;
+    cudaError_t e = cudaGetDeviceCount(&count);
+    if (e != cudaSuccess) {
+        cudaGetLastError();
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "no usable CUDA driver or device (%s); install the driver or "
+                         "select another backend",
+                         cudaGetErrorString(e));
+    }
+    if (device->id < 0 || device->id >= count)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d",
+                         (int)device->id, count);
+    in->device_id = device->id;
+    e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, in->device_id);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&in->num_sms, cudaDevAttrMultiProcessorCount, in->device_id);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, in->device_id);
+    if (e != cudaSuccess) return mla_fail_cuda(error, (int)e, "asking for a device attribute");
+    const size_t fixed = 2048; /* static shared memory of the kernel, rounded up */
+    in->stages = mla_attend_smem(in->latent, 2) + fixed <= (size_t)smem ? 2 : 1;
+    const size_t wanted = mla_attend_smem(in->latent, in->stages) + fixed;
+    if (major < 8 || wanted > (size_t)smem)
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "compute capability %d.x with %d bytes of shared memory for a block; 8.0 and %zu "
+                         "bytes are needed",
+                         major, smem, wanted);
+    return ATTN_OK;
+}
+
+/* Limits and buffers: only what the numbers say. */
+static int configure(attn_instance_t *in, attn_error_t *error) {
+    const attn_problem_t *p = &in->problem;
+    in->limits.max_seqs = (int32_t)(p->max_num_seqs ? p->max_num_seqs : 256);
+    in->limits.max_tokens = (int32_t)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
+    in->plan.num_heads = in->heads;
+    in->plan.topk = (int32_t)p->topk;
+    in->plan.slots = attn_problem_features(p) & ATTN_F_BATCH_INVARIANT ? 0 : in->num_sms;
+    in->plan.slice_tokens = mla_slice_tokens(in->heads, in->limits.max_tokens);
+    if (mla_plan_capacity(&in->limits, &in->plan))
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "max_num_batched_tokens",
+                         "%d tokens of %d heads are more rows than 31 bits count", in->limits.max_tokens,
+                         in->heads);
+    const mla_plan_limits *l = &in->limits;
+    size_t at = sizeof(mla_counts);
+    in->slices_at = at;
+    at += (size_t)l->max_slices * sizeof(mla_slice);
+    in->items_at = at = mla_round_up(at, 32);
+    at += (size_t)l->max_items * sizeof(mla_item);
+    in->splits_at = at;
+    at += (size_t)l->max_splits * sizeof(mla_split);
+    in->metadata_bytes = mla_round_up(at, 256);
+    size_t rows = (size_t)l->max_slots * MLA_TILE_ROWS, latent = (size_t)in->latent;
+    in->part_out_at = mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * latent * 2, 256);
+    in->part_lse_at = in->part_out_at + mla_round_up(rows * latent * 4, 256);
+    in->workspace_bytes = in->part_lse_at + mla_round_up(rows * 4, 256);
+    in->weight_bytes = (uint64_t)in->heads * (uint64_t)(in->nope + in->value) * (uint64_t)in->latent * 2;
+    return ATTN_OK;
+}
+
+int mla_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
+             uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+    (void)host, (void)options, (void)num_options;
+    attn_problem_t p;
+    attn_device_t dev;
+    int status = attn_intake(&p, sizeof p, problem, "problem", error);
+    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK) status = check_problem(&p, &dev, error);
+    if (status != ATTN_OK) return status;
+    attn_instance_t *in = calloc(1, sizeof *in);
+    if (in == NULL)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
+    in->problem = p;
+    in->heads = (int)p.num_heads, in->latent = (int)p.kv_lora_rank;
+    in->nope = (int)p.qk_nope_head_dim, in->value = (int)p.v_head_dim;
+    in->page_size = (int)(p.block_size ? p.block_size : mla_capabilities.preferred_block_size);
+    in->dtype = p.dtype == ATTN_DTYPE_FLOAT16 ? MLA_F16 : MLA_BF16;
+    in->kv = p.kv_cache_dtype ? p.kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
+    in->storage = attn_kv_storage(in->kv, p.dtype);
+    in->cache_kind = in->kv == ATTN_KV_FP8_E4M3     ? MLA_CACHE_E4M3
+                     : in->kv == ATTN_KV_FP8_DS_MLA ? MLA_CACHE_DS
+                                                    : MLA_CACHE_16;
+    in->row_elements = in->cache_kind == MLA_CACHE_DS ? MLA_DS_ROW : in->latent + MLA_ROPE;
+    status = query_device(in, &dev, error);
+    if (status == ATTN_OK) status = configure(in, error);
+    mla_device_guard guard;
+    if (status == ATTN_OK && (status = mla_enter_device(in, &guard, error)) == ATTN_OK) {
+        mla_attend_params prepare = {.latent_rank = in->latent, .stages = in->stages};
+        int e = mla_attend(in, &prepare, 0, NULL);
+        mla_leave_device(&guard);
+        if (e) status = mla_fail_cuda(error, e, "loading the kernels");
+    }
+    if (status != ATTN_OK) {
+        mla_close(in);
+        return status;
+    }
+    *instance = in;
+    return ATTN_OK;
+}
+
+void mla_close(attn_instance_t *in) {
+    free(in);
+}
+
+int mla_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error) {
+    if (num_blocks < 0)
+        return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
+                         (long long)num_blocks);
+    static const uint32_t with_layers[4] = {1, 0, 2, 3}; /* semantics 3.9 */
+    static const uint32_t axes[3] = {ATTN_AXIS_BLOCK, ATTN_AXIS_TOKEN, ATTN_AXIS_CONTENT};
+    int64_t size = (int64_t)attn_dtype_size(in->storage), row = in->row_elements, page = in->page_size;
+    attn_kv_cache_shape_t s = {.struct_size = sizeof s, .ndim = 3};
+    s.shape[0] = num_blocks ? num_blocks : in->problem.num_blocks, s.shape[1] = page, s.shape[2] = row;
+    s.byte_strides[0] = page * row * size, s.byte_strides[1] = row * size, s.byte_strides[2] = size;
+    for (uint32_t i = 0; i < 3; i++)
+        s.axes[i] = axes[i], s.stride_order[i] = i;
+    for (uint32_t i = 0; i < 4; i++)
+        s.stride_order_layers[i] = with_layers[i];
+    s.dtype = attn_dl_dtype(in->storage);
+    s.kv_layout = ATTN_LAYOUT_NHD;
+    s.alignment = 256;
+    s.block_size = (uint32_t)in->page_size;
+    s.num_kv_heads = 1;
+    s.page_bytes = s.byte_strides[0];
+    s.total_bytes = s.page_bytes * s.shape[0];
+    s.k_scale_offset = in->cache_kind == MLA_CACHE_DS ? MLA_DS_SCALES_AT : -1;
+    s.v_scale_offset = -1;
+    s.layout_id = 2; /* latent rows, as the reference plugin has them */
+    const int64_t key[6] = {2, (int64_t)in->kv, (int64_t)in->storage, page, in->latent, MLA_ROPE};
+    s.fingerprint = attn_fingerprint64(0, key, sizeof key);
+    uint32_t given = shape->struct_size;
+    memcpy(shape, &s, given < sizeof s ? given : sizeof s);
+    shape->struct_size = given;
+    return ATTN_OK;
+}
+
+int mla_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
+    (void)error;
+    attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 256};
+    full.metadata_bytes = in->metadata_bytes;
+    full.workspace_bytes = in->workspace_bytes;
+    full.host_bytes = mla_mirror_at(in) + in->metadata_bytes;
+    full.weight_bytes = in->weight_bytes;
+    uint32_t size = needed->struct_size;
+    memcpy(needed, &full, size < sizeof full ? size : sizeof full);
+    needed->struct_size = size;
+    return ATTN_OK;
+}

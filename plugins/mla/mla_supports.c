@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the capability tables of the MLA backends cannot say, as a list of reasons. */
+#include "mla_instance.h"
+
+#include <math.h>
+
+#define NUMBER(BUFFER, VALUE) (snprintf(BUFFER, sizeof BUFFER, "%lld", (long long)(VALUE)), BUFFER)
+
+static void check_sizes(const attn_problem_t *p, attn_reasons_t *r) {
+    char have[32], want[96];
+    if (p->num_heads == 0 || p->num_heads > 1024)
+        attn_add_reason(r, ATTN_REASON_HEAD_COUNT, "num_heads", NUMBER(have, p->num_heads), "1 to 1024",
+                        "num_heads is %u; 1 to 1024 are served", p->num_heads);
+    if (p->num_kv_heads > 1)
+        attn_add_reason(r, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads), "0 or 1",
+                        "num_kv_heads is %u; latent attention has one", p->num_kv_heads);
+    if (p->kv_lora_rank != 512 && p->kv_lora_rank != 256)
+        attn_add_reason(r, ATTN_REASON_MLA, "kv_lora_rank", NUMBER(have, p->kv_lora_rank), "512 or 256",
+                        "kv_lora_rank is %u; 512 and 256 are served", p->kv_lora_rank);
+    if (p->qk_rope_head_dim != MLA_ROPE)
+        attn_add_reason(r, ATTN_REASON_MLA, "qk_rope_head_dim", NUMBER(have, p->qk_rope_head_dim), "64",
+                        "qk_rope_head_dim is %u; 64 is served", p->qk_rope_head_dim);
+    const struct {
+        const char *name;
+        uint32_t size;
+    } sizes[] = {{"qk_nope_head_dim", p->qk_nope_head_dim}, {"v_head_dim", p->v_head_dim}};
+    for (int i = 0; i < 2; i++)
+        if (sizes[i].size == 0 || sizes[i].size % 8 != 0 || sizes[i].size > 512)
+            attn_add_reason(r, ATTN_REASON_MLA, sizes[i].name, NUMBER(have, sizes[i].size),
+                            "a multiple of 8 up to 512", "%s is %u; multiples of 8 up to 512 are served",
+                            sizes[i].name, sizes[i].size);
+    uint32_t latent = p->kv_lora_rank + p->qk_rope_head_dim;
+    if (p->head_size != latent) {
+        snprintf(want, sizeof want, "kv_lora_rank + qk_rope_head_dim = %u", latent);
+        attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "head_size", NUMBER(have, p->head_size), want,
+                        "head_size is %u; role %s wants %u", p->head_size, attn_role_name(p->role), latent);
+    }
+    if (p->head_size_v != 0)
+        attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, p->head_size_v), "0",
+                        "head_size_v is %u; the value is the latent: give 0", p->head_size_v);
+    if (p->block_size % 16 != 0)
+        attn_add_reason(r, ATTN_REASON_BLOCK_SIZE, "block_size", NUMBER(have, p->block_size),
+                        "a multiple of 16", "block_size is %u; multiples of 16 are served", p->block_size);
+    if (p->max_num_seqs > 65535)
+        attn_add_reason(r, ATTN_REASON_LIMIT, "max_num_seqs", NUMBER(have, p->max_num_seqs), "at most 65535",
+                        "max_num_seqs is %u; at most 65535 are served", p->max_num_seqs);
+    if (p->max_num_batched_tokens > (1u << 20))
+        attn_add_reason(r, ATTN_REASON_LIMIT, "max_num_batched_tokens",
+                        NUMBER(have, p->max_num_batched_tokens), "at most 1048576",
+                        "max_num_batched_tokens is %u; at most 1048576 are served",
+                        p->max_num_batched_tokens);
+    if (p->max_model_len < 0 || p->max_model_len > INT32_MAX - 65536)
+        attn_add_reason(r, ATTN_REASON_LIMIT, "max_model_len", NUMBER(have, p->max_model_len),
+                        "0 to 2147418111", "max_model_len is %lld; lengths are 32-bit",
+                        (long long)p->max_model_len);
+    if (p->num_blocks < 0 || p->num_blocks > INT32_MAX)
+        attn_add_reason(r, ATTN_REASON_LIMIT, "num_blocks", NUMBER(have, p->num_blocks), "0 to 2147483647",
+                        "num_blocks is %lld; block ids are 32-bit", (long long)p->num_blocks);
+}
+
+static void check_kinds(const attn_problem_t *p, attn_reasons_t *r) {
+    char have[32];
+    if (p->mask != ATTN_MASK_CAUSAL)
+        attn_add_reason(r, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask), "causal",
+                        "role %s is causal", attn_role_name(p->role));
+    if (!isfinite(p->scale) || p->scale == 0.0 || fabs(p->scale) > 1e6)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "scale", "not a usable number",
+                        "finite, not 0, at most 1e6",
+                        "scale must be finite and not 0; 1/sqrt(nope + rope) is the usual one");
+    if ((p->role == ATTN_ROLE_MLA_SPARSE) != (p->topk != 0) || p->topk > (1u << 20))
+        attn_add_reason(r, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "given with mla_sparse alone",
+                        "topk is %u with role %s", p->topk, attn_role_name(p->role));
+    uint32_t kv = p->kv_cache_dtype,
+             same = p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_FLOAT16 : ATTN_KV_BFLOAT16;
+    int is_sparse = p->role == ATTN_ROLE_MLA_SPARSE;
+    if (kv != 0 && kv != ATTN_KV_AUTO && kv != same &&
+        kv != (is_sparse ? ATTN_KV_FP8_DS_MLA : ATTN_KV_FP8_E4M3))
+        attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv),
+                        is_sparse ? "auto, the dtype, or fp8_ds_mla" : "auto, the dtype, or fp8_e4m3",
+                        "a %s cache with dtype %s is not served", attn_kv_name(kv),
+                        attn_dtype_name(p->dtype));
+    if (kv == ATTN_KV_FP8_DS_MLA && p->kv_lora_rank != 512)
+        attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", "fp8_ds_mla", "kv_lora_rank 512",
+                        "fp8_ds_mla rows hold 512 latent values; kv_lora_rank is %u", p->kv_lora_rank);
+    if (p->out_dtype != 0 && p->out_dtype != p->dtype)
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
+                        attn_dtype_name(p->dtype), "the output has the dtype of the query");
+    if (p->query_dtype != 0 && p->query_dtype != p->dtype)
+        attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
+                        attn_dtype_name(p->dtype), "queries have the dtype of the model");
+}
+
+int mla_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
+    (void)device;
+    attn_problem_t p;
+    int status = attn_intake(&p, sizeof p, problem, "problem", NULL);
+    if (status != ATTN_OK) return status;
+    check_sizes(&p, reasons);
+    check_kinds(&p, reasons);
+    return ATTN_OK;
+}

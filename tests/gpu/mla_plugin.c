@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mla.so and mla_sparse.so through the plugin ABI on a device: fixed and random cases against the reference plugin in
+ * double, capture and replay with other lengths and tables, errors that name the parameter. MLA_TEST_CASES=N sets the
+ * number of random cases, MLA_TEST_PLUGINS the folder of the plugins. */
+#include "kit/attn_case.h"
+#include "mla_step.h"
+#include "tap.h"
+
+#include <unistd.h>
+
+static void *gpu_alloc(void *ctx, size_t bytes, size_t alignment) {
+    (void)ctx, (void)alignment; /* cudaMalloc aligns to 256 */
+    void *p = NULL;
+    return cudaMalloc(&p, bytes ? bytes : 1) == cudaSuccess ? p : NULL;
+}
+static void gpu_free(void *ctx, void *p, size_t bytes) {
+    (void)ctx, (void)bytes;
+    cudaFree(p);
+}
+static int to_device(void *ctx, void *dst, const void *src, size_t bytes) {
+    (void)ctx;
+    return cudaMemcpy(dst, src, bytes, cudaMemcpyHostToDevice) != cudaSuccess;
+}
+static int from_device(void *ctx, void *dst, const void *src, size_t bytes) {
+    (void)ctx;
+    return cudaMemcpy(dst, src, bytes, cudaMemcpyDeviceToHost) != cudaSuccess;
+}
+static int gpu_sync(void *ctx) {
+    (void)ctx;
+    return cudaDeviceSynchronize() != cudaSuccess;
+}
+static kit_memory_t gpu = {NULL,      kDLCUDA,  0,         0,           0,       NULL,
+                           gpu_alloc, gpu_free, to_device, from_device, gpu_sync};
+static const attn_backend_t *dense, *sparse, *reference;
+static double worst, worst_lse;
+
+static int agrees(const kit_case_t *c, char *why, size_t size) {
+    const attn_backend_t *backend = c->problem.role == ATTN_ROLE_MLA ? dense : sparse;
+    attn_device_t device = {
+        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
+    attn_reason_t first = {0};
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
+    backend->ops->supports_combination(&c->problem, &device, &reasons);
+    if (reasons.count != 0) {
+        snprintf(why, size, "refused: %s", first.text);
+        return 0;
+    }
+    kit_inputs_t *in = kit_inputs_make(c);
+    kit_result_t got, want;
+    memset(&got, 0, sizeof got);
+    memset(&want, 0, sizeof want);
+    kit_run(backend, c, in, &gpu, &got);
+    kit_run_oracle(reference, c, in, &want);
+    kit_difference_t d = kit_compare(c, &got, &want);
+    int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0' && d.is_close;
+    if (!good) {
+        char text[1024];
+        snprintf(why, size, "%s: status %d/%d in %s: %s %s %s", kit_case_text(c, text, sizeof text),
+                 got.status, want.status, got.operation, got.error.text, got.fault, d.text);
+    } else if (c->problem.dtype == ATTN_DTYPE_BFLOAT16 && !attn_kv_is_quantized(c->problem.kv_cache_dtype)) {
+        worst = d.max_abs > worst ? d.max_abs : worst;
+        worst_lse = d.max_lse > worst_lse ? d.max_lse : worst_lse;
+    }
+    kit_result_free(&got);
+    kit_result_free(&want);
+    kit_inputs_free(in);
+    return good;
+}
+
+static void start_case(kit_case_t *c, uint32_t role, uint32_t heads, uint32_t latent, uint32_t nope,
+                       uint32_t value, uint64_t seed) {
+    kit_case_start(c, role, seed);
+    kit_case_set_mla(c, heads, latent, 64, nope, value, role == ATTN_ROLE_MLA_SPARSE ? 128 : 0);
+    c->problem.dtype = ATTN_DTYPE_BFLOAT16;
+    c->problem.block_size = 64;
+    c->problem.features = ATTN_F_LSE;
+}
+
+static void fixed_cases(void) {
+    static const struct {
+        const char *name;
+        uint32_t role, heads, latent, nope, value, kv, dtype;
+        int32_t lens[8][2];
+    } cases[] = {
+        {"one token", ATTN_ROLE_MLA, 16, 512, 128, 128, 0, 0, {{1, 1}}},
+        {"lengths around tiles",
+         ATTN_ROLE_MLA,
+         16,
+         512,
+         128,
+         128,
+         0,
+         0,
+         {{1, 63}, {1, 64}, {1, 65}, {1, 127}, {1, 128}, {1, 129}}},
+        {"128 heads, two tiles a token", ATTN_ROLE_MLA, 128, 512, 128, 128, 0, 0, {{1, 200}, {2, 77}}},
+        {"cut keys", ATTN_ROLE_MLA, 16, 512, 128, 128, 0, 0, {{1, 4000}, {1, 20}}},
+        {"cut keys, 128 heads", ATTN_ROLE_MLA, 128, 512, 128, 128, 0, 0, {{1, 1500}}},
+        {"prefill, context and decode",
+         ATTN_ROLE_MLA,
+         8,
+         512,
+         128,
+         128,
+         0,
+         0,
+         {{70, 70}, {40, 200}, {1, 90}, {0, 30}, {3, 3}}},
+        {"latent 256", ATTN_ROLE_MLA, 20, 256, 64, 64, 0, 0, {{5, 133}, {1, 300}}},
+        {"odd sizes", ATTN_ROLE_MLA, 3, 512, 88, 40, 0, 0, {{9, 70}, {1, 65}}},
+        {"wide heads, float16", ATTN_ROLE_MLA, 5, 512, 192, 256, 0, ATTN_DTYPE_FLOAT16, {{9, 70}, {1, 65}}},
+        {"fp8 cache", ATTN_ROLE_MLA, 16, 512, 128, 128, ATTN_KV_FP8_E4M3, 0, {{1, 130}, {7, 70}}},
+        {"fp8 cache, float16",
+         ATTN_ROLE_MLA,
+         16,
+         256,
+         128,
+         128,
+         ATTN_KV_FP8_E4M3,
+         ATTN_DTYPE_FLOAT16,
+         {{1, 130}, {7, 70}}},
+        {"sparse", ATTN_ROLE_MLA_SPARSE, 16, 512, 128, 128, 0, 0, {{1, 400}, {5, 90}, {1, 7}}},
+        {"sparse, 128 heads", ATTN_ROLE_MLA_SPARSE, 128, 512, 128, 128, 0, 0, {{2, 300}}},
+        {"sparse, 656 bytes",
+         ATTN_ROLE_MLA_SPARSE,
+         64,
+         512,
+         128,
+         128,
+         ATTN_KV_FP8_DS_MLA,
+         0,
+         {{1, 300}, {4, 60}}},
+        {"sparse, 656 bytes, float16",
+         ATTN_ROLE_MLA_SPARSE,
+         8,
+         512,
+         128,
+         128,
+         ATTN_KV_FP8_DS_MLA,
+         ATTN_DTYPE_FLOAT16,
+         {{3, 150}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kit_case_t c;
+        char why[2048] = "";
+        start_case(&c, cases[i].role, cases[i].heads, cases[i].latent, cases[i].nope, cases[i].value,
+                   100 + i);
+        c.problem.kv_cache_dtype = cases[i].kv;
+        if (cases[i].dtype) c.problem.dtype = cases[i].dtype;
+        for (int r = 0; r < 8 && cases[i].lens[r][1] > 0; r++)
+            kit_case_add(&c, cases[i].lens[r][0], cases[i].lens[r][1]);
+        int good = agrees(&c, why, sizeof why);
+        ok(good, "%s", cases[i].name);
+        if (!good) diag("%s", why);
+    }
+}
+
+static void random_cases(uint64_t seed) {
+    const char *text = getenv("MLA_TEST_CASES");
+    int n = text ? atoi(text) : 24, failed = 0;
+    for (int i = 0; i < n; i++) {
+        static const uint32_t heads[] = {1, 2, 3, 5, 8, 16, 31, 64, 65}, sizes[] = {64, 128, 192, 8, 72};
+        uint32_t role = kit_random_in(&seed, 0, 2) ? ATTN_ROLE_MLA : ATTN_ROLE_MLA_SPARSE;
+        uint32_t h = heads[kit_random_in(&seed, 0, 8)], latent = kit_random_in(&seed, 0, 2) ? 512 : 256;
+        uint32_t nope = sizes[kit_random_in(&seed, 0, 4)], value = sizes[kit_random_in(&seed, 0, 4)];
+        kit_case_t c;
+        char why[2048] = "";
+        start_case(&c, role, h, latent, nope, value, seed);
+        c.problem.dtype = kit_random_in(&seed, 0, 2) ? ATTN_DTYPE_BFLOAT16 : ATTN_DTYPE_FLOAT16;
+        c.problem.block_size = (uint32_t)(16 * kit_random_in(&seed, 1, 5));
+        if (kit_random_in(&seed, 0, 2) == 0 && (role == ATTN_ROLE_MLA || latent == 512))
+            c.problem.kv_cache_dtype = role == ATTN_ROLE_MLA ? ATTN_KV_FP8_E4M3 : ATTN_KV_FP8_DS_MLA;
+        if (kit_random_in(&seed, 0, 3) == 0) c.problem.features |= ATTN_F_BATCH_INVARIANT;
+        c.flags = (uint32_t)kit_random_in(&seed, 0, 31) &
+                  (KIT_STRIDED | KIT_CROSS_LAYER | KIT_NO_SCALES | KIT_NO_LSE);
+        int reqs = (int)kit_random_in(&seed, 1, 5), most = 3000 / (int)h;
+        for (int r = 0; r < reqs; r++) {
+            int32_t q =
+                kit_random_in(&seed, 0, 1) ? 1 : (int32_t)kit_random_in(&seed, 0, most > 40 ? 40 : most / 4);
+            kit_case_add(&c, q, q + (int32_t)kit_random_in(&seed, 0, most > 260 ? 260 : most));
+        }
+        if (!agrees(&c, why, sizeof why) && failed++ < 8) diag("case %d: %s", i, why);
+    }
+    ok(failed == 0, "%d random cases agree with the reference (%d failed)", n, failed);
+    diag("largest difference of bfloat16: output %.2e, LSE %.2e", worst, worst_lse);
+}
+
+enum { OUT_BYTES = 64 * 16 * 128 * 2 };
+
+static void eager(mla_step *s, const int32_t *q, const int32_t *lens, int reqs, int table, void *stream,
+                  void *out) {
+    cudaMemset(s->output, 0xee, OUT_BYTES);
+    mla_step_build(s, q, lens, reqs, table, 0, 0, stream);
+    mla_step_forward(s, stream);
+    cudaStreamSynchronize(stream);
+    cudaMemcpy(out, s->output, OUT_BYTES, cudaMemcpyDeviceToHost);
+}
+
+static void graphs_and_errors(const attn_backend_t *backend, uint32_t role) {
+    attn_problem_t p = {.struct_size = sizeof p,
+                        .role = role,
+                        .mask = ATTN_MASK_CAUSAL,
+                        .dtype = ATTN_DTYPE_BFLOAT16,
+                        .num_heads = 16,
+                        .head_size = 576,
+                        .kv_lora_rank = 512,
+                        .qk_rope_head_dim = 64,
+                        .qk_nope_head_dim = 128,
+                        .v_head_dim = 128,
+                        .block_size = 64,
+                        .scale = 0.05,
+                        .max_num_seqs = 8,
+                        .max_num_batched_tokens = 64,
+                        .max_model_len = 2048,
+                        .features = ATTN_F_CAPTURE | ATTN_F_LSE,
+                        .topk = role == ATTN_ROLE_MLA_SPARSE ? 256 : 0};
+    static const int32_t first[8] = {1, 1, 1, 1, 1, 1, 1, 1}, second[8] = {1, 1, 1, 1, 1, 1, 2, 0};
+    static const int32_t short_lens[8] = {5, 9, 1, 64, 65, 3, 2, 80},
+                         long_lens[8] = {2048, 1500, 1, 7, 64, 640, 2000, 8};
+    static const int32_t mixed[4] = {40, 1, 20, 3}, mixed_lens[4] = {40, 2000, 500, 3};
+    const char *name = attn_role_name(role);
+    mla_step s;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec = NULL;
+    char *want = malloc(OUT_BYTES), *got = malloc(OUT_BYTES);
+    cudaStreamCreate(&stream);
+    int status = mla_step_open(&s, backend, &p, 2048 / 64);
+    ok(status == ATTN_OK, "%s: opens (%s)", name, status ? s.error.text : "");
+    if (status != ATTN_OK) return;
+    mla_step_build(&s, first, short_lens, 8, 0, ATTN_BATCH_CAPTURE, 0, stream);
+    cudaStreamSynchronize(stream);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    status = mla_step_forward(&s, stream);
+    cudaError_t e = cudaStreamEndCapture(stream, &graph);
+    e = e == cudaSuccess ? cudaGraphInstantiate(&exec, graph, 0) : e;
+    ok(status == ATTN_OK && e == cudaSuccess, "%s: forward is captured (%s)", name, cudaGetErrorString(e));
+    int same = 0;
+    for (int i = 0; i < 3 && e == cudaSuccess; i++) {
+        const int32_t *q = i == 2 ? second : first, *lens = i ? long_lens : short_lens;
+        eager(&s, q, lens, 8, i & 1, stream, want);
+        cudaMemset(s.output, 0xee, OUT_BYTES);
+        mla_step_build(&s, q, lens, 8, i & 1, ATTN_BATCH_CAPTURE, 0, stream);
+        cudaGraphLaunch(exec, stream);
+        cudaStreamSynchronize(stream);
+        cudaMemcpy(got, s.output, OUT_BYTES, cudaMemcpyDeviceToHost);
+        same += memcmp(got, want, OUT_BYTES) == 0;
+    }
+    is_int(same, 3, "%s: replays with other lengths, queries and tables equal eager runs", name);
+    eager(&s, first, long_lens, 8, 1, stream, want);
+    mla_step_build(&s, first, long_lens, 8, 0, ATTN_BATCH_CAPTURE, 0, stream);
+    cudaStreamSynchronize(stream);
+    mla_step_build(&s, first, long_lens, 8, 1, ATTN_BATCH_CAPTURE, 1, stream);
+    cudaGraphLaunch(exec, stream);
+    cudaStreamSynchronize(stream);
+    cudaMemcpy(got, s.output, OUT_BYTES, cudaMemcpyDeviceToHost);
+    ok(memcmp(got, want, OUT_BYTES) == 0, "%s: update_block_table reaches the captured graph", name);
+    eager(&s, mixed, mixed_lens, 4, 0, stream, want);
+    same = 0;
+    for (int i = 0; i < 5; i++) {
+        eager(&s, mixed, mixed_lens, 4, 0, stream, got);
+        same += memcmp(got, want, OUT_BYTES) == 0;
+    }
+    is_int(same, 5, "%s: the same call gives the same bits", name);
+
+    int32_t lens[1] = {3000}, one[1] = {1};
+    ok(mla_step_build(&s, one, lens, 1, 0, 0, 0, stream) == ATTN_E_INVALID &&
+           !strcmp(s.error.param, "seq_lens"),
+       "%s: a length beyond max_model_len is refused by name", name);
+    ok(mla_step_forward(&s, stream) == ATTN_OK, "%s: a refused batch leaves the metadata as it was", name);
+    uint64_t bytes = s.weight_bytes;
+    s.weight_bytes--;
+    ok(mla_step_forward(&s, stream) == ATTN_E_INVALID && !strcmp(s.error.param, "weight_space"),
+       "%s: missing weights are refused by name", name);
+    s.weight_bytes = bytes;
+    s.t_query.byte_offset = 2;
+    ok(mla_step_forward(&s, stream) == ATTN_E_INVALID && !strcmp(s.error.param, "query"),
+       "%s: so is a misaligned query", name);
+    s.t_query.byte_offset = 0;
+    attn_forward_t f = {.struct_size = sizeof f, .output = &s.t_output};
+    status = backend->ops->forward(s.instance, &f, NULL, stream, &s.error);
+    cudaStreamSynchronize(stream);
+    cudaMemcpy(got, s.output, OUT_BYTES, cudaMemcpyDeviceToHost);
+    memset(want, 0, OUT_BYTES);
+    ok(status == ATTN_OK && memcmp(got, want, OUT_BYTES) == 0,
+       "%s: the profiling run fills the output with zero", name);
+    if (exec) cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
+    mla_step_close(&s);
+    cudaStreamDestroy(stream);
+    free(want), free(got);
+}
+
+static const attn_backend_t *load(const char *dir, const char *file) {
+    char path[1200], why[256] = "";
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    const attn_backend_t *b = kit_load(path, NULL, why, sizeof why);
+    if (b == NULL) bail_out("%s: %s", path, why);
+    return b;
+}
+
+int main(void) {
+    int count = 0, major = 0, minor = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) skip_all("no CUDA device");
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+    cudaDeviceGetAttribute(&gpu.num_sms, cudaDevAttrMultiProcessorCount, 0);
+    gpu.compute_capability = major * 10 + minor;
+    const char *dir = getenv("MLA_TEST_PLUGINS");
+    char path[1024], cwd[900];
+    if (dir == NULL && getcwd(cwd, sizeof cwd) != NULL) {
+        snprintf(path, sizeof path, "%s/plugins-built", cwd);
+        dir = path;
+    }
+    dense = load(dir, "mla.so");
+    sparse = load(dir, "mla_sparse.so");
+    reference = load(dir, "reference.so");
+    fixed_cases();
+    graphs_and_errors(dense, ATTN_ROLE_MLA);
+    graphs_and_errors(sparse, ATTN_ROLE_MLA_SPARSE);
+    random_cases(tap_seed());
+    return tap_done();
+}

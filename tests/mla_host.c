@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The planner of MLA without a GPU: every row of every token meets each of its keys exactly once, within the declared
+ * capacities, whatever the lengths are; pieces of one tile lie in neighbouring slots that nobody else has. */
+#include "mla_plan.h"
+#include "tap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_REQS = 40 };
+
+typedef struct batch {
+    int32_t q_start[MAX_REQS + 1], seq_lens[MAX_REQS], num_reqs;
+} batch_t;
+
+/* Plans one batch and checks it all; returns what is wrong, NULL if nothing. */
+static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limits l, int *num_cut) {
+    in.q_start = b->q_start, in.seq_lens = b->seq_lens, in.num_reqs = b->num_reqs;
+    if (mla_plan_capacity(&l, &in)) return "no capacity";
+    mla_slice *slices = calloc((size_t)l.max_slices + 1, sizeof *slices);
+    mla_item *items = calloc((size_t)l.max_items + 1, sizeof *items);
+    mla_split *splits = calloc((size_t)l.max_splits + 1, sizeof *splits);
+    int32_t rows = b->q_start[b->num_reqs] * in.num_heads;
+    int32_t *covered = malloc(((size_t)rows + 1) * sizeof *covered); /* keys so far, -1: no item yet */
+    char *slot_used = malloc((size_t)l.max_slots + 1);
+    memset(covered, 0xff, ((size_t)rows + 1) * sizeof *covered);
+    const char *wrong = NULL;
+    int n = mla_plan_build(&in, &l, slices, items, splits), next_item = 0, next_split = 0, next_row = 0;
+    if (n < 0) wrong = "a capacity does not hold";
+    for (int s = 0; s < n && !wrong; s++) {
+        memset(slot_used, 0, (size_t)l.max_slots + 1);
+        int32_t low = s * in.slice_tokens * in.num_heads, high = low + in.slice_tokens * in.num_heads;
+        if (slices[s].first_item != next_item || slices[s].first_split != next_split)
+            wrong = "slices do not follow each other";
+        if (slices[s].num_items > l.max_slice_items) wrong = "a slice is larger than its launch";
+        next_item += slices[s].num_items, next_split += slices[s].num_splits;
+        int split = slices[s].first_split, piece = 0;
+        for (int i = slices[s].first_item; i < next_item && !wrong; i++) {
+            const mla_item *it = &items[i];
+            if (it->num_rows < 1 || it->num_rows > MLA_TILE_ROWS || it->first_row < low ||
+                it->first_row + it->num_rows > high)
+                wrong = "a tile lies outside its slice";
+            if (piece == 0 && it->first_row != next_row) wrong = "rows are left out or come twice";
+            int32_t t0 = it->first_row / in.num_heads, t1 = (it->first_row + it->num_rows - 1) / in.num_heads;
+            if (t0 < b->q_start[it->request] || t1 >= b->q_start[it->request + 1] || (in.topk && t0 != t1))
+                wrong = "a tile holds rows of two lists of keys";
+            if (it->base != b->seq_lens[it->request] - b->q_start[it->request + 1]) wrong = "base";
+            for (int32_t r = it->first_row; r < it->first_row + it->num_rows && !wrong; r++) {
+                if (covered[r] != (piece ? it->k_begin : -1) || (piece == 0 && it->k_begin != 0))
+                    wrong = "keys are left out or come twice";
+                covered[r] = it->k_end;
+            }
+            if (it->slot < 0) {
+                next_row = it->first_row + it->num_rows;
+            } else if (split >= next_split || it->slot >= l.max_slots || slot_used[it->slot]++ ||
+                       it->slot != splits[split].slot + piece || it->first_row != splits[split].first_row ||
+                       it->num_rows != splits[split].num_rows) {
+                wrong = "a piece does not fit its split";
+            } else if (++piece == splits[split].pieces) {
+                piece = 0, split++, (*num_cut)++;
+                next_row = it->first_row + it->num_rows;
+            }
+        }
+        if (split != next_split || piece != 0) wrong = wrong ? wrong : "a split lacks pieces";
+    }
+    if (!wrong && next_row != rows) wrong = "rows at the end are left out";
+    for (int r = 0; r < b->num_reqs && !wrong; r++)
+        for (int32_t t = b->q_start[r]; t < b->q_start[r + 1]; t++)
+            for (int h = 0; h < in.num_heads; h++) {
+                int64_t seen = in.topk ? in.topk : (int64_t)b->seq_lens[r] - b->q_start[r + 1] + t + 1;
+                if (covered[t * in.num_heads + h] < (seen > 0 ? seen : 0))
+                    wrong = "a row does not get all its keys";
+            }
+    free(slices), free(items), free(splits), free(covered), free(slot_used);
+    return wrong;
+}
+
+static void random_batches(uint64_t seed) {
+    static const int32_t heads[] = {1, 2, 3, 8, 16, 63, 64, 65, 128, 200};
+    int bad = 0, cut = 0;
+    for (int i = 0; i < 3000; i++) {
+        batch_t b = {.num_reqs = (int32_t)tap_rand_in(&seed, 0, MAX_REQS)};
+        int kind = (int)tap_rand_in(&seed, 0, 3);
+        for (int r = 0; r < b.num_reqs; r++) {
+            int32_t q = kind == 0 ? 1 : (int32_t)tap_rand_in(&seed, 0, kind == 1 ? 3 : 60);
+            b.q_start[r + 1] = b.q_start[r] + q;
+            b.seq_lens[r] = q + (int32_t)tap_rand_in(&seed, 0, kind == 3 ? 40000 : 300);
+        }
+        mla_plan_input in = {.num_heads = heads[tap_rand_in(&seed, 0, 9)],
+                             .slots = (int32_t)tap_rand_in(&seed, 0, 3) * 66,
+                             .topk = tap_rand_in(&seed, 0, 2) == 0 ? (int32_t)tap_rand_in(&seed, 1, 16) * 128
+                                                                   : 0};
+        mla_plan_limits l = {.max_seqs = b.num_reqs > 0 ? b.num_reqs : 1,
+                             .max_tokens = b.q_start[b.num_reqs] + 1};
+        in.slice_tokens = (int32_t)tap_rand_in(&seed, 1, l.max_tokens);
+        const char *wrong = check_plan(&b, in, l, &cut);
+        if (wrong && bad++ < 5)
+            diag("batch %d: %s (%d requests, %d tokens, %d heads, %d slots, topk %d, slices of %d)", i, wrong,
+                 b.num_reqs, b.q_start[b.num_reqs], in.num_heads, in.slots, in.topk, in.slice_tokens);
+    }
+    ok(bad == 0, "3000 random batches: each row meets each of its keys once (%d wrong)", bad);
+    ok(cut > 1000, "keys were cut in %d tiles", cut);
+}
+
+int main(void) {
+    is_int(mla_slice_tokens(128, 8192), 1024, "a slice of 128 heads has 1024 tokens");
+    is_int(mla_slice_tokens(16, 100), 100, "a slice is never longer than a batch");
+    is_int(mla_slice_tokens(1 << 20, 8192), 1, "nor shorter than a token");
+    mla_plan_input in = {.num_heads = 1024, .slice_tokens = 128};
+    mla_plan_limits l = {.max_seqs = 4, .max_tokens = 1 << 22};
+    is_int(mla_plan_capacity(&l, &in), -1, "more rows than 31 bits count are refused");
+
+    int cut = 0;
+    batch_t one = {{0, 1}, {65536}, 1};
+    in = (mla_plan_input){.num_heads = 128, .slots = 132, .slice_tokens = 1024};
+    l = (mla_plan_limits){.max_seqs = 256, .max_tokens = 8192};
+    const char *wrong = check_plan(&one, in, l, &cut);
+    ok(wrong == NULL && cut == 2, "one long sequence of 128 heads is cut in both tiles (%s)",
+       wrong ? wrong : "");
+    cut = 0;
+    in.slots = 0;
+    wrong = check_plan(&one, in, l, &cut);
+    ok(wrong == NULL && cut == 0, "without slots nothing is cut (%s)", wrong ? wrong : "");
+    random_batches(tap_seed());
+    return tap_done();
+}
