@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # kit_bad_run.sh: the conformance kit catches what it claims to. Each plugin of badplugins-kit/ is wrong in one way, and
-# its head names the group of `attn check` that has to fail; the good one, built the same way, passes everything. Sourced
-# by the tests kit_bad_*.sh, which set wanted_groups.
+# its head names the group of `attn check` that has to fail, and mostly the check in it; the good one, built the same way,
+# passes everything. Sourced by the tests kit_bad_*.sh, which set wanted_groups.
 . "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
 attn=$ATTN_TEST_BUILDDIR/tools/attn
 folder=$ATTN_TEST_SRCDIR/tests/badplugins-kit
@@ -24,7 +24,10 @@ build() { # SOURCE OUTPUT
 
 for source in "$folder"/*.c "$folder"/*.cc; do
     name=$(basename "$source" | sed 's/\..*//')
-    group=$(sed -n 's/.* Caught by: \([a-z]*\) .*/\1/p' "$source" | head -n 1)
+    caught=$(tr '\n' ' ' <"$source" | sed 's/  */ /g; s/ \* Caught by/ Caught by/; s/.* Caught by: \([^*]*\) \*\/.*/\1/')
+    group=${caught%%, *} # and the check in it, where only one can
+    check=
+    [ "$group" = "$caught" ] || check=${caught#*, }
     [ -n "$ATTN_TEST_ONLY" ] && [ "$ATTN_TEST_ONLY" != "$name" ] && continue
     case " $wanted_groups " in *" $group "*) ;; *) continue ;; esac
     so=$tap_scratch/$name.so
@@ -33,10 +36,10 @@ for source in "$folder"/*.c "$folder"/*.cc; do
         continue
     fi
     if [ "$group" = nothing ]; then
-        ok "$name passes every group" "$attn" check "$so"
+        ok "$name passes ${good_groups:-every group}" "$attn" check "$so" ${good_groups:+--group "$good_groups"}
         continue
     fi
-    "$attn" check "$so" --group "$group" --max-failures 1 --timeout "$limit" >"$tap_scratch/out" 2>&1
+    "$attn" check "$so" --group "$group" ${check:+--only "$check"} --max-failures 1 --timeout "$limit" >"$tap_scratch/out" 2>&1
     status=$?
     # 3: the file could not even be examined, which is not being caught by a group
     if [ $status -eq 1 ] && grep -q "^not ok .* - $group: " "$tap_scratch/out"; then

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forward takes memory from the heap. Caught by: memory */
+/* forward takes memory from the heap. Caught by: memory, no allocation */
 #include "bad.h"
 #include "bad_kernel.h"
 

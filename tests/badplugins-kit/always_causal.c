@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The full mask is served as a causal one. Caught by: numerics */
+/* The full mask is served as a causal one. Caught by: numerics, feature non_causal */
 #include "bad.h"
 #include "bad_kernel.h"
 

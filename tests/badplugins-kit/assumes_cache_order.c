@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache is taken as dense in the order that the plugin recommends. Caught by: offsets */
+/* The cache is taken as dense in the order that the plugin recommends.
+ * Caught by: offsets, one layer of three */
 #include "bad.h"
 
 static void bad_strides(const simple_layer_t *l, simple_cache_t *cache) {

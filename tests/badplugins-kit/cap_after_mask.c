@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Masked scores go through the soft cap too and come out as -cap instead of -inf. Caught by: numerics */
+/* Masked scores go through the soft cap too and come out as -cap instead of -inf.
+ * Caught by: numerics, soft caps */
 #include "bad.h"
 
 static _Thread_local int bad_hidden;

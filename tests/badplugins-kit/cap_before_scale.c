@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The soft cap comes before the scale. Caught by: numerics */
+/* The soft cap comes before the scale. Caught by: numerics, soft caps */
 #include "bad.h"
 
 #define simple_score(l, dot)                                                                                 \

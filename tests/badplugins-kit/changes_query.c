@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The query is scaled in place. Caught by: memory */
+/* The query is scaled in place. Caught by: memory, inputs stay */
 #include "bad.h"
 #include "bad_kernel.h"
 

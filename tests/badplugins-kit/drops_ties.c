@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of equal scores only the first counts. Caught by: numerics */
+/* Of equal scores only the first counts. Caught by: numerics, ties */
 #include "bad.h"
 
 static _Thread_local double bad_last;

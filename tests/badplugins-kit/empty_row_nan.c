@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A row without a visible key divides by zero. Caught by: numerics */
+/* A row without a visible key divides by zero. Caught by: numerics, rows without */
 #include "bad.h"
 
 static double bad_lse(double max, double sum, double *acc, int64_t n) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table lists ALiBi, open takes it, forward ignores it. Caught by: numerics */
+/* The table lists ALiBi, open takes it, forward ignores it. Caught by: numerics, feature alibi */
 #include "bad.h"
 #include "bad_kernel.h"
 

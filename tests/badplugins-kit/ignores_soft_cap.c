@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* No soft cap. Caught by: numerics */
+/* No soft cap. Caught by: numerics, soft caps */
 #include "bad.h"
 
 #define simple_score(l, dot) ((l)->scale * (dot))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors are taken as dense. Caught by: offsets */
+/* Tensors are taken as dense. Caught by: offsets, with gaps */
 #include "bad.h"
 
 static int64_t bad_byte_stride(const DLTensor *t, int i) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lengths are read through the pointers of a call that has returned. Caught by: memory */
+/* The lengths are read through the pointers of a call that has returned.
+ * Caught by: memory, nothing of the batch */
 #include "bad.h"
 #include "bad_kernel.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* space_needed forgets the last entry of query_start_loc. Caught by: memory */
+/* space_needed forgets the last entry of query_start_loc. Caught by: memory, exactly space_needed */
 #include "bad.h"
 #include "bad_kernel.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Block times stride overflows 32 bits. Caught by: offsets */
+/* Block times stride overflows 32 bits. Caught by: offsets, blocks beyond */
 #include "bad.h"
 
 #define simple_cache_row(c, block, head, token)                                                              \

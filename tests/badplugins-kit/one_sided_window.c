@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Without a causal mask the window limits the left side only. Caught by: numerics */
+/* Without a causal mask the window limits the left side only. Caught by: numerics, a window without */
 #include "bad.h"
 
 #define simple_is_visible(l, q, k, n)                                                                        \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A last page with one token is forgotten. Caught by: numerics */
+/* A last page with one token is forgotten. Caught by: numerics, page borders */
 #include "bad.h"
 
 #define simple_is_visible(l, q, k, n)                                                                        \

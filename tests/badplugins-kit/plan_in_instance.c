@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan of a batch lies in the instance, so that a second plan destroys the first. Caught by: memory */
+/* The plan of a batch lies in the instance, so that a second plan destroys the first.
+ * Caught by: memory, two sets */
 #include "bad.h"
 #include "bad_kernel.h"
 

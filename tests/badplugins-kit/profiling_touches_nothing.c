@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The profiling run leaves the output as it was. Caught by: memory */
+/* The profiling run leaves the output as it was. Caught by: memory, profiling run */
 #include "bad.h"
 #include "bad_kernel.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys behind seq_len are read and weighted with zero; NaN there spreads. Caught by: memory */
+/* Keys behind seq_len are read and weighted with zero; NaN there spreads.
+ * Caught by: memory, nothing is written */
 #include "bad.h"
 
 #define simple_key_end(l, q, n) ((void)(q), ((n) + (l)->block_size - 1) / (l)->block_size * (l)->block_size)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows behind the tokens of the batch are set to zero. Caught by: memory */
+/* Rows behind the tokens of the batch are set to zero. Caught by: memory, nothing is written */
 #include "bad.h"
 #include "bad_kernel.h"
 

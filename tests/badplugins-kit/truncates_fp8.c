@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fp8 cache is written without saturation: large values wrap. Caught by: numerics */
+/* The fp8 cache is written without saturation: large values wrap. Caught by: numerics, fp8 saturation */
 #include "bad.h"
 
 static uint8_t bad_to_e4m3(double x) {

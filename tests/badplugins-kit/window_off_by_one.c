@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The window is one token too wide. Caught by: numerics */
+/* The window is one token too wide. Caught by: numerics, window edges */
 #include "bad.h"
 
 #define simple_is_visible(l, q, k, n)                                                                        \

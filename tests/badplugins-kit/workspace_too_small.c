@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* space_needed says less workspace than forward uses. Caught by: memory */
+/* space_needed says less workspace than forward uses. Caught by: memory, exactly space_needed */
 #include "bad.h"
 #include "bad_kernel.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One number is written behind the last row of the output. Caught by: memory */
+/* One number is written behind the last row of the output. Caught by: memory, nothing is written */
 #include "bad.h"
 #include "bad_kernel.h"
 

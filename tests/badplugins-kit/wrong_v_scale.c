@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values are read back with the scale of the keys. Caught by: numerics */
+/* Values are read back with the scale of the keys. Caught by: numerics, kv_cache_dtype fp8_e4m3 */
 #include "bad.h"
 #include "bad_kernel.h"
 
