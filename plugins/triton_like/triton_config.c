@@ -73,7 +73,7 @@ static int configure_prefill(triton_config_t *c) {
     int size = greatest(round_up(c->d, 16), round_up(c->dv, 16)), limit = triton_smem_of_block(c->cc);
     c->warps = size <= 128 ? 4 : 8;
     c->m_tiles = size <= 128 ? 2 : 1;
-    c->keys = size <= 64 ? 128 : 64;
+    c->keys = 64;
     c->ctas = size <= 128 ? 2 : 1;
     while ((c->prefill_smem = prefill_smem(c)) > limit) {
         if (c->keys > 32)
@@ -85,8 +85,8 @@ static int configure_prefill(triton_config_t *c) {
         else
             return -1;
     }
-    if (2 * (c->prefill_smem + 1024) > triton_smem_of_sm(c->cc))
-        c->ctas = 1;
+    while (c->ctas > 1 && c->ctas * (c->prefill_smem + 1024) > triton_smem_of_sm(c->cc))
+        c->ctas--;
     c->prefill_rows = c->warps * 16 * c->m_tiles;
     c->prefill_threads = c->warps * 32;
     return 0;
