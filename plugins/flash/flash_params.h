@@ -109,15 +109,4 @@ typedef struct flash_write_params {
     int32_t scale_stride;
 } flash_write_params;
 
-/* Merge of two partial results (semantics 6.5). */
-typedef struct flash_merge_params {
-    const void *prefix, *suffix; /* [tokens, heads, head_size] */
-    const float *prefix_lse, *suffix_lse;
-    void *out;
-    float *lse; /* may be NULL */
-    int64_t prefix_token, prefix_head, suffix_token, suffix_head, out_token, out_head;
-    int64_t prefix_lse_token, prefix_lse_head, suffix_lse_token, suffix_lse_head, lse_token, lse_head;
-    int32_t tokens, heads, head_size, dtype;
-} flash_merge_params;
-
 #endif
