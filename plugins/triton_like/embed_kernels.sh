@@ -7,7 +7,7 @@ table=
 for file; do
     name=$(basename "$file")
     id=$(echo "$name" | tr '.-' '__')
-    echo "static const char text_$id[] = {"
+    echo "static const char text_${id}[] = {"
     od -An -v -tu1 "$file" | sed 's/\([0-9][0-9]*\)/\1,/g'
     echo '0};'
     table="$table{\"$name\", text_$id},
