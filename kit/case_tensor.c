@@ -143,33 +143,43 @@ int kit_tensor_fetch(kit_tensors_t *all, kit_tensor_t *t) {
     return all->failed;
 }
 
-/* Marks the bytes of the elements below the limit, then looks for a change in the others. */
+/* Marks the bytes of the elements below the limit, row by row, then looks for a change in the others. */
 int64_t kit_tensor_damage(const kit_tensor_t *t, int axis, int64_t rows) {
     unsigned char *is_element = calloc(t->bytes, 1);
     if (is_element == NULL) return -1;
     int64_t size[KIT_TENSOR_DIMS] = {1, 1, 1, 1, 1}, stride[KIT_TENSOR_DIMS] = {0}, at[KIT_TENSOR_DIMS] = {0};
-    size_t element = attn_dtype_size(t->dtype);
-    int is_empty = 0;
+    size_t element = attn_dtype_size(t->dtype), run = element;
+    int is_empty = 0, last = t->t.ndim - 1;
     for (int i = 0; i < t->t.ndim; i++) {
         size[i] = i == axis ? rows : t->shape[i];
         stride[i] = t->strides[i];
         is_empty |= size[i] == 0;
     }
+    if (last >= 0 && stride[last] == 1) { /* a dense last dimension is one run of bytes */
+        run *= (size_t)size[last];
+        size[last] = 1;
+    }
     while (!is_empty) {
         size_t offset = GUARD + t->t.byte_offset;
         for (int i = 0; i < KIT_TENSOR_DIMS; i++)
             offset += (size_t)(at[i] * stride[i]) * element;
-        memset(is_element + offset, 1, element);
+        memset(is_element + offset, 1, run);
         int i = KIT_TENSOR_DIMS - 1;
         while (i >= 0 && ++at[i] == size[i])
             at[i--] = 0;
         if (i < 0) break;
     }
     int64_t found = -1;
-    for (size_t i = 0; found < 0 && i < t->bytes; i++)
-        if (!is_element[i] && t->host[i] != KIT_CANARY)
-            found = (int64_t)i - GUARD - (int64_t)t->t.byte_offset;
-    if (found < -1) found = -2 - found; /* in front of the tensor: any non-negative number says damage */
+    for (size_t i = 0; found < 0 && i < t->bytes; i++) {
+        if (is_element[i]) { /* to the end of the run, by the library's fast search */
+            const unsigned char *end = memchr(is_element + i, 0, t->bytes - i);
+            if (end == NULL) break;
+            i = (size_t)(end - is_element);
+        }
+        int64_t from = (int64_t)i - GUARD - (int64_t)t->t.byte_offset;
+        if (t->host[i] != KIT_CANARY)
+            found = from < 0 ? -from : from; /* in front of the tensor: the distance */
+    }
     free(is_element);
     return found;
 }
