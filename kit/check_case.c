@@ -50,7 +50,7 @@ int check_plain_case(const check_t *c, kit_case_t *k) {
         if (c->can.dtypes & ATTN_BIT(dtypes[i])) dtype = dtypes[i];
     if (role == 0 || dtype == 0) return 0;
     kit_case_start(k, role, c->seed);
-    small_limits(k, 512, 4096);
+    small_limits(k, 2048, 4096);
     k->problem.dtype = dtype;
     k->problem.head_size = check_head_size(c, 32);
     k->problem.scale = 1 / sqrt((double)k->problem.head_size);
@@ -79,7 +79,7 @@ double check_work(const kit_case_t *k) {
 void check_random_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t max_len) {
     for (int i = 0; i < 200; i++) {
         kit_case_random(k, &c->can, seed + ((uint64_t)i << 40), max_len);
-        small_limits(k, 1024, 1024);
+        small_limits(k, 2048, 1024);
         if (check_work(k) <= MOST_WORK / 6) return; /* what these cases are for does not need size */
     }
 }
