@@ -152,14 +152,17 @@ static void cycles(check_t *c) {
     int num_cycles = c->arg == CYCLES_RUN ? 20 : 200;
     for (int i = 0; i < 10; i++)
         one_cycle(c, &k, in); /* pools and tables fill here */
-    size_t bytes = bytes_in_use();
     int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
-    for (int i = 0; i < num_cycles; i++)
-        one_cycle(c, &k, in);
-    size_t after = bytes_in_use();
-    if (after >
-        bytes + 2048 + (size_t)num_cycles * 8) /* the allocator itself breathes by some hundred bytes */
-        check_fail(c, "%zu bytes more in use after %d cycles", after - bytes, num_cycles);
+    size_t least = SIZE_MAX; /* of three rounds: the allocator itself breathes, a leak grows in each */
+    for (int round = 0; round < 3; round++) {
+        size_t before = bytes_in_use();
+        for (int i = 0; i < num_cycles; i++)
+            one_cycle(c, &k, in);
+        size_t after = bytes_in_use(), growth = after > before ? after - before : 0;
+        if (growth < least) least = growth;
+    }
+    if (least > (size_t)num_cycles * 8)
+        check_fail(c, "%zu bytes more in use after %d cycles", least, num_cycles);
     if (count_entries("/proc/self/fd") > files)
         check_fail(c, "%d files more open after %d cycles", count_entries("/proc/self/fd") - files,
                    num_cycles);
