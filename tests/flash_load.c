@@ -56,6 +56,9 @@ int main(void) {
     p.kv_cache_dtype = ATTN_KV_FLOAT16;
     is_str(reason_of(flash, &p), "kv_cache_dtype", "a float16 cache under bfloat16 is not");
     p = problem_of();
+    p.features = ATTN_F_CONTIGUOUS_KV;
+    is_str(reason_of(flash, &p), "contiguous_kv", "keys of the call instead of a decoder's cache are not");
+    p = problem_of();
     p.scale = 0;
     is_str(reason_of(flash, &p), "scale", "scale 0 is not");
 

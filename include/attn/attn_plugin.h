@@ -26,7 +26,7 @@
  *  - all pointers in a call stay valid until the call returned, device buffers until the stream passed the work.
  *
  * NUMBERS: softmax and accumulation in at least float32; LSE is the natural logarithm and includes the sink; a row with
- * no visible key gives output 0 and LSE -inf; NaN inputs of a request may only reach that request's outputs.
+ * no visible key gives output 0 and LSE -inf (the sink, where one is given); NaN inputs of a request may only reach that request's outputs.
  *
  * HISTORY OF THE MINORS: doc/ABI.md.
  */

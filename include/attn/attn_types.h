@@ -172,7 +172,8 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 #define ATTN_F_DCP (UINT64_C(1) << 24)              /* decode context parallelism */
 #define ATTN_F_PCP (UINT64_C(1) << 25)              /* prefill context parallelism */
 #define ATTN_F_KV_CONNECTOR (UINT64_C(1) << 26)     /* pages may be filled and read by a transfer engine */
-#define ATTN_F_CONTIGUOUS_KV (UINT64_C(1) << 27)    /* reads key/value of the call instead of a cache */
+#define ATTN_F_CONTIGUOUS_KV (UINT64_C(1) << 27)    /* reads key/value of the call instead of a cache, as
+                                                       roles without one always do */
 #define ATTN_F_BLOCK_STRIDE (UINT64_C(1) << 28)     /* indexes blocks by the tensor's block stride (semantics 3.9) */
 #define ATTN_F_WEIGHTS (UINT64_C(1) << 29)          /* MLA: needs prepare_weights */
 #define ATTN_F_KNOWN_ ((UINT64_C(1) << 30) - 1)     /* every bit that this header defines */

@@ -61,6 +61,9 @@ static void check_numbers(const attn_problem_t *p, attn_reasons_t *r) {
                         "cross attention sees every encoder key: mask must be full");
     uint64_t f = attn_problem_features(p);
     char have[32];
+    if ((f & ATTN_F_CONTIGUOUS_KV) != 0 && attn_role_has_cache(p->role))
+        attn_add_reason(r, ATTN_REASON_FEATURE, "contiguous_kv", attn_role_name(p->role), "a role without a cache",
+                        "keys and values of the call take the place of a cache only where the role has none");
     if (p->role != ATTN_ROLE_DECODER && (p->chunk_size != 0 || (f & ATTN_F_CHUNK_LOOKBACK) != 0))
         attn_add_reason(r, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size), "0",
                         "chunked local attention is for role decoder; the role is %s",
