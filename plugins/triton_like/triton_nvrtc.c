@@ -26,10 +26,11 @@ uint64_t triton_source_hash(uint64_t h) {
 }
 
 static void *find_library(const char *path) {
+    static const char configured[] = TRITON_NVRTC_DIR "/libnvrtc.so";
     static const char *const names[] = {"libnvrtc.so.13",
                                         "libnvrtc.so.12",
                                         "libnvrtc.so",
-                                        TRITON_NVRTC_DIR "/libnvrtc.so",
+                                        configured,
                                         "/usr/local/cuda/lib64/libnvrtc.so",
                                         "/opt/cuda/lib64/libnvrtc.so"};
     if (path != NULL && path[0] != '\0')
