@@ -225,7 +225,7 @@ static int check_value(const struct attni_ini_entry *at, const struct attni_key 
 }
 
 int attni_config_check(const struct attni_ini_entry *at, attn_error_t *err) {
-    struct section section;
+    struct section section = {.kind = NULL};
     int code = split_section(at, &section, err);
     if (!code) code = check_section(at, &section, err);
     /* The options of a plugin are checked against the plugin's own table once it is loaded. */

@@ -33,7 +33,7 @@ static const float *floats(const st_file_t *file, const char *name, float *value
 static void test_tensors(void) {
     static struct step s;
     float values[1024];
-    replay_call_t call;
+    replay_call_t call = {0};
     attn_context_t *context = record_context("calls = 2\nfirst = 1\ntensors = yes\n");
     open_step(&s, context, "FAKE_PLAIN");
     is_int(build(&s) || update(&s) || forward(&s), 0, "a call before the first");
@@ -79,7 +79,7 @@ static void test_tensors(void) {
 
 static void test_shapes(void) {
     static struct step s, other;
-    replay_call_t call;
+    replay_call_t call = {0};
     attn_context_t *context = record_context("calls = 3\n");
     open_step(&s, context, "FAKE_PLAIN");
     is_int(build(&s) || update(&s) || forward(&s), 0, "a call");
@@ -118,7 +118,7 @@ static void test_shapes(void) {
 
 static void test_trouble(void) {
     static struct step s;
-    replay_call_t call;
+    replay_call_t call = {0};
     attn_context_t *context = record_context("tensors = yes\n[option layer_fake]\nmode = fails\n");
     open_step(&s, context, "FAKE_PLAIN");
     is_int(build(&s) || update(&s), 0, "a step");
@@ -203,7 +203,7 @@ static void test_damaged(void) {
     is_int(refused, (long long)size, "every shorter file is refused");
     for (int i = 0; i < 3000; i++) {
         st_file_t *file = NULL;
-        replay_call_t call;
+        replay_call_t call = {0};
         memcpy(bytes, whole, size);
         for (int k = 0; k < 2; k++) {
             state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);

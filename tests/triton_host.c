@@ -139,6 +139,7 @@ static void folder(void) {
     triton_store_save(dir, key, code, sizeof code, &host);
     ok(triton_store_load(dir, key, &back, &bytes, &host) == 0 && bytes == sizeof code && !memcmp(back, code, bytes), "stored and loaded");
     free(back);
+    back = NULL;
     snprintf(path, sizeof path, "%s/%s.cubin", dir, key);
     int fd = open(path, O_WRONLY);
     int wrote = (int)pwrite(fd, "X", 1, 30);
