@@ -9,7 +9,10 @@ static const attn_plan_table_t plan_table = {.struct_size = sizeof(attn_plan_tab
                                              .chunked_local_size = attn_plan_chunked_local_size,
                                              .chunked_local = attn_plan_chunked_local,
                                              .use_cascade = attn_plan_use_cascade,
-                                             .cp_local_len = attn_plan_cp_local_len};
+                                             .cp_local_len = attn_plan_cp_local_len,
+                                             .mla_workspace = attn_plan_mla_workspace,
+                                             .mla_context_size = attn_plan_mla_context_size,
+                                             .mla_context = attn_plan_mla_context};
 
 const void *attni_host_extension(void *ctx, const char *id) {
     (void)ctx;

@@ -140,6 +140,56 @@ int attn_plan_merge_states(const float *prefix_out, const float *prefix_lse, con
                            const float *suffix_lse, int64_t num_tokens, int32_t num_heads, int32_t head_size_v,
                            int64_t prefill_tokens_with_context, float *out, float *lse_out, attn_error_t *error);
 
+/* -------------------------------------------------------- context of MLA prefill
+ * Prefill of MLA projects the cached latents of a request's context up to keys and values, chunk by chunk in a workspace
+ * of bounded size, attends to each chunk without a mask and merges the results (semantics 6.9, 7.4). */
+
+/* What fixes the size of that workspace. */
+typedef struct attn_mla_workspace {
+    uint32_t struct_size;
+    int32_t block_size;    /* tokens */
+    int32_t max_num_seqs;  /* requests in a batch */
+    int32_t topk;          /* sparse MLA: never more than topk tokens a request; 0: dense */
+    int64_t max_model_len; /* longest request, tokens */
+    int32_t cp_world;      /* context-parallel ranks; 0: 1. Must divide the result */
+    int32_t reserved0;
+} attn_mla_workspace_t;
+/* *tokens: context tokens of one chunk of the whole batch. *rows: latent rows to allocate for them: the same, and with
+ * cp_world > 1 a rank's own part beside what it receives from all. */
+int attn_plan_mla_workspace(const attn_mla_workspace_t *params, int64_t *tokens, int64_t *rows, attn_error_t *error);
+
+typedef struct attn_mla_context_params {
+    uint32_t struct_size;
+    int32_t block_size;       /* tokens; chunks are whole blocks */
+    int64_t workspace_tokens; /* as attn_plan_mla_workspace gave it */
+    int32_t cp_world;         /* 0: 1 */
+    int32_t cp_interleave;    /* 0: 1 */
+} attn_mla_context_params_t;
+
+/* How the context of a batch of prefills is cut. */
+typedef struct attn_mla_context {
+    int32_t num_chunks;          /* 0: no request has context */
+    int32_t num_with_context;    /* requests that have some; they share the workspace equally */
+    int32_t chunk_len;           /* tokens of one request in a chunk at most */
+    int32_t max_context_len;
+    int32_t tokens_with_context; /* query tokens up to and with the last request that has context: the
+                                    prefill_tokens_with_context of attn_plan_merge_states */
+} attn_mla_context_t;
+/* query_start_loc [num_reqs + 1] and seq_lens [num_reqs] of the prefill requests alone, starts counted from the first of
+ * them. ATTN_E_SPACE where the workspace does not hold a block of each request. */
+int attn_plan_mla_context_size(const attn_mla_context_params_t *params, const int32_t *query_start_loc,
+                               const int32_t *seq_lens, int32_t num_reqs, attn_mla_context_t *context,
+                               attn_error_t *error);
+/* The table of chunks; num_chunks as the call above says. Chunk j holds context tokens starts[j][r] .. of request r, as
+ * many as cu_seq_lens[j][r + 1] - cu_seq_lens[j][r] (0 where its context ends before), at rows cu_seq_lens[j][r] .. of the
+ * workspace: starts [num_chunks, num_reqs], cu_seq_lens [num_chunks, num_reqs + 1]. max_seq_lens [num_chunks]: longest
+ * part of a request; has_empty [num_chunks]: 1 if some request has no token in the chunk. Either may be NULL. With
+ * cp_world > 1 all of these count tokens of one rank, padded to be equal on all (semantics 8.3).
+ * Row to request, for a gather: attn_plan_token_to_req(cu_seq_lens + j * (num_reqs + 1), num_reqs, ..). */
+int attn_plan_mla_context(const attn_mla_context_params_t *params, const int32_t *query_start_loc,
+                          const int32_t *seq_lens, int32_t num_reqs, int32_t num_chunks, int32_t *starts,
+                          int32_t *cu_seq_lens, int32_t *max_seq_lens, uint8_t *has_empty, attn_error_t *error);
+
 /* ---------------------------------------------------------------- cache specs */
 
 enum {
@@ -207,6 +257,13 @@ typedef struct attn_plan_table {
                          int32_t *request_out, int32_t *first_block_out, attn_error_t *error);
     int32_t (*use_cascade)(const attn_cascade_params_t *params, const int32_t *query_lens, int32_t num_reqs);
     int64_t (*cp_local_len)(int64_t seq_len, int32_t world, int32_t rank, int32_t interleave);
+    int (*mla_workspace)(const attn_mla_workspace_t *params, int64_t *tokens, int64_t *rows, attn_error_t *error);
+    int (*mla_context_size)(const attn_mla_context_params_t *params, const int32_t *query_start_loc,
+                            const int32_t *seq_lens, int32_t num_reqs, attn_mla_context_t *context,
+                            attn_error_t *error);
+    int (*mla_context)(const attn_mla_context_params_t *params, const int32_t *query_start_loc, const int32_t *seq_lens,
+                       int32_t num_reqs, int32_t num_chunks, int32_t *starts, int32_t *cu_seq_lens,
+                       int32_t *max_seq_lens, uint8_t *has_empty, attn_error_t *error);
 } attn_plan_table_t;
 
 #ifdef __cplusplus
