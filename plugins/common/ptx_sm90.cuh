@@ -19,6 +19,11 @@ ATTN_DEV void mbar_expect(uint32_t bar, int bytes) { /* arrives, and adds bytes 
 ATTN_DEV void mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
+/* The barrier may lie in another CTA of the cluster (cluster_addr). Plain semantics: for slots that only wgmma and the
+ * copy engine touched; a release at cluster scope costs hundreds of cycles. */
+ATTN_DEV void mbar_arrive_cluster(uint32_t bar) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
+}
 ATTN_DEV void mbar_wait(uint32_t bar, int phase) {
     asm volatile(
         "{\n.reg .pred p;\nWAIT%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE%=;\n"
@@ -33,6 +38,15 @@ ATTN_DEV void tma_3d(uint32_t dst, const void *map, int a, int b, int c, uint32_
         "[%5];" ::"r"(dst),
         "l"(map), "r"(a), "r"(b), "r"(c), "r"(bar)
         : "memory");
+}
+/* The same into every CTA of the cluster whose bit is set in `ctas`: at the same offsets of its shared memory, completing
+ * on its own barrier. */
+ATTN_DEV void tma_3d_multicast(uint32_t dst, const void *map, int a, int b, int c, uint32_t bar,
+                               uint16_t ctas) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2,%3,%4}], [%5], %6;" ::"r"(dst),
+                 "l"(map), "r"(a), "r"(b), "r"(c), "r"(bar), "h"(ctas)
+                 : "memory");
 }
 ATTN_DEV void tma_4d(uint32_t dst, const void *map, int a, int b, int c, int d, uint32_t bar) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
@@ -55,6 +69,11 @@ ATTN_DEV void fence_proxy_async() {
 }
 ATTN_DEV void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* Arrives without waiting; somebody else waits by named_barrier. */
+ATTN_DEV void named_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 template <int R>
