@@ -58,6 +58,7 @@ typedef struct flash_params {
     float *lse;    /* natural log, may be NULL */
     const void *k; /* cache or contiguous keys */
     const void *v;
+    const void *k_tail; /* contiguous keys on Hopper: columns k_tail_at .. of every head lie here, one row a key; NULL: in k */
     const int32_t *q_start; /* [num_seqs + 1], rows of q */
     const int32_t *k_start; /* [num_seqs + 1], rows of contiguous keys and values; NULL: paged */
     const float *alibi;     /* [num_q_heads], may be NULL */
@@ -75,6 +76,8 @@ typedef struct flash_params {
     int64_t k_page, k_token, k_head;
     int64_t v_page, v_token, v_head;
     int64_t lse_token, lse_head;
+    int64_t k_tail_token;
+    int32_t k_tail_at; /* a multiple of 64 */
     int32_t q_dtype, kv_dtype; /* enum flash_dtype */
     int32_t num_seqs, num_q_heads, num_kv_heads, group;
     int32_t head_size, head_size_v;

@@ -98,8 +98,12 @@ static int run_sm90(const flash_params *p, const flash_shape *s, const flash_pre
             return FLASH_E_MAP_V;
     } else {
         sp.box_rows = k->block_keys;
-        if (map_rows(r, &sp.k_map, s->q_dtype, p->k, p->head_size, p->kv_rows, p->num_kv_heads, p->k_token,
-                     p->k_head, k->block_keys))
+        sp.k_tail_at = p->k_tail ? p->k_tail_at : INT32_MAX;
+        if (map_rows(r, &sp.k_map, s->q_dtype, p->k, p->k_tail ? p->k_tail_at : p->head_size, p->kv_rows,
+                     p->num_kv_heads, p->k_token, p->k_head, k->block_keys))
+            return FLASH_E_MAP_K;
+        if (p->k_tail && map_rows(r, &sp.k_tail_map, s->q_dtype, p->k_tail, p->head_size - p->k_tail_at,
+                                  p->kv_rows, 1, p->k_tail_token, 0, k->block_keys))
             return FLASH_E_MAP_K;
         if (map_rows(r, &sp.v_map, s->q_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads, p->v_token,
                      p->v_head, k->block_keys))

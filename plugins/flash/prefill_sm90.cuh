@@ -181,9 +181,15 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                     mbar_wait(kempty + 8 * s, ph ^ 1);
                     if (lane == 0) mbar_expect(kfull + 8 * s, T::KB);
                     __syncwarp();
-                    if (lane < T::KC)
-                        tma_3d(sK + s * T::KB + lane * T::KHF, &P.k_map, lane * 64, row0 + j * BN, kvh,
-                               kfull + 8 * s);
+                    if (lane < T::KC) {
+                        const int column = lane * 64 - P.k_tail_at;
+                        if (column < 0)
+                            tma_3d(sK + s * T::KB + lane * T::KHF, &P.k_map, lane * 64, row0 + j * BN, kvh,
+                                   kfull + 8 * s);
+                        else
+                            tma_3d(sK + s * T::KB + lane * T::KHF, &P.k_tail_map, column, row0 + j * BN, 0,
+                                   kfull + 8 * s);
+                    }
                     mbar_wait(vempty + 8 * s, ph ^ 1);
                     if (lane == 0) mbar_expect(vfull + 8 * s, T::VB);
                     __syncwarp();

@@ -8,12 +8,13 @@
 #include <cuda.h>
 
 typedef struct flash_sm90_params {
-    CUtensorMap q_map, k_map, v_map;
+    CUtensorMap q_map, k_map, v_map, k_tail_map;
     flash_params p;
     /* paged: coordinate of a page and head in the last dimension of the maps = page * page_units + head * head_units */
     int32_t k_page_units, k_head_units, v_page_units, v_head_units;
     int32_t box_rows;     /* keys of one box: a power of two that divides the page and the tile */
     int32_t overlap;      /* run the end of a tile under the start of the next */
+    int32_t k_tail_at;    /* columns of contiguous keys from here on are those of k_tail_map */
     int32_t head_section; /* query heads that run side by side; divides num_q_heads */
 } flash_sm90_params;
 
