@@ -40,24 +40,31 @@ ATTN_DEV void mla90_scores(float (&s)[32], uint32_t queries, uint32_t keys) {
 ATTN_DEV uint64_t mla90_values(uint32_t keys, int half) {
     return wgmma_desc(keys + half * 4 * MLA90_SLAB, MLA90_SLAB, 1024);
 }
-/* O half += P V half, P in registers (A fragments of mla90_softmax). Committed as one group. */
-template <int DT>
+/* O half += P V half, P in registers (A fragments of mla90_softmax). Committed as one group. N: columns of an instruction;
+ * 256 does not assemble in kernels of 512 threads, whose register cap at launch is 128. */
+template <int DT, int N = 256>
 ATTN_DEV void mla90_add_own(float (&o)[128], const uint32_t (&p)[16], uint32_t keys, int half) {
     const uint64_t vd = mla90_values(keys, half);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        wgmma_rs<256, DT>::run(o, p + 4 * k, vd + k * 128);
+#pragma unroll
+        for (int n = 0; n < 256; n += N)
+            wgmma_rs<N, DT>::run(reinterpret_cast<float(&)[N / 2]>(o[n / 2]), p + 4 * k,
+                                 vd + k * 128 + n / 64 * (MLA90_SLAB >> 4));
     wgmma_commit();
 }
 /* The same with the other warpgroup's P, from shared memory. */
-template <int DT>
+template <int DT, int N = 256>
 ATTN_DEV void mla90_add_other(float (&o)[128], uint32_t probabilities, uint32_t keys, int half) {
     const uint64_t vd = mla90_values(keys, half), pd = wgmma_desc(probabilities, 16, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        wgmma_sst<256, DT>::run(o, pd + k * 2, vd + k * 128);
+#pragma unroll
+        for (int n = 0; n < 256; n += N)
+            wgmma_sst<N, DT>::run(reinterpret_cast<float(&)[N / 2]>(o[n / 2]), pd + k * 2,
+                                  vd + k * 128 + n / 64 * (MLA90_SLAB >> 4));
     wgmma_commit();
 }
 
