@@ -7,8 +7,8 @@
 inc=$ATTN_TEST_SRCDIR/include
 strict="-Wall -Wextra -Wpedantic -Werror"
 
-for header in "$inc"/attn/*.h; do
-    name=attn/${header##*/}
+for header in "$inc"/attn/*.h "$inc"/attn/draft/*.h; do
+    name=attn/${header#"$inc"/attn/}
     printf '#include <%s>\n#include <%s>\nint only_headers_here;\n' "$name" "$name" >"$tap_scratch/alone.c"
     cp "$tap_scratch/alone.c" "$tap_scratch/alone.cc"
     cp "$tap_scratch/alone.c" "$tap_scratch/alone.cu"
