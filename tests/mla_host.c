@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The planner of MLA without a GPU: every row of every token meets each of its keys exactly once, within the declared
  * capacities, whatever the lengths are; pieces of one tile lie in neighbouring slots that nobody else has. */
+#include "mla_config.h"
 #include "mla_plan.h"
 #include "tap.h"
 
@@ -20,12 +21,13 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
     mla_slice *slices = calloc((size_t)l.max_slices + 1, sizeof *slices);
     mla_item *items = calloc((size_t)l.max_items + 1, sizeof *items);
     mla_split *splits = calloc((size_t)l.max_splits + 1, sizeof *splits);
+    int32_t *parts = calloc((size_t)l.max_slices * (size_t)(in.parts + 1) + 1, sizeof *parts);
     int32_t rows = b->q_start[b->num_reqs] * in.num_heads;
     int32_t *covered = malloc(((size_t)rows + 1) * sizeof *covered); /* keys so far, -1: no item yet */
     char *slot_used = malloc((size_t)l.max_slots + 1);
     memset(covered, 0xff, ((size_t)rows + 1) * sizeof *covered);
     const char *wrong = NULL;
-    int n = mla_plan_build(&in, &l, slices, items, splits), next_item = 0, next_split = 0, next_row = 0;
+    int n = mla_plan_build(&in, &l, slices, items, splits, in.parts ? parts : NULL), next_item = 0, next_split = 0, next_row = 0;
     if (n < 0) wrong = "a capacity does not hold";
     for (int s = 0; s < n && !wrong; s++) {
         memset(slot_used, 0, (size_t)l.max_slots + 1);
@@ -34,10 +36,15 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
             wrong = "slices do not follow each other";
         if (slices[s].num_items > l.max_slice_items) wrong = "a slice is larger than its launch";
         next_item += slices[s].num_items, next_split += slices[s].num_splits;
+        const int32_t *part = parts + s * (in.parts + 1);
+        for (int p = 0; p < in.parts; p++)
+            if (part[p + 1] < part[p]) wrong = "a part ends before it begins";
+        if (in.parts && (part[0] != slices[s].first_item || part[in.parts] != next_item))
+            wrong = "the parts do not hold the items of the slice";
         int split = slices[s].first_split, piece = 0;
         for (int i = slices[s].first_item; i < next_item && !wrong; i++) {
             const mla_item *it = &items[i];
-            if (it->num_rows < 1 || it->num_rows > MLA_TILE_ROWS || it->first_row < low ||
+            if (it->num_rows < 1 || it->num_rows > in.tile_rows || it->first_row < low ||
                 it->first_row + it->num_rows > high)
                 wrong = "a tile lies outside its slice";
             if (piece == 0 && it->first_row != next_row) wrong = "rows are left out or come twice";
@@ -71,7 +78,7 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
                 if (covered[t * in.num_heads + h] < (seen > 0 ? seen : 0))
                     wrong = "a row does not get all its keys";
             }
-    free(slices), free(items), free(splits), free(covered), free(slot_used);
+    free(slices), free(items), free(splits), free(parts), free(covered), free(slot_used);
     return wrong;
 }
 
@@ -92,27 +99,105 @@ static void random_batches(uint64_t seed) {
                                                                    : 0};
         mla_plan_limits l = {.max_seqs = b.num_reqs > 0 ? b.num_reqs : 1,
                              .max_tokens = b.q_start[b.num_reqs] + 1};
+        in.tile_rows = MLA_TILE_ROWS * (int32_t)tap_rand_in(&seed, 1, 2);
+        if (tap_rand_in(&seed, 0, 1)) in.parts = in.slots ? in.slots : 66;
         in.slice_tokens = (int32_t)tap_rand_in(&seed, 1, l.max_tokens);
         const char *wrong = check_plan(&b, in, l, &cut);
         if (wrong && bad++ < 5)
-            diag("batch %d: %s (%d requests, %d tokens, %d heads, %d slots, topk %d, slices of %d)", i, wrong,
-                 b.num_reqs, b.q_start[b.num_reqs], in.num_heads, in.slots, in.topk, in.slice_tokens);
+            diag("batch %d: %s (%d requests, %d tokens, %d heads, %d slots, %d parts, topk %d, slices of %d)", i,
+                 wrong, b.num_reqs, b.q_start[b.num_reqs], in.num_heads, in.slots, in.parts, in.topk, in.slice_tokens);
     }
     ok(bad == 0, "3000 random batches: each row meets each of its keys once (%d wrong)", bad);
     ok(cut > 1000, "keys were cut in %d tiles", cut);
+}
+
+/* The longest part of a plan in key tiles; *cut counts the splits. */
+static int longest_part(const int32_t *q_start, const int32_t *seq_lens, int reqs, int heads, int parts,
+                        int slots, int *cut) {
+    mla_plan_input in = {.q_start = q_start,
+                         .seq_lens = seq_lens,
+                         .num_reqs = reqs,
+                         .num_heads = heads,
+                         .slots = slots,
+                         .tile_rows = 128,
+                         .parts = parts,
+                         .slice_tokens = 1024};
+    mla_plan_limits l = {.max_seqs = reqs, .max_tokens = q_start[reqs]};
+    mla_plan_capacity(&l, &in);
+    mla_slice slice;
+    mla_item *items = calloc((size_t)l.max_items, sizeof *items);
+    mla_split *splits = calloc((size_t)l.max_splits + 1, sizeof *splits);
+    int32_t *part = calloc((size_t)parts + 1, sizeof *part);
+    int longest = -1;
+    if (mla_plan_build(&in, &l, &slice, items, splits, part) == 1)
+        for (int p = 0; p < parts; p++) {
+            int tiles = 0;
+            for (int i = part[p]; i < part[p + 1]; i++)
+                tiles += (items[i].k_end - items[i].k_begin + MLA_TILE_KEYS - 1) / MLA_TILE_KEYS;
+            longest = tiles > longest ? tiles : longest;
+        }
+    *cut = slice.num_splits;
+    free(items), free(splits), free(part);
+    return longest;
+}
+
+static void balanced_parts(void) {
+    int32_t q_start[129], lens[128];
+    for (int r = 0; r <= 128; r++)
+        q_start[r] = r;
+    for (int r = 0; r < 128; r++)
+        lens[r] = 8192;
+    int cut = 0;
+    is_int(longest_part(q_start, lens, 64, 128, 66, 66, &cut), 128, "64 equal requests on 66 clusters");
+    is_int(cut, 0, "are not cut: merging costs more than two idle clusters");
+    is_int(longest_part(q_start, lens, 67, 128, 66, 66, &cut), 130, "67 are: two rounds would be 256 tiles");
+    ok(cut > 0 && cut <= 66, "in at most as many tiles as there are parts (%d)", cut);
+    is_int(longest_part(q_start, lens, 67, 128, 66, 0, &cut), 256, "unless results may not depend on the batch");
+    lens[0] = 65536;
+    is_int(longest_part(q_start, lens, 1, 128, 66, 66, &cut), 16, "one long request is spread over all");
+    for (int r = 0; r < 128; r++)
+        lens[r] = r % 2 ? 64 * 200 : 64 * 4;
+    int longest = longest_part(q_start, lens, 128, 128, 66, 66, &cut);
+    ok(longest >= 198 && longest <= 205, "mixed lengths: at most %d tiles a part, 198 on average", longest);
+}
+
+static void kernel_choice(void) {
+    mla_config_input in = {
+        .compute_capability = 90, .num_sms = 132, .clusters = 65, .heads = 128, .latent = 512, .scale = 0.1};
+    mla_config c = mla_config_choose(&in);
+    ok(c.kernel == MLA_KERNEL_SM90 && c.ctas == 2 && c.tile_rows == 128 && c.parts == 65 && c.slots == 65,
+       "128 heads on Hopper: as many clusters of two as run at once");
+    in.heads = 64;
+    c = mla_config_choose(&in);
+    ok(c.kernel == MLA_KERNEL_SM90 && c.ctas == 1 && c.tile_rows == 64 && c.parts == 132,
+       "64 heads: single CTAs");
+    static const char *const why[] = {"another device", "latent 256", "an fp8 cache", "selected keys",
+                                      "a negative scale", "the option"};
+    for (int i = 0; i < 6; i++) {
+        mla_config_input x = in;
+        if (i == 0) x.compute_capability = 100;
+        if (i == 1) x.latent = 256;
+        if (i == 2) x.cache_kind = MLA_CACHE_E4M3;
+        if (i == 3) x.is_sparse = 1;
+        if (i == 4) x.scale = -0.1;
+        if (i == 5) x.portable = 1;
+        c = mla_config_choose(&x);
+        ok(c.kernel == MLA_KERNEL_PORTABLE && c.tile_rows == 64 && c.parts == 0 && c.slots == 132,
+           "%s: the portable kernel", why[i]);
+    }
 }
 
 int main(void) {
     is_int(mla_slice_tokens(128, 8192), 1024, "a slice of 128 heads has 1024 tokens");
     is_int(mla_slice_tokens(16, 100), 100, "a slice is never longer than a batch");
     is_int(mla_slice_tokens(1 << 20, 8192), 1, "nor shorter than a token");
-    mla_plan_input in = {.num_heads = 1024, .slice_tokens = 128};
+    mla_plan_input in = {.num_heads = 1024, .slice_tokens = 128, .tile_rows = 64};
     mla_plan_limits l = {.max_seqs = 4, .max_tokens = 1 << 22};
     is_int(mla_plan_capacity(&l, &in), -1, "more rows than 31 bits count are refused");
 
     int cut = 0;
     batch_t one = {{0, 1}, {65536}, 1};
-    in = (mla_plan_input){.num_heads = 128, .slots = 132, .slice_tokens = 1024};
+    in = (mla_plan_input){.num_heads = 128, .slots = 132, .slice_tokens = 1024, .tile_rows = 64};
     l = (mla_plan_limits){.max_seqs = 256, .max_tokens = 8192};
     const char *wrong = check_plan(&one, in, l, &cut);
     ok(wrong == NULL && cut == 2, "one long sequence of 128 heads is cut in both tiles (%s)",
@@ -121,6 +206,8 @@ int main(void) {
     in.slots = 0;
     wrong = check_plan(&one, in, l, &cut);
     ok(wrong == NULL && cut == 0, "without slots nothing is cut (%s)", wrong ? wrong : "");
+    balanced_parts();
+    kernel_choice();
     random_batches(tap_seed());
     return tap_done();
 }

@@ -110,7 +110,8 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
                            .page_size = in->page_size,
                            .dtype = in->dtype,
                            .cache_kind = in->cache_kind,
-                           .stages = in->stages};
+                           .stages = in->stages,
+                           .tile_rows = in->plan.tile_rows};
     if (in->plan.topk != 0) p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
     if (a->lse != NULL)
         p.lse = attn_data(a->lse), p.lse_head = a->lse->strides[0], p.lse_token = a->lse->strides[1];
@@ -146,6 +147,7 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
         e = mla_project(&absorb, stream);
         p.slice = (const mla_slice *)(void *)((char *)s->metadata + in->slices_at) + i;
         p.slice_row0 = token0 * in->heads;
+        p.parts = (const int32_t *)(void *)((char *)s->metadata + in->parts_at) + i * (in->plan.parts + 1);
         if (!e && sizes[i].items > 0) e = mla_attend(in, &p, sizes[i].items, stream);
         if (!e && sizes[i].splits > 0) e = mla_combine(&p, sizes[i].splits, stream);
         mla_project_params up = absorb;

@@ -4,6 +4,7 @@
 #ifndef MLA_INSTANCE_H
 #define MLA_INSTANCE_H
 
+#include "mla_config.h"
 #include "mla_launch.h"
 #include "mla_plan.h"
 
@@ -12,15 +13,18 @@
 
 struct attn_instance {
     attn_problem_t problem;
-    int device_id, num_sms;
+    int device_id, num_sms, compute_capability;
+    int portable; /* the option arch: no kernel of one architecture */
     int heads, latent, nope, value, page_size;
     int dtype, cache_kind, stages; /* enums of mla_params.h */
     uint32_t kv, storage;          /* ATTN_KV_*, ATTN_DTYPE_* of the cache tensor */
     int row_elements;
+    mla_config config;   /* the kernel that attends */
+    void *encode_tiled;  /* cuTensorMapEncodeTiled, where that kernel wants tensor maps */
     mla_plan_input plan; /* everything but the batch */
     mla_plan_limits limits;
     /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
-    size_t slices_at, items_at, splits_at, metadata_bytes;
+    size_t slices_at, parts_at, items_at, splits_at, metadata_bytes;
     size_t part_out_at, part_lse_at, workspace_bytes; /* latents at 0 */
     uint64_t weight_bytes;
 };
@@ -42,6 +46,9 @@ static inline size_t mla_mirror_at(const attn_instance_t *in) {
     return mla_round_up(sizeof(mla_host_header) + (size_t)in->limits.max_slices * sizeof(mla_launch_size),
                         256);
 }
+
+enum { MLA_OPTION_ARCH, MLA_NUM_OPTIONS };
+extern const attn_option_spec_t mla_options[MLA_NUM_OPTIONS];
 
 extern const attn_capabilities_t mla_capabilities;
 extern const char mla_backend_name[];
@@ -79,5 +86,10 @@ int mla_enter_device(const attn_instance_t *in, mla_device_guard *guard, attn_er
 void mla_leave_device(const mla_device_guard *guard);
 int mla_fail_cuda(attn_error_t *error, int code, const char *what);
 int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
+/* Fills in->config; asks the device how many clusters it runs at once. */
+int mla_choose_kernel(attn_instance_t *in, attn_error_t *error);
+/* The Hopper kernel: loaded once, before any capture; then on a slice. A cudaError_t as int. */
+int mla_load_decode_sm90(attn_instance_t *in);
+int mla_run_decode_sm90(const attn_instance_t *in, const mla_attend_params *params, void *stream);
 
 #endif

@@ -115,7 +115,7 @@ static mla_launch_size worst_case(const attn_instance_t *in, const attn_batch_t 
     int64_t tokens = (int64_t)b->num_actual_tokens - (int64_t)i * in->plan.slice_tokens;
     tokens = tokens < in->plan.slice_tokens ? tokens : in->plan.slice_tokens;
     int64_t segments = in->plan.topk || tokens < b->num_reqs ? tokens : b->num_reqs;
-    int64_t tiles = tokens * in->heads / MLA_TILE_ROWS + segments, slots = in->limits.max_slots;
+    int64_t tiles = tokens * in->heads / in->plan.tile_rows + segments, slots = in->limits.max_slots;
     return (mla_launch_size){(int32_t)(tiles + slots), (int32_t)(tiles < slots / 2 ? tiles : slots / 2)};
 }
 
@@ -134,9 +134,10 @@ int mla_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     plan.q_start = b.query_start_loc_host, plan.seq_lens = b.seq_lens_host, plan.num_reqs = b.num_reqs;
     mla_slice *slices = (mla_slice *)(void *)(mirror + in->slices_at);
     /* a slice that a captured forward launches and this batch lacks must be empty, not old */
-    memset(slices, 0, (size_t)in->limits.max_slices * sizeof *slices);
+    memset(slices, 0, in->items_at - in->slices_at);
     int n = mla_plan_build(&plan, &in->limits, slices, (mla_item *)(void *)(mirror + in->items_at),
-                           (mla_split *)(void *)(mirror + in->splits_at));
+                           (mla_split *)(void *)(mirror + in->splits_at),
+                           (int32_t *)(void *)(mirror + in->parts_at));
     if (n < 0)
         return attn_fail(error, ATTN_E_INTERNAL, "batch",
                          "the work lists of this batch exceed their capacity");

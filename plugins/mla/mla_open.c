@@ -27,6 +27,7 @@ void mla_leave_device(const mla_device_guard *guard) {
 }
 
 int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream) {
+    if (in->config.kernel == MLA_KERNEL_SM90) return mla_run_decode_sm90(in, params, stream);
     return in->dtype == MLA_BF16 ? mla_attend_bf16(params, num_items, stream)
                                  : mla_attend_f16(params, num_items, stream);
 }
@@ -65,7 +66,7 @@ static int query_device(attn_instance_t *in, const attn_device_t *device, attn_e
         return attn_fail(error, ATTN_E_DEVICE, "device",
                          "%s runs on CUDA devices (type %d); type %d was given", mla_backend_name,
                          (int)kDLCUDA, (int)device->type);
-    int count = 0, major = 0, smem = 0;
+    int count = 0, major = 0, minor = 0, smem = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e != cudaSuccess) {
         cudaGetLastError();
@@ -80,6 +81,8 @@ static int query_device(attn_instance_t *in, const attn_device_t *device, attn_e
     in->device_id = device->id;
     e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, in->device_id);
     if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, in->device_id);
+    if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&in->num_sms, cudaDevAttrMultiProcessorCount, in->device_id);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, in->device_id);
@@ -92,6 +95,7 @@ static int query_device(attn_instance_t *in, const attn_device_t *device, attn_e
                          "compute capability %d.x with %d bytes of shared memory for a block; 8.0 and %zu "
                          "bytes are needed",
                          major, smem, wanted);
+    in->compute_capability = major * 10 + minor;
     return ATTN_OK;
 }
 
@@ -102,7 +106,10 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     in->limits.max_tokens = (int32_t)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
     in->plan.num_heads = in->heads;
     in->plan.topk = (int32_t)p->topk;
-    in->plan.slots = attn_problem_features(p) & ATTN_F_BATCH_INVARIANT ? 0 : in->num_sms;
+    int status = mla_choose_kernel(in, error);
+    if (status != ATTN_OK) return status;
+    in->plan.tile_rows = in->config.tile_rows, in->plan.parts = in->config.parts;
+    in->plan.slots = attn_problem_features(p) & ATTN_F_BATCH_INVARIANT ? 0 : in->config.slots;
     in->plan.slice_tokens = mla_slice_tokens(in->heads, in->limits.max_tokens);
     if (mla_plan_capacity(&in->limits, &in->plan))
         return attn_fail(error, ATTN_E_UNSUPPORTED, "max_num_batched_tokens",
@@ -112,12 +119,14 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     size_t at = sizeof(mla_counts);
     in->slices_at = at;
     at += (size_t)l->max_slices * sizeof(mla_slice);
+    in->parts_at = at;
+    at += (size_t)l->max_slices * ((size_t)in->plan.parts + 1) * sizeof(int32_t);
     in->items_at = at = mla_round_up(at, 32);
     at += (size_t)l->max_items * sizeof(mla_item);
     in->splits_at = at;
     at += (size_t)l->max_splits * sizeof(mla_split);
     in->metadata_bytes = mla_round_up(at, 256);
-    size_t rows = (size_t)l->max_slots * MLA_TILE_ROWS, latent = (size_t)in->latent;
+    size_t rows = (size_t)l->max_slots * (size_t)in->plan.tile_rows, latent = (size_t)in->latent;
     in->part_out_at = mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * latent * 2, 256);
     in->part_lse_at = in->part_out_at + mla_round_up(rows * latent * 4, 256);
     in->workspace_bytes = in->part_lse_at + mla_round_up(rows * 4, 256);
@@ -127,7 +136,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
 
 int mla_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
              uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
-    (void)host, (void)options, (void)num_options;
+    (void)host;
     attn_problem_t p;
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
@@ -138,6 +147,7 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     if (in == NULL)
         return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
     in->problem = p;
+    in->portable = num_options > MLA_OPTION_ARCH && options[MLA_OPTION_ARCH].i == 1;
     in->heads = (int)p.num_heads, in->latent = (int)p.kv_lora_rank;
     in->nope = (int)p.qk_nope_head_dim, in->value = (int)p.v_head_dim;
     in->page_size = (int)(p.block_size ? p.block_size : mla_capabilities.preferred_block_size);
@@ -153,7 +163,8 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     mla_device_guard guard;
     if (status == ATTN_OK && (status = mla_enter_device(in, &guard, error)) == ATTN_OK) {
         mla_attend_params prepare = {.latent_rank = in->latent, .stages = in->stages};
-        int e = mla_attend(in, &prepare, 0, NULL);
+        int e = in->config.kernel == MLA_KERNEL_SM90 ? mla_load_decode_sm90(in)
+                                                     : mla_attend(in, &prepare, 0, NULL);
         mla_leave_device(&guard);
         if (e) status = mla_fail_cuda(error, e, "loading the kernels");
     }

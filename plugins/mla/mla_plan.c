@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The planner of MLA: two walks over the tiles of a slice, one that adds up the work and one that writes the lists. */
+/* The planner of MLA: walks over the tiles of a slice, first those that add up the work, then one that writes the lists. */
 #include "mla_plan.h"
 
 #include <stddef.h>
@@ -23,13 +23,13 @@ int mla_plan_capacity(mla_plan_limits *l, const mla_plan_input *in) {
     int64_t segments = in->topk ? l->max_tokens : (int64_t)l->max_seqs + l->max_slices;
     int64_t in_slice = in->topk ? in->slice_tokens : min32(l->max_seqs, in->slice_tokens);
     int64_t slots = 2 * (int64_t)in->slots;
-    int64_t tiles = rows / MLA_TILE_ROWS + segments;
+    int64_t tiles = rows / in->tile_rows + segments;
     int64_t items = tiles + slots * l->max_slices;
     if (rows > INT32_MAX || items > INT32_MAX / 2) return -1;
     l->max_slots = (int32_t)slots;
     l->max_items = (int32_t)items;
     l->max_splits = (int32_t)(slots / 2 * l->max_slices);
-    l->max_slice_items = (int32_t)(slice_rows / MLA_TILE_ROWS + in_slice + slots);
+    l->max_slice_items = (int32_t)(slice_rows / in->tile_rows + in_slice + slots);
     return 0;
 }
 
@@ -48,7 +48,7 @@ static int next_tile(const mla_plan_input *in, tile_walk *w, mla_item *out) {
     if (in->topk) /* tokens have keys of their own: a tile never holds two */
         stop = (w->row / in->num_heads + 1) * in->num_heads;
     if (stop > w->end) stop = w->end;
-    int32_t rows = min32(stop - w->row, MLA_TILE_ROWS);
+    int32_t rows = min32(stop - w->row, in->tile_rows);
     int32_t last = (int32_t)((w->row + rows - 1) / in->num_heads);
     int32_t base = in->seq_lens[r] - q_end;
     int64_t keys = in->topk ? in->topk : (int64_t)base + last + 1;
@@ -69,39 +69,130 @@ static int32_t piece_tiles(const mla_plan_input *in, tile_walk w) {
     return piece < 4 ? 4 : piece;
 }
 
-int mla_plan_build(const mla_plan_input *in, const mla_plan_limits *limits, mla_slice *slices,
-                   mla_item *items, mla_split *splits) {
-    int64_t rows = (int64_t)in->q_start[in->num_reqs] * in->num_heads;
-    int64_t slice_rows = (int64_t)in->slice_tokens * in->num_heads;
-    int32_t n = 0, item = 0, split = 0;
-    tile_walk w = {0, 0, 0};
-    while (w.row < rows) {
-        w.end = w.row + slice_rows < rows ? w.row + slice_rows : rows;
-        int32_t piece = piece_tiles(in, w), slot = 0;
-        if (n >= limits->max_slices) return -1;
-        slices[n] = (mla_slice){item, 0, split, 0};
-        mla_item it;
-        while (next_tile(in, &w, &it)) {
-            int32_t count = cdiv(it.k_end, (int64_t)piece * MLA_TILE_KEYS), keys = it.k_end;
-            if (count <= 1) {
-                if (item >= limits->max_items) return -1;
-                items[item++] = it;
-                continue;
-            }
-            if (split >= limits->max_splits || slot + count > limits->max_slots ||
-                item + count > limits->max_items)
-                return -1;
-            splits[split++] = (mla_split){it.first_row, it.num_rows, slot, count};
-            for (int32_t i = 0; i < count; i++) {
-                it.k_begin = i * piece * MLA_TILE_KEYS;
-                it.k_end = min32((int64_t)(i + 1) * piece * MLA_TILE_KEYS, keys);
-                it.slot = slot++;
-                items[item++] = it;
-            }
+/* The lists under construction, and how much of them is in use. */
+typedef struct plan_lists {
+    const mla_plan_limits *limits;
+    mla_item *items;
+    mla_split *splits;
+    int32_t *parts; /* of this slice */
+    int32_t num_items, num_splits, num_slots;
+} plan_lists;
+
+/* Adds keys [from, to) of a tile of `keys` keys. Pieces of a tile come one after the other. */
+static int add_piece(plan_lists *out, mla_item it, int32_t from, int32_t to, int32_t keys) {
+    if (out->num_items >= out->limits->max_items) return -1;
+    it.k_begin = from, it.k_end = to;
+    if (from > 0 || to < keys) {
+        if (out->num_slots >= out->limits->max_slots) return -1;
+        it.slot = out->num_slots++;
+        if (from == 0) {
+            if (out->num_splits >= out->limits->max_splits) return -1;
+            out->splits[out->num_splits++] = (mla_split){it.first_row, it.num_rows, it.slot, 0};
         }
-        slices[n].num_items = item - slices[n].first_item;
-        slices[n].num_splits = split - slices[n].first_split;
-        n++;
+        out->splits[out->num_splits - 1].pieces++;
+    }
+    out->items[out->num_items++] = it;
+    return 0;
+}
+
+static int list_items(const mla_plan_input *in, tile_walk w, plan_lists *out) {
+    const int32_t step = piece_tiles(in, w) * MLA_TILE_KEYS;
+    mla_item it;
+    while (next_tile(in, &w, &it)) {
+        int32_t keys = it.k_end, from = 0;
+        do {
+            int32_t to = min32((int64_t)from + step, keys);
+            if (add_piece(out, it, from, to, keys)) return -1;
+            from = to;
+        } while (from < keys);
+    }
+    return 0;
+}
+
+/* Costs in the time of one key tile: what an item costs beside its keys, the least keys worth a piece, and what cutting
+ * costs in all (partial results and the merge kernel). */
+enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 6 };
+
+/* Deals the tiles out to parts of at most `budget` each, in order; returns how many parts that takes. Writes the lists
+ * where `out` is given. A tile longer than the budget takes a part of its own where it may not be cut. */
+static int32_t deal(const mla_plan_input *in, tile_walk w, int64_t budget, int cut, plan_lists *out) {
+    int32_t part = 0;
+    int64_t left = budget;
+    mla_item it;
+    if (out) out->parts[0] = out->num_items;
+    while (next_tile(in, &w, &it)) {
+        const int32_t tiles = cdiv(it.k_end, MLA_TILE_KEYS), keys = it.k_end;
+        int32_t at = 0;
+        do {
+            int32_t take = tiles - at;
+            if (take > left - ITEM_COST) {
+                take = cut ? (int32_t)(left - ITEM_COST) : take;
+                if (cut ? take < LEAST_PIECE : left < budget) { /* this part is full */
+                    part++, left = budget;
+                    if (out) out->parts[part] = out->num_items;
+                    continue;
+                }
+            }
+            if (out && add_piece(out, it, at * MLA_TILE_KEYS,
+                                 min32((int64_t)(at + take) * MLA_TILE_KEYS, keys), keys))
+                return -1;
+            at += take, left -= take + ITEM_COST;
+        } while (at < tiles);
+    }
+    if (out)
+        for (int32_t i = part; i < in->parts; i++)
+            out->parts[i + 1] = out->num_items;
+    return part + 1;
+}
+
+/* The smallest budget with which `parts` parts are enough. */
+static int64_t least_budget(const mla_plan_input *in, tile_walk w, int cut) {
+    int64_t work = 0, longest = 0;
+    mla_item it;
+    for (tile_walk walk = w; next_tile(in, &walk, &it);) {
+        int64_t n = cdiv(it.k_end, MLA_TILE_KEYS) + ITEM_COST;
+        work += n;
+        longest = n > longest ? n : longest;
+    }
+    int64_t low = cdiv(work, in->parts), high = work > longest ? work : longest;
+    if (!cut && low < longest) low = longest;
+    if (low < ITEM_COST + LEAST_PIECE) low = ITEM_COST + LEAST_PIECE;
+    if (high < low) high = low;
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        if (deal(in, w, mid, cut, NULL) <= in->parts)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+static int list_parts(const mla_plan_input *in, tile_walk w, plan_lists *out) {
+    int64_t budget = least_budget(in, w, 0), smaller = budget;
+    if (in->slots > 0) smaller = least_budget(in, w, 1);
+    int cut = smaller + CUT_COST < budget;
+    return deal(in, w, cut ? smaller : budget, cut, out) < 0 ? -1 : 0;
+}
+
+int mla_plan_build(const mla_plan_input *in, const mla_plan_limits *limits, mla_slice *slices,
+                   mla_item *items, mla_split *splits, int32_t *parts) {
+    const int64_t rows = (int64_t)in->q_start[in->num_reqs] * in->num_heads;
+    const int64_t slice_rows = (int64_t)in->slice_tokens * in->num_heads;
+    plan_lists out = {limits, items, splits, parts, 0, 0, 0};
+    tile_walk w = {0, 0, 0};
+    int32_t n = 0;
+    for (; w.row < rows; n++, w.row = w.end) {
+        w.end = w.row + slice_rows < rows ? w.row + slice_rows : rows;
+        while ((int64_t)in->q_start[w.request + 1] * in->num_heads <= w.row)
+            w.request++;
+        if (n >= limits->max_slices) return -1;
+        slices[n] = (mla_slice){out.num_items, 0, out.num_splits, 0};
+        out.num_slots = 0;
+        if (in->parts > 0 ? list_parts(in, w, &out) : list_items(in, w, &out)) return -1;
+        slices[n].num_items = out.num_items - slices[n].first_item;
+        slices[n].num_splits = out.num_splits - slices[n].first_split;
+        if (in->parts > 0) out.parts += in->parts + 1;
     }
     return n;
 }

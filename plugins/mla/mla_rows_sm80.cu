@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small kernels of MLA, by rows: cache write (semantics 3.5, 3.11), merge of pieces (6.5), weights, zeros. */
+/* The small kernels of MLA, by rows: cache write (semantics 3.5, 3.11), weights, zeros. */
 #include "../common/ptx_sm80.cuh"
 #include "mla_launch.h"
 
@@ -92,48 +92,6 @@ extern "C" int mla_write_cache(const mla_write_params *p, void *stream) {
         write_kernel<DT_BF16, true><<<grid, 256, 0, s>>>(*p);
     else
         write_kernel<DT_F16, true><<<grid, 256, 0, s>>>(*p);
-    return (int)cudaGetLastError();
-}
-
-/* One CTA a row: weights 2^(lse - max), in the order of the pieces. */
-template <int DT>
-__global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ mla_attend_params p) {
-    if (blockIdx.x >= p.slice->num_splits) return;
-    const mla_split s = p.splits[p.slice->first_split + blockIdx.x];
-    const int r = blockIdx.y, row = s.first_row + r;
-    if (r >= s.num_rows) return;
-    const float *lse = p.part_lse + s.slot * MLA_TILE_ROWS + r;
-    float top = -INFINITY, sum = 0.f;
-    for (int i = 0; i < s.pieces; i++) {
-        float x = lse[i * MLA_TILE_ROWS];
-        top = x <= top ? top : x; /* NaN wins */
-    }
-    const float base = top == -INFINITY ? 0.f : top;
-    for (int i = 0; i < s.pieces; i++)
-        sum += exp2f(lse[i * MLA_TILE_ROWS] - base);
-    const float inv = sum == 0.f ? 0.f : 1.f / sum;
-    for (int c = threadIdx.x * 2; c < p.latent_rank; c += 256) {
-        float2 acc = make_float2(0.f, 0.f);
-        for (int i = 0; i < s.pieces; i++) {
-            float w = exp2f(lse[i * MLA_TILE_ROWS] - base) * inv;
-            float2 x = *(const float2 *)(p.part_out +
-                                         ((int64_t)(s.slot + i) * MLA_TILE_ROWS + r) * p.latent_rank + c);
-            acc.x += w * x.x, acc.y += w * x.y;
-        }
-        *(uint32_t *)((uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * p.latent_rank + c) =
-            pack2<DT>(acc.x, acc.y);
-    }
-    if (threadIdx.x == 0 && p.lse)
-        p.lse[(row % p.num_heads) * p.lse_head + (row / p.num_heads) * p.lse_token] =
-            sum == 0.f ? -INFINITY : (base + log2f(sum)) * 0.6931471805599453f;
-}
-
-extern "C" int mla_combine(const mla_attend_params *p, int num_splits, void *stream) {
-    dim3 grid(num_splits, MLA_TILE_ROWS);
-    if (p->dtype == DT_BF16)
-        combine_kernel<DT_BF16><<<grid, 128, 0, (cudaStream_t)stream>>>(*p);
-    else
-        combine_kernel<DT_F16><<<grid, 128, 0, (cudaStream_t)stream>>>(*p);
     return (int)cudaGetLastError();
 }
 

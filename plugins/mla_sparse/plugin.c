@@ -53,5 +53,7 @@ ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
     .license = "Apache-2.0",
     .build_id = ATTN_BUILD_ID,
     .num_backends = 1,
+    .num_options = MLA_NUM_OPTIONS,
     .backends = backends,
+    .options = mla_options,
 };

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters of the Hopper decode kernel: the common ones, the tensor map of the cache, and the part lists by which its
+ * persistent CTAs find their work. */
+#ifndef MLA_DECODE_SM90_H
+#define MLA_DECODE_SM90_H
+
+#include "mla_params.h"
+
+#include <cuda.h>
+
+typedef struct mla_decode_sm90_params {
+    CUtensorMap keys; /* {columns, tokens of a page, pages}, boxes of 64 x box_rows */
+    mla_attend_params p;
+    int32_t box_rows; /* keys of one box: 16, 32 or 64, a divisor of the page */
+} mla_decode_sm90_params;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* How many clusters of two CTAs the current device runs at once. */
+int mla_decode_sm90_clusters(int *count);
+/* `parts` parts of `ctas` (1 or 2) CTAs each, a CTA 64 rows of a tile. params NULL: prepares only. A cudaError_t as int. */
+int mla_decode_sm90_bf16(const mla_decode_sm90_params *params, int ctas, int parts, void *stream);
+int mla_decode_sm90_f16(const mla_decode_sm90_params *params, int ctas, int parts, void *stream);
+#ifdef __cplusplus
+}
+#endif
+#endif
