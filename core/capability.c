@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const uint64_t mla_roles =
-    ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
+/* Without mla_prefill: that part of MLA is plain attention. */
+static const uint64_t mla_roles = ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
 
 attn_capabilities_t attni_capabilities(const attn_backend_t *backend) {
     attn_capabilities_t table = {0};

@@ -107,14 +107,14 @@ static void check_feature(const struct check *in, uint64_t bit, int code, const 
  * name only.
  */
 static void check_kind(const struct check *in, int code) {
-    const uint64_t mla =
-        ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
+    /* mla_prefill is left out: it is plain attention, which other backends serve */
+    const uint64_t mla = ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
     const uint64_t sparse = ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
     uint32_t role = in->problem->role;
     const char *have = attn_role_name(role);
     char want[96];
     if (attn_backend_supports_attn_type(in->backend, role)) return;
-    int use_mla = attn_role_is_mla(role), use_sparse = role == ATTN_ROLE_MLA_SPARSE;
+    int use_mla = (mla >> role & 1) != 0, use_sparse = role == ATTN_ROLE_MLA_SPARSE;
     int mla_differs = use_mla ? !(in->caps.roles & mla) : !(in->caps.roles & ~mla);
     int sparse_differs =
         !mla_differs && use_mla && (use_sparse ? !(in->caps.roles & sparse) : !(in->caps.roles & ~sparse));
@@ -174,7 +174,7 @@ static void check_device(const struct check *in) {
 
 static void check_head_count(const struct check *in) {
     const attn_problem_t *p = in->problem;
-    uint32_t kv_heads = p->num_kv_heads ? p->num_kv_heads : attn_role_is_mla(p->role) ? 1 : p->num_heads;
+    uint32_t kv_heads = p->num_kv_heads ? p->num_kv_heads : p->role == ATTN_ROLE_MLA || p->role == ATTN_ROLE_MLA_SPARSE ? 1 : p->num_heads;
     uint32_t group = p->num_heads / kv_heads;
     if (!in->caps.max_group || group <= in->caps.max_group) return;
     char have[64], want[96];

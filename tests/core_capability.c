@@ -293,7 +293,8 @@ static void test_kinds(void) {
     is_str(codes(&mla, NULL), "8", "dense on a sparse one");
     is_str(codes(&sparse, NULL), "", "sparse on a sparse one");
     table.roles = ATTN_BIT(ATTN_ROLE_MLA_PREFILL);
-    is_str(codes(&mla, NULL), "11", "another MLA role is another type");
+    is_str(codes(&mla, NULL), "6", "the MHA part of MLA alone does not make an MLA backend");
+    is_str(codes(&plain, NULL), "11", "but it is another type than a decoder's");
 }
 
 /* On a CPU the core itself splits chunks and adds sink tokens; elsewhere the backend must. */
