@@ -88,6 +88,10 @@ typedef struct kit_memory {
     int (*to_device)(void *ctx, void *dst, const void *src, size_t bytes);
     int (*from_device)(void *ctx, void *dst, const void *src, size_t bytes);
     int (*sync)(void *ctx);
+    /* what the backend is opened with beside the problem; NULL and 0: nothing */
+    const attn_host_t *host;
+    const attn_option_value_t *options;
+    uint32_t num_options;
 } kit_memory_t;
 extern const kit_memory_t kit_cpu_memory;
 

@@ -207,7 +207,7 @@ int flash_open(const attn_problem_t *problem, const attn_device_t *device, const
     in->kv_heads = (int)(p.num_kv_heads ? p.num_kv_heads : p.num_heads);
     in->group = (int)p.num_heads / in->kv_heads;
     in->d = (int)p.head_size;
-    in->dv = (int)(p.head_size_v ? p.head_size_v : p.head_size);
+    in->dv = (int)(p.role == ATTN_ROLE_MLA_PREFILL ? p.v_head_dim : p.head_size_v ? p.head_size_v : p.head_size);
     in->has_cache = attn_role_has_cache(p.role);
     in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
     in->page_size = (int)(p.block_size ? p.block_size : flash_capabilities.preferred_block_size);

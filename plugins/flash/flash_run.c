@@ -35,7 +35,7 @@ static int encode(const flash_runtime *r, CUtensorMap *map, int dtype, int rank,
 }
 
 /* Rows of all heads: {columns, rows, heads}, a box of 64 columns. A dimension of size 1 gets a canonical stride. */
-static int map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
+int flash_map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
                     int64_t rows, int heads, int64_t token, int64_t head, int box_rows) {
     cuuint64_t dims[3] = {(cuuint64_t)columns, (cuuint64_t)(rows > 0 ? rows : 1), (cuuint64_t)heads};
     if (rows <= 1) token = (int64_t)heads * columns;
@@ -82,7 +82,7 @@ static int run_sm90(const flash_params *p, const flash_shape *s, const flash_pre
     flash_sm90_params sp;
     memset(&sp, 0, sizeof sp);
     sp.p = *p;
-    if (map_rows(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
+    if (flash_map_rows(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
                  p->q_head, c->block_rows))
         return FLASH_E_MAP_Q;
     if (paged) {
@@ -99,13 +99,13 @@ static int run_sm90(const flash_params *p, const flash_shape *s, const flash_pre
     } else {
         sp.box_rows = k->block_keys;
         sp.k_tail_at = p->k_tail ? p->k_tail_at : INT32_MAX;
-        if (map_rows(r, &sp.k_map, s->q_dtype, p->k, p->k_tail ? p->k_tail_at : p->head_size, p->kv_rows,
+        if (flash_map_rows(r, &sp.k_map, s->q_dtype, p->k, p->k_tail ? p->k_tail_at : p->head_size, p->kv_rows,
                      p->num_kv_heads, p->k_token, p->k_head, k->block_keys))
             return FLASH_E_MAP_K;
-        if (p->k_tail && map_rows(r, &sp.k_tail_map, s->q_dtype, p->k_tail, p->head_size - p->k_tail_at,
+        if (p->k_tail && flash_map_rows(r, &sp.k_tail_map, s->q_dtype, p->k_tail, p->head_size - p->k_tail_at,
                                   p->kv_rows, 1, p->k_tail_token, 0, k->block_keys))
             return FLASH_E_MAP_K;
-        if (map_rows(r, &sp.v_map, s->q_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads, p->v_token,
+        if (flash_map_rows(r, &sp.v_map, s->q_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads, p->v_token,
                      p->v_head, k->block_keys))
             return FLASH_E_MAP_V;
     }

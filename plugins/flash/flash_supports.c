@@ -24,6 +24,10 @@ static void check_sizes(const attn_problem_t *p, attn_reasons_t *r) {
         attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, p->head_size_v),
                         "0 or a multiple of 8 up to 256",
                         "head_size_v is %u; multiples of 8 up to 256 are served", p->head_size_v);
+    if (p->role == ATTN_ROLE_MLA_PREFILL && (p->v_head_dim == 0 || p->v_head_dim % 8 != 0 || p->v_head_dim > 256))
+        attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "v_head_dim", NUMBER(have, p->v_head_dim),
+                        "a multiple of 8 up to 256", "v_head_dim is %u; multiples of 8 up to 256 are served",
+                        p->v_head_dim);
     if (attn_role_has_cache(p->role) && p->block_size % 16 != 0)
         attn_add_reason(r, ATTN_REASON_BLOCK_SIZE, "block_size", NUMBER(have, p->block_size),
                         "a multiple of 16", "block_size is %u; multiples of 16 are served", p->block_size);

@@ -20,7 +20,8 @@ static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
 #define FLASH_COMMON                                                                                         \
     .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                          \
     .roles = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) |  \
-             ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MM_ENCODER),                           \
+             ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MM_ENCODER) |                          \
+             ATTN_BIT(ATTN_ROLE_MLA_PREFILL),                                                                \
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                  \
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16) |     \
                        ATTN_BIT(ATTN_KV_FP8_E4M3),                                                           \

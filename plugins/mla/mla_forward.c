@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* forward: absorb, attend, merge, project, slice after slice of the tokens (semantics 7.4). The latents of a slice live in
  * the workspace: attention reads the absorbed queries there and leaves its result in their place. */
-#include "mla_instance.h"
+#include "mla_prefill.h"
 
 static int check_rows(const attn_instance_t *in, const DLTensor *t, const char *name, int size,
                       int64_t tokens, attn_error_t *error) {
@@ -126,7 +126,7 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
     mla_attend_params p = attend_params(in, a, s);
     int e = 0;
     for (int32_t i = 0; i < h->num_slices && !e; i++) {
-        int32_t token0 = i * in->plan.slice_tokens, tokens = h->num_tokens - token0;
+        int32_t token0 = i * in->plan.slice_tokens, tokens = h->num_absorbed - token0;
         tokens = tokens < in->plan.slice_tokens ? tokens : in->plan.slice_tokens;
         mla_project_params absorb = {.counts = p.counts,
                                      .a = (const uint16_t *)p.query + token0 * p.q_token,
@@ -158,6 +158,10 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
         up.n = in->value, up.k = in->latent, up.b_is_nk = 1;
         if (!e) e = mla_project(&up, stream);
     }
+    const mla_prefill_plan *prefill =
+        (const mla_prefill_plan *)(const void *)((const char *)s->host + mla_prefill_plan_at(in));
+    if (!e && in->prefill != NULL && prefill->num_passes > 0)
+        e = mla_backend_prefill->forward(in, a, s, prefill, stream);
     return e;
 }
 

@@ -11,9 +11,14 @@
 #include <attn/attn_plugin.h>
 #include <attn/attn_plugin_util.h>
 
+struct mla_prefill;
+typedef struct mla_prefill_ops mla_prefill_ops;
+
 struct attn_instance {
     attn_problem_t problem;
+    struct mla_prefill *prefill; /* the multi-head form of prefill, mla_prefill.h; NULL: everything is absorbed */
     int device_id, num_sms, compute_capability;
+    int prefill_choice; /* enum mla_prefill_choice, the option prefill */
     int portable; /* the option arch: no kernel of one architecture */
     int heads, latent, nope, value, page_size;
     int dtype, cache_kind, stages; /* enums of mla_params.h */
@@ -26,13 +31,15 @@ struct attn_instance {
     /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
     size_t slices_at, parts_at, items_at, splits_at, metadata_bytes;
     size_t part_out_at, part_lse_at, workspace_bytes; /* latents at 0 */
+    size_t prefill_plan_bytes;                        /* in the host buffer */
     uint64_t weight_bytes;
 };
 
 /* Head of the host buffer; the launches follow, then the mirror of the metadata. Forward reads nothing else. */
 typedef struct mla_host_header {
     uint64_t magic;
-    int32_t num_reqs, num_tokens, num_slices, reserved;
+    int32_t num_reqs, num_tokens, num_slices;
+    int32_t num_absorbed; /* tokens of the absorbed form, the first of the batch */
 } mla_host_header;
 typedef struct mla_launch_size {
     int32_t items, splits;
@@ -42,17 +49,28 @@ typedef struct mla_launch_size {
 static inline size_t mla_round_up(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
+/* The plan of the multi-head form, if there is one. */
+static inline size_t mla_prefill_plan_at(const attn_instance_t *in) {
+    return mla_round_up(sizeof(mla_host_header) + (size_t)in->limits.max_slices * sizeof(mla_launch_size), 64);
+}
 static inline size_t mla_mirror_at(const attn_instance_t *in) {
-    return mla_round_up(sizeof(mla_host_header) + (size_t)in->limits.max_slices * sizeof(mla_launch_size),
-                        256);
+    return mla_round_up(mla_prefill_plan_at(in) + in->prefill_plan_bytes, 256);
 }
 
-enum { MLA_OPTION_ARCH, MLA_NUM_OPTIONS };
-extern const attn_option_spec_t mla_options[MLA_NUM_OPTIONS];
+/* The options of both plugins, then those of mla alone. */
+enum { MLA_OPTION_ARCH, MLA_NUM_OPTIONS, MLA_OPTION_PREFILL = MLA_NUM_OPTIONS, MLA_NUM_DENSE_OPTIONS };
+enum mla_prefill_choice { MLA_PREFILL_AUTO = 0, MLA_PREFILL_ABSORBED = 1, MLA_PREFILL_PROJECTED = 2 };
+extern const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS];
 
 extern const attn_capabilities_t mla_capabilities;
 extern const char mla_backend_name[];
 extern const attn_backend_ops_t mla_ops;
+/* The Hopper kernels of plugins/mla_sparse. attend: as mla_attend; 0 items prepare the kernel. */
+typedef struct mla_sparse_ops {
+    int (*attend)(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
+} mla_sparse_ops;
+extern const mla_sparse_ops *const mla_backend_sparse; /* NULL: the backend has no such role */
+extern const mla_prefill_ops *const mla_backend_prefill; /* NULL: the backend has no multi-head form */
 
 int mla_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 int mla_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,

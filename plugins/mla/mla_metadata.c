@@ -2,7 +2,7 @@
 /* Metadata: the batch is checked, the work lists are written to the host mirror and copied to the device with one
  * asynchronous copy. Kernels read counts and the address of the block table there, so a captured forward serves every
  * later batch that is built into the same buffers. */
-#include "mla_instance.h"
+#include "mla_prefill.h"
 
 #include <cuda_runtime_api.h>
 
@@ -98,14 +98,21 @@ static int take_batch(const attn_instance_t *in, const attn_batch_t *batch, cons
     return status;
 }
 
-/* Copies `bytes` of the mirror to the device; the host buffer is free again when the stream has passed here. */
-static int send(const attn_instance_t *in, const attn_space_t *s, size_t bytes, void *stream,
+/* Copies `bytes` of the mirror and `more` of its prefill part to the device; the host buffer is free again when the stream
+ * has passed here. */
+static int send(const attn_instance_t *in, const attn_space_t *s, size_t bytes, size_t more, void *stream,
                 attn_error_t *error) {
     mla_device_guard guard;
+    const char *mirror = (const char *)s->host + mla_mirror_at(in);
     int status = mla_enter_device(in, &guard, error);
     if (status != ATTN_OK) return status;
-    cudaError_t e = cudaMemcpyAsync(s->metadata, (char *)s->host + mla_mirror_at(in), bytes,
-                                    cudaMemcpyHostToDevice, (cudaStream_t)stream);
+    cudaError_t e =
+        cudaMemcpyAsync(s->metadata, mirror, bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream);
+    if (e == cudaSuccess && more > 0) {
+        const size_t at = in->prefill->metadata_at;
+        e = cudaMemcpyAsync((char *)s->metadata + at, mirror + at, more, cudaMemcpyHostToDevice,
+                            (cudaStream_t)stream);
+    }
     mla_leave_device(&guard);
     return e == cudaSuccess ? ATTN_OK : mla_fail_cuda(error, (int)e, "copying the metadata");
 }
@@ -132,6 +139,14 @@ int mla_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     h->magic = 0; /* until everything is in place */
     mla_plan_input plan = in->plan;
     plan.q_start = b.query_start_loc_host, plan.seq_lens = b.seq_lens_host, plan.num_reqs = b.num_reqs;
+    int32_t num_absorbed = b.num_actual_tokens;
+    size_t more = 0;
+    if (in->prefill != NULL) { /* the requests behind the border take the multi-head form */
+        mla_prefill_plan *prefill = (mla_prefill_plan *)(void *)((char *)s.host + mla_prefill_plan_at(in));
+        mla_backend_prefill->build(in, &b, prefill, mirror, &more);
+        plan.num_reqs = prefill->first_request, num_absorbed = prefill->first_token;
+    }
+    counts.num_tokens = num_absorbed;
     mla_slice *slices = (mla_slice *)(void *)(mirror + in->slices_at);
     /* a slice that a captured forward launches and this batch lacks must be empty, not old */
     memset(slices, 0, in->items_at - in->slices_at);
@@ -151,7 +166,8 @@ int mla_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
         used = in->splits_at + (size_t)(slices[i].first_split + slices[i].num_splits) * sizeof(mla_split);
     }
     h->num_reqs = b.num_reqs, h->num_tokens = b.num_actual_tokens, h->num_slices = n;
-    status = send(in, &s, used, stream, error);
+    h->num_absorbed = num_absorbed;
+    status = send(in, &s, used, more, stream, error);
     if (status == ATTN_OK) h->magic = MLA_MAGIC;
     return status;
 }
@@ -168,7 +184,7 @@ int mla_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const
         return attn_fail(error, ATTN_E_STATE, "metadata",
                          "the metadata was not built for this batch; call build_metadata first");
     mla_counts *counts = (mla_counts *)(void *)((char *)s.host + mla_mirror_at(in));
-    changed.num_slices = counts->num_slices;
+    changed.num_slices = counts->num_slices, changed.num_tokens = counts->num_tokens;
     *counts = changed;
-    return send(in, &s, sizeof changed, stream, error);
+    return send(in, &s, sizeof changed, 0, stream, error);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening: the problem and the device become limits and the layout of the buffers; kernels are loaded here, so that no
  * later call allocates or compiles. */
-#include "mla_instance.h"
+#include "mla_prefill.h"
 
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -28,6 +28,8 @@ void mla_leave_device(const mla_device_guard *guard) {
 
 int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream) {
     if (in->config.kernel == MLA_KERNEL_SM90) return mla_run_decode_sm90(in, params, stream);
+    if (in->config.kernel == MLA_KERNEL_SPARSE_SM90)
+        return mla_backend_sparse->attend(in, params, num_items, stream);
     return in->dtype == MLA_BF16 ? mla_attend_bf16(params, num_items, stream)
                                  : mla_attend_f16(params, num_items, stream);
 }
@@ -136,7 +138,6 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
 
 int mla_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
              uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
-    (void)host;
     attn_problem_t p;
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
@@ -147,12 +148,21 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     if (in == NULL)
         return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
     in->problem = p;
+    in->prefill_choice =
+        num_options > MLA_OPTION_PREFILL ? (int)options[MLA_OPTION_PREFILL].i : MLA_PREFILL_AUTO;
     in->portable = num_options > MLA_OPTION_ARCH && options[MLA_OPTION_ARCH].i == 1;
     in->heads = (int)p.num_heads, in->latent = (int)p.kv_lora_rank;
     in->nope = (int)p.qk_nope_head_dim, in->value = (int)p.v_head_dim;
     in->page_size = (int)(p.block_size ? p.block_size : mla_capabilities.preferred_block_size);
     in->dtype = p.dtype == ATTN_DTYPE_FLOAT16 ? MLA_F16 : MLA_BF16;
     in->kv = p.kv_cache_dtype ? p.kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
+    if (p.role == ATTN_ROLE_MLA_SPARSE && in->kv == ATTN_KV_FP8_E4M3) { /* semantics 5.7 */
+        in->kv = ATTN_KV_FP8_DS_MLA;
+        if (host != NULL && host->log != NULL)
+            host->log(host->ctx, ATTN_LOG_INFO,
+                      "FLASHMLA_SPARSE keeps an fp8 cache as fp8_ds_mla, 656 bytes a token; REFERENCE has the plain "
+                      "fp8 rows");
+    }
     in->storage = attn_kv_storage(in->kv, p.dtype);
     in->cache_kind = in->kv == ATTN_KV_FP8_E4M3     ? MLA_CACHE_E4M3
                      : in->kv == ATTN_KV_FP8_DS_MLA ? MLA_CACHE_DS
@@ -160,6 +170,8 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->row_elements = in->cache_kind == MLA_CACHE_DS ? MLA_DS_ROW : in->latent + MLA_ROPE;
     status = query_device(in, &dev, error);
     if (status == ATTN_OK) status = configure(in, error);
+    if (status == ATTN_OK && mla_backend_prefill != NULL)
+        status = mla_backend_prefill->open(in, host, &dev, error);
     mla_device_guard guard;
     if (status == ATTN_OK && (status = mla_enter_device(in, &guard, error)) == ATTN_OK) {
         mla_attend_params prepare = {.latent_rank = in->latent, .stages = in->stages};
@@ -177,6 +189,7 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
 }
 
 void mla_close(attn_instance_t *in) {
+    if (in != NULL && in->prefill != NULL) mla_backend_prefill->close(in->prefill);
     free(in);
 }
 

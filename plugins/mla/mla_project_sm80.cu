@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
     project_kernel(const __grid_constant__ mla_project_params p) {
     __shared__ __align__(128) unsigned char smem[2][2][TM * 128];
     const int h = blockIdx.z, n0 = blockIdx.x * TN, m0 = blockIdx.y * TM;
-    const int tokens = min(p.tokens, p.counts->num_tokens - p.token0);
+    const int tokens = p.counts ? min(p.tokens, p.counts->num_tokens - p.token0) : p.tokens;
     if (m0 >= tokens) return;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const uint16_t *a = (const uint16_t *)p.a + h * p.a_head, *b = (const uint16_t *)p.b + h * p.b_head;

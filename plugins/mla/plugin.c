@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the plugin mla: FLASHMLA. */
-#include "mla_instance.h"
+#include "mla_prefill.h"
 
 #ifndef ATTN_BUILD_ID
 #define ATTN_BUILD_ID ""
@@ -32,6 +32,8 @@ const attn_capabilities_t mla_capabilities = {
     .spec_as_decode = 1,
 };
 const char mla_backend_name[] = "FLASHMLA";
+const mla_sparse_ops *const mla_backend_sparse = NULL;
+const mla_prefill_ops *const mla_backend_prefill = &mla_prefill_functions;
 
 static const attn_backend_t backend = {
     .struct_size = sizeof(attn_backend_t),
@@ -53,7 +55,7 @@ ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
     .license = "Apache-2.0",
     .build_id = ATTN_BUILD_ID,
     .num_backends = 1,
-    .num_options = MLA_NUM_OPTIONS,
+    .num_options = MLA_NUM_DENSE_OPTIONS,
     .backends = backends,
     .options = mla_options,
 };

@@ -32,6 +32,7 @@ const attn_capabilities_t mla_capabilities = {
     .spec_as_decode = 1,
 };
 const char mla_backend_name[] = "FLASHMLA_SPARSE";
+const mla_prefill_ops *const mla_backend_prefill = NULL;
 
 static const attn_backend_t backend = {
     .struct_size = sizeof(attn_backend_t),

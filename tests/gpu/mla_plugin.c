@@ -4,6 +4,7 @@
  * number of random cases, MLA_TEST_PLUGINS the folder of the plugins. */
 #include "kit/attn_case.h"
 #include "mla_step.h"
+#include "plan_host.h"
 #include "tap.h"
 
 #include <unistd.h>
@@ -29,8 +30,13 @@ static int gpu_sync(void *ctx) {
     (void)ctx;
     return cudaDeviceSynchronize() != cudaSuccess;
 }
-static kit_memory_t gpu = {NULL,      kDLCUDA,  0,         0,           0,       NULL,
-                           gpu_alloc, gpu_free, to_device, from_device, gpu_sync};
+static kit_memory_t gpu = {.device_type = kDLCUDA,
+                           .alloc = gpu_alloc,
+                           .free = gpu_free,
+                           .to_device = to_device,
+                           .from_device = from_device,
+                           .sync = gpu_sync,
+                           .host = &plan_host};
 static const attn_backend_t *dense, *sparse, *reference;
 static double worst, worst_lse;
 
@@ -151,6 +157,73 @@ static void fixed_cases(void) {
         ok(good, "%s", cases[i].name);
         if (!good) diag("%s", why);
     }
+}
+
+/* The options of mla by name: kernels, and the form of prefill. */
+static attn_option_value_t options[2] = {
+    {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "arch", .s = "auto"},
+    {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "prefill", .s = "auto"}};
+static void set_options(int is_portable, int prefill) {
+    static const char *const archs[] = {"auto", "sm80"}, *const forms[] = {"auto", "absorbed", "projected"};
+    options[0].i = is_portable, options[0].s = archs[is_portable];
+    options[1].i = prefill, options[1].s = forms[prefill];
+    gpu.options = options, gpu.num_options = 2;
+}
+
+/* The multi-head form, with the Hopper kernels and the portable ones: one pass and several, requests without context or
+ * without queries among others, both sizes, an fp8 cache, odd pages and heads. */
+static void projected_cases(uint64_t seed) {
+    static const struct {
+        const char *name;
+        uint32_t heads, nope, value, kv, dtype, page;
+        int32_t lens[8][2];
+    } cases[] = {
+        {"fresh prompts", 4, 128, 128, 0, 0, 64, {{70, 70}, {3, 3}, {129, 129}}},
+        {"with context", 8, 128, 128, 0, 0, 64, {{1, 90}, {40, 200}, {70, 70}, {0, 30}, {130, 300}, {1, 65}}},
+        {"pages of 16", 3, 128, 128, 0, 0, 16, {{65, 266}, {5, 300}}},
+        {"pages of 48", 16, 128, 128, 0, ATTN_DTYPE_FLOAT16, 48, {{20, 50}, {64, 111}}},
+        {"fp8 cache", 4, 128, 128, ATTN_KV_FP8_E4M3, 0, 64, {{33, 130}, {70, 70}}},
+        {"fp8 cache, float16", 4, 128, 128, ATTN_KV_FP8_E4M3, ATTN_DTYPE_FLOAT16, 64, {{33, 130}}},
+        {"values of 72", 4, 128, 72, 0, 0, 64, {{33, 130}}},
+        {"192 and 256", 4, 192, 256, 0, 0, 64, {{33, 130}, {100, 100}}},
+        {"192 and 256, float16", 2, 192, 256, 0, ATTN_DTYPE_FLOAT16, 32, {{33, 130}}},
+    };
+    for (int portable = 0; portable < 2; portable++) {
+        set_options(portable, 2);
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            kit_case_t c;
+            char why[2048] = "";
+            start_case(&c, ATTN_ROLE_MLA, cases[i].heads, 512, cases[i].nope, cases[i].value, 300 + i);
+            c.problem.kv_cache_dtype = cases[i].kv, c.problem.block_size = cases[i].page;
+            if (cases[i].dtype) c.problem.dtype = cases[i].dtype;
+            for (int r = 0; r < 8 && cases[i].lens[r][1] > 0; r++)
+                kit_case_add(&c, cases[i].lens[r][0], cases[i].lens[r][1]);
+            int good = agrees(&c, why, sizeof why);
+            ok(good, "projected%s: %s", portable ? ", portable" : "", cases[i].name);
+            if (!good) diag("%s", why);
+        }
+        int failed = 0, n = 6;
+        for (int i = 0; i < n; i++) { /* many requests share a small workspace: several passes */
+            kit_case_t c;
+            char why[2048] = "";
+            start_case(&c, ATTN_ROLE_MLA, (uint32_t)kit_random_in(&seed, 1, 5),
+                       kit_random_in(&seed, 0, 1) ? 512 : 256, 128, 128, seed);
+            c.problem.block_size = 16;
+            c.flags = (uint32_t)kit_random_in(&seed, 0, 31) &
+                      (KIT_STRIDED | KIT_CROSS_LAYER | KIT_NO_SCALES | KIT_NO_LSE);
+            int reqs = (int)kit_random_in(&seed, 14, 24);
+            for (int r = 0; r < reqs; r++) {
+                int32_t q = (int32_t)kit_random_in(&seed, r ? 0 : 2, 9);
+                kit_case_add(&c, q,
+                             q + (int32_t)kit_random_in(&seed, 0, 3) * (int32_t)kit_random_in(&seed, 0, 90));
+            }
+            c.problem.max_num_seqs = (uint32_t)reqs, c.problem.max_model_len = 300;
+            if (!agrees(&c, why, sizeof why) && failed++ < 4) diag("case %d: %s", i, why);
+        }
+        ok(failed == 0, "projected%s: %d batches in several passes (%d failed)", portable ? ", portable" : "",
+           n, failed);
+    }
+    gpu.options = NULL, gpu.num_options = 0;
 }
 
 static void random_cases(uint64_t seed) {
@@ -312,9 +385,11 @@ int main(void) {
     dense = load(dir, "mla.so");
     sparse = load(dir, "mla_sparse.so");
     reference = load(dir, "reference.so");
+    mla_step_host = &plan_host;
     fixed_cases();
     graphs_and_errors(dense, ATTN_ROLE_MLA);
     graphs_and_errors(sparse, ATTN_ROLE_MLA_SPARSE);
+    projected_cases(tap_seed());
     random_cases(tap_seed());
     return tap_done();
 }
