@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the plugin mla_sparse: FLASHMLA_SPARSE. */
 #include "../mla/mla_instance.h"
+#include "indexer_instance.h"
 
 #ifndef ATTN_BUILD_ID
 #define ATTN_BUILD_ID ""
@@ -34,12 +35,28 @@ const attn_capabilities_t mla_capabilities = {
 const char mla_backend_name[] = "FLASHMLA_SPARSE";
 const mla_prefill_ops *const mla_backend_prefill = NULL;
 
+/* Those of plugins/mla, and the indexer as an extension. */
+static const attn_backend_ops_t sparse_ops = {
+    .struct_size = sizeof(attn_backend_ops_t),
+    .supports_combination = mla_supports,
+    .open = mla_open,
+    .close = mla_close,
+    .kv_cache_shape = mla_kv_cache_shape,
+    .space_needed = mla_space_needed,
+    .build_metadata = mla_build_metadata,
+    .update_block_table = mla_update_block_table,
+    .update_kv_cache = mla_update_kv_cache,
+    .forward = mla_forward,
+    .prepare_weights = mla_prepare_weights,
+    .get_extension = indexer_get_extension,
+};
+
 static const attn_backend_t backend = {
     .struct_size = sizeof(attn_backend_t),
     .name = mla_backend_name,
     .doc = "latent attention over the tokens that an indexer selected, 16-bit and 656-byte caches",
     .capabilities = &mla_capabilities,
-    .ops = &mla_ops,
+    .ops = &sparse_ops,
 };
 static const attn_backend_t *const backends[] = {&backend};
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugin.c: the descriptor of the reference plugin: one backend, REFERENCE, on CPUs, with every feature. */
+#include "indexer_reference.h"
 #include "ref_capabilities.h"
 #include "ref_mla.h"
 
@@ -44,6 +45,7 @@ static const attn_backend_ops_t ref_ops = {
     .update_kv_cache = ref_update_kv_cache,
     .forward = ref_forward,
     .prepare_weights = ref_prepare_weights,
+    .get_extension = ref_get_extension,
 };
 
 static const attn_backend_t ref_backend = {

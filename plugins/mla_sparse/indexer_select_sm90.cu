@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Top-k of few rows on Hopper: a cluster of CTAs for each row, so that 8 or 16 multiprocessors read it. Each CTA keeps its
+ * slice of the row in shared memory, finds the same gate from the same sample of the row, and sends what reaches the gate
+ * to the first CTA, which selects and writes. Where the gate let too few or too many pass, all of them search together:
+ * histograms, the members of the last bin and the counts of the output go through distributed shared memory. */
+#include "indexer_select.cuh"
+
+#include <cooperative_groups.h>
+
+namespace attn_cuda {
+
+enum { CLUSTER_THREADS = 1024, CLUSTER_MAX = 16, CLUSTER_KEYS = INDEXER_CLUSTER_KEYS, CLUSTER_PASSED = 2048 };
+
+struct cluster_memory {
+    select_memory search;
+    __align__(16) uint32_t keys[CLUSTER_KEYS]; /* the slice */
+    __align__(16) uint32_t collected_keys[SELECT_KEYS]; /* in the first CTA: of all */
+    int32_t collected_positions[SELECT_KEYS];
+    int32_t passed[CLUSTER_PASSED]; /* places in the slice that reach the gate */
+    int collected, num_passed, base;
+    /* of the common search */
+    uint32_t totals[SELECT_BINS];  /* written by the CTAs that add up a part of the bins each */
+    uint64_t own_band[SELECT_BAND]; /* of this CTA, read by the others */
+    uint32_t written[CLUSTER_MAX]; /* how much each CTA has to write */
+};
+
+struct select_cluster {
+    static constexpr int THREADS = CLUSTER_THREADS;
+    cooperative_groups::cluster_group cluster;
+    cluster_memory &m;
+    int rank, size;
+    template <class T>
+    ATTN_DEV T *in(T *mine, int other) const {
+        return cluster.map_shared_rank(mine, other);
+    }
+    ATTN_DEV uint64_t *own_band(select_memory &) const { return m.own_band; }
+    ATTN_DEV void sum_bins(select_memory &s) const {
+        cluster.sync();
+        const int share = SELECT_BINS / size;
+        for (int i = threadIdx.x; i < share; i += THREADS) {
+            const int bin = rank * share + i;
+            uint32_t sum = 0;
+#pragma unroll 8
+            for (int c = 0; c < size; c++)
+                sum += *in(&s.u.bins[bin], c);
+#pragma unroll 8
+            for (int c = 0; c < size; c++)
+                *in(&m.totals[bin], c) = sum;
+        }
+        cluster.sync();
+        for (int i = threadIdx.x; i < SELECT_BINS; i += THREADS)
+            s.u.bins[i] = m.totals[i];
+        __syncthreads();
+    }
+    ATTN_DEV void sum_ends(select_memory &s) const {
+        cluster.sync();
+        unsigned long long lo = ~0ull, hi = 0;
+        for (int c = 0; c < size; c++)
+            lo = min(lo, *in(&s.lowest, c)), hi = max(hi, *in(&s.highest, c));
+        cluster.sync();
+        if (threadIdx.x == 0) s.lowest = lo, s.highest = hi;
+        __syncthreads();
+    }
+    ATTN_DEV void join_bands(select_memory &s) const {
+        cluster.sync();
+        const int c = threadIdx.x >> 5, lane = threadIdx.x & 31; /* a warp for each CTA */
+        const int count = lane < size ? *in(&s.count, lane) : 0;
+        int at = 0;
+        for (int i = 0; i < c && i < size; i++)
+            at += __shfl_sync(~0u, count, i);
+        if (c < size)
+            for (int i = lane, n = __shfl_sync(~0u, count, c); i < n; i += 32)
+                s.band[at + i] = in(m.own_band, c)[i];
+        __syncthreads();
+    }
+    ATTN_DEV uint32_t before(select_memory &, uint32_t total) const {
+        if ((int)threadIdx.x < size) in(m.written, (int)threadIdx.x)[rank] = total;
+        cluster.sync();
+        uint32_t sum = 0;
+        for (int c = 0; c < rank; c++)
+            sum += m.written[c];
+        return sum;
+    }
+};
+
+__global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(const indexer_select_params p) {
+    extern __shared__ __align__(16) uint8_t smem_raw[];
+    cluster_memory &m = *(cluster_memory *)smem_raw;
+    const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+    const select_cluster team = {cluster, m, (int)cluster.block_rank(), (int)cluster.num_blocks()};
+    const int row = blockIdx.y;
+    int lo, hi;
+    if (select_trivial(p, row, team.rank == 0, &lo, &hi)) return; /* all CTAs of the cluster alike */
+    const int n = hi - lo, share = ((n + team.size - 1) / team.size + 31) & ~31;
+    const int first = min(n, team.rank * share), count = min(share, n - first);
+    const float *at = p.logits + (int64_t)row * p.logits_row + lo;
+    int32_t *out = p.indices + (int64_t)row * p.indices_row;
+    const select_cta<CLUSTER_THREADS> alone;
+    if (n <= SELECT_KEYS) { /* no work for many */
+        if (team.rank != 0) return;
+        const select_row<CLUSTER_THREADS> whole = {at, 0, n};
+        whole.each([&](uint32_t key, int position) { m.keys[position] = key; });
+        __syncthreads();
+        const select_keys<CLUSTER_THREADS> source = {m.keys, 0, n};
+        const uint64_t threshold = select_kth(alone, m.search, source, select_octaves(), p.topk);
+        select_write(alone, m.search, source, threshold, 0, n, out);
+        return;
+    }
+    if (threadIdx.x == 0) m.collected = m.num_passed = 0;
+    select_sample<CLUSTER_THREADS> sample;
+    sample.load(at, n);
+    const select_row<CLUSTER_THREADS> slice = {at, first, first + count};
+    slice.each([&](uint32_t key, int position) { m.keys[position - first] = key; });
+    const uint32_t gate = sample.gate(m.search, n, p.topk, m.collected_keys);
+    cluster.barrier_arrive(); /* what others write to in the first CTA is ready */
+    __syncthreads();
+    const int lane = threadIdx.x & 31;
+    for (int i0 = (int)threadIdx.x - lane; i0 < count; i0 += CLUSTER_THREADS) {
+        const int i = i0 + lane;
+        const bool hit = i < count && m.keys[i] >= gate;
+        const uint32_t hits = __ballot_sync(~0u, hit);
+        int place = lane == 0 && hits != 0 ? atomicAdd(&m.num_passed, __popc(hits)) : 0;
+        place = __shfl_sync(~0u, place, 0) + __popc(hits & ((1u << lane) - 1));
+        if (hit && place < CLUSTER_PASSED) m.passed[place] = i;
+    }
+    __syncthreads();
+    cluster.barrier_wait();
+    const int passed = m.num_passed;
+    if (threadIdx.x == 0) /* too many: a number that the first CTA takes as a refusal */
+        m.base = atomicAdd(team.in(&m.collected, 0), passed <= CLUSTER_PASSED ? passed : SELECT_KEYS + 1);
+    __syncthreads();
+    uint32_t *keys = team.in(m.collected_keys, 0);
+    int32_t *positions = team.in(m.collected_positions, 0);
+    for (int i = threadIdx.x; i < min(passed, (int)CLUSTER_PASSED) && m.base + i < SELECT_KEYS; i += CLUSTER_THREADS)
+        keys[m.base + i] = m.keys[m.passed[i]], positions[m.base + i] = first + m.passed[i];
+    cluster.sync();
+    const int collected = *team.in(&m.collected, 0);
+    if (collected >= p.topk && collected <= SELECT_KEYS) {
+        cluster.barrier_arrive(); /* the first CTA stays until all have read the count */
+        if (team.rank == 0) {
+            const select_pairs<CLUSTER_THREADS> source = {m.collected_keys, m.collected_positions, collected};
+            const uint64_t threshold = select_kth(alone, m.search, source, select_above{gate}, p.topk);
+            select_write(alone, m.search, source, threshold, 0, n, out);
+        }
+        cluster.barrier_wait();
+        return;
+    }
+    const select_keys<CLUSTER_THREADS> source = {m.keys, first, count};
+    const uint64_t threshold = select_kth(team, m.search, source, select_octaves(), p.topk);
+    select_write(team, m.search, source, threshold, first, count > 0 ? count : 1, out);
+}
+
+struct cluster_launch {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute;
+    cluster_launch(int cluster, int rows, void *stream) {
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim.x = (unsigned)cluster;
+        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+        config.gridDim = dim3((unsigned)cluster, (unsigned)rows);
+        config.blockDim = dim3(CLUSTER_THREADS);
+        config.dynamicSmemBytes = sizeof(cluster_memory);
+        config.stream = (cudaStream_t)stream;
+        config.attrs = &attribute;
+        config.numAttrs = 1;
+    }
+};
+
+} /* namespace attn_cuda */
+
+extern "C" int indexer_select_cluster(const indexer_select_params *p, int cluster, void *stream) {
+    using namespace attn_cuda;
+    if (!p) {
+        cudaError_t e = cudaFuncSetAttribute(select_cluster_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             (int)sizeof(cluster_memory));
+        if (e == cudaSuccess)
+            e = cudaFuncSetAttribute(select_cluster_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+        return (int)e;
+    }
+    cluster_launch l(cluster, p->num_rows, stream);
+    return (int)cudaLaunchKernelEx(&l.config, select_cluster_kernel, *p);
+}
+
+extern "C" int indexer_max_clusters(int cluster) {
+    using namespace attn_cuda;
+    int n = 0;
+    cluster_launch l(cluster, 1, nullptr);
+    if (cudaOccupancyMaxActiveClusters(&n, select_cluster_kernel, &l.config) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return n;
+}

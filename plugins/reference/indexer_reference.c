@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attn.draft.indexer/0 in plain C: what the bytes of the cache are, and logits and top-k in double, for everybody else to
+ * be compared with. Scales are float32 because their bytes are part of the format. */
+#include "float_formats.h"
+#include "indexer_reference.h"
+
+#include "../common/indexer_plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct attn_indexer {
+    indexer_rules r;
+};
+
+static int open_indexer(const attn_indexer_problem_t *problem, const attn_device_t *device, const attn_host_t *host,
+                        attn_indexer_t **indexer, attn_error_t *error) {
+    (void)host;
+    indexer_rules r = {.device_type = (int)kDLCPU, .alignment = 1};
+    attn_device_t dev;
+    int status = indexer_check_problem(problem, &r.p, error);
+    if (status == ATTN_OK && indexer == NULL)
+        status = attn_fail(error, ATTN_E_INVALID, "indexer", "indexer is NULL; there is nowhere to put the result");
+    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK && dev.type != (int)kDLCPU)
+        status = attn_fail(error, ATTN_E_DEVICE, "device", "REFERENCE runs on CPUs (type %d); type %d was given", (int)kDLCPU,
+                           (int)dev.type);
+    if (status != ATTN_OK) return status;
+    attn_indexer_t *x = malloc(sizeof *x);
+    if (x == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an indexer of %zu bytes", sizeof *x);
+    x->r = r;
+    *indexer = x;
+    return ATTN_OK;
+}
+
+static void close_indexer(attn_indexer_t *x) {
+    free(x);
+}
+
+static int cache_shape(attn_indexer_t *x, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+    return indexer_cache_shape(&x->r.p, num_blocks, shape, error);
+}
+
+static int space_needed(attn_indexer_t *x, attn_indexer_space_t *space, attn_error_t *error) {
+    (void)error;
+    indexer_space(&x->r.p, space);
+    return ATTN_OK;
+}
+
+static int plan_prefill(attn_indexer_t *x, int32_t num_reqs, const int32_t *query_start_loc, const int32_t *seq_lens,
+                        attn_indexer_chunk_t *chunks, int32_t capacity, int32_t *num_chunks, attn_error_t *error) {
+    return indexer_plan_prefill(&x->r.p, num_reqs, query_start_loc, seq_lens, chunks, capacity, num_chunks, error);
+}
+
+static char *row_of(const DLTensor *t, int64_t i) {
+    return (char *)attn_data(t) + (t->shape[0] > 1 ? i * attn_byte_stride(t, 0) : 0);
+}
+static const char *head_of(const DLTensor *t, int64_t i, int64_t h) {
+    return row_of(t, i) + h * attn_byte_stride(t, 1);
+}
+static int32_t int_of(const DLTensor *t, int64_t i) {
+    int32_t x;
+    memcpy(&x, row_of(t, i), sizeof x);
+    return x;
+}
+static float float_at(const char *at, int64_t i) {
+    float x;
+    memcpy(&x, at + i * 4, sizeof x);
+    return x;
+}
+
+static float value_at(const char *row, int64_t i, uint32_t dtype) {
+    uint16_t h;
+    if (dtype == ATTN_DTYPE_FLOAT32) return float_at(row, i);
+    memcpy(&h, row + i * 2, sizeof h);
+    return (float)(dtype == ATTN_DTYPE_FLOAT16 ? ref_from_f16(h) : ref_from_bf16(h));
+}
+
+/* The smallest power of two that is not less than x > 0 (semantics 9.4: 2^ceil(log2 x), without the rounding of log2). */
+static float power_of_two_above(float x) {
+    int exponent;
+    float fraction = frexpf(x, &exponent); /* in [0.5, 1) */
+    return isfinite(x) ? ldexpf(1.0f, fraction == 0.5f ? exponent - 1 : exponent) : x;
+}
+
+/* Scale and e4m3 bytes of a row; NaN does not count for the scale. */
+static float quantize_row(const char *row, uint32_t dtype, int64_t n, float floor, int power_of_two, uint8_t *bytes) {
+    float largest = floor;
+    for (int64_t i = 0; i < n; i++) {
+        float a = fabsf(value_at(row, i, dtype));
+        if (a > largest) largest = a;
+    }
+    float scale = largest / 448.0f;
+    if (power_of_two) scale = power_of_two_above(scale);
+    for (int64_t i = 0; i < n; i++)
+        bytes[i] = ref_to_e4m3((double)(value_at(row, i, dtype) / scale)); /* the quotient is a float32 */
+    return scale;
+}
+
+/* Where a token of the cache lies; scale: its four bytes. */
+static uint8_t *token_of(const attn_indexer_t *x, const DLTensor *cache, int64_t page, int64_t token, uint8_t **scale) {
+    uint8_t *at = (uint8_t *)row_of(cache, page);
+    *scale = at + (int64_t)x->r.p.block_size * x->r.p.head_size + token * 4;
+    return at + token * x->r.p.head_size;
+}
+
+static int write_keys(attn_indexer_t *x, const attn_indexer_write_t *args, void *stream, attn_error_t *error) {
+    (void)stream;
+    attn_indexer_write_t a;
+    int status = indexer_take_write(&x->r, args, &a, error);
+    if (status != ATTN_OK) return status;
+    int64_t bs = x->r.p.block_size;
+    for (int64_t i = 0; i < a.slot_mapping->shape[0]; i++) {
+        int64_t slot;
+        memcpy(&slot, row_of(a.slot_mapping, i), sizeof slot);
+        if (slot < 0 || slot >= a.cache->shape[0] * bs) continue;
+        uint8_t *scale_at, *at = token_of(x, a.cache, slot / bs, slot % bs, &scale_at);
+        float scale = quantize_row(row_of(a.key, i), x->r.p.dtype, x->r.p.head_size, 1e-4f,
+                                   x->r.p.scale_format == ATTN_INDEXER_SCALE_UE8M0, at);
+        memcpy(scale_at, &scale, sizeof scale);
+    }
+    return ATTN_OK;
+}
+
+/* The token at a position of a request, NULL where there is none. */
+static const uint8_t *lookup(const attn_indexer_t *x, const DLTensor *cache, const DLTensor *table, int64_t request,
+                             int64_t position, uint8_t **scale) {
+    int64_t bs = x->r.p.block_size, entry = position / bs;
+    int32_t page = -1;
+    if (entry < table->shape[1]) memcpy(&page, row_of(table, request) + entry * 4, sizeof page);
+    return page >= 0 && page < cache->shape[0] ? token_of(x, cache, page, position % bs, scale) : NULL;
+}
+
+static int gather_keys(attn_indexer_t *x, const attn_indexer_gather_t *args, void *stream, attn_error_t *error) {
+    (void)stream;
+    attn_indexer_gather_t a;
+    int status = indexer_take_gather(&x->r, args, &a, error);
+    if (status != ATTN_OK) return status;
+    for (int32_t r = 0; r < a.num_reqs; r++)
+        for (int64_t i = int_of(a.prefix, r); i < int_of(a.prefix, r + 1) && i < a.keys->shape[0]; i++) {
+            uint8_t *scale;
+            const uint8_t *at = lookup(x, a.cache, a.block_table, r, i - int_of(a.prefix, r), &scale);
+            if (at == NULL) continue;
+            memcpy(row_of(a.keys, i), at, x->r.p.head_size);
+            memcpy(row_of(a.key_scales, i), scale, 4);
+        }
+    return ATTN_OK;
+}
+
+static int quantize_queries(attn_indexer_t *x, const attn_indexer_quantize_t *args, void *stream, attn_error_t *error) {
+    (void)stream;
+    attn_indexer_quantize_t a;
+    int status = indexer_take_quantize(&x->r, args, &a, error);
+    if (status != ATTN_OK) return status;
+    uint32_t weights = attn_dtype_of(a.weights->dtype);
+    for (int64_t t = 0; t < a.num_rows; t++)
+        for (int64_t h = 0; h < x->r.p.num_heads; h++) {
+            float scale = quantize_row(head_of(a.query, t, h), x->r.p.dtype, x->r.p.head_size, 1e-10f, 1,
+                                       (uint8_t *)(uintptr_t)head_of(a.quantized, t, h));
+            float w = value_at(row_of(a.weights, t), h, weights) * scale * (float)x->r.p.weight_scale;
+            memcpy(row_of(a.out_weights, t) + h * 4, &w, sizeof w);
+        }
+    return ATTN_OK;
+}
+
+/* semantics 9.5; max(0, NaN) is 0. */
+static float logit(const attn_indexer_t *x, const DLTensor *query, const DLTensor *weights, int64_t t, const uint8_t *key,
+                   float key_scale) {
+    double k[128], sum = 0;
+    for (int i = 0; i < 128; i++)
+        k[i] = ref_from_e4m3(key[i]);
+    for (int64_t h = 0; h < x->r.p.num_heads; h++) {
+        const uint8_t *q = (const uint8_t *)head_of(query, t, h);
+        double dot = 0;
+        for (int i = 0; i < 128; i++)
+            dot += ref_from_e4m3(q[i]) * k[i];
+        sum += (double)float_at(row_of(weights, t), h) * (dot > 0 ? dot : 0);
+    }
+    return (float)(sum * (double)key_scale);
+}
+
+static void clean_row(const DLTensor *logits, int64_t t, int64_t lo, int64_t hi) {
+    float *out = (float *)(void *)row_of(logits, t);
+    for (int64_t k = 0; k < logits->shape[1]; k++)
+        if (k < lo || k >= hi) out[k] = -INFINITY;
+}
+
+static int logits(attn_indexer_t *x, const attn_indexer_logits_t *args, void *stream, attn_error_t *error) {
+    (void)stream;
+    attn_indexer_logits_t a;
+    int status = indexer_take_logits(&x->r, args, &a, error);
+    if (status != ATTN_OK) return status;
+    for (int64_t t = 0; t < a.num_rows; t++) {
+        int64_t lo = int_of(a.row_starts, t), hi = int_of(a.row_ends, t);
+        if (lo < 0) lo = 0;
+        if (hi > a.keys->shape[0]) hi = a.keys->shape[0];
+        if ((a.flags & ATTN_INDEXER_CLEAN) != 0) clean_row(a.logits, t, lo, hi);
+        float *out = (float *)(void *)row_of(a.logits, t);
+        for (int64_t k = lo; k < hi; k++)
+            out[k] = logit(x, a.query, a.weights, t, (const uint8_t *)row_of(a.keys, k),
+                           float_at(row_of(a.key_scales, k), 0));
+    }
+    return ATTN_OK;
+}
+
+static int logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, void *stream, attn_error_t *error) {
+    (void)stream;
+    attn_indexer_paged_t a;
+    int status = indexer_take_paged(&x->r, args, &a, error);
+    if (status != ATTN_OK) return status;
+    for (int64_t t = 0; t < a.num_rows; t++) {
+        int64_t n = int_of(a.row_lens, t), most = indexer_paged_keys(&x->r, &a);
+        if (n > most) n = most;
+        if ((a.flags & ATTN_INDEXER_CLEAN) != 0) clean_row(a.logits, t, 0, n);
+        float *out = (float *)(void *)row_of(a.logits, t);
+        for (int64_t k = 0; k < n; k++) {
+            uint8_t *scale;
+            const uint8_t *key = lookup(x, a.cache, a.block_table, t / a.rows_per_request, k, &scale);
+            if (key != NULL) out[k] = logit(x, a.query, a.weights, t, key, float_at((const char *)scale, 0));
+        }
+    }
+    return ATTN_OK;
+}
+
+/* Whether column i comes before column j: larger first, NaN last, equal ones by column. */
+static int comes_before(const float *row, int32_t i, int32_t j) {
+    float x = row[i], y = row[j];
+    if (isnan(x) || isnan(y)) return isnan(x) && isnan(y) ? i < j : isnan(y);
+    return x != y ? x > y : i < j;
+}
+
+/* heap[at] sinks until no child comes after it: the root is what comes last. by_column orders columns instead. */
+static void sift(int32_t *heap, int32_t n, int32_t at, const float *row) {
+    for (;;) {
+        int32_t child = 2 * at + 1;
+        if (child >= n) return;
+        if (child + 1 < n && (row ? comes_before(row, heap[child], heap[child + 1]) : heap[child] < heap[child + 1])) child++;
+        if (!(row ? comes_before(row, heap[at], heap[child]) : heap[at] < heap[child])) return;
+        int32_t x = heap[at];
+        heap[at] = heap[child], heap[child] = x;
+        at = child;
+    }
+}
+
+/* The heap of the best topk grows in the output itself; then it is sorted by column. */
+static int select_topk(attn_indexer_t *x, const attn_indexer_select_t *args, void *stream, attn_error_t *error) {
+    (void)stream;
+    attn_indexer_select_t a;
+    int status = indexer_take_select(&x->r, args, &a, error);
+    if (status != ATTN_OK) return status;
+    int32_t k = (int32_t)x->r.p.topk;
+    for (int64_t t = 0; t < a.num_rows; t++) {
+        int32_t *out = (int32_t *)(void *)row_of(a.indices, t);
+        int64_t lo = a.row_starts != NULL ? int_of(a.row_starts, t) : 0, hi = int_of(a.row_ends, t);
+        if (lo < 0) lo = 0;
+        if (hi > a.logits->shape[1]) hi = a.logits->shape[1];
+        int32_t n = hi > lo ? (int32_t)(hi - lo) : 0;
+        for (int32_t i = 0; i < k; i++)
+            out[i] = i < n ? i : -1;
+        if (n <= k) continue;
+        const float *row = (const float *)(const void *)row_of(a.logits, t) + lo;
+        for (int32_t i = k / 2; i-- > 0;)
+            sift(out, k, i, row);
+        for (int32_t i = k; i < n; i++)
+            if (comes_before(row, i, out[0])) {
+                out[0] = i;
+                sift(out, k, 0, row);
+            }
+        for (int32_t i = k / 2; i-- > 0;)
+            sift(out, k, i, NULL);
+        for (int32_t left = k - 1; left > 0; left--) {
+            int32_t last = out[left];
+            out[left] = out[0], out[0] = last;
+            sift(out, left, 0, NULL);
+        }
+    }
+    return ATTN_OK;
+}
+
+static const attn_indexer_extension_t table = {
+    .struct_size = sizeof(attn_indexer_extension_t),
+    .open = open_indexer,
+    .close = close_indexer,
+    .cache_shape = cache_shape,
+    .space_needed = space_needed,
+    .plan_prefill = plan_prefill,
+    .write_keys = write_keys,
+    .gather_keys = gather_keys,
+    .quantize_queries = quantize_queries,
+    .logits = logits,
+    .logits_paged = logits_paged,
+    .select = select_topk,
+};
+
+const void *ref_get_extension(attn_instance_t *instance, const char *id) {
+    (void)instance;
+    return id != NULL && strcmp(id, ATTN_INDEXER_EXTENSION) == 0 ? &table : NULL;
+}
