@@ -5,8 +5,10 @@
 #include "fail.h"
 #include "names.h"
 #include "nearest.h"
+#include "number_text.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +39,14 @@ static const struct attni_key keys[] = {
      "file; relative: below plugin_dir; default NAME.so"},
     {"plugin", NULL, "enabled", ATTNI_VALUE_BOOL, NULL, NULL, "no: do not load it (default yes)"},
     {"plugin", NULL, "required", ATTNI_VALUE_BOOL, NULL, NULL, "yes: no context without this plugin"},
+    {"mm_encoder", NULL, "attn_dtype", ATTNI_VALUE_CHOICE, "auto", "auto fp8",
+     "fp8: encoders of images and sound quantise Q, K and V (semantics 7.6)"},
+    {"mm_encoder", NULL, "fp8_scale_path", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL,
+     "JSON file with the static scales of every layer; without it they are dynamic"},
+    {"mm_encoder", NULL, "fp8_scale_save_path", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL,
+     "where dynamic scales are saved once the first layer has seen 16 calls"},
+    {"mm_encoder", NULL, "fp8_scale_save_margin", ATTNI_VALUE_POSITIVE, "1.5", NULL,
+     "factor of the scales that are saved"},
     {"hook", "trace", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL,
      "write every call as a line of JSON to this file"},
     {"hook", "trace", "max_bytes", ATTNI_VALUE_COUNT, "67108864", NULL, "size at which the trace stops"},
@@ -54,7 +64,7 @@ static const struct attni_key keys[] = {
     {"hook", "shadow", "sample", ATTNI_VALUE_COUNT, "100", NULL, "compare every n-th call"},
 };
 
-static const char *const section_kinds[] = {"attn", "select", "plugin", "option", "hook"};
+static const char *const section_kinds[] = {"attn", "select", "plugin", "option", "mm_encoder", "hook"};
 static const char *const hook_names[] = {"trace", "record", "check", "shadow"};
 static const char *const bools[] = {"no", "yes", "off", "on", "false", "true", "0", "1"};
 
@@ -149,6 +159,8 @@ static int check_section(const struct attni_ini_entry *at, const struct section 
     if (!strcmp(section->kind, "select")) return check_select(at, section, err);
     if (!strcmp(section->kind, "attn"))
         return section->argument ? wrong(at, err, "[attn] takes no name", "write [attn]") : 0;
+    if (!strcmp(section->kind, "mm_encoder"))
+        return section->argument ? wrong(at, err, "[mm_encoder] takes no name", "write [mm_encoder]") : 0;
     if (!section->argument || section->device || !is_name(section->argument))
         return wrong(at, err, "the section wants exactly one name of letters, digits, '_' and '-'",
                      "write [plugin flash], [option flash] or [hook trace]");
@@ -200,6 +212,12 @@ static int check_choice(const struct attni_ini_entry *at, const struct attni_key
     return unknown(at, err, what, at->value, list, count);
 }
 
+/* Digits with a point and an exponent, whatever the locale says a number is. */
+static int is_positive(const char *text) {
+    double value = 0;
+    return *text >= '0' && *text <= '9' && !*attni_double_parse(text, &value) && isfinite(value) && value > 0;
+}
+
 static int check_value(const struct attni_ini_entry *at, const struct attni_key *key, attn_error_t *err) {
     char what[160];
     snprintf(what, sizeof what, "'%s' has the bad value '%.60s'", at->key, at->value);
@@ -216,6 +234,8 @@ static int check_value(const struct attni_ini_entry *at, const struct attni_key 
         return at->value[0] ? 0 : wrong(at, err, what, "write a file name");
     case ATTNI_VALUE_ABSOLUTE_PATH:
         return at->value[0] == '/' ? 0 : wrong(at, err, what, "write a path that starts with /");
+    case ATTNI_VALUE_POSITIVE:
+        return is_positive(at->value) ? 0 : wrong(at, err, what, "write a number above 0, like 1.5");
     case ATTNI_VALUE_COUNT:
         break;
     }

@@ -9,12 +9,13 @@
 #include "ini_table.h"
 
 enum attni_value_type {
-    ATTNI_VALUE_LIST,   /* names separated by commas */
-    ATTNI_VALUE_NAME,   /* letters, digits, '_', '-' */
-    ATTNI_VALUE_CHOICE, /* one of choices */
-    ATTNI_VALUE_BOOL,   /* yes no on off true false 1 0 */
-    ATTNI_VALUE_COUNT,  /* a whole number from 0 to 2^31 - 1 */
-    ATTNI_VALUE_PATH,   /* not empty */
+    ATTNI_VALUE_LIST,     /* names separated by commas */
+    ATTNI_VALUE_NAME,     /* letters, digits, '_', '-' */
+    ATTNI_VALUE_CHOICE,   /* one of choices */
+    ATTNI_VALUE_BOOL,     /* yes no on off true false 1 0 */
+    ATTNI_VALUE_COUNT,    /* a whole number from 0 to 2^31 - 1 */
+    ATTNI_VALUE_POSITIVE, /* a number above 0 */
+    ATTNI_VALUE_PATH,     /* not empty */
     ATTNI_VALUE_ABSOLUTE_PATH
 };
 

@@ -7,6 +7,7 @@
 
 #include "fail.h"
 #include "hook_record.h"
+#include "mm_encoder.h"
 #include "nearest.h"
 
 #include <attn/attn_plugin_util.h>
@@ -109,6 +110,7 @@ static int fill(attn_context_t *context, const attn_context_options_t *options, 
     int code = load_config(context, options, err);
     if (code) return code;
     set_log(context, options);
+    if ((code = attni_mm_encoder_open(context, err))) return code;
     if ((code = keep_values(context, err))) return code;
     const char *held_back =
         options->flags & ATTN_CONTEXT_NO_PLUGINS ? "the context was made with ATTN_CONTEXT_NO_PLUGINS" : NULL;
@@ -166,6 +168,7 @@ int attn_context_create(const attn_context_options_t *given, attn_context_t **co
 void attn_context_destroy(attn_context_t *context) {
     if (!context) return;
     if (context->layers && context->free_layers) context->free_layers(context->layers);
+    attni_mm_encoder_free(context->mm_encoder);
     attni_recorder_free(context->recorder);
     attni_registry_free(&context->registry);
     attni_plugins_free(&context->plugins);

@@ -29,8 +29,9 @@ struct attn_context {
     /* Groups and layers of this context (core/layer*.c, core/group*.c). */
     pthread_mutex_t lock;
     void *layers;
-    void (*free_layers)(void *layers); /* called by attn_context_destroy if layers is set */
-    struct attni_recorder *recorder;   /* of [hook record], made with the first group; NULL: none */
+    void (*free_layers)(void *layers);   /* called by attn_context_destroy if layers is set */
+    struct attni_mm_encoder *mm_encoder; /* of [mm_encoder] */
+    struct attni_recorder *recorder;     /* of [hook record], made with the first group; NULL: none */
 };
 
 /* Counts the forks between the start of the process and now; no system call. */

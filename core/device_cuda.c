@@ -19,24 +19,32 @@ struct driver {
     int (*get_name)(char *name, int size, int device);
 };
 
-static int open_driver(struct driver *d, attn_error_t *error) {
-    static const char *const names[] = {
-        "cuInit",         "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceTotalMem_v2",
-        "cuDeviceGetName"};
-    void *symbols[sizeof names / sizeof names[0]];
+/* symbols [count] receives the functions of those names. */
+static int find_functions(const char *const *names, size_t count, void **symbols, attn_error_t *error) {
     /* Never closed: the driver does not survive that, and the process will want it again. */
     void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)
         return attn_fail(error, ATTN_E_DEVICE, "device",
                          "no CUDA driver: %s; install the NVIDIA driver or use the device cpu", dlerror());
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < count; i++) {
         symbols[i] = dlsym(handle, names[i]);
         if (symbols[i] == NULL)
             return attn_fail(error, ATTN_E_DEVICE, "device",
                              "libcuda.so.1 has no function %s; it is no usable driver", names[i]);
     }
-    memcpy(d, symbols, sizeof *d); /* POSIX lets dlsym's pointers be functions; C has no cast that says so */
     return ATTN_OK;
+}
+
+static int open_driver(struct driver *d, attn_error_t *error) {
+    static const char *const names[] = {
+        "cuInit",         "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceTotalMem_v2",
+        "cuDeviceGetName"};
+    void *symbols[sizeof names / sizeof names[0]];
+    int code = find_functions(names, sizeof names / sizeof names[0], symbols, error);
+    if (code == ATTN_OK)
+        memcpy(d, symbols,
+               sizeof *d); /* POSIX lets dlsym's pointers be functions; C has no cast that says so */
+    return code;
 }
 
 static int fill_device(const struct driver *d, int32_t ordinal, attn_device_t *device, attn_error_t *error) {
@@ -80,4 +88,43 @@ int attni_cuda_device(int32_t ordinal, attn_device_t *device, int32_t *count, at
                          "cuda:%d is not there; this machine has %d CUDA device%s", (int)ordinal, devices,
                          devices == 1 ? "" : "s");
     return fill_device(&d, ordinal, device, error);
+}
+
+struct reader {
+    int (*get)(int *device, int ordinal);
+    int (*retain)(void **context, int device); /* the primary context, which the CUDA runtime uses too */
+    int (*release)(int device);
+    int (*push)(void *context);
+    int (*pop)(void **context);
+    int (*copy)(void *host, uintptr_t device, size_t bytes, void *stream);
+    int (*wait)(void *stream);
+};
+
+int attni_cuda_read(void *host, const void *device, size_t bytes, int32_t ordinal, void *stream,
+                    attn_error_t *error) {
+    static const char *const names[] = {
+        "cuDeviceGet",         "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
+        "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",       "cuMemcpyDtoHAsync_v2",
+        "cuStreamSynchronize"};
+    void *symbols[sizeof names / sizeof names[0]], *context = NULL;
+    struct reader r = {0};
+    int handle;
+    int code = find_functions(names, sizeof names / sizeof names[0], symbols, error);
+    if (code != ATTN_OK) return code;
+    memcpy(&r, symbols, sizeof r);
+    int status = r.get(&handle, ordinal);
+    if (status == 0) status = r.retain(&context, handle);
+    if (status == 0) {
+        status = r.push(context);
+        if (status == 0) {
+            status = r.copy(host, (uintptr_t)device, bytes, stream);
+            if (status == 0) status = r.wait(stream);
+            r.pop(&context);
+        }
+        r.release(handle);
+    }
+    return status == 0 ? ATTN_OK
+                       : attn_fail(error, ATTN_E_DEVICE, "device",
+                                   "the CUDA driver says error %d when memory of cuda:%d is read", status,
+                                   (int)ordinal);
 }

@@ -39,6 +39,7 @@ struct attn_group {
     int block_axis;              /* dimension of shape that counts blocks */
     int64_t *sink_slots;         /* [wrap.sink_len], for writing the sink tokens */
     int32_t built_tokens;        /* num_actual_tokens of the last batch */
+    uint32_t built_flags;        /* its flags */
     atomic_uint num_layers;
 };
 

@@ -32,6 +32,7 @@ int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, co
     if (code != ATTN_OK) return code;
     code = group->stage.ops.build_metadata(group->stage.instance, &b, &s, stream, error);
     if (code == ATTN_OK) group->built_tokens = b.num_actual_tokens;
+    if (code == ATTN_OK) group->built_flags = b.flags;
     return code;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* group_open.c: select, fill the defaults in, open, and ask everything that later calls need: nothing allocates after. */
 #include "group.h"
+#include "mm_encoder.h"
 #include "plan_arith.h"
 
 #include <stdlib.h>
@@ -149,6 +150,7 @@ int attn_group_open(attn_context_t *context, const attn_problem_t *problem, cons
     if (code == ATTN_OK && device != NULL) code = attn_intake(&d, sizeof d, device, "device", error);
     if (code == ATTN_OK && device == NULL) code = attn_device_parse(NULL, &d, error);
     if (code != ATTN_OK) return code;
+    attni_mm_encoder_apply(context, &p);
     code = attn_select(context, &p, &d, backend, &made, error);
     if (code == ATTN_OK && made->backend == NULL)
         code = attn_fail(error, ATTN_E_UNSUPPORTED, "problem", "no backend serves the problem");

@@ -28,6 +28,8 @@ struct attn_layer {
     const void *sinks_written_to; /* cache whose sink blocks this layer filled */
     DLTensor sink_slots;          /* group->sink_slots as a tensor */
     int64_t sink_slots_shape, sink_slots_stride;
+    int is_dynamic; /* ATTN_F_FP8_ATTENTION without scales: weight_space is an attn_fp8_state_t */
+    uint32_t dynamic_calls;
     const void *weight_space; /* as prepare_weights got it */
     uint64_t weight_space_bytes;
 };
@@ -36,6 +38,9 @@ struct attn_layer {
 int attni_layers_add(attn_context_t *context, attn_layer_t *layer, attn_error_t *error);
 void attni_layers_remove(attn_context_t *context, attn_layer_t *layer);
 attn_layer_t *attni_layers_find(attn_context_t *context, const char *name);
+/* Under the lock too, in no order: visit must not call these functions. */
+void attni_layers_each(attn_context_t *context, void (*visit)(void *user, const attn_layer_t *layer),
+                       void *user);
 
 /* 1 for the first caller of this context that asks about `what` (a small number): a warning that is said once. */
 enum { ATTNI_ONCE_KV_UNCALIBRATED, ATTNI_ONCE_Q_UNCALIBRATED, ATTNI_ONCE_SCALES_DROPPED };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layer_forward.c: the calls of every step. Nothing here allocates. */
 #include "layer.h"
+#include "mm_encoder.h"
 #include "plan_arith.h"
 #include "space_check.h"
 
@@ -56,12 +57,20 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
     if (code != ATTN_OK) return code;
     const attn_group_t *g = layer->group;
     const attn_problem_t *p = &g->problem;
-    if (layer->kind != ATTN_LAYER_MLA)
-        return attn_fail(error, ATTN_E_INVALID, "layer",
-                         "layer '%.120s' has role %s; only MLA layers have absorbed weights", layer->name,
-                         attn_role_name(p->role));
+    if (layer->kind != ATTN_LAYER_MLA && !layer->is_dynamic)
+        return attn_fail(
+            error, ATTN_E_INVALID, "layer",
+            "layer '%.120s' has role %s; only MLA layers have absorbed weights, and encoders with dynamic "
+            "fp8 scales a state",
+            layer->name, attn_role_name(p->role));
     const int64_t shape[2] = {(int64_t)p->num_heads * (p->qk_nope_head_dim + p->v_head_dim), p->kv_lora_rank};
-    code = attn_check_tensor(w.kv_b_proj, "kv_b_proj", 0, 2, shape, error);
+    if (!layer->is_dynamic)
+        code = attn_check_tensor(w.kv_b_proj, "kv_b_proj", 0, 2, shape, error);
+    else if (w.kv_b_proj != NULL || w.kv_b_proj_scale != NULL)
+        code =
+            attn_fail(error, ATTN_E_INVALID, "kv_b_proj",
+                      "kv_b_proj is given for layer '%.120s', which has no weights, only a state; pass NULL",
+                      layer->name);
     if (code == ATTN_OK)
         code = attni_buffer_check(w.weight_space, w.weight_space_bytes, g->needed.weight_bytes,
                                   "weight_space", error);
@@ -73,11 +82,36 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
     return ATTN_OK;
 }
 
+/* fp8 attention: either scales or a state; and a state is counted by calls, which a graph's replays are not. */
+static int check_fp8(const attn_layer_t *layer, const attn_forward_t *a, attn_error_t *error) {
+    if (!layer->is_dynamic && a->weight_space != NULL)
+        return attn_fail(error, ATTN_E_INVALID, "weight_space",
+                         "weight_space is given, but layer '%.120s' has static scales; leave it NULL",
+                         layer->name);
+    if (!layer->is_dynamic) return ATTN_OK;
+    if (a->scales.q != NULL || a->scales.k != NULL || a->scales.v != NULL)
+        return attn_fail(
+            error, ATTN_E_INVALID, "scales",
+            "scales are given, but layer '%.120s' measures its own; give them when it is created",
+            layer->name);
+    if ((layer->group->built_flags & ATTN_BATCH_CAPTURE) != 0)
+        return attn_fail(
+            error, ATTN_E_STATE, "flags",
+            "layer '%.120s' has dynamic fp8 scales, whose history does not go with a captured graph; give "
+            "it static scales",
+            layer->name);
+    return ATTN_OK;
+}
+
 static int check_weights(const attn_layer_t *layer, const attn_forward_t *a, attn_error_t *error) {
+    if ((layer->group->features & ATTN_F_FP8_ATTENTION) != 0) {
+        int code = check_fp8(layer, a, error);
+        if (code != ATTN_OK || !layer->is_dynamic) return code;
+    }
     if (layer->group->needed.weight_bytes == 0 || a->weight_space != NULL) return ATTN_OK;
     return attn_fail(error, ATTN_E_STATE, "weight_space",
-                     "layer '%.120s' has no prepared weights; call attn_layer_prepare_weights after loading",
-                     layer->name);
+                     "layer '%.120s' has no prepared %s; call attn_layer_prepare_weights after loading",
+                     layer->name, layer->is_dynamic ? "state for its fp8 scales" : "weights");
 }
 
 int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space,
@@ -104,5 +138,7 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
     attni_layer_fill_scales(layer, &a.scales);
     if (space != NULL && g->wrap.sink_len != 0) code = write_sinks(layer, &a, stream, error);
     if (code != ATTN_OK) return code;
-    return g->stage.ops.forward(g->stage.instance, &a, space != NULL ? &s : NULL, stream, error);
+    code = g->stage.ops.forward(g->stage.instance, &a, space != NULL ? &s : NULL, stream, error);
+    if (code == ATTN_OK && space != NULL && layer->is_dynamic) attni_mm_encoder_count(layer, stream);
+    return code;
 }

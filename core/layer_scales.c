@@ -2,6 +2,7 @@
 /* layer_scales.c: where the scales of a layer come from: the checkpoint, the engine's tensors, or the first
  * activations (semantics 3.3). */
 #include "layer.h"
+#include "mm_encoder.h"
 #include "plan_arith.h"
 #include "tensor_values.h"
 
@@ -98,8 +99,38 @@ static void load_numbers(attn_layer_t *layer, const attn_layer_options_t *o) {
     if (o->prob_scale > 0) s[ATTNI_SCALE_PROB].value = o->prob_scale;
 }
 
+/* fp8 attention of a multimodal encoder: three scales from the engine or from the configured file, or none, which makes
+ * them dynamic (semantics 7.6). */
+static int load_fp8(attn_layer_t *layer, const attn_layer_options_t *o, attn_error_t *error) {
+    const float numbers[ATTNI_MM_SCALES] = {o->q_scale, o->k_scale, o->v_scale};
+    const DLTensor *tensors[ATTNI_MM_SCALES] = {o->scales.q, o->scales.k, o->scales.v};
+    double loaded[ATTNI_MM_SCALES];
+    int count = 0, found = 0;
+    if (o->calculate_kv_scales)
+        return attn_fail(error, ATTN_E_INVALID, "calculate_kv_scales",
+                         "calculate_kv_scales is for caches; fp8 attention measures where it gets no scales");
+    for (int i = 0; i < ATTNI_MM_SCALES; i++)
+        count += numbers[i] > 0 || tensors[i] != NULL;
+    for (int i = 0; i < ATTNI_MM_SCALES; i++)
+        if (numbers[i] < 0 || (count > 0 && !(numbers[i] > 0) && tensors[i] == NULL))
+            return attn_fail(
+                error, ATTN_E_INVALID, scale_names[i],
+                "%s is %g; fp8 attention wants q_scale, k_scale and v_scale above 0, or none of them",
+                scale_names[i], (double)numbers[i]);
+    for (int i = 0; i < ATTNI_MM_SCALES && count > 0; i++)
+        if (numbers[i] > 0) layer->scales[i].value = numbers[i];
+    if (count > 0) return ATTN_OK;
+    int code = attni_mm_encoder_scales(layer, loaded, &found, error);
+    for (int i = 0; i < ATTNI_MM_SCALES && code == ATTN_OK && found; i++)
+        layer->scales[i].value = (float)loaded[i];
+    layer->is_dynamic = !found;
+    return code;
+}
+
 /* Numbers reach a backend as tensors; on a device that memory would have to be the engine's. */
 static int place_numbers(attn_layer_t *layer, attn_error_t *error) {
+    int is_cpu_fine =
+        layer->group->device.type == kDLCPU || (layer->group->features & ATTN_F_FP8_ATTENTION) != 0;
     for (int i = 0; i < ATTNI_NUM_SCALES; i++) {
         struct attni_scale *s = &layer->scales[i];
         s->shape = s->stride = 1;
@@ -109,7 +140,7 @@ static int place_numbers(attn_layer_t *layer, attn_error_t *error) {
                             .dtype = {kDLFloat, 32, 1},
                             .shape = &s->shape,
                             .strides = &s->stride};
-        if (s->value != 1 && s->given == NULL && layer->group->device.type != kDLCPU)
+        if (s->value != 1 && s->given == NULL && !is_cpu_fine)
             return attn_fail(error, ATTN_E_INVALID, scale_names[i],
                              "%s is %g and the device is no CPU: put it into a float32 device tensor of one "
                              "element and give "
@@ -134,7 +165,10 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
         code = check_number(scale_names[i], loaded[i], error);
     }
     if (code != ATTN_OK) return code;
-    load_numbers(layer, o);
+    if ((layer->group->features & ATTN_F_FP8_ATTENTION) != 0)
+        code = load_fp8(layer, o, error);
+    else
+        load_numbers(layer, o);
     for (int i = 0; i < ATTNI_NUM_SCALES && code == ATTN_OK; i++)
         code = take_tensor(layer, i, given[i], error);
     if (code != ATTN_OK) return code;

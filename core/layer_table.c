@@ -62,6 +62,16 @@ attn_layer_t *attni_layers_find(attn_context_t *context, const char *name) {
     return found;
 }
 
+void attni_layers_each(attn_context_t *context, void (*visit)(void *user, const attn_layer_t *layer),
+                       void *user) {
+    pthread_mutex_lock(&context->lock);
+    const struct table *t = context->layers;
+    for (size_t i = 0; t != NULL && i < NUM_CHAINS; i++)
+        for (const attn_layer_t *layer = t->chains[i]; layer != NULL; layer = layer->next)
+            visit(user, layer);
+    pthread_mutex_unlock(&context->lock);
+}
+
 int attni_layers_once(attn_context_t *context, unsigned what) {
     int first = 0;
     pthread_mutex_lock(&context->lock);

@@ -57,7 +57,7 @@ static const struct attni_alias kv_aliases[] = {{"fp8", ATTN_KV_FP8_E4M3}, /* se
                                                 {"fp32", ATTN_KV_FLOAT32},
                                                 {NULL, 0}};
 
-enum { LAST_FEATURE = 29 };
+enum { LAST_FEATURE = 30 };
 _Static_assert(ATTN_F_KNOWN_ == ATTN_BIT(LAST_FEATURE + 1) - 1, "a feature bit has no name");
 
 const struct attni_names attni_roles = {attn_role_name, 1, ATTN_ROLE_COUNT_ - 1, NULL};

@@ -73,6 +73,8 @@ static int check_masks(const attn_problem_t *p, attn_error_t *err) {
               "chunk_size is %u; it must be a multiple of block_size %u", p->chunk_size, p->block_size);
     REFUSE_IF(p->chunk_size && p->sliding_window, "chunk_size",
               "chunk_size %u and sliding_window %u exclude each other", p->chunk_size, p->sliding_window);
+    REFUSE_IF((p->features & ATTN_F_FP8_ATTENTION) && p->role != ATTN_ROLE_MM_ENCODER, "features",
+              "feature fp8_attention with role %s; only mm_encoder has it", attn_role_name(p->role));
     const int has_lookback = (p->features & ATTN_F_CHUNK_LOOKBACK) != 0;
     REFUSE_IF(p->chunk_lookback && !has_lookback, "chunk_lookback",
               "chunk_lookback is %u without feature chunk_lookback; add ATTN_F_CHUNK_LOOKBACK",

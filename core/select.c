@@ -7,6 +7,7 @@
 #include "capability.h"
 #include "context.h"
 #include "fail.h"
+#include "mm_encoder.h"
 #include "nearest.h"
 #include "select_rules.h"
 
@@ -228,6 +229,7 @@ int attn_select(const attn_context_t *context, const attn_problem_t *problem, co
         code = attn_device_parse(NULL, &taken_device, error);
     }
     if (code) return code;
+    attni_mm_encoder_apply(context, &taken);
     struct attni_arena names = {0};
     struct search in = {.context = context, .problem = &taken, .device = &taken_device, .err = error};
     code = attni_select_rule(&context->config, taken.role, &taken_device, backend, &names, &in.rule);

@@ -16,6 +16,8 @@
 /* Semantics 5.3: the order of upstream, reduced to the backends that libattn's own plugins hold. */
 static const char *const dense[] = {"FLASH_ATTN", "TRITON_ATTN"};
 static const char *const dense_cpu[] = {"FLASH_ATTN", "TRITON_ATTN", "CPU_ATTN", "REFERENCE"};
+static const char *const mm[] = {"MM_ENCODER_ATTN", "FLASH_ATTN", "TRITON_ATTN"};
+static const char *const mm_cpu[] = {"MM_ENCODER_ATTN", "FLASH_ATTN", "TRITON_ATTN", "CPU_ATTN", "REFERENCE"};
 static const char *const mla[] = {"FLASH_ATTN_MLA", "FLASHMLA", "TRITON_MLA"};
 static const char *const mla_sm12x[] = {"TRITON_MLA"};
 static const char *const mla_cpu[] = {"FLASH_ATTN_MLA", "FLASHMLA", "TRITON_MLA", "CPU_ATTN", "REFERENCE"};
@@ -41,6 +43,8 @@ static struct list default_list(uint32_t role, const attn_device_t *device) {
         return is_cpu ? LIST(mla_prefill_cpu) : LIST(mla_prefill);
     case ATTN_ROLE_MLA_SPARSE:
         return is_cpu ? LIST(sparse_cpu) : LIST(sparse);
+    case ATTN_ROLE_MM_ENCODER:
+        return is_cpu ? LIST(mm_cpu) : LIST(mm);
     default:
         return is_cpu ? LIST(dense_cpu) : LIST(dense);
     }
@@ -54,9 +58,15 @@ const char *const *attni_default_priority(uint32_t role, const attn_device_t *de
 
 /* Which plugin of ours holds which backend. */
 static const char *const holders[][2] = {
-    {"FLASH_ATTN", "flash"}, {"TRITON_ATTN", "triton_like"}, {"FLASH_ATTN_MLA", "mla"},
-    {"FLASHMLA", "mla"},     {"TRITON_MLA", "mla"},          {"FLASHMLA_SPARSE", "mla_sparse"},
-    {"CPU_ATTN", "cpu"},     {"REFERENCE", "reference"},
+    {"FLASH_ATTN", "flash"},
+    {"TRITON_ATTN", "triton_like"},
+    {"FLASH_ATTN_MLA", "mla"},
+    {"FLASHMLA", "mla"},
+    {"TRITON_MLA", "mla"},
+    {"FLASHMLA_SPARSE", "mla_sparse"},
+    {"MM_ENCODER_ATTN", "mm_encoder"},
+    {"CPU_ATTN", "cpu"},
+    {"REFERENCE", "reference"},
 };
 
 const char *attni_plugin_of_backend(const char *backend) {

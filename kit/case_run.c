@@ -480,8 +480,9 @@ static int run_all(run_t *x) {
     const attn_problem_t *p = &x->c->problem;
     int status = open_instance(x);
     if (status != ATTN_OK) return status;
-    if (x->query_dtype != p->dtype) x->q_scale = make_floats(x, "q_scale", x->in->q_scale, 1, 0);
-    if ((p->kv_cache_dtype == ATTN_KV_FP8_E4M3 || p->kv_cache_dtype == ATTN_KV_FP8_E5M2) &&
+    int is_fp8 = (p->features & ATTN_F_FP8_ATTENTION) != 0 && (x->c->flags & KIT_NO_SCALES) == 0;
+    if (x->query_dtype != p->dtype || is_fp8) x->q_scale = make_floats(x, "q_scale", x->in->q_scale, 1, 0);
+    if ((p->kv_cache_dtype == ATTN_KV_FP8_E4M3 || p->kv_cache_dtype == ATTN_KV_FP8_E5M2 || is_fp8) &&
         (x->c->flags & KIT_NO_SCALES) == 0) {
         x->k_scale = make_floats(x, "k_scale", x->in->k_scale, x->in->num_scales, 0);
         x->v_scale = make_floats(x, "v_scale", x->in->v_scale, x->in->num_scales, 0);

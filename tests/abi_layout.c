@@ -56,7 +56,8 @@ static const struct {
     {"ATTN_LOG_DEBUG", ATTN_LOG_DEBUG, 4},
     {"ATTN_F_SLIDING_WINDOW", (int64_t)ATTN_F_SLIDING_WINDOW, 1},
     {"ATTN_F_WEIGHTS", (int64_t)ATTN_F_WEIGHTS, 1 << 29},
-    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, (1 << 30) - 1},
+    {"ATTN_F_FP8_ATTENTION", (int64_t)ATTN_F_FP8_ATTENTION, 1 << 30},
+    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, (INT64_C(1) << 31) - 1},
     {"ATTN_DL_FLOAT8_E4M3FN", ATTN_DL_FLOAT8_E4M3FN, 10},
     {"ATTN_DL_FLOAT8_E5M2", ATTN_DL_FLOAT8_E5M2, 12},
 };
@@ -92,7 +93,8 @@ static void check_feature_names(void) {
                                         "kv_connector",
                                         "contiguous_kv",
                                         "block_stride",
-                                        "weights"};
+                                        "weights",
+                                        "fp8_attention"};
     unsigned wrong = 0;
     for (unsigned i = 0; i < sizeof order / sizeof order[0]; i++) {
         const char *name = attn_feature_name(i);

@@ -272,12 +272,34 @@ int attn_layer_resolve_kv_cache_dtype(const char *name, uint32_t kv_cache_dtype,
 /* Writes this step's K and V. A layer that shares another's cache, and roles without a cache, do nothing.
  * args->scales may be empty: the layer's are used. [instance] [no alloc] [no sync] [capture-safe] */
 int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream, attn_error_t *error);
-/* MLA: call once after loading. */
+/* MLA: call once after loading. Encoders with ATTN_F_FP8_ATTENTION and no scales: gives the layer the device memory
+ * (attn_group_space_needed.weight_bytes) where its history of magnitudes is kept; weights->kv_b_proj is NULL. */
 int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weights, void *stream, attn_error_t *error);
 /* Attention with the metadata in space; space NULL: profiling run, output becomes zero. Scales, sinks and slopes not given
- * in args come from the layer. [instance] [no alloc] [no sync] [capture-safe] */
+ * in args come from the layer. [instance] [no alloc] [no sync] [capture-safe]
+ * One exception: with [mm_encoder] fp8_scale_save_path the 16th call of the first layer with dynamic scales waits for the
+ * stream and writes the file, once for a context. Such layers are refused in a batch built with ATTN_BATCH_CAPTURE. */
 int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space, void *stream,
                        attn_error_t *error);
+
+/* -------------------------------------------------------- multimodal encoders
+ * A batch of role mm_encoder is cu_seqlens as query_start_loc: images, or the windows of a layer. ATTN_F_FP8_ATTENTION, by
+ * the problem or by [mm_encoder] attn_dtype = fp8 of the configuration, quantises Q, K and V (attn_fp8_state_t). Static
+ * scales: q_scale, k_scale, v_scale or the tensors of attn_layer_options_t (on the device, or host numbers), or the entry
+ * of the layer's name in [mm_encoder] fp8_scale_path; with none of these they are dynamic. */
+
+/* Lengths and batches rounded up, so that an engine needs few captured graphs (semantics 7.6). Nothing is compiled or
+ * sized anew when lengths change. [any thread] [pure] */
+
+/* The largest difference of neighbours of cu_seqlens [num_entries]; 0 below 2 entries. */
+int32_t attn_mm_max_seqlen(const int32_t *cu_seqlens, int32_t num_entries);
+/* 1024, 2048, .., 131072, then multiples of 131072. */
+int64_t attn_mm_seqlen_bucket(int64_t max_seqlen);
+/* 8, 16, 32, 64, then multiples of 8. */
+int32_t attn_mm_batch_bucket(int32_t num_seqs);
+/* padded [bucket + 1] = cu_seqlens [num_seqs + 1] and then its last value: empty sequences. bucket >= num_seqs. */
+int attn_mm_pad_cu_seqlens(const int32_t *cu_seqlens, int32_t num_seqs, int32_t bucket, int32_t *padded,
+                           attn_error_t *error);
 
 #ifdef __cplusplus
 }

@@ -199,7 +199,8 @@ static inline const char *attn_feature_name(unsigned bit) {
         "mm_prefix_clamp", "chunked_local", "chunk_lookback", "rswa",        "non_causal", "per_request_causal",
         "qq_bias",        "diff_kv",        "lse",            "per_head_scales", "quant_query", "out_fp8_static",
         "out_fp8_group",  "separate_kv",    "cascade",        "static_sink", "batch_invariant", "capture",
-        "dcp",            "pcp",            "kv_connector",   "contiguous_kv", "block_stride", "weights"};
+        "dcp",            "pcp",            "kv_connector",   "contiguous_kv", "block_stride", "weights",
+        "fp8_attention"};
     return bit < sizeof names / sizeof names[0] ? names[bit] : NULL;
 }
 

@@ -176,7 +176,8 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
                                                        roles without one always do */
 #define ATTN_F_BLOCK_STRIDE (UINT64_C(1) << 28)     /* indexes blocks by the tensor's block stride (semantics 3.9) */
 #define ATTN_F_WEIGHTS (UINT64_C(1) << 29)          /* MLA: needs prepare_weights */
-#define ATTN_F_KNOWN_ ((UINT64_C(1) << 30) - 1)     /* every bit that this header defines */
+#define ATTN_F_FP8_ATTENTION (UINT64_C(1) << 30)    /* mm_encoder: Q, K and V become e4m3 first (attn_fp8_state) */
+#define ATTN_F_KNOWN_ ((UINT64_C(1) << 31) - 1)     /* every bit that this header defines */
 
 /* ------------------------------------------------------------------- device */
 
@@ -346,7 +347,7 @@ typedef struct attn_space_needed {
     uint64_t metadata_bytes;  /* device memory written by build_metadata; keep its address while graphs refer to it */
     uint64_t workspace_bytes; /* device memory, scratch; may be shared by all layers that run on one stream */
     uint64_t host_bytes;      /* host memory (pinned for CUDA) belonging to the metadata: one per metadata buffer */
-    uint64_t weight_bytes;    /* device memory for prepare_weights; 0: none */
+    uint64_t weight_bytes;    /* device memory for prepare_weights, per layer; 0: none */
 } attn_space_needed_t;
 
 /* One set of buffers. Contents are undefined before build_metadata. Several sets may exist for one instance. */
@@ -448,13 +449,29 @@ typedef struct attn_forward {
     const DLTensor *alibi_slopes;       /* float32 [Hq] with ATTN_F_ALIBI or _SQRT */
     const DLTensor *qq_bias;            /* float32 [T, width] with ATTN_F_QQ_BIAS (semantics 2.9) */
     const DLTensor *topk_indices;       /* int32 [>= T, topk], request-relative key positions, -1: none. MLA sparse */
-    const void *weight_space;           /* MLA: as prepare_weights filled it */
+    const void *weight_space;           /* MLA: as prepare_weights filled it; mm_encoder: attn_fp8_state_t or NULL */
     uint64_t weight_space_bytes;
     uint64_t reserved[6];
 } attn_forward_t;
 
+/* ATTN_F_FP8_ATTENTION (semantics 7.6): forward reads Q, K and V as e4m3(x / scale) * scale, with the division in float32,
+ * rounding to nearest even and saturation at 448; the output has the model's dtype. Two ways to get the three scales:
+ *  - static: attn_forward.scales.q, .k, .v, one element each, on the device or on the CPU (read during the call). NULL: 1.
+ *  - dynamic: attn_forward.weight_space is this struct, in device memory, which belongs to one layer, was zeroed by
+ *    prepare_weights and is written by forward; scales must be NULL then. Each call stores the largest finite magnitudes
+ *    of its rows in entry calls % 16, and its scales are max(largest entry, FLT_MIN) / 448. Not under graph capture: what
+ *    counts and saves the calls is the host.
+ * Plain device data: no struct_size, and it never grows. */
+enum { ATTN_FP8_HISTORY = 16 };
+typedef struct attn_fp8_state {
+    float amax[3][ATTN_FP8_HISTORY]; /* of Q, K, V */
+    float scale[3];                  /* of the last call; 0: none yet */
+    uint32_t calls;
+} attn_fp8_state_t;
+
 /* prepare_weights of MLA: writes what forward needs (absorbed projections) into weight_space, which belongs to one layer
- * and is handed back in attn_forward.weight_space. The instance keeps nothing, so layers can share it. */
+ * and is handed back in attn_forward.weight_space. The instance keeps nothing, so layers can share it.
+ * With ATTN_F_FP8_ATTENTION there are no weights: kv_b_proj is NULL and weight_space becomes an empty attn_fp8_state_t. */
 typedef struct attn_weights {
     uint32_t struct_size;
     uint32_t reserved0;

@@ -69,6 +69,10 @@ static void load_key_value(const ref_keys_t *keys, int64_t k, int64_t head, int6
         ref_load_row(ref_at2(keys->key, keys->first + k, head), keys->dtype, d, scratch->key);
         ref_load_row(ref_at2(keys->value, keys->first + k, head), keys->dtype, dv, scratch->value);
     }
+    if (keys->fp8 != NULL) {
+        ref_fp8_row(scratch->key, d, keys->fp8->k);
+        ref_fp8_row(scratch->value, dv, keys->fp8->v);
+    }
 }
 
 static double float_at(const DLTensor *t, int64_t i) {
@@ -112,9 +116,11 @@ void ref_attend(const attn_instance_t *in, const attn_forward_t *a, const ref_ti
     int64_t d = in->d, group = in->group;
     uint8_t visible[REF_TILE_TOKENS];
     for (int64_t head = 0; head < in->kv_heads; head++) {
-        for (int64_t row = 0; keys->mla == NULL && row < tile->tokens * group; row++)
+        for (int64_t row = 0; keys->mla == NULL && row < tile->tokens * group; row++) {
             ref_load_row(ref_at2(a->query, tile->row0 + row / group, head * group + row % group),
                          in->query_dtype, d, scratch->query + row * d);
+            if (keys->fp8 != NULL) ref_fp8_row(scratch->query + row * d, d, keys->fp8->q);
+        }
         for (int64_t k = begin; k < end; k++) {
             int any = 0;
             for (int t = 0; t < tile->tokens; t++)

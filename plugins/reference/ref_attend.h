@@ -17,6 +17,7 @@ typedef struct ref_keys {
     ref_cache_side_t k, v;       /* paged */
     const ref_mla_cache_t *mla;  /* paged latent rows, else NULL */
     const DLTensor *key, *value; /* not paged: row first + k */
+    const attn_scales_t *fp8;    /* not paged: rows become e4m3 with these; NULL: as they are */
     int64_t first;
     uint32_t dtype;
     int64_t block_size;

@@ -129,6 +129,7 @@ static ref_keys_t keys_of(const attn_instance_t *in, const attn_forward_t *a, co
                           int32_t r, int64_t first) {
     ref_keys_t keys = {
         .key = a->key, .value = a->value, .first = first, .dtype = in->p.dtype, .block_size = in->block_size};
+    if ((in->features & ATTN_F_FP8_ATTENTION) != 0) keys.fp8 = &a->scales;
     if (in->has_cache) {
         keys.table = (const int32_t *)(const void *)(m->block_table + r * m->block_table_stride);
         keys.k = ref_cache_side(in, a->kv_cache, a->v_cache, &a->scales, 0);
@@ -189,6 +190,9 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     if (status == ATTN_OK) status = check_extras(in, &a, m->num_tokens, error);
     if (status == ATTN_OK) status = ref_check_output(in, &a, m->num_tokens, in->out_size, error);
     if (status == ATTN_OK && in->has_cache) status = check_blocks(in, m, a.kv_cache->shape[0], error);
+    ref_fp8_scales_t scales;
+    if (status == ATTN_OK && (in->features & ATTN_F_FP8_ATTENTION) != 0)
+        status = ref_fp8_begin(in, &a, m->num_tokens, &scales, error);
     if (status != ATTN_OK) return status;
 
     const int32_t *start = ref_metadata_ints(m, m->query_start_at),

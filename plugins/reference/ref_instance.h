@@ -65,6 +65,18 @@ int ref_update_block_table(attn_instance_t *instance, const attn_batch_t *batch,
                            void *stream, attn_error_t *error);
 int ref_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                         attn_error_t *error);
+/* ATTN_F_FP8_ATTENTION (semantics 7.6): the three scales of a call, given or measured; *a then refers to them as tensors
+ * over `scales`. And a row as the products see it. */
+typedef struct ref_fp8_scales {
+    float value[3];
+    int64_t shape, stride;
+    DLTensor tensor[3];
+} ref_fp8_scales_t;
+int ref_fp8_begin(const attn_instance_t *instance, attn_forward_t *a, int64_t tokens,
+                  ref_fp8_scales_t *scales, attn_error_t *error);
+void ref_fp8_row(double *row, int64_t n, const DLTensor *scale);
+int ref_fp8_prepare(const attn_instance_t *instance, const attn_weights_t *weights, attn_error_t *error);
+
 int ref_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                 void *stream, attn_error_t *error);
 

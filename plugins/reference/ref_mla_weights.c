@@ -33,6 +33,7 @@ int ref_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     attn_weights_t w;
     int status = attn_intake(&w, sizeof w, weights, "weights", error);
     if (status != ATTN_OK) return status;
+    if ((in->features & ATTN_F_FP8_ATTENTION) != 0) return ref_fp8_prepare(in, &w, error);
     if (!ref_is_mla(in))
         return attn_fail(error, ATTN_E_STATE, "role", "role %s has no absorbed weights",
                          attn_role_name(in->p.role));

@@ -129,7 +129,9 @@ int ref_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_erro
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 64};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
-    full.weight_bytes = ref_is_mla(in) ? ref_mla_weight_bytes(in) : 0;
+    full.weight_bytes = ref_is_mla(in)                               ? ref_mla_weight_bytes(in)
+                        : (in->features & ATTN_F_FP8_ATTENTION) != 0 ? sizeof(attn_fp8_state_t)
+                                                                     : 0;
     uint32_t size = needed->struct_size;
     memcpy(needed, &full, size < sizeof full ? size : sizeof full);
     needed->struct_size = size;

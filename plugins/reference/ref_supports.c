@@ -148,6 +148,9 @@ static void check_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *re
         attn_add_reason(reasons, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
                         "the problem's dtype or fp8_e4m3", "query_dtype %s is not served with dtype %s",
                         attn_dtype_name(p->query_dtype), attn_dtype_name(p->dtype));
+    if ((f & ATTN_F_FP8_ATTENTION) != 0 && p->role != ATTN_ROLE_MM_ENCODER)
+        attn_add_reason(reasons, ATTN_REASON_FEATURE, "fp8_attention", attn_role_name(p->role), "mm_encoder",
+                        "fp8_attention is for role mm_encoder; the role is %s", attn_role_name(p->role));
     int is_static = (f & ATTN_F_OUT_FP8_STATIC) != 0, is_group = (f & ATTN_F_OUT_FP8_GROUP) != 0;
     if (is_static && is_group)
         attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "with out_fp8_static",

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mm_forward.c: one call. Head sizes that the kernels take go straight to them, whatever the strides of a fused QKV buffer are;
+ * fp8 and other head sizes go through dense rows in the workspace. */
+#include "mm_instance.h"
+
+/* A dense tensor over workspace rows. */
+typedef struct dense {
+    DLTensor t;
+    int64_t shape[3], strides[3];
+} dense_t;
+
+static const DLTensor *make_dense(dense_t *d, void *data, const DLTensor *like, int64_t tokens, int64_t heads,
+                                  int64_t size, uint32_t dtype) {
+    d->shape[0] = tokens, d->shape[1] = heads, d->shape[2] = size;
+    d->strides[0] = heads * size, d->strides[1] = size, d->strides[2] = 1;
+    d->t = (DLTensor){.data = data,
+                      .device = like->device,
+                      .ndim = 3,
+                      .dtype = attn_dl_dtype(dtype),
+                      .shape = d->shape,
+                      .strides = d->strides};
+    return &d->t;
+}
+
+static int check_space(const mm_instance_t *in, const attn_space_t *s, attn_error_t *error) {
+    const attn_space_needed_t *n = &in->needed;
+    const struct {
+        const char *name;
+        const void *buffer;
+        uint64_t have, need;
+    } buffers[] = {{"metadata", s->metadata, s->metadata_bytes, n->metadata_bytes},
+                   {"host", s->host, s->host_bytes, n->host_bytes},
+                   {"workspace", s->workspace, s->workspace_bytes, n->workspace_bytes}};
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
+        if (buffers[i].need > 0 && (buffers[i].buffer == NULL || buffers[i].have < buffers[i].need))
+            return attn_fail(error, ATTN_E_SPACE, buffers[i].name,
+                             "the %s buffer has %llu bytes; space_needed says %llu", buffers[i].name,
+                             (unsigned long long)(buffers[i].buffer ? buffers[i].have : 0),
+                             (unsigned long long)buffers[i].need);
+    return ATTN_OK;
+}
+
+/* Measure, pack, attend, unpack; the device is current. */
+static int run_packed(mm_instance_t *in, const attn_forward_t *a, const attn_space_t *s, mm_call_t *call,
+                      int64_t tokens, void *stream, attn_error_t *error) {
+    const mm_layout_t *l = &in->layout;
+    char *rows = (char *)s->workspace + in->rows_at;
+    mm_pack_params_t *p = &call->pack;
+    p->tokens = (const int32_t *)(const void *)((const char *)s->metadata + in->count_at);
+    p->to[0] = rows + l->q_at, p->to[1] = rows + l->k_at, p->to[2] = rows + l->v_at;
+    int e = p->state != NULL ? mm_measure(p, in->num_sms, stream) : 0;
+    if (!e) e = mm_pack(p, in->num_sms, stream);
+    if (e) return flash_fail_cuda(error, e, "packing rows");
+    dense_t q, k, v, out;
+    const uint32_t dtype = mm_inner_problem(&in->problem).dtype;
+    attn_forward_t inner = *a;
+    inner.scales = (attn_scales_t){NULL, NULL, NULL, NULL};
+    inner.weight_space = NULL;
+    inner.weight_space_bytes = 0;
+    inner.query = make_dense(&q, p->to[0], a->query, tokens, in->heads, l->head_size, dtype);
+    inner.key = make_dense(&k, p->to[1], a->key, tokens, in->kv_heads, l->head_size, dtype);
+    inner.value = make_dense(&v, p->to[2], a->value, tokens, in->kv_heads, l->head_size, dtype);
+    inner.output = make_dense(&out, rows + l->out_at, a->output, tokens, in->heads, l->head_size, dtype);
+    int status = flash_forward(in->inner, &inner, s, stream, error);
+    if (status != ATTN_OK) return status;
+    e = mm_unpack(p, rows + l->out_at, &call->out, 0, in->num_sms, stream);
+    return e ? flash_fail_cuda(error, e, "unpacking rows") : ATTN_OK;
+}
+
+/* The profiling run of a head size or type that the kernels do not take. */
+static int zero_output(mm_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
+    mm_rows_t out;
+    flash_device_guard guard;
+    int64_t rows =
+        a->output != NULL && a->output->ndim == 3 && a->output->shape != NULL ? a->output->shape[0] : 0;
+    int status = mm_take_output(in, a->output, rows, &out, error);
+    if (status != ATTN_OK || rows == 0) return status;
+    status = flash_enter_device(in->inner, &guard, error);
+    if (status != ATTN_OK) return status;
+    const mm_pack_params_t p = {.d = (int32_t)in->problem.head_size, .padded = (int32_t)in->layout.head_size};
+    int e = mm_unpack(&p, NULL, &out, rows, in->num_sms, stream);
+    flash_leave_device(&guard);
+    return e ? flash_fail_cuda(error, e, "the profiling run") : ATTN_OK;
+}
+
+int mm_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
+               attn_error_t *error) {
+    mm_instance_t *in = mm_of(instance);
+    attn_forward_t a;
+    attn_space_t s;
+    mm_call_t call;
+    flash_device_guard guard;
+    int status = attn_intake(&a, sizeof a, args, "args", error);
+    if (status == ATTN_OK && space != NULL) status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status != ATTN_OK) return status;
+    if (space == NULL)
+        return in->layout.packs ? zero_output(in, &a, stream, error)
+                                : flash_forward(in->inner, args, NULL, stream, error);
+    if (!in->layout.packs) return flash_forward(in->inner, args, space, stream, error);
+    status = check_space(in, &s, error);
+    if (status != ATTN_OK) return status;
+    const mm_host_header_t *h =
+        (const mm_host_header_t *)(const void *)((const char *)s.host + in->header_at);
+    if (h->magic != MM_MAGIC)
+        return attn_fail(error, ATTN_E_STATE, "metadata",
+                         "the metadata was never built, or building it failed; call build_metadata first");
+    status = mm_take_call(in, &a, h, &call, error);
+    if (status != ATTN_OK || h->num_tokens == 0) return status;
+    status = flash_enter_device(in->inner, &guard, error);
+    if (status != ATTN_OK) return status;
+    status = run_packed(in, &a, &s, &call, h->num_tokens, stream, error);
+    flash_leave_device(&guard);
+    return status;
+}

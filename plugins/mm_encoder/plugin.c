@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The descriptor of the mm_encoder plugin: MM_ENCODER_ATTN, attention of image, video and sound encoders. */
+#include "mm_instance.h"
+
+#ifndef ATTN_BUILD_ID
+#define ATTN_BUILD_ID ""
+#endif
+
+static const attn_range_t head_sizes[] = {{1, 256, 1}};
+static const attn_range_t inner_head_sizes[] = {{8, 256, 8}};
+static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
+
+#define MM_INNER_FEATURES                                                                                    \
+    (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_LSE | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE |        \
+     ATTN_F_CONTIGUOUS_KV)
+
+#define MM_COMMON                                                                                            \
+    .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                          \
+    .roles = ATTN_BIT(ATTN_ROLE_MM_ENCODER),                                                                 \
+    .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                  \
+    .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO), .device_types = ATTN_BIT(kDLCUDA),                            \
+    .compute_capabilities = compute_capabilities, .num_compute_capabilities = 1,                             \
+    .query_len_support = ATTN_QUERY_LEN_VARLEN
+
+const attn_capabilities_t mm_capabilities = {MM_COMMON, .head_sizes = head_sizes, .num_head_sizes = 1,
+                                             .features = MM_INNER_FEATURES | ATTN_F_FP8_ATTENTION};
+
+/* What the code of plugins/flash checks a problem against, here without its descriptor. */
+const attn_capabilities_t flash_capabilities = {MM_COMMON, .head_sizes = inner_head_sizes,
+                                                .num_head_sizes = 1, .preferred_block_size = 16,
+                                                .features = MM_INNER_FEATURES};
+const attn_capabilities_t flash_diffkv_capabilities = {MM_COMMON, .head_sizes = inner_head_sizes,
+                                                       .num_head_sizes = 1, .preferred_block_size = 16,
+                                                       .features = MM_INNER_FEATURES};
+
+static const attn_backend_ops_t ops = {
+    .struct_size = sizeof(attn_backend_ops_t),
+    .supports_combination = mm_supports,
+    .open = mm_open,
+    .close = mm_close,
+    .kv_cache_shape = mm_kv_cache_shape,
+    .space_needed = mm_space_needed,
+    .build_metadata = mm_build_metadata,
+    .forward = mm_forward,
+    .prepare_weights = mm_prepare_weights,
+};
+
+static const attn_backend_t backend = {
+    .struct_size = sizeof(attn_backend_t),
+    .name = "MM_ENCODER_ATTN",
+    .doc = "encoders of images, video and sound: flash's kernels for every head size up to 256, fp8 with "
+           "static or "
+           "dynamic scales",
+    .capabilities = &mm_capabilities,
+    .ops = &ops,
+};
+static const attn_backend_t *const backends[] = {&backend};
+
+static const attn_option_spec_t options[] = {
+    [FLASH_OPTION_ARCH] =
+        {.struct_size = sizeof(attn_option_spec_t),
+         .type = ATTN_OPTION_ENUM,
+         .name = "arch",
+         .doc = "kernels to use: auto takes the device's own, sm80 the portable ones everywhere",
+         .default_value = "auto",
+         .choices = "auto sm80"},
+};
+
+ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
+    .magic = ATTN_PLUGIN_MAGIC,
+    .struct_size = sizeof(attn_plugin_t),
+    .abi_major = ATTN_ABI_MAJOR,
+    .abi_minor = ATTN_ABI_MINOR,
+    .name = "mm_encoder",
+    .version = "0.1.0",
+    .vendor = "libattn",
+    .license = "Apache-2.0",
+    .build_id = ATTN_BUILD_ID,
+    .num_backends = 1,
+    .num_options = 1,
+    .backends = backends,
+    .options = options,
+};
