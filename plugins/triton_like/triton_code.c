@@ -36,16 +36,14 @@ static int list_programs(const triton_config_t *c, const char *sources[TRITON_MA
     int n = 0;
     kinds[n] = TRITON_PROGRAM_PREFILL;
     if (c->exact) {
-        sources[n++] = c->page > 0 ? "#include \"triton_exact.cuh\"\n#include \"triton_reduce.cuh\"\n"
-                                     "#include \"triton_write.cuh\"\n"
+        sources[n++] = c->page > 0 ? "#include \"triton_exact.cuh\"\n#include \"triton_write.cuh\"\n"
                                    : "#include \"triton_exact.cuh\"\n";
         return n;
     }
-    sources[n++] = "#include \"triton_prefill.cuh\"\n";
+    sources[n++] = c->wgmma ? "#include \"triton_prefill_sm90.cuh\"\n" : "#include \"triton_prefill.cuh\"\n";
     if (c->page > 0) {
         kinds[n] = TRITON_PROGRAM_DECODE;
-        sources[n++] = c->has_decode ? "#include \"triton_decode.cuh\"\n#include \"triton_reduce.cuh\"\n"
-                                       "#include \"triton_write.cuh\"\n"
+        sources[n++] = c->has_decode ? "#include \"triton_decode.cuh\"\n#include \"triton_write.cuh\"\n"
                                      : "#include \"triton_write.cuh\"\n";
     }
     return n;
@@ -95,7 +93,7 @@ static int compile_missing(const triton_nvrtc_t *nvrtc, const char *const *sourc
 
 int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, triton_code_t *code, attn_error_t *error) {
     const char *sources[TRITON_MAX_PROGRAMS];
-    char macros[2048], keys[TRITON_MAX_PROGRAMS][64];
+    char macros[TRITON_MACROS_SIZE], keys[TRITON_MAX_PROGRAMS][64];
     int found[TRITON_MAX_PROGRAMS] = {0};
     triton_nvrtc_t nvrtc;
     memset(code, 0, sizeof *code);

@@ -50,9 +50,16 @@ static int prefill_smem(const triton_config_t *c) {
     return rows * greatest(krs, ors) + c->keys * (krs + vrs) + (c->token_head ? 2 * c->keys * 4 : 0) + rows * 8 + 16;
 }
 
+static int wgmma_smem(const triton_config_t *c) {
+    int k_row = round_up(c->d, 64) * 2, v_row = round_up(c->dv, 64) * 2, rows = c->warps * 16;
+    int keys = 2 * c->keys * (k_row + v_row + (c->token_head ? 8 : 0));
+    return 1024 + rows * k_row + keys + rows * 8 + 16;
+}
+
 static int decode_smem(const triton_config_t *c) {
     int e = bytes_of(c->kv), pad = e == 1 ? 32 : 16, dp = round_up(c->d, pad), dvp = round_up(c->dv, pad);
-    int ring = 3 * (16 * (odd16(dp * e) + odd16(dvp * e)) + (c->token_head ? 128 : 0));
+    int shift = c->token_head && c->d % 16 == 0 && c->dv % 16 == 0 ? 16 : 0;
+    int ring = 3 * (16 * (odd16(dp * e + shift) + odd16(dvp * e + shift)) + (c->token_head && !shift ? 128 : 0));
     return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
 }
 
@@ -90,6 +97,21 @@ static int configure_prefill(triton_config_t *c) {
     c->prefill_rows = c->warps * 16 * c->m_tiles;
     c->prefill_threads = c->warps * 32;
     return 0;
+}
+
+/* Warpgroups of 64 rows, and what the registers hold of O, S and P; as measured (README.md). Up to head size 80 half of the
+ * registers will do, and two CTAs on a multiprocessor run under each other's waits. */
+static int configure_wgmma(triton_config_t *c) {
+    int size = greatest(c->d, c->dv);
+    c->wgmma = 1;
+    c->warps = size > 80 && size <= 96 ? 12 : 8;
+    c->m_tiles = 1;
+    c->ctas = size <= 80 ? 2 : 1;
+    c->keys = size <= 80 ? 64 : size <= 96 ? 96 : size <= 128 ? 112 : size <= 192 ? 80 : 64;
+    c->prefill_smem = wgmma_smem(c);
+    c->prefill_rows = c->warps * 16;
+    c->prefill_threads = c->warps * 32;
+    return c->prefill_smem <= triton_smem_of_block(c->cc) ? 0 : -1;
 }
 
 static int configure_decode(triton_config_t *c) {
@@ -151,7 +173,7 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->exact = c->model == TRITON_F32 || c->kv == TRITON_F32 || c->d > 256 || c->dv > 256;
     if (c->exact)
         return configure_exact(c);
-    return configure_prefill(c) || configure_decode(c) ? -1 : 0;
+    return (cc == 90 ? configure_wgmma(c) : configure_prefill(c)) || configure_decode(c) ? -1 : 0;
 }
 
 int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
@@ -162,10 +184,11 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_RSWA=%d\n-DTL_SPANS=%d\n-DTL_SPAN_CLAMP=%d\n-DTL_ALIBI=%d\n-DTL_QQ=%d\n-DTL_SINKS=%d\n-DTL_SCALE=%.9ef\n"
         "-DTL_CAP=%.9ef\n-DTL_QVEC=%d\n-DTL_KVEC=%d\n-DTL_OVEC=%d\n-DTL_SVEC=%d\n-DTL_WARPS=%d\n-DTL_MT=%d\n-DTL_BN=%d\n"
         "-DTL_CTAS=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS=%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
-        "-DTL_MAX_PIECES=%d\n",
+        "-DTL_MAX_PIECES=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window, c->chunk,
         c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias, c->sinks, c->scale,
         c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles, c->keys, c->ctas, c->decode_warps,
-        c->n_tiles, c->decode_ctas, c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES);
+        c->n_tiles, c->decode_ctas, c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->keys,
+        round_up(c->dv, 16));
     return n > 0 && (size_t)n < size ? n : -1;
 }

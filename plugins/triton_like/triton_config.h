@@ -10,7 +10,7 @@
 
 /* Element types, as in the kernels. */
 enum { TRITON_F16 = 1, TRITON_BF16 = 2, TRITON_E4M3 = 3, TRITON_E5M2 = 4, TRITON_F32 = 5, TRITON_I8 = 6 };
-enum { TRITON_MAX_PIECES = 64 };
+enum { TRITON_MAX_PIECES = 256, TRITON_MACROS_SIZE = 2560 };
 
 typedef struct triton_config {
     int cc; /* 90: sm_90 */
@@ -23,6 +23,7 @@ typedef struct triton_config {
     double scale, cap;
     int q_vec, kv_vec, out_vec, new_vec; /* bytes that rows of Q, of K and V, of the output, of new K and V are aligned to */
     int exact;                           /* FFMA kernels: float32, or head sizes above 256 */
+    int wgmma;                           /* prefill by wgmma: compute capability 9.0 */
     int warps, m_tiles, keys, ctas;      /* prefill; keys: of a tile */
     int has_decode, decode_warps, n_tiles, decode_ctas;
     /* what launching needs */

@@ -4,17 +4,20 @@
  * Transposed products, S^T = K Q^T and O^T = V^T P^T by mma.sync m16n8k16, so that 16 keys fill the M side and eight query
  * rows an n-tile. A warp is the unit of work: it owns every TL_DWARPS-th block of 16 keys of the segment and a private ring
  * of STAGES blocks in shared memory, filled by its own cp.async groups; the loop has no barrier wider than the warp. The
- * warps' (m, l, O) meet once at the end.
+ * warps' (m, l, O) meet once at the end; of the CTAs that share a request, the last to finish puts the segments together.
  *
  * 8-bit codes become f16 in registers. The k order of a fragment is then a permutation inside each 32 columns; Q is loaded
- * in the same order and O stored through the inverse. Inline scales travel in the ring beside the rows.
+ * in the same order and O stored through the inverse.
+ *
+ * Rows with inline scales are aligned to 4 bytes only. They are copied as the 16-byte units that hold them, shifted by 0, 4,
+ * 8 or 12 bytes, and read by words instead of ldmatrix: four tokens by four columns a thread are transposed by PRMT.
  *
  * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items.
  * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS. */
 #ifndef TRITON_DECODE_CUH
 #define TRITON_DECODE_CUH
 
-#include "triton_rows.cuh"
+#include "triton_reduce.cuh"
 
 namespace attn_cuda {
 namespace decode {
@@ -24,18 +27,22 @@ constexpr bool CODES = EB == 1;
 constexpr int DP = CODES ? (TL_D + 31) / 32 * 32 : (TL_D + 15) / 16 * 16;
 constexpr int DVP = CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
 constexpr int odd16(int bytes) { return (bytes / 16) % 2 ? bytes : bytes + 16; } /* ldmatrix without bank conflicts */
-constexpr int KRS = odd16(DP * EB), VRS = odd16(DVP * EB), STAGES = 3;
-constexpr int BLOCK = 16 * (KRS + VRS) + (TL_TOKEN_HEAD ? 128 : 0), RING = STAGES * BLOCK;
+/* Whole units, the last with the scale: no unit is read that holds nothing of its row. */
+constexpr bool SHIFTED = TL_TOKEN_HEAD && TL_D % 16 == 0 && TL_DV % 16 == 0;
+constexpr int KRS = odd16(DP * EB + (SHIFTED ? 16 : 0)), VRS = odd16(DVP * EB + (SHIFTED ? 16 : 0)), STAGES = 3;
+constexpr int BLOCK = 16 * (KRS + VRS) + (TL_TOKEN_HEAD && !SHIFTED ? 128 : 0), RING = STAGES * BLOCK;
 constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, QSTEP = DP / 16, MT = DVP / 16;
 constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, SMEM = WARPS * RING > EXCHANGE ? WARPS * RING : EXCHANGE;
 static_assert(SMEM == TL_DECODE_SMEM, "triton_config.c knows the same size");
+static_assert(SMEM >= WARPS * TL_MAX_PIECES * 4, "merging takes the ring's memory");
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
 
 /* 16 rows of SIZE bytes to the ring. Rows that are not wanted arrive as zeros: what lies there may be NaN, and 0 * NaN
  * would reach the output. The padding columns were zeroed once and stay so. */
 template <int SIZE, int RS>
 ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool all, int tok, const key_walk &walk, int lane) {
-    constexpr int CPR = SIZE / TL_KVEC, TOTAL = 16 * CPR;
+    constexpr int UNIT = SHIFTED ? 16 : TL_KVEC, CPR = SHIFTED ? SIZE / 16 + 1 : SIZE / UNIT, TOTAL = 16 * CPR;
+    auto row = [&](int r) { return SHIFTED ? (const uint8_t *)((uintptr_t)(src + r * stride) & ~(uintptr_t)15) : src + r * stride; };
     if (all) {
 #pragma unroll
         for (int u = 0; u < (TOTAL + 31) / 32; u++) {
@@ -45,16 +52,22 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool 
             else
                 r = i / CPR, c = i % CPR;
             if (TOTAL % 32 == 0 || i < TOTAL)
-                cp_async<TL_KVEC>(dst + r * RS + c * TL_KVEC, src + r * stride + c * TL_KVEC);
+                cp_async<UNIT>(dst + r * RS + c * UNIT, row(r) + c * UNIT);
         }
     } else {
 #pragma unroll 2
         for (int i = lane; i < TOTAL; i += 32) {
             int r = i / CPR, c = i % CPR;
             bool ok = walk.wanted(tok + r);
-            cp_async_zfill<TL_KVEC>(dst + r * RS + c * TL_KVEC, ok ? src + r * stride + c * TL_KVEC : src, ok);
+            cp_async_zfill<UNIT>(dst + r * RS + c * UNIT, row(ok ? r : 0) + c * UNIT, ok);
         }
     }
+}
+
+ATTN_DEV uint32_t ld_shared(uint32_t a) {
+    uint32_t x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(a) : "memory");
+    return x;
 }
 
 } /* namespace decode */
@@ -63,6 +76,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
     using namespace decode;
     extern __shared__ __align__(128) uint8_t smem[];
     __shared__ float row_m[WARPS][ROWS], row_l[WARPS][ROWS], row_f[WARPS][ROWS], row_inv[ROWS];
+    __shared__ int is_last;
 
     /* counts, item and table address in one round trip; an item past the count is unused memory of the same list */
     const int num_items = p.counts->num_items;
@@ -121,6 +135,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         return TL_PAGE > 0 && b < nb ? __ldg(table + page_of(token_of(b))) : 0;
     };
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
+    uint32_t shifts = 0; /* a byte a stage: address of the block's first row of K, and of V, modulo 16 */
     auto load = [&]() {
         int b = warp + li * WARPS;
         if (b < nb) {
@@ -131,7 +146,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
             bool whole = tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
             load_block<TL_D * EB, KRS>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
             load_block<TL_DV * EB, VRS>(dk + 16 * KRS, vs, p.v_token * EB, whole, tok, walk, lane);
-            if (TL_TOKEN_HEAD) {
+            if (SHIFTED)
+                shifts = (shifts & ~(0xffu << 8 * lstage)) | (((uint32_t)(uintptr_t)ks & 15) | ((uint32_t)(uintptr_t)vs & 15) << 4) << 8 * lstage;
+            else if (TL_TOKEN_HEAD) {
                 int r = lane & 15;
                 bool ok = walk.wanted(tok + r);
                 const uint8_t *at = lane < 16 ? ks + r * p.k_token + TL_D : vs + r * p.v_token + TL_DV;
@@ -194,7 +211,22 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         __syncwarp();
         const uint32_t sk = ring + cstage * BLOCK, svm = sk + 16 * KRS;
         float ks[2] = {1.f, 1.f}, vs[2] = {1.f, 1.f};
-        if (TL_TOKEN_HEAD) {
+        uint32_t k_at[2] = {0, 0}, v_at[4] = {0, 0, 0, 0}; /* first byte of rows g, g + 8 of K; 2q, 2q + 1, 2q + 8, 2q + 9 of V */
+        if constexpr (SHIFTED) {
+            const uint32_t k_low = shifts >> 8 * cstage & 15, v_low = shifts >> (8 * cstage + 4) & 15;
+            auto row_at = [](uint32_t from, int r, int size, uint32_t low, int64_t token) {
+                return from + r * size + ((low + r * (uint32_t)token) & 15);
+            };
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                k_at[i] = row_at(sk, g + 8 * i, KRS, k_low, p.k_token);
+                ks[i] = __uint_as_float(ld_shared(k_at[i] + TL_D));
+                vs[i] = __uint_as_float(ld_shared(row_at(svm, g + 8 * i, VRS, v_low, p.v_token) + TL_DV)) * V_SHIFT;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v_at[i] = row_at(svm, 2 * q + (i & 1) + (i >> 1) * 8, VRS, v_low, p.v_token);
+        } else if (TL_TOKEN_HEAD) {
             const float *sc = (const float *)(smem + warp * RING + cstage * BLOCK + 16 * (KRS + VRS));
             ks[0] = sc[g], ks[1] = sc[g + 8], vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
         }
@@ -207,7 +239,12 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
 #pragma unroll
             for (int st = 0; st < DP / 32; st++) {
                 uint32_t r[4];
-                ldmatrix_x4(r, sk + lr * KRS + (2 * st + lc) * 16);
+                if constexpr (SHIFTED) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        r[i] = 2 * st + (i >> 1) < TL_D / 16 ? ld_shared(k_at[i & 1] + (2 * st + (i >> 1)) * 16 + 4 * q) : 0;
+                } else
+                    ldmatrix_x4(r, sk + lr * KRS + (2 * st + lc) * 16);
                 uint32_t a0[4] = {codes_to_f16x2<TL_KV, 0>(r[0]), codes_to_f16x2<TL_KV, 0>(r[1]),
                                   codes_to_f16x2<TL_KV, 1>(r[0]), codes_to_f16x2<TL_KV, 1>(r[1])};
                 uint32_t a1[4] = {codes_to_f16x2<TL_KV, 0>(r[2]), codes_to_f16x2<TL_KV, 0>(r[3]),
@@ -297,12 +334,24 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
 #pragma unroll
             for (int x = 0; x < DVP / 32; x++) {
                 uint32_t r[4], low[4], high[4];
-                ldmatrix_x4_trans(r, svm + vr * VRS + (2 * x + vc) * 16);
+                if constexpr (SHIFTED) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
-                    low[i] = codes_to_f16x2<TL_KV, 0>(y);
-                    high[i] = codes_to_f16x2<TL_KV, 1>(y);
+                    for (int i = 0; i < 4; i++)
+                        r[i] = ld_shared(v_at[i] + (8 * x + g) * 4);
+#pragma unroll
+                    for (int i = 0; i < 2; i++) { /* columns 4g and 4g + 1 to rows g and g + 8, the next two likewise */
+                        uint32_t y = prmt(r[2 * i], r[2 * i + 1], 0x5140), z = prmt(r[2 * i], r[2 * i + 1], 0x7362);
+                        low[2 * i] = codes_to_f16x2<TL_KV, 0>(y), low[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(y);
+                        high[2 * i] = codes_to_f16x2<TL_KV, 0>(z), high[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(z);
+                    }
+                } else {
+                    ldmatrix_x4_trans(r, svm + vr * VRS + (2 * x + vc) * 16);
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
+                        low[i] = codes_to_f16x2<TL_KV, 0>(y);
+                        high[i] = codes_to_f16x2<TL_KV, 1>(y);
+                    }
                 }
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
@@ -346,7 +395,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * ORS, *r1 = r0 + ORS;
 #pragma unroll
         for (int j = 0; j < MT; j++) {
-            int d0 = CODES ? 32 * (j >> 1) + 2 * g + (j & 1) : 16 * j + g, d1 = CODES ? d0 + 16 : d0 + 8;
+            int d0 = SHIFTED ? 32 * (j >> 1) + 4 * g + 2 * (j & 1) : CODES ? 32 * (j >> 1) + 2 * g + (j & 1) : 16 * j + g;
+            int d1 = d0 + (SHIFTED ? 1 : CODES ? 16 : 8);
             r0[d0] = o[n][j][0];
             r1[d0] = o[n][j][1];
             r0[d1] = o[n][j][2];
@@ -392,6 +442,24 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
             p.part_out[(part0 + t * num_heads + h) * TL_DV + d] = x;
         else
             store_float<TL_OUT>(p.out, (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d, x);
+    }
+    if (slot < 0)
+        return;
+    __threadfence(); /* the partial results before the ticket that says so */
+    __syncthreads();
+    if (tid == 0) {
+        int *ticket = p.tickets + (int64_t)(slot - item.y) * gridDim.x + blockIdx.x;
+        is_last = atomicAdd(ticket, 1) == item.z - 1;
+        if (is_last)
+            *ticket = 0; /* for the next forward */
+    }
+    __syncthreads();
+    if (!is_last)
+        return;
+    __threadfence();
+    for (int r = warp; r < nrows; r += WARPS) {
+        int row = row0 + r, t = row / TL_GROUP, h = head * TL_GROUP + row % TL_GROUP;
+        merge_row(p, sv.q0, slot - item.y, item.z, t * (int)num_heads + h, (float *)smem + warp * TL_MAX_PIECES);
     }
 }
 

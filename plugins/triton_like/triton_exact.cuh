@@ -8,7 +8,7 @@
 #ifndef TRITON_EXACT_CUH
 #define TRITON_EXACT_CUH
 
-#include "triton_rows.cuh"
+#include "triton_reduce.cuh"
 
 namespace attn_cuda {
 namespace exact {
@@ -190,6 +190,17 @@ extern "C" __global__ void __launch_bounds__(128) tl_decode(const __grid_constan
         return;
     const int4 item = *(const int4 *)(p.items + blockIdx.y);
     exact::attend(p, item.x, blockIdx.x / p.num_kv_heads * exact::BM, blockIdx.x % p.num_kv_heads, item.y, item.z, item.w);
+}
+
+/* Puts the segments of tl_decode together. Grid: x = splits, y = rows in fours. */
+extern "C" __global__ void __launch_bounds__(128) tl_reduce(const __grid_constant__ triton_params_t p) {
+    __shared__ float weights[4][TL_MAX_PIECES];
+    if ((int)blockIdx.x >= p.counts->num_splits)
+        return;
+    const int4 split = *(const int4 *)(p.splits + blockIdx.x);
+    const int warp = threadIdx.x >> 5, row = blockIdx.y * 4 + warp, q0 = __ldg(p.q_start + split.x);
+    if (row < (__ldg(p.q_start + split.x + 1) - q0) * p.num_kv_heads * TL_GROUP)
+        merge_row(p, q0, split.y, split.z, row, weights[warp]);
 }
 
 } /* namespace attn_cuda */

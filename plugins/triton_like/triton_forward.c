@@ -141,8 +141,8 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
         e = d->launch(in->decode, kv_heads * row_blocks, (unsigned)h->grid_items, 1, (unsigned)c->decode_threads, 1, 1,
                       (unsigned)c->decode_smem, stream, args, NULL);
     }
-    if (e == 0 && h->grid_splits > 0)
-        e = d->launch(in->reduce, (unsigned)h->grid_splits, (unsigned)h->decode_tokens * heads, 1, 128, 1, 1, 0,
+    if (e == 0 && h->grid_splits > 0 && in->reduce != NULL)
+        e = d->launch(in->reduce, (unsigned)h->grid_splits, ((unsigned)h->decode_tokens * heads + 3) / 4, 1, 128, 1, 1, 0,
                       stream, args, NULL);
     if (e == 0 && h->grid_tiles > 0)
         e = d->launch(in->prefill, kv_heads * (unsigned)h->grid_tiles, 1, 1, (unsigned)c->prefill_threads, 1, 1,
@@ -221,6 +221,7 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     p.causal = (const int32_t *)(void *)(meta + in->causal_at);
     p.items = (const triton_item_t *)(void *)(meta + in->items_at);
     p.splits = (const triton_split_t *)(void *)(meta + in->splits_at);
+    p.tickets = (int32_t *)(void *)(meta + in->tickets_at);
     p.tiles = (const triton_tile_t *)(void *)(meta + in->tiles_at);
     p.part_out = s.workspace;
     p.part_lse = s.workspace ? (float *)(void *)((char *)s.workspace + in->part_lse_at) : NULL;

@@ -22,7 +22,7 @@ struct attn_instance {
     triton_plan_input_t plan_input;
     triton_plan_limits_t limits;
     /* byte offsets in the metadata and in its host mirror, after triton_counts_t at 0 */
-    size_t q_start_at, seq_lens_at, causal_at, prefix_at, spans_at, items_at, splits_at, tiles_at, metadata_bytes;
+    size_t q_start_at, seq_lens_at, causal_at, prefix_at, spans_at, tickets_at, items_at, splits_at, tiles_at, metadata_bytes;
     size_t part_lse_at, workspace_bytes; /* part_out at 0 */
     int max_spans;
     int32_t *tile_keys, *scratch;
@@ -48,6 +48,7 @@ int triton_open(const attn_problem_t *problem, const attn_device_t *device, cons
                 uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);
 void triton_close(attn_instance_t *instance);
 int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
+size_t triton_tickets_bytes(const attn_instance_t *in);
 int triton_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error);
 int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
                           attn_error_t *error);

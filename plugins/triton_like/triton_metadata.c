@@ -226,6 +226,7 @@ int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const 
     counts.num_splits = plan.num_splits;
     counts.num_tiles = plan.num_tiles;
     memcpy(mirror, &counts, sizeof counts);
+    memset(mirror + in->tickets_at, 0, triton_tickets_bytes(in));
     h->num_reqs = b.num_reqs;
     h->num_tokens = b.num_actual_tokens;
     set_grids(in, &b, &plan, h);

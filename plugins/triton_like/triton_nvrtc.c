@@ -119,12 +119,12 @@ static int fail_compile(const triton_nvrtc_t *n, void *program, int code, attn_e
 int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char *macros, void **cubin, size_t *bytes,
                          attn_error_t *error) {
     const char *names[16], *texts[16], *options[64];
-    char arch[32], lines[2048];
+    char arch[32], lines[TRITON_MACROS_SIZE];
     int num_headers = 0, num_options = 0;
     names[num_headers] = "stdint.h", texts[num_headers++] = stdint_text;
     for (const struct triton_source *s = triton_sources; s->name != NULL; s++)
         names[num_headers] = s->name, texts[num_headers++] = s->text;
-    snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d", n->arch);
+    snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d%s", n->arch, n->arch == 90 ? "a" : ""); /* a: wgmma */
     options[num_options++] = arch;
     options[num_options++] = "--std=c++17";
     options[num_options++] = "-default-device"; /* constexpr functions of the headers */

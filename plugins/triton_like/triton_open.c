@@ -9,6 +9,11 @@ enum { ATTRIBUTE_MAX_DYNAMIC_SMEM = 8 };
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+/* One for each segment and each CTA that works on it; the last CTA merges, where the kernel can. */
+size_t triton_tickets_bytes(const attn_instance_t *in) {
+    return in->config.exact ? 0 : (size_t)in->limits.parts * (size_t)(in->kv_heads * in->plan_input.row_blocks) * 4;
+}
+
 static void lay_out(attn_instance_t *in) {
     const triton_plan_limits_t *l = &in->limits;
     size_t seqs = (size_t)l->seqs, at = sizeof(triton_counts_t);
@@ -17,6 +22,7 @@ static void lay_out(attn_instance_t *in) {
     in->causal_at = at, at += seqs * 4;
     in->prefix_at = at, at += in->config.rswa ? seqs * 4 : 0;
     in->spans_at = at, at += seqs * (size_t)in->max_spans * 8;
+    in->tickets_at = at, at += triton_tickets_bytes(in);
     at = round_up(at, 16);
     in->items_at = at, at += (size_t)l->items * sizeof(triton_item_t);
     in->splits_at = at, at += (size_t)l->splits * sizeof(triton_split_t);
@@ -72,7 +78,7 @@ static int load_code(attn_instance_t *in, const triton_code_t *code, attn_error_
         status = find_kernel(in, "tl_prefill", c->prefill_smem, &in->prefill, error);
     if (status == ATTN_OK && c->has_decode)
         status = find_kernel(in, "tl_decode", c->decode_smem, &in->decode, error);
-    if (status == ATTN_OK && c->has_decode)
+    if (status == ATTN_OK && c->has_decode && c->exact)
         status = find_kernel(in, "tl_reduce", 0, &in->reduce, error);
     if (status == ATTN_OK && in->has_cache)
         status = find_kernel(in, "tl_write", 0, &in->write, error);

@@ -3,7 +3,9 @@
  * from the lengths, so that one long request and a mixture of lengths fill the device as well as equal ones do. */
 #include "triton_plan.h"
 
-enum { MAX_PIECES = 64, OVERHEAD = 256 /* keys that could be read while a segment starts and ends */ };
+#include "triton_config.h"
+
+enum { MAX_PIECES = TRITON_MAX_PIECES, LEAST_PARTS = 64, OVERHEAD = 256 /* keys that could be read while a segment starts and ends */ };
 
 static int least(int a, int b) { return a < b ? a : b; }
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -12,7 +14,7 @@ void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l
     int64_t tiles = up((int64_t)l->tokens * in->group, in->block_rows) + l->seqs;
     int64_t parts = in->decode_tokens > 0 ? up(6 * (int64_t)in->slots, (int64_t)in->kv_heads * in->row_blocks) + 8 : 0;
     l->tiles = (int)(tiles < 1 << 24 ? tiles : 1 << 24);
-    l->parts = (int)(parts < MAX_PIECES ? MAX_PIECES : parts);
+    l->parts = (int)(parts < LEAST_PARTS ? LEAST_PARTS : parts);
     if (l->parts > 65535 - l->seqs) /* items are the y dimension of a grid */
         l->parts = 65535 - l->seqs;
     if (in->decode_tokens == 0)

@@ -133,8 +133,8 @@ template <int MMA> ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
     }
 }
 
-/* D += A * B as in ptx_sm80.cuh, but free to move: the scheduler needs room between ldmatrix and its use. */
-template <int DT> ATTN_DEV void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+/* D += A * B as in ptx_sm80.cuh, four values from d on, and free to move: the scheduler needs room between ldmatrix and its use. */
+template <int DT> ATTN_DEV void mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (DT == DT_BF16)
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The 2D kernel of Hopper: a block of 64 query rows a warpgroup, wgmma with both operands of S = Q K^T in shared memory and
+ * P from registers. S of the next tile is issued before O += P V of this one, so that the softmax runs under a product
+ * (FlashAttention-3's order, arXiv 2407.08608). All threads copy: cp.async serves any page, stride and head size, and what
+ * is converted on the way. Two stages of K and of V, one barrier a tile: what it waits for was asked for a tile ago.
+ *
+ * Q, K and V are chunks of 64 columns, each [rows][128 bytes] with the 128-byte swizzle; K-major for S, MN-major for O.
+ * Macros beyond triton_tile.cuh: TL_CTAS; ATTN_WGMMA_S and ATTN_WGMMA_O, the N of both products (gen_wgmma.sh). */
+#ifndef TRITON_PREFILL_SM90_CUH
+#define TRITON_PREFILL_SM90_CUH
+
+#include "triton_tile.cuh"
+
+#include "ptx_sm90.cuh"
+#include "triton_wgmma.cuh"
+
+namespace attn_cuda {
+namespace prefill {
+
+constexpr int BM = TL_WARPS * 16, KC = (DP + 63) / 64, VC = (DVP + 63) / 64;
+constexpr int Q_BYTES = BM * KC * 128, K_BYTES = BN * KC * 128, V_BYTES = BN * VC * 128;
+constexpr int K_AT = Q_BYTES, V_AT = K_AT + 2 * K_BYTES, SCALES_AT = V_AT + 2 * V_BYTES;
+constexpr int ROWS_AT = SCALES_AT + (TL_TOKEN_HEAD ? 4 * BN * 4 : 0), SMEM = 1024 + ROWS_AT + BM * 8 + 16;
+static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
+static_assert(BM * ORS <= SCALES_AT, "the result leaves through the memory of Q and K");
+
+/* S = Q K^T; s is written, not read, so that it is no input while the last product is under way. */
+ATTN_DEV void start_scores(float (&s)[BN / 2], uint64_t q, uint64_t k) {
+    wgmma_fence();
+    wgmma_ssz<BN, MMA>::run(s, q, k);
+#pragma unroll
+    for (int i = 1; i < DP / 16; i++)
+        wgmma_ss<BN, MMA>::run(s, q + ((i >> 2) * (BM * 128) >> 4) + (i & 3) * 2, k + ((i >> 2) * (BN * 128) >> 4) + (i & 3) * 2);
+    wgmma_commit();
+}
+
+/* O += P V, 16 tokens a step: two groups of eight rows. */
+ATTN_DEV void start_output(float (&o)[DVP / 2], const uint32_t (&pr)[BN / 4], uint64_t v) {
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < BN / 16; i++)
+        wgmma_rs<DVP, MMA>::run(o, pr + 4 * i, v + (i * 2048 >> 4));
+    wgmma_commit();
+}
+
+} /* namespace prefill */
+
+extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(const __grid_constant__ triton_params_t p) {
+    using namespace prefill;
+    extern __shared__ __align__(1024) uint8_t unaligned[];
+    uint8_t *const smem = unaligned + (1024 - (smem_addr(unaligned) & 1023)) % 1024;
+    const uint32_t base = smem_addr(smem);
+    float *const scales = (float *)(smem + SCALES_AT); /* [stage][K, V][BN] */
+    int2 *const seen = (int2 *)(smem + ROWS_AT);
+    block_view b;
+    if (!view_block<BM, 16>(p, seen, (int *)(smem + ROWS_AT + BM * 8), b))
+        return;
+    const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), local = warp * 16 + (lane >> 2);
+    const key_walk &walk = b.walk;
+    const key_source keys(p, b);
+    const score_rule rule(p, b.head);
+    const row_terms terms(p, b, b.row0 + local);
+    float m[2] = {NO_MAX, NO_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2];
+#pragma unroll
+    for (int i = 0; i < DVP / 2; i++)
+        o[i] = 0.f;
+
+    auto load_keys = [&](int tok0, int page, int stage) {
+        const int64_t group = keys.group(page, tok0, p.k_page, p.k_token);
+        load_tile<TL_D, DP, swizzled_rows<BN>>(base + K_AT + stage * K_BYTES, keys.k, keys.k_token, group, tok0, walk);
+        if (TL_TOKEN_HEAD) {
+            float *to = scales + stage * 2 * BN;
+            load_scales(to, keys.k + TL_D, keys.k_token, group, tok0, walk, 1.f);
+            load_scales(to + BN, keys.v + TL_DV, keys.v_token, keys.group(page, tok0, p.v_page, p.v_token), tok0, walk, V_SHIFT);
+        }
+    };
+    auto load_values = [&](int tok0, int page, int stage) {
+        load_tile<TL_DV, DVP, swizzled_rows<BN>>(base + V_AT + stage * V_BYTES, keys.v, keys.v_token,
+                                                 keys.group(page, tok0, p.v_page, p.v_token), tok0, walk);
+    };
+    auto softmax = [&](float(&s)[BN / 2], int k0, int stage) {
+        scale_scores(rule, s, scales + stage * 2 * BN);
+        add_alibi(terms, s, k0);
+        add_bias(p, b, s, k0, b.row0 + local);
+        hide_scores(b, s, k0, seen + local);
+        return softmax_step(s, rule.factor, m, l, f);
+    };
+    auto arrived = [&]() { /* copies are ordinary writes; the products read through the other proxy */
+        cp_async_wait<0>();
+        fence_proxy_async();
+        __syncthreads();
+    };
+    const uint64_t q_at = wgmma_desc(base + (warp >> 2) * 8192, 16, 1024), k_at = wgmma_desc(base + K_AT, 16, 1024);
+    const uint64_t v_at = wgmma_desc(base + V_AT, BN * 128, 1024);
+
+    if (walk.begin < walk.hi) {
+        int k0 = walk.begin, k1 = walk.next<BN>(k0), page0 = keys.page(walk, k0), page1 = keys.page(walk, k1), stage = 0;
+        uint32_t pr[BN / 4];
+        load_queries<BM, swizzled_rows<BM>>(p, base, b);
+        load_keys(k0, page0, 0);
+        cp_async_commit();
+        arrived();
+        {
+            float s[BN / 2];
+            start_scores(s, q_at, k_at);
+            load_values(k0, page0, 0);
+            if (k1 < walk.hi)
+                load_keys(k1, page1, 1);
+            cp_async_commit();
+            page0 = page1, page1 = keys.page(walk, walk.next<BN>(k1));
+            wgmma_wait<0>();
+            wgmma_pin(s);
+            softmax(s, k0, 0);
+#pragma unroll
+            for (int j = 0; j < BN / 16; j++)
+                pack_keys(pr + 4 * j, s, j, scales + BN);
+        }
+#pragma unroll 1
+        for (; k1 < walk.hi; stage ^= 1) {
+            const int k2 = walk.next<BN>(k1);
+            arrived();
+            float s[BN / 2];
+            start_scores(s, q_at, k_at + ((stage ^ 1) * K_BYTES >> 4));
+            wgmma_pin(o);
+            start_output(o, pr, v_at + (stage * V_BYTES >> 4));
+            load_values(k1, page0, stage ^ 1);
+            if (k2 < walk.hi)
+                load_keys(k2, page1, stage);
+            cp_async_commit();
+            page0 = page1, page1 = keys.page(walk, walk.next<BN>(k2));
+            wgmma_wait<1>();
+            wgmma_pin(s);
+            const bool grow = softmax(s, k1, stage ^ 1);
+            wgmma_wait<0>();
+            wgmma_pin(o);
+            if (grow)
+                rescale(o, f);
+#pragma unroll
+            for (int j = 0; j < BN / 16; j++)
+                pack_keys(pr + 4 * j, s, j, scales + (stage ^ 1) * 2 * BN + BN);
+            k1 = k2;
+        }
+        arrived();
+        wgmma_pin(o);
+        start_output(o, pr, v_at + (stage * V_BYTES >> 4));
+        wgmma_wait<0>();
+        wgmma_pin(o);
+    }
+    __syncthreads(); /* the memory of Q and K takes O */
+    store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o);
+}
+
+} /* namespace attn_cuda */
+#endif

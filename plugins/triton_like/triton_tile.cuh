@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the 2D kernels share around their products: blocks of query rows, tiles of keys on their way to shared memory,
+ * scores and masks, the running softmax, and the rows of the result.
+ *
+ * Rows are packed (row = token * group + head), so that the query heads of one KV head share its keys. A thread holds of
+ * each 16 rows and 8 keys what an accumulator of mma.m16n8 and of wgmma holds: s[4 * j + 2 * e + i] is row g + 8 * e, key
+ * 8 * j + 2 * q + i. 8-bit caches become f16 on their way to shared memory, which is exact; inline scales of K go to the
+ * columns of S, those of V to the columns of P. Macros beyond triton_rows.cuh: TL_WARPS, TL_BN. */
+#ifndef TRITON_TILE_CUH
+#define TRITON_TILE_CUH
+
+#include "triton_rows.cuh"
+
+namespace attn_cuda {
+namespace prefill {
+
+constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, EB = element_bytes(TL_KV), QB = element_bytes(TL_Q);
+constexpr int OB = element_bytes(TL_OUT), THREADS = TL_WARPS * 32, BN = TL_BN;
+constexpr int DP = (TL_D + 15) / 16 * 16, DVP = (TL_DV + 15) / 16 * 16;
+constexpr int ORS = DVP * OB + 16; /* a row of the result in shared memory */
+/* The scale joins the exponent where nothing else touches the score; it must be positive for the maximum to stay one. */
+constexpr bool FOLD = TL_SCALE > 0.f && TL_CAP == 0.f && TL_ALIBI == 0 && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
+/* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so not there. */
+constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
+
+/* Where 16 bytes of column c of row r lie. Rows PERIOD apart lie PERIOD * STEP bytes apart. */
+template <int BYTES> struct padded_rows {
+    static constexpr int PERIOD = 1, STEP = BYTES;
+    static ATTN_DEV uint32_t at(int r, int c) { return r * BYTES + c * 16; }
+};
+template <int ROWS> struct swizzled_rows { /* chunks of 64 columns, each [ROWS][128 bytes] with the 128-byte swizzle */
+    static constexpr int PERIOD = 8, STEP = 128;
+    static ATTN_DEV uint32_t at(int r, int c) { return (c >> 3) * (ROWS * 128) + r * 128 + (((c & 7) ^ (r & 7)) << 4); }
+};
+
+/* ---------------------------------------------------------------- the block of rows */
+
+struct block_view {
+    seq_view sv;
+    int seq, head, row0, rows, context;
+    key_walk walk;
+    int all_lo, all_hi; /* keys that every row of this warp sees */
+};
+
+/* What each row sees, into `seen`; what all of a warp's and what any rows see. Without spans both ends grow with the row.
+ * extent: with spans, least lo, greatest hi, greatest lo, least hi. False: nothing to do. */
+template <int BM, int WARP_ROWS>
+ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, block_view &b) {
+    const int entry = blockIdx.x / p.num_kv_heads, warp_row = (threadIdx.x >> 5) * WARP_ROWS;
+    if (entry >= p.counts->num_tiles)
+        return false;
+    const int2 tile = *(const int2 *)(p.tiles + entry);
+    b.head = blockIdx.x % p.num_kv_heads, b.seq = tile.x, b.row0 = tile.y * BM;
+    b.sv = view_seq(p, b.seq);
+    b.rows = b.sv.q_len * TL_GROUP, b.context = b.sv.kv_len - b.sv.q_len;
+    if (b.row0 >= b.rows)
+        return false;
+    if (TL_SPANS && threadIdx.x == 0)
+        extent[0] = extent[3] = 0x7fffffff, extent[1] = extent[2] = 0;
+    if (TL_SPANS)
+        __syncthreads();
+    for (int r = threadIdx.x; r < BM; r += THREADS) {
+        int2 s = row_keys(b.sv, min(b.rows - 1, b.row0 + r) / TL_GROUP);
+        seen[r] = s;
+        if (TL_SPANS) {
+            atomicMin(&extent[0], s.x), atomicMax(&extent[1], s.y);
+            atomicMax(&extent[2], s.x), atomicMin(&extent[3], s.y);
+        }
+    }
+    if constexpr (TL_SPANS) {
+        __syncthreads();
+        b.walk.lo = extent[0], b.walk.hi = extent[1], b.all_lo = extent[2], b.all_hi = extent[3];
+    } else {
+        b.walk.lo = row_keys(b.sv, b.row0 / TL_GROUP).x;
+        b.walk.hi = row_keys(b.sv, min(b.rows - 1, b.row0 + BM - 1) / TL_GROUP).y;
+        b.all_lo = row_keys(b.sv, min(b.rows - 1, b.row0 + warp_row + WARP_ROWS - 1) / TL_GROUP).x;
+        b.all_hi = row_keys(b.sv, min(b.rows - 1, b.row0 + warp_row) / TL_GROUP).y;
+    }
+    b.walk.prefix = min(b.sv.prefix, b.walk.hi);
+    b.walk.start<BN>();
+    return true;
+}
+
+template <int BM, class rows_t> ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < BM * (DP / 8); i += THREADS) {
+        int r = i / (DP / 8), c = i % (DP / 8), row = b.row0 + r;
+        bool ok = row < b.rows;
+        const uint8_t *src = (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
+                                                     (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head) * QB;
+        if constexpr (TL_Q == MMA && TL_QVEC == 16) {
+            ok = ok && c * 8 < TL_D;
+            cp_async_zfill<16>(sq + rows_t::at(r, c), ok ? src + c * 16 : (const uint8_t *)p.q, ok);
+        } else {
+            uint32_t w[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                w[k] = ok ? query_pair<MMA>(src, c * 8 + 2 * k) : 0;
+            st_shared_v4(sq + rows_t::at(r, c), make_uint4(w[0], w[1], w[2], w[3]));
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- tiles of keys */
+
+/* Eight elements of a row as 16 bytes of the 16-bit type. Columns from `left` on are zeros, and nothing is read of them. */
+ATTN_DEV void load_chunk(uint32_t dst, const uint8_t *src, bool ok, int left) {
+    if constexpr (EB == 2) {
+        if constexpr (TL_KVEC == 16)
+            cp_async_zfill<16>(dst, src, ok && left > 0);
+        else if constexpr (TL_KVEC >= 4) {
+#pragma unroll
+            for (int b = 0; b < 16; b += TL_KVEC)
+                cp_async_zfill<TL_KVEC>(dst + b, src + b, ok && b / 2 < left);
+        } else {
+            uint32_t w[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t a = ok && 2 * i < left ? ((const uint16_t *)src)[2 * i] : 0;
+                uint32_t b = ok && 2 * i + 1 < left ? ((const uint16_t *)src)[2 * i + 1] : 0;
+                w[i] = a | b << 16;
+            }
+            st_shared_v4(dst, make_uint4(w[0], w[1], w[2], w[3]));
+        }
+    } else {
+        uint2 x = make_uint2(0, 0);
+        if constexpr (TL_KVEC >= 8) {
+            if (ok && left > 0)
+                x = __ldg((const uint2 *)src);
+        } else if constexpr (TL_KVEC == 4) {
+            if (ok && left > 0)
+                x.x = __ldg((const uint32_t *)src);
+            if (ok && left > 4)
+                x.y = __ldg((const uint32_t *)(src + 4));
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                x.x |= (ok && i < left ? (uint32_t)src[i] : 0) << (8 * i);
+                x.y |= (ok && i + 4 < left ? (uint32_t)src[i + 4] : 0) << (8 * i);
+            }
+        }
+        st_shared_v4(dst, make_uint4(codes_to_f16x2<TL_KV, 0>(x.x), codes_to_f16x2<TL_KV, 1>(x.x),
+                                     codes_to_f16x2<TL_KV, 0>(x.y), codes_to_f16x2<TL_KV, 1>(x.y)));
+    }
+}
+
+ATTN_DEV int64_t shuffle64(int64_t x, int from) {
+    uint32_t low = __shfl_sync(~0u, (uint32_t)x, from), high = __shfl_sync(~0u, (uint32_t)(x >> 32), from);
+    return (int64_t)((uint64_t)high << 32 | low);
+}
+
+/* Keys and values of one request and KV head. A tile is BN / 16 groups of 16 tokens, each within one page; lane i of every
+ * warp knows the i-th group: its page, asked for a tile ahead, and then its offset. */
+struct key_source {
+    const int32_t *table;
+    const uint8_t *k, *v;
+    int64_t k_token, v_token; /* bytes */
+    ATTN_DEV key_source(const triton_params_t &p, const block_view &b) {
+        const int64_t first = TL_PAGE > 0 ? 0 : b.sv.q0;
+        table = p.counts->block_table + (int64_t)b.seq * p.counts->table_stride;
+        k = (const uint8_t *)p.k + (first * p.k_token + (int64_t)b.head * p.k_head) * EB;
+        v = (const uint8_t *)p.v + (first * p.v_token + (int64_t)b.head * p.v_head) * EB;
+        k_token = p.k_token * EB, v_token = p.v_token * EB;
+    }
+    ATTN_DEV int page(const key_walk &walk, int tok0) const {
+        const int lane = threadIdx.x & 31, tok = tok0 + 16 * lane;
+        return TL_PAGE > 0 && lane < BN / 16 && tok < walk.hi && (tok + 16 > walk.lo || (TL_RSWA > 0 && tok < walk.prefix))
+                   ? __ldg(table + page_of(tok))
+                   : 0;
+    }
+    static ATTN_DEV int64_t group(int page, int tok0, int64_t page_stride, int64_t token_stride) {
+        return (page * page_stride + in_page(tok0 + 16 * (int)(threadIdx.x & 31)) * token_stride) * EB;
+    }
+};
+
+/* BN rows of keys or values from `base`; `group` is lane i's offset of the i-th group. What is not wanted becomes zeros
+ * and is not read: cp.async of size 0 does not touch its address. Each thread stays in its column of 16 bytes. */
+template <int D, int DPAD, class rows_t>
+ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0, const key_walk &walk) {
+    constexpr int CPR = DPAD / 8, ROWS = THREADS / CPR, PASSES = (BN + ROWS - 1) / ROWS;
+    constexpr bool ALIGNED = ROWS <= 16 && 16 % ROWS == 0; /* a pass stays within one group */
+    const int c = threadIdx.x % CPR, r0 = threadIdx.x / CPR;
+    const bool whole = tok0 >= walk.lo && tok0 + BN <= walk.hi;
+    const uint8_t *const src = base + c * 8 * EB + (ALIGNED ? r0 * token_bytes : 0);
+    const uint32_t dst0 = dst + rows_t::at(r0, c);
+    int64_t at = 0;
+#pragma unroll
+    for (int u = 0; u < PASSES; u++) {
+        const int r = r0 + u * ROWS;
+        if (!ALIGNED || u * ROWS % 16 == 0)
+            at = shuffle64(group, ALIGNED ? u * ROWS / 16 : (r >> 4) & 31);
+        if ((THREADS % CPR == 0 || r0 < ROWS) && (BN % ROWS == 0 || r < BN))
+            load_chunk(ROWS % rows_t::PERIOD == 0 ? dst0 + u * ROWS * rows_t::STEP : dst + rows_t::at(r, c),
+                       src + at + (ALIGNED ? u * ROWS % 16 : r & 15) * token_bytes, whole || walk.wanted(tok0 + r), D - c * 8);
+    }
+}
+
+ATTN_DEV void load_scales(float *to, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0, const key_walk &walk,
+                          float factor) {
+    int r = threadIdx.x;
+    int64_t at = shuffle64(group, (r >> 4) & 31);
+    if (r < BN)
+        to[r] = walk.wanted(tok0 + r) ? load_scale(base + at + (r & 15) * token_bytes) * factor : 0.f;
+}
+
+/* ---------------------------------------------------------------- scores */
+
+/* A thread's two rows for ALiBi: position, and slope in base-2 units. */
+struct row_terms {
+    float slope[2];
+    int pos[2];
+    ATTN_DEV row_terms(const triton_params_t &p, const block_view &b, int row) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int r = min(b.rows - 1, row + 8 * e);
+            pos[e] = b.context + r / TL_GROUP;
+            slope[e] = TL_ALIBI ? __ldg(p.alibi + b.head * TL_GROUP + r % TL_GROUP) * LOG2E : 0.f;
+        }
+    }
+};
+
+/* tanh for |x| <= 1/2 within 3e-7, without the special-function unit, which the exponentials keep busy. */
+ATTN_DEV float tanh_small(float x) {
+    float y = x * x;
+    return x * fmaf(y, fmaf(y, fmaf(y, -0.0443927384f, 0.131899394f), -0.333262842f), 0.999999451f);
+}
+
+/* Scale, inline scales of K, soft cap: base-2 units afterwards, except where FOLD leaves the scale to softmax_step. */
+ATTN_DEV void scale_scores(const score_rule &rule, float (&s)[BN / 2], const float *k_scales) {
+    if constexpr (FOLD)
+        return;
+    const int q = threadIdx.x & 3;
+    const float factor = TL_CAP > 0.f ? rule.cap_factor : rule.factor;
+    float top = 0.f;
+#pragma unroll
+    for (int j = 0; j < BN / 8; j++) {
+        float2 ks = make_float2(factor, factor);
+        if constexpr (TL_TOKEN_HEAD) {
+            ks = *(const float2 *)(k_scales + j * 8 + 2 * q);
+            ks.x *= factor, ks.y *= factor;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s[4 * j + i] *= i & 1 ? ks.y : ks.x;
+            if (TL_CAP > 0.f)
+                top = fmaxf(top, fabsf(s[4 * j + i]));
+        }
+    }
+    if constexpr (TL_CAP > 0.f) {
+        if (__any_sync(~0u, top > .5f)) {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++)
+                s[i] = (TL_CAP * LOG2E) * tanh_f32(s[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++)
+                s[i] = (TL_CAP * LOG2E) * tanh_small(s[i]);
+        }
+    }
+}
+
+/* ALiBi on the distance (semantics 2.9). The root of a far distance is three steps of its Taylor series around the middle
+ * of the tile: with |x| <= dc / 10 the rest is below 4e-6 of it, and the special-function unit has the exponentials. */
+ATTN_DEV void add_alibi(const row_terms &t, float (&s)[BN / 2], int k0) {
+    if constexpr (TL_ALIBI == 0)
+        return;
+    const int q = threadIdx.x & 3, far = 4 * BN + BN;
+    const bool is_far = TL_ALIBI == 2 && __all_sync(~0u, min(t.pos[0], t.pos[1]) - (k0 + BN) >= far);
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const float rel = (float)(k0 + 2 * q - t.pos[e]);
+        if (is_far) {
+            const float dc = -rel - BN / 2, inv = __fdividef(1.f, dc);
+            const float a0 = -t.slope[e] * dc * rsqrtf(dc), a1 = a0 * inv * -.5f, a2 = a1 * inv * .25f, a3 = a2 * inv * .5f;
+#pragma unroll
+            for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float x = (float)(8 * j + i - BN / 2);
+                    s[4 * j + 2 * e + i] += fmaf(fmaf(fmaf(a3, x, a2), x, a1), x, a0);
+                }
+        } else {
+#pragma unroll
+            for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    if (TL_ALIBI == 2)
+                        s[4 * j + 2 * e + i] += alibi_term<false>(t.slope[e], rel + (float)(8 * j + i));
+                    else
+                        s[4 * j + 2 * e + i] += fmaf(t.slope[e], (float)(8 * j + i), t.slope[e] * rel);
+                }
+        }
+    }
+}
+
+ATTN_DEV void add_bias(const triton_params_t &p, const block_view &b, float (&s)[BN / 2], int k0, int row) {
+    const int q = threadIdx.x & 3;
+    if (!TL_QQ || k0 + BN <= b.context || k0 >= b.context + p.qq_width)
+        return;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const float *bias = p.qq_bias + (int64_t)(b.sv.q0 + min(b.rows - 1, row + 8 * e) / TL_GROUP) * p.qq_row;
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                int rel = k0 + j * 8 + 2 * q + i - b.context;
+                if (rel >= 0 && rel < p.qq_width)
+                    s[4 * j + 2 * e + i] += __ldg(bias + rel) * LOG2E;
+            }
+    }
+}
+
+/* seen: of this thread's first row, the second one eight further on. */
+ATTN_DEV void hide_scores(const block_view &b, float (&s)[BN / 2], int k0, const int2 *seen) {
+    const int q = threadIdx.x & 3;
+    if (k0 >= b.all_lo && k0 + BN <= b.all_hi)
+        return;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int2 see = seen[8 * e];
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (!is_visible(k0 + j * 8 + 2 * q + i, see, b.walk.prefix))
+                    s[4 * j + 2 * e + i] = -INFINITY;
+    }
+}
+
+/* s becomes P; true: what was summed before must be multiplied by f. */
+ATTN_DEV bool softmax_step(float (&s)[BN / 2], float factor, float (&m)[2], float (&l)[2], float (&f)[2]) {
+    float mx[2] = {NO_MAX, NO_MAX};
+#pragma unroll
+    for (int j = 0; j < BN / 8; j++) {
+        mx[0] = fmaxf(mx[0], fmaxf(s[4 * j], s[4 * j + 1]));
+        mx[1] = fmaxf(mx[1], fmaxf(s[4 * j + 2], s[4 * j + 3]));
+    }
+    if (FOLD)
+        mx[0] *= factor, mx[1] *= factor;
+    const bool grow = __any_sync(~0u, mx[0] > m[0] + LAZY || mx[1] > m[1] + LAZY);
+    if (grow) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            mx[e] = fmaxf(mx[e], __shfl_xor_sync(~0u, mx[e], 1));
+            mx[e] = fmaxf(fmaxf(mx[e], __shfl_xor_sync(~0u, mx[e], 2)), m[e]);
+            f[e] = ex2(m[e] - mx[e]);
+            m[e] = mx[e];
+            l[e] *= f[e];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        const int e = i >> 1 & 1;
+        s[i] = ex2(FOLD ? fmaf(s[i], factor, -m[e]) : s[i] - m[e]);
+        l[e] += s[i];
+    }
+    return grow;
+}
+
+template <int N> ATTN_DEV void rescale(float (&o)[N], const float (&f)[2]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        o[i] *= f[i >> 1 & 1];
+}
+
+/* The j-th 16 keys of P as the A operand of a product. */
+ATTN_DEV void pack_keys(uint32_t *a, const float (&s)[BN / 2], int j, const float *v_scales) {
+    const int q = threadIdx.x & 3;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float2 v = make_float2(1.f, 1.f);
+        if (TL_TOKEN_HEAD)
+            v = *(const float2 *)(v_scales + j * 16 + h * 8 + 2 * q);
+        const float *x = s + 8 * j + 4 * h;
+        a[2 * h] = TL_TOKEN_HEAD ? pack2<MMA>(x[0] * v.x, x[1] * v.y) : pack2<MMA>(x[0], x[1]);
+        a[2 * h + 1] = TL_TOKEN_HEAD ? pack2<MMA>(x[2] * v.x, x[3] * v.y) : pack2<MMA>(x[2], x[3]);
+    }
+}
+
+/* ---------------------------------------------------------------- the result */
+
+/* 16 rows of a warp, from `row` of the request on: division, LSE, and through shared memory into whole pieces of rows. */
+ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t *out, int row0, const float (&m)[2],
+                         const float (&l)[2], const float (&o)[DVP / 2]) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    float factor = !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + b.head * p.kv_scale_stride) : 1.f / V_SHIFT, f[2];
+    if (TL_OUT == DT_E4M3 && p.out_scale)
+        factor /= __ldg(p.out_scale);
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        float sum = l[e], mm = m[e], rescale = 1.f;
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        int row = row0 + g + 8 * e, tok = row / TL_GROUP, h = b.head * TL_GROUP + row % TL_GROUP;
+        if (TL_SINKS && row < b.rows) { /* denominator only (semantics 2.10) */
+            float sink = __ldg(p.sinks + h) * LOG2E, top = fmaxf(mm, sink);
+            rescale = ex2(mm - top);
+            sum = sum * rescale + ex2(sink - top);
+            mm = top;
+        }
+        f[e] = sum != 0.f ? rescale * factor / sum : 0.f;
+        if (p.lse && q == 0 && row < b.rows)
+            p.lse[(int64_t)(b.sv.q0 + tok) * p.lse_token + (int64_t)h * p.lse_head] =
+                sum != 0.f ? (mm + lg2(sum)) * LN2 : -INFINITY;
+    }
+    uint8_t *so = out + g * ORS + 2 * q * OB;
+#pragma unroll
+    for (int j = 0; j < DVP / 8; j++) {
+        const float *x = o + 4 * j;
+        if constexpr (TL_OUT == DT_E4M3) {
+            *(uint16_t *)(so + j * 8) = (uint16_t)f32x2_to_e4m3x2(x[0] * f[0], x[1] * f[0]);
+            *(uint16_t *)(so + 8 * ORS + j * 8) = (uint16_t)f32x2_to_e4m3x2(x[2] * f[1], x[3] * f[1]);
+        } else {
+            *(uint32_t *)(so + j * 16) = pack2<TL_OUT == DT_F32 ? DT_F16 : TL_OUT>(x[0] * f[0], x[1] * f[0]);
+            *(uint32_t *)(so + 8 * ORS + j * 16) = pack2<TL_OUT == DT_F32 ? DT_F16 : TL_OUT>(x[2] * f[1], x[3] * f[1]);
+        }
+    }
+    __syncwarp();
+    constexpr int PIECES = TL_DV * OB / TL_OVEC;
+    for (int i = lane; i < 16 * PIECES; i += 32) {
+        int r = i / PIECES, c = i % PIECES * TL_OVEC, row = row0 + r;
+        if (row < b.rows)
+            copy_piece<TL_OVEC>((uint8_t *)p.out + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.out_token +
+                                                    (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.out_head) * OB + c,
+                                out + r * ORS + c);
+    }
+}
+
+} /* namespace prefill */
+} /* namespace attn_cuda */
+#endif
