@@ -171,16 +171,22 @@ static void kernel_choice(void) {
     c = mla_config_choose(&in);
     ok(c.kernel == MLA_KERNEL_SM90 && c.ctas == 1 && c.tile_rows == 64 && c.parts == 132,
        "64 heads: single CTAs");
-    static const char *const why[] = {"another device", "latent 256", "an fp8 cache", "selected keys",
-                                      "a negative scale", "the option"};
-    for (int i = 0; i < 6; i++) {
+    in.is_sparse = 1, in.scale = -0.1, in.cache_kind = MLA_CACHE_DS;
+    c = mla_config_choose(&in);
+    ok(c.kernel == MLA_KERNEL_SPARSE_SM90 && c.tile_rows == 64 && c.parts == 0 && c.slots == 132,
+       "selected keys: the kernel of that role, whatever cache and scale");
+    static const char *const why[] = {"another device", "latent 256", "an fp8 cache", "selected keys elsewhere",
+                                      "a negative scale", "the option", "selected keys and the option"};
+    in.is_sparse = 0, in.scale = 0.1, in.cache_kind = MLA_CACHE_16;
+    for (int i = 0; i < 7; i++) {
         mla_config_input x = in;
         if (i == 0) x.compute_capability = 100;
         if (i == 1) x.latent = 256;
         if (i == 2) x.cache_kind = MLA_CACHE_E4M3;
-        if (i == 3) x.is_sparse = 1;
+        if (i == 3) x.is_sparse = 1, x.compute_capability = 100;
         if (i == 4) x.scale = -0.1;
         if (i == 5) x.portable = 1;
+        if (i == 6) x.is_sparse = x.portable = 1;
         c = mla_config_choose(&x);
         ok(c.kernel == MLA_KERNEL_PORTABLE && c.tile_rows == 64 && c.parts == 0 && c.slots == 132,
            "%s: the portable kernel", why[i]);

@@ -75,28 +75,32 @@ struct mla90_state {
 };
 
 /* One block of scores: chooses the tops, makes 2^(s * scale - top) as A fragments, adds up; returns the factors of what
- * was added before. Scores of keys that are not seen are -inf. scale > 0 holds log2(e). */
+ * was added before. Scores of keys that are not seen are -inf. scale > 0 holds log2(e). A row's four threads compare
+ * their maxima only where one of the warp moves a top: shuffles wait behind the gathering warps' copies. */
 template <int DT>
 ATTN_DEV float2 mla90_softmax(float (&s)[32], mla90_state &st, float scale, uint32_t (&p)[16]) {
-    float a0 = fmaxf(s[0], s[1]), a1 = fmaxf(s[2], s[3]);
+    float a[4] = {fmaxf(s[0], s[1]), fmaxf(s[2], s[3]), fmaxf(s[4], s[5]), fmaxf(s[6], s[7])};
 #pragma unroll
-    for (int i = 1; i < 8; i++) {
-        a0 = fmaxf(a0, fmaxf(s[4 * i], s[4 * i + 1]));
-        a1 = fmaxf(a1, fmaxf(s[4 * i + 2], s[4 * i + 3]));
+    for (int i = 4; i < 16; i++)
+        a[i & 3] = fmaxf(a[i & 3], fmaxf(s[2 * i], s[2 * i + 1]));
+    float a0 = fmaxf(a[0], a[2]), a1 = fmaxf(a[1], a[3]);
+    float2 f = make_float2(1.f, 1.f);
+    if (__any_sync(~0u, a0 * scale > st.top[0] + 8.f || a1 * scale > st.top[1] + 8.f)) {
+        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
+        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
+        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2)) * scale;
+        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2)) * scale;
+        a0 = a0 > st.top[0] + 8.f ? a0 : st.top[0];
+        a1 = a1 > st.top[1] + 8.f ? a1 : st.top[1];
+        f = make_float2(ex2(st.top[0] - a0), ex2(st.top[1] - a1));
+        st.top[0] = a0, st.top[1] = a1;
     }
-    a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
-    a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
-    a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2)) * scale;
-    a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2)) * scale;
-    a0 = a0 > st.top[0] + 8.f ? a0 : st.top[0];
-    a1 = a1 > st.top[1] + 8.f ? a1 : st.top[1];
-    const float2 f = make_float2(ex2(st.top[0] - a0), ex2(st.top[1] - a1));
-    st.top[0] = a0, st.top[1] = a1;
+    const float top0 = st.top[0], top1 = st.top[1];
     float t0 = 0.f, t1 = 0.f;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const float e0 = ex2(fmaf(s[4 * i], scale, -a0)), e1 = ex2(fmaf(s[4 * i + 1], scale, -a0)),
-                    e2 = ex2(fmaf(s[4 * i + 2], scale, -a1)), e3 = ex2(fmaf(s[4 * i + 3], scale, -a1));
+        const float e0 = ex2(fmaf(s[4 * i], scale, -top0)), e1 = ex2(fmaf(s[4 * i + 1], scale, -top0)),
+                    e2 = ex2(fmaf(s[4 * i + 2], scale, -top1)), e3 = ex2(fmaf(s[4 * i + 3], scale, -top1));
         t0 += e0, t1 += e2;
         t0 += e1, t1 += e3;
         p[2 * i] = pack2<DT>(e0, e1);

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernel attends. The Hopper kernel takes what its tiles are made for: a dense list of keys, a cache of 16 bits,
+/* Which kernel attends. The dense Hopper kernel takes what its tiles are made for: a dense list of keys, a cache of 16 bits,
  * latent 512; a positive scale, because it looks for the largest score before it scales. */
 #include "mla_config.h"
 
 mla_config mla_config_choose(const mla_config_input *in) {
     mla_config c = {
         .kernel = MLA_KERNEL_PORTABLE, .ctas = 1, .tile_rows = MLA_TILE_ROWS, .slots = in->num_sms};
-    if (in->portable || in->compute_capability != 90 || in->is_sparse || in->latent != 512 ||
-        in->cache_kind != MLA_CACHE_16 || !(in->scale > 0.0))
+    if (in->portable || in->compute_capability != 90 || in->latent != 512) return c;
+    if (in->is_sparse) { /* both caches, any scale */
+        c.kernel = MLA_KERNEL_SPARSE_SM90;
         return c;
+    }
+    if (in->cache_kind != MLA_CACHE_16 || !(in->scale > 0.0)) return c;
     c.kernel = MLA_KERNEL_SM90;
     c.ctas = in->heads > MLA_TILE_ROWS && in->clusters > 0 ? 2 : 1;
     c.tile_rows = c.ctas * MLA_TILE_ROWS;

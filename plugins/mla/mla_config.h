@@ -9,7 +9,11 @@
 extern "C" {
 #endif
 
-typedef enum mla_kernel { MLA_KERNEL_PORTABLE = 0, MLA_KERNEL_SM90 = 1 } mla_kernel;
+typedef enum mla_kernel {
+    MLA_KERNEL_PORTABLE = 0,
+    MLA_KERNEL_SM90 = 1,
+    MLA_KERNEL_SPARSE_SM90 = 2 /* of plugins/mla_sparse */
+} mla_kernel;
 
 typedef struct mla_config_input {
     int compute_capability; /* 90: Hopper */

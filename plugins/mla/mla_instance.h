@@ -69,6 +69,7 @@ extern const attn_backend_ops_t mla_ops;
 typedef struct mla_sparse_ops {
     int (*attend)(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
 } mla_sparse_ops;
+extern const mla_sparse_ops mla_sparse_functions; /* plugins/mla_sparse/sparse_sm90_run.c */
 extern const mla_sparse_ops *const mla_backend_sparse; /* NULL: the backend has no such role */
 extern const mla_prefill_ops *const mla_backend_prefill; /* NULL: the backend has no multi-head form */
 

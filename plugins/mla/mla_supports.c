@@ -74,13 +74,13 @@ static void check_kinds(const attn_problem_t *p, attn_reasons_t *r) {
              same = p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_FLOAT16 : ATTN_KV_BFLOAT16;
     int is_sparse = p->role == ATTN_ROLE_MLA_SPARSE;
     if (kv != 0 && kv != ATTN_KV_AUTO && kv != same &&
-        kv != (is_sparse ? ATTN_KV_FP8_DS_MLA : ATTN_KV_FP8_E4M3))
+        kv != ATTN_KV_FP8_E4M3 && !(is_sparse && kv == ATTN_KV_FP8_DS_MLA))
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv),
-                        is_sparse ? "auto, the dtype, or fp8_ds_mla" : "auto, the dtype, or fp8_e4m3",
+                        is_sparse ? "auto, the dtype, fp8_ds_mla or fp8" : "auto, the dtype, or fp8_e4m3",
                         "a %s cache with dtype %s is not served", attn_kv_name(kv),
                         attn_dtype_name(p->dtype));
-    if (kv == ATTN_KV_FP8_DS_MLA && p->kv_lora_rank != 512)
-        attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", "fp8_ds_mla", "kv_lora_rank 512",
+    if (is_sparse && (kv == ATTN_KV_FP8_DS_MLA || kv == ATTN_KV_FP8_E4M3) && p->kv_lora_rank != 512)
+        attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv), "kv_lora_rank 512",
                         "fp8_ds_mla rows hold 512 latent values; kv_lora_rank is %u", p->kv_lora_rank);
     if (p->out_dtype != 0 && p->out_dtype != p->dtype)
         attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),

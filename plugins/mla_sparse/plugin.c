@@ -18,7 +18,7 @@ const attn_capabilities_t mla_capabilities = {
     .roles = ATTN_BIT(ATTN_ROLE_MLA_SPARSE),
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16) |
-                       ATTN_BIT(ATTN_KV_FP8_DS_MLA),
+                       ATTN_BIT(ATTN_KV_FP8_DS_MLA) | ATTN_BIT(ATTN_KV_FP8_E4M3),
     .features = ATTN_F_LSE | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE | ATTN_F_KV_CONNECTOR |
                 ATTN_F_BLOCK_STRIDE | ATTN_F_WEIGHTS,
     .device_types = ATTN_BIT(kDLCUDA),
@@ -33,6 +33,7 @@ const attn_capabilities_t mla_capabilities = {
     .spec_as_decode = 1,
 };
 const char mla_backend_name[] = "FLASHMLA_SPARSE";
+const mla_sparse_ops *const mla_backend_sparse = &mla_sparse_functions;
 const mla_prefill_ops *const mla_backend_prefill = NULL;
 
 /* Those of plugins/mla, and the indexer as an extension. */

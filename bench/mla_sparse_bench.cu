@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mla_sparse_bench [TEXT]: times of the Hopper kernels of sparse attention (S1: 16-bit cache, S2: 656 bytes a token) and
+ * of the cache writers, below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after 200 ms of
+ * the same load). Random normal data, random lists without order. Rows whose name contains TEXT. */
+#include "mla/mla_launch.h"
+#include "mla_sparse/sparse_sm90_launch.h"
+
+#include <algorithm>
+#include <cuda_runtime.h>
+#include <functional>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <vector>
+
+#define CK(x)                                                                                                \
+    do {                                                                                                     \
+        cudaError_t e_ = (cudaError_t)(x);                                                                   \
+        if (e_ != cudaSuccess) {                                                                             \
+            fprintf(stderr, "%s, line %d: %s\n", #x, __LINE__, cudaGetErrorString(e_));                      \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+static const char *filter;
+static cudaStream_t stream;
+static cudaEvent_t ev0, ev1;
+static std::vector<void *> owned;
+
+template <class T>
+static T *room(size_t n) {
+    void *p = NULL;
+    CK(cudaMalloc(&p, n * sizeof(T)));
+    owned.push_back(p);
+    return (T *)p;
+}
+template <class T>
+static T *send(const std::vector<T> &v) {
+    T *p = room<T>(v.size());
+    CK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+static void free_all() {
+    for (void *p : owned)
+        CK(cudaFree(p));
+    owned.clear();
+}
+
+__device__ float normal_of(uint32_t i) {
+    uint32_t x = i * 2654435761u + 17, y;
+    x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
+    y = x * 0x9e3779b1u + 0x85ebca6bu, y ^= y >> 15, y *= 0x2c1b3c6du, y ^= y >> 13;
+    return sqrtf(-2.f * logf(((x >> 8) + 1) * (1.f / 16777217.f))) * cospif(2.f * (y >> 8) * (1.f / 16777216.f));
+}
+__global__ void fill_normal(uint16_t *p, size_t n) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        p[i] = (uint16_t)(__float_as_uint(normal_of((uint32_t)i)) >> 16);
+}
+
+/* Microseconds of one call: burst and sustained. */
+static void measure(const std::function<int()> &call, double *burst, double *sustained) {
+    auto graph_of = [&](int n) {
+        cudaGraph_t g;
+        cudaGraphExec_t x;
+        CK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        for (int i = 0; i < n; i++)
+            CK(call());
+        CK(cudaStreamEndCapture(stream, &g));
+        CK(cudaGraphInstantiate(&x, g, 0));
+        CK(cudaGraphDestroy(g));
+        return x;
+    };
+    auto replay = [&](cudaGraphExec_t x, int n) {
+        float ms = 0;
+        CK(cudaEventRecord(ev0, stream));
+        for (int i = 0; i < n; i++)
+            CK(cudaGraphLaunch(x, stream));
+        CK(cudaEventRecord(ev1, stream));
+        CK(cudaEventSynchronize(ev1));
+        CK(cudaEventElapsedTime(&ms, ev0, ev1));
+        return ms * 1e3;
+    };
+    auto median = [](std::vector<double> v) {
+        std::sort(v.begin(), v.end());
+        return v[v.size() / 2];
+    };
+    CK(call());
+    CK(cudaStreamSynchronize(stream));
+    cudaGraphExec_t x = graph_of(4);
+    replay(x, 1);
+    const int per = std::max(1, std::min(256, (int)(2000 / (replay(x, 1) / 4))));
+    CK(cudaGraphExecDestroy(x));
+    x = graph_of(per);
+    replay(x, 1);
+    usleep(120000);
+    std::vector<double> times;
+    for (double sum = 0; sum < 12000 && times.size() < 12; sum += times.back() * per)
+        times.push_back(replay(x, 1) / per);
+    *burst = median(times);
+    const int chunk = std::max(1, (int)(20000 / (*burst * per)));
+    replay(x, 10 * chunk);
+    times.clear();
+    for (int i = 0; i < 9; i++)
+        times.push_back(replay(x, chunk) / (chunk * per));
+    *sustained = median(times);
+    CK(cudaGraphExecDestroy(x));
+}
+
+/* requests of `keys` positions each, `queries` tokens of each, lists of 2048. */
+static void attention(const char *name, int is_ds, int heads, int requests, int queries, int keys) {
+    if (filter && !strstr(name, filter)) return;
+    const int topk = 2048, page = 64, tokens = requests * queries, width = keys / page;
+    const size_t row = is_ds ? MLA_DS_ROW : 1152, pages = (size_t)requests * width, rows = (size_t)tokens * heads;
+    uint64_t seed = 5;
+    auto random = [&]() { return (uint32_t)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33); };
+    std::vector<int32_t> table(pages), lists((size_t)tokens * topk);
+    for (size_t i = 0; i < pages; i++)
+        table[i] = (int32_t)i;
+    for (size_t i = pages - 1; i > 0; i--)
+        std::swap(table[i], table[random() % (i + 1)]);
+    for (int32_t &k : lists)
+        k = (int32_t)(random() % (uint32_t)keys);
+    std::vector<mla_item> items;
+    for (int t = 0; t < tokens; t++)
+        for (int h = 0; h < heads; h += MLA_TILE_ROWS)
+            items.push_back({t / queries, t * heads + h, std::min<int>(MLA_TILE_ROWS, heads - h), 0, 0, topk, -1, 0});
+    mla_counts counts = {};
+    counts.block_table = send(table), counts.block_table_stride = counts.block_table_width = width;
+    mla_attend_params p = {};
+    p.counts = send(std::vector<mla_counts>{counts});
+    p.slice = send(std::vector<mla_slice>{{0, (int32_t)items.size(), 0, 0}});
+    p.items = send(items);
+    p.latent = room<uint16_t>(rows * 512), p.query = room<uint16_t>(rows * 192);
+    p.q_token = (int64_t)heads * 192, p.q_head = 192;
+    p.num_pages = (int64_t)pages, p.cache_page = (int64_t)(page * row), p.cache_row = (int64_t)row;
+    uint16_t *cache = room<uint16_t>(pages * page * row / 2);
+    p.topk = send(lists), p.topk_row = topk;
+    p.scale = 1.f / 24, p.num_heads = heads, p.latent_rank = 512, p.nope = 128, p.page_size = page;
+    fill_normal<<<2048, 256>>>((uint16_t *)p.latent, rows * 512);
+    fill_normal<<<2048, 256>>>((uint16_t *)p.query, rows * 192);
+    if (is_ds) { /* written by the library's own writer, 65536 rows again and again */
+        const int64_t part = 65536, all = (int64_t)pages * page;
+        uint16_t *kv = room<uint16_t>(part * 512), *pe = room<uint16_t>(part * 64);
+        fill_normal<<<2048, 256>>>(kv, part * 512);
+        fill_normal<<<2048, 256>>>(pe, part * 64);
+        std::vector<int64_t> slots((size_t)part);
+        int64_t *device_slots = room<int64_t>(slots.size());
+        for (int64_t at = 0; at < all; at += part) {
+            for (int64_t i = 0; i < part; i++)
+                slots[(size_t)i] = at + i;
+            CK(cudaMemcpy(device_slots, slots.data(), slots.size() * 8, cudaMemcpyHostToDevice));
+            mla_write_params w = {kv, pe, device_slots, NULL, cache, all, p.cache_page, p.cache_row, 512, 64,
+                                  std::min(part, all - at), 512, page, MLA_BF16, MLA_CACHE_DS};
+            CK(mla_write_cache(&w, NULL));
+            CK(cudaDeviceSynchronize());
+        }
+    } else
+        fill_normal<<<2048, 256>>>(cache, pages * page * row / 2);
+    p.cache = cache;
+    CK(cudaDeviceSynchronize());
+    auto kernel = is_ds ? sparse_attend_sm90_ds_bf16 : sparse_attend_sm90_bf16;
+    int sms = 0;
+    double burst, sustained;
+    CK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+    CK(kernel(&p, 0, sms, stream));
+    measure([&]() { return kernel(&p, (int)items.size(), sms, stream); }, &burst, &sustained);
+    const double flops = 2.0 * rows * topk * (576 + 512), bytes = (double)tokens * topk * row;
+    printf("%-34s burst %8.1f us %4.0f TFLOP/s   sustained %8.1f us %4.0f TFLOP/s %5.0f GB/s of rows\n", name, burst,
+           flops / burst * 1e-6, sustained, flops / sustained * 1e-6, bytes / sustained * 1e-3);
+    fflush(stdout);
+    free_all();
+}
+
+static void writer(const char *name, int kind, int tokens) {
+    if (filter && !strstr(name, filter)) return;
+    const int64_t row = kind == MLA_CACHE_DS ? MLA_DS_ROW : kind == MLA_CACHE_E4M3 ? 576 : 1152, slots = 1 << 20;
+    uint64_t seed = 5;
+    std::vector<int64_t> to((size_t)tokens);
+    for (int i = 0; i < tokens; i++) {
+        if (i % 64 == 0) seed = seed * 6364136223846793005u + 1442695040888963407u;
+        to[(size_t)i] = (int64_t)(seed >> 33) % (slots / 64) * 64 + i % 64;
+    }
+    uint16_t *kv = room<uint16_t>((size_t)tokens * 512), *pe = room<uint16_t>((size_t)tokens * 64);
+    fill_normal<<<2048, 256>>>(kv, (size_t)tokens * 512);
+    fill_normal<<<2048, 256>>>(pe, (size_t)tokens * 64);
+    mla_write_params w = {kv, pe, send(to), NULL, room<uint8_t>((size_t)(slots * row)), slots, 64 * row, row, 512, 64,
+                          tokens, 512, 64, MLA_BF16, kind};
+    double burst, sustained;
+    CK(cudaDeviceSynchronize());
+    measure([&]() { return mla_write_cache(&w, stream); }, &burst, &sustained);
+    printf("%-34s burst %8.2f us   sustained %8.2f us %5.0f GB/s read and written\n", name, burst, sustained,
+           (double)tokens * (double)(1152 + row) / sustained * 1e-3);
+    fflush(stdout);
+    free_all();
+}
+
+int main(int argc, char **argv) {
+    filter = argc > 1 ? argv[1] : NULL;
+    CK(cudaStreamCreate(&stream));
+    CK(cudaEventCreate(&ev0));
+    CK(cudaEventCreate(&ev1));
+    attention("S1 H=128 4096 tokens of 32768", 0, 128, 1, 4096, 32768);
+    attention("S1 H=64 4096 tokens of 32768", 0, 64, 1, 4096, 32768);
+    attention("S2 H=128 128x32768", 1, 128, 128, 1, 32768);
+    attention("S2 H=64 128x32768", 1, 64, 128, 1, 32768);
+    attention("S2 H=128 128x32768 q=2", 1, 128, 128, 2, 32768);
+    attention("S2 H=64 128x32768 q=2", 1, 64, 128, 2, 32768);
+    attention("S2 H=16 128x32768", 1, 16, 128, 1, 32768);
+    attention("16-bit decode H=128 128x32768", 0, 128, 128, 1, 32768);
+    attention("16-bit decode H=64 128x32768", 0, 64, 128, 1, 32768);
+    static const int counts[] = {1, 128, 8192, 262144};
+    for (int n : counts) {
+        char name[64];
+        snprintf(name, sizeof name, "write 656 bytes, %d tokens", n);
+        writer(name, MLA_CACHE_DS, n);
+        snprintf(name, sizeof name, "write 16-bit, %d tokens", n);
+        writer(name, MLA_CACHE_16, n);
+        snprintf(name, sizeof name, "write e4m3, %d tokens", n);
+        writer(name, MLA_CACHE_E4M3, n);
+    }
+    return 0;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mla_sparse.so on a device against the reference plugin in double: what is its own beside what mla_plugin.c tests. Both
+ * of its kernels, the device's own and the portable one; lists of all lengths around blocks, heads that do not fill a
+ * tile, indices that name nothing, a scale below zero, the cache dtype fp8 that becomes fp8_ds_mla, replays over the
+ * 656-byte cache. MLA_TEST_PLUGINS: the folder of the plugins. */
+#include "kit/check_cuda.h"
+#include "mla_step.h"
+#include "tap.h"
+
+#include <unistd.h>
+
+enum { SEEN_LOGS = 8 };
+static kit_memory_t gpu;
+static const attn_backend_t *sparse, *reference;
+static char logged[SEEN_LOGS][256];
+static int num_logged;
+
+static void keep_log(void *ctx, uint32_t level, const char *text) {
+    (void)ctx, (void)level;
+    if (num_logged < SEEN_LOGS) snprintf(logged[num_logged++], sizeof logged[0], "%s", text);
+}
+static const attn_host_t host = {.struct_size = sizeof host, .log = keep_log};
+
+/* option arch: 0 auto, 1 sm80 */
+static void run_case(const char *name, const kit_case_t *c, int64_t wild) {
+    for (int arch = 0; arch < 2; arch++) {
+        attn_option_value_t option = {
+            .struct_size = sizeof option, .type = ATTN_OPTION_ENUM, .name = "arch", .i = arch};
+        kit_memory_t memory = gpu;
+        memory.options = &option, memory.num_options = 1;
+        kit_inputs_t *in = kit_inputs_make(c);
+        for (int64_t i = 0; wild && i < in->num_tokens * c->problem.topk; i += wild)
+            in->topk_indices[i] = i % 2 ? INT32_MAX - 7 : (int32_t)(in->table_width * c->problem.block_size);
+        kit_result_t got, want;
+        memset(&got, 0, sizeof got);
+        memset(&want, 0, sizeof want);
+        kit_run(sparse, c, in, &memory, &got);
+        kit_run_oracle(reference, c, in, &want);
+        kit_difference_t d = kit_compare(c, &got, &want);
+        int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0' && d.is_close;
+        ok(good, "%s (%s)", name, arch ? "portable" : "auto");
+        if (!good)
+            diag("status %d/%d in %s: %s %s %s", got.status, want.status, got.operation, got.error.text,
+                 got.fault, d.text);
+        kit_result_free(&got);
+        kit_result_free(&want);
+        kit_inputs_free(in);
+    }
+}
+
+static void cases(void) {
+    static const struct {
+        const char *name;
+        uint32_t heads, topk, page, kv, dtype;
+        double scale;
+        int64_t wild; /* every that many entries name no position */
+        int32_t lens[5][2];
+    } list[] = {
+        {"one block", 64, 64, 64, 0, 0, 0, 0, {{1, 300}}},
+        {"less than a block", 16, 37, 64, 0, 0, 0, 0, {{2, 100}}},
+        {"two blocks and a part", 128, 150, 64, 0, 0, 0, 0, {{1, 500}, {2, 40}}},
+        {"three blocks, page 16", 3, 192, 16, 0, 0, 0, 0, {{4, 77}, {1, 1}}},
+        {"65 heads, page 48", 65, 256, 48, 0, 0, 0, 0, {{1, 333}, {0, 20}, {3, 3}}},
+        {"float16", 64, 320, 64, 0, ATTN_DTYPE_FLOAT16, 0, 0, {{1, 900}, {5, 60}}},
+        {"a scale below zero", 16, 128, 64, 0, 0, -0.11, 0, {{2, 200}}},
+        {"positions that are not there", 32, 256, 64, 0, 0, 0, 3, {{1, 700}, {2, 90}}},
+        {"no position is there", 32, 128, 64, 0, 0, 0, 1, {{1, 70}}},
+        {"a cut list", 16, 2048, 64, 0, 0, 0, 0, {{1, 3000}, {1, 20}}},
+        {"a cut list, 128 heads", 128, 2048, 64, 0, 0, 0, 5, {{1, 2500}}},
+        {"prefill", 8, 128, 64, 0, 0, 0, 0, {{150, 150}, {40, 300}}},
+        {"656 bytes, one block", 64, 64, 64, ATTN_KV_FP8_DS_MLA, 0, 0, 0, {{1, 300}}},
+        {"656 bytes, three blocks and a part", 128, 200, 64, ATTN_KV_FP8_DS_MLA, 0, 0, 0, {{1, 500}, {3, 9}}},
+        {"656 bytes, float16", 64, 320, 64, ATTN_KV_FP8_DS_MLA, ATTN_DTYPE_FLOAT16, 0, 0, {{1, 900}}},
+        {"656 bytes, positions that are not there", 5, 256, 32, ATTN_KV_FP8_DS_MLA, 0, 0, 3, {{1, 700}}},
+        {"656 bytes, a cut list", 16, 2048, 64, ATTN_KV_FP8_DS_MLA, 0, 0, 7, {{1, 3000}}},
+        {"656 bytes, prefill", 16, 128, 64, ATTN_KV_FP8_DS_MLA, 0, 0, 0, {{150, 150}, {20, 300}}},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        kit_case_t c;
+        kit_case_start(&c, ATTN_ROLE_MLA_SPARSE, 300 + i);
+        kit_case_set_mla(&c, list[i].heads, 512, 64, 128, 128, list[i].topk);
+        c.problem.dtype = list[i].dtype ? list[i].dtype : (uint32_t)ATTN_DTYPE_BFLOAT16;
+        c.problem.block_size = list[i].page;
+        c.problem.features = ATTN_F_LSE;
+        c.problem.kv_cache_dtype = list[i].kv;
+        if (list[i].scale != 0) c.problem.scale = list[i].scale;
+        for (int r = 0; r < 5 && list[i].lens[r][1] > 0; r++)
+            kit_case_add(&c, list[i].lens[r][0], list[i].lens[r][1]);
+        run_case(list[i].name, &c, list[i].wild);
+    }
+}
+
+static attn_problem_t problem_of(uint32_t kv) {
+    return (attn_problem_t){.struct_size = sizeof(attn_problem_t),
+                            .role = ATTN_ROLE_MLA_SPARSE,
+                            .mask = ATTN_MASK_CAUSAL,
+                            .dtype = ATTN_DTYPE_BFLOAT16,
+                            .num_heads = 64,
+                            .head_size = 576,
+                            .kv_lora_rank = 512,
+                            .qk_rope_head_dim = 64,
+                            .qk_nope_head_dim = 128,
+                            .v_head_dim = 128,
+                            .block_size = 64,
+                            .scale = 0.05,
+                            .max_num_seqs = 8,
+                            .max_num_batched_tokens = 16,
+                            .max_model_len = 2048,
+                            .features = ATTN_F_CAPTURE | ATTN_F_LSE,
+                            .topk = 256,
+                            .kv_cache_dtype = kv};
+}
+
+static void fp8_becomes_656_bytes(void) {
+    attn_kv_cache_shape_t shape[2];
+    for (int i = 0; i < 2; i++) {
+        attn_problem_t p = problem_of(i ? ATTN_KV_FP8_E4M3 : ATTN_KV_FP8_DS_MLA);
+        attn_device_t device = {.struct_size = sizeof device, .type = kDLCUDA};
+        attn_instance_t *instance = NULL;
+        attn_error_t error = {.struct_size = sizeof error};
+        num_logged = 0;
+        shape[i] = (attn_kv_cache_shape_t){.struct_size = sizeof shape[i]};
+        int status = sparse->ops->open(&p, &device, NULL, 0, &host, &instance, &error);
+        if (status == ATTN_OK) status = sparse->ops->kv_cache_shape(instance, 4, &shape[i], &error);
+        ok(status == ATTN_OK, "%s opens (%s)", attn_kv_name(p.kv_cache_dtype), status ? error.text : "");
+        if (i) {
+            ok(num_logged == 1 && strstr(logged[0], "fp8_ds_mla") && strstr(logged[0], "REFERENCE"),
+               "the change is told, with the backend that keeps the plain format: %s",
+               num_logged ? logged[0] : "nothing");
+        } else
+            is_int(num_logged, 0, "fp8_ds_mla itself needs no word");
+        sparse->ops->close(instance);
+    }
+    is_int(shape[1].shape[2], 656, "fp8 has rows of 656 bytes");
+    ok(shape[0].fingerprint == shape[1].fingerprint && shape[0].page_bytes == shape[1].page_bytes,
+       "both names are one format");
+}
+
+enum { OUT_BYTES = 16 * 64 * 128 * 2 };
+
+static void replay(void) {
+    static const int32_t q[8] = {1, 1, 1, 1, 1, 1, 1, 1}, mixed[8] = {2, 1, 0, 3, 1, 1, 0, 1};
+    static const int32_t lens[2][8] = {{5, 9, 1, 64, 65, 3, 2, 80}, {2048, 1500, 30, 7, 64, 640, 2000, 8}};
+    attn_problem_t p = problem_of(ATTN_KV_FP8_DS_MLA);
+    mla_step s;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec = NULL;
+    char *want = malloc(OUT_BYTES), *got = malloc(OUT_BYTES);
+    cudaStreamCreate(&stream);
+    int status = mla_step_open(&s, sparse, &p, 2048 / 64);
+    ok(status == ATTN_OK, "656 bytes: opens (%s)", status ? s.error.text : "");
+    if (status != ATTN_OK) return;
+    mla_step_build(&s, q, lens[0], 8, 0, ATTN_BATCH_CAPTURE, 0, stream);
+    cudaStreamSynchronize(stream);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    status = mla_step_forward(&s, stream);
+    cudaError_t e = cudaStreamEndCapture(stream, &graph);
+    e = e == cudaSuccess ? cudaGraphInstantiate(&exec, graph, 0) : e;
+    ok(status == ATTN_OK && e == cudaSuccess, "656 bytes: forward is captured (%s)", cudaGetErrorString(e));
+    int same = 0;
+    for (int i = 0; i < 3 && e == cudaSuccess; i++) {
+        const int32_t *queries = i == 2 ? mixed : q;
+        for (int graphed = 0; graphed < 2; graphed++) {
+            cudaMemset(s.output, 0xee, OUT_BYTES);
+            mla_step_build(&s, queries, lens[i > 0], 8, i & 1, graphed ? ATTN_BATCH_CAPTURE : 0, 0, stream);
+            status |= graphed ? (int)cudaGraphLaunch(exec, stream) : mla_step_forward(&s, stream);
+            cudaStreamSynchronize(stream);
+            cudaMemcpy(graphed ? got : want, s.output, OUT_BYTES, cudaMemcpyDeviceToHost);
+        }
+        same += status == ATTN_OK && memcmp(got, want, (size_t)8 * 64 * 128 * 2) == 0;
+    }
+    is_int(same, 3, "656 bytes: replays with other lengths, queries and tables equal eager runs");
+    if (exec) cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
+    mla_step_close(&s);
+    cudaStreamDestroy(stream);
+    free(want), free(got);
+}
+
+static const attn_backend_t *load(const char *dir, const char *file) {
+    char path[1200], why[256] = "";
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    const attn_backend_t *b = kit_load(path, NULL, why, sizeof why);
+    if (b == NULL) bail_out("%s: %s", path, why);
+    return b;
+}
+
+int main(void) {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0 || cuda_memory_start(&gpu, 0) != 0)
+        skip_all("no CUDA device");
+    const char *dir = getenv("MLA_TEST_PLUGINS");
+    char path[1024], cwd[900];
+    if (dir == NULL && getcwd(cwd, sizeof cwd) != NULL) {
+        snprintf(path, sizeof path, "%s/plugins-built", cwd);
+        dir = path;
+    }
+    sparse = load(dir, "mla_sparse.so");
+    reference = load(dir, "reference.so");
+    fp8_becomes_656_bytes();
+    cases();
+    replay();
+    return tap_done();
+}
