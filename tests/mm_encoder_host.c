@@ -31,8 +31,10 @@ static void layouts(void) {
         {80, 0, 80, 0}, {72, 0, 72, 0}, {72, ATTN_F_FP8_ATTENTION, 80, 1},  {80, ATTN_F_FP8_ATTENTION, 80, 1},
         {65, 0, 72, 1}, {1, 0, 8, 1},   {249, ATTN_F_FP8_ATTENTION, 256, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        attn_problem_t p = problem_of(cases[i].d, cases[i].features), inner = mm_inner_problem(&p);
+        attn_problem_t p = problem_of(cases[i].d, cases[i].features), inner;
         mm_layout_t l;
+        p.query_dtype = p.out_dtype = p.dtype; /* as the core hands it on */
+        inner = mm_inner_problem(&p);
         mm_layout_of(&p, &l);
         uint64_t row = 100 * 2 * (uint64_t)l.head_size;
         int apart =
@@ -40,7 +42,7 @@ static void layouts(void) {
                          l.bytes >= l.out_at + row * 16 && l.bytes < row * 40 + 4 * 256);
         int type = cases[i].features ? ATTN_DTYPE_FLOAT16 : ATTN_DTYPE_BFLOAT16;
         ok(l.head_size == cases[i].padded && l.packs == cases[i].packs && (l.packs || l.bytes == 0) &&
-               apart && inner.head_size == cases[i].padded && inner.features == 0 &&
+               apart && inner.head_size == cases[i].padded && attn_problem_features(&inner) == 0 &&
                inner.dtype == (uint32_t)type,
            "head size %u%s: rows of %u, %s", cases[i].d, cases[i].features ? " in fp8" : "", l.head_size,
            l.packs ? "copied" : "read in place");

@@ -35,7 +35,7 @@ attn_problem_t mm_inner_problem(const attn_problem_t *problem) {
     inner.features &= ~ATTN_F_FP8_ATTENTION;
     inner.head_size = l.head_size;
     inner.head_size_v = 0;
-    if ((problem->features & ATTN_F_FP8_ATTENTION) != 0)
-        inner.dtype = ATTN_DTYPE_FLOAT16, inner.out_dtype = 0;
+    inner.query_dtype = inner.out_dtype = 0; /* the core spells them out, and the dtype may change below */
+    if ((problem->features & ATTN_F_FP8_ATTENTION) != 0) inner.dtype = ATTN_DTYPE_FLOAT16;
     return inner;
 }
