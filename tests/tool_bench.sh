@@ -25,5 +25,11 @@ wants "a picture that cannot be written" 4 "No such file" bench --device cpu --t
 wants "an unknown suite" 2 "suites are" bench --device cpu --suite marathon
 wants "a query longer than the keys" 2 "part of the keys" bench --device cpu --problem "$own" --query 9 --seq 4
 wants "a role that is not measured" 2 "encoder_decoder" bench --device cpu --problem 'role=encoder_decoder num_heads=4 head_size=32'
+latent="num_heads=4 kv_lora_rank=512 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128"
+wants "latent attention" 0 "yours .*e-0" bench --device cpu --time 1 --seq 100 --problem "role=mla head_size=576 $latent"
+wants "over selected tokens" 0 "yours .*e-0" bench --device cpu --time 1 --query 2 --seq 200 \
+    --problem "role=mla_sparse topk=128 head_size=576 $latent"
+wants "the MHA part of latent attention" 0 "yours .*e-0" bench --device cpu --time 1 --query 20 --seq 20 \
+    --problem "role=mla_prefill head_size=192 $latent"
 wants "what no backend serves is a failed row" 1 "failed" bench --device cpu --time 1 --problem "$own kv_cache_dtype=nvfp4" --seq 64
 tap_done

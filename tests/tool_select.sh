@@ -28,9 +28,12 @@ kinds gemma-3-4b 3 "0.layers ^0-4,6-10,12-16,18-22,24-28,30-33$" "0.problem slid
 kinds gpt-oss-20b 2 "0.problem sliding_window=128.*features=sink" "1.problem head_size=64 scale=0.125 features=sink"
 kinds llama-4-scout 2 "0.problem chunk_size=8192" "1.layers ^3,7,..,47$"
 kinds deepseek-v2-lite 2 "0.problem role=mla .*num_heads=16.*head_size=576" "0.problem kv_lora_rank=512" \
-    "1.problem role=mla_prefill"
+    "1.problem role=mla_prefill" "1.problem head_size=192"
 kinds deepseek-v3 2 "0.problem scale=0.1352" "0.problem v_head_dim=128"
 kinds deepseek-v3.2 2 "0.problem role=mla_sparse" "0.problem topk=2048"
+kinds kimi-k2 2 "0.problem num_heads=64.*head_size=576" "0.problem scale=0.1308"
+kinds glm-4.7-flash 2 "0.problem num_heads=20.*head_size=576" "0.problem scale=0.0625" "0.problem v_head_dim=256" \
+    "1.problem head_size=256"
 kinds whisper-small 3 "0.problem role=encoder mask=full" "1.problem role=decoder mask=causal" \
     "2.problem role=encoder_decoder mask=full" "0.problem max_model_len=1500"
 kinds bert-base 1 "0.problem role=encoder_only mask=full dtype=float32" "0.selection.backend [A-Z]"

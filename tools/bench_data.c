@@ -7,9 +7,10 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "layer_sizes.h"
 #include "tensor.h"
 
-enum { TABLE_SIZE = 1048573, SAMPLES = 24, MAX_HEAD = 1024 };
+enum { TABLE_SIZE = 1048573, SAMPLES = 24, LATENT_SAMPLES = 6, MAX_HEAD = 1024 };
 
 static float *table_of(void) {
     static float *table;
@@ -21,11 +22,15 @@ static float *table_of(void) {
     return table;
 }
 
+static float size_of(int tensor) {
+    return tensor == BENCH_QUERY ? 2 : tensor == BENCH_WEIGHT ? 0.04F : 1;
+}
+
 float bench_value(int tensor, uint32_t dtype, int64_t i) {
     const float *table = table_of();
     float value = table != NULL ? table[(i + 350003 * (int64_t)tensor) % TABLE_SIZE] : 0;
     unsigned char rounded[4];
-    tensor_store(rounded, dtype, 0, tensor == BENCH_QUERY ? 2 * value : value);
+    tensor_store(rounded, dtype, 0, size_of(tensor) * value);
     return tensor_load(rounded, dtype, 0);
 }
 
@@ -34,7 +39,7 @@ void bench_fill(int tensor, uint32_t dtype, int64_t first, int64_t count, void *
     if (table == NULL) return;
     int64_t at = (first + 350003 * (int64_t)tensor) % TABLE_SIZE;
     for (int64_t i = 0; i < count; i++) {
-        tensor_store(data, dtype, (size_t)i, tensor == BENCH_QUERY ? 2 * table[at] : table[at]);
+        tensor_store(data, dtype, (size_t)i, size_of(tensor) * table[at]);
         if (++at == TABLE_SIZE) at = 0;
     }
 }
@@ -43,12 +48,56 @@ float bench_slope(int64_t head, int64_t num_heads) {
     return (float)exp2(-8.0 * (double)(head + 1) / (double)num_heads);
 }
 
+int32_t bench_selected(const bench_row_t *row, int64_t i, int64_t j) {
+    int64_t seen = row->seq_len - row->query_len + i + 1, topk = row->problem.topk;
+    if (seen <= topk) return j < seen ? (int32_t)j : -1;
+    return (int32_t)(j * seen / topk);
+}
+
+/* One output row of latent attention in double, absorbed (semantics 7.4): the query through W_UK, scores against latents
+ * and rope, the sum of latents through W_UV. */
+static int attend_latent(const bench_row_t *row, int64_t request, int64_t i, int64_t h, double *out) {
+    const attn_problem_t *p = &row->problem;
+    const layer_sizes_t z = layer_sizes(p);
+    const int64_t l = p->kv_lora_rank, r = p->qk_rope_head_dim, nope = p->qk_nope_head_dim,
+                  per_head = nope + z.output;
+    const int64_t q_abs = row->seq_len - row->query_len + i, entries = p->topk != 0 ? p->topk : q_abs + 1;
+    double *query = calloc((size_t)(2 * l + r), sizeof *query), *sum = query + l + r, total = 0;
+    if (query == NULL) return -1;
+    for (int64_t c = 0; c < z.query; c++) {
+        double q =
+            bench_value(BENCH_QUERY, p->dtype, ((request * row->query_len + i) * z.heads + h) * z.query + c);
+        for (int64_t k = 0; c < nope && k < l; k++)
+            query[k] += q * bench_value(BENCH_WEIGHT, p->dtype, (h * per_head + c) * l + k);
+        if (c >= nope) query[l + c - nope] = q;
+    }
+    for (int64_t j = 0; j < entries; j++) {
+        int64_t k = p->topk != 0 ? bench_selected(row, i, j) : j, token = request * row->seq_len + k;
+        if (k < 0) continue;
+        double s = 0;
+        for (int64_t c = 0; c < l; c++)
+            s += query[c] * bench_value(BENCH_KEY, p->dtype, token * l + c);
+        for (int64_t c = 0; c < r; c++)
+            s += query[l + c] * bench_value(BENCH_VALUE, p->dtype, token * r + c);
+        double w = exp(s * p->scale);
+        total += w;
+        for (int64_t c = 0; c < l; c++)
+            sum[c] += w * bench_value(BENCH_KEY, p->dtype, token * l + c);
+    }
+    for (int64_t v = 0; v < z.output; v++) {
+        out[v] = 0;
+        for (int64_t c = 0; c < l; c++)
+            out[v] += sum[c] * bench_value(BENCH_WEIGHT, p->dtype, (h * per_head + nope + v) * l + c) / total;
+    }
+    free(query);
+    return 0;
+}
+
 /* One output row in double (semantics 2.9): token i of a request, query head h. */
 static int attend(const bench_row_t *row, int64_t request, int64_t i, int64_t h, double *out) {
     const attn_problem_t *p = &row->problem;
     int64_t hq = p->num_heads, hkv = p->num_kv_heads != 0 ? p->num_kv_heads : hq, d = p->head_size;
-    int64_t dv = p->head_size_v != 0 ? p->head_size_v : d, q_abs = row->seq_len - row->query_len + i,
-            g = h / (hq / hkv);
+    int64_t dv = layer_sizes(p).value, q_abs = row->seq_len - row->query_len + i, g = h / (hq / hkv);
     int64_t last = p->mask == ATTN_MASK_CAUSAL ? q_abs : row->seq_len - 1, window = p->sliding_window;
     double *scores = malloc((size_t)row->seq_len * sizeof *scores), max = -INFINITY, sum = 0;
     if (scores == NULL) return -1;
@@ -88,16 +137,17 @@ double bench_error(const bench_row_t *row, const void *output) {
                            ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_NON_CAUSAL | ATTN_F_CAPTURE |
                            ATTN_F_BATCH_INVARIANT;
     double out[MAX_HEAD], worst = 0;
-    int64_t dv = p->head_size_v != 0 ? p->head_size_v : p->head_size;
+    const layer_sizes_t z = layer_sizes(p);
+    int64_t dv = z.output;
     if ((attn_problem_features(p) & ~known) != 0 || p->chunk_size != 0 || dv > MAX_HEAD ||
         p->static_sink_len != 0)
         return -1;
     uint64_t state = 11;
-    for (int n = 0; n < SAMPLES; n++) {
+    for (int n = 0; n < (z.is_latent ? LATENT_SAMPLES : SAMPLES); n++) {
         int64_t request = (int64_t)(random_u64(&state) % (uint64_t)row->requests);
         int64_t i = n == 0 ? row->query_len - 1 : (int64_t)(random_u64(&state) % (uint64_t)row->query_len);
         int64_t h = (int64_t)(random_u64(&state) % p->num_heads);
-        if (attend(row, request, i, h, out) != 0) return -1;
+        if ((z.is_latent ? attend_latent : attend)(row, request, i, h, out) != 0) return -1;
         for (int64_t c = 0; c < dv; c++) {
             size_t at = (size_t)(((request * row->query_len + i) * p->num_heads + h) * dv + c);
             double e = fabs(tensor_load(output, p->dtype, at) - out[c]);

@@ -5,11 +5,14 @@
 
 #include "bench_work.h"
 
-enum { BENCH_QUERY, BENCH_KEY, BENCH_VALUE, BENCH_SINK };
+enum { BENCH_QUERY, BENCH_KEY, BENCH_VALUE, BENCH_SINK, BENCH_WEIGHT };
 
-/* Element i of a tensor, rounded to dtype: standard normal numbers (queries twice as large) from a fixed table. */
+/* Element i of a tensor, rounded to dtype: standard normal numbers (queries twice as large, weights 1/25) from a fixed table. */
 float bench_value(int tensor, uint32_t dtype, int64_t i);
 void bench_fill(int tensor, uint32_t dtype, int64_t first, int64_t count, void *data);
+/* Entry j of the list of selected tokens of query token i: all that it sees where they are few enough, else topk of them at
+ * even distances; -1 behind the last. */
+int32_t bench_selected(const bench_row_t *row, int64_t i, int64_t j);
 /* The usual slopes of ALiBi, 2^(-8 (h + 1) / H) (Press, Smith, Lewis 2022). */
 float bench_slope(int64_t head, int64_t num_heads);
 

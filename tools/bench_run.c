@@ -12,6 +12,7 @@
 #include "../bench/ceilings_cpu.h"
 #include "bench_data.h"
 #include "device_memory.h"
+#include "layer_sizes.h"
 #include "tensor.h"
 #include "tool.h"
 
@@ -27,14 +28,14 @@ typedef struct bench {
     attn_space_t space;
     attn_problem_t problem; /* as opened */
     int has_cache;
-    int64_t hq, hkv, d, dv;
+    layer_sizes_t z;
     int32_t pages; /* of one request */
     int64_t page_bytes;
     int num_copies;
     tensor_t cache[MAX_COPIES];
     int32_t *table, *starts, *lens; /* host */
     void *staging;
-    tensor_t table_t, starts_t, lens_t, query, key, value, output, sinks, slopes;
+    tensor_t table_t, starts_t, lens_t, query, key, value, output, sinks, slopes, topk;
     void *stream_buffer; /* for the streaming read; the copies themselves where there are several */
     size_t stream_bytes;
     void *scratch; /* for copies on a GPU */
@@ -57,31 +58,48 @@ static double median(double *values, int count) {
     return count % 2 != 0 ? values[count / 2] : 0.5 * (values[count / 2 - 1] + values[count / 2]);
 }
 
-/* Query-key pairs that the mask leaves. */
+/* Query-key pairs that the mask, or the list of selected tokens, leaves. */
 static double visible_pairs(const bench_row_t *row) {
     double total = 0;
-    int64_t window = row->problem.sliding_window;
+    int64_t window = row->problem.sliding_window, topk = row->problem.topk;
     for (int64_t i = 0; i < row->query_len; i++) {
         int64_t q = row->seq_len - row->query_len + i, is_causal = row->problem.mask == ATTN_MASK_CAUSAL;
         int64_t first = window > 0 && q - window + 1 > 0 ? q - window + 1 : 0,
                 last = is_causal ? q : row->seq_len - 1;
         if (window > 0 && !is_causal && q + window - 1 < last) last = q + window - 1;
-        total += (double)(last - first + 1);
+        total += (double)(topk > 0 && last - first + 1 > topk ? topk : last - first + 1);
     }
     return total * row->requests;
 }
 
+/* Latent attention without its projections, in the form that costs less: absorbed, or over up-projected keys (semantics
+ * 7.4). */
+static double latent_flops(const bench_t *b, double pairs) {
+    const attn_problem_t *p = &b->row->problem;
+    double l = p->kv_lora_rank, r = p->qk_rope_head_dim,
+           per_head = (double)p->qk_nope_head_dim + p->v_head_dim;
+    double absorbed = pairs * (2 * l + r), keys = (double)b->row->requests * b->row->seq_len;
+    double queries = (double)b->row->requests * b->row->query_len;
+    double projected = pairs * (per_head + r);
+    int is_absorbed = p->topk != 0 || absorbed + queries * l * per_head < projected + keys * l * per_head;
+    return 2.0 * (double)b->z.heads * (is_absorbed ? absorbed : projected);
+}
+
 static void count_work(bench_t *b) {
     bench_row_t *row = b->row;
+    const layer_sizes_t *z = &b->z;
     double pairs = visible_pairs(row), kv = (double)row->seq_len;
-    int64_t window = row->problem.sliding_window;
+    int64_t window = row->problem.sliding_window, topk = row->problem.topk;
     if (window > 0 && window + row->query_len - 1 < row->seq_len) kv = (double)(window + row->query_len - 1);
-    row->flops = 2.0 * pairs * (double)b->hq * (double)(b->d + b->dv);
-    double per_token = b->has_cache
-                           ? (double)b->page_bytes / b->problem.block_size
-                           : (double)(b->hkv * (b->d + b->dv)) * (double)attn_dtype_size(b->problem.dtype);
+    if (topk > 0 && topk * row->query_len < row->seq_len) kv = (double)(topk * row->query_len);
+    row->flops = z->is_latent ? latent_flops(b, pairs)
+                              : 2.0 * pairs * (double)z->heads * (double)(z->query + z->value);
+    double per_token = b->has_cache ? (double)b->page_bytes / b->problem.block_size
+                                    : (double)(z->kv_heads * (z->key + z->value)) *
+                                          (double)attn_dtype_size(b->problem.dtype);
     row->bytes = per_token * kv * row->requests;
-    row->is_memory_bound = row->flops / row->bytes < 24; /* a few query rows for each key */
+    /* a few query rows for each key, or as many as one latent has of heads */
+    row->is_memory_bound = row->flops / row->bytes < (z->is_latent ? 72 : 24);
 }
 
 static int open_layer(bench_t *b, attn_context_t *context) {
@@ -96,18 +114,19 @@ static int open_layer(bench_t *b, attn_context_t *context) {
     b->problem = *attn_group_problem(b->group);
     snprintf(row->backend, sizeof row->backend, "%s", attn_group_backend(b->group)->name);
     ATTN_INIT(attn_layer_options_t, options);
-    float *values = malloc((size_t)b->hq * sizeof *values);
+    float *values = malloc((size_t)b->z.heads * sizeof *values);
     if (values == NULL) return no_memory(b);
     for (int kind = 0; kind < 2; kind++) {
-        for (int64_t h = 0; h < b->hq; h++)
-            values[h] = kind == 0 ? bench_value(BENCH_SINK, ATTN_DTYPE_FLOAT32, h) : bench_slope(h, b->hq);
-        void *copy = device_memory_new(b->memory, (size_t)b->hq * sizeof *values);
+        for (int64_t h = 0; h < b->z.heads; h++)
+            values[h] =
+                kind == 0 ? bench_value(BENCH_SINK, ATTN_DTYPE_FLOAT32, h) : bench_slope(h, b->z.heads);
+        void *copy = device_memory_new(b->memory, (size_t)b->z.heads * sizeof *values);
         if (copy == NULL ||
-            device_memory_write(b->memory, copy, values, (size_t)b->hq * sizeof *values) != 0) {
+            device_memory_write(b->memory, copy, values, (size_t)b->z.heads * sizeof *values) != 0) {
             free(values);
             return no_memory(b);
         }
-        TENSOR_1D(kind == 0 ? &b->sinks : &b->slopes, b->memory, copy, ATTN_DTYPE_FLOAT32, b->hq);
+        TENSOR_1D(kind == 0 ? &b->sinks : &b->slopes, b->memory, copy, ATTN_DTYPE_FLOAT32, b->z.heads);
     }
     free(values);
     if ((p.features & ATTN_F_SINK) != 0) options.sinks = &b->sinks.dl;
@@ -147,8 +166,8 @@ static int fill_cache(bench_t *b, int copy) {
     int64_t total = (int64_t)b->row->requests * b->row->seq_len, bs = b->problem.block_size;
     int64_t *slots = malloc(SLAB * sizeof *slots);
     size_t element = attn_dtype_size(b->problem.dtype);
-    char *key = device_memory_new(b->memory, (size_t)(SLAB * b->hkv * b->d) * element);
-    char *value = device_memory_new(b->memory, (size_t)(SLAB * b->hkv * b->dv) * element);
+    char *key = device_memory_new(b->memory, (size_t)(SLAB * b->z.kv_heads * b->z.key) * element);
+    char *value = device_memory_new(b->memory, (size_t)(SLAB * b->z.kv_heads * b->z.value) * element);
     void *device_slots = device_memory_new(b->memory, SLAB * sizeof *slots);
     int code = slots == NULL || key == NULL || value == NULL || device_slots == NULL ? no_memory(b) : ATTN_OK;
     for (int64_t at = 0; code == ATTN_OK && at < total; at += SLAB) {
@@ -157,14 +176,21 @@ static int fill_cache(bench_t *b, int copy) {
             int64_t request = (at + i) / b->row->seq_len, position = (at + i) % b->row->seq_len;
             slots[i] = (int64_t)b->table[request * b->pages + position / bs] * bs + position % bs;
         }
-        bench_fill(BENCH_KEY, b->problem.dtype, at * b->hkv * b->d, n * b->hkv * b->d, b->staging);
-        device_memory_write(b->memory, key, b->staging, (size_t)(n * b->hkv * b->d) * element);
-        bench_fill(BENCH_VALUE, b->problem.dtype, at * b->hkv * b->dv, n * b->hkv * b->dv, b->staging);
-        device_memory_write(b->memory, value, b->staging, (size_t)(n * b->hkv * b->dv) * element);
+        bench_fill(BENCH_KEY, b->problem.dtype, at * b->z.kv_heads * b->z.key, n * b->z.kv_heads * b->z.key,
+                   b->staging);
+        device_memory_write(b->memory, key, b->staging, (size_t)(n * b->z.kv_heads * b->z.key) * element);
+        bench_fill(BENCH_VALUE, b->problem.dtype, at * b->z.kv_heads * b->z.value,
+                   n * b->z.kv_heads * b->z.value, b->staging);
+        device_memory_write(b->memory, value, b->staging, (size_t)(n * b->z.kv_heads * b->z.value) * element);
         device_memory_write(b->memory, device_slots, slots, (size_t)n * sizeof *slots);
         tensor_t key_t, value_t, slots_t;
-        TENSOR_3D(&key_t, b->memory, key, b->problem.dtype, n, b->hkv, b->d);
-        TENSOR_3D(&value_t, b->memory, value, b->problem.dtype, n, b->hkv, b->dv);
+        if (b->z.is_latent) {
+            TENSOR_2D(&key_t, b->memory, key, b->problem.dtype, n, b->z.key);
+            TENSOR_2D(&value_t, b->memory, value, b->problem.dtype, n, b->z.value);
+        } else {
+            TENSOR_3D(&key_t, b->memory, key, b->problem.dtype, n, b->z.kv_heads, b->z.key);
+            TENSOR_3D(&value_t, b->memory, value, b->problem.dtype, n, b->z.kv_heads, b->z.value);
+        }
         TENSOR_1D(&slots_t, b->memory, device_slots, ATTN_DTYPE_INT64, n);
         ATTN_INIT(attn_kv_update_t, update);
         update.key = &key_t.dl;
@@ -216,8 +242,8 @@ static int make_cache(bench_t *b) {
 static int make_pieces(bench_t *b) {
     if (!b->row->is_memory_bound || !b->has_cache || b->options->device->type != kDLCPU) return ATTN_OK;
     int64_t n = b->row->requests;
-    b->piece_bytes = (size_t)(b->page_bytes / b->hkv) / 256 * 256;
-    b->pieces = malloc((size_t)(n * b->pages * b->hkv) * sizeof *b->pieces);
+    b->piece_bytes = (size_t)(b->page_bytes / b->z.kv_heads) / 256 * 256;
+    b->pieces = malloc((size_t)(n * b->pages * b->z.kv_heads) * sizeof *b->pieces);
     return b->pieces == NULL ? no_memory(b) : ATTN_OK;
 }
 
@@ -227,16 +253,54 @@ static void set_pieces(bench_t *b, int copy) {
     b->num_pieces = 0;
     for (int64_t r = 0; r < b->row->requests; r++)
         for (int64_t first = 0; first < b->pages; first += tile)
-            for (int64_t h = 0; h < b->hkv; h++)
+            for (int64_t h = 0; h < b->z.kv_heads; h++)
                 for (int64_t p = first; p < first + tile && p < b->pages; p++)
-                    b->pieces[b->num_pieces++] =
-                        base + b->table[r * b->pages + p] * b->page_bytes + h * (b->page_bytes / b->hkv);
+                    b->pieces[b->num_pieces++] = base + b->table[r * b->pages + p] * b->page_bytes +
+                                                 h * (b->page_bytes / b->z.kv_heads);
+}
+
+/* kv_b_proj, handed to the backend once, as after loading. */
+static int make_weights(bench_t *b) {
+    const int64_t rows = layer_weight_rows(&b->row->problem), latent = b->row->problem.kv_lora_rank;
+    ATTN_INIT(attn_space_needed_t, needed);
+    int code = attn_group_space_needed(b->group, &needed, b->error);
+    tensor_t rows_of_one, weights;
+    if (code == ATTN_OK) code = make_rows(b, &rows_of_one, BENCH_WEIGHT, rows, 1, latent);
+    if (code != ATTN_OK) return code;
+    void *space = device_memory_new(b->memory, needed.weight_bytes);
+    if (space == NULL) return no_memory(b);
+    TENSOR_2D(&weights, b->memory, attn_data(&rows_of_one.dl), b->problem.dtype, rows, latent);
+    ATTN_INIT(attn_weights_t, w);
+    w.kv_b_proj = &weights.dl;
+    w.weight_space = space;
+    w.weight_space_bytes = needed.weight_bytes;
+    code = attn_layer_prepare_weights(b->layer, &w, NULL, b->error);
+    if (code == ATTN_OK && device_memory_sync(b->memory) != 0)
+        code = attn_fail(b->error, ATTN_E_DEVICE, "", "the device reports a failed kernel");
+    return code;
+}
+
+static int make_selection(bench_t *b, int64_t rows) {
+    const int64_t topk = b->row->problem.topk;
+    int32_t *list = malloc((size_t)(rows * topk) * sizeof *list);
+    void *copy = device_memory_new(b->memory, (size_t)(rows * topk) * sizeof *list);
+    for (int64_t t = 0; list != NULL && t < rows; t++)
+        for (int64_t j = 0; j < topk; j++)
+            list[t * topk + j] = bench_selected(b->row, t % b->row->query_len, j);
+    int failed = list == NULL || copy == NULL ||
+                 device_memory_write(b->memory, copy, list, (size_t)(rows * topk) * sizeof *list) != 0;
+    free(list);
+    TENSOR_2D(&b->topk, b->memory, copy, ATTN_DTYPE_INT32, rows, topk);
+    return failed ? no_memory(b) : ATTN_OK;
 }
 
 static int make_inputs(bench_t *b) {
     bench_row_t *row = b->row;
     int64_t rows = (int64_t)row->requests * row->query_len, keys = (int64_t)row->requests * row->seq_len;
-    int64_t widest = b->hq > b->hkv ? b->hq : b->hkv, size = b->d > b->dv ? b->d : b->dv;
+    const layer_sizes_t *z = &b->z;
+    int64_t widest = z->heads > z->kv_heads ? z->heads : z->kv_heads,
+            size = z->query > z->value ? z->query : z->value;
+    if (size < z->key) size = z->key;
     b->staging = malloc((size_t)(SLAB * widest * size) * 4);
     b->starts = malloc(((size_t)row->requests + 1) * sizeof *b->starts);
     b->lens = malloc((size_t)row->requests * sizeof *b->lens);
@@ -252,14 +316,16 @@ static int make_inputs(bench_t *b) {
     device_memory_write(b->memory, lens, b->lens, (size_t)row->requests * 4);
     TENSOR_1D(&b->starts_t, b->memory, starts, ATTN_DTYPE_INT32, row->requests + 1);
     TENSOR_1D(&b->lens_t, b->memory, lens, ATTN_DTYPE_INT32, row->requests);
-    int code = make_rows(b, &b->query, BENCH_QUERY, rows, b->hq, b->d);
-    if (code == ATTN_OK) code = make_rows(b, &b->output, -1, rows, b->hq, b->dv);
+    int code = make_rows(b, &b->query, BENCH_QUERY, rows, z->heads, z->query);
+    if (code == ATTN_OK) code = make_rows(b, &b->output, -1, rows, z->heads, z->output);
+    if (code == ATTN_OK && z->is_latent) code = make_weights(b);
+    if (code == ATTN_OK && row->problem.topk != 0) code = make_selection(b, rows);
     if (code != ATTN_OK) return code;
     if (b->has_cache) return make_cache(b);
     b->num_copies = 1;
     count_work(b);
-    code = make_rows(b, &b->key, BENCH_KEY, keys, b->hkv, b->d);
-    return code == ATTN_OK ? make_rows(b, &b->value, BENCH_VALUE, keys, b->hkv, b->dv) : code;
+    code = make_rows(b, &b->key, BENCH_KEY, keys, z->kv_heads, z->key);
+    return code == ATTN_OK ? make_rows(b, &b->value, BENCH_VALUE, keys, z->kv_heads, z->value) : code;
 }
 
 static int plan(bench_t *b) {
@@ -296,6 +362,7 @@ static double time_calls(bench_t *b, int first, int calls) {
         ATTN_INIT(attn_forward_t, forward);
         forward.query = &b->query.dl;
         forward.output = &b->output.dl;
+        forward.topk_indices = b->row->problem.topk != 0 ? &b->topk.dl : NULL;
         forward.key = b->has_cache ? NULL : &b->key.dl;
         forward.value = b->has_cache ? NULL : &b->value.dl;
         forward.kv_cache = b->has_cache ? &b->cache[(first + i) % b->num_copies].dl : NULL;
@@ -401,7 +468,7 @@ static int measure(bench_t *b) {
 }
 
 static void check(bench_t *b) {
-    size_t bytes = (size_t)((int64_t)b->row->requests * b->row->query_len * b->hq * b->dv) *
+    size_t bytes = (size_t)((int64_t)b->row->requests * b->row->query_len * b->z.heads * b->z.output) *
                    attn_dtype_size(b->problem.dtype);
     void *output = malloc(bytes);
     b->row->error = -1;
@@ -420,10 +487,7 @@ int bench_run(attn_context_t *context, const bench_options_t *options, bench_row
     b->options = options;
     b->row = row;
     b->error = &error;
-    b->hq = row->problem.num_heads;
-    b->hkv = row->problem.num_kv_heads != 0 ? row->problem.num_kv_heads : b->hq;
-    b->d = row->problem.head_size;
-    b->dv = row->problem.head_size_v != 0 ? row->problem.head_size_v : b->d;
+    b->z = layer_sizes(&row->problem);
     b->has_cache = attn_role_has_cache(row->problem.role);
     int code = device_memory_open(options->device, &b->memory, &error);
     if (code == ATTN_OK) code = open_layer(b, context);

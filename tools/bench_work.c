@@ -4,8 +4,9 @@
 
 #include <stdio.h>
 
-#define LLAMA  "role=decoder num_heads=32 num_kv_heads=8 head_size=128 block_size=16"
-#define VISION "role=mm_encoder num_heads=16 head_size=72"
+#define LLAMA    "role=decoder num_heads=32 num_kv_heads=8 head_size=128 block_size=16"
+#define DEEPSEEK "head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128"
+#define VISION   "role=mm_encoder num_heads=16 head_size=72"
 
 const bench_work_t bench_works[] = {
     {"cpu", "decode bf16", LLAMA, 1, 1, 8192},
@@ -27,6 +28,10 @@ const bench_work_t bench_works[] = {
     {"gpu", "prefill 4x4096", LLAMA, 4, 4096, 4096},
     {"gpu", "prefill 32x512", LLAMA, 32, 512, 512},
     {"gpu", "prefill 1x16384", LLAMA, 1, 16384, 16384},
+    {"gpu", "MLA 128 heads 64x8192", "role=mla num_heads=128 " DEEPSEEK, 64, 1, 8192},
+    {"gpu", "MLA 16 heads 64x8192", "role=mla num_heads=16 " DEEPSEEK, 64, 1, 8192},
+    {"gpu", "MLA prefill 1x8192", "role=mla num_heads=16 " DEEPSEEK, 1, 8192, 8192},
+    {"gpu", "MLA sparse 64x8192", "role=mla_sparse num_heads=128 topk=2048 " DEEPSEEK, 64, 1, 8192},
     {"gpu", "vision 8x4096", "role=mm_encoder num_heads=16 head_size=80", 8, 4096, 4096},
     {NULL, NULL, NULL, 0, 0, 0},
 };

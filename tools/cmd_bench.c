@@ -46,9 +46,9 @@ static int add_row(bench_row_t *rows, int *count, const char *name, const char *
         tool_error("%s: %s", name, error.text);
         return TOOL_USAGE;
     }
-    if (attn_role_is_mla(row->problem.role) || row->problem.role == ATTN_ROLE_ENCODER_DECODER) {
-        tool_error("%s: role %s is not measured here; decoder, encoder, encoder_only and mm_encoder are",
-                   name, attn_role_name(row->problem.role));
+    if (row->problem.role == ATTN_ROLE_ENCODER_DECODER) {
+        tool_error("%s: role %s is not measured here; decoder, encoders and the parts of MLA are", name,
+                   attn_role_name(row->problem.role));
         return TOOL_USAGE;
     }
     snprintf(row->name, sizeof row->name, "%s", name);

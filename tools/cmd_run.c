@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "describe.h"
+#include "layer_sizes.h"
 #include "problem_args.h"
 #include "run_case.h"
 #include "run_layer.h"
@@ -141,7 +142,7 @@ static int write_output(const char *path, const run_line_t *lines, int count) {
         t->ndim = 3;
         t->shape[0] = lines[i].input.q_start[lines[i].input.num_reqs];
         t->shape[1] = p->num_heads;
-        t->shape[2] = p->head_size_v != 0 ? p->head_size_v : p->head_size;
+        t->shape[2] = layer_sizes(p).output;
         t->data = data;
         t->bytes = data != NULL ? n * attn_dtype_size(p->dtype) : 0;
         if (data == NULL) status = TOOL_SETUP;

@@ -159,6 +159,7 @@ static void add_mla(hf_model_t *model, const hf_reader_t *r, attn_problem_t *p) 
               p->topk);
     attn_problem_t prefill = *p;
     prefill.role = ATTN_ROLE_MLA_PREFILL;
+    prefill.head_size = p->qk_nope_head_dim + p->qk_rope_head_dim;
     prefill.topk = 0;
     name_kind(add_kind(model, r, &prefill, 0), "latent attention, prefill part");
     if (p->topk != 0)

@@ -7,11 +7,12 @@
 #include "tensor.h"
 
 int run_input_convert(run_input_t *input, uint32_t dtype, attn_error_t *error) {
-    const st_tensor_t **tensors[4] = {&input->query, &input->key, &input->value, &input->output};
+    const st_tensor_t **tensors[5] = {&input->query, &input->key, &input->value, &input->output,
+                                      &input->weights};
     uint32_t from = input->problem.dtype;
     if (from == dtype) return ATTN_OK;
     size_t element = attn_dtype_size(dtype);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         const st_tensor_t *old = *tensors[i];
         if (old == NULL) continue;
         size_t count = (size_t)old->bytes / attn_dtype_size(from);
@@ -31,6 +32,6 @@ int run_input_convert(run_input_t *input, uint32_t dtype, attn_error_t *error) {
 }
 
 void run_input_free(run_input_t *input) {
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         free((void *)(uintptr_t)input->converted[i].data);
 }

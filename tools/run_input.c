@@ -6,6 +6,7 @@
 #include <attn/attn_plugin_util.h>
 
 #include "args.h"
+#include "layer_sizes.h"
 
 static int bad(const char *path, const char *what, attn_error_t *error) {
     return attn_fail(error, ATTN_E_PARSE, "",
@@ -51,8 +52,8 @@ static int check_shape(const st_tensor_t *t, const char *path, const char *what,
 
 static int read_tensors(const st_file_t *file, const char *path, run_input_t *in, attn_error_t *error) {
     const attn_problem_t *p = &in->problem;
-    int64_t dv = p->head_size_v != 0 ? p->head_size_v : p->head_size, hq = p->num_heads;
-    int64_t hkv = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads;
+    const layer_sizes_t z = layer_sizes(p);
+    int64_t hq = z.heads;
     int64_t tq = in->q_start[in->num_reqs], tk = in->k_start[in->num_reqs];
     const struct {
         const char *what;
@@ -61,10 +62,14 @@ static int read_tensors(const st_file_t *file, const char *path, run_input_t *in
         uint32_t dtype, ndim;
         int64_t sizes[3];
     } wanted[] = {
-        {"query", &in->query, 1, p->dtype, 3, {tq, hq, p->head_size}},
-        {"key", &in->key, 1, p->dtype, 3, {tk, hkv, p->head_size}},
-        {"value", &in->value, 1, p->dtype, 3, {tk, hkv, dv}},
-        {"output", &in->output, 0, p->dtype, 3, {tq, hq, dv}},
+        {"query", &in->query, 1, p->dtype, 3, {tq, hq, z.query}},
+        {"key", &in->key, !z.is_latent, p->dtype, 3, {tk, z.kv_heads, z.key}},
+        {"value", &in->value, !z.is_latent, p->dtype, 3, {tk, z.kv_heads, z.value}},
+        {"kv_c", &in->key, z.is_latent, p->dtype, 2, {tk, z.key}},
+        {"k_pe", &in->value, z.is_latent, p->dtype, 2, {tk, z.value}},
+        {"kv_b_proj", &in->weights, z.is_latent, p->dtype, 2, {layer_weight_rows(p), p->kv_lora_rank}},
+        {"topk_indices", &in->topk, p->topk != 0, ATTN_DTYPE_INT32, 2, {tq, p->topk}},
+        {"output", &in->output, 0, p->dtype, 3, {tq, hq, z.output}},
         {"sinks", &in->sinks, (p->features & ATTN_F_SINK) != 0, ATTN_DTYPE_FLOAT32, 1, {hq}},
         {"alibi_slopes",
          &in->slopes,
@@ -76,10 +81,10 @@ static int read_tensors(const st_file_t *file, const char *path, run_input_t *in
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         char name[64];
         snprintf(name, sizeof name, "layers.%lld.%s", (long long)in->number, wanted[i].what);
-        *wanted[i].to = st_find(file, name);
-        if (*wanted[i].to == NULL && !wanted[i].is_needed) continue;
-        int code =
-            check_shape(*wanted[i].to, path, name, wanted[i].dtype, wanted[i].ndim, wanted[i].sizes, error);
+        const st_tensor_t *found = st_find(file, name);
+        if (found == NULL && !wanted[i].is_needed) continue;
+        int code = check_shape(found, path, name, wanted[i].dtype, wanted[i].ndim, wanted[i].sizes, error);
+        *wanted[i].to = found;
         if (code != ATTN_OK) return code;
     }
     return ATTN_OK;
@@ -105,10 +110,6 @@ int run_input_read(const st_file_t *file, const char *path, int64_t number, run_
     if (code != ATTN_OK)
         return attn_fail(error, ATTN_E_PARSE, inner.param, "%s: problem of layer %lld: %.250s", path,
                          (long long)number, inner.text);
-    if (attn_role_is_mla(in->problem.role))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role",
-                         "%s: layer %lld is latent attention; attn run reads plain Q, K and V", path,
-                         (long long)number);
     in->num_reqs = read_starts(st_metadata(file, "cu_seqlens"), in->q_start);
     if (in->num_reqs < 0) return bad(path, "the metadata's cu_seqlens is no list of offsets 0,..", error);
     int32_t num_keys = read_starts(keys != NULL ? keys : st_metadata(file, "cu_seqlens"), in->k_start);

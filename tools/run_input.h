@@ -18,7 +18,10 @@ typedef struct run_input {
     const st_tensor_t *query, *key, *value;
     const st_tensor_t *output;         /* the model's own, or NULL */
     const st_tensor_t *sinks, *slopes; /* or NULL */
-    st_tensor_t converted[4]; /* query, key, value, output after run_input_convert; their data is owned */
+    const st_tensor_t *weights;        /* kv_b_proj of latent attention, else NULL */
+    const st_tensor_t *topk;           /* selected tokens of sparse latent attention, else NULL */
+    st_tensor_t
+        converted[5]; /* query, key, value, output, weights after run_input_convert; their data is owned */
 } run_input_t;
 
 /* Numbers of the layers in the file; how many, or a negative ATTN_E_*. */

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "layer_sizes.h"
 #include "tensor.h"
 #include "tool.h"
 
@@ -24,6 +25,7 @@ typedef struct runner {
     int has_cache, is_cross, cross_is_written;
     int32_t max_rows; /* tokens in one step at most */
     int32_t table_width;
+    layer_sizes_t sizes;
     size_t element;                     /* bytes */
     int64_t q_row, k_row, v_row, o_row; /* elements of one token */
     int32_t *done;                      /* [B] tokens already computed */
@@ -33,7 +35,7 @@ typedef struct runner {
     int64_t *slots;
     unsigned char *staging;
     void *d_starts, *d_lens, *d_tables, *d_encoder_lens, *d_slots, *d_query, *d_key, *d_value, *d_output,
-        *d_cache;
+        *d_cache, *d_topk;
     tensor_t sinks, slopes, cache;
 } runner_t;
 
@@ -91,6 +93,28 @@ static int open_layer(runner_t *r) {
     return attn_layer_create(r->group, name, &options, &r->layer, r->error);
 }
 
+/* kv_b_proj as loaded, and the space that the backend keeps it in (semantics 7.4). */
+static int load_weights(runner_t *r) {
+    const st_tensor_t *file = r->in->weights;
+    ATTN_INIT(attn_space_needed_t, needed);
+    int code = attn_group_space_needed(r->group, &needed, r->error);
+    if (code != ATTN_OK) return code;
+    void *copy = device_memory_new(r->memory, file->bytes),
+         *space = device_memory_new(r->memory, needed.weight_bytes);
+    if (copy == NULL || space == NULL || device_memory_write(r->memory, copy, file->data, file->bytes) != 0)
+        return out_of_memory(r);
+    tensor_t weights;
+    TENSOR_2D(&weights, r->memory, copy, r->in->problem.dtype, file->shape[0], file->shape[1]);
+    ATTN_INIT(attn_weights_t, w);
+    w.kv_b_proj = &weights.dl;
+    w.weight_space = space;
+    w.weight_space_bytes = needed.weight_bytes;
+    code = attn_layer_prepare_weights(r->layer, &w, NULL, r->error);
+    if (code == ATTN_OK && device_memory_sync(r->memory) != 0)
+        code = attn_fail(r->error, ATTN_E_DEVICE, "", "the device reports a failed kernel");
+    return code;
+}
+
 /* Pages in random order: page 0 stays unused, as an engine's null page. All bytes start as NaN or nonsense. */
 static int make_cache(runner_t *r) {
     int32_t bs = (int32_t)r->result->problem.block_size, n = r->in->num_reqs;
@@ -140,6 +164,7 @@ static int make_buffers(runner_t *r) {
     size_t widest = (size_t)(r->q_row > r->o_row ? r->q_row : r->o_row);
     size_t key_width = (size_t)(r->k_row > r->v_row ? r->k_row : r->v_row);
     size_t staging = rows * widest > key_rows * key_width ? rows * widest : key_rows * key_width;
+    if (staging * r->element < rows * r->in->problem.topk * 4) staging = rows * r->in->problem.topk * 4;
     r->space.struct_size = sizeof r->space;
     r->space.metadata_bytes = needed.metadata_bytes;
     r->space.workspace_bytes = needed.workspace_bytes;
@@ -163,11 +188,13 @@ static int make_buffers(runner_t *r) {
     r->d_key = device_memory_new(r->memory, key_rows * (size_t)r->k_row * r->element);
     r->d_value = device_memory_new(r->memory, key_rows * (size_t)r->v_row * r->element);
     r->d_output = device_memory_new(r->memory, rows * (size_t)r->o_row * r->element);
+    r->d_topk = device_memory_new(r->memory, rows * (size_t)r->in->problem.topk * 4 + 4);
     if (r->space.metadata == NULL || r->space.workspace == NULL || r->space.host == NULL ||
         r->requests == NULL || r->starts == NULL || r->lens == NULL || r->encoder_lens == NULL ||
         r->tables == NULL || r->slots == NULL || r->staging == NULL || r->d_starts == NULL ||
         r->d_lens == NULL || r->d_encoder_lens == NULL || r->d_tables == NULL || r->d_slots == NULL ||
-        r->d_query == NULL || r->d_key == NULL || r->d_value == NULL || r->d_output == NULL)
+        r->d_query == NULL || r->d_key == NULL || r->d_value == NULL || r->d_output == NULL ||
+        r->d_topk == NULL)
         return out_of_memory(r);
     return ATTN_OK;
 }
@@ -186,9 +213,9 @@ static int32_t choose_requests(runner_t *r) {
 }
 
 /* Copies the rows of this step's tokens to the device. */
-static int gather(runner_t *r, int32_t count, const st_tensor_t *from, const int32_t *offsets, int64_t row,
+static int gather(runner_t *r, int32_t count, const st_tensor_t *from, const int32_t *offsets, size_t bytes,
                   void *to) {
-    size_t bytes = (size_t)row * r->element, at = 0;
+    size_t at = 0;
     for (int32_t i = 0; i < count; i++) {
         int32_t request = r->requests[i], n = r->starts[i + 1] - r->starts[i];
         size_t first = (size_t)(offsets[request] + r->done[request]);
@@ -240,19 +267,25 @@ static int plan_step(runner_t *r, int32_t count, int64_t *update_rows) {
 
 static int compute_step(runner_t *r, int32_t count, int64_t update_rows) {
     const run_input_t *in = r->in;
-    int64_t rows = r->starts[count], hq = in->problem.num_heads, dv = r->o_row / hq;
-    int64_t hkv = r->k_row / in->problem.head_size, d = in->problem.head_size;
+    const layer_sizes_t *z = &r->sizes;
+    int64_t rows = r->starts[count];
     int64_t key_rows = r->is_cross ? in->k_start[in->num_reqs] : rows;
-    tensor_t starts, lens, encoder_lens, table, slots, query, key, value, output;
+    tensor_t starts, lens, encoder_lens, table, slots, query, key, value, output, topk;
     TENSOR_1D(&starts, r->memory, r->d_starts, ATTN_DTYPE_INT32, count + 1);
     TENSOR_1D(&lens, r->memory, r->d_lens, ATTN_DTYPE_INT32, count);
     TENSOR_1D(&encoder_lens, r->memory, r->d_encoder_lens, ATTN_DTYPE_INT32, count);
     TENSOR_2D(&table, r->memory, r->d_tables, ATTN_DTYPE_INT32, count, r->table_width);
     TENSOR_1D(&slots, r->memory, r->d_slots, ATTN_DTYPE_INT64, update_rows);
-    TENSOR_3D(&query, r->memory, r->d_query, in->problem.dtype, rows, hq, d);
-    TENSOR_3D(&key, r->memory, r->d_key, in->problem.dtype, key_rows, hkv, d);
-    TENSOR_3D(&value, r->memory, r->d_value, in->problem.dtype, key_rows, hkv, dv);
-    TENSOR_3D(&output, r->memory, r->d_output, in->problem.dtype, rows, hq, dv);
+    TENSOR_3D(&query, r->memory, r->d_query, in->problem.dtype, rows, z->heads, z->query);
+    if (z->is_latent) {
+        TENSOR_2D(&key, r->memory, r->d_key, in->problem.dtype, rows, z->key);
+        TENSOR_2D(&value, r->memory, r->d_value, in->problem.dtype, rows, z->value);
+    } else {
+        TENSOR_3D(&key, r->memory, r->d_key, in->problem.dtype, key_rows, z->kv_heads, z->key);
+        TENSOR_3D(&value, r->memory, r->d_value, in->problem.dtype, key_rows, z->kv_heads, z->value);
+    }
+    TENSOR_3D(&output, r->memory, r->d_output, in->problem.dtype, rows, z->heads, z->output);
+    if (in->topk != NULL) TENSOR_2D(&topk, r->memory, r->d_topk, ATTN_DTYPE_INT32, rows, in->problem.topk);
 
     ATTN_INIT(attn_batch_t, batch);
     batch.num_reqs = count;
@@ -294,6 +327,7 @@ static int compute_step(runner_t *r, int32_t count, int64_t update_rows) {
     forward.value = r->is_cross ? NULL : &value.dl;
     forward.kv_cache = r->has_cache ? &r->cache.dl : NULL;
     forward.output = &output.dl;
+    forward.topk_indices = in->topk != NULL ? &topk.dl : NULL;
     code = attn_layer_forward(r->layer, &forward, &r->space, NULL, r->error);
     if (code == ATTN_OK && device_memory_sync(r->memory) != 0)
         code = attn_fail(r->error, ATTN_E_DEVICE, "", "the device reports a failed kernel");
@@ -327,11 +361,15 @@ static int run_steps(runner_t *r) {
         if (count == 0 || (!r->has_cache && r->result->steps > 0)) return ATTN_OK;
         int code = plan_step(r, count, &update_rows);
         if (code != ATTN_OK) return code;
-        if (gather(r, count, r->in->query, r->in->q_start, r->q_row, r->d_query) != 0)
+        if (gather(r, count, r->in->query, r->in->q_start, (size_t)r->q_row * r->element, r->d_query) != 0)
+            return out_of_memory(r);
+        if (r->in->topk != NULL &&
+            gather(r, count, r->in->topk, r->in->q_start, r->in->problem.topk * (size_t)4, r->d_topk) != 0)
             return out_of_memory(r);
         if (!r->is_cross) {
-            if (gather(r, count, r->in->key, r->in->q_start, r->k_row, r->d_key) != 0 ||
-                gather(r, count, r->in->value, r->in->q_start, r->v_row, r->d_value) != 0)
+            if (gather(r, count, r->in->key, r->in->q_start, (size_t)r->k_row * r->element, r->d_key) != 0 ||
+                gather(r, count, r->in->value, r->in->q_start, (size_t)r->v_row * r->element, r->d_value) !=
+                    0)
                 return out_of_memory(r);
         } else if (!r->cross_is_written) {
             if (device_memory_write(r->memory, r->d_key, r->in->key->data, r->in->key->bytes) != 0 ||
@@ -367,21 +405,21 @@ int run_layer(attn_context_t *context, const run_input_t *input, const run_optio
     const attn_problem_t *p = &input->problem;
     runner_t r = {.in = input, .options = options, .context = context, .result = result, .error = error};
     memset(result, 0, sizeof *result);
-    int64_t dv = p->head_size_v != 0 ? p->head_size_v : p->head_size;
-    int64_t hkv = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads;
+    r.sizes = layer_sizes(p);
     r.has_cache = attn_role_has_cache(p->role);
     r.is_cross = p->role == ATTN_ROLE_ENCODER_DECODER;
     r.element = attn_dtype_size(p->dtype);
-    r.q_row = (int64_t)p->num_heads * p->head_size;
-    r.k_row = hkv * p->head_size;
-    r.v_row = hkv * dv;
-    r.o_row = p->num_heads * dv;
+    r.q_row = r.sizes.heads * r.sizes.query;
+    r.k_row = r.sizes.kv_heads * r.sizes.key;
+    r.v_row = r.sizes.kv_heads * r.sizes.value;
+    r.o_row = r.sizes.heads * r.sizes.output;
     r.done = calloc((size_t)input->num_reqs, sizeof *r.done);
     result->count = (size_t)input->q_start[input->num_reqs] * (size_t)r.o_row;
     result->output = calloc(result->count + 1, sizeof *result->output);
     int code = r.done == NULL || result->output == NULL ? out_of_memory(&r) : ATTN_OK;
     if (code == ATTN_OK) code = device_memory_open(options->device, &r.memory, error);
     if (code == ATTN_OK) code = open_layer(&r);
+    if (code == ATTN_OK && input->weights != NULL) code = load_weights(&r);
     if (code == ATTN_OK && r.has_cache) code = make_cache(&r);
     if (code == ATTN_OK) code = make_buffers(&r);
     if (code == ATTN_OK) code = run_steps(&r);
