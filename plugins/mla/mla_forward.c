@@ -19,11 +19,7 @@ static int check_unserved(const attn_forward_t *a, attn_error_t *error) {
     const struct {
         const DLTensor *t;
         const char *name;
-    } unserved[] = {{a->output_scale, "output_scale"},
-                    {a->output_block_scale, "output_block_scale"},
-                    {a->sinks, "sinks"},
-                    {a->alibi_slopes, "alibi_slopes"},
-                    {a->qq_bias, "qq_bias"}};
+    } unserved[] = {{a->sinks, "sinks"}, {a->alibi_slopes, "alibi_slopes"}, {a->qq_bias, "qq_bias"}};
     for (size_t i = 0; i < sizeof unserved / sizeof unserved[0]; i++)
         if (unserved[i].t != NULL)
             return attn_fail(error, ATTN_E_INVALID, unserved[i].name,
@@ -36,7 +32,7 @@ static int check_unserved(const attn_forward_t *a, attn_error_t *error) {
 static int check_args(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                       attn_error_t *error) {
     int status = check_rows(in, a->query, "query", in->nope + MLA_ROPE, tokens, error);
-    if (status == ATTN_OK) status = check_rows(in, a->output, "output", in->value, tokens, error);
+    if (status == ATTN_OK) status = mla_check_output(in, a, tokens, error);
     if (status == ATTN_OK) status = mla_check_cache(in, a->kv_cache, a->v_cache, error);
     if (status == ATTN_OK) status = mla_check_scale(a->scales.k, "k_scale", error);
     if (status == ATTN_OK && a->lse != NULL) {
@@ -174,7 +170,7 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     if (status == ATTN_OK && space != NULL) status = attn_intake(&s, sizeof s, space, "space", error);
     if (status == ATTN_OK) status = check_unserved(&a, error);
     if (status == ATTN_OK && space == NULL) /* the profiling run */
-        status = check_rows(in, a.output, "output", in->value, 0, error);
+        status = mla_check_output(in, &a, 0, error);
     else if (status == ATTN_OK)
         status = check_space(in, &s, error);
     int64_t tokens = status != ATTN_OK ? 0
@@ -184,9 +180,20 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     if (status != ATTN_OK || tokens == 0) return status;
     status = mla_enter_device(in, &guard, error);
     if (status != ATTN_OK) return status;
-    int e = space != NULL ? launch(in, &a, &s, stream)
-                          : mla_zero_rows(attn_data(a.output), tokens, in->heads, in->value,
-                                          a.output->strides[0], a.output->strides[1], stream);
+    int e = 0;
+    if (space == NULL) { /* 16 bits at a time */
+        const int n = mla_output_is_quantised(in) ? 2 : 1;
+        e = mla_zero_rows(attn_data(a.output), tokens, in->heads, in->value / n, a.output->strides[0] / n,
+                          a.output->strides[1] / n, stream);
+    } else if (mla_output_is_quantised(in)) {
+        mla_output_view view;
+        attn_forward_t inner = a;
+        mla_output_begin(in, &s, &view);
+        inner.output = &view.t;
+        e = launch(in, &inner, &s, stream);
+        if (!e) e = mla_output_finish(in, &a, &view, tokens, stream);
+    } else
+        e = launch(in, &a, &s, stream);
     mla_leave_device(&guard);
     return e ? mla_fail_cuda(error, e, "launching a kernel") : ATTN_OK;
 }

@@ -31,6 +31,7 @@ struct attn_instance {
     /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
     size_t slices_at, parts_at, items_at, splits_at, metadata_bytes;
     size_t part_out_at, part_lse_at, workspace_bytes; /* latents at 0 */
+    size_t output_at;                                 /* in the workspace: the 16-bit result of quantised outputs */
     size_t prefill_plan_bytes;                        /* in the host buffer */
     uint64_t weight_bytes;
 };
@@ -96,6 +97,17 @@ int mla_check_aligned(const DLTensor *t, const char *name, attn_error_t *error);
 int mla_check_scale(const DLTensor *t, const char *name, attn_error_t *error);
 int mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
                     attn_error_t *error);
+
+/* Quantised outputs, mla_output.c. The view is the 16-bit output in the workspace; finish quantises its rows. */
+typedef struct mla_output_view {
+    DLTensor t;
+    int64_t shape[3], strides[3];
+} mla_output_view;
+int mla_output_is_quantised(const attn_instance_t *in);
+int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error);
+void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_output_view *view);
+int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view, int64_t tokens,
+                      void *stream);
 
 /* Makes the instance's device current and restores the caller's. */
 typedef struct mla_device_guard {

@@ -172,6 +172,11 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     if (status == ATTN_OK) status = configure(in, error);
     if (status == ATTN_OK && mla_backend_prefill != NULL)
         status = mla_backend_prefill->open(in, host, &dev, error);
+    if (status == ATTN_OK && mla_output_is_quantised(in)) {
+        in->output_at = in->workspace_bytes;
+        in->workspace_bytes +=
+            mla_round_up((size_t)in->limits.max_tokens * (size_t)in->heads * (size_t)in->value * 2, 256);
+    }
     mla_device_guard guard;
     if (status == ATTN_OK && (status = mla_enter_device(in, &guard, error)) == ATTN_OK) {
         mla_attend_params prepare = {.latent_rank = in->latent, .stages = in->stages};

@@ -73,8 +73,8 @@ static void check_kinds(const attn_problem_t *p, attn_reasons_t *r) {
     uint32_t kv = p->kv_cache_dtype,
              same = p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_FLOAT16 : ATTN_KV_BFLOAT16;
     int is_sparse = p->role == ATTN_ROLE_MLA_SPARSE;
-    if (kv != 0 && kv != ATTN_KV_AUTO && kv != same &&
-        kv != ATTN_KV_FP8_E4M3 && !(is_sparse && kv == ATTN_KV_FP8_DS_MLA))
+    if (kv != 0 && kv != ATTN_KV_AUTO && kv != same && kv != ATTN_KV_FP8_E4M3 &&
+        !(is_sparse && kv == ATTN_KV_FP8_DS_MLA))
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv),
                         is_sparse ? "auto, the dtype, fp8_ds_mla or fp8" : "auto, the dtype, or fp8_e4m3",
                         "a %s cache with dtype %s is not served", attn_kv_name(kv),
@@ -82,9 +82,17 @@ static void check_kinds(const attn_problem_t *p, attn_reasons_t *r) {
     if (is_sparse && (kv == ATTN_KV_FP8_DS_MLA || kv == ATTN_KV_FP8_E4M3) && p->kv_lora_rank != 512)
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv), "kv_lora_rank 512",
                         "fp8_ds_mla rows hold 512 latent values; kv_lora_rank is %u", p->kv_lora_rank);
-    if (p->out_dtype != 0 && p->out_dtype != p->dtype)
+    const uint64_t f = attn_problem_features(p),
+                   quantised = f & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP);
+    const uint32_t out = p->out_dtype != 0 ? p->out_dtype : p->dtype;
+    if (out != (quantised ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : p->dtype) || (quantised & (quantised - 1)) != 0)
         attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
-                        attn_dtype_name(p->dtype), "the output has the dtype of the query");
+                        "the dtype, or fp8_e4m3 with out_fp8_static or out_fp8_group",
+                        "the output has the dtype of the query, or is fp8_e4m3 with one kind of scales");
+    if ((f & ATTN_F_OUT_FP8_GROUP) != 0 && (uint64_t)p->num_heads * p->v_head_dim % 64 != 0)
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is no multiple of 64",
+                        "num_heads * v_head_dim a multiple of 64",
+                        "group scales cover 64 or 128 values of a row");
     if (p->query_dtype != 0 && p->query_dtype != p->dtype)
         attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
                         attn_dtype_name(p->dtype), "queries have the dtype of the model");

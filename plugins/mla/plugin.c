@@ -19,7 +19,8 @@ const attn_capabilities_t mla_capabilities = {
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16) |
                        ATTN_BIT(ATTN_KV_FP8_E4M3),
     .features = ATTN_F_LSE | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE | ATTN_F_KV_CONNECTOR |
-                ATTN_F_BLOCK_STRIDE | ATTN_F_WEIGHTS,
+                ATTN_F_BLOCK_STRIDE | ATTN_F_WEIGHTS | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP,
+    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3),
     .device_types = ATTN_BIT(kDLCUDA),
     .head_sizes = head_sizes,
     .num_head_sizes = 2,
@@ -29,6 +30,7 @@ const attn_capabilities_t mla_capabilities = {
     .num_compute_capabilities = 4,
     .preferred_block_size = 64,
     .query_len_support = ATTN_QUERY_LEN_VARLEN,
+    .reorder_threshold = 128, /* semantics 4.6 */
     .spec_as_decode = 1,
 };
 const char mla_backend_name[] = "FLASHMLA";

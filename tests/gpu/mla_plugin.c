@@ -226,6 +226,34 @@ static void projected_cases(uint64_t seed) {
     gpu.options = NULL, gpu.num_options = 0;
 }
 
+/* e4m3 outputs with one scale and with group scales, of both forms and both dtypes. */
+static void quantised_outputs(void) {
+    static const struct {
+        const char *name;
+        uint64_t feature;
+        uint32_t heads, value, dtype;
+        int form;
+    } cases[] = {{"static scale", ATTN_F_OUT_FP8_STATIC, 16, 128, 0, 0},
+                 {"static scale, projected", ATTN_F_OUT_FP8_STATIC, 3, 72, 0, 2},
+                 {"groups", ATTN_F_OUT_FP8_GROUP, 16, 128, 0, 0},
+                 {"groups, projected, float16", ATTN_F_OUT_FP8_GROUP, 4, 128, ATTN_DTYPE_FLOAT16, 2},
+                 {"groups across heads", ATTN_F_OUT_FP8_GROUP, 8, 72, 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kit_case_t c;
+        char why[2048] = "";
+        start_case(&c, ATTN_ROLE_MLA, cases[i].heads, 512, 128, cases[i].value, 500 + i);
+        if (cases[i].dtype) c.problem.dtype = cases[i].dtype;
+        c.problem.features |= cases[i].feature, c.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+        c.flags = i == 0 ? KIT_STRIDED : 0;
+        kit_case_add(&c, 1, 90), kit_case_add(&c, 37, 150), kit_case_add(&c, 1, 1);
+        set_options(0, cases[i].form);
+        int good = agrees(&c, why, sizeof why);
+        ok(good, "quantised output: %s", cases[i].name);
+        if (!good) diag("%s", why);
+    }
+    gpu.options = NULL, gpu.num_options = 0;
+}
+
 static void random_cases(uint64_t seed) {
     const char *text = getenv("MLA_TEST_CASES");
     int n = text ? atoi(text) : 24, failed = 0;
@@ -390,6 +418,7 @@ int main(void) {
     graphs_and_errors(dense, ATTN_ROLE_MLA);
     graphs_and_errors(sparse, ATTN_ROLE_MLA_SPARSE);
     projected_cases(tap_seed());
+    quantised_outputs();
     random_cases(tap_seed());
     return tap_done();
 }
