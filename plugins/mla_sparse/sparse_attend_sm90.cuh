@@ -34,10 +34,10 @@ __global__ void __launch_bounds__(SPARSE_THREADS, 1)
     /* 512 registers in all; widening takes many, and so has the right warpgroup multiply alone */
     const int group = threadIdx.x >> 7;
     if (group >= 2) {
-        setmaxnreg_dec<DS ? 72 : 48>();
+        setmaxnreg_dec<DS ? 80 : 48>();
         sparse_gather<DT, DS>(p, sm).run();
     } else if (group == 0) {
-        setmaxnreg_inc<208>();
+        setmaxnreg_inc<DS ? 192 : 208>();
         sparse_math<DT, 0, !DS>(p, sm).run();
     } else {
         setmaxnreg_inc<DS ? 160 : 208>();

@@ -18,15 +18,18 @@ ATTN_DEV void cp_async_row16(uint32_t dst, const void *src, bool valid) {
 ATTN_DEV void cp_async_arrive(uint32_t bar) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
-/* 16 bytes that are read once; zeros where `valid` is false. */
-ATTN_DEV uint4 ld_stream_v4(const void *p, bool valid) {
-    uint4 x = make_uint4(0, 0, 0, 0);
-    asm volatile("{.reg .pred v; setp.ne.s32 v, %5, 0; @v ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, "
-                 "[%4];}"
-                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
-                 : "l"(p), "r"((int)valid));
+/* 16 bytes that are read once. */
+ATTN_DEV uint4 ld_stream_v4(const void *p) {
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p));
     return x;
 }
+/* The row of a key that is not there: loads need no condition, which would make the compiler move registers that are
+ * still on their way. */
+__device__ const uint4 sparse_no_row[MLA_DS_ROW / 16] = {};
+
 /* Where the keys of an item lie, for one of the eight rows of this warp in every block (semantics 9.3). */
 struct sparse_rows {
     const mla_attend_params &p;
@@ -117,8 +120,11 @@ struct sparse_gather {
         }
     }
 
-    ATTN_DEV void write_mask(int buffer, const char *a) const {
-        unsigned bits = __ballot_sync(~0u, a != nullptr) & 255u; /* lanes from 8 on have no row */
+    /* Bit i: the warp's row i is there; a: of lanes 0 to 7 their rows. */
+    static ATTN_DEV unsigned rows_there(const char *a) {
+        return __ballot_sync(~0u, a != nullptr) & 255u;
+    }
+    ATTN_DEV void write_mask(int buffer, unsigned bits) const {
         if (lane == 0) asm volatile("st.shared.u8 [%0], %1;" ::"r"(sm.mask(buffer) + warp), "r"(bits) : "memory");
     }
 
@@ -135,7 +141,7 @@ struct sparse_gather {
             const char *sb = (rb ? rb : (const char *)p.cache) + chunk * 16;
             const uint32_t da = at(sm.k(buffer), r, chunk), db = at(sm.k(buffer), r + 4, chunk);
             mbar_sleep(sm.empty(buffer, 0), ph ^ 1);
-            write_mask(buffer, a);
+            write_mask(buffer, rows_there(a));
 #pragma unroll
             for (int s = 0; s < 4; s++) {
                 cp_async_row16(da + s * MLA90_SLAB, sa + s * 128, ra);
@@ -161,13 +167,11 @@ struct sparse_gather {
      * load, a quarter of a warp holds four chunks of two neighbouring rows, so that the stores meet all banks. The scales
      * go to shared memory a block ahead. */
     static ATTN_DEV uint4 fetch(int u, const char *row, int chunk) {
-        return ld_stream_v4(row + chunk * 16 + (u < 8 ? (u >> 1) * 128 : MLA_DS_ROPE_AT), row != nullptr);
+        return ld_stream_v4(row + chunk * 16 + (u < 8 ? (u >> 1) * 128 : MLA_DS_ROPE_AT));
     }
-    /* a: of lanes 0 to 7 their rows. */
-    ATTN_DEV void fetch_scales(const char *a, int buffer) const {
-        if (lane < 8)
-            cp_async_zfill<16>(sm.scales(buffer, warp) + lane * 16, a ? a + MLA_DS_SCALES_AT : (const char *)p.cache,
-                               a != nullptr);
+    /* row: of lanes 0 to 7 their rows. */
+    ATTN_DEV void fetch_scales(const char *row, int buffer) const {
+        if (lane < 8) cp_async<16>(sm.scales(buffer, warp) + lane * 16, row + MLA_DS_SCALES_AT);
         cp_async_commit();
     }
     /* 16 e4m3 bytes times the tile's scale, rounded once (semantics 3.5); rope values as they are. */
@@ -203,11 +207,18 @@ struct sparse_gather {
         sparse_rows rows(p, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
         const int chunk = (lane & 3) + (lane >> 3 & 1) * 4, sub = (lane >> 4) * 2 + (lane >> 2 & 1);
         const int blocks = item_blocks(it), r = warp * 8 + sub;
-        const char *a = rows.take();
-        const char *ra = row_of_lane(a, sub), *rb = row_of_lane(a, sub + 4);
-        uint4 ring[10];
         if (blocks == 0) return;
-        fetch_scales(a, 0);
+        uint4 ring[10];
+        unsigned there = 0;
+        const char *ra = nullptr, *rb = nullptr;
+        auto next_rows = [&](int buffer) {
+            const char *a = rows.take();
+            there = rows_there(a);
+            a = a ? a : (const char *)sparse_no_row;
+            fetch_scales(a, buffer);
+            ra = row_of_lane(a, sub), rb = row_of_lane(a, sub + 4);
+        };
+        next_rows(0);
 #pragma unroll
         for (int u = 0; u < 10; u++)
             ring[u] = fetch(u, u & 1 ? rb : ra, chunk);
@@ -216,20 +227,20 @@ struct sparse_gather {
             const int buffer = b & 1, ph = buffer ? phase[1] : phase[0];
             const uint32_t k = sm.k(buffer), scales = sm.scales(buffer, warp) + sub * 16;
             mbar_sleep(sm.empty(buffer, 0), ph ^ 1);
-            write_mask(buffer, a);
+            write_mask(buffer, there);
             cp_async_wait<0>();
             __syncwarp();
-            a = b + 1 < blocks ? rows.take() : nullptr;
-            ra = row_of_lane(a, sub), rb = row_of_lane(a, sub + 4);
-            fetch_scales(a, buffer ^ 1);
+            next_rows(buffer ^ 1); /* behind the last block: none is there */
+            float scale = ld_shared_f32(scales);
 #pragma unroll
             for (int u = 0; u < 10; u++) {
                 if (u == 4) {
                     arrive_written(sm.full(buffer, 0));
                     mbar_sleep(sm.empty(buffer, 1), ph ^ 1);
                 }
-                const float scale = u < 8 ? ld_shared_f32(scales + (u & 1) * 64 + (u >> 1) * 4) : 0.f;
-                widen(ring[u], u, scale, k, r + 4 * (u & 1), chunk);
+                const float now = scale;
+                if (u < 7) scale = ld_shared_f32(scales + (u + 1 & 1) * 64 + (u + 1 >> 1) * 4);
+                widen(ring[u], u, now, k, r + 4 * (u & 1), chunk);
                 ring[u] = fetch(u, u & 1 ? rb : ra, chunk);
             }
             arrive_written(sm.full(buffer, 1));
