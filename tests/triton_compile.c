@@ -41,7 +41,7 @@ static int compile(const char *text, int cc, const char *dir, int *cached, attn_
     attn_problem_t p;
     triton_config_t c;
     triton_code_t code;
-    triton_toolchain_t tools = {dir, "", NULL};
+    triton_toolchain_t tools = {.cache_dir = dir, .nvrtc = ""};
     if (attn_problem_parse(text, &p, e) != ATTN_OK || triton_configure(&p, cc, &c) != 0)
         return ATTN_E_INVALID;
     int status = triton_make_code(&c, &tools, &code, e);

@@ -129,7 +129,7 @@ static int compile(int unused) {
     attn_problem_t p;
     triton_config_t c;
     triton_code_t code;
-    triton_toolchain_t tools = {folder, "", &host};
+    triton_toolchain_t tools = {.cache_dir = folder, .nvrtc = "", .host = &host};
     (void)unused;
     if (attn_problem_parse(problem_text, &p, &e) != ATTN_OK || triton_configure(&p, 80, &c) != 0 ||
         triton_make_code(&c, &tools, &code, &e) != ATTN_OK) {

@@ -58,8 +58,7 @@ static int wgmma_smem(const triton_config_t *c) {
 
 static int decode_smem(const triton_config_t *c) {
     int e = bytes_of(c->kv), pad = e == 1 ? 32 : 16, dp = round_up(c->d, pad), dvp = round_up(c->dv, pad);
-    int shift = c->token_head && c->d % 16 == 0 && c->dv % 16 == 0 ? 16 : 0;
-    int ring = 3 * (16 * (odd16(dp * e + shift) + odd16(dvp * e + shift)) + (c->token_head && !shift ? 128 : 0));
+    int block = c->joint ? odd16(dp + dvp + 16) : odd16(dp * e) + odd16(dvp * e) + (c->token_head ? 8 : 0), ring = 48 * block;
     return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
 }
 
@@ -107,7 +106,8 @@ static int configure_wgmma(triton_config_t *c) {
     c->warps = size > 80 && size <= 96 ? 12 : 8;
     c->m_tiles = 1;
     c->ctas = size <= 80 ? 2 : 1;
-    c->keys = size <= 80 ? 64 : size <= 96 ? 96 : size <= 128 ? 112 : size <= 192 ? 80 : 64;
+    c->keys = size <= 80 ? 64 : size <= 96 ? 96 : size <= 128 ? 128 : size <= 192 ? 80 : 64;
+    c->early = size > 64 && size <= 192 && bytes_of(c->kv) == 2;
     c->prefill_smem = wgmma_smem(c);
     c->prefill_rows = c->warps * 16;
     c->prefill_threads = c->warps * 32;
@@ -126,7 +126,8 @@ static int configure_decode(triton_config_t *c) {
         if (c->decode_warps == 0)
             return -1;
     }
-    int fit = triton_smem_of_sm(c->cc) / (c->decode_smem + 2048), most = is_small && c->n_tiles == 1 && c->d <= 128 ? 4 : 1;
+    int fit = triton_smem_of_sm(c->cc) / (c->decode_smem + 2048);
+    int most = is_small && c->n_tiles == 1 && c->d <= 128 ? c->joint ? 3 : 4 : 1;
     c->decode_ctas = fit < 1 ? 1 : fit < most ? fit : most;
     c->decode_rows = c->n_tiles * 8;
     c->decode_threads = c->decode_warps * 32;
@@ -141,7 +142,8 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->cc = cc;
     c->model = type_of(p->dtype);
     c->q = type_of(p->query_dtype ? p->query_dtype : p->dtype);
-    c->out = type_of(p->out_dtype ? p->out_dtype : p->dtype);
+    c->out_group = (f & ATTN_F_OUT_FP8_GROUP) != 0;
+    c->out = type_of(p->out_dtype && !c->out_group ? p->out_dtype : p->dtype);
     c->kv = type_of(attn_kv_storage(attn_role_has_cache(p->role) ? p->kv_cache_dtype : 0, p->dtype));
     c->d = (int)p->head_size;
     c->dv = (int)(p->head_size_v ? p->head_size_v : p->head_size);
@@ -168,9 +170,11 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     int e = bytes_of(c->kv), tail = c->token_head ? 4 : 0;
     c->q_vec = alignment(c->d * bytes_of(c->q), 16);
     c->kv_vec = alignment(c->d * e + tail, c->dv * e + tail);
+    c->exact = c->model == TRITON_F32 || c->kv == TRITON_F32 || c->d > 256 || c->dv > 256;
+    c->joint = c->token_head && !c->exact && !(f & ATTN_F_SEPARATE_KV) && c->d % 16 == 0 && c->dv % 16 == 0;
+    c->kv_align = c->joint ? 8 : c->kv_vec;
     c->out_vec = alignment(c->dv * bytes_of(c->out), 16);
     c->new_vec = alignment(c->d * bytes_of(c->model), c->dv * bytes_of(c->model));
-    c->exact = c->model == TRITON_F32 || c->kv == TRITON_F32 || c->d > 256 || c->dv > 256;
     if (c->exact)
         return configure_exact(c);
     return (cc == 90 ? configure_wgmma(c) : configure_prefill(c)) || configure_decode(c) ? -1 : 0;
@@ -183,12 +187,13 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_TOKEN_HEAD=%d\n-DTL_CAUSAL=%d\n-DTL_WINDOW=%d\n-DTL_CHUNK=%d\n-DTL_LOOKBACK=%d\n-DTL_LOOKBACK_CHUNK=%d\n"
         "-DTL_RSWA=%d\n-DTL_SPANS=%d\n-DTL_SPAN_CLAMP=%d\n-DTL_ALIBI=%d\n-DTL_QQ=%d\n-DTL_SINKS=%d\n-DTL_SCALE=%.9ef\n"
         "-DTL_CAP=%.9ef\n-DTL_QVEC=%d\n-DTL_KVEC=%d\n-DTL_OVEC=%d\n-DTL_SVEC=%d\n-DTL_WARPS=%d\n-DTL_MT=%d\n-DTL_BN=%d\n"
-        "-DTL_CTAS=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS=%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
-        "-DTL_MAX_PIECES=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n",
+        "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS=%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
+        "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window, c->chunk,
         c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias, c->sinks, c->scale,
-        c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles, c->keys, c->ctas, c->decode_warps,
-        c->n_tiles, c->decode_ctas, c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->keys,
+        c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles, c->keys, c->ctas, c->early, c->joint,
+        c->decode_warps,
+        c->n_tiles, c->decode_ctas, c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys,
         round_up(c->dv, 16));
     return n > 0 && (size_t)n < size ? n : -1;
 }

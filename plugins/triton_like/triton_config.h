@@ -20,10 +20,12 @@ typedef struct triton_config {
     int causal; /* 0, 1, 2: per request */
     int window, chunk, lookback, lookback_chunk, rswa; /* 0 and lookback -1: off */
     int spans, span_clamp, alibi, qq_bias, sinks;
+    int out_group; /* group scales of the output: attention writes `out` to the workspace */
     double scale, cap;
-    int q_vec, kv_vec, out_vec, new_vec; /* bytes that rows of Q, of K and V, of the output, of new K and V are aligned to */
+    int joint;                             /* K, V and their scales are one row of bytes, read as such by decode */
+    int q_vec, kv_vec, kv_align, out_vec, new_vec; /* bytes that rows of Q, of K and V, of the cache, of the output, of new K and V are aligned to */
     int exact;                           /* FFMA kernels: float32, or head sizes above 256 */
-    int wgmma;                           /* prefill by wgmma: compute capability 9.0 */
+    int wgmma, early;                    /* prefill by wgmma: compute capability 9.0; copies between its two products */
     int warps, m_tiles, keys, ctas;      /* prefill; keys: of a tile */
     int has_decode, decode_warps, n_tiles, decode_ctas;
     /* what launching needs */

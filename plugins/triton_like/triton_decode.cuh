@@ -9,8 +9,9 @@
  * 8-bit codes become f16 in registers. The k order of a fragment is then a permutation inside each 32 columns; Q is loaded
  * in the same order and O stored through the inverse.
  *
- * Rows with inline scales are aligned to 4 bytes only. They are copied as the 16-byte units that hold them, shifted by 0, 4,
- * 8 or 12 bytes, and read by words instead of ldmatrix: four tokens by four columns a thread are transposed by PRMT.
+ * K, V and their inline scales are one row of bytes (TL_JOINT), aligned to 8. It is copied as the 16-byte units that hold it,
+ * shifted by 0 or 8 bytes, and read by words instead of ldmatrix: four tokens by four columns a thread are transposed by
+ * PRMT. K and V apart would fetch a fifth more from the second-level cache, whose sectors have 32 bytes, and that is the limit.
  *
  * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items.
  * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS. */
@@ -27,10 +28,10 @@ constexpr bool CODES = EB == 1;
 constexpr int DP = CODES ? (TL_D + 31) / 32 * 32 : (TL_D + 15) / 16 * 16;
 constexpr int DVP = CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
 constexpr int odd16(int bytes) { return (bytes / 16) % 2 ? bytes : bytes + 16; } /* ldmatrix without bank conflicts */
-/* Whole units, the last with the scale: no unit is read that holds nothing of its row. */
-constexpr bool SHIFTED = TL_TOKEN_HEAD && TL_D % 16 == 0 && TL_DV % 16 == 0;
-constexpr int KRS = odd16(DP * EB + (SHIFTED ? 16 : 0)), VRS = odd16(DVP * EB + (SHIFTED ? 16 : 0)), STAGES = 3;
-constexpr int BLOCK = 16 * (KRS + VRS) + (TL_TOKEN_HEAD && !SHIFTED ? 128 : 0), RING = STAGES * BLOCK;
+constexpr int JOINT_RS = odd16(DP + DVP + 16), STAGES = 3;
+constexpr int KRS = TL_JOINT ? JOINT_RS : odd16(DP * EB), VRS = TL_JOINT ? JOINT_RS : odd16(DVP * EB);
+constexpr int V_AT = TL_JOINT ? TL_D + 4 : 16 * KRS; /* V after K in a block of 16 tokens */
+constexpr int BLOCK = TL_JOINT ? 16 * JOINT_RS : 16 * (KRS + VRS) + (TL_TOKEN_HEAD ? 128 : 0), RING = STAGES * BLOCK;
 constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, QSTEP = DP / 16, MT = DVP / 16;
 constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, SMEM = WARPS * RING > EXCHANGE ? WARPS * RING : EXCHANGE;
 static_assert(SMEM == TL_DECODE_SMEM, "triton_config.c knows the same size");
@@ -41,8 +42,10 @@ constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f
  * would reach the output. The padding columns were zeroed once and stay so. */
 template <int SIZE, int RS>
 ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool all, int tok, const key_walk &walk, int lane) {
-    constexpr int UNIT = SHIFTED ? 16 : TL_KVEC, CPR = SHIFTED ? SIZE / 16 + 1 : SIZE / UNIT, TOTAL = 16 * CPR;
-    auto row = [&](int r) { return SHIFTED ? (const uint8_t *)((uintptr_t)(src + r * stride) & ~(uintptr_t)15) : src + r * stride; };
+    constexpr int UNIT = TL_JOINT ? 16 : TL_KVEC, CPR = (SIZE + UNIT - 1) / UNIT, TOTAL = 16 * CPR;
+    auto row = [&](int r) {
+        return TL_JOINT ? (const uint8_t *)((uintptr_t)(src + r * stride) & ~(uintptr_t)15) : src + r * stride;
+    };
     if (all) {
 #pragma unroll
         for (int u = 0; u < (TOTAL + 31) / 32; u++) {
@@ -135,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         return TL_PAGE > 0 && b < nb ? __ldg(table + page_of(token_of(b))) : 0;
     };
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
-    uint32_t shifts = 0; /* a byte a stage: address of the block's first row of K, and of V, modulo 16 */
+    uint32_t shifts = 0; /* TL_JOINT, four bits a stage: address of the block's first row modulo 16 */
     auto load = [&]() {
         int b = warp + li * WARPS;
         if (b < nb) {
@@ -144,11 +147,14 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
             const uint8_t *vs = vbase + ((TL_PAGE > 0 ? page * p.v_page : 0) + off * p.v_token) * EB;
             uint32_t dk = ring + lstage * BLOCK;
             bool whole = tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
-            load_block<TL_D * EB, KRS>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
-            load_block<TL_DV * EB, VRS>(dk + 16 * KRS, vs, p.v_token * EB, whole, tok, walk, lane);
-            if (SHIFTED)
-                shifts = (shifts & ~(0xffu << 8 * lstage)) | (((uint32_t)(uintptr_t)ks & 15) | ((uint32_t)(uintptr_t)vs & 15) << 4) << 8 * lstage;
-            else if (TL_TOKEN_HEAD) {
+            if constexpr (TL_JOINT) {
+                load_block<TL_D + TL_DV + 16, KRS>(dk, ks, p.k_token, whole, tok, walk, lane);
+                shifts = (shifts & ~(15u << 4 * lstage)) | ((uint32_t)(uintptr_t)ks & 15) << 4 * lstage;
+            } else {
+                load_block<TL_D * EB, KRS>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
+                load_block<TL_DV * EB, VRS>(dk + V_AT, vs, p.v_token * EB, whole, tok, walk, lane);
+            }
+            if constexpr (TL_TOKEN_HEAD && !TL_JOINT) {
                 int r = lane & 15;
                 bool ok = walk.wanted(tok + r);
                 const uint8_t *at = lane < 16 ? ks + r * p.k_token + TL_D : vs + r * p.v_token + TL_DV;
@@ -209,23 +215,22 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
     for (int b = warp; b < nb; b += WARPS) {
         cp_async_wait<STAGES - 2>();
         __syncwarp();
-        const uint32_t sk = ring + cstage * BLOCK, svm = sk + 16 * KRS;
+        const uint32_t sk = ring + cstage * BLOCK, svm = sk + V_AT;
         float ks[2] = {1.f, 1.f}, vs[2] = {1.f, 1.f};
         uint32_t k_at[2] = {0, 0}, v_at[4] = {0, 0, 0, 0}; /* first byte of rows g, g + 8 of K; 2q, 2q + 1, 2q + 8, 2q + 9 of V */
-        if constexpr (SHIFTED) {
-            const uint32_t k_low = shifts >> 8 * cstage & 15, v_low = shifts >> (8 * cstage + 4) & 15;
-            auto row_at = [](uint32_t from, int r, int size, uint32_t low, int64_t token) {
-                return from + r * size + ((low + r * (uint32_t)token) & 15);
-            };
+        if constexpr (TL_JOINT) {
+            const uint32_t low = shifts >> 4 * cstage & 15;
+            auto row_at = [&](int r) { return r * JOINT_RS + ((low + r * (uint32_t)p.k_token) & 15); };
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                k_at[i] = row_at(sk, g + 8 * i, KRS, k_low, p.k_token);
+                const uint32_t at = row_at(g + 8 * i);
+                k_at[i] = sk + at;
                 ks[i] = __uint_as_float(ld_shared(k_at[i] + TL_D));
-                vs[i] = __uint_as_float(ld_shared(row_at(svm, g + 8 * i, VRS, v_low, p.v_token) + TL_DV)) * V_SHIFT;
+                vs[i] = __uint_as_float(ld_shared(svm + at + TL_DV)) * V_SHIFT;
             }
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                v_at[i] = row_at(svm, 2 * q + (i & 1) + (i >> 1) * 8, VRS, v_low, p.v_token);
+                v_at[i] = svm + row_at(2 * q + (i & 1) + (i >> 1) * 8);
         } else if (TL_TOKEN_HEAD) {
             const float *sc = (const float *)(smem + warp * RING + cstage * BLOCK + 16 * (KRS + VRS));
             ks[0] = sc[g], ks[1] = sc[g + 8], vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
@@ -239,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
 #pragma unroll
             for (int st = 0; st < DP / 32; st++) {
                 uint32_t r[4];
-                if constexpr (SHIFTED) {
+                if constexpr (TL_JOINT) {
 #pragma unroll
                     for (int i = 0; i < 4; i++)
                         r[i] = 2 * st + (i >> 1) < TL_D / 16 ? ld_shared(k_at[i & 1] + (2 * st + (i >> 1)) * 16 + 4 * q) : 0;
@@ -334,7 +339,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
 #pragma unroll
             for (int x = 0; x < DVP / 32; x++) {
                 uint32_t r[4], low[4], high[4];
-                if constexpr (SHIFTED) {
+                if constexpr (TL_JOINT) {
 #pragma unroll
                     for (int i = 0; i < 4; i++)
                         r[i] = ld_shared(v_at[i] + (8 * x + g) * 4);
@@ -395,8 +400,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * ORS, *r1 = r0 + ORS;
 #pragma unroll
         for (int j = 0; j < MT; j++) {
-            int d0 = SHIFTED ? 32 * (j >> 1) + 4 * g + 2 * (j & 1) : CODES ? 32 * (j >> 1) + 2 * g + (j & 1) : 16 * j + g;
-            int d1 = d0 + (SHIFTED ? 1 : CODES ? 16 : 8);
+            int d0 = TL_JOINT ? 32 * (j >> 1) + 4 * g + 2 * (j & 1) : CODES ? 32 * (j >> 1) + 2 * g + (j & 1) : 16 * j + g;
+            int d1 = d0 + (TL_JOINT ? 1 : CODES ? 16 : 8);
             r0[d0] = o[n][j][0];
             r1[d0] = o[n][j][1];
             r0[d1] = o[n][j][2];

@@ -204,4 +204,8 @@ extern "C" __global__ void __launch_bounds__(128) tl_reduce(const __grid_constan
 }
 
 } /* namespace attn_cuda */
+
+#if TL_OUT_GROUP
+#include "triton_quantize.cuh"
+#endif
 #endif

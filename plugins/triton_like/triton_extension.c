@@ -10,7 +10,7 @@ static int compile(const attn_problem_t *problem, const attn_device_t *device, c
     attn_device_t dev;
     triton_config_t config;
     triton_code_t code;
-    triton_toolchain_t tools = {"", "", host};
+    triton_toolchain_t tools = {.cache_dir = "", .nvrtc = "", .host = host};
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
     if (status == ATTN_OK)
         status = attn_intake(&dev, sizeof dev, device, "device", error);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One attention call: tensors are checked and become kernel parameters; then at most three launches: decode, reduce,
- * prefill. No allocation, no waiting, no compilation. */
+/* One attention call: tensors are checked and become kernel parameters; then at most four launches: decode, reduce,
+ * prefill, group scales. No allocation, no waiting, no compilation. */
 #include "triton_instance.h"
 
 static int check_vector(const attn_instance_t *in, const DLTensor *t, const char *name, int is_wanted, attn_error_t *error) {
@@ -52,9 +52,9 @@ static int take_scales(const attn_instance_t *in, const attn_forward_t *a, trito
         status = triton_check_scale(in, a->scales.v, "v_scale", &kv_stride, error);
     if (status == ATTN_OK)
         status = triton_check_scale(in, a->scales.q, "q_scale", &q_stride, error);
-    if (status == ATTN_OK && a->output_block_scale != NULL)
+    if (status == ATTN_OK && a->output_block_scale != NULL && !in->config.out_group)
         status = attn_fail(error, ATTN_E_INVALID, "output_block_scale",
-                           "this backend has no group scales of the output; leave the member NULL");
+                           "output_block_scale was given, but the problem does not have feature out_fp8_group; ask for it");
     int is_static = (in->features & ATTN_F_OUT_FP8_STATIC) != 0;
     if (status == ATTN_OK && is_static != (a->output_scale != NULL))
         status = attn_fail(error, ATTN_E_INVALID, "output_scale", "output_scale is %s; it belongs to feature out_fp8_static",
@@ -101,6 +101,29 @@ static uint32_t out_dtype(const attn_instance_t *in) {
     return in->problem.out_dtype ? in->problem.out_dtype : in->problem.dtype;
 }
 
+/* Group scales: attention writes model rows to the workspace, and tl_quantize makes the output of them. */
+static int take_groups(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s, int64_t tokens,
+                       triton_params_t *p, triton_quantize_params_t *g, attn_error_t *error) {
+    const int64_t width = (int64_t)in->problem.num_heads * in->config.dv;
+    int status = attn_check_tensor(a->output_block_scale, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL, error);
+    if (status == ATTN_OK)
+        status = triton_check_on_device(a->output_block_scale, "output_block_scale", error);
+    if (status != ATTN_OK)
+        return status;
+    const int64_t groups = a->output_block_scale->shape[1];
+    if (a->output_block_scale->shape[0] < tokens || (groups * 64 != width && groups * 128 != width))
+        return attn_fail(error, ATTN_E_INVALID, "output_block_scale",
+                         "output_block_scale is [%lld, %lld]; at least %lld rows and %lld / 64 or / 128 columns were wanted",
+                         (long long)a->output_block_scale->shape[0], (long long)groups, (long long)tokens, (long long)width);
+    *g = (triton_quantize_params_t){.from = (char *)s->workspace + in->rows_at, .to = p->out, .from_token = width,
+                                    .scales = attn_data(a->output_block_scale), .to_token = p->out_token,
+                                    .to_head = p->out_head, .scale_token = a->output_block_scale->strides[0],
+                                    .scale_group = a->output_block_scale->strides[1], .num_groups = (int32_t)groups,
+                                    .group_size = (int32_t)(width / groups), .counts = s->metadata};
+    p->out = (char *)s->workspace + in->rows_at, p->out_token = width, p->out_head = in->config.dv;
+    return ATTN_OK;
+}
+
 static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, triton_params_t *p,
                         attn_error_t *error) {
     const triton_config_t *c = &in->config;
@@ -108,7 +131,8 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     uint32_t query_dtype = in->problem.query_dtype ? in->problem.query_dtype : in->problem.dtype;
     int status = triton_check_rows(a->query, "query", query_dtype, heads, c->d, tokens, c->q_vec, error);
     if (status == ATTN_OK)
-        status = triton_check_rows(a->output, "output", out_dtype(in), heads, c->dv, tokens, c->out_vec, error);
+        status = triton_check_rows(a->output, "output", out_dtype(in), heads, c->dv, tokens, c->out_group ? 1 : c->out_vec,
+                                   error);
     if (status == ATTN_OK)
         status = check_vector(in, a->sinks, "sinks", c->sinks, error);
     if (status == ATTN_OK)
@@ -130,7 +154,8 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     return ATTN_OK;
 }
 
-static int launch(const attn_instance_t *in, const triton_host_header_t *h, triton_params_t *p, void *stream) {
+static int launch(const attn_instance_t *in, const triton_host_header_t *h, triton_params_t *p, triton_quantize_params_t *g,
+                  void *stream) {
     const triton_driver_t *d = &in->driver;
     const triton_config_t *c = &in->config;
     void *args[1] = {p};
@@ -147,6 +172,11 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
     if (e == 0 && h->grid_tiles > 0)
         e = d->launch(in->prefill, kv_heads * (unsigned)h->grid_tiles, 1, 1, (unsigned)c->prefill_threads, 1, 1,
                       (unsigned)c->prefill_smem, stream, args, NULL);
+    if (e == 0 && c->out_group) {
+        void *last[1] = {g};
+        e = d->launch(in->quantize, (unsigned)h->num_tokens, (unsigned)(g->num_groups + 3) / 4, 1, 128, 1, 1, 0, stream, last,
+                      NULL);
+    }
     return e;
 }
 
@@ -211,7 +241,11 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     const triton_host_header_t *h = s.host;
     triton_params_t p;
     memset(&p, 0, sizeof p);
+    triton_quantize_params_t g;
+    memset(&g, 0, sizeof g);
     status = take_tensors(in, &a, h->num_tokens, &p, error);
+    if (status == ATTN_OK && in->config.out_group)
+        status = take_groups(in, &a, &s, h->num_tokens, &p, &g, error);
     if (status != ATTN_OK || h->num_tokens == 0)
         return status;
     char *meta = s.metadata;
@@ -230,7 +264,7 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK)
         return status;
-    int e = launch(in, h, &p, stream);
+    int e = launch(in, h, &p, &g, stream);
     triton_driver_leave(&in->driver);
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "launching a kernel", error);
 }

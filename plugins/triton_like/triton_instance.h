@@ -17,13 +17,13 @@ struct attn_instance {
     triton_config_t config;
     triton_driver_t driver;
     void *modules[TRITON_MAX_PROGRAMS];
-    void *prefill, *decode, *reduce, *write; /* kernels */
+    void *prefill, *decode, *reduce, *write, *quantize; /* kernels */
     int kv_heads, has_cache, is_separate;
     triton_plan_input_t plan_input;
     triton_plan_limits_t limits;
     /* byte offsets in the metadata and in its host mirror, after triton_counts_t at 0 */
     size_t q_start_at, seq_lens_at, causal_at, prefix_at, spans_at, tickets_at, items_at, splits_at, tiles_at, metadata_bytes;
-    size_t part_lse_at, workspace_bytes; /* part_out at 0 */
+    size_t part_lse_at, rows_at, workspace_bytes; /* part_out at 0; rows_at: the result before group scales */
     int max_spans;
     int32_t *tile_keys, *scratch;
 };

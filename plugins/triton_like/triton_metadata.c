@@ -225,6 +225,7 @@ int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const 
     counts.num_items = plan.num_items;
     counts.num_splits = plan.num_splits;
     counts.num_tiles = plan.num_tiles;
+    counts.num_tokens = b.num_actual_tokens;
     memcpy(mirror, &counts, sizeof counts);
     memset(mirror + in->tickets_at, 0, triton_tickets_bytes(in));
     h->num_reqs = b.num_reqs;

@@ -30,7 +30,11 @@ static void lay_out(attn_instance_t *in) {
     in->metadata_bytes = round_up(at, 256);
     size_t rows = (size_t)l->parts * (size_t)in->plan_input.decode_tokens * in->problem.num_heads;
     in->part_lse_at = round_up(rows * (size_t)in->config.dv * 4, 256);
-    in->workspace_bytes = rows ? in->part_lse_at + round_up(rows * 4, 256) : 0;
+    in->rows_at = rows ? in->part_lse_at + round_up(rows * 4, 256) : 0;
+    in->workspace_bytes = in->rows_at;
+    if (in->config.out_group)
+        in->workspace_bytes += round_up((size_t)l->tokens * in->problem.num_heads * (size_t)in->config.dv *
+                                            attn_dtype_size(in->problem.dtype), 256);
 }
 
 static void plan_limits(attn_instance_t *in, int segments) {
@@ -82,13 +86,15 @@ static int load_code(attn_instance_t *in, const triton_code_t *code, attn_error_
         status = find_kernel(in, "tl_reduce", 0, &in->reduce, error);
     if (status == ATTN_OK && in->has_cache)
         status = find_kernel(in, "tl_write", 0, &in->write, error);
+    if (status == ATTN_OK && c->out_group)
+        status = find_kernel(in, "tl_quantize", 0, &in->quantize, error);
     triton_driver_leave(&in->driver);
     return status;
 }
 
 static int prepare(attn_instance_t *in, const attn_device_t *device, const attn_option_value_t *options,
                    uint32_t num_options, const attn_host_t *host, attn_error_t *error) {
-    triton_toolchain_t tools = {"", "", host};
+    triton_toolchain_t tools = {.cache_dir = "", .nvrtc = "", .host = host};
     triton_code_t code;
     int segments = 0;
     if (num_options > TRITON_OPTION_CACHE_DIR)

@@ -31,7 +31,7 @@ typedef struct triton_counts {
     const int32_t *spans;  /* [num_seqs, span_stride] pairs, both ends inclusive */
     const int32_t *prefix; /* [num_seqs] R-SWA prefix lengths */
     int64_t span_stride;   /* int32 elements */
-    int64_t reserved;
+    int64_t num_tokens;
 } triton_counts_t;
 
 typedef struct triton_params {
@@ -59,6 +59,16 @@ typedef struct triton_params {
     int32_t num_kv_heads, max_rows; /* max_rows: rows of a slot */
     int32_t q_scale_stride, kv_scale_stride, qq_width, reserved;
 } triton_params_t;
+
+/* tl_quantize: rows of attention's result into fp8 with group scales. Strides in elements. */
+typedef struct triton_quantize_params {
+    const triton_counts_t *counts;
+    const void *from; /* [tokens][Hq * Dv] */
+    void *to;         /* [tokens, Hq, Dv] e4m3 */
+    float *scales;    /* [tokens, num_groups] */
+    int64_t from_token, to_token, to_head, scale_token, scale_group;
+    int32_t num_groups, group_size; /* group_size: 64 or 128 */
+} triton_quantize_params_t;
 
 /* tl_write: one step's rows into the cache. Strides in elements, of the cache in cache elements. */
 typedef struct triton_write_params {

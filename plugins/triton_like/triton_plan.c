@@ -5,7 +5,7 @@
 
 #include "triton_config.h"
 
-enum { MAX_PIECES = TRITON_MAX_PIECES, LEAST_PARTS = 64, OVERHEAD = 256 /* keys that could be read while a segment starts and ends */ };
+enum { MAX_PIECES = TRITON_MAX_PIECES, LEAST_PARTS = 64, OVERHEAD = 384 /* keys that could be read while a segment starts and ends */ };
 
 static int least(int a, int b) { return a < b ? a : b; }
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -37,7 +37,8 @@ static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_
         longest = keys[i] > longest ? keys[i] : longest;
     if (in->segments > 0)
         return (int)up(longest, in->segments);
-    for (int pieces = 1; pieces <= MAX_PIECES; pieces = pieces < 8 ? pieces + 1 : pieces + pieces / 4) {
+    const int dense = n <= 16 ? 64 : 8; /* every number up to here: a few requests fill the slots exactly or badly */
+    for (int pieces = 1; pieces <= MAX_PIECES; pieces = pieces < dense ? pieces + 1 : pieces + pieces / 4) {
         int piece = (int)up(up(longest, pieces), 64) * 64;
         if (pieces > 1 && piece < in->least_keys)
             break;

@@ -105,12 +105,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             float f[2];
-            scale_scores(rule, s[t], k_scales);
-            if (TL_ALIBI != 0)
-                add_alibi(row_terms(p, b, row_of(t)), s[t], k0);
-            add_bias(p, b, s[t], k0, row_of(t));
-            hide_scores(b, s[t], k0, seen + row_of(t) - b.row0);
-            if (softmax_step(s[t], rule.factor, m[t], l[t], f))
+            if (softmax_tile(p, b, rule, row_terms(p, b, row_of(t)), s[t], k0, row_of(t), seen + row_of(t) - b.row0, k_scales,
+                             m[t], l[t], f))
                 rescale(o[t], f);
         }
         cp_async_wait<0>();

@@ -5,7 +5,7 @@
  * is converted on the way. Two stages of K and of V, one barrier a tile: what it waits for was asked for a tile ago.
  *
  * Q, K and V are chunks of 64 columns, each [rows][128 bytes] with the 128-byte swizzle; K-major for S, MN-major for O.
- * Macros beyond triton_tile.cuh: TL_CTAS; ATTN_WGMMA_S and ATTN_WGMMA_O, the N of both products (gen_wgmma.sh). */
+ * Macros beyond triton_tile.cuh: TL_CTAS, TL_EARLY (copies between the products); ATTN_WGMMA_S and ATTN_WGMMA_O, the N of both products (gen_wgmma.sh). */
 #ifndef TRITON_PREFILL_SM90_CUH
 #define TRITON_PREFILL_SM90_CUH
 
@@ -79,11 +79,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
                                                  keys.group(page, tok0, p.v_page, p.v_token), tok0, walk);
     };
     auto softmax = [&](float(&s)[BN / 2], int k0, int stage) {
-        scale_scores(rule, s, scales + stage * 2 * BN);
-        add_alibi(terms, s, k0);
-        add_bias(p, b, s, k0, b.row0 + local);
-        hide_scores(b, s, k0, seen + local);
-        return softmax_step(s, rule.factor, m, l, f);
+        return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, scales + stage * 2 * BN, m, l, f);
     };
     auto arrived = [&]() { /* copies are ordinary writes; the products read through the other proxy */
         cp_async_wait<0>();
@@ -121,12 +117,18 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
             arrived();
             float s[BN / 2];
             start_scores(s, q_at, k_at + ((stage ^ 1) * K_BYTES >> 4));
+            auto load_next = [&]() {
+                load_values(k1, page0, stage ^ 1);
+                if (k2 < walk.hi)
+                    load_keys(k2, page1, stage);
+                cp_async_commit();
+            };
+            if (TL_EARLY) /* issuing a product waits for the one before: copies would start late behind two of them */
+                load_next();
             wgmma_pin(o);
             start_output(o, pr, v_at + (stage * V_BYTES >> 4));
-            load_values(k1, page0, stage ^ 1);
-            if (k2 < walk.hi)
-                load_keys(k2, page1, stage);
-            cp_async_commit();
+            if (!TL_EARLY)
+                load_next();
             page0 = page1, page1 = keys.page(walk, walk.next<BN>(k2));
             wgmma_wait<1>();
             wgmma_pin(s);

@@ -23,6 +23,7 @@ constexpr float LN2 = 0.6931471805599453f;
 constexpr float NO_MAX = -1e30f; /* running maximum of a row without keys: finite, so that no inf - inf appears */
 
 constexpr int element_bytes(int dt) { return dt == DT_F32 ? 4 : dt == DT_F16 || dt == DT_BF16 ? 2 : 1; }
+constexpr bool HAS_KV_SCALE = element_bytes(TL_KV) == 1 && !TL_TOKEN_HEAD; /* of a tensor or of a head */
 
 /* ------------------------------------------------------------- conversions */
 
@@ -229,7 +230,7 @@ struct score_rule {
         factor = TL_SCALE;
         if (TL_Q == DT_E4M3 && p.q_scale)
             factor *= __ldg(p.q_scale + head * p.q_scale_stride);
-        if (!TL_TOKEN_HEAD && p.k_scale)
+        if (HAS_KV_SCALE && p.k_scale)
             factor *= __ldg(p.k_scale + head * p.kv_scale_stride);
         cap_factor = TL_CAP > 0.f ? factor / TL_CAP : 0.f;
         factor *= LOG2E;

@@ -86,12 +86,18 @@ static void check_dtypes(const attn_problem_t *p, uint64_t f, const attn_device_
         attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
                         "the problem's dtype or fp8_e4m3", "query_dtype %s is not served with dtype %s",
                         attn_dtype_name(p->query_dtype), attn_dtype_name(p->dtype));
-    int is_static = (f & ATTN_F_OUT_FP8_STATIC) != 0;
-    uint32_t out = p->out_dtype != 0 ? p->out_dtype : p->dtype;
-    if (out != (is_static ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : p->dtype))
+    int is_group = (f & ATTN_F_OUT_FP8_GROUP) != 0, is_fp8 = is_group || (f & ATTN_F_OUT_FP8_STATIC) != 0;
+    uint32_t out = p->out_dtype != 0 ? p->out_dtype : p->dtype, dv = p->head_size_v ? p->head_size_v : p->head_size;
+    if (out != (is_fp8 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : p->dtype))
         attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(out),
-                        is_static ? "fp8_e4m3" : attn_dtype_name(p->dtype),
-                        "out_dtype is the problem's dtype, or fp8_e4m3 with feature out_fp8_static");
+                        is_fp8 ? "fp8_e4m3" : attn_dtype_name(p->dtype),
+                        "out_dtype is the problem's dtype, or fp8_e4m3 with feature out_fp8_static or out_fp8_group");
+    if (is_group && (f & ATTN_F_OUT_FP8_STATIC) != 0)
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "with out_fp8_static", "one of the two",
+                        "the output is quantised with one static scale or with group scales, not both");
+    if (is_group && (uint64_t)p->num_heads * dv % 64 != 0)
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a width that is no multiple of 64", "groups of 64 or 128",
+                        "%u heads of %u values do not divide into groups of 64", p->num_heads, dv);
     triton_config_t config;
     int cc = device != NULL && device->compute_capability >= 80 ? device->compute_capability : 80;
     if (r->count == 0 && triton_configure(p, cc, &config) != 0)

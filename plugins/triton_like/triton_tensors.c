@@ -61,7 +61,7 @@ static int check_cache(const attn_instance_t *in, const DLTensor *t, const char 
     if (status == ATTN_OK)
         status = triton_check_on_device(t, name, error);
     if (status == ATTN_OK)
-        status = check_alignment(t, name, in->config.kv_vec, error);
+        status = check_alignment(t, name, in->config.kv_align, error);
     if (status == ATTN_OK && t->shape[0] > INT32_MAX)
         status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld blocks; block ids are 32-bit", name,
                            (long long)t->shape[0]);

@@ -18,8 +18,9 @@ constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, EB = element_bytes(TL_K
 constexpr int OB = element_bytes(TL_OUT), THREADS = TL_WARPS * 32, BN = TL_BN;
 constexpr int DP = (TL_D + 15) / 16 * 16, DVP = (TL_DV + 15) / 16 * 16;
 constexpr int ORS = DVP * OB + 16; /* a row of the result in shared memory */
-/* The scale joins the exponent where nothing else touches the score; it must be positive for the maximum to stay one. */
-constexpr bool FOLD = TL_SCALE > 0.f && TL_CAP == 0.f && TL_ALIBI == 0 && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
+/* Scale or soft cap join the exponent where nothing else touches the score; growing, so that the maximum stays one. */
+constexpr bool SIMPLE = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
+constexpr bool FOLD = SIMPLE && TL_CAP == 0.f, FOLD_CAP = SIMPLE && TL_CAP > 0.f;
 /* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so not there. */
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
 
@@ -219,53 +220,35 @@ struct row_terms {
     }
 };
 
-/* tanh for |x| <= 1/2 within 3e-7, without the special-function unit, which the exponentials keep busy. */
-ATTN_DEV float tanh_small(float x) {
-    float y = x * x;
-    return x * fmaf(y, fmaf(y, fmaf(y, -0.0443927384f, 0.131899394f), -0.333262842f), 0.999999451f);
-}
+/* The soft cap of small scores, scale and base-2 units included: cap * tanh(x) for |x| <= 1/2 as an odd polynomial within
+ * 1.1e-5 * cap, which leaves the special-function unit to the exponentials. */
+struct cap_polynomial {
+    float c0, c1, c2, limit; /* limit: of squares */
+    ATTN_DEV cap_polynomial(const score_rule &rule) {
+        const float u = rule.cap_factor, u2 = u * u, out = TL_CAP * LOG2E * u;
+        c0 = 0.999977239f * out, c1 = -0.331685329f * out * u2, c2 = 0.115185198f * out * u2 * u2, limit = .25f / u2;
+    }
+    ATTN_DEV float slope(float s) const { /* capped score over score */
+        const float y = s * s;
+        return fmaf(y, fmaf(y, c2, c1), c0);
+    }
+    ATTN_DEV bool fits(const float (&s)[BN / 2]) const { /* sums of four squares cost less than maxima */
+        float top = 0.f;
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++) {
+            const float *x = s + 4 * j;
+            top = fmaxf(top, fmaf(x[0], x[0], fmaf(x[1], x[1], fmaf(x[2], x[2], x[3] * x[3]))));
+        }
+        return __all_sync(~0u, top <= limit);
+    }
+};
 
-/* Scale, inline scales of K, soft cap: base-2 units afterwards, except where FOLD leaves the scale to softmax_step. */
-ATTN_DEV void scale_scores(const score_rule &rule, float (&s)[BN / 2], const float *k_scales) {
-    if constexpr (FOLD)
-        return;
+/* s * factor + ALiBi on the distance (semantics 2.9). The root of a far distance is three steps of its Taylor series around
+ * the middle of the tile, without the special-function unit, which has the exponentials: with |x| <= dc / 6 the rest is
+ * below 3e-5 of the root. */
+ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], int k0) {
     const int q = threadIdx.x & 3;
-    const float factor = TL_CAP > 0.f ? rule.cap_factor : rule.factor;
-    float top = 0.f;
-#pragma unroll
-    for (int j = 0; j < BN / 8; j++) {
-        float2 ks = make_float2(factor, factor);
-        if constexpr (TL_TOKEN_HEAD) {
-            ks = *(const float2 *)(k_scales + j * 8 + 2 * q);
-            ks.x *= factor, ks.y *= factor;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            s[4 * j + i] *= i & 1 ? ks.y : ks.x;
-            if (TL_CAP > 0.f)
-                top = fmaxf(top, fabsf(s[4 * j + i]));
-        }
-    }
-    if constexpr (TL_CAP > 0.f) {
-        if (__any_sync(~0u, top > .5f)) {
-#pragma unroll
-            for (int i = 0; i < BN / 2; i++)
-                s[i] = (TL_CAP * LOG2E) * tanh_f32(s[i]);
-        } else {
-#pragma unroll
-            for (int i = 0; i < BN / 2; i++)
-                s[i] = (TL_CAP * LOG2E) * tanh_small(s[i]);
-        }
-    }
-}
-
-/* ALiBi on the distance (semantics 2.9). The root of a far distance is three steps of its Taylor series around the middle
- * of the tile: with |x| <= dc / 10 the rest is below 4e-6 of it, and the special-function unit has the exponentials. */
-ATTN_DEV void add_alibi(const row_terms &t, float (&s)[BN / 2], int k0) {
-    if constexpr (TL_ALIBI == 0)
-        return;
-    const int q = threadIdx.x & 3, far = 4 * BN + BN;
-    const bool is_far = TL_ALIBI == 2 && __all_sync(~0u, min(t.pos[0], t.pos[1]) - (k0 + BN) >= far);
+    const bool is_far = TL_ALIBI == 2 && __all_sync(~0u, min(t.pos[0], t.pos[1]) - (k0 + BN) >= 5 * BN / 2);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const float rel = (float)(k0 + 2 * q - t.pos[e]);
@@ -277,17 +260,18 @@ ATTN_DEV void add_alibi(const row_terms &t, float (&s)[BN / 2], int k0) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const float x = (float)(8 * j + i - BN / 2);
-                    s[4 * j + 2 * e + i] += fmaf(fmaf(fmaf(a3, x, a2), x, a1), x, a0);
+                    float &y = s[4 * j + 2 * e + i];
+                    y = fmaf(y, factor, fmaf(fmaf(fmaf(a3, x, a2), x, a1), x, a0));
                 }
         } else {
+            const float base = t.slope[e] * rel;
 #pragma unroll
             for (int j = 0; j < BN / 8; j++)
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    if (TL_ALIBI == 2)
-                        s[4 * j + 2 * e + i] += alibi_term<false>(t.slope[e], rel + (float)(8 * j + i));
-                    else
-                        s[4 * j + 2 * e + i] += fmaf(t.slope[e], (float)(8 * j + i), t.slope[e] * rel);
+                    const float x = (float)(8 * j + i);
+                    float &y = s[4 * j + 2 * e + i];
+                    y = fmaf(y, factor, TL_ALIBI == 2 ? alibi_term<false>(t.slope[e], rel + x) : fmaf(t.slope[e], x, base));
                 }
         }
     }
@@ -328,16 +312,20 @@ ATTN_DEV void hide_scores(const block_view &b, float (&s)[BN / 2], int k0, const
     }
 }
 
-/* s becomes P; true: what was summed before must be multiplied by f. */
-ATTN_DEV bool softmax_step(float (&s)[BN / 2], float factor, float (&m)[2], float (&l)[2], float (&f)[2]) {
+/* s becomes P; true: what was summed before must be multiplied by f. CAPPED: s are products still, and small. */
+template <bool CAPPED>
+ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m)[2], float (&l)[2], float (&f)[2]) {
+    const cap_polynomial cap(rule);
     float mx[2] = {NO_MAX, NO_MAX};
 #pragma unroll
     for (int j = 0; j < BN / 8; j++) {
         mx[0] = fmaxf(mx[0], fmaxf(s[4 * j], s[4 * j + 1]));
         mx[1] = fmaxf(mx[1], fmaxf(s[4 * j + 2], s[4 * j + 3]));
     }
-    if (FOLD)
-        mx[0] *= factor, mx[1] *= factor;
+    if (FOLD || CAPPED) {
+        mx[0] *= CAPPED ? cap.slope(mx[0]) : rule.factor;
+        mx[1] *= CAPPED ? cap.slope(mx[1]) : rule.factor;
+    }
     const bool grow = __any_sync(~0u, mx[0] > m[0] + LAZY || mx[1] > m[1] + LAZY);
     if (grow) {
 #pragma unroll
@@ -352,10 +340,47 @@ ATTN_DEV bool softmax_step(float (&s)[BN / 2], float factor, float (&m)[2], floa
 #pragma unroll
     for (int i = 0; i < BN / 2; i++) {
         const int e = i >> 1 & 1;
-        s[i] = ex2(FOLD ? fmaf(s[i], factor, -m[e]) : s[i] - m[e]);
+        s[i] = ex2(CAPPED ? fmaf(s[i], cap.slope(s[i]), -m[e]) : FOLD ? fmaf(s[i], rule.factor, -m[e]) : s[i] - m[e]);
         l[e] += s[i];
     }
     return grow;
+}
+
+/* From the products of a tile to P, for a thread's rows `row` and row + 8; seen: of the first of them. */
+ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule, const row_terms &terms,
+                           float (&s)[BN / 2], int k0, int row, const int2 *seen, const float *k_scales, float (&m)[2],
+                           float (&l)[2], float (&f)[2]) {
+    if constexpr (TL_TOKEN_HEAD) {
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++) {
+            const float2 ks = *(const float2 *)(k_scales + j * 8 + 2 * (threadIdx.x & 3));
+            s[4 * j] *= ks.x, s[4 * j + 1] *= ks.y, s[4 * j + 2] *= ks.x, s[4 * j + 3] *= ks.y;
+        }
+    }
+    if constexpr (TL_CAP > 0.f) {
+        const cap_polynomial cap(rule);
+        const bool is_small = cap.fits(s);
+        if (FOLD_CAP && is_small && k0 >= b.all_lo && k0 + BN <= b.all_hi)
+            return softmax_step<true>(rule, s, m, l, f);
+        if (is_small) {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++)
+                s[i] *= cap.slope(s[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++)
+                s[i] = rule.apply<false>(s[i]);
+        }
+    } else if constexpr (!FOLD && TL_ALIBI == 0) {
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++)
+            s[i] *= rule.factor;
+    }
+    if constexpr (TL_ALIBI != 0)
+        add_alibi(terms, TL_CAP > 0.f ? 1.f : rule.factor, s, k0);
+    add_bias(p, b, s, k0, row);
+    hide_scores(b, s, k0, seen);
+    return softmax_step<false>(rule, s, m, l, f);
 }
 
 template <int N> ATTN_DEV void rescale(float (&o)[N], const float (&f)[2]) {
@@ -429,4 +454,8 @@ ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t 
 
 } /* namespace prefill */
 } /* namespace attn_cuda */
+
+#if TL_OUT_GROUP
+#include "triton_quantize.cuh"
+#endif
 #endif

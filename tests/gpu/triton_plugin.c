@@ -35,7 +35,8 @@ static int gpu_sync(void *ctx) {
     (void)ctx;
     return cudaDeviceSynchronize() != cudaSuccess;
 }
-static kit_memory_t gpu = {NULL, kDLCUDA, 0, 0, 0, NULL, gpu_alloc, gpu_free, to_device, from_device, gpu_sync};
+static kit_memory_t gpu = {.device_type = kDLCUDA, .alloc = gpu_alloc, .free = gpu_free, .to_device = to_device,
+                           .from_device = from_device, .sync = gpu_sync};
 static const attn_backend_t *triton, *reference;
 static attn_backend_t wrapped;
 static attn_backend_ops_t wrapped_ops;
@@ -108,7 +109,7 @@ static void make_random(kit_case_t *c, uint64_t seed, int i) {
         c->problem.head_size_v = sizes[kit_random_in(&state, 0, 11)];
     c->problem.scale = 1.0 / sqrt((double)c->problem.head_size);
     if (kit_random_in(&state, 0, 7) == 0) {
-        c->problem.features |= ATTN_F_OUT_FP8_STATIC;
+        c->problem.features |= kit_random_in(&state, 0, 1) && c->problem.num_heads % 2 == 0 ? ATTN_F_OUT_FP8_GROUP : ATTN_F_OUT_FP8_STATIC;
         c->problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
     }
 }
@@ -149,7 +150,7 @@ static void make_grid(kit_case_t *c, int i) {
     case 11: p->features |= ATTN_F_QQ_BIAS; break;
     case 12: p->mask = ATTN_MASK_FULL; break;
     case 13: p->mask = ATTN_MASK_PER_REQUEST, p->sliding_window = 90; break;
-    case 14: p->features |= ATTN_F_OUT_FP8_STATIC, p->out_dtype = ATTN_DTYPE_FP8_E4M3; break;
+    case 14: p->features |= s % 2 ? ATTN_F_OUT_FP8_GROUP : ATTN_F_OUT_FP8_STATIC, p->out_dtype = ATTN_DTYPE_FP8_E4M3; break;
     case 15: p->features |= ATTN_F_SEPARATE_KV | ATTN_F_SINK, p->kv_layout = ATTN_LAYOUT_HND; break;
     case 17: p->sliding_window = 33; break;
     default: break;
