@@ -33,6 +33,8 @@ const bench_work_t bench_works[] = {
     {"gpu", "MLA prefill 1x8192", "role=mla num_heads=16 " DEEPSEEK, 1, 8192, 8192},
     {"gpu", "MLA sparse 64x8192", "role=mla_sparse num_heads=128 topk=2048 " DEEPSEEK, 64, 1, 8192},
     {"gpu", "vision 8x4096", "role=mm_encoder num_heads=16 head_size=80", 8, 4096, 4096},
+    {"gpu", "vision 72 8x4096", VISION, 8, 4096, 4096},
+    {"gpu", "vision 128 8x4096", "role=mm_encoder num_heads=16 head_size=128", 8, 4096, 4096},
     {NULL, NULL, NULL, 0, 0, 0},
 };
 
