@@ -51,7 +51,8 @@ __device__ float normal_of(uint32_t i) {
     uint32_t x = i * 2654435761u + 17, y;
     x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
     y = x * 0x9e3779b1u + 0x85ebca6bu, y ^= y >> 15, y *= 0x2c1b3c6du, y ^= y >> 13;
-    return sqrtf(-2.f * logf(((x >> 8) + 1) * (1.f / 16777217.f))) * cospif(2.f * (y >> 8) * (1.f / 16777216.f));
+    return sqrtf(-2.f * logf(((x >> 8) + 1) * (1.f / 16777217.f))) *
+           cospif(2.f * (y >> 8) * (1.f / 16777216.f));
 }
 __global__ void fill_normal(uint16_t *p, size_t n) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
@@ -111,9 +112,12 @@ static void measure(const std::function<int()> &call, double *burst, double *sus
 static void attention(const char *name, int is_ds, int heads, int requests, int queries, int keys) {
     if (filter && !strstr(name, filter)) return;
     const int topk = 2048, page = 64, tokens = requests * queries, width = keys / page;
-    const size_t row = is_ds ? MLA_DS_ROW : 1152, pages = (size_t)requests * width, rows = (size_t)tokens * heads;
+    const size_t row = is_ds ? MLA_DS_ROW : 1152, pages = (size_t)requests * width,
+                 rows = (size_t)tokens * heads;
     uint64_t seed = 5;
-    auto random = [&]() { return (uint32_t)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33); };
+    auto random = [&]() {
+        return (uint32_t)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33);
+    };
     std::vector<int32_t> table(pages), lists((size_t)tokens * topk);
     for (size_t i = 0; i < pages; i++)
         table[i] = (int32_t)i;
@@ -124,7 +128,8 @@ static void attention(const char *name, int is_ds, int heads, int requests, int 
     std::vector<mla_item> items;
     for (int t = 0; t < tokens; t++)
         for (int h = 0; h < heads; h += MLA_TILE_ROWS)
-            items.push_back({t / queries, t * heads + h, std::min<int>(MLA_TILE_ROWS, heads - h), 0, 0, topk, -1, 0});
+            items.push_back(
+                {t / queries, t * heads + h, std::min<int>(MLA_TILE_ROWS, heads - h), 0, 0, topk, -1, 0});
     mla_counts counts = {};
     counts.block_table = send(table), counts.block_table_stride = counts.block_table_width = width;
     mla_attend_params p = {};
@@ -150,8 +155,21 @@ static void attention(const char *name, int is_ds, int heads, int requests, int 
             for (int64_t i = 0; i < part; i++)
                 slots[(size_t)i] = at + i;
             CK(cudaMemcpy(device_slots, slots.data(), slots.size() * 8, cudaMemcpyHostToDevice));
-            mla_write_params w = {kv, pe, device_slots, NULL, cache, all, p.cache_page, p.cache_row, 512, 64,
-                                  std::min(part, all - at), 512, page, MLA_BF16, MLA_CACHE_DS};
+            mla_write_params w = {kv,
+                                  pe,
+                                  device_slots,
+                                  NULL,
+                                  cache,
+                                  all,
+                                  p.cache_page,
+                                  p.cache_row,
+                                  512,
+                                  64,
+                                  std::min(part, all - at),
+                                  512,
+                                  page,
+                                  MLA_BF16,
+                                  MLA_CACHE_DS};
             CK(mla_write_cache(&w, NULL));
             CK(cudaDeviceSynchronize());
         }
@@ -166,15 +184,18 @@ static void attention(const char *name, int is_ds, int heads, int requests, int 
     CK(kernel(&p, 0, sms, stream));
     measure([&]() { return kernel(&p, (int)items.size(), sms, stream); }, &burst, &sustained);
     const double flops = 2.0 * rows * topk * (576 + 512), bytes = (double)tokens * topk * row;
-    printf("%-34s burst %8.1f us %4.0f TFLOP/s   sustained %8.1f us %4.0f TFLOP/s %5.0f GB/s of rows\n", name, burst,
-           flops / burst * 1e-6, sustained, flops / sustained * 1e-6, bytes / sustained * 1e-3);
+    printf("%-34s burst %8.1f us %4.0f TFLOP/s   sustained %8.1f us %4.0f TFLOP/s %5.0f GB/s of rows\n", name,
+           burst, flops / burst * 1e-6, sustained, flops / sustained * 1e-6, bytes / sustained * 1e-3);
     fflush(stdout);
     free_all();
 }
 
 static void writer(const char *name, int kind, int tokens) {
     if (filter && !strstr(name, filter)) return;
-    const int64_t row = kind == MLA_CACHE_DS ? MLA_DS_ROW : kind == MLA_CACHE_E4M3 ? 576 : 1152, slots = 1 << 20;
+    const int64_t row = kind == MLA_CACHE_DS     ? MLA_DS_ROW
+                        : kind == MLA_CACHE_E4M3 ? 576
+                                                 : 1152,
+                  slots = 1 << 20;
     uint64_t seed = 5;
     std::vector<int64_t> to((size_t)tokens);
     for (int i = 0; i < tokens; i++) {
@@ -184,8 +205,9 @@ static void writer(const char *name, int kind, int tokens) {
     uint16_t *kv = room<uint16_t>((size_t)tokens * 512), *pe = room<uint16_t>((size_t)tokens * 64);
     fill_normal<<<2048, 256>>>(kv, (size_t)tokens * 512);
     fill_normal<<<2048, 256>>>(pe, (size_t)tokens * 64);
-    mla_write_params w = {kv, pe, send(to), NULL, room<uint8_t>((size_t)(slots * row)), slots, 64 * row, row, 512, 64,
-                          tokens, 512, 64, MLA_BF16, kind};
+    mla_write_params w = {kv,     pe,       send(to), NULL,     room<uint8_t>((size_t)(slots * row)),
+                          slots,  64 * row, row,      512,      64,
+                          tokens, 512,      64,       MLA_BF16, kind};
     double burst, sustained;
     CK(cudaDeviceSynchronize());
     measure([&]() { return mla_write_cache(&w, stream); }, &burst, &sustained);

@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(256) write_ds_kernel(const __grid_constant__ m
     }
     const int rope_token = lane >> 4, rope_chunk = lane & 15;
     if (rope_chunk < 8 && first + rope_token < p.num_tokens)
-        rope = __ldcs((const uint4 *)((const uint16_t *)p.k_pe + (first + rope_token) * p.k_pe_row) + rope_chunk);
+        rope = __ldcs((const uint4 *)((const uint16_t *)p.k_pe + (first + rope_token) * p.k_pe_row) +
+                      rope_chunk);
 #pragma unroll
     for (int t = 0; t < 2; t++) {
         const uint32_t w[8] = {x[t][0].x, x[t][0].y, x[t][0].z, x[t][0].w,
@@ -103,8 +104,9 @@ __global__ void __launch_bounds__(256) write_ds_kernel(const __grid_constant__ m
             }
         }
         if (dst == nullptr) continue;
-        ((uint4 *)dst)[lane] = make_uint4(quantized4<DT>(w[0], w[1], scale), quantized4<DT>(w[2], w[3], scale),
-                                          quantized4<DT>(w[4], w[5], scale), quantized4<DT>(w[6], w[7], scale));
+        ((uint4 *)dst)[lane] =
+            make_uint4(quantized4<DT>(w[0], w[1], scale), quantized4<DT>(w[2], w[3], scale),
+                       quantized4<DT>(w[4], w[5], scale), quantized4<DT>(w[6], w[7], scale));
         if (rope_token == t && rope_chunk < 8) *((uint4 *)(dst + MLA_DS_ROPE_AT) + rope_chunk) = v;
         if (rope_token == t && rope_chunk == 8) *(float4 *)(dst + MLA_DS_SCALES_AT) = scales;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sparse latent attention on Hopper (semantics 9.2): persistent CTAs of two math and two gathering warpgroups go through
- * the items of a slice, 64 rows of one token each. What is less than 64 rows is padded with zero queries. */
+/* Sparse latent attention on Hopper (semantics 9.2): persistent CTAs of two math and two gathering warpgroups go
+ * through the items of a slice, 64 rows of one token each. What is less than 64 rows is padded with zero queries. */
 #ifndef SPARSE_ATTEND_SM90_CUH
 #define SPARSE_ATTEND_SM90_CUH
 

@@ -34,7 +34,7 @@ __device__ const uint4 sparse_no_row[MLA_DS_ROW / 16] = {};
 struct sparse_rows {
     const mla_attend_params &p;
     const int32_t *topk, *table;
-    int width, key, end;  /* key: of the block whose index is loaded next */
+    int width, key, end;   /* key: of the block whose index is loaded next */
     int index, next, page; /* of the coming block; index of the one after */
 
     ATTN_DEV sparse_rows(const mla_attend_params &params, const mla_item &it, int row)
@@ -79,15 +79,15 @@ struct sparse_gather {
     const int lane, warp;
 
     ATTN_DEV sparse_gather(const mla_attend_params &params, const sparse_smem &smem)
-        : p(params), sm(smem), lane(threadIdx.x & 31), warp(__shfl_sync(~0u, (int)threadIdx.x >> 5 & 7, 0)) {
-    }
+        : p(params), sm(smem), lane(threadIdx.x & 31), warp(__shfl_sync(~0u, (int)threadIdx.x >> 5 & 7, 0)) {}
 
     /* Address of chunk `chunk` (16 bytes) of a row in a slab at `slab`. */
     static ATTN_DEV uint32_t at(uint32_t slab, int row, int chunk) {
         return slab + row * 128 + ((chunk ^ (row & 7)) << 4);
     }
 
-    /* Behind the last position of an item's list that names a token: lists of short requests end in -1 (semantics 9.5). */
+    /* Behind the last position of an item's list that names a token: lists of short requests end in -1 (semantics
+     * 9.5). */
     ATTN_DEV int end_of_list(const mla_item &it, int parity) const {
         const int32_t *topk = p.topk + (int64_t)(it.first_row / p.num_heads) * p.topk_row;
         int end = it.k_begin;
@@ -125,7 +125,8 @@ struct sparse_gather {
         return __ballot_sync(~0u, a != nullptr) & 255u;
     }
     ATTN_DEV void write_mask(int buffer, unsigned bits) const {
-        if (lane == 0) asm volatile("st.shared.u8 [%0], %1;" ::"r"(sm.mask(buffer) + warp), "r"(bits) : "memory");
+        if (lane == 0)
+            asm volatile("st.shared.u8 [%0], %1;" ::"r"(sm.mask(buffer) + warp), "r"(bits) : "memory");
     }
 
     /* 16-bit rows: eight lanes bring 128 bytes of a row. */
@@ -164,8 +165,8 @@ struct sparse_gather {
     }
 
     /* Ten loads bring eight 656-byte rows: four times 128 latent values and the rope, of rows 0 to 3 and 4 to 7. In a
-     * load, a quarter of a warp holds four chunks of two neighbouring rows, so that the stores meet all banks. The scales
-     * go to shared memory a block ahead. */
+     * load, a quarter of a warp holds four chunks of two neighbouring rows, so that the stores meet all banks. The
+     * scales go to shared memory a block ahead. */
     static ATTN_DEV uint4 fetch(int u, const char *row, int chunk) {
         return ld_stream_v4(row + chunk * 16 + (u < 8 ? (u >> 1) * 128 : MLA_DS_ROPE_AT));
     }
@@ -190,7 +191,8 @@ struct sparse_gather {
         uint32_t v[8];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float2 a = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(w[i])), b = unpack2<DT_F16>(e4m3x2_to_f16x2<1>(w[i]));
+            float2 a = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(w[i])),
+                   b = unpack2<DT_F16>(e4m3x2_to_f16x2<1>(w[i]));
             v[2 * i] = pack2<DT>(a.x * scale, a.y * scale);
             v[2 * i + 1] = pack2<DT>(b.x * scale, b.y * scale);
         }
@@ -226,7 +228,9 @@ struct sparse_gather {
         for (int b = 0; b < blocks; b++) {
             const int buffer = b & 1, ph = buffer ? phase[1] : phase[0];
             const uint32_t k = sm.k(buffer), scales = sm.scales(buffer, warp) + sub * 16;
+            /* Both halves at once: a wait in between would be one for all loads in flight, the newest too. */
             mbar_sleep(sm.empty(buffer, 0), ph ^ 1);
+            mbar_sleep(sm.empty(buffer, 1), ph ^ 1);
             write_mask(buffer, there);
             cp_async_wait<0>();
             __syncwarp();
@@ -234,10 +238,7 @@ struct sparse_gather {
             float scale = ld_shared_f32(scales);
 #pragma unroll
             for (int u = 0; u < 10; u++) {
-                if (u == 4) {
-                    arrive_written(sm.full(buffer, 0));
-                    mbar_sleep(sm.empty(buffer, 1), ph ^ 1);
-                }
+                if (u == 4) arrive_written(sm.full(buffer, 0));
                 const float now = scale;
                 if (u < 7) scale = ld_shared_f32(scales + (u + 1 & 1) * 64 + (u + 1 >> 1) * 4);
                 widen(ring[u], u, now, k, r + 4 * (u & 1), chunk);

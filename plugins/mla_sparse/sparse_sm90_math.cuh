@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hopper sparse attention: the two math warpgroups. The output of 64 rows x 512 columns is half of the register file, so
- * the left warpgroup holds columns 0 to 255 and the right one 256 to 511; the left computes the scores of even key
- * blocks, the right those of odd ones (the order of FlashMLA's "new kernel deep dive", 2025-04-22). Each multiplies its
- * own P from registers and its partner's from shared memory, where it takes the place of the block's rope columns, which
- * nobody needs after the scores. While one does softmax, the other has products to run. The reference of the exponent
+/* Hopper sparse attention: the two math warpgroups. The output of 64 rows x 512 columns is half of the register file,
+ * so the left warpgroup holds columns 0 to 255 and the right one 256 to 511; the left computes the scores of even key
+ * blocks, the right those of odd ones (the order of FlashMLA's "new kernel deep dive", 2025-04-22), or the left all.
+ * Each multiplies its own P from registers and its partner's from shared memory, where it takes the place of the block's
+ * rope columns, which nobody needs after the scores. While one does softmax, the other has products to run. The reference of the exponent
  * follows the maximum only when that grows by more than 2^8, so that the output is rarely rescaled. */
 #ifndef SPARSE_SM90_MATH_CUH
 #define SPARSE_SM90_MATH_CUH
@@ -25,8 +25,7 @@ struct sparse_math {
 
     ATTN_DEV sparse_math(const mla_attend_params &params, const sparse_smem &smem)
         : p(params), sm(smem), lane(threadIdx.x & 31), warp(__shfl_sync(~0u, (int)threadIdx.x >> 5 & 3, 0)),
-          row(warp * 16 + (lane >> 2)), c(fabsf(params.scale) * 1.4426950408889634f) {
-    }
+          row(warp * 16 + (lane >> 2)), c(fabsf(params.scale) * 1.4426950408889634f) {}
 
     ATTN_DEV void release(uint32_t bar) const {
         if (lane == 0) mbar_arrive(bar);
@@ -45,11 +44,14 @@ struct sparse_math {
         wgmma_pin(s);
     }
 
-    /* Scores become P, for this side's own product in registers and for the partner in shared memory; returns the factors
-     * of what was added before. */
+    /* Scores become P, for this side's own product in registers and for the partner in shared memory; returns the
+     * factors of what was added before. */
     ATTN_DEV float2 softmax(float (&s)[32], uint32_t (&pr)[16], int buffer, int barrier) {
         uint32_t lo, hi;
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(lo), "=r"(hi) : "r"(sm.mask(buffer)) : "memory");
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(lo), "=r"(hi)
+                     : "r"(sm.mask(buffer))
+                     : "memory");
         if (p.scale < 0.f) {
 #pragma unroll
             for (int i = 0; i < 32; i++)
@@ -183,7 +185,8 @@ struct sparse_math {
                          SIDE * 256 + (lane & 3) * 2;
 #pragma unroll
             for (int i = 0; i < 32; i++)
-                *(float2 *)(out + i * 8) = make_float2(o[4 * i + 2 * e] * inv[e], o[4 * i + 2 * e + 1] * inv[e]);
+                *(float2 *)(out + i * 8) =
+                    make_float2(o[4 * i + 2 * e] * inv[e], o[4 * i + 2 * e + 1] * inv[e]);
         }
     }
 

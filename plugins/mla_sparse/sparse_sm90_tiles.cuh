@@ -24,29 +24,18 @@ enum { SPARSE_P0_READY = 1, SPARSE_P1_READY, SPARSE_LEFT_ALONE, SPARSE_ITEM_DONE
 /* Addresses in shared memory, as the 32-bit numbers that the instructions take. */
 struct sparse_smem {
     uint32_t base;
-    ATTN_DEV explicit sparse_smem(const void *raw) : base((smem_addr(raw) + 1023) & ~1023u) {
-    }
-    ATTN_DEV uint32_t q() const {
-        return base;
-    }
-    ATTN_DEV uint32_t k(int buffer) const {
-        return base + (1 + buffer) * MLA90_TILE;
-    }
-    ATTN_DEV uint32_t stage(int warp) const {
-        return base + SPARSE_STAGE_AT + warp * 512;
-    }
+    ATTN_DEV explicit sparse_smem(const void *raw) : base((smem_addr(raw) + 1023) & ~1023u) {}
+    ATTN_DEV uint32_t q() const { return base; }
+    ATTN_DEV uint32_t k(int buffer) const { return base + (1 + buffer) * MLA90_TILE; }
+    ATTN_DEV uint32_t stage(int warp) const { return base + SPARSE_STAGE_AT + warp * 512; }
     ATTN_DEV uint32_t full(int buffer, int half) const { /* keys have arrived */
         return base + SPARSE_SMALL_AT + (buffer * 2 + half) * 8;
     }
     ATTN_DEV uint32_t empty(int buffer, int half) const { /* keys have been used */
         return full(buffer, half) + 32;
     }
-    ATTN_DEV uint32_t q_full() const {
-        return base + SPARSE_SMALL_AT + 64;
-    }
-    ATTN_DEV uint32_t q_empty() const {
-        return base + SPARSE_SMALL_AT + 72;
-    }
+    ATTN_DEV uint32_t q_full() const { return base + SPARSE_SMALL_AT + 64; }
+    ATTN_DEV uint32_t q_empty() const { return base + SPARSE_SMALL_AT + 72; }
     ATTN_DEV uint32_t mask(int buffer) const { /* 64 bits: which keys are there */
         return base + SPARSE_SMALL_AT + 80 + buffer * 8;
     }
