@@ -191,7 +191,9 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
         mla_output_begin(in, &s, &view);
         inner.output = &view.t;
         e = launch(in, &inner, &s, stream);
-        if (!e) e = mla_output_finish(in, &a, &view, tokens, stream);
+        const mla_host_header *h = s.host;
+        const mla_counts *counts = h->num_absorbed == tokens ? s.metadata : NULL;
+        if (!e) e = mla_output_finish(in, &a, &view, tokens, counts, stream);
     } else
         e = launch(in, &a, &s, stream);
     mla_leave_device(&guard);

@@ -4,6 +4,8 @@
 #ifndef MLA_INSTANCE_H
 #define MLA_INSTANCE_H
 
+#include "../common/gpu_batch.h"
+#include "../common/gpu_device.h"
 #include "mla_config.h"
 #include "mla_launch.h"
 #include "mla_plan.h"
@@ -92,7 +94,9 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
                 attn_error_t *error);
 
 /* Checks a tensor of the call, that it lies on a CUDA device, and that its rows can be read 16 bytes at a time. */
-int mla_check_device(const DLTensor *t, const char *name, attn_error_t *error);
+static inline int mla_check_device(const DLTensor *t, const char *name, attn_error_t *error) {
+    return gpu_check_tensor_device(t, name, error);
+}
 int mla_check_aligned(const DLTensor *t, const char *name, attn_error_t *error);
 int mla_check_scale(const DLTensor *t, const char *name, attn_error_t *error);
 int mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
@@ -107,15 +111,19 @@ int mla_output_is_quantised(const attn_instance_t *in);
 int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error);
 void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_output_view *view);
 int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view, int64_t tokens,
-                      void *stream);
+                      const mla_counts *counts, void *stream);
 
-/* Makes the instance's device current and restores the caller's. */
-typedef struct mla_device_guard {
-    int previous, changed;
-} mla_device_guard;
-int mla_enter_device(const attn_instance_t *in, mla_device_guard *guard, attn_error_t *error);
-void mla_leave_device(const mla_device_guard *guard);
-int mla_fail_cuda(attn_error_t *error, int code, const char *what);
+/* The instance's device made current and the caller's restored (gpu_device.h). */
+typedef gpu_device_guard mla_device_guard;
+static inline int mla_enter_device(const attn_instance_t *in, mla_device_guard *guard, attn_error_t *error) {
+    return gpu_enter(in->device_id, guard, error);
+}
+static inline void mla_leave_device(const mla_device_guard *guard) {
+    gpu_leave(guard);
+}
+static inline int mla_fail_cuda(attn_error_t *error, int code, const char *what) {
+    return gpu_fail(error, code, what);
+}
 int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
 /* Fills in->config; asks the device how many clusters it runs at once. */
 int mla_choose_kernel(attn_instance_t *in, attn_error_t *error);

@@ -6,94 +6,34 @@
 
 #include <cuda_runtime_api.h>
 
-static int check_lengths(const attn_instance_t *in, const attn_batch_t *b, attn_error_t *error) {
-    if (b->num_reqs < 0 || b->num_reqs > in->limits.max_seqs)
-        return attn_fail(error, ATTN_E_INVALID, "num_reqs",
-                         "num_reqs is %d; 0 to %d (max_num_seqs) were wanted", b->num_reqs,
-                         in->limits.max_seqs);
-    if (b->num_actual_tokens < 0 || b->num_actual_tokens > in->limits.max_tokens)
-        return attn_fail(error, ATTN_E_INVALID, "num_actual_tokens",
-                         "num_actual_tokens is %d; 0 to %d (max_num_batched_tokens) were wanted",
-                         b->num_actual_tokens, in->limits.max_tokens);
-    if (b->common_prefix_len != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len",
-                         "common_prefix_len is %d; this backend has no cascade: pass 0",
-                         b->common_prefix_len);
-    if (b->query_start_loc_host == NULL || (b->seq_lens_host == NULL && b->num_reqs > 0))
-        return attn_fail(error, ATTN_E_INVALID,
-                         b->query_start_loc_host == NULL ? "query_start_loc" : "seq_lens",
-                         "query_start_loc_host and seq_lens_host are required");
-    const int32_t *start = b->query_start_loc_host;
-    int64_t max_len = in->problem.max_model_len ? in->problem.max_model_len : 131072;
-    if (start[0] != 0 || start[b->num_reqs] != b->num_actual_tokens)
-        return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                         "query_start_loc goes from %d to %d; 0 to num_actual_tokens (%d) was wanted",
-                         start[0], start[b->num_reqs], b->num_actual_tokens);
-    for (int32_t r = 0; r < b->num_reqs; r++) {
-        int64_t query = (int64_t)start[r + 1] - start[r], seq = b->seq_lens_host[r];
-        if (query < 0)
-            return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                             "query_start_loc falls from %d to %d at request %d; it must not decrease",
-                             start[r], start[r + 1], r);
-        if (seq < 0 || seq > max_len)
-            return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %lld; 0 to %lld (max_model_len) were wanted", r, (long long)seq,
-                             (long long)max_len);
-        if (seq < query)
-            return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %lld, less than its %lld query tokens; it counts them", r,
-                             (long long)seq, (long long)query);
-    }
-    return ATTN_OK;
-}
-
-static int take_block_table(const attn_instance_t *in, const attn_batch_t *b, mla_counts *c,
-                            attn_error_t *error) {
-    c->block_table = NULL;
-    c->block_table_stride = c->block_table_width = 0;
-    if (b->num_reqs == 0) return ATTN_OK;
-    int status = attn_check_tensor(b->block_table, "block_table", ATTN_DTYPE_INT32, 2, NULL, error);
-    if (status == ATTN_OK) status = mla_check_device(b->block_table, "block_table", error);
-    if (status != ATTN_OK) return status;
-    if (b->block_table->shape[0] < b->num_reqs)
-        return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table has %lld rows for %d requests",
-                         (long long)b->block_table->shape[0], b->num_reqs);
-    for (int32_t r = 0; r < b->num_reqs; r++) {
-        int64_t blocks = ((int64_t)b->seq_lens_host[r] + in->page_size - 1) / in->page_size;
-        if (b->query_start_loc_host[r + 1] > b->query_start_loc_host[r] && blocks > b->block_table->shape[1])
-            return attn_fail(error, ATTN_E_INVALID, "block_table",
-                             "block_table has %lld columns; seq_lens[%d] = %d needs %lld blocks of %d tokens",
-                             (long long)b->block_table->shape[1], r, b->seq_lens_host[r], (long long)blocks,
-                             in->page_size);
-    }
-    c->block_table = attn_data(b->block_table);
-    c->block_table_stride = b->block_table->strides[0];
-    c->block_table_width = b->block_table->shape[1];
-    return ATTN_OK;
-}
-
-static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
-    if (s->metadata == NULL || s->metadata_bytes < in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE, "metadata",
-                         "the metadata buffer has %llu bytes; space_needed says %llu",
-                         (unsigned long long)(s->metadata ? s->metadata_bytes : 0),
-                         (unsigned long long)in->metadata_bytes);
-    if (s->host == NULL || s->host_bytes < mla_mirror_at(in) + in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE, "host",
-                         "the host buffer has %llu bytes; space_needed says %llu",
-                         (unsigned long long)(s->host ? s->host_bytes : 0),
-                         (unsigned long long)(mla_mirror_at(in) + in->metadata_bytes));
-    return ATTN_OK;
+static gpu_batch_limits limits_of(const attn_instance_t *in) {
+    return (gpu_batch_limits){.max_seqs = in->limits.max_seqs,
+                              .max_tokens = in->limits.max_tokens,
+                              .max_model_len = in->problem.max_model_len ? in->problem.max_model_len : 131072,
+                              .has_cache = 1,
+                              .seq_counts_query = 1,
+                              .page_size = in->page_size};
 }
 
 static int take_batch(const attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
                       attn_batch_t *b, attn_space_t *s, mla_counts *counts, attn_error_t *error) {
     int status = attn_intake(b, sizeof *b, batch, "batch", error);
     if (status == ATTN_OK) status = attn_intake(s, sizeof *s, space, "space", error);
-    if (status == ATTN_OK) status = check_lengths(in, b, error);
-    if (status == ATTN_OK) status = check_space(in, s, error);
+    const gpu_batch_limits limits = limits_of(in);
+    if (status == ATTN_OK) status = gpu_check_lengths(&limits, b, error);
+    if (status == ATTN_OK && b->common_prefix_len != 0)
+        status =
+            attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len",
+                      "common_prefix_len is %d; this backend has no cascade: pass 0", b->common_prefix_len);
+    if (status == ATTN_OK)
+        status = gpu_check_space(s, in->metadata_bytes, mla_mirror_at(in) + in->metadata_bytes, error);
     memset(counts, 0, sizeof *counts);
-    if (status == ATTN_OK) status = take_block_table(in, b, counts, error);
+    if (status == ATTN_OK) status = gpu_check_block_table(&limits, b, error);
+    if (status == ATTN_OK && b->num_reqs > 0) {
+        counts->block_table = attn_data(b->block_table);
+        counts->block_table_stride = b->block_table->strides[0];
+        counts->block_table_width = b->block_table->shape[1];
+    }
     counts->num_tokens = b->num_actual_tokens;
     return status;
 }
@@ -106,8 +46,7 @@ static int send(const attn_instance_t *in, const attn_space_t *s, size_t bytes, 
     const char *mirror = (const char *)s->host + mla_mirror_at(in);
     int status = mla_enter_device(in, &guard, error);
     if (status != ATTN_OK) return status;
-    cudaError_t e =
-        cudaMemcpyAsync(s->metadata, mirror, bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream);
+    cudaError_t e = cudaMemcpyAsync(s->metadata, mirror, bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream);
     if (e == cudaSuccess && more > 0) {
         const size_t at = in->prefill->metadata_at;
         e = cudaMemcpyAsync((char *)s->metadata + at, mirror + at, more, cudaMemcpyHostToDevice,

@@ -3,28 +3,7 @@
  * later call allocates or compiles. */
 #include "mla_prefill.h"
 
-#include <cuda_runtime_api.h>
 #include <stdlib.h>
-
-int mla_fail_cuda(attn_error_t *error, int code, const char *what) {
-    cudaGetLastError(); /* a failed launch must not fail the next caller */
-    return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE,
-                     "device", "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
-}
-
-int mla_enter_device(const attn_instance_t *in, mla_device_guard *guard, attn_error_t *error) {
-    guard->changed = 0;
-    cudaError_t e = cudaGetDevice(&guard->previous);
-    if (e == cudaSuccess && guard->previous != in->device_id) {
-        e = cudaSetDevice(in->device_id);
-        guard->changed = e == cudaSuccess;
-    }
-    return e == cudaSuccess ? ATTN_OK : mla_fail_cuda(error, (int)e, "selecting the device");
-}
-
-void mla_leave_device(const mla_device_guard *guard) {
-    if (guard->changed) cudaSetDevice(guard->previous);
-}
 
 int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream) {
     if (in->config.kernel == MLA_KERNEL_SM90) return mla_run_decode_sm90(in, params, stream);
@@ -34,70 +13,21 @@ int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int n
                                  : mla_attend_f16(params, num_items, stream);
 }
 
-/* The host checked the table before; a program that uses the plugin without a host gets the same answers here. */
-static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
-    const attn_capabilities_t *c = &mla_capabilities;
-    if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by %s", p->role,
-                         attn_role_name(p->role), mla_backend_name);
-    if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
-                         "dtype %s is not served by %s; it takes float16 and bfloat16",
-                         attn_dtype_name(p->dtype), mla_backend_name);
-    if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
-                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
-    uint64_t missing = attn_problem_features(p) & ~c->features;
-    for (unsigned bit = 0; bit < 64; bit++)
-        if (missing >> bit & 1) {
-            const char *name = attn_feature_name(bit);
-            return attn_fail(error, name ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name ? name : "features",
-                             "feature %s (bit %u) is not served by %s", name ? name : "unknown", bit,
-                             mla_backend_name);
-        }
-    attn_reason_t first;
-    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
-    int status = mla_supports(p, device, &reasons);
-    if (status == ATTN_OK && reasons.count != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
-    return status;
-}
-
 static int query_device(attn_instance_t *in, const attn_device_t *device, attn_error_t *error) {
-    if (device->type != (int)kDLCUDA)
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "%s runs on CUDA devices (type %d); type %d was given", mla_backend_name,
-                         (int)kDLCUDA, (int)device->type);
-    int count = 0, major = 0, minor = 0, smem = 0;
-    cudaError_t e = cudaGetDeviceCount(&count);
-    if (e != cudaSuccess) {
-        cudaGetLastError();
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "no usable CUDA driver or device (%s); install the driver or "
-                         "select another backend",
-                         cudaGetErrorString(e));
-    }
-    if (device->id < 0 || device->id >= count)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d",
-                         (int)device->id, count);
-    in->device_id = device->id;
-    e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, in->device_id);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, in->device_id);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&in->num_sms, cudaDevAttrMultiProcessorCount, in->device_id);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, in->device_id);
-    if (e != cudaSuccess) return mla_fail_cuda(error, (int)e, "asking for a device attribute");
+    gpu_device d;
+    int status = gpu_find_device(device, mla_backend_name, &d, error);
+    if (status != ATTN_OK) return status;
+    in->device_id = d.id, in->num_sms = d.num_sms;
+    in->compute_capability = d.major * 10 + d.minor;
     const size_t fixed = 2048; /* static shared memory of the kernel, rounded up */
-    in->stages = mla_attend_smem(in->latent, 2) + fixed <= (size_t)smem ? 2 : 1;
+    in->stages = mla_attend_smem(in->latent, 2) + fixed <= (size_t)d.smem_optin ? 2 : 1;
     const size_t wanted = mla_attend_smem(in->latent, in->stages) + fixed;
-    if (major < 8 || wanted > (size_t)smem)
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "compute capability %d.x with %d bytes of shared memory for a block; 8.0 and %zu "
-                         "bytes are needed",
-                         major, smem, wanted);
-    in->compute_capability = major * 10 + minor;
+    if (d.major < 8 || wanted > (size_t)d.smem_optin)
+        return attn_fail(
+            error, ATTN_E_DEVICE, "device",
+            "compute capability %d.%d with %d bytes of shared memory for a block; 8.0 and %zu bytes are "
+            "needed",
+            d.major, d.minor, d.smem_optin, wanted);
     return ATTN_OK;
 }
 
@@ -142,7 +72,8 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
     if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
-    if (status == ATTN_OK) status = check_problem(&p, &dev, error);
+    if (status == ATTN_OK)
+        status = gpu_check_problem(&p, &dev, &mla_capabilities, mla_backend_name, mla_supports, error);
     if (status != ATTN_OK) return status;
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
@@ -160,7 +91,16 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
         in->kv = ATTN_KV_FP8_DS_MLA;
         if (host != NULL && host->log != NULL)
             host->log(host->ctx, ATTN_LOG_INFO,
-                      "FLASHMLA_SPARSE keeps an fp8 cache as fp8_ds_mla, 656 bytes a token; REFERENCE has the plain "
+                      "FLASHMLA_SPARSE keeps an fp8 cache as fp8_ds_mla, 656 bytes a token; REFERENCE has "
+                      "the plain "
+                      "fp8 rows");
+    }
+    if (p.role == ATTN_ROLE_MLA_SPARSE && in->kv == ATTN_KV_FP8_E4M3) { /* semantics 5.7 */
+        in->kv = ATTN_KV_FP8_DS_MLA;
+        if (host != NULL && host->log != NULL)
+            host->log(host->ctx, ATTN_LOG_INFO,
+                      "FLASHMLA_SPARSE keeps an fp8 cache as fp8_ds_mla, 656 bytes a token; REFERENCE has "
+                      "the plain "
                       "fp8 rows");
     }
     in->storage = attn_kv_storage(in->kv, p.dtype);

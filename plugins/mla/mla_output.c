@@ -80,9 +80,10 @@ void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_outp
 }
 
 int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view,
-                      int64_t tokens, void *stream) {
+                      int64_t tokens, const mla_counts *counts, void *stream) {
     const DLTensor *scales = a->output_block_scale;
-    const mla_output_params p = {.in = view->t.data,
+    const mla_output_params p = {.counts = counts,
+                                 .in = view->t.data,
                                  .out = attn_data(a->output),
                                  .out_token = a->output->strides[0],
                                  .out_head = a->output->strides[1],

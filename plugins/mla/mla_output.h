@@ -4,15 +4,16 @@
 #ifndef MLA_OUTPUT_H
 #define MLA_OUTPUT_H
 
-#include <stdint.h>
+#include "mla_params.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef struct mla_output_params {
-    const void *in; /* [tokens, num_heads * value] of 16-bit elements */
-    void *out;      /* e4m3, strides in elements */
+    const mla_counts *counts; /* their num_tokens bounds tokens, so that a replay may have fewer; NULL: all */
+    const void *in;           /* [tokens, num_heads * value] of 16-bit elements */
+    void *out;                /* e4m3, strides in elements */
     int64_t out_token, out_head;
     const float *scale; /* static: [1] */
     float *block_scale; /* groups: [tokens, num_heads * value / group]. Written */

@@ -4,7 +4,6 @@
 #include "mla_prefill_params.h"
 #include "mla_up_sm90.h"
 
-#include <cuda_runtime_api.h>
 #include <stdlib.h>
 
 /* Projected keys and values of one launch at most: all heads of a prompt of 8192 tokens and 128 heads, or 16 heads of the
@@ -25,22 +24,6 @@ static int sizes_are_served(const mla_prefill_sizes *s) {
            ((key == 192 && s->value <= 128) || (key == 256 && s->value <= 256)) && s->latent % 64 == 0;
 }
 
-static int query_device(flash_device *d, int id) {
-    const struct {
-        enum cudaDeviceAttr attribute;
-        int32_t *to;
-    } asked[] = {{cudaDevAttrComputeCapabilityMajor, &d->major},
-                 {cudaDevAttrComputeCapabilityMinor, &d->minor},
-                 {cudaDevAttrMultiProcessorCount, &d->num_sms},
-                 {cudaDevAttrMaxSharedMemoryPerBlockOptin, &d->smem_optin},
-                 {cudaDevAttrMaxSharedMemoryPerMultiprocessor, &d->smem_per_sm}};
-    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
-        cudaError_t e = cudaDeviceGetAttribute(asked[i].to, asked[i].attribute, id);
-        if (e != cudaSuccess) return (int)e;
-    }
-    return 0;
-}
-
 static int prepare_kernels(mla_prefill *f, int is_sm90, int dtype) {
     int e = flash_runtime_init(&f->runtime, f->runtime.num_sms, is_sm90);
     if (!e) e = flash_run_prefill(NULL, &f->shape, &f->config, 0, &f->runtime, NULL);
@@ -49,10 +32,12 @@ static int prepare_kernels(mla_prefill *f, int is_sm90, int dtype) {
     return e;
 }
 
-static int choose_kernel(const attn_instance_t *in, mla_prefill *f, attn_error_t *error, int *is_served) {
-    flash_device d = {0};
-    int e = query_device(&d, in->device_id);
-    if (e) return mla_fail_cuda(error, e, "asking for a device attribute");
+static int choose_kernel(const attn_instance_t *in, const attn_device_t *device, mla_prefill *f,
+                         attn_error_t *error, int *is_served) {
+    gpu_device g;
+    int status = gpu_find_device(device, mla_backend_name, &g, error);
+    if (status != ATTN_OK) return status;
+    const flash_device d = {g.major, g.minor, g.num_sms, g.smem_optin, g.smem_per_sm};
     int dtype = in->dtype == MLA_BF16 ? FLASH_BF16 : FLASH_F16;
     f->runtime.num_sms = d.num_sms;
     f->shape = (flash_shape){.q_dtype = dtype,
@@ -101,9 +86,10 @@ static void close_prefill(mla_prefill *f) {
     free(f);
 }
 
-static int fill(attn_instance_t *in, mla_prefill *f, attn_error_t *error, int *is_served) {
+static int fill(attn_instance_t *in, const attn_device_t *device, mla_prefill *f, attn_error_t *error,
+                int *is_served) {
     const attn_problem_t *p = &in->problem;
-    int status = choose_kernel(in, f, error, is_served);
+    int status = choose_kernel(in, device, f, error, is_served);
     if (status != ATTN_OK || !*is_served) return status;
     const int is_sm90 = f->config.kind == FLASH_PREFILL_SM90;
     f->sizes.block_rows = f->config.block_rows, f->sizes.ctas = f->runtime.num_sms;
@@ -136,7 +122,6 @@ static int fill(attn_instance_t *in, mla_prefill *f, attn_error_t *error, int *i
 
 static int open_prefill(attn_instance_t *in, const attn_host_t *host, const attn_device_t *device,
                         attn_error_t *error) {
-    (void)device;
     const mla_prefill_sizes sizes = {
         .heads = in->heads, .latent = in->latent, .rope = MLA_ROPE, .nope = in->nope, .value = in->value};
     const attn_plan_table_t *table = plan_table(host);
@@ -148,7 +133,7 @@ static int open_prefill(attn_instance_t *in, const attn_host_t *host, const attn
     if (f == NULL)
         return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for %zu bytes of the prefill", sizeof *f);
     f->table = table, f->sizes = sizes;
-    int is_served = 0, status = fill(in, f, error, &is_served);
+    int is_served = 0, status = fill(in, device, f, error, &is_served);
     if (status == ATTN_OK && is_served)
         in->prefill = f;
     else

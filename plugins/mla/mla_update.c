@@ -2,12 +2,6 @@
 /* What goes into buffers that stay: cache rows and weights. Also the checks of tensors that all calls share. */
 #include "mla_instance.h"
 
-int mla_check_device(const DLTensor *t, const char *name, attn_error_t *error) {
-    if (t->device.device_type == kDLCUDA || t->device.device_type == kDLCUDAManaged) return ATTN_OK;
-    return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; a CUDA tensor was wanted", name,
-                     (int)t->device.device_type);
-}
-
 int mla_check_aligned(const DLTensor *t, const char *name, attn_error_t *error) {
     int bad = t->shape[0] > 0 && (uintptr_t)attn_data(t) % 16 != 0;
     for (int i = 0; i + 1 < t->ndim; i++)

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening on a CUDA device: checks and the current device. */
+#include "gpu_device.h"
+
+#include <cuda_runtime_api.h>
+
+int gpu_fail(attn_error_t *error, int code, const char *what) {
+    cudaGetLastError();
+    return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE,
+                     "device", "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
+}
+
+int gpu_enter(int device_id, gpu_device_guard *guard, attn_error_t *error) {
+    guard->changed = 0;
+    cudaError_t e = cudaGetDevice(&guard->previous);
+    if (e == cudaSuccess && guard->previous != device_id) {
+        e = cudaSetDevice(device_id);
+        guard->changed = e == cudaSuccess;
+    }
+    return e == cudaSuccess ? ATTN_OK : gpu_fail(error, (int)e, "selecting the device");
+}
+
+void gpu_leave(const gpu_device_guard *guard) {
+    if (guard->changed) cudaSetDevice(guard->previous);
+}
+
+int gpu_find_device(const attn_device_t *device, const char *backend, gpu_device *found,
+                    attn_error_t *error) {
+    if (device == NULL || device->type != (int)kDLCUDA)
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "%s runs on CUDA devices (type %d); type %d was given", backend, (int)kDLCUDA,
+                         device != NULL ? (int)device->type : 0);
+    int count = 0;
+    cudaError_t e = cudaGetDeviceCount(&count);
+    if (e != cudaSuccess) {
+        cudaGetLastError();
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "no usable CUDA driver or device (%s); install the driver or select another backend",
+                         cudaGetErrorString(e));
+    }
+    if (device->id < 0 || device->id >= count)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d",
+                         (int)device->id, count);
+    found->id = device->id;
+    const struct {
+        int *value;
+        enum cudaDeviceAttr attribute;
+    } wanted[] = {{&found->major, cudaDevAttrComputeCapabilityMajor},
+                  {&found->minor, cudaDevAttrComputeCapabilityMinor},
+                  {&found->num_sms, cudaDevAttrMultiProcessorCount},
+                  {&found->smem_optin, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+                  {&found->smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor}};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        e = cudaDeviceGetAttribute(wanted[i].value, wanted[i].attribute, found->id);
+        if (e != cudaSuccess) return gpu_fail(error, (int)e, "asking for a device attribute");
+    }
+    return ATTN_OK;
+}
+
+int gpu_check_problem(const attn_problem_t *p, const attn_device_t *device, const attn_capabilities_t *table,
+                      const char *backend,
+                      int (*supports)(const attn_problem_t *, const attn_device_t *, attn_reasons_t *),
+                      attn_error_t *error) {
+    if (p->role >= ATTN_ROLE_COUNT_ || (table->roles & ATTN_BIT(p->role)) == 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by %s", p->role,
+                         attn_role_name(p->role), backend);
+    if (p->dtype >= 64 || (table->dtypes & ATTN_BIT(p->dtype)) == 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
+                         "dtype %s is not served by %s; it takes float16 and bfloat16",
+                         attn_dtype_name(p->dtype), backend);
+    if (p->kv_layout > ATTN_LAYOUT_HND)
+        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
+                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
+    uint64_t missing = attn_problem_features(p) & ~table->features;
+    for (unsigned bit = 0; bit < 64; bit++)
+        if (missing >> bit & 1) {
+            const char *name = attn_feature_name(bit);
+            return attn_fail(error, name ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name ? name : "features",
+                             "feature %s (bit %u) is not served by %s", name ? name : "unknown", bit,
+                             backend);
+        }
+    attn_reason_t first;
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
+    int status = supports(p, device, &reasons);
+    if (status == ATTN_OK && reasons.count != 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
+    return status;
+}

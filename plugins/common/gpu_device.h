@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What plugins with CUDA do alike when they open: the checks of a problem and of a device, and the current device around a
+ * call. Compiled into each plugin that uses it. */
+#ifndef ATTN_GPU_DEVICE_H
+#define ATTN_GPU_DEVICE_H
+
+#include <attn/attn_plugin.h>
+#include <attn/attn_plugin_util.h>
+
+/* The error of a cudaError_t; also takes it off the runtime, so that a failed launch does not fail the next caller. */
+int gpu_fail(attn_error_t *error, int code, const char *what);
+
+/* Makes a device current and restores the caller's. */
+typedef struct gpu_device_guard {
+    int previous, changed;
+} gpu_device_guard;
+int gpu_enter(int device_id, gpu_device_guard *guard, attn_error_t *error);
+void gpu_leave(const gpu_device_guard *guard);
+
+/* A device that is present. */
+typedef struct gpu_device {
+    int id, major, minor, num_sms;
+    int smem_optin, smem_per_sm; /* bytes of shared memory: of one block, of a multiprocessor */
+} gpu_device;
+int gpu_find_device(const attn_device_t *device, const char *backend, gpu_device *found, attn_error_t *error);
+
+/* The host checked the problem against the table before; a program that uses a plugin without a host gets the same answers
+ * here. supports: the backend's supports_combination. */
+int gpu_check_problem(const attn_problem_t *problem, const attn_device_t *device,
+                      const attn_capabilities_t *table, const char *backend,
+                      int (*supports)(const attn_problem_t *, const attn_device_t *, attn_reasons_t *),
+                      attn_error_t *error);
+
+#endif
