@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Index logits on Hopper: TMA, wgmma on e4m3, one producer warp and two warpgroups of 64 keys each.
+/* Index logits on Hopper: TMA, wgmma on e4m3, four producer warps that take turns, and warpgroups of 64 keys each: two with
+ * many registers where keys lie in one piece, four where they are cached and the reads are what takes the time.
  *
  * Keys are the rows of the product and heads its columns, so that a thread holds 16 of the 64 heads of each query for its
- * two keys, the weights stay in registers for all keys, and two shuffles finish the sum over heads. The columns of a tile
- * (NQ queries of H heads) come in PARTS products: while the sum of one runs in the vector units, the next one runs in the
- * tensor cores.
+ * two keys, the weights stay in registers for all keys, and two shuffles finish the sum over heads. A block is one
+ * product of a warpgroup; while it sums, the others have the tensor cores.
  *
- * Work: tile t is NQ query rows against blocks of 128 keys. All blocks of all tiles are numbered, and each CTA takes one
+ * Work: tile t is NQ query rows against blocks of BK keys. All blocks of all tiles are numbered, and each CTA takes one
  * contiguous piece of them, equal within one block; it finds where its piece begins by adding up all tiles itself. So
  * causal ranges are balanced and lengths may change between replays of a graph. */
 #ifndef INDEXER_LOGITS_SM90_CUH
@@ -19,10 +19,10 @@ namespace attn_cuda {
 
 template <int H_, int NQ_, bool PAGED>
 struct index_traits {
-    static constexpr int H = H_, NQ = NQ_, N = H * NQ, BK = 128, THREADS = 384;
-    static constexpr int PARTS = N > 64 ? 2 : 1, PN = N / PARTS, QP = NQ / PARTS; /* columns and queries of a part */
+    static constexpr int H = H_, NQ = NQ_, N = H * NQ, NWG = PAGED ? 4 : 2, BK = 64 * NWG, THREADS = 128 * (NWG + 1);
     static constexpr int QBUF = 2, QB = N * 128, KB = BK * 128, SB = BK * 4;
-    static constexpr int ST = PAGED ? 11 : 7;
+    static constexpr int ST = PAGED ? (NQ == 1 ? 6 : 5) : 7;
+    static constexpr int PRODUCER_REGISTERS = PAGED ? 32 : 40, REGISTERS = PAGED ? 112 : 232; /* as many as at the start */
     static constexpr int SMEM = QBUF * QB + ST * (KB + SB) + 1024;
     static_assert(SMEM <= 227 * 1024 - 1024, "stages do not fit");
 };
@@ -91,9 +91,9 @@ struct index_walk {
 template <class T, bool PAGED>
 __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __grid_constant__ indexer_sm90_params P) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) /* empty where only other architectures were asked for */
-    constexpr int ST = T::ST, NQ = T::NQ, QP = T::QP, PN = T::PN, H = T::H, BK = T::BK;
+    constexpr int ST = T::ST, NQ = T::NQ, N = T::N, H = T::H, BK = T::BK;
     extern __shared__ __align__(1024) uint8_t smem_raw[];
-    __shared__ __align__(8) uint64_t bars[2 * T::QBUF + 2 * ST]; /* the empty ones count the 8 consumer warps */
+    __shared__ __align__(8) uint64_t bars[2 * T::QBUF + 2 * ST]; /* the empty ones count consumer warps */
     __shared__ int warp_sums[T::THREADS / 32], found[3];
     const indexer_logits_params &p = P.p;
     const uint32_t base = (smem_addr(smem_raw) + 1023) & ~1023u;
@@ -104,9 +104,9 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
     const int warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::QBUF; i++)
-            mbar_init(qfull + 8 * i, 1), mbar_init(qempty + 8 * i, 8);
+            mbar_init(qfull + 8 * i, 1), mbar_init(qempty + 8 * i, 4 * T::NWG);
         for (int i = 0; i < ST; i++)
-            mbar_init(full + 8 * i, 1), mbar_init(empty + 8 * i, 8);
+            mbar_init(full + 8 * i, 1), mbar_init(empty + 8 * i, 4 * T::NWG);
         mbar_init_fence();
         found[2] = 0;
     }
@@ -147,10 +147,10 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
     if (found[2] == 0) return;
     index_walk<T> walk(p, found[0], found[1], found[2]);
 
-    if (wg == 0) {
-        setmaxnreg_dec<40>();
-        if (warp != 0) return;
-        const int box = P.box_rows, boxes = BK / box;
+    if (wg == 0) { /* warp w brings blocks w, w + 4, ..; the first one the queries too */
+        setmaxnreg_dec<T::PRODUCER_REGISTERS>();
+        const int box = P.box_rows, box_shift = PAGED ? __ffs(box) - 1 : 0, boxes = BK / (PAGED ? box : BK);
+        const int page_boxes = PAGED ? p.cache.page_size / box : 1;
         auto send_q = [&](int n) {
             const int s = n % T::QBUF;
             mbar_wait(qempty + 8 * s, ((n / T::QBUF) & 1) ^ 1);
@@ -159,21 +159,29 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
                 tma_3d(sQ + s * T::QB, &P.q_map, 0, 0, walk.tile * NQ, qfull + 8 * s);
             }
         };
-        auto page_of = [&](const index_walk<T> &w) {
-            const int key = w.key + lane * box;
-            if (w.left <= 0 || lane >= boxes || key >= p.num_keys) return -1;
-            const int page =
-                __ldg(p.table + (int64_t)(w.tile * NQ / p.rows_per_request) * p.table_row + key / p.cache.page_size);
+        int n = 0;
+        if (warp == 0) send_q(n++);
+        auto advance = [&](int blocks) {
+            for (int i = 0; i < blocks && walk.left > 0; i++)
+                if (walk.next() && warp == 0) send_q(n++);
+            return walk.left > 0;
+        };
+        /* paged: lane i brings box i of the block; its page is looked up one block ahead */
+        int first = 0, next_first = 0;
+        auto page_of = [&](int *in_page) {
+            const int at = (walk.key >> box_shift) + lane, entry = page_boxes == 1 ? at : at / page_boxes;
+            *in_page = (at - entry * page_boxes) << box_shift;
+            if (lane >= boxes || at << box_shift >= p.num_keys) return -1;
+            const int page = __ldg(p.table + (int64_t)(walk.tile * NQ / p.rows_per_request) * p.table_row + entry);
             return (uint32_t)page < (uint32_t)p.cache.num_pages ? page : -1;
         };
-        int n = 0;
-        send_q(0);
-        int page = PAGED ? page_of(walk) : 0;
+        bool more = advance(warp);
+        int page = PAGED && more ? page_of(&first) : -1;
 #pragma unroll 1
-        for (int it = 0;; it++) {
+        for (int it = warp; more; it += 4) {
             const int s = it % ST, key = walk.key;
-            const bool other = walk.next();
-            const int next_page = PAGED ? page_of(walk) : 0;
+            more = advance(4);
+            const int next_page = PAGED && more ? page_of(&next_first) : -1;
             mbar_wait(empty + 8 * s, ((it / ST) & 1) ^ 1);
             if (PAGED) {
                 const bool ok = page >= 0;
@@ -181,64 +189,55 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
                 if (lane == 0) mbar_expect(full + 8 * s, count * box * INDEXER_ROW_BYTES);
                 __syncwarp();
                 if (ok) {
-                    const int first = (key + lane * box) % p.cache.page_size;
                     tma_3d(sK + s * T::KB + lane * box * 128, &P.k_map, 0, first, page, full + 8 * s);
                     bulk_copy(sS + s * T::SB + lane * box * 4,
                               p.cache.data + page * p.cache.page_bytes + p.cache.page_size * 128 + first * 4, box * 4,
                               full + 8 * s);
                 }
+                page = next_page, first = next_first;
             } else if (lane == 0) {
                 mbar_expect(full + 8 * s, T::KB + T::SB);
                 tma_2d(sK + s * T::KB, &P.k_map, 0, key, full + 8 * s);
                 tma_1d(sS + s * T::SB, &P.s_map, key, full + 8 * s);
             }
-            if (walk.left == 0) break;
-            if (other) send_q(++n);
-            page = next_page;
         }
         return;
     }
 
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<T::REGISTERS>();
     const int w = wg - 1, g = lane >> 2, q = lane & 3;
     const int first_key = w * 64 + (warp & 3) * 16 + g; /* and the one 8 further down, within the block */
-    /* What the lane ends up with: key first_key + 8 * (q >> 1), query q & 1 of a part of two. */
+    /* What the lane ends up with: this key, and of the queries KEPT neighbouring ones. */
     const int my_key = first_key + 8 * (q >> 1);
-    constexpr int KEPT = QP == 4 ? 2 : 1;
-    struct part_rows { /* weights and rows of a part of a tile */
-        float weights[PN / 4];
-        int2 range[KEPT];
-        float *out[KEPT];
-    } part0, part1;
-    auto enter = [&](part_rows &part, int row0) {
+    constexpr int KEPT = NQ > 1 ? NQ / 2 : 1;
+    float weights[N / 4];
+    int2 range[KEPT];
+    float *out[KEPT];
+    auto enter = [&](int tile) {
 #pragma unroll
-        for (int j = 0; j < PN / 8; j++) {
-            const int row = min(row0 + j / (H / 8), p.num_rows - 1); /* beyond the end: the range is empty */
+        for (int j = 0; j < N / 8; j++) {
+            const int row = min(tile * NQ + j / (H / 8), p.num_rows - 1); /* beyond the end: the range is empty */
             const float *at = p.weights + (int64_t)row * p.weights_row + j % (H / 8) * 8 + 2 * q;
-            part.weights[2 * j] = __ldg(at);
-            part.weights[2 * j + 1] = __ldg(at + 1);
+            weights[2 * j] = __ldg(at);
+            weights[2 * j + 1] = __ldg(at + 1);
         }
 #pragma unroll
         for (int i = 0; i < KEPT; i++) {
-            const int row = row0 + (QP == 1 ? 0 : (q & 1) * KEPT + i);
-            part.range[i] = QP == 1 && (q & 1) ? make_int2(0, 0) : index_row_range(p, row);
-            part.out[i] = p.logits + (int64_t)row * p.logits_row;
+            const int row = tile * NQ + (NQ > 1 ? (q & 1) * KEPT + i : 0);
+            range[i] = NQ == 1 && (q & 1) ? make_int2(0, 0) : index_row_range(p, row);
+            out[i] = p.logits + (int64_t)row * p.logits_row;
         }
     };
-    auto product = [&](float(&d)[PN / 2], int part, int s, int qs) {
-        wgmma_fence();
-        wgmma_e4m3_row<PN>(d, wgmma_desc(sK + s * T::KB + w * 8192, 16, 1024),
-                           wgmma_desc(sQ + qs * T::QB + part * PN * 128, 16, 1024));
-    };
-    auto finish = [&](float(&d)[PN / 2], const part_rows &part, int key0, float scale) { /* sums over heads, stores */
-        float lo[QP], hi[QP];
+    auto finish = [&](float(&d)[N / 2], int key, float scale) { /* sums over heads, stores */
+        const bool upper = q & 2, odd = q & 1;
+        float lo[NQ], hi[NQ], sum[NQ];
 #pragma unroll
-        for (int i = 0; i < QP; i++) {
+        for (int i = 0; i < NQ; i++) {
             float a0 = 0.f, a1 = 0.f, b0 = 0.f, b1 = 0.f;
 #pragma unroll
             for (int k = 0; k < H / 8; k++) {
                 const int j = i * (H / 8) + k;
-                const float w0 = part.weights[2 * j], w1 = part.weights[2 * j + 1];
+                const float w0 = weights[2 * j], w1 = weights[2 * j + 1];
                 a0 = fmaf(w0, fmaxf(d[4 * j], 0.f), a0);
                 a1 = fmaf(w1, fmaxf(d[4 * j + 1], 0.f), a1);
                 b0 = fmaf(w0, fmaxf(d[4 * j + 2], 0.f), b0);
@@ -246,67 +245,45 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
             }
             lo[i] = a0 + a1, hi[i] = b0 + b1;
         }
-        /* four lanes share a key: lane bit 1 keeps one of the two keys, bit 0 one half of the queries */
-        const bool upper = q & 2, odd = q & 1;
-        float sum[QP];
+        /* four lanes share two keys: bit 1 of the lane keeps one of them, bit 0 one half of the queries */
 #pragma unroll
-        for (int i = 0; i < QP; i++)
+        for (int i = 0; i < NQ; i++)
             sum[i] = (upper ? hi[i] : lo[i]) + __shfl_xor_sync(~0u, upper ? lo[i] : hi[i], 2);
-        const int key = key0 + my_key;
-        if constexpr (QP == 1) {
-            sum[0] += __shfl_xor_sync(~0u, sum[0], 1);
-            if (key >= part.range[0].x && key < part.range[0].y) part.out[0][key] = sum[0] * scale;
-        } else {
 #pragma unroll
-            for (int i = 0; i < KEPT; i++) {
-                const float x = (odd ? sum[KEPT + i] : sum[i]) + __shfl_xor_sync(~0u, odd ? sum[i] : sum[KEPT + i], 1);
-                if (key >= part.range[i].x && key < part.range[i].y) part.out[i][key] = x * scale;
-            }
+        for (int i = 0; i < KEPT; i++) {
+            const float x = NQ == 1 ? sum[0] + __shfl_xor_sync(~0u, sum[0], 1)
+                                    : (odd ? sum[(KEPT + i) % NQ] : sum[i]) +
+                                          __shfl_xor_sync(~0u, odd ? sum[i] : sum[(KEPT + i) % NQ], 1);
+            if (key >= range[i].x && key < range[i].y) out[i][key] = x * scale;
         }
     };
     auto release = [&](uint32_t bar) { /* this warp reads no more of it */
+        __syncwarp();
         if (lane == 0) mbar_arrive(bar);
     };
-    auto scale_of = [&](int s) {
-        float x;
-        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(sS + s * T::SB + my_key * 4));
-        return x;
-    };
 
-    int n = 0, qs = 0;
+    int n = 0;
     mbar_wait(qfull, 0);
-    enter(part0, walk.tile * NQ);
-    if constexpr (T::PARTS == 2) enter(part1, walk.tile * NQ + QP);
+    enter(walk.tile);
 #pragma unroll 1
     for (int it = 0;; it++) {
-        float d0[PN / 2], d1[PN / 2];
-        const int s = it % ST, key0 = walk.key;
+        float d[N / 2], scale;
+        const int s = it % ST, qs = n % T::QBUF, key = walk.key + my_key;
         mbar_wait(full + 8 * s, (it / ST) & 1);
-        product(d0, 0, s, qs);
-        const float scale = scale_of(s);
-        if constexpr (T::PARTS == 2) {
-            product(d1, 1, s, qs);
-            wgmma_wait<1>();
-            wgmma_pin(d0);
-            finish(d0, part0, key0, scale);
-            wgmma_wait<0>();
-            wgmma_pin(d1);
-            release(empty + 8 * s);
-            finish(d1, part1, key0, scale);
-        } else {
-            wgmma_wait<0>();
-            wgmma_pin(d0);
-            release(empty + 8 * s);
-            finish(d0, part0, key0, scale);
-        }
+        wgmma_fence();
+        wgmma_e4m3_row<N>(d, wgmma_desc(sK + s * T::KB + w * 8192, 16, 1024), wgmma_desc(sQ + qs * T::QB, 16, 1024));
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(sS + s * T::SB + my_key * 4));
+        wgmma_wait<0>();
+        wgmma_pin(d);
+        release(empty + 8 * s);
+        finish(d, key, scale);
         const bool other = walk.next();
         if (walk.left == 0) break;
         if (other) {
             release(qempty + 8 * qs);
-            n++, qs = n % T::QBUF;
-            mbar_wait(qfull + 8 * qs, (n / T::QBUF) & 1);
-            enter(part0, walk.tile * NQ);
-            if constexpr (T::PARTS == 2) enter(part1, walk.tile * NQ + QP);
+            n++;
+            mbar_wait(qfull + 8 * (n % T::QBUF), (n / T::QBUF) & 1);
+            enter(walk.tile);
         }
     }
 #endif

@@ -195,11 +195,16 @@ ATTN_DEV void select_write(const TEAM &team, select_memory &m, const SOURCE &sou
         for (int i = threadIdx.x; i < SELECT_WINDOW / 32; i += THREADS)
             m.u.bitmap[i] = 0;
         __syncthreads();
-        source.each([&](uint32_t key, int position) {
-            const int at = position - first - window;
-            if (select_rank(key, position) >= threshold && (uint32_t)at < (uint32_t)SELECT_WINDOW)
-                atomicOr(&m.u.bitmap[at >> 5], 1u << (at & 31));
-        });
+        if constexpr (SOURCE::IN_ORDER) {
+            source.words([&](int at, uint32_t word) {
+                if ((uint32_t)(at - window) < (uint32_t)SELECT_WINDOW) m.u.bitmap[(at - window) >> 5] = word;
+            }, threshold);
+        } else
+            source.each([&](uint32_t key, int position) {
+                const int at = position - first - window;
+                if (select_rank(key, position) >= threshold && (uint32_t)at < (uint32_t)SELECT_WINDOW)
+                    atomicOr(&m.u.bitmap[at >> 5], 1u << (at & 31));
+            });
         __syncthreads();
         /* a thread takes PER neighbouring words */
         uint32_t sum = 0, total;
@@ -219,6 +224,7 @@ ATTN_DEV void select_write(const TEAM &team, select_memory &m, const SOURCE &sou
  * under way together. */
 template <int THREADS, int BATCH = 4>
 struct select_row {
+    static constexpr bool IN_ORDER = false;
     const float *row;
     int lo, hi;
     template <class F>
@@ -249,8 +255,18 @@ struct select_row {
 /* Keys in shared memory at consecutive positions. */
 template <int THREADS>
 struct select_keys {
+    static constexpr bool IN_ORDER = true; /* words() has the bits of 32 neighbours at once: at counts from `first` */
     const uint32_t *keys;
     int first, count;
+    template <class F>
+    ATTN_DEV void words(const F &f, uint64_t threshold) const {
+        const int lane = threadIdx.x & 31;
+        for (int i0 = (int)threadIdx.x - lane; i0 < count; i0 += THREADS) {
+            const int i = i0 + lane;
+            const uint32_t word = __ballot_sync(~0u, i < count && select_rank(keys[i], first + i) >= threshold);
+            if (lane == 0) f(i0, word);
+        }
+    }
     template <class F>
     ATTN_DEV void each(const F &f) const {
         for (int i = threadIdx.x; i < count; i += THREADS)
@@ -261,6 +277,7 @@ struct select_keys {
 /* Keys in shared memory with their positions. */
 template <int THREADS>
 struct select_pairs {
+    static constexpr bool IN_ORDER = false;
     const uint32_t *keys;
     const int32_t *positions;
     int count;

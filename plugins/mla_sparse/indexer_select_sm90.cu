@@ -9,15 +9,14 @@
 
 namespace attn_cuda {
 
-enum { CLUSTER_THREADS = 1024, CLUSTER_MAX = 16, CLUSTER_KEYS = INDEXER_CLUSTER_KEYS, CLUSTER_PASSED = 2048 };
+enum { CLUSTER_THREADS = 1024, CLUSTER_MAX = 16, CLUSTER_KEYS = INDEXER_CLUSTER_KEYS };
 
 struct cluster_memory {
     select_memory search;
     __align__(16) uint32_t keys[CLUSTER_KEYS]; /* the slice */
     __align__(16) uint32_t collected_keys[SELECT_KEYS]; /* in the first CTA: of all */
     int32_t collected_positions[SELECT_KEYS];
-    int32_t passed[CLUSTER_PASSED]; /* places in the slice that reach the gate */
-    int collected, num_passed, base;
+    int collected;
     /* of the common search */
     uint32_t totals[SELECT_BINS];  /* written by the CTAs that add up a part of the bins each */
     uint64_t own_band[SELECT_BAND]; /* of this CTA, read by the others */
@@ -106,35 +105,39 @@ __global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(cons
         select_write(alone, m.search, source, threshold, 0, n, out);
         return;
     }
-    if (threadIdx.x == 0) m.collected = m.num_passed = 0;
+    if (threadIdx.x == 0) m.collected = 0;
     select_sample<CLUSTER_THREADS> sample;
     sample.load(at, n);
     const select_row<CLUSTER_THREADS> slice = {at, first, first + count};
     slice.each([&](uint32_t key, int position) { m.keys[position - first] = key; });
     const uint32_t gate = sample.gate(m.search, n, p.topk, m.collected_keys);
-    cluster.barrier_arrive(); /* what others write to in the first CTA is ready */
-    __syncthreads();
+    cluster.sync(); /* the others may write to the first CTA */
     const int lane = threadIdx.x & 31;
-    for (int i0 = (int)threadIdx.x - lane; i0 < count; i0 += CLUSTER_THREADS) {
-        const int i = i0 + lane;
-        const bool hit = i < count && m.keys[i] >= gate;
-        const uint32_t hits = __ballot_sync(~0u, hit);
-        int place = lane == 0 && hits != 0 ? atomicAdd(&m.num_passed, __popc(hits)) : 0;
-        place = __shfl_sync(~0u, place, 0) + __popc(hits & ((1u << lane) - 1));
-        if (hit && place < CLUSTER_PASSED) m.passed[place] = i;
-    }
-    __syncthreads();
-    cluster.barrier_wait();
-    const int passed = m.num_passed;
-    if (threadIdx.x == 0) /* too many: a number that the first CTA takes as a refusal */
-        m.base = atomicAdd(team.in(&m.collected, 0), passed <= CLUSTER_PASSED ? passed : SELECT_KEYS + 1);
-    __syncthreads();
     uint32_t *keys = team.in(m.collected_keys, 0);
     int32_t *positions = team.in(m.collected_positions, 0);
-    for (int i = threadIdx.x; i < min(passed, (int)CLUSTER_PASSED) && m.base + i < SELECT_KEYS; i += CLUSTER_THREADS)
-        keys[m.base + i] = m.keys[m.passed[i]], positions[m.base + i] = first + m.passed[i];
+    constexpr int BATCH = 8;
+    for (int i0 = (int)threadIdx.x; i0 - lane < count; i0 += CLUSTER_THREADS * BATCH) { /* a warp reserves room at once */
+        uint32_t mask = 0;
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            const int i = i0 + j * CLUSTER_THREADS;
+            mask |= (uint32_t)(i < count && m.keys[i] >= gate) << j;
+        }
+        const int hits = __popc(mask);
+        int upto = hits;
+        for (int i = 1; i < 32; i *= 2) {
+            const int x = __shfl_up_sync(~0u, upto, i);
+            if (lane >= i) upto += x;
+        }
+        int place = lane == 31 && upto != 0 ? atomicAdd(team.in(&m.collected, 0), upto) : 0;
+        place = __shfl_sync(~0u, place, 31) + upto - hits;
+        for (; mask != 0; mask &= mask - 1, place++) {
+            const int i = i0 + (__ffs((int)mask) - 1) * CLUSTER_THREADS;
+            if (place < SELECT_KEYS) keys[place] = m.keys[i], positions[place] = first + i;
+        }
+    }
     cluster.sync();
-    const int collected = *team.in(&m.collected, 0);
+    const int collected = team.rank == 0 ? m.collected : *team.in(&m.collected, 0);
     if (collected >= p.topk && collected <= SELECT_KEYS) {
         cluster.barrier_arrive(); /* the first CTA stays until all have read the count */
         if (team.rank == 0) {
