@@ -48,7 +48,21 @@ static void configurations(void) {
     triton_config_t c;
     attn_problem_t p = problem(DECODER "head_size=128 kv_cache_dtype=int8_per_token_head");
     triton_configure(&p, 90, &c);
-    ok(c.kv_vec == 4 && c.token_head && c.has_decode, "rows of 132 bytes are moved 4 bytes at a time");
+    ok(c.kv_vec == 4 && c.kv_align == 8 && c.joint && c.has_decode, "K, V and their scales are one row of 264 bytes, aligned to 8");
+    p = problem(DECODER "head_size=128 kv_cache_dtype=int8_per_token_head features=separate_kv");
+    triton_configure(&p, 90, &c);
+    ok(c.kv_vec == 4 && c.kv_align == 4 && !c.joint, "in separate tensors they are rows of 132 bytes, aligned to 4");
+    p = problem(DECODER "head_size=36 kv_cache_dtype=fp8_per_token_head");
+    triton_configure(&p, 90, &c);
+    ok(c.kv_vec == 4, "36 codes and a scale are moved 4 bytes at a time: 8 would take the scale for codes");
+    p = problem(DECODER "head_size=128");
+    triton_configure(&p, 90, &c);
+    int is_hopper = c.wgmma;
+    triton_configure(&p, 100, &c);
+    ok(is_hopper && !c.wgmma, "wgmma is for compute capability 9.0 alone");
+    p = problem(DECODER "head_size=80 out_dtype=fp8_e4m3 features=out_fp8_group");
+    triton_configure(&p, 90, &c);
+    ok(c.out_group && c.out == TRITON_BF16, "group scales come after attention, which writes the model's type");
     p = problem(DECODER "head_size=33");
     triton_configure(&p, 90, &c);
     ok(c.kv_vec == 2 && !c.has_decode && !c.exact, "an odd head size has no cp.async, and goes through the prefill kernel");
@@ -108,7 +122,7 @@ static void plans(uint64_t seed) {
     ok(order == 0, "blocks of prefill run longest first");
     q[1] = 1, kv[0] = 131072;
     triton_plan_build(&in, &l, q, kv, 1, &plan);
-    ok(plan.num_items * 8 >= 120, "one long request is cut until the device is full (%d segments)", plan.num_items);
+    ok(plan.num_items == 16, "one long request is cut into one wave of 8 x 16 CTAs (%d segments)", plan.num_items);
     for (int r = 0; r < 256; r++)
         q[r + 1] = r + 1, kv[r] = 1024;
     triton_plan_build(&in, &l, q, kv, 256, &plan);

@@ -169,7 +169,7 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->cap = p->logits_soft_cap;
     int e = bytes_of(c->kv), tail = c->token_head ? 4 : 0;
     c->q_vec = alignment(c->d * bytes_of(c->q), 16);
-    c->kv_vec = alignment(c->d * e + tail, c->dv * e + tail);
+    c->kv_vec = alignment(alignment(c->d * e, c->dv * e), alignment(c->d * e + tail, c->dv * e + tail));
     c->exact = c->model == TRITON_F32 || c->kv == TRITON_F32 || c->d > 256 || c->dv > 256;
     c->joint = c->token_head && !c->exact && !(f & ATTN_F_SEPARATE_KV) && c->d % 16 == 0 && c->dv % 16 == 0;
     c->kv_align = c->joint ? 8 : c->kv_vec;

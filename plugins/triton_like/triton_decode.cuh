@@ -43,8 +43,9 @@ constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f
 template <int SIZE, int RS>
 ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool all, int tok, const key_walk &walk, int lane) {
     constexpr int UNIT = TL_JOINT ? 16 : TL_KVEC, CPR = (SIZE + UNIT - 1) / UNIT, TOTAL = 16 * CPR;
-    auto row = [&](int r) {
-        return TL_JOINT ? (const uint8_t *)((uintptr_t)(src + r * stride) & ~(uintptr_t)15) : src + r * stride;
+    auto row = [&](int r) { /* 15 rows of TL_JOINT are less than 4 GB: triton_tensors.c */
+        return TL_JOINT ? (const uint8_t *)(((uintptr_t)src + (uint64_t)(uint32_t)r * (uint32_t)stride) & ~(uintptr_t)15)
+                        : src + r * stride;
     };
     if (all) {
 #pragma unroll
@@ -55,7 +56,7 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool 
             else
                 r = i / CPR, c = i % CPR;
             if (TOTAL % 32 == 0 || i < TOTAL)
-                cp_async<UNIT>(dst + r * RS + c * UNIT, row(r) + c * UNIT);
+                cp_async<UNIT>(dst + (RS == CPR * UNIT ? i * UNIT : r * RS + c * UNIT), row(r) + c * UNIT);
         }
     } else {
 #pragma unroll 2

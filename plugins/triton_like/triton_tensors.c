@@ -62,6 +62,9 @@ static int check_cache(const attn_instance_t *in, const DLTensor *t, const char 
         status = triton_check_on_device(t, name, error);
     if (status == ATTN_OK)
         status = check_alignment(t, name, in->config.kv_align, error);
+    if (status == ATTN_OK && in->config.joint && attn_byte_stride(t, 2) > INT32_MAX / 16)
+        status = attn_fail(error, ATTN_E_INVALID, name, "%s has a stride of %lld bytes between tokens; at most %d are served",
+                           name, (long long)attn_byte_stride(t, 2), INT32_MAX / 16);
     if (status == ATTN_OK && t->shape[0] > INT32_MAX)
         status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld blocks; block ids are 32-bit", name,
                            (long long)t->shape[0]);
