@@ -4,6 +4,7 @@
 
 #include "../plugins/reference/ref_capabilities.h"
 #include "../plugins/reference/ref_instance.h"
+#include "../plugins/reference/ref_mla.h"
 
 static const attn_backend_ops_t oracle_ops = {
     .struct_size = sizeof(attn_backend_ops_t),
@@ -16,6 +17,7 @@ static const attn_backend_ops_t oracle_ops = {
     .update_block_table = ref_update_block_table,
     .update_kv_cache = ref_update_kv_cache,
     .forward = ref_forward,
+    .prepare_weights = ref_prepare_weights,
 };
 
 const attn_backend_t kit_oracle = {

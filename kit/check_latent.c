@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_latent.c: group numerics for the roles of latent attention (semantics 7.4, 9.2): compositions of a batch, cache
+ * formats, page borders, head counts, quantised outputs, against the oracle. Sizes are those that the table allows.
+ */
+#include "check_engine.h"
+
+#include <math.h>
+
+/* The latent size that the table's head sizes leave beside 64 rope columns; small where any size goes. */
+static uint32_t latent_size(const check_t *c) {
+    for (uint32_t i = 0; i < c->can.num_head_sizes; i++)
+        if (c->can.head_sizes[i].max > 64) return c->can.head_sizes[i].max - 64;
+    return c->can.num_head_sizes == 0 ? 128 : 0;
+}
+
+/* A case without requests, 0 and a skip where the table has no sizes for it. */
+static int start(check_t *c, kit_case_t *k, uint32_t role, uint64_t seed) {
+    uint32_t latent = role == ATTN_ROLE_MLA_PREFILL ? 512 : latent_size(c);
+    kit_case_start(k, role, c->seed + seed);
+    kit_case_set_mla(k, 4, latent, 64, 128, 128, role == ATTN_ROLE_MLA_SPARSE ? 128 : 0);
+    k->problem.dtype = c->can.dtypes >> ATTN_DTYPE_BFLOAT16 & 1  ? ATTN_DTYPE_BFLOAT16
+                       : c->can.dtypes >> ATTN_DTYPE_FLOAT16 & 1 ? ATTN_DTYPE_FLOAT16
+                                                                 : ATTN_DTYPE_FLOAT32;
+    if (attn_role_has_cache(role)) k->problem.block_size = check_block_size(c, 64);
+    if (c->can.features & ATTN_F_LSE) k->problem.features |= ATTN_F_LSE;
+    k->problem.max_model_len = 1024;
+    if (latent != 0 && (role != ATTN_ROLE_MLA_PREFILL || check_head_size(c, 192) == 192)) return 1;
+    check_skip(c, "the kit has no sizes of latent attention that the table takes");
+    return 0;
+}
+
+/* A role without a cache has no context. */
+static void add(kit_case_t *k, int32_t query, int32_t context) {
+    kit_case_add(k, query, attn_role_has_cache(k->problem.role) ? query + context : query);
+}
+
+/* 1 if the backend serves the case. */
+static int run(check_t *c, const kit_case_t *k) {
+    if (!check_is_served(c, k)) return 0;
+    check_run(c, c->backend, k, NULL);
+    return 1;
+}
+
+static void finish(check_t *c, int found) {
+    if (found == 0) check_skip(c, "the kit found no case that the backend serves");
+}
+
+static void compositions(check_t *c) {
+    static const int32_t batches[][4][2] = {{{1, 0}},
+                                            {{1, 300}, {1, 0}, {1, 62}, {1, 63}},
+                                            {{3, 200}, {3, 5}, {3, 61}},
+                                            {{1, 90}, {40, 100}, {70, 0}, {0, 30}},
+                                            {{130, 200}, {5, 0}}};
+    kit_case_t k;
+    int found = 0;
+    for (size_t i = 0; i < sizeof batches / sizeof batches[0] && !c->report->is_failed; i++) {
+        if (!start(c, &k, c->arg, i)) return;
+        for (int r = 0; r < 4 && batches[i][r][0] + batches[i][r][1] > 0; r++)
+            add(&k, batches[i][r][0], batches[i][r][1]);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+static void head_counts(check_t *c) {
+    static const uint32_t heads[] = {1, 3, 16, 65};
+    kit_case_t k;
+    int found = 0;
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0] && !c->report->is_failed; i++) {
+        if (!start(c, &k, c->arg, i)) return;
+        k.problem.num_heads = heads[i];
+        add(&k, 1, 70), add(&k, 9, 33);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+static void page_borders(check_t *c) {
+    static const uint32_t wanted[] = {16, 64, 128};
+    kit_case_t k;
+    int found = 0;
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0] && !c->report->is_failed; i++) {
+        if (!start(c, &k, c->arg, i)) return;
+        k.problem.block_size = check_block_size(c, wanted[i]);
+        const int32_t bs = (int32_t)k.problem.block_size;
+        for (int32_t context = bs - 2; context <= bs + 1; context++)
+            add(&k, 1, context), add(&k, 2, 2 * context);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+static void cache_formats(check_t *c) {
+    kit_case_t k;
+    int found = 0;
+    for (uint32_t kv = ATTN_KV_AUTO; kv <= ATTN_KV_FP8_DS_MLA && !c->report->is_failed; kv++) {
+        if (!(c->can.kv_cache_dtypes >> kv & 1) ||
+            (c->arg != ATTN_ROLE_MLA_SPARSE && kv == ATTN_KV_FP8_DS_MLA))
+            continue;
+        if (!start(c, &k, c->arg, kv)) return;
+        if (kv == ATTN_KV_FP8_DS_MLA) k.problem.kv_lora_rank = 512, k.problem.head_size = 576;
+        k.problem.kv_cache_dtype = kv;
+        add(&k, 1, 130), add(&k, 20, 45);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+static void fp8_output(check_t *c) {
+    kit_case_t k;
+    int found = 0;
+    const uint64_t features[] = {ATTN_F_OUT_FP8_STATIC, ATTN_F_OUT_FP8_GROUP};
+    for (int i = 0; i < 2 && !c->report->is_failed; i++) {
+        if (!(c->can.features & features[i]) || !(c->can.out_dtypes & ATTN_BIT(ATTN_DTYPE_FP8_E4M3)))
+            continue;
+        if (!start(c, &k, c->arg, (uint64_t)i)) return;
+        k.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+        k.problem.features |= features[i];
+        add(&k, 1, 40), add(&k, 17, 30);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+void check_latent_list(check_list_t *list, const check_t *c) {
+    for (uint32_t role = ATTN_ROLE_MLA; role <= ATTN_ROLE_MLA_SPARSE; role++) {
+        const char *name = attn_role_name(role);
+        if (!(c->can.roles >> role & 1)) continue;
+        check_add(list, "numerics", 1, compositions, role, "%s: compositions of a batch", name);
+        check_add(list, "numerics", 1, head_counts, role, "%s: head counts", name);
+        if (c->can.features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP))
+            check_add(list, "numerics", 1, fp8_output, role, "%s: fp8 output", name);
+        if (!attn_role_has_cache(role)) continue;
+        check_add(list, "numerics", 1, page_borders, role, "%s: page borders", name);
+        check_add(list, "numerics", 1, cache_formats, role, "%s: cache formats", name);
+    }
+}
