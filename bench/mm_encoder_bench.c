@@ -39,21 +39,23 @@ static double replay(cudaGraphExec_t graph, int n) {
     return (double)ms * 1e3 / n;
 }
 
+static double median(double *t, int n) {
+    qsort(t, (size_t)n, sizeof *t, by_value);
+    return t[n / 2];
+}
+
 static void time_it(cudaGraphExec_t graph, double *burst, double *sustained) {
-    double t[16];
+    double t[13] = {0};
     replay(graph, 1);
     double us = replay(graph, 2);
     usleep(120000);
-    int n = us > 1000 ? (int)(12000 / us) + 1 : 12, per = us > 1000 ? 1 : (int)(1000 / us) + 1;
-    for (int i = 0; i < (n < 12 ? n : 12); i++)
-        t[i] = replay(graph, per);
-    qsort(t, (size_t)(n < 12 ? n : 12), sizeof *t, by_value);
-    *burst = t[(n < 12 ? n : 12) / 2];
+    for (int i = 0; i < 12; i++)
+        t[i] = replay(graph, us > 1000 ? 1 : (int)(1000 / us) + 1);
+    *burst = median(t, 12);
     replay(graph, (int)(200000 / us) + 1);
     for (int i = 0; i < 13; i++)
         t[i] = replay(graph, (int)(20000 / us) + 1);
-    qsort(t, 13, sizeof *t, by_value);
-    *sustained = t[6];
+    *sustained = median(t, 13);
 }
 
 typedef struct layer {
