@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Timing of TRITON_ATTN through the plugin ABI: prefill by head size and by mask feature, decode by shape of the batch and
  * by cache format, cold and warm opens; graph replays after 200 ms of the same load, beside this run's read ceiling.
- * Usage: triton_bench PLUGIN.so [text that the name contains]
+ * Usage: triton_bench PLUGIN.so [texts, one of which the name contains]
+ * TRITON_BENCH_CACHE=DIR: compiled kernels are taken from there and stay there; then there are no cold opens.
  * Build: nvcc -std=c++17 -O2 -arch=native -Iinclude bench/triton_bench.cu -o triton_bench -ldl */
 #include <attn/attn_plugin_util.h>
 
@@ -49,8 +50,9 @@ static cudaStream_t stream;
 static uint8_t *pool;
 static const size_t POOL = (size_t)6 << 30;
 static const attn_backend_t *backend;
-static const char *filter;
-static char cache_dir[] = "/tmp/attn-triton-bench-XXXXXX";
+static std::vector<std::string> filters;
+static char temporary_dir[] = "/tmp/attn-triton-bench-XXXXXX";
+static const char *cache_dir = temporary_dir;
 static double ceiling = 1;
 
 static double seconds() {
@@ -116,7 +118,9 @@ template <class T> static T *copy_of(const std::vector<T> &v) {
 }
 
 static void run(work w) {
-    if (filter && w.name.find(filter) == std::string::npos)
+    if (!filters.empty() && std::none_of(filters.begin(), filters.end(), [&](const std::string &text) {
+            return w.name.find(text) != std::string::npos;
+        }))
         return;
     attn_error_t e = {sizeof e};
     attn_device_t device = {sizeof device};
@@ -244,11 +248,13 @@ static work decoder(std::string name, std::vector<int> q, std::vector<int> kv, u
 
 int main(int argc, char **argv) {
     if (argc < 2)
-        return fprintf(stderr, "usage: triton_bench PLUGIN.so [name]\n"), 2;
-    filter = argc > 2 ? argv[2] : NULL;
+        return fprintf(stderr, "usage: triton_bench PLUGIN.so [name...]\n"), 2;
+    filters.assign(argv + 2, argv + argc);
+    if (getenv("TRITON_BENCH_CACHE"))
+        cache_dir = getenv("TRITON_BENCH_CACHE");
     void *so = dlopen(argv[1], RTLD_NOW);
     const attn_plugin_t *plugin = so ? (const attn_plugin_t *)dlsym(so, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
-    if (!plugin || !mkdtemp(cache_dir))
+    if (!plugin || (cache_dir == temporary_dir && !mkdtemp(temporary_dir)))
         return fprintf(stderr, "%s: %s\n", argv[1], dlerror()), 2;
     backend = plugin->backends[0];
     CK(cudaStreamCreate(&stream));
@@ -303,6 +309,6 @@ int main(int argc, char **argv) {
             if (k == 7) w.p.features = ATTN_F_CHUNK_LOOKBACK, w.p.sliding_window = 16384, w.p.chunk_lookback = 1;
             run(w);
         }
-    std::string clean = std::string("rm -rf ") + cache_dir;
-    return system(clean.c_str()) != 0;
+    std::string clean = std::string("rm -rf ") + temporary_dir;
+    return cache_dir == temporary_dir && system(clean.c_str()) != 0;
 }
