@@ -252,6 +252,7 @@ const char *attni_record_inputs(const struct attni_record *r) {
     const attn_forward_t *a = r->args;
     if (attn_role_is_mla(r->group->inner.role))
         return "prepared weights of latent attention are the backend's own";
+    if (a->weight_space != NULL) return "dynamic fp8 scales depend on earlier calls";
     if (a->output_block_scale != NULL) return "outputs with block scales are not recorded";
     if (r->batch->unseen != NULL) return r->batch->unseen;
     /* Without a cache the keys of all requests are those of the call. */
