@@ -51,7 +51,7 @@ __global__ void fill_e4m3(uint8_t *p, size_t n) {
          i += (size_t)gridDim.x * blockDim.x) {
         uint32_t x = (uint32_t)i * 2654435761u + 7;
         x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15;
-        p[i] = (uint8_t)((x & 0x80) | (0x28 + (x & 0x1f)));
+        p[i] = (uint8_t)((x & 0x80) | (0x22 + (x & 0x1f)));
     }
 }
 __global__ void read_sum(const uint4 *p, size_t n, uint32_t *out) {
@@ -136,8 +136,8 @@ static void report(const std::string &name, double flops, double bytes, double b
 struct workload {
     std::string name;
     std::vector<int> q, kv;
-    int hq = 32, hkv = 8, d = 128, page = 16, kv_dtype = FLASH_BF16, causal = 1, decode = 1, force_sm80 = 0,
-        rotate = 0;
+    int hq = 32, hkv = 8, d = 128, page = 16, q_dtype = FLASH_BF16, kv_dtype = FLASH_BF16, causal = 1,
+        decode = 1, force_sm80 = 0, rotate = 0;
 };
 
 template <class T>
@@ -169,8 +169,8 @@ static void bench(const workload &w) {
         bytes += 2. * w.kv[i] * w.hkv * w.d * eb;
     }
     flash_params p = {};
-    p.q = qbuf, p.out = obuf, p.q_start = copy_of(q_start), p.q_dtype = FLASH_BF16, p.kv_dtype = w.kv_dtype,
-    p.num_seqs = n;
+    p.q = qbuf, p.out = obuf, p.q_start = copy_of(q_start), p.num_seqs = n;
+    p.q_dtype = w.q_dtype, p.out_dtype = FLASH_BF16, p.kv_dtype = w.kv_dtype;
     p.num_q_heads = w.hq, p.num_kv_heads = w.hkv, p.group = w.hq / w.hkv, p.head_size = p.head_size_v = w.d;
     p.page_size = w.page, p.window_left = p.window_right = -1;
     p.q_token = p.out_token = (int64_t)w.hq * w.d, p.q_head = p.out_head = w.d;
@@ -203,8 +203,8 @@ static void bench(const workload &w) {
         p.k = pool, p.v = pool + (size_t)k_start[n] * w.hkv * w.d * 2, p.k_start = copy_of(k_start);
         p.k_head = p.v_head = w.d, p.k_token = p.v_token = (int64_t)w.hkv * w.d;
     }
-    flash_shape shape = {FLASH_BF16, w.kv_dtype,           w.hq,        w.hkv, w.d, w.d, w.page,
-                         0,          w.decode ? max_q : 0, w.force_sm80};
+    flash_shape shape = {w.q_dtype, w.kv_dtype,           w.hq,        w.hkv, w.d, w.d, w.page,
+                         0,         w.decode ? max_q : 0, w.force_sm80};
     flash_decode_config dc;
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc) || flash_choose_prefill(&shape, &device, &pc)) exit(2);
@@ -420,6 +420,20 @@ int main(int argc, char **argv) {
         workload m = uniform(("D2 fp8 mixed64 page=" + std::to_string(page)).c_str(), 64, 1, 1);
         m.kv = mixed, m.kv_dtype = FLASH_E4M3, m.page = page;
         bench(m);
+    }
+    for (int query8 : {0, 1}) {
+        if (query8) fill_e4m3<<<1024, 256>>>((uint8_t *)qbuf, (size_t)36864 * 32 * 128);
+        auto go = [&](workload w, int page, int causal) {
+            w.name = std::string(query8 ? "P3 e4m3 " : "P3 bf16 query, e4m3 cache ") + w.name;
+            w.q_dtype = query8 ? FLASH_E4M3 : FLASH_BF16, w.kv_dtype = FLASH_E4M3;
+            w.page = page, w.causal = causal, w.decode = 0;
+            bench(w);
+        };
+        go(uniform("1x16384 causal page=128", 1, 16384, 16384), 128, 1);
+        go(uniform("1x16384 causal page=16", 1, 16384, 16384), 16, 1);
+        go(uniform("4x4096 causal page=16", 4, 4096, 4096), 16, 1);
+        go(uniform("4x4096 full page=16", 4, 4096, 4096), 16, 0);
+        go(uniform("32x512 causal page=16", 32, 512, 512), 16, 1);
     }
     return 0;
 }

@@ -100,6 +100,7 @@ static void batch_invariance(check_t *c) {
     kit_case_t k, alone;
     kit_result_t all, one;
     if (!start(c, &k)) return;
+    k.problem.features |= ATTN_F_BATCH_INVARIANT; /* it is given where it is asked for */
     k.num_reqs = 0;
     for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
         kit_case_add(&k, lens[i][0], lens[i][1]);

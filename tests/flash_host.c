@@ -54,8 +54,21 @@ static void test_config(void) {
     ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
        "arch = sm80 forces it on Hopper");
     s = shape_of(FLASH_BF16, FLASH_E4M3, 128, 128, 16);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90_E4M3 &&
+           pc.class_index == 1 && pc.smem_bytes <= hopper.smem_optin,
+       "16-bit queries over an e4m3 cache get keys widened to f16");
+    s = shape_of(FLASH_E4M3, FLASH_E4M3, 128, 128, 16);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90_E4M3 &&
+           pc.smem_bytes <= hopper.smem_optin,
+       "e4m3 queries over an e4m3 cache get products of bytes");
+    ok(flash_choose_prefill(&s, &ampere, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
+       "and f16 ones on other devices");
+    s = shape_of(FLASH_E4M3, FLASH_E4M3, 104, 104, 16);
     ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
-       "an e4m3 cache goes through f16");
+       "rows that are an odd multiple of 8 bytes are not for TMA");
+    s = shape_of(FLASH_E4M3, FLASH_BF16, 128, 128, 16);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == -1 && flash_choose_decode(&s, &hopper, &dc) == -1,
+       "e4m3 queries over a bfloat16 cache are refused");
     s = shape_of(FLASH_BF16, FLASH_BF16, 112, 112, 16);
     ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
        "paged 112: a page box cannot zero-fill half a chunk");
@@ -89,7 +102,7 @@ static flash_tile tiles[70000];
 
 static flash_plan_input input(const int32_t *q_start, const int32_t *lens, int n) {
     return (flash_plan_input){q_start, lens, NULL, NULL, n,  8,  4, 4, 16, 264, 2,
-                              64,      128,  0,    1,    -1, -1, 0, 0, 0,  0};
+                              64,      128,  0,    1,    -1, -1, 0, 0, 0,  0,   0};
 }
 
 /* Returns 0, or the number of the first rule that is broken. */
@@ -212,9 +225,59 @@ static void test_plan(void) {
     ok(flash_plan_build(&in, &lim, &p) == -1, "a list that is too short is an error, not an overflow");
 }
 
+/* Every (query row, key of the prefix) is in exactly one tile of the prefix pass, within the capacity. */
+static void test_prefix(void) {
+    int broken = 0, where = -1, cut = 0;
+    for (int round = 0; round < 300; round++) {
+        int tokens = 1 + (int)next_random(round % 2 ? 300 : 4000), page = 16 * (1 + (int)next_random(8));
+        flash_plan_input in = input(NULL, NULL, 0);
+        in.num_kv_heads = 1 + (int)next_random(16);
+        in.packed = (int)next_random(2);
+        in.first_key = page * (1 + (int)next_random(600));
+        int capacity = flash_prefix_capacity(&in, tokens + (int)next_random(500), 132);
+        flash_prefix_plan p;
+        int rows = tokens * (in.packed ? in.group : 1), blocks = (rows + in.block_rows - 1) / in.block_rows;
+        int bad = capacity > 70000 ? 1 : flash_plan_prefix(&in, tokens, 132, capacity, tiles, &p) ? 2 : 0;
+        if (!bad && (p.num_tiles != blocks * p.pieces || p.num_tiles > capacity || p.piece_keys % 16))
+            bad = 3;
+        for (int b = 0; b < blocks && !bad; b++) {
+            long keys = 0;
+            for (int i = 0; i < p.num_tiles; i++) {
+                const flash_tile *t = &tiles[i];
+                if (t->block != b) continue;
+                if (t->seq || t->q0 || t->q_len != tokens || t->causal || t->first_key % p.piece_keys ||
+                    t->kv_len <= t->first_key || t->kv_len > in.first_key)
+                    bad = 4;
+                keys += t->kv_len - t->first_key;
+            }
+            if (keys != in.first_key) bad = 5;
+        }
+        cut += !bad && p.pieces > 1;
+        if (bad && !broken) {
+            broken = bad;
+            where = round;
+        }
+    }
+    ok(broken == 0 && cut > 0,
+       "300 prefixes: every key once for every row, within capacity (rule %d, round %d)", broken, where);
+    static const int32_t start[4] = {0, 1, 2, 3}, lens[3] = {600, 700, 513};
+    flash_plan_input in = input(start, lens, 3);
+    in.first_key = 512;
+    flash_plan_limits lim = {.max_seqs = 3, .max_tokens = 3};
+    flash_plan_capacity(&lim, &in);
+    flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    int rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && requests[0].span == 188 && requests[1].span == 88 && requests[2].span == 1,
+       "the suffix pass plans the keys after the prefix");
+    ok(flash_plan_prefix(&in, 3, 132, 1, tiles, &(flash_prefix_plan){0, 0, 0}) == 0 &&
+           flash_plan_prefix(&in, 3000, 132, 2, tiles, &(flash_prefix_plan){0, 0, 0}) == -1,
+       "a prefix list that is too short is an error");
+}
+
 int main(void) {
     state = tap_seed();
     test_config();
     test_plan();
+    test_prefix();
     return tap_done();
 }

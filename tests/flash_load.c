@@ -38,7 +38,7 @@ int main(void) {
     if (flash == NULL) bail_out("%s: %s", file, why);
     ok(kit_load(file, "FLASH_ATTN_DIFFKV", why, sizeof why) != NULL, "both backends are there");
     const attn_capabilities_t *c = flash->capabilities;
-    ok((c->features & ATTN_F_CAPTURE) && !(c->features & (ATTN_F_CASCADE | ATTN_F_DIFF_KV)) &&
+    ok((c->features & ATTN_F_CAPTURE) && !(c->features & (ATTN_F_RSWA | ATTN_F_DIFF_KV)) &&
            c->device_types == ATTN_BIT(kDLCUDA),
        "the capability table says what is served");
 

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(128) combine_kernel(const __grid_constant__ fl
             y = fmaf(weight[i], v.y, y);
         }
         *(uint32_t *)((uint16_t *)p.out + (int64_t)(q0 + t) * p.out_token + (int64_t)h * p.out_head + d) =
-            pack2_as(p.q_dtype, x * inv, y * inv);
+            pack2_as(p.out_dtype, x * inv, y * inv);
     }
 }
 

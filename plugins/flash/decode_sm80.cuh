@@ -158,7 +158,7 @@ ATTN_DEV void merge_cluster(const flash_params &p, float *so, Rows &row_m, Rows 
         float f = sum > 0.f ? vscale / sum : 0.f;
         if (d < p.head_size_v)
             *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head +
-                          d) = pack2_as(p.q_dtype, x * f, y * f);
+                          d) = pack2_as(p.out_dtype, x * f, y * f);
         if (d == 0 && p.lse)
             p.lse[(int64_t)(sv.q0 + t) * p.lse_token + (int64_t)h * p.lse_head] =
                 sum > 0.f ? (top + lg2(sum)) * LN2 : -INFINITY;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
     const int g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
     const int seq = item4.x + p.seq_offset, slot = item4.w;
-    const seq_view sv = view_of(item_view);
+    const seq_view sv = view_of(item_view, p.first_key);
     const int rows = sv.q_len * p.group, row0 = rblock * ROWS;
     if (row0 >= rows) return;
 
@@ -256,14 +256,23 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         int row = row0 + n * 8 + g;
-        const uint16_t *qp = (const uint16_t *)p.q + (int64_t)(sv.q0 + row / p.group) * p.q_token +
-                             (int64_t)(head * p.group + row % p.group) * p.q_head;
+        const int64_t at = (int64_t)(sv.q0 + row / p.group) * p.q_token +
+                           (int64_t)(head * p.group + row % p.group) * p.q_head;
+        const uint16_t *qp = (const uint16_t *)p.q + at;
+        const uint8_t *qp8 = (const uint8_t *)p.q + at;
 #pragma unroll
         for (int s = 0; s < QSTEP; s++) {
             int d0 = KV == DT_E4M3 ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q;
             int d1 = KV == DT_E4M3 ? d0 + 2 : d0 + 8;
-            uint32_t x0 = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp + d0) : 0;
-            uint32_t x1 = row < rows && d1 < p.head_size ? *(const uint32_t *)(qp + d1) : 0;
+            uint32_t x0 = 0, x1 = 0;
+            if (KV == DT_E4M3 && p.q_dtype == DT_E4M3) { /* d0 to d0 + 3 */
+                uint32_t x = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp8 + d0) : 0;
+                x0 = e4m3x2_to_f16x2<0>(x);
+                x1 = e4m3x2_to_f16x2<1>(x);
+            } else {
+                x0 = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp + d0) : 0;
+                x1 = row < rows && d1 < p.head_size ? *(const uint32_t *)(qp + d1) : 0;
+            }
             if (KV == DT_E4M3 && p.q_dtype == DT_BF16) {
                 float2 f0 = unpack2<DT_BF16>(x0), f1 = unpack2<DT_BF16>(x1);
                 x0 = pack2<DT_F16>(fminf(fmaxf(f0.x, -65504.f), 65504.f),
@@ -284,8 +293,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
             slope[n][e] = ok && p.alibi ? __ldg(p.alibi + head * p.group + r % p.group) * LOG2E : 0.f;
         }
     }
-    const float kscale = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f;
-    const score_features features(p, kscale);
+    const score_features features(p, KV == DT_E4M3 ? qk_scale(p, head) : 1.f);
 
     float o[NT][MT][4], m[NT][2], l[NT][2];
 #pragma unroll
@@ -502,7 +510,7 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
                 make_float2(x * f, y * f);
         else
             *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head +
-                          d) = pack2_as(p.q_dtype, x * f, y * f);
+                          d) = pack2_as(p.out_dtype, x * f, y * f);
     }
 }
 

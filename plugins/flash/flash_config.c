@@ -8,10 +8,15 @@ const flash_class flash_decode_classes[] = {{64, 64},   {96, 96},   {128, 128},
 const int flash_num_decode_classes = sizeof(flash_decode_classes) / sizeof(flash_decode_classes[0]);
 
 /* Head sizes of the wgmma kernel. Sizes between classes run padded, except 72 and 80, which vision models use. */
-const flash_sm90_class flash_sm90_classes[] = {
-    {{64, 64}, 3, 128, 2},   {{72, 72}, 3, 128, 2},   {{80, 80}, 3, 112, 2},  {{96, 96}, 3, 112, 2},
-    {{128, 128}, 2, 128, 2}, {{192, 128}, 2, 128, 1}, {{192, 192}, 2, 96, 1}, {{256, 256}, 2, 80, 1}};
+const flash_sm90_class flash_sm90_classes[] = {{{64, 64}, 3, 128, 2, 112},   {{72, 72}, 3, 128, 2, 96},
+                                               {{80, 80}, 3, 112, 2, 112},   {{96, 96}, 3, 112, 2, 80},
+                                               {{128, 128}, 2, 128, 2, 128}, {{192, 128}, 2, 128, 1, 128},
+                                               {{192, 192}, 2, 96, 1, 96},   {{256, 256}, 2, 80, 1, 80}};
 const int flash_num_sm90_classes = sizeof(flash_sm90_classes) / sizeof(flash_sm90_classes[0]);
+
+/* An e4m3 cache, whose rows are one 128-byte line: under e4m3 queries products of bytes, else keys widened to f16. */
+const flash_sm90_class flash_e4m3_classes[] = {{{128, 128}, 2, 128, 2, 128}, {{128, 128}, 2, 128, 2, 128}};
+const int flash_num_e4m3_classes = sizeof(flash_e4m3_classes) / sizeof(flash_e4m3_classes[0]);
 
 int flash_class_of(const flash_class *classes, int n, int dk, int dv) {
     int best = -1, best_size = 0;
@@ -71,7 +76,7 @@ static int box_fits(int size, int of_class, int paged) {
 }
 
 static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
-    if (s->force_sm80 || d->major != 9 || s->kv_dtype != s->q_dtype) return -1;
+    if (s->force_sm80 || d->major != 9 || s->kv_dtype != s->q_dtype || s->q_dtype == FLASH_E4M3) return -1;
     int best = -1, best_size = 0, paged = s->page_size != 0;
     for (int i = 0; i < flash_num_sm90_classes; i++) {
         const flash_class *k = &flash_sm90_classes[i].dim;
@@ -92,9 +97,29 @@ static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefil
     return c->smem_bytes + 1024 <= d->smem_optin ? 0 : -1;
 }
 
+/* Tensor copies move 16 bytes, so strides of odd multiples of 8 are not for them; sizes far below the class would waste
+ * more than the kernels gain. */
+static int choose_e4m3(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
+    int wide = s->q_dtype != FLASH_E4M3;
+    const flash_sm90_class *k = &flash_e4m3_classes[wide];
+    if (s->force_sm80 || d->major != 9 || s->kv_dtype != FLASH_E4M3 || s->page_size == 0 ||
+        s->head_size % 16 != 0 || s->head_size_v % 16 != 0 || s->head_size > k->dim.dk ||
+        s->head_size_v > k->dim.dv || s->head_size <= 64 || s->head_size_v <= 64)
+        return -1;
+    int rows = 64 * k->warpgroups, line = 128 * k->block_keys;
+    c->kind = FLASH_PREFILL_SM90_E4M3;
+    c->class_index = wide;
+    c->packed = 0;
+    c->block_rows = rows;
+    /* wide: Q, two stages of K and V in f16, one of bytes; else Q, two stages of K, of V and of V transposed, and O */
+    c->smem_bytes = wide ? k->q_buffers * rows * 256 + 2 * 4 * line + 2 * line + 1536
+                         : k->q_buffers * rows * 128 + 2 * 3 * line + rows * 256 + 1024;
+    return c->smem_bytes + 1024 <= d->smem_optin ? 0 : -1;
+}
+
 int flash_choose_prefill(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
     if (!shape_is_served(s) || d->major < 8) return -1;
-    if (choose_sm90(s, d, c) == 0) return 0;
+    if (choose_sm90(s, d, c) == 0 || choose_e4m3(s, d, c) == 0) return 0;
     int index = flash_class_of(flash_decode_classes, flash_num_decode_classes, s->head_size, s->head_size_v);
     if (index < 0) return -1;
     const flash_class *k = &flash_decode_classes[index];

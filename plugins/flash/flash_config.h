@@ -17,7 +17,7 @@ typedef struct flash_device {
 } flash_device;
 
 typedef struct flash_shape {
-    int32_t q_dtype, kv_dtype; /* enum flash_dtype */
+    int32_t q_dtype, kv_dtype; /* enum flash_dtype; an e4m3 q comes with e4m3 keys */
     int32_t num_q_heads, num_kv_heads;
     int32_t head_size, head_size_v;
     int32_t page_size;         /* 0: contiguous keys */
@@ -34,7 +34,11 @@ typedef struct flash_decode_config {
     int32_t smem_bytes;
 } flash_decode_config;
 
-enum flash_prefill_kind { FLASH_PREFILL_SM80 = 1, FLASH_PREFILL_SM90 = 2 };
+enum flash_prefill_kind {
+    FLASH_PREFILL_SM80 = 1,
+    FLASH_PREFILL_SM90 = 2,
+    FLASH_PREFILL_SM90_E4M3 = 3 /* an e4m3 cache; class_index says under which queries */
+};
 
 typedef struct flash_prefill_config {
     int32_t kind; /* enum flash_prefill_kind, 0: no kernel */
@@ -53,9 +57,13 @@ typedef struct flash_sm90_class {
     int16_t warpgroups; /* of 64 query rows */
     int16_t block_keys;
     int16_t q_buffers;
+    int16_t
+        feature_keys; /* block_keys of the kernels with soft cap and ALiBi, which need registers for them */
 } flash_sm90_class;
 extern const flash_sm90_class flash_sm90_classes[];
 extern const int flash_num_sm90_classes;
+extern const flash_sm90_class flash_e4m3_classes[];
+extern const int flash_num_e4m3_classes;
 extern const flash_class flash_decode_classes[];
 extern const int flash_num_decode_classes;
 

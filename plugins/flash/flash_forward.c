@@ -34,13 +34,13 @@ static int check_alignment(const DLTensor *t, const char *name, int bytes, attn_
     return ATTN_OK;
 }
 
-static int check_rows_tensor(const attn_instance_t *in, const DLTensor *t, const char *name, int heads,
+static int check_rows_tensor(uint32_t dtype, int alignment, const DLTensor *t, const char *name, int heads,
                              int size, int64_t rows, attn_error_t *error) {
     const int64_t shape[3] = {-1, heads, size};
-    int status = attn_check_tensor(t, name, in->problem.dtype, 3, shape, error);
+    int status = attn_check_tensor(t, name, dtype, 3, shape, error);
     if (status == ATTN_OK) status = flash_check_rows(t, name, rows, error);
     if (status == ATTN_OK && rows > 0) status = check_device(t, name, error);
-    return status == ATTN_OK && rows > 0 ? check_alignment(t, name, 16, error) : status;
+    return status == ATTN_OK && rows > 0 ? check_alignment(t, name, alignment, error) : status;
 }
 
 int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride,
@@ -63,13 +63,18 @@ int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *
     return ATTN_OK;
 }
 
+/* Bytes are loaded by 8, but where TMA moves them by 16. */
+static int alignment_of(const attn_instance_t *in, int dtype) {
+    return dtype == FLASH_E4M3 && in->prefill.kind == FLASH_PREFILL_SM80 ? 8 : 16;
+}
+
 static int check_cache(const attn_instance_t *in, const DLTensor *t, const char *name, int64_t content,
                        attn_error_t *error) {
     uint32_t storage = in->kv_dtype == FLASH_E4M3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype;
     const int64_t shape[4] = {-1, in->kv_heads, in->page_size, content};
     int status = attn_check_tensor(t, name, storage, 4, shape, error);
     if (status == ATTN_OK) status = check_device(t, name, error);
-    if (status == ATTN_OK) status = check_alignment(t, name, in->kv_dtype == FLASH_E4M3 ? 8 : 16, error);
+    if (status == ATTN_OK) status = check_alignment(t, name, alignment_of(in, in->kv_dtype), error);
     if (status == ATTN_OK && t->shape[0] > INT32_MAX)
         status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld blocks; block ids are 32-bit", name,
                            (long long)t->shape[0]);
@@ -115,15 +120,20 @@ static int check_vector(const attn_instance_t *in, const DLTensor *t, const char
 
 static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, flash_params *p,
                         attn_error_t *error) {
-    int stride = -1;
-    int status = check_rows_tensor(in, a->query, "query", (int)in->problem.num_heads, in->d, tokens, error);
+    int stride = -1, q_stride = -1;
+    const uint32_t dtype = in->problem.dtype,
+                   query = in->q_dtype == FLASH_E4M3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : dtype;
+    const int heads = (int)in->problem.num_heads;
+    int status = check_rows_tensor(query, alignment_of(in, in->q_dtype), a->query, "query", heads, in->d,
+                                   tokens, error);
     if (status == ATTN_OK)
-        status =
-            check_rows_tensor(in, a->output, "output", (int)in->problem.num_heads, in->dv, tokens, error);
+        status = check_rows_tensor(dtype, 16, a->output, "output", heads, in->dv, tokens, error);
     if (status == ATTN_OK) status = check_vector(in, a->sinks, "sinks", ATTN_F_SINK, error);
     if (status == ATTN_OK) status = check_vector(in, a->alibi_slopes, "alibi_slopes", ATTN_F_ALIBI, error);
     if (status == ATTN_OK) status = flash_check_scale(in, a->scales.k, "k_scale", &stride, error);
     if (status == ATTN_OK) status = flash_check_scale(in, a->scales.v, "v_scale", &stride, error);
+    if (status == ATTN_OK && in->q_dtype == FLASH_E4M3)
+        status = flash_check_scale(in, a->scales.q, "q_scale", &q_stride, error);
     if (status == ATTN_OK && a->lse != NULL) {
         const int64_t shape[2] = {in->problem.num_heads, -1};
         status = attn_check_tensor(a->lse, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
@@ -142,9 +152,9 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
             p->v_page = c.v_page, p->v_token = c.v_token, p->v_head = c.v_head;
         }
     } else if (status == ATTN_OK) {
-        status = check_rows_tensor(in, a->key, "key", in->kv_heads, in->d, tokens, error);
+        status = check_rows_tensor(dtype, 16, a->key, "key", in->kv_heads, in->d, tokens, error);
         if (status == ATTN_OK)
-            status = check_rows_tensor(in, a->value, "value", in->kv_heads, in->dv, tokens, error);
+            status = check_rows_tensor(dtype, 16, a->value, "value", in->kv_heads, in->dv, tokens, error);
         if (status == ATTN_OK) {
             p->k = attn_data(a->key), p->v = attn_data(a->value), p->kv_rows = tokens;
             p->k_token = a->key->strides[0], p->k_head = a->key->strides[1];
@@ -163,7 +173,47 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
         p->v_scale = a->scales.v ? attn_data(a->scales.v) : NULL;
         p->scale_stride = stride > 0;
     }
+    if (in->q_dtype == FLASH_E4M3 && a->scales.q != NULL)
+        p->q_scale = attn_data(a->scales.q), p->q_scale_stride = q_stride > 0;
     return ATTN_OK;
+}
+
+/* The pass over the common prefix: all tokens as one request, its pieces into the workspace. */
+static int launch_prefix(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
+                         char *work, void *stream) {
+    flash_params x = *p;
+    x.counts = (const flash_counts *)(void *)(meta + in->prefix_counts_at);
+    x.tiles = (const flash_tile *)(void *)(meta + in->prefix_tiles_at);
+    x.out = work + in->prefix_out_at;
+    x.lse = (float *)(void *)(work + in->prefix_lse_at);
+    x.out_head = in->dv, x.out_token = (int64_t)p->num_q_heads * in->dv;
+    x.lse_token = 1, x.lse_head = h->num_tokens;
+    x.out_piece = x.out_token * h->num_tokens, x.lse_piece = (int64_t)p->num_q_heads * h->num_tokens;
+    x.piece_keys = h->prefix.piece_keys, x.keys_per_tile = h->prefix.piece_keys;
+    x.sinks = NULL;
+    return flash_run_prefill(&x, &in->shape, &in->prefill, h->prefix.num_tiles, &in->runtime, stream);
+}
+
+static int launch_merge(attn_instance_t *in, const flash_host_header *h, const flash_params *suffix,
+                        const flash_params *p, char *work, void *stream) {
+    const flash_merge_params m = {.part = work + in->prefix_out_at,
+                                  .part_lse = (const float *)(void *)(work + in->prefix_lse_at),
+                                  .out_lse = suffix->lse,
+                                  .out = p->out,
+                                  .lse = p->lse,
+                                  .sinks = p->sinks,
+                                  .out_token = p->out_token,
+                                  .out_head = p->out_head,
+                                  .out_lse_token = suffix->lse_token,
+                                  .out_lse_head = suffix->lse_head,
+                                  .lse_token = p->lse_token,
+                                  .lse_head = p->lse_head,
+                                  .pieces = h->prefix.pieces,
+                                  .num_tokens = h->num_tokens,
+                                  .num_q_heads = p->num_q_heads,
+                                  .head_size_v = in->dv,
+                                  .dtype = in->out_dtype};
+    return flash_merge(&m, stream);
 }
 
 static int launch(attn_instance_t *in, const flash_host_header *h, const flash_params *p, void *stream) {
@@ -177,8 +227,24 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
     return e;
 }
 
+/* Prefix, suffix, merge (semantics 6.4). The sink belongs to neither pass but to the merge, where it counts once. */
+static int launch_cascade(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
+                          char *work, void *stream) {
+    flash_params suffix = *p;
+    suffix.first_key = h->first_key;
+    suffix.sinks = NULL;
+    if (suffix.lse == NULL) {
+        suffix.lse = (float *)(void *)(work + in->suffix_lse_at);
+        suffix.lse_token = 1, suffix.lse_head = h->num_tokens;
+    }
+    int e = launch_prefix(in, h, p, meta, work, stream);
+    if (!e) e = launch(in, h, &suffix, stream);
+    return e ? e : launch_merge(in, h, &suffix, p, work, stream);
+}
+
 static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
-    int status = check_rows_tensor(in, a->output, "output", (int)in->problem.num_heads, in->dv, 0, error);
+    int status = check_rows_tensor(in->problem.dtype, 16, a->output, "output", (int)in->problem.num_heads,
+                                   in->dv, 0, error);
     if (status != ATTN_OK || a->output->shape[0] == 0) return status;
     int e = flash_zero_rows(attn_data(a->output), a->output->shape[0], (int)in->problem.num_heads, in->dv,
                             a->output->strides[0], a->output->strides[1], stream);
@@ -232,7 +298,7 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     p.tiles = (const flash_tile *)(void *)(meta + in->tiles_at);
     p.part_out = s.workspace;
     p.part_lse = s.workspace ? (float *)(void *)((char *)s.workspace + in->part_lse_at) : NULL;
-    p.q_dtype = in->q_dtype, p.kv_dtype = in->kv_dtype;
+    p.q_dtype = in->q_dtype, p.kv_dtype = in->kv_dtype, p.out_dtype = in->out_dtype;
     p.num_seqs = h->num_reqs, p.num_q_heads = (int)in->problem.num_heads, p.num_kv_heads = in->kv_heads;
     p.group = in->group, p.head_size = in->d, p.head_size_v = in->dv;
     p.window_left = in->plan_input.window_left, p.window_right = in->plan_input.window_right;
@@ -243,7 +309,8 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     p.scale = (float)in->problem.scale, p.soft_cap = (float)in->problem.logits_soft_cap;
     status = flash_enter_device(in, &guard, error);
     if (status != ATTN_OK) return status;
-    int e = launch(in, h, &p, stream);
+    int e =
+        h->first_key > 0 ? launch_cascade(in, h, &p, meta, s.workspace, stream) : launch(in, h, &p, stream);
     flash_leave_device(&guard);
     if (e == FLASH_E_MAP_Q || e == FLASH_E_MAP_K || e == FLASH_E_MAP_V)
         return attn_fail(error, ATTN_E_INVALID,

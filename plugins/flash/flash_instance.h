@@ -16,7 +16,7 @@ struct attn_instance {
     attn_problem_t problem;
     uint64_t features;
     int device_id;
-    int q_dtype, kv_dtype; /* enum flash_dtype */
+    int q_dtype, kv_dtype, out_dtype; /* enum flash_dtype */
     int kv_heads, group, d, dv;
     int has_cache, is_separate, page_size;
     int num_splits; /* 0: the planner chooses */
@@ -29,7 +29,11 @@ struct attn_instance {
     flash_plan_limits limits;
     /* byte offsets in metadata and in its host mirror, after flash_counts at 0 */
     size_t q_start_at, items_at, splits_at, tiles_at, metadata_bytes;
+    size_t prefix_counts_at, prefix_tiles_at;
+    int32_t max_prefix_tiles;            /* 0: no cascade */
     size_t part_lse_at, workspace_bytes; /* part_out at 0 */
+    /* cascade, in the workspace: results of the prefix's pieces, their LSE and the suffix's */
+    size_t prefix_out_at, prefix_lse_at, suffix_lse_at;
     int max_decode_tokens;
     int32_t *causal; /* scratch of build_metadata, as the two below */
     flash_plan_request *requests;
@@ -44,7 +48,9 @@ typedef struct flash_host_header {
     int32_t max_decode_tokens;
     int32_t many_rows; /* which decode configuration */
     int32_t keys_per_tile;
-    int32_t cluster; /* CTAs per cluster of the decode kernel */
+    int32_t cluster;   /* CTAs per cluster of the decode kernel */
+    int32_t first_key; /* the common prefix, 0 without a cascade */
+    flash_prefix_plan prefix;
 } flash_host_header;
 #define FLASH_MAGIC     UINT64_C(0x3168736c66747461)
 #define FLASH_MIRROR_AT 128

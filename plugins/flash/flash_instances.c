@@ -5,8 +5,9 @@
 
 #define DECLARE_CLASSES(RETURN_ARGS, PREFIX)                                                                 \
     RETURN_ARGS(PREFIX##_d64)                                                                                \
-    RETURN_ARGS(PREFIX##_d96) RETURN_ARGS(PREFIX##_d128) RETURN_ARGS(PREFIX##_d192v128)                      \
-        RETURN_ARGS(PREFIX##_d192) RETURN_ARGS(PREFIX##_d256)
+    RETURN_ARGS(PREFIX##_d96)                                                                                \
+    RETURN_ARGS(PREFIX##_d128) RETURN_ARGS(PREFIX##_d192v128) RETURN_ARGS(PREFIX##_d192)                     \
+        RETURN_ARGS(PREFIX##_d256)
 #define DECODE(NAME)  int NAME(const flash_params *, const flash_decode_config *, int, void *);
 #define PREFILL(NAME) int NAME(const flash_params *, const flash_prefill_config *, int, void *);
 #define ROW(PREFIX)                                                                                          \
@@ -43,9 +44,14 @@ flash_prefill_func_t flash_prefill_sm80_instance(int kv_dtype, int class_index) 
 CLASSES90(PREFILL90, flash_prefill_sm90_f16)
 CLASSES90(PREFILL90, flash_prefill_sm90_bf16)
 
+PREFILL90(flash_prefill_e4m3_d128)
+PREFILL90(flash_prefill_wide_d128)
+
 flash_prefill_sm90_func_t flash_prefill_sm90_instance(int dtype, int class_index) {
     static const flash_prefill_sm90_func_t table[2][8] = {ROW90(flash_prefill_sm90_f16),
                                                           ROW90(flash_prefill_sm90_bf16)};
+    if (dtype == FLASH_E4M3)
+        return class_index == 0 ? flash_prefill_e4m3_d128 : class_index == 1 ? flash_prefill_wide_d128 : 0;
     if (dtype < FLASH_F16 || dtype > FLASH_BF16 || class_index < 0 || class_index >= 8) return 0;
     return table[dtype - FLASH_F16][class_index];
 }

@@ -15,10 +15,6 @@ static int check_lengths(const attn_instance_t *in, const attn_batch_t *b, attn_
         return attn_fail(error, ATTN_E_INVALID, "num_actual_tokens",
                          "num_actual_tokens is %d; 0 to %d (max_num_batched_tokens) were wanted",
                          b->num_actual_tokens, in->limits.max_tokens);
-    if (b->common_prefix_len != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len",
-                         "common_prefix_len is %d; this backend has no cascade: pass 0",
-                         b->common_prefix_len);
     if (b->query_start_loc_host == NULL || (b->seq_lens_host == NULL && b->num_reqs > 0))
         return attn_fail(error, ATTN_E_INVALID,
                          b->query_start_loc_host == NULL ? "query_start_loc" : "seq_lens",
@@ -48,6 +44,36 @@ static int check_lengths(const attn_instance_t *in, const attn_batch_t *b, attn_
                 error, ATTN_E_INVALID, "seq_lens",
                 "seq_lens[%d] is %lld but the request has %lld tokens; without a cache they are equal", r,
                 (long long)seq, (long long)query);
+    }
+    return ATTN_OK;
+}
+
+/* The prefix pass has no causal mask, so every query must come after the prefix; and a cascade excludes every mask that
+ * looks at distances (semantics 6.4). Its launches differ from those without it, so it is never captured. */
+static int check_prefix(const attn_instance_t *in, const attn_batch_t *b, attn_error_t *error) {
+    int32_t prefix = b->common_prefix_len;
+    if (prefix == 0) return ATTN_OK;
+    if (in->max_prefix_tiles == 0 || prefix < 0 || prefix % in->page_size != 0)
+        return attn_fail(
+            error, in->max_prefix_tiles == 0 ? ATTN_E_UNSUPPORTED : ATTN_E_INVALID, "common_prefix_len",
+            "common_prefix_len is %d; 0 or, where the problem asks for cascade, a positive multiple "
+            "of the block size %d was wanted",
+            prefix, in->page_size);
+    const flash_plan_input *pi = &in->plan_input;
+    if (pi->window_left >= 0 || pi->chunk > 0 || (in->features & (ATTN_F_ALIBI | ATTN_F_BATCH_INVARIANT)) ||
+        (b->flags & ATTN_BATCH_CAPTURE))
+        return attn_fail(
+            error, ATTN_E_UNSUPPORTED, "common_prefix_len",
+            "cascade attention excludes windows, ALiBi, chunks, batch invariance and graph capture; "
+            "pass common_prefix_len 0");
+    for (int32_t r = 0; r < b->num_reqs; r++) {
+        int32_t query = b->query_start_loc_host[r + 1] - b->query_start_loc_host[r];
+        if (query > 0 && b->seq_lens_host[r] - query < prefix)
+            return attn_fail(
+                error, ATTN_E_INVALID, "common_prefix_len",
+                "common_prefix_len is %d but request %d has a context of %d tokens; pass at most "
+                "that",
+                prefix, r, b->seq_lens_host[r] - query);
     }
     return ATTN_OK;
 }
@@ -123,6 +149,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     int status = attn_intake(&b, sizeof b, batch, "batch", error);
     if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
     if (status == ATTN_OK) status = check_lengths(in, &b, error);
+    if (status == ATTN_OK) status = check_prefix(in, &b, error);
     if (status == ATTN_OK) status = check_space(in, &s, error);
     if (status != ATTN_OK) return status;
     flash_host_header *h = s.host;
@@ -156,6 +183,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     pi.causal_per_seq = causal;
     pi.k_start = in->has_cache ? NULL : b.query_start_loc_host;
     pi.num_seqs = b.num_reqs;
+    pi.first_key = b.common_prefix_len;
     pi.decode_rows = in->decode[many].row_tiles * 8;
     pi.slots = in->device.num_sms * in->decode[many].ctas_per_sm;
     pi.ctas_per_sm = in->decode[many].ctas_per_sm;
@@ -173,6 +201,14 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     plan.counts.block_table = table.block_table;
     plan.counts.block_table_stride = table.block_table_stride;
     memcpy(mirror, &plan.counts, sizeof plan.counts);
+    h->first_key = pi.first_key;
+    if (flash_plan_prefix(&pi, b.num_actual_tokens, in->device.num_sms, in->max_prefix_tiles,
+                          (flash_tile *)(void *)(mirror + in->prefix_tiles_at), &h->prefix))
+        return attn_fail(error, ATTN_E_INTERNAL, "batch", "the prefix's work list exceeds its capacity");
+    if (in->max_prefix_tiles > 0) {
+        flash_counts prefix = {0, 0, h->prefix.num_tiles, 0, table.block_table, table.block_table_stride};
+        memcpy(mirror + in->prefix_counts_at, &prefix, sizeof prefix);
+    }
 
     h->num_reqs = b.num_reqs;
     h->num_tokens = b.num_actual_tokens;
@@ -213,5 +249,13 @@ int flash_update_block_table(attn_instance_t *in, const attn_batch_t *batch, con
     status = take_block_table(in, &b, &changed, error);
     if (status != ATTN_OK) return status;
     *counts = changed;
-    return send(in, &s, sizeof changed, stream, error);
+    size_t bytes = sizeof changed;
+    if (in->max_prefix_tiles >
+        0) { /* the prefix pass has counts of its own; what lies between did not change */
+        flash_counts *prefix = (flash_counts *)(void *)((char *)counts + in->prefix_counts_at);
+        prefix->block_table = changed.block_table;
+        prefix->block_table_stride = changed.block_table_stride;
+        bytes = in->prefix_counts_at + sizeof *prefix;
+    }
+    return send(in, &s, bytes, stream, error);
 }

@@ -105,12 +105,26 @@ static void lay_out(attn_instance_t *in) {
     at += (size_t)l->max_items * sizeof(flash_item);
     in->splits_at = at;
     at += (size_t)l->max_splits * sizeof(flash_split);
+    in->prefix_counts_at = at;
+    if (in->max_prefix_tiles > 0) at += sizeof(flash_counts);
+    in->prefix_tiles_at = at = round_up(at, 16);
+    at += (size_t)in->max_prefix_tiles * sizeof(flash_tile);
     in->tiles_at = at;
     at += (size_t)l->max_tiles * sizeof(flash_tile);
     in->metadata_bytes = round_up(at, 256);
     size_t rows = (size_t)l->max_slots * (size_t)in->max_decode_tokens * in->problem.num_heads;
     in->part_lse_at = round_up(rows * (size_t)in->dv * 4, 256);
     in->workspace_bytes = rows ? in->part_lse_at + round_up(rows * 4, 256) : 0;
+    if (in->max_prefix_tiles > 0) {
+        size_t heads = in->problem.num_heads, tokens = (size_t)l->max_tokens;
+        /* pieces appear where tiles do not fill the machine, so they hold one wave of rows at most */
+        size_t wave = (size_t)in->device.num_sms * (size_t)in->prefill.block_rows;
+        size_t part_rows = tokens * heads > wave ? tokens * heads : wave;
+        in->prefix_out_at = in->workspace_bytes;
+        in->prefix_lse_at = in->prefix_out_at + round_up(part_rows * (size_t)in->dv * 2, 256);
+        in->suffix_lse_at = in->prefix_lse_at + round_up(part_rows * 4, 256);
+        in->workspace_bytes = in->suffix_lse_at + round_up(tokens * heads * 4, 256);
+    }
 }
 
 /* Configurations and limits: no device work, only what the numbers say. */
@@ -170,6 +184,8 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     in->limits.max_tokens = max_tokens;
     flash_plan_capacity(&in->limits, pi);
     if (in->limits.max_items > 65535) in->limits.max_items = 65535;
+    if (in->features & ATTN_F_CASCADE)
+        in->max_prefix_tiles = flash_prefix_capacity(pi, max_tokens, in->device.num_sms);
     lay_out(in);
     return ATTN_OK;
 }
@@ -177,10 +193,11 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
 /* Raises shared-memory limits and loads code of every kernel that this instance may launch. */
 static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
     flash_decode_func_t decode = flash_decode_instance(in->kv_dtype, in->decode[0].class_index);
-    int e = flash_runtime_init(&in->runtime, in->device.num_sms, in->prefill.kind == FLASH_PREFILL_SM90);
+    int e = flash_runtime_init(&in->runtime, in->device.num_sms, in->prefill.kind != FLASH_PREFILL_SM80);
     for (int i = 0; i < 2 && !e; i++)
         e = decode(NULL, &in->decode[i], 0, NULL);
     if (!e) e = flash_combine(NULL, 0, NULL);
+    if (!e && in->max_prefix_tiles > 0) e = flash_merge(NULL, NULL);
     if (!e) e = flash_write_cache(NULL, NULL);
     if (!e) e = flash_zero_rows(NULL, 0, 0, 0, 0, 0, NULL);
     if (!e) e = flash_run_prefill(NULL, &in->shape, &in->prefill, 0, &in->runtime, NULL);
@@ -202,12 +219,15 @@ int flash_open(const attn_problem_t *problem, const attn_device_t *device, const
         return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
     in->problem = p;
     in->features = attn_problem_features(&p);
-    in->q_dtype = p.dtype == ATTN_DTYPE_FLOAT16 ? FLASH_F16 : FLASH_BF16;
-    in->kv_dtype = p.kv_cache_dtype == ATTN_KV_FP8_E4M3 ? FLASH_E4M3 : in->q_dtype;
+    in->out_dtype = p.dtype == ATTN_DTYPE_FLOAT16 ? FLASH_F16 : FLASH_BF16;
+    in->q_dtype = p.query_dtype == ATTN_DTYPE_FP8_E4M3 ? FLASH_E4M3 : in->out_dtype;
+    in->kv_dtype = p.kv_cache_dtype == ATTN_KV_FP8_E4M3 ? FLASH_E4M3 : in->out_dtype;
     in->kv_heads = (int)(p.num_kv_heads ? p.num_kv_heads : p.num_heads);
     in->group = (int)p.num_heads / in->kv_heads;
     in->d = (int)p.head_size;
-    in->dv = (int)(p.role == ATTN_ROLE_MLA_PREFILL ? p.v_head_dim : p.head_size_v ? p.head_size_v : p.head_size);
+    in->dv = (int)(p.role == ATTN_ROLE_MLA_PREFILL ? p.v_head_dim
+                   : p.head_size_v                 ? p.head_size_v
+                                                   : p.head_size);
     in->has_cache = attn_role_has_cache(p.role);
     in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
     in->page_size = (int)(p.block_size ? p.block_size : flash_capabilities.preferred_block_size);

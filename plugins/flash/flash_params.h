@@ -27,8 +27,8 @@ typedef struct flash_item {
 typedef struct flash_tile {
     int32_t seq;
     int32_t block;
-    int32_t k0; /* first row of contiguous keys */
-    int32_t reserved;
+    int32_t k0;        /* first row of contiguous keys */
+    int32_t first_key; /* keys before it are another pass's (cascade) */
     int32_t q0, q_len, kv_len, causal;
 } flash_tile;
 
@@ -58,13 +58,15 @@ typedef struct flash_params {
     float *lse;    /* natural log, may be NULL */
     const void *k; /* cache or contiguous keys */
     const void *v;
-    const void *k_tail; /* contiguous keys on Hopper: columns k_tail_at .. of every head lie here, one row a key; NULL: in k */
+    const void *
+        k_tail; /* contiguous keys on Hopper: columns k_tail_at .. of every head lie here, one row a key; NULL: in k */
     const int32_t *q_start; /* [num_seqs + 1], rows of q */
     const int32_t *k_start; /* [num_seqs + 1], rows of contiguous keys and values; NULL: paged */
     const float *alibi;     /* [num_q_heads], may be NULL */
     const float *sinks;     /* [num_q_heads], may be NULL */
     const float *k_scale;   /* [1] or [num_kv_heads], NULL: 1 */
     const float *v_scale;
+    const float *q_scale; /* of an e4m3 q: [1] or [num_kv_heads], NULL: 1 */
     const flash_counts *counts;
     const flash_item *items;
     const flash_split *splits;
@@ -77,8 +79,8 @@ typedef struct flash_params {
     int64_t v_page, v_token, v_head;
     int64_t lse_token, lse_head;
     int64_t k_tail_token;
-    int32_t k_tail_at; /* a multiple of 64 */
-    int32_t q_dtype, kv_dtype; /* enum flash_dtype */
+    int32_t k_tail_at;                    /* a multiple of 64 */
+    int32_t q_dtype, kv_dtype, out_dtype; /* enum flash_dtype */
     int32_t num_seqs, num_q_heads, num_kv_heads, group;
     int32_t head_size, head_size_v;
     int32_t page_size;                 /* 0: contiguous keys */
@@ -86,17 +88,35 @@ typedef struct flash_params {
     int32_t chunk,
         lookback; /* chunk > 0: keys of the query's chunk and of `lookback` before it, up to the query */
     int32_t scale_stride; /* 0: one k_scale and v_scale, 1: one per KV head */
-    int32_t max_rows;     /* query rows (tokens * num_q_heads) of the longest decode request */
-    int32_t seq_offset;   /* added to the list's seq: kernels may serve a part of the batch */
+    int32_t q_scale_stride;
+    int32_t max_rows;   /* query rows (tokens * num_q_heads) of the longest decode request */
+    int32_t seq_offset; /* added to the list's seq: kernels may serve a part of the batch */
     int32_t num_slots;
     int32_t keys_per_tile; /* average of the batch's prefill tiles, for tuning only */
     int32_t cluster;       /* CTAs per cluster of the decode kernel, 0 and 1: no clusters */
-    int64_t q_rows;        /* rows of q that exist */
-    int64_t kv_rows;       /* rows of contiguous k and v */
-    int64_t num_pages;     /* pages of the cache */
-    float scale;           /* softmax scale, natural units */
-    float soft_cap;        /* 0: off */
+    int32_t first_key;     /* decode: keys before it are another pass's (cascade) */
+    int32_t piece_keys;    /* prefill, > 0: a tile's result is that of piece first_key / piece_keys ... */
+    int64_t out_piece, lse_piece; /* ... which lie so many elements apart */
+    int64_t q_rows;               /* rows of q that exist */
+    int64_t kv_rows;              /* rows of contiguous k and v */
+    int64_t num_pages;            /* pages of the cache */
+    float scale;                  /* softmax scale, natural units */
+    float soft_cap;               /* 0: off */
 } flash_params;
+
+/* Merge of the passes of a cascade: `pieces` over the prefix, and the suffix, which lies in `out` already. */
+typedef struct flash_merge_params {
+    const void *part;      /* [pieces, tokens, num_q_heads, head_size_v], the type of out */
+    const float *part_lse; /* [pieces, num_q_heads, tokens], natural log */
+    const float *out_lse;  /* of the suffix: [num_q_heads, tokens] by the strides below */
+    void *out;
+    float *lse;         /* where the merged value goes, may be NULL */
+    const float *sinks; /* [num_q_heads], may be NULL: counts once, here */
+    int64_t out_token, out_head;
+    int64_t out_lse_token, out_lse_head, lse_token, lse_head;
+    int32_t pieces, num_tokens, num_q_heads, head_size_v;
+    int32_t dtype; /* enum flash_dtype */
+} flash_merge_params;
 
 /* Cache write: one row of K and V per slot. */
 typedef struct flash_write_params {

@@ -27,12 +27,12 @@ static int is_causal(const flash_plan_input *in, int seq) {
 
 /* Keys that query tokens [first, last] of a request see together; the same rule as visible_keys() on the device. */
 static int visible_span(const flash_plan_input *in, int seq, int q_len, int first, int last) {
-    long kv = in->seq_lens[seq], lo = 0, hi = kv, pos = kv - q_len;
+    long kv = in->seq_lens[seq], lo = in->first_key, hi = kv, pos = kv - q_len;
     if (is_causal(in, seq))
         hi = pos + last + 1;
     else if (in->window_right >= 0 && pos + last + in->window_right + 1 < hi)
         hi = pos + last + in->window_right + 1;
-    if (in->window_left >= 0 && pos + first - in->window_left > 0) lo = pos + first - in->window_left;
+    if (in->window_left >= 0 && pos + first - in->window_left > lo) lo = pos + first - in->window_left;
     if (in->chunk > 0) {
         long start = ((pos + first) / in->chunk - in->lookback) * in->chunk;
         lo = start > lo ? start : lo;
@@ -240,7 +240,7 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
             keys[n].tile = (flash_tile){s,
                                         b,
                                         in->k_start ? in->k_start[s] : 0,
-                                        0,
+                                        in->first_key,
                                         in->q_start[s],
                                         q_len,
                                         in->seq_lens[s],

@@ -39,6 +39,7 @@ typedef struct flash_plan_input {
     int32_t chunk, lookback;
     int32_t max_cluster; /* largest cluster that may merge pieces: 8 on Hopper, else 0 */
     int32_t num_splits;  /* 0: choose, else exactly so many pieces (1: batch invariant) */
+    int32_t first_key;   /* keys before it are another pass's (cascade): 0, or the common prefix */
 } flash_plan_input;
 
 /* Scratch of the planner, allocated once by the caller: max_seqs requests and max_tiles keys. */
@@ -63,6 +64,16 @@ typedef struct flash_plan {
     int32_t cluster;       /* > 1: every decode request has so many pieces, which merge within a cluster */
     int32_t decode_tokens; /* most query tokens of a request in items */
 } flash_plan;
+
+/* The pass of a cascade over the common prefix: all query tokens are one request whose keys, the first `prefix` of
+ * request 0, are cut into pieces until the machine has work (semantics 6.4). */
+typedef struct flash_prefix_plan {
+    int32_t num_tiles, pieces, piece_keys;
+} flash_prefix_plan;
+int32_t flash_prefix_capacity(const flash_plan_input *shape, int32_t max_tokens, int32_t num_sms); /* tiles */
+/* 0, or -1 when `capacity` is too small. num_sms: of the device. */
+int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t num_sms, int32_t capacity,
+                      flash_tile *tiles, flash_prefix_plan *plan);
 
 /* Capacities that any batch within max_seqs and max_tokens fits. */
 void flash_plan_capacity(flash_plan_limits *limits, const flash_plan_input *shape);

@@ -19,20 +19,21 @@ struct seq_view {
     int q_len;  /* query tokens */
     int kv_len; /* keys */
     int causal;
+    int first; /* keys before it belong to another pass */
 };
 
 /* Second half of a flash_item or flash_tile. */
-ATTN_DEV seq_view view_of(int4 x) {
-    return seq_view{x.x, x.y, x.z, x.w};
+ATTN_DEV seq_view view_of(int4 x, int first) {
+    return seq_view{x.x, x.y, x.z, x.w, first};
 }
 
 /* Keys lo <= k < hi of query token i (semantics 2.2, 2.3): bottom-right causal, window counted from the query. A
  * window (w, 0) is read as (w, w) by requests without causality, as upstream symmetrises it. */
 ATTN_DEV void visible_keys(const flash_params &p, const seq_view &s, int i, int &lo, int &hi) {
     int pos = s.kv_len - s.q_len + i;
-    lo = 0;
+    lo = s.first;
     hi = s.causal ? pos + 1 : s.kv_len;
-    if (p.window_left >= 0) lo = max(0, pos - p.window_left);
+    if (p.window_left >= 0) lo = max(lo, pos - p.window_left);
     if (p.chunk > 0) { /* semantics 2.4, 2.5 */
         lo = max(lo, (pos / p.chunk - p.lookback) * p.chunk);
         hi = pos + 1;
@@ -78,6 +79,12 @@ struct score_features {
         }
     }
 };
+
+/* What turns the products of a KV head's quantised tensors into their values (semantics 2.9). */
+ATTN_DEV float qk_scale(const flash_params &p, int kv_head) {
+    const float k = p.k_scale ? __ldg(p.k_scale + kv_head * p.scale_stride) : 1.f;
+    return p.q_scale ? k * __ldg(p.q_scale + kv_head * p.q_scale_stride) : k;
+}
 
 /* 16-bit output of two neighbours. */
 ATTN_DEV uint32_t pack2_as(int dtype, float lo, float hi) {

@@ -24,23 +24,31 @@ int flash_runtime_init(flash_runtime *r, int num_sms, int needs_tensor_maps) {
                                                   : 0;
 }
 
+static int bytes_of(int dtype) {
+    return dtype == FLASH_E4M3 ? 1 : 2;
+}
+
 /* 128-byte swizzle, zeros outside, and no L2 promotion: it fetches neighbours that nobody asked for. */
 static int encode(const flash_runtime *r, CUtensorMap *map, int dtype, int rank, const void *base,
                   const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box) {
     static const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
     return (int)((encode_tiled_t)r->encode_tiled)(
-        map, dtype == FLASH_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        map,
+        dtype == FLASH_E4M3   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+        : dtype == FLASH_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         (cuuint32_t)rank, (void *)(uintptr_t)base, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-/* Rows of all heads: {columns, rows, heads}, a box of 64 columns. A dimension of size 1 gets a canonical stride. */
+/* Rows of all heads: {columns, rows, heads}, a box of 128 bytes a row. A dimension of size 1 gets a canonical stride. */
 int flash_map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
-                    int64_t rows, int heads, int64_t token, int64_t head, int box_rows) {
+                   int64_t rows, int heads, int64_t token, int64_t head, int box_rows) {
     cuuint64_t dims[3] = {(cuuint64_t)columns, (cuuint64_t)(rows > 0 ? rows : 1), (cuuint64_t)heads};
     if (rows <= 1) token = (int64_t)heads * columns;
-    cuuint64_t strides[2] = {(cuuint64_t)token * 2, (cuuint64_t)(heads > 1 ? head : token) * 2};
-    cuuint32_t box[3] = {64, (cuuint32_t)box_rows, 1};
+    const unsigned eb = (unsigned)bytes_of(dtype);
+    cuuint64_t strides[2] = {(cuuint64_t)token * eb, (cuuint64_t)(heads > 1 ? head : token) * eb};
+    cuuint32_t box[3] = {128 / eb, (cuuint32_t)box_rows, 1};
     return encode(r, map, dtype, 3, base, dims, strides, box);
 }
 
@@ -67,46 +75,50 @@ static int map_pages(const flash_runtime *r, CUtensorMap *map, int dtype, const 
         cuuint32_t box[5] = {64, 8, (cuuint32_t)((columns + 63) / 64), (cuuint32_t)box_rows / 8, 1};
         return encode(r, map, dtype, 5, base, dims, strides, box);
     }
+    const unsigned eb = (unsigned)bytes_of(dtype);
     cuuint64_t dims[4] = {(cuuint64_t)columns, 8, (cuuint64_t)p->page_size / 8, (cuuint64_t)extent};
-    cuuint64_t strides[3] = {(cuuint64_t)token * 2, (cuuint64_t)token * 16, (cuuint64_t)unit * 2};
-    cuuint32_t box[4] = {64, 8, (cuuint32_t)box_rows / 8, 1};
+    cuuint64_t strides[3] = {(cuuint64_t)token * eb, (cuuint64_t)token * 8 * eb, (cuuint64_t)unit * eb};
+    cuuint32_t box[4] = {128 / eb, 8, (cuuint32_t)box_rows / 8, 1};
     return encode(r, map, dtype, 4, base, dims, strides, box);
 }
 
 static int run_sm90(const flash_params *p, const flash_shape *s, const flash_prefill_config *c, int num_tiles,
                     const flash_runtime *r, void *stream) {
-    flash_prefill_sm90_func_t f = flash_prefill_sm90_instance(s->q_dtype, c->class_index);
-    const flash_sm90_class *k = &flash_sm90_classes[c->class_index];
+    const int bytes = c->kind == FLASH_PREFILL_SM90_E4M3;
+    flash_prefill_sm90_func_t f = flash_prefill_sm90_instance(s->kv_dtype, c->class_index);
+    const flash_sm90_class *k = &(bytes ? flash_e4m3_classes : flash_sm90_classes)[c->class_index];
     int feature = s->has_features, paged = s->page_size != 0;
+    int block_keys = feature ? k->feature_keys : k->block_keys;
     if (!p) return f(0, paged, feature, 0, stream);
     flash_sm90_params sp;
     memset(&sp, 0, sizeof sp);
     sp.p = *p;
     if (flash_map_rows(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
-                 p->q_head, c->block_rows))
+                       p->q_head, c->block_rows))
         return FLASH_E_MAP_Q;
     if (paged) {
         int box = 128;
-        while (p->page_size % box || k->block_keys % box)
+        while (p->page_size % box || block_keys % box)
             box /= 2;
         sp.box_rows = box;
-        if (map_pages(r, &sp.k_map, s->q_dtype, p->k, p->head_size, k->dim.dk % 64 == 0, p, p->k_page,
-                      p->k_token, p->k_head, box, &sp.k_page_units, &sp.k_head_units))
+        if (map_pages(r, &sp.k_map, s->kv_dtype, p->k, p->head_size, !bytes && k->dim.dk % 64 == 0, p,
+                      p->k_page, p->k_token, p->k_head, box, &sp.k_page_units, &sp.k_head_units))
             return FLASH_E_MAP_K;
-        if (map_pages(r, &sp.v_map, s->q_dtype, p->v, p->head_size_v, k->dim.dv % 64 == 0, p, p->v_page,
-                      p->v_token, p->v_head, box, &sp.v_page_units, &sp.v_head_units))
+        if (map_pages(r, &sp.v_map, s->kv_dtype, p->v, p->head_size_v, !bytes && k->dim.dv % 64 == 0, p,
+                      p->v_page, p->v_token, p->v_head, box, &sp.v_page_units, &sp.v_head_units))
             return FLASH_E_MAP_V;
     } else {
-        sp.box_rows = k->block_keys;
+        sp.box_rows = block_keys;
         sp.k_tail_at = p->k_tail ? p->k_tail_at : INT32_MAX;
-        if (flash_map_rows(r, &sp.k_map, s->q_dtype, p->k, p->k_tail ? p->k_tail_at : p->head_size, p->kv_rows,
-                     p->num_kv_heads, p->k_token, p->k_head, k->block_keys))
+        if (flash_map_rows(r, &sp.k_map, s->kv_dtype, p->k, p->k_tail ? p->k_tail_at : p->head_size,
+                           p->kv_rows, p->num_kv_heads, p->k_token, p->k_head, block_keys))
             return FLASH_E_MAP_K;
-        if (p->k_tail && flash_map_rows(r, &sp.k_tail_map, s->q_dtype, p->k_tail, p->head_size - p->k_tail_at,
-                                  p->kv_rows, 1, p->k_tail_token, 0, k->block_keys))
+        if (p->k_tail &&
+            flash_map_rows(r, &sp.k_tail_map, s->kv_dtype, p->k_tail, p->head_size - p->k_tail_at, p->kv_rows,
+                           1, p->k_tail_token, 0, block_keys))
             return FLASH_E_MAP_K;
-        if (flash_map_rows(r, &sp.v_map, s->q_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads, p->v_token,
-                     p->v_head, k->block_keys))
+        if (flash_map_rows(r, &sp.v_map, s->kv_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads,
+                           p->v_token, p->v_head, block_keys))
             return FLASH_E_MAP_V;
     }
     /* Heads side by side: as many as 16, so that the keys in use stay within the L2 at long lengths. */
@@ -122,7 +134,7 @@ static int run_sm90(const flash_params *p, const flash_shape *s, const flash_pre
 int flash_run_prefill(const flash_params *p, const flash_shape *s, const flash_prefill_config *c,
                       int num_tiles, const flash_runtime *r, void *stream) {
     if (p && num_tiles <= 0) return 0;
-    if (c->kind == FLASH_PREFILL_SM90) return run_sm90(p, s, c, num_tiles, r, stream);
+    if (c->kind != FLASH_PREFILL_SM80) return run_sm90(p, s, c, num_tiles, r, stream);
     flash_prefill_func_t f = flash_prefill_sm80_instance(s->kv_dtype, c->class_index);
     return f(p, c, num_tiles, stream);
 }

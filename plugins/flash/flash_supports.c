@@ -24,7 +24,8 @@ static void check_sizes(const attn_problem_t *p, attn_reasons_t *r) {
         attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, p->head_size_v),
                         "0 or a multiple of 8 up to 256",
                         "head_size_v is %u; multiples of 8 up to 256 are served", p->head_size_v);
-    if (p->role == ATTN_ROLE_MLA_PREFILL && (p->v_head_dim == 0 || p->v_head_dim % 8 != 0 || p->v_head_dim > 256))
+    if (p->role == ATTN_ROLE_MLA_PREFILL &&
+        (p->v_head_dim == 0 || p->v_head_dim % 8 != 0 || p->v_head_dim > 256))
         attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "v_head_dim", NUMBER(have, p->v_head_dim),
                         "a multiple of 8 up to 256", "v_head_dim is %u; multiples of 8 up to 256 are served",
                         p->v_head_dim);
@@ -66,7 +67,8 @@ static void check_numbers(const attn_problem_t *p, attn_reasons_t *r) {
     uint64_t f = attn_problem_features(p);
     char have[32];
     if ((f & ATTN_F_CONTIGUOUS_KV) != 0 && attn_role_has_cache(p->role))
-        attn_add_reason(r, ATTN_REASON_FEATURE, "contiguous_kv", attn_role_name(p->role), "a role without a cache",
+        attn_add_reason(r, ATTN_REASON_FEATURE, "contiguous_kv", attn_role_name(p->role),
+                        "a role without a cache",
                         "keys and values of the call take the place of a cache only where the role has none");
     if (p->role != ATTN_ROLE_DECODER && (p->chunk_size != 0 || (f & ATTN_F_CHUNK_LOOKBACK) != 0))
         attn_add_reason(r, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size), "0",
@@ -94,6 +96,12 @@ static void check_dtypes(const attn_problem_t *p, attn_reasons_t *r) {
     if (kv == ATTN_KV_FP8_E4M3 && !attn_role_has_cache(p->role))
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv), "auto",
                         "role %s has no cache that could be quantised", attn_role_name(p->role));
+    if (p->query_dtype != 0 && p->query_dtype != p->dtype &&
+        (p->query_dtype != ATTN_DTYPE_FP8_E4M3 || kv != ATTN_KV_FP8_E4M3))
+        attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
+                        "the dtype, or fp8_e4m3 with an fp8_e4m3 cache",
+                        "query_dtype %s with a %s cache is not served", attn_dtype_name(p->query_dtype),
+                        attn_kv_name(kv));
     if (p->out_dtype != 0 && p->out_dtype != p->dtype)
         attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
                         attn_dtype_name(p->dtype), "the output has the dtype of the query");

@@ -56,7 +56,7 @@ int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, voi
     w.k_page = c.k_page, w.k_token = c.k_token, w.k_head = c.k_head;
     w.v_page = c.v_page, w.v_token = c.v_token, w.v_head = c.v_head;
     w.num_tokens = (int)rows, w.num_kv_heads = in->kv_heads, w.head_size = in->d, w.head_size_v = in->dv;
-    w.page_size = in->page_size, w.dtype = in->q_dtype, w.kv_dtype = in->kv_dtype;
+    w.page_size = in->page_size, w.dtype = in->out_dtype, w.kv_dtype = in->kv_dtype;
     flash_device_guard guard;
     status = flash_enter_device(in, &guard, error);
     if (status != ATTN_OK) return status;

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     const int4 tile = __ldg((const int4 *)p.tiles + 2 * entry);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, q = lane & 3;
     const int seq = tile.x + p.seq_offset, row0 = tile.y * BM;
-    const seq_view sv = view_of(__ldg((const int4 *)p.tiles + 2 * entry + 1));
+    const seq_view sv = view_of(__ldg((const int4 *)p.tiles + 2 * entry + 1), tile.w);
     const int rows = sv.q_len * p.group;
     if (row0 >= rows) return;
     int tile_lo, tile_hi, unused;
@@ -88,9 +88,15 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     for (int i = threadIdx.x; i < BM * (DK / 8); i += 128) {
         int r = i / (DK / 8), c = i % (DK / 8), row = row0 + r;
         bool ok = row < rows && c * 8 < p.head_size;
-        const uint16_t *src = (const uint16_t *)p.q + (int64_t)(sv.q0 + row / p.group) * p.q_token +
-                              (int64_t)(head * p.group + row % p.group) * p.q_head + c * 8;
-        if (KV == DT_E4M3 && p.q_dtype == DT_BF16) {
+        const int64_t at = (int64_t)(sv.q0 + row / p.group) * p.q_token +
+                           (int64_t)(head * p.group + row % p.group) * p.q_head + c * 8;
+        const uint16_t *src = (const uint16_t *)p.q + at;
+        if (KV == DT_E4M3 && p.q_dtype == DT_E4M3) {
+            const uint2 x = ok ? *(const uint2 *)((const uint8_t *)p.q + at) : make_uint2(0, 0);
+            st_shared_v4(sq + r * T::KRS + c * 16,
+                         make_uint4(e4m3x2_to_f16x2<0>(x.x), e4m3x2_to_f16x2<1>(x.x), e4m3x2_to_f16x2<0>(x.y),
+                                    e4m3x2_to_f16x2<1>(x.y)));
+        } else if (KV == DT_E4M3 && p.q_dtype == DT_BF16) {
             uint4 x = ok ? *(const uint4 *)src : make_uint4(0, 0, 0, 0);
             uint32_t *w = &x.x;
             for (int k = 0; k < 4; k++) {
@@ -113,8 +119,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     int warp_lo, warp_hi; /* keys that all rows of this warp see */
     visible_keys(p, sv, min(rows - 1, row0 + warp * MT * 16) / p.group, unused, warp_hi);
     visible_keys(p, sv, min(rows - 1, row0 + warp * MT * 16 + MT * 16 - 1) / p.group, warp_lo, unused);
-    const float kscale = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f;
-    const score_features features(p, kscale);
+    const score_features features(p, KV == DT_E4M3 ? qk_scale(p, head) : 1.f);
 
     float o[MT][DV / 8][4];
 #pragma unroll
@@ -255,6 +260,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     __syncthreads(); /* Q's memory takes O; the first copies may still be in flight when no key was visible */
 
     const float vscale = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
+    const int piece = p.piece_keys ? sv.first / p.piece_keys : 0;
 #pragma unroll
     for (int t = 0; t < MT; t++) {
         float f[2];
@@ -274,22 +280,23 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
             }
             f[e] = sum > 0.f ? rescale * vscale / sum : 0.f;
             if (p.lse && q == 0 && row < rows)
-                p.lse[(int64_t)(sv.q0 + tok) * p.lse_token + (int64_t)h * p.lse_head] =
+                p.lse[piece * p.lse_piece + (int64_t)(sv.q0 + tok) * p.lse_token + (int64_t)h * p.lse_head] =
                     sum > 0.f ? (mm + lg2(sum)) * LN2 : -INFINITY;
         }
         uint8_t *so = smem + ((warp * MT + t) * 16 + g) * T::KRS + 4 * q;
 #pragma unroll
         for (int j = 0; j < DV / 8; j++) {
-            *(uint32_t *)(so + j * 16) = pack2_as(p.q_dtype, o[t][j][0] * f[0], o[t][j][1] * f[0]);
+            *(uint32_t *)(so + j * 16) = pack2_as(p.out_dtype, o[t][j][0] * f[0], o[t][j][1] * f[0]);
             *(uint32_t *)(so + 8 * T::KRS + j * 16) =
-                pack2_as(p.q_dtype, o[t][j][2] * f[1], o[t][j][3] * f[1]);
+                pack2_as(p.out_dtype, o[t][j][2] * f[1], o[t][j][3] * f[1]);
         }
     }
     __syncwarp();
     for (int i = lane; i < MT * 16 * (DV / 8); i += 32) {
         int r = warp * MT * 16 + i / (DV / 8), d = i % (DV / 8) * 8, row = row0 + r;
         if (row < rows && d < p.head_size_v)
-            *(uint4 *)((uint16_t *)p.out + (int64_t)(sv.q0 + row / p.group) * p.out_token +
+            *(uint4 *)((uint16_t *)p.out + piece * p.out_piece +
+                       (int64_t)(sv.q0 + row / p.group) * p.out_token +
                        (int64_t)(head * p.group + row % p.group) * p.out_head + d) =
                 *(const uint4 *)(smem + r * T::KRS + d * 2);
     }

@@ -19,16 +19,25 @@
 
 namespace attn_cuda {
 
-template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED>
+/* WIDE: the cache is e4m3. Seven warps beside the producer turn each tile of bytes into f16, exactly, in the layout that
+ * TMA gives 16-bit keys, and Q becomes f16 too; rows of V that are no keys of the request become zeros on the way. */
+template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED, bool WIDE_ = false, int ST_ = 2>
 struct prefill90_traits {
-    static constexpr int DK = DK_, DV = DV_, NWG = NWG_, BN = BN_, NQ = NQ_, ST = 2;
-    static constexpr int BM = 64 * NWG, THREADS = 128 * (NWG + 1);
+    static constexpr bool WIDE = WIDE_;
+    static constexpr int RST = NQ_ == 2 ? 1 : 2; /* stages of bytes, as memory allows */
+    static constexpr int FIRST = WIDE ? 2 : 1, WIDENERS = 4 * FIRST - 1,
+                         RAW = WIDE ? BN_ * 128 : 0; /* rows of 128 bytes */
+    static_assert(!WIDE || (PAGED && DK_ <= 128 && DV_ <= 128), "one row of bytes is one line");
+    static constexpr int DK = DK_, DV = DV_, NWG = NWG_, BN = BN_, NQ = NQ_, ST = ST_;
+    static constexpr int BM = 64 * NWG, THREADS = 128 * (NWG + FIRST);
     static constexpr int KC = (DK + 63) / 64, VC = (DV + 63) / 64; /* chunks */
-    static constexpr bool KMERGED = PAGED && DK % 64 == 0, VMERGED = PAGED && DV % 64 == 0;
+    static constexpr bool KMERGED = PAGED && !WIDE && DK % 64 == 0, VMERGED = PAGED && !WIDE && DV % 64 == 0;
     static constexpr int KRG = KMERGED ? KC * 1024 : 1024, KHF = KMERGED ? 1024 : BN * 128;
     static constexpr int VRG = VMERGED ? VC * 1024 : 1024, VHF = VMERGED ? 1024 : BN * 128;
     static constexpr int QB = BM * KC * 128, KB = BN * KC * 128, VB = BN * VC * 128;
-    static constexpr int SMEM = NQ * QB + ST * (KB + VB) + 1024 + 512;
+    static constexpr int SMEM = NQ * QB + ST * (KB + VB) + 2 * RST * RAW + 1024 + 512;
+    static constexpr int CONSUMER_REGS = WIDE ? 208 : NWG == 2 ? 232 : 160;
+    static constexpr int PRODUCER_REGS = WIDE ? 48 : NWG == 2 ? 40 : 32;
 };
 
 /* What the producer tells the consumers about a tile, beside each Q buffer. */
@@ -37,8 +46,86 @@ struct tile_info {
     int block, head;               /* block < 0: no more work */
     int last, count;               /* last key block and number of blocks, at least 1 */
     int skipped;                   /* keys below were not loaded */
-    int pad[3];
+    int first_key, piece;          /* seq_view's first; where the result goes */
+    int pad;
 };
+
+/* Bytes to f16: 16 of them a lane, four rows a warp at a time. `lo` and `hi`: rows outside become zeros. */
+template <class T>
+ATTN_DEV void widen_tile(uint32_t raw, uint32_t out, int lo, int hi, int warp, int lane) {
+    const int unit = lane & 7, second = unit >> 2; /* the two 64-column chunks */
+#pragma unroll 4
+    for (int r = 4 * warp + (lane >> 3); r < T::BN; r += 4 * T::WIDENERS) {
+        uint4 x = ld_shared_v4(raw + r * 128 + ((unit ^ (r & 7)) << 4));
+        if (r < lo || r >= hi) x = make_uint4(0, 0, 0, 0);
+        const uint4 a = make_uint4(e4m3x2_to_f16x2<0>(x.x), e4m3x2_to_f16x2<1>(x.x), e4m3x2_to_f16x2<0>(x.y),
+                                   e4m3x2_to_f16x2<1>(x.y));
+        const uint4 b = make_uint4(e4m3x2_to_f16x2<0>(x.z), e4m3x2_to_f16x2<1>(x.z), e4m3x2_to_f16x2<0>(x.w),
+                                   e4m3x2_to_f16x2<1>(x.w));
+        /* even units from one chunk and odd ones from the other at a time: no bank twice */
+        const uint32_t row = out + second * (T::BN * 128) + r * 128;
+        const int u = 2 * (unit & 3), f = r & 7;
+        st_shared_v4(row + (((u + second) ^ f) << 4), second ? b : a);
+        st_shared_v4(row + (((u + 1 - second) ^ f) << 4), second ? a : b);
+    }
+}
+
+/* Q of one tile from bf16 to f16 in place; as everywhere with an e4m3 cache it ends at 65504. */
+template <class T>
+ATTN_DEV void narrow_q(uint32_t q, int warp, int lane) {
+#pragma unroll 2
+    for (int i = warp * 32 + lane; i < T::QB / 16; i += 32 * T::WIDENERS) {
+        uint4 x = ld_shared_v4(q + i * 16);
+        uint32_t *w = &x.x;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float2 f = unpack2<DT_BF16>(w[k]);
+            w[k] = pack2<DT_F16>(fminf(fmaxf(f.x, -65504.f), 65504.f), fminf(fmaxf(f.y, -65504.f), 65504.f));
+        }
+        st_shared_v4(q + i * 16, x);
+    }
+}
+
+template <class T>
+ATTN_DEV void widen_tiles(const flash_params &p, const tile_info *infos, uint32_t sQ, uint32_t sK,
+                          uint32_t sV, uint32_t sRaw, uint32_t qfull, uint32_t qempty, uint32_t kfull,
+                          uint32_t kempty, uint32_t vfull, uint32_t vempty, uint32_t qready, uint32_t kraw,
+                          uint32_t kread, uint32_t vraw, uint32_t vread, int warp, int lane) {
+    auto arrive = [&](uint32_t bar) { /* what this warp wrote is there for wgmma */
+                                      fence_proxy_async();
+                                      __syncwarp();
+                                      if (lane == 0) mbar_arrive(bar);
+    };
+    int it = 0;
+#pragma unroll 1
+    for (int wk = 0;; wk++) {
+        const int qs = wk % T::NQ;
+        mbar_wait(qfull + 8 * qs, (wk / T::NQ) & 1);
+        const tile_info &ti = infos[qs];
+        const int last = ti.last, count = ti.count, lo = ti.skipped, hi = ti.kv_len;
+        const bool more = ti.block >= 0;
+        if (more && p.q_dtype == DT_BF16) narrow_q<T>(sQ + qs * T::QB, warp, lane);
+        arrive(qready + 8 * qs);
+        if (!more) return;
+        if (lane == 0)
+            mbar_arrive(qempty + 8 * qs); /* read; the consumers keep the buffer as long as they need */
+#pragma unroll 1
+        for (int j = last; j > last - count; j--, it++) {
+            const int s = it % T::ST, ph = (it / T::ST) & 1, r = it % T::RST, rp = (it / T::RST) & 1;
+            mbar_wait(kraw + 8 * r, rp);
+            mbar_wait(kempty + 8 * s, ph ^ 1);
+            widen_tile<T>(sRaw + r * T::RAW, sK + s * T::KB, 0, T::BN, warp, lane);
+            arrive(kfull + 8 * s);
+            if (lane == 0) mbar_arrive(kread + 8 * r);
+            mbar_wait(vraw + 8 * r, rp);
+            mbar_wait(vempty + 8 * s, ph ^ 1);
+            widen_tile<T>(sRaw + (T::RST + r) * T::RAW, sV + s * T::VB, lo - j * T::BN, hi - j * T::BN, warp,
+                          lane);
+            arrive(vfull + 8 * s);
+            if (lane == 0) mbar_arrive(vread + 8 * r);
+        }
+    }
+}
 
 template <int DT, class T, bool PAGED, bool FEATURE>
 __global__ void __launch_bounds__(T::THREADS, 1)
@@ -51,28 +138,47 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     constexpr bool CAN_OVERLAP = NQ == 2 && !(FEATURE && NWG == 3);
     const bool overlap = CAN_OVERLAP && P.overlap;
     extern __shared__ __align__(1024) uint8_t smem_raw[];
-    __shared__ __align__(8) uint64_t bars[2 * NQ + 4 * ST];
+    constexpr bool WIDE = T::WIDE;
+    __shared__ __align__(8) uint64_t bars[3 * NQ + 4 * ST + 4 * T::RST];
     __shared__ tile_info infos[NQ];
     const flash_params &p = P.p;
     const uint32_t base = (smem_addr(smem_raw) + 1023) & ~1023u;
-    const uint32_t sQ = base, sK = sQ + NQ * T::QB, sV = sK + ST * T::KB;
+    const uint32_t sQ = base, sK = sQ + NQ * T::QB, sV = sK + ST * T::KB, sRaw = sV + ST * T::VB;
     const uint32_t qfull = smem_addr(bars), qempty = qfull + 8 * NQ, kfull = qempty + 8 * NQ,
                    kempty = kfull + 8 * ST, vfull = kempty + 8 * ST, vempty = vfull + 8 * ST;
+    /* wide: Q converted; bytes of K and of V there, and read */
+    const uint32_t qready = vempty + 8 * ST, kraw = qready + 8 * NQ, kread = kraw + 8 * T::RST,
+                   vraw = kread + 8 * T::RST, vread = vraw + 8 * T::RST;
     const int wg = threadIdx.x >> 7, tid = threadIdx.x & 127, lane = threadIdx.x & 31;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     if (threadIdx.x == 0) {
         for (int i = 0; i < NQ; i++)
-            mbar_init(qfull + 8 * i, 1), mbar_init(qempty + 8 * i, NWG);
+            mbar_init(qfull + 8 * i, 1), mbar_init(qempty + 8 * i, NWG + (WIDE ? T::WIDENERS : 0));
         for (int i = 0; i < ST; i++) {
-            mbar_init(kfull + 8 * i, 1), mbar_init(kempty + 8 * i, NWG);
-            mbar_init(vfull + 8 * i, 1), mbar_init(vempty + 8 * i, NWG);
+            mbar_init(kfull + 8 * i, WIDE ? T::WIDENERS : 1), mbar_init(kempty + 8 * i, NWG);
+            mbar_init(vfull + 8 * i, WIDE ? T::WIDENERS : 1), mbar_init(vempty + 8 * i, NWG);
+        }
+        if constexpr (WIDE) {
+            for (int i = 0; i < NQ; i++)
+                mbar_init(qready + 8 * i, T::WIDENERS);
+            for (int i = 0; i < T::RST; i++) {
+                mbar_init(kraw + 8 * i, 1), mbar_init(kread + 8 * i, T::WIDENERS);
+                mbar_init(vraw + 8 * i, 1), mbar_init(vread + 8 * i, T::WIDENERS);
+            }
         }
         mbar_init_fence();
     }
     __syncthreads();
 
-    if (wg == 0) {
-        setmaxnreg_dec<NWG == 2 ? 40 : 32>();
+    if (wg < T::FIRST) {
+        setmaxnreg_dec<T::PRODUCER_REGS>();
+        if constexpr (WIDE) {
+            if (warp != 0) {
+                widen_tiles<T>(p, infos, sQ, sK, sV, sRaw, qfull, qempty, kfull, kempty, vfull, vempty,
+                               qready, kraw, kread, vraw, vread, warp - 1, lane);
+                return;
+            }
+        }
         if (warp != 0) return;
         const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section, per = num_tiles * sect;
         const int total = num_tiles * p.num_q_heads;
@@ -93,7 +199,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         };
         /* Q and the description of a tile; the consumers of the tile before the last must have left the buffer. */
         auto send_q = [&](const job &x, int wk) {
-            const seq_view sv = view_of(x.view);
+            const seq_view sv = view_of(x.view, x.tile.w);
             int lo, hi, unused;
             visible_keys(p, sv, x.tile.y * BM, lo, unused);
             visible_keys(p, sv, min(sv.q_len - 1, x.tile.y * BM + BM - 1), unused, hi);
@@ -105,6 +211,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                 ti.block = x.tile.y, ti.head = x.head;
                 ti.count = max(1, (hi + BN - 1) / BN - first), ti.last = first + ti.count - 1;
                 ti.skipped = PAGED ? lo / box * box : 0;
+                ti.first_key = sv.first, ti.piece = p.piece_keys ? sv.first / p.piece_keys : 0;
                 mbar_expect(qfull + 8 * qs, T::QB);
             }
             __syncwarp();
@@ -145,7 +252,26 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                     send_q(next, wk + 1);
                     sent = true;
                 }
-                if constexpr (PAGED) {
+                if constexpr (WIDE) {
+                    const int tok = j * BN + lane * box, in_page = pg.offset(tok) >> 3;
+                    const bool ok = page >= 0;
+                    const int n = __popc(__ballot_sync(~0u, ok)) * box * 128;
+                    const int r = it % T::RST, rp = (it / T::RST) & 1;
+                    const uint32_t dst = sRaw + r * T::RAW + lane * box * 128;
+                    mbar_wait(kread + 8 * r, rp ^ 1);
+                    if (lane == 0) mbar_expect(kraw + 8 * r, n);
+                    __syncwarp();
+                    if (ok)
+                        tma_4d(dst, &P.k_map, 0, 0, in_page, page * P.k_page_units + kvh * P.k_head_units,
+                               kraw + 8 * r);
+                    mbar_wait(vread + 8 * r, rp ^ 1);
+                    if (lane == 0) mbar_expect(vraw + 8 * r, n);
+                    __syncwarp();
+                    if (ok)
+                        tma_4d(dst + T::RST * T::RAW, &P.v_map, 0, 0, in_page,
+                               page * P.v_page_units + kvh * P.v_head_units, vraw + 8 * r);
+                    page = next_page;
+                } else if constexpr (PAGED) {
                     const int tok = j * BN + lane * box;
                     const bool ok = page >= 0;
                     const int n = __popc(__ballot_sync(~0u, ok));
@@ -209,9 +335,9 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         return;
     }
 
-    setmaxnreg_inc<NWG == 2 ? 232 : 160>();
-    const int w = wg - 1, wr = tid >> 5, g = lane >> 2, q = lane & 3;
-    const float c = FEATURE ? 1.f : p.scale * LOG2E;
+    setmaxnreg_inc<T::CONSUMER_REGS>();
+    const int w = wg - T::FIRST, wr = tid >> 5, g = lane >> 2, q = lane & 3;
+    float c = FEATURE ? 1.f : p.scale * LOG2E; /* wide: of the tile's head */
     int it = 0, qs = 0;
     float o[DV / 2], m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f, f0, f1, slope = 0.f;
     uint32_t pr[BN / 4];
@@ -220,11 +346,11 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     int last = 0, stop = 0, all_lo = 0,
         all_hi = 0; /* key blocks last .. stop + 1; keys that all rows here see */
     uint64_t qd = 0;
-    auto view = [&]() { return seq_view{ti->q0, ti->q_len, ti->kv_len, ti->causal}; };
+    auto view = [&]() { return seq_view{ti->q0, ti->q_len, ti->kv_len, ti->causal, ti->first_key}; };
     auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; }; /* and the one 8 further down */
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
-        mbar_wait(qfull + 8 * qs, (wk / NQ) & 1);
+        mbar_wait((WIDE ? qready : qfull) + 8 * qs, (wk / NQ) & 1);
         ti = infos + qs;
         if (ti->block < 0) return false;
         int unused;
@@ -233,12 +359,13 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         visible_keys(p, view(), ti->block * BM + w * 64 + 63, all_lo, unused);
         qd = wgmma_desc(sQ + qs * T::QB + w * 8192, 16, 1024);
         slope = FEATURE && p.alibi ? __ldg(p.alibi + ti->head) * LOG2E : 0.f;
+        if constexpr (WIDE && !FEATURE) c = p.scale * LOG2E * qk_scale(p, ti->head / p.group);
         return true;
     };
     auto softmax = [&](float(&sc)[BN / 2], int j) {
         const int k0 = j * BN + 2 * q;
         if constexpr (FEATURE) {
-            score_features(p, 1.f).apply(sc);
+            score_features(p, WIDE ? qk_scale(p, ti->head / p.group) : 1.f).apply(sc);
             if (p.alibi) {
                 const int rel = k0 - (ti->kv_len - ti->q_len + my_row());
 #pragma unroll
@@ -326,17 +453,19 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     /* Rows of V that hold no key of this request may be NaN, and 0 * NaN is NaN: make them zero. All consumers
              * work on the same block, and none multiplies before all have written. */
     auto clean = [&](int s, int j) {
-        const int lo_row = ti->skipped - j * BN, hi_row = ti->kv_len - j * BN;
-        if (lo_row <= 0 && hi_row >= BN) return;
-        for (int i = threadIdx.x - 128; i < BN * T::VC * 8; i += NWG * 128) {
-            const int r = i / (T::VC * 8), x = i % (T::VC * 8);
-            if (r < lo_row || r >= hi_row)
-                st_shared_v4(sV + s * T::VB + (r >> 3) * T::VRG + (r & 7) * 128 + (x >> 3) * T::VHF +
-                                 (x & 7) * 16,
-                             make_uint4(0, 0, 0, 0));
+        if constexpr (!WIDE) {
+            const int lo_row = ti->skipped - j * BN, hi_row = ti->kv_len - j * BN;
+            if (lo_row <= 0 && hi_row >= BN) return;
+            for (int i = threadIdx.x - 128; i < BN * T::VC * 8; i += NWG * 128) {
+                const int r = i / (T::VC * 8), x = i % (T::VC * 8);
+                if (r < lo_row || r >= hi_row)
+                    st_shared_v4(sV + s * T::VB + (r >> 3) * T::VRG + (r & 7) * 128 + (x >> 3) * T::VHF +
+                                     (x & 7) * 16,
+                                 make_uint4(0, 0, 0, 0));
+            }
+            fence_proxy_async();
+            named_barrier(1, NWG * 128);
         }
-        fence_proxy_async();
-        named_barrier(1, NWG * 128);
     };
     auto release = [&](uint32_t bar) {
         if (tid == 0) mbar_arrive(bar);
@@ -347,14 +476,15 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         for (int i = 0; i < DV / 2; i++)
             o[i] = 0.f;
     };
-    auto write_tile = [&](const tile_info &t, int slot, float em0, float em1, float el0, float el1) {
+    auto write_tile = [&](const tile_info &t, int slot, float em0, float em1, float el0, float el1,
+                          float ec) {
         el0 += __shfl_xor_sync(~0u, el0, 1);
         el1 += __shfl_xor_sync(~0u, el1, 1);
         el0 += __shfl_xor_sync(~0u, el0, 2);
         el1 += __shfl_xor_sync(~0u, el1, 2);
         const int row = t.block * BM + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len,
-                  head = t.head;
-        float b0 = em0 == -INFINITY ? NO_MAX : em0 * c, b1 = em1 == -INFINITY ? NO_MAX : em1 * c, r0 = 1.f,
+                  head = t.head, piece = t.piece;
+        float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec, r0 = 1.f,
               r1 = 1.f;
         if (p.sinks) { /* denominator only (semantics 2.10) */
             const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
@@ -362,31 +492,35 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             el0 = el0 * r0 + ex2(sink - t0), el1 = el1 * r1 + ex2(sink - t1);
             b0 = t0, b1 = t1;
         }
+        if constexpr (WIDE) {
+            const float vscale = p.v_scale ? __ldg(p.v_scale + head / p.group * p.scale_stride) : 1.f;
+            r0 *= vscale, r1 *= vscale;
+        }
         r0 = el0 > 0.f ? r0 / el0 : 0.f;
         r1 = el1 > 0.f ? r1 / el1 : 0.f;
         if (p.lse && q == 0) {
-            float *dst = p.lse + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
+            float *dst =
+                p.lse + piece * p.lse_piece + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
             if (row < q_len) dst[0] = el0 > 0.f ? (b0 + lg2(el0)) * LN2 : -INFINITY;
             if (row + 8 < q_len) dst[8 * p.lse_token] = el1 > 0.f ? (b1 + lg2(el1)) * LN2 : -INFINITY;
         }
         /* O through this warpgroup's own rows of Q: every warp's QK of the tile is behind this barrier */
         named_barrier(2 + w, 128);
+        auto pair = [&](float x, float y) { return WIDE ? pack2_as(p.out_dtype, x, y) : pack2<DT>(x, y); };
         const uint32_t so = sQ + slot * T::QB + (w * 64 + wr * 16) * 128;
 #pragma unroll
         for (int i = 0; i < DV / 16; i++) {
             const int ch = 2 * i + (lane >> 4), rw = lane & 15;
             stmatrix_x4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
-                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0),
-                        pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1),
-                        pack2<DT>(o[8 * i + 4] * r0, o[8 * i + 5] * r0),
-                        pack2<DT>(o[8 * i + 6] * r1, o[8 * i + 7] * r1));
+                        pair(o[8 * i] * r0, o[8 * i + 1] * r0), pair(o[8 * i + 2] * r1, o[8 * i + 3] * r1),
+                        pair(o[8 * i + 4] * r0, o[8 * i + 5] * r0),
+                        pair(o[8 * i + 6] * r1, o[8 * i + 7] * r1));
         }
         if constexpr (DV % 16 != 0) {
             constexpr int i = DV / 16, ch = 2 * i;
             const int rw = lane & 15;
             stmatrix_x2(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
-                        pack2<DT>(o[8 * i] * r0, o[8 * i + 1] * r0),
-                        pack2<DT>(o[8 * i + 2] * r1, o[8 * i + 3] * r1));
+                        pair(o[8 * i] * r0, o[8 * i + 1] * r0), pair(o[8 * i + 2] * r1, o[8 * i + 3] * r1));
         }
         __syncwarp();
         constexpr int UNITS = 16 * (DV / 8), PASSES = (UNITS + 31) / 32;
@@ -405,8 +539,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
             const int r = first_row + rw;
             if ((UNITS % 32 == 0 || u < UNITS) && r < q_len && ch * 8 < p.head_size_v)
-                *(uint4 *)((uint16_t *)p.out + (int64_t)(q0 + r) * p.out_token + (int64_t)head * p.out_head +
-                           ch * 8) = x[i];
+                *(uint4 *)((uint16_t *)p.out + piece * p.out_piece + (int64_t)(q0 + r) * p.out_token +
+                           (int64_t)head * p.out_head + ch * 8) = x[i];
         }
     };
     /* The first block of a tile, with nothing to run beside it. */
@@ -464,6 +598,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
         const int s = it % ST, slot = qs;
         const tile_info &done = *ti;
+        const float dc = c;
         mbar_wait(vfull + 8 * s, (it / ST) & 1);
         if (PAGED && ti->skipped > (stop + 1) * BN) clean(s, stop + 1);
         if (CAN_OVERLAP && overlap && enter_tile(wk + 1)) {
@@ -486,7 +621,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             release(vempty + 8 * s);
             it++;
             pack(sc);
-            write_tile(done, slot, dm0, dm1, dl0, dl1);
+            write_tile(done, slot, dm0, dm1, dl0, dl1, dc);
             clean_first();
             continue;
         }
@@ -496,7 +631,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         wgmma_pin(o);
         release(vempty + 8 * s);
         it++;
-        write_tile(done, slot, m0, m1, l0, l1);
+        write_tile(done, slot, m0, m1, l0, l1, dc);
         if (overlap || !enter_tile(wk + 1)) break;
         m0 = m1 = -INFINITY;
         l0 = l1 = 0.f;
@@ -514,16 +649,29 @@ int launch_prefill90(const flash_sm90_params *P, int ctas, void *stream) {
     return (int)cudaGetLastError();
 }
 
-#define FLASH_PREFILL_SM90_INSTANCE(NAME, DT, DK, DV, NWG, BN, NQ)                                           \
+/* BN and FBN: block_keys and feature_keys of the class in flash_config.c */
+#define FLASH_PREFILL_SM90_INSTANCE(NAME, DT, DK, DV, NWG, BN, NQ, FBN)                                      \
     extern "C" int NAME(const flash_sm90_params *p, int paged, int feature, int ctas, void *stream) {        \
         using namespace attn_cuda;                                                                           \
         using C = prefill90_traits<DK, DV, NWG, BN, NQ, false>;                                              \
         using G = prefill90_traits<DK, DV, NWG, BN, NQ, true>;                                               \
+        using CF = prefill90_traits<DK, DV, NWG, FBN, NQ, false>;                                            \
+        using GF = prefill90_traits<DK, DV, NWG, FBN, NQ, true>;                                             \
         if (paged)                                                                                           \
-            return feature ? launch_prefill90<DT, G, true, true>(p, ctas, stream)                            \
+            return feature ? launch_prefill90<DT, GF, true, true>(p, ctas, stream)                           \
                            : launch_prefill90<DT, G, true, false>(p, ctas, stream);                          \
-        return feature ? launch_prefill90<DT, C, false, true>(p, ctas, stream)                               \
+        return feature ? launch_prefill90<DT, CF, false, true>(p, ctas, stream)                              \
                        : launch_prefill90<DT, C, false, false>(p, ctas, stream);                             \
+    }
+
+/* The same for an e4m3 cache under 16-bit queries. */
+#define FLASH_PREFILL_WIDE_SM90_INSTANCE(NAME, DK, DV, NWG, BN, NQ)                                          \
+    extern "C" int NAME(const flash_sm90_params *p, int paged, int feature, int ctas, void *stream) {        \
+        using namespace attn_cuda;                                                                           \
+        using T = prefill90_traits<DK, DV, NWG, BN, NQ, true, true>;                                         \
+        (void)paged;                                                                                         \
+        return feature ? launch_prefill90<DT_F16, T, true, true>(p, ctas, stream)                            \
+                       : launch_prefill90<DT_F16, T, true, false>(p, ctas, stream);                          \
     }
 
 } /* namespace attn_cuda */

@@ -31,8 +31,12 @@ static int gpu_sync(void *ctx) {
     (void)ctx;
     return cudaDeviceSynchronize() != cudaSuccess;
 }
-static kit_memory_t gpu = {NULL,      kDLCUDA,  0,         0,           0,       NULL,
-                           gpu_alloc, gpu_free, to_device, from_device, gpu_sync};
+static kit_memory_t gpu = {.device_type = kDLCUDA,
+                           .alloc = gpu_alloc,
+                           .free = gpu_free,
+                           .to_device = to_device,
+                           .from_device = from_device,
+                           .sync = gpu_sync};
 static const attn_backend_t *flash, *diffkv, *reference;
 
 /* One case on both; returns 1 if it passed or is not served. */

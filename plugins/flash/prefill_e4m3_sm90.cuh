@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prefill on Hopper with e4m3 queries over an e4m3 cache: both products on bytes, at twice the rate of 16-bit ones.
+ *
+ * The loop of prefill_sm90.cuh with three changes. (1) wgmma wants bytes K-major, so V has to be transposed: three warps
+ * beside the producer turn a raw tile [key][128 bytes] into [column][key] by ldmatrix.trans and byte permutes. What a
+ * thread then holds, keys 2q, 2q+1, 8+2q, 8+2q+1, is the order in which the accumulator of S packs into fragments of P, so
+ * keys are permuted alike on both sides and nothing is shuffled; even columns go to rows 0-7 and odd ones to rows 8-15 of
+ * 16, which leaves four neighbours of a row of O in one thread. Keys that are not the request's become zeros here.
+ * (2) Q is held in registers: a fragment of 128 columns takes 16. (3) P is scaled by 2^6 and its maximum lags by 2^2 at
+ * most, so that bytes are used from 2^-9 to 2^8 (e4m3 ends at 448). Accuracy is that of 3-bit mantissas: README.md. */
+#ifndef PREFILL_E4M3_SM90_CUH
+#define PREFILL_E4M3_SM90_CUH
+
+#include "../common/ptx_sm90.cuh"
+#include "flash_rows.cuh"
+#include "prefill_sm90_launch.h"
+#include "flash/wgmma_e4m3_sm90.cuh"
+
+namespace attn_cuda {
+
+ATTN_DEV void st_shared_v2(uint32_t a, uint32_t x, uint32_t y) {
+    asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(a), "r"(x), "r"(y) : "memory");
+}
+
+template <int BN_>
+struct prefill_e4m3_traits {
+    static constexpr int D = 128, NWG = 2, BM = 64 * NWG, BN = BN_, NQ = 2, ST = 2, FIRST = 1,
+                         TURNERS = 4 * FIRST - 1;
+    static constexpr int THREADS = 128 * (NWG + FIRST);
+    /* V transposed: chunks of 128 keys, each [column][128 bytes] */
+    static constexpr int VCHUNK = D * 128;
+    static constexpr int QB = BM * D, KB = BN * D, VB = (BN + 127) / 128 * VCHUNK, OB = BM * D * 2;
+    static constexpr int SMEM = NQ * QB + ST * (2 * KB + VB) + OB + 1024;
+    static constexpr int CONSUMER_REGS = BN <= 160 ? 216 : 232, PRODUCER_REGS = 504 - 2 * CONSUMER_REGS;
+};
+
+/* What the producer tells the others about a tile, beside each Q buffer. */
+struct e4m3_tile_info {
+    int q0, q_len, kv_len, causal, first_key; /* seq_view */
+    int block, head;                          /* block < 0: no more work */
+    int last, count;                          /* last key block and number of blocks, at least 1 */
+    int skipped;                              /* keys below were not loaded */
+    int piece;                                /* where the result goes */
+    int pad;
+};
+
+template <class T, bool FEATURE>
+__global__ void __launch_bounds__(T::THREADS, 1)
+    prefill_e4m3_kernel(const __grid_constant__ flash_sm90_params P) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    constexpr int BM = T::BM, BN = T::BN, NWG = T::NWG, NQ = T::NQ, ST = T::ST, D = T::D;
+    constexpr float P_SHIFT = 6.f, LAG = 2.f; /* log2 */
+    const bool overlap = P.overlap;
+    extern __shared__ __align__(1024) uint8_t smem_raw[];
+    __shared__ __align__(8) uint64_t bars[2 * NQ + 8 * ST];
+    __shared__ e4m3_tile_info infos[NQ];
+    const flash_params &p = P.p;
+    const uint32_t base = (smem_addr(smem_raw) + 1023) & ~1023u;
+    const uint32_t sQ = base, sK = sQ + NQ * T::QB, sR = sK + ST * T::KB, sV = sR + ST * T::KB,
+                   sO = sV + ST * T::VB;
+    const uint32_t qfull = smem_addr(bars), qempty = qfull + 8 * NQ, kfull = qempty + 8 * NQ,
+                   kempty = kfull + 8 * ST, rfull = kempty + 8 * ST, rempty = rfull + 8 * ST,
+                   vfull = rempty + 8 * ST, vempty = vfull + 8 * ST;
+    const int wg = threadIdx.x >> 7, tid = threadIdx.x & 127, lane = threadIdx.x & 31;
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < NQ; i++)
+            mbar_init(qfull + 8 * i, 1), mbar_init(qempty + 8 * i, NWG + T::TURNERS);
+        for (int i = 0; i < ST; i++) {
+            mbar_init(kfull + 8 * i, 1), mbar_init(kempty + 8 * i, NWG);
+            mbar_init(rfull + 8 * i, 1), mbar_init(rempty + 8 * i, T::TURNERS);
+            mbar_init(vfull + 8 * i, T::TURNERS), mbar_init(vempty + 8 * i, NWG);
+        }
+        mbar_init_fence();
+    }
+    __syncthreads();
+
+    if (wg < T::FIRST) setmaxnreg_dec<T::PRODUCER_REGS>();
+    if (warp == 0) { /* the producer */
+        const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section, per = num_tiles * sect;
+        const int total = num_tiles * p.num_q_heads, box = P.box_rows, boxes = BN / box;
+        const pager pg(p.page_size);
+        struct job {
+            int4 tile, view;
+            int head;
+        };
+        /* heads in sections whose keys fit the L2, tiles by falling length within, neighbours share keys */
+        auto job_of = [&](int t) {
+            job x;
+            const int section = t / per, r = t - section * per, entry = r / sect;
+            x.head = section * sect + (r - entry * sect);
+            x.tile = __ldg((const int4 *)p.tiles + 2 * entry);
+            x.view = __ldg((const int4 *)p.tiles + 2 * entry + 1);
+            return x;
+        };
+        auto send_q = [&](const job &x, int wk) {
+            const seq_view sv = view_of(x.view, x.tile.w);
+            int lo, hi, unused;
+            visible_keys(p, sv, x.tile.y * BM, lo, unused);
+            visible_keys(p, sv, min(sv.q_len - 1, x.tile.y * BM + BM - 1), unused, hi);
+            const int first = lo / BN, qs = wk % NQ;
+            mbar_wait(qempty + 8 * qs, ((wk / NQ) & 1) ^ 1);
+            if (lane == 0) {
+                e4m3_tile_info &ti = infos[qs];
+                ti.q0 = sv.q0, ti.q_len = sv.q_len, ti.kv_len = sv.kv_len, ti.causal = sv.causal;
+                ti.first_key = sv.first, ti.piece = p.piece_keys ? sv.first / p.piece_keys : 0;
+                ti.block = x.tile.y, ti.head = x.head;
+                ti.count = max(1, (hi + BN - 1) / BN - first), ti.last = first + ti.count - 1;
+                ti.skipped = lo / box * box;
+                mbar_expect(qfull + 8 * qs, T::QB);
+                tma_3d(sQ + qs * T::QB, &P.q_map, 0, sv.q0 + x.tile.y * BM, x.head, qfull + 8 * qs);
+            }
+            __syncwarp();
+        };
+        int it = 0, wk = 0;
+        job now, next;
+        if ((int)blockIdx.x < total) {
+            now = job_of(blockIdx.x);
+            send_q(now, 0);
+        }
+#pragma unroll 1
+        for (int t = blockIdx.x; t < total; t += gridDim.x, wk++) {
+            const bool more = t + (int)gridDim.x < total;
+            if (more) next = job_of(t + gridDim.x);
+            const e4m3_tile_info &ti = infos[wk % NQ];
+            const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped,
+                      kv_len = now.view.z, kvh = now.head / p.group;
+            const int32_t *table =
+                p.counts->block_table + (int64_t)(now.tile.x + p.seq_offset) * p.counts->block_table_stride;
+            auto page_of = [&](int j) { /* lane i brings the i-th group of box_rows keys */
+                                        int tok = j * BN + lane * box;
+                                        return lane < boxes && tok < kv_len && tok >= skipped && j >= first
+                                                   ? __ldg(table + pg.page(tok))
+                                                   : -1;
+            };
+            int page = page_of(last);
+            bool sent = !more;
+#pragma unroll 1
+            for (int j = last; j >= first; j--, it++) {
+                const int s = it % ST, ph = (it / ST) & 1, next_page = page_of(j - 1);
+                if (!sent && j == last - 2) { /* two blocks are under way: now the next tile's Q */
+                    send_q(next, wk + 1);
+                    sent = true;
+                }
+                const bool ok = page >= 0;
+                const int n = __popc(__ballot_sync(~0u, ok)) * box * D;
+                const int in_page = pg.offset(j * BN + lane * box) >> 3;
+                mbar_wait(kempty + 8 * s, ph ^ 1);
+                if (lane == 0) mbar_expect(kfull + 8 * s, n);
+                __syncwarp();
+                if (ok)
+                    tma_4d(sK + s * T::KB + lane * box * D, &P.k_map, 0, 0, in_page,
+                           page * P.k_page_units + kvh * P.k_head_units, kfull + 8 * s);
+                mbar_wait(rempty + 8 * s, ph ^ 1);
+                if (lane == 0) mbar_expect(rfull + 8 * s, n);
+                __syncwarp();
+                if (ok)
+                    tma_4d(sR + s * T::KB + lane * box * D, &P.v_map, 0, 0, in_page,
+                           page * P.v_page_units + kvh * P.v_head_units, rfull + 8 * s);
+                page = next_page;
+            }
+            if (!sent) send_q(next, wk + 1);
+            now = next;
+        }
+        mbar_wait(qempty + 8 * (wk % NQ), ((wk / NQ) & 1) ^ 1);
+        if (lane == 0) {
+            infos[wk % NQ].block = -1;
+            mbar_arrive(qfull + 8 * (wk % NQ));
+        }
+        return;
+    }
+    if (wg < T::FIRST) { /* the transposers */
+        const int q2 = 2 * (lane & 3);
+        const uint32_t from = lane * 128, flip = (lane & 7) << 4;
+        const int row = ((lane >> 3) & 1) * 8 + (lane & 7), half = lane >> 4;
+        int it = 0;
+#pragma unroll 1
+        for (int wk = 0;; wk++) {
+            const int qs = wk % NQ;
+            mbar_wait(qfull + 8 * qs, (wk / NQ) & 1);
+            const e4m3_tile_info &ti = infos[qs];
+            if (ti.block < 0) return;
+            const int last = ti.last, count = ti.count, lo = ti.skipped, hi = ti.kv_len;
+            __syncwarp();
+            if (lane == 0)
+                mbar_arrive(qempty + 8 * qs); /* read; the consumers keep the buffer as long as they need */
+#pragma unroll 1
+            for (int j = last; j > last - count; j--, it++) {
+                const int s = it % ST, ph = (it / ST) & 1;
+                mbar_wait(rfull + 8 * s, ph);
+                mbar_wait(vempty + 8 * s, ph ^ 1);
+                const bool whole = j * BN >= lo && (j + 1) * BN <= hi;
+                const uint32_t raw = sR + s * T::KB + from, out = sV + s * T::VB;
+#pragma unroll 2
+                for (int u = warp - 1; u < BN / 4; u += T::TURNERS) { /* 32 keys of 16 columns */
+                    const int i = u & 7, kb = u >> 3;
+                    uint32_t r[4];
+                    ldmatrix_x4_trans(r, raw + kb * 4096 + ((i << 4) ^ flip));
+                    if (!whole) {
+#pragma unroll
+                        for (int t = 0; t < 4; t++) {
+                            const int key = j * BN + kb * 32 + 8 * t + q2;
+                            if (key < lo || key >= hi) r[t] &= 0xffff0000u;
+                            if (key + 1 < lo || key + 1 >= hi) r[t] &= 0xffffu;
+                        }
+                    }
+                    const int n = i * 16 + row;
+                    stmatrix_x4(out + (kb >> 2) * T::VCHUNK + n * 128 +
+                                    ((((kb & 3) * 2 + half) ^ (n & 7)) << 4),
+                                prmt(r[0], r[1], 0x6420), prmt(r[0], r[1], 0x7531), prmt(r[2], r[3], 0x6420),
+                                prmt(r[2], r[3], 0x7531));
+                }
+                fence_proxy_async();
+                __syncwarp();
+                if (lane == 0) {
+                    mbar_arrive(rempty + 8 * s);
+                    mbar_arrive(vfull + 8 * s);
+                }
+            }
+        }
+    }
+
+    setmaxnreg_inc<T::CONSUMER_REGS>();
+    const int w = wg - T::FIRST, wr = tid >> 5, g = lane >> 2, q = lane & 3;
+    float c = 1.f; /* scores to base-2 units, of the tile's head */
+    int it = 0, qs = 0;
+    float o[D / 2], m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f, f0, f1, slope = 0.f;
+    uint32_t pr[BN / 8], qr[D / 8];
+    const e4m3_tile_info *ti = infos;
+    int last = 0, stop = 0, all_lo = 0, all_hi = 0;
+    auto view = [&]() { return seq_view{ti->q0, ti->q_len, ti->kv_len, ti->causal, ti->first_key}; };
+    auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; };
+    auto enter_tile = [&](int wk) {
+        qs = wk % NQ;
+        mbar_wait(qfull + 8 * qs, (wk / NQ) & 1);
+        ti = infos + qs;
+        if (ti->block < 0) return false;
+        int unused;
+        last = ti->last, stop = ti->last - ti->count;
+        visible_keys(p, view(), ti->block * BM + w * 64, unused, all_hi);
+        visible_keys(p, view(), ti->block * BM + w * 64 + 63, all_lo, unused);
+        const uint32_t rows = sQ + qs * T::QB + (w * 64 + wr * 16 + (lane & 15)) * 128;
+#pragma unroll
+        for (int k = 0; k < D / 32; k++)
+            ldmatrix_x4(reinterpret_cast<uint32_t(&)[4]>(qr[4 * k]),
+                        rows + (((2 * k + (lane >> 4)) ^ (lane & 7)) << 4));
+        slope = FEATURE && p.alibi ? __ldg(p.alibi + ti->head) * LOG2E : 0.f;
+        if (!FEATURE) c = p.scale * LOG2E * qk_scale(p, ti->head / p.group);
+        return true;
+    };
+    auto softmax = [&](float(&sc)[BN / 2], int j) {
+        const int k0 = j * BN + 2 * q;
+        if constexpr (FEATURE) {
+            score_features(p, qk_scale(p, ti->head / p.group)).apply(sc);
+            if (p.alibi) {
+                const int rel = k0 - (ti->kv_len - ti->q_len + my_row());
+#pragma unroll
+                for (int i = 0; i < BN / 2; i++)
+                    sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
+            }
+        }
+        if ((j + 1) * BN > all_hi || j * BN < all_lo) {
+            int a0, a1, h0, h1;
+            visible_keys(p, view(), my_row(), a0, h0);
+            visible_keys(p, view(), my_row() + 8, a1, h1);
+            a0 -= k0, a1 -= k0, h0 -= k0, h1 -= k0;
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) {
+                const int k = (i >> 2) * 8 + (i & 1);
+                if (k >= ((i & 2) ? h1 : h0) || k < ((i & 2) ? a1 : a0)) sc[i] = -INFINITY;
+            }
+        }
+        float a0 = m0, a1 = m1;
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++) {
+            a0 = fmaxf(a0, fmaxf(sc[4 * i], sc[4 * i + 1]));
+            a1 = fmaxf(a1, fmaxf(sc[4 * i + 2], sc[4 * i + 3]));
+        }
+        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
+        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
+        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
+        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
+        if (!__any_sync(~0u, (a0 - m0) * c > LAG || (a1 - m1) * c > LAG)) {
+            a0 = m0;
+            a1 = m1;
+            f0 = f1 = 1.f;
+        } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
+            f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
+            f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
+        }
+        m0 = a0;
+        m1 = a1;
+        const float b0 = a0 == -INFINITY ? 0.f : a0 * c - P_SHIFT,
+                    b1 = a1 == -INFINITY ? 0.f : a1 * c - P_SHIFT;
+        float t0 = 0.f, t1 = 0.f;
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++) {
+            sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
+            sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
+            sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
+            sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
+            t0 += sc[4 * i];
+            t0 += sc[4 * i + 1];
+            t1 += sc[4 * i + 2];
+            t1 += sc[4 * i + 3];
+        }
+        l0 = l0 * f0 + t0;
+        l1 = l1 * f1 + t1;
+    };
+    auto pack = [&](float(&sc)[BN / 2]) {
+#pragma unroll
+        for (int i = 0; i < BN / 8;
+             i++) { /* register i of chunk i / 4: row half i & 1, keys 16 (i & 2) / 2 on */
+            const int at = 16 * (i >> 2) + 8 * ((i >> 1) & 1) + 2 * (i & 1);
+            pr[i] = f32x2_to_e4m3x2(sc[at], sc[at + 1]) | f32x2_to_e4m3x2(sc[at + 4], sc[at + 5]) << 16;
+        }
+    };
+    auto qk = [&](float(&sc)[BN / 2], int s) {
+        const uint64_t kd = wgmma_desc(sK + s * T::KB, 16, 1024);
+        wgmma_fence();
+        wgmma_rsz8<BN>::run(sc, qr, kd);
+#pragma unroll
+        for (int k = 1; k < D / 32; k++)
+            wgmma_rs8<BN>::run(sc, qr + 4 * k, kd + 2 * k);
+        wgmma_commit();
+    };
+    auto pv = [&](int s) {
+        const uint64_t vd = wgmma_desc(sV + s * T::VB, 16, 1024);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BN / 32; k++)
+            wgmma_rs8<D>::run(o, pr + 4 * k, vd + ((k >> 2) * T::VCHUNK >> 4) + 2 * (k & 3));
+        wgmma_commit();
+    };
+    auto release = [&](uint32_t bar) {
+        if (tid == 0) mbar_arrive(bar);
+    };
+    auto write_tile = [&](const e4m3_tile_info &t, int slot, float em0, float em1, float el0, float el1,
+                          float ec) {
+        el0 += __shfl_xor_sync(~0u, el0, 1);
+        el1 += __shfl_xor_sync(~0u, el1, 1);
+        el0 += __shfl_xor_sync(~0u, el0, 2);
+        el1 += __shfl_xor_sync(~0u, el1, 2);
+        const int row = t.block * BM + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len,
+                  head = t.head, piece = t.piece;
+        named_barrier(2 + w, 128); /* all have read it */
+        release(qempty + 8 * slot);
+        float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec - P_SHIFT,
+              b1 = em1 == -INFINITY ? NO_MAX : em1 * ec - P_SHIFT, r0 = 1.f, r1 = 1.f;
+        if (p.sinks) { /* denominator only (semantics 2.10) */
+            const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
+            r0 = ex2(b0 - t0), r1 = ex2(b1 - t1);
+            el0 = el0 * r0 + ex2(sink - t0), el1 = el1 * r1 + ex2(sink - t1);
+            b0 = t0, b1 = t1;
+        }
+        const int kvh = head / p.group;
+        const float vscale = p.v_scale ? __ldg(p.v_scale + kvh * p.scale_stride) : 1.f;
+        r0 = el0 > 0.f ? r0 * vscale / el0 : 0.f;
+        r1 = el1 > 0.f ? r1 * vscale / el1 : 0.f;
+        if (p.lse && q == 0) {
+            float *dst =
+                p.lse + piece * p.lse_piece + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
+            if (row < q_len) dst[0] = el0 > 0.f ? (b0 + lg2(el0)) * LN2 : -INFINITY;
+            if (row + 8 < q_len) dst[8 * p.lse_token] = el1 > 0.f ? (b1 + lg2(el1)) * LN2 : -INFINITY;
+        }
+        /* columns 16 i + 4 q to + 3 are in registers 8 i + {0, 4, 1, 5}; rows through this warp's own 4 KB */
+        const uint32_t so = sO + (w * 64 + wr * 16) * D * 2;
+        const int flip = (g & 3) << 1;
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            const uint32_t at = so + g * D * 2 + (((2 * i + (q >> 1)) ^ flip) << 4) + (q & 1) * 8;
+            st_shared_v2(at, pack2_as(p.out_dtype, o[8 * i] * r0, o[8 * i + 4] * r0),
+                         pack2_as(p.out_dtype, o[8 * i + 1] * r0, o[8 * i + 5] * r0));
+            st_shared_v2(at + 8 * D * 2, pack2_as(p.out_dtype, o[8 * i + 2] * r1, o[8 * i + 6] * r1),
+                         pack2_as(p.out_dtype, o[8 * i + 3] * r1, o[8 * i + 7] * r1));
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int rw = 2 * i + (lane >> 4), ch = lane & 15, r = first_row + rw;
+            const uint4 x = ld_shared_v4(so + rw * D * 2 + ((ch ^ ((rw & 3) << 1)) << 4));
+            if (r < q_len && ch * 8 < p.head_size_v)
+                *(uint4 *)((uint16_t *)p.out + piece * p.out_piece + (int64_t)(q0 + r) * p.out_token +
+                           (int64_t)head * p.out_head + ch * 8) = x;
+        }
+        __syncwarp(); /* before the next tile's rows */
+    };
+    /* The first block of a tile, with nothing to run beside it. */
+    auto start_tile = [&]() {
+        float sc[BN / 2];
+        const int s = it % ST;
+        mbar_wait(kfull + 8 * s, (it / ST) & 1);
+        qk(sc, s);
+        wgmma_wait<0>();
+        wgmma_pin(sc);
+        release(kempty + 8 * s);
+        softmax(sc, last);
+        pack(sc);
+    };
+
+    if (!enter_tile(0)) return;
+    start_tile();
+#pragma unroll 1
+    for (int wk = 0;; wk++) {
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            o[i] = 0.f;
+#pragma unroll 1
+        for (int j = last - 1; j > stop; j--) {
+            float sc[BN / 2];
+            const int s1 = (it + 1) % ST, s = it % ST;
+            mbar_wait(kfull + 8 * s1, ((it + 1) / ST) & 1);
+            qk(sc, s1);
+            mbar_wait(vfull + 8 * s, (it / ST) & 1);
+            wgmma_pin(o);
+            pv(s);
+            wgmma_wait<1>();
+            wgmma_pin(sc);
+            release(kempty + 8 * s1);
+            softmax(sc, j);
+            wgmma_wait<0>();
+            wgmma_pin(o);
+            release(vempty + 8 * s);
+            pack(sc);
+            if (__any_sync(~0u, f0 != 1.f || f1 != 1.f)) {
+#pragma unroll
+                for (int i = 0; i < D / 8; i++) {
+                    o[4 * i] *= f0;
+                    o[4 * i + 1] *= f0;
+                    o[4 * i + 2] *= f1;
+                    o[4 * i + 3] *= f1;
+                }
+            }
+            it++;
+        }
+        const int s = it % ST, slot = qs;
+        const e4m3_tile_info &done = *ti;
+        const float dc = c;
+        mbar_wait(vfull + 8 * s, (it / ST) & 1);
+        if (overlap && enter_tile(wk + 1)) {
+            /* the last PV of this tile runs under the first QK and softmax of the next, whose Q is there already */
+            float sc[BN / 2];
+            const int s1 = (it + 1) % ST;
+            mbar_wait(kfull + 8 * s1, ((it + 1) / ST) & 1);
+            qk(sc, s1);
+            wgmma_pin(o);
+            pv(s);
+            wgmma_wait<1>();
+            wgmma_pin(sc);
+            release(kempty + 8 * s1);
+            const float dm0 = m0, dm1 = m1, dl0 = l0, dl1 = l1;
+            m0 = m1 = -INFINITY;
+            l0 = l1 = 0.f;
+            softmax(sc, last);
+            wgmma_wait<0>();
+            wgmma_pin(o);
+            release(vempty + 8 * s);
+            it++;
+            pack(sc);
+            write_tile(done, slot, dm0, dm1, dl0, dl1, dc);
+            continue;
+        }
+        wgmma_pin(o);
+        pv(s);
+        wgmma_wait<0>();
+        wgmma_pin(o);
+        release(vempty + 8 * s);
+        it++;
+        write_tile(done, slot, m0, m1, l0, l1, dc);
+        if (overlap || !enter_tile(wk + 1)) break;
+        m0 = m1 = -INFINITY;
+        l0 = l1 = 0.f;
+        start_tile();
+    }
+#endif
+}
+
+template <class T, bool FEATURE>
+int launch_prefill_e4m3(const flash_sm90_params *P, int ctas, void *stream) {
+    auto kernel = prefill_e4m3_kernel<T, FEATURE>;
+    if (!P) return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::SMEM);
+    kernel<<<(unsigned)ctas, T::THREADS, T::SMEM, (cudaStream_t)stream>>>(*P);
+    return (int)cudaGetLastError();
+}
+
+} /* namespace attn_cuda */
+#endif
