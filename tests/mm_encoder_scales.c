@@ -289,27 +289,6 @@ static void failed_save(void) {
     attn_context_destroy(context);
 }
 
-/* A second backend beside a dynamic layer sees the same history and does not count its calls. */
-static void shadowed(void) {
-    attn_context_t *context =
-        mm_context("[mm_encoder]\nattn_dtype = fp8\n[hook shadow]\nbackend = REFERENCE\nsample = 1\n");
-    mm_layer_t l;
-    mm_open(&l, context, 1, 8, 0);
-    attn_weights_t w = {
-        .struct_size = sizeof w, .weight_space = &l.state, .weight_space_bytes = sizeof l.state};
-    int code = attn_layer_create(l.group, "a", NULL, &l.layer, &error);
-    code |= attn_layer_prepare_weights(l.layer, &w, NULL, &error) | mm_build(&l, images, 3, 0, &error);
-    for (int i = 0; i < 3; i++) {
-        fill_rows(&l, 5, i == 0 ? 1.0f : 0.1f);
-        code |= mm_forward(&l, &error);
-    }
-    ok(code == ATTN_OK && l.state.calls == 3 && strstr(mm_log, "fails") == NULL &&
-           strstr(mm_log, "differ") == NULL,
-       "a shadow changes nothing: %u calls counted%s%s", l.state.calls, mm_log[0] ? ", " : "", mm_log);
-    mm_close(&l);
-    attn_context_destroy(context);
-}
-
 static void who_serves_it(void) {
     attn_context_t *context = mm_context("[mm_encoder]\nattn_dtype = fp8\n");
     attn_problem_t p = mm_problem(2, 64, 0);
@@ -364,7 +343,6 @@ int main(void) {
     static_scales();
     dynamic_scales();
     failed_save();
-    shadowed();
     who_serves_it();
     buckets();
     char command[64];
