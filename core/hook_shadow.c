@@ -146,7 +146,8 @@ static int shadow_forward(attn_instance_t *i, const attn_forward_t *a, const att
     int code = s->hook.next.ops.forward(s->hook.next.instance, a, space, stream, error);
     if (code != ATTN_OK || space == NULL) return code;
     int is_sampled = s->calls++ % s->sample == 0;
-    if (a->weight_space != NULL) return ATTN_OK; /* dynamic fp8 scales: a second call would count in their history */
+    if (a->weight_space != NULL)
+        return ATTN_OK; /* dynamic fp8 scales: a second call would count in their history */
     if (is_sampled && s->built_for == space->metadata && a->output->shape[0] >= s->tokens)
         run_shadow(s, a, &fp8, stream);
     return ATTN_OK;
