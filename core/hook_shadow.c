@@ -86,12 +86,10 @@ static const DLTensor *make_twin(struct twin *w, const DLTensor *like, void *dat
     return &w->t;
 }
 
-/* fp8: the layer's history as it was before the call, so that the shadow does not count the call a second time. */
-static void run_shadow(struct shadow *s, const attn_forward_t *a, attn_fp8_state_t *fp8, void *stream) {
+static void run_shadow(struct shadow *s, const attn_forward_t *a, void *stream) {
     struct twin output, lse;
     attn_forward_t mine = *a;
     attn_error_t error = {.struct_size = sizeof error};
-    if (a->weight_space != NULL) mine.weight_space = fp8;
     mine.output = make_twin(&output, a->output, s->output, 0, s->tokens);
     if (a->lse != NULL) mine.lse = make_twin(&lse, a->lse, s->lse, 1, s->tokens);
     int code = s->other.ops.forward(s->other.instance, &mine, &s->space, stream, &error);
@@ -141,15 +139,12 @@ static int shadow_table(attn_instance_t *i, const attn_batch_t *b, const attn_sp
 static int shadow_forward(attn_instance_t *i, const attn_forward_t *a, const attn_space_t *space,
                           void *stream, attn_error_t *error) {
     struct shadow *s = shadow_of(i);
-    attn_fp8_state_t fp8;
-    if (a->weight_space != NULL) memcpy(&fp8, a->weight_space, sizeof fp8);
     int code = s->hook.next.ops.forward(s->hook.next.instance, a, space, stream, error);
     if (code != ATTN_OK || space == NULL) return code;
     int is_sampled = s->calls++ % s->sample == 0;
-    if (a->weight_space != NULL)
-        return ATTN_OK; /* dynamic fp8 scales: a second call would count in their history */
+    if (a->weight_space != NULL) return ATTN_OK; /* dynamic fp8 scales would count the call a second time */
     if (is_sampled && s->built_for == space->metadata && a->output->shape[0] >= s->tokens)
-        run_shadow(s, a, &fp8, stream);
+        run_shadow(s, a, stream);
     return ATTN_OK;
 }
 
