@@ -62,8 +62,9 @@ static int attend_latent(const bench_row_t *row, int64_t request, int64_t i, int
     const int64_t l = p->kv_lora_rank, r = p->qk_rope_head_dim, nope = p->qk_nope_head_dim,
                   per_head = nope + z.output;
     const int64_t q_abs = row->seq_len - row->query_len + i, entries = p->topk != 0 ? p->topk : q_abs + 1;
-    double *query = calloc((size_t)(2 * l + r), sizeof *query), *sum = query + l + r, total = 0;
+    double *query = calloc((size_t)(2 * l + r), sizeof *query), total = 0;
     if (query == NULL) return -1;
+    double *sum = query + l + r;
     for (int64_t c = 0; c < z.query; c++) {
         double q =
             bench_value(BENCH_QUERY, p->dtype, ((request * row->query_len + i) * z.heads + h) * z.query + c);

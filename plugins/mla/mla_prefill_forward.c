@@ -132,6 +132,7 @@ static int attend(const call *c, const mla_pass *p, int h0, int n, void *out, in
                       .lse_head = lse_head,
                       .q_dtype = shape.q_dtype,
                       .kv_dtype = shape.kv_dtype,
+                      .out_dtype = shape.q_dtype,
                       .num_seqs = c->plan->num_reqs,
                       .num_q_heads = n,
                       .num_kv_heads = n,

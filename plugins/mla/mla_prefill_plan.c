@@ -24,8 +24,8 @@ static void add_request(work *w, const mla_prefill_sizes *s, double query, doubl
     w->absorbed += pairs * (2.0 * s->latent + s->rope) + query * one;
     w->attention += pairs * (s->nope + s->rope + s->value);
     w->projection += seq * one;
-    w->tiles +=
-        s->block_rows > 0 ? s->heads * (double)(((int64_t)query + s->block_rows - 1) / s->block_rows) : 0;
+    const int64_t blocks = s->block_rows > 0 ? ((int64_t)query + s->block_rows - 1) / s->block_rows : 0;
+    w->tiles += s->heads * (double)blocks;
 }
 
 /* What the multi-head form saves. Its attention does not cut keys: with few tiles most of the device waits. */

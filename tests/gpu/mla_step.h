@@ -55,7 +55,10 @@ static inline void *mla_step_fill(size_t bytes, int exponent, int is_bytes, uint
         h[i] =
             is_bytes ? (uint16_t)(r & 0xbfbf) : (uint16_t)((uint32_t)((127 - exponent) << 7) + (r & 0x807f));
     }
-    if (cudaMalloc(&d, bytes + 16) != cudaSuccess) return NULL;
+    if (cudaMalloc(&d, bytes + 16) != cudaSuccess) {
+        free(h);
+        return NULL;
+    }
     for (size_t at = 0; at < bytes; at += part)
         cudaMemcpy((char *)d + at, h, bytes - at < part ? bytes - at : part, cudaMemcpyHostToDevice);
     free(h);
