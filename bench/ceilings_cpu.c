@@ -33,6 +33,24 @@ static double on_threads(int threads, float (*body)(const void *, int, int), con
     return ceiling_now() - t;
 }
 
+enum { ISSUE_STEPS = 60000, ISSUE_CHAINS = 8 };
+
+/* Independent additions, as many as a core issues: a busy hyperthread beside it halves the rate. */
+static float add_loop(const void *arg, int worker, int threads) {
+    uint64_t c[ISSUE_CHAINS] = {0}, sum = 0;
+    (void)arg, (void)worker, (void)threads;
+    for (long i = 0; i < ISSUE_STEPS; i++) {
+        for (int k = 0; k < ISSUE_CHAINS; k++) c[k]++;
+        __asm__ volatile("" : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]), "+r"(c[4]), "+r"(c[5]), "+r"(c[6]), "+r"(c[7]));
+    }
+    for (int k = 0; k < ISSUE_CHAINS; k++) sum += c[k];
+    return (float)sum;
+}
+
+double ceiling_issue(int threads) {
+    return (double)ISSUE_STEPS * ISSUE_CHAINS * threads / on_threads(threads, add_loop, NULL) / 1e9;
+}
+
 enum { FMA_STEPS = 1000000, FMA_CHAINS = 12 };
 
 #if defined(__x86_64__)

@@ -14,6 +14,10 @@ double ceiling_fma(const char *level, int threads);
 /* bf16 pair-dot rate in GFLOP/s (4 per word); 0 without AVX512-BF16. */
 double ceiling_bf16_dot(int threads);
 
+/* Simple additions in 10^9 per second, over about 0.1 ms: tells a moment when the threads have their cores alone from one
+ * when a hyperthread beside them, another machine's perhaps, takes half of the issue slots. */
+double ceiling_issue(int threads);
+
 /* Streaming read in GB/s of a buffer several times L3; every thread its own part. */
 double ceiling_read(const void *buffer, size_t bytes, int threads);
 

@@ -30,6 +30,7 @@ uint32_t cpu_bits(void) {
         bits |= b >> 17 & 1 ? CPU_BIT_AVX512DQ : 0;
         bits |= b >> 30 & 1 ? CPU_BIT_AVX512BW : 0;
         bits |= b >> 31 & 1 ? CPU_BIT_AVX512VL : 0;
+        bits |= c >> 11 & 1 ? CPU_BIT_AVX512VNNI : 0;
         if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1)) {
             bits |= CPU_BIT_AVX512BF16;
             /* Measured: a Xeon with AMX gives half of its FMA rate with vdpbf16ps, Zen 5 twice. The vendor decides,
@@ -47,6 +48,6 @@ uint32_t cpu_bits(void) { return 0; }
 const char *cpu_bit_name(int bit) {
     static const char *const names[CPU_NUM_BITS] = {"avx2",     "fma",      "f16c",     "avx512f",
                                                     "avx512bw", "avx512dq", "avx512vl", "avx512_bf16",
-                                                    "fast_bf16"};
+                                                    "fast_bf16", "avx512_vnni"};
     return bit >= 0 && bit < CPU_NUM_BITS ? names[bit] : "unknown";
 }

@@ -17,7 +17,8 @@ enum {
     CPU_BIT_AVX512VL = 1 << 6,
     CPU_BIT_AVX512BF16 = 1 << 7,
     CPU_BIT_FAST_BF16 = 1 << 8, /* bf16 dots give more flops than f32 FMA: not on Intel's vector units up to now */
-    CPU_NUM_BITS = 9
+    CPU_BIT_AVX512VNNI = 1 << 9, /* integer dot products of the int8 decode */
+    CPU_NUM_BITS = 10
 };
 
 struct cpu_kernels {

@@ -38,6 +38,22 @@ SI vf LN_(ln_word)(const float *p) {
 #endif
 }
 
+/* Row i of the accumulators: += word at A times b. With f32 on AVX-512 every third row leaves the broadcast to its FMAs: a
+ * quarter of the instructions would only broadcast, and a core whose other hyperthread is busy issues two per cycle;
+ * all rows would need more loads than there are. */
+#if CPU_LEVEL >= 2 && !LN_BF16
+#define LN_WITHIN(i) ((i) % 3 == 0)
+#else
+#define LN_WITHIN(i) 0
+#endif
+#define LN_ROW(i, A)                                                                                                   \
+    if (LN_WITHIN(i)) {                                                                                                \
+        UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = v_fma_word(A, b[j], c[i][j]);                                 \
+    } else {                                                                                                           \
+        const vf x = LN_(ln_word)(A);                                                                                  \
+        UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                                \
+    }
+
 /* S[M keys][L] and running maxima of the raw scores. f32 reads a packed panel, [step][LN_MR keys], whose next panel
  * the hardware prefetches; bf16 reads the cache rows themselves and prefetches the rows of the following call. */
 #if LN_BF16
@@ -69,8 +85,7 @@ SI vf LN_(ln_word)(const float *p) {
             LN_QK_AHEAD(M)                                                                                             \
             UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                               \
             UNROLL for (int i = 0; i < (M); i++) {                                                                     \
-                vf x = LN_(ln_word)(LN_QK_A(i));                                                                       \
-                UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                        \
+                LN_ROW(i, LN_QK_A(i))                                                                                  \
             }                                                                                                          \
         }                                                                                                              \
         UNROLL for (int j = 0; j < LN_NR; j++) {                                                                       \
@@ -96,8 +111,7 @@ SI vf LN_(ln_word)(const float *p) {
             vf b[LN_NR];                                                                                               \
             UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                               \
             UNROLL for (int i = 0; i < (M); i++) {                                                                     \
-                vf x = LN_(ln_word)(A + p * (M) + i);                                                                  \
-                UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                        \
+                LN_ROW(i, A + p * (M) + i)                                                                             \
             }                                                                                                          \
         }                                                                                                              \
         UNROLL for (int j = 0; j < LN_NR; j++)                                                                         \
@@ -559,6 +573,8 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
 #undef LN_QK_A
 #undef LN_QK_ARGS
 #undef LN_QK_CALL
+#undef LN_ROW
+#undef LN_WITHIN
 #undef LN_VROWS
 #undef LN_PV
 #undef LN_BF16

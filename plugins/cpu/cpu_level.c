@@ -43,6 +43,7 @@
 
 static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_tiling *out) {
     size_t lanes = 0;
+    out->vnni = CPU_LEVEL >= 2 && (cpu_bits() & CPU_BIT_AVX512VNNI) != 0;
     out->bf16_dot = CPU_LEVEL >= 3 && cpu_bf16_serves(a);
     for (int ns = 32; ns >= 1; ns /= 2) {
 #if CPU_LEVEL >= 3
@@ -78,14 +79,13 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
 static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_seq *seq,
                        const struct cpu_item *item, char *scratch, float *parts) {
     if (item->rowdot)
-        rd_item(a, seq, item, scratch, parts);
+        rd_item(a, seq, item, t->vnni, scratch, parts);
 #if CPU_LEVEL >= 3
     else if (t->bf16_dot)
         ln_item_bf16(a, seq, item, scratch, parts);
 #endif
     else
         ln_item_f32(a, seq, item, scratch, parts);
-    (void)t;
 }
 
 /* Merge of partial softmaxes (semantics 6.5): weights 2^(m_i - max m). A split without keys has m = -1e30 and l = 0. */

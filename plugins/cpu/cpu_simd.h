@@ -11,7 +11,11 @@
 #include "cpu_types.h"
 
 #define SI static inline __attribute__((always_inline, unused))
+#ifdef CPU_NO_UNROLL /* where compile time matters more: under sanitizers */
+#define UNROLL
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 #if CPU_LEVEL >= 2
 #include "cpu_simd_avx512.h"

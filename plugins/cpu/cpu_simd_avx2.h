@@ -19,6 +19,7 @@ SI vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* b if either is NaN */
 SI vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 SI vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
 SI vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+SI vf v_fma_word(const float *a, vf b, vf c) { return _mm256_fmadd_ps(v_set1(*a), b, c); }
 SI vf v_fms(vf a, vf b, vf c) { return _mm256_fmsub_ps(a, b, c); }
 SI int v_any_gt(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
 SI float v_hmax(vf a) {
@@ -33,6 +34,7 @@ SI float v_hsum(vf a) {
 }
 
 SI vi vi_load(const int32_t *p) { return _mm256_loadu_si256((const void *)p); }
+SI void vi_store(void *p, vi a) { _mm256_storeu_si256(p, a); }
 SI vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
 SI vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 SI vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
@@ -70,6 +72,12 @@ SI vf v_reduce_all(const vf v[VW]) {
     vf a = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
     vf b = _mm256_hadd_ps(_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
     return v_add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+SI vf v_reduce_all_int(const vi v[VW]) {
+    vi a = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    vi b = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
+    return vi_to_f(vi_add(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)));
 }
 
 /* Transposes 8 x 8 words in registers. */
@@ -132,6 +140,81 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
         *a = _mm256_cvtph_ps(_mm256_castsi256_si128(h));
         *b = _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1));
     }
+}
+
+/* A chunk of fp8 as f16, (even, odd): the bytes twice in a vector, whose halves one multiplication moves to their
+ * places, the even bytes up, the odd ones down. e4m3 comes out divided by 256, its NaN as 480 / 256 unless `exact`. */
+#define CPU_FP8_TO_F16 1
+SI vi v_fp8_places(enum cpu_dtype t) {
+    vi w = t == CPU_E5M2 ? _mm256_inserti128_si256(_mm256_set1_epi16(0x0100), _mm_set1_epi16(1), 1)
+                         : _mm256_inserti128_si256(_mm256_set1_epi16(0x0080), _mm_set1_epi16((short)0x8000), 1);
+    __asm__("" : "+x"(w)); /* made once, not in every row */
+    return w;
+}
+SI vi v_fp8_to_f16(enum cpu_dtype t, const char *p, vi places, int exact) {
+    const vi twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
+    vi h;
+    if (t == CPU_E5M2)
+        h = _mm256_and_si256(_mm256_mullo_epi16(twice, places), _mm256_set1_epi16((short)0xff00));
+    else /* u8 times s8: a byte's sign fills the bits above it */
+        h = _mm256_and_si256(_mm256_maddubs_epi16(places, twice), _mm256_set1_epi16((short)0xbfff));
+    if (t == CPU_E4M3 && exact)
+        h = _mm256_or_si256(h, _mm256_and_si256(_mm256_cmpeq_epi16(_mm256_slli_epi16(h, 1), _mm256_set1_epi16(0x7f00)),
+                                                _mm256_set1_epi16(0x7e00)));
+    return h;
+}
+
+/* v_pair() for the row-dot kernels in two steps, so that e4m3 becomes f16 in memory and vcvtph2ps reads it there, which
+ * spares port 5 what it costs from a register. e4m3 as (even, odd), its NaN as 480 / 256. */
+struct v_halves {
+    vi f16;
+};
+SI void v_stage(enum cpu_dtype t, const char *p, struct v_halves *to) {
+    if (t == CPU_E4M3) {
+        to->f16 = v_fp8_to_f16(t, p, v_fp8_places(t), 0);
+        __asm__("" : "+m"(*to)); /* else the compiler keeps it in a register */
+    }
+}
+SI vf v_half(enum cpu_dtype t, const char *p, const struct v_halves *from, int second) {
+    vf a, b;
+    if (t == CPU_E4M3)
+        return _mm256_cvtph_ps(((const __m128i *)(const void *)from)[second]);
+    v_pair(t, p, &a, &b);
+    return second ? b : a;
+}
+
+/* Looks for NaN in 2 * CHUNK values of e4m3: only for 0x7f and 0xff does adding 1 turn bit 7. */
+SI vi v_scan_e4m3(const char *p, vi acc) {
+    const vi x = _mm256_loadu_si256((const void *)p);
+    return _mm256_or_si256(acc, _mm256_xor_si256(x, _mm256_add_epi8(x, _mm256_set1_epi8(1))));
+}
+SI int v_scan_found(vi acc) { return _mm256_movemask_epi8(acc) != 0; }
+
+/* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that v_unpair_words()
+ * undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
+#define CPU_WORDS 1
+SI vi v_words(const char *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p)); }
+SI vi v_words_tail(const char *p, int n) {
+    __m128i raw = _mm_setzero_si128();
+    memcpy(&raw, p, (size_t)n);
+    return _mm256_cvtepi8_epi16(raw);
+}
+SI void v_pair_words(vi a, vi b, vi *lo, vi *hi) {
+    *lo = _mm256_unpacklo_epi16(a, b);
+    *hi = _mm256_unpackhi_epi16(a, b);
+}
+SI void v_unpair_words(float *p) {
+    const vf a = v_load(p), b = v_load(p + 8);
+    v_store(p, _mm256_permute2f128_ps(a, b, 0x20));
+    v_store(p + 8, _mm256_permute2f128_ps(a, b, 0x31));
+}
+SI vi v_dot_words(vi acc, vi a, vi b, int vnni) {
+    (void)vnni;
+    return vi_add(acc, _mm256_madd_epi16(a, b));
+}
+SI void v_store_words(int16_t *p, vf x) {
+    const vi w = _mm256_cvtps_epi32(x);
+    _mm_storeu_si128((void *)p, _mm_packs_epi32(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
 }
 
 /* What v_pair() gave, in natural order. */

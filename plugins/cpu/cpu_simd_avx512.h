@@ -19,12 +19,18 @@ SI vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b if either is NaN */
 SI vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 SI vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
 SI vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+/* c + *a * b, the broadcast inside the instruction (the compiler would share it between two). */
+SI vf v_fma_word(const float *a, vf b, vf c) {
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(b), "m"(*a));
+    return c;
+}
 SI vf v_fms(vf a, vf b, vf c) { return _mm512_fmsub_ps(a, b, c); }
 SI int v_any_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
 SI float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
 SI float v_hsum(vf a) { return _mm512_reduce_add_ps(a); }
 
 SI vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+SI void vi_store(void *p, vi a) { _mm512_storeu_si512(p, a); }
 SI vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
 SI vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 SI vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
@@ -56,17 +62,26 @@ SI vf v_exp2_short(vf x) {
     return _mm512_scalef_ps(p, x);
 }
 
-/* 16 vectors to their 16 sums: lane i is the sum of v[i]. */
+/* 16 vectors to their 16 sums: lane i is the sum of v[i]. A step joins two vectors: one blend takes the lanes that stay,
+ * one shuffle brings those beside them, so that port 5, which alone shuffles, has a third of the work. */
+#define V_REDUCE(V, BLEND, ADD, SHUF, PERM)                                                                            \
+    const vi by4 = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);                      \
+    const vi by1 = _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);                       \
+    V a[8], b[4], c[2];                                                                                                \
+    UNROLL for (int i = 0; i < 8; i++)                                                                                 \
+        a[i] = ADD(BLEND(0xff00, v[i], v[i + 8]), SHUF##32x4(v[i], v[i + 8], 0x4e));                                   \
+    UNROLL for (int i = 0; i < 4; i++) b[i] = ADD(BLEND(0xf0f0, a[i], a[i + 4]), PERM(a[i], by4, a[i + 4]));           \
+    UNROLL for (int i = 0; i < 2; i++) c[i] = ADD(BLEND(0xcccc, b[i], b[i + 2]), V_PAIRS_##V(b[i], b[i + 2]));         \
+    const V sum = ADD(BLEND(0xaaaa, c[0], c[1]), PERM(c[0], by1, c[1]))
+#define V_PAIRS_vf(a, b) _mm512_shuffle_ps(a, b, 0x4e)
+#define V_PAIRS_vi(a, b) _mm512_castps_si512(V_PAIRS_vf(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)))
 SI vf v_reduce_all(const vf v[VW]) {
-    vf a[8], b[4], c[2];
-    UNROLL for (int i = 0; i < 8; i++)
-        a[i] = v_add(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
-    UNROLL for (int i = 0; i < 4; i++)
-        b[i] = v_add(_mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44), _mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee));
-    UNROLL for (int i = 0; i < 2; i++)
-        c[i] = v_add(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
-                     _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
-    return v_add(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
+    V_REDUCE(vf, _mm512_mask_blend_ps, _mm512_add_ps, _mm512_shuffle_f, _mm512_permutex2var_ps);
+    return sum;
+}
+SI vf v_reduce_all_int(const vi v[VW]) {
+    V_REDUCE(vi, _mm512_mask_blend_epi32, _mm512_add_epi32, _mm512_shuffle_i, _mm512_permutex2var_epi32);
+    return vi_to_f(sum);
 }
 
 /* Transposes 16 x 16 words in registers. */
@@ -142,6 +157,79 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
         *b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
     }
 }
+
+/* A chunk of fp8 as f16, (even, odd): the bytes twice in a vector, whose halves one multiplication moves to their
+ * places, the even bytes up, the odd ones down. e4m3 comes out divided by 256, its NaN as 480 / 256 unless `exact`. */
+#define CPU_FP8_TO_F16 1
+SI vi v_fp8_places(enum cpu_dtype t) {
+    vi w = t == CPU_E5M2 ? _mm512_inserti64x4(_mm512_set1_epi16(0x0100), _mm256_set1_epi16(1), 1)
+                         : _mm512_inserti64x4(_mm512_set1_epi16(0x0080), _mm256_set1_epi16((short)0x8000), 1);
+    __asm__("" : "+v"(w)); /* made once, not in every row */
+    return w;
+}
+SI vi v_fp8_to_f16(enum cpu_dtype t, const char *p, vi places, int exact) {
+    const vi twice = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)p));
+    vi h;
+    if (t == CPU_E5M2)
+        h = _mm512_and_si512(_mm512_mullo_epi16(twice, places), _mm512_set1_epi16((short)0xff00));
+    else /* u8 times s8: a byte's sign fills the bits above it */
+        h = _mm512_and_si512(_mm512_maddubs_epi16(places, twice), _mm512_set1_epi16((short)0xbfff));
+    if (t == CPU_E4M3 && exact)
+        h = _mm512_mask_mov_epi16(h, _mm512_cmpeq_epi16_mask(_mm512_slli_epi16(h, 1), _mm512_set1_epi16(0x7f00)),
+                                  _mm512_set1_epi16(0x7e00));
+    return h;
+}
+
+/* v_pair() for the row-dot kernels in two steps, so that e4m3 becomes f16 in memory and vcvtph2ps reads it there, which
+ * spares port 5 what it costs from a register. e4m3 as (even, odd), its NaN as 480 / 256. */
+struct v_halves {
+    vi f16;
+};
+SI void v_stage(enum cpu_dtype t, const char *p, struct v_halves *to) {
+    if (t == CPU_E4M3) {
+        to->f16 = v_fp8_to_f16(t, p, v_fp8_places(t), 0);
+        __asm__("" : "+m"(*to)); /* else the compiler keeps it in a register */
+    }
+}
+SI vf v_half(enum cpu_dtype t, const char *p, const struct v_halves *from, int second) {
+    vf a, b;
+    if (t == CPU_E4M3)
+        return _mm512_cvtph_ps(((const __m256i *)(const void *)from)[second]);
+    v_pair(t, p, &a, &b);
+    return second ? b : a;
+}
+
+/* Looks for NaN in 2 * CHUNK values of e4m3: only for 0x7f and 0xff does adding 1 turn bit 7. */
+SI vi v_scan_e4m3(const char *p, vi acc) {
+    const vi x = _mm512_loadu_si512(p);
+    return _mm512_ternarylogic_epi32(acc, x, _mm512_add_epi8(x, _mm512_set1_epi8(1)), 0xf6); /* acc | (x ^ (x + 1)) */
+}
+SI int v_scan_found(vi acc) { return _mm512_test_epi8_mask(acc, _mm512_set1_epi8((char)0x80)) != 0; }
+
+/* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that v_unpair_words()
+ * undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
+#define CPU_WORDS 1
+SI vi v_words(const char *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p)); }
+SI vi v_words_tail(const char *p, int n) {
+    return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8((__mmask32)((1ull << n) - 1), p));
+}
+SI void v_pair_words(vi a, vi b, vi *lo, vi *hi) {
+    *lo = _mm512_unpacklo_epi16(a, b);
+    *hi = _mm512_unpackhi_epi16(a, b);
+}
+SI void v_unpair_words(float *p) {
+    const vi lo = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const vf a = v_load(p), b = v_load(p + 16);
+    v_store(p, _mm512_permutex2var_ps(a, lo, b));
+    v_store(p + 16, _mm512_permutex2var_ps(a, vi_add(lo, vi_set1(8)), b));
+}
+SI vi v_dot_words(vi acc, vi a, vi b, int vnni) {
+    if (!vnni)
+        return vi_add(acc, _mm512_madd_epi16(a, b));
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b)); /* this object is compiled without its flag */
+    return acc;
+}
+SI void v_store_words(int16_t *p, vf x) { _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x))); }
 
 /* What v_pair() gave, in natural order. */
 SI void v_store_pair(enum cpu_dtype t, float *p, vf a, vf b) {

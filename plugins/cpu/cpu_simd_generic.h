@@ -22,6 +22,7 @@ SI vf v_max(vf a, vf b) { return v_pick((vi)(a > b), a, b); } /* b if either is 
 SI vf v_min(vf a, vf b) { return v_pick((vi)(a < b), a, b); }
 SI vf v_sqrt(vf a) { return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
 SI vf v_fma(vf a, vf b, vf c) { return a * b + c; }
+SI vf v_fma_word(const float *a, vf b, vf c) { return v_set1(*a) * b + c; }
 SI vf v_fms(vf a, vf b, vf c) { return a * b - c; }
 SI int v_any_gt(vf a, vf b) {
     vi m = (vi)(a > b);
@@ -170,6 +171,21 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
     *a = (vf){element_to_f32(t, p, 0), element_to_f32(t, p, 1), element_to_f32(t, p, 2), element_to_f32(t, p, 3)};
     *b = (vf){element_to_f32(t, p, 4), element_to_f32(t, p, 5), element_to_f32(t, p, 6), element_to_f32(t, p, 7)};
 }
+
+#define CPU_FP8_TO_F16 0
+struct v_halves {
+    char none;
+};
+SI void v_stage(enum cpu_dtype t, const char *p, struct v_halves *to) { (void)t, (void)p, (void)to; }
+SI vf v_half(enum cpu_dtype t, const char *p, const struct v_halves *from, int second) {
+    vf a, b;
+    (void)from;
+    v_pair(t, p, &a, &b);
+    return second ? b : a;
+}
+
+/* No integer products here. */
+#define CPU_WORDS 0
 
 /* What v_pair() gave, in natural order. */
 SI void v_store_pair(enum cpu_dtype t, float *p, vf a, vf b) {

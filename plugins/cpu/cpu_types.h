@@ -108,6 +108,7 @@ struct cpu_tiling {
     int rows_per_item;     /* num_sub * lanes */
     int heads_per_item;    /* KV heads that one row-dot item may hold */
     int bf16_dot;          /* products on bf16 pairs */
+    int vnni;              /* integer products may use AVX512_VNNI */
     size_t scratch_bytes;  /* per thread */
 };
 
