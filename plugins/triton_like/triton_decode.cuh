@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
 
     /* counts, item and table address in one round trip; an item past the count is unused memory of the same list */
     const int num_items = p.counts->num_items;
-    const int4 item = *(const int4 *)(p.items + blockIdx.y);
+    const int4 item = *(const int4 *)(p.items + blockIdx.y), lengths = ((const int4 *)(p.items + blockIdx.y))[1];
     const int32_t *const tables = p.counts->block_table;
     const int64_t table_stride = p.counts->table_stride;
     if ((int)blockIdx.y >= num_items)
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, row0 = blockIdx.x / p.num_kv_heads * ROWS;
     const int seq = item.x, slot = item.w;
-    const seq_view sv = view_seq(p, seq);
+    const seq_view sv = view_seq(p, seq, lengths.x, lengths.y, lengths.z);
     const int rows = sv.q_len * TL_GROUP, context = sv.kv_len - sv.q_len;
     if (row0 >= rows)
         return;

@@ -7,9 +7,11 @@
 #include <stdint.h>
 
 /* One segment of one request for tl_decode. The kernel cuts the keys that the request sees into `pieces` equal parts and
- * takes number `piece`. slot < 0: the result is final, else the row block of the partial buffers. */
+ * takes number `piece`. slot < 0: the result is final, else the row block of the partial buffers. The lengths are here too,
+ * so that a kernel need not wait for the item before it asks for them. */
 typedef struct triton_item {
     int32_t seq, piece, pieces, slot;
+    int32_t q0, q_len, kv_len, reserved;
 } triton_item_t;
 
 /* One block of query rows of one request for tl_prefill. */

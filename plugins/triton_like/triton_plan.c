@@ -135,7 +135,8 @@ void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t
             pieces = 1;
         int first = pieces > 1 ? plan->num_parts : -1;
         for (int i = 0; i < pieces; i++)
-            plan->items[plan->num_items++] = (triton_item_t){r, i, pieces, first < 0 ? -1 : first + i};
+            plan->items[plan->num_items++] = (triton_item_t){r, i, pieces, first < 0 ? -1 : first + i, q_start[r], q_len,
+                                                                seq_lens[r], 0};
         if (pieces > 1) {
             plan->splits[plan->num_splits++] = (triton_split_t){r, first, pieces, 0};
             plan->num_parts += pieces;

@@ -158,16 +158,21 @@ struct seq_view {
     const int32_t *spans;
 };
 
-ATTN_DEV seq_view view_seq(const triton_params_t &p, int seq) {
+ATTN_DEV seq_view view_seq(const triton_params_t &p, int seq, int q0, int q_len, int kv_len) {
     seq_view s;
-    s.q0 = __ldg(p.q_start + seq);
-    s.q_len = __ldg(p.q_start + seq + 1) - s.q0;
-    s.kv_len = __ldg(p.seq_lens + seq);
+    s.q0 = q0;
+    s.q_len = q_len;
+    s.kv_len = kv_len;
     s.causal = TL_CAUSAL == 2 ? __ldg(p.causal + seq) : TL_CAUSAL;
     s.prefix = TL_RSWA > 0 && p.counts->prefix ? p.counts->prefix[seq] : 0;
     s.num_spans = TL_SPANS ? p.counts->num_spans : 0;
     s.spans = TL_SPANS ? p.counts->spans + seq * p.counts->span_stride : nullptr;
     return s;
+}
+
+ATTN_DEV seq_view view_seq(const triton_params_t &p, int seq) {
+    const int q0 = __ldg(p.q_start + seq);
+    return view_seq(p, seq, q0, __ldg(p.q_start + seq + 1) - q0, __ldg(p.seq_lens + seq));
 }
 
 /* The keys lo <= k < hi that query token i sees (semantics 2.2 to 2.8). The query's own position lies in every mask's
