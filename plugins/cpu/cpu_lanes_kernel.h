@@ -192,11 +192,10 @@ static void LN_(ln_qk)(struct LN_(ln_state) *st, const float *B, int n) {
 
 /* Width of the panel of V that starts at column d of D (a multiple of 4). */
 SI int LN_(ln_panel)(int d, int D) {
-    const int left = D - d;
     if (LN_MR == 12)
-        return left >= 12 ? 12 : left >= 8 ? 8 : 4;
+        return D - d >= 12 ? 12 : D - d >= 8 ? 8 : 4;
     if (LN_MR == 6)
-        return left % 6 == 2 && left <= 8 ? 4 : left >= 6 ? 6 : 4;
+        return (D - d) % 6 == 2 && D - d <= 8 ? 4 : D - d >= 6 ? 6 : 4;
     return 4;
 }
 
