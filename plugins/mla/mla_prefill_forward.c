@@ -47,15 +47,14 @@ static int project_sm90(const call *c, const mla_pass *p, int h0, int n) {
     const attn_instance_t *in = c->in;
     const int per_head = in->nope + in->value, columns = n * per_head, row = in->latent + MLA_ROPE;
     const int dtype = c->f->shape.q_dtype;
-    mla_up_params u = {
-        .c = c->workspace + c->f->kv_at, .c_row = columns, .rows = p->num_rows, .columns = columns};
-    u.k = in->latent;
+    mla_up_params u = {.rows = p->num_rows, .columns = columns, .k = in->latent};
     const char *weights = (const char *)c->a->weight_space + (int64_t)h0 * per_head * in->latent * 2;
-    if (flash_map_rows(&c->f->runtime, &u.a_map, dtype, c->workspace, in->latent, p->num_rows, 1, row, 0,
-                       MLA_UP_ROWS))
+    const flash_runtime *r = &c->f->runtime;
+    if (flash_map_rows(r, &u.a_map, dtype, c->workspace, in->latent, p->num_rows, 1, row, 0, MLA_UP_ROWS) ||
+        flash_map_rows(r, &u.c_map, dtype, c->workspace + c->f->kv_at, columns, p->num_rows, 1, columns, 0,
+                       64))
         return FLASH_E_MAP_K;
-    if (flash_map_rows(&c->f->runtime, &u.b_map, dtype, weights, in->latent, columns, 1, in->latent, 0,
-                       MLA_UP_COLUMNS))
+    if (flash_map_rows(r, &u.b_map, dtype, weights, in->latent, columns, 1, in->latent, 0, MLA_UP_COLUMNS))
         return FLASH_E_MAP_V;
     int tiles =
         (p->num_rows + MLA_UP_ROWS - 1) / MLA_UP_ROWS * ((columns + MLA_UP_COLUMNS - 1) / MLA_UP_COLUMNS);

@@ -13,11 +13,10 @@ static const attn_range_t mla_compute_capabilities[] = {{80, 80, 1}, {87, 87, 1}
 #define MLA_TABLE_KV (ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16))
 #define MLA_TABLE_FEATURES                                                                                   \
     (ATTN_F_LSE | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE | ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE |      \
-     ATTN_F_WEIGHTS | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP)
+     ATTN_F_WEIGHTS)
 #define MLA_TABLE                                                                                            \
     .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                          \
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                  \
-    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3), .features = MLA_TABLE_FEATURES,                             \
     .device_types = ATTN_BIT(kDLCUDA), .head_sizes = mla_head_sizes, .num_head_sizes = 2,                    \
     .block_sizes = mla_block_sizes, .num_block_sizes = 1, .compute_capabilities = mla_compute_capabilities,  \
     .num_compute_capabilities = 4, .preferred_block_size = 64, .query_len_support = ATTN_QUERY_LEN_VARLEN,   \

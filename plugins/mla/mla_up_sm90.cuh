@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A matrix product by TMA and wgmma, both factors K-major: one producer warp, two warpgroups of 64 x 256 accumulators,
- * persistent CTAs that walk over column tiles first, so that rows of latents stay in the L2 and so do the weights. */
+/* A matrix product by TMA and wgmma, both factors K-major: one producer warp, two warpgroups of 64 x 256 accumulators. The
+ * result leaves by TMA too, so that a warpgroup goes on at once; while it packs its result the other one has the tensor
+ * cores. Persistent CTAs walk along the shorter side of the result first: what they read meanwhile stays in the L2. */
 #ifndef MLA_UP_SM90_CUH
 #define MLA_UP_SM90_CUH
 
@@ -12,9 +13,24 @@
 
 namespace attn_cuda {
 
-constexpr int UP_STAGES = 4, UP_A = MLA_UP_ROWS * 128, UP_B = MLA_UP_COLUMNS * 128;
-constexpr int UP_OUT = 64 * (MLA_UP_COLUMNS / 2) * 2; /* half of a warpgroup's columns at a time */
+constexpr int UP_STAGES = 3, UP_A = MLA_UP_ROWS * 128, UP_B = MLA_UP_COLUMNS * 128;
+constexpr int UP_OUT = 64 * MLA_UP_COLUMNS * 2; /* of a warpgroup: slabs of 64 columns, 128-byte swizzle */
 constexpr int UP_SMEM = UP_STAGES * (UP_A + UP_B) + 2 * UP_OUT + 1024;
+
+ATTN_DEV void tma_store_3d(uint32_t src, const void *map, int a, int b, int c) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1,%2,%3}], [%4];" ::"l"(map),
+                 "r"(a), "r"(b), "r"(c), "r"(src)
+                 : "memory");
+}
+ATTN_DEV void bulk_store_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+ATTN_DEV void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+ATTN_DEV void bulk_store_wait() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 
 template <int DT>
 __global__ void __launch_bounds__(384, 1) mla_up_kernel(const __grid_constant__ mla_up_params P) {
@@ -27,7 +43,9 @@ __global__ void __launch_bounds__(384, 1) mla_up_kernel(const __grid_constant__ 
     const int wg = threadIdx.x >> 7, lane = threadIdx.x & 31;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     const int across = (P.columns + MLA_UP_COLUMNS - 1) / MLA_UP_COLUMNS;
-    const int tiles = across * ((P.rows + MLA_UP_ROWS - 1) / MLA_UP_ROWS), steps = P.k / 64;
+    const int down = (P.rows + MLA_UP_ROWS - 1) / MLA_UP_ROWS, tiles = across * down, steps = P.k / 64;
+    auto row_of = [&](int t) { return (down <= across ? t % down : t / across) * MLA_UP_ROWS; };
+    auto column_of = [&](int t) { return (down <= across ? t / down : t % across) * MLA_UP_COLUMNS; };
     if (threadIdx.x == 0) {
         for (int i = 0; i < UP_STAGES; i++)
             mbar_init(full + 8 * i, 1), mbar_init(empty + 8 * i, 2);
@@ -40,7 +58,7 @@ __global__ void __launch_bounds__(384, 1) mla_up_kernel(const __grid_constant__ 
         if (warp != 0 || lane != 0) return;
         int it = 0;
         for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-            const int row = t / across * MLA_UP_ROWS, column = t % across * MLA_UP_COLUMNS;
+            const int row = row_of(t), column = column_of(t);
             for (int k = 0; k < steps; k++, it++) {
                 const int s = it % UP_STAGES;
                 mbar_wait(empty + 8 * s, ((it / UP_STAGES) & 1) ^ 1);
@@ -56,7 +74,7 @@ __global__ void __launch_bounds__(384, 1) mla_up_kernel(const __grid_constant__ 
     const int w = wg - 1, wr = (threadIdx.x >> 5) & 3, tid = threadIdx.x & 127;
     int it = 0;
     for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const int row0 = t / across * MLA_UP_ROWS + w * 64 + wr * 16, column0 = t % across * MLA_UP_COLUMNS;
+        const int row = row_of(t) + w * 64, column = column_of(t);
         float acc[128];
         for (int k = 0; k < steps; k++, it++) {
             const int s = it % UP_STAGES;
@@ -80,31 +98,25 @@ __global__ void __launch_bounds__(384, 1) mla_up_kernel(const __grid_constant__ 
         wgmma_wait<0>();
         wgmma_pin(acc);
         if (tid == 0) mbar_arrive(empty + 8 * ((it - 1) % UP_STAGES));
-        /* through this warp's own 16 rows of shared memory: two slabs of 64 columns, 128-byte swizzle, twice. While one
-         * warpgroup is here the other has the tensor cores; the stages let them drift apart. */
         const uint32_t out = sC + w * UP_OUT + wr * 16 * 128;
+        if (tid == 0) bulk_store_wait_read(); /* the result before has left shared memory */
+        named_barrier(1 + w, 128);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const int chunk = 2 * i + (lane >> 4), r = lane & 15, x = half * 64 + 8 * i;
-                stmatrix_x4(out + (chunk >> 3) * 8192 + r * 128 + (((chunk & 7) ^ (r & 7)) << 4),
-                            pack2<DT>(acc[x], acc[x + 1]), pack2<DT>(acc[x + 2], acc[x + 3]),
-                            pack2<DT>(acc[x + 4], acc[x + 5]), pack2<DT>(acc[x + 6], acc[x + 7]));
-            }
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const int r = 2 * i + (lane >> 4), chunk = lane & 15,
-                          column = column0 + half * 128 + chunk * 8;
-                const uint4 x =
-                    ld_shared_v4(out + (chunk >> 3) * 8192 + r * 128 + (((chunk & 7) ^ (r & 7)) << 4));
-                if (row0 + r < P.rows && column < P.columns)
-                    *(uint4 *)((uint16_t *)P.c + (int64_t)(row0 + r) * P.c_row + column) = x;
-            }
+        for (int i = 0; i < 16; i++) {
+            const int chunk = 2 * i + (lane >> 4), r = lane & 15;
+            stmatrix_x4(out + (chunk >> 3) * 8192 + r * 128 + (((chunk & 7) ^ (r & 7)) << 4),
+                        pack2<DT>(acc[8 * i], acc[8 * i + 1]), pack2<DT>(acc[8 * i + 2], acc[8 * i + 3]),
+                        pack2<DT>(acc[8 * i + 4], acc[8 * i + 5]), pack2<DT>(acc[8 * i + 6], acc[8 * i + 7]));
+        }
+        fence_proxy_async();
+        named_barrier(1 + w, 128);
+        if (tid == 0) {
+            for (int c = 0; c < MLA_UP_COLUMNS && column + c < P.columns; c += 64)
+                tma_store_3d(sC + w * UP_OUT + c * 128, &P.c_map, column + c, row, 0);
+            bulk_store_commit();
         }
     }
+    if (tid == 0) bulk_store_wait(); /* shared memory must outlive the copies out of it */
 #endif
 }
 

@@ -8,12 +8,10 @@
 
 enum { MLA_UP_ROWS = 128, MLA_UP_COLUMNS = 256 }; /* of a tile, and of the boxes of the maps */
 
+/* Boxes of 64 columns: of the latents and weights as many rows as a tile has, of the result 64. */
 typedef struct mla_up_params {
-    CUtensorMap a_map,
-        b_map; /* {k, rows} and {k, columns}: boxes of 64 x MLA_UP_ROWS and 64 x MLA_UP_COLUMNS */
-    void *c;
-    int64_t c_row;            /* elements */
-    int32_t rows, columns, k; /* columns a multiple of 8, k of 64 */
+    CUtensorMap a_map, b_map, c_map; /* {k, rows}, {k, columns}, {columns, rows} */
+    int32_t rows, columns, k;        /* columns a multiple of 8, k of 64 */
 } mla_up_params;
 
 #ifdef __cplusplus

@@ -232,9 +232,8 @@ static void quantised_outputs(void) {
         const char *name;
         uint64_t feature;
         uint32_t heads, value, dtype;
-        int form; /* -1: sparse */
+        int form;
     } cases[] = {{"static scale", ATTN_F_OUT_FP8_STATIC, 16, 128, 0, 0},
-                 {"groups, selected tokens", ATTN_F_OUT_FP8_GROUP, 16, 128, 0, -1},
                  {"static scale, projected", ATTN_F_OUT_FP8_STATIC, 3, 72, 0, 2},
                  {"groups", ATTN_F_OUT_FP8_GROUP, 16, 128, 0, 0},
                  {"groups, projected, float16", ATTN_F_OUT_FP8_GROUP, 4, 128, ATTN_DTYPE_FLOAT16, 2},
@@ -242,14 +241,12 @@ static void quantised_outputs(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kit_case_t c;
         char why[2048] = "";
-        start_case(&c, cases[i].form < 0 ? ATTN_ROLE_MLA_SPARSE : ATTN_ROLE_MLA, cases[i].heads, 512, 128,
-                   cases[i].value, 500 + i);
+        start_case(&c, ATTN_ROLE_MLA, cases[i].heads, 512, 128, cases[i].value, 500 + i);
         if (cases[i].dtype) c.problem.dtype = cases[i].dtype;
         c.problem.features |= cases[i].feature, c.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
         c.flags = i == 0 ? KIT_STRIDED : 0;
         kit_case_add(&c, 1, 90), kit_case_add(&c, 37, 150), kit_case_add(&c, 1, 1);
-        set_options(0, cases[i].form < 0 ? 0 : cases[i].form);
-        if (cases[i].form < 0) gpu.num_options = 0;
+        set_options(0, cases[i].form);
         int good = agrees(&c, why, sizeof why);
         ok(good, "quantised output: %s", cases[i].name);
         if (!good) diag("%s", why);
