@@ -29,68 +29,56 @@ __device__ __forceinline__ float scale_of(const mm_pack_params_t &p, int i) {
     return p.state ? p.state->scale[i] : p.scale_at[i] ? *p.scale_at[i] : p.scale[i];
 }
 
-struct unit {
-    int which;
-    int64_t row; /* token * heads + head */
+/* A thread keeps its column of 8 elements and walks over rows (token * heads + head): no division in the loop but the one by
+ * the number of heads, of 32 bits wherever the rows can be counted so. */
+struct walk {
+    int64_t row, step, rows;
     int column;
+    __device__ __forceinline__ walk(int64_t tokens, int heads, int per_row) {
+        const int at_once = THREADS / per_row, r = (int)threadIdx.x / per_row;
+        column = ((int)threadIdx.x - r * per_row) * 8;
+        rows = r < at_once ? tokens * heads : 0;
+        row = (int64_t)blockIdx.x * at_once + r;
+        step = (int64_t)gridDim.x * at_once;
+    }
+    __device__ __forceinline__ int64_t token_of(int heads) const {
+        return row <= UINT32_MAX ? (int64_t)((uint32_t)row / (uint32_t)heads) : row / heads;
+    }
 };
 
-/* Unit number i of Q's units, then K's, then V's. */
-__device__ __forceinline__ unit unit_of(const mm_pack_params_t &p, int64_t tokens, int per_row, int64_t i) {
-    unit u = {0, 0, 0};
-    for (; u.which < 2; u.which++) {
-        const int64_t n = tokens * p.from[u.which].heads * per_row;
-        if (i < n) break;
-        i -= n;
-    }
-    u.row = i / per_row;
-    u.column = (int)(i - u.row * per_row) * 8;
-    return u;
-}
-
-__device__ __forceinline__ int64_t units_of(const mm_pack_params_t &p, int64_t tokens, int per_row) {
-    return tokens * per_row * (p.from[0].heads + p.from[1].heads + p.from[2].heads);
-}
-
 /* 8 elements; what lies behind d is zero. */
-__device__ __forceinline__ void load_unit(const mm_pack_params_t &p, const unit &u, uint16_t (&x)[8]) {
-    const mm_rows_t &r = p.from[u.which];
-    const int64_t token = u.row / r.heads;
-    const uint16_t *at =
-        (const uint16_t *)r.data + token * r.token + (u.row - token * r.heads) * r.head + u.column;
-    if (r.is_wide && u.column + 8 <= p.d) {
-        *(uint4 *)x = *(const uint4 *)at;
+__device__ __forceinline__ void load_unit(const mm_rows_t &r, const walk &at, int d, uint16_t (&x)[8]) {
+    const int64_t token = at.token_of(r.heads);
+    const uint16_t *from =
+        (const uint16_t *)r.data + token * r.token + (at.row - token * r.heads) * r.head + at.column;
+    if (r.is_wide && at.column + 8 <= d) {
+        *(uint4 *)x = *(const uint4 *)from;
         return;
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        x[i] = u.column + i < p.d ? at[i] : (uint16_t)0;
+        x[i] = at.column + i < d ? from[i] : (uint16_t)0;
 }
 
+/* blockIdx.y: 0 for Q, 1 for K, 2 for V. K and V become the codes as float16, which holds them exactly. Q carries its scale
+ * and K's, rounded to float16's 11 bits; V's scale is applied to the output. */
 __global__ void __launch_bounds__(THREADS) pack_kernel(const mm_pack_params_t p) {
-    const int64_t tokens = *p.tokens;
-    const int per_row = p.padded / 8;
-    const int64_t n = units_of(p, tokens, per_row);
-    /* K and V are the codes as float16, which holds them exactly. Q carries its scale and K's, rounded to float16's 11
-     * bits; V's scale is applied to the output. */
-    const float qs = scale_of(p, 0), ks = scale_of(p, 1), vs = scale_of(p, 2), q_factor = qs * ks;
-    for (int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x; i < n; i += (int64_t)gridDim.x * THREADS) {
-        const unit u = unit_of(p, tokens, per_row, i);
+    const int which = blockIdx.y;
+    const mm_rows_t &r = p.from[which];
+    uint16_t *to = (uint16_t *)p.to[which];
+    const float scale = p.is_fp8 ? scale_of(p, which) : 1.f,
+                factor = p.is_fp8 && which == 0 ? scale * scale_of(p, 1) : 1.f;
+    for (walk at(*p.tokens, r.heads, p.padded / 8); at.row < at.rows; at.row += at.step) {
         alignas(16) uint16_t x[8];
-        load_unit(p, u, x);
+        load_unit(r, at, p.d, x);
         if (p.is_fp8) {
-            const float s = u.which == 0   ? qs
-                            : u.which == 1 ? ks
-                                           : vs,
-                        factor = u.which == 0 ? q_factor : 1.f;
 #pragma unroll
             for (int k = 0; k < 8; k++) {
-                const float y = through_e4m3(to_float(x[k], p.is_bf16), s) * factor;
+                const float y = through_e4m3(to_float(x[k], p.is_bf16), scale) * factor;
                 x[k] = from_float(fabsf(y) > 65504.f ? copysignf(65504.f, y) : y, 0);
             }
         }
-        uint16_t *to = (uint16_t *)(u.which == 0 ? p.to[0] : u.which == 1 ? p.to[1] : p.to[2]);
-        *(uint4 *)(to + u.row * p.padded + u.column) = *(const uint4 *)x;
+        *(uint4 *)(to + at.row * p.padded + at.column) = *(const uint4 *)x;
     }
 }
 
@@ -103,30 +91,21 @@ __global__ void begin_kernel(attn_fp8_state_t *state) {
 
 /* Largest finite magnitudes: magnitudes order as their bits do. */
 __global__ void __launch_bounds__(THREADS) amax_kernel(const mm_pack_params_t p) {
-    const int64_t tokens = *p.tokens;
-    const int per_row = (p.d + 7) / 8;
-    const int64_t n = units_of(p, tokens, per_row);
-    float largest[3] = {0.f, 0.f, 0.f};
-    for (int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x; i < n; i += (int64_t)gridDim.x * THREADS) {
-        const unit u = unit_of(p, tokens, per_row, i);
+    const int which = blockIdx.y;
+    const mm_rows_t &r = p.from[which];
+    float largest = 0.f;
+    for (walk at(*p.tokens, r.heads, (p.d + 7) / 8); at.row < at.rows; at.row += at.step) {
         alignas(16) uint16_t x[8];
-        load_unit(p, u, x);
-        float m = 0.f;
+        load_unit(r, at, p.d, x);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             const float a = fabsf(to_float(x[k], p.is_bf16));
-            m = a <= FLT_MAX ? fmaxf(m, a) : m;
+            largest = a <= FLT_MAX ? fmaxf(largest, a) : largest;
         }
-#pragma unroll
-        for (int k = 0; k < 3; k++)
-            largest[k] = u.which == k ? fmaxf(largest[k], m) : largest[k];
     }
-    const unsigned slot = p.state->calls % ATTN_FP8_HISTORY;
-#pragma unroll
-    for (int k = 0; k < 3; k++) {
-        const unsigned m = __reduce_max_sync(~0u, __float_as_uint(largest[k]));
-        if ((threadIdx.x & 31) == 0 && m) atomicMax((unsigned *)&p.state->amax[k][slot], m);
-    }
+    const unsigned m = __reduce_max_sync(~0u, __float_as_uint(largest));
+    if ((threadIdx.x & 31) == 0 && m)
+        atomicMax((unsigned *)&p.state->amax[which][p.state->calls % ATTN_FP8_HISTORY], m);
 }
 
 __global__ void end_kernel(attn_fp8_state_t *state) {
@@ -141,28 +120,26 @@ __global__ void end_kernel(attn_fp8_state_t *state) {
 
 __global__ void __launch_bounds__(THREADS)
     unpack_kernel(const uint16_t *from, const mm_rows_t to, const mm_pack_params_t p, int64_t max_tokens) {
-    const int64_t tokens = p.tokens ? *p.tokens : max_tokens;
-    const int d = p.d, per_row = (d + 7) / 8;
     const float vs = p.is_fp8 && from ? scale_of(p, 2) : 1.f;
-    const int64_t n = tokens * to.heads * per_row;
-    for (int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x; i < n; i += (int64_t)gridDim.x * THREADS) {
-        const int64_t row = i / per_row, token = row / to.heads;
-        const int column = (int)(i - row * per_row) * 8;
-        uint16_t *at = (uint16_t *)to.data + token * to.token + (row - token * to.heads) * to.head + column;
+    for (walk at(p.tokens ? *p.tokens : max_tokens, to.heads, (p.d + 7) / 8); at.row < at.rows;
+         at.row += at.step) {
+        const int64_t token = at.token_of(to.heads);
+        uint16_t *out =
+            (uint16_t *)to.data + token * to.token + (at.row - token * to.heads) * to.head + at.column;
         alignas(16) uint16_t x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (from) *(uint4 *)x = *(const uint4 *)(from + row * p.padded + column);
+        if (from) *(uint4 *)x = *(const uint4 *)(from + at.row * p.padded + at.column);
         if (p.is_fp8) {
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 x[k] = from_float(to_float(x[k], 0) * vs, p.is_bf16);
         }
-        if (to.is_wide && column + 8 <= d) {
-            *(uint4 *)at = *(const uint4 *)x;
+        if (to.is_wide && at.column + 8 <= p.d) {
+            *(uint4 *)out = *(const uint4 *)x;
             continue;
         }
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            if (column + k < d) at[k] = x[k];
+            if (at.column + k < p.d) out[k] = x[k];
     }
 }
 
@@ -171,13 +148,13 @@ __global__ void __launch_bounds__(THREADS)
 int mm_measure(const mm_pack_params_t *p, int num_sms, void *stream) {
     cudaStream_t s = (cudaStream_t)stream;
     begin_kernel<<<1, 1, 0, s>>>(p->state);
-    amax_kernel<<<num_sms * CTAS_PER_SM, THREADS, 0, s>>>(*p);
+    amax_kernel<<<dim3(num_sms * CTAS_PER_SM, 3), THREADS, 0, s>>>(*p);
     end_kernel<<<1, 1, 0, s>>>(p->state);
     return (int)cudaGetLastError();
 }
 
 int mm_pack(const mm_pack_params_t *p, int num_sms, void *stream) {
-    pack_kernel<<<num_sms * CTAS_PER_SM, THREADS, 0, (cudaStream_t)stream>>>(*p);
+    pack_kernel<<<dim3(num_sms * CTAS_PER_SM, 3), THREADS, 0, (cudaStream_t)stream>>>(*p);
     return (int)cudaGetLastError();
 }
 
