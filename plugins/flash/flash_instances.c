@@ -6,8 +6,8 @@
 #define DECLARE_CLASSES(RETURN_ARGS, PREFIX)                                                                 \
     RETURN_ARGS(PREFIX##_d64)                                                                                \
     RETURN_ARGS(PREFIX##_d96)                                                                                \
-    RETURN_ARGS(PREFIX##_d128) RETURN_ARGS(PREFIX##_d192v128) RETURN_ARGS(PREFIX##_d192)                     \
-        RETURN_ARGS(PREFIX##_d256)
+    RETURN_ARGS(PREFIX##_d128)                                                                               \
+    RETURN_ARGS(PREFIX##_d192v128) RETURN_ARGS(PREFIX##_d192) RETURN_ARGS(PREFIX##_d256)
 #define DECODE(NAME)  int NAME(const flash_params *, const flash_decode_config *, int, void *);
 #define PREFILL(NAME) int NAME(const flash_params *, const flash_prefill_config *, int, void *);
 #define ROW(PREFIX)                                                                                          \

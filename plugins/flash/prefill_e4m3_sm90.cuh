@@ -12,7 +12,7 @@
 #define PREFILL_E4M3_SM90_CUH
 
 #include "../common/ptx_sm90.cuh"
-#include "flash_rows.cuh"
+#include "prefill_parts_sm90.cuh"
 #include "prefill_sm90_launch.h"
 #include "flash/wgmma_e4m3_sm90.cuh"
 
@@ -24,24 +24,13 @@ ATTN_DEV void st_shared_v2(uint32_t a, uint32_t x, uint32_t y) {
 
 template <int BN_>
 struct prefill_e4m3_traits {
-    static constexpr int D = 128, NWG = 2, BM = 64 * NWG, BN = BN_, NQ = 2, ST = 2, FIRST = 1,
-                         TURNERS = 4 * FIRST - 1;
-    static constexpr int THREADS = 128 * (NWG + FIRST);
+    static constexpr int D = 128, NWG = 2, BM = 64 * NWG, BN = BN_, NQ = 2, ST = 2, TURNERS = 3;
+    static constexpr int THREADS = 128 * (NWG + 1);
     /* V transposed: chunks of 128 keys, each [column][128 bytes] */
     static constexpr int VCHUNK = D * 128;
     static constexpr int QB = BM * D, KB = BN * D, VB = (BN + 127) / 128 * VCHUNK, OB = BM * D * 2;
     static constexpr int SMEM = NQ * QB + ST * (2 * KB + VB) + OB + 1024;
-    static constexpr int CONSUMER_REGS = BN <= 160 ? 216 : 232, PRODUCER_REGS = 504 - 2 * CONSUMER_REGS;
-};
-
-/* What the producer tells the others about a tile, beside each Q buffer. */
-struct e4m3_tile_info {
-    int q0, q_len, kv_len, causal, first_key; /* seq_view */
-    int block, head;                          /* block < 0: no more work */
-    int last, count;                          /* last key block and number of blocks, at least 1 */
-    int skipped;                              /* keys below were not loaded */
-    int piece;                                /* where the result goes */
-    int pad;
+    static constexpr int CONSUMER_REGS = 216, PRODUCER_REGS = 72;
 };
 
 template <class T, bool FEATURE>
@@ -53,7 +42,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     const bool overlap = P.overlap;
     extern __shared__ __align__(1024) uint8_t smem_raw[];
     __shared__ __align__(8) uint64_t bars[2 * NQ + 8 * ST];
-    __shared__ e4m3_tile_info infos[NQ];
+    __shared__ tile_info infos[NQ];
     const flash_params &p = P.p;
     const uint32_t base = (smem_addr(smem_raw) + 1023) & ~1023u;
     const uint32_t sQ = base, sK = sQ + NQ * T::QB, sR = sK + ST * T::KB, sV = sR + ST * T::KB,
@@ -75,54 +64,35 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     }
     __syncthreads();
 
-    if (wg < T::FIRST) setmaxnreg_dec<T::PRODUCER_REGS>();
+    if (wg == 0) setmaxnreg_dec<T::PRODUCER_REGS>();
     if (warp == 0) { /* the producer */
-        const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section, per = num_tiles * sect;
+        const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section;
         const int total = num_tiles * p.num_q_heads, box = P.box_rows, boxes = BN / box;
         const pager pg(p.page_size);
-        struct job {
-            int4 tile, view;
-            int head;
-        };
-        /* heads in sections whose keys fit the L2, tiles by falling length within, neighbours share keys */
-        auto job_of = [&](int t) {
-            job x;
-            const int section = t / per, r = t - section * per, entry = r / sect;
-            x.head = section * sect + (r - entry * sect);
-            x.tile = __ldg((const int4 *)p.tiles + 2 * entry);
-            x.view = __ldg((const int4 *)p.tiles + 2 * entry + 1);
-            return x;
-        };
-        auto send_q = [&](const job &x, int wk) {
+        auto send_q = [&](const tile_job &x, int wk) {
             const seq_view sv = view_of(x.view, x.tile.w);
-            int lo, hi, unused;
-            visible_keys(p, sv, x.tile.y * BM, lo, unused);
-            visible_keys(p, sv, min(sv.q_len - 1, x.tile.y * BM + BM - 1), unused, hi);
-            const int first = lo / BN, qs = wk % NQ;
+            int lo, hi;
+            tile_keys<BM>(p, x, sv, lo, hi);
+            const int qs = wk % NQ;
             mbar_wait(qempty + 8 * qs, ((wk / NQ) & 1) ^ 1);
             if (lane == 0) {
-                e4m3_tile_info &ti = infos[qs];
-                ti.q0 = sv.q0, ti.q_len = sv.q_len, ti.kv_len = sv.kv_len, ti.causal = sv.causal;
-                ti.first_key = sv.first, ti.piece = p.piece_keys ? sv.first / p.piece_keys : 0;
-                ti.block = x.tile.y, ti.head = x.head;
-                ti.count = max(1, (hi + BN - 1) / BN - first), ti.last = first + ti.count - 1;
-                ti.skipped = lo / box * box;
+                describe_tile<BN>(p, x, sv, lo, hi, box, infos[qs]);
                 mbar_expect(qfull + 8 * qs, T::QB);
                 tma_3d(sQ + qs * T::QB, &P.q_map, 0, sv.q0 + x.tile.y * BM, x.head, qfull + 8 * qs);
             }
             __syncwarp();
         };
         int it = 0, wk = 0;
-        job now, next;
+        tile_job now, next;
         if ((int)blockIdx.x < total) {
-            now = job_of(blockIdx.x);
+            now = job_of(p, num_tiles, sect, blockIdx.x);
             send_q(now, 0);
         }
 #pragma unroll 1
         for (int t = blockIdx.x; t < total; t += gridDim.x, wk++) {
             const bool more = t + (int)gridDim.x < total;
-            if (more) next = job_of(t + gridDim.x);
-            const e4m3_tile_info &ti = infos[wk % NQ];
+            if (more) next = job_of(p, num_tiles, sect, t + gridDim.x);
+            const tile_info &ti = infos[wk % NQ];
             const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped,
                       kv_len = now.view.z, kvh = now.head / p.group;
             const int32_t *table =
@@ -169,7 +139,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
         return;
     }
-    if (wg < T::FIRST) { /* the transposers */
+    if (wg == 0) { /* the transposers */
         const int q2 = 2 * (lane & 3);
         const uint32_t from = lane * 128, flip = (lane & 7) << 4;
         const int row = ((lane >> 3) & 1) * 8 + (lane & 7), half = lane >> 4;
@@ -178,7 +148,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         for (int wk = 0;; wk++) {
             const int qs = wk % NQ;
             mbar_wait(qfull + 8 * qs, (wk / NQ) & 1);
-            const e4m3_tile_info &ti = infos[qs];
+            const tile_info &ti = infos[qs];
             if (ti.block < 0) return;
             const int last = ti.last, count = ti.count, lo = ti.skipped, hi = ti.kv_len;
             __syncwarp();
@@ -221,14 +191,14 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     }
 
     setmaxnreg_inc<T::CONSUMER_REGS>();
-    const int w = wg - T::FIRST, wr = tid >> 5, g = lane >> 2, q = lane & 3;
+    const int w = wg - 1, wr = tid >> 5, g = lane >> 2, q = lane & 3;
     float c = 1.f; /* scores to base-2 units, of the tile's head */
     int it = 0, qs = 0;
     float o[D / 2], m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f, f0, f1, slope = 0.f;
     uint32_t pr[BN / 8], qr[D / 8];
-    const e4m3_tile_info *ti = infos;
+    const tile_info *ti = infos;
     int last = 0, stop = 0, all_lo = 0, all_hi = 0;
-    auto view = [&]() { return seq_view{ti->q0, ti->q_len, ti->kv_len, ti->causal, ti->first_key}; };
+    auto view = [&]() { return view_of(*ti); };
     auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; };
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
@@ -252,60 +222,11 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         const int k0 = j * BN + 2 * q;
         if constexpr (FEATURE) {
             score_features(p, qk_scale(p, ti->head / p.group)).apply(sc);
-            if (p.alibi) {
-                const int rel = k0 - (ti->kv_len - ti->q_len + my_row());
-#pragma unroll
-                for (int i = 0; i < BN / 2; i++)
-                    sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
-            }
+            if (p.alibi) add_alibi(sc, slope, k0 - (ti->kv_len - ti->q_len + my_row()));
         }
-        if ((j + 1) * BN > all_hi || j * BN < all_lo) {
-            int a0, a1, h0, h1;
-            visible_keys(p, view(), my_row(), a0, h0);
-            visible_keys(p, view(), my_row() + 8, a1, h1);
-            a0 -= k0, a1 -= k0, h0 -= k0, h1 -= k0;
-#pragma unroll
-            for (int i = 0; i < BN / 2; i++) {
-                const int k = (i >> 2) * 8 + (i & 1);
-                if (k >= ((i & 2) ? h1 : h0) || k < ((i & 2) ? a1 : a0)) sc[i] = -INFINITY;
-            }
-        }
-        float a0 = m0, a1 = m1;
-#pragma unroll
-        for (int i = 0; i < BN / 8; i++) {
-            a0 = fmaxf(a0, fmaxf(sc[4 * i], sc[4 * i + 1]));
-            a1 = fmaxf(a1, fmaxf(sc[4 * i + 2], sc[4 * i + 3]));
-        }
-        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
-        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
-        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
-        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
-        if (!__any_sync(~0u, (a0 - m0) * c > LAG || (a1 - m1) * c > LAG)) {
-            a0 = m0;
-            a1 = m1;
-            f0 = f1 = 1.f;
-        } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
-            f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
-            f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
-        }
-        m0 = a0;
-        m1 = a1;
-        const float b0 = a0 == -INFINITY ? 0.f : a0 * c - P_SHIFT,
-                    b1 = a1 == -INFINITY ? 0.f : a1 * c - P_SHIFT;
-        float t0 = 0.f, t1 = 0.f;
-#pragma unroll
-        for (int i = 0; i < BN / 8; i++) {
-            sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
-            sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
-            sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
-            sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
-            t0 += sc[4 * i];
-            t0 += sc[4 * i + 1];
-            t1 += sc[4 * i + 2];
-            t1 += sc[4 * i + 3];
-        }
-        l0 = l0 * f0 + t0;
-        l1 = l1 * f1 + t1;
+        if ((j + 1) * BN > all_hi) mask_above(sc, p, view(), my_row(), k0);
+        if (j * BN < all_lo) mask_below(sc, p, view(), my_row(), k0);
+        softmax_block(sc, c, P_SHIFT, LAG, m0, m1, l0, l1, f0, f1);
     };
     auto pack = [&](float(&sc)[BN / 2]) {
 #pragma unroll
@@ -335,7 +256,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     auto release = [&](uint32_t bar) {
         if (tid == 0) mbar_arrive(bar);
     };
-    auto write_tile = [&](const e4m3_tile_info &t, int slot, float em0, float em1, float el0, float el1,
+    auto write_tile = [&](const tile_info &t, int slot, float em0, float em1, float el0, float el1,
                           float ec) {
         el0 += __shfl_xor_sync(~0u, el0, 1);
         el1 += __shfl_xor_sync(~0u, el1, 1);
@@ -346,23 +267,13 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         named_barrier(2 + w, 128); /* all have read it */
         release(qempty + 8 * slot);
         float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec - P_SHIFT,
-              b1 = em1 == -INFINITY ? NO_MAX : em1 * ec - P_SHIFT, r0 = 1.f, r1 = 1.f;
-        if (p.sinks) { /* denominator only (semantics 2.10) */
-            const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
-            r0 = ex2(b0 - t0), r1 = ex2(b1 - t1);
-            el0 = el0 * r0 + ex2(sink - t0), el1 = el1 * r1 + ex2(sink - t1);
-            b0 = t0, b1 = t1;
-        }
+              b1 = em1 == -INFINITY ? NO_MAX : em1 * ec - P_SHIFT, r0, r1;
+        finish_rows(p, head, b0, b1, el0, el1, r0, r1);
         const int kvh = head / p.group;
         const float vscale = p.v_scale ? __ldg(p.v_scale + kvh * p.scale_stride) : 1.f;
         r0 = el0 > 0.f ? r0 * vscale / el0 : 0.f;
         r1 = el1 > 0.f ? r1 * vscale / el1 : 0.f;
-        if (p.lse && q == 0) {
-            float *dst =
-                p.lse + piece * p.lse_piece + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
-            if (row < q_len) dst[0] = el0 > 0.f ? (b0 + lg2(el0)) * LN2 : -INFINITY;
-            if (row + 8 < q_len) dst[8 * p.lse_token] = el1 > 0.f ? (b1 + lg2(el1)) * LN2 : -INFINITY;
-        }
+        if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
         /* columns 16 i + 4 q to + 3 are in registers 8 i + {0, 4, 1, 5}; rows through this warp's own 4 KB */
         const uint32_t so = sO + (w * 64 + wr * 16) * D * 2;
         const int flip = (g & 3) << 1;
@@ -434,7 +345,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             it++;
         }
         const int s = it % ST, slot = qs;
-        const e4m3_tile_info &done = *ti;
+        const tile_info &done = *ti;
         const float dc = c;
         mbar_wait(vfull + 8 * s, (it / ST) & 1);
         if (overlap && enter_tile(wk + 1)) {

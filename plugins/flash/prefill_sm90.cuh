@@ -13,7 +13,7 @@
 #define PREFILL_SM90_CUH
 
 #include "../common/ptx_sm90.cuh"
-#include "flash_rows.cuh"
+#include "prefill_parts_sm90.cuh"
 #include "prefill_sm90_launch.h"
 #include "flash/wgmma_sm90.cuh"
 
@@ -38,16 +38,6 @@ struct prefill90_traits {
     static constexpr int SMEM = NQ * QB + ST * (KB + VB) + 2 * RST * RAW + 1024 + 512;
     static constexpr int CONSUMER_REGS = WIDE ? 208 : NWG == 2 ? 232 : 160;
     static constexpr int PRODUCER_REGS = WIDE ? 48 : NWG == 2 ? 40 : 32;
-};
-
-/* What the producer tells the consumers about a tile, beside each Q buffer. */
-struct tile_info {
-    int q0, q_len, kv_len, causal; /* seq_view */
-    int block, head;               /* block < 0: no more work */
-    int last, count;               /* last key block and number of blocks, at least 1 */
-    int skipped;                   /* keys below were not loaded */
-    int first_key, piece;          /* seq_view's first; where the result goes */
-    int pad;
 };
 
 /* Bytes to f16: 16 of them a lane, four rows a warp at a time. `lo` and `hi`: rows outside become zeros. */
@@ -180,38 +170,19 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             }
         }
         if (warp != 0) return;
-        const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section, per = num_tiles * sect;
+        const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section;
         const int total = num_tiles * p.num_q_heads;
         const int box = P.box_rows, boxes = PAGED ? BN / box : 1;
         const pager pg(PAGED ? p.page_size : 16);
-        /* Tile number t: heads in sections whose keys fit the L2, tiles by falling length within, neighbours share keys. */
-        struct job {
-            int4 tile, view;
-            int head;
-        };
-        auto job_of = [&](int t) {
-            job x;
-            const int section = t / per, r = t - section * per, entry = r / sect;
-            x.head = section * sect + (r - entry * sect);
-            x.tile = __ldg((const int4 *)p.tiles + 2 * entry);
-            x.view = __ldg((const int4 *)p.tiles + 2 * entry + 1);
-            return x;
-        };
         /* Q and the description of a tile; the consumers of the tile before the last must have left the buffer. */
-        auto send_q = [&](const job &x, int wk) {
+        auto send_q = [&](const tile_job &x, int wk) {
             const seq_view sv = view_of(x.view, x.tile.w);
-            int lo, hi, unused;
-            visible_keys(p, sv, x.tile.y * BM, lo, unused);
-            visible_keys(p, sv, min(sv.q_len - 1, x.tile.y * BM + BM - 1), unused, hi);
-            const int first = lo / BN, qs = wk % NQ;
+            int lo, hi;
+            tile_keys<BM>(p, x, sv, lo, hi);
+            const int qs = wk % NQ;
             mbar_wait(qempty + 8 * qs, ((wk / NQ) & 1) ^ 1);
             if (lane == 0) {
-                tile_info &ti = infos[qs];
-                ti.q0 = sv.q0, ti.q_len = sv.q_len, ti.kv_len = sv.kv_len, ti.causal = sv.causal;
-                ti.block = x.tile.y, ti.head = x.head;
-                ti.count = max(1, (hi + BN - 1) / BN - first), ti.last = first + ti.count - 1;
-                ti.skipped = PAGED ? lo / box * box : 0;
-                ti.first_key = sv.first, ti.piece = p.piece_keys ? sv.first / p.piece_keys : 0;
+                describe_tile<BN>(p, x, sv, lo, hi, PAGED ? box : 0, infos[qs]);
                 mbar_expect(qfull + 8 * qs, T::QB);
             }
             __syncwarp();
@@ -220,15 +191,17 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                        qfull + 8 * qs);
         };
         int it = 0, wk = 0;
-        job now, next;
+        tile_job now, next;
         if ((int)blockIdx.x < total) {
-            now = job_of(blockIdx.x);
+            now = job_of(p, num_tiles, sect, blockIdx.x);
             send_q(now, 0);
         }
 #pragma unroll 1
         for (int t = blockIdx.x; t < total; t += gridDim.x, wk++) {
             const bool more = t + (int)gridDim.x < total;
-            if (more) next = job_of(t + gridDim.x); /* arrives while this tile's keys are on their way */
+            if (more)
+                next = job_of(p, num_tiles, sect,
+                              t + gridDim.x); /* arrives while this tile's keys are on their way */
             const tile_info &ti = infos[wk % NQ];
             const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped,
                       kv_len = now.view.z;
@@ -346,7 +319,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     int last = 0, stop = 0, all_lo = 0,
         all_hi = 0; /* key blocks last .. stop + 1; keys that all rows here see */
     uint64_t qd = 0;
-    auto view = [&]() { return seq_view{ti->q0, ti->q_len, ti->kv_len, ti->causal, ti->first_key}; };
+    auto view = [&]() { return view_of(*ti); };
     auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; }; /* and the one 8 further down */
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
@@ -366,66 +339,11 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         const int k0 = j * BN + 2 * q;
         if constexpr (FEATURE) {
             score_features(p, WIDE ? qk_scale(p, ti->head / p.group) : 1.f).apply(sc);
-            if (p.alibi) {
-                const int rel = k0 - (ti->kv_len - ti->q_len + my_row());
-#pragma unroll
-                for (int i = 0; i < BN / 2; i++)
-                    sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
-            }
+            if (p.alibi) add_alibi(sc, slope, k0 - (ti->kv_len - ti->q_len + my_row()));
         }
-        if ((j + 1) * BN > all_hi) {
-            int h0, h1, unused;
-            visible_keys(p, view(), my_row(), unused, h0);
-            visible_keys(p, view(), my_row() + 8, unused, h1);
-            h0 -= k0, h1 -= k0;
-#pragma unroll
-            for (int i = 0; i < BN / 2; i++)
-                if ((i >> 2) * 8 + (i & 1) >= ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
-        }
-        if (j * BN < all_lo) {
-            int h0, h1, unused;
-            visible_keys(p, view(), my_row(), h0, unused);
-            visible_keys(p, view(), my_row() + 8, h1, unused);
-            h0 -= k0, h1 -= k0;
-#pragma unroll
-            for (int i = 0; i < BN / 2; i++)
-                if ((i >> 2) * 8 + (i & 1) < ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
-        }
-        float a0 = m0, a1 = m1;
-#pragma unroll
-        for (int i = 0; i < BN / 8; i++) {
-            a0 = fmaxf(a0, fmaxf(sc[4 * i], sc[4 * i + 1]));
-            a1 = fmaxf(a1, fmaxf(sc[4 * i + 2], sc[4 * i + 3]));
-        }
-        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
-        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
-        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
-        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
-        if (!__any_sync(~0u, (a0 - m0) * c > 8.f || (a1 - m1) * c > 8.f)) {
-            a0 = m0;
-            a1 = m1;
-            f0 = f1 = 1.f;
-        } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
-            f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
-            f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
-        }
-        m0 = a0;
-        m1 = a1;
-        const float b0 = a0 == -INFINITY ? 0.f : a0 * c, b1 = a1 == -INFINITY ? 0.f : a1 * c;
-        float t0 = 0.f, t1 = 0.f;
-#pragma unroll
-        for (int i = 0; i < BN / 8; i++) {
-            sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
-            sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
-            sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
-            sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
-            t0 += sc[4 * i];
-            t0 += sc[4 * i + 1];
-            t1 += sc[4 * i + 2];
-            t1 += sc[4 * i + 3];
-        }
-        l0 = l0 * f0 + t0;
-        l1 = l1 * f1 + t1;
+        if ((j + 1) * BN > all_hi) mask_above(sc, p, view(), my_row(), k0);
+        if (j * BN < all_lo) mask_below(sc, p, view(), my_row(), k0);
+        softmax_block(sc, c, 0.f, 8.f, m0, m1, l0, l1, f0, f1);
     };
     auto pack = [&](float(&sc)[BN / 2]) {
 #pragma unroll
@@ -484,26 +402,15 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         el1 += __shfl_xor_sync(~0u, el1, 2);
         const int row = t.block * BM + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len,
                   head = t.head, piece = t.piece;
-        float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec, r0 = 1.f,
-              r1 = 1.f;
-        if (p.sinks) { /* denominator only (semantics 2.10) */
-            const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
-            r0 = ex2(b0 - t0), r1 = ex2(b1 - t1);
-            el0 = el0 * r0 + ex2(sink - t0), el1 = el1 * r1 + ex2(sink - t1);
-            b0 = t0, b1 = t1;
-        }
+        float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec, r0, r1;
+        finish_rows(p, head, b0, b1, el0, el1, r0, r1);
         if constexpr (WIDE) {
             const float vscale = p.v_scale ? __ldg(p.v_scale + head / p.group * p.scale_stride) : 1.f;
             r0 *= vscale, r1 *= vscale;
         }
         r0 = el0 > 0.f ? r0 / el0 : 0.f;
         r1 = el1 > 0.f ? r1 / el1 : 0.f;
-        if (p.lse && q == 0) {
-            float *dst =
-                p.lse + piece * p.lse_piece + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
-            if (row < q_len) dst[0] = el0 > 0.f ? (b0 + lg2(el0)) * LN2 : -INFINITY;
-            if (row + 8 < q_len) dst[8 * p.lse_token] = el1 > 0.f ? (b1 + lg2(el1)) * LN2 : -INFINITY;
-        }
+        if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
         /* O through this warpgroup's own rows of Q: every warp's QK of the tile is behind this barrier */
         named_barrier(2 + w, 128);
         auto pair = [&](float x, float y) { return WIDE ? pack2_as(p.out_dtype, x, y) : pack2<DT>(x, y); };

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the Hopper prefill kernels share: which tile a CTA works on and what the producer says about it, masks, and the
+ * softmax of one 64-row block of scores in the registers of a warpgroup. */
+#ifndef PREFILL_PARTS_SM90_CUH
+#define PREFILL_PARTS_SM90_CUH
+
+#include "flash_rows.cuh"
+
+namespace attn_cuda {
+
+/* What the producer tells the other warps about a tile, beside each Q buffer. */
+struct tile_info {
+    int q0, q_len, kv_len, causal; /* seq_view */
+    int block, head;               /* block < 0: no more work */
+    int last, count;               /* last key block and number of blocks, at least 1 */
+    int skipped;                   /* keys below were not loaded */
+    int first_key, piece;          /* seq_view's first; where the result goes */
+    int pad;
+};
+
+ATTN_DEV seq_view view_of(const tile_info &t) {
+    return seq_view{t.q0, t.q_len, t.kv_len, t.causal, t.first_key};
+}
+
+struct tile_job {
+    int4 tile, view; /* the two halves of a flash_tile */
+    int head;
+};
+
+/* Tile number t: heads in sections of `section` whose keys fit the L2, within them tiles by falling length, so that
+ * neighbours share keys. */
+ATTN_DEV tile_job job_of(const flash_params &p, int num_tiles, int section, int t) {
+    tile_job x;
+    const int per = num_tiles * section, s = t / per, r = t - s * per, entry = r / section;
+    x.head = s * section + (r - entry * section);
+    x.tile = __ldg((const int4 *)p.tiles + 2 * entry);
+    x.view = __ldg((const int4 *)p.tiles + 2 * entry + 1);
+    return x;
+}
+
+/* Keys lo <= k < hi that the rows of a tile see together. */
+template <int BM>
+ATTN_DEV void tile_keys(const flash_params &p, const tile_job &x, const seq_view &sv, int &lo, int &hi) {
+    int unused;
+    visible_keys(p, sv, x.tile.y * BM, lo, unused);
+    visible_keys(p, sv, min(sv.q_len - 1, x.tile.y * BM + BM - 1), unused, hi);
+}
+
+/* box: keys that are loaded together, 0 where all rows of a block are. */
+template <int BN>
+ATTN_DEV void describe_tile(const flash_params &p, const tile_job &x, const seq_view &sv, int lo, int hi,
+                            int box, tile_info &ti) {
+    const int first = lo / BN;
+    ti.q0 = sv.q0, ti.q_len = sv.q_len, ti.kv_len = sv.kv_len, ti.causal = sv.causal;
+    ti.block = x.tile.y, ti.head = x.head;
+    ti.count = max(1, (hi + BN - 1) / BN - first), ti.last = first + ti.count - 1;
+    ti.skipped = box > 0 ? lo / box * box : 0;
+    ti.first_key = sv.first, ti.piece = p.piece_keys ? sv.first / p.piece_keys : 0;
+}
+
+/* Scores of rows `row` and row + 8: element i is column (i / 4) * 8 + (i & 1) from k0 on, of the second row if i & 2. */
+template <int N>
+ATTN_DEV void add_alibi(float (&sc)[N], float slope, int rel) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
+}
+
+template <int N>
+ATTN_DEV void mask_above(float (&sc)[N], const flash_params &p, const seq_view &sv, int row, int k0) {
+    int h0, h1, unused;
+    visible_keys(p, sv, row, unused, h0);
+    visible_keys(p, sv, row + 8, unused, h1);
+    h0 -= k0, h1 -= k0;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if ((i >> 2) * 8 + (i & 1) >= ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
+}
+
+template <int N>
+ATTN_DEV void mask_below(float (&sc)[N], const flash_params &p, const seq_view &sv, int row, int k0) {
+    int h0, h1, unused;
+    visible_keys(p, sv, row, h0, unused);
+    visible_keys(p, sv, row + 8, h1, unused);
+    h0 -= k0, h1 -= k0;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if ((i >> 2) * 8 + (i & 1) < ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
+}
+
+/* Scores become 2^(score * c - maximum + shift); the running maximum may lag by 2^lag (lazy rescale). m, l: maximum in
+ * raw units and sum of the thread's two rows; f: by what O has to be multiplied. */
+template <int N>
+ATTN_DEV void softmax_block(float (&sc)[N], float c, float shift, float lag, float &m0, float &m1, float &l0,
+                            float &l1, float &f0, float &f1) {
+    float a0 = m0, a1 = m1;
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        a0 = fmaxf(a0, fmaxf(sc[4 * i], sc[4 * i + 1]));
+        a1 = fmaxf(a1, fmaxf(sc[4 * i + 2], sc[4 * i + 3]));
+    }
+    a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
+    a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
+    a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
+    a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
+    if (!__any_sync(~0u, (a0 - m0) * c > lag || (a1 - m1) * c > lag)) {
+        a0 = m0;
+        a1 = m1;
+        f0 = f1 = 1.f;
+    } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
+        f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
+        f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
+    }
+    m0 = a0;
+    m1 = a1;
+    const float b0 = a0 == -INFINITY ? 0.f : a0 * c - shift, b1 = a1 == -INFINITY ? 0.f : a1 * c - shift;
+    float t0 = 0.f, t1 = 0.f;
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
+        sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
+        sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
+        sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
+        t0 += sc[4 * i];
+        t0 += sc[4 * i + 1];
+        t1 += sc[4 * i + 2];
+        t1 += sc[4 * i + 3];
+    }
+    l0 = l0 * f0 + t0;
+    l1 = l1 * f1 + t1;
+}
+
+/* The sink enters the denominator only (semantics 2.10). b: the maximum in base-2 units, l: the sum of the row; r becomes
+ * what O is multiplied by before the division. */
+ATTN_DEV void finish_rows(const flash_params &p, int head, float &b0, float &b1, float &l0, float &l1,
+                          float &r0, float &r1) {
+    r0 = r1 = 1.f;
+    if (p.sinks) {
+        const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
+        r0 = ex2(b0 - t0), r1 = ex2(b1 - t1);
+        l0 = l0 * r0 + ex2(sink - t0), l1 = l1 * r1 + ex2(sink - t1);
+        b0 = t0, b1 = t1;
+    }
+}
+
+/* LSE of rows `row` and row + 8 of a tile; one of a row's four threads calls it. */
+ATTN_DEV void write_lse(const flash_params &p, int q0, int q_len, int head, int piece, int row, float b0,
+                        float b1, float l0, float l1) {
+    float *dst = p.lse + piece * p.lse_piece + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
+    if (row < q_len) dst[0] = l0 > 0.f ? (b0 + lg2(l0)) * LN2 : -INFINITY;
+    if (row + 8 < q_len) dst[8 * p.lse_token] = l1 > 0.f ? (b1 + lg2(l1)) * LN2 : -INFINITY;
+}
+
+} /* namespace attn_cuda */
+#endif
