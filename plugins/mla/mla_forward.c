@@ -197,6 +197,10 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     } else
         e = launch(in, &a, &s, stream);
     mla_leave_device(&guard);
+    if (e < 0) /* FLASH_E_MAP_*: only the query has strides of the caller */
+        return attn_fail(error, ATTN_E_INVALID, e == FLASH_E_MAP_Q ? "query" : "workspace",
+                         "%s cannot be read by tensor copies; its strides must be below 2^40 bytes",
+                         e == FLASH_E_MAP_Q ? "query" : "the workspace");
     return e ? mla_fail_cuda(error, e, "launching a kernel") : ATTN_OK;
 }
 
