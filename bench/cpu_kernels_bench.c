@@ -178,7 +178,7 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     const double work_done = decode ? (double)w->kv_len * row * w->hkv : 4.0 * w->hq * w->d * pairs;
     double last_read = 0;
     for (int r = -1; r < repeats; r++) {
-        const int l = (r + 1) % layers, lp = (l + layers / 2) % layers;
+        const int l = (r + 1) % layers;
         struct repeat *x = &all_repeats[r < 0 ? 0 : r];
         if (decode && !kernels_only && (r < 1 || r % 4 == 0)) last_read = ceiling_read(stream, STREAM_BYTES, threads);
         x->ceiling = kernels_only ? 1 : decode ? last_read : compute_ceiling(k, &t, threads);
@@ -204,11 +204,13 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
             x->ceiling = 0.5 * (x->ceiling + compute_ceiling(k, &t, threads));
             continue;
         }
-        size_t num = 0;
-        for (int64_t b = 0; b < blocks; b++)
-            for (int h = 0; h < w->hkv; h++) pieces[num++] = cache[lp] + table[lp * blocks + b] * page + h * row * BLOCK;
         x->order = 0;
-        for (int f = 0; f < CEILING_NUM_PREFETCH; f++) {
+        for (int f = 0; f < CEILING_NUM_PREFETCH; f++) { /* each reads another layer, or it would find the last one in L3 */
+            const int lp = (l + (f + 1) * layers / 4) % layers;
+            size_t num = 0;
+            for (int64_t b = 0; b < blocks; b++)
+                for (int h = 0; h < w->hkv; h++)
+                    pieces[num++] = cache[lp] + table[lp * blocks + b] * page + h * row * BLOCK;
             const double rate = ceiling_read_pieces(pieces, num_pieces, (size_t)row * BLOCK, threads, (enum ceiling_prefetch)f);
             if (rate > x->order) x->order = rate;
         }

@@ -4,9 +4,27 @@
 
 #include <attn/attn_plugin_util.h>
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 #include <unistd.h>
+
+/* The model as the kernel names it, or "CPU". */
+static void cpu_name(char *name, size_t size) {
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    snprintf(name, size, "CPU");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || value == NULL) continue;
+        value += 1 + strspn(value + 1, " \t");
+        const int length = (int)strcspn(value, "\n");
+        if (length > 0) snprintf(name, size, "%.*s", length, value);
+        break;
+    }
+    if (file != NULL) fclose(file);
+}
 
 static void cpu_device(attn_device_t *device) {
     long threads = sysconf(_SC_NPROCESSORS_ONLN), pages = sysconf(_SC_PHYS_PAGES),
@@ -15,7 +33,7 @@ static void cpu_device(attn_device_t *device) {
     d.type = kDLCPU;
     d.num_sms = threads > 0 ? (int32_t)threads : 0;
     d.memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-    snprintf(d.name, sizeof d.name, "CPU");
+    cpu_name(d.name, sizeof d.name);
     *device = d;
 }
 

@@ -9,7 +9,6 @@ struct rd_tile {
     int n, n_used; /* tokens rounded up to the vector width, and truly used */
     const char *const *k, *const *v, *const *k_next, *const *v_next;
     int64_t k_off, v_off, k_next_off, v_next_off;
-    int k_next_size, v_next_size; /* bytes of an element of the rows to prefetch; 0: none */
 };
 
 #if CPU_LEVEL >= 2
@@ -17,16 +16,6 @@ struct rd_tile {
 #else
 #define RD_NC 1
 #endif
-
-/* n < CHUNK elements in the order of v_half(), zero behind them. */
-SI void rd_pair_tail(enum cpu_dtype t, const char *p, int n, vf *a, vf *b) {
-    char raw[CHUNK * 4] __attribute__((aligned(64))) = {0};
-    struct v_halves f16;
-    memcpy(raw, p, (size_t)(n * cpu_dtype_size(t)));
-    v_stage(t, raw, &f16);
-    *a = v_half(t, raw, &f16, 0);
-    *b = v_half(t, raw, &f16, 1);
-}
 
 #define RD_TYPE f32
 #define RD_ENUM CPU_F32
@@ -40,33 +29,23 @@ SI void rd_pair_tail(enum cpu_dtype t, const char *p, int n, vf *a, vf *b) {
 #define RD_ENUM CPU_BF16
 #define RD_SIZE 2
 #include "cpu_rowdot_kernel.h"
-#if CPU_FP8_TO_F16
 #define RD_TYPE e4m3
 #define RD_ENUM CPU_E4M3
 #define RD_SIZE 1
 #include "cpu_rowdot_kernel.h"
-#endif
+#define RD_TYPE e5m2
+#define RD_ENUM CPU_E5M2
+#define RD_SIZE 1
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE i8
+#define RD_ENUM CPU_I8
+#define RD_SIZE 1
+#include "cpu_rowdot_kernel.h"
 
 typedef void rd_qk_func(const struct rd_tile *, const float *q, int ldq, int D, int rows, float *s);
 typedef void rd_pv_func(const struct rd_tile *, const float *p, float *o, int ldo, int D, int rows);
-/* By element type; other 8-bit rows are brought into one of these first. */
-#if CPU_FP8_TO_F16
-static rd_qk_func *const rd_qk[4] = {rd_qk_f32, rd_qk_f16, rd_qk_bf16, rd_qk_e4m3};
-static rd_pv_func *const rd_pv[4] = {rd_pv_f32, rd_pv_f16, rd_pv_bf16, rd_pv_e4m3};
-#else
-static rd_qk_func *const rd_qk[3] = {rd_qk_f32, rd_qk_f16, rd_qk_bf16};
-static rd_pv_func *const rd_pv[3] = {rd_pv_f32, rd_pv_f16, rd_pv_bf16};
-#endif
-SI enum cpu_dtype rd_tile_type(enum cpu_dtype t) {
-    if (t == CPU_I8)
-        return CPU_F32;
-    if (CPU_FP8_TO_F16)
-        return t == CPU_E5M2 ? CPU_F16 : t;
-    return t <= CPU_BF16 ? t : CPU_F32;
-}
-
-/* Kernels see a chunk's elements as (even, odd), not as (first half, second half). */
-SI int rd_unzipped(enum cpu_dtype t) { return t == CPU_BF16 || (CPU_FP8_TO_F16 && (t == CPU_E4M3 || t == CPU_E5M2)); }
+static rd_qk_func *const rd_qk[CPU_NUM_DTYPES] = {rd_qk_f32, rd_qk_f16, rd_qk_bf16, rd_qk_e4m3, rd_qk_e5m2, rd_qk_i8};
+static rd_pv_func *const rd_pv[CPU_NUM_DTYPES] = {rd_pv_f32, rd_pv_f16, rd_pv_bf16, rd_pv_e4m3, rd_pv_e5m2, rd_pv_i8};
 
 enum { RD_TB = CPU_ROWDOT_TILE };
 
@@ -82,8 +61,6 @@ struct rd_state {
     /* Integer products: q [heads][rows][ldq] and P [rows][RD_TB] in 16 bits, P's factors [rows]. */
     int16_t *q16, *p16;
     float *pf;
-    float *wide; /* [RD_TB][wider of ldq and ldo] rows of an 8-bit tile in the type of the kernel, and pointers to them */
-    const char **wide_ptr;
     int words, vnni;
 };
 
@@ -112,8 +89,6 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(q16, int16_t, st->words ? (size_t)heads * rows * st->ldq : 0);
     CARVE(p16, int16_t, st->words ? rows * RD_TB : 0);
     CARVE(pf, float, rows);
-    CARVE(wide, float, a->kv_dtype > CPU_BF16 ? RD_TB * cpu_max(st->ldq, st->ldo) : 0);
-    CARVE(wide_ptr, const char *, RD_TB);
 #undef CARVE
     return at;
 }
@@ -251,7 +226,7 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         for (int r = 0; r < st->rows; r++) {
             float *o = st->o + (size_t)(h * st->rows + r) * st->ldo, m = st->m[h * st->rows + r];
             float l = v_hsum(v_load(st->l + (size_t)(h * st->rows + r) * VW));
-            if (rd_unzipped(a->kv_dtype))
+            if (a->kv_dtype == CPU_BF16)
                 for (int d = 0; d < st->ldo; d += CHUNK) {
                     vf x = v_load(o + d), y = v_load(o + d + VW);
                     v_zip(&x, &y);
@@ -273,16 +248,6 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         }
 }
 
-/* n floats from natural order to that of the kernels. */
-static void rd_unzip(float *p, int n) {
-    for (int d = 0; d < n; d += CHUNK) {
-        vf x = v_load(p + d), y = v_load(p + d + VW);
-        v_unzip(&x, &y);
-        v_store(p + d, x);
-        v_store(p + d + VW, y);
-    }
-}
-
 /* Query rows, masks and empty sums of an item; q in the order of the kernels, and in 16 bits for integer products. */
 static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                      struct rd_state *st, struct cpu_mask_bounds *bounds) {
@@ -300,8 +265,13 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         if (a->q_dtype == CPU_E4M3)
             for (int d = 0; d < st->ldq; d++)
                 q[d] *= 256.0f;
-        if (rd_unzipped(a->kv_dtype))
-            rd_unzip(q, st->ldq);
+        if (a->kv_dtype == CPU_BF16)
+            for (int d = 0; d < st->ldq; d += CHUNK) {
+                vf x = v_load(q + d), y = v_load(q + d + VW);
+                v_unzip(&x, &y);
+                v_store(q + d, x);
+                v_store(q + d + VW, y);
+            }
         st->qf[at] = st->words ? rd_words_from(q, st->ldq, st->q16 + (size_t)at * st->ldq) : 1.0f;
         const int sink = a->sinks && it->key0 == 0;
         st->m[at] = sink ? a->sinks[hq] * 1.442695041f : -1e30f;
@@ -309,108 +279,6 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         l[0] = sink ? 1.0f : 0.0f;
     }
     memset(st->o, 0, (size_t)st->heads * rows * st->ldo * sizeof *st->o);
-}
-
-#if CPU_FP8_TO_F16
-/* Whether e4m3's NaN is among D elements of n rows. */
-SI int rd_finds_nan(const char *const *rows, int64_t at, int n, int D) {
-    vi found = vi_set1(0);
-    for (int i = 0; i < n; i++) {
-        const char *p = rows[i] + at;
-        int d = 0;
-        for (; d + 2 * CHUNK <= D; d += 2 * CHUNK)
-            found = v_scan_e4m3(p + d, found);
-        if (d < D) {
-            char tail[2 * CHUNK] = {0};
-            memcpy(tail, p + d, (size_t)(D - d));
-            found = v_scan_e4m3(tail, found);
-        }
-    }
-    return v_scan_found(found);
-}
-
-/* D fp8 elements of n rows as f16, zero behind them up to a chunk. */
-SI void rd_widen_fp8(enum cpu_dtype t, const char *const *rows, int64_t at, int n, int D, uint16_t *to, int ld) {
-    const vi places = v_fp8_places(t);
-    for (int i = 0; i < n; i++) {
-        const char *p = rows[i] + at;
-        uint16_t *out = to + (size_t)i * ld;
-        int d = 0;
-        for (; d + CHUNK <= D; d += CHUNK)
-            vi_store(out + d, v_fp8_to_f16(t, p + d, places, 1));
-        if (d < D) {
-            char tail[CHUNK] = {0};
-            memcpy(tail, p + d, (size_t)(D - d));
-            vi_store(out + d, v_fp8_to_f16(t, tail, places, 1));
-        }
-    }
-}
-#endif
-
-/* One side of an 8-bit tile in the type of another kernel, zero behind D up to a chunk; returns the type. */
-static enum cpu_dtype rd_widen(const struct cpu_attn *a, const struct rd_state *st, const char *const *rows, int64_t at,
-                               int n, int D, int ld) {
-    const enum cpu_dtype to = CPU_FP8_TO_F16 && a->kv_dtype != CPU_I8 ? CPU_F16 : CPU_F32;
-    for (int i = 0; i < n; i++)
-        st->wide_ptr[i] = (const char *)st->wide + (size_t)i * ld * cpu_dtype_size(to);
-#if CPU_FP8_TO_F16
-    if (a->kv_dtype == CPU_E4M3)
-        rd_widen_fp8(CPU_E4M3, rows, at, n, D, (uint16_t *)(void *)st->wide, ld);
-    if (a->kv_dtype == CPU_E5M2)
-        rd_widen_fp8(CPU_E5M2, rows, at, n, D, (uint16_t *)(void *)st->wide, ld);
-#else
-    for (int i = 0; i < n && a->kv_dtype != CPU_I8; i++)
-        row_to_f32(a->kv_dtype, rows[i] + at, D, st->wide + (size_t)i * ld);
-#endif
-    for (int i = 0; i < n && a->kv_dtype == CPU_I8; i++)
-        row_to_f32(CPU_I8, rows[i] + at, D, st->wide + (size_t)i * ld);
-    return to;
-}
-
-/* Whether these rows go through rd_widen(): their type has no kernel, or they hold what its kernel cannot read. */
-SI int rd_needs_widening(const struct cpu_attn *a, const char *const *rows, int64_t at, int n, int D) {
-#if CPU_FP8_TO_F16
-    if (a->kv_dtype == CPU_E4M3)
-        return rd_finds_nan(rows, at, n, D);
-#endif
-    (void)rows, (void)at, (void)n, (void)D;
-    return rd_tile_type(a->kv_dtype) != a->kv_dtype;
-}
-
-static void rd_scores_of(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x, int h) {
-    const size_t at = (size_t)h * st->rows * st->ldq;
-    enum cpu_dtype type = a->kv_dtype;
-    struct rd_tile y = *x;
-    int D = a->head_size;
-    if (st->words) {
-        rd_words_qk(st, x, st->q16 + at, D);
-        return;
-    }
-    if (rd_needs_widening(a, x->k, x->k_off, x->n, D)) {
-        type = rd_widen(a, st, x->k, x->k_off, x->n, D, st->ldq);
-        y.k = st->wide_ptr;
-        y.k_off = 0;
-        D = st->ldq;
-    }
-    rd_qk[type](&y, st->q + at, st->ldq, D, st->rows, st->s);
-}
-
-static void rd_values_of(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x, int h) {
-    float *o = st->o + (size_t)h * st->rows * st->ldo;
-    enum cpu_dtype type = a->kv_dtype;
-    struct rd_tile y = *x;
-    int D = a->head_size_v;
-    if (st->words) {
-        rd_words_pv(st, x, o, D);
-        return;
-    }
-    if (rd_needs_widening(a, x->v, x->v_off, x->n_used, D)) {
-        type = rd_widen(a, st, x->v, x->v_off, x->n_used, D, st->ldo);
-        y.v = st->wide_ptr;
-        y.v_off = 0;
-        D = st->ldo;
-    }
-    rd_pv[type](&y, st->s, o, st->ldo, D, st->rows);
 }
 
 static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it, int vnni,
@@ -442,15 +310,21 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 x.v_next = x.k_next + RD_TB;
                 x.k_next_off = (int64_t)hn * a->k.head;
                 x.v_next_off = (int64_t)hn * a->v.head;
-                x.k_next_size = x.v_next_size = cpu_dtype_size(a->kv_dtype);
             }
             if (a->k_row_scale.base) {
                 row_scales(p, x.k_off + (a->k_row_scale.base - a->k.base), n, st.ks);
                 row_scales(p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
             }
-            rd_scores_of(a, &st, &x, h);
+            const size_t at = (size_t)h * st.rows;
+            if (st.words)
+                rd_words_qk(&st, &x, st.q16 + at * st.ldq, a->head_size);
+            else
+                rd_qk[a->kv_dtype](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
-            rd_values_of(a, &st, &x, h);
+            if (st.words)
+                rd_words_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
+            else
+                rd_pv[a->kv_dtype](&x, st.s, st.o + at * st.ldo, st.ldo, a->head_size_v, st.rows);
         }
         k0 = next;
         flip = !flip;

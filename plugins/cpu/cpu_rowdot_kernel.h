@@ -25,28 +25,25 @@
             UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();                                                     \
             int c = 0;                                                                                                 \
             for (; c + CHUNK <= D; c += CHUNK) {                                                                       \
-                if (prefetch == ES && (CHUNK * ES >= 64 || c * ES % 64 == 0))                                          \
+                if (prefetch && (CHUNK * ES >= 64 || c * ES % 64 == 0))                                                \
                     UNROLL for (int b = 0; b < CHUNK * ES; b += 64)                                                    \
                         UNROLL for (int i = 0; i < TG; i++) v_prefetch(ahead[i] + c * ES + b);                         \
-                if (ES > 1 && prefetch == 1 && c % 64 == 0)                                                            \
-                    UNROLL for (int i = 0; i < TG; i++) v_prefetch(ahead[i] + c);                                      \
-                /* First all first halves, then all second ones: VW + RG + 1 registers. */                             \
-                struct v_halves f16[TG];                                                                               \
-                UNROLL for (int i = 0; i < TG; i++) v_stage(RD_ENUM, k[i] + c * ES, &f16[i]);                          \
+                /* First all first halves, then all second ones: VW + RG + 1 registers. */                        \
                 UNROLL for (int half = 0; half < 2; half++) {                                                          \
                     vf w[RG];                                                                                          \
                     UNROLL for (int r = 0; r < (RG); r++) w[r] = v_load(q + r * ldq + c + half * VW);                  \
                     UNROLL for (int i = 0; i < TG; i++) {                                                              \
-                        const vf a = v_half(RD_ENUM, k[i] + c * ES, &f16[i], half);                                    \
+                        vf a, b;                                                                                       \
+                        v_pair(RD_ENUM, k[i] + c * ES, &a, &b);                                                        \
                         UNROLL for (int r = 0; r < (RG); r++)                                                          \
-                            acc[r * TG + i] = v_fma(a, w[r], acc[r * TG + i]);                                         \
+                            acc[r * TG + i] = v_fma(half ? b : a, w[r], acc[r * TG + i]);                              \
                     }                                                                                                  \
                 }                                                                                                      \
             }                                                                                                          \
             if (c < D)                                                                                                 \
                 UNROLL for (int i = 0; i < TG; i++) {                                                                  \
                     vf a, b;                                                                                           \
-                    rd_pair_tail(RD_ENUM, k[i] + c * ES, D - c, &a, &b);                                                \
+                    v_pair_tail(RD_ENUM, k[i] + c * ES, D - c, &a, &b);                                                \
                     UNROLL for (int r = 0; r < (RG); r++)                                                              \
                         acc[r * TG + i] = v_fma(b, v_load(q + r * ldq + c + VW),                                       \
                                                 v_fma(a, v_load(q + r * ldq + c), acc[r * TG + i]));                   \
@@ -61,11 +58,10 @@
 #define RD_PV(RG, NC)                                                                                                  \
     SI void RD_CAT(RD_CAT(RD_(rd_pvc), RG), NC)(const struct rd_tile *x, const float *p, float *o, int ldo, int c,     \
                                                int tail, int prefetch) {                                               \
-        enum { ES = RD_SIZE, NV = 2 * (NC), WIDTH = (NC)*CHUNK * ES };                                                 \
+        enum { ES = RD_SIZE, NV = 2 * (NC), WIDTH = (NC)*CHUNK * ES };                                         \
         const char *const *rows = x->v, *const *next = x->v_next;                                                      \
-        const int64_t at = x->v_off + c * ES, next_at = x->v_next_off + c * prefetch;                                  \
-        const int n = x->n_used, lines = prefetch == ES && (WIDTH >= 64 || c * ES % 64 == 0);                          \
-        const int one_line = ES > 1 && prefetch == 1 && c % 64 == 0;                                                   \
+        const int64_t at = x->v_off + c * ES, next_at = x->v_next_off + c * ES;                                        \
+        const int n = x->n_used, lines = prefetch && (WIDTH >= 64 || c * ES % 64 == 0);                                \
         vf acc[RG][NV];                                                                                                \
         UNROLL for (int r = 0; r < (RG); r++)                                                                          \
             UNROLL for (int j = 0; j < NV; j++) acc[r][j] = v_load(o + r * ldo + c + j * VW);                          \
@@ -74,17 +70,10 @@
             vf w[NV];                                                                                                  \
             if (lines)                                                                                                 \
                 UNROLL for (int b = 0; b < WIDTH; b += 64) v_prefetch(next[t] + next_at + b);                          \
-            else if (one_line)                                                                                         \
-                v_prefetch(next[t] + next_at);                                                                         \
             if (tail)                                                                                                  \
-                rd_pair_tail(RD_ENUM, v, tail, &w[0], &w[1]);                                                           \
+                v_pair_tail(RD_ENUM, v, tail, &w[0], &w[1]);                                                           \
             else                                                                                                       \
-                UNROLL for (int j = 0; j < (NC); j++) {                                                                \
-                    struct v_halves f16;                                                                               \
-                    v_stage(RD_ENUM, v + j * CHUNK * ES, &f16);                                                        \
-                    w[2 * j] = v_half(RD_ENUM, v + j * CHUNK * ES, &f16, 0);                                           \
-                    w[2 * j + 1] = v_half(RD_ENUM, v + j * CHUNK * ES, &f16, 1);                                       \
-                }                                                                                                      \
+                UNROLL for (int j = 0; j < (NC); j++) v_pair(RD_ENUM, v + j * CHUNK * ES, &w[2 * j], &w[2 * j + 1]);   \
             UNROLL for (int r = 0; r < (RG); r++) {                                                                    \
                 vf m = v_set1(p[r * CPU_ROWDOT_TILE + t]);                                                             \
                 UNROLL for (int j = 0; j < NV; j++) acc[r][j] = v_fma(m, w[j], acc[r][j]);                             \
@@ -124,25 +113,25 @@ RD_PV_ROWS(4)
 static void RD_(rd_qk)(const struct rd_tile *x, const float *q, int ldq, int D, int rows, float *s) {
     int r = 0;
     for (; r + 4 <= rows; r += 4)
-        RD_CAT(RD_(rd_qk), 4)(x, q + r * ldq, ldq, D, s + r * CPU_ROWDOT_TILE, r == 0 ? x->k_next_size : 0);
+        RD_CAT(RD_(rd_qk), 4)(x, q + r * ldq, ldq, D, s + r * CPU_ROWDOT_TILE, x->k_next && r == 0);
     if (r + 2 <= rows) {
-        RD_CAT(RD_(rd_qk), 2)(x, q + r * ldq, ldq, D, s + r * CPU_ROWDOT_TILE, r == 0 ? x->k_next_size : 0);
+        RD_CAT(RD_(rd_qk), 2)(x, q + r * ldq, ldq, D, s + r * CPU_ROWDOT_TILE, x->k_next && r == 0);
         r += 2;
     }
     if (r < rows)
-        RD_CAT(RD_(rd_qk), 1)(x, q + r * ldq, ldq, D, s + r * CPU_ROWDOT_TILE, r == 0 ? x->k_next_size : 0);
+        RD_CAT(RD_(rd_qk), 1)(x, q + r * ldq, ldq, D, s + r * CPU_ROWDOT_TILE, x->k_next && r == 0);
 }
 
 static void RD_(rd_pv)(const struct rd_tile *x, const float *p, float *o, int ldo, int D, int rows) {
     int r = 0;
     for (; r + 4 <= rows; r += 4)
-        RD_CAT(RD_(rd_pv), 4)(x, p + r * CPU_ROWDOT_TILE, o + r * ldo, ldo, D, r == 0 ? x->v_next_size : 0);
+        RD_CAT(RD_(rd_pv), 4)(x, p + r * CPU_ROWDOT_TILE, o + r * ldo, ldo, D, x->k_next && r == 0);
     if (r + 2 <= rows) {
-        RD_CAT(RD_(rd_pv), 2)(x, p + r * CPU_ROWDOT_TILE, o + r * ldo, ldo, D, r == 0 ? x->v_next_size : 0);
+        RD_CAT(RD_(rd_pv), 2)(x, p + r * CPU_ROWDOT_TILE, o + r * ldo, ldo, D, x->k_next && r == 0);
         r += 2;
     }
     if (r < rows)
-        RD_CAT(RD_(rd_pv), 1)(x, p + r * CPU_ROWDOT_TILE, o + r * ldo, ldo, D, r == 0 ? x->v_next_size : 0);
+        RD_CAT(RD_(rd_pv), 1)(x, p + r * CPU_ROWDOT_TILE, o + r * ldo, ldo, D, x->k_next && r == 0);
 }
 
 #undef RD_QK

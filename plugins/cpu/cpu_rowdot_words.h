@@ -38,13 +38,13 @@ SI void rd_words_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, 
         const char *k[VW], *ahead[VW];
         UNROLL for (int i = 0; i < group; i++) {
             k[i] = x->k[t + i] + x->k_off;
-            ahead[i] = x->k_next_size ? x->k_next[t + i] + x->k_next_off : k[i];
+            ahead[i] = x->k_next ? x->k_next[t + i] + x->k_next_off : k[i];
         }
         UNROLL for (int i = 0; i < VW; i++) acc[i] = vi_set1(0);
         for (int c = 0; c < D; c += CHUNK) {
             vi w[4];
             UNROLL for (int r = 0; r < rows; r++) w[r] = vi_load((const int32_t *)(const void *)(q + r * ldq + c));
-            if (x->k_next_size && c % 64 == 0)
+            if (x->k_next && c % 64 == 0)
                 UNROLL for (int i = 0; i < group; i++) v_prefetch(ahead[i] + c);
             UNROLL for (int i = 0; i < group; i++) {
                 const vi y = c + CHUNK <= D ? v_words(k[i] + c) : v_words_tail(k[i] + c, D - c);
@@ -66,7 +66,7 @@ SI void rd_words_pv_(const struct rd_tile *x, const int16_t *p, const float *fac
         UNROLL for (int j = 0; j < 2 * chunks; j++) acc[r][j] = vi_set1(0);
     for (int t = 0; t < x->n_used; t += 2) {
         const char *v0 = x->v[t] + x->v_off + c, *v1 = x->v[t + 1] + x->v_off + c;
-        if (x->v_next_size && (CHUNK * chunks >= 64 || c % 64 == 0)) {
+        if (x->v_next && (CHUNK * chunks >= 64 || c % 64 == 0)) {
             v_prefetch(x->v_next[t] + x->v_next_off + c);
             v_prefetch(x->v_next[t + 1] + x->v_next_off + c);
         }
@@ -132,7 +132,7 @@ static void rd_words_qk(const struct rd_state *st, const struct rd_tile *x, cons
     for (int r = 0, g; r < st->rows; r += 1 << g) {
         g = st->rows - r >= 4 ? 2 : st->rows - r >= 2;
         rd_words_qks[st->vnni][g](&y, q + r * st->ldq, st->ldq, D, st->s + r * RD_TB);
-        y.k_next_size = 0;
+        y.k_next = NULL;
     }
 }
 static void rd_words_pv(const struct rd_state *st, const struct rd_tile *x, float *o, int D) {
@@ -142,7 +142,7 @@ static void rd_words_pv(const struct rd_state *st, const struct rd_tile *x, floa
     for (int r = 0, g; r < st->rows; r += 1 << g) {
         g = st->rows - r >= 4 ? 2 : st->rows - r >= 2;
         rd_words_pvs[st->vnni][g](&y, st->p16 + r * RD_TB, st->pf + r, o + r * st->ldo, st->ldo, D);
-        y.v_next_size = 0;
+        y.v_next = NULL;
     }
 }
 

@@ -34,7 +34,6 @@ SI float v_hsum(vf a) {
 }
 
 SI vi vi_load(const int32_t *p) { return _mm256_loadu_si256((const void *)p); }
-SI void vi_store(void *p, vi a) { _mm256_storeu_si256(p, a); }
 SI vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
 SI vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 SI vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
@@ -141,54 +140,6 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
         *b = _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1));
     }
 }
-
-/* A chunk of fp8 as f16, (even, odd): the bytes twice in a vector, whose halves one multiplication moves to their
- * places, the even bytes up, the odd ones down. e4m3 comes out divided by 256, its NaN as 480 / 256 unless `exact`. */
-#define CPU_FP8_TO_F16 1
-SI vi v_fp8_places(enum cpu_dtype t) {
-    vi w = t == CPU_E5M2 ? _mm256_inserti128_si256(_mm256_set1_epi16(0x0100), _mm_set1_epi16(1), 1)
-                         : _mm256_inserti128_si256(_mm256_set1_epi16(0x0080), _mm_set1_epi16((short)0x8000), 1);
-    __asm__("" : "+x"(w)); /* made once, not in every row */
-    return w;
-}
-SI vi v_fp8_to_f16(enum cpu_dtype t, const char *p, vi places, int exact) {
-    const vi twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
-    vi h;
-    if (t == CPU_E5M2)
-        h = _mm256_and_si256(_mm256_mullo_epi16(twice, places), _mm256_set1_epi16((short)0xff00));
-    else /* u8 times s8: a byte's sign fills the bits above it */
-        h = _mm256_and_si256(_mm256_maddubs_epi16(places, twice), _mm256_set1_epi16((short)0xbfff));
-    if (t == CPU_E4M3 && exact)
-        h = _mm256_or_si256(h, _mm256_and_si256(_mm256_cmpeq_epi16(_mm256_slli_epi16(h, 1), _mm256_set1_epi16(0x7f00)),
-                                                _mm256_set1_epi16(0x7e00)));
-    return h;
-}
-
-/* v_pair() for the row-dot kernels in two steps, so that e4m3 becomes f16 in memory and vcvtph2ps reads it there, which
- * spares port 5 what it costs from a register. e4m3 as (even, odd), its NaN as 480 / 256. */
-struct v_halves {
-    vi f16;
-};
-SI void v_stage(enum cpu_dtype t, const char *p, struct v_halves *to) {
-    if (t == CPU_E4M3) {
-        to->f16 = v_fp8_to_f16(t, p, v_fp8_places(t), 0);
-        __asm__("" : "+m"(*to)); /* else the compiler keeps it in a register */
-    }
-}
-SI vf v_half(enum cpu_dtype t, const char *p, const struct v_halves *from, int second) {
-    vf a, b;
-    if (t == CPU_E4M3)
-        return _mm256_cvtph_ps(((const __m128i *)(const void *)from)[second]);
-    v_pair(t, p, &a, &b);
-    return second ? b : a;
-}
-
-/* Looks for NaN in 2 * CHUNK values of e4m3: only for 0x7f and 0xff does adding 1 turn bit 7. */
-SI vi v_scan_e4m3(const char *p, vi acc) {
-    const vi x = _mm256_loadu_si256((const void *)p);
-    return _mm256_or_si256(acc, _mm256_xor_si256(x, _mm256_add_epi8(x, _mm256_set1_epi8(1))));
-}
-SI int v_scan_found(vi acc) { return _mm256_movemask_epi8(acc) != 0; }
 
 /* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that v_unpair_words()
  * undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */

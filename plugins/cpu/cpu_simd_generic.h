@@ -172,18 +172,6 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
     *b = (vf){element_to_f32(t, p, 4), element_to_f32(t, p, 5), element_to_f32(t, p, 6), element_to_f32(t, p, 7)};
 }
 
-#define CPU_FP8_TO_F16 0
-struct v_halves {
-    char none;
-};
-SI void v_stage(enum cpu_dtype t, const char *p, struct v_halves *to) { (void)t, (void)p, (void)to; }
-SI vf v_half(enum cpu_dtype t, const char *p, const struct v_halves *from, int second) {
-    vf a, b;
-    (void)from;
-    v_pair(t, p, &a, &b);
-    return second ? b : a;
-}
-
 /* No integer products here. */
 #define CPU_WORDS 0
 
