@@ -30,7 +30,8 @@ static uint32_t random32(void) {
 }
 
 /* Device memory, filled by repeating 4 MiB of what `value` makes of random words (NULL: left as it is). */
-static void make(tensor_t *x_, uint32_t dtype, int ndim, int64_t a, int64_t b, int64_t c, uint32_t (*value)(uint32_t)) {
+static void make(tensor_t *x_, uint32_t dtype, int ndim, int64_t a, int64_t b, int64_t c,
+                 uint32_t (*value)(uint32_t)) {
     const int64_t shape[3] = {a, b, c};
     int64_t count = 1;
     *x_ = (tensor_t){.t = {.device = {kDLCUDA, 0}, .ndim = ndim, .dtype = attn_dl_dtype(dtype)}};
@@ -49,7 +50,8 @@ static void make(tensor_t *x_, uint32_t dtype, int ndim, int64_t a, int64_t b, i
     for (size_t i = 0; i < part / 4; i++)
         host[i] = value(random32());
     for (size_t at = 0; at < bytes; at += part)
-        cudaMemcpy((char *)x_->t.data + at, host, bytes - at < part ? bytes - at : part, cudaMemcpyHostToDevice);
+        cudaMemcpy((char *)x_->t.data + at, host, bytes - at < part ? bytes - at : part,
+                   cudaMemcpyHostToDevice);
     free(host);
 }
 static void drop(tensor_t *t) {
@@ -182,20 +184,30 @@ static int is_wanted(const char *name) {
 /* heads 64, keys in one piece; is_causal: the rows are the last of the keys. */
 static void bench_prefill(int64_t rows, int64_t keys, int is_causal) {
     char name[64];
-    snprintf(name, sizeof name, "logits %lldx%lld%s", (long long)rows, (long long)keys, is_causal ? " causal" : "");
+    snprintf(name, sizeof name, "logits %lldx%lld%s", (long long)rows, (long long)keys,
+             is_causal ? " causal" : "");
     if (!is_wanted(name)) return;
     tensor_t q, w, k, s, lo, hi, out;
-    make(&q, ATTN_DTYPE_FP8_E4M3, 3, rows, 64, 128, as_e4m3), make(&w, ATTN_DTYPE_FLOAT32, 2, rows, 64, 0, as_float);
-    make(&k, ATTN_DTYPE_FP8_E4M3, 2, keys, 128, 0, as_e4m3), make(&s, ATTN_DTYPE_FLOAT32, 1, keys, 0, 0, as_scale);
+    make(&q, ATTN_DTYPE_FP8_E4M3, 3, rows, 64, 128, as_e4m3),
+        make(&w, ATTN_DTYPE_FLOAT32, 2, rows, 64, 0, as_float);
+    make(&k, ATTN_DTYPE_FP8_E4M3, 2, keys, 128, 0, as_e4m3),
+        make(&s, ATTN_DTYPE_FLOAT32, 1, keys, 0, 0, as_scale);
     make(&lo, ATTN_DTYPE_INT32, 1, rows, 0, 0, NULL), make(&hi, ATTN_DTYPE_INT32, 1, rows, 0, 0, NULL);
     make(&out, ATTN_DTYPE_FLOAT32, 2, rows, keys, 0, NULL);
     fill_ints(&lo, no_length);
     length = (int32_t)(is_causal ? keys - rows : keys);
     fill_ints(&hi, is_causal ? causal : same_length);
-    const attn_indexer_logits_t a = {.struct_size = sizeof a, .num_rows = (int32_t)rows, .query = &q.t, .weights = &w.t,
-                                     .keys = &k.t, .key_scales = &s.t, .row_starts = &lo.t, .row_ends = &hi.t,
+    const attn_indexer_logits_t a = {.struct_size = sizeof a,
+                                     .num_rows = (int32_t)rows,
+                                     .query = &q.t,
+                                     .weights = &w.t,
+                                     .keys = &k.t,
+                                     .key_scales = &s.t,
+                                     .row_starts = &lo.t,
+                                     .row_ends = &hi.t,
                                      .logits = &out.t};
-    double us = measure(call_logits, &a), pairs = is_causal ? (double)rows * ((double)keys - (double)rows / 2) : (double)rows * (double)keys;
+    double us = measure(call_logits, &a),
+           pairs = is_causal ? (double)rows * ((double)keys - (double)rows / 2) : (double)rows * (double)keys;
     printf("%-34s %9.1f us %7.0f TFLOP/s\n", name, us, pairs * 64 * 256 / us * 1e-6);
     drop(&q), drop(&w), drop(&k), drop(&s), drop(&lo), drop(&hi), drop(&out);
 }
@@ -206,17 +218,25 @@ static void bench_paged(int64_t reqs, int64_t per, int64_t keys) {
     if (!is_wanted(name)) return;
     tensor_t q, w, c, table, lens, out;
     int64_t rows = reqs * per, pages = (keys + 63) / 64;
-    make(&q, ATTN_DTYPE_FP8_E4M3, 3, rows, 64, 128, as_e4m3), make(&w, ATTN_DTYPE_FLOAT32, 2, rows, 64, 0, as_float);
+    make(&q, ATTN_DTYPE_FP8_E4M3, 3, rows, 64, 128, as_e4m3),
+        make(&w, ATTN_DTYPE_FLOAT32, 2, rows, 64, 0, as_float);
     make(&c, ATTN_DTYPE_UINT8, 3, reqs * pages, 64, 132, as_e4m3);
-    make(&table, ATTN_DTYPE_INT32, 2, reqs, pages, 0, NULL), make(&lens, ATTN_DTYPE_INT32, 1, rows, 0, 0, NULL);
+    make(&table, ATTN_DTYPE_INT32, 2, reqs, pages, 0, NULL),
+        make(&lens, ATTN_DTYPE_INT32, 1, rows, 0, 0, NULL);
     make(&out, ATTN_DTYPE_FLOAT32, 2, rows, keys, 0, NULL);
     permuted_blocks = (int32_t)(reqs * pages);
     fill_ints(&table, permuted);
     length = (int32_t)keys;
     fill_ints(&lens, same_length);
-    const attn_indexer_paged_t a = {.struct_size = sizeof a, .num_rows = (int32_t)rows, .rows_per_request = (int32_t)per,
-                                    .query = &q.t, .weights = &w.t, .cache = &c.t, .block_table = &table.t,
-                                    .row_lens = &lens.t, .logits = &out.t};
+    const attn_indexer_paged_t a = {.struct_size = sizeof a,
+                                    .num_rows = (int32_t)rows,
+                                    .rows_per_request = (int32_t)per,
+                                    .query = &q.t,
+                                    .weights = &w.t,
+                                    .cache = &c.t,
+                                    .block_table = &table.t,
+                                    .row_lens = &lens.t,
+                                    .logits = &out.t};
     double us = measure(call_paged, &a);
     printf("%-34s %9.1f us %7.0f GB/s\n", name, us, (double)reqs * (double)keys * 132 / us * 1e-3);
     drop(&q), drop(&w), drop(&c), drop(&table), drop(&lens), drop(&out);
@@ -231,7 +251,10 @@ static void bench_select(int64_t rows, int64_t keys) {
     make(&hi, ATTN_DTYPE_INT32, 1, rows, 0, 0, NULL), make(&out, ATTN_DTYPE_INT32, 2, rows, 2048, 0, NULL);
     length = (int32_t)keys;
     fill_ints(&hi, same_length);
-    const attn_indexer_select_t a = {.struct_size = sizeof a, .num_rows = (int32_t)rows, .logits = &in.t, .row_ends = &hi.t,
+    const attn_indexer_select_t a = {.struct_size = sizeof a,
+                                     .num_rows = (int32_t)rows,
+                                     .logits = &in.t,
+                                     .row_ends = &hi.t,
                                      .indices = &out.t};
     double us = measure(call_select, &a);
     printf("%-34s %9.1f us %7.0f GB/s\n", name, us, (double)rows * (double)keys * 4 / us * 1e-3);
@@ -240,22 +263,34 @@ static void bench_select(int64_t rows, int64_t keys) {
 
 static void bench_small(int64_t tokens) {
     tensor_t k, slots, c, q, w, q8, w8;
-    make(&k, ATTN_DTYPE_BFLOAT16, 2, tokens, 128, 0, as_bf16), make(&slots, ATTN_DTYPE_INT64, 1, tokens, 0, 0, NULL);
+    make(&k, ATTN_DTYPE_BFLOAT16, 2, tokens, 128, 0, as_bf16),
+        make(&slots, ATTN_DTYPE_INT64, 1, tokens, 0, 0, NULL);
     make(&c, ATTN_DTYPE_UINT8, 3, (tokens + 63) / 64, 64, 132, as_e4m3);
-    make(&q, ATTN_DTYPE_BFLOAT16, 3, tokens, 64, 128, as_bf16), make(&w, ATTN_DTYPE_BFLOAT16, 2, tokens, 64, 0, as_bf16);
-    make(&q8, ATTN_DTYPE_FP8_E4M3, 3, tokens, 64, 128, NULL), make(&w8, ATTN_DTYPE_FLOAT32, 2, tokens, 64, 0, NULL);
+    make(&q, ATTN_DTYPE_BFLOAT16, 3, tokens, 64, 128, as_bf16),
+        make(&w, ATTN_DTYPE_BFLOAT16, 2, tokens, 64, 0, as_bf16);
+    make(&q8, ATTN_DTYPE_FP8_E4M3, 3, tokens, 64, 128, NULL),
+        make(&w8, ATTN_DTYPE_FLOAT32, 2, tokens, 64, 0, NULL);
     int64_t *host = malloc((size_t)tokens * 8);
     for (int64_t i = 0; i < tokens; i++)
         host[i] = i;
     cudaMemcpy(slots.t.data, host, (size_t)tokens * 8, cudaMemcpyHostToDevice);
     free(host);
-    const attn_indexer_write_t a = {.struct_size = sizeof a, .key = &k.t, .cache = &c.t, .slot_mapping = &slots.t};
-    const attn_indexer_quantize_t b = {.struct_size = sizeof b, .num_rows = (int32_t)tokens, .query = &q.t, .weights = &w.t,
-                                       .quantized = &q8.t, .out_weights = &w8.t};
+    const attn_indexer_write_t a = {
+        .struct_size = sizeof a, .key = &k.t, .cache = &c.t, .slot_mapping = &slots.t};
+    const attn_indexer_quantize_t b = {.struct_size = sizeof b,
+                                       .num_rows = (int32_t)tokens,
+                                       .query = &q.t,
+                                       .weights = &w.t,
+                                       .quantized = &q8.t,
+                                       .out_weights = &w8.t};
     double us = is_wanted("write") ? measure(call_write, &a) : 0;
-    if (us > 0) printf("write %-28lld %9.1f us %7.0f GB/s\n", (long long)tokens, us, (double)tokens * (256 + 132) / us * 1e-3);
+    if (us > 0)
+        printf("write %-28lld %9.1f us %7.0f GB/s\n", (long long)tokens, us,
+               (double)tokens * (256 + 132) / us * 1e-3);
     us = is_wanted("quantize") ? measure(call_quantize, &b) : 0;
-    if (us > 0) printf("quantize %-25lld %9.1f us %7.0f GB/s\n", (long long)tokens, us, (double)tokens * 64 * (256 + 134) / us * 1e-3);
+    if (us > 0)
+        printf("quantize %-25lld %9.1f us %7.0f GB/s\n", (long long)tokens, us,
+               (double)tokens * 64 * (256 + 134) / us * 1e-3);
     drop(&k), drop(&slots), drop(&c), drop(&q), drop(&w), drop(&q8), drop(&w8);
 }
 
@@ -263,7 +298,8 @@ int main(int argc, char **argv) {
     void *file = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     const attn_plugin_t *plugin = file ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
     if (plugin == NULL || !ATTN_HAS_OP(plugin->backends[0]->ops, get_extension)) {
-        fprintf(stderr, "usage: indexer_bench PLUGIN.so [CASE] (%s)\n", argc > 1 && !file ? dlerror() : "no plugin with an extension");
+        fprintf(stderr, "usage: indexer_bench PLUGIN.so [CASE] (%s)\n",
+                argc > 1 && !file ? dlerror() : "no plugin with an extension");
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -278,16 +314,18 @@ int main(int argc, char **argv) {
     cudaStreamCreate(&stream);
     void *buffer = NULL;
     if (cudaMalloc(&buffer, CEILING_BYTES) == cudaSuccess)
-        printf("%-34s %9s    %7.0f GB/s\n", "read ceiling", "", (double)CEILING_BYTES / measure(call_read, buffer) * 1e-3);
+        printf("%-34s %9s    %7.0f GB/s\n", "read ceiling", "",
+               (double)CEILING_BYTES / measure(call_read, buffer) * 1e-3);
     cudaFree(buffer);
     bench_prefill(4096, 8192, 0), bench_prefill(4096, 32768, 0), bench_prefill(4096, 131072, 0);
     bench_prefill(4096, 8192, 1), bench_prefill(4096, 32768, 1);
-    bench_paged(128, 1, 32768), bench_paged(64, 1, 8192), bench_paged(64, 1, 131072), bench_paged(4, 1, 131072);
+    bench_paged(128, 1, 32768), bench_paged(64, 1, 8192), bench_paged(64, 1, 131072),
+        bench_paged(4, 1, 131072);
     bench_paged(1, 1, 131072), bench_paged(64, 2, 32768);
     static const struct {
         int rows, keys;
-    } topk[] = {{1, 32768}, {1, 131072}, {8, 131072}, {16, 131072}, {32, 131072}, {64, 131072}, {128, 8192}, {128, 32768},
-                {4096, 8192}, {4096, 32768}, {1024, 131072}};
+    } topk[] = {{1, 32768},  {1, 131072},  {8, 131072},  {16, 131072},  {32, 131072},  {64, 131072},
+                {128, 8192}, {128, 32768}, {4096, 8192}, {4096, 32768}, {1024, 131072}};
     for (size_t i = 0; i < sizeof topk / sizeof topk[0]; i++)
         bench_select(topk[i].rows, topk[i].keys);
     bench_small(128), bench_small(8192);

@@ -6,7 +6,8 @@ __global__ void __launch_bounds__(1024) read_all(const uint4 *at, size_t count, 
     const size_t step = (size_t)gridDim.x * blockDim.x;
     uint4 x = make_uint4(0, 0, 0, 0);
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i + 3 * step < count; i += 4 * step) {
-        const uint4 a = __ldcs(at + i), b = __ldcs(at + i + step), c = __ldcs(at + i + 2 * step), d = __ldcs(at + i + 3 * step);
+        const uint4 a = __ldcs(at + i), b = __ldcs(at + i + step), c = __ldcs(at + i + 2 * step),
+                    d = __ldcs(at + i + 3 * step);
         x.x ^= a.x ^ b.x ^ c.x ^ d.x, x.y ^= a.y ^ b.y ^ c.y ^ d.y;
         x.z ^= a.z ^ b.z ^ c.z ^ d.z, x.w ^= a.w ^ b.w ^ c.w ^ d.w;
     }

@@ -18,7 +18,8 @@ typedef struct tensor {
     int64_t shape[3], strides[3];
 } tensor_t;
 
-static const DLTensor *over(tensor_t *x_, void *data, uint32_t dtype, int ndim, int64_t a, int64_t b, int64_t c) {
+static const DLTensor *over(tensor_t *x_, void *data, uint32_t dtype, int ndim, int64_t a, int64_t b,
+                            int64_t c) {
     const int64_t shape[3] = {a, b, c};
     int64_t count = 1;
     *x_ = (tensor_t){.t = {.data = data, .device = {kDLCPU, 0}, .ndim = ndim, .dtype = attn_dl_dtype(dtype)}};
@@ -52,15 +53,18 @@ static void keys(uint32_t format) {
     static uint8_t cache[PAGES * BS * 132], before[sizeof cache];
     int64_t slots[40];
     tensor_t tk, tc, ts;
-    open_one((attn_indexer_problem_t){.num_heads = HEADS, .block_size = BS, .dtype = ATTN_DTYPE_FLOAT32, .scale_format = format});
+    open_one((attn_indexer_problem_t){
+        .num_heads = HEADS, .block_size = BS, .dtype = ATTN_DTYPE_FLOAT32, .scale_format = format});
     for (int i = 0; i < 40 * 128; i++)
         key[i] = (float)(tap_rand_normal(&seed) * ldexp(1, (int)tap_rand_in(&seed, -8, 4)));
     for (int i = 0; i < 128; i++)
-        key[i] = 0, key[128 + i] = i == 5 ? -448.0f : (float)(i % 17); /* e4m3 holds these exactly, with scale 1 */
+        key[i] = 0,
+        key[128 + i] = i == 5 ? -448.0f : (float)(i % 17); /* e4m3 holds these exactly, with scale 1 */
     for (int i = 0; i < 40; i++)
         slots[i] = i == 7 ? -1 : i == 8 ? PAGES * BS : (i * 37) % (PAGES * BS);
     memset(cache, 0xa5, sizeof cache), memcpy(before, cache, sizeof cache);
-    attn_indexer_write_t w = {.struct_size = sizeof w, .key = over(&tk, key, ATTN_DTYPE_FLOAT32, 2, 40, 128, 0),
+    attn_indexer_write_t w = {.struct_size = sizeof w,
+                              .key = over(&tk, key, ATTN_DTYPE_FLOAT32, 2, 40, 128, 0),
                               .cache = over(&tc, cache, ATTN_DTYPE_UINT8, 3, PAGES, BS, 132),
                               .slot_mapping = over(&ts, slots, ATTN_DTYPE_INT64, 1, 40, 0, 0)};
     is_int(x->write_keys(in, &w, NULL, &error), ATTN_OK, "format %u: keys are written", format);
@@ -112,7 +116,9 @@ static void logits_and_gather(void) {
         }
     for (int i = 0; i < 6 * HEADS; i++)
         weights[i] = (float)tap_rand_normal(&seed);
-    attn_indexer_gather_t g = {.struct_size = sizeof g, .num_reqs = 2, .cache = over(&tc, cache, ATTN_DTYPE_UINT8, 3, PAGES, BS, 132),
+    attn_indexer_gather_t g = {.struct_size = sizeof g,
+                               .num_reqs = 2,
+                               .cache = over(&tc, cache, ATTN_DTYPE_UINT8, 3, PAGES, BS, 132),
                                .block_table = over(&tt, table, ATTN_DTYPE_INT32, 2, 2, 3, 0),
                                .prefix = over(&tp, prefix, ATTN_DTYPE_INT32, 1, 3, 0, 0),
                                .keys = over(&tg, gathered, ATTN_DTYPE_FP8_E4M3, 2, 50, 128, 0),
@@ -127,16 +133,27 @@ static void logits_and_gather(void) {
     lens[0] = 0;
     for (int i = 0; i < 6 * 60; i++)
         out[i] = paged[i] = 77;
-    attn_indexer_logits_t a = {.struct_size = sizeof a, .num_rows = 6, .query = over(&tq, query, ATTN_DTYPE_FP8_E4M3, 3, 6, HEADS, 128),
-                               .weights = over(&tw, weights, ATTN_DTYPE_FLOAT32, 2, 6, HEADS, 0), .keys = &tg.t, .key_scales = &ts.t,
+    attn_indexer_logits_t a = {.struct_size = sizeof a,
+                               .num_rows = 6,
+                               .query = over(&tq, query, ATTN_DTYPE_FP8_E4M3, 3, 6, HEADS, 128),
+                               .weights = over(&tw, weights, ATTN_DTYPE_FLOAT32, 2, 6, HEADS, 0),
+                               .keys = &tg.t,
+                               .key_scales = &ts.t,
                                .row_starts = over(&tl, lo, ATTN_DTYPE_INT32, 1, 6, 0, 0),
                                .row_ends = over(&th, hi, ATTN_DTYPE_INT32, 1, 6, 0, 0),
                                .logits = over(&to, out, ATTN_DTYPE_FLOAT32, 2, 6, 60, 0)};
-    attn_indexer_paged_t p = {.struct_size = sizeof p, .flags = ATTN_INDEXER_CLEAN, .num_rows = 6, .rows_per_request = 3,
-                              .query = &tq.t, .weights = &tw.t, .cache = &tc.t, .block_table = &tt.t,
+    attn_indexer_paged_t p = {.struct_size = sizeof p,
+                              .flags = ATTN_INDEXER_CLEAN,
+                              .num_rows = 6,
+                              .rows_per_request = 3,
+                              .query = &tq.t,
+                              .weights = &tw.t,
+                              .cache = &tc.t,
+                              .block_table = &tt.t,
                               .row_lens = over(&tn, lens, ATTN_DTYPE_INT32, 1, 6, 0, 0),
                               .logits = over(&tpo, paged, ATTN_DTYPE_FLOAT32, 2, 6, 60, 0)};
-    ok(x->logits(in, &a, NULL, &error) == ATTN_OK && x->logits_paged(in, &p, NULL, &error) == ATTN_OK, "both forms of logits");
+    ok(x->logits(in, &a, NULL, &error) == ATTN_OK && x->logits_paged(in, &p, NULL, &error) == ATTN_OK,
+       "both forms of logits");
     int wrong = 0, outside = 0, paged_wrong = 0;
     for (int t = 0; t < 6; t++)
         for (int k = 0; k < 60; k++) {
@@ -185,7 +202,8 @@ static void selection(void) {
     static float logits[ROWS * COLUMNS];
     static int32_t got[ROWS * K];
     static item_t items[COLUMNS];
-    int32_t lo[ROWS] = {0, 3, 0, 100, 0, 700, 990, -5, 0}, hi[ROWS] = {1000, 900, 256, 357, 0, 600, 2000, 1000, 1000}, want[K];
+    int32_t lo[ROWS] = {0, 3, 0, 100, 0, 700, 990, -5, 0},
+            hi[ROWS] = {1000, 900, 256, 357, 0, 600, 2000, 1000, 1000}, want[K];
     tensor_t tl, ts, te, ti;
     open_one((attn_indexer_problem_t){.num_heads = HEADS, .topk = K});
     for (int i = 0; i < ROWS * COLUMNS; i++) {
@@ -193,20 +211,24 @@ static void selection(void) {
         logits[i] = i % 11 == 0 ? NAN : i % 13 == 0 ? -INFINITY : v == 0 && i % 2 ? -0.0f : v;
         if (i >= 8 * COLUMNS) logits[i] = 1;
     }
-    attn_indexer_select_t a = {.struct_size = sizeof a, .num_rows = ROWS, .logits = over(&tl, logits, ATTN_DTYPE_FLOAT32, 2, ROWS, COLUMNS, 0),
+    attn_indexer_select_t a = {.struct_size = sizeof a,
+                               .num_rows = ROWS,
+                               .logits = over(&tl, logits, ATTN_DTYPE_FLOAT32, 2, ROWS, COLUMNS, 0),
                                .row_starts = over(&ts, lo, ATTN_DTYPE_INT32, 1, ROWS, 0, 0),
                                .row_ends = over(&te, hi, ATTN_DTYPE_INT32, 1, ROWS, 0, 0),
                                .indices = over(&ti, got, ATTN_DTYPE_INT32, 2, ROWS, K, 0)};
     is_int(x->select(in, &a, NULL, &error), ATTN_OK, "selection");
     for (int t = 0; t < ROWS; t++) {
-        int first = lo[t] < 0 ? 0 : lo[t], last = hi[t] > COLUMNS ? COLUMNS : hi[t], n = last > first ? last - first : 0;
+        int first = lo[t] < 0 ? 0 : lo[t], last = hi[t] > COLUMNS ? COLUMNS : hi[t],
+            n = last > first ? last - first : 0;
         for (int i = 0; i < n; i++)
             items[i] = (item_t){logits[t * COLUMNS + first + i], i};
         qsort(items, (size_t)n, sizeof items[0], better);
         for (int i = 0; i < K; i++)
             want[i] = i < n ? items[i].at : -1;
         qsort(want, (size_t)(n < K ? n : K), sizeof want[0], by_column);
-        ok(memcmp(want, got + t * K, sizeof want) == 0, "row %d, keys %d to %d: as sorting gives it", t, lo[t], hi[t]);
+        ok(memcmp(want, got + t * K, sizeof want) == 0, "row %d, keys %d to %d: as sorting gives it", t,
+           lo[t], hi[t]);
     }
 }
 
@@ -214,30 +236,35 @@ static void chunks(void) {
     attn_indexer_chunk_t c[16];
     attn_indexer_space_t s = {.struct_size = sizeof s};
     int32_t n = -1, start[5] = {0, 100, 200, 200, 1200}, lens[4] = {300, 400, 50, 1000};
-    open_one((attn_indexer_problem_t){.num_heads = HEADS, .max_model_len = 1000, .max_logits_bytes = 4 * 200 * 700});
+    open_one((attn_indexer_problem_t){
+        .num_heads = HEADS, .max_model_len = 1000, .max_logits_bytes = 4 * 200 * 700});
     is_int(x->plan_prefill(in, 4, start, lens, c, 16, &n, &error), ATTN_OK, "a batch is planned");
     /* 200 rows of 700 keys fit exactly, with the third request 750 do not; alone the third has no row, with the fourth
      * 1050 keys of 1000 rows do not fit either; the fourth has 140 rows a piece */
     is_int(n, 1 + 8, "two requests together, one without new tokens, eight pieces of the large one");
-    ok(c[0].first_req == 0 && c[0].num_reqs == 2 && c[0].num_rows == 200 && c[0].num_keys == 700 && c[0].gathers,
+    ok(c[0].first_req == 0 && c[0].num_reqs == 2 && c[0].num_rows == 200 && c[0].num_keys == 700 &&
+           c[0].gathers,
        "requests share a chunk as long as their logits fit");
     int64_t rows = 0;
     int bad = 0;
     for (int i = 1; i < n && i < 16; i++) {
-        bad += c[i].first_req != 3 || c[i].num_reqs != 1 || c[i].first_row != 200 + rows || c[i].num_keys != 1000 ||
-               c[i].num_rows > 140 || c[i].gathers != (i == 1);
+        bad += c[i].first_req != 3 || c[i].num_reqs != 1 || c[i].first_row != 200 + rows ||
+               c[i].num_keys != 1000 || c[i].num_rows > 140 || c[i].gathers != (i == 1);
         rows += c[i].num_rows;
     }
     ok(bad == 0 && rows == 1000, "a request too large is cut along its rows and gathered once");
     is_int(x->plan_prefill(in, 4, start, lens, c, 1, &n, &error), ATTN_OK, "a short list is no error");
     is_int(n, 9, "the count is whole all the same");
     lens[0] = 99;
-    is_int(x->plan_prefill(in, 4, start, lens, c, 16, &n, &error), ATTN_E_INVALID, "more new tokens than tokens are refused");
+    is_int(x->plan_prefill(in, 4, start, lens, c, 16, &n, &error), ATTN_E_INVALID,
+           "more new tokens than tokens are refused");
     lens[0] = 1001;
-    is_int(x->plan_prefill(in, 4, start, lens, c, 16, &n, &error), ATTN_E_INVALID, "so is a request beyond max_model_len");
+    is_int(x->plan_prefill(in, 4, start, lens, c, 16, &n, &error), ATTN_E_INVALID,
+           "so is a request beyond max_model_len");
     is_str(error.param, "seq_lens", "by name");
     x->space_needed(in, &s, &error);
-    ok(s.max_gathered_keys == 40000 && s.gathered_key_bytes == 40000 * 128 && s.prefill_logits_bytes == 4 * 200 * 700,
+    ok(s.max_gathered_keys == 40000 && s.gathered_key_bytes == 40000 * 128 &&
+           s.prefill_logits_bytes == 4 * 200 * 700,
        "space for 40 times max_model_len keys and the logits of a chunk");
     attn_kv_cache_shape_t shape = {.struct_size = sizeof shape};
     x->cache_shape(in, 10, &shape, &error);
@@ -251,24 +278,28 @@ static void refused(void) {
     static const struct {
         attn_indexer_problem_t p;
         const char *param;
-    } bad[] = {{{.struct_size = sizeof(attn_indexer_problem_t)}, "num_heads"},
-               {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 12}, "num_heads"},
-               {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .head_size = 64}, "head_size"},
-               {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .block_size = 20}, "block_size"},
-               {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .topk = 4096}, "topk"},
-               {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .dtype = ATTN_DTYPE_INT8}, "dtype"},
-               {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .scale_format = 3}, "scale_format"}};
+    } bad[] = {
+        {{.struct_size = sizeof(attn_indexer_problem_t)}, "num_heads"},
+        {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 12}, "num_heads"},
+        {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .head_size = 64}, "head_size"},
+        {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .block_size = 20}, "block_size"},
+        {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .topk = 4096}, "topk"},
+        {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .dtype = ATTN_DTYPE_INT8}, "dtype"},
+        {{.struct_size = sizeof(attn_indexer_problem_t), .num_heads = 64, .scale_format = 3},
+         "scale_format"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         attn_indexer_t *none = NULL;
         int status = x->open(&bad[i].p, &device, NULL, &none, &error);
-        ok(status < 0 && none == NULL && !strcmp(error.param, bad[i].param), "a problem with a wrong %s is refused by name",
-           bad[i].param);
+        ok(status < 0 && none == NULL && !strcmp(error.param, bad[i].param),
+           "a problem with a wrong %s is refused by name", bad[i].param);
     }
     float row[4] = {0};
     int32_t end = 4, out[2048];
     tensor_t tl, te, ti;
     open_one((attn_indexer_problem_t){.num_heads = 64});
-    attn_indexer_select_t a = {.struct_size = sizeof a, .num_rows = 1, .logits = over(&tl, row, ATTN_DTYPE_FLOAT32, 2, 1, 4, 0),
+    attn_indexer_select_t a = {.struct_size = sizeof a,
+                               .num_rows = 1,
+                               .logits = over(&tl, row, ATTN_DTYPE_FLOAT32, 2, 1, 4, 0),
                                .indices = over(&ti, out, ATTN_DTYPE_INT32, 2, 1, 2048, 0)};
     is_int(x->select(in, &a, NULL, &error), ATTN_E_INVALID, "a missing tensor is refused");
     is_str(error.param, "row_ends", "by name");
@@ -283,7 +314,8 @@ static void refused(void) {
         uint64_t more;
     } longer = {.a = a, .more = 1};
     longer.a.struct_size = sizeof longer;
-    is_int(x->select(in, &longer.a, NULL, &error), ATTN_E_TOO_NEW, "arguments of a newer header that says something new too");
+    is_int(x->select(in, &longer.a, NULL, &error), ATTN_E_TOO_NEW,
+           "arguments of a newer header that says something new too");
 }
 
 int main(void) {

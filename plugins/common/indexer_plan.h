@@ -6,8 +6,8 @@
 
 #include "indexer_check.h"
 
-static inline int indexer_cache_shape(const attn_indexer_problem_t *p, int64_t num_blocks, attn_kv_cache_shape_t *shape,
-                                      attn_error_t *error) {
+static inline int indexer_cache_shape(const attn_indexer_problem_t *p, int64_t num_blocks,
+                                      attn_kv_cache_shape_t *shape, attn_error_t *error) {
     if (num_blocks < 0)
         return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
                          (long long)num_blocks);
@@ -28,7 +28,8 @@ static inline int indexer_cache_shape(const attn_indexer_problem_t *p, int64_t n
     s.num_kv_heads = 1;
     s.page_bytes = s.byte_strides[0];
     s.total_bytes = s.page_bytes * num_blocks;
-    s.k_scale_offset = (int64_t)p->block_size * p->head_size; /* of the page: its scales stand behind all values */
+    s.k_scale_offset =
+        (int64_t)p->block_size * p->head_size; /* of the page: its scales stand behind all values */
     s.v_scale_offset = -1;
     s.layout_id = 3; /* pages of index keys */
     const int64_t key[4] = {3, p->block_size, p->head_size, p->scale_format};
@@ -53,22 +54,25 @@ static inline void indexer_space(const attn_indexer_problem_t *p, attn_indexer_s
 
 /* Requests join a chunk while its keys fit the workspace and its logits the budget; one that is too large alone is cut
  * along its query rows into pieces of budget / (4 * keys), and its keys are gathered once (semantics 9.5). */
-static inline int indexer_plan_prefill(const attn_indexer_problem_t *p, int32_t num_reqs, const int32_t *query_start_loc,
-                                       const int32_t *seq_lens, attn_indexer_chunk_t *chunks, int32_t capacity,
-                                       int32_t *num_chunks, attn_error_t *error) {
+static inline int indexer_plan_prefill(const attn_indexer_problem_t *p, int32_t num_reqs,
+                                       const int32_t *query_start_loc, const int32_t *seq_lens,
+                                       attn_indexer_chunk_t *chunks, int32_t capacity, int32_t *num_chunks,
+                                       attn_error_t *error) {
     if (num_reqs < 0 || capacity < 0 || num_chunks == NULL || (capacity > 0 && chunks == NULL) ||
         (num_reqs > 0 && (query_start_loc == NULL || seq_lens == NULL)))
         return attn_fail(error, ATTN_E_INVALID, "num_reqs",
-                         "num_reqs is %d, capacity %d; neither may be negative, and the arrays and num_chunks must be given",
+                         "num_reqs is %d, capacity %d; neither may be negative, and the arrays and "
+                         "num_chunks must be given",
                          num_reqs, capacity);
     for (int32_t r = 0; r < num_reqs; r++) {
         int64_t rows = (int64_t)query_start_loc[r + 1] - query_start_loc[r];
         if (rows < 0 || rows > seq_lens[r])
-            return attn_fail(error, ATTN_E_INVALID, "query_start_loc", "request %d has %lld new tokens of %d; 0 to %d were wanted",
-                             r, (long long)rows, seq_lens[r], seq_lens[r]);
+            return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
+                             "request %d has %lld new tokens of %d; 0 to %d were wanted", r, (long long)rows,
+                             seq_lens[r], seq_lens[r]);
         if (seq_lens[r] > p->max_model_len)
-            return attn_fail(error, ATTN_E_INVALID, "seq_lens", "seq_lens[%d] is %d; max_model_len is %lld", r, seq_lens[r],
-                             (long long)p->max_model_len);
+            return attn_fail(error, ATTN_E_INVALID, "seq_lens", "seq_lens[%d] is %d; max_model_len is %lld",
+                             r, seq_lens[r], (long long)p->max_model_len);
     }
     const int64_t max_keys = 40 * p->max_model_len;
     int32_t n = 0;
@@ -77,7 +81,8 @@ static inline int indexer_plan_prefill(const attn_indexer_problem_t *p, int32_t 
         for (; r < num_reqs; r++) {
             int64_t keys = c.num_keys + seq_lens[r],
                     rows = c.num_rows + ((int64_t)query_start_loc[r + 1] - query_start_loc[r]);
-            if (c.num_reqs > 0 && (keys > max_keys || (uint64_t)(keys * rows) * 4 > p->max_logits_bytes)) break;
+            if (c.num_reqs > 0 && (keys > max_keys || (uint64_t)(keys * rows) * 4 > p->max_logits_bytes))
+                break;
             c.num_keys = keys, c.num_rows = rows, c.num_reqs++;
         }
         int64_t left = c.num_rows, per = left;

@@ -3,7 +3,9 @@
 #include "indexer_instance.h"
 
 static int kernel_dtype(uint32_t dtype) {
-    return dtype == ATTN_DTYPE_FLOAT32 ? INDEXER_F32 : dtype == ATTN_DTYPE_FLOAT16 ? INDEXER_F16 : INDEXER_BF16;
+    return dtype == ATTN_DTYPE_FLOAT32   ? INDEXER_F32
+           : dtype == ATTN_DTYPE_FLOAT16 ? INDEXER_F16
+                                         : INDEXER_BF16;
 }
 
 static indexer_cache_view cache_view(const attn_indexer_t *x, const DLTensor *t) {
@@ -11,7 +13,8 @@ static indexer_cache_view cache_view(const attn_indexer_t *x, const DLTensor *t)
                             .page_bytes = t->strides[0],
                             .num_pages = (int32_t)t->shape[0],
                             .page_size = (int32_t)x->r.p.block_size};
-    if (t->shape[0] <= 1) v.page_bytes = (int64_t)x->r.p.block_size * INDEXER_ROW_BYTES; /* any stride was given */
+    if (t->shape[0] <= 1)
+        v.page_bytes = (int64_t)x->r.p.block_size * INDEXER_ROW_BYTES; /* any stride was given */
     return v;
 }
 
@@ -20,14 +23,14 @@ static const void *data_or_null(const DLTensor *t) {
 }
 
 /* The end of every call. */
-#define LAUNCH(X, WHAT, CALL)                                                                                          \
-    do {                                                                                                               \
-        indexer_device_guard guard;                                                                                    \
-        int status_ = indexer_enter(X, &guard, error);                                                                 \
-        if (status_ != ATTN_OK) return status_;                                                                        \
-        int e_ = CALL;                                                                                                 \
-        indexer_leave(&guard);                                                                                         \
-        return e_ == 0 ? ATTN_OK : indexer_fail_cuda(error, e_, WHAT);                                                 \
+#define LAUNCH(X, WHAT, CALL)                                                                                \
+    do {                                                                                                     \
+        indexer_device_guard guard;                                                                          \
+        int status_ = indexer_enter(X, &guard, error);                                                       \
+        if (status_ != ATTN_OK) return status_;                                                              \
+        int e_ = CALL;                                                                                       \
+        indexer_leave(&guard);                                                                               \
+        return e_ == 0 ? ATTN_OK : indexer_fail_cuda(error, e_, WHAT);                                       \
     } while (0)
 
 int indexer_write(attn_indexer_t *x, const attn_indexer_write_t *args, void *stream, attn_error_t *error) {
@@ -61,7 +64,8 @@ int indexer_gather(attn_indexer_t *x, const attn_indexer_gather_t *args, void *s
     LAUNCH(x, "gathering index keys", indexer_gather_keys(&p, stream));
 }
 
-int indexer_quantize(attn_indexer_t *x, const attn_indexer_quantize_t *args, void *stream, attn_error_t *error) {
+int indexer_quantize(attn_indexer_t *x, const attn_indexer_quantize_t *args, void *stream,
+                     attn_error_t *error) {
     attn_indexer_quantize_t a;
     int status = indexer_take_quantize(&x->r, args, &a, error);
     if (status != ATTN_OK || a.num_rows == 0) return status;
@@ -83,7 +87,8 @@ int indexer_quantize(attn_indexer_t *x, const attn_indexer_quantize_t *args, voi
     LAUNCH(x, "quantising index queries", indexer_quantize_queries(&p, stream));
 }
 
-static int run_logits(const attn_indexer_t *x, const indexer_logits_params *p, int clean, int32_t columns, void *stream) {
+static int run_logits(const attn_indexer_t *x, const indexer_logits_params *p, int clean, int32_t columns,
+                      void *stream) {
     int e = clean && columns > 0 ? indexer_clean_logits(p, columns, stream) : 0;
     if (e != 0 || p->num_keys == 0) return e;
     return x->has_sm90 ? indexer_run_sm90(x, p, stream) : indexer_logits_sm80(p, stream);
@@ -113,7 +118,8 @@ int indexer_logits(attn_indexer_t *x, const attn_indexer_logits_t *args, void *s
            run_logits(x, &p, (a.flags & ATTN_INDEXER_CLEAN) != 0, (int32_t)a.logits->shape[1], stream));
 }
 
-int indexer_logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, void *stream, attn_error_t *error) {
+int indexer_logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, void *stream,
+                         attn_error_t *error) {
     attn_indexer_paged_t a;
     int status = indexer_take_paged(&x->r, args, &a, error);
     if (status != ATTN_OK || a.num_rows == 0) return status;

@@ -7,6 +7,9 @@
 namespace attn_cuda {
 
 template <int DTYPE>
+constexpr int half_type = DTYPE == INDEXER_F16 ? (int)DT_F16 : (int)DT_BF16;
+
+template <int DTYPE>
 ATTN_DEV void load16(float (&x)[16], const void *at) {
     if constexpr (DTYPE == INDEXER_F32) {
         const float4 *src = (const float4 *)at;
@@ -23,7 +26,7 @@ ATTN_DEV void load16(float (&x)[16], const void *at) {
             const uint32_t word[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float2 f = unpack2 < DTYPE == INDEXER_F16 ? (int)DT_F16 : (int)DT_BF16 > (word[j]);
+                const float2 f = unpack2<half_type<DTYPE>>(word[j]);
                 x[8 * i + 2 * j] = f.x, x[8 * i + 2 * j + 1] = f.y;
             }
         }
@@ -35,7 +38,7 @@ ATTN_DEV float load1(const void *at, int64_t i) {
     if constexpr (DTYPE == INDEXER_F32)
         return __ldg((const float *)at + i);
     else
-        return unpack2 < DTYPE == INDEXER_F16 ? (int)DT_F16 : (int)DT_BF16 > (__ldg((const uint16_t *)at + i)).x;
+        return unpack2<half_type<DTYPE>>(__ldg((const uint16_t *)at + i)).x;
 }
 
 /* max(largest magnitude, floor) / 448, perhaps rounded up to a power of two; the 8 lanes of a row agree on it. */
@@ -88,25 +91,31 @@ __global__ void __launch_bounds__(256) gather_keys_kernel(const indexer_gather_p
         else
             hi = mid - 1;
     }
-    const int token = key - __ldg(p.prefix + lo), entry = token / p.cache.page_size, in_page = token % p.cache.page_size;
+    const int token = key - __ldg(p.prefix + lo), entry = token / p.cache.page_size,
+              in_page = token % p.cache.page_size;
     const int page = entry < p.table_width ? __ldg(p.table + lo * p.table_row + entry) : -1;
     if ((uint32_t)page >= (uint32_t)p.cache.num_pages) return;
     const uint8_t *at = p.cache.data + page * p.cache.page_bytes;
-    *(uint4 *)(p.keys + key * p.key_row + part * 16) = __ldg((const uint4 *)(at + in_page * INDEXER_DIM + part * 16));
+    *(uint4 *)(p.keys + key * p.key_row + part * 16) =
+        __ldg((const uint4 *)(at + in_page * INDEXER_DIM + part * 16));
     if (part == 0) p.scales[key] = __ldg((const float *)(at + p.cache.page_size * INDEXER_DIM) + in_page);
 }
 
 template <int DTYPE, int WEIGHTS>
 __global__ void __launch_bounds__(256) quantize_queries_kernel(const indexer_quantize_params p) {
     const int64_t item = (int64_t)blockIdx.x * 32 + (threadIdx.x >> 3);
-    const int part = threadIdx.x & 7, row = (int)(item / p.num_heads), head = (int)(item - (int64_t)row * p.num_heads);
+    const int part = threadIdx.x & 7, row = (int)(item / p.num_heads),
+              head = (int)(item - (int64_t)row * p.num_heads);
     constexpr int SIZE = DTYPE == INDEXER_F32 ? 4 : 2;
     const bool ok = row < p.num_rows;
     float x[16] = {};
-    if (ok) load16<DTYPE>(x, (const char *)p.query + (row * p.query_row + head * p.query_head + part * 16) * SIZE);
+    if (ok)
+        load16<DTYPE>(x,
+                      (const char *)p.query + (row * p.query_row + head * p.query_head + part * 16) * SIZE);
     const float scale = row_scale(x, 1e-10f, true);
     if (!ok) return;
-    *(uint4 *)(p.quantized + row * p.quantized_row + head * p.quantized_head + part * 16) = quantize16(x, scale);
+    *(uint4 *)(p.quantized + row * p.quantized_row + head * p.quantized_head + part * 16) =
+        quantize16(x, scale);
     if (part == 0)
         p.out_weights[row * p.out_row + head] =
             load1<WEIGHTS>(p.weights, row * p.weights_row + head) * scale * p.weight_scale;
@@ -164,6 +173,7 @@ extern "C" int indexer_quantize_queries(const indexer_quantize_params *p, void *
 
 extern "C" int indexer_clean_logits(const indexer_logits_params *p, int32_t num_columns, void *stream) {
     const unsigned wide = ((unsigned)num_columns + 2047) / 2048;
-    clean_logits_kernel<<<dim3((unsigned)p->num_rows, wide < 64 ? wide : 64), 256, 0, (cudaStream_t)stream>>>(*p, num_columns);
+    clean_logits_kernel<<<dim3((unsigned)p->num_rows, wide < 64 ? wide : 64), 256, 0, (cudaStream_t)stream>>>(
+        *p, num_columns);
     return (int)cudaGetLastError();
 }

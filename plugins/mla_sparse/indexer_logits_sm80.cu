@@ -13,14 +13,17 @@ enum { PORTABLE_KEYS = 1024, PORTABLE_HEADS = 128, PORTABLE_STEPS = INDEXER_DIM 
 __global__ void __launch_bounds__(128) index_logits_sm80_kernel(const indexer_logits_params p) {
     __shared__ uint2 query[PORTABLE_HEADS / 8 * PORTABLE_STEPS * 32];
     __shared__ float weights[PORTABLE_HEADS];
-    const int row = blockIdx.y, warp = (int)threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
+    const int row = blockIdx.y, warp = (int)threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2,
+              q = lane & 3;
     const int lo = p.starts ? max(__ldg(p.starts + row), 0) : 0, hi = min(__ldg(p.ends + row), p.num_keys);
-    const int begin = max(lo, (int)blockIdx.x * PORTABLE_KEYS), end = min(hi, (int)(blockIdx.x + 1) * PORTABLE_KEYS);
+    const int begin = max(lo, (int)blockIdx.x * PORTABLE_KEYS),
+              end = min(hi, (int)(blockIdx.x + 1) * PORTABLE_KEYS);
     if (begin >= end) return;
     for (int i = threadIdx.x; i < p.num_heads / 8 * PORTABLE_STEPS * 32; i += 128) {
-        const int l = i & 31, step = i >> 5 & (PORTABLE_STEPS - 1), head = (i / (32 * PORTABLE_STEPS)) * 8 + (l >> 2);
-        const uint32_t x =
-            __ldg((const uint32_t *)(p.query + row * p.query_row + head * p.query_head + step * 16) + (l & 3));
+        const int l = i & 31, step = i >> 5 & (PORTABLE_STEPS - 1),
+                  head = (i / (32 * PORTABLE_STEPS)) * 8 + (l >> 2);
+        const uint32_t x = __ldg(
+            (const uint32_t *)(p.query + row * p.query_row + head * p.query_head + step * 16) + (l & 3));
         query[i] = make_uint2(e4m3x2_to_f16x2<0>(x), e4m3x2_to_f16x2<1>(x));
     }
     for (int i = threadIdx.x; i < p.num_heads; i += 128)
@@ -78,7 +81,8 @@ __global__ void __launch_bounds__(128) index_logits_sm80_kernel(const indexer_lo
 
 extern "C" int indexer_logits_sm80(const indexer_logits_params *p, void *stream) {
     const unsigned chunks = ((unsigned)p->num_keys + attn_cuda::PORTABLE_KEYS - 1) / attn_cuda::PORTABLE_KEYS;
-    for (int32_t first = 0; first < p->num_rows; first += 65520) { /* rows of a grid; a multiple of all rows_per_request */
+    for (int32_t first = 0; first < p->num_rows;
+         first += 65520) { /* rows of a grid; a multiple of all rows_per_request */
         indexer_logits_params part = *p;
         const int32_t rows = p->num_rows - first < 65520 ? p->num_rows - first : 65520;
         part.num_rows = rows;
@@ -86,7 +90,8 @@ extern "C" int indexer_logits_sm80(const indexer_logits_params *p, void *stream)
         if (part.starts) part.starts += first;
         part.ends += first, part.logits += first * p->logits_row;
         if (part.table) part.table += first / p->rows_per_request * p->table_row;
-        attn_cuda::index_logits_sm80_kernel<<<dim3(chunks, (unsigned)rows), 128, 0, (cudaStream_t)stream>>>(part);
+        attn_cuda::index_logits_sm80_kernel<<<dim3(chunks, (unsigned)rows), 128, 0, (cudaStream_t)stream>>>(
+            part);
     }
     return (int)cudaGetLastError();
 }

@@ -19,28 +19,33 @@ namespace attn_cuda {
 
 template <int H_, int NQ_, bool PAGED>
 struct index_traits {
-    static constexpr int H = H_, NQ = NQ_, N = H * NQ, NWG = PAGED ? 4 : 2, BK = 64 * NWG, THREADS = 128 * (NWG + 1);
+    static constexpr int H = H_, NQ = NQ_, N = H * NQ, NWG = PAGED ? 4 : 2, BK = 64 * NWG,
+                         THREADS = 128 * (NWG + 1);
     static constexpr int QBUF = 2, QB = N * 128, KB = BK * 128, SB = BK * 4;
     static constexpr int ST = PAGED ? (NQ == 1 ? 6 : 5) : 7;
-    static constexpr int PRODUCER_REGISTERS = PAGED ? 32 : 40, REGISTERS = PAGED ? 112 : 232; /* as many as at the start */
+    static constexpr int PRODUCER_REGISTERS = PAGED ? 32 : 40,
+                         REGISTERS = PAGED ? 112 : 232; /* as many as at the start */
     static constexpr int SMEM = QBUF * QB + ST * (KB + SB) + 1024;
     static_assert(SMEM <= 227 * 1024 - 1024, "stages do not fit");
 };
 
 ATTN_DEV void tma_1d(uint32_t dst, const void *map, int a, uint32_t bar) {
-    asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];"
-                 ::"r"(dst), "l"(map), "r"(a), "r"(bar)
+    asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+                 "{%2}], [%3];" ::"r"(dst),
+                 "l"(map), "r"(a), "r"(bar)
                  : "memory");
 }
 ATTN_DEV void tma_2d(uint32_t dst, const void *map, int a, int b, uint32_t bar) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3}], [%4];"
-                 ::"r"(dst), "l"(map), "r"(a), "r"(b), "r"(bar)
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+                 "{%2,%3}], [%4];" ::"r"(dst),
+                 "l"(map), "r"(a), "r"(b), "r"(bar)
                  : "memory");
 }
 ATTN_DEV void bulk_copy(uint32_t dst, const void *src, int bytes, uint32_t bar) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
-                 "l"(src), "r"(bytes), "r"(bar)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+        "l"(src), "r"(bytes), "r"(bar)
+        : "memory");
 }
 
 /* Keys that a row sees. */
@@ -67,7 +72,8 @@ template <class T>
 struct index_walk {
     const indexer_logits_params &p;
     int tile, left, key, blocks; /* blocks: of this tile, still to come with the current one */
-    ATTN_DEV index_walk(const indexer_logits_params &p_, int tile_, int offset, int left_) : p(p_), tile(tile_), left(left_) {
+    ATTN_DEV index_walk(const indexer_logits_params &p_, int tile_, int offset, int left_)
+        : p(p_), tile(tile_), left(left_) {
         const int2 t = index_tile<T>(p, tile);
         key = t.x + offset * T::BK;
         blocks = t.y - offset;
@@ -89,7 +95,8 @@ struct index_walk {
 };
 
 template <class T, bool PAGED>
-__global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __grid_constant__ indexer_sm90_params P) {
+__global__ void __launch_bounds__(T::THREADS, 1)
+    index_logits_kernel(const __grid_constant__ indexer_sm90_params P) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) /* empty where only other architectures were asked for */
     constexpr int ST = T::ST, NQ = T::NQ, N = T::N, H = T::H, BK = T::BK;
     extern __shared__ __align__(1024) uint8_t smem_raw[];
@@ -172,7 +179,8 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
             const int at = (walk.key >> box_shift) + lane, entry = page_boxes == 1 ? at : at / page_boxes;
             *in_page = (at - entry * page_boxes) << box_shift;
             if (lane >= boxes || at << box_shift >= p.num_keys) return -1;
-            const int page = __ldg(p.table + (int64_t)(walk.tile * NQ / p.rows_per_request) * p.table_row + entry);
+            const int page =
+                __ldg(p.table + (int64_t)(walk.tile * NQ / p.rows_per_request) * p.table_row + entry);
             return (uint32_t)page < (uint32_t)p.cache.num_pages ? page : -1;
         };
         bool more = advance(warp);
@@ -191,8 +199,8 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
                 if (ok) {
                     tma_3d(sK + s * T::KB + lane * box * 128, &P.k_map, 0, first, page, full + 8 * s);
                     bulk_copy(sS + s * T::SB + lane * box * 4,
-                              p.cache.data + page * p.cache.page_bytes + p.cache.page_size * 128 + first * 4, box * 4,
-                              full + 8 * s);
+                              p.cache.data + page * p.cache.page_bytes + p.cache.page_size * 128 + first * 4,
+                              box * 4, full + 8 * s);
                 }
                 page = next_page, first = next_first;
             } else if (lane == 0) {
@@ -216,7 +224,8 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
     auto enter = [&](int tile) {
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
-            const int row = min(tile * NQ + j / (H / 8), p.num_rows - 1); /* beyond the end: the range is empty */
+            const int row =
+                min(tile * NQ + j / (H / 8), p.num_rows - 1); /* beyond the end: the range is empty */
             const float *at = p.weights + (int64_t)row * p.weights_row + j % (H / 8) * 8 + 2 * q;
             weights[2 * j] = __ldg(at);
             weights[2 * j + 1] = __ldg(at + 1);
@@ -228,38 +237,42 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
             out[i] = p.logits + (int64_t)row * p.logits_row;
         }
     };
-    auto finish = [&](float(&d)[N / 2], int key, float scale) { /* sums over heads, stores */
-        const bool upper = q & 2, odd = q & 1;
-        float lo[NQ], hi[NQ], sum[NQ];
+    auto finish =
+        [&](float(&d)[N / 2], int key,
+            float scale) { /* sums over heads, stores */
+                           const bool upper = q & 2, odd = q & 1;
+                           float lo[NQ], hi[NQ], sum[NQ];
 #pragma unroll
-        for (int i = 0; i < NQ; i++) {
-            float a0 = 0.f, a1 = 0.f, b0 = 0.f, b1 = 0.f;
+                           for (int i = 0; i < NQ; i++) {
+                               float a0 = 0.f, a1 = 0.f, b0 = 0.f, b1 = 0.f;
 #pragma unroll
-            for (int k = 0; k < H / 8; k++) {
-                const int j = i * (H / 8) + k;
-                const float w0 = weights[2 * j], w1 = weights[2 * j + 1];
-                a0 = fmaf(w0, fmaxf(d[4 * j], 0.f), a0);
-                a1 = fmaf(w1, fmaxf(d[4 * j + 1], 0.f), a1);
-                b0 = fmaf(w0, fmaxf(d[4 * j + 2], 0.f), b0);
-                b1 = fmaf(w1, fmaxf(d[4 * j + 3], 0.f), b1);
-            }
-            lo[i] = a0 + a1, hi[i] = b0 + b1;
-        }
+                               for (int k = 0; k < H / 8; k++) {
+                                   const int j = i * (H / 8) + k;
+                                   const float w0 = weights[2 * j], w1 = weights[2 * j + 1];
+                                   a0 = fmaf(w0, fmaxf(d[4 * j], 0.f), a0);
+                                   a1 = fmaf(w1, fmaxf(d[4 * j + 1], 0.f), a1);
+                                   b0 = fmaf(w0, fmaxf(d[4 * j + 2], 0.f), b0);
+                                   b1 = fmaf(w1, fmaxf(d[4 * j + 3], 0.f), b1);
+                               }
+                               lo[i] = a0 + a1, hi[i] = b0 + b1;
+                           }
         /* four lanes share two keys: bit 1 of the lane keeps one of them, bit 0 one half of the queries */
 #pragma unroll
-        for (int i = 0; i < NQ; i++)
-            sum[i] = (upper ? hi[i] : lo[i]) + __shfl_xor_sync(~0u, upper ? lo[i] : hi[i], 2);
+                           for (int i = 0; i < NQ; i++)
+                               sum[i] =
+                                   (upper ? hi[i] : lo[i]) + __shfl_xor_sync(~0u, upper ? lo[i] : hi[i], 2);
 #pragma unroll
-        for (int i = 0; i < KEPT; i++) {
-            const float x = NQ == 1 ? sum[0] + __shfl_xor_sync(~0u, sum[0], 1)
-                                    : (odd ? sum[(KEPT + i) % NQ] : sum[i]) +
-                                          __shfl_xor_sync(~0u, odd ? sum[i] : sum[(KEPT + i) % NQ], 1);
-            if (key >= range[i].x && key < range[i].y) out[i][key] = x * scale;
-        }
-    };
+                           for (int i = 0; i < KEPT; i++) {
+                               const float x =
+                                   NQ == 1 ? sum[0] + __shfl_xor_sync(~0u, sum[0], 1)
+                                           : (odd ? sum[(KEPT + i) % NQ] : sum[i]) +
+                                                 __shfl_xor_sync(~0u, odd ? sum[i] : sum[(KEPT + i) % NQ], 1);
+                               if (key >= range[i].x && key < range[i].y) out[i][key] = x * scale;
+                           }
+        };
     auto release = [&](uint32_t bar) { /* this warp reads no more of it */
-        __syncwarp();
-        if (lane == 0) mbar_arrive(bar);
+                                       __syncwarp();
+                                       if (lane == 0) mbar_arrive(bar);
     };
 
     int n = 0;
@@ -271,7 +284,8 @@ __global__ void __launch_bounds__(T::THREADS, 1) index_logits_kernel(const __gri
         const int s = it % ST, qs = n % T::QBUF, key = walk.key + my_key;
         mbar_wait(full + 8 * s, (it / ST) & 1);
         wgmma_fence();
-        wgmma_e4m3_row<N>(d, wgmma_desc(sK + s * T::KB + w * 8192, 16, 1024), wgmma_desc(sQ + qs * T::QB, 16, 1024));
+        wgmma_e4m3_row<N>(d, wgmma_desc(sK + s * T::KB + w * 8192, 16, 1024),
+                          wgmma_desc(sQ + qs * T::QB, 16, 1024));
         asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(sS + s * T::SB + my_key * 4));
         wgmma_wait<0>();
         wgmma_pin(d);
@@ -297,10 +311,10 @@ int launch_index_logits(const indexer_sm90_params *P, int ctas, void *stream) {
     return (int)cudaGetLastError();
 }
 
-#define INDEXER_LOGITS_SM90_INSTANCE(NAME, H, NQ, PAGED)                                                               \
-    extern "C" int NAME(const indexer_sm90_params *p, int ctas, void *stream) {                                        \
-        using namespace attn_cuda;                                                                                     \
-        return launch_index_logits<index_traits<H, NQ, PAGED>, PAGED>(p, ctas, stream);                                \
+#define INDEXER_LOGITS_SM90_INSTANCE(NAME, H, NQ, PAGED)                                                     \
+    extern "C" int NAME(const indexer_sm90_params *p, int ctas, void *stream) {                              \
+        using namespace attn_cuda;                                                                           \
+        return launch_index_logits<index_traits<H, NQ, PAGED>, PAGED>(p, ctas, stream);                      \
     }
 
 } /* namespace attn_cuda */

@@ -8,9 +8,10 @@
 #include <cuda.h>
 
 typedef struct indexer_sm90_params {
-    CUtensorMap q_map;  /* {128 bytes, heads, rows}, a box of all heads of a tile's rows */
-    CUtensorMap k_map;  /* in one piece: {128, keys}, a box of 128 keys; paged: {128, tokens of a page, pages} */
-    CUtensorMap s_map;  /* in one piece: {keys} float32 */
+    CUtensorMap q_map; /* {128 bytes, heads, rows}, a box of all heads of a tile's rows */
+    CUtensorMap
+        k_map; /* in one piece: {128, keys}, a box of 128 keys; paged: {128, tokens of a page, pages} */
+    CUtensorMap s_map; /* in one piece: {keys} float32 */
     indexer_logits_params p;
     int32_t box_rows; /* paged: tokens of one box, 16, 32 or 64; divides the page */
     int32_t reserved;

@@ -9,8 +9,8 @@
 
 int indexer_fail_cuda(attn_error_t *error, int code, const char *what) {
     cudaGetLastError(); /* a failed launch must not fail the next caller */
-    return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE, "device",
-                     "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
+    return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE,
+                     "device", "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
 }
 
 int indexer_enter(const attn_indexer_t *x, indexer_device_guard *guard, attn_error_t *error) {
@@ -29,28 +29,34 @@ void indexer_leave(const indexer_device_guard *guard) {
 
 static int query_device(attn_indexer_t *x, const attn_device_t *device, attn_error_t *error) {
     if (device->type != (int)kDLCUDA)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "this indexer runs on CUDA devices (type %d); type %d was given",
-                         (int)kDLCUDA, (int)device->type);
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "this indexer runs on CUDA devices (type %d); type %d was given", (int)kDLCUDA,
+                         (int)device->type);
     int count = 0, major = 0, minor = 0, smem = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e != cudaSuccess) {
         cudaGetLastError();
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "no usable CUDA driver or device (%s); install the driver or open the indexer of REFERENCE",
-                         cudaGetErrorString(e));
+        return attn_fail(
+            error, ATTN_E_DEVICE, "device",
+            "no usable CUDA driver or device (%s); install the driver or open the indexer of REFERENCE",
+            cudaGetErrorString(e));
     }
     if (device->id < 0 || device->id >= count)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d", (int)device->id, count);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d",
+                         (int)device->id, count);
     x->device_id = device->id;
     e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x->device_id);
     if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, x->device_id);
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&x->num_sms, cudaDevAttrMultiProcessorCount, x->device_id);
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, x->device_id);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&x->num_sms, cudaDevAttrMultiProcessorCount, x->device_id);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, x->device_id);
     if (e != cudaSuccess) return indexer_fail_cuda(error, (int)e, "asking for a device attribute");
     if (major < 8 || smem < 96 * 1024)
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "compute capability %d.%d with %d bytes of shared memory for a block; 8.0 and 98304 are needed", major,
-                         minor, smem);
+        return attn_fail(
+            error, ATTN_E_DEVICE, "device",
+            "compute capability %d.%d with %d bytes of shared memory for a block; 8.0 and 98304 are needed",
+            major, minor, smem);
     x->has_sm90 = major == 9;
     return ATTN_OK;
 }
@@ -64,23 +70,24 @@ static int prepare(attn_indexer_t *x, attn_error_t *error) {
         for (int i = 0; e == 0 && i < 2; i++)
             x->max_clusters[i] = indexer_max_clusters(16 >> i);
         if (e == 0)
-            e = (int)cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &x->encode_tiled, 12000, cudaEnableDefault,
-                                                      &found);
+            e = (int)cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &x->encode_tiled, 12000,
+                                                      cudaEnableDefault, &found);
         if (e == 0 && found != cudaDriverEntryPointSuccess) e = (int)cudaErrorCallRequiresNewerDriver;
         if (e == 0) e = indexer_run_sm90(x, NULL, NULL);
     }
     return e == 0 ? ATTN_OK : indexer_fail_cuda(error, e, "loading the kernels of the indexer");
 }
 
-static int open_indexer(const attn_indexer_problem_t *problem, const attn_device_t *device, const attn_host_t *host,
-                        attn_indexer_t **indexer, attn_error_t *error) {
+static int open_indexer(const attn_indexer_problem_t *problem, const attn_device_t *device,
+                        const attn_host_t *host, attn_indexer_t **indexer, attn_error_t *error) {
     (void)host;
     attn_indexer_t x = {.r = {.device_type = (int)kDLCUDA, .alignment = 16}};
     attn_device_t dev;
     indexer_device_guard guard;
     int status = indexer_check_problem(problem, &x.r.p, error);
     if (status == ATTN_OK && indexer == NULL)
-        status = attn_fail(error, ATTN_E_INVALID, "indexer", "indexer is NULL; there is nowhere to put the result");
+        status = attn_fail(error, ATTN_E_INVALID, "indexer",
+                           "indexer is NULL; there is nowhere to put the result");
     if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK) status = query_device(&x, &dev, error);
     if (status == ATTN_OK && (status = indexer_enter(&x, &guard, error)) == ATTN_OK) {
@@ -100,7 +107,8 @@ static void close_indexer(attn_indexer_t *x) {
     free(x);
 }
 
-static int cache_shape(attn_indexer_t *x, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+static int cache_shape(attn_indexer_t *x, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error) {
     return indexer_cache_shape(&x->r.p, num_blocks, shape, error);
 }
 
@@ -110,9 +118,11 @@ static int space_needed(attn_indexer_t *x, attn_indexer_space_t *space, attn_err
     return ATTN_OK;
 }
 
-static int plan_prefill(attn_indexer_t *x, int32_t num_reqs, const int32_t *query_start_loc, const int32_t *seq_lens,
-                        attn_indexer_chunk_t *chunks, int32_t capacity, int32_t *num_chunks, attn_error_t *error) {
-    return indexer_plan_prefill(&x->r.p, num_reqs, query_start_loc, seq_lens, chunks, capacity, num_chunks, error);
+static int plan_prefill(attn_indexer_t *x, int32_t num_reqs, const int32_t *query_start_loc,
+                        const int32_t *seq_lens, attn_indexer_chunk_t *chunks, int32_t capacity,
+                        int32_t *num_chunks, attn_error_t *error) {
+    return indexer_plan_prefill(&x->r.p, num_reqs, query_start_loc, seq_lens, chunks, capacity, num_chunks,
+                                error);
 }
 
 static const attn_indexer_extension_t table = {

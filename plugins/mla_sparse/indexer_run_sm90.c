@@ -7,8 +7,9 @@
 #include <cuda_runtime_api.h>
 
 typedef CUresult (*encode_tiled_t)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                   CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+                                   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+                                   CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                   CUtensorMapFloatOOBfill);
 typedef int (*kernel_t)(const indexer_sm90_params *p, int ctas, void *stream);
 
 static const struct {
@@ -19,13 +20,14 @@ static const struct {
                  {64, 1, 1, indexer_paged_sm90_h64_q1}};
 enum { NUM_INSTANCES = sizeof instances / sizeof instances[0] };
 
-static int encode(const attn_indexer_t *x, CUtensorMap *map, CUtensorMapDataType type, int rank, const void *base,
-                  const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box) {
+static int encode(const attn_indexer_t *x, CUtensorMap *map, CUtensorMapDataType type, int rank,
+                  const void *base, const cuuint64_t *dims, const cuuint64_t *strides,
+                  const cuuint32_t *box) {
     static const cuuint32_t ones[3] = {1, 1, 1};
     return (int)((encode_tiled_t)x->encode_tiled)(
-        map, type, (cuuint32_t)rank, (void *)(uintptr_t)base, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        rank == 1 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        map, type, (cuuint32_t)rank, (void *)(uintptr_t)base, dims, strides, box, ones,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, rank == 1 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 /* Strides of dimensions of size 1 may be anything; maps want sound ones. */
@@ -46,13 +48,17 @@ static int make_maps(const attn_indexer_t *x, indexer_sm90_params *sp, int queri
                                     (cuuint64_t)(p->cache.num_pages > 0 ? p->cache.num_pages : 1)};
         const cuuint64_t strides[2] = {INDEXER_DIM, (cuuint64_t)p->cache.page_bytes};
         const cuuint32_t box[3] = {INDEXER_DIM, (cuuint32_t)sp->box_rows, 1};
-        return e ? e : encode(x, &sp->k_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, p->cache.data, dims, strides, box);
+        return e ? e
+                 : encode(x, &sp->k_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, p->cache.data, dims, strides, box);
     }
     const cuuint64_t dims[2] = {INDEXER_DIM, (cuuint64_t)p->num_keys},
-                     strides[1] = {sound(p->num_keys, p->key_row, INDEXER_DIM)}, s_dims[1] = {(cuuint64_t)p->num_keys};
+                     strides[1] = {sound(p->num_keys, p->key_row, INDEXER_DIM)},
+                     s_dims[1] = {(cuuint64_t)p->num_keys};
     const cuuint32_t box[2] = {INDEXER_DIM, 128}, s_box[1] = {128};
     if (e == 0) e = encode(x, &sp->k_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, p->keys, dims, strides, box);
-    return e ? e : encode(x, &sp->s_map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 1, p->key_scales, s_dims, strides, s_box);
+    return e ? e
+             : encode(x, &sp->s_map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 1, p->key_scales, s_dims, strides,
+                      s_box);
 }
 
 int indexer_run_sm90(const attn_indexer_t *x, const indexer_logits_params *p, void *stream) {

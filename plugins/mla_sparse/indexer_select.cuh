@@ -20,7 +20,8 @@ enum {
     SELECT_BAND = 512,
     SELECT_WINDOW = 131072, /* positions of a bitmap */
     SELECT_KEYS = 8192,     /* elements that a CTA collects at most */
-    SELECT_SAMPLES = 4096
+    SELECT_SAMPLES = 4096,
+    SELECT_OUT = 2048 /* largest topk */
 };
 
 /* Order-preserving image: -0 as 0, NaN below everything. */
@@ -46,11 +47,20 @@ struct select_octaves {
         return bin == 0 ? 0 : bin == 1024 ? 0x80000000u : (uint32_t)(bin + (bin > 1024 ? 10752 : 3584)) << 18;
     }
 };
-/* 512 bins an octave above a gate that all keys reach. */
-struct select_above {
+/* Those, or where all keys reach a gate above 0, 512 bins an octave above it. */
+struct select_bins {
     uint32_t gate;
-    ATTN_DEV int operator()(uint32_t key) const { return (int)min((key - gate) >> 14, (uint32_t)SELECT_BINS - 1); }
+    ATTN_DEV int operator()(uint32_t key) const {
+        return gate != 0 ? (int)min((key - gate) >> 14, (uint32_t)SELECT_BINS - 1) : select_octaves()(key);
+    }
 };
+
+/* Sets the bit of a position of the window that begins at origin, if its rank reaches the threshold. */
+ATTN_DEV void select_mark(uint32_t *bitmap, uint32_t key, int position, uint64_t threshold, int origin) {
+    const int at = position - origin;
+    if (select_rank(key, position) >= threshold && (uint32_t)at < (uint32_t)SELECT_WINDOW)
+        atomicOr(&bitmap[at >> 5], 1u << (at & 31));
+}
 
 /* Shared memory of the search in each CTA. The bitmap of the output takes the place of the bins afterwards. */
 struct select_memory {
@@ -58,9 +68,10 @@ struct select_memory {
         uint32_t bins[SELECT_BINS];
         uint32_t bitmap[SELECT_WINDOW / 32];
     } u;
-    uint64_t band[SELECT_BAND]; /* ranks of the members of the bin */
+    uint64_t band[SELECT_BAND];         /* ranks of the members of the bin */
     unsigned long long lowest, highest; /* ranks in the bin */
     uint64_t threshold;
+    int32_t staged[SELECT_OUT]; /* positions to write */
     uint32_t warp_sums[32];
     int bin, above, in_bin, count;
 };
@@ -122,8 +133,10 @@ struct select_cta {
 /* The rank of the k-th largest of at least k elements, in every CTA of the team. source.each(f) calls f(key, position)
  * for the elements of this CTA, by all its threads. bin_of gives the first histogram. */
 template <class TEAM, class SOURCE, class BIN>
-ATTN_DEV uint64_t select_kth(const TEAM &team, select_memory &m, const SOURCE &source, const BIN &bin_of, int k) {
+ATTN_DEV uint64_t select_kth(const TEAM &team, select_memory &m, const SOURCE &source, const BIN &bin_of,
+                             int k) {
     constexpr int THREADS = TEAM::THREADS;
+#pragma unroll 1
     for (int i = threadIdx.x; i < SELECT_BINS; i += THREADS)
         m.u.bins[i] = 0;
     __syncthreads();
@@ -133,21 +146,27 @@ ATTN_DEV uint64_t select_kth(const TEAM &team, select_memory &m, const SOURCE &s
     const int bin = m.bin;
     int need = k - m.above, members = m.in_bin;
     uint64_t lowest = 0, highest = ~(uint64_t)0;
-    auto inside = [&](uint32_t key, uint64_t rank) { return bin_of(key) == bin && rank >= lowest && rank <= highest; };
+    auto inside = [&](uint32_t key, uint64_t rank) {
+        return bin_of(key) == bin && rank >= lowest && rank <= highest;
+    };
     if (members > SELECT_BAND) {
         if (threadIdx.x == 0) m.lowest = ~0ull, m.highest = 0;
         __syncthreads();
         unsigned long long lo = ~0ull, hi = 0;
         source.each([&](uint32_t key, int position) {
             const uint64_t rank = select_rank(key, position);
-            if (bin_of(key) == bin) lo = min(lo, (unsigned long long)rank), hi = max(hi, (unsigned long long)rank);
+            if (bin_of(key) == bin)
+                lo = min(lo, (unsigned long long)rank), hi = max(hi, (unsigned long long)rank);
         });
         if (lo <= hi) atomicMin(&m.lowest, lo), atomicMax(&m.highest, hi);
         team.sum_ends(m);
         lowest = m.lowest, highest = m.highest;
+#pragma unroll 1
         while (members > SELECT_BAND) {
             __syncthreads();
-            const int width = 64 - __clzll((long long)(highest - lowest)), shift = width > 11 ? width - 11 : 0;
+            const int width = 64 - __clzll((long long)(highest - lowest)),
+                      shift = width > 11 ? width - 11 : 0;
+#pragma unroll 1
             for (int i = threadIdx.x; i < SELECT_BINS; i += THREADS)
                 m.u.bins[i] = 0;
             __syncthreads();
@@ -171,9 +190,11 @@ ATTN_DEV uint64_t select_kth(const TEAM &team, select_memory &m, const SOURCE &s
         if (inside(key, rank)) band[atomicAdd(&m.count, 1)] = rank;
     });
     team.join_bands(m);
+#pragma unroll 1
     for (int i = threadIdx.x; i < members; i += THREADS) {
         const uint64_t mine = m.band[i];
         int greater = 0;
+#pragma unroll 4
         for (int j = 0; j < members; j++)
             greater += m.band[j] > mine;
         if (greater == need - 1) m.threshold = mine;
@@ -185,37 +206,38 @@ ATTN_DEV uint64_t select_kth(const TEAM &team, select_memory &m, const SOURCE &s
 /* Writes the positions in [first, first + length), this CTA's part, whose rank is at least the threshold in ascending
  * order to out, behind those of the CTAs in front. A team of several CTAs has parts of one window. */
 template <class TEAM, class SOURCE>
-ATTN_DEV void select_write(const TEAM &team, select_memory &m, const SOURCE &source, uint64_t threshold, int first,
-                           int length, int32_t *out) {
+ATTN_DEV void select_write(const TEAM &team, select_memory &m, const SOURCE &source, uint64_t threshold,
+                           int first, int length, int32_t *out) {
     constexpr int THREADS = TEAM::THREADS;
-    constexpr int PER = SELECT_WINDOW / 32 / THREADS;
     int written = 0;
+#pragma unroll 1
     for (int window = 0; window < length; window += SELECT_WINDOW) {
         __syncthreads();
+#pragma unroll 1
         for (int i = threadIdx.x; i < SELECT_WINDOW / 32; i += THREADS)
             m.u.bitmap[i] = 0;
         __syncthreads();
-        if constexpr (SOURCE::IN_ORDER) {
-            source.words([&](int at, uint32_t word) {
-                if ((uint32_t)(at - window) < (uint32_t)SELECT_WINDOW) m.u.bitmap[(at - window) >> 5] = word;
-            }, threshold);
-        } else
-            source.each([&](uint32_t key, int position) {
-                const int at = position - first - window;
-                if (select_rank(key, position) >= threshold && (uint32_t)at < (uint32_t)SELECT_WINDOW)
-                    atomicOr(&m.u.bitmap[at >> 5], 1u << (at & 31));
-            });
+        source.mark(m.u.bitmap, threshold, first + window);
         __syncthreads();
-        /* a thread takes PER neighbouring words */
+        /* a thread takes `per` neighbouring words; the positions go out through shared memory in whole lines */
+        const int words = (min(length - window, (int)SELECT_WINDOW) + 31) / 32,
+                  per = (words + THREADS - 1) / THREADS;
         uint32_t sum = 0, total;
-        for (int i = 0; i < PER; i++)
-            sum += (uint32_t)__popc(m.u.bitmap[threadIdx.x * PER + i]);
-        uint32_t at = select_scan<THREADS>(m, sum, &total) + (uint32_t)written;
-        at += team.before(m, total);
+#pragma unroll 1
+        for (int i = 0; i < per; i++)
+            sum += (uint32_t)__popc(m.u.bitmap[threadIdx.x * per + i]);
+        uint32_t at = select_scan<THREADS>(m, sum, &total);
         if (sum != 0)
-            for (int i = 0; i < PER; i++)
-                for (uint32_t w = m.u.bitmap[threadIdx.x * PER + i]; w != 0; w &= w - 1)
-                    out[at++] = first + window + ((int)threadIdx.x * PER + i) * 32 + __ffs((int)w) - 1;
+#pragma unroll 1
+            for (int i = 0; i < per; i++)
+#pragma unroll 1
+                for (uint32_t w = m.u.bitmap[threadIdx.x * per + i]; w != 0; w &= w - 1)
+                    m.staged[at++] = first + window + ((int)threadIdx.x * per + i) * 32 + __ffs((int)w) - 1;
+        int32_t *to = out + written + team.before(m, total);
+        __syncthreads();
+#pragma unroll 1
+        for (int i = threadIdx.x; i < (int)total; i += THREADS)
+            to[i] = m.staged[i];
         written += (int)total;
     }
 }
@@ -224,13 +246,14 @@ ATTN_DEV void select_write(const TEAM &team, select_memory &m, const SOURCE &sou
  * under way together. */
 template <int THREADS, int BATCH = 4>
 struct select_row {
-    static constexpr bool IN_ORDER = false;
     const float *row;
     int lo, hi;
     template <class F>
     ATTN_DEV void each(const F &f) const {
-        const int head = min(hi - lo, (int)((0 - (uintptr_t)(row + lo) / 4) & 3)), groups = (hi - lo - head) / 4;
+        const int head = min(hi - lo, (int)((0 - (uintptr_t)(row + lo) / 4) & 3)),
+                  groups = (hi - lo - head) / 4;
         const float4 *body = (const float4 *)(row + lo + head);
+#pragma unroll 1
         for (int g0 = 0; g0 < groups; g0 += THREADS * BATCH) {
             float4 v[BATCH];
 #pragma unroll
@@ -246,47 +269,61 @@ struct select_row {
                         f(select_key(v[j].w), at + 3);
             }
         }
-        if ((int)threadIdx.x < head) f(select_key(__ldg(row + lo + threadIdx.x)), lo + (int)threadIdx.x);
-        const int tail = lo + head + groups * 4 + (int)threadIdx.x;
-        if (tail < hi) f(select_key(__ldg(row + tail)), tail);
+        /* at most three at either end, by six threads */
+        const int t = threadIdx.x, at = t < head ? lo + t : lo + groups * 4 + t;
+        if (t < head || (at < hi && t < 6)) f(select_key(__ldg(row + at)), at);
+    }
+    ATTN_DEV void mark(uint32_t *bitmap, uint64_t threshold, int origin) const {
+        each([&](uint32_t key, int position) { select_mark(bitmap, key, position, threshold, origin); });
     }
 };
 
-/* Keys in shared memory at consecutive positions. */
+/* Keys in shared memory, with their positions or at consecutive ones from `first` on. */
 template <int THREADS>
 struct select_keys {
-    static constexpr bool IN_ORDER = true; /* words() has the bits of 32 neighbours at once: at counts from `first` */
     const uint32_t *keys;
+    const int32_t *positions; /* NULL: consecutive */
     int first, count;
     template <class F>
-    ATTN_DEV void words(const F &f, uint64_t threshold) const {
-        const int lane = threadIdx.x & 31;
+    ATTN_DEV void each(const F &f) const {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < count; i += THREADS)
+            f(keys[i], positions ? positions[i] : first + i);
+    }
+    ATTN_DEV void mark(uint32_t *bitmap, uint64_t threshold, int origin) const {
+        if (positions) {
+            each([&](uint32_t key, int position) { select_mark(bitmap, key, position, threshold, origin); });
+            return;
+        }
+        const int lane =
+            threadIdx.x & 31; /* 32 neighbours at once; `first` is the origin or a window behind it */
+#pragma unroll 1
         for (int i0 = (int)threadIdx.x - lane; i0 < count; i0 += THREADS) {
             const int i = i0 + lane;
-            const uint32_t word = __ballot_sync(~0u, i < count && select_rank(keys[i], first + i) >= threshold);
-            if (lane == 0) f(i0, word);
+            const uint32_t word =
+                __ballot_sync(~0u, i < count && select_rank(keys[i], first + i) >= threshold);
+            const int at = first + i0 - origin;
+            if (lane == 0 && (uint32_t)at < (uint32_t)SELECT_WINDOW) bitmap[at >> 5] = word;
         }
-    }
-    template <class F>
-    ATTN_DEV void each(const F &f) const {
-        for (int i = threadIdx.x; i < count; i += THREADS)
-            f(keys[i], first + i);
     }
 };
 
-/* Keys in shared memory with their positions. */
+/* What usual rows never need stays out of the way of the instruction cache: the selection on the row itself, and the gate
+ * of exactly that rank in the sample. */
 template <int THREADS>
-struct select_pairs {
-    static constexpr bool IN_ORDER = false;
-    const uint32_t *keys;
-    const int32_t *positions;
-    int count;
-    template <class F>
-    ATTN_DEV void each(const F &f) const {
-        for (int i = threadIdx.x; i < count; i += THREADS)
-            f(keys[i], positions[i]);
-    }
-};
+__device__ __noinline__ void select_from_row(select_memory &m, const float *row, int n, int topk,
+                                             int32_t *out) {
+    const select_cta<THREADS> team;
+    const select_row<THREADS, 1> source = {row, 0, n};
+    __syncthreads();
+    const uint64_t threshold = select_kth(team, m, source, select_octaves(), topk);
+    select_write(team, m, source, threshold, 0, n, out);
+}
+template <int THREADS>
+__device__ __noinline__ uint32_t select_exact_gate(select_memory &m, const uint32_t *keys, int rank) {
+    const select_keys<THREADS> source = {keys, nullptr, 0, SELECT_SAMPLES};
+    return (uint32_t)(select_kth(select_cta<THREADS>(), m, source, select_octaves(), rank) >> 32);
+}
 
 /* A gate that somewhat more than topk elements of a long row reach, from a sample of 1024 aligned groups of four that are
  * spread evenly. Loading and evaluating are apart, so that other loads can follow the first. */
@@ -304,12 +341,14 @@ struct select_sample {
     /* keys: room for the sample. */
     ATTN_DEV uint32_t gate(select_memory &m, int n, int topk, uint32_t *keys) const {
         const select_octaves octaves;
+#pragma unroll 1
         for (int i = threadIdx.x; i < SELECT_BINS; i += THREADS)
             m.u.bins[i] = 0;
         __syncthreads();
 #pragma unroll
         for (int j = 0; j < PER; j++) {
-            const uint4 x = make_uint4(select_key(v[j].x), select_key(v[j].y), select_key(v[j].z), select_key(v[j].w));
+            const uint4 x =
+                make_uint4(select_key(v[j].x), select_key(v[j].y), select_key(v[j].z), select_key(v[j].w));
             ((uint4 *)keys)[j * THREADS + threadIdx.x] = x;
             atomicAdd(&m.u.bins[octaves(x.x)], 1u), atomicAdd(&m.u.bins[octaves(x.y)], 1u);
             atomicAdd(&m.u.bins[octaves(x.z)], 1u), atomicAdd(&m.u.bins[octaves(x.w)], 1u);
@@ -319,20 +358,22 @@ struct select_sample {
         const float expected = (float)topk * SELECT_SAMPLES / (float)n;
         const int rank = min((int)SELECT_SAMPLES, (int)(expected + 4.f * sqrtf(expected) + 4.f));
         select_find_bin<THREADS>(m, rank);
-        if ((int64_t)(m.above + m.in_bin) * n <= (int64_t)SELECT_SAMPLES * SELECT_KEYS * 3 / 4) return octaves.lowest_key(m.bin);
-        const select_keys<THREADS> source = {keys, 0, SELECT_SAMPLES};
-        return (uint32_t)(select_kth(select_cta<THREADS>(), m, source, octaves, rank) >> 32);
+        if ((int64_t)(m.above + m.in_bin) * n <= (int64_t)SELECT_SAMPLES * SELECT_KEYS * 3 / 4)
+            return octaves.lowest_key(m.bin);
+        return select_exact_gate<THREADS>(m, keys, rank);
     }
 };
 
 /* The range of a row, cut to the columns; a row with no more keys than topk is written here, by the CTA that is told so:
  * returns true. */
 ATTN_DEV bool select_trivial(const indexer_select_params &p, int row, bool writes, int *lo, int *hi) {
-    const int end = min(__ldg(p.ends + row), p.num_columns), start = p.starts ? max(__ldg(p.starts + row), 0) : 0;
+    const int end = min(__ldg(p.ends + row), p.num_columns),
+              start = p.starts ? max(__ldg(p.starts + row), 0) : 0;
     *lo = start, *hi = max(end, start);
     const int n = *hi - *lo;
     if (n > p.topk) return false;
     int32_t *out = p.indices + (int64_t)row * p.indices_row;
+#pragma unroll 1
     for (int i = threadIdx.x; writes && i < p.topk; i += blockDim.x)
         out[i] = i < n ? i : -1;
     return true;

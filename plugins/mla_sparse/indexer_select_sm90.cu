@@ -13,14 +13,14 @@ enum { CLUSTER_THREADS = 1024, CLUSTER_MAX = 16, CLUSTER_KEYS = INDEXER_CLUSTER_
 
 struct cluster_memory {
     select_memory search;
-    __align__(16) uint32_t keys[CLUSTER_KEYS]; /* the slice */
+    __align__(16) uint32_t keys[CLUSTER_KEYS];          /* the slice */
     __align__(16) uint32_t collected_keys[SELECT_KEYS]; /* in the first CTA: of all */
     int32_t collected_positions[SELECT_KEYS];
     int collected;
     /* of the common search */
-    uint32_t totals[SELECT_BINS];  /* written by the CTAs that add up a part of the bins each */
+    uint32_t totals[SELECT_BINS];   /* written by the CTAs that add up a part of the bins each */
     uint64_t own_band[SELECT_BAND]; /* of this CTA, read by the others */
-    uint32_t written[CLUSTER_MAX]; /* how much each CTA has to write */
+    uint32_t written[CLUSTER_MAX];  /* how much each CTA has to write */
 };
 
 struct select_cluster {
@@ -82,41 +82,25 @@ struct select_cluster {
     }
 };
 
-__global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(const indexer_select_params p) {
-    extern __shared__ __align__(16) uint8_t smem_raw[];
-    cluster_memory &m = *(cluster_memory *)smem_raw;
+/* All CTAs search together; each has its slice in m.keys. Out of line: usual rows do not come here. */
+__device__ __noinline__ void select_together(cluster_memory &m, int topk, int first, int count,
+                                             int32_t *out) {
     const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
     const select_cluster team = {cluster, m, (int)cluster.block_rank(), (int)cluster.num_blocks()};
-    const int row = blockIdx.y;
-    int lo, hi;
-    if (select_trivial(p, row, team.rank == 0, &lo, &hi)) return; /* all CTAs of the cluster alike */
-    const int n = hi - lo, share = ((n + team.size - 1) / team.size + 31) & ~31;
-    const int first = min(n, team.rank * share), count = min(share, n - first);
-    const float *at = p.logits + (int64_t)row * p.logits_row + lo;
-    int32_t *out = p.indices + (int64_t)row * p.indices_row;
-    const select_cta<CLUSTER_THREADS> alone;
-    if (n <= SELECT_KEYS) { /* no work for many */
-        if (team.rank != 0) return;
-        const select_row<CLUSTER_THREADS> whole = {at, 0, n};
-        whole.each([&](uint32_t key, int position) { m.keys[position] = key; });
-        __syncthreads();
-        const select_keys<CLUSTER_THREADS> source = {m.keys, 0, n};
-        const uint64_t threshold = select_kth(alone, m.search, source, select_octaves(), p.topk);
-        select_write(alone, m.search, source, threshold, 0, n, out);
-        return;
-    }
-    if (threadIdx.x == 0) m.collected = 0;
-    select_sample<CLUSTER_THREADS> sample;
-    sample.load(at, n);
-    const select_row<CLUSTER_THREADS> slice = {at, first, first + count};
-    slice.each([&](uint32_t key, int position) { m.keys[position - first] = key; });
-    const uint32_t gate = sample.gate(m.search, n, p.topk, m.collected_keys);
-    cluster.sync(); /* the others may write to the first CTA */
+    const select_keys<CLUSTER_THREADS> source = {m.keys, nullptr, first, count};
+    const uint64_t threshold = select_kth(team, m.search, source, select_octaves(), topk);
+    select_write(team, m.search, source, threshold, first, count > 0 ? count : 1, out);
+}
+
+/* Sends what of the slice reaches the gate to the first CTA: a warp reserves room at once. */
+ATTN_DEV void send_passed(const select_cluster &team, cluster_memory &m, uint32_t gate, int first,
+                          int count) {
     const int lane = threadIdx.x & 31;
     uint32_t *keys = team.in(m.collected_keys, 0);
     int32_t *positions = team.in(m.collected_positions, 0);
     constexpr int BATCH = 8;
-    for (int i0 = (int)threadIdx.x; i0 - lane < count; i0 += CLUSTER_THREADS * BATCH) { /* a warp reserves room at once */
+#pragma unroll 1
+    for (int i0 = (int)threadIdx.x; i0 - lane < count; i0 += CLUSTER_THREADS * BATCH) {
         uint32_t mask = 0;
 #pragma unroll
         for (int j = 0; j < BATCH; j++) {
@@ -131,26 +115,57 @@ __global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(cons
         }
         int place = lane == 31 && upto != 0 ? atomicAdd(team.in(&m.collected, 0), upto) : 0;
         place = __shfl_sync(~0u, place, 31) + upto - hits;
+#pragma unroll 1
         for (; mask != 0; mask &= mask - 1, place++) {
             const int i = i0 + (__ffs((int)mask) - 1) * CLUSTER_THREADS;
             if (place < SELECT_KEYS) keys[place] = m.keys[i], positions[place] = first + i;
         }
     }
-    cluster.sync();
-    const int collected = team.rank == 0 ? m.collected : *team.in(&m.collected, 0);
-    if (collected >= p.topk && collected <= SELECT_KEYS) {
-        cluster.barrier_arrive(); /* the first CTA stays until all have read the count */
-        if (team.rank == 0) {
-            const select_pairs<CLUSTER_THREADS> source = {m.collected_keys, m.collected_positions, collected};
-            const uint64_t threshold = select_kth(alone, m.search, source, select_above{gate}, p.topk);
-            select_write(alone, m.search, source, threshold, 0, n, out);
+}
+
+__global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(const indexer_select_params p) {
+    extern __shared__ __align__(16) uint8_t smem_raw[];
+    cluster_memory &m = *(cluster_memory *)smem_raw;
+    const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+    const select_cluster team = {cluster, m, (int)cluster.block_rank(), (int)cluster.num_blocks()};
+    const int row = blockIdx.y;
+    int lo, hi;
+    if (select_trivial(p, row, team.rank == 0, &lo, &hi)) return; /* all CTAs of the cluster alike */
+    const int n = hi - lo;
+    const bool is_short = n <= SELECT_KEYS; /* no work for many: the slice of the first CTA is the row */
+    const int share = is_short ? n : ((n + team.size - 1) / team.size + 31) & ~31;
+    const int first = min(n, team.rank * share), count = min(share, n - first);
+    if (is_short && team.rank != 0) return;
+    const float *at = p.logits + (int64_t)row * p.logits_row + lo;
+    int32_t *out = p.indices + (int64_t)row * p.indices_row;
+    if (threadIdx.x == 0) m.collected = 0;
+    select_sample<CLUSTER_THREADS> sample;
+    if (!is_short) sample.load(at, n);
+    const select_row<CLUSTER_THREADS> slice = {at, first, first + count};
+    slice.each([&](uint32_t key, int position) { m.keys[position - first] = key; });
+    uint32_t gate = 0;
+    int collected = n;
+    if (!is_short) {
+        gate = sample.gate(m.search, n, p.topk, m.collected_keys);
+        cluster.sync(); /* the others may write to the first CTA */
+        send_passed(team, m, gate, first, count);
+        cluster.sync();
+        collected = team.rank == 0 ? m.collected : *team.in(&m.collected, 0);
+        if (collected < p.topk || collected > SELECT_KEYS) {
+            select_together(m, p.topk, first, count, out);
+            return;
         }
-        cluster.barrier_wait();
-        return;
+        cluster.barrier_arrive(); /* the first CTA stays until all have read the count */
     }
-    const select_keys<CLUSTER_THREADS> source = {m.keys, first, count};
-    const uint64_t threshold = select_kth(team, m.search, source, select_octaves(), p.topk);
-    select_write(team, m.search, source, threshold, first, count > 0 ? count : 1, out);
+    if (team.rank == 0) {
+        const select_cta<CLUSTER_THREADS> alone;
+        const select_keys<CLUSTER_THREADS> source = {
+            is_short ? m.keys : m.collected_keys, is_short ? nullptr : m.collected_positions, 0, collected};
+        __syncthreads();
+        const uint64_t threshold = select_kth(alone, m.search, source, select_bins{gate}, p.topk);
+        select_write(alone, m.search, source, threshold, 0, n, out);
+    }
+    if (!is_short) cluster.barrier_wait();
 }
 
 struct cluster_launch {
@@ -174,10 +189,11 @@ struct cluster_launch {
 extern "C" int indexer_select_cluster(const indexer_select_params *p, int cluster, void *stream) {
     using namespace attn_cuda;
     if (!p) {
-        cudaError_t e = cudaFuncSetAttribute(select_cluster_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)sizeof(cluster_memory));
+        cudaError_t e = cudaFuncSetAttribute(
+            select_cluster_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(cluster_memory));
         if (e == cudaSuccess)
-            e = cudaFuncSetAttribute(select_cluster_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+            e = cudaFuncSetAttribute(select_cluster_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed,
+                                     1);
         return (int)e;
     }
     cluster_launch l(cluster, p->num_rows, stream);

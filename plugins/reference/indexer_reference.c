@@ -13,21 +13,23 @@ struct attn_indexer {
     indexer_rules r;
 };
 
-static int open_indexer(const attn_indexer_problem_t *problem, const attn_device_t *device, const attn_host_t *host,
-                        attn_indexer_t **indexer, attn_error_t *error) {
+static int open_indexer(const attn_indexer_problem_t *problem, const attn_device_t *device,
+                        const attn_host_t *host, attn_indexer_t **indexer, attn_error_t *error) {
     (void)host;
     indexer_rules r = {.device_type = (int)kDLCPU, .alignment = 1};
     attn_device_t dev;
     int status = indexer_check_problem(problem, &r.p, error);
     if (status == ATTN_OK && indexer == NULL)
-        status = attn_fail(error, ATTN_E_INVALID, "indexer", "indexer is NULL; there is nowhere to put the result");
+        status = attn_fail(error, ATTN_E_INVALID, "indexer",
+                           "indexer is NULL; there is nowhere to put the result");
     if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK && dev.type != (int)kDLCPU)
-        status = attn_fail(error, ATTN_E_DEVICE, "device", "REFERENCE runs on CPUs (type %d); type %d was given", (int)kDLCPU,
-                           (int)dev.type);
+        status = attn_fail(error, ATTN_E_DEVICE, "device",
+                           "REFERENCE runs on CPUs (type %d); type %d was given", (int)kDLCPU, (int)dev.type);
     if (status != ATTN_OK) return status;
     attn_indexer_t *x = malloc(sizeof *x);
-    if (x == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an indexer of %zu bytes", sizeof *x);
+    if (x == NULL)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an indexer of %zu bytes", sizeof *x);
     x->r = r;
     *indexer = x;
     return ATTN_OK;
@@ -37,7 +39,8 @@ static void close_indexer(attn_indexer_t *x) {
     free(x);
 }
 
-static int cache_shape(attn_indexer_t *x, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+static int cache_shape(attn_indexer_t *x, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error) {
     return indexer_cache_shape(&x->r.p, num_blocks, shape, error);
 }
 
@@ -47,9 +50,11 @@ static int space_needed(attn_indexer_t *x, attn_indexer_space_t *space, attn_err
     return ATTN_OK;
 }
 
-static int plan_prefill(attn_indexer_t *x, int32_t num_reqs, const int32_t *query_start_loc, const int32_t *seq_lens,
-                        attn_indexer_chunk_t *chunks, int32_t capacity, int32_t *num_chunks, attn_error_t *error) {
-    return indexer_plan_prefill(&x->r.p, num_reqs, query_start_loc, seq_lens, chunks, capacity, num_chunks, error);
+static int plan_prefill(attn_indexer_t *x, int32_t num_reqs, const int32_t *query_start_loc,
+                        const int32_t *seq_lens, attn_indexer_chunk_t *chunks, int32_t capacity,
+                        int32_t *num_chunks, attn_error_t *error) {
+    return indexer_plan_prefill(&x->r.p, num_reqs, query_start_loc, seq_lens, chunks, capacity, num_chunks,
+                                error);
 }
 
 static char *row_of(const DLTensor *t, int64_t i) {
@@ -84,7 +89,8 @@ static float power_of_two_above(float x) {
 }
 
 /* Scale and e4m3 bytes of a row; NaN does not count for the scale. */
-static float quantize_row(const char *row, uint32_t dtype, int64_t n, float floor, int power_of_two, uint8_t *bytes) {
+static float quantize_row(const char *row, uint32_t dtype, int64_t n, float floor, int power_of_two,
+                          uint8_t *bytes) {
     float largest = floor;
     for (int64_t i = 0; i < n; i++) {
         float a = fabsf(value_at(row, i, dtype));
@@ -98,13 +104,15 @@ static float quantize_row(const char *row, uint32_t dtype, int64_t n, float floo
 }
 
 /* Where a token of the cache lies; scale: its four bytes. */
-static uint8_t *token_of(const attn_indexer_t *x, const DLTensor *cache, int64_t page, int64_t token, uint8_t **scale) {
+static uint8_t *token_of(const attn_indexer_t *x, const DLTensor *cache, int64_t page, int64_t token,
+                         uint8_t **scale) {
     uint8_t *at = (uint8_t *)row_of(cache, page);
     *scale = at + (int64_t)x->r.p.block_size * x->r.p.head_size + token * 4;
     return at + token * x->r.p.head_size;
 }
 
-static int write_keys(attn_indexer_t *x, const attn_indexer_write_t *args, void *stream, attn_error_t *error) {
+static int write_keys(attn_indexer_t *x, const attn_indexer_write_t *args, void *stream,
+                      attn_error_t *error) {
     (void)stream;
     attn_indexer_write_t a;
     int status = indexer_take_write(&x->r, args, &a, error);
@@ -123,15 +131,16 @@ static int write_keys(attn_indexer_t *x, const attn_indexer_write_t *args, void 
 }
 
 /* The token at a position of a request, NULL where there is none. */
-static const uint8_t *lookup(const attn_indexer_t *x, const DLTensor *cache, const DLTensor *table, int64_t request,
-                             int64_t position, uint8_t **scale) {
+static const uint8_t *lookup(const attn_indexer_t *x, const DLTensor *cache, const DLTensor *table,
+                             int64_t request, int64_t position, uint8_t **scale) {
     int64_t bs = x->r.p.block_size, entry = position / bs;
     int32_t page = -1;
     if (entry < table->shape[1]) memcpy(&page, row_of(table, request) + entry * 4, sizeof page);
     return page >= 0 && page < cache->shape[0] ? token_of(x, cache, page, position % bs, scale) : NULL;
 }
 
-static int gather_keys(attn_indexer_t *x, const attn_indexer_gather_t *args, void *stream, attn_error_t *error) {
+static int gather_keys(attn_indexer_t *x, const attn_indexer_gather_t *args, void *stream,
+                       attn_error_t *error) {
     (void)stream;
     attn_indexer_gather_t a;
     int status = indexer_take_gather(&x->r, args, &a, error);
@@ -147,7 +156,8 @@ static int gather_keys(attn_indexer_t *x, const attn_indexer_gather_t *args, voi
     return ATTN_OK;
 }
 
-static int quantize_queries(attn_indexer_t *x, const attn_indexer_quantize_t *args, void *stream, attn_error_t *error) {
+static int quantize_queries(attn_indexer_t *x, const attn_indexer_quantize_t *args, void *stream,
+                            attn_error_t *error) {
     (void)stream;
     attn_indexer_quantize_t a;
     int status = indexer_take_quantize(&x->r, args, &a, error);
@@ -164,8 +174,8 @@ static int quantize_queries(attn_indexer_t *x, const attn_indexer_quantize_t *ar
 }
 
 /* semantics 9.5; max(0, NaN) is 0. */
-static float logit(const attn_indexer_t *x, const DLTensor *query, const DLTensor *weights, int64_t t, const uint8_t *key,
-                   float key_scale) {
+static float logit(const attn_indexer_t *x, const DLTensor *query, const DLTensor *weights, int64_t t,
+                   const uint8_t *key, float key_scale) {
     double k[128], sum = 0;
     for (int i = 0; i < 128; i++)
         k[i] = ref_from_e4m3(key[i]);
@@ -203,7 +213,8 @@ static int logits(attn_indexer_t *x, const attn_indexer_logits_t *args, void *st
     return ATTN_OK;
 }
 
-static int logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, void *stream, attn_error_t *error) {
+static int logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, void *stream,
+                        attn_error_t *error) {
     (void)stream;
     attn_indexer_paged_t a;
     int status = indexer_take_paged(&x->r, args, &a, error);
@@ -234,7 +245,9 @@ static void sift(int32_t *heap, int32_t n, int32_t at, const float *row) {
     for (;;) {
         int32_t child = 2 * at + 1;
         if (child >= n) return;
-        if (child + 1 < n && (row ? comes_before(row, heap[child], heap[child + 1]) : heap[child] < heap[child + 1])) child++;
+        if (child + 1 < n &&
+            (row ? comes_before(row, heap[child], heap[child + 1]) : heap[child] < heap[child + 1]))
+            child++;
         if (!(row ? comes_before(row, heap[at], heap[child]) : heap[at] < heap[child])) return;
         int32_t x = heap[at];
         heap[at] = heap[child], heap[child] = x;
@@ -243,7 +256,8 @@ static void sift(int32_t *heap, int32_t n, int32_t at, const float *row) {
 }
 
 /* The heap of the best topk grows in the output itself; then it is sorted by column. */
-static int select_topk(attn_indexer_t *x, const attn_indexer_select_t *args, void *stream, attn_error_t *error) {
+static int select_topk(attn_indexer_t *x, const attn_indexer_select_t *args, void *stream,
+                       attn_error_t *error) {
     (void)stream;
     attn_indexer_select_t a;
     int status = indexer_take_select(&x->r, args, &a, error);

@@ -36,8 +36,12 @@ static void make(pair_t *p, uint32_t dtype, int ndim, int64_t a, int64_t b, int6
         if (i == 1) count += gap;
     }
     p->bytes = (size_t)count * attn_dtype_size(dtype);
-    p->h = (DLTensor){.device = {kDLCPU, 0}, .ndim = ndim, .dtype = attn_dl_dtype(dtype), .shape = p->shape,
-                      .strides = p->strides, .data = malloc(p->bytes + 256)};
+    p->h = (DLTensor){.device = {kDLCPU, 0},
+                      .ndim = ndim,
+                      .dtype = attn_dl_dtype(dtype),
+                      .shape = p->shape,
+                      .strides = p->strides,
+                      .data = malloc(p->bytes + 256)};
     p->back = malloc(p->bytes + 256);
     p->d = p->h;
     p->d.device.device_type = kDLCUDA;
@@ -94,11 +98,16 @@ static void fill_values(pair_t *p, uint32_t dtype) {
 }
 
 static void start(uint32_t heads, uint32_t block, uint32_t topk, uint32_t dtype, uint32_t format) {
-    const attn_indexer_problem_t p = {.struct_size = sizeof p, .num_heads = heads, .block_size = block, .topk = topk,
-                                      .dtype = dtype, .scale_format = format};
+    const attn_indexer_problem_t p = {.struct_size = sizeof p,
+                                      .num_heads = heads,
+                                      .block_size = block,
+                                      .topk = topk,
+                                      .dtype = dtype,
+                                      .scale_format = format};
     const attn_device_t host = {.struct_size = sizeof host, .type = kDLCPU},
                         device = {.struct_size = sizeof device, .type = kDLCUDA};
-    if (cpu->open(&p, &host, NULL, &on_cpu, &error) != ATTN_OK || gpu->open(&p, &device, NULL, &on_gpu, &error) != ATTN_OK)
+    if (cpu->open(&p, &host, NULL, &on_cpu, &error) != ATTN_OK ||
+        gpu->open(&p, &device, NULL, &on_gpu, &error) != ATTN_OK)
         bail_out("%s", error.text);
 }
 static void stop(void) {
@@ -116,40 +125,56 @@ static void keys_and_queries(uint32_t block, uint32_t dtype, uint32_t format) {
     fill_values(&key, dtype);
     int64_t *s = slots.h.data;
     for (int i = 0; i < N; i++) /* distinct, with holes, some refused */
-        s[i] = i % 7 == 3 ? -1 : i % 50 == 9 ? PAGES * (int64_t)block + i : (i * INT64_C(2)) % (PAGES * (int64_t)block);
+        s[i] = i % 7 == 3    ? -1
+               : i % 50 == 9 ? PAGES * (int64_t)block + i
+                             : (i * INT64_C(2)) % (PAGES * (int64_t)block);
     if (PAGES * (int64_t)block < 2 * N)
         for (int i = 0; i < N; i++)
             s[i] = i;
     up(&slots);
-    attn_indexer_write_t w = {.struct_size = sizeof w, .key = &key.h, .cache = &cache.h, .slot_mapping = &slots.h};
+    attn_indexer_write_t w = {
+        .struct_size = sizeof w, .key = &key.h, .cache = &cache.h, .slot_mapping = &slots.h};
     int status = cpu->write_keys(on_cpu, &w, NULL, &error);
     w.key = &key.d, w.cache = &cache.d, w.slot_mapping = &slots.d;
     status |= gpu->write_keys(on_gpu, &w, stream, &error);
-    ok(status == ATTN_OK && same(&cache), "keys in %s, pages of %u, scales of format %u: the cache has the same bytes",
-       attn_dtype_name(dtype), block, format);
+    ok(status == ATTN_OK && same(&cache),
+       "keys in %s, pages of %u, scales of format %u: the cache has the same bytes", attn_dtype_name(dtype),
+       block, format);
 
     fill_bytes(&cache, 0xff), fill_ints(&table, 0, PAGES - 1);
     const int32_t ends[4] = {0, 77, 77, 190};
     memcpy(prefix.h.data, ends, sizeof ends);
     up(&prefix);
-    attn_indexer_gather_t g = {.struct_size = sizeof g, .num_reqs = 3, .cache = &cache.h, .block_table = &table.h,
-                               .prefix = &prefix.h, .keys = &keys.h, .key_scales = &scales.h};
+    attn_indexer_gather_t g = {.struct_size = sizeof g,
+                               .num_reqs = 3,
+                               .cache = &cache.h,
+                               .block_table = &table.h,
+                               .prefix = &prefix.h,
+                               .keys = &keys.h,
+                               .key_scales = &scales.h};
     status = cpu->gather_keys(on_cpu, &g, NULL, &error);
-    g.cache = &cache.d, g.block_table = &table.d, g.prefix = &prefix.d, g.keys = &keys.d, g.key_scales = &scales.d;
+    g.cache = &cache.d, g.block_table = &table.d, g.prefix = &prefix.d, g.keys = &keys.d,
+    g.key_scales = &scales.d;
     status |= gpu->gather_keys(on_gpu, &g, stream, &error);
-    ok(status == ATTN_OK && same(&keys) && same(&scales), "pages of %u: gathered keys and scales are the same bytes", block);
+    ok(status == ATTN_OK && same(&keys) && same(&scales),
+       "pages of %u: gathered keys and scales are the same bytes", block);
 
     make(&query, dtype, 3, 9, 24, 128, 16), make(&weights, dtype, 2, 9, 24, 0, 1);
     make(&quantized, ATTN_DTYPE_FP8_E4M3, 3, 9, 24, 128, 32), make(&out, ATTN_DTYPE_FLOAT32, 2, 9, 24, 0, 3);
     fill_values(&query, dtype), fill_values(&weights, dtype);
-    attn_indexer_quantize_t q = {.struct_size = sizeof q, .num_rows = 8, .query = &query.h, .weights = &weights.h,
-                                 .quantized = &quantized.h, .out_weights = &out.h};
+    attn_indexer_quantize_t q = {.struct_size = sizeof q,
+                                 .num_rows = 8,
+                                 .query = &query.h,
+                                 .weights = &weights.h,
+                                 .quantized = &quantized.h,
+                                 .out_weights = &out.h};
     status = cpu->quantize_queries(on_cpu, &q, NULL, &error);
     q.query = &query.d, q.weights = &weights.d, q.quantized = &quantized.d, q.out_weights = &out.d;
     status |= gpu->quantize_queries(on_gpu, &q, stream, &error);
-    ok(status == ATTN_OK && same(&quantized) && same(&out), "queries in %s: e4m3 and weights are the same bytes",
-       attn_dtype_name(dtype));
-    pair_t *all[] = {&key, &cache, &slots, &table, &prefix, &keys, &scales, &query, &weights, &quantized, &out};
+    ok(status == ATTN_OK && same(&quantized) && same(&out),
+       "queries in %s: e4m3 and weights are the same bytes", attn_dtype_name(dtype));
+    pair_t *all[] = {&key,    &cache, &slots,   &table,     &prefix, &keys,
+                     &scales, &query, &weights, &quantized, &out};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         drop(all[i]);
     stop();
@@ -187,21 +212,30 @@ static void in_one_piece(uint32_t heads, int32_t rows, int32_t keys, int clean, 
         ((float *)s.h.data)[i] = (float)ldexp(1 + tap_rand_unit(&seed), (int)tap_rand_in(&seed, -6, 1));
     up(&s);
     for (int t = 0; t < rows; t++) {
-        int32_t a = causal ? 0 : (int32_t)tap_rand_in(&seed, -3, keys), b = (int32_t)tap_rand_in(&seed, 0, keys + 3);
+        int32_t a = causal ? 0 : (int32_t)tap_rand_in(&seed, -3, keys),
+                b = (int32_t)tap_rand_in(&seed, 0, keys + 3);
         if (!causal && t % 5 == 1) b = a;
         ((int32_t *)lo.h.data)[t] = a, ((int32_t *)hi.h.data)[t] = causal ? keys - rows + t + 1 : b;
     }
     up(&lo), up(&hi);
-    attn_indexer_logits_t a = {.struct_size = sizeof a, .flags = clean ? ATTN_INDEXER_CLEAN : 0, .num_rows = rows,
-                               .query = &q.h, .weights = &w.h, .keys = &k.h, .key_scales = &s.h, .row_starts = &lo.h,
-                               .row_ends = &hi.h, .logits = &out.h};
+    attn_indexer_logits_t a = {.struct_size = sizeof a,
+                               .flags = clean ? ATTN_INDEXER_CLEAN : 0,
+                               .num_rows = rows,
+                               .query = &q.h,
+                               .weights = &w.h,
+                               .keys = &k.h,
+                               .key_scales = &s.h,
+                               .row_starts = &lo.h,
+                               .row_ends = &hi.h,
+                               .logits = &out.h};
     int status = cpu->logits(on_cpu, &a, NULL, &error);
-    a.query = &q.d, a.weights = &w.d, a.keys = &k.d, a.key_scales = &s.d, a.row_starts = &lo.d, a.row_ends = &hi.d;
+    a.query = &q.d, a.weights = &w.d, a.keys = &k.d, a.key_scales = &s.d, a.row_starts = &lo.d,
+    a.row_ends = &hi.d;
     a.logits = &out.d;
     status |= gpu->logits(on_gpu, &a, stream, &error);
     double d = difference(&out, rows);
-    ok(status == ATTN_OK && d >= 0 && d < LOGITS_TOLERANCE, "logits, %u heads, %d rows of %d keys%s%s: %.1e", heads, rows, keys,
-       causal ? ", causal" : "", clean ? ", cleaned" : "", d);
+    ok(status == ATTN_OK && d >= 0 && d < LOGITS_TOLERANCE, "logits, %u heads, %d rows of %d keys%s%s: %.1e",
+       heads, rows, keys, causal ? ", causal" : "", clean ? ", cleaned" : "", d);
     pair_t *all[] = {&q, &w, &k, &s, &lo, &hi, &out};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         drop(all[i]);
@@ -210,7 +244,8 @@ static void in_one_piece(uint32_t heads, int32_t rows, int32_t keys, int clean, 
 
 static void in_pages(uint32_t heads, uint32_t block, int32_t reqs, int32_t per, int32_t longest, int clean) {
     pair_t q, w, c, table, lens, out;
-    const int32_t rows = reqs * per, width = (longest + (int32_t)block - 1) / (int32_t)block, pages = reqs * width + 1;
+    const int32_t rows = reqs * per, width = (longest + (int32_t)block - 1) / (int32_t)block,
+                  pages = reqs * width + 1;
     start(heads, block, 128, 0, 0);
     make(&q, ATTN_DTYPE_FP8_E4M3, 3, rows, heads, 128, 0), make(&w, ATTN_DTYPE_FLOAT32, 2, rows, heads, 0, 0);
     make(&c, ATTN_DTYPE_UINT8, 3, pages, block, 132, 0), make(&table, ATTN_DTYPE_INT32, 2, reqs, width, 0, 2);
@@ -228,18 +263,28 @@ static void in_pages(uint32_t heads, uint32_t block, int32_t reqs, int32_t per, 
         for (int j = 0; j < per; j++)
             ((int32_t *)lens.h.data)[r * per + j] = n - per + j + 1;
         for (int i = 0; i < width; i++)
-            t[r * (width + 2) + i] = i < (n + (int)block - 1) / (int)block ? (r * 7 + i * 5) % pages : INT32_MAX - 100;
+            t[r * (width + 2) + i] =
+                i < (n + (int)block - 1) / (int)block ? (r * 7 + i * 5) % pages : INT32_MAX - 100;
     }
     up(&table), up(&lens);
-    attn_indexer_paged_t a = {.struct_size = sizeof a, .flags = clean ? ATTN_INDEXER_CLEAN : 0, .num_rows = rows,
-                              .rows_per_request = per, .query = &q.h, .weights = &w.h, .cache = &c.h, .block_table = &table.h,
-                              .row_lens = &lens.h, .logits = &out.h};
+    attn_indexer_paged_t a = {.struct_size = sizeof a,
+                              .flags = clean ? ATTN_INDEXER_CLEAN : 0,
+                              .num_rows = rows,
+                              .rows_per_request = per,
+                              .query = &q.h,
+                              .weights = &w.h,
+                              .cache = &c.h,
+                              .block_table = &table.h,
+                              .row_lens = &lens.h,
+                              .logits = &out.h};
     int status = cpu->logits_paged(on_cpu, &a, NULL, &error);
-    a.query = &q.d, a.weights = &w.d, a.cache = &c.d, a.block_table = &table.d, a.row_lens = &lens.d, a.logits = &out.d;
+    a.query = &q.d, a.weights = &w.d, a.cache = &c.d, a.block_table = &table.d, a.row_lens = &lens.d,
+    a.logits = &out.d;
     status |= gpu->logits_paged(on_gpu, &a, stream, &error);
     double d = difference(&out, rows);
-    ok(status == ATTN_OK && d >= 0 && d < LOGITS_TOLERANCE, "cached keys, %u heads, pages of %u, %d requests of %d rows, %d keys%s: %.1e",
-       heads, block, reqs, per, longest, clean ? ", cleaned" : "", d);
+    ok(status == ATTN_OK && d >= 0 && d < LOGITS_TOLERANCE,
+       "cached keys, %u heads, pages of %u, %d requests of %d rows, %d keys%s: %.1e", heads, block, reqs, per,
+       longest, clean ? ", cleaned" : "", d);
     if (!clean && block == 64 && reqs > 4) { /* a graph, replayed with other lengths */
         cudaGraph_t graph;
         cudaGraphExec_t exec = NULL;
@@ -252,11 +297,13 @@ static void in_pages(uint32_t heads, uint32_t block, int32_t reqs, int32_t per, 
         up(&lens);
         memset(out.h.data, 0xff, out.bytes);
         cudaMemset(out.d.data, 0xff, out.bytes);
-        a.query = &q.h, a.weights = &w.h, a.cache = &c.h, a.block_table = &table.h, a.row_lens = &lens.h, a.logits = &out.h;
+        a.query = &q.h, a.weights = &w.h, a.cache = &c.h, a.block_table = &table.h, a.row_lens = &lens.h,
+        a.logits = &out.h;
         status |= cpu->logits_paged(on_cpu, &a, NULL, &error);
         cudaGraphLaunch(exec, stream);
         d = difference(&out, rows);
-        ok(status == ATTN_OK && d >= 0 && d < LOGITS_TOLERANCE, "a captured graph follows changed lengths: %.1e", d);
+        ok(status == ATTN_OK && d >= 0 && d < LOGITS_TOLERANCE,
+           "a captured graph follows changed lengths: %.1e", d);
         cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
     }
     pair_t *all[] = {&q, &w, &c, &table, &lens, &out};
@@ -266,23 +313,45 @@ static void in_pages(uint32_t heads, uint32_t block, int32_t reqs, int32_t per, 
 }
 
 enum { NORMAL, OFFSET, EQUAL, RISING, FALLING, SPIKES, TWO_VALUES, SPECIAL, TINY_STEPS, NUM_KINDS };
-static const char *const kind_names[] = {"normal", "far from 0", "all equal", "rising", "falling", "spikes", "two values",
-                                         "NaN, infinities, both zeros", "neighbouring floats"};
+static const char *const kind_names[] = {"normal",
+                                         "far from 0",
+                                         "all equal",
+                                         "rising",
+                                         "falling",
+                                         "spikes",
+                                         "two values",
+                                         "NaN, infinities, both zeros",
+                                         "neighbouring floats"};
 
 static float sample(int kind, int64_t i) {
     float f = 1000;
     uint32_t u = (uint32_t)tap_rand(&seed);
     switch (kind) {
-    case OFFSET: return 3000 + (float)tap_rand_normal(&seed);
-    case EQUAL: return -1.5f;
-    case RISING: return (float)i * 0.25f - 100;
-    case FALLING: return 100 - (float)i * 0.25f;
-    case SPIKES: return u % 1000 == 0 ? 1e6f * (float)(u % 77) : (float)(u % 16) * 1e-20f;
-    case TWO_VALUES: return u % 50 == 0 ? 1.0f : 0.5f;
+    case OFFSET:
+        return 3000 + (float)tap_rand_normal(&seed);
+    case EQUAL:
+        return -1.5f;
+    case RISING:
+        return (float)i * 0.25f - 100;
+    case FALLING:
+        return 100 - (float)i * 0.25f;
+    case SPIKES:
+        return u % 1000 == 0 ? 1e6f * (float)(u % 77) : (float)(u % 16) * 1e-20f;
+    case TWO_VALUES:
+        return u % 50 == 0 ? 1.0f : 0.5f;
     case SPECIAL:
-        return u % 8 == 0 ? NAN : u % 8 == 1 ? -INFINITY : u % 4096 == 2 ? INFINITY : u % 2 ? -0.0f : u % 3 == 0 ? 0.0f : -1e-42f;
-    case TINY_STEPS: u = u % 4096; memcpy(&f, &(uint32_t){0x447a0000 + u}, 4); return f;
-    default: return (float)tap_rand_normal(&seed);
+        return u % 8 == 0      ? NAN
+               : u % 8 == 1    ? -INFINITY
+               : u % 4096 == 2 ? INFINITY
+               : u % 2         ? -0.0f
+               : u % 3 == 0    ? 0.0f
+                               : -1e-42f;
+    case TINY_STEPS:
+        u = u % 4096;
+        memcpy(&f, &(uint32_t){0x447a0000 + u}, 4);
+        return f;
+    default:
+        return (float)tap_rand_normal(&seed);
     }
 }
 
@@ -298,8 +367,12 @@ static void top(int kind, uint32_t topk, int32_t rows, int32_t columns, int rang
         ((int32_t *)hi.h.data)[t] = ranges ? (int32_t)tap_rand_in(&seed, columns / 4, columns + 9) : columns;
     }
     up(&in), up(&lo), up(&hi);
-    attn_indexer_select_t a = {.struct_size = sizeof a, .num_rows = rows, .logits = &in.h, .row_starts = ranges ? &lo.h : NULL,
-                               .row_ends = &hi.h, .indices = &out.h};
+    attn_indexer_select_t a = {.struct_size = sizeof a,
+                               .num_rows = rows,
+                               .logits = &in.h,
+                               .row_starts = ranges ? &lo.h : NULL,
+                               .row_ends = &hi.h,
+                               .indices = &out.h};
     int status = cpu->select(on_cpu, &a, NULL, &error);
     a.logits = &in.d, a.row_starts = ranges ? &lo.d : NULL, a.row_ends = &hi.d, a.indices = &out.d;
     status |= gpu->select(on_gpu, &a, stream, &error);
@@ -316,7 +389,8 @@ static void refused(void) {
     start(64, 64, 2048, 0, 0);
     make(&in, ATTN_DTYPE_FLOAT32, 2, 2, 64, 0, 0), make(&hi, ATTN_DTYPE_INT32, 1, 2, 0, 0, 0);
     make(&out, ATTN_DTYPE_INT32, 2, 2, 2048, 0, 0);
-    attn_indexer_select_t a = {.struct_size = sizeof a, .num_rows = 2, .logits = &in.h, .row_ends = &hi.d, .indices = &out.d};
+    attn_indexer_select_t a = {
+        .struct_size = sizeof a, .num_rows = 2, .logits = &in.h, .row_ends = &hi.d, .indices = &out.d};
     is_int(gpu->select(on_gpu, &a, stream, &error), ATTN_E_INVALID, "logits in host memory are refused");
     is_str(error.param, "logits", "by name");
     a.logits = &in.d, a.num_rows = 3;

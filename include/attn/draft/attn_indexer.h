@@ -56,31 +56,28 @@ enum {
 /* What is fixed for all layers of a model. */
 typedef struct attn_indexer_problem {
     uint32_t struct_size;
-    uint32_t num_heads;    /* Hi, required: a multiple of 8, at most 128 (index_n_heads; 64 in DeepSeek-V3.2) */
-    uint32_t head_size;    /* Di; 0: 128, which is also the only size of this draft */
-    uint32_t block_size;   /* bs, a multiple of 16; 0: 64 */
-    uint32_t topk;         /* selected keys of a row, a multiple of 128, at most 2048; 0: 2048 */
+    uint32_t num_heads;  /* Hi, required: a multiple of 8, at most 128 (index_n_heads; 64 in DeepSeek-V3.2) */
+    uint32_t head_size;  /* Di; 0: 128, which is also the only size of this draft */
+    uint32_t block_size; /* bs, a multiple of 16; 0: 64 */
+    uint32_t topk;       /* selected keys of a row, a multiple of 128, at most 2048; 0: 2048 */
     uint32_t scale_format; /* ATTN_INDEXER_SCALE_*; 0: UE8M0 */
-    uint32_t dtype;        /* ATTN_DTYPE_* of keys and queries before they are quantised: FLOAT32, FLOAT16, BFLOAT16;
-                              0: BFLOAT16 */
-    uint32_t max_num_seqs; /* requests of a step; 0: 256 */
-    uint32_t max_num_batched_tokens; /* query rows of a step; 0: 8192 */
+    uint32_t dtype;        /* of keys and queries before they are quantised: ATTN_DTYPE_FLOAT32, _FLOAT16, _BFLOAT16 (0) */
     uint32_t reserved0;
-    int64_t max_model_len; /* longest request; 0: 131072 */
-    uint64_t max_logits_bytes; /* what plan_prefill keeps the logits of a chunk within; 0: 512 MiB (semantics 9.5) */
-    double weight_scale;   /* factor of the weights; 0: Di^-0.5 * Hi^-0.5 */
+    int64_t max_model_len;     /* longest request that plan_prefill takes; 0: 131072 */
+    uint64_t max_logits_bytes; /* of a chunk of plan_prefill; 0: 512 MiB (semantics 9.5) */
+    double weight_scale;       /* factor of the weights; 0: Di^-0.5 * Hi^-0.5 */
     uint64_t reserved[4];
 } attn_indexer_problem_t;
 
-/* Buffers that the engine allocates. The first three are as large as plan_prefill may ask for, or logits_paged with
- * max_num_batched_tokens rows of max_model_len keys if that is all an engine does: the larger of its own needs. */
+/* Buffers of prefill that the engine allocates: as large as the chunks of plan_prefill may ask for. Decode needs logits of
+ * its rows times its longest request. */
 typedef struct attn_indexer_space {
     uint32_t struct_size;
-    uint32_t alignment;         /* bytes, of each buffer */
-    int64_t max_gathered_keys;  /* rows of gather_keys' outputs: 40 * max_model_len (semantics 9.5) */
-    uint64_t gathered_key_bytes; /* of `keys`; 4 bytes for each key more for `key_scales` */
+    uint32_t alignment;            /* bytes, of each buffer */
+    int64_t max_gathered_keys;     /* rows of gather_keys' outputs: 40 * max_model_len (semantics 9.5) */
+    uint64_t gathered_key_bytes;   /* of `keys`; 4 bytes for each key more for `key_scales` */
     uint64_t prefill_logits_bytes; /* of the logits of one chunk */
-    uint64_t workspace_bytes;   /* scratch of every call, may be shared on one stream; 0: none */
+    uint64_t workspace_bytes;      /* scratch of every call, may be shared on one stream; 0: none */
 } attn_indexer_space_t;
 
 /* One piece of prefill work: requests [first_req, first_req + num_reqs), of which query rows [first_row, first_row +
@@ -89,7 +86,7 @@ typedef struct attn_indexer_chunk {
     int32_t first_req, num_reqs;
     int64_t first_row, num_rows;
     int64_t num_keys;
-    int32_t gathers; /* 1: gather_keys first; 0: the keys of the chunk before, whose single request this one goes on with */
+    int32_t gathers; /* 1: gather_keys first; 0: the keys of the chunk before, with whose request this one goes on */
     int32_t reserved0;
 } attn_indexer_chunk_t;
 
@@ -128,13 +125,14 @@ typedef struct attn_indexer_quantize {
     uint64_t reserved[4];
 } attn_indexer_quantize_t;
 
-#define ATTN_INDEXER_CLEAN (UINT32_C(1) << 0) /* logits outside the range of a row become -inf; else they stay as they are */
+#define ATTN_INDEXER_CLEAN                                                                                   \
+    (UINT32_C(1) << 0) /* logits outside the range of a row become -inf; else they stay as they are */
 
 /* Logits against keys in one piece: row t sees keys row_starts[t] <= k < row_ends[t], and logits[t][k] is written. */
 typedef struct attn_indexer_logits {
     uint32_t struct_size;
-    uint32_t flags;             /* ATTN_INDEXER_CLEAN */
-    int32_t num_rows;           /* M */
+    uint32_t flags;   /* ATTN_INDEXER_CLEAN */
+    int32_t num_rows; /* M */
     int32_t reserved0;
     const DLTensor *query;      /* e4m3 [>= M, Hi, Di] */
     const DLTensor *weights;    /* float32 [>= M, Hi], as quantize_queries writes them */
@@ -150,15 +148,16 @@ typedef struct attn_indexer_logits {
  * logits[t][k] is written for k < row_lens[t]. Requests of several rows have row_lens L - n + 1 .. L (semantics 9.5). */
 typedef struct attn_indexer_paged {
     uint32_t struct_size;
-    uint32_t flags;             /* ATTN_INDEXER_CLEAN */
-    int32_t num_rows;           /* M, a multiple of rows_per_request */
-    int32_t rows_per_request;   /* at most 8; 0: 1 */
-    const DLTensor *query;      /* e4m3 [>= M, Hi, Di] */
-    const DLTensor *weights;    /* float32 [>= M, Hi] */
+    uint32_t flags;           /* ATTN_INDEXER_CLEAN */
+    int32_t num_rows;         /* M, a multiple of rows_per_request */
+    int32_t rows_per_request; /* at most 8; 0: 1 */
+    const DLTensor *query;    /* e4m3 [>= M, Hi, Di] */
+    const DLTensor *weights;  /* float32 [>= M, Hi] */
     const DLTensor *cache;
     const DLTensor *block_table; /* int32 [>= M / rows_per_request, W]; N = W * bs */
-    const DLTensor *row_lens;   /* int32 [>= M] */
-    const DLTensor *logits;     /* float32 [>= M, at least as many columns as the longest row has keys]. Written */
+    const DLTensor *row_lens;    /* int32 [>= M] */
+    const DLTensor
+        *logits; /* float32 [>= M, at least as many columns as the longest row has keys]. Written */
     uint64_t reserved[4];
 } attn_indexer_paged_t;
 
@@ -189,23 +188,30 @@ typedef struct attn_indexer_extension {
     /* The device must have finished its work. NULL is allowed. [instance] */
     void (*close)(attn_indexer_t *indexer);
     /* Shape of the cache for num_blocks blocks. [instance] [pure] */
-    int (*cache_shape)(attn_indexer_t *indexer, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
+    int (*cache_shape)(attn_indexer_t *indexer, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error);
     /* [instance] [pure] */
     int (*space_needed)(attn_indexer_t *indexer, attn_indexer_space_t *space, attn_error_t *error);
     /* Cuts a batch of prefills into chunks whose keys fit max_gathered_keys and whose logits fit max_logits_bytes
      * (semantics 9.5); a request too large for the logits is cut along its query rows. Arrays lie in host memory:
      * query_start_loc [num_reqs + 1], seq_lens [num_reqs] with the new tokens. *num_chunks is the number of chunks also
      * where it exceeds capacity; then only the first were stored. [instance] [pure] */
-    int (*plan_prefill)(attn_indexer_t *indexer, int32_t num_reqs, const int32_t *query_start_loc, const int32_t *seq_lens,
-                        attn_indexer_chunk_t *chunks, int32_t capacity, int32_t *num_chunks, attn_error_t *error);
+    int (*plan_prefill)(attn_indexer_t *indexer, int32_t num_reqs, const int32_t *query_start_loc,
+                        const int32_t *seq_lens, attn_indexer_chunk_t *chunks, int32_t capacity,
+                        int32_t *num_chunks, attn_error_t *error);
     /* [instance] [no alloc] [no sync] [capture-safe], as all that follow */
-    int (*write_keys)(attn_indexer_t *indexer, const attn_indexer_write_t *args, void *stream, attn_error_t *error);
-    int (*gather_keys)(attn_indexer_t *indexer, const attn_indexer_gather_t *args, void *stream, attn_error_t *error);
+    int (*write_keys)(attn_indexer_t *indexer, const attn_indexer_write_t *args, void *stream,
+                      attn_error_t *error);
+    int (*gather_keys)(attn_indexer_t *indexer, const attn_indexer_gather_t *args, void *stream,
+                       attn_error_t *error);
     int (*quantize_queries)(attn_indexer_t *indexer, const attn_indexer_quantize_t *args, void *stream,
                             attn_error_t *error);
-    int (*logits)(attn_indexer_t *indexer, const attn_indexer_logits_t *args, void *stream, attn_error_t *error);
-    int (*logits_paged)(attn_indexer_t *indexer, const attn_indexer_paged_t *args, void *stream, attn_error_t *error);
-    int (*select)(attn_indexer_t *indexer, const attn_indexer_select_t *args, void *stream, attn_error_t *error);
+    int (*logits)(attn_indexer_t *indexer, const attn_indexer_logits_t *args, void *stream,
+                  attn_error_t *error);
+    int (*logits_paged)(attn_indexer_t *indexer, const attn_indexer_paged_t *args, void *stream,
+                        attn_error_t *error);
+    int (*select)(attn_indexer_t *indexer, const attn_indexer_select_t *args, void *stream,
+                  attn_error_t *error);
 } attn_indexer_extension_t;
 
 #ifdef __cplusplus
