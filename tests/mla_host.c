@@ -27,7 +27,8 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
     char *slot_used = malloc((size_t)l.max_slots + 1);
     memset(covered, 0xff, ((size_t)rows + 1) * sizeof *covered);
     const char *wrong = NULL;
-    int n = mla_plan_build(&in, &l, slices, items, splits, in.parts ? parts : NULL), next_item = 0, next_split = 0, next_row = 0;
+    int n = mla_plan_build(&in, &l, slices, items, splits, in.parts ? parts : NULL), next_item = 0,
+        next_split = 0, next_row = 0;
     if (n < 0) wrong = "a capacity does not hold";
     for (int s = 0; s < n && !wrong; s++) {
         memset(slot_used, 0, (size_t)l.max_slots + 1);
@@ -104,8 +105,9 @@ static void random_batches(uint64_t seed) {
         in.slice_tokens = (int32_t)tap_rand_in(&seed, 1, l.max_tokens);
         const char *wrong = check_plan(&b, in, l, &cut);
         if (wrong && bad++ < 5)
-            diag("batch %d: %s (%d requests, %d tokens, %d heads, %d slots, %d parts, topk %d, slices of %d)", i,
-                 wrong, b.num_reqs, b.q_start[b.num_reqs], in.num_heads, in.slots, in.parts, in.topk, in.slice_tokens);
+            diag("batch %d: %s (%d requests, %d tokens, %d heads, %d slots, %d parts, topk %d, slices of %d)",
+                 i, wrong, b.num_reqs, b.q_start[b.num_reqs], in.num_heads, in.slots, in.parts, in.topk,
+                 in.slice_tokens);
     }
     ok(bad == 0, "3000 random batches: each row meets each of its keys once (%d wrong)", bad);
     ok(cut > 1000, "keys were cut in %d tiles", cut);
@@ -152,7 +154,8 @@ static void balanced_parts(void) {
     is_int(cut, 0, "are not cut: merging costs more than two idle clusters");
     is_int(longest_part(q_start, lens, 67, 128, 66, 66, &cut), 130, "67 are: two rounds would be 256 tiles");
     ok(cut > 0 && cut <= 66, "in at most as many tiles as there are parts (%d)", cut);
-    is_int(longest_part(q_start, lens, 67, 128, 66, 0, &cut), 256, "unless results may not depend on the batch");
+    is_int(longest_part(q_start, lens, 67, 128, 66, 0, &cut), 256,
+           "unless results may not depend on the batch");
     lens[0] = 65536;
     is_int(longest_part(q_start, lens, 1, 128, 66, 66, &cut), 16, "one long request is spread over all");
     for (int r = 0; r < 128; r++)
@@ -175,8 +178,13 @@ static void kernel_choice(void) {
     c = mla_config_choose(&in);
     ok(c.kernel == MLA_KERNEL_SPARSE_SM90 && c.tile_rows == 64 && c.parts == 0 && c.slots == 132,
        "selected keys: the kernel of that role, whatever cache and scale");
-    static const char *const why[] = {"another device", "latent 256", "an fp8 cache", "selected keys elsewhere",
-                                      "a negative scale", "the option", "selected keys and the option"};
+    static const char *const why[] = {"another device",
+                                      "latent 256",
+                                      "an fp8 cache",
+                                      "selected keys elsewhere",
+                                      "a negative scale",
+                                      "the option",
+                                      "selected keys and the option"};
     in.is_sparse = 0, in.scale = 0.1, in.cache_kind = MLA_CACHE_16;
     for (int i = 0; i < 7; i++) {
         mla_config_input x = in;
@@ -191,6 +199,10 @@ static void kernel_choice(void) {
         ok(c.kernel == MLA_KERNEL_PORTABLE && c.tile_rows == 64 && c.parts == 0 && c.slots == 132,
            "%s: the portable kernel", why[i]);
     }
+    in.value = 128;
+    ok(mla_config_choose(&in).panel, "values of 128: projected by the kernel that holds a head's weights");
+    in.portable = 1;
+    ok(!mla_config_choose(&in).panel, "not with the option");
 }
 
 int main(void) {

@@ -6,6 +6,8 @@
 mla_config mla_config_choose(const mla_config_input *in) {
     mla_config c = {
         .kernel = MLA_KERNEL_PORTABLE, .ctas = 1, .tile_rows = MLA_TILE_ROWS, .slots = in->num_sms};
+    c.panel = !in->portable && in->compute_capability == 90 && !in->is_sparse && in->latent == 512 &&
+              in->value == 128;
     if (in->portable || in->compute_capability != 90 || in->latent != 512) return c;
     if (in->is_sparse) { /* both caches, any scale */
         c.kernel = MLA_KERNEL_SPARSE_SM90;

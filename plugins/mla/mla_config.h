@@ -19,7 +19,7 @@ typedef struct mla_config_input {
     int compute_capability; /* 90: Hopper */
     int num_sms;
     int clusters; /* of two CTAs that the device runs at once */
-    int heads, latent, cache_kind, is_sparse;
+    int heads, latent, value, cache_kind, is_sparse;
     double scale;
     int portable; /* the option: never a kernel of one architecture */
 } mla_config_input;
@@ -29,6 +29,7 @@ typedef struct mla_config {
     int ctas;      /* of a tile: 2 where a token has more than 64 rows */
     int tile_rows; /* ctas * MLA_TILE_ROWS */
     int parts;     /* of a persistent launch, 0 elsewhere */
+    int panel;     /* values of few tokens: a kernel with the weights of a head in shared memory */
     int slots;     /* tiles that run at once */
 } mla_config;
 

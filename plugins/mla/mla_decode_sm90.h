@@ -22,6 +22,12 @@ int mla_decode_sm90_clusters(int *count);
 /* `parts` parts of `ctas` (1 or 2) CTAs each, a CTA 64 rows of a tile. params NULL: prepares only. A cudaError_t as int. */
 int mla_decode_sm90_bf16(const mla_decode_sm90_params *params, int ctas, int parts, void *stream);
 int mla_decode_sm90_f16(const mla_decode_sm90_params *params, int ctas, int parts, void *stream);
+
+/* Before any capture: finds cuTensorMapEncodeTiled and prepares the kernel. */
+int mla_decode_sm90_load(void **encode_tiled, int dtype, int ctas);
+/* The kernel on a slice, with what _load found. */
+int mla_decode_sm90_run(void *encode_tiled, const mla_attend_params *params, int ctas, int parts,
+                        void *stream);
 #ifdef __cplusplus
 }
 #endif

@@ -139,7 +139,8 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
                                      .num_heads = in->heads,
                                      .n = in->latent,
                                      .k = in->nope,
-                                     .dtype = in->dtype};
+                                     .dtype = in->dtype,
+                                     .panel = in->config.panel};
         e = mla_project(&absorb, stream);
         p.slice = (const mla_slice *)(void *)((char *)s->metadata + in->slices_at) + i;
         p.slice_row0 = token0 * in->heads;

@@ -73,6 +73,7 @@ typedef struct mla_project_params {
     int64_t a_token, a_head, b_head, b_row, c_token, c_head;
     int32_t token0, tokens, num_heads, n, k;
     int32_t b_is_nk, dtype;
+    int32_t panel; /* values of few tokens take the kernel that mla_project_panel prepared */
 } mla_project_params;
 
 typedef struct mla_write_params {

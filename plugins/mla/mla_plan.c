@@ -110,12 +110,14 @@ static int list_items(const mla_plan_input *in, tile_walk w, plan_lists *out) {
 }
 
 /* Costs in the time of one key tile: what an item costs beside its keys, the least keys worth a piece, and what cutting
- * costs in all (partial results and the merge kernel). */
-enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 6 };
+ * costs: the merge kernel, and one more for so many rows of pieces. */
+enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 4, CUT_ROWS = 512 };
 
 /* Deals the tiles out to parts of at most `budget` each, in order; returns how many parts that takes. Writes the lists
- * where `out` is given. A tile longer than the budget takes a part of its own where it may not be cut. */
-static int32_t deal(const mla_plan_input *in, tile_walk w, int64_t budget, int cut, plan_lists *out) {
+ * where `out` is given; adds the rows of all pieces of cut tiles to *cut_rows. A tile longer than the budget takes a part
+ * of its own where it may not be cut. */
+static int32_t deal(const mla_plan_input *in, tile_walk w, int64_t budget, int cut, int64_t *cut_rows,
+                    plan_lists *out) {
     int32_t part = 0;
     int64_t left = budget;
     mla_item it;
@@ -136,6 +138,7 @@ static int32_t deal(const mla_plan_input *in, tile_walk w, int64_t budget, int c
             if (out && add_piece(out, it, at * MLA_TILE_KEYS,
                                  min32((int64_t)(at + take) * MLA_TILE_KEYS, keys), keys))
                 return -1;
+            if (take < tiles) *cut_rows += it.num_rows;
             at += take, left -= take + ITEM_COST;
         } while (at < tiles);
     }
@@ -147,6 +150,7 @@ static int32_t deal(const mla_plan_input *in, tile_walk w, int64_t budget, int c
 
 /* The smallest budget with which `parts` parts are enough. */
 static int64_t least_budget(const mla_plan_input *in, tile_walk w, int cut) {
+    int64_t rows = 0;
     int64_t work = 0, longest = 0;
     mla_item it;
     for (tile_walk walk = w; next_tile(in, &walk, &it);) {
@@ -160,7 +164,7 @@ static int64_t least_budget(const mla_plan_input *in, tile_walk w, int cut) {
     if (high < low) high = low;
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
-        if (deal(in, w, mid, cut, NULL) <= in->parts)
+        if (deal(in, w, mid, cut, &rows, NULL) <= in->parts)
             high = mid;
         else
             low = mid + 1;
@@ -168,11 +172,25 @@ static int64_t least_budget(const mla_plan_input *in, tile_walk w, int cut) {
     return low;
 }
 
+/* What a plan costs: its longest part and, where tiles are cut, the merge and the rows that go through memory for it. A
+ * slightly longer part is often worth it, because then the cuts of neighbouring tiles fall together. */
+static int64_t cut_cost(const mla_plan_input *in, tile_walk w, int64_t budget) {
+    int64_t rows = 0;
+    deal(in, w, budget, 1, &rows, NULL);
+    return budget + CUT_COST + rows / CUT_ROWS;
+}
+
 static int list_parts(const mla_plan_input *in, tile_walk w, plan_lists *out) {
-    int64_t budget = least_budget(in, w, 0), smaller = budget;
-    if (in->slots > 0) smaller = least_budget(in, w, 1);
-    int cut = smaller + CUT_COST < budget;
-    return deal(in, w, cut ? smaller : budget, cut, out) < 0 ? -1 : 0;
+    int64_t budget = least_budget(in, w, 0), cost = budget, rows = 0;
+    int cut = 0;
+    if (in->slots > 0) {
+        const int64_t least = least_budget(in, w, 1);
+        for (int64_t b = least; b <= least + 4; b++) {
+            const int64_t c = cut_cost(in, w, b);
+            if (c < cost) cost = c, budget = b, cut = 1;
+        }
+    }
+    return deal(in, w, budget, cut, &rows, out) < 0 ? -1 : 0;
 }
 
 int mla_plan_build(const mla_plan_input *in, const mla_plan_limits *limits, mla_slice *slices,

@@ -9,7 +9,7 @@
 
 using namespace attn_cuda;
 
-enum { TM = 64, TN = 64, TK = 64, PROJECT_THREADS = 128 };
+enum { TM = 64, TN = 64, TK = 64, PROJECT_THREADS = 128, MOST_PANEL_TOKENS = 64 };
 
 ATTN_DEV uint32_t tile_at(int row, int chunk) {
     return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
 }
 
 extern "C" int mla_project(const mla_project_params *p, void *stream) {
+    if (p->panel && p->b_is_nk && p->tokens <= MOST_PANEL_TOKENS) return mla_project_panel(p, stream);
     dim3 grid((p->n + TN - 1) / TN, (p->tokens + TM - 1) / TM, p->num_heads);
     cudaStream_t s = (cudaStream_t)stream;
     if (p->dtype == DT_BF16) {
