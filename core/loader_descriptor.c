@@ -25,9 +25,9 @@ static int check_head(const struct attni_plugin *plugin, const attn_plugin_t *ra
         return attni_fail_param(err, ATTN_E_ABI, "magic",
                                 "%s: %s does not start with the plugin magic; it is no libattn plugin",
                                 plugin->path, ATTN_PLUGIN_SYMBOL_NAME);
-    if (raw->abi_major != ATTN_ABI_MAJOR || raw->abi_minor != ATTN_ABI_MINOR)
+    if (raw->abi_major != ATTN_ABI_MAJOR)
         return attni_fail_param(
-            err, ATTN_E_ABI, "abi_minor",
+            err, ATTN_E_ABI, "abi_major",
             "%s was built for plugin ABI %u.%u, this libattn has %d.%d; build it with this libattn's header",
             plugin->path, raw->abi_major, raw->abi_minor, ATTN_ABI_MAJOR, ATTN_ABI_MINOR);
     if (raw->struct_size < offsetof(attn_plugin_t, reserved) || (size && raw->struct_size > size))

@@ -545,7 +545,7 @@ const attn_backend_t *kit_load(const char *path, const char *name, char *why, si
         return NULL;
     }
     const attn_plugin_t *plugin = dlsym(file, ATTN_PLUGIN_SYMBOL_NAME);
-    if (plugin == NULL || plugin->magic != ATTN_PLUGIN_MAGIC || plugin->abi_minor != ATTN_ABI_MINOR) {
+    if (plugin == NULL || plugin->magic != ATTN_PLUGIN_MAGIC || plugin->abi_major != ATTN_ABI_MAJOR) {
         snprintf(why, why_size, "%s exports no %s of ABI %d.%d", path, ATTN_PLUGIN_SYMBOL_NAME,
                  ATTN_ABI_MAJOR, ATTN_ABI_MINOR);
         return NULL;

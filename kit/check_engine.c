@@ -368,8 +368,7 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
         result = nothing(&p, "%s%s", why, "");
     else if (c.plugin == NULL)
         result = nothing(&p, "%s does not export %s", options->path, ATTN_PLUGIN_SYMBOL_NAME);
-    else if (c.plugin->magic != ATTN_PLUGIN_MAGIC || c.plugin->abi_major != ATTN_ABI_MAJOR ||
-             (ATTN_ABI_MAJOR == 0 && c.plugin->abi_minor != ATTN_ABI_MINOR))
+    else if (c.plugin->magic != ATTN_PLUGIN_MAGIC || c.plugin->abi_major != ATTN_ABI_MAJOR)
         result = nothing(&p, "%s was built for another ABI%s", options->path, "");
     c.report = mmap(NULL, sizeof *c.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     silence = memfd_create("attn-check", MFD_CLOEXEC);

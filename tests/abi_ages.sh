@@ -44,6 +44,6 @@ aged "a newer plugin with a longer backend, unused" loads AGED_ATTN -DAGE_BACKEN
 aged "a newer plugin that uses the tail of its table" refused capabilities -DAGE_TABLE=16 -DAGE_USED=1
 aged "a newer plugin that uses the tail of its ops" refused ops -DAGE_OPS=16 -DAGE_USED=1
 aged "a newer plugin that uses the tail of its backend" refused backend -DAGE_BACKEND=16 -DAGE_USED=1
-aged "a plugin of the next minor" refused '0\.2' -DAGE_MINOR=2
-aged "a plugin of the minor before" refused '0\.0' -DAGE_MINOR=0
+aged "a plugin of the next minor" loads AGED_ATTN -DAGE_MINOR=1
+aged "a plugin of a far later minor" loads AGED_ATTN -DAGE_MINOR=40 -DAGE_OPS=16 -DAGE_TABLE=16
 tap_done

@@ -66,8 +66,8 @@ static const struct {
              .tail = {[8] = AGE_USED}};
 static const attn_backend_t *const backends[] = {&backend.known};
 
-__attribute__((visibility("default"))) extern const attn_plugin_t attn_plugin_v0;
-const attn_plugin_t attn_plugin_v0 = {.magic = ATTN_PLUGIN_MAGIC,
+__attribute__((visibility("default"))) extern const attn_plugin_t attn_plugin_v1;
+const attn_plugin_t attn_plugin_v1 = {.magic = ATTN_PLUGIN_MAGIC,
                                       .struct_size = sizeof(attn_plugin_t),
                                       .abi_major = ATTN_ABI_MAJOR,
                                       .abi_minor = AGE_MINOR,

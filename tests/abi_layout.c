@@ -18,7 +18,7 @@ typedef struct layout {
 #define MEMBER(TYPE, NAME, OFFSET, SIZE)                                                                     \
     {#TYPE "." #NAME, offsetof(TYPE, NAME), sizeof(((TYPE *)0)->NAME), OFFSET, SIZE},
 static const layout_t layouts[] = {
-#include "abi/layout-0.1.h"
+#include "abi/layout-1.0.h"
 };
 
 /* Values that are written into plugins and files, so that a renumbering fails here. */
@@ -26,8 +26,8 @@ static const struct {
     const char *name;
     int64_t value, frozen;
 } numbers[] = {
-    {"ATTN_ABI_MAJOR", ATTN_ABI_MAJOR, 0},
-    {"ATTN_ABI_MINOR", ATTN_ABI_MINOR, 1},
+    {"ATTN_ABI_MAJOR", ATTN_ABI_MAJOR, 1},
+    {"ATTN_ABI_MINOR", ATTN_ABI_MINOR, 0},
     {"ATTN_PLUGIN_MAGIC", (int64_t)ATTN_PLUGIN_MAGIC, INT64_C(0x3067756c506e7441)},
     {"ATTN_E_INVALID", ATTN_E_INVALID, -1},
     {"ATTN_E_UNSUPPORTED", ATTN_E_UNSUPPORTED, -2},

@@ -21,7 +21,7 @@ all_declared() { # every NAME( of a declaration that is not static inline
     [ -z "$missing" ] || { echo "declared and not exported: $missing"; return 1; }
 }
 one_symbol() {
-    defined "$1" | awk '$2 != "attn_plugin_v0" { print "exports " $2; bad = 1 } { n++ } END { exit bad || n != 1 }'
+    defined "$1" | awk '$2 != "attn_plugin_v1" { print "exports " $2; bad = 1 } { n++ } END { exit bad || n != 1 }'
 }
 no_unique() { ! nm -D "$1" | grep ' u '; }
 nothing_of_ours() { ! nm -D --undefined-only "$1" | grep ' attn_'; }
@@ -39,7 +39,7 @@ fi
 for plugin in "$ATTN_TEST_PLUGIN_DIR"/*.so; do
     name=${plugin##*/}
     [ -e "$plugin" ] || { fail "plugins are built" "no $plugin"; continue; }
-    ok "$name exports attn_plugin_v0 only" one_symbol "$plugin"
+    ok "$name exports attn_plugin_v1 only" one_symbol "$plugin"
     ok "$name has no unique symbols" no_unique "$plugin"
     ok "$name needs no symbol of libattn" nothing_of_ours "$plugin"
     ok "$name has no executable stack" not_executable_stack "$plugin"

@@ -62,6 +62,6 @@ ok "and says so" grep -q 'signal' "$out"
 probe "$tap_scratch/hang.so"
 ok "info --probe ends a hang" grep -q 'hangs' "$out"
 probe "$tap_scratch/empty.so"
-ok "info --probe names the missing symbol" grep -q 'attn_plugin_v0' "$out"
+ok "info --probe names the missing symbol" grep -q 'attn_plugin_v1' "$out"
 says "info --probe shows a good one" 0 REFERENCE "$attn" info --probe "$plugin"
 tap_done

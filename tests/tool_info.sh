@@ -7,7 +7,7 @@
 wants "shows the reference backend" 0 "^  REFERENCE " info
 wants "shows the CPU" 0 "^  cpu  *.* threads" info
 json "JSON: version" version "[0-9].*" info
-json "JSON: ABI" abi_major 0 info
+json "JSON: ABI" abi_major 1 info
 json "JSON: the first device is the CPU" devices.0.device cpu info
 wants "one backend" 0 "preferred_block_size" info --backend REFERENCE
 wants "a backend by any case" 0 "^REFERENCE" info --backend reference

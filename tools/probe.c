@@ -101,7 +101,7 @@ static int probe_examine(const char *path, probe_shared_t *shared) {
                           (unsigned long long)plugin->magic, (unsigned long long)ATTN_PLUGIN_MAGIC);
     r->abi_major = plugin->abi_major;
     r->abi_minor = plugin->abi_minor;
-    if (plugin->abi_major != ATTN_ABI_MAJOR || (ATTN_ABI_MAJOR == 0 && plugin->abi_minor != ATTN_ABI_MINOR))
+    if (plugin->abi_major != ATTN_ABI_MAJOR)
         return probe_fail(r, ATTN_E_ABI,
                           "it was built for ABI %u.%u, this is %d.%d: build it again with these headers",
                           plugin->abi_major, plugin->abi_minor, ATTN_ABI_MAJOR, ATTN_ABI_MINOR);

@@ -10,8 +10,8 @@
  *         .num_backends = 1, .backends = my_backends };
  *
  * It is data: the host negotiates alone. It reads only within struct_size, and an operation exists iff the ops table is
- * long enough and the pointer is not NULL; a version number is never a presence test. While the ABI major is 0 the minor
- * must match exactly.
+ * long enough and the pointer is not NULL; a version number is never a presence test. The ABI major must be the
+ * host's, any minor serves.
  *
  * WHAT A PLUGIN MAY NOT DO
  *  - read the environment, print, install signal or exit handlers, change MXCSR, locale or the current CUDA device of
@@ -40,8 +40,8 @@ extern "C" {
 #endif
 
 #define ATTN_PLUGIN_MAGIC UINT64_C(0x3067756c506e7441) /* "AtnPlug0" in memory, little endian */
-#define ATTN_PLUGIN_SYMBOL attn_plugin_v0
-#define ATTN_PLUGIN_SYMBOL_NAME "attn_plugin_v0"
+#define ATTN_PLUGIN_SYMBOL attn_plugin_v1
+#define ATTN_PLUGIN_SYMBOL_NAME "attn_plugin_v1"
 
 #ifdef __cplusplus
 #define ATTN_PLUGIN_EXPORT extern "C" __attribute__((visibility("default")))

@@ -37,8 +37,8 @@
 extern "C" {
 #endif
 
-#define ATTN_ABI_MAJOR 0 /* while 0, the minor must match exactly */
-#define ATTN_ABI_MINOR 1
+#define ATTN_ABI_MAJOR 1 /* must match; frozen, see doc/ABI.md */
+#define ATTN_ABI_MINOR 0 /* tells readers the age of a header; never asked by a program */
 
 /* Declares and zeroes a struct of TYPE named NAME with its struct_size set. */
 #define ATTN_INIT(TYPE, NAME)                                                                                          \

@@ -63,8 +63,8 @@ static const attn_backend_t bad_backend = {
 };
 static const attn_backend_t *const bad_backends[] = {&bad_backend};
 
-__attribute__((visibility("default"))) extern const attn_plugin_t attn_plugin_v0;
-const attn_plugin_t attn_plugin_v0 = {
+__attribute__((visibility("default"))) extern const attn_plugin_t attn_plugin_v1;
+const attn_plugin_t attn_plugin_v1 = {
     .magic = ATTN_PLUGIN_MAGIC,
     .struct_size = sizeof(attn_plugin_t),
     .abi_major = ATTN_ABI_MAJOR,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layout-0.1.h: where every member of every public struct lies (x86-64, LP64) in ABI 0.1. Frozen: a struct may grow at
+ * layout-1.0.h: where every member of every public struct lies (x86-64, LP64) in ABI 1.0. Frozen: a struct may grow at
  * its end, in a new file for a new minor; a line that is here never changes. STRUCT(type, size),
  * MEMBER(type, member, offset, size).
  */
