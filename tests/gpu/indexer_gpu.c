@@ -403,7 +403,8 @@ static const attn_indexer_extension_t *load(const char *dir, const char *file) {
     char path[1200];
     snprintf(path, sizeof path, "%s/%s", dir, file);
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    const attn_plugin_t *plugin = so ? dlsym(so, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
+    if (so == NULL) bail_out("%s: %s", path, dlerror());
+    const attn_plugin_t *plugin = dlsym(so, ATTN_PLUGIN_SYMBOL_NAME);
     if (plugin == NULL) bail_out("%s: %s", path, dlerror());
     const attn_indexer_extension_t *e = plugin->backends[0]->ops->get_extension(NULL, ATTN_INDEXER_EXTENSION);
     if (e == NULL) bail_out("%s has no %s", path, ATTN_INDEXER_EXTENSION);
