@@ -2,41 +2,13 @@
 /* flash.so through the plugin ABI on a device: random cases within its capability table against the reference plugin in
  * double, forced and chosen kernels, capture and replay with another batch, new block tables, errors that name the
  * parameter. FLASH_TEST_CASES=N sets the number of random cases. */
-#include "kit/attn_case.h"
+#include "gpu_memory.h"
 #include "tap.h"
 
 #include <attn/attn_plugin_util.h>
-#include <cuda_runtime_api.h>
 #include <time.h>
 #include <unistd.h>
 
-static void *gpu_alloc(void *ctx, size_t bytes, size_t alignment) {
-    (void)ctx, (void)alignment; /* cudaMalloc aligns to 256 */
-    void *p = NULL;
-    return cudaMalloc(&p, bytes ? bytes : 1) == cudaSuccess ? p : NULL;
-}
-static void gpu_free(void *ctx, void *p, size_t bytes) {
-    (void)ctx, (void)bytes;
-    cudaFree(p);
-}
-static int to_device(void *ctx, void *dst, const void *src, size_t bytes) {
-    (void)ctx;
-    return cudaMemcpy(dst, src, bytes, cudaMemcpyHostToDevice) != cudaSuccess;
-}
-static int from_device(void *ctx, void *dst, const void *src, size_t bytes) {
-    (void)ctx;
-    return cudaMemcpy(dst, src, bytes, cudaMemcpyDeviceToHost) != cudaSuccess;
-}
-static int gpu_sync(void *ctx) {
-    (void)ctx;
-    return cudaDeviceSynchronize() != cudaSuccess;
-}
-static kit_memory_t gpu = {.device_type = kDLCUDA,
-                           .alloc = gpu_alloc,
-                           .free = gpu_free,
-                           .to_device = to_device,
-                           .from_device = from_device,
-                           .sync = gpu_sync};
 static const attn_backend_t *flash, *diffkv, *reference;
 
 /* One case on both; returns 1 if it passed or is not served. */
@@ -331,13 +303,8 @@ static void capture_and_replay(void) {
 }
 
 int main(void) {
-    int count = 0, major = 0, minor = 0;
     char why[256] = "";
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) skip_all("no CUDA device");
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
-    cudaDeviceGetAttribute(&gpu.num_sms, cudaDevAttrMultiProcessorCount, 0);
-    gpu.compute_capability = major * 10 + minor;
+    if (gpu_start() != 0) skip_all("no CUDA device");
     const char *dir = getenv("FLASH_TEST_PLUGINS");
     char path[1024], cwd[900];
     if (dir == NULL && getcwd(cwd, sizeof cwd) != NULL) {

@@ -2,7 +2,7 @@
 /* mla.so and mla_sparse.so through the plugin ABI on a device: fixed and random cases against the reference plugin in
  * double, capture and replay with other lengths and tables, errors that name the parameter. MLA_TEST_CASES=N sets the
  * number of random cases, MLA_TEST_PLUGINS the folder of the plugins. */
-#include "kit/attn_case.h"
+#include "gpu_memory.h"
 #include "mla_step.h"
 #include "plan_host.h"
 #include "tap.h"
@@ -10,34 +10,6 @@
 #include <math.h>
 #include <unistd.h>
 
-static void *gpu_alloc(void *ctx, size_t bytes, size_t alignment) {
-    (void)ctx, (void)alignment; /* cudaMalloc aligns to 256 */
-    void *p = NULL;
-    return cudaMalloc(&p, bytes ? bytes : 1) == cudaSuccess ? p : NULL;
-}
-static void gpu_free(void *ctx, void *p, size_t bytes) {
-    (void)ctx, (void)bytes;
-    cudaFree(p);
-}
-static int to_device(void *ctx, void *dst, const void *src, size_t bytes) {
-    (void)ctx;
-    return cudaMemcpy(dst, src, bytes, cudaMemcpyHostToDevice) != cudaSuccess;
-}
-static int from_device(void *ctx, void *dst, const void *src, size_t bytes) {
-    (void)ctx;
-    return cudaMemcpy(dst, src, bytes, cudaMemcpyDeviceToHost) != cudaSuccess;
-}
-static int gpu_sync(void *ctx) {
-    (void)ctx;
-    return cudaDeviceSynchronize() != cudaSuccess;
-}
-static kit_memory_t gpu = {.device_type = kDLCUDA,
-                           .alloc = gpu_alloc,
-                           .free = gpu_free,
-                           .to_device = to_device,
-                           .from_device = from_device,
-                           .sync = gpu_sync,
-                           .host = &plan_host};
 static const attn_backend_t *dense, *sparse, *reference;
 static double worst, worst_lse;
 
@@ -455,12 +427,8 @@ static const attn_backend_t *load(const char *dir, const char *file) {
 }
 
 int main(void) {
-    int count = 0, major = 0, minor = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) skip_all("no CUDA device");
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
-    cudaDeviceGetAttribute(&gpu.num_sms, cudaDevAttrMultiProcessorCount, 0);
-    gpu.compute_capability = major * 10 + minor;
+    if (gpu_start() != 0) skip_all("no CUDA device");
+    gpu.host = &plan_host;
     const char *dir = getenv("MLA_TEST_PLUGINS");
     char path[1024], cwd[900];
     if (dir == NULL && getcwd(cwd, sizeof cwd) != NULL) {

@@ -4,39 +4,15 @@
  * kernels. Cases run in several processes, because most of a case's time is compilation and the oracle.
  * TRITON_TEST_GRID=N: N cases of the grid only (for compute-sanitizer); TRITON_TEST_CASES=N: random cases;
  * TRITON_TEST_JOBS=N: processes; TRITON_TEST_CACHE=DIR: keep the kernels there. */
-#include "kit/attn_case.h"
+#include "gpu_memory.h"
 #include "tap.h"
 
 #include <attn/attn_plugin_util.h>
-#include <cuda_runtime_api.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-static void *gpu_alloc(void *ctx, size_t bytes, size_t alignment) {
-    (void)ctx, (void)alignment; /* cudaMalloc aligns to 256 */
-    void *p = NULL;
-    return cudaMalloc(&p, bytes ? bytes : 1) == cudaSuccess ? p : NULL;
-}
-static void gpu_free(void *ctx, void *p, size_t bytes) {
-    (void)ctx, (void)bytes;
-    cudaFree(p);
-}
-static int to_device(void *ctx, void *dst, const void *src, size_t bytes) {
-    (void)ctx;
-    return cudaMemcpy(dst, src, bytes, cudaMemcpyHostToDevice) != cudaSuccess;
-}
-static int from_device(void *ctx, void *dst, const void *src, size_t bytes) {
-    (void)ctx;
-    return cudaMemcpy(dst, src, bytes, cudaMemcpyDeviceToHost) != cudaSuccess;
-}
-static int gpu_sync(void *ctx) {
-    (void)ctx;
-    return cudaDeviceSynchronize() != cudaSuccess;
-}
-static kit_memory_t gpu = {.device_type = kDLCUDA, .alloc = gpu_alloc, .free = gpu_free, .to_device = to_device,
-                           .from_device = from_device, .sync = gpu_sync};
 static const attn_backend_t *triton, *reference;
 static attn_backend_t wrapped;
 static attn_backend_ops_t wrapped_ops;
@@ -57,17 +33,6 @@ static int open_with_options(const attn_problem_t *problem, const attn_device_t 
                              uint32_t zero, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
     (void)none, (void)zero;
     return triton->ops->open(problem, device, options, 3, host, instance, error);
-}
-
-static int start_device(void) {
-    int count = 0, major = 0, minor = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
-        return -1;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
-    cudaDeviceGetAttribute(&gpu.num_sms, cudaDevAttrMultiProcessorCount, 0);
-    gpu.compute_capability = major * 10 + minor;
-    return 0;
 }
 
 /* One case on both; 1: passed, 0: failed, -1: not served. */
@@ -179,7 +144,7 @@ static void run_cases(uint64_t seed, int grid, int num_random, int jobs, int *fa
         if (children[j] != 0)
             continue;
         FILE *f = fopen(names[j], "w");
-        if (f == NULL || start_device() != 0)
+        if (f == NULL || gpu_start() != 0)
             _exit(2);
         int bad = 0, good = 0;
         for (int i = j; i < total; i += jobs) {
@@ -448,7 +413,7 @@ int main(void) {
     fflush(stdout);
     pid_t probe = fork(); /* this process must not start CUDA before it forks */
     if (probe == 0)
-        _exit(start_device() == 0 ? 0 : 1);
+        _exit(gpu_start() == 0 ? 0 : 1);
     if (probe < 0 || waitpid(probe, &status, 0) != probe || status != 0)
         skip_all("no CUDA device");
     snprintf(file, sizeof file, "%s/triton_like.so", dir);
@@ -470,7 +435,7 @@ int main(void) {
     run_cases(seed, grid, num_random, (int)jobs, &failed, &served);
     ok(failed == 0 && served >= grid / 2 + num_random / 3, "%d cases agree with the reference (%d failed, %.0f s)",
        served, failed, seconds() - start);
-    if (start_device() != 0)
+    if (gpu_start() != 0)
         bail_out("the device is gone");
     capture_and_replay();
     open_times();
