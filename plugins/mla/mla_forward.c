@@ -204,17 +204,3 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
                          e == FLASH_E_MAP_Q ? "query" : "the workspace");
     return e ? mla_fail_cuda(error, e, "launching a kernel") : ATTN_OK;
 }
-
-const attn_backend_ops_t mla_ops = {
-    .struct_size = sizeof(attn_backend_ops_t),
-    .supports_combination = mla_supports,
-    .open = mla_open,
-    .close = mla_close,
-    .kv_cache_shape = mla_kv_cache_shape,
-    .space_needed = mla_space_needed,
-    .build_metadata = mla_build_metadata,
-    .update_block_table = mla_update_block_table,
-    .update_kv_cache = mla_update_kv_cache,
-    .forward = mla_forward,
-    .prepare_weights = mla_prepare_weights,
-};

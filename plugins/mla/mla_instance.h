@@ -67,7 +67,6 @@ extern const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS];
 
 extern const attn_capabilities_t mla_capabilities;
 extern const char mla_backend_name[];
-extern const attn_backend_ops_t mla_ops;
 /* The Hopper kernels of plugins/mla_sparse. attend: as mla_attend; 0 items prepare the kernel. */
 typedef struct mla_sparse_ops {
     int (*attend)(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the capability tables of mla and mla_sparse have in common. Included by their plugin.c alone. */
+/* What the tables of mla and mla_sparse, capabilities and operations, have in common. Included by their plugin.c alone. */
 #ifndef MLA_TABLE_H
 #define MLA_TABLE_H
 
@@ -21,5 +21,11 @@ static const attn_range_t mla_compute_capabilities[] = {{80, 80, 1}, {87, 87, 1}
     .block_sizes = mla_block_sizes, .num_block_sizes = 1, .compute_capabilities = mla_compute_capabilities,  \
     .num_compute_capabilities = 4, .preferred_block_size = 64, .query_len_support = ATTN_QUERY_LEN_VARLEN,   \
     .spec_as_decode = 1
+
+#define MLA_TABLE_OPS                                                                                        \
+    .struct_size = sizeof(attn_backend_ops_t), .supports_combination = mla_supports, .open = mla_open,       \
+    .close = mla_close, .kv_cache_shape = mla_kv_cache_shape, .space_needed = mla_space_needed,              \
+    .build_metadata = mla_build_metadata, .update_block_table = mla_update_block_table,                      \
+    .update_kv_cache = mla_update_kv_cache, .forward = mla_forward, .prepare_weights = mla_prepare_weights
 
 #endif

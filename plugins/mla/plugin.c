@@ -19,6 +19,8 @@ const char mla_backend_name[] = "FLASHMLA";
 const mla_sparse_ops *const mla_backend_sparse = NULL;
 const mla_prefill_ops *const mla_backend_prefill = &mla_prefill_functions;
 
+static const attn_backend_ops_t mla_ops = {MLA_TABLE_OPS};
+
 static const attn_backend_t backend = {
     .struct_size = sizeof(attn_backend_t),
     .name = mla_backend_name,

@@ -25,12 +25,12 @@ static const void *data_or_null(const DLTensor *t) {
 /* The end of every call. */
 #define LAUNCH(X, WHAT, CALL)                                                                                \
     do {                                                                                                     \
-        indexer_device_guard guard;                                                                          \
-        int status_ = indexer_enter(X, &guard, error);                                                       \
+        gpu_device_guard guard;                                                                              \
+        int status_ = gpu_enter((X)->device_id, &guard, error);                                              \
         if (status_ != ATTN_OK) return status_;                                                              \
         int e_ = CALL;                                                                                       \
-        indexer_leave(&guard);                                                                               \
-        return e_ == 0 ? ATTN_OK : indexer_fail_cuda(error, e_, WHAT);                                       \
+        gpu_leave(&guard);                                                                                   \
+        return e_ == 0 ? ATTN_OK : gpu_fail(error, e_, WHAT);                                                \
     } while (0)
 
 int indexer_write(attn_indexer_t *x, const attn_indexer_write_t *args, void *stream, attn_error_t *error) {

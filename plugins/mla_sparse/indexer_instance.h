@@ -4,6 +4,7 @@
 #ifndef INDEXER_INSTANCE_H
 #define INDEXER_INSTANCE_H
 
+#include "../common/gpu_device.h"
 #include "../common/indexer_check.h"
 #include "indexer_params.h"
 
@@ -28,13 +29,5 @@ int indexer_select(attn_indexer_t *x, const attn_indexer_select_t *args, void *s
 
 /* p NULL prepares the kernels. Returns a cudaError_t, or -1 where a tensor map cannot be made. */
 int indexer_run_sm90(const attn_indexer_t *x, const indexer_logits_params *p, void *stream);
-
-/* As open and the calls enter and leave the device. */
-typedef struct indexer_device_guard {
-    int previous, changed;
-} indexer_device_guard;
-int indexer_enter(const attn_indexer_t *x, indexer_device_guard *guard, attn_error_t *error);
-void indexer_leave(const indexer_device_guard *guard);
-int indexer_fail_cuda(attn_error_t *error, int code, const char *what);
 
 #endif

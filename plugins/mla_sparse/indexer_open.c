@@ -7,57 +7,18 @@
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
-int indexer_fail_cuda(attn_error_t *error, int code, const char *what) {
-    cudaGetLastError(); /* a failed launch must not fail the next caller */
-    return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE,
-                     "device", "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
-}
-
-int indexer_enter(const attn_indexer_t *x, indexer_device_guard *guard, attn_error_t *error) {
-    guard->changed = 0;
-    cudaError_t e = cudaGetDevice(&guard->previous);
-    if (e == cudaSuccess && guard->previous != x->device_id) {
-        e = cudaSetDevice(x->device_id);
-        guard->changed = e == cudaSuccess;
-    }
-    return e == cudaSuccess ? ATTN_OK : indexer_fail_cuda(error, (int)e, "selecting the device");
-}
-
-void indexer_leave(const indexer_device_guard *guard) {
-    if (guard->changed) cudaSetDevice(guard->previous);
-}
-
 static int query_device(attn_indexer_t *x, const attn_device_t *device, attn_error_t *error) {
-    if (device->type != (int)kDLCUDA)
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "this indexer runs on CUDA devices (type %d); type %d was given", (int)kDLCUDA,
-                         (int)device->type);
-    int count = 0, major = 0, minor = 0, smem = 0;
-    cudaError_t e = cudaGetDeviceCount(&count);
-    if (e != cudaSuccess) {
-        cudaGetLastError();
-        return attn_fail(
-            error, ATTN_E_DEVICE, "device",
-            "no usable CUDA driver or device (%s); install the driver or open the indexer of REFERENCE",
-            cudaGetErrorString(e));
-    }
-    if (device->id < 0 || device->id >= count)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d",
-                         (int)device->id, count);
-    x->device_id = device->id;
-    e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x->device_id);
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, x->device_id);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&x->num_sms, cudaDevAttrMultiProcessorCount, x->device_id);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, x->device_id);
-    if (e != cudaSuccess) return indexer_fail_cuda(error, (int)e, "asking for a device attribute");
-    if (major < 8 || smem < 96 * 1024)
+    gpu_device found;
+    int status = gpu_find_device(device, "the indexer of FLASHMLA_SPARSE", &found, error);
+    if (status != ATTN_OK) return status;
+    if (found.major < 8 || found.smem_optin < 96 * 1024)
         return attn_fail(
             error, ATTN_E_DEVICE, "device",
             "compute capability %d.%d with %d bytes of shared memory for a block; 8.0 and 98304 are needed",
-            major, minor, smem);
-    x->has_sm90 = major == 9;
+            found.major, found.minor, found.smem_optin);
+    x->device_id = found.id;
+    x->num_sms = found.num_sms;
+    x->has_sm90 = found.major == 9;
     return ATTN_OK;
 }
 
@@ -75,7 +36,7 @@ static int prepare(attn_indexer_t *x, attn_error_t *error) {
         if (e == 0 && found != cudaDriverEntryPointSuccess) e = (int)cudaErrorCallRequiresNewerDriver;
         if (e == 0) e = indexer_run_sm90(x, NULL, NULL);
     }
-    return e == 0 ? ATTN_OK : indexer_fail_cuda(error, e, "loading the kernels of the indexer");
+    return e == 0 ? ATTN_OK : gpu_fail(error, e, "loading the kernels of the indexer");
 }
 
 static int open_indexer(const attn_indexer_problem_t *problem, const attn_device_t *device,
@@ -83,16 +44,16 @@ static int open_indexer(const attn_indexer_problem_t *problem, const attn_device
     (void)host;
     attn_indexer_t x = {.r = {.device_type = (int)kDLCUDA, .alignment = 16}};
     attn_device_t dev;
-    indexer_device_guard guard;
+    gpu_device_guard guard;
     int status = indexer_check_problem(problem, &x.r.p, error);
     if (status == ATTN_OK && indexer == NULL)
         status = attn_fail(error, ATTN_E_INVALID, "indexer",
                            "indexer is NULL; there is nowhere to put the result");
     if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK) status = query_device(&x, &dev, error);
-    if (status == ATTN_OK && (status = indexer_enter(&x, &guard, error)) == ATTN_OK) {
+    if (status == ATTN_OK && (status = gpu_enter(x.device_id, &guard, error)) == ATTN_OK) {
         status = prepare(&x, error);
-        indexer_leave(&guard);
+        gpu_leave(&guard);
     }
     if (status != ATTN_OK) return status;
     attn_indexer_t *made = malloc(sizeof *made);

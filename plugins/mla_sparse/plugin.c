@@ -17,19 +17,8 @@ const char mla_backend_name[] = "FLASHMLA_SPARSE";
 const mla_sparse_ops *const mla_backend_sparse = &mla_sparse_functions;
 const mla_prefill_ops *const mla_backend_prefill = NULL;
 
-/* Those of plugins/mla, and the indexer as an extension. */
 static const attn_backend_ops_t sparse_ops = {
-    .struct_size = sizeof(attn_backend_ops_t),
-    .supports_combination = mla_supports,
-    .open = mla_open,
-    .close = mla_close,
-    .kv_cache_shape = mla_kv_cache_shape,
-    .space_needed = mla_space_needed,
-    .build_metadata = mla_build_metadata,
-    .update_block_table = mla_update_block_table,
-    .update_kv_cache = mla_update_kv_cache,
-    .forward = mla_forward,
-    .prepare_weights = mla_prepare_weights,
+    MLA_TABLE_OPS,
     .get_extension = indexer_get_extension,
 };
 
