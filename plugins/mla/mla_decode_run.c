@@ -13,15 +13,15 @@ int mla_choose_kernel(attn_instance_t *in, attn_error_t *error) {
                               .is_sparse = in->problem.topk != 0,
                               .scale = in->problem.scale,
                               .portable = in->portable};
-    mla_device_guard guard;
-    int status = mla_enter_device(in, &guard, error);
+    gpu_device_guard guard;
+    int status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     int e = in->compute_capability == 90 ? mla_decode_sm90_clusters(&input.clusters) : 0;
     in->config = mla_config_choose(&input);
     if (in->config.panel && !e)
         e = mla_project_panel(&(mla_project_params){.num_heads = in->heads, .dtype = in->dtype}, NULL);
-    mla_leave_device(&guard);
-    return e ? mla_fail_cuda(error, e, "preparing the kernels of Hopper") : ATTN_OK;
+    gpu_leave(&guard);
+    return e ? gpu_fail(error, e, "preparing the kernels of Hopper") : ATTN_OK;
 }
 
 int mla_run_decode_sm90(const attn_instance_t *in, const mla_attend_params *params, void *stream) {

@@ -166,7 +166,7 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
                 attn_error_t *error) {
     attn_forward_t a;
     attn_space_t s;
-    mla_device_guard guard;
+    gpu_device_guard guard;
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && space != NULL) status = attn_intake(&s, sizeof s, space, "space", error);
     if (status == ATTN_OK) status = check_unserved(&a, error);
@@ -179,7 +179,7 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
                                        : ((const mla_host_header *)s.host)->num_tokens;
     if (status == ATTN_OK && space != NULL) status = check_args(in, &a, tokens, error);
     if (status != ATTN_OK || tokens == 0) return status;
-    status = mla_enter_device(in, &guard, error);
+    status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     int e = 0;
     if (space == NULL) { /* 16 bits at a time */
@@ -197,10 +197,10 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
         if (!e) e = mla_output_finish(in, &a, &view, tokens, counts, stream);
     } else
         e = launch(in, &a, &s, stream);
-    mla_leave_device(&guard);
+    gpu_leave(&guard);
     if (e < 0) /* FLASH_E_MAP_*: only the query has strides of the caller */
         return attn_fail(error, ATTN_E_INVALID, e == FLASH_E_MAP_Q ? "query" : "workspace",
                          "%s cannot be read by tensor copies; its strides must be below 2^40 bytes",
                          e == FLASH_E_MAP_Q ? "query" : "the workspace");
-    return e ? mla_fail_cuda(error, e, "launching a kernel") : ATTN_OK;
+    return e ? gpu_fail(error, e, "launching a kernel") : ATTN_OK;
 }

@@ -112,17 +112,6 @@ void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_outp
 int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view, int64_t tokens,
                       const mla_counts *counts, void *stream);
 
-/* The instance's device made current and the caller's restored (gpu_device.h). */
-typedef gpu_device_guard mla_device_guard;
-static inline int mla_enter_device(const attn_instance_t *in, mla_device_guard *guard, attn_error_t *error) {
-    return gpu_enter(in->device_id, guard, error);
-}
-static inline void mla_leave_device(const mla_device_guard *guard) {
-    gpu_leave(guard);
-}
-static inline int mla_fail_cuda(attn_error_t *error, int code, const char *what) {
-    return gpu_fail(error, code, what);
-}
 int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
 /* Fills in->config; asks the device how many clusters it runs at once. */
 int mla_choose_kernel(attn_instance_t *in, attn_error_t *error);

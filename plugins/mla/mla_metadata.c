@@ -42,9 +42,9 @@ static int take_batch(const attn_instance_t *in, const attn_batch_t *batch, cons
  * has passed here. */
 static int send(const attn_instance_t *in, const attn_space_t *s, size_t bytes, size_t more, void *stream,
                 attn_error_t *error) {
-    mla_device_guard guard;
+    gpu_device_guard guard;
     const char *mirror = (const char *)s->host + mla_mirror_at(in);
-    int status = mla_enter_device(in, &guard, error);
+    int status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     cudaError_t e = cudaMemcpyAsync(s->metadata, mirror, bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream);
     if (e == cudaSuccess && more > 0) {
@@ -52,8 +52,8 @@ static int send(const attn_instance_t *in, const attn_space_t *s, size_t bytes, 
         e = cudaMemcpyAsync((char *)s->metadata + at, mirror + at, more, cudaMemcpyHostToDevice,
                             (cudaStream_t)stream);
     }
-    mla_leave_device(&guard);
-    return e == cudaSuccess ? ATTN_OK : mla_fail_cuda(error, (int)e, "copying the metadata");
+    gpu_leave(&guard);
+    return e == cudaSuccess ? ATTN_OK : gpu_fail(error, (int)e, "copying the metadata");
 }
 
 /* Launch sizes of slice i that serve every batch of at most these tokens and requests. */

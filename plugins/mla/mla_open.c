@@ -117,13 +117,13 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
         in->workspace_bytes +=
             mla_round_up((size_t)in->limits.max_tokens * (size_t)in->heads * (size_t)in->value * 2, 256);
     }
-    mla_device_guard guard;
-    if (status == ATTN_OK && (status = mla_enter_device(in, &guard, error)) == ATTN_OK) {
+    gpu_device_guard guard;
+    if (status == ATTN_OK && (status = gpu_enter(in->device_id, &guard, error)) == ATTN_OK) {
         mla_attend_params prepare = {.latent_rank = in->latent, .stages = in->stages};
         int e = in->config.kernel == MLA_KERNEL_SM90 ? mla_load_decode_sm90(in)
                                                      : mla_attend(in, &prepare, 0, NULL);
-        mla_leave_device(&guard);
-        if (e) status = mla_fail_cuda(error, e, "loading the kernels");
+        gpu_leave(&guard);
+        if (e) status = gpu_fail(error, e, "loading the kernels");
     }
     if (status != ATTN_OK) {
         mla_close(in);

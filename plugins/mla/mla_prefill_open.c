@@ -111,11 +111,11 @@ static int fill(attn_instance_t *in, const attn_device_t *device, mla_prefill *f
     in->prefill_plan_bytes = sizeof(mla_prefill_plan);
     if (workspace > in->workspace_bytes) in->workspace_bytes = workspace;
     status = allocate_scratch(f, error);
-    mla_device_guard guard;
-    if (status == ATTN_OK && (status = mla_enter_device(in, &guard, error)) == ATTN_OK) {
+    gpu_device_guard guard;
+    if (status == ATTN_OK && (status = gpu_enter(in->device_id, &guard, error)) == ATTN_OK) {
         int e = prepare_kernels(f, is_sm90, in->dtype);
-        mla_leave_device(&guard);
-        if (e) status = mla_fail_cuda(error, e, "loading the prefill kernels");
+        gpu_leave(&guard);
+        if (e) status = gpu_fail(error, e, "loading the prefill kernels");
     }
     return status;
 }

@@ -81,12 +81,12 @@ int mla_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void 
                           .page_size = in->page_size,
                           .dtype = in->dtype,
                           .cache_kind = in->cache_kind};
-    mla_device_guard guard;
-    status = mla_enter_device(in, &guard, error);
+    gpu_device_guard guard;
+    status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     int e = mla_write_cache(&w, stream);
-    mla_leave_device(&guard);
-    return e ? mla_fail_cuda(error, e, "writing the cache") : ATTN_OK;
+    gpu_leave(&guard);
+    return e ? gpu_fail(error, e, "writing the cache") : ATTN_OK;
 }
 
 int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void *stream,
@@ -106,12 +106,12 @@ int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
                          "weight_space has %llu bytes; space_needed says %llu",
                          (unsigned long long)(w.weight_space ? w.weight_space_bytes : 0),
                          (unsigned long long)in->weight_bytes);
-    mla_device_guard guard;
-    status = mla_enter_device(in, &guard, error);
+    gpu_device_guard guard;
+    status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     int e =
         mla_copy_weights(w.weight_space, attn_data(w.kv_b_proj), rows, in->latent, w.kv_b_proj->strides[0],
                          in->dtype, is_e4m3, w.kv_b_proj_scale ? attn_data(w.kv_b_proj_scale) : NULL, stream);
-    mla_leave_device(&guard);
-    return e ? mla_fail_cuda(error, e, "copying the weights") : ATTN_OK;
+    gpu_leave(&guard);
+    return e ? gpu_fail(error, e, "copying the weights") : ATTN_OK;
 }
