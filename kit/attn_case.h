@@ -107,9 +107,10 @@ typedef struct kit_result {
     int status;         /* ATTN_OK, or the first failing operation's code */
     char operation[32]; /* that operation */
     attn_error_t error;
-    char fault[200]; /* "", or what was written that must not be: canary, padded row, host memory */
-    double *out;     /* [T, Hq, Dv], dequantised */
-    double *lse;     /* [Hq, T], NULL if not asked for */
+    int64_t page_bytes; /* of the cache that the backend wanted; 0: none */
+    char fault[200];    /* "", or what was written that must not be: canary, padded row, host memory */
+    double *out;        /* [T, Hq, Dv], dequantised */
+    double *lse;        /* [Hq, T], NULL if not asked for */
     int64_t num_out, num_lse;
 } kit_result_t;
 

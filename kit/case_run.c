@@ -102,12 +102,13 @@ static int open_instance(run_t *x) {
                             .num_sms = m->num_sms};
     attn_problem_t problem = x->c->problem;
     problem.num_blocks = x->in->num_blocks;
-    int status = x->ops->open(&problem, &device, m->options, m->num_options, m->host, &x->instance,
-                              &x->result->error);
+    int status =
+        x->ops->open(&problem, &device, m->options, m->num_options, m->host, &x->instance, &x->result->error);
     if (status != ATTN_OK) return stop(x, "open", status);
     x->shape.struct_size = sizeof x->shape;
     status = x->ops->kv_cache_shape(x->instance, x->in->num_blocks, &x->shape, &x->result->error);
     if (status != ATTN_OK) return stop(x, "kv_cache_shape", status);
+    x->result->page_bytes = x->shape.ndim != 0 ? x->shape.page_bytes : 0;
     x->needed.struct_size = sizeof x->needed;
     return stop(x, "space_needed", x->ops->space_needed(x->instance, &x->needed, &x->result->error));
 }

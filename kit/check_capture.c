@@ -96,18 +96,20 @@ static int capture_forward(attn_instance_t *instance, const attn_forward_t *args
 static const attn_backend_ops_t capture_ops = {.build_metadata = capture_build, .forward = capture_forward};
 
 static void capture(check_t *c) {
-    kit_case_t k;
+    kit_case_t k = {.num_reqs = 0};
     current = c;
     swaps_batch = (int)c->arg;
     if (c->memory->device_type != kDLCUDA) {
         check_skip(c, "graphs need a GPU");
         return;
     }
-    if (!check_plain_case(c, &k) || (swaps_batch && k.problem.role != ATTN_ROLE_DECODER)) {
+    int is_stepwise = check_plain_case(c, &k) && attn_role_has_cache(k.problem.role) &&
+                      k.problem.role != ATTN_ROLE_ENCODER_DECODER;
+    if (k.num_reqs == 0 || (swaps_batch && !is_stepwise)) {
         check_skip(c, "the kit has no case for its roles");
         return;
     }
-    if (k.problem.role == ATTN_ROLE_DECODER) { /* every query length fits every sequence */
+    if (is_stepwise) { /* every query length fits every sequence */
         k.num_reqs = 0;
         kit_case_add(&k, 1, 37);
         kit_case_add(&k, 5, 20);

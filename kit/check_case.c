@@ -39,7 +39,39 @@ static void small_limits(kit_case_t *k, uint32_t tokens, int64_t len) {
     k->problem.max_model_len = len;
 }
 
+/* The latent size that the table's head sizes leave beside 64 rope columns; small where any size goes. */
+static uint32_t latent_size(const check_t *c) {
+    for (uint32_t i = 0; i < c->can.num_head_sizes; i++)
+        if (c->can.head_sizes[i].max > 64) return c->can.head_sizes[i].max - 64;
+    return c->can.num_head_sizes == 0 ? 128 : 0;
+}
+
+int check_latent_case(const check_t *c, kit_case_t *k, uint32_t role, uint64_t seed) {
+    uint32_t latent = role == ATTN_ROLE_MLA_PREFILL ? 512 : latent_size(c);
+    kit_case_start(k, role, seed);
+    kit_case_set_mla(k, 4, latent, 64, 128, 128, role == ATTN_ROLE_MLA_SPARSE ? 128 : 0);
+    k->problem.dtype = c->can.dtypes >> ATTN_DTYPE_BFLOAT16 & 1  ? ATTN_DTYPE_BFLOAT16
+                       : c->can.dtypes >> ATTN_DTYPE_FLOAT16 & 1 ? ATTN_DTYPE_FLOAT16
+                                                                 : ATTN_DTYPE_FLOAT32;
+    if (attn_role_has_cache(role)) k->problem.block_size = check_block_size(c, 64);
+    if (c->can.features & ATTN_F_LSE) k->problem.features |= ATTN_F_LSE;
+    k->problem.max_model_len = 1024;
+    return latent != 0 && (role != ATTN_ROLE_MLA_PREFILL || check_head_size(c, 192) == 192);
+}
+
+static void add_plain_requests(kit_case_t *k) {
+    kit_case_add(k, 1, 37);
+    kit_case_add(k, 5, 20);
+    kit_case_add(k, 18, 18);
+}
+
 int check_plain_case(const check_t *c, kit_case_t *k) {
+    if (c->role != 0) {
+        if (!check_latent_case(c, k, c->role, c->seed)) return 0;
+        small_limits(k, 512, 1024);
+        add_plain_requests(k);
+        return 1;
+    }
     static const uint32_t roles[] = {ATTN_ROLE_DECODER, ATTN_ROLE_MM_ENCODER, ATTN_ROLE_ENCODER_ONLY,
                                      ATTN_ROLE_ENCODER, ATTN_ROLE_ENCODER_DECODER};
     static const uint32_t dtypes[] = {ATTN_DTYPE_FLOAT32, ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FLOAT16};
@@ -63,9 +95,7 @@ int check_plain_case(const check_t *c, kit_case_t *k) {
                 if (c->can.kv_cache_dtypes & ATTN_BIT(kv)) k->problem.kv_cache_dtype = kv;
     }
     if (c->can.features & ATTN_F_LSE) k->problem.features |= ATTN_F_LSE;
-    kit_case_add(k, 1, 37);
-    kit_case_add(k, 5, 20);
-    kit_case_add(k, 18, 18);
+    add_plain_requests(k);
     return 1;
 }
 
@@ -76,9 +106,33 @@ double check_work(const kit_case_t *k) {
     return pairs * k->problem.num_heads * (d + dv);
 }
 
+/* Heads, pages, cache format, lengths and the treatment of tensors; the sizes of latents are the table's. */
+static void random_latent_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t max_len) {
+    static const uint32_t heads[] = {1, 2, 3, 4, 8, 16}, pages[] = {16, 64, 128};
+    uint64_t s = seed;
+    check_latent_case(c, k, c->role, seed);
+    k->problem.num_heads = heads[kit_random_in(&s, 0, 5)];
+    if (attn_role_has_cache(c->role)) {
+        k->problem.block_size = check_block_size(c, pages[kit_random_in(&s, 0, 2)]);
+        const uint32_t kv = (uint32_t)kit_random_in(&s, ATTN_KV_AUTO, ATTN_KV_FP8_DS_MLA);
+        if (c->can.kv_cache_dtypes >> kv & 1) k->problem.kv_cache_dtype = kv;
+        if ((c->can.features & ATTN_F_BLOCK_STRIDE) && kit_random_in(&s, 0, 2) == 0)
+            k->flags |= KIT_CROSS_LAYER;
+    }
+    if (kit_random_in(&s, 0, 1) == 0) k->flags |= KIT_STRIDED;
+    k->padded_tokens = (int32_t)kit_random_in(&s, 0, 3);
+    for (int64_t r = kit_random_in(&s, 1, 4); r > 0; r--) {
+        const int32_t query = (int32_t)kit_random_in(&s, 0, 2) == 0 ? (int32_t)kit_random_in(&s, 0, 20) : 1;
+        kit_case_add(k, query, query + (int32_t)kit_random_in(&s, 0, max_len));
+    }
+}
+
 void check_random_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t max_len) {
     for (int i = 0; i < 200; i++) {
-        kit_case_random(k, &c->can, seed + ((uint64_t)i << 40), max_len);
+        if (c->role != 0)
+            random_latent_case(c, k, seed + ((uint64_t)i << 40), max_len);
+        else
+            kit_case_random(k, &c->can, seed + ((uint64_t)i << 40), max_len);
         small_limits(k, 2048, 1024);
         if (check_work(k) <= MOST_WORK / 6) return; /* what these cases are for does not need size */
     }
@@ -134,6 +188,10 @@ int check_run(check_t *c, const attn_backend_t *backend, const kit_case_t *k,
         kit_case_t plain = *k; /* what says how and not what is nothing to the oracle */
         plain.problem.features &=
             ~(ATTN_F_CAPTURE | ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE);
+        /* a backend may keep an fp8 cache of sparse latent attention in rows of 656 bytes (semantics 5.7) */
+        if (k->problem.kv_cache_dtype == ATTN_KV_FP8_E4M3 &&
+            got.page_bytes == 656 * (int64_t)k->problem.block_size)
+            plain.problem.kv_cache_dtype = ATTN_KV_FP8_DS_MLA;
         int status = kit_run_oracle(&kit_oracle, &plain, in, &want);
         kit_difference_t d = kit_compare(k, &got, &want);
         if (status != ATTN_OK)

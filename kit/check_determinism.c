@@ -78,9 +78,10 @@ static void fresh_instance(check_t *c) {
 
 /* The inputs of request r of a case as inputs of their own. */
 static kit_inputs_t *inputs_of(const kit_case_t *k, const kit_inputs_t *in, int r, kit_case_t *alone) {
-    int64_t heads = k->problem.num_heads, kv = k->problem.num_kv_heads != 0 ? k->problem.num_kv_heads : heads;
-    int64_t d = k->problem.head_size, dv = k->problem.head_size_v != 0 ? k->problem.head_size_v : d,
-            first = 0;
+    const kit_sizes_t z = kit_sizes(&k->problem);
+    const int64_t query = z.heads * z.query, key = z.kv_heads * z.key, value = z.kv_heads * z.value,
+                  topk = k->problem.topk;
+    int64_t first = 0;
     for (int i = 0; i < r; i++)
         first += k->query_lens[i];
     *alone = *k;
@@ -88,10 +89,17 @@ static kit_inputs_t *inputs_of(const kit_case_t *k, const kit_inputs_t *in, int 
     kit_case_add(alone, k->query_lens[r], k->seq_lens[r]);
     kit_inputs_t *one = kit_inputs_make(alone);
     if (one == NULL) return NULL;
-    memcpy(one->query, in->query + first * heads * d, (size_t)(one->num_tokens * heads * d) * sizeof(float));
-    memcpy(one->key, in->key + in->key_start[r] * kv * d, (size_t)(one->num_keys * kv * d) * sizeof(float));
-    memcpy(one->value, in->value + in->key_start[r] * kv * dv,
-           (size_t)(one->num_keys * kv * dv) * sizeof(float));
+    memcpy(one->query, in->query + first * query, (size_t)(one->num_tokens * query) * sizeof(float));
+    memcpy(one->key, in->key + in->key_start[r] * key, (size_t)(one->num_keys * key) * sizeof(float));
+    memcpy(one->value, in->value + in->key_start[r] * value, (size_t)(one->num_keys * value) * sizeof(float));
+    if (topk != 0)
+        memcpy(one->topk_indices, in->topk_indices + first * topk,
+               (size_t)(one->num_tokens * topk) * sizeof *in->topk_indices);
+    if (in->kv_b_proj != NULL)
+        memcpy(one->kv_b_proj, in->kv_b_proj,
+               (size_t)(z.heads * ((int64_t)k->problem.qk_nope_head_dim + k->problem.v_head_dim) *
+                        k->problem.kv_lora_rank) *
+                   sizeof(float));
     return one;
 }
 
@@ -106,8 +114,8 @@ static void batch_invariance(check_t *c) {
         kit_case_add(&k, lens[i][0], lens[i][1]);
     kit_inputs_t *in = kit_inputs_make(&k);
     if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &all)) return;
-    int64_t first = 0, dv = k.problem.head_size_v != 0 ? k.problem.head_size_v : k.problem.head_size;
-    int64_t row = k.problem.num_heads * dv;
+    const kit_sizes_t z = kit_sizes(&k.problem);
+    int64_t first = 0, row = z.heads * z.output;
     for (int r = 0; r < k.num_reqs; r++) {
         kit_inputs_t *in_one = inputs_of(&k, in, r, &alone);
         if (in_one == NULL || !check_run_alone(c, c->backend, &alone, in_one, c->memory, &one)) return;

@@ -35,10 +35,12 @@ void check_add(check_list_t *list, const char *group, int needs_device, check_fu
     e->group = group;
     e->run = run;
     e->arg = arg;
+    e->role = list->role;
     e->needs_device = needs_device;
+    int used = list->role == 0 ? 0 : snprintf(e->name, sizeof e->name, "%s: ", attn_role_name(list->role));
     va_list args;
     va_start(args, name);
-    vsnprintf(e->name, sizeof e->name, name, args);
+    vsnprintf(e->name + used, sizeof e->name - (size_t)used, name, args);
     va_end(args);
 }
 
@@ -90,6 +92,7 @@ static void run_entry(check_t *c, const struct check_entry *e, int silence) {
     unsigned limit_s = c->options->timeout_s != 0 ? c->options->timeout_s : 60;
     memset(c->report, 0, sizeof *c->report);
     c->arg = e->arg;
+    c->role = e->role;
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) run_in_child(c, e, silence);
@@ -281,19 +284,27 @@ static int is_in_list(const char *names, const char *name) {
     return 0;
 }
 
+/* The groups in order; those that bend one plain case do it once more for each role of latent attention. */
 static void make_list(check_list_t *list, const check_t *c) {
-    check_abi_list(list, c);
-    check_structs_list(list, c);
-    check_capabilities_list(list, c);
-    check_numerics_list(list, c);
-    check_memory_list(list, c);
-    check_offsets_list(list, c);
-    check_determinism_list(list, c);
-    check_capture_list(list, c);
-    check_errors_list(list, c);
-    check_threads_list(list, c);
-    check_leaks_list(list, c);
-    check_manners_list(list, c);
+    static const struct {
+        void (*add)(check_list_t *list, const check_t *c);
+        int is_by_role;
+    } groups[] = {{check_abi_list, 0},         {check_structs_list, 1}, {check_capabilities_list, 0},
+                  {check_numerics_list, 0},    {check_memory_list, 1},  {check_offsets_list, 1},
+                  {check_determinism_list, 1}, {check_capture_list, 1}, {check_errors_list, 1},
+                  {check_threads_list, 1},     {check_leaks_list, 1},   {check_manners_list, 1}};
+    const uint32_t latent =
+        (uint32_t)c->can.roles &
+        (ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE));
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        const int has_plain_cases = latent == 0 || latent != c->can.roles;
+        list->role = 0;
+        if (!groups[i].is_by_role || has_plain_cases) groups[i].add(list, c);
+        for (uint32_t role = ATTN_ROLE_MLA; role <= ATTN_ROLE_MLA_SPARSE && groups[i].is_by_role; role++) {
+            list->role = role;
+            if (latent >> role & 1) groups[i].add(list, c);
+        }
+    }
 }
 
 static void print_bench(check_t *c, check_printer_t *p, int silence) {

@@ -28,6 +28,8 @@ typedef struct check {
     const kit_memory_t *memory;
     uint64_t seed;
     uint32_t arg; /* of this check */
+    uint32_t
+        role; /* ATTN_ROLE_MLA.. where the cases of this check are of latent attention; 0: of the other roles */
     check_report_t *report;
 } check_t;
 
@@ -38,10 +40,11 @@ typedef struct check_list {
         const char *group;
         char name[120];
         check_func_t *run;
-        uint32_t arg;
+        uint32_t arg, role;
         int needs_device; /* CHECK_TABLES, .. */
     } * items;
     int count, capacity;
+    uint32_t role; /* of the checks that are being added */
 } check_list_t;
 
 /* What a check needs: only the tables, operations on some device, operations on host memory. */
@@ -79,14 +82,17 @@ ATTN_PRINTF(2, 3) void check_skip(check_t *c, const char *format, ...);
 /* What a crash from here on is blamed on. */
 void check_running(check_t *c, const kit_case_t *k);
 
-/* The smallest ordinary case that the table allows, three requests; 0 if the kit has none for this backend. */
+/* The smallest ordinary case that the table allows, three requests, of c->role if that is set; 0 if the kit has none for
+ * this backend. */
 int check_plain_case(const check_t *c, kit_case_t *k);
+/* A case of that role of latent attention in sizes that the table allows, without requests; 0 if the kit has none. */
+int check_latent_case(const check_t *c, kit_case_t *k, uint32_t role, uint64_t seed);
 /* 1 if neither supports_combination nor the kit has something against the case. */
 int check_is_served(const check_t *c, const kit_case_t *k);
 /* Multiplications of a case; random cases beyond MOST_WORK are left out, because a plain kernel needs seconds for them. */
 double check_work(const kit_case_t *k);
 #define MOST_WORK 6e6
-/* A small random case. */
+/* A small random case, of c->role if that is set. */
 void check_random_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t max_len);
 /* Rounds sizes to what the table allows: nearest advertised head size and block size. */
 uint32_t check_head_size(const check_t *c, uint32_t wanted);

@@ -35,7 +35,22 @@ typedef enum mistake {
     BUILD_NO_LENS,
     BUILD_NO_TABLE,
     BUILD_SMALL_METADATA,
-    NUM_MISTAKES
+    /* of latent attention: a cache of its own, weights, and from FORWARD_NO_TOPK on selected tokens */
+    FORWARD_CACHE_ROW,
+    FORWARD_NO_WEIGHTS,
+    FORWARD_SMALL_WEIGHTS,
+    PREPARE_NO_WEIGHTS,
+    PREPARE_DTYPE,
+    PREPARE_ROWS,
+    PREPARE_LATENT,
+    PREPARE_NO_SPACE,
+    PREPARE_SMALL_SPACE,
+    FORWARD_NO_TOPK,
+    FORWARD_TOPK_DTYPE,
+    FORWARD_TOPK_WIDTH,
+    NUM_MISTAKES,
+    FIRST_LATENT = FORWARD_CACHE_ROW,
+    FIRST_SPARSE = FORWARD_NO_TOPK
 } mistake_t;
 
 static const struct {
@@ -61,7 +76,7 @@ static const struct {
     {"a cache update without keys", "key"},
     {"a cache update without slots", "slot_mapping"},
     {"slots of another element type", "slot_mapping"},
-    {"a cache of three dimensions", "kv_cache"},
+    {"a cache with one dimension too few", "kv_cache"},
     {"fewer keys than slots", NULL},
     {"no batch", NULL},
     {"a negative number of requests", "num_reqs"},
@@ -70,6 +85,18 @@ static const struct {
     {"no seq_lens_host", "seq_lens"},
     {"no block_table", "block_table"},
     {"metadata smaller than space_needed in build_metadata", "metadata"},
+    {"a cache whose rows have one number too many", "kv_cache"},
+    {"forward without prepared weights", "weight_space"},
+    {"prepared weights smaller than space_needed", "weight_space"},
+    {"prepare_weights without weights", "kv_b_proj"},
+    {"weights of another element type", "kv_b_proj"},
+    {"weights with one row too many", "kv_b_proj"},
+    {"weights of another latent size", "kv_b_proj"},
+    {"prepare_weights without room", "weight_space"},
+    {"less room for weights than space_needed", "weight_space"},
+    {"forward without selected tokens", "topk_indices"},
+    {"selected tokens of another element type", "topk_indices"},
+    {"fewer selected tokens than topk", "topk_indices"},
 };
 
 static check_t *current;
@@ -158,10 +185,36 @@ static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, co
         b.shape[0] = 1;
         break;
     case FORWARD_CACHE_HEADS:
-        is_made = a.kv_cache != NULL;
+        is_made = a.kv_cache != NULL && a.kv_cache->ndim == 4;
         if (!is_made) break;
         a.kv_cache = bend(&b, a.kv_cache);
         b.shape[1]++;
+        break;
+    case FORWARD_CACHE_ROW:
+        is_made = a.kv_cache != NULL;
+        if (!is_made) break;
+        a.kv_cache = bend(&b, a.kv_cache);
+        b.shape[b.t.ndim - 1]++;
+        break;
+    case FORWARD_NO_WEIGHTS:
+        is_made = a.weight_space != NULL;
+        a.weight_space = NULL;
+        a.weight_space_bytes = 0;
+        break;
+    case FORWARD_SMALL_WEIGHTS:
+        is_made = a.weight_space_bytes > 0;
+        a.weight_space_bytes--;
+        break;
+    case FORWARD_NO_TOPK:
+        a.topk_indices = NULL;
+        break;
+    case FORWARD_TOPK_DTYPE:
+        a.topk_indices = bend(&b, a.topk_indices);
+        b.t.dtype = attn_dl_dtype(ATTN_DTYPE_INT64);
+        break;
+    case FORWARD_TOPK_WIDTH:
+        a.topk_indices = bend(&b, a.topk_indices);
+        b.shape[1]--;
         break;
     case FORWARD_NO_STRIDES:
         a.output = bend(&b, a.output);
@@ -215,7 +268,7 @@ static int bad_update(attn_instance_t *instance, const attn_kv_update_t *args, v
         break;
     case UPDATE_CACHE_RANK:
         a.kv_cache = bend(&b, a.kv_cache);
-        b.t.ndim = 3;
+        b.t.ndim--;
         break;
     case UPDATE_KEY_ROWS:
         is_made = a.slot_mapping->shape[0] > 1;
@@ -268,8 +321,47 @@ static int bad_build(attn_instance_t *instance, const attn_batch_t *batch, const
                        &e, code);
     return shim_target()->ops->build_metadata(instance, batch, space, stream, error);
 }
-static const attn_backend_ops_t bad_ops = {
-    .build_metadata = bad_build, .update_kv_cache = bad_update, .forward = bad_forward};
+static int bad_prepare(attn_instance_t *instance, const attn_weights_t *args, void *stream,
+                       attn_error_t *error) {
+    attn_weights_t w = *args;
+    bent_tensor_t b;
+    attn_error_t e = {.struct_size = sizeof e};
+    int code = 0, is_made = 1;
+    switch (mistake) {
+    case PREPARE_NO_WEIGHTS:
+        w.kv_b_proj = NULL;
+        break;
+    case PREPARE_DTYPE:
+        w.kv_b_proj = bend(&b, w.kv_b_proj);
+        b.t.dtype = attn_dl_dtype(ATTN_DTYPE_INT64);
+        break;
+    case PREPARE_ROWS:
+        w.kv_b_proj = bend(&b, w.kv_b_proj);
+        b.shape[0]++;
+        break;
+    case PREPARE_LATENT:
+        w.kv_b_proj = bend(&b, w.kv_b_proj);
+        b.shape[1]--;
+        break;
+    case PREPARE_NO_SPACE:
+        is_made = w.weight_space_bytes > 0;
+        w.weight_space = NULL;
+        break;
+    case PREPARE_SMALL_SPACE:
+        is_made = w.weight_space_bytes > 0;
+        w.weight_space_bytes--;
+        code = ATTN_E_SPACE;
+        break;
+    default:
+        is_made = 0;
+    }
+    if (is_made) expect_refusal(shim_target()->ops->prepare_weights(instance, &w, stream, &e), &e, code);
+    return shim_target()->ops->prepare_weights(instance, args, stream, error);
+}
+static const attn_backend_ops_t bad_ops = {.build_metadata = bad_build,
+                                           .update_kv_cache = bad_update,
+                                           .prepare_weights = bad_prepare,
+                                           .forward = bad_forward};
 
 static void one_mistake(check_t *c) {
     kit_case_t k;
@@ -308,7 +400,10 @@ static void no_error_struct(check_t *c) {
 
 void check_errors_list(check_list_t *list, const check_t *c) {
     (void)c;
-    for (uint32_t m = 0; m < NUM_MISTAKES; m++)
+    const uint32_t count = list->role == ATTN_ROLE_MLA_SPARSE ? NUM_MISTAKES
+                           : list->role == ATTN_ROLE_MLA      ? FIRST_SPARSE
+                                                              : FIRST_LATENT;
+    for (uint32_t m = 0; m < count; m++)
         check_add(list, "errors", 1, one_mistake, m, "%s is refused, then all is well", mistakes[m].name);
     check_add(list, "errors", 1, no_error_struct, 0, "error may be NULL, close takes NULL");
 }

@@ -5,27 +5,9 @@
  */
 #include "check_engine.h"
 
-#include <math.h>
-
-/* The latent size that the table's head sizes leave beside 64 rope columns; small where any size goes. */
-static uint32_t latent_size(const check_t *c) {
-    for (uint32_t i = 0; i < c->can.num_head_sizes; i++)
-        if (c->can.head_sizes[i].max > 64) return c->can.head_sizes[i].max - 64;
-    return c->can.num_head_sizes == 0 ? 128 : 0;
-}
-
 /* A case without requests, 0 and a skip where the table has no sizes for it. */
 static int start(check_t *c, kit_case_t *k, uint32_t role, uint64_t seed) {
-    uint32_t latent = role == ATTN_ROLE_MLA_PREFILL ? 512 : latent_size(c);
-    kit_case_start(k, role, c->seed + seed);
-    kit_case_set_mla(k, 4, latent, 64, 128, 128, role == ATTN_ROLE_MLA_SPARSE ? 128 : 0);
-    k->problem.dtype = c->can.dtypes >> ATTN_DTYPE_BFLOAT16 & 1  ? ATTN_DTYPE_BFLOAT16
-                       : c->can.dtypes >> ATTN_DTYPE_FLOAT16 & 1 ? ATTN_DTYPE_FLOAT16
-                                                                 : ATTN_DTYPE_FLOAT32;
-    if (attn_role_has_cache(role)) k->problem.block_size = check_block_size(c, 64);
-    if (c->can.features & ATTN_F_LSE) k->problem.features |= ATTN_F_LSE;
-    k->problem.max_model_len = 1024;
-    if (latent != 0 && (role != ATTN_ROLE_MLA_PREFILL || check_head_size(c, 192) == 192)) return 1;
+    if (check_latent_case(c, k, role, c->seed + seed)) return 1;
     check_skip(c, "the kit has no sizes of latent attention that the table takes");
     return 0;
 }

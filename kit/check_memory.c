@@ -93,7 +93,7 @@ static int guarded_forward(attn_instance_t *instance, const attn_forward_t *args
                            void *stream, attn_error_t *error) {
     (void)space;
     attn_forward_t a = *args;
-    guarded_t g[12] = {{.bytes = 0}};
+    guarded_t g[13] = {{.bytes = 0}};
     a.query = guard_tensor(&g[0], args->query, 16, at_end);
     a.key = guard_tensor(&g[1], args->key, 16, at_end);
     a.value = guard_tensor(&g[2], args->value, 16, at_end);
@@ -106,17 +106,29 @@ static int guarded_forward(attn_instance_t *instance, const attn_forward_t *args
     a.scales.k = guard_tensor(&g[9], args->scales.k, 4, at_end);
     a.scales.v = guard_tensor(&g[10], args->scales.v, 4, at_end);
     a.output_block_scale = guard_tensor(&g[11], args->output_block_scale, 4, at_end);
+    a.topk_indices = guard_tensor(&g[12], args->topk_indices, 4, at_end);
     int status = shim_target()->ops->forward(instance, &a, &guarded_space, stream, error);
-    for (int i = 0; i < 12; i++)
+    for (int i = 0; i < 13; i++)
         guard_return(&g[i], i == 3 || i == 4 || i == 5 || i == 11);
     guard_return(&table_guard, 0);
     guard_free(&metadata_guard);
     guard_free(&workspace_guard);
     return status;
 }
+/* The weights are read here and never again. */
+static int guarded_prepare(attn_instance_t *instance, const attn_weights_t *args, void *stream,
+                           attn_error_t *error) {
+    attn_weights_t w = *args;
+    guarded_t g = {.bytes = 0};
+    w.kv_b_proj = guard_tensor(&g, args->kv_b_proj, 16, at_end);
+    int status = shim_target()->ops->prepare_weights(instance, &w, stream, error);
+    guard_return(&g, 0);
+    return status;
+}
 static const attn_backend_ops_t guarded_ops = {.open = guarded_open,
                                                .build_metadata = guarded_build,
                                                .update_kv_cache = guarded_update,
+                                               .prepare_weights = guarded_prepare,
                                                .forward = guarded_forward};
 
 static void guard_pages(check_t *c) {
@@ -214,24 +226,38 @@ static int unchanged_update(attn_instance_t *instance, const attn_kv_update_t *a
         check_fail(current, "update_kv_cache changed key, value or slot_mapping");
     return status;
 }
+static uint64_t weights_print(const attn_forward_t *args) {
+    if (args->weight_space == NULL) return 0;
+    return attn_fingerprint64(0, args->weight_space, (size_t)args->weight_space_bytes);
+}
 static int unchanged_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                              void *stream, attn_error_t *error) {
-    const DLTensor *inputs[] = {args->query,    args->key,     args->value,        args->kv_cache,
-                                args->v_cache,  args->sinks,   args->alibi_slopes, args->qq_bias,
-                                args->scales.k, args->scales.v};
-    static const char *const names[] = {"query", "key",          "value",   "kv_cache", "v_cache",
-                                        "sinks", "alibi_slopes", "qq_bias", "k_scale",  "v_scale"};
-    uint64_t before[10];
-    for (int i = 0; i < 10; i++)
+    enum { NUM_INPUTS = 11 };
+    const DLTensor *inputs[NUM_INPUTS] = {args->query,    args->key,      args->value,        args->kv_cache,
+                                          args->v_cache,  args->sinks,    args->alibi_slopes, args->qq_bias,
+                                          args->scales.k, args->scales.v, args->topk_indices};
+    static const char *const names[NUM_INPUTS] = {"query",   "key",     "value",        "kv_cache",
+                                                  "v_cache", "sinks",   "alibi_slopes", "qq_bias",
+                                                  "k_scale", "v_scale", "topk_indices"};
+    uint64_t before[NUM_INPUTS], weights = weights_print(args);
+    for (int i = 0; i < NUM_INPUTS; i++)
         before[i] = print_of(inputs[i]);
     int status = shim_target()->ops->forward(instance, args, space, stream, error);
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < NUM_INPUTS; i++)
         if (before[i] != print_of(inputs[i]) && !(forward_writes_cache && (i == 3 || i == 4)))
             check_fail(current, "forward changed its input %s", names[i]);
+    if (weights != weights_print(args)) check_fail(current, "forward changed the prepared weights");
     return status;
 }
-static const attn_backend_ops_t unchanged_ops = {.update_kv_cache = unchanged_update,
-                                                 .forward = unchanged_forward};
+static int unchanged_prepare(attn_instance_t *instance, const attn_weights_t *args, void *stream,
+                             attn_error_t *error) {
+    uint64_t before = print_of(args->kv_b_proj);
+    int status = shim_target()->ops->prepare_weights(instance, args, stream, error);
+    if (before != print_of(args->kv_b_proj)) check_fail(current, "prepare_weights changed kv_b_proj");
+    return status;
+}
+static const attn_backend_ops_t unchanged_ops = {
+    .update_kv_cache = unchanged_update, .prepare_weights = unchanged_prepare, .forward = unchanged_forward};
 
 static void inputs_stay(check_t *c) {
     kit_case_t k;
@@ -245,15 +271,17 @@ static void inputs_stay(check_t *c) {
     }
 }
 
-/* Compares the rows of the cache that no slot names with what they were. */
+/* Compares the rows of the cache that no slot names with what they were. Latent ones have no heads dimension. */
 static void compare_rows(const DLTensor *t, const char *was, const unsigned char *is_named, int64_t bs) {
-    int64_t element = t->dtype.bits / 8;
+    const int token = t->ndim - 2, row = t->ndim - 1;
+    int64_t element = t->dtype.bits / 8, heads = token == 2 ? t->shape[1] : 1;
     for (int64_t b = 0; b < t->shape[0]; b++)
-        for (int64_t h = 0; h < t->shape[1]; h++)
+        for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < bs; i++) {
-                int64_t offset = (b * t->strides[0] + h * t->strides[1] + i * t->strides[2]) * element;
+                int64_t offset = (b * t->strides[0] + h * t->strides[1] + i * t->strides[token]) * element;
                 if (is_named[b * bs + i]) continue;
-                if (memcmp((char *)attn_data(t) + offset, was + offset, (size_t)(t->shape[3] * element)) == 0)
+                if (memcmp((char *)attn_data(t) + offset, was + offset, (size_t)(t->shape[row] * element)) ==
+                    0)
                     continue;
                 check_fail(current,
                            "update_kv_cache wrote block %lld, token %lld, head %lld, which no slot names",
@@ -265,10 +293,10 @@ static void compare_rows(const DLTensor *t, const char *was, const unsigned char
 static int sparing_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                           attn_error_t *error) {
     const DLTensor *t = args->kv_cache;
-    if (t->ndim != 4 || t->strides[3] != 1)
+    if (t->ndim < 3 || t->ndim > 4 || t->strides[t->ndim - 1] != 1)
         return shim_target()->ops->update_kv_cache(instance, args, stream, error);
-    int64_t last = 1, bs = t->shape[2];
-    for (int i = 0; i < 4; i++)
+    int64_t last = 1, bs = t->shape[t->ndim - 2];
+    for (int i = 0; i < t->ndim; i++)
         last += (t->shape[i] - 1) * t->strides[i];
     size_t bytes = (size_t)last * (t->dtype.bits / 8u);
     char *was = malloc(bytes);

@@ -57,7 +57,7 @@ static void layers(check_t *c) {
 
 /* ------------------------------------------------------------ byte_offset */
 
-enum { SHIFT = 4096, MAX_SHIFTED = 12 };
+enum { SHIFT = 4096, MAX_SHIFTED = 13 };
 static DLTensor shifted_tensors[MAX_SHIFTED];
 static int num_shifted;
 
@@ -107,10 +107,21 @@ static int shifted_forward(attn_instance_t *instance, const attn_forward_t *args
     a.alibi_slopes = shifted(a.alibi_slopes);
     a.scales.k = shifted(a.scales.k);
     a.scales.v = shifted(a.scales.v);
+    a.topk_indices = shifted(a.topk_indices);
     return shim_target()->ops->forward(instance, &a, space, stream, error);
 }
-static const attn_backend_ops_t shifted_ops = {
-    .build_metadata = shifted_build, .update_kv_cache = shifted_update, .forward = shifted_forward};
+static int shifted_prepare(attn_instance_t *instance, const attn_weights_t *args, void *stream,
+                           attn_error_t *error) {
+    attn_weights_t w = *args;
+    num_shifted = 0;
+    w.kv_b_proj = shifted(w.kv_b_proj);
+    w.kv_b_proj_scale = shifted(w.kv_b_proj_scale);
+    return shim_target()->ops->prepare_weights(instance, &w, stream, error);
+}
+static const attn_backend_ops_t shifted_ops = {.build_metadata = shifted_build,
+                                               .update_kv_cache = shifted_update,
+                                               .prepare_weights = shifted_prepare,
+                                               .forward = shifted_forward};
 
 static void byte_offsets(check_t *c) {
     kit_case_t k;
@@ -146,10 +157,10 @@ static const DLTensor *far_cache(const DLTensor *t) {
     if (far.base == NULL) {
         int64_t last = 1;
         far.first = (INT64_C(1) << 31) / t->strides[0] + 3;
-        far.block_size = t->shape[2];
-        memcpy(far.shape, t->shape, sizeof far.shape);
+        far.block_size = t->shape[t->ndim - 2];
+        memcpy(far.shape, t->shape, (size_t)t->ndim * sizeof far.shape[0]);
         far.shape[0] += far.first;
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < t->ndim; i++)
             last += (far.shape[i] - 1) * t->strides[i];
         far.bytes = (size_t)last * (t->dtype.bits / 8u);
         far.base = far_alloc(far.bytes);
@@ -170,8 +181,8 @@ static int is_blank(const DLTensor *t, int64_t slot) {
     int64_t element = t->dtype.bits / 8;
     const char *row =
         (const char *)attn_data(t) +
-        (slot / far.block_size * t->strides[0] + slot % far.block_size * t->strides[2]) * element;
-    for (int64_t i = 0; i < t->shape[3] * element; i++)
+        (slot / far.block_size * t->strides[0] + slot % far.block_size * t->strides[t->ndim - 2]) * element;
+    for (int64_t i = 0; i < t->shape[t->ndim - 1] * element; i++)
         if (row[i] != 0) return 0;
     return 1;
 }
@@ -235,8 +246,9 @@ static void far_blocks(check_t *c) {
     kit_case_t k;
     current = c;
     if (!start(c, &k)) return;
-    if (k.problem.role != ATTN_ROLE_DECODER || c->backend->ops->update_kv_cache == NULL) {
-        check_skip(c, "not a decoder backend");
+    if (!attn_role_has_cache(k.problem.role) || k.problem.role == ATTN_ROLE_ENCODER_DECODER ||
+        c->backend->ops->update_kv_cache == NULL) {
+        check_skip(c, "no role with a cache that each step writes");
         return;
     }
     void *test = mmap(NULL, (size_t)9 << 30, PROT_READ | PROT_WRITE,

@@ -12,20 +12,24 @@ enum { SHORTER, LONGER, LONGER_USED };
 
 static const struct {
     const char *name;
-    size_t size, short_size; /* members behind short_size are zero in an ordinary call of the plain case */
+    size_t size;
+    size_t short_size,
+        latent_short_size; /* members behind are zero in a call of the plain case; of a latent one */
 } inputs[NUM_INPUTS] = {
-    {"attn_problem_t", sizeof(attn_problem_t), offsetof(attn_problem_t, kv_lora_rank)},
-    {"attn_device_t", sizeof(attn_device_t), offsetof(attn_device_t, memory_bytes)},
-    {"attn_batch_t", sizeof(attn_batch_t), offsetof(attn_batch_t, mm_prefix_ranges_host)},
-    {"attn_space_t", sizeof(attn_space_t), offsetof(attn_space_t, host)},
-    {"attn_kv_update_t", sizeof(attn_kv_update_t), offsetof(attn_kv_update_t, scales)},
-    {"attn_forward_t", sizeof(attn_forward_t), offsetof(attn_forward_t, output_scale)},
-    {"attn_host_t", sizeof(attn_host_t), offsetof(attn_host_t, reserved)},
+    {"attn_problem_t", sizeof(attn_problem_t), offsetof(attn_problem_t, kv_lora_rank),
+     offsetof(attn_problem_t, dcp_world_size)},
+    {"attn_device_t", sizeof(attn_device_t), offsetof(attn_device_t, memory_bytes), 0},
+    {"attn_batch_t", sizeof(attn_batch_t), offsetof(attn_batch_t, mm_prefix_ranges_host), 0},
+    {"attn_space_t", sizeof(attn_space_t), offsetof(attn_space_t, host), 0},
+    {"attn_kv_update_t", sizeof(attn_kv_update_t), offsetof(attn_kv_update_t, scales), 0},
+    {"attn_forward_t", sizeof(attn_forward_t), offsetof(attn_forward_t, output_scale),
+     offsetof(attn_forward_t, reserved)},
+    {"attn_host_t", sizeof(attn_host_t), offsetof(attn_host_t, reserved), 0},
 };
 
 /* Which struct of which call is bent, and how. */
 static struct {
-    int input, how;
+    int input, how, is_latent;
     long num_bent;
     _Alignas(16) unsigned char bytes[1024];
 } bend;
@@ -33,8 +37,10 @@ static struct {
 static const void *bent(int input, const void *src) {
     if (input != bend.input || src == NULL) return src;
     if (input == IN_SPACE && bend.how == SHORTER && ((const attn_space_t *)src)->host_bytes != 0) return src;
-    uint32_t size =
-        bend.how == SHORTER ? (uint32_t)inputs[input].short_size : (uint32_t)inputs[input].size + 24;
+    const size_t shorter = bend.is_latent && inputs[input].latent_short_size != 0
+                               ? inputs[input].latent_short_size
+                               : inputs[input].short_size;
+    uint32_t size = bend.how == SHORTER ? (uint32_t)shorter : (uint32_t)inputs[input].size + 24;
     memset(bend.bytes, bend.how == SHORTER ? 0xa5 : 0, sizeof bend.bytes);
     memcpy(bend.bytes, src, bend.how == SHORTER ? size : inputs[input].size);
     memcpy(bend.bytes, &size, sizeof size);
@@ -70,6 +76,7 @@ static void run_bent(check_t *c) {
     kit_case_t k;
     bend.input = (int)(c->arg / 4);
     bend.how = (int)(c->arg % 4);
+    bend.is_latent = c->role != 0;
     if (!check_plain_case(c, &k)) {
         check_skip(c, "the kit has no cases for its roles");
         return;

@@ -30,6 +30,7 @@ const attn_backend_t *shim_make(const attn_backend_t *target, const attn_backend
     SHIM_PUT(update_block_table);
     SHIM_PUT(update_kv_cache);
     SHIM_PUT(forward);
+    SHIM_PUT(prepare_weights);
 #undef SHIM_PUT
     shim_backend.ops = &shim_ops;
     return &shim_backend;
