@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Timing of TRITON_ATTN through the plugin ABI: prefill by head size and by mask feature, decode by shape of the batch and
  * by cache format, cold and warm opens; graph replays after 200 ms of the same load, beside this run's read ceiling.
- * Usage: triton_bench PLUGIN.so [texts, one of which the name contains]
+ * Usage: triton_bench PLUGIN.so [texts, one of which the name contains; =text: is]
  * TRITON_BENCH_CACHE=DIR: compiled kernels are taken from there and stay there; then there are no cold opens.
  * Build: nvcc -std=c++17 -O2 -arch=native -Iinclude bench/triton_bench.cu -o triton_bench -ldl */
 #include <attn/attn_plugin_util.h>
@@ -119,7 +119,7 @@ template <class T> static T *copy_of(const std::vector<T> &v) {
 
 static void run(work w) {
     if (!filters.empty() && std::none_of(filters.begin(), filters.end(), [&](const std::string &text) {
-            return w.name.find(text) != std::string::npos;
+            return text[0] == '=' ? w.name == text.substr(1) : w.name.find(text) != std::string::npos;
         }))
         return;
     attn_error_t e = {sizeof e};

@@ -8,6 +8,9 @@
 
 #include <attn/attn.h>
 
+#include <malloc.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,6 +58,67 @@ static int compile(const char *text, int cc, const char *dir, int *cached, attn_
     return good ? ATTN_OK : ATTN_E_INTERNAL;
 }
 
+static const char again[] = "role=mm_encoder mask=full dtype=bfloat16 num_heads=16 head_size=72 scale=0.1";
+
+/* Another process compiles, this one reads the folder; then its own memory. */
+static void kept_code(const char *dir) {
+    ATTN_INIT(attn_error_t, e);
+    char other[] = "/tmp/attn-triton-compile-XXXXXX", command[128];
+    int cached = 0, status = 1;
+    double start = seconds(), cold, warm, memory;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(compile(again, 90, dir, &cached, &e) == ATTN_OK && !cached ? 0 : 1);
+    ok(child > 0 && waitpid(child, &status, 0) == child && status == 0, "an encoder compiles");
+    cold = seconds() - start, start = seconds();
+    ok(compile(again, 90, dir, &cached, &e) == ATTN_OK && cached, "the second process takes it from the folder");
+    warm = seconds() - start, start = seconds();
+    ok(compile(again, 90, "", &cached, &e) == ATTN_OK && cached, "without the folder it comes from this process's memory");
+    memory = seconds() - start;
+    diag("cold %.3f s, from the folder %.2f ms, from memory %.2f ms", cold, 1e3 * warm, 1e3 * memory);
+    if (mkdtemp(other) == NULL)
+        bail_out("no temporary folder");
+    ok(compile(again, 90, other, &cached, &e) == ATTN_OK && cached, "with an empty folder too");
+    fflush(stdout);
+    if ((child = fork()) == 0) { /* more programs than are kept push it out of memory */
+        for (int i = 0; i < 40; i++) {
+            snprintf(command, sizeof command, "other-%d", i);
+            triton_memory_save(command, "x", 1);
+        }
+        _exit(compile(again, 90, other, &cached, &e) == ATTN_OK && cached ? 0 : 1);
+    }
+    ok(child > 0 && waitpid(child, &status, 0) == child && status == 0, "which keeps it from then on");
+    struct mallinfo2 before = mallinfo2(), after;
+    for (int i = 0; i < 20; i++)
+        compile(again, 90, "", &cached, &e);
+    after = mallinfo2();
+    ok(after.uordblks + after.hblkhd <= before.uordblks + before.hblkhd, "opening again and again keeps no memory");
+    snprintf(command, sizeof command, "rm -rf %s", other);
+    if (system(command) != 0)
+        diag("%s is left", other);
+}
+
+static void on_signal(int number) { (void)number; }
+
+/* NVRTC handles these signals while it compiles. */
+static void polite_compile(void) {
+    ATTN_INIT(attn_error_t, e);
+    static const int numbers[] = {SIGINT, SIGTERM, SIGXFSZ};
+    struct sigaction mine = {.sa_handler = on_signal}, found;
+    int cached = 0, same = 0;
+    sigemptyset(&mine.sa_mask);
+    for (int i = 0; i < 3; i++)
+        sigaction(numbers[i], &mine, NULL);
+    int rc = compile("role=decoder mask=causal dtype=bfloat16 num_heads=1 head_size=32 block_size=16 scale=0.7", 90, "", &cached, &e);
+    for (int i = 0; i < 3; i++)
+        same += sigaction(numbers[i], NULL, &found) == 0 && found.sa_handler == on_signal && !(found.sa_flags & SA_RESTART);
+    ok(rc == ATTN_OK && !cached && same == 3, "signal handlers stay as they were (%d of 3)", same);
+    mine.sa_handler = SIG_DFL;
+    for (int i = 0; i < 3; i++)
+        sigaction(numbers[i], &mine, NULL);
+}
+
 int main(void) {
     ATTN_INIT(attn_error_t, e);
     triton_nvrtc_t nvrtc;
@@ -65,6 +129,8 @@ int main(void) {
     char dir[] = "/tmp/attn-triton-compile-XXXXXX", command[128], text[600];
     if (mkdtemp(dir) == NULL)
         bail_out("no temporary folder");
+    kept_code(dir);
+    polite_compile();
     int all = getenv("ATTN_TEST_LONG") != NULL, failed = 0, count = 0, left = 0, cached = 0;
     double start = seconds();
     for (int i = 0; i < NUM_SHAPES * NUM_MASKS; i++) {
@@ -88,14 +154,6 @@ int main(void) {
     if (left > 0)
         diag("%d more were left out after 90 seconds; ATTN_TEST_LONG=1 takes the time", left);
     ok(failed == 0 && count > 0, "%d specialisations compile for sm_80 and sm_90 (%d do not; %.1f s)", count, failed, seconds() - start);
-    const char *again = "role=mm_encoder mask=full dtype=bfloat16 num_heads=16 head_size=72 scale=0.1";
-    start = seconds();
-    ok(compile(again, 90, dir, &cached, &e) == ATTN_OK && !cached, "an encoder compiles");
-    double cold = seconds() - start;
-    start = seconds();
-    ok(compile(again, 90, dir, &cached, &e) == ATTN_OK && cached, "the second time it comes from the folder");
-    double warm = seconds() - start;
-    diag("cold %.3f s, warm %.2f ms", cold, 1e3 * warm);
     snprintf(command, sizeof command, "rm -rf %s", dir);
     if (system(command) != 0)
         diag("%s is left", dir);

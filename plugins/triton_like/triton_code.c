@@ -110,13 +110,15 @@ int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, 
         make_key(&nvrtc, sources[i], macros, keys[i]);
         found[i] = is_stored && triton_store_load(tools->cache_dir, keys[i], &code->cubin[i], &code->bytes[i],
                                                   tools->host) == 0;
-        code->from_cache += found[i];
+        code->from_cache += found[i] || triton_memory_load(keys[i], &code->cubin[i], &code->bytes[i]) == 0;
     }
     status = compile_missing(&nvrtc, sources, macros, code->count, code, error);
     triton_nvrtc_close(&nvrtc);
-    for (int i = 0; i < code->count && is_stored && status == ATTN_OK; i++)
-        if (!found[i])
+    for (int i = 0; i < code->count && status == ATTN_OK; i++) {
+        triton_memory_save(keys[i], code->cubin[i], code->bytes[i]);
+        if (is_stored && !found[i])
             triton_store_save(tools->cache_dir, keys[i], code->cubin[i], code->bytes[i], tools->host);
+    }
     if (status != ATTN_OK)
         triton_free_code(code);
     return status;

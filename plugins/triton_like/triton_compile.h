@@ -22,7 +22,8 @@ typedef struct triton_code {
     int from_cache;
 } triton_code_t;
 
-/* Every program of a configuration, from the folder where it is there, else compiled (in parallel) and stored. */
+/* Every program of a configuration, from the folder or this process's memory where it is there, else compiled (in parallel)
+ * and stored. */
 int triton_make_code(const triton_config_t *config, const triton_toolchain_t *tools, triton_code_t *code,
                      attn_error_t *error);
 void triton_free_code(triton_code_t *code);
@@ -49,6 +50,9 @@ void triton_nvrtc_close(triton_nvrtc_t *n);
 /* The text of one program; macros as lines. *cubin is malloc'ed. */
 int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char *macros, void **cubin, size_t *bytes,
                          attn_error_t *error);
+/* Around a compilation: the signal handlers that NVRTC changes, kept and put back. */
+void triton_signals_keep(void);
+void triton_signals_restore(const triton_nvrtc_t *n);
 /* Hash over everything that NVRTC is given. */
 uint64_t triton_source_hash(uint64_t seed);
 
@@ -56,5 +60,8 @@ uint64_t triton_source_hash(uint64_t seed);
 int triton_store_check(const char *dir, attn_error_t *error);
 int triton_store_load(const char *dir, const char *key, void **cubin, size_t *bytes, const attn_host_t *host);
 void triton_store_save(const char *dir, const char *key, const void *cubin, size_t bytes, const attn_host_t *host);
+/* The same in this process's memory, for the last 32 programs. */
+int triton_memory_load(const char *key, void **cubin, size_t *bytes);
+void triton_memory_save(const char *key, const void *cubin, size_t bytes);
 
 #endif

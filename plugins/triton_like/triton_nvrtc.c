@@ -134,8 +134,11 @@ int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char
         options[num_options++] = line;
     void *program = NULL;
     int code = n->create(&program, source, "attn_triton.cu", num_headers, texts, names);
-    if (code == 0)
+    if (code == 0) {
+        triton_signals_keep();
         code = n->compile(program, num_options, options);
+        triton_signals_restore(n);
+    }
     if (code == 0)
         code = n->cubin_size(program, bytes);
     *cubin = NULL;
