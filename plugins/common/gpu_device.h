@@ -31,4 +31,7 @@ int gpu_check_problem(const attn_problem_t *problem, const attn_device_t *device
                       int (*supports)(const attn_problem_t *, const attn_device_t *, attn_reasons_t *),
                       attn_error_t *error);
 
+/* Reasons for limits that no kernel's 32-bit counts hold, and for pages that are not of 16 tokens. */
+void gpu_check_limits(const attn_problem_t *problem, int64_t max_tokens, attn_reasons_t *reasons);
+
 #endif

@@ -3,19 +3,10 @@
  * prefill. No allocation, no waiting. */
 #include "flash_instance.h"
 
-#include <cuda_runtime_api.h>
-
 int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_error_t *error) {
     if (t->shape[0] < rows)
         return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
                          (long long)t->shape[0], (long long)rows);
-    return ATTN_OK;
-}
-
-static int check_device(const DLTensor *t, const char *name, attn_error_t *error) {
-    if (t->device.device_type != kDLCUDA && t->device.device_type != kDLCUDAManaged)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; a CUDA tensor was wanted",
-                         name, (int)t->device.device_type);
     return ATTN_OK;
 }
 
@@ -39,7 +30,7 @@ static int check_rows_tensor(uint32_t dtype, int alignment, const DLTensor *t, c
     const int64_t shape[3] = {-1, heads, size};
     int status = attn_check_tensor(t, name, dtype, 3, shape, error);
     if (status == ATTN_OK) status = flash_check_rows(t, name, rows, error);
-    if (status == ATTN_OK && rows > 0) status = check_device(t, name, error);
+    if (status == ATTN_OK && rows > 0) status = gpu_check_tensor_device(t, name, error);
     return status == ATTN_OK && rows > 0 ? check_alignment(t, name, alignment, error) : status;
 }
 
@@ -47,7 +38,7 @@ int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *
                       attn_error_t *error) {
     if (t == NULL) return ATTN_OK;
     int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
-    if (status == ATTN_OK) status = check_device(t, name, error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(t, name, error);
     if (status != ATTN_OK) return status;
     if (t->shape[0] != 1 && t->shape[0] != in->kv_heads)
         return attn_fail(error, ATTN_E_INVALID, name,
@@ -73,7 +64,7 @@ static int check_cache(const attn_instance_t *in, const DLTensor *t, const char 
     uint32_t storage = in->kv_dtype == FLASH_E4M3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype;
     const int64_t shape[4] = {-1, in->kv_heads, in->page_size, content};
     int status = attn_check_tensor(t, name, storage, 4, shape, error);
-    if (status == ATTN_OK) status = check_device(t, name, error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(t, name, error);
     if (status == ATTN_OK) status = check_alignment(t, name, alignment_of(in, in->kv_dtype), error);
     if (status == ATTN_OK && t->shape[0] > INT32_MAX)
         status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld blocks; block ids are 32-bit", name,
@@ -111,7 +102,7 @@ static int check_vector(const attn_instance_t *in, const DLTensor *t, const char
     const int64_t shape[1] = {in->problem.num_heads};
     if (in->features & feature) {
         int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
-        return status == ATTN_OK ? check_device(t, name, error) : status;
+        return status == ATTN_OK ? gpu_check_tensor_device(t, name, error) : status;
     }
     return t == NULL ? ATTN_OK
                      : attn_fail(error, ATTN_E_INVALID, name,
@@ -141,7 +132,7 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
             status =
                 attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
                           (long long)a->lse->shape[1], (long long)tokens);
-        if (status == ATTN_OK) status = check_device(a->lse, "lse", error);
+        if (status == ATTN_OK) status = gpu_check_tensor_device(a->lse, "lse", error);
     }
     if (status == ATTN_OK && in->has_cache) {
         flash_cache_view c;
@@ -248,14 +239,14 @@ static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, a
     if (status != ATTN_OK || a->output->shape[0] == 0) return status;
     int e = flash_zero_rows(attn_data(a->output), a->output->shape[0], (int)in->problem.num_heads, in->dv,
                             a->output->strides[0], a->output->strides[1], stream);
-    return e ? flash_fail_cuda(error, e, "the profiling run") : ATTN_OK;
+    return e ? gpu_fail(error, e, "the profiling run") : ATTN_OK;
 }
 
 int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                   attn_error_t *error) {
     attn_forward_t a;
     attn_space_t s;
-    flash_device_guard guard;
+    gpu_device_guard guard;
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && space != NULL) status = attn_intake(&s, sizeof s, space, "space", error);
     if (status != ATTN_OK) return status;
@@ -264,10 +255,10 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
             error, ATTN_E_INVALID, a.qq_bias ? "qq_bias" : "output_scale",
             "this backend has neither quantised output nor query-query bias; leave the member NULL");
     if (space == NULL) {
-        status = flash_enter_device(in, &guard, error);
+        status = gpu_enter(in->device_id, &guard, error);
         if (status != ATTN_OK) return status;
         status = profile(in, &a, stream, error);
-        flash_leave_device(&guard);
+        gpu_leave(&guard);
         return status;
     }
     const flash_host_header *h = s.host;
@@ -307,11 +298,11 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     p.num_slots = in->limits.max_slots, p.cluster = h->cluster, p.keys_per_tile = h->keys_per_tile;
     p.q_rows = h->num_tokens;
     p.scale = (float)in->problem.scale, p.soft_cap = (float)in->problem.logits_soft_cap;
-    status = flash_enter_device(in, &guard, error);
+    status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     int e =
         h->first_key > 0 ? launch_cascade(in, h, &p, meta, s.workspace, stream) : launch(in, h, &p, stream);
-    flash_leave_device(&guard);
+    gpu_leave(&guard);
     if (e == FLASH_E_MAP_Q || e == FLASH_E_MAP_K || e == FLASH_E_MAP_V)
         return attn_fail(error, ATTN_E_INVALID,
                          e == FLASH_E_MAP_Q ? "query"
@@ -319,5 +310,5 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
                                             : "key",
                          "the tensor's strides or size are beyond what TMA can address; set arch = sm80 in "
                          "[option flash]");
-    return e ? flash_fail_cuda(error, e, "launching a kernel") : ATTN_OK;
+    return e ? gpu_fail(error, e, "launching a kernel") : ATTN_OK;
 }

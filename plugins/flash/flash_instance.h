@@ -3,6 +3,8 @@
 #ifndef FLASH_INSTANCE_H
 #define FLASH_INSTANCE_H
 
+#include "../common/gpu_batch.h"
+#include "../common/gpu_device.h"
 #include "flash_config.h"
 #include "flash_launch.h"
 #include "flash_plan.h"
@@ -86,13 +88,5 @@ int flash_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const 
 int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_error_t *error);
 int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride,
                       attn_error_t *error);
-
-/* Makes the instance's device current and restores the caller's. */
-typedef struct flash_device_guard {
-    int previous, changed;
-} flash_device_guard;
-int flash_enter_device(const attn_instance_t *in, flash_device_guard *guard, attn_error_t *error);
-void flash_leave_device(const flash_device_guard *guard);
-int flash_fail_cuda(attn_error_t *error, int code, const char *what);
 
 #endif

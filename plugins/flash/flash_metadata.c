@@ -6,46 +6,13 @@
 
 #include <cuda_runtime_api.h>
 
-static int check_lengths(const attn_instance_t *in, const attn_batch_t *b, attn_error_t *error) {
-    if (b->num_reqs < 0 || b->num_reqs > in->limits.max_seqs)
-        return attn_fail(error, ATTN_E_INVALID, "num_reqs",
-                         "num_reqs is %d; 0 to %d (max_num_seqs) were wanted", b->num_reqs,
-                         in->limits.max_seqs);
-    if (b->num_actual_tokens < 0 || b->num_actual_tokens > in->limits.max_tokens)
-        return attn_fail(error, ATTN_E_INVALID, "num_actual_tokens",
-                         "num_actual_tokens is %d; 0 to %d (max_num_batched_tokens) were wanted",
-                         b->num_actual_tokens, in->limits.max_tokens);
-    if (b->query_start_loc_host == NULL || (b->seq_lens_host == NULL && b->num_reqs > 0))
-        return attn_fail(error, ATTN_E_INVALID,
-                         b->query_start_loc_host == NULL ? "query_start_loc" : "seq_lens",
-                         "query_start_loc_host and seq_lens_host are required");
-    const int32_t *start = b->query_start_loc_host;
-    int64_t max_len = in->problem.max_model_len ? in->problem.max_model_len : 131072;
-    if (start[0] != 0 || start[b->num_reqs] != b->num_actual_tokens)
-        return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                         "query_start_loc goes from %d to %d; 0 to num_actual_tokens (%d) was wanted",
-                         start[0], start[b->num_reqs], b->num_actual_tokens);
-    for (int32_t r = 0; r < b->num_reqs; r++) {
-        int64_t query = (int64_t)start[r + 1] - start[r], seq = b->seq_lens_host[r];
-        if (query < 0)
-            return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                             "query_start_loc falls from %d to %d at request %d; it must not decrease",
-                             start[r], start[r + 1], r);
-        if (seq < 0 || seq > max_len)
-            return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %lld; 0 to %lld (max_model_len) were wanted", r, (long long)seq,
-                             (long long)max_len);
-        if (in->problem.role == ATTN_ROLE_DECODER && seq < query)
-            return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %lld, less than its %lld query tokens; it counts them", r,
-                             (long long)seq, (long long)query);
-        if (!in->has_cache && seq != query)
-            return attn_fail(
-                error, ATTN_E_INVALID, "seq_lens",
-                "seq_lens[%d] is %lld but the request has %lld tokens; without a cache they are equal", r,
-                (long long)seq, (long long)query);
-    }
-    return ATTN_OK;
+static gpu_batch_limits limits_of(const attn_instance_t *in) {
+    return (gpu_batch_limits){.max_seqs = in->limits.max_seqs,
+                              .max_tokens = in->limits.max_tokens,
+                              .max_model_len = in->problem.max_model_len ? in->problem.max_model_len : 131072,
+                              .has_cache = in->has_cache,
+                              .seq_counts_query = in->problem.role == ATTN_ROLE_DECODER,
+                              .page_size = in->page_size};
 }
 
 /* The prefix pass has no causal mask, so every query must come after the prefix; and a cascade excludes every mask that
@@ -78,46 +45,21 @@ static int check_prefix(const attn_instance_t *in, const attn_batch_t *b, attn_e
     return ATTN_OK;
 }
 
-static int take_block_table(const attn_instance_t *in, const attn_batch_t *b, flash_counts *c,
-                            attn_error_t *error) {
-    c->block_table = NULL;
-    c->block_table_stride = 0;
-    if (!in->has_cache || b->num_reqs == 0) return ATTN_OK;
-    int status = attn_check_tensor(b->block_table, "block_table", ATTN_DTYPE_INT32, 2, NULL, error);
-    if (status != ATTN_OK) return status;
-    if (b->block_table->device.device_type != kDLCUDA && b->block_table->device.device_type != kDLCUDAManaged)
-        return attn_fail(error, ATTN_E_INVALID, "block_table",
-                         "block_table lies on device type %d; a CUDA tensor was "
-                         "wanted",
-                         (int)b->block_table->device.device_type);
-    if (b->block_table->shape[0] < b->num_reqs)
-        return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table has %lld rows for %d requests",
-                         (long long)b->block_table->shape[0], b->num_reqs);
-    for (int32_t r = 0; r < b->num_reqs; r++) {
-        int64_t blocks = ((int64_t)b->seq_lens_host[r] + in->page_size - 1) / in->page_size;
-        if (b->query_start_loc_host[r + 1] > b->query_start_loc_host[r] && blocks > b->block_table->shape[1])
-            return attn_fail(error, ATTN_E_INVALID, "block_table",
-                             "block_table has %lld columns; seq_lens[%d] = %d needs %lld blocks of %d tokens",
-                             (long long)b->block_table->shape[1], r, b->seq_lens_host[r], (long long)blocks,
-                             in->page_size);
+/* The batch, the buffers and, in counts, the block table. */
+static int take_batch(const attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                      attn_batch_t *b, attn_space_t *s, flash_counts *counts, attn_error_t *error) {
+    const gpu_batch_limits limits = limits_of(in);
+    int status = attn_intake(b, sizeof *b, batch, "batch", error);
+    if (status == ATTN_OK) status = attn_intake(s, sizeof *s, space, "space", error);
+    if (status == ATTN_OK) status = gpu_check_lengths(&limits, b, error);
+    if (status == ATTN_OK)
+        status = gpu_check_space(s, in->metadata_bytes, FLASH_MIRROR_AT + in->metadata_bytes, error);
+    if (status == ATTN_OK) status = gpu_check_block_table(&limits, b, error);
+    if (status == ATTN_OK && in->has_cache && b->num_reqs > 0) {
+        counts->block_table = attn_data(b->block_table);
+        counts->block_table_stride = b->block_table->strides[0];
     }
-    c->block_table = attn_data(b->block_table);
-    c->block_table_stride = b->block_table->strides[0];
-    return ATTN_OK;
-}
-
-static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
-    if (s->metadata == NULL || s->metadata_bytes < in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE, "metadata",
-                         "the metadata buffer has %llu bytes; space_needed says %llu",
-                         (unsigned long long)(s->metadata ? s->metadata_bytes : 0),
-                         (unsigned long long)in->metadata_bytes);
-    if (s->host == NULL || s->host_bytes < FLASH_MIRROR_AT + in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE, "host",
-                         "the host buffer has %llu bytes; space_needed says %llu",
-                         (unsigned long long)(s->host ? s->host_bytes : 0),
-                         (unsigned long long)(FLASH_MIRROR_AT + in->metadata_bytes));
-    return ATTN_OK;
+    return status;
 }
 
 static int copy_causal(const attn_instance_t *in, const attn_batch_t *b, int32_t *out, attn_error_t *error) {
@@ -133,35 +75,28 @@ static int copy_causal(const attn_instance_t *in, const attn_batch_t *b, int32_t
 /* Copies `bytes` of the mirror to the device; the host buffer is free again when the stream has passed here. */
 static int send(const attn_instance_t *in, const attn_space_t *s, size_t bytes, void *stream,
                 attn_error_t *error) {
-    flash_device_guard guard;
-    int status = flash_enter_device(in, &guard, error);
+    gpu_device_guard guard;
+    int status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     cudaError_t e = cudaMemcpyAsync(s->metadata, (char *)s->host + FLASH_MIRROR_AT, bytes,
                                     cudaMemcpyHostToDevice, (cudaStream_t)stream);
-    flash_leave_device(&guard);
-    return e == cudaSuccess ? ATTN_OK : flash_fail_cuda(error, (int)e, "copying the metadata");
+    gpu_leave(&guard);
+    return e == cudaSuccess ? ATTN_OK : gpu_fail(error, (int)e, "copying the metadata");
 }
 
 int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
                          void *stream, attn_error_t *error) {
     attn_batch_t b;
     attn_space_t s;
-    int status = attn_intake(&b, sizeof b, batch, "batch", error);
-    if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
-    if (status == ATTN_OK) status = check_lengths(in, &b, error);
+    flash_counts table = {0, 0, 0, 0, NULL, 0};
+    int status = take_batch(in, batch, space, &b, &s, &table, error);
     if (status == ATTN_OK) status = check_prefix(in, &b, error);
-    if (status == ATTN_OK) status = check_space(in, &s, error);
+    if (status == ATTN_OK) status = copy_causal(in, &b, in->causal, error);
     if (status != ATTN_OK) return status;
     flash_host_header *h = s.host;
     char *mirror = (char *)s.host + FLASH_MIRROR_AT;
     h->magic = 0; /* until everything is in place */
-    int32_t *causal = in->causal;
-    size_t reqs = (uint32_t)b.num_reqs;
-    flash_counts table = {0, 0, 0, 0, NULL, 0};
-    status = take_block_table(in, &b, &table, error);
-    if (status == ATTN_OK) status = copy_causal(in, &b, causal, error);
-    if (status != ATTN_OK) return status;
-    memcpy(mirror + in->q_start_at, b.query_start_loc_host, (reqs + 1) * 4);
+    memcpy(mirror + in->q_start_at, b.query_start_loc_host, ((size_t)(uint32_t)b.num_reqs + 1) * 4);
 
     /* Longest query among those that decode: it decides how many rows a CTA takes. */
     int longest = 0, longest_decode = 1;
@@ -180,7 +115,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     flash_plan_input pi = in->plan_input;
     pi.q_start = b.query_start_loc_host;
     pi.seq_lens = b.seq_lens_host;
-    pi.causal_per_seq = causal;
+    pi.causal_per_seq = in->causal;
     pi.k_start = in->has_cache ? NULL : b.query_start_loc_host;
     pi.num_seqs = b.num_reqs;
     pi.first_key = b.common_prefix_len;
@@ -236,25 +171,22 @@ int flash_update_block_table(attn_instance_t *in, const attn_batch_t *batch, con
                              void *stream, attn_error_t *error) {
     attn_batch_t b;
     attn_space_t s;
-    int status = attn_intake(&b, sizeof b, batch, "batch", error);
-    if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
-    if (status == ATTN_OK) status = check_lengths(in, &b, error);
-    if (status == ATTN_OK) status = check_space(in, &s, error);
+    flash_counts table = {0, 0, 0, 0, NULL, 0};
+    int status = take_batch(in, batch, space, &b, &s, &table, error);
     if (status != ATTN_OK) return status;
     flash_host_header *h = s.host;
     if (h->magic != FLASH_MAGIC || h->num_reqs != b.num_reqs)
         return attn_fail(error, ATTN_E_STATE, "metadata",
                          "the metadata was not built for this batch; call build_metadata first");
-    flash_counts *counts = (flash_counts *)(void *)((char *)s.host + FLASH_MIRROR_AT), changed = *counts;
-    status = take_block_table(in, &b, &changed, error);
-    if (status != ATTN_OK) return status;
-    *counts = changed;
-    size_t bytes = sizeof changed;
+    flash_counts *counts = (flash_counts *)(void *)((char *)s.host + FLASH_MIRROR_AT);
+    counts->block_table = table.block_table;
+    counts->block_table_stride = table.block_table_stride;
+    size_t bytes = sizeof *counts;
     if (in->max_prefix_tiles >
         0) { /* the prefix pass has counts of its own; what lies between did not change */
         flash_counts *prefix = (flash_counts *)(void *)((char *)counts + in->prefix_counts_at);
-        prefix->block_table = changed.block_table;
-        prefix->block_table_stride = changed.block_table_stride;
+        prefix->block_table = table.block_table;
+        prefix->block_table_stride = table.block_table_stride;
         bytes = in->prefix_counts_at + sizeof *prefix;
     }
     return send(in, &s, bytes, stream, error);

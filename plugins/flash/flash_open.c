@@ -3,91 +3,17 @@
  * loaded here, so that no later call allocates or compiles. */
 #include "flash_instance.h"
 
-#include <cuda_runtime_api.h>
 #include <stdlib.h>
 
-int flash_fail_cuda(attn_error_t *error, int code, const char *what) {
-    cudaGetLastError(); /* a failed launch must not fail the next caller */
-    return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE,
-                     "device", "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
-}
-
-int flash_enter_device(const attn_instance_t *in, flash_device_guard *guard, attn_error_t *error) {
-    guard->changed = 0;
-    cudaError_t e = cudaGetDevice(&guard->previous);
-    if (e == cudaSuccess && guard->previous != in->device_id) {
-        e = cudaSetDevice(in->device_id);
-        guard->changed = e == cudaSuccess;
-    }
-    return e == cudaSuccess ? ATTN_OK : flash_fail_cuda(error, (int)e, "selecting the device");
-}
-
-void flash_leave_device(const flash_device_guard *guard) {
-    if (guard->changed) cudaSetDevice(guard->previous);
-}
-
-/* The host checked the table before; a program that uses the plugin without a host gets the same answers here. */
-static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
-    const attn_capabilities_t *c = &flash_diffkv_capabilities;
-    if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by FLASH_ATTN",
-                         p->role, attn_role_name(p->role));
-    if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
-                         "dtype %s is not served by FLASH_ATTN; it takes float16 and "
-                         "bfloat16",
-                         attn_dtype_name(p->dtype));
-    if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
-                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
-    uint64_t missing = attn_problem_features(p) & ~c->features;
-    for (unsigned bit = 0; bit < 64; bit++)
-        if (missing >> bit & 1) {
-            const char *name = attn_feature_name(bit);
-            return attn_fail(error, name ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name ? name : "features",
-                             "feature %s (bit %u) is not served by FLASH_ATTN", name ? name : "unknown", bit);
-        }
-    attn_reason_t first;
-    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
-    int status = flash_supports(p, device, &reasons);
-    if (status == ATTN_OK && reasons.count != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
-    return status;
-}
-
 static int query_device(attn_instance_t *in, const attn_device_t *device, attn_error_t *error) {
-    if (device == NULL || device->type != (int)kDLCUDA)
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "FLASH_ATTN runs on CUDA devices (type %d); type %d was given", (int)kDLCUDA,
-                         device ? (int)device->type : 0);
-    int count = 0;
-    cudaError_t e = cudaGetDeviceCount(&count);
-    if (e != cudaSuccess) {
-        cudaGetLastError();
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "no usable CUDA driver or device (%s); install the driver or "
-                         "select another backend",
-                         cudaGetErrorString(e));
-    }
-    if (device->id < 0 || device->id >= count)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d",
-                         (int)device->id, count);
-    in->device_id = device->id;
-    const struct {
-        int *value;
-        enum cudaDeviceAttr attribute;
-    } wanted[] = {{&in->device.major, cudaDevAttrComputeCapabilityMajor},
-                  {&in->device.minor, cudaDevAttrComputeCapabilityMinor},
-                  {&in->device.num_sms, cudaDevAttrMultiProcessorCount},
-                  {&in->device.smem_optin, cudaDevAttrMaxSharedMemoryPerBlockOptin},
-                  {&in->device.smem_per_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor}};
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-        e = cudaDeviceGetAttribute(wanted[i].value, wanted[i].attribute, in->device_id);
-        if (e != cudaSuccess) return flash_fail_cuda(error, (int)e, "asking for a device attribute");
-    }
-    if (in->device.major < 8)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below 8.0",
-                         in->device.major, in->device.minor);
+    gpu_device d;
+    int status = gpu_find_device(device, "FLASH_ATTN", &d, error);
+    if (status != ATTN_OK) return status;
+    if (d.major < 8)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below 8.0", d.major,
+                         d.minor);
+    in->device_id = d.id;
+    in->device = (flash_device){d.major, d.minor, d.num_sms, d.smem_optin, d.smem_per_sm};
     return ATTN_OK;
 }
 
@@ -201,7 +127,7 @@ static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
     if (!e) e = flash_write_cache(NULL, NULL);
     if (!e) e = flash_zero_rows(NULL, 0, 0, 0, 0, 0, NULL);
     if (!e) e = flash_run_prefill(NULL, &in->shape, &in->prefill, 0, &in->runtime, NULL);
-    return e ? flash_fail_cuda(error, e, "loading the kernels") : ATTN_OK;
+    return e ? gpu_fail(error, e, "loading the kernels") : ATTN_OK;
 }
 
 int flash_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
@@ -212,7 +138,8 @@ int flash_open(const attn_problem_t *problem, const attn_device_t *device, const
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
     if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
-    if (status == ATTN_OK) status = check_problem(&p, &dev, error);
+    if (status == ATTN_OK)
+        status = gpu_check_problem(&p, &dev, &flash_diffkv_capabilities, "FLASH_ATTN", flash_supports, error);
     if (status != ATTN_OK) return status;
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
@@ -235,11 +162,10 @@ int flash_open(const attn_problem_t *problem, const attn_device_t *device, const
     if (num_options > FLASH_OPTION_NUM_SPLITS) in->num_splits = (int)options[FLASH_OPTION_NUM_SPLITS].i;
     status = query_device(in, &dev, error);
     if (status == ATTN_OK) status = configure(in, error);
-    flash_device_guard guard = {0, 0};
-    if (status == ATTN_OK) status = flash_enter_device(in, &guard, error);
-    if (status == ATTN_OK) {
+    gpu_device_guard guard;
+    if (status == ATTN_OK && (status = gpu_enter(in->device_id, &guard, error)) == ATTN_OK) {
         status = prepare_kernels(in, error);
-        flash_leave_device(&guard);
+        gpu_leave(&guard);
     }
     if (status == ATTN_OK) {
         in->requests = malloc((size_t)in->limits.max_seqs * sizeof *in->requests);

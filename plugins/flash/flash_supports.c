@@ -29,24 +29,7 @@ static void check_sizes(const attn_problem_t *p, attn_reasons_t *r) {
         attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "v_head_dim", NUMBER(have, p->v_head_dim),
                         "a multiple of 8 up to 256", "v_head_dim is %u; multiples of 8 up to 256 are served",
                         p->v_head_dim);
-    if (attn_role_has_cache(p->role) && p->block_size % 16 != 0)
-        attn_add_reason(r, ATTN_REASON_BLOCK_SIZE, "block_size", NUMBER(have, p->block_size),
-                        "a multiple of 16", "block_size is %u; multiples of 16 are served", p->block_size);
-    if (p->max_num_seqs > 65535)
-        attn_add_reason(r, ATTN_REASON_LIMIT, "max_num_seqs", NUMBER(have, p->max_num_seqs), "at most 65535",
-                        "max_num_seqs is %u; at most 65535 are served", p->max_num_seqs);
-    if (p->max_num_batched_tokens > (1u << 24))
-        attn_add_reason(r, ATTN_REASON_LIMIT, "max_num_batched_tokens",
-                        NUMBER(have, p->max_num_batched_tokens), "at most 16777216",
-                        "max_num_batched_tokens is %u; at most 16777216 are served",
-                        p->max_num_batched_tokens);
-    if (p->max_model_len < 0 || p->max_model_len > INT32_MAX - 65536)
-        attn_add_reason(r, ATTN_REASON_LIMIT, "max_model_len", NUMBER(have, p->max_model_len),
-                        "0 to 2147418111", "max_model_len is %lld; lengths are 32-bit",
-                        (long long)p->max_model_len);
-    if (p->num_blocks < 0 || p->num_blocks > INT32_MAX)
-        attn_add_reason(r, ATTN_REASON_LIMIT, "num_blocks", NUMBER(have, p->num_blocks), "0 to 2147483647",
-                        "num_blocks is %lld; block ids are 32-bit", (long long)p->num_blocks);
+    gpu_check_limits(p, 1 << 24, r);
 }
 
 static void check_numbers(const attn_problem_t *p, attn_reasons_t *r) {

@@ -57,10 +57,10 @@ int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, voi
     w.v_page = c.v_page, w.v_token = c.v_token, w.v_head = c.v_head;
     w.num_tokens = (int)rows, w.num_kv_heads = in->kv_heads, w.head_size = in->d, w.head_size_v = in->dv;
     w.page_size = in->page_size, w.dtype = in->out_dtype, w.kv_dtype = in->kv_dtype;
-    flash_device_guard guard;
-    status = flash_enter_device(in, &guard, error);
+    gpu_device_guard guard;
+    status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     int e = flash_write_cache(&w, stream);
-    flash_leave_device(&guard);
-    return e ? flash_fail_cuda(error, e, "writing the cache") : ATTN_OK;
+    gpu_leave(&guard);
+    return e ? gpu_fail(error, e, "writing the cache") : ATTN_OK;
 }

@@ -50,7 +50,7 @@ static int run_packed(mm_instance_t *in, const attn_forward_t *a, const attn_spa
     p->to[0] = rows + l->q_at, p->to[1] = rows + l->k_at, p->to[2] = rows + l->v_at;
     int e = p->state != NULL ? mm_measure(p, in->num_sms, stream) : 0;
     if (!e) e = mm_pack(p, in->num_sms, stream);
-    if (e) return flash_fail_cuda(error, e, "packing rows");
+    if (e) return gpu_fail(error, e, "packing rows");
     dense_t q, k, v, out;
     const uint32_t dtype = mm_inner_problem(&in->problem).dtype;
     attn_forward_t inner = *a;
@@ -64,23 +64,23 @@ static int run_packed(mm_instance_t *in, const attn_forward_t *a, const attn_spa
     int status = flash_forward(in->inner, &inner, s, stream, error);
     if (status != ATTN_OK) return status;
     e = mm_unpack(p, rows + l->out_at, &call->out, 0, in->num_sms, stream);
-    return e ? flash_fail_cuda(error, e, "unpacking rows") : ATTN_OK;
+    return e ? gpu_fail(error, e, "unpacking rows") : ATTN_OK;
 }
 
 /* The profiling run of a head size or type that the kernels do not take. */
 static int zero_output(mm_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
     mm_rows_t out;
-    flash_device_guard guard;
+    gpu_device_guard guard;
     int64_t rows =
         a->output != NULL && a->output->ndim == 3 && a->output->shape != NULL ? a->output->shape[0] : 0;
     int status = mm_take_output(in, a->output, rows, &out, error);
     if (status != ATTN_OK || rows == 0) return status;
-    status = flash_enter_device(in->inner, &guard, error);
+    status = gpu_enter(in->inner->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     const mm_pack_params_t p = {.d = (int32_t)in->problem.head_size, .padded = (int32_t)in->layout.head_size};
     int e = mm_unpack(&p, NULL, &out, rows, in->num_sms, stream);
-    flash_leave_device(&guard);
-    return e ? flash_fail_cuda(error, e, "the profiling run") : ATTN_OK;
+    gpu_leave(&guard);
+    return e ? gpu_fail(error, e, "the profiling run") : ATTN_OK;
 }
 
 int mm_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
@@ -89,7 +89,7 @@ int mm_forward(attn_instance_t *instance, const attn_forward_t *args, const attn
     attn_forward_t a;
     attn_space_t s;
     mm_call_t call;
-    flash_device_guard guard;
+    gpu_device_guard guard;
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && space != NULL) status = attn_intake(&s, sizeof s, space, "space", error);
     if (status != ATTN_OK) return status;
@@ -106,9 +106,9 @@ int mm_forward(attn_instance_t *instance, const attn_forward_t *args, const attn
                          "the metadata was never built, or building it failed; call build_metadata first");
     status = mm_take_call(in, &a, h, &call, error);
     if (status != ATTN_OK || h->num_tokens == 0) return status;
-    status = flash_enter_device(in->inner, &guard, error);
+    status = gpu_enter(in->inner->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     status = run_packed(in, &a, &s, &call, h->num_tokens, stream, error);
-    flash_leave_device(&guard);
+    gpu_leave(&guard);
     return status;
 }

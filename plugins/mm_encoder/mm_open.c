@@ -61,13 +61,13 @@ static void lay_out(mm_instance_t *in) {
 }
 
 static int prepare(mm_instance_t *in, attn_error_t *error) {
-    flash_device_guard guard;
-    int status = flash_enter_device(in->inner, &guard, error);
+    gpu_device_guard guard;
+    int status = gpu_enter(in->inner->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     int e = (int)cudaDeviceGetAttribute(&in->num_sms, cudaDevAttrMultiProcessorCount, in->device_id);
     if (!e) e = mm_pack_prepare();
-    flash_leave_device(&guard);
-    return e ? flash_fail_cuda(error, e, "loading the kernels") : ATTN_OK;
+    gpu_leave(&guard);
+    return e ? gpu_fail(error, e, "loading the kernels") : ATTN_OK;
 }
 
 int mm_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
@@ -144,14 +144,14 @@ int mm_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, cons
     if (status != ATTN_OK) return status;
     h->num_tokens = b.num_actual_tokens;
     h->flags = b.flags;
-    flash_device_guard guard;
-    status = flash_enter_device(in->inner, &guard, error);
+    gpu_device_guard guard;
+    status = gpu_enter(in->inner->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     cudaError_t e = in->layout.packs ? cudaMemcpyAsync((char *)s.metadata + in->count_at, &h->num_tokens, 4,
                                                        cudaMemcpyHostToDevice, (cudaStream_t)stream)
                                      : cudaSuccess;
-    flash_leave_device(&guard);
-    if (e != cudaSuccess) return flash_fail_cuda(error, (int)e, "copying the metadata");
+    gpu_leave(&guard);
+    if (e != cudaSuccess) return gpu_fail(error, (int)e, "copying the metadata");
     h->magic = MM_MAGIC;
     return ATTN_OK;
 }
@@ -172,10 +172,10 @@ int mm_prepare_weights(attn_instance_t *instance, const attn_weights_t *weights,
         return attn_fail(
             error, ATTN_E_SPACE, "weight_space", "weight_space has %llu bytes; space_needed says %zu",
             (unsigned long long)(w.weight_space ? w.weight_space_bytes : 0), sizeof(attn_fp8_state_t));
-    flash_device_guard guard;
-    status = flash_enter_device(in->inner, &guard, error);
+    gpu_device_guard guard;
+    status = gpu_enter(in->inner->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     cudaError_t e = cudaMemsetAsync(w.weight_space, 0, sizeof(attn_fp8_state_t), (cudaStream_t)stream);
-    flash_leave_device(&guard);
-    return e == cudaSuccess ? ATTN_OK : flash_fail_cuda(error, (int)e, "clearing the state");
+    gpu_leave(&guard);
+    return e == cudaSuccess ? ATTN_OK : gpu_fail(error, (int)e, "clearing the state");
 }
