@@ -54,6 +54,11 @@ static int64_t turboquant_slot(uint32_t kv, int64_t d) {
 
 /* fp8_ds_mla: 656 bytes for head size 576 (512 latent + 64 rope); 584 for head size 512 (448 + 64), semantics 3.5. */
 static int mla_row_bytes(const attn_kv_spec_t *s, int64_t *bytes, attn_error_t *error) {
+    if (s->kv_cache_dtype > ATTN_KV_FP8_E5M2 && s->kv_cache_dtype != ATTN_KV_FP8_DS_MLA)
+        return attn_fail(
+            error, ATTN_E_INVALID, "kv_cache_dtype",
+            "kv_cache_dtype %s has no form for latent rows; they are 16-bit, float32, fp8 or fp8_ds_mla",
+            attn_kv_name(s->kv_cache_dtype));
     if (s->kv_cache_dtype != ATTN_KV_FP8_DS_MLA) {
         *bytes =
             (int64_t)s->head_size * (int64_t)attn_dtype_size(attn_kv_storage(s->kv_cache_dtype, s->dtype));

@@ -80,11 +80,18 @@ static void test_pages(void) {
 }
 
 static void test_mla_pages(void) {
+    int64_t bytes;
     attn_kv_spec_t s = spec(ATTN_SPEC_MLA, ATTN_KV_AUTO);
     s.num_kv_heads = 1, s.head_size = 576, s.block_size = 64;
     is_int(page(s), 64 * 576 * 2, "MLA, 16 bit");
     s.kv_cache_dtype = ATTN_KV_FP8_E4M3;
     is_int(page(s), 64 * 576, "fp8");
+    for (uint32_t kv = ATTN_KV_FP8_E5M2 + 1; kv <= ATTN_KV_TURBOQUANT_3BIT_NC; kv++) {
+        s.kv_cache_dtype = kv;
+        if (kv != ATTN_KV_FP8_DS_MLA)
+            BAD(attn_kv_spec_page_bytes(&s, &bytes, &error), ATTN_E_INVALID, "kv_cache_dtype",
+                "MLA has no %s", attn_kv_name(kv));
+    }
     s.kv_cache_dtype = ATTN_KV_FP8_DS_MLA;
     is_int(page(s), 64 * 656, "fp8_ds_mla");
     s.head_size = 512, s.compress_ratio = 4;

@@ -21,6 +21,14 @@ json "windows cost their window" plans.0.bytes_per_sequence 3780968448 plan --de
 # DeepSeek V3: 576 values x 2 bytes x 163840 tokens x 61 layers.
 json "latent attention" plans.0.bytes_per_sequence 11513364480 plan --device cpu --memory 80GiB \
     --model "$configs/deepseek-v3.json" --kv-cache-dtype auto
+# V3.2 as fp8: 656 bytes of its latent and 132 of the indexer's key (semantics 9.4), 163840 tokens, 61 layers.
+json "the keys of an indexer" plans.0.bytes_per_sequence 7875461120 plan --device cpu --memory 80GiB \
+    --model "$configs/deepseek-v3.2.json" --kv-cache-dtype fp8
+wants "are shown" 0 "keys of its indexer *61 .*132" plan --device cpu --memory 80GiB --model "$configs/deepseek-v3.2.json"
+json "a format that latents do not have" plans.0.possible false plan --device cpu --memory 80GiB \
+    --model "$configs/deepseek-v3.json" --kv-cache-dtype nvfp4
+wants "is said" 0 "nvfp4 .*latent rows have no such form" plan --device cpu --memory 80GiB --model "$configs/deepseek-v3.json" \
+    --kv-cache-dtype auto,nvfp4
 json "cross attention is counted" plans.0.layers.1.spec cross_attention plan --device cpu --memory 1GiB \
     --model "$configs/whisper-small.json" --kv-cache-dtype auto
 wants "a table" 0 "sequences that fit" plan $llama

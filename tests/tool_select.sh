@@ -39,6 +39,7 @@ kinds whisper-small 3 "0.problem role=encoder mask=full" "1.problem role=decoder
 kinds bert-base 1 "0.problem role=encoder_only mask=full dtype=float32" "0.selection.backend [A-Z]"
 kinds modernbert-base 2 "0.layers ^0,3,..,21$" "1.problem sliding_window=65"
 kinds qwen2.5-vl-7b 2 "0.problem num_heads=28 num_kv_heads=4" "1.problem role=mm_encoder.*num_heads=16.*head_size=80"
+kinds llava-1.5-7b 2 "0.problem num_heads=32 num_kv_heads=32 head_size=128" "0.num_layers ^32$" "1.problem role=mm_encoder.*head_size=64"
 kinds mpt-7b 1 "0.problem features=alibi"
 kinds bloom-7b1 1 "0.problem dtype=float16.*features=alibi"
 
@@ -88,6 +89,12 @@ bad "unknown dtype" "torch_dtype" '{"torch_dtype": "int3", "num_attention_heads"
 bad "text_config that is a number" "text_config" '{"text_config": 3}'
 bad "MLA without its sizes" "qk_nope_head_dim" '{"num_attention_heads": 4, "kv_lora_rank": 64, "num_hidden_layers": 2}'
 bad "no attention at all" "no attention layer" '{"num_attention_heads": 4, "hidden_size": 64, "num_hidden_layers": 1, "layer_types": ["linear_attention"]}'
+# transformers leaves out what is the class's default: the text_config of LLaVA 1.5
+printf '{"model_type": "llava", "torch_dtype": "float16", "text_config": {"max_position_embeddings": 4096, "model_type": "llama"},
+    "vision_config": {"hidden_size": 1024, "model_type": "clip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 24}}' \
+    >"$tap_scratch/config.json"
+json "config: sizes of the class" kinds.0.problem ".*num_heads=32 num_kv_heads=32 head_size=128 .*" select --device cpu \
+    --model "$tap_scratch"
 wants "config: no file" 3 "No such file" select --device cpu --model "$tap_scratch/nothing.json"
 wants "config: a folder with config.json in it" 0 "." select --device cpu --model "$configs/../configs/bert-base.json"
 printf '{"model_type": "brandnew", "num_attention_heads": 4, "hidden_size": 64, "num_hidden_layers": 2}' >"$tap_scratch/config.json"

@@ -58,7 +58,14 @@ static int make_entry(attn_context_t *context, const attn_device_t *device, cons
     e->spec.struct_size = sizeof e->spec;
     code = attn_kv_spec_of(&kind->problem, block_size != 0 ? block_size : 16, &e->spec, error);
     if (code == ATTN_OK) code = attn_kv_spec_page_bytes(&e->spec, &e->page_bytes, error);
+    if (code == ATTN_E_INVALID && !is_served && attn_role_is_mla(kind->problem.role)) {
+        snprintf(e->backend, sizeof e->backend, "latent rows have no such form");
+        code = ATTN_OK;
+    }
     if (code != ATTN_OK) return code;
+    if (kind->indexer_dim != 0 && e->page_bytes != 0) /* e4m3 and one fp32 for 128 values (semantics 9.4) */
+        e->indexer_page_bytes =
+            (int64_t)e->spec.block_size * (kind->indexer_dim + 4 * ((kind->indexer_dim + 127) / 128));
     if (is_served)
         ask_shape(context, device, backend, e);
     else
@@ -75,7 +82,7 @@ static int64_t sequence_bytes(const cache_plan_t *plan, int64_t len, int64_t inf
         int64_t blocks, bytes, encoder = e->kind->problem.max_model_len;
         if (attn_kv_spec_max_blocks(&e->spec, len, inflight < len ? inflight : len,
                                     encoder != 0 ? encoder : len, 1, &blocks, NULL) != ATTN_OK ||
-            __builtin_mul_overflow(blocks, e->page_bytes, &bytes) ||
+            __builtin_mul_overflow(blocks, e->page_bytes + e->indexer_page_bytes, &bytes) ||
             __builtin_mul_overflow(bytes, (int64_t)e->kind->num_layers, &bytes) ||
             __builtin_add_overflow(total, bytes, &total))
             return -1;
@@ -110,13 +117,16 @@ int cache_plan_make(attn_context_t *context, const attn_device_t *device, const 
             return code;
         }
     }
+    plan->is_possible = 1;
     for (uint32_t i = 0; i < plan->num_entries; i++) {
         cache_entry_t *e = &plan->entries[i];
+        if (e->page_bytes == 0) plan->is_possible = 0;
         int64_t encoder = e->kind->problem.max_model_len;
         int code = attn_kv_spec_max_blocks(&e->spec, plan->max_len, limits->inflight, encoder, 1,
                                            &e->max_blocks, error);
         if (code != ATTN_OK) return code;
     }
+    if (!plan->is_possible) return ATTN_OK;
     plan->bytes_per_sequence = sequence_bytes(plan, plan->max_len, limits->inflight);
     if (plan->bytes_per_sequence <= 0)
         return attn_fail(error, ATTN_E_INVALID, "max_len",

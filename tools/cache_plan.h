@@ -20,8 +20,9 @@ typedef struct cache_entry {
     attn_kv_cache_shape_t shape; /* ndim 0: the backend cannot be opened here */
     char backend[40];
     char shape_text[64], stride_text[80];
-    int64_t page_bytes;
-    int64_t max_blocks; /* that one sequence of max_len can hold */
+    int64_t page_bytes;         /* 0: this cache dtype has no form for these layers */
+    int64_t indexer_page_bytes; /* of the keys of the indexer beside each layer; 0: none */
+    int64_t max_blocks;         /* that one sequence of max_len can hold */
 } cache_entry_t;
 
 typedef struct cache_plan {
@@ -29,6 +30,7 @@ typedef struct cache_plan {
     uint32_t num_entries;
     cache_entry_t entries[HF_MAX_KINDS];
     int64_t max_len;
+    int is_possible;            /* 0: a kind of layer has no such cache, and nothing below is known */
     int64_t bytes_per_sequence; /* of max_len tokens */
     int64_t sequences;          /* of max_len tokens, that fit */
     int64_t longest;            /* tokens that fit as a single sequence */

@@ -11,7 +11,8 @@
 enum { MAX_OPTIONS = 32 };
 
 /* The plugin that a backend comes from, with its name as options of the configuration say it. */
-static int find_plugin(const attn_context_t *context, const attn_backend_t *backend, attn_plugin_info_t *info) {
+static int find_plugin(const attn_context_t *context, const attn_backend_t *backend,
+                       attn_plugin_info_t *info) {
     for (uint32_t i = 0;; i++) {
         memset(info, 0, sizeof *info);
         info->struct_size = sizeof *info;
@@ -39,8 +40,8 @@ static int64_t choice_index(const char *choices, const char *word) {
 }
 
 /* The option values as open would get them; the context has checked their text. */
-static uint32_t collect_options(const attn_context_t *context, const attn_plugin_info_t *info, const char *cache_dir,
-                                attn_option_value_t values[MAX_OPTIONS]) {
+static uint32_t collect_options(const attn_context_t *context, const attn_plugin_info_t *info,
+                                const char *cache_dir, attn_option_value_t values[MAX_OPTIONS]) {
     const attn_plugin_t *plugin = info->plugin;
     char section[96];
     uint32_t count = plugin->num_options < MAX_OPTIONS ? plugin->num_options : MAX_OPTIONS;
@@ -59,7 +60,8 @@ static uint32_t collect_options(const attn_context_t *context, const attn_plugin
         v->name = spec->name;
         v->s = text;
         if (spec->type == ATTN_OPTION_INT) v->i = strtoll(text, NULL, 0);
-        if (spec->type == ATTN_OPTION_BOOL) v->i = strcmp(text, "yes") == 0 || strcmp(text, "true") == 0 || *text == '1';
+        if (spec->type == ATTN_OPTION_BOOL)
+            v->i = strcmp(text, "yes") == 0 || strcmp(text, "true") == 0 || *text == '1';
         if (spec->type == ATTN_OPTION_DOUBLE) v->d = strtod(text, NULL);
         if (spec->type == ATTN_OPTION_ENUM) v->i = choice_index(spec->choices, text);
     }
@@ -91,11 +93,12 @@ static int compile_kind(const job_t *job, const hf_kind_t *kind, json_t *list) {
         snprintf(error.text, sizeof error.text, "%s", reason.text);
     }
     if (code == ATTN_OK)
-        code = job->extension->compile(&problem, job->device, job->options, job->num_options, NULL, &report, &error);
+        code = job->extension->compile(&problem, job->device, job->options, job->num_options, NULL, &report,
+                                       &error);
     double took = tool_seconds() - start;
-    json_t *item = json_pack("{s:s, s:b, s:i, s:i, s:I, s:f}", "kind", kind->name, "compiled", code == ATTN_OK, "programs",
-                             (int)report.num_programs, "cached", (int)report.num_cached, "bytes", (json_int_t)report.bytes,
-                             "seconds", took);
+    json_t *item = json_pack("{s:s, s:b, s:i, s:i, s:I, s:f}", "kind", kind->name, "compiled",
+                             code == ATTN_OK, "programs", (int)report.num_programs, "cached",
+                             (int)report.num_cached, "bytes", (json_int_t)report.bytes, "seconds", took);
     if (code != ATTN_OK) json_object_set_new(item, "error", json_string(error.text));
     json_array_append_new(list, item);
     if (!job->json) {
@@ -105,8 +108,8 @@ static int compile_kind(const job_t *job, const hf_kind_t *kind, json_t *list) {
         term_print(TERM_BOLD, "%s", kind->name);
         printf("  %s\n    ", shape);
         if (code == ATTN_OK)
-            printf("%u program%s, %s, %.2f s%s\n", report.num_programs, report.num_programs == 1 ? "" : "s", bytes, took,
-                   report.num_cached == report.num_programs ? ", all there already" : "");
+            printf("%u program%s, %s, %.2f s%s\n", report.num_programs, report.num_programs == 1 ? "" : "s",
+                   bytes, took, report.num_cached == report.num_programs ? ", all there already" : "");
         else
             printf("not compiled: %s\n", error.text);
     }
@@ -127,7 +130,9 @@ static int prepare(const attn_context_t *context, const char *name, const char *
     job->num_options = collect_options(context, &info, cache_dir, job->options);
     for (uint32_t i = 0; i < job->num_options; i++)
         if (strcmp(job->options[i].name, "cache_dir") == 0 && job->options[i].s[0] == '\0') {
-            tool_error("no folder to keep the kernels in; give --cache-dir DIR, or set cache_dir in [option %s]", info.name);
+            tool_error(
+                "no folder to keep the kernels in; give --cache-dir DIR, or set cache_dir in [option %s]",
+                info.name);
             return TOOL_USAGE;
         }
     return TOOL_OK;
@@ -148,7 +153,8 @@ int cmd_compile(int argc, char **argv) {
     const tool_usage_t usage = {
         "compile",
         "(--model FILE | PROBLEM) [options]",
-        "Compiles the kernels of a model's attention layers ahead of time. No GPU is needed. PROBLEM is key=value words;\n"
+        "Compiles the kernels of a model's attention layers ahead of time. No GPU is needed. PROBLEM is "
+        "key=value words;\n"
         "mask, dtype and scale may be left out.",
         "  attn compile --model config.json --device sm_90 --cache-dir /var/cache/attn\n"
         "  attn compile role=decoder num_heads=32 num_kv_heads=8 head_size=128 --device sm_80",
@@ -169,7 +175,8 @@ int cmd_compile(int argc, char **argv) {
     job_t job = {.device = &device, .json = common.json};
     status = prepare(context, backend, cache_dir, &job);
     json_t *list = json_array();
-    for (uint32_t i = 0; i < model.num_kinds && (status == TOOL_OK || status == TOOL_NO) && job.extension != NULL; i++)
+    for (uint32_t i = 0;
+         i < model.num_kinds && (status == TOOL_OK || status == TOOL_NO) && job.extension != NULL; i++)
         if (compile_kind(&job, &model.kinds[i], list) != TOOL_OK) status = TOOL_NO;
     if (common.json && job.extension != NULL)
         tool_print_json(json_pack("{s:s, s:s, s:O}", "backend", job.backend->name, "device",

@@ -31,7 +31,10 @@ static void print_shapes(const cache_plan_t *plan, table_t *table) {
     for (uint32_t i = 0; i < plan->num_entries; i++) {
         const cache_entry_t *e = &plan->entries[i];
         char page[32];
-        describe_bytes((double)e->page_bytes, page, sizeof page);
+        if (e->page_bytes != 0)
+            describe_bytes((double)e->page_bytes, page, sizeof page);
+        else
+            snprintf(page, sizeof page, "-");
         table_cell(table, TERM_PLAIN, "%s", e->kind->name);
         table_cell(table, TERM_PLAIN, "%u", e->kind->num_layers);
         table_cell(table, TERM_PLAIN, "%s", attn_kv_name(e->spec.kv_cache_dtype));
@@ -39,7 +42,33 @@ static void print_shapes(const cache_plan_t *plan, table_t *table) {
         table_cell(table, TERM_PLAIN, "%s", e->stride_text);
         table_cell(table, TERM_PLAIN, "%s", page);
         table_cell(table, TERM_DIM, "%s", e->backend);
+        if (e->indexer_page_bytes == 0) continue;
+        describe_bytes((double)e->indexer_page_bytes, page, sizeof page);
+        const long long row = e->indexer_page_bytes / e->spec.block_size;
+        table_cell(table, TERM_PLAIN, "  keys of its indexer");
+        table_cell(table, TERM_PLAIN, "%u", e->kind->num_layers);
+        table_cell(table, TERM_PLAIN, "fp8 + scale");
+        table_cell(table, TERM_PLAIN, "(n, %u, %lld)", e->spec.block_size, row);
+        table_cell(table, TERM_PLAIN, "(%lld, %lld, 1)", (long long)e->indexer_page_bytes, row);
+        table_cell(table, TERM_PLAIN, "%s", page);
+        table_cell(table, TERM_DIM, "its extension");
     }
+}
+
+static void print_totals(const cache_plan_t *plan, uint32_t kv_cache_dtype, table_t *table) {
+    table_cell(table, TERM_BOLD, "%s", attn_kv_name(kv_cache_dtype));
+    if (!plan->is_possible) {
+        for (int i = 0; i < 4; i++)
+            table_cell(table, TERM_DIM, "-");
+        return;
+    }
+    char sequence[32], token[32];
+    describe_bytes((double)plan->bytes_per_sequence, sequence, sizeof sequence);
+    describe_bytes(plan->bytes_per_token, token, sizeof token);
+    table_cell(table, TERM_PLAIN, "%s", sequence);
+    table_cell(table, plan->sequences > 0 ? TERM_GREEN : TERM_RED, "%lld", (long long)plan->sequences);
+    table_cell(table, TERM_PLAIN, "%lld tokens", (long long)plan->longest);
+    table_cell(table, TERM_PLAIN, "%s", token);
 }
 
 static json_t *plan_json(const cache_plan_t *plan) {
@@ -51,19 +80,20 @@ static json_t *plan_json(const cache_plan_t *plan) {
             json_array_append_new(shape, json_integer(e->shape.shape[d]));
             json_array_append_new(strides, json_integer(e->shape.byte_strides[d]));
         }
-        json_array_append_new(entries,
-                              json_pack("{s:s, s:s, s:i, s:s, s:i, s:I, s:s, s:o, s:o, s:I}", "kind",
-                                        e->kind->name, "spec", attn_kv_spec_kind_name(e->spec.kind),
-                                        "num_layers", (int)e->kind->num_layers, "kv_cache_dtype",
-                                        attn_kv_name(e->spec.kv_cache_dtype), "block_size",
-                                        (int)e->spec.block_size, "page_bytes", (json_int_t)e->page_bytes,
-                                        "backend", e->backend, "shape", shape, "byte_strides", strides,
-                                        "max_blocks_per_sequence", (json_int_t)e->max_blocks));
+        json_array_append_new(
+            entries,
+            json_pack("{s:s, s:s, s:i, s:s, s:i, s:I, s:I, s:s, s:o, s:o, s:I}", "kind", e->kind->name,
+                      "spec", attn_kv_spec_kind_name(e->spec.kind), "num_layers", (int)e->kind->num_layers,
+                      "kv_cache_dtype", attn_kv_name(e->spec.kv_cache_dtype), "block_size",
+                      (int)e->spec.block_size, "page_bytes", (json_int_t)e->page_bytes, "indexer_page_bytes",
+                      (json_int_t)e->indexer_page_bytes, "backend", e->backend, "shape", shape,
+                      "byte_strides", strides, "max_blocks_per_sequence", (json_int_t)e->max_blocks));
     }
-    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:f}", "kv_cache_dtype", attn_kv_name(plan->kv_cache_dtype),
-                     "layers", entries, "bytes_per_sequence", (json_int_t)plan->bytes_per_sequence,
-                     "tokens_in_one_sequence", (json_int_t)plan->longest, "sequences",
-                     (json_int_t)plan->sequences, "bytes_per_token", plan->bytes_per_token);
+    return json_pack("{s:s, s:b, s:o, s:I, s:I, s:I, s:f}", "kv_cache_dtype",
+                     attn_kv_name(plan->kv_cache_dtype), "possible", plan->is_possible, "layers", entries,
+                     "bytes_per_sequence", (json_int_t)plan->bytes_per_sequence, "tokens_in_one_sequence",
+                     (json_int_t)plan->longest, "sequences", (json_int_t)plan->sequences, "bytes_per_token",
+                     plan->bytes_per_token);
 }
 
 int cmd_plan(int argc, char **argv) {
@@ -135,14 +165,7 @@ int cmd_plan(int argc, char **argv) {
         }
         print_shapes(&plan, shapes);
         json_array_append_new(list, plan_json(&plan));
-        char sequence[32], token[32];
-        describe_bytes((double)plan.bytes_per_sequence, sequence, sizeof sequence);
-        describe_bytes(plan.bytes_per_token, token, sizeof token);
-        table_cell(totals, TERM_BOLD, "%s", attn_kv_name(dtypes[i]));
-        table_cell(totals, TERM_PLAIN, "%s", sequence);
-        table_cell(totals, plan.sequences > 0 ? TERM_GREEN : TERM_RED, "%lld", (long long)plan.sequences);
-        table_cell(totals, TERM_PLAIN, "%lld tokens", (long long)plan.longest);
-        table_cell(totals, TERM_PLAIN, "%s", token);
+        print_totals(&plan, dtypes[i], totals);
     }
     char size[32];
     describe_bytes((double)memory, size, sizeof size);

@@ -64,14 +64,24 @@ static int64_t kv_heads_of(const hf_reader_t *r, const hf_family_t *family, int6
     return family->kv_heads != 0 && heads % family->kv_heads == 0 ? family->kv_heads : heads;
 }
 
+static const char depth_names[] = "num_hidden_layers|n_layer|n_layers|num_layers|depth";
+static const char hidden_names[] = "embed_dim|hidden_size|n_embed|n_embd|d_model|dim";
+
+/* Whether the config is one that says its sizes by leaving them out, as the text_config of LLaVA does. */
+static int has_class_sizes(const hf_reader_t *r, const hf_family_t *family, const char *heads_names) {
+    return family->hidden != 0 && hf_field(r, heads_names) == NULL && hf_field(r, hidden_names) == NULL &&
+           hf_field(r, depth_names) == NULL;
+}
+
 /* Heads and sizes that all dense layers of one stack share. */
 static void read_heads(const hf_reader_t *r, const hf_family_t *family, const char *heads_names,
                        attn_problem_t *p) {
-    int64_t heads = hf_int(r, heads_names, family->heads);
+    const int is_of_class = has_class_sizes(r, family, heads_names);
+    int64_t heads = hf_int(r, heads_names, family->hidden == 0 || is_of_class ? family->heads : 0);
     if (heads == 0) heads = hf_int_required(r, heads_names);
     int64_t size = hf_int(r, "head_dim|d_kv", family->head_dim);
     if (size == 0 && heads != 0) {
-        int64_t hidden = hf_int_required(r, "embed_dim|hidden_size|n_embed|n_embd|d_model|dim");
+        int64_t hidden = is_of_class ? family->hidden : hf_int_required(r, hidden_names);
         if (hidden % heads != 0)
             hf_fail(r, "hidden_size", "%lld is no multiple of %lld heads", (long long)hidden,
                     (long long)heads);
@@ -102,7 +112,6 @@ static void read_heads(const hf_reader_t *r, const hf_family_t *family, const ch
         p->features |= ATTN_F_ALIBI;
 }
 
-static const char depth_names[] = "num_hidden_layers|n_layer|n_layers|num_layers|depth";
 static const char heads_names[] =
     "num_attention_heads|n_head|n_heads|num_heads|decoder_attention_heads|encoder_attention_heads";
 static const char length_names[] =
@@ -111,7 +120,7 @@ static const char length_names[] =
 /* A stack of dense layers, one kind for each distinct window or chunk. */
 static void add_dense(hf_model_t *model, const hf_reader_t *r, const hf_family_t *family, attn_problem_t *p) {
     read_heads(r, family, heads_names, p);
-    int64_t depth = hf_int_required(r, depth_names);
+    int64_t depth = has_class_sizes(r, family, heads_names) ? family->depth : hf_int_required(r, depth_names);
     hf_layer_set_t sets[HF_MAX_KINDS];
     int n = *r->failed ? 0 : hf_layer_sets(r, family, depth, sets, HF_MAX_KINDS);
     for (int i = 0; i < n; i++) {
@@ -155,15 +164,19 @@ static void add_mla(hf_model_t *model, const hf_reader_t *r, attn_problem_t *p) 
     p->scale = yarn_factor(r) / sqrt((double)p->qk_nope_head_dim + p->qk_rope_head_dim);
     p->topk = (uint32_t)hf_int(r, "index_topk", 0);
     p->role = p->topk != 0 ? ATTN_ROLE_MLA_SPARSE : ATTN_ROLE_MLA;
-    name_kind(add_kind(model, r, p, depth), p->topk != 0 ? "latent attention, top %u" : "latent attention",
-              p->topk);
+    hf_kind_t *kind = add_kind(model, r, p, depth);
+    name_kind(kind, p->topk != 0 ? "latent attention, top %u" : "latent attention", p->topk);
+    if (kind != NULL && p->topk != 0) kind->indexer_dim = (uint32_t)hf_int(r, "index_head_dim", 128);
     attn_problem_t prefill = *p;
     prefill.role = ATTN_ROLE_MLA_PREFILL;
     prefill.head_size = p->qk_nope_head_dim + p->qk_rope_head_dim;
     prefill.topk = 0;
     name_kind(add_kind(model, r, &prefill, 0), "latent attention, prefill part");
     if (p->topk != 0)
-        note(model, "the indexer that picks the top %u tokens is not an attention layer and is left out",
+        note(model,
+             "the indexer that picks the top %u tokens is no layer: it is the extension attn.draft.indexer/0 "
+             "of "
+             "the backends that have it; attn plan counts its keys",
              p->topk);
 }
 

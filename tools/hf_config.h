@@ -15,6 +15,7 @@ typedef struct hf_kind {
     char name[40];          /* "self attention, window 4096" */
     char layers[48];        /* "0-31", "0,2,4,.." */
     uint32_t num_layers;    /* 0: no layer of its own, as the prefill part of MLA */
+    uint32_t indexer_dim;   /* of the keys of an indexer beside each layer; 0: none */
     attn_problem_t problem; /* block size, cache dtype and limits other than max_model_len are left open */
 } hf_kind_t;
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const hf_family_t families[] = {
-    {.model_type = "llama"},
+    {.model_type = "llama", .heads = 32, .hidden = 4096, .depth = 32},
     {.model_type = "qwen2", .pattern = HF_WINDOW_ABOVE},
     {.model_type = "qwen2_moe", .pattern = HF_WINDOW_ABOVE},
     {.model_type = "qwen3", .pattern = HF_WINDOW_ABOVE, .head_dim = 128},
@@ -18,7 +18,12 @@ static const hf_family_t families[] = {
     {.model_type = "qwen2_5_vl_text", .pattern = HF_WINDOW_ABOVE},
     {.model_type = "qwen3_vl", .head_dim = 128},
     {.model_type = "qwen3_vl_text", .head_dim = 128},
-    {.model_type = "mistral", .pattern = HF_ALL_WINDOW},
+    {.model_type = "mistral",
+     .pattern = HF_ALL_WINDOW,
+     .heads = 32,
+     .kv_heads = 8,
+     .hidden = 4096,
+     .depth = 32},
     {.model_type = "mixtral", .pattern = HF_ALL_WINDOW},
     {.model_type = "phi3", .pattern = HF_ALL_WINDOW},
     {.model_type = "starcoder2", .pattern = HF_ALL_WINDOW},

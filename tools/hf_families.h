@@ -35,6 +35,8 @@ typedef struct hf_family {
     uint32_t flags;
     /* for fields that config.json may leave out because they are the class's defaults; 0: none */
     uint32_t heads, kv_heads, head_dim, window, scalar;
+    /* with these, heads too counts only where the config gives none of heads, hidden size and depth */
+    uint32_t hidden, depth;
 } hf_family_t;
 
 /* NULL: not in the table. */
