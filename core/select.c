@@ -45,6 +45,12 @@ static void explain_absent(const struct search *in, const char *name, attn_reaso
                         "plugin %s did not load: %s", holder, plugin->refusal.text);
         return;
     }
+    /* Nobody typed a name of the built-in list, so there is nothing to correct. */
+    if (name != in->rule.explicit_backend && strcmp(in->rule.priority_source, "default") == 0) {
+        attn_add_reason(reasons, ATTN_REASON_UNKNOWN, "backend", name, "a backend of a loaded plugin",
+                        "no loaded plugin has '%.60s', for which the built-in list leaves room", name);
+        return;
+    }
     attn_error_t error = {.struct_size = sizeof error};
     attn_context_find_backend(in->context, name, &error);
     attn_add_reason(reasons, ATTN_REASON_UNKNOWN, "backend", name, "a backend of a loaded plugin", "%s",

@@ -47,6 +47,9 @@ static void test_priority(void) {
     ok(c[0].rank == 0 && !c[0].is_valid && !c[0].is_chosen && c[0].num_reasons == 1 && !c[0].plugin[0],
        "the first is not");
     is_int(c[0].reasons[0].code, ATTN_REASON_UNKNOWN, "known: no loaded plugin has it");
+    has_str(c[0].reasons[0].text,
+            "no loaded plugin has 'FLASH_ATTN', for which the built-in list leaves room",
+            "which is no slip of anybody");
     ok(c[2].rank == 2 && c[2].is_valid && c[2].is_chosen && !c[2].num_reasons, "the third is chosen");
     is_str(c[3].backend, "REFERENCE", "what comes after is listed too");
     is_int(selection->block_size, 32, "the preferred block size is told");
