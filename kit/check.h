@@ -11,6 +11,14 @@
 
 #include <stdio.h>
 
+/* How one check ended. */
+typedef struct check_result {
+    const char *backend, *group, *name;
+    int is_failed, is_skipped, num_cases;
+    const char *text;      /* what is wrong, or why it was skipped; "" */
+    const char *case_text; /* of a failure: what `attn run --problem` replays; "" */
+} check_result_t;
+
 typedef struct check_options {
     const char *path;    /* of the plugin file */
     const char *backend; /* NULL: every backend of the file */
@@ -22,6 +30,9 @@ typedef struct check_options {
     int is_listing;      /* 1: prints the checks, runs none */
     int max_failures;    /* stops after so many failed checks; 0: never */
     FILE *out;           /* NULL: stdout */
+    /* Gets every result beside the TAP; NULL: nobody does. */
+    void (*on_result)(void *user, const check_result_t *result);
+    void *user;
     /* How the engine's library judges a problem by the table, attn_backend_validate; NULL: those checks are skipped. */
     int (*validate)(const attn_backend_t *backend, const attn_problem_t *problem, const attn_device_t *device,
                     attn_reasons_t *reasons, attn_error_t *error);

@@ -125,6 +125,17 @@ static void print_captured(FILE *out, int silence) {
 static void print_entry(check_printer_t *p, const check_t *c, const struct check_entry *e, int silence) {
     const check_report_t *r = c->report;
     p->number++;
+    if (c->options->on_result != NULL) {
+        const check_result_t result = {.backend = c->raw->name,
+                                       .group = e->group,
+                                       .name = e->name,
+                                       .is_failed = r->is_failed,
+                                       .is_skipped = r->is_skipped && !r->is_failed,
+                                       .num_cases = r->num_cases,
+                                       .text = r->text,
+                                       .case_text = r->is_failed ? r->running : ""};
+        c->options->on_result(c->options->user, &result);
+    }
     if (r->is_failed) {
         p->totals.failed++;
         fprintf(p->out, "not ok %d - %s: %s\n#   %s\n", p->number, e->group, e->name, r->text);
@@ -359,10 +370,18 @@ static void check_backend(check_t *c, check_printer_t *p, int silence) {
     if (o->is_bench && is_here && !o->is_listing) print_bench(c, p, silence);
 }
 
-static int nothing(check_printer_t *p, const char *format, const char *a, const char *b) {
-    fprintf(p->out, "not ok %d - abi: the file is a plugin\n#   ", ++p->number);
-    fprintf(p->out, format, a, b);
-    fprintf(p->out, "\n");
+static int nothing(check_printer_t *p, const check_options_t *o, const char *format, const char *a,
+                   const char *b) {
+    char text[600];
+    snprintf(text, sizeof text, format, a, b);
+    fprintf(p->out, "not ok %d - abi: the file is a plugin\n#   %s\n", ++p->number, text);
+    const check_result_t result = {.backend = "",
+                                   .group = "abi",
+                                   .name = "the file is a plugin",
+                                   .is_failed = 1,
+                                   .text = text,
+                                   .case_text = ""};
+    if (o->on_result != NULL) o->on_result(o->user, &result);
     p->totals.failed++;
     return -1;
 }
@@ -376,15 +395,15 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
     const char *why = file == NULL ? dlerror() : NULL;
     if (file != NULL) c.plugin = dlsym(file, ATTN_PLUGIN_SYMBOL_NAME);
     if (file == NULL)
-        result = nothing(&p, "%s%s", why, "");
+        result = nothing(&p, options, "%s%s", why, "");
     else if (c.plugin == NULL)
-        result = nothing(&p, "%s does not export %s", options->path, ATTN_PLUGIN_SYMBOL_NAME);
+        result = nothing(&p, options, "%s does not export %s", options->path, ATTN_PLUGIN_SYMBOL_NAME);
     else if (c.plugin->magic != ATTN_PLUGIN_MAGIC || c.plugin->abi_major != ATTN_ABI_MAJOR)
-        result = nothing(&p, "%s was built for another ABI%s", options->path, "");
+        result = nothing(&p, options, "%s was built for another ABI%s", options->path, "");
     c.report = mmap(NULL, sizeof *c.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     silence = memfd_create("attn-check", MFD_CLOEXEC);
     if (result == 0 && (c.report == MAP_FAILED || silence < 0))
-        result = nothing(&p, "%s%s", strerror(errno), "");
+        result = nothing(&p, options, "%s%s", strerror(errno), "");
     if (result == 0) {
         parse_default_options(c.plugin);
         if (!options->is_listing)
@@ -398,7 +417,7 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
             check_backend(&c, &p, silence);
         }
         if (num_examined == 0)
-            result = nothing(&p, "%s has no backend %s", options->path,
+            result = nothing(&p, options, "%s has no backend %s", options->path,
                              options->backend != NULL ? options->backend : "");
     }
     if (!options->is_listing) {

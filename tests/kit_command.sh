@@ -29,6 +29,10 @@ echo text >"$tap_scratch/text.so"
 says "a file that is no shared object" 3 'not ok 1' "$attn" check "$tap_scratch/text.so"
 says "the list runs nothing" 0 'numerics: page borders' "$attn" check "$plugin" --list
 says "seed and backend are printed" 0 'seed 7' "$attn" check "$plugin" --group abi --seed 7
+says "JSON has the totals" 0 '"passed": 4' "$attn" check "$plugin" --group abi --json
+says "and each check" 0 '"result": "passed"' "$attn" check "$plugin" --group abi --json
+says "JSON of a file that is no plugin" 3 '"text": ' "$attn" check "$tap_scratch/text.so" --json
+says "JSON and a list exclude each other" 2 'neither' "$attn" check "$plugin" --list --json
 says "a plan ends the stream" 0 '^1\.\.4$' "$attn" check "$plugin" --group abi
 
 # a failure comes with a line that replays it

@@ -41,9 +41,22 @@ static const char about[] = "Examines a plugin file against the contract of attn
                             "offsets, determinism, capture, errors,\n"
                             "threads, leaks, manners, separated by commas.";
 
+static void collect(void *user, const check_result_t *r) {
+    json_t *check = json_pack("{s:s, s:s, s:s, s:s, s:i}", "backend", r->backend, "group", r->group, "name",
+                              r->name, "result",
+                              r->is_failed    ? "failed"
+                              : r->is_skipped ? "skipped"
+                                              : "passed",
+                              "cases", r->num_cases);
+    if (r->text[0] != '\0') json_object_set_new(check, "text", json_string(r->text));
+    if (r->case_text[0] != '\0') json_object_set_new(check, "case", json_string(r->case_text));
+    json_array_append_new(user, check);
+}
+
 int cmd_check(int argc, char **argv) {
     check_options_t o = {.path = NULL};
     int64_t seed = 1, timeout = 60, max_failures = 0;
+    int is_json = 0;
     const tool_option_t options[] = {
         {"backend", "NAME", TOOL_TEXT, &o.backend, 0, 0, "examine this backend only"},
         {"group", "LIST", TOOL_TEXT, &o.group, 0, 0, "run these groups only"},
@@ -53,6 +66,7 @@ int cmd_check(int argc, char **argv) {
         {"max-failures", "N", TOOL_INT, &max_failures, 0, 1000000, "stop after N failed checks (0: never)"},
         {"bench", NULL, TOOL_FLAG, &o.is_bench, 0, 0, "add the time of forward for a few batches"},
         {"list", NULL, TOOL_FLAG, &o.is_listing, 0, 0, "print the checks, run none"},
+        {"json", NULL, TOOL_FLAG, &is_json, 0, 0, "print JSON instead of TAP"},
         {"help", NULL, TOOL_HELP, NULL, 0, 0, "show this text"},
     };
     static const char examples[] = "  attn check ./my_plugin.so\n"
@@ -78,8 +92,26 @@ int cmd_check(int argc, char **argv) {
     o.timeout_s = (unsigned)timeout;
     o.max_failures = (int)max_failures;
     o.validate = attn_backend_validate;
+    if (is_json && (o.is_listing || o.is_bench)) {
+        tool_error("--json goes with checks that run, neither with --list nor with --bench");
+        free(absolute);
+        return TOOL_USAGE;
+    }
     check_totals_t totals;
+    json_t *checks = json_array();
+    if (is_json) {
+        o.out = fopen("/dev/null", "we");
+        o.on_result = collect;
+        o.user = checks;
+    }
     int result = check_plugin(&o, &totals);
+    if (is_json) {
+        if (o.out != NULL) fclose(o.out);
+        tool_print_json(json_pack("{s:s, s:I, s:i, s:i, s:i, s:O}", "file", absolute, "seed",
+                                  (json_int_t)seed, "passed", totals.passed, "failed", totals.failed,
+                                  "skipped", totals.skipped, "checks", checks));
+    }
+    json_decref(checks);
     free(absolute);
     return result < 0 ? TOOL_INPUT : result > 0 ? TOOL_NO : TOOL_OK;
 }
