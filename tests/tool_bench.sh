@@ -24,7 +24,8 @@ ok "the picture is SVG and complete" sh -c "grep -q '^<svg ' '$tap_scratch/bench
 wants "a picture that cannot be written" 4 "No such file" bench --device cpu --threads 1 --time 1 --problem "$own" --svg /no/such/a.svg
 wants "an unknown suite" 2 "suites are" bench --device cpu --suite marathon
 wants "a query longer than the keys" 2 "part of the keys" bench --device cpu --problem "$own" --query 9 --seq 4
-wants "a role that is not measured" 2 "encoder_decoder" bench --device cpu --problem 'role=encoder_decoder num_heads=4 head_size=32'
+wants "cross attention" 0 "yours .*e-0" bench --device cpu --time 1 --requests 2 --query 40 --seq 30 \
+    --problem 'role=encoder_decoder num_heads=4 head_size=32 dtype=float32'
 latent="num_heads=4 kv_lora_rank=512 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128"
 wants "latent attention" 0 "yours .*e-0" bench --device cpu --time 1 --seq 100 --problem "role=mla head_size=576 $latent"
 wants "over selected tokens" 0 "yours .*e-0" bench --device cpu --time 1 --query 2 --seq 200 \

@@ -107,7 +107,8 @@ static int open_layer(bench_t *b, attn_context_t *context) {
     attn_problem_t p = row->problem;
     p.max_num_seqs = (uint32_t)row->requests;
     p.max_num_batched_tokens = (uint32_t)(row->requests * row->query_len);
-    p.max_model_len = row->seq_len;
+    p.max_model_len =
+        row->query_len > row->seq_len ? row->query_len : row->seq_len; /* cross attention: both */
     int code =
         attn_group_open(context, &p, b->options->device, b->options->backend, &b->group, NULL, b->error);
     if (code != ATTN_OK) return code;
@@ -347,12 +348,24 @@ static int plan(bench_t *b) {
     batch.seq_lens_host = b->lens;
     batch.query_start_loc = &b->starts_t.dl;
     batch.seq_lens = &b->lens_t.dl;
+    int32_t *decoded = NULL;
+    if (b->row->problem.role == ATTN_ROLE_ENCODER_DECODER) { /* the keys are the encoder's */
+        decoded = malloc((size_t)b->row->requests * sizeof *decoded);
+        if (decoded == NULL) return no_memory(b);
+        for (int32_t r = 0; r < b->row->requests; r++)
+            decoded[r] = b->row->query_len;
+        batch.encoder_seq_lens_host = b->lens;
+        batch.encoder_seq_lens = &b->lens_t.dl;
+        batch.seq_lens_host = decoded;
+    }
     if (b->has_cache) {
         batch.block_table = &b->table_t.dl;
         batch.block_table_host = b->table;
         batch.block_table_host_stride = b->pages;
     }
-    return attn_group_build_metadata(b->group, &batch, &b->space, NULL, b->error);
+    code = attn_group_build_metadata(b->group, &batch, &b->space, NULL, b->error);
+    free(decoded);
+    return code;
 }
 
 /* calls forward calls, copy after copy; seconds of one. Negative on failure. */

@@ -35,20 +35,16 @@ static int add_row(bench_row_t *rows, int *count, const char *name, const char *
     bench_row_t *row = &rows[*count];
     ATTN_INIT(attn_error_t, error);
     memset(row, 0, sizeof *row);
-    if (*count == MAX_ROWS || query_len > seq_len || requests * query_len > INT32_MAX / 2) {
-        tool_error("%s: %lld requests of %lld query tokens and %lld keys; the query is part of the keys, and "
-                   "all of it must be "
-                   "addressable",
-                   name, (long long)requests, (long long)query_len, (long long)seq_len);
-        return TOOL_USAGE;
-    }
     if (problem_from_text(problem, &row->problem, &error) != ATTN_OK) {
         tool_error("%s: %s", name, error.text);
         return TOOL_USAGE;
     }
-    if (row->problem.role == ATTN_ROLE_ENCODER_DECODER) {
-        tool_error("%s: role %s is not measured here; decoder, encoders and the parts of MLA are", name,
-                   attn_role_name(row->problem.role));
+    const int is_cross = row->problem.role == ATTN_ROLE_ENCODER_DECODER; /* its keys are another sequence's */
+    if (*count == MAX_ROWS || (query_len > seq_len && !is_cross) || requests * query_len > INT32_MAX / 2) {
+        tool_error("%s: %lld requests of %lld query tokens and %lld keys; the query is part of the keys, and "
+                   "all of it must be "
+                   "addressable",
+                   name, (long long)requests, (long long)query_len, (long long)seq_len);
         return TOOL_USAGE;
     }
     snprintf(row->name, sizeof row->name, "%s", name);
