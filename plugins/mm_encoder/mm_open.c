@@ -48,6 +48,13 @@ static int check_problem(const attn_problem_t *p, const attn_device_t *device, a
     return status;
 }
 
+/* Every request is tiles of prefill, however short: no decode kernels are linked (mm_kernels.c). */
+static void never_decode(attn_instance_t *inner) {
+    inner->max_decode_tokens = inner->plan_input.decode_tokens = 0;
+    inner->limits.max_items = inner->limits.max_splits = inner->limits.max_slots = 0;
+    inner->workspace_bytes = 0; /* it held the results of decode's pieces */
+}
+
 static void lay_out(mm_instance_t *in) {
     attn_space_needed_t *n = &in->needed;
     *n = in->inner_needed;
@@ -90,6 +97,7 @@ int mm_open(const attn_problem_t *problem, const attn_device_t *device, const at
     in->inner_needed.struct_size = sizeof in->inner_needed;
     mm_layout_of(&p, &in->layout);
     status = flash_open(&inner, &dev, options, num_options, host, &in->inner, error);
+    if (status == ATTN_OK) never_decode(in->inner);
     if (status == ATTN_OK) status = flash_space_needed(in->inner, &in->inner_needed, error);
     if (status == ATTN_OK) status = prepare(in, error);
     if (status != ATTN_OK) {
