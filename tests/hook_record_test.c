@@ -114,6 +114,31 @@ static void test_shapes(void) {
     has_str(call.tensors, "lie on a device", "with the reason");
     replay_call_free(&call);
     st_close(file);
+
+    /* A layer that measures its own fp8 scales: what one call reads is not in its tensors. */
+    attn_fp8_state_t state = {.calls = 3};
+    context = record_context("tensors = yes\ncalls = 2\n");
+    open_step(&s, context, "FAKE_PLAIN");
+    s.f.weight_space = &state;
+    s.f.weight_space_bytes = sizeof state;
+    is_int(build(&s) || update(&s) || forward(&s), 0, "a call with dynamic scales");
+    has_str(logged,
+            "2 [hook record] call 1: shapes alone are recorded: dynamic fp8 scales depend on earlier calls",
+            "is logged");
+    s.f.weight_space = NULL;
+    s.f.weight_space_bytes = 0;
+    is_int(forward(&s), 0, "and one without");
+    close_step(&s);
+    attn_context_destroy(context);
+    file = open_file();
+    is_int(replay_file_read(file, path, 0, &call, &error), 0, "the first is recorded");
+    has_str(call.tensors, "dynamic fp8 scales", "with the reason");
+    ok(!call.has_tensors && st_find(file, "calls.0.query") == NULL, "and without tensors");
+    replay_call_free(&call);
+    is_int(replay_file_read(file, path, 1, &call, &error) == 0 && call.has_tensors, 1,
+           "the second with them");
+    replay_call_free(&call);
+    st_close(file);
 }
 
 static void test_trouble(void) {

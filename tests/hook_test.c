@@ -243,9 +243,13 @@ static void test_shadow(void) {
         forward(&s);
     is_int(attn_group_update_block_table(s.g, &s.b, &s.buf.space, NULL, &error) || forward(&s), 0,
            "after a new table");
+    attn_fp8_state_t state = {.calls = 0};
+    s.f.weight_space = &state;
+    s.f.weight_space_bytes = sizeof state;
+    is_int(forward(&s), 0, "a call with dynamic scales, which is not run twice");
     logged[0] = '\0';
     close_step(&s);
-    has_str(logged, "FAKE_BARE beside FAKE_PLAIN: 3 of 6 calls compared, largest difference 0",
+    has_str(logged, "FAKE_BARE beside FAKE_PLAIN: 3 of 7 calls compared, largest difference 0",
             "equal backends differ by 0");
     attn_context_destroy(context);
 
