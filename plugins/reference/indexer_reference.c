@@ -3,6 +3,7 @@
  * be compared with. Scales are float32 because their bytes are part of the format. */
 #include "float_formats.h"
 #include "indexer_reference.h"
+#include "rope_reference.h"
 
 #include "../common/indexer_plan.h"
 
@@ -308,5 +309,6 @@ static const attn_indexer_extension_t table = {
 
 const void *ref_get_extension(attn_instance_t *instance, const char *id) {
     (void)instance;
+    if (id != NULL && strcmp(id, ATTN_ROPE_EXTENSION) == 0) return &ref_rope_extension;
     return id != NULL && strcmp(id, ATTN_INDEXER_EXTENSION) == 0 ? &table : NULL;
 }

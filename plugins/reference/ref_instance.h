@@ -65,6 +65,8 @@ int ref_update_block_table(attn_instance_t *instance, const attn_batch_t *batch,
                            void *stream, attn_error_t *error);
 int ref_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                         attn_error_t *error);
+/* The checks of ref_update_kv_cache for a role with a cache of keys and values. */
+int ref_check_update(const attn_instance_t *instance, const attn_kv_update_t *args, attn_error_t *error);
 /* ATTN_F_FP8_ATTENTION (semantics 7.6): the three scales of a call, given or measured; *a then refers to them as tensors
  * over `scales`. And a row as the products see it. */
 typedef struct ref_fp8_scales {

@@ -44,6 +44,11 @@ static int check(const attn_instance_t *in, const attn_kv_update_t *a, int is_ra
     return status;
 }
 
+int ref_check_update(const attn_instance_t *in, const attn_kv_update_t *a, attn_error_t *error) {
+    int is_raw[2];
+    return check(in, a, is_raw, error);
+}
+
 int ref_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream,
                         attn_error_t *error) {
     (void)stream;

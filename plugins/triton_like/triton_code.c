@@ -35,6 +35,10 @@ static void *compile(void *arg) {
 static int list_programs(const triton_config_t *c, const char *sources[TRITON_MAX_PROGRAMS], int kinds[TRITON_MAX_PROGRAMS]) {
     int n = 0;
     kinds[n] = TRITON_PROGRAM_PREFILL;
+    if (c->rope > 0) {
+        sources[n++] = "#include \"triton_rope.cuh\"\n";
+        return n;
+    }
     if (c->exact) {
         sources[n++] = c->page > 0 ? "#include \"triton_exact.cuh\"\n#include \"triton_write.cuh\"\n"
                                    : "#include \"triton_exact.cuh\"\n";

@@ -188,12 +188,13 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_RSWA=%d\n-DTL_SPANS=%d\n-DTL_SPAN_CLAMP=%d\n-DTL_ALIBI=%d\n-DTL_QQ=%d\n-DTL_SINKS=%d\n-DTL_SCALE=%.9ef\n"
         "-DTL_CAP=%.9ef\n-DTL_QVEC=%d\n-DTL_KVEC=%d\n-DTL_OVEC=%d\n-DTL_SVEC=%d\n-DTL_WARPS=%d\n-DTL_MT=%d\n-DTL_BN=%d\n"
         "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS=%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
-        "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n",
+        "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
+        "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window, c->chunk,
         c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias, c->sinks, c->scale,
         c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles, c->keys, c->ctas, c->early, c->joint,
         c->decode_warps,
         c->n_tiles, c->decode_ctas, c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys,
-        round_up(c->dv, 16));
+        round_up(c->dv, 16), c->rope, c->pairs);
     return n > 0 && (size_t)n < size ? n : -1;
 }

@@ -22,6 +22,7 @@ typedef struct triton_config {
     int spans, span_clamp, alibi, qq_bias, sinks;
     int out_group; /* group scales of the output: attention writes `out` to the workspace */
     double scale, cap;
+    int rope, pairs; /* of a rope alone: values of a row that rotate, and how they pair (ATTN_ROPE_*) */
     int joint;                             /* K, V and their scales are one row of bytes, read as such by decode */
     int q_vec, kv_vec, kv_align, out_vec, new_vec; /* bytes that rows of Q, of K and V, of the cache, of the output, of new K and V are aligned to */
     int exact;                           /* FFMA kernels: float32, or head sizes above 256 */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attn.draft.compile/0: compiling ahead of time, without the device. */
+/* The extensions: attn.draft.compile/0, compiling ahead of time, without the device; attn.draft.rope_write/0 is in
+ * triton_rope.c. */
 #include "triton_instance.h"
 
 #include <attn/draft/attn_compile.h>
@@ -10,7 +11,7 @@ static int compile(const attn_problem_t *problem, const attn_device_t *device, c
     attn_device_t dev;
     triton_config_t config;
     triton_code_t code;
-    triton_toolchain_t tools = {.cache_dir = "", .nvrtc = "", .host = host};
+    triton_toolchain_t tools = triton_toolchain_of(options, num_options, host);
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
     if (status == ATTN_OK)
         status = attn_intake(&dev, sizeof dev, device, "device", error);
@@ -24,10 +25,6 @@ static int compile(const attn_problem_t *problem, const attn_device_t *device, c
                            config.d, config.dv, (int)dev.compute_capability);
     if (status != ATTN_OK)
         return status;
-    if (num_options > TRITON_OPTION_CACHE_DIR)
-        tools.cache_dir = options[TRITON_OPTION_CACHE_DIR].s;
-    if (num_options > TRITON_OPTION_NVRTC)
-        tools.nvrtc = options[TRITON_OPTION_NVRTC].s;
     status = triton_make_code(&config, &tools, &code, error);
     if (status != ATTN_OK)
         return status;
@@ -49,5 +46,7 @@ static const attn_compile_extension_t compile_extension = {.struct_size = sizeof
 
 const void *triton_get_extension(attn_instance_t *instance, const char *id) {
     (void)instance;
+    if (id != NULL && strcmp(id, ATTN_ROPE_EXTENSION) == 0)
+        return &triton_rope_extension;
     return id != NULL && strcmp(id, ATTN_COMPILE_EXTENSION) == 0 ? &compile_extension : NULL;
 }

@@ -10,6 +10,7 @@
 #include "triton_plan.h"
 
 #include <attn/attn_plugin_util.h>
+#include <attn/draft/attn_rope_write.h>
 
 struct attn_instance {
     attn_problem_t problem;
@@ -58,6 +59,15 @@ int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, vo
 int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                    attn_error_t *error);
 const void *triton_get_extension(attn_instance_t *instance, const char *id);
+extern const attn_rope_extension_t triton_rope_extension;
+/* What the options say about compiling. */
+triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host);
+/* The members of a new instance that follow from the problem alone. */
+void triton_take_problem(attn_instance_t *in, const attn_problem_t *problem);
+/* Finds a kernel in the loaded modules and prepares it for `smem` bytes of dynamic shared memory. */
+int triton_find_kernel(attn_instance_t *in, const char *name, int smem, void **kernel, attn_error_t *error);
+/* Code into in->modules; the device's context is current. */
+int triton_load_modules(attn_instance_t *in, const triton_code_t *code, attn_error_t *error);
 
 /* Addresses and element strides of K and V in a packed cache or in a pair of caches. */
 typedef struct triton_cache_view {
@@ -73,5 +83,7 @@ int triton_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int h
 /* [1] or [Hkv] floats; *stride keeps whether all of a call's scales are per head. */
 int triton_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride, attn_error_t *error);
 int triton_check_on_device(const DLTensor *t, const char *name, attn_error_t *error);
+/* The checks of update_kv_cache; *w: what the kernel is told; w->num_tokens may be 0. */
+int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w, attn_error_t *error);
 
 #endif

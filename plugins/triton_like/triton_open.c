@@ -55,7 +55,7 @@ static void plan_limits(attn_instance_t *in, int segments) {
     lay_out(in);
 }
 
-static int find_kernel(attn_instance_t *in, const char *name, int smem, void **kernel, attn_error_t *error) {
+int triton_find_kernel(attn_instance_t *in, const char *name, int smem, void **kernel, attn_error_t *error) {
     int e = 500; /* not found */
     for (int i = 0; i < TRITON_MAX_PROGRAMS && e != 0; i++)
         if (in->modules[i] != NULL)
@@ -68,39 +68,52 @@ static int find_kernel(attn_instance_t *in, const char *name, int smem, void **k
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "loading a kernel", error);
 }
 
+int triton_load_modules(attn_instance_t *in, const triton_code_t *code, attn_error_t *error) {
+    int e = 0;
+    for (int i = 0; i < code->count && e == 0; i++)
+        e = in->driver.module_load(&in->modules[i], code->cubin[i]);
+    return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "loading compiled kernels", error);
+}
+
 static int load_code(attn_instance_t *in, const triton_code_t *code, attn_error_t *error) {
     const triton_config_t *c = &in->config;
     int status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK)
         return status;
-    for (int i = 0; i < code->count && status == ATTN_OK; i++) {
-        int e = in->driver.module_load(&in->modules[i], code->cubin[i]);
-        if (e != 0)
-            status = triton_driver_fail(&in->driver, e, "loading compiled kernels", error);
-    }
+    status = triton_load_modules(in, code, error);
     if (status == ATTN_OK)
-        status = find_kernel(in, "tl_prefill", c->prefill_smem, &in->prefill, error);
+        status = triton_find_kernel(in, "tl_prefill", c->prefill_smem, &in->prefill, error);
     if (status == ATTN_OK && c->has_decode)
-        status = find_kernel(in, "tl_decode", c->decode_smem, &in->decode, error);
+        status = triton_find_kernel(in, "tl_decode", c->decode_smem, &in->decode, error);
     if (status == ATTN_OK && c->has_decode && c->exact)
-        status = find_kernel(in, "tl_reduce", 0, &in->reduce, error);
+        status = triton_find_kernel(in, "tl_reduce", 0, &in->reduce, error);
     if (status == ATTN_OK && in->has_cache)
-        status = find_kernel(in, "tl_write", 0, &in->write, error);
+        status = triton_find_kernel(in, "tl_write", 0, &in->write, error);
     if (status == ATTN_OK && c->out_group)
-        status = find_kernel(in, "tl_quantize", 0, &in->quantize, error);
+        status = triton_find_kernel(in, "tl_quantize", 0, &in->quantize, error);
     triton_driver_leave(&in->driver);
     return status;
 }
 
+triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host) {
+    return (triton_toolchain_t){.cache_dir = num_options > TRITON_OPTION_CACHE_DIR ? options[TRITON_OPTION_CACHE_DIR].s : "",
+                                .nvrtc = num_options > TRITON_OPTION_NVRTC ? options[TRITON_OPTION_NVRTC].s : "",
+                                .host = host};
+}
+
+void triton_take_problem(attn_instance_t *in, const attn_problem_t *p) {
+    in->problem = *p;
+    in->features = attn_problem_features(p);
+    in->kv_heads = (int)(p->num_kv_heads ? p->num_kv_heads : p->num_heads);
+    in->has_cache = attn_role_has_cache(p->role);
+    in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
+}
+
 static int prepare(attn_instance_t *in, const attn_device_t *device, const attn_option_value_t *options,
                    uint32_t num_options, const attn_host_t *host, attn_error_t *error) {
-    triton_toolchain_t tools = {.cache_dir = "", .nvrtc = "", .host = host};
+    triton_toolchain_t tools = triton_toolchain_of(options, num_options, host);
     triton_code_t code;
     int segments = 0;
-    if (num_options > TRITON_OPTION_CACHE_DIR)
-        tools.cache_dir = options[TRITON_OPTION_CACHE_DIR].s;
-    if (num_options > TRITON_OPTION_NVRTC)
-        tools.nvrtc = options[TRITON_OPTION_NVRTC].s;
     if (num_options > TRITON_OPTION_SEGMENTS)
         segments = (int)options[TRITON_OPTION_SEGMENTS].i;
     int status = triton_driver_open(&in->driver, device, error);
@@ -144,11 +157,7 @@ int triton_open(const attn_problem_t *problem, const attn_device_t *device, cons
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
         return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
-    in->problem = p;
-    in->features = attn_problem_features(&p);
-    in->kv_heads = (int)(p.num_kv_heads ? p.num_kv_heads : p.num_heads);
-    in->has_cache = attn_role_has_cache(p.role);
-    in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
+    triton_take_problem(in, &p);
     status = prepare(in, &dev, options, num_options, host, error);
     if (status != ATTN_OK) {
         triton_close(in);

@@ -84,4 +84,14 @@ typedef struct triton_write_params {
     int32_t num_tokens, num_kv_heads, scale_stride, reserved;
 } triton_write_params_t;
 
+/* tl_rope: rotates queries and keys where they lie, and writes keys and values as tl_write does. */
+typedef struct triton_rope_params {
+    triton_write_params_t write;
+    void *query, *key; /* key: write.key */
+    const int64_t *positions;
+    const void *cos_sin;
+    int64_t query_token, query_head, table_row, table_rows; /* strides in elements */
+    int32_t num_heads, is_table_float;                      /* num_heads: 0 without queries */
+} triton_rope_params_t;
+
 #endif

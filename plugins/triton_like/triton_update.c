@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* update_kv_cache: checks, and one launch of the cache writer. */
+/* update_kv_cache: checks, which the rope has too, and one launch of the cache writer. */
 #include "triton_instance.h"
 
-int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w, attn_error_t *error) {
     attn_kv_update_t a;
     triton_cache_view_t c;
     const triton_config_t *f = &in->config;
@@ -29,27 +29,33 @@ int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, vo
     if (status == ATTN_OK && rows > INT32_MAX / 8)
         status = attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping has %lld entries; at most %d are served",
                            (long long)rows, INT32_MAX / 8);
+    memset(w, 0, sizeof *w);
     if (status != ATTN_OK || rows == 0)
         return status;
-    triton_write_params_t w;
-    memset(&w, 0, sizeof w);
-    w.key = attn_data(a.key), w.value = attn_data(a.value), w.k_cache = c.k, w.v_cache = c.v;
-    w.slots = attn_data(a.slot_mapping), w.num_slots = c.pages * f->page;
+    w->key = attn_data(a.key), w->value = attn_data(a.value), w->k_cache = c.k, w->v_cache = c.v;
+    w->slots = attn_data(a.slot_mapping), w->num_slots = c.pages * f->page;
     if (f->kv == TRITON_E4M3 || f->kv == TRITON_E5M2) {
-        w.k_scale = a.scales.k ? attn_data(a.scales.k) : NULL;
-        w.v_scale = a.scales.v ? attn_data(a.scales.v) : NULL;
-        w.scale_stride = stride > 0;
+        w->k_scale = a.scales.k ? attn_data(a.scales.k) : NULL;
+        w->v_scale = a.scales.v ? attn_data(a.scales.v) : NULL;
+        w->scale_stride = stride > 0;
     }
-    w.key_token = a.key->strides[0], w.key_head = a.key->strides[1];
-    w.value_token = a.value->strides[0], w.value_head = a.value->strides[1];
-    w.k_page = c.k_page, w.k_token = c.k_token, w.k_head = c.k_head;
-    w.v_page = c.v_page, w.v_token = c.v_token, w.v_head = c.v_head;
-    w.num_tokens = (int32_t)rows, w.num_kv_heads = in->kv_heads;
-    status = triton_driver_enter(&in->driver, error);
-    if (status != ATTN_OK)
+    w->key_token = a.key->strides[0], w->key_head = a.key->strides[1];
+    w->value_token = a.value->strides[0], w->value_head = a.value->strides[1];
+    w->k_page = c.k_page, w->k_token = c.k_token, w->k_head = c.k_head;
+    w->v_page = c.v_page, w->v_token = c.v_token, w->v_head = c.v_head;
+    w->num_tokens = (int32_t)rows, w->num_kv_heads = in->kv_heads;
+    return ATTN_OK;
+}
+
+int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+    triton_write_params_t w;
+    int status = triton_prepare_write(in, args, &w, error);
+    if (status == ATTN_OK && w.num_tokens > 0)
+        status = triton_driver_enter(&in->driver, error);
+    if (status != ATTN_OK || w.num_tokens == 0)
         return status;
     void *params[1] = {&w};
-    unsigned blocks = (unsigned)((rows * in->kv_heads + 7) / 8);
+    unsigned blocks = (unsigned)(((int64_t)w.num_tokens * in->kv_heads + 7) / 8);
     int e = in->driver.launch(in->write, blocks, 1, 1, 256, 1, 1, 0, stream, params, NULL);
     triton_driver_leave(&in->driver);
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "writing the cache", error);

@@ -59,15 +59,8 @@ template <int SIZE> ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, fl
     }
 }
 
-} /* namespace cache_write */
-
-extern "C" __global__ void __launch_bounds__(256) tl_write(const __grid_constant__ triton_write_params_t p) {
-    using namespace cache_write;
-    const int lane = threadIdx.x & 31;
-    const int64_t unit = (int64_t)blockIdx.x * 8 + (threadIdx.x >> 5);
-    if (unit >= (int64_t)p.num_tokens * p.num_kv_heads)
-        return;
-    const int token = (int)(unit / p.num_kv_heads), head = (int)(unit % p.num_kv_heads);
+/* K and V of one token and head into the slot of the token. */
+ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, int lane) {
     const int64_t slot = __ldg(p.slots + token);
     if (slot < 0 || slot >= p.num_slots)
         return;
@@ -80,6 +73,14 @@ extern "C" __global__ void __launch_bounds__(256) tl_write(const __grid_constant
     float vs = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
     write_row<TL_D>(k, key, ks, p.k_scale != nullptr, lane);
     write_row<TL_DV>(v, value, vs, p.v_scale != nullptr, lane);
+}
+
+} /* namespace cache_write */
+
+extern "C" __global__ void __launch_bounds__(256) tl_write(const __grid_constant__ triton_write_params_t p) {
+    const int64_t unit = (int64_t)blockIdx.x * 8 + (threadIdx.x >> 5);
+    if (unit < (int64_t)p.num_tokens * p.num_kv_heads)
+        cache_write::write_token(p, (int)(unit / p.num_kv_heads), (int)(unit % p.num_kv_heads), threadIdx.x & 31);
 }
 
 } /* namespace attn_cuda */
