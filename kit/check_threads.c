@@ -81,7 +81,8 @@ static void parallel(check_t *c) {
             return;
         }
         w->k.seed = c->seed + (uint64_t)i;
-        w->k.problem.scale *= 1 + i;
+        /* steep scores magnify the rounding of an absorbed query to 16 bits */
+        w->k.problem.scale *= c->role != 0 ? 1 + 0.1 * i : 1 + i;
         kit_case_add(&w->k, 24 + i, 150 + i); /* long enough to be interrupted */
         check_running(c, &w->k);
         w->in = kit_inputs_make(&w->k);
