@@ -16,6 +16,16 @@ ok "it has a ceiling" sh -c "echo '$(query rows.0.ceilings.0.rate)' | awk '{ exi
 json "prefill counts half" rows.0.flops "1064960.0" bench --device cpu --threads 1 --time 1 --problem "$own" --query 64 --seq 64
 json "a window counts what it shows" rows.0.flops "32768.0" bench --device cpu --threads 1 --time 1 \
     --problem "$own sliding_window=64" --seq 512
+# 3 requests: 40 x 2 heads x 64 values x 4 bytes each key; 4 x 32 x 4 heads x (1 + 9 + 30) pairs
+json "requests of several lengths" rows.0.bytes 20480.0 bench --device cpu --threads 1 --time 1 --problem "$own" --lens 1,9,30
+ok "their work" test "$(query rows.0.flops)" = 20480.0
+ok "their error is small" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 >= 0 && \$1 < 1e-4) }'"
+json "as many queries as keys" rows.0.flops 261632.0 bench --device cpu --threads 1 --time 1 --query 0 --lens 1,9,30 \
+    --problem "$own"
+ok "with a small error" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 >= 0 && \$1 < 1e-4) }'"
+wants "a length that is none" 2 "5,100,33" bench --device cpu --problem "$own" --lens 4,x
+wants "a length below the query" 2 "part of the keys" bench --device cpu --problem "$own" --query 5 --lens 9,4
+wants "the cache writer" 0 "C1 write 8192 .*GB/s" bench --device cpu --threads 1 --time 1 --suite h200 --rows C1
 wants "sinks, slopes and caps are checked too" 0 "e-0" bench --device cpu --threads 1 --time 1 --query 5 --seq 40 \
     --problem "$own features=sink,alibi logits_soft_cap=30"
 wants "the table and the picture" 0 "workload " bench --device cpu --threads 1 --time 1 --suite quick --rows vision,prefill \

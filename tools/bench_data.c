@@ -11,6 +11,7 @@
 #include "tensor.h"
 
 enum { TABLE_SIZE = 1048573, SAMPLES = 24, LATENT_SAMPLES = 6, MAX_HEAD = 1024 };
+#define MOST_KEYS 1000000 /* over all samples: each is read in double */
 
 static float *table_of(void) {
     static float *table;
@@ -42,6 +43,34 @@ void bench_fill(int tensor, uint32_t dtype, int64_t first, int64_t count, void *
         tensor_store(data, dtype, (size_t)i, size_of(tensor) * table[at]);
         if (++at == TABLE_SIZE) at = 0;
     }
+}
+
+int bench_fill_device(bench_tables_t *tables, device_memory_t *memory, int tensor, int64_t first,
+                      int64_t count, void *to) {
+    const size_t element = attn_dtype_size(tables->dtype);
+    if (device_memory_device(memory).device_type == kDLCPU) {
+        bench_fill(tensor, tables->dtype, first, count, to);
+        return 0;
+    }
+    if (tables->data[tensor] == NULL) {
+        void *host = malloc(TABLE_SIZE * element), *data = device_memory_new(memory, TABLE_SIZE * element);
+        if (host != NULL) bench_fill(tensor, tables->dtype, -350003 * (int64_t)tensor, TABLE_SIZE, host);
+        int failed = host == NULL || data == NULL ||
+                     device_memory_write(memory, data, host, TABLE_SIZE * element) != 0;
+        free(host);
+        if (failed) return -1;
+        tables->data[tensor] = data;
+    }
+    int64_t at = (first + 350003 * (int64_t)tensor) % TABLE_SIZE;
+    for (int64_t done = 0; done < count; at = 0) {
+        const int64_t n = count - done < TABLE_SIZE - at ? count - done : TABLE_SIZE - at;
+        if (device_memory_copy(memory, (char *)to + (size_t)done * element,
+                               (const char *)tables->data[tensor] + (size_t)at * element,
+                               (size_t)n * element) != 0)
+            return -1;
+        done += n;
+    }
+    return 0;
 }
 
 float bench_slope(int64_t head, int64_t num_heads) {
@@ -98,16 +127,17 @@ static int attend_latent(const bench_row_t *row, int64_t request, int64_t i, int
 static int attend(const bench_row_t *row, int64_t request, int64_t i, int64_t h, double *out) {
     const attn_problem_t *p = &row->problem;
     int64_t hq = p->num_heads, hkv = p->num_kv_heads != 0 ? p->num_kv_heads : hq, d = p->head_size;
-    int64_t dv = layer_sizes(p).value, q_abs = row->seq_len - row->query_len + i, g = h / (hq / hkv);
-    int64_t last = p->mask == ATTN_MASK_CAUSAL ? q_abs : row->seq_len - 1, window = p->sliding_window;
-    double *scores = malloc((size_t)row->seq_len * sizeof *scores), max = -INFINITY, sum = 0;
+    int64_t dv = layer_sizes(p).value, len = bench_len(row, request),
+            q_abs = len - bench_query(row, request) + i, g = h / (hq / hkv);
+    const int64_t q_row = bench_query_start(row, request) + i, k_row = bench_key_start(row, request);
+    int64_t last = p->mask == ATTN_MASK_CAUSAL ? q_abs : len - 1, window = p->sliding_window;
+    double *scores = malloc((size_t)len * sizeof *scores), max = -INFINITY, sum = 0;
     if (scores == NULL) return -1;
     for (int64_t k = 0; k <= last; k++) {
         double s = 0;
         for (int64_t c = 0; c < d; c++)
-            s += (double)bench_value(BENCH_QUERY, p->dtype,
-                                     ((request * row->query_len + i) * hq + h) * d + c) *
-                 bench_value(BENCH_KEY, p->dtype, ((request * row->seq_len + k) * hkv + g) * d + c);
+            s += (double)bench_value(BENCH_QUERY, p->dtype, (q_row * hq + h) * d + c) *
+                 bench_value(BENCH_KEY, p->dtype, ((k_row + k) * hkv + g) * d + c);
         s *= p->scale;
         if (p->logits_soft_cap > 0) s = p->logits_soft_cap * tanh(s / p->logits_soft_cap);
         if ((p->features & ATTN_F_ALIBI) != 0) s += (double)bench_slope(h, hq) * (double)(k - q_abs);
@@ -123,8 +153,7 @@ static int attend(const bench_row_t *row, int64_t request, int64_t i, int64_t h,
         double w = exp(scores[k] - max);
         sum += w;
         for (int64_t c = 0; c < dv; c++)
-            out[c] +=
-                w * bench_value(BENCH_VALUE, p->dtype, ((request * row->seq_len + k) * hkv + g) * dv + c);
+            out[c] += w * bench_value(BENCH_VALUE, p->dtype, ((k_row + k) * hkv + g) * dv + c);
     }
     for (int64_t c = 0; c < dv; c++)
         out[c] /= sum;
@@ -144,13 +173,16 @@ double bench_error(const bench_row_t *row, const void *output) {
         p->static_sink_len != 0)
         return -1;
     uint64_t state = 11;
-    for (int n = 0; n < (z.is_latent ? LATENT_SAMPLES : SAMPLES); n++) {
+    int samples = z.is_latent ? LATENT_SAMPLES : SAMPLES;
+    if (row->seq_len > MOST_KEYS / samples) samples = MOST_KEYS / row->seq_len + 2;
+    for (int n = 0; n < samples; n++) {
         int64_t request = (int64_t)(random_u64(&state) % (uint64_t)row->requests);
-        int64_t i = n == 0 ? row->query_len - 1 : (int64_t)(random_u64(&state) % (uint64_t)row->query_len);
+        const int64_t tokens = bench_query(row, request);
+        int64_t i = n == 0 ? tokens - 1 : (int64_t)(random_u64(&state) % (uint64_t)tokens);
         int64_t h = (int64_t)(random_u64(&state) % p->num_heads);
         if ((z.is_latent ? attend_latent : attend)(row, request, i, h, out) != 0) return -1;
         for (int64_t c = 0; c < dv; c++) {
-            size_t at = (size_t)(((request * row->query_len + i) * p->num_heads + h) * dv + c);
+            size_t at = (size_t)(((bench_query_start(row, request) + i) * p->num_heads + h) * dv + c);
             double e = fabs(tensor_load(output, p->dtype, at) - out[c]);
             if (!(e <= worst)) worst = e;
         }

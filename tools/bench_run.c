@@ -11,6 +11,7 @@
 
 #include "../bench/ceilings_cpu.h"
 #include "bench_data.h"
+#include "bench_gpu.h"
 #include "device_memory.h"
 #include "layer_sizes.h"
 #include "tensor.h"
@@ -29,16 +30,19 @@ typedef struct bench {
     attn_problem_t problem; /* as opened */
     int has_cache;
     layer_sizes_t z;
-    int32_t pages; /* of one request */
+    int32_t pages;              /* of the longest request */
+    int64_t num_rows, num_keys; /* of all requests */
+    bench_tables_t tables;
+    device_timer_t *timer; /* on a GPU */
+    void *stream;
+    int next; /* the copy of the cache for the next call */
     int64_t page_bytes;
     int num_copies;
     tensor_t cache[MAX_COPIES];
     int32_t *table, *starts, *lens; /* host */
-    void *staging;
-    tensor_t table_t, starts_t, lens_t, query, key, value, output, sinks, slopes, topk;
+    tensor_t table_t, starts_t, lens_t, query, key, value, output, sinks, slopes, topk, slots;
     void *stream_buffer; /* for the streaming read; the copies themselves where there are several */
     size_t stream_bytes;
-    void *scratch; /* for copies on a GPU */
     const char **pieces;
     size_t num_pieces, piece_bytes;
 } bench_t;
@@ -62,14 +66,17 @@ static double median(double *values, int count) {
 static double visible_pairs(const bench_row_t *row) {
     double total = 0;
     int64_t window = row->problem.sliding_window, topk = row->problem.topk;
-    for (int64_t i = 0; i < row->query_len; i++) {
-        int64_t q = row->seq_len - row->query_len + i, is_causal = row->problem.mask == ATTN_MASK_CAUSAL;
-        int64_t first = window > 0 && q - window + 1 > 0 ? q - window + 1 : 0,
-                last = is_causal ? q : row->seq_len - 1;
-        if (window > 0 && !is_causal && q + window - 1 < last) last = q + window - 1;
-        total += (double)(topk > 0 && last - first + 1 > topk ? topk : last - first + 1);
+    for (int32_t r = 0; r < row->requests; r++) {
+        const int64_t len = bench_len(row, r), tokens = bench_query(row, r);
+        for (int64_t i = 0; i < tokens; i++) {
+            int64_t q = len - tokens + i, is_causal = row->problem.mask == ATTN_MASK_CAUSAL;
+            int64_t first = window > 0 && q - window + 1 > 0 ? q - window + 1 : 0,
+                    last = is_causal ? q : len - 1;
+            if (window > 0 && !is_causal && q + window - 1 < last) last = q + window - 1;
+            total += (double)(topk > 0 && last - first + 1 > topk ? topk : last - first + 1);
+        }
     }
-    return total * row->requests;
+    return total;
 }
 
 /* Latent attention without its projections, in the form that costs less: absorbed, or over up-projected keys (semantics
@@ -78,8 +85,7 @@ static double latent_flops(const bench_t *b, double pairs) {
     const attn_problem_t *p = &b->row->problem;
     double l = p->kv_lora_rank, r = p->qk_rope_head_dim,
            per_head = (double)p->qk_nope_head_dim + p->v_head_dim;
-    double absorbed = pairs * (2 * l + r), keys = (double)b->row->requests * b->row->seq_len;
-    double queries = (double)b->row->requests * b->row->query_len;
+    double absorbed = pairs * (2 * l + r), keys = (double)b->num_keys, queries = (double)b->num_rows;
     double projected = pairs * (per_head + r);
     int is_absorbed = p->topk != 0 || absorbed + queries * l * per_head < projected + keys * l * per_head;
     return 2.0 * (double)b->z.heads * (is_absorbed ? absorbed : projected);
@@ -88,16 +94,26 @@ static double latent_flops(const bench_t *b, double pairs) {
 static void count_work(bench_t *b) {
     bench_row_t *row = b->row;
     const layer_sizes_t *z = &b->z;
-    double pairs = visible_pairs(row), kv = (double)row->seq_len;
+    double pairs = visible_pairs(row), kv = 0; /* keys that somebody sees */
     int64_t window = row->problem.sliding_window, topk = row->problem.topk;
-    if (window > 0 && window + row->query_len - 1 < row->seq_len) kv = (double)(window + row->query_len - 1);
-    if (topk > 0 && topk * row->query_len < row->seq_len) kv = (double)(topk * row->query_len);
+    for (int32_t r = 0; r < row->requests; r++) {
+        int64_t seen = bench_len(row, r), tokens = bench_query(row, r);
+        if (window > 0 && window + tokens - 1 < seen) seen = window + tokens - 1;
+        if (topk > 0 && topk * tokens < seen) seen = topk * tokens;
+        kv += (double)seen;
+    }
     row->flops = z->is_latent ? latent_flops(b, pairs)
                               : 2.0 * pairs * (double)z->heads * (double)(z->query + z->value);
     double per_token = b->has_cache ? (double)b->page_bytes / b->problem.block_size
                                     : (double)(z->kv_heads * (z->key + z->value)) *
                                           (double)attn_dtype_size(b->problem.dtype);
-    row->bytes = per_token * kv * row->requests;
+    row->bytes = per_token * kv;
+    if (row->is_write) { /* the rows are read in the model's type and written in the cache's */
+        row->flops = 0;
+        row->bytes = (per_token + (double)(z->kv_heads * (z->key + z->value)) *
+                                      (double)attn_dtype_size(b->problem.dtype)) *
+                     (double)b->num_keys;
+    }
     /* a few query rows for each key, or as many as one latent has of heads */
     row->is_memory_bound = row->flops / row->bytes < (z->is_latent ? 72 : 24);
 }
@@ -106,7 +122,7 @@ static int open_layer(bench_t *b, attn_context_t *context) {
     bench_row_t *row = b->row;
     attn_problem_t p = row->problem;
     p.max_num_seqs = (uint32_t)row->requests;
-    p.max_num_batched_tokens = (uint32_t)(row->requests * row->query_len);
+    p.max_num_batched_tokens = (uint32_t)b->num_rows;
     p.max_model_len =
         row->query_len > row->seq_len ? row->query_len : row->seq_len; /* cross attention: both */
     int code =
@@ -142,9 +158,8 @@ static int make_rows(bench_t *b, tensor_t *t, int kind, int64_t rows, int64_t he
     if (data == NULL) return no_memory(b);
     for (int64_t at = 0; kind >= 0 && at < rows; at += SLAB) {
         int64_t n = rows - at < SLAB ? rows - at : SLAB;
-        bench_fill(kind, b->problem.dtype, at * heads * size, n * heads * size, b->staging);
-        if (device_memory_write(b->memory, data + (size_t)at * row_bytes, b->staging,
-                                (size_t)n * row_bytes) != 0)
+        if (bench_fill_device(&b->tables, b->memory, kind, at * heads * size, n * heads * size,
+                              data + (size_t)at * row_bytes) != 0)
             return attn_fail(b->error, ATTN_E_DEVICE, "", "copying to the device failed");
     }
     TENSOR_3D(t, b->memory, data, b->problem.dtype, rows, heads, size);
@@ -164,7 +179,7 @@ static int choose_copies(const bench_t *b, int64_t cache_bytes) {
 
 /* Writes the keys and values of all requests into one copy of the cache, slab by slab. */
 static int fill_cache(bench_t *b, int copy) {
-    int64_t total = (int64_t)b->row->requests * b->row->seq_len, bs = b->problem.block_size;
+    int64_t total = b->num_keys, bs = b->problem.block_size, request = 0, first = 0;
     int64_t *slots = malloc(SLAB * sizeof *slots);
     size_t element = attn_dtype_size(b->problem.dtype);
     char *key = device_memory_new(b->memory, (size_t)(SLAB * b->z.kv_heads * b->z.key) * element);
@@ -174,15 +189,16 @@ static int fill_cache(bench_t *b, int copy) {
     for (int64_t at = 0; code == ATTN_OK && at < total; at += SLAB) {
         int64_t n = total - at < SLAB ? total - at : SLAB;
         for (int64_t i = 0; i < n; i++) {
-            int64_t request = (at + i) / b->row->seq_len, position = (at + i) % b->row->seq_len;
+            while (at + i - first >= bench_len(b->row, request))
+                first += bench_len(b->row, request++);
+            const int64_t position = at + i - first;
             slots[i] = (int64_t)b->table[request * b->pages + position / bs] * bs + position % bs;
         }
-        bench_fill(BENCH_KEY, b->problem.dtype, at * b->z.kv_heads * b->z.key, n * b->z.kv_heads * b->z.key,
-                   b->staging);
-        device_memory_write(b->memory, key, b->staging, (size_t)(n * b->z.kv_heads * b->z.key) * element);
-        bench_fill(BENCH_VALUE, b->problem.dtype, at * b->z.kv_heads * b->z.value,
-                   n * b->z.kv_heads * b->z.value, b->staging);
-        device_memory_write(b->memory, value, b->staging, (size_t)(n * b->z.kv_heads * b->z.value) * element);
+        if (bench_fill_device(&b->tables, b->memory, BENCH_KEY, at * b->z.kv_heads * b->z.key,
+                              n * b->z.kv_heads * b->z.key, key) != 0 ||
+            bench_fill_device(&b->tables, b->memory, BENCH_VALUE, at * b->z.kv_heads * b->z.value,
+                              n * b->z.kv_heads * b->z.value, value) != 0)
+            code = no_memory(b);
         device_memory_write(b->memory, device_slots, slots, (size_t)n * sizeof *slots);
         tensor_t key_t, value_t, slots_t;
         if (b->z.is_latent) {
@@ -198,7 +214,7 @@ static int fill_cache(bench_t *b, int copy) {
         update.value = &value_t.dl;
         update.kv_cache = &b->cache[copy].dl;
         update.slot_mapping = &slots_t.dl;
-        code = attn_layer_update_kv_cache(b->layer, &update, NULL, b->error);
+        if (code == ATTN_OK) code = attn_layer_update_kv_cache(b->layer, &update, NULL, b->error);
         if (code == ATTN_OK && device_memory_sync(b->memory) != 0)
             code = attn_fail(b->error, ATTN_E_DEVICE, "", "the device reports a failed kernel");
     }
@@ -209,25 +225,35 @@ static int fill_cache(bench_t *b, int copy) {
 static int make_cache(bench_t *b) {
     int64_t bs = b->problem.block_size, n = b->row->requests;
     b->pages = (int32_t)((b->row->seq_len + bs - 1) / bs);
-    int64_t total = n * b->pages;
+    int64_t total = 0;
+    for (int64_t r = 0; r < n; r++)
+        total += (bench_len(b->row, r) + bs - 1) / bs;
     ATTN_INIT(attn_kv_cache_shape_t, shape);
     int code = attn_group_kv_cache_shape(b->group, total + 1, &shape, b->error);
     if (code != ATTN_OK) return code;
     b->page_bytes = shape.page_bytes;
     count_work(b);
     b->num_copies = choose_copies(b, shape.total_bytes);
-    b->table = malloc((size_t)total * sizeof *b->table);
-    if (b->table == NULL) return no_memory(b);
+    b->table = calloc((size_t)(n * b->pages), sizeof *b->table);
+    int32_t *order = malloc((size_t)(total + 1) * sizeof *order);
+    if (b->table == NULL || order == NULL) {
+        free(order);
+        return no_memory(b);
+    }
     uint64_t state = 3;
     for (int64_t i = 0; i < total; i++) { /* Fisher and Yates, from the front; page 0 is left out */
         int64_t j = (int64_t)(random_u64(&state) % (uint64_t)(i + 1));
-        b->table[i] = b->table[j];
-        b->table[j] = (int32_t)i + 1;
+        order[i] = order[j];
+        order[j] = (int32_t)i + 1;
     }
-    void *device_table = device_memory_new(b->memory, (size_t)total * 4);
+    for (int64_t r = 0, at = 0; r < n; r++)
+        for (int64_t j = 0; j < (bench_len(b->row, r) + bs - 1) / bs; j++)
+            b->table[r * b->pages + j] = order[at++];
+    free(order);
+    void *device_table = device_memory_new(b->memory, (size_t)(n * b->pages) * 4);
     char *all = device_memory_new(b->memory, (size_t)shape.total_bytes * (size_t)b->num_copies);
     if (device_table == NULL || all == NULL ||
-        device_memory_write(b->memory, device_table, b->table, (size_t)total * 4) != 0)
+        device_memory_write(b->memory, device_table, b->table, (size_t)(n * b->pages) * 4) != 0)
         return no_memory(b);
     TENSOR_2D(&b->table_t, b->memory, device_table, ATTN_DTYPE_INT32, n, b->pages);
     for (int c = 0; c < b->num_copies && code == ATTN_OK; c++) {
@@ -255,7 +281,7 @@ static void set_pieces(bench_t *b, int copy) {
     for (int64_t r = 0; r < b->row->requests; r++)
         for (int64_t first = 0; first < b->pages; first += tile)
             for (int64_t h = 0; h < b->z.kv_heads; h++)
-                for (int64_t p = first; p < first + tile && p < b->pages; p++)
+                for (int64_t p = first; p < first + tile && p * bs < bench_len(b->row, r); p++)
                     b->pieces[b->num_pieces++] = base + b->table[r * b->pages + p] * b->page_bytes +
                                                  h * (b->page_bytes / b->z.kv_heads);
 }
@@ -295,21 +321,38 @@ static int make_selection(bench_t *b, int64_t rows) {
     return failed ? no_memory(b) : ATTN_OK;
 }
 
+/* Every token of the cache once, in random order. */
+static int make_writes(bench_t *b) {
+    const int64_t n = b->num_keys, bs = b->problem.block_size;
+    int64_t *slots = malloc((size_t)n * sizeof *slots);
+    void *copy = device_memory_new(b->memory, (size_t)n * sizeof *slots);
+    uint64_t state = 5;
+    for (int64_t i = 0; slots != NULL && i < n; i++) {
+        const int64_t j = (int64_t)(random_u64(&state) % (uint64_t)(i + 1)), r = i / b->row->seq_len,
+                      position = i % b->row->seq_len;
+        slots[i] = slots[j];
+        slots[j] = (int64_t)b->table[r * b->pages + position / bs] * bs + position % bs;
+    }
+    int failed = slots == NULL || copy == NULL ||
+                 device_memory_write(b->memory, copy, slots, (size_t)n * sizeof *slots) != 0;
+    free(slots);
+    if (failed) return no_memory(b);
+    TENSOR_1D(&b->slots, b->memory, copy, ATTN_DTYPE_INT64, n);
+    int code = make_rows(b, &b->key, BENCH_KEY, n, b->z.kv_heads, b->z.key);
+    return code == ATTN_OK ? make_rows(b, &b->value, BENCH_VALUE, n, b->z.kv_heads, b->z.value) : code;
+}
+
 static int make_inputs(bench_t *b) {
     bench_row_t *row = b->row;
-    int64_t rows = (int64_t)row->requests * row->query_len, keys = (int64_t)row->requests * row->seq_len;
+    int64_t rows = b->num_rows, keys = b->num_keys;
     const layer_sizes_t *z = &b->z;
-    int64_t widest = z->heads > z->kv_heads ? z->heads : z->kv_heads,
-            size = z->query > z->value ? z->query : z->value;
-    if (size < z->key) size = z->key;
-    b->staging = malloc((size_t)(SLAB * widest * size) * 4);
     b->starts = malloc(((size_t)row->requests + 1) * sizeof *b->starts);
     b->lens = malloc((size_t)row->requests * sizeof *b->lens);
-    if (b->staging == NULL || b->starts == NULL || b->lens == NULL) return no_memory(b);
+    if (b->starts == NULL || b->lens == NULL) return no_memory(b);
     for (int32_t r = 0; r <= row->requests; r++)
-        b->starts[r] = r * row->query_len;
+        b->starts[r] = (int32_t)bench_query_start(row, r);
     for (int32_t r = 0; r < row->requests; r++)
-        b->lens[r] = row->seq_len;
+        b->lens[r] = bench_len(row, r);
     void *starts = device_memory_new(b->memory, ((size_t)row->requests + 1) * 4);
     void *lens = device_memory_new(b->memory, (size_t)row->requests * 4);
     if (starts == NULL || lens == NULL) return no_memory(b);
@@ -322,7 +365,10 @@ static int make_inputs(bench_t *b) {
     if (code == ATTN_OK && z->is_latent) code = make_weights(b);
     if (code == ATTN_OK && row->problem.topk != 0) code = make_selection(b, rows);
     if (code != ATTN_OK) return code;
-    if (b->has_cache) return make_cache(b);
+    if (b->has_cache) {
+        code = make_cache(b);
+        return code == ATTN_OK && row->is_write ? make_writes(b) : code;
+    }
     b->num_copies = 1;
     count_work(b);
     code = make_rows(b, &b->key, BENCH_KEY, keys, z->kv_heads, z->key);
@@ -343,7 +389,7 @@ static int plan(bench_t *b) {
     if (b->space.metadata == NULL || b->space.workspace == NULL || b->space.host == NULL) return no_memory(b);
     ATTN_INIT(attn_batch_t, batch);
     batch.num_reqs = b->row->requests;
-    batch.num_actual_tokens = b->row->requests * b->row->query_len;
+    batch.num_actual_tokens = (int32_t)b->num_rows;
     batch.query_start_loc_host = b->starts;
     batch.seq_lens_host = b->lens;
     batch.query_start_loc = &b->starts_t.dl;
@@ -363,29 +409,40 @@ static int plan(bench_t *b) {
         batch.block_table_host = b->table;
         batch.block_table_host_stride = b->pages;
     }
-    code = attn_group_build_metadata(b->group, &batch, &b->space, NULL, b->error);
+    code = attn_group_build_metadata(b->group, &batch, &b->space, b->stream, b->error);
+    if (code == ATTN_OK && device_memory_sync(b->memory) != 0)
+        code = attn_fail(b->error, ATTN_E_DEVICE, "", "the device reports a failed copy");
     free(decoded);
     return code;
 }
 
-/* calls forward calls, copy after copy; seconds of one. Negative on failure. */
-static double time_calls(bench_t *b, int first, int calls) {
+/* One call, on the copy of the cache whose turn it is. */
+static int enqueue(void *user, void *stream) {
+    bench_t *b = user;
+    tensor_t *cache = b->has_cache ? &b->cache[b->next++ % b->num_copies] : NULL;
+    if (b->row->is_write) {
+        ATTN_INIT(attn_kv_update_t, update);
+        update.key = &b->key.dl;
+        update.value = &b->value.dl;
+        update.kv_cache = &cache->dl;
+        update.slot_mapping = &b->slots.dl;
+        return attn_layer_update_kv_cache(b->layer, &update, stream, b->error);
+    }
+    ATTN_INIT(attn_forward_t, forward);
+    forward.query = &b->query.dl;
+    forward.output = &b->output.dl;
+    forward.topk_indices = b->row->problem.topk != 0 ? &b->topk.dl : NULL;
+    forward.key = b->has_cache ? NULL : &b->key.dl;
+    forward.value = b->has_cache ? NULL : &b->value.dl;
+    forward.kv_cache = cache != NULL ? &cache->dl : NULL;
+    return attn_layer_forward(b->layer, &forward, &b->space, stream, b->error);
+}
+
+/* Seconds of one call on a CPU, which is over when it returns. Negative on failure. */
+static double time_call(bench_t *b) {
     double started = tool_seconds();
-    for (int i = 0; i < calls; i++) {
-        ATTN_INIT(attn_forward_t, forward);
-        forward.query = &b->query.dl;
-        forward.output = &b->output.dl;
-        forward.topk_indices = b->row->problem.topk != 0 ? &b->topk.dl : NULL;
-        forward.key = b->has_cache ? NULL : &b->key.dl;
-        forward.value = b->has_cache ? NULL : &b->value.dl;
-        forward.kv_cache = b->has_cache ? &b->cache[(first + i) % b->num_copies].dl : NULL;
-        if (attn_layer_forward(b->layer, &forward, &b->space, NULL, b->error) != ATTN_OK) return -1;
-    }
-    if (device_memory_sync(b->memory) != 0) {
-        attn_fail(b->error, ATTN_E_DEVICE, "", "the device reports a failed kernel");
-        return -1;
-    }
-    return (tool_seconds() - started) / calls;
+    if (enqueue(b, NULL) != ATTN_OK) return -1;
+    return tool_seconds() - started;
 }
 
 /* The multiply-add ceiling of a row on this CPU: for bf16 the faster of its dot product and of float32, which some CPUs
@@ -404,54 +461,28 @@ static double compute_ceiling(const bench_t *b, const char **name) {
     return dot > rate ? dot : rate;
 }
 
-/* Bytes read and written per second by the driver's own copy: the one ceiling of a GPU that needs no kernel of ours. */
-static double copy_ceiling(bench_t *b) {
-    enum { COPIES = 4 };
-    size_t half = b->stream_bytes / 2 / 256 * 256;
-    if (half < (size_t)32 << 20) return 0;
-    if (b->scratch == NULL) b->scratch = device_memory_new(b->memory, half);
-    if (b->scratch == NULL) return 0;
-    device_memory_sync(b->memory);
-    double started = tool_seconds();
-    for (int i = 0; i < COPIES; i++)
-        if (device_memory_copy(b->memory, b->scratch, (char *)b->stream_buffer + (i % 2) * half, half) != 0)
-            return 0;
-    if (device_memory_sync(b->memory) != 0) return 0;
-    return 2.0 * COPIES * (double)half / (tool_seconds() - started) * 1e-9;
-}
-
-static int measure(bench_t *b) {
+static int measure_cpu(bench_t *b) {
     static double times[MAX_REPETITIONS], first[MAX_REPETITIONS * 2], second[MAX_REPETITIONS];
     static double order[CEILING_NUM_PREFETCH][MAX_REPETITIONS];
     bench_row_t *row = b->row;
-    int is_cpu = b->options->device->type == kDLCPU, n = 0, num_first = 0, num_second = 0,
-        num_order[CEILING_NUM_PREFETCH] = {0};
-    int calls = 1;
-    double warm = time_calls(b, 0, 1);
-    if (warm < 0) return b->error->code;
-    if (!is_cpu) { /* a launch is short: time many at once */
-        warm = time_calls(b, 0, 3);
-        calls = warm > 0 && warm < 0.02 ? (int)(0.02 / warm) + 1 : 1;
-    }
+    int n = 0, num_first = 0, num_second = 0, num_order[CEILING_NUM_PREFETCH] = {0};
+    if (time_call(b) < 0) return b->error->code; /* warms up */
     double end = tool_seconds() + b->options->seconds;
     while (n < MAX_REPETITIONS && (n < LEAST_REPETITIONS || tool_seconds() < end)) {
         const char *name = "";
-        if (is_cpu && !row->is_memory_bound) first[num_first++] = compute_ceiling(b, &name);
-        times[n] = time_calls(b, n * calls + 1, calls);
+        if (!row->is_memory_bound) first[num_first++] = compute_ceiling(b, &name);
+        times[n] = time_call(b);
         if (times[n] < 0) return b->error->code;
-        if (is_cpu && !row->is_memory_bound) {
+        if (!row->is_memory_bound) {
             first[num_first++] = compute_ceiling(b, &name);
             row->ceilings[0].name = name;
-        } else if (is_cpu && b->pieces != NULL) {
+        } else if (b->pieces != NULL) {
             int kind = n % CEILING_NUM_PREFETCH; /* on the copy that was used longest ago */
             set_pieces(b, (n + 1 + b->num_copies / 2) % b->num_copies);
             order[kind][num_order[kind]++] = ceiling_read_pieces(
                 b->pieces, b->num_pieces, b->piece_bytes, b->options->threads, (enum ceiling_prefetch)kind);
             if (n % 4 == 0)
                 second[num_second++] = ceiling_read(b->stream_buffer, b->stream_bytes, b->options->threads);
-        } else if (!is_cpu && row->is_memory_bound && n % 4 == 0) {
-            second[num_second] = copy_ceiling(b);
-            num_second += second[num_second] > 0;
         }
         n++;
     }
@@ -465,11 +496,6 @@ static int measure(bench_t *b) {
         row->ceilings[0].rate = median(first, num_first);
         return ATTN_OK;
     }
-    if (!is_cpu) {
-        row->ceilings[0].name = "copy";
-        row->ceilings[0].rate = row->read_ceiling = median(second, num_second);
-        return ATTN_OK;
-    }
     row->ceilings[0].name = "same-order read";
     for (int kind = 0; kind < CEILING_NUM_PREFETCH; kind++) {
         double rate = median(order[kind], num_order[kind]);
@@ -480,9 +506,34 @@ static int measure(bench_t *b) {
     return ATTN_OK;
 }
 
+static int measure_gpu(bench_t *b) {
+    bench_row_t *row = b->row;
+    const gpu_ceilings_t *limits = b->options->limits;
+    gpu_times_t t;
+    b->error->code = ATTN_OK;
+    if (bench_gpu_time(b->timer, enqueue, b, 1, &t) != 0) {
+        if (b->error->code != ATTN_OK) return b->error->code;
+        return attn_fail(b->error, ATTN_E_DEVICE, "", "the device reports a failed kernel");
+    }
+    row->median = t.sustained;
+    row->least = t.least;
+    row->burst = t.burst;
+    row->host = t.host;
+    row->repetitions = t.samples;
+    row->rate = (row->is_memory_bound ? row->bytes : row->flops) / row->median * 1e-9;
+    if (limits == NULL) return ATTN_OK;
+    row->read_ceiling = limits->read;
+    if (row->is_write)
+        row->ceilings[0] = (bench_ceiling_t){"copy", limits->copy, limits->copy_burst};
+    else if (row->is_memory_bound)
+        row->ceilings[0] = (bench_ceiling_t){"read", limits->read, limits->read_burst};
+    else
+        row->ceilings[0] = (bench_ceiling_t){"bf16 matmul", limits->matmul, limits->matmul_burst};
+    return ATTN_OK;
+}
+
 static void check(bench_t *b) {
-    size_t bytes = (size_t)((int64_t)b->row->requests * b->row->query_len * b->z.heads * b->z.output) *
-                   attn_dtype_size(b->problem.dtype);
+    size_t bytes = (size_t)(b->num_rows * b->z.heads * b->z.output) * attn_dtype_size(b->problem.dtype);
     void *output = malloc(bytes);
     b->row->error = -1;
     if (output != NULL && device_memory_read(b->memory, output, attn_data(&b->output.dl), bytes) == 0)
@@ -502,23 +553,40 @@ int bench_run(attn_context_t *context, const bench_options_t *options, bench_row
     b->error = &error;
     b->z = layer_sizes(&row->problem);
     b->has_cache = attn_role_has_cache(row->problem.role);
+    b->num_rows = bench_query_start(row, row->requests);
+    b->num_keys = bench_key_start(row, row->requests);
+    row->error = -1;
     int code = device_memory_open(options->device, &b->memory, &error);
+    if (code == ATTN_OK && options->device->type != kDLCPU && (b->timer = device_timer_open()) == NULL)
+        code = attn_fail(&error, ATTN_E_DEVICE, "device", "the CUDA driver has no graphs to measure with");
+    if (b->timer != NULL) b->stream = device_timer_stream(b->timer);
     if (code == ATTN_OK) code = open_layer(b, context);
+    b->tables.dtype = b->problem.dtype;
     if (code == ATTN_OK) code = make_inputs(b);
     if (code == ATTN_OK) code = make_pieces(b);
-    if (code == ATTN_OK) code = plan(b);
-    if (code == ATTN_OK) code = measure(b);
-    if (code == ATTN_OK) check(b);
+    if (code == ATTN_OK && !row->is_write) code = plan(b);
+    if (code == ATTN_OK) code = b->timer != NULL ? measure_gpu(b) : measure_cpu(b);
+    if (code == ATTN_OK && !row->is_write) check(b);
     if (code != ATTN_OK) snprintf(row->failure, sizeof row->failure, "%s", error.text);
     if (b->layer != NULL) attn_layer_destroy(b->layer);
     attn_group_close(b->group);
     free(b->table);
     free(b->starts);
     free(b->lens);
-    free(b->staging);
     free(b->space.host);
     free(b->pieces);
+    device_timer_close(b->timer);
     device_memory_close(b->memory);
     free(b);
+    return code;
+}
+
+int bench_limits(const attn_device_t *device, gpu_ceilings_t *limits) {
+    device_memory_t *memory = NULL;
+    int code = device_memory_open(device, &memory, NULL);
+    device_timer_t *timer = code == ATTN_OK ? device_timer_open() : NULL;
+    if (timer != NULL) bench_gpu_ceilings(memory, timer, device->num_sms, limits);
+    device_timer_close(timer);
+    device_memory_close(memory);
     return code;
 }

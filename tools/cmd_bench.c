@@ -9,10 +9,10 @@
 #include "problem_args.h"
 #include "term.h"
 
-enum { MAX_ROWS = 32 };
+enum { MAX_ROWS = 64 };
 
 typedef struct bench_args {
-    const char *suite, *rows, *device, *backend, *problem, *svg;
+    const char *suite, *rows, *device, *backend, *problem, *svg, *lens;
     int64_t requests, query_len, seq_len, milliseconds, threads;
 } bench_args_t;
 
@@ -55,18 +55,54 @@ static int add_row(bench_row_t *rows, int *count, const char *name, const char *
     return TOOL_OK;
 }
 
+/* "5,100,33" -> the lengths of the requests of one row; 0 after printing why not. */
+static int read_lens(const char *text, bench_row_t *row) {
+    static int32_t lens[1024];
+    int count = 0;
+    int32_t longest = 0;
+    for (const char *at = text; *at != '\0';) {
+        char *end;
+        const long value = strtol(at, &end, 10);
+        if (end == at || (*end != ',' && *end != '\0') || value < 1 || value > 1 << 28 ||
+            count == (int)(sizeof lens / sizeof lens[0])) {
+            tool_error("--lens has '%s'; up to %zu lengths from 1 on were wanted, as in 5,100,33", text,
+                       sizeof lens / sizeof lens[0]);
+            return 0;
+        }
+        lens[count++] = (int32_t)value;
+        if (value > longest) longest = (int32_t)value;
+        at = end + (*end == ',');
+    }
+    row->lens = lens;
+    row->requests = count;
+    row->seq_len = longest;
+    for (int i = 0; i < count; i++)
+        if (row->query_len > lens[i] && row->problem.role != ATTN_ROLE_ENCODER_DECODER) {
+            tool_error("--lens has %d, --query is %d; the query is part of the keys", lens[i],
+                       row->query_len);
+            return 0;
+        }
+    return 1;
+}
+
 static int choose_rows(const bench_args_t *args, const attn_device_t *device, bench_row_t *rows, int *count) {
-    if (args->problem != NULL)
-        return add_row(rows, count, "yours", args->problem, args->requests, args->query_len,
-                       args->seq_len != 0 ? args->seq_len : args->query_len);
+    if (args->problem != NULL) {
+        const int64_t seq_len = args->seq_len != 0 ? args->seq_len : args->query_len;
+        int status = add_row(rows, count, "yours", args->problem, args->requests, args->query_len,
+                             args->lens != NULL ? INT32_MAX : seq_len);
+        return status == TOOL_OK && args->lens != NULL && !read_lens(args->lens, &rows[0]) ? TOOL_USAGE
+                                                                                           : status;
+    }
     const char *suite = args->suite != NULL ? args->suite : device->type == kDLCUDA ? "gpu" : "cpu";
     for (const bench_work_t *w = bench_works; w->name != NULL; w++) {
         if (strcmp(w->suite, suite) != 0 || !is_wanted(args->rows, w->name)) continue;
         int status = add_row(rows, count, w->name, w->problem, w->requests, w->query_len, w->seq_len);
         if (status != TOOL_OK) return status;
+        rows[*count - 1].lens = w->lens;
+        rows[*count - 1].is_write = w->is_write;
     }
     if (*count > 0) return TOOL_OK;
-    tool_error("suite '%s' has no such rows; suites are cpu, quick and gpu", suite);
+    tool_error("suite '%s' has no such rows; suites are cpu, quick, gpu and h200", suite);
     return TOOL_USAGE;
 }
 
@@ -74,9 +110,10 @@ static json_t *row_json(const bench_row_t *row) {
     json_t *ceilings = json_array();
     for (int i = 0; i < BENCH_MAX_CEILINGS; i++)
         if (row->ceilings[i].rate > 0)
-            json_array_append_new(ceilings, json_pack("{s:s, s:f, s:f}", "name", row->ceilings[i].name,
-                                                      "rate", row->ceilings[i].rate, "ratio",
-                                                      row->rate / row->ceilings[i].rate));
+            json_array_append_new(ceilings,
+                                  json_pack("{s:s, s:f, s:f, s:f}", "name", row->ceilings[i].name, "rate",
+                                            row->ceilings[i].rate, "burst_rate", row->ceilings[i].burst,
+                                            "ratio", row->rate / row->ceilings[i].rate));
     json_t *out = json_pack("{s:s, s:o, s:i, s:i, s:i, s:s}", "name", row->name, "problem",
                             describe_problem_json(&row->problem), "requests", row->requests, "query_len",
                             row->query_len, "seq_len", row->seq_len, "backend", row->backend);
@@ -87,6 +124,10 @@ static json_t *row_json(const bench_row_t *row) {
     }
     json_object_set_new(out, "median_seconds", json_real(row->median));
     json_object_set_new(out, "min_seconds", json_real(row->least));
+    if (row->burst > 0) {
+        json_object_set_new(out, "burst_seconds", json_real(row->burst));
+        json_object_set_new(out, "host_seconds", json_real(row->host));
+    }
     json_object_set_new(out, "repetitions", json_integer(row->repetitions));
     json_object_set_new(out, "bytes", json_real(row->bytes));
     json_object_set_new(out, "flops", json_real(row->flops));
@@ -104,6 +145,57 @@ static void time_text(double seconds, char *text, size_t size) {
         snprintf(text, size, "%.2f ms", seconds * 1e3);
     else
         snprintf(text, size, "%.2f s", seconds);
+}
+
+/* On a GPU: both times, both shares of the ceiling, what one launch costs the host. */
+static void print_gpu_rows(const bench_row_t *rows, int count) {
+    table_t *table = table_new("workload|backend|>sustained|>burst|>rate|>of|>burst of|ceiling|>host|>error");
+    for (int i = 0; i < count; i++) {
+        const bench_row_t *row = &rows[i];
+        const bench_ceiling_t *c = &row->ceilings[0];
+        char text[40];
+        table_cell(table, TERM_BOLD, "%s", row->name);
+        table_cell(table, TERM_PLAIN, "%s", row->failure[0] != '\0' ? "failed" : row->backend);
+        if (row->failure[0] != '\0') {
+            for (int k = 0; k < 8; k++)
+                table_cell(table, TERM_DIM, "-");
+            table_note(table, "    %s", row->failure);
+            continue;
+        }
+        time_text(row->median, text, sizeof text);
+        table_cell(table, TERM_PLAIN, "%s", text);
+        time_text(row->burst, text, sizeof text);
+        table_cell(table, TERM_DIM, "%s", text);
+        bench_rate_text(row, row->rate, text, sizeof text);
+        table_cell(table, TERM_PLAIN, "%s", text);
+        const double ratio = c->rate > 0 ? row->rate / c->rate : 0;
+        if (ratio > 0)
+            table_cell(table, ratio >= 0.8 ? TERM_GREEN : TERM_YELLOW, "%.0f%%", 100 * ratio);
+        else
+            table_cell(table, TERM_DIM, "-");
+        if (c->burst > 0)
+            table_cell(table, TERM_DIM, "%.0f%%", 100 * row->rate * row->median / row->burst / c->burst);
+        else
+            table_cell(table, TERM_DIM, "-");
+        table_cell(table, TERM_PLAIN, "%s", ratio > 0 ? c->name : "none is measured");
+        time_text(row->host, text, sizeof text);
+        table_cell(table, TERM_DIM, "%s", text);
+        if (row->error >= 0)
+            table_cell(table, TERM_DIM, "%.1e", row->error);
+        else
+            table_cell(table, TERM_DIM, "-");
+    }
+    table_print(table, stdout, "  ");
+}
+
+static void print_limits(const gpu_ceilings_t *c) {
+    printf(
+        "ceilings, sustained and in a burst: read %.0f and %.0f GB/s, copy %.0f and %.0f GB/s, bf16 matmul ",
+        c->read, c->read_burst, c->copy, c->copy_burst);
+    if (c->matmul > 0)
+        printf("%.0f and %.0f TFLOP/s\n\n", c->matmul / 1e3, c->matmul_burst / 1e3);
+    else
+        printf("not measured: no libcublas\n\n");
 }
 
 static void print_rows(const bench_row_t *rows, int count) {
@@ -166,14 +258,16 @@ int cmd_bench(int argc, char **argv) {
     bench_args_t args = {.requests = 1, .query_len = 1, .milliseconds = 1500};
     int words;
     const tool_option_t options[] = {
-        {"suite", "NAME", TOOL_TEXT, &args.suite, 0, 0, "cpu, gpu or quick; by default the device's"},
+        {"suite", "NAME", TOOL_TEXT, &args.suite, 0, 0, "cpu, gpu, h200 or quick; by default the device's"},
         {"rows", "LIST", TOOL_TEXT, &args.rows, 0, 0,
          "only workloads whose name contains one of these words"},
         {"problem", "TEXT", TOOL_TEXT, &args.problem, 0, 0, "your own workload instead of a suite"},
         {"requests", "N", TOOL_INT, &args.requests, 1, 1 << 16, "with --problem: requests in the batch (1)"},
-        {"query", "N", TOOL_INT, &args.query_len, 1, 1 << 24, "with --problem: query tokens of each (1)"},
+        {"query", "N", TOOL_INT, &args.query_len, 0, 1 << 24,
+         "with --problem: query tokens of each (1); 0: as many as keys"},
         {"seq", "N", TOOL_INT, &args.seq_len, 1, 1 << 28,
          "with --problem: keys of each, the query's included"},
+        {"lens", "LIST", TOOL_TEXT, &args.lens, 0, 0, "with --problem: keys of each request, as 5,100,33"},
         {"time", "MS", TOOL_INT, &args.milliseconds, 1, 600000, "milliseconds for each workload (1500)"},
         {"threads", "N", TOOL_INT, &args.threads, 1, 4096,
          "threads of CPU_ATTN and of the ceilings; by default all"},
@@ -224,10 +318,13 @@ int cmd_bench(int argc, char **argv) {
     int threads = threads_text != NULL && atoi(threads_text) > 0 ? atoi(threads_text)
                   : device.num_sms > 0                           ? device.num_sms
                                                                  : 1;
-    bench_options_t run = {&device, args.backend, cpu_setting(&common, "level"), threads,
-                           (double)args.milliseconds * 1e-3};
+    bench_options_t run = {
+        &device, args.backend, cpu_setting(&common, "level"), threads, (double)args.milliseconds * 1e-3,
+        NULL};
     progress_t progress;
+    gpu_ceilings_t limits;
     progress_start(&progress, "measuring");
+    if (device.type != kDLCPU && bench_limits(&device, &limits) == ATTN_OK) run.limits = &limits;
     for (int i = 0; i < count; i++) {
         progress_step(&progress, (double)i / count);
         if (bench_run(context, &run, &rows[i]) != ATTN_OK) status = TOOL_NO;
@@ -247,7 +344,8 @@ int cmd_bench(int argc, char **argv) {
                                   "threads", threads, "rows", list));
     } else {
         printf("%s\n\n", title);
-        print_rows(rows, count);
+        if (run.limits != NULL) print_limits(run.limits);
+        (device.type != kDLCPU ? print_gpu_rows : print_rows)(rows, count);
     }
     if (args.svg != NULL) {
         int good = 0;
