@@ -174,7 +174,9 @@ static void check_device(const struct check *in) {
 
 static void check_head_count(const struct check *in) {
     const attn_problem_t *p = in->problem;
-    uint32_t kv_heads = p->num_kv_heads ? p->num_kv_heads : p->role == ATTN_ROLE_MLA || p->role == ATTN_ROLE_MLA_SPARSE ? 1 : p->num_heads;
+    uint32_t kv_heads = p->num_kv_heads                                               ? p->num_kv_heads
+                        : p->role == ATTN_ROLE_MLA || p->role == ATTN_ROLE_MLA_SPARSE ? 1
+                                                                                      : p->num_heads;
     uint32_t group = p->num_heads / kv_heads;
     if (!in->caps.max_group || group <= in->caps.max_group) return;
     char have[64], want[96];

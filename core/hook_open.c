@@ -21,8 +21,7 @@ int attni_hooks_open(attn_group_t *group, attn_error_t *error) {
     if (file != NULL)
         code = attni_hook_trace_open(group, &group->stage, file, number(config, "hook trace", "max_bytes"),
                                      error);
-    if (code == ATTN_OK && record != NULL)
-        code = attni_hook_record_open(group, &group->stage, record, error);
+    if (code == ATTN_OK && record != NULL) code = attni_hook_record_open(group, &group->stage, record, error);
     if (code == ATTN_OK && level != NULL && strcmp(level, "off") != 0)
         code = attni_hook_check_open(group, &group->stage, strcmp(level, "all") == 0, error);
     if (code == ATTN_OK && shadow != NULL)

@@ -18,7 +18,8 @@ static void test_refuses(void) {
         const char *text, *words, *param;
     } cases[] = {
         {"[atn]\n",
-         "api:1: unknown section [atn], did you mean 'attn'; known are: attn select plugin option mm_encoder hook",
+         "api:1: unknown section [atn], did you mean 'attn'; known are: attn select plugin option mm_encoder "
+         "hook",
          "atn"},
         {"[attn x]\n", "[attn] takes no name", "attn x"},
         {"[attn]\nplugin = a\n", "api:2: unknown key 'plugin' in [attn], did you mean 'plugins'", "plugin"},

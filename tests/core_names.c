@@ -28,8 +28,7 @@ static void test_nearest(void) {
     is_str(attni_did_you_mean(text, sizeof text, "plugin", keys, COUNT(keys)), ", did you mean 'plugins'",
            "the phrase");
     is_str(attni_did_you_mean(text, sizeof text, "window", keys, COUNT(keys)), "", "and none");
-    is_str(attni_did_you_mean(text, 0, "window", keys, COUNT(keys)), "",
-           "no room, no write");
+    is_str(attni_did_you_mean(text, 0, "window", keys, COUNT(keys)), "", "no room, no write");
 }
 
 static void test_tables(void) {

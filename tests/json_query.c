@@ -21,8 +21,10 @@ int main(int argc, char **argv) {
         }
         at = json_is_array(at) ? json_array_get(at, strtoul(part, NULL, 10)) : json_object_get(at, part);
     }
-    if (json_is_string(at)) puts(json_string_value(at));
-    else if (at && json_dumpf(at, stdout, JSON_ENCODE_ANY | JSON_COMPACT) == 0) putchar('\n');
+    if (json_is_string(at))
+        puts(json_string_value(at));
+    else if (at && json_dumpf(at, stdout, JSON_ENCODE_ANY | JSON_COMPACT) == 0)
+        putchar('\n');
     int status = at ? 0 : 1;
     json_decref(count);
     json_decref(root);

@@ -23,9 +23,9 @@
 #include <string.h>
 
 #if defined(__GNUC__)
-#define TAP_UNUSED __attribute__((unused))
+#define TAP_UNUSED       __attribute__((unused))
 #define TAP_PRINTF(f, a) __attribute__((unused, format(printf, f, a)))
-#define TAP_NORETURN __attribute__((noreturn))
+#define TAP_NORETURN     __attribute__((noreturn))
 #else
 #define TAP_UNUSED
 #define TAP_NORETURN
@@ -82,7 +82,8 @@ TAP_NORETURN TAP_PRINTF(1, 2) static void bail_out(const char *fmt, ...) {
     exit(99);
 }
 
-static int tap_result(int passed, const char *file, int line, const char *directive, const char *fmt, va_list ap) {
+static int tap_result(int passed, const char *file, int line, const char *directive, const char *fmt,
+                      va_list ap) {
     char text[1024];
     vsnprintf(text, sizeof text, fmt, ap);
     for (char *p = text; *p; p++)
@@ -145,13 +146,15 @@ static int tap_has_str(const char *have, const char *part, const char *file, int
     va_start(ap, fmt);
     int passed = tap_result(have && part && strstr(have, part) != NULL, file, line, "", fmt, ap);
     va_end(ap);
-    if (!passed) diag("  got '%s'\n  wanted it to contain '%s'", have ? have : "(null)", part ? part : "(null)");
+    if (!passed)
+        diag("  got '%s'\n  wanted it to contain '%s'", have ? have : "(null)", part ? part : "(null)");
     return passed;
 }
 
 /* Within an absolute tolerance; equal infinities and a NaN that was wanted are near. */
 TAP_PRINTF(6, 7)
-static int tap_is_near(double got, double want, double tol, const char *file, int line, const char *fmt, ...) {
+static int tap_is_near(double got, double want, double tol, const char *file, int line, const char *fmt,
+                       ...) {
     va_list ap;
     va_start(ap, fmt);
     int near = got == want || (isnan(got) && isnan(want)) || fabs(got - want) <= tol;
@@ -162,9 +165,10 @@ static int tap_is_near(double got, double want, double tol, const char *file, in
 }
 
 #define ok(condition, ...) tap_ok((condition) ? 1 : 0, __FILE__, __LINE__, __VA_ARGS__)
-#define is_int(got, want, ...) tap_is_int((long long)(got), (long long)(want), __FILE__, __LINE__, __VA_ARGS__)
-#define is_str(got, want, ...) tap_is_str((got), (want), __FILE__, __LINE__, __VA_ARGS__)
-#define has_str(have, part, ...) tap_has_str((have), (part), __FILE__, __LINE__, __VA_ARGS__)
+#define is_int(got, want, ...)                                                                               \
+    tap_is_int((long long)(got), (long long)(want), __FILE__, __LINE__, __VA_ARGS__)
+#define is_str(got, want, ...)       tap_is_str((got), (want), __FILE__, __LINE__, __VA_ARGS__)
+#define has_str(have, part, ...)     tap_has_str((have), (part), __FILE__, __LINE__, __VA_ARGS__)
 #define is_near(got, want, tol, ...) tap_is_near((got), (want), (tol), __FILE__, __LINE__, __VA_ARGS__)
 
 /* The seed of this run: ATTN_TEST_SEED, or always the same. Printed, so that a failure can be had again. */
@@ -189,7 +193,9 @@ TAP_UNUSED static int64_t tap_rand_in(uint64_t *state, int64_t low, int64_t high
 }
 
 /* Uniform in [0, 1). */
-TAP_UNUSED static double tap_rand_unit(uint64_t *state) { return (double)(tap_rand(state) >> 11) * 0x1p-53; }
+TAP_UNUSED static double tap_rand_unit(uint64_t *state) {
+    return (double)(tap_rand(state) >> 11) * 0x1p-53;
+}
 
 /* Standard normal (Box and Muller 1958). */
 TAP_UNUSED static double tap_rand_normal(uint64_t *state) {

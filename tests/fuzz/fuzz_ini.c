@@ -28,7 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     for (size_t i = 0; i < ini.count; i++) {
         const struct attni_ini_entry *e = &ini.entries[i];
-        if (e->key && attni_ini_find(&ini, e->section, e->key) != e) abort(); /* a key stands once in a source */
+        if (e->key && attni_ini_find(&ini, e->section, e->key) != e)
+            abort(); /* a key stands once in a source */
     }
     attni_ini_free(&ini);
 

@@ -24,7 +24,8 @@ static void feed(const uint8_t *data, size_t size) {
 }
 
 static size_t mutate(uint8_t *data, size_t size, uint64_t *rng) {
-    static const uint8_t spice[] = {0, '\n', '=', '[', ']', '{', '}', '"', ',', ' ', '-', '9', 0x7f, 0x80, 0xff};
+    static const uint8_t spice[] = {0,   '\n', '=', '[', ']',  '{',  '}', '"',
+                                    ',', ' ',  '-', '9', 0x7f, 0x80, 0xff};
     for (int64_t edits = tap_rand_in(rng, 1, 4); edits > 0; edits--) {
         size_t at = size ? (size_t)tap_rand_in(rng, 0, (int64_t)size - 1) : 0;
         size_t run = (size_t)tap_rand_in(rng, 1, 40);
