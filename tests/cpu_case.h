@@ -16,7 +16,7 @@ struct cpu_case {
     struct cpu_seq seqs[CASE_MAX_SEQS];
     int num_seqs, tokens, num_blocks;
     int packed, hnd, contiguous;
-    int no_vnni; /* integer products without AVX512_VNNI, which this CPU may have */
+    int no_extras; /* without AVX512_VNNI, VBMI and AMX, which this CPU may have beyond its level */
     double *kd, *vd; /* dequantised [seq][token][head][D] */
     int64_t kv_at[CASE_MAX_SEQS];
     char *q, *cache_k, *cache_v, *out;
@@ -267,7 +267,7 @@ static inline int case_run(struct cpu_case *c, const struct cpu_kernels *k, int 
     int64_t spans = 2 * CASE_MAX_SEQS;
     c->lim = (struct cpu_limits){CASE_MAX_SEQS, c->tokens + 1, threads, invariant};
     k->tiling(&c->a, 1 << 20, &t);
-    if (c->no_vnni) t.vnni = 0;
+    if (c->no_extras) t.vnni = t.vbmi = t.amx = 0;
     const size_t mb = cpu_plan_bytes(&c->a, &t, &c->lim, spans), wb = cpu_plan_workspace(&c->a, &t, &c->lim);
     void *meta = aligned_alloc(64, (mb + 63) & ~(size_t)63), *work = aligned_alloc(64, (wb + 63) & ~(size_t)63);
     memset(meta, 0xff, mb);

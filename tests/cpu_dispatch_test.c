@@ -25,7 +25,7 @@ static void test_levels(void) {
     is_str(level("auto", haswell, &missing), "avx2", "AVX2, FMA, F16C: avx2");
     is_str(level("auto", haswell & ~(uint32_t)CPU_BIT_F16C, &missing), "generic", "without F16C: generic");
     is_str(level("auto", skylake, &missing), "avx512", "AVX-512 F, BW, DQ, VL: avx512");
-    is_str(level("auto", skylake | CPU_BIT_AVX512BF16, &missing), "avx512", "slow bf16 dots: auto stays with f32");
+    is_str(level("auto", skylake | CPU_BIT_AVX512BF16, &missing), "avx512", "slow bf16 products: auto stays with f32");
     is_str(level("avx512bf16", skylake | CPU_BIT_AVX512BF16, &missing), "avx512bf16", "but they can be asked for");
     is_str(level("auto", skylake | CPU_BIT_AVX512BF16 | CPU_BIT_FAST_BF16, &missing), "avx512bf16", "fast ones: taken");
     level("avx512", haswell | CPU_BIT_AVX512F | CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ, &missing);

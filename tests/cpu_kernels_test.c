@@ -173,7 +173,7 @@ int main(void) {
     struct cpu_case *c = malloc(sizeof *c);
     for (int i = 0; i < cases; i++) {
         make_case(c, &rng, i % CPU_NUM_DTYPES, i % 10 == 9);
-        c->no_vnni = i / CPU_NUM_DTYPES % 2;
+        c->no_extras = i / CPU_NUM_DTYPES % 2;
         const int Dv = c->a.head_size_v;
         const int64_t rows = (int64_t)c->tokens * c->a.num_q_heads;
         double *ref = malloc((size_t)(rows * Dv + 1) * 8), *lse = malloc((size_t)(rows + 1) * 8), *tmp = malloc(4000 * 8);

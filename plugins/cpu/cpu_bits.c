@@ -4,11 +4,26 @@
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static uint64_t read_xcr0(void) {
     uint32_t lo, hi;
     __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
     return (uint64_t)hi << 32 | lo;
+}
+
+/* AMX tiles and their bf16 products; the kernel keeps their state only for a process that has asked for it once. */
+static int has_tiles(uint64_t xcr0) {
+#if defined(__linux__) && defined(__x86_64__)
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, asm/prctl.h of Linux 5.16 */
+    uint32_t a, b, c, d;
+    return (xcr0 >> 17 & 3) == 3 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) &&
+           syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#else
+    (void)xcr0;
+    return 0;
+#endif
 }
 
 uint32_t cpu_bits(void) {
@@ -30,6 +45,7 @@ uint32_t cpu_bits(void) {
         bits |= b >> 17 & 1 ? CPU_BIT_AVX512DQ : 0;
         bits |= b >> 30 & 1 ? CPU_BIT_AVX512BW : 0;
         bits |= b >> 31 & 1 ? CPU_BIT_AVX512VL : 0;
+        bits |= c >> 1 & 1 ? CPU_BIT_AVX512VBMI : 0;
         bits |= c >> 11 & 1 ? CPU_BIT_AVX512VNNI : 0;
         if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1)) {
             bits |= CPU_BIT_AVX512BF16;
@@ -37,6 +53,7 @@ uint32_t cpu_bits(void) {
              * not a timing: two instances must not differ by chance. */
             __cpuid(0, a, b, c, d);
             bits |= b == signature_INTEL_ebx ? 0 : CPU_BIT_FAST_BF16;
+            bits |= has_tiles(xcr0) ? CPU_BIT_AMX_BF16 | CPU_BIT_FAST_BF16 : 0;
         }
     }
     return bits;
@@ -48,6 +65,6 @@ uint32_t cpu_bits(void) { return 0; }
 const char *cpu_bit_name(int bit) {
     static const char *const names[CPU_NUM_BITS] = {"avx2",     "fma",      "f16c",     "avx512f",
                                                     "avx512bw", "avx512dq", "avx512vl", "avx512_bf16",
-                                                    "fast_bf16", "avx512_vnni"};
+                                                    "fast_bf16", "avx512_vnni", "amx_bf16",  "avx512_vbmi"};
     return bit >= 0 && bit < CPU_NUM_BITS ? names[bit] : "unknown";
 }

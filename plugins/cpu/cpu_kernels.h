@@ -16,9 +16,11 @@ enum {
     CPU_BIT_AVX512DQ = 1 << 5,
     CPU_BIT_AVX512VL = 1 << 6,
     CPU_BIT_AVX512BF16 = 1 << 7,
-    CPU_BIT_FAST_BF16 = 1 << 8, /* bf16 dots give more flops than f32 FMA: not on Intel's vector units up to now */
+    CPU_BIT_FAST_BF16 = 1 << 8, /* bf16 products give more flops than f32 FMA: on Intel by AMX alone */
     CPU_BIT_AVX512VNNI = 1 << 9, /* integer dot products of the int8 decode */
-    CPU_NUM_BITS = 10
+    CPU_BIT_AMX_BF16 = 1 << 10, /* tiles, and the permission to use them */
+    CPU_BIT_AVX512VBMI = 1 << 11, /* byte tables of the e4m3 decode */
+    CPU_NUM_BITS = 12
 };
 
 struct cpu_kernels {

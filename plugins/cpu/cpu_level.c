@@ -5,12 +5,18 @@
 #include "cpu_mask.h"
 #include "cpu_simd.h"
 #include "cpu_rows.h"
+#if CPU_LEVEL >= 3
+#include "cpu_simd_amx.h"
+#include "cpu_simd_bf16.h"
+#endif
 #include "cpu_rowdot.h"
 
 /* Register blocks: MR x NR accumulators, NR vectors of B and one of A must fit; the Q panel (L x D) should stay below
  * 32 KiB, so f32 takes few lanes. */
 #define ln_exp2_f32 v_exp2
 #define LN_BF16 0
+#define LN_AMX 0
+#define LN_QK_CALLS (LN_BK / LN_MR)
 #if CPU_LEVEL >= 2
 #define LN_MR 12
 #define LN_NR 2
@@ -27,10 +33,20 @@
 #include "cpu_lanes_kernel.h"
 
 #if CPU_LEVEL >= 3
-#include "cpu_simd_bf16.h"
 #define ln_exp2_bf16 v_exp2_short
 #define LN_BF16 1
+#define LN_AMX 0
+#define LN_QK_CALLS (LN_BK / LN_MR)
 #define LN_MR 6
+#define LN_NR 4
+#define LN_BK 96
+#include "cpu_lanes_kernel.h"
+
+#define ln_exp2_amx v_exp2_short
+#define LN_BF16 1
+#define LN_AMX 1
+#define LN_QK_CALLS (LN_BK / 16)
+#define LN_MR 16
 #define LN_NR 4
 #define LN_BK 96
 #include "cpu_lanes_kernel.h"
@@ -44,12 +60,15 @@
 static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_tiling *out) {
     size_t lanes = 0;
     out->vnni = CPU_LEVEL >= 2 && (cpu_bits() & CPU_BIT_AVX512VNNI) != 0;
+    out->vbmi = CPU_LEVEL >= 2 && (cpu_bits() & CPU_BIT_AVX512VBMI) != 0;
     out->bf16_dot = CPU_LEVEL >= 3 && cpu_bf16_serves(a);
+    out->amx = out->bf16_dot && (cpu_bits() & CPU_BIT_AMX_BF16) != 0;
     for (int ns = 32; ns >= 1; ns /= 2) {
 #if CPU_LEVEL >= 3
         struct ln_state_bf16 sb;
+        struct ln_state_amx sa;
         if (out->bf16_dot) {
-            lanes = ln_carve_bf16(&sb, a, ns, NULL);
+            lanes = out->amx ? ln_carve_amx(&sa, a, ns, NULL) : ln_carve_bf16(&sb, a, ns, NULL);
             out->rows_per_item = ns * ln_L_bf16;
         } else
 #endif
@@ -79,8 +98,10 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
 static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_seq *seq,
                        const struct cpu_item *item, char *scratch, float *parts) {
     if (item->rowdot)
-        rd_item(a, seq, item, t->vnni, scratch, parts);
+        rd_item(a, seq, item, t, scratch, parts);
 #if CPU_LEVEL >= 3
+    else if (t->amx)
+        ln_item_amx(a, seq, item, scratch, parts);
     else if (t->bf16_dot)
         ln_item_bf16(a, seq, item, scratch, parts);
 #endif

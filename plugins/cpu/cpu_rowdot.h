@@ -61,17 +61,25 @@ struct rd_state {
     /* Integer products: q [heads][rows][ldq] and P [rows][RD_TB] in 16 bits, P's factors [rows]. */
     int16_t *q16, *p16;
     float *pf;
-    int words, vnni;
+    /* Products by tiles: q as the kernels read it, and room for a tile of K, V, P and scores. */
+    uint32_t *tile_q;
+    uint16_t *tile_k, *tile_v, *tile_p;
+    float *tile_s;
+    int tile_words; /* of a head's tile_q */
+    int words, vnni, table, tiles;
+    float gain;     /* of what the products leave in the scores and in O */
 };
 
 #include "cpu_rowdot_words.h"
+#include "cpu_rowdot_table.h"
+#include "cpu_rowdot_tiles.h"
 
 static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads, int rows, char *mem) {
     size_t at = 0;
     st->rows = rows;
     st->heads = heads;
-    st->ldq = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
-    st->ldo = (a->head_size_v + CHUNK - 1) / CHUNK * CHUNK;
+    st->ldq = (a->head_size + 63) / 64 * 64;
+    st->ldo = (a->head_size_v + 63) / 64 * 64;
 #define CARVE(member, type, count)                                                                                     \
     st->member = mem ? (type *)(void *)(mem + at) : NULL;                                                              \
     at += ((size_t)(count) * sizeof(type) + 63) & ~(size_t)63
@@ -89,6 +97,13 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(q16, int16_t, st->words ? (size_t)heads * rows * st->ldq : 0);
     CARVE(p16, int16_t, st->words ? rows * RD_TB : 0);
     CARVE(pf, float, rows);
+    const size_t k_wide = (size_t)(a->head_size + 31) / 32 * 32, v_wide = (size_t)(a->head_size_v + 31) / 32 * 32;
+    st->tile_words = (int)k_wide / 2 * rows;
+    CARVE(tile_q, uint32_t, CPU_LEVEL >= 3 ? (size_t)heads * (size_t)st->tile_words : 0);
+    CARVE(tile_k, uint16_t, CPU_LEVEL >= 3 ? RD_TB * k_wide : 0);
+    CARVE(tile_v, uint16_t, CPU_LEVEL >= 3 ? RD_TB * v_wide : 0);
+    CARVE(tile_p, uint16_t, CPU_LEVEL >= 3 ? rows * RD_TB : 0);
+    CARVE(tile_s, float, CPU_LEVEL >= 3 ? rows * RD_TB : 0);
 #undef CARVE
     return at;
 }
@@ -168,7 +183,7 @@ SI void rd_softmax_plain(const struct rd_state *st, int h, float c, int scaled) 
 static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int h, int head,
                        int k0, int n, int partial) {
     const int G = a->num_q_heads / a->num_kv_heads, kh = a->scale_per_head ? head : 0;
-    const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) * dtype_gain(a->kv_dtype);
+    const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) * st->gain;
     if (!partial && n == RD_TB && !(a->soft_cap > 0) && !a->alibi && !a->qq_bias) {
         if (a->k_row_scale.base)
             rd_softmax_plain(st, h, c * 1.442695041f, 1);
@@ -221,19 +236,19 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                      const struct rd_state *st, float *parts) {
     const int G = a->num_q_heads / a->num_kv_heads, Dv = a->head_size_v;
     const int64_t pf = cpu_part_floats(Dv);
-    float gain = dtype_gain(a->kv_dtype);
+    const float gain = st->gain;
     for (int h = 0; h < st->heads; h++)
         for (int r = 0; r < st->rows; r++) {
             float *o = st->o + (size_t)(h * st->rows + r) * st->ldo, m = st->m[h * st->rows + r];
             float l = v_hsum(v_load(st->l + (size_t)(h * st->rows + r) * VW));
-            if (a->kv_dtype == CPU_BF16)
+            if ((a->kv_dtype == CPU_BF16 && !st->tiles) || st->table)
                 for (int d = 0; d < st->ldo; d += CHUNK) {
                     vf x = v_load(o + d), y = v_load(o + d + VW);
                     v_zip(&x, &y);
                     v_store(o + d, x);
                     v_store(o + d + VW, y);
                 }
-            if (st->words)
+            if (st->words || st->tiles)
                 rd_words_order(o, st->ldo);
             float f = gain * (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 + h : 0] : 1.0f);
             if (it->part >= 0) {
@@ -261,11 +276,12 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
     for (int at = 0; at < st->heads * rows; at++) {
         const int row = it->row0 + at % rows, hq = (it->head0 + at / rows) * G + row % G;
         float *q = st->q + (size_t)at * st->ldq, *l = st->l + (size_t)at * VW;
+        memset(q, 0, (size_t)st->ldq * sizeof *q);
         row_to_f32(a->q_dtype, a->q + (sq->q_start + row / G) * a->q_token + hq * a->q_head, a->head_size, q);
         if (a->q_dtype == CPU_E4M3)
             for (int d = 0; d < st->ldq; d++)
                 q[d] *= 256.0f;
-        if (a->kv_dtype == CPU_BF16)
+        if ((a->kv_dtype == CPU_BF16 && !st->tiles) || st->table)
             for (int d = 0; d < st->ldq; d += CHUNK) {
                 vf x = v_load(q + d), y = v_load(q + d + VW);
                 v_unzip(&x, &y);
@@ -278,15 +294,29 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         memset(l, 0, VW * sizeof *l);
         l[0] = sink ? 1.0f : 0.0f;
     }
+#if CPU_LEVEL >= 3
+    for (int h = 0; h < st->heads && st->tiles; h++)
+        rd_tiles_query(st->q + (size_t)h * rows * st->ldq, st->ldq, rows, a->head_size,
+                       st->tile_q + (size_t)h * st->tile_words);
+#endif
     memset(st->o, 0, (size_t)st->heads * rows * st->ldo * sizeof *st->o);
 }
 
-static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it, int vnni,
-                    char *scratch, float *parts) {
+static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
+                    const struct cpu_tiling *tiling, char *scratch, float *parts) {
     struct rd_state st;
     struct cpu_mask_bounds bounds;
     rd_carve(&st, a, it->head1 - it->head0, it->row1 - it->row0, scratch);
-    st.vnni = vnni;
+    st.vnni = tiling->vnni;
+#if CPU_LEVEL >= 3
+    st.tiles = tiling->amx && st.rows <= RT_ROWS && a->kv_dtype != CPU_I8;
+    if (st.tiles)
+        rd_tiles_begin(st.rows);
+#else
+    st.tiles = 0;
+#endif
+    st.table = !st.tiles && tiling->vbmi && a->kv_dtype == CPU_E4M3;
+    st.gain = st.tiles || st.table ? 1.0f : dtype_gain(a->kv_dtype);
     rd_begin(a, sq, it, &st, &bounds);
     const int end = cpu_bounds_end(&bounds);
     int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
@@ -316,13 +346,31 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 row_scales(p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
             }
             const size_t at = (size_t)h * st.rows;
+#if CPU_LEVEL >= 3
+            if (st.tiles)
+                rd_tiles_qk(&st, &x, st.tile_q + (size_t)h * st.tile_words, a->kv_dtype, a->head_size);
+            else
+#endif
             if (st.words)
                 rd_words_qk(&st, &x, st.q16 + at * st.ldq, a->head_size);
+#if CPU_LEVEL >= 2
+            else if (st.table)
+                rd_table_qk(&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
+#endif
             else
                 rd_qk[a->kv_dtype](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
+#if CPU_LEVEL >= 3
+            if (st.tiles)
+                rd_tiles_pv(&st, &x, st.o + at * st.ldo, a->kv_dtype, a->head_size_v);
+            else
+#endif
             if (st.words)
                 rd_words_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
+#if CPU_LEVEL >= 2
+            else if (st.table)
+                rd_table_pv(&x, st.s, st.o + at * st.ldo, st.ldo, a->head_size_v, st.rows);
+#endif
             else
                 rd_pv[a->kv_dtype](&x, st.s, st.o + at * st.ldo, st.ldo, a->head_size_v, st.rows);
         }
@@ -330,4 +378,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
         flip = !flip;
     }
     rd_store(a, sq, it, &st, parts);
+#if CPU_LEVEL >= 3
+    if (st.tiles)
+        amx_end();
+#endif
 }

@@ -157,6 +157,37 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
     }
 }
 
+/* At most 64 of n e4m3 at p as bf16 in natural order, zeros behind n; nothing behind n is read. A bf16 of 7 bits without
+ * sign is 0x3c00 + (bits << 4) but for subnormals and NaN; tables hold its high and its low bytes. */
+static const uint8_t e4m3_low[128] = {
+#define LOWS 0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0
+    0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0,
+    LOWS, LOWS, LOWS, LOWS, LOWS, LOWS,
+    0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xc0,
+#undef LOWS
+};
+static const uint8_t e4m3_high[128] = {
+#define SAME(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
+    0x00, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c,
+    SAME(0x3d), SAME(0x3e), SAME(0x3f), SAME(0x40), SAME(0x41), SAME(0x42),
+    0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x7f,
+#undef SAME
+};
+SI vi v_lookup128(vi at, const uint8_t table[128]) {
+    const vi first = _mm512_loadu_si512(table), second = _mm512_loadu_si512(table + 64);
+    __asm__("vpermi2b %2, %1, %0" : "+v"(at) : "v"(first), "v"(second)); /* this object is compiled without its flag */
+    return at;
+}
+SI void v_e4m3_table(const char *p, int n, vi out[2]) {
+    const vi order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); /* unpacking works inside 128 bits */
+    const vi raw = n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8((1ull << n) - 1, p);
+    const vi x = _mm512_permutexvar_epi64(order, raw);
+    const vi low = v_lookup128(x, e4m3_low), high = v_lookup128(x, e4m3_high);
+    const vi top = _mm512_ternarylogic_epi32(high, x, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (x & 0x80) */
+    out[0] = _mm512_unpacklo_epi8(low, top);
+    out[1] = _mm512_unpackhi_epi8(low, top);
+}
+
 /* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that v_unpair_words()
  * undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
 #define CPU_WORDS 1

@@ -14,6 +14,9 @@ SI vf v_pair_bf16(vf p0, vf p1) {
     return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, (vi)_mm512_cvtne2ps_pbh(p1, p0)));
 }
 
+/* Both vectors, one behind the other, as bf16. */
+SI vi v_words_bf16(vf first, vf last) { return (vi)_mm512_cvtne2ps_pbh(last, first); }
+
 /* 32 elements in natural order as bf16; exact for bf16, fp8 and int8. e4m3 comes out of v_pair() divided by 256, an
  * exponent that bf16 has room for, and is put right here. */
 SI vi v_load_bf16(enum cpu_dtype t, const char *p) {
@@ -25,7 +28,7 @@ SI vi v_load_bf16(enum cpu_dtype t, const char *p) {
         a = v_mul(a, v_set1(256.0f));
         b = v_mul(b, v_set1(256.0f));
     }
-    return (vi)_mm512_cvtne2ps_pbh(b, a);
+    return v_words_bf16(a, b);
 }
 
 SI vi v_load_bf16_tail(enum cpu_dtype t, const char *p, int n) {

@@ -108,7 +108,9 @@ struct cpu_tiling {
     int rows_per_item;     /* num_sub * lanes */
     int heads_per_item;    /* KV heads that one row-dot item may hold */
     int bf16_dot;          /* products on bf16 pairs */
+    int amx;               /* products on bf16 pairs by tiles */
     int vnni;              /* integer products may use AVX512_VNNI */
+    int vbmi;              /* e4m3 decode may use AVX512_VBMI */
     size_t scratch_bytes;  /* per thread */
 };
 

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queries, keys and values of the lanes path in the form that its products read, and finished rows back from it.
+ * Included by cpu_lanes_kernel.h once per arithmetic. */
+
+/* Q panel [step][L] of sub-block b and the per-lane vectors; lanes past the last row repeat it and are not stored. */
+static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
+                          struct LN_(ln_state) *st, int b) {
+    const int G = a->num_q_heads / a->num_kv_heads, ld = (int)((a->head_size + CHUNK - 1) / CHUNK * CHUNK);
+    float *Q = st->q + (size_t)b * st->steps * LN_L;
+    cpu_bounds_init(&st->bounds[b]);
+    for (int l0 = 0; l0 < LN_L; l0 += VW) {
+        for (int i = 0; i < VW; i++) {
+            const int at = b * LN_L + l0 + i, row = cpu_min(it->row0 + at, it->row1 - 1);
+            const int tok = row / G, hq = it->head0 * G + row % G;
+            const char *src = a->q + (sq->q_start + tok) * a->q_token + hq * a->q_head;
+#if LN_BF16
+            memset((char *)(st->row + i * ld) + a->head_size * 2, 0, (size_t)(st->steps * 4 - a->head_size * 2));
+            memcpy(st->row + i * ld, src, (size_t)a->head_size * 2);
+#else
+            row_to_f32(a->q_dtype, src, a->head_size, st->row + i * ld);
+            if (a->q_dtype == CPU_E4M3)
+                for (int d = 0; d < a->head_size; d++)
+                    st->row[i * ld + d] *= 256.0f;
+#endif
+            const struct cpu_interval2 iv = cpu_mask_token(sq, tok, it->key0, it->key1);
+            cpu_bounds_add(&st->bounds[b], &iv);
+            st->lo0[at] = iv.lo0;
+            st->hi0[at] = iv.hi0;
+            st->lo1[at] = iv.lo1;
+            st->hi1[at] = iv.hi1;
+            st->pos[at] = sq->q_offset + tok;
+            st->hq[at] = hq;
+            const int sink = a->sinks && it->key0 == 0;
+            st->m[at] = sink ? a->sinks[hq] * 1.442695041f : -1e30f;
+            st->l[at] = sink ? 1.0f : 0.0f;
+        }
+        for (int p = 0; p < st->steps; p += VW) {
+            vf v[VW];
+            UNROLL for (int i = 0; i < VW; i++) v[i] = v_load(st->row + i * ld + p);
+            v_transpose(v);
+            for (int i = 0; i < VW && p + i < st->steps; i++)
+                v_store(Q + (size_t)(p + i) * LN_L + l0, v[i]);
+        }
+    }
+    memset(st->o + (size_t)b * st->Dp * LN_L, 0, (size_t)st->Dp * LN_L * sizeof(float));
+}
+
+#if !LN_AMX
+/* Row k of every panel of V from st->row. Whole vectors are stored: what runs over a panel's row is overwritten by the
+ * next row, which comes later; a panel's last row is copied exactly. */
+static void LN_(ln_pack_v)(const struct LN_(ln_state) *st, int k) {
+    for (int d = 0, w; d < st->Dp; d += w) {
+        w = LN_(ln_panel)(d, st->Dp);
+        float *to = st->vt + (long)d * LN_VROWS + (long)k * w;
+        if (k + 4 < LN_VROWS)
+            for (int i = 0; i < w; i += VW)
+                v_store(to + i, v_load(st->row + d + i));
+        else
+            memcpy(to, st->row + d, (size_t)w * sizeof *to);
+    }
+}
+
+#endif
+
+#if !LN_BF16
+/* A panel [step][LN_MR] from LN_MR rows of floats in st->row, by register transposes whose surplus lanes are overwritten
+ * by the next step. */
+static void LN_(ln_pack_k)(const struct LN_(ln_state) *st, int ld, float *to) {
+    for (int p = 0; p < st->steps; p += VW) {
+        for (int r = 0; r < LN_MR; r += VW) {
+            vf v[VW];
+            UNROLL for (int i = 0; i < VW; i++) v[i] = r + i < LN_MR ? v_load(st->row + (r + i) * ld + p) : v_zero();
+            v_transpose(v);
+            for (int i = 0; i < VW && p + i < st->steps; i++)
+                v_store(to + (long)(p + i) * LN_MR + r, v[i]);
+        }
+    }
+}
+#endif
+
+/* The tile's rows in the form that the micro kernels read. */
+static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
+                            struct LN_(ln_state) *st, const struct cpu_mask_bounds *all, int k0, int n) {
+    const int64_t ko = (int64_t)it->head0 * a->k.head, vo = (int64_t)it->head0 * a->v.head;
+    const int nr = LN_(ln_round)(n);
+    row_pointers(a, sq, &a->k, k0, nr, all, st->kp);
+    row_pointers(a, sq, &a->v, k0, nr, all, st->vp);
+    if (a->k_row_scale.base) {
+        row_scales(st->kp, ko + (a->k_row_scale.base - a->k.base), n, st->ks);
+        row_scales(st->vp, vo + (a->v_row_scale.base - a->v.base), n, st->vs);
+    }
+#if LN_BF16
+    for (int k = 0; k < nr; k++) {
+        if (a->kv_dtype == CPU_BF16 && !LN_AMX) {
+            st->ka[k] = (const float *)(const void *)(st->kp[k] + ko);
+        } else {
+            row_to_bf16(a->kv_dtype, st->kp[k] + ko, a->head_size, (char *)(st->kt + (size_t)k * st->ldk));
+            st->ka[k] = st->kt + (size_t)k * st->ldk;
+        }
+    }
+#if LN_AMX
+    LN_(ln_pack_v)(a, st, vo, n);
+#else
+    for (int k = 0; k < n; k += 2) {
+        rows_to_pairs(a->kv_dtype, st->vp[k] + vo, st->vp[k + 1] + vo, a->head_size_v, st->row);
+        LN_(ln_pack_v)(st, k / 2);
+    }
+#endif
+#else
+    for (int k = 0; k < nr; k += LN_MR) {
+        const int ld = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
+        for (int i = 0; i < LN_MR; i++)
+            row_to_f32(a->kv_dtype, st->kp[k + i] + ko, a->head_size, st->row + i * ld);
+        LN_(ln_pack_k)(st, ld, st->kt + (size_t)k * st->steps);
+    }
+    for (int k = 0; k < n; k++) {
+        row_to_f32(a->kv_dtype, st->vp[k] + vo, a->head_size_v, st->row);
+        LN_(ln_pack_v)(st, k);
+    }
+#endif
+}
+
+/* Sub-block b's rows to the output or to partial slots. */
+static void LN_(ln_end)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
+                        const struct LN_(ln_state) *st, int b, float *parts) {
+    const int G = a->num_q_heads / a->num_kv_heads, Dv = a->head_size_v, ld = (Dv + VW - 1) / VW * VW;
+    const int64_t pf = cpu_part_floats(Dv);
+    const float *O = st->o + (size_t)b * st->Dp * LN_L;
+    const float f = (LN_BF16 ? 1.0f : dtype_gain(a->kv_dtype)) *
+                    (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 : 0] : 1.0f);
+    for (int l0 = 0; l0 < LN_L && it->row0 + b * LN_L + l0 < it->row1; l0 += VW) {
+        for (int d = 0; d < Dv; d += VW) {
+            vf v[VW];
+            for (int i = 0; i < VW; i++)
+                v[i] = d + i < st->Dp ? v_load(O + (size_t)(d + i) * LN_L + l0) : v_zero();
+            v_transpose(v);
+            UNROLL for (int i = 0; i < VW; i++) v_store(st->row + i * ld + d, v[i]);
+        }
+        for (int i = 0; i < VW; i++) {
+            const int at = b * LN_L + l0 + i, row = it->row0 + at;
+            float *o = st->row + i * ld;
+            if (row >= it->row1)
+                break;
+            if (it->part >= 0) {
+                float *p = parts + (it->part + at) * pf;
+                scale_copy(p, o, Dv, f);
+                p[Dv] = st->m[at];
+                p[Dv + 1] = st->l[at];
+            } else {
+                finish_row(a, sq->q_start + row / G, it->head0 * G + row % G, o, st->m[at], st->l[at], f);
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Softmax of the lanes path, vertical: scores to log2 units, maxima, P and its sums. Included by cpu_lanes_kernel.h
+ * once per arithmetic. */
+
+/* Scores that are more than scaled dot products: per-token scale, soft cap, bias, mask; to log2 units, with maxima. */
+static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct LN_(ln_state) *st, int b,
+                           int k0, int n, float c, int partial) {
+    const float log2e = 1.442695041f;
+    const int plain = !(a->soft_cap > 0) && !a->alibi && !a->qq_bias, G = a->num_q_heads / a->num_kv_heads;
+    (void)G;
+    for (int j = 0; j < LN_L; j += VW) {
+        const int at = b * LN_L + j;
+        const vi lo0 = vi_load(st->lo0 + at), hi0 = vi_load(st->hi0 + at), lo1 = vi_load(st->lo1 + at),
+                 hi1 = vi_load(st->hi1 + at), pos = vi_load(st->pos + at);
+        vf top = v_load(st->m + at), slope = v_zero();
+        if (a->alibi) {
+            float sl[VW];
+            for (int i = 0; i < VW; i++)
+                sl[i] = a->alibi[st->hq[at + i]];
+            slope = v_load(sl);
+        }
+        for (int k = 0; k < n; k++) {
+            float *s = st->s + k * LN_L + j;
+            const vi key = vi_set1(k0 + k);
+            vf x = v_mul(v_load(s), v_set1((a->k_row_scale.base ? st->ks[k] : 1.0f) * (plain ? c * log2e : c)));
+            if (!plain) {
+                if (a->soft_cap > 0)
+                    x = v_mul(v_set1(a->soft_cap), v_tanh(v_mul(x, v_set1(1.0f / a->soft_cap))));
+                if (a->alibi)
+                    x = v_add(x, alibi_term(a->alibi_sqrt, slope, vi_sub(key, pos)));
+                if (a->qq_bias && k0 + k >= sq->q_offset) {
+                    float bias[VW];
+                    for (int i = 0; i < VW; i++)
+                        bias[i] = qq_bias_at(a, sq, st->pos[at + i] - sq->q_offset, k0 + k);
+                    x = v_add(x, v_load(bias));
+                }
+                x = v_mul(x, v_set1(log2e));
+            }
+            if (partial)
+                x = v_mask2(x, key, lo0, hi0, lo1, hi1);
+            v_store(s, x);
+            top = v_max(x, top);
+        }
+        v_store(st->top + j, top);
+    }
+}
+
+/* Row pair k, k + 1 of P (the second zero if it does not exist), stored as the next product reads it. */
+SI void LN_(ln_store_p)(const struct LN_(ln_state) *st, int k, int j, vf p0, vf p1, int scaled, int pair) {
+    if (scaled) {
+        p0 = v_mul(p0, v_set1(st->vs[k]));
+        if (pair)
+            p1 = v_mul(p1, v_set1(st->vs[k + 1]));
+    }
+#if LN_BF16
+    v_store(st->p + k / 2 * LN_L + j, v_pair_bf16(p0, p1));
+#else
+    v_store(st->p + k * LN_L + j, p0);
+    if (pair)
+        v_store(st->p + (k + 1) * LN_L + j, p1);
+#endif
+}
+
+/* P = 2^(S * c - m), its sums, alpha. Sums are of the unrounded, unscaled P. */
+SI void LN_(ln_softmax_)(const struct LN_(ln_state) *st, int b, int n, float c, int scaled) {
+    for (int j = 0; j < LN_L; j += VW) {
+        float *m = st->m + b * LN_L + j, *l = st->l + b * LN_L + j;
+        const float *s = st->s + j;
+        vf top = v_load(st->top + j);
+#if LN_AMX
+        /* Tiles do not scale O on their way, so m moves only when a score exceeds it by more than 2^8. */
+        const int moves = v_any_gt(top, v_add(v_load(m), v_set1(8.0f)));
+        if (!moves)
+            top = v_load(m);
+#endif
+        const vf vc = v_set1(c), al = v_exp2(v_sub(v_load(m), top));
+        vf l0 = v_mul(v_load(l), al), l1 = v_zero();
+        int k = 0;
+        v_store(st->alpha + j, al);
+        v_store(m, top);
+        for (; k + 2 <= n; k += 2) {
+            const vf p0 = LN_(ln_exp2)(v_fms(v_load(s + k * LN_L), vc, top));
+            const vf p1 = LN_(ln_exp2)(v_fms(v_load(s + (k + 1) * LN_L), vc, top));
+            l0 = v_add(l0, p0);
+            l1 = v_add(l1, p1);
+            LN_(ln_store_p)(st, k, j, p0, p1, scaled, 1);
+        }
+        if (k < n) {
+            const vf p0 = LN_(ln_exp2)(v_fms(v_load(s + k * LN_L), vc, top));
+            l0 = v_add(l0, p0);
+            LN_(ln_store_p)(st, k, j, p0, v_zero(), scaled, 0);
+        }
+        v_store(l, v_add(l0, l1));
+#if LN_AMX
+        for (k = (n + 1) / 2; k % TILE_WORDS; k++)
+            v_store(st->p + k * LN_L + j, v_zero());
+        float *O = st->o + (size_t)b * st->Dp * LN_L + j;
+        for (int d = 0; moves && d < st->Dp; d++, O += LN_L)
+            v_store(O, v_mul(v_load(O), al));
+#endif
+    }
+}
+static void LN_(ln_softmax)(const struct cpu_attn *a, const struct LN_(ln_state) *st, int b, int n, float c) {
+    if (a->v_row_scale.base)
+        LN_(ln_softmax_)(st, b, n, c, 1);
+    else
+        LN_(ln_softmax_)(st, b, n, c, 0);
+}

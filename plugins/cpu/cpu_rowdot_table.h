@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Row-dot products for e4m3 caches where the CPU looks bytes up in tables (AVX512_VBMI, asked at open): included by
+ * cpu_level.c, levels from avx512.
+ *
+ * 64 values become bf16 with two table look-ups (v_e4m3_table), exactly, subnormals and NaN included, and a bf16 is a
+ * float after a shift or an AND: 10 instructions for a cache line instead of 22 by way of f16. q and O keep the order of
+ * bf16 rows, even elements before odd ones in each CHUNK. */
+
+#if CPU_LEVEL >= 2
+/* Vector `part` (0 to 3) of 64 values. */
+SI vf rd_table_part(const vi w[2], int part) {
+    const vi x = w[part / 2];
+    return _mm512_castsi512_ps(part % 2 ? _mm512_and_si512(x, vi_set1((int32_t)0xffff0000u)) : _mm512_slli_epi32(x, 16));
+}
+
+/* Scores of `rows` (1, 2 or 4) query rows against n tokens. */
+SI void rd_table_qk_(const struct rd_tile *x, const float *q, int ldq, int D, float *s, const int rows) {
+    const int group = VW / rows, some = group < 4 ? group : 4; /* tokens whose values stay in registers */
+    for (int t = 0; t < x->n; t += group) {
+        vf acc[VW];
+        UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();
+        for (int c = 0; c < D; c += 64) {
+            if (x->k_next)
+                UNROLL for (int i = 0; i < group; i++) v_prefetch(x->k_next[t + i] + x->k_next_off + c);
+            UNROLL for (int g = 0; g < group; g += some) {
+                vi w[4][2];
+                UNROLL for (int i = 0; i < some; i++)
+                    v_e4m3_table(x->k[t + g + i] + x->k_off + c, D - c, w[i]);
+                UNROLL for (int part = 0; part < 4; part++) {
+                    vf y[4];
+                    UNROLL for (int r = 0; r < rows; r++) y[r] = v_load(q + r * ldq + c + part * VW);
+                    UNROLL for (int i = 0; i < some; i++) {
+                        const vf k = rd_table_part(w[i], part);
+                        UNROLL for (int r = 0; r < rows; r++)
+                            acc[r * group + g + i] = v_fma(k, y[r], acc[r * group + g + i]);
+                    }
+                }
+            }
+        }
+        float sum[VW];
+        v_store(sum, v_reduce_all(acc));
+        UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * RD_TB + t, sum + r * group, (size_t)group * sizeof *s);
+    }
+}
+
+/* O[row][0 .. D) += P[row][0..n) * V, 64 columns after 64. */
+SI void rd_table_pv_(const struct rd_tile *x, const float *p, float *o, int ldo, int D, const int rows) {
+    for (int c = 0; c < D; c += 64) {
+        vf acc[4][4];
+        UNROLL for (int r = 0; r < rows; r++)
+            UNROLL for (int j = 0; j < 4; j++) acc[r][j] = v_load(o + r * ldo + c + j * VW);
+        for (int t = 0; t < x->n_used; t++) {
+            vi w[2];
+            vf y[4];
+            if (x->v_next)
+                v_prefetch(x->v_next[t] + x->v_next_off + c);
+            v_e4m3_table(x->v[t] + x->v_off + c, D - c, w);
+            UNROLL for (int j = 0; j < 4; j++) y[j] = rd_table_part(w, j);
+            UNROLL for (int r = 0; r < rows; r++) {
+                const vf m = v_set1(p[r * RD_TB + t]);
+                UNROLL for (int j = 0; j < 4; j++) acc[r][j] = v_fma(m, y[j], acc[r][j]);
+            }
+        }
+        UNROLL for (int r = 0; r < rows; r++)
+            UNROLL for (int j = 0; j < 4; j++) v_store(o + r * ldo + c + j * VW, acc[r][j]);
+    }
+}
+
+#define RD_TABLE(R)                                                                                                    \
+    static __attribute__((noinline)) void rd_table_qk##R(const struct rd_tile *x, const float *q, int ldq, int D,      \
+                                                         float *s) {                                                   \
+        rd_table_qk_(x, q, ldq, D, s, R);                                                                              \
+    }                                                                                                                  \
+    static __attribute__((noinline)) void rd_table_pv##R(const struct rd_tile *x, const float *p, float *o, int ldo,   \
+                                                         int D) {                                                      \
+        rd_table_pv_(x, p, o, ldo, D, R);                                                                              \
+    }
+RD_TABLE(1)
+RD_TABLE(2)
+RD_TABLE(4)
+
+static void rd_table_qk(const struct rd_tile *x, const float *q, int ldq, int D, int rows, float *s) {
+    struct rd_tile y = *x;
+    for (int r = 0, g; r < rows; r += g, y.k_next = NULL) {
+        g = rows - r >= 4 ? 4 : rows - r >= 2 ? 2 : 1;
+        (g == 4 ? rd_table_qk4 : g == 2 ? rd_table_qk2 : rd_table_qk1)(&y, q + r * ldq, ldq, D, s + r * RD_TB);
+    }
+}
+static void rd_table_pv(const struct rd_tile *x, const float *p, float *o, int ldo, int D, int rows) {
+    struct rd_tile y = *x;
+    for (int r = 0, g; r < rows; r += g, y.v_next = NULL) {
+        g = rows - r >= 4 ? 4 : rows - r >= 2 ? 2 : 1;
+        (g == 4 ? rd_table_pv4 : g == 2 ? rd_table_pv2 : rd_table_pv1)(&y, p + r * RD_TB, o + r * ldo, ldo, D);
+    }
+}
+#endif
