@@ -9,8 +9,10 @@
  * not start, or has no such device. *count receives the number of devices where the driver got as far. [any thread] */
 int attni_cuda_device(int32_t ordinal, attn_device_t *device, int32_t *count, attn_error_t *error);
 
-/* Copies bytes of device memory to the host, after the work that the stream has now. Waits for it. */
+/* Copies bytes between device memory and the host, after the work that the stream has now. Waits for it. */
 int attni_cuda_read(void *host, const void *device, size_t bytes, int32_t ordinal, void *stream,
                     attn_error_t *error);
+int attni_cuda_write(void *device, const void *host, size_t bytes, int32_t ordinal, void *stream,
+                     attn_error_t *error);
 
 #endif

@@ -90,41 +90,54 @@ int attni_cuda_device(int32_t ordinal, attn_device_t *device, int32_t *count, at
     return fill_device(&d, ordinal, device, error);
 }
 
-struct reader {
+struct copier {
     int (*get)(int *device, int ordinal);
     int (*retain)(void **context, int device); /* the primary context, which the CUDA runtime uses too */
     int (*release)(int device);
     int (*push)(void *context);
     int (*pop)(void **context);
-    int (*copy)(void *host, uintptr_t device, size_t bytes, void *stream);
     int (*wait)(void *stream);
+    int (*to_host)(void *host, uintptr_t device, size_t bytes, void *stream);
+    int (*to_device)(uintptr_t device, const void *host, size_t bytes, void *stream);
 };
 
-int attni_cuda_read(void *host, const void *device, size_t bytes, int32_t ordinal, void *stream,
-                    attn_error_t *error) {
+/* to_host or from_host is NULL. */
+static int copy(void *to_host, const void *from_host, uintptr_t device, size_t bytes, int32_t ordinal,
+                void *stream, attn_error_t *error) {
     static const char *const names[] = {
-        "cuDeviceGet",         "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
-        "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",       "cuMemcpyDtoHAsync_v2",
-        "cuStreamSynchronize"};
+        "cuDeviceGet",          "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
+        "cuCtxPushCurrent_v2",  "cuCtxPopCurrent_v2",       "cuStreamSynchronize",
+        "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"};
     void *symbols[sizeof names / sizeof names[0]], *context = NULL;
-    struct reader r = {0};
+    struct copier c = {0};
     int handle;
     int code = find_functions(names, sizeof names / sizeof names[0], symbols, error);
     if (code != ATTN_OK) return code;
-    memcpy(&r, symbols, sizeof r);
-    int status = r.get(&handle, ordinal);
-    if (status == 0) status = r.retain(&context, handle);
+    memcpy(&c, symbols, sizeof c);
+    int status = c.get(&handle, ordinal);
+    if (status == 0) status = c.retain(&context, handle);
     if (status == 0) {
-        status = r.push(context);
+        status = c.push(context);
         if (status == 0) {
-            status = r.copy(host, (uintptr_t)device, bytes, stream);
-            if (status == 0) status = r.wait(stream);
-            r.pop(&context);
+            status = to_host != NULL ? c.to_host(to_host, device, bytes, stream)
+                                     : c.to_device(device, from_host, bytes, stream);
+            if (status == 0) status = c.wait(stream);
+            c.pop(&context);
         }
-        r.release(handle);
+        c.release(handle);
     }
     return status == 0 ? ATTN_OK
                        : attn_fail(error, ATTN_E_DEVICE, "device",
-                                   "the CUDA driver says error %d when memory of cuda:%d is read", status,
-                                   (int)ordinal);
+                                   "the CUDA driver says error %d when memory of cuda:%d is %s", status,
+                                   (int)ordinal, to_host != NULL ? "read" : "written");
+}
+
+int attni_cuda_read(void *host, const void *device, size_t bytes, int32_t ordinal, void *stream,
+                    attn_error_t *error) {
+    return copy(host, NULL, (uintptr_t)device, bytes, ordinal, stream, error);
+}
+
+int attni_cuda_write(void *device, const void *host, size_t bytes, int32_t ordinal, void *stream,
+                     attn_error_t *error) {
+    return copy(NULL, host, (uintptr_t)device, bytes, ordinal, stream, error);
 }

@@ -52,9 +52,10 @@ int attni_layer_check_sharing(const attn_layer_t *layer, const char *target, att
 
 /* Scales that the call does not give, from the layer. */
 void attni_layer_fill_scales(const attn_layer_t *layer, attn_scales_t *scales);
-/* Makes scales from the first rows seen, where that is still to be done. NULL tensors: not at hand here. */
-void attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTensor *key,
-                         const DLTensor *value, int64_t rows);
+/* Makes scales from the first rows seen, where that is still to be done. NULL tensors: not at hand here. On a device it waits
+ * for the stream, allocates for a moment and writes the tensors that the engine gave for the scales. */
+int attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTensor *key,
+                        const DLTensor *value, int64_t rows, void *stream, attn_error_t *error);
 
 /* Arguments against the group: which must, may and must not be there, and their shapes. */
 int attni_layer_check_update(const attn_layer_t *layer, const attn_kv_update_t *args, attn_error_t *error);

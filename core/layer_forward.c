@@ -44,7 +44,9 @@ int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args
     if (code != ATTN_OK) return code;
     if (g->stage.ops.update_kv_cache == NULL)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "", "%s has no update_kv_cache", g->backend->shown.name);
-    if (layer->measure_kv) attni_layer_measure(layer, NULL, a.key, a.value, a.slot_mapping->shape[0]);
+    if (layer->measure_kv)
+        code = attni_layer_measure(layer, NULL, a.key, a.value, a.slot_mapping->shape[0], stream, error);
+    if (code != ATTN_OK) return code;
     attni_layer_fill_scales(layer, &a.scales);
     return g->stage.ops.update_kv_cache(g->stage.instance, &a, stream, error);
 }
@@ -134,7 +136,8 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
     if (code == ATTN_OK && space != NULL) code = check_weights(layer, &a, error);
     if (code != ATTN_OK) return code;
     if (space != NULL && (layer->measure_q || layer->measure_kv))
-        attni_layer_measure(layer, a.query, a.key, a.value, g->built_tokens);
+        code = attni_layer_measure(layer, a.query, a.key, a.value, g->built_tokens, stream, error);
+    if (code != ATTN_OK) return code;
     attni_layer_fill_scales(layer, &a.scales);
     if (space != NULL && g->wrap.sink_len != 0) code = write_sinks(layer, &a, stream, error);
     if (code != ATTN_OK) return code;

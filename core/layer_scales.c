@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layer_scales.c: where the scales of a layer come from: the checkpoint, the engine's tensors, or the first
  * activations (semantics 3.3). */
+#include "device.h"
 #include "layer.h"
 #include "mm_encoder.h"
 #include "plan_arith.h"
 #include "tensor_values.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 static const char *const scale_names[ATTNI_NUM_SCALES] = {"q_scale", "k_scale", "v_scale", "prob_scale"};
 
@@ -150,6 +152,30 @@ static int place_numbers(attn_layer_t *layer, attn_error_t *error) {
     return ATTN_OK;
 }
 
+/* On a CPU a given tensor is a scale, and nothing is left to measure. On a device it is where a measured scale goes, because
+ * a backend reads scales there and the library owns no memory of a device. */
+static int resolve_measuring(attn_layer_t *layer, const DLTensor *const given[ATTNI_NUM_SCALES],
+                             attn_error_t *error) {
+    const int needs_q = layer->measure_q && (layer->group->features & ATTN_F_QUANT_QUERY) != 0;
+    if (layer->group->device.type == kDLCPU) {
+        if (given[ATTNI_SCALE_K] != NULL) layer->measure_kv = 0;
+        if (given[ATTNI_SCALE_Q] != NULL) layer->measure_q = 0;
+        return ATTN_OK;
+    }
+    layer->measure_q = needs_q;
+    for (int i = ATTNI_SCALE_Q; i <= ATTNI_SCALE_V; i++) {
+        const int is_measured = i == ATTNI_SCALE_Q ? needs_q : layer->measure_kv;
+        if (is_measured &&
+            (given[i] == NULL || given[i]->shape[0] != 1 || given[i]->device.device_type == kDLCPU))
+            return attn_fail(
+                error, ATTN_E_INVALID, scale_names[i],
+                "%s has no tensor to go to: with calculate_kv_scales on a device, give float32 device "
+                "tensors of one element in options.scales",
+                scale_names[i]);
+    }
+    return ATTN_OK;
+}
+
 int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, attn_error_t *error) {
     const float loaded[ATTNI_NUM_SCALES] = {o->q_scale, o->k_scale, o->v_scale, o->prob_scale};
     const DLTensor *given[ATTNI_NUM_SCALES] = {o->scales.q, o->scales.k, o->scales.v, o->scales.prob};
@@ -157,9 +183,6 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
     if (o->calculate_kv_scales > 1)
         return attn_fail(error, ATTN_E_INVALID, "calculate_kv_scales",
                          "calculate_kv_scales is %u; it must be 0 or 1", (unsigned)o->calculate_kv_scales);
-    if (o->calculate_kv_scales && layer->group->device.type != kDLCPU)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "calculate_kv_scales",
-                         "calculate_kv_scales reads the activations, which works for CPU tensors only");
     for (int i = 0; i < ATTNI_NUM_SCALES && code == ATTN_OK; i++) {
         layer->scales[i].value = 1;
         code = check_number(scale_names[i], loaded[i], error);
@@ -176,8 +199,8 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
         (given[ATTNI_SCALE_K] != NULL && given[ATTNI_SCALE_K]->shape[0] != given[ATTNI_SCALE_V]->shape[0]))
         return attn_fail(error, ATTN_E_INVALID, "v_scale",
                          "scales.k and scales.v must be given together and have one size");
-    if (given[ATTNI_SCALE_K] != NULL) layer->measure_kv = 0;
-    if (given[ATTNI_SCALE_Q] != NULL) layer->measure_q = 0;
+    code = resolve_measuring(layer, given, error);
+    if (code != ATTN_OK) return code;
     if (attn_role_has_cache(layer->group->problem.role) &&
         attn_kv_is_quantized(layer->group->problem.kv_cache_dtype) &&
         !attn_kv_is_per_token_head(layer->group->problem.kv_cache_dtype))
@@ -205,24 +228,58 @@ void attni_layer_fill_scales(const attn_layer_t *layer, attn_scales_t *scales) {
     if (scales->prob == NULL) scales->prob = scale_tensor(&layer->scales[ATTNI_SCALE_PROB]);
 }
 
-/* All zero activations would make a scale of 0, by which nothing can be divided. */
-static float scale_of(const DLTensor *t, int64_t rows, float divisor) {
-    float largest = attni_largest(t, rows);
-    return largest > 0 ? largest / divisor : 1;
+/* Rows of a device in host memory; their shape and strides are the tensor's. */
+static int fetch_rows(const attn_layer_t *layer, const DLTensor *t, int64_t rows, void *stream,
+                      DLTensor *host, attn_error_t *error) {
+    int64_t last = t->dtype.bits / 8;
+    for (int i = 0; i < t->ndim; i++) {
+        const int64_t size = i == 0 ? attni_min64(rows, t->shape[0]) : t->shape[i];
+        if (size == 0) last = 0;
+        if (last > 0) last += (size - 1) * attn_byte_stride(t, i);
+    }
+    *host = *t;
+    host->byte_offset = 0;
+    host->data = malloc((size_t)last + 1);
+    if (host->data == NULL)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "calculate_kv_scales",
+                         "layer '%.120s': no memory for the %lld bytes that its scales are measured on",
+                         layer->name, (long long)last);
+    return attni_cuda_read(host->data, attn_data(t), (size_t)last, layer->group->device.id, stream, error);
 }
 
-void attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTensor *key,
-                         const DLTensor *value, int64_t rows) {
-    if (rows <= 0) return;
+/* All zero activations would make a scale of 0, by which nothing can be divided. */
+static int measure_one(attn_layer_t *layer, int which, const DLTensor *t, int64_t rows, float divisor,
+                       void *stream, attn_error_t *error) {
+    struct attni_scale *s = &layer->scales[which];
+    const int is_cpu = layer->group->device.type == kDLCPU;
+    DLTensor host = {.data = NULL};
+    int code = is_cpu ? ATTN_OK : fetch_rows(layer, t, rows, stream, &host, error);
+    if (code == ATTN_OK) {
+        const float largest = attni_largest(is_cpu ? t : &host, rows);
+        s->value = largest > 0 ? largest / divisor : 1;
+    }
+    if (!is_cpu) free(host.data);
+    if (code == ATTN_OK && !is_cpu)
+        code = attni_cuda_write(attn_data(s->given), &s->value, sizeof s->value, layer->group->device.id,
+                                stream, error);
+    return code;
+}
+
+int attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTensor *key,
+                        const DLTensor *value, int64_t rows, void *stream, attn_error_t *error) {
+    int code = ATTN_OK;
+    if (rows <= 0) return ATTN_OK;
     if (layer->measure_q && query != NULL) {
-        layer->scales[ATTNI_SCALE_Q].value = scale_of(query, rows, q_divisor);
+        code = measure_one(layer, ATTNI_SCALE_Q, query, rows, q_divisor, stream, error);
+        if (code != ATTN_OK) return code;
         layer->measure_q = 0;
     }
     if (layer->measure_kv && key != NULL && value != NULL) {
         /* MLA: both come from the latent, which `key` is. */
         const DLTensor *v = layer->kind == ATTN_LAYER_MLA ? key : value;
-        layer->scales[ATTNI_SCALE_K].value = scale_of(key, rows, k_divisor);
-        layer->scales[ATTNI_SCALE_V].value = scale_of(v, rows, v_divisor);
-        layer->measure_kv = 0;
+        code = measure_one(layer, ATTNI_SCALE_K, key, rows, k_divisor, stream, error);
+        if (code == ATTN_OK) code = measure_one(layer, ATTNI_SCALE_V, v, rows, v_divisor, stream, error);
+        if (code == ATTN_OK) layer->measure_kv = 0;
     }
+    return code;
 }

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices by text. The CUDA driver is one of ours (layer_fake_driver.c) or a broken file, put where the linker looks by
  * running the program again. */
-#include "tap.h"
-
-#include <attn/attn.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "layer_testing.h"
 
 static attn_error_t error = {.struct_size = sizeof error};
 static attn_device_t d;
@@ -38,6 +34,55 @@ static void test_words(void) {
     is_int(attn_device_parse("cpu", NULL, &error), ATTN_E_INVALID, "no output");
 }
 
+/* Scales of an fp8 cache from the first call: read from the device's memory, written to the tensors that the engine gave. */
+static void test_measured_scales(void) {
+    static float k[4][2][8], v[4][2][8], k_scale = 1, v_scale = 1, cache[1];
+    int64_t slots[3] = {0, 1, 2};
+    struct tensor tk, tv, tks, tvs, tslots, tcache;
+    attn_context_t *context = fake_context("");
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    attn_layer_options_t o = {.struct_size = sizeof o, .calculate_kv_scales = 1};
+    attn_group_t *g = NULL;
+    attn_layer_t *layer = NULL;
+    p.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+    p.num_kv_heads = 2;
+    if (parse("cuda:1") != ATTN_OK ||
+        attn_group_open(context, &p, &d, "FAKE_CUDA", &g, NULL, &error) != ATTN_OK)
+        bail_out("%s", error.text);
+    is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_E_INVALID,
+           "scales to measure and nowhere to put them");
+    has_str(error.text, "give float32 device tensors of one element in options.scales", "with what to do");
+    o.scales.k = tensor(&tks, &k_scale, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
+    o.scales.v = tensor(&tvs, &v_scale, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
+    is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_E_INVALID, "tensors of the host");
+    tks.t.device = tvs.t.device = (DLDevice){kDLCUDA, 1};
+    is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_OK, "tensors of the device: %s", error.text);
+    k[1][1][3] = -30, k[3][0][0] = 99, v[2][0][7] = 5; /* the last row has no slot */
+    attn_kv_update_t u = {.struct_size = sizeof u,
+                          .key = tensor(&tk, k, ATTN_DTYPE_FLOAT32, 3, 4, 2, 8, 0),
+                          .value = tensor(&tv, v, ATTN_DTYPE_FLOAT32, 3, 4, 2, 8, 0),
+                          .slot_mapping = tensor(&tslots, slots, ATTN_DTYPE_INT64, 1, 3, 0, 0, 0),
+                          .kv_cache = tensor(&tcache, cache, ATTN_DTYPE_UINT8, 4, 32, 2, 4, 16)};
+    tk.t.device = tv.t.device = tslots.t.device = tcache.t.device = (DLDevice){kDLCUDA, 1};
+    int captured;
+    is_int(attn_layer_update_kv_cache(layer, &u, &captured, &error), ATTN_E_DEVICE,
+           "a first call in a captured stream");
+    has_str(error.text, "error 900", "fails with the driver's number");
+    is_int(attn_layer_update_kv_cache(layer, &u, NULL, &error), ATTN_OK, "the first call: %s", error.text);
+    ok(k_scale == 30.0f / 200 && v_scale == 5.0f / 100, "wrote max|K| / 200 = %g and max|V| / 100 = %g",
+       (double)k_scale, (double)v_scale);
+    float have[2] = {0};
+    attn_layer_scales(layer, NULL, &have[0], &have[1], NULL);
+    ok(have[0] == k_scale && have[1] == v_scale, "which are the layer's scales");
+    k[0][0][0] = 77;
+    is_int(attn_layer_update_kv_cache(layer, &u, &captured, &error), ATTN_OK, "the next call does not wait");
+    ok(k_scale == 30.0f / 200, "and measures nothing");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    attn_context_destroy(context);
+    remove_fake();
+}
+
 /* In the second process: LD_LIBRARY_PATH has a libcuda.so.1 of the kind that the argument names. */
 static int test_driver(const char *kind) {
     if (strcmp(kind, "good") == 0) {
@@ -50,6 +95,7 @@ static int test_driver(const char *kind) {
         is_int(parse(NULL) || d.type != kDLCUDA, 0, "and the default");
         is_int(parse("cuda:2"), ATTN_E_DEVICE, "cuda:2 of two");
         has_str(error.text, "has 2 CUDA devices", "says how many there are");
+        test_measured_scales();
         return tap_done();
     }
     is_int(parse("cuda:0"), ATTN_E_DEVICE, "%s driver", kind);

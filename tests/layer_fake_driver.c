@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layer_fake_driver.c: a CUDA driver with two devices of its own imagination; $ATTN_FAKE_DRIVER makes it fail. */
+/* layer_fake_driver.c: a CUDA driver with two devices of its own imagination, whose memory is the host's; $ATTN_FAKE_DRIVER
+ * makes it fail. */
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,4 +41,36 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) {
 }
 int cuDeviceGetName(char *name, int size, int device) {
     return snprintf(name, (size_t)size, "Fake GPU %d", device) < 0;
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device);
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
+EXPORT int cuCtxPushCurrent_v2(void *context);
+EXPORT int cuCtxPopCurrent_v2(void **context);
+EXPORT int cuStreamSynchronize(void *stream);
+EXPORT int cuMemcpyDtoHAsync_v2(void *host, uintptr_t device, size_t bytes, void *stream);
+EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t device, const void *host, size_t bytes, void *stream);
+
+static int depth; /* of the stack of contexts */
+
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    return (void)device, *context = &depth, 0;
+}
+int cuDevicePrimaryCtxRelease_v2(int device) {
+    return (void)device, depth; /* what was pushed must have been popped */
+}
+int cuCtxPushCurrent_v2(void *context) {
+    return context != &depth || depth++ != 0;
+}
+int cuCtxPopCurrent_v2(void **context) {
+    return *context = &depth, --depth != 0;
+}
+int cuStreamSynchronize(void *stream) {
+    return stream == NULL ? 0 : 900; /* any other stream is being captured */
+}
+int cuMemcpyDtoHAsync_v2(void *host, uintptr_t device, size_t bytes, void *stream) {
+    return (void)stream, memcpy(host, (const void *)device, bytes), depth != 1;
+}
+int cuMemcpyHtoDAsync_v2(uintptr_t device, const void *host, size_t bytes, void *stream) {
+    return (void)stream, memcpy((void *)device, host, bytes), depth != 1;
 }
