@@ -29,6 +29,19 @@ typedef struct flash_runtime {
 enum { FLASH_E_MAP_Q = -1, FLASH_E_MAP_K = -2, FLASH_E_MAP_V = -3 };
 
 int flash_runtime_init(flash_runtime *runtime, int num_sms, int needs_tensor_maps);
+/* What only the Hopper kernel of head sizes 192 and 128 does (flash_has_more). All zero: nothing of it. ticket: 0 when the
+ * kernel starts; CTAs draw their tiles from it, without it tiles are dealt out beforehand. old_lse: the natural LSE of an
+ * earlier result that lies in params->out, one token after the other; both are merged. It may be params->lse. */
+typedef struct flash_prefill_more {
+    int32_t *ticket;
+    const float *old_lse;
+    int64_t old_lse_head;
+} flash_prefill_more;
+
+int flash_has_more(const flash_prefill_config *config);
+int flash_run_prefill_more(const flash_params *params, const flash_prefill_more *more,
+                           const flash_shape *shape, const flash_prefill_config *config, int num_tiles,
+                           const flash_runtime *runtime, void *stream);
 /* The prefill kernel that `config` names. params NULL: prepare only. */
 int flash_run_prefill(const flash_params *params, const flash_shape *shape,
                       const flash_prefill_config *config, int num_tiles, const flash_runtime *runtime,

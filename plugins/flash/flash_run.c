@@ -82,8 +82,13 @@ static int map_pages(const flash_runtime *r, CUtensorMap *map, int dtype, const 
     return encode(r, map, dtype, 4, base, dims, strides, box);
 }
 
-static int run_sm90(const flash_params *p, const flash_shape *s, const flash_prefill_config *c, int num_tiles,
-                    const flash_runtime *r, void *stream) {
+int flash_has_more(const flash_prefill_config *c) {
+    const flash_class *k = &flash_sm90_classes[c->class_index].dim;
+    return c->kind == FLASH_PREFILL_SM90 && k->dk == 192 && k->dv == 128;
+}
+
+static int run_sm90(const flash_params *p, const flash_prefill_more *more, const flash_shape *s,
+                    const flash_prefill_config *c, int num_tiles, const flash_runtime *r, void *stream) {
     const int bytes = c->kind == FLASH_PREFILL_SM90_E4M3;
     flash_prefill_sm90_func_t f = flash_prefill_sm90_instance(s->kv_dtype, c->class_index);
     const flash_sm90_class *k = &(bytes ? flash_e4m3_classes : flash_sm90_classes)[c->class_index];
@@ -126,6 +131,7 @@ static int run_sm90(const flash_params *p, const flash_shape *s, const flash_pre
     while (p->num_q_heads % section)
         section--;
     sp.head_section = section;
+    if (more) sp.more = *more;
     sp.overlap = p->keys_per_tile == 0 || p->keys_per_tile >= 1024 || k->warpgroups == 3;
     int64_t work = (int64_t)num_tiles * p->num_q_heads;
     return f(&sp, paged, feature, work < r->num_sms ? (int)work : r->num_sms, stream);
@@ -133,8 +139,14 @@ static int run_sm90(const flash_params *p, const flash_shape *s, const flash_pre
 
 int flash_run_prefill(const flash_params *p, const flash_shape *s, const flash_prefill_config *c,
                       int num_tiles, const flash_runtime *r, void *stream) {
+    return flash_run_prefill_more(p, 0, s, c, num_tiles, r, stream);
+}
+
+int flash_run_prefill_more(const flash_params *p, const flash_prefill_more *more, const flash_shape *s,
+                           const flash_prefill_config *c, int num_tiles, const flash_runtime *r,
+                           void *stream) {
     if (p && num_tiles <= 0) return 0;
-    if (c->kind != FLASH_PREFILL_SM80) return run_sm90(p, s, c, num_tiles, r, stream);
+    if (c->kind != FLASH_PREFILL_SM80) return run_sm90(p, more, s, c, num_tiles, r, stream);
     flash_prefill_func_t f = flash_prefill_sm80_instance(s->kv_dtype, c->class_index);
     return f(p, c, num_tiles, stream);
 }

@@ -143,6 +143,48 @@ ATTN_DEV void finish_rows(const flash_params &p, int head, float &b0, float &b1,
     }
 }
 
+/* b: the maximum in base-2 units, l: the sum of the row. */
+ATTN_DEV float natural_lse(float b, float l) {
+    return l > 0.f ? (b + lg2(l)) * LN2 : -INFINITY;
+}
+
+/* Weights of two results of the same row and their common LSE (semantics 6.5); +inf counts as -inf. A result of weight 0
+ * must not be read: it may be what another step left there. */
+struct merged {
+    float old, part, lse;
+};
+
+ATTN_DEV merged merge_weights(float old_lse, float part_lse) {
+    if (old_lse == INFINITY) old_lse = -INFINITY;
+    const float m = old_lse > part_lse ? old_lse : part_lse, base = m == -INFINITY ? 0.f : m;
+    const float e1 = ex2((old_lse - base) * LOG2E), e2 = ex2((part_lse - base) * LOG2E), sum = e1 + e2;
+    if (sum == 0.f) return merged{0.f, 0.f, -INFINITY};
+    return merged{e1 / sum, e2 / sum, base + lg2(sum) * LN2};
+}
+
+/* Four neighbours hold columns 2q and 2q + 1 of four blocks of 8; the q-th gets all of block q. */
+ATTN_DEV uint4 transpose_quad(uint4 v, int q) {
+    const bool odd = q & 1, high = q & 2;
+    const uint32_t a = __shfl_xor_sync(~0u, odd ? v.x : v.y, 1), b = __shfl_xor_sync(~0u, odd ? v.z : v.w, 1);
+    const uint4 w = odd ? make_uint4(a, v.y, b, v.w) : make_uint4(v.x, a, v.z, b);
+    const uint32_t c = __shfl_xor_sync(~0u, high ? w.x : w.z, 2),
+                   d = __shfl_xor_sync(~0u, high ? w.y : w.w, 2);
+    return high ? make_uint4(c, d, w.z, w.w) : make_uint4(w.x, w.y, c, d);
+}
+
+/* y + factor * x, eight 16-bit numbers each. */
+template <int DT>
+ATTN_DEV uint4 add_scaled(uint4 y, uint4 x, float factor) {
+    uint32_t *to = &y.x;
+    const uint32_t *from = &x.x;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 a = unpack2<DT>(to[i]), b = unpack2<DT>(from[i]);
+        to[i] = pack2<DT>(fmaf(b.x, factor, a.x), fmaf(b.y, factor, a.y));
+    }
+    return y;
+}
+
 /* LSE of rows `row` and row + 8 of a tile; one of a row's four threads calls it. */
 ATTN_DEV void write_lse(const flash_params &p, int q0, int q_len, int head, int piece, int row, float b0,
                         float b1, float l0, float l1) {

@@ -29,6 +29,10 @@ struct prefill90_traits {
                          RAW = WIDE ? BN_ * 128 : 0; /* rows of 128 bytes */
     static_assert(!WIDE || (PAGED && DK_ <= 128 && DV_ <= 128), "one row of bytes is one line");
     static constexpr int DK = DK_, DV = DV_, NWG = NWG_, BN = BN_, NQ = NQ_, ST = ST_;
+    /* 192/128: tiles by ticket, and the result leaves from registers, so that one Q buffer is free for the next tile as
+     * soon as the last scores are there; it can also be merged with an earlier result on the way (launch.h). */
+    static constexpr bool DIRECT = NQ == 1 && DV == 128;
+    static constexpr int INFOS = DIRECT ? 2 : NQ; /* what describes a tile outlives its Q */
     static constexpr int BM = 64 * NWG, THREADS = 128 * (NWG + FIRST);
     static constexpr int KC = (DK + 63) / 64, VC = (DV + 63) / 64; /* chunks */
     static constexpr bool KMERGED = PAGED && !WIDE && DK % 64 == 0, VMERGED = PAGED && !WIDE && DV % 64 == 0;
@@ -130,7 +134,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     extern __shared__ __align__(1024) uint8_t smem_raw[];
     constexpr bool WIDE = T::WIDE;
     __shared__ __align__(8) uint64_t bars[3 * NQ + 4 * ST + 4 * T::RST];
-    __shared__ tile_info infos[NQ];
+    __shared__ tile_info infos[T::INFOS];
     const flash_params &p = P.p;
     const uint32_t base = (smem_addr(smem_raw) + 1023) & ~1023u;
     const uint32_t sQ = base, sK = sQ + NQ * T::QB, sV = sK + ST * T::KB, sRaw = sV + ST * T::VB;
@@ -182,7 +186,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             const int qs = wk % NQ;
             mbar_wait(qempty + 8 * qs, ((wk / NQ) & 1) ^ 1);
             if (lane == 0) {
-                describe_tile<BN>(p, x, sv, lo, hi, PAGED ? box : 0, infos[qs]);
+                describe_tile<BN>(p, x, sv, lo, hi, PAGED ? box : 0, infos[wk % T::INFOS]);
                 mbar_expect(qfull + 8 * qs, T::QB);
             }
             __syncwarp();
@@ -197,12 +201,18 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             send_q(now, 0);
         }
 #pragma unroll 1
-        for (int t = blockIdx.x; t < total; t += gridDim.x, wk++) {
-            const bool more = t + (int)gridDim.x < total;
-            if (more)
-                next = job_of(p, num_tiles, sect,
-                              t + gridDim.x); /* arrives while this tile's keys are on their way */
-            const tile_info &ti = infos[wk % NQ];
+        for (int t = blockIdx.x, after; t < total; t = after, wk++) {
+            int ticket = 0;
+            if (T::DIRECT && P.more.ticket) {
+                if (lane == 0) ticket = atomicAdd(P.more.ticket, 1);
+            } else if (T::DIRECT)
+                ticket = t;
+            after = t + gridDim.x;
+            bool more = after < total;
+            if (more && !T::DIRECT)
+                next =
+                    job_of(p, num_tiles, sect, after); /* arrives while this tile's keys are on their way */
+            const tile_info &ti = infos[wk % T::INFOS];
             const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped,
                       kv_len = now.view.z;
             const int kvh = now.head / p.group, row0 = now.tile.z;
@@ -296,13 +306,19 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                         tma_3d(sV + s * T::VB + lane * T::VHF, &P.v_map, lane * 64, row0 + j * BN, kvh,
                                vfull + 8 * s);
                 }
+                if (T::DIRECT && j == last) { /* the ticket is there by now */
+                    after = __shfl_sync(~0u, ticket, 0) + gridDim.x;
+                    more = after < total;
+                    sent = !more;
+                    if (more) next = job_of(p, num_tiles, sect, after);
+                }
             }
             if (!sent) send_q(next, wk + 1);
             now = next;
         }
         mbar_wait(qempty + 8 * (wk % NQ), ((wk / NQ) & 1) ^ 1);
         if (lane == 0) {
-            infos[wk % NQ].block = -1;
+            infos[wk % T::INFOS].block = -1;
             mbar_arrive(qfull + 8 * (wk % NQ));
         }
         return;
@@ -324,7 +340,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
         mbar_wait((WIDE ? qready : qfull) + 8 * qs, (wk / NQ) & 1);
-        ti = infos + qs;
+        ti = infos + wk % T::INFOS;
         if (ti->block < 0) return false;
         int unused;
         last = ti->last, stop = ti->last - ti->count;
@@ -394,6 +410,45 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         for (int i = 0; i < DV / 2; i++)
             o[i] = 0.f;
     };
+    /* Result rows `row` and row + 8 from the registers of four neighbours, each of which stores 16 bytes of every 64; where
+     * an earlier result lies there, the sum of the two by their weights (semantics 6.5). */
+    auto write_rows = [&](const tile_info &t, int row, float b0, float b1, float l0, float l1, float r0,
+                          float r1) {
+        const int rows[2] = {row, row + 8};
+        float factor[2] = {r0, r1}, old[2] = {0.f, 0.f};
+        if (P.more.old_lse) {
+            const float part[2] = {natural_lse(b0, l0), natural_lse(b1, l1)};
+            merged m[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float *lse = P.more.old_lse + t.head * P.more.old_lse_head + t.q0 + rows[i];
+                m[i] = merge_weights(rows[i] < t.q_len ? *lse : -INFINITY, part[i]);
+                factor[i] *= m[i].part, old[i] = m[i].old;
+            }
+            __syncwarp(); /* all have read, and p.lse may be old_lse */
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (p.lse && q == 0 && rows[i] < t.q_len)
+                    p.lse[(int64_t)(t.q0 + rows[i]) * p.lse_token + (int64_t)t.head * p.lse_head] = m[i].lse;
+        } else if (p.lse && q == 0)
+            write_lse(p, t.q0, t.q_len, t.head, t.piece, row, b0, b1, l0, l1);
+        uint16_t *to = (uint16_t *)p.out + t.piece * p.out_piece + (int64_t)(t.q0 + row) * p.out_token +
+                       (int64_t)t.head * p.out_head + q * 8;
+#pragma unroll
+        for (int c = 0; c < DV; c += 32)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float *x = o + c / 2 + 2 * i, f = factor[i];
+                uint4 y =
+                    transpose_quad(make_uint4(pack2<DT>(x[0] * f, x[1] * f), pack2<DT>(x[4] * f, x[5] * f),
+                                              pack2<DT>(x[8] * f, x[9] * f), pack2<DT>(x[12] * f, x[13] * f)),
+                                   q);
+                if (rows[i] >= t.q_len || c + q * 8 >= p.head_size_v) continue;
+                uint4 *at = (uint4 *)(to + 8 * i * p.out_token + c);
+                if (old[i] != 0.f) y = add_scaled<DT>(y, *at, old[i]);
+                *at = y;
+            }
+    };
     auto write_tile = [&](const tile_info &t, int slot, float em0, float em1, float el0, float el1,
                           float ec) {
         el0 += __shfl_xor_sync(~0u, el0, 1);
@@ -410,6 +465,10 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
         r0 = el0 > 0.f ? r0 / el0 : 0.f;
         r1 = el1 > 0.f ? r1 / el1 : 0.f;
+        if constexpr (T::DIRECT) {
+            write_rows(t, row, b0, b1, el0, el1, r0, r1);
+            return;
+        }
         if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
         /* O through this warpgroup's own rows of Q: every warp's QK of the tile is behind this barrier */
         named_barrier(2 + w, 128);
@@ -459,6 +518,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         wgmma_wait<0>();
         wgmma_pin(sc);
         release(kempty + 8 * s);
+        if (T::DIRECT && last == stop + 1) release(qempty);
         softmax(sc, last);
         pack(sc);
     };
@@ -487,6 +547,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             wgmma_wait<1>();
             wgmma_pin(sc);
             release(kempty + 8 * s1);
+            if (T::DIRECT && j == stop + 1) release(qempty);
             softmax(sc, j);
             wgmma_wait<0>();
             wgmma_pin(o);

@@ -3,7 +3,7 @@
 #ifndef PREFILL_SM90_LAUNCH_H
 #define PREFILL_SM90_LAUNCH_H
 
-#include "flash_params.h"
+#include "flash_launch.h"
 
 #include <cuda.h>
 
@@ -16,6 +16,7 @@ typedef struct flash_sm90_params {
     int32_t overlap;      /* run the end of a tile under the start of the next */
     int32_t k_tail_at;    /* columns of contiguous keys from here on are those of k_tail_map */
     int32_t head_section; /* query heads that run side by side; divides num_q_heads */
+    flash_prefill_more more;
 } flash_sm90_params;
 
 typedef int (*flash_prefill_sm90_func_t)(const flash_sm90_params *, int paged, int feature, int ctas,
