@@ -227,16 +227,14 @@ static void check_combination(const struct check *in) {
 static uint64_t needed_features(const attn_problem_t *problem, const attn_device_t *device) {
     uint64_t needed = attn_problem_features(problem);
     /*
-     * On CPUs the core splits chunks and adds sink tokens by rewriting batches; elsewhere the tables
-     * are out of reach.
+     * The core adds sink tokens by rewriting batches, and splits chunks where it can write the tables, that is on
+     * CPUs.
      */
-    if (device && device->type != kDLCPU) {
-        if (problem->chunk_size) needed |= ATTN_F_CHUNKED_LOCAL;
-        if (problem->static_sink_len) needed |= ATTN_F_STATIC_SINK;
-    } else {
-        if (problem->static_sink_len) needed &= ~ATTN_F_STATIC_SINK;
-        if (problem->chunk_size) needed &= ~ATTN_F_CHUNKED_LOCAL;
-    }
+    if (problem->static_sink_len) needed &= ~ATTN_F_STATIC_SINK;
+    if (problem->chunk_size && device && device->type != kDLCPU)
+        needed |= ATTN_F_CHUNKED_LOCAL;
+    else if (problem->chunk_size)
+        needed &= ~ATTN_F_CHUNKED_LOCAL;
     return needed;
 }
 

@@ -12,6 +12,9 @@ int attni_cuda_device(int32_t ordinal, attn_device_t *device, int32_t *count, at
 /* Copies bytes between device memory and the host, after the work that the stream has now. Waits for it. */
 int attni_cuda_read(void *host, const void *device, size_t bytes, int32_t ordinal, void *stream,
                     attn_error_t *error);
+/* The same to the device without waiting: the bytes of pageable memory are taken before it returns. */
+int attni_cuda_send(void *device, const void *host, size_t bytes, int32_t ordinal, void *stream,
+                    attn_error_t *error);
 int attni_cuda_write(void *device, const void *host, size_t bytes, int32_t ordinal, void *stream,
                      attn_error_t *error);
 

@@ -103,7 +103,7 @@ struct copier {
 
 /* to_host or from_host is NULL. */
 static int copy(void *to_host, const void *from_host, uintptr_t device, size_t bytes, int32_t ordinal,
-                void *stream, attn_error_t *error) {
+                int waits, void *stream, attn_error_t *error) {
     static const char *const names[] = {
         "cuDeviceGet",          "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
         "cuCtxPushCurrent_v2",  "cuCtxPopCurrent_v2",       "cuStreamSynchronize",
@@ -121,7 +121,7 @@ static int copy(void *to_host, const void *from_host, uintptr_t device, size_t b
         if (status == 0) {
             status = to_host != NULL ? c.to_host(to_host, device, bytes, stream)
                                      : c.to_device(device, from_host, bytes, stream);
-            if (status == 0) status = c.wait(stream);
+            if (status == 0 && waits) status = c.wait(stream);
             c.pop(&context);
         }
         c.release(handle);
@@ -134,10 +134,15 @@ static int copy(void *to_host, const void *from_host, uintptr_t device, size_t b
 
 int attni_cuda_read(void *host, const void *device, size_t bytes, int32_t ordinal, void *stream,
                     attn_error_t *error) {
-    return copy(host, NULL, (uintptr_t)device, bytes, ordinal, stream, error);
+    return copy(host, NULL, (uintptr_t)device, bytes, ordinal, 1, stream, error);
 }
 
 int attni_cuda_write(void *device, const void *host, size_t bytes, int32_t ordinal, void *stream,
                      attn_error_t *error) {
-    return copy(NULL, host, (uintptr_t)device, bytes, ordinal, stream, error);
+    return copy(NULL, host, (uintptr_t)device, bytes, ordinal, 1, stream, error);
+}
+
+int attni_cuda_send(void *device, const void *host, size_t bytes, int32_t ordinal, void *stream,
+                    attn_error_t *error) {
+    return copy(NULL, host, (uintptr_t)device, bytes, ordinal, 0, stream, error);
 }

@@ -20,6 +20,7 @@ struct attni_wrap {
     int is_cross;        /* seq_lens become the encoder's */
     uint32_t chunk_size; /* requests are cut at chunk borders; 0: no */
     uint32_t sink_len;   /* block tables begin with the sink blocks; 0: no */
+    int is_device;       /* the rewritten tables go to the metadata, on the device */
     int32_t max_virtual; /* requests after rewriting, at most */
     int64_t max_columns; /* block table columns after rewriting, at most */
 };
@@ -54,10 +55,16 @@ static inline int attni_group_check(const attn_group_t *group, attn_error_t *err
 int attni_wrap_plan(const struct attni_backend *backend, const attn_device_t *device,
                     const attn_problem_t *problem, struct attni_wrap *wrap, attn_problem_t *inner,
                     attn_error_t *error);
-/* Host bytes that one rewritten batch takes, for the limits of the problem. */
+/* Host bytes that one rewritten batch takes, for the limits of the problem, and bytes of the device. */
 uint64_t attni_wrap_bytes(const struct attni_wrap *wrap);
-/* Rewrites *batch; arrays and tensors of the new one go into room. */
-int attni_wrap_batch(const attn_group_t *group, attn_batch_t *batch, void *room, attn_error_t *error);
+uint64_t attni_wrap_device_bytes(const struct attni_wrap *wrap);
+/* Where the core's part of the metadata begins, behind the backend's. */
+static inline uint64_t attni_wrap_device_offset(const attn_group_t *group) {
+    return (group->inner_needed.metadata_bytes + 255) / 256 * 256;
+}
+/* Rewrites *batch; arrays and tensors of the new one go into room, and what the device reads into the metadata of space. */
+int attni_wrap_batch(const attn_group_t *group, attn_batch_t *batch, void *room, const attn_space_t *space,
+                     void *stream, attn_error_t *error);
 
 /* Puts the hooks that the configuration asks for before the stage of an opened group. */
 int attni_hooks_open(attn_group_t *group, attn_error_t *error);

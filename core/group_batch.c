@@ -10,8 +10,8 @@ static void *core_room(const attn_group_t *g, const attn_space_t *space) {
     return (char *)space->host + share;
 }
 
-static int take_batch(attn_group_t *g, const attn_batch_t *batch, const attn_space_t *space, attn_batch_t *b,
-                      attn_space_t *s, attn_error_t *error) {
+static int take_batch(attn_group_t *g, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                      attn_batch_t *b, attn_space_t *s, attn_error_t *error) {
     int code = attni_group_check(g, error);
     if (code == ATTN_OK) code = attn_intake(b, sizeof *b, batch, "batch", error);
     if (code == ATTN_OK) code = attn_intake(s, sizeof *s, space, "space", error);
@@ -19,7 +19,7 @@ static int take_batch(attn_group_t *g, const attn_batch_t *batch, const attn_spa
     if (code == ATTN_OK) code = attni_host_space_check(g, s, error);
     if (code == ATTN_OK) code = attn_plan_check_batch(&g->problem, b, 0, error);
     if (code != ATTN_OK) return code;
-    code = attni_wrap_batch(g, b, core_room(g, s), error);
+    code = attni_wrap_batch(g, b, core_room(g, s), s, stream, error);
     if (code == ATTN_OK && attni_wrap_bytes(&g->wrap) > 0) s->host_bytes = g->inner_needed.host_bytes;
     return code;
 }
@@ -28,7 +28,7 @@ int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, co
                               void *stream, attn_error_t *error) {
     attn_batch_t b;
     attn_space_t s;
-    int code = take_batch(group, batch, space, &b, &s, error);
+    int code = take_batch(group, batch, space, stream, &b, &s, error);
     if (code != ATTN_OK) return code;
     code = group->stage.ops.build_metadata(group->stage.instance, &b, &s, stream, error);
     if (code == ATTN_OK) group->built_tokens = b.num_actual_tokens;
@@ -40,7 +40,7 @@ int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch
                                   void *stream, attn_error_t *error) {
     attn_batch_t b;
     attn_space_t s;
-    int code = take_batch(group, batch, space, &b, &s, error);
+    int code = take_batch(group, batch, space, stream, &b, &s, error);
     if (code != ATTN_OK) return code;
     const attn_backend_ops_t *ops = &group->stage.ops;
     /* A backend without the short way plans anew, which gives the same metadata. */

@@ -83,6 +83,8 @@ static int ask_instance(attn_group_t *g, attn_error_t *error) {
     g->inner_needed = g->needed;
     uint64_t room = attni_wrap_bytes(&g->wrap);
     if (room > 0) g->needed.host_bytes = (g->needed.host_bytes + 63) / 64 * 64 + room;
+    if (g->wrap.is_device)
+        g->needed.metadata_bytes = attni_wrap_device_offset(g) + attni_wrap_device_bytes(&g->wrap);
     if (attn_role_has_cache(g->problem.role)) {
         code = g->stage.ops.kv_cache_shape(g->stage.instance, g->problem.num_blocks, &g->shape, error);
         if (code != ATTN_OK) return code;

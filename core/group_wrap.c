@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * group_wrap.c: layer families that a backend need not know. The core opens it with a plainer problem and hands it
- * rewritten batches: cross attention on every device, chunked local attention and static sink tokens where the core
- * can write the tables, that is on CPUs (semantics 2.11, 6.7, 6.8).
+ * rewritten batches: cross attention and static sink tokens on every device, chunked local attention where the core can
+ * write the tables, that is on CPUs (semantics 2.11, 6.7, 6.8).
  */
+#include "device.h"
 #include "group.h"
 #include "plan_arith.h"
 
@@ -69,13 +70,14 @@ int attni_wrap_plan(const struct attni_backend *backend, const attn_device_t *de
                       "this backend has no chunked local attention, and the core cuts requests on CPUs only",
                       error);
     }
-    /* On a CPU the core writes the tables whether the backend knows the family or not; elsewhere the backend gets the
-     * engine's batch and the engine writes the sink tokens into their blocks. */
-    if (p->static_sink_len != 0 && is_cpu) return plan_sink(p, w, inner, error);
-    if (p->static_sink_len != 0 && (own & ATTN_F_STATIC_SINK) == 0)
+    /* On a CPU the core writes the tables whether the backend knows the family or not. On a device that knows it, the
+     * backend gets the engine's batch and the engine writes the sink tokens into their blocks. */
+    w->is_device = p->static_sink_len != 0 && !is_cpu && (own & ATTN_F_STATIC_SINK) == 0;
+    if (w->is_device && device->type != kDLCUDA)
         return refuse("static_sink_len",
-                      "this backend has no static sink tokens, and the core adds them on CPUs only", error);
-    return ATTN_OK;
+                      "this backend has no static sink tokens, and the core adds them on CPUs and CUDA only",
+                      error);
+    return p->static_sink_len != 0 && (is_cpu || w->is_device) ? plan_sink(p, w, inner, error) : ATTN_OK;
 }
 
 /* ---------------------------------------------------------------- the room */
@@ -99,6 +101,17 @@ uint64_t attni_wrap_bytes(const struct attni_wrap *w) {
     /* starts and three lists of the virtual requests, or the lengths alone; then the table */
     return ROOM_ALIGNMENT + sizeof(struct wrap_room) +
            4 * (lists * (reqs + 1) + reqs * (uint64_t)w->max_columns);
+}
+
+/* Sink slots, lengths, table: what a device reads of a batch with sink tokens. */
+static uint64_t device_lens_at(const struct attni_wrap *w) {
+    return 8 * (uint64_t)w->sink_len;
+}
+static uint64_t device_table_at(const struct attni_wrap *w) {
+    return device_lens_at(w) + 4 * ((uint64_t)w->max_virtual + 1);
+}
+uint64_t attni_wrap_device_bytes(const struct attni_wrap *w) {
+    return w->is_device ? device_table_at(w) + 4 * (uint64_t)w->max_virtual * (uint64_t)w->max_columns : 0;
 }
 
 static const DLTensor *int32_list(struct wrap_tensor *w, int32_t *data, int64_t n) {
@@ -189,6 +202,9 @@ static int prepend_sink(const attn_group_t *g, attn_batch_t *b, struct wrap_room
     if (ids == NULL && b->num_reqs > 0)
         return attn_fail(error, ATTN_E_INVALID, "block_table",
                          "block_table is not given; sink tokens need one");
+    if (w->is_device && b->block_table_host == NULL && b->num_reqs > 0)
+        return attn_fail(error, ATTN_E_INVALID, "block_table_host",
+                         "block_table_host is not given; before sink tokens it is needed on a device");
     /* The engine's table may be wider than any request needs; its surplus columns are not copied. */
     int64_t copied = attni_min64(width, columns - sink_columns);
     for (int32_t r = 0; r < b->num_reqs; r++) {
@@ -202,6 +218,31 @@ static int prepend_sink(const attn_group_t *g, attn_batch_t *b, struct wrap_room
     b->seq_lens_host = lens;
     b->seq_lens = int32_list(&room->lens, lens, b->num_reqs);
     set_table(b, int32_table(&room->table, table, b->num_reqs, columns), table, columns);
+    return ATTN_OK;
+}
+
+/* The rewritten lengths and table, and the slots of the sink tokens, to their places behind the backend's metadata. */
+static int send_sink(const attn_group_t *g, struct wrap_room *room, const attn_space_t *space,
+                     int32_t num_reqs, void *stream, attn_error_t *error) {
+    const struct attni_wrap *w = &g->wrap;
+    char *base = (char *)space->metadata + attni_wrap_device_offset(g);
+    const struct {
+        DLTensor *t; /* afterwards that of the device */
+        const void *data;
+        uint64_t at, bytes;
+    } parts[] = {{NULL, g->sink_slots, 0, 8 * (uint64_t)w->sink_len},
+                 {&room->lens.t, room->lens.t.data, device_lens_at(w), 4 * (uint64_t)num_reqs},
+                 {&room->table.t, room->table.t.data, device_table_at(w),
+                  4 * (uint64_t)num_reqs * (uint64_t)w->max_columns}};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        int code = parts[i].bytes == 0 ? ATTN_OK
+                                       : attni_cuda_send(base + parts[i].at, parts[i].data, parts[i].bytes,
+                                                         g->device.id, stream, error);
+        if (code != ATTN_OK) return code;
+        if (parts[i].t == NULL) continue;
+        parts[i].t->data = base + parts[i].at;
+        parts[i].t->device = (DLDevice){kDLCUDA, g->device.id};
+    }
     return ATTN_OK;
 }
 
@@ -222,11 +263,14 @@ static int cross_batch(const attn_group_t *g, attn_batch_t *b, attn_error_t *err
     return ATTN_OK;
 }
 
-int attni_wrap_batch(const attn_group_t *group, attn_batch_t *batch, void *room, attn_error_t *error) {
+int attni_wrap_batch(const attn_group_t *group, attn_batch_t *batch, void *room, const attn_space_t *space,
+                     void *stream, attn_error_t *error) {
     struct wrap_room *r =
         (struct wrap_room *)(((uintptr_t)room + ROOM_ALIGNMENT - 1) / ROOM_ALIGNMENT * ROOM_ALIGNMENT);
     if (group->wrap.is_cross) return cross_batch(group, batch, error);
     if (group->wrap.chunk_size != 0) return cut_batch(group, batch, r, error);
-    if (group->wrap.sink_len != 0) return prepend_sink(group, batch, r, error);
-    return ATTN_OK;
+    int code = group->wrap.sink_len != 0 ? prepend_sink(group, batch, r, error) : ATTN_OK;
+    if (code == ATTN_OK && group->wrap.is_device)
+        code = send_sink(group, r, space, batch->num_reqs, stream, error);
+    return code;
 }

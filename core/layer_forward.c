@@ -11,7 +11,8 @@ static int check_layer(const attn_layer_t *layer, attn_error_t *error) {
 }
 
 /* The sink tokens go into their blocks before the first attention over a cache (semantics 2.11). */
-static int write_sinks(attn_layer_t *layer, const attn_forward_t *args, void *stream, attn_error_t *error) {
+static int write_sinks(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     const attn_group_t *g = layer->group;
     const void *cache = attn_data(args->kv_cache);
     if (layer->sinks_written_to == cache || layer->kv_sharing_target != NULL) return ATTN_OK;
@@ -20,7 +21,12 @@ static int write_sinks(attn_layer_t *layer, const attn_forward_t *args, void *st
     a.value = layer->sink_value;
     a.kv_cache = args->kv_cache;
     a.v_cache = args->v_cache;
-    a.slot_mapping = &layer->sink_slots;
+    DLTensor slots = layer->sink_slots;
+    if (g->wrap.is_device) { /* where build_metadata has put them */
+        slots.data = (char *)space->metadata + attni_wrap_device_offset(g);
+        slots.device = (DLDevice){kDLCUDA, g->device.id};
+    }
+    a.slot_mapping = &slots;
     a.scales = args->scales;
     if (g->stage.ops.update_kv_cache == NULL)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "static_sink_len",
@@ -139,7 +145,7 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
         code = attni_layer_measure(layer, a.query, a.key, a.value, g->built_tokens, stream, error);
     if (code != ATTN_OK) return code;
     attni_layer_fill_scales(layer, &a.scales);
-    if (space != NULL && g->wrap.sink_len != 0) code = write_sinks(layer, &a, stream, error);
+    if (space != NULL && g->wrap.sink_len != 0) code = write_sinks(layer, &a, &s, stream, error);
     if (code != ATTN_OK) return code;
     code = g->stage.ops.forward(g->stage.instance, &a, space != NULL ? &s : NULL, stream, error);
     if (code == ATTN_OK && space != NULL && layer->is_dynamic) attni_mm_encoder_count(layer, stream);

@@ -35,10 +35,12 @@ static void test_families(attn_context_t *context) {
     is_int(attn_group_problem(g)->chunk_size, 8, "the backend has the chunks");
     attn_group_close(g);
     p.chunk_size = 0, p.static_sink_len = 4;
-    is_int(try_open(context, &p, "FAKE_CUDA", &g), ATTN_E_UNSUPPORTED,
-           "sink tokens without the backend's help");
-    is_int(try_open(context, &p, "FAKE_CUDA_SINK", &g), ATTN_OK, "with it");
     attn_layer_t *layer = NULL;
+    is_int(try_open(context, &p, "FAKE_CUDA", &g), ATTN_OK, "sink tokens without the backend's help");
+    is_int(attn_layer_create(g, "l.0", NULL, &layer, &error), ATTN_E_INVALID, "are the library's");
+    has_str(error.param, "sink_key", "which wants them");
+    attn_group_close(g);
+    is_int(try_open(context, &p, "FAKE_CUDA_SINK", &g), ATTN_OK, "with it");
     float numbers[32];
     struct tensor t;
     attn_layer_options_t o = {.struct_size = sizeof o,
@@ -88,9 +90,9 @@ static void test_calls(attn_context_t *context) {
            "a loaded scale has no memory there");
     has_str(error.text, "device tensor of one element", "and the way out is said");
     o.calculate_kv_scales = 1;
-    is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_E_UNSUPPORTED,
-           "activations cannot be measured there");
-    is_str(error.param, "calculate_kv_scales", "by name");
+    is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_E_INVALID,
+           "what is measured there needs a tensor to go to");
+    is_str(error.param, "k_scale", "by name");
     struct tensor tscale, tq, tout, tk, tv, tcache, tslots, ttable;
     o.calculate_kv_scales = 0;
     o.scales.k = o.scales.v = far_away(&tscale, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);

@@ -80,7 +80,68 @@ static void test_measured_scales(void) {
     attn_layer_destroy(layer);
     attn_group_close(g);
     attn_context_destroy(context);
-    remove_fake();
+}
+
+/* Sink tokens before every request of a backend that knows none: lengths, table and slots lie behind its metadata. */
+static void test_sinks(void) {
+    enum { SINK = 8, REQS = 2 };
+    static float numbers[SINK][1][8], cache[64 * 4 * 16];
+    attn_context_t *context = fake_context("");
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    attn_group_t *g = NULL;
+    attn_layer_t *layer = NULL;
+    p.static_sink_len = SINK;
+    if (parse("cuda:1") != ATTN_OK ||
+        attn_group_open(context, &p, &d, "FAKE_CUDA", &g, NULL, &error) != ATTN_OK)
+        bail_out("%s", error.text);
+    const DLDevice gpu = {kDLCUDA, 1};
+    struct tensor sink_t, table_t, lens_t, starts_t, query_t, output_t, cache_t;
+    attn_layer_options_t o = {.struct_size = sizeof o};
+    o.sink_key = o.sink_value = tensor(&sink_t, numbers, ATTN_DTYPE_FLOAT32, 3, SINK, 1, 8, 0);
+    sink_t.t.device = gpu;
+    is_int(attn_layer_create(g, "sink", &o, &layer, &error), ATTN_OK, "a sink layer: %s", error.text);
+    struct buffers buf = take_buffers(g);
+    int32_t starts[] = {0, 1, 2}, lens[] = {5, 0}, table[REQS][2] = {{7, 9}, {-1, -1}};
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = REQS,
+                      .num_actual_tokens = 2,
+                      .query_start_loc_host = starts,
+                      .seq_lens_host = lens};
+    lens[1] = 3, table[1][0] = 11;
+    b.block_table = tensor(&table_t, table, ATTN_DTYPE_INT32, 2, REQS, 2, 0, 0);
+    b.seq_lens = tensor(&lens_t, lens, ATTN_DTYPE_INT32, 1, REQS, 0, 0, 0);
+    b.query_start_loc = tensor(&starts_t, starts, ATTN_DTYPE_INT32, 1, REQS + 1, 0, 0, 0);
+    table_t.t.device = lens_t.t.device = starts_t.t.device = gpu;
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_INVALID,
+           "no table that the host can read");
+    has_str(error.param, "block_table_host", "is named");
+    b.block_table_host = &table[0][0];
+    b.block_table_host_stride = 2;
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_OK, "a batch: %s", error.text);
+    /* slots of 8 tokens in blocks 1 and 2 of four, then lengths and table for max_num_seqs requests */
+    const int64_t *slots = NULL;
+    for (uint64_t at = 0; at + 64 < buf.space.metadata_bytes && slots == NULL; at += 256) {
+        const int64_t *s = (const int64_t *)(const void *)((const char *)buf.space.metadata + at);
+        if (s[0] == 4 && s[7] == 11) slots = s;
+    }
+    if (!ok(slots != NULL, "the slots of the sink tokens are in the metadata")) return;
+    const int32_t *sent = (const int32_t *)(const void *)(slots + SINK), *rows = sent + p.max_num_seqs + 1;
+    const int64_t columns = (p.max_model_len + 3) / 4 + 2;
+    ok(sent[0] == 5 + SINK && sent[1] == 3 + SINK, "longer requests: %d and %d", sent[0], sent[1]);
+    ok(rows[0] == 1 && rows[1] == 2 && rows[2] == 7 && rows[3] == 9,
+       "whose tables begin with the sink's blocks");
+    ok(rows[columns] == 1 && rows[columns + 1] == 2 && rows[columns + 2] == 11, "each");
+    attn_forward_t f = {.struct_size = sizeof f,
+                        .query = tensor(&query_t, numbers, ATTN_DTYPE_FLOAT32, 3, 2, 2, 8, 0),
+                        .output = tensor(&output_t, cache, ATTN_DTYPE_FLOAT32, 3, 2, 2, 8, 0),
+                        .kv_cache = tensor(&cache_t, cache, ATTN_DTYPE_FLOAT32, 4, 32, 1, 4, 16)};
+    query_t.t.device = output_t.t.device = cache_t.t.device = gpu;
+    is_int(attn_layer_forward(layer, &f, &buf.space, NULL, &error), ATTN_OK,
+           "and forward writes the sink tokens: %s", error.text);
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    attn_context_destroy(context);
+    free(buf.memory);
 }
 
 /* In the second process: LD_LIBRARY_PATH has a libcuda.so.1 of the kind that the argument names. */
@@ -96,6 +157,8 @@ static int test_driver(const char *kind) {
         is_int(parse("cuda:2"), ATTN_E_DEVICE, "cuda:2 of two");
         has_str(error.text, "has 2 CUDA devices", "says how many there are");
         test_measured_scales();
+        test_sinks();
+        remove_fake();
         return tap_done();
     }
     is_int(parse("cuda:0"), ATTN_E_DEVICE, "%s driver", kind);
