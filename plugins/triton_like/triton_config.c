@@ -58,7 +58,8 @@ static int wgmma_smem(const triton_config_t *c) {
 
 static int decode_smem(const triton_config_t *c) {
     int e = bytes_of(c->kv), pad = e == 1 ? 32 : 16, dp = round_up(c->d, pad), dvp = round_up(c->dv, pad);
-    int block = c->joint ? odd16(dp + dvp + 16) : odd16(dp * e) + odd16(dvp * e) + (c->token_head ? 8 : 0), ring = 48 * block;
+    int row = c->joint ? odd16(dp + dvp + 16) : c->swizzle ? round_up((dp + dvp) * e, 128) : odd16(dp * e) + odd16(dvp * e);
+    int ring = 48 * (row + (c->token_head && !c->joint ? 8 : 0));
     return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
 }
 
@@ -116,6 +117,7 @@ static int configure_wgmma(triton_config_t *c) {
 
 static int configure_decode(triton_config_t *c) {
     int is_small = bytes_of(c->kv) == 1;
+    c->swizzle = c->kv_vec == 16 && !c->joint;
     c->has_decode = c->page > 0 && c->kv_vec >= 4; /* cp.async moves at least 4 bytes */
     if (!c->has_decode)
         return 0;
@@ -187,12 +189,12 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_TOKEN_HEAD=%d\n-DTL_CAUSAL=%d\n-DTL_WINDOW=%d\n-DTL_CHUNK=%d\n-DTL_LOOKBACK=%d\n-DTL_LOOKBACK_CHUNK=%d\n"
         "-DTL_RSWA=%d\n-DTL_SPANS=%d\n-DTL_SPAN_CLAMP=%d\n-DTL_ALIBI=%d\n-DTL_QQ=%d\n-DTL_SINKS=%d\n-DTL_SCALE=%.9ef\n"
         "-DTL_CAP=%.9ef\n-DTL_QVEC=%d\n-DTL_KVEC=%d\n-DTL_OVEC=%d\n-DTL_SVEC=%d\n-DTL_WARPS=%d\n-DTL_MT=%d\n-DTL_BN=%d\n"
-        "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS=%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
+        "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_SWIZZLE=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS=%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
         "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window, c->chunk,
         c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias, c->sinks, c->scale,
-        c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles, c->keys, c->ctas, c->early, c->joint,
+        c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles, c->keys, c->ctas, c->early, c->joint, c->swizzle,
         c->decode_warps,
         c->n_tiles, c->decode_ctas, c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys,
         round_up(c->dv, 16), c->rope, c->pairs);

@@ -28,6 +28,7 @@ typedef struct triton_config {
     int exact;                           /* FFMA kernels: float32, or head sizes above 256 */
     int wgmma, early;                    /* prefill by wgmma: compute capability 9.0; copies between its two products */
     int warps, m_tiles, keys, ctas;      /* prefill; keys: of a tile */
+    int swizzle;                         /* decode: the ring is lines of 128 bytes, swizzled */
     int has_decode, decode_warps, n_tiles, decode_ctas;
     /* what launching needs */
     int prefill_rows, prefill_threads, prefill_smem, decode_rows, decode_threads, decode_smem;

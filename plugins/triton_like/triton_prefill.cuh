@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
     float m[MT][2], l[MT][2], o[MT][DVP / 2];
 #pragma unroll
     for (int t = 0; t < MT; t++) {
-        m[t][0] = m[t][1] = NO_MAX, l[t][0] = l[t][1] = 0.f;
+        m[t][0] = m[t][1] = FIRST_MAX, l[t][0] = l[t][1] = 0.f;
 #pragma unroll
         for (int i = 0; i < DVP / 2; i++)
             o[t][i] = 0.f;

@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
     const key_source keys(p, b);
     const score_rule rule(p, b.head);
     const row_terms terms(p, b, b.row0 + local);
-    float m[2] = {NO_MAX, NO_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2];
+    float m[2] = {FIRST_MAX, FIRST_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2];
 #pragma unroll
     for (int i = 0; i < DVP / 2; i++)
         o[i] = 0.f;

@@ -18,9 +18,12 @@ constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, EB = element_bytes(TL_K
 constexpr int OB = element_bytes(TL_OUT), THREADS = TL_WARPS * 32, BN = TL_BN;
 constexpr int DP = (TL_D + 15) / 16 * 16, DVP = (TL_DV + 15) / 16 * 16;
 constexpr int ORS = DVP * OB + 16; /* a row of the result in shared memory */
+/* A soft cap bounds the scores: where P has the range of float32 (bf16), it needs no maximum. */
+constexpr bool FIXED = TL_CAP > 0.f && TL_CAP * LOG2E <= 80.f && MMA == DT_BF16 && TL_ALIBI == 0 && !TL_QQ;
+constexpr float FIRST_MAX = FIXED ? 0.f : NO_MAX;
 /* Scale or soft cap join the exponent where nothing else touches the score; growing, so that the maximum stays one. */
 constexpr bool SIMPLE = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
-constexpr bool FOLD = SIMPLE && TL_CAP == 0.f, FOLD_CAP = SIMPLE && TL_CAP > 0.f;
+constexpr bool FOLD = SIMPLE && TL_CAP == 0.f, FOLD_CAP = SIMPLE && TL_CAP > 0.f && !FIXED;
 /* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so not there. */
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
 
@@ -315,6 +318,14 @@ ATTN_DEV void hide_scores(const block_view &b, float (&s)[BN / 2], int k0, const
 /* s becomes P; true: what was summed before must be multiplied by f. CAPPED: s are products still, and small. */
 template <bool CAPPED>
 ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m)[2], float (&l)[2], float (&f)[2]) {
+    if constexpr (FIXED) {
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++) {
+            s[i] = ex2(s[i]);
+            l[i >> 1 & 1] += s[i];
+        }
+        return false;
+    }
     const cap_polynomial cap(rule);
     float mx[2] = {NO_MAX, NO_MAX};
 #pragma unroll
