@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the core adds around a backend, on a GPU: static sink tokens, and scales of an fp8 cache from the first call. Every
+ * CUDA backend that serves a decoder is held against REFERENCE on the CPU, which is driven by the same lines. */
+#include "tap.h"
+
+#include "../kit/check_cuda.h"
+
+#include <attn/attn.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { HQ = 8, HKV = 2, D = 64, BS = 16, SINK = 32, REQS = 3, PAGES = 24, COLUMNS = 5, STEPS = 2 };
+
+static const int32_t context_lens[REQS] = {33, 0, 15}, new_lens[REQS] = {1, 20, 3};
+static attn_error_t error = {.struct_size = sizeof error};
+static kit_memory_t gpu;
+
+/* Managed memory on both: what the host writes the device reads. */
+static void *take(size_t bytes) {
+    void *p = gpu.alloc(NULL, bytes + 256, 256);
+    if (p == NULL) bail_out("no memory");
+    memset(p, 0, bytes + 256);
+    return p;
+}
+
+typedef struct box {
+    DLTensor t;
+    int64_t shape[4], strides[4];
+} box_t;
+
+static const DLTensor *tensor(box_t *b, const attn_device_t *device, void *data, uint32_t dtype, int ndim,
+                              const int64_t *shape, const int64_t *byte_strides) {
+    int64_t stride = 1;
+    b->t = (DLTensor){.data = data,
+                      .device = {(DLDeviceType)device->type, device->id},
+                      .ndim = ndim,
+                      .dtype = attn_dl_dtype(dtype),
+                      .shape = b->shape,
+                      .strides = b->strides};
+    for (int i = ndim - 1; i >= 0; i--) {
+        b->shape[i] = shape[i];
+        b->strides[i] = byte_strides != NULL ? byte_strides[i] / (b->t.dtype.bits / 8) : stride;
+        stride *= shape[i];
+    }
+    return &b->t;
+}
+#define TENSOR(B, DATA, DTYPE, NDIM, ...)                                                                    \
+    tensor(B, device, DATA, DTYPE, NDIM, (const int64_t[]){__VA_ARGS__}, NULL)
+
+static void fill(uint16_t *data, size_t n, uint64_t seed) { /* float16 in -1 .. 1, in steps of 1/512 */
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        const int32_t v = (int32_t)(seed >> 54) - 512;
+        uint32_t m = (uint32_t)(v < 0 ? -v : v), e = 0;
+        while (m != 0 && m >> (e + 1) != 0)
+            e++;
+        data[i] = m == 0 ? 0 : (uint16_t)((v < 0 ? 0x8000 : 0) | (e + 6) << 10 | ((m << (10 - e)) & 0x3ff));
+    }
+}
+
+static double half(uint16_t h) {
+    const int e = h >> 10 & 31;
+    const double m = e == 0 ? ldexp(h & 0x3ff, -24) : ldexp(1024 + (h & 0x3ff), e - 25);
+    return h & 0x8000 ? -m : m;
+}
+
+/* One layer, its prompt and one step after it: outputs of the step, tokens x HQ x D; scales: what was measured. */
+static int run(attn_context_t *context, const attn_device_t *device, const char *backend, uint32_t kv,
+               uint32_t sink, double *out, float scales[2]) {
+    ATTN_INIT(attn_problem_t, p);
+    p.role = ATTN_ROLE_DECODER, p.mask = ATTN_MASK_CAUSAL, p.dtype = ATTN_DTYPE_FLOAT16,
+    p.kv_cache_dtype = kv;
+    p.num_heads = HQ, p.num_kv_heads = HKV, p.head_size = D, p.block_size = BS, p.scale = 0.3;
+    p.static_sink_len = sink, p.max_num_seqs = 8, p.max_num_batched_tokens = 64, p.max_model_len = 72;
+    p.num_blocks = PAGES;
+    attn_group_t *g = NULL;
+    attn_layer_t *layer = NULL;
+    if (attn_group_open(context, &p, device, backend, &g, NULL, &error) != ATTN_OK) return error.code;
+    box_t boxes[16];
+    uint16_t *sink_kv = take(2 * SINK * HKV * D * 2);
+    fill(sink_kv, 2 * SINK * HKV * D, 9);
+    float *measured = take(2 * sizeof *measured);
+    measured[0] = measured[1] = 1;
+    ATTN_INIT(attn_layer_options_t, o);
+    if (sink != 0) {
+        o.sink_key = TENSOR(&boxes[0], sink_kv, ATTN_DTYPE_FLOAT16, 3, SINK, HKV, D);
+        o.sink_value = TENSOR(&boxes[1], sink_kv + SINK * HKV * D, ATTN_DTYPE_FLOAT16, 3, SINK, HKV, D);
+    }
+    o.calculate_kv_scales = kv == ATTN_KV_FP8_E4M3;
+    if (o.calculate_kv_scales && device->type != kDLCPU) {
+        o.scales.k = TENSOR(&boxes[2], &measured[0], ATTN_DTYPE_FLOAT32, 1, 1);
+        o.scales.v = TENSOR(&boxes[3], &measured[1], ATTN_DTYPE_FLOAT32, 1, 1);
+    }
+    int code = attn_layer_create(g, "layers.0.attn", &o, &layer, &error);
+    ATTN_INIT(attn_kv_cache_shape_t, shape);
+    ATTN_INIT(attn_space_needed_t, need);
+    if (code == ATTN_OK) code = attn_group_kv_cache_shape(g, PAGES, &shape, &error);
+    if (code == ATTN_OK) code = attn_group_space_needed(g, &need, &error);
+    if (code != ATTN_OK) bail_out("%s: %s", backend, error.text);
+    ATTN_INIT(attn_space_t, space);
+    space.metadata = take(need.metadata_bytes), space.metadata_bytes = need.metadata_bytes;
+    space.workspace = take(need.workspace_bytes), space.workspace_bytes = need.workspace_bytes;
+    space.host = take(need.host_bytes), space.host_bytes = need.host_bytes;
+    const DLTensor *cache =
+        tensor(&boxes[4], device, take((size_t)shape.total_bytes), attn_dtype_of(shape.dtype),
+               (int)shape.ndim, shape.shape, shape.byte_strides);
+    int32_t *table = take(REQS * COLUMNS * 4), *starts = take((REQS + 1) * 4), *lens = take(REQS * 4);
+    int64_t *slots = take(64 * 8);
+    for (int i = 0; i < REQS * COLUMNS; i++)
+        table[i] = 3 + (i * 8) % (PAGES - 3); /* blocks 1 and 2 are the sink's */
+    uint16_t *q = take(64 * HQ * D * 2), *k = take(64 * HKV * D * 2), *v = take(64 * HKV * D * 2),
+             *output = take(64 * HQ * D * 2);
+    int32_t tokens = 0;
+    for (int step = 0; step < STEPS && code == ATTN_OK; step++) {
+        tokens = 0;
+        for (int r = 0; r < REQS; r++) {
+            const int32_t n = step == 0 ? context_lens[r] : new_lens[r];
+            for (int32_t i = 0; i < n; i++) {
+                const int32_t at = (step == 0 ? 0 : context_lens[r]) + i;
+                slots[tokens + i] = (int64_t)table[r * COLUMNS + at / BS] * BS + at % BS;
+            }
+            starts[r + 1] = tokens += n;
+            lens[r] = n + (step == 0 ? 0 : context_lens[r]);
+        }
+        fill(q, (size_t)tokens * HQ * D, 1 + (uint64_t)step);
+        fill(k, (size_t)tokens * HKV * D, 3 + (uint64_t)step);
+        fill(v, (size_t)tokens * HKV * D, 5 + (uint64_t)step);
+        ATTN_INIT(attn_batch_t, b);
+        b.num_reqs = REQS, b.num_actual_tokens = tokens;
+        b.query_start_loc_host = starts, b.seq_lens_host = lens;
+        b.block_table_host = table, b.block_table_host_stride = COLUMNS;
+        b.query_start_loc = TENSOR(&boxes[5], starts, ATTN_DTYPE_INT32, 1, REQS + 1);
+        b.seq_lens = TENSOR(&boxes[6], lens, ATTN_DTYPE_INT32, 1, REQS);
+        b.block_table = TENSOR(&boxes[7], table, ATTN_DTYPE_INT32, 2, REQS, COLUMNS);
+        ATTN_INIT(attn_kv_update_t, u);
+        u.key = TENSOR(&boxes[8], k, ATTN_DTYPE_FLOAT16, 3, tokens, HKV, D);
+        u.value = TENSOR(&boxes[9], v, ATTN_DTYPE_FLOAT16, 3, tokens, HKV, D);
+        u.kv_cache = cache;
+        u.slot_mapping = TENSOR(&boxes[10], slots, ATTN_DTYPE_INT64, 1, tokens);
+        ATTN_INIT(attn_forward_t, f);
+        f.query = TENSOR(&boxes[11], q, ATTN_DTYPE_FLOAT16, 3, tokens, HQ, D);
+        f.output = TENSOR(&boxes[12], output, ATTN_DTYPE_FLOAT16, 3, tokens, HQ, D);
+        f.kv_cache = cache;
+        code = attn_group_build_metadata(g, &b, &space, NULL, &error);
+        if (code == ATTN_OK) code = attn_layer_update_kv_cache(layer, &u, NULL, &error);
+        if (code == ATTN_OK) code = attn_layer_forward(layer, &f, &space, NULL, &error);
+        if (gpu.sync(NULL) != 0) bail_out("%s: the device reports an error", backend);
+    }
+    if (code != ATTN_OK) diag("%s: %s", backend, error.text);
+    for (int i = 0; i < tokens * HQ * D; i++)
+        out[i] = half(output[i]);
+    attn_layer_scales(layer, NULL, &scales[0], &scales[1], NULL);
+    if (o.scales.k != NULL && (measured[0] != scales[0] || measured[1] != scales[1])) code = ATTN_E_INTERNAL;
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    return code;
+}
+
+int main(void) {
+    static double want[64 * HQ * D], got[64 * HQ * D], plain[64 * HQ * D];
+    static const char *const backends[] = {"FLASH_ATTN", "TRITON_ATTN"};
+    static const struct {
+        const char *name;
+        uint32_t kv, sink;
+        double tolerance;
+    } cases[] = {{"static sink tokens", ATTN_KV_AUTO, SINK, 3e-3},
+                 {"measured fp8 scales", ATTN_KV_FP8_E4M3, 0, 6e-2},
+                 {"both", ATTN_KV_FP8_E4M3, SINK, 6e-2}};
+    attn_device_t cpu = {.struct_size = sizeof cpu}, cuda = {.struct_size = sizeof cuda};
+    attn_context_t *context = NULL;
+    float scales[2], wanted[2];
+    if (attn_device_parse("cuda:0", &cuda, &error) != ATTN_OK || cuda_memory_start(&gpu, 0) != 0) {
+        printf("1..0 # SKIP %s\n", error.text);
+        return 0;
+    }
+    if (attn_device_parse("cpu", &cpu, &error) != ATTN_OK ||
+        attn_context_create(NULL, &context, &error) != ATTN_OK)
+        bail_out("%s", error.text);
+    is_int(run(context, &cpu, "REFERENCE", ATTN_KV_AUTO, 0, plain, wanted), ATTN_OK, "without any of it");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double moved = 0;
+        is_int(run(context, &cpu, "REFERENCE", cases[i].kv, cases[i].sink, want, wanted), ATTN_OK,
+               "%s: REFERENCE", cases[i].name);
+        for (int j = 0; j < 24 * HQ * D; j++)
+            moved = fmax(moved, fabs(want[j] - plain[j]));
+        ok(cases[i].sink == 0 || moved > 0.05, "sink tokens move outputs by %.2g", moved);
+        for (size_t b = 0; b < 2; b++) {
+            double worst = 0;
+            is_int(run(context, &cuda, backends[b], cases[i].kv, cases[i].sink, got, scales), ATTN_OK,
+                   "%s: %s", cases[i].name, backends[b]);
+            for (int j = 0; j < 24 * HQ * D; j++)
+                worst = fmax(worst, fabs(got[j] - want[j]));
+            ok(worst < cases[i].tolerance, "differs by %.2g", worst);
+            ok(scales[0] == wanted[0] && scales[1] == wanted[1], "with scales %g and %g", (double)scales[0],
+               (double)scales[1]);
+        }
+    }
+    attn_context_destroy(context);
+    return tap_done();
+}
