@@ -92,13 +92,14 @@ static void dtypes(check_t *c) {
 static int ask_feature(kit_case_t *k, unsigned bit) {
     attn_problem_t *p = &k->problem;
     uint64_t f = UINT64_C(1) << bit;
-    if (f & (ATTN_F_DCP | ATTN_F_PCP | ATTN_F_WEIGHTS | ATTN_F_CONTIGUOUS_KV | ATTN_F_STATIC_SINK)) return 0;
+    if (f & (ATTN_F_DCP | ATTN_F_PCP | ATTN_F_WEIGHTS | ATTN_F_CONTIGUOUS_KV)) return 0;
     p->features |= f;
     if (f & (ATTN_F_SLIDING_WINDOW | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNK_LOOKBACK)) p->sliding_window = 32;
     if (f & ATTN_F_MM_PREFIX_CLAMP) p->features |= ATTN_F_MM_PREFIX;
     if (f & ATTN_F_CHUNK_LOOKBACK) p->chunk_lookback = 1;
     if (f & ATTN_F_CHUNKED_LOCAL) p->chunk_size = 2 * p->block_size;
     if (f & ATTN_F_RSWA) p->rswa_window = 20;
+    if (f & ATTN_F_STATIC_SINK) p->static_sink_len = 2 * p->block_size;
     if (f & ATTN_F_SOFT_CAP) p->logits_soft_cap = 30;
     if (f & ATTN_F_NON_CAUSAL) p->mask = ATTN_MASK_FULL;
     if (f & ATTN_F_PER_REQUEST_CAUSAL) p->mask = ATTN_MASK_PER_REQUEST;

@@ -350,5 +350,6 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
         check_add(list, "numerics", 1, fp8_output, 17, "static fp8 output");
     if (t->features & ATTN_F_OUT_FP8_GROUP)
         check_add(list, "numerics", 1, fp8_output, 18, "group fp8 output");
+    check_static_sink_list(list, c);
     check_latent_list(list, c);
 }
