@@ -74,5 +74,7 @@ json "a random case as JSON" ok true run --device cpu --backend REFERENCE --prob
 wants "lengths that do not match" 2 "one of each" run --device cpu --problem 'role=decoder num_heads=4 head_size=32' --query-lens 1,2 --seq-lens 4
 wants "a query longer than its sequence" 2 "includes them" run --device cpu --problem 'role=decoder num_heads=4 head_size=32' --query-lens 9 --seq-lens 4
 wants "lengths that are none" 2 "lengths were wanted" run --device cpu --problem 'role=decoder num_heads=4 head_size=32' --query-lens a,b
+wants "a problem that a backend alone does not have" 2 "static_sink_len is not run here" run --device cpu \
+    --problem 'role=decoder num_heads=4 head_size=32 static_sink_len=16 block_size=16'
 wants "a problem that is none" 2 "num_heads" run --device cpu --problem 'role=decoder head_size=32'
 tap_done

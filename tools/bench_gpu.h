@@ -21,7 +21,7 @@ int bench_gpu_time(device_timer_t *timer, device_work_t *work, void *user, int i
 
 /* Rates in GB/s and GFLOP/s by the sustained times and by those of a burst; 0: could not be measured. */
 typedef struct gpu_ceilings {
-    double read, read_burst;     /* every byte of 2 GiB once */
+    double read, read_burst;     /* every byte of 4 GiB once */
     double copy, copy_burst;     /* the driver's copy, bytes read and written */
     double matmul, matmul_burst; /* cuBLAS, bfloat16, 8192 cubed, normal numbers */
 } gpu_ceilings_t;

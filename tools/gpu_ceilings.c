@@ -9,7 +9,7 @@
 
 /* Four 16-byte reads in flight for each thread, over the whole buffer; the store keeps them from being left out. */
 static const char read_kernel[] =
-    ".version 7.0\n.target sm_80\n.address_size 64\n"
+    ".version 7.4\n.target sm_80\n.address_size 64\n"
     ".visible .entry read_all(.param .u64 from, .param .u64 count, .param .u64 to) {\n"
     ".reg .pred %p<3>; .reg .b32 %r<24>; .reg .b64 %d<12>;\n"
     "ld.param.u64 %d0, [from]; ld.param.u64 %d1, [count]; ld.param.u64 %d2, [to];\n"
@@ -19,10 +19,10 @@ static const char read_kernel[] =
     "mul.lo.s64 %d6, %d5, 3; shl.b64 %d7, %d5, 4; mov.u32 %r20, 0;\n"
     "again: add.s64 %d8, %d3, %d6; setp.ge.u64 %p1, %d8, %d1; @%p1 bra done;\n"
     "shl.b64 %d9, %d3, 4; add.s64 %d9, %d0, %d9;\n"
-    "ld.global.cs.v4.u32 {%r4,%r5,%r6,%r7}, [%d9]; add.s64 %d9, %d9, %d7;\n"
-    "ld.global.cs.v4.u32 {%r8,%r9,%r10,%r11}, [%d9]; add.s64 %d9, %d9, %d7;\n"
-    "ld.global.cs.v4.u32 {%r12,%r13,%r14,%r15}, [%d9]; add.s64 %d9, %d9, %d7;\n"
-    "ld.global.cs.v4.u32 {%r16,%r17,%r18,%r19}, [%d9];\n"
+    "ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%r4,%r5,%r6,%r7}, [%d9]; add.s64 %d9, %d9, %d7;\n"
+    "ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%r8,%r9,%r10,%r11}, [%d9]; add.s64 %d9, %d9, %d7;\n"
+    "ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%r12,%r13,%r14,%r15}, [%d9]; add.s64 %d9, %d9, %d7;\n"
+    "ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%r16,%r17,%r18,%r19}, [%d9];\n"
     "xor.b32 %r4, %r4, %r5; xor.b32 %r6, %r6, %r7; xor.b32 %r8, %r8, %r9;\n"
     "xor.b32 %r10, %r10, %r11; xor.b32 %r12, %r12, %r13; xor.b32 %r14, %r14, %r15;\n"
     "xor.b32 %r16, %r16, %r17; xor.b32 %r18, %r18, %r19; xor.b32 %r4, %r4, %r6;\n"
@@ -130,7 +130,7 @@ static void matmul_ceiling(device_memory_t *memory, device_timer_t *timer, gpu_c
 }
 
 void bench_gpu_ceilings(device_memory_t *memory, device_timer_t *timer, int num_sms, gpu_ceilings_t *c) {
-    const size_t bytes = (size_t)2 << 30;
+    const size_t bytes = (size_t)4 << 30;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *module = NULL;
     load_func_t *load;
     function_func_t *find;

@@ -76,6 +76,17 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
         tool_error("--problem: %s", error.text);
         return TOOL_USAGE;
     }
+    const char *left_out = problem.static_sink_len != 0 ? "static_sink_len"
+                           : problem.dcp_world_size > 1 ? "dcp_world_size"
+                           : problem.pcp_world_size > 1 ? "pcp_world_size"
+                                                        : NULL;
+    if (left_out != NULL) { /* an answer without it would be about another problem */
+        tool_error(
+            "--problem: %s is not run here, where a backend runs alone: the library and the ranks of an "
+            "engine do that around it",
+            left_out);
+        return TOOL_USAGE;
+    }
     int64_t query[KIT_MAX_REQS] = {1, 5, 33}, seq[KIT_MAX_REQS] = {77, 77, 110};
     const char *query_text = args->query_lens != NULL ? args->query_lens : word_of(tail, "query_lens");
     const char *seq_text = args->seq_lens != NULL ? args->seq_lens : word_of(tail, "seq_lens");
@@ -103,7 +114,8 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
     if (options->kv_cache_dtype != 0) c->problem.kv_cache_dtype = options->kv_cache_dtype;
     int64_t tokens = 0;
     for (int i = 0; i < n; i++) {
-        if (problem.role == ATTN_ROLE_DECODER && query[i] > seq[i]) {
+        if (attn_role_has_cache(problem.role) && problem.role != ATTN_ROLE_ENCODER_DECODER &&
+            query[i] > seq[i]) {
             tool_error("request %d has %lld query tokens and a length of %lld; the length includes them", i,
                        (long long)query[i], (long long)seq[i]);
             return TOOL_USAGE;
