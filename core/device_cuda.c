@@ -7,6 +7,7 @@
 
 #include <attn/attn_plugin_util.h>
 #include <dlfcn.h>
+#include <pthread.h>
 
 enum { MULTIPROCESSOR_COUNT = 16, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 }; /* CUdevice_attribute */
 
@@ -101,30 +102,41 @@ struct copier {
     int (*to_device)(uintptr_t device, const void *host, size_t bytes, void *stream);
 };
 
-/* to_host or from_host is NULL. */
-static int copy(void *to_host, const void *from_host, uintptr_t device, size_t bytes, int32_t ordinal,
-                int waits, void *stream, attn_error_t *error) {
+/* Looked up once, because a step with sink tokens copies three times. */
+static pthread_once_t copier_once = PTHREAD_ONCE_INIT;
+static struct copier copier;
+static attn_error_t copier_error = {.struct_size = sizeof copier_error};
+
+static void find_copier(void) {
     static const char *const names[] = {
         "cuDeviceGet",          "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
         "cuCtxPushCurrent_v2",  "cuCtxPopCurrent_v2",       "cuStreamSynchronize",
         "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"};
-    void *symbols[sizeof names / sizeof names[0]], *context = NULL;
-    struct copier c = {0};
+    void *symbols[sizeof names / sizeof names[0]];
+    if (find_functions(names, sizeof names / sizeof names[0], symbols, &copier_error) == ATTN_OK)
+        memcpy(&copier, symbols, sizeof copier);
+}
+
+/* to_host or from_host is NULL. */
+static int copy(void *to_host, const void *from_host, uintptr_t device, size_t bytes, int32_t ordinal,
+                int waits, void *stream, attn_error_t *error) {
+    const struct copier *c = &copier;
+    void *context = NULL;
     int handle;
-    int code = find_functions(names, sizeof names / sizeof names[0], symbols, error);
-    if (code != ATTN_OK) return code;
-    memcpy(&c, symbols, sizeof c);
-    int status = c.get(&handle, ordinal);
-    if (status == 0) status = c.retain(&context, handle);
+    pthread_once(&copier_once, find_copier);
+    if (c->get == NULL)
+        return attn_fail(error, copier_error.code, copier_error.param, "%s", copier_error.text);
+    int status = c->get(&handle, ordinal);
+    if (status == 0) status = c->retain(&context, handle);
     if (status == 0) {
-        status = c.push(context);
+        status = c->push(context);
         if (status == 0) {
-            status = to_host != NULL ? c.to_host(to_host, device, bytes, stream)
-                                     : c.to_device(device, from_host, bytes, stream);
-            if (status == 0 && waits) status = c.wait(stream);
-            c.pop(&context);
+            status = to_host != NULL ? c->to_host(to_host, device, bytes, stream)
+                                     : c->to_device(device, from_host, bytes, stream);
+            if (status == 0 && waits) status = c->wait(stream);
+            c->pop(&context);
         }
-        c.release(handle);
+        c->release(handle);
     }
     return status == 0 ? ATTN_OK
                        : attn_fail(error, ATTN_E_DEVICE, "device",
