@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every mask, feature and cache format of triton_like compiles for sm_80 and sm_90, without a device; a second time it comes
- * out of the folder. A busy machine may not get through in the 90 seconds that this test takes; it says how far it came.
- * ATTN_TEST_LONG=1 has no limit and crosses all masks with all shapes. Skipped where NVRTC is not installed. */
+ * out of the folder or of memory; NVRTC changes nothing of the process. A busy machine may not get through in the 90 seconds
+ * that this test takes; it says how far it came. ATTN_TEST_LONG=1 has no limit and crosses all masks with all shapes. Skipped
+ * where NVRTC is not installed. */
 #include "tap.h"
 
 #include "triton_compile.h"
@@ -10,6 +11,7 @@
 
 #include <malloc.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -119,6 +121,60 @@ static void polite_compile(void) {
         sigaction(numbers[i], &mine, NULL);
 }
 
+typedef struct tally {
+    int count, failed, left;
+} tally_t;
+
+/* Every jobs-th specialisation; each mask once, or all of them. */
+static void some_specialisations(const char *dir, int job, int jobs, int all, double start, tally_t *t) {
+    ATTN_INIT(attn_error_t, e);
+    char text[600];
+    int cached, n = 0;
+    for (int i = 0; i < 2 * NUM_SHAPES * NUM_MASKS; i++) {
+        const int arch = 80 + 10 * (i % 2), s = i / 2 % NUM_SHAPES, m = i / 2 / NUM_SHAPES;
+        if (!all && (s != m % NUM_SHAPES || (arch == 80 && m % 4 != 0)))
+            continue;
+        if (n++ % jobs != job)
+            continue;
+        if (!all && seconds() - start > 90.0) {
+            __atomic_fetch_add(&t->left, 1, __ATOMIC_RELAXED);
+            continue;
+        }
+        snprintf(text, sizeof text, "role=decoder %s %s scale=0.1", masks[m], shapes[s]);
+        int rc = compile(text, arch, dir, &cached, &e);
+        __atomic_fetch_add(&t->count, 1, __ATOMIC_RELAXED);
+        if (rc != ATTN_OK && __atomic_fetch_add(&t->failed, 1, __ATOMIC_RELAXED) < 5)
+            diag("sm_%d, %s: %s", arch, text, e.text);
+    }
+}
+
+/* In several processes: each of them compiles on two threads. */
+static void all_specialisations(const char *dir) {
+    const int all = getenv("ATTN_TEST_LONG") != NULL;
+    long jobs = sysconf(_SC_NPROCESSORS_ONLN);
+    jobs = jobs < 2 ? 1 : jobs > 16 ? 16 : jobs;
+    tally_t *t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (t == MAP_FAILED)
+        bail_out("no shared memory");
+    double start = seconds();
+    pid_t children[16];
+    int status, bad = 0;
+    fflush(stdout);
+    for (int j = 0; j < jobs; j++)
+        if ((children[j] = fork()) == 0) {
+            some_specialisations(dir, j, (int)jobs, all, start, t);
+            fflush(stdout);
+            _exit(0);
+        }
+    for (int j = 0; j < jobs; j++)
+        bad += children[j] < 0 || waitpid(children[j], &status, 0) != children[j] || status != 0;
+    if (t->left > 0)
+        diag("%d more were left out after 90 seconds; ATTN_TEST_LONG=1 takes the time", t->left);
+    ok(t->failed == 0 && bad == 0 && t->count > 0, "%d specialisations compile for sm_80 and sm_90 (%d do not; %.1f s)", t->count,
+       t->failed, seconds() - start);
+    munmap(t, sizeof *t);
+}
+
 int main(void) {
     ATTN_INIT(attn_error_t, e);
     triton_nvrtc_t nvrtc;
@@ -126,34 +182,12 @@ int main(void) {
         skip_all("%s", e.text);
     diag("NVRTC %d.%d", nvrtc.major, nvrtc.minor);
     triton_nvrtc_close(&nvrtc);
-    char dir[] = "/tmp/attn-triton-compile-XXXXXX", command[128], text[600];
+    char dir[] = "/tmp/attn-triton-compile-XXXXXX", command[128];
     if (mkdtemp(dir) == NULL)
         bail_out("no temporary folder");
+    all_specialisations(dir);
     kept_code(dir);
     polite_compile();
-    int all = getenv("ATTN_TEST_LONG") != NULL, failed = 0, count = 0, left = 0, cached = 0;
-    double start = seconds();
-    for (int i = 0; i < NUM_SHAPES * NUM_MASKS; i++) {
-        int s = i % NUM_SHAPES, m = i / NUM_SHAPES;
-        if (!all && s != m % NUM_SHAPES)
-            continue; /* each mask once */
-        for (int arch = 80; arch <= 90; arch += 10) {
-            if (!all && arch == 80 && m % 4 != 0)
-                continue;
-            if (!all && seconds() - start > 90.0) {
-                left++;
-                continue;
-            }
-            snprintf(text, sizeof text, "role=decoder %s %s scale=0.1", masks[m], shapes[s]);
-            int rc = compile(text, arch, dir, &cached, &e);
-            count++;
-            if (rc != ATTN_OK && failed++ < 5)
-                diag("sm_%d, %s: %s", arch, text, e.text);
-        }
-    }
-    if (left > 0)
-        diag("%d more were left out after 90 seconds; ATTN_TEST_LONG=1 takes the time", left);
-    ok(failed == 0 && count > 0, "%d specialisations compile for sm_80 and sm_90 (%d do not; %.1f s)", count, failed, seconds() - start);
     snprintf(command, sizeof command, "rm -rf %s", dir);
     if (system(command) != 0)
         diag("%s is left", dir);
