@@ -10,7 +10,8 @@
 const attn_capabilities_t mla_capabilities = {
     MLA_TABLE,
     .roles = ATTN_BIT(ATTN_ROLE_MLA_SPARSE),
-    .features = MLA_TABLE_FEATURES,
+    .features = MLA_TABLE_FEATURES | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP,
+    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3),
     .kv_cache_dtypes = MLA_TABLE_KV | ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_DS_MLA),
 };
 const char mla_backend_name[] = "FLASHMLA_SPARSE";

@@ -90,6 +90,33 @@ static void cases(void) {
     }
 }
 
+/* e4m3 outputs with one scale and with group scales, over both caches. */
+static void quantised_outputs(void) {
+    static const struct {
+        const char *name;
+        uint64_t feature;
+        uint32_t heads, kv, dtype;
+    } list[] = {
+        {"e4m3 output, one scale", ATTN_F_OUT_FP8_STATIC, 64, 0, ATTN_DTYPE_BFLOAT16},
+        {"e4m3 output, groups", ATTN_F_OUT_FP8_GROUP, 16, 0, ATTN_DTYPE_FLOAT16},
+        {"656 bytes, e4m3 output, one scale", ATTN_F_OUT_FP8_STATIC, 128, ATTN_KV_FP8_DS_MLA,
+         ATTN_DTYPE_FLOAT16},
+        {"656 bytes, e4m3 output, groups", ATTN_F_OUT_FP8_GROUP, 65, ATTN_KV_FP8_DS_MLA, ATTN_DTYPE_BFLOAT16},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        kit_case_t c;
+        kit_case_start(&c, ATTN_ROLE_MLA_SPARSE, 400 + i);
+        kit_case_set_mla(&c, list[i].heads, 512, 64, 128, 128, 192);
+        c.problem.dtype = list[i].dtype;
+        c.problem.features = ATTN_F_LSE | list[i].feature;
+        c.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+        c.problem.kv_cache_dtype = list[i].kv;
+        c.flags = i % 2 == 0 ? KIT_STRIDED : 0;
+        kit_case_add(&c, 1, 500), kit_case_add(&c, 30, 120), kit_case_add(&c, 1, 1);
+        run_case(list[i].name, &c, 0);
+    }
+}
+
 static attn_problem_t problem_of(uint32_t kv) {
     return (attn_problem_t){.struct_size = sizeof(attn_problem_t),
                             .role = ATTN_ROLE_MLA_SPARSE,
@@ -199,6 +226,7 @@ int main(void) {
     reference = load(dir, "reference.so");
     fp8_becomes_656_bytes();
     cases();
+    quantised_outputs();
     replay();
     return tap_done();
 }
