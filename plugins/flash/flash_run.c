@@ -126,8 +126,10 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
                            p->v_token, p->v_head, block_keys))
             return FLASH_E_MAP_V;
     }
-    /* Heads side by side: as many as 16, so that the keys in use stay within the L2 at long lengths. */
-    int section = p->num_q_heads < 16 ? p->num_q_heads : 16;
+    /* Heads side by side: as many as 16, so that the keys in use stay within the L2 at long lengths. Fewer where tiles are
+     * drawn: nothing then depends on how many share a round. */
+    int most = more && more->ticket ? (p->keys_per_tile >= 2048 ? 8 : 4) : 16;
+    int section = p->num_q_heads < most ? p->num_q_heads : most;
     while (p->num_q_heads % section)
         section--;
     sp.head_section = section;

@@ -33,6 +33,8 @@ struct prefill90_traits {
      * soon as the last scores are there; it can also be merged with an earlier result on the way (launch.h). */
     static constexpr bool DIRECT = NQ == 1 && DV == 128;
     static constexpr int INFOS = DIRECT ? 2 : NQ; /* what describes a tile outlives its Q */
+    /* The two warpgroups issue their products in turn, so that one has its softmax under the other's products. */
+    static constexpr bool TURNS = DIRECT;
     static constexpr int BM = 64 * NWG, THREADS = 128 * (NWG + FIRST);
     static constexpr int KC = (DK + 63) / 64, VC = (DV + 63) / 64; /* chunks */
     static constexpr bool KMERGED = PAGED && !WIDE && DK % 64 == 0, VMERGED = PAGED && !WIDE && DV % 64 == 0;
@@ -40,8 +42,8 @@ struct prefill90_traits {
     static constexpr int VRG = VMERGED ? VC * 1024 : 1024, VHF = VMERGED ? 1024 : BN * 128;
     static constexpr int QB = BM * KC * 128, KB = BN * KC * 128, VB = BN * VC * 128;
     static constexpr int SMEM = NQ * QB + ST * (KB + VB) + 2 * RST * RAW + 1024 + 512;
-    static constexpr int CONSUMER_REGS = WIDE ? 208 : NWG == 2 ? 232 : 160;
-    static constexpr int PRODUCER_REGS = WIDE ? 48 : NWG == 2 ? 40 : 32;
+    static constexpr int CONSUMER_REGS = WIDE ? 208 : NWG == 2 ? (DIRECT && !PAGED ? 240 : 232) : 160;
+    static constexpr int PRODUCER_REGS = WIDE ? 48 : NWG == 2 ? (DIRECT && !PAGED ? 24 : 40) : 32;
 };
 
 /* Bytes to f16: 16 of them a lane, four rows a warp at a time. `lo` and `hi`: rows outside become zeros. */
@@ -530,6 +532,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     };
 
     if (!enter_tile(0)) return;
+    if (T::TURNS && w == 1) named_arrive(5, 256); /* the first turn is warpgroup 0's */
     start_tile();
     clean_first();
 #pragma unroll 1
@@ -540,10 +543,12 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             float sc[BN / 2];
             const int s1 = (it + 1) % ST, s = it % ST;
             mbar_wait(kfull + 8 * s1, ((it + 1) / ST) & 1);
+            if (T::TURNS) named_barrier(5 + w, 256);
             qk(sc, s1);
             mbar_wait(vfull + 8 * s, (it / ST) & 1);
             wgmma_pin(o);
             pv(s);
+            if (T::TURNS) named_arrive(5 + (w ^ 1), 256);
             wgmma_wait<1>();
             wgmma_pin(sc);
             release(kempty + 8 * s1);
@@ -606,6 +611,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         start_tile();
         clean_first();
     }
+    if (T::TURNS && w == 0) named_barrier(5, 256); /* the turn that nobody took */
 #endif
 }
 

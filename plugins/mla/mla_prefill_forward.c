@@ -31,6 +31,8 @@ static int gather(const call *c, const mla_pass *p) {
                                  .num_pages = c->a->kv_cache->shape[0],
                                  .k_scale = c->a->scales.k ? attn_data(c->a->scales.k) : NULL,
                                  .rows = c->workspace,
+                                 .tickets = (int32_t *)(void *)(c->workspace + c->f->tickets_at),
+                                 .num_tickets = in->heads,
                                  .num_reqs = c->plan->num_reqs,
                                  .first_request = c->plan->first_request,
                                  .num_rows = p->num_rows,
@@ -101,9 +103,10 @@ static float *lse_buffer(const call *c, int i) {
     return (float *)(void *)(c->workspace + c->f->lse_at[i]);
 }
 
-/* Attention of heads h0 .. h0 + n - 1 over the rows of the pass, to out and lse. */
+/* Attention of heads h0 .. h0 + n - 1 over the rows of the pass, to out and lse; merged with what lies in out already
+ * where old_lse is its LSE. */
 static int attend(const call *c, const mla_pass *p, int h0, int n, void *out, int64_t out_token,
-                  int64_t out_head, float *lse, int64_t lse_head, int64_t lse_token) {
+                  int64_t out_head, float *lse, int64_t lse_head, int64_t lse_token, const float *old_lse) {
     const attn_instance_t *in = c->in;
     const mla_prefill *f = c->f;
     const int is_sm90 = f->config.kind == FLASH_PREFILL_SM90;
@@ -149,20 +152,25 @@ static int attend(const call *c, const mla_pass *p, int h0, int n, void *out, in
         k.k_tail_token = in->latent + MLA_ROPE;
         k.k_tail_at = in->nope;
     }
-    return flash_run_prefill(&k, &shape, &f->config, p->num_tiles, &f->runtime, c->stream);
+    const flash_prefill_more more = {.ticket =
+                                         (int32_t *)(void *)(c->workspace + f->tickets_at) + h0 / p->heads,
+                                     .old_lse = old_lse,
+                                     .old_lse_head = c->plan->num_tokens};
+    return flash_run_prefill_more(&k, &more, &shape, &f->config, p->num_tiles, &f->runtime, c->stream);
 }
 
-/* Pass number `pass` for some heads. The LSE so far lies in buffers 0 and 1 in turn, that of the pass in buffer 2. */
+/* Pass number `pass` for some heads. The LSE so far lies in buffer 0 where the attention kernel merges; else in buffers 0
+ * and 1 in turn, and that of the pass in buffer 2. */
 static int run_heads(const call *c, int pass, int h0, int n) {
     const attn_instance_t *in = c->in;
     const mla_pass *p = &c->plan->passes[pass];
     const DLTensor *o = c->a->output, *lse = c->a->lse;
     const int64_t tokens = c->plan->num_tokens, first = c->plan->first_token;
-    const int is_last = pass == c->plan->num_passes - 1;
+    const int is_last = pass == c->plan->num_passes - 1, inside = c->f->merges_inside;
     float *to = NULL;
     int64_t to_head = tokens, to_token = 1;
     if (!is_last)
-        to = lse_buffer(c, pass & 1) + h0 * tokens;
+        to = lse_buffer(c, inside ? 0 : pass & 1) + h0 * tokens;
     else if (lse != NULL) {
         to = (float *)attn_data(lse) + h0 * lse->strides[0] + first * lse->strides[1];
         to_head = lse->strides[0], to_token = lse->strides[1];
@@ -170,10 +178,12 @@ static int run_heads(const call *c, int pass, int h0, int n) {
     uint16_t *out = c->out + h0 * o->strides[1];
     int e = c->f->config.kind == FLASH_PREFILL_SM90 ? project_sm90(c, p, h0, n) : project_sm80(c, p, h0, n);
     if (e) return e;
-    if (pass == 0) return attend(c, p, h0, n, out, o->strides[0], o->strides[1], to, to_head, to_token);
+    if (pass == 0 || inside)
+        return attend(c, p, h0, n, out, o->strides[0], o->strides[1], to, to_head, to_token,
+                      pass > 0 ? lse_buffer(c, 0) + h0 * tokens : NULL);
     void *part = c->workspace + c->f->part_at;
     float *part_lse = lse_buffer(c, 2);
-    e = attend(c, p, h0, n, part, (int64_t)n * in->value, in->value, part_lse, tokens, 1);
+    e = attend(c, p, h0, n, part, (int64_t)n * in->value, in->value, part_lse, tokens, 1, NULL);
     const mla_merge_params m = {.out = out,
                                 .part = part,
                                 .lse = lse_buffer(c, (pass - 1) & 1) + h0 * tokens,

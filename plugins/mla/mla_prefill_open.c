@@ -58,15 +58,18 @@ static void place_buffers(const attn_instance_t *in, mla_prefill *f, int64_t row
     f->limits.kv_elements = one_head > KV_BYTES / 2 ? one_head : KV_BYTES / 2;
     if (f->limits.kv_elements > one_head * in->heads) f->limits.kv_elements = one_head * in->heads;
     int64_t heads = f->limits.kv_elements / one_head;
-    f->limits.part_heads = (int32_t)heads;
+    f->merges_inside = flash_has_more(&f->config);
+    f->limits.part_heads = f->merges_inside ? in->heads : (int32_t)heads;
     f->kv_at = mla_round_up((size_t)rows * row, 256);
     f->part_at = f->kv_at + mla_round_up((size_t)f->limits.kv_elements * 2, 256);
-    size_t at = f->part_at + mla_round_up(tokens * (size_t)heads * (size_t)in->value * 2, 256);
-    for (int i = 0; i < 3; i++) {
+    size_t at = f->part_at;
+    if (!f->merges_inside) at += mla_round_up(tokens * (size_t)heads * (size_t)in->value * 2, 256);
+    for (int i = 0; i < (f->merges_inside ? 1 : 3); i++) {
         f->lse_at[i] = at;
         at += mla_round_up(tokens * (size_t)in->heads * 4, 256);
     }
-    *workspace = at;
+    f->tickets_at = at;
+    *workspace = at + mla_round_up((size_t)in->heads * 4, 256);
 }
 
 static int allocate_scratch(mla_prefill *f, attn_error_t *error) {

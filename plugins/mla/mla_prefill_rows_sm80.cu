@@ -16,6 +16,9 @@ __global__ void __launch_bounds__(ROW_THREADS) gather_kernel(const __grid_consta
     __shared__ const char *source[GATHER_ROWS];
     const int row0 = blockIdx.x * GATHER_ROWS, units = (p.latent_rank + MLA_ROPE) / 8;
     const int here = min(GATHER_ROWS, p.num_rows - row0);
+    if (blockIdx.x == 0)
+        for (int i = threadIdx.x; i < p.num_tickets; i += ROW_THREADS)
+            p.tickets[i] = 0;
     if ((int)threadIdx.x < here) {
         const int row = row0 + threadIdx.x;
         int lo = 0, hi = p.num_reqs - 1; /* the last request that begins at or before the row */
@@ -59,9 +62,8 @@ __global__ void __launch_bounds__(ROW_THREADS) gather_kernel(const __grid_consta
 }
 
 extern "C" int mla_gather(const mla_gather_params *p, void *stream) {
-    const unsigned grid = (unsigned)((p->num_rows + GATHER_ROWS - 1) / GATHER_ROWS);
+    const unsigned rows = (unsigned)((p->num_rows + GATHER_ROWS - 1) / GATHER_ROWS), grid = rows ? rows : 1;
     cudaStream_t s = (cudaStream_t)stream;
-    if (grid == 0) return 0;
     if (p->cache_kind == MLA_CACHE_16)
         gather_kernel<DT_BF16, MLA_CACHE_16><<<grid, ROW_THREADS, 0, s>>>(*p);
     else if (p->dtype == DT_BF16)
