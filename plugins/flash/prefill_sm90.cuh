@@ -3,7 +3,8 @@
  *
  * S = Q K^T by wgmma from shared memory, P from registers, O += P V with V MN-major as TMA left it. QK of the next
  * block is issued before PV of this one, so that the softmax runs under a product (FlashAttention-3's order, arXiv
- * 2407.08608). The running maximum lags up to 2^8 (lazy rescale). O leaves through Q's shared memory in 16-byte rows.
+ * 2407.08608). After a row's first block its maximum is trusted until the sums of P say otherwise (softmax_trusted). O leaves
+ * through Q's shared memory in 16-byte rows.
  * Work: a static list of (tile, head), persistent CTAs, blocks of keys from the end, so that the masked ones come first.
  *
  * K and V tiles are [64-column chunk][BN rows][128 bytes], 128-byte swizzle; paged with head sizes of whole chunks they
@@ -29,6 +30,8 @@ struct prefill90_traits {
                          RAW = WIDE ? BN_ * 128 : 0; /* rows of 128 bytes */
     static_assert(!WIDE || (PAGED && DK_ <= 128 && DV_ <= 128), "one row of bytes is one line");
     static constexpr int DK = DK_, DV = DV_, NWG = NWG_, BN = BN_, NQ = NQ_, ST = ST_;
+    /* Q as fragments in registers: its reads from shared memory, as many as K's, are gone from the loop. */
+    static constexpr bool REGQ = !WIDE && DK == 128 && DV == 128 && NWG == 2;
     /* 192/128: tiles by ticket, and the result leaves from registers, so that one Q buffer is free for the next tile as
      * soon as the last scores are there; it can also be merged with an earlier result on the way (launch.h). */
     static constexpr bool DIRECT = NQ == 1 && DV == 128;
@@ -336,7 +339,9 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     const tile_info *ti = infos;
     int last = 0, stop = 0, all_lo = 0,
         all_hi = 0; /* key blocks last .. stop + 1; keys that all rows here see */
+    constexpr bool REGQ = T::REGQ && !FEATURE;
     uint64_t qd = 0;
+    uint32_t qr[REGQ ? 4 * QSTEPS : 1];
     auto view = [&]() { return view_of(*ti); };
     auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; }; /* and the one 8 further down */
     auto enter_tile = [&](int wk) {
@@ -349,11 +354,19 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         visible_keys(p, view(), ti->block * BM + w * 64, unused, all_hi);
         visible_keys(p, view(), ti->block * BM + w * 64 + 63, all_lo, unused);
         qd = wgmma_desc(sQ + qs * T::QB + w * 8192, 16, 1024);
+        if constexpr (REGQ) {
+            const uint32_t rows = sQ + qs * T::QB + (w * 64 + wr * 16 + (lane & 15)) * 128;
+#pragma unroll
+            for (int k = 0; k < QSTEPS; k++)
+                ldmatrix_x4(
+                    reinterpret_cast<uint32_t(&)[4]>(qr[4 * k]),
+                    rows + (k >> 2) * (BM * 128) + (((2 * (k & 3) + (lane >> 4)) ^ (lane & 7)) << 4));
+        }
         slope = FEATURE && p.alibi ? __ldg(p.alibi + ti->head) * LOG2E : 0.f;
         if constexpr (WIDE && !FEATURE) c = p.scale * LOG2E * qk_scale(p, ti->head / p.group);
         return true;
     };
-    auto softmax = [&](float(&sc)[BN / 2], int j) {
+    auto mask = [&](float(&sc)[BN / 2], int j) {
         const int k0 = j * BN + 2 * q;
         if constexpr (FEATURE) {
             score_features(p, WIDE ? qk_scale(p, ti->head / p.group) : 1.f).apply(sc);
@@ -361,8 +374,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
         if ((j + 1) * BN > all_hi) mask_above(sc, p, view(), my_row(), k0);
         if (j * BN < all_lo) mask_below(sc, p, view(), my_row(), k0);
-        softmax_block(sc, c, 0.f, 8.f, m0, m1, l0, l1, f0, f1);
     };
+    auto softmax = [&](float(&sc)[BN / 2]) { softmax_block(sc, c, 0.f, 8.f, m0, m1, l0, l1, f0, f1); };
     auto pack = [&](float(&sc)[BN / 2]) {
 #pragma unroll
         for (int i = 0; i < BN / 4; i++)
@@ -371,11 +384,18 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     auto qk = [&](float(&sc)[BN / 2], int s) {
         const uint64_t kd = wgmma_desc(sK + s * T::KB, 16, T::KRG);
         wgmma_fence();
-        wgmma_ssz<BN, DT>::run(sc, qd, kd);
+        if constexpr (REGQ)
+            wgmma_rkz<BN, DT>::run(sc, qr, kd);
+        else
+            wgmma_ssz<BN, DT>::run(sc, qd, kd);
 #pragma unroll
-        for (int k = 1; k < QSTEPS; k++)
-            wgmma_ss<BN, DT>::run(sc, qd + ((k >> 2) * (BM * 128) >> 4) + (k & 3) * 2,
-                                  kd + ((k >> 2) * T::KHF >> 4) + (k & 3) * 2);
+        for (int k = 1; k < QSTEPS; k++) {
+            const uint64_t kk = kd + ((k >> 2) * T::KHF >> 4) + (k & 3) * 2;
+            if constexpr (REGQ)
+                wgmma_rk<BN, DT>::run(sc, qr + 4 * k, kk);
+            else
+                wgmma_ss<BN, DT>::run(sc, qd + ((k >> 2) * (BM * 128) >> 4) + (k & 3) * 2, kk);
+        }
         wgmma_commit();
     };
     auto pv = [&](int s) {
@@ -521,7 +541,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         wgmma_pin(sc);
         release(kempty + 8 * s);
         if (T::DIRECT && last == stop + 1) release(qempty);
-        softmax(sc, last);
+        mask(sc, last);
+        softmax(sc);
         pack(sc);
     };
     auto clean_first = [&]() {
@@ -553,12 +574,13 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             wgmma_pin(sc);
             release(kempty + 8 * s1);
             if (T::DIRECT && j == stop + 1) release(qempty);
-            softmax(sc, j);
+            mask(sc, j);
             wgmma_wait<0>();
             wgmma_pin(o);
             release(vempty + 8 * s);
-            pack(sc);
-            if (__any_sync(~0u, f0 != 1.f || f1 != 1.f)) {
+            if (!softmax_trusted<DT>(sc, c, m0, m1, l0, l1, pr)) {
+                softmax(sc);
+                pack(sc);
 #pragma unroll
                 for (int i = 0; i < DV / 8; i++) {
                     o[4 * i] *= f0;
@@ -588,7 +610,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             const float dm0 = m0, dm1 = m1, dl0 = l0, dl1 = l1;
             m0 = m1 = -INFINITY;
             l0 = l1 = 0.f;
-            softmax(sc, last);
+            mask(sc, last);
+            softmax(sc);
             wgmma_wait<0>();
             wgmma_pin(o);
             release(vempty + 8 * s);
