@@ -52,12 +52,14 @@ static double intensity_of(const bench_row_t *row) {
 static window_t choose_window(const bench_row_t *rows, int count, double read, double compute) {
     double x_low = 1e30, x_high = 0, y_low = 1e30, y_high = compute;
     for (int i = 0; i < count; i++) {
+        if (rows[i].flops <= 0) continue;
         x_low = fmin(x_low, intensity_of(&rows[i]));
         x_high = fmax(x_high, intensity_of(&rows[i]));
         y_low = fmin(y_low, gflops_of(&rows[i]));
         y_high = fmax(y_high, gflops_of(&rows[i]));
     }
     if (read > 0 && compute > 0) x_high = fmax(x_high, 4 * compute / read);
+    if (x_high == 0) x_low = x_high = y_low = y_high = 1; /* nothing to show */
     window_t w = {floor(log10(x_low / 1.5)), ceil(log10(x_high * 1.5)), floor(log10(y_low / 1.5)),
                   ceil(log10(y_high * 1.2)), 0};
     return w;
@@ -121,6 +123,7 @@ static void draw_roofs(svg_t *svg, const window_t *w, const bench_row_t *rows, i
 
 static void draw_points(svg_t *svg, const window_t *w, const bench_row_t *rows, int count) {
     for (int i = 0; i < count; i++) {
+        if (rows[i].flops <= 0) continue; /* a cache writer has no place on a roofline */
         double x = x_of(w, intensity_of(&rows[i])), y = y_of(w, gflops_of(&rows[i]));
         svg_circle(svg, x, y, 4.5, colour_of(&rows[i]));
         int side = i % 2 == 0 ? 1 : -1; /* neighbours are often near */

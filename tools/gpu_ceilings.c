@@ -9,26 +9,26 @@
 
 /* Four 16-byte reads in flight for each thread, over the whole buffer; the store keeps them from being left out. */
 static const char read_kernel[] =
-    ".version 7.4\n.target sm_80\n.address_size 64\n"
+    ".version 7.0\n.target sm_80\n.address_size 64\n"
     ".visible .entry read_all(.param .u64 from, .param .u64 count, .param .u64 to) {\n"
     ".reg .pred %p<3>; .reg .b32 %r<24>; .reg .b64 %d<12>;\n"
     "ld.param.u64 %d0, [from]; ld.param.u64 %d1, [count]; ld.param.u64 %d2, [to];\n"
     "mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ntid.x; mov.u32 %r2, %tid.x;\n"
     "mov.u32 %r3, %nctaid.x; mul.wide.u32 %d3, %r0, %r1; cvt.u64.u32 %d4, %r2;\n"
-    "add.s64 %d3, %d3, %d4; mul.wide.u32 %d5, %r3, %r1;\n"
-    "mul.lo.s64 %d6, %d5, 3; shl.b64 %d7, %d5, 4; mov.u32 %r20, 0;\n"
+    "shl.b64 %d3, %d3, 2; add.s64 %d3, %d3, %d4; mul.wide.u32 %d5, %r3, %r1; shl.b64 %d5, %d5, 2;\n"
+    "mul.wide.u32 %d6, %r1, 3; mul.wide.u32 %d7, %r1, 16; mov.u32 %r20, 0;\n"
     "again: add.s64 %d8, %d3, %d6; setp.ge.u64 %p1, %d8, %d1; @%p1 bra done;\n"
     "shl.b64 %d9, %d3, 4; add.s64 %d9, %d0, %d9;\n"
-    "ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%r4,%r5,%r6,%r7}, [%d9]; add.s64 %d9, %d9, %d7;\n"
-    "ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%r8,%r9,%r10,%r11}, [%d9]; add.s64 %d9, %d9, %d7;\n"
-    "ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%r12,%r13,%r14,%r15}, [%d9]; add.s64 %d9, %d9, %d7;\n"
-    "ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%r16,%r17,%r18,%r19}, [%d9];\n"
+    "ld.global.cs.v4.u32 {%r4,%r5,%r6,%r7}, [%d9]; add.s64 %d9, %d9, %d7;\n"
+    "ld.global.cs.v4.u32 {%r8,%r9,%r10,%r11}, [%d9]; add.s64 %d9, %d9, %d7;\n"
+    "ld.global.cs.v4.u32 {%r12,%r13,%r14,%r15}, [%d9]; add.s64 %d9, %d9, %d7;\n"
+    "ld.global.cs.v4.u32 {%r16,%r17,%r18,%r19}, [%d9];\n"
     "xor.b32 %r4, %r4, %r5; xor.b32 %r6, %r6, %r7; xor.b32 %r8, %r8, %r9;\n"
     "xor.b32 %r10, %r10, %r11; xor.b32 %r12, %r12, %r13; xor.b32 %r14, %r14, %r15;\n"
     "xor.b32 %r16, %r16, %r17; xor.b32 %r18, %r18, %r19; xor.b32 %r4, %r4, %r6;\n"
     "xor.b32 %r8, %r8, %r10; xor.b32 %r12, %r12, %r14; xor.b32 %r16, %r16, %r18;\n"
     "xor.b32 %r4, %r4, %r8; xor.b32 %r12, %r12, %r16; xor.b32 %r20, %r20, %r4;\n"
-    "xor.b32 %r20, %r20, %r12; add.s64 %d3, %d8, %d5; bra again;\n"
+    "xor.b32 %r20, %r20, %r12; add.s64 %d3, %d3, %d5; bra again;\n"
     "done: setp.ne.u32 %p2, %r20, 305419896; @%p2 bra end;\n"
     "st.global.u32 [%d2], %r20;\n"
     "end: ret;\n}\n";
@@ -60,7 +60,7 @@ typedef struct reading {
 static int read_once(void *user, void *stream) {
     reading_t *r = user;
     void *params[] = {&r->from, &r->count, &r->to};
-    return r->launch(r->function, r->blocks, 1, 1, 256, 1, 1, 0, stream, params, NULL);
+    return r->launch(r->function, r->blocks, 1, 1, 512, 1, 1, 0, stream, params, NULL);
 }
 
 typedef struct copying {
@@ -134,7 +134,7 @@ void bench_gpu_ceilings(device_memory_t *memory, device_timer_t *timer, int num_
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *module = NULL;
     load_func_t *load;
     function_func_t *find;
-    reading_t r = {.blocks = (unsigned)num_sms * 16};
+    reading_t r = {.blocks = (unsigned)num_sms * 8};
     copying_t copy = {.bytes = bytes / 2};
     *c = (gpu_ceilings_t){0};
     take(library, "cuModuleLoadData", (void **)&load);
