@@ -95,14 +95,6 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
                       "the plain "
                       "fp8 rows");
     }
-    if (p.role == ATTN_ROLE_MLA_SPARSE && in->kv == ATTN_KV_FP8_E4M3) { /* semantics 5.7 */
-        in->kv = ATTN_KV_FP8_DS_MLA;
-        if (host != NULL && host->log != NULL)
-            host->log(host->ctx, ATTN_LOG_INFO,
-                      "FLASHMLA_SPARSE keeps an fp8 cache as fp8_ds_mla, 656 bytes a token; REFERENCE has "
-                      "the plain "
-                      "fp8 rows");
-    }
     in->storage = attn_kv_storage(in->kv, p.dtype);
     in->cache_kind = in->kv == ATTN_KV_FP8_E4M3     ? MLA_CACHE_E4M3
                      : in->kv == ATTN_KV_FP8_DS_MLA ? MLA_CACHE_DS
