@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Timing of TRITON_ATTN through the plugin ABI: prefill by head size and by mask feature, decode by shape of the batch and
- * by cache format, cold and warm opens; graph replays after 200 ms of the same load, beside this run's read ceiling.
+ * by cache format, the cache writers, cold and warm opens; graph replays after 200 ms of the same load, beside this run's read ceiling.
  * Usage: triton_bench PLUGIN.so [texts, one of which the name contains; =text: is]
  * TRITON_BENCH_CACHE=DIR: compiled kernels are taken from there and stay there; then there are no cold opens.
  * Build: nvcc -std=c++17 -O2 -arch=native -Iinclude bench/triton_bench.cu -o triton_bench -ldl */
 #include <attn/attn_plugin_util.h>
+#include <attn/draft/attn_rope_write.h>
 
 #include <algorithm>
 #include <cuda_runtime.h>
@@ -117,10 +118,14 @@ template <class T> static T *copy_of(const std::vector<T> &v) {
     return p;
 }
 
+static bool is_wanted(const std::string &name) {
+    return filters.empty() || std::any_of(filters.begin(), filters.end(), [&](const std::string &text) {
+               return text[0] == '=' ? name == text.substr(1) : name.find(text) != std::string::npos;
+           });
+}
+
 static void run(work w) {
-    if (!filters.empty() && std::none_of(filters.begin(), filters.end(), [&](const std::string &text) {
-            return text[0] == '=' ? w.name == text.substr(1) : w.name.find(text) != std::string::npos;
-        }))
+    if (!is_wanted(w.name))
         return;
     attn_error_t e = {sizeof e};
     attn_device_t device = {sizeof device};
@@ -246,6 +251,63 @@ static work decoder(std::string name, std::vector<int> q, std::vector<int> kv, u
     return w;
 }
 
+/* 8192 tokens of 32/8 heads of 128 into random slots: the cache writer, and rotation with the cache write in one call. Four
+ * caches and inputs in turn, 134 MB each way, so that the L2 does not hold them. */
+static void writes() {
+    const int64_t tokens = 8192, turns = 4, blocks = tokens / 16 + 1;
+    attn_error_t e = {sizeof e};
+    attn_device_t device = {sizeof device};
+    device.type = kDLCUDA, device.compute_capability = 90;
+    attn_option_value_t options[3] = {};
+    for (int i = 0; i < 3; i++)
+        options[i].struct_size = sizeof options[i], options[i].s = i == 0 ? cache_dir : "";
+    attn_problem_t p = decoder("", {1}, {1}).p;
+    p.struct_size = sizeof p, p.block_size = 16, p.num_blocks = blocks, p.scale = 1, p.max_num_batched_tokens = tokens;
+    attn_rope_problem_t rp = {sizeof rp};
+    rp.attention = &p;
+    const attn_rope_extension_t *x = (const attn_rope_extension_t *)backend->ops->get_extension(NULL, ATTN_ROPE_EXTENSION);
+    attn_instance_t *in;
+    attn_rope_t *rope;
+    if (backend->ops->open(&p, &device, options, 3, NULL, &in, &e) || x->open(&rp, &device, options, 3, NULL, &rope, &e))
+        exit(fprintf(stderr, "cache write: open: %s\n", e.text));
+    attn_kv_cache_shape_t cs = {sizeof cs};
+    backend->ops->kv_cache_shape(in, blocks, &cs, &e);
+    std::vector<int64_t> slots(tokens), positions(tokens);
+    for (int64_t i = 0; i < tokens; i++)
+        slots[i] = positions[i] = i;
+    std::shuffle(slots.begin(), slots.end(), std::mt19937(3));
+    std::vector<int64_t> sq = {tokens, 32, 128}, tq, sk = {tokens, 8, 128}, tk, sn = {tokens}, tn, st = {tokens, 128}, tt, sc(cs.shape, cs.shape + 4), tc;
+    const size_t q_bytes = tokens * 32 * 256, k_bytes = tokens * 8 * 256, all = q_bytes + 2 * k_bytes + cs.total_bytes;
+    DLDataType type = attn_dl_dtype(ATTN_DTYPE_BFLOAT16), whole = attn_dl_dtype(ATTN_DTYPE_INT64);
+    std::vector<float> ones(tokens * 128, 0.7f);
+    DLTensor slots_t = tensor(copy_of(slots), whole, sn, tn), positions_t = tensor(copy_of(positions), whole, sn, tn);
+    DLTensor table_t = tensor(copy_of(ones), attn_dl_dtype(ATTN_DTYPE_FLOAT32), st, tt), q_t[4], k_t[4], v_t[4], c_t[4];
+    for (int i = 0; i < turns; i++) {
+        uint8_t *at = pool + i * all;
+        q_t[i] = tensor(at, type, sq, tq), k_t[i] = tensor(at + q_bytes, type, sk, tk), v_t[i] = tensor(at + q_bytes + k_bytes, type, sk, tk);
+        c_t[i] = tensor(at + q_bytes + 2 * k_bytes, type, sc, tc);
+        for (int d = 0; d < 4; d++)
+            tc[d] = cs.byte_strides[d] / 2;
+    }
+    for (int i = 0, turn = 0; i < 3; i++) {
+        static const char *const names[3] = {"write 8192 tokens", "rope and write 8192 tokens", "rope and write 8192 tokens, no queries"};
+        double us = time_it([&] {
+            turn = (turn + 1) % turns;
+            attn_kv_update_t u = {sizeof u};
+            u.key = &k_t[turn], u.value = &v_t[turn], u.kv_cache = &c_t[turn], u.slot_mapping = &slots_t;
+            attn_rope_write_t w = {sizeof w};
+            w.query = i == 1 ? &q_t[turn] : NULL, w.key = u.key, w.value = u.value, w.kv_cache = u.kv_cache, w.slot_mapping = &slots_t;
+            w.positions = &positions_t, w.cos_sin = &table_t;
+            if (i == 0 ? backend->ops->update_kv_cache(in, &u, stream, &e) : x->write(rope, &w, stream, &e))
+                exit(fprintf(stderr, "%s: %s\n", names[i], e.text));
+        });
+        double bytes = 4.0 * k_bytes + (i > 0 ? k_bytes : 0) + (i == 1 ? 2.0 * q_bytes : 0); /* rotated keys go back to memory too */
+        printf("%-38s %7.2f us %6.0f GB/s read and written\n", names[i], us, bytes / us * 1e-3);
+    }
+    backend->ops->close(in);
+    x->close(rope);
+}
+
 int main(int argc, char **argv) {
     if (argc < 2)
         return fprintf(stderr, "usage: triton_bench PLUGIN.so [name...]\n"), 2;
@@ -281,6 +343,8 @@ int main(int argc, char **argv) {
     run(decoder("decode 64x8192 fp8", same(64, 1), same(64, 8192), 32, 8, 128, ATTN_KV_FP8_E4M3));
     run(decoder("decode 64x8192 int8 token-head", same(64, 1), same(64, 8192), 32, 8, 128, ATTN_KV_INT8_PER_TOKEN_HEAD));
     run(decoder("decode 1x1024", {1}, {1024}));
+    if (is_wanted("write 8192 tokens"))
+        writes();
     for (uint32_t d : {64, 80, 96, 128, 192, 256})
         run(decoder("prefill 4x4096 d" + std::to_string(d), same(4, 4096), same(4, 4096), 4096 / d / 4 * 4, 1024 / d, d));
     run(decoder("prefill 1x16384 d128", same(1, 16384), same(1, 16384)));

@@ -58,7 +58,7 @@ static int wgmma_smem(const triton_config_t *c) {
 
 static int decode_smem(const triton_config_t *c) {
     int e = bytes_of(c->kv), pad = e == 1 ? 32 : 16, dp = round_up(c->d, pad), dvp = round_up(c->dv, pad);
-    int row = c->joint ? odd16(dp + dvp + 16) : c->swizzle ? round_up((dp + dvp) * e, 128) : odd16(dp * e) + odd16(dvp * e);
+    int row = c->joint ? round_up(128 + c->d + dvp, 128) : c->swizzle ? round_up((dp + dvp) * e, 128) : odd16(dp * e) + odd16(dvp * e);
     int ring = 48 * (row + (c->token_head && !c->joint ? 8 : 0));
     return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
 }

@@ -10,8 +10,9 @@
  * in the same order and O stored through the inverse.
  *
  * K, V and their inline scales are one row of bytes (TL_JOINT), aligned to 8. It is copied as the 16-byte units that hold it,
- * shifted by 0 or 8 bytes, and read by words instead of ldmatrix: four tokens by four columns a thread are transposed by
- * PRMT. K and V apart would fetch a fifth more from the second-level cache, whose sectors have 32 bytes, and that is the limit.
+ * lines of 128 bytes whole, so that it begins somewhere in the first line of its row of the ring, and read by words instead of
+ * ldmatrix: four tokens by four columns a thread are transposed by PRMT. K and V apart would fetch a fifth more from the
+ * second-level cache, whose sectors have 32 bytes, and that is the limit.
  *
  * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items.
  * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE. */
@@ -28,7 +29,7 @@ constexpr bool CODES = EB == 1;
 constexpr int DP = CODES ? (TL_D + 31) / 32 * 32 : (TL_D + 15) / 16 * 16;
 constexpr int DVP = CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
 constexpr int odd16(int bytes) { return (bytes / 16) % 2 ? bytes : bytes + 16; } /* ldmatrix without bank conflicts */
-constexpr int JOINT_RS = odd16(DP + DVP + 16), STAGES = 3;
+constexpr int JOINT_RS = (128 + TL_D + DVP + 127) / 128 * 128, STAGES = 3; /* at most 120 bytes before K; scales: 8 */
 constexpr int KRS = TL_JOINT ? JOINT_RS : TL_SWIZZLE ? ((DP + DVP) * EB + 127) / 128 * 128 : odd16(DP * EB);
 constexpr int VRS = TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * EB);
 /* V after K: in a row of the ring, else in a block of 16 tokens */
@@ -48,6 +49,10 @@ template <int RS> ATTN_DEV uint32_t ring_unit(int r, int c) {
     return TL_SWIZZLE ? r * RS + (c >> 3) * 128 + (((c ^ r) & 7) << 4) : r * RS + c * 16;
 }
 
+/* TL_JOINT: what the swizzle changes in an address of ring row r, whose offset in a line is that of its address in memory.
+ * Eight rows, and every other row of eight, lie in different banks. */
+ATTN_DEV uint32_t joint_flip(int r) { return ((r ^ (r & 7) >> 2) & 3) << 5 | (r >> 2 & 1) << 4; }
+
 /* 16 rows of SIZE bytes to the ring, from column C0 on. Rows that are not wanted arrive as zeros: what lies there may be NaN,
  * and 0 * NaN would reach the output. The padding columns were zeroed once and stay so. */
 template <int SIZE, int RS, int C0>
@@ -57,7 +62,11 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool 
         return TL_JOINT ? (const uint8_t *)(((uintptr_t)src + (uint64_t)(uint32_t)r * (uint32_t)stride) & ~(uintptr_t)15)
                         : src + r * stride;
     };
-    auto to = [](int r, int c) { return TL_SWIZZLE ? ring_unit<RS>(r, C0 + c) : r * RS + c * UNIT; };
+    auto to = [&](int r, int c) -> uint32_t {
+        if constexpr (TL_JOINT)
+            return r * RS + ((((uint32_t)(uintptr_t)row(r) & 127) + c * 16) ^ joint_flip(r));
+        return TL_SWIZZLE ? ring_unit<RS>(r, C0 + c) : r * RS + c * UNIT;
+    };
     if (all) {
 #pragma unroll
         for (int u = 0; u < (TOTAL + 31) / 32; u++) {
@@ -150,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         return TL_PAGE > 0 && b < nb ? __ldg(table + page_of(token_of(b))) : 0;
     };
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
-    uint32_t shifts = 0; /* TL_JOINT, four bits a stage: address of the block's first row modulo 16 */
+    uint32_t shifts = 0; /* TL_JOINT, eight bits a stage: address of the block's first row modulo 128 */
     auto load = [&]() {
         int b = warp + li * WARPS;
         if (b < nb) {
@@ -161,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
             bool whole = tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
             if constexpr (TL_JOINT) {
                 load_block<TL_D + TL_DV + 16, KRS, 0>(dk, ks, p.k_token, whole, tok, walk, lane);
-                shifts = (shifts & ~(15u << 4 * lstage)) | ((uint32_t)(uintptr_t)ks & 15) << 4 * lstage;
+                shifts = (shifts & ~(255u << 8 * lstage)) | ((uint32_t)(uintptr_t)ks & 127) << 8 * lstage;
             } else {
                 load_block<TL_D * EB, KRS, 0>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
                 load_block<TL_DV * EB, VRS, V_UNIT>(dk + V_AT, vs, p.v_token * EB, whole, tok, walk, lane);
@@ -227,22 +236,22 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
     for (int b = warp; b < nb; b += WARPS) {
         cp_async_wait<STAGES - 2>();
         __syncwarp();
-        const uint32_t sk = ring + cstage * BLOCK, svm = sk + V_AT;
+        const uint32_t sk = ring + cstage * BLOCK, svm = TL_JOINT ? 0 : sk + V_AT;
         float ks[2] = {1.f, 1.f}, vs[2] = {1.f, 1.f};
         uint32_t k_at[2] = {0, 0}, v_at[4] = {0, 0, 0, 0}; /* first byte of rows g, g + 8 of K; 2q, 2q + 1, 2q + 8, 2q + 9 of V */
+        const uint32_t k_flip = joint_flip(g), v_flip[2] = {joint_flip(2 * q), joint_flip(2 * q + 1)};
         if constexpr (TL_JOINT) {
-            const uint32_t low = shifts >> 4 * cstage & 15;
-            auto row_at = [&](int r) { return r * JOINT_RS + ((low + r * (uint32_t)p.k_token) & 15); };
+            const uint32_t low = shifts >> 8 * cstage & 127;
+            auto row_at = [&](int r) { return sk + r * JOINT_RS + ((low + r * (uint32_t)p.k_token) & 127); };
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const uint32_t at = row_at(g + 8 * i);
-                k_at[i] = sk + at;
-                ks[i] = __uint_as_float(ld_shared(k_at[i] + TL_D));
-                vs[i] = __uint_as_float(ld_shared(svm + at + TL_DV)) * V_SHIFT;
+                k_at[i] = row_at(g + 8 * i);
+                ks[i] = __uint_as_float(ld_shared((k_at[i] + TL_D) ^ k_flip));
+                vs[i] = __uint_as_float(ld_shared((k_at[i] + V_AT + TL_DV) ^ k_flip)) * V_SHIFT;
             }
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                v_at[i] = svm + row_at(2 * q + (i & 1) + (i >> 1) * 8);
+                v_at[i] = row_at(2 * q + (i & 1) + (i >> 1) * 8) + V_AT;
         } else if (TL_TOKEN_HEAD) {
             const float *sc = (const float *)(smem + warp * RING + cstage * BLOCK + SCALES_AT);
             ks[0] = sc[g], ks[1] = sc[g + 8], vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
@@ -259,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
                 if constexpr (TL_JOINT) {
 #pragma unroll
                     for (int i = 0; i < 4; i++)
-                        r[i] = 2 * st + (i >> 1) < TL_D / 16 ? ld_shared(k_at[i & 1] + (2 * st + (i >> 1)) * 16 + 4 * q) : 0;
+                        r[i] = 2 * st + (i >> 1) < TL_D / 16 ? ld_shared((k_at[i & 1] + (2 * st + (i >> 1)) * 16 + 4 * q) ^ k_flip) : 0;
                 } else
                     ldmatrix_x4(r, sk + ring_unit<KRS>(lr, 2 * st + lc));
                 uint32_t a0[4] = {codes_to_f16x2<TL_KV, 0>(r[0]), codes_to_f16x2<TL_KV, 0>(r[1]),
@@ -354,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
                 if constexpr (TL_JOINT) {
 #pragma unroll
                     for (int i = 0; i < 4; i++)
-                        r[i] = ld_shared(v_at[i] + (8 * x + g) * 4);
+                        r[i] = ld_shared((v_at[i] + (8 * x + g) * 4) ^ v_flip[i & 1]);
 #pragma unroll
                     for (int i = 0; i < 2; i++) { /* columns 4g and 4g + 1 to rows g and g + 8, the next two likewise */
                         uint32_t y = prmt(r[2 * i], r[2 * i + 1], 0x5140), z = prmt(r[2 * i], r[2 * i + 1], 0x7362);

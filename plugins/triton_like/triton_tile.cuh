@@ -86,7 +86,7 @@ ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, bloc
 }
 
 template <int BM, class rows_t> ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b) {
-#pragma unroll 4
+#pragma unroll 1 /* once in a block: code that would only take time to compile */
     for (int i = threadIdx.x; i < BM * (DP / 8); i += THREADS) {
         int r = i / (DP / 8), c = i % (DP / 8), row = b.row0 + r;
         bool ok = row < b.rows;
@@ -306,12 +306,16 @@ ATTN_DEV void hide_scores(const block_view &b, float (&s)[BN / 2], int k0, const
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int2 see = seen[8 * e];
+        const int first = see.x - k0 - 2 * q, count = max(see.y - see.x, 0);
 #pragma unroll
         for (int j = 0; j < BN / 8; j++)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                if (!is_visible(k0 + j * 8 + 2 * q + i, see, b.walk.prefix))
+            for (int i = 0; i < 2; i++) {
+                const bool is_seen = TL_RSWA > 0 ? is_visible(k0 + 8 * j + 2 * q + i, see, b.walk.prefix)
+                                                 : (uint32_t)(8 * j + i - first) < (uint32_t)count;
+                if (!is_seen)
                     s[4 * j + 2 * e + i] = -INFINITY;
+            }
     }
 }
 
@@ -454,6 +458,7 @@ ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t 
     }
     __syncwarp();
     constexpr int PIECES = TL_DV * OB / TL_OVEC;
+#pragma unroll 2
     for (int i = lane; i < 16 * PIECES; i += 32) {
         int r = i / PIECES, c = i % PIECES * TL_OVEC, row = row0 + r;
         if (row < b.rows)
