@@ -18,33 +18,36 @@
 #include <unistd.h>
 #include <vector>
 
-#define CK(x)                                                                                                          \
-    do {                                                                                                               \
-        cudaError_t e_ = (x);                                                                                          \
-        if (e_ != cudaSuccess) {                                                                                       \
-            fprintf(stderr, "%s, line %d: %s\n", #x, __LINE__, cudaGetErrorString(e_));                                \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CK(x)                                                                                                \
+    do {                                                                                                     \
+        cudaError_t e_ = (x);                                                                                \
+        if (e_ != cudaSuccess) {                                                                             \
+            fprintf(stderr, "%s, line %d: %s\n", #x, __LINE__, cudaGetErrorString(e_));                      \
+            exit(1);                                                                                         \
+        }                                                                                                    \
     } while (0)
 
 __global__ void fill(uint16_t *p, size_t n, uint32_t seed, int is_codes) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         uint32_t x = (uint32_t)i * 2654435761u + seed, y;
         x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
         y = x * 0x9E3779B1u + 0x85ebca6bu, y ^= y >> 15, y *= 0x2c1b3c6du, y ^= y >> 13;
-        float f = sqrtf(-2.f * logf(((x >> 8) + 1) * (1.f / 16777217.f))) * cospif(2.f * (y >> 8) * (1.f / 16777216.f));
-        p[i] = is_codes ? (uint16_t)((x & 0x8080) | 0x2828 | (x & 0x1717)) : (uint16_t)(__float_as_uint(f) >> 16);
+        float f = sqrtf(-2.f * logf(((x >> 8) + 1) * (1.f / 16777217.f))) *
+                  cospif(2.f * (y >> 8) * (1.f / 16777216.f));
+        p[i] = is_codes ? (uint16_t)((x & 0x8080) | 0x2828 | (x & 0x1717))
+                        : (uint16_t)(__float_as_uint(f) >> 16);
     }
 }
 __global__ void read_all(const uint4 *p, size_t n, uint32_t *out) {
     uint32_t s = 0;
     for (size_t i = (blockIdx.x * (size_t)blockDim.x) * 4 + threadIdx.x; i + 3 * blockDim.x < n;
          i += (size_t)gridDim.x * blockDim.x * 4) {
-        uint4 a = __ldcs(p + i), b = __ldcs(p + i + blockDim.x), c = __ldcs(p + i + 2 * blockDim.x), d = __ldcs(p + i + 3 * blockDim.x);
+        uint4 a = __ldcs(p + i), b = __ldcs(p + i + blockDim.x), c = __ldcs(p + i + 2 * blockDim.x),
+              d = __ldcs(p + i + 3 * blockDim.x);
         s += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
     }
-    if (s == 0x12345678)
-        *out = s;
+    if (s == 0x12345678) *out = s;
 }
 
 static cudaStream_t stream;
@@ -63,7 +66,8 @@ static double seconds() {
 }
 
 /* us of one call of f, which launches on the stream: replays of a graph, after 200 ms of them. */
-template <class F> static double time_it(F f) {
+template <class F>
+static double time_it(F f) {
     cudaEvent_t a, b;
     cudaGraph_t g;
     cudaGraphExec_t e;
@@ -86,8 +90,7 @@ template <class F> static double time_it(F f) {
         CK(cudaEventSynchronize(b));
         CK(cudaEventElapsedTime(&ms, a, b));
         spent += ms;
-        if (spent > 200)
-            t.push_back(ms * 1e3 / 8);
+        if (spent > 200) t.push_back(ms * 1e3 / 8);
     }
     std::sort(t.begin(), t.end());
     CK(cudaGraphExecDestroy(e));
@@ -102,7 +105,8 @@ struct work {
     int spans = 0;
 };
 
-static DLTensor tensor(void *data, DLDataType type, std::vector<int64_t> &shape, std::vector<int64_t> &strides, int code = kDLCUDA) {
+static DLTensor tensor(void *data, DLDataType type, std::vector<int64_t> &shape,
+                       std::vector<int64_t> &strides, int code = kDLCUDA) {
     DLTensor t = {};
     t.data = data, t.device.device_type = (DLDeviceType)code, t.ndim = (int)shape.size(), t.dtype = type;
     strides.assign(shape.size(), 1);
@@ -111,7 +115,8 @@ static DLTensor tensor(void *data, DLDataType type, std::vector<int64_t> &shape,
     t.shape = shape.data(), t.strides = strides.data();
     return t;
 }
-template <class T> static T *copy_of(const std::vector<T> &v) {
+template <class T>
+static T *copy_of(const std::vector<T> &v) {
     T *p;
     CK(cudaMalloc(&p, v.size() * sizeof(T) + 16));
     CK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
@@ -125,8 +130,7 @@ static bool is_wanted(const std::string &name) {
 }
 
 static void run(work w) {
-    if (!is_wanted(w.name))
-        return;
+    if (!is_wanted(w.name)) return;
     attn_error_t e = {sizeof e};
     attn_device_t device = {sizeof device};
     device.type = kDLCUDA, device.compute_capability = 90;
@@ -141,13 +145,14 @@ static void run(work w) {
         int q = w.q[r], kv = w.kv[r];
         tokens += q, keys += kv, most = std::max<int64_t>(most, kv), pages += (kv + 15) / 16;
         start.push_back((int32_t)tokens), lens.push_back(kv);
-        pairs += w.p.mask == ATTN_MASK_CAUSAL ? (double)q * (kv - q) + (double)q * (q + 1) / 2 : (double)q * kv;
+        pairs +=
+            w.p.mask == ATTN_MASK_CAUSAL ? (double)q * (kv - q) + (double)q * (q + 1) / 2 : (double)q * kv;
     }
     attn_problem_t &p = w.p;
-    p.struct_size = sizeof p, p.max_num_seqs = (uint32_t)w.q.size(), p.max_num_batched_tokens = (uint32_t)tokens;
+    p.struct_size = sizeof p, p.max_num_seqs = (uint32_t)w.q.size(),
+    p.max_num_batched_tokens = (uint32_t)tokens;
     p.max_model_len = most, p.features |= ATTN_F_CAPTURE, p.scale = 1 / sqrt((double)p.head_size);
-    if (cached)
-        p.block_size = 16, p.num_blocks = pages;
+    if (cached) p.block_size = 16, p.num_blocks = pages;
     attn_instance_t *in;
     double cold = seconds();
     int rc = backend->ops->open(&p, &device, options, 3, NULL, &in, &e);
@@ -165,7 +170,8 @@ static void run(work w) {
     backend->ops->kv_cache_shape(in, pages, &cs, &e);
     backend->ops->space_needed(in, &need, &e);
     attn_space_t space = {sizeof space};
-    space.metadata_bytes = need.metadata_bytes, space.workspace_bytes = need.workspace_bytes, space.host_bytes = need.host_bytes;
+    space.metadata_bytes = need.metadata_bytes, space.workspace_bytes = need.workspace_bytes,
+    space.host_bytes = need.host_bytes;
     CK(cudaMalloc(&space.metadata, need.metadata_bytes));
     CK(cudaMalloc(&space.workspace, need.workspace_bytes + 16));
     CK(cudaMallocHost(&space.host, need.host_bytes));
@@ -178,7 +184,8 @@ static void run(work w) {
         for (int i = 0; i < (w.kv[r] + 15) / 16; i++)
             table[r * columns + i] = order[n++];
     int32_t *d_table = copy_of(table);
-    std::vector<int64_t> s1 = {(int64_t)w.q.size(), columns}, t1, s2, t2, s3, t3, s4, t4, s5, t5, s6, t6, s7, t7;
+    std::vector<int64_t> s1 = {(int64_t)w.q.size(), columns}, t1, s2, t2, s3, t3, s4, t4, s5, t5, s6, t6, s7,
+                         t7;
     DLTensor table_t = tensor(d_table, attn_dl_dtype(ATTN_DTYPE_INT32), s1, t1), cache_t = {}, key_t, value_t;
     if (cached) {
         s2.assign(cs.shape, cs.shape + 4);
@@ -189,7 +196,8 @@ static void run(work w) {
             exit(fprintf(stderr, "%s: the pool is too small\n", w.name.c_str()));
         fill<<<2048, 256, 0, stream>>>((uint16_t *)pool, cs.total_bytes / 2, 3, cs.dtype.bits == 8);
     }
-    uint32_t hkv = p.num_kv_heads ? p.num_kv_heads : p.num_heads, dv = p.head_size_v ? p.head_size_v : p.head_size;
+    uint32_t hkv = p.num_kv_heads ? p.num_kv_heads : p.num_heads,
+             dv = p.head_size_v ? p.head_size_v : p.head_size;
     uint16_t *q, *o, *kv;
     float *vec;
     CK(cudaMalloc(&q, tokens * p.num_heads * p.head_size * 2));
@@ -200,9 +208,11 @@ static void run(work w) {
     fill<<<2048, 256, 0, stream>>>(kv, tokens * hkv * (p.head_size + dv), 2, 0);
     CK(cudaMemset(vec, 0, p.num_heads * 4));
     DLDataType type = attn_dl_dtype(p.dtype);
-    s3 = {tokens, p.num_heads, p.head_size}, s4 = {tokens, p.num_heads, dv}, s5 = {tokens, hkv, p.head_size}, s6 = {tokens, hkv, dv};
+    s3 = {tokens, p.num_heads, p.head_size}, s4 = {tokens, p.num_heads, dv}, s5 = {tokens, hkv, p.head_size},
+    s6 = {tokens, hkv, dv};
     s7 = {p.num_heads};
-    DLTensor q_t = tensor(q, type, s3, t3), o_t = tensor(o, type, s4, t4), v_t = tensor(vec, attn_dl_dtype(ATTN_DTYPE_FLOAT32), s7, t7);
+    DLTensor q_t = tensor(q, type, s3, t3), o_t = tensor(o, type, s4, t4),
+             v_t = tensor(vec, attn_dl_dtype(ATTN_DTYPE_FLOAT32), s7, t7);
     key_t = tensor(kv, type, s5, t5), value_t = tensor(kv + tokens * hkv * p.head_size, type, s6, t6);
     std::vector<int32_t> spans, prefixes(w.q.size(), 64);
     for (size_t r = 0; r < w.q.size(); r++)
@@ -216,17 +226,18 @@ static void run(work w) {
     double built = seconds();
     rc = backend->ops->build_metadata(in, &b, &space, stream, &e);
     built = seconds() - built;
-    if (rc)
-        exit(fprintf(stderr, "%s: build: %s\n", w.name.c_str(), e.text));
+    if (rc) exit(fprintf(stderr, "%s: build: %s\n", w.name.c_str(), e.text));
     attn_forward_t f = {sizeof f};
-    f.query = &q_t, f.output = &o_t, f.kv_cache = cached ? &cache_t : NULL, f.key = &key_t, f.value = &value_t;
+    f.query = &q_t, f.output = &o_t, f.kv_cache = cached ? &cache_t : NULL, f.key = &key_t,
+    f.value = &value_t;
     f.sinks = p.features & ATTN_F_SINK ? &v_t : NULL;
     f.alibi_slopes = p.features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT) ? &v_t : NULL;
     double us = time_it([&] {
         if (backend->ops->forward(in, &f, &space, stream, &e))
             exit(fprintf(stderr, "%s: forward: %s\n", w.name.c_str(), e.text));
     });
-    double bytes = cached ? (double)keys * cs.page_bytes / 16 : 0, flops = 2.0 * p.num_heads * (p.head_size + dv) * pairs;
+    double bytes = cached ? (double)keys * cs.page_bytes / 16 : 0,
+           flops = 2.0 * p.num_heads * (p.head_size + dv) * pairs;
     if (tokens == (int64_t)w.q.size())
         printf("%-34s %9.2f us %7.0f GB/s %5.1f%% of the read ceiling", w.name.c_str(), us, bytes / us * 1e-3,
                bytes / us * 1e-1 / ceiling);
@@ -236,17 +247,19 @@ static void run(work w) {
     fflush(stdout);
     CK(cudaStreamSynchronize(stream));
     backend->ops->close(in);
-    for (void *buffer : {(void *)q, (void *)o, (void *)kv, (void *)vec, (void *)d_table, space.metadata, space.workspace})
+    for (void *buffer :
+         {(void *)q, (void *)o, (void *)kv, (void *)vec, (void *)d_table, space.metadata, space.workspace})
         CK(cudaFree(buffer));
     CK(cudaFreeHost(space.host));
 }
 
-static work decoder(std::string name, std::vector<int> q, std::vector<int> kv, uint32_t hq = 32, uint32_t hkv = 8, uint32_t d = 128,
-                    uint32_t cache = ATTN_KV_AUTO) {
+static work decoder(std::string name, std::vector<int> q, std::vector<int> kv, uint32_t hq = 32,
+                    uint32_t hkv = 8, uint32_t d = 128, uint32_t cache = ATTN_KV_AUTO) {
     work w;
     w.name = name, w.q = q, w.kv = kv;
     w.p = {};
-    w.p.role = ATTN_ROLE_DECODER, w.p.mask = ATTN_MASK_CAUSAL, w.p.dtype = ATTN_DTYPE_BFLOAT16, w.p.num_heads = hq;
+    w.p.role = ATTN_ROLE_DECODER, w.p.mask = ATTN_MASK_CAUSAL, w.p.dtype = ATTN_DTYPE_BFLOAT16,
+    w.p.num_heads = hq;
     w.p.num_kv_heads = hkv, w.p.head_size = d, w.p.kv_cache_dtype = cache;
     return w;
 }
@@ -262,13 +275,16 @@ static void writes() {
     for (int i = 0; i < 3; i++)
         options[i].struct_size = sizeof options[i], options[i].s = i == 0 ? cache_dir : "";
     attn_problem_t p = decoder("", {1}, {1}).p;
-    p.struct_size = sizeof p, p.block_size = 16, p.num_blocks = blocks, p.scale = 1, p.max_num_batched_tokens = tokens;
+    p.struct_size = sizeof p, p.block_size = 16, p.num_blocks = blocks, p.scale = 1,
+    p.max_num_batched_tokens = tokens;
     attn_rope_problem_t rp = {sizeof rp};
     rp.attention = &p;
-    const attn_rope_extension_t *x = (const attn_rope_extension_t *)backend->ops->get_extension(NULL, ATTN_ROPE_EXTENSION);
+    const attn_rope_extension_t *x =
+        (const attn_rope_extension_t *)backend->ops->get_extension(NULL, ATTN_ROPE_EXTENSION);
     attn_instance_t *in;
     attn_rope_t *rope;
-    if (backend->ops->open(&p, &device, options, 3, NULL, &in, &e) || x->open(&rp, &device, options, 3, NULL, &rope, &e))
+    if (backend->ops->open(&p, &device, options, 3, NULL, &in, &e) ||
+        x->open(&rp, &device, options, 3, NULL, &rope, &e))
         exit(fprintf(stderr, "cache write: open: %s\n", e.text));
     attn_kv_cache_shape_t cs = {sizeof cs};
     backend->ops->kv_cache_shape(in, blocks, &cs, &e);
@@ -276,32 +292,40 @@ static void writes() {
     for (int64_t i = 0; i < tokens; i++)
         slots[i] = positions[i] = i;
     std::shuffle(slots.begin(), slots.end(), std::mt19937(3));
-    std::vector<int64_t> sq = {tokens, 32, 128}, tq, sk = {tokens, 8, 128}, tk, sn = {tokens}, tn, st = {tokens, 128}, tt, sc(cs.shape, cs.shape + 4), tc;
-    const size_t q_bytes = tokens * 32 * 256, k_bytes = tokens * 8 * 256, all = q_bytes + 2 * k_bytes + cs.total_bytes;
+    std::vector<int64_t> sq = {tokens, 32, 128}, tq, sk = {tokens, 8, 128}, tk, sn = {tokens}, tn,
+                         st = {tokens, 128}, tt, sc(cs.shape, cs.shape + 4), tc;
+    const size_t q_bytes = tokens * 32 * 256, k_bytes = tokens * 8 * 256,
+                 all = q_bytes + 2 * k_bytes + cs.total_bytes;
     DLDataType type = attn_dl_dtype(ATTN_DTYPE_BFLOAT16), whole = attn_dl_dtype(ATTN_DTYPE_INT64);
     std::vector<float> ones(tokens * 128, 0.7f);
-    DLTensor slots_t = tensor(copy_of(slots), whole, sn, tn), positions_t = tensor(copy_of(positions), whole, sn, tn);
-    DLTensor table_t = tensor(copy_of(ones), attn_dl_dtype(ATTN_DTYPE_FLOAT32), st, tt), q_t[4], k_t[4], v_t[4], c_t[4];
+    DLTensor slots_t = tensor(copy_of(slots), whole, sn, tn),
+             positions_t = tensor(copy_of(positions), whole, sn, tn);
+    DLTensor table_t = tensor(copy_of(ones), attn_dl_dtype(ATTN_DTYPE_FLOAT32), st, tt), q_t[4], k_t[4],
+             v_t[4], c_t[4];
     for (int i = 0; i < turns; i++) {
         uint8_t *at = pool + i * all;
-        q_t[i] = tensor(at, type, sq, tq), k_t[i] = tensor(at + q_bytes, type, sk, tk), v_t[i] = tensor(at + q_bytes + k_bytes, type, sk, tk);
+        q_t[i] = tensor(at, type, sq, tq), k_t[i] = tensor(at + q_bytes, type, sk, tk),
+        v_t[i] = tensor(at + q_bytes + k_bytes, type, sk, tk);
         c_t[i] = tensor(at + q_bytes + 2 * k_bytes, type, sc, tc);
         for (int d = 0; d < 4; d++)
             tc[d] = cs.byte_strides[d] / 2;
     }
     for (int i = 0, turn = 0; i < 3; i++) {
-        static const char *const names[3] = {"write 8192 tokens", "rope and write 8192 tokens", "rope and write 8192 tokens, no queries"};
+        static const char *const names[3] = {"write 8192 tokens", "rope and write 8192 tokens",
+                                             "rope and write 8192 tokens, no queries"};
         double us = time_it([&] {
             turn = (turn + 1) % turns;
             attn_kv_update_t u = {sizeof u};
             u.key = &k_t[turn], u.value = &v_t[turn], u.kv_cache = &c_t[turn], u.slot_mapping = &slots_t;
             attn_rope_write_t w = {sizeof w};
-            w.query = i == 1 ? &q_t[turn] : NULL, w.key = u.key, w.value = u.value, w.kv_cache = u.kv_cache, w.slot_mapping = &slots_t;
+            w.query = i == 1 ? &q_t[turn] : NULL, w.key = u.key, w.value = u.value, w.kv_cache = u.kv_cache,
+            w.slot_mapping = &slots_t;
             w.positions = &positions_t, w.cos_sin = &table_t;
             if (i == 0 ? backend->ops->update_kv_cache(in, &u, stream, &e) : x->write(rope, &w, stream, &e))
                 exit(fprintf(stderr, "%s: %s\n", names[i], e.text));
         });
-        double bytes = 4.0 * k_bytes + (i > 0 ? k_bytes : 0) + (i == 1 ? 2.0 * q_bytes : 0); /* rotated keys go back to memory too */
+        double bytes = 4.0 * k_bytes + (i > 0 ? k_bytes : 0) +
+                       (i == 1 ? 2.0 * q_bytes : 0); /* rotated keys go back to memory too */
         printf("%-38s %7.2f us %6.0f GB/s read and written\n", names[i], us, bytes / us * 1e-3);
     }
     backend->ops->close(in);
@@ -309,11 +333,9 @@ static void writes() {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2)
-        return fprintf(stderr, "usage: triton_bench PLUGIN.so [name...]\n"), 2;
+    if (argc < 2) return fprintf(stderr, "usage: triton_bench PLUGIN.so [name...]\n"), 2;
     filters.assign(argv + 2, argv + argc);
-    if (getenv("TRITON_BENCH_CACHE"))
-        cache_dir = getenv("TRITON_BENCH_CACHE");
+    if (getenv("TRITON_BENCH_CACHE")) cache_dir = getenv("TRITON_BENCH_CACHE");
     void *so = dlopen(argv[1], RTLD_NOW);
     const attn_plugin_t *plugin = so ? (const attn_plugin_t *)dlsym(so, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
     if (!plugin || (cache_dir == temporary_dir && !mkdtemp(temporary_dir)))
@@ -322,7 +344,8 @@ int main(int argc, char **argv) {
     CK(cudaStreamCreate(&stream));
     CK(cudaMalloc(&pool, POOL));
     fill<<<2048, 256, 0, stream>>>((uint16_t *)pool, POOL / 2, 9, 0);
-    double read = time_it([&] { read_all<<<132 * 16, 256, 0, stream>>>((const uint4 *)pool, POOL / 16, (uint32_t *)pool); });
+    double read = time_it(
+        [&] { read_all<<<132 * 16, 256, 0, stream>>>((const uint4 *)pool, POOL / 16, (uint32_t *)pool); });
     ceiling = POOL / read * 1e-3;
     printf("read ceiling of this run: %.0f GB/s\n", ceiling);
     auto same = [](int n, int v) { return std::vector<int>(n, v); };
@@ -341,12 +364,13 @@ int main(int argc, char **argv) {
     run(decoder("decode 64x8192 d64", same(64, 1), same(64, 8192), 32, 8, 64));
     run(decoder("decode 64x8192 d256", same(64, 1), same(64, 8192), 16, 4, 256));
     run(decoder("decode 64x8192 fp8", same(64, 1), same(64, 8192), 32, 8, 128, ATTN_KV_FP8_E4M3));
-    run(decoder("decode 64x8192 int8 token-head", same(64, 1), same(64, 8192), 32, 8, 128, ATTN_KV_INT8_PER_TOKEN_HEAD));
+    run(decoder("decode 64x8192 int8 token-head", same(64, 1), same(64, 8192), 32, 8, 128,
+                ATTN_KV_INT8_PER_TOKEN_HEAD));
     run(decoder("decode 1x1024", {1}, {1024}));
-    if (is_wanted("write 8192 tokens"))
-        writes();
+    if (is_wanted("write 8192 tokens")) writes();
     for (uint32_t d : {64, 80, 96, 128, 192, 256})
-        run(decoder("prefill 4x4096 d" + std::to_string(d), same(4, 4096), same(4, 4096), 4096 / d / 4 * 4, 1024 / d, d));
+        run(decoder("prefill 4x4096 d" + std::to_string(d), same(4, 4096), same(4, 4096), 4096 / d / 4 * 4,
+                    1024 / d, d));
     run(decoder("prefill 1x16384 d128", same(1, 16384), same(1, 16384)));
     run(decoder("prefill 32x512 d128", same(32, 512), same(32, 512)));
     run(decoder("prefill 4x4096 d128 fp8", same(4, 4096), same(4, 4096), 32, 8, 128, ATTN_KV_FP8_E4M3));
@@ -357,12 +381,13 @@ int main(int argc, char **argv) {
     }
     for (int decode = 0; decode < 2; decode++)
         for (int k = 0; k < 9; k++) {
-            static const char *const names[9] = {"window 8192", "soft cap", "alibi", "alibi_sqrt", "sinks", "spans",
-                                                 "rswa 8192", "chunk_lookback", "per_request"};
+            static const char *const names[9] = {"window 8192", "soft cap",       "alibi",
+                                                 "alibi_sqrt",  "sinks",          "spans",
+                                                 "rswa 8192",   "chunk_lookback", "per_request"};
             work w = decode ? decoder(std::string("decode 64x8192, ") + names[k], same(64, 1), same(64, 8192))
-                            : decoder(std::string("prefill 4x4096 d128, ") + names[k], same(4, 4096), same(4, 4096));
-            if (k == 8)
-                continue;
+                            : decoder(std::string("prefill 4x4096 d128, ") + names[k], same(4, 4096),
+                                      same(4, 4096));
+            if (k == 8) continue;
             if (k == 0) w.p.sliding_window = 8192;
             if (k == 1) w.p.logits_soft_cap = 50;
             if (k == 2) w.p.features = ATTN_F_ALIBI;
@@ -370,7 +395,8 @@ int main(int argc, char **argv) {
             if (k == 4) w.p.features = ATTN_F_SINK;
             if (k == 5) w.p.features = ATTN_F_MM_PREFIX, w.spans = 4;
             if (k == 6) w.p.rswa_window = 8192;
-            if (k == 7) w.p.features = ATTN_F_CHUNK_LOOKBACK, w.p.sliding_window = 16384, w.p.chunk_lookback = 1;
+            if (k == 7)
+                w.p.features = ATTN_F_CHUNK_LOOKBACK, w.p.sliding_window = 16384, w.p.chunk_lookback = 1;
             run(w);
         }
     std::string clean = std::string("rm -rf ") + temporary_dir;

@@ -10,7 +10,9 @@ static const attn_rope_extension_t *x;
 static const attn_backend_ops_t *ops;
 static const attn_device_t device = {.struct_size = sizeof device, .type = kDLCPU};
 
-static void *alloc(size_t bytes) { return calloc(1, bytes + 64); }
+static void *alloc(size_t bytes) {
+    return calloc(1, bytes + 64);
+}
 static const rope_memory_t memory = {alloc, kDLCPU};
 
 static void *copy_of(const void *p, size_t n) {
@@ -41,7 +43,8 @@ static float rounded(double v, uint32_t dtype) {
 
 static int wrong_rows(const rope_case_t *c, const DLTensor *now, const void *before) {
     const uint32_t dtype = c->attention.dtype;
-    const int64_t heads = now->shape[1], size = now->shape[2], half = (c->problem.rotary_dim ? c->problem.rotary_dim : size) / 2;
+    const int64_t heads = now->shape[1], size = now->shape[2],
+                  half = (c->problem.rotary_dim ? c->problem.rotary_dim : size) / 2;
     const int neox = c->problem.style != ATTN_ROPE_INTERLEAVED;
     int wrong = 0;
     for (int64_t t = 0; t < now->shape[0]; t++)
@@ -53,8 +56,11 @@ static int wrong_rows(const rope_case_t *c, const DLTensor *now, const void *bef
                     const int64_t at = neox ? i % half : i / 2, first = neox ? i < half : i % 2 == 0;
                     const int64_t other = neox ? (first ? i + half : i - half) : i ^ 1;
                     const int64_t entry = ((const int64_t *)c->positions.t.data)[t] * 2 * half + at;
-                    const double cosine = rope_get(c->table.t.data, c->table_dtype, entry), sine = rope_get(c->table.t.data, c->table_dtype, entry + half);
-                    want = rounded(want * cosine + (first ? -1 : 1) * rope_get(before, dtype, row + other) * sine, dtype);
+                    const double cosine = rope_get(c->table.t.data, c->table_dtype, entry),
+                                 sine = rope_get(c->table.t.data, c->table_dtype, entry + half);
+                    want = rounded(want * cosine +
+                                       (first ? -1 : 1) * rope_get(before, dtype, row + other) * sine,
+                                   dtype);
                 }
                 wrong += rope_get(now->data, dtype, row + i) != want;
             }
@@ -76,26 +82,32 @@ static void one(int i, uint64_t seed) {
     void *value = copy_of(c.value.t.data, c.value_bytes), *cache = copy_of(c.kv_cache.t.data, c.cache_bytes);
     int rc = x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e);
     attn_rope_write_t args = rope_args(&c);
-    if (attn_kv_is_quantized(c.attention.kv_cache_dtype) && !attn_kv_is_per_token_head(c.attention.kv_cache_dtype))
+    if (attn_kv_is_quantized(c.attention.kv_cache_dtype) &&
+        !attn_kv_is_per_token_head(c.attention.kv_cache_dtype))
         args.scales.k = &scales[0].t, args.scales.v = &scales[1].t;
-    if (rc == ATTN_OK)
-        rc = x->write(rope, &args, NULL, &e);
+    if (rc == ATTN_OK) rc = x->write(rope, &args, NULL, &e);
     ok(rc == ATTN_OK, "case %d is served %s", i, rc ? e.text : "");
-    ok(wrong_rows(&c, &c.query.t, query) == 0 && wrong_rows(&c, &c.key.t, key) == 0, "case %d: rows are rotated", i);
+    ok(wrong_rows(&c, &c.query.t, query) == 0 && wrong_rows(&c, &c.key.t, key) == 0,
+       "case %d: rows are rotated", i);
     ok(memcmp(c.value.t.data, value, c.value_bytes) == 0, "case %d: values stay", i);
     void *written = copy_of(c.kv_cache.t.data, c.cache_bytes);
     memcpy(c.kv_cache.t.data, cache, c.cache_bytes);
-    attn_kv_update_t u = {.struct_size = sizeof u, .key = args.key, .value = args.value, .kv_cache = args.kv_cache,
-                          .slot_mapping = args.slot_mapping, .scales = args.scales};
+    attn_kv_update_t u = {.struct_size = sizeof u,
+                          .key = args.key,
+                          .value = args.value,
+                          .kv_cache = args.kv_cache,
+                          .slot_mapping = args.slot_mapping,
+                          .scales = args.scales};
     rc = ops->open(&c.attention, &device, NULL, 0, NULL, &plain, &e);
-    if (rc == ATTN_OK)
-        rc = ops->update_kv_cache(plain, &u, NULL, &e);
-    ok(rc == ATTN_OK && memcmp(c.kv_cache.t.data, written, c.cache_bytes) == 0 && memcmp(written, cache, c.cache_bytes) != 0,
+    if (rc == ATTN_OK) rc = ops->update_kv_cache(plain, &u, NULL, &e);
+    ok(rc == ATTN_OK && memcmp(c.kv_cache.t.data, written, c.cache_bytes) == 0 &&
+           memcmp(written, cache, c.cache_bytes) != 0,
        "case %d: the cache holds what update_kv_cache writes of the rotated keys", i);
     ops->close(plain);
     x->close(rope);
     free(query), free(key), free(value), free(cache), free(written);
-    void *all[] = {c.query.t.data, c.key.t.data, c.value.t.data, c.table.t.data, c.positions.t.data, c.slots.t.data, c.kv_cache.t.data};
+    void *all[] = {c.query.t.data,     c.key.t.data,   c.value.t.data,   c.table.t.data,
+                   c.positions.t.data, c.slots.t.data, c.kv_cache.t.data};
     for (size_t n = 0; n < sizeof all / sizeof all[0]; n++)
         free(all[n]);
 }
@@ -107,45 +119,59 @@ static void refusals(void) {
     rope_choose(&c, 1);
     rope_fill(&c, &memory, 5);
     c.problem.rotary_dim = 63;
-    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_INVALID && !strcmp(e.param, "rotary_dim"), "an odd rotary_dim");
+    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_INVALID &&
+           !strcmp(e.param, "rotary_dim"),
+       "an odd rotary_dim");
     c.problem.rotary_dim = 130;
-    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_INVALID && !strcmp(e.param, "rotary_dim"), "one beyond head_size");
+    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_INVALID &&
+           !strcmp(e.param, "rotary_dim"),
+       "one beyond head_size");
     c.problem.rotary_dim = 64, c.problem.style = 3;
-    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_INVALID && !strcmp(e.param, "style"), "an unknown style");
+    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_INVALID && !strcmp(e.param, "style"),
+       "an unknown style");
     c.problem.style = 1, c.attention.role = ATTN_ROLE_MM_ENCODER;
-    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_UNSUPPORTED && !strcmp(e.param, "role"), "a role without a cache");
+    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_UNSUPPORTED &&
+           !strcmp(e.param, "role"),
+       "a role without a cache");
     c.attention.role = ATTN_ROLE_DECODER, c.problem.attention = NULL;
-    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_INVALID && rope == NULL, "no problem");
+    ok(x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) == ATTN_E_INVALID && rope == NULL,
+       "no problem");
     c.problem.attention = &c.attention;
-    if (x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) != ATTN_OK)
-        bail_out("%s", e.text);
+    if (x->open(&c.problem, &device, NULL, 0, NULL, &rope, &e) != ATTN_OK) bail_out("%s", e.text);
     void *query = copy_of(c.query.t.data, c.query_bytes), *cache = copy_of(c.kv_cache.t.data, c.cache_bytes);
     rope_tensor_t bad;
     attn_rope_write_t a = rope_args(&c);
     rope_over(&bad, c.table.t.data, ATTN_DTYPE_BFLOAT16, kDLCPU, 2, (const int64_t[]){50, 32}, NULL);
     a.cos_sin = &bad.t;
-    ok(x->write(rope, &a, NULL, &e) == ATTN_E_INVALID && !strcmp(e.param, "cos_sin"), "a table of another width");
+    ok(x->write(rope, &a, NULL, &e) == ATTN_E_INVALID && !strcmp(e.param, "cos_sin"),
+       "a table of another width");
     a = rope_args(&c);
     rope_over(&bad, c.table.t.data, ATTN_DTYPE_FLOAT16, kDLCPU, 2, (const int64_t[]){50, 64}, NULL);
     a.cos_sin = &bad.t;
-    ok(x->write(rope, &a, NULL, &e) == ATTN_E_INVALID && !strcmp(e.param, "cos_sin"), "a table of another type");
+    ok(x->write(rope, &a, NULL, &e) == ATTN_E_INVALID && !strcmp(e.param, "cos_sin"),
+       "a table of another type");
     a = rope_args(&c);
     c.positions.t.shape[0] = 1000;
     ok(x->write(rope, &a, NULL, &e) == ATTN_E_INVALID, "more positions than rows");
     c.positions.t.shape[0] = c.num_tokens;
     ((int64_t *)c.positions.t.data)[3] = 50;
-    ok(x->write(rope, &a, NULL, &e) == ATTN_E_INVALID && !strcmp(e.param, "positions"), "a position beyond the table");
+    ok(x->write(rope, &a, NULL, &e) == ATTN_E_INVALID && !strcmp(e.param, "positions"),
+       "a position beyond the table");
     ((int64_t *)c.positions.t.data)[3] = 1;
     ((int64_t *)c.slots.t.data)[2] = ROPE_BLOCKS * 16;
-    ok(x->write(rope, &a, NULL, &e) == ATTN_E_INVALID && !strcmp(e.param, "slot_mapping"), "a slot beyond the cache");
-    ok(memcmp(query, c.query.t.data, c.query_bytes) == 0 && memcmp(cache, c.kv_cache.t.data, c.cache_bytes) == 0,
+    ok(x->write(rope, &a, NULL, &e) == ATTN_E_INVALID && !strcmp(e.param, "slot_mapping"),
+       "a slot beyond the cache");
+    ok(memcmp(query, c.query.t.data, c.query_bytes) == 0 &&
+           memcmp(cache, c.kv_cache.t.data, c.cache_bytes) == 0,
        "and nothing was touched");
     ((int64_t *)c.slots.t.data)[2] = 2;
     c.positions.t.shape[0] = c.slots.t.shape[0] = 0;
-    ok(x->write(rope, &a, NULL, &e) == ATTN_OK && memcmp(query, c.query.t.data, c.query_bytes) == 0, "no tokens, no work");
+    ok(x->write(rope, &a, NULL, &e) == ATTN_OK && memcmp(query, c.query.t.data, c.query_bytes) == 0,
+       "no tokens, no work");
     c.positions.t.shape[0] = c.slots.t.shape[0] = c.num_tokens;
     a.query = NULL;
-    ok(x->write(rope, &a, NULL, &e) == ATTN_OK && memcmp(query, c.query.t.data, c.query_bytes) == 0, "queries may be left out");
+    ok(x->write(rope, &a, NULL, &e) == ATTN_OK && memcmp(query, c.query.t.data, c.query_bytes) == 0,
+       "queries may be left out");
     x->close(rope);
     x->close(NULL);
 }
@@ -156,13 +182,11 @@ int main(void) {
     snprintf(path, sizeof path, "%s/reference.so", dir ? dir : "plugins-built");
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const attn_plugin_t *plugin = so ? dlsym(so, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
-    if (plugin == NULL)
-        bail_out("%s does not load", path);
+    if (plugin == NULL) bail_out("%s does not load", path);
     ops = plugin->backends[0]->ops;
     x = ops->get_extension(NULL, ATTN_ROPE_EXTENSION);
     ok(x != NULL && x->struct_size == sizeof *x, "the extension is found by its id");
-    if (x == NULL)
-        return tap_done();
+    if (x == NULL) return tap_done();
     uint64_t seed = tap_seed();
     for (int i = 0; i < ROPE_CASES; i++)
         one(i, seed + (uint64_t)i);

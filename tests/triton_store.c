@@ -26,8 +26,7 @@ static int logged;
 
 static void count_line(void *ctx, uint32_t level, const char *text) {
     (void)ctx, (void)level;
-    if (logged++ < 3)
-        diag("%s", text);
+    if (logged++ < 3) diag("%s", text);
 }
 static const attn_host_t host = {.struct_size = sizeof host, .log = count_line};
 
@@ -40,8 +39,7 @@ static size_t make_code(unsigned char *code, int writer, int round) {
 }
 static int is_whole(const unsigned char *code, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (code[i] != (unsigned char)(code[0] + (int)(i * n >> 7)))
-            return 0;
+        if (code[i] != (unsigned char)(code[0] + (int)(i * n >> 7))) return 0;
     return 1;
 }
 
@@ -68,8 +66,7 @@ static int count_files(const char *dir) {
     DIR *d = opendir(dir);
     for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
         n += e->d_name[0] != '.';
-    if (d != NULL)
-        closedir(d);
+    if (d != NULL) closedir(d);
     return n;
 }
 
@@ -79,8 +76,7 @@ static int in_processes(int count, int (*f)(int)) {
     int bad = 0;
     fflush(stdout);
     for (int i = 0; i < count; i++)
-        if ((children[i] = fork()) == 0)
-            _exit(f(i));
+        if ((children[i] = fork()) == 0) _exit(f(i));
     for (int i = 0; i < count; i++) {
         int status = 1;
         bad += children[i] < 0 || waitpid(children[i], &status, 0) != children[i] || status != 0;
@@ -97,7 +93,10 @@ static int save_fails(const char *dir) {
     int before = count_files(dir);
     triton_store_save(dir, "sm_90-full", code, sizeof code, &host);
     int lines = logged;
-    return lines == 1 && count_files(dir) == before && triton_store_load(dir, "sm_90-full", &back, &bytes, &host) != 0 ? 0 : 1;
+    return lines == 1 && count_files(dir) == before &&
+                   triton_store_load(dir, "sm_90-full", &back, &bytes, &host) != 0
+               ? 0
+               : 1;
 }
 
 static int file_limit(int unused) {
@@ -111,10 +110,10 @@ enum { NO_MOUNT = 77 };
 static int full_disk(int unused) {
     char dir[] = "/tmp/attn-triton-small-XXXXXX";
     (void)unused;
-    if (mkdtemp(dir) == NULL)
-        return 1;
+    if (mkdtemp(dir) == NULL) return 1;
     int status = NO_MOUNT;
-    if (geteuid() == 0 && unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+    if (geteuid() == 0 && unshare(CLONE_NEWNS) == 0 &&
+        mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
         mount("tmpfs", dir, "tmpfs", 0, "size=16k,mode=700") == 0) {
         status = save_fails(dir);
         umount(dir);
@@ -143,10 +142,10 @@ static int compile(int unused) {
 
 int main(void) {
     ATTN_INIT(attn_error_t, e);
-    if (mkdtemp(folder) == NULL)
-        bail_out("no temporary folder");
+    if (mkdtemp(folder) == NULL) bail_out("no temporary folder");
     int bad = in_processes(RACERS, race);
-    ok(bad == 0, "%d processes write and read %d files %d times: each load is a whole file (%d saw another)", RACERS, KEYS, ROUNDS, bad);
+    ok(bad == 0, "%d processes write and read %d files %d times: each load is a whole file (%d saw another)",
+       RACERS, KEYS, ROUNDS, bad);
     is_int(count_files(folder), KEYS, "no temporary file is left");
 
     char path[128];
@@ -163,8 +162,7 @@ int main(void) {
     fflush(stdout);
     int status = 0;
     pid_t child = fork();
-    if (child == 0)
-        _exit(full_disk(0));
+    if (child == 0) _exit(full_disk(0));
     if (waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == NO_MOUNT)
         skip(1, "a full disk: no right to mount one");
     else
@@ -183,7 +181,6 @@ int main(void) {
     }
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s", folder);
-    if (system(command) != 0)
-        diag("%s is left", folder);
+    if (system(command) != 0) diag("%s is left", folder);
     return tap_done();
 }

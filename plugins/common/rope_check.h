@@ -19,7 +19,8 @@ static inline int rope_check_problem(const attn_rope_problem_t *given, int devic
                                      attn_problem_t *attention, attn_error_t *error) {
     attn_rope_problem_t p;
     int status = attn_intake(&p, sizeof p, given, "problem", error);
-    if (status == ATTN_OK) status = attn_intake(attention, sizeof *attention, p.attention, "attention", error);
+    if (status == ATTN_OK)
+        status = attn_intake(attention, sizeof *attention, p.attention, "attention", error);
     if (status != ATTN_OK) return status;
     *r = (rope_rules){.rotary_dim = p.rotary_dim ? p.rotary_dim : attention->head_size,
                       .style = p.style ? p.style : (uint32_t)ATTN_ROPE_NEOX,
@@ -38,24 +39,24 @@ static inline int rope_check_problem(const attn_rope_problem_t *given, int devic
                          "rotary_dim is %u; an even number up to head_size (%u) was wanted", r->rotary_dim,
                          r->head_size);
     if (r->style > ATTN_ROPE_INTERLEAVED)
-        return attn_fail(error, ATTN_E_INVALID, "style", "style is %u; NEOX (1) or INTERLEAVED (2) was wanted",
-                         r->style);
+        return attn_fail(error, ATTN_E_INVALID, "style",
+                         "style is %u; NEOX (1) or INTERLEAVED (2) was wanted", r->style);
     return ATTN_OK;
 }
 
 /* At least `rows` rows of the rope's device. */
-static inline int rope_check_rows(const rope_rules *r, const DLTensor *t, const char *name, uint32_t dtype, int ndim,
-                                  int64_t rows, int64_t b, int64_t c, attn_error_t *error) {
+static inline int rope_check_rows(const rope_rules *r, const DLTensor *t, const char *name, uint32_t dtype,
+                                  int ndim, int64_t rows, int64_t b, int64_t c, attn_error_t *error) {
     const int64_t shape[3] = {-1, b, c};
     int status = attn_check_tensor(t, name, dtype, ndim, shape, error);
     if (status != ATTN_OK) return status;
     if (t->shape[0] > 0 && (int)t->device.device_type != r->device_type &&
         !(r->device_type == (int)kDLCUDA && t->device.device_type == kDLCUDAManaged))
-        return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; device type %d was wanted", name,
-                         (int)t->device.device_type, r->device_type);
+        return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; device type %d was wanted",
+                         name, (int)t->device.device_type, r->device_type);
     if (t->shape[0] < rows)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; %lld were wanted", name, (long long)t->shape[0],
-                         (long long)rows);
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; %lld were wanted", name,
+                         (long long)t->shape[0], (long long)rows);
     return ATTN_OK;
 }
 
@@ -71,7 +72,8 @@ static inline int rope_check_write(const rope_rules *r, const attn_rope_write_t 
     if (status == ATTN_OK)
         status = rope_check_rows(r, a->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, n, 0, 0, error);
     if (status == ATTN_OK && a->slot_mapping->shape[0] != n)
-        status = attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping has %lld entries; positions has %lld",
+        status = attn_fail(error, ATTN_E_INVALID, "slot_mapping",
+                           "slot_mapping has %lld entries; positions has %lld",
                            (long long)a->slot_mapping->shape[0], (long long)n);
     if (status == ATTN_OK && a->query != NULL)
         status = rope_check_rows(r, a->query, "query", r->dtype, 3, n, r->heads, r->head_size, error);
@@ -84,8 +86,9 @@ static inline int rope_check_write(const rope_rules *r, const attn_rope_write_t 
     if (status == ATTN_OK) {
         const uint32_t have = attn_dtype_of(a->cos_sin->dtype);
         if (have != ATTN_DTYPE_FLOAT32 && have != r->dtype)
-            status = attn_fail(error, ATTN_E_INVALID, "cos_sin", "cos_sin has element type %s; float32 or %s was wanted",
-                               attn_dtype_name(have), attn_dtype_name(r->dtype));
+            status = attn_fail(error, ATTN_E_INVALID, "cos_sin",
+                               "cos_sin has element type %s; float32 or %s was wanted", attn_dtype_name(have),
+                               attn_dtype_name(r->dtype));
     }
     *update = (attn_kv_update_t){.struct_size = sizeof *update,
                                  .key = a->key,

@@ -20,7 +20,8 @@ static int rope_open(const attn_rope_problem_t *problem, const attn_device_t *de
     attn_problem_t attention;
     attn_instance_t *instance;
     int status = rope_check_problem(problem, (int)kDLCPU, &rules, &attention, error);
-    if (status == ATTN_OK) status = ref_open(&attention, device, options, num_options, host, &instance, error);
+    if (status == ATTN_OK)
+        status = ref_open(&attention, device, options, num_options, host, &instance, error);
     if (status != ATTN_OK) return status;
     attn_rope_t *r = malloc(sizeof *r);
     if (r == NULL) {
@@ -49,12 +50,12 @@ static void set_value(char *row, uint32_t dtype, uint32_t i, float x) {
     ref_store_row(row + i * attn_dtype_size(dtype), dtype, 1, &wide);
 }
 
-static void rotate_rows(const rope_rules *r, const DLTensor *rows, uint32_t heads, const attn_rope_write_t *a) {
+static void rotate_rows(const rope_rules *r, const DLTensor *rows, uint32_t heads,
+                        const attn_rope_write_t *a) {
     const uint32_t half = r->rotary_dim / 2, table_dtype = attn_dtype_of(a->cos_sin->dtype);
     for (int64_t t = 0; t < a->positions->shape[0]; t++) {
-        const int64_t position =
-            *(const int64_t *)(const void *)((const char *)attn_data(a->positions) +
-                                             t * attn_byte_stride(a->positions, 0));
+        const int64_t position = *(const int64_t *)(const void *)((const char *)attn_data(a->positions) +
+                                                                  t * attn_byte_stride(a->positions, 0));
         const char *table = (const char *)attn_data(a->cos_sin) + position * attn_byte_stride(a->cos_sin, 0);
         for (uint32_t h = 0; h < heads; h++) {
             char *row = ref_at2(rows, t, h);
@@ -79,8 +80,9 @@ static int rope_write(attn_rope_t *r, const attn_rope_write_t *args, void *strea
         const int64_t position = *(const int64_t *)(const void *)((const char *)attn_data(a.positions) +
                                                                   t * attn_byte_stride(a.positions, 0));
         if (position < 0 || position >= a.cos_sin->shape[0])
-            status = attn_fail(error, ATTN_E_INVALID, "positions", "positions[%lld] is %lld; cos_sin has %lld rows",
-                               (long long)t, (long long)position, (long long)a.cos_sin->shape[0]);
+            status = attn_fail(error, ATTN_E_INVALID, "positions",
+                               "positions[%lld] is %lld; cos_sin has %lld rows", (long long)t,
+                               (long long)position, (long long)a.cos_sin->shape[0]);
     }
     if (status != ATTN_OK) return status;
     if (a.query != NULL) rotate_rows(&r->rules, a.query, r->rules.heads, &a);

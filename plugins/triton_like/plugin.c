@@ -21,10 +21,11 @@ const attn_capabilities_t triton_capabilities = {
                        ATTN_BIT(ATTN_KV_FLOAT32) | ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_E5M2) |
                        ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD) | ATTN_BIT(ATTN_KV_FP8_PER_TOKEN_HEAD),
     .features = ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SINK |
-                ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNKED_LOCAL | ATTN_F_CHUNK_LOOKBACK | ATTN_F_RSWA |
-                ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_QQ_BIAS | ATTN_F_DIFF_KV | ATTN_F_LSE |
-                ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_SEPARATE_KV |
-                ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE | ATTN_F_KV_CONNECTOR | ATTN_F_CONTIGUOUS_KV | ATTN_F_BLOCK_STRIDE,
+                ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNKED_LOCAL | ATTN_F_CHUNK_LOOKBACK |
+                ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_QQ_BIAS |
+                ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |
+                ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_SEPARATE_KV | ATTN_F_BATCH_INVARIANT |
+                ATTN_F_CAPTURE | ATTN_F_KV_CONNECTOR | ATTN_F_CONTIGUOUS_KV | ATTN_F_BLOCK_STRIDE,
     .device_types = ATTN_BIT(kDLCUDA),
     .head_sizes = head_sizes,
     .num_head_sizes = 1,
@@ -56,30 +57,33 @@ static const attn_backend_ops_t ops = {
 static const attn_backend_t backend = {
     .struct_size = sizeof(attn_backend_t),
     .name = "TRITON_ATTN",
-    .doc = "kernels compiled by NVRTC for the problem at hand: any head size from 32, every mask, every GPU from sm_80",
+    .doc = "kernels compiled by NVRTC for the problem at hand: any head size from 32, every mask, every GPU "
+           "from sm_80",
     .capabilities = &triton_capabilities,
     .ops = &ops,
 };
 static const attn_backend_t *const backends[] = {&backend};
 
 static const attn_option_spec_t options[TRITON_NUM_OPTIONS] = {
-    [TRITON_OPTION_CACHE_DIR] = {.struct_size = sizeof(attn_option_spec_t),
-                                 .type = ATTN_OPTION_STRING,
-                                 .name = "cache_dir",
-                                 .doc = "folder that keeps compiled kernels: absolute, the caller's, mode 0700; empty: none",
-                                 .default_value = ""},
+    [TRITON_OPTION_CACHE_DIR] =
+        {.struct_size = sizeof(attn_option_spec_t),
+         .type = ATTN_OPTION_STRING,
+         .name = "cache_dir",
+         .doc = "folder that keeps compiled kernels: absolute, the caller's, mode 0700; empty: none",
+         .default_value = ""},
     [TRITON_OPTION_NVRTC] = {.struct_size = sizeof(attn_option_spec_t),
                              .type = ATTN_OPTION_STRING,
                              .name = "nvrtc",
                              .doc = "path of libnvrtc; empty: the dynamic linker's and CUDA's usual places",
                              .default_value = ""},
-    [TRITON_OPTION_SEGMENTS] = {.struct_size = sizeof(attn_option_spec_t),
-                                .type = ATTN_OPTION_INT,
-                                .name = "segments",
-                                .doc = "segments into which decode cuts the keys of a request; 0 lets the planner choose",
-                                .default_value = "0",
-                                .min_int = 0,
-                                .max_int = TRITON_MAX_PIECES},
+    [TRITON_OPTION_SEGMENTS] =
+        {.struct_size = sizeof(attn_option_spec_t),
+         .type = ATTN_OPTION_INT,
+         .name = "segments",
+         .doc = "segments into which decode cuts the keys of a request; 0 lets the planner choose",
+         .default_value = "0",
+         .min_int = 0,
+         .max_int = TRITON_MAX_PIECES},
 };
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {

@@ -8,8 +8,7 @@
 void triton_log(const attn_host_t *host, uint32_t level, const char *format, ...) {
     char text[512];
     va_list args;
-    if (host == NULL || host->log == NULL)
-        return;
+    if (host == NULL || host->log == NULL) return;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
@@ -32,7 +31,8 @@ static void *compile(void *arg) {
 }
 
 /* The programs: prefill alone, because it takes longest; everything else beside it. */
-static int list_programs(const triton_config_t *c, const char *sources[TRITON_MAX_PROGRAMS], int kinds[TRITON_MAX_PROGRAMS]) {
+static int list_programs(const triton_config_t *c, const char *sources[TRITON_MAX_PROGRAMS],
+                         int kinds[TRITON_MAX_PROGRAMS]) {
     int n = 0;
     kinds[n] = TRITON_PROGRAM_PREFILL;
     if (c->rope > 0) {
@@ -66,8 +66,8 @@ static void make_key(const triton_nvrtc_t *n, const char *source, const char *ma
     snprintf(key, 64, "sm_%d-%016llx%016llx", n->arch, (unsigned long long)h[0], (unsigned long long)h[1]);
 }
 
-static int compile_missing(const triton_nvrtc_t *nvrtc, const char *const *sources, const char *macros, int count,
-                           triton_code_t *code, attn_error_t *error) {
+static int compile_missing(const triton_nvrtc_t *nvrtc, const char *const *sources, const char *macros,
+                           int count, triton_code_t *code, attn_error_t *error) {
     job_t jobs[TRITON_MAX_PROGRAMS];
     pthread_t threads[TRITON_MAX_PROGRAMS];
     int running[TRITON_MAX_PROGRAMS] = {0}, status = ATTN_OK, left = 0;
@@ -75,18 +75,17 @@ static int compile_missing(const triton_nvrtc_t *nvrtc, const char *const *sourc
     for (int i = 0; i < count; i++)
         left += code->cubin[i] == NULL;
     for (int i = 0; i < count; i++) {
-        if (code->cubin[i] != NULL)
-            continue;
-        jobs[i] = (job_t){.nvrtc = nvrtc, .source = sources[i], .macros = macros, .error = {.struct_size = sizeof(attn_error_t)}};
+        if (code->cubin[i] != NULL) continue;
+        jobs[i] = (job_t){.nvrtc = nvrtc,
+                          .source = sources[i],
+                          .macros = macros,
+                          .error = {.struct_size = sizeof(attn_error_t)}};
         running[i] = --left > 0 && pthread_create(&threads[i], NULL, compile, &jobs[i]) == 0;
-        if (!running[i])
-            compile(&jobs[i]);
+        if (!running[i]) compile(&jobs[i]);
     }
     for (int i = 0; i < count; i++) {
-        if (running[i])
-            pthread_join(threads[i], NULL);
-        if (jobs[i].nvrtc == NULL)
-            continue;
+        if (running[i]) pthread_join(threads[i], NULL);
+        if (jobs[i].nvrtc == NULL) continue;
         code->cubin[i] = jobs[i].cubin;
         code->bytes[i] = jobs[i].bytes;
         if (jobs[i].status != ATTN_OK && status == ATTN_OK)
@@ -95,7 +94,8 @@ static int compile_missing(const triton_nvrtc_t *nvrtc, const char *const *sourc
     return status;
 }
 
-int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, triton_code_t *code, attn_error_t *error) {
+int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, triton_code_t *code,
+                     attn_error_t *error) {
     const char *sources[TRITON_MAX_PROGRAMS];
     char macros[TRITON_MACROS_SIZE], keys[TRITON_MAX_PROGRAMS][64];
     int found[TRITON_MAX_PROGRAMS] = {0};
@@ -105,10 +105,8 @@ int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, 
         return attn_fail(error, ATTN_E_INTERNAL, "", "the macros of a kernel do not fit their buffer");
     int is_stored = tools->cache_dir != NULL && tools->cache_dir[0] != '\0';
     int status = is_stored ? triton_store_check(tools->cache_dir, error) : ATTN_OK;
-    if (status == ATTN_OK)
-        status = triton_nvrtc_open(&nvrtc, tools->nvrtc, c->cc, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status == ATTN_OK) status = triton_nvrtc_open(&nvrtc, tools->nvrtc, c->cc, error);
+    if (status != ATTN_OK) return status;
     code->count = list_programs(c, sources, code->kind);
     for (int i = 0; i < code->count; i++) {
         make_key(&nvrtc, sources[i], macros, keys[i]);
@@ -123,8 +121,7 @@ int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, 
         if (is_stored && !found[i])
             triton_store_save(tools->cache_dir, keys[i], code->cubin[i], code->bytes[i], tools->host);
     }
-    if (status != ATTN_OK)
-        triton_free_code(code);
+    if (status != ATTN_OK) triton_free_code(code);
     return status;
 }
 

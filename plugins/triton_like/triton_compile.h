@@ -7,8 +7,8 @@
 
 /* Where code comes from and goes to; strings are borrowed during a call, "" means none. */
 typedef struct triton_toolchain {
-    const char *cache_dir; /* absolute */
-    const char *nvrtc;     /* path of libnvrtc; "" looks for it */
+    const char *cache_dir;   /* absolute */
+    const char *nvrtc;       /* path of libnvrtc; "" looks for it */
     const attn_host_t *host; /* for log lines; may be NULL */
 } triton_toolchain_t;
 
@@ -48,8 +48,8 @@ typedef struct triton_nvrtc {
 int triton_nvrtc_open(triton_nvrtc_t *n, const char *path, int cc, attn_error_t *error);
 void triton_nvrtc_close(triton_nvrtc_t *n);
 /* The text of one program; macros as lines. *cubin is malloc'ed. */
-int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char *macros, void **cubin, size_t *bytes,
-                         attn_error_t *error);
+int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char *macros, void **cubin,
+                         size_t *bytes, attn_error_t *error);
 /* Around a compilation: the signal handlers that NVRTC changes, kept and put back. */
 void triton_signals_keep(void);
 void triton_signals_restore(const triton_nvrtc_t *n);
@@ -59,7 +59,8 @@ uint64_t triton_source_hash(uint64_t seed);
 /* The folder. Loading returns 0 with *cubin set, else there is nothing usable. Storing never fails anybody. */
 int triton_store_check(const char *dir, attn_error_t *error);
 int triton_store_load(const char *dir, const char *key, void **cubin, size_t *bytes, const attn_host_t *host);
-void triton_store_save(const char *dir, const char *key, const void *cubin, size_t bytes, const attn_host_t *host);
+void triton_store_save(const char *dir, const char *key, const void *cubin, size_t bytes,
+                       const attn_host_t *host);
 /* The same in this process's memory, for the last 32 programs. */
 int triton_memory_load(const char *key, void **cubin, size_t *bytes);
 void triton_memory_save(const char *key, const void *cubin, size_t bytes);

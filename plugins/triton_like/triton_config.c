@@ -8,12 +8,15 @@
 int triton_smem_of_block(int cc) {
     switch (cc) {
     case 80:
-    case 87: return 163 * 1024;
+    case 87:
+        return 163 * 1024;
     case 90:
     case 100:
     case 101:
-    case 103: return 227 * 1024;
-    default: return 99 * 1024;
+    case 103:
+        return 227 * 1024;
+    default:
+        return 99 * 1024;
     }
 }
 
@@ -21,33 +24,48 @@ int triton_smem_of_sm(int cc) {
     return triton_smem_of_block(cc) + 1024;
 }
 
-static int round_up(int n, int to) { return (n + to - 1) / to * to; }
-static int greatest(int a, int b) { return a > b ? a : b; }
+static int round_up(int n, int to) {
+    return (n + to - 1) / to * to;
+}
+static int greatest(int a, int b) {
+    return a > b ? a : b;
+}
 static int alignment(int a, int b) { /* greatest power of two up to 16 that divides both */
     int n = 16;
     while (a % n != 0 || b % n != 0)
         n /= 2;
     return n;
 }
-static int odd16(int bytes) { return bytes / 16 % 2 ? bytes : bytes + 16; }
+static int odd16(int bytes) {
+    return bytes / 16 % 2 ? bytes : bytes + 16;
+}
 
-static int bytes_of(int type) { return type == TRITON_F32 ? 4 : type == TRITON_F16 || type == TRITON_BF16 ? 2 : 1; }
+static int bytes_of(int type) {
+    return type == TRITON_F32 ? 4 : type == TRITON_F16 || type == TRITON_BF16 ? 2 : 1;
+}
 
 static int type_of(uint32_t dtype) {
     switch (dtype) {
-    case ATTN_DTYPE_FLOAT16: return TRITON_F16;
-    case ATTN_DTYPE_BFLOAT16: return TRITON_BF16;
-    case ATTN_DTYPE_FP8_E4M3: return TRITON_E4M3;
-    case ATTN_DTYPE_FP8_E5M2: return TRITON_E5M2;
-    case ATTN_DTYPE_INT8: return TRITON_I8;
-    default: return TRITON_F32;
+    case ATTN_DTYPE_FLOAT16:
+        return TRITON_F16;
+    case ATTN_DTYPE_BFLOAT16:
+        return TRITON_BF16;
+    case ATTN_DTYPE_FP8_E4M3:
+        return TRITON_E4M3;
+    case ATTN_DTYPE_FP8_E5M2:
+        return TRITON_E5M2;
+    case ATTN_DTYPE_INT8:
+        return TRITON_I8;
+    default:
+        return TRITON_F32;
     }
 }
 
 static int prefill_smem(const triton_config_t *c) {
     int dp = round_up(c->d, 16), dvp = round_up(c->dv, 16), rows = c->warps * 16 * c->m_tiles;
     int krs = dp * 2 + 16, vrs = dvp * 2 + 16, ors = dvp * bytes_of(c->out) + 16;
-    return rows * greatest(krs, ors) + c->keys * (krs + vrs) + (c->token_head ? 2 * c->keys * 4 : 0) + rows * 8 + 16;
+    return rows * greatest(krs, ors) + c->keys * (krs + vrs) + (c->token_head ? 2 * c->keys * 4 : 0) +
+           rows * 8 + 16;
 }
 
 static int wgmma_smem(const triton_config_t *c) {
@@ -58,7 +76,9 @@ static int wgmma_smem(const triton_config_t *c) {
 
 static int decode_smem(const triton_config_t *c) {
     int e = bytes_of(c->kv), pad = e == 1 ? 32 : 16, dp = round_up(c->d, pad), dvp = round_up(c->dv, pad);
-    int row = c->joint ? round_up(128 + c->d + dvp, 128) : c->swizzle ? round_up((dp + dvp) * e, 128) : odd16(dp * e) + odd16(dvp * e);
+    int row = c->joint     ? round_up(128 + c->d + dvp, 128)
+              : c->swizzle ? round_up((dp + dvp) * e, 128)
+                           : odd16(dp * e) + odd16(dvp * e);
     int ring = 48 * (row + (c->token_head && !c->joint ? 8 : 0));
     return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
 }
@@ -119,14 +139,12 @@ static int configure_decode(triton_config_t *c) {
     int is_small = bytes_of(c->kv) == 1;
     c->swizzle = c->kv_vec == 16 && !c->joint;
     c->has_decode = c->page > 0 && c->kv_vec >= 4; /* cp.async moves at least 4 bytes */
-    if (!c->has_decode)
-        return 0;
+    if (!c->has_decode) return 0;
     c->n_tiles = c->group <= 8 ? 1 : 2;
     c->decode_warps = is_small ? 4 : 8;
     while ((c->decode_smem = decode_smem(c)) > triton_smem_of_block(c->cc) - 2048) {
         c->decode_warps /= 2;
-        if (c->decode_warps == 0)
-            return -1;
+        if (c->decode_warps == 0) return -1;
     }
     int fit = triton_smem_of_sm(c->cc) / (c->decode_smem + 2048);
     int most = is_small && c->n_tiles == 1 && c->d <= 128 ? c->joint ? 3 : 4 : 1;
@@ -136,7 +154,9 @@ static int configure_decode(triton_config_t *c) {
     return 0;
 }
 
-static int small_int(uint32_t n) { return n > (1u << 30) ? 1 << 30 : (int)n; }
+static int small_int(uint32_t n) {
+    return n > (1u << 30) ? 1 << 30 : (int)n;
+}
 
 int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     uint64_t f = attn_problem_features(p);
@@ -177,8 +197,7 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->kv_align = c->joint ? 8 : c->kv_vec;
     c->out_vec = alignment(c->dv * bytes_of(c->out), 16);
     c->new_vec = alignment(c->d * bytes_of(c->model), c->dv * bytes_of(c->model));
-    if (c->exact)
-        return configure_exact(c);
+    if (c->exact) return configure_exact(c);
     return (cc == 90 ? configure_wgmma(c) : configure_prefill(c)) || configure_decode(c) ? -1 : 0;
 }
 
@@ -186,17 +205,21 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
     int n = snprintf(
         text, size,
         "-DTL_Q=%d\n-DTL_OUT=%d\n-DTL_KV=%d\n-DTL_Q2=%d\n-DTL_D=%d\n-DTL_DV=%d\n-DTL_GROUP=%d\n-DTL_PAGE=%d\n"
-        "-DTL_TOKEN_HEAD=%d\n-DTL_CAUSAL=%d\n-DTL_WINDOW=%d\n-DTL_CHUNK=%d\n-DTL_LOOKBACK=%d\n-DTL_LOOKBACK_CHUNK=%d\n"
-        "-DTL_RSWA=%d\n-DTL_SPANS=%d\n-DTL_SPAN_CLAMP=%d\n-DTL_ALIBI=%d\n-DTL_QQ=%d\n-DTL_SINKS=%d\n-DTL_SCALE=%.9ef\n"
-        "-DTL_CAP=%.9ef\n-DTL_QVEC=%d\n-DTL_KVEC=%d\n-DTL_OVEC=%d\n-DTL_SVEC=%d\n-DTL_WARPS=%d\n-DTL_MT=%d\n-DTL_BN=%d\n"
-        "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_SWIZZLE=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS=%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
+        "-DTL_TOKEN_HEAD=%d\n-DTL_CAUSAL=%d\n-DTL_WINDOW=%d\n-DTL_CHUNK=%d\n-DTL_LOOKBACK=%d\n-DTL_LOOKBACK_"
+        "CHUNK=%d\n"
+        "-DTL_RSWA=%d\n-DTL_SPANS=%d\n-DTL_SPAN_CLAMP=%d\n-DTL_ALIBI=%d\n-DTL_QQ=%d\n-DTL_SINKS=%d\n-DTL_"
+        "SCALE=%.9ef\n"
+        "-DTL_CAP=%.9ef\n-DTL_QVEC=%d\n-DTL_KVEC=%d\n-DTL_OVEC=%d\n-DTL_SVEC=%d\n-DTL_WARPS=%d\n-DTL_MT=%d\n-"
+        "DTL_BN=%d\n"
+        "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_SWIZZLE=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS="
+        "%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
         "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n",
-        c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window, c->chunk,
-        c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias, c->sinks, c->scale,
-        c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles, c->keys, c->ctas, c->early, c->joint, c->swizzle,
-        c->decode_warps,
-        c->n_tiles, c->decode_ctas, c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys,
-        round_up(c->dv, 16), c->rope, c->pairs);
+        c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window,
+        c->chunk, c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias,
+        c->sinks, c->scale, c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles,
+        c->keys, c->ctas, c->early, c->joint, c->swizzle, c->decode_warps, c->n_tiles, c->decode_ctas,
+        c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys, round_up(c->dv, 16),
+        c->rope, c->pairs);
     return n > 0 && (size_t)n < size ? n : -1;
 }

@@ -17,18 +17,19 @@ typedef struct triton_config {
     int q, out, kv, model;
     int d, dv, group, page; /* page 0: no cache */
     int token_head;
-    int causal; /* 0, 1, 2: per request */
+    int causal;                                        /* 0, 1, 2: per request */
     int window, chunk, lookback, lookback_chunk, rswa; /* 0 and lookback -1: off */
     int spans, span_clamp, alibi, qq_bias, sinks;
     int out_group; /* group scales of the output: attention writes `out` to the workspace */
     double scale, cap;
     int rope, pairs; /* of a rope alone: values of a row that rotate, and how they pair (ATTN_ROPE_*) */
-    int joint;                             /* K, V and their scales are one row of bytes, read as such by decode */
-    int q_vec, kv_vec, kv_align, out_vec, new_vec; /* bytes that rows of Q, of K and V, of the cache, of the output, of new K and V are aligned to */
-    int exact;                           /* FFMA kernels: float32, or head sizes above 256 */
-    int wgmma, early;                    /* prefill by wgmma: compute capability 9.0; copies between its two products */
-    int warps, m_tiles, keys, ctas;      /* prefill; keys: of a tile */
-    int swizzle;                         /* decode: the ring is lines of 128 bytes, swizzled */
+    int joint;       /* K, V and their scales are one row of bytes, read as such by decode */
+    int q_vec, kv_vec, kv_align, out_vec,
+        new_vec; /* bytes that rows of Q, of K and V, of the cache, of the output, of new K and V are aligned to */
+    int exact;        /* FFMA kernels: float32, or head sizes above 256 */
+    int wgmma, early; /* prefill by wgmma: compute capability 9.0; copies between its two products */
+    int warps, m_tiles, keys, ctas; /* prefill; keys: of a tile */
+    int swizzle;                    /* decode: the ring is lines of 128 bytes, swizzled */
     int has_decode, decode_warps, n_tiles, decode_ctas;
     /* what launching needs */
     int prefill_rows, prefill_threads, prefill_smem, decode_rows, decode_threads, decode_smem;

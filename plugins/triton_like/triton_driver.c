@@ -8,8 +8,7 @@ enum { ATTRIBUTE_NUM_SMS = 16, ATTRIBUTE_CC_MAJOR = 75, ATTRIBUTE_CC_MINOR = 76,
 
 int triton_driver_fail(const triton_driver_t *d, int code, const char *what, attn_error_t *error) {
     const char *text = NULL;
-    if (d->error_text == NULL || d->error_text(code, &text) != 0 || text == NULL)
-        text = "unknown error";
+    if (d->error_text == NULL || d->error_text(code, &text) != 0 || text == NULL) text = "unknown error";
     return attn_fail(error, code == ERROR_OUT_OF_MEMORY ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE, "device",
                      "%s failed: %s (CUDA driver error %d)", what, text, code);
 }
@@ -37,13 +36,16 @@ static int load_functions(triton_driver_t *d, attn_error_t *error) {
                   {"cuGetErrorString", &d->error_text}};
     d->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (d->library == NULL)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "no CUDA driver (libcuda.so.1 does not load); install the NVIDIA "
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "no CUDA driver (libcuda.so.1 does not load); install the NVIDIA "
                          "driver or select another backend");
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         void *p = dlsym(d->library, wanted[i].name);
         if (p == NULL)
-            return attn_fail(error, ATTN_E_DEVICE, "device", "the CUDA driver has no %s; a driver for CUDA 12 or later is "
-                             "wanted", wanted[i].name);
+            return attn_fail(error, ATTN_E_DEVICE, "device",
+                             "the CUDA driver has no %s; a driver for CUDA 12 or later is "
+                             "wanted",
+                             wanted[i].name);
         memcpy(wanted[i].to, &p, sizeof p);
     }
     return ATTN_OK;
@@ -51,22 +53,20 @@ static int load_functions(triton_driver_t *d, attn_error_t *error) {
 
 static int choose_device(triton_driver_t *d, const attn_device_t *device, attn_error_t *error) {
     int count = 0, major = 0, minor = 0, e = d->init(0);
-    if (e == 0)
-        e = d->device_count(&count);
-    if (e != 0)
-        return triton_driver_fail(d, e, "starting the CUDA driver", error);
+    if (e == 0) e = d->device_count(&count);
+    if (e != 0) return triton_driver_fail(d, e, "starting the CUDA driver", error);
     if (device->id < 0 || device->id >= count)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d", (int)device->id,
-                         count);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "CUDA device %d is not present; there are %d",
+                         (int)device->id, count);
     if ((e = d->device_get(&d->device, device->id)) == 0 &&
         (e = d->device_attribute(&major, ATTRIBUTE_CC_MAJOR, d->device)) == 0 &&
         (e = d->device_attribute(&minor, ATTRIBUTE_CC_MINOR, d->device)) == 0)
         e = d->device_attribute(&d->num_sms, ATTRIBUTE_NUM_SMS, d->device);
-    if (e != 0)
-        return triton_driver_fail(d, e, "asking for a device attribute", error);
+    if (e != 0) return triton_driver_fail(d, e, "asking for a device attribute", error);
     d->cc = major * 10 + minor;
     if (d->cc < 80)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below 8.0", major, minor);
+        return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below 8.0", major,
+                         minor);
     e = d->context_retain(&d->context, d->device);
     return e == 0 ? ATTN_OK : triton_driver_fail(d, e, "taking the device's context", error);
 }
@@ -74,18 +74,14 @@ static int choose_device(triton_driver_t *d, const attn_device_t *device, attn_e
 int triton_driver_open(triton_driver_t *d, const attn_device_t *device, attn_error_t *error) {
     memset(d, 0, sizeof *d);
     int status = load_functions(d, error);
-    if (status == ATTN_OK)
-        status = choose_device(d, device, error);
-    if (status != ATTN_OK)
-        triton_driver_close(d);
+    if (status == ATTN_OK) status = choose_device(d, device, error);
+    if (status != ATTN_OK) triton_driver_close(d);
     return status;
 }
 
 void triton_driver_close(triton_driver_t *d) {
-    if (d->context != NULL)
-        d->context_release(d->device);
-    if (d->library != NULL)
-        dlclose(d->library);
+    if (d->context != NULL) d->context_release(d->device);
+    if (d->library != NULL) dlclose(d->library);
     d->context = d->library = NULL;
 }
 

@@ -24,7 +24,8 @@ typedef struct triton_driver {
     int (*module_function)(void **, void *, const char *);
     int (*function_set)(void *, int, int);
     int (*function_get)(int *, int, void *);
-    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
+                  void **, void **);
     int (*copy_to_device)(unsigned long long, const void *, size_t, void *);
     int (*fill_2d)(unsigned long long, size_t, unsigned char, size_t, size_t, void *);
     int (*error_text)(int, const char **);

@@ -3,7 +3,8 @@
  * prefill, group scales. No allocation, no waiting, no compilation. */
 #include "triton_instance.h"
 
-static int check_vector(const attn_instance_t *in, const DLTensor *t, const char *name, int is_wanted, attn_error_t *error) {
+static int check_vector(const attn_instance_t *in, const DLTensor *t, const char *name, int is_wanted,
+                        attn_error_t *error) {
     const int64_t shape[1] = {in->problem.num_heads};
     if (is_wanted) {
         int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
@@ -14,55 +15,55 @@ static int check_vector(const attn_instance_t *in, const DLTensor *t, const char
                                  "%s was given, but the problem does not have the feature; ask for it", name);
 }
 
-static int take_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p, attn_error_t *error) {
+static int take_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p,
+                    attn_error_t *error) {
     const int64_t shape[2] = {in->problem.num_heads, -1};
-    if (t == NULL)
-        return ATTN_OK;
+    if (t == NULL) return ATTN_OK;
     int status = attn_check_tensor(t, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
-    if (status == ATTN_OK)
-        status = triton_check_on_device(t, "lse", error);
+    if (status == ATTN_OK) status = triton_check_on_device(t, "lse", error);
     if (status == ATTN_OK && t->shape[1] < tokens)
         status = attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
                            (long long)t->shape[1], (long long)tokens);
-    if (status == ATTN_OK)
-        p->lse = attn_data(t), p->lse_head = t->strides[0], p->lse_token = t->strides[1];
+    if (status == ATTN_OK) p->lse = attn_data(t), p->lse_head = t->strides[0], p->lse_token = t->strides[1];
     return status;
 }
 
-static int take_bias(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p, attn_error_t *error) {
+static int take_bias(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p,
+                     attn_error_t *error) {
     if (!in->config.qq_bias)
-        return t == NULL ? ATTN_OK
-                         : attn_fail(error, ATTN_E_INVALID, "qq_bias",
-                                     "qq_bias was given, but the problem does not have the feature; ask for it");
+        return t == NULL
+                   ? ATTN_OK
+                   : attn_fail(error, ATTN_E_INVALID, "qq_bias",
+                               "qq_bias was given, but the problem does not have the feature; ask for it");
     int status = attn_check_tensor(t, "qq_bias", ATTN_DTYPE_FLOAT32, 2, NULL, error);
-    if (status == ATTN_OK)
-        status = triton_check_on_device(t, "qq_bias", error);
+    if (status == ATTN_OK) status = triton_check_on_device(t, "qq_bias", error);
     if (status == ATTN_OK && (t->shape[0] < tokens || t->shape[1] > INT32_MAX))
-        status = attn_fail(error, ATTN_E_INVALID, "qq_bias", "qq_bias has %lld rows; the batch has %lld tokens",
-                           (long long)t->shape[0], (long long)tokens);
+        status =
+            attn_fail(error, ATTN_E_INVALID, "qq_bias", "qq_bias has %lld rows; the batch has %lld tokens",
+                      (long long)t->shape[0], (long long)tokens);
     if (status == ATTN_OK)
         p->qq_bias = attn_data(t), p->qq_row = t->strides[0], p->qq_width = (int32_t)t->shape[1];
     return status;
 }
 
-static int take_scales(const attn_instance_t *in, const attn_forward_t *a, triton_params_t *p, attn_error_t *error) {
+static int take_scales(const attn_instance_t *in, const attn_forward_t *a, triton_params_t *p,
+                       attn_error_t *error) {
     int kv_stride = -1, q_stride = -1, out_stride = -1;
     int status = triton_check_scale(in, a->scales.k, "k_scale", &kv_stride, error);
-    if (status == ATTN_OK)
-        status = triton_check_scale(in, a->scales.v, "v_scale", &kv_stride, error);
-    if (status == ATTN_OK)
-        status = triton_check_scale(in, a->scales.q, "q_scale", &q_stride, error);
+    if (status == ATTN_OK) status = triton_check_scale(in, a->scales.v, "v_scale", &kv_stride, error);
+    if (status == ATTN_OK) status = triton_check_scale(in, a->scales.q, "q_scale", &q_stride, error);
     if (status == ATTN_OK && a->output_block_scale != NULL && !in->config.out_group)
-        status = attn_fail(error, ATTN_E_INVALID, "output_block_scale",
-                           "output_block_scale was given, but the problem does not have feature out_fp8_group; ask for it");
+        status = attn_fail(
+            error, ATTN_E_INVALID, "output_block_scale",
+            "output_block_scale was given, but the problem does not have feature out_fp8_group; ask for it");
     int is_static = (in->features & ATTN_F_OUT_FP8_STATIC) != 0;
     if (status == ATTN_OK && is_static != (a->output_scale != NULL))
-        status = attn_fail(error, ATTN_E_INVALID, "output_scale", "output_scale is %s; it belongs to feature out_fp8_static",
+        status = attn_fail(error, ATTN_E_INVALID, "output_scale",
+                           "output_scale is %s; it belongs to feature out_fp8_static",
                            is_static ? "not given" : "given");
     if (status == ATTN_OK)
         status = triton_check_scale(in, a->output_scale, "output_scale", &out_stride, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     if (in->config.kv == TRITON_E4M3 || in->config.kv == TRITON_E5M2) {
         p->k_scale = a->scales.k ? attn_data(a->scales.k) : NULL;
         p->v_scale = a->scales.v ? attn_data(a->scales.v) : NULL;
@@ -87,11 +88,12 @@ static int take_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t
         return status;
     }
     const triton_config_t *c = &in->config;
-    int status = triton_check_rows(a->key, "key", in->problem.dtype, in->kv_heads, c->d, tokens, c->kv_vec, error);
+    int status =
+        triton_check_rows(a->key, "key", in->problem.dtype, in->kv_heads, c->d, tokens, c->kv_vec, error);
     if (status == ATTN_OK)
-        status = triton_check_rows(a->value, "value", in->problem.dtype, in->kv_heads, c->dv, tokens, c->kv_vec, error);
-    if (status != ATTN_OK)
-        return status;
+        status = triton_check_rows(a->value, "value", in->problem.dtype, in->kv_heads, c->dv, tokens,
+                                   c->kv_vec, error);
+    if (status != ATTN_OK) return status;
     p->k = attn_data(a->key), p->k_token = a->key->strides[0], p->k_head = a->key->strides[1];
     p->v = attn_data(a->value), p->v_token = a->value->strides[0], p->v_head = a->value->strides[1];
     return ATTN_OK;
@@ -102,51 +104,52 @@ static uint32_t out_dtype(const attn_instance_t *in) {
 }
 
 /* Group scales: attention writes model rows to the workspace, and tl_quantize makes the output of them. */
-static int take_groups(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s, int64_t tokens,
-                       triton_params_t *p, triton_quantize_params_t *g, attn_error_t *error) {
+static int take_groups(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
+                       int64_t tokens, triton_params_t *p, triton_quantize_params_t *g, attn_error_t *error) {
     const int64_t width = (int64_t)in->problem.num_heads * in->config.dv;
-    int status = attn_check_tensor(a->output_block_scale, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL, error);
+    int status =
+        attn_check_tensor(a->output_block_scale, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL, error);
     if (status == ATTN_OK)
         status = triton_check_on_device(a->output_block_scale, "output_block_scale", error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     const int64_t groups = a->output_block_scale->shape[1];
     if (a->output_block_scale->shape[0] < tokens || (groups * 64 != width && groups * 128 != width))
         return attn_fail(error, ATTN_E_INVALID, "output_block_scale",
-                         "output_block_scale is [%lld, %lld]; at least %lld rows and %lld / 64 or / 128 columns were wanted",
-                         (long long)a->output_block_scale->shape[0], (long long)groups, (long long)tokens, (long long)width);
-    *g = (triton_quantize_params_t){.from = (char *)s->workspace + in->rows_at, .to = p->out, .from_token = width,
-                                    .scales = attn_data(a->output_block_scale), .to_token = p->out_token,
-                                    .to_head = p->out_head, .scale_token = a->output_block_scale->strides[0],
-                                    .scale_group = a->output_block_scale->strides[1], .num_groups = (int32_t)groups,
-                                    .group_size = (int32_t)(width / groups), .counts = s->metadata};
+                         "output_block_scale is [%lld, %lld]; at least %lld rows and %lld / 64 or / 128 "
+                         "columns were wanted",
+                         (long long)a->output_block_scale->shape[0], (long long)groups, (long long)tokens,
+                         (long long)width);
+    *g = (triton_quantize_params_t){.from = (char *)s->workspace + in->rows_at,
+                                    .to = p->out,
+                                    .from_token = width,
+                                    .scales = attn_data(a->output_block_scale),
+                                    .to_token = p->out_token,
+                                    .to_head = p->out_head,
+                                    .scale_token = a->output_block_scale->strides[0],
+                                    .scale_group = a->output_block_scale->strides[1],
+                                    .num_groups = (int32_t)groups,
+                                    .group_size = (int32_t)(width / groups),
+                                    .counts = s->metadata};
     p->out = (char *)s->workspace + in->rows_at, p->out_token = width, p->out_head = in->config.dv;
     return ATTN_OK;
 }
 
-static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, triton_params_t *p,
-                        attn_error_t *error) {
+static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+                        triton_params_t *p, attn_error_t *error) {
     const triton_config_t *c = &in->config;
     int heads = (int)in->problem.num_heads;
     uint32_t query_dtype = in->problem.query_dtype ? in->problem.query_dtype : in->problem.dtype;
     int status = triton_check_rows(a->query, "query", query_dtype, heads, c->d, tokens, c->q_vec, error);
     if (status == ATTN_OK)
-        status = triton_check_rows(a->output, "output", out_dtype(in), heads, c->dv, tokens, c->out_group ? 1 : c->out_vec,
-                                   error);
-    if (status == ATTN_OK)
-        status = check_vector(in, a->sinks, "sinks", c->sinks, error);
-    if (status == ATTN_OK)
-        status = check_vector(in, a->alibi_slopes, "alibi_slopes", c->alibi, error);
-    if (status == ATTN_OK)
-        status = take_scales(in, a, p, error);
-    if (status == ATTN_OK)
-        status = take_lse(in, a->lse, tokens, p, error);
-    if (status == ATTN_OK)
-        status = take_bias(in, a->qq_bias, tokens, p, error);
-    if (status == ATTN_OK)
-        status = take_keys(in, a, tokens, p, error);
-    if (status != ATTN_OK)
-        return status;
+        status = triton_check_rows(a->output, "output", out_dtype(in), heads, c->dv, tokens,
+                                   c->out_group ? 1 : c->out_vec, error);
+    if (status == ATTN_OK) status = check_vector(in, a->sinks, "sinks", c->sinks, error);
+    if (status == ATTN_OK) status = check_vector(in, a->alibi_slopes, "alibi_slopes", c->alibi, error);
+    if (status == ATTN_OK) status = take_scales(in, a, p, error);
+    if (status == ATTN_OK) status = take_lse(in, a->lse, tokens, p, error);
+    if (status == ATTN_OK) status = take_bias(in, a->qq_bias, tokens, p, error);
+    if (status == ATTN_OK) status = take_keys(in, a, tokens, p, error);
+    if (status != ATTN_OK) return status;
     p->q = attn_data(a->query), p->q_token = a->query->strides[0], p->q_head = a->query->strides[1];
     p->out = attn_data(a->output), p->out_token = a->output->strides[0], p->out_head = a->output->strides[1];
     p->sinks = a->sinks ? attn_data(a->sinks) : NULL;
@@ -154,8 +157,8 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     return ATTN_OK;
 }
 
-static int launch(const attn_instance_t *in, const triton_host_header_t *h, triton_params_t *p, triton_quantize_params_t *g,
-                  void *stream) {
+static int launch(const attn_instance_t *in, const triton_host_header_t *h, triton_params_t *p,
+                  triton_quantize_params_t *g, void *stream) {
     const triton_driver_t *d = &in->driver;
     const triton_config_t *c = &in->config;
     void *args[1] = {p};
@@ -163,45 +166,44 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
     int e = 0;
     if (h->grid_items > 0) {
         unsigned row_blocks = (unsigned)((h->decode_tokens * c->group + c->decode_rows - 1) / c->decode_rows);
-        e = d->launch(in->decode, kv_heads * row_blocks, (unsigned)h->grid_items, 1, (unsigned)c->decode_threads, 1, 1,
-                      (unsigned)c->decode_smem, stream, args, NULL);
+        e = d->launch(in->decode, kv_heads * row_blocks, (unsigned)h->grid_items, 1,
+                      (unsigned)c->decode_threads, 1, 1, (unsigned)c->decode_smem, stream, args, NULL);
     }
     if (e == 0 && h->grid_splits > 0 && in->reduce != NULL)
-        e = d->launch(in->reduce, (unsigned)h->grid_splits, ((unsigned)h->decode_tokens * heads + 3) / 4, 1, 128, 1, 1, 0,
-                      stream, args, NULL);
+        e = d->launch(in->reduce, (unsigned)h->grid_splits, ((unsigned)h->decode_tokens * heads + 3) / 4, 1,
+                      128, 1, 1, 0, stream, args, NULL);
     if (e == 0 && h->grid_tiles > 0)
-        e = d->launch(in->prefill, kv_heads * (unsigned)h->grid_tiles, 1, 1, (unsigned)c->prefill_threads, 1, 1,
-                      (unsigned)c->prefill_smem, stream, args, NULL);
+        e = d->launch(in->prefill, kv_heads * (unsigned)h->grid_tiles, 1, 1, (unsigned)c->prefill_threads, 1,
+                      1, (unsigned)c->prefill_smem, stream, args, NULL);
     if (e == 0 && c->out_group) {
         void *last[1] = {g};
-        e = d->launch(in->quantize, (unsigned)h->num_tokens, (unsigned)(g->num_groups + 3) / 4, 1, 128, 1, 1, 0, stream, last,
-                      NULL);
+        e = d->launch(in->quantize, (unsigned)h->num_tokens, (unsigned)(g->num_groups + 3) / 4, 1, 128, 1, 1,
+                      0, stream, last, NULL);
     }
     return e;
 }
 
 /* The profiling run: the output becomes zero. One fill where heads lie side by side, else one for each head. */
 static int fill_with_zero(const attn_instance_t *in, const DLTensor *out, void *stream) {
-    size_t element = out->dtype.bits / 8u, row = (size_t)out->shape[2] * element, heads = (size_t)out->shape[1];
+    size_t element = out->dtype.bits / 8u, row = (size_t)out->shape[2] * element,
+           heads = (size_t)out->shape[1];
     int dense = out->shape[1] == 1 || out->strides[1] == out->shape[2], e = 0;
     size_t pitch = (size_t)out->strides[0] * element, width = dense ? row * heads : row;
-    if (out->shape[0] == 1)
-        pitch = width;
+    if (out->shape[0] == 1) pitch = width;
     for (size_t i = 0; i < (dense ? 1 : heads) && e == 0; i++)
-        e = in->driver.fill_2d((unsigned long long)(uintptr_t)attn_data(out) + i * (size_t)out->strides[1] * element, pitch, 0,
-                               width, (size_t)out->shape[0], stream);
+        e = in->driver.fill_2d((unsigned long long)(uintptr_t)attn_data(out) +
+                                   i * (size_t)out->strides[1] * element,
+                               pitch, 0, width, (size_t)out->shape[0], stream);
     return e;
 }
 
 static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
-    int status = triton_check_rows(a->output, "output", out_dtype(in), (int)in->problem.num_heads, in->config.dv, 0, 1, error);
-    if (status != ATTN_OK || a->output->shape[0] == 0)
-        return status;
+    int status = triton_check_rows(a->output, "output", out_dtype(in), (int)in->problem.num_heads,
+                                   in->config.dv, 0, 1, error);
+    if (status != ATTN_OK || a->output->shape[0] == 0) return status;
     status = triton_check_on_device(a->output, "output", error);
-    if (status == ATTN_OK)
-        status = triton_driver_enter(&in->driver, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status == ATTN_OK) status = triton_driver_enter(&in->driver, error);
+    if (status != ATTN_OK) return status;
     int e = fill_with_zero(in, a->output, stream);
     triton_driver_leave(&in->driver);
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "the profiling run", error);
@@ -219,7 +221,8 @@ static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_er
         return attn_fail(error, ATTN_E_STATE, "metadata",
                          "the metadata was never built, or building it failed; call build_metadata first");
     if (in->workspace_bytes > 0 && (s->workspace == NULL || s->workspace_bytes < in->workspace_bytes))
-        return attn_fail(error, ATTN_E_SPACE, "workspace", "the workspace has %llu bytes; space_needed says %llu",
+        return attn_fail(error, ATTN_E_SPACE, "workspace",
+                         "the workspace has %llu bytes; space_needed says %llu",
                          (unsigned long long)(s->workspace ? s->workspace_bytes : 0),
                          (unsigned long long)in->workspace_bytes);
     return ATTN_OK;
@@ -230,14 +233,10 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     attn_forward_t a;
     attn_space_t s;
     int status = attn_intake(&a, sizeof a, args, "args", error);
-    if (status == ATTN_OK && space == NULL)
-        return profile(in, &a, stream, error);
-    if (status == ATTN_OK)
-        status = attn_intake(&s, sizeof s, space, "space", error);
-    if (status == ATTN_OK)
-        status = check_space(in, &s, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status == ATTN_OK && space == NULL) return profile(in, &a, stream, error);
+    if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status == ATTN_OK) status = check_space(in, &s, error);
+    if (status != ATTN_OK) return status;
     const triton_host_header_t *h = s.host;
     triton_params_t p;
     memset(&p, 0, sizeof p);
@@ -246,8 +245,7 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     status = take_tensors(in, &a, h->num_tokens, &p, error);
     if (status == ATTN_OK && in->config.out_group)
         status = take_groups(in, &a, &s, h->num_tokens, &p, &g, error);
-    if (status != ATTN_OK || h->num_tokens == 0)
-        return status;
+    if (status != ATTN_OK || h->num_tokens == 0) return status;
     char *meta = s.metadata;
     p.counts = (const triton_counts_t *)(void *)meta;
     p.q_start = (const int32_t *)(void *)(meta + in->q_start_at);
@@ -262,8 +260,7 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     p.num_kv_heads = in->kv_heads;
     p.max_rows = in->plan_input.decode_tokens * (int)in->problem.num_heads;
     status = triton_driver_enter(&in->driver, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     int e = launch(in, h, &p, &g, stream);
     triton_driver_leave(&in->driver);
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "launching a kernel", error);

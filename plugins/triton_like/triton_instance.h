@@ -23,7 +23,8 @@ struct attn_instance {
     triton_plan_input_t plan_input;
     triton_plan_limits_t limits;
     /* byte offsets in the metadata and in its host mirror, after triton_counts_t at 0 */
-    size_t q_start_at, seq_lens_at, causal_at, prefix_at, spans_at, tickets_at, items_at, splits_at, tiles_at, metadata_bytes;
+    size_t q_start_at, seq_lens_at, causal_at, prefix_at, spans_at, tickets_at, items_at, splits_at, tiles_at,
+        metadata_bytes;
     size_t part_lse_at, rows_at, workspace_bytes; /* part_out at 0; rows_at: the result before group scales */
     int max_spans;
     int32_t *tile_keys, *scratch;
@@ -36,7 +37,7 @@ typedef struct triton_host_header {
     int32_t grid_items, grid_splits, grid_tiles; /* launch sizes; the real counts are on the device */
     int32_t decode_tokens;                       /* most query tokens of a request that decodes */
 } triton_host_header_t;
-#define TRITON_MAGIC UINT64_C(0x306e747461746c74)
+#define TRITON_MAGIC     UINT64_C(0x306e747461746c74)
 #define TRITON_MIRROR_AT 128
 
 extern const attn_capabilities_t triton_capabilities;
@@ -45,23 +46,27 @@ enum { TRITON_OPTION_CACHE_DIR, TRITON_OPTION_NVRTC, TRITON_OPTION_SEGMENTS, TRI
 int triton_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 /* The checks of open without the device: also for compiling ahead of time. */
 int triton_check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error);
-int triton_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);
+int triton_open(const attn_problem_t *problem, const attn_device_t *device,
+                const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                attn_instance_t **instance, attn_error_t *error);
 void triton_close(attn_instance_t *instance);
-int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
+int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                          attn_error_t *error);
 size_t triton_tickets_bytes(const attn_instance_t *in);
 int triton_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error);
-int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                          attn_error_t *error);
-int triton_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                              attn_error_t *error);
-int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error);
+int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                          void *stream, attn_error_t *error);
+int triton_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                              void *stream, attn_error_t *error);
+int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream,
+                           attn_error_t *error);
 int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                    attn_error_t *error);
 const void *triton_get_extension(attn_instance_t *instance, const char *id);
 extern const attn_rope_extension_t triton_rope_extension;
 /* What the options say about compiling. */
-triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host);
+triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options,
+                                       const attn_host_t *host);
 /* The members of a new instance that follow from the problem alone. */
 void triton_take_problem(attn_instance_t *in, const attn_problem_t *problem);
 /* Finds a kernel in the loaded modules and prepares it for `smem` bytes of dynamic shared memory. */
@@ -78,12 +83,14 @@ typedef struct triton_cache_view {
 int triton_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
                       triton_cache_view_t *view, attn_error_t *error);
 /* Rank 3 rows on the device, at least `rows` of them, aligned to `align` bytes. */
-int triton_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int heads, int size, int64_t rows, int align,
-                      attn_error_t *error);
+int triton_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int heads, int size, int64_t rows,
+                      int align, attn_error_t *error);
 /* [1] or [Hkv] floats; *stride keeps whether all of a call's scales are per head. */
-int triton_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride, attn_error_t *error);
+int triton_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride,
+                       attn_error_t *error);
 int triton_check_on_device(const DLTensor *t, const char *name, attn_error_t *error);
 /* The checks of update_kv_cache; *w: what the kernel is told; w->num_tokens may be 0. */
-int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w, attn_error_t *error);
+int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w,
+                         attn_error_t *error);
 
 #endif

@@ -21,15 +21,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static kept_t *find(const char *key) {
     for (int i = 0; i < NUM_KEPT; i++)
-        if (all[i].cubin != NULL && strcmp(all[i].key, key) == 0)
-            return &all[i];
+        if (all[i].cubin != NULL && strcmp(all[i].key, key) == 0) return &all[i];
     return NULL;
 }
 
 static void *copy_of(const void *from, size_t bytes) {
     void *to = malloc(bytes);
-    if (to != NULL)
-        memcpy(to, from, bytes);
+    if (to != NULL) memcpy(to, from, bytes);
     return to;
 }
 
@@ -49,8 +47,7 @@ void triton_memory_save(const char *key, const void *cubin, size_t bytes) {
     pthread_mutex_lock(&lock);
     kept_t *k = &all[0];
     for (int i = 1; i < NUM_KEPT; i++)
-        if (all[i].used < k->used)
-            k = &all[i];
+        if (all[i].used < k->used) k = &all[i];
     if (copy != NULL && find(key) == NULL) {
         free(k->cubin);
         *k = (kept_t){.cubin = copy, .bytes = bytes, .used = ++now};

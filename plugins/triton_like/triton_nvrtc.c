@@ -12,10 +12,11 @@
 #define TRITON_NVRTC_DIR "/usr/local/cuda/lib64"
 #endif
 
-static const char stdint_text[] =
-    "typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t; typedef unsigned short uint16_t;\n"
-    "typedef int int32_t; typedef unsigned int uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;\n"
-    "typedef unsigned long long uintptr_t;\n";
+static const char stdint_text[] = "typedef signed char int8_t; typedef unsigned char uint8_t; typedef short "
+                                  "int16_t; typedef unsigned short uint16_t;\n"
+                                  "typedef int int32_t; typedef unsigned int uint32_t; typedef long long "
+                                  "int64_t; typedef unsigned long long uint64_t;\n"
+                                  "typedef unsigned long long uintptr_t;\n";
 
 uint64_t triton_source_hash(uint64_t h) {
     for (const struct triton_source *s = triton_sources; s->name != NULL; s++) {
@@ -33,12 +34,10 @@ static void *find_library(const char *path) {
                                         configured,
                                         "/usr/local/cuda/lib64/libnvrtc.so",
                                         "/opt/cuda/lib64/libnvrtc.so"};
-    if (path != NULL && path[0] != '\0')
-        return dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+    if (path != NULL && path[0] != '\0') return dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *library = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
-        if (library != NULL)
-            return library;
+        if (library != NULL) return library;
     }
     return NULL;
 }
@@ -54,13 +53,12 @@ static int take(void *library, const char *name, void *function) {
 static int best_arch(void *library, int cc) {
     int (*count)(int *) = NULL, (*list)(int *) = NULL, n = 0, best = 0;
     int archs[64];
-    if (!take(library, "nvrtcGetNumSupportedArchs", &count) || !take(library, "nvrtcGetSupportedArchs", &list))
+    if (!take(library, "nvrtcGetNumSupportedArchs", &count) ||
+        !take(library, "nvrtcGetSupportedArchs", &list))
         return cc;
-    if (count(&n) != 0 || n < 1 || n > 64 || list(archs) != 0)
-        return cc;
+    if (count(&n) != 0 || n < 1 || n > 64 || list(archs) != 0) return cc;
     for (int i = 0; i < n; i++)
-        if (archs[i] / 10 == cc / 10 && archs[i] <= cc && archs[i] > best)
-            best = archs[i];
+        if (archs[i] / 10 == cc / 10 && archs[i] <= cc && archs[i] > best) best = archs[i];
     return best;
 }
 
@@ -69,32 +67,37 @@ int triton_nvrtc_open(triton_nvrtc_t *n, const char *path, int cc, attn_error_t 
     n->library = find_library(path);
     if (n->library == NULL) {
         if (path != NULL && path[0] != '\0')
-            return attn_fail(error, ATTN_E_DEVICE, "nvrtc", "libnvrtc does not load: %s; correct option nvrtc of triton_like",
-                             dlerror());
-        return attn_fail(error, ATTN_E_DEVICE, "nvrtc",
-                         "libnvrtc.so was not found: TRITON_ATTN compiles its kernels with it. Install NVRTC of CUDA 12 or 13 "
-                         "(Debian: libnvrtc12, CUDA repository: cuda-nvrtc-13-0), or set option nvrtc to its path");
+            return attn_fail(error, ATTN_E_DEVICE, "nvrtc",
+                             "libnvrtc does not load: %s; correct option nvrtc of triton_like", dlerror());
+        return attn_fail(
+            error, ATTN_E_DEVICE, "nvrtc",
+            "libnvrtc.so was not found: TRITON_ATTN compiles its kernels with it. Install NVRTC of CUDA 12 "
+            "or 13 "
+            "(Debian: libnvrtc12, CUDA repository: cuda-nvrtc-13-0), or set option nvrtc to its path");
     }
     int (*version)(int *, int *) = NULL;
-    int ok = take(n->library, "nvrtcVersion", &version) && take(n->library, "nvrtcCreateProgram", &n->create) &&
-             take(n->library, "nvrtcCompileProgram", &n->compile) && take(n->library, "nvrtcGetCUBINSize", &n->cubin_size) &&
-             take(n->library, "nvrtcGetCUBIN", &n->cubin) && take(n->library, "nvrtcGetProgramLogSize", &n->log_size) &&
-             take(n->library, "nvrtcGetProgramLog", &n->get_log) && take(n->library, "nvrtcDestroyProgram", &n->destroy) &&
+    int ok = take(n->library, "nvrtcVersion", &version) &&
+             take(n->library, "nvrtcCreateProgram", &n->create) &&
+             take(n->library, "nvrtcCompileProgram", &n->compile) &&
+             take(n->library, "nvrtcGetCUBINSize", &n->cubin_size) &&
+             take(n->library, "nvrtcGetCUBIN", &n->cubin) &&
+             take(n->library, "nvrtcGetProgramLogSize", &n->log_size) &&
+             take(n->library, "nvrtcGetProgramLog", &n->get_log) &&
+             take(n->library, "nvrtcDestroyProgram", &n->destroy) &&
              take(n->library, "nvrtcGetErrorString", &n->error_string) && version(&n->major, &n->minor) == 0;
     int status = ATTN_OK;
     if (!ok)
-        status = attn_fail(error, ATTN_E_DEVICE, "nvrtc", "the libnvrtc that was found lacks a function; CUDA 12 or 13 is wanted");
+        status = attn_fail(error, ATTN_E_DEVICE, "nvrtc",
+                           "the libnvrtc that was found lacks a function; CUDA 12 or 13 is wanted");
     else if ((n->arch = best_arch(n->library, cc)) == 0)
-        status = attn_fail(error, ATTN_E_DEVICE, "device", "NVRTC %d.%d does not know sm_%d; install a newer one", n->major,
-                           n->minor, cc);
-    if (status != ATTN_OK)
-        triton_nvrtc_close(n);
+        status = attn_fail(error, ATTN_E_DEVICE, "device",
+                           "NVRTC %d.%d does not know sm_%d; install a newer one", n->major, n->minor, cc);
+    if (status != ATTN_OK) triton_nvrtc_close(n);
     return status;
 }
 
 void triton_nvrtc_close(triton_nvrtc_t *n) {
-    if (n->library != NULL)
-        dlclose(n->library);
+    if (n->library != NULL) dlclose(n->library);
     n->library = NULL;
 }
 
@@ -102,7 +105,8 @@ static int fail_compile(const triton_nvrtc_t *n, void *program, int code, attn_e
     size_t size = 0;
     char *text = NULL;
     const char *first = "";
-    if (program != NULL && n->log_size(program, &size) == 0 && size > 1 && (text = malloc(size + 1)) != NULL) {
+    if (program != NULL && n->log_size(program, &size) == 0 && size > 1 &&
+        (text = malloc(size + 1)) != NULL) {
         text[size] = '\0';
         if (n->get_log(program, text) == 0) {
             first = strstr(text, "error");
@@ -110,21 +114,22 @@ static int fail_compile(const triton_nvrtc_t *n, void *program, int code, attn_e
             text[strcspn(text, "\n") < size ? (size_t)(first - text) + strcspn(first, "\n") : size] = '\0';
         }
     }
-    attn_fail(error, code == 1 ? ATTN_E_NO_MEMORY : ATTN_E_INTERNAL, "nvrtc", "compiling for sm_%d failed: %s: %s", n->arch,
-              n->error_string(code), first);
+    attn_fail(error, code == 1 ? ATTN_E_NO_MEMORY : ATTN_E_INTERNAL, "nvrtc",
+              "compiling for sm_%d failed: %s: %s", n->arch, n->error_string(code), first);
     free(text);
     return code == 1 ? ATTN_E_NO_MEMORY : ATTN_E_INTERNAL;
 }
 
-int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char *macros, void **cubin, size_t *bytes,
-                         attn_error_t *error) {
+int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char *macros, void **cubin,
+                         size_t *bytes, attn_error_t *error) {
     const char *names[16], *texts[16], *options[64];
     char arch[32], lines[TRITON_MACROS_SIZE];
     int num_headers = 0, num_options = 0;
     names[num_headers] = "stdint.h", texts[num_headers++] = stdint_text;
     for (const struct triton_source *s = triton_sources; s->name != NULL; s++)
         names[num_headers] = s->name, texts[num_headers++] = s->text;
-    snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d%s", n->arch, n->arch == 90 ? "a" : ""); /* a: wgmma */
+    snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d%s", n->arch,
+             n->arch == 90 ? "a" : ""); /* a: wgmma */
     options[num_options++] = arch;
     options[num_options++] = "--std=c++17";
     options[num_options++] = "-default-device"; /* constexpr functions of the headers */
@@ -139,19 +144,15 @@ int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char
         code = n->compile(program, num_options, options);
         triton_signals_restore(n);
     }
-    if (code == 0)
-        code = n->cubin_size(program, bytes);
+    if (code == 0) code = n->cubin_size(program, bytes);
     *cubin = NULL;
-    if (code == 0 && (*cubin = malloc(*bytes ? *bytes : 1)) == NULL)
-        code = 1;
-    if (code == 0)
-        code = n->cubin(program, *cubin);
+    if (code == 0 && (*cubin = malloc(*bytes ? *bytes : 1)) == NULL) code = 1;
+    if (code == 0) code = n->cubin(program, *cubin);
     int status = code == 0 ? ATTN_OK : fail_compile(n, program, code, error);
     if (status != ATTN_OK) {
         free(*cubin);
         *cubin = NULL;
     }
-    if (program != NULL)
-        n->destroy(&program);
+    if (program != NULL) n->destroy(&program);
     return status;
 }

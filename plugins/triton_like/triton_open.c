@@ -7,11 +7,15 @@
 
 enum { ATTRIBUTE_MAX_DYNAMIC_SMEM = 8 };
 
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static size_t round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
 
 /* One for each segment and each CTA that works on it; the last CTA merges, where the kernel can. */
 size_t triton_tickets_bytes(const attn_instance_t *in) {
-    return in->config.exact ? 0 : (size_t)in->limits.parts * (size_t)(in->kv_heads * in->plan_input.row_blocks) * 4;
+    return in->config.exact
+               ? 0
+               : (size_t)in->limits.parts * (size_t)(in->kv_heads * in->plan_input.row_blocks) * 4;
 }
 
 static void lay_out(attn_instance_t *in) {
@@ -34,21 +38,29 @@ static void lay_out(attn_instance_t *in) {
     in->workspace_bytes = in->rows_at;
     if (in->config.out_group)
         in->workspace_bytes += round_up((size_t)l->tokens * in->problem.num_heads * (size_t)in->config.dv *
-                                            attn_dtype_size(in->problem.dtype), 256);
+                                            attn_dtype_size(in->problem.dtype),
+                                        256);
 }
 
 static void plan_limits(attn_instance_t *in, int segments) {
     const attn_problem_t *p = &in->problem;
     const triton_config_t *c = &in->config;
-    int tokens = c->decode_rows / c->group, window = c->rswa || c->spans ? 0 : c->chunk ? c->chunk : c->window;
+    int tokens = c->decode_rows / c->group, window = c->rswa || c->spans ? 0
+                                                     : c->chunk          ? c->chunk
+                                                                         : c->window;
     in->limits.seqs = (int)(p->max_num_seqs ? p->max_num_seqs : 256);
     in->limits.tokens = (int)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
     tokens = !c->has_decode ? 0 : tokens < 1 ? 1 : tokens;
     in->plan_input = (triton_plan_input_t){
-        .group = c->group, .kv_heads = in->kv_heads, .decode_tokens = tokens,
+        .group = c->group,
+        .kv_heads = in->kv_heads,
+        .decode_tokens = tokens,
         .row_blocks = c->has_decode ? (tokens * c->group + c->decode_rows - 1) / c->decode_rows : 1,
         .slots = in->driver.num_sms * (c->has_decode ? c->decode_ctas : 1),
-        .least_keys = c->decode_threads, .block_rows = c->prefill_rows, .window = window, .causal = c->causal == 1,
+        .least_keys = c->decode_threads,
+        .block_rows = c->prefill_rows,
+        .window = window,
+        .causal = c->causal == 1,
         .segments = in->features & ATTN_F_BATCH_INVARIANT ? 1 : segments};
     triton_plan_capacity(&in->plan_input, &in->limits);
     in->max_spans = c->spans ? (int)(p->max_mm_ranges ? p->max_mm_ranges : 8) : 0;
@@ -58,12 +70,12 @@ static void plan_limits(attn_instance_t *in, int segments) {
 int triton_find_kernel(attn_instance_t *in, const char *name, int smem, void **kernel, attn_error_t *error) {
     int e = 500; /* not found */
     for (int i = 0; i < TRITON_MAX_PROGRAMS && e != 0; i++)
-        if (in->modules[i] != NULL)
-            e = in->driver.module_function(kernel, in->modules[i], name);
+        if (in->modules[i] != NULL) e = in->driver.module_function(kernel, in->modules[i], name);
     if (e == 0 && smem > 48 * 1024 - 4096)
         e = in->driver.function_set(*kernel, ATTRIBUTE_MAX_DYNAMIC_SMEM, smem);
     int registers = 0;
-    if (e == 0) /* touches the kernel: the driver loads lazily, which must not happen while a graph is captured */
+    if (e ==
+        0) /* touches the kernel: the driver loads lazily, which must not happen while a graph is captured */
         e = in->driver.function_get(&registers, 4, *kernel);
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "loading a kernel", error);
 }
@@ -78,8 +90,7 @@ int triton_load_modules(attn_instance_t *in, const triton_code_t *code, attn_err
 static int load_code(attn_instance_t *in, const triton_code_t *code, attn_error_t *error) {
     const triton_config_t *c = &in->config;
     int status = triton_driver_enter(&in->driver, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     status = triton_load_modules(in, code, error);
     if (status == ATTN_OK)
         status = triton_find_kernel(in, "tl_prefill", c->prefill_smem, &in->prefill, error);
@@ -87,18 +98,19 @@ static int load_code(attn_instance_t *in, const triton_code_t *code, attn_error_
         status = triton_find_kernel(in, "tl_decode", c->decode_smem, &in->decode, error);
     if (status == ATTN_OK && c->has_decode && c->exact)
         status = triton_find_kernel(in, "tl_reduce", 0, &in->reduce, error);
-    if (status == ATTN_OK && in->has_cache)
-        status = triton_find_kernel(in, "tl_write", 0, &in->write, error);
+    if (status == ATTN_OK && in->has_cache) status = triton_find_kernel(in, "tl_write", 0, &in->write, error);
     if (status == ATTN_OK && c->out_group)
         status = triton_find_kernel(in, "tl_quantize", 0, &in->quantize, error);
     triton_driver_leave(&in->driver);
     return status;
 }
 
-triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host) {
-    return (triton_toolchain_t){.cache_dir = num_options > TRITON_OPTION_CACHE_DIR ? options[TRITON_OPTION_CACHE_DIR].s : "",
-                                .nvrtc = num_options > TRITON_OPTION_NVRTC ? options[TRITON_OPTION_NVRTC].s : "",
-                                .host = host};
+triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options,
+                                       const attn_host_t *host) {
+    return (triton_toolchain_t){
+        .cache_dir = num_options > TRITON_OPTION_CACHE_DIR ? options[TRITON_OPTION_CACHE_DIR].s : "",
+        .nvrtc = num_options > TRITON_OPTION_NVRTC ? options[TRITON_OPTION_NVRTC].s : "",
+        .host = host};
 }
 
 void triton_take_problem(attn_instance_t *in, const attn_problem_t *p) {
@@ -114,46 +126,42 @@ static int prepare(attn_instance_t *in, const attn_device_t *device, const attn_
     triton_toolchain_t tools = triton_toolchain_of(options, num_options, host);
     triton_code_t code;
     int segments = 0;
-    if (num_options > TRITON_OPTION_SEGMENTS)
-        segments = (int)options[TRITON_OPTION_SEGMENTS].i;
+    if (num_options > TRITON_OPTION_SEGMENTS) segments = (int)options[TRITON_OPTION_SEGMENTS].i;
     int status = triton_driver_open(&in->driver, device, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     if (triton_configure(&in->problem, in->driver.cc, &in->config) != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "head_size", "head sizes %d and %d do not fit the shared memory of sm_%d",
-                         in->config.d, in->config.dv, in->driver.cc);
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "head_size",
+                         "head sizes %d and %d do not fit the shared memory of sm_%d", in->config.d,
+                         in->config.dv, in->driver.cc);
     plan_limits(in, segments);
     status = triton_make_code(&in->config, &tools, &code, error);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     status = load_code(in, &code, error);
-    triton_log(host, ATTN_LOG_INFO, "TRITON_ATTN: %d of %d programs for sm_%d were already compiled", code.from_cache,
-               code.count, in->driver.cc);
+    triton_log(host, ATTN_LOG_INFO, "TRITON_ATTN: %d of %d programs for sm_%d were already compiled",
+               code.from_cache, code.count, in->driver.cc);
     triton_free_code(&code);
-    if (status != ATTN_OK)
-        return status;
+    if (status != ATTN_OK) return status;
     in->tile_keys = malloc(((size_t)in->limits.tiles + 1) * sizeof *in->tile_keys);
     in->scratch = malloc(((size_t)in->limits.seqs + 1) * sizeof *in->scratch);
     if (in->tile_keys == NULL || in->scratch == NULL)
-        return attn_fail(error, ATTN_E_NO_MEMORY, "max_num_seqs", "no memory for the work lists of %d requests",
-                         in->limits.seqs);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "max_num_seqs",
+                         "no memory for the work lists of %d requests", in->limits.seqs);
     return ATTN_OK;
 }
 
-int triton_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+int triton_open(const attn_problem_t *problem, const attn_device_t *device,
+                const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                attn_instance_t **instance, attn_error_t *error) {
     attn_problem_t p;
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (status == ATTN_OK)
-        status = attn_intake(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK && dev.type != (int)kDLCUDA)
-        status = attn_fail(error, ATTN_E_DEVICE, "device", "TRITON_ATTN runs on CUDA devices (type %d); type %d was given",
-                           (int)kDLCUDA, (int)dev.type);
-    if (status == ATTN_OK)
-        status = triton_check_problem(&p, &dev, error);
-    if (status != ATTN_OK)
-        return status;
+        status = attn_fail(error, ATTN_E_DEVICE, "device",
+                           "TRITON_ATTN runs on CUDA devices (type %d); type %d was given", (int)kDLCUDA,
+                           (int)dev.type);
+    if (status == ATTN_OK) status = triton_check_problem(&p, &dev, error);
+    if (status != ATTN_OK) return status;
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
         return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
@@ -168,12 +176,10 @@ int triton_open(const attn_problem_t *problem, const attn_device_t *device, cons
 }
 
 void triton_close(attn_instance_t *in) {
-    if (in == NULL)
-        return;
+    if (in == NULL) return;
     if (in->driver.context != NULL && triton_driver_enter(&in->driver, NULL) == ATTN_OK) {
         for (int i = 0; i < TRITON_MAX_PROGRAMS; i++)
-            if (in->modules[i] != NULL)
-                in->driver.module_unload(in->modules[i]);
+            if (in->modules[i] != NULL) in->driver.module_unload(in->modules[i]);
         triton_driver_leave(&in->driver);
     }
     triton_driver_close(&in->driver);
@@ -182,7 +188,8 @@ void triton_close(attn_instance_t *in) {
     free(in);
 }
 
-int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                          attn_error_t *error) {
     if (num_blocks < 0)
         return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
                          (long long)num_blocks);
@@ -191,8 +198,7 @@ int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache
         uint32_t layout = in->problem.kv_layout ? in->problem.kv_layout : (uint32_t)ATTN_LAYOUT_NHD;
         int status = attn_dense_cache_shape(&in->problem, layout, (uint32_t)in->config.page,
                                             num_blocks ? num_blocks : in->problem.num_blocks, &full, error);
-        if (status != ATTN_OK)
-            return status;
+        if (status != ATTN_OK) return status;
     }
     uint32_t size = shape->struct_size;
     memcpy(shape, &full, size < sizeof full ? size : sizeof full);

@@ -42,10 +42,10 @@ typedef struct triton_params {
     float *lse;    /* natural log, may be null */
     const void *k; /* cache, or the keys of the call */
     const void *v;
-    const float *alibi, *sinks;             /* [Hq] */
+    const float *alibi, *sinks;               /* [Hq] */
     const float *q_scale, *k_scale, *v_scale; /* [1] or [Hkv], null: 1 */
-    const float *out_scale;                 /* [1], null: 1 */
-    const float *qq_bias;                   /* [tokens, qq_width] */
+    const float *out_scale;                   /* [1], null: 1 */
+    const float *qq_bias;                     /* [tokens, qq_width] */
     const triton_counts_t *counts;
     const int32_t *q_start;  /* [num_seqs + 1] */
     const int32_t *seq_lens; /* [num_seqs] */
@@ -53,8 +53,8 @@ typedef struct triton_params {
     const triton_item_t *items;
     const triton_split_t *splits;
     const triton_tile_t *tiles;
-    float *part_out; /* [slot][row][Dv], row = token * Hq + head */
-    float *part_lse; /* [slot][row], base 2 */
+    float *part_out;  /* [slot][row][Dv], row = token * Hq + head */
+    float *part_lse;  /* [slot][row], base 2 */
     int32_t *tickets; /* [slot][CTA of a segment]: segments that are done; 0 before and after a launch */
     int64_t q_token, q_head, out_token, out_head, lse_head, lse_token; /* strides in elements */
     int64_t k_page, k_token, k_head, v_page, v_token, v_head, qq_row;

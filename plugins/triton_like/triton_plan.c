@@ -5,20 +5,28 @@
 
 #include "triton_config.h"
 
-enum { MAX_PIECES = TRITON_MAX_PIECES, LEAST_PARTS = 64, OVERHEAD = 384 /* keys that could be read while a segment starts and ends */ };
+enum {
+    MAX_PIECES = TRITON_MAX_PIECES,
+    LEAST_PARTS = 64,
+    OVERHEAD = 384 /* keys that could be read while a segment starts and ends */
+};
 
-static int least(int a, int b) { return a < b ? a : b; }
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int least(int a, int b) {
+    return a < b ? a : b;
+}
+static int64_t up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
 
 void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l) {
     int64_t tiles = up((int64_t)l->tokens * in->group, in->block_rows) + l->seqs;
-    int64_t parts = in->decode_tokens > 0 ? up(6 * (int64_t)in->slots, (int64_t)in->kv_heads * in->row_blocks) + 8 : 0;
+    int64_t parts =
+        in->decode_tokens > 0 ? up(6 * (int64_t)in->slots, (int64_t)in->kv_heads * in->row_blocks) + 8 : 0;
     l->tiles = (int)(tiles < 1 << 24 ? tiles : 1 << 24);
     l->parts = (int)(parts < LEAST_PARTS ? LEAST_PARTS : parts);
     if (l->parts > 65535 - l->seqs) /* items are the y dimension of a grid */
         l->parts = 65535 - l->seqs;
-    if (in->decode_tokens == 0)
-        l->parts = 0;
+    if (in->decode_tokens == 0) l->parts = 0;
     l->splits = l->parts / 2 < l->seqs ? l->parts / 2 : l->seqs;
     l->items = l->seqs + l->parts;
 }
@@ -27,21 +35,23 @@ static int keys_of(const triton_plan_input_t *in, int q_len, int kv_len) {
     return in->window > 0 ? least(kv_len, in->window + q_len) : kv_len;
 }
 
-static int pieces_of(int keys, int piece) { return keys <= piece ? 1 : least(MAX_PIECES, (int)up(keys, piece)); }
+static int pieces_of(int keys, int piece) {
+    return keys <= piece ? 1 : least(MAX_PIECES, (int)up(keys, piece));
+}
 
 /* The length of a segment that ends soonest: all work over all slots, plus the part of a wave that stands empty. */
-static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_t *l, const int32_t *keys, int n) {
+static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_t *l, const int32_t *keys,
+                        int n) {
     int longest = 1, best_piece = 1 << 30;
     double best = 1e300;
     for (int i = 0; i < n; i++)
         longest = keys[i] > longest ? keys[i] : longest;
-    if (in->segments > 0)
-        return (int)up(longest, in->segments);
-    const int dense = n <= 16 ? 64 : 8; /* every number up to here: a few requests fill the slots exactly or badly */
+    if (in->segments > 0) return (int)up(longest, in->segments);
+    const int dense =
+        n <= 16 ? 64 : 8; /* every number up to here: a few requests fill the slots exactly or badly */
     for (int pieces = 1; pieces <= MAX_PIECES; pieces = pieces < dense ? pieces + 1 : pieces + pieces / 4) {
         int piece = (int)up(up(longest, pieces), 64) * 64;
-        if (pieces > 1 && piece < in->least_keys)
-            break;
+        if (pieces > 1 && piece < in->least_keys) break;
         double total = 0, heaviest = 0, lightest = 1e300;
         int64_t count = 0, parts = 0;
         for (int i = 0; i < n; i++) {
@@ -53,14 +63,13 @@ static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_
             heaviest = cost > heaviest ? cost : heaviest;
             lightest = cost < lightest ? cost : lightest;
         }
-        if (parts > l->parts)
-            break;
+        if (parts > l->parts) break;
         double ctas = (double)count * in->kv_heads * in->row_blocks, waves = ctas / in->slots;
         double empty = (double)(int64_t)(waves + 0.999999) - waves;
-        double time = total * in->kv_heads * in->row_blocks / in->slots + empty * lightest + (parts > 0 ? OVERHEAD : 0);
+        double time =
+            total * in->kv_heads * in->row_blocks / in->slots + empty * lightest + (parts > 0 ? OVERHEAD : 0);
         time = time > heaviest ? time : heaviest;
-        if (time < best)
-            best = time, best_piece = piece;
+        if (time < best) best = time, best_piece = piece;
     }
     return best_piece;
 }
@@ -96,14 +105,15 @@ static void sort_items(triton_item_t *items, const int32_t *keys, int n) {
         }
 }
 
-static void add_tiles(const triton_plan_input_t *in, const triton_plan_limits_t *l, int seq, int q_len, int kv_len,
-                      triton_plan_t *plan) {
+static void add_tiles(const triton_plan_input_t *in, const triton_plan_limits_t *l, int seq, int q_len,
+                      int kv_len, triton_plan_t *plan) {
     int blocks = (int)up((int64_t)q_len * in->group, in->block_rows);
     for (int b = 0; b < blocks && plan->num_tiles < l->tiles; b++) {
         int64_t last = ((int64_t)(b + 1) * in->block_rows - 1) / in->group;
         int64_t end = in->causal && last < q_len ? kv_len - q_len + last + 1 : kv_len;
         int tokens = in->block_rows / in->group + 1;
-        plan->tile_keys[plan->num_tiles] = in->window > 0 && end > in->window + tokens ? in->window + tokens : (int32_t)end;
+        plan->tile_keys[plan->num_tiles] =
+            in->window > 0 && end > in->window + tokens ? in->window + tokens : (int32_t)end;
         plan->tiles[plan->num_tiles++] = (triton_tile_t){seq, b};
     }
 }
@@ -116,27 +126,23 @@ void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t
     plan->max_decode_tokens = 1;
     for (int r = 0; r < num_seqs; r++) {
         int q_len = q_start[r + 1] - q_start[r];
-        if (q_len > 0 && q_len <= in->decode_tokens)
-            keys[decodes++] = keys_of(in, q_len, seq_lens[r]);
+        if (q_len > 0 && q_len <= in->decode_tokens) keys[decodes++] = keys_of(in, q_len, seq_lens[r]);
     }
     int piece = decodes > 0 ? choose_piece(in, l, keys, decodes) : 1;
     for (int r = 0; r < num_seqs; r++) {
         int q_len = q_start[r + 1] - q_start[r];
         keys[r] = keys_of(in, q_len, seq_lens[r]); /* by request from here on */
-        if (q_len > in->decode_tokens)
-            add_tiles(in, l, r, q_len, seq_lens[r], plan);
-        if (q_len == 0 || q_len > in->decode_tokens)
-            continue;
+        if (q_len > in->decode_tokens) add_tiles(in, l, r, q_len, seq_lens[r], plan);
+        if (q_len == 0 || q_len > in->decode_tokens) continue;
         plan->max_decode_tokens = q_len > plan->max_decode_tokens ? q_len : plan->max_decode_tokens;
         int pieces = pieces_of(keys[r], piece);
         if (in->segments > 0)
             pieces = least(least(in->segments, MAX_PIECES), pieces_of(keys[r], in->least_keys));
-        if (plan->num_parts + pieces > l->parts || plan->num_splits >= l->splits)
-            pieces = 1;
+        if (plan->num_parts + pieces > l->parts || plan->num_splits >= l->splits) pieces = 1;
         int first = pieces > 1 ? plan->num_parts : -1;
         for (int i = 0; i < pieces; i++)
-            plan->items[plan->num_items++] = (triton_item_t){r, i, pieces, first < 0 ? -1 : first + i, q_start[r], q_len,
-                                                                seq_lens[r], 0};
+            plan->items[plan->num_items++] =
+                (triton_item_t){r, i, pieces, first < 0 ? -1 : first + i, q_start[r], q_len, seq_lens[r], 0};
         if (pieces > 1) {
             plan->splits[plan->num_splits++] = (triton_split_t){r, first, pieces, 0};
             plan->num_parts += pieces;

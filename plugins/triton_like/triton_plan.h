@@ -19,8 +19,9 @@ typedef struct triton_plan_input {
 } triton_plan_input_t;
 
 typedef struct triton_plan_limits {
-    int seqs, tokens;                /* of the problem */
-    int items, splits, parts, tiles; /* what triton_plan_capacity makes of them; parts: slots of partial results */
+    int seqs, tokens; /* of the problem */
+    int items, splits, parts,
+        tiles; /* what triton_plan_capacity makes of them; parts: slots of partial results */
 } triton_plan_limits_t;
 
 typedef struct triton_plan {
@@ -33,7 +34,7 @@ typedef struct triton_plan {
 } triton_plan_t;
 
 void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *limits);
-void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t *limits, const int32_t *q_start,
-                       const int32_t *seq_lens, int num_seqs, triton_plan_t *plan);
+void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t *limits,
+                       const int32_t *q_start, const int32_t *seq_lens, int num_seqs, triton_plan_t *plan);
 
 #endif

@@ -19,15 +19,15 @@ static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
 
 } /* namespace prefill */
 
-extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(const __grid_constant__ triton_params_t p) {
+extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
+    tl_prefill(const __grid_constant__ triton_params_t p) {
     using namespace prefill;
     extern __shared__ __align__(128) uint8_t smem[];
     const uint32_t sq = smem_addr(smem), sk = sq + K_AT, svm = sq + V_AT;
     float *const k_scales = (float *)(smem + SCALES_AT), *const v_scales = k_scales + BN;
     int2 *const seen = (int2 *)(smem + ROWS_AT);
     block_view b;
-    if (!view_block<BM, MT * 16>(p, seen, (int *)(smem + ROWS_AT + BM * 8), b))
-        return;
+    if (!view_block<BM, MT * 16>(p, seen, (int *)(smem + ROWS_AT + BM * 8), b)) return;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2;
     const key_walk &walk = b.walk;
     const key_source keys(p, b);
@@ -52,8 +52,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
     find_groups(walk.begin);
     if (walk.begin < walk.hi) {
         load_tile<TL_D, DP, padded_rows<KRS>>(sk, keys.k, keys.k_token, k_group, walk.begin, walk);
-        if (TL_TOKEN_HEAD)
-            load_scales(k_scales, keys.k + TL_D, keys.k_token, k_group, walk.begin, walk, 1.f);
+        if (TL_TOKEN_HEAD) load_scales(k_scales, keys.k + TL_D, keys.k_token, k_group, walk.begin, walk, 1.f);
     }
     cp_async_commit();
     /* ldmatrix: A and V take rows lane & 15, K rows 0-7, 0-7, 8-15, 8-15 */
@@ -66,8 +65,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
         cp_async_wait<0>();
         __syncthreads();
         load_tile<TL_DV, DVP, padded_rows<VRS>>(svm, keys.v, keys.v_token, v_group, k0, walk);
-        if (TL_TOKEN_HEAD)
-            load_scales(v_scales, keys.v + TL_DV, keys.v_token, v_group, k0, walk, V_SHIFT);
+        if (TL_TOKEN_HEAD) load_scales(v_scales, keys.v + TL_DV, keys.v_token, v_group, k0, walk, V_SHIFT);
         cp_async_commit();
         float s[MT][BN / 2];
 #pragma unroll
@@ -92,8 +90,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
                 const int n = st * J + j;
                 if (n + 1 < DP / 16 * J)
                     ldmatrix_x4(kb[(n + 1) & 1], k_at + (n + 1) % J * 16 * KRS + (n + 1) / J * 32);
-                if (j == 0 && st + 1 < DP / 16)
-                    load_a(st + 1);
+                if (j == 0 && st + 1 < DP / 16) load_a(st + 1);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
                     mma<MMA>(s[t] + 8 * j, a[st & 1][t], kb[n & 1][0], kb[n & 1][1]);
@@ -105,16 +102,15 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             float f[2];
-            if (softmax_tile(p, b, rule, row_terms(p, b, row_of(t)), s[t], k0, row_of(t), seen + row_of(t) - b.row0, k_scales,
-                             m[t], l[t], f))
+            if (softmax_tile(p, b, rule, row_terms(p, b, row_of(t)), s[t], k0, row_of(t),
+                             seen + row_of(t) - b.row0, k_scales, m[t], l[t], f))
                 rescale(o[t], f);
         }
         cp_async_wait<0>();
         __syncthreads();
         if (k1 < walk.hi) {
             load_tile<TL_D, DP, padded_rows<KRS>>(sk, keys.k, keys.k_token, k_group, k1, walk);
-            if (TL_TOKEN_HEAD)
-                load_scales(k_scales, keys.k + TL_D, keys.k_token, k_group, k1, walk, 1.f);
+            if (TL_TOKEN_HEAD) load_scales(k_scales, keys.k + TL_D, keys.k_token, k_group, k1, walk, 1.f);
         }
         cp_async_commit();
         uint32_t vb[2][4];

@@ -30,7 +30,8 @@ ATTN_DEV void start_scores(float (&s)[BN / 2], uint64_t q, uint64_t k) {
     wgmma_ssz<BN, MMA>::run(s, q, k);
 #pragma unroll
     for (int i = 1; i < DP / 16; i++)
-        wgmma_ss<BN, MMA>::run(s, q + ((i >> 2) * (BM * 128) >> 4) + (i & 3) * 2, k + ((i >> 2) * (BN * 128) >> 4) + (i & 3) * 2);
+        wgmma_ss<BN, MMA>::run(s, q + ((i >> 2) * (BM * 128) >> 4) + (i & 3) * 2,
+                               k + ((i >> 2) * (BN * 128) >> 4) + (i & 3) * 2);
     wgmma_commit();
 }
 
@@ -45,7 +46,8 @@ ATTN_DEV void start_output(float (&o)[DVP / 2], const uint32_t (&pr)[BN / 4], ui
 
 } /* namespace prefill */
 
-extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(const __grid_constant__ triton_params_t p) {
+extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
+    tl_prefill(const __grid_constant__ triton_params_t p) {
     using namespace prefill;
     extern __shared__ __align__(1024) uint8_t unaligned[];
     uint8_t *const smem = unaligned + (1024 - (smem_addr(unaligned) & 1023)) % 1024;
@@ -53,9 +55,9 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
     float *const scales = (float *)(smem + SCALES_AT); /* [stage][K, V][BN] */
     int2 *const seen = (int2 *)(smem + ROWS_AT);
     block_view b;
-    if (!view_block<BM, 16>(p, seen, (int *)(smem + ROWS_AT + BM * 8), b))
-        return;
-    const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), local = warp * 16 + (lane >> 2);
+    if (!view_block<BM, 16>(p, seen, (int *)(smem + ROWS_AT + BM * 8), b)) return;
+    const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0),
+              local = warp * 16 + (lane >> 2);
     const key_walk &walk = b.walk;
     const key_source keys(p, b);
     const score_rule rule(p, b.head);
@@ -67,11 +69,13 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
 
     auto load_keys = [&](int tok0, int page, int stage) {
         const int64_t group = keys.group(page, tok0, p.k_page, p.k_token);
-        load_tile<TL_D, DP, swizzled_rows<BN>>(base + K_AT + stage * K_BYTES, keys.k, keys.k_token, group, tok0, walk);
+        load_tile<TL_D, DP, swizzled_rows<BN>>(base + K_AT + stage * K_BYTES, keys.k, keys.k_token, group,
+                                               tok0, walk);
         if (TL_TOKEN_HEAD) {
             float *to = scales + stage * 2 * BN;
             load_scales(to, keys.k + TL_D, keys.k_token, group, tok0, walk, 1.f);
-            load_scales(to + BN, keys.v + TL_DV, keys.v_token, keys.group(page, tok0, p.v_page, p.v_token), tok0, walk, V_SHIFT);
+            load_scales(to + BN, keys.v + TL_DV, keys.v_token, keys.group(page, tok0, p.v_page, p.v_token),
+                        tok0, walk, V_SHIFT);
         }
     };
     auto load_values = [&](int tok0, int page, int stage) {
@@ -79,18 +83,21 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
                                                  keys.group(page, tok0, p.v_page, p.v_token), tok0, walk);
     };
     auto softmax = [&](float(&s)[BN / 2], int k0, int stage) {
-        return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, scales + stage * 2 * BN, m, l, f);
+        return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, scales + stage * 2 * BN,
+                            m, l, f);
     };
     auto arrived = [&]() { /* copies are ordinary writes; the products read through the other proxy */
-        cp_async_wait<0>();
-        fence_proxy_async();
-        __syncthreads();
+                           cp_async_wait<0>();
+                           fence_proxy_async();
+                           __syncthreads();
     };
-    const uint64_t q_at = wgmma_desc(base + (warp >> 2) * 8192, 16, 1024), k_at = wgmma_desc(base + K_AT, 16, 1024);
+    const uint64_t q_at = wgmma_desc(base + (warp >> 2) * 8192, 16, 1024),
+                   k_at = wgmma_desc(base + K_AT, 16, 1024);
     const uint64_t v_at = wgmma_desc(base + V_AT, BN * 128, 1024);
 
     if (walk.begin < walk.hi) {
-        int k0 = walk.begin, k1 = walk.next<BN>(k0), page0 = keys.page(walk, k0), page1 = keys.page(walk, k1), stage = 0;
+        int k0 = walk.begin, k1 = walk.next<BN>(k0), page0 = keys.page(walk, k0), page1 = keys.page(walk, k1),
+            stage = 0;
         uint32_t pr[BN / 4];
         load_queries<BM, swizzled_rows<BM>>(p, base, b);
         load_keys(k0, page0, 0);
@@ -100,8 +107,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
             float s[BN / 2];
             start_scores(s, q_at, k_at);
             load_values(k0, page0, 0);
-            if (k1 < walk.hi)
-                load_keys(k1, page1, 1);
+            if (k1 < walk.hi) load_keys(k1, page1, 1);
             cp_async_commit();
             page0 = page1, page1 = keys.page(walk, walk.next<BN>(k1));
             wgmma_wait<0>();
@@ -119,24 +125,21 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS) tl_prefill(
             start_scores(s, q_at, k_at + ((stage ^ 1) * K_BYTES >> 4));
             auto load_next = [&]() {
                 load_values(k1, page0, stage ^ 1);
-                if (k2 < walk.hi)
-                    load_keys(k2, page1, stage);
+                if (k2 < walk.hi) load_keys(k2, page1, stage);
                 cp_async_commit();
             };
             if (TL_EARLY) /* issuing a product waits for the one before: copies would start late behind two of them */
                 load_next();
             wgmma_pin(o);
             start_output(o, pr, v_at + (stage * V_BYTES >> 4));
-            if (!TL_EARLY)
-                load_next();
+            if (!TL_EARLY) load_next();
             page0 = page1, page1 = keys.page(walk, walk.next<BN>(k2));
             wgmma_wait<1>();
             wgmma_pin(s);
             const bool grow = softmax(s, k1, stage ^ 1);
             wgmma_wait<0>();
             wgmma_pin(o);
-            if (grow)
-                rescale(o, f);
+            if (grow) rescale(o, f);
 #pragma unroll
             for (int j = 0; j < BN / 16; j++)
                 pack_keys(pr + 4 * j, s, j, scales + (stage ^ 1) * 2 * BN + BN);

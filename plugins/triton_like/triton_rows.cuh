@@ -20,16 +20,20 @@ namespace attn_cuda {
 enum { DT_F32 = 5, DT_I8 = 6 };
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LN2 = 0.6931471805599453f;
-constexpr float NO_MAX = -1e30f; /* running maximum of a row without keys: finite, so that no inf - inf appears */
+constexpr float NO_MAX =
+    -1e30f; /* running maximum of a row without keys: finite, so that no inf - inf appears */
 
-constexpr int element_bytes(int dt) { return dt == DT_F32 ? 4 : dt == DT_F16 || dt == DT_BF16 ? 2 : 1; }
+constexpr int element_bytes(int dt) {
+    return dt == DT_F32 ? 4 : dt == DT_F16 || dt == DT_BF16 ? 2 : 1;
+}
 constexpr bool HAS_KV_SCALE = element_bytes(TL_KV) == 1 && !TL_TOKEN_HEAD; /* of a tensor or of a head */
 
 /* ------------------------------------------------------------- conversions */
 
 /* Two neighbours of four 8-bit codes as f16x2, the low or the high pair. Exact: every code is an f16. int8: the byte
  * becomes the mantissa of 1024 + x, and 1024 + 128 is subtracted. */
-template <int DT, int HIGH> ATTN_DEV uint32_t codes_to_f16x2(uint32_t x) {
+template <int DT, int HIGH>
+ATTN_DEV uint32_t codes_to_f16x2(uint32_t x) {
     if constexpr (DT == DT_E4M3)
         return e4m3x2_to_f16x2<HIGH>(x);
     else if constexpr (DT == DT_E5M2) /* the upper byte of an f16 */
@@ -41,7 +45,8 @@ template <int DT, int HIGH> ATTN_DEV uint32_t codes_to_f16x2(uint32_t x) {
     }
 }
 
-template <int DT> ATTN_DEV float load_float(const void *p, int64_t i) {
+template <int DT>
+ATTN_DEV float load_float(const void *p, int64_t i) {
     if constexpr (DT == DT_F32)
         return ((const float *)p)[i];
     else if constexpr (DT == DT_F16 || DT == DT_BF16)
@@ -75,7 +80,8 @@ ATTN_DEV uint32_t float_to_e5m2(float v) {
 #endif
 }
 
-template <int DT> ATTN_DEV void store_float(void *p, int64_t i, float x) {
+template <int DT>
+ATTN_DEV void store_float(void *p, int64_t i, float x) {
     if constexpr (DT == DT_F32)
         ((float *)p)[i] = x;
     else if constexpr (DT == DT_F16 || DT == DT_BF16)
@@ -94,7 +100,8 @@ ATTN_DEV float load_scale(const uint8_t *p) {
         return __uint_as_float(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
 }
 
-template <int BYTES> ATTN_DEV void copy_piece(uint8_t *dst, const uint8_t *src) {
+template <int BYTES>
+ATTN_DEV void copy_piece(uint8_t *dst, const uint8_t *src) {
     if constexpr (BYTES == 16)
         *(uint4 *)dst = *(const uint4 *)src;
     else if constexpr (BYTES == 8)
@@ -109,9 +116,9 @@ template <int BYTES> ATTN_DEV void copy_piece(uint8_t *dst, const uint8_t *src) 
 
 /* Query values d and d + 1 (d even) as one register of a 16-bit type; zero past the head size. The scale stays out of it,
  * so that no bit of Q is lost. f16 has less range than bf16: clamped. */
-template <int MMA> ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
-    if (d >= TL_D)
-        return 0;
+template <int MMA>
+ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
+    if (d >= TL_D) return 0;
     if constexpr (TL_Q == DT_E4M3) {
         uint32_t x = row[d] | (d + 1 < TL_D ? (uint32_t)row[d + 1] << 8 : 0);
         x = codes_to_f16x2<DT_E4M3, 0>(x);
@@ -122,11 +129,12 @@ template <int MMA> ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
         if constexpr (TL_QVEC >= 4)
             x = *(const uint32_t *)(row + d * 2);
         else
-            x = ((const uint16_t *)row)[d] | (d + 1 < TL_D ? (uint32_t)((const uint16_t *)row)[d + 1] << 16 : 0);
+            x = ((const uint16_t *)row)[d] |
+                (d + 1 < TL_D ? (uint32_t)((const uint16_t *)row)[d + 1] << 16 : 0);
         if constexpr (TL_Q == MMA)
             return x;
         else {
-            float2 f = unpack2<TL_Q == DT_F32 ? DT_F16 : TL_Q>(x);
+            float2 f = unpack2 < TL_Q == DT_F32 ? DT_F16 : TL_Q > (x);
             if (MMA == DT_F16)
                 f = make_float2(fminf(fmaxf(f.x, -65504.f), 65504.f), fminf(fmaxf(f.y, -65504.f), 65504.f));
             return pack2<MMA>(f.x, f.y);
@@ -135,13 +143,16 @@ template <int MMA> ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
 }
 
 /* D += A * B as in ptx_sm80.cuh, four values from d on, and free to move: the scheduler needs room between ldmatrix and its use. */
-template <int DT> ATTN_DEV void mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <int DT>
+ATTN_DEV void mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (DT == DT_BF16)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+            "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+            "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -199,8 +210,7 @@ ATTN_DEV int2 row_keys(const seq_view &s, int i) {
         for (int j = 0; j < s.num_spans; j++) {
             int a = __ldg(s.spans + 2 * j), b = __ldg(s.spans + 2 * j + 1);
             if (a < b && pos >= a && pos <= b) { /* a < b: padding and single tokens are nothing */
-                if (TL_SPAN_CLAMP && TL_WINDOW > 0)
-                    a = max(a, pos - TL_WINDOW + 1);
+                if (TL_SPAN_CLAMP && TL_WINDOW > 0) a = max(a, pos - TL_WINDOW + 1);
                 lo = min(lo, a);
                 hi = max(hi, b + 1);
             }
@@ -217,11 +227,14 @@ ATTN_DEV bool is_visible(int k, int2 seen, int prefix) {
 struct key_walk {
     int lo, hi, prefix, begin; /* keys that some row sees: [lo, hi) and [0, prefix) */
     ATTN_DEV bool wanted(int k) const { return k < hi && (k >= lo || (TL_RSWA > 0 && k < prefix)); }
-    template <int N> ATTN_DEV void start() { begin = (TL_RSWA > 0 && prefix > 0 ? 0 : lo) / N * N; }
-    template <int N> ATTN_DEV int next(int k) const {
+    template <int N>
+    ATTN_DEV void start() {
+        begin = (TL_RSWA > 0 && prefix > 0 ? 0 : lo) / N * N;
+    }
+    template <int N>
+    ATTN_DEV int next(int k) const {
         k += N;
-        if (TL_RSWA > 0 && k >= prefix && k < lo)
-            k = max(k, lo / N * N);
+        if (TL_RSWA > 0 && k >= prefix && k < lo) k = max(k, lo / N * N);
         return k;
     }
 };
@@ -233,14 +246,13 @@ struct score_rule {
     float factor, cap_factor;
     ATTN_DEV score_rule(const triton_params_t &p, int head) {
         factor = TL_SCALE;
-        if (TL_Q == DT_E4M3 && p.q_scale)
-            factor *= __ldg(p.q_scale + head * p.q_scale_stride);
-        if (HAS_KV_SCALE && p.k_scale)
-            factor *= __ldg(p.k_scale + head * p.kv_scale_stride);
+        if (TL_Q == DT_E4M3 && p.q_scale) factor *= __ldg(p.q_scale + head * p.q_scale_stride);
+        if (HAS_KV_SCALE && p.k_scale) factor *= __ldg(p.k_scale + head * p.kv_scale_stride);
         cap_factor = TL_CAP > 0.f ? factor / TL_CAP : 0.f;
         factor *= LOG2E;
     }
-    template <bool exact> ATTN_DEV float apply(float s) const {
+    template <bool exact>
+    ATTN_DEV float apply(float s) const {
         if constexpr (TL_CAP > 0.f)
             return (TL_CAP * LOG2E) * (exact ? tanhf(s * cap_factor) : tanh_f32(s * cap_factor));
         else
@@ -249,7 +261,8 @@ struct score_rule {
 };
 
 /* ALiBi on the distance k - q (semantics 2.9); slope already in base-2 units. */
-template <bool exact> ATTN_DEV float alibi_term(float slope, float rel) {
+template <bool exact>
+ATTN_DEV float alibi_term(float slope, float rel) {
     if constexpr (TL_ALIBI == 2) {
         float d = fmaxf(-rel, 0.f), root;
         if constexpr (exact)
@@ -263,8 +276,12 @@ template <bool exact> ATTN_DEV float alibi_term(float slope, float rel) {
 
 /* ------------------------------------------------------------------ addresses */
 
-ATTN_DEV int page_of(int token) { return TL_PAGE > 0 ? token / (TL_PAGE > 0 ? TL_PAGE : 1) : 0; }
-ATTN_DEV int in_page(int token) { return TL_PAGE > 0 ? token % (TL_PAGE > 0 ? TL_PAGE : 1) : token; }
+ATTN_DEV int page_of(int token) {
+    return TL_PAGE > 0 ? token / (TL_PAGE > 0 ? TL_PAGE : 1) : 0;
+}
+ATTN_DEV int in_page(int token) {
+    return TL_PAGE > 0 ? token % (TL_PAGE > 0 ? TL_PAGE : 1) : token;
+}
 
 } /* namespace attn_cuda */
 #endif

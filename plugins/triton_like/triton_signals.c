@@ -39,7 +39,8 @@ void triton_signals_restore(const triton_nvrtc_t *n) {
         sigaction(taken[i], NULL, &now);
         memcpy(&handler, &now.sa_handler, sizeof handler);
         /* any other handler was set meanwhile by the program */
-        if (now.sa_handler == before[i].sa_handler || (file_of(handler) != NULL && file_of(handler) == file_of(compile)))
+        if (now.sa_handler == before[i].sa_handler ||
+            (file_of(handler) != NULL && file_of(handler) == file_of(compile)))
             sigaction(taken[i], &before[i], NULL);
     }
     pthread_mutex_unlock(&lock);

@@ -19,7 +19,7 @@ constexpr int OB = element_bytes(TL_OUT), THREADS = TL_WARPS * 32, BN = TL_BN;
 constexpr int DP = (TL_D + 15) / 16 * 16, DVP = (TL_DV + 15) / 16 * 16;
 constexpr int ORS = DVP * OB + 16; /* a row of the result in shared memory */
 /* A soft cap bounds the scores: where P has the range of float32 (bf16), it needs no maximum. */
-constexpr bool FIXED = TL_CAP > 0.f && TL_CAP * LOG2E <= 80.f && MMA == DT_BF16 && TL_ALIBI == 0 && !TL_QQ;
+constexpr bool FIXED = TL_CAP > 0.f && TL_CAP <= 55.f && TL_ALIBI == 0 && !TL_QQ && MMA == DT_BF16;
 constexpr float FIRST_MAX = FIXED ? 0.f : NO_MAX;
 /* Scale or soft cap join the exponent where nothing else touches the score; growing, so that the maximum stays one. */
 constexpr bool SIMPLE = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
@@ -28,13 +28,17 @@ constexpr bool FOLD = SIMPLE && TL_CAP == 0.f, FOLD_CAP = SIMPLE && TL_CAP > 0.f
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
 
 /* Where 16 bytes of column c of row r lie. Rows PERIOD apart lie PERIOD * STEP bytes apart. */
-template <int BYTES> struct padded_rows {
+template <int BYTES>
+struct padded_rows {
     static constexpr int PERIOD = 1, STEP = BYTES;
     static ATTN_DEV uint32_t at(int r, int c) { return r * BYTES + c * 16; }
 };
-template <int ROWS> struct swizzled_rows { /* chunks of 64 columns, each [ROWS][128 bytes] with the 128-byte swizzle */
+template <int ROWS>
+struct swizzled_rows { /* chunks of 64 columns, each [ROWS][128 bytes] with the 128-byte swizzle */
     static constexpr int PERIOD = 8, STEP = 128;
-    static ATTN_DEV uint32_t at(int r, int c) { return (c >> 3) * (ROWS * 128) + r * 128 + (((c & 7) ^ (r & 7)) << 4); }
+    static ATTN_DEV uint32_t at(int r, int c) {
+        return (c >> 3) * (ROWS * 128) + r * 128 + (((c & 7) ^ (r & 7)) << 4);
+    }
 };
 
 /* ---------------------------------------------------------------- the block of rows */
@@ -51,18 +55,14 @@ struct block_view {
 template <int BM, int WARP_ROWS>
 ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, block_view &b) {
     const int entry = blockIdx.x / p.num_kv_heads, warp_row = (threadIdx.x >> 5) * WARP_ROWS;
-    if (entry >= p.counts->num_tiles)
-        return false;
+    if (entry >= p.counts->num_tiles) return false;
     const int2 tile = *(const int2 *)(p.tiles + entry);
     b.head = blockIdx.x % p.num_kv_heads, b.seq = tile.x, b.row0 = tile.y * BM;
     b.sv = view_seq(p, b.seq);
     b.rows = b.sv.q_len * TL_GROUP, b.context = b.sv.kv_len - b.sv.q_len;
-    if (b.row0 >= b.rows)
-        return false;
-    if (TL_SPANS && threadIdx.x == 0)
-        extent[0] = extent[3] = 0x7fffffff, extent[1] = extent[2] = 0;
-    if (TL_SPANS)
-        __syncthreads();
+    if (b.row0 >= b.rows) return false;
+    if (TL_SPANS && threadIdx.x == 0) extent[0] = extent[3] = 0x7fffffff, extent[1] = extent[2] = 0;
+    if (TL_SPANS) __syncthreads();
     for (int r = threadIdx.x; r < BM; r += THREADS) {
         int2 s = row_keys(b.sv, min(b.rows - 1, b.row0 + r) / TL_GROUP);
         seen[r] = s;
@@ -85,13 +85,16 @@ ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, bloc
     return true;
 }
 
-template <int BM, class rows_t> ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b) {
+template <int BM, class rows_t>
+ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b) {
 #pragma unroll 1 /* once in a block: code that would only take time to compile */
     for (int i = threadIdx.x; i < BM * (DP / 8); i += THREADS) {
         int r = i / (DP / 8), c = i % (DP / 8), row = b.row0 + r;
         bool ok = row < b.rows;
-        const uint8_t *src = (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
-                                                     (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head) * QB;
+        const uint8_t *src =
+            (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
+                                    (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head) *
+                                       QB;
         if constexpr (TL_Q == MMA && TL_QVEC == 16) {
             ok = ok && c * 8 < TL_D;
             cp_async_zfill<16>(sq + rows_t::at(r, c), ok ? src + c * 16 : (const uint8_t *)p.q, ok);
@@ -129,13 +132,10 @@ ATTN_DEV void load_chunk(uint32_t dst, const uint8_t *src, bool ok, int left) {
     } else {
         uint2 x = make_uint2(0, 0);
         if constexpr (TL_KVEC >= 8) {
-            if (ok && left > 0)
-                x = __ldg((const uint2 *)src);
+            if (ok && left > 0) x = __ldg((const uint2 *)src);
         } else if constexpr (TL_KVEC == 4) {
-            if (ok && left > 0)
-                x.x = __ldg((const uint32_t *)src);
-            if (ok && left > 4)
-                x.y = __ldg((const uint32_t *)(src + 4));
+            if (ok && left > 0) x.x = __ldg((const uint32_t *)src);
+            if (ok && left > 4) x.y = __ldg((const uint32_t *)(src + 4));
         } else {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -168,7 +168,8 @@ struct key_source {
     }
     ATTN_DEV int page(const key_walk &walk, int tok0) const {
         const int lane = threadIdx.x & 31, tok = tok0 + 16 * lane;
-        return TL_PAGE > 0 && lane < BN / 16 && tok < walk.hi && (tok + 16 > walk.lo || (TL_RSWA > 0 && tok < walk.prefix))
+        return TL_PAGE > 0 && lane < BN / 16 && tok < walk.hi &&
+                       (tok + 16 > walk.lo || (TL_RSWA > 0 && tok < walk.prefix))
                    ? __ldg(table + page_of(tok))
                    : 0;
     }
@@ -180,7 +181,8 @@ struct key_source {
 /* BN rows of keys or values from `base`; `group` is lane i's offset of the i-th group. What is not wanted becomes zeros
  * and is not read: cp.async of size 0 does not touch its address. Each thread stays in its column of 16 bytes. */
 template <int D, int DPAD, class rows_t>
-ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0, const key_walk &walk) {
+ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0,
+                        const key_walk &walk) {
     constexpr int CPR = DPAD / 8, ROWS = THREADS / CPR, PASSES = (BN + ROWS - 1) / ROWS;
     constexpr bool ALIGNED = ROWS <= 16 && 16 % ROWS == 0; /* a pass stays within one group */
     const int c = threadIdx.x % CPR, r0 = threadIdx.x / CPR;
@@ -191,20 +193,19 @@ ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t token_bytes, 
 #pragma unroll
     for (int u = 0; u < PASSES; u++) {
         const int r = r0 + u * ROWS;
-        if (!ALIGNED || u * ROWS % 16 == 0)
-            at = shuffle64(group, ALIGNED ? u * ROWS / 16 : (r >> 4) & 31);
+        if (!ALIGNED || u * ROWS % 16 == 0) at = shuffle64(group, ALIGNED ? u * ROWS / 16 : (r >> 4) & 31);
         if ((THREADS % CPR == 0 || r0 < ROWS) && (BN % ROWS == 0 || r < BN))
             load_chunk(ROWS % rows_t::PERIOD == 0 ? dst0 + u * ROWS * rows_t::STEP : dst + rows_t::at(r, c),
-                       src + at + (ALIGNED ? u * ROWS % 16 : r & 15) * token_bytes, whole || walk.wanted(tok0 + r), D - c * 8);
+                       src + at + (ALIGNED ? u * ROWS % 16 : r & 15) * token_bytes,
+                       whole || walk.wanted(tok0 + r), D - c * 8);
     }
 }
 
-ATTN_DEV void load_scales(float *to, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0, const key_walk &walk,
-                          float factor) {
+ATTN_DEV void load_scales(float *to, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0,
+                          const key_walk &walk, float factor) {
     int r = threadIdx.x;
     int64_t at = shuffle64(group, (r >> 4) & 31);
-    if (r < BN)
-        to[r] = walk.wanted(tok0 + r) ? load_scale(base + at + (r & 15) * token_bytes) * factor : 0.f;
+    if (r < BN) to[r] = walk.wanted(tok0 + r) ? load_scale(base + at + (r & 15) * token_bytes) * factor : 0.f;
 }
 
 /* ---------------------------------------------------------------- scores */
@@ -229,7 +230,8 @@ struct cap_polynomial {
     float c0, c1, c2, limit; /* limit: of squares */
     ATTN_DEV cap_polynomial(const score_rule &rule) {
         const float u = rule.cap_factor, u2 = u * u, out = TL_CAP * LOG2E * u;
-        c0 = 0.999977239f * out, c1 = -0.331685329f * out * u2, c2 = 0.115185198f * out * u2 * u2, limit = .25f / u2;
+        c0 = 0.999977239f * out, c1 = -0.331685329f * out * u2, c2 = 0.115185198f * out * u2 * u2,
+        limit = .25f / u2;
     }
     ATTN_DEV float slope(float s) const { /* capped score over score */
         const float y = s * s;
@@ -257,7 +259,8 @@ ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], in
         const float rel = (float)(k0 + 2 * q - t.pos[e]);
         if (is_far) {
             const float dc = -rel - BN / 2, inv = __fdividef(1.f, dc);
-            const float a0 = -t.slope[e] * dc * rsqrtf(dc), a1 = a0 * inv * -.5f, a2 = a1 * inv * .25f, a3 = a2 * inv * .5f;
+            const float a0 = -t.slope[e] * dc * rsqrtf(dc), a1 = a0 * inv * -.5f, a2 = a1 * inv * .25f,
+                        a3 = a2 * inv * .5f;
 #pragma unroll
             for (int j = 0; j < BN / 8; j++)
 #pragma unroll
@@ -274,7 +277,9 @@ ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], in
                 for (int i = 0; i < 2; i++) {
                     const float x = (float)(8 * j + i);
                     float &y = s[4 * j + 2 * e + i];
-                    y = fmaf(y, factor, TL_ALIBI == 2 ? alibi_term<false>(t.slope[e], rel + x) : fmaf(t.slope[e], x, base));
+                    y = fmaf(y, factor,
+                             TL_ALIBI == 2 ? alibi_term<false>(t.slope[e], rel + x)
+                                           : fmaf(t.slope[e], x, base));
                 }
         }
     }
@@ -282,18 +287,17 @@ ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], in
 
 ATTN_DEV void add_bias(const triton_params_t &p, const block_view &b, float (&s)[BN / 2], int k0, int row) {
     const int q = threadIdx.x & 3;
-    if (!TL_QQ || k0 + BN <= b.context || k0 >= b.context + p.qq_width)
-        return;
+    if (!TL_QQ || k0 + BN <= b.context || k0 >= b.context + p.qq_width) return;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const float *bias = p.qq_bias + (int64_t)(b.sv.q0 + min(b.rows - 1, row + 8 * e) / TL_GROUP) * p.qq_row;
+        const float *bias =
+            p.qq_bias + (int64_t)(b.sv.q0 + min(b.rows - 1, row + 8 * e) / TL_GROUP) * p.qq_row;
 #pragma unroll
         for (int j = 0; j < BN / 8; j++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 int rel = k0 + j * 8 + 2 * q + i - b.context;
-                if (rel >= 0 && rel < p.qq_width)
-                    s[4 * j + 2 * e + i] += __ldg(bias + rel) * LOG2E;
+                if (rel >= 0 && rel < p.qq_width) s[4 * j + 2 * e + i] += __ldg(bias + rel) * LOG2E;
             }
     }
 }
@@ -301,8 +305,7 @@ ATTN_DEV void add_bias(const triton_params_t &p, const block_view &b, float (&s)
 /* seen: of this thread's first row, the second one eight further on. */
 ATTN_DEV void hide_scores(const block_view &b, float (&s)[BN / 2], int k0, const int2 *seen) {
     const int q = threadIdx.x & 3;
-    if (k0 >= b.all_lo && k0 + BN <= b.all_hi)
-        return;
+    if (k0 >= b.all_lo && k0 + BN <= b.all_hi) return;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int2 see = seen[8 * e];
@@ -313,15 +316,15 @@ ATTN_DEV void hide_scores(const block_view &b, float (&s)[BN / 2], int k0, const
             for (int i = 0; i < 2; i++) {
                 const bool is_seen = TL_RSWA > 0 ? is_visible(k0 + 8 * j + 2 * q + i, see, b.walk.prefix)
                                                  : (uint32_t)(8 * j + i - first) < (uint32_t)count;
-                if (!is_seen)
-                    s[4 * j + 2 * e + i] = -INFINITY;
+                if (!is_seen) s[4 * j + 2 * e + i] = -INFINITY;
             }
     }
 }
 
 /* s becomes P; true: what was summed before must be multiplied by f. CAPPED: s are products still, and small. */
 template <bool CAPPED>
-ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m)[2], float (&l)[2], float (&f)[2]) {
+ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m)[2], float (&l)[2],
+                           float (&f)[2]) {
     if constexpr (FIXED) {
 #pragma unroll
         for (int i = 0; i < BN / 2; i++) {
@@ -355,16 +358,18 @@ ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m
 #pragma unroll
     for (int i = 0; i < BN / 2; i++) {
         const int e = i >> 1 & 1;
-        s[i] = ex2(CAPPED ? fmaf(s[i], cap.slope(s[i]), -m[e]) : FOLD ? fmaf(s[i], rule.factor, -m[e]) : s[i] - m[e]);
+        s[i] = ex2(CAPPED ? fmaf(s[i], cap.slope(s[i]), -m[e])
+                   : FOLD ? fmaf(s[i], rule.factor, -m[e])
+                          : s[i] - m[e]);
         l[e] += s[i];
     }
     return grow;
 }
 
 /* From the products of a tile to P, for a thread's rows `row` and row + 8; seen: of the first of them. */
-ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule, const row_terms &terms,
-                           float (&s)[BN / 2], int k0, int row, const int2 *seen, const float *k_scales, float (&m)[2],
-                           float (&l)[2], float (&f)[2]) {
+ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule,
+                           const row_terms &terms, float (&s)[BN / 2], int k0, int row, const int2 *seen,
+                           const float *k_scales, float (&m)[2], float (&l)[2], float (&f)[2]) {
     if constexpr (TL_TOKEN_HEAD) {
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
@@ -391,14 +396,14 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
         for (int i = 0; i < BN / 2; i++)
             s[i] *= rule.factor;
     }
-    if constexpr (TL_ALIBI != 0)
-        add_alibi(terms, TL_CAP > 0.f ? 1.f : rule.factor, s, k0);
+    if constexpr (TL_ALIBI != 0) add_alibi(terms, TL_CAP > 0.f ? 1.f : rule.factor, s, k0);
     add_bias(p, b, s, k0, row);
     hide_scores(b, s, k0, seen);
     return softmax_step<false>(rule, s, m, l, f);
 }
 
-template <int N> ATTN_DEV void rescale(float (&o)[N], const float (&f)[2]) {
+template <int N>
+ATTN_DEV void rescale(float (&o)[N], const float (&f)[2]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         o[i] *= f[i >> 1 & 1];
@@ -410,8 +415,7 @@ ATTN_DEV void pack_keys(uint32_t *a, const float (&s)[BN / 2], int j, const floa
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float2 v = make_float2(1.f, 1.f);
-        if (TL_TOKEN_HEAD)
-            v = *(const float2 *)(v_scales + j * 16 + h * 8 + 2 * q);
+        if (TL_TOKEN_HEAD) v = *(const float2 *)(v_scales + j * 16 + h * 8 + 2 * q);
         const float *x = s + 8 * j + 4 * h;
         a[2 * h] = TL_TOKEN_HEAD ? pack2<MMA>(x[0] * v.x, x[1] * v.y) : pack2<MMA>(x[0], x[1]);
         a[2 * h + 1] = TL_TOKEN_HEAD ? pack2<MMA>(x[2] * v.x, x[3] * v.y) : pack2<MMA>(x[2], x[3]);
@@ -421,12 +425,13 @@ ATTN_DEV void pack_keys(uint32_t *a, const float (&s)[BN / 2], int j, const floa
 /* ---------------------------------------------------------------- the result */
 
 /* 16 rows of a warp, from `row` of the request on: division, LSE, and through shared memory into whole pieces of rows. */
-ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t *out, int row0, const float (&m)[2],
-                         const float (&l)[2], const float (&o)[DVP / 2]) {
+ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t *out, int row0,
+                         const float (&m)[2], const float (&l)[2], const float (&o)[DVP / 2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
-    float factor = !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + b.head * p.kv_scale_stride) : 1.f / V_SHIFT, f[2];
-    if (TL_OUT == DT_E4M3 && p.out_scale)
-        factor /= __ldg(p.out_scale);
+    float factor =
+              !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + b.head * p.kv_scale_stride) : 1.f / V_SHIFT,
+          f[2];
+    if (TL_OUT == DT_E4M3 && p.out_scale) factor /= __ldg(p.out_scale);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         float sum = l[e], mm = m[e], rescale = 1.f;
@@ -452,8 +457,10 @@ ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t 
             *(uint16_t *)(so + j * 8) = (uint16_t)f32x2_to_e4m3x2(x[0] * f[0], x[1] * f[0]);
             *(uint16_t *)(so + 8 * ORS + j * 8) = (uint16_t)f32x2_to_e4m3x2(x[2] * f[1], x[3] * f[1]);
         } else {
-            *(uint32_t *)(so + j * 16) = pack2<TL_OUT == DT_F32 ? DT_F16 : TL_OUT>(x[0] * f[0], x[1] * f[0]);
-            *(uint32_t *)(so + 8 * ORS + j * 16) = pack2<TL_OUT == DT_F32 ? DT_F16 : TL_OUT>(x[2] * f[1], x[3] * f[1]);
+            *(uint32_t *)(so + j * 16) =
+                pack2 < TL_OUT == DT_F32 ? DT_F16 : TL_OUT > (x[0] * f[0], x[1] * f[0]);
+            *(uint32_t *)(so + 8 * ORS + j * 16) =
+                pack2 < TL_OUT == DT_F32 ? DT_F16 : TL_OUT > (x[2] * f[1], x[3] * f[1]);
         }
     }
     __syncwarp();
@@ -462,8 +469,11 @@ ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t 
     for (int i = lane; i < 16 * PIECES; i += 32) {
         int r = i / PIECES, c = i % PIECES * TL_OVEC, row = row0 + r;
         if (row < b.rows)
-            copy_piece<TL_OVEC>((uint8_t *)p.out + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.out_token +
-                                                    (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.out_head) * OB + c,
+            copy_piece<TL_OVEC>((uint8_t *)p.out +
+                                    ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.out_token +
+                                     (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.out_head) *
+                                        OB +
+                                    c,
                                 out + r * ORS + c);
     }
 }

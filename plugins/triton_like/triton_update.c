@@ -2,7 +2,8 @@
 /* update_kv_cache: checks, which the rope has too, and one launch of the cache writer. */
 #include "triton_instance.h"
 
-int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w, attn_error_t *error) {
+int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w,
+                         attn_error_t *error) {
     attn_kv_update_t a;
     triton_cache_view_t c;
     const triton_config_t *f = &in->config;
@@ -11,27 +12,25 @@ int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args
     if (status == ATTN_OK && !in->has_cache)
         status = attn_fail(error, ATTN_E_STATE, "kv_cache", "role %s has no cache to update",
                            attn_role_name(in->problem.role));
-    if (status == ATTN_OK)
-        status = triton_view_cache(in, a.kv_cache, a.v_cache, &c, error);
+    if (status == ATTN_OK) status = triton_view_cache(in, a.kv_cache, a.v_cache, &c, error);
     if (status == ATTN_OK)
         status = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
     int64_t rows = status == ATTN_OK ? a.slot_mapping->shape[0] : 0;
-    if (status == ATTN_OK && rows > 0)
-        status = triton_check_on_device(a.slot_mapping, "slot_mapping", error);
+    if (status == ATTN_OK && rows > 0) status = triton_check_on_device(a.slot_mapping, "slot_mapping", error);
     if (status == ATTN_OK)
-        status = triton_check_rows(a.key, "key", in->problem.dtype, in->kv_heads, f->d, rows, f->new_vec, error);
+        status =
+            triton_check_rows(a.key, "key", in->problem.dtype, in->kv_heads, f->d, rows, f->new_vec, error);
     if (status == ATTN_OK)
-        status = triton_check_rows(a.value, "value", in->problem.dtype, in->kv_heads, f->dv, rows, f->new_vec, error);
-    if (status == ATTN_OK)
-        status = triton_check_scale(in, a.scales.k, "k_scale", &stride, error);
-    if (status == ATTN_OK)
-        status = triton_check_scale(in, a.scales.v, "v_scale", &stride, error);
+        status = triton_check_rows(a.value, "value", in->problem.dtype, in->kv_heads, f->dv, rows, f->new_vec,
+                                   error);
+    if (status == ATTN_OK) status = triton_check_scale(in, a.scales.k, "k_scale", &stride, error);
+    if (status == ATTN_OK) status = triton_check_scale(in, a.scales.v, "v_scale", &stride, error);
     if (status == ATTN_OK && rows > INT32_MAX / 8)
-        status = attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping has %lld entries; at most %d are served",
-                           (long long)rows, INT32_MAX / 8);
+        status =
+            attn_fail(error, ATTN_E_INVALID, "slot_mapping",
+                      "slot_mapping has %lld entries; at most %d are served", (long long)rows, INT32_MAX / 8);
     memset(w, 0, sizeof *w);
-    if (status != ATTN_OK || rows == 0)
-        return status;
+    if (status != ATTN_OK || rows == 0) return status;
     w->key = attn_data(a.key), w->value = attn_data(a.value), w->k_cache = c.k, w->v_cache = c.v;
     w->slots = attn_data(a.slot_mapping), w->num_slots = c.pages * f->page;
     if (f->kv == TRITON_E4M3 || f->kv == TRITON_E5M2) {
@@ -47,13 +46,12 @@ int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args
     return ATTN_OK;
 }
 
-int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream,
+                           attn_error_t *error) {
     triton_write_params_t w;
     int status = triton_prepare_write(in, args, &w, error);
-    if (status == ATTN_OK && w.num_tokens > 0)
-        status = triton_driver_enter(&in->driver, error);
-    if (status != ATTN_OK || w.num_tokens == 0)
-        return status;
+    if (status == ATTN_OK && w.num_tokens > 0) status = triton_driver_enter(&in->driver, error);
+    if (status != ATTN_OK || w.num_tokens == 0) return status;
     void *params[1] = {&w};
     unsigned blocks = (unsigned)(((int64_t)w.num_tokens * in->kv_heads + 7) / 8);
     int e = in->driver.launch(in->write, blocks, 1, 1, 256, 1, 1, 0, stream, params, NULL);

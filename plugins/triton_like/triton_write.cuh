@@ -12,12 +12,14 @@ namespace cache_write {
 
 constexpr int EB = element_bytes(TL_KV), SB = element_bytes(TL_Q2);
 
-ATTN_DEV uint8_t int8_code(float x) { /* nearest, half away from zero; NaN has no code, its scale carries it */
+ATTN_DEV uint8_t
+int8_code(float x) { /* nearest, half away from zero; NaN has no code, its scale carries it */
     return x != x ? 0 : (uint8_t)(signed char)fminf(fmaxf(roundf(x), -128.f), 127.f);
 }
 
 /* The greatest magnitude of a row; NaN if one is in it. */
-template <int SIZE> ATTN_DEV float row_absmax(const uint8_t *src, int lane) {
+template <int SIZE>
+ATTN_DEV float row_absmax(const uint8_t *src, int lane) {
     float top = 0.f;
     bool bad = false;
     for (int d = lane; d < SIZE; d += 32) {
@@ -31,7 +33,8 @@ template <int SIZE> ATTN_DEV float row_absmax(const uint8_t *src, int lane) {
     return __any_sync(~0u, bad) ? __int_as_float(0x7fc00000) : top;
 }
 
-template <int SIZE> ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, float scale, bool scaled, int lane) {
+template <int SIZE>
+ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, float scale, bool scaled, int lane) {
     if constexpr (TL_KV == TL_Q2) {
         constexpr int VEC = TL_KVEC < TL_SVEC ? TL_KVEC : TL_SVEC;
 #pragma unroll 4
@@ -44,13 +47,11 @@ template <int SIZE> ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, fl
             scale = scale < 1e-6f ? 1e-6f : scale;
             scaled = true;
             uint32_t bits = __float_as_uint(scale);
-            if (lane < 4)
-                dst[SIZE + lane] = (uint8_t)(bits >> (8 * lane));
+            if (lane < 4) dst[SIZE + lane] = (uint8_t)(bits >> (8 * lane));
         }
         for (int d = lane; d < SIZE; d += 32) {
             float x = load_float<TL_Q2>(src, d);
-            if (scaled)
-                x /= scale;
+            if (scaled) x /= scale;
             if constexpr (TL_KV == DT_I8)
                 dst[d] = int8_code(x);
             else
@@ -62,11 +63,12 @@ template <int SIZE> ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, fl
 /* K and V of one token and head into the slot of the token. */
 ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, int lane) {
     const int64_t slot = __ldg(p.slots + token);
-    if (slot < 0 || slot >= p.num_slots)
-        return;
+    if (slot < 0 || slot >= p.num_slots) return;
     const int64_t page = slot / TL_PAGE, at = slot % TL_PAGE;
-    const uint8_t *key = (const uint8_t *)p.key + ((int64_t)token * p.key_token + (int64_t)head * p.key_head) * SB;
-    const uint8_t *value = (const uint8_t *)p.value + ((int64_t)token * p.value_token + (int64_t)head * p.value_head) * SB;
+    const uint8_t *key =
+        (const uint8_t *)p.key + ((int64_t)token * p.key_token + (int64_t)head * p.key_head) * SB;
+    const uint8_t *value =
+        (const uint8_t *)p.value + ((int64_t)token * p.value_token + (int64_t)head * p.value_head) * SB;
     uint8_t *k = (uint8_t *)p.k_cache + (page * p.k_page + at * p.k_token + (int64_t)head * p.k_head) * EB;
     uint8_t *v = (uint8_t *)p.v_cache + (page * p.v_page + at * p.v_token + (int64_t)head * p.v_head) * EB;
     float ks = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f;
@@ -80,7 +82,8 @@ ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, i
 extern "C" __global__ void __launch_bounds__(256) tl_write(const __grid_constant__ triton_write_params_t p) {
     const int64_t unit = (int64_t)blockIdx.x * 8 + (threadIdx.x >> 5);
     if (unit < (int64_t)p.num_tokens * p.num_kv_heads)
-        cache_write::write_token(p, (int)(unit / p.num_kv_heads), (int)(unit % p.num_kv_heads), threadIdx.x & 31);
+        cache_write::write_token(p, (int)(unit / p.num_kv_heads), (int)(unit % p.num_kv_heads),
+                                 threadIdx.x & 31);
 }
 
 } /* namespace attn_cuda */
