@@ -54,7 +54,10 @@ double ceiling_issue(int threads) {
 enum { FMA_STEPS = 1000000, FMA_CHAINS = 12 };
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define FMA_LOOP(TARGET, NAME, V, SET1, OP)                                                                            \
     __attribute__((target(TARGET))) static float NAME(const void *arg, int worker, int threads) {                      \
@@ -116,6 +119,43 @@ double ceiling_bf16_dot(int threads) {
     return 16.0 * 4 * FMA_CHAINS * FMA_STEPS * threads / on_threads(threads, dot_bf16, NULL) / 1e9;
 }
 
+enum { TILE_STEPS = 250000 };
+/* Four sums of tile products, operands in tiles: 16 x 16 x 32 multiply-adds each. */
+static float dot_tiles(const void *arg, int worker, int threads) {
+    static const struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } whole = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    float c[256];
+    (void)arg, (void)worker, (void)threads;
+    memset(c, 0, sizeof c);
+    __asm__ volatile("ldtilecfg %0" : : "m"(whole));
+    /* Zeros as operands would run at another clock. */
+    for (int i = 0; i < 256; i++) c[i] = 1.0f;
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm4\n\ttileloadd (%0,%1,1), %%tmm5\n\ttileloadd (%0,%1,1), %%tmm6\n\t"
+                     "tileloadd (%0,%1,1), %%tmm7" : : "r"(c), "r"(64L) : "memory");
+    for (long i = 0; i < TILE_STEPS; i++)
+        __asm__ volatile("tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
+                         "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
+    __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" : : "r"(c), "r"(64L) : "memory");
+    return c[0];
+}
+
+double ceiling_bf16_tiles(int threads) {
+    uint32_t a, b, c, d;
+#ifdef __linux__
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, asm/prctl.h */
+    if (!__builtin_cpu_supports("avx512bf16") || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d >> 22 & 5) != 5 ||
+        syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) != 0)
+        return 0;
+    return 4.0 * 16384 * TILE_STEPS * threads / on_threads(threads, dot_tiles, NULL) / 1e9;
+#else
+    (void)a, (void)b, (void)c, (void)d, (void)threads, (void)dot_tiles;
+    return 0;
+#endif
+}
+
 #define PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
 
 /* Sums every word of n bytes (a multiple of 256), prefetching `ahead` bytes of `next` meanwhile. */
@@ -159,6 +199,10 @@ double ceiling_fma(const char *level, int threads) {
     return 8.0 * FMA_CHAINS * FMA_STEPS * threads / on_threads(threads, fma_generic, NULL) / 1e9;
 }
 double ceiling_bf16_dot(int threads) {
+    (void)threads;
+    return 0;
+}
+double ceiling_bf16_tiles(int threads) {
     (void)threads;
     return 0;
 }

@@ -14,6 +14,9 @@ double ceiling_fma(const char *level, int threads);
 /* bf16 pair-dot rate in GFLOP/s (4 per word); 0 without AVX512-BF16. */
 double ceiling_bf16_dot(int threads);
 
+/* The same by AMX tiles; 0 without AMX, or where the process may not use it. */
+double ceiling_bf16_tiles(int threads);
+
 /* Simple additions in 10^9 per second, over about 0.1 ms: tells a moment when the threads have their cores alone from one
  * when a hyperthread beside them, another machine's perhaps, takes half of the issue slots. */
 double ceiling_issue(int threads);

@@ -99,6 +99,7 @@ enum { STREAM_BYTES = 384 << 20, BLOCK = 16, MAX_REPEATS = 20000 };
 
 struct repeat {
     double seconds, probe; /* the lower one of before and after */
+    double tiles;          /* bf16 products by AMX, where the kernels use it */
     double ceiling, order; /* FMA rate or streaming read; read in the same order, best of the prefetch patterns */
 };
 
@@ -201,6 +202,7 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
         const double after = ceiling_issue(threads);
         if (after < x->probe) x->probe = after;
         if (!decode) {
+            x->tiles = t.amx ? ceiling_bf16_tiles(threads) : 0;
             x->ceiling = 0.5 * (x->ceiling + compute_ceiling(k, &t, threads));
             continue;
         }
@@ -219,13 +221,14 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     int quiet = 0;
     for (int r = 0; r < repeats; r++)
         if (all_repeats[r].probe > best) best = all_repeats[r].probe;
-    static double seconds[MAX_REPEATS], ceiling[MAX_REPEATS], part[MAX_REPEATS], order[MAX_REPEATS], part_order[MAX_REPEATS];
+    static double tiles[MAX_REPEATS], seconds[MAX_REPEATS], ceiling[MAX_REPEATS], part[MAX_REPEATS], order[MAX_REPEATS], part_order[MAX_REPEATS];
     for (int pass = 0; pass < 2 && quiet < 3; pass++) /* too few quiet ones: all */
         for (int r = quiet = 0; r < repeats; r++) {
             const struct repeat *x = &all_repeats[r];
             if (pass == 0 && x->probe < 0.9 * best) continue;
             const double rate = work_done / x->seconds / 1e9;
             seconds[quiet] = x->seconds;
+            tiles[quiet] = x->tiles;
             ceiling[quiet] = x->ceiling;
             part[quiet] = rate / x->ceiling;
             order[quiet] = x->order;
@@ -238,6 +241,10 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
         printf(" | %s %6.1f: %.2f", decode ? "read" : t.bf16_dot ? "bf16 dot" : "f32 FMA", median(ceiling, quiet),
                median(part, quiet));
     if (!kernels_only && decode) printf(" | same order %6.1f: %.2f", median(order, quiet), median(part_order, quiet));
+    if (!kernels_only && !decode && t.amx) {
+        const double rate = median(tiles, quiet);
+        printf(" | AMX %6.1f: %.2f", rate, work_done / s / 1e9 / rate);
+    }
     printf(" | %d of %d\n", quiet, repeats);
     fflush(stdout);
     for (int l = 0; l < layers; l++) free(cache[l]);

@@ -267,6 +267,7 @@ static inline int case_run(struct cpu_case *c, const struct cpu_kernels *k, int 
     int64_t spans = 2 * CASE_MAX_SEQS;
     c->lim = (struct cpu_limits){CASE_MAX_SEQS, c->tokens + 1, threads, invariant};
     k->tiling(&c->a, 1 << 20, &t);
+    t.far = !c->no_extras; /* 1 MiB would leave it out */
     if (c->no_extras) t.vnni = t.vbmi = t.amx = 0;
     const size_t mb = cpu_plan_bytes(&c->a, &t, &c->lim, spans), wb = cpu_plan_workspace(&c->a, &t, &c->lim);
     void *meta = aligned_alloc(64, (mb + 63) & ~(size_t)63), *work = aligned_alloc(64, (wb + 63) & ~(size_t)63);

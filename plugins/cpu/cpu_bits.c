@@ -18,7 +18,7 @@ static int has_tiles(uint64_t xcr0) {
 #if defined(__linux__) && defined(__x86_64__)
     enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, asm/prctl.h of Linux 5.16 */
     uint32_t a, b, c, d;
-    return (xcr0 >> 17 & 3) == 3 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) &&
+    return (xcr0 >> 17 & 3) == 3 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 5) == 5 &&
            syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
 #else
     (void)xcr0;

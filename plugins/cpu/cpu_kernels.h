@@ -49,7 +49,7 @@ extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kerne
 /* Levels of this build, best first, NULL-terminated. */
 extern const struct cpu_kernels *const cpu_levels[];
 
-/* What this machine has. [pure] */
+/* What this machine has. Where it has AMX, this asks the kernel for its state, once for the process. */
 uint32_t cpu_bits(void);
 /* Name of one bit (0 .. CPU_NUM_BITS - 1). */
 const char *cpu_bit_name(int bit);

@@ -20,7 +20,7 @@
 #if CPU_LEVEL >= 2
 #define LN_MR 12
 #define LN_NR 2
-#define LN_BK 144
+#define LN_BK 192
 #elif CPU_LEVEL == 1
 #define LN_MR 6
 #define LN_NR 2
@@ -48,7 +48,7 @@
 #define LN_QK_CALLS (LN_BK / 16)
 #define LN_MR 16
 #define LN_NR 4
-#define LN_BK 96
+#define LN_BK 192
 #include "cpu_lanes_kernel.h"
 #endif
 
@@ -61,6 +61,8 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
     size_t lanes = 0;
     out->vnni = CPU_LEVEL >= 2 && (cpu_bits() & CPU_BIT_AVX512VNNI) != 0;
     out->vbmi = CPU_LEVEL >= 2 && (cpu_bits() & CPU_BIT_AVX512VBMI) != 0;
+    /* Measured: with 2 MiB of L2 (Sapphire Rapids) decode gains a tenth, with 1 MiB (Cascade Lake) it loses 6%. */
+    out->far = l2_bytes >= 2u << 20;
     out->bf16_dot = CPU_LEVEL >= 3 && cpu_bf16_serves(a);
     out->amx = out->bf16_dot && (cpu_bits() & CPU_BIT_AMX_BF16) != 0;
     for (int ns = 32; ns >= 1; ns /= 2) {

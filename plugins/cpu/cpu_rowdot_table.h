@@ -21,11 +21,14 @@ SI void rd_table_qk_(const struct rd_tile *x, const float *q, int ldq, int D, fl
         UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();
         for (int c = 0; c < D; c += 64) {
             if (x->k_next)
-                UNROLL for (int i = 0; i < group; i++) v_prefetch(x->k_next[t + i] + x->k_next_off + c);
+                UNROLL for (int i = 0; i < group; i++) rd_fetch_k(x, t + i, c);
             UNROLL for (int g = 0; g < group; g += some) {
-                vi w[4][2];
-                UNROLL for (int i = 0; i < some; i++)
-                    v_e4m3_table(x->k[t + g + i] + x->k_off + c, D - c, w[i]);
+                vi raw[4], w[4][2];
+                if (c + 64 <= D)
+                    UNROLL for (int i = 0; i < some; i++) raw[i] = v_bytes(x->k[t + g + i] + x->k_off + c);
+                else
+                    UNROLL for (int i = 0; i < some; i++) raw[i] = v_bytes_tail(x->k[t + g + i] + x->k_off + c, D - c);
+                UNROLL for (int i = 0; i < some; i++) v_e4m3_table(raw[i], w[i]);
                 UNROLL for (int part = 0; part < 4; part++) {
                     vf y[4];
                     UNROLL for (int r = 0; r < rows; r++) y[r] = v_load(q + r * ldq + c + part * VW);
@@ -43,27 +46,26 @@ SI void rd_table_qk_(const struct rd_tile *x, const float *q, int ldq, int D, fl
     }
 }
 
-/* O[row][0 .. D) += P[row][0..n) * V, 64 columns after 64. */
-SI void rd_table_pv_(const struct rd_tile *x, const float *p, float *o, int ldo, int D, const int rows) {
-    for (int c = 0; c < D; c += 64) {
-        vf acc[4][4];
-        UNROLL for (int r = 0; r < rows; r++)
-            UNROLL for (int j = 0; j < 4; j++) acc[r][j] = v_load(o + r * ldo + c + j * VW);
-        for (int t = 0; t < x->n_used; t++) {
-            vi w[2];
-            vf y[4];
-            if (x->v_next)
-                v_prefetch(x->v_next[t] + x->v_next_off + c);
-            v_e4m3_table(x->v[t] + x->v_off + c, D - c, w);
-            UNROLL for (int j = 0; j < 4; j++) y[j] = rd_table_part(w, j);
-            UNROLL for (int r = 0; r < rows; r++) {
-                const vf m = v_set1(p[r * RD_TB + t]);
-                UNROLL for (int j = 0; j < 4; j++) acc[r][j] = v_fma(m, y[j], acc[r][j]);
-            }
+/* O[row][c .. c + 64) += P[row][0..n) * V; tail: columns that there are of these, 0 for all. */
+SI void rd_table_pv_(const struct rd_tile *x, const float *p, float *o, int ldo, int c, const int tail, const int rows) {
+    vf acc[4][4];
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int j = 0; j < 4; j++) acc[r][j] = v_load(o + r * ldo + c + j * VW);
+    for (int t = 0; t < x->n_used; t++) {
+        const char *v = x->v[t] + x->v_off + c;
+        vi w[2];
+        vf y[4];
+        if (x->v_next)
+            rd_fetch_v(x, t, c);
+        v_e4m3_table(tail ? v_bytes_tail(v, tail) : v_bytes(v), w);
+        UNROLL for (int j = 0; j < 4; j++) y[j] = rd_table_part(w, j);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const vf m = v_set1(p[r * RD_TB + t]);
+            UNROLL for (int j = 0; j < 4; j++) acc[r][j] = v_fma(m, y[j], acc[r][j]);
         }
-        UNROLL for (int r = 0; r < rows; r++)
-            UNROLL for (int j = 0; j < 4; j++) v_store(o + r * ldo + c + j * VW, acc[r][j]);
     }
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int j = 0; j < 4; j++) v_store(o + r * ldo + c + j * VW, acc[r][j]);
 }
 
 #define RD_TABLE(R)                                                                                                    \
@@ -73,7 +75,11 @@ SI void rd_table_pv_(const struct rd_tile *x, const float *p, float *o, int ldo,
     }                                                                                                                  \
     static __attribute__((noinline)) void rd_table_pv##R(const struct rd_tile *x, const float *p, float *o, int ldo,   \
                                                          int D) {                                                      \
-        rd_table_pv_(x, p, o, ldo, D, R);                                                                              \
+        int c = 0;                                                                                                     \
+        for (; c + 64 <= D; c += 64)                                                                                   \
+            rd_table_pv_(x, p, o, ldo, c, 0, R);                                                                       \
+        if (c < D)                                                                                                     \
+            rd_table_pv_(x, p, o, ldo, c, D - c, R);                                                                   \
     }
 RD_TABLE(1)
 RD_TABLE(2)

@@ -10,18 +10,14 @@
 #define AMX_STORE(T, p, stride) __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(p), "r"((long)(stride)) : "memory")
 #define AMX_DOT(C, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : : : "memory")
 
-/* The memory form of ldtilecfg; only the first eight tiles exist. */
-struct amx_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-/* For this thread, until amx_end(). */
-SI void amx_configure(const struct amx_config *c) { __asm__ volatile("ldtilecfg %0" : : "m"(*c) : "memory"); }
-/* Eight whole tiles. */
+/* Eight whole tiles for this thread, until amx_end(). */
 SI void amx_begin(void) {
-    static const struct amx_config whole = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    amx_configure(&whole);
+    static const struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } whole = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    __asm__ volatile("ldtilecfg %0" : : "m"(whole) : "memory");
 }
 SI void amx_end(void) { __asm__ volatile("tilerelease" : : : "memory"); }
 

@@ -157,8 +157,11 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
     }
 }
 
-/* At most 64 of n e4m3 at p as bf16 in natural order, zeros behind n; nothing behind n is read. A bf16 of 7 bits without
- * sign is 0x3c00 + (bits << 4) but for subnormals and NaN; tables hold its high and its low bytes. */
+/* 64 bytes; the first n < 64 with zeros behind them, reading nothing behind them. */
+SI vi v_bytes(const char *p) { return _mm512_loadu_si512(p); }
+SI vi v_bytes_tail(const char *p, int n) { return _mm512_maskz_loadu_epi8((1ull << n) - 1, p); }
+
+/* 64 e4m3 as bf16 in natural order. A bf16 of 7 bits without sign is 0x3c00 + (bits << 4) but for subnormals and NaN; tables hold its high and its low bytes. */
 static const uint8_t e4m3_low[128] = {
 #define LOWS 0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0
     0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0,
@@ -178,9 +181,8 @@ SI vi v_lookup128(vi at, const uint8_t table[128]) {
     __asm__("vpermi2b %2, %1, %0" : "+v"(at) : "v"(first), "v"(second)); /* this object is compiled without its flag */
     return at;
 }
-SI void v_e4m3_table(const char *p, int n, vi out[2]) {
+SI void v_e4m3_table(vi raw, vi out[2]) {
     const vi order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); /* unpacking works inside 128 bits */
-    const vi raw = n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8((1ull << n) - 1, p);
     const vi x = _mm512_permutexvar_epi64(order, raw);
     const vi low = v_lookup128(x, e4m3_low), high = v_lookup128(x, e4m3_high);
     const vi top = _mm512_ternarylogic_epi32(high, x, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (x & 0x80) */

@@ -111,6 +111,7 @@ struct cpu_tiling {
     int amx;               /* products on bf16 pairs by tiles */
     int vnni;              /* integer products may use AVX512_VNNI */
     int vbmi;              /* e4m3 decode may use AVX512_VBMI */
+    int far;               /* decode prefetches two tiles ahead, into L2 */
     size_t scratch_bytes;  /* per thread */
 };
 

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tiles of the row-dot path, their prefetches, and both products for every element type. Included by cpu_rowdot.h. */
+
+/* One tile of tokens of one head: row pointers of head 0 plus the head's offset; the same for the next tile, which comes
+ * into L1 meanwhile, and for the one after it, which comes into L2 where the line buffers of L1 do not keep memory busy
+ * (cpu_tiling.far). NULL: there is none. */
+struct rd_tile {
+    int n, n_used; /* tokens rounded up to the vector width, and truly used */
+    const char *const *k, *const *v, *const *k_next, *const *v_next, *const *k_far, *const *v_far;
+    int64_t k_off, v_off, k_next_off, v_next_off, k_far_off, v_far_off;
+};
+
+/* Prefetches of byte b of row t during the product of K, of V. */
+SI void rd_fetch_k(const struct rd_tile *x, int t, int b) {
+    v_prefetch(x->k_next[t] + x->k_next_off + b);
+    if (x->k_far)
+        v_prefetch_l2(x->k_far[t] + x->k_far_off + b);
+}
+SI void rd_fetch_v(const struct rd_tile *x, int t, int b) {
+    v_prefetch(x->v_next[t] + x->v_next_off + b);
+    if (x->v_far)
+        v_prefetch_l2(x->v_far[t] + x->v_far_off + b);
+}
+
+#if CPU_LEVEL >= 2
+#define RD_NC 2
+#else
+#define RD_NC 1
+#endif
+
+#define RD_TYPE f32
+#define RD_ENUM CPU_F32
+#define RD_SIZE 4
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE f16
+#define RD_ENUM CPU_F16
+#define RD_SIZE 2
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE bf16
+#define RD_ENUM CPU_BF16
+#define RD_SIZE 2
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE e4m3
+#define RD_ENUM CPU_E4M3
+#define RD_SIZE 1
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE e5m2
+#define RD_ENUM CPU_E5M2
+#define RD_SIZE 1
+#include "cpu_rowdot_kernel.h"
+#define RD_TYPE i8
+#define RD_ENUM CPU_I8
+#define RD_SIZE 1
+#include "cpu_rowdot_kernel.h"
+
+typedef void rd_qk_func(const struct rd_tile *, const float *q, int ldq, int D, int rows, float *s);
+typedef void rd_pv_func(const struct rd_tile *, const float *p, float *o, int ldo, int D, int rows);
+static rd_qk_func *const rd_qk[CPU_NUM_DTYPES] = {rd_qk_f32, rd_qk_f16, rd_qk_bf16, rd_qk_e4m3, rd_qk_e5m2, rd_qk_i8};
+static rd_pv_func *const rd_pv[CPU_NUM_DTYPES] = {rd_pv_f32, rd_pv_f16, rd_pv_bf16, rd_pv_e4m3, rd_pv_e5m2, rd_pv_i8};
