@@ -137,7 +137,8 @@ struct workload {
     std::string name;
     std::vector<int> q, kv;
     int hq = 32, hkv = 8, d = 128, page = 16, q_dtype = FLASH_BF16, kv_dtype = FLASH_BF16, causal = 1,
-        decode = 1, force_sm80 = 0, rotate = 0;
+        decode = 1, force_sm80 = 0, rotate = 0,
+        captured = 0; /* launched as a captured step is, for any batch of as many requests */
 };
 
 template <class T>
@@ -205,57 +206,47 @@ static void bench(const workload &w) {
     }
     flash_shape shape = {w.q_dtype, w.kv_dtype,           w.hq,        w.hkv, w.d, w.d, w.page,
                          0,         w.decode ? max_q : 0, w.force_sm80};
-    flash_decode_config dc;
+    flash_decode_config dc[2];
     flash_prefill_config pc;
-    if (flash_choose_decode(&shape, &device, &dc) || flash_choose_prefill(&shape, &device, &pc)) exit(2);
-    if (getenv("FLASH_WARPS")) { /* experiments: another CTA size */
-        int per = dc.smem_bytes / dc.warps;
-        dc.warps = atoi(getenv("FLASH_WARPS"));
-        dc.smem_bytes = per * dc.warps;
-        dc.ctas_per_sm = device.smem_per_sm / (dc.smem_bytes + 2048);
-    }
-    flash_plan_input in = {q_start.data(),
-                           w.kv.data(),
-                           w.page ? nullptr : k_start.data(),
-                           nullptr,
-                           n,
-                           w.hkv,
-                           p.group,
-                           w.decode ? max_q : 0,
-                           dc.row_tiles * 8,
-                           device.num_sms * dc.ctas_per_sm,
-                           dc.ctas_per_sm,
-                           dc.warps * 16,
-                           pc.block_rows,
-                           pc.packed,
-                           w.causal,
-                           -1,
-                           -1,
-                           0,
-                           0,
-                           getenv("FLASH_NO_CLUSTER") ? 0 : 8,
-                           0};
-    if (getenv("FLASH_SPLITS")) in.num_splits = atoi(getenv("FLASH_SPLITS"));
-    flash_plan_limits lim = {n, q_start[n], 0, 0, 0, 0};
+    if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) exit(2);
+    dc[1] = dc[0];
+    flash_widen_decode(&shape, &device, &dc[1]);
+    flash_plan_input in = {};
+    in.q_start = q_start.data(), in.seq_lens = w.kv.data(), in.k_start = w.page ? nullptr : k_start.data();
+    in.num_seqs = n, in.num_kv_heads = w.hkv, in.group = p.group;
+    in.decode_tokens = w.decode ? max_q : 0, in.decode_rows = dc[0].row_tiles * 8;
+    for (int i = 0; i < 2; i++)
+        in.modes[i] = {device.num_sms * dc[i].ctas_per_sm, dc[i].ctas_per_sm, dc[i].warps * 16};
+    in.block_rows = pc.block_rows, in.packed = pc.packed, in.causal = w.causal;
+    in.window_left = in.window_right = -1, in.max_cluster = device.major == 9 ? 8 : 0;
+    if (w.captured) in.captured = n * w.hkv * ((max_q * p.group + in.decode_rows - 1) / in.decode_rows);
+    if (getenv("FLASH_SPLITS")) in.num_splits = atoi(getenv("FLASH_SPLITS")); /* experiments */
+    flash_plan_limits lim = {n, q_start[n], 0, 0, 0};
     flash_plan_capacity(&lim, &in);
     std::vector<flash_plan_request> requests(n);
     std::vector<flash_plan_tile> keys(lim.max_tiles + 1);
     std::vector<flash_item> items(lim.max_items + 1);
-    std::vector<flash_split> splits(lim.max_splits + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {
-        requests.data(), keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0, 0};
+    flash_plan plan = {requests.data(), keys.data(), items.data(), tiles.data(), {}, 0, 0, 0, 0};
     if (flash_plan_build(&in, &lim, &plan)) exit(3);
     plan.counts.block_table = d_table, plan.counts.block_table_stride = max_pages;
     p.counts = copy_of(std::vector<flash_counts>{plan.counts});
-    p.items = copy_of(items), p.splits = copy_of(splits), p.tiles = copy_of(tiles);
-    p.max_rows = std::max(1, plan.decode_tokens) * w.hq, p.num_slots = plan.num_slots,
-    p.cluster = plan.cluster, p.keys_per_tile = plan.keys_per_tile;
-    CK(cudaMalloc(&p.part_out, (size_t)std::max(1, plan.num_slots) * p.max_rows * w.d * 4));
-    CK(cudaMalloc(&p.part_lse, (size_t)std::max(1, plan.num_slots) * p.max_rows * 4));
-    auto decode = flash_decode_instance(w.kv_dtype, dc.class_index);
-    CK(decode(nullptr, &dc, 0, 0));
-    CK(flash_combine(nullptr, 0, 0));
+    p.items = copy_of(items), p.tiles = copy_of(tiles);
+    p.max_rows = std::max(1, plan.decode_tokens) * w.hq, p.keys_per_tile = plan.keys_per_tile;
+    p.ticket_stride = p.max_rows; /* more than CTAs */
+    const size_t part = (size_t)std::max(1, plan.counts.num_slots) * p.max_rows;
+    p.tickets = copy_of(std::vector<int32_t>(part, 0));
+    CK(cudaMalloc(&p.part_out, part * w.d * 4));
+    CK(cudaMalloc(&p.part_lse, part * 4));
+    auto decode = flash_decode_instance(w.kv_dtype, dc[0].class_index);
+    for (int i = 0; i < 2; i++) {
+        dc[i].cluster = in.max_cluster;
+        CK(decode(nullptr, &dc[i], 0, 0));
+    }
+    dc[plan.mode].cluster = plan.cluster;
+    /* a captured step is launched for the most pieces that a later batch may have */
+    const int grid = w.captured ? (n + lim.max_slots + plan.cluster - 1) / plan.cluster * plan.cluster
+                                : plan.counts.num_items;
     CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
     double burst, sustained;
     time_it(
@@ -263,16 +254,16 @@ static void bench(const workload &w) {
             flash_params r = p;
             r.k = (const uint8_t *)p.k + set_bytes * (size_t)(i % copies);
             r.v = (const uint8_t *)p.v + set_bytes * (size_t)(i % copies);
-            if (plan.counts.num_items) CK(decode(&r, &dc, plan.counts.num_items, stream));
-            if (plan.counts.num_splits) CK(flash_combine(&r, plan.counts.num_splits, stream));
+            if (grid) CK(decode(&r, &dc[plan.mode], grid, stream));
             CK(flash_run_prefill(&r, &shape, &pc, plan.counts.num_tiles, &runtime, stream));
         },
         burst, sustained);
     char extra[96];
-    snprintf(extra, sizeof extra, " [%d items, %d pieces]", plan.counts.num_items, plan.counts.max_pieces);
+    snprintf(extra, sizeof extra, " [%d items, %d pieces, %d warps, cluster %d]", plan.counts.num_items,
+             plan.counts.max_pieces, dc[plan.mode].warps, plan.cluster);
     report(w.decode ? w.name + extra : w.name, w.decode ? 0 : flops, bytes, burst, sustained);
     for (const void *x : {(const void *)p.q_start, (const void *)d_table, (const void *)p.counts,
-                          (const void *)p.items, (const void *)p.splits, (const void *)p.tiles,
+                          (const void *)p.items, (const void *)p.tickets, (const void *)p.tiles,
                           (const void *)p.part_out, (const void *)p.part_lse, (const void *)p.k_start})
         if (x) CK(cudaFree((void *)x));
 }
@@ -357,6 +348,9 @@ int main(int argc, char **argv) {
         };
         go(uniform("D1 64x8192", 64, 1, 8192));
         go(uniform("D1 1x131072", 1, 1, 131072));
+        workload c = uniform("D1 1x131072 captured", 1, 1, 131072);
+        c.captured = 1;
+        go(c);
         go(uniform("D1 256x1024", 256, 1, 1024));
         go(uniform("D1 8x32768", 8, 1, 32768));
         workload m = uniform("D1 mixed64", 64, 1, 1);
@@ -372,11 +366,14 @@ int main(int argc, char **argv) {
     heads("D2 32/32", 32, 32);
     heads("D2 64/8", 64, 8);
     heads("D2 8/1", 8, 1);
-    for (int rotate : {0, 1}) {
-        workload w = uniform(rotate ? "L1 1x1024 cold" : "L1 1x1024 warm", 1, 1, 1024);
-        w.rotate = rotate;
-        bench(w);
-    }
+    for (int captured : {0, 1})
+        for (int rotate : {0, 1}) {
+            workload w = uniform("L1 1x1024", 1, 1, 1024);
+            w.name += rotate ? " cold" : " warm";
+            if (captured) w.name += " captured";
+            w.rotate = rotate, w.captured = captured;
+            bench(w);
+        }
     cache_write("C1 bf16", FLASH_BF16, 4);
     cache_write("C1 bf16, one cache", FLASH_BF16, 1);
     cache_write("C1 e4m3", FLASH_E4M3, 4);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The peers that torch carries, on the workloads of flash_bench and by the same method: bf16 matmul and read ceilings,
-SDPA with the cuDNN and the FlashAttention-2 backends, FlashAttention-2's varlen call. Burst is the median of about 12 ms
-after 120 ms of rest, sustained the median of 260 ms after 200 ms of the same load; graph replays."""
+"""The peers that torch carries, on the workloads of flash_bench and by the same method: bf16 and e4m3 matmul ceilings,
+SDPA with the cuDNN and the FlashAttention-2 backends. torch hands e4m3 to neither of them: their rows say so. Burst is
+the median of about 12 ms after 120 ms of rest, sustained the median of 260 ms after 200 ms of the same load; graph
+replays."""
 import sys
 import time
 
@@ -75,7 +76,10 @@ def bf16(*shape):
 a, b = bf16(8192, 8192), bf16(8192, 8192)
 c = torch.empty_like(a)
 row("matmul bf16 8192", lambda: torch.mm(a, b, out=c), flops=2.0 * 8192**3)
-del a, b, c
+a8, b8, one = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t(), torch.ones((), device="cuda")
+row("matmul e4m3 8192", lambda: torch._scaled_mm(a8, b8, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),
+    flops=2.0 * 8192**3)
+del a, b, c, a8, b8
 
 for batch, s, causal in ((1, 16384, True), (4, 4096, True), (32, 512, True), (4, 4096, False)):
     q, k, v = (bf16(batch, s, h, 128).transpose(1, 2) for h in (32, 8, 8))
@@ -89,7 +93,17 @@ for batch, s, causal in ((1, 16384, True), (4, 4096, True), (32, 512, True), (4,
                 return F.scaled_dot_product_attention(q, kr, vr, is_causal=causal)
         row(f"P1 {batch}x{s} {'causal' if causal else 'full'} {name}", call, flops=flops)
 
-gen = torch.Generator().manual_seed(11)
+for kv_only in (False, True):
+    q, k, v = (bf16(1, 16384, h, 128).transpose(1, 2) for h in (32, 8, 8))
+    k, v = (x.to(torch.float8_e4m3fn) for x in (k, v))
+    q = q if kv_only else q.to(torch.float8_e4m3fn)
+    for backend, name in ((SDPBackend.CUDNN_ATTENTION, "cudnn"), (SDPBackend.FLASH_ATTENTION, "fa2")):
+        def call(q=q, k=k, v=v, backend=backend):
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        row(f"P3 1x16384 causal {'bf16 query, e4m3 keys' if kv_only else 'e4m3'} {name}", call,
+            flops=2.0 * 32 * 16384**2 * 128)
+
 for d in (80, 72, 64, 128):
     q, k, v = (bf16(8, 4096, 16, d).transpose(1, 2) for _ in range(3))
     flops = 4.0 * 8 * 16 * 4096 * 4096 * d
@@ -99,7 +113,7 @@ for d in (80, 72, 64, 128):
                 return F.scaled_dot_product_attention(q, k, v)
         row(f"E1 D={d} 8x4096 {name}", call, flops=flops)
 
-for n, length in ((64, 8192), (1, 131072), (256, 1024), (8, 32768)):
+for n, length in ((64, 8192), (1, 131072), (256, 1024), (8, 32768), (1, 1024)):
     q, k, v = bf16(n, 32, 1, 128), bf16(n, length, 8, 128).transpose(1, 2), bf16(n, length, 8, 128).transpose(1, 2)
 
     def call(q=q, k=k, v=v):

@@ -97,41 +97,49 @@ enum { SEQS = 300 };
 static flash_plan_request requests[SEQS];
 static flash_plan_tile tile_keys[70000];
 static flash_item items[70000];
-static flash_split splits[SEQS];
 static flash_tile tiles[70000];
 
 static flash_plan_input input(const int32_t *q_start, const int32_t *lens, int n) {
-    return (flash_plan_input){q_start, lens, NULL, NULL, n,  8,  4, 4, 16, 264, 2,
-                              64,      128,  0,    1,    -1, -1, 0, 0, 0,  0,   0};
+    return (flash_plan_input){.q_start = q_start,
+                              .seq_lens = lens,
+                              .num_seqs = n,
+                              .num_kv_heads = 8,
+                              .group = 4,
+                              .decode_tokens = 4,
+                              .decode_rows = 16,
+                              .modes = {{264, 2, 64}, {132, 1, 128}},
+                              .block_rows = 128,
+                              .causal = 1,
+                              .window_left = -1,
+                              .window_right = -1};
 }
 
 /* Returns 0, or the number of the first rule that is broken. */
 static int check_plan(const flash_plan_input *in, const flash_plan_limits *lim, const flash_plan *p) {
-    static int seen[SEQS], slot_used[70000], tile_seen[SEQS];
+    static int seen[SEQS], tile_seen[SEQS];
     memset(seen, 0, sizeof seen);
-    memset(slot_used, 0, sizeof slot_used);
     memset(tile_seen, 0, sizeof tile_seen);
     const flash_counts *c = &p->counts;
-    if (c->num_items > lim->max_items || c->num_splits > lim->max_splits || c->num_tiles > lim->max_tiles ||
-        p->num_slots > lim->max_slots)
+    int next_slot = 0;
+    if (c->num_items > lim->max_items || c->num_tiles > lim->max_tiles || c->num_slots > lim->max_slots ||
+        in->modes[p->mode].slots == 0)
         return 1;
     for (int i = 0; i < c->num_items; i++) {
         const flash_item *t = &p->items[i];
         int q = in->q_start[t->seq + 1] - in->q_start[t->seq];
         if (q <= 0 || q > in->decode_tokens || t->pieces < 1 || t->pieces > FLASH_MAX_PIECES ||
-            t->piece >= t->pieces)
+            t->piece < 0 || t->piece >= t->pieces)
             return 2;
-        if (p->cluster > 1 &&
-            (t->pieces != p->cluster || t->slot != FLASH_SLOT_CLUSTER || i % p->cluster != t->piece))
-            return 7;
-        if ((p->cluster <= 1 && (t->pieces > 1) != (t->slot >= 0)) || t->slot >= p->num_slots ||
-            (t->slot >= 0 && slot_used[t->slot]++))
+        /* the kernel finds a request's slots and its tickets by counting back from a piece's own */
+        /* CTAs of one cluster have neighbouring pieces of one request */
+        if (p->cluster > 1 && (t->pieces % p->cluster || i % p->cluster != t->piece % p->cluster)) return 7;
+        if (t->slot != (t->pieces > 1 ? next_slot : FLASH_SLOT_FINAL) ||
+            (i > 0 && t->piece > 0 && t[-1].piece != t->piece - 1))
             return 3;
+        next_slot += t->pieces > 1;
         seen[t->seq] += 1;
     }
-    for (int i = 0; i < c->num_splits; i++)
-        for (int k = 0; k < p->splits[i].count; k++)
-            if (!slot_used[p->splits[i].first_slot + k]) return 4;
+    if (next_slot != c->num_slots) return 4;
     for (int i = 0; i < c->num_tiles; i++)
         tile_seen[p->tiles[i].seq]++;
     for (int s = 0; s < in->num_seqs; s++) {
@@ -164,11 +172,13 @@ static void test_plan(void) {
         in.causal = (int)next_random(2);
         in.packed = (int)next_random(2);
         in.max_cluster = next_random(2) ? 8 : 0;
+        in.captured = next_random(3) ? 0 : in.num_kv_heads * n;
+        if (next_random(2)) in.modes[1].slots = 0;
         in.num_splits = next_random(4) ? 0 : (int)next_random(9);
         flash_plan_limits lim = {.max_seqs = n + (int)next_random(40),
                                  .max_tokens = tokens + (int)next_random(100)};
         flash_plan_capacity(&lim, &in);
-        flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+        flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
         int rule = lim.max_items > 70000 || lim.max_tiles > 70000 ? 9
                    : flash_plan_build(&in, &lim, &p)              ? 8
                                                                   : check_plan(&in, &lim, &p);
@@ -184,7 +194,7 @@ static void test_plan(void) {
     flash_plan_limits lim = {.max_seqs = 1, .max_tokens = 1};
     flash_plan_input in = input(one_start, one_len, 1);
     flash_plan_capacity(&lim, &in);
-    flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
     int rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && p.counts.num_items * 8 >= 128, "one long request fills the machine: %d pieces on 8 heads",
        p.counts.num_items);
@@ -197,10 +207,19 @@ static void test_plan(void) {
        "a request without keys is still written");
 
     one_len[0] = 1024;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 1 && p.counts.num_items > 1,
+       "without clusters a short request has pieces too: %d", p.counts.num_items);
     in.max_cluster = 8;
     rc = flash_plan_build(&in, &lim, &p);
-    ok(rc == 0 && p.cluster == 8 && p.counts.num_splits == 0, "one short request is cut over a cluster of %d",
-       p.cluster);
+    ok(rc == 0 && p.cluster == 8 && p.counts.num_items == 8, "with them it is cut over one of %d", p.cluster);
+    one_len[0] = 131072;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 1 && p.mode == 1, "a long one is cut for large CTAs");
+    in.captured = 8;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 8 && p.mode == 0 && p.counts.num_items >= 16,
+       "but a captured launch has its cluster whatever comes: %d pieces", p.counts.num_items);
 
     static int32_t many_start[SEQS + 1], many_len[SEQS];
     for (int s = 0; s < 64; s++)
@@ -209,7 +228,8 @@ static void test_plan(void) {
     lim = (flash_plan_limits){.max_seqs = 64, .max_tokens = 64};
     flash_plan_capacity(&lim, &in);
     rc = flash_plan_build(&in, &lim, &p);
-    ok(rc == 0 && p.counts.num_splits == 0, "64 equal requests are not split (%d are)", p.counts.num_splits);
+    ok(rc == 0 && p.mode == 0 && p.counts.num_slots == 0, "64 equal requests are not split (%d pieces)",
+       p.counts.num_slots);
     many_start[1] = 1000;
     for (int s = 1; s <= 3; s++)
         many_start[s + 1] = many_start[s] + 500 * s;
@@ -265,7 +285,7 @@ static void test_prefix(void) {
     in.first_key = 512;
     flash_plan_limits lim = {.max_seqs = 3, .max_tokens = 3};
     flash_plan_capacity(&lim, &in);
-    flash_plan p = {requests, tile_keys, items, splits, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
     int rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && requests[0].span == 188 && requests[1].span == 88 && requests[2].span == 1,
        "the suffix pass plans the keys after the prefix");

@@ -9,13 +9,13 @@
  * An e4m3 cache becomes f16 exactly, and the products run in f16 with an unquantised Q. The k order of a fragment is
  * then a permutation inside each 32 columns; Q is loaded in the same order and O stored through the inverse.
  *
- * Pieces of a request merge through global memory and a second kernel, or on Hopper in small batches through the
- * shared memory of a cluster.
+ * Pieces of a request merge in this kernel too: the CTA that ends last does it (decode_merge_sm80.cuh).
  *
  * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items. */
 #ifndef DECODE_SM80_CUH
 #define DECODE_SM80_CUH
 
+#include "decode_merge_sm80.cuh"
 #include "flash_launch.h"
 #include "flash_rows.cuh"
 
@@ -95,86 +95,14 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int r
     }
 }
 
-#if __CUDA_ARCH__ >= 900
-/* The pieces of one request are the CTAs of one cluster: each merges its warps in place, then takes an equal share of
- * the elements and reads them from all others. One kernel and no trip through global memory: for small batches. */
-template <class T, class Rows>
-ATTN_DEV void merge_cluster(const flash_params &p, float *so, Rows &row_m, Rows &row_l, Rows &row_f,
-                            int nwarp, int nrows, int row0, int head, int pieces, const seq_view &sv) {
-    constexpr int DV2 = (T::ORS - 4) / 2, MAX_CLUSTER = 8;
-    __syncthreads(); /* row_m and row_l of all warps */
-    if ((int)threadIdx.x < nrows) {
-        int r = threadIdx.x;
-        float mm = NO_MAX, sum = 0.f;
-        for (int w = 0; w < nwarp; w++)
-            mm = fmaxf(mm, row_m[w][r]);
-        for (int w = 0; w < nwarp; w++) {
-            row_f[w][r] = ex2(row_m[w][r] - mm);
-            sum += row_f[w][r] * row_l[w][r];
-        }
-        row_m[0][r] = mm;
-        row_l[0][r] = sum;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < nrows * DV2; i += blockDim.x) {
-        int r = i / DV2, d = i % DV2 * 2;
-        float x = 0.f, y = 0.f;
-        for (int w = 0; w < nwarp; w++) {
-            float2 v = *(const float2 *)(so + (w * T::ROWS + r) * T::ORS + d);
-            x = fmaf(row_f[w][r], v.x, x);
-            y = fmaf(row_f[w][r], v.y, y);
-        }
-        *(float2 *)(so + r * T::ORS + d) = make_float2(x, y); /* warp 0's row: read by this thread alone */
-    }
-    cluster_sync();
-    const int rank = blockIdx.y % pieces;
-    const float vscale = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
-    for (int i = rank * blockDim.x + threadIdx.x; i < nrows * DV2; i += pieces * blockDim.x) {
-        int r = i / DV2, d = i % DV2 * 2, row = row0 + r, t = row / p.group,
-            h = head * p.group + row % p.group;
-        float m[MAX_CLUSTER], l[MAX_CLUSTER];
-        float2 v[MAX_CLUSTER];
-#pragma unroll
-        for (int k = 0; k < MAX_CLUSTER; k++)
-            if (k < pieces) {
-                m[k] = ld_cluster(cluster_addr(smem_addr(&row_m[0][r]), k));
-                l[k] = ld_cluster(cluster_addr(smem_addr(&row_l[0][r]), k));
-                v[k] = ld_cluster2(cluster_addr(smem_addr(so + r * T::ORS + d), k));
-            }
-        float sink = p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY, top = fmaxf(NO_MAX, sink), sum,
-              x = 0.f, y = 0.f;
-#pragma unroll
-        for (int k = 0; k < MAX_CLUSTER; k++)
-            if (k < pieces) top = fmaxf(top, m[k]);
-        sum = ex2(sink - top);
-#pragma unroll
-        for (int k = 0; k < MAX_CLUSTER; k++)
-            if (k < pieces) {
-                float f = ex2(m[k] - top);
-                sum += f * l[k];
-                x = fmaf(f, v[k].x, x);
-                y = fmaf(f, v[k].y, y);
-            }
-        float f = sum > 0.f ? vscale / sum : 0.f;
-        if (d < p.head_size_v)
-            *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head +
-                          d) = pack2_as(p.out_dtype, x * f, y * f);
-        if (d == 0 && p.lse)
-            p.lse[(int64_t)(sv.q0 + t) * p.lse_token + (int64_t)h * p.lse_head] =
-                sum > 0.f ? (top + lg2(sum)) * LN2 : -INFINITY;
-    }
-    cluster_sync(); /* nobody leaves while others read */
-}
-#endif
-
 template <int KV, int DK, int DV, int NT>
-__global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT == 1 && DK <= 128 ? 4 : 1)
+__global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 && DK <= 128 ? 2 : 1)
     decode_kernel(const __grid_constant__ flash_params p) {
     using T = decode_traits<KV, DK, DV, NT>;
     constexpr int MMA = T::MMA, EB = T::EB, ROWS = T::ROWS, STAGES = T::STAGES;
     constexpr int QSTEP = DK / 16, MT = DV / 16;
     extern __shared__ __align__(128) uint8_t smem[];
-    __shared__ float row_m[8][ROWS], row_l[8][ROWS], row_f[8][ROWS], row_inv[ROWS];
+    __shared__ row_exchange<ROWS> exchange;
 
     /* counts, item and table address in one round trip; an item past the count is unused memory of the same list */
     const int num_items = __ldg(&p.counts->num_items);
@@ -186,19 +114,45 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, nwarp = blockDim.x >> 5;
     const int g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
-    const int seq = item4.x + p.seq_offset, slot = item4.w;
+    const int seq = item4.x + p.seq_offset;
     const seq_view sv = view_of(item_view, p.first_key);
     const int rows = sv.q_len * p.group, row0 = rblock * ROWS;
     if (row0 >= rows) return;
+    const int width = item4.z > 1 ? cluster_width() : 1;
+#if __CUDA_ARCH__ >= 900
+    if (width > 1) cluster_arrive_relaxed();
+#endif
 
     /* This CTA's keys: the union of what its rows see, cut into pieces of a multiple of 64. */
     int lo_first, hi_first, lo_last, hi_last;
-    visible_keys(p, sv, row0 / p.group, lo_first, hi_first);
-    visible_keys(p, sv, min(rows - 1, row0 + ROWS - 1) / p.group, lo_last, hi_last);
+    visible_keys(p, sv, token_of(p, sv, row0), lo_first, hi_first);
+    visible_keys(p, sv, token_of(p, sv, min(rows - 1, row0 + ROWS - 1)), lo_last, hi_last);
     int begin = lo_first & ~15, per = hi_last - begin;
     if (item4.z > 1) per = ((per + item4.z - 1) / item4.z + 63) & ~63;
     const int t0 = begin + item4.y * per, t1 = min(hi_last, t0 + per);
     const int nb = t1 > t0 ? (t1 - t0 + 15) >> 4 : 0;
+
+    /* Q^T fragments, asked for before the keys: both wait for memory at the same time. */
+    uint32_t qf[NT][2 * QSTEP];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        int row = row0 + n * 8 + g, t = token_of(p, sv, row);
+        const int64_t at =
+            (int64_t)(sv.q0 + t) * p.q_token + (int64_t)(head * p.group + row - t * p.group) * p.q_head;
+        const uint16_t *qp = (const uint16_t *)p.q + at;
+        const uint8_t *qp8 = (const uint8_t *)p.q + at;
+#pragma unroll
+        for (int s = 0; s < QSTEP; s++) {
+            int d0 = KV == DT_E4M3 ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q;
+            int d1 = KV == DT_E4M3 ? d0 + 2 : d0 + 8;
+            if (KV == DT_E4M3 && p.q_dtype == DT_E4M3) { /* d0 to d0 + 3 */
+                qf[n][2 * s] = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp8 + d0) : 0;
+            } else {
+                qf[n][2 * s] = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp + d0) : 0;
+                qf[n][2 * s + 1] = row < rows && d1 < p.head_size ? *(const uint32_t *)(qp + d1) : 0;
+            }
+        }
+    }
 
     /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round ahead. */
     const pager pg(p.page_size > 0 ? p.page_size : 16);
@@ -249,49 +203,38 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
     for (int i = 0; i < STAGES - 1; i++)
         load();
 
-    /* Q^T fragments, and what each of the thread's 2 * NT query rows sees. */
-    uint32_t qf[NT][2 * QSTEP];
+    /* What each of the thread's 2 * NT query rows sees. */
     int row_lo[NT][2], row_hi[NT][2], row_pos[NT][2];
     float slope[NT][2];
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        int row = row0 + n * 8 + g;
-        const int64_t at = (int64_t)(sv.q0 + row / p.group) * p.q_token +
-                           (int64_t)(head * p.group + row % p.group) * p.q_head;
-        const uint16_t *qp = (const uint16_t *)p.q + at;
-        const uint8_t *qp8 = (const uint8_t *)p.q + at;
-#pragma unroll
-        for (int s = 0; s < QSTEP; s++) {
-            int d0 = KV == DT_E4M3 ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q;
-            int d1 = KV == DT_E4M3 ? d0 + 2 : d0 + 8;
-            uint32_t x0 = 0, x1 = 0;
-            if (KV == DT_E4M3 && p.q_dtype == DT_E4M3) { /* d0 to d0 + 3 */
-                uint32_t x = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp8 + d0) : 0;
-                x0 = e4m3x2_to_f16x2<0>(x);
-                x1 = e4m3x2_to_f16x2<1>(x);
-            } else {
-                x0 = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp + d0) : 0;
-                x1 = row < rows && d1 < p.head_size ? *(const uint32_t *)(qp + d1) : 0;
-            }
-            if (KV == DT_E4M3 && p.q_dtype == DT_BF16) {
-                float2 f0 = unpack2<DT_BF16>(x0), f1 = unpack2<DT_BF16>(x1);
-                x0 = pack2<DT_F16>(fminf(fmaxf(f0.x, -65504.f), 65504.f),
-                                   fminf(fmaxf(f0.y, -65504.f), 65504.f));
-                x1 = pack2<DT_F16>(fminf(fmaxf(f1.x, -65504.f), 65504.f),
-                                   fminf(fmaxf(f1.y, -65504.f), 65504.f));
-            }
-            qf[n][2 * s] = x0;
-            qf[n][2 * s + 1] = x1;
-        }
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            int r = row0 + n * 8 + 2 * q + e;
+            int r = row0 + n * 8 + 2 * q + e, t = token_of(p, sv, r);
             bool ok = r < rows;
-            visible_keys(p, sv, ok ? r / p.group : 0, row_lo[n][e], row_hi[n][e]);
+            visible_keys(p, sv, ok ? t : 0, row_lo[n][e], row_hi[n][e]);
             if (!ok) row_hi[n][e] = 0;
-            row_pos[n][e] = sv.kv_len - sv.q_len + r / p.group;
-            slope[n][e] = ok && p.alibi ? __ldg(p.alibi + head * p.group + r % p.group) * LOG2E : 0.f;
+            row_pos[n][e] = sv.kv_len - sv.q_len + t;
+            slope[n][e] = ok && p.alibi ? __ldg(p.alibi + head * p.group + r - t * p.group) * LOG2E : 0.f;
         }
+    }
+    if (KV == DT_E4M3 && p.q_dtype != DT_F16) {
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int s = 0; s < QSTEP; s++)
+                if (p.q_dtype == DT_E4M3) {
+                    uint32_t x = qf[n][2 * s];
+                    qf[n][2 * s] = e4m3x2_to_f16x2<0>(x);
+                    qf[n][2 * s + 1] = e4m3x2_to_f16x2<1>(x);
+                } else {
+#pragma unroll
+                    for (int i = 2 * s; i < 2 * s + 2; i++) {
+                        float2 f = unpack2<DT_BF16>(qf[n][i]);
+                        qf[n][i] = pack2<DT_F16>(fminf(fmaxf(f.x, -65504.f), 65504.f),
+                                                 fminf(fmaxf(f.y, -65504.f), 65504.f));
+                    }
+                }
     }
     const score_features features(p, KV == DT_E4M3 ? qk_scale(p, head) : 1.f);
 
@@ -448,8 +391,8 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
         if (g == 0)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                row_m[warp][n * 8 + 2 * q + e] = m[n][e];
-                row_l[warp][n * 8 + 2 * q + e] = l[n][e];
+                exchange.top[warp][n * 8 + 2 * q + e] = m[n][e];
+                exchange.sum[warp][n * 8 + 2 * q + e] = l[n][e];
             }
         float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * T::ORS, *r1 = r0 + T::ORS;
 #pragma unroll
@@ -463,55 +406,9 @@ __global__ void __launch_bounds__(KV == DT_E4M3 ? 128 : 256, KV == DT_E4M3 && NT
         }
     }
     __syncthreads();
-    const int nrows = min(ROWS, rows - row0);
-#if __CUDA_ARCH__ >= 900
-    if (slot == FLASH_SLOT_CLUSTER) {
-        merge_cluster<T>(p, so, row_m, row_l, row_f, nwarp, nrows, row0, head, item4.z, sv);
-        return;
-    }
-#endif
-    if ((int)threadIdx.x < nrows) {
-        int r = threadIdx.x, row = row0 + r, t = row / p.group, h = head * p.group + row % p.group;
-        float mm = NO_MAX, sum = 0.f;
-        for (int w = 0; w < nwarp; w++)
-            mm = fmaxf(mm, row_m[w][r]);
-        float sink = slot == FLASH_SLOT_FINAL && p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY;
-        mm = fmaxf(mm, sink); /* the sink only enters the denominator (semantics 2.10) */
-        for (int w = 0; w < nwarp; w++) {
-            float f = ex2(row_m[w][r] - mm);
-            row_f[w][r] = f;
-            sum += f * row_l[w][r];
-        }
-        sum += ex2(sink - mm);
-        row_inv[r] = sum > 0.f ? 1.f / sum : 0.f;
-        if (slot >= 0)
-            p.part_lse[(int64_t)slot * p.max_rows + (int64_t)t * p.num_q_heads + h] =
-                sum > 0.f ? mm + lg2(sum) : -INFINITY;
-        else if (p.lse)
-            p.lse[(int64_t)(sv.q0 + t) * p.lse_token + (int64_t)h * p.lse_head] =
-                sum > 0.f ? (mm + lg2(sum)) * LN2 : -INFINITY;
-    }
-    __syncthreads();
-    const float vscale = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
-    for (int i = threadIdx.x; i < nrows * (DV / 2); i += blockDim.x) {
-        int r = i / (DV / 2), d = i % (DV / 2) * 2;
-        if (d >= p.head_size_v) continue;
-        float x = 0.f, y = 0.f;
-        for (int w = 0; w < nwarp; w++) {
-            float2 v = *(const float2 *)(so + (w * ROWS + r) * T::ORS + d);
-            x = fmaf(row_f[w][r], v.x, x);
-            y = fmaf(row_f[w][r], v.y, y);
-        }
-        float f = row_inv[r] * vscale;
-        int row = row0 + r, t = row / p.group, h = head * p.group + row % p.group;
-        if (slot >= 0)
-            *(float2 *)(p.part_out +
-                        ((int64_t)slot * p.max_rows + (int64_t)t * p.num_q_heads + h) * p.head_size_v + d) =
-                make_float2(x * f, y * f);
-        else
-            *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head +
-                          d) = pack2_as(p.out_dtype, x * f, y * f);
-    }
+    const decode_place place = {head, row0, min(ROWS, rows - row0), item4.y, item4.z, item4.w};
+    uint8_t *behind = smem + max(nwarp * T::RING, nwarp * ROWS * T::ORS * 4);
+    merge_and_store<ROWS, DV>(p, sv, place, width, so, exchange, *(cluster_inbox<ROWS, DV> *)behind);
 }
 
 template <int KV, int DK, int DV, int NT>
@@ -520,6 +417,7 @@ int launch_decode(const flash_params *p, const flash_decode_config *c, int num_i
     auto kernel = decode_kernel<KV, DK, DV, NT>;
     int exchange = c->warps * T::ROWS * T::ORS * 4, ring = c->warps * T::RING;
     int bytes = ring > exchange ? ring : exchange;
+    if (c->cluster > 1) bytes += (int)sizeof(cluster_inbox<T::ROWS, DV>);
     if (!p) /* at open: raise the limit once, outside any capture, and load the code */
         return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     int row_blocks = (p->max_rows / p->num_kv_heads + T::ROWS - 1) / T::ROWS;
@@ -530,12 +428,13 @@ int launch_decode(const flash_params *p, const flash_decode_config *c, int num_i
     l.stream = (cudaStream_t)stream;
     cudaLaunchAttribute a[1];
     a[0].id = cudaLaunchAttributeClusterDimension;
-    a[0].val.clusterDim.x = 1;
-    a[0].val.clusterDim.y = (unsigned)p->cluster;
-    a[0].val.clusterDim.z = 1;
+    a[0].val.clusterDim.x = a[0].val.clusterDim.z = 1;
+    a[0].val.clusterDim.y = (unsigned)c->cluster;
     l.attrs = a;
-    l.numAttrs = p->cluster > 1 ? 1 : 0;
-    return (int)cudaLaunchKernelEx(&l, kernel, *p);
+    l.numAttrs = c->cluster > 1 ? 1 : 0;
+    flash_params x = *p;
+    x.group_inverse = (uint32_t)(((1ull << 32) + (unsigned)p->group - 1) / (unsigned)p->group);
+    return (int)cudaLaunchKernelEx(&l, kernel, x);
 }
 
 #define FLASH_DECODE_INSTANCE(NAME, KV, DK, DV)                                                              \

@@ -43,30 +43,38 @@ static int decode_warp_bytes(const flash_class *c, int kv_dtype) {
     return 3 * 16 * ((row + 127) / 128 * 128);
 }
 
-int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {
-    if (!shape_is_served(s) || d->major < 8) return -1;
-    int index = flash_class_of(flash_decode_classes, flash_num_decode_classes, s->head_size, s->head_size_v);
-    if (index < 0) return -1;
-    const flash_class *k = &flash_decode_classes[index];
-    int rows = s->num_q_heads / s->num_kv_heads * (s->max_decode_tokens > 0 ? s->max_decode_tokens : 1);
-    c->class_index = index;
-    c->row_tiles = rows > 8 ? 2 : 1;
+/* CTAs of `warps` warps, or fewer where shared memory holds no more; -1: it does not hold one. */
+static int size_decode(const flash_shape *s, const flash_device *d, int warps, flash_decode_config *c) {
+    const flash_class *k = &flash_decode_classes[c->class_index];
     int warp_bytes = decode_warp_bytes(k, s->kv_dtype), exchange = c->row_tiles * 8 * (k->dv + 4) * 4;
     if (exchange > warp_bytes) warp_bytes = exchange;
-    /* Small CTAs, several per SM: one reads while another starts or ends. Together 96 KB and more in flight. */
-    int warps = 4;
     while (warps > 1 && warps * warp_bytes > d->smem_optin - 4096)
         warps /= 2;
     if (warps * warp_bytes > d->smem_optin - 4096) return -1;
     c->warps = warps;
+    c->cluster = 0;
     c->smem_bytes = warps * warp_bytes;
     /* beside the ring: 1 KB that the system takes, and the exchange of row maxima and sums */
-    c->ctas_per_sm = d->smem_per_sm / (c->smem_bytes + 1024 + 128 + 100 * 8 * c->row_tiles);
+    c->ctas_per_sm = d->smem_per_sm / (c->smem_bytes + 1024 + 128 + 64 * 8 * c->row_tiles);
     /* registers: about 120 at 16 warps, 255 at 8 */
     int by_warps = (s->kv_dtype == FLASH_E4M3 || k->dk + k->dv <= 192 ? 16 : 8) / warps;
     if (c->ctas_per_sm > by_warps) c->ctas_per_sm = by_warps;
     if (c->ctas_per_sm < 1) c->ctas_per_sm = 1;
     return 0;
+}
+
+/* Small CTAs, several per SM: one reads while another starts or ends. Together 96 KB and more in flight. */
+int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {
+    if (!shape_is_served(s) || d->major < 8) return -1;
+    int rows = s->num_q_heads / s->num_kv_heads * (s->max_decode_tokens > 0 ? s->max_decode_tokens : 1);
+    c->class_index =
+        flash_class_of(flash_decode_classes, flash_num_decode_classes, s->head_size, s->head_size_v);
+    c->row_tiles = rows > 8 ? 2 : 1;
+    return c->class_index < 0 ? -1 : size_decode(s, d, 4, c);
+}
+
+void flash_widen_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {
+    size_decode(s, d, 8, c);
 }
 
 /* A page box brings whole 64-column chunks at once, so a head size that ends inside the second or a later chunk of a

@@ -32,6 +32,7 @@ typedef struct flash_decode_config {
     int32_t warps;
     int32_t ctas_per_sm;
     int32_t smem_bytes;
+    int32_t cluster; /* CTAs of neighbouring pieces that merge through shared memory; 0 and 1: none do */
 } flash_decode_config;
 
 enum flash_prefill_kind {
@@ -69,6 +70,8 @@ extern const int flash_num_decode_classes;
 
 /* 0 on success, -1 when the shape or the device has no kernel. */
 int flash_choose_decode(const flash_shape *shape, const flash_device *device, flash_decode_config *config);
+/* The same kernel in CTAs of twice the warps, for batches that do not fill the machine otherwise. */
+void flash_widen_decode(const flash_shape *shape, const flash_device *device, flash_decode_config *config);
 int flash_choose_prefill(const flash_shape *shape, const flash_device *device, flash_prefill_config *config);
 int flash_class_of(const flash_class *classes, int n, int dk, int dv);
 

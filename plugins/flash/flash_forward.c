@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One attention call: tensors are checked and become kernel parameters; then at most three launches: decode, combine,
- * prefill. No allocation, no waiting. */
+/* One attention call: tensors are checked and become kernel parameters; then at most two launches: decode and prefill. No
+ * allocation, no waiting. */
 #include "flash_instance.h"
 
 int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_error_t *error) {
@@ -12,12 +12,13 @@ int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_err
 
 /* Kernels move 16 bytes at a time (8 for 8-bit caches): address and every stride of a dimension longer than 1. */
 static int check_alignment(const DLTensor *t, const char *name, int bytes, attn_error_t *error) {
-    if ((uintptr_t)attn_data(t) % (unsigned)bytes)
+    const uint64_t odd = (uint64_t)bytes - 1; /* a power of two; divisions cost half of forward's own time */
+    if ((uintptr_t)attn_data(t) & odd)
         return attn_fail(error, ATTN_E_INVALID, name,
                          "%s begins at %p; an address that is a multiple of %d was wanted", name,
                          attn_data(t), bytes);
     for (int i = 0; i + 1 < t->ndim; i++)
-        if (t->shape[i] > 1 && attn_byte_stride(t, i) % bytes)
+        if (t->shape[i] > 1 && ((uint64_t)attn_byte_stride(t, i) & odd) != 0)
             return attn_fail(error, ATTN_E_INVALID, name,
                              "%s has a stride of %lld bytes in dimension %d; a multiple of "
                              "%d was wanted",
@@ -208,11 +209,11 @@ static int launch_merge(attn_instance_t *in, const flash_host_header *h, const f
 }
 
 static int launch(attn_instance_t *in, const flash_host_header *h, const flash_params *p, void *stream) {
-    const flash_decode_config *dc = &in->decode[h->many_rows];
+    flash_decode_config dc = in->decode[h->many_rows][h->large_ctas];
+    dc.cluster = h->cluster;
     int e = 0;
     if (h->grid_items > 0)
-        e = flash_decode_instance(in->kv_dtype, dc->class_index)(p, dc, h->grid_items, stream);
-    if (!e && h->grid_splits > 0) e = flash_combine(p, h->grid_splits, stream);
+        e = flash_decode_instance(in->kv_dtype, dc.class_index)(p, &dc, h->grid_items, stream);
     if (!e && h->grid_tiles > 0)
         e = flash_run_prefill(p, &in->shape, &in->prefill, h->grid_tiles, &in->runtime, stream);
     return e;
@@ -285,7 +286,7 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     p.q_start = (const int32_t *)(void *)(meta + in->q_start_at);
     p.k_start = in->has_cache ? NULL : p.q_start;
     p.items = (const flash_item *)(void *)(meta + in->items_at);
-    p.splits = (const flash_split *)(void *)(meta + in->splits_at);
+    p.tickets = (int32_t *)(void *)(meta + in->tickets_at);
     p.tiles = (const flash_tile *)(void *)(meta + in->tiles_at);
     p.part_out = s.workspace;
     p.part_lse = s.workspace ? (float *)(void *)((char *)s.workspace + in->part_lse_at) : NULL;
@@ -295,7 +296,7 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     p.window_left = in->plan_input.window_left, p.window_right = in->plan_input.window_right;
     p.chunk = in->plan_input.chunk, p.lookback = in->plan_input.lookback;
     p.max_rows = h->max_decode_tokens * p.num_q_heads;
-    p.num_slots = in->limits.max_slots, p.cluster = h->cluster, p.keys_per_tile = h->keys_per_tile;
+    p.ticket_stride = in->ticket_stride, p.keys_per_tile = h->keys_per_tile;
     p.q_rows = h->num_tokens;
     p.scale = (float)in->problem.scale, p.soft_cap = (float)in->problem.logits_soft_cap;
     status = gpu_enter(in->device_id, &guard, error);

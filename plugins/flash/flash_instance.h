@@ -25,18 +25,19 @@ struct attn_instance {
     flash_shape shape;
     flash_device device;
     flash_runtime runtime;
-    flash_decode_config decode[2]; /* at most 8 query rows, more */
+    flash_decode_config decode[2][2]; /* [at most 8 query rows, more][small CTAs, large ones] */
     flash_prefill_config prefill;
     flash_plan_input plan_input; /* everything but the batch */
     flash_plan_limits limits;
     /* byte offsets in metadata and in its host mirror, after flash_counts at 0 */
-    size_t q_start_at, items_at, splits_at, tiles_at, metadata_bytes;
+    size_t q_start_at, items_at, tickets_at, tiles_at, metadata_bytes;
     size_t prefix_counts_at, prefix_tiles_at;
     int32_t max_prefix_tiles;            /* 0: no cascade */
     size_t part_lse_at, workspace_bytes; /* part_out at 0 */
     /* cascade, in the workspace: results of the prefix's pieces, their LSE and the suffix's */
     size_t prefix_out_at, prefix_lse_at, suffix_lse_at;
     int max_decode_tokens;
+    int32_t ticket_stride;
     int32_t *causal; /* scratch of build_metadata, as the two below */
     flash_plan_request *requests;
     flash_plan_tile *tile_keys;
@@ -46,11 +47,11 @@ struct attn_instance {
 typedef struct flash_host_header {
     uint64_t magic;
     int32_t num_reqs, num_tokens;
-    int32_t grid_items, grid_splits, grid_tiles; /* launch sizes; the real counts are on the device */
+    int32_t grid_items, grid_tiles; /* launch sizes; the real counts are on the device */
     int32_t max_decode_tokens;
-    int32_t many_rows; /* which decode configuration */
+    int32_t many_rows, large_ctas; /* which decode configuration */
+    int32_t cluster;               /* of the decode kernel */
     int32_t keys_per_tile;
-    int32_t cluster;   /* CTAs per cluster of the decode kernel */
     int32_t first_key; /* the common prefix, 0 without a cascade */
     flash_prefix_plan prefix;
 } flash_host_header;
@@ -60,6 +61,8 @@ typedef struct flash_host_header {
 extern const attn_capabilities_t flash_capabilities, flash_diffkv_capabilities;
 enum { FLASH_OPTION_ARCH, FLASH_OPTION_NUM_SPLITS, FLASH_NUM_OPTIONS };
 
+/* What the planner has to know of the decode configurations. */
+void flash_set_modes(const attn_instance_t *in, int many_rows, flash_plan_input *input);
 int flash_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 int flash_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
                uint32_t num_options, const attn_host_t *host, attn_instance_t **instance,

@@ -49,7 +49,6 @@ int flash_run_prefill(const flash_params *params, const flash_shape *shape,
 /* out [rows, heads, head_size] of 16-bit elements, strides in elements; NULL: prepare only. */
 int flash_zero_rows(void *out, int64_t rows, int heads, int head_size, int64_t token, int64_t head,
                     void *stream);
-int flash_combine(const flash_params *params, int num_splits, void *stream);
 int flash_merge(const flash_merge_params *params, void *stream);
 int flash_write_cache(const flash_write_params *params, void *stream);
 

@@ -45,15 +45,20 @@ static int check_prefix(const attn_instance_t *in, const attn_batch_t *b, attn_e
     return ATTN_OK;
 }
 
-/* The batch, the buffers and, in counts, the block table. */
-static int take_batch(const attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
-                      attn_batch_t *b, attn_space_t *s, flash_counts *counts, attn_error_t *error) {
-    const gpu_batch_limits limits = limits_of(in);
+static int take_arguments(const attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                          attn_batch_t *b, attn_space_t *s, attn_error_t *error) {
     int status = attn_intake(b, sizeof *b, batch, "batch", error);
     if (status == ATTN_OK) status = attn_intake(s, sizeof *s, space, "space", error);
-    if (status == ATTN_OK) status = gpu_check_lengths(&limits, b, error);
-    if (status == ATTN_OK)
-        status = gpu_check_space(s, in->metadata_bytes, FLASH_MIRROR_AT + in->metadata_bytes, error);
+    return status == ATTN_OK
+               ? gpu_check_space(s, in->metadata_bytes, FLASH_MIRROR_AT + in->metadata_bytes, error)
+               : status;
+}
+
+/* The lengths and, in counts, the block table. */
+static int take_batch(const attn_instance_t *in, const attn_batch_t *b, flash_counts *counts,
+                      attn_error_t *error) {
+    const gpu_batch_limits limits = limits_of(in);
+    int status = gpu_check_lengths(&limits, b, error);
     if (status == ATTN_OK) status = gpu_check_block_table(&limits, b, error);
     if (status == ATTN_OK && in->has_cache && b->num_reqs > 0) {
         counts->block_table = attn_data(b->block_table);
@@ -89,13 +94,15 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     attn_batch_t b;
     attn_space_t s;
     flash_counts table = {0, 0, 0, 0, NULL, 0};
-    int status = take_batch(in, batch, space, &b, &s, &table, error);
-    if (status == ATTN_OK) status = check_prefix(in, &b, error);
-    if (status == ATTN_OK) status = copy_causal(in, &b, in->causal, error);
+    int status = take_arguments(in, batch, space, &b, &s, error);
     if (status != ATTN_OK) return status;
     flash_host_header *h = s.host;
     char *mirror = (char *)s.host + FLASH_MIRROR_AT;
     h->magic = 0; /* until everything is in place */
+    status = take_batch(in, &b, &table, error);
+    if (status == ATTN_OK) status = check_prefix(in, &b, error);
+    if (status == ATTN_OK) status = copy_causal(in, &b, in->causal, error);
+    if (status != ATTN_OK) return status;
     memcpy(mirror + in->q_start_at, b.query_start_loc_host, ((size_t)(uint32_t)b.num_reqs + 1) * 4);
 
     /* Longest query among those that decode: it decides how many rows a CTA takes. */
@@ -119,16 +126,13 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     pi.k_start = in->has_cache ? NULL : b.query_start_loc_host;
     pi.num_seqs = b.num_reqs;
     pi.first_key = b.common_prefix_len;
-    pi.decode_rows = in->decode[many].row_tiles * 8;
-    pi.slots = in->device.num_sms * in->decode[many].ctas_per_sm;
-    pi.ctas_per_sm = in->decode[many].ctas_per_sm;
+    flash_set_modes(in, many, &pi);
     if (capture)
-        pi.max_cluster =
-            0; /* the cluster size is part of a captured launch, and later lengths may want another */
+        pi.captured =
+            b.num_reqs * in->kv_heads * ((longest_decode * in->group + pi.decode_rows - 1) / pi.decode_rows);
     flash_plan plan = {.requests = in->requests,
                        .tile_keys = in->tile_keys,
                        .items = (flash_item *)(void *)(mirror + in->items_at),
-                       .splits = (flash_split *)(void *)(mirror + in->splits_at),
                        .tiles = (flash_tile *)(void *)(mirror + in->tiles_at)};
     if (flash_plan_build(&pi, &in->limits, &plan))
         return attn_fail(error, ATTN_E_INTERNAL, "batch",
@@ -136,6 +140,8 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     plan.counts.block_table = table.block_table;
     plan.counts.block_table_stride = table.block_table_stride;
     memcpy(mirror, &plan.counts, sizeof plan.counts);
+    memset(mirror + in->tickets_at, 0,
+           (size_t)in->limits.max_slots * (size_t)in->ticket_stride * sizeof(int32_t));
     h->first_key = pi.first_key;
     if (flash_plan_prefix(&pi, b.num_actual_tokens, in->device.num_sms, in->max_prefix_tiles,
                           (flash_tile *)(void *)(mirror + in->prefix_tiles_at), &h->prefix))
@@ -148,17 +154,17 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->num_reqs = b.num_reqs;
     h->num_tokens = b.num_actual_tokens;
     h->grid_items = plan.counts.num_items;
-    h->grid_splits = plan.counts.num_splits;
     h->grid_tiles = plan.counts.num_tiles;
     h->max_decode_tokens = longest_decode;
     h->many_rows = many;
+    h->large_ctas = plan.mode;
     h->cluster = plan.cluster;
     h->keys_per_tile = plan.keys_per_tile;
     if (capture) { /* worst cases for this many requests; what is not there returns at once */
         h->grid_items = b.num_reqs + in->limits.max_slots < in->limits.max_items
                             ? b.num_reqs + in->limits.max_slots
                             : in->limits.max_items;
-        h->grid_splits = b.num_reqs < in->limits.max_splits ? b.num_reqs : in->limits.max_splits;
+        h->grid_items = (h->grid_items + plan.cluster - 1) / plan.cluster * plan.cluster;
         h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles : 0;
     }
     size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile);
@@ -172,7 +178,8 @@ int flash_update_block_table(attn_instance_t *in, const attn_batch_t *batch, con
     attn_batch_t b;
     attn_space_t s;
     flash_counts table = {0, 0, 0, 0, NULL, 0};
-    int status = take_batch(in, batch, space, &b, &s, &table, error);
+    int status = take_arguments(in, batch, space, &b, &s, error);
+    if (status == ATTN_OK) status = take_batch(in, &b, &table, error);
     if (status != ATTN_OK) return status;
     flash_host_header *h = s.host;
     if (h->magic != FLASH_MAGIC || h->num_reqs != b.num_reqs)

@@ -29,8 +29,8 @@ static void lay_out(attn_instance_t *in) {
     at = round_up(at, 16);
     in->items_at = at;
     at += (size_t)l->max_items * sizeof(flash_item);
-    in->splits_at = at;
-    at += (size_t)l->max_splits * sizeof(flash_split);
+    in->tickets_at = at;
+    at += (size_t)l->max_slots * (size_t)in->ticket_stride * sizeof(int32_t);
     in->prefix_counts_at = at;
     if (in->max_prefix_tiles > 0) at += sizeof(flash_counts);
     in->prefix_tiles_at = at = round_up(at, 16);
@@ -53,6 +53,17 @@ static void lay_out(attn_instance_t *in) {
     }
 }
 
+void flash_set_modes(const attn_instance_t *in, int many_rows, flash_plan_input *pi) {
+    pi->decode_rows = in->decode[many_rows][0].row_tiles * 8;
+    for (int i = 0; i < 2; i++) {
+        const flash_decode_config *c = &in->decode[many_rows][i];
+        /* large CTAs add up in another order: not where a request must not feel its neighbours */
+        int is_there = i == 0 || !(in->features & ATTN_F_BATCH_INVARIANT);
+        pi->modes[i] = (flash_plan_mode){is_there ? in->device.num_sms * c->ctas_per_sm : 0, c->ctas_per_sm,
+                                         c->warps * 16};
+    }
+}
+
 /* Configurations and limits: no device work, only what the numbers say. */
 static int configure(attn_instance_t *in, attn_error_t *error) {
     const attn_problem_t *p = &in->problem;
@@ -72,15 +83,21 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
                               in->shape.force_sm80};
     flash_shape many = in->shape;
     many.max_decode_tokens = in->max_decode_tokens;
-    if (flash_choose_decode(&in->shape, &in->device, &in->decode[0]) ||
-        flash_choose_decode(&many, &in->device, &in->decode[1]) ||
+    if (flash_choose_decode(&in->shape, &in->device, &in->decode[0][0]) ||
+        flash_choose_decode(&many, &in->device, &in->decode[1][0]) ||
         flash_choose_prefill(&in->shape, &in->device, &in->prefill))
         return attn_fail(
             error, ATTN_E_UNSUPPORTED, "head_size",
             "head sizes %d/%d do not fit the %d bytes of shared memory that a block of this device has",
             in->d, in->dv, in->device.smem_optin);
     if (in->features & ATTN_F_BATCH_INVARIANT)
-        in->decode[0] = in->decode[1]; /* one kernel whatever the neighbours are */
+        in->decode[0][0] = in->decode[1][0]; /* one kernel whatever the neighbours are */
+    for (int i = 0; i < 2; i++) {
+        in->decode[i][1] = in->decode[i][0];
+        flash_widen_decode(&in->shape, &in->device, &in->decode[i][1]);
+    }
+    const int block = in->decode[1][0].row_tiles * 8;
+    in->ticket_stride = in->kv_heads * ((in->max_decode_tokens * in->group + block - 1) / block);
     flash_plan_input *pi = &in->plan_input;
     int window = p->sliding_window ? (int)p->sliding_window - 1 : -1;
     int chunk = (int)p->chunk_size, lookback = 0;
@@ -93,10 +110,6 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     *pi = (flash_plan_input){.num_kv_heads = in->kv_heads,
                              .group = in->group,
                              .decode_tokens = in->max_decode_tokens,
-                             .decode_rows = in->decode[1].row_tiles * 8,
-                             .slots = in->device.num_sms * in->decode[0].ctas_per_sm,
-                             .ctas_per_sm = in->decode[0].ctas_per_sm,
-                             .min_piece = in->decode[0].warps * 16,
                              .block_rows = in->prefill.block_rows,
                              .packed = in->prefill.packed,
                              .causal = p->mask == ATTN_MASK_CAUSAL,
@@ -108,6 +121,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
                              .num_splits = in->features & ATTN_F_BATCH_INVARIANT ? 1 : in->num_splits};
     in->limits.max_seqs = (int)(p->max_num_seqs ? p->max_num_seqs : 256);
     in->limits.max_tokens = max_tokens;
+    flash_set_modes(in, 1, pi);
     flash_plan_capacity(&in->limits, pi);
     if (in->limits.max_items > 65535) in->limits.max_items = 65535;
     if (in->features & ATTN_F_CASCADE)
@@ -118,11 +132,14 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
 
 /* Raises shared-memory limits and loads code of every kernel that this instance may launch. */
 static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
-    flash_decode_func_t decode = flash_decode_instance(in->kv_dtype, in->decode[0].class_index);
+    flash_decode_func_t decode = flash_decode_instance(in->kv_dtype, in->decode[0][0].class_index);
     int e = flash_runtime_init(&in->runtime, in->device.num_sms, in->prefill.kind != FLASH_PREFILL_SM80);
     for (int i = 0; i < 2 && !e; i++)
-        e = decode(NULL, &in->decode[i], 0, NULL);
-    if (!e) e = flash_combine(NULL, 0, NULL);
+        for (int k = 0; k < 2 && !e; k++) { /* the last size is the largest, so that it allows the others */
+            flash_decode_config c = in->decode[i][k];
+            c.cluster = in->plan_input.max_cluster;
+            e = decode(NULL, &c, 0, NULL);
+        }
     if (!e && in->max_prefix_tiles > 0) e = flash_merge(NULL, NULL);
     if (!e) e = flash_write_cache(NULL, NULL);
     if (!e) e = flash_zero_rows(NULL, 0, 0, 0, 0, 0, NULL);

@@ -9,16 +9,12 @@
 enum flash_dtype { FLASH_F16 = 1, FLASH_BF16 = 2, FLASH_E4M3 = 3 };
 
 /* One piece of one request's keys for the decode kernel. The kernel cuts the visible keys of `seq` into `pieces` equal parts and takes number `piece`. */
-enum {
-    FLASH_SLOT_FINAL = -1,  /* the only piece: the result is final */
-    FLASH_SLOT_CLUSTER = -2 /* the pieces are the CTAs of one cluster and merge through its shared memory */
-};
-/* slot >= 0: where the partial result goes. */
+enum { FLASH_SLOT_FINAL = -1 }; /* the only piece: the result is final */
 typedef struct flash_item {
     int32_t seq;
     int32_t piece;
     int32_t pieces;
-    int32_t slot; /* row block of the partial buffers, or FLASH_SLOT_* */
+    int32_t slot; /* where the partial result goes, one after the other; or FLASH_SLOT_FINAL */
     /* the request, so that a CTA needs no second trip to memory: first row of q, query tokens, keys, causal */
     int32_t q0, q_len, kv_len, causal;
 } flash_item;
@@ -32,19 +28,11 @@ typedef struct flash_tile {
     int32_t q0, q_len, kv_len, causal;
 } flash_tile;
 
-/* Where a sequence's partial results lie: count <= 1 means nothing to combine. */
-typedef struct flash_split {
-    int32_t seq;
-    int32_t first_slot;
-    int32_t count;
-    int32_t reserved;
-} flash_split;
-
 /* First bytes of the metadata buffer on the device; the counts are read by the kernels, so that a captured launch
  * serves any later batch that fits the capacities. */
 typedef struct flash_counts {
     int32_t num_items;
-    int32_t num_splits;
+    int32_t num_slots; /* pieces of all requests that were cut */
     int32_t num_tiles;
     int32_t max_pieces;
     const int32_t
@@ -69,7 +57,7 @@ typedef struct flash_params {
     const float *q_scale; /* of an e4m3 q: [1] or [num_kv_heads], NULL: 1 */
     const flash_counts *counts;
     const flash_item *items;
-    const flash_split *splits;
+    int32_t *tickets; /* [slots, ticket_stride]: pieces that are done; 0 before and after a launch */
     const flash_tile *tiles;
     float *part_out; /* [slots, max_rows, head_size_v], f32, normalised per piece */
     float *part_lse; /* [slots, max_rows], base 2 */
@@ -89,13 +77,14 @@ typedef struct flash_params {
         lookback; /* chunk > 0: keys of the query's chunk and of `lookback` before it, up to the query */
     int32_t scale_stride; /* 0: one k_scale and v_scale, 1: one per KV head */
     int32_t q_scale_stride;
-    int32_t max_rows;   /* query rows (tokens * num_q_heads) of the longest decode request */
-    int32_t seq_offset; /* added to the list's seq: kernels may serve a part of the batch */
-    int32_t num_slots;
+    int32_t max_rows;      /* query rows (tokens * num_q_heads) of the longest decode request */
+    int32_t seq_offset;    /* added to the list's seq: kernels may serve a part of the batch */
+    int32_t ticket_stride; /* at least the CTAs of an item */
     int32_t keys_per_tile; /* average of the batch's prefill tiles, for tuning only */
-    int32_t cluster;       /* CTAs per cluster of the decode kernel, 0 and 1: no clusters */
-    int32_t first_key;     /* decode: keys before it are another pass's (cascade) */
-    int32_t piece_keys;    /* prefill, > 0: a tile's result is that of piece first_key / piece_keys ... */
+    uint32_t
+        group_inverse; /* 2^32 / group rounded up: a row's token without a division; decode's launcher sets it */
+    int32_t first_key;  /* decode: keys before it are another pass's (cascade) */
+    int32_t piece_keys; /* prefill, > 0: a tile's result is that of piece first_key / piece_keys ... */
     int64_t out_piece, lse_piece; /* ... which lie so many elements apart */
     int64_t q_rows;               /* rows of q that exist */
     int64_t kv_rows;              /* rows of contiguous k and v */

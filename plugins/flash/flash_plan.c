@@ -5,10 +5,11 @@
 
 #include <stddef.h>
 
+/* Times, in keys that a small CTA of a full SM reads meanwhile. */
 enum {
-    PIECE_COST = 160,   /* fixed time of a decode CTA, in keys read by one CTA slot (about 2 us) */
-    COMBINE_COST = 220, /* time of the combine kernel, in the same unit */
-    CLUSTER_COST = 60,  /* merge within a cluster */
+    PIECE_COST = 160,  /* of a decode CTA, whatever it reads */
+    MERGE_COST = 90,   /* from the last piece to the result */
+    CLUSTER_COST = 30, /* the same within a cluster */
 };
 
 static int min_i(int a, int b) {
@@ -62,6 +63,10 @@ static void sift(char *base, size_t root, size_t n, size_t size, int (*compare)(
 static void sort_in_place(void *items, int count, size_t size, int (*compare)(const void *, const void *)) {
     char *base = items;
     size_t n = count > 0 ? (size_t)count : 0;
+    size_t sorted = 1;
+    while (sorted < n && compare(base + (sorted - 1) * size, base + sorted * size) <= 0)
+        sorted++;
+    if (sorted >= n) return;
     for (size_t i = n / 2; i-- > 0;)
         sift(base, i, n, size, compare);
     for (size_t i = n; i-- > 1;) {
@@ -70,84 +75,119 @@ static void sort_in_place(void *items, int count, size_t size, int (*compare)(co
     }
 }
 
-static int pieces_for(int span, int chunk, int limit) {
-    if (span <= chunk || chunk <= 0) return 1;
+/* A multiple of `unit`. */
+static int pieces_for(int span, int chunk, int unit, int limit) {
+    if (span <= chunk || chunk <= 0) return unit;
     int n = ceil_div(span, chunk);
     /* the kernel rounds a piece up to 64 keys, so fewer pieces may be enough */
     n = ceil_div(span, (ceil_div(span, n) + 63) / 64 * 64);
-    return min_i(n, limit);
+    return min_i(ceil_div(n, unit), limit / unit) * unit;
 }
 
 /* How much slower than alone on an SM the CTAs of one wave are: SMs share their read rate among theirs. */
-static double crowding(const flash_plan_input *in, double count) {
-    int per_sm = max_i(1, in->ctas_per_sm), sms = max_i(1, in->slots / per_sm);
+static double crowding(const flash_plan_mode *m, double count) {
+    int per_sm = max_i(1, m->ctas_per_sm), sms = max_i(1, m->slots / per_sm);
     return (double)ceil_div((int)count, sms) / per_sm;
 }
 
-/* Estimated time of cutting all requests at `chunk`, in keys read by one of a full SM's CTAs: one wave takes its longest
- * piece, more take something between the perfect balance and whole waves of equal pieces. */
-static double cost_of(const flash_plan_input *in, const flash_plan_request *r, int n, int chunk, int limit,
-                      int max_slots) {
-    double total = 0, longest = 0, count = 0, slots = in->slots;
+/* Keys that a CTA of `mode` reads while a small one reads one. */
+static double speed_of(const flash_plan_input *in, int mode) {
+    return (double)in->modes[0].ctas_per_sm / max_i(1, in->modes[mode].ctas_per_sm);
+}
+
+/* Estimated time of cutting all requests at `chunk` into multiples of `cluster` pieces: one wave takes its longest piece,
+ * more take something between the perfect balance and whole waves of equal pieces. */
+static double cost_of(const flash_plan_input *in, int mode, const flash_plan_request *r, int n, int chunk,
+                      int cluster, int limit, int max_slots) {
+    const flash_plan_mode *m = &in->modes[mode];
+    const double speed = speed_of(in, mode), piece = PIECE_COST * speed;
+    double total = 0, longest = 0, count = 0, slots = m->slots, len = 0;
     long used = 0;
-    int most = 1;
+    int most = 1, span = -1, p = 1;
     for (int i = 0; i < n; i++) {
-        int p = pieces_for(r[i].span, chunk, limit);
-        double len = ceil_div(r[i].span, p);
-        total += (len + PIECE_COST) * p * r[i].ctas;
+        if (r[i].span != span) { /* many are alike, and divisions are what this costs */
+            span = r[i].span;
+            p = pieces_for(span, chunk, cluster, limit);
+            len = ceil_div(span, p);
+        }
+        total += (len + piece) * p * r[i].ctas;
         count += (double)p * r[i].ctas;
         longest = len > longest ? len : longest;
         used += p > 1 ? p : 0;
         most = max_i(most, p);
     }
     if (used > max_slots) return 1e30;
-    double combine = used ? COMBINE_COST + 6.0 * most : 0;
-    if (count <= slots) return longest * crowding(in, count) + PIECE_COST + combine;
+    double merge = (most > cluster ? MERGE_COST + 2.0 * most : 0) + (cluster > 1 ? CLUSTER_COST : 0);
+    if (count <= slots) return (longest * crowding(m, count) + piece) / speed + merge;
     double even = total / slots, waves = (double)(long)((count + slots - 1) / slots) * (total / count);
     double time = waves > even ? 0.5 * (even + waves) : even;
-    return (time < longest ? longest : time) + combine;
+    return (time < longest ? longest : time) / speed + merge;
 }
 
-/* Clusters pay in small batches, where the second kernel would cost more than the reading. They
- * take half the machine at most: clusters must find their CTAs together, and full SMs do not hold them all at once. */
-static int choose_cluster(const flash_plan_input *in, const flash_plan_request *r, int n, int longest,
-                          double *best_cost) {
-    long ctas = 0;
-    int best = 0;
-    for (int i = 0; i < n; i++)
-        ctas += r[i].ctas;
-    for (int c = 2; c <= in->max_cluster && 2 * ctas * c <= in->slots; c *= 2) {
-        double cost = max_i(ceil_div(longest, c), in->min_piece) * crowding(in, (double)ctas * c) +
-                      PIECE_COST + CLUSTER_COST;
-        if (cost < *best_cost) {
-            *best_cost = cost;
-            best = c;
-        }
-    }
-    return best;
-}
-
-static int choose_chunk(const flash_plan_input *in, const flash_plan_request *r, int n, int longest,
-                        int limit, int max_slots, double *chosen_cost) {
+static int choose_chunk(const flash_plan_input *in, int mode, const flash_plan_request *r, int n, int longest,
+                        int cluster, int limit, int max_slots, double *best_cost) {
+    const flash_plan_mode *m = &in->modes[mode];
     double total = 0;
     for (int i = 0; i < n; i++)
         total += (double)r[i].span * r[i].ctas;
-    int best = longest, even = (int)(total / in->slots) + 1, share = max_i(1, in->slots / r[0].ctas);
-    double best_cost = cost_of(in, r, n, longest, limit, max_slots);
+    int best = longest, even = (int)(total / m->slots) + 1, share = max_i(1, m->slots / r[0].ctas);
+    *best_cost = cost_of(in, mode, r, n, longest, cluster, limit, max_slots);
     for (int k = 0; k < 25; k++) {
         /* candidates: equal cuts of the longest request; as many as fit one wave; fractions of a slot's even share */
         int chunk = k < 16    ? ceil_div(longest, k + 2)
                     : k == 16 ? ceil_div(longest, share)
                               : ceil_div(even, k - 16);
-        chunk = max_i((chunk + 63) / 64 * 64, in->min_piece);
-        double c = cost_of(in, r, n, chunk, limit, max_slots);
-        if (c < best_cost * 0.98) {
-            best_cost = c;
+        chunk = max_i((chunk + 63) / 64 * 64, m->min_piece);
+        double c = cost_of(in, mode, r, n, chunk, cluster, limit, max_slots);
+        if (c < *best_cost * 0.98) {
+            *best_cost = c;
             best = chunk;
         }
     }
-    *chosen_cost = best_cost;
     return best;
+}
+
+/* The largest cluster that leaves every CTA an SM of its own: they must find their SMs together. */
+static int cluster_for(const flash_plan_input *in, long ctas) {
+    const flash_plan_mode *m = &in->modes[0];
+    int c = in->num_splits == 0 ? in->max_cluster : 1;
+    while (c > 1 && ctas * c > m->slots / max_i(1, m->ctas_per_sm))
+        c /= 2;
+    return max_i(c, 1);
+}
+
+/* Into how many pieces requests are cut, by which CTAs, and which of them merge in clusters. A captured launch keeps its
+ * cluster, so all batches that it serves have multiples of it: small clusters divide large ones, and fewer requests have
+ * larger clusters. Otherwise clusters are for pieces that merge there at once, and large CTAs for the rest of the small
+ * batches: twice the bytes in flight, half the pieces. */
+static void choose_pieces(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan, int n,
+                          int longest, int ctas) {
+    flash_plan_request *r = plan->requests;
+    int chunk = longest, limit = min_i(FLASH_MAX_PIECES, lim->max_slots);
+    double cost;
+    if (limit > 1 && in->captured > 0) {
+        plan->cluster = cluster_for(in, in->captured);
+        if (in->num_splits == 0)
+            chunk = choose_chunk(in, 0, r, n, longest, plan->cluster, limit, lim->max_slots, &cost);
+    } else if (limit > 1 && in->num_splits == 0) {
+        plan->mode = 2 * ctas <= in->modes[1].slots;
+        if (longest > in->modes[plan->mode].min_piece) {
+            chunk = choose_chunk(in, plan->mode, r, n, longest, 1, limit, lim->max_slots, &cost);
+            for (int c = cluster_for(in, ctas); c > 1; c /= 2) {
+                /* one CTA on every SM leaves no room to place larger clusters */
+                int mode = (c == 2 ? ctas : ctas * c) * 2 <= in->modes[1].slots;
+                double merged = cost_of(in, mode, r, n, longest, c, c, lim->max_slots);
+                if (merged >= cost) continue;
+                cost = merged;
+                chunk = longest;
+                plan->cluster = c;
+                plan->mode = mode;
+            }
+        }
+    }
+    for (int i = 0; i < n; i++)
+        r[i].pieces = in->num_splits > 0 ? max_i(1, min_i(in->num_splits, limit))
+                                         : pieces_for(r[i].span, chunk, plan->cluster, limit);
 }
 
 static int compare_requests(const void *a, const void *b) {
@@ -170,41 +210,26 @@ static flash_item item_of(const flash_plan_input *in, int seq, int piece, int pi
 static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
     flash_plan_request *r = plan->requests;
     flash_counts *c = &plan->counts;
-    int n = 0, longest = 0, limit = min_i(FLASH_MAX_PIECES, lim->max_slots);
+    int n = 0, longest = 0, ctas = 0;
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
         if (q_len <= 0 || q_len > in->decode_tokens) continue;
         if (n >= lim->max_seqs) return -1;
-        int ctas = in->num_kv_heads * ceil_div(q_len * in->group, in->decode_rows);
-        r[n] = (flash_plan_request){s, visible_span(in, s, q_len, 0, q_len - 1), ctas, 1};
+        int own = in->num_kv_heads * ceil_div(q_len * in->group, in->decode_rows);
+        r[n] = (flash_plan_request){s, visible_span(in, s, q_len, 0, q_len - 1), own, 1};
+        ctas += own;
         longest = max_i(longest, r[n++].span);
         plan->decode_tokens = max_i(plan->decode_tokens, q_len);
     }
-    if (n > 0 && limit > 1 && in->num_splits != 1) {
-        int chunk = 0;
-        if (in->num_splits == 0 && longest > in->min_piece) {
-            double cost;
-            chunk = choose_chunk(in, r, n, longest, limit, lim->max_slots, &cost);
-            plan->cluster = choose_cluster(in, r, n, longest, &cost);
-        }
-        for (int i = 0; i < n; i++)
-            r[i].pieces = in->num_splits ? min_i(in->num_splits, limit) : pieces_for(r[i].span, chunk, limit);
-    }
+    if (n > 0) choose_pieces(in, lim, plan, n, longest, ctas);
     sort_in_place(r, n, sizeof *r, compare_requests);
-    for (int i = 0; i < n && plan->cluster > 1; i++) {
-        if (c->num_items + plan->cluster > lim->max_items) return -1;
-        for (int k = 0; k < plan->cluster; k++)
-            plan->items[c->num_items++] = item_of(in, r[i].seq, k, plan->cluster, FLASH_SLOT_CLUSTER);
-        c->max_pieces = plan->cluster;
-    }
-    for (int i = 0; i < n && plan->cluster <= 1; i++) {
+    for (int i = 0; i < n; i++) {
         int p = r[i].pieces, first = FLASH_SLOT_FINAL;
-        if (p > 1 && (plan->num_slots + p > lim->max_slots || c->num_splits >= lim->max_splits)) p = 1;
+        if (p > 1 && c->num_slots + p > lim->max_slots) p = 1;
         if (c->num_items + p > lim->max_items) return -1;
         if (p > 1) {
-            first = plan->num_slots;
-            plan->num_slots += p;
-            plan->splits[c->num_splits++] = (flash_split){r[i].seq, first, p, 0};
+            first = c->num_slots;
+            c->num_slots += p;
         }
         for (int k = 0; k < p; k++)
             plan->items[c->num_items++] = item_of(in, r[i].seq, k, p, first < 0 ? first : first + k);
@@ -221,7 +246,7 @@ static int compare_tiles(const void *a, const void *b) {
 }
 
 static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
-    int n = 0, group = in->packed ? in->group : 1, sorted = 1, last = 0x7fffffff;
+    int n = 0, group = in->packed ? in->group : 1;
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
         if (q_len > in->decode_tokens) n += ceil_div(q_len * group, in->block_rows);
@@ -245,11 +270,10 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
                                         q_len,
                                         in->seq_lens[s],
                                         is_causal(in, s)};
-            sorted &= keys[n].keys <= last;
-            last = keys[n++].keys;
+            n++;
         }
     }
-    if (!sorted) sort_in_place(keys, n, sizeof *keys, compare_tiles);
+    sort_in_place(keys, n, sizeof *keys, compare_tiles);
     double sum = 0;
     for (int i = 0; i < n; i++) {
         plan->tiles[i] = keys[i].tile;
@@ -262,10 +286,9 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
 
 void flash_plan_capacity(flash_plan_limits *lim, const flash_plan_input *in) {
     /* Splitting pays until a few pieces per CTA slot; beyond that requests alone fill the machine. */
-    int per_head = ceil_div(4 * in->slots, max_i(in->num_kv_heads, 1));
+    int per_head = ceil_div(4 * in->modes[0].slots, max_i(in->num_kv_heads, 1));
     lim->max_slots = in->num_splits == 1 ? 0 : max_i(per_head, in->num_splits * lim->max_seqs);
-    lim->max_splits = in->num_splits == 1 ? 0 : min_i(lim->max_seqs, lim->max_slots);
-    lim->max_items = lim->max_seqs + max_i(lim->max_slots, in->slots); /* clusters fill one wave at most */
+    lim->max_items = lim->max_seqs + lim->max_slots;
     int group = in->packed ? in->group : 1;
     lim->max_tiles =
         min_i(lim->max_tokens, lim->max_seqs + (int)((long)lim->max_tokens * group / in->block_rows));
@@ -273,8 +296,8 @@ void flash_plan_capacity(flash_plan_limits *lim, const flash_plan_input *in) {
 
 int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
     plan->counts = (flash_counts){0, 0, 0, 0, NULL, 0};
-    plan->num_slots = 0;
-    plan->cluster = 0;
+    plan->mode = 0;
+    plan->cluster = 1;
     plan->keys_per_tile = 0;
     plan->decode_tokens = 0;
     int rc = in->decode_tokens > 0 ? plan_decode(in, lim, plan) : 0;

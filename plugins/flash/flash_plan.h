@@ -16,10 +16,16 @@ typedef struct flash_plan_limits {
     int32_t max_seqs;   /* requests */
     int32_t max_tokens; /* query tokens of a batch */
     int32_t max_items;  /* capacities of the lists */
-    int32_t max_splits;
     int32_t max_tiles;
     int32_t max_slots; /* partial results: pieces of split requests */
 } flash_plan_limits;
+
+/* A configuration of the decode kernel as the planner sees it. */
+typedef struct flash_plan_mode {
+    int32_t slots;       /* CTAs that run at once: SMs * CTAs per SM; 0: there is no such configuration */
+    int32_t ctas_per_sm; /* of those, on one SM; a CTA alone on an SM reads so many times as fast */
+    int32_t min_piece;   /* fewest keys worth a CTA: warps * 16 */
+} flash_plan_mode;
 
 typedef struct flash_plan_input {
     const int32_t *q_start;        /* [num_seqs + 1] */
@@ -30,16 +36,15 @@ typedef struct flash_plan_input {
     int32_t num_kv_heads, group;
     int32_t decode_tokens; /* requests with at most this many query tokens go to the decode kernel; 0: none */
     int32_t decode_rows;   /* query rows (token * group) of a decode CTA */
-    int32_t slots;         /* CTAs that run at once: SMs * CTAs per SM */
-    int32_t ctas_per_sm;   /* of those, on one SM; a CTA alone on an SM reads so many times as fast */
-    int32_t min_piece;     /* fewest keys worth a CTA: warps * 16 */
-    int32_t block_rows;    /* query rows of a prefill tile */
-    int32_t packed;        /* rows of a tile are token * group */
+    flash_plan_mode modes[2]; /* small CTAs; large ones, for batches that do not fill the machine */
+    int32_t block_rows;       /* query rows of a prefill tile */
+    int32_t packed;           /* rows of a tile are token * group */
     int32_t causal, window_left, window_right;
     int32_t chunk, lookback;
     int32_t max_cluster; /* largest cluster that may merge pieces: 8 on Hopper, else 0 */
-    int32_t num_splits;  /* 0: choose, else exactly so many pieces (1: batch invariant) */
-    int32_t first_key;   /* keys before it are another pass's (cascade): 0, or the common prefix */
+    int32_t captured; /* > 0: CTAs of one piece of every request, of a launch that serves later batches too */
+    int32_t num_splits; /* 0: choose, else exactly so many pieces (1: batch invariant) */
+    int32_t first_key;  /* keys before it are another pass's (cascade): 0, or the common prefix */
 } flash_plan_input;
 
 /* Scratch of the planner, allocated once by the caller: max_seqs requests and max_tiles keys. */
@@ -56,12 +61,11 @@ typedef struct flash_plan {
     flash_plan_request *requests; /* scratch */
     flash_plan_tile *tile_keys;   /* scratch */
     flash_item *items;
-    flash_split *splits;
     flash_tile *tiles;
     flash_counts counts;
-    int32_t num_slots;
     int32_t keys_per_tile; /* average over tiles */
-    int32_t cluster;       /* > 1: every decode request has so many pieces, which merge within a cluster */
+    int32_t mode;          /* of the decode kernel: an index of modes */
+    int32_t cluster; /* > 1: every request has a multiple of so many pieces, which merge within a cluster */
     int32_t decode_tokens; /* most query tokens of a request in items */
 } flash_plan;
 

@@ -51,7 +51,7 @@ static int check_problem(const attn_problem_t *p, const attn_device_t *device, a
 /* Every request is tiles of prefill, however short: no decode kernels are linked (mm_kernels.c). */
 static void never_decode(attn_instance_t *inner) {
     inner->max_decode_tokens = inner->plan_input.decode_tokens = 0;
-    inner->limits.max_items = inner->limits.max_splits = inner->limits.max_slots = 0;
+    inner->limits.max_items = inner->limits.max_slots = 0;
     inner->workspace_bytes = 0; /* it held the results of decode's pieces */
 }
 

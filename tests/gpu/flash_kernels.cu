@@ -30,7 +30,7 @@ struct test_case {
     int chunk = 0, lookback = 0;
     int window = 0, decode_tokens = 0, splits = 0, force_sm80 = 1, per_head = 0;
     double cap = 0;
-    bool sinks = false, alibi = false, extreme = false;
+    bool sinks = false, alibi = false, extreme = false, captured = false;
     bool e4m3_query = false; /* q becomes e4m3 with scale 1/2; q_dtype is that of the output */
 };
 
@@ -191,62 +191,59 @@ static void run_case(const test_case &c) {
                          c.cap > 0 || c.alibi,
                          c.decode_tokens,
                          c.force_sm80};
-    flash_decode_config dc;
+    flash_decode_config dc[2];
     flash_prefill_config pc;
-    if (flash_choose_decode(&shape, &device, &dc) || flash_choose_prefill(&shape, &device, &pc)) {
+    if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) {
         ok(0, "%s: a kernel is chosen", c.name.c_str());
         return;
     }
-    flash_plan_input in = {q_start.data(),
-                           seq_lens.data(),
-                           c.layout == CONTIGUOUS ? k_start.data() : nullptr,
-                           c.causal == 2 ? causal.data() : nullptr,
-                           n,
-                           c.hkv,
-                           group,
-                           c.decode_tokens,
-                           dc.row_tiles * 8,
-                           device.num_sms * dc.ctas_per_sm,
-                           dc.ctas_per_sm,
-                           dc.warps * 16,
-                           pc.block_rows,
-                           pc.packed,
-                           c.causal,
-                           p.window_left,
-                           p.window_right,
-                           p.chunk,
-                           p.lookback,
-                           c.splits || device.major != 9 || c.force_sm80 ? 0 : 8,
-                           c.splits};
-    flash_plan_limits lim = {n, T, 0, 0, 0, 0};
+    dc[1] = dc[0];
+    flash_widen_decode(&shape, &device, &dc[1]);
+    flash_plan_input in = {};
+    in.q_start = q_start.data(), in.seq_lens = seq_lens.data();
+    in.k_start = c.layout == CONTIGUOUS ? k_start.data() : nullptr;
+    in.causal_per_seq = c.causal == 2 ? causal.data() : nullptr;
+    in.num_seqs = n, in.num_kv_heads = c.hkv, in.group = group;
+    in.decode_tokens = c.decode_tokens, in.decode_rows = dc[0].row_tiles * 8;
+    for (int i = 0; i < 2; i++)
+        in.modes[i] = {device.num_sms * dc[i].ctas_per_sm, dc[i].ctas_per_sm, dc[i].warps * 16};
+    in.block_rows = pc.block_rows, in.packed = pc.packed, in.causal = c.causal;
+    in.window_left = p.window_left, in.window_right = p.window_right;
+    in.chunk = p.chunk, in.lookback = p.lookback, in.num_splits = c.splits;
+    in.max_cluster = device.major == 9 && !c.force_sm80 ? 8 : 0;
+    in.captured =
+        c.captured ? n * c.hkv * ((c.decode_tokens * group + in.decode_rows - 1) / in.decode_rows) : 0;
+    flash_plan_limits lim = {n, T, 0, 0, 0};
     flash_plan_capacity(&lim, &in);
     std::vector<flash_plan_request> requests(lim.max_seqs);
     std::vector<flash_plan_tile> tile_keys(lim.max_tiles + 1);
     std::vector<flash_item> items(lim.max_items + 1);
-    std::vector<flash_split> splits(lim.max_splits + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {
-        requests.data(), tile_keys.data(), items.data(), splits.data(), tiles.data(), {}, 0, 0, 0, 0};
+    flash_plan plan = {requests.data(), tile_keys.data(), items.data(), tiles.data(), {}, 0, 0, 0, 0};
     if (flash_plan_build(&in, &lim, &plan)) {
         ok(0, "%s: the plan fits its limits", c.name.c_str());
         return;
     }
     plan.counts.block_table = d_table, plan.counts.block_table_stride = max_pages;
     p.counts = device_copy(std::vector<flash_counts>{plan.counts});
-    p.items = device_copy(items), p.splits = device_copy(splits), p.tiles = device_copy(tiles);
-    p.max_rows = std::max(1, plan.decode_tokens) * c.hq, p.num_slots = plan.num_slots,
-    p.cluster = plan.cluster, p.keys_per_tile = plan.keys_per_tile;
-    size_t part = (size_t)std::max(1, plan.num_slots) * p.max_rows;
+    p.items = device_copy(items), p.tiles = device_copy(tiles);
+    p.max_rows = std::max(1, plan.decode_tokens) * c.hq, p.keys_per_tile = plan.keys_per_tile;
+    p.ticket_stride = p.max_rows; /* more than CTAs */
+    size_t part = (size_t)std::max(1, plan.counts.num_slots) * p.max_rows;
+    p.tickets = device_copy(std::vector<int32_t>(part, 0));
     CK(cudaMalloc(&p.part_out, part * dv * 4));
     CK(cudaMalloc(&p.part_lse, part * 4));
     CK(cudaMemset(p.part_out, 0xff, part * dv * 4));
     CK(cudaMemset(p.part_lse, 0xff, part * 4));
-    auto decode = flash_decode_instance(kv, dc.class_index);
-    CK(decode(nullptr, &dc, 0, 0));
-    if (plan.counts.num_items) {
-        CK(decode(&p, &dc, plan.counts.num_items, 0));
-        if (plan.counts.num_splits) CK(flash_combine(&p, plan.counts.num_splits, 0));
+    auto decode = flash_decode_instance(kv, dc[0].class_index);
+    for (int i = 0; i < 2; i++) {
+        dc[i].cluster = in.max_cluster;
+        CK(decode(nullptr, &dc[i], 0, 0));
     }
+    dc[plan.mode].cluster = plan.cluster;
+    if (plan.counts.num_items) /* twice: tickets are used up and returned */
+        for (int i = 0; i < 2; i++)
+            CK(decode(&p, &dc[plan.mode], plan.counts.num_items, 0));
     CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
     CK(flash_run_prefill(&p, &shape, &pc, plan.counts.num_tiles, &runtime, 0));
     CK(cudaDeviceSynchronize());
@@ -319,7 +316,7 @@ static void run_case(const test_case &c) {
     for (const void *x :
          {(const void *)p.q_start,  (const void *)d_kstart,   (const void *)d_causal,  (const void *)p.sinks,
           (const void *)p.alibi,    (const void *)p.k_scale,  (const void *)p.v_scale, (const void *)d_table,
-          (const void *)p.counts,   (const void *)p.items,    (const void *)p.splits,  (const void *)p.tiles,
+          (const void *)p.counts,   (const void *)p.items,    (const void *)p.tickets, (const void *)p.tiles,
           (const void *)p.part_out, (const void *)p.part_lse, (const void *)a.scores,  (const void *)a.out,
           (const void *)dq8,        (const void *)p.q_scale,  (const void *)a.lse,     (const void *)dq,
           (const void *)dk,         (const void *)dvv,        (const void *)d_out,     (const void *)d_lse,
@@ -418,6 +415,22 @@ static std::vector<test_case> all_cases() {
                 c.splits = splits, c.kv_dtype = kv, c.lens = decode, c.sinks = splits & 1,
                 c.window = splits == 7 ? 700 : 0;
                 c.hq = 8, c.hkv = 2;
+            });
+    const std::vector<std::vector<std::pair<int, int>>> small = {
+        {{1, 1024}},
+        {{1, 6000}},
+        {{1, 1}},
+        {{2, 300}, {1, 12000}},
+        {{1, 900}, {1, 64}, {4, 5000}, {0, 9}},
+        {{1, 3000}, {1, 3001}, {1, 15}, {1, 2000}, {1, 9000}, {3, 700}, {1, 128}, {1, 1}}};
+    for (size_t i = 0; i < small.size(); i++)
+        for (int mode = 0; mode < 8; mode++)
+            add("small", [&](test_case &c) {
+                c.lens = small[i], c.captured = mode & 1, c.force_sm80 = 0;
+                c.kv_dtype = mode & 2 ? (int)FLASH_E4M3 : 0, c.sinks = mode & 4;
+                c.hq = mode & 4 ? 32 : 8, c.hkv = mode & 4 ? 8 : 1, c.d = i == 3 ? 80 : mode == 5 ? 256 : 128;
+                if (i == 3 && mode & 1)
+                    c.hq = c.hkv = 2; /* one row: columns that are no multiple of a warp */
             });
     add("auto", [&](test_case &c) { c.lens = {{1, 65536}}, c.hq = 8, c.hkv = 2; });
     add("auto", [&](test_case &c) { c.lens = {{1, 9000}, {1, 300}, {2, 20000}, {1, 1}}, c.sinks = true; });
