@@ -52,6 +52,11 @@ static void load_kv(attn_layer_t *layer, float k, float v) {
     layer->scales[ATTNI_SCALE_V].value = v;
 }
 
+/* Formats whose rows carry their own scales: the layer's are not used. */
+static int has_row_scales(uint32_t kv) {
+    return attn_kv_is_per_token_head(kv) || kv == ATTN_KV_FP8_DS_MLA;
+}
+
 static void warn_uncalibrated(const attn_layer_t *layer) {
     attn_context_t *context = layer->group->context;
     uint32_t kv = layer->group->problem.kv_cache_dtype;
@@ -85,7 +90,7 @@ static void load_numbers(attn_layer_t *layer, const attn_layer_options_t *o) {
     uint32_t kv = attn_role_has_cache(p->role) ? p->kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
     struct attni_scale *s = layer->scales;
     int has_kv = o->k_scale > 0 || o->v_scale > 0;
-    if (attn_kv_is_per_token_head(kv)) { /* each row carries its own scale */
+    if (has_row_scales(kv)) {
         if (has_kv) say_dropped(layer, "the cache keeps a scale with every row");
         return;
     }
@@ -203,7 +208,7 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
     if (code != ATTN_OK) return code;
     if (attn_role_has_cache(layer->group->problem.role) &&
         attn_kv_is_quantized(layer->group->problem.kv_cache_dtype) &&
-        !attn_kv_is_per_token_head(layer->group->problem.kv_cache_dtype))
+        !has_row_scales(layer->group->problem.kv_cache_dtype))
         warn_uncalibrated(layer);
     return place_numbers(layer, error);
 }

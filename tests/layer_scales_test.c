@@ -57,6 +57,13 @@ static void test_loading(attn_context_t *context) {
     ok(scales_are(fp8, &o, 2, 0.75f, 0.75f, 3), "q and prob");
     ok(scales_are(plain, &o, 1, 1, 1, 1), "an unquantised cache: all 1");
     ok(scales_are(rows, &o, 1, 1, 1, 1), "a scale per row: all 1");
+    attn_problem_t sparse = small_problem(ATTN_ROLE_MLA_SPARSE);
+    sparse.kv_cache_dtype = ATTN_KV_FP8_DS_MLA;
+    sparse.dtype = ATTN_DTYPE_BFLOAT16;
+    sparse.kv_lora_rank = 512, sparse.qk_rope_head_dim = 64, sparse.head_size = 576;
+    attn_group_t *ds = open_group(context, &sparse, "FAKE_PLAIN");
+    ok(scales_are(ds, &o, 1, 1, 1, 1), "scales in the rows of fp8_ds_mla: all 1");
+    attn_group_close(ds);
     o.k_scale = NAN;
     attn_layer_t *layer = NULL;
     BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_INVALID, "k_scale", "NaN");
