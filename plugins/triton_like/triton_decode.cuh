@@ -28,8 +28,11 @@ constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, EB = element_bytes(TL_K
 constexpr bool CODES = EB == 1;
 constexpr int DP = CODES ? (TL_D + 31) / 32 * 32 : (TL_D + 15) / 16 * 16;
 constexpr int DVP = CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
-constexpr int odd16(int bytes) { return (bytes / 16) % 2 ? bytes : bytes + 16; } /* ldmatrix without bank conflicts */
-constexpr int JOINT_RS = (128 + TL_D + DVP + 127) / 128 * 128, STAGES = 3; /* at most 120 bytes before K; scales: 8 */
+constexpr int odd16(int bytes) {
+    return (bytes / 16) % 2 ? bytes : bytes + 16;
+} /* ldmatrix without bank conflicts */
+constexpr int JOINT_RS = (128 + TL_D + DVP + 127) / 128 * 128,
+              STAGES = 3; /* at most 120 bytes before K; scales: 8 */
 constexpr int KRS = TL_JOINT ? JOINT_RS : TL_SWIZZLE ? ((DP + DVP) * EB + 127) / 128 * 128 : odd16(DP * EB);
 constexpr int VRS = TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * EB);
 /* V after K: in a row of the ring, else in a block of 16 tokens */
@@ -37,30 +40,36 @@ constexpr int V_AT = TL_JOINT ? TL_D + 4 : TL_SWIZZLE ? 0 : 16 * KRS, V_UNIT = T
 constexpr int SCALES_AT = TL_SWIZZLE ? 16 * KRS : 16 * (KRS + VRS);
 constexpr int BLOCK = TL_JOINT ? 16 * JOINT_RS : SCALES_AT + (TL_TOKEN_HEAD ? 128 : 0), RING = STAGES * BLOCK;
 constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, QSTEP = DP / 16, MT = DVP / 16;
-constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, SMEM = WARPS * RING > EXCHANGE ? WARPS * RING : EXCHANGE;
+constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, SMEM = WARPS * RING > EXCHANGE ? WARPS *RING : EXCHANGE;
 static_assert(SMEM == TL_DECODE_SMEM, "triton_config.c knows the same size");
-static_assert(SMEM >= WARPS * TL_MAX_PIECES * 4, "merging takes the ring's memory");
+static_assert(SMEM >= 2 * WARPS * TL_MAX_PIECES * 4, "merging takes the ring's memory");
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
 
 /* Where the 16 bytes of column c of ring row r lie. TL_SWIZZLE: a row is K, then V of one token in whole lines of 128 bytes,
  * with the 128-byte swizzle. ldmatrix has no bank conflicts either way, but a line of memory that lands in two lines of
  * shared memory costs a second request to the L2 (measured: 92 instead of 97% of the read rate). */
-template <int RS> ATTN_DEV uint32_t ring_unit(int r, int c) {
+template <int RS>
+ATTN_DEV uint32_t ring_unit(int r, int c) {
     return TL_SWIZZLE ? r * RS + (c >> 3) * 128 + (((c ^ r) & 7) << 4) : r * RS + c * 16;
 }
 
 /* TL_JOINT: what the swizzle changes in an address of ring row r, whose offset in a line is that of its address in memory.
  * Eight rows, and every other row of eight, lie in different banks. */
-ATTN_DEV uint32_t joint_flip(int r) { return ((r ^ (r & 7) >> 2) & 3) << 5 | (r >> 2 & 1) << 4; }
+ATTN_DEV uint32_t joint_flip(int r) {
+    return ((r ^ (r & 7) >> 2) & 3) << 5 | (r >> 2 & 1) << 4;
+}
 
 /* 16 rows of SIZE bytes to the ring, from column C0 on. Rows that are not wanted arrive as zeros: what lies there may be NaN,
  * and 0 * NaN would reach the output. The padding columns were zeroed once and stay so. */
 template <int SIZE, int RS, int C0>
-ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool all, int tok, const key_walk &walk, int lane) {
+ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool all, int tok,
+                         const key_walk &walk, int lane) {
     constexpr int UNIT = TL_JOINT ? 16 : TL_KVEC, CPR = (SIZE + UNIT - 1) / UNIT, TOTAL = 16 * CPR;
     auto row = [&](int r) { /* 15 rows of TL_JOINT are less than 4 GB: triton_tensors.c */
-        return TL_JOINT ? (const uint8_t *)(((uintptr_t)src + (uint64_t)(uint32_t)r * (uint32_t)stride) & ~(uintptr_t)15)
-                        : src + r * stride;
+                            return TL_JOINT ? (const uint8_t *)(((uintptr_t)src +
+                                                                 (uint64_t)(uint32_t)r * (uint32_t)stride) &
+                                                                ~(uintptr_t)15)
+                                            : src + r * stride;
     };
     auto to = [&](int r, int c) -> uint32_t {
         if constexpr (TL_JOINT)
@@ -75,8 +84,7 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool 
                 r = u * (32 / CPR) + lane / CPR, c = lane % CPR;
             else
                 r = i / CPR, c = i % CPR;
-            if (TOTAL % 32 == 0 || i < TOTAL)
-                cp_async<UNIT>(dst + to(r, c), row(r) + c * UNIT);
+            if (TOTAL % 32 == 0 || i < TOTAL) cp_async<UNIT>(dst + to(r, c), row(r) + c * UNIT);
         }
     } else {
 #pragma unroll 2
@@ -96,7 +104,8 @@ ATTN_DEV uint32_t ld_shared(uint32_t a) {
 
 } /* namespace decode */
 
-extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode(const __grid_constant__ triton_params_t p) {
+extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
+    tl_decode(const __grid_constant__ triton_params_t p) {
     using namespace decode;
     extern __shared__ __align__(128) uint8_t smem[];
     __shared__ float row_m[WARPS][ROWS], row_l[WARPS][ROWS], row_f[WARPS][ROWS], row_inv[ROWS];
@@ -104,18 +113,17 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
 
     /* counts, item and table address in one round trip; an item past the count is unused memory of the same list */
     const int num_items = p.counts->num_items;
-    const int4 item = *(const int4 *)(p.items + blockIdx.y), lengths = ((const int4 *)(p.items + blockIdx.y))[1];
+    const int4 item = *(const int4 *)(p.items + blockIdx.y),
+               lengths = ((const int4 *)(p.items + blockIdx.y))[1];
     const int32_t *const tables = p.counts->block_table;
     const int64_t table_stride = p.counts->table_stride;
-    if ((int)blockIdx.y >= num_items)
-        return;
+    if ((int)blockIdx.y >= num_items) return;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, row0 = blockIdx.x / p.num_kv_heads * ROWS;
     const int seq = item.x, slot = item.w;
     const seq_view sv = view_seq(p, seq, lengths.x, lengths.y, lengths.z);
     const int rows = sv.q_len * TL_GROUP, context = sv.kv_len - sv.q_len;
-    if (row0 >= rows)
-        return;
+    if (row0 >= rows) return;
 
     /* This CTA's keys: the union of what its rows see, cut into segments of a multiple of 64. */
     key_walk walk;
@@ -124,21 +132,23 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
     walk.lo = all.x, walk.hi = all.y;
     for (int t = row0 / TL_GROUP + 1; t <= last / TL_GROUP; t++) {
         int2 s = row_keys(sv, t);
-        walk.lo = min(walk.lo, s.x), walk.hi = max(walk.hi, s.y), all.x = max(all.x, s.x), all.y = min(all.y, s.y);
+        walk.lo = min(walk.lo, s.x), walk.hi = max(walk.hi, s.y), all.x = max(all.x, s.x),
+        all.y = min(all.y, s.y);
     }
     walk.prefix = min(sv.prefix, walk.hi);
     walk.start<16>();
     /* R-SWA: the keys between prefix and window do not count, so that segments stay equal */
-    const int low_end = TL_RSWA > 0 && walk.prefix > 0 ? min((walk.prefix + 15) & ~15, walk.lo & ~15) : walk.begin;
+    const int low_end =
+        TL_RSWA > 0 && walk.prefix > 0 ? min((walk.prefix + 15) & ~15, walk.lo & ~15) : walk.begin;
     const int gap = TL_RSWA > 0 && walk.prefix > 0 ? (walk.lo & ~15) - low_end : 0;
     int per = walk.hi - walk.begin - gap;
-    if (item.z > 1)
-        per = ((per + item.z - 1) / item.z + 63) & ~63;
-    const int t0 = walk.begin + item.y * per, t1 = min(walk.hi - gap, t0 + per); /* before the gap is put back */
+    if (item.z > 1) per = ((per + item.z - 1) / item.z + 63) & ~63;
+    const int t0 = walk.begin + item.y * per,
+              t1 = min(walk.hi - gap, t0 + per); /* before the gap is put back */
     const int nb = t1 > t0 ? (t1 - t0 + 15) >> 4 : 0;
     auto token_of = [&](int b) { /* first token of block b of this segment */
-        int t = t0 + b * 16;
-        return TL_RSWA > 0 && t >= low_end ? t + gap : t;
+                                 int t = t0 + b * 16;
+                                 return TL_RSWA > 0 && t >= low_end ? t + gap : t;
     };
     const int segment_end = TL_RSWA > 0 && t1 > low_end ? t1 + gap : t1;
     walk.hi = min(walk.hi, segment_end);
@@ -155,8 +165,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         __syncwarp();
     }
     auto page_at = [&](int i) { /* i counts this warp's blocks */
-        int b = warp + i * WARPS;
-        return TL_PAGE > 0 && b < nb ? __ldg(table + page_of(token_of(b))) : 0;
+                                int b = warp + i * WARPS;
+                                return TL_PAGE > 0 && b < nb ? __ldg(table + page_of(token_of(b))) : 0;
     };
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
     uint32_t shifts = 0; /* TL_JOINT, eight bits a stage: address of the block's first row modulo 128 */
@@ -204,10 +214,12 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
     for (int n = 0; n < NT; n++) {
         int row = row0 + n * 8 + g;
         const uint8_t *qp = (const uint8_t *)p.q + ((int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
-                                                    (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head) * QB;
+                                                    (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head) *
+                                                       QB;
 #pragma unroll
         for (int s = 0; s < QSTEP; s++) {
-            int d0 = CODES ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q, d1 = CODES ? d0 + 2 : d0 + 8;
+            int d0 = CODES ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q,
+                d1 = CODES ? d0 + 2 : d0 + 8;
             qf[n][2 * s] = row < rows ? query_pair<MMA>(qp, d0) : 0;
             qf[n][2 * s + 1] = row < rows ? query_pair<MMA>(qp, d1) : 0;
         }
@@ -216,7 +228,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
             int r = row0 + n * 8 + 2 * q + e, tok = min(r, rows - 1) / TL_GROUP;
             see[n][e] = r < rows ? row_keys(sv, tok) : make_int2(0, 0);
             pos[n][e] = context + tok;
-            slope[n][e] = TL_ALIBI && r < rows ? __ldg(p.alibi + head * TL_GROUP + r % TL_GROUP) * LOG2E : 0.f;
+            slope[n][e] =
+                TL_ALIBI && r < rows ? __ldg(p.alibi + head * TL_GROUP + r % TL_GROUP) * LOG2E : 0.f;
             bias[n][e] = TL_QQ ? p.qq_bias + (int64_t)(sv.q0 + tok) * p.qq_row : nullptr;
         }
     }
@@ -238,7 +251,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         __syncwarp();
         const uint32_t sk = ring + cstage * BLOCK, svm = TL_JOINT ? 0 : sk + V_AT;
         float ks[2] = {1.f, 1.f}, vs[2] = {1.f, 1.f};
-        uint32_t k_at[2] = {0, 0}, v_at[4] = {0, 0, 0, 0}; /* first byte of rows g, g + 8 of K; 2q, 2q + 1, 2q + 8, 2q + 9 of V */
+        uint32_t k_at[2] = {0, 0},
+                 v_at[4] = {0, 0, 0,
+                            0}; /* first byte of rows g, g + 8 of K; 2q, 2q + 1, 2q + 8, 2q + 9 of V */
         const uint32_t k_flip = joint_flip(g), v_flip[2] = {joint_flip(2 * q), joint_flip(2 * q + 1)};
         if constexpr (TL_JOINT) {
             const uint32_t low = shifts >> 8 * cstage & 127;
@@ -268,7 +283,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
                 if constexpr (TL_JOINT) {
 #pragma unroll
                     for (int i = 0; i < 4; i++)
-                        r[i] = 2 * st + (i >> 1) < TL_D / 16 ? ld_shared((k_at[i & 1] + (2 * st + (i >> 1)) * 16 + 4 * q) ^ k_flip) : 0;
+                        r[i] = 2 * st + (i >> 1) < TL_D / 16
+                                   ? ld_shared((k_at[i & 1] + (2 * st + (i >> 1)) * 16 + 4 * q) ^ k_flip)
+                                   : 0;
                 } else
                     ldmatrix_x4(r, sk + ring_unit<KRS>(lr, 2 * st + lc));
                 uint32_t a0[4] = {codes_to_f16x2<TL_KV, 0>(r[0]), codes_to_f16x2<TL_KV, 0>(r[1]),
@@ -298,11 +315,11 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
             for (int i = 0; i < 4; i++) {
                 s[n][i] = rule.apply<false>(TL_TOKEN_HEAD ? s[n][i] * ks[i >> 1] : s[n][i]);
                 if (TL_ALIBI != 0)
-                    s[n][i] += alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - pos[n][i & 1]));
+                    s[n][i] +=
+                        alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - pos[n][i & 1]));
                 if constexpr (TL_QQ) {
                     int rel = tok + (i >> 1) * 8 - context;
-                    if (rel >= 0 && rel < p.qq_width)
-                        s[n][i] += __ldg(bias[n][i & 1] + rel) * LOG2E;
+                    if (rel >= 0 && rel < p.qq_width) s[n][i] += __ldg(bias[n][i & 1] + rel) * LOG2E;
                 }
             }
         if (tok0 < all.x || tok0 + 16 > all.y || tok0 + 16 > walk.hi) {
@@ -311,8 +328,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int k = tok + (i >> 1) * 8;
-                    if (k >= walk.hi || !is_visible(k, see[n][i & 1], walk.prefix))
-                        s[n][i] = -INFINITY;
+                    if (k >= walk.hi || !is_visible(k, see[n][i & 1], walk.prefix)) s[n][i] = -INFINITY;
                 }
         }
         /* The maximum may lag by 2^LAZY: p stays below 256, and the result is exact after division. */
@@ -351,8 +367,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
             float p2 = ex2(s[n][2] - m[n][0]), p3 = ex2(s[n][3] - m[n][1]);
             l[n][0] += p0 + p2;
             l[n][1] += p1 + p3;
-            if (TL_TOKEN_HEAD)
-                p0 *= vs[0], p1 *= vs[0], p2 *= vs[1], p3 *= vs[1];
+            if (TL_TOKEN_HEAD) p0 *= vs[0], p1 *= vs[0], p2 *= vs[1], p3 *= vs[1];
             pb[n][0] = movmatrix_trans(pack2<MMA>(p0, p1));
             pb[n][1] = movmatrix_trans(pack2<MMA>(p2, p3));
         }
@@ -365,10 +380,14 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
                     for (int i = 0; i < 4; i++)
                         r[i] = ld_shared((v_at[i] + (8 * x + g) * 4) ^ v_flip[i & 1]);
 #pragma unroll
-                    for (int i = 0; i < 2; i++) { /* columns 4g and 4g + 1 to rows g and g + 8, the next two likewise */
-                        uint32_t y = prmt(r[2 * i], r[2 * i + 1], 0x5140), z = prmt(r[2 * i], r[2 * i + 1], 0x7362);
-                        low[2 * i] = codes_to_f16x2<TL_KV, 0>(y), low[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(y);
-                        high[2 * i] = codes_to_f16x2<TL_KV, 0>(z), high[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(z);
+                    for (int i = 0; i < 2;
+                         i++) { /* columns 4g and 4g + 1 to rows g and g + 8, the next two likewise */
+                        uint32_t y = prmt(r[2 * i], r[2 * i + 1], 0x5140),
+                                 z = prmt(r[2 * i], r[2 * i + 1], 0x7362);
+                        low[2 * i] = codes_to_f16x2<TL_KV, 0>(y),
+                                low[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(y);
+                        high[2 * i] = codes_to_f16x2<TL_KV, 0>(z),
+                                 high[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(z);
                     }
                 } else {
                     ldmatrix_x4_trans(r, svm + ring_unit<VRS>(vr, V_UNIT + 2 * x + vc));
@@ -421,7 +440,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * ORS, *r1 = r0 + ORS;
 #pragma unroll
         for (int j = 0; j < MT; j++) {
-            int d0 = TL_JOINT ? 32 * (j >> 1) + 4 * g + 2 * (j & 1) : CODES ? 32 * (j >> 1) + 2 * g + (j & 1) : 16 * j + g;
+            int d0 = TL_JOINT ? 32 * (j >> 1) + 4 * g + 2 * (j & 1)
+                     : CODES  ? 32 * (j >> 1) + 2 * g + (j & 1)
+                              : 16 * j + g;
             int d1 = d0 + (TL_JOINT ? 1 : CODES ? 16 : 8);
             r0[d0] = o[n][j][0];
             r1[d0] = o[n][j][1];
@@ -444,8 +465,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
             row_f[w][r] = f;
             sum += f * row_l[w][r];
         }
-        if (TL_SINKS)
-            sum += ex2(sink - mm);
+        if (TL_SINKS) sum += ex2(sink - mm);
         row_inv[r] = sum != 0.f ? 1.f / sum : 0.f;
         if (slot >= 0)
             p.part_lse[part0 + t * num_heads + h] = sum != 0.f ? mm + lg2(sum) : -INFINITY;
@@ -455,10 +475,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
     }
     __syncthreads();
     float factor = !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f / V_SHIFT;
-    if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0)
-        factor /= __ldg(p.out_scale);
+    if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0) factor /= __ldg(p.out_scale);
     for (int i = tid; i < nrows * TL_DV; i += WARPS * 32) {
-        int r = i / TL_DV, d = i % TL_DV, row = row0 + r, t = row / TL_GROUP, h = head * TL_GROUP + row % TL_GROUP;
+        int r = i / TL_DV, d = i % TL_DV, row = row0 + r, t = row / TL_GROUP,
+            h = head * TL_GROUP + row % TL_GROUP;
         float x = 0.f;
 #pragma unroll
         for (int w = 0; w < WARPS; w++)
@@ -469,23 +489,28 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS) tl_decode
         else
             store_float<TL_OUT>(p.out, (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d, x);
     }
-    if (slot < 0)
-        return;
+    if (slot < 0) return;
     __threadfence(); /* the partial results before the ticket that says so */
     __syncthreads();
     if (tid == 0) {
         int *ticket = p.tickets + (int64_t)(slot - item.y) * gridDim.x + blockIdx.x;
         is_last = atomicAdd(ticket, 1) == item.z - 1;
-        if (is_last)
-            *ticket = 0; /* for the next forward */
+        if (is_last) *ticket = 0; /* for the next forward */
     }
     __syncthreads();
-    if (!is_last)
-        return;
+    if (!is_last) return;
     __threadfence();
-    for (int r = warp; r < nrows; r += WARPS) {
-        int row = row0 + r, t = row / TL_GROUP, h = head * TL_GROUP + row % TL_GROUP;
-        merge_row(p, sv.q0, slot - item.y, item.z, t * (int)num_heads + h, (float *)smem + warp * TL_MAX_PIECES);
+    constexpr int AT_ONCE = ROWS > WARPS ? 2 : 1;
+    for (int r = warp; r < nrows; r += AT_ONCE * WARPS) {
+        int merged[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int row = row0 + r + i * WARPS;
+            merged[i] = r + i * WARPS < nrows
+                            ? row / TL_GROUP * (int)num_heads + head * TL_GROUP + row % TL_GROUP
+                            : -1;
+        }
+        merge_rows(p, sv.q0, slot - item.y, item.z, merged, (float *)smem + warp * AT_ONCE * TL_MAX_PIECES);
     }
 }
 

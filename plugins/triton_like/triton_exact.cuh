@@ -13,7 +13,8 @@
 namespace attn_cuda {
 namespace exact {
 
-constexpr int EB = element_bytes(TL_KV), QB = element_bytes(TL_Q), BM = 16, BN = TL_D > 256 || TL_DV > 256 ? 16 : 32;
+constexpr int EB = element_bytes(TL_KV), QB = element_bytes(TL_Q), BM = 16,
+              BN = TL_D > 256 || TL_DV > 256 ? 16 : 32;
 constexpr int DS = (TL_D + 3) / 4 * 4 + 4, DVS = TL_DV + 1, PS = BN + 1, COLS = (TL_DV + 7) / 8;
 constexpr int SMEM = (BM * DS + BN * DS + BN * DVS + BM * PS) * 4;
 static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
@@ -25,8 +26,7 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
     const int tid = threadIdx.x, r = tid >> 3, part = tid & 7;
     const seq_view sv = view_seq(p, seq);
     const int rows = sv.q_len * TL_GROUP, context = sv.kv_len - sv.q_len;
-    if (row0 >= rows)
-        return;
+    if (row0 >= rows) return;
     for (int i = tid; i < BM * DS; i += 128) {
         int row = row0 + i / DS, d = i % DS;
         sq[i] = row < rows && d < TL_D
@@ -34,7 +34,8 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
                                                 (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head + d)
                     : 0.f;
     }
-    const int row = row0 + r, mine = min(row, rows - 1), tok_q = mine / TL_GROUP, h = head * TL_GROUP + mine % TL_GROUP;
+    const int row = row0 + r, mine = min(row, rows - 1), tok_q = mine / TL_GROUP,
+              h = head * TL_GROUP + mine % TL_GROUP;
     const int2 see = row_keys(sv, tok_q);
     key_walk walk;
     walk.lo = see.x, walk.hi = see.y;
@@ -49,8 +50,7 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
         int per = ((walk.hi - walk.begin + pieces - 1) / pieces + 63) & ~63;
         t0 = walk.begin + piece * per, t1 = min(walk.hi, t0 + per);
     }
-    if (TL_RSWA > 0 && t0 >= walk.prefix && t0 < walk.lo)
-        t0 = max(t0, walk.lo / BN * BN);
+    if (TL_RSWA > 0 && t0 >= walk.prefix && t0 < walk.lo) t0 = max(t0, walk.lo / BN * BN);
 
     const int32_t *table = p.counts->block_table + (int64_t)seq * p.counts->table_stride;
     const int64_t first = TL_PAGE > 0 ? 0 : sv.q0;
@@ -70,10 +70,10 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             int tok = k0 + i / DS, d = i % DS;
             float x = 0.f;
             if (d < TL_D && tok < t1 && walk.wanted(tok)) {
-                int64_t off = (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.k_page : 0) + in_page(tok) * p.k_token;
+                int64_t off =
+                    (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.k_page : 0) + in_page(tok) * p.k_token;
                 x = load_float<TL_KV>(kbase, off + d);
-                if (TL_TOKEN_HEAD)
-                    x *= load_scale(kbase + off + TL_D);
+                if (TL_TOKEN_HEAD) x *= load_scale(kbase + off + TL_D);
             }
             sk[i] = x;
         }
@@ -82,10 +82,10 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             int tok = k0 + i / TL_DV, d = i % TL_DV;
             float x = 0.f;
             if (tok < t1 && walk.wanted(tok)) {
-                int64_t off = (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.v_page : 0) + in_page(tok) * p.v_token;
+                int64_t off =
+                    (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.v_page : 0) + in_page(tok) * p.v_token;
                 x = load_float<TL_KV>(vbase, off + d);
-                if (TL_TOKEN_HEAD)
-                    x *= load_scale(vbase + off + TL_DV);
+                if (TL_TOKEN_HEAD) x *= load_scale(vbase + off + TL_DV);
             }
             svm[i / TL_DV * DVS + d] = x;
         }
@@ -107,12 +107,10 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
         for (int i = 0; i < BN / 8; i++) {
             int k = k0 + part + 8 * i, rel = k - context;
             s[i] = rule.apply<true>(s[i]);
-            if (TL_ALIBI)
-                s[i] += alibi_term<true>(slope, (float)(rel - tok_q));
+            if (TL_ALIBI) s[i] += alibi_term<true>(slope, (float)(rel - tok_q));
             if (TL_QQ && rel >= 0 && rel < p.qq_width)
                 s[i] += __ldg(p.qq_bias + (int64_t)(sv.q0 + tok_q) * p.qq_row + rel) * LOG2E;
-            if (k >= t1 || !is_visible(k, see, walk.prefix))
-                s[i] = -INFINITY;
+            if (k >= t1 || !is_visible(k, see, walk.prefix)) s[i] = -INFINITY;
             top = fmaxf(top, s[i]);
         }
 #pragma unroll
@@ -151,17 +149,14 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
         factor *= f;
         m = top;
     }
-    if (row >= rows)
-        return;
+    if (row >= rows) return;
     factor = l != 0.f ? factor / l : 0.f;
     const int64_t at = (int64_t)slot * p.max_rows + (int64_t)tok_q * p.num_kv_heads * TL_GROUP + h;
-    if (part == 0 && slot >= 0)
-        p.part_lse[at] = l != 0.f ? m + log2f(l) : -INFINITY;
+    if (part == 0 && slot >= 0) p.part_lse[at] = l != 0.f ? m + log2f(l) : -INFINITY;
     if (part == 0 && slot < 0 && p.lse)
         p.lse[(int64_t)(sv.q0 + tok_q) * p.lse_token + (int64_t)h * p.lse_head] =
             l != 0.f ? (m + log2f(l)) * LN2 : -INFINITY;
-    if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0)
-        factor /= __ldg(p.out_scale);
+    if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0) factor /= __ldg(p.out_scale);
 #pragma unroll
     for (int c = 0; c < COLS; c++) {
         int d = part + 8 * c;
@@ -169,7 +164,8 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             if (slot >= 0)
                 p.part_out[at * TL_DV + d] = acc[c] * factor;
             else
-                store_float<TL_OUT>(p.out, (int64_t)(sv.q0 + tok_q) * p.out_token + (int64_t)h * p.out_head + d,
+                store_float<TL_OUT>(p.out,
+                                    (int64_t)(sv.q0 + tok_q) * p.out_token + (int64_t)h * p.out_head + d,
                                     acc[c] * factor);
         }
     }
@@ -179,28 +175,27 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
 
 extern "C" __global__ void __launch_bounds__(128) tl_prefill(const __grid_constant__ triton_params_t p) {
     const int entry = blockIdx.x / p.num_kv_heads;
-    if (entry >= p.counts->num_tiles)
-        return;
+    if (entry >= p.counts->num_tiles) return;
     const int2 tile = *(const int2 *)(p.tiles + entry);
     exact::attend(p, tile.x, tile.y * exact::BM, blockIdx.x % p.num_kv_heads, 0, 1, -1);
 }
 
 extern "C" __global__ void __launch_bounds__(128) tl_decode(const __grid_constant__ triton_params_t p) {
-    if ((int)blockIdx.y >= p.counts->num_items)
-        return;
+    if ((int)blockIdx.y >= p.counts->num_items) return;
     const int4 item = *(const int4 *)(p.items + blockIdx.y);
-    exact::attend(p, item.x, blockIdx.x / p.num_kv_heads * exact::BM, blockIdx.x % p.num_kv_heads, item.y, item.z, item.w);
+    exact::attend(p, item.x, blockIdx.x / p.num_kv_heads * exact::BM, blockIdx.x % p.num_kv_heads, item.y,
+                  item.z, item.w);
 }
 
 /* Puts the segments of tl_decode together. Grid: x = splits, y = rows in fours. */
 extern "C" __global__ void __launch_bounds__(128) tl_reduce(const __grid_constant__ triton_params_t p) {
     __shared__ float weights[4][TL_MAX_PIECES];
-    if ((int)blockIdx.x >= p.counts->num_splits)
-        return;
+    if ((int)blockIdx.x >= p.counts->num_splits) return;
     const int4 split = *(const int4 *)(p.splits + blockIdx.x);
     const int warp = threadIdx.x >> 5, row = blockIdx.y * 4 + warp, q0 = __ldg(p.q_start + split.x);
+    const int rows[1] = {row};
     if (row < (__ldg(p.q_start + split.x + 1) - q0) * p.num_kv_heads * TL_GROUP)
-        merge_row(p, q0, split.y, split.z, row, weights[warp]);
+        merge_rows(p, q0, split.y, split.z, rows, weights[warp]);
 }
 
 } /* namespace attn_cuda */

@@ -437,8 +437,10 @@ static void open_times(void) {
         attn_error_t e = {.struct_size = sizeof e};
         attn_device_t device = {
             .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
+        attn_problem_t p = step_problem;
+        p.scale = 0.0625; /* another than before: what this process compiled it would not compile again */
         double start = seconds();
-        int rc = triton->ops->open(&step_problem, &device, options, 3, NULL, &s.instance, &e);
+        int rc = triton->ops->open(&p, &device, options, 3, NULL, &s.instance, &e);
         double took = seconds() - start;
         if (rc != ATTN_OK) {
             ok(0, "an instance opens (%s)", e.text);
