@@ -191,15 +191,15 @@ ATTN_DEV uint32_t cluster_addr(uint32_t addr, int rank) {
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(addr), "r"(rank));
     return a;
 }
-ATTN_DEV float ld_cluster(uint32_t addr) {
-    float x;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(addr) : "memory");
-    return x;
+ATTN_DEV void st_cluster2(uint32_t addr, float2 v) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(addr), "f"(v.x), "f"(v.y) : "memory");
 }
-ATTN_DEV float2 ld_cluster2(uint32_t addr) {
-    float2 x;
-    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(addr) : "memory");
-    return x;
+/* The two halves of cluster_sync. This arrival only says that the thread has started: nothing before it is for others. */
+ATTN_DEV void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+ATTN_DEV void cluster_wait() {
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 #endif
 

@@ -41,18 +41,6 @@ ATTN_DEV int token_of(const flash_params &p, const seq_view &sv, int row) {
     return sv.q_len == 1 ? 0 : p.group == 1 ? row : (int)__umulhi((unsigned)row, p.group_inverse);
 }
 
-#if __CUDA_ARCH__ >= 900
-ATTN_DEV void st_cluster2(uint32_t addr, float2 v) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(addr), "f"(v.x), "f"(v.y) : "memory");
-}
-/* Only says that this thread has started: nothing before it is for others. */
-ATTN_DEV void cluster_arrive_relaxed() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-ATTN_DEV void cluster_wait() {
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-#endif
 ATTN_DEV int cluster_width() {
     int n = 1;
 #if __CUDA_ARCH__ >= 900
