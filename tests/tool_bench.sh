@@ -32,6 +32,7 @@ wants "sinks, slopes and caps are checked too" 0 "e-0" bench --device cpu --thre
     --problem "$own features=sink,alibi logits_soft_cap=30"
 wants "the table and the picture" 0 "workload " bench --device cpu --threads 1 --time 1 --suite quick --rows vision,prefill \
     --svg "$tap_scratch/bench.svg"
+ok "with a roof of each kind" sh -c "grep -q '>f32 FMA ' '$tap_scratch/bench.svg'"
 ok "the picture is SVG and complete" sh -c "grep -q '^<svg ' '$tap_scratch/bench.svg' && tail -n 1 '$tap_scratch/bench.svg' | grep -q '^</svg>'"
 wants "a picture that cannot be written" 4 "No such file" bench --device cpu --threads 1 --time 1 --problem "$own" --svg /no/such/a.svg
 wants "an unknown suite" 2 "suites are" bench --device cpu --suite marathon

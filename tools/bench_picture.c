@@ -96,7 +96,7 @@ static void draw_axes(svg_t *svg, const window_t *w) {
 
 /* The slanted roof of memory up to the first flat one, and a flat roof for each kind of arithmetic. */
 static void draw_roofs(svg_t *svg, const window_t *w, const bench_row_t *rows, int count, double read,
-                       const char *read_name, double compute) {
+                       double compute) {
     const char *drawn[8] = {0};
     int num_drawn = 0;
     for (int i = 0; i < count; i++) {
@@ -117,8 +117,8 @@ static void draw_roofs(svg_t *svg, const window_t *w, const bench_row_t *rows, i
     svg_line(svg, x_of(w, low), y_of(w, low * read), x_of(w, high), y_of(w, high * read), MEMORY_COLOUR, 2,
              "");
     double at = low * pow(high / low, 0.3);
-    svg_text(svg, x_of(w, at) + 12, y_of(w, at * read) + 8, 12, 's', 400, MEMORY_COLOUR, "%s %.0f GB/s",
-             read_name, read);
+    svg_text(svg, x_of(w, at) + 12, y_of(w, at * read) + 8, 12, 's', 400, MEMORY_COLOUR, "read %.0f GB/s",
+             read);
 }
 
 static void draw_points(svg_t *svg, const window_t *w, const bench_row_t *rows, int count) {
@@ -158,12 +158,8 @@ static void draw_bars(svg_t *svg, const bench_row_t *rows, int count) {
 
 int bench_picture(const char *path, const char *title, const bench_row_t *rows, int count) {
     double read = 0, compute = 0;
-    const char *read_name = "read";
     for (int i = 0; i < count; i++) {
-        if (rows[i].read_ceiling > read) {
-            read = rows[i].read_ceiling;
-            read_name = rows[i].ceilings[1].rate > 0 ? rows[i].ceilings[1].name : rows[i].ceilings[0].name;
-        }
+        if (rows[i].read_ceiling > read) read = rows[i].read_ceiling;
         if (!rows[i].is_memory_bound && rows[i].ceilings[0].rate > compute)
             compute = rows[i].ceilings[0].rate;
     }
@@ -174,7 +170,7 @@ int bench_picture(const char *path, const char *title, const bench_row_t *rows, 
     svg_text(&svg, LEFT - 50, 36, 19, 's', 600, INK, "Attention beside the limits of the machine");
     svg_text(&svg, LEFT - 50, 58, 13, 's', 400, INK, "%s", title);
     draw_axes(&svg, &w);
-    draw_roofs(&svg, &w, rows, count, read, read_name, compute);
+    draw_roofs(&svg, &w, rows, count, read, compute);
     draw_points(&svg, &w, rows, count);
     draw_bars(&svg, rows, count);
     return svg_close(&svg);
