@@ -20,8 +20,7 @@ static const char *const shapes[] = {
     "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=128 block_size=16",
     "dtype=float16 num_heads=4 num_kv_heads=4 head_size=64 block_size=32",
     "dtype=bfloat16 num_heads=16 num_kv_heads=1 head_size=128 kv_cache_dtype=fp8_e4m3 block_size=16",
-    "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=128 kv_cache_dtype=int8_per_token_head "
-    "block_size=16",
+    "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=128 kv_cache_dtype=int8_per_token_head",
     "dtype=float16 num_heads=6 num_kv_heads=2 head_size=80 kv_cache_dtype=fp8_per_token_head block_size=48",
     "dtype=float32 num_heads=8 num_kv_heads=2 head_size=64 block_size=16",
     "dtype=bfloat16 num_heads=4 num_kv_heads=1 head_size=256 block_size=64",
