@@ -174,6 +174,7 @@ static void refusals(void) {
        "queries may be left out");
     x->close(rope);
     x->close(NULL);
+    free(query), free(cache);
 }
 
 int main(void) {
