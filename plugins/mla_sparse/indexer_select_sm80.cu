@@ -45,7 +45,7 @@ ATTN_DEV int collect_row(row_memory &m, const float *row, int n, int topk, uint3
                                         }
     };
     if (*gate_key != 0) { /* NaN compares with nothing */
-        constexpr int BATCH = 4;
+        constexpr int BATCH = 8;
         const int head = (int)((0 - (uintptr_t)row / 4) & 3), groups = (n - head) / 4;
         const float4 *body = (const float4 *)(row + head);
 #pragma unroll 1

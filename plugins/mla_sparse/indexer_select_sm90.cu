@@ -1,126 +1,123 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Top-k of few rows on Hopper: a cluster of CTAs for each row, so that 8 or 16 multiprocessors read it. Each CTA keeps its
- * slice of the row in shared memory, finds the same gate from the same sample of the row, and sends what reaches the gate
- * to the first CTA, which selects and writes. Where the gate let too few or too many pass, all of them search together:
- * histograms, the members of the last bin and the counts of the output go through distributed shared memory. */
-#include "indexer_select.cuh"
-
-#include <cooperative_groups.h>
+/* Top-k of few rows on Hopper: a cluster of CTAs for each row, so that 8 or 16 multiprocessors read it. A thread keeps its
+ * keys in registers, neighbours of one another, so that the output is in order without sorting. Each CTA finds the same
+ * gate from the same sample of the row; three exchanges through distributed shared memory then lead to the result. Where
+ * they do not, the CTAs search together as one CTA would, which takes longer and is as exact. */
+#include "indexer_select_team.cuh"
 
 namespace attn_cuda {
 
-enum { CLUSTER_THREADS = 1024, CLUSTER_MAX = 16, CLUSTER_KEYS = INDEXER_CLUSTER_KEYS };
+/* The keys of a thread: up to CLUSTER_GROUPS groups of four that follow each other, aligned where that fits, 0 where the row
+ * has none. */
+struct cluster_keys {
+    uint32_t key[4 * CLUSTER_GROUPS];
+    int first, groups; /* position of the first, possibly before the row */
 
-struct cluster_memory {
-    select_memory search;
-    __align__(16) uint32_t keys[CLUSTER_KEYS];          /* the slice */
-    __align__(16) uint32_t collected_keys[SELECT_KEYS]; /* in the first CTA: of all */
-    int32_t collected_positions[SELECT_KEYS];
-    int collected;
-    /* of the common search */
-    uint32_t totals[SELECT_BINS];   /* written by the CTAs that add up a part of the bins each */
-    uint64_t own_band[SELECT_BAND]; /* of this CTA, read by the others */
-    uint32_t written[CLUSTER_MAX];  /* how much each CTA has to write */
-};
-
-struct select_cluster {
-    static constexpr int THREADS = CLUSTER_THREADS;
-    cooperative_groups::cluster_group cluster;
-    cluster_memory &m;
-    int rank, size;
-    template <class T>
-    ATTN_DEV T *in(T *mine, int other) const {
-        return cluster.map_shared_rank(mine, other);
-    }
-    ATTN_DEV uint64_t *own_band(select_memory &) const { return m.own_band; }
-    ATTN_DEV void sum_bins(select_memory &s) const {
-        cluster.sync();
-        const int share = SELECT_BINS / size;
-        for (int i = threadIdx.x; i < share; i += THREADS) {
-            const int bin = rank * share + i;
-            uint32_t sum = 0;
-#pragma unroll 8
-            for (int c = 0; c < size; c++)
-                sum += *in(&s.u.bins[bin], c);
-#pragma unroll 8
-            for (int c = 0; c < size; c++)
-                *in(&m.totals[bin], c) = sum;
-        }
-        cluster.sync();
-        for (int i = threadIdx.x; i < SELECT_BINS; i += THREADS)
-            s.u.bins[i] = m.totals[i];
-        __syncthreads();
-    }
-    ATTN_DEV void sum_ends(select_memory &s) const {
-        cluster.sync();
-        unsigned long long lo = ~0ull, hi = 0;
-        for (int c = 0; c < size; c++)
-            lo = min(lo, *in(&s.lowest, c)), hi = max(hi, *in(&s.highest, c));
-        cluster.sync();
-        if (threadIdx.x == 0) s.lowest = lo, s.highest = hi;
-        __syncthreads();
-    }
-    ATTN_DEV void join_bands(select_memory &s) const {
-        cluster.sync();
-        const int c = threadIdx.x >> 5, lane = threadIdx.x & 31; /* a warp for each CTA */
-        const int count = lane < size ? *in(&s.count, lane) : 0;
-        int at = 0;
-        for (int i = 0; i < c && i < size; i++)
-            at += __shfl_sync(~0u, count, i);
-        if (c < size)
-            for (int i = lane, n = __shfl_sync(~0u, count, c); i < n; i += 32)
-                s.band[at + i] = in(m.own_band, c)[i];
-        __syncthreads();
-    }
-    ATTN_DEV uint32_t before(select_memory &, uint32_t total) const {
-        if ((int)threadIdx.x < size) in(m.written, (int)threadIdx.x)[rank] = total;
-        cluster.sync();
-        uint32_t sum = 0;
-        for (int c = 0; c < rank; c++)
-            sum += m.written[c];
-        return sum;
-    }
-};
-
-/* All CTAs search together; each has its slice in m.keys. Out of line: usual rows do not come here. */
-__device__ __noinline__ void select_together(cluster_memory &m, int topk, int first, int count,
-                                             int32_t *out) {
-    const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-    const select_cluster team = {cluster, m, (int)cluster.block_rank(), (int)cluster.num_blocks()};
-    const select_keys<CLUSTER_THREADS> source = {m.keys, nullptr, first, count};
-    const uint64_t threshold = select_kth(team, m.search, source, select_octaves(), topk);
-    select_write(team, m.search, source, threshold, first, count > 0 ? count : 1, out);
-}
-
-/* Sends what of the slice reaches the gate to the first CTA: a warp reserves room at once. */
-ATTN_DEV void send_passed(const select_cluster &team, cluster_memory &m, uint32_t gate, int first,
-                          int count) {
-    const int lane = threadIdx.x & 31;
-    uint32_t *keys = team.in(m.collected_keys, 0);
-    int32_t *positions = team.in(m.collected_positions, 0);
-    constexpr int BATCH = 8;
-#pragma unroll 1
-    for (int i0 = (int)threadIdx.x; i0 - lane < count; i0 += CLUSTER_THREADS * BATCH) {
-        uint32_t mask = 0;
+    ATTN_DEV cluster_keys(const float *row, int n, int rank, int size) {
+        const int offset = (int)((uintptr_t)row / 4 & 3), threads = size * CLUSTER_THREADS;
+        const bool aligned = offset + n <= threads * CLUSTER_GROUPS * 4; /* else one group too many */
+        const int head = aligned ? offset : 0;
+        groups = ((head + n + 3) / 4 + threads - 1) / threads;
+        first = (rank * CLUSTER_THREADS + (int)threadIdx.x) * groups * 4 - head;
+        float4 v[CLUSTER_GROUPS];
 #pragma unroll
-        for (int j = 0; j < BATCH; j++) {
-            const int i = i0 + j * CLUSTER_THREADS;
-            mask |= (uint32_t)(i < count && m.keys[i] >= gate) << j;
+        for (int j = 0; j < CLUSTER_GROUPS; j++) {
+            const int at = first + 4 * j;
+            v[j] = make_float4(NAN, NAN, NAN, NAN);
+            if (j < groups && at + 3 >= 0 && at < n) {
+                if (aligned && at >= 0 && at + 3 < n)
+                    v[j] = __ldg((const float4 *)(row + at));
+                else { /* an end of the row */
+                    if (at >= 0) v[j].x = __ldg(row + at);
+                    if (at + 1 >= 0 && at + 1 < n) v[j].y = __ldg(row + at + 1);
+                    if (at + 2 >= 0 && at + 2 < n) v[j].z = __ldg(row + at + 2);
+                    if (at + 3 < n) v[j].w = __ldg(row + at + 3);
+                }
+            }
         }
-        const int hits = __popc(mask);
-        int upto = hits;
-        for (int i = 1; i < 32; i *= 2) {
-            const int x = __shfl_up_sync(~0u, upto, i);
-            if (lane >= i) upto += x;
-        }
-        int place = lane == 31 && upto != 0 ? atomicAdd(team.in(&m.collected, 0), upto) : 0;
-        place = __shfl_sync(~0u, place, 31) + upto - hits;
-#pragma unroll 1
-        for (; mask != 0; mask &= mask - 1, place++) {
-            const int i = i0 + (__ffs((int)mask) - 1) * CLUSTER_THREADS;
-            if (place < SELECT_KEYS) keys[place] = m.keys[i], positions[place] = first + i;
+#pragma unroll
+        for (int j = 0; j < CLUSTER_GROUPS; j++)
+            key[4 * j] = select_key(v[j].x), key[4 * j + 1] = select_key(v[j].y),
+                    key[4 * j + 2] = select_key(v[j].z), key[4 * j + 3] = select_key(v[j].w);
+    }
+    template <class F>
+    ATTN_DEV void each(const F &f) const {
+#pragma unroll
+        for (int j = 0; j < CLUSTER_GROUPS; j++) {
+            if (j >= groups) break;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                f(key[4 * j + i], first + 4 * j + i);
         }
     }
+};
+
+/* Selects in three exchanges: sums of the histograms above the gate, members of the bin that holds the last place, and
+ * the counts of the output. false, in all CTAs alike: too few reach the gate or too many share that bin. */
+ATTN_DEV bool select_exchange(const select_cluster &team, cluster_memory &m, const cluster_keys &mine,
+                              uint32_t gate, int topk, int32_t *out) {
+    const int t = (int)threadIdx.x, lane = t & 31, warp = t >> 5, size = team.size, rank = team.rank;
+    mine.each([&](uint32_t key, int) {
+        if (key >= gate) atomicAdd(&m.bins[min((key - gate) >> 15, (uint32_t)CLUSTER_BINS - 1)], 1u);
+    });
+    team.cluster.sync();
+    /* a warp reads 32 bins of one CTA, and writes 32 sums to one */
+    const int per = CLUSTER_BINS / size, parts = per / 32, c = warp / parts,
+              at_bin = warp % parts * 32 + lane;
+    atomicAdd(&m.share[at_bin], *team.in(&m.bins[rank * per + at_bin], c));
+    __syncthreads();
+    *team.in(&m.sums[rank * per + at_bin], c) = m.share[at_bin];
+    team.cluster.sync();
+    uint32_t total;
+    const uint32_t in_bin = m.sums[CLUSTER_BINS - 1 - t];
+    const uint32_t upto = select_scan<CLUSTER_THREADS>(m.search, in_bin, &total);
+    if (total < (uint32_t)topk) return false;
+    if (upto < (uint32_t)topk && upto + in_bin >= (uint32_t)topk)
+        m.search.bin = CLUSTER_BINS - 1 - t, m.search.above = (int)upto;
+    __syncthreads();
+    const int bin = m.search.bin, need = topk - m.search.above;
+    const uint32_t low = gate + ((uint32_t)bin << 15), high = bin + 1 < CLUSTER_BINS ? low + (1u << 15) : ~0u;
+    uint32_t above = 0;
+    mine.each([&](uint32_t key, int position) {
+        above += key >= high;
+        if (key >= low && key < high) {
+            const int at = atomicAdd(&m.search.count, 1);
+            if (at < CLUSTER_MEMBERS) m.members[at] = select_rank(key, position);
+        }
+    });
+    const uint32_t before = select_scan<CLUSTER_THREADS>(m.search, above, &total);
+    const int count = m.search.count;
+    if (warp < size) {
+        if (lane < min(count, (int)CLUSTER_MEMBERS))
+            *team.in(&m.all_members[rank * CLUSTER_MEMBERS + lane], warp) = m.members[lane];
+        if (lane == 0) *team.in(&m.num_members[rank], warp) = (uint32_t)count;
+        if (lane == 1) *team.in(&m.num_above[rank], warp) = total;
+    }
+    team.cluster.sync();
+    /* every warp for itself: lane c has the counts of CTA c */
+    const int members = lane < size ? (int)m.num_members[lane] : 0;
+    if (__any_sync(~0u, members > CLUSTER_MEMBERS)) return false;
+    const int here = __shfl_sync(~0u, members, c);
+    for (int i = warp % parts; i < here; i += parts) { /* the warps of a CTA's bins take its members */
+        const uint64_t r = m.all_members[c * CLUSTER_MEMBERS + i];
+        uint32_t greater = 0;
+#pragma unroll 8
+        for (int d = 0; d < size; d++)
+            greater += m.all_members[d * CLUSTER_MEMBERS + lane] > r;
+        if (__reduce_add_sync(~0u, greater) == (uint32_t)need - 1) m.search.threshold = r;
+    }
+    __syncthreads();
+    const uint64_t threshold = m.search.threshold;
+    uint32_t at = lane < rank ? m.num_above[lane] : 0;
+    for (int d = 0; d < rank; d++)
+        at += m.all_members[d * CLUSTER_MEMBERS + lane] >= threshold;
+    at = __reduce_add_sync(~0u, at) + before;
+    for (int i = 0; i < count; i++) /* of this CTA, before this thread's keys */
+        at += m.members[i] >= threshold && (int)~(uint32_t)m.members[i] < mine.first;
+    mine.each([&](uint32_t key, int position) {
+        if (key >= low && select_rank(key, position) >= threshold) out[at++] = position;
+    });
+    return true;
 }
 
 __global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(const indexer_select_params p) {
@@ -132,40 +129,36 @@ __global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(cons
     int lo, hi;
     if (select_trivial(p, row, team.rank == 0, &lo, &hi)) return; /* all CTAs of the cluster alike */
     const int n = hi - lo;
-    const bool is_short = n <= SELECT_KEYS; /* no work for many: the slice of the first CTA is the row */
-    const int share = is_short ? n : ((n + team.size - 1) / team.size + 31) & ~31;
-    const int first = min(n, team.rank * share), count = min(share, n - first);
-    if (is_short && team.rank != 0) return;
     const float *at = p.logits + (int64_t)row * p.logits_row + lo;
     int32_t *out = p.indices + (int64_t)row * p.indices_row;
-    if (threadIdx.x == 0) m.collected = 0;
-    select_sample<CLUSTER_THREADS> sample;
-    if (!is_short) sample.load(at, n);
-    const select_row<CLUSTER_THREADS> slice = {at, first, first + count};
-    slice.each([&](uint32_t key, int position) { m.keys[position - first] = key; });
-    uint32_t gate = 0;
-    int collected = n;
-    if (!is_short) {
-        gate = sample.gate(m.search, n, p.topk, m.collected_keys);
-        cluster.sync(); /* the others may write to the first CTA */
-        send_passed(team, m, gate, first, count);
-        cluster.sync();
-        collected = team.rank == 0 ? m.collected : *team.in(&m.collected, 0);
-        if (collected < p.topk || collected > SELECT_KEYS) {
-            select_together(m, p.topk, first, count, out);
-            return;
-        }
-        cluster.barrier_arrive(); /* the first CTA stays until all have read the count */
-    }
-    if (team.rank == 0) {
-        const select_cta<CLUSTER_THREADS> alone;
-        const select_keys<CLUSTER_THREADS> source = {
-            is_short ? m.keys : m.collected_keys, is_short ? nullptr : m.collected_positions, 0, collected};
+    if (n <= SELECT_KEYS) { /* no work for many */
+        if (team.rank != 0) return;
+        const select_row<CLUSTER_THREADS> whole = {at, 0, n};
+        whole.each([&](uint32_t key, int position) { m.keys[position] = key; });
         __syncthreads();
-        const uint64_t threshold = select_kth(alone, m.search, source, select_bins{gate}, p.topk);
+        const select_cta<CLUSTER_THREADS> alone;
+        const select_keys<CLUSTER_THREADS> source = {m.keys, nullptr, 0, n};
+        const uint64_t threshold = select_kth(alone, m.search, source, select_octaves(), p.topk);
         select_write(alone, m.search, source, threshold, 0, n, out);
+        return;
     }
-    if (!is_short) cluster.barrier_wait();
+    select_sample<CLUSTER_THREADS> sample;
+    sample.load(at, n);
+    const cluster_keys mine(at, n, team.rank, team.size);
+    m.bins[threadIdx.x] = 0, m.share[threadIdx.x] = 0;
+    if (threadIdx.x < CLUSTER_MAX * CLUSTER_MEMBERS) m.all_members[threadIdx.x] = 0;
+    const uint32_t gate = sample.gate(m.search, n, p.topk, m.keys);
+    __syncthreads();
+    if (threadIdx.x == 0) m.search.count = 0;
+    if (gate != 0 && select_exchange(team, m, mine, gate, p.topk, out)) return;
+    cluster.sync();
+    const int first = max(0, mine.first - (int)threadIdx.x * mine.groups * 4),
+              end = min(n, mine.first + (CLUSTER_THREADS - (int)threadIdx.x) * mine.groups * 4);
+    mine.each([&](uint32_t key, int position) {
+        if (position >= first && position < end) m.keys[position - first] = key;
+    });
+    __syncthreads();
+    select_together(m, p.topk, first, max(0, end - first), out);
 }
 
 struct cluster_launch {
