@@ -19,10 +19,11 @@ __global__ void __launch_bounds__(SPARSE_THREADS, 1)
     extern __shared__ __align__(1024) unsigned char raw[];
     const sparse_smem sm(raw);
     if (threadIdx.x == 0) {
-        constexpr int WARPS = SPARSE_GATHER_THREADS / 32;
+        constexpr int WARPS = SPARSE_GATHER_THREADS / 32,
+                      COPIES = sparse_gather<DT, DS>::ROPE_COPIES ? SPARSE_GATHER_THREADS : 0;
         for (int b = 0; b < 2; b++) {
             mbar_init(sm.full(b, 0), DS ? WARPS : SPARSE_GATHER_THREADS + WARPS);
-            mbar_init(sm.full(b, 1), DS ? WARPS : SPARSE_GATHER_THREADS);
+            mbar_init(sm.full(b, 1), DS ? WARPS + COPIES : SPARSE_GATHER_THREADS);
             mbar_init(sm.empty(b, 0), 4);
             mbar_init(sm.empty(b, 1), 4);
         }

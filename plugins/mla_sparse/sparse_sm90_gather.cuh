@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hopper sparse attention: the gathering warpgroups. A warp brings eight of the 64 keys of a block; lanes 0 to 7 find
  * their addresses, index and block table entry each a block ahead. 16-bit rows go to shared memory by cp.async; rows of
- * 656 bytes (semantics 3.5) come into registers, a whole block ahead, and are widened on the way. */
+ * 656 bytes (semantics 3.5) come into registers ahead of their use and are widened on the way, but for rope values that
+ * the output's type can take as they are, which are copied. */
 #ifndef SPARSE_SM90_GATHER_CUH
 #define SPARSE_SM90_GATHER_CUH
 
@@ -77,6 +78,9 @@ struct sparse_gather {
     const mla_attend_params &p;
     const sparse_smem &sm;
     const int lane, warp;
+    /* Rope values of 656-byte rows are bfloat16 (semantics 3.5): copied where the output is. */
+    static constexpr bool ROPE_COPIES = DS && DT == DT_BF16;
+    static constexpr int LOADS = ROPE_COPIES ? 8 : 10; /* of eight 656-byte rows */
 
     ATTN_DEV sparse_gather(const mla_attend_params &params, const sparse_smem &smem)
         : p(params), sm(smem), lane(threadIdx.x & 31), warp(__shfl_sync(~0u, (int)threadIdx.x >> 5 & 7, 0)) {}
@@ -164,7 +168,7 @@ struct sparse_gather {
         }
     }
 
-    /* Ten loads bring eight 656-byte rows: four times 128 latent values and the rope, of rows 0 to 3 and 4 to 7. In a
+    /* Loads bring eight 656-byte rows: four times 128 latent values and the rope, of rows 0 to 3 and 4 to 7. In a
      * load, a quarter of a warp holds four chunks of two neighbouring rows, so that the stores meet all banks. The
      * scales go to shared memory a block ahead. */
     static ATTN_DEV uint4 fetch(int u, const char *row, int chunk) {
@@ -174,6 +178,15 @@ struct sparse_gather {
     ATTN_DEV void fetch_scales(const char *row, int buffer) const {
         if (lane < 8) cp_async<16>(sm.scales(buffer, warp) + lane * 16, row + MLA_DS_SCALES_AT);
         cp_async_commit();
+    }
+    ATTN_DEV void copy_rope(const char *row, int buffer) const {
+        const int chunk = lane & 7, r = warp * 8 + (lane >> 3);
+        const uint32_t slab = sm.k(buffer) + 8 * MLA90_SLAB;
+#pragma unroll
+        for (int j = 0; j < 8; j += 4)
+            cp_async<16>(at(slab, r + j, chunk),
+                         row_of_lane(row, (lane >> 3) + j) + MLA_DS_ROPE_AT + chunk * 16);
+        cp_async_arrive(sm.full(buffer, 1));
     }
     /* 16 e4m3 bytes times the tile's scale, rounded once (semantics 3.5); rope values as they are. */
     static ATTN_DEV void widen(uint4 data, int u, float scale, uint32_t k, int row, int chunk) {
@@ -210,19 +223,19 @@ struct sparse_gather {
         const int chunk = (lane & 3) + (lane >> 3 & 1) * 4, sub = (lane >> 4) * 2 + (lane >> 2 & 1);
         const int blocks = item_blocks(it), r = warp * 8 + sub;
         if (blocks == 0) return;
-        uint4 ring[10];
+        uint4 ring[LOADS];
         unsigned there = 0;
-        const char *ra = nullptr, *rb = nullptr;
+        const char *ra = nullptr, *rb = nullptr, *mine = nullptr;
         auto next_rows = [&](int buffer) {
             const char *a = rows.take();
             there = rows_there(a);
-            a = a ? a : (const char *)sparse_no_row;
-            fetch_scales(a, buffer);
-            ra = row_of_lane(a, sub), rb = row_of_lane(a, sub + 4);
+            mine = a ? a : (const char *)sparse_no_row;
+            fetch_scales(mine, buffer);
+            ra = row_of_lane(mine, sub), rb = row_of_lane(mine, sub + 4);
         };
         next_rows(0);
 #pragma unroll
-        for (int u = 0; u < 10; u++)
+        for (int u = 0; u < LOADS; u++)
             ring[u] = fetch(u, u & 1 ? rb : ra, chunk);
 #pragma unroll 1
         for (int b = 0; b < blocks; b++) {
@@ -234,10 +247,11 @@ struct sparse_gather {
             write_mask(buffer, there);
             cp_async_wait<0>();
             __syncwarp();
+            if constexpr (ROPE_COPIES) copy_rope(mine, buffer);
             next_rows(buffer ^ 1); /* behind the last block: none is there */
             float scale = ld_shared_f32(scales);
 #pragma unroll
-            for (int u = 0; u < 10; u++) {
+            for (int u = 0; u < LOADS; u++) {
                 if (u == 4) arrive_written(sm.full(buffer, 0));
                 const float now = scale;
                 if (u < 7) scale = ld_shared_f32(scales + (u + 1 & 1) * 64 + (u + 1 >> 1) * 4);

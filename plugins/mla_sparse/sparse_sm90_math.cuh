@@ -223,7 +223,6 @@ struct sparse_math {
         int phase[2] = {0, 0}, parity = 0;
 #pragma unroll 1
         for (int i = blockIdx.x; i < count; i += gridDim.x) {
-            const mla_item it = load_item(p.items + first + i);
             st = {{MLA90_NO_MAX, MLA90_NO_MAX}, {0.f, 0.f}};
 #pragma unroll
             for (int j = 0; j < 128; j++)
@@ -237,7 +236,7 @@ struct sparse_math {
             else
                 left_side(blocks, phase);
             if (blocks == 0 && (BOTH || SIDE == 0)) release(sm.q_empty());
-            end_of_item(it, parity);
+            end_of_item(load_item(p.items + first + i), parity); /* no register for it in the loop */
             parity ^= 1;
         }
     }
