@@ -440,6 +440,8 @@ int main(void) {
     static const int columns[] = {1, 2047, 2048, 2049, 8191, 8192, 8193, 131072, 131073};
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
         top(NORMAL, 2048, 2, columns[i], 0), top(NORMAL, 2048, 40, columns[i], 0);
+    /* as much as a cluster holds, at every alignment */
+    top(NORMAL, 2048, 4, 262144, 0), top(TINY_STEPS, 2048, 4, 262144, 0);
     top(EQUAL, 2048, 1, 300000, 0), top(NORMAL, 2048, 1, 600000, 0), top(TWO_VALUES, 128, 2, 600000, 1);
     refused();
     is_int(cudaDeviceSynchronize(), cudaSuccess, "the device has no error");
