@@ -9,7 +9,7 @@ const int flash_num_decode_classes = sizeof(flash_decode_classes) / sizeof(flash
 
 /* Head sizes of the wgmma kernel. Sizes between classes run padded, except 72 and 80, which vision models use. */
 const flash_sm90_class flash_sm90_classes[] = {{{64, 64}, 3, 128, 2, 112},   {{72, 72}, 3, 128, 2, 96},
-                                               {{80, 80}, 3, 112, 2, 112},   {{96, 96}, 3, 112, 2, 80},
+                                               {{80, 80}, 3, 96, 2, 112},    {{96, 96}, 3, 112, 2, 80},
                                                {{128, 128}, 2, 128, 2, 128}, {{192, 128}, 2, 128, 1, 128},
                                                {{192, 192}, 2, 96, 1, 96},   {{256, 256}, 2, 80, 1, 80}};
 const int flash_num_sm90_classes = sizeof(flash_sm90_classes) / sizeof(flash_sm90_classes[0]);

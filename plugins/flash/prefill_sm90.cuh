@@ -30,14 +30,12 @@ struct prefill90_traits {
                          RAW = WIDE ? BN_ * 128 : 0; /* rows of 128 bytes */
     static_assert(!WIDE || (PAGED && DK_ <= 128 && DV_ <= 128), "one row of bytes is one line");
     static constexpr int DK = DK_, DV = DV_, NWG = NWG_, BN = BN_, NQ = NQ_, ST = ST_;
-    /* Q as fragments in registers: its reads from shared memory, as many as K's, are gone from the loop. */
-    static constexpr bool REGQ = !WIDE && DK == 128 && DV == 128 && NWG == 2;
+    /* Q is held as fragments in registers where there is room, so that the loop reads keys alone from shared memory. */
+    static constexpr bool REGQ = !WIDE && DK == DV && ((DK == 128 && NWG == 2) || (DK == 80 && BN == 96));
     /* 192/128: tiles by ticket, and the result leaves from registers, so that one Q buffer is free for the next tile as
      * soon as the last scores are there; it can also be merged with an earlier result on the way (launch.h). */
     static constexpr bool DIRECT = NQ == 1 && DV == 128;
-    static constexpr int INFOS = DIRECT ? 2 : NQ; /* what describes a tile outlives its Q */
-    /* The two warpgroups issue their products in turn, so that one has its softmax under the other's products. */
-    static constexpr bool TURNS = DIRECT;
+    static constexpr int INFOS = DIRECT ? 2 : REGQ ? 4 : NQ; /* what describes a tile outlives its Q */
     static constexpr int BM = 64 * NWG, THREADS = 128 * (NWG + FIRST);
     static constexpr int KC = (DK + 63) / 64, VC = (DV + 63) / 64; /* chunks */
     static constexpr bool KMERGED = PAGED && !WIDE && DK % 64 == 0, VMERGED = PAGED && !WIDE && DV % 64 == 0;
@@ -134,6 +132,10 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     constexpr int QSTEPS = (T::DK + 15) / 16;
     /* A tile's last product may run under the next one's first where Q has two buffers; three warpgroups with features
      * have no registers left for it, and causal tiles of a few blocks are slower that way (README.md). */
+    /* EARLY: the buffer of Q in registers is free for a later tile at once, as the result leaves from registers too. */
+    constexpr bool REGQ = T::REGQ && !FEATURE, EARLY = REGQ && DV % 32 == 0;
+    /* The two warpgroups issue their products in turn, so that one has its softmax under the other's products. */
+    constexpr bool TURNS = T::DIRECT || EARLY;
     constexpr bool CAN_OVERLAP = NQ == 2 && !(FEATURE && NWG == 3);
     const bool overlap = CAN_OVERLAP && P.overlap;
     extern __shared__ __align__(1024) uint8_t smem_raw[];
@@ -152,7 +154,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     const int warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     if (threadIdx.x == 0) {
         for (int i = 0; i < NQ; i++)
-            mbar_init(qfull + 8 * i, 1), mbar_init(qempty + 8 * i, NWG + (WIDE ? T::WIDENERS : 0));
+            mbar_init(qfull + 8 * i, 1),
+                mbar_init(qempty + 8 * i, EARLY ? 4 * NWG : NWG + (WIDE ? T::WIDENERS : 0));
         for (int i = 0; i < ST; i++) {
             mbar_init(kfull + 8 * i, WIDE ? T::WIDENERS : 1), mbar_init(kempty + 8 * i, NWG);
             mbar_init(vfull + 8 * i, WIDE ? T::WIDENERS : 1), mbar_init(vempty + 8 * i, NWG);
@@ -236,7 +239,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 #pragma unroll 1
             for (int j = last; j >= first; j--, it++) {
                 const int s = it % ST, ph = (it / ST) & 1, next_page = page_of(j - 1);
-                if (NQ == 2 && !sent && j == last - 2) { /* two blocks are under way: now the next tile's Q */
+                if (NQ == 2 && !sent &&
+                    j == last - (EARLY ? 1 : 2)) { /* enough is under way: now the next tile's Q */
                     send_q(next, wk + 1);
                     sent = true;
                 }
@@ -339,7 +343,6 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     const tile_info *ti = infos;
     int last = 0, stop = 0, all_lo = 0,
         all_hi = 0; /* key blocks last .. stop + 1; keys that all rows here see */
-    constexpr bool REGQ = T::REGQ && !FEATURE;
     uint64_t qd = 0;
     uint32_t qr[REGQ ? 4 * QSTEPS : 1];
     auto view = [&]() { return view_of(*ti); };
@@ -358,9 +361,12 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             const uint32_t rows = sQ + qs * T::QB + (w * 64 + wr * 16 + (lane & 15)) * 128;
 #pragma unroll
             for (int k = 0; k < QSTEPS; k++)
-                ldmatrix_x4(
-                    reinterpret_cast<uint32_t(&)[4]>(qr[4 * k]),
-                    rows + (k >> 2) * (BM * 128) + (((2 * (k & 3) + (lane >> 4)) ^ (lane & 7)) << 4));
+                ldmatrix_x4(reinterpret_cast<uint32_t(&)[4]>(qr[4 * k]),
+                            rows + (k >> 2) * (BM * 128) + (((2 * (k & 3) + (lane >> 4)) ^ (lane & 7)) << 4));
+            if constexpr (EARLY) {
+                __syncwarp();
+                if (lane == 0) mbar_arrive(qempty + 8 * qs);
+            }
         }
         slope = FEATURE && p.alibi ? __ldg(p.alibi + ti->head) * LOG2E : 0.f;
         if constexpr (WIDE && !FEATURE) c = p.scale * LOG2E * qk_scale(p, ti->head / p.group);
@@ -438,7 +444,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                           float r1) {
         const int rows[2] = {row, row + 8};
         float factor[2] = {r0, r1}, old[2] = {0.f, 0.f};
-        if (P.more.old_lse) {
+        if (T::DIRECT && P.more.old_lse) {
             const float part[2] = {natural_lse(b0, l0), natural_lse(b1, l1)};
             merged m[2];
 #pragma unroll
@@ -487,7 +493,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
         r0 = el0 > 0.f ? r0 / el0 : 0.f;
         r1 = el1 > 0.f ? r1 / el1 : 0.f;
-        if constexpr (T::DIRECT) {
+        if constexpr (T::DIRECT || EARLY) {
             write_rows(t, row, b0, b1, el0, el1, r0, r1);
             return;
         }
@@ -553,7 +559,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     };
 
     if (!enter_tile(0)) return;
-    if (T::TURNS && w == 1) named_arrive(5, 256); /* the first turn is warpgroup 0's */
+    if (TURNS && w == 1) named_arrive(5, 256); /* the first turn is warpgroup 0's */
     start_tile();
     clean_first();
 #pragma unroll 1
@@ -564,12 +570,12 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             float sc[BN / 2];
             const int s1 = (it + 1) % ST, s = it % ST;
             mbar_wait(kfull + 8 * s1, ((it + 1) / ST) & 1);
-            if (T::TURNS) named_barrier(5 + w, 256);
+            if (TURNS) named_barrier(5 + w, 256);
             qk(sc, s1);
             mbar_wait(vfull + 8 * s, (it / ST) & 1);
             wgmma_pin(o);
             pv(s);
-            if (T::TURNS) named_arrive(5 + (w ^ 1), 256);
+            if (TURNS) named_arrive(5 + (w ^ 1), 256);
             wgmma_wait<1>();
             wgmma_pin(sc);
             release(kempty + 8 * s1);
@@ -634,7 +640,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         start_tile();
         clean_first();
     }
-    if (T::TURNS && w == 0) named_barrier(5, 256); /* the turn that nobody took */
+    if (TURNS && w == 0) named_barrier(5, 256); /* the turn that nobody took */
 #endif
 }
 
