@@ -87,7 +87,7 @@ ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, bloc
 
 template <int BM, class rows_t>
 ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b) {
-#pragma unroll 1 /* once in a block: code that would only take time to compile */
+#pragma unroll 4 /* several loads under way: a converted Q waits for each */
     for (int i = threadIdx.x; i < BM * (DP / 8); i += THREADS) {
         int r = i / (DP / 8), c = i % (DP / 8), row = b.row0 + r;
         bool ok = row < b.rows;
