@@ -72,9 +72,10 @@ static void *on_device(const void *data, size_t bytes) {
     return d;
 }
 
-static void run(int heads, int reqs, int query_len, int seq_len, int num_sms, int clusters) {
+static void run(int heads, int reqs, int query_len, int seq_len, int cache_kind, int num_sms, int clusters) {
     enum { MOST_REQS = 256 };
     int32_t q_start[MOST_REQS + 1], lens[MOST_REQS];
+    const int row_bytes = cache_kind == MLA_CACHE_E4M3 ? 576 : 1152;
     const int tokens = reqs * query_len, pages = (seq_len + PAGE - 1) / PAGE;
     step s = {.status = 0};
     s.config = mla_config_choose(&(mla_config_input){.compute_capability = 90,
@@ -83,6 +84,7 @@ static void run(int heads, int reqs, int query_len, int seq_len, int num_sms, in
                                                      .heads = heads,
                                                      .latent = LATENT,
                                                      .value = VALUE,
+                                                     .cache_kind = cache_kind,
                                                      .scale = 0.0722});
     for (int r = 0; r <= reqs; r++)
         q_start[r] = r * query_len;
@@ -117,7 +119,8 @@ static void run(int heads, int reqs, int query_len, int seq_len, int num_sms, in
                          .block_table = on_device(table, (size_t)pages * (size_t)reqs * 4),
                          .block_table_stride = pages,
                          .block_table_width = pages};
-    void *cache = mla_step_fill((size_t)pages * (size_t)reqs * PAGE * 1152, 1, 0, 1),
+    void *cache = mla_step_fill((size_t)pages * (size_t)reqs * PAGE * (size_t)row_bytes, 1,
+                                cache_kind == MLA_CACHE_E4M3, 1),
          *query = mla_step_fill(rows * (NOPE + 64) * 2, 1, 0, 2),
          *weights = mla_step_fill((size_t)heads * (NOPE + VALUE) * LATENT * 2, 4, 0, 4),
          *latent = mla_step_fill(rows * LATENT * 2, 1, 0, 3),
@@ -139,8 +142,8 @@ static void run(int heads, int reqs, int query_len, int seq_len, int num_sms, in
                                    .q_token = (int64_t)heads * (NOPE + 64),
                                    .q_head = NOPE + 64,
                                    .cache = cache,
-                                   .cache_page = PAGE * 1152,
-                                   .cache_row = 1152,
+                                   .cache_page = PAGE * row_bytes,
+                                   .cache_row = row_bytes,
                                    .num_pages = (int64_t)pages * reqs,
                                    .part_out = part_out,
                                    .part_lse = part_lse,
@@ -153,6 +156,8 @@ static void run(int heads, int reqs, int query_len, int seq_len, int num_sms, in
                                    .nope = NOPE,
                                    .page_size = PAGE,
                                    .dtype = MLA_BF16,
+                                   .slice_rows = (int32_t)rows,
+                                   .cache_kind = cache_kind,
                                    .tile_rows = in.tile_rows};
     s.absorb = (mla_project_params){.counts = device[0],
                                     .a = query,
@@ -175,7 +180,7 @@ static void run(int heads, int reqs, int query_len, int seq_len, int num_sms, in
     s.values.b = (uint16_t *)weights + NOPE * LATENT, s.values.c = output;
     s.values.c_token = (int64_t)heads * VALUE, s.values.c_head = VALUE;
     s.values.n = VALUE, s.values.k = LATENT, s.values.b_is_nk = 1;
-    s.status = mla_decode_sm90_load(&s.encode_tiled, MLA_BF16, s.config.ctas);
+    s.status = mla_decode_sm90_load(&s.encode_tiled, MLA_BF16, cache_kind, s.config.ctas);
     mla_project_params prepare = s.values;
     prepare.tokens = 0;
     if (!s.status) s.status = mla_project_panel(&prepare, NULL);
@@ -184,9 +189,10 @@ static void run(int heads, int reqs, int query_len, int seq_len, int num_sms, in
                  three = time_of(&s, ABSORB | ATTEND | MERGE),
                  all = time_of(&s, ABSORB | ATTEND | MERGE | VALUES), us = three - absorb;
     const double flop = 2.0 * tokens * heads * (double)seq_len * (LATENT + 64 + LATENT),
-                 bytes = (double)reqs * seq_len * 1152;
-    printf("| %d | %d x %d | %d | %.1f | %.0f | %.0f | %.1f | %.1f | %.1f | %d |\n", heads, reqs, seq_len,
-           query_len, us, flop / us * 1e-6, bytes / us * 1e-3, absorb, values, all, slice.num_splits);
+                 bytes = (double)reqs * seq_len * row_bytes;
+    printf("| %d%s | %d x %d | %d | %.1f | %.0f | %.0f | %.1f | %.1f | %.1f | %d |\n", heads,
+           cache_kind == MLA_CACHE_E4M3 ? ", e4m3" : "", reqs, seq_len, query_len, us, flop / us * 1e-6,
+           bytes / us * 1e-3, absorb, values, all, slice.num_splits);
     if (s.status) printf("%s\n", cudaGetErrorString((cudaError_t)s.status));
     fflush(stdout);
     void *all_memory[] = {cache,     query,     weights,
@@ -200,9 +206,19 @@ static void run(int heads, int reqs, int query_len, int seq_len, int num_sms, in
 }
 
 int main(void) {
-    static const int cases[][4] = {{128, 64, 1, 8192}, {128, 64, 2, 8192}, {128, 128, 1, 4096},
-                                   {128, 1, 1, 65536}, {128, 1, 1, 1024},  {64, 64, 1, 8192},
-                                   {16, 64, 1, 8192},  {16, 1, 1, 65536}};
+    static const int cases[][5] = {{128, 64, 1, 8192},
+                                   {128, 64, 2, 8192},
+                                   {128, 128, 1, 4096},
+                                   {128, 1, 1, 65536},
+                                   {128, 1, 1, 1024},
+                                   {64, 64, 1, 8192},
+                                   {16, 64, 1, 8192},
+                                   {16, 64, 2, 8192},
+                                   {16, 1, 1, 65536},
+                                   {128, 64, 1, 8192, MLA_CACHE_E4M3},
+                                   {64, 64, 1, 8192, MLA_CACHE_E4M3},
+                                   {16, 64, 1, 8192, MLA_CACHE_E4M3},
+                                   {128, 1, 1, 65536, MLA_CACHE_E4M3}};
     int num_sms = 0, clusters = 0, major = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0);
@@ -214,6 +230,6 @@ int main(void) {
            "us | "
            "layer, us | merged tiles |\n|---|---|---|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        run(cases[i][0], cases[i][1], cases[i][2], cases[i][3], num_sms, clusters);
+        run(cases[i][0], cases[i][1], cases[i][2], cases[i][3], cases[i][4], num_sms, clusters);
     return 0;
 }

@@ -32,6 +32,10 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
     if (n < 0) wrong = "a capacity does not hold";
     for (int s = 0; s < n && !wrong; s++) {
         memset(slot_used, 0, (size_t)l.max_slots + 1);
+        int32_t most = in.slots ? 0 : in.tile_rows;
+        for (int i = slices[s].first_item; i < slices[s].first_item + slices[s].num_items; i++)
+            most = items[i].num_rows > most ? items[i].num_rows : most;
+        if (slices[s].most_rows != most) wrong = "the largest tile of a slice";
         int32_t low = s * in.slice_tokens * in.num_heads, high = low + in.slice_tokens * in.num_heads;
         if (slices[s].first_item != next_item || slices[s].first_split != next_split)
             wrong = "slices do not follow each other";
@@ -100,7 +104,7 @@ static void random_batches(uint64_t seed) {
                                                                    : 0};
         mla_plan_limits l = {.max_seqs = b.num_reqs > 0 ? b.num_reqs : 1,
                              .max_tokens = b.q_start[b.num_reqs] + 1};
-        in.tile_rows = MLA_TILE_ROWS * (int32_t)tap_rand_in(&seed, 1, 2);
+        in.tile_rows = 32 * (int32_t)tap_rand_in(&seed, 1, 4);
         if (tap_rand_in(&seed, 0, 1)) in.parts = in.slots ? in.slots : 66;
         in.slice_tokens = (int32_t)tap_rand_in(&seed, 1, l.max_tokens);
         const char *wrong = check_plan(&b, in, l, &cut);
@@ -174,23 +178,32 @@ static void kernel_choice(void) {
     c = mla_config_choose(&in);
     ok(c.kernel == MLA_KERNEL_SM90 && c.ctas == 1 && c.tile_rows == 64 && c.parts == 132,
        "64 heads: single CTAs");
+    static const struct {
+        int heads, ctas, tile_rows, parts;
+    } narrow[] = {{1, 1, 32, 132}, {32, 1, 32, 132},  {33, 2, 64, 66},
+                  {96, 3, 96, 44}, {128, 4, 128, 33}, {200, 4, 128, 33}};
+    in.cache_kind = MLA_CACHE_E4M3;
+    for (size_t i = 0; i < sizeof narrow / sizeof narrow[0]; i++) {
+        in.heads = narrow[i].heads;
+        c = mla_config_choose(&in);
+        ok(c.kernel == MLA_KERNEL_SM90 && c.ctas == narrow[i].ctas && c.tile_rows == narrow[i].tile_rows &&
+               c.parts == narrow[i].parts && c.slots == c.parts,
+           "an fp8 cache, %d heads: %d CTAs with 32 rows each share a tile", in.heads, narrow[i].ctas);
+    }
+    in.heads = 64;
     in.is_sparse = 1, in.scale = -0.1, in.cache_kind = MLA_CACHE_DS;
     c = mla_config_choose(&in);
     ok(c.kernel == MLA_KERNEL_SPARSE_SM90 && c.tile_rows == 64 && c.parts == 0 && c.slots == 132,
        "selected keys: the kernel of that role, whatever cache and scale");
-    static const char *const why[] = {"another device",
-                                      "latent 256",
-                                      "an fp8 cache",
-                                      "selected keys elsewhere",
-                                      "a negative scale",
-                                      "the option",
-                                      "selected keys and the option"};
+    static const char *const why[] = {
+        "another device",   "latent 256", "a cache of 656 bytes a token", "selected keys elsewhere",
+        "a negative scale", "the option", "selected keys and the option"};
     in.is_sparse = 0, in.scale = 0.1, in.cache_kind = MLA_CACHE_16;
     for (int i = 0; i < 7; i++) {
         mla_config_input x = in;
         if (i == 0) x.compute_capability = 100;
         if (i == 1) x.latent = 256;
-        if (i == 2) x.cache_kind = MLA_CACHE_E4M3;
+        if (i == 2) x.cache_kind = MLA_CACHE_DS;
         if (i == 3) x.is_sparse = 1, x.compute_capability = 100;
         if (i == 4) x.scale = -0.1;
         if (i == 5) x.portable = 1;

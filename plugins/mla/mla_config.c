@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernel attends. The dense Hopper kernel takes what its tiles are made for: a dense list of keys, a cache of 16 bits,
- * latent 512; a positive scale, because it looks for the largest score before it scales. */
+/* Which kernel attends. The dense Hopper kernels take what their tiles are made for: a dense list of keys, latent 512; a
+ * positive scale, because they look for the largest score before they scale. */
 #include "mla_config.h"
 
 mla_config mla_config_choose(const mla_config_input *in) {
@@ -13,8 +13,13 @@ mla_config mla_config_choose(const mla_config_input *in) {
         c.kernel = MLA_KERNEL_SPARSE_SM90;
         return c;
     }
-    if (in->cache_kind != MLA_CACHE_16 || !(in->scale > 0.0)) return c;
+    if (in->cache_kind == MLA_CACHE_DS || !(in->scale > 0.0)) return c;
     c.kernel = MLA_KERNEL_SM90;
+    if (in->cache_kind == MLA_CACHE_E4M3) {
+        c.ctas = in->heads > 96 ? 4 : (in->heads + 31) / 32;
+        c.tile_rows = c.ctas * 32, c.parts = c.slots = in->num_sms / c.ctas;
+        return c;
+    }
     c.ctas = in->heads > MLA_TILE_ROWS && in->clusters > 0 ? 2 : 1;
     c.tile_rows = c.ctas * MLA_TILE_ROWS;
     c.parts = c.slots = c.ctas == 2 ? in->clusters : in->num_sms;

@@ -29,5 +29,5 @@ int mla_run_decode_sm90(const attn_instance_t *in, const mla_attend_params *para
 }
 
 int mla_load_decode_sm90(attn_instance_t *in) {
-    return mla_decode_sm90_load(&in->encode_tiled, in->dtype, in->config.ctas);
+    return mla_decode_sm90_load(&in->encode_tiled, in->dtype, in->cache_kind, in->config.ctas);
 }

@@ -11,25 +11,21 @@
  * block lies on the rope columns of its keys, which nobody needs after QK.
  *
  * More than 64 rows a token: a cluster of two CTAs works on the same keys, each loads every other slab for both.
- * Persistent: CTA (or cluster) i takes the items parts[i] .. parts[i + 1] of the plan. */
+ * Persistent: CTA (or cluster) i takes the items parts[i] .. parts[i + 1] of the plan. Where no item has more than 16 rows,
+ * the same launch runs the code for narrow tiles. */
 #ifndef MLA_DECODE_SM90_CUH
 #define MLA_DECODE_SM90_CUH
 
-#include "../common/ptx_sm90.cuh"
-#include "mla/wgmma_sm90.cuh"
-
-#include "../common/mla_tile_sm90.cuh"
-#include "mla_decode_sm90.h"
-
-#include <cuda_runtime.h>
+#include "mla_decode_roles_sm90.cuh"
+#include "mla_decode_store_sm90.cuh"
 
 namespace attn_cuda {
 
-constexpr int MLA90_THREADS = 384, MLA90_GROUPS = 4; /* of slabs with a barrier: 0-1, 2-3, 4-5, 6-8 */
-constexpr int MLA90_SMEM = 3 * MLA90_TILE + MLA90_SLAB + 1024;
+constexpr int MLA90_GROUPS = 4; /* of slabs with a barrier: 0-1, 2-3, 4-5, 6-8 */
 
 struct mla90_shared {
-    uint64_t full[2][MLA90_GROUPS], empty[2][2]; /* of a buffer; empty: left and right half of the values */
+    uint64_t full[2][MLA90_GROUPS], empty[2][2],
+        queries; /* of a buffer; empty: left and right half of the values */
     float top[2][MLA90_ROWS], sum[2][MLA90_ROWS];
 };
 
@@ -40,23 +36,15 @@ ATTN_DEV int mla90_group_of(int slab) {
 /* One warp brings the keys of all items of the part, as far ahead as the buffers allow. */
 template <int CTAS>
 ATTN_DEV void mla90_produce(const mla_decode_sm90_params &P, mla90_shared &sh, uint32_t buffers, int rank,
-                            int item0, int item1) {
+                            int item0, int item1, const mla_item &first) {
     const mla_attend_params &p = P.p;
     const int lane = threadIdx.x & 31, box = P.box_rows, boxes = MLA90_KEYS / box;
     int n = 0;
     for (int i = item0; i < item1; i++) {
-        const mla_item it = p.items[i];
+        const mla_item it = i == item0 ? first : p.items[i];
         const int32_t *table = p.counts->block_table + it.request * p.counts->block_table_stride;
-        auto locate = [&](int k0, int &page, int &row) { /* lane j: the j-th box of the block */
-            const int k = k0 + lane * box;
-            page = row = 0;
-            if (lane < boxes && k < it.k_end) {
-                const int at = k / p.page_size;
-                page = __ldg(table + at), row = k - at * p.page_size;
-            }
-        };
-        int page, row;
-        locate(it.k_begin, page, row);
+        mla_boxes at;
+        at.locate(P, table, it.k_begin, it.k_end);
         for (int k0 = it.k_begin; k0 < it.k_end; k0 += MLA90_KEYS, n++) {
             const int s = n & 1, phase = (n >> 1 & 1) ^ 1;
             const int count = min(boxes, (it.k_end - k0 + box - 1) / box);
@@ -72,31 +60,38 @@ ATTN_DEV void mla90_produce(const mla_decode_sm90_params &P, mla90_shared &sh, u
                 const int slab = half * 4 + lane;
                 const bool mine = lane < (half ? 5 : 4) && (CTAS == 1 || (slab + s) % CTAS == rank);
                 for (int j = 0; j < count; j++) {
-                    const int pg = __shfl_sync(~0u, page, j), rw = __shfl_sync(~0u, row, j);
+                    const int page = __shfl_sync(~0u, at.page, j), row = __shfl_sync(~0u, at.row, j);
                     if (!mine) continue;
                     const uint32_t dst = to + slab * MLA90_SLAB + j * box * 128,
                                    bar = smem_addr(&sh.full[s][mla90_group_of(slab)]);
                     if constexpr (CTAS == 1)
-                        tma_3d(dst, &P.keys, slab * 64, rw, pg, bar);
+                        tma_3d(dst, &P.keys, slab * 64, row, page, bar);
                     else
-                        tma_3d_multicast(dst, &P.keys, slab * 64, rw, pg, bar, (1 << CTAS) - 1);
+                        tma_3d_multicast(dst, &P.keys, slab * 64, row, page, bar, (1 << CTAS) - 1);
                 }
             }
-            locate(k0 + MLA90_KEYS, page, row);
+            at.locate(P, table, k0 + MLA90_KEYS, it.k_end);
         }
     }
 }
 
-/* Queries of an item into their slabs: absorbed latents from the workspace, rope from the query; zeros below. */
-ATTN_DEV void mla90_load_queries(const mla_attend_params &p, int first_row, int num_rows, uint32_t to) {
-    for (int i = threadIdx.x; i < MLA90_ROWS * 72; i += 256) {
-        const int r = i / 72, c = i - r * 72;
+/* Queries of an item into their slabs: one thread asks for the absorbed latents in the workspace (rows behind the item
+ * are somebody else's, and nobody stores what comes of them), all bring the rope part of the query. */
+ATTN_DEV void mla90_load_queries(const mla_decode_sm90_params &P, int first_row, int num_rows, uint32_t to,
+                                 uint32_t bar) {
+    const mla_attend_params &p = P.p;
+    if (threadIdx.x == 0) {
+        mbar_expect(bar, 8 * MLA90_SLAB);
+        for (int j = 0; j < 8; j++)
+            tma_3d(to + j * MLA90_SLAB, &P.queries, j * 64, first_row - p.slice_row0, 0, bar);
+    }
+    for (int i = threadIdx.x; i < MLA90_ROWS * 8; i += 256) {
+        const int r = i >> 3, c = i & 7;
         const bool inside = r < num_rows;
         const int row = first_row + (inside ? r : 0), token = row / p.num_heads;
-        const uint16_t *src = c < 64 ? (const uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 + c * 8
-                                     : (const uint16_t *)p.query + token * p.q_token +
-                                           (row - token * p.num_heads) * p.q_head + p.nope + (c - 64) * 8;
-        cp_async_zfill<16>(to + mla90_at(r, c), src, inside);
+        const uint16_t *src = (const uint16_t *)p.query + token * p.q_token +
+                              (row - token * p.num_heads) * p.q_head + p.nope + c * 8;
+        cp_async_zfill<16>(to + mla90_at(r, 64 + c), src, inside);
     }
     cp_async_commit();
     cp_async_wait<0>();
@@ -108,12 +103,25 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
     mla_decode90_kernel(const __grid_constant__ mla_decode_sm90_params P) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) /* empty where only other architectures were asked for */
     extern __shared__ __align__(1024) uint8_t smem_raw[];
-    __shared__ __align__(8) mla90_shared sh;
+    __shared__ __align__(8) union {
+        mla90_shared wide;
+        mla_narrow<16, false>::shared n16;
+    } all_shared;
+    mla90_shared &sh = all_shared.wide;
     const mla_attend_params &p = P.p;
     const uint32_t queries = (smem_addr(smem_raw) + 1023) & ~1023u, buffers = queries + MLA90_TILE,
                    odd_p = buffers + 2 * MLA90_TILE;
     const int wg = __shfl_sync(~0u, (int)threadIdx.x >> 7, 0), tid = threadIdx.x & 127,
               lane = threadIdx.x & 31, part = blockIdx.x / CTAS, rank = blockIdx.x % CTAS;
+    /* Lists and keys are older than the absorption, whose launch waited for all before it; what it makes are the queries:
+     * only who reads them waits for its end. */
+    const int item0 = __ldg(p.parts + part), item1 = __ldg(p.parts + part + 1);
+    if constexpr (CTAS == 1) {
+        const int most = __ldg(&p.slice->most_rows);
+        if (most <= 16) return mla_narrow_run<DT, 16, false>(P, all_shared.n16, queries, wg, 0, item0, item1);
+    }
+    const mla_item first_item = p.items[item0];
+    pdl_launch();
     if (threadIdx.x == 0) {
         for (int s = 0; s < 2; s++) {
             for (int g = 0; g < MLA90_GROUPS; g++)
@@ -121,17 +129,18 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
             for (int h = 0; h < 2; h++)
                 mbar_init(smem_addr(&sh.empty[s][h]), CTAS);
         }
+        mbar_init(smem_addr(&sh.queries), 1);
         mbar_init_fence();
     }
     __syncthreads();
     if constexpr (CTAS > 1) cluster_sync();
-    const int item0 = __ldg(p.parts + part), item1 = __ldg(p.parts + part + 1);
 
     if (wg == 2) {
         setmaxnreg_dec<40>();
-        if (tid < 32) mla90_produce<CTAS>(P, sh, buffers, rank, item0, item1);
+        if (tid < 32) mla90_produce<CTAS>(P, sh, buffers, rank, item0, item1, first_item);
     } else {
         setmaxnreg_inc<232>();
+        pdl_wait();
         const int g = lane >> 2, local = (tid >> 5) * 16 + g; /* this thread's rows: local and local + 8 */
         const float scale = p.scale * 1.4426950408889634f;
         int n = 0; /* blocks so far, as the producer counts them */
@@ -146,15 +155,16 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                 mbar_arrive_cluster(cluster_addr(bar, tid));
         };
         for (int i = item0; i < item1; i++) {
-            const mla_item it = p.items[i];
+            const mla_item it = i == item0 ? first_item : p.items[i];
             const int first = it.first_row + rank * MLA90_ROWS,
                       rows = min(MLA90_ROWS, it.num_rows - rank * MLA90_ROWS);
             const int blocks = (it.k_end - it.k_begin + MLA90_KEYS - 1) / MLA90_KEYS;
             const int limit0 = min(it.k_end, it.base + (first + local) / p.num_heads + 1),
                       limit1 = min(it.k_end, it.base + (first + local + 8) / p.num_heads + 1),
                       all = min(it.k_end, it.base + first / p.num_heads + 1); /* keys that every row sees */
-            mla90_load_queries(p, first, rows, queries);
+            mla90_load_queries(P, first, rows, queries, smem_addr(&sh.queries));
             named_barrier(1, 256);
+            mbar_wait(smem_addr(&sh.queries), (i - item0) & 1);
 
             float o[128], s[32];
             uint32_t pr[16];
@@ -225,16 +235,17 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                 }
             } else {
                 auto take_even = [&](int block) { /* the even block's P */
-                    const uint32_t keys = buffers + (block & 1) * MLA90_TILE;
-                    named_barrier(2, 256);
-                    const float2 f = mla90_follow(st, sh.top[0][local], sh.top[0][local + 8]);
-                    if (__any_sync(~0u, f.x != 1.f || f.y != 1.f)) {
-                        wgmma_wait<0>();
-                        wgmma_pin(s);
-                        mla90_rescale(o, f);
-                    }
-                    wgmma_pin(o);
-                    mla90_add_other<DT>(o, keys + 8 * MLA90_SLAB, keys, 1);
+                                                  const uint32_t keys = buffers + (block & 1) * MLA90_TILE;
+                                                  named_barrier(2, 256);
+                                                  const float2 f = mla90_follow(st, sh.top[0][local],
+                                                                                sh.top[0][local + 8]);
+                                                  if (__any_sync(~0u, f.x != 1.f || f.y != 1.f)) {
+                                                      wgmma_wait<0>();
+                                                      wgmma_pin(s);
+                                                      mla90_rescale(o, f);
+                                                  }
+                                                  wgmma_pin(o);
+                                                  mla90_add_other<DT>(o, keys + 8 * MLA90_SLAB, keys, 1);
                 };
 #pragma unroll 1
                 for (int b = 0; b + 1 < blocks; b += 2) {
@@ -281,75 +292,29 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int r = local + 8 * e, row = first + r;
-                if (r >= rows) continue;
+                const bool inside = r < rows;
                 const float sum = sh.sum[0][r] + sh.sum[1][r];
                 const float inv = sum == 0.f ? 0.f : 1.f / sum; /* NaN stays NaN */
                 const float lse = sum == 0.f ? -INFINITY : st.top[e] + log2f(sum);
                 const int64_t slot_row = ((int64_t)it.slot * CTAS + rank) * MLA90_ROWS + r;
-                if (wg == 0 && (lane & 3) == 0) {
+                if (wg == 0 && (lane & 3) == 0 && inside) {
                     if (it.slot >= 0)
                         p.part_lse[slot_row] = lse;
                     else if (p.lse)
                         p.lse[(row % p.num_heads) * p.lse_head + (row / p.num_heads) * p.lse_token] =
                             lse * 0.6931471805599453f;
                 }
-                const int col = wg * 256 + (lane & 3) * 2;
-                if (it.slot >= 0) {
-                    float *dst = p.part_out + slot_row * 512 + col;
-#pragma unroll
-                    for (int j = 0; j < 32; j++)
-                        *(float2 *)(dst + j * 8) =
-                            make_float2(o[4 * j + 2 * e] * inv, o[4 * j + 2 * e + 1] * inv);
-                } else {
-                    uint16_t *dst = (uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 + col;
-#pragma unroll
-                    for (int j = 0; j < 32; j++)
-                        *(uint32_t *)(dst + j * 8) =
-                            pack2<DT>(o[4 * j + 2 * e] * inv, o[4 * j + 2 * e + 1] * inv);
-                }
+                if (it.slot >= 0)
+                    mla90_store_part(p.part_out + slot_row * 512 + wg * 256, o, e, inv, inside);
+                else
+                    mla90_store_half<DT>((uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 +
+                                             wg * 256,
+                                         o, e, inv, inside);
             }
         }
     }
     if constexpr (CTAS > 1) cluster_sync(); /* nobody leaves while a copy or an arrival may still reach it */
 #endif
-}
-
-/* Calls use(configuration) with the launch of `parts` parts. */
-template <int CTAS, class Use>
-int mla_decode90_configure(int parts, cudaStream_t stream, Use use) {
-    cudaLaunchConfig_t c = {};
-    cudaLaunchAttribute cluster = {};
-    c.gridDim = dim3((unsigned)(parts * CTAS)), c.blockDim = dim3(MLA90_THREADS);
-    c.dynamicSmemBytes = MLA90_SMEM, c.stream = stream;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = CTAS, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    c.attrs = &cluster, c.numAttrs = CTAS > 1;
-    return (int)use(&c);
-}
-
-template <int DT, int CTAS>
-int mla_decode90_launch(const mla_decode_sm90_params *P, int parts, cudaStream_t stream) {
-    auto kernel = mla_decode90_kernel<DT, CTAS>;
-    if (!P)
-        return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MLA90_SMEM);
-    return mla_decode90_configure<CTAS>(parts, stream, [&](const cudaLaunchConfig_t *c) {
-        return cudaLaunchKernelEx(c, kernel, *P);
-    });
-}
-
-template <int DT>
-int mla_decode90_clusters(int *count) {
-    auto kernel = mla_decode90_kernel<DT, 2>;
-    int e = mla_decode90_launch<DT, 2>(nullptr, 0, nullptr);
-    return e ? e : mla_decode90_configure<2>(1, nullptr, [&](const cudaLaunchConfig_t *c) {
-        return cudaOccupancyMaxActiveClusters(count, kernel, c);
-    });
-}
-
-template <int DT>
-int mla_decode90_launch(const mla_decode_sm90_params *P, int ctas, int parts, void *stream) {
-    return ctas == 1 ? mla_decode90_launch<DT, 1>(P, parts, (cudaStream_t)stream)
-                     : mla_decode90_launch<DT, 2>(P, parts, (cudaStream_t)stream);
 }
 
 } /* namespace attn_cuda */

@@ -9,8 +9,10 @@
 #include <cuda.h>
 
 typedef struct mla_decode_sm90_params {
-    CUtensorMap keys; /* {columns, tokens of a page, pages}, boxes of 64 x box_rows */
+    CUtensorMap keys;    /* {columns, tokens of a page, pages}, boxes of 64 x box_rows */
+    CUtensorMap queries; /* {columns, rows} of the absorbed latents, boxes of 64 x 64 */
     mla_attend_params p;
+    int32_t ctas;     /* that share an item, 32 or 64 rows each */
     int32_t box_rows; /* keys of one box: 16, 32 or 64, a divisor of the page */
 } mla_decode_sm90_params;
 
@@ -23,8 +25,11 @@ int mla_decode_sm90_clusters(int *count);
 int mla_decode_sm90_bf16(const mla_decode_sm90_params *params, int ctas, int parts, void *stream);
 int mla_decode_sm90_f16(const mla_decode_sm90_params *params, int ctas, int parts, void *stream);
 
+/* Caches of e4m3; dtype as in the parameters. params NULL: prepares only. */
+int mla_decode_sm90_e4m3(const mla_decode_sm90_params *params, int dtype, int ctas, int parts, void *stream);
+
 /* Before any capture: finds cuTensorMapEncodeTiled and prepares the kernel. */
-int mla_decode_sm90_load(void **encode_tiled, int dtype, int ctas);
+int mla_decode_sm90_load(void **encode_tiled, int dtype, int cache_kind, int ctas);
 /* The kernel on a slice, with what _load found. */
 int mla_decode_sm90_run(void *encode_tiled, const mla_attend_params *params, int ctas, int parts,
                         void *stream);

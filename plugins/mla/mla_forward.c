@@ -107,6 +107,7 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
                            .dtype = in->dtype,
                            .cache_kind = in->cache_kind,
                            .stages = in->stages,
+                           .slice_rows = in->plan.slice_tokens * in->heads,
                            .tile_rows = in->plan.tile_rows};
     if (in->plan.topk != 0) p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
     if (a->lse != NULL)

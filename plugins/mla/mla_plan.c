@@ -205,11 +205,14 @@ int mla_plan_build(const mla_plan_input *in, const mla_plan_limits *limits, mla_
         while ((int64_t)in->q_start[w.request + 1] * in->num_heads <= w.row)
             w.request++;
         if (n >= limits->max_slices) return -1;
-        slices[n] = (mla_slice){out.num_items, 0, out.num_splits, 0};
+        slices[n] = (mla_slice){out.num_items, 0, out.num_splits, 0, 0};
         out.num_slots = 0;
         if (in->parts > 0 ? list_parts(in, w, &out) : list_items(in, w, &out)) return -1;
         slices[n].num_items = out.num_items - slices[n].first_item;
         slices[n].num_splits = out.num_splits - slices[n].first_split;
+        if (in->slots == 0) slices[n].most_rows = in->tile_rows;
+        for (int32_t i = slices[n].first_item; i < out.num_items; i++)
+            if (items[i].num_rows > slices[n].most_rows) slices[n].most_rows = items[i].num_rows;
         if (in->parts > 0) out.parts += in->parts + 1;
     }
     return n;

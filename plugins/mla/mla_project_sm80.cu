@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
     const int h = blockIdx.z, n0 = blockIdx.x * TN, m0 = blockIdx.y * TM;
     const int tokens = p.counts ? min(p.tokens, p.counts->num_tokens - p.token0) : p.tokens;
     if (m0 >= tokens) return;
+    pdl_launch(); /* who attends brings keys while queries are still absorbed */
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const uint16_t *a = (const uint16_t *)p.a + h * p.a_head, *b = (const uint16_t *)p.b + h * p.b_head;
     auto load = [&](int buf, int k0) {

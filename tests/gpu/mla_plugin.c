@@ -367,7 +367,7 @@ static void graphs_and_errors(const attn_backend_t *backend, uint32_t role) {
 }
 
 /* Long lists of keys, whole and cut, odd and even numbers of blocks: the device's own kernel against the portable one. */
-static void own_and_portable(uint32_t heads) {
+static void own_and_portable(uint32_t heads, uint32_t kv) {
     enum { REQS = 6, TOKENS = 12 };
     static const int32_t q[REQS] = {1, 2, 1, 1, 4, 3},
                          lens[2][REQS] = {{8000, 4097, 64, 1, 3000, 129}, {130, 63, 40, 65, 200, 127}};
@@ -386,6 +386,7 @@ static void own_and_portable(uint32_t heads) {
                         .max_num_seqs = REQS,
                         .max_num_batched_tokens = TOKENS,
                         .max_model_len = 8192,
+                        .kv_cache_dtype = kv,
                         .features = ATTN_F_LSE};
     const attn_option_value_t sm80 = {
         .struct_size = sizeof sm80, .type = ATTN_OPTION_ENUM, .name = "arch", .i = 1, .s = "sm80"};
@@ -413,7 +414,8 @@ static void own_and_portable(uint32_t heads) {
             if (!(fabs((double)x - y) <= most)) most = fabs((double)x - y);
             if (!(fabs((double)y) <= largest)) largest = fabs((double)y);
         }
-        ok(good && most <= 0.02 * largest, "%u heads, batch %d: as the portable kernel (%.1e of %.1e)", heads,
+        ok(good && most <= 0.02 * largest,
+           "%u heads, cache %s, batch %d: as the portable kernel (%.1e of %.1e)", heads, attn_kv_name(kv),
            batch, most, largest);
     }
     free(out[0]), free(out[1]);
@@ -443,11 +445,11 @@ int main(void) {
     fixed_cases();
     graphs_and_errors(dense, ATTN_ROLE_MLA);
     graphs_and_errors(sparse, ATTN_ROLE_MLA_SPARSE);
-    projected_cases(tap_seed());
     quantised_outputs();
-    own_and_portable(16);
-    own_and_portable(64);
-    own_and_portable(128);
+    static const uint32_t heads[] = {3, 8, 16, 32, 64, 128};
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+        own_and_portable(heads[i], ATTN_KV_AUTO), own_and_portable(heads[i], ATTN_KV_FP8_E4M3);
     random_cases(tap_seed());
+    projected_cases(tap_seed()); /* the longest */
     return tap_done();
 }
