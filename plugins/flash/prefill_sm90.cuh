@@ -130,12 +130,12 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) /* empty where only other architectures were asked for */
     constexpr int BM = T::BM, BN = T::BN, NWG = T::NWG, NQ = T::NQ, ST = T::ST, DV = T::DV;
     constexpr int QSTEPS = (T::DK + 15) / 16;
-    /* A tile's last product may run under the next one's first where Q has two buffers; three warpgroups with features
-     * have no registers left for it, and causal tiles of a few blocks are slower that way (README.md). */
     /* EARLY: the buffer of Q in registers is free for a later tile at once, as the result leaves from registers too. */
     constexpr bool REGQ = T::REGQ && !FEATURE, EARLY = REGQ && DV % 32 == 0;
     /* The two warpgroups issue their products in turn, so that one has its softmax under the other's products. */
     constexpr bool TURNS = T::DIRECT || EARLY;
+    /* A tile's last product may run under the next one's first where Q has two buffers; three warpgroups with features
+     * have no registers left for it, and causal tiles of a few blocks are slower that way (README.md). */
     constexpr bool CAN_OVERLAP = NQ == 2 && !(FEATURE && NWG == 3);
     const bool overlap = CAN_OVERLAP && P.overlap;
     extern __shared__ __align__(1024) uint8_t smem_raw[];
