@@ -17,14 +17,20 @@
         enum { TG = VW / (RG) > 0 ? VW / (RG) : 1, ES = RD_SIZE };                                                     \
         for (int t = 0; t < x->n; t += TG) {                                                                           \
             vf acc[VW];                                                                                                \
-            const char *k[TG];                                                                                         \
-            UNROLL for (int i = 0; i < TG; i++) k[i] = x->k[t + i] + x->k_off;                                         \
+            const char *k[TG], *ahead[TG];                                                                             \
+            UNROLL for (int i = 0; i < TG; i++) {                                                                      \
+                k[i] = x->k[t + i] + x->k_off;                                                                         \
+                ahead[i] = prefetch ? x->k_next[t + i] + x->k_next_off : k[i];                                         \
+            }                                                                                                          \
             UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();                                                     \
             int c = 0;                                                                                                 \
             for (; c + CHUNK <= D; c += CHUNK) {                                                                       \
-                if (prefetch && (CHUNK * ES >= 64 || c * ES % 64 == 0))                                                \
+                if (prefetch && (CHUNK * ES >= 64 || c * ES % 64 == 0)) {                                              \
                     UNROLL for (int b = 0; b < CHUNK * ES; b += 64)                                                    \
-                        UNROLL for (int i = 0; i < TG; i++) rd_fetch_k(x, t + i, c * ES + b);                          \
+                        UNROLL for (int i = 0; i < TG; i++) v_prefetch(ahead[i] + c * ES + b);                         \
+                    if (x->k_far)                                                                                      \
+                        UNROLL for (int b = 0; b < CHUNK * ES; b += 64) rd_far_k(x, t, TG, c * ES + b);                \
+                }                                                                                                      \
                 /* First all first halves, then all second ones: VW + RG + 1 registers. */                        \
                 UNROLL for (int half = 0; half < 2; half++) {                                                          \
                     vf w[RG];                                                                                          \
@@ -56,8 +62,8 @@
     SI void RD_CAT(RD_CAT(RD_(rd_pvc), RG), NC)(const struct rd_tile *x, const float *p, float *o, int ldo, int c,     \
                                                int tail, int prefetch) {                                               \
         enum { ES = RD_SIZE, NV = 2 * (NC), WIDTH = (NC)*CHUNK * ES };                                         \
-        const char *const *rows = x->v;                                                                                \
-        const int64_t at = x->v_off + c * ES;                                                                          \
+        const char *const *rows = x->v, *const *next = x->v_next, *const *far = x->v_far;                              \
+        const int64_t at = x->v_off + c * ES, next_at = x->v_next_off + c * ES, far_at = x->v_far_off + c * ES;        \
         const int n = x->n_used, lines = prefetch && (WIDTH >= 64 || c * ES % 64 == 0);                                \
         vf acc[RG][NV];                                                                                                \
         UNROLL for (int r = 0; r < (RG); r++)                                                                          \
@@ -66,7 +72,9 @@
             const char *v = rows[t] + at;                                                                              \
             vf w[NV];                                                                                                  \
             if (lines)                                                                                                 \
-                UNROLL for (int b = 0; b < WIDTH; b += 64) rd_fetch_v(x, t, c * ES + b);                               \
+                UNROLL for (int b = 0; b < WIDTH; b += 64) v_prefetch(next[t] + next_at + b);                          \
+            if (lines && far)                                                                                          \
+                UNROLL for (int b = 0; b < WIDTH; b += 64) v_prefetch_l2(far[t] + far_at + b);                         \
             if (tail)                                                                                                  \
                 v_pair_tail(RD_ENUM, v, tail, &w[0], &w[1]);                                                           \
             else                                                                                                       \

@@ -10,11 +10,14 @@ struct rd_tile {
     int64_t k_off, v_off, k_next_off, v_next_off, k_far_off, v_far_off;
 };
 
-/* Prefetches of byte b of row t during the product of K, of V. */
-SI void rd_fetch_k(const struct rd_tile *x, int t, int b) {
-    v_prefetch(x->k_next[t] + x->k_next_off + b);
+/* Prefetches of byte b of the rows t to t + n - 1 of K; and of row t of V. */
+SI void rd_far_k(const struct rd_tile *x, int t, const int n, int b) {
+    UNROLL for (int i = 0; i < n; i++) v_prefetch_l2(x->k_far[t + i] + x->k_far_off + b);
+}
+SI void rd_fetch_k(const struct rd_tile *x, int t, const int n, int b) {
+    UNROLL for (int i = 0; i < n; i++) v_prefetch(x->k_next[t + i] + x->k_next_off + b);
     if (x->k_far)
-        v_prefetch_l2(x->k_far[t] + x->k_far_off + b);
+        rd_far_k(x, t, n, b);
 }
 SI void rd_fetch_v(const struct rd_tile *x, int t, int b) {
     v_prefetch(x->v_next[t] + x->v_next_off + b);

@@ -21,7 +21,7 @@ SI void rd_table_qk_(const struct rd_tile *x, const float *q, int ldq, int D, fl
         UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();
         for (int c = 0; c < D; c += 64) {
             if (x->k_next)
-                UNROLL for (int i = 0; i < group; i++) rd_fetch_k(x, t + i, c);
+                rd_fetch_k(x, t, group, c);
             UNROLL for (int g = 0; g < group; g += some) {
                 vi raw[4], w[4][2];
                 if (c + 64 <= D)

@@ -35,14 +35,20 @@ SI void rd_words_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, 
     const int group = VW / rows;
     for (int t = 0; t < x->n; t += group) {
         vi acc[VW];
-        const char *k[VW];
-        UNROLL for (int i = 0; i < group; i++) k[i] = x->k[t + i] + x->k_off;
+        const char *k[VW], *ahead[VW];
+        UNROLL for (int i = 0; i < group; i++) {
+            k[i] = x->k[t + i] + x->k_off;
+            ahead[i] = x->k_next ? x->k_next[t + i] + x->k_next_off : k[i];
+        }
         UNROLL for (int i = 0; i < VW; i++) acc[i] = vi_set1(0);
         for (int c = 0; c < D; c += CHUNK) {
             vi w[4];
             UNROLL for (int r = 0; r < rows; r++) w[r] = vi_load((const int32_t *)(const void *)(q + r * ldq + c));
-            if (x->k_next && c % 64 == 0)
-                UNROLL for (int i = 0; i < group; i++) rd_fetch_k(x, t + i, c);
+            if (x->k_next && c % 64 == 0) {
+                UNROLL for (int i = 0; i < group; i++) v_prefetch(ahead[i] + c);
+                if (x->k_far)
+                    rd_far_k(x, t, group, c);
+            }
             UNROLL for (int i = 0; i < group; i++) {
                 const vi y = c + CHUNK <= D ? v_words(k[i] + c) : v_words_tail(k[i] + c, D - c);
                 UNROLL for (int r = 0; r < rows; r++)
