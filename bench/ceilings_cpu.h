@@ -26,7 +26,12 @@ double ceiling_read(const void *buffer, size_t bytes, int threads);
 
 /* Read in GB/s of `count` pieces of `bytes` (a multiple of 256) each, in the order of the list, threads taking equal
  * consecutive shares: the read that a walk over cache pages cannot beat. Prefetches of the next piece: */
-enum ceiling_prefetch { CEILING_PREFETCH_NONE, CEILING_PREFETCH_HEAD, CEILING_PREFETCH_ALL, CEILING_NUM_PREFETCH };
+enum ceiling_prefetch {
+    CEILING_PREFETCH_NONE,
+    CEILING_PREFETCH_HEAD,
+    CEILING_PREFETCH_ALL,
+    CEILING_NUM_PREFETCH
+};
 double ceiling_read_pieces(const char *const *pieces, size_t count, size_t bytes, int threads,
                            enum ceiling_prefetch prefetch);
 

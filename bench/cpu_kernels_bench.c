@@ -46,8 +46,8 @@ static const struct work all[] = {
     {"vision-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 16, 16, 72, 5776, 5776, 0, 1, 0},
     {"vision-f32", CPU_F32, CPU_F32, CPU_F32, 16, 16, 72, 5776, 5776, 0, 1, 0},
 };
-static const char *const standard[] = {"decode-bf16", "decode-f16",  "decode-int8", "decode-e4m3",
-                                       "prefill-f32", "prefill-bf16", "vision-f32", "vision-bf16"};
+static const char *const standard[] = {"decode-bf16", "decode-f16",   "decode-int8", "decode-e4m3",
+                                       "prefill-f32", "prefill-bf16", "vision-f32",  "vision-bf16"};
 
 static uint64_t state = 88172645463325252u;
 static uint32_t next_random(void) {
@@ -100,7 +100,8 @@ enum { STREAM_BYTES = 384 << 20, BLOCK = 16, MAX_REPEATS = 20000 };
 struct repeat {
     double seconds, probe; /* the lower one of before and after */
     double tiles;          /* bf16 products by AMX, where the kernels use it */
-    double ceiling, order; /* FMA rate or streaming read; read in the same order, best of the prefetch patterns */
+    double ceiling,
+        order; /* FMA rate or streaming read; read in the same order, best of the prefetch patterns */
 };
 
 static double compute_ceiling(const struct cpu_kernels *k, const struct cpu_tiling *t, int threads) {
@@ -108,10 +109,13 @@ static double compute_ceiling(const struct cpu_kernels *k, const struct cpu_tili
 }
 
 static void run_case(const struct work *w, const struct cpu_kernels *k, int threads, int repeats) {
-    const int decode = w->q_len <= 8, layers = decode && w->hkv > 1 ? (cpu_dtype_size(w->kv) == 1 ? 16 : 8) : 1;
+    const int decode = w->q_len <= 8,
+              layers = decode && w->hkv > 1 ? (cpu_dtype_size(w->kv) == 1 ? 16 : 8) : 1;
     const int es = cpu_dtype_size(w->kv), inl = w->row_scales ? 4 : 0;
-    const int64_t row = 2 * ((int64_t)w->d * es + inl), blocks = w->kv_len / BLOCK, page = row * BLOCK * w->hkv;
-    struct cpu_attn a = {.num_q_heads = w->hq, .num_kv_heads = w->hkv, .head_size = w->d, .head_size_v = w->d};
+    const int64_t row = 2 * ((int64_t)w->d * es + inl), blocks = w->kv_len / BLOCK,
+                  page = row * BLOCK * w->hkv;
+    struct cpu_attn a = {
+        .num_q_heads = w->hq, .num_kv_heads = w->hkv, .head_size = w->d, .head_size_v = w->d};
     a.q_dtype = w->q;
     a.kv_dtype = w->kv;
     a.out_dtype = w->out;
@@ -125,14 +129,17 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     for (int l = 0; l < layers; l++) {
         const size_t bytes = (size_t)(w->kv_len * row * w->hkv);
         cache[l] = huge(bytes);
-        if (l > 0) memcpy(cache[l], cache[0], bytes);
+        if (l > 0)
+            memcpy(cache[l], cache[0], bytes);
         else {
             fill(w->kv, cache[0], bytes / (size_t)es);
             const float s = 1 / 64.0f;
             for (int64_t r = 0; inl && r < (int64_t)w->kv_len * w->hkv; r++)
-                for (int side = 0; side < 2; side++) memcpy(cache[0] + r * row + side * (row / 2) + w->d, &s, 4);
+                for (int side = 0; side < 2; side++)
+                    memcpy(cache[0] + r * row + side * (row / 2) + w->d, &s, 4);
         }
-        for (int64_t b = 0; b < blocks; b++) table[l * blocks + b] = (int32_t)b;
+        for (int64_t b = 0; b < blocks; b++)
+            table[l * blocks + b] = (int32_t)b;
         for (int64_t b = blocks - 1; b > 0; b--) {
             const int64_t j = next_random() % (b + 1);
             const int32_t x = table[l * blocks + b];
@@ -175,13 +182,15 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
      * machine the clock moves by a third within a minute, and a busy hyperthread of somebody else halves what a core
      * issues. Medians are over the repeats whose probes both came near the best one; fractions are medians of theirs. */
     static struct repeat all_repeats[MAX_REPEATS];
-    const double n = w->q_len, ctx = w->kv_len - n, pairs = w->causal ? n * ctx + 0.5 * n * (n + 1) : n * w->kv_len;
+    const double n = w->q_len, ctx = w->kv_len - n,
+                 pairs = w->causal ? n * ctx + 0.5 * n * (n + 1) : n * w->kv_len;
     const double work_done = decode ? (double)w->kv_len * row * w->hkv : 4.0 * w->hq * w->d * pairs;
     double last_read = 0;
     for (int r = -1; r < repeats; r++) {
         const int l = (r + 1) % layers;
         struct repeat *x = &all_repeats[r < 0 ? 0 : r];
-        if (decode && !kernels_only && (r < 1 || r % 4 == 0)) last_read = ceiling_read(stream, STREAM_BYTES, threads);
+        if (decode && !kernels_only && (r < 1 || r % 4 == 0))
+            last_read = ceiling_read(stream, STREAM_BYTES, threads);
         x->ceiling = kernels_only ? 1 : decode ? last_read : compute_ceiling(k, &t, threads);
         a.k = k0;
         a.v = v0;
@@ -207,13 +216,15 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
             continue;
         }
         x->order = 0;
-        for (int f = 0; f < CEILING_NUM_PREFETCH; f++) { /* each reads another layer, or it would find the last one in L3 */
+        for (int f = 0; f < CEILING_NUM_PREFETCH;
+             f++) { /* each reads another layer, or it would find the last one in L3 */
             const int lp = (l + (f + 1) * layers / 4) % layers;
             size_t num = 0;
             for (int64_t b = 0; b < blocks; b++)
                 for (int h = 0; h < w->hkv; h++)
                     pieces[num++] = cache[lp] + table[lp * blocks + b] * page + h * row * BLOCK;
-            const double rate = ceiling_read_pieces(pieces, num_pieces, (size_t)row * BLOCK, threads, (enum ceiling_prefetch)f);
+            const double rate = ceiling_read_pieces(pieces, num_pieces, (size_t)row * BLOCK, threads,
+                                                    (enum ceiling_prefetch)f);
             if (rate > x->order) x->order = rate;
         }
     }
@@ -221,7 +232,8 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     int quiet = 0;
     for (int r = 0; r < repeats; r++)
         if (all_repeats[r].probe > best) best = all_repeats[r].probe;
-    static double tiles[MAX_REPEATS], seconds[MAX_REPEATS], ceiling[MAX_REPEATS], part[MAX_REPEATS], order[MAX_REPEATS], part_order[MAX_REPEATS];
+    static double tiles[MAX_REPEATS], seconds[MAX_REPEATS], ceiling[MAX_REPEATS], part[MAX_REPEATS],
+        order[MAX_REPEATS], part_order[MAX_REPEATS];
     for (int pass = 0; pass < 2 && quiet < 3; pass++) /* too few quiet ones: all */
         for (int r = quiet = 0; r < repeats; r++) {
             const struct repeat *x = &all_repeats[r];
@@ -238,16 +250,21 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     printf("%-13s %-10s T%d  %8.3f ms %7.1f %s", w->name, k->name, threads, s * 1e3, work_done / s / 1e9,
            decode ? "GB/s" : "GFLOP/s");
     if (!kernels_only)
-        printf(" | %s %6.1f: %.2f", decode ? "read" : t.bf16_dot ? "bf16 dot" : "f32 FMA", median(ceiling, quiet),
-               median(part, quiet));
-    if (!kernels_only && decode) printf(" | same order %6.1f: %.2f", median(order, quiet), median(part_order, quiet));
+        printf(" | %s %6.1f: %.2f",
+               decode       ? "read"
+               : t.bf16_dot ? "bf16 dot"
+                            : "f32 FMA",
+               median(ceiling, quiet), median(part, quiet));
+    if (!kernels_only && decode)
+        printf(" | same order %6.1f: %.2f", median(order, quiet), median(part_order, quiet));
     if (!kernels_only && !decode && t.amx) {
         const double rate = median(tiles, quiet);
         printf(" | AMX %6.1f: %.2f", rate, work_done / s / 1e9 / rate);
     }
     printf(" | %d of %d\n", quiet, repeats);
     fflush(stdout);
-    for (int l = 0; l < layers; l++) free(cache[l]);
+    for (int l = 0; l < layers; l++)
+        free(cache[l]);
     free(q);
     free(out);
     free(table);
@@ -260,11 +277,16 @@ int main(int argc, char **argv) {
     int threads = (int)sysconf(_SC_NPROCESSORS_ONLN), repeats = 0, opt;
     const char *level = NULL;
     while ((opt = getopt(argc, argv, "t:l:r:q")) != -1) {
-        if (opt == 't') threads = atoi(optarg);
-        else if (opt == 'l') level = optarg;
-        else if (opt == 'r') repeats = atoi(optarg);
-        else if (opt == 'q') kernels_only = 1;
-        else return 2;
+        if (opt == 't')
+            threads = atoi(optarg);
+        else if (opt == 'l')
+            level = optarg;
+        else if (opt == 'r')
+            repeats = atoi(optarg);
+        else if (opt == 'q')
+            kernels_only = 1;
+        else
+            return 2;
     }
     if (repeats > MAX_REPEATS || repeats < 0 || threads < 1) {
         fprintf(stderr, "cpu_kernels_bench: at most %d repeats, at least 1 thread\n", MAX_REPEATS);
@@ -275,7 +297,8 @@ int main(int argc, char **argv) {
     for (int i = 0; cpu_levels[i]; i++) {
         const struct cpu_kernels *k = cpu_levels[i];
         if ((k->needs & ~cpu_bits()) || (level ? strcmp(level, k->name) != 0 : k->needs == 0)) continue;
-        for (size_t c = 0; c < (optind < argc ? (size_t)(argc - optind) : sizeof standard / sizeof *standard); c++) {
+        for (size_t c = 0; c < (optind < argc ? (size_t)(argc - optind) : sizeof standard / sizeof *standard);
+             c++) {
             const char *name = optind < argc ? argv[(size_t)optind + c] : standard[c];
             for (size_t j = 0; j < sizeof all / sizeof *all; j++)
                 if (strcmp(all[j].name, name) == 0)

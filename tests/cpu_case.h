@@ -16,7 +16,7 @@ struct cpu_case {
     struct cpu_seq seqs[CASE_MAX_SEQS];
     int num_seqs, tokens, num_blocks;
     int packed, hnd, contiguous;
-    int no_extras; /* without AVX512_VNNI, VBMI and AMX, which this CPU may have beyond its level */
+    int no_extras;   /* without AVX512_VNNI, VBMI and AMX, which this CPU may have beyond its level */
     double *kd, *vd; /* dequantised [seq][token][head][D] */
     int64_t kv_at[CASE_MAX_SEQS];
     char *q, *cache_k, *cache_v, *out;
@@ -59,7 +59,9 @@ static inline float case_round(enum cpu_dtype t, float x, unsigned char *bytes) 
     float r = x;
     uint32_t u;
     switch (t) {
-    case CPU_F32: memcpy(bytes, &x, 4); return x;
+    case CPU_F32:
+        memcpy(bytes, &x, 4);
+        return x;
     case CPU_BF16:
         memcpy(&u, &x, 4);
         u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
@@ -71,8 +73,12 @@ static inline float case_round(enum cpu_dtype t, float x, unsigned char *bytes) 
         r = (float)case_small_float(x, 5, 10, 65504, &bits);
         memcpy(bytes, &bits, 2);
         return r;
-    case CPU_E4M3: r = (float)case_small_float(x, 4, 3, 448, &bits); break;
-    case CPU_E5M2: r = (float)case_small_float(x, 5, 2, 57344, &bits); break;
+    case CPU_E4M3:
+        r = (float)case_small_float(x, 4, 3, 448, &bits);
+        break;
+    case CPU_E5M2:
+        r = (float)case_small_float(x, 5, 2, 57344, &bits);
+        break;
     default:
         r = roundf(fminf(127, fmaxf(-128, x)));
         bits = (unsigned)(int)r & 0xff;
@@ -106,17 +112,20 @@ static inline int case_allowed(const struct cpu_seq *s, int64_t q, int64_t k) {
     const struct cpu_mask *m = &s->mask;
     int ok_ = (!m->causal || k <= q);
     if (m->chunk > 0) ok_ = ok_ && k <= q && q / m->chunk - k / m->chunk <= m->lookback;
-    const int window = (m->window_left < 0 || q - k <= m->window_left) && (m->window_right < 0 || k - q <= m->window_right);
+    const int window =
+        (m->window_left < 0 || q - k <= m->window_left) && (m->window_right < 0 || k - q <= m->window_right);
     ok_ = ok_ && (window || k < m->prefix);
     for (int i = 0; i < m->num_spans; i++) {
         const int32_t a = m->spans[2 * i], b = m->spans[2 * i + 1];
-        if (a < b && q >= a && q <= b && k >= a && k <= b && !(m->span_window > 0 && q - k >= m->span_window)) ok_ = 1;
+        if (a < b && q >= a && q <= b && k >= a && k <= b && !(m->span_window > 0 && q - k >= m->span_window))
+            ok_ = 1;
     }
     return ok_ && k < s->kv_len;
 }
 
 /* One output row in double: out[Dv], returns the LSE. */
-static inline double case_reference(const struct cpu_case *c, int seq, int tok, int hq, double *out, double *score) {
+static inline double case_reference(const struct cpu_case *c, int seq, int tok, int hq, double *out,
+                                    double *score) {
     const struct cpu_attn *a = &c->a;
     const struct cpu_seq *s = &c->seqs[seq];
     const int D = a->head_size, Dv = a->head_size_v, H = a->num_kv_heads, h = hq / (a->num_q_heads / H);
@@ -128,25 +137,31 @@ static inline double case_reference(const struct cpu_case *c, int seq, int tok, 
         double x = 0;
         score[k] = -INFINITY;
         if (!case_allowed(s, q, k)) continue;
-        for (int d = 0; d < D; d++) x += qr[d] * kr[d];
+        for (int d = 0; d < D; d++)
+            x += qr[d] * kr[d];
         x *= a->scale;
         if (a->soft_cap > 0) x = a->soft_cap * tanh(x / a->soft_cap);
-        if (a->alibi) x += a->alibi_sqrt ? (k <= q ? -a->alibi[hq] * sqrt((double)(q - k)) : 0) : a->alibi[hq] * (double)(k - q);
+        if (a->alibi)
+            x += a->alibi_sqrt ? (k <= q ? -a->alibi[hq] * sqrt((double)(q - k)) : 0)
+                               : a->alibi[hq] * (double)(k - q);
         if (a->qq_bias && k >= s->q_offset && k - s->q_offset < a->qq_width)
             x += a->qq_bias[(s->q_start + tok) * a->qq_stride + (k - s->q_offset)];
         score[k] = x;
         if (x > top) top = x;
     }
-    for (int d = 0; d < Dv; d++) out[d] = 0;
+    for (int d = 0; d < Dv; d++)
+        out[d] = 0;
     if (top == -INFINITY) return -INFINITY;
     if (a->sinks) l = exp(a->sinks[hq] - top);
     for (int64_t k = 0; k < s->kv_len; k++) {
         if (score[k] == -INFINITY) continue;
         const double p = exp(score[k] - top), *vr = c->vd + (c->kv_at[seq] + k) * H * Dv + h * Dv;
         l += p;
-        for (int d = 0; d < Dv; d++) out[d] += p * vr[d];
+        for (int d = 0; d < Dv; d++)
+            out[d] += p * vr[d];
     }
-    for (int d = 0; d < Dv; d++) out[d] /= l;
+    for (int d = 0; d < Dv; d++)
+        out[d] /= l;
     return top + log(l);
 }
 
@@ -176,16 +191,19 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
     a->q_head = (int64_t)D * qs;
     a->q_token = a->q_head * a->num_q_heads;
     for (int64_t i = 0; i < (int64_t)c->tokens * a->num_q_heads * D; i++)
-        c->qd[i] = case_round(a->q_dtype, (float)(tap_rand_normal(rng) * spread), (unsigned char *)c->q + i * qs);
+        c->qd[i] =
+            case_round(a->q_dtype, (float)(tap_rand_normal(rng) * spread), (unsigned char *)c->q + i * qs);
     /* Cache rows: packed [K V] or two tensors; NHD or HND; or contiguous. */
-    const int64_t kr = c->packed ? kb + vb : kb, vr = c->packed ? kb + vb : vb, nb = c->contiguous ? keys : blocks + 2;
+    const int64_t kr = c->packed ? kb + vb : kb, vr = c->packed ? kb + vb : vb,
+                  nb = c->contiguous ? keys : blocks + 2;
     const int64_t bs = c->contiguous ? 1 : a->block_size;
     c->cache_k = malloc((size_t)(nb * bs * H * kr + 64));
     c->cache_v = c->packed ? c->cache_k : malloc((size_t)(nb * bs * H * vr + 64));
     memset(c->cache_k, 0xff, (size_t)(nb * bs * H * kr));
     if (!c->packed) memset(c->cache_v, 0xff, (size_t)(nb * bs * H * vr));
     a->k = (struct cpu_rows){c->cache_k, bs * H * kr, c->hnd ? bs * kr : kr, c->hnd ? kr : H * kr};
-    a->v = (struct cpu_rows){c->cache_v + (c->packed ? kb : 0), bs * H * vr, c->hnd ? bs * vr : vr, c->hnd ? vr : H * vr};
+    a->v = (struct cpu_rows){c->cache_v + (c->packed ? kb : 0), bs * H * vr, c->hnd ? bs * vr : vr,
+                             c->hnd ? vr : H * vr};
     a->k_row_scale = a->v_row_scale = (struct cpu_rows){0};
     if (per_token) {
         a->k_row_scale = a->k;
@@ -198,7 +216,8 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
     a->block_table_row = row;
     /* A random permutation of the blocks; entries that no token needs point outside the cache. */
     int32_t *perm = malloc((size_t)(blocks + 3) * 4);
-    for (int64_t i = 0; i < blocks + 2; i++) perm[i] = (int32_t)i;
+    for (int64_t i = 0; i < blocks + 2; i++)
+        perm[i] = (int32_t)i;
     for (int64_t i = blocks + 1; i > 0; i--) {
         const int64_t j = tap_rand_in(rng, 0, i);
         const int32_t x = perm[i];
@@ -218,21 +237,24 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
                     const struct cpu_rows *r = side ? &a->v : &a->k;
                     const int n = side ? Dv : D;
                     char *dst = c->contiguous ? (char *)r->base + (s->k_start + k) * r->token
-                                              : (char *)r->base + c->table[i * row + k / bs] * r->block + k % bs * r->token;
+                                              : (char *)r->base + c->table[i * row + k / bs] * r->block +
+                                                    k % bs * r->token;
                     double *val = (side ? c->vd : c->kd) + ((c->kv_at[i] + k) * H + h) * n;
                     float scale = 1;
                     dst += h * r->head;
                     const float *st = side ? a->v_scale : a->k_scale;
                     if (st) scale = st[a->scale_per_head ? h : 0];
                     if (per_token) {
-                        scale = (float)(0.01 + 0.02 * tap_rand_unit(rng)) * (a->kv_dtype == CPU_E4M3 ? 30 : 1);
+                        scale =
+                            (float)(0.01 + 0.02 * tap_rand_unit(rng)) * (a->kv_dtype == CPU_E4M3 ? 30 : 1);
                         memcpy(dst + n * es, &scale, 4);
                     }
                     const uint64_t same = 77 + (uint64_t)side;
                     uint64_t tie = same;
                     for (int d = 0; d < n; d++) {
                         float x = (float)tap_rand_normal(ties && !side ? &tie : rng);
-                        val[d] = (double)case_round(a->kv_dtype, x / scale, (unsigned char *)dst + d * es) * scale;
+                        val[d] =
+                            (double)case_round(a->kv_dtype, x / scale, (unsigned char *)dst + d * es) * scale;
                     }
                 }
     }
@@ -270,7 +292,8 @@ static inline int case_run(struct cpu_case *c, const struct cpu_kernels *k, int 
     t.far = !c->no_extras; /* 1 MiB would leave it out */
     if (c->no_extras) t.vnni = t.vbmi = t.amx = 0;
     const size_t mb = cpu_plan_bytes(&c->a, &t, &c->lim, spans), wb = cpu_plan_workspace(&c->a, &t, &c->lim);
-    void *meta = aligned_alloc(64, (mb + 63) & ~(size_t)63), *work = aligned_alloc(64, (wb + 63) & ~(size_t)63);
+    void *meta = aligned_alloc(64, (mb + 63) & ~(size_t)63),
+         *work = aligned_alloc(64, (wb + 63) & ~(size_t)63);
     memset(meta, 0xff, mb);
     memset(work, 0xff, wb);
     memset(c->out, 0xaa, c->out_bytes);
@@ -278,7 +301,8 @@ static inline int case_run(struct cpu_case *c, const struct cpu_kernels *k, int 
     p->num_seqs = c->num_seqs;
     memcpy(p->seqs, c->seqs, sizeof *p->seqs * (size_t)c->num_seqs);
     cpu_plan_build(p, k, &c->a, &t, &c->lim);
-    const int items = p->num_items <= p->item_capacity && p->num_merges <= p->merge_capacity ? p->num_items : -1;
+    const int items =
+        p->num_items <= p->item_capacity && p->num_merges <= p->merge_capacity ? p->num_items : -1;
     cpu_plan_run(p, k, &c->a, &t, &c->lim, work, 0);
     free(meta);
     free(work);

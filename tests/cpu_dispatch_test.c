@@ -5,8 +5,8 @@
 #include "cpu_mask.h"
 
 static const uint32_t haswell = CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C;
-static const uint32_t skylake = CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C | CPU_BIT_AVX512F | CPU_BIT_AVX512BW |
-                                CPU_BIT_AVX512DQ | CPU_BIT_AVX512VL;
+static const uint32_t skylake = CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C | CPU_BIT_AVX512F |
+                                CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ | CPU_BIT_AVX512VL;
 
 static const char *level(const char *name, uint32_t bits, uint32_t *missing) {
     const struct cpu_kernels *k = cpu_choose_level(name, bits, missing);
@@ -25,9 +25,12 @@ static void test_levels(void) {
     is_str(level("auto", haswell, &missing), "avx2", "AVX2, FMA, F16C: avx2");
     is_str(level("auto", haswell & ~(uint32_t)CPU_BIT_F16C, &missing), "generic", "without F16C: generic");
     is_str(level("auto", skylake, &missing), "avx512", "AVX-512 F, BW, DQ, VL: avx512");
-    is_str(level("auto", skylake | CPU_BIT_AVX512BF16, &missing), "avx512", "slow bf16 products: auto stays with f32");
-    is_str(level("avx512bf16", skylake | CPU_BIT_AVX512BF16, &missing), "avx512bf16", "but they can be asked for");
-    is_str(level("auto", skylake | CPU_BIT_AVX512BF16 | CPU_BIT_FAST_BF16, &missing), "avx512bf16", "fast ones: taken");
+    is_str(level("auto", skylake | CPU_BIT_AVX512BF16, &missing), "avx512",
+           "slow bf16 products: auto stays with f32");
+    is_str(level("avx512bf16", skylake | CPU_BIT_AVX512BF16, &missing), "avx512bf16",
+           "but they can be asked for");
+    is_str(level("auto", skylake | CPU_BIT_AVX512BF16 | CPU_BIT_FAST_BF16, &missing), "avx512bf16",
+           "fast ones: taken");
     level("avx512", haswell | CPU_BIT_AVX512F | CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ, &missing);
     is_int(missing, CPU_BIT_AVX512VL, "a level that cannot run names the missing bit");
     is_str(level("avx512", haswell, &missing), "none", "and is not chosen");
@@ -44,9 +47,12 @@ static void test_masks(uint64_t *rng) {
         s.q_offset = s.kv_len - s.q_len;
         s.mask = (struct cpu_mask){.causal = 1, .window_left = -1, .window_right = -1};
         const int kind = (int)tap_rand_in(rng, 0, 5);
-        if (kind == 1) s.mask.causal = 0, s.mask.window_left = s.mask.window_right = (int)tap_rand_in(rng, 0, 20);
-        if (kind == 2) s.mask.chunk = (int)tap_rand_in(rng, 1, 30), s.mask.lookback = (int)tap_rand_in(rng, 0, 2);
-        if (kind == 3) s.mask.window_left = (int)tap_rand_in(rng, 0, 20), s.mask.prefix = (int)tap_rand_in(rng, 1, 40);
+        if (kind == 1)
+            s.mask.causal = 0, s.mask.window_left = s.mask.window_right = (int)tap_rand_in(rng, 0, 20);
+        if (kind == 2)
+            s.mask.chunk = (int)tap_rand_in(rng, 1, 30), s.mask.lookback = (int)tap_rand_in(rng, 0, 2);
+        if (kind == 3)
+            s.mask.window_left = (int)tap_rand_in(rng, 0, 20), s.mask.prefix = (int)tap_rand_in(rng, 1, 40);
         if (kind >= 4) {
             spans[0] = (int32_t)tap_rand_in(rng, 0, 40);
             spans[1] = (int32_t)tap_rand_in(rng, 0, 60);
@@ -82,17 +88,21 @@ static void test_rows(uint64_t *rng) {
             char out[80 * 4], want[80 * 4] = {0};
             const int n = (int)tap_rand_in(rng, 1, 80);
             const double size = ldexp(1, (int)tap_rand_in(rng, -12, 12));
-            for (int d = 0; d < n; d++) src[d] = (float)(tap_rand_normal(rng) * size);
+            for (int d = 0; d < n; d++)
+                src[d] = (float)(tap_rand_normal(rng) * size);
             const enum cpu_dtype type = to[i % 5];
             scale = cpu_dtype_size(type) == 1 ? 0.37f : 1.0f;
             k->write_row(CPU_F32, (const char *)src, n, type, scale, out, NULL, scratch);
-            for (int d = 0; d < n; d++) case_round(type, src[d] / scale, (unsigned char *)want + d * cpu_dtype_size(type));
+            for (int d = 0; d < n; d++)
+                case_round(type, src[d] / scale, (unsigned char *)want + d * cpu_dtype_size(type));
             wrong += memcmp(out, want, (size_t)(n * cpu_dtype_size(type))) != 0;
             k->write_row(CPU_F32, (const char *)src, n, CPU_I8, 1, out, (char *)&row_scale, scratch);
             float top = 0;
-            for (int d = 0; d < n; d++) top = fmaxf(top, fabsf(src[d]));
+            for (int d = 0; d < n; d++)
+                top = fmaxf(top, fabsf(src[d]));
             wrong8 += row_scale != fmaxf(top / 127.0f, 1e-6f);
-            for (int d = 0; d < n; d++) wrong8 += out[d] != (char)(int)roundf(fmaxf(-128, fminf(127, src[d] / row_scale)));
+            for (int d = 0; d < n; d++)
+                wrong8 += out[d] != (char)(int)roundf(fmaxf(-128, fminf(127, src[d] / row_scale)));
             src[n / 2] = NAN;
             k->write_row(CPU_F32, (const char *)src, n, CPU_E4M3, 1, out, (char *)&row_scale, scratch);
             finite += !(row_scale != row_scale);

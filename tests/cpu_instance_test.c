@@ -19,7 +19,8 @@ static attn_problem_t encoder(void) {
     return p;
 }
 
-static int open_with(const attn_problem_t *p, const char *level, int threads, attn_instance_t **in, attn_error_t *error) {
+static int open_with(const attn_problem_t *p, const char *level, int threads, attn_instance_t **in,
+                     attn_error_t *error) {
     attn_option_value_t o[CPU_NUM_OPTIONS] = {{.struct_size = sizeof o[0], .s = level},
                                               {.struct_size = sizeof o[0], .i = threads}};
     return cpu_open(p, NULL, o, CPU_NUM_OPTIONS, NULL, in, error);
@@ -36,7 +37,9 @@ static int call(attn_instance_t *in, const float *x, float *out, attn_error_t *e
     o.data = out;
     attn_space_needed_t need = {.struct_size = sizeof need};
     cpu_space_needed(in, &need, error);
-    attn_space_t s = {.struct_size = sizeof s, .metadata_bytes = need.metadata_bytes, .workspace_bytes = need.workspace_bytes};
+    attn_space_t s = {.struct_size = sizeof s,
+                      .metadata_bytes = need.metadata_bytes,
+                      .workspace_bytes = need.workspace_bytes};
     s.metadata = aligned_alloc(64, (need.metadata_bytes + 63) & ~UINT64_C(63));
     s.workspace = aligned_alloc(64, (need.workspace_bytes + 63) & ~UINT64_C(63));
     attn_batch_t b = {.struct_size = sizeof b, .num_reqs = 1, .num_actual_tokens = TOKENS};
@@ -56,7 +59,8 @@ int main(void) {
     attn_error_t error = {.struct_size = sizeof error};
     attn_problem_t p = encoder();
     attn_instance_t *in = NULL;
-    for (size_t i = 0; i < sizeof x / sizeof *x; i++) x[i] = (float)tap_rand_normal(&rng);
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        x[i] = (float)tap_rand_normal(&rng);
 
     int opened = 0;
     for (int l = 0; cpu_levels[l] != NULL; l++) {
@@ -64,7 +68,8 @@ int main(void) {
         const uint32_t missing = k->needs & ~cpu_bits();
         if (missing != 0) {
             int bit = 0;
-            while (!(missing >> bit & 1)) bit++;
+            while (!(missing >> bit & 1))
+                bit++;
             is_int(open_with(&p, k->name, 1, &in, &error), ATTN_E_UNSUPPORTED, "%s cannot run here", k->name);
             is_str(error.param, "level", "the error names the option");
             has_str(error.text, cpu_bit_name(bit), "and the missing bit");
@@ -73,13 +78,15 @@ int main(void) {
         double worst = 0;
         ok(open_with(&p, k->name, 2, &in, &error) == ATTN_OK, "%s opens", k->name);
         ok(call(in, x, opened ? out : first, &error) == ATTN_OK, "%s runs", k->name);
-        for (size_t i = 0; opened && i < sizeof x / sizeof *x; i++) worst = fmax(worst, fabs((double)out[i] - (double)first[i]));
+        for (size_t i = 0; opened && i < sizeof x / sizeof *x; i++)
+            worst = fmax(worst, fabs((double)out[i] - (double)first[i]));
         ok(worst < 1e-5, "%s agrees with the first level (%.1e)", k->name, worst);
         opened++;
         cpu_close(in);
     }
 
-    ok(open_with(&p, "auto", 2, &in, &error) == ATTN_OK && call(in, x, first, &error) == ATTN_OK, "two threads");
+    ok(open_with(&p, "auto", 2, &in, &error) == ATTN_OK && call(in, x, first, &error) == ATTN_OK,
+       "two threads");
     const pid_t child = fork();
     if (child == 0) {
         alarm(20); /* a call that waits for the parent's team ends here */
@@ -101,9 +108,11 @@ int main(void) {
     d.scale = 0.088;
     d.max_model_len = 1 << 20;
     attn_space_needed_t need = {.struct_size = sizeof need};
-    ok(open_with(&d, "auto", 2, &in, &error) == ATTN_OK && cpu_space_needed(in, &need, &error) == ATTN_OK, "a decoder");
+    ok(open_with(&d, "auto", 2, &in, &error) == ATTN_OK && cpu_space_needed(in, &need, &error) == ATTN_OK,
+       "a decoder");
     const uint64_t total = need.metadata_bytes + need.workspace_bytes;
-    ok(total < UINT64_C(64) << 20, "a million tokens on two threads: %llu bytes, below 64 MiB", (unsigned long long)total);
+    ok(total < UINT64_C(64) << 20, "a million tokens on two threads: %llu bytes, below 64 MiB",
+       (unsigned long long)total);
     cpu_close(in);
     return tap_done();
 }

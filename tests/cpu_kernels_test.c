@@ -4,7 +4,9 @@
 #include "cpu_case.h"
 #include "cpu_threads.h"
 
-static int pick(uint64_t *rng, int n, const int *list) { return list[tap_rand_in(rng, 0, n - 1)]; }
+static int pick(uint64_t *rng, int n, const int *list) {
+    return list[tap_rand_in(rng, 0, n - 1)];
+}
 #define PICK(rng, ...) pick(rng, (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]){__VA_ARGS__})
 
 /* A random case; `form` fixes what must not be left to chance. */
@@ -27,7 +29,8 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, int long_
     c->contiguous = tap_rand_in(rng, 0, 5) == 0;
     c->packed = !c->contiguous && tap_rand_in(rng, 0, 1);
     c->hnd = !c->contiguous && tap_rand_in(rng, 0, 1);
-    if (kv_dtype == CPU_E4M3 && tap_rand_in(rng, 0, 2) == 0) a->k_row_scale.block = -1; /* per token and head */
+    if (kv_dtype == CPU_E4M3 && tap_rand_in(rng, 0, 2) == 0)
+        a->k_row_scale.block = -1; /* per token and head */
     else if (kv_dtype == CPU_E4M3 || kv_dtype == CPU_E5M2) {
         a->scale_per_head = (int)tap_rand_in(rng, 0, 1);
         for (int i = 0; i < 64; i++) {
@@ -93,27 +96,39 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, int long_
         a->qq_width = PICK(rng, 1, 3, 8);
         a->qq_stride = a->qq_width;
         c->bias = malloc((size_t)(c->tokens * a->qq_width) * sizeof *c->bias);
-        for (int64_t i = 0; i < c->tokens * a->qq_width; i++) c->bias[i] = (float)tap_rand_normal(rng);
+        for (int64_t i = 0; i < c->tokens * a->qq_width; i++)
+            c->bias[i] = (float)tap_rand_normal(rng);
         a->qq_bias = c->bias;
     }
     const double spread = PICK(rng, 1, 1, 2, 30);
     const int ties = tap_rand_in(rng, 0, 7) == 0;
     case_fill(c, rng, spread, ties);
-    snprintf(c->text, sizeof c->text, "q %s kv %s Hq %d Hkv %d D %d Dv %d bs %d %s%s%s reqs %d tokens %d cap %g%s%s%s%s spread %g",
-             names[a->q_dtype], names[kv_dtype], a->num_q_heads, a->num_kv_heads, a->head_size, a->head_size_v,
-             a->block_size, c->contiguous ? "contiguous" : c->hnd ? "HND" : "NHD", c->packed ? " packed" : "",
-             a->k_row_scale.base ? " row scales" : a->scale_per_head ? " head scales" : "", c->num_seqs, c->tokens,
-             (double)a->soft_cap, a->sinks ? " sinks" : "", a->alibi ? a->alibi_sqrt ? " alibi-sqrt" : " alibi" : "",
-             a->qq_bias ? " qq-bias" : "", ties ? " ties" : "", spread);
+    snprintf(c->text, sizeof c->text,
+             "q %s kv %s Hq %d Hkv %d D %d Dv %d bs %d %s%s%s reqs %d tokens %d cap %g%s%s%s%s spread %g",
+             names[a->q_dtype], names[kv_dtype], a->num_q_heads, a->num_kv_heads, a->head_size,
+             a->head_size_v, a->block_size,
+             c->contiguous ? "contiguous"
+             : c->hnd      ? "HND"
+                           : "NHD",
+             c->packed ? " packed" : "",
+             a->k_row_scale.base ? " row scales"
+             : a->scale_per_head ? " head scales"
+                                 : "",
+             c->num_seqs, c->tokens, (double)a->soft_cap, a->sinks ? " sinks" : "",
+             a->alibi ? a->alibi_sqrt ? " alibi-sqrt" : " alibi" : "", a->qq_bias ? " qq-bias" : "",
+             ties ? " ties" : "", spread);
 }
 
 /* Largest error in units of the tolerance, and a line about the worst row. */
-static double compare(const struct cpu_case *c, const double *ref, const double *ref_lse, char *worst, size_t n) {
+static double compare(const struct cpu_case *c, const double *ref, const double *ref_lse, char *worst,
+                      size_t n) {
     const struct cpu_attn *a = &c->a;
     const int Dv = a->head_size_v, os = cpu_dtype_size(a->out_dtype);
     /* int8 keys and 16-bit outputs: the query is rounded at 2^-16 of its largest value (cpu_rowdot_words.h). */
     const double rounded = a->kv_dtype == CPU_I8 && a->out_dtype != CPU_F32 ? 2e-5 * c->spread : 0;
-    const double tol = rounded + (a->out_dtype == CPU_F32 ? (c->spread > 10 ? 2e-4 : 3e-5) : a->out_dtype == CPU_F16 ? 2e-3 : 1.2e-2);
+    const double tol = rounded + (a->out_dtype == CPU_F32   ? (c->spread > 10 ? 2e-4 : 3e-5)
+                                  : a->out_dtype == CPU_F16 ? 2e-3
+                                                            : 1.2e-2);
     double most = 0;
     worst[0] = 0;
     for (int t = 0; t < c->tokens; t++)
@@ -126,13 +141,16 @@ static double compare(const struct cpu_case *c, const double *ref, const double 
                 const double err = fabs(x - y) / (tol * (1 + fabs(y)));
                 e = err > e || x != x ? (x != x ? 1e9 : err) : e;
             }
-            const double le = lse == ref_lse[r] ? 0 : fabs(lse - ref_lse[r]) / ((1e-4 + rounded) * (1 + fabs(ref_lse[r])));
+            const double le =
+                lse == ref_lse[r] ? 0 : fabs(lse - ref_lse[r]) / ((1e-4 + rounded) * (1 + fabs(ref_lse[r])));
             e = le > e || le != le ? (le != le ? 1e9 : le) : e;
             for (int i = -16; i < 16; i++)
-                if ((i < 0 || h + 1 < a->num_q_heads) && (unsigned char)o[i < 0 ? i : Dv * os + i] != 0xaa) e = 1e10;
+                if ((i < 0 || h + 1 < a->num_q_heads) && (unsigned char)o[i < 0 ? i : Dv * os + i] != 0xaa)
+                    e = 1e10;
             if (e > most) {
                 most = e;
-                snprintf(worst, n, "token %d head %d: error %.3g of tolerance, lse %.6g wanted %.6g", t, h, e, lse, ref_lse[r]);
+                snprintf(worst, n, "token %d head %d: error %.3g of tolerance, lse %.6g wanted %.6g", t, h, e,
+                         lse, ref_lse[r]);
             }
         }
     return most;
@@ -144,12 +162,20 @@ static void nan_case(struct cpu_case *c, const struct cpu_kernels *k, int side, 
     static const struct cpu_mask causal = {.causal = 1, .window_left = -1, .window_right = -1};
     uint64_t rng = 5;
     memset(c, 0, sizeof *c);
-    c->a = (struct cpu_attn){.num_q_heads = 4, .num_kv_heads = 1, .head_size = 72, .head_size_v = 72, .scale = 0.1f,
-                             .q_scale = 1, .block_size = 16, .q_dtype = CPU_BF16, .kv_dtype = CPU_E4M3,
+    c->a = (struct cpu_attn){.num_q_heads = 4,
+                             .num_kv_heads = 1,
+                             .head_size = 72,
+                             .head_size_v = 72,
+                             .scale = 0.1f,
+                             .q_scale = 1,
+                             .block_size = 16,
+                             .q_dtype = CPU_BF16,
+                             .kv_dtype = CPU_E4M3,
                              .out_dtype = CPU_BF16};
     c->num_seqs = 2;
     for (int i = 0; i < 2; i++)
-        c->seqs[i] = (struct cpu_seq){.q_len = 2, .kv_len = 100, .q_offset = 98, .q_start = 2 * i, .mask = causal};
+        c->seqs[i] =
+            (struct cpu_seq){.q_len = 2, .kv_len = 100, .q_offset = 98, .q_start = 2 * i, .mask = causal};
     c->tokens = 4;
     case_fill(c, &rng, 1, 0);
     const struct cpu_rows *r = side ? &c->a.v : &c->a.k;
@@ -159,10 +185,13 @@ static void nan_case(struct cpu_case *c, const struct cpu_kernels *k, int side, 
     for (int t = 0; t < 4; t++)
         for (int h = 0; h < 4; h++)
             for (int d = 0; d < 72; d++) {
-                const double x = case_read(CPU_BF16, c->a.out + t * c->a.out_token + h * c->a.out_head + d * 2);
-                wrong += (t > 0 || side == 0 || d != column) && (x != x) != (t == 1 && (side == 0 || d == column));
+                const double x =
+                    case_read(CPU_BF16, c->a.out + t * c->a.out_token + h * c->a.out_head + d * 2);
+                wrong +=
+                    (t > 0 || side == 0 || d != column) && (x != x) != (t == 1 && (side == 0 || d == column));
             }
-    ok(wrong == 0, "%s: NaN in e4m3, %s column %d: %d outputs wrong", k->name, side ? "value" : "key", column, wrong);
+    ok(wrong == 0, "%s: NaN in e4m3, %s column %d: %d outputs wrong", k->name, side ? "value" : "key", column,
+       wrong);
     case_free(c);
 }
 
@@ -176,7 +205,8 @@ int main(void) {
         c->no_extras = i / CPU_NUM_DTYPES % 2;
         const int Dv = c->a.head_size_v;
         const int64_t rows = (int64_t)c->tokens * c->a.num_q_heads;
-        double *ref = malloc((size_t)(rows * Dv + 1) * 8), *lse = malloc((size_t)(rows + 1) * 8), *tmp = malloc(4000 * 8);
+        double *ref = malloc((size_t)(rows * Dv + 1) * 8), *lse = malloc((size_t)(rows + 1) * 8),
+               *tmp = malloc(4000 * 8);
         for (int s = 0; s < c->num_seqs; s++)
             for (int t = 0; t < c->seqs[s].q_len; t++)
                 for (int h = 0; h < c->a.num_q_heads; h++) {
@@ -199,7 +229,8 @@ int main(void) {
         case_free(c);
     }
     for (int l = 0; cpu_levels[l]; l++)
-        for (int i = 0; !(cpu_levels[l]->needs & ~bits) && i < 4; i++) nan_case(c, cpu_levels[l], i % 2, i < 2 ? 3 : 70);
+        for (int i = 0; !(cpu_levels[l]->needs & ~bits) && i < 4; i++)
+            nan_case(c, cpu_levels[l], i % 2, i < 2 ? 3 : 70);
     free(c);
     return tap_done();
 }

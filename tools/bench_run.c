@@ -73,8 +73,8 @@ static double time_call(bench_t *b) {
     return tool_seconds() - started;
 }
 
-/* The multiply-add ceiling of a row on this CPU: for bf16 the faster of its dot product and of float32, which some CPUs
- * turn it into. */
+/* The multiply-add ceiling of a row on this CPU: for bf16 the fastest of its tiles (AMX), of its dot product and of float32,
+ * which some CPUs turn it into. */
 static double compute_ceiling(const bench_t *b, const char **name) {
     static const char *const levels[] = {"avx512", "avx2", "generic"};
     const char *level = b->options->level;
@@ -85,7 +85,9 @@ static double compute_ceiling(const bench_t *b, const char **name) {
         rate = ceiling_fma(levels[i], threads);
     if (b->problem.dtype == ATTN_DTYPE_BFLOAT16 && (any || strcmp(level, "avx512bf16") == 0))
         dot = ceiling_bf16_dot(threads);
-    *name = dot > rate ? "bf16 dot" : "f32 FMA";
+    double tiles = dot > 0 ? ceiling_bf16_tiles(threads) : 0;
+    *name = tiles > dot && tiles > rate ? "bf16 tiles" : dot > rate ? "bf16 dot" : "f32 FMA";
+    if (tiles > dot) dot = tiles;
     return dot > rate ? dot : rate;
 }
 

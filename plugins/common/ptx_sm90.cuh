@@ -34,11 +34,11 @@ ATTN_DEV void mbar_wait(uint32_t bar, int phase) {
 
 /* The same for waits that are long as a rule: the thread may sleep up to 10 ms at a time instead of asking again. */
 ATTN_DEV void mbar_sleep(uint32_t bar, int phase) {
-    asm volatile(
-        "{\n.reg .pred p;\nWAIT%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, %2;\n@p bra DONE%=;\n"
-        "bra WAIT%=;\nDONE%=:\n}" ::"r"(bar),
-        "r"(phase), "r"(10000000)
-        : "memory");
+    asm volatile("{\n.reg .pred p;\nWAIT%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, %2;\n@p "
+                 "bra DONE%=;\n"
+                 "bra WAIT%=;\nDONE%=:\n}" ::"r"(bar),
+                 "r"(phase), "r"(10000000)
+                 : "memory");
 }
 
 ATTN_DEV void tma_3d(uint32_t dst, const void *map, int a, int b, int c, uint32_t bar) {

@@ -36,8 +36,7 @@ uint32_t cpu_bits(void) {
     const int zmm = (xcr0 & 0xe0) == 0xe0;
     bits |= c >> 12 & 1 ? CPU_BIT_FMA : 0;
     bits |= c >> 29 & 1 ? CPU_BIT_F16C : 0;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))
-        return bits;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return bits;
     const uint32_t subleaves = a;
     bits |= b >> 5 & 1 ? CPU_BIT_AVX2 : 0;
     if (zmm) {
@@ -59,12 +58,14 @@ uint32_t cpu_bits(void) {
     return bits;
 }
 #else
-uint32_t cpu_bits(void) { return 0; }
+uint32_t cpu_bits(void) {
+    return 0;
+}
 #endif
 
 const char *cpu_bit_name(int bit) {
-    static const char *const names[CPU_NUM_BITS] = {"avx2",     "fma",      "f16c",     "avx512f",
-                                                    "avx512bw", "avx512dq", "avx512vl", "avx512_bf16",
-                                                    "fast_bf16", "avx512_vnni", "amx_bf16",  "avx512_vbmi"};
+    static const char *const names[CPU_NUM_BITS] = {"avx2",      "fma",         "f16c",     "avx512f",
+                                                    "avx512bw",  "avx512dq",    "avx512vl", "avx512_bf16",
+                                                    "fast_bf16", "avx512_vnni", "amx_bf16", "avx512_vbmi"};
     return bit >= 0 && bit < CPU_NUM_BITS ? names[bit] : "unknown";
 }

@@ -9,7 +9,8 @@ SI uint32_t float_bits(float x) {
 
 /* Nearest even, saturating to the largest finite value, NaN kept. `keep` mantissa bits stay, `bias` is the difference
  * of the exponent biases shifted into place, `magic` adds at the unit of the subnormals. */
-SI uint8_t f32_to_f8(float x, int keep, uint32_t bias, float magic, float smallest_normal, float largest, uint8_t top) {
+SI uint8_t f32_to_f8(float x, int keep, uint32_t bias, float magic, float smallest_normal, float largest,
+                     uint8_t top) {
     const uint32_t u = float_bits(x), a = u & 0x7fffffffu, sign = u >> 24 & 0x80;
     float ax = fabsf(x);
     const int drop = 23 - keep;
@@ -21,11 +22,15 @@ SI uint8_t f32_to_f8(float x, int keep, uint32_t bias, float magic, float smalle
     normal = ax < smallest_normal ? small : normal;
     return (uint8_t)(sign | (a > 0x7f800000u ? (keep == 3 ? 0x7f : 0x7e) : normal > top ? top : normal));
 }
-SI uint8_t f32_to_e4m3(float x) { return f32_to_f8(x, 3, 120u << 3, 16384.0f, 0x1p-6f, 448.0f, 0x7e); }
-SI uint8_t f32_to_e5m2(float x) { return f32_to_f8(x, 2, 112u << 2, 128.0f, 0x1p-14f, 57344.0f, 0x7b); }
+SI uint8_t f32_to_e4m3(float x) {
+    return f32_to_f8(x, 3, 120u << 3, 16384.0f, 0x1p-6f, 448.0f, 0x7e);
+}
+SI uint8_t f32_to_e5m2(float x) {
+    return f32_to_f8(x, 2, 112u << 2, 128.0f, 0x1p-14f, 57344.0f, 0x7b);
+}
 
-static void level_write_row(enum cpu_dtype from, const char *src, int n, enum cpu_dtype to, float scale, char *dst,
-                            char *row_scale, float *scratch) {
+static void level_write_row(enum cpu_dtype from, const char *src, int n, enum cpu_dtype to, float scale,
+                            char *dst, char *row_scale, float *scratch) {
     if (from == to) { /* also values that are quantised already (semantics 3.2) */
         memcpy(dst, src, (size_t)n * (size_t)cpu_dtype_size(to));
         return;

@@ -15,8 +15,7 @@ const struct cpu_kernels *cpu_choose_level(const char *name, uint32_t bits, uint
     for (int i = 0; cpu_levels[i]; i++) {
         const uint32_t lacks = cpu_levels[i]->needs & ~bits;
         if (strcmp(name, "auto") == 0) {
-            if (!lacks && !(cpu_levels[i]->wants & ~bits))
-                return cpu_levels[i];
+            if (!lacks && !(cpu_levels[i]->wants & ~bits)) return cpu_levels[i];
         } else if (strcmp(name, cpu_levels[i]->name) == 0) {
             *missing = lacks;
             return lacks ? NULL : cpu_levels[i];

@@ -9,7 +9,8 @@ int cpu_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn
     if (scale->ndim == 0) return attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 0, NULL, error);
     const int status = attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
     if (status == ATTN_OK && scale->shape[0] != 1 && scale->shape[0] != heads)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld values; 1 or num_kv_heads (%lld) were wanted", name,
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s has %lld values; 1 or num_kv_heads (%lld) were wanted", name,
                          (long long)scale->shape[0], (long long)heads);
     return status;
 }
@@ -30,16 +31,19 @@ int cpu_check_caches(const attn_instance_t *in, const DLTensor *kv_cache, const 
     const int64_t v_shape[4] = {kv_cache->shape[0], heads, in->block_size, v_row};
     if (in->is_separate) return attn_check_tensor(v_cache, "v_cache", in->storage, 4, v_shape, error);
     if (v_cache != NULL)
-        return attn_fail(error, ATTN_E_INVALID, "v_cache",
-                         "v_cache was given, but the problem has no feature separate_kv; ask for it in features");
+        return attn_fail(
+            error, ATTN_E_INVALID, "v_cache",
+            "v_cache was given, but the problem has no feature separate_kv; ask for it in features");
     return ATTN_OK;
 }
 
 void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, int side,
                     struct cpu_rows *rows, struct cpu_rows *scales) {
     const DLTensor *t = in->is_separate && side ? v_cache : kv_cache;
-    const int64_t es = (int64_t)attn_dtype_size(in->storage), extra = attn_kv_is_per_token_head(in->kv) ? 4 : 0;
-    *rows = (struct cpu_rows){attn_data(t), attn_byte_stride(t, 0), attn_byte_stride(t, 1), attn_byte_stride(t, 2)};
+    const int64_t es = (int64_t)attn_dtype_size(in->storage),
+                  extra = attn_kv_is_per_token_head(in->kv) ? 4 : 0;
+    *rows = (struct cpu_rows){attn_data(t), attn_byte_stride(t, 0), attn_byte_stride(t, 1),
+                              attn_byte_stride(t, 2)};
     if (side && !in->is_separate) rows->base += in->shape.head_size * es + extra;
     *scales = (struct cpu_rows){0};
     if (extra != 0) {
@@ -48,8 +52,8 @@ void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const D
     }
 }
 
-static int check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size, int64_t tokens,
-                      attn_error_t *error) {
+static int check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
+                      int64_t tokens, attn_error_t *error) {
     const int64_t shape[3] = {-1, heads, size};
     const int status = attn_check_tensor(t, name, dtype, 3, shape, error);
     if (status == ATTN_OK && t->shape[0] < tokens)
@@ -58,13 +62,13 @@ static int check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64
     return status;
 }
 
-static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
-                        attn_error_t *error) {
+static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted,
+                        int64_t heads, attn_error_t *error) {
     const int64_t shape[1] = {heads};
     if (is_wanted) return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
     if (t != NULL)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s was given, but the problem has no feature %s; ask for it",
-                         name, feature);
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s was given, but the problem has no feature %s; ask for it", name, feature);
     return ATTN_OK;
 }
 
@@ -90,7 +94,8 @@ static int check_bias(const attn_instance_t *in, const DLTensor *t, int64_t toke
     return status;
 }
 
-static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error) {
+static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+                      attn_error_t *error) {
     const struct cpu_attn *s = &in->shape;
     const uint64_t f = in->features;
     int status = check_rows(a->query, "query", in->query_dtype, s->num_q_heads, s->head_size, tokens, error);
@@ -100,9 +105,11 @@ static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_
     if (status == ATTN_OK && !in->has_cache)
         status = check_rows(a->value, "value", in->p.dtype, s->num_kv_heads, s->head_size_v, tokens, error);
     if (status == ATTN_OK)
-        status = check_rows(a->output, "output", in->out_dtype, s->num_q_heads, s->head_size_v, tokens, error);
+        status =
+            check_rows(a->output, "output", in->out_dtype, s->num_q_heads, s->head_size_v, tokens, error);
     if (status == ATTN_OK) status = check_lse(in, a->lse, tokens, error);
-    if (status == ATTN_OK) status = check_vector(a->sinks, "sinks", "sink", (f & ATTN_F_SINK) != 0, s->num_q_heads, error);
+    if (status == ATTN_OK)
+        status = check_vector(a->sinks, "sinks", "sink", (f & ATTN_F_SINK) != 0, s->num_q_heads, error);
     if (status == ATTN_OK)
         status = check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt",
                               (f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, s->num_q_heads, error);
@@ -116,7 +123,8 @@ static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_
 static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
     const struct cpu_metadata *m = s->metadata;
     if (m == NULL || s->metadata_bytes < in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE, "metadata", "the metadata buffer has %llu bytes; space_needed says %zu",
+        return attn_fail(error, ATTN_E_SPACE, "metadata",
+                         "the metadata buffer has %llu bytes; space_needed says %zu",
                          (unsigned long long)(m != NULL ? s->metadata_bytes : 0), in->metadata_bytes);
     if (m->magic != CPU_METADATA_MAGIC)
         return attn_fail(error, ATTN_E_STATE, "metadata",
@@ -131,7 +139,8 @@ static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_er
 
 static const float *copy_vector(const DLTensor *t, int64_t n, float *to) {
     if (t == NULL) return NULL;
-    for (int64_t i = 0; i < n; i++) to[i] = ((const float *)attn_data(t))[i * t->strides[0]];
+    for (int64_t i = 0; i < n; i++)
+        to[i] = ((const float *)attn_data(t))[i * t->strides[0]];
     return to;
 }
 
@@ -167,8 +176,10 @@ static void set_call(const attn_instance_t *in, const attn_forward_t *a, const s
         c->block_table = m->block_table;
         c->block_table_row = m->block_table_row;
     } else {
-        c->k = (struct cpu_rows){attn_data(a->key), 0, attn_byte_stride(a->key, 1), attn_byte_stride(a->key, 0)};
-        c->v = (struct cpu_rows){attn_data(a->value), 0, attn_byte_stride(a->value, 1), attn_byte_stride(a->value, 0)};
+        c->k =
+            (struct cpu_rows){attn_data(a->key), 0, attn_byte_stride(a->key, 1), attn_byte_stride(a->key, 0)};
+        c->v = (struct cpu_rows){attn_data(a->value), 0, attn_byte_stride(a->value, 1),
+                                 attn_byte_stride(a->value, 0)};
     }
     c->sinks = copy_vector(a->sinks, c->num_q_heads, in->sinks);
     c->alibi = copy_vector(a->alibi_slopes, c->num_q_heads, in->alibi);
@@ -182,13 +193,14 @@ static void set_call(const attn_instance_t *in, const attn_forward_t *a, const s
 
 /* The profiling run, without metadata: zero for every row (semantics 7.10). */
 static int zero_output(const attn_instance_t *in, const attn_forward_t *a, attn_error_t *error) {
-    const int status =
-        check_rows(a->output, "output", in->out_dtype, in->shape.num_q_heads, in->shape.head_size_v, 0, error);
+    const int status = check_rows(a->output, "output", in->out_dtype, in->shape.num_q_heads,
+                                  in->shape.head_size_v, 0, error);
     if (status != ATTN_OK) return status;
     const size_t row = (size_t)a->output->shape[2] * (a->output->dtype.bits / 8u);
     for (int64_t t = 0; t < a->output->shape[0]; t++)
         for (int64_t h = 0; h < a->output->shape[1]; h++)
-            memset((char *)attn_data(a->output) + t * attn_byte_stride(a->output, 0) + h * attn_byte_stride(a->output, 1),
+            memset((char *)attn_data(a->output) + t * attn_byte_stride(a->output, 0) +
+                       h * attn_byte_stride(a->output, 1),
                    0, row);
     return ATTN_OK;
 }
@@ -208,8 +220,9 @@ int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     status = check_call(in, &a, m->num_tokens, error);
     if (status != ATTN_OK) return status;
     if (in->has_cache && m->max_block >= a.kv_cache->shape[0])
-        return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table names block %d; the cache has %lld blocks",
-                         m->max_block, (long long)a.kv_cache->shape[0]);
+        return attn_fail(error, ATTN_E_INVALID, "block_table",
+                         "block_table names block %d; the cache has %lld blocks", m->max_block,
+                         (long long)a.kv_cache->shape[0]);
     set_call(in, &a, m, &call);
     cpu_plan_run(cpu_metadata_plan(m), in->k, &call, &in->tiling, &in->limits, s.workspace,
                  getpid() == in->pid ? 0 : 1);

@@ -25,7 +25,7 @@ struct attn_instance {
     pid_t pid; /* a child after fork runs on one thread: the OpenMP team stayed in the parent */
     size_t metadata_bytes, workspace_bytes;
     float *k_scale, *v_scale, *sinks, *alibi; /* the call's small vectors, copied dense */
-    float *rows; /* a row of floats for each thread, for update_kv_cache */
+    float *rows;                              /* a row of floats for each thread, for update_kv_cache */
     size_t row_floats;
 };
 
@@ -46,7 +46,8 @@ extern const attn_capabilities_t cpu_capabilities;
 extern const attn_option_spec_t cpu_options[CPU_NUM_OPTIONS];
 
 enum cpu_dtype cpu_dtype_of(uint32_t attn_dtype);
-int cpu_check_caches(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, attn_error_t *error);
+int cpu_check_caches(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
+                     attn_error_t *error);
 int cpu_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn_error_t *error);
 /* Value of a scale tensor for a head; NULL reads as 1. */
 float cpu_scale_at(const DLTensor *scale, int64_t head);
@@ -58,14 +59,16 @@ int cpu_supports(const attn_problem_t *problem, const attn_device_t *device, att
 int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
              uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);
 void cpu_close(attn_instance_t *instance);
-int cpu_kv_cache_shape(attn_instance_t *instance, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
-int cpu_space_needed(attn_instance_t *instance, attn_space_needed_t *needed, attn_error_t *error);
-int cpu_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+int cpu_kv_cache_shape(attn_instance_t *instance, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                        attn_error_t *error);
+int cpu_space_needed(attn_instance_t *instance, attn_space_needed_t *needed, attn_error_t *error);
+int cpu_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                       void *stream, attn_error_t *error);
 int cpu_update_block_table(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
                            void *stream, attn_error_t *error);
-int cpu_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream, attn_error_t *error);
-int cpu_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                attn_error_t *error);
+int cpu_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                        attn_error_t *error);
+int cpu_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                void *stream, attn_error_t *error);
 
 #endif

@@ -16,9 +16,9 @@ enum {
     CPU_BIT_AVX512DQ = 1 << 5,
     CPU_BIT_AVX512VL = 1 << 6,
     CPU_BIT_AVX512BF16 = 1 << 7,
-    CPU_BIT_FAST_BF16 = 1 << 8, /* bf16 products give more flops than f32 FMA: on Intel by AMX alone */
-    CPU_BIT_AVX512VNNI = 1 << 9, /* integer dot products of the int8 decode */
-    CPU_BIT_AMX_BF16 = 1 << 10, /* tiles, and the permission to use them */
+    CPU_BIT_FAST_BF16 = 1 << 8,   /* bf16 products give more flops than f32 FMA: on Intel by AMX alone */
+    CPU_BIT_AVX512VNNI = 1 << 9,  /* integer dot products of the int8 decode */
+    CPU_BIT_AMX_BF16 = 1 << 10,   /* tiles, and the permission to use them */
     CPU_BIT_AVX512VBMI = 1 << 11, /* byte tables of the e4m3 decode */
     CPU_NUM_BITS = 12
 };
@@ -36,15 +36,16 @@ struct cpu_kernels {
     void (*item)(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_seq *seq,
                  const struct cpu_item *item, char *scratch, float *parts);
     /* Merges the partial results of rows [index, index + 1) of a merge (row-major over heads, rows). */
-    void (*merge)(const struct cpu_attn *a, const struct cpu_seq *seq, const struct cpu_merge *m, int64_t index,
-                  char *scratch, const float *parts);
+    void (*merge)(const struct cpu_attn *a, const struct cpu_seq *seq, const struct cpu_merge *m,
+                  int64_t index, char *scratch, const float *parts);
     /* Writes n values of one cache row: dst = quantise(src / scale). row_scale not NULL: the scale is computed per
      * row (semantics 3.4) and stored there. scratch as above. */
     void (*write_row)(enum cpu_dtype from, const char *src, int n, enum cpu_dtype to, float scale, char *dst,
                       char *row_scale, float *scratch);
 };
 
-extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512bf16;
+extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
+    cpu_kernels_avx512bf16;
 
 /* Levels of this build, best first, NULL-terminated. */
 extern const struct cpu_kernels *const cpu_levels[];
@@ -61,7 +62,8 @@ const struct cpu_kernels *cpu_choose_level(const char *name, uint32_t bits, uint
 /* 1 if the bf16-dot form serves the problem exactly enough: bf16 queries and outputs, keys that bf16 holds exactly. */
 static inline int cpu_bf16_serves(const struct cpu_attn *a) {
     return a->q_dtype == CPU_BF16 && a->out_dtype == CPU_BF16 && a->head_size % 2 == 0 &&
-           (a->kv_dtype == CPU_BF16 || a->kv_dtype == CPU_E4M3 || a->kv_dtype == CPU_E5M2 || a->kv_dtype == CPU_I8);
+           (a->kv_dtype == CPU_BF16 || a->kv_dtype == CPU_E4M3 || a->kv_dtype == CPU_E5M2 ||
+            a->kv_dtype == CPU_I8);
 }
 
 #endif

@@ -8,16 +8,16 @@
  * interleaved in pairs) and serves num_sub sub-blocks of L = LN_NR * VW rows. m is in log2 units from the start. */
 
 #define LN_CAT_(a, b) a##b
-#define LN_CAT(a, b) LN_CAT_(a, b)
+#define LN_CAT(a, b)  LN_CAT_(a, b)
 #if LN_AMX
 #define LN_(name) LN_CAT(name, _amx)
-#define LN_STEP 2
+#define LN_STEP   2
 #elif LN_BF16
 #define LN_(name) LN_CAT(name, _bf16)
-#define LN_STEP 2 /* keys per row of P and V; elements per step of QK */
+#define LN_STEP   2 /* keys per row of P and V; elements per step of QK */
 #else
 #define LN_(name) LN_CAT(name, _f32)
-#define LN_STEP 1
+#define LN_STEP   1
 #endif
 enum { LN_(ln_L) = LN_NR * VW };
 #define LN_L LN_(ln_L)
@@ -31,8 +31,8 @@ enum { LN_(ln_L) = LN_NR * VW };
 #include "cpu_lanes_pack.h"
 #include "cpu_lanes_softmax.h"
 
-static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it, char *scratch,
-                         float *parts) {
+static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
+                         char *scratch, float *parts) {
     struct LN_(ln_state) st;
     struct cpu_mask_bounds all;
     const int64_t ko = (int64_t)it->head0 * a->k.head, vo = (int64_t)it->head0 * a->v.head;
@@ -70,13 +70,13 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
             row_pointers(a, sq, &a->v, k0 + LN_BK, LN_BK, &all, st.vn);
         }
         for (int b = 0; b < ns; b++) {
-            if (ahead)
-                st.pf_end = LN_BK * (b + 1) / ns;
+            if (ahead) st.pf_end = LN_BK * (b + 1) / ns;
             const int nb = cpu_min(n, cpu_bounds_end(&st.bounds[b]) - k0);
-            const enum cpu_cover cover = nb > 0 ? cpu_bounds_cover(&st.bounds[b], k0, k0 + nb) : CPU_COVER_NONE;
-            if (cover == CPU_COVER_NONE)
-                continue;
-            const int nr = LN_(ln_round)(nb), slow = modified || (!LN_AMX && nr > nb) || cover != CPU_COVER_FULL;
+            const enum cpu_cover cover =
+                nb > 0 ? cpu_bounds_cover(&st.bounds[b], k0, k0 + nb) : CPU_COVER_NONE;
+            if (cover == CPU_COVER_NONE) continue;
+            const int nr = LN_(ln_round)(nb),
+                      slow = modified || (!LN_AMX && nr > nb) || cover != CPU_COVER_FULL;
             for (int j = 0; j < LN_L; j += VW)
                 v_store(st.top + j, v_set1(-INFINITY));
             LN_(ln_qk)(&st, st.q + (size_t)b * st.steps * LN_L, nr, nb);
@@ -86,11 +86,12 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
             } else {
                 unit = c * 1.442695041f;
                 for (int j = 0; j < LN_L; j += VW)
-                    v_store(st.top + j, v_max(v_mul(v_load(st.top + j), v_set1(unit)), v_load(st.m + b * LN_L + j)));
+                    v_store(st.top + j,
+                            v_max(v_mul(v_load(st.top + j), v_set1(unit)), v_load(st.m + b * LN_L + j)));
             }
             LN_(ln_softmax)(a, &st, b, nb, unit);
-            LN_(ln_pv)(st.vt, st.p, st.o + (size_t)b * st.Dp * LN_L, st.alpha, (nb + LN_STEP - 1) / LN_STEP,
-                       st.Dp);
+            LN_(ln_pv)
+            (st.vt, st.p, st.o + (size_t)b * st.Dp * LN_L, st.alpha, (nb + LN_STEP - 1) / LN_STEP, st.Dp);
         }
     }
     for (int b = 0; b < ns; b++)

@@ -4,7 +4,7 @@
 
 /* Q panel [step][L] of sub-block b and the per-lane vectors; lanes past the last row repeat it and are not stored. */
 static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
-                          struct LN_(ln_state) *st, int b) {
+                          struct LN_(ln_state) * st, int b) {
     const int G = a->num_q_heads / a->num_kv_heads, ld = (int)((a->head_size + CHUNK - 1) / CHUNK * CHUNK);
     float *Q = st->q + (size_t)b * st->steps * LN_L;
     cpu_bounds_init(&st->bounds[b]);
@@ -14,7 +14,8 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
             const int tok = row / G, hq = it->head0 * G + row % G;
             const char *src = a->q + (sq->q_start + tok) * a->q_token + hq * a->q_head;
 #if LN_BF16
-            memset((char *)(st->row + i * ld) + a->head_size * 2, 0, (size_t)(st->steps * 4 - a->head_size * 2));
+            memset((char *)(st->row + i * ld) + a->head_size * 2, 0,
+                   (size_t)(st->steps * 4 - a->head_size * 2));
             memcpy(st->row + i * ld, src, (size_t)a->head_size * 2);
 #else
             row_to_f32(a->q_dtype, src, a->head_size, st->row + i * ld);
@@ -48,7 +49,7 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
 #if !LN_AMX
 /* Row k of every panel of V from st->row. Whole vectors are stored: what runs over a panel's row is overwritten by the
  * next row, which comes later; a panel's last row is copied exactly. */
-static void LN_(ln_pack_v)(const struct LN_(ln_state) *st, int k) {
+static void LN_(ln_pack_v)(const struct LN_(ln_state) * st, int k) {
     for (int d = 0, w; d < st->Dp; d += w) {
         w = LN_(ln_panel)(d, st->Dp);
         float *to = st->vt + (long)d * LN_VROWS + (long)k * w;
@@ -65,11 +66,12 @@ static void LN_(ln_pack_v)(const struct LN_(ln_state) *st, int k) {
 #if !LN_BF16
 /* A panel [step][LN_MR] from LN_MR rows of floats in st->row, by register transposes whose surplus lanes are overwritten
  * by the next step. */
-static void LN_(ln_pack_k)(const struct LN_(ln_state) *st, int ld, float *to) {
+static void LN_(ln_pack_k)(const struct LN_(ln_state) * st, int ld, float *to) {
     for (int p = 0; p < st->steps; p += VW) {
         for (int r = 0; r < LN_MR; r += VW) {
             vf v[VW];
-            UNROLL for (int i = 0; i < VW; i++) v[i] = r + i < LN_MR ? v_load(st->row + (r + i) * ld + p) : v_zero();
+            UNROLL for (int i = 0; i < VW; i++) v[i] =
+                r + i < LN_MR ? v_load(st->row + (r + i) * ld + p) : v_zero();
             v_transpose(v);
             for (int i = 0; i < VW && p + i < st->steps; i++)
                 v_store(to + (long)(p + i) * LN_MR + r, v[i]);
@@ -80,7 +82,7 @@ static void LN_(ln_pack_k)(const struct LN_(ln_state) *st, int ld, float *to) {
 
 /* The tile's rows in the form that the micro kernels read. */
 static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
-                            struct LN_(ln_state) *st, const struct cpu_mask_bounds *all, int k0, int n) {
+                            struct LN_(ln_state) * st, const struct cpu_mask_bounds *all, int k0, int n) {
     const int64_t ko = (int64_t)it->head0 * a->k.head, vo = (int64_t)it->head0 * a->v.head;
     const int nr = LN_(ln_round)(n);
     row_pointers(a, sq, &a->k, k0, nr, all, st->kp);
@@ -122,7 +124,7 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
 
 /* Sub-block b's rows to the output or to partial slots. */
 static void LN_(ln_end)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
-                        const struct LN_(ln_state) *st, int b, float *parts) {
+                        const struct LN_(ln_state) * st, int b, float *parts) {
     const int G = a->num_q_heads / a->num_kv_heads, Dv = a->head_size_v, ld = (Dv + VW - 1) / VW * VW;
     const int64_t pf = cpu_part_floats(Dv);
     const float *O = st->o + (size_t)b * st->Dp * LN_L;
@@ -139,8 +141,7 @@ static void LN_(ln_end)(const struct cpu_attn *a, const struct cpu_seq *sq, cons
         for (int i = 0; i < VW; i++) {
             const int at = b * LN_L + l0 + i, row = it->row0 + at;
             float *o = st->row + i * ld;
-            if (row >= it->row1)
-                break;
+            if (row >= it->row1) break;
             if (it->part >= 0) {
                 float *p = parts + (it->part + at) * pf;
                 scale_copy(p, o, Dv, f);

@@ -30,76 +30,76 @@ SI vf LN_(ln_word)(const float *p) {
 #else
 #define LN_WITHIN(i) 0
 #endif
-#define LN_ROW(i, A)                                                                                                   \
-    if (LN_WITHIN(i)) {                                                                                                \
-        UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = v_fma_word(A, b[j], c[i][j]);                                 \
-    } else {                                                                                                           \
-        const vf x = LN_(ln_word)(A);                                                                                  \
-        UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                                \
+#define LN_ROW(i, A)                                                                                         \
+    if (LN_WITHIN(i)) {                                                                                      \
+        UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = v_fma_word(A, b[j], c[i][j]);                       \
+    } else {                                                                                                 \
+        const vf x = LN_(ln_word)(A);                                                                        \
+        UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                      \
     }
 
 /* S[M keys][L] and running maxima of the raw scores. f32 reads a packed panel, [step][LN_MR keys], whose next panel
  * the hardware prefetches; bf16 reads the cache rows themselves and prefetches the rows of the following call. */
 #if LN_BF16
-#define LN_QK_INIT(M)                                                                                                  \
-    const float *a[M];                                                                                                 \
+#define LN_QK_INIT(M)                                                                                        \
+    const float *a[M];                                                                                       \
     UNROLL for (int i = 0; i < (M); i++) a[i] = ka[i];
-#define LN_QK_AHEAD(M)                                                                                                 \
-    if (p % 16 == 0)                                                                                                   \
-        for (int i = 0; i < (M); i++) v_prefetch((const char *)(next[i] + p));
-#define LN_QK_A(i) (a[i] + p)
-#define LN_QK_ARGS const float *const *ka, const float *const *next
+#define LN_QK_AHEAD(M)                                                                                       \
+    if (p % 16 == 0)                                                                                         \
+        for (int i = 0; i < (M); i++)                                                                        \
+            v_prefetch((const char *)(next[i] + p));
+#define LN_QK_A(i)    (a[i] + p)
+#define LN_QK_ARGS    const float *const *ka, const float *const *next
 #define LN_QK_CALL(k) st->ka + (k), st->ka + ((k) + 2 * LN_MR <= n ? (k) + LN_MR : (k))
 #else
 #define LN_QK_INIT(M)
 #define LN_QK_AHEAD(M)
-#define LN_QK_A(i) (panel + p * LN_MR + (i))
-#define LN_QK_ARGS const float *panel
+#define LN_QK_A(i)    (panel + p * LN_MR + (i))
+#define LN_QK_ARGS    const float *panel
 #define LN_QK_CALL(k) st->kt + (long)(k)*steps
 #endif
-#define LN_QK(M)                                                                                                       \
-    static __attribute__((noinline)) void LN_CAT(LN_(ln_qk), M)(LN_QK_ARGS, const float *B, long steps, float *S,      \
-                                                                float *top) {                                          \
-        vf c[M][LN_NR];                                                                                                \
-        LN_QK_INIT(M)                                                                                                  \
-        UNROLL for (int i = 0; i < (M); i++)                                                                           \
-            UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = v_zero();                                                 \
-        for (long p = 0; p < steps; p++) {                                                                             \
-            vf b[LN_NR];                                                                                               \
-            LN_QK_AHEAD(M)                                                                                             \
-            UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                               \
-            UNROLL for (int i = 0; i < (M); i++) {                                                                     \
-                LN_ROW(i, LN_QK_A(i))                                                                                  \
-            }                                                                                                          \
-        }                                                                                                              \
-        UNROLL for (int j = 0; j < LN_NR; j++) {                                                                       \
-            vf w = v_load(top + j * VW);                                                                               \
-            UNROLL for (int i = 0; i < (M); i++) {                                                                     \
-                w = v_max(c[i][j], w);                                                                                 \
-                v_store(S + i * LN_L + j * VW, c[i][j]);                                                               \
-            }                                                                                                          \
-            v_store(top + j * VW, w);                                                                                  \
-        }                                                                                                              \
+#define LN_QK(M)                                                                                             \
+    static __attribute__((noinline)) void LN_CAT(LN_(ln_qk), M)(LN_QK_ARGS, const float *B, long steps,      \
+                                                                float *S, float *top) {                      \
+        vf c[M][LN_NR];                                                                                      \
+        LN_QK_INIT(M)                                                                                        \
+        UNROLL for (int i = 0; i < (M); i++) UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = v_zero();      \
+        for (long p = 0; p < steps; p++) {                                                                   \
+            vf b[LN_NR];                                                                                     \
+            LN_QK_AHEAD(M)                                                                                   \
+            UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                     \
+            UNROLL for (int i = 0; i < (M); i++) {                                                           \
+                LN_ROW(i, LN_QK_A(i))                                                                        \
+            }                                                                                                \
+        }                                                                                                    \
+        UNROLL for (int j = 0; j < LN_NR; j++) {                                                             \
+            vf w = v_load(top + j * VW);                                                                     \
+            UNROLL for (int i = 0; i < (M); i++) {                                                           \
+                w = v_max(c[i][j], w);                                                                       \
+                v_store(S + i * LN_L + j * VW, c[i][j]);                                                     \
+            }                                                                                                \
+            v_store(top + j * VW, w);                                                                        \
+        }                                                                                                    \
     }
 
 /* O[M columns][L] = O * alpha + V[keys][M] * P[keys][L]; A is a panel of M columns. */
-#define LN_PV(M)                                                                                                       \
-    static __attribute__((noinline)) void LN_CAT(LN_(ln_pv), M)(const float *A, const float *B, float *O,              \
-                                                                const float *alpha, long steps) {                      \
-        vf c[M][LN_NR];                                                                                                \
-        UNROLL for (int j = 0; j < LN_NR; j++) {                                                                       \
-            vf w = v_load(alpha + j * VW);                                                                             \
-            UNROLL for (int i = 0; i < (M); i++) c[i][j] = v_mul(w, v_load(O + i * LN_L + j * VW));                    \
-        }                                                                                                              \
-        for (long p = 0; p < steps; p++) {                                                                             \
-            vf b[LN_NR];                                                                                               \
-            UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                               \
-            UNROLL for (int i = 0; i < (M); i++) {                                                                     \
-                LN_ROW(i, A + p * (M) + i)                                                                             \
-            }                                                                                                          \
-        }                                                                                                              \
-        UNROLL for (int j = 0; j < LN_NR; j++)                                                                         \
-            UNROLL for (int i = 0; i < (M); i++) v_store(O + i * LN_L + j * VW, c[i][j]);                              \
+#define LN_PV(M)                                                                                             \
+    static __attribute__((noinline)) void LN_CAT(LN_(ln_pv), M)(const float *A, const float *B, float *O,    \
+                                                                const float *alpha, long steps) {            \
+        vf c[M][LN_NR];                                                                                      \
+        UNROLL for (int j = 0; j < LN_NR; j++) {                                                             \
+            vf w = v_load(alpha + j * VW);                                                                   \
+            UNROLL for (int i = 0; i < (M); i++) c[i][j] = v_mul(w, v_load(O + i * LN_L + j * VW));          \
+        }                                                                                                    \
+        for (long p = 0; p < steps; p++) {                                                                   \
+            vf b[LN_NR];                                                                                     \
+            UNROLL for (int j = 0; j < LN_NR; j++) b[j] = v_load(B + p * LN_L + j * VW);                     \
+            UNROLL for (int i = 0; i < (M); i++) {                                                           \
+                LN_ROW(i, A + p * (M) + i)                                                                   \
+            }                                                                                                \
+        }                                                                                                    \
+        UNROLL for (int j = 0; j < LN_NR; j++) UNROLL for (int i = 0; i < (M); i++)                          \
+            v_store(O + i * LN_L + j * VW, c[i][j]);                                                         \
     }
 
 LN_PV(4)
@@ -117,7 +117,7 @@ LN_PV(12)
 
 /* Whole tile of scores: n = ln_round() keys. Blocks of 6 with a rest of 2 end in two blocks of 4 where keys are rows;
  * panels are always LN_MR wide. */
-static void LN_(ln_qk)(struct LN_(ln_state) *st, const float *B, int n, int used) {
+static void LN_(ln_qk)(struct LN_(ln_state) * st, const float *B, int n, int used) {
     float *const S = st->s, *const top = st->top;
     const long steps = st->steps;
     int k = 0;
@@ -139,10 +139,8 @@ static void LN_(ln_qk)(struct LN_(ln_state) *st, const float *B, int n, int used
 
 /* Width of the panel of V that starts at column d of D (a multiple of 4). */
 SI int LN_(ln_panel)(int d, int D) {
-    if (LN_MR == 12)
-        return D - d >= 12 ? 12 : D - d >= 8 ? 8 : 4;
-    if (LN_MR == 6)
-        return (D - d) % 6 == 2 && D - d <= 8 ? 4 : D - d >= 6 ? 6 : 4;
+    if (LN_MR == 12) return D - d >= 12 ? 12 : D - d >= 8 ? 8 : 4;
+    if (LN_MR == 6) return (D - d) % 6 == 2 && D - d <= 8 ? 4 : D - d >= 6 ? 6 : 4;
     return 4;
 }
 

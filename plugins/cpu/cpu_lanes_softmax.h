@@ -3,8 +3,8 @@
  * once per arithmetic. */
 
 /* Scores that are more than scaled dot products: per-token scale, soft cap, bias, mask; to log2 units, with maxima. */
-static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct LN_(ln_state) *st, int b,
-                           int k0, int n, float c, int partial) {
+static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq,
+                           const struct LN_(ln_state) * st, int b, int k0, int n, float c, int partial) {
     const float log2e = 1.442695041f;
     const int plain = !(a->soft_cap > 0) && !a->alibi && !a->qq_bias, G = a->num_q_heads / a->num_kv_heads;
     (void)G;
@@ -22,12 +22,12 @@ static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq, c
         for (int k = 0; k < n; k++) {
             float *s = st->s + k * LN_L + j;
             const vi key = vi_set1(k0 + k);
-            vf x = v_mul(v_load(s), v_set1((a->k_row_scale.base ? st->ks[k] : 1.0f) * (plain ? c * log2e : c)));
+            vf x =
+                v_mul(v_load(s), v_set1((a->k_row_scale.base ? st->ks[k] : 1.0f) * (plain ? c * log2e : c)));
             if (!plain) {
                 if (a->soft_cap > 0)
                     x = v_mul(v_set1(a->soft_cap), v_tanh(v_mul(x, v_set1(1.0f / a->soft_cap))));
-                if (a->alibi)
-                    x = v_add(x, alibi_term(a->alibi_sqrt, slope, vi_sub(key, pos)));
+                if (a->alibi) x = v_add(x, alibi_term(a->alibi_sqrt, slope, vi_sub(key, pos)));
                 if (a->qq_bias && k0 + k >= sq->q_offset) {
                     float bias[VW];
                     for (int i = 0; i < VW; i++)
@@ -36,8 +36,7 @@ static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq, c
                 }
                 x = v_mul(x, v_set1(log2e));
             }
-            if (partial)
-                x = v_mask2(x, key, lo0, hi0, lo1, hi1);
+            if (partial) x = v_mask2(x, key, lo0, hi0, lo1, hi1);
             v_store(s, x);
             top = v_max(x, top);
         }
@@ -46,23 +45,21 @@ static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq, c
 }
 
 /* Row pair k, k + 1 of P (the second zero if it does not exist), stored as the next product reads it. */
-SI void LN_(ln_store_p)(const struct LN_(ln_state) *st, int k, int j, vf p0, vf p1, int scaled, int pair) {
+SI void LN_(ln_store_p)(const struct LN_(ln_state) * st, int k, int j, vf p0, vf p1, int scaled, int pair) {
     if (scaled) {
         p0 = v_mul(p0, v_set1(st->vs[k]));
-        if (pair)
-            p1 = v_mul(p1, v_set1(st->vs[k + 1]));
+        if (pair) p1 = v_mul(p1, v_set1(st->vs[k + 1]));
     }
 #if LN_BF16
     v_store(st->p + k / 2 * LN_L + j, v_pair_bf16(p0, p1));
 #else
     v_store(st->p + k * LN_L + j, p0);
-    if (pair)
-        v_store(st->p + (k + 1) * LN_L + j, p1);
+    if (pair) v_store(st->p + (k + 1) * LN_L + j, p1);
 #endif
 }
 
 /* P = 2^(S * c - m), its sums, alpha. Sums are of the unrounded, unscaled P. */
-SI void LN_(ln_softmax_)(const struct LN_(ln_state) *st, int b, int n, float c, int scaled) {
+SI void LN_(ln_softmax_)(const struct LN_(ln_state) * st, int b, int n, float c, int scaled) {
     for (int j = 0; j < LN_L; j += VW) {
         float *m = st->m + b * LN_L + j, *l = st->l + b * LN_L + j;
         const float *s = st->s + j;
@@ -70,8 +67,7 @@ SI void LN_(ln_softmax_)(const struct LN_(ln_state) *st, int b, int n, float c, 
 #if LN_AMX
         /* Tiles do not scale O on their way, so m moves only when a score exceeds it by more than 2^8. */
         const int moves = v_any_gt(top, v_add(v_load(m), v_set1(8.0f)));
-        if (!moves)
-            top = v_load(m);
+        if (!moves) top = v_load(m);
 #endif
         const vf vc = v_set1(c), al = v_exp2(v_sub(v_load(m), top));
         vf l0 = v_mul(v_load(l), al), l1 = v_zero();
@@ -100,7 +96,8 @@ SI void LN_(ln_softmax_)(const struct LN_(ln_state) *st, int b, int n, float c, 
 #endif
     }
 }
-static void LN_(ln_softmax)(const struct cpu_attn *a, const struct LN_(ln_state) *st, int b, int n, float c) {
+static void LN_(ln_softmax)(const struct cpu_attn *a, const struct LN_(ln_state) * st, int b, int n,
+                            float c) {
     if (a->v_row_scale.base)
         LN_(ln_softmax_)(st, b, n, c, 1);
     else

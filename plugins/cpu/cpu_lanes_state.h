@@ -6,17 +6,17 @@
 
 /* What a thread keeps for one item. Sub-block b's arrays start at b * L. */
 struct LN_(ln_state) {
-    int ns, steps, Dp, ldk; /* sub-blocks, QK steps, padded columns of O, words per row of the K tile */
-    float *o, *q;                /* [ns][Dp][L], [ns][steps][L] */
-    float *s, *p;                /* [BK][L]; P stands in S's place for f32 */
-    float *kt, *vt;              /* prepared K (if converted) and V */
-    float *m, *l, *alpha, *top;  /* [ns][L], [ns][L], [L], [L] */
+    int ns, steps, Dp, ldk;     /* sub-blocks, QK steps, padded columns of O, words per row of the K tile */
+    float *o, *q;               /* [ns][Dp][L], [ns][steps][L] */
+    float *s, *p;               /* [BK][L]; P stands in S's place for f32 */
+    float *kt, *vt;             /* prepared K (if converted) and V */
+    float *m, *l, *alpha, *top; /* [ns][L], [ns][L], [L], [L] */
     int32_t *lo0, *hi0, *lo1, *hi1, *pos, *hq; /* [ns][L] */
-    struct cpu_mask_bounds *bounds; /* [ns] */
+    struct cpu_mask_bounds *bounds;            /* [ns] */
     const char **kp, **vp, **kn, **vn; /* [BK] row pointers into the cache, of this tile and the next */
-    const float **ka;               /* [BK] rows that QK reads */
-    float *ks, *vs;                 /* [BK] */
-    float *row;                     /* [VW][widest row] for packing and output */
+    const float **ka;                  /* [BK] rows that QK reads */
+    float *ks, *vs;                    /* [BK] */
+    float *row;                        /* [VW][widest row] for packing and output */
     /* Where prefetching of the next tile stands: row, its end, K or V, byte in the row; lines for each call. */
     int pf_row, pf_end, pf_side, pf_at, pf_lines, pf_bytes[2];
     int64_t pf_off[2];
@@ -33,7 +33,7 @@ SI int LN_(ln_round)(int n) {
 
 /* A few lines of the next tile into L2: its conversion would wait for each page, and a burst for all of it would fill
  * the line buffers. */
-SI void LN_(ln_prefetch)(struct LN_(ln_state) *st) {
+SI void LN_(ln_prefetch)(struct LN_(ln_state) * st) {
     for (int i = 0; i < st->pf_lines && st->pf_row < st->pf_end; i++) {
         v_prefetch_l2((st->pf_side ? st->vn : st->kn)[st->pf_row] + st->pf_off[st->pf_side] + st->pf_at);
         st->pf_at += 64;
@@ -45,7 +45,7 @@ SI void LN_(ln_prefetch)(struct LN_(ln_state) *st) {
     }
 }
 
-static size_t LN_(ln_carve)(struct LN_(ln_state) *st, const struct cpu_attn *a, int ns, char *mem) {
+static size_t LN_(ln_carve)(struct LN_(ln_state) * st, const struct cpu_attn *a, int ns, char *mem) {
     size_t at = 0;
     const int wide = (cpu_max(a->head_size, a->head_size_v) + 2 * CHUNK - 1) / CHUNK * CHUNK;
     st->ns = ns;
@@ -57,12 +57,12 @@ static size_t LN_(ln_carve)(struct LN_(ln_state) *st, const struct cpu_attn *a, 
     st->steps = (a->head_size + LN_STEP - 1) / LN_STEP;
     st->Dp = (a->head_size_v + 3) / 4 * 4;
 #endif
-#define CARVE(member, type, count)                                                                                     \
-    st->member = mem ? (type *)(void *)(mem + at) : NULL;                                                              \
+#define CARVE(member, type, count)                                                                           \
+    st->member = mem ? (type *)(void *)(mem + at) : NULL;                                                    \
     at += ((size_t)(count) * sizeof(type) + 63) & ~(size_t)63
     CARVE(o, float, (size_t)ns * st->Dp * LN_L);
     CARVE(q, float, (size_t)ns * st->steps * LN_L);
-    CARVE(s, float, LN_BK * LN_L);
+    CARVE(s, float, LN_BK *LN_L);
 #if LN_BF16
     CARVE(p, float, (LN_BK + 1) / 2 * LN_L);
 #else
@@ -70,8 +70,8 @@ static size_t LN_(ln_carve)(struct LN_(ln_state) *st, const struct cpu_attn *a, 
 #endif
     CARVE(kt, float, LN_BK * st->ldk + VW);
     CARVE(vt, float, LN_VROWS * st->Dp + VW);
-    CARVE(m, float, ns * LN_L);
-    CARVE(l, float, ns * LN_L);
+    CARVE(m, float, ns *LN_L);
+    CARVE(l, float, ns *LN_L);
     CARVE(alpha, float, LN_L);
     CARVE(top, float, LN_L);
     CARVE(lo0, int32_t, ns * LN_L);

@@ -52,11 +52,12 @@ SI void tile_product(struct tile_side A, struct tile_side B, int steps, float *C
 }
 
 /* Scores of a whole tile, n = ln_round() keys, and the maxima of the first `used`. */
-static void LN_(ln_qk)(struct LN_(ln_state) *st, const float *B, int n, int used) {
+static void LN_(ln_qk)(struct LN_(ln_state) * st, const float *B, int n, int used) {
     const int steps = st->steps / TILE_WORDS;
     for (int k = 0; k < n; k += 2 * TILE_WORDS)
         for (int j = 0; j < LN_L; j += 2 * TILE_WORDS) {
-            const struct tile_side K = {st->kt + (long)k * st->ldk, st->ldk, (long)TILE_WORDS * st->ldk, TILE_WORDS};
+            const struct tile_side K = {st->kt + (long)k * st->ldk, st->ldk, (long)TILE_WORDS * st->ldk,
+                                        TILE_WORDS};
             const struct tile_side Q = {B + j, LN_L, TILE_WORDS, (long)TILE_WORDS * LN_L};
             float *S = st->s + (long)k * LN_L + j;
             LN_(ln_prefetch)(st);
@@ -78,7 +79,8 @@ static void LN_(ln_pv)(const float *V, const float *P, float *O, const float *al
     (void)alpha;
     for (int d = 0; d < D; d += 2 * TILE_WORDS)
         for (int j = 0; j < LN_L; j += 2 * TILE_WORDS) {
-            const struct tile_side A = {V + (long)d * TILE_WORDS, TILE_WORDS, TILE_WORDS * TILE_WORDS, (long)D * TILE_WORDS};
+            const struct tile_side A = {V + (long)d * TILE_WORDS, TILE_WORDS, TILE_WORDS * TILE_WORDS,
+                                        (long)D * TILE_WORDS};
             const struct tile_side B = {P + j, LN_L, TILE_WORDS, (long)TILE_WORDS * LN_L};
             float *C = O + (long)d * LN_L + j;
             if (D - d > TILE_WORDS)
@@ -89,14 +91,14 @@ static void LN_(ln_pv)(const float *V, const float *P, float *O, const float *al
 }
 
 /* Values of n keys behind row pointers, transposed; zeros for the keys that fill the last tile. */
-static void LN_(ln_pack_v)(const struct cpu_attn *a, const struct LN_(ln_state) *st, int64_t off, int n) {
+static void LN_(ln_pack_v)(const struct cpu_attn *a, const struct LN_(ln_state) * st, int64_t off, int n) {
     const int ld = (a->head_size_v + CHUNK - 1) / CHUNK * CHUNK;
     for (int k = 0; k < n; k += TILE_KEYS) {
         float *const to = st->vt + (long)k / TILE_KEYS * st->Dp * TILE_WORDS;
         for (int i = 0; i < TILE_WORDS; i++)
             if (k + 2 * i < n)
-                rows_to_pairs(a->kv_dtype, st->vp[k + 2 * i] + off, st->vp[k + 2 * i + 1] + off, a->head_size_v,
-                              st->row + i * ld);
+                rows_to_pairs(a->kv_dtype, st->vp[k + 2 * i] + off, st->vp[k + 2 * i + 1] + off,
+                              a->head_size_v, st->row + i * ld);
             else
                 memset(st->row + i * ld, 0, (size_t)ld * sizeof *st->row);
         for (int d = 0; d < st->Dp; d += TILE_WORDS) {

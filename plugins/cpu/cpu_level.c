@@ -14,8 +14,8 @@
 /* Register blocks: MR x NR accumulators, NR vectors of B and one of A must fit; the Q panel (L x D) should stay below
  * 32 KiB, so f32 takes few lanes. */
 #define ln_exp2_f32 v_exp2
-#define LN_BF16 0
-#define LN_AMX 0
+#define LN_BF16     0
+#define LN_AMX      0
 #define LN_QK_CALLS (LN_BK / LN_MR)
 #if CPU_LEVEL >= 2
 #define LN_MR 12
@@ -34,28 +34,28 @@
 
 #if CPU_LEVEL >= 3
 #define ln_exp2_bf16 v_exp2_short
-#define LN_BF16 1
-#define LN_AMX 0
-#define LN_QK_CALLS (LN_BK / LN_MR)
-#define LN_MR 6
-#define LN_NR 4
-#define LN_BK 96
+#define LN_BF16      1
+#define LN_AMX       0
+#define LN_QK_CALLS  (LN_BK / LN_MR)
+#define LN_MR        6
+#define LN_NR        4
+#define LN_BK        96
 #include "cpu_lanes_kernel.h"
 
 #define ln_exp2_amx v_exp2_short
-#define LN_BF16 1
-#define LN_AMX 1
+#define LN_BF16     1
+#define LN_AMX      1
 #define LN_QK_CALLS (LN_BK / 16)
-#define LN_MR 16
-#define LN_NR 4
-#define LN_BK 192
+#define LN_MR       16
+#define LN_NR       4
+#define LN_BK       192
 #include "cpu_lanes_kernel.h"
 #endif
 
 #include "cpu_cache_row.h"
 
 #define CAT_(a, b) a##b
-#define CAT(a, b) CAT_(a, b)
+#define CAT(a, b)  CAT_(a, b)
 
 static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_tiling *out) {
     size_t lanes = 0;
@@ -80,8 +80,7 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
             out->rows_per_item = ns * ln_L_f32;
         }
         out->num_sub = ns;
-        if (lanes <= l2_bytes + l2_bytes / 8)
-            break;
+        if (lanes <= l2_bytes + l2_bytes / 8) break;
     }
     /* Row-dot items hold q and O of all their heads; a quarter of L2 keeps them beside the streamed tiles. */
     struct rd_state st;
@@ -91,16 +90,15 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
     while (heads > 1 && rd_carve(&st, a, heads, rows, NULL) > l2_bytes / 2)
         heads = (heads + 1) / 2;
     out->heads_per_item = heads;
-    size_t dots = rd_carve(&st, a, heads, rows, NULL), row = ((size_t)a->head_size + a->head_size_v + 256) * 8;
+    size_t dots = rd_carve(&st, a, heads, rows, NULL),
+           row = ((size_t)a->head_size + a->head_size_v + 256) * 8;
     out->scratch_bytes = lanes > dots ? lanes : dots;
-    if (out->scratch_bytes < row)
-        out->scratch_bytes = row;
+    if (out->scratch_bytes < row) out->scratch_bytes = row;
 }
 
 static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_seq *seq,
                        const struct cpu_item *item, char *scratch, float *parts) {
-    if (item->rowdot)
-        rd_item(a, seq, item, t, scratch, parts);
+    if (item->rowdot) rd_item(a, seq, item, t, scratch, parts);
 #if CPU_LEVEL >= 3
     else if (t->amx)
         ln_item_amx(a, seq, item, scratch, parts);
@@ -112,8 +110,8 @@ static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, con
 }
 
 /* Merge of partial softmaxes (semantics 6.5): weights 2^(m_i - max m). A split without keys has m = -1e30 and l = 0. */
-static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, const struct cpu_merge *m, int64_t index,
-                        char *scratch, const float *parts) {
+static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, const struct cpu_merge *m,
+                        int64_t index, char *scratch, const float *parts) {
     const int Dv = a->head_size_v, G = a->num_q_heads / a->num_kv_heads, rows = m->row1 - m->row0;
     const int64_t pf = cpu_part_floats(Dv);
     const float *first = parts + (m->part + index) * pf;
@@ -139,25 +137,25 @@ static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, con
 }
 
 #if CPU_LEVEL == 0
-#define LEVEL_NAME generic
+#define LEVEL_NAME  generic
 #define LEVEL_NEEDS 0
 #elif CPU_LEVEL == 1
-#define LEVEL_NAME avx2
+#define LEVEL_NAME  avx2
 #define LEVEL_NEEDS (CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C)
 #else
-#define LEVEL_NEEDS_512                                                                                                \
-    (CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C | CPU_BIT_AVX512F | CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ |               \
+#define LEVEL_NEEDS_512                                                                                      \
+    (CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C | CPU_BIT_AVX512F | CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ |     \
      CPU_BIT_AVX512VL)
 #if CPU_LEVEL == 2
-#define LEVEL_NAME avx512
+#define LEVEL_NAME  avx512
 #define LEVEL_NEEDS LEVEL_NEEDS_512
 #else
-#define LEVEL_NAME avx512bf16
+#define LEVEL_NAME  avx512bf16
 #define LEVEL_NEEDS (LEVEL_NEEDS_512 | CPU_BIT_AVX512BF16)
 #endif
 #endif
 #define STR_(a) #a
-#define STR(a) STR_(a)
+#define STR(a)  STR_(a)
 
 const struct cpu_kernels CAT(cpu_kernels_, LEVEL_NAME) = {
     .name = STR(LEVEL_NAME),

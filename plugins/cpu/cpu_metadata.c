@@ -3,43 +3,48 @@
 #include "cpu_instance.h"
 #include "cpu_mask.h"
 
-static int64_t cdiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t cdiv(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
 
 /* Lengths of every request: the column of checks that everything later relies on. */
 static int check_lengths(const attn_instance_t *in, const attn_batch_t *b, attn_error_t *error) {
     if (b->num_reqs < 0 || b->num_reqs > in->limits.max_seqs)
-        return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs is %d; 0 to %d (max_num_seqs) were wanted",
-                         b->num_reqs, in->limits.max_seqs);
+        return attn_fail(error, ATTN_E_INVALID, "num_reqs",
+                         "num_reqs is %d; 0 to %d (max_num_seqs) were wanted", b->num_reqs,
+                         in->limits.max_seqs);
     if (b->num_actual_tokens < 0 || b->num_actual_tokens > in->limits.max_tokens)
         return attn_fail(error, ATTN_E_INVALID, "num_actual_tokens",
-                         "num_actual_tokens is %d; 0 to %d (max_num_batched_tokens) were wanted", b->num_actual_tokens,
-                         in->limits.max_tokens);
+                         "num_actual_tokens is %d; 0 to %d (max_num_batched_tokens) were wanted",
+                         b->num_actual_tokens, in->limits.max_tokens);
     if (b->query_start_loc_host == NULL || (b->seq_lens_host == NULL && b->num_reqs > 0))
-        return attn_fail(error, ATTN_E_INVALID, b->query_start_loc_host == NULL ? "query_start_loc" : "seq_lens",
+        return attn_fail(error, ATTN_E_INVALID,
+                         b->query_start_loc_host == NULL ? "query_start_loc" : "seq_lens",
                          "query_start_loc_host and seq_lens_host are required");
     const int32_t *start = b->query_start_loc_host;
     if (start[0] != 0 || start[b->num_reqs] != b->num_actual_tokens)
         return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                         "query_start_loc goes from %d to %d; 0 to num_actual_tokens (%d) was wanted", start[0],
-                         start[b->num_reqs], b->num_actual_tokens);
+                         "query_start_loc goes from %d to %d; 0 to num_actual_tokens (%d) was wanted",
+                         start[0], start[b->num_reqs], b->num_actual_tokens);
     for (int32_t r = 0; r < b->num_reqs; r++) {
         const int64_t query = (int64_t)start[r + 1] - start[r], seq = b->seq_lens_host[r];
         if (query < 0)
             return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                             "query_start_loc falls from %d to %d at request %d; it must not decrease", start[r],
-                             start[r + 1], r);
+                             "query_start_loc falls from %d to %d at request %d; it must not decrease",
+                             start[r], start[r + 1], r);
         if (seq < 0 || seq > in->max_len)
             return attn_fail(error, ATTN_E_INVALID, "seq_lens",
                              "seq_lens[%d] is %lld; 0 to %lld (max_model_len) were wanted", r, (long long)seq,
                              (long long)in->max_len);
         if (in->p.role == ATTN_ROLE_DECODER && seq < query)
             return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %lld, less than its %lld query tokens; it counts them", r, (long long)seq,
-                             (long long)query);
-        if (!in->has_cache && seq != query)
-            return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %lld but the request has %lld tokens; without a cache they are equal", r,
+                             "seq_lens[%d] is %lld, less than its %lld query tokens; it counts them", r,
                              (long long)seq, (long long)query);
+        if (!in->has_cache && seq != query)
+            return attn_fail(
+                error, ATTN_E_INVALID, "seq_lens",
+                "seq_lens[%d] is %lld but the request has %lld tokens; without a cache they are equal", r,
+                (long long)seq, (long long)query);
     }
     return ATTN_OK;
 }
@@ -70,9 +75,10 @@ static int take_block_table(const attn_instance_t *in, const attn_batch_t *b, st
         const int32_t *row = m->block_table + r * m->block_table_row;
         for (int64_t i = 0; i < blocks; i++) {
             if (row[i] < 0 || (in->p.num_blocks > 0 && row[i] >= in->p.num_blocks))
-                return attn_fail(error, ATTN_E_INVALID, "block_table",
-                                 "block_table[%d][%lld] is %d; a block of the cache was wanted (num_blocks %lld)", r,
-                                 (long long)i, row[i], (long long)in->p.num_blocks);
+                return attn_fail(
+                    error, ATTN_E_INVALID, "block_table",
+                    "block_table[%d][%lld] is %d; a block of the cache was wanted (num_blocks %lld)", r,
+                    (long long)i, row[i], (long long)in->p.num_blocks);
             m->max_block = row[i] > m->max_block ? row[i] : m->max_block;
         }
     }
@@ -88,9 +94,12 @@ static int check_per_request(const DLTensor *t, const char *name, int32_t num_re
     return status;
 }
 
-static int32_t int32_at(const DLTensor *t, int64_t i) { return ((const int32_t *)attn_data(t))[i * t->strides[0]]; }
+static int32_t int32_at(const DLTensor *t, int64_t i) {
+    return ((const int32_t *)attn_data(t))[i * t->strides[0]];
+}
 
-static int check_optional(const attn_instance_t *in, const attn_batch_t *b, int64_t *num_spans, attn_error_t *error) {
+static int check_optional(const attn_instance_t *in, const attn_batch_t *b, int64_t *num_spans,
+                          attn_error_t *error) {
     int status = ATTN_OK;
     if (in->p.mask == ATTN_MASK_PER_REQUEST && b->causal_host == NULL && b->num_reqs > 0)
         status = check_per_request(b->causal, "causal", b->num_reqs, error);
@@ -98,23 +107,26 @@ static int check_optional(const attn_instance_t *in, const attn_batch_t *b, int6
         status = check_per_request(b->rswa_prefix_lens, "rswa_prefix_lens", b->num_reqs, error);
     if (status != ATTN_OK) return status;
     if (b->common_prefix_len < 0)
-        return attn_fail(error, ATTN_E_INVALID, "common_prefix_len", "common_prefix_len is %d; 0 or more was wanted",
-                         b->common_prefix_len);
+        return attn_fail(error, ATTN_E_INVALID, "common_prefix_len",
+                         "common_prefix_len is %d; 0 or more was wanted", b->common_prefix_len);
     *num_spans = 0;
     if (b->mm_prefix_ranges_host != NULL) {
         *num_spans = b->num_mm_ranges;
     } else if (b->mm_prefix_ranges != NULL) {
         const int64_t shape[3] = {-1, -1, 2};
-        status = attn_check_tensor(b->mm_prefix_ranges, "mm_prefix_ranges", ATTN_DTYPE_INT32, 3, shape, error);
+        status =
+            attn_check_tensor(b->mm_prefix_ranges, "mm_prefix_ranges", ATTN_DTYPE_INT32, 3, shape, error);
         if (status != ATTN_OK) return status;
         if (b->mm_prefix_ranges->shape[0] < b->num_reqs)
-            return attn_fail(error, ATTN_E_INVALID, "mm_prefix_ranges", "mm_prefix_ranges has %lld rows for %d requests",
+            return attn_fail(error, ATTN_E_INVALID, "mm_prefix_ranges",
+                             "mm_prefix_ranges has %lld rows for %d requests",
                              (long long)b->mm_prefix_ranges->shape[0], b->num_reqs);
         *num_spans = b->mm_prefix_ranges->shape[1];
     }
     if (*num_spans != 0 && (in->features & ATTN_F_MM_PREFIX) == 0)
-        return attn_fail(error, ATTN_E_INVALID, "mm_prefix_ranges",
-                         "spans were given, but the problem has no feature mm_prefix; ask for it in features");
+        return attn_fail(
+            error, ATTN_E_INVALID, "mm_prefix_ranges",
+            "spans were given, but the problem has no feature mm_prefix; ask for it in features");
     if (*num_spans < 0 || *num_spans > in->max_spans)
         return attn_fail(error, ATTN_E_INVALID, "mm_prefix_ranges",
                          "%lld spans per request were given; at most %u (max_mm_ranges) were declared",
@@ -144,7 +156,8 @@ static void set_mask(const attn_instance_t *in, const attn_batch_t *b, int32_t r
         m->causal = 1;
         m->window_left = (int)p->rswa_window - 1;
         m->window_right = -1;
-        m->prefix = b->rswa_prefix_lens_host != NULL ? b->rswa_prefix_lens_host[r] : int32_at(b->rswa_prefix_lens, r);
+        m->prefix =
+            b->rswa_prefix_lens_host != NULL ? b->rswa_prefix_lens_host[r] : int32_at(b->rswa_prefix_lens, r);
     }
 }
 
@@ -160,8 +173,8 @@ static void set_spans(const attn_batch_t *b, int32_t r, int64_t count, int32_t *
         }
 }
 
-int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                       attn_error_t *error) {
+int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
     (void)stream;
     attn_batch_t b;
     attn_space_t s;
@@ -202,8 +215,8 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     return ATTN_OK;
 }
 
-int cpu_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                           attn_error_t *error) {
+int cpu_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                           void *stream, attn_error_t *error) {
     (void)stream;
     attn_batch_t b;
     attn_space_t s;

@@ -10,12 +10,18 @@ enum { L2_FALLBACK = 512 << 10, SCRATCH_TOTAL = 40 << 20 };
 
 enum cpu_dtype cpu_dtype_of(uint32_t attn_dtype) {
     switch (attn_dtype) {
-    case ATTN_DTYPE_FLOAT32: return CPU_F32;
-    case ATTN_DTYPE_FLOAT16: return CPU_F16;
-    case ATTN_DTYPE_BFLOAT16: return CPU_BF16;
-    case ATTN_DTYPE_FP8_E5M2: return CPU_E5M2;
-    case ATTN_DTYPE_INT8: return CPU_I8;
-    default: return CPU_E4M3;
+    case ATTN_DTYPE_FLOAT32:
+        return CPU_F32;
+    case ATTN_DTYPE_FLOAT16:
+        return CPU_F16;
+    case ATTN_DTYPE_BFLOAT16:
+        return CPU_BF16;
+    case ATTN_DTYPE_FP8_E5M2:
+        return CPU_E5M2;
+    case ATTN_DTYPE_INT8:
+        return CPU_I8;
+    default:
+        return CPU_E4M3;
     }
 }
 
@@ -27,30 +33,35 @@ static int check_table(const attn_problem_t *p, const attn_device_t *device, att
                          attn_role_name(p->role));
     if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
-                         "dtype %u (%s) is not served by CPU_ATTN; it takes float32, float16 and bfloat16", p->dtype,
-                         attn_dtype_name(p->dtype));
+                         "dtype %u (%s) is not served by CPU_ATTN; it takes float32, float16 and bfloat16",
+                         p->dtype, attn_dtype_name(p->dtype));
     if (p->out_dtype != 0 && (p->out_dtype >= 64 || (c->out_dtypes & ATTN_BIT(p->out_dtype)) == 0))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "out_dtype", "out_dtype %u (%s) is not served by CPU_ATTN",
-                         p->out_dtype, attn_dtype_name(p->out_dtype));
-    if (p->kv_cache_dtype != 0 && (p->kv_cache_dtype >= 64 || (c->kv_cache_dtypes & ATTN_BIT(p->kv_cache_dtype)) == 0))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype", "kv_cache_dtype %u (%s) is not served by CPU_ATTN",
-                         p->kv_cache_dtype, attn_kv_name(p->kv_cache_dtype));
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "out_dtype",
+                         "out_dtype %u (%s) is not served by CPU_ATTN", p->out_dtype,
+                         attn_dtype_name(p->out_dtype));
+    if (p->kv_cache_dtype != 0 &&
+        (p->kv_cache_dtype >= 64 || (c->kv_cache_dtypes & ATTN_BIT(p->kv_cache_dtype)) == 0))
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype",
+                         "kv_cache_dtype %u (%s) is not served by CPU_ATTN", p->kv_cache_dtype,
+                         attn_kv_name(p->kv_cache_dtype));
     if (p->head_size < 1 || p->head_size > 1024 || p->head_size_v > 1024)
         return attn_fail(error, ATTN_E_UNSUPPORTED, p->head_size_v > 1024 ? "head_size_v" : "head_size",
                          "head sizes are %u and %u; CPU_ATTN serves 1 to 1024", p->head_size, p->head_size_v);
     if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout", "kv_layout is %u; 0 (any), NHD or HND were wanted",
-                         p->kv_layout);
+        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
+                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
     const uint64_t missing = attn_problem_features(p) & ~c->features;
     for (unsigned bit = 0; bit < 64; bit++)
         if (missing >> bit & 1) {
             const char *name = attn_feature_name(bit);
-            return attn_fail(error, name != NULL ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name != NULL ? name : "features",
-                             "feature %s (bit %u) is not served by CPU_ATTN", name != NULL ? name : "unknown", bit);
+            return attn_fail(
+                error, name != NULL ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name != NULL ? name : "features",
+                "feature %s (bit %u) is not served by CPU_ATTN", name != NULL ? name : "unknown", bit);
         }
     if (device != NULL && device->type != kDLCPU)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d was given; CPU_ATTN runs on CPUs (%d)",
-                         (int)device->type, (int)kDLCPU);
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "device type %d was given; CPU_ATTN runs on CPUs (%d)", (int)device->type,
+                         (int)kDLCPU);
     return ATTN_OK;
 }
 
@@ -66,22 +77,23 @@ static int check_problem(const attn_problem_t *p, const attn_device_t *device, a
 }
 
 /* The level of the options; the error names the bits that this CPU lacks. */
-static int choose_level(const attn_option_value_t *options, uint32_t num_options, const struct cpu_kernels **level,
-                        attn_error_t *error) {
+static int choose_level(const attn_option_value_t *options, uint32_t num_options,
+                        const struct cpu_kernels **level, attn_error_t *error) {
     const char *name = num_options > CPU_OPTION_LEVEL ? options[CPU_OPTION_LEVEL].s : "auto";
     uint32_t missing;
     *level = cpu_choose_level(name != NULL ? name : "auto", cpu_bits(), &missing);
     if (*level != NULL) return ATTN_OK;
     if (missing == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "level", "level %s is not in this build; use auto or generic", name);
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "level",
+                         "level %s is not in this build; use auto or generic", name);
     char text[160] = "";
     for (int bit = 0; bit < CPU_NUM_BITS; bit++)
         if (missing >> bit & 1) {
             const size_t used = strlen(text);
             snprintf(text + used, sizeof text - used, " %s", cpu_bit_name(bit));
         }
-    return attn_fail(error, ATTN_E_UNSUPPORTED, "level", "level %s needs%s, which this CPU does not have; use level = auto",
-                     name, text);
+    return attn_fail(error, ATTN_E_UNSUPPORTED, "level",
+                     "level %s needs%s, which this CPU does not have; use level = auto", name, text);
 }
 
 static void set_shape(attn_instance_t *in) {
@@ -123,7 +135,8 @@ int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const a
     if (status != ATTN_OK) return status;
 
     attn_instance_t *in = calloc(1, sizeof *in);
-    if (in == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
+    if (in == NULL)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
     in->p = p;
     in->k = level;
     in->features = attn_problem_features(&p);
@@ -169,15 +182,16 @@ void cpu_close(attn_instance_t *in) {
 
 /* HND unless asked otherwise: a page is then one long piece per head, which is what decode reads fastest. With
  * separate_kv the shape is that of the packed cache, whose K and V columns are a valid pair of tensors. */
-int cpu_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+int cpu_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error) {
     if (num_blocks < 0)
         return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
                          (long long)num_blocks);
     attn_kv_cache_shape_t full = {.struct_size = sizeof full};
     if (in->has_cache) {
         const uint32_t layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_HND;
-        const int status = attn_dense_cache_shape(&in->p, layout, in->block_size,
-                                                  num_blocks != 0 ? num_blocks : in->p.num_blocks, &full, error);
+        const int status = attn_dense_cache_shape(
+            &in->p, layout, in->block_size, num_blocks != 0 ? num_blocks : in->p.num_blocks, &full, error);
         if (status != ATTN_OK) return status;
     }
     const uint32_t size = shape->struct_size;

@@ -16,9 +16,15 @@ enum {
     SERIAL_NS = 15000 /* below this one thread is as good as two */
 };
 
-static int64_t round64(int64_t n) { return (n + 63) & ~(int64_t)63; }
-static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t round64(int64_t n) {
+    return (n + 63) & ~(int64_t)63;
+}
+static int64_t at_least(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+static int64_t at_most(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
 
 static int64_t head_groups(const struct cpu_attn *a, const struct cpu_tiling *t) {
     return (a->num_kv_heads + t->heads_per_item - 1) / t->heads_per_item;
@@ -26,12 +32,15 @@ static int64_t head_groups(const struct cpu_attn *a, const struct cpu_tiling *t)
 
 /* Items at most: lanes blocks may be cut to give every thread its share, row-dot requests may be split. */
 static int64_t max_items(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_limits *lim) {
-    const int64_t G = a->num_q_heads / a->num_kv_heads, blocks = lim->max_tokens * G / t->rows_per_item + lim->max_seqs;
+    const int64_t G = a->num_q_heads / a->num_kv_heads,
+                  blocks = lim->max_tokens * G / t->rows_per_item + lim->max_seqs;
     const int64_t split = lim->batch_invariant ? MAX_SPLITS * head_groups(a, t) * lim->max_seqs : 0;
-    return a->num_kv_heads * blocks + split + (int64_t)lim->threads * (ITEMS_PER_THREAD + 4) * MAX_SPLITS + 64;
+    return a->num_kv_heads * blocks + split + (int64_t)lim->threads * (ITEMS_PER_THREAD + 4) * MAX_SPLITS +
+           64;
 }
 
-static int64_t max_merges(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_limits *lim) {
+static int64_t max_merges(const struct cpu_attn *a, const struct cpu_tiling *t,
+                          const struct cpu_limits *lim) {
     return max_items(a, t, lim);
 }
 
@@ -48,13 +57,16 @@ int64_t cpu_plan_slots(const struct cpu_attn *a, const struct cpu_limits *lim) {
 
 size_t cpu_plan_bytes(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_limits *lim,
                       int64_t max_spans) {
-    return (size_t)(round64(sizeof(struct cpu_plan)) + round64(lim->max_seqs * (int64_t)sizeof(struct cpu_seq)) +
+    return (size_t)(round64(sizeof(struct cpu_plan)) +
+                    round64(lim->max_seqs * (int64_t)sizeof(struct cpu_seq)) +
                     round64(max_items(a, t, lim) * (int64_t)sizeof(struct cpu_item)) +
                     round64(max_merges(a, t, lim) * (int64_t)sizeof(struct cpu_merge)) +
-                    round64(max_waves(a, t, lim) * (int64_t)sizeof(struct cpu_wave)) + round64(max_spans * 8) + 64);
+                    round64(max_waves(a, t, lim) * (int64_t)sizeof(struct cpu_wave)) +
+                    round64(max_spans * 8) + 64);
 }
 
-size_t cpu_plan_workspace(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_limits *lim) {
+size_t cpu_plan_workspace(const struct cpu_attn *a, const struct cpu_tiling *t,
+                          const struct cpu_limits *lim) {
     return (size_t)lim->threads * (size_t)round64((int64_t)t->scratch_bytes) +
            (size_t)(cpu_plan_slots(a, lim) * cpu_part_floats(a->head_size_v) * 4) + 64;
 }
@@ -83,22 +95,21 @@ struct cpu_plan *cpu_plan_init(void *mem, const struct cpu_attn *a, const struct
 }
 
 /* Keys that rows [row0, row1) of a request see, as one range. */
-static void key_range(const struct cpu_attn *a, const struct cpu_seq *s, int32_t row0, int32_t row1, int32_t *first,
-                      int32_t *end) {
+static void key_range(const struct cpu_attn *a, const struct cpu_seq *s, int32_t row0, int32_t row1,
+                      int32_t *first, int32_t *end) {
     const int G = a->num_q_heads / a->num_kv_heads;
     const struct cpu_interval2 x = cpu_mask_token(s, row0 / G, 0, s->kv_len);
     const struct cpu_interval2 y = cpu_mask_token(s, (row1 - 1) / G, 0, s->kv_len);
     *first = cpu_min(x.hi0 > x.lo0 ? x.lo0 : s->kv_len, y.hi0 > y.lo0 ? y.lo0 : s->kv_len);
     *end = cpu_max(x.hi0, y.hi0);
-    if (x.hi1 > x.lo1 || y.hi1 > y.lo1)
-        *first = 0;
-    if (*first > *end)
-        *first = *end;
+    if (x.hi1 > x.lo1 || y.hi1 > y.lo1) *first = 0;
+    if (*first > *end) *first = *end;
 }
 
 /* Estimated nanoseconds: 100 GFLOP/s, 10 GB/s. Only ratios matter, and the border of "too short for threads". */
 static double cost_ns(const struct cpu_attn *a, int rowdot, int heads, int rows, int keys) {
-    const double width = a->head_size + a->head_size_v, work = 2.0 * heads * rows * (double)keys * width / 100;
+    const double width = a->head_size + a->head_size_v,
+                 work = 2.0 * heads * rows * (double)keys * width / 100;
     const double bytes = (double)heads * keys * width * cpu_dtype_size(a->kv_dtype) / 10;
     return 200 + (rowdot && bytes > 2 * work ? bytes : rowdot ? 2 * work : work + 0.1 * bytes);
 }
@@ -154,10 +165,8 @@ static void sort_items(struct cpu_item *v, int n) {
         }
         const struct cpu_item x = v[root];
         for (int child; (child = 2 * root + 1) < end; root = child) {
-            if (child + 1 < end && v[child + 1].cost < v[child].cost)
-                child++;
-            if (v[child].cost >= x.cost)
-                break;
+            if (child + 1 < end && v[child + 1].cost < v[child].cost) child++;
+            if (v[child].cost >= x.cost) break;
             v[root] = v[child];
         }
         v[root] = x;
@@ -176,18 +185,19 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
         const struct cpu_seq *s = &p->seqs[i];
         const int32_t rows = s->q_len * G;
         int32_t first, end;
-        if (rows == 0)
-            continue;
+        if (rows == 0) continue;
         key_range(a, s, 0, rows, &first, &end);
         const int rowdot = rows <= k->rowdot_max;
-        total += cost_ns(a, rowdot, a->num_kv_heads, rows, end - first) * (!rowdot && s->mask.causal ? 0.75 : 1.0);
+        total +=
+            cost_ns(a, rowdot, a->num_kv_heads, rows, end - first) * (!rowdot && s->mask.causal ? 0.75 : 1.0);
         blocks += rowdot ? 0 : a->num_kv_heads * (int64_t)((rows + t->rows_per_item - 1) / t->rows_per_item);
     }
     p->threads = total < SERIAL_NS ? 1 : lim->threads;
     const double target = total / ((double)p->threads * ITEMS_PER_THREAD);
     /* Few blocks: cut them, but keep four sub-blocks, which share a prepared tile. */
     int32_t block_rows = t->rows_per_item;
-    while (p->threads > 1 && blocks > 0 && blocks < (int64_t)p->threads * ITEMS_PER_THREAD && block_rows > 4 * lanes) {
+    while (p->threads > 1 && blocks > 0 && blocks < (int64_t)p->threads * ITEMS_PER_THREAD &&
+           block_rows > 4 * lanes) {
         block_rows /= 2;
         blocks *= 2;
     }
@@ -202,7 +212,8 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
                 it.head0 = h;
                 it.head1 = cpu_min(a->num_kv_heads, h + heads);
                 key_range(a, s, it.row0, it.row1, &first, &end);
-                const int64_t keys = end - first, slots = (int64_t)(it.head1 - it.head0) * (it.row1 - it.row0);
+                const int64_t keys = end - first,
+                              slots = (int64_t)(it.head1 - it.head0) * (it.row1 - it.row0);
                 int64_t splits = 1, chunk = 0;
                 if (lim->batch_invariant) {
                     if (rowdot) {
@@ -216,10 +227,12 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
                     splits = cost > 1.5 * target ? (int64_t)(cost / target + 0.99) : 1;
                     splits = at_most(at_most(splits, MAX_SPLITS), keys / MIN_SPLIT_KEYS);
                     splits = at_least(1, at_most(splits, (p->slots - used) / slots));
-                        chunk = ((keys + splits - 1) / splits + CPU_ROWDOT_TILE - 1) / CPU_ROWDOT_TILE * CPU_ROWDOT_TILE;
+                    chunk = ((keys + splits - 1) / splits + CPU_ROWDOT_TILE - 1) / CPU_ROWDOT_TILE *
+                            CPU_ROWDOT_TILE;
                     splits = at_least(1, (keys + chunk - 1) / at_least(1, chunk));
                 }
-                it.cost = (float)(cost_ns(a, rowdot, it.head1 - it.head0, it.row1 - it.row0, (int)keys) / (double)splits);
+                it.cost = (float)(cost_ns(a, rowdot, it.head1 - it.head0, it.row1 - it.row0, (int)keys) /
+                                  (double)splits);
                 struct cpu_wave *w = wave_for(p, splits > 1 ? splits * slots : 0, &used);
                 add_work(p, &it, (int)splits, first, end, (int32_t)chunk, w, &used);
             }
@@ -242,7 +255,8 @@ struct run {
 static void run_item(void *arg, int64_t i, int worker) {
     const struct run *r = arg;
     const struct cpu_item *it = &r->plan->items[r->wave->item0 + i];
-    r->k->item(r->a, r->t, &r->plan->seqs[it->seq], it, r->scratch + (size_t)worker * r->scratch_step, r->parts);
+    r->k->item(r->a, r->t, &r->plan->seqs[it->seq], it, r->scratch + (size_t)worker * r->scratch_step,
+               r->parts);
 }
 
 /* The i-th row over all merges of the wave. */
@@ -262,7 +276,8 @@ void cpu_plan_run(const struct cpu_plan *p, const struct cpu_kernels *k, const s
     r.parts = (float *)(void *)(r.scratch + (size_t)lim->threads * r.scratch_step);
     for (int w = 0; w < p->num_waves; w++) {
         r.wave = &p->waves[w];
-        const struct cpu_loop loops[2] = {{r.wave->item1 - r.wave->item0, run_item}, {r.wave->merge_rows, run_merge}};
+        const struct cpu_loop loops[2] = {{r.wave->item1 - r.wave->item0, run_item},
+                                          {r.wave->merge_rows, run_merge}};
         cpu_run_loops(threads > 0 ? threads : p->threads, loops, 1 + (r.wave->merge_rows > 0), &r);
     }
 }

@@ -12,8 +12,8 @@
  * one that some do. Behind them two lists of rows to prefetch, one for each of the two products: token by token, K and V
  * in turn, where both have the same strides; else the rows of K, then those of V. Packed rows fetched K first would
  * draw V along (the hardware prefetcher) and leave memory idle during the second product. */
-static void rd_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_mask_bounds *b, int k0,
-                        const char **p) {
+static void rd_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_mask_bounds *b,
+                        int k0, const char **p) {
     const int even = a->k.head == a->v.head && a->head_size == a->head_size_v;
     row_pointers(a, sq, &a->k, k0, RD_TB, b, p);
     row_pointers(a, sq, &a->v, k0, RD_TB, b, p + RD_TB);
@@ -46,8 +46,7 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                     v_store(o + d, x);
                     v_store(o + d + VW, y);
                 }
-            if (st->words)
-                rd_words_order(o, st->ldo);
+            if (st->words) rd_words_order(o, st->ldo);
             float f = gain * (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 + h : 0] : 1.0f);
             if (it->part >= 0) {
                 float *p = parts + (it->part + (int64_t)h * st->rows + r) * pf;
@@ -107,15 +106,13 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     const int end = cpu_bounds_end(&bounds);
     int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
     const char **ptr[2] = {st.ptr, st.ptr + 4 * RD_TB};
-    if (k0 < end)
-        rd_pointers(a, sq, &bounds, k0, ptr[0]);
+    if (k0 < end) rd_pointers(a, sq, &bounds, k0, ptr[0]);
     while (k0 < end) {
         const int next = rd_next_tile(&bounds, k0 + RD_TB, end), used = cpu_min(end - k0, RD_TB);
         const int n = (used + VW - 1) / VW * VW;
         const int partial = n > used || cpu_bounds_cover(&bounds, k0, k0 + n) != CPU_COVER_FULL;
         const char **p = ptr[flip], **pn = ptr[!flip];
-        if (next < end)
-            rd_pointers(a, sq, &bounds, next, pn);
+        if (next < end) rd_pointers(a, sq, &bounds, next, pn);
         for (int h = 0; h < st.heads; h++) {
             struct rd_tile x = {.n = n, .n_used = used, .k = p, .v = p + RD_TB};
             const int last = h + 1 == st.heads, hn = it->head0 + (last ? 0 : h + 1);
@@ -139,8 +136,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 row_scales(p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
             }
             const size_t at = (size_t)h * st.rows;
-            if (st.words)
-                rd_words_qk(&st, &x, st.q16 + at * st.ldq, a->head_size);
+            if (st.words) rd_words_qk(&st, &x, st.q16 + at * st.ldq, a->head_size);
 #if CPU_LEVEL >= 2
             else if (st.table)
                 rd_table_qk(&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
@@ -148,8 +144,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             else
                 rd_qk[a->kv_dtype](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
-            if (st.words)
-                rd_words_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
+            if (st.words) rd_words_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
 #if CPU_LEVEL >= 2
             else if (st.table)
                 rd_table_pv(&x, st.s, st.o + at * st.ldo, st.ldo, a->head_size_v, st.rows);

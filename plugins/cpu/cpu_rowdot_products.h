@@ -16,13 +16,11 @@ SI void rd_far_k(const struct rd_tile *x, int t, const int n, int b) {
 }
 SI void rd_fetch_k(const struct rd_tile *x, int t, const int n, int b) {
     UNROLL for (int i = 0; i < n; i++) v_prefetch(x->k_next[t + i] + x->k_next_off + b);
-    if (x->k_far)
-        rd_far_k(x, t, n, b);
+    if (x->k_far) rd_far_k(x, t, n, b);
 }
 SI void rd_fetch_v(const struct rd_tile *x, int t, int b) {
     v_prefetch(x->v_next[t] + x->v_next_off + b);
-    if (x->v_far)
-        v_prefetch_l2(x->v_far[t] + x->v_far_off + b);
+    if (x->v_far) v_prefetch_l2(x->v_far[t] + x->v_far_off + b);
 }
 
 #if CPU_LEVEL >= 2
@@ -58,5 +56,7 @@ SI void rd_fetch_v(const struct rd_tile *x, int t, int b) {
 
 typedef void rd_qk_func(const struct rd_tile *, const float *q, int ldq, int D, int rows, float *s);
 typedef void rd_pv_func(const struct rd_tile *, const float *p, float *o, int ldo, int D, int rows);
-static rd_qk_func *const rd_qk[CPU_NUM_DTYPES] = {rd_qk_f32, rd_qk_f16, rd_qk_bf16, rd_qk_e4m3, rd_qk_e5m2, rd_qk_i8};
-static rd_pv_func *const rd_pv[CPU_NUM_DTYPES] = {rd_pv_f32, rd_pv_f16, rd_pv_bf16, rd_pv_e4m3, rd_pv_e5m2, rd_pv_i8};
+static rd_qk_func *const rd_qk[CPU_NUM_DTYPES] = {rd_qk_f32,  rd_qk_f16,  rd_qk_bf16,
+                                                  rd_qk_e4m3, rd_qk_e5m2, rd_qk_i8};
+static rd_pv_func *const rd_pv[CPU_NUM_DTYPES] = {rd_pv_f32,  rd_pv_f16,  rd_pv_bf16,
+                                                  rd_pv_e4m3, rd_pv_e5m2, rd_pv_i8};

@@ -2,8 +2,8 @@
 /* Softmax of the row-dot path, row by row over a tile's tokens, with lazy rescaling. Included by cpu_rowdot.h. */
 
 /* Scaling, cap, mask and bias of one row's scores; leaves log2 units and returns the lanes' maxima. */
-SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int row, int hq, int k0,
-                int n, float c, int partial) {
+SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int row,
+                int hq, int k0, int n, float c, int partial) {
     float *s = st->s + row * RD_TB;
     const int tok = (st->row0 + row) / (a->num_q_heads / a->num_kv_heads);
     const struct cpu_interval2 *iv = &st->mask[row];
@@ -13,16 +13,15 @@ SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct
     for (int t = 0; t < n; t += VW) {
         vf x = v_load(s + t);
         vi k = vi_add(vi_set1(k0 + t), vi_load(lane_numbers));
-        if (a->k_row_scale.base)
-            x = v_mul(x, v_load(st->ks + t));
+        if (a->k_row_scale.base) x = v_mul(x, v_load(st->ks + t));
         if (plain) {
             x = v_mul(x, v_set1(c * log2e));
         } else {
             x = v_mul(x, v_set1(c));
-            if (a->soft_cap > 0)
-                x = v_mul(v_set1(a->soft_cap), v_tanh(v_mul(x, v_set1(1.0f / a->soft_cap))));
+            if (a->soft_cap > 0) x = v_mul(v_set1(a->soft_cap), v_tanh(v_mul(x, v_set1(1.0f / a->soft_cap))));
             if (a->alibi)
-                x = v_add(x, alibi_term(a->alibi_sqrt, v_set1(a->alibi[hq]), vi_sub(k, vi_set1(sq->q_offset + tok))));
+                x = v_add(x, alibi_term(a->alibi_sqrt, v_set1(a->alibi[hq]),
+                                        vi_sub(k, vi_set1(sq->q_offset + tok))));
             if (a->qq_bias) {
                 float b[VW];
                 for (int i = 0; i < VW; i++)
@@ -73,8 +72,8 @@ SI void rd_softmax_plain(const struct rd_state *st, int h, float c, int scaled) 
     }
 }
 
-static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int h, int head,
-                       int k0, int n, int partial) {
+static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int h,
+                       int head, int k0, int n, int partial) {
     const int G = a->num_q_heads / a->num_kv_heads, kh = a->scale_per_head ? head : 0;
     const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) * st->gain;
     if (!partial && n == RD_TB && !(a->soft_cap > 0) && !a->alibi && !a->qq_bias) {
@@ -88,15 +87,13 @@ static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const
         const int at = h * st->rows + r;
         float *s = st->s + r * RD_TB, *l = st->l + (size_t)at * VW;
         const vf top = rd_scores(a, sq, st, r, head * G + (st->row0 + r) % G, k0, n, c * st->qf[at], partial);
-        if (v_any_gt(top, v_set1(st->m[at] + 8.0f)))
-            rd_rescale(st, at, v_hmax(top));
+        if (v_any_gt(top, v_set1(st->m[at] + 8.0f))) rd_rescale(st, at, v_hmax(top));
         vf sum = v_load(l);
         const vf m = v_set1(st->m[at]);
         for (int t = 0; t < n; t += VW) {
             vf p = v_exp2(v_sub(v_load(s + t), m));
             sum = v_add(sum, p);
-            if (a->v_row_scale.base)
-                p = v_mul(p, v_load(st->vs + t));
+            if (a->v_row_scale.base) p = v_mul(p, v_load(st->vs + t));
             v_store(s + t, p);
         }
         v_store(l, sum);

@@ -6,17 +6,17 @@ enum { RD_TB = CPU_ROWDOT_TILE };
 /* What a thread keeps for the heads of its item; carved from its scratch. */
 struct rd_state {
     int rows, row0, heads, ldq, ldo;
-    float *q, *o, *m, *l; /* [heads][rows][ldq | ldo | 1 | VW] */
-    float *s;             /* [rows][RD_TB] */
+    float *q, *o, *m, *l;       /* [heads][rows][ldq | ldo | 1 | VW] */
+    float *s;                   /* [rows][RD_TB] */
     struct cpu_interval2 *mask; /* [rows] */
-    const char **ptr;     /* [2][K, V, two lists to prefetch][RD_TB] */
-    float *ks, *vs;       /* [RD_TB] */
-    float *qf;            /* [heads][rows] factor of the query row: 1, or of its 16-bit form */
+    const char **ptr;           /* [2][K, V, two lists to prefetch][RD_TB] */
+    float *ks, *vs;             /* [RD_TB] */
+    float *qf;                  /* [heads][rows] factor of the query row: 1, or of its 16-bit form */
     /* Integer products: q [heads][rows][ldq] and P [rows][RD_TB] in 16 bits, P's factors [rows]. */
     int16_t *q16, *p16;
     float *pf;
     int words, vnni, table;
-    float gain;     /* of what the products leave in the scores and in O */
+    float gain; /* of what the products leave in the scores and in O */
 };
 
 #include "cpu_rowdot_words.h"
@@ -28,19 +28,19 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     st->heads = heads;
     st->ldq = (a->head_size + 63) / 64 * 64;
     st->ldo = (a->head_size_v + 63) / 64 * 64;
-#define CARVE(member, type, count)                                                                                     \
-    st->member = mem ? (type *)(void *)(mem + at) : NULL;                                                              \
+#define CARVE(member, type, count)                                                                           \
+    st->member = mem ? (type *)(void *)(mem + at) : NULL;                                                    \
     at += ((size_t)(count) * sizeof(type) + 63) & ~(size_t)63
-    CARVE(q, float, (size_t)heads * rows * st->ldq);
-    CARVE(o, float, (size_t)heads * rows * st->ldo);
-    CARVE(m, float, (size_t)heads * rows);
-    CARVE(l, float, (size_t)heads * rows * VW);
-    CARVE(s, float, (size_t)rows * RD_TB);
+    CARVE(q, float, (size_t)heads *rows * st->ldq);
+    CARVE(o, float, (size_t)heads *rows * st->ldo);
+    CARVE(m, float, (size_t)heads *rows);
+    CARVE(l, float, (size_t)heads *rows *VW);
+    CARVE(s, float, (size_t)rows *RD_TB);
     CARVE(mask, struct cpu_interval2, rows);
     CARVE(ptr, const char *, 8 * RD_TB);
     CARVE(ks, float, RD_TB);
     CARVE(vs, float, RD_TB);
-    CARVE(qf, float, (size_t)heads * rows);
+    CARVE(qf, float, (size_t)heads *rows);
     st->words = rd_words_serve(a);
     CARVE(q16, int16_t, st->words ? (size_t)heads * rows * st->ldq : 0);
     CARVE(p16, int16_t, st->words ? rows * RD_TB : 0);

@@ -10,7 +10,8 @@
 /* Vector `part` (0 to 3) of 64 values. */
 SI vf rd_table_part(const vi w[2], int part) {
     const vi x = w[part / 2];
-    return _mm512_castsi512_ps(part % 2 ? _mm512_and_si512(x, vi_set1((int32_t)0xffff0000u)) : _mm512_slli_epi32(x, 16));
+    return _mm512_castsi512_ps(part % 2 ? _mm512_and_si512(x, vi_set1((int32_t)0xffff0000u))
+                                        : _mm512_slli_epi32(x, 16));
 }
 
 /* Scores of `rows` (1, 2 or 4) query rows against n tokens. */
@@ -20,43 +21,44 @@ SI void rd_table_qk_(const struct rd_tile *x, const float *q, int ldq, int D, fl
         vf acc[VW];
         UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();
         for (int c = 0; c < D; c += 64) {
-            if (x->k_next)
-                rd_fetch_k(x, t, group, c);
+            if (x->k_next) rd_fetch_k(x, t, group, c);
             UNROLL for (int g = 0; g < group; g += some) {
                 vi raw[4], w[4][2];
                 if (c + 64 <= D)
                     UNROLL for (int i = 0; i < some; i++) raw[i] = v_bytes(x->k[t + g + i] + x->k_off + c);
                 else
-                    UNROLL for (int i = 0; i < some; i++) raw[i] = v_bytes_tail(x->k[t + g + i] + x->k_off + c, D - c);
+                    UNROLL for (int i = 0; i < some; i++) raw[i] =
+                        v_bytes_tail(x->k[t + g + i] + x->k_off + c, D - c);
                 UNROLL for (int i = 0; i < some; i++) v_e4m3_table(raw[i], w[i]);
                 UNROLL for (int part = 0; part < 4; part++) {
                     vf y[4];
                     UNROLL for (int r = 0; r < rows; r++) y[r] = v_load(q + r * ldq + c + part * VW);
                     UNROLL for (int i = 0; i < some; i++) {
                         const vf k = rd_table_part(w[i], part);
-                        UNROLL for (int r = 0; r < rows; r++)
-                            acc[r * group + g + i] = v_fma(k, y[r], acc[r * group + g + i]);
+                        UNROLL for (int r = 0; r < rows; r++) acc[r * group + g + i] =
+                            v_fma(k, y[r], acc[r * group + g + i]);
                     }
                 }
             }
         }
         float sum[VW];
         v_store(sum, v_reduce_all(acc));
-        UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * RD_TB + t, sum + r * group, (size_t)group * sizeof *s);
+        UNROLL for (int r = 0; r < rows; r++)
+            memcpy(s + r * RD_TB + t, sum + r * group, (size_t)group * sizeof *s);
     }
 }
 
 /* O[row][c .. c + 64) += P[row][0..n) * V; tail: columns that there are of these, 0 for all. */
-SI void rd_table_pv_(const struct rd_tile *x, const float *p, float *o, int ldo, int c, const int tail, const int rows) {
+SI void rd_table_pv_(const struct rd_tile *x, const float *p, float *o, int ldo, int c, const int tail,
+                     const int rows) {
     vf acc[4][4];
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int j = 0; j < 4; j++) acc[r][j] = v_load(o + r * ldo + c + j * VW);
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 4; j++) acc[r][j] =
+        v_load(o + r * ldo + c + j * VW);
     for (int t = 0; t < x->n_used; t++) {
         const char *v = x->v[t] + x->v_off + c;
         vi w[2];
         vf y[4];
-        if (x->v_next)
-            rd_fetch_v(x, t, c);
+        if (x->v_next) rd_fetch_v(x, t, c);
         v_e4m3_table(tail ? v_bytes_tail(v, tail) : v_bytes(v), w);
         UNROLL for (int j = 0; j < 4; j++) y[j] = rd_table_part(w, j);
         UNROLL for (int r = 0; r < rows; r++) {
@@ -64,22 +66,21 @@ SI void rd_table_pv_(const struct rd_tile *x, const float *p, float *o, int ldo,
             UNROLL for (int j = 0; j < 4; j++) acc[r][j] = v_fma(m, y[j], acc[r][j]);
         }
     }
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int j = 0; j < 4; j++) v_store(o + r * ldo + c + j * VW, acc[r][j]);
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 4; j++)
+        v_store(o + r * ldo + c + j * VW, acc[r][j]);
 }
 
-#define RD_TABLE(R)                                                                                                    \
-    static __attribute__((noinline)) void rd_table_qk##R(const struct rd_tile *x, const float *q, int ldq, int D,      \
-                                                         float *s) {                                                   \
-        rd_table_qk_(x, q, ldq, D, s, R);                                                                              \
-    }                                                                                                                  \
-    static __attribute__((noinline)) void rd_table_pv##R(const struct rd_tile *x, const float *p, float *o, int ldo,   \
-                                                         int D) {                                                      \
-        int c = 0;                                                                                                     \
-        for (; c + 64 <= D; c += 64)                                                                                   \
-            rd_table_pv_(x, p, o, ldo, c, 0, R);                                                                       \
-        if (c < D)                                                                                                     \
-            rd_table_pv_(x, p, o, ldo, c, D - c, R);                                                                   \
+#define RD_TABLE(R)                                                                                          \
+    static __attribute__((noinline)) void rd_table_qk##R(const struct rd_tile *x, const float *q, int ldq,   \
+                                                         int D, float *s) {                                  \
+        rd_table_qk_(x, q, ldq, D, s, R);                                                                    \
+    }                                                                                                        \
+    static __attribute__((noinline)) void rd_table_pv##R(const struct rd_tile *x, const float *p, float *o,  \
+                                                         int ldo, int D) {                                   \
+        int c = 0;                                                                                           \
+        for (; c + 64 <= D; c += 64)                                                                         \
+            rd_table_pv_(x, p, o, ldo, c, 0, R);                                                             \
+        if (c < D) rd_table_pv_(x, p, o, ldo, c, D - c, R);                                                  \
     }
 RD_TABLE(1)
 RD_TABLE(2)
@@ -89,14 +90,18 @@ static void rd_table_qk(const struct rd_tile *x, const float *q, int ldq, int D,
     struct rd_tile y = *x;
     for (int r = 0, g; r < rows; r += g, y.k_next = NULL) {
         g = rows - r >= 4 ? 4 : rows - r >= 2 ? 2 : 1;
-        (g == 4 ? rd_table_qk4 : g == 2 ? rd_table_qk2 : rd_table_qk1)(&y, q + r * ldq, ldq, D, s + r * RD_TB);
+        (g == 4   ? rd_table_qk4
+         : g == 2 ? rd_table_qk2
+                  : rd_table_qk1)(&y, q + r * ldq, ldq, D, s + r * RD_TB);
     }
 }
 static void rd_table_pv(const struct rd_tile *x, const float *p, float *o, int ldo, int D, int rows) {
     struct rd_tile y = *x;
     for (int r = 0, g; r < rows; r += g, y.v_next = NULL) {
         g = rows - r >= 4 ? 4 : rows - r >= 2 ? 2 : 1;
-        (g == 4 ? rd_table_pv4 : g == 2 ? rd_table_pv2 : rd_table_pv1)(&y, p + r * RD_TB, o + r * ldo, ldo, D);
+        (g == 4   ? rd_table_pv4
+         : g == 2 ? rd_table_pv2
+                  : rd_table_pv1)(&y, p + r * RD_TB, o + r * ldo, ldo, D);
     }
 }
 #endif

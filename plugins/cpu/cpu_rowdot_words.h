@@ -43,30 +43,30 @@ SI void rd_words_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, 
         UNROLL for (int i = 0; i < VW; i++) acc[i] = vi_set1(0);
         for (int c = 0; c < D; c += CHUNK) {
             vi w[4];
-            UNROLL for (int r = 0; r < rows; r++) w[r] = vi_load((const int32_t *)(const void *)(q + r * ldq + c));
+            UNROLL for (int r = 0; r < rows; r++) w[r] =
+                vi_load((const int32_t *)(const void *)(q + r * ldq + c));
             if (x->k_next && c % 64 == 0) {
                 UNROLL for (int i = 0; i < group; i++) v_prefetch(ahead[i] + c);
-                if (x->k_far)
-                    rd_far_k(x, t, group, c);
+                if (x->k_far) rd_far_k(x, t, group, c);
             }
             UNROLL for (int i = 0; i < group; i++) {
                 const vi y = c + CHUNK <= D ? v_words(k[i] + c) : v_words_tail(k[i] + c, D - c);
-                UNROLL for (int r = 0; r < rows; r++)
-                    acc[r * group + i] = v_dot_words(acc[r * group + i], y, w[r], vnni);
+                UNROLL for (int r = 0; r < rows; r++) acc[r * group + i] =
+                    v_dot_words(acc[r * group + i], y, w[r], vnni);
             }
         }
         float sum[VW];
         v_store(sum, v_reduce_all_int(acc));
-        UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * RD_TB + t, sum + r * group, (size_t)group * sizeof *s);
+        UNROLL for (int r = 0; r < rows; r++)
+            memcpy(s + r * RD_TB + t, sum + r * group, (size_t)group * sizeof *s);
     }
 }
 
 /* O[row][c .. c + chunks * CHUNK) += factor[row] * (P[row][0..n) * V); O in the order that v_pair_words() leaves. */
-SI void rd_words_pv_(const struct rd_tile *x, const int16_t *p, const float *factor, float *o, int ldo, int c, int tail,
-                     const int rows, const int chunks, const int vnni) {
+SI void rd_words_pv_(const struct rd_tile *x, const int16_t *p, const float *factor, float *o, int ldo, int c,
+                     int tail, const int rows, const int chunks, const int vnni) {
     vi acc[4][4];
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int j = 0; j < 2 * chunks; j++) acc[r][j] = vi_set1(0);
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 2 * chunks; j++) acc[r][j] = vi_set1(0);
     for (int t = 0; t < x->n_used; t += 2) {
         const char *v0 = x->v[t] + x->v_off + c, *v1 = x->v[t + 1] + x->v_off + c;
         if (x->v_next && (CHUNK * chunks >= 64 || c % 64 == 0)) {
@@ -88,25 +88,24 @@ SI void rd_words_pv_(const struct rd_tile *x, const int16_t *p, const float *fac
             }
         }
     }
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int j = 0; j < 2 * chunks; j++) {
-            float *to = o + r * ldo + c + j * VW;
-            v_store(to, v_fma(vi_to_f(acc[r][j]), v_set1(factor[r]), v_load(to)));
-        }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 2 * chunks; j++) {
+        float *to = o + r * ldo + c + j * VW;
+        v_store(to, v_fma(vi_to_f(acc[r][j]), v_set1(factor[r]), v_load(to)));
+    }
 }
 
-#define RD_WORDS(R, VNNI)                                                                                              \
-    static __attribute__((noinline)) void rd_words_qk##R##_##VNNI(const struct rd_tile *x, const int16_t *q, int ldq,  \
-                                                                  int D, float *s) {                                   \
-        rd_words_qk_(x, q, ldq, D, s, R, VNNI);                                                                        \
-    }                                                                                                                  \
-    static __attribute__((noinline)) void rd_words_pv##R##_##VNNI(                                                     \
-        const struct rd_tile *x, const int16_t *p, const float *factor, float *o, int ldo, int D) {                    \
-        int c = 0;                                                                                                     \
-        for (; c + RD_NC * CHUNK <= D; c += RD_NC * CHUNK)                                                             \
-            rd_words_pv_(x, p, factor, o, ldo, c, 0, R, RD_NC, VNNI);                                                  \
-        for (; c < D; c += CHUNK)                                                                                      \
-            rd_words_pv_(x, p, factor, o, ldo, c, c + CHUNK <= D ? 0 : D - c, R, 1, VNNI);                             \
+#define RD_WORDS(R, VNNI)                                                                                    \
+    static __attribute__((noinline)) void rd_words_qk##R##_##VNNI(const struct rd_tile *x, const int16_t *q, \
+                                                                  int ldq, int D, float *s) {                \
+        rd_words_qk_(x, q, ldq, D, s, R, VNNI);                                                              \
+    }                                                                                                        \
+    static __attribute__((noinline)) void rd_words_pv##R##_##VNNI(                                           \
+        const struct rd_tile *x, const int16_t *p, const float *factor, float *o, int ldo, int D) {          \
+        int c = 0;                                                                                           \
+        for (; c + RD_NC * CHUNK <= D; c += RD_NC * CHUNK)                                                   \
+            rd_words_pv_(x, p, factor, o, ldo, c, 0, R, RD_NC, VNNI);                                        \
+        for (; c < D; c += CHUNK)                                                                            \
+            rd_words_pv_(x, p, factor, o, ldo, c, c + CHUNK <= D ? 0 : D - c, R, 1, VNNI);                   \
     }
 RD_WORDS(1, 0)
 RD_WORDS(2, 0)
@@ -117,7 +116,8 @@ RD_WORDS(2, 1)
 RD_WORDS(4, 1)
 #endif
 typedef void rd_words_qk_func(const struct rd_tile *, const int16_t *q, int ldq, int D, float *s);
-typedef void rd_words_pv_func(const struct rd_tile *, const int16_t *p, const float *factor, float *o, int ldo, int D);
+typedef void rd_words_pv_func(const struct rd_tile *, const int16_t *p, const float *factor, float *o,
+                              int ldo, int D);
 /* [VNNI][log2 of the rows] */
 #if CPU_LEVEL >= 2
 static rd_words_qk_func *const rd_words_qks[2][3] = {{rd_words_qk1_0, rd_words_qk2_0, rd_words_qk4_0},
@@ -169,5 +169,7 @@ SI void rd_words_qk(const struct rd_state *st, const struct rd_tile *x, const in
 SI void rd_words_pv(const struct rd_state *st, const struct rd_tile *x, float *o, int D) {
     (void)st, (void)x, (void)o, (void)D;
 }
-SI void rd_words_order(float *o, int n) { (void)o, (void)n; }
+SI void rd_words_order(float *o, int n) {
+    (void)o, (void)n;
+}
 #endif

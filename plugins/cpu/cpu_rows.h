@@ -4,18 +4,19 @@
 static const int32_t lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* Address of key k's row, head 0. */
-SI const char *row_at(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_rows *r, int32_t k) {
-    if (!a->block_table)
-        return r->base + (sq->k_start + k) * r->token;
+SI const char *row_at(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_rows *r,
+                      int32_t k) {
+    if (!a->block_table) return r->base + (sq->k_start + k) * r->token;
     const int64_t block = a->block_table[sq->table_row * a->block_table_row + k / a->block_size];
     return r->base + block * r->block + (int64_t)(k % a->block_size) * r->token;
 }
 
 /* Pointers to the rows of keys [k0, k0 + n), head 0. Keys that no row of the item sees are redirected to one that
  * some row sees: nothing behind seq_len or in a released block is read, and what is read never meets a nonzero P. */
-static void row_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_rows *r, int32_t k0,
-                         int n, const struct cpu_mask_bounds *b, const char **out) {
-    const int inside = (k0 >= b->lo_min[0] && k0 + n <= b->hi_max[0]) || (k0 >= b->lo_min[1] && k0 + n <= b->hi_max[1]);
+static void row_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_rows *r,
+                         int32_t k0, int n, const struct cpu_mask_bounds *b, const char **out) {
+    const int inside =
+        (k0 >= b->lo_min[0] && k0 + n <= b->hi_max[0]) || (k0 >= b->lo_min[1] && k0 + n <= b->hi_max[1]);
     if (!inside) {
         const int32_t some = cpu_bounds_some_key(b);
         for (int i = 0; i < n; i++)
@@ -39,8 +40,7 @@ SI void row_scales(const char *const *p, int64_t at, int n, float *out) {
 /* ALiBi from rel = k - q_abs (semantics 2.9, the relative form). */
 SI vf alibi_term(int is_sqrt, vf slope, vi rel) {
     vf r = vi_to_f(rel);
-    if (!is_sqrt)
-        return v_mul(slope, r);
+    if (!is_sqrt) return v_mul(slope, r);
     return v_sub(v_zero(), v_mul(slope, v_sqrt(v_max(v_zero(), v_sub(v_zero(), r)))));
 }
 
@@ -66,13 +66,13 @@ static void finish_row(const struct cpu_attn *a, int64_t token, int hq, float *o
     const int n = a->head_size_v;
     const float inv = l == 0.0f ? 0.0f : f / l;
     int d = 0;
-    if (l == 0.0f)
-        memset(o, 0, (size_t)n * sizeof *o);
+    if (l == 0.0f) memset(o, 0, (size_t)n * sizeof *o);
     for (; d + VW <= n; d += VW)
         v_store(o + d, v_mul(v_load(o + d), v_set1(inv)));
     for (; d < n; d++)
         o[d] *= inv;
     row_from_f32(a->out_dtype, o, n, a->out + token * a->out_token + hq * a->out_head);
     if (a->lse)
-        a->lse[token * a->lse_token + hq * a->lse_head] = l == 0.0f ? -INFINITY : 0.6931471806f * (m + log2f(l));
+        a->lse[token * a->lse_token + hq * a->lse_head] =
+            l == 0.0f ? -INFINITY : 0.6931471806f * (m + log2f(l));
 }

@@ -29,7 +29,9 @@
 #define CHUNK (2 * VW)
 
 /* e4m3 is read as f16 with an exponent that is 8 too small; the factor goes into the scales. */
-SI float dtype_gain(enum cpu_dtype t) { return t == CPU_E4M3 ? 256.0f : 1.0f; }
+SI float dtype_gain(enum cpu_dtype t) {
+    return t == CPU_E4M3 ? 256.0f : 1.0f;
+}
 
 /* n < CHUNK elements at p as a pair, zero behind them, reading nothing behind them. */
 SI void v_pair_tail(enum cpu_dtype t, const char *p, int n, vf *a, vf *b) {

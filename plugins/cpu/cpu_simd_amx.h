@@ -6,8 +6,10 @@
 
 /* Tile numbers are literals. Rows of a tile lie `stride` bytes apart. */
 #define AMX_ZERO(T) __asm__ volatile("tilezero %%tmm" #T : : : "memory")
-#define AMX_LOAD(T, p, stride) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(p), "r"((long)(stride)) : "memory")
-#define AMX_STORE(T, p, stride) __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(p), "r"((long)(stride)) : "memory")
+#define AMX_LOAD(T, p, stride)                                                                               \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(p), "r"((long)(stride)) : "memory")
+#define AMX_STORE(T, p, stride)                                                                              \
+    __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(p), "r"((long)(stride)) : "memory")
 #define AMX_DOT(C, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : : : "memory")
 
 /* Eight whole tiles for this thread, until amx_end(). */
@@ -16,9 +18,13 @@ SI void amx_begin(void) {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
-    } whole = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    } whole = {.palette = 1,
+               .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+               .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
     __asm__ volatile("ldtilecfg %0" : : "m"(whole) : "memory");
 }
-SI void amx_end(void) { __asm__ volatile("tilerelease" : : : "memory"); }
+SI void amx_end(void) {
+    __asm__ volatile("tilerelease" : : : "memory");
+}
 
 #endif

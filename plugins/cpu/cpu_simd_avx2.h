@@ -2,26 +2,56 @@
 /* Primitives on 8 floats: AVX2, FMA, F16C. See cpu_simd.h. */
 #include <immintrin.h>
 
-#define VW 8
+#define VW   8
 #define NREG 16
 typedef __m256 vf;
 typedef __m256i vi;
 
-SI vf v_load(const float *p) { return _mm256_loadu_ps(p); }
-SI void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
-SI vf v_set1(float x) { return _mm256_set1_ps(x); }
-SI vf v_zero(void) { return _mm256_setzero_ps(); }
-SI vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
-SI vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
-SI vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-SI vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
-SI vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* b if either is NaN */
-SI vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
-SI vf v_sqrt(vf a) { return _mm256_sqrt_ps(a); }
-SI vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-SI vf v_fma_word(const float *a, vf b, vf c) { return _mm256_fmadd_ps(v_set1(*a), b, c); }
-SI vf v_fms(vf a, vf b, vf c) { return _mm256_fmsub_ps(a, b, c); }
-SI int v_any_gt(vf a, vf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
+SI vf v_load(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+SI void v_store(float *p, vf a) {
+    _mm256_storeu_ps(p, a);
+}
+SI vf v_set1(float x) {
+    return _mm256_set1_ps(x);
+}
+SI vf v_zero(void) {
+    return _mm256_setzero_ps();
+}
+SI vf v_add(vf a, vf b) {
+    return _mm256_add_ps(a, b);
+}
+SI vf v_sub(vf a, vf b) {
+    return _mm256_sub_ps(a, b);
+}
+SI vf v_mul(vf a, vf b) {
+    return _mm256_mul_ps(a, b);
+}
+SI vf v_div(vf a, vf b) {
+    return _mm256_div_ps(a, b);
+}
+SI vf v_max(vf a, vf b) {
+    return _mm256_max_ps(a, b);
+} /* b if either is NaN */
+SI vf v_min(vf a, vf b) {
+    return _mm256_min_ps(a, b);
+}
+SI vf v_sqrt(vf a) {
+    return _mm256_sqrt_ps(a);
+}
+SI vf v_fma(vf a, vf b, vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+SI vf v_fma_word(const float *a, vf b, vf c) {
+    return _mm256_fmadd_ps(v_set1(*a), b, c);
+}
+SI vf v_fms(vf a, vf b, vf c) {
+    return _mm256_fmsub_ps(a, b, c);
+}
+SI int v_any_gt(vf a, vf b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
+}
 SI float v_hmax(vf a) {
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
@@ -33,11 +63,21 @@ SI float v_hsum(vf a) {
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 
-SI vi vi_load(const int32_t *p) { return _mm256_loadu_si256((const void *)p); }
-SI vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
-SI vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
-SI vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
-SI vf vi_to_f(vi a) { return _mm256_cvtepi32_ps(a); }
+SI vi vi_load(const int32_t *p) {
+    return _mm256_loadu_si256((const void *)p);
+}
+SI vi vi_set1(int32_t x) {
+    return _mm256_set1_epi32(x);
+}
+SI vi vi_add(vi a, vi b) {
+    return _mm256_add_epi32(a, b);
+}
+SI vi vi_sub(vi a, vi b) {
+    return _mm256_sub_epi32(a, b);
+}
+SI vf vi_to_f(vi a) {
+    return _mm256_cvtepi32_ps(a);
+}
 
 /* s where key k lies in [lo0, hi0) or [lo1, hi1), else -inf. */
 SI vf v_mask2(vf s, vi k, vi lo0, vi hi0, vi lo1, vi hi1) {
@@ -50,7 +90,8 @@ SI vf v_mask2(vf s, vi k, vi lo0, vi hi0, vi lo1, vi hi1) {
  * The clamp would turn -inf into 2^-126 and lose NaN, so both are put right at the end. Minimax polynomials for
  * [-0.5, 0.5], degree 5 (7.5e-8) and 3 (7.5e-5). */
 SI vf v_exp2_finish(vf x, vf p, vf t) {
-    vf r = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+    vf r = _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
     r = _mm256_and_ps(r, _mm256_cmp_ps(x, v_set1(-126.0f), _CMP_NLT_UQ));
     return _mm256_or_ps(r, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
@@ -64,7 +105,9 @@ SI vf v_exp2(vf x) {
     p = v_fma(p, f, v_set1(1.000000072f));
     return v_exp2_finish(x, p, t);
 }
-SI vf v_exp2_short(vf x) { return v_exp2(x); }
+SI vf v_exp2_short(vf x) {
+    return v_exp2(x);
+}
 
 /* 8 vectors to their 8 sums: lane i is the sum of v[i]. */
 SI vf v_reduce_all(const vf v[VW]) {
@@ -133,7 +176,8 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
             h = _mm256_slli_epi16(_mm256_cvtepu8_epi16(raw), 8);
         } else {
             __m128i nan = _mm_cmpeq_epi8(_mm_and_si128(raw, _mm_set1_epi8(0x7f)), _mm_set1_epi8(0x7f));
-            h = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(raw), 7), _mm256_set1_epi16((short)0xbfff));
+            h = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(raw), 7),
+                                 _mm256_set1_epi16((short)0xbfff));
             h = _mm256_or_si256(h, _mm256_and_si256(_mm256_cvtepi8_epi16(nan), _mm256_set1_epi16(0x7e00)));
         }
         *a = _mm256_cvtph_ps(_mm256_castsi256_si128(h));
@@ -144,7 +188,9 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
 /* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that v_unpair_words()
  * undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
 #define CPU_WORDS 1
-SI vi v_words(const char *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p)); }
+SI vi v_words(const char *p) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p));
+}
 SI vi v_words_tail(const char *p, int n) {
     __m128i raw = _mm_setzero_si128();
     memcpy(&raw, p, (size_t)n);
@@ -170,8 +216,7 @@ SI void v_store_words(int16_t *p, vf x) {
 
 /* What v_pair() gave, in natural order. */
 SI void v_store_pair(enum cpu_dtype t, float *p, vf a, vf b) {
-    if (t == CPU_BF16)
-        v_zip(&a, &b);
+    if (t == CPU_BF16) v_zip(&a, &b);
     v_store(p, a);
     v_store(p + 8, b);
 }
@@ -190,5 +235,9 @@ SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
     _mm_storeu_si128((void *)p, _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1)));
 }
 
-SI void v_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }
-SI void v_prefetch_l2(const char *p) { _mm_prefetch(p, _MM_HINT_T1); }
+SI void v_prefetch(const char *p) {
+    _mm_prefetch(p, _MM_HINT_T0);
+}
+SI void v_prefetch_l2(const char *p) {
+    _mm_prefetch(p, _MM_HINT_T1);
+}

@@ -2,38 +2,80 @@
 /* Primitives on 16 floats: AVX-512 F, BW, DQ, VL; with CPU_LEVEL 3 also BF16. See cpu_simd.h. */
 #include <immintrin.h>
 
-#define VW 16
+#define VW   16
 #define NREG 32
 typedef __m512 vf;
 typedef __m512i vi;
 
-SI vf v_load(const float *p) { return _mm512_loadu_ps(p); }
-SI void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
-SI vf v_set1(float x) { return _mm512_set1_ps(x); }
-SI vf v_zero(void) { return _mm512_setzero_ps(); }
-SI vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-SI vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-SI vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-SI vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
-SI vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b if either is NaN */
-SI vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-SI vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
-SI vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+SI vf v_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+SI void v_store(float *p, vf a) {
+    _mm512_storeu_ps(p, a);
+}
+SI vf v_set1(float x) {
+    return _mm512_set1_ps(x);
+}
+SI vf v_zero(void) {
+    return _mm512_setzero_ps();
+}
+SI vf v_add(vf a, vf b) {
+    return _mm512_add_ps(a, b);
+}
+SI vf v_sub(vf a, vf b) {
+    return _mm512_sub_ps(a, b);
+}
+SI vf v_mul(vf a, vf b) {
+    return _mm512_mul_ps(a, b);
+}
+SI vf v_div(vf a, vf b) {
+    return _mm512_div_ps(a, b);
+}
+SI vf v_max(vf a, vf b) {
+    return _mm512_max_ps(a, b);
+} /* b if either is NaN */
+SI vf v_min(vf a, vf b) {
+    return _mm512_min_ps(a, b);
+}
+SI vf v_sqrt(vf a) {
+    return _mm512_sqrt_ps(a);
+}
+SI vf v_fma(vf a, vf b, vf c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
 /* c + *a * b, the broadcast inside the instruction (the compiler would share it between two). */
 SI vf v_fma_word(const float *a, vf b, vf c) {
     __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(b), "m"(*a));
     return c;
 }
-SI vf v_fms(vf a, vf b, vf c) { return _mm512_fmsub_ps(a, b, c); }
-SI int v_any_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
-SI float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
-SI float v_hsum(vf a) { return _mm512_reduce_add_ps(a); }
+SI vf v_fms(vf a, vf b, vf c) {
+    return _mm512_fmsub_ps(a, b, c);
+}
+SI int v_any_gt(vf a, vf b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
+}
+SI float v_hmax(vf a) {
+    return _mm512_reduce_max_ps(a);
+}
+SI float v_hsum(vf a) {
+    return _mm512_reduce_add_ps(a);
+}
 
-SI vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
-SI vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
-SI vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
-SI vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
-SI vf vi_to_f(vi a) { return _mm512_cvtepi32_ps(a); }
+SI vi vi_load(const int32_t *p) {
+    return _mm512_loadu_si512(p);
+}
+SI vi vi_set1(int32_t x) {
+    return _mm512_set1_epi32(x);
+}
+SI vi vi_add(vi a, vi b) {
+    return _mm512_add_epi32(a, b);
+}
+SI vi vi_sub(vi a, vi b) {
+    return _mm512_sub_epi32(a, b);
+}
+SI vf vi_to_f(vi a) {
+    return _mm512_cvtepi32_ps(a);
+}
 
 /* s where key k lies in [lo0, hi0) or [lo1, hi1), else -inf. */
 SI vf v_mask2(vf s, vi k, vi lo0, vi hi0, vi lo1, vi hi1) {
@@ -63,14 +105,15 @@ SI vf v_exp2_short(vf x) {
 
 /* 16 vectors to their 16 sums: lane i is the sum of v[i]. A step joins two vectors: one blend takes the lanes that stay,
  * one shuffle brings those beside them, so that port 5, which alone shuffles, has a third of the work. */
-#define V_REDUCE(V, BLEND, ADD, SHUF, PERM)                                                                            \
-    const vi by4 = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);                      \
-    const vi by1 = _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);                       \
-    V a[8], b[4], c[2];                                                                                                \
-    UNROLL for (int i = 0; i < 8; i++)                                                                                 \
-        a[i] = ADD(BLEND(0xff00, v[i], v[i + 8]), SHUF##32x4(v[i], v[i + 8], 0x4e));                                   \
-    UNROLL for (int i = 0; i < 4; i++) b[i] = ADD(BLEND(0xf0f0, a[i], a[i + 4]), PERM(a[i], by4, a[i + 4]));           \
-    UNROLL for (int i = 0; i < 2; i++) c[i] = ADD(BLEND(0xcccc, b[i], b[i + 2]), V_PAIRS_##V(b[i], b[i + 2]));         \
+#define V_REDUCE(V, BLEND, ADD, SHUF, PERM)                                                                  \
+    const vi by4 = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);            \
+    const vi by1 = _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);             \
+    V a[8], b[4], c[2];                                                                                      \
+    UNROLL for (int i = 0; i < 8; i++) a[i] =                                                                \
+        ADD(BLEND(0xff00, v[i], v[i + 8]), SHUF##32x4(v[i], v[i + 8], 0x4e));                                \
+    UNROLL for (int i = 0; i < 4; i++) b[i] = ADD(BLEND(0xf0f0, a[i], a[i + 4]), PERM(a[i], by4, a[i + 4])); \
+    UNROLL for (int i = 0; i < 2; i++) c[i] =                                                                \
+        ADD(BLEND(0xcccc, b[i], b[i + 2]), V_PAIRS_##V(b[i], b[i + 2]));                                     \
     const V sum = ADD(BLEND(0xaaaa, c[0], c[1]), PERM(c[0], by1, c[1]))
 #define V_PAIRS_vf(a, b) _mm512_shuffle_ps(a, b, 0x4e)
 #define V_PAIRS_vi(a, b) _mm512_castps_si512(V_PAIRS_vf(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)))
@@ -147,9 +190,10 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
         if (t == CPU_E5M2) {
             h = _mm512_slli_epi16(_mm512_cvtepu8_epi16(raw), 8);
         } else {
-            __mmask32 nan = _mm256_cmpeq_epi8_mask(_mm256_and_si256(raw, _mm256_set1_epi8(0x7f)),
-                                                   _mm256_set1_epi8(0x7f));
-            h = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(raw), 7), _mm512_set1_epi16((short)0xbfff));
+            __mmask32 nan =
+                _mm256_cmpeq_epi8_mask(_mm256_and_si256(raw, _mm256_set1_epi8(0x7f)), _mm256_set1_epi8(0x7f));
+            h = _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(raw), 7),
+                                 _mm512_set1_epi16((short)0xbfff));
             h = _mm512_mask_mov_epi16(h, nan, _mm512_set1_epi16(0x7e00));
         }
         *a = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
@@ -158,34 +202,42 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
 }
 
 /* 64 bytes; the first n < 64 with zeros behind them, reading nothing behind them. */
-SI vi v_bytes(const char *p) { return _mm512_loadu_si512(p); }
-SI vi v_bytes_tail(const char *p, int n) { return _mm512_maskz_loadu_epi8((1ull << n) - 1, p); }
+SI vi v_bytes(const char *p) {
+    return _mm512_loadu_si512(p);
+}
+SI vi v_bytes_tail(const char *p, int n) {
+    return _mm512_maskz_loadu_epi8((1ull << n) - 1, p);
+}
 
 /* 64 e4m3 as bf16 in natural order. A bf16 of 7 bits without sign is 0x3c00 + (bits << 4) but for subnormals and NaN; tables hold its high and its low bytes. */
 static const uint8_t e4m3_low[128] = {
 #define LOWS 0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0
-    0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0,
-    LOWS, LOWS, LOWS, LOWS, LOWS, LOWS,
-    0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xc0,
+    0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60, 0x80, 0x90, 0xa0, 0xb0, 0xc0,
+    0xd0, 0xe0, 0xf0, LOWS, LOWS, LOWS, LOWS, LOWS, LOWS, 0x00, 0x10, 0x20, 0x30,
+    0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xc0,
 #undef LOWS
 };
 static const uint8_t e4m3_high[128] = {
 #define SAME(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
-    0x00, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c,
-    SAME(0x3d), SAME(0x3e), SAME(0x3f), SAME(0x40), SAME(0x41), SAME(0x42),
-    0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x7f,
+    0x00,       0x3b,       0x3b, 0x3b, 0x3c, 0x3c, 0x3c,       0x3c,       0x3c,       0x3c,
+    0x3c,       0x3c,       0x3c, 0x3c, 0x3c, 0x3c, SAME(0x3d), SAME(0x3e), SAME(0x3f), SAME(0x40),
+    SAME(0x41), SAME(0x42), 0x43, 0x43, 0x43, 0x43, 0x43,       0x43,       0x43,       0x43,
+    0x43,       0x43,       0x43, 0x43, 0x43, 0x43, 0x43,       0x7f,
 #undef SAME
 };
 SI vi v_lookup128(vi at, const uint8_t table[128]) {
     const vi first = _mm512_loadu_si512(table), second = _mm512_loadu_si512(table + 64);
-    __asm__("vpermi2b %2, %1, %0" : "+v"(at) : "v"(first), "v"(second)); /* this object is compiled without its flag */
+    __asm__("vpermi2b %2, %1, %0"
+            : "+v"(at)
+            : "v"(first), "v"(second)); /* this object is compiled without its flag */
     return at;
 }
 SI void v_e4m3_table(vi raw, vi out[2]) {
     const vi order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); /* unpacking works inside 128 bits */
     const vi x = _mm512_permutexvar_epi64(order, raw);
     const vi low = v_lookup128(x, e4m3_low), high = v_lookup128(x, e4m3_high);
-    const vi top = _mm512_ternarylogic_epi32(high, x, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (x & 0x80) */
+    const vi top =
+        _mm512_ternarylogic_epi32(high, x, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (x & 0x80) */
     out[0] = _mm512_unpacklo_epi8(low, top);
     out[1] = _mm512_unpackhi_epi8(low, top);
 }
@@ -193,7 +245,9 @@ SI void v_e4m3_table(vi raw, vi out[2]) {
 /* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that v_unpair_words()
  * undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
 #define CPU_WORDS 1
-SI vi v_words(const char *p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p)); }
+SI vi v_words(const char *p) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p));
+}
 SI vi v_words_tail(const char *p, int n) {
     return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8((__mmask32)((1ull << n) - 1), p));
 }
@@ -208,17 +262,19 @@ SI void v_unpair_words(float *p) {
     v_store(p + 16, _mm512_permutex2var_ps(a, vi_add(lo, vi_set1(8)), b));
 }
 SI vi v_dot_words(vi acc, vi a, vi b, int vnni) {
-    if (!vnni)
-        return vi_add(acc, _mm512_madd_epi16(a, b));
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b)); /* this object is compiled without its flag */
+    if (!vnni) return vi_add(acc, _mm512_madd_epi16(a, b));
+    __asm__("vpdpwssd %2, %1, %0"
+            : "+v"(acc)
+            : "v"(a), "v"(b)); /* this object is compiled without its flag */
     return acc;
 }
-SI void v_store_words(int16_t *p, vf x) { _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x))); }
+SI void v_store_words(int16_t *p, vf x) {
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
+}
 
 /* What v_pair() gave, in natural order. */
 SI void v_store_pair(enum cpu_dtype t, float *p, vf a, vf b) {
-    if (t == CPU_BF16)
-        v_zip(&a, &b);
+    if (t == CPU_BF16) v_zip(&a, &b);
     v_store(p, a);
     v_store(p + 16, b);
 }
@@ -238,5 +294,9 @@ SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
     _mm256_storeu_si256((void *)p, t == CPU_BF16 ? v_to_bf16(a) : _mm512_cvtps_ph(a, 0));
 }
 
-SI void v_prefetch(const char *p) { _mm_prefetch(p, _MM_HINT_T0); }
-SI void v_prefetch_l2(const char *p) { _mm_prefetch(p, _MM_HINT_T1); }
+SI void v_prefetch(const char *p) {
+    _mm_prefetch(p, _MM_HINT_T0);
+}
+SI void v_prefetch_l2(const char *p) {
+    _mm_prefetch(p, _MM_HINT_T1);
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Primitives on 4 floats with the compiler's own vectors: SSE2, NEON or whatever the baseline has. See cpu_simd.h. */
-#define VW 4
+#define VW   4
 #define NREG 16
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
@@ -10,20 +10,48 @@ SI vf v_load(const float *p) {
     memcpy(&a, p, sizeof a);
     return a;
 }
-SI void v_store(float *p, vf a) { memcpy(p, &a, sizeof a); }
-SI vf v_set1(float x) { return (vf){x, x, x, x}; }
-SI vf v_zero(void) { return v_set1(0.0f); }
-SI vf v_add(vf a, vf b) { return a + b; }
-SI vf v_sub(vf a, vf b) { return a - b; }
-SI vf v_mul(vf a, vf b) { return a * b; }
-SI vf v_div(vf a, vf b) { return a / b; }
-SI vf v_pick(vi m, vf a, vf b) { return (vf)((m & (vi)a) | (~m & (vi)b)); }
-SI vf v_max(vf a, vf b) { return v_pick((vi)(a > b), a, b); } /* b if either is NaN */
-SI vf v_min(vf a, vf b) { return v_pick((vi)(a < b), a, b); }
-SI vf v_sqrt(vf a) { return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
-SI vf v_fma(vf a, vf b, vf c) { return a * b + c; }
-SI vf v_fma_word(const float *a, vf b, vf c) { return v_set1(*a) * b + c; }
-SI vf v_fms(vf a, vf b, vf c) { return a * b - c; }
+SI void v_store(float *p, vf a) {
+    memcpy(p, &a, sizeof a);
+}
+SI vf v_set1(float x) {
+    return (vf){x, x, x, x};
+}
+SI vf v_zero(void) {
+    return v_set1(0.0f);
+}
+SI vf v_add(vf a, vf b) {
+    return a + b;
+}
+SI vf v_sub(vf a, vf b) {
+    return a - b;
+}
+SI vf v_mul(vf a, vf b) {
+    return a * b;
+}
+SI vf v_div(vf a, vf b) {
+    return a / b;
+}
+SI vf v_pick(vi m, vf a, vf b) {
+    return (vf)((m & (vi)a) | (~m & (vi)b));
+}
+SI vf v_max(vf a, vf b) {
+    return v_pick((vi)(a > b), a, b);
+} /* b if either is NaN */
+SI vf v_min(vf a, vf b) {
+    return v_pick((vi)(a < b), a, b);
+}
+SI vf v_sqrt(vf a) {
+    return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])};
+}
+SI vf v_fma(vf a, vf b, vf c) {
+    return a * b + c;
+}
+SI vf v_fma_word(const float *a, vf b, vf c) {
+    return v_set1(*a) * b + c;
+}
+SI vf v_fms(vf a, vf b, vf c) {
+    return a * b - c;
+}
 SI int v_any_gt(vf a, vf b) {
     vi m = (vi)(a > b);
     return (m[0] | m[1] | m[2] | m[3]) != 0;
@@ -32,17 +60,27 @@ SI float v_hmax(vf a) {
     float x = a[0] > a[1] ? a[0] : a[1], y = a[2] > a[3] ? a[2] : a[3];
     return x > y ? x : y;
 }
-SI float v_hsum(vf a) { return (a[0] + a[1]) + (a[2] + a[3]); }
+SI float v_hsum(vf a) {
+    return (a[0] + a[1]) + (a[2] + a[3]);
+}
 
 SI vi vi_load(const int32_t *p) {
     vi a;
     memcpy(&a, p, sizeof a);
     return a;
 }
-SI vi vi_set1(int32_t x) { return (vi){x, x, x, x}; }
-SI vi vi_add(vi a, vi b) { return a + b; }
-SI vi vi_sub(vi a, vi b) { return a - b; }
-SI vf vi_to_f(vi a) { return (vf){(float)a[0], (float)a[1], (float)a[2], (float)a[3]}; }
+SI vi vi_set1(int32_t x) {
+    return (vi){x, x, x, x};
+}
+SI vi vi_add(vi a, vi b) {
+    return a + b;
+}
+SI vi vi_sub(vi a, vi b) {
+    return a - b;
+}
+SI vf vi_to_f(vi a) {
+    return (vf){(float)a[0], (float)a[1], (float)a[2], (float)a[3]};
+}
 
 /* s where key k lies in [lo0, hi0) or [lo1, hi1), else -inf. */
 SI vf v_mask2(vf s, vi k, vi lo0, vi hi0, vi lo1, vi hi1) {
@@ -63,7 +101,9 @@ SI vf v_exp2(vf x) {
     r &= ~(vi)(x < v_set1(-126.0f));
     return (vf)(r | (vi)(x != x));
 }
-SI vf v_exp2_short(vf x) { return v_exp2(x); }
+SI vf v_exp2_short(vf x) {
+    return v_exp2(x);
+}
 
 /* 4 vectors to their 4 sums: lane i is the sum of v[i]. */
 SI void v_transpose(vf v[VW]) {
@@ -117,10 +157,8 @@ SI uint16_t f32_to_f16(float f) {
     memcpy(&u, &f, 4);
     sign = u >> 16 & 0x8000;
     u &= 0x7fffffff;
-    if (u > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00);
-    if (u >= 0x47800000u)
-        return (uint16_t)(sign | 0x7c00);
+    if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
+    if (u >= 0x47800000u) return (uint16_t)(sign | 0x7c00);
     if (u < 0x38800000u) {
         float g;
         memcpy(&g, &u, 4);
@@ -153,8 +191,7 @@ SI float element_to_f32(enum cpu_dtype t, const char *p, int i) {
     case CPU_E5M2:
         return f16_to_f32((uint16_t)((unsigned char)p[i] << 8));
     default:
-        if ((p[i] & 0x7f) == 0x7f)
-            return NAN;
+        if ((p[i] & 0x7f) == 0x7f) return NAN;
         return f16_to_f32((uint16_t)(((unsigned char)p[i] & 0x80) << 8 | ((unsigned char)p[i] & 0x7f) << 7));
     }
 }
@@ -168,8 +205,10 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
         *b = (vf)(w & vi_set1((int32_t)0xffff0000u));
         return;
     }
-    *a = (vf){element_to_f32(t, p, 0), element_to_f32(t, p, 1), element_to_f32(t, p, 2), element_to_f32(t, p, 3)};
-    *b = (vf){element_to_f32(t, p, 4), element_to_f32(t, p, 5), element_to_f32(t, p, 6), element_to_f32(t, p, 7)};
+    *a = (vf){element_to_f32(t, p, 0), element_to_f32(t, p, 1), element_to_f32(t, p, 2),
+              element_to_f32(t, p, 3)};
+    *b = (vf){element_to_f32(t, p, 4), element_to_f32(t, p, 5), element_to_f32(t, p, 6),
+              element_to_f32(t, p, 7)};
 }
 
 /* No integer products here. */
@@ -177,8 +216,7 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
 
 /* What v_pair() gave, in natural order. */
 SI void v_store_pair(enum cpu_dtype t, float *p, vf a, vf b) {
-    if (t == CPU_BF16)
-        v_zip(&a, &b);
+    if (t == CPU_BF16) v_zip(&a, &b);
     v_store(p, a);
     v_store(p + 4, b);
 }
@@ -197,5 +235,9 @@ SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
     }
 }
 
-SI void v_prefetch(const char *p) { __builtin_prefetch(p); }
-SI void v_prefetch_l2(const char *p) { __builtin_prefetch(p, 0, 2); }
+SI void v_prefetch(const char *p) {
+    __builtin_prefetch(p);
+}
+SI void v_prefetch_l2(const char *p) {
+    __builtin_prefetch(p, 0, 2);
+}

@@ -5,9 +5,13 @@
 #ifdef _OPENMP
 #include <omp.h>
 
-int cpu_max_threads(void) { return omp_get_max_threads(); }
+int cpu_max_threads(void) {
+    return omp_get_max_threads();
+}
 #else
-int cpu_max_threads(void) { return 1; }
+int cpu_max_threads(void) {
+    return 1;
+}
 #endif
 
 void cpu_run_loops(int threads, const struct cpu_loop *loops, int num_loops, void *arg) {

@@ -35,8 +35,8 @@ struct cpu_attn {
     float soft_cap;     /* 0: off */
     const float *alibi; /* slope per query head, or NULL */
     int alibi_sqrt;
-    const float *sinks;             /* logit per query head, or NULL */
-    const float *qq_bias;           /* [query token][qq_width], added to keys q_offset0 + x, or NULL (2.9 step 5) */
+    const float *sinks;   /* logit per query head, or NULL */
+    const float *qq_bias; /* [query token][qq_width], added to keys q_offset0 + x, or NULL (2.9 step 5) */
     int64_t qq_stride, qq_width;
     float q_scale;                  /* of a quantised query, else 1 */
     const float *k_scale, *v_scale; /* static scales, or NULL for 1 */
@@ -50,9 +50,10 @@ struct cpu_attn {
     int64_t lse_token, lse_head;
 
     struct cpu_rows k, v;
-    struct cpu_rows k_row_scale, v_row_scale; /* inline fp32 per (token, head), strides as k and v; base NULL: none */
-    int block_size;                           /* tokens per block of a paged cache */
-    const int32_t *block_table;               /* [request][row length], or NULL: contiguous keys */
+    struct cpu_rows k_row_scale,
+        v_row_scale;            /* inline fp32 per (token, head), strides as k and v; base NULL: none */
+    int block_size;             /* tokens per block of a paged cache */
+    const int32_t *block_table; /* [request][row length], or NULL: contiguous keys */
     int64_t block_table_row;
 };
 
@@ -62,8 +63,8 @@ struct cpu_mask {
     int window_left, window_right; /* allowed: q - k <= left, k - q <= right */
     int chunk;                     /* > 0: keys of the query's chunk and of `lookback` chunks before it */
     int lookback;
-    int prefix;              /* > 0: keys [0, prefix) stay visible beside the window (R-SWA, sink tokens) */
-    const int32_t *spans;    /* [num_spans][2], inclusive: bidirectional inside (prefix-LM) */
+    int prefix;           /* > 0: keys [0, prefix) stay visible beside the window (R-SWA, sink tokens) */
+    const int32_t *spans; /* [num_spans][2], inclusive: bidirectional inside (prefix-LM) */
     int num_spans;
     int span_window; /* > 0: a span's past is cut at this window (clamped spans) */
 };
@@ -74,7 +75,7 @@ struct cpu_seq {
     int64_t k_start;       /* first key row of contiguous keys */
     int32_t q_len, kv_len; /* keys at and beyond kv_len are never read */
     int32_t q_offset;
-    int32_t table_row;     /* row of the block table */
+    int32_t table_row; /* row of the block table */
     struct cpu_mask mask;
 };
 
@@ -100,19 +101,21 @@ struct cpu_merge {
 };
 
 /* Floats of one partial slot: O, then m (log2 units) and l, padded to a cache line. */
-static inline int64_t cpu_part_floats(int head_size_v) { return ((int64_t)head_size_v + 2 + 15) / 16 * 16; }
+static inline int64_t cpu_part_floats(int head_size_v) {
+    return ((int64_t)head_size_v + 2 + 15) / 16 * 16;
+}
 
 /* Sizes that a level derives from the problem at open. */
 struct cpu_tiling {
-    int num_sub;           /* sub-blocks of lanes per work item of the lanes-are-queries path */
-    int rows_per_item;     /* num_sub * lanes */
-    int heads_per_item;    /* KV heads that one row-dot item may hold */
-    int bf16_dot;          /* products on bf16 pairs */
-    int amx;               /* products on bf16 pairs by tiles */
-    int vnni;              /* integer products may use AVX512_VNNI */
-    int vbmi;              /* e4m3 decode may use AVX512_VBMI */
-    int far;               /* decode prefetches two tiles ahead, into L2 */
-    size_t scratch_bytes;  /* per thread */
+    int num_sub;          /* sub-blocks of lanes per work item of the lanes-are-queries path */
+    int rows_per_item;    /* num_sub * lanes */
+    int heads_per_item;   /* KV heads that one row-dot item may hold */
+    int bf16_dot;         /* products on bf16 pairs */
+    int amx;              /* products on bf16 pairs by tiles */
+    int vnni;             /* integer products may use AVX512_VNNI */
+    int vbmi;             /* e4m3 decode may use AVX512_VBMI */
+    int far;              /* decode prefetches two tiles ahead, into L2 */
+    size_t scratch_bytes; /* per thread */
 };
 
 #endif

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 /* An fp8 input for an fp8 cache of the same kind is stored unchanged (semantics 3.2). */
-static int check_input(const attn_instance_t *in, const DLTensor *t, const char *name, int64_t rows, int64_t size,
-                       attn_error_t *error) {
+static int check_input(const attn_instance_t *in, const DLTensor *t, const char *name, int64_t rows,
+                       int64_t size, attn_error_t *error) {
     const int64_t shape[3] = {-1, in->shape.num_kv_heads, size};
-    const int is_raw = t != NULL && attn_dtype_of(t->dtype) == in->storage && attn_dtype_size(in->storage) == 1 &&
-                       !attn_kv_is_per_token_head(in->kv);
+    const int is_raw = t != NULL && attn_dtype_of(t->dtype) == in->storage &&
+                       attn_dtype_size(in->storage) == 1 && !attn_kv_is_per_token_head(in->kv);
     const int status = attn_check_tensor(t, name, is_raw ? in->storage : in->p.dtype, 3, shape, error);
     if (status == ATTN_OK && t->shape[0] < rows)
         return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; slot_mapping has %lld", name,
@@ -30,16 +30,19 @@ static int check_slots(const DLTensor *slots, int64_t end, attn_error_t *error) 
 
 static int check(const attn_instance_t *in, const attn_kv_update_t *a, attn_error_t *error) {
     if (!in->has_cache)
-        return attn_fail(error, ATTN_E_STATE, "kv_cache", "role %s has no cache to update", attn_role_name(in->p.role));
+        return attn_fail(error, ATTN_E_STATE, "kv_cache", "role %s has no cache to update",
+                         attn_role_name(in->p.role));
     int status = cpu_check_caches(in, a->kv_cache, a->v_cache, error);
-    if (status == ATTN_OK) status = attn_check_tensor(a->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
+    if (status == ATTN_OK)
+        status = attn_check_tensor(a->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
     if (status != ATTN_OK) return status;
     const int64_t rows = a->slot_mapping->shape[0];
     status = check_input(in, a->key, "key", rows, in->shape.head_size, error);
     if (status == ATTN_OK) status = check_input(in, a->value, "value", rows, in->shape.head_size_v, error);
     if (status == ATTN_OK) status = cpu_check_scale(a->scales.k, "k_scale", in->shape.num_kv_heads, error);
     if (status == ATTN_OK) status = cpu_check_scale(a->scales.v, "v_scale", in->shape.num_kv_heads, error);
-    if (status == ATTN_OK) status = check_slots(a->slot_mapping, a->kv_cache->shape[0] * in->block_size, error);
+    if (status == ATTN_OK)
+        status = check_slots(a->slot_mapping, a->kv_cache->shape[0] * in->block_size, error);
     return status;
 }
 
@@ -60,26 +63,29 @@ static void write_token(void *arg, int64_t i, int worker) {
     for (int side = 0; side < 2; side++) {
         const DLTensor *t = side ? u->a->value : u->a->key;
         const DLTensor *scale = side ? u->a->scales.v : u->a->scales.k;
-        const enum cpu_dtype from = cpu_dtype_of(
-            attn_dtype_of(t->dtype) == ATTN_DTYPE_UINT8 ? in->storage : attn_dtype_of(t->dtype));
+        const enum cpu_dtype from =
+            cpu_dtype_of(attn_dtype_of(t->dtype) == ATTN_DTYPE_UINT8 ? in->storage : attn_dtype_of(t->dtype));
         const int n = side ? in->shape.head_size_v : in->shape.head_size;
         const struct cpu_rows *to = &u->rows[side], *sc = &u->scales[side];
         for (int h = 0; h < in->shape.num_kv_heads; h++) {
             const int64_t at = block * to->block + token * to->token + h * to->head;
-            in->k->write_row(from, (const char *)attn_data(t) + i * attn_byte_stride(t, 0) + h * attn_byte_stride(t, 1), n,
-                             in->shape.kv_dtype, u->is_scaled ? cpu_scale_at(scale, h) : 1.0f, (char *)to->base + at,
-                             sc->base != NULL ? (char *)sc->base + at : NULL, in->rows + (size_t)worker * in->row_floats);
+            in->k->write_row(
+                from, (const char *)attn_data(t) + i * attn_byte_stride(t, 0) + h * attn_byte_stride(t, 1), n,
+                in->shape.kv_dtype, u->is_scaled ? cpu_scale_at(scale, h) : 1.0f, (char *)to->base + at,
+                sc->base != NULL ? (char *)sc->base + at : NULL, in->rows + (size_t)worker * in->row_floats);
         }
     }
 }
 
-int cpu_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+int cpu_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream,
+                        attn_error_t *error) {
     (void)stream;
     attn_kv_update_t a;
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK) status = check(in, &a, error);
     if (status != ATTN_OK) return status;
-    struct update u = {.in = in, .a = &a, .is_scaled = in->kv == ATTN_KV_FP8_E4M3 || in->kv == ATTN_KV_FP8_E5M2};
+    struct update u = {
+        .in = in, .a = &a, .is_scaled = in->kv == ATTN_KV_FP8_E4M3 || in->kv == ATTN_KV_FP8_E5M2};
     for (int side = 0; side < 2; side++)
         cpu_cache_rows(in, a.kv_cache, a.v_cache, side, &u.rows[side], &u.scales[side]);
     const struct cpu_loop loop = {a.slot_mapping->shape[0], write_token};

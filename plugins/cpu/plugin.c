@@ -20,9 +20,10 @@ const attn_capabilities_t cpu_capabilities = {
                        ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD) | ATTN_BIT(ATTN_KV_FP8_PER_TOKEN_HEAD),
     .features = ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SINK |
                 ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNKED_LOCAL | ATTN_F_CHUNK_LOOKBACK |
-                ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_QQ_BIAS | ATTN_F_DIFF_KV |
-                ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY | ATTN_F_SEPARATE_KV | ATTN_F_CASCADE |
-                ATTN_F_STATIC_SINK | ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE,
+                ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_QQ_BIAS |
+                ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |
+                ATTN_F_SEPARATE_KV | ATTN_F_CASCADE | ATTN_F_STATIC_SINK | ATTN_F_BATCH_INVARIANT |
+                ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE,
     .device_types = ATTN_BIT(kDLCPU),
     .head_sizes = head_sizes,
     .num_head_sizes = 1,
@@ -34,19 +35,22 @@ const attn_capabilities_t cpu_capabilities = {
 };
 
 const attn_option_spec_t cpu_options[CPU_NUM_OPTIONS] = {
-    [CPU_OPTION_LEVEL] = {.struct_size = sizeof(attn_option_spec_t),
-                          .type = ATTN_OPTION_ENUM,
-                          .name = "level",
-                          .doc = "instruction set: auto takes the best that this CPU has; naming one that it lacks is an error",
-                          .default_value = "auto",
-                          .choices = "auto generic avx2 avx512 avx512bf16"},
-    [CPU_OPTION_NUM_THREADS] = {.struct_size = sizeof(attn_option_spec_t),
-                                .type = ATTN_OPTION_INT,
-                                .name = "num_threads",
-                                .doc = "threads of a call; 0 takes what OpenMP would give when the instance is opened",
-                                .default_value = "0",
-                                .min_int = 0,
-                                .max_int = 1024},
+    [CPU_OPTION_LEVEL] =
+        {.struct_size = sizeof(attn_option_spec_t),
+         .type = ATTN_OPTION_ENUM,
+         .name = "level",
+         .doc =
+             "instruction set: auto takes the best that this CPU has; naming one that it lacks is an error",
+         .default_value = "auto",
+         .choices = "auto generic avx2 avx512 avx512bf16"},
+    [CPU_OPTION_NUM_THREADS] =
+        {.struct_size = sizeof(attn_option_spec_t),
+         .type = ATTN_OPTION_INT,
+         .name = "num_threads",
+         .doc = "threads of a call; 0 takes what OpenMP would give when the instance is opened",
+         .default_value = "0",
+         .min_int = 0,
+         .max_int = 1024},
 };
 
 static const attn_backend_ops_t cpu_ops = {

@@ -130,7 +130,7 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
      * drawn: nothing then depends on how many share a round. */
     int most = more && more->ticket ? (p->keys_per_tile >= 2048 ? 8 : 4) : 16;
     int section = p->num_q_heads < most ? p->num_q_heads : most;
-    while (p->num_q_heads % section)
+    while (section > 1 && p->num_q_heads % section != 0)
         section--;
     sp.head_section = section;
     if (more) sp.more = *more;

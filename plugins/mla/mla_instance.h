@@ -18,10 +18,11 @@ typedef struct mla_prefill_ops mla_prefill_ops;
 
 struct attn_instance {
     attn_problem_t problem;
-    struct mla_prefill *prefill; /* the multi-head form of prefill, mla_prefill.h; NULL: everything is absorbed */
+    struct mla_prefill
+        *prefill; /* the multi-head form of prefill, mla_prefill.h; NULL: everything is absorbed */
     int device_id, num_sms, compute_capability;
     int prefill_choice; /* enum mla_prefill_choice, the option prefill */
-    int portable; /* the option arch: no kernel of one architecture */
+    int portable;       /* the option arch: no kernel of one architecture */
     int heads, latent, nope, value, page_size;
     int dtype, cache_kind, stages; /* enums of mla_params.h */
     uint32_t kv, storage;          /* ATTN_KV_*, ATTN_DTYPE_* of the cache tensor */
@@ -33,8 +34,8 @@ struct attn_instance {
     /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
     size_t slices_at, parts_at, items_at, splits_at, metadata_bytes;
     size_t part_out_at, part_lse_at, workspace_bytes; /* latents at 0 */
-    size_t output_at;                                 /* in the workspace: the 16-bit result of quantised outputs */
-    size_t prefill_plan_bytes;                        /* in the host buffer */
+    size_t output_at;          /* in the workspace: the 16-bit result of quantised outputs */
+    size_t prefill_plan_bytes; /* in the host buffer */
     uint64_t weight_bytes;
 };
 
@@ -54,7 +55,8 @@ static inline size_t mla_round_up(size_t n, size_t to) {
 }
 /* The plan of the multi-head form, if there is one. */
 static inline size_t mla_prefill_plan_at(const attn_instance_t *in) {
-    return mla_round_up(sizeof(mla_host_header) + (size_t)in->limits.max_slices * sizeof(mla_launch_size), 64);
+    return mla_round_up(sizeof(mla_host_header) + (size_t)in->limits.max_slices * sizeof(mla_launch_size),
+                        64);
 }
 static inline size_t mla_mirror_at(const attn_instance_t *in) {
     return mla_round_up(mla_prefill_plan_at(in) + in->prefill_plan_bytes, 256);
@@ -71,8 +73,8 @@ extern const char mla_backend_name[];
 typedef struct mla_sparse_ops {
     int (*attend)(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
 } mla_sparse_ops;
-extern const mla_sparse_ops mla_sparse_functions; /* plugins/mla_sparse/sparse_sm90_run.c */
-extern const mla_sparse_ops *const mla_backend_sparse; /* NULL: the backend has no such role */
+extern const mla_sparse_ops mla_sparse_functions;        /* plugins/mla_sparse/sparse_sm90_run.c */
+extern const mla_sparse_ops *const mla_backend_sparse;   /* NULL: the backend has no such role */
 extern const mla_prefill_ops *const mla_backend_prefill; /* NULL: the backend has no multi-head form */
 
 int mla_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
@@ -109,8 +111,8 @@ typedef struct mla_output_view {
 int mla_output_is_quantised(const attn_instance_t *in);
 int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error);
 void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_output_view *view);
-int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view, int64_t tokens,
-                      const mla_counts *counts, void *stream);
+int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view,
+                      int64_t tokens, const mla_counts *counts, void *stream);
 
 int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
 /* Fills in->config; asks the device how many clusters it runs at once. */

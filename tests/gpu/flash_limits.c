@@ -257,7 +257,7 @@ static void million(const char *name, uint32_t kv, uint32_t query_dtype, int sm8
     }
     fill_needles(&l);
     const size_t row = HEADS * D, bytes = 256 * row * 2;
-    uint16_t *q = malloc(bytes), *out = malloc(bytes), *again = malloc(bytes);
+    uint16_t *q = malloc(bytes), *out = calloc(1, bytes), *again = calloc(1, bytes);
     for (size_t i = 0; i < 256 * row; i++)
         put(q, i, 0.5, query_dtype == ATTN_DTYPE_FP8_E4M3 ? 1 : 2);
     cudaMemcpy(l.query, q, bytes, cudaMemcpyHostToDevice);

@@ -405,8 +405,8 @@ static const attn_indexer_extension_t *load(const char *dir, const char *file) {
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (so == NULL) bail_out("%s: %s", path, dlerror());
     const attn_plugin_t *plugin = dlsym(so, ATTN_PLUGIN_SYMBOL_NAME);
-    if (plugin == NULL) bail_out("%s: %s", path, dlerror());
-    const attn_indexer_extension_t *e = plugin->backends[0]->ops->get_extension(NULL, ATTN_INDEXER_EXTENSION);
+    const attn_indexer_extension_t *e =
+        plugin != NULL ? plugin->backends[0]->ops->get_extension(NULL, ATTN_INDEXER_EXTENSION) : NULL;
     if (e == NULL) bail_out("%s has no %s", path, ATTN_INDEXER_EXTENSION);
     return e;
 }

@@ -157,8 +157,9 @@ int main(void) {
     char path[1200];
     snprintf(path, sizeof path, "%s/mla.so", dir ? dir : "plugins-built");
     void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    const attn_plugin_t *plugin = file ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
-    if (plugin == NULL) bail_out("%s: %s", path, dlerror());
+    const attn_plugin_t *plugin = NULL;
+    if (file == NULL || (plugin = dlsym(file, ATTN_PLUGIN_SYMBOL_NAME)) == NULL)
+        bail_out("%s: %s", path, dlerror());
     mla_step_host = &plan_host;
     mla_step whole;
     const attn_problem_t p = problem_of(REQS);
