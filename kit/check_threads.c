@@ -162,8 +162,8 @@ static void cycles(check_t *c) {
         size_t after = bytes_in_use(), growth = after > before ? after - before : 0;
         if (growth < least) least = growth;
     }
-    /* a GPU's driver keeps a few bytes of each run for itself */
-    const size_t most = c->memory->device_type == kDLCUDA ? 64 : 8;
+    /* a GPU's driver keeps a few bytes of each run for itself: 40 to 88 were seen, by the version and the load */
+    const size_t most = c->memory->device_type == kDLCUDA ? 128 : 8;
     if (least > (size_t)num_cycles * most)
         check_fail(c, "%zu bytes more in use after %d cycles", least, num_cycles);
     if (count_entries("/proc/self/fd") > files)

@@ -96,9 +96,9 @@ int mm_forward(attn_instance_t *instance, const attn_forward_t *args, const attn
     if (space == NULL)
         return in->layout.packs ? zero_output(in, &a, stream, error)
                                 : flash_forward(in->inner, args, NULL, stream, error);
-    if (!in->layout.packs) return flash_forward(in->inner, args, space, stream, error);
     status = check_space(in, &s, error);
     if (status != ATTN_OK) return status;
+    if (!in->layout.packs) return flash_forward(in->inner, args, space, stream, error);
     const mm_host_header_t *h =
         (const mm_host_header_t *)(const void *)((const char *)s.host + in->header_at);
     if (h->magic != MM_MAGIC)
