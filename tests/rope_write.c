@@ -15,6 +15,13 @@ static void *alloc(size_t bytes) {
 }
 static const rope_memory_t memory = {alloc, kDLCPU};
 
+static void free_case(const rope_case_t *c) {
+    void *all[] = {c->query.t.data,     c->key.t.data,   c->value.t.data,   c->table.t.data,
+                   c->positions.t.data, c->slots.t.data, c->kv_cache.t.data};
+    for (size_t n = 0; n < sizeof all / sizeof all[0]; n++)
+        free(all[n]);
+}
+
 static void *copy_of(const void *p, size_t n) {
     void *q = malloc(n + 1);
     return q ? memcpy(q, p, n) : NULL;
@@ -106,10 +113,7 @@ static void one(int i, uint64_t seed) {
     ops->close(plain);
     x->close(rope);
     free(query), free(key), free(value), free(cache), free(written);
-    void *all[] = {c.query.t.data,     c.key.t.data,   c.value.t.data,   c.table.t.data,
-                   c.positions.t.data, c.slots.t.data, c.kv_cache.t.data};
-    for (size_t n = 0; n < sizeof all / sizeof all[0]; n++)
-        free(all[n]);
+    free_case(&c);
 }
 
 static void refusals(void) {
@@ -175,6 +179,7 @@ static void refusals(void) {
     x->close(rope);
     x->close(NULL);
     free(query), free(cache);
+    free_case(&c);
 }
 
 int main(void) {
