@@ -183,7 +183,7 @@ int main(void) {
                "%s: REFERENCE", cases[i].name);
         for (int j = 0; j < 24 * HQ * D; j++)
             moved = fmax(moved, fabs(want[j] - plain[j]));
-        ok(cases[i].sink == 0 || moved > 0.05, "sink tokens move outputs by %.2g", moved);
+        if (cases[i].sink != 0) ok(moved > 0.05, "sink tokens move outputs by %.2g", moved);
         for (size_t b = 0; b < 2; b++) {
             double worst = 0;
             is_int(run(context, &cuda, backends[b], cases[i].kv, cases[i].sink, got, scales), ATTN_OK,

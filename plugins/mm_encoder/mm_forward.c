@@ -24,20 +24,14 @@ static const DLTensor *make_dense(dense_t *d, void *data, const DLTensor *like, 
 
 static int check_space(const mm_instance_t *in, const attn_space_t *s, attn_error_t *error) {
     const attn_space_needed_t *n = &in->needed;
-    const struct {
-        const char *name;
-        const void *buffer;
-        uint64_t have, need;
-    } buffers[] = {{"metadata", s->metadata, s->metadata_bytes, n->metadata_bytes},
-                   {"host", s->host, s->host_bytes, n->host_bytes},
-                   {"workspace", s->workspace, s->workspace_bytes, n->workspace_bytes}};
-    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
-        if (buffers[i].need > 0 && (buffers[i].buffer == NULL || buffers[i].have < buffers[i].need))
-            return attn_fail(error, ATTN_E_SPACE, buffers[i].name,
-                             "the %s buffer has %llu bytes; space_needed says %llu", buffers[i].name,
-                             (unsigned long long)(buffers[i].buffer ? buffers[i].have : 0),
-                             (unsigned long long)buffers[i].need);
-    return ATTN_OK;
+    int status = gpu_check_space(s, n->metadata_bytes, n->host_bytes, error);
+    if (status == ATTN_OK && n->workspace_bytes > 0 &&
+        (s->workspace == NULL || s->workspace_bytes < n->workspace_bytes))
+        status = attn_fail(error, ATTN_E_SPACE, "workspace",
+                           "the workspace buffer has %llu bytes; space_needed says %llu",
+                           (unsigned long long)(s->workspace ? s->workspace_bytes : 0),
+                           (unsigned long long)n->workspace_bytes);
+    return status;
 }
 
 /* Measure, pack, attend, unpack; the device is current. */

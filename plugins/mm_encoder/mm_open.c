@@ -137,15 +137,9 @@ int mm_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, cons
     attn_space_t s;
     int status = attn_intake(&b, sizeof b, batch, "batch", error);
     if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
+    if (status == ATTN_OK)
+        status = gpu_check_space(&s, in->needed.metadata_bytes, in->needed.host_bytes, error);
     if (status != ATTN_OK) return status;
-    if (s.metadata == NULL || s.metadata_bytes < in->needed.metadata_bytes || s.host == NULL ||
-        s.host_bytes < in->needed.host_bytes) {
-        int is_host = s.metadata != NULL && s.metadata_bytes >= in->needed.metadata_bytes;
-        return attn_fail(error, ATTN_E_SPACE, is_host ? "host" : "metadata",
-                         "the %s buffer is smaller than space_needed says (%llu bytes)",
-                         is_host ? "host" : "metadata",
-                         (unsigned long long)(is_host ? in->needed.host_bytes : in->needed.metadata_bytes));
-    }
     mm_host_header_t *h = (mm_host_header_t *)(void *)((char *)s.host + in->header_at);
     h->magic = 0;
     status = flash_build_metadata(in->inner, batch, space, stream, error);
