@@ -5,7 +5,8 @@
  * block is issued before PV of this one, so that the softmax runs under a product (FlashAttention-3's order, arXiv
  * 2407.08608). After a row's first block its maximum is trusted until the sums of P say otherwise (softmax_trusted). O leaves
  * through Q's shared memory in 16-byte rows.
- * Work: a static list of (tile, head), persistent CTAs, blocks of keys from the end, so that the masked ones come first.
+ * Work: a list of (tile, head), persistent CTAs that draw from it or have it dealt out, blocks of keys from the end, so that
+ * the masked ones come first.
  *
  * K and V tiles are [64-column chunk][BN rows][128 bytes], 128-byte swizzle; paged with head sizes of whole chunks they
  * are [8 rows][chunk][8][128 bytes] instead, so that one box brings all columns of a page (stride and leading offsets
@@ -32,8 +33,8 @@ struct prefill90_traits {
     static constexpr int DK = DK_, DV = DV_, NWG = NWG_, BN = BN_, NQ = NQ_, ST = ST_;
     /* Q is held as fragments in registers where there is room, so that the loop reads keys alone from shared memory. */
     static constexpr bool REGQ = !WIDE && DK == DV && ((DK == 128 && NWG == 2) || (DK == 80 && BN == 96));
-    /* 192/128: tiles by ticket, and the result leaves from registers, so that one Q buffer is free for the next tile as
-     * soon as the last scores are there; it can also be merged with an earlier result on the way (launch.h). */
+    /* 192/128: the result leaves from registers, so that one Q buffer is free for the next tile as soon as the last scores
+     * are there; it can also be merged with an earlier result on the way (launch.h). */
     static constexpr bool DIRECT = NQ == 1 && DV == 128;
     static constexpr int INFOS = DIRECT ? 2 : REGQ ? 4 : NQ; /* what describes a tile outlives its Q */
     static constexpr int BM = 64 * NWG, THREADS = 128 * (NWG + FIRST);
@@ -202,24 +203,32 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                 tma_3d(sQ + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + x.tile.y * BM, x.head,
                        qfull + 8 * qs);
         };
-        int it = 0, wk = 0;
+        /* Numbers beyond the first tiles (the first two, where a draw is for the tile after next) are drawn. All CTAs together
+         * draw `draws` times, so that the counter is 0 again afterwards. */
+        const bool draws = P.more.ticket != nullptr;
+        auto draw = [&](unsigned draws) {
+            return lane == 0 ? (int)atomicInc((unsigned *)P.more.ticket, draws - 1) : 0;
+        };
+        int it = 0, wk = 0, ticket = 0;
         tile_job now, next;
         if ((int)blockIdx.x < total) {
             now = job_of(p, num_tiles, sect, blockIdx.x);
             send_q(now, 0);
         }
 #pragma unroll 1
-        for (int t = blockIdx.x, after; t < total; t = after, wk++) {
-            int ticket = 0;
-            if (T::DIRECT && P.more.ticket) {
-                if (lane == 0) ticket = atomicAdd(P.more.ticket, 1);
-            } else if (T::DIRECT)
-                ticket = t;
-            after = t + gridDim.x;
-            bool more = after < total;
-            if (more && !T::DIRECT)
-                next =
-                    job_of(p, num_tiles, sect, after); /* arrives while this tile's keys are on their way */
+        for (int t = blockIdx.x, after = 0; t < total; t = after, wk++) {
+            bool more = false;
+            if constexpr (T::DIRECT) { /* this draw is for the next tile */
+                ticket = draws ? draw(total) : t;
+            } else { /* the next tile's number was drawn a tile ago: its description arrives while this tile's keys are on
+                        their way */
+                after = draws && wk > 0 ? __shfl_sync(~0u, ticket, 0) + 2 * (int)gridDim.x : t + gridDim.x;
+                more = after < total;
+                if (more) {
+                    next = job_of(p, num_tiles, sect, after);
+                    if (draws) ticket = draw(total - gridDim.x);
+                }
+            }
             const tile_info &ti = infos[wk % T::INFOS];
             const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped,
                       kv_len = now.view.z;
