@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(MLA_THREADS, 1)
     cp_async_commit();
 
     float kscale = p.cache_kind == MLA_CACHE_E4M3 && p.k_scale ? __ldg(p.k_scale) : 1.f;
-    const float scale = p.scale * kscale * MLA_LOG2E;
+    const float scale = p.scale * kscale * (p.q_scale ? __ldg(p.q_scale) : 1.f) * MLA_LOG2E;
     int limit[2];
     float m[2] = {MLA_NO_MAX, MLA_NO_MAX}, l[2] = {0.f, 0.f};
 #pragma unroll

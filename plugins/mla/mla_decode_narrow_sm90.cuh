@@ -237,7 +237,8 @@ struct mla_narrow_math {
 
     ATTN_DEV void run(int rank_row, int item0, int item1) {
         const float k_scale = E4M3 && p.k_scale ? __ldg(p.k_scale) : 1.f;
-        const float scale = p.scale * 1.4426950408889634f * fmaxf(fabsf(k_scale), 1e-30f);
+        const float q_scale = E4M3 && p.q_scale ? __ldg(p.q_scale) : 1.f;
+        const float scale = p.scale * 1.4426950408889634f * fmaxf(fabsf(k_scale), 1e-30f) * q_scale;
         int n = 0;
         for (int i = item0; i < item1; i++) {
             const mla_item it = p.items[i];

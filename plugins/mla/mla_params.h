@@ -54,6 +54,7 @@ typedef struct mla_attend_params {
     const void *cache;
     int64_t cache_page, cache_row, num_pages; /* strides in bytes */
     const float *k_scale;                     /* of an e4m3 cache; NULL: 1 */
+    const float *q_scale;                     /* of e4m3 queries, which are read as 16-bit numbers; NULL: 1 */
     const int32_t *topk;                      /* sparse: [T, topk_count]; NULL: dense */
     int64_t topk_row;
     float *part_out, *part_lse; /* [slots, tile_rows, L], [slots, tile_rows] */
@@ -75,6 +76,10 @@ typedef struct mla_project_params {
     int32_t token0, tokens, num_heads, n, k;
     int32_t b_is_nk, dtype;
     int32_t panel; /* values of few tokens take the kernel that mla_project_panel prepared */
+    /* The absorption of an fp8 query: c gets the e4m3 numbers of a x b / q_scale, and rope [tokens, num_heads, 64] those
+     * of columns k .. k + 64 of a, all of them as 16-bit numbers. NULL: c is a x b. */
+    void *rope;
+    const float *q_scale; /* NULL: 1 */
 } mla_project_params;
 
 typedef struct mla_write_params {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The per-head projections of MLA by mma.sync: queries through W_UK (b [k][n], transposed on the way out of shared
  * memory) and latents through W_UV (b [n][k]); both are rows of kv_b_proj as checkpoints have it, so that the absorbed
- * weights need no copy of another shape. A CTA makes 64 tokens x 64 columns of one head. */
+ * weights need no copy of another shape. A CTA makes 64 tokens x 64 columns of one head. An fp8 query (semantics 7.4) is
+ * rounded to e4m3 on the way out, its rope columns by CTAs of their own, and kept in 16 bits, which hold every e4m3 number:
+ * the attention kernels read it like any other. */
 #include "../common/ptx_sm80.cuh"
 #include "mla_launch.h"
 
@@ -15,7 +17,34 @@ ATTN_DEV uint32_t tile_at(int row, int chunk) {
     return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-template <int DT, bool NK>
+/* Two values as e4m3 numbers of the scale. A scale that is no positive number is not known before: it makes NaN of all. */
+template <int DT>
+ATTN_DEV uint32_t round_to_e4m3(float a, float b, float scale) {
+    const float s = scale > 0.f && scale <= 3.402823466e38f ? scale : __int_as_float(0x7fffffff);
+    const float2 f = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(f32x2_to_e4m3x2(__fdiv_rn(a, s), __fdiv_rn(b, s))));
+    return pack2<DT>(f.x, f.y);
+}
+
+/* The rope columns of 64 tokens of a head. */
+template <int DT>
+ATTN_DEV void round_rope(const mla_project_params &p, const uint16_t *a, int h, int m0, int tokens,
+                         float scale) {
+    for (int i = threadIdx.x; i < TM * MLA_ROPE / 8; i += PROJECT_THREADS) {
+        const int t = m0 + i / (MLA_ROPE / 8), c = i % (MLA_ROPE / 8) * 8;
+        if (t >= tokens) break;
+        uint4 x = *(const uint4 *)(a + t * p.a_token + p.k + c);
+        uint32_t *w = &x.x;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float2 f = unpack2<DT>(w[j]);
+            w[j] = round_to_e4m3<DT>(f.x, f.y, scale);
+        }
+        *(uint4 *)((uint16_t *)p.rope + ((int64_t)t * p.num_heads + h) * MLA_ROPE + c) = x;
+    }
+}
+
+/* FP8: an fp8 query is absorbed. */
+template <int DT, bool NK, bool FP8>
 __global__ void __launch_bounds__(PROJECT_THREADS)
     project_kernel(const __grid_constant__ mla_project_params p) {
     __shared__ __align__(128) unsigned char smem[2][2][TM * 128];
@@ -25,6 +54,8 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
     pdl_launch(); /* who attends brings keys while queries are still absorbed */
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const uint16_t *a = (const uint16_t *)p.a + h * p.a_head, *b = (const uint16_t *)p.b + h * p.b_head;
+    const float scale = FP8 && p.q_scale ? __ldg(p.q_scale) : 1.f;
+    if (FP8 && n0 >= p.n) return round_rope<DT>(p, a, h, m0, tokens, scale);
     auto load = [&](int buf, int k0) {
         uint32_t as = smem_addr(smem[buf][0]), bs = smem_addr(smem[buf][1]);
 #pragma unroll
@@ -75,25 +106,26 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
 #pragma unroll
         for (int j = 0; j < TN / 8; j++) {
             int col = n0 + j * 8 + (lane & 3) * 2;
-            if (col < p.n) *(uint32_t *)(c + col) = pack2<DT>(acc[j][2 * e], acc[j][2 * e + 1]);
+            const float x = acc[j][2 * e], y = acc[j][2 * e + 1];
+            if (col < p.n) *(uint32_t *)(c + col) = FP8 ? round_to_e4m3<DT>(x, y, scale) : pack2<DT>(x, y);
         }
     }
 }
 
+template <int DT>
+static int run(const mla_project_params *p, cudaStream_t s) {
+    const int columns = (p->n + TN - 1) / TN;
+    const dim3 grid(columns + (p->rope != nullptr), (p->tokens + TM - 1) / TM, p->num_heads);
+    if (p->b_is_nk)
+        project_kernel<DT, true, false><<<grid, PROJECT_THREADS, 0, s>>>(*p);
+    else if (p->rope)
+        project_kernel<DT, false, true><<<grid, PROJECT_THREADS, 0, s>>>(*p);
+    else
+        project_kernel<DT, false, false><<<grid, PROJECT_THREADS, 0, s>>>(*p);
+    return (int)cudaGetLastError();
+}
+
 extern "C" int mla_project(const mla_project_params *p, void *stream) {
     if (p->panel && p->b_is_nk && p->tokens <= MOST_PANEL_TOKENS) return mla_project_panel(p, stream);
-    dim3 grid((p->n + TN - 1) / TN, (p->tokens + TM - 1) / TM, p->num_heads);
-    cudaStream_t s = (cudaStream_t)stream;
-    if (p->dtype == DT_BF16) {
-        if (p->b_is_nk)
-            project_kernel<DT_BF16, true><<<grid, PROJECT_THREADS, 0, s>>>(*p);
-        else
-            project_kernel<DT_BF16, false><<<grid, PROJECT_THREADS, 0, s>>>(*p);
-    } else {
-        if (p->b_is_nk)
-            project_kernel<DT_F16, true><<<grid, PROJECT_THREADS, 0, s>>>(*p);
-        else
-            project_kernel<DT_F16, false><<<grid, PROJECT_THREADS, 0, s>>>(*p);
-    }
-    return (int)cudaGetLastError();
+    return p->dtype == DT_BF16 ? run<DT_BF16>(p, (cudaStream_t)stream) : run<DT_F16>(p, (cudaStream_t)stream);
 }
