@@ -119,7 +119,8 @@ int attni_layer_check_forward(const attn_layer_t *layer, const attn_forward_t *a
     const int64_t query[3] = {-1, p->num_heads, query_size}, output[3] = {-1, p->num_heads, output_size};
     int code = attn_check_tensor(a->output, "output", p->out_dtype, 3, output, error);
     if (code != ATTN_OK || profiling) return code; /* nothing else is looked at in a profiling run */
-    code = attn_check_tensor(a->query, "query", p->query_dtype, 3, query, error);
+    /* an fp8 query of latent attention is what the backend makes of it after absorption (semantics 7.4) */
+    code = attn_check_tensor(a->query, "query", is_mla ? p->dtype : p->query_dtype, 3, query, error);
     if (code == ATTN_OK) code = check_optional(g, a, error);
     if (code != ATTN_OK) return code;
     int direct = (g->features & ATTN_F_CONTIGUOUS_KV) != 0; /* the keys of the call take the cache's place */

@@ -59,7 +59,7 @@ typedef struct kit_case {
 typedef struct kit_inputs {
     int64_t num_tokens; /* T */
     int64_t num_keys;   /* sum of seq_lens */
-    /* query [T, Hq, D], of a quantised query the stored values; MLA: [T, N, P + R] */
+    /* query [T, Hq, D], of a quantised query the stored values; MLA: [T, N, P + R], never quantised */
     float *query;
     /* [num_keys, Hkv, D] and [num_keys, Hkv, Dv]; MLA: kv_c [num_keys, L] and k_pe [num_keys, R] */
     float *key, *value;
@@ -100,6 +100,7 @@ typedef struct kit_sizes {
     int64_t heads, kv_heads;
     int64_t query, key, value, output; /* elements per head */
     int is_latent;                     /* key and value have no heads dimension */
+    uint32_t query_dtype;              /* of the tensor; latent attention quantises what it absorbed */
 } kit_sizes_t;
 kit_sizes_t kit_sizes(const attn_problem_t *p);
 

@@ -126,13 +126,12 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     in->num_keys = in->key_start[c->num_reqs];
     if (in->bias_width == 0) in->bias_width = 1;
     in->num_scales = (c->flags & KIT_PER_HEAD) != 0 ? kv_heads : 1;
-    uint32_t query_dtype = p->query_dtype != 0 ? p->query_dtype : p->dtype;
     in->q_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->k_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->v_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->output_scale = 0.02f;
-    in->query = make_values(s, in->num_tokens * heads * z.query, query_dtype,
-                            query_dtype != p->dtype ? 30.0 : amplitude);
+    in->query = make_values(s, in->num_tokens * heads * z.query, z.query_dtype,
+                            z.query_dtype != p->dtype ? 30.0 : amplitude);
     in->key = make_values(s, in->num_keys * kv_heads * d, p->dtype, amplitude);
     in->value = make_values(s, in->num_keys * kv_heads * dv, p->dtype, amplitude);
     in->sinks = make_range(s, heads, -2.0, 4.0);

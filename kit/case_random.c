@@ -67,11 +67,12 @@ kit_sizes_t kit_sizes(const attn_problem_t *p) {
                      .key = p->head_size,
                      .value = p->head_size_v != 0 ? p->head_size_v : p->head_size};
     s.output = s.value;
+    s.query_dtype = p->query_dtype != 0 ? p->query_dtype : p->dtype;
     if (!attn_role_is_mla(p->role)) return s;
     s.query = (int64_t)p->qk_nope_head_dim + p->qk_rope_head_dim;
     s.output = p->v_head_dim;
     s.is_latent = p->role != ATTN_ROLE_MLA_PREFILL;
-    if (s.is_latent) s.kv_heads = 1;
+    if (s.is_latent) s.kv_heads = 1, s.query_dtype = p->dtype;
     s.key = s.is_latent ? p->kv_lora_rank : s.query;
     s.value = s.is_latent ? p->qk_rope_head_dim : s.output;
     return s;

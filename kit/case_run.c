@@ -25,7 +25,7 @@ typedef struct run {
     kit_tensor_t views[2]; /* K and V of a separate cache */
     kit_tensor_t *q_scale, *k_scale, *v_scale, *metadata, *workspace, *weights;
     kit_sizes_t z;
-    uint32_t out_dtype, query_dtype;
+    uint32_t out_dtype;
     int is_separate;
 } run_t;
 
@@ -224,7 +224,7 @@ static int write_context(run_t *x) {
 static int make_new_rows(run_t *x) {
     const kit_case_t *c = x->c;
     int64_t rows = x->in->num_tokens + c->padded_tokens, row = 0;
-    x->query = make_rows(x, "query", x->query_dtype, rows, x->z.heads, x->z.query);
+    x->query = make_rows(x, "query", x->z.query_dtype, rows, x->z.heads, x->z.query);
     x->key = make_kv_rows(x, "key", rows, x->z.key);
     x->value = make_kv_rows(x, "value", rows, x->z.value);
     if (x->all.failed) return no_memory(x);
@@ -482,7 +482,8 @@ static int run_all(run_t *x) {
     int status = open_instance(x);
     if (status != ATTN_OK) return status;
     int is_fp8 = (p->features & ATTN_F_FP8_ATTENTION) != 0 && (x->c->flags & KIT_NO_SCALES) == 0;
-    if (x->query_dtype != p->dtype || is_fp8) x->q_scale = make_floats(x, "q_scale", x->in->q_scale, 1, 0);
+    int is_fp8_query = p->query_dtype != 0 && p->query_dtype != p->dtype;
+    if (is_fp8_query || is_fp8) x->q_scale = make_floats(x, "q_scale", x->in->q_scale, 1, 0);
     if ((p->kv_cache_dtype == ATTN_KV_FP8_E4M3 || p->kv_cache_dtype == ATTN_KV_FP8_E5M2 || is_fp8) &&
         (x->c->flags & KIT_NO_SCALES) == 0) {
         x->k_scale = make_floats(x, "k_scale", x->in->k_scale, x->in->num_scales, 0);
@@ -513,7 +514,6 @@ int kit_run(const attn_backend_t *backend, const kit_case_t *c, const kit_inputs
     x->result = result;
     x->z = kit_sizes(p);
     x->out_dtype = p->out_dtype != 0 ? p->out_dtype : p->dtype;
-    x->query_dtype = p->query_dtype != 0 ? p->query_dtype : p->dtype;
     x->is_separate = (p->features & ATTN_F_SEPARATE_KV) != 0;
     run_all(x);
     if (x->instance != NULL) x->ops->close(x->instance);

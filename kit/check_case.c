@@ -118,6 +118,9 @@ static void random_latent_case(const check_t *c, kit_case_t *k, uint64_t seed, i
         if (c->can.kv_cache_dtypes >> kv & 1) k->problem.kv_cache_dtype = kv;
         if ((c->can.features & ATTN_F_BLOCK_STRIDE) && kit_random_in(&s, 0, 2) == 0)
             k->flags |= KIT_CROSS_LAYER;
+        if ((c->can.features & ATTN_F_QUANT_QUERY) && k->problem.kv_cache_dtype == ATTN_KV_FP8_E4M3 &&
+            kit_random_in(&s, 0, 1) == 0)
+            k->problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
     }
     if (kit_random_in(&s, 0, 1) == 0) k->flags |= KIT_STRIDED;
     k->padded_tokens = (int32_t)kit_random_in(&s, 0, 3);

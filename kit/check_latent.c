@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * check_latent.c: group numerics for the roles of latent attention (semantics 7.4, 9.2): compositions of a batch, cache
- * formats, page borders, head counts, quantised outputs, against the oracle. Sizes are those that the table allows.
+ * formats, page borders, head counts, fp8 queries, quantised outputs, against the oracle. Sizes are those that the table
+ * allows.
  */
 #include "check_engine.h"
 
@@ -89,6 +90,22 @@ static void cache_formats(check_t *c) {
     finish(c, found);
 }
 
+/* Usual numbers, and queries that saturate under a softmax scale which keeps scores small. */
+static void fp8_query(check_t *c) {
+    kit_case_t k;
+    int found = 0;
+    for (int i = 0; i < 3 && !c->report->is_failed; i++) {
+        if (!start(c, &k, c->arg, (uint64_t)i)) return;
+        k.problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
+        k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+        k.problem.block_size = check_block_size(c, i == 1 ? 16 : 64);
+        if (i == 2) k.amplitude = 12, k.problem.scale = 0x1p-14;
+        add(&k, 1, 90), add(&k, 3, 61), add(&k, 20, 45), add(&k, 1, 0);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
 static void fp8_output(check_t *c) {
     kit_case_t k;
     int found = 0;
@@ -114,6 +131,8 @@ void check_latent_list(check_list_t *list, const check_t *c) {
         if (c->can.features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP))
             check_add(list, "numerics", 1, fp8_output, role, "%s: fp8 output", name);
         if (!attn_role_has_cache(role)) continue;
+        if ((c->can.features & ATTN_F_QUANT_QUERY) && (c->can.kv_cache_dtypes >> ATTN_KV_FP8_E4M3 & 1))
+            check_add(list, "numerics", 1, fp8_query, role, "%s: fp8 queries", name);
         check_add(list, "numerics", 1, page_borders, role, "%s: page borders", name);
         check_add(list, "numerics", 1, cache_formats, role, "%s: cache formats", name);
     }

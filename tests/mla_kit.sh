@@ -11,6 +11,7 @@ for role in mla mla_prefill mla_sparse; do
     done
 done
 for role in mla mla_sparse; do
+    ok "$role: fp8 queries" grep -q "^ok .*numerics: $role: fp8 queries (3 cases)" "$tap_scratch/checks"
     ok "$role: page borders" grep -q "^ok .*numerics: $role: page borders" "$tap_scratch/checks"
     ok "$role: cache formats" grep -q "^ok .*numerics: $role: cache formats" "$tap_scratch/checks"
 done

@@ -108,14 +108,15 @@ static void select_tokens(uint64_t *seed) {
         }
 }
 
-static int write_file(const char *path, int is_sparse) {
+/* words: more of the problem. */
+static int write_file(const char *path, int is_sparse, const char *words) {
     char problem[512];
     snprintf(
         problem, sizeof problem,
         "role=%s mask=causal dtype=bfloat16 num_heads=%d head_size=%d kv_lora_rank=%d qk_nope_head_dim=%d "
-        "qk_rope_head_dim=%d v_head_dim=%d scale=%.17g%s",
+        "qk_rope_head_dim=%d v_head_dim=%d scale=%.17g%s%s",
         is_sparse ? "mla_sparse" : "mla", HEADS, LATENT + ROPE, LATENT, NOPE, ROPE, VALUE, 1 / sqrt(QUERY),
-        is_sparse ? " topk=128" : "");
+        is_sparse ? " topk=128" : "", words);
     const st_pair_t metadata[] = {
         {"format", "attn-activations"},       {"layers", "3"},
         {"model", "a layer like DeepSeek's"}, {"cu_seqlens", "0,150,151,188"},
@@ -195,19 +196,22 @@ int main(void) {
     project();
     for (int r = 0, first = 0; r < REQS; first += lens[r++])
         attend(first, lens[r], 0);
-    ok(write_file(dense, 0) == ATTN_OK, "a dense layer as a file");
+    ok(write_file(dense, 0, "") == ATTN_OK, "a dense layer as a file");
     run("one chunk a request, then decode", dense, "--decode 4 --chunk 512", 0);
     run("chunks of 16 tokens, pages of 16", dense, "--decode 2 --chunk 16 --block-size 16", 0);
     run("an fp8 cache", dense, "--kv-cache-dtype fp8 --chunk 64", 0);
+    ok(write_file(dense, 0, " query_dtype=fp8_e4m3") == ATTN_OK, "the layer with fp8 queries");
+    run("over an fp8 cache: near the model", dense, "--kv-cache-dtype fp8 --decode 4 --chunk 64", 0);
+    run("over a 16-bit cache: refused", dense, "--chunk 64", 1);
     select_tokens(&seed);
     for (int r = 0, first = 0; r < REQS; first += lens[r++])
         attend(first, lens[r], 1);
-    ok(write_file(sparse, 1) == ATTN_OK, "a sparse layer as a file");
+    ok(write_file(sparse, 1, "") == ATTN_OK, "a sparse layer as a file");
     run("selected tokens, 16-bit cache", sparse, "--decode 4 --chunk 64", 0);
     run("selected tokens, 656-byte cache", sparse, "--kv-cache-dtype fp8_ds_mla --chunk 64", 0);
     for (int i = 0; i < TOKENS * HEADS * VALUE; i++)
         output[i] = to_bits(of_bits(output[i]) + 0.5);
-    ok(write_file(dense, 0) == ATTN_OK, "a layer whose model computed something else");
+    ok(write_file(dense, 0, "") == ATTN_OK, "a layer whose model computed something else");
     run("is told apart", dense, "--chunk 64", 1);
     char command[256];
     snprintf(command, sizeof command, "rm -rf '%s'", dir);

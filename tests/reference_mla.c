@@ -46,12 +46,22 @@ static void attend(const kit_case_t *c, const kit_inputs_t *in, int64_t token, i
     int value = (int)p->v_head_dim;
     const float *q = in->query + (token * p->num_heads + h) * (nope + rope);
     const float *w = in->kv_b_proj + (int64_t)h * (nope + value) * latent;
+    const int is_fp8 = p->query_dtype == ATTN_DTYPE_FP8_E4M3;
+    double *fp8 = malloc((size_t)(latent + rope) * sizeof *fp8);
+    for (int i = 0; i < latent + rope && is_fp8; i++) { /* what the keys meet, rounded */
+        double x = i < latent ? 0 : q[nope + i - latent];
+        for (int j = 0; j < nope && i < latent; j++)
+            x += (double)q[j] * w[(int64_t)j * latent + i];
+        fp8[i] = brute_nearest_fp8((float)x / in->q_scale[0], 0) * in->q_scale[0];
+    }
     double *s = malloc((size_t)(n + 1) * sizeof *s), most = -INFINITY, sum = 0;
     for (int64_t i = 0; i < n; i++) {
         const double *row = rows + keys[i] * (latent + rope);
-        s[i] = dot(row + latent, q + nope, rope);
-        for (int j = 0; j < nope; j++)
+        s[i] = is_fp8 ? 0 : dot(row + latent, q + nope, rope);
+        for (int j = 0; j < nope && !is_fp8; j++)
             s[i] += q[j] * dot(row, w + (int64_t)j * latent, latent);
+        for (int j = 0; j < latent + rope && is_fp8; j++)
+            s[i] += fp8[j] * row[j];
         s[i] *= p->scale;
         most = fmax(most, s[i]);
     }
@@ -65,6 +75,7 @@ static void attend(const kit_case_t *c, const kit_inputs_t *in, int64_t token, i
     }
     *lse = n > 0 ? most + log(sum) : -INFINITY;
     free(s);
+    free(fp8);
 }
 
 static void brute_mla(const kit_case_t *c, const kit_inputs_t *in, double *out, double *lse) {
@@ -154,6 +165,13 @@ static void numbers(uint64_t seed) {
             c.flags = kv % 2 != 0 ? KIT_STRIDED | KIT_CROSS_LAYER : 0;
             snprintf(name, sizeof name, "%s, cache %s", attn_role_name(roles[i]), attn_kv_name(kv));
             check(name, &c);
+            if (kv != ATTN_KV_FP8_E4M3) continue;
+            c.problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
+            snprintf(name, sizeof name, "%s, cache and queries of fp8", attn_role_name(roles[i]));
+            check(name, &c);
+            c.problem.dtype = ATTN_DTYPE_BFLOAT16, c.amplitude = 12, c.problem.scale = 0x1p-12;
+            snprintf(name, sizeof name, "%s, such numbers that saturate", attn_role_name(roles[i]));
+            check(name, &c);
         }
     for (uint32_t dtype = ATTN_DTYPE_FLOAT16; dtype <= ATTN_DTYPE_BFLOAT16; dtype++) {
         kit_case_t c;
@@ -181,6 +199,44 @@ static void numbers(uint64_t seed) {
     kit_case_set_mla(&c, 4, 512, 64, 128, 128, 0);
     kit_case_add(&c, 1, 70);
     check("the sizes of DeepSeek-V3", &c);
+}
+
+/* One head, L = R = P = V = 1, weights of 1, a key of zeros and one of ones: the score is q_nope + q_pe as e4m3. */
+static void known_fp8_query(void) {
+    static const struct {
+        const char *name;
+        float nope, pe, scale;
+        double score;
+    } cases[] = {
+        {"0.3 and 1.1 become 0.3125 and 1.125", 0.3f, 1.1f, 1, 1.4375},
+        {"over 0.25, 1.2 and 4.4 become 1.25 and 4.5", 0.3f, 1.1f, 0.25f, 1.4375},
+        {"ties go to even: 1.0625 to 1, 1.1875 to 1.25", 1.0625f, 1.1875f, 1, 2.25},
+        {"over 2^-9, 600 and -512 saturate at 448", 600 * 0x1p-9f, -1, 0x1p-9f, 0},
+        {"below 2^-6, steps of 2^-9", 0.005f, -0.0105f, 1, (3 - 5) * 0x1p-9},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kit_case_t c;
+        kit_result_t got;
+        kit_case_start(&c, ATTN_ROLE_MLA, 1);
+        kit_case_set_mla(&c, 1, 1, 1, 1, 1, 0);
+        kit_case_add(&c, 1, 2);
+        c.problem.scale = 1, c.problem.out_dtype = ATTN_DTYPE_FLOAT64, c.problem.features = ATTN_F_LSE;
+        c.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3, c.problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
+        c.flags = KIT_NO_SCALES; /* of the cache */
+        kit_inputs_t *in = kit_inputs_make(&c);
+        in->query[0] = cases[i].nope, in->query[1] = cases[i].pe, in->q_scale[0] = cases[i].scale;
+        in->kv_b_proj[0] = in->kv_b_proj[1] = 1;
+        in->key[0] = in->value[0] = 0, in->key[1] = in->value[1] = 1;
+        kit_run(reference, &c, in, &kit_cpu_memory, &got);
+        double e = exp(cases[i].score), lse = log(1 + e);
+        if (!ok(got.status == ATTN_OK && fabs(got.out[0] - e / (1 + e)) < 1e-14 &&
+                    fabs(got.lse[0] - lse) < 1e-6,
+                "fp8 query: %s", cases[i].name))
+            diag("%s %s; output %.17g, wanted %.17g; lse %.9g, wanted %.9g", got.operation, got.error.text,
+                 got.out ? got.out[0] : 0, e / (1 + e), got.lse ? got.lse[0] : 0, lse);
+        kit_result_free(&got);
+        kit_inputs_free(in);
+    }
 }
 
 /* Bytes of a 656-byte row. */
@@ -290,7 +346,18 @@ static void errors(void) {
                  p->kv_cache_dtype = ATTN_KV_INT8_PER_TOKEN_HEAD);
     OPEN_REFUSED("fp8_ds_mla of other sizes", "kv_cache_dtype",
                  (p->role = ATTN_ROLE_MLA_SPARSE, p->topk = 128, p->kv_cache_dtype = ATTN_KV_FP8_DS_MLA));
-    OPEN_REFUSED("fp8", "query_dtype", p->query_dtype = ATTN_DTYPE_FP8_E4M3);
+    OPEN_REFUSED("fp8 over a plain cache", "query_dtype", p->query_dtype = ATTN_DTYPE_FP8_E4M3);
+    OPEN_REFUSED("fp8 over e5m2", "query_dtype",
+                 (p->query_dtype = ATTN_DTYPE_FP8_E4M3, p->kv_cache_dtype = ATTN_KV_FP8_E5M2));
+    OPEN_REFUSED("fp8 of the MHA part", "query_dtype",
+                 (p->role = ATTN_ROLE_MLA_PREFILL, p->query_dtype = ATTN_DTYPE_FP8_E4M3));
+#define FP8_QUERY(SCALE)                                                                                     \
+    (c.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3, c.problem.query_dtype = ATTN_DTYPE_FP8_E4M3,               \
+     in->q_scale[0] = SCALE)
+    RUN_REFUSED("zero", ATTN_E_INVALID, "q_scale", ATTN_ROLE_MLA, FP8_QUERY(0));
+    RUN_REFUSED("below zero", ATTN_E_INVALID, "q_scale", ATTN_ROLE_MLA, FP8_QUERY(-1));
+    RUN_REFUSED("not a number", ATTN_E_INVALID, "q_scale", ATTN_ROLE_MLA_SPARSE, FP8_QUERY(NAN));
+    RUN_REFUSED("infinite", ATTN_E_INVALID, "q_scale", ATTN_ROLE_MLA, FP8_QUERY(INFINITY));
     OPEN_REFUSED("with mla", "sink", p->features |= ATTN_F_SINK);
     RUN_REFUSED("never prepared", ATTN_E_INVALID, "weight_space", ATTN_ROLE_MLA, drop(&in->kv_b_proj));
     RUN_REFUSED("an index at seq_len", ATTN_E_INVALID, "topk_indices", ATTN_ROLE_MLA_SPARSE,
@@ -347,6 +414,7 @@ int main(void) {
     reference = load_reference();
     last.struct_size = sizeof last;
     numbers(seed);
+    known_fp8_query();
     ds_row();
     errors();
     return tap_done();

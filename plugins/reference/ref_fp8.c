@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_fp8.c: Q, K and V of a multimodal encoder as e4m3, with given scales or with those of the last 16 calls
- * (semantics 7.6). */
+/* ref_fp8.c: rows as e4m3: Q, K and V of a multimodal encoder with given scales or with those of the last 16 calls
+ * (semantics 7.6), queries of latent attention with a given one (7.4). */
 #include "ref_instance.h"
 #include "ref_rows.h"
 
@@ -13,6 +13,19 @@ void ref_fp8_row(double *row, int64_t n, const DLTensor *scale) {
     float s = (float)ref_scale_of(scale, 0);
     for (int64_t i = 0; i < n; i++)
         row[i] = ref_from_e4m3(ref_to_e4m3((double)((float)row[i] / s))) * (double)s;
+}
+
+int ref_fp8_check_scale(const DLTensor *t, const char *name, attn_error_t *error) {
+    if (t == NULL) return ATTN_OK;
+    if (t->ndim > 0 && t->shape[0] != 1)
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s has %lld elements; it scales a whole tensor: give 1", name,
+                         (long long)t->shape[0]);
+    float s = (float)ref_scale_of(t, 0);
+    if (!(s > 0) || !isfinite(s))
+        return attn_fail(error, ATTN_E_INVALID, name, "%s is %g; a positive number was wanted", name,
+                         (double)s);
+    return ATTN_OK;
 }
 
 /* Largest finite magnitude of the first rows: an infinity of one request must not change the scale of the others. */
@@ -41,22 +54,9 @@ static int check_state(const attn_forward_t *a, attn_error_t *error) {
 }
 
 static int check_given(const attn_forward_t *a, attn_error_t *error) {
-    const struct {
-        const char *name;
-        const DLTensor *t;
-    } given[3] = {{"q_scale", a->scales.q}, {"k_scale", a->scales.k}, {"v_scale", a->scales.v}};
-    for (int i = 0; i < 3; i++) {
-        if (given[i].t == NULL) continue;
-        if (given[i].t->ndim > 0 && given[i].t->shape[0] != 1)
-            return attn_fail(error, ATTN_E_INVALID, given[i].name,
-                             "%s has %lld elements; fp8 attention takes 1", given[i].name,
-                             (long long)given[i].t->shape[0]);
-        float s = (float)ref_scale_of(given[i].t, 0);
-        if (!(s > 0) || !isfinite(s))
-            return attn_fail(error, ATTN_E_INVALID, given[i].name, "%s is %g; a positive number was wanted",
-                             given[i].name, (double)s);
-    }
-    return ATTN_OK;
+    int status = ref_fp8_check_scale(a->scales.q, "q_scale", error);
+    if (status == ATTN_OK) status = ref_fp8_check_scale(a->scales.k, "k_scale", error);
+    return status == ATTN_OK ? ref_fp8_check_scale(a->scales.v, "v_scale", error) : status;
 }
 
 static void measure(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,

@@ -14,9 +14,10 @@ enum { REF_TILE_TOKENS = 16 };
 struct attn_instance {
     attn_problem_t p; /* as given */
     uint64_t features;
-    uint32_t out_dtype, query_dtype;
-    uint32_t kv;      /* ATTN_KV_*, never 0 */
-    uint32_t storage; /* ATTN_DTYPE_* of a cache element */
+    uint32_t out_dtype, query_dtype; /* of the tensors */
+    int is_fp8_query;                /* latent attention: the absorbed query becomes e4m3 (semantics 7.4) */
+    uint32_t kv;                     /* ATTN_KV_*, never 0 */
+    uint32_t storage;                /* ATTN_DTYPE_* of a cache element */
     uint32_t heads, kv_heads, group;
     uint32_t d, dv;    /* of a key and a value row; latent attention: L + R and L */
     uint32_t out_size; /* of an output row: Dv; latent attention: V */
@@ -77,6 +78,8 @@ typedef struct ref_fp8_scales {
 int ref_fp8_begin(const attn_instance_t *instance, attn_forward_t *a, int64_t tokens,
                   ref_fp8_scales_t *scales, attn_error_t *error);
 void ref_fp8_row(double *row, int64_t n, const DLTensor *scale);
+/* One scale of a whole tensor, a positive number; NULL is 1. */
+int ref_fp8_check_scale(const DLTensor *scale, const char *name, attn_error_t *error);
 int ref_fp8_prepare(const attn_instance_t *instance, const attn_weights_t *weights, attn_error_t *error);
 
 int ref_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ref_mla_forward.c: latent attention as MQA for every token (semantics 7.4): q_nope x W_UK gives L values
- * per head, which with q_pe meet the latent rows of the cache; the sum of latents goes through W_UV.
+ * per head, which with q_pe meet the latent rows of the cache; the sum of latents goes through W_UV. An fp8
+ * query is those L + R values as e4m3 of one scale.
  * Up-projecting K and V instead (the MHA form of prefill) is the same number in exact arithmetic.
  */
 #include "ref_mla.h"
@@ -49,6 +50,8 @@ int ref_mla_check_forward(const attn_instance_t *in, const attn_forward_t *a, co
                            (long long)a->query->shape[0], m->num_tokens);
     if (status == ATTN_OK) status = ref_mla_check_cache(in, a->kv_cache, a->v_cache, error);
     if (status == ATTN_OK) status = ref_check_scale(a->scales.k, "k_scale", 1, error);
+    if (status == ATTN_OK && in->is_fp8_query) status = ref_check_scale(a->scales.q, "q_scale", 1, error);
+    if (status == ATTN_OK && in->is_fp8_query) status = ref_fp8_check_scale(a->scales.q, "q_scale", error);
     if (status == ATTN_OK) status = ref_mla_check_weights(in, a, error);
     if (status != ATTN_OK) return status;
     if (in->p.role == ATTN_ROLE_MLA_SPARSE) return check_indices(in, a, m, error);
@@ -111,7 +114,9 @@ void ref_mla_run_tile(const attn_instance_t *in, const attn_forward_t *a, const 
         for (int64_t h = 0; h < in->heads; h++) {
             ref_load_row(ref_at2(a->query, tile->row0 + t, h), in->query_dtype,
                          (int64_t)in->p.qk_nope_head_dim + in->p.qk_rope_head_dim, query);
-            absorb(in, a->weight_space, h, query, scratch.query + (t * in->heads + h) * in->d);
+            double *absorbed = scratch.query + (t * in->heads + h) * in->d;
+            absorb(in, a->weight_space, h, query, absorbed);
+            if (in->is_fp8_query) ref_fp8_row(absorbed, in->d, a->scales.q);
         }
     ref_state_start(in, &state, tile->tokens, NULL, 0);
     if (in->p.role == ATTN_ROLE_MLA_SPARSE)

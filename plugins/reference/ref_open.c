@@ -83,6 +83,8 @@ int ref_open(const attn_problem_t *problem, const attn_device_t *device, const a
         in->group = in->heads / in->kv_heads;
         in->d = (is_latent ? p.kv_lora_rank : p.qk_nope_head_dim) + p.qk_rope_head_dim;
         in->dv = is_latent ? p.kv_lora_rank : p.v_head_dim;
+        in->is_fp8_query = is_latent && in->query_dtype != p.dtype;
+        if (is_latent) in->query_dtype = p.dtype; /* forward quantises what it absorbed */
     }
     in->out_size = ref_is_mla(in) ? p.v_head_dim : in->dv;
     in->block_size = p.block_size != 0 ? p.block_size : ref_capabilities.preferred_block_size;

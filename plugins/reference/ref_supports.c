@@ -116,9 +116,12 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
         attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype",
                         attn_kv_name(p->kv_cache_dtype), "auto, 16 bits, fp8 or fp8_ds_mla",
                         "latent caches have no scale per token and head");
-    if (p->query_dtype != 0 && p->query_dtype != p->dtype)
+    int is_fp8_query = p->query_dtype != 0 && p->query_dtype != p->dtype; /* semantics 7.4 */
+    if (is_fp8_query && (!is_latent || p->kv_cache_dtype != ATTN_KV_FP8_E4M3))
         attn_add_reason(reasons, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
-                        "the dtype", "role %s takes queries in the model's dtype", attn_role_name(p->role));
+                        is_latent ? "the dtype, or fp8_e4m3 with an fp8_e4m3 cache" : "the dtype",
+                        "role %s has no %s queries%s", attn_role_name(p->role),
+                        attn_dtype_name(p->query_dtype), is_latent ? " with such a cache" : "");
     uint64_t others =
         ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SEPARATE_KV | ATTN_F_PER_HEAD_SCALES;
     for (unsigned bit = 0; bit < 64; bit++)
