@@ -6,17 +6,17 @@
 
 #include <cuda_runtime_api.h>
 
-static gpu_batch_limits limits_of(const attn_instance_t *in) {
-    return (gpu_batch_limits){.max_seqs = in->limits.max_seqs,
-                              .max_tokens = in->limits.max_tokens,
-                              .max_model_len = in->problem.max_model_len ? in->problem.max_model_len : 131072,
-                              .has_cache = in->has_cache,
-                              .seq_counts_query = in->problem.role == ATTN_ROLE_DECODER,
-                              .page_size = in->page_size};
+static batch_limits_t limits_of(const attn_instance_t *in) {
+    return (batch_limits_t){.max_seqs = in->limits.max_seqs,
+                            .max_tokens = in->limits.max_tokens,
+                            .max_model_len = in->problem.max_model_len ? in->problem.max_model_len : 131072,
+                            .has_cache = in->has_cache,
+                            .seq_counts_query = in->problem.role == ATTN_ROLE_DECODER,
+                            .page_size = in->page_size};
 }
 
-/* The prefix pass has no causal mask, so every query must come after the prefix; and a cascade excludes every mask that
- * looks at distances (semantics 6.4). Its launches differ from those without it, so it is never captured. */
+/* A cascade excludes every mask that looks at distances (semantics 6.4). Its launches differ from those without it, so it
+ * is never captured. */
 static int check_prefix(const attn_instance_t *in, const attn_batch_t *b, attn_error_t *error) {
     int32_t prefix = b->common_prefix_len;
     if (prefix == 0) return ATTN_OK;
@@ -33,16 +33,7 @@ static int check_prefix(const attn_instance_t *in, const attn_batch_t *b, attn_e
             error, ATTN_E_UNSUPPORTED, "common_prefix_len",
             "cascade attention excludes windows, ALiBi, chunks, batch invariance and graph capture; "
             "pass common_prefix_len 0");
-    for (int32_t r = 0; r < b->num_reqs; r++) {
-        int32_t query = b->query_start_loc_host[r + 1] - b->query_start_loc_host[r];
-        if (query > 0 && b->seq_lens_host[r] - query < prefix)
-            return attn_fail(
-                error, ATTN_E_INVALID, "common_prefix_len",
-                "common_prefix_len is %d but request %d has a context of %d tokens; pass at most "
-                "that",
-                prefix, r, b->seq_lens_host[r] - query);
-    }
-    return ATTN_OK;
+    return batch_check_prefix(b, error);
 }
 
 static int take_arguments(const attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
@@ -57,8 +48,8 @@ static int take_arguments(const attn_instance_t *in, const attn_batch_t *batch, 
 /* The lengths and, in counts, the block table. */
 static int take_batch(const attn_instance_t *in, const attn_batch_t *b, flash_counts *counts,
                       attn_error_t *error) {
-    const gpu_batch_limits limits = limits_of(in);
-    int status = gpu_check_lengths(&limits, b, error);
+    const batch_limits_t limits = limits_of(in);
+    int status = batch_check_lengths(&limits, b, error);
     if (status == ATTN_OK) status = gpu_check_block_table(&limits, b, error);
     if (status == ATTN_OK && in->has_cache && b->num_reqs > 0) {
         counts->block_table = attn_data(b->block_table);

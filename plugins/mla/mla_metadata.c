@@ -6,21 +6,21 @@
 
 #include <cuda_runtime_api.h>
 
-static gpu_batch_limits limits_of(const attn_instance_t *in) {
-    return (gpu_batch_limits){.max_seqs = in->limits.max_seqs,
-                              .max_tokens = in->limits.max_tokens,
-                              .max_model_len = in->problem.max_model_len ? in->problem.max_model_len : 131072,
-                              .has_cache = 1,
-                              .seq_counts_query = 1,
-                              .page_size = in->page_size};
+static batch_limits_t limits_of(const attn_instance_t *in) {
+    return (batch_limits_t){.max_seqs = in->limits.max_seqs,
+                            .max_tokens = in->limits.max_tokens,
+                            .max_model_len = in->problem.max_model_len ? in->problem.max_model_len : 131072,
+                            .has_cache = 1,
+                            .seq_counts_query = 1,
+                            .page_size = in->page_size};
 }
 
 static int take_batch(const attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
                       attn_batch_t *b, attn_space_t *s, mla_counts *counts, attn_error_t *error) {
     int status = attn_intake(b, sizeof *b, batch, "batch", error);
     if (status == ATTN_OK) status = attn_intake(s, sizeof *s, space, "space", error);
-    const gpu_batch_limits limits = limits_of(in);
-    if (status == ATTN_OK) status = gpu_check_lengths(&limits, b, error);
+    const batch_limits_t limits = limits_of(in);
+    if (status == ATTN_OK) status = batch_check_lengths(&limits, b, error);
     if (status == ATTN_OK && b->common_prefix_len != 0)
         status =
             attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len",

@@ -22,11 +22,6 @@ static inline char *ref_at2(const DLTensor *t, int64_t i, int64_t j) {
     return (char *)attn_data(t) + i * attn_byte_stride(t, 0) + j * attn_byte_stride(t, 1);
 }
 
-/* Entry i of an int32 vector. */
-static inline int32_t ref_int32_at(const DLTensor *t, int64_t i) {
-    return *(const int32_t *)((const char *)attn_data(t) + i * attn_byte_stride(t, 0));
-}
-
 /* Unaligned float32: inline scales of per-token-head rows lie at any byte. */
 static inline float ref_read_float(const void *p) {
     float x;

@@ -8,7 +8,7 @@ static int check_vector(const attn_instance_t *in, const DLTensor *t, const char
     const int64_t shape[1] = {in->problem.num_heads};
     if (is_wanted) {
         int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
-        return status == ATTN_OK ? triton_check_on_device(t, name, error) : status;
+        return status == ATTN_OK ? gpu_check_tensor_device(t, name, error) : status;
     }
     return t == NULL ? ATTN_OK
                      : attn_fail(error, ATTN_E_INVALID, name,
@@ -20,7 +20,7 @@ static int take_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens
     const int64_t shape[2] = {in->problem.num_heads, -1};
     if (t == NULL) return ATTN_OK;
     int status = attn_check_tensor(t, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
-    if (status == ATTN_OK) status = triton_check_on_device(t, "lse", error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(t, "lse", error);
     if (status == ATTN_OK && t->shape[1] < tokens)
         status = attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
                            (long long)t->shape[1], (long long)tokens);
@@ -36,7 +36,7 @@ static int take_bias(const attn_instance_t *in, const DLTensor *t, int64_t token
                    : attn_fail(error, ATTN_E_INVALID, "qq_bias",
                                "qq_bias was given, but the problem does not have the feature; ask for it");
     int status = attn_check_tensor(t, "qq_bias", ATTN_DTYPE_FLOAT32, 2, NULL, error);
-    if (status == ATTN_OK) status = triton_check_on_device(t, "qq_bias", error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(t, "qq_bias", error);
     if (status == ATTN_OK && (t->shape[0] < tokens || t->shape[1] > INT32_MAX))
         status =
             attn_fail(error, ATTN_E_INVALID, "qq_bias", "qq_bias has %lld rows; the batch has %lld tokens",
@@ -110,7 +110,7 @@ static int take_groups(const attn_instance_t *in, const attn_forward_t *a, const
     int status =
         attn_check_tensor(a->output_block_scale, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL, error);
     if (status == ATTN_OK)
-        status = triton_check_on_device(a->output_block_scale, "output_block_scale", error);
+        status = gpu_check_tensor_device(a->output_block_scale, "output_block_scale", error);
     if (status != ATTN_OK) return status;
     const int64_t groups = a->output_block_scale->shape[1];
     if (a->output_block_scale->shape[0] < tokens || (groups * 64 != width && groups * 128 != width))
@@ -201,7 +201,7 @@ static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, a
     int status = triton_check_rows(a->output, "output", out_dtype(in), (int)in->problem.num_heads,
                                    in->config.dv, 0, 1, error);
     if (status != ATTN_OK || a->output->shape[0] == 0) return status;
-    status = triton_check_on_device(a->output, "output", error);
+    status = gpu_check_tensor_device(a->output, "output", error);
     if (status == ATTN_OK) status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK) return status;
     int e = fill_with_zero(in, a->output, stream);

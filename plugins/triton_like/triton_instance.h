@@ -3,13 +3,14 @@
 #ifndef TRITON_INSTANCE_H
 #define TRITON_INSTANCE_H
 
+#include "../common/batch_mask.h"
+#include "../common/gpu_batch.h"
 #include "triton_compile.h"
 #include "triton_config.h"
 #include "triton_driver.h"
 #include "triton_params.h"
 #include "triton_plan.h"
 
-#include <attn/attn_plugin_util.h>
 #include <attn/draft/attn_rope_write.h>
 
 struct attn_instance {
@@ -88,7 +89,6 @@ int triton_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int h
 /* [1] or [Hkv] floats; *stride keeps whether all of a call's scales are per head. */
 int triton_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride,
                        attn_error_t *error);
-int triton_check_on_device(const DLTensor *t, const char *name, attn_error_t *error);
 /* The checks of update_kv_cache; *w: what the kernel is told; w->num_tokens may be 0. */
 int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w,
                          attn_error_t *error);

@@ -2,13 +2,6 @@
 /* Checks of the tensors of a call: place, type, sizes, alignment; and the cache as addresses and strides. */
 #include "triton_instance.h"
 
-int triton_check_on_device(const DLTensor *t, const char *name, attn_error_t *error) {
-    if (t->device.device_type != kDLCUDA && t->device.device_type != kDLCUDAManaged)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; a CUDA tensor was wanted",
-                         name, (int)t->device.device_type);
-    return ATTN_OK;
-}
-
 /* Kernels were compiled for rows that are aligned like their size: address and every stride of a dimension longer than 1. */
 static int check_alignment(const DLTensor *t, const char *name, int bytes, attn_error_t *error) {
     if ((uintptr_t)attn_data(t) % (unsigned)bytes)
@@ -31,7 +24,7 @@ int triton_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int h
     if (status == ATTN_OK && t->shape[0] < rows)
         status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; %lld were wanted", name,
                            (long long)t->shape[0], (long long)rows);
-    if (status == ATTN_OK && rows > 0) status = triton_check_on_device(t, name, error);
+    if (status == ATTN_OK && rows > 0) status = gpu_check_tensor_device(t, name, error);
     return status == ATTN_OK && rows > 0 ? check_alignment(t, name, align, error) : status;
 }
 
@@ -39,7 +32,7 @@ int triton_check_scale(const attn_instance_t *in, const DLTensor *t, const char 
                        attn_error_t *error) {
     if (t == NULL) return ATTN_OK;
     int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, t->ndim == 0 ? 0 : 1, NULL, error);
-    if (status == ATTN_OK) status = triton_check_on_device(t, name, error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(t, name, error);
     if (status != ATTN_OK) return status;
     int64_t n = t->ndim == 0 ? 1 : t->shape[0];
     if (n != 1 && n != in->kv_heads)
@@ -61,7 +54,7 @@ static int check_cache(const attn_instance_t *in, const DLTensor *t, const char 
     const int64_t shape[4] = {-1, in->kv_heads, in->config.page, content};
     uint32_t storage = attn_kv_storage(in->problem.kv_cache_dtype, in->problem.dtype);
     int status = attn_check_tensor(t, name, storage, 4, shape, error);
-    if (status == ATTN_OK) status = triton_check_on_device(t, name, error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(t, name, error);
     if (status == ATTN_OK) status = check_alignment(t, name, in->config.kv_align, error);
     if (status == ATTN_OK && in->config.joint && attn_byte_stride(t, 2) > INT32_MAX / 16)
         status = attn_fail(error, ATTN_E_INVALID, name,

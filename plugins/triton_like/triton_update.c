@@ -16,7 +16,8 @@ int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args
     if (status == ATTN_OK)
         status = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
     int64_t rows = status == ATTN_OK ? a.slot_mapping->shape[0] : 0;
-    if (status == ATTN_OK && rows > 0) status = triton_check_on_device(a.slot_mapping, "slot_mapping", error);
+    if (status == ATTN_OK && rows > 0)
+        status = gpu_check_tensor_device(a.slot_mapping, "slot_mapping", error);
     if (status == ATTN_OK)
         status =
             triton_check_rows(a.key, "key", in->problem.dtype, in->kv_heads, f->d, rows, f->new_vec, error);
