@@ -117,6 +117,7 @@ static int fill(attn_context_t *context, const attn_context_options_t *options, 
     if ((code = attni_plugins_load(&context->plugins, &context->config, held_back, err))) return code;
     tell_plugins(context);
     if ((code = attni_options_check(&context->plugins, &context->config, err))) return code;
+    attni_options_stray(&context->plugins, &context->config, &context->log);
     if ((code = attni_registry_fill(&context->registry, &context->plugins, err))) return code;
     if (held_back || !attni_config_bool(&context->config, "attn", "load", 1)) return ATTN_OK;
     return attni_select_check(context, err);
@@ -167,6 +168,13 @@ int attn_context_create(const attn_context_options_t *given, attn_context_t **co
 
 void attn_context_destroy(attn_context_t *context) {
     if (!context) return;
+    unsigned groups = atomic_load(&context->num_groups);
+    if (groups && attni_context_check(context, NULL) == ATTN_OK) {
+        attni_log(&context->log, ATTN_LOG_ERROR,
+                  "attn_context_destroy: %u groups are still open; close them first (the context stays)",
+                  groups);
+        return;
+    }
     if (context->layers && context->free_layers) context->free_layers(context->layers);
     attni_mm_encoder_free(context->mm_encoder);
     attni_recorder_free(context->recorder);

@@ -14,6 +14,7 @@
 
 #include <attn/attn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct attn_context {
     struct attni_config config;
@@ -27,6 +28,7 @@ struct attn_context {
     size_t value_count, value_capacity;
 
     /* Groups and layers of this context (core/layer*.c, core/group*.c). */
+    atomic_uint num_groups; /* open ones: they keep the context alive */
     pthread_mutex_t lock;
     void *layers;
     void (*free_layers)(void *layers);   /* called by attn_context_destroy if layers is set */

@@ -3,11 +3,26 @@
 #include "group.h"
 #include "plan_arith.h"
 #include "space_check.h"
+#include "tensor_place.h"
 
 /* The part of space->host behind the backend's share is the core's. */
 static void *core_room(const attn_group_t *g, const attn_space_t *space) {
     uint64_t share = (g->inner_needed.host_bytes + 63) / 64 * 64;
     return (char *)space->host + share;
+}
+
+static int check_place(const attn_group_t *g, const attn_batch_t *b, attn_error_t *error) {
+    const struct attni_placed list[] = {{b->query_start_loc, "query_start_loc"},
+                                        {b->seq_lens, "seq_lens"},
+                                        {b->block_table, "block_table"},
+                                        {b->slot_mapping, "slot_mapping"},
+                                        {b->positions, "positions"},
+                                        {b->causal, "causal"},
+                                        {b->mm_prefix_ranges, "mm_prefix_ranges"},
+                                        {b->rswa_prefix_lens, "rswa_prefix_lens"},
+                                        {b->encoder_seq_lens, "encoder_seq_lens"},
+                                        {b->dcp_local_seq_lens, "dcp_local_seq_lens"}};
+    return attni_place_check(g, list, sizeof list / sizeof list[0], error);
 }
 
 static int take_batch(attn_group_t *g, const attn_batch_t *batch, const attn_space_t *space, void *stream,
@@ -18,6 +33,7 @@ static int take_batch(attn_group_t *g, const attn_batch_t *batch, const attn_spa
     if (code == ATTN_OK) code = attni_space_check(g, s, error);
     if (code == ATTN_OK) code = attni_host_space_check(g, s, error);
     if (code == ATTN_OK) code = attn_plan_check_batch(&g->problem, b, 0, error);
+    if (code == ATTN_OK) code = check_place(g, b, error);
     if (code != ATTN_OK) return code;
     code = attni_wrap_batch(g, b, core_room(g, s), s, stream, error);
     if (code == ATTN_OK && attni_wrap_bytes(&g->wrap) > 0) s->host_bytes = g->inner_needed.host_bytes;

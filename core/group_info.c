@@ -18,6 +18,10 @@ int attn_group_kv_cache_shape(attn_group_t *group, int64_t num_blocks, attn_kv_c
     if (code != ATTN_OK) return code;
     ATTNI_NEED(shape, "shape", error);
     ATTNI_AT_LEAST(num_blocks, 0, "num_blocks", error);
+    if (num_blocks > INT32_MAX)
+        return attn_fail(error, ATTN_E_INVALID, "num_blocks",
+                         "num_blocks is %lld; block tables are int32, so give at most %d",
+                         (long long)num_blocks, INT32_MAX);
     ATTN_INIT(attn_kv_cache_shape_t, s);
     if (attn_role_has_cache(group->problem.role))
         code = group->stage.ops.kv_cache_shape(

@@ -132,11 +132,13 @@ static int open_selected(attn_context_t *context, const attn_problem_t *problem,
     if (code == ATTN_OK) code = open_instance(g, error);
     if (code == ATTN_OK) code = attni_hooks_open(g, error);
     if (code == ATTN_OK) code = ask_instance(g, error);
-    if (code == ATTN_OK)
-        *group = g;
-    else
+    if (code != ATTN_OK) {
         free_group(g);
-    return code;
+        return code;
+    }
+    atomic_fetch_add(&context->num_groups, 1);
+    *group = g;
+    return ATTN_OK;
 }
 
 int attn_group_open(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
@@ -178,5 +180,7 @@ void attn_group_close(attn_group_t *group) {
                   layers);
         return;
     }
+    attn_context_t *context = group->context;
     free_group(group);
+    atomic_fetch_sub(&context->num_groups, 1);
 }

@@ -243,8 +243,11 @@ int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const
     const struct attni_backend *backend = attni_registry_find(&group->context->registry, name);
     char why[sizeof error->text];
     if (backend == NULL) {
-        attn_context_find_backend(group->context, name, error); /* says the nearest name */
-        return ATTN_E_NOT_FOUND;
+        attn_error_t nearest = {.struct_size = sizeof nearest};
+        char origin[200];
+        attn_context_find_backend(group->context, name, &nearest);
+        attni_config_origin(&group->context->config, "hook shadow", "backend", origin, sizeof origin);
+        return attn_fail(error, ATTN_E_NOT_FOUND, "backend", "%s: [hook shadow] %s", origin, nearest.text);
     }
     if (backend == group->backend) return ATTN_OK; /* nothing to learn from itself */
     struct shadow *s = calloc(1, sizeof *s);

@@ -4,6 +4,7 @@
 #include "mm_encoder.h"
 #include "plan_arith.h"
 #include "space_check.h"
+#include "tensor_place.h"
 
 static int check_layer(const attn_layer_t *layer, attn_error_t *error) {
     ATTNI_NEED(layer, "layer", error);
@@ -37,6 +38,38 @@ static int write_sinks(attn_layer_t *layer, const attn_forward_t *args, const at
     return code;
 }
 
+static int check_update_place(const attn_group_t *g, const attn_kv_update_t *a, attn_error_t *error) {
+    const struct attni_placed list[] = {{a->key, "key"},
+                                        {a->value, "value"},
+                                        {a->kv_cache, "kv_cache"},
+                                        {a->v_cache, "v_cache"},
+                                        {a->scales.k, "k_scale"},
+                                        {a->scales.v, "v_scale"},
+                                        {a->slot_mapping, "slot_mapping"}};
+    return attni_place_check(g, list, sizeof list / sizeof list[0], error);
+}
+
+static int check_forward_place(const attn_group_t *g, const attn_forward_t *a, attn_error_t *error) {
+    const struct attni_placed list[] = {{a->query, "query"},
+                                        {a->key, "key"},
+                                        {a->value, "value"},
+                                        {a->kv_cache, "kv_cache"},
+                                        {a->v_cache, "v_cache"},
+                                        {a->output, "output"},
+                                        {a->lse, "lse"},
+                                        {a->scales.q, "q_scale"},
+                                        {a->scales.k, "k_scale"},
+                                        {a->scales.v, "v_scale"},
+                                        {a->scales.prob, "prob_scale"},
+                                        {a->output_scale, "output_scale"},
+                                        {a->output_block_scale, "output_block_scale"},
+                                        {a->sinks, "sinks"},
+                                        {a->alibi_slopes, "alibi_slopes"},
+                                        {a->qq_bias, "qq_bias"},
+                                        {a->topk_indices, "topk_indices"}};
+    return attni_place_check(g, list, sizeof list / sizeof list[0], error);
+}
+
 int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream,
                                attn_error_t *error) {
     attn_kv_update_t a;
@@ -47,6 +80,7 @@ int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args
     if (!attn_role_has_cache(g->problem.role) || layer->kv_sharing_target != NULL) return ATTN_OK;
     if (g->backend->capabilities.forward_writes_cache) return ATTN_OK;
     code = attni_layer_check_update(layer, &a, error);
+    if (code == ATTN_OK) code = check_update_place(g, &a, error);
     if (code != ATTN_OK) return code;
     if (g->stage.ops.update_kv_cache == NULL)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "", "%s has no update_kv_cache", g->backend->shown.name);
@@ -138,6 +172,7 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
         a.weight_space_bytes = layer->weight_space_bytes;
     }
     code = attni_layer_check_forward(layer, &a, space == NULL, error);
+    if (code == ATTN_OK) code = check_forward_place(g, &a, error);
     if (code == ATTN_OK && space != NULL) code = attni_space_check(g, &s, error);
     if (code == ATTN_OK && space != NULL) code = check_weights(layer, &a, error);
     if (code != ATTN_OK) return code;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Edit distance with transpositions (optimal string alignment), blind to case, over names of at most 63
- * bytes: three rolling rows on the stack, no allocation.
+ * bytes: three rolling rows on the stack, no allocation. Where that finds nothing, a name of which the word is a part.
  */
 #include "nearest.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum { LONGEST = 63, FAR = 1000 };
 
@@ -41,6 +42,16 @@ static int edit_distance(const char *a, const char *b) {
     return above[length_b];
 }
 
+/* "cpu" in CPU_ATTN, "threads" in num_threads: a whole part between underscores. */
+static int is_part(const char *word, const char *name) {
+    size_t length = strlen(word);
+    for (const char *at = name; length > 0 && at != NULL; at = strchr(at, '_')) {
+        at += *at == '_';
+        if (strncasecmp(at, word, length) == 0 && (at[length] == '_' || at[length] == '\0')) return 1;
+    }
+    return 0;
+}
+
 const char *attni_nearest(const char *word, const char *const *names, size_t count) {
     const char *found = NULL;
     int best = FAR;
@@ -53,7 +64,10 @@ const char *attni_nearest(const char *word, const char *const *names, size_t cou
     }
     /* One slip in three letters still reads as the same word; more is another word. */
     size_t allowed = strlen(word) / 3;
-    return found && best <= (int)(allowed ? allowed : 1) ? found : NULL;
+    if (found && best <= (int)(allowed ? allowed : 1)) return found;
+    for (size_t i = 0; i < count; i++)
+        if (is_part(word, names[i])) return names[i];
+    return NULL;
 }
 
 const char *attni_did_you_mean(char *buffer, size_t size, const char *word, const char *const *names,

@@ -119,6 +119,14 @@ int attni_options_read(const struct attni_plugin *plugin, const struct attni_con
     return code;
 }
 
+/* " a b c", or " none". Returns buffer. */
+static const char *list_names(char *buffer, size_t size, const char *const *names, uint32_t count) {
+    size_t used = (size_t)snprintf(buffer, size, "%s", count == 0 ? " none" : "");
+    for (uint32_t i = 0; i < count && used < size; i++)
+        used += (size_t)snprintf(buffer + used, size - used, " %s", names[i]);
+    return buffer;
+}
+
 /* Every line of the section must name an option of the table. */
 static int check_section(const struct attni_plugin *plugin, const struct attni_config *config,
                          attn_error_t *err) {
@@ -133,12 +141,13 @@ static int check_section(const struct attni_plugin *plugin, const struct attni_c
         int known = 0;
         for (uint32_t j = 0; j < plugin->info.num_options; j++)
             known |= !strcmp(names[j], entry->key);
-        char near[96];
+        char near[96], list[200];
         if (!known)
             return attni_fail_param(
-                err, ATTN_E_PARSE, entry->key, "%s:%u: plugin '%s' has no option '%s'%s", entry->source,
-                entry->line, plugin->name, entry->key,
-                attni_did_you_mean(near, sizeof near, entry->key, names, plugin->info.num_options));
+                err, ATTN_E_PARSE, entry->key, "%s:%u: plugin '%s' has no option '%s'%s; it has:%s",
+                entry->source, entry->line, plugin->name, entry->key,
+                attni_did_you_mean(near, sizeof near, entry->key, names, plugin->info.num_options),
+                list_names(list, sizeof list, names, plugin->info.num_options));
     }
     return 0;
 }
@@ -155,4 +164,23 @@ int attni_options_check(const struct attni_plugins *plugins, const struct attni_
         free(values);
     }
     return 0;
+}
+
+void attni_options_stray(const struct attni_plugins *plugins, const struct attni_config *config,
+                         const struct attni_log *log) {
+    const char *names[MOST_NAMES];
+    size_t count = 0;
+    for (; count < plugins->count && count < MOST_NAMES; count++)
+        names[count] = plugins->items[count]->name;
+    for (size_t i = 0; i < config->ini.count; i++) {
+        const struct attni_ini_entry *entry = &config->ini.entries[i];
+        char near[96];
+        if (!entry->key || strncmp(entry->section, "option ", 7) != 0) continue;
+        const char *name = entry->section + 7;
+        if (attni_plugins_find(plugins, name)) continue;
+        attni_log(log, ATTN_LOG_WARN,
+                  "%s:%u: [%s] %s is an option of a plugin that [attn] plugins does not name%s",
+                  entry->source, entry->line, entry->section, entry->key,
+                  attni_did_you_mean(near, sizeof near, name, names, count));
+    }
 }

@@ -5,6 +5,7 @@
 
 #include "config.h"
 #include "loader.h"
+#include "log.h"
 
 /* Reads one text as the type of spec. origin is said in errors. value->s borrows text. */
 int attni_option_parse(const attn_option_spec_t *spec, const char *text, const char *origin,
@@ -24,5 +25,9 @@ int attni_options_read(const struct attni_plugin *plugin, const struct attni_con
  */
 int attni_options_check(const struct attni_plugins *plugins, const struct attni_config *config,
                         attn_error_t *err);
+
+/* Warns of options of plugins that the configuration does not know: a slip in the name would go unseen. */
+void attni_options_stray(const struct attni_plugins *plugins, const struct attni_config *config,
+                         const struct attni_log *log);
 
 #endif

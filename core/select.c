@@ -104,8 +104,9 @@ static int walk_priority(struct search *in) {
     return code;
 }
 
-/* "FLASH_ATTN: text; text. CPU_ATTN: text", as much as fits. */
+/* "text; text; text", as much as fits; the record has all of them. */
 static void list_reasons(const attn_selection_t *selection, char *text, size_t size) {
+    static const char more[] = " .. (all reasons: the selection record, or attn select)";
     size_t used = 0;
     text[0] = 0;
     for (uint32_t i = 0; i < selection->num_candidates; i++) {
@@ -114,12 +115,13 @@ static void list_reasons(const attn_selection_t *selection, char *text, size_t s
             used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : "",
                                      candidate->reasons[j].text);
     }
+    if (used >= size) memcpy(text + size - sizeof more, more, sizeof more);
 }
 
 static int fail_explicit(const struct search *in) {
     const struct attni_select_rule *rule = &in->rule;
     const attn_candidate_t *candidate = &in->record->candidates[0];
-    char reasons[400];
+    char reasons[340];
     int is_absent = candidate->reasons[0].code == ATTN_REASON_UNKNOWN ||
                     candidate->reasons[0].code == ATTN_REASON_IMPORT_ERROR;
     list_reasons(&in->record->shown, reasons, sizeof reasons);
@@ -190,7 +192,7 @@ static int search(struct search *in) {
     int code = in->rule.explicit_backend ? try_explicit(in) : walk_priority(in);
     shown->candidates = in->record->candidates;
     if (!code && !shown->backend) {
-        char reasons[360], device[64];
+        char reasons[340], device[64];
         list_reasons(shown, reasons, sizeof reasons);
         attni_device_text(in->device->type, in->device->compute_capability, device, sizeof device);
         code = attni_fail_param(in->err, ATTN_E_UNSUPPORTED, "backend", "no backend serves role %s on %s: %s",

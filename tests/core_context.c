@@ -118,7 +118,8 @@ static void test_options(void) {
     static const struct {
         const char *text, *words, *param;
     } cases[] = {
-        {"split = 2", "api:4: plugin 'good' has no option 'split', did you mean 'splits'", "split"},
+        {"split = 2", "api:4: plugin 'good' has no option 'split', did you mean 'splits'; it has: splits ",
+         "split"},
         {"splits = two", "api:4: option splits has the bad value 'two'; write a whole number from 1 to 64",
          "splits"},
         {"splits = 65", "from 1 to 64", "splits"},
@@ -145,6 +146,9 @@ static void test_options(void) {
                "[option absent]\nanything = 1\n",
                &context, &err),
            ATTN_OK, "good options; those of a plugin that is not loaded are left alone");
+    has_str(logged,
+            "2 api:9: [option absent] anything is an option of a plugin that [attn] plugins does not name\n",
+            "but not without a word");
     attn_option_value_t *values = NULL;
     is_int(attni_options_read(context->plugins.items[0], &context->config, &values, &err), ATTN_OK,
            "are read");
@@ -154,6 +158,14 @@ static void test_options(void) {
     ok(!strcmp(values[4].s, "a b") && !strcmp(values[4].name, "note") && values[4].type == ATTN_OPTION_STRING,
        "a string with its name");
     free(values);
+    attn_context_destroy(context);
+    is_int(context_of("[attn]\nplugins = good\n[option god]\nsplits = 1\n", &context, &err), ATTN_OK,
+           "a slip");
+    has_str(logged, "does not name, did you mean 'good'", "is found");
+    attn_context_destroy(context);
+    is_int(context_of("[attn]\nplugins = good, missing\n[option missing]\nsplits = 1\n", &context, &err),
+           ATTN_OK, "options of a plugin that is not installed here");
+    ok(!strstr(logged, "[option"), "are no slip");
     attn_context_destroy(context);
     struct attni_plugin none = {.name = (char *)"none"};
     struct attni_config config = {0};

@@ -20,6 +20,9 @@ static void test_nearest(void) {
     is_str(attni_nearest("fallbcak", keys, COUNT(keys)), "fallback", "swapped letters");
     is_str(attni_nearest("LOAD", keys, COUNT(keys)), "load", "another case");
     is_str(attni_nearest("laod", keys, COUNT(keys)), "load", "swapped in a short word");
+    is_str(attni_nearest("DIR", keys, COUNT(keys)), "plugin_dir", "a part of a name");
+    ok(!attni_nearest("gin", keys, COUNT(keys)), "a piece of a part is none");
+    ok(!attni_nearest("", keys, COUNT(keys)), "nor is nothing");
     ok(!attni_nearest("window", keys, COUNT(keys)), "another word has no neighbour");
     ok(!attni_nearest("x", keys, 0), "no names, no neighbour");
     ok(!attni_nearest("a-word-that-is-longer-than-the-sixty-three-bytes-of-the-distance-table", keys,

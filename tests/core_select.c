@@ -95,6 +95,20 @@ static void test_priority(void) {
     end();
 }
 
+/* A text that does not fit says where the rest is. */
+static void test_many_reasons(void) {
+    attn_problem_t p = plain_problem();
+    attn_device_t sm90 = device_sm(90);
+    begin("");
+    p.head_size = 20;
+    p.features = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_MM_PREFIX | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE |
+                 ATTN_F_CASCADE | ATTN_F_KV_CONNECTOR;
+    is_int(choose(&p, &sm90, "GOOD_ATTN"), ATTN_E_UNSUPPORTED, "a backend with many reasons against it");
+    has_str(err.text, ".. (all reasons: the selection record, or attn select)",
+            "of which the text holds some");
+    end();
+}
+
 static void test_explicit(void) {
     attn_problem_t p = plain_problem();
     attn_device_t cpu = device_cpu(), sm90 = device_sm(90);
@@ -268,6 +282,7 @@ int main(void) {
     copy_plugin("second.so", "second.so");
     copy_plugin("cpu.so", "cpu.so");
     test_priority();
+    test_many_reasons();
     test_explicit();
     test_fallback();
     test_block_size();

@@ -52,6 +52,9 @@ static void test_defaults(attn_context_t *context) {
     is_int(attn_group_kv_cache_shape(g, 0, &shape, &error) || shape.shape[0] != 32, 0,
            "0: as the problem says");
     is_int(attn_group_kv_cache_shape(g, -1, &shape, &error), ATTN_E_INVALID, "-1 blocks");
+    is_int(attn_group_kv_cache_shape(g, INT64_C(1) << 31, &shape, &error), ATTN_E_INVALID,
+           "more blocks than int32");
+    is_str(error.param, "num_blocks", "by name");
     is_int(attn_group_kv_cache_shape(g, 1, NULL, &error), ATTN_E_INVALID, "no output");
     struct {
         uint32_t size, ndim;
@@ -153,6 +156,10 @@ static void test_metadata(attn_context_t *context) {
            "in the update, too");
     is_int(fake_log_of(g)->builds, 1, "never reaches the backend");
     table[0][1] = 4;
+    t.t.device.device_type = kDLCUDA;
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_INVALID, "a table on a GPU");
+    is_str(error.param, "block_table", "by name");
+    t.t.device.device_type = kDLCPU;
     is_int(attn_group_build_metadata(g, &b, NULL, NULL, &error), ATTN_E_INVALID, "no space");
     is_int(attn_group_build_metadata(g, NULL, &buf.space, NULL, &error), ATTN_E_INVALID, "no batch");
     is_int(attn_group_build_metadata(NULL, &b, &buf.space, NULL, &error), ATTN_E_INVALID, "no group");
@@ -202,6 +209,13 @@ static void test_fork(attn_context_t *context) {
     attn_group_close(g);
     has_str(logged, "1 layers are still there", "a group with layers is not closed");
     attn_layer_destroy(layer);
+    logged[0] = '\0';
+    attn_context_destroy(context);
+    has_str(logged, "1 attn_context_destroy: 1 groups are still open",
+            "nor is a context with groups destroyed");
+    is_int(attn_group_space_needed(g, &(attn_space_needed_t){.struct_size = sizeof(attn_space_needed_t)},
+                                   &error),
+           ATTN_OK, "they go on");
     attn_group_close(g);
 }
 

@@ -103,8 +103,8 @@ static void test_shapes(void) {
     /* Tensors of a device: the core cannot read them and says so. */
     context = record_context("tensors = yes\n");
     open_step(&s, context, "FAKE_NOOP");
-    s.tq.t.device.device_type = kDLCUDA;
-    is_int(build(&s) || forward(&s), 0, "a call with a query on a GPU");
+    s.tq.t.device.device_type = kDLCUDAManaged;
+    is_int(build(&s) || forward(&s), 0, "a call with a query in a GPU's memory");
     has_str(logged, "2 [hook record] call 1: shapes alone are recorded: the tensors lie on a device",
             "is logged");
     close_step(&s);

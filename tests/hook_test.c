@@ -301,11 +301,14 @@ static void test_shadow(void) {
     close_step(&s);
     is_str(logged, "", "nothing shadows itself");
     attn_context_destroy(context);
-    context = fake_context("[hook shadow]\nbackend = NO_SUCH\n");
+    context = fake_context("[hook shadow]\nbackend = PLAIN\n");
     attn_device_t d = cpu();
     p = small_problem(ATTN_ROLE_DECODER);
     is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_NOT_FOUND,
            "a shadow that is not there is an error");
+    has_str(error.text,
+            "api:6: [hook shadow] no loaded plugin has a backend 'PLAIN', did you mean 'FAKE_PLAIN'",
+            "that names its line");
     attn_context_destroy(context);
 }
 

@@ -104,6 +104,11 @@ static void test_update(attn_context_t *context) {
     SPOIL(update, "kv_cache", c->tcache.t.data = NULL, "a cache without data");
     SPOIL(update, "v_cache", c->u.v_cache = &c->tvcache.t, "a second cache that would be ignored");
     SPOIL(update, "args", c->u.struct_size = 0, "no struct_size");
+    SPOIL(update, "key", c->tk.t.device.device_type = kDLCUDA, "keys on a GPU");
+    SPOIL(update, "kv_cache", c->tcache.t.device.device_type = kDLCUDA, "a cache on a GPU");
+    SPOIL(update, "slot_mapping", c->tslots.t.device.device_type = kDLVulkan, "slots on another device");
+    c->tk.t.device.device_type = kDLCUDAHost, c->tv.t.device.device_type = kDLCUDAManaged;
+    is_int(update(c), ATTN_OK, "pinned and managed memory serve a CPU");
     is_int(attn_layer_update_kv_cache(c->layer, NULL, NULL, &error), ATTN_E_INVALID, "no args");
     is_int(attn_layer_update_kv_cache(NULL, &c->u, NULL, &error), ATTN_E_INVALID, "no layer");
     is_int(update(c), ATTN_OK, "good again");
@@ -130,6 +135,9 @@ static void test_forward(attn_context_t *context) {
     open_call(c, context, &p, "FAKE_PLAIN");
     is_int(forward(c), ATTN_OK, "a good call");
     SPOIL(forward, "query", c->f.query = NULL, "no query");
+    SPOIL(forward, "query", c->tq.t.device.device_type = kDLCUDA, "a query on a GPU");
+    SPOIL(forward, "output", c->tout.t.device.device_type = kDLCUDA, "an output on a GPU");
+    SPOIL(forward, "kv_cache", c->tcache.t.device.device_type = kDLCUDA, "a cache on a GPU");
     SPOIL(forward, "query", c->tq.shape[1] = 1, "a query of one head");
     SPOIL(forward, "query", c->tq.shape[2] = 4, "a query of another size");
     SPOIL(forward, "query", c->tq.t.dtype = attn_dl_dtype(ATTN_DTYPE_FLOAT16), "a query of another type");
