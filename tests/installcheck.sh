@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# installcheck.sh: libattn as strangers meet it. Installs into a scratch prefix, builds examples/plugin there with nothing
-# but the installed SDK, drops in its INI, selects it by name and runs the conformance kit on it. Run by make installcheck.
+# installcheck.sh: libattn as strangers meet it. Installs into a scratch prefix, builds the installed examples/plugin with
+# nothing but the installed SDK, drops in its INI, selects it by name and runs the conformance kit on it. Run by make installcheck.
 . "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
 source=$ATTN_TEST_SRCDIR
 root=$tap_scratch/root
@@ -45,12 +45,16 @@ step "libattn configures" "$source/configure" -q --prefix="$root/usr" --sysconfd
     --disable-plugin-cpu --disable-plugin-flash CFLAGS="-O1 -g0" ${ATTN_TEST_CC:+CC="$ATTN_TEST_CC"}
 step "libattn installs into a scratch prefix" make -s -j2 install
 
-# 2. the example, from a copy of its folder alone
+# 2. the example, from a copy of its installed folder alone
+examples=$root/usr/share/doc/libattn/examples
+for document in ABI engine-author numerics operator plugin-author; do
+    ok "doc/$document.md is installed" test -f "$root/usr/share/doc/libattn/doc/$document.md"
+done
 PKG_CONFIG_PATH=$root/usr/lib/pkgconfig
 ACLOCAL_PATH=$root/usr/share/aclocal
 PATH=$root/usr/bin:$PATH
 export PKG_CONFIG_PATH ACLOCAL_PATH PATH
-cp -R "$source/examples/plugin" "$tap_scratch/plugin" && chmod -R u+w "$tap_scratch/plugin"
+cp -R "$examples/plugin" "$tap_scratch/plugin" && chmod -R u+w "$tap_scratch/plugin"
 cd "$tap_scratch/plugin" || exit 1
 step "the example's ten-line configure.ac makes a configure" autoreconf -i
 step "the example configures against the installed headers" ./configure -q
@@ -104,7 +108,7 @@ fi
 
 # 5. the CUDA twin, where there is a compiler for it; without a GPU its operations are skipped by the kit
 if [ -n "${ATTN_TEST_NVCC-}" ]; then
-    cp -R "$source/examples/plugin-cuda" "$tap_scratch/plugin-cuda" && chmod -R u+w "$tap_scratch/plugin-cuda"
+    cp -R "$examples/plugin-cuda" "$tap_scratch/plugin-cuda" && chmod -R u+w "$tap_scratch/plugin-cuda"
     cd "$tap_scratch/plugin-cuda" || exit 1
     step "the CUDA example builds" make -s NVCC="$ATTN_TEST_NVCC" ARCH=sm_80
     step "the CUDA example passes the kit, as far as there is a device" make -s check

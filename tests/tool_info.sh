@@ -10,6 +10,14 @@ json "JSON: version" version "[0-9].*" info
 json "JSON: ABI" abi_major 1 info
 json "JSON: the first device is the CPU" devices.0.device cpu info
 wants "one backend" 0 "preferred_block_size" info --backend REFERENCE
+wants "its graphs by name" 0 "graph_support  *never" info --backend REFERENCE
+if [ -f "$ATTN_TEST_PLUGIN_DIR/cpu.so" ]; then
+    wants "the options of its plugin" 0 "^\[option cpu\]" info --backend CPU_ATTN
+    wants "with default, values and meaning" 0 "num_threads *0 *0 to [0-9]* *[A-Za-z]" info --backend CPU_ATTN
+    json "JSON: options" options.0.default auto info --backend CPU_ATTN
+else
+    skip "the options of its plugin" "the cpu plugin is not built"
+fi
 wants "a backend by any case" 0 "^REFERENCE" info --backend reference
 wants "a misspelt backend is guessed" 1 "REFERENCE" info --backend REFERENC
 json "JSON: one backend" capabilities.head_sizes any info --backend REFERENCE

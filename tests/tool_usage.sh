@@ -6,6 +6,8 @@
 
 wants "no command shows the help and fails" 2 "Usage: attn COMMAND"
 wants "help" 0 "Usage: attn COMMAND" --help
+wants "help of a command" 0 "^Usage: attn select" help select
+wants "help of a command that is none" 2 "did you mean select" help selcet
 wants "version" 0 "^attn (libattn) [0-9]*\.[0-9]*\.[0-9]*$" --version
 wants "a misspelt command is guessed" 2 "did you mean select" selcet
 wants "an unknown command" 2 "see attn --help" frobnicate

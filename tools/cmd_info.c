@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_info.c: `attn info`: what is there: plugins, backends, devices, configuration; or one plugin file under the lens. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "describe.h"
 #include "probe.h"
@@ -124,7 +125,31 @@ static json_t *info_json(const attn_context_t *context) {
                      devices);
 }
 
-/* Everything that the table of one backend says. */
+/* The loaded plugin that holds a backend. */
+static const attn_plugin_t *plugin_of(const attn_context_t *context, const char *backend) {
+    ATTN_INIT(attn_plugin_info_t, info);
+    for (uint32_t i = 0; attn_context_plugin(context, i, &info) == ATTN_OK; i++)
+        for (uint32_t j = 0; info.plugin != NULL && j < info.plugin->num_backends; j++)
+            if (strcmp(info.plugin->backends[j]->name, backend) == 0) return info.plugin;
+    return NULL;
+}
+
+static void print_options(const char *plugin, json_t *options) {
+    size_t i;
+    json_t *o;
+    if (json_array_size(options) == 0) return;
+    printf("\n[option %s]\n", plugin);
+    table_t *table = table_new("key|default|values|what");
+    json_array_foreach(options, i, o) {
+        table_cell(table, TERM_BOLD, "%s", json_string_value(json_object_get(o, "name")));
+        table_cell(table, TERM_PLAIN, "%s", json_string_value(json_object_get(o, "default")));
+        table_cell(table, TERM_PLAIN, "%s", json_string_value(json_object_get(o, "values")));
+        table_cell(table, TERM_PLAIN, "%s", json_string_value(json_object_get(o, "doc")));
+    }
+    table_print(table, stdout, "  ");
+}
+
+/* Everything that the table of one backend says, and the options of its plugin. */
 static int print_backend(const attn_context_t *context, const char *name, int json) {
     ATTN_INIT(attn_error_t, error);
     const attn_backend_t *b = attn_context_find_backend(context, name, &error);
@@ -133,8 +158,12 @@ static int print_backend(const attn_context_t *context, const char *name, int js
         return TOOL_NO;
     }
     json_t *can = describe_capabilities_json(b->capabilities);
+    const attn_plugin_t *plugin = plugin_of(context, b->name);
+    json_t *plugin_options = plugin != NULL ? describe_options_json(plugin) : json_array();
+    const char *plugin_name = plugin != NULL ? plugin->name : "";
     if (json) {
-        tool_print_json(json_pack("{s:s, s:s, s:o}", "name", b->name, "doc", b->doc, "capabilities", can));
+        tool_print_json(json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", b->name, "doc", b->doc, "plugin",
+                                  plugin_name, "capabilities", can, "options", plugin_options));
         return TOOL_OK;
     }
     term_print(TERM_BOLD, "%s", b->name);
@@ -155,7 +184,9 @@ static int print_backend(const attn_context_t *context, const char *name, int js
         }
         printf("\n");
     }
+    print_options(plugin_name, plugin_options);
     json_decref(can);
+    json_decref(plugin_options);
     return TOOL_OK;
 }
 
@@ -203,7 +234,7 @@ int cmd_info(int argc, char **argv) {
     int config = 0, words;
     const tool_option_t options[] = {
         {"config", NULL, TOOL_FLAG, &config, 0, 0, "each effective setting and where it came from"},
-        {"backend", "NAME", TOOL_TEXT, &backend, 0, 0, "everything that one backend can do"},
+        {"backend", "NAME", TOOL_TEXT, &backend, 0, 0, "everything that one backend can do, and its options"},
         {"probe", "FILE", TOOL_TEXT, &probe_file, 0, 0, "examine a plugin file in a child process"},
         TOOL_COMMON_OPTIONS(common),
     };

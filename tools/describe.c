@@ -83,8 +83,40 @@ json_t *describe_capabilities_json(const attn_capabilities_t *can) {
                         text_json(describe_ranges, can->compute_capabilities, can->num_compute_capabilities));
     json_object_set_new(out, "preferred_block_size", json_integer(can->preferred_block_size));
     json_object_set_new(out, "reorder_threshold", json_integer(can->reorder_threshold));
-    json_object_set_new(out, "graph_support", json_integer(can->graph_support));
+    static const char *const graphs[] = {"never", "never", "uniform_single_token_decode", "uniform_batch",
+                                         "always"};
+    uint32_t graph = can->graph_support <= ATTN_GRAPH_ALWAYS ? can->graph_support : 0;
+    json_object_set_new(out, "graph_support", json_string(graphs[graph]));
     return out;
+}
+
+static void bounds_of(const attn_option_spec_t *o, char *text, size_t size) {
+    text[0] = '\0';
+    if (o->type == ATTN_OPTION_BOOL)
+        snprintf(text, size, "yes or no");
+    else if (o->type == ATTN_OPTION_ENUM)
+        snprintf(text, size, "%s", o->choices);
+    else if (o->type == ATTN_OPTION_INT && (o->min_int != 0 || o->max_int != 0))
+        snprintf(text, size, "%lld to %lld", (long long)o->min_int, (long long)o->max_int);
+    else if (o->type == ATTN_OPTION_DOUBLE && (o->min_double != 0 || o->max_double != 0))
+        snprintf(text, size, "%g to %g", o->min_double, o->max_double);
+    else
+        snprintf(text, size, "%s", o->type == ATTN_OPTION_STRING ? "text" : "a number");
+}
+
+json_t *describe_options_json(const attn_plugin_t *plugin) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < plugin->num_options; i++) {
+        /* the plugin's header may be older or newer: the step is its own */
+        const attn_option_spec_t *o =
+            (const void *)((const char *)plugin->options + (size_t)i * plugin->options->struct_size);
+        char values[256];
+        bounds_of(o, values, sizeof values);
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:s, s:s}", "name", o->name, "default", o->default_value,
+                                        "values", values, "doc", o->doc != NULL ? o->doc : ""));
+    }
+    return list;
 }
 
 void describe_problem(const attn_problem_t *p, char *text, size_t size) {

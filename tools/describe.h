@@ -14,6 +14,8 @@ json_t *describe_set_json(int kind, uint64_t set);
 void describe_ranges(const attn_range_t *ranges, uint32_t count, char *text, size_t size);
 void describe_block_sizes(const attn_capabilities_t *can, char *text, size_t size);
 json_t *describe_capabilities_json(const attn_capabilities_t *can);
+/* The options of a plugin's table: name, default, values, doc. */
+json_t *describe_options_json(const attn_plugin_t *plugin);
 
 /* "32/8 heads of 128, bfloat16, window 4096, sink" */
 void describe_problem(const attn_problem_t *problem, char *text, size_t size);

@@ -37,6 +37,12 @@ int main(int argc, char **argv) {
         return TOOL_USAGE;
     }
     const char *word = argv[1];
+    static char help[] = "--help"; /* attn help COMMAND is attn COMMAND --help */
+    char *asked[] = {argv[0], argc > 2 ? argv[2] : NULL, help, NULL};
+    if (strcmp(word, "help") == 0 && argc == 3) {
+        argv = asked;
+        word = argv[1];
+    }
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
         print_help();
         return TOOL_OK;
