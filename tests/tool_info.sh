@@ -9,6 +9,18 @@ wants "shows the CPU" 0 "^  cpu  *.* threads" info
 json "JSON: version" version "[0-9].*" info
 json "JSON: ABI" abi_major 1 info
 json "JSON: the first device is the CPU" devices.0.device cpu info
+driver=$ATTN_TEST_BUILDDIR/tests/.libs/layer_fake_driver.so
+if [ -f "$driver" ] && [ -z "${ATTN_TEST_SANITIZERS-}" ]; then
+    mkdir "$tap_scratch/driver" && ln -s "$driver" "$tap_scratch/driver/libcuda.so.1"
+    LD_LIBRARY_PATH=$tap_scratch/driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
+    wants "every GPU is shown" 0 "^  cuda:1  Fake GPU 1, sm_90" info
+    json "JSON: every GPU" devices.2.device cuda:1 info
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH#"$tap_scratch/driver"}
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH#:}
+else
+    skip "every GPU is shown" "no pretended driver"
+fi
 wants "one backend" 0 "preferred_block_size" info --backend REFERENCE
 wants "its graphs by name" 0 "graph_support  *never" info --backend REFERENCE
 if [ -f "$ATTN_TEST_PLUGIN_DIR/cpu.so" ]; then

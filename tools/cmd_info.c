@@ -51,22 +51,37 @@ static void print_backends(const attn_context_t *context) {
     table_print(table, stdout, "  ");
 }
 
-static void device_line(table_t *table, const char *name) {
+/* Device number index: cpu, cuda:0, cuda:1 and so on. 0: there is no such device, and none behind it. */
+static int device_at(int index, char *name, size_t size, attn_device_t *device, attn_error_t *error) {
+    if (index == 0)
+        snprintf(name, size, "cpu");
+    else
+        snprintf(name, size, "cuda:%d", index - 1);
+    return attn_device_parse(name, device, error) == ATTN_OK;
+}
+
+static void print_devices(void) {
+    table_t *table = table_new("device|what");
     ATTN_INIT(attn_device_t, device);
     ATTN_INIT(attn_error_t, error);
-    int code = attn_device_parse(name, &device, &error);
-    char memory[32] = "";
-    if (code == ATTN_OK && device.memory_bytes != 0)
-        describe_bytes((double)device.memory_bytes, memory, sizeof memory);
-    table_cell(table, code == ATTN_OK ? TERM_GREEN : TERM_DIM, "%s", name);
-    if (code != ATTN_OK)
-        table_cell(table, TERM_DIM, "none: %s", error.text);
-    else if (device.type == kDLCPU)
-        table_cell(table, TERM_PLAIN, "%s, %d threads%s%s", device.name, device.num_sms,
-                   memory[0] != '\0' ? ", " : "", memory);
-    else
-        table_cell(table, TERM_PLAIN, "%s, sm_%d, %d multiprocessors, %s", device.name,
-                   device.compute_capability, device.num_sms, memory);
+    char name[32], memory[32];
+    for (int i = 0, found = 1; found; i++) {
+        found = device_at(i, name, sizeof name, &device, &error);
+        if (!found && i > 1) break; /* the first GPU is missed with a reason, a second one is not */
+        memory[0] = '\0';
+        if (found && device.memory_bytes != 0)
+            describe_bytes((double)device.memory_bytes, memory, sizeof memory);
+        table_cell(table, found ? TERM_GREEN : TERM_DIM, "%s", name);
+        if (!found)
+            table_cell(table, TERM_DIM, "none: %s", error.text);
+        else if (device.type == kDLCPU)
+            table_cell(table, TERM_PLAIN, "%s, %d threads%s%s", device.name, device.num_sms,
+                       memory[0] != '\0' ? ", " : "", memory);
+        else
+            table_cell(table, TERM_PLAIN, "%s, sm_%d, %d multiprocessors, %s", device.name,
+                       device.compute_capability, device.num_sms, memory);
+    }
+    table_print(table, stdout, "  ");
 }
 
 static int print_config(const attn_context_t *context, int json) {
@@ -110,16 +125,13 @@ static json_t *info_json(const attn_context_t *context) {
                               json_pack("{s:s, s:s, s:o}", "name", b->name, "doc", b->doc, "capabilities",
                                         describe_capabilities_json(b->capabilities)));
     }
-    static const char *const names[] = {"cpu", "cuda:0"};
-    for (size_t i = 0; i < 2; i++) {
-        ATTN_INIT(attn_device_t, d);
-        ATTN_INIT(attn_error_t, error);
-        if (attn_device_parse(names[i], &d, &error) != ATTN_OK) continue;
-        json_array_append_new(devices,
-                              json_pack("{s:s, s:s, s:i, s:i, s:I}", "device", names[i], "name", d.name,
-                                        "compute_capability", d.compute_capability, "num_sms", d.num_sms,
-                                        "memory_bytes", (json_int_t)d.memory_bytes));
-    }
+    ATTN_INIT(attn_device_t, d);
+    ATTN_INIT(attn_error_t, error);
+    char name[32];
+    for (int i = 0; device_at(i, name, sizeof name, &d, &error); i++)
+        json_array_append_new(devices, json_pack("{s:s, s:s, s:i, s:i, s:I}", "device", name, "name", d.name,
+                                                 "compute_capability", d.compute_capability, "num_sms",
+                                                 d.num_sms, "memory_bytes", (json_int_t)d.memory_bytes));
     return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o}", "version", attn_version(), "abi_major", ATTN_ABI_MAJOR,
                      "abi_minor", ATTN_ABI_MINOR, "plugins", plugins, "backends", backends, "devices",
                      devices);
@@ -268,10 +280,7 @@ int cmd_info(int argc, char **argv) {
         printf("\n");
         print_backends(context);
         printf("\n");
-        table_t *devices = table_new("device|what");
-        device_line(devices, "cpu");
-        device_line(devices, "cuda:0");
-        table_print(devices, stdout, "  ");
+        print_devices();
     }
     attn_context_destroy(context);
     return status;
