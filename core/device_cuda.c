@@ -102,7 +102,7 @@ struct copier {
     int (*to_device)(uintptr_t device, const void *host, size_t bytes, void *stream);
 };
 
-/* Looked up once, because a step with sink tokens copies three times. */
+/* Looked up once, because every step with sink tokens copies. */
 static pthread_once_t copier_once = PTHREAD_ONCE_INIT;
 static struct copier copier;
 static attn_error_t copier_error = {.struct_size = sizeof copier_error};

@@ -95,23 +95,23 @@ struct wrap_room {
 
 enum { ROOM_ALIGNMENT = 64 };
 
+/* What a device reads of a batch with sink tokens, in the room as it is there: sink slots, lengths, table. */
+static uint64_t sink_slot_bytes(const struct attni_wrap *w) {
+    return w->is_device ? 8 * (uint64_t)w->sink_len : 0;
+}
+static uint64_t sink_table_at(const struct attni_wrap *w) {
+    return sink_slot_bytes(w) + 4 * ((uint64_t)w->max_virtual + 1);
+}
+uint64_t attni_wrap_device_bytes(const struct attni_wrap *w) {
+    return w->is_device ? sink_table_at(w) + 4 * (uint64_t)w->max_virtual * (uint64_t)w->max_columns : 0;
+}
+
 uint64_t attni_wrap_bytes(const struct attni_wrap *w) {
     if (w->chunk_size == 0 && w->sink_len == 0) return 0;
     uint64_t reqs = (uint64_t)w->max_virtual, lists = w->chunk_size != 0 ? 4 : 1;
     /* starts and three lists of the virtual requests, or the lengths alone; then the table */
-    return ROOM_ALIGNMENT + sizeof(struct wrap_room) +
+    return ROOM_ALIGNMENT + sizeof(struct wrap_room) + sink_slot_bytes(w) +
            4 * (lists * (reqs + 1) + reqs * (uint64_t)w->max_columns);
-}
-
-/* Sink slots, lengths, table: what a device reads of a batch with sink tokens. */
-static uint64_t device_lens_at(const struct attni_wrap *w) {
-    return 8 * (uint64_t)w->sink_len;
-}
-static uint64_t device_table_at(const struct attni_wrap *w) {
-    return device_lens_at(w) + 4 * ((uint64_t)w->max_virtual + 1);
-}
-uint64_t attni_wrap_device_bytes(const struct attni_wrap *w) {
-    return w->is_device ? device_table_at(w) + 4 * (uint64_t)w->max_virtual * (uint64_t)w->max_columns : 0;
 }
 
 static const DLTensor *int32_list(struct wrap_tensor *w, int32_t *data, int64_t n) {
@@ -195,7 +195,8 @@ static int cut_batch(const attn_group_t *g, attn_batch_t *b, struct wrap_room *r
 
 static int prepend_sink(const attn_group_t *g, attn_batch_t *b, struct wrap_room *room, attn_error_t *error) {
     const struct attni_wrap *w = &g->wrap;
-    int32_t *lens = (int32_t *)(room + 1), *table = lens + w->max_virtual + 1, sink = (int32_t)w->sink_len;
+    int32_t *lens = (int32_t *)(void *)((char *)(room + 1) + sink_slot_bytes(w)),
+            *table = lens + w->max_virtual + 1, sink = (int32_t)w->sink_len;
     int64_t stride = 0, width = 0, columns = w->max_columns,
             sink_columns = w->sink_len / g->problem.block_size;
     const int32_t *ids = b->block_table != NULL ? readable_table(b, &stride, &width) : NULL;
@@ -221,29 +222,19 @@ static int prepend_sink(const attn_group_t *g, attn_batch_t *b, struct wrap_room
     return ATTN_OK;
 }
 
-/* The rewritten lengths and table, and the slots of the sink tokens, to their places behind the backend's metadata. */
+/* The slots of the sink tokens, the rewritten lengths and the table, in one copy to their places behind the backend's
+ * metadata. */
 static int send_sink(const attn_group_t *g, struct wrap_room *room, const attn_space_t *space,
                      int32_t num_reqs, void *stream, attn_error_t *error) {
     const struct attni_wrap *w = &g->wrap;
     char *base = (char *)space->metadata + attni_wrap_device_offset(g);
-    const struct {
-        DLTensor *t; /* afterwards that of the device */
-        const void *data;
-        uint64_t at, bytes;
-    } parts[] = {{NULL, g->sink_slots, 0, 8 * (uint64_t)w->sink_len},
-                 {&room->lens.t, room->lens.t.data, device_lens_at(w), 4 * (uint64_t)num_reqs},
-                 {&room->table.t, room->table.t.data, device_table_at(w),
-                  4 * (uint64_t)num_reqs * (uint64_t)w->max_columns}};
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        int code = parts[i].bytes == 0 ? ATTN_OK
-                                       : attni_cuda_send(base + parts[i].at, parts[i].data, parts[i].bytes,
-                                                         g->device.id, stream, error);
-        if (code != ATTN_OK) return code;
-        if (parts[i].t == NULL) continue;
-        parts[i].t->data = base + parts[i].at;
-        parts[i].t->device = (DLDevice){kDLCUDA, g->device.id};
-    }
-    return ATTN_OK;
+    const uint64_t bytes = sink_table_at(w) + 4 * (uint64_t)num_reqs * (uint64_t)w->max_columns;
+    memcpy(room + 1, g->sink_slots, (size_t)sink_slot_bytes(w));
+    int code = attni_cuda_send(base, room + 1, bytes, g->device.id, stream, error);
+    room->lens.t.data = base + sink_slot_bytes(w);
+    room->table.t.data = base + sink_table_at(w);
+    room->lens.t.device = room->table.t.device = (DLDevice){kDLCUDA, g->device.id};
+    return code;
 }
 
 /* Plugins read seq_lens alone, so the encoder's lengths take their place. The encoder tensor is already where the

@@ -3,6 +3,8 @@
  * running the program again. */
 #include "layer_testing.h"
 
+#include <dlfcn.h>
+
 static attn_error_t error = {.struct_size = sizeof error};
 static attn_device_t d;
 
@@ -117,7 +119,12 @@ static void test_sinks(void) {
     has_str(error.param, "block_table_host", "is named");
     b.block_table_host = &table[0][0];
     b.block_table_host_stride = 2;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    const int *num_sent = driver != NULL ? dlsym(driver, "fake_num_sent") : NULL;
+    const int sent_before = num_sent != NULL ? *num_sent : 0;
     is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_OK, "a batch: %s", error.text);
+    is_int(num_sent != NULL ? *num_sent - sent_before : -1, 1, "goes to the device in one copy");
+    if (driver != NULL) dlclose(driver);
     /* slots of 8 tokens in blocks 1 and 2 of four, then lengths and table for max_num_seqs requests */
     const int64_t *slots = NULL;
     for (uint64_t at = 0; at + 64 < buf.space.metadata_bytes && slots == NULL; at += 256) {
