@@ -57,36 +57,6 @@ int gpu_find_device(const attn_device_t *device, const char *backend, gpu_device
     return ATTN_OK;
 }
 
-int gpu_check_problem(const attn_problem_t *p, const attn_device_t *device, const attn_capabilities_t *table,
-                      const char *backend,
-                      int (*supports)(const attn_problem_t *, const attn_device_t *, attn_reasons_t *),
-                      attn_error_t *error) {
-    if (p->role >= ATTN_ROLE_COUNT_ || (table->roles & ATTN_BIT(p->role)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by %s", p->role,
-                         attn_role_name(p->role), backend);
-    if (p->dtype >= 64 || (table->dtypes & ATTN_BIT(p->dtype)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
-                         "dtype %s is not served by %s; it takes float16 and bfloat16",
-                         attn_dtype_name(p->dtype), backend);
-    if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
-                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
-    uint64_t missing = attn_problem_features(p) & ~table->features;
-    for (unsigned bit = 0; bit < 64; bit++)
-        if (missing >> bit & 1) {
-            const char *name = attn_feature_name(bit);
-            return attn_fail(error, name ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name ? name : "features",
-                             "feature %s (bit %u) is not served by %s", name ? name : "unknown", bit,
-                             backend);
-        }
-    attn_reason_t first;
-    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
-    int status = supports(p, device, &reasons);
-    if (status == ATTN_OK && reasons.count != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
-    return status;
-}
-
 void gpu_check_limits(const attn_problem_t *p, int64_t max_tokens, attn_reasons_t *reasons) {
     char have[32], want[48];
     const struct {

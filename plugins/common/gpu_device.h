@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plugins with CUDA do alike when they open: the checks of a problem and of a device, and the current device around a
+/* What plugins with CUDA do alike when they open: the checks of a device and of limits, and the current device around a
  * call. Compiled into each plugin that uses it. */
 #ifndef ATTN_GPU_DEVICE_H
 #define ATTN_GPU_DEVICE_H
 
-#include <attn/attn_plugin.h>
-#include <attn/attn_plugin_util.h>
+#include "problem_check.h"
 
 /* The error of a cudaError_t; also takes it off the runtime, so that a failed launch does not fail the next caller. */
 int gpu_fail(attn_error_t *error, int code, const char *what);
@@ -23,13 +22,6 @@ typedef struct gpu_device {
     int smem_optin, smem_per_sm; /* bytes of shared memory: of one block, of a multiprocessor */
 } gpu_device;
 int gpu_find_device(const attn_device_t *device, const char *backend, gpu_device *found, attn_error_t *error);
-
-/* The host checked the problem against the table before; a program that uses a plugin without a host gets the same answers
- * here. supports: the backend's supports_combination. */
-int gpu_check_problem(const attn_problem_t *problem, const attn_device_t *device,
-                      const attn_capabilities_t *table, const char *backend,
-                      int (*supports)(const attn_problem_t *, const attn_device_t *, attn_reasons_t *),
-                      attn_error_t *error);
 
 /* Reasons for limits that no kernel's 32-bit counts hold, and for pages that are not of 16 tokens. */
 void gpu_check_limits(const attn_problem_t *problem, int64_t max_tokens, attn_reasons_t *reasons);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes an instance of CPU_ATTN: checks, level, threads, sizes; answers for its cache shape and its buffers. */
+#include "../common/problem_check.h"
 #include "cpu_instance.h"
 #include "cpu_threads.h"
 
@@ -25,55 +26,11 @@ enum cpu_dtype cpu_dtype_of(uint32_t attn_dtype) {
     }
 }
 
-/* The host checked the table before; a program that uses the plugin without a host gets the same answers here. */
-static int check_table(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
-    const attn_capabilities_t *c = &cpu_capabilities;
-    if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by CPU_ATTN", p->role,
-                         attn_role_name(p->role));
-    if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
-                         "dtype %u (%s) is not served by CPU_ATTN; it takes float32, float16 and bfloat16",
-                         p->dtype, attn_dtype_name(p->dtype));
-    if (p->out_dtype != 0 && (p->out_dtype >= 64 || (c->out_dtypes & ATTN_BIT(p->out_dtype)) == 0))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "out_dtype",
-                         "out_dtype %u (%s) is not served by CPU_ATTN", p->out_dtype,
-                         attn_dtype_name(p->out_dtype));
-    if (p->kv_cache_dtype != 0 &&
-        (p->kv_cache_dtype >= 64 || (c->kv_cache_dtypes & ATTN_BIT(p->kv_cache_dtype)) == 0))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype",
-                         "kv_cache_dtype %u (%s) is not served by CPU_ATTN", p->kv_cache_dtype,
-                         attn_kv_name(p->kv_cache_dtype));
+static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
     if (p->head_size < 1 || p->head_size > 1024 || p->head_size_v > 1024)
         return attn_fail(error, ATTN_E_UNSUPPORTED, p->head_size_v > 1024 ? "head_size_v" : "head_size",
                          "head sizes are %u and %u; CPU_ATTN serves 1 to 1024", p->head_size, p->head_size_v);
-    if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
-                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
-    const uint64_t missing = attn_problem_features(p) & ~c->features;
-    for (unsigned bit = 0; bit < 64; bit++)
-        if (missing >> bit & 1) {
-            const char *name = attn_feature_name(bit);
-            return attn_fail(
-                error, name != NULL ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name != NULL ? name : "features",
-                "feature %s (bit %u) is not served by CPU_ATTN", name != NULL ? name : "unknown", bit);
-        }
-    if (device != NULL && device->type != kDLCPU)
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "device type %d was given; CPU_ATTN runs on CPUs (%d)", (int)device->type,
-                         (int)kDLCPU);
-    return ATTN_OK;
-}
-
-static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
-    int status = check_table(p, device, error);
-    if (status != ATTN_OK) return status;
-    attn_reason_t first;
-    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
-    status = cpu_supports(p, device, &reasons);
-    if (status == ATTN_OK && reasons.count != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
-    return status;
+    return problem_check(p, device, &cpu_capabilities, "CPU_ATTN", cpu_supports, error);
 }
 
 /* The level of the options; the error names the bits that this CPU lacks. */

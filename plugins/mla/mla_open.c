@@ -73,7 +73,7 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
     if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK)
-        status = gpu_check_problem(&p, &dev, &mla_capabilities, mla_backend_name, mla_supports, error);
+        status = problem_check(&p, &dev, &mla_capabilities, mla_backend_name, mla_supports, error);
     if (status != ATTN_OK) return status;
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)

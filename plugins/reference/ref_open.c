@@ -1,66 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ref_open.c: makes an instance of the reference backend, and answers for its cache shape and its buffers. */
+#include "../common/problem_check.h"
 #include "ref_capabilities.h"
 #include "ref_mla.h"
 
 #include <stdlib.h>
-
-/* The host checked the table before; a program that uses the plugin without a host gets the same answers
- * here. */
-static int check_table(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
-    const attn_capabilities_t *c = &ref_capabilities;
-    if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by REFERENCE",
-                         p->role, attn_role_name(p->role));
-    if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
-                         "dtype %u (%s) is not served by REFERENCE; it takes float32, float16 and bfloat16",
-                         p->dtype, attn_dtype_name(p->dtype));
-    if (p->out_dtype != 0 && p->out_dtype != p->dtype &&
-        (p->out_dtype >= 64 || (c->out_dtypes & ATTN_BIT(p->out_dtype)) == 0))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "out_dtype",
-                         "out_dtype %u (%s) is not served by REFERENCE", p->out_dtype,
-                         attn_dtype_name(p->out_dtype));
-    if (p->kv_cache_dtype != 0 &&
-        (p->kv_cache_dtype >= 64 || (c->kv_cache_dtypes & ATTN_BIT(p->kv_cache_dtype)) == 0))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype",
-                         "kv_cache_dtype %u (%s) is not served by REFERENCE", p->kv_cache_dtype,
-                         attn_kv_name(p->kv_cache_dtype));
-    if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
-                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
-    uint64_t missing = attn_problem_features(p) & ~c->features;
-    for (unsigned bit = 0; bit < 64; bit++)
-        if (missing >> bit & 1) {
-            const char *name = attn_feature_name(bit);
-            return attn_fail(
-                error, name != NULL ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name != NULL ? name : "features",
-                "feature %s (bit %u) is not served by REFERENCE", name != NULL ? name : "unknown", bit);
-        }
-    if (device != NULL && device->type != kDLCPU)
-        return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "device type %d was given; REFERENCE runs on CPUs (%d)", (int)device->type,
-                         (int)kDLCPU);
-    return ATTN_OK;
-}
-
-static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
-    int status = check_table(p, device, error);
-    if (status != ATTN_OK) return status;
-    attn_reason_t first;
-    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
-    status = ref_supports(p, device, &reasons);
-    if (status == ATTN_OK && reasons.count != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
-    return status;
-}
 
 int ref_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
              uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
     (void)options, (void)num_options, (void)host;
     attn_problem_t p;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (status == ATTN_OK) status = check_problem(&p, device, error);
+    if (status == ATTN_OK)
+        status = problem_check(&p, device, &ref_capabilities, "REFERENCE", ref_supports, error);
     if (status != ATTN_OK) return status;
 
     attn_instance_t *in = calloc(1, sizeof *in);

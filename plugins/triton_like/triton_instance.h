@@ -5,6 +5,7 @@
 
 #include "../common/batch_mask.h"
 #include "../common/gpu_batch.h"
+#include "../common/problem_check.h"
 #include "triton_compile.h"
 #include "triton_config.h"
 #include "triton_driver.h"

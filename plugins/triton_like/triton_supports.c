@@ -137,36 +137,6 @@ int triton_supports(const attn_problem_t *problem, const attn_device_t *device, 
     return ATTN_OK;
 }
 
-/* The host checked the table before; a program that uses the plugin without a host gets the same answers here. */
 int triton_check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
-    const attn_capabilities_t *c = &triton_capabilities;
-    if (p->role >= ATTN_ROLE_COUNT_ || (c->roles & ATTN_BIT(p->role)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "role", "role %u (%s) is not served by TRITON_ATTN",
-                         p->role, attn_role_name(p->role));
-    if (p->dtype >= 64 || (c->dtypes & ATTN_BIT(p->dtype)) == 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
-                         "dtype %s is not served by TRITON_ATTN; it takes float32, "
-                         "float16 and bfloat16",
-                         attn_dtype_name(p->dtype));
-    if (p->kv_cache_dtype >= 64 ||
-        (p->kv_cache_dtype != 0 && (c->kv_cache_dtypes & ATTN_BIT(p->kv_cache_dtype)) == 0))
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype",
-                         "kv_cache_dtype %s is not served by TRITON_ATTN", attn_kv_name(p->kv_cache_dtype));
-    if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
-                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
-    uint64_t missing = attn_problem_features(p) & ~c->features;
-    for (unsigned bit = 0; bit < 64; bit++)
-        if (missing >> bit & 1) {
-            const char *name = attn_feature_name(bit);
-            return attn_fail(error, name ? ATTN_E_UNSUPPORTED : ATTN_E_TOO_NEW, name ? name : "features",
-                             "feature %s (bit %u) is not served by TRITON_ATTN", name ? name : "unknown",
-                             bit);
-        }
-    attn_reason_t first;
-    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
-    int status = triton_supports(p, device, &reasons);
-    if (status == ATTN_OK && reasons.count != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
-    return status;
+    return problem_check(p, device, &triton_capabilities, "TRITON_ATTN", triton_supports, error);
 }
