@@ -21,12 +21,12 @@ kinds llama-3.1-8b 1 "0.num_layers ^32$" "0.problem num_heads=32 num_kv_heads=8 
 kinds qwen3-8b 1 "0.problem head_size=128 scale"
 kinds qwen2-7b-window 2 "0.layers ^0-20$" "1.layers ^21-27$" "1.problem sliding_window=32768"
 kinds mistral-7b-v0.1 1 "0.problem sliding_window=4096"
-kinds gemma-2-9b 2 "0.layers ^0,2,..,40$" "0.problem sliding_window=4096" "0.problem scale=0.0625 logits_soft_cap=50" \
+kinds gemma-2-9b 2 "0.layers ^0,2,..,40$" "0.layer_numbers.20 ^40$" "1.layer_numbers.0 ^1$" "0.problem sliding_window=4096" "0.problem scale=0.0625 logits_soft_cap=50" \
     "1.problem head_size=256 scale"
 kinds gemma-3-4b 3 "0.layers ^0-4,6-10,12-16,18-22,24-28,30-33$" "0.problem sliding_window=1024" "1.layers ^5,11,..,29$" \
     "1.problem features=mm_prefix" "2.kind ^vision encoder$" "2.problem role=mm_encoder mask=full .*num_heads=16.*head_size=72"
 kinds gpt-oss-20b 2 "0.problem sliding_window=128.*features=sink" "1.problem head_size=64 scale=0.125 features=sink"
-kinds llama-4-scout 2 "0.problem chunk_size=8192" "1.layers ^3,7,..,47$"
+kinds llama-4-scout 2 "0.layer_numbers.35 ^46$" "0.problem chunk_size=8192" "1.layers ^3,7,..,47$"
 kinds deepseek-v2-lite 2 "0.problem role=mla .*num_heads=16.*head_size=576" "0.problem kv_lora_rank=512" \
     "1.problem role=mla_prefill" "1.problem head_size=192"
 kinds deepseek-v3 2 "0.problem scale=0.1352" "0.problem v_head_dim=128"

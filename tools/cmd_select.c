@@ -50,8 +50,11 @@ static void print_kind(const hf_kind_t *kind, const attn_selection_t *s, const a
 }
 
 static json_t *kind_json(const hf_kind_t *kind, const attn_selection_t *s, const attn_error_t *error) {
-    json_t *out = json_pack("{s:s, s:s, s:i, s:o, s:o}", "kind", kind->name, "layers", kind->layers,
-                            "num_layers", (int)kind->num_layers, "problem",
+    json_t *numbers = json_array();
+    for (uint32_t i = 0; i < HF_MAX_DEPTH; i++)
+        if ((kind->is_member[i / 8] >> i % 8 & 1) != 0) json_array_append_new(numbers, json_integer(i));
+    json_t *out = json_pack("{s:s, s:s, s:o, s:i, s:o, s:o}", "kind", kind->name, "layers", kind->layers,
+                            "layer_numbers", numbers, "num_layers", (int)kind->num_layers, "problem",
                             describe_problem_json(&kind->problem), "selection", describe_selection_json(s));
     if (s == NULL) json_object_set_new(out, "error", json_string(error->text));
     return out;

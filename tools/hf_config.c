@@ -44,6 +44,8 @@ static hf_kind_t *add_kind(hf_model_t *model, const hf_reader_t *reader, const a
         snprintf(kind->layers, sizeof kind->layers, "0-%u", num_layers - 1);
     else
         snprintf(kind->layers, sizeof kind->layers, "%s", num_layers == 1 ? "0" : "-");
+    for (uint32_t i = 0; i < num_layers && i < HF_MAX_DEPTH; i++)
+        kind->is_member[i / 8] |= (uint8_t)(1 << i % 8);
     return kind;
 }
 
@@ -130,6 +132,7 @@ static void add_dense(hf_model_t *model, const hf_reader_t *r, const hf_family_t
         hf_kind_t *kind = add_kind(model, r, &q, sets[i].num_layers);
         if (kind == NULL) return;
         memcpy(kind->layers, sets[i].layers, sizeof kind->layers);
+        memcpy(kind->is_member, sets[i].is_member, sizeof kind->is_member);
         if (q.sliding_window != 0)
             name_kind(kind, "self attention, window %u", q.sliding_window);
         else if (q.chunk_size != 0)

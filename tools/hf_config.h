@@ -9,13 +9,15 @@
 
 #define HF_MAX_KINDS 12
 #define HF_MAX_NOTES 6
+#define HF_MAX_DEPTH 4096 /* layers of a stack */
 
 /* Layers that differ in nothing but their weights. */
 typedef struct hf_kind {
-    char name[40];          /* "self attention, window 4096" */
-    char layers[48];        /* "0-31", "0,2,4,.." */
-    uint32_t num_layers;    /* 0: no layer of its own, as the prefill part of MLA */
-    uint32_t indexer_dim;   /* of the keys of an indexer beside each layer; 0: none */
+    char name[40];                       /* "self attention, window 4096" */
+    char layers[48];                     /* "0-31", "0,2,4,.." */
+    uint8_t is_member[HF_MAX_DEPTH / 8]; /* bit i: layer i */
+    uint32_t num_layers;                 /* 0: no layer of its own, as the prefill part of MLA */
+    uint32_t indexer_dim;                /* of the keys of an indexer beside each layer; 0: none */
     attn_problem_t problem; /* block size, cache dtype and limits other than max_model_len are left open */
 } hf_kind_t;
 

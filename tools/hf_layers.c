@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 4096 };
-
 /* What layer i is; window and chunk are what the config offers to layers that have one. */
 typedef struct stack {
     const json_t *types;   /* layer_types, or NULL */
@@ -84,8 +82,8 @@ static void add_range(hf_layer_set_t *set, int64_t first, int64_t last) {
 int hf_layer_sets(const hf_reader_t *r, const hf_family_t *family, int64_t depth, hf_layer_set_t *sets,
                   int capacity) {
     layer_stack_t stack;
-    if (depth > MAX_DEPTH)
-        hf_fail(r, "num_hidden_layers", "is %lld; at most %d are read", (long long)depth, MAX_DEPTH);
+    if (depth > HF_MAX_DEPTH)
+        hf_fail(r, "num_hidden_layers", "is %lld; at most %d are read", (long long)depth, HF_MAX_DEPTH);
     if (!*r->failed) read_stack(r, family, depth, &stack);
     if (*r->failed) return 0;
     int count = 0;
@@ -116,6 +114,8 @@ int hf_layer_sets(const hf_reader_t *r, const hf_family_t *family, int64_t depth
             set->last = next - 1;
             set->num_layers += (uint32_t)(next - i);
             add_range(set, i, next - 1);
+            for (int64_t k = i; k < next; k++)
+                set->is_member[k / 8] |= (uint8_t)(1 << k % 8);
         }
         i = next;
     }

@@ -3,6 +3,7 @@
 #ifndef ATTN_TOOLS_HF_LAYERS_H
 #define ATTN_TOOLS_HF_LAYERS_H
 
+#include "hf_config.h"
 #include "hf_families.h"
 #include "hf_fields.h"
 
@@ -10,7 +11,8 @@
 typedef struct hf_layer_set {
     uint32_t window, chunk;
     uint32_t num_layers;
-    char layers[48];    /* "0-4,6-10,.." or "0,2,..,40" */
+    char layers[48]; /* "0-4,6-10,.." or "0,2,..,40" */
+    uint8_t is_member[HF_MAX_DEPTH / 8];
     int64_t last, step; /* step 0: not at regular distances */
 } hf_layer_set_t;
 

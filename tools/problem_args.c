@@ -82,6 +82,7 @@ static int read_words(int num_words, char **words, hf_model_t *model) {
              attn_role_name(model->kinds[0].problem.role));
     snprintf(model->kinds[0].layers, sizeof model->kinds[0].layers, "0");
     model->kinds[0].num_layers = 1;
+    model->kinds[0].is_member[0] = 1;
     model->num_kinds = 1;
     return TOOL_OK;
 }
