@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes an instance of CPU_ATTN: checks, level, threads, sizes; answers for its cache shape and its buffers. */
+#include "../common/answer.h"
 #include "../common/problem_check.h"
 #include "cpu_instance.h"
 #include "cpu_threads.h"
@@ -141,20 +142,7 @@ void cpu_close(attn_instance_t *in) {
  * separate_kv the shape is that of the packed cache, whose K and V columns are a valid pair of tensors. */
 int cpu_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                        attn_error_t *error) {
-    if (num_blocks < 0)
-        return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
-                         (long long)num_blocks);
-    attn_kv_cache_shape_t full = {.struct_size = sizeof full};
-    if (in->has_cache) {
-        const uint32_t layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_HND;
-        const int status = attn_dense_cache_shape(
-            &in->p, layout, in->block_size, num_blocks != 0 ? num_blocks : in->p.num_blocks, &full, error);
-        if (status != ATTN_OK) return status;
-    }
-    const uint32_t size = shape->struct_size;
-    memcpy(shape, &full, size < sizeof full ? size : sizeof full);
-    shape->struct_size = size;
-    return ATTN_OK;
+    return answer_dense_shape(&in->p, ATTN_LAYOUT_HND, in->block_size, num_blocks, shape, error);
 }
 
 int cpu_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
@@ -162,8 +150,6 @@ int cpu_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_erro
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 64};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
-    const uint32_t size = needed->struct_size;
-    memcpy(needed, &full, size < sizeof full ? size : sizeof full);
-    needed->struct_size = size;
+    answer_give(needed, &full, sizeof full);
     return ATTN_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening: the problem and the device become kernel configurations, limits and the layout of the buffers; kernels are
  * loaded here, so that no later call allocates or compiles. */
+#include "../common/answer.h"
 #include "flash_instance.h"
 
 #include <stdlib.h>
@@ -210,20 +211,8 @@ void flash_close(attn_instance_t *in) {
 
 int flash_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                          attn_error_t *error) {
-    if (num_blocks < 0)
-        return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
-                         (long long)num_blocks);
-    attn_kv_cache_shape_t full = {.struct_size = sizeof full};
-    if (in->has_cache) {
-        uint32_t layout = in->problem.kv_layout ? in->problem.kv_layout : (uint32_t)ATTN_LAYOUT_NHD;
-        int status = attn_dense_cache_shape(&in->problem, layout, (uint32_t)in->page_size,
-                                            num_blocks ? num_blocks : in->problem.num_blocks, &full, error);
-        if (status != ATTN_OK) return status;
-    }
-    uint32_t size = shape->struct_size;
-    memcpy(shape, &full, size < sizeof full ? size : sizeof full);
-    shape->struct_size = size;
-    return ATTN_OK;
+    return answer_dense_shape(&in->problem, ATTN_LAYOUT_NHD, (uint32_t)in->page_size, num_blocks, shape,
+                              error);
 }
 
 int flash_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
@@ -232,8 +221,6 @@ int flash_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_er
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
     full.host_bytes = FLASH_MIRROR_AT + in->metadata_bytes;
-    uint32_t size = needed->struct_size;
-    memcpy(needed, &full, size < sizeof full ? size : sizeof full);
-    needed->struct_size = size;
+    answer_give(needed, &full, sizeof full);
     return ATTN_OK;
 }

@@ -33,7 +33,7 @@ const attn_capabilities_t ref_capabilities = {
     .query_len_support = ATTN_QUERY_LEN_VARLEN,
 };
 
-static const attn_backend_ops_t ref_ops = {
+const attn_backend_ops_t ref_ops = {
     .struct_size = sizeof(attn_backend_ops_t),
     .supports_combination = ref_supports,
     .open = ref_open,

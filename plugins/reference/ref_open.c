@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ref_open.c: makes an instance of the reference backend, and answers for its cache shape and its buffers. */
+#include "../common/answer.h"
 #include "../common/problem_check.h"
 #include "ref_capabilities.h"
 #include "ref_mla.h"
@@ -60,21 +61,14 @@ void ref_close(attn_instance_t *instance) {
  * tensors; any other pair with its own strides serves as well. */
 int ref_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                        attn_error_t *error) {
+    if (!ref_is_mla(in))
+        return answer_dense_shape(&in->p, ATTN_LAYOUT_NHD, in->block_size, num_blocks, shape, error);
     if (num_blocks < 0)
         return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
                          (long long)num_blocks);
     attn_kv_cache_shape_t full = {.struct_size = sizeof full};
-    if (ref_is_mla(in)) {
-        ref_mla_cache_shape(in, num_blocks != 0 ? num_blocks : in->p.num_blocks, &full);
-    } else if (in->has_cache) {
-        uint32_t layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_NHD;
-        int status = attn_dense_cache_shape(&in->p, layout, in->block_size,
-                                            num_blocks != 0 ? num_blocks : in->p.num_blocks, &full, error);
-        if (status != ATTN_OK) return status;
-    }
-    uint32_t size = shape->struct_size;
-    memcpy(shape, &full, size < sizeof full ? size : sizeof full);
-    shape->struct_size = size;
+    ref_mla_cache_shape(in, num_blocks != 0 ? num_blocks : in->p.num_blocks, &full);
+    answer_give(shape, &full, sizeof full);
     return ATTN_OK;
 }
 
@@ -86,8 +80,6 @@ int ref_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_erro
     full.weight_bytes = ref_is_mla(in)                               ? ref_mla_weight_bytes(in)
                         : (in->features & ATTN_F_FP8_ATTENTION) != 0 ? sizeof(attn_fp8_state_t)
                                                                      : 0;
-    uint32_t size = needed->struct_size;
-    memcpy(needed, &full, size < sizeof full ? size : sizeof full);
-    needed->struct_size = size;
+    answer_give(needed, &full, sizeof full);
     return ATTN_OK;
 }
