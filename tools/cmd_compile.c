@@ -165,12 +165,9 @@ int cmd_compile(int argc, char **argv) {
     static hf_model_t model;
     status = problem_args_read(&args, words, argv, &model);
     if (status != TOOL_OK) return status;
-    ATTN_INIT(attn_error_t, error);
     ATTN_INIT(attn_device_t, device);
-    int code = attn_device_parse(device_text, &device, &error);
-    if (code != ATTN_OK) return tool_library_error("--device", code, &error);
     attn_context_t *context;
-    status = tool_context_open(&common, 0, &context);
+    status = tool_place_open(&common, device_text, &device, &context);
     if (status != TOOL_OK) return status;
     job_t job = {.device = &device, .json = common.json};
     status = prepare(context, backend, cache_dir, &job);

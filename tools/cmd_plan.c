@@ -141,10 +141,8 @@ int cmd_plan(int argc, char **argv) {
     if (status != TOOL_OK) return status;
     ATTN_INIT(attn_error_t, error);
     ATTN_INIT(attn_device_t, device);
-    int code = attn_device_parse(device_text, &device, &error);
-    if (code != ATTN_OK) return tool_library_error("--device", code, &error);
     attn_context_t *context;
-    status = tool_context_open(&common, 0, &context);
+    status = tool_place_open(&common, device_text, &device, &context);
     if (status != TOOL_OK) return status;
 
     const char *device_name = device_text != NULL ? device_text : device.name;
@@ -157,7 +155,7 @@ int cmd_plan(int argc, char **argv) {
     for (int i = 0; i < num_dtypes && status == TOOL_OK; i++) {
         cache_plan_t plan;
         model_set_kv_dtype(&model, dtypes[i]);
-        code = cache_plan_make(context, &device, backend, &model, &limits, &plan, &error);
+        int code = cache_plan_make(context, &device, backend, &model, &limits, &plan, &error);
         used_len = plan.max_len;
         if (code != ATTN_OK) {
             status = tool_library_error("", code, &error);

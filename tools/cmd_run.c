@@ -300,7 +300,6 @@ int cmd_run(int argc, char **argv) {
                        : "one of a file, --problem TEXT and --replay FILE was wanted");
         return TOOL_USAGE;
     }
-    ATTN_INIT(attn_error_t, error);
     ATTN_INIT(attn_device_t, device);
     run_options_t run = {args.backend,
                          &device,
@@ -322,10 +321,8 @@ int cmd_run(int argc, char **argv) {
     }
     /* Tensors were recorded on a CPU, and cases run there. */
     const char *where = args.device == NULL && args.replay != NULL ? "cpu" : args.device;
-    int code = attn_device_parse(where, &device, &error);
-    if (code != ATTN_OK) return tool_library_error("--device", code, &error);
     attn_context_t *context;
-    status = tool_context_open(&common, 0, &context);
+    status = tool_place_open(&common, where, &device, &context);
     if (status != TOOL_OK) return status;
     json_t *made = NULL;
     if (args.replay != NULL)

@@ -90,10 +90,8 @@ int cmd_select(int argc, char **argv) {
     if (status != TOOL_OK) return status;
     ATTN_INIT(attn_error_t, error);
     ATTN_INIT(attn_device_t, device);
-    int code = attn_device_parse(device_text, &device, &error);
-    if (code != ATTN_OK) return tool_library_error("--device", code, &error);
     attn_context_t *context;
-    status = tool_context_open(&common, 0, &context);
+    status = tool_place_open(&common, device_text, &device, &context);
     if (status != TOOL_OK) return status;
 
     json_t *kinds = json_array(), *notes = json_array();
@@ -102,7 +100,7 @@ int cmd_select(int argc, char **argv) {
                device.id < 0 ? " (not present)" : "");
     for (uint32_t i = 0; i < model.num_kinds; i++) {
         attn_selection_t *selection = NULL;
-        code = attn_select(context, &model.kinds[i].problem, &device, backend, &selection, &error);
+        int code = attn_select(context, &model.kinds[i].problem, &device, backend, &selection, &error);
         if (code != ATTN_OK && code != ATTN_E_UNSUPPORTED && selection == NULL && status != TOOL_NO)
             status = code == ATTN_E_NOT_FOUND ? TOOL_NO : TOOL_SETUP;
         if (selection == NULL || selection->backend == NULL) status = status == TOOL_OK ? TOOL_NO : status;

@@ -90,3 +90,11 @@ int tool_context_open(const tool_common_t *common, uint32_t flags, attn_context_
     free(plugin_dir);
     return code == ATTN_OK ? TOOL_OK : tool_library_error("", code, &error);
 }
+
+int tool_place_open(const tool_common_t *common, const char *device_text, attn_device_t *device,
+                    attn_context_t **context) {
+    ATTN_INIT(attn_error_t, error);
+    int code = attn_device_parse(device_text, device, &error);
+    return code == ATTN_OK ? tool_context_open(common, 0, context)
+                           : tool_library_error("--device", code, &error);
+}

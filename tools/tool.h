@@ -62,6 +62,9 @@ typedef struct tool_common {
 
 /* Makes a context as the common options say. Returns TOOL_OK or an exit code after printing why. */
 int tool_context_open(const tool_common_t *common, uint32_t flags, attn_context_t **context);
+/* The same for a command with --device, whose text (NULL: the default) becomes *device. */
+int tool_place_open(const tool_common_t *common, const char *device_text, attn_device_t *device,
+                    attn_context_t **context);
 
 /* Prints a JSON value with a newline and releases it. */
 void tool_print_json(json_t *value);
