@@ -41,6 +41,7 @@ struct attn_group {
     int64_t *sink_slots;         /* [wrap.sink_len], for writing the sink tokens */
     int32_t built_tokens;        /* num_actual_tokens of the last batch */
     uint32_t built_flags;        /* its flags */
+    uint16_t kind;               /* attni_metadata_kind */
     atomic_uint num_layers;
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* group_batch.c: once per step: check the batch, rewrite it where the layer family wants that, and let the backend plan. */
 #include "group.h"
+#include "metadata_owner.h"
 #include "plan_arith.h"
 #include "space_check.h"
 #include "tensor_place.h"
@@ -49,6 +50,7 @@ int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, co
     code = group->stage.ops.build_metadata(group->stage.instance, &b, &s, stream, error);
     if (code == ATTN_OK) group->built_tokens = b.num_actual_tokens;
     if (code == ATTN_OK) group->built_flags = b.flags;
+    if (code == ATTN_OK) attni_metadata_note(group, s.metadata);
     return code;
 }
 
@@ -60,6 +62,8 @@ int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch
     if (code != ATTN_OK) return code;
     const attn_backend_ops_t *ops = &group->stage.ops;
     /* A backend without the short way plans anew, which gives the same metadata. */
-    return (ops->update_block_table != NULL ? ops->update_block_table : ops->build_metadata)(
+    code = (ops->update_block_table != NULL ? ops->update_block_table : ops->build_metadata)(
         group->stage.instance, &b, &s, stream, error);
+    if (code == ATTN_OK) attni_metadata_note(group, s.metadata);
+    return code;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* group_open.c: select, fill the defaults in, open, and ask everything that later calls need: nothing allocates after. */
 #include "group.h"
+#include "metadata_owner.h"
 #include "mm_encoder.h"
 #include "plan_arith.h"
 
@@ -136,6 +137,7 @@ static int open_selected(attn_context_t *context, const attn_problem_t *problem,
         free_group(g);
         return code;
     }
+    g->kind = attni_metadata_kind(g);
     atomic_fetch_add(&context->num_groups, 1);
     *group = g;
     return ATTN_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layer_forward.c: the calls of every step. Nothing here allocates. */
 #include "layer.h"
+#include "metadata_owner.h"
 #include "mm_encoder.h"
 #include "plan_arith.h"
 #include "space_check.h"
@@ -174,6 +175,7 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
     code = attni_layer_check_forward(layer, &a, space == NULL, error);
     if (code == ATTN_OK) code = check_forward_place(g, &a, error);
     if (code == ATTN_OK && space != NULL) code = attni_space_check(g, &s, error);
+    if (code == ATTN_OK && space != NULL) code = attni_metadata_check(g, s.metadata, error);
     if (code == ATTN_OK && space != NULL) code = check_weights(layer, &a, error);
     if (code != ATTN_OK) return code;
     if (space != NULL && (layer->measure_q || layer->measure_kv))

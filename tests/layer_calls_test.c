@@ -83,6 +83,36 @@ static int update(struct call *c) {
         *c = saved_;                                                                                         \
     } while (0)
 
+/* Metadata serves the groups that are equal to the one that built it, and no other. */
+static void test_metadata_of_others(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER), q = p;
+    attn_layer_t *twin, *window;
+    q.sliding_window = 4;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    attn_group_t *same = open_group(context, &p, "FAKE_PLAIN"),
+                 *other = open_group(context, &q, "FAKE_PLAIN");
+    if (attn_layer_create(same, "l.1", NULL, &twin, &error) != ATTN_OK ||
+        attn_layer_create(other, "l.2", NULL, &window, &error) != ATTN_OK)
+        bail_out("layers: %s", error.text);
+    const attn_space_t *space = &c->buf.space;
+    is_int(attn_layer_forward(twin, &c->f, space, NULL, &error), ATTN_OK, "metadata of an equal group");
+    is_int(attn_layer_forward(window, &c->f, space, NULL, &error), ATTN_E_STATE, "of one without the window");
+    is_str(error.param, "metadata", "is refused by name");
+    is_int(attn_group_build_metadata(other, &c->b, space, NULL, &error), ATTN_OK, "built anew by its group");
+    is_int(attn_layer_forward(window, &c->f, space, NULL, &error), ATTN_OK, "it serves");
+    is_int(forward(c), ATTN_E_STATE, "but the first no more");
+    is_int(attn_group_update_block_table(c->g, &c->b, space, NULL, &error), ATTN_OK,
+           "until its group builds a table");
+    is_int(forward(c), ATTN_OK, "into it");
+    is_int(attn_layer_forward(window, &c->f, NULL, NULL, &error), ATTN_OK, "a profiling run needs none");
+    attn_layer_destroy(twin);
+    attn_layer_destroy(window);
+    attn_group_close(same);
+    attn_group_close(other);
+    close_call(c);
+}
+
 static void test_update(attn_context_t *context) {
     static struct call call, *c = &call;
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
@@ -279,6 +309,7 @@ static void test_mla(attn_context_t *context) {
 
 int main(void) {
     attn_context_t *context = fake_context("");
+    test_metadata_of_others(context);
     test_update(context);
     test_forward(context);
     test_direct(context);
