@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, E1 vision, C1 cache write, L1 one
- * token), below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after 200 ms of the same load),
- * beside this run's own read ceiling. One line a row: name, us, rate. Usage: flash_bench [text that the name contains] */
+ * token, M2 latent attention's prefill), below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after
+ * 200 ms of the same load), beside this run's own read ceiling. One line a row: name, us, rate. Usage: flash_bench [texts;
+ * a row runs if its name contains one of them] */
 #include "flash/flash_launch.h"
 #include "flash/flash_plan.h"
 
@@ -27,11 +28,12 @@
 
 static flash_device device;
 static flash_runtime runtime;
-static const char *filter;
+static char **filters; /* ends with NULL, as argv does */
 static cudaStream_t stream;
 static cudaEvent_t ev0, ev1;
 static uint8_t *pool; /* K and V, shared by all rows */
 static const size_t POOL = (size_t)64 * 8192 * 32 * 256 * 2 + (1 << 20);
+static const size_t Q_BYTES = (size_t)8192 * 128 * 192 * 2; /* M2's, the largest */
 static uint16_t *qbuf, *obuf;
 
 __global__ void fill_normal(uint16_t *p, size_t n, uint32_t seed) {
@@ -66,7 +68,9 @@ __global__ void read_sum(const uint4 *p, size_t n, uint32_t *out) {
 }
 
 static bool wanted(const std::string &name) {
-    return !filter || name.find(filter) != std::string::npos;
+    for (char **f = filters; *f; f++)
+        if (name.find(*f) != std::string::npos) return true;
+    return !*filters;
 }
 
 /* us per launch, burst and sustained */
@@ -136,8 +140,8 @@ static void report(const std::string &name, double flops, double bytes, double b
 struct workload {
     std::string name;
     std::vector<int> q, kv;
-    int hq = 32, hkv = 8, d = 128, page = 16, q_dtype = FLASH_BF16, kv_dtype = FLASH_BF16, causal = 1,
-        decode = 1, force_sm80 = 0, rotate = 0,
+    int hq = 32, hkv = 8, d = 128, dv = 0 /* as d; only contiguous keys have another */, page = 16,
+        q_dtype = FLASH_BF16, kv_dtype = FLASH_BF16, causal = 1, decode = 1, force_sm80 = 0, rotate = 0,
         captured = 0; /* launched as a captured step is, for any batch of as many requests */
 };
 
@@ -151,7 +155,7 @@ static T *copy_of(const std::vector<T> &v) {
 
 static void bench(const workload &w) {
     if (!wanted(w.name)) return;
-    const int n = (int)w.q.size(), eb = w.kv_dtype == FLASH_E4M3 ? 1 : 2;
+    const int n = (int)w.q.size(), dv = w.dv ? w.dv : w.d, eb = w.kv_dtype == FLASH_E4M3 ? 1 : 2;
     std::vector<int> q_start(n + 1, 0), k_start(n + 1, 0);
     int max_q = 0, max_pages = 1, pages = 0;
     double flops = 0, bytes = 0;
@@ -166,15 +170,16 @@ static void bench(const workload &w) {
         }
         double pairs =
             w.causal ? w.q[i] * (double)w.kv[i] - w.q[i] * (double)w.q[i] / 2 : w.q[i] * (double)w.kv[i];
-        flops += 4. * w.hq * w.d * pairs;
-        bytes += 2. * w.kv[i] * w.hkv * w.d * eb;
+        flops += 2. * w.hq * (w.d + dv) * pairs;
+        bytes += 1. * w.kv[i] * w.hkv * (w.d + dv) * eb;
     }
     flash_params p = {};
     p.q = qbuf, p.out = obuf, p.q_start = copy_of(q_start), p.num_seqs = n;
     p.q_dtype = w.q_dtype, p.out_dtype = FLASH_BF16, p.kv_dtype = w.kv_dtype;
-    p.num_q_heads = w.hq, p.num_kv_heads = w.hkv, p.group = w.hq / w.hkv, p.head_size = p.head_size_v = w.d;
+    p.num_q_heads = w.hq, p.num_kv_heads = w.hkv, p.group = w.hq / w.hkv, p.head_size = w.d;
+    p.head_size_v = dv;
     p.page_size = w.page, p.window_left = p.window_right = -1;
-    p.q_token = p.out_token = (int64_t)w.hq * w.d, p.q_head = p.out_head = w.d;
+    p.q_token = (int64_t)w.hq * w.d, p.q_head = w.d, p.out_token = (int64_t)w.hq * dv, p.out_head = dv;
     p.scale = 1.f / sqrtf((float)w.d);
     p.q_rows = q_start[n], p.kv_rows = k_start[n];
     int copies = 1;
@@ -202,9 +207,9 @@ static void bench(const workload &w) {
         }
     } else {
         p.k = pool, p.v = pool + (size_t)k_start[n] * w.hkv * w.d * 2, p.k_start = copy_of(k_start);
-        p.k_head = p.v_head = w.d, p.k_token = p.v_token = (int64_t)w.hkv * w.d;
+        p.k_head = w.d, p.k_token = (int64_t)w.hkv * w.d, p.v_head = dv, p.v_token = (int64_t)w.hkv * dv;
     }
-    flash_shape shape = {w.q_dtype, w.kv_dtype,           w.hq,        w.hkv, w.d, w.d, w.page,
+    flash_shape shape = {w.q_dtype, w.kv_dtype,           w.hq,        w.hkv, w.d, dv, w.page,
                          0,         w.decode ? max_q : 0, w.force_sm80};
     flash_decode_config dc[2];
     flash_prefill_config pc;
@@ -236,7 +241,7 @@ static void bench(const workload &w) {
     p.ticket_stride = p.max_rows; /* more than CTAs */
     const size_t part = (size_t)std::max(1, plan.counts.num_slots) * p.max_rows;
     p.tickets = copy_of(std::vector<int32_t>(part, 0));
-    CK(cudaMalloc(&p.part_out, part * w.d * 4));
+    CK(cudaMalloc(&p.part_out, part * dv * 4));
     CK(cudaMalloc(&p.part_lse, part * 4));
     auto decode = flash_decode_instance(w.kv_dtype, dc[0].class_index);
     for (int i = 0; i < 2; i++) {
@@ -248,6 +253,8 @@ static void bench(const workload &w) {
     const int grid = w.captured ? (n + lim.max_slots + plan.cluster - 1) / plan.cluster * plan.cluster
                                 : plan.counts.num_items;
     CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
+    flash_prefill_more more = {};
+    if (!getenv("FLASH_DEALT")) more.ticket = copy_of(std::vector<int32_t>{0}); /* experiments: dealt out */
     double burst, sustained;
     time_it(
         [&](int i) {
@@ -255,16 +262,17 @@ static void bench(const workload &w) {
             r.k = (const uint8_t *)p.k + set_bytes * (size_t)(i % copies);
             r.v = (const uint8_t *)p.v + set_bytes * (size_t)(i % copies);
             if (grid) CK(decode(&r, &dc[plan.mode], grid, stream));
-            CK(flash_run_prefill(&r, &shape, &pc, plan.counts.num_tiles, &runtime, stream));
+            CK(flash_run_prefill_more(&r, &more, &shape, &pc, plan.counts.num_tiles, &runtime, stream));
         },
         burst, sustained);
     char extra[96];
     snprintf(extra, sizeof extra, " [%d items, %d pieces, %d warps, cluster %d]", plan.counts.num_items,
              plan.counts.max_pieces, dc[plan.mode].warps, plan.cluster);
     report(w.decode ? w.name + extra : w.name, w.decode ? 0 : flops, bytes, burst, sustained);
-    for (const void *x : {(const void *)p.q_start, (const void *)d_table, (const void *)p.counts,
-                          (const void *)p.items, (const void *)p.tickets, (const void *)p.tiles,
-                          (const void *)p.part_out, (const void *)p.part_lse, (const void *)p.k_start})
+    for (const void *x :
+         {(const void *)p.q_start, (const void *)d_table, (const void *)p.counts, (const void *)p.items,
+          (const void *)p.tickets, (const void *)p.tiles, (const void *)p.part_out, (const void *)p.part_lse,
+          (const void *)p.k_start, (const void *)more.ticket})
         if (x) CK(cudaFree((void *)x));
 }
 
@@ -309,7 +317,7 @@ static void cache_write(const char *name, int kv_dtype, int caches) {
 }
 
 int main(int argc, char **argv) {
-    filter = argc > 1 ? argv[1] : nullptr;
+    (void)argc, filters = argv + 1;
     cudaDeviceProp prop;
     CK(cudaGetDeviceProperties(&prop, 0));
     device = {prop.major, prop.minor, prop.multiProcessorCount, (int)prop.sharedMemPerBlockOptin,
@@ -319,10 +327,10 @@ int main(int argc, char **argv) {
     CK(cudaEventCreate(&ev0));
     CK(cudaEventCreate(&ev1));
     CK(cudaMalloc(&pool, POOL));
-    CK(cudaMalloc(&qbuf, (size_t)36864 * 32 * 256));
-    CK(cudaMalloc(&obuf, (size_t)36864 * 32 * 256));
+    CK(cudaMalloc(&qbuf, Q_BYTES));
+    CK(cudaMalloc(&obuf, Q_BYTES));
     fill_normal<<<1024, 256>>>((uint16_t *)pool, POOL / 2, 1);
-    fill_normal<<<1024, 256>>>(qbuf, (size_t)36864 * 32 * 128, 3);
+    fill_normal<<<1024, 256>>>(qbuf, Q_BYTES / 2, 3);
     CK(cudaDeviceSynchronize());
     double burst, sustained;
     const size_t four = (size_t)4 << 30;
@@ -388,6 +396,11 @@ int main(int argc, char **argv) {
         go(uniform("P1 4x4096 causal", 4, 4096, 4096), 0, 1);
         go(uniform("P1 32x512 causal", 32, 512, 512), 0, 1);
         go(uniform("P1 4x4096 full", 4, 4096, 4096), 0, 0);
+        for (int h : {128, 16}) {
+            workload w = uniform(("M2 H=" + std::to_string(h) + " 1x8192 causal").c_str(), 1, 8192, 8192);
+            w.hq = w.hkv = h, w.d = 192, w.dv = 128;
+            go(w, 0, 1);
+        }
         go(uniform("P2 page=16", 4, 2048, 16384), 16, 1);
         if (!sm80) {
             go(uniform("P2 page=64", 4, 2048, 16384), 64, 1);
@@ -419,7 +432,7 @@ int main(int argc, char **argv) {
         bench(m);
     }
     for (int query8 : {0, 1}) {
-        if (query8) fill_e4m3<<<1024, 256>>>((uint8_t *)qbuf, (size_t)36864 * 32 * 128);
+        if (query8) fill_e4m3<<<1024, 256>>>((uint8_t *)qbuf, Q_BYTES);
         auto go = [&](workload w, int page, int causal) {
             w.name = std::string(query8 ? "P3 e4m3 " : "P3 bf16 query, e4m3 cache ") + w.name;
             w.q_dtype = query8 ? FLASH_E4M3 : FLASH_BF16, w.kv_dtype = FLASH_E4M3;

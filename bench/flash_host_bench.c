@@ -69,6 +69,11 @@ int flash_run_prefill(const flash_params *p, const flash_shape *s, const flash_p
     launches += p != NULL;
     return 0;
 }
+int flash_run_prefill_more(const flash_params *p, const flash_prefill_more *m, const flash_shape *s,
+                           const flash_prefill_config *c, int tiles, const flash_runtime *r, void *stream) {
+    (void)m;
+    return flash_run_prefill(p, s, c, tiles, r, stream);
+}
 int flash_runtime_init(flash_runtime *r, int num_sms, int needs_tensor_maps) {
     (void)needs_tensor_maps;
     r->num_sms = num_sms;

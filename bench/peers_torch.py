@@ -3,7 +3,7 @@
 """The peers that torch carries, on the workloads of flash_bench and by the same method: bf16 and e4m3 matmul ceilings,
 SDPA with the cuDNN and the FlashAttention-2 backends. torch hands e4m3 to neither of them: their rows say so. Burst is
 the median of about 12 ms after 120 ms of rest, sustained the median of 260 ms after 200 ms of the same load; graph
-replays."""
+replays. Arguments: only rows whose name contains one of these texts."""
 import sys
 import time
 
@@ -54,7 +54,7 @@ def time_it(call):
 
 
 def row(name, call, flops=0, nbytes=0):
-    if len(sys.argv) > 1 and sys.argv[1] not in name:
+    if len(sys.argv) > 1 and not any(text in name for text in sys.argv[1:]):
         return
     try:
         burst, sustained = time_it(call)
@@ -92,6 +92,17 @@ for batch, s, causal in ((1, 16384, True), (4, 4096, True), (32, 512, True), (4,
                     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
                 return F.scaled_dot_product_attention(q, kr, vr, is_causal=causal)
         row(f"P1 {batch}x{s} {'causal' if causal else 'full'} {name}", call, flops=flops)
+
+for heads in (128, 16):
+    q, k, v = (bf16(1, 8192, heads, d).transpose(1, 2) for d in (192, 192, 128))
+    flops = 1.0 * heads * 8192**2 * (192 + 128)
+    wide = F.pad(v, (0, 64))  # FlashAttention-2 wants one head size
+    for backend, name in ((SDPBackend.CUDNN_ATTENTION, "cudnn"), (SDPBackend.FLASH_ATTENTION, "fa2, values padded")):
+        def call(q=q, k=k, v=v if name == "cudnn" else wide, backend=backend):
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        row(f"M2 H={heads} 1x8192 causal {name}", call, flops=flops)
+    del q, k, v, wide, call
 
 for kv_only in (False, True):
     q, k, v = (bf16(1, 16384, h, 128).transpose(1, 2) for h in (32, 8, 8))

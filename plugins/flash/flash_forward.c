@@ -170,6 +170,13 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     return ATTN_OK;
 }
 
+/* Tiles of a causal prompt differ in length by up to a hundred times, so CTAs draw them. The counter returns to 0 within each
+ * launch (flash_launch.h), so the passes of a cascade share it. */
+static int run_prefill(attn_instance_t *in, const flash_params *p, int num_tiles, char *meta, void *stream) {
+    const flash_prefill_more more = {.ticket = (int32_t *)(void *)(meta + in->draws_at)};
+    return flash_run_prefill_more(p, &more, &in->shape, &in->prefill, num_tiles, &in->runtime, stream);
+}
+
 /* The pass over the common prefix: all tokens as one request, its pieces into the workspace. */
 static int launch_prefix(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
                          char *work, void *stream) {
@@ -183,7 +190,7 @@ static int launch_prefix(attn_instance_t *in, const flash_host_header *h, const 
     x.out_piece = x.out_token * h->num_tokens, x.lse_piece = (int64_t)p->num_q_heads * h->num_tokens;
     x.piece_keys = h->prefix.piece_keys, x.keys_per_tile = h->prefix.piece_keys;
     x.sinks = NULL;
-    return flash_run_prefill(&x, &in->shape, &in->prefill, h->prefix.num_tiles, &in->runtime, stream);
+    return run_prefill(in, &x, h->prefix.num_tiles, meta, stream);
 }
 
 static int launch_merge(attn_instance_t *in, const flash_host_header *h, const flash_params *suffix,
@@ -208,14 +215,14 @@ static int launch_merge(attn_instance_t *in, const flash_host_header *h, const f
     return flash_merge(&m, stream);
 }
 
-static int launch(attn_instance_t *in, const flash_host_header *h, const flash_params *p, void *stream) {
+static int launch(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
+                  void *stream) {
     flash_decode_config dc = in->decode[h->many_rows][h->large_ctas];
     dc.cluster = h->cluster;
     int e = 0;
     if (h->grid_items > 0)
         e = flash_decode_instance(in->kv_dtype, dc.class_index)(p, &dc, h->grid_items, stream);
-    if (!e && h->grid_tiles > 0)
-        e = flash_run_prefill(p, &in->shape, &in->prefill, h->grid_tiles, &in->runtime, stream);
+    if (!e && h->grid_tiles > 0) e = run_prefill(in, p, h->grid_tiles, meta, stream);
     return e;
 }
 
@@ -230,7 +237,7 @@ static int launch_cascade(attn_instance_t *in, const flash_host_header *h, const
         suffix.lse_token = 1, suffix.lse_head = h->num_tokens;
     }
     int e = launch_prefix(in, h, p, meta, work, stream);
-    if (!e) e = launch(in, h, &suffix, stream);
+    if (!e) e = launch(in, h, &suffix, meta, stream);
     return e ? e : launch_merge(in, h, &suffix, p, work, stream);
 }
 
@@ -301,8 +308,8 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     p.scale = (float)in->problem.scale, p.soft_cap = (float)in->problem.logits_soft_cap;
     status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
-    int e =
-        h->first_key > 0 ? launch_cascade(in, h, &p, meta, s.workspace, stream) : launch(in, h, &p, stream);
+    int e = h->first_key > 0 ? launch_cascade(in, h, &p, meta, s.workspace, stream)
+                             : launch(in, h, &p, meta, stream);
     gpu_leave(&guard);
     if (e == FLASH_E_MAP_Q || e == FLASH_E_MAP_K || e == FLASH_E_MAP_V)
         return attn_fail(error, ATTN_E_INVALID,

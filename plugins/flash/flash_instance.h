@@ -31,6 +31,7 @@ struct attn_instance {
     flash_plan_limits limits;
     /* byte offsets in metadata and in its host mirror, after flash_counts at 0 */
     size_t q_start_at, items_at, tickets_at, tiles_at, metadata_bytes;
+    size_t draws_at; /* one int, behind the tickets: prefill tiles that were drawn; 0 between launches */
     size_t prefix_counts_at, prefix_tiles_at;
     int32_t max_prefix_tiles;            /* 0: no cascade */
     size_t part_lse_at, workspace_bytes; /* part_out at 0 */

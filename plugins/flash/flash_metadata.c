@@ -131,8 +131,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     plan.counts.block_table = table.block_table;
     plan.counts.block_table_stride = table.block_table_stride;
     memcpy(mirror, &plan.counts, sizeof plan.counts);
-    memset(mirror + in->tickets_at, 0,
-           (size_t)in->limits.max_slots * (size_t)in->ticket_stride * sizeof(int32_t));
+    memset(mirror + in->tickets_at, 0, in->draws_at + sizeof(int32_t) - in->tickets_at);
     h->first_key = pi.first_key;
     if (flash_plan_prefix(&pi, b.num_actual_tokens, in->device.num_sms, in->max_prefix_tiles,
                           (flash_tile *)(void *)(mirror + in->prefix_tiles_at), &h->prefix))

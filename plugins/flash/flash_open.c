@@ -32,7 +32,8 @@ static void lay_out(attn_instance_t *in) {
     at += (size_t)l->max_items * sizeof(flash_item);
     in->tickets_at = at;
     at += (size_t)l->max_slots * (size_t)in->ticket_stride * sizeof(int32_t);
-    in->prefix_counts_at = at;
+    in->draws_at = at;
+    in->prefix_counts_at = at = round_up(at + sizeof(int32_t), 16);
     if (in->max_prefix_tiles > 0) at += sizeof(flash_counts);
     in->prefix_tiles_at = at = round_up(at, 16);
     at += (size_t)in->max_prefix_tiles * sizeof(flash_tile);

@@ -87,6 +87,11 @@ int flash_has_more(const flash_prefill_config *c) {
     return c->kind == FLASH_PREFILL_SM90 && k->dk == 192 && k->dv == 128;
 }
 
+/* Products of bytes have no counter: their tiles are dealt out. */
+static int draws_tiles(const flash_prefill_config *c, const flash_prefill_more *more) {
+    return more && more->ticket && !(c->kind == FLASH_PREFILL_SM90_E4M3 && c->class_index == 0);
+}
+
 static int run_sm90(const flash_params *p, const flash_prefill_more *more, const flash_shape *s,
                     const flash_prefill_config *c, int num_tiles, const flash_runtime *r, void *stream) {
     const int bytes = c->kind == FLASH_PREFILL_SM90_E4M3;
@@ -128,7 +133,7 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
     }
     /* Heads side by side: as many as 16, so that the keys in use stay within the L2 at long lengths. Fewer where tiles are
      * drawn: nothing then depends on how many share a round. */
-    int most = more && more->ticket ? (p->keys_per_tile >= 2048 ? 8 : 4) : 16;
+    int most = draws_tiles(c, more) ? (p->keys_per_tile >= 2048 ? 8 : 4) : 16;
     int section = p->num_q_heads < most ? p->num_q_heads : most;
     while (section > 1 && p->num_q_heads % section != 0)
         section--;

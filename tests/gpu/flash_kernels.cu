@@ -245,8 +245,19 @@ static void run_case(const test_case &c) {
         for (int i = 0; i < 2; i++)
             CK(decode(&p, &dc[plan.mode], plan.counts.num_items, 0));
     CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
+    /* tiles dealt out; then everything anew, tiles drawn by a counter that returns to 0 */
     CK(flash_run_prefill(&p, &shape, &pc, plan.counts.num_tiles, &runtime, 0));
-    CK(cudaDeviceSynchronize());
+    std::vector<uint16_t> dealt(out.size());
+    CK(cudaMemcpy(dealt.data(), d_out, dealt.size() * 2, cudaMemcpyDeviceToHost));
+    CK(cudaMemset(d_out, 0xff, out.size() * 2));
+    if (plan.counts.num_items) CK(decode(&p, &dc[plan.mode], plan.counts.num_items, 0));
+    flash_prefill_more more = {};
+    more.ticket = device_copy(std::vector<int32_t>{0});
+    for (int i = 0; i < 2; i++)
+        CK(flash_run_prefill_more(&p, &more, &shape, &pc, plan.counts.num_tiles, &runtime, 0));
+    int32_t ticket = -1;
+    CK(cudaMemcpy(&ticket, more.ticket, sizeof ticket, cudaMemcpyDeviceToHost));
+    CK(cudaFree(more.ticket));
 
     oracle_args a = {};
     a.q = dq, a.k = dk, a.v = dvv, a.q_start = p.q_start, a.k_start = d_kstart, a.causal = d_causal;
@@ -301,18 +312,20 @@ static void run_case(const test_case &c) {
     if (T == 0) err = 0;
     /* a product of bytes keeps about 14 bits of its sum */
     double lse_limit = pc.kind == FLASH_PREFILL_SM90_E4M3 ? 2e-3 : 3e-4;
-    bool good = err < limit && worst_row < limit * 8 && worst_lse < lse_limit && bad_canary == 0;
+    bool good = err < limit && worst_row < limit * 8 && worst_lse < lse_limit && bad_canary == 0 &&
+                ticket == 0 && dealt == out;
     ok(good,
        "%s: %s/%s heads %d/%d D %d/%d page %d %s causal %d window %d chunk %d cap %g%s%s splits %d tokens %d "
        "kernel %d: error %.1e, "
-       "worst row %.1e (%d of %d), lse %.1e, canaries %d, pieces %d",
+       "worst row %.1e (%d of %d), lse %.1e, canaries %d, pieces %d, counter %d%s",
        c.name.c_str(),
        c.e4m3_query ? "e4m3"
        : bf16       ? "bf16"
                     : "f16",
        e4m3 ? "e4m3" : "16", c.hq, c.hkv, c.d, dv, c.page, layout_names[c.layout], c.causal, c.window,
        c.chunk, c.cap, c.sinks ? " sinks" : "", c.alibi ? " alibi" : "", c.splits, T, pc.kind, err, worst_row,
-       worst_at, T * c.hq, worst_lse, bad_canary, plan.counts.max_pieces);
+       worst_at, T * c.hq, worst_lse, bad_canary, plan.counts.max_pieces, ticket,
+       dealt == out ? "" : ", drawn tiles differ from those dealt out");
     for (const void *x :
          {(const void *)p.q_start,  (const void *)d_kstart,   (const void *)d_causal,  (const void *)p.sinks,
           (const void *)p.alibi,    (const void *)p.k_scale,  (const void *)p.v_scale, (const void *)d_table,
@@ -390,6 +403,13 @@ static std::vector<test_case> all_cases() {
         add("long", [&](test_case &c) {
             c.lens = {{1024, 3000}, {2048, 2048}}, c.force_sm80 = force, c.hq = 8, c.hkv = 2;
         });
+        for (auto dd : std::vector<std::pair<int, int>>{{128, 128}, {192, 128}, {256, 256}, {80, 80}})
+            add("drawn",
+                [&](test_case &c) { /* many more tiles than multiprocessors, of unlike lengths */
+                                    c.lens = {{1024, 3000}, {2048, 2048}, {300, 300}}, c.force_sm80 = force;
+                                    c.hq = 24, c.hkv = 2, c.d = dd.first, c.dv = dd.second;
+                                    c.layout = dd.first == 128 ? NHD : CONTIGUOUS;
+                });
     }
     for (int d : {64, 128, 256, 96, 80, 72, 192, 8, 40})
         for (int mode = 0; mode < 4; mode++)
