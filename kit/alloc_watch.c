@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * alloc_watch.c: counts the allocations that a plugin's own code makes. The plugin's relocation entries for malloc and
+ * alloc_watch.c: counts the allocations that a plugin's own code makes, and what of them it has not returned. The plugin's relocation entries for malloc and
  * its relatives are pointed at counting functions; other objects of the process (an OpenMP runtime, libc itself) are
  * left alone, because their pools are allowed. Only x86-64 and AArch64 ELF with RELA relocations.
  */
@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -18,33 +19,97 @@ static atomic_long num_calls;
 static atomic_int is_counting;
 static _Atomic(const char *) last_call;
 
-static void note(const char *name) {
+/* What the plugin took while it was watched and has not returned: an open hash table from address to bytes. An address
+ * that comes again was returned where nobody saw it; one that was not taken here is not looked at. */
+enum { NUM_SLOTS = 1 << 14 };
+static struct taken {
+    uintptr_t address; /* 0: free */
+    size_t bytes;
+} slots[NUM_SLOTS];
+static size_t num_taken, bytes_taken;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static size_t home_of(uintptr_t address) {
+    return (size_t)(((uint64_t)address >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 50) % NUM_SLOTS;
+}
+
+/* The slot of an address, or the free one where it would go. */
+static struct taken *slot_of(uintptr_t address) {
+    size_t i = home_of(address);
+    while (slots[i].address != 0 && slots[i].address != address)
+        i = (i + 1) % NUM_SLOTS;
+    return &slots[i];
+}
+
+/* Takes an entry out and closes the gap, so that every search still ends at the first free slot. */
+static void clear_slot(struct taken *t) {
+    size_t gap = (size_t)(t - slots);
+    bytes_taken -= t->bytes;
+    num_taken--;
+    for (size_t i = (gap + 1) % NUM_SLOTS; slots[i].address != 0; i = (i + 1) % NUM_SLOTS)
+        if ((i - home_of(slots[i].address)) % NUM_SLOTS >= (i - gap) % NUM_SLOTS) {
+            slots[gap] = slots[i];
+            gap = i;
+        }
+    slots[gap] = (struct taken){0, 0};
+}
+
+static void count(const char *name) {
     if (!atomic_load(&is_counting)) return;
     atomic_fetch_add(&num_calls, 1);
     atomic_store(&last_call, name);
 }
+/* Before the memory is returned: afterwards it may be another thread's. */
+static void forget(const void *p) {
+    if (!atomic_load(&is_counting) || p == NULL) return;
+    pthread_mutex_lock(&lock);
+    struct taken *t = slot_of((uintptr_t)p);
+    if (t->address != 0) clear_slot(t);
+    pthread_mutex_unlock(&lock);
+}
+static void *remember(void *p, size_t bytes) {
+    if (!atomic_load(&is_counting) || p == NULL) return p;
+    forget(p);
+    pthread_mutex_lock(&lock);
+    if (num_taken < NUM_SLOTS / 2) { /* a plugin with more than that fails long before */
+        *slot_of((uintptr_t)p) = (struct taken){(uintptr_t)p, bytes};
+        num_taken++;
+        bytes_taken += bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return p;
+}
 
 static void *watch_malloc(size_t n) {
-    return note("malloc"), malloc(n);
+    return count("malloc"), remember(malloc(n), n);
 }
 static void *watch_calloc(size_t n, size_t m) {
-    return note("calloc"), calloc(n, m);
+    return count("calloc"), remember(calloc(n, m), n * m);
+}
+static char *watch_strdup(const char *text) {
+    return count("strdup"), remember(strdup(text), strlen(text) + 1);
 }
 static void *watch_realloc(void *p, size_t n) {
-    return note("realloc"), realloc(p, n);
+    count("realloc");
+    forget(p);
+    return remember(realloc(p, n), n);
 }
 static void watch_free(void *p) {
-    if (p != NULL) note("free");
+    if (p != NULL) count("free");
+    forget(p);
     free(p);
 }
 static void *watch_aligned_alloc(size_t a, size_t n) {
-    return note("aligned_alloc"), aligned_alloc(a, n);
+    return count("aligned_alloc"), remember(aligned_alloc(a, n), n);
 }
 static int watch_posix_memalign(void **p, size_t a, size_t n) {
-    return note("posix_memalign"), posix_memalign(p, a, n);
+    count("posix_memalign");
+    int code = posix_memalign(p, a, n);
+    if (code == 0) remember(*p, n);
+    return code;
 }
 static void *watch_mmap(void *at, size_t n, int prot, int flags, int fd, off_t offset) {
-    return note("mmap"), mmap(at, n, prot, flags, fd, offset);
+    return count("mmap"), mmap(at, n, prot, flags, fd, offset);
 }
 
 /* operator new and delete of C++ are malloc and free as far as anybody can tell. */
@@ -55,6 +120,7 @@ static const struct {
 } watched[] = {
     {"malloc", (watched_t *)watch_malloc},
     {"calloc", (watched_t *)watch_calloc},
+    {"strdup", (watched_t *)watch_strdup},
     {"realloc", (watched_t *)watch_realloc},
     {"free", (watched_t *)watch_free},
     {"aligned_alloc", (watched_t *)watch_aligned_alloc},
@@ -132,4 +198,11 @@ long alloc_watch_count(const char **last_name) {
     const char *name = atomic_load(&last_call);
     *last_name = name != NULL ? name : "";
     return atomic_load(&num_calls);
+}
+
+size_t alloc_watch_bytes(void) {
+    pthread_mutex_lock(&lock);
+    size_t bytes = bytes_taken;
+    pthread_mutex_unlock(&lock);
+    return bytes;
 }

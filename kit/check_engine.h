@@ -138,11 +138,12 @@ typedef struct guarded {
 const DLTensor *guard_tensor(guarded_t *g, const DLTensor *t, size_t alignment, int at_end);
 void guard_return(guarded_t *g, int is_output);
 
-/* Counts the calls that the plugin's own code makes to the allocator. watch_start returns how many functions are
- * watched, 0 where that cannot be done. */
+/* Counts the calls that the plugin's own code makes to the allocator while it is on, and the bytes that it took in them and
+ * has not returned. watch_start returns how many functions are watched, 0 where that cannot be done. */
 int alloc_watch_start(const char *path);
 void alloc_watch_on(int is_on);
 long alloc_watch_count(const char **last_name);
+size_t alloc_watch_bytes(void);
 
 /* The dynamic symbols that a file exports, other than `allowed`; writes up to size bytes of their names. Returns how
  * many, or -1. *num_unique counts GNU unique symbols, *needs_libattn is 1 if it links to libattn. */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # kit_bad_run.sh: the conformance kit catches what it claims to. Each plugin of badplugins-kit/ is wrong in one way, and
 # its head names the group of `attn check` that has to fail, and mostly the check in it; the good one, built the same way,
-# passes everything. Sourced by the tests kit_bad_*.sh, which set wanted_groups.
+# passes everything. Sourced by the tests kit_bad_*.sh, which set wanted_groups, and build_flags and driver (a libcuda) if need be.
 . "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
 attn=$ATTN_TEST_BUILDDIR/tools/attn
 folder=$ATTN_TEST_SRCDIR/tests/badplugins-kit
@@ -14,11 +14,19 @@ case $ATTN_TEST_SANITIZERS in
     ;;
 esac
 
+if [ -n "$driver" ]; then
+    ln -s "$driver" "$tap_scratch/libcuda.so.1"
+    LD_LIBRARY_PATH=$tap_scratch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    ATTN_FAKE_DRIVER=keeping
+    export LD_LIBRARY_PATH ATTN_FAKE_DRIVER
+fi
+
 # The headers of libdlpack may lie where configure was told.
+# shellcheck disable=SC2086 # build_flags is a list
 build() { # SOURCE OUTPUT
     case $1 in
-    *.cc) ${ATTN_TEST_CXX:-c++} -std=c++11 -O1 -fPIC -shared -fvisibility=hidden -I"$ATTN_TEST_SRCDIR/include" "$1" -o "$2" ;;
-    *) ${ATTN_TEST_CC:-cc} -std=c11 -O1 -fPIC -shared -fvisibility=hidden -I"$ATTN_TEST_SRCDIR/include" "$1" -lm -o "$2" ;;
+    *.cc) ${ATTN_TEST_CXX:-c++} -std=c++11 -O1 -fPIC -shared -fvisibility=hidden $build_flags -I"$ATTN_TEST_SRCDIR/include" "$1" -o "$2" ;;
+    *) ${ATTN_TEST_CC:-cc} -std=c11 -O1 -fPIC -shared -fvisibility=hidden $build_flags -I"$ATTN_TEST_SRCDIR/include" "$1" -lm -o "$2" ;;
     esac
 }
 

@@ -33,6 +33,22 @@
 #define BAD_NAME "BAD_ATTN"
 #endif
 
+/* With BAD_ON_GPU the table says CUDA: the kit's memory there is managed, which the host reads as well. */
+#ifdef BAD_ON_GPU
+#define BAD_DEVICE kDLCUDA
+static int open_anywhere(const attn_problem_t *problem, const attn_device_t *device,
+                         const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                         attn_instance_t **instance, attn_error_t *error) {
+    attn_device_t d;
+    int rc = attn_intake(&d, sizeof d, device, "device", error);
+    d.type = kDLCPU;
+    return rc != ATTN_OK ? rc : BAD_OPEN(problem, &d, options, num_options, host, instance, error);
+}
+#else
+#define BAD_DEVICE    kDLCPU
+#define open_anywhere BAD_OPEN
+#endif
+
 static const attn_capabilities_t bad_capabilities = {
     .struct_size = sizeof(attn_capabilities_t),
     .graph_support = ATTN_GRAPH_NEVER,
@@ -40,13 +56,13 @@ static const attn_capabilities_t bad_capabilities = {
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FP8_E4M3),
     .features = BAD_FEATURES,
-    .device_types = ATTN_BIT(kDLCPU),
+    .device_types = ATTN_BIT(BAD_DEVICE),
     .query_len_support = ATTN_QUERY_LEN_VARLEN,
 };
 static const attn_backend_ops_t bad_ops = {
     .struct_size = sizeof(attn_backend_ops_t),
     .supports_combination = BAD_SUPPORTS,
-    .open = BAD_OPEN,
+    .open = open_anywhere,
     .close = BAD_CLOSE,
     .kv_cache_shape = BAD_SHAPE,
     .space_needed = BAD_SPACE,
