@@ -77,7 +77,7 @@ int main(int argc, char **argv) {
                  {0, 16, 1, 2048, 2048},  {1, 128, 128, 1, 32768}, {1, 64, 128, 1, 32768},
                  {1, 128, 1, 1024, 32768}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        for (int fp8 = 0; fp8 < 2; fp8++) {
+        for (int fp8 = 0; fp8 < (is_sparse ? 2 : 3); fp8++) { /* the cache, the queries too */
             char name[64];
             if (cases[i].sparse != is_sparse) continue;
             attn_problem_t p = {.struct_size = sizeof p,
@@ -97,10 +97,14 @@ int main(int argc, char **argv) {
                                 .max_model_len = cases[i].seq_len,
                                 .features = ATTN_F_LSE | ATTN_F_CAPTURE,
                                 .topk = is_sparse ? 2048 : 0,
+                                .query_dtype = fp8 == 2 ? ATTN_DTYPE_FP8_E4M3 : 0,
                                 .kv_cache_dtype =
                                     fp8 ? is_sparse ? ATTN_KV_FP8_DS_MLA : ATTN_KV_FP8_E4M3 : 0};
             snprintf(name, sizeof name, "H=%d %dx%d q=%d%s", cases[i].heads, cases[i].reqs, cases[i].seq_len,
-                     cases[i].query_len, fp8 ? " fp8" : "");
+                     cases[i].query_len,
+                     fp8 == 0   ? ""
+                     : fp8 == 1 ? " fp8"
+                                : " fp8, queries too");
             run(backend, &p, name, cases[i].reqs, cases[i].query_len, cases[i].seq_len);
         }
     return 0;

@@ -202,7 +202,8 @@ typedef struct attn_problem {
     uint32_t mask;           /* ATTN_MASK_*, required */
     uint32_t dtype;          /* ATTN_DTYPE_* of Q, K, V, required */
     uint32_t out_dtype;      /* 0: as dtype */
-    uint32_t query_dtype;    /* 0: as dtype; FP8_E4M3: quantised query with q_scale */
+    uint32_t query_dtype;    /* 0: as dtype; FP8_E4M3: quantised query with q_scale, by the caller; MLA: by forward, which
+                                absorbs a query of dtype first (semantics 7.4) */
     uint32_t kv_cache_dtype; /* ATTN_KV_*; 0: auto */
     uint32_t kv_layout;      /* ATTN_LAYOUT_*; 0: the backend's choice */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* forward: absorb, attend, merge, project, slice after slice of the tokens (semantics 7.4). The latents of a slice live in
- * the workspace: attention reads the absorbed queries there and leaves its result in their place. */
+ * the workspace: attention reads the absorbed queries there and leaves its result in their place. Where the query is fp8,
+ * what attention reads are e4m3 numbers in 16 bits, and q_scale is a factor of its scores. */
 #include "mla_prefill.h"
 
 static int check_rows(const attn_instance_t *in, const DLTensor *t, const char *name, int size,
@@ -35,6 +36,7 @@ static int check_args(const attn_instance_t *in, const attn_forward_t *a, int64_
     if (status == ATTN_OK) status = mla_check_output(in, a, tokens, error);
     if (status == ATTN_OK) status = mla_check_cache(in, a->kv_cache, a->v_cache, error);
     if (status == ATTN_OK) status = mla_check_scale(a->scales.k, "k_scale", error);
+    if (status == ATTN_OK && in->is_fp8_query) status = mla_check_scale(a->scales.q, "q_scale", error);
     if (status == ATTN_OK && a->lse != NULL) {
         const int64_t shape[2] = {in->heads, -1};
         status = attn_check_tensor(a->lse, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
@@ -109,6 +111,10 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
                            .stages = in->stages,
                            .slice_rows = in->plan.slice_tokens * in->heads,
                            .tile_rows = in->plan.tile_rows};
+    if (in->is_fp8_query) { /* the rope of the slice, as e4m3 numbers, lies in the workspace */
+        p.q_token = (int64_t)in->heads * MLA_ROPE, p.q_head = MLA_ROPE, p.nope = 0;
+        p.q_scale = a->scales.q ? attn_data(a->scales.q) : NULL;
+    }
     if (in->plan.topk != 0) p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
     if (a->lse != NULL)
         p.lse = attn_data(a->lse), p.lse_head = a->lse->strides[0], p.lse_token = a->lse->strides[1];
@@ -120,17 +126,19 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
     const mla_launch_size *sizes = (const mla_launch_size *)(const void *)(h + 1);
     const int64_t per_head = (int64_t)(in->nope + in->value) * in->latent,
                   latent_token = (int64_t)in->heads * in->latent;
+    const uint16_t *query = attn_data(a->query);
+    char *rope = (char *)s->workspace + in->rope_at;
     mla_attend_params p = attend_params(in, a, s);
     int e = 0;
     for (int32_t i = 0; i < h->num_slices && !e; i++) {
         int32_t token0 = i * in->plan.slice_tokens, tokens = h->num_absorbed - token0;
         tokens = tokens < in->plan.slice_tokens ? tokens : in->plan.slice_tokens;
         mla_project_params absorb = {.counts = p.counts,
-                                     .a = (const uint16_t *)p.query + token0 * p.q_token,
+                                     .a = query + token0 * a->query->strides[0],
                                      .b = a->weight_space,
                                      .c = p.latent,
-                                     .a_token = p.q_token,
-                                     .a_head = p.q_head,
+                                     .a_token = a->query->strides[0],
+                                     .a_head = a->query->strides[1],
                                      .b_head = per_head,
                                      .b_row = in->latent,
                                      .c_token = latent_token,
@@ -141,10 +149,14 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
                                      .n = in->latent,
                                      .k = in->nope,
                                      .dtype = in->dtype,
-                                     .panel = in->config.panel};
+                                     .panel = in->config.panel,
+                                     .rope = in->is_fp8_query ? rope : NULL,
+                                     .q_scale = p.q_scale};
         e = mla_project(&absorb, stream);
         p.slice = (const mla_slice *)(void *)((char *)s->metadata + in->slices_at) + i;
         p.slice_row0 = token0 * in->heads;
+        if (in->is_fp8_query) /* kernels count tokens from the first of the batch */
+            p.query = (const void *)((uintptr_t)rope - (uintptr_t)(token0 * p.q_token * 2));
         p.parts = (const int32_t *)(void *)((char *)s->metadata + in->parts_at) + i * (in->plan.parts + 1);
         if (!e && sizes[i].items > 0) e = mla_attend(in, &p, sizes[i].items, stream);
         if (!e && sizes[i].splits > 0) e = mla_combine(&p, sizes[i].splits, stream);
@@ -153,7 +165,7 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
         up.b = (const uint16_t *)a->weight_space + (int64_t)in->nope * in->latent;
         up.c = (uint16_t *)attn_data(a->output) + token0 * a->output->strides[0];
         up.c_token = a->output->strides[0], up.c_head = a->output->strides[1];
-        up.n = in->value, up.k = in->latent, up.b_is_nk = 1;
+        up.n = in->value, up.k = in->latent, up.b_is_nk = 1, up.rope = NULL;
         if (!e) e = mla_project(&up, stream);
     }
     const mla_prefill_plan *prefill =

@@ -26,6 +26,7 @@ struct attn_instance {
     int heads, latent, nope, value, page_size;
     int dtype, cache_kind, stages; /* enums of mla_params.h */
     uint32_t kv, storage;          /* ATTN_KV_*, ATTN_DTYPE_* of the cache tensor */
+    int is_fp8_query;              /* the absorbed form rounds its queries to e4m3 (semantics 7.4) */
     int row_elements;
     mla_config config;   /* the kernel that attends */
     void *encode_tiled;  /* cuTensorMapEncodeTiled, where that kernel wants tensor maps */
@@ -34,6 +35,7 @@ struct attn_instance {
     /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
     size_t slices_at, parts_at, items_at, splits_at, metadata_bytes;
     size_t part_out_at, part_lse_at, workspace_bytes; /* latents at 0 */
+    size_t rope_at;            /* in the workspace: the rope of fp8 queries */
     size_t output_at;          /* in the workspace: the 16-bit result of quantised outputs */
     size_t prefill_plan_bytes; /* in the host buffer */
     uint64_t weight_bytes;

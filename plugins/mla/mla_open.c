@@ -61,7 +61,11 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     size_t rows = (size_t)l->max_slots * (size_t)in->plan.tile_rows, latent = (size_t)in->latent;
     in->part_out_at = mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * latent * 2, 256);
     in->part_lse_at = in->part_out_at + mla_round_up(rows * latent * 4, 256);
-    in->workspace_bytes = in->part_lse_at + mla_round_up(rows * 4, 256);
+    in->rope_at = in->part_lse_at + mla_round_up(rows * 4, 256);
+    in->workspace_bytes = in->rope_at;
+    if (in->is_fp8_query)
+        in->workspace_bytes +=
+            mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * MLA_ROPE * 2, 256);
     in->weight_bytes = (uint64_t)in->heads * (uint64_t)(in->nope + in->value) * (uint64_t)in->latent * 2;
     return ATTN_OK;
 }
@@ -86,6 +90,7 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->nope = (int)p.qk_nope_head_dim, in->value = (int)p.v_head_dim;
     in->page_size = (int)(p.block_size ? p.block_size : mla_capabilities.preferred_block_size);
     in->dtype = p.dtype == ATTN_DTYPE_FLOAT16 ? MLA_F16 : MLA_BF16;
+    in->is_fp8_query = p.query_dtype == ATTN_DTYPE_FP8_E4M3;
     in->kv = p.kv_cache_dtype ? p.kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
     if (p.role == ATTN_ROLE_MLA_SPARSE && in->kv == ATTN_KV_FP8_E4M3) { /* semantics 5.7 */
         in->kv = ATTN_KV_FP8_DS_MLA;

@@ -76,9 +76,16 @@ static void check_kinds(const attn_problem_t *p, attn_reasons_t *r) {
         attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is no multiple of 64",
                         "num_heads * v_head_dim a multiple of 64",
                         "group scales cover 64 or 128 values of a row");
-    if (p->query_dtype != 0 && p->query_dtype != p->dtype)
+    const int is_plain_query = p->query_dtype == 0 || p->query_dtype == p->dtype;
+    if (!is_plain_query && is_sparse)
         attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
-                        attn_dtype_name(p->dtype), "queries have the dtype of the model");
+                        attn_dtype_name(p->dtype), "%s attends with queries in the dtype of the model",
+                        mla_backend_name);
+    else if (!is_plain_query && (p->query_dtype != ATTN_DTYPE_FP8_E4M3 || kv != ATTN_KV_FP8_E4M3))
+        attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
+                        "the dtype, or fp8_e4m3 with an fp8_e4m3 cache",
+                        "query_dtype %s with a %s cache is not served", attn_dtype_name(p->query_dtype),
+                        attn_kv_name(kv != 0 ? kv : (uint32_t)ATTN_KV_AUTO));
 }
 
 int mla_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {

@@ -3,45 +3,23 @@
  * double, capture and replay with other lengths and tables, errors that name the parameter. MLA_TEST_CASES=N sets the
  * number of random cases, MLA_TEST_PLUGINS the folder of the plugins. */
 #include "gpu_memory.h"
-#include "mla_step.h"
+#include "mla_testing.h"
 #include "plan_host.h"
-#include "tap.h"
 
 #include <math.h>
-#include <unistd.h>
 
 static const attn_backend_t *dense, *sparse, *reference;
 static double worst, worst_lse;
 
 static int agrees(const kit_case_t *c, char *why, size_t size) {
-    const attn_backend_t *backend = c->problem.role == ATTN_ROLE_MLA ? dense : sparse;
-    attn_device_t device = {
-        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
-    attn_reason_t first = {0};
-    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
-    backend->ops->supports_combination(&c->problem, &device, &reasons);
-    if (reasons.count != 0) {
-        snprintf(why, size, "refused: %s", first.text);
-        return 0;
-    }
     kit_inputs_t *in = kit_inputs_make(c);
-    kit_result_t got, want;
-    memset(&got, 0, sizeof got);
-    memset(&want, 0, sizeof want);
-    kit_run(backend, c, in, &gpu, &got);
-    kit_run_oracle(reference, c, in, &want);
-    kit_difference_t d = kit_compare(c, &got, &want);
-    int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0' && d.is_close;
-    if (!good) {
-        char text[1024];
-        snprintf(why, size, "%s: status %d/%d in %s: %s %s %s", kit_case_text(c, text, sizeof text),
-                 got.status, want.status, got.operation, got.error.text, got.fault, d.text);
-    } else if (c->problem.dtype == ATTN_DTYPE_BFLOAT16 && !attn_kv_is_quantized(c->problem.kv_cache_dtype)) {
+    kit_difference_t d;
+    int good = mla_test_agrees(c->problem.role == ATTN_ROLE_MLA ? dense : sparse, reference, c, in, &gpu, &d,
+                               why, size);
+    if (good && c->problem.dtype == ATTN_DTYPE_BFLOAT16 && !attn_kv_is_quantized(c->problem.kv_cache_dtype)) {
         worst = d.max_abs > worst ? d.max_abs : worst;
         worst_lse = d.max_lse > worst_lse ? d.max_lse : worst_lse;
     }
-    kit_result_free(&got);
-    kit_result_free(&want);
     kit_inputs_free(in);
     return good;
 }
@@ -246,6 +224,8 @@ static void random_cases(uint64_t seed) {
         c.problem.block_size = (uint32_t)(16 * kit_random_in(&seed, 1, 5));
         if (kit_random_in(&seed, 0, 2) == 0 && (role == ATTN_ROLE_MLA || latent == 512))
             c.problem.kv_cache_dtype = role == ATTN_ROLE_MLA ? ATTN_KV_FP8_E4M3 : ATTN_KV_FP8_DS_MLA;
+        if (c.problem.kv_cache_dtype == ATTN_KV_FP8_E4M3 && kit_random_in(&seed, 0, 1))
+            c.problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
         if (kit_random_in(&seed, 0, 3) == 0) c.problem.features |= ATTN_F_BATCH_INVARIANT;
         c.flags = (uint32_t)kit_random_in(&seed, 0, 31) &
                   (KIT_STRIDED | KIT_CROSS_LAYER | KIT_NO_SCALES | KIT_NO_LSE);
@@ -261,84 +241,14 @@ static void random_cases(uint64_t seed) {
     diag("largest difference of bfloat16: output %.2e, LSE %.2e", worst, worst_lse);
 }
 
-enum { OUT_BYTES = 64 * 16 * 128 * 2 };
-
-static void eager(mla_step *s, const int32_t *q, const int32_t *lens, int reqs, int table, void *stream,
-                  void *out) {
-    cudaMemset(s->output, 0xee, OUT_BYTES);
-    mla_step_build(s, q, lens, reqs, table, 0, 0, stream);
-    mla_step_forward(s, stream);
-    cudaStreamSynchronize(stream);
-    cudaMemcpy(out, s->output, OUT_BYTES, cudaMemcpyDeviceToHost);
-}
-
 static void graphs_and_errors(const attn_backend_t *backend, uint32_t role) {
-    attn_problem_t p = {.struct_size = sizeof p,
-                        .role = role,
-                        .mask = ATTN_MASK_CAUSAL,
-                        .dtype = ATTN_DTYPE_BFLOAT16,
-                        .num_heads = 16,
-                        .head_size = 576,
-                        .kv_lora_rank = 512,
-                        .qk_rope_head_dim = 64,
-                        .qk_nope_head_dim = 128,
-                        .v_head_dim = 128,
-                        .block_size = 64,
-                        .scale = 0.05,
-                        .max_num_seqs = 8,
-                        .max_num_batched_tokens = 64,
-                        .max_model_len = 2048,
-                        .features = ATTN_F_CAPTURE | ATTN_F_LSE,
-                        .topk = role == ATTN_ROLE_MLA_SPARSE ? 256 : 0};
-    static const int32_t first[8] = {1, 1, 1, 1, 1, 1, 1, 1}, second[8] = {1, 1, 1, 1, 1, 1, 2, 0};
-    static const int32_t short_lens[8] = {5, 9, 1, 64, 65, 3, 2, 80},
-                         long_lens[8] = {2048, 1500, 1, 7, 64, 640, 2000, 8};
-    static const int32_t mixed[4] = {40, 1, 20, 3}, mixed_lens[4] = {40, 2000, 500, 3};
+    const attn_problem_t p = mla_test_problem(role, 16, 0);
     const char *name = attn_role_name(role);
     mla_step s;
     cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec = NULL;
-    char *want = malloc(OUT_BYTES), *got = malloc(OUT_BYTES);
     cudaStreamCreate(&stream);
-    int status = mla_step_open(&s, backend, &p, 2048 / 64);
-    ok(status == ATTN_OK, "%s: opens (%s)", name, status ? s.error.text : "");
+    int status = mla_test_replays(&s, backend, &p, name, stream);
     if (status != ATTN_OK) return;
-    mla_step_build(&s, first, short_lens, 8, 0, ATTN_BATCH_CAPTURE, 0, stream);
-    cudaStreamSynchronize(stream);
-    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-    status = mla_step_forward(&s, stream);
-    cudaError_t e = cudaStreamEndCapture(stream, &graph);
-    e = e == cudaSuccess ? cudaGraphInstantiate(&exec, graph, 0) : e;
-    ok(status == ATTN_OK && e == cudaSuccess, "%s: forward is captured (%s)", name, cudaGetErrorString(e));
-    int same = 0;
-    for (int i = 0; i < 3 && e == cudaSuccess; i++) {
-        const int32_t *q = i == 2 ? second : first, *lens = i ? long_lens : short_lens;
-        eager(&s, q, lens, 8, i & 1, stream, want);
-        cudaMemset(s.output, 0xee, OUT_BYTES);
-        mla_step_build(&s, q, lens, 8, i & 1, ATTN_BATCH_CAPTURE, 0, stream);
-        cudaGraphLaunch(exec, stream);
-        cudaStreamSynchronize(stream);
-        cudaMemcpy(got, s.output, OUT_BYTES, cudaMemcpyDeviceToHost);
-        same += memcmp(got, want, OUT_BYTES) == 0;
-    }
-    is_int(same, 3, "%s: replays with other lengths, queries and tables equal eager runs", name);
-    eager(&s, first, long_lens, 8, 1, stream, want);
-    mla_step_build(&s, first, long_lens, 8, 0, ATTN_BATCH_CAPTURE, 0, stream);
-    cudaStreamSynchronize(stream);
-    mla_step_build(&s, first, long_lens, 8, 1, ATTN_BATCH_CAPTURE, 1, stream);
-    cudaGraphLaunch(exec, stream);
-    cudaStreamSynchronize(stream);
-    cudaMemcpy(got, s.output, OUT_BYTES, cudaMemcpyDeviceToHost);
-    ok(memcmp(got, want, OUT_BYTES) == 0, "%s: update_block_table reaches the captured graph", name);
-    eager(&s, mixed, mixed_lens, 4, 0, stream, want);
-    same = 0;
-    for (int i = 0; i < 5; i++) {
-        eager(&s, mixed, mixed_lens, 4, 0, stream, got);
-        same += memcmp(got, want, OUT_BYTES) == 0;
-    }
-    is_int(same, 5, "%s: the same call gives the same bits", name);
-
     int32_t lens[1] = {3000}, one[1] = {1};
     ok(mla_step_build(&s, one, lens, 1, 0, 0, 0, stream) == ATTN_E_INVALID &&
            !strcmp(s.error.param, "seq_lens"),
@@ -354,40 +264,27 @@ static void graphs_and_errors(const attn_backend_t *backend, uint32_t role) {
        "%s: so is a misaligned query", name);
     s.t_query.byte_offset = 0;
     attn_forward_t f = {.struct_size = sizeof f, .output = &s.t_output};
+    const size_t bytes_out = mla_test_bytes(&s);
+    char *got = malloc(bytes_out), *zeros = calloc(1, bytes_out);
     status = backend->ops->forward(s.instance, &f, NULL, stream, &s.error);
     cudaStreamSynchronize(stream);
-    cudaMemcpy(got, s.output, OUT_BYTES, cudaMemcpyDeviceToHost);
-    memset(want, 0, OUT_BYTES);
-    ok(status == ATTN_OK && memcmp(got, want, OUT_BYTES) == 0,
+    cudaMemcpy(got, s.output, bytes_out, cudaMemcpyDeviceToHost);
+    ok(status == ATTN_OK && memcmp(got, zeros, bytes_out) == 0,
        "%s: the profiling run fills the output with zero", name);
-    if (exec) cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
     mla_step_close(&s);
     cudaStreamDestroy(stream);
-    free(want), free(got);
+    free(zeros), free(got);
 }
 
 /* Long lists of keys, whole and cut, odd and even numbers of blocks: the device's own kernel against the portable one. */
-static void own_and_portable(uint32_t heads, uint32_t kv) {
+static void own_and_portable(uint32_t heads, uint32_t kv, uint32_t query_dtype) {
     enum { REQS = 6, TOKENS = 12 };
     static const int32_t q[REQS] = {1, 2, 1, 1, 4, 3},
                          lens[2][REQS] = {{8000, 4097, 64, 1, 3000, 129}, {130, 63, 40, 65, 200, 127}};
-    attn_problem_t p = {.struct_size = sizeof p,
-                        .role = ATTN_ROLE_MLA,
-                        .mask = ATTN_MASK_CAUSAL,
-                        .dtype = ATTN_DTYPE_BFLOAT16,
-                        .num_heads = heads,
-                        .head_size = 576,
-                        .kv_lora_rank = 512,
-                        .qk_rope_head_dim = 64,
-                        .qk_nope_head_dim = 128,
-                        .v_head_dim = 128,
-                        .block_size = 64,
-                        .scale = 0.05,
-                        .max_num_seqs = REQS,
-                        .max_num_batched_tokens = TOKENS,
-                        .max_model_len = 8192,
-                        .kv_cache_dtype = kv,
-                        .features = ATTN_F_LSE};
+    attn_problem_t p = mla_test_problem(ATTN_ROLE_MLA, heads, kv);
+    p.query_dtype = query_dtype;
+    p.max_num_seqs = REQS, p.max_num_batched_tokens = TOKENS, p.max_model_len = 8192;
+    p.features = ATTN_F_LSE;
     const attn_option_value_t sm80 = {
         .struct_size = sizeof sm80, .type = ATTN_OPTION_ENUM, .name = "arch", .i = 1, .s = "sm80"};
     const size_t count = (size_t)TOKENS * heads * 128;
@@ -415,32 +312,18 @@ static void own_and_portable(uint32_t heads, uint32_t kv) {
             if (!(fabs((double)y) <= largest)) largest = fabs((double)y);
         }
         ok(good && most <= 0.02 * largest,
-           "%u heads, cache %s, batch %d: as the portable kernel (%.1e of %.1e)", heads, attn_kv_name(kv),
-           batch, most, largest);
+           "%u heads, cache %s%s, batch %d: as the portable kernel (%.1e of %.1e)", heads, attn_kv_name(kv),
+           query_dtype ? ", queries too" : "", batch, most, largest);
     }
     free(out[0]), free(out[1]);
-}
-
-static const attn_backend_t *load(const char *dir, const char *file) {
-    char path[1200], why[256] = "";
-    snprintf(path, sizeof path, "%s/%s", dir, file);
-    const attn_backend_t *b = kit_load(path, NULL, why, sizeof why);
-    if (b == NULL) bail_out("%s: %s", path, why);
-    return b;
 }
 
 int main(void) {
     if (gpu_start() != 0) skip_all("no CUDA device");
     gpu.host = &plan_host;
-    const char *dir = getenv("MLA_TEST_PLUGINS");
-    char path[1024], cwd[900];
-    if (dir == NULL && getcwd(cwd, sizeof cwd) != NULL) {
-        snprintf(path, sizeof path, "%s/plugins-built", cwd);
-        dir = path;
-    }
-    dense = load(dir, "mla.so");
-    sparse = load(dir, "mla_sparse.so");
-    reference = load(dir, "reference.so");
+    dense = mla_test_load("mla.so");
+    sparse = mla_test_load("mla_sparse.so");
+    reference = mla_test_load("reference.so");
     mla_step_host = &plan_host;
     fixed_cases();
     graphs_and_errors(dense, ATTN_ROLE_MLA);
@@ -448,7 +331,8 @@ int main(void) {
     quantised_outputs();
     static const uint32_t heads[] = {3, 8, 16, 32, 64, 128};
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
-        own_and_portable(heads[i], ATTN_KV_AUTO), own_and_portable(heads[i], ATTN_KV_FP8_E4M3);
+        own_and_portable(heads[i], ATTN_KV_AUTO, 0), own_and_portable(heads[i], ATTN_KV_FP8_E4M3, 0),
+            own_and_portable(heads[i], ATTN_KV_FP8_E4M3, ATTN_DTYPE_FP8_E4M3);
     random_cases(tap_seed());
     projected_cases(tap_seed()); /* the longest */
     return tap_done();

@@ -4,10 +4,7 @@
  * tile, indices that name nothing, a scale below zero, the cache dtype fp8 that becomes fp8_ds_mla, replays over the
  * 656-byte cache. MLA_TEST_PLUGINS: the folder of the plugins. */
 #include "kit/check_cuda.h"
-#include "mla_step.h"
-#include "tap.h"
-
-#include <unistd.h>
+#include "mla_testing.h"
 
 enum { SEEN_LOGS = 8 };
 static kit_memory_t gpu;
@@ -31,19 +28,11 @@ static void run_case(const char *name, const kit_case_t *c, int64_t wild) {
         kit_inputs_t *in = kit_inputs_make(c);
         for (int64_t i = 0; wild && i < in->num_tokens * c->problem.topk; i += wild)
             in->topk_indices[i] = i % 2 ? INT32_MAX - 7 : (int32_t)(in->table_width * c->problem.block_size);
-        kit_result_t got, want;
-        memset(&got, 0, sizeof got);
-        memset(&want, 0, sizeof want);
-        kit_run(sparse, c, in, &memory, &got);
-        kit_run_oracle(reference, c, in, &want);
-        kit_difference_t d = kit_compare(c, &got, &want);
-        int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0' && d.is_close;
-        ok(good, "%s (%s)", name, arch ? "portable" : "auto");
-        if (!good)
-            diag("status %d/%d in %s: %s %s %s", got.status, want.status, got.operation, got.error.text,
-                 got.fault, d.text);
-        kit_result_free(&got);
-        kit_result_free(&want);
+        kit_difference_t d;
+        char why[2048] = "";
+        if (!ok(mla_test_agrees(sparse, reference, c, in, &memory, &d, why, sizeof why), "%s (%s)", name,
+                arch ? "portable" : "auto"))
+            diag("%s", why);
         kit_inputs_free(in);
     }
 }
@@ -117,31 +106,11 @@ static void quantised_outputs(void) {
     }
 }
 
-static attn_problem_t problem_of(uint32_t kv) {
-    return (attn_problem_t){.struct_size = sizeof(attn_problem_t),
-                            .role = ATTN_ROLE_MLA_SPARSE,
-                            .mask = ATTN_MASK_CAUSAL,
-                            .dtype = ATTN_DTYPE_BFLOAT16,
-                            .num_heads = 64,
-                            .head_size = 576,
-                            .kv_lora_rank = 512,
-                            .qk_rope_head_dim = 64,
-                            .qk_nope_head_dim = 128,
-                            .v_head_dim = 128,
-                            .block_size = 64,
-                            .scale = 0.05,
-                            .max_num_seqs = 8,
-                            .max_num_batched_tokens = 16,
-                            .max_model_len = 2048,
-                            .features = ATTN_F_CAPTURE | ATTN_F_LSE,
-                            .topk = 256,
-                            .kv_cache_dtype = kv};
-}
-
 static void fp8_becomes_656_bytes(void) {
     attn_kv_cache_shape_t shape[2];
     for (int i = 0; i < 2; i++) {
-        attn_problem_t p = problem_of(i ? ATTN_KV_FP8_E4M3 : ATTN_KV_FP8_DS_MLA);
+        attn_problem_t p =
+            mla_test_problem(ATTN_ROLE_MLA_SPARSE, 64, i ? ATTN_KV_FP8_E4M3 : ATTN_KV_FP8_DS_MLA);
         attn_device_t device = {.struct_size = sizeof device, .type = kDLCUDA};
         attn_instance_t *instance = NULL;
         attn_error_t error = {.struct_size = sizeof error};
@@ -163,67 +132,21 @@ static void fp8_becomes_656_bytes(void) {
        "both names are one format");
 }
 
-enum { OUT_BYTES = 16 * 64 * 128 * 2 };
-
 static void replay(void) {
-    static const int32_t q[8] = {1, 1, 1, 1, 1, 1, 1, 1}, mixed[8] = {2, 1, 0, 3, 1, 1, 0, 1};
-    static const int32_t lens[2][8] = {{5, 9, 1, 64, 65, 3, 2, 80}, {2048, 1500, 30, 7, 64, 640, 2000, 8}};
-    attn_problem_t p = problem_of(ATTN_KV_FP8_DS_MLA);
+    const attn_problem_t p = mla_test_problem(ATTN_ROLE_MLA_SPARSE, 64, ATTN_KV_FP8_DS_MLA);
     mla_step s;
     cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec = NULL;
-    char *want = malloc(OUT_BYTES), *got = malloc(OUT_BYTES);
     cudaStreamCreate(&stream);
-    int status = mla_step_open(&s, sparse, &p, 2048 / 64);
-    ok(status == ATTN_OK, "656 bytes: opens (%s)", status ? s.error.text : "");
-    if (status != ATTN_OK) return;
-    mla_step_build(&s, q, lens[0], 8, 0, ATTN_BATCH_CAPTURE, 0, stream);
-    cudaStreamSynchronize(stream);
-    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-    status = mla_step_forward(&s, stream);
-    cudaError_t e = cudaStreamEndCapture(stream, &graph);
-    e = e == cudaSuccess ? cudaGraphInstantiate(&exec, graph, 0) : e;
-    ok(status == ATTN_OK && e == cudaSuccess, "656 bytes: forward is captured (%s)", cudaGetErrorString(e));
-    int same = 0;
-    for (int i = 0; i < 3 && e == cudaSuccess; i++) {
-        const int32_t *queries = i == 2 ? mixed : q;
-        for (int graphed = 0; graphed < 2; graphed++) {
-            cudaMemset(s.output, 0xee, OUT_BYTES);
-            mla_step_build(&s, queries, lens[i > 0], 8, i & 1, graphed ? ATTN_BATCH_CAPTURE : 0, 0, stream);
-            status |= graphed ? (int)cudaGraphLaunch(exec, stream) : mla_step_forward(&s, stream);
-            cudaStreamSynchronize(stream);
-            cudaMemcpy(graphed ? got : want, s.output, OUT_BYTES, cudaMemcpyDeviceToHost);
-        }
-        same += status == ATTN_OK && memcmp(got, want, (size_t)8 * 64 * 128 * 2) == 0;
-    }
-    is_int(same, 3, "656 bytes: replays with other lengths, queries and tables equal eager runs");
-    if (exec) cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
-    mla_step_close(&s);
+    if (mla_test_replays(&s, sparse, &p, "656 bytes", stream) == ATTN_OK) mla_step_close(&s);
     cudaStreamDestroy(stream);
-    free(want), free(got);
-}
-
-static const attn_backend_t *load(const char *dir, const char *file) {
-    char path[1200], why[256] = "";
-    snprintf(path, sizeof path, "%s/%s", dir, file);
-    const attn_backend_t *b = kit_load(path, NULL, why, sizeof why);
-    if (b == NULL) bail_out("%s: %s", path, why);
-    return b;
 }
 
 int main(void) {
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0 || cuda_memory_start(&gpu, 0) != 0)
         skip_all("no CUDA device");
-    const char *dir = getenv("MLA_TEST_PLUGINS");
-    char path[1024], cwd[900];
-    if (dir == NULL && getcwd(cwd, sizeof cwd) != NULL) {
-        snprintf(path, sizeof path, "%s/plugins-built", cwd);
-        dir = path;
-    }
-    sparse = load(dir, "mla_sparse.so");
-    reference = load(dir, "reference.so");
+    sparse = mla_test_load("mla_sparse.so");
+    reference = mla_test_load("reference.so");
     fp8_becomes_656_bytes();
     cases();
     quantised_outputs();

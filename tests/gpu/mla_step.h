@@ -14,9 +14,9 @@ typedef struct mla_step {
     attn_instance_t *instance;
     attn_space_t space;
     void *cache, *query, *output, *weights, *weight_space, *topk, *table[2];
-    float *lse;
+    float *lse, *q_scale;
     int64_t shape[8][4], strides[8][4];
-    DLTensor t_cache, t_query, t_output, t_weights, t_topk, t_table, t_lse;
+    DLTensor t_cache, t_query, t_output, t_weights, t_topk, t_table, t_lse, t_q_scale;
     uint64_t weight_bytes;
     int64_t num_blocks, width;
     attn_error_t error;
@@ -108,6 +108,12 @@ static int mla_step_open(mla_step *s, const attn_backend_t *backend, const attn_
     mla_step_tensor(s, 2, &s->t_output, s->output, bf16, 3, tokens, heads, v);
     mla_step_tensor(s, 3, &s->t_weights, s->weights, bf16, 2, heads * (n + v), problem->kv_lora_rank, 1);
     mla_step_tensor(s, 6, &s->t_lse, s->lse, attn_dl_dtype(ATTN_DTYPE_FLOAT32), 2, heads, tokens, 1);
+    if (problem->query_dtype == ATTN_DTYPE_FP8_E4M3) { /* absorbed queries are some units large */
+        const float scale = 0.03f;
+        cudaMalloc((void **)&s->q_scale, sizeof scale);
+        cudaMemcpy(s->q_scale, &scale, sizeof scale, cudaMemcpyHostToDevice);
+        mla_step_tensor(s, 7, &s->t_q_scale, s->q_scale, attn_dl_dtype(ATTN_DTYPE_FLOAT32), 1, 1, 0, 0);
+    }
     uint64_t seed = 7;
     int32_t *table = malloc((size_t)s->num_blocks * 4);
     for (int which = 0; which < 2; which++) {
@@ -166,6 +172,7 @@ static int mla_step_forward(mla_step *s, void *stream) {
                         .kv_cache = &s->t_cache,
                         .output = &s->t_output,
                         .lse = &s->t_lse,
+                        .scales.q = s->q_scale ? &s->t_q_scale : NULL,
                         .topk_indices = s->topk ? &s->t_topk : NULL,
                         .weight_space = s->weight_space,
                         .weight_space_bytes = s->weight_bytes};
@@ -173,8 +180,8 @@ static int mla_step_forward(mla_step *s, void *stream) {
 }
 
 static void mla_step_close(mla_step *s) {
-    void *all[] = {s->cache,    s->query,    s->output, s->weights,        s->weight_space,   s->topk,
-                   s->table[0], s->table[1], s->lse,    s->space.metadata, s->space.workspace};
+    void *all[] = {s->cache,    s->query,    s->output, s->weights, s->weight_space,   s->topk,
+                   s->table[0], s->table[1], s->lse,    s->q_scale, s->space.metadata, s->space.workspace};
     cudaDeviceSynchronize();
     s->backend->ops->close(s->instance);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
