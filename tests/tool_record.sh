@@ -85,6 +85,7 @@ wants "the status is the command's" 7 "nothing was recorded: sh made no attentio
 wants "success without a call is none" 1 "nothing was recorded" record --output "$file" -- true
 wants "a signal is told as a shell does" 143 "nothing was recorded" record --output "$file" -- sh -c 'kill -TERM $$'
 wants "a command that is not there" 127 "No such file" record --output "$file" -- /no/such/command
+ok "which is all that is said" sh -c "! '$attn' record --output '$file' -- /no/such/command 2>&1 | grep -q recorded"
 wants "no command" 2 "give it after --" record
 wants "a folder that is not there" 4 "name a file in a folder that can be written" record --output /no/such/folder/x -- \
     "$attn" run "$decoder" --device cpu

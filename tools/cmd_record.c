@@ -138,7 +138,7 @@ static int record(const record_args_t *args, char **words) {
         fprintf(stderr, "attn record: %s, with the number of each process in place of %%p\n", output);
     } else if (is_new(output, &before, was_there)) {
         fprintf(stderr, "attn record: %s; replay it with: attn run --replay %s\n", output, args->output);
-    } else {
+    } else if (status != 126 && status != 127) { /* those say themselves that there was no command */
         tool_error(
             "nothing was recorded: %s made no attention call through libattn, or fewer than --first, "
             "or it reads a configuration of its own; ATTN_CONFIG counts only where the program names no "

@@ -192,7 +192,7 @@ static int run_shapes(attn_context_t *context, const replay_call_t *c, const run
         snprintf(text + used, sizeof text - used, " common_prefix_len=%d", c->common_prefix_len);
     if (list == NULL)
         printf("call %d: recorded with %s without tensors (%s); random numbers of the same shapes:\n",
-               c->number, c->backend, c->tensors);
+               c->number, c->backend, strcmp(c->tensors, "no") == 0 ? "none were asked for" : c->tensors);
     run_case_args_t args = {.problem = text};
     run_options_t plain = *options;
     if (plain.backend == NULL) plain.backend = recorded_backend(context, c);
