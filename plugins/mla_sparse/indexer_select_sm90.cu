@@ -127,6 +127,10 @@ __global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(cons
     const select_cluster team = {cluster, m, (int)cluster.block_rank(), (int)cluster.num_blocks()};
     const int row = blockIdx.y;
     int lo, hi;
+    m.bins[threadIdx.x] = 0, m.share[threadIdx.x] = 0;
+    if (threadIdx.x < CLUSTER_MAX * CLUSTER_MEMBERS) m.all_members[threadIdx.x] = 0;
+    pdl_launch(); /* what follows waits for the end of this kernel, but need not be launched only then */
+    pdl_wait();
     if (select_trivial(p, row, team.rank == 0, &lo, &hi)) return; /* all CTAs of the cluster alike */
     const int n = hi - lo;
     const float *at = p.logits + (int64_t)row * p.logits_row + lo;
@@ -145,8 +149,6 @@ __global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(cons
     select_sample<CLUSTER_THREADS> sample;
     sample.load(at, n);
     const cluster_keys mine(at, n, team.rank, team.size);
-    m.bins[threadIdx.x] = 0, m.share[threadIdx.x] = 0;
-    if (threadIdx.x < CLUSTER_MAX * CLUSTER_MEMBERS) m.all_members[threadIdx.x] = 0;
     const uint32_t gate = sample.gate(m.search, n, p.topk, m.keys);
     __syncthreads();
     if (threadIdx.x == 0) m.search.count = 0;
@@ -161,19 +163,22 @@ __global__ void __launch_bounds__(CLUSTER_THREADS, 1) select_cluster_kernel(cons
     select_together(m, p.topk, first, max(0, end - first), out);
 }
 
+/* A launch that may begin while the kernel before it ends: it waits for that by itself. */
 struct cluster_launch {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attribute;
+    cudaLaunchAttribute attributes[2] = {};
     cluster_launch(int cluster, int rows, void *stream) {
-        attribute.id = cudaLaunchAttributeClusterDimension;
-        attribute.val.clusterDim.x = (unsigned)cluster;
-        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim.x = (unsigned)cluster;
+        attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+        attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[1].val.programmaticStreamSerializationAllowed = 1;
         config.gridDim = dim3((unsigned)cluster, (unsigned)rows);
         config.blockDim = dim3(CLUSTER_THREADS);
         config.dynamicSmemBytes = sizeof(cluster_memory);
         config.stream = (cudaStream_t)stream;
-        config.attrs = &attribute;
-        config.numAttrs = 1;
+        config.attrs = attributes;
+        config.numAttrs = 2;
     }
 };
 
@@ -197,6 +202,7 @@ extern "C" int indexer_max_clusters(int cluster) {
     using namespace attn_cuda;
     int n = 0;
     cluster_launch l(cluster, 1, nullptr);
+    l.config.numAttrs = 1; /* of the launch, not of the query */
     if (cudaOccupancyMaxActiveClusters(&n, select_cluster_kernel, &l.config) != cudaSuccess) {
         cudaGetLastError();
         return 0;
