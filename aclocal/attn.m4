@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# attn.m4: for those who write attention backends for libattn with Autoconf, Automake and Libtool.  serial 1
+# attn.m4: for those who write attention backends for libattn with Autoconf, Automake and Libtool.  serial 2
 #
 # ATTN_PLUGIN(NAME)
 # -----------------
@@ -33,9 +33,7 @@ AC_DEFUN([ATTN_PLUGIN], [
   attn_bindir=`$PKG_CONFIG --variable=bindir attn-plugin`
   AC_PATH_PROG([ATTN], [attn], [attn], [$attn_bindir$PATH_SEPARATOR$PATH])
   ATTN_PLUGIN_CFLAGS="$ATTN_SDK_CFLAGS -fvisibility=hidden"
-  attn_symbol=`$PKG_CONFIG --variable=symbol attn-plugin`
   ATTN_PLUGIN_LDFLAGS="-module -avoid-version -no-undefined `$PKG_CONFIG --variable=plugin_ldflags attn-plugin`"
-  ATTN_PLUGIN_LDFLAGS="$ATTN_PLUGIN_LDFLAGS -export-symbols-regex '^$attn_symbol\$\$'"
   AC_SUBST([plugindir])
   AC_SUBST([attnconfdir])
   AC_SUBST([ATTN_PLUGIN_CFLAGS])

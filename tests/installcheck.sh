@@ -87,20 +87,34 @@ END
 step "an engine builds with pkg-config" ${ATTN_TEST_CC:-cc} engine.c -o engine $(pkg-config --cflags --libs attn) \
     -Wl,-rpath,"$root/usr/lib"
 step "the engine runs" ./engine
-if command -v cmake >/dev/null 2>&1; then
+cxx=${ATTN_TEST_CXX:-c++}
+if command -v "${cxx%% *}" >/dev/null 2>&1; then
+    # shellcheck disable=SC2046,SC2086 # flags are words
+    step "a plugin in C++ builds with pkg-config" $cxx -std=c++17 -O1 $(pkg-config --variable=plugin_cxxflags attn-plugin) \
+        $(pkg-config --cflags attn-plugin) "$source/tests/cxx_plugin.cpp" -o cxx.so \
+        $(pkg-config --variable=plugin_ldflags attn-plugin)
+    step "and exports nothing of the C++ library" attn check ./cxx.so --group abi
+else
+    skip "a plugin in C++" "there is no C++ compiler"
+fi
+if command -v cmake >/dev/null 2>&1 && command -v "${cxx%% *}" >/dev/null 2>&1; then
     mkdir -p with-cmake
     cat >with-cmake/CMakeLists.txt <<'END'
 cmake_minimum_required(VERSION 3.13)
-project(simple C)
+project(simple C CXX)
+set(CMAKE_CXX_STANDARD 17)
 find_package(attn 0.1 REQUIRED)
 attn_add_plugin(simple ../plugin/simple_attn.c)
+attn_add_plugin(cxx ${CXX_PLUGIN})
 target_link_libraries(simple PRIVATE m)
 add_executable(engine ../engine.c)
 target_link_libraries(engine PRIVATE attn::attn)
 END
-    step "CMake finds libattn" cmake -S with-cmake -B with-cmake/build -DCMAKE_PREFIX_PATH="$root/usr"
-    step "CMake builds the plugin and an engine" cmake --build with-cmake/build
+    step "CMake finds libattn" cmake -S with-cmake -B with-cmake/build -DCMAKE_PREFIX_PATH="$root/usr" \
+        -DCXX_PLUGIN="$source/tests/cxx_plugin.cpp"
+    step "CMake builds the plugins and an engine" cmake --build with-cmake/build
     step "the plugin of CMake passes the kit's first groups" attn check with-cmake/build/simple.so --group abi,structs
+    step "and so does one in C++" attn check with-cmake/build/cxx.so --group abi
     step "the engine of CMake runs" with-cmake/build/engine
 else
     skip "CMake" "there is no cmake"
