@@ -58,6 +58,12 @@ cat >"$tap_scratch/empty.c" <<'END'
 __attribute__((visibility("default"))) int something = 1;
 END
 for name in crash hang empty; do $cc "$tap_scratch/$name.c" -o "$tap_scratch/$name.so"; done
+says "a crash at loading is a failed check" 3 'signal' "$attn" check "$tap_scratch/crash.so"
+says "in JSON, too" 3 '"failed": 1' "$attn" check "$tap_scratch/crash.so" --json
+head -c 4000 "$plugin" >"$tap_scratch/short.so"
+says "so is a file that was cut short" 3 'is cut short' "$attn" check "$tap_scratch/short.so"
+says "which the probe calls by its name, too" 1 'is cut short' "$attn" info --probe "$tap_scratch/short.so"
+says "and text" 1 'is not an ELF file' "$attn" info --probe "$tap_scratch/text.so"
 probe() { "$attn" info --probe "$1" >"$out" 2>&1; }
 probe "$tap_scratch/crash.so"
 status=$?

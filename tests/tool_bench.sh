@@ -24,6 +24,7 @@ json "as many queries as keys" rows.0.flops 261632.0 bench --device cpu --thread
     --problem "$own"
 ok "with a small error" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 >= 0 && \$1 < 1e-4) }'"
 wants "a length that is none" 2 "5,100,33" bench --device cpu --problem "$own" --lens 4,x
+wants "no length at all" 2 "5,100,33" bench --device cpu --problem "$own" --lens ""
 wants "a length below the query" 2 "part of the keys" bench --device cpu --problem "$own" --query 5 --lens 9,4
 wants "the cache writer" 0 "C1 write 8192 .*GB/s" bench --device cpu --threads 1 --time 1 --suite h200 --rows C1 \
     --svg "$tap_scratch/writer.svg"

@@ -60,7 +60,7 @@ static int read_lens(const char *text, bench_row_t *row) {
     static int32_t lens[1024];
     int count = 0;
     int32_t longest = 0;
-    for (const char *at = text; *at != '\0';) {
+    for (const char *at = text; count == 0 || *at != '\0';) {
         char *end;
         const long value = strtol(at, &end, 10);
         if (end == at || (*end != ',' && *end != '\0') || value < 1 || value > 1 << 28 ||

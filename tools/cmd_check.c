@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_check.c: `attn check`: the conformance kit on one plugin file. The work is in kit/. */
+#include "probe.h"
 #include "tool.h"
 
 #include "../kit/check.h"
@@ -53,6 +54,27 @@ static void collect(void *user, const check_result_t *r) {
     json_array_append_new(user, check);
 }
 
+/* A file that crashes or hangs as it is loaded would take the kit along: it is loaded in a child first. What else is wrong
+ * with it the kit says itself. */
+static int is_unloadable(const char *path, json_t *checks, int is_json, check_totals_t *totals) {
+    enum { PATIENCE_MS = 20000 };
+    static probe_result_t probed;
+    int status = probe_plugin(path, PATIENCE_MS, &probed);
+    if (status != ATTN_E_INTERNAL && (status != ATTN_E_ABI || probed.abi_major != 0)) return 0;
+    const check_result_t result = {.backend = "",
+                                   .group = "abi",
+                                   .name = "the file is a plugin",
+                                   .is_failed = 1,
+                                   .text = probed.text,
+                                   .case_text = ""};
+    *totals = (check_totals_t){.failed = 1};
+    if (is_json)
+        collect(checks, &result);
+    else
+        printf("not ok 1 - abi: %s\n#   %s\n1..1\n", result.name, result.text);
+    return 1;
+}
+
 int cmd_check(int argc, char **argv) {
     check_options_t o = {.path = NULL};
     int64_t seed = 1, timeout = 60, max_failures = 0;
@@ -104,7 +126,7 @@ int cmd_check(int argc, char **argv) {
         o.on_result = collect;
         o.user = checks;
     }
-    int result = check_plugin(&o, &totals);
+    int result = is_unloadable(absolute, checks, is_json, &totals) ? -1 : check_plugin(&o, &totals);
     if (is_json) {
         if (o.out != NULL) fclose(o.out);
         tool_print_json(json_pack("{s:s, s:I, s:i, s:i, s:i, s:O}", "file", absolute, "seed",

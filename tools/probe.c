@@ -5,6 +5,8 @@
  */
 #include "probe.h"
 
+#include "../core/loader.h" /* attni_elf_check, which is compiled into the command */
+
 #include <attn/attn_plugin_util.h>
 
 #include <ctype.h>
@@ -150,6 +152,9 @@ int probe_plugin(const char *path, unsigned timeout_ms, probe_result_t *result) 
     char real[4096]; /* a name without a slash would make dlopen search the library path */
     if (realpath(path, real) == NULL || access(real, R_OK) != 0)
         return probe_fail(result, ATTN_E_IO, "%s cannot be read: %s", path, strerror(errno));
+    attn_error_t error = {.struct_size = sizeof error};
+    int code = attni_elf_check(real, &error);
+    if (code != ATTN_OK) return probe_fail(result, code, "%s", error.text);
     probe_shared_t *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return probe_fail(result, ATTN_E_NO_MEMORY, "no memory for the examination");
