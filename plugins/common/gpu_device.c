@@ -4,10 +4,26 @@
 
 #include <cuda_runtime_api.h>
 
+/* What to do about the errors of an installation; "": nothing that is known. */
+static const char *remedy_of(int code) {
+    switch (code) {
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidDeviceFunction:
+        return "; the plugin was built for other GPUs: configure libattn with --with-cuda-arch naming "
+               "this one";
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorInsufficientDriver:
+        return "; the driver is older than the CUDA toolkit of the build: update it";
+    default:
+        return "";
+    }
+}
+
 int gpu_fail(attn_error_t *error, int code, const char *what) {
     cudaGetLastError();
     return attn_fail(error, code == (int)cudaErrorMemoryAllocation ? ATTN_E_NO_MEMORY : ATTN_E_DEVICE,
-                     "device", "%s failed: %s", what, cudaGetErrorString((cudaError_t)code));
+                     "device", "%s failed: %s%s", what, cudaGetErrorString((cudaError_t)code),
+                     remedy_of(code));
 }
 
 int gpu_enter(int device_id, gpu_device_guard *guard, attn_error_t *error) {
