@@ -92,6 +92,16 @@ static int draws_tiles(const flash_prefill_config *c, const flash_prefill_more *
     return more && more->ticket && !(c->kind == FLASH_PREFILL_SM90_E4M3 && c->class_index == 0);
 }
 
+/* As many heads as 16 whose tiles are dealt out in one round, so that the keys in use stay within the L2. Where tiles are
+ * drawn nothing depends on a round, and fewer heads need less of the L2 (prefill_sm90.md): 4, but 8 where tiles differ much
+ * in length and are drawn a tile ahead. */
+static int heads_side_by_side(const flash_params *p, int draws, int q_buffers) {
+    if (!draws) return 16;
+    /* lengths differ by the new tokens of a request, at most by those of all */
+    const int are_alike = p->keys_per_tile < 2048 || 2 * (int64_t)p->keys_per_tile >= 3 * p->q_rows;
+    return q_buffers == 1 || are_alike ? 4 : 8;
+}
+
 static int run_sm90(const flash_params *p, const flash_prefill_more *more, const flash_shape *s,
                     const flash_prefill_config *c, int num_tiles, const flash_runtime *r, void *stream) {
     const int bytes = c->kind == FLASH_PREFILL_SM90_E4M3;
@@ -131,9 +141,7 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
                            p->v_token, p->v_head, block_keys))
             return FLASH_E_MAP_V;
     }
-    /* Heads side by side: as many as 16, so that the keys in use stay within the L2 at long lengths. Fewer where tiles are
-     * drawn: nothing then depends on how many share a round. */
-    int most = draws_tiles(c, more) ? (p->keys_per_tile >= 2048 ? 8 : 4) : 16;
+    const int most = heads_side_by_side(p, draws_tiles(c, more), k->q_buffers);
     int section = p->num_q_heads < most ? p->num_q_heads : most;
     while (section > 1 && p->num_q_heads % section != 0)
         section--;

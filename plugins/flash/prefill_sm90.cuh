@@ -139,6 +139,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
      * have no registers left for it, and causal tiles of a few blocks are slower that way (README.md). */
     constexpr bool CAN_OVERLAP = NQ == 2 && !(FEATURE && NWG == 3);
     const bool overlap = CAN_OVERLAP && P.overlap;
+    constexpr bool LATE = NQ == 1; /* the next Q waits for this tile's last scores anyway */
     extern __shared__ __align__(1024) uint8_t smem_raw[];
     constexpr bool WIDE = T::WIDE;
     __shared__ __align__(8) uint64_t bars[3 * NQ + 4 * ST + 4 * T::RST];
@@ -203,11 +204,12 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                 tma_3d(sQ + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + x.tile.y * BM, x.head,
                        qfull + 8 * qs);
         };
-        /* Numbers beyond the first tiles (the first two, where a draw is for the tile after next) are drawn. All CTAs together
-         * draw `draws` times, so that the counter is 0 again afterwards. */
+        /* The first tiles are dealt out, the others drawn: LATE, shortly before the end of the tile before, so that no CTA holds
+         * on to a long tile while others are idle; or, where a second buffer lets Q come early, a tile further ahead. All CTAs
+         * together draw as often as the caller of draw() says, after which the counter is 0 again. */
         const bool draws = P.more.ticket != nullptr;
-        auto draw = [&](unsigned draws) {
-            return lane == 0 ? (int)atomicInc((unsigned *)P.more.ticket, draws - 1) : 0;
+        auto draw = [&](unsigned of_all) {
+            return lane == 0 ? (int)atomicInc((unsigned *)P.more.ticket, of_all - 1) : 0;
         };
         int it = 0, wk = 0, ticket = 0;
         tile_job now, next;
@@ -218,17 +220,16 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 #pragma unroll 1
         for (int t = blockIdx.x, after = 0; t < total; t = after, wk++) {
             bool more = false;
-            if constexpr (T::DIRECT) { /* this draw is for the next tile */
-                ticket = draws ? draw(total) : t;
-            } else { /* the next tile's number was drawn a tile ago: its description arrives while this tile's keys are on
-                        their way */
-                after = draws && wk > 0 ? __shfl_sync(~0u, ticket, 0) + 2 * (int)gridDim.x : t + gridDim.x;
+            auto take = [&](int number) {
+                after = number;
                 more = after < total;
-                if (more) {
-                    next = job_of(p, num_tiles, sect, after);
-                    if (draws) ticket = draw(total - gridDim.x);
-                }
-            }
+                if (more) next = job_of(p, num_tiles, sect, after);
+            };
+            if (!draws || (!LATE && wk == 0))
+                take(t + gridDim.x); /* its description arrives while this tile's keys are on their way */
+            else if (!LATE)
+                take(__shfl_sync(~0u, ticket, 0) + 2 * gridDim.x);
+            if (!LATE && draws && more) ticket = draw(total - gridDim.x);
             const tile_info &ti = infos[wk % T::INFOS];
             const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped,
                       kv_len = now.view.z;
@@ -324,11 +325,12 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                         tma_3d(sV + s * T::VB + lane * T::VHF, &P.v_map, lane * 64, row0 + j * BN, kvh,
                                vfull + 8 * s);
                 }
-                if (T::DIRECT && j == last) { /* the ticket is there by now */
-                    after = __shfl_sync(~0u, ticket, 0) + gridDim.x;
-                    more = after < total;
-                    sent = !more;
-                    if (more) next = job_of(p, num_tiles, sect, after);
+                if (LATE && draws) {
+                    if (j == min(last, first + 3)) ticket = draw(total);
+                    if (j == min(last, first + 2)) {
+                        take(__shfl_sync(~0u, ticket, 0) + gridDim.x);
+                        sent = !more;
+                    }
                 }
             }
             if (!sent) send_q(next, wk + 1);
