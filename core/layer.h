@@ -52,6 +52,8 @@ int attni_layer_check_sharing(const attn_layer_t *layer, const char *target, att
 
 /* Scales that the call does not give, from the layer. */
 void attni_layer_fill_scales(const attn_layer_t *layer, attn_scales_t *scales);
+/* Scales that are used and can be read here must be finite and above 0: with 0 a quantised row is 0 without an error. */
+int attni_layer_check_scales(const attn_layer_t *layer, const attn_scales_t *scales, attn_error_t *error);
 /* Makes scales from the first rows seen, where that is still to be done. NULL tensors: not at hand here. On a device it waits
  * for the stream, allocates for a moment and writes the tensors that the engine gave for the scales. */
 int attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTensor *key,

@@ -89,6 +89,7 @@ int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args
         code = attni_layer_measure(layer, NULL, a.key, a.value, a.slot_mapping->shape[0], stream, error);
     if (code != ATTN_OK) return code;
     attni_layer_fill_scales(layer, &a.scales);
+    if ((code = attni_layer_check_scales(layer, &a.scales, error)) != ATTN_OK) return code;
     return g->stage.ops.update_kv_cache(g->stage.instance, &a, stream, error);
 }
 
@@ -182,6 +183,7 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
         code = attni_layer_measure(layer, a.query, a.key, a.value, g->built_tokens, stream, error);
     if (code != ATTN_OK) return code;
     attni_layer_fill_scales(layer, &a.scales);
+    if (space != NULL && (code = attni_layer_check_scales(layer, &a.scales, error)) != ATTN_OK) return code;
     if (space != NULL && g->wrap.sink_len != 0) code = write_sinks(layer, &a, &s, stream, error);
     if (code != ATTN_OK) return code;
     code = g->stage.ops.forward(g->stage.instance, &a, space != NULL ? &s : NULL, stream, error);

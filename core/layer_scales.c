@@ -233,6 +233,29 @@ void attni_layer_fill_scales(const attn_layer_t *layer, attn_scales_t *scales) {
     if (scales->prob == NULL) scales->prob = scale_tensor(&layer->scales[ATTNI_SCALE_PROB]);
 }
 
+int attni_layer_check_scales(const attn_layer_t *layer, const attn_scales_t *scales, attn_error_t *error) {
+    const attn_group_t *g = layer->group;
+    const DLTensor *given[] = {scales->q, scales->k, scales->v};
+    int is_fp8 = (g->features & ATTN_F_FP8_ATTENTION) != 0, kv = (int)g->problem.kv_cache_dtype;
+    int is_cache = kv == ATTN_KV_FP8_E4M3 || kv == ATTN_KV_FP8_E5M2 || kv == ATTN_KV_NVFP4;
+    int is_used[] = {is_fp8 || (g->features & ATTN_F_QUANT_QUERY) != 0, is_fp8 || is_cache,
+                     is_fp8 || is_cache};
+    for (int i = ATTNI_SCALE_Q; i <= ATTNI_SCALE_V; i++) {
+        const DLTensor *t = given[i];
+        if (t == NULL || !is_used[i] || t->device.device_type != kDLCPU) continue;
+        int code = attn_check_tensor(t, scale_names[i], ATTN_DTYPE_FLOAT32, 1, NULL, error);
+        if (code != ATTN_OK) return code;
+        for (int64_t h = 0; h < t->shape[0]; h++) {
+            float value = ((const float *)attn_data(t))[h];
+            if (!(value > 0) || !isfinite(value))
+                return attn_fail(error, ATTN_E_INVALID, scale_names[i],
+                                 "%s[%lld] is %g; a finite number above 0 was wanted", scale_names[i],
+                                 (long long)h, (double)value);
+        }
+    }
+    return ATTN_OK;
+}
+
 /* Rows of a device in host memory; their shape and strides are the tensor's. */
 static int fetch_rows(const attn_layer_t *layer, const DLTensor *t, int64_t rows, void *stream,
                       DLTensor *host, attn_error_t *error) {

@@ -2,6 +2,8 @@
 /* The calls of a step: every wrong argument under its name, profiling, MLA weights, sinks and slopes of the layer. */
 #include "layer_testing.h"
 
+#include <math.h>
+
 static attn_error_t error = {.struct_size = sizeof error};
 
 struct call {
@@ -110,6 +112,29 @@ static void test_metadata_of_others(attn_context_t *context) {
     attn_layer_destroy(window);
     attn_group_close(same);
     attn_group_close(other);
+    close_call(c);
+}
+
+/* Scales that the call reads on the CPU. */
+static void test_scale_values(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    c->u.scales.k = c->u.scales.v = c->f.scales.k = c->f.scales.v = &c->tscale.t;
+    c->scale[0] = 0.5f;
+    is_int(update(c) || forward(c), ATTN_OK, "a scale");
+    SPOIL(update, "k_scale", c->scale[0] = 0, "of 0, which would make every row 0");
+    SPOIL(update, "k_scale", c->scale[0] = -1, "of -1");
+    SPOIL(forward, "k_scale", c->scale[0] = NAN, "that is no number");
+    SPOIL(forward, "v_scale", (c->f.scales.k = NULL, c->scale[0] = INFINITY), "that is infinite");
+    c->tscale.t.device.device_type = kDLCUDAManaged, c->scale[0] = 0;
+    is_int(update(c), ATTN_OK, "what lies elsewhere is not looked at");
+    close_call(c);
+    p.kv_cache_dtype = ATTN_KV_AUTO;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    c->u.scales.k = c->u.scales.v = &c->tscale.t;
+    is_int(update(c), ATTN_OK, "nor are scales that nobody uses");
     close_call(c);
 }
 
@@ -310,6 +335,7 @@ static void test_mla(attn_context_t *context) {
 int main(void) {
     attn_context_t *context = fake_context("");
     test_metadata_of_others(context);
+    test_scale_values(context);
     test_update(context);
     test_forward(context);
     test_direct(context);
