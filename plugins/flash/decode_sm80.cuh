@@ -15,6 +15,7 @@
 #ifndef DECODE_SM80_CUH
 #define DECODE_SM80_CUH
 
+#include "../common/decode_tile_sm80.cuh"
 #include "decode_merge_sm80.cuh"
 #include "flash_launch.h"
 #include "flash_rows.cuh"
@@ -276,14 +277,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
                 }
             }
         } else {
-#pragma unroll
-            for (int st = 0; st < QSTEP; st++) {
-                uint32_t r[4];
-                ldmatrix_x4(r, sk + ring_unit<T::RS>(lr, 2 * st + lc));
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-                    mma_16816<MMA>(s[n], r, qf[n][2 * st], qf[n][2 * st + 1]);
-            }
+            add_scores<MMA, QSTEP>(s, qf, [&](int i) { return sk + ring_unit<T::RS>(lr, 2 * i + lc); });
         }
         const int tok0 = t0 + b * 16, tok = tok0 + g;
 #pragma unroll
@@ -305,45 +299,9 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
                     if (k < row_lo[n][i & 1] || k >= row_hi[n][i & 1] || k >= t1) s[n][i] = -INFINITY;
                 }
         }
-        /* The maximum may lag by 2^8 (lazy rescale): p stays below 256, and the result is exact after division. */
-        bool grow = false;
-        float a[NT][2];
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            a[n][0] = fmaxf(s[n][0], s[n][2]);
-            a[n][1] = fmaxf(s[n][1], s[n][3]);
-            grow |= a[n][0] > m[n][0] + 8.f || a[n][1] > m[n][1] + 8.f;
-        }
-        if (__any_sync(~0u, grow)) {
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    float x = a[n][e];
-#pragma unroll
-                    for (int d = 4; d < 32; d <<= 1)
-                        x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-                    x = fmaxf(x, m[n][e]);
-                    float f = ex2(m[n][e] - x);
-                    m[n][e] = x;
-                    l[n][e] *= f;
-#pragma unroll
-                    for (int j = 0; j < MT; j++) {
-                        o[n][j][e] *= f;
-                        o[n][j][2 + e] *= f;
-                    }
-                }
-        }
+        raise_max(s, m, l, o, 8.f);
         uint32_t pb[NT][2];
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            float p0 = ex2(s[n][0] - m[n][0]), p1 = ex2(s[n][1] - m[n][1]);
-            float p2 = ex2(s[n][2] - m[n][0]), p3 = ex2(s[n][3] - m[n][1]);
-            l[n][0] += p0 + p2;
-            l[n][1] += p1 + p3;
-            pb[n][0] = movmatrix_trans(pack2<MMA>(p0, p1));
-            pb[n][1] = movmatrix_trans(pack2<MMA>(p2, p3));
-        }
+        weigh<MMA, false>(s, m, {1.f, 1.f}, l, pb);
         if constexpr (KV == DT_E4M3) {
 #pragma unroll
             for (int x = 0; x < DV / 32; x++) {
@@ -362,14 +320,8 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
                 }
             }
         } else {
-#pragma unroll
-            for (int x = 0; x < MT; x++) {
-                uint32_t r[4];
-                ldmatrix_x4_trans(r, sk + ring_unit<T::RS>(vr, DK * EB / 16 + 2 * x + vc));
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-                    mma_16816<MMA>(o[n][x], r, pb[n][0], pb[n][1]);
-            }
+            add_values<MMA>(o, pb,
+                            [&](int i) { return sk + ring_unit<T::RS>(vr, DK * EB / 16 + 2 * i + vc); });
         }
         __syncwarp();
         cstage = cstage + 1 == STAGES ? 0 : cstage + 1;
@@ -377,13 +329,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
     cp_async_wait<0>();
 
     /* Merge of the warps through the ring's memory. */
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-#pragma unroll
-            for (int d = 4; d < 32; d <<= 1)
-                l[n][e] += __shfl_xor_sync(~0u, l[n][e], d);
+    sum_lanes(l);
     __syncthreads();
     float *so = (float *)smem;
 #pragma unroll

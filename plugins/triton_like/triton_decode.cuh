@@ -19,6 +19,7 @@
 #ifndef TRITON_DECODE_CUH
 #define TRITON_DECODE_CUH
 
+#include "decode_tile_sm80.cuh"
 #include "triton_reduce.cuh"
 
 namespace attn_cuda {
@@ -299,14 +300,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 }
             }
         } else {
-#pragma unroll
-            for (int st = 0; st < QSTEP; st++) {
-                uint32_t r[4];
-                ldmatrix_x4(r, sk + ring_unit<KRS>(lr, 2 * st + lc));
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-                    mma_16816<MMA>(s[n], r, qf[n][2 * st], qf[n][2 * st + 1]);
-            }
+            add_scores<MMA, QSTEP>(s, qf, [&](int i) { return sk + ring_unit<KRS>(lr, 2 * i + lc); });
         }
         const int tok0 = token_of(b), tok = tok0 + g;
 #pragma unroll
@@ -331,46 +325,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                     if (k >= walk.hi || !is_visible(k, see[n][i & 1], walk.prefix)) s[n][i] = -INFINITY;
                 }
         }
-        /* The maximum may lag by 2^LAZY: p stays below 256, and the result is exact after division. */
-        bool grow = false;
-        float top[NT][2];
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            top[n][0] = fmaxf(s[n][0], s[n][2]);
-            top[n][1] = fmaxf(s[n][1], s[n][3]);
-            grow |= top[n][0] > m[n][0] + LAZY || top[n][1] > m[n][1] + LAZY;
-        }
-        if (__any_sync(~0u, grow)) {
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    float x = top[n][e];
-#pragma unroll
-                    for (int d = 4; d < 32; d <<= 1)
-                        x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-                    x = fmaxf(x, m[n][e]);
-                    float f = ex2(m[n][e] - x);
-                    m[n][e] = x;
-                    l[n][e] *= f;
-#pragma unroll
-                    for (int j = 0; j < MT; j++) {
-                        o[n][j][e] *= f;
-                        o[n][j][2 + e] *= f;
-                    }
-                }
-        }
+        raise_max(s, m, l, o, LAZY);
         uint32_t pb[NT][2];
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            float p0 = ex2(s[n][0] - m[n][0]), p1 = ex2(s[n][1] - m[n][1]);
-            float p2 = ex2(s[n][2] - m[n][0]), p3 = ex2(s[n][3] - m[n][1]);
-            l[n][0] += p0 + p2;
-            l[n][1] += p1 + p3;
-            if (TL_TOKEN_HEAD) p0 *= vs[0], p1 *= vs[0], p2 *= vs[1], p3 *= vs[1];
-            pb[n][0] = movmatrix_trans(pack2<MMA>(p0, p1));
-            pb[n][1] = movmatrix_trans(pack2<MMA>(p2, p3));
-        }
+        weigh<MMA, TL_TOKEN_HEAD != 0>(s, m, vs, l, pb);
         if constexpr (CODES) {
 #pragma unroll
             for (int x = 0; x < DVP / 32; x++) {
@@ -405,14 +362,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 }
             }
         } else {
-#pragma unroll
-            for (int x = 0; x < MT; x++) {
-                uint32_t r[4];
-                ldmatrix_x4_trans(r, svm + ring_unit<VRS>(vr, V_UNIT + 2 * x + vc));
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-                    mma_16816<MMA>(o[n][x], r, pb[n][0], pb[n][1]);
-            }
+            add_values<MMA>(o, pb, [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
         }
         __syncwarp();
         cstage = cstage + 1 == STAGES ? 0 : cstage + 1;
@@ -420,13 +370,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     cp_async_wait<0>();
 
     /* Merge of the warps through the ring's memory. */
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-#pragma unroll
-            for (int d = 4; d < 32; d <<= 1)
-                l[n][e] += __shfl_xor_sync(~0u, l[n][e], d);
+    sum_lanes(l);
     __syncthreads();
     float *so = (float *)smem;
 #pragma unroll
