@@ -64,7 +64,8 @@ typedef struct attn_context_options {
 /* Reads the configuration and loads the plugins it names. A plugin that does not load is listed with its reason and is
  * an error only if it is `required`. options NULL: all defaults. [any thread] */
 int attn_context_create(const attn_context_options_t *options, attn_context_t **context, attn_error_t *error);
-/* All groups must be closed. NULL is allowed. Plugins stay mapped until the process ends. */
+/* All groups must be closed: with an open one it logs an error and leaves the context. NULL is allowed. Plugins stay mapped
+ * until the process ends. */
 void attn_context_destroy(attn_context_t *context);
 
 /* One effective configuration value and where it came from. Strings live as long as the context. */
@@ -198,7 +199,7 @@ typedef struct attn_group attn_group_t;
 /* Selects and opens. *selection may be NULL; else it receives the record, also on failure. [any thread] */
 int attn_group_open(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
                     const char *backend, attn_group_t **group, attn_selection_t **selection, attn_error_t *error);
-/* Its layers must be destroyed first. NULL is allowed. */
+/* Its layers must be destroyed first: with one left it logs an error and leaves the group. NULL is allowed. */
 void attn_group_close(attn_group_t *group);
 
 const attn_backend_t *attn_group_backend(const attn_group_t *group);
@@ -278,7 +279,8 @@ int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args
  * (attn_group_space_needed.weight_bytes) where its history of magnitudes is kept; weights->kv_b_proj is NULL. */
 int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weights, void *stream, attn_error_t *error);
 /* Attention with the metadata in space; space NULL: profiling run, output becomes zero. Scales, sinks and slopes not given
- * in args come from the layer. [instance] [no alloc] [no sync] [capture-safe]
+ * in args come from the layer. Metadata that a group of another problem built is ATTN_E_STATE. [instance] [no alloc] [no sync]
+ * [capture-safe]
  * One exception: with [mm_encoder] fp8_scale_save_path the 16th call of the first layer with dynamic scales waits for the
  * stream and writes the file, once for a context. Such layers are refused in a batch built with ATTN_BATCH_CAPTURE. */
 int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space, void *stream,

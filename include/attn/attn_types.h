@@ -391,7 +391,8 @@ typedef struct attn_batch {
 
     const DLTensor *query_start_loc;  /* int32 [B + 1] */
     const DLTensor *seq_lens;         /* int32 [B] */
-    const DLTensor *block_table;      /* int32 [B, max_blocks]; entries past ceil(seq_len / bs) are never read */
+    const DLTensor *block_table;      /* int32 [B, max_blocks]; entries past ceil(seq_len / bs) are never read; pages that
+                                         a window has left behind: any cleared page */
     const DLTensor *slot_mapping;     /* int64 [>= T]; negative: do not write */
     const DLTensor *positions;        /* int64 [T] optional */
     const DLTensor *causal;           /* int32 [B] with ATTN_MASK_PER_REQUEST */
