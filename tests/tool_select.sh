@@ -95,6 +95,9 @@ printf '{"model_type": "llava", "torch_dtype": "float16", "text_config": {"max_p
     >"$tap_scratch/config.json"
 json "config: sizes of the class" kinds.0.problem ".*num_heads=32 num_kv_heads=32 head_size=128 .*" select --device cpu \
     --model "$tap_scratch"
+printf '{"num_attention_heads": 4, "hidden_size": 64, "num_hidden_layers": 2, "sliding_window": 8, "sliding_window_pattern": "LG",
+    "layer_types": ["sliding_attention", "full_attention"]}' >"$tap_scratch/config.json"
+json "config: a pattern in words beside layer_types" kinds.0.problem ".*sliding_window=8 .*" select --device cpu --model "$tap_scratch"
 wants "config: no file" 3 "No such file" select --device cpu --model "$tap_scratch/nothing.json"
 wants "config: a folder with config.json in it" 0 "." select --device cpu --model "$configs/../configs/bert-base.json"
 printf '{"model_type": "brandnew", "num_attention_heads": 4, "hidden_size": 64, "num_hidden_layers": 2}' >"$tap_scratch/config.json"

@@ -50,8 +50,9 @@ static void read_stack(const hf_reader_t *r, const hf_family_t *family, int64_t 
     s->no_rope = hf_field(r, "no_rope_layers");
     s->pattern = family->pattern;
     s->first = hf_int(r, "max_window_layers", 0);
-    s->period = hf_int(r, "sliding_window_pattern|global_attn_every_n_layers",
-                       family->period != 0 ? family->period : 1);
+    s->period = family->period != 0 ? family->period : 1;
+    if (s->types == NULL) /* beside layer_types some models have a text there, as "LLLG" */
+        s->period = hf_int(r, "sliding_window_pattern|global_attn_every_n_layers", s->period);
     s->window = (uint32_t)hf_int(r, "sliding_window|local_attention",
                                  hf_field(r, "sliding_window") == NULL ? family->window : 0);
     if (s->pattern == HF_WINDOW_ABOVE && !hf_bool(r, "use_sliding_window", 0)) s->window = 0;
