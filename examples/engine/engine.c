@@ -14,18 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    LAYERS = 2,
-    HQ = 8,
-    HKV = 2,
-    D = 64,
-    BLOCK = 16,
-    PAGES = 24,
-    MAX_PAGES = 8,
-    MAX_TOKENS = 64,
-    MAX_RUNNING = 4
-};
-enum { CHUNK = 24, NUM_REQUESTS = 6 };
+enum { LAYERS = 2, HQ = 8, HKV = 2, D = 64 };   /* of the model */
+enum { BLOCK = 16, PAGES = 24, MAX_PAGES = 8 }; /* of the cache: tokens a page, pages in all, of a request */
+enum { MAX_TOKENS = 64, MAX_RUNNING = 4, CHUNK = 24 }; /* of a step; CHUNK: tokens of a prompt in one step */
+enum { NUM_REQUESTS = 6 };
 
 typedef struct request {
     int arrives, prompt, generate; /* given: step, tokens, tokens */
@@ -51,6 +43,10 @@ static void must(int code, const char *what) {
     if (code == ATTN_OK) return;
     fprintf(stderr, "engine: %s: %s: %s\n", what, attn_error_name(code), error.text);
     exit(1);
+}
+
+static void *room(uint64_t bytes) {
+    return aligned_alloc(256, (bytes + 256) / 256 * 256); /* alignment: no backend here asks for more */
 }
 
 /* A dense tensor of up to three dimensions on the CPU. */
@@ -86,10 +82,8 @@ static int schedule(int step) {
             request_t *q = &requests[r];
             int is_prompt = q->computed < q->prompt, left = q->prompt - q->computed;
             if (q->arrives > step || q->computed == q->prompt + q->generate || is_prompt != pass) continue;
-            int n = !is_prompt     ? 1
-                    : left < CHUNK ? left
-                                   : CHUNK,
-                pages = (q->computed + n + BLOCK - 1) / BLOCK;
+            int n = !is_prompt ? 1 : left < CHUNK ? left : CHUNK;
+            int pages = (q->computed + n + BLOCK - 1) / BLOCK;
             if (starts[count] + n > MAX_TOKENS || pages - q->num_pages > num_free)
                 continue; /* waits for the next step */
             while (q->num_pages < pages)
@@ -154,18 +148,18 @@ int main(int argc, char **argv) {
     must(attn_group_kv_cache_shape(group, PAGES, &shape, &error), "cache shape");
     must(attn_group_space_needed(group, &needed, &error), "space");
     attn_space_t space = {.struct_size = sizeof space,
+                          .metadata = room(needed.metadata_bytes),
                           .metadata_bytes = needed.metadata_bytes,
+                          .workspace = room(needed.workspace_bytes),
                           .workspace_bytes = needed.workspace_bytes,
+                          .host = room(needed.host_bytes),
                           .host_bytes = needed.host_bytes};
-    space.metadata = aligned_alloc(256, needed.metadata_bytes / 256 * 256 + 256);
-    space.workspace = aligned_alloc(256, needed.workspace_bytes / 256 * 256 + 256);
-    space.host = aligned_alloc(256, needed.host_bytes / 256 * 256 + 256);
     int64_t strides[ATTN_CACHE_MAX_DIMS];
     for (uint32_t i = 0; i < shape.ndim; i++)
         strides[i] = shape.byte_strides[i] / (shape.dtype.bits / 8);
     DLTensor cache[LAYERS];
     for (int i = 0; i < LAYERS; i++)
-        cache[i] = (DLTensor){.data = aligned_alloc(256, (size_t)shape.total_bytes / 256 * 256 + 256),
+        cache[i] = (DLTensor){.data = room((uint64_t)shape.total_bytes),
                               .device = {kDLCPU, 0},
                               .ndim = (int32_t)shape.ndim,
                               .dtype = shape.dtype,
