@@ -152,6 +152,15 @@ void kit_result_free(kit_result_t *result);
 void kit_tolerance(const kit_case_t *c, double *atol, double *rtol);
 kit_difference_t kit_compare(const kit_case_t *c, const kit_result_t *got, const kit_result_t *want);
 
+/* 1 if the backend says that it serves the case on the device of memory; else its first reason is in why. */
+int kit_is_served(const attn_backend_t *backend, const kit_case_t *c, const kit_memory_t *memory, char *why,
+                  size_t why_size);
+/* Runs the case on the backend and on the oracle; 1 if all went well and they agree, else what did not is in why.
+ * in_or_null: inputs other than those of the seed. */
+int kit_agrees(const attn_backend_t *backend, const attn_backend_t *oracle, const kit_case_t *c,
+               const kit_inputs_t *in_or_null, const kit_memory_t *memory, kit_difference_t *d, char *why,
+               size_t why_size);
+
 /* The backend `name` of a plugin file (NULL: its first), or NULL with a line of text in why. The file stays
  * loaded. */
 const attn_backend_t *kit_load(const char *path, const char *name, char *why, size_t why_size);

@@ -13,29 +13,9 @@ static const attn_backend_t *flash, *diffkv, *reference;
 
 /* One case on both; returns 1 if it passed or is not served. */
 static int run_one(const attn_backend_t *backend, const kit_case_t *c, char *why, size_t size, int *served) {
-    attn_device_t device = {
-        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
-    attn_reasons_t reasons = {.struct_size = sizeof reasons};
-    backend->ops->supports_combination(&c->problem, &device, &reasons);
-    *served = reasons.count == 0;
-    if (!*served) return 1;
-    kit_inputs_t *in = kit_inputs_make(c);
-    kit_result_t got, want;
-    memset(&got, 0, sizeof got);
-    memset(&want, 0, sizeof want);
-    kit_run(backend, c, in, &gpu, &got);
-    kit_run_oracle(reference, c, in, &want);
-    kit_difference_t d = kit_compare(c, &got, &want);
-    int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0' && d.is_close;
-    if (!good) {
-        char text[1024];
-        snprintf(why, size, "%s: status %d/%d in %s: %s %s %s", kit_case_text(c, text, sizeof text),
-                 got.status, want.status, got.operation, got.error.text, got.fault, d.text);
-    }
-    kit_result_free(&got);
-    kit_result_free(&want);
-    kit_inputs_free(in);
-    return good;
+    kit_difference_t d;
+    *served = kit_is_served(backend, c, &gpu, why, size);
+    return !*served || kit_agrees(backend, reference, c, NULL, &gpu, &d, why, size);
 }
 
 static void random_cases(uint64_t seed) {

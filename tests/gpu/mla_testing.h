@@ -27,30 +27,8 @@ static const attn_backend_t *mla_test_load(const char *file) {
 TAP_UNUSED static int mla_test_agrees(const attn_backend_t *backend, const attn_backend_t *oracle,
                                       const kit_case_t *c, const kit_inputs_t *in, const kit_memory_t *memory,
                                       kit_difference_t *d, char *why, size_t size) {
-    attn_device_t device = {
-        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = memory->compute_capability};
-    attn_reason_t first = {0};
-    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
-    backend->ops->supports_combination(&c->problem, &device, &reasons);
-    if (reasons.count != 0) {
-        snprintf(why, size, "refused: %s", first.text);
-        return 0;
-    }
-    kit_result_t got, want;
-    memset(&got, 0, sizeof got);
-    memset(&want, 0, sizeof want);
-    kit_run(backend, c, in, memory, &got);
-    kit_run_oracle(oracle, c, in, &want);
-    *d = kit_compare(c, &got, &want);
-    int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0' && d->is_close;
-    if (!good) {
-        char text[1024];
-        snprintf(why, size, "%s: status %d/%d in %s: %s %s %s", kit_case_text(c, text, sizeof text),
-                 got.status, want.status, got.operation, got.error.text, got.fault, d->text);
-    }
-    kit_result_free(&got);
-    kit_result_free(&want);
-    return good;
+    return kit_is_served(backend, c, memory, why, size) &&
+           kit_agrees(backend, oracle, c, in, memory, d, why, size);
 }
 
 /* A layer like DeepSeek's for the small engine of mla_step.h: 8 requests, 64 tokens. */

@@ -11,26 +11,6 @@
 
 static const attn_backend_t *encoder, *reference;
 
-static int run_one(const kit_case_t *c, char *why, size_t size) {
-    kit_inputs_t *in = kit_inputs_make(c);
-    kit_result_t got, want;
-    memset(&got, 0, sizeof got);
-    memset(&want, 0, sizeof want);
-    kit_run(encoder, c, in, &gpu, &got);
-    kit_run_oracle(reference, c, in, &want);
-    kit_difference_t d = kit_compare(c, &got, &want);
-    int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0' && d.is_close;
-    if (!good) {
-        char text[1024];
-        snprintf(why, size, "%s: status %d/%d in %s: %s %s %s", kit_case_text(c, text, sizeof text),
-                 got.status, want.status, got.operation, got.error.text, got.fault, d.text);
-    }
-    kit_result_free(&got);
-    kit_result_free(&want);
-    kit_inputs_free(in);
-    return good;
-}
-
 /* Head sizes of real towers, and any other; every second case in fp8. */
 static void random_cases(uint64_t seed) {
     static const uint32_t towers[] = {64, 72, 80, 88, 96, 128, 160, 256, 33, 257 - 8};
@@ -45,7 +25,9 @@ static void random_cases(uint64_t seed) {
         if (i & 1) c.problem.features |= ATTN_F_FP8_ATTENTION;
         if (i % 8 == 1) c.flags |= KIT_NO_SCALES;
         fp8 += i & 1;
-        if (!run_one(&c, why, sizeof why) && failed++ < 12) diag("case %d: %s", i, why);
+        kit_difference_t d;
+        if (!kit_agrees(encoder, reference, &c, NULL, &gpu, &d, why, sizeof why) && failed++ < 12)
+            diag("case %d: %s", i, why);
     }
     ok(failed == 0, "%d random cases, %d of them fp8, agree with the reference (%d failed)", n, fp8, failed);
 }

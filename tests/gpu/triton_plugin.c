@@ -40,28 +40,9 @@ static int open_with_options(const attn_problem_t *problem, const attn_device_t 
 
 /* One case on both; 1: passed, 0: failed, -1: not served. */
 static int run_one(const kit_case_t *c, char *why, size_t size) {
-    attn_device_t device = {
-        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
-    attn_reasons_t reasons = {.struct_size = sizeof reasons};
-    triton->ops->supports_combination(&c->problem, &device, &reasons);
-    if (reasons.count != 0) return -1;
-    kit_inputs_t *in = kit_inputs_make(c);
-    kit_result_t got, want;
-    memset(&got, 0, sizeof got);
-    memset(&want, 0, sizeof want);
-    kit_run(&wrapped, c, in, &gpu, &got);
-    kit_run_oracle(reference, c, in, &want);
-    kit_difference_t d = kit_compare(c, &got, &want);
-    int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0' && d.is_close;
-    if (!good) {
-        char text[1024];
-        snprintf(why, size, "%s: status %d/%d in %s: %s %s %s", kit_case_text(c, text, sizeof text),
-                 got.status, want.status, got.operation, got.error.text, got.fault, d.text);
-    }
-    kit_result_free(&got);
-    kit_result_free(&want);
-    kit_inputs_free(in);
-    return good;
+    kit_difference_t d;
+    if (!kit_is_served(triton, c, &gpu, why, size)) return -1;
+    return kit_agrees(&wrapped, reference, c, NULL, &gpu, &d, why, size);
 }
 
 /* Random cases take any head size; most here are moved to the sizes of real models, and some to the ends of the range. */
