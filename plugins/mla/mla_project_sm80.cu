@@ -17,18 +17,27 @@ ATTN_DEV uint32_t tile_at(int row, int chunk) {
     return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
 }
 
-/* Two values as e4m3 numbers of the scale. A scale that is no positive number is not known before: it makes NaN of all. */
+/* Two values as e4m3 numbers. */
 template <int DT>
-ATTN_DEV uint32_t round_to_e4m3(float a, float b, float scale) {
-    const float s = scale > 0.f && scale <= 3.402823466e38f ? scale : __int_as_float(0x7fffffff);
-    const float2 f = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(f32x2_to_e4m3x2(__fdiv_rn(a, s), __fdiv_rn(b, s))));
+ATTN_DEV uint32_t round_to_e4m3(float a, float b) {
+    const uint32_t x = e4m3x2_to_f16x2<0>(f32x2_to_e4m3x2(a, b));
+    if constexpr (DT == DT_F16) return x;
+    const float2 f = unpack2<DT_F16>(x);
     return pack2<DT>(f.x, f.y);
+}
+
+ATTN_DEV float q_scale_of(const mla_project_params &p) {
+    return p.q_scale ? __ldg(p.q_scale) : 1.f;
+}
+/* What is no positive normal number cannot be refused here: it makes NaN of every value. */
+ATTN_DEV float checked(float scale) {
+    return scale >= 1.175494351e-38f && scale <= 3.402823466e38f ? scale : __int_as_float(0x7fffffff);
 }
 
 /* The rope columns of 64 tokens of a head. */
 template <int DT>
-ATTN_DEV void round_rope(const mla_project_params &p, const uint16_t *a, int h, int m0, int tokens,
-                         float scale) {
+ATTN_DEV void round_rope(const mla_project_params &p, const uint16_t *a, int h, int m0, int tokens) {
+    const float scale = checked(q_scale_of(p));
     for (int i = threadIdx.x; i < TM * MLA_ROPE / 8; i += PROJECT_THREADS) {
         const int t = m0 + i / (MLA_ROPE / 8), c = i % (MLA_ROPE / 8) * 8;
         if (t >= tokens) break;
@@ -37,7 +46,7 @@ ATTN_DEV void round_rope(const mla_project_params &p, const uint16_t *a, int h, 
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const float2 f = unpack2<DT>(w[j]);
-            w[j] = round_to_e4m3<DT>(f.x, f.y, scale);
+            w[j] = round_to_e4m3<DT>(__fdiv_rn(f.x, scale), __fdiv_rn(f.y, scale));
         }
         *(uint4 *)((uint16_t *)p.rope + ((int64_t)t * p.num_heads + h) * MLA_ROPE + c) = x;
     }
@@ -54,8 +63,7 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
     pdl_launch(); /* who attends brings keys while queries are still absorbed */
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const uint16_t *a = (const uint16_t *)p.a + h * p.a_head, *b = (const uint16_t *)p.b + h * p.b_head;
-    const float scale = FP8 && p.q_scale ? __ldg(p.q_scale) : 1.f;
-    if (FP8 && n0 >= p.n) return round_rope<DT>(p, a, h, m0, tokens, scale);
+    if (FP8 && n0 >= p.n) return round_rope<DT>(p, a, h, m0, tokens);
     auto load = [&](int buf, int k0) {
         uint32_t as = smem_addr(smem[buf][0]), bs = smem_addr(smem[buf][1]);
 #pragma unroll
@@ -73,6 +81,7 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
     float acc[TN / 8][4] = {};
     const int steps = (p.k + TK - 1) / TK;
     load(0, 0);
+    float scale = FP8 ? q_scale_of(p) : 1.f; /* behind the copies, which take as long */
     for (int s = 0; s < steps; s++) {
         if (s + 1 < steps) {
             load((s + 1) & 1, (s + 1) * TK);
@@ -98,6 +107,8 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
         }
         __syncthreads();
     }
+    /* sums are rounded already: a product with the reciprocal is as good as a division, for half the time */
+    if (FP8) scale = __frcp_rn(checked(scale));
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         int t = m0 + warp * 16 + (lane >> 2) + 8 * e;
@@ -107,7 +118,8 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
         for (int j = 0; j < TN / 8; j++) {
             int col = n0 + j * 8 + (lane & 3) * 2;
             const float x = acc[j][2 * e], y = acc[j][2 * e + 1];
-            if (col < p.n) *(uint32_t *)(c + col) = FP8 ? round_to_e4m3<DT>(x, y, scale) : pack2<DT>(x, y);
+            if (col < p.n)
+                *(uint32_t *)(c + col) = FP8 ? round_to_e4m3<DT>(x * scale, y * scale) : pack2<DT>(x, y);
         }
     }
 }
