@@ -180,15 +180,14 @@ static void kernel_choice(void) {
        "64 heads: single CTAs");
     static const struct {
         int heads, ctas, tile_rows, parts;
-    } narrow[] = {{1, 1, 32, 132}, {32, 1, 32, 132},  {33, 2, 64, 66},
-                  {96, 3, 96, 44}, {128, 4, 128, 33}, {200, 4, 128, 33}};
+    } e4m3[] = {{1, 1, 64, 132}, {64, 1, 64, 132}, {65, 2, 128, 66}, {128, 2, 128, 66}, {200, 2, 128, 66}};
     in.cache_kind = MLA_CACHE_E4M3;
-    for (size_t i = 0; i < sizeof narrow / sizeof narrow[0]; i++) {
-        in.heads = narrow[i].heads;
+    for (size_t i = 0; i < sizeof e4m3 / sizeof e4m3[0]; i++) {
+        in.heads = e4m3[i].heads;
         c = mla_config_choose(&in);
-        ok(c.kernel == MLA_KERNEL_SM90 && c.ctas == narrow[i].ctas && c.tile_rows == narrow[i].tile_rows &&
-               c.parts == narrow[i].parts && c.slots == c.parts,
-           "an fp8 cache, %d heads: %d CTAs with 32 rows each share a tile", in.heads, narrow[i].ctas);
+        ok(c.kernel == MLA_KERNEL_SM90 && c.ctas == e4m3[i].ctas && c.tile_rows == e4m3[i].tile_rows &&
+               c.parts == e4m3[i].parts && c.slots == c.parts,
+           "an fp8 cache, %d heads: %d CTAs with 64 rows each share a tile", in.heads, e4m3[i].ctas);
     }
     in.heads = 64;
     in.is_sparse = 1, in.scale = -0.1, in.cache_kind = MLA_CACHE_DS;

@@ -15,13 +15,10 @@ mla_config mla_config_choose(const mla_config_input *in) {
     }
     if (in->cache_kind == MLA_CACHE_DS || !(in->scale > 0.0)) return c;
     c.kernel = MLA_KERNEL_SM90;
-    if (in->cache_kind == MLA_CACHE_E4M3) {
-        c.ctas = in->heads > 96 ? 4 : (in->heads + 31) / 32;
-        c.tile_rows = c.ctas * 32, c.parts = c.slots = in->num_sms / c.ctas;
-        return c;
-    }
-    c.ctas = in->heads > MLA_TILE_ROWS && in->clusters > 0 ? 2 : 1;
+    /* over 16 bits the two CTAs of a tile are a cluster, over e4m3 neighbours */
+    const int pairs = in->cache_kind == MLA_CACHE_E4M3 ? in->num_sms / 2 : in->clusters;
+    c.ctas = in->heads > MLA_TILE_ROWS && pairs > 0 ? 2 : 1;
     c.tile_rows = c.ctas * MLA_TILE_ROWS;
-    c.parts = c.slots = c.ctas == 2 ? in->clusters : in->num_sms;
+    c.parts = c.slots = c.ctas == 2 ? pairs : in->num_sms;
     return c;
 }

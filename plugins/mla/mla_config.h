@@ -26,8 +26,8 @@ typedef struct mla_config_input {
 
 typedef struct mla_config {
     mla_kernel kernel;
-    int ctas; /* of a tile: 2 where a token has more than 64 rows; over e4m3 one for each 32 rows, at most 4 */
-    int tile_rows; /* ctas * MLA_TILE_ROWS, ctas * 32 */
+    int ctas;      /* of a tile: 2 where a token has more than 64 rows */
+    int tile_rows; /* ctas * MLA_TILE_ROWS */
     int parts;     /* of a persistent launch, 0 elsewhere */
     int panel;     /* values of few tokens: a kernel with the weights of a head in shared memory */
     int slots;     /* tiles that run at once */

@@ -33,14 +33,17 @@ int mla_decode_sm90_run(void *encode_tiled, const mla_attend_params *params, int
     const cuuint64_t dims[3] = {(cuuint64_t)columns, (cuuint64_t)params->page_size,
                                 (cuuint64_t)(params->num_pages > 0 ? params->num_pages : 1)},
                      strides[2] = {(cuuint64_t)params->cache_row, (cuuint64_t)params->cache_page};
-    const cuuint32_t box[3] = {64, (cuuint32_t)p.box_rows, 1}, ones[3] = {1, 1, 1};
-    /* 128-byte swizzle where products read the copy, zeros outside, and no L2 promotion: it fetches neighbours that nobody
-     * asked for */
+    const cuuint32_t box[3] = {is_e4m3 ? 128 : 64, (cuuint32_t)p.box_rows, 1},
+                     rope_box[3] = {64, (cuuint32_t)p.box_rows, 1}, ones[3] = {1, 1, 1};
+    /* 128-byte swizzle, zeros outside, and no L2 promotion: it fetches neighbours that nobody asked for */
     CUresult r =
         encode(&p.keys, is_e4m3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : type, 3, (void *)(uintptr_t)params->cache,
-               dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               is_e4m3 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+               dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (r == CUDA_SUCCESS && is_e4m3)
+        r = encode(&p.rope, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void *)(uintptr_t)params->cache, dims, strides,
+                   rope_box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_64B,
+                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS) return (int)cudaErrorInvalidValue;
     if (is_e4m3) return mla_decode_sm90_e4m3(&p, params->dtype, ctas, parts, stream);
     const cuuint64_t rows[3] = {(cuuint64_t)params->latent_rank, (cuuint64_t)params->slice_rows, 1},

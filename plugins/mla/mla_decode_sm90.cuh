@@ -105,11 +105,12 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
     extern __shared__ __align__(1024) uint8_t smem_raw[];
     __shared__ __align__(8) union {
         mla90_shared wide;
-        mla_narrow<16, false>::shared n16;
+        mla_narrow<16>::shared n16;
     } all_shared;
     mla90_shared &sh = all_shared.wide;
     const mla_attend_params &p = P.p;
-    const uint32_t queries = (smem_addr(smem_raw) + 1023) & ~1023u, buffers = queries + MLA90_TILE,
+    uint8_t *smem = smem_raw + (-smem_addr(smem_raw) & 1023);
+    const uint32_t queries = smem_addr(smem), buffers = queries + MLA90_TILE,
                    odd_p = buffers + 2 * MLA90_TILE;
     const int wg = __shfl_sync(~0u, (int)threadIdx.x >> 7, 0), tid = threadIdx.x & 127,
               lane = threadIdx.x & 31, part = blockIdx.x / CTAS, rank = blockIdx.x % CTAS;
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
     const int item0 = __ldg(p.parts + part), item1 = __ldg(p.parts + part + 1);
     if constexpr (CTAS == 1) {
         const int most = __ldg(&p.slice->most_rows);
-        if (most <= 16) return mla_narrow_run<DT, 16, false>(P, all_shared.n16, queries, wg, 0, item0, item1);
+        if (most <= 16) return mla_narrow_run<DT, 16>(P, all_shared.n16, smem, wg, item0, item1);
     }
     const mla_item first_item = p.items[item0];
     pdl_launch();

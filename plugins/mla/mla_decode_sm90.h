@@ -9,10 +9,11 @@
 #include <cuda.h>
 
 typedef struct mla_decode_sm90_params {
-    CUtensorMap keys;    /* {columns, tokens of a page, pages}, boxes of 64 x box_rows */
+    CUtensorMap keys;    /* {columns, tokens of a page, pages}, boxes of 128 bytes x box_rows */
+    CUtensorMap rope;    /* the same of an e4m3 cache, boxes of 64 columns */
     CUtensorMap queries; /* {columns, rows} of the absorbed latents, boxes of 64 x 64 */
     mla_attend_params p;
-    int32_t ctas;     /* that share an item, 32 or 64 rows each */
+    int32_t ctas;     /* that share an item, 64 rows each */
     int32_t box_rows; /* keys of one box: 16, 32 or 64, a divisor of the page */
 } mla_decode_sm90_params;
 

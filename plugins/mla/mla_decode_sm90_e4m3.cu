@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hopper decode over caches of e4m3, for queries of both dtypes. */
 #include "mla_decode_launch_sm90.cuh"
-#include "mla_decode_roles_sm90.cuh"
+#include "mla_decode_e4m3_sm90.cuh"
 
 using namespace attn_cuda;
 
