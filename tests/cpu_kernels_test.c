@@ -9,23 +9,31 @@ static int pick(uint64_t *rng, int n, const int *list) {
 }
 #define PICK(rng, ...) pick(rng, (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]){__VA_ARGS__})
 
-/* A random case; `form` fixes what must not be left to chance. */
-static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, int long_prefill) {
+/* What is not left to chance: long prompts, and decode of 8-bit caches in the shapes that AMX tiles serve. */
+enum form { ANY_CASE, LONG_PREFILL, BYTE_DECODE };
+
+static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, enum form form) {
     struct cpu_attn *a = &c->a;
     static const char *const names[] = {"f32", "f16", "bf16", "e4m3", "e5m2", "i8"};
     memset(c, 0, sizeof *c);
-    const int G = PICK(rng, 1, 1, 2, 3, 4, 4, 5, 7, 8, 16, 40);
+    const int G = form == BYTE_DECODE ? PICK(rng, 1, 2, 3, 4, 5, 7, 8, 16)
+                                      : PICK(rng, 1, 1, 2, 3, 4, 4, 5, 7, 8, 16, 40);
     a->num_kv_heads = PICK(rng, 1, 1, 2, 3, 4);
     a->num_q_heads = G * a->num_kv_heads;
     a->head_size = PICK(rng, 1, 8, 20, 33, 64, 64, 72, 80, 96, 128, 128, 192, 256);
     a->head_size_v = PICK(rng, 0, 0, 0, 1, 24, 64, 128);
+    if (form == BYTE_DECODE) {
+        a->head_size = PICK(rng, 64, 128, 128, 256);
+        a->head_size_v = PICK(rng, 0, 0, 64, 192);
+    }
     if (a->head_size_v == 0) a->head_size_v = a->head_size;
     a->kv_dtype = (enum cpu_dtype)kv_dtype;
-    a->q_dtype = (enum cpu_dtype)PICK(rng, CPU_F32, CPU_F16, CPU_BF16, CPU_BF16);
+    a->q_dtype =
+        form == BYTE_DECODE ? CPU_BF16 : (enum cpu_dtype)PICK(rng, CPU_F32, CPU_F16, CPU_BF16, CPU_BF16);
     a->out_dtype = a->q_dtype;
     a->scale = 1 / sqrtf((float)a->head_size);
     a->q_scale = 1;
-    a->block_size = PICK(rng, 1, 7, 16, 16, 32, 48, 64);
+    a->block_size = form == BYTE_DECODE ? PICK(rng, 7, 16, 16, 32, 48) : PICK(rng, 1, 7, 16, 16, 32, 48, 64);
     c->contiguous = tap_rand_in(rng, 0, 5) == 0;
     c->packed = !c->contiguous && tap_rand_in(rng, 0, 1);
     c->hnd = !c->contiguous && tap_rand_in(rng, 0, 1);
@@ -56,7 +64,8 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, int long_
         s->kv_len = PICK(rng, 0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 65, 97, 191, 192, 193, 300, 777);
         if (i == 0 && tap_rand_in(rng, 0, 3) == 0) s->kv_len = 3000;
         s->q_len = PICK(rng, 0, 1, 1, 1, 2, 3, 5, 8, 20, 33, 100);
-        if (long_prefill) s->q_len = s->kv_len = PICK(rng, 50, 130, 260);
+        if (form == BYTE_DECODE) s->q_len = PICK(rng, 1, 1, 1, 2, 4);
+        if (form == LONG_PREFILL) s->q_len = s->kv_len = PICK(rng, 50, 130, 260);
         if (G > 8 && s->q_len > 20) s->q_len = 20;
         s->q_offset = s->kv_len - s->q_len; /* may be negative: rows before the first key see nothing */
         s->q_start = c->tokens;
@@ -200,9 +209,13 @@ int main(void) {
     const uint32_t bits = cpu_bits();
     const int cases = getenv("ATTN_TEST_CASES") ? atoi(getenv("ATTN_TEST_CASES")) : 150;
     struct cpu_case *c = malloc(sizeof *c);
-    for (int i = 0; i < cases; i++) {
-        make_case(c, &rng, i % CPU_NUM_DTYPES, i % 10 == 9);
-        c->no_extras = i / CPU_NUM_DTYPES % 2;
+    for (int i = 0; i < cases + cases / 4; i++) {
+        const int bytes = i >= cases;
+        make_case(c, &rng, bytes ? i % 2 ? CPU_E4M3 : CPU_I8 : i % CPU_NUM_DTYPES,
+                  bytes         ? BYTE_DECODE
+                  : i % 10 == 9 ? LONG_PREFILL
+                                : ANY_CASE);
+        c->no_extras = !bytes && i / CPU_NUM_DTYPES % 2;
         const int Dv = c->a.head_size_v;
         const int64_t rows = (int64_t)c->tokens * c->a.num_q_heads;
         double *ref = malloc((size_t)(rows * Dv + 1) * 8), *lse = malloc((size_t)(rows + 1) * 8),

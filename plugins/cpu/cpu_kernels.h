@@ -20,7 +20,8 @@ enum {
     CPU_BIT_AVX512VNNI = 1 << 9,  /* integer dot products of the int8 decode */
     CPU_BIT_AMX_BF16 = 1 << 10,   /* tiles, and the permission to use them */
     CPU_BIT_AVX512VBMI = 1 << 11, /* byte tables of the e4m3 decode */
-    CPU_NUM_BITS = 12
+    CPU_BIT_AVXVNNI = 1 << 12,    /* the same at the level avx2 */
+    CPU_NUM_BITS = 13
 };
 
 struct cpu_kernels {

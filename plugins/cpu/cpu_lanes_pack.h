@@ -47,31 +47,30 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
 }
 
 #if !LN_AMX
-/* Row k of every panel of V from st->row. Whole vectors are stored: what runs over a panel's row is overwritten by the
- * next row, which comes later; a panel's last row is copied exactly. */
-static void LN_(ln_pack_v)(const struct LN_(ln_state) * st, int k) {
+/* Row k of every panel of V from `row`, of which `room` floats may be read. Whole vectors are stored: what runs over a
+ * panel's row is overwritten by the next row, which comes later; a panel's last row is copied exactly. */
+static void LN_(ln_pack_v)(const struct LN_(ln_state) * st, const float *row, int room, int k) {
     for (int d = 0, w; d < st->Dp; d += w) {
         w = LN_(ln_panel)(d, st->Dp);
         float *to = st->vt + (long)d * LN_VROWS + (long)k * w;
-        if (k + 4 < LN_VROWS)
+        if (k + 4 < LN_VROWS && d + (w + VW - 1) / VW * VW <= room)
             for (int i = 0; i < w; i += VW)
-                v_store(to + i, v_load(st->row + d + i));
+                v_store(to + i, v_load(row + d + i));
         else
-            memcpy(to, st->row + d, (size_t)w * sizeof *to);
+            memcpy(to, row + d, (size_t)w * sizeof *to);
     }
 }
 
 #endif
 
 #if !LN_BF16
-/* A panel [step][LN_MR] from LN_MR rows of floats in st->row, by register transposes whose surplus lanes are overwritten
- * by the next step. */
-static void LN_(ln_pack_k)(const struct LN_(ln_state) * st, int ld, float *to) {
+/* A panel [step][LN_MR] from LN_MR rows of floats, whole vectors long, by register transposes whose surplus lanes are
+ * overwritten by the next step. */
+static void LN_(ln_pack_k)(const struct LN_(ln_state) * st, const float *const *rows, float *to) {
     for (int p = 0; p < st->steps; p += VW) {
         for (int r = 0; r < LN_MR; r += VW) {
             vf v[VW];
-            UNROLL for (int i = 0; i < VW; i++) v[i] =
-                r + i < LN_MR ? v_load(st->row + (r + i) * ld + p) : v_zero();
+            UNROLL for (int i = 0; i < VW; i++) v[i] = r + i < LN_MR ? v_load(rows[r + i] + p) : v_zero();
             v_transpose(v);
             for (int i = 0; i < VW && p + i < st->steps; i++)
                 v_store(to + (long)(p + i) * LN_MR + r, v[i]);
@@ -105,19 +104,30 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
 #else
     for (int k = 0; k < n; k += 2) {
         rows_to_pairs(a->kv_dtype, st->vp[k] + vo, st->vp[k + 1] + vo, a->head_size_v, st->row);
-        LN_(ln_pack_v)(st, k / 2);
+        LN_(ln_pack_v)(st, st->row, st->Dp + VW, k / 2);
     }
 #endif
 #else
+    const int in_place = a->kv_dtype == CPU_F32, ld = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
     for (int k = 0; k < nr; k += LN_MR) {
-        const int ld = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
-        for (int i = 0; i < LN_MR; i++)
-            row_to_f32(a->kv_dtype, st->kp[k + i] + ko, a->head_size, st->row + i * ld);
-        LN_(ln_pack_k)(st, ld, st->kt + (size_t)k * st->steps);
+        const float *rows[LN_MR];
+        for (int i = 0; i < LN_MR; i++) {
+            rows[i] = st->row + i * ld;
+            if (in_place && a->head_size % VW == 0)
+                rows[i] = (const float *)(const void *)(st->kp[k + i] + ko);
+            else
+                row_to_f32(a->kv_dtype, st->kp[k + i] + ko, a->head_size, st->row + i * ld);
+        }
+        LN_(ln_pack_k)(st, rows, st->kt + (size_t)k * st->steps);
     }
     for (int k = 0; k < n; k++) {
-        row_to_f32(a->kv_dtype, st->vp[k] + vo, a->head_size_v, st->row);
-        LN_(ln_pack_v)(st, k);
+        const char *row = st->vp[k] + vo;
+        if (in_place && a->head_size_v % 4 == 0) {
+            LN_(ln_pack_v)(st, (const float *)(const void *)row, a->head_size_v, k);
+            continue;
+        }
+        row_to_f32(a->kv_dtype, row, a->head_size_v, st->row);
+        LN_(ln_pack_v)(st, st->row, st->Dp + VW, k);
     }
 #endif
 }

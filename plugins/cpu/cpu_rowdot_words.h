@@ -110,24 +110,17 @@ SI void rd_words_pv_(const struct rd_tile *x, const int16_t *p, const float *fac
 RD_WORDS(1, 0)
 RD_WORDS(2, 0)
 RD_WORDS(4, 0)
-#if CPU_LEVEL >= 2
 RD_WORDS(1, 1)
 RD_WORDS(2, 1)
 RD_WORDS(4, 1)
-#endif
 typedef void rd_words_qk_func(const struct rd_tile *, const int16_t *q, int ldq, int D, float *s);
 typedef void rd_words_pv_func(const struct rd_tile *, const int16_t *p, const float *factor, float *o,
                               int ldo, int D);
 /* [VNNI][log2 of the rows] */
-#if CPU_LEVEL >= 2
 static rd_words_qk_func *const rd_words_qks[2][3] = {{rd_words_qk1_0, rd_words_qk2_0, rd_words_qk4_0},
                                                      {rd_words_qk1_1, rd_words_qk2_1, rd_words_qk4_1}};
 static rd_words_pv_func *const rd_words_pvs[2][3] = {{rd_words_pv1_0, rd_words_pv2_0, rd_words_pv4_0},
                                                      {rd_words_pv1_1, rd_words_pv2_1, rd_words_pv4_1}};
-#else
-static rd_words_qk_func *const rd_words_qks[1][3] = {{rd_words_qk1_0, rd_words_qk2_0, rd_words_qk4_0}};
-static rd_words_pv_func *const rd_words_pvs[1][3] = {{rd_words_pv1_0, rd_words_pv2_0, rd_words_pv4_0}};
-#endif
 
 /* Rows in groups of 4, 2 and 1; only the first group prefetches. */
 static void rd_words_qk(const struct rd_state *st, const struct rd_tile *x, const int16_t *q, int D) {

@@ -112,7 +112,7 @@ struct cpu_tiling {
     int heads_per_item;   /* KV heads that one row-dot item may hold */
     int bf16_dot;         /* products on bf16 pairs */
     int amx;              /* products on bf16 pairs by tiles */
-    int vnni;             /* integer products may use AVX512_VNNI */
+    int vnni;             /* integer products may use AVX512_VNNI, at level avx2 AVX_VNNI */
     int vbmi;             /* e4m3 decode may use AVX512_VBMI */
     int far;              /* decode prefetches two tiles ahead, into L2 */
     size_t scratch_bytes; /* per thread */
