@@ -42,6 +42,9 @@ wants "a file of one's own" 0 "log  *info  *.*mine.ini:2" info --config --config
 printf '[attn]\nplugns = cpu\n' >"$tap_scratch/bad.ini"
 wants "a bad file names line and nearest key" 4 "bad.ini:2.*plugins" info --config-file "$tap_scratch/bad.ini"
 
+printf '[plugin none]\nrequired = yes\n' >"$tap_scratch/required.ini"
+wants "configuration beside a plugin that is missed" 0 "required  *yes" info --config --config-file "$tap_scratch/required.ini"
+ok "a bad file is told once" sh -c "test \$('$attn' info --config --config-file '$tap_scratch/bad.ini' 2>&1 | wc -l) -eq 1"
 wants "probe: a plugin" 0 "usable: reference" info --probe "$ATTN_TEST_PLUGIN_DIR/reference.so"
 json "probe: JSON" name reference info --probe "$ATTN_TEST_PLUGIN_DIR/reference.so"
 echo "not a plugin" >"$tap_scratch/text.so"

@@ -264,9 +264,15 @@ int cmd_info(int argc, char **argv) {
         return TOOL_USAGE;
     }
     if (probe_file != NULL) return probe(probe_file, common.json);
-    attn_context_t *context;
+    attn_context_t *context, *bare = NULL;
+    /* The configuration is shown although a plugin or one of its options is at fault. */
+    if (config && (status = tool_context_open(&common, ATTN_CONTEXT_NO_PLUGINS, &bare)) != TOOL_OK)
+        return status;
     status = tool_context_open(&common, 0, &context);
-    if (status != TOOL_OK && config) status = tool_context_open(&common, ATTN_CONTEXT_NO_PLUGINS, &context);
+    if (status != TOOL_OK && config)
+        context = bare, status = TOOL_OK;
+    else
+        attn_context_destroy(bare);
     if (status != TOOL_OK) return status;
     if (config) {
         status = print_config(context, common.json);
