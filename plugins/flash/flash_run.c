@@ -92,14 +92,14 @@ static int draws_tiles(const flash_prefill_config *c, const flash_prefill_more *
     return more && more->ticket && !(c->kind == FLASH_PREFILL_SM90_E4M3 && c->class_index == 0);
 }
 
-/* As many heads as 16 whose tiles are dealt out in one round, so that the keys in use stay within the L2. Where tiles are
- * drawn nothing depends on a round, and fewer heads need less of the L2 (prefill_sm90.md): 4, but 8 where tiles differ much
- * in length and are drawn a tile ahead. */
-static int heads_side_by_side(const flash_params *p, int draws, int q_buffers) {
-    if (!draws) return 16;
+/* How many heads run side by side: as many as 16 where tiles are dealt out in rounds, so that the keys in use stay within the
+ * L2. Where tiles are drawn nothing depends on a round, and fewer heads need less of the L2 (prefill_sm90.md): 4, but 8 where
+ * tiles differ much in length and are drawn a tile ahead. Short tiles of three warpgroups do best with many. */
+static int heads_side_by_side(const flash_params *p, int draws, const flash_sm90_class *k) {
+    if (!draws || (k->warpgroups == 3 && p->keys_per_tile < 2048)) return 16;
     /* lengths differ by the new tokens of a request, at most by those of all */
     const int are_alike = p->keys_per_tile < 2048 || 2 * (int64_t)p->keys_per_tile >= 3 * p->q_rows;
-    return q_buffers == 1 || are_alike ? 4 : 8;
+    return k->q_buffers == 1 || are_alike ? 4 : 8;
 }
 
 static int run_sm90(const flash_params *p, const flash_prefill_more *more, const flash_shape *s,
@@ -141,7 +141,7 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
                            p->v_token, p->v_head, block_keys))
             return FLASH_E_MAP_V;
     }
-    const int most = heads_side_by_side(p, draws_tiles(c, more), k->q_buffers);
+    const int most = heads_side_by_side(p, draws_tiles(c, more), k);
     int section = p->num_q_heads < most ? p->num_q_heads : most;
     while (section > 1 && p->num_q_heads % section != 0)
         section--;

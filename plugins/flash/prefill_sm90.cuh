@@ -225,10 +225,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                 more = after < total;
                 if (more) next = job_of(p, num_tiles, sect, after);
             };
-            if (!draws || (!LATE && wk == 0))
-                take(t + gridDim.x); /* its description arrives while this tile's keys are on their way */
-            else if (!LATE)
-                take(__shfl_sync(~0u, ticket, 0) + 2 * gridDim.x);
+            if (!LATE || !draws) /* its description arrives while this tile's keys are on their way */
+                take(draws && wk > 0 ? __shfl_sync(~0u, ticket, 0) + 2 * gridDim.x : t + gridDim.x);
             if (!LATE && draws && more) ticket = draw(total - gridDim.x);
             const tile_info &ti = infos[wk % T::INFOS];
             const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped,
