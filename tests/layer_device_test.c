@@ -143,6 +143,10 @@ static void test_sinks(void) {
                         .output = tensor(&output_t, cache, ATTN_DTYPE_FLOAT32, 3, 2, 2, 8, 0),
                         .kv_cache = tensor(&cache_t, cache, ATTN_DTYPE_FLOAT32, 4, 32, 1, 4, 16)};
     query_t.t.device = output_t.t.device = cache_t.t.device = gpu;
+    cache_t.t.device.device_id = 0;
+    is_int(attn_layer_forward(layer, &f, &buf.space, NULL, &error), ATTN_E_INVALID, "a cache on another GPU");
+    has_str(error.text, "kv_cache lies on cuda:0, and this group runs on cuda:1", "is refused by name");
+    cache_t.t.device = gpu;
     is_int(attn_layer_forward(layer, &f, &buf.space, NULL, &error), ATTN_OK,
            "and forward writes the sink tokens: %s", error.text);
     attn_layer_destroy(layer);
