@@ -17,11 +17,11 @@ typedef struct mla_prefill {
     flash_shape shape;
     flash_prefill_config config;
     flash_runtime runtime;
-    int row_elements;   /* of the projected keys and values of a token and head */
-    size_t metadata_at; /* the lists, behind those of the absorbed form */
-    int merges_inside;  /* the attention kernel merges with the passes before, and draws tickets */
+    int row_elements;                 /* of the projected keys and values of a token and head */
+    size_t metadata_at;               /* the lists, behind those of the absorbed form */
+    int merges_inside;                /* the attention kernel merges with the passes before */
     size_t kv_at, part_at, lse_at[3]; /* in the workspace; gathered latents at 0 */
-    size_t tickets_at;                /* [heads] */
+    size_t ticket_at;                 /* one int */
 } mla_prefill;
 
 /* What the plan of a batch leaves for forward, in the host buffer behind the launches. */

@@ -31,8 +31,7 @@ static int gather(const call *c, const mla_pass *p) {
                                  .num_pages = c->a->kv_cache->shape[0],
                                  .k_scale = c->a->scales.k ? attn_data(c->a->scales.k) : NULL,
                                  .rows = c->workspace,
-                                 .tickets = (int32_t *)(void *)(c->workspace + c->f->tickets_at),
-                                 .num_tickets = in->heads,
+                                 .ticket = (int32_t *)(void *)(c->workspace + c->f->ticket_at),
                                  .num_reqs = c->plan->num_reqs,
                                  .first_request = c->plan->first_request,
                                  .num_rows = p->num_rows,
@@ -152,8 +151,7 @@ static int attend(const call *c, const mla_pass *p, int h0, int n, void *out, in
         k.k_tail_token = in->latent + MLA_ROPE;
         k.k_tail_at = in->nope;
     }
-    const flash_prefill_more more = {.ticket =
-                                         (int32_t *)(void *)(c->workspace + f->tickets_at) + h0 / p->heads,
+    const flash_prefill_more more = {.ticket = (int32_t *)(void *)(c->workspace + f->ticket_at),
                                      .old_lse = old_lse,
                                      .old_lse_head = c->plan->num_tokens};
     return flash_run_prefill_more(&k, &more, &shape, &f->config, p->num_tiles, &f->runtime, c->stream);

@@ -68,8 +68,8 @@ static void place_buffers(const attn_instance_t *in, mla_prefill *f, int64_t row
         f->lse_at[i] = at;
         at += mla_round_up(tokens * (size_t)in->heads * 4, 256);
     }
-    f->tickets_at = at;
-    *workspace = at + mla_round_up((size_t)in->heads * 4, 256);
+    f->ticket_at = at;
+    *workspace = at + 256;
 }
 
 static int allocate_scratch(mla_prefill *f, attn_error_t *error) {

@@ -21,8 +21,7 @@ typedef struct mla_gather_params {
     int64_t cache_page, cache_row, num_pages; /* strides in bytes */
     const float *k_scale;                     /* of an e4m3 cache; NULL: 1 */
     void *rows;
-    int32_t *tickets; /* [num_tickets], become 0: one for each launch of attention over these rows */
-    int32_t num_tickets;
+    int32_t *ticket; /* becomes 0; each launch of attention over these rows leaves it so */
     int32_t num_reqs, first_request, num_rows;
     int32_t latent_rank, page_size, dtype, cache_kind;
 } mla_gather_params;

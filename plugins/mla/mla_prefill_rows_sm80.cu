@@ -16,9 +16,7 @@ __global__ void __launch_bounds__(ROW_THREADS) gather_kernel(const __grid_consta
     __shared__ const char *source[GATHER_ROWS];
     const int row0 = blockIdx.x * GATHER_ROWS, units = (p.latent_rank + MLA_ROPE) / 8;
     const int here = min(GATHER_ROWS, p.num_rows - row0);
-    if (blockIdx.x == 0)
-        for (int i = threadIdx.x; i < p.num_tickets; i += ROW_THREADS)
-            p.tickets[i] = 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *p.ticket = 0;
     if ((int)threadIdx.x < here) {
         const int row = row0 + threadIdx.x;
         int lo = 0, hi = p.num_reqs - 1; /* the last request that begins at or before the row */
