@@ -8,7 +8,7 @@ const flash_class flash_decode_classes[] = {{64, 64},   {96, 96},   {128, 128},
 const int flash_num_decode_classes = sizeof(flash_decode_classes) / sizeof(flash_decode_classes[0]);
 
 /* Head sizes of the wgmma kernel. Sizes between classes run padded, except 72 and 80, which vision models use. */
-const flash_sm90_class flash_sm90_classes[] = {{{64, 64}, 3, 128, 2, 112},   {{72, 72}, 3, 128, 2, 96},
+const flash_sm90_class flash_sm90_classes[] = {{{64, 64}, 3, 112, 2, 112},   {{72, 72}, 3, 96, 2, 96},
                                                {{80, 80}, 3, 96, 2, 112},    {{96, 96}, 3, 112, 2, 80},
                                                {{128, 128}, 2, 128, 2, 128}, {{192, 128}, 2, 128, 1, 128},
                                                {{192, 192}, 2, 96, 1, 96},   {{256, 256}, 2, 80, 1, 80}};
@@ -101,7 +101,10 @@ static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefil
     c->class_index = best;
     c->packed = 0;
     c->block_rows = rows;
-    c->smem_bytes = 128 * (k->q_buffers * rows * kc + 2 * k->block_keys * (kc + vc)) + 1536;
+    /* two stages of keys, or, with three warpgroups, one Q buffer and three stages (prefill_sm90.cuh) */
+    int q = rows * kc, keys = k->block_keys * (kc + vc), chunks = k->q_buffers * q + 2 * keys;
+    if (k->warpgroups == 3 && q + 3 * keys > chunks) chunks = q + 3 * keys;
+    c->smem_bytes = 128 * chunks + 1536;
     return c->smem_bytes + 1024 <= d->smem_optin ? 0 : -1;
 }
 

@@ -87,11 +87,6 @@ int flash_has_more(const flash_prefill_config *c) {
     return c->kind == FLASH_PREFILL_SM90 && k->dk == 192 && k->dv == 128;
 }
 
-/* Products of bytes have no counter: their tiles are dealt out. */
-static int draws_tiles(const flash_prefill_config *c, const flash_prefill_more *more) {
-    return more && more->ticket && !(c->kind == FLASH_PREFILL_SM90_E4M3 && c->class_index == 0);
-}
-
 /* How many heads run side by side: as many as 16 where tiles are dealt out in rounds, so that the keys in use stay within the
  * L2. Where tiles are drawn nothing depends on a round, and fewer heads need less of the L2 (prefill_sm90.md): 4, but 8 where
  * tiles differ much in length and are drawn a tile ahead. Short tiles of three warpgroups do best with many. */
@@ -141,7 +136,7 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
                            p->v_token, p->v_head, block_keys))
             return FLASH_E_MAP_V;
     }
-    const int most = heads_side_by_side(p, draws_tiles(c, more), k);
+    const int most = heads_side_by_side(p, more && more->ticket, k);
     int section = p->num_q_heads < most ? p->num_q_heads : most;
     while (section > 1 && p->num_q_heads % section != 0)
         section--;

@@ -11,9 +11,7 @@
 #ifndef PREFILL_E4M3_SM90_CUH
 #define PREFILL_E4M3_SM90_CUH
 
-#include "../common/ptx_sm90.cuh"
-#include "prefill_parts_sm90.cuh"
-#include "prefill_sm90_launch.h"
+#include "prefill_producer_sm90.cuh"
 #include "flash/wgmma_e4m3_sm90.cuh"
 
 namespace attn_cuda {
@@ -29,6 +27,9 @@ struct prefill_e4m3_traits {
     /* V transposed: chunks of 128 keys, each [column][128 bytes] */
     static constexpr int VCHUNK = D * 128;
     static constexpr int QB = BM * D, KB = BN * D, VB = (BN + 127) / 128 * VCHUNK, OB = BM * D * 2;
+    /* what the producer brings: rows of one chunk of 128 bytes */
+    static constexpr int INFOS = NQ, QC = 1, LKC = 1, LVC = 1, LKB = KB, LVB = KB, LST = ST, KHF = 0, VHF = 0;
+    static constexpr bool KMERGED = false, VMERGED = false, CLEANED = false;
     static constexpr int SMEM = NQ * QB + ST * (2 * KB + VB) + OB + 1024;
     static constexpr int CONSUMER_REGS = 216, PRODUCER_REGS = 72;
 };
@@ -45,98 +46,29 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     __shared__ tile_info infos[NQ];
     const flash_params &p = P.p;
     const uint32_t base = (smem_addr(smem_raw) + 1023) & ~1023u;
-    const uint32_t sQ = base, sK = sQ + NQ * T::QB, sR = sK + ST * T::KB, sV = sR + ST * T::KB,
-                   sO = sV + ST * T::VB;
-    const uint32_t qfull = smem_addr(bars), qempty = qfull + 8 * NQ, kfull = qempty + 8 * NQ,
-                   kempty = kfull + 8 * ST, rfull = kempty + 8 * ST, rempty = rfull + 8 * ST,
-                   vfull = rempty + 8 * ST, vempty = vfull + 8 * ST;
+    const uint32_t bar = smem_addr(bars);
+    const tile_ring ring_q = {base, bar, bar + 8 * NQ};
+    const tile_ring ring_k = {base + NQ * T::QB, ring_q.empty + 8 * NQ, ring_q.empty + 8 * (NQ + ST)};
+    const tile_ring raw_v = {ring_k.data + ST * T::KB, ring_k.empty + 8 * ST, ring_k.empty + 16 * ST};
+    const tile_ring ring_v = {raw_v.data + ST * T::KB, raw_v.empty + 8 * ST, raw_v.empty + 16 * ST};
+    const uint32_t sO = ring_v.data + ST * T::VB;
     const int wg = threadIdx.x >> 7, tid = threadIdx.x & 127, lane = threadIdx.x & 31;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     if (threadIdx.x == 0) {
         for (int i = 0; i < NQ; i++)
-            mbar_init(qfull + 8 * i, 1), mbar_init(qempty + 8 * i, NWG + T::TURNERS);
+            mbar_init(ring_q.full + 8 * i, 1), mbar_init(ring_q.empty + 8 * i, NWG + T::TURNERS);
         for (int i = 0; i < ST; i++) {
-            mbar_init(kfull + 8 * i, 1), mbar_init(kempty + 8 * i, NWG);
-            mbar_init(rfull + 8 * i, 1), mbar_init(rempty + 8 * i, T::TURNERS);
-            mbar_init(vfull + 8 * i, T::TURNERS), mbar_init(vempty + 8 * i, NWG);
+            mbar_init(ring_k.full + 8 * i, 1), mbar_init(ring_k.empty + 8 * i, NWG);
+            mbar_init(raw_v.full + 8 * i, 1), mbar_init(raw_v.empty + 8 * i, T::TURNERS);
+            mbar_init(ring_v.full + 8 * i, T::TURNERS), mbar_init(ring_v.empty + 8 * i, NWG);
         }
         mbar_init_fence();
     }
     __syncthreads();
 
     if (wg == 0) setmaxnreg_dec<T::PRODUCER_REGS>();
-    if (warp == 0) { /* the producer */
-        const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section;
-        const int total = num_tiles * p.num_q_heads, box = P.box_rows, boxes = BN / box;
-        const pager pg(p.page_size);
-        auto send_q = [&](const tile_job &x, int wk) {
-            const seq_view sv = view_of(x.view, x.tile.w);
-            int lo, hi;
-            tile_keys<BM>(p, x, sv, lo, hi);
-            const int qs = wk % NQ;
-            mbar_wait(qempty + 8 * qs, ((wk / NQ) & 1) ^ 1);
-            if (lane == 0) {
-                describe_tile<BN>(p, x, sv, lo, hi, box, infos[qs]);
-                mbar_expect(qfull + 8 * qs, T::QB);
-                tma_3d(sQ + qs * T::QB, &P.q_map, 0, sv.q0 + x.tile.y * BM, x.head, qfull + 8 * qs);
-            }
-            __syncwarp();
-        };
-        int it = 0, wk = 0;
-        tile_job now, next;
-        if ((int)blockIdx.x < total) {
-            now = job_of(p, num_tiles, sect, blockIdx.x);
-            send_q(now, 0);
-        }
-#pragma unroll 1
-        for (int t = blockIdx.x; t < total; t += gridDim.x, wk++) {
-            const bool more = t + (int)gridDim.x < total;
-            if (more) next = job_of(p, num_tiles, sect, t + gridDim.x);
-            const tile_info &ti = infos[wk % NQ];
-            const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped,
-                      kv_len = now.view.z, kvh = now.head / p.group;
-            const int32_t *table =
-                p.counts->block_table + (int64_t)(now.tile.x + p.seq_offset) * p.counts->block_table_stride;
-            auto page_of = [&](int j) { /* lane i brings the i-th group of box_rows keys */
-                                        int tok = j * BN + lane * box;
-                                        return lane < boxes && tok < kv_len && tok >= skipped && j >= first
-                                                   ? __ldg(table + pg.page(tok))
-                                                   : -1;
-            };
-            int page = page_of(last);
-            bool sent = !more;
-#pragma unroll 1
-            for (int j = last; j >= first; j--, it++) {
-                const int s = it % ST, ph = (it / ST) & 1, next_page = page_of(j - 1);
-                if (!sent && j == last - 2) { /* two blocks are under way: now the next tile's Q */
-                    send_q(next, wk + 1);
-                    sent = true;
-                }
-                const bool ok = page >= 0;
-                const int n = __popc(__ballot_sync(~0u, ok)) * box * D;
-                const int in_page = pg.offset(j * BN + lane * box) >> 3;
-                mbar_wait(kempty + 8 * s, ph ^ 1);
-                if (lane == 0) mbar_expect(kfull + 8 * s, n);
-                __syncwarp();
-                if (ok)
-                    tma_4d(sK + s * T::KB + lane * box * D, &P.k_map, 0, 0, in_page,
-                           page * P.k_page_units + kvh * P.k_head_units, kfull + 8 * s);
-                mbar_wait(rempty + 8 * s, ph ^ 1);
-                if (lane == 0) mbar_expect(rfull + 8 * s, n);
-                __syncwarp();
-                if (ok)
-                    tma_4d(sR + s * T::KB + lane * box * D, &P.v_map, 0, 0, in_page,
-                           page * P.v_page_units + kvh * P.v_head_units, rfull + 8 * s);
-                page = next_page;
-            }
-            if (!sent) send_q(next, wk + 1);
-            now = next;
-        }
-        mbar_wait(qempty + 8 * (wk % NQ), ((wk / NQ) & 1) ^ 1);
-        if (lane == 0) {
-            infos[wk % NQ].block = -1;
-            mbar_arrive(qfull + 8 * (wk % NQ));
-        }
+    if (warp == 0) {
+        produce_tiles<T, true, 2>(P, infos, ring_q, ring_k, raw_v, tile_cleaning{}, lane);
         return;
     }
     if (wg == 0) { /* the transposers */
@@ -147,20 +79,21 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 #pragma unroll 1
         for (int wk = 0;; wk++) {
             const int qs = wk % NQ;
-            mbar_wait(qfull + 8 * qs, (wk / NQ) & 1);
+            mbar_wait(ring_q.full + 8 * qs, (wk / NQ) & 1);
             const tile_info &ti = infos[qs];
             if (ti.block < 0) return;
             const int last = ti.last, count = ti.count, lo = ti.skipped, hi = ti.kv_len;
             __syncwarp();
             if (lane == 0)
-                mbar_arrive(qempty + 8 * qs); /* read; the consumers keep the buffer as long as they need */
+                mbar_arrive(ring_q.empty +
+                            8 * qs); /* read; the consumers keep the buffer as long as they need */
 #pragma unroll 1
             for (int j = last; j > last - count; j--, it++) {
                 const int s = it % ST, ph = (it / ST) & 1;
-                mbar_wait(rfull + 8 * s, ph);
-                mbar_wait(vempty + 8 * s, ph ^ 1);
+                mbar_wait(raw_v.full + 8 * s, ph);
+                mbar_wait(ring_v.empty + 8 * s, ph ^ 1);
                 const bool whole = j * BN >= lo && (j + 1) * BN <= hi;
-                const uint32_t raw = sR + s * T::KB + from, out = sV + s * T::VB;
+                const uint32_t raw = raw_v.data + s * T::KB + from, out = ring_v.data + s * T::VB;
 #pragma unroll 2
                 for (int u = warp - 1; u < BN / 4; u += T::TURNERS) { /* 32 keys of 16 columns */
                     const int i = u & 7, kb = u >> 3;
@@ -183,8 +116,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                 fence_proxy_async();
                 __syncwarp();
                 if (lane == 0) {
-                    mbar_arrive(rempty + 8 * s);
-                    mbar_arrive(vfull + 8 * s);
+                    mbar_arrive(raw_v.empty + 8 * s);
+                    mbar_arrive(ring_v.full + 8 * s);
                 }
             }
         }
@@ -202,14 +135,14 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; };
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
-        mbar_wait(qfull + 8 * qs, (wk / NQ) & 1);
+        mbar_wait(ring_q.full + 8 * qs, (wk / NQ) & 1);
         ti = infos + qs;
         if (ti->block < 0) return false;
         int unused;
         last = ti->last, stop = ti->last - ti->count;
         visible_keys(p, view(), ti->block * BM + w * 64, unused, all_hi);
         visible_keys(p, view(), ti->block * BM + w * 64 + 63, all_lo, unused);
-        const uint32_t rows = sQ + qs * T::QB + (w * 64 + wr * 16 + (lane & 15)) * 128;
+        const uint32_t rows = ring_q.data + qs * T::QB + (w * 64 + wr * 16 + (lane & 15)) * 128;
 #pragma unroll
         for (int k = 0; k < D / 32; k++)
             ldmatrix_x4(reinterpret_cast<uint32_t(&)[4]>(qr[4 * k]),
@@ -237,7 +170,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
     };
     auto qk = [&](float(&sc)[BN / 2], int s) {
-        const uint64_t kd = wgmma_desc(sK + s * T::KB, 16, 1024);
+        const uint64_t kd = wgmma_desc(ring_k.data + s * T::KB, 16, 1024);
         wgmma_fence();
         wgmma_rsz8<BN>::run(sc, qr, kd);
 #pragma unroll
@@ -246,7 +179,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         wgmma_commit();
     };
     auto pv = [&](int s) {
-        const uint64_t vd = wgmma_desc(sV + s * T::VB, 16, 1024);
+        const uint64_t vd = wgmma_desc(ring_v.data + s * T::VB, 16, 1024);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < BN / 32; k++)
@@ -265,7 +198,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         const int row = t.block * BM + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len,
                   head = t.head, piece = t.piece;
         named_barrier(2 + w, 128); /* all have read it */
-        release(qempty + 8 * slot);
+        release(ring_q.empty + 8 * slot);
         float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec - P_SHIFT,
               b1 = em1 == -INFINITY ? NO_MAX : em1 * ec - P_SHIFT, r0, r1;
         finish_rows(p, head, b0, b1, el0, el1, r0, r1);
@@ -300,11 +233,11 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     auto start_tile = [&]() {
         float sc[BN / 2];
         const int s = it % ST;
-        mbar_wait(kfull + 8 * s, (it / ST) & 1);
+        mbar_wait(ring_k.full + 8 * s, (it / ST) & 1);
         qk(sc, s);
         wgmma_wait<0>();
         wgmma_pin(sc);
-        release(kempty + 8 * s);
+        release(ring_k.empty + 8 * s);
         softmax(sc, last);
         pack(sc);
     };
@@ -320,18 +253,18 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         for (int j = last - 1; j > stop; j--) {
             float sc[BN / 2];
             const int s1 = (it + 1) % ST, s = it % ST;
-            mbar_wait(kfull + 8 * s1, ((it + 1) / ST) & 1);
+            mbar_wait(ring_k.full + 8 * s1, ((it + 1) / ST) & 1);
             qk(sc, s1);
-            mbar_wait(vfull + 8 * s, (it / ST) & 1);
+            mbar_wait(ring_v.full + 8 * s, (it / ST) & 1);
             wgmma_pin(o);
             pv(s);
             wgmma_wait<1>();
             wgmma_pin(sc);
-            release(kempty + 8 * s1);
+            release(ring_k.empty + 8 * s1);
             softmax(sc, j);
             wgmma_wait<0>();
             wgmma_pin(o);
-            release(vempty + 8 * s);
+            release(ring_v.empty + 8 * s);
             pack(sc);
             if (__any_sync(~0u, f0 != 1.f || f1 != 1.f)) {
 #pragma unroll
@@ -347,25 +280,25 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         const int s = it % ST, slot = qs;
         const tile_info &done = *ti;
         const float dc = c;
-        mbar_wait(vfull + 8 * s, (it / ST) & 1);
+        mbar_wait(ring_v.full + 8 * s, (it / ST) & 1);
         if (overlap && enter_tile(wk + 1)) {
             /* the last PV of this tile runs under the first QK and softmax of the next, whose Q is there already */
             float sc[BN / 2];
             const int s1 = (it + 1) % ST;
-            mbar_wait(kfull + 8 * s1, ((it + 1) / ST) & 1);
+            mbar_wait(ring_k.full + 8 * s1, ((it + 1) / ST) & 1);
             qk(sc, s1);
             wgmma_pin(o);
             pv(s);
             wgmma_wait<1>();
             wgmma_pin(sc);
-            release(kempty + 8 * s1);
+            release(ring_k.empty + 8 * s1);
             const float dm0 = m0, dm1 = m1, dl0 = l0, dl1 = l1;
             m0 = m1 = -INFINITY;
             l0 = l1 = 0.f;
             softmax(sc, last);
             wgmma_wait<0>();
             wgmma_pin(o);
-            release(vempty + 8 * s);
+            release(ring_v.empty + 8 * s);
             it++;
             pack(sc);
             write_tile(done, slot, dm0, dm1, dl0, dl1, dc);
@@ -375,7 +308,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         pv(s);
         wgmma_wait<0>();
         wgmma_pin(o);
-        release(vempty + 8 * s);
+        release(ring_v.empty + 8 * s);
         it++;
         write_tile(done, slot, m0, m1, l0, l1, dc);
         if (overlap || !enter_tile(wk + 1)) break;
