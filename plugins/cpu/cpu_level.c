@@ -8,6 +8,7 @@
 #if CPU_LEVEL >= 3
 #include "cpu_simd_amx.h"
 #include "cpu_simd_bf16.h"
+#include "cpu_simd_e4m3.h"
 #endif
 #include "cpu_rowdot.h"
 
@@ -88,11 +89,14 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
     const int G = a->num_q_heads / a->num_kv_heads;
     const int rows = G > CPU_ROWDOT_MAX ? CPU_ROWDOT_MAX : CPU_ROWDOT_MAX / G * G;
     int heads = a->num_kv_heads;
-    while (heads > 1 && rd_carve(&st, a, heads, rows, NULL) > l2_bytes / 2)
+    while (heads > 1 && rd_carve(&st, a, heads, rows, out->amx && out->vbmi, NULL) > l2_bytes / 2)
         heads = (heads + 1) / 2;
     out->heads_per_item = heads;
-    size_t dots = rd_carve(&st, a, heads, rows, NULL),
+    size_t dots = rd_carve(&st, a, heads, rows, out->amx && out->vbmi, NULL),
            row = ((size_t)a->head_size + a->head_size_v + 256) * 8;
+    /* Fewer rows take more where tiles serve them alone. */
+    const size_t few = rd_carve(&st, a, heads, cpu_min(rows, RD_TILE_ROWS), out->amx && out->vbmi, NULL);
+    if (dots < few) dots = few;
     out->scratch_bytes = lanes > dots ? lanes : dots;
     if (out->scratch_bytes < row) out->scratch_bytes = row;
 }

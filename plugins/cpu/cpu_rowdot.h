@@ -47,6 +47,9 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                     v_store(o + d + VW, y);
                 }
             if (st->words) rd_words_order(o, st->ldo);
+#if CPU_LEVEL >= 3
+            if (st->tiles) rd_tiles_order(o, st->ldo);
+#endif
             float f = gain * (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 + h : 0] : 1.0f);
             if (it->part >= 0) {
                 float *p = parts + (it->part + (int64_t)h * st->rows + r) * pf;
@@ -92,20 +95,31 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         l[0] = sink ? 1.0f : 0.0f;
     }
     memset(st->o, 0, (size_t)st->heads * rows * st->ldo * sizeof *st->o);
+#if CPU_LEVEL >= 3
+    if (!st->tiles) return;
+    memset(st->tile_s, 0, RD_TB * 64);
+    for (int at = 0; at < st->heads * rows; at += rows)
+        rd_tiles_query(st, st->q + (size_t)at * st->ldq, st->qf + at, st->tile_q + (size_t)at * st->ldq / 2);
+    rd_tiles_begin(rows);
+#endif
 }
 
 static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                     const struct cpu_tiling *tiling, char *scratch, float *parts) {
     struct rd_state st;
     struct cpu_mask_bounds bounds;
-    rd_carve(&st, a, it->head1 - it->head0, it->row1 - it->row0, scratch);
+    rd_carve(&st, a, it->head1 - it->head0, it->row1 - it->row0, tiling->amx && tiling->vbmi, scratch);
     st.vnni = tiling->vnni;
-    st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3;
+    st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles;
     st.gain = st.table ? 1.0f : dtype_gain(a->kv_dtype);
+    if (st.tiles) st.gain = 0x1p27f; /* E4M3_SCALE - RT_P_SCALE */
     rd_begin(a, sq, it, &st, &bounds);
     const int end = cpu_bounds_end(&bounds);
     int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
     const char **ptr[2] = {st.ptr, st.ptr + 4 * RD_TB};
+#if CPU_LEVEL >= 3
+    int first = 1;
+#endif
     if (k0 < end) rd_pointers(a, sq, &bounds, k0, ptr[0]);
     while (k0 < end) {
         const int next = rd_next_tile(&bounds, k0 + RD_TB, end), used = cpu_min(end - k0, RD_TB);
@@ -122,6 +136,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             if (!last || next < end) {
                 x.k_next = (last ? pn : p) + 2 * RD_TB;
                 x.v_next = x.k_next + RD_TB;
+                x.k_rows = last ? pn : p;
+                x.v_rows = x.k_rows + RD_TB;
                 x.k_next_off = (int64_t)hn * a->k.head;
                 x.v_next_off = (int64_t)hn * a->v.head;
             }
@@ -136,6 +152,18 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 row_scales(p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
             }
             const size_t at = (size_t)h * st.rows;
+#if CPU_LEVEL >= 3
+            if (st.tiles) {
+                if (first) rd_tiles_keys(&st, &x, x.k, x.k_off, NULL);
+                first = 0;
+                rd_tiles_values(&st, &x, st.tile_q + at * st.ldq / 2);
+                rd_tiles_scores(&st);
+                rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
+                rd_tiles_weights(&st, n);
+                rd_tiles_keys(&st, &x, x.k_rows, x.k_next_off, st.o + at * st.ldo);
+                continue;
+            }
+#endif
             if (st.words) rd_words_qk(&st, &x, st.q16 + at * st.ldq, a->head_size);
 #if CPU_LEVEL >= 2
             else if (st.table)
@@ -155,5 +183,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
         k0 = next;
         flip = !flip;
     }
+#if CPU_LEVEL >= 3
+    if (st.tiles) amx_end();
+#endif
     rd_store(a, sq, it, &st, parts);
 }

@@ -7,6 +7,7 @@
 struct rd_tile {
     int n, n_used; /* tokens rounded up to the vector width, and truly used */
     const char *const *k, *const *v, *const *k_next, *const *v_next, *const *k_far, *const *v_far;
+    const char *const *k_rows, *const *v_rows; /* of the next tile, token by token */
     int64_t k_off, v_off, k_next_off, v_next_off, k_far_off, v_far_off;
 };
 

@@ -2,6 +2,7 @@
 /* What a thread of the row-dot path keeps for one item, in its scratch. Included by cpu_rowdot.h. */
 
 enum { RD_TB = CPU_ROWDOT_TILE };
+enum { RD_TILE_ROWS = 16 }; /* query rows that AMX tiles take */
 
 /* What a thread keeps for the heads of its item; carved from its scratch. */
 struct rd_state {
@@ -16,13 +17,19 @@ struct rd_state {
     int16_t *q16, *p16;
     float *pf;
     int words, vnni, table;
+    /* AMX: queries [heads][ldq / 2][rows], K and V as tiles, scores [RD_TB][16], P in bf16 [rows][RD_TB]. */
+    int tiles;
+    uint32_t *tile_q;
+    char *tile_k, *tile_v, *tile_s, *tile_p;
     float gain; /* of what the products leave in the scores and in O */
 };
 
 #include "cpu_rowdot_words.h"
 #include "cpu_rowdot_table.h"
+#include "cpu_rowdot_tiles.h"
 
-static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads, int rows, char *mem) {
+static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads, int rows, int amx,
+                       char *mem) {
     size_t at = 0;
     st->rows = rows;
     st->heads = heads;
@@ -45,6 +52,17 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(q16, int16_t, st->words ? (size_t)heads * rows * st->ldq : 0);
     CARVE(p16, int16_t, st->words ? rows * RD_TB : 0);
     CARVE(pf, float, rows);
+#if CPU_LEVEL >= 3
+    st->tiles = amx && rd_tiles_serve(a, rows);
+#else
+    st->tiles = 0;
+    (void)amx;
+#endif
+    CARVE(tile_q, uint32_t, st->tiles ? (size_t)heads * rows * st->ldq / 2 : 0);
+    CARVE(tile_k, char, st->tiles ? RD_TB * 2 * st->ldq : 0);
+    CARVE(tile_v, char, st->tiles ? RD_TB * 2 * st->ldo : 0);
+    CARVE(tile_s, char, st->tiles ? RD_TB * 64 : 0);
+    CARVE(tile_p, char, st->tiles ? rows * 64 : 0);
 #undef CARVE
     return at;
 }
