@@ -29,7 +29,7 @@ typedef struct flash_runtime {
 enum { FLASH_E_MAP_Q = -1, FLASH_E_MAP_K = -2, FLASH_E_MAP_V = -3 };
 
 int flash_runtime_init(flash_runtime *runtime, int num_sms, int needs_tensor_maps);
-/* What the Hopper kernels of 16-bit queries do beyond their parameters. All zero: nothing of it. ticket: 0 before and after a
+/* What the Hopper kernels do beyond their parameters. All zero: nothing of it. ticket: 0 before and after a
  * launch, CTAs draw their tiles from it; without it tiles are dealt out beforehand. old_lse, only with head sizes 192 and 128
  * (flash_has_more): the natural LSE of an earlier result that lies in params->out, one token after the other; both are
  * merged. It may be params->lse. */
