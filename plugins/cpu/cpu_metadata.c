@@ -52,25 +52,25 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     attn_batch_t b;
     attn_space_t s;
     int32_t spans;
-    struct cpu_metadata fresh = {.magic = 0}; /* nothing to run until everything is in place */
     int status = attn_intake(&b, sizeof b, batch, "batch", error);
     if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
-    if (status == ATTN_OK) status = check_batch(in, &b, &fresh, error);
+    if (status != ATTN_OK) return status;
+    if (s.metadata == NULL || s.metadata_bytes < in->metadata_bytes || (uintptr_t)s.metadata % 64 != 0)
+        return attn_fail(error, ATTN_E_SPACE, "metadata",
+                         "the metadata buffer has %llu bytes at %p; space_needed says %zu, aligned to 64",
+                         (unsigned long long)(s.metadata != NULL ? s.metadata_bytes : 0), s.metadata,
+                         in->metadata_bytes);
+    struct cpu_metadata *m = s.metadata;
+    m->magic = 0; /* nothing to run until everything is in place */
+    status = check_batch(in, &b, m, error);
     if (status == ATTN_OK) status = batch_check_masks(&in->p, &b, error);
     if (status == ATTN_OK) status = batch_check_spans(&in->p, &b, in->max_spans, &spans, error);
     if (status != ATTN_OK) return status;
     if (b.common_prefix_len < 0)
         return attn_fail(error, ATTN_E_INVALID, "common_prefix_len",
                          "common_prefix_len is %d; 0 or more was wanted", b.common_prefix_len);
-    if (s.metadata == NULL || s.metadata_bytes < in->metadata_bytes || (uintptr_t)s.metadata % 64 != 0)
-        return attn_fail(error, ATTN_E_SPACE, "metadata",
-                         "the metadata buffer has %llu bytes at %p; space_needed says %zu, aligned to 64",
-                         (unsigned long long)(s.metadata != NULL ? s.metadata_bytes : 0), s.metadata,
-                         in->metadata_bytes);
 
-    struct cpu_metadata *m = s.metadata;
-    fresh.num_tokens = b.num_actual_tokens;
-    *m = fresh;
+    m->num_tokens = b.num_actual_tokens;
     struct cpu_plan *plan = cpu_plan_init(cpu_metadata_plan(m), &in->shape, &in->tiling, &in->limits,
                                           (int64_t)in->limits.max_seqs * in->max_spans);
     plan->num_seqs = b.num_reqs;

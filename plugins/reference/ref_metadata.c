@@ -68,19 +68,19 @@ int ref_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     attn_batch_t b;
     attn_space_t s;
     int32_t spans;
-    ref_metadata_t fresh = {.magic = 0}; /* none until everything is in place */
     int status = attn_intake(&b, sizeof b, batch, "batch", error);
     if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
-    if (status == ATTN_OK) status = check_batch(in, &b, &fresh, error);
-    if (status == ATTN_OK) status = check_cascade(in, &b, error);
-    if (status == ATTN_OK) status = batch_check_masks(&in->p, &b, error);
-    if (status == ATTN_OK) status = batch_check_spans(&in->p, &b, in->max_spans, &spans, error);
     if (status == ATTN_OK)
         status = ref_check_buffer(s.metadata, s.metadata_bytes, in->metadata_bytes, "metadata", error);
     if (status != ATTN_OK) return status;
-
     ref_metadata_t *m = s.metadata;
-    *m = fresh;
+    memset(m, 0, sizeof *m); /* no magic until everything is in place */
+    status = check_batch(in, &b, m, error);
+    if (status == ATTN_OK) status = check_cascade(in, &b, error);
+    if (status == ATTN_OK) status = batch_check_masks(&in->p, &b, error);
+    if (status == ATTN_OK) status = batch_check_spans(&in->p, &b, in->max_spans, &spans, error);
+    if (status != ATTN_OK) return status;
+
     m->num_reqs = b.num_reqs;
     m->num_tokens = b.num_actual_tokens;
     m->common_prefix_len = b.common_prefix_len;
