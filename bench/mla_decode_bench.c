@@ -218,7 +218,10 @@ int main(void) {
                                    {128, 64, 1, 8192, MLA_CACHE_E4M3},
                                    {64, 64, 1, 8192, MLA_CACHE_E4M3},
                                    {16, 64, 1, 8192, MLA_CACHE_E4M3},
-                                   {128, 1, 1, 65536, MLA_CACHE_E4M3}};
+                                   {32, 64, 1, 8192, MLA_CACHE_E4M3},
+                                   {16, 64, 2, 8192, MLA_CACHE_E4M3},
+                                   {128, 1, 1, 65536, MLA_CACHE_E4M3},
+                                   {16, 1, 1, 65536, MLA_CACHE_E4M3}};
     int num_sms = 0, clusters = 0, major = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0);
