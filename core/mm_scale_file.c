@@ -127,6 +127,11 @@ int attni_mm_table_write(const struct attni_mm_table *table, const char *path, d
     char fresh[PATH_MAX];
     if (snprintf(fresh, sizeof fresh, "%s.XXXXXX", path) >= (int)sizeof fresh)
         return attni_fail_param(err, ATTN_E_INVALID, "fp8_scale_save_path", "the file name is too long");
+    struct stat there;
+    /* a device, for instance: the rename below would put a file in its place */
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        return attni_fail_param(err, ATTN_E_IO, "fp8_scale_save_path",
+                                "%s is there and is no regular file; name another", path);
     json_t *root = json_of(table, margin);
     if (!root) return attni_fail(err, ATTN_E_NO_MEMORY, "out of memory for the scales of %s", path);
     int fd = mkostemp(fresh, O_CLOEXEC);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Names of the format, by ATTN_DTYPE_*. */
@@ -153,7 +154,10 @@ static int write_file(int fd, const struct attni_tensor_file *f) {
 
 int attni_tensor_file_write(const struct attni_tensor_file *f, const char *path) {
     char part[4096];
+    struct stat there;
     if (snprintf(part, sizeof part, "%s.XXXXXX", path) >= (int)sizeof part) return ENAMETOOLONG;
+    /* a device, for instance: the rename below would put a file in its place */
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) return ENOTSUP;
     int fd = mkostemp(part, O_CLOEXEC); /* mode 0600: a recording holds what users wrote */
     if (fd < 0) return errno;
     int failed = write_file(fd, f);

@@ -175,6 +175,18 @@ static void test_trouble(void) {
     ok(calls > 0 && calls < 9, "%d calls are in it", calls);
     st_close(file);
 
+    /* What is no file, as a device, is left alone. */
+    context = record_context("tensors = yes\n");
+    is_int(mkfifo(path, 0600), 0, "a pipe of that name");
+    open_step(&s, context, "FAKE_PLAIN");
+    is_int(build(&s) || update(&s) || forward(&s), 0, "a step goes well");
+    close_step(&s);
+    attn_context_destroy(context);
+    has_str(logged, "cannot be written: Operation not supported",
+            "and the log says that nothing was recorded");
+    ok(stat(path, &st) == 0 && S_ISFIFO(st.st_mode), "nor was the pipe replaced");
+    unlink(path);
+
     /* A full or vanished disk. */
     context = record_context("tensors = yes\n");
     open_step(&s, context, "FAKE_PLAIN");

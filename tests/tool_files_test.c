@@ -4,6 +4,7 @@
 #include "tap.h"
 
 #include <attn/attn_plugin_util.h>
+#include <sys/stat.h>
 
 #include "../tools/args.h"
 #include "../tools/safetensors.h"
@@ -130,6 +131,11 @@ static void round_trip(void) {
     is_int(st_open("/dev/null", &file, &error), ATTN_E_PARSE, "a device");
     is_int(st_write("/no/such/folder/x", tensors, 2, metadata, 1, &error), ATTN_E_IO,
            "a folder that is not there");
+    struct stat there;
+    is_int(mkfifo(path, 0600), 0, "a pipe of that name");
+    is_int(st_write(path, tensors, 2, metadata, 1, &error), ATTN_E_IO, "is not written");
+    ok(stat(path, &there) == 0 && S_ISFIFO(there.st_mode), "nor replaced: %s", error.text);
+    remove(path);
 }
 
 /* Every pattern of a 16-bit format is a float that is stored as that pattern; values between two go to the nearer one. */

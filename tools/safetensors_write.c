@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "safetensors.h"
@@ -48,6 +49,10 @@ int st_write(const char *path, const st_tensor_t *tensors, size_t num_tensors, c
     if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
         return attn_fail(error, ATTN_E_IO, "", "the name of the output file has over %zu characters",
                          sizeof part);
+    struct stat there;
+    /* a device, for instance: the rename below would put a file in its place */
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        return attn_fail(error, ATTN_E_IO, "", "%s is there and is no regular file; name another", path);
     json_t *header = make_header(tensors, num_tensors, metadata, num_metadata);
     char *text = json_dumps(header, JSON_COMPACT);
     json_decref(header);
