@@ -34,21 +34,28 @@ ATTN_DEV float checked(float scale) {
     return scale >= 1.175494351e-38f && scale <= 3.402823466e38f ? scale : __int_as_float(0x7fffffff);
 }
 
-/* The rope columns of 64 tokens of a head. */
+/* The rope columns of 64 tokens of a head; all of a thread are asked for before the first is divided. */
 template <int DT>
 ATTN_DEV void round_rope(const mla_project_params &p, const uint16_t *a, int h, int m0, int tokens) {
+    constexpr int CHUNKS = MLA_ROPE / 8, EACH = TM * CHUNKS / PROJECT_THREADS,
+                  STEP = PROJECT_THREADS / CHUNKS;
+    const int t0 = m0 + threadIdx.x / CHUNKS, c = threadIdx.x % CHUNKS * 8;
+    uint4 x[EACH] = {};
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (t0 + i * STEP < tokens) x[i] = *(const uint4 *)(a + (t0 + i * STEP) * p.a_token + p.k + c);
     const float scale = checked(q_scale_of(p));
-    for (int i = threadIdx.x; i < TM * MLA_ROPE / 8; i += PROJECT_THREADS) {
-        const int t = m0 + i / (MLA_ROPE / 8), c = i % (MLA_ROPE / 8) * 8;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int t = t0 + i * STEP;
         if (t >= tokens) break;
-        uint4 x = *(const uint4 *)(a + t * p.a_token + p.k + c);
-        uint32_t *w = &x.x;
+        uint32_t *w = &x[i].x;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const float2 f = unpack2<DT>(w[j]);
             w[j] = round_to_e4m3<DT>(__fdiv_rn(f.x, scale), __fdiv_rn(f.y, scale));
         }
-        *(uint4 *)((uint16_t *)p.rope + ((int64_t)t * p.num_heads + h) * MLA_ROPE + c) = x;
+        *(uint4 *)((uint16_t *)p.rope + ((int64_t)t * p.num_heads + h) * MLA_ROPE + c) = x[i];
     }
 }
 
