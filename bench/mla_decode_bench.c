@@ -25,7 +25,7 @@ static void launch(step *s, int what, void *stream) {
     if (what & ATTEND && !s->status)
         s->status = mla_decode_sm90_run(s->encode_tiled, &s->attend, s->config.ctas, s->config.parts, stream);
     if (what & MERGE && s->num_splits && !s->status)
-        s->status = mla_combine(&s->attend, s->num_splits, stream);
+        s->status = mla_decode_sm90_merge(&s->attend, s->num_splits, stream);
     if (what & VALUES && !s->status) s->status = mla_project(&s->values, stream);
 }
 

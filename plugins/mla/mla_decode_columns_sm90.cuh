@@ -106,6 +106,18 @@ struct mla_columns {
         }
     }
 
+    /* The largest number of column t among o[FROM] .. o[TO - 1] of the warp. */
+    template <int FROM, int TO>
+    ATTN_DEV float largest(int t) const {
+        float most = 0.f;
+#pragma unroll
+        for (int d = FROM; d < TO; d++)
+            most = fmaxf(most, fmaxf(fabsf(o[d][at(t)]), fabsf(o[d][at(t) + 2])));
+#pragma unroll
+        for (int d = 4; d < 32; d *= 2)
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+        return most;
+    }
     /* The sums of whole columns; thread t of a quad's rows. */
     ATTN_DEV void add_up() {
 #pragma unroll

@@ -9,6 +9,7 @@
 #include "mla_decode_columns_sm90.cuh"
 #include "mla_decode_ring_sm90.cuh"
 #include "mla_decode_wgmma_sm90.cuh"
+#include "mla_part_sm90.cuh"
 
 namespace attn_cuda {
 
@@ -125,29 +126,30 @@ struct mla_narrow_math : mla_columns<DT, N> {
 #pragma unroll
         for (int t = 0; t < C; t++) {
             const int r = this->row_of(t), row = first_row + r;
+            const uint32_t power = it.slot >= 0 ? mla_part::power(this->template largest<0, 8>(t)) : 0;
             if (r >= rows) continue;
             const float inv = sum[t] == 0.f ? 0.f : 1.f / sum[t]; /* NaN stays NaN */
-            const int64_t slot_row = (int64_t)it.slot * p.tile_rows + r;
+            const mla_part part(p, (int64_t)it.slot * p.tile_rows + r);
             if (warp == 0 && group == 0) {
                 const float lse = sum[t] == 0.f ? -INFINITY : top[t] + log2f(sum[t]);
                 if (it.slot >= 0)
-                    p.part_lse[slot_row] = lse;
+                    *part.lse() = lse;
                 else if (p.lse)
                     p.lse[(row % p.num_heads) * p.lse_head + (row / p.num_heads) * p.lse_token] =
                         lse * 0.6931471805599453f;
             }
             const int column = warp * 16 + group;
-            float *part = p.part_out + slot_row * 512 + column;
-            uint16_t *out = (uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 + column;
+            uint16_t *out = it.slot >= 0
+                                ? part.values + column
+                                : (uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 + column;
+            const float f = it.slot >= 0 ? mla_part::inverse(power) : inv;
+            if (it.slot >= 0 && group == 0)
+                part.powers()[warp] = part.powers()[4 + warp] = inv * __uint_as_float(power);
 #pragma unroll
             for (int d = 0; d < 8; d++) {
-                const float a = o[d][this->at(t)] * inv, b = o[d][this->at(t) + 2] * inv;
-                if (it.slot >= 0)
-                    part[d * 64] = a, part[d * 64 + 8] = b;
-                else {
-                    const uint32_t x = pack2<DT>(a, b);
-                    out[d * 64] = (uint16_t)x, out[d * 64 + 8] = (uint16_t)(x >> 16);
-                }
+                const float a = o[d][this->at(t)] * f, b = o[d][this->at(t) + 2] * f;
+                const uint32_t x = it.slot >= 0 ? pack2<DT_F16>(a, b) : pack2<DT>(a, b);
+                out[d * 64] = (uint16_t)x, out[d * 64 + 8] = (uint16_t)(x >> 16);
             }
         }
     }

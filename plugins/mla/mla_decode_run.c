@@ -28,6 +28,12 @@ int mla_run_decode_sm90(const attn_instance_t *in, const mla_attend_params *para
     return mla_decode_sm90_run(in->encode_tiled, params, in->config.ctas, in->config.parts, stream);
 }
 
+int mla_merge_pieces(const attn_instance_t *in, const mla_attend_params *params, int num_splits,
+                     void *stream) {
+    return in->config.kernel == MLA_KERNEL_SM90 ? mla_decode_sm90_merge(params, num_splits, stream)
+                                                : mla_combine(params, num_splits, stream);
+}
+
 int mla_load_decode_sm90(attn_instance_t *in) {
     return mla_decode_sm90_load(&in->encode_tiled, in->dtype, in->cache_kind, in->config.ctas);
 }

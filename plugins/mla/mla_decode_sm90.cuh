@@ -18,6 +18,7 @@
 
 #include "mla_decode_roles_sm90.cuh"
 #include "mla_decode_store_sm90.cuh"
+#include "mla_part_sm90.cuh"
 
 namespace attn_cuda {
 
@@ -300,14 +301,23 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                 const int64_t slot_row = ((int64_t)it.slot * CTAS + rank) * MLA90_ROWS + r;
                 if (wg == 0 && (lane & 3) == 0 && inside) {
                     if (it.slot >= 0)
-                        p.part_lse[slot_row] = lse;
+                        *mla_part(p, slot_row).lse() = lse;
                     else if (p.lse)
                         p.lse[(row % p.num_heads) * p.lse_head + (row / p.num_heads) * p.lse_token] =
                             lse * 0.6931471805599453f;
                 }
-                if (it.slot >= 0)
-                    mla90_store_part(p.part_out + slot_row * 512 + wg * 256, o, e, inv, inside);
-                else
+                if (it.slot >= 0) {
+                    float most = 0.f;
+#pragma unroll
+                    for (int j = 0; j < 32; j++)
+                        most = fmaxf(most, fmaxf(fabsf(o[4 * j + 2 * e]), fabsf(o[4 * j + 2 * e + 1])));
+                    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+                    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+                    const mla_part part(p, slot_row);
+                    const uint32_t power = mla_part::power(most);
+                    mla90_store_half<DT_F16>(part.values + wg * 256, o, e, mla_part::inverse(power), inside);
+                    if (inside) part.powers()[wg * 4 + (lane & 3)] = inv * __uint_as_float(power);
+                } else
                     mla90_store_half<DT>((uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 +
                                              wg * 256,
                                          o, e, inv, inside);

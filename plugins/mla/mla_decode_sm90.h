@@ -29,6 +29,9 @@ int mla_decode_sm90_f16(const mla_decode_sm90_params *params, int ctas, int part
 /* Caches of e4m3; dtype as in the parameters. params NULL: prepares only. */
 int mla_decode_sm90_e4m3(const mla_decode_sm90_params *params, int dtype, int ctas, int parts, void *stream);
 
+/* The pieces of cut tiles, after one of the above. */
+int mla_decode_sm90_merge(const mla_attend_params *params, int num_splits, void *stream);
+
 /* Before any capture: finds cuTensorMapEncodeTiled and prepares the kernel. */
 int mla_decode_sm90_load(void **encode_tiled, int dtype, int cache_kind, int ctas);
 /* The kernel on a slice, with what _load found. */

@@ -8,20 +8,7 @@
 
 namespace attn_cuda {
 
-/* Row e (0: lane / 4, 1: eight more) of this thread times inv, as float; `to`: the row's first column. All lanes call. */
-ATTN_DEV void mla90_store_part(float *to, const float (&o)[128], int e, float inv, bool valid) {
-    const int q = threadIdx.x & 3, odd = q & 1;
-    to += odd * 8 + (q & 2) * 2;
-#pragma unroll
-    for (int j = 0; j < 16; j++) {
-        const float a0 = o[8 * j + 2 * e] * inv, a1 = o[8 * j + 2 * e + 1] * inv,
-                    b0 = o[8 * j + 4 + 2 * e] * inv, b1 = o[8 * j + 5 + 2 * e] * inv;
-        const float x0 = __shfl_xor_sync(~0u, odd ? a0 : b0, 1), x1 = __shfl_xor_sync(~0u, odd ? a1 : b1, 1);
-        if (valid) *(float4 *)(to + j * 16) = odd ? make_float4(x0, x1, b0, b1) : make_float4(a0, a1, x0, x1);
-    }
-}
-
-/* The same in 16 bits. */
+/* Row e (0: lane / 4, 1: eight more) of this thread times inv; `to`: the row's first column. All lanes call. */
 template <int DT>
 ATTN_DEV void mla90_store_half(uint16_t *to, const float (&o)[128], int e, float inv, bool valid) {
     const int q = threadIdx.x & 3, odd = q & 1, high = q & 2;

@@ -159,7 +159,7 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
             p.query = (const void *)((uintptr_t)rope - (uintptr_t)(token0 * p.q_token * 2));
         p.parts = (const int32_t *)(void *)((char *)s->metadata + in->parts_at) + i * (in->plan.parts + 1);
         if (!e && sizes[i].items > 0) e = mla_attend(in, &p, sizes[i].items, stream);
-        if (!e && sizes[i].splits > 0) e = mla_combine(&p, sizes[i].splits, stream);
+        if (!e && sizes[i].splits > 0) e = mla_merge_pieces(in, &p, sizes[i].splits, stream);
         mla_project_params up = absorb;
         up.a = p.latent, up.a_token = latent_token, up.a_head = in->latent;
         up.b = (const uint16_t *)a->weight_space + (int64_t)in->nope * in->latent;

@@ -122,5 +122,7 @@ int mla_choose_kernel(attn_instance_t *in, attn_error_t *error);
 /* The Hopper kernel: loaded once, before any capture; then on a slice. A cudaError_t as int. */
 int mla_load_decode_sm90(attn_instance_t *in);
 int mla_run_decode_sm90(const attn_instance_t *in, const mla_attend_params *params, void *stream);
+/* The pieces that mla_attend left of a slice. A cudaError_t as int. */
+int mla_merge_pieces(const attn_instance_t *in, const mla_attend_params *params, int num_splits, void *stream);
 
 #endif
