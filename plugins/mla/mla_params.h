@@ -11,7 +11,7 @@ enum mla_dtype { MLA_F16 = 1, MLA_BF16 = 2 };                              /* as
 enum mla_cache { MLA_CACHE_16 = 0, MLA_CACHE_E4M3 = 1, MLA_CACHE_DS = 2 }; /* semantics 3.5 */
 enum { MLA_DS_ROW = 656, MLA_DS_SCALES_AT = 512, MLA_DS_ROPE_AT = 528 };
 
-/* At most tile_rows (32 to 128) rows of one request against keys k_begin <= k < k_end. */
+/* At most tile_rows (64 or 128) rows of one request against keys k_begin <= k < k_end. */
 typedef struct mla_item {
     int32_t request;
     int32_t first_row, num_rows;
@@ -57,14 +57,14 @@ typedef struct mla_attend_params {
     const float *q_scale;                     /* of e4m3 queries, which are read as 16-bit numbers; NULL: 1 */
     const int32_t *topk;                      /* sparse: [T, topk_count]; NULL: dense */
     int64_t topk_row;
-    float *part_out, *part_lse; /* [slots, tile_rows, L], [slots, tile_rows] */
+    float *part_out, *part_lse; /* [slots, tile_rows, L], [slots, tile_rows]; on Hopper mla_part */
     float *lse;                 /* NULL: not wanted */
     int64_t lse_head, lse_token;
     float scale;
     int32_t num_heads, latent_rank, nope, page_size;
     int32_t slice_row0, slice_rows; /* first row of the slice, and how many it may have */
     int32_t dtype, cache_kind, stages;
-    int32_t tile_rows; /* of an item: 64 per CTA that works on it, 32 over e4m3 on Hopper */
+    int32_t tile_rows; /* of an item: 64 per CTA that works on it */
 } mla_attend_params;
 
 /* c[t][h][:] = a[t][h][:] x b[h], b [k][n] (absorption) or [n][k] (values); strides in elements. */
