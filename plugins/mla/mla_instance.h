@@ -35,7 +35,7 @@ struct attn_instance {
     /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
     size_t slices_at, parts_at, items_at, splits_at, metadata_bytes;
     size_t part_out_at, part_lse_at, workspace_bytes; /* latents at 0 */
-    size_t rope_at;            /* in the workspace: the rope of fp8 queries */
+    size_t rope_at;                                   /* in the workspace: the rope of fp8 queries */
     size_t output_at;          /* in the workspace: the 16-bit result of quantised outputs */
     size_t prefill_plan_bytes; /* in the host buffer */
     uint64_t weight_bytes;
@@ -123,6 +123,7 @@ int mla_choose_kernel(attn_instance_t *in, attn_error_t *error);
 int mla_load_decode_sm90(attn_instance_t *in);
 int mla_run_decode_sm90(const attn_instance_t *in, const mla_attend_params *params, void *stream);
 /* The pieces that mla_attend left of a slice. A cudaError_t as int. */
-int mla_merge_pieces(const attn_instance_t *in, const mla_attend_params *params, int num_splits, void *stream);
+int mla_merge_pieces(const attn_instance_t *in, const mla_attend_params *params, int num_splits,
+                     void *stream);
 
 #endif
