@@ -3,8 +3,7 @@
 # kit_in_tree.sh: the plugins of this tree under the conformance kit. One line for each; the failures of the kit follow.
 . "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
 attn=$ATTN_TEST_BUILDDIR/tools/attn
-# The random cases of numerics run in the plugins' own tests, at greater length: here the contract.
-groups=${ATTN_TEST_GROUPS:-abi,structs,capabilities,memory,offsets,determinism,capture,errors,threads,leaks,manners}
+groups=${ATTN_TEST_GROUPS:-abi,structs,capabilities,numerics,memory,offsets,determinism,capture,errors,threads,leaks,manners}
 # A sanitizer slows everything down and owns allocator and address space; it looks at memory itself.
 case $ATTN_TEST_SANITIZERS in
 '' | no) ;;
