@@ -22,8 +22,8 @@ const attn_capabilities_t cpu_capabilities = {
                 ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNKED_LOCAL | ATTN_F_CHUNK_LOOKBACK |
                 ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_QQ_BIAS |
                 ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |
-                ATTN_F_SEPARATE_KV | ATTN_F_CASCADE | ATTN_F_BATCH_INVARIANT |
-                ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE,
+                ATTN_F_SEPARATE_KV | ATTN_F_CASCADE | ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR |
+                ATTN_F_BLOCK_STRIDE,
     .device_types = ATTN_BIT(kDLCPU),
     .head_sizes = head_sizes,
     .num_head_sizes = 1,
