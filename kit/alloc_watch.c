@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * alloc_watch.c: counts the allocations that a plugin's own code makes, and what of them it has not returned. The plugin's relocation entries for malloc and
- * its relatives are pointed at counting functions; other objects of the process (an OpenMP runtime, libc itself) are
- * left alone, because their pools are allowed. Only x86-64 and AArch64 ELF with RELA relocations.
+ * alloc_watch.c: counts the allocations that a plugin's own code makes, and what of them it has not returned. The plugin's
+ * relocation entries for malloc and its relatives are pointed at counting functions; other objects of the process (an
+ * OpenMP runtime, libc itself) are left alone, because their pools are allowed. Only x86-64 and AArch64 ELF with RELA
+ * relocations.
  */
 #include "check_engine.h"
 
