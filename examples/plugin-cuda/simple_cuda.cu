@@ -153,27 +153,14 @@ static int cuda_status(cudaError_t code, const char *what, attn_error_t *error) 
     return attn_fail(error, ATTN_E_DEVICE, what, "%s: %s", what, cudaGetErrorString(code));
 }
 
-/* Fills a struct of the caller's size. */
-static int give(void *dst, const void *src, uint32_t known, const char *name, attn_error_t *error) {
-    uint32_t size;
-    if (dst == nullptr)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s is NULL; pass a struct to fill", name);
-    memcpy(&size, dst, sizeof size);
-    if (size < sizeof size) return attn_fail(error, ATTN_E_INVALID, name, "%s.struct_size is %u", name, size);
-    memcpy((char *)dst + 4, (const char *)src + 4, (size < known ? size : known) - 4);
-    return ATTN_OK;
-}
-
 static int simple_open(const attn_problem_t *problem, const attn_device_t *device,
                        const attn_option_value_t *, uint32_t, const attn_host_t *, attn_instance_t **instance,
                        attn_error_t *error) {
     attn_problem_t p;
     attn_device_t d;
     int rc = attn_intake(&p, sizeof p, problem, "problem", error);
+    if (rc == ATTN_OK) rc = attn_intake_known(&d, sizeof d, device, "device", error);
     if (rc != ATTN_OK) return rc;
-    attn_zero(&d, sizeof d);
-    if (device == nullptr) return attn_fail(error, ATTN_E_INVALID, "device", "device is NULL");
-    memcpy(&d, device, device->struct_size < sizeof d ? device->struct_size : sizeof d);
     if (d.type != kDLCUDA || d.id < 0)
         return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d number %d is not a present GPU",
                          d.type, d.id);
@@ -220,7 +207,7 @@ static int simple_kv_cache_shape(attn_instance_t *self, int64_t num_blocks, attn
     uint32_t layout = self->p.kv_layout ? self->p.kv_layout : (uint32_t)ATTN_LAYOUT_NHD;
     int rc = attn_dense_cache_shape(&self->p, layout, self->p.block_size,
                                     num_blocks ? num_blocks : self->p.num_blocks, &full, error);
-    return rc == ATTN_OK ? give(shape, &full, sizeof full, "shape", error) : rc;
+    return rc == ATTN_OK ? attn_give(shape, &full, sizeof full, "shape", error) : rc;
 }
 
 static uint64_t plan_bytes(const attn_instance_t *self) {
@@ -233,7 +220,7 @@ static int simple_space_needed(attn_instance_t *self, attn_space_needed_t *neede
     full.alignment = 256;
     full.metadata_bytes = plan_bytes(self);
     full.host_bytes = plan_bytes(self); /* copied from there, so that the copy need not wait */
-    return give(needed, &full, sizeof full, "needed", error);
+    return attn_give(needed, &full, sizeof full, "needed", error);
 }
 
 static int simple_build_metadata(attn_instance_t *self, const attn_batch_t *batch, const attn_space_t *space,

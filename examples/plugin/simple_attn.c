@@ -60,7 +60,7 @@ static int simple_open(const attn_problem_t *problem, const attn_device_t *devic
     attn_problem_t p;
     attn_device_t d;
     int rc = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (rc == ATTN_OK) rc = attn_intake(&d, sizeof d, device, "device", error);
+    if (rc == ATTN_OK) rc = attn_intake_known(&d, sizeof d, device, "device", error);
     if (rc != ATTN_OK) return rc;
     uint64_t unknown = attn_problem_features(&p) & ~SIMPLE_FEATURES;
     if (unknown != 0)
@@ -114,17 +114,6 @@ static void simple_close(attn_instance_t *self) {
 
 /* ------------------------------------------------------------------- how big */
 
-/* Fills a struct of the caller's size: a caller with an older header gets the members that it knows. */
-static int simple_give(void *dst, const void *src, uint32_t known, const char *name, attn_error_t *error) {
-    uint32_t size;
-    if (dst == NULL) return attn_fail(error, ATTN_E_INVALID, name, "%s is NULL; pass a struct to fill", name);
-    memcpy(&size, dst, sizeof size);
-    if (size < sizeof size) return attn_fail(error, ATTN_E_INVALID, name, "%s.struct_size is %u", name, size);
-    uint32_t part = size < known ? size : known;
-    memcpy((char *)dst + sizeof size, (const char *)src + sizeof size, part - sizeof size);
-    return ATTN_OK;
-}
-
 static int simple_kv_cache_shape(attn_instance_t *self, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                                  attn_error_t *error) {
     attn_kv_cache_shape_t full;
@@ -132,7 +121,7 @@ static int simple_kv_cache_shape(attn_instance_t *self, int64_t num_blocks, attn
     if (num_blocks == 0) num_blocks = self->problem.num_blocks;
     int rc = attn_dense_cache_shape(&self->problem, layout, (uint32_t)self->layer.block_size, num_blocks,
                                     &full, error);
-    if (rc == ATTN_OK) rc = simple_give(shape, &full, sizeof full, "shape", error);
+    if (rc == ATTN_OK) rc = attn_give(shape, &full, sizeof full, "shape", error);
     return rc;
 }
 
@@ -142,7 +131,7 @@ static int simple_space_needed(attn_instance_t *self, attn_space_needed_t *neede
     full.alignment = 16;
     full.metadata_bytes = sizeof(simple_plan_t) + (2 * (uint64_t)self->max_seqs + 1) * sizeof(int32_t);
     full.workspace_bytes = (uint64_t)self->layer.head_size_v * sizeof(double); /* one row of the output */
-    return simple_give(needed, &full, sizeof full, "needed", error);
+    return attn_give(needed, &full, sizeof full, "needed", error);
 }
 
 /* -------------------------------------------------------------- plan a batch */

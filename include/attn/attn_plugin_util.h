@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attn_plugin_util.h: optional inline helpers for plugin authors (and for the core): error and reason writing, struct
- * intake by size, tensor addressing and checking, dtype names and sizes, fingerprints. Nothing here links to libattn.
+ * attn_plugin_util.h: optional inline helpers for plugin authors (and for the core): error and reason writing, structs in
+ * and out by size, tensor addressing and checking, dtype names and sizes, fingerprints. Nothing here links to libattn.
  */
 #ifndef ATTN_PLUGIN_UTIL_H
 #define ATTN_PLUGIN_UTIL_H
@@ -57,11 +57,13 @@ ATTN_UNUSED ATTN_PRINTF(6, 7) static void attn_add_reason(attn_reasons_t *reason
     va_end(args);
 }
 
-/* ------------------------------------------------------------ struct intake */
+/* --------------------------------------------------------- structs in and out */
 
-/* Copies a struct of unknown length into a known one: missing members become zero; a longer struct is taken iff its
- * unknown tail is zero. known_size is sizeof(*dst). Returns ATTN_OK, ATTN_E_INVALID (no or absurd size), ATTN_E_TOO_NEW. */
-static inline int attn_intake(void *dst, size_t known_size, const void *src, const char *name, attn_error_t *error) {
+/* Copies the known members of a struct of unknown length; missing ones become zero, more of them are left where they are.
+ * For what offers or describes (attn_device_t, attn_host_t): it asks for nothing. known_size is sizeof(*dst). Returns
+ * ATTN_OK, ATTN_E_INVALID (no or absurd size). */
+static inline int attn_intake_known(void *dst, size_t known_size, const void *src, const char *name,
+                                    attn_error_t *error) {
     if (src == NULL) return attn_fail(error, ATTN_E_INVALID, name, "%s is NULL; pass a filled struct", name);
     uint32_t size;
     memcpy(&size, src, sizeof size);
@@ -70,13 +72,38 @@ static inline int attn_intake(void *dst, size_t known_size, const void *src, con
                          (unsigned)size, name);
     memset(dst, 0, known_size);
     memcpy(dst, src, size < known_size ? size : known_size);
+    uint32_t known = (uint32_t)known_size;
+    memcpy(dst, &known, sizeof known);
+    return ATTN_OK;
+}
+
+/* The same for what asks for something (every other input): a longer struct is taken iff its unknown tail is zero, since
+ * a member that is not read would be a wrong number. Also ATTN_E_TOO_NEW. */
+static inline int attn_intake(void *dst, size_t known_size, const void *src, const char *name, attn_error_t *error) {
+    int code = attn_intake_known(dst, known_size, src, name, error);
+    if (code != ATTN_OK) return code;
+    uint32_t size;
+    memcpy(&size, src, sizeof size);
     for (size_t i = known_size; i < size; i++)
         if (((const unsigned char *)src)[i] != 0)
             return attn_fail(error, ATTN_E_TOO_NEW, name,
                              "%s has %u bytes and uses a member at byte %u; this build knows %u bytes: update the reader",
                              name, (unsigned)size, (unsigned)i, (unsigned)known_size);
-    uint32_t known = (uint32_t)known_size;
-    memcpy(dst, &known, sizeof known);
+    return ATTN_OK;
+}
+
+/* The way out, the counterpart of attn_intake: fills a caller's struct of unknown length (attn_kv_cache_shape_t,
+ * attn_space_needed_t) from a filled one of known_size bytes. Writes the members that both know, keeps the caller's
+ * struct_size and touches no byte behind either. Returns ATTN_OK, ATTN_E_INVALID (no struct, or no size in it). */
+static inline int attn_give(void *dst, const void *src, size_t known_size, const char *name, attn_error_t *error) {
+    if (dst == NULL) return attn_fail(error, ATTN_E_INVALID, name, "%s is NULL; pass a struct to fill", name);
+    uint32_t size;
+    memcpy(&size, dst, sizeof size);
+    if (size < sizeof size)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s.struct_size is %u; set it to sizeof(%s struct)", name,
+                         (unsigned)size, name);
+    memcpy((char *)dst + sizeof size, (const char *)src + sizeof size,
+           (size < known_size ? size : known_size) - sizeof size);
     return ATTN_OK;
 }
 
@@ -311,6 +338,61 @@ ATTN_UNUSED static int attn_dense_cache_shape(const attn_problem_t *p, uint32_t 
     out->v_scale_offset = inline_scale != 0 ? out->v_offset + dv * size : -1;
     out->layout_id = 1; /* dense packed */
     int64_t key[8] = {1, (int64_t)kv, (int64_t)storage, heads, block_size, dk, dv, (int64_t)out->kv_layout};
+    out->fingerprint = attn_fingerprint64(0, key, sizeof key);
+    return ATTN_OK;
+}
+
+/* Fills the shape of pages [block][token][content] whose tokens are one row of row_elements values of dtype each, layers
+ * apart (semantics 3.9); layout_id, scale offsets and fingerprint are the caller's. [pure] */
+static inline void attn_row_cache_shape(uint32_t dtype, int64_t row_elements, uint32_t block_size, int64_t num_blocks,
+                                        attn_kv_cache_shape_t *out) {
+    static const uint32_t axes[3] = {ATTN_AXIS_BLOCK, ATTN_AXIS_TOKEN, ATTN_AXIS_CONTENT};
+    static const uint32_t order_layers[4] = {1, 0, 2, 3};
+    int64_t size = (int64_t)attn_dtype_size(dtype);
+    attn_zero(out, sizeof *out);
+    out->struct_size = (uint32_t)sizeof *out;
+    out->ndim = 3;
+    out->shape[0] = num_blocks;
+    out->shape[1] = block_size;
+    out->shape[2] = row_elements;
+    out->byte_strides[0] = block_size * row_elements * size;
+    out->byte_strides[1] = row_elements * size;
+    out->byte_strides[2] = size;
+    for (uint32_t i = 0; i < 3; i++) {
+        out->axes[i] = axes[i];
+        out->stride_order[i] = i;
+    }
+    for (uint32_t i = 0; i < 4; i++) out->stride_order_layers[i] = order_layers[i];
+    out->page_bytes = out->byte_strides[0];
+    out->total_bytes = out->page_bytes * num_blocks;
+    out->dtype = attn_dl_dtype(dtype);
+    out->kv_layout = ATTN_LAYOUT_NHD;
+    out->alignment = 256;
+    out->block_size = block_size;
+    out->num_kv_heads = 1;
+    out->k_scale_offset = -1;
+    out->v_scale_offset = -1;
+}
+
+#define ATTN_DS_MLA_ROW 656       /* bytes of a token in fp8_ds_mla: 512 e4m3, 4 float32 scales, 64 16-bit rope values */
+#define ATTN_DS_MLA_SCALES_AT 512 /* its scales, one for each 128 values */
+#define ATTN_DS_MLA_ROPE_AT 528
+
+/* Fills the shape of a latent cache (nb, bs, L + R), or (nb, bs, 656) for fp8_ds_mla (semantics 3.5, 3.9), for the roles mla
+ * and mla_sparse. The one function behind every latent in-tree backend; others are free to differ. [pure] */
+ATTN_UNUSED static int attn_latent_cache_shape(const attn_problem_t *p, uint32_t block_size, int64_t num_blocks,
+                                               attn_kv_cache_shape_t *out, attn_error_t *error) {
+    uint32_t kv = p->kv_cache_dtype != 0 ? p->kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
+    int is_ds = kv == ATTN_KV_FP8_DS_MLA;
+    if (!is_ds && kv >= ATTN_KV_INT8_PER_TOKEN_HEAD)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype", "kv_cache_dtype %s is not a latent format",
+                         attn_kv_name(kv));
+    uint32_t storage = attn_kv_storage(kv, p->dtype);
+    int64_t row = is_ds ? ATTN_DS_MLA_ROW : (int64_t)p->kv_lora_rank + p->qk_rope_head_dim;
+    attn_row_cache_shape(storage, row, block_size, num_blocks, out);
+    if (is_ds) out->k_scale_offset = ATTN_DS_MLA_SCALES_AT;
+    out->layout_id = 2; /* latent rows */
+    int64_t key[6] = {2, (int64_t)kv, (int64_t)storage, block_size, p->kv_lora_rank, p->qk_rope_head_dim};
     out->fingerprint = attn_fingerprint64(0, key, sizeof key);
     return ATTN_OK;
 }

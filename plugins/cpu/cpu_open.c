@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes an instance of CPU_ATTN: checks, level, threads, sizes; answers for its cache shape and its buffers. */
-#include "../common/answer.h"
+#include "../common/cache_shape.h"
 #include "../common/problem_check.h"
 #include "cpu_instance.h"
 #include "cpu_threads.h"
@@ -142,14 +142,12 @@ void cpu_close(attn_instance_t *in) {
  * separate_kv the shape is that of the packed cache, whose K and V columns are a valid pair of tensors. */
 int cpu_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                        attn_error_t *error) {
-    return answer_dense_shape(&in->p, ATTN_LAYOUT_HND, in->block_size, num_blocks, shape, error);
+    return cache_shape_give(&in->p, ATTN_LAYOUT_HND, in->block_size, num_blocks, shape, error);
 }
 
 int cpu_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
-    (void)error;
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 64};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
-    answer_give(needed, &full, sizeof full);
-    return ATTN_OK;
+    return attn_give(needed, &full, sizeof full, "needed", error);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening: the problem and the device become kernel configurations, limits and the layout of the buffers; kernels are
  * loaded here, so that no later call allocates or compiles. */
-#include "../common/answer.h"
+#include "../common/cache_shape.h"
 #include "flash_instance.h"
 
 #include <stdlib.h>
@@ -156,7 +156,7 @@ int flash_open(const attn_problem_t *problem, const attn_device_t *device, const
     attn_problem_t p;
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK) status = attn_intake_known(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK)
         status = problem_check(&p, &dev, &flash_diffkv_capabilities, "FLASH_ATTN", flash_supports, error);
     if (status != ATTN_OK) return status;
@@ -212,16 +212,13 @@ void flash_close(attn_instance_t *in) {
 
 int flash_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                          attn_error_t *error) {
-    return answer_dense_shape(&in->problem, ATTN_LAYOUT_NHD, (uint32_t)in->page_size, num_blocks, shape,
-                              error);
+    return cache_shape_give(&in->problem, ATTN_LAYOUT_NHD, (uint32_t)in->page_size, num_blocks, shape, error);
 }
 
 int flash_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
-    (void)error;
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 256};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
     full.host_bytes = FLASH_MIRROR_AT + in->metadata_bytes;
-    answer_give(needed, &full, sizeof full);
-    return ATTN_OK;
+    return attn_give(needed, &full, sizeof full, "needed", error);
 }

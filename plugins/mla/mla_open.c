@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening: the problem and the device become limits and the layout of the buffers; kernels are loaded here, so that no
  * later call allocates or compiles. */
+#include "../common/cache_shape.h"
 #include "mla_prefill.h"
 
 #include <stdlib.h>
@@ -75,7 +76,7 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     attn_problem_t p;
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK) status = attn_intake_known(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK)
         status = problem_check(&p, &dev, &mla_capabilities, mla_backend_name, mla_supports, error);
     if (status != ATTN_OK) return status;
@@ -97,8 +98,7 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
         if (host != NULL && host->log != NULL)
             host->log(host->ctx, ATTN_LOG_INFO,
                       "FLASHMLA_SPARSE keeps an fp8 cache as fp8_ds_mla, 656 bytes a token; REFERENCE has "
-                      "the plain "
-                      "fp8 rows");
+                      "the plain fp8 rows");
     }
     in->storage = attn_kv_storage(in->kv, p.dtype);
     in->cache_kind = in->kv == ATTN_KV_FP8_E4M3     ? MLA_CACHE_E4M3
@@ -137,46 +137,16 @@ void mla_close(attn_instance_t *in) {
 
 int mla_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                        attn_error_t *error) {
-    if (num_blocks < 0)
-        return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
-                         (long long)num_blocks);
-    static const uint32_t with_layers[4] = {1, 0, 2, 3}; /* semantics 3.9 */
-    static const uint32_t axes[3] = {ATTN_AXIS_BLOCK, ATTN_AXIS_TOKEN, ATTN_AXIS_CONTENT};
-    int64_t size = (int64_t)attn_dtype_size(in->storage), row = in->row_elements, page = in->page_size;
-    attn_kv_cache_shape_t s = {.struct_size = sizeof s, .ndim = 3};
-    s.shape[0] = num_blocks ? num_blocks : in->problem.num_blocks, s.shape[1] = page, s.shape[2] = row;
-    s.byte_strides[0] = page * row * size, s.byte_strides[1] = row * size, s.byte_strides[2] = size;
-    for (uint32_t i = 0; i < 3; i++)
-        s.axes[i] = axes[i], s.stride_order[i] = i;
-    for (uint32_t i = 0; i < 4; i++)
-        s.stride_order_layers[i] = with_layers[i];
-    s.dtype = attn_dl_dtype(in->storage);
-    s.kv_layout = ATTN_LAYOUT_NHD;
-    s.alignment = 256;
-    s.block_size = (uint32_t)in->page_size;
-    s.num_kv_heads = 1;
-    s.page_bytes = s.byte_strides[0];
-    s.total_bytes = s.page_bytes * s.shape[0];
-    s.k_scale_offset = in->cache_kind == MLA_CACHE_DS ? MLA_DS_SCALES_AT : -1;
-    s.v_scale_offset = -1;
-    s.layout_id = 2; /* latent rows, as the reference plugin has them */
-    const int64_t key[6] = {2, (int64_t)in->kv, (int64_t)in->storage, page, in->latent, MLA_ROPE};
-    s.fingerprint = attn_fingerprint64(0, key, sizeof key);
-    uint32_t given = shape->struct_size;
-    memcpy(shape, &s, given < sizeof s ? given : sizeof s);
-    shape->struct_size = given;
-    return ATTN_OK;
+    attn_problem_t p = in->problem;
+    p.kv_cache_dtype = in->kv; /* what open made of it */
+    return cache_shape_give(&p, ATTN_LAYOUT_NHD, (uint32_t)in->page_size, num_blocks, shape, error);
 }
 
 int mla_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
-    (void)error;
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 256};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
     full.host_bytes = mla_mirror_at(in) + in->metadata_bytes;
     full.weight_bytes = in->weight_bytes;
-    uint32_t size = needed->struct_size;
-    memcpy(needed, &full, size < sizeof full ? size : sizeof full);
-    needed->struct_size = size;
-    return ATTN_OK;
+    return attn_give(needed, &full, sizeof full, "needed", error);
 }

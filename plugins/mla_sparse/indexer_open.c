@@ -45,11 +45,7 @@ static int open_indexer(const attn_indexer_problem_t *problem, const attn_device
     attn_indexer_t x = {.r = {.device_type = (int)kDLCUDA, .alignment = 16}};
     attn_device_t dev;
     gpu_device_guard guard;
-    int status = indexer_check_problem(problem, &x.r.p, error);
-    if (status == ATTN_OK && indexer == NULL)
-        status = attn_fail(error, ATTN_E_INVALID, "indexer",
-                           "indexer is NULL; there is nowhere to put the result");
-    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
+    int status = indexer_take_open(problem, device, indexer, &x.r.p, &dev, error);
     if (status == ATTN_OK) status = query_device(&x, &dev, error);
     if (status == ATTN_OK && (status = gpu_enter(x.device_id, &guard, error)) == ATTN_OK) {
         status = prepare(&x, error);
@@ -68,31 +64,13 @@ static void close_indexer(attn_indexer_t *x) {
     free(x);
 }
 
-static int cache_shape(attn_indexer_t *x, int64_t num_blocks, attn_kv_cache_shape_t *shape,
-                       attn_error_t *error) {
-    return indexer_cache_shape(&x->r.p, num_blocks, shape, error);
-}
-
-static int space_needed(attn_indexer_t *x, attn_indexer_space_t *space, attn_error_t *error) {
-    (void)error;
-    indexer_space(&x->r.p, space);
-    return ATTN_OK;
-}
-
-static int plan_prefill(attn_indexer_t *x, int32_t num_reqs, const int32_t *query_start_loc,
-                        const int32_t *seq_lens, attn_indexer_chunk_t *chunks, int32_t capacity,
-                        int32_t *num_chunks, attn_error_t *error) {
-    return indexer_plan_prefill(&x->r.p, num_reqs, query_start_loc, seq_lens, chunks, capacity, num_chunks,
-                                error);
-}
-
 static const attn_indexer_extension_t table = {
     .struct_size = sizeof(attn_indexer_extension_t),
     .open = open_indexer,
     .close = close_indexer,
-    .cache_shape = cache_shape,
-    .space_needed = space_needed,
-    .plan_prefill = plan_prefill,
+    .cache_shape = indexer_cache_shape,
+    .space_needed = indexer_space_needed,
+    .plan_prefill = indexer_plan_prefill,
     .write_keys = indexer_write,
     .gather_keys = indexer_gather,
     .quantize_queries = indexer_quantize,

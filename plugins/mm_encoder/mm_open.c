@@ -82,7 +82,7 @@ int mm_open(const attn_problem_t *problem, const attn_device_t *device, const at
     attn_problem_t p;
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK) status = attn_intake_known(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK) status = check_problem(&p, &dev, error);
     if (status != ATTN_OK) return status;
     mm_instance_t *in = calloc(1, sizeof *in);
@@ -122,12 +122,7 @@ int mm_kv_cache_shape(attn_instance_t *instance, int64_t num_blocks, attn_kv_cac
 }
 
 int mm_space_needed(attn_instance_t *instance, attn_space_needed_t *needed, attn_error_t *error) {
-    (void)error;
-    const attn_space_needed_t *full = &mm_of(instance)->needed;
-    uint32_t size = needed->struct_size;
-    memcpy(needed, full, size < sizeof *full ? size : sizeof *full);
-    needed->struct_size = size;
-    return ATTN_OK;
+    return attn_give(needed, &mm_of(instance)->needed, sizeof mm_of(instance)->needed, "needed", error);
 }
 
 int mm_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,

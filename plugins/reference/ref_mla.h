@@ -23,7 +23,6 @@ static inline int ref_is_mla(const attn_instance_t *in) {
     return in->p.role == ATTN_ROLE_MLA || in->p.role == ATTN_ROLE_MLA_SPARSE;
 }
 
-int ref_mla_cache_shape(const attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape);
 int ref_mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
                         attn_error_t *error);
 ref_mla_cache_t ref_mla_cache(const attn_instance_t *in, const DLTensor *kv_cache,

@@ -6,51 +6,11 @@
 #include <float.h>
 #include <math.h>
 
-enum {
-    DS_ROW = 656,
-    DS_LATENT = 512,
-    DS_TILE = 128,
-    DS_TILES = 4,
-    DS_SCALES_AT = 512,
-    DS_ROPE_AT = 528,
-    DS_ROPE = 64
-};
+enum { DS_LATENT = 512, DS_TILE = 128, DS_TILES = 4, DS_ROPE = 64 };
 
 static int64_t row_elements(const attn_instance_t *in) {
-    return in->kv == ATTN_KV_FP8_DS_MLA ? DS_ROW : (int64_t)in->p.kv_lora_rank + in->p.qk_rope_head_dim;
-}
-
-int ref_mla_cache_shape(const attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *s) {
-    int64_t size = (int64_t)attn_dtype_size(in->storage), row = row_elements(in);
-    s->ndim = 3;
-    s->shape[0] = num_blocks;
-    s->shape[1] = in->block_size;
-    s->shape[2] = row;
-    s->byte_strides[0] = in->block_size * row * size;
-    s->byte_strides[1] = row * size;
-    s->byte_strides[2] = size;
-    s->axes[0] = ATTN_AXIS_BLOCK;
-    s->axes[1] = ATTN_AXIS_TOKEN;
-    s->axes[2] = ATTN_AXIS_CONTENT;
-    static const uint32_t with_layers[4] = {1, 0, 2, 3}; /* semantics 3.9 */
-    for (uint32_t i = 0; i < 3; i++)
-        s->stride_order[i] = i;
-    for (uint32_t i = 0; i < 4; i++)
-        s->stride_order_layers[i] = with_layers[i];
-    s->dtype = attn_dl_dtype(in->storage);
-    s->kv_layout = ATTN_LAYOUT_NHD;
-    s->alignment = 256;
-    s->block_size = in->block_size;
-    s->num_kv_heads = 1;
-    s->page_bytes = s->byte_strides[0];
-    s->total_bytes = s->page_bytes * num_blocks;
-    s->k_scale_offset = in->kv == ATTN_KV_FP8_DS_MLA ? DS_SCALES_AT : -1;
-    s->v_scale_offset = -1;
-    s->layout_id = 2; /* latent rows */
-    int64_t key[6] = {
-        2, (int64_t)in->kv, (int64_t)in->storage, in->block_size, in->p.kv_lora_rank, in->p.qk_rope_head_dim};
-    s->fingerprint = attn_fingerprint64(0, key, sizeof key);
-    return ATTN_OK;
+    return in->kv == ATTN_KV_FP8_DS_MLA ? ATTN_DS_MLA_ROW
+                                        : (int64_t)in->p.kv_lora_rank + in->p.qk_rope_head_dim;
 }
 
 int ref_mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
@@ -82,8 +42,8 @@ void ref_mla_load(const ref_mla_cache_t *c, int64_t block, int64_t token, double
     if (c->kv == ATTN_KV_FP8_DS_MLA) {
         ref_load_row(row, ATTN_DTYPE_FP8_E4M3, DS_LATENT, out);
         for (int i = 0; i < DS_LATENT; i++)
-            out[i] *= ref_read_float(row + DS_SCALES_AT + i / DS_TILE * 4);
-        ref_load_row(row + DS_ROPE_AT, ATTN_DTYPE_BFLOAT16, DS_ROPE, out + DS_LATENT);
+            out[i] *= ref_read_float(row + ATTN_DS_MLA_SCALES_AT + i / DS_TILE * 4);
+        ref_load_row(row + ATTN_DS_MLA_ROPE_AT, ATTN_DTYPE_BFLOAT16, DS_ROPE, out + DS_LATENT);
         return;
     }
     ref_load_row(row, c->dtype, c->latent + c->rope, out);
@@ -107,10 +67,10 @@ static void store_ds_row(char *row, const void *kv_c, const void *k_pe, uint32_t
         for (int i = 0; i < DS_TILE; i++)
             x[i] = (double)((float)x[i] / scale);
         ref_store_row(row + tile * DS_TILE, ATTN_DTYPE_FP8_E4M3, DS_TILE, x);
-        memcpy(row + DS_SCALES_AT + tile * 4, &scale, sizeof scale);
+        memcpy(row + ATTN_DS_MLA_SCALES_AT + tile * 4, &scale, sizeof scale);
     }
     ref_load_row(k_pe, dtype, DS_ROPE, rope);
-    ref_store_row(row + DS_ROPE_AT, ATTN_DTYPE_BFLOAT16, DS_ROPE, rope);
+    ref_store_row(row + ATTN_DS_MLA_ROPE_AT, ATTN_DTYPE_BFLOAT16, DS_ROPE, rope);
 }
 
 void ref_mla_store(const ref_mla_cache_t *c, int64_t block, int64_t token, const void *kv_c, const void *k_pe,

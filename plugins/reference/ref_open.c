@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ref_open.c: makes an instance of the reference backend, and answers for its cache shape and its buffers. */
-#include "../common/answer.h"
+#include "../common/cache_shape.h"
 #include "../common/problem_check.h"
 #include "ref_capabilities.h"
 #include "ref_mla.h"
@@ -61,25 +61,15 @@ void ref_close(attn_instance_t *instance) {
  * tensors; any other pair with its own strides serves as well. */
 int ref_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                        attn_error_t *error) {
-    if (!ref_is_mla(in))
-        return answer_dense_shape(&in->p, ATTN_LAYOUT_NHD, in->block_size, num_blocks, shape, error);
-    if (num_blocks < 0)
-        return attn_fail(error, ATTN_E_INVALID, "num_blocks", "num_blocks is %lld; it must not be negative",
-                         (long long)num_blocks);
-    attn_kv_cache_shape_t full = {.struct_size = sizeof full};
-    ref_mla_cache_shape(in, num_blocks != 0 ? num_blocks : in->p.num_blocks, &full);
-    answer_give(shape, &full, sizeof full);
-    return ATTN_OK;
+    return cache_shape_give(&in->p, ATTN_LAYOUT_NHD, in->block_size, num_blocks, shape, error);
 }
 
 int ref_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
-    (void)error;
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 64};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
     full.weight_bytes = ref_is_mla(in)                               ? ref_mla_weight_bytes(in)
                         : (in->features & ATTN_F_FP8_ATTENTION) != 0 ? sizeof(attn_fp8_state_t)
                                                                      : 0;
-    answer_give(needed, &full, sizeof full);
-    return ATTN_OK;
+    return attn_give(needed, &full, sizeof full, "needed", error);
 }

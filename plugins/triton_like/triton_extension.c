@@ -14,7 +14,7 @@ static int compile(const attn_problem_t *problem, const attn_device_t *device,
     triton_code_t code;
     triton_toolchain_t tools = triton_toolchain_of(options, num_options, host);
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK) status = attn_intake_known(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK && (dev.type != (int)kDLCUDA || dev.compute_capability < 80))
         status = attn_fail(error, ATTN_E_UNSUPPORTED, "device",
                            "TRITON_ATTN compiles for sm_80 and later; compute capability "
@@ -34,9 +34,7 @@ static int compile(const attn_problem_t *problem, const attn_device_t *device,
                                       .num_cached = (uint32_t)code.from_cache};
         for (int i = 0; i < code.count; i++)
             full.bytes += code.bytes[i];
-        uint32_t size = report->struct_size;
-        memcpy(report, &full, size < sizeof full ? size : sizeof full);
-        report->struct_size = size;
+        status = attn_give(report, &full, sizeof full, "report", error);
     }
     triton_free_code(&code);
     return ATTN_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening: the problem becomes code for this device (from the folder or through NVRTC), loaded once, and limits become
  * buffer layouts; no later call compiles, allocates or waits. */
-#include "../common/answer.h"
+#include "../common/cache_shape.h"
 #include "triton_instance.h"
 
 #include <stdlib.h>
@@ -156,11 +156,7 @@ int triton_open(const attn_problem_t *problem, const attn_device_t *device,
     attn_problem_t p;
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
-    if (status == ATTN_OK && dev.type != (int)kDLCUDA)
-        status = attn_fail(error, ATTN_E_DEVICE, "device",
-                           "TRITON_ATTN runs on CUDA devices (type %d); type %d was given", (int)kDLCUDA,
-                           (int)dev.type);
+    if (status == ATTN_OK) status = attn_intake_known(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK) status = triton_check_problem(&p, &dev, error);
     if (status != ATTN_OK) return status;
     attn_instance_t *in = calloc(1, sizeof *in);
@@ -191,16 +187,14 @@ void triton_close(attn_instance_t *in) {
 
 int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                           attn_error_t *error) {
-    return answer_dense_shape(&in->problem, ATTN_LAYOUT_NHD, (uint32_t)in->config.page, num_blocks, shape,
-                              error);
+    return cache_shape_give(&in->problem, ATTN_LAYOUT_NHD, (uint32_t)in->config.page, num_blocks, shape,
+                            error);
 }
 
 int triton_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
-    (void)error;
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 256};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
     full.host_bytes = TRITON_MIRROR_AT + in->metadata_bytes;
-    answer_give(needed, &full, sizeof full);
-    return ATTN_OK;
+    return attn_give(needed, &full, sizeof full, "needed", error);
 }

@@ -52,11 +52,7 @@ static int rope_open(const attn_rope_problem_t *problem, const attn_device_t *de
     attn_device_t dev;
     triton_toolchain_t tools = triton_toolchain_of(options, num_options, host);
     int status = rope_check_problem(problem, (int)kDLCUDA, &rules, &attention, error);
-    if (status == ATTN_OK) status = attn_intake(&dev, sizeof dev, device, "device", error);
-    if (status == ATTN_OK && dev.type != (int)kDLCUDA)
-        status = attn_fail(error, ATTN_E_DEVICE, "device",
-                           "TRITON_ATTN runs on CUDA devices (type %d); type %d was given", (int)kDLCUDA,
-                           (int)dev.type);
+    if (status == ATTN_OK) status = attn_intake_known(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK) status = triton_check_problem(&attention, &dev, error);
     if (status != ATTN_OK) return status;
     attn_rope_t *r = calloc(1, sizeof *r);

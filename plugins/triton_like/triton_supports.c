@@ -126,7 +126,8 @@ int triton_supports(const attn_problem_t *problem, const attn_device_t *device, 
     attn_device_t dev;
     attn_reasons_t uncounted = {.struct_size = sizeof uncounted};
     int status = attn_intake(&p, sizeof p, problem, "problem", NULL);
-    if (status == ATTN_OK && device != NULL) status = attn_intake(&dev, sizeof dev, device, "device", NULL);
+    if (status == ATTN_OK && device != NULL)
+        status = attn_intake_known(&dev, sizeof dev, device, "device", NULL);
     if (status != ATTN_OK) return status;
     if (reasons == NULL) reasons = &uncounted;
     uint64_t f = attn_problem_features(&p);

@@ -40,7 +40,7 @@ static int open_anywhere(const attn_problem_t *problem, const attn_device_t *dev
                          const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
                          attn_instance_t **instance, attn_error_t *error) {
     attn_device_t d;
-    int rc = attn_intake(&d, sizeof d, device, "device", error);
+    int rc = attn_intake_known(&d, sizeof d, device, "device", error);
     d.type = kDLCPU;
     return rc != ATTN_OK ? rc : BAD_OPEN(problem, &d, options, num_options, host, instance, error);
 }
