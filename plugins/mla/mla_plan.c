@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The planner of MLA: walks over the tiles of a slice, first those that add up the work, then one that writes the lists. */
+/* The planner of MLA: the tiles of a slice are listed once, then dealt out for trial until the parts are short, then for
+ * good. A list without parts takes two walks over the tiles, one that adds up the work and one that writes. */
 #include "mla_plan.h"
 
 #include <stddef.h>
+#include <string.h>
 
 static int32_t min32(int64_t a, int64_t b) {
     return (int32_t)(a < b ? a : b);
@@ -33,7 +35,8 @@ int mla_plan_capacity(mla_plan_limits *l, const mla_plan_input *in) {
     return 0;
 }
 
-/* Where the next tile of a slice is; request and row start at the slice's first. */
+/* Where the next tile of a slice is; request and row start at the slice's first. Rows of a batch have 31 bits
+ * (mla_plan_capacity). */
 typedef struct tile_walk {
     int32_t request;
     int64_t row, end; /* next row, end of the slice */
@@ -45,11 +48,12 @@ static int next_tile(const mla_plan_input *in, tile_walk *w, mla_item *out) {
         w->request++;
     int32_t r = w->request, q_end = in->q_start[r + 1];
     int64_t stop = (int64_t)q_end * in->num_heads;
+    const uint32_t row = (uint32_t)w->row, heads = (uint32_t)in->num_heads;
     if (in->topk) /* tokens have keys of their own: a tile never holds two */
-        stop = (w->row / in->num_heads + 1) * in->num_heads;
+        stop = ((int64_t)(row / heads) + 1) * heads;
     if (stop > w->end) stop = w->end;
     int32_t rows = min32(stop - w->row, in->tile_rows);
-    int32_t last = (int32_t)((w->row + rows - 1) / in->num_heads);
+    int32_t last = (int32_t)((row + (uint32_t)rows - 1) / heads);
     int32_t base = in->seq_lens[r] - q_end;
     int64_t keys = in->topk ? in->topk : (int64_t)base + last + 1;
     *out = (mla_item){r, (int32_t)w->row, rows, base, 0, keys > 0 ? (int32_t)keys : 0, -1, 0};
@@ -79,19 +83,20 @@ typedef struct plan_lists {
 } plan_lists;
 
 /* Adds keys [from, to) of a tile of `keys` keys. Pieces of a tile come one after the other. */
-static int add_piece(plan_lists *out, mla_item it, int32_t from, int32_t to, int32_t keys) {
+static inline int add_piece(plan_lists *out, const mla_item *tile, int32_t from, int32_t to, int32_t keys) {
     if (out->num_items >= out->limits->max_items) return -1;
-    it.k_begin = from, it.k_end = to;
+    int32_t slot = -1;
     if (from > 0 || to < keys) {
         if (out->num_slots >= out->limits->max_slots) return -1;
-        it.slot = out->num_slots++;
+        slot = out->num_slots++;
         if (from == 0) {
             if (out->num_splits >= out->limits->max_splits) return -1;
-            out->splits[out->num_splits++] = (mla_split){it.first_row, it.num_rows, it.slot, 0};
+            out->splits[out->num_splits++] = (mla_split){tile->first_row, tile->num_rows, slot, 0};
         }
         out->splits[out->num_splits - 1].pieces++;
     }
-    out->items[out->num_items++] = it;
+    out->items[out->num_items++] =
+        (mla_item){tile->request, tile->first_row, tile->num_rows, tile->base, from, to, slot, 0};
     return 0;
 }
 
@@ -102,7 +107,7 @@ static int list_items(const mla_plan_input *in, tile_walk w, plan_lists *out) {
         int32_t keys = it.k_end, from = 0;
         do {
             int32_t to = min32((int64_t)from + step, keys);
-            if (add_piece(out, it, from, to, keys)) return -1;
+            if (add_piece(out, &it, from, to, keys)) return -1;
             from = to;
         } while (from < keys);
     }
@@ -113,18 +118,48 @@ static int list_items(const mla_plan_input *in, tile_walk w, plan_lists *out) {
  * costs: the merge kernel, and one more for so many rows of pieces. */
 enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 4, CUT_ROWS = 512 };
 
+/* The tiles of a slice for the trials; k_begin is the number of key tiles, the cost of each is that and ITEM_COST. */
+typedef struct tile_list {
+    const mla_item *tiles;
+    int32_t count;
+    int64_t work, longest; /* sum and maximum of the costs */
+} tile_list;
+
+/* They stand at the end of the array of items, where this slice's items cannot reach those that are still to be read: each
+ * of them becomes an item at least. Returns 0, or -1 where there is no room. */
+static int list_tiles(const mla_plan_input *in, tile_walk w, const plan_lists *out, tile_list *list) {
+    mla_item *first = out->items + out->num_items, it;
+    const int32_t room = out->limits->max_items - out->num_items;
+    *list = (tile_list){NULL, 0, 0, 0};
+    for (; next_tile(in, &w, &it); list->count++) {
+        if (list->count >= room) return -1;
+        it.k_begin = cdiv(it.k_end, MLA_TILE_KEYS);
+        first[list->count] = it;
+        const int64_t cost = it.k_begin + ITEM_COST;
+        list->work += cost;
+        list->longest = cost > list->longest ? cost : list->longest;
+    }
+    list->tiles = first + (room - list->count);
+    memmove(first + (room - list->count), first, (size_t)list->count * sizeof *first);
+    return 0;
+}
+
 /* Deals the tiles out to parts of at most `budget` each, in order; returns how many parts that takes. Writes the lists
  * where `out` is given; adds the rows of all pieces of cut tiles to *cut_rows. A tile longer than the budget takes a part
  * of its own where it may not be cut. */
-static int32_t deal(const mla_plan_input *in, tile_walk w, int64_t budget, int cut, int64_t *cut_rows,
-                    plan_lists *out) {
+static int32_t deal(const mla_plan_input *in, const tile_list *list, int64_t budget, int cut,
+                    int64_t *cut_rows, plan_lists *out) {
     int32_t part = 0;
     int64_t left = budget;
-    mla_item it;
     if (out) out->parts[0] = out->num_items;
-    while (next_tile(in, &w, &it)) {
-        const int32_t tiles = cdiv(it.k_end, MLA_TILE_KEYS), keys = it.k_end;
+    for (int32_t i = 0; i < list->count; i++) {
+        const mla_item *tile = &list->tiles[i];
+        const int32_t tiles = tile->k_begin, rows = tile->num_rows, keys = tile->k_end;
         int32_t at = 0;
+        if (!out && tiles + ITEM_COST <= left) { /* as below; most tiles of a trial take this way */
+            left -= tiles + ITEM_COST;
+            continue;
+        }
         do {
             int32_t take = tiles - at;
             if (take > left - ITEM_COST) {
@@ -135,10 +170,11 @@ static int32_t deal(const mla_plan_input *in, tile_walk w, int64_t budget, int c
                     continue;
                 }
             }
-            if (out && add_piece(out, it, at * MLA_TILE_KEYS,
-                                 min32((int64_t)(at + take) * MLA_TILE_KEYS, keys), keys))
+            if (out && (out->items + out->num_items > tile ||
+                        add_piece(out, tile, at * MLA_TILE_KEYS,
+                                  min32((int64_t)(at + take) * MLA_TILE_KEYS, keys), keys)))
                 return -1;
-            if (take < tiles) *cut_rows += it.num_rows;
+            if (take < tiles) *cut_rows += rows;
             at += take, left -= take + ITEM_COST;
         } while (at < tiles);
     }
@@ -148,23 +184,24 @@ static int32_t deal(const mla_plan_input *in, tile_walk w, int64_t budget, int c
     return part + 1;
 }
 
-/* The smallest budget with which `parts` parts are enough. */
-static int64_t least_budget(const mla_plan_input *in, tile_walk w, int cut) {
+static int fits(const mla_plan_input *in, const tile_list *list, int64_t budget, int cut) {
     int64_t rows = 0;
-    int64_t work = 0, longest = 0;
-    mla_item it;
-    for (tile_walk walk = w; next_tile(in, &walk, &it);) {
-        int64_t n = cdiv(it.k_end, MLA_TILE_KEYS) + ITEM_COST;
-        work += n;
-        longest = n > longest ? n : longest;
-    }
-    int64_t low = cdiv(work, in->parts), high = work > longest ? work : longest;
-    if (!cut && low < longest) low = longest;
+    return deal(in, list, budget, cut, &rows, NULL) <= in->parts;
+}
+
+/* The smallest budget with which `parts` parts are enough; so are they with more, since no part then ends earlier. It is
+ * near the even share where tiles may be cut, and at most the longest tile beyond it where not, so steps up from there grow
+ * until one is enough. */
+static int64_t least_budget(const mla_plan_input *in, const tile_list *list, int cut) {
+    int64_t low = cdiv(list->work, in->parts), step = 1;
+    if (!cut && low < list->longest) low = list->longest;
     if (low < ITEM_COST + LEAST_PIECE) low = ITEM_COST + LEAST_PIECE;
-    if (high < low) high = low;
+    int64_t high = low;
+    while (!fits(in, list, high, cut))
+        low = high + 1, high += step, step *= 2;
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
-        if (deal(in, w, mid, cut, &rows, NULL) <= in->parts)
+        if (fits(in, list, mid, cut))
             high = mid;
         else
             low = mid + 1;
@@ -172,25 +209,24 @@ static int64_t least_budget(const mla_plan_input *in, tile_walk w, int cut) {
     return low;
 }
 
-/* What a plan costs: its longest part and, where tiles are cut, the merge and the rows that go through memory for it. A
- * slightly longer part is often worth it, because then the cuts of neighbouring tiles fall together. */
-static int64_t cut_cost(const mla_plan_input *in, tile_walk w, int64_t budget) {
-    int64_t rows = 0;
-    deal(in, w, budget, 1, &rows, NULL);
-    return budget + CUT_COST + rows / CUT_ROWS;
-}
-
+/* Tiles are cut where that ends sooner: then the merge and the rows that go through memory for it add to the longest part,
+ * and a slightly longer part is often worth it, because then the cuts of neighbouring tiles fall together. */
 static int list_parts(const mla_plan_input *in, tile_walk w, plan_lists *out) {
-    int64_t budget = least_budget(in, w, 0), cost = budget, rows = 0;
-    int cut = 0;
-    if (in->slots > 0) {
-        const int64_t least = least_budget(in, w, 1);
-        for (int64_t b = least; b <= least + 4; b++) {
-            const int64_t c = cut_cost(in, w, b);
-            if (c < cost) cost = c, budget = b, cut = 1;
+    tile_list list;
+    int64_t budget = 0, cost = INT64_MAX, rows = 0;
+    if (list_tiles(in, w, out, &list)) return -1;
+    int cut = in->slots > 0;
+    if (cut) {
+        const int64_t least = least_budget(in, &list, 1);
+        for (int64_t b = least; b <= least + 4; b++, rows = 0) {
+            deal(in, &list, b, 1, &rows, NULL);
+            const int64_t c = b + CUT_COST + rows / CUT_ROWS;
+            if (c < cost) cost = c, budget = b;
         }
+        cut = list.longest > cost || !fits(in, &list, cost, 0); /* else whole tiles end no later */
     }
-    return deal(in, w, budget, cut, &rows, out) < 0 ? -1 : 0;
+    if (!cut) budget = least_budget(in, &list, 0);
+    return deal(in, &list, budget, cut, &rows, out) < 0 ? -1 : 0;
 }
 
 int mla_plan_build(const mla_plan_input *in, const mla_plan_limits *limits, mla_slice *slices,
