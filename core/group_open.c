@@ -75,6 +75,19 @@ static int open_instance(attn_group_t *g, attn_error_t *error) {
     return ATTN_OK;
 }
 
+/* A backend may keep the fp8 cache of sparse MLA as fp8_ds_mla (semantics 5.7). Its pages say so, and the spec, the scales
+ * and the scheduler have to know. */
+static void take_kv_cache_dtype(attn_group_t *g) {
+    attn_problem_t p = g->problem;
+    attn_kv_spec_t spec;
+    int64_t bytes = 0;
+    if (p.role != ATTN_ROLE_MLA_SPARSE || p.kv_cache_dtype != ATTN_KV_FP8_E4M3) return;
+    p.kv_cache_dtype = ATTN_KV_FP8_DS_MLA;
+    int code = attn_kv_spec_of(&p, p.block_size, &spec, NULL);
+    if (code == ATTN_OK) code = attn_kv_spec_page_bytes(&spec, &bytes, NULL);
+    if (code == ATTN_OK && g->shape.page_bytes == bytes) g->problem = p;
+}
+
 /* What stays as it is until the group is closed, asked once. */
 static int ask_instance(attn_group_t *g, attn_error_t *error) {
     g->shape.struct_size = sizeof g->shape;
@@ -93,6 +106,7 @@ static int ask_instance(attn_group_t *g, attn_error_t *error) {
             return attn_fail(error, ATTN_E_INTERNAL, "kv_cache_shape", "%s gives a cache of %u dimensions",
                              g->backend->shown.name, (unsigned)g->shape.ndim);
         if (g->problem.kv_layout == 0) g->problem.kv_layout = g->shape.kv_layout;
+        take_kv_cache_dtype(g);
     }
     for (uint32_t i = 0; i < g->shape.ndim; i++)
         if (g->shape.axes[i] == ATTN_AXIS_BLOCK) g->block_axis = (int)i;

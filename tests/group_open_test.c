@@ -133,6 +133,30 @@ static void test_broken_backends(void) {
     }
 }
 
+/* The fp8 cache of sparse MLA, kept plain or as fp8_ds_mla (semantics 5.7): the spec has the pages that the backend has. */
+static void test_sparse_fp8(void) {
+    static const uint32_t kept[] = {ATTN_KV_FP8_E4M3, ATTN_KV_FP8_DS_MLA};
+    for (int i = 0; i < 2; i++) {
+        attn_context_t *context = fake_context(i ? "[option layer_fake]\nmode = ds_mla\n" : "");
+        attn_problem_t p = small_problem(ATTN_ROLE_MLA_SPARSE);
+        p.dtype = ATTN_DTYPE_BFLOAT16, p.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+        p.kv_lora_rank = 512, p.qk_rope_head_dim = 64, p.head_size = 576;
+        attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+        ATTN_INIT(attn_kv_cache_shape_t, shape);
+        ATTN_INIT(attn_kv_spec_t, spec);
+        int64_t bytes = 0;
+        is_str(attn_kv_name(attn_group_problem(g)->kv_cache_dtype), attn_kv_name(kept[i]), "cache dtype");
+        is_int(fake_log_of(g)->problem.kv_cache_dtype, ATTN_KV_FP8_E4M3, "the backend saw fp8");
+        attn_group_kv_cache_shape(g, 10, &shape, &error);
+        is_int(attn_group_kv_spec(g, &spec, &error) || attn_kv_spec_page_bytes(&spec, &bytes, &error), 0,
+               "spec");
+        is_int(bytes, shape.page_bytes, "with the backend's pages of %lld bytes",
+               (long long)shape.page_bytes);
+        attn_group_close(g);
+        attn_context_destroy(context);
+    }
+}
+
 static void test_metadata(attn_context_t *context) {
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
     attn_group_t *g = open_group(context, &p, "FAKE_PLAIN"), *bare = open_group(context, &p, "FAKE_BARE");
@@ -224,6 +248,7 @@ int main(void) {
     test_defaults(context);
     test_refusals(context);
     test_broken_backends();
+    test_sparse_fp8();
     test_metadata(context);
     test_fork(context);
     attn_context_destroy(context);

@@ -22,7 +22,8 @@ enum {
     MODE_SPACE_FAILS,
     MODE_READ_WORKSPACE,
     MODE_TOUCH_PADDING,
-    MODE_FAILS
+    MODE_FAILS,
+    MODE_DS_MLA
 };
 
 struct attn_instance {
@@ -71,9 +72,11 @@ static int cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_sh
         shape->shape[0] = num_blocks, shape->shape[1] = in->p.block_size, shape->shape[2] = in->p.head_size;
         shape->axes[0] = ATTN_AXIS_BLOCK, shape->axes[1] = ATTN_AXIS_TOKEN,
         shape->axes[2] = ATTN_AXIS_CONTENT;
-        shape->dtype = attn_dl_dtype(in->p.dtype);
+        shape->dtype = attn_dl_dtype(attn_kv_storage(in->p.kv_cache_dtype, in->p.dtype));
         shape->block_size = in->p.block_size;
         shape->fingerprint = 77;
+        if (in->mode == MODE_DS_MLA) shape->shape[2] = 656, shape->dtype = attn_dl_dtype(ATTN_DTYPE_UINT8);
+        shape->page_bytes = shape->shape[1] * shape->shape[2] * (shape->dtype.bits / 8);
         return ATTN_OK;
     }
     int code = attn_dense_cache_shape(&in->p, ATTN_LAYOUT_NHD, in->p.block_size, num_blocks, shape, error);
@@ -298,7 +301,8 @@ static const attn_block_size_t any_multiple[] = {{4, 1}};
 #define FEATURES                                                                                             \
     (ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |                 \
      ATTN_F_CASCADE | ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_CAPTURE |                     \
-     ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_CONTIGUOUS_KV)
+     ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW | ATTN_F_CHUNK_LOOKBACK | ATTN_F_PER_REQUEST_CAUSAL |        \
+     ATTN_F_CONTIGUOUS_KV)
 #define ON_CPU  .features = FEATURES, .device_types = ATTN_BIT(kDLCPU)
 #define ON_CUDA .device_types = ATTN_BIT(kDLCUDA)
 
@@ -364,7 +368,7 @@ static const attn_option_spec_t options[] = {
      .doc = "how to misbehave",
      .default_value = "ok",
      .choices = "ok open_fails no_instance nan overrun wrong bad_shape space_fails read_workspace "
-                "touch_padding fails"}};
+                "touch_padding fails ds_mla"}};
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL;
 const attn_plugin_t ATTN_PLUGIN_SYMBOL = {.magic = ATTN_PLUGIN_MAGIC,

@@ -203,7 +203,8 @@ int attn_group_open(attn_context_t *context, const attn_problem_t *problem, cons
 void attn_group_close(attn_group_t *group);
 
 const attn_backend_t *attn_group_backend(const attn_group_t *group);
-/* The problem as opened: every default filled in (block size, limits, cache dtype). */
+/* The problem as opened: every default filled in (block size, limits, cache dtype; sparse MLA with fp8 says fp8_ds_mla where
+ * the backend keeps its rows so). */
 const attn_problem_t *attn_group_problem(const attn_group_t *group);
 int attn_group_kv_cache_shape(attn_group_t *group, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
 int attn_group_kv_spec(attn_group_t *group, attn_kv_spec_t *spec, attn_error_t *error);
