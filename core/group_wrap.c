@@ -44,8 +44,10 @@ static int plan_chunks(const attn_problem_t *p, struct attni_wrap *w, attn_probl
 /* The sink tokens stand before every request; everything that counts positions from the request's start would shift. */
 static int plan_sink(const attn_problem_t *p, struct attni_wrap *w, attn_problem_t *inner,
                      attn_error_t *error) {
-    if ((attn_problem_features(p) & (ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_DCP)) != 0 || p->chunk_size != 0)
-        return refuse("static_sink_len", "static sink tokens exclude chunks, spans, R-SWA and DCP", error);
+    const uint64_t positional = ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_CHUNK_LOOKBACK | ATTN_F_DCP;
+    if ((attn_problem_features(p) & positional) != 0 || p->chunk_size != 0)
+        return refuse("static_sink_len",
+                      "static sink tokens exclude chunks, chunk lookback, spans, R-SWA and DCP", error);
     if (p->max_model_len + p->static_sink_len > INT32_MAX)
         return refuse("static_sink_len", "max_model_len and static_sink_len together are no 32-bit length",
                       error);

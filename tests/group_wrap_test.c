@@ -86,6 +86,41 @@ static void test_sink(attn_context_t *context) {
     attn_layer_forward(layer, &a, &buf.space, NULL, &error);
     is_int(fake_log_of(g)->cache_updates, 2, "the same one only once");
     attn_layer_destroy(layer);
+    attn_layer_t *owner = NULL, *reader = NULL;
+    attn_layer_create(g, "layers.0.attn", &o, &owner, &error);
+    o.kv_sharing_target = "layers.0.attn";
+    is_int(attn_layer_create(g, "layers.1.attn", &o, &reader, &error), ATTN_OK,
+           "a layer that reads its cache");
+    attn_layer_forward(reader, &a, &buf.space, NULL, &error);
+    is_int(fake_log_of(g)->cache_updates, 2, "writes no sink tokens");
+    attn_layer_forward(owner, &a, &buf.space, NULL, &error);
+    is_int(fake_log_of(g)->cache_updates, 3, "its owner does");
+    attn_layer_destroy(reader);
+    attn_layer_destroy(owner);
+    attn_group_close(g);
+    free(buf.memory);
+}
+
+/* Whatever a batch says about its lengths counts the sink tokens, too. */
+static void test_sink_lengths(attn_context_t *context) {
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.static_sink_len = SINK, p.features = ATTN_F_CASCADE;
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    attn_error_t error = ERROR_INIT;
+    struct buffers buf = take_buffers(g);
+    int32_t starts[] = {0, 1, 2}, lens[] = {9, 14}, table[2][4] = {{3, 4, 5}, {3, 4, 6, 7}};
+    struct tensor t;
+    ATTN_INIT(attn_batch_t, b);
+    b.num_reqs = 2, b.num_actual_tokens = 2, b.query_start_loc_host = starts, b.seq_lens_host = lens;
+    b.block_table = tensor(&t, table, ATTN_DTYPE_INT32, 2, 2, 4, 0, 0);
+    b.max_seq_len = 14, b.common_prefix_len = 2 * BS;
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_OK,
+           "a cascade behind sink tokens");
+    const struct fake_log *log = fake_log_of(g);
+    is_int(log->common_prefix_len, 2 * BS + SINK, "its common prefix");
+    is_int(log->max_seq_len, 14 + SINK, "its longest request");
+    ok(log->lens[0] == 9 + SINK && log->lens[1] == 14 + SINK, "its lengths");
+    ok(log->table[0] == 1 && log->table[1] == 3 && log->table[2] == 4, "its table");
     attn_group_close(g);
     free(buf.memory);
 }
@@ -98,16 +133,18 @@ static void test_refusals(attn_context_t *context) {
     const struct {
         const char *what, *param;
         uint64_t features;
-        uint32_t chunk, sink;
-    } cases[] = {{"chunks with spans", "chunk_size", ATTN_F_MM_PREFIX, 8, 0},
-                 {"chunks in a graph", "chunk_size", ATTN_F_CAPTURE, 8, 0},
-                 {"chunks with sink tokens", "chunk_size", 0, 8, 4},
-                 {"sink tokens with spans", "static_sink_len", ATTN_F_MM_PREFIX, 0, 4}};
+        uint32_t chunk, sink, window;
+    } cases[] = {{"chunks with spans", "chunk_size", ATTN_F_MM_PREFIX, 8, 0, 0},
+                 {"chunks in a graph", "chunk_size", ATTN_F_CAPTURE, 8, 0, 0},
+                 {"chunks with sink tokens", "chunk_size", 0, 8, 4, 0},
+                 {"sink tokens with spans", "static_sink_len", ATTN_F_MM_PREFIX, 0, 4, 0},
+                 {"sink tokens with chunk lookback", "static_sink_len", ATTN_F_CHUNK_LOOKBACK, 0, 4, 12}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
         p.features = cases[i].features;
         p.chunk_size = cases[i].chunk;
         p.static_sink_len = cases[i].sink;
+        p.sliding_window = cases[i].window;
         is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_UNSUPPORTED, "%s",
                cases[i].what);
         is_str(error.param, cases[i].param, "names it");
@@ -196,6 +233,7 @@ int main(void) {
     test_chunked(context);
     test_cross(context);
     test_sink(context);
+    test_sink_lengths(context);
     test_refusals(context);
     test_two_spaces(context);
     attn_context_destroy(context);
