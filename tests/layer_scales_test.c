@@ -209,6 +209,33 @@ static void test_dynamic(attn_context_t *context) {
     attn_group_close(plain);
 }
 
+/* Latent attention: both scales of the cache come from kv_c, whatever k_pe holds. */
+static void test_latent(attn_context_t *context) {
+    static float kv_c[2][16], k_pe[2][8];
+    static uint8_t cache[32 * 4 * 24];
+    int64_t slots[2] = {4, 5};
+    struct tensor tk, tv, tcache, tslots;
+    attn_problem_t p = small_problem(ATTN_ROLE_MLA);
+    p.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    attn_layer_options_t o = {.struct_size = sizeof o, .calculate_kv_scales = 1};
+    attn_layer_t *layer = NULL;
+    float k = 0, v = 0;
+    kv_c[1][15] = -30, k_pe[0][0] = 500;
+    attn_kv_update_t u = {.struct_size = sizeof u,
+                          .key = tensor(&tk, kv_c, ATTN_DTYPE_FLOAT32, 2, 2, 16, 0, 0),
+                          .value = tensor(&tv, k_pe, ATTN_DTYPE_FLOAT32, 2, 2, 8, 0, 0),
+                          .kv_cache = tensor(&tcache, cache, ATTN_DTYPE_UINT8, 3, 32, 4, 24, 0),
+                          .slot_mapping = tensor(&tslots, slots, ATTN_DTYPE_INT64, 1, 2, 0, 0, 0)};
+    is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_OK, "a latent layer that measures");
+    is_int(attn_layer_update_kv_cache(layer, &u, NULL, &error), ATTN_OK, "its first write");
+    attn_layer_scales(layer, NULL, &k, &v, NULL);
+    ok(k == 30.0f / 200 && v == 30.0f / 100, "max|kv_c| / 200 and / 100");
+    ok(fake_log_of(g)->k_scale == k, "which it already uses");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+}
+
 /* The call's own scales win over the layer's. */
 static void test_precedence(attn_context_t *context) {
     static struct step s;
@@ -237,6 +264,7 @@ int main(void) {
     test_loading(context);
     test_tensors(context);
     test_dynamic(context);
+    test_latent(context);
     test_precedence(context);
     attn_context_destroy(context);
     remove_fake();
