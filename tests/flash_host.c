@@ -245,6 +245,40 @@ static void test_plan(void) {
     ok(flash_plan_build(&in, &lim, &p) == -1, "a list that is too short is an error, not an overflow");
 }
 
+/* Lists begin with what takes longest; what takes the same stays in the order of the requests, a request's blocks from its
+ * last. A few entries and many are sorted in different ways. */
+static void test_order(int n) {
+    static int32_t start[SEQS + 1], lens[SEQS];
+    for (int s = 0; s < n; s++) {
+        const int q = s % 3 ? 1 : 5 + (int)next_random(600);
+        start[s + 1] = start[s] + q;
+        lens[s] = q + (next_random(3) ? (int)next_random(100000) : 7);
+    }
+    flash_plan_input in = input(start, lens, n);
+    in.num_splits = 1; /* a request is one item */
+    flash_plan_limits lim = {.max_seqs = n, .max_tokens = start[n]};
+    flash_plan_capacity(&lim, &in);
+    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    int rc = flash_plan_build(&in, &lim, &p), wrong = 0;
+    for (int i = 1; i < p.counts.num_items; i++)
+        wrong += p.items[i - 1].kv_len < p.items[i].kv_len ||
+                 (p.items[i - 1].kv_len == p.items[i].kv_len && p.items[i - 1].seq >= p.items[i].seq);
+    for (int i = 0; i < p.counts.num_tiles; i++) {
+        const flash_tile *t = &p.tiles[i];
+        const int rows =
+                      (t->block + 1) * in.block_rows < t->q_len ? (t->block + 1) * in.block_rows : t->q_len,
+                  keys = t->kv_len - t->q_len + rows;
+        wrong += tile_keys[i].keys != keys || t->seq != tile_keys[i].seq || t->block != tile_keys[i].block;
+        if (i == 0) continue;
+        wrong += tile_keys[i - 1].keys < keys ||
+                 (tile_keys[i - 1].keys == keys &&
+                  (t[-1].seq > t->seq || (t[-1].seq == t->seq && t[-1].block <= t->block)));
+    }
+    ok(rc == 0 && wrong == 0 && p.counts.num_items == n - (n + 2) / 3 && p.counts.num_tiles >= (n + 2) / 3,
+       "%d items and %d tiles come by falling length (%d do not)", p.counts.num_items, p.counts.num_tiles,
+       wrong);
+}
+
 /* Every (query row, key of the prefix) is in exactly one tile of the prefix pass, within the capacity. */
 static void test_prefix(void) {
     int broken = 0, where = -1, cut = 0;
@@ -298,6 +332,9 @@ int main(void) {
     state = tap_seed();
     test_config();
     test_plan();
+    test_order(9);
+    test_order(30);
+    test_order(SEQS);
     test_prefix();
     return tap_done();
 }

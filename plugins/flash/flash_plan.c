@@ -3,7 +3,7 @@
  * request into equal pieces of about that length, longest first. Prefill: tiles by falling number of keys. */
 #include "flash_plan.h"
 
-#include <stddef.h>
+#include <string.h>
 
 /* Times, in keys that a small CTA of a full SM reads meanwhile. */
 enum {
@@ -43,36 +43,58 @@ static int visible_span(const flash_plan_input *in, int seq, int q_len, int firs
     return hi > lo ? (int)(hi - lo) : 0;
 }
 
-/* Heap sort: in place, and unlike the C library's qsort it never allocates. */
-static void swap_bytes(char *a, char *b, size_t size) {
-    for (size_t i = 0; i < size; i++) {
-        char t = a[i];
-        a[i] = b[i];
-        b[i] = t;
+/* What is sorted, a request or a tile, is four words; the first is its key, not negative. */
+enum { WORDS = 4 };
+_Static_assert(sizeof(flash_plan_request) == WORDS * sizeof(int32_t) &&
+                   sizeof(flash_plan_tile) == WORDS * sizeof(int32_t),
+               "the sort moves both by words");
+
+static void move(int32_t *to, const int32_t *from) {
+    memcpy(to, from, WORDS * sizeof *to);
+}
+
+static void sort_few(int32_t *list, int n) {
+    for (int i = 1; i < n; i++) {
+        int32_t moved[WORDS];
+        int at = i;
+        move(moved, list + WORDS * i);
+        for (; at > 0 && list[WORDS * (at - 1)] < moved[0]; at--)
+            move(list + WORDS * at, list + WORDS * (at - 1));
+        move(list + WORDS * at, moved);
     }
 }
 
-static void sift(char *base, size_t root, size_t n, size_t size, int (*compare)(const void *, const void *)) {
-    for (size_t child; (child = 2 * root + 1) < n; root = child) {
-        if (child + 1 < n && compare(base + child * size, base + (child + 1) * size) < 0) child++;
-        if (compare(base + root * size, base + child * size) >= 0) return;
-        swap_bytes(base + root * size, base + child * size, size);
+/* By falling key, those of one key in their order: eight bits at a time, between the list and `scratch`, which holds as many.
+ * Unlike the C library's qsort it never allocates. */
+static void sort_falling(void *list, void *scratch, int n) {
+    enum { FEW = 24 };
+    int32_t *from = list, *to = scratch, most = 0;
+    int is_sorted = 1;
+    for (int i = 0; i < n; i++) {
+        is_sorted &= i == 0 || from[WORDS * (i - 1)] >= from[WORDS * i];
+        most = max_i(most, from[WORDS * i]);
     }
-}
-
-static void sort_in_place(void *items, int count, size_t size, int (*compare)(const void *, const void *)) {
-    char *base = items;
-    size_t n = count > 0 ? (size_t)count : 0;
-    size_t sorted = 1;
-    while (sorted < n && compare(base + (sorted - 1) * size, base + sorted * size) <= 0)
-        sorted++;
-    if (sorted >= n) return;
-    for (size_t i = n / 2; i-- > 0;)
-        sift(base, i, n, size, compare);
-    for (size_t i = n; i-- > 1;) {
-        swap_bytes(base, base + i * size, size);
-        sift(base, 0, i, size, compare);
+    if (is_sorted) return;
+    if (n <= FEW) {
+        sort_few(from, n);
+        return;
     }
+    for (int shift = 0; shift < 31 && most >> shift != 0; shift += 8) {
+        int32_t place[256] = {0}, at = 0;
+        for (int i = 0; i < n; i++)
+            place[from[WORDS * i] >> shift & 255]++;
+        for (int digit = 255; digit >= 0; digit--) {
+            const int32_t count = place[digit];
+            place[digit] = at;
+            at += count;
+        }
+        for (int i = 0; i < n; i++)
+            move(to + (size_t)WORDS * (size_t)place[from[WORDS * i] >> shift & 255]++, from + WORDS * i);
+        int32_t *swap = from;
+        from = to;
+        to = swap;
+    }
+    if (from != list) memcpy(list, from, (size_t)n * WORDS * sizeof *from);
 }
 
 /* A multiple of `unit`. */
@@ -81,7 +103,7 @@ static int pieces_for(int span, int chunk, int unit, int limit) {
     int n = ceil_div(span, chunk);
     /* the kernel rounds a piece up to 64 keys, so fewer pieces may be enough */
     n = ceil_div(span, (ceil_div(span, n) + 63) / 64 * 64);
-    return min_i(ceil_div(n, unit), limit / unit) * unit;
+    return unit == 1 ? min_i(n, limit) : min_i(ceil_div(n, unit), limit / unit) * unit;
 }
 
 /* How much slower than alone on an SM the CTAs of one wave are: SMs share their read rate among theirs. */
@@ -94,6 +116,8 @@ static double crowding(const flash_plan_mode *m, double count) {
 static double speed_of(const flash_plan_input *in, int mode) {
     return (double)in->modes[0].ctas_per_sm / max_i(1, in->modes[mode].ctas_per_sm);
 }
+
+static const double no_plan = 1e30; /* a cost above all others */
 
 /* Estimated time of cutting all requests at `chunk` into multiples of `cluster` pieces: one wave takes its longest piece,
  * more take something between the perfect balance and whole waves of equal pieces. */
@@ -110,13 +134,13 @@ static double cost_of(const flash_plan_input *in, int mode, const flash_plan_req
             p = pieces_for(span, chunk, cluster, limit);
             len = ceil_div(span, p);
         }
+        used += p > 1 ? p : 0;
+        if (used > max_slots) return no_plan;
         total += (len + piece) * p * r[i].ctas;
         count += (double)p * r[i].ctas;
         longest = len > longest ? len : longest;
-        used += p > 1 ? p : 0;
         most = max_i(most, p);
     }
-    if (used > max_slots) return 1e30;
     double merge = (most > cluster ? MERGE_COST + 2.0 * most : 0) + (cluster > 1 ? CLUSTER_COST : 0);
     if (count <= slots) return (longest * crowding(m, count) + piece) / speed + merge;
     double even = total / slots, waves = (double)(long)((count + slots - 1) / slots) * (total / count);
@@ -127,10 +151,13 @@ static double cost_of(const flash_plan_input *in, int mode, const flash_plan_req
 static int choose_chunk(const flash_plan_input *in, int mode, const flash_plan_request *r, int n, int longest,
                         int cluster, int limit, int max_slots, double *best_cost) {
     const flash_plan_mode *m = &in->modes[mode];
-    double total = 0;
-    for (int i = 0; i < n; i++)
+    double total = 0, ctas = 0;
+    for (int i = 0; i < n; i++) {
         total += (double)r[i].span * r[i].ctas;
-    int best = longest, even = (int)(total / m->slots) + 1, share = max_i(1, m->slots / r[0].ctas);
+        ctas += r[i].ctas;
+    }
+    const double keys = total / speed_of(in, mode);
+    int best = longest, even = (int)(total / m->slots) + 1, share = max_i(1, m->slots / r[0].ctas), last = 0;
     *best_cost = cost_of(in, mode, r, n, longest, cluster, limit, max_slots);
     for (int k = 0; k < 25; k++) {
         /* candidates: equal cuts of the longest request; as many as fit one wave; fractions of a slot's even share */
@@ -138,6 +165,12 @@ static int choose_chunk(const flash_plan_input *in, int mode, const flash_plan_r
                     : k == 16 ? ceil_div(longest, share)
                               : ceil_div(even, k - 16);
         chunk = max_i((chunk + 63) / 64 * 64, m->min_piece);
+        /* no cut takes less than all keys and the starts of its CTAs in perfect balance; there are as many CTAs as chunks,
+         * unless the pieces of a request are too many */
+        const double chunks = longest / limit < chunk ? total / chunk : 0;
+        const double least = (keys + PIECE_COST * (ctas > chunks ? ctas : chunks)) / m->slots;
+        if (chunk == last || least >= *best_cost * 0.98) continue;
+        last = chunk;
         double c = cost_of(in, mode, r, n, chunk, cluster, limit, max_slots);
         if (c < *best_cost * 0.98) {
             *best_cost = c;
@@ -190,12 +223,6 @@ static void choose_pieces(const flash_plan_input *in, const flash_plan_limits *l
                                          : pieces_for(r[i].span, chunk, plan->cluster, limit);
 }
 
-static int compare_requests(const void *a, const void *b) {
-    const flash_plan_request *x = a, *y = b;
-    int lx = ceil_div(x->span, x->pieces), ly = ceil_div(y->span, y->pieces);
-    return lx != ly ? (lx < ly ? 1 : -1) : x->seq - y->seq;
-}
-
 static flash_item item_of(const flash_plan_input *in, int seq, int piece, int pieces, int slot) {
     return (flash_item){seq,
                         piece,
@@ -214,15 +241,17 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
         if (q_len <= 0 || q_len > in->decode_tokens) continue;
-        if (n >= lim->max_seqs) return -1;
+        if (n >= lim->max_seqs || n >= lim->max_items) return -1;
         int own = in->num_kv_heads * ceil_div(q_len * in->group, in->decode_rows);
-        r[n] = (flash_plan_request){s, visible_span(in, s, q_len, 0, q_len - 1), own, 1};
+        r[n] = (flash_plan_request){visible_span(in, s, q_len, 0, q_len - 1), s, own, 1};
         ctas += own;
         longest = max_i(longest, r[n++].span);
         plan->decode_tokens = max_i(plan->decode_tokens, q_len);
     }
     if (n > 0) choose_pieces(in, lim, plan, n, longest, ctas);
-    sort_in_place(r, n, sizeof *r, compare_requests);
+    for (int i = 0; i < n; i++)
+        if (r[i].pieces > 1) r[i].span = ceil_div(r[i].span, r[i].pieces);
+    sort_falling(r, plan->items, n);
     for (int i = 0; i < n; i++) {
         int p = r[i].pieces, first = FLASH_SLOT_FINAL;
         if (p > 1 && c->num_slots + p > lim->max_slots) p = 1;
@@ -236,13 +265,6 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
         c->max_pieces = max_i(c->max_pieces, p);
     }
     return 0;
-}
-
-static int compare_tiles(const void *a, const void *b) {
-    const flash_plan_tile *x = a, *y = b;
-    if (x->keys != y->keys) return x->keys < y->keys ? 1 : -1;
-    if (x->tile.seq != y->tile.seq) return x->tile.seq < y->tile.seq ? -1 : 1;
-    return y->tile.block - x->tile.block;
 }
 
 static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
@@ -261,22 +283,21 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
         for (int b = ceil_div(q_len * group, in->block_rows) - 1; b >= 0; b--) {
             int first = b * in->block_rows / group;
             int end = min_i(q_len * group, (b + 1) * in->block_rows);
-            keys[n].keys = visible_span(in, s, q_len, first, (end - 1) / group);
-            keys[n].tile = (flash_tile){s,
-                                        b,
-                                        in->k_start ? in->k_start[s] : 0,
-                                        in->first_key,
-                                        in->q_start[s],
-                                        q_len,
-                                        in->seq_lens[s],
-                                        is_causal(in, s)};
-            n++;
+            keys[n++] = (flash_plan_tile){visible_span(in, s, q_len, first, (end - 1) / group), s, b, 0};
         }
     }
-    sort_in_place(keys, n, sizeof *keys, compare_tiles);
+    sort_falling(keys, plan->tiles, n); /* of one length: by request, its last block first */
     double sum = 0;
     for (int i = 0; i < n; i++) {
-        plan->tiles[i] = keys[i].tile;
+        const int s = keys[i].seq;
+        plan->tiles[i] = (flash_tile){s,
+                                      keys[i].block,
+                                      in->k_start ? in->k_start[s] : 0,
+                                      in->first_key,
+                                      in->q_start[s],
+                                      in->q_start[s + 1] - in->q_start[s],
+                                      in->seq_lens[s],
+                                      is_causal(in, s)};
         sum += keys[i].keys;
     }
     plan->keys_per_tile = (int32_t)(sum / n);

@@ -47,14 +47,17 @@ typedef struct flash_plan_input {
     int32_t first_key;  /* keys before it are another pass's (cascade): 0, or the common prefix */
 } flash_plan_input;
 
-/* Scratch of the planner, allocated once by the caller: max_seqs requests and max_tiles keys. */
+/* Scratch of the planner, allocated once by the caller: max_seqs requests and max_tiles tiles. Both are sorted by their first
+ * member and have one size. */
 typedef struct flash_plan_request {
-    int32_t seq, span, ctas, pieces;
+    int32_t span; /* keys; in the end those of its longest piece */
+    int32_t seq, ctas, pieces;
 } flash_plan_request;
 
 typedef struct flash_plan_tile {
     int32_t keys;
-    flash_tile tile;
+    int32_t seq, block;
+    int32_t reserved;
 } flash_plan_tile;
 
 typedef struct flash_plan {
