@@ -95,6 +95,20 @@ printf '{"model_type": "llava", "torch_dtype": "float16", "text_config": {"max_p
     >"$tap_scratch/config.json"
 json "config: sizes of the class" kinds.0.problem ".*num_heads=32 num_kv_heads=32 head_size=128 .*" select --device cpu \
     --model "$tap_scratch"
+# Kimi: a hybrid whose list of attention layers counts from 1, and a tower of images with names of its own
+mla='"num_attention_heads": 32, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "num_hidden_layers": 8'
+hybrid() { printf '{"model_type": "kimi_linear", %s, "linear_attn_config": {"full_attn_layers": %s}}' "$mla" "$1" >"$tap_scratch/config.json"; }
+hybrid "[4, 8]"
+json "config: latent layers of a hybrid" kinds.0.layer_numbers "\[3,7\]" select --device cpu --model "$tap_scratch"
+wants "config: says what is left out" 0 "not softmax attention" select --device cpu --model "$tap_scratch"
+hybrid "[0, 4]"
+wants "config: there is no layer 0" 3 "full_attn_layers .*from 1 to 8" select --device cpu --model "$tap_scratch"
+hybrid '"all"'
+wants "config: no list of layers" 3 "full_attn_layers" select --device cpu --model "$tap_scratch"
+printf '{"model_type": "kimi_k25", "text_config": {"model_type": "kimi_k2", %s}, "vision_config": {"vt_hidden_size": 1152,
+    "vt_num_attention_heads": 16, "vt_num_hidden_layers": 27}}' "$mla" >"$tap_scratch/config.json"
+json "config: a tower of images beside latent attention" kinds.2.problem ".*role=mm_encoder .*num_heads=16 .*head_size=72 .*" \
+    select --device cpu --model "$tap_scratch"
 printf '{"num_attention_heads": 4, "hidden_size": 64, "num_hidden_layers": 2, "sliding_window": 8, "sliding_window_pattern": "LG",
     "layer_types": ["sliding_attention", "full_attention"]}' >"$tap_scratch/config.json"
 json "config: a pattern in words beside layer_types" kinds.0.problem ".*sliding_window=8 .*" select --device cpu --model "$tap_scratch"

@@ -49,6 +49,19 @@ static hf_kind_t *add_kind(hf_model_t *model, const hf_reader_t *reader, const a
     return kind;
 }
 
+/* One more kind, of the layers of a set. */
+static hf_kind_t *add_set(hf_model_t *model, const hf_reader_t *reader, const attn_problem_t *base,
+                          const hf_layer_set_t *set) {
+    attn_problem_t p = *base;
+    p.sliding_window = set->window;
+    p.chunk_size = set->chunk;
+    hf_kind_t *kind = add_kind(model, reader, &p, set->num_layers);
+    if (kind == NULL) return NULL;
+    memcpy(kind->layers, set->layers, sizeof kind->layers);
+    memcpy(kind->is_member, set->is_member, sizeof kind->is_member);
+    return kind;
+}
+
 static void name_kind(hf_kind_t *kind, const char *format, ...) {
     if (kind == NULL) return;
     va_list args;
@@ -67,7 +80,8 @@ static int64_t kv_heads_of(const hf_reader_t *r, const hf_family_t *family, int6
 }
 
 static const char depth_names[] = "num_hidden_layers|n_layer|n_layers|num_layers|depth";
-static const char hidden_names[] = "embed_dim|hidden_size|n_embed|n_embd|d_model|dim";
+static const char hidden_names[] =
+    "embed_dim|qkv_hidden_size|hidden_size|vt_hidden_size|n_embed|n_embd|d_model|dim";
 
 /* Whether the config is one that says its sizes by leaving them out, as the text_config of LLaVA does. */
 static int has_class_sizes(const hf_reader_t *r, const hf_family_t *family, const char *heads_names) {
@@ -126,22 +140,14 @@ static void add_dense(hf_model_t *model, const hf_reader_t *r, const hf_family_t
     hf_layer_set_t sets[HF_MAX_KINDS];
     int n = *r->failed ? 0 : hf_layer_sets(r, family, depth, sets, HF_MAX_KINDS);
     for (int i = 0; i < n; i++) {
-        attn_problem_t q = *p;
-        q.sliding_window = sets[i].window;
-        q.chunk_size = sets[i].chunk;
-        hf_kind_t *kind = add_kind(model, r, &q, sets[i].num_layers);
-        if (kind == NULL) return;
-        memcpy(kind->layers, sets[i].layers, sizeof kind->layers);
-        memcpy(kind->is_member, sets[i].is_member, sizeof kind->is_member);
-        if (q.sliding_window != 0)
-            name_kind(kind, "self attention, window %u", q.sliding_window);
-        else if (q.chunk_size != 0)
-            name_kind(kind, "self attention, chunks of %u", q.chunk_size);
+        hf_kind_t *kind = add_set(model, r, p, &sets[i]);
+        if (sets[i].window != 0)
+            name_kind(kind, "self attention, window %u", sets[i].window);
+        else if (sets[i].chunk != 0)
+            name_kind(kind, "self attention, chunks of %u", sets[i].chunk);
         else
             name_kind(kind, n > 1 ? "self attention, full" : "self attention");
     }
-    if (hf_layer_sets_skipped(r))
-        note(model, "layers that are not softmax attention (linear attention, state space) are left out");
 }
 
 /* YaRN raises the softmax scale (DeepSeek): mscale = 0.1 * mscale_all_dim * ln(factor) + 1, squared. */
@@ -155,21 +161,25 @@ static double yarn_factor(const hf_reader_t *r) {
 }
 
 /* Latent attention (semantics 7.4): the decode part over the latent cache, and the prefill part as plain attention. */
-static void add_mla(hf_model_t *model, const hf_reader_t *r, attn_problem_t *p) {
+static void add_mla(hf_model_t *model, const hf_reader_t *r, const hf_family_t *family, attn_problem_t *p) {
     p->num_heads = (uint32_t)hf_int_required(r, heads_names);
     p->kv_lora_rank = (uint32_t)hf_int_required(r, "kv_lora_rank");
     p->qk_nope_head_dim = (uint32_t)hf_int_required(r, "qk_nope_head_dim");
     p->qk_rope_head_dim = (uint32_t)hf_int_required(r, "qk_rope_head_dim");
     p->v_head_dim = (uint32_t)hf_int_required(r, "v_head_dim");
-    uint32_t depth = (uint32_t)hf_int_required(r, depth_names);
+    int64_t depth = hf_int_required(r, depth_names);
     if (*r->failed) return;
     p->head_size = p->kv_lora_rank + p->qk_rope_head_dim;
     p->scale = yarn_factor(r) / sqrt((double)p->qk_nope_head_dim + p->qk_rope_head_dim);
     p->topk = (uint32_t)hf_int(r, "index_topk", 0);
     p->role = p->topk != 0 ? ATTN_ROLE_MLA_SPARSE : ATTN_ROLE_MLA;
-    hf_kind_t *kind = add_kind(model, r, p, depth);
-    name_kind(kind, p->topk != 0 ? "latent attention, top %u" : "latent attention", p->topk);
-    if (kind != NULL && p->topk != 0) kind->indexer_dim = (uint32_t)hf_int(r, "index_head_dim", 128);
+    hf_layer_set_t sets[HF_MAX_KINDS];
+    int n = hf_layer_sets(r, family, depth, sets, HF_MAX_KINDS);
+    for (int i = 0; i < n; i++) {
+        hf_kind_t *kind = add_set(model, r, p, &sets[i]);
+        name_kind(kind, p->topk != 0 ? "latent attention, top %u" : "latent attention", p->topk);
+        if (kind != NULL && p->topk != 0) kind->indexer_dim = (uint32_t)hf_int(r, "index_head_dim", 128);
+    }
     attn_problem_t prefill = *p;
     prefill.role = ATTN_ROLE_MLA_PREFILL;
     prefill.head_size = p->qk_nope_head_dim + p->qk_rope_head_dim;
@@ -212,8 +222,9 @@ static void add_vision(hf_model_t *model, const hf_reader_t *r, uint32_t dtype) 
     p.role = ATTN_ROLE_MM_ENCODER;
     p.mask = ATTN_MASK_FULL;
     p.dtype = dtype;
-    read_heads(r, &plain, "num_heads|num_attention_heads|attention_heads", &p);
-    uint32_t depth = (uint32_t)hf_int_required(r, "depth|num_hidden_layers|num_layers|layers");
+    read_heads(r, &plain, "num_heads|num_attention_heads|attention_heads|vt_num_attention_heads", &p);
+    uint32_t depth =
+        (uint32_t)hf_int_required(r, "depth|num_hidden_layers|num_layers|layers|vt_num_hidden_layers");
     if (!*r->failed) name_kind(add_kind(model, r, &p, depth), "vision encoder");
     if (hf_field(r, "fullatt_block_indexes") != NULL)
         note(model,
@@ -232,9 +243,11 @@ static void add_text(hf_model_t *model, const hf_reader_t *top, const hf_reader_
     else if (family->shape == HF_ENCODER_DECODER)
         add_encoder_decoder(model, r, family, &p);
     else if (hf_field(r, "kv_lora_rank") != NULL)
-        add_mla(model, r, &p);
+        add_mla(model, r, family, &p);
     else
         add_dense(model, r, family, &p);
+    if (hf_layer_sets_skipped(r))
+        note(model, "layers that are not softmax attention (linear attention, state space) are left out");
     if ((family->flags & HF_BIAS_NOTE) != 0)
         note(model, "this model adds a learned position bias to the scores, which libattn does not have");
     if ((family->flags & HF_MM_PREFIX) != 0)

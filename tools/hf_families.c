@@ -62,6 +62,7 @@ static const hf_family_t families[] = {
     {.model_type = "deepseek_v3"},
     {.model_type = "deepseek_v32"},
     {.model_type = "kimi_k2"},
+    {.model_type = "kimi_linear"},
     {.model_type = "glm4_moe_lite"},
     {.model_type = "glm_moe_dsa"},
     {.model_type = "minicpm3"},

@@ -8,6 +8,7 @@
 /* What layer i is; window and chunk are what the config offers to layers that have one. */
 typedef struct stack {
     const json_t *types;   /* layer_types, or NULL */
+    const json_t *full;    /* Kimi Linear: numbers, from 1, of the layers that are attention */
     const json_t *no_rope; /* Llama 4: 1 where the layer is chunked */
     int pattern;
     int64_t period, first;
@@ -21,6 +22,11 @@ static int is_attention(const char *type) {
 
 /* 0: full, 1: window, 2: chunk, 3: no attention. */
 static int class_of(const layer_stack_t *s, int64_t i) {
+    if (s->full != NULL) {
+        for (size_t k = 0; k < json_array_size(s->full); k++)
+            if (json_integer_value(json_array_get(s->full, k)) == i + 1) return 0;
+        return 3;
+    }
     if (s->types != NULL) {
         const char *type = json_string_value(json_array_get(s->types, (size_t)i));
         if (!is_attention(type)) return 3;
@@ -45,7 +51,13 @@ static int class_of(const layer_stack_t *s, int64_t i) {
     }
 }
 
+static const json_t *full_layers(const hf_reader_t *r) {
+    hf_reader_t linear = hf_object(r, "linear_attn_config");
+    return hf_field(&linear, "full_attn_layers");
+}
+
 static void read_stack(const hf_reader_t *r, const hf_family_t *family, int64_t depth, layer_stack_t *s) {
+    s->full = full_layers(r);
     s->types = hf_field(r, "layer_types");
     s->no_rope = hf_field(r, "no_rope_layers");
     s->pattern = family->pattern;
@@ -64,6 +76,13 @@ static void read_stack(const hf_reader_t *r, const hf_family_t *family, int64_t 
         hf_fail(r, "layer_types", "must be a list of %lld names, one for each layer", (long long)depth);
     if (s->no_rope != NULL && (!json_is_array(s->no_rope) || json_array_size(s->no_rope) < (size_t)depth))
         s->no_rope = NULL;
+    int is_list = s->full == NULL || (json_is_array(s->full) && json_array_size(s->full) <= (size_t)depth);
+    for (size_t k = 0; is_list && k < json_array_size(s->full); k++) {
+        const json_t *number = json_array_get(s->full, k);
+        is_list = json_integer_value(number) >= 1 && json_integer_value(number) <= depth;
+    }
+    if (!is_list)
+        hf_fail(r, "full_attn_layers", "must be a list of layer numbers from 1 to %lld", (long long)depth);
     for (int64_t i = 0; s->types != NULL && i < depth && !*r->failed; i++)
         if (!json_is_string(json_array_get(s->types, (size_t)i)))
             hf_fail(r, "layer_types", "must be a list of names");
@@ -132,6 +151,7 @@ int hf_layer_sets(const hf_reader_t *r, const hf_family_t *family, int64_t depth
 
 int hf_layer_sets_skipped(const hf_reader_t *r) {
     const json_t *types = hf_field(r, "layer_types");
+    if (full_layers(r) != NULL) return 1;
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         if (type != NULL && !is_attention(type)) return 1;
