@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of a batch on a GPU: where its tensors lie, and its buffers. */
+/* Checks of a problem and of a batch on a GPU: limits, where tensors lie, buffers. */
 #include "gpu_batch.h"
+
+#include <math.h>
 
 int gpu_check_tensor_device(const DLTensor *t, const char *name, attn_error_t *error) {
     if (t->device.device_type == kDLCUDA || t->device.device_type == kDLCUDAManaged) return ATTN_OK;
@@ -29,4 +31,30 @@ int gpu_check_space(const attn_space_t *s, uint64_t metadata_bytes, uint64_t hos
                              (unsigned long long)(buffers[i].given ? buffers[i].bytes : 0),
                              (unsigned long long)buffers[i].wanted);
     return ATTN_OK;
+}
+
+void gpu_check_limits(const attn_problem_t *p, int64_t max_tokens, attn_reasons_t *reasons) {
+    char have[32], want[48];
+    const struct {
+        const char *name;
+        int64_t have, most;
+    } limits[] = {{"max_num_seqs", p->max_num_seqs, 65535},
+                  {"max_num_batched_tokens", p->max_num_batched_tokens, max_tokens},
+                  {"max_model_len", p->max_model_len, INT32_MAX - 65536},
+                  {"num_blocks", p->num_blocks, INT32_MAX}};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        if (limits[i].have < 0 || limits[i].have > limits[i].most) {
+            snprintf(have, sizeof have, "%lld", (long long)limits[i].have);
+            snprintf(want, sizeof want, "0 to %lld", (long long)limits[i].most);
+            attn_add_reason(reasons, ATTN_REASON_LIMIT, limits[i].name, have, want, "%s is %s; %s are served",
+                            limits[i].name, have, want);
+        }
+    if (attn_role_has_cache(p->role) && p->block_size % 16 != 0) {
+        snprintf(have, sizeof have, "%u", p->block_size);
+        attn_add_reason(reasons, ATTN_REASON_BLOCK_SIZE, "block_size", have, "a multiple of 16",
+                        "block_size is %s; multiples of 16 are served", have);
+    }
+    if (isfinite(p->scale) && fabs(p->scale) > 1e6) /* scores are float32 */
+        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "scale", "beyond 1e6", "at most 1e6",
+                        "scale is %g; at most 1e6 is served", p->scale);
 }

@@ -72,26 +72,3 @@ int gpu_find_device(const attn_device_t *device, const char *backend, gpu_device
     }
     return ATTN_OK;
 }
-
-void gpu_check_limits(const attn_problem_t *p, int64_t max_tokens, attn_reasons_t *reasons) {
-    char have[32], want[48];
-    const struct {
-        const char *name;
-        int64_t have, most;
-    } limits[] = {{"max_num_seqs", p->max_num_seqs, 65535},
-                  {"max_num_batched_tokens", p->max_num_batched_tokens, max_tokens},
-                  {"max_model_len", p->max_model_len, INT32_MAX - 65536},
-                  {"num_blocks", p->num_blocks, INT32_MAX}};
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
-        if (limits[i].have < 0 || limits[i].have > limits[i].most) {
-            snprintf(have, sizeof have, "%lld", (long long)limits[i].have);
-            snprintf(want, sizeof want, "0 to %lld", (long long)limits[i].most);
-            attn_add_reason(reasons, ATTN_REASON_LIMIT, limits[i].name, have, want, "%s is %s; %s are served",
-                            limits[i].name, have, want);
-        }
-    if (attn_role_has_cache(p->role) && p->block_size % 16 != 0) {
-        snprintf(have, sizeof have, "%u", p->block_size);
-        attn_add_reason(reasons, ATTN_REASON_BLOCK_SIZE, "block_size", have, "a multiple of 16",
-                        "block_size is %s; multiples of 16 are served", have);
-    }
-}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plugins with CUDA do alike when they open: the checks of a device and of limits, and the current device around a
+/* What plugins with CUDA do alike when they open: the checks of a device, and the current device around a
  * call. Compiled into each plugin that uses it. */
 #ifndef ATTN_GPU_DEVICE_H
 #define ATTN_GPU_DEVICE_H
@@ -22,8 +22,5 @@ typedef struct gpu_device {
     int smem_optin, smem_per_sm; /* bytes of shared memory: of one block, of a multiprocessor */
 } gpu_device;
 int gpu_find_device(const attn_device_t *device, const char *backend, gpu_device *found, attn_error_t *error);
-
-/* Reasons for limits that no kernel's 32-bit counts hold, and for pages that are not of 16 tokens. */
-void gpu_check_limits(const attn_problem_t *problem, int64_t max_tokens, attn_reasons_t *reasons);
 
 #endif

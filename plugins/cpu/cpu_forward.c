@@ -4,15 +4,15 @@
 
 #include <unistd.h>
 
-int cpu_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn_error_t *error) {
-    if (scale == NULL) return ATTN_OK;
-    if (scale->ndim == 0) return attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 0, NULL, error);
-    const int status = attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
-    if (status == ATTN_OK && scale->shape[0] != 1 && scale->shape[0] != heads)
-        return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s has %lld values; 1 or num_kv_heads (%lld) were wanted", name,
-                         (long long)scale->shape[0], (long long)heads);
-    return status;
+call_cache_t cpu_cache_of(const attn_instance_t *in) {
+    return (call_cache_t){.role = in->p.role,
+                          .kv = in->kv,
+                          .storage = in->storage,
+                          .kv_heads = in->shape.num_kv_heads,
+                          .block_size = in->block_size,
+                          .head_size = in->shape.head_size,
+                          .head_size_v = in->shape.head_size_v,
+                          .is_separate = in->is_separate};
 }
 
 float cpu_scale_at(const DLTensor *scale, int64_t head) {
@@ -21,27 +21,11 @@ float cpu_scale_at(const DLTensor *scale, int64_t head) {
     return scale->ndim == 0 || scale->shape[0] == 1 ? values[0] : values[head * scale->strides[0]];
 }
 
-int cpu_check_caches(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
-                     attn_error_t *error) {
-    const int64_t extra = attn_kv_is_per_token_head(in->kv) ? 4 : 0, heads = in->shape.num_kv_heads;
-    const int64_t k_row = in->shape.head_size + extra, v_row = in->shape.head_size_v + extra;
-    const int64_t k_shape[4] = {-1, heads, in->block_size, in->is_separate ? k_row : k_row + v_row};
-    const int status = attn_check_tensor(kv_cache, "kv_cache", in->storage, 4, k_shape, error);
-    if (status != ATTN_OK) return status;
-    const int64_t v_shape[4] = {kv_cache->shape[0], heads, in->block_size, v_row};
-    if (in->is_separate) return attn_check_tensor(v_cache, "v_cache", in->storage, 4, v_shape, error);
-    if (v_cache != NULL)
-        return attn_fail(
-            error, ATTN_E_INVALID, "v_cache",
-            "v_cache was given, but the problem has no feature separate_kv; ask for it in features");
-    return ATTN_OK;
-}
-
 void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, int side,
                     struct cpu_rows *rows, struct cpu_rows *scales) {
     const DLTensor *t = in->is_separate && side ? v_cache : kv_cache;
-    const int64_t es = (int64_t)attn_dtype_size(in->storage),
-                  extra = attn_kv_is_per_token_head(in->kv) ? 4 : 0;
+    const call_cache_t c = cpu_cache_of(in);
+    const int64_t es = (int64_t)attn_dtype_size(c.storage), extra = call_cache_inline_scale(&c);
     *rows = (struct cpu_rows){attn_data(t), attn_byte_stride(t, 0), attn_byte_stride(t, 1),
                               attn_byte_stride(t, 2)};
     if (side && !in->is_separate) rows->base += in->shape.head_size * es + extra;
@@ -52,72 +36,25 @@ void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const D
     }
 }
 
-static int check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
-                      int64_t tokens, attn_error_t *error) {
-    const int64_t shape[3] = {-1, heads, size};
-    const int status = attn_check_tensor(t, name, dtype, 3, shape, error);
-    if (status == ATTN_OK && t->shape[0] < tokens)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
-                         (long long)t->shape[0], (long long)tokens);
-    return status;
-}
-
-static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted,
-                        int64_t heads, attn_error_t *error) {
-    const int64_t shape[1] = {heads};
-    if (is_wanted) return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
-    if (t != NULL)
-        return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s was given, but the problem has no feature %s; ask for it", name, feature);
-    return ATTN_OK;
-}
-
-static int check_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens, attn_error_t *error) {
-    const int64_t shape[2] = {in->shape.num_q_heads, -1};
-    if (t == NULL) return ATTN_OK;
-    const int status = attn_check_tensor(t, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
-    if (status == ATTN_OK && t->shape[1] < tokens)
-        return attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
-                         (long long)t->shape[1], (long long)tokens);
-    return status;
-}
-
-static int check_bias(const attn_instance_t *in, const DLTensor *t, int64_t tokens, attn_error_t *error) {
-    if ((in->features & ATTN_F_QQ_BIAS) == 0 && t == NULL) return ATTN_OK;
-    if ((in->features & ATTN_F_QQ_BIAS) == 0)
-        return attn_fail(error, ATTN_E_INVALID, "qq_bias",
-                         "qq_bias was given, but the problem has no feature qq_bias; ask for it");
-    const int status = attn_check_tensor(t, "qq_bias", ATTN_DTYPE_FLOAT32, 2, NULL, error);
-    if (status == ATTN_OK && t->shape[0] < tokens)
-        return attn_fail(error, ATTN_E_INVALID, "qq_bias", "qq_bias has %lld rows; the batch has %lld tokens",
-                         (long long)t->shape[0], (long long)tokens);
-    return status;
-}
-
 static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                       attn_error_t *error) {
     const struct cpu_attn *s = &in->shape;
-    const uint64_t f = in->features;
-    int status = check_rows(a->query, "query", in->query_dtype, s->num_q_heads, s->head_size, tokens, error);
-    if (status == ATTN_OK && in->has_cache) status = cpu_check_caches(in, a->kv_cache, a->v_cache, error);
+    const call_cache_t c = cpu_cache_of(in);
+    int status =
+        call_check_rows(a->query, "query", in->query_dtype, s->num_q_heads, s->head_size, tokens, error);
+    if (status == ATTN_OK && in->has_cache) status = call_check_caches(&c, a->kv_cache, a->v_cache, error);
     if (status == ATTN_OK && !in->has_cache)
-        status = check_rows(a->key, "key", in->p.dtype, s->num_kv_heads, s->head_size, tokens, error);
+        status = call_check_rows(a->key, "key", in->p.dtype, s->num_kv_heads, s->head_size, tokens, error);
     if (status == ATTN_OK && !in->has_cache)
-        status = check_rows(a->value, "value", in->p.dtype, s->num_kv_heads, s->head_size_v, tokens, error);
-    if (status == ATTN_OK)
         status =
-            check_rows(a->output, "output", in->out_dtype, s->num_q_heads, s->head_size_v, tokens, error);
-    if (status == ATTN_OK) status = check_lse(in, a->lse, tokens, error);
+            call_check_rows(a->value, "value", in->p.dtype, s->num_kv_heads, s->head_size_v, tokens, error);
     if (status == ATTN_OK)
-        status = check_vector(a->sinks, "sinks", "sink", (f & ATTN_F_SINK) != 0, s->num_q_heads, error);
-    if (status == ATTN_OK)
-        status = check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt",
-                              (f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, s->num_q_heads, error);
-    if (status == ATTN_OK) status = check_bias(in, a->qq_bias, tokens, error);
-    if (status == ATTN_OK) status = cpu_check_scale(a->scales.q, "q_scale", s->num_kv_heads, error);
-    if (status == ATTN_OK) status = cpu_check_scale(a->scales.k, "k_scale", s->num_kv_heads, error);
-    if (status == ATTN_OK) status = cpu_check_scale(a->scales.v, "v_scale", s->num_kv_heads, error);
-    return status;
+        status = call_check_rows(a->output, "output", in->out_dtype, s->num_q_heads, s->head_size_v, tokens,
+                                 error);
+    if (status == ATTN_OK) status = call_check_lse(a->lse, s->num_q_heads, tokens, error);
+    return status == ATTN_OK
+               ? call_check_extras(a, in->features, s->num_q_heads, s->num_kv_heads, tokens, error)
+               : status;
 }
 
 static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
@@ -193,16 +130,10 @@ static void set_call(const attn_instance_t *in, const attn_forward_t *a, const s
 
 /* The profiling run, without metadata: zero for every row (semantics 7.10). */
 static int zero_output(const attn_instance_t *in, const attn_forward_t *a, attn_error_t *error) {
-    const int status = check_rows(a->output, "output", in->out_dtype, in->shape.num_q_heads,
-                                  in->shape.head_size_v, 0, error);
-    if (status != ATTN_OK) return status;
-    const size_t row = (size_t)a->output->shape[2] * (a->output->dtype.bits / 8u);
-    for (int64_t t = 0; t < a->output->shape[0]; t++)
-        for (int64_t h = 0; h < a->output->shape[1]; h++)
-            memset((char *)attn_data(a->output) + t * attn_byte_stride(a->output, 0) +
-                       h * attn_byte_stride(a->output, 1),
-                   0, row);
-    return ATTN_OK;
+    const int status = call_check_rows(a->output, "output", in->out_dtype, in->shape.num_q_heads,
+                                       in->shape.head_size_v, 0, error);
+    if (status == ATTN_OK) call_zero_rows(a->output);
+    return status;
 }
 
 int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,

@@ -5,6 +5,7 @@
 
 #include <attn/attn_plugin_util.h>
 
+#include "../common/call_check.h"
 #include "cpu_plan.h"
 
 #include <sys/types.h>
@@ -46,9 +47,8 @@ extern const attn_capabilities_t cpu_capabilities;
 extern const attn_option_spec_t cpu_options[CPU_NUM_OPTIONS];
 
 enum cpu_dtype cpu_dtype_of(uint32_t attn_dtype);
-int cpu_check_caches(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
-                     attn_error_t *error);
-int cpu_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn_error_t *error);
+/* The cache as tensors. */
+call_cache_t cpu_cache_of(const attn_instance_t *in);
 /* Value of a scale tensor for a head; NULL reads as 1. */
 float cpu_scale_at(const DLTensor *scale, int64_t head);
 /* Rows of K (side 0) or V (side 1) and of their inline scales. */

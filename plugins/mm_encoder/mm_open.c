@@ -30,22 +30,11 @@ int mm_supports(const attn_problem_t *problem, const attn_device_t *device, attn
                         "head_size_v is %u with head_size %u; values have the keys' size here", p.head_size_v,
                         p.head_size);
     }
-    if (p.out_dtype != 0 && p.out_dtype != p.dtype) {
+    if (p.out_dtype != 0 && p.out_dtype != p.dtype)
         attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p.out_dtype),
                         attn_dtype_name(p.dtype), "the output has the dtype of the query");
-        p.out_dtype = 0; /* said */
-    }
     attn_problem_t inner = mm_inner_problem(&p);
     return flash_supports(&inner, device, reasons);
-}
-
-static int check_problem(const attn_problem_t *p, const attn_device_t *device, attn_error_t *error) {
-    attn_reason_t first;
-    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
-    int status = mm_supports(p, device, &reasons);
-    if (status == ATTN_OK && reasons.count != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
-    return status;
 }
 
 /* Every request is tiles of prefill, however short: no decode kernels are linked (mm_kernels.c). */
@@ -83,7 +72,8 @@ int mm_open(const attn_problem_t *problem, const attn_device_t *device, const at
     attn_device_t dev;
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
     if (status == ATTN_OK) status = attn_intake_known(&dev, sizeof dev, device, "device", error);
-    if (status == ATTN_OK) status = check_problem(&p, &dev, error);
+    if (status == ATTN_OK)
+        status = problem_check(&p, &dev, &mm_capabilities, "MM_ENCODER_ATTN", mm_supports, error);
     if (status != ATTN_OK) return status;
     mm_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)

@@ -27,54 +27,16 @@ static ref_state_t place_state(const attn_instance_t *in, double *at) {
     return (ref_state_t){.max = at, .sum = at + rows, .acc = at + 2 * rows};
 }
 
-static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted,
-                        int64_t heads, attn_error_t *error) {
-    const int64_t shape[1] = {heads};
-    if (is_wanted) return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
-    if (t != NULL)
-        return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s was given, but the problem has no feature %s; ask for it", name, feature);
-    return ATTN_OK;
-}
-
-static int check_rows(const DLTensor *t, const char *name, int64_t tokens, attn_error_t *error) {
-    if (t->shape[0] >= tokens) return ATTN_OK;
-    return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
-                     (long long)t->shape[0], (long long)tokens);
-}
-
 static int check_query_key_value(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                                  attn_error_t *error) {
-    const int64_t q_shape[3] = {-1, in->heads, in->d}, k_shape[3] = {-1, in->kv_heads, in->d},
-                  v_shape[3] = {-1, in->kv_heads, in->dv};
-    int status = attn_check_tensor(a->query, "query", in->query_dtype, 3, q_shape, error);
-    if (status == ATTN_OK) status = check_rows(a->query, "query", tokens, error);
+    const call_cache_t c = ref_cache_of(in);
+    int status = call_check_rows(a->query, "query", in->query_dtype, in->heads, in->d, tokens, error);
     if (status != ATTN_OK) return status;
-    if (in->has_cache) return ref_check_caches(in, a->kv_cache, a->v_cache, error);
-    status = attn_check_tensor(a->key, "key", in->p.dtype, 3, k_shape, error);
-    if (status == ATTN_OK) status = check_rows(a->key, "key", tokens, error);
-    if (status == ATTN_OK) status = attn_check_tensor(a->value, "value", in->p.dtype, 3, v_shape, error);
-    if (status == ATTN_OK) status = check_rows(a->value, "value", tokens, error);
-    return status;
-}
-
-static int check_extras(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
-                        attn_error_t *error) {
-    uint64_t f = in->features;
-    int status = check_vector(a->sinks, "sinks", "sink", (f & ATTN_F_SINK) != 0, in->heads, error);
-    if (status == ATTN_OK)
-        status = check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt",
-                              (f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, in->heads, error);
-    if (status == ATTN_OK) status = ref_check_scale(a->scales.q, "q_scale", in->kv_heads, error);
-    if (status == ATTN_OK) status = ref_check_scale(a->scales.k, "k_scale", in->kv_heads, error);
-    if (status == ATTN_OK) status = ref_check_scale(a->scales.v, "v_scale", in->kv_heads, error);
-    if (status != ATTN_OK) return status;
-    if ((f & ATTN_F_QQ_BIAS) == 0 && a->qq_bias == NULL) return ATTN_OK;
-    if ((f & ATTN_F_QQ_BIAS) == 0)
-        return attn_fail(error, ATTN_E_INVALID, "qq_bias",
-                         "qq_bias was given, but the problem has no feature qq_bias; ask for it");
-    status = attn_check_tensor(a->qq_bias, "qq_bias", ATTN_DTYPE_FLOAT32, 2, NULL, error);
-    return status == ATTN_OK ? check_rows(a->qq_bias, "qq_bias", tokens, error) : status;
+    if (in->has_cache) return call_check_caches(&c, a->kv_cache, a->v_cache, error);
+    status = call_check_rows(a->key, "key", in->p.dtype, in->kv_heads, in->d, tokens, error);
+    return status == ATTN_OK
+               ? call_check_rows(a->value, "value", in->p.dtype, in->kv_heads, in->dv, tokens, error)
+               : status;
 }
 
 /* Every block that will be read lies in the cache of this call. */
@@ -178,7 +140,7 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && space == NULL) {
         status = ref_check_output(in, &a, 0, in->out_size, error);
-        if (status == ATTN_OK) ref_zero_tensor(a.output);
+        if (status == ATTN_OK) call_zero_rows(a.output);
         return status;
     }
     if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
@@ -187,7 +149,8 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     const ref_metadata_t *m = s.metadata;
     status = ref_is_mla(in) ? ref_mla_check_forward(in, &a, m, error)
                             : check_query_key_value(in, &a, m->num_tokens, error);
-    if (status == ATTN_OK) status = check_extras(in, &a, m->num_tokens, error);
+    if (status == ATTN_OK)
+        status = call_check_extras(&a, in->features, in->heads, in->kv_heads, m->num_tokens, error);
     if (status == ATTN_OK) status = ref_check_output(in, &a, m->num_tokens, in->out_size, error);
     if (status == ATTN_OK && in->has_cache) status = check_blocks(in, m, a.kv_cache->shape[0], error);
     ref_fp8_scales_t scales;

@@ -6,7 +6,7 @@
 #ifndef ATTN_REFERENCE_INSTANCE_H
 #define ATTN_REFERENCE_INSTANCE_H
 
-#include <attn/attn_plugin_util.h>
+#include "../common/call_check.h"
 
 /* Query tokens that share one decoding of a K and a V row. Small, so that the workspace stays small. */
 enum { REF_TILE_TOKENS = 16 };
@@ -66,8 +66,6 @@ int ref_update_block_table(attn_instance_t *instance, const attn_batch_t *batch,
                            void *stream, attn_error_t *error);
 int ref_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                         attn_error_t *error);
-/* The checks of ref_update_kv_cache for a role with a cache of keys and values. */
-int ref_check_update(const attn_instance_t *instance, const attn_kv_update_t *args, attn_error_t *error);
 /* ATTN_F_FP8_ATTENTION (semantics 7.6): the three scales of a call, given or measured; *a then refers to them as tensors
  * over `scales`. And a row as the products see it. */
 typedef struct ref_fp8_scales {
@@ -90,13 +88,9 @@ int ref_forward(attn_instance_t *instance, const attn_forward_t *args, const att
 uint64_t ref_workspace_doubles(const attn_instance_t *instance);
 uint64_t ref_metadata_bytes(uint64_t num_reqs, uint64_t num_spans);
 
-/* Checks of the caches and of the scales that update_kv_cache and forward share. */
-int ref_check_caches(const attn_instance_t *instance, const DLTensor *kv_cache, const DLTensor *v_cache,
-                     attn_error_t *error);
-/* Every slot lies below end; negative ones are fine. */
-int ref_check_slots(const DLTensor *slots, int64_t end, attn_error_t *error);
+/* The cache of keys and values as tensors. */
+call_cache_t ref_cache_of(const attn_instance_t *instance);
 /* The buffers are there, large enough and aligned. */
 int ref_check_buffer(const void *buffer, uint64_t have, uint64_t need, const char *name, attn_error_t *error);
-int ref_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn_error_t *error);
 
 #endif

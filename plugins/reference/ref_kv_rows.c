@@ -4,42 +4,23 @@
 
 #include <math.h>
 
-static int inline_bytes(const attn_instance_t *in) {
-    return attn_kv_is_per_token_head(in->kv) ? 4 : 0;
-}
-
-int ref_check_caches(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
-                     attn_error_t *error) {
-    int64_t k_row = in->d + inline_bytes(in), v_row = in->dv + inline_bytes(in);
-    const int64_t k_shape[4] = {-1, in->kv_heads, in->block_size, in->is_separate ? k_row : k_row + v_row};
-    const int64_t v_shape[4] = {kv_cache != NULL && kv_cache->ndim == 4 ? kv_cache->shape[0] : -1,
-                                in->kv_heads, in->block_size, v_row};
-    int status = attn_check_tensor(kv_cache, "kv_cache", in->storage, 4, k_shape, error);
-    if (status != ATTN_OK) return status;
-    if (in->is_separate) return attn_check_tensor(v_cache, "v_cache", in->storage, 4, v_shape, error);
-    if (v_cache != NULL)
-        return attn_fail(
-            error, ATTN_E_INVALID, "v_cache",
-            "v_cache was given, but the problem has no feature separate_kv; ask for it in features");
-    return ATTN_OK;
-}
-
-int ref_check_scale(const DLTensor *scale, const char *name, int64_t heads, attn_error_t *error) {
-    if (scale == NULL) return ATTN_OK;
-    if (scale->ndim == 0) return attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 0, NULL, error);
-    int status = attn_check_tensor(scale, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
-    if (status == ATTN_OK && scale->shape[0] != 1 && scale->shape[0] != heads)
-        status =
-            attn_fail(error, ATTN_E_INVALID, name, "%s has %lld values; 1 or num_kv_heads (%lld) were wanted",
-                      name, (long long)scale->shape[0], (long long)heads);
-    return status;
+call_cache_t ref_cache_of(const attn_instance_t *in) {
+    return (call_cache_t){.role = in->p.role,
+                          .kv = in->kv,
+                          .storage = in->storage,
+                          .kv_heads = in->kv_heads,
+                          .block_size = in->block_size,
+                          .head_size = in->d,
+                          .head_size_v = in->dv,
+                          .is_separate = in->is_separate};
 }
 
 ref_cache_side_t ref_cache_side(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
                                 const attn_scales_t *scales, int is_value) {
     const DLTensor *t = in->is_separate && is_value ? v_cache : kv_cache;
-    int64_t element = (int64_t)attn_dtype_size(in->storage);
-    int64_t v_offset = in->is_separate ? 0 : (int64_t)in->d * element + inline_bytes(in);
+    const call_cache_t c = ref_cache_of(in);
+    int64_t element = (int64_t)attn_dtype_size(in->storage), inline_scale = call_cache_inline_scale(&c);
+    int64_t v_offset = in->is_separate ? 0 : (int64_t)in->d * element + inline_scale;
     int is_scaled = in->kv == ATTN_KV_FP8_E4M3 || in->kv == ATTN_KV_FP8_E5M2;
     ref_cache_side_t s = {
         .base = (char *)attn_data(t) + (is_value ? v_offset : 0),
@@ -48,7 +29,7 @@ ref_cache_side_t ref_cache_side(const attn_instance_t *in, const DLTensor *kv_ca
         .token_stride = attn_byte_stride(t, 2),
         .size = is_value ? in->dv : in->d,
         .dtype = in->storage,
-        .has_inline_scale = inline_bytes(in) != 0,
+        .has_inline_scale = inline_scale != 0,
         .scale = is_scaled ? (is_value ? scales->v : scales->k) : NULL,
     };
     return s;

@@ -19,7 +19,7 @@ typedef struct ref_cache_side {
     const DLTensor *scale;                           /* static scale of fp8 caches, else NULL */
 } ref_cache_side_t;
 
-/* Side K (is_value 0) or V of the caches of a call, which ref_check_caches accepted. */
+/* Side K (is_value 0) or V of the caches of a call, which call_check_caches accepted. */
 ref_cache_side_t ref_cache_side(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
                                 const attn_scales_t *scales, int is_value);
 

@@ -108,9 +108,9 @@ int ref_mla_update(attn_instance_t *in, const attn_kv_update_t *a, attn_error_t 
     status = check_rows(a->key, "key", in->p.dtype, n, in->p.kv_lora_rank, error);
     if (status == ATTN_OK)
         status = check_rows(a->value, "value", in->p.dtype, n, in->p.qk_rope_head_dim, error);
-    if (status == ATTN_OK) status = ref_check_scale(a->scales.k, "k_scale", 1, error);
+    if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", 1, error);
     if (status == ATTN_OK)
-        status = ref_check_slots(a->slot_mapping, a->kv_cache->shape[0] * in->block_size, error);
+        status = call_check_slots(a->slot_mapping, a->kv_cache->shape[0] * in->block_size, error);
     if (status != ATTN_OK) return status;
     ref_mla_cache_t cache = ref_mla_cache(in, a->kv_cache, &a->scales);
     const int64_t *slot = attn_data(a->slot_mapping);

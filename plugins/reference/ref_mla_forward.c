@@ -43,14 +43,11 @@ static int check_indices(const attn_instance_t *in, const attn_forward_t *a, con
 
 int ref_mla_check_forward(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,
                           attn_error_t *error) {
-    const int64_t shape[3] = {-1, in->heads, (int64_t)in->p.qk_nope_head_dim + in->p.qk_rope_head_dim};
-    int status = attn_check_tensor(a->query, "query", in->query_dtype, 3, shape, error);
-    if (status == ATTN_OK && a->query->shape[0] < m->num_tokens)
-        status = attn_fail(error, ATTN_E_INVALID, "query", "query has %lld rows; the batch has %d tokens",
-                           (long long)a->query->shape[0], m->num_tokens);
+    int64_t size = (int64_t)in->p.qk_nope_head_dim + in->p.qk_rope_head_dim;
+    int status = call_check_rows(a->query, "query", in->query_dtype, in->heads, size, m->num_tokens, error);
     if (status == ATTN_OK) status = ref_mla_check_cache(in, a->kv_cache, a->v_cache, error);
-    if (status == ATTN_OK) status = ref_check_scale(a->scales.k, "k_scale", 1, error);
-    if (status == ATTN_OK && in->is_fp8_query) status = ref_check_scale(a->scales.q, "q_scale", 1, error);
+    if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", 1, error);
+    if (status == ATTN_OK && in->is_fp8_query) status = call_check_scale(a->scales.q, "q_scale", 1, error);
     if (status == ATTN_OK && in->is_fp8_query) status = ref_fp8_check_scale(a->scales.q, "q_scale", error);
     if (status == ATTN_OK) status = ref_mla_check_weights(in, a, error);
     if (status != ATTN_OK) return status;

@@ -6,24 +6,14 @@
 
 int ref_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, int64_t size,
                      attn_error_t *error) {
-    const int64_t shape[3] = {-1, in->heads, size}, lse_shape[2] = {in->heads, -1};
-    int status = attn_check_tensor(a->output, "output", in->out_dtype, 3, shape, error);
+    int status = call_check_rows(a->output, "output", in->out_dtype, in->heads, size, tokens, error);
+    if (status == ATTN_OK) status = call_check_lse(a->lse, in->heads, tokens, error);
     if (status != ATTN_OK) return status;
-    if (a->output->shape[0] < tokens)
-        return attn_fail(error, ATTN_E_INVALID, "output", "output has %lld rows; the batch has %lld tokens",
-                         (long long)a->output->shape[0], (long long)tokens);
-    if (a->lse != NULL) {
-        status = attn_check_tensor(a->lse, "lse", ATTN_DTYPE_FLOAT32, 2, lse_shape, error);
-        if (status != ATTN_OK) return status;
-        if (a->lse->shape[1] < tokens)
-            return attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
-                             (long long)a->lse->shape[1], (long long)tokens);
-    }
     if ((in->features & ATTN_F_OUT_FP8_STATIC) != 0) {
         if (a->output_scale == NULL)
             return attn_fail(error, ATTN_E_INVALID, "output_scale",
                              "output_scale is not given; static fp8 output needs float32 [1]");
-        return ref_check_scale(a->output_scale, "output_scale", 1, error);
+        return call_check_scale(a->output_scale, "output_scale", 1, error);
     }
     if ((in->features & ATTN_F_OUT_FP8_GROUP) != 0) {
         status = attn_check_tensor(a->output_block_scale, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL,
@@ -75,11 +65,4 @@ void ref_write_token(const attn_instance_t *in, const attn_forward_t *a, int64_t
         }
         if (a->lse != NULL && lse != NULL) *(float *)(void *)ref_at2(a->lse, h, row) = (float)lse[h];
     }
-}
-
-void ref_zero_tensor(const DLTensor *t) {
-    size_t row = (size_t)t->shape[2] * (t->dtype.bits / 8u);
-    for (int64_t i = 0; i < t->shape[0]; i++)
-        for (int64_t j = 0; j < t->shape[1]; j++)
-            memset(ref_at2(t, i, j), 0, row);
 }

@@ -14,7 +14,4 @@ int ref_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t
 void ref_write_token(const attn_instance_t *in, const attn_forward_t *a, int64_t row, int64_t size,
                      const double *values, const double *lse);
 
-/* The profiling run: every element becomes zero, whatever its type. */
-void ref_zero_tensor(const DLTensor *t);
-
 #endif

@@ -1,24 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ref_supports.c: what the capability table of the reference backend cannot say, as a list of reasons. */
+#include "../common/problem_rules.h"
 #include "ref_instance.h"
-
-#include <math.h>
 
 /* Above these the products of sizes in this backend could leave 64 bits. */
 enum { MAX_HEADS = 65536, MAX_HEAD_SIZE = 65536 };
 
-#define NUMBER(BUFFER, VALUE) (snprintf(BUFFER, sizeof BUFFER, "%llu", (unsigned long long)(VALUE)), BUFFER)
-
 static void check_sizes(const attn_problem_t *p, attn_reasons_t *reasons) {
-    char have[32], want[96];
+    char have[32];
     if (p->num_heads == 0 || p->num_heads > MAX_HEADS)
         attn_add_reason(reasons, ATTN_REASON_HEAD_COUNT, "num_heads", NUMBER(have, p->num_heads),
                         "1 to 65536", "num_heads is %u; 1 to %d are served", p->num_heads, MAX_HEADS);
-    if (p->num_kv_heads != 0 && p->num_heads % p->num_kv_heads != 0) {
-        snprintf(want, sizeof want, "a divisor of num_heads (%u)", p->num_heads);
-        attn_add_reason(reasons, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads), want,
-                        "num_kv_heads %u does not divide num_heads %u", p->num_kv_heads, p->num_heads);
-    }
     if (p->head_size == 0 || p->head_size > MAX_HEAD_SIZE)
         attn_add_reason(reasons, ATTN_REASON_HEAD_SIZE, "head_size", NUMBER(have, p->head_size), "1 to 65536",
                         "head_size is %u; 1 to %d are served", p->head_size, MAX_HEAD_SIZE);
@@ -26,54 +18,12 @@ static void check_sizes(const attn_problem_t *p, attn_reasons_t *reasons) {
         attn_add_reason(reasons, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, p->head_size_v),
                         "0 to 65536", "head_size_v is %u; at most %d is served", p->head_size_v,
                         MAX_HEAD_SIZE);
-    if (!isfinite(p->scale) || p->scale == 0.0)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "scale", "not a usable number", "finite and not 0",
-                        "scale must be finite and not 0; 1/sqrt(head_size) is the usual one");
-    if (!isfinite(p->logits_soft_cap) || p->logits_soft_cap < 0.0)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "logits_soft_cap", "not a usable number",
-                        "0 (off) or a finite positive number",
-                        "logits_soft_cap must be 0 or finite and positive");
     if (p->max_model_len < 0 || p->max_model_len > INT32_MAX)
         attn_add_reason(reasons, ATTN_REASON_LIMIT, "max_model_len", "out of range", "0 to 2147483647",
                         "max_model_len is %lld; lengths are 32-bit", (long long)p->max_model_len);
     if (p->num_blocks < 0 || p->num_blocks > INT32_MAX)
         attn_add_reason(reasons, ATTN_REASON_LIMIT, "num_blocks", "out of range", "0 to 2147483647",
                         "num_blocks is %lld; block ids are 32-bit", (long long)p->num_blocks);
-}
-
-/* Masks that only make sense where queries continue the keys: the decoder. */
-static void check_masks(const attn_problem_t *p, uint64_t f, attn_reasons_t *reasons) {
-    int is_decoder = p->role == ATTN_ROLE_DECODER;
-    char have[32];
-    if (p->mask < ATTN_MASK_CAUSAL || p->mask > ATTN_MASK_PER_REQUEST)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "mask", NUMBER(have, p->mask),
-                        "causal, full or per_request", "mask %u is not one; 0 is invalid on purpose",
-                        p->mask);
-    if (p->role == ATTN_ROLE_ENCODER_DECODER && p->mask != ATTN_MASK_FULL)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "mask", NUMBER(have, p->mask), "full",
-                        "cross attention sees every encoder key: mask must be full");
-    if (!is_decoder && p->chunk_size != 0)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size), "0",
-                        "chunked local attention is for role decoder; the role is %s",
-                        attn_role_name(p->role));
-    if (!is_decoder && p->rswa_window != 0)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "rswa_window", NUMBER(have, p->rswa_window), "0",
-                        "R-SWA is for role decoder; the role is %s", attn_role_name(p->role));
-    if (p->rswa_window != 0 && p->sliding_window != 0)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "rswa_window", NUMBER(have, p->rswa_window),
-                        "0 with a sliding_window", "R-SWA replaces the sliding window; give one of the two");
-    if (!is_decoder && (f & (ATTN_F_MM_PREFIX | ATTN_F_QQ_BIAS | ATTN_F_CHUNK_LOOKBACK)) != 0)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "features", attn_role_name(p->role), "decoder",
-                        "spans, query-query bias and chunk lookback are for role decoder");
-    if ((f & ATTN_F_CONTIGUOUS_KV) != 0 && attn_role_has_cache(p->role))
-        attn_add_reason(reasons, ATTN_REASON_FEATURE, "contiguous_kv", attn_role_name(p->role),
-                        "a role without a cache", "role %s reads its cache, not the call's key and value",
-                        attn_role_name(p->role));
-    if ((f & ATTN_F_CHUNK_LOOKBACK) != 0 && p->sliding_window != 0 && p->sliding_window <= p->chunk_lookback)
-        attn_add_reason(reasons, ATTN_REASON_COMBINATION, "chunk_lookback", NUMBER(have, p->chunk_lookback),
-                        "less than sliding_window",
-                        "sliding_window %u over %u chunks leaves chunks of 0 tokens (semantics 2.5)",
-                        p->sliding_window, p->chunk_lookback + 1);
 }
 
 /* The MLA roles: sizes that belong together, and what latent caches do not have. */
@@ -86,32 +36,22 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
                  {"qk_nope_head_dim", p->qk_nope_head_dim},
                  {"qk_rope_head_dim", p->qk_rope_head_dim},
                  {"v_head_dim", p->v_head_dim}};
-    char have[32], want[96];
+    char have[32];
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i].have == 0 || sizes[i].have > MAX_HEAD_SIZE)
             attn_add_reason(reasons, ATTN_REASON_MLA, sizes[i].name, NUMBER(have, sizes[i].have),
                             "1 to 65536", "%s is %u; role %s needs it", sizes[i].name, sizes[i].have,
                             attn_role_name(p->role));
-    uint32_t latent = p->kv_lora_rank + p->qk_rope_head_dim;
-    if (is_latent && p->head_size != latent) {
-        snprintf(want, sizeof want, "kv_lora_rank + qk_rope_head_dim = %u", latent);
-        attn_add_reason(reasons, ATTN_REASON_HEAD_SIZE, "head_size", NUMBER(have, p->head_size), want,
-                        "head_size is %u; role %s wants %u", p->head_size, attn_role_name(p->role), latent);
-    }
-    if (is_latent && p->num_kv_heads > 1)
-        attn_add_reason(reasons, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads),
-                        "0 or 1", "num_kv_heads is %u; latent attention has one", p->num_kv_heads);
-    if (p->mask != ATTN_MASK_CAUSAL)
+    if (!is_latent && p->mask != ATTN_MASK_CAUSAL)
         attn_add_reason(reasons, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask), "causal",
                         "role %s is causal", attn_role_name(p->role));
     if (p->sliding_window != 0)
         attn_add_reason(reasons, ATTN_REASON_SLIDING_WINDOW, "sliding_window",
                         NUMBER(have, p->sliding_window), "0", "role %s has no sliding window",
                         attn_role_name(p->role));
-    if ((p->role == ATTN_ROLE_MLA_SPARSE) != (p->topk != 0))
-        attn_add_reason(reasons, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk),
-                        "given with mla_sparse alone", "topk is %u with role %s", p->topk,
-                        attn_role_name(p->role));
+    if (!is_latent && p->topk != 0)
+        attn_add_reason(reasons, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "0",
+                        "topk is for role mla_sparse; the role is %s", attn_role_name(p->role));
     if (is_latent && attn_kv_is_per_token_head(p->kv_cache_dtype))
         attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype",
                         attn_kv_name(p->kv_cache_dtype), "auto, 16 bits, fp8 or fp8_ds_mla",
@@ -141,47 +81,17 @@ static void check_ds_mla(const attn_problem_t *p, attn_reasons_t *reasons) {
                         "fp8_ds_mla rows hold 512 latent and 64 rope values of 16-bit sparse MLA");
 }
 
-static void check_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *reasons) {
-    if (!attn_role_has_cache(p->role) && p->role != ATTN_ROLE_MLA_PREFILL &&
-        attn_kv_is_quantized(p->kv_cache_dtype))
-        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype",
-                        attn_kv_name(p->kv_cache_dtype), "auto",
-                        "role %s has no cache that could be quantised", attn_role_name(p->role));
-    if (p->query_dtype != 0 && p->query_dtype != p->dtype && p->query_dtype != ATTN_DTYPE_FP8_E4M3)
-        attn_add_reason(reasons, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
-                        "the problem's dtype or fp8_e4m3", "query_dtype %s is not served with dtype %s",
-                        attn_dtype_name(p->query_dtype), attn_dtype_name(p->dtype));
-    if ((f & ATTN_F_FP8_ATTENTION) != 0 && p->role != ATTN_ROLE_MM_ENCODER)
-        attn_add_reason(reasons, ATTN_REASON_FEATURE, "fp8_attention", attn_role_name(p->role), "mm_encoder",
-                        "fp8_attention is for role mm_encoder; the role is %s", attn_role_name(p->role));
-    int is_static = (f & ATTN_F_OUT_FP8_STATIC) != 0, is_group = (f & ATTN_F_OUT_FP8_GROUP) != 0;
-    if (is_static && is_group)
-        attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "with out_fp8_static",
-                        "one of the two",
-                        "output is quantised with one static scale or with group scales, not both");
-    if ((is_static || is_group) != (p->out_dtype == ATTN_DTYPE_FP8_E4M3))
-        attn_add_reason(
-            reasons, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
-            "fp8_e4m3 exactly with out_fp8_static or out_fp8_group",
-            "out_dtype fp8_e4m3 and one of the features out_fp8_static, out_fp8_group belong together");
-    uint64_t dv = attn_role_is_mla(p->role) ? p->v_head_dim
-                  : p->head_size_v != 0     ? p->head_size_v
-                                            : p->head_size;
-    if (is_group && (uint64_t)p->num_heads * dv % 64 != 0)
-        attn_add_reason(reasons, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is no multiple of 64",
-                        "num_heads * head_size_v a multiple of 64",
-                        "group scales cover 64 or 128 values of a row");
-}
-
 int ref_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
     (void)device;
     attn_problem_t p;
     int status = attn_intake(&p, sizeof p, problem, "problem", NULL);
     if (status != ATTN_OK) return status;
     uint64_t f = attn_problem_features(&p);
+    problem_add_rules(&p, f, reasons);
     check_sizes(&p, reasons);
-    check_masks(&p, f, reasons);
-    check_dtypes(&p, f, reasons);
+    if ((f & ATTN_F_FP8_ATTENTION) != 0 && p.role != ATTN_ROLE_MM_ENCODER)
+        attn_add_reason(reasons, ATTN_REASON_FEATURE, "fp8_attention", attn_role_name(p.role), "mm_encoder",
+                        "fp8_attention is for role mm_encoder; the role is %s", attn_role_name(p.role));
     if (attn_role_is_mla(p.role)) check_mla(&p, f, reasons);
     check_ds_mla(&p, reasons);
     return ATTN_OK;

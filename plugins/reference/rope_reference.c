@@ -74,8 +74,10 @@ static void rotate_rows(const rope_rules *r, const DLTensor *rows, uint32_t head
 static int rope_write(attn_rope_t *r, const attn_rope_write_t *args, void *stream, attn_error_t *error) {
     attn_rope_write_t a;
     attn_kv_update_t update;
+    int is_raw[2]; /* never: rope_check_write asks for the dtype */
+    const call_cache_t c = ref_cache_of(r->instance);
     int status = rope_check_write(&r->rules, args, &a, &update, error);
-    if (status == ATTN_OK) status = ref_check_update(r->instance, &update, error);
+    if (status == ATTN_OK) status = call_check_update(&c, &update, r->rules.dtype, is_raw, error);
     for (int64_t t = 0; status == ATTN_OK && t < a.positions->shape[0]; t++) {
         const int64_t position = *(const int64_t *)(const void *)((const char *)attn_data(a.positions) +
                                                                   t * attn_byte_stride(a.positions, 0));

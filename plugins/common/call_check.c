@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of the tensors of a call. */
+#include "call_check.h"
+
+int call_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
+                    int64_t tokens, attn_error_t *error) {
+    const int64_t shape[3] = {-1, heads, size};
+    int status = attn_check_tensor(t, name, dtype, 3, shape, error);
+    if (status == ATTN_OK && t->shape[0] < tokens)
+        status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
+                           (long long)t->shape[0], (long long)tokens);
+    return status;
+}
+
+static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted,
+                        int64_t heads, attn_error_t *error) {
+    const int64_t shape[1] = {heads};
+    if (is_wanted) return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
+    if (t != NULL)
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s was given, but the problem has no feature %s; ask for it", name, feature);
+    return ATTN_OK;
+}
+
+int call_check_lse(const DLTensor *t, int64_t heads, int64_t tokens, attn_error_t *error) {
+    const int64_t shape[2] = {heads, -1};
+    if (t == NULL) return ATTN_OK;
+    int status = attn_check_tensor(t, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
+    if (status == ATTN_OK && t->shape[1] < tokens)
+        status = attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
+                           (long long)t->shape[1], (long long)tokens);
+    return status;
+}
+
+static int check_bias(const DLTensor *t, uint64_t features, int64_t tokens, attn_error_t *error) {
+    if ((features & ATTN_F_QQ_BIAS) == 0 && t == NULL) return ATTN_OK;
+    if ((features & ATTN_F_QQ_BIAS) == 0)
+        return attn_fail(error, ATTN_E_INVALID, "qq_bias",
+                         "qq_bias was given, but the problem has no feature qq_bias; ask for it");
+    int status = attn_check_tensor(t, "qq_bias", ATTN_DTYPE_FLOAT32, 2, NULL, error);
+    if (status == ATTN_OK && t->shape[0] < tokens)
+        status =
+            attn_fail(error, ATTN_E_INVALID, "qq_bias", "qq_bias has %lld rows; the batch has %lld tokens",
+                      (long long)t->shape[0], (long long)tokens);
+    return status;
+}
+
+int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_error_t *error) {
+    if (t == NULL) return ATTN_OK;
+    int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, t->ndim == 0 ? 0 : 1, NULL, error);
+    if (status == ATTN_OK && t->ndim != 0 && t->shape[0] != 1 && t->shape[0] != heads)
+        status =
+            attn_fail(error, ATTN_E_INVALID, name, "%s has %lld values; 1 or num_kv_heads (%lld) were wanted",
+                      name, (long long)t->shape[0], (long long)heads);
+    return status;
+}
+
+int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
+                      int64_t tokens, attn_error_t *error) {
+    int status = check_vector(a->sinks, "sinks", "sink", (features & ATTN_F_SINK) != 0, heads, error);
+    if (status == ATTN_OK)
+        status = check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt",
+                              (features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, heads, error);
+    if (status == ATTN_OK) status = call_check_scale(a->scales.q, "q_scale", kv_heads, error);
+    if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", kv_heads, error);
+    if (status == ATTN_OK) status = call_check_scale(a->scales.v, "v_scale", kv_heads, error);
+    return status == ATTN_OK ? check_bias(a->qq_bias, features, tokens, error) : status;
+}
+
+int call_check_caches(const call_cache_t *c, const DLTensor *kv_cache, const DLTensor *v_cache,
+                      attn_error_t *error) {
+    const int64_t k_row = c->head_size + call_cache_inline_scale(c),
+                  v_row = c->head_size_v + call_cache_inline_scale(c);
+    const int64_t shape[4] = {-1, c->kv_heads, c->block_size, c->is_separate ? k_row : k_row + v_row};
+    int status = attn_check_tensor(kv_cache, "kv_cache", c->storage, 4, shape, error);
+    if (status != ATTN_OK) return status;
+    const int64_t v_shape[4] = {kv_cache->shape[0], c->kv_heads, c->block_size, v_row};
+    if (c->is_separate) return attn_check_tensor(v_cache, "v_cache", c->storage, 4, v_shape, error);
+    if (v_cache != NULL)
+        return attn_fail(
+            error, ATTN_E_INVALID, "v_cache",
+            "v_cache was given, but the problem has no feature separate_kv; ask for it in features");
+    return ATTN_OK;
+}
+
+int call_check_slots(const DLTensor *slots, int64_t end, attn_error_t *error) {
+    const int64_t *slot = attn_data(slots);
+    for (int64_t i = 0; i < slots->shape[0]; i++)
+        if (slot[i] >= end)
+            return attn_fail(error, ATTN_E_INVALID, "slot_mapping",
+                             "slot_mapping[%lld] is %lld; the cache has %lld slots (negative: do not write)",
+                             (long long)i, (long long)slot[i], (long long)end);
+    return ATTN_OK;
+}
+
+int call_check_update(const call_cache_t *c, const attn_kv_update_t *a, uint32_t dtype, int is_raw[2],
+                      attn_error_t *error) {
+    const struct {
+        const DLTensor *t;
+        const char *name;
+        int64_t size;
+    } sides[2] = {{a->key, "key", c->head_size}, {a->value, "value", c->head_size_v}};
+    if (!attn_role_has_cache(c->role))
+        return attn_fail(error, ATTN_E_STATE, "kv_cache", "role %s has no cache to update",
+                         attn_role_name(c->role));
+    int status = call_check_caches(c, a->kv_cache, a->v_cache, error);
+    if (status == ATTN_OK)
+        status = attn_check_tensor(a->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
+    for (int i = 0; status == ATTN_OK && i < 2; i++) {
+        const DLTensor *t = sides[i].t;
+        const int64_t shape[3] = {-1, c->kv_heads, sides[i].size};
+        is_raw[i] = t != NULL && attn_dtype_of(t->dtype) == c->storage && attn_dtype_size(c->storage) == 1 &&
+                    !attn_kv_is_per_token_head(c->kv);
+        status = attn_check_tensor(t, sides[i].name, is_raw[i] ? c->storage : dtype, 3, shape, error);
+        if (status == ATTN_OK && t->shape[0] < a->slot_mapping->shape[0])
+            status =
+                attn_fail(error, ATTN_E_INVALID, sides[i].name, "%s has %lld rows; slot_mapping has %lld",
+                          sides[i].name, (long long)t->shape[0], (long long)a->slot_mapping->shape[0]);
+    }
+    if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", c->kv_heads, error);
+    if (status == ATTN_OK) status = call_check_scale(a->scales.v, "v_scale", c->kv_heads, error);
+    if (status == ATTN_OK)
+        status = call_check_slots(a->slot_mapping, a->kv_cache->shape[0] * c->block_size, error);
+    return status;
+}
+
+void call_zero_rows(const DLTensor *t) {
+    const size_t row = (size_t)t->shape[2] * (t->dtype.bits / 8u);
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        for (int64_t h = 0; h < t->shape[1]; h++)
+            memset((char *)attn_data(t) + i * attn_byte_stride(t, 0) + h * attn_byte_stride(t, 1), 0, row);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What plugins on the host check of the tensors of a call alike: rows, small vectors, scales, dense caches, slots. */
+#ifndef ATTN_CALL_CHECK_H
+#define ATTN_CALL_CHECK_H
+
+#include <attn/attn_plugin.h>
+#include <attn/attn_plugin_util.h>
+
+/* [rows or more, heads, size]; the message says that the batch has so many tokens. */
+int call_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
+                    int64_t tokens, attn_error_t *error);
+/* NULL, or float32 [heads, tokens or more]. */
+int call_check_lse(const DLTensor *t, int64_t heads, int64_t tokens, attn_error_t *error);
+/* NULL, or float32: a scalar, or [1], or [heads]. */
+int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_error_t *error);
+
+/* What is there by the features: sinks and ALiBi slopes, float32 [heads]; qq_bias, float32 [tokens or more, any]; and the scales. */
+int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
+                      int64_t tokens, attn_error_t *error);
+
+/* A dense cache as tensors: packed, or K and V apart (semantics 3.4). */
+typedef struct call_cache {
+    uint32_t role, kv, storage; /* storage: ATTN_DTYPE_* of an element */
+    int64_t kv_heads, block_size, head_size, head_size_v;
+    int is_separate;
+} call_cache_t;
+
+/* Bytes of the scale behind each K and each V row. */
+static inline int64_t call_cache_inline_scale(const call_cache_t *c) {
+    return attn_kv_is_per_token_head(c->kv) ? 4 : 0;
+}
+
+int call_check_caches(const call_cache_t *c, const DLTensor *kv_cache, const DLTensor *v_cache,
+                      attn_error_t *error);
+/* update_kv_cache: the caches, the slots, and rows of K and V, of dtype or, for the tensors whose *is_raw
+ * (of K, of V) is then 1, in the cache's own fp8 format, which is stored unchanged (semantics 3.2). */
+int call_check_update(const call_cache_t *c, const attn_kv_update_t *a, uint32_t dtype, int is_raw[2],
+                      attn_error_t *error);
+/* The slots, negative ones aside, lie below end. */
+int call_check_slots(const DLTensor *slots, int64_t end, attn_error_t *error);
+
+/* The profiling run: every element of [tokens, heads, size] becomes zero. */
+void call_zero_rows(const DLTensor *t);
+
+#endif

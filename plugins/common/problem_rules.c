@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rules that every backend has. */
+#include "problem_rules.h"
+
+#include <math.h>
+
+static int is_latent(const attn_problem_t *p) {
+    return p->role == ATTN_ROLE_MLA || p->role == ATTN_ROLE_MLA_SPARSE;
+}
+
+static void add_numbers(const attn_problem_t *p, attn_reasons_t *r) {
+    char have[32], want[96];
+    if (p->num_kv_heads != 0 && p->num_heads % p->num_kv_heads != 0) {
+        snprintf(want, sizeof want, "a divisor of num_heads (%u)", p->num_heads);
+        attn_add_reason(r, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads), want,
+                        "num_kv_heads %u does not divide num_heads %u", p->num_kv_heads, p->num_heads);
+    }
+    if (!isfinite(p->scale) || p->scale == 0.0)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "scale", "not a usable number", "finite and not 0",
+                        "scale must be finite and not 0; 1/sqrt(head_size) is the usual one");
+    if (!isfinite(p->logits_soft_cap) || p->logits_soft_cap < 0.0)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "logits_soft_cap", "not a usable number",
+                        "0 (off) or a finite positive number",
+                        "logits_soft_cap must be 0 or finite and positive");
+}
+
+/* Masks that only make sense where queries continue the keys: the decoder. */
+static void add_masks(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
+    const int is_decoder = p->role == ATTN_ROLE_DECODER;
+    char have[32];
+    if (p->mask < ATTN_MASK_CAUSAL || p->mask > ATTN_MASK_PER_REQUEST)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "mask", NUMBER(have, p->mask),
+                        "causal, full or per_request", "mask %u is not one; 0 is invalid on purpose",
+                        p->mask);
+    if (p->role == ATTN_ROLE_ENCODER_DECODER && p->mask != ATTN_MASK_FULL)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "mask", NUMBER(have, p->mask), "full",
+                        "cross attention sees every encoder key: mask must be full");
+    if (!is_decoder && p->chunk_size != 0)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size), "0",
+                        "chunked local attention is for role decoder; the role is %s",
+                        attn_role_name(p->role));
+    if (!is_decoder && p->rswa_window != 0)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "rswa_window", NUMBER(have, p->rswa_window), "0",
+                        "R-SWA is for role decoder; the role is %s", attn_role_name(p->role));
+    if (!is_decoder && (f & (ATTN_F_MM_PREFIX | ATTN_F_QQ_BIAS | ATTN_F_CHUNK_LOOKBACK)) != 0)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "features", attn_role_name(p->role), "decoder",
+                        "spans, query-query bias and chunk lookback are for role decoder; the role is %s",
+                        attn_role_name(p->role));
+    if (p->rswa_window != 0 && p->sliding_window != 0)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "rswa_window", NUMBER(have, p->rswa_window),
+                        "0 with a sliding_window", "R-SWA replaces the sliding window; give one of the two");
+    if ((f & ATTN_F_CHUNK_LOOKBACK) != 0 && p->sliding_window != 0 && p->sliding_window <= p->chunk_lookback)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "chunk_lookback", NUMBER(have, p->chunk_lookback),
+                        "less than sliding_window",
+                        "sliding_window %u over %u chunks leaves chunks of 0 tokens (semantics 2.5)",
+                        p->sliding_window, p->chunk_lookback + 1);
+}
+
+static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
+    if ((f & ATTN_F_CONTIGUOUS_KV) != 0 && attn_role_has_cache(p->role))
+        attn_add_reason(r, ATTN_REASON_FEATURE, "contiguous_kv", attn_role_name(p->role),
+                        "a role without a cache", "role %s reads its cache, not the call's key and value",
+                        attn_role_name(p->role));
+    if (!attn_role_has_cache(p->role) && p->role != ATTN_ROLE_MLA_PREFILL &&
+        attn_kv_is_quantized(p->kv_cache_dtype))
+        attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(p->kv_cache_dtype),
+                        "auto", "role %s has no cache that could be quantised", attn_role_name(p->role));
+    if (p->query_dtype != 0 && p->query_dtype != p->dtype && p->query_dtype != ATTN_DTYPE_FP8_E4M3)
+        attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
+                        "the problem's dtype or fp8_e4m3", "query_dtype %s is not served with dtype %s",
+                        attn_dtype_name(p->query_dtype), attn_dtype_name(p->dtype));
+    const int is_static = (f & ATTN_F_OUT_FP8_STATIC) != 0, is_group = (f & ATTN_F_OUT_FP8_GROUP) != 0;
+    if (is_static && is_group)
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "with out_fp8_static", "one of the two",
+                        "output is quantised with one static scale or with group scales, not both");
+    if ((is_static || is_group) != (p->out_dtype == ATTN_DTYPE_FP8_E4M3))
+        attn_add_reason(
+            r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
+            "fp8_e4m3 exactly with out_fp8_static or out_fp8_group",
+            "out_dtype fp8_e4m3 and one of the features out_fp8_static, out_fp8_group belong together");
+    const uint64_t dv = attn_role_is_mla(p->role) ? p->v_head_dim
+                        : p->head_size_v != 0     ? p->head_size_v
+                                                  : p->head_size;
+    if (is_group && p->num_heads * dv % 64 != 0)
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is no multiple of 64",
+                        "num_heads * head_size_v a multiple of 64",
+                        "group scales cover 64 or 128 values of a row");
+}
+
+static void add_latent(const attn_problem_t *p, attn_reasons_t *r) {
+    const uint32_t latent = p->kv_lora_rank + p->qk_rope_head_dim;
+    char have[32], want[96];
+    if (p->head_size != latent) {
+        snprintf(want, sizeof want, "kv_lora_rank + qk_rope_head_dim = %u", latent);
+        attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "head_size", NUMBER(have, p->head_size), want,
+                        "head_size is %u; role %s wants %u", p->head_size, attn_role_name(p->role), latent);
+    }
+    if (p->num_kv_heads > 1)
+        attn_add_reason(r, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads), "0 or 1",
+                        "num_kv_heads is %u; latent attention has one", p->num_kv_heads);
+    if (p->mask != ATTN_MASK_CAUSAL)
+        attn_add_reason(r, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask), "causal",
+                        "role %s is causal", attn_role_name(p->role));
+    if ((p->role == ATTN_ROLE_MLA_SPARSE) != (p->topk != 0))
+        attn_add_reason(r, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "given with mla_sparse alone",
+                        "topk is %u with role %s", p->topk, attn_role_name(p->role));
+}
+
+void problem_add_rules(const attn_problem_t *p, uint64_t features, attn_reasons_t *reasons) {
+    add_numbers(p, reasons);
+    add_masks(p, features, reasons);
+    add_dtypes(p, features, reasons);
+    if (is_latent(p)) add_latent(p, reasons);
+}
