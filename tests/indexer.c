@@ -99,6 +99,51 @@ static void keys(uint32_t format) {
     is_int(inexact, 0, "format %u: values that e4m3 holds stay what they are", format);
 }
 
+/* Queries: the scale is the smallest power of two not below the largest magnitude over 448, and goes into the weights. */
+static void queries(void) {
+    enum { ROWS = 5 };
+    static float query[ROWS * HEADS * 128], weights[ROWS * HEADS], out[(ROWS + 1) * HEADS];
+    static uint8_t codes[(ROWS + 1) * HEADS * 128];
+    tensor_t tq, tw, tc, to;
+    int wrong_weight = 0, wrong_value = 0;
+    for (int i = 0; i < ROWS * HEADS * 128; i++)
+        query[i] = (float)(tap_rand_normal(&seed) * ldexp(1, i / 128 * 2 % 40 - 30));
+    for (int i = 0; i < 128; i++)
+        query[i] = 0, query[128 + i] = 1e-12f, query[256 + i] = i == 3 ? -448.0f : (float)(i % 16);
+    for (int i = 0; i < ROWS * HEADS; i++)
+        weights[i] = (float)tap_rand_normal(&seed);
+    for (int pass = 0; pass < 2; pass++) { /* the usual factor of the weights, and another */
+        const double factor = pass ? 3 : 1 / sqrt(128.0 * HEADS);
+        open_one((attn_indexer_problem_t){
+            .num_heads = HEADS, .dtype = ATTN_DTYPE_FLOAT32, .weight_scale = pass ? 3 : 0});
+        memset(codes, 0xa5, sizeof codes), memset(out, 0, sizeof out);
+        attn_indexer_quantize_t q = {
+            .struct_size = sizeof q,
+            .num_rows = ROWS,
+            .query = over(&tq, query, ATTN_DTYPE_FLOAT32, 3, ROWS, HEADS, 128),
+            .weights = over(&tw, weights, ATTN_DTYPE_FLOAT32, 2, ROWS, HEADS, 0),
+            .quantized = over(&tc, codes, ATTN_DTYPE_FP8_E4M3, 3, ROWS + 1, HEADS, 128),
+            .out_weights = over(&to, out, ATTN_DTYPE_FLOAT32, 2, ROWS + 1, HEADS, 0)};
+        is_int(x->quantize_queries(in, &q, NULL, &error), ATTN_OK,
+               "queries are quantised, weights times %.3g", factor);
+        for (int i = 0; i < ROWS * HEADS; i++) {
+            double largest = 1e-10, s = ldexp(1, -60);
+            for (int d = 0; d < 128; d++)
+                largest = fmax(largest, fabs((double)query[i * 128 + d]));
+            while (s * 448 < largest * (1 - 1e-7))
+                s *= 2;
+            wrong_weight += !(fabs(out[i] - weights[i] * s * factor) <= 1e-6 * fabs(weights[i] * s * factor));
+            for (int d = 0; d < 128; d++) {
+                double v = from_e4m3(codes[i * 128 + d]) * s, want = query[i * 128 + d];
+                wrong_value += !(fabs(v - want) <= fmax(fabs(want) / 16, s * 0x1p-10) * 1.00001);
+            }
+        }
+        is_int(wrong_weight, 0, "weights carry the scale and the factor");
+        is_int(wrong_value, 0, "values are within half a step");
+        ok(codes[ROWS * HEADS * 128] == 0xa5 && out[ROWS * HEADS] == 0, "rows behind are left alone");
+    }
+}
+
 static void logits_and_gather(void) {
     static uint8_t query[6 * HEADS * 128], cache[PAGES * BS * 132], gathered[50 * 128];
     static float weights[6 * HEADS], scales[50], out[6 * 60], paged[6 * 60];
@@ -332,6 +377,7 @@ int main(void) {
     if (!ok(x != NULL, "there is %s", ATTN_INDEXER_EXTENSION)) return tap_done();
     keys(ATTN_INDEXER_SCALE_FLOAT32);
     keys(ATTN_INDEXER_SCALE_UE8M0);
+    queries();
     logits_and_gather();
     selection();
     chunks();

@@ -187,7 +187,7 @@ static char *content_of(const char *path, char *text, size_t size) {
 
 /* 40 calls: the history is circular, the file appears with call 16 and not again. */
 static void dynamic_scales(void) {
-    char ini[512], text[1024] = "", want[256];
+    char ini[512], text[1024] = "", want[3][64];
     const char *path = mm_file("saved.json", "old");
     snprintf(ini, sizeof ini,
              "[mm_encoder]\nattn_dtype = fp8\nfp8_scale_save_path = %s\nfp8_scale_save_margin = 2\n", path);
@@ -227,14 +227,18 @@ static void dynamic_scales(void) {
         good += fine;
         content_of(path, text, sizeof text);
         if (i < 15) early += strcmp(text, "old") != 0;
-        if (i == 15) snprintf(want, sizeof want, "\"q\": %.6f", 2.0 * (double)l.state.scale[0]);
+        for (int part = 0; part < 3 && i == 15; part++) {
+            snprintf(want[part], sizeof want[part], "\"%c\": %.6f", "qkv"[part],
+                     2.0 * (double)l.state.scale[part]);
+            want[part][11] = '\0'; /* four digits */
+        }
     }
     ok(code == ATTN_OK && good == 40, "%d of 40 calls keep the history and the scales of the last 16", good);
     ok(early == 0 && strncmp(text, "{\n  \"blocks.0.attn\": {\n    \"q\": ", 30) == 0 &&
            strstr(text, "blocks.1") == NULL,
        "the scales were saved with call 16, of the layers that ran: %.80s", text);
-    want[11] = '\0'; /* four digits */
-    ok(strstr(text, want) != NULL, "they are those of that call times the margin (%s)", want);
+    ok(strstr(text, want[0]) != NULL && strstr(text, want[1]) != NULL && strstr(text, want[2]) != NULL,
+       "they are those of that call times the margin (%s, %s, %s)", want[0], want[1], want[2]);
     char left[300];
     snprintf(left, sizeof left, "ls %s | grep -c saved.json.", mm_dir);
     FILE *p = popen(left, "r");
