@@ -358,6 +358,11 @@ static void errors(void) {
     RUN_REFUSED("below zero", ATTN_E_INVALID, "q_scale", ATTN_ROLE_MLA, FP8_QUERY(-1));
     RUN_REFUSED("not a number", ATTN_E_INVALID, "q_scale", ATTN_ROLE_MLA_SPARSE, FP8_QUERY(NAN));
     RUN_REFUSED("infinite", ATTN_E_INVALID, "q_scale", ATTN_ROLE_MLA, FP8_QUERY(INFINITY));
+#define FP8_OUTPUT(SCALE)                                                                                    \
+    (c.problem.out_dtype = ATTN_DTYPE_FP8_E4M3, c.problem.features = ATTN_F_OUT_FP8_STATIC,                  \
+     in->output_scale = SCALE)
+    RUN_REFUSED("zero", ATTN_E_INVALID, "output_scale", ATTN_ROLE_MLA, FP8_OUTPUT(0));
+    RUN_REFUSED("not a number", ATTN_E_INVALID, "output_scale", ATTN_ROLE_MLA, FP8_OUTPUT(NAN));
     OPEN_REFUSED("with mla", "sink", p->features |= ATTN_F_SINK);
     RUN_REFUSED("never prepared", ATTN_E_INVALID, "weight_space", ATTN_ROLE_MLA, drop(&in->kv_b_proj));
     RUN_REFUSED("an index at seq_len", ATTN_E_INVALID, "topk_indices", ATTN_ROLE_MLA_SPARSE,
@@ -394,6 +399,10 @@ static void errors(void) {
     args.weight_space = other;
     reference->ops->prepare_weights(a, &args, NULL, &last);
     ok(memcmp(space, other, sizeof space) == 0, "fp8 weights times their scale are those weights");
+    half = 0;
+    refused("zero", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID,
+            "kv_b_proj_scale");
+    half = 0.5f;
     w.shape[0]++;
     refused("one row too many", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID,
             "kv_b_proj");

@@ -43,6 +43,7 @@ int ref_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     status = attn_check_tensor(w.kv_b_proj, "kv_b_proj", is_fp8 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->p.dtype,
                                2, shape, error);
     if (status == ATTN_OK) status = call_check_scale(w.kv_b_proj_scale, "kv_b_proj_scale", 1, error);
+    if (status == ATTN_OK) status = ref_fp8_check_scale(w.kv_b_proj_scale, "kv_b_proj_scale", error);
     if (status != ATTN_OK) return status;
     if (w.weight_space == NULL || w.weight_space_bytes < ref_mla_weight_bytes(in))
         return attn_fail(error, ATTN_E_SPACE, "weight_space",

@@ -13,7 +13,8 @@ int ref_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t
         if (a->output_scale == NULL)
             return attn_fail(error, ATTN_E_INVALID, "output_scale",
                              "output_scale is not given; static fp8 output needs float32 [1]");
-        return call_check_scale(a->output_scale, "output_scale", 1, error);
+        status = call_check_scale(a->output_scale, "output_scale", 1, error);
+        return status == ATTN_OK ? ref_fp8_check_scale(a->output_scale, "output_scale", error) : status;
     }
     if ((in->features & ATTN_F_OUT_FP8_GROUP) != 0) {
         status = attn_check_tensor(a->output_block_scale, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL,
