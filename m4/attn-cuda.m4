@@ -2,7 +2,7 @@
 # ATTN_CHECK_CUDA
 # ---------------
 # --with-cuda[=DIR|auto|no] and --with-cuda-arch=LIST. Sets have_cuda, cuda_missing (why not) and substitutes NVCC,
-# CUDA_ARCH, CUDA_CPPFLAGS and CUDA_LIBS (the static runtime: a plugin must load where there is no
+# CUDA_ARCH, CUDA_CPPFLAGS (with the list as ATTN_CUDA_ARCH, 80_90a) and CUDA_LIBS (the static runtime: a plugin must load where there is no
 # libcudart.so; libstdc++ for the guards around static variables in the stubs that nvcc writes).
 AC_DEFUN([ATTN_CHECK_CUDA], [
   AC_ARG_WITH([cuda],
@@ -14,10 +14,13 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
   AC_ARG_VAR([NVCC], [CUDA compiler])
   have_cuda=no cuda_missing= CUDA_CPPFLAGS= CUDA_LIBS= cuda_home=
   CUDA_ARCH=`AS_ECHO(["$with_cuda_arch"]) | tr ',;' '  ' | sed 's/sm_//g'`
+  attn_arch_list=
   for attn_arch in $CUDA_ARCH; do
     AS_IF([expr "x$attn_arch" : 'x[[0-9]]\{2,3\}[[af]]\{0,1\}$' >/dev/null], [],
       [AC_MSG_ERROR([--with-cuda-arch: "$attn_arch" is no architecture; wanted numbers such as 80 or 90a])])
+    attn_arch_list=$attn_arch_list${attn_arch_list:+_}$attn_arch
   done
+  AS_IF([test -z "$attn_arch_list"], [AC_MSG_ERROR([--with-cuda-arch: no architecture; wanted numbers such as 80 or 90a])])
   AS_IF([test "$with_cuda" != no], [
     attn_cuda_path=$PATH:/usr/local/cuda/bin:/opt/cuda/bin
     AS_CASE([$with_cuda], [auto|yes], [], [attn_cuda_path=$with_cuda/bin])
@@ -40,7 +43,8 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
         attn_gencode="$attn_gencode -gencode=arch=compute_$attn_arch,code=sm_$attn_arch"
       done
       AS_IF([$NVCC -std=c++17 $attn_gencode -c -o conftest.dir/t.o conftest.dir/t.cu >&AS_MESSAGE_LOG_FD 2>&1],
-        [have_cuda=yes CUDA_CPPFLAGS="-I$cuda_home/include"],
+        [have_cuda=yes
+         CUDA_CPPFLAGS="-I$cuda_home/include -DATTN_CUDA_ARCH=$attn_arch_list"],
         [cuda_missing="nvcc does not compile a kernel for $CUDA_ARCH (see config.log)"])
       rm -rf conftest.dir
       AC_MSG_RESULT([$have_cuda])

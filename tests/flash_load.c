@@ -2,6 +2,7 @@
 /* flash.so on a machine that may have no GPU and no driver: it loads, answers its capabilities, gives its reasons, and
  * open says what is missing instead of crashing. */
 #include "kit/attn_case.h"
+#include "plugins/common/gpu_arch.h"
 #include "tap.h"
 
 #include <attn/attn_plugin_util.h>
@@ -19,15 +20,19 @@ static attn_problem_t problem_of(void) {
                             .scale = 0.0883883};
 }
 
-/* The first reason against a problem, "" if there is none. */
-static const char *reason_of(const attn_backend_t *b, const attn_problem_t *p) {
+/* The first reason against a problem on a compute capability, "" if there is none. */
+static const char *reason_on(const attn_backend_t *b, const attn_problem_t *p, int cc) {
     static attn_reason_t first;
     attn_device_t device = {
-        .struct_size = sizeof device, .type = kDLCUDA, .id = -1, .compute_capability = 90};
+        .struct_size = sizeof device, .type = kDLCUDA, .id = -1, .compute_capability = cc};
     attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
     first.param[0] = '\0';
     b->ops->supports_combination(p, &device, &reasons);
     return reasons.count ? first.param : "";
+}
+
+static const char *reason_of(const attn_backend_t *b, const attn_problem_t *p) {
+    return reason_on(b, p, 0); /* whatever GPU it is */
 }
 
 int main(void) {
@@ -61,6 +66,12 @@ int main(void) {
     p = problem_of();
     p.scale = 0;
     is_str(reason_of(flash, &p), "scale", "scale 0 is not");
+    p = problem_of();
+    static const int capabilities[] = {80, 90, 100, 120};
+    for (int i = 0; i < 4; i++)
+        is_str(reason_on(flash, &p, capabilities[i]),
+               gpu_arch_runs(gpu_archs(), capabilities[i]) ? "" : "compute_capability",
+               "sm_%d under a build for %s", capabilities[i], gpu_archs());
 
     attn_instance_t *instance = NULL;
     attn_error_t e = {.struct_size = sizeof e};

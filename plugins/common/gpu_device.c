@@ -2,6 +2,8 @@
 /* Opening on a CUDA device: checks and the current device. */
 #include "gpu_device.h"
 
+#include "gpu_arch.h"
+
 #include <cuda_runtime_api.h>
 
 /* What to do about the errors of an installation; "": nothing that is known. */
@@ -70,5 +72,6 @@ int gpu_find_device(const attn_device_t *device, const char *backend, gpu_device
         e = cudaDeviceGetAttribute(wanted[i].value, wanted[i].attribute, found->id);
         if (e != cudaSuccess) return gpu_fail(error, (int)e, "asking for a device attribute");
     }
+    found->has_sm90a = found->major == 9 && found->minor == 0 && gpu_arch_names(gpu_archs(), "90a");
     return ATTN_OK;
 }

@@ -20,6 +20,7 @@ void gpu_leave(const gpu_device_guard *guard);
 typedef struct gpu_device {
     int id, major, minor, num_sms;
     int smem_optin, smem_per_sm; /* bytes of shared memory: of one block, of a multiprocessor */
+    int has_sm90a;               /* it is 9.0, and this build has the kernels of *_sm90*.cu */
 } gpu_device;
 int gpu_find_device(const attn_device_t *device, const char *backend, gpu_device *found, attn_error_t *error);
 

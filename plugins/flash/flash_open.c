@@ -14,6 +14,7 @@ static int query_device(attn_instance_t *in, const attn_device_t *device, attn_e
         return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below 8.0", d.major,
                          d.minor);
     in->device_id = d.id;
+    if (!d.has_sm90a) in->shape.force_sm80 = 1;
     in->device = (flash_device){d.major, d.minor, d.num_sms, d.smem_optin, d.smem_per_sm};
     return ATTN_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the capability tables of FLASH_ATTN cannot say, as a list of reasons. */
+#include "../common/gpu_arch.h"
 #include "../common/problem_rules.h"
 #include "flash_instance.h"
 
@@ -52,7 +53,6 @@ static void check_dtypes(const attn_problem_t *p, attn_reasons_t *r) {
 }
 
 int flash_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
-    (void)device;
     attn_problem_t p;
     int status = attn_intake(&p, sizeof p, problem, "problem", NULL);
     if (status != ATTN_OK) return status;
@@ -60,5 +60,6 @@ int flash_supports(const attn_problem_t *problem, const attn_device_t *device, a
     check_sizes(&p, reasons);
     check_chunks(&p, reasons);
     check_dtypes(&p, reasons);
+    gpu_check_arch(device, reasons);
     return ATTN_OK;
 }

@@ -16,7 +16,7 @@ int mla_choose_kernel(attn_instance_t *in, attn_error_t *error) {
     gpu_device_guard guard;
     int status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
-    int e = in->compute_capability == 90 ? mla_decode_sm90_clusters(&input.clusters) : 0;
+    int e = in->compute_capability == 90 && !in->portable ? mla_decode_sm90_clusters(&input.clusters) : 0;
     in->config = mla_config_choose(&input);
     if (in->config.panel && !e)
         e = mla_project_panel(&(mla_project_params){.num_heads = in->heads, .dtype = in->dtype}, NULL);

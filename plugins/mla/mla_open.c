@@ -20,6 +20,7 @@ static int query_device(attn_instance_t *in, const attn_device_t *device, attn_e
     if (status != ATTN_OK) return status;
     in->device_id = d.id, in->num_sms = d.num_sms;
     in->compute_capability = d.major * 10 + d.minor;
+    if (!d.has_sm90a) in->portable = 1;
     const size_t fixed = 2048; /* static shared memory of the kernel, rounded up */
     in->stages = mla_attend_smem(in->latent, 2) + fixed <= (size_t)d.smem_optin ? 2 : 1;
     const size_t wanted = mla_attend_smem(in->latent, in->stages) + fixed;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the capability tables of the MLA backends cannot say, as a list of reasons. */
+#include "../common/gpu_arch.h"
 #include "../common/problem_rules.h"
 #include "mla_instance.h"
 
@@ -59,12 +60,12 @@ static void check_kinds(const attn_problem_t *p, attn_reasons_t *r) {
 }
 
 int mla_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
-    (void)device;
     attn_problem_t p;
     int status = attn_intake(&p, sizeof p, problem, "problem", NULL);
     if (status != ATTN_OK) return status;
     problem_add_rules(&p, attn_problem_features(&p), reasons);
     check_sizes(&p, reasons);
     check_kinds(&p, reasons);
+    gpu_check_arch(device, reasons);
     return ATTN_OK;
 }

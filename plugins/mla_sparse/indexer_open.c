@@ -18,7 +18,7 @@ static int query_device(attn_indexer_t *x, const attn_device_t *device, attn_err
             found.major, found.minor, found.smem_optin);
     x->device_id = found.id;
     x->num_sms = found.num_sms;
-    x->has_sm90 = found.major == 9;
+    x->has_sm90 = found.has_sm90a;
     return ATTN_OK;
 }
 
