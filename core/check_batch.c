@@ -8,8 +8,8 @@
 #include <attn/attn_plan.h>
 
 struct check {
-    attn_problem_t p;
-    attn_batch_t b;
+    const attn_problem_t *p;
+    const attn_batch_t *b;
     int64_t max_seqs, max_tokens, max_len;
     int64_t num_blocks;
     attn_error_t *error;
@@ -18,7 +18,7 @@ struct check {
 #define REFUSE(PARAM, ...) return attn_fail(c->error, ATTN_E_INVALID, PARAM, __VA_ARGS__)
 
 static int check_counts(const struct check *c) {
-    const attn_batch_t *b = &c->b;
+    const attn_batch_t *b = c->b;
     const uint32_t known = ATTN_BATCH_FAST_BUILD | ATTN_BATCH_CAPTURE | ATTN_BATCH_DRAFT;
     if ((b->flags & ~known) != 0)
         REFUSE("flags", "flags is 0x%x; only 0x%x is known", (unsigned)b->flags, (unsigned)known);
@@ -42,7 +42,7 @@ static int check_counts(const struct check *c) {
 
 /* Lengths of every request, and the two maxima that a caller may give. */
 static int check_lengths(const struct check *c) {
-    const attn_batch_t *b = &c->b;
+    const attn_batch_t *b = c->b;
     int64_t longest_query = 0, longest_seq = 0;
     if (b->num_reqs == 0) return ATTN_OK;
     ATTNI_NEED(b->query_start_loc_host, "query_start_loc_host", c->error);
@@ -59,10 +59,10 @@ static int check_lengths(const struct check *c) {
             REFUSE("seq_lens_host",
                    "seq_lens_host[%d] is %lld with %lld new tokens; it counts them too, so it cannot be less",
                    (int)r, (long long)seq, (long long)query);
-        if (!attn_role_has_cache(c->p.role) && seq != query)
+        if (!attn_role_has_cache(c->p->role) && seq != query)
             REFUSE("seq_lens_host",
                    "seq_lens_host[%d] is %lld with %lld tokens; role %s has no cache, so both are equal",
-                   (int)r, (long long)seq, (long long)query, attn_role_name(c->p.role));
+                   (int)r, (long long)seq, (long long)query, attn_role_name(c->p->role));
         if (seq > c->max_len)
             REFUSE("seq_lens_host",
                    "seq_lens_host[%d] is %lld; the problem was opened for %lld (max_model_len)", (int)r,
@@ -97,8 +97,8 @@ static int check_list(const struct check *c, const DLTensor *t, const char *name
 }
 
 static int check_masks(const struct check *c) {
-    const attn_problem_t *p = &c->p;
-    const attn_batch_t *b = &c->b;
+    const attn_problem_t *p = c->p;
+    const attn_batch_t *b = c->b;
     int per_request = p->mask == ATTN_MASK_PER_REQUEST, spans = (p->features & ATTN_F_MM_PREFIX) != 0;
     if (!per_request && (b->causal_host != NULL || b->causal != NULL))
         REFUSE("causal", "causal is given, but the problem's mask is not per_request; it would be ignored");
@@ -147,34 +147,50 @@ static int check_masks(const struct check *c) {
 }
 
 static int check_prefix(const struct check *c) {
-    const attn_batch_t *b = &c->b;
+    const attn_batch_t *b = c->b;
     ATTNI_AT_LEAST(b->common_prefix_len, 0, "common_prefix_len", c->error);
     if (b->common_prefix_len == 0) return ATTN_OK;
-    if ((c->p.features & ATTN_F_CASCADE) == 0)
+    if ((c->p->features & ATTN_F_CASCADE) == 0)
         REFUSE("common_prefix_len", "common_prefix_len is %d, but the problem lacks ATTN_F_CASCADE",
                (int)b->common_prefix_len);
-    if (c->p.block_size != 0 && b->common_prefix_len % (int64_t)c->p.block_size != 0)
+    if (c->p->block_size != 0 && b->common_prefix_len % (int64_t)c->p->block_size != 0)
         REFUSE("common_prefix_len", "common_prefix_len %d is not a multiple of block_size %u",
-               (int)b->common_prefix_len, (unsigned)c->p.block_size);
+               (int)b->common_prefix_len, (unsigned)c->p->block_size);
     return ATTN_OK;
 }
 
 /* Keys of request r that lie in the cache of one rank. */
 static int64_t cached_keys(const struct check *c, int32_t r) {
-    int cross = c->p.role == ATTN_ROLE_ENCODER_DECODER;
-    int64_t len = cross ? c->b.encoder_seq_lens_host[r] : c->b.seq_lens_host[r];
-    return attn_plan_cp_local_bound(len, (int32_t)c->p.dcp_world_size, (int32_t)c->p.cp_interleave);
+    int cross = c->p->role == ATTN_ROLE_ENCODER_DECODER;
+    int64_t len = cross ? c->b->encoder_seq_lens_host[r] : c->b->seq_lens_host[r];
+    return attn_plan_cp_local_bound(len, (int32_t)c->p->dcp_world_size, (int32_t)c->p->cp_interleave);
+}
+
+/* The first id that is no block of the cache, n if all are. Sixteen at a time: the sign tells of ids below 0 and, taken from the
+ * last block, of those beyond it. */
+static int64_t first_outside(const int32_t *ids, int64_t n, int64_t num_blocks) {
+    const uint32_t last = (uint32_t)attni_min64(num_blocks, INT32_MAX) - 1;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        uint32_t signs = 0;
+        for (int j = 0; j < 16; j++)
+            signs |= (uint32_t)ids[i + j] | (last - (uint32_t)ids[i + j]);
+        if (signs >> 31 != 0) break;
+    }
+    while (i < n && ids[i] >= 0 && ids[i] < num_blocks)
+        i++;
+    return i;
 }
 
 /* Rows long enough for every request, and every id that will be read inside the cache. */
 static int check_table(const struct check *c) {
-    const attn_batch_t *b = &c->b;
-    int64_t bs = c->p.block_size, width, stride, host_stride = b->block_table_host_stride;
+    const attn_batch_t *b = c->b;
+    int64_t bs = c->p->block_size, width, stride, host_stride = b->block_table_host_stride;
     const DLTensor *t = b->block_table;
     int64_t keys = 0;
     for (int32_t r = 0; r < b->num_reqs; r++)
         keys = attni_max64(keys, cached_keys(c, r));
-    if (t == NULL && (keys == 0 || (c->p.features & ATTN_F_CONTIGUOUS_KV) != 0)) return ATTN_OK;
+    if (t == NULL && (keys == 0 || (c->p->features & ATTN_F_CONTIGUOUS_KV) != 0)) return ATTN_OK;
     int code = attn_check_tensor(t, "block_table", ATTN_DTYPE_INT32, 2, NULL, c->error);
     if (code != ATTN_OK) return code;
     if (t->shape[0] < b->num_reqs)
@@ -192,43 +208,44 @@ static int check_table(const struct check *c) {
     } else if (t->device.device_type == kDLCPU && t->data != NULL) {
         ids = (const int32_t *)attn_data(t);
     }
+    if (attni_cdiv(keys, bs) <= width && (ids == NULL || c->num_blocks == 0)) return ATTN_OK;
     for (int32_t r = 0; r < b->num_reqs; r++) {
         int64_t blocks = attni_cdiv(cached_keys(c, r), bs);
         if (blocks > width)
             REFUSE("block_table",
                    "request %d has %lld keys in %lld blocks of %lld; its block_table row has %lld entries",
                    (int)r, (long long)cached_keys(c, r), (long long)blocks, (long long)bs, (long long)width);
-        for (int64_t j = 0; ids != NULL && c->num_blocks > 0 && j < blocks; j++) {
-            int32_t id = ids[r * stride + j];
-            if (id < 0 || id >= c->num_blocks)
-                REFUSE("block_table", "block_table[%d][%lld] is %d; the cache has blocks 0 .. %lld", (int)r,
-                       (long long)j, (int)id, (long long)c->num_blocks - 1);
-        }
+        if (ids == NULL || c->num_blocks == 0) continue;
+        int64_t j = first_outside(ids + r * stride, blocks, c->num_blocks);
+        if (j < blocks)
+            REFUSE("block_table", "block_table[%d][%lld] is %d; the cache has blocks 0 .. %lld", (int)r,
+                   (long long)j, (int)ids[r * stride + j], (long long)c->num_blocks - 1);
     }
     return ATTN_OK;
 }
 
 /* Slots that can be seen from here must lie in the cache; negative ones are skipped by every writer. */
 static int check_slots(const struct check *c) {
-    const DLTensor *t = c->b.slot_mapping;
+    const DLTensor *t = c->b->slot_mapping;
     int64_t slots;
-    if (t == NULL || t->device.device_type != kDLCPU || c->p.block_size == 0 || c->num_blocks == 0)
+    if (t == NULL || t->device.device_type != kDLCPU || c->p->block_size == 0 || c->num_blocks == 0)
         return ATTN_OK;
-    if (__builtin_mul_overflow(c->num_blocks, (int64_t)c->p.block_size, &slots)) return ATTN_OK;
+    if (__builtin_mul_overflow(c->num_blocks, (int64_t)c->p->block_size, &slots)) return ATTN_OK;
     const int64_t *slot = (const int64_t *)attn_data(t);
-    for (int32_t i = 0; i < c->b.num_actual_tokens; i++)
-        if (slot[i] >= slots)
-            REFUSE("slot_mapping", "slot_mapping[%d] is %lld; the cache has %lld slots (%lld blocks of %u)",
-                   (int)i, (long long)slot[i], (long long)slots, (long long)c->num_blocks,
-                   (unsigned)c->p.block_size);
+    const int64_t n = c->b->num_actual_tokens;
+    const int64_t i = attni_first_beyond(slot, n, slots);
+    if (i < n)
+        REFUSE("slot_mapping", "slot_mapping[%lld] is %lld; the cache has %lld slots (%lld blocks of %u)",
+               (long long)i, (long long)slot[i], (long long)slots, (long long)c->num_blocks,
+               (unsigned)c->p->block_size);
     return ATTN_OK;
 }
 
 static int check_tensors(const struct check *c) {
-    const attn_batch_t *b = &c->b;
+    const attn_batch_t *b = c->b;
     int64_t reqs = b->num_reqs;
     /* Cross attention writes encoder tokens, whose count has nothing to do with this step's. */
-    int64_t slots = c->p.role == ATTN_ROLE_ENCODER_DECODER ? 0 : b->num_actual_tokens;
+    int64_t slots = c->p->role == ATTN_ROLE_ENCODER_DECODER ? 0 : b->num_actual_tokens;
     int code = check_list(c, b->query_start_loc, "query_start_loc", ATTN_DTYPE_INT32, reqs + 1);
     if (code == ATTN_OK) code = check_list(c, b->seq_lens, "seq_lens", ATTN_DTYPE_INT32, reqs);
     if (code == ATTN_OK) code = check_list(c, b->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, slots);
@@ -245,15 +262,15 @@ static int check_tensors(const struct check *c) {
 }
 
 static int check_cache(const struct check *c) {
-    const attn_batch_t *b = &c->b;
-    if (!attn_role_has_cache(c->p.role)) {
+    const attn_batch_t *b = c->b;
+    if (!attn_role_has_cache(c->p->role)) {
         if (b->block_table != NULL || b->block_table_host != NULL || b->slot_mapping != NULL)
             REFUSE(b->slot_mapping != NULL ? "slot_mapping" : "block_table",
                    "role %s has no cache; give neither block_table nor slot_mapping",
-                   attn_role_name(c->p.role));
+                   attn_role_name(c->p->role));
         return ATTN_OK;
     }
-    if (c->p.role == ATTN_ROLE_ENCODER_DECODER && b->num_reqs > 0) {
+    if (c->p->role == ATTN_ROLE_ENCODER_DECODER && b->num_reqs > 0) {
         ATTNI_NEED(b->encoder_seq_lens_host, "encoder_seq_lens_host", c->error);
         for (int32_t r = 0; r < b->num_reqs; r++)
             ATTNI_AT_LEAST(b->encoder_seq_lens_host[r], 0, "encoder_seq_lens_host", c->error);
@@ -262,22 +279,30 @@ static int check_cache(const struct check *c) {
     return code != ATTN_OK ? code : check_slots(c);
 }
 
-int attn_plan_check_batch(const attn_problem_t *problem, const attn_batch_t *batch, int64_t num_blocks,
-                          attn_error_t *error) {
-    struct check c;
-    int code = attn_intake(&c.p, sizeof c.p, problem, "problem", error);
-    if (code == ATTN_OK) code = attn_intake(&c.b, sizeof c.b, batch, "batch", error);
-    if (code != ATTN_OK) return code;
-    ATTNI_AT_LEAST(num_blocks, 0, "num_blocks", error);
-    c.error = error;
-    c.max_seqs = c.p.max_num_seqs != 0 ? c.p.max_num_seqs : 256;
-    c.max_tokens = c.p.max_num_batched_tokens != 0 ? c.p.max_num_batched_tokens : 8192;
-    c.max_len = c.p.max_model_len != 0 ? c.p.max_model_len : 131072;
-    c.num_blocks = num_blocks != 0 ? num_blocks : c.p.num_blocks;
-    code = check_counts(&c);
+int attni_check_batch(const attn_problem_t *p, const attn_batch_t *b, int64_t num_blocks,
+                      attn_error_t *error) {
+    const struct check c = {.p = p,
+                            .b = b,
+                            .max_seqs = p->max_num_seqs != 0 ? p->max_num_seqs : 256,
+                            .max_tokens = p->max_num_batched_tokens != 0 ? p->max_num_batched_tokens : 8192,
+                            .max_len = p->max_model_len != 0 ? p->max_model_len : 131072,
+                            .num_blocks = num_blocks != 0 ? num_blocks : (int64_t)p->num_blocks,
+                            .error = error};
+    int code = check_counts(&c);
     if (code == ATTN_OK) code = check_prefix(&c);
     if (code == ATTN_OK) code = check_lengths(&c);
     if (code == ATTN_OK) code = check_masks(&c);
     if (code == ATTN_OK) code = check_tensors(&c);
     return code != ATTN_OK ? code : check_cache(&c);
+}
+
+int attn_plan_check_batch(const attn_problem_t *problem, const attn_batch_t *batch, int64_t num_blocks,
+                          attn_error_t *error) {
+    attn_problem_t p;
+    attn_batch_t b;
+    int code = attn_intake(&p, sizeof p, problem, "problem", error);
+    if (code == ATTN_OK) code = attn_intake(&b, sizeof b, batch, "batch", error);
+    if (code != ATTN_OK) return code;
+    ATTNI_AT_LEAST(num_blocks, 0, "num_blocks", error);
+    return attni_check_batch(&p, &b, num_blocks, error);
 }

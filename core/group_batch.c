@@ -13,17 +13,13 @@ static void *core_room(const attn_group_t *g, const attn_space_t *space) {
 }
 
 static int check_place(const attn_group_t *g, const attn_batch_t *b, attn_error_t *error) {
-    const struct attni_placed list[] = {{b->query_start_loc, "query_start_loc"},
-                                        {b->seq_lens, "seq_lens"},
-                                        {b->block_table, "block_table"},
-                                        {b->slot_mapping, "slot_mapping"},
-                                        {b->positions, "positions"},
-                                        {b->causal, "causal"},
-                                        {b->mm_prefix_ranges, "mm_prefix_ranges"},
-                                        {b->rswa_prefix_lens, "rswa_prefix_lens"},
-                                        {b->encoder_seq_lens, "encoder_seq_lens"},
-                                        {b->dcp_local_seq_lens, "dcp_local_seq_lens"}};
-    return attni_place_check(g, list, sizeof list / sizeof list[0], error);
+    static const struct attni_placed list[] = {
+        ATTNI_PLACED(attn_batch_t, query_start_loc),  ATTNI_PLACED(attn_batch_t, seq_lens),
+        ATTNI_PLACED(attn_batch_t, block_table),      ATTNI_PLACED(attn_batch_t, slot_mapping),
+        ATTNI_PLACED(attn_batch_t, positions),        ATTNI_PLACED(attn_batch_t, causal),
+        ATTNI_PLACED(attn_batch_t, mm_prefix_ranges), ATTNI_PLACED(attn_batch_t, rswa_prefix_lens),
+        ATTNI_PLACED(attn_batch_t, encoder_seq_lens), ATTNI_PLACED(attn_batch_t, dcp_local_seq_lens)};
+    return attni_place_check(g, b, list, sizeof list / sizeof list[0], error);
 }
 
 static int take_batch(attn_group_t *g, const attn_batch_t *batch, const attn_space_t *space, void *stream,
@@ -33,7 +29,7 @@ static int take_batch(attn_group_t *g, const attn_batch_t *batch, const attn_spa
     if (code == ATTN_OK) code = attn_intake(s, sizeof *s, space, "space", error);
     if (code == ATTN_OK) code = attni_space_check(g, s, error);
     if (code == ATTN_OK) code = attni_host_space_check(g, s, error);
-    if (code == ATTN_OK) code = attn_plan_check_batch(&g->problem, b, 0, error);
+    if (code == ATTN_OK) code = attni_check_batch(&g->problem, b, 0, error);
     if (code == ATTN_OK) code = check_place(g, b, error);
     if (code != ATTN_OK) return code;
     code = attni_wrap_batch(g, b, core_room(g, s), s, stream, error);

@@ -68,11 +68,12 @@ static int check_slots(const attn_group_t *g, const attn_kv_update_t *a, attn_er
     const DLTensor *s = a->slot_mapping;
     if (s->device.device_type != kDLCPU || g->problem.block_size == 0) return ATTN_OK;
     const int64_t *slot = (const int64_t *)attn_data(s);
-    int64_t blocks = a->kv_cache->shape[(g->features & ATTN_F_SEPARATE_KV) != 0 ? 0 : g->block_axis];
-    for (int64_t i = 0; i < s->shape[0]; i++)
-        if (slot[i] >= 0 && slot[i] / g->problem.block_size >= blocks)
-            REFUSE("slot_mapping", "slot_mapping[%lld] is %lld; the cache has %lld blocks of %u tokens",
-                   (long long)i, (long long)slot[i], (long long)blocks, (unsigned)g->problem.block_size);
+    int64_t blocks = a->kv_cache->shape[(g->features & ATTN_F_SEPARATE_KV) != 0 ? 0 : g->block_axis], end;
+    if (__builtin_mul_overflow(blocks, (int64_t)g->problem.block_size, &end)) end = INT64_MAX;
+    const int64_t i = attni_first_beyond(slot, s->shape[0], end);
+    if (i < s->shape[0])
+        REFUSE("slot_mapping", "slot_mapping[%lld] is %lld; the cache has %lld blocks of %u tokens",
+               (long long)i, (long long)slot[i], (long long)blocks, (unsigned)g->problem.block_size);
     return ATTN_OK;
 }
 

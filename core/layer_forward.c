@@ -40,35 +40,35 @@ static int write_sinks(attn_layer_t *layer, const attn_forward_t *args, const at
 }
 
 static int check_update_place(const attn_group_t *g, const attn_kv_update_t *a, attn_error_t *error) {
-    const struct attni_placed list[] = {{a->key, "key"},
-                                        {a->value, "value"},
-                                        {a->kv_cache, "kv_cache"},
-                                        {a->v_cache, "v_cache"},
-                                        {a->scales.k, "k_scale"},
-                                        {a->scales.v, "v_scale"},
-                                        {a->slot_mapping, "slot_mapping"}};
-    return attni_place_check(g, list, sizeof list / sizeof list[0], error);
+    static const struct attni_placed list[] = {ATTNI_PLACED(attn_kv_update_t, key),
+                                               ATTNI_PLACED(attn_kv_update_t, value),
+                                               ATTNI_PLACED(attn_kv_update_t, kv_cache),
+                                               ATTNI_PLACED(attn_kv_update_t, v_cache),
+                                               ATTNI_PLACED_AS(attn_kv_update_t, scales.k, "k_scale"),
+                                               ATTNI_PLACED_AS(attn_kv_update_t, scales.v, "v_scale"),
+                                               ATTNI_PLACED(attn_kv_update_t, slot_mapping)};
+    return attni_place_check(g, a, list, sizeof list / sizeof list[0], error);
 }
 
 static int check_forward_place(const attn_group_t *g, const attn_forward_t *a, attn_error_t *error) {
-    const struct attni_placed list[] = {{a->query, "query"},
-                                        {a->key, "key"},
-                                        {a->value, "value"},
-                                        {a->kv_cache, "kv_cache"},
-                                        {a->v_cache, "v_cache"},
-                                        {a->output, "output"},
-                                        {a->lse, "lse"},
-                                        {a->scales.q, "q_scale"},
-                                        {a->scales.k, "k_scale"},
-                                        {a->scales.v, "v_scale"},
-                                        {a->scales.prob, "prob_scale"},
-                                        {a->output_scale, "output_scale"},
-                                        {a->output_block_scale, "output_block_scale"},
-                                        {a->sinks, "sinks"},
-                                        {a->alibi_slopes, "alibi_slopes"},
-                                        {a->qq_bias, "qq_bias"},
-                                        {a->topk_indices, "topk_indices"}};
-    return attni_place_check(g, list, sizeof list / sizeof list[0], error);
+    static const struct attni_placed list[] = {ATTNI_PLACED(attn_forward_t, query),
+                                               ATTNI_PLACED(attn_forward_t, key),
+                                               ATTNI_PLACED(attn_forward_t, value),
+                                               ATTNI_PLACED(attn_forward_t, kv_cache),
+                                               ATTNI_PLACED(attn_forward_t, v_cache),
+                                               ATTNI_PLACED(attn_forward_t, output),
+                                               ATTNI_PLACED(attn_forward_t, lse),
+                                               ATTNI_PLACED_AS(attn_forward_t, scales.q, "q_scale"),
+                                               ATTNI_PLACED_AS(attn_forward_t, scales.k, "k_scale"),
+                                               ATTNI_PLACED_AS(attn_forward_t, scales.v, "v_scale"),
+                                               ATTNI_PLACED_AS(attn_forward_t, scales.prob, "prob_scale"),
+                                               ATTNI_PLACED(attn_forward_t, output_scale),
+                                               ATTNI_PLACED(attn_forward_t, output_block_scale),
+                                               ATTNI_PLACED(attn_forward_t, sinks),
+                                               ATTNI_PLACED(attn_forward_t, alibi_slopes),
+                                               ATTNI_PLACED(attn_forward_t, qq_bias),
+                                               ATTNI_PLACED(attn_forward_t, topk_indices)};
+    return attni_place_check(g, a, list, sizeof list / sizeof list[0], error);
 }
 
 int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream,

@@ -7,27 +7,38 @@
 
 #include "group.h"
 
+/* A tensor of a call: the member of its struct, and its name. */
 struct attni_placed {
-    const DLTensor *tensor; /* NULL: not given */
+    size_t offset;
     const char *name;
 };
+#define ATTNI_PLACED(TYPE, MEMBER)                                                                           \
+    { offsetof(TYPE, MEMBER), #MEMBER }
+#define ATTNI_PLACED_AS(TYPE, MEMBER, NAME)                                                                  \
+    { offsetof(TYPE, MEMBER), NAME }
 
-static inline int attni_place_check(const attn_group_t *g, const struct attni_placed *list, size_t count,
-                                    attn_error_t *error) {
+static inline int attni_place_is_fine(const attn_group_t *g, const DLDevice *d) {
+    int type = (int)d->device_type;
+    if (g->device.type == kDLCUDA) return type != kDLCUDA || d->device_id == g->device.id;
+    return g->device.type != kDLCPU || type == kDLCPU || type == kDLCUDAHost || type == kDLCUDAManaged ||
+           type == kDLROCMHost;
+}
+
+/* The tensors of `args`, those that are given. */
+static inline int attni_place_check(const attn_group_t *g, const void *args, const struct attni_placed *list,
+                                    size_t count, attn_error_t *error) {
     for (size_t i = 0; i < count; i++) {
-        int type = list[i].tensor != NULL ? (int)list[i].tensor->device.device_type : (int)kDLCPU;
-        int id = list[i].tensor != NULL ? (int)list[i].tensor->device.device_id : 0;
-        if (g->device.type == kDLCUDA && type == kDLCUDA && id != g->device.id)
+        const DLTensor *t;
+        memcpy(&t, (const char *)args + list[i].offset, sizeof t);
+        if (t == NULL || attni_place_is_fine(g, &t->device)) continue;
+        if (g->device.type == kDLCUDA)
             return attn_fail(error, ATTN_E_INVALID, list[i].name,
                              "%s lies on cuda:%d, and this group runs on cuda:%d; copy it there",
-                             list[i].name, id, (int)g->device.id);
-        if (g->device.type == kDLCPU && type != kDLCPU && type != kDLCUDAHost && type != kDLCUDAManaged &&
-            type != kDLROCMHost)
-            return attn_fail(
-                error, ATTN_E_INVALID, list[i].name,
-                "%s lies on a device of DLPack type %d, and this group computes on the CPU; copy "
-                "it to host memory or open the group on that device",
-                list[i].name, type);
+                             list[i].name, (int)t->device.device_id, (int)g->device.id);
+        return attn_fail(error, ATTN_E_INVALID, list[i].name,
+                         "%s lies on a device of DLPack type %d, and this group computes on the CPU; copy it "
+                         "to host memory or open the group on that device",
+                         list[i].name, (int)t->device.device_type);
     }
     return ATTN_OK;
 }

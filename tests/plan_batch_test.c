@@ -252,6 +252,55 @@ static void test_long_context(void) {
     free(table);
 }
 
+/* Ids and slots are looked at several at a time: one that is wrong is found wherever it stands, and named. */
+static void test_long_lists(void) {
+    enum { N = 50 };
+    static const int places[] = {0, 3, 4, 7, 8, 15, 16, 17, 31, 32, 47, 48, 49};
+    static const int32_t bad_ids[] = {-1, 32, INT32_MAX, INT32_MIN};
+    static const int64_t bad_slots[] = {128, INT64_MAX};
+    int32_t starts[2] = {0, N}, lens[1] = {4 * N}, table[N];
+    int64_t slots[N];
+    struct tensor ttable, tslots;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.max_model_len = 4 * N;
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = 1,
+                      .num_actual_tokens = N,
+                      .query_start_loc_host = starts,
+                      .seq_lens_host = lens,
+                      .block_table = tensor(&ttable, table, ATTN_DTYPE_INT32, 2, 1, N, 0, 0),
+                      .slot_mapping = tensor(&tslots, slots, ATTN_DTYPE_INT64, 1, N, 0, 0, 0)};
+    for (int i = 0; i < N; i++) {
+        table[i] = i % 32;
+        slots[i] = i % 5 ? i : i % 2 ? -1 : INT64_MIN;
+    }
+    is_int(attn_plan_check_batch(&p, &b, 0, &error), ATTN_OK, "a long row and many slots");
+    int missed = 0;
+    char where[32];
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        const int at = places[i];
+        const int32_t id = table[at];
+        const int64_t slot = slots[at];
+        for (size_t v = 0; v < sizeof bad_ids / sizeof bad_ids[0]; v++) {
+            table[at] = bad_ids[v];
+            snprintf(where, sizeof where, "block_table[0][%d]", at);
+            missed += attn_plan_check_batch(&p, &b, 0, &error) != ATTN_E_INVALID ||
+                      strncmp(error.text, where, strlen(where)) != 0;
+        }
+        table[at] = id;
+        for (size_t v = 0; v < sizeof bad_slots / sizeof bad_slots[0]; v++) {
+            slots[at] = bad_slots[v];
+            snprintf(where, sizeof where, "slot_mapping[%d]", at);
+            missed += attn_plan_check_batch(&p, &b, 0, &error) != ATTN_E_INVALID ||
+                      strncmp(error.text, where, strlen(where)) != 0;
+        }
+        slots[at] = slot;
+    }
+    is_int(missed, 0, "each wrong id and slot is found at its place");
+    table[40] = 31;
+    is_int(attn_plan_check_batch(&p, &b, INT64_C(1) << 40, &error), ATTN_OK, "more blocks than ids can name");
+}
+
 int main(void) {
     test_counts();
     test_lengths();
@@ -259,5 +308,6 @@ int main(void) {
     test_cache();
     test_other_roles();
     test_long_context();
+    test_long_lists();
     return tap_done();
 }

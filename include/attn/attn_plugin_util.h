@@ -19,17 +19,19 @@ extern "C" {
 #if defined(__GNUC__)
 #define ATTN_PRINTF(FMT, ARGS) __attribute__((format(printf, FMT, ARGS)))
 #define ATTN_UNUSED __attribute__((unused))
+#define ATTN_COLD __attribute__((cold))
 #else
 #define ATTN_PRINTF(FMT, ARGS)
 #define ATTN_UNUSED
+#define ATTN_COLD
 #endif
 
 /* ------------------------------------------------------------------- errors */
 
 /* Fills *error (if given) and returns code, so that a check is one line:
  *     if (n < 0) return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs is %d; it must not be negative", n); */
-ATTN_UNUSED ATTN_PRINTF(4, 5) static int attn_fail(attn_error_t *error, int code, const char *param, const char *format,
-                                                   ...) {
+ATTN_UNUSED ATTN_COLD ATTN_PRINTF(4, 5) static int attn_fail(attn_error_t *error, int code, const char *param,
+                                                              const char *format, ...) {
     if (error == NULL) return code;
     error->code = code;
     snprintf(error->param, sizeof error->param, "%s", param != NULL ? param : "");
@@ -70,6 +72,10 @@ static inline int attn_intake_known(void *dst, size_t known_size, const void *sr
     if (size < sizeof size || size > 65536)
         return attn_fail(error, ATTN_E_INVALID, name, "%s.struct_size is %u; set it to sizeof(%s struct)", name,
                          (unsigned)size, name);
+    if (size == known_size) { /* of a constant size, which every call of a step is worth */
+        memcpy(dst, src, known_size);
+        return ATTN_OK;
+    }
     memset(dst, 0, known_size);
     memcpy(dst, src, size < known_size ? size : known_size);
     uint32_t known = (uint32_t)known_size;
@@ -262,10 +268,11 @@ ATTN_UNUSED static int attn_check_tensor(const DLTensor *t, const char *name, ui
         return attn_fail(error, ATTN_E_INVALID, name, "%s has %d dimensions; %d were wanted", name, (int)t->ndim, ndim);
     if (t->shape == NULL || (t->strides == NULL && ndim > 0))
         return attn_fail(error, ATTN_E_INVALID, name, "%s has no shape or no strides; give both", name);
-    uint32_t have = attn_dtype_of(t->dtype);
-    if (dtype != 0 && have != dtype && !(attn_dtype_size(dtype) == 1 && have == ATTN_DTYPE_UINT8))
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has element type %s; %s was wanted", name, attn_dtype_name(have),
-                         attn_dtype_name(dtype));
+    DLDataType want = attn_dl_dtype(dtype), have = t->dtype;
+    int is_code = have.code == want.code || (want.bits == 8 && have.code == (uint8_t)kDLUInt);
+    if (dtype != 0 && (!is_code || have.bits != want.bits || have.lanes != 1))
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has element type %s; %s was wanted", name,
+                         attn_dtype_name(attn_dtype_of(have)), attn_dtype_name(dtype));
     int64_t count = 1;
     for (int i = 0; i < ndim; i++) {
         if (t->shape[i] < 0 || (shape != NULL && shape[i] >= 0 && t->shape[i] != shape[i]))
