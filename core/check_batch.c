@@ -224,15 +224,16 @@ static int check_table(const struct check *c) {
     return ATTN_OK;
 }
 
-/* Slots that can be seen from here must lie in the cache; negative ones are skipped by every writer. */
+/* Slots that can be seen from here must lie in the cache; negative ones are skipped by every writer. Those behind the tokens are
+ * padding, but for cross attention, whose slots are the encoder's tokens. */
 static int check_slots(const struct check *c) {
     const DLTensor *t = c->b->slot_mapping;
-    int64_t slots;
+    int64_t slots, n;
     if (t == NULL || t->device.device_type != kDLCPU || c->p->block_size == 0 || c->num_blocks == 0)
         return ATTN_OK;
     if (__builtin_mul_overflow(c->num_blocks, (int64_t)c->p->block_size, &slots)) return ATTN_OK;
     const int64_t *slot = (const int64_t *)attn_data(t);
-    const int64_t n = c->b->num_actual_tokens;
+    n = c->p->role == ATTN_ROLE_ENCODER_DECODER ? t->shape[0] : c->b->num_actual_tokens;
     const int64_t i = attni_first_beyond(slot, n, slots);
     if (i < n)
         REFUSE("slot_mapping", "slot_mapping[%lld] is %lld; the cache has %lld slots (%lld blocks of %u)",

@@ -223,6 +223,11 @@ static void test_other_roles(void) {
     g.encoder[2] = 0;
     g.tslots.shape[0] = 2;
     is_int(check(&g), ATTN_OK, "its slots are the encoder's tokens, however few");
+    g.slots[2] = INT64_C(1) << 40;
+    is_int(check(&g), ATTN_OK, "what lies behind them is not read");
+    g.slots[1] = 32 * 4;
+    is_int(check(&g), ATTN_E_INVALID, "but each of them is");
+    is_str(error.param, "slot_mapping", "and named");
 }
 
 /* A million tokens of context: 64-bit arithmetic and a table of 65536 columns. */
