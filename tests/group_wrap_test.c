@@ -45,6 +45,10 @@ static void test_cross(attn_context_t *context) {
         bad += run_once(g, layer, &buf, CROSS, 0, NULL, NULL);
     is_int(bad, 0, "100 batches over all encoder keys");
     is_int(fake_log_of(g)->has_encoder_lens, 0, "encoder lengths stand in seq_lens alone");
+    int32_t longest = 0;
+    for (int r = 0; r < fake_log_of(g)->num_reqs; r++)
+        if (fake_log_of(g)->lens[r] > longest) longest = fake_log_of(g)->lens[r];
+    is_int(fake_log_of(g)->max_seq_len, longest, "the longest of them in max_seq_len");
     attn_layer_destroy(layer);
     attn_group_close(g);
     free(buf.memory);
