@@ -79,6 +79,11 @@ ATTN_DEV void fence_proxy_async() {
 ATTN_DEV void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/* The same for warps that come to it at different places in the code. bar.sync, which is barrier.sync.aligned, needs the
+ * same instruction in a warp only, but compute-sanitizer's synccheck wants it of all that meet. */
+ATTN_DEV void named_barrier_apart(int id, int threads) {
+    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 /* Arrives without waiting; somebody else waits by named_barrier. */
 ATTN_DEV void named_arrive(int id, int threads) {

@@ -28,6 +28,7 @@ struct mla90_shared {
     uint64_t full[2][MLA90_GROUPS], empty[2][2],
         queries; /* of a buffer; empty: left and right half of the values */
     float top[2][MLA90_ROWS], sum[2][MLA90_ROWS];
+    int4 moved; /* not 0: the even block moved a top of a row of that warp */
 };
 
 ATTN_DEV int mla90_group_of(int slab) {
@@ -215,6 +216,8 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                     const float2 f = mla90_softmax<DT>(s, st, scale, pr);
                     mla90_store_p(keys + 8 * MLA90_SLAB, pr);
                     publish(0);
+                    const bool moved = __any_sync(~0u, f.x != 1.f || f.y != 1.f);
+                    if (lane == 0) (&sh.moved.x)[tid >> 5] = moved;
                     clean(block, k0);
                     fence_proxy_async();
                     named_arrive(2, 256);
@@ -236,18 +239,20 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                     }
                 }
             } else {
-                auto take_even = [&](int block) { /* the even block's P */
-                                                  const uint32_t keys = buffers + (block & 1) * MLA90_TILE;
-                                                  named_barrier(2, 256);
-                                                  const float2 f = mla90_follow(st, sh.top[0][local],
-                                                                                sh.top[0][local + 8]);
-                                                  if (__any_sync(~0u, f.x != 1.f || f.y != 1.f)) {
-                                                      wgmma_wait<0>();
-                                                      wgmma_pin(s);
-                                                      mla90_rescale(o, f);
-                                                  }
-                                                  wgmma_pin(o);
-                                                  mla90_add_other<DT>(o, keys + 8 * MLA90_SLAB, keys, 1);
+                /* The even block's P. Its tops are those that wg 0 had before, so wg 0 knows which rows have moved: all
+                 * warps have to agree on whether they wait for their scores (PTX, wgmma.wait_group). */
+                auto take_even = [&](int block) {
+                    const uint32_t keys = buffers + (block & 1) * MLA90_TILE;
+                    named_barrier(2, 256);
+                    const float2 f = mla90_follow(st, sh.top[0][local], sh.top[0][local + 8]);
+                    const int4 moved = sh.moved;
+                    if (moved.x | moved.y | moved.z | moved.w) {
+                        wgmma_wait<0>();
+                        wgmma_pin(s);
+                        mla90_rescale(o, f);
+                    }
+                    wgmma_pin(o);
+                    mla90_add_other<DT>(o, keys + 8 * MLA90_SLAB, keys, 1);
                 };
 #pragma unroll 1
                 for (int b = 0; b + 1 < blocks; b += 2) {

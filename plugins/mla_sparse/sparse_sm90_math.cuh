@@ -198,7 +198,7 @@ struct sparse_math {
             st.sum[e] += __shfl_xor_sync(~0u, st.sum[e], 2);
             if ((lane & 3) == 0) st_shared_f32(sm.sum(parity, SIDE, row + 8 * e), st.sum[e]);
         }
-        named_barrier(SPARSE_ITEM_DONE, 256);
+        named_barrier_apart(SPARSE_ITEM_DONE, 256);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int r = row + 8 * e, global = it.first_row + r;
