@@ -33,7 +33,7 @@ wants "the output as a file" 0 "ok" run "$encoder" --device cpu --output "$tap_s
 ok "the file is there, complete" sh -c "head -c 200 '$tap_scratch/out.safetensors' | grep -q attn-outputs && test ! -e '$tap_scratch/out.safetensors.part'"
 wants "an output folder that is not there" 4 "No such file" run "$encoder" --device cpu --output /no/such/folder/out
 wants "an unknown backend" 1 "." run "$encoder" --device cpu --backend NOTHING
-wants "a device that is not here" 4 "." run "$encoder" --device sm_90
+wants "a device that is not here" 4 "nothing can run on sm_90 (not present)" run "$encoder" --device sm_90
 wants "no file given" 2 "no file" run
 wants "a file that is not there" 3 "No such file" run "$tap_scratch/none.safetensors"
 wants "a layer that is not there" 3 "has no layer 77" run "$encoder" --device cpu --layer 77
@@ -77,4 +77,22 @@ wants "lengths that are none" 2 "lengths were wanted" run --device cpu --problem
 wants "a problem that a backend alone does not have" 2 "static_sink_len is not run here" run --device cpu \
     --problem 'role=decoder num_heads=4 head_size=32 static_sink_len=16 block_size=16'
 wants "a problem that is none" 2 "num_heads" run --device cpu --problem 'role=decoder head_size=32'
+wants "a device that is not here, for a random case" 4 "nothing can run on sm_90 (not present)" run --device sm_90 \
+    --problem 'role=decoder num_heads=4 head_size=32'
+
+# A case on a GPU: a driver that is none, and the example plugin under a table that says CUDA (kit_bad_on_gpu.sh).
+mkdir -p "$tap_scratch/gpu" && chmod 700 "$tap_scratch" "$tap_scratch/gpu"
+ln -s "$ATTN_TEST_BUILDDIR/tests/.libs/layer_fake_driver.so" "$tap_scratch/gpu/libcuda.so.1"
+if ${ATTN_TEST_CC:-cc} -std=c11 -fPIC -shared -fvisibility=hidden -DBAD_ON_GPU -I"$ATTN_TEST_SRCDIR/include" \
+    "$ATTN_TEST_SRCDIR/tests/badplugins-kit/good.c" -lm -o "$tap_scratch/gpu/bad.so" 2>"$tap_scratch/err"; then
+    printf '[attn]\nplugins = bad, reference\n[plugin bad]\npath = %s\n[plugin reference]\npath = %s\n' \
+        "$tap_scratch/gpu/bad.so" "$ATTN_TEST_PLUGIN_DIR/reference.so" >"$tap_scratch/gpu/attn.ini"
+    LD_LIBRARY_PATH=$tap_scratch/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
+    wants "a random case on a GPU" 0 "BAD_ATTN: ok" run --device cuda:0 --backend BAD_ATTN \
+        --config-file "$tap_scratch/gpu/attn.ini" \
+        --problem 'role=decoder num_heads=4 num_kv_heads=2 head_size=32 dtype=float32' --query-lens 1,9 --seq-lens 40,20
+else
+    fail "a random case on a GPU" "$(cat "$tap_scratch/err")"
+fi
 tap_done

@@ -319,7 +319,7 @@ int cmd_run(int argc, char **argv) {
         tool_error("--dtype is '%s'; float32, float16 or bfloat16 was wanted", args.dtype);
         return TOOL_USAGE;
     }
-    /* Tensors were recorded on a CPU, and cases run there. */
+    /* Tensors were recorded on a CPU. */
     const char *where = args.device == NULL && args.replay != NULL ? "cpu" : args.device;
     attn_context_t *context;
     status = tool_place_open(&common, where, &device, &context);

@@ -58,8 +58,8 @@ static int open_cuda(cuda_driver_t *cuda, int ordinal, attn_error_t *error) {
 
 int device_memory_open(const attn_device_t *device, device_memory_t **memory, attn_error_t *error) {
     if (device->id < 0)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "%s is not present; nothing can run on it",
-                         device->name);
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "nothing can run on %s; give --device cpu or cuda:N of this machine", device->name);
     if (device->type != kDLCPU && device->type != kDLCUDA)
         return attn_fail(error, ATTN_E_DEVICE, "device", "device type %d; cpu and cuda are known here",
                          device->type);

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../kit/attn_case.h"
+#include "../kit/check_cuda.h"
 #include "describe.h"
 #include "problem_args.h"
 #include "term.h"
@@ -139,7 +139,7 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
 }
 
 static int run_both(const attn_backend_t *backend, const attn_backend_t *reference, const kit_case_t *c,
-                    json_t **made) {
+                    const kit_memory_t *memory, json_t **made) {
     char text[2048];
     kit_inputs_t *in = kit_inputs_make(c);
     if (in == NULL) {
@@ -148,7 +148,7 @@ static int run_both(const attn_backend_t *backend, const attn_backend_t *referen
     }
     kit_result_t got = {0}, want = {0};
     double started = tool_seconds();
-    kit_run(backend, c, in, &kit_cpu_memory, &got);
+    kit_run(backend, c, in, memory, &got);
     double seconds = tool_seconds() - started;
     kit_run_oracle(reference, c, in, &want);
     kit_difference_t d = kit_compare(c, &got, &want);
@@ -181,9 +181,12 @@ int run_case(attn_context_t *context, const run_options_t *options, const run_ca
         return TOOL_SETUP;
     }
     int status = read_case(args, options, c);
-    if (status == TOOL_OK && options->device->type != kDLCPU) {
-        tool_error("--problem runs on the CPU; give --device cpu");
-        status = TOOL_USAGE;
+    kit_memory_t memory = kit_cpu_memory;
+    if (status == TOOL_OK && options->device->type != kDLCPU &&
+        cuda_memory_start(&memory, options->device->id) != 0) {
+        tool_error("nothing can run on %s; give --device cpu or cuda:N of this machine",
+                   options->device->name);
+        status = TOOL_SETUP;
     }
     ATTN_INIT(attn_error_t, error);
     attn_selection_t *selection = NULL;
@@ -195,7 +198,7 @@ int run_case(attn_context_t *context, const run_options_t *options, const run_ca
         if (code != ATTN_OK)
             status = tool_library_error("", code, &error);
         else
-            status = run_both(selection->backend, reference, c, made);
+            status = run_both(selection->backend, reference, c, &memory, made);
     }
     attn_selection_free(selection);
     free(c);
