@@ -8,7 +8,7 @@
 #     plugin_LTLIBRARIES = NAME.la
 #     NAME_la_SOURCES = NAME.c
 #     NAME_la_CFLAGS = $(ATTN_PLUGIN_CFLAGS)
-#     NAME_la_LDFLAGS = $(ATTN_PLUGIN_LDFLAGS)
+#     NAME_la_LDFLAGS = -module $(ATTN_PLUGIN_LDFLAGS)
 #     attnconf_DATA = NAME.ini
 #
 # Gives ATTN_PLUGIN_CFLAGS (also for C++), ATTN_PLUGIN_LDFLAGS, plugindir (where libattn looks for NAME.so),

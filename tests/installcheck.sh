@@ -57,6 +57,7 @@ export PKG_CONFIG_PATH ACLOCAL_PATH PATH
 cp -R "$examples/plugin" "$tap_scratch/plugin" && chmod -R u+w "$tap_scratch/plugin"
 cd "$tap_scratch/plugin" || exit 1
 step "the example's ten-line configure.ac makes a configure" autoreconf -i
+ok "and autoreconf reports no error" sh -c "! grep 'error:' '$log'"
 step "the example configures against the installed headers" ./configure -q
 step "the example builds" make -s
 step "the example passes its own tests and the kit" make -s check
