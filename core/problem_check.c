@@ -47,15 +47,16 @@ static int check_shape(const attn_problem_t *p, attn_error_t *err) {
     REFUSE_IF(p->num_kv_heads > p->num_heads || (p->num_kv_heads && p->num_heads % p->num_kv_heads),
               "num_kv_heads", "num_kv_heads is %u; it must divide num_heads %u", p->num_kv_heads,
               p->num_heads);
-    REFUSE_IF(!p->head_size || p->head_size > LARGEST_HEAD, "head_size", "head_size is %u; give 1 to %d",
-              p->head_size, LARGEST_HEAD);
+    const int is_mla = attn_role_is_mla(p->role); /* whose head size follows from others: check_mla */
+    REFUSE_IF(!is_mla && (!p->head_size || p->head_size > LARGEST_HEAD), "head_size",
+              "head_size is %u; give 1 to %d", p->head_size, LARGEST_HEAD);
     REFUSE_IF(p->head_size_v > LARGEST_HEAD, "head_size_v", "head_size_v is %u; give at most %d",
               p->head_size_v, LARGEST_HEAD);
     REFUSE_IF(p->block_size > LARGEST_BLOCK, "block_size", "block_size is %u; give at most %d", p->block_size,
               LARGEST_BLOCK);
     REFUSE_IF(!isfinite(p->scale) || p->scale == 0, "scale",
-              "scale is %g; give the softmax scale, usually 1/sqrt(head_size), there is no default",
-              p->scale);
+              "scale is %g; give the softmax scale, usually 1/sqrt(%s), there is no default", p->scale,
+              is_mla ? "qk_nope_head_dim + qk_rope_head_dim" : "head_size");
     REFUSE_IF(!isfinite(p->logits_soft_cap) || p->logits_soft_cap < 0, "logits_soft_cap",
               "logits_soft_cap is %g; give 0 or a positive number", p->logits_soft_cap);
     return ATTN_OK;

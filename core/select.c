@@ -104,17 +104,25 @@ static int walk_priority(struct search *in) {
     return code;
 }
 
-/* "text; text; text", as much as fits; the record has all of them. */
+/* How far a candidate is from serving; a name that nobody has is farthest. */
+static uint32_t distance_of(const attn_candidate_t *candidate) {
+    const int is_known = candidate->num_reasons == 0 || candidate->reasons[0].code != ATTN_REASON_UNKNOWN;
+    return is_known ? candidate->num_reasons : MOST_REASONS + 1;
+}
+
+/* "text; text; text", of the nearest candidates first, as much as fits; the record has all of them. */
 static void list_reasons(const attn_selection_t *selection, char *text, size_t size) {
     static const char more[] = " .. (all reasons: the selection record, or attn select)";
     size_t used = 0;
     text[0] = 0;
-    for (uint32_t i = 0; i < selection->num_candidates; i++) {
-        const attn_candidate_t *candidate = &selection->candidates[i];
-        for (uint32_t j = 0; j < candidate->num_reasons && used < size; j++)
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : "",
-                                     candidate->reasons[j].text);
-    }
+    for (uint32_t distance = 1; distance <= MOST_REASONS + 1; distance++)
+        for (uint32_t i = 0; i < selection->num_candidates; i++) {
+            const attn_candidate_t *candidate = &selection->candidates[i];
+            if (distance_of(candidate) != distance) continue;
+            for (uint32_t j = 0; j < candidate->num_reasons && used < size; j++)
+                used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : "",
+                                         candidate->reasons[j].text);
+        }
     if (used >= size) memcpy(text + size - sizeof more, more, sizeof more);
 }
 

@@ -60,6 +60,21 @@ static attn_problem_t cross(void) {
         is_int(attn_problem_check(&p, &err_), ATTN_OK, "accepted: %s %s", #change, err_.text);               \
     } while (0)
 
+/* What the scale and the head size of a layer usually are depends on its role, and the text says it. */
+static void test_texts(void) {
+    attn_problem_t dense = plain_problem(), latent = mla();
+    attn_error_t e = ERROR_INIT;
+    dense.scale = latent.scale = 0;
+    attn_problem_check(&dense, &e);
+    has_str(e.text, "1/sqrt(head_size)", "the usual scale");
+    attn_problem_check(&latent, &e);
+    has_str(e.text, "1/sqrt(qk_nope_head_dim + qk_rope_head_dim)", "that of latent attention");
+    latent = mla();
+    latent.head_size = 0;
+    attn_problem_check(&latent, &e);
+    has_str(e.text, "head_size is 0; role mla wants kv_lora_rank + qk_rope_head_dim = 576", "its head size");
+}
+
 static void test_check(void) {
     attn_problem_t plain = plain_problem();
     GOOD(plain, (void)0);
@@ -271,6 +286,7 @@ static void test_round_trip(void) {
 }
 
 int main(void) {
+    test_texts();
     test_check();
     test_format();
     test_parse();

@@ -84,6 +84,13 @@ static void test_priority(void) {
     is_int(choose(&p, &sm100, NULL), ATTN_E_UNSUPPORTED, "another device");
     is_str(selection->source, "api:4", "has the list for all");
     end();
+    begin("[select decoder]\npriority = ABSENT_ATTN, SECOND_ATTN, GOOD_ATTN\n");
+    attn_problem_t odd = p;
+    odd.head_size = 20;
+    is_int(choose(&odd, &cpu, NULL), ATTN_E_UNSUPPORTED, "nobody serves it");
+    const char *absent = strstr(err.text, "ABSENT_ATTN"), *far = strstr(err.text, "head size 20");
+    ok(far != NULL && absent != NULL && far < absent, "the line names who nobody has last: %s", err.text);
+    end();
 
     begin("[select decoder cpu]\npriority = GOOD_ATTN\n[select decoder]\npriority = SECOND_ATTN\n");
     choose(&p, &cpu, NULL);

@@ -76,8 +76,8 @@ int batch_check_host_table(const batch_limits_t *l, const attn_batch_t *b, int64
             if (row[i] < 0 || (num_blocks > 0 && row[i] >= num_blocks))
                 return attn_fail(
                     error, ATTN_E_INVALID, "block_table",
-                    "block_table[%d][%lld] is %d; a block of the cache was wanted (num_blocks %lld)", r,
-                    (long long)i, row[i], (long long)num_blocks);
+                    "block_table[%d][%lld] is %d; 0 to %lld were wanted, the blocks of the cache", r,
+                    (long long)i, row[i], (long long)(num_blocks > 0 ? num_blocks : INT32_MAX) - 1);
             if (row[i] > *max_block) *max_block = row[i];
         }
     }
