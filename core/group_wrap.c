@@ -48,6 +48,11 @@ static int plan_sink(const attn_problem_t *p, struct attni_wrap *w, attn_problem
     if ((attn_problem_features(p) & positional) != 0 || p->chunk_size != 0)
         return refuse("static_sink_len",
                       "static sink tokens exclude chunks, chunk lookback, spans, R-SWA and DCP", error);
+    if ((p->features & ATTN_F_CONTIGUOUS_KV) != 0)
+        return refuse("static_sink_len",
+                      "static sink tokens are read from the cache, so they exclude keys of the call "
+                      "(contiguous_kv)",
+                      error);
     if (p->max_model_len + p->static_sink_len > INT32_MAX)
         return refuse("static_sink_len", "max_model_len and static_sink_len together are no 32-bit length",
                       error);

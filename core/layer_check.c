@@ -19,19 +19,24 @@ static int check_given(const attn_group_t *g, const void *t, uint64_t feature, c
     return ATTN_OK;
 }
 
-/* The cache is what kv_cache_shape said, but for the number of blocks and the strides. */
+static int check_dims(const DLTensor *cache, const char *name, int ndim, attn_error_t *error) {
+    if (cache->ndim != ndim || cache->shape == NULL || cache->strides == NULL || cache->data == NULL)
+        REFUSE(name, "%s has %d dimensions or no data, shape or strides; %d dimensions were wanted", name,
+               (int)cache->ndim, ndim);
+    return ATTN_OK;
+}
+
+/* The cache is what kv_cache_shape said, but for the number of blocks and the strides. Of two caches the backend knows the rows:
+ * each has four dimensions. */
 static int check_cache(const attn_group_t *g, const DLTensor *cache, const DLTensor *v_cache,
                        attn_error_t *error) {
     int separate = (g->features & ATTN_F_SEPARATE_KV) != 0;
     if (cache == NULL)
         REFUSE("kv_cache", "kv_cache is not given; role %s has a cache", attn_role_name(g->problem.role));
     int code = check_given(g, v_cache, ATTN_F_SEPARATE_KV, "v_cache", 1, error);
+    if (code == ATTN_OK) code = check_dims(cache, "kv_cache", separate ? 4 : (int)g->shape.ndim, error);
+    if (code == ATTN_OK && separate) code = check_dims(v_cache, "v_cache", 4, error);
     if (code != ATTN_OK || separate) return code;
-    if (cache->ndim != (int)g->shape.ndim || cache->shape == NULL || cache->strides == NULL ||
-        cache->data == NULL)
-        REFUSE("kv_cache",
-               "kv_cache has %d dimensions or no data, shape or strides; %u dimensions were wanted",
-               (int)cache->ndim, (unsigned)g->shape.ndim);
     for (int i = 0; i < cache->ndim; i++)
         if (i != g->block_axis && cache->shape[i] != g->shape.shape[i])
             REFUSE("kv_cache",

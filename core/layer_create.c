@@ -2,6 +2,7 @@
 /* layer_create.c: making, naming and finding layers (semantics 7.1, 7.2, 7.9). */
 #include "layer.h"
 #include "plan_arith.h"
+#include "tensor_place.h"
 
 #include <stdlib.h>
 
@@ -36,7 +37,8 @@ static int take_per_head(const attn_layer_t *layer, const DLTensor *t, const cha
     if ((layer->group->features & feature) == 0)
         return attn_fail(error, ATTN_E_INVALID, name,
                          "%s are given, but the problem did not ask for that feature", name);
-    return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
+    int code = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
+    return code != ATTN_OK ? code : attni_place_check_one(layer->group, t, name, error);
 }
 
 static int take_sink_tokens(attn_layer_t *layer, const attn_layer_options_t *o, attn_error_t *error) {
@@ -54,6 +56,8 @@ static int take_sink_tokens(attn_layer_t *layer, const attn_layer_options_t *o, 
     int code = attn_check_tensor(o->sink_key, "sink_key", p->dtype, 3, key_shape, error);
     if (code == ATTN_OK)
         code = attn_check_tensor(o->sink_value, "sink_value", p->dtype, 3, value_shape, error);
+    if (code == ATTN_OK) code = attni_place_check_one(g, o->sink_key, "sink_key", error);
+    if (code == ATTN_OK) code = attni_place_check_one(g, o->sink_value, "sink_value", error);
     if (code != ATTN_OK) return code;
     layer->sink_key = o->sink_key;
     layer->sink_value = o->sink_value;

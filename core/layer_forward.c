@@ -115,8 +115,10 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
             attn_fail(error, ATTN_E_INVALID, "kv_b_proj",
                       "kv_b_proj is given for layer '%.120s', which has no weights, only a state; pass NULL",
                       layer->name);
+    if (code == ATTN_OK) code = attni_place_check_one(g, w.kv_b_proj, "kv_b_proj", error);
+    if (code == ATTN_OK) code = attni_place_check_one(g, w.kv_b_proj_scale, "kv_b_proj_scale", error);
     if (code == ATTN_OK)
-        code = attni_buffer_check(w.weight_space, w.weight_space_bytes, g->needed.weight_bytes,
+        code = attni_buffer_check(w.weight_space, w.weight_space_bytes, g->needed.weight_bytes, "weights",
                                   "weight_space", error);
     if (code == ATTN_OK && g->stage.ops.prepare_weights != NULL)
         code = g->stage.ops.prepare_weights(g->stage.instance, &w, stream, error);

@@ -5,6 +5,7 @@
 #include "layer.h"
 #include "mm_encoder.h"
 #include "plan_arith.h"
+#include "tensor_place.h"
 #include "tensor_values.h"
 
 #include <math.h>
@@ -29,6 +30,7 @@ static int take_tensor(attn_layer_t *layer, int which, const DLTensor *t, attn_e
     struct attni_scale *s = &layer->scales[which];
     if (t == NULL) return ATTN_OK;
     int code = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
+    if (code == ATTN_OK) code = attni_place_check_one(layer->group, t, name, error);
     if (code != ATTN_OK) return code;
     int64_t n = t->shape[0];
     if (n != 1 && (n != (int64_t)p->num_kv_heads || which == ATTNI_SCALE_PROB))

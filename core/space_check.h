@@ -7,25 +7,26 @@
 
 #include <attn/attn_plugin_util.h>
 
-static inline int attni_buffer_check(const void *data, uint64_t bytes, uint64_t needed, const char *name,
-                                     attn_error_t *error) {
+/* `owner`: the struct that the buffer is a member of. */
+static inline int attni_buffer_check(const void *data, uint64_t bytes, uint64_t needed, const char *owner,
+                                     const char *name, attn_error_t *error) {
     if (needed == 0 || (data != NULL && bytes >= needed)) return ATTN_OK;
     return attn_fail(error, ATTN_E_SPACE, name,
-                     "space.%s has %llu bytes; this group needs %llu (attn_group_space_needed)", name,
+                     "%s.%s has %llu bytes; this group needs %llu (attn_group_space_needed)", owner, name,
                      data != NULL ? (unsigned long long)bytes : 0ULL, (unsigned long long)needed);
 }
 
 /* What forward uses: metadata and workspace. */
 static inline int attni_space_check(const attn_group_t *g, const attn_space_t *s, attn_error_t *error) {
-    int code =
-        attni_buffer_check(s->metadata, s->metadata_bytes, g->needed.metadata_bytes, "metadata", error);
+    int code = attni_buffer_check(s->metadata, s->metadata_bytes, g->needed.metadata_bytes, "space",
+                                  "metadata", error);
     return code != ATTN_OK ? code
                            : attni_buffer_check(s->workspace, s->workspace_bytes, g->needed.workspace_bytes,
-                                                "workspace", error);
+                                                "space", "workspace", error);
 }
 
 static inline int attni_host_space_check(const attn_group_t *g, const attn_space_t *s, attn_error_t *error) {
-    return attni_buffer_check(s->host, s->host_bytes, g->needed.host_bytes, "host", error);
+    return attni_buffer_check(s->host, s->host_bytes, g->needed.host_bytes, "space", "host", error);
 }
 
 #endif

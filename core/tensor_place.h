@@ -24,21 +24,32 @@ static inline int attni_place_is_fine(const attn_group_t *g, const DLDevice *d) 
            type == kDLROCMHost;
 }
 
+static inline int attni_place_refuse(const attn_group_t *g, const DLTensor *t, const char *name,
+                                     attn_error_t *error) {
+    if (g->device.type == kDLCUDA)
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s lies on cuda:%d, and this group runs on cuda:%d; copy it there", name,
+                         (int)t->device.device_id, (int)g->device.id);
+    return attn_fail(error, ATTN_E_INVALID, name,
+                     "%s lies on a device of DLPack type %d, and this group computes on the CPU; copy it to "
+                     "host memory or open the group on that device",
+                     name, (int)t->device.device_type);
+}
+
+/* One tensor, if it is given. */
+static inline int attni_place_check_one(const attn_group_t *g, const DLTensor *t, const char *name,
+                                        attn_error_t *error) {
+    return t == NULL || attni_place_is_fine(g, &t->device) ? ATTN_OK : attni_place_refuse(g, t, name, error);
+}
+
 /* The tensors of `args`, those that are given. */
 static inline int attni_place_check(const attn_group_t *g, const void *args, const struct attni_placed *list,
                                     size_t count, attn_error_t *error) {
     for (size_t i = 0; i < count; i++) {
         const DLTensor *t;
         memcpy(&t, (const char *)args + list[i].offset, sizeof t);
-        if (t == NULL || attni_place_is_fine(g, &t->device)) continue;
-        if (g->device.type == kDLCUDA)
-            return attn_fail(error, ATTN_E_INVALID, list[i].name,
-                             "%s lies on cuda:%d, and this group runs on cuda:%d; copy it there",
-                             list[i].name, (int)t->device.device_id, (int)g->device.id);
-        return attn_fail(error, ATTN_E_INVALID, list[i].name,
-                         "%s lies on a device of DLPack type %d, and this group computes on the CPU; copy it "
-                         "to host memory or open the group on that device",
-                         list[i].name, (int)t->device.device_type);
+        if (t != NULL && !attni_place_is_fine(g, &t->device))
+            return attni_place_refuse(g, t, list[i].name, error);
     }
     return ATTN_OK;
 }

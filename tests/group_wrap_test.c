@@ -142,6 +142,7 @@ static void test_refusals(attn_context_t *context) {
                  {"chunks in a graph", "chunk_size", ATTN_F_CAPTURE, 8, 0, 0},
                  {"chunks with sink tokens", "chunk_size", 0, 8, 4, 0},
                  {"sink tokens with spans", "static_sink_len", ATTN_F_MM_PREFIX, 0, 4, 0},
+                 {"sink tokens with the keys of the call", "static_sink_len", ATTN_F_CONTIGUOUS_KV, 0, 4, 0},
                  {"sink tokens with chunk lookback", "static_sink_len", ATTN_F_CHUNK_LOOKBACK, 0, 4, 12}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         attn_problem_t p = small_problem(ATTN_ROLE_DECODER);

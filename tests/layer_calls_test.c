@@ -181,6 +181,10 @@ static void test_update(attn_context_t *context) {
     c->u.v_cache = &c->tvcache.t;
     is_int(update(c), ATTN_OK, "two caches");
     SPOIL(update, "slot_mapping", c->slots[0] = 128, "whose slots end, too");
+    SPOIL(update, "kv_cache", c->tcache.t.shape = NULL, "the first without a shape");
+    SPOIL(update, "kv_cache", c->tcache.t.ndim = 0, "without dimensions");
+    SPOIL(update, "v_cache", c->tvcache.t.ndim = 3, "the second of three dimensions");
+    SPOIL(update, "v_cache", c->tvcache.t.data = NULL, "without data");
     close_call(c);
 }
 
@@ -289,6 +293,41 @@ static void test_layer_tensors(attn_context_t *context) {
     close_call(c);
 }
 
+/* What a layer gets when it is made is read by its calls: on a CPU it must not lie on a GPU. */
+static void test_layer_places(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.features = ATTN_F_SINK | ATTN_F_ALIBI;
+    p.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+    p.static_sink_len = 4;
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    float numbers[32] = {0};
+    struct tensor t[6];
+    tensor(&t[0], numbers, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0),
+        tensor(&t[1], numbers, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0);
+    tensor(&t[2], numbers, ATTN_DTYPE_FLOAT32, 3, 4, 1, 8, 0),
+        tensor(&t[3], numbers, ATTN_DTYPE_FLOAT32, 3, 4, 1, 8, 0);
+    tensor(&t[4], c->scale, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0),
+        tensor(&t[5], c->scale, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
+    c->scale[0] = 1;
+    static const char *const names[] = {"sinks",      "alibi_slopes", "sink_key",
+                                        "sink_value", "k_scale",      "v_scale"};
+    attn_layer_options_t o = {.struct_size = sizeof o, .sinks = &t[0].t, .alibi_slopes = &t[1].t};
+    o.sink_key = &t[2].t, o.sink_value = &t[3].t, o.scales.k = &t[4].t, o.scales.v = &t[5].t;
+    attn_layer_t *layer = NULL;
+    for (int i = 0; i < 6; i++) {
+        t[i].t.device.device_type = kDLCUDA;
+        int code = attn_layer_create(g, "places", &o, &layer, &error);
+        ok(code == ATTN_E_INVALID && strcmp(error.param, names[i]) == 0, "%s on a GPU: %s", names[i],
+           error.text);
+        if (code == ATTN_OK) attn_layer_destroy(layer);
+        t[i].t.device.device_type = kDLCPU;
+    }
+    is_int(attn_layer_create(g, "places", &o, &layer, &error), ATTN_OK, "all of them here");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+}
+
 static void test_mla(attn_context_t *context) {
     static struct call call, *c = &call;
     attn_problem_t p = small_problem(ATTN_ROLE_MLA);
@@ -302,7 +341,17 @@ static void test_mla(attn_context_t *context) {
                         .weight_space = room,
                         .weight_space_bytes = 8};
     is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_SPACE, "too little weight space");
+    has_str(error.text, "weights.weight_space has 8", "is not said of the space of the calls");
     w.weight_space_bytes = sizeof room;
+    tw.t.device.device_type = kDLCUDA;
+    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_INVALID, "weights on a GPU");
+    is_str(error.param, "kv_b_proj", "named");
+    tw.t.device.device_type = kDLCPU;
+    w.kv_b_proj_scale = &c->tscale.t, c->tscale.t.device.device_type = kDLCUDA;
+    is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_INVALID, "their scale on a GPU");
+    is_str(error.param, "kv_b_proj_scale", "named");
+    is_int(fake_log_of(c->g)->weight_runs, 0, "the backend saw none of them");
+    w.kv_b_proj_scale = NULL;
     tw.shape[0] = 31;
     is_int(attn_layer_prepare_weights(c->layer, &w, NULL, &error), ATTN_E_INVALID,
            "weights of another shape");
@@ -340,6 +389,7 @@ int main(void) {
     test_forward(context);
     test_direct(context);
     test_layer_tensors(context);
+    test_layer_places(context);
     test_mla(context);
     attn_context_destroy(context);
     remove_fake();
