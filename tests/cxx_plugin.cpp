@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // cxx_plugin.cpp: a plugin in C++ that uses templates of the standard library, for installcheck.sh: what they instantiate
-// must not become visible beside the plugin's own symbol. It serves nothing.
+// must not become visible beside the plugin's own symbol. It serves nothing. With CXX_THROWS an exception leaves open, for
+// badplugins-kit/throws.cc.
 #include <attn/attn_plugin_util.h>
 
 #include <functional>
 #include <map>
 #include <regex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,9 @@ struct attn_instance {
 
 static int open_none(const attn_problem_t *, const attn_device_t *, const attn_option_value_t *, uint32_t,
                      const attn_host_t *, attn_instance_t **, attn_error_t *error) {
+#ifdef CXX_THROWS
+    throw std::runtime_error("no kernel for this problem");
+#endif
     try {
         std::vector<std::string> words{"one", "two"};
         std::function<size_t()> count = [&] { return words.size(); };

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the cpu plugin: one backend, CPU_ATTN, its capabilities and its options. */
+#include "../common/descriptor.h"
 #include "cpu_instance.h"
-
-#ifndef ATTN_BUILD_ID
-#define ATTN_BUILD_ID ""
-#endif
 
 static const attn_range_t head_sizes[] = {{1, 1024, 1}};
 
@@ -77,17 +74,6 @@ static const attn_backend_t cpu_backend = {
 static const attn_backend_t *const cpu_backends[] = {&cpu_backend};
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
-    .magic = ATTN_PLUGIN_MAGIC,
-    .struct_size = sizeof(attn_plugin_t),
-    .abi_major = ATTN_ABI_MAJOR,
-    .abi_minor = ATTN_ABI_MINOR,
-    .name = "cpu",
-    .version = "0.1.0",
-    .vendor = "libattn",
-    .license = "Apache-2.0",
-    .build_id = ATTN_BUILD_ID,
-    .num_backends = 1,
-    .num_options = CPU_NUM_OPTIONS,
-    .backends = cpu_backends,
-    .options = cpu_options,
+    PLUGIN_OF_TREE,           .name = "cpu",          .num_backends = 1, .num_options = CPU_NUM_OPTIONS,
+    .backends = cpu_backends, .options = cpu_options,
 };

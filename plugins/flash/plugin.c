@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the flash plugin: FLASH_ATTN, and FLASH_ATTN_DIFFKV for values of another size than keys. */
+#include "../common/descriptor.h"
 #include "flash_instance.h"
-
-#ifndef ATTN_BUILD_ID
-#define ATTN_BUILD_ID ""
-#endif
 
 static const attn_range_t head_sizes[] = {{8, 256, 8}};
 static const attn_block_size_t block_sizes[] = {{16, 1}};
@@ -66,13 +63,7 @@ static const attn_backend_t flash_diffkv_backend = {
 static const attn_backend_t *const backends[] = {&flash_backend, &flash_diffkv_backend};
 
 static const attn_option_spec_t options[FLASH_NUM_OPTIONS] = {
-    [FLASH_OPTION_ARCH] =
-        {.struct_size = sizeof(attn_option_spec_t),
-         .type = ATTN_OPTION_ENUM,
-         .name = "arch",
-         .doc = "kernels to use: auto takes the device's own, sm80 the portable ones everywhere",
-         .default_value = "auto",
-         .choices = "auto sm80"},
+    [FLASH_OPTION_ARCH] = OPTION_ARCH,
     [FLASH_OPTION_NUM_SPLITS] =
         {.struct_size = sizeof(attn_option_spec_t),
          .type = ATTN_OPTION_INT,
@@ -84,17 +75,6 @@ static const attn_option_spec_t options[FLASH_NUM_OPTIONS] = {
 };
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
-    .magic = ATTN_PLUGIN_MAGIC,
-    .struct_size = sizeof(attn_plugin_t),
-    .abi_major = ATTN_ABI_MAJOR,
-    .abi_minor = ATTN_ABI_MINOR,
-    .name = "flash",
-    .version = "0.1.0",
-    .vendor = "libattn",
-    .license = "Apache-2.0",
-    .build_id = ATTN_BUILD_ID,
-    .num_backends = 2,
-    .num_options = FLASH_NUM_OPTIONS,
-    .backends = backends,
-    .options = options,
+    PLUGIN_OF_TREE,       .name = "flash",    .num_backends = 2, .num_options = FLASH_NUM_OPTIONS,
+    .backends = backends, .options = options,
 };

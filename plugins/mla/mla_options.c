@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The options of the MLA plugins: [option mla] and [option mla_sparse] of the INI file. */
+#include "../common/descriptor.h"
 #include "mla_instance.h"
 
 const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS] = {
-    [MLA_OPTION_ARCH] = {.struct_size = sizeof(attn_option_spec_t),
-                         .type = ATTN_OPTION_ENUM,
-                         .name = "arch",
-                         .doc =
-                             "kernels to use: auto takes the device's own, sm80 the portable ones everywhere",
-                         .default_value = "auto",
-                         .choices = "auto sm80"},
+    [MLA_OPTION_ARCH] = OPTION_ARCH,
     [MLA_OPTION_PREFILL] =
         {.struct_size = sizeof(attn_option_spec_t),
          .type = ATTN_OPTION_ENUM,

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the plugin mla_sparse: FLASHMLA_SPARSE. */
+#include "../common/descriptor.h"
 #include "../mla/mla_table.h"
 #include "indexer_instance.h"
-
-#ifndef ATTN_BUILD_ID
-#define ATTN_BUILD_ID ""
-#endif
 
 const attn_capabilities_t mla_capabilities = {
     MLA_TABLE,
@@ -33,17 +30,6 @@ static const attn_backend_t backend = {
 static const attn_backend_t *const backends[] = {&backend};
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
-    .magic = ATTN_PLUGIN_MAGIC,
-    .struct_size = sizeof(attn_plugin_t),
-    .abi_major = ATTN_ABI_MAJOR,
-    .abi_minor = ATTN_ABI_MINOR,
-    .name = "mla_sparse",
-    .version = "0.1.0",
-    .vendor = "libattn",
-    .license = "Apache-2.0",
-    .build_id = ATTN_BUILD_ID,
-    .num_backends = 1,
-    .num_options = MLA_NUM_OPTIONS,
-    .backends = backends,
-    .options = mla_options,
+    PLUGIN_OF_TREE,       .name = "mla_sparse",   .num_backends = 1, .num_options = MLA_NUM_OPTIONS,
+    .backends = backends, .options = mla_options,
 };

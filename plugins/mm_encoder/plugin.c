@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the mm_encoder plugin: MM_ENCODER_ATTN, attention of image, video and sound encoders. */
+#include "../common/descriptor.h"
 #include "mm_instance.h"
-
-#ifndef ATTN_BUILD_ID
-#define ATTN_BUILD_ID ""
-#endif
 
 static const attn_range_t head_sizes[] = {{1, 256, 1}};
 static const attn_range_t inner_head_sizes[] = {{8, 256, 8}};
@@ -57,27 +54,10 @@ static const attn_backend_t backend = {
 static const attn_backend_t *const backends[] = {&backend};
 
 static const attn_option_spec_t options[] = {
-    [FLASH_OPTION_ARCH] =
-        {.struct_size = sizeof(attn_option_spec_t),
-         .type = ATTN_OPTION_ENUM,
-         .name = "arch",
-         .doc = "kernels to use: auto takes the device's own, sm80 the portable ones everywhere",
-         .default_value = "auto",
-         .choices = "auto sm80"},
+    [FLASH_OPTION_ARCH] = OPTION_ARCH,
 };
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
-    .magic = ATTN_PLUGIN_MAGIC,
-    .struct_size = sizeof(attn_plugin_t),
-    .abi_major = ATTN_ABI_MAJOR,
-    .abi_minor = ATTN_ABI_MINOR,
-    .name = "mm_encoder",
-    .version = "0.1.0",
-    .vendor = "libattn",
-    .license = "Apache-2.0",
-    .build_id = ATTN_BUILD_ID,
-    .num_backends = 1,
-    .num_options = 1,
-    .backends = backends,
-    .options = options,
+    PLUGIN_OF_TREE,   .name = "mm_encoder", .num_backends = 1,
+    .num_options = 1, .backends = backends, .options = options,
 };

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugin.c: the descriptor of the reference plugin: one backend, REFERENCE, on CPUs, with every feature. */
+#include "../common/descriptor.h"
 #include "indexer_reference.h"
 #include "ref_capabilities.h"
 #include "ref_mla.h"
-
-#ifndef ATTN_BUILD_ID
-#define ATTN_BUILD_ID ""
-#endif
 
 const attn_capabilities_t ref_capabilities = {
     .struct_size = sizeof(attn_capabilities_t),
@@ -59,15 +56,8 @@ static const attn_backend_t ref_backend = {
 static const attn_backend_t *const ref_backends[] = {&ref_backend};
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
-    .magic = ATTN_PLUGIN_MAGIC,
-    .struct_size = sizeof(attn_plugin_t),
-    .abi_major = ATTN_ABI_MAJOR,
-    .abi_minor = ATTN_ABI_MINOR,
+    PLUGIN_OF_TREE,
     .name = "reference",
-    .version = "0.1.0",
-    .vendor = "libattn",
-    .license = "Apache-2.0",
-    .build_id = ATTN_BUILD_ID,
     .num_backends = 1,
     .backends = ref_backends,
 };

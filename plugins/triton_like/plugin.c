@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the triton_like plugin: TRITON_ATTN, kernels specialised to the problem when it is opened. */
+#include "../common/descriptor.h"
 #include "triton_instance.h"
-
-#ifndef ATTN_BUILD_ID
-#define ATTN_BUILD_ID ""
-#endif
 
 static const attn_range_t head_sizes[] = {{32, 512, 1}};
 static const attn_block_size_t block_sizes[] = {{16, 1}};
@@ -87,17 +84,6 @@ static const attn_option_spec_t options[TRITON_NUM_OPTIONS] = {
 };
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
-    .magic = ATTN_PLUGIN_MAGIC,
-    .struct_size = sizeof(attn_plugin_t),
-    .abi_major = ATTN_ABI_MAJOR,
-    .abi_minor = ATTN_ABI_MINOR,
-    .name = "triton_like",
-    .version = "0.1.0",
-    .vendor = "libattn",
-    .license = "Apache-2.0",
-    .build_id = ATTN_BUILD_ID,
-    .num_backends = 1,
-    .num_options = TRITON_NUM_OPTIONS,
-    .backends = backends,
-    .options = options,
+    PLUGIN_OF_TREE,       .name = "triton_like", .num_backends = 1, .num_options = TRITON_NUM_OPTIONS,
+    .backends = backends, .options = options,
 };
