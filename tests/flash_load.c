@@ -60,6 +60,8 @@ int main(void) {
     p = problem_of();
     p.kv_cache_dtype = ATTN_KV_FLOAT16;
     is_str(reason_of(flash, &p), "kv_cache_dtype", "a float16 cache under bfloat16 is not");
+    p.kv_cache_dtype = ATTN_KV_INT8_PER_TOKEN_HEAD;
+    is_str(reason_of(flash, &p), "", "what the table lacks is said by the table alone");
     p = problem_of();
     p.features = ATTN_F_CONTIGUOUS_KV;
     is_str(reason_of(flash, &p), "contiguous_kv", "keys of the call instead of a decoder's cache are not");

@@ -36,8 +36,8 @@ static void check_chunks(const attn_problem_t *p, attn_reasons_t *r) {
 
 static void check_dtypes(const attn_problem_t *p, attn_reasons_t *r) {
     uint32_t kv = p->kv_cache_dtype,
-             same = p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_FLOAT16 : ATTN_KV_BFLOAT16;
-    if (kv != 0 && kv != ATTN_KV_AUTO && kv != same && kv != ATTN_KV_FP8_E4M3)
+             other = p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_BFLOAT16 : ATTN_KV_FLOAT16;
+    if (kv == other)
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv),
                         "auto, the dtype, or fp8_e4m3",
                         "a %s cache with dtype %s is not served; take auto or fp8_e4m3", attn_kv_name(kv),

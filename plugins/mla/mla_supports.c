@@ -36,10 +36,9 @@ static void check_kinds(const attn_problem_t *p, attn_reasons_t *r) {
         attn_add_reason(r, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "at most 1048576",
                         "topk is %u; at most 1048576 is served", p->topk);
     uint32_t kv = p->kv_cache_dtype,
-             same = p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_FLOAT16 : ATTN_KV_BFLOAT16;
+             other = p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_BFLOAT16 : ATTN_KV_FLOAT16;
     int is_sparse = p->role == ATTN_ROLE_MLA_SPARSE;
-    if (kv != 0 && kv != ATTN_KV_AUTO && kv != same && kv != ATTN_KV_FP8_E4M3 &&
-        !(is_sparse && kv == ATTN_KV_FP8_DS_MLA))
+    if (kv == other)
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv),
                         is_sparse ? "auto, the dtype, fp8_ds_mla or fp8" : "auto, the dtype, or fp8_e4m3",
                         "a %s cache with dtype %s is not served", attn_kv_name(kv),
