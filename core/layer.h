@@ -30,14 +30,25 @@ struct attn_layer {
     int64_t sink_slots_shape, sink_slots_stride;
     int is_dynamic; /* ATTN_F_FP8_ATTENTION without scales: weight_space is an attn_fp8_state_t */
     uint32_t dynamic_calls;
-    const void *weight_space; /* as prepare_weights got it */
+    /* As prepare_weights got it; written under the context's lock, since the thread that saves scales reads it. */
+    const void *weight_space;
     uint64_t weight_space_bytes;
+    attn_fp8_state_t seen; /* on a CPU: the state after the last call, under that lock; see mm_encoder.c */
 };
 
 /* The layers of a context by name; all take the context's lock. */
 int attni_layers_add(attn_context_t *context, attn_layer_t *layer, attn_error_t *error);
 void attni_layers_remove(attn_context_t *context, attn_layer_t *layer);
 attn_layer_t *attni_layers_find(attn_context_t *context, const char *name);
+/* What another layer may ask of one: its owner, perhaps in another thread, may destroy it at any time, so this is a copy. */
+struct attni_layer_facts {
+    uint32_t role;
+    uint64_t fingerprint; /* of its cache */
+    int is_sharer;
+    char target[128]; /* whose cache it shares, the beginning of the name */
+};
+int attni_layers_facts(attn_context_t *context, const char *name,
+                       struct attni_layer_facts *facts); /* 1: found */
 /* Under the lock too, in no order: visit must not call these functions. */
 void attni_layers_each(attn_context_t *context, void (*visit)(void *user, const attn_layer_t *layer),
                        void *user);

@@ -123,8 +123,11 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
     if (code == ATTN_OK && g->stage.ops.prepare_weights != NULL)
         code = g->stage.ops.prepare_weights(g->stage.instance, &w, stream, error);
     if (code != ATTN_OK) return code;
+    pthread_mutex_lock(&g->context->lock);
     layer->weight_space = w.weight_space;
     layer->weight_space_bytes = w.weight_space_bytes;
+    layer->seen.calls = 0;
+    pthread_mutex_unlock(&g->context->lock);
     return ATTN_OK;
 }
 

@@ -69,23 +69,23 @@ int attni_layer_check_sharing(const attn_layer_t *layer, const char *target, att
     int code = attn_layer_index(layer->name, &own_index, error);
     if (code == ATTN_OK) code = attn_layer_index(target, &target_index, error);
     if (code != ATTN_OK) return code;
-    const attn_layer_t *found = attni_layers_find(group->context, target);
+    struct attni_layer_facts found;
+    const int is_there = attni_layers_facts(group->context, target, &found);
     if (target_index >= own_index)
         return attn_fail(error, ATTN_E_INVALID, param,
                          "layer '%.120s' must come before the layer that shares its cache", target);
-    if (found == NULL)
+    if (!is_there)
         return attn_fail(error, ATTN_E_NOT_FOUND, param,
                          "'%.120s' is not a valid layer: none of that name was created", target);
-    const attn_group_t *other = found->group;
-    if (other->problem.role != group->problem.role)
+    if (found.role != group->problem.role)
         return attn_fail(error, ATTN_E_INVALID, param,
                          "layer '%.120s' has role %s, this one %s; both must be the same", target,
-                         attn_role_name(other->problem.role), attn_role_name(group->problem.role));
-    if (found->kv_sharing_target != NULL)
+                         attn_role_name(found.role), attn_role_name(group->problem.role));
+    if (found.is_sharer)
         return attn_fail(error, ATTN_E_INVALID, param,
                          "layer '%.120s' has no cache of its own: it shares that of '%.120s'", target,
-                         found->kv_sharing_target);
-    if (other->shape.fingerprint != group->shape.fingerprint)
+                         found.target);
+    if (found.fingerprint != group->shape.fingerprint)
         return attn_fail(
             error, ATTN_E_INVALID, param,
             "the cache of layer '%.120s' has another format (heads, sizes, block size, dtype or layout)",

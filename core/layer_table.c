@@ -3,6 +3,7 @@
 #include "layer.h"
 
 #include <attn/attn_plugin_util.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { NUM_CHAINS = 1024 }; /* models have some hundreds of layers */
@@ -60,6 +61,22 @@ attn_layer_t *attni_layers_find(attn_context_t *context, const char *name) {
     attn_layer_t *found = t != NULL ? *find_link(t, name, hash) : NULL;
     pthread_mutex_unlock(&context->lock);
     return found;
+}
+
+int attni_layers_facts(attn_context_t *context, const char *name, struct attni_layer_facts *facts) {
+    uint64_t hash = attn_fingerprint64(0, name, strlen(name));
+    pthread_mutex_lock(&context->lock);
+    struct table *t = context->layers;
+    const attn_layer_t *found = t != NULL ? *find_link(t, name, hash) : NULL;
+    if (found != NULL) { /* a layer of the table has an open group */
+        const char *target = found->kv_sharing_target;
+        *facts = (struct attni_layer_facts){.role = found->group->problem.role,
+                                            .fingerprint = found->group->shape.fingerprint,
+                                            .is_sharer = target != NULL};
+        snprintf(facts->target, sizeof facts->target, "%s", target != NULL ? target : "");
+    }
+    pthread_mutex_unlock(&context->lock);
+    return found != NULL;
 }
 
 void attni_layers_each(attn_context_t *context, void (*visit)(void *user, const attn_layer_t *layer),

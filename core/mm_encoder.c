@@ -68,12 +68,10 @@ struct collection {
 
 static void collect(void *user, const attn_layer_t *layer) {
     struct collection *c = user;
-    attn_fp8_state_t state = {.calls = 0};
+    attn_fp8_state_t state = layer->seen;
     if (!layer->is_dynamic || !layer->weight_space || c->failed) return;
     const attn_device_t *device = &layer->group->device;
-    if (device->type == kDLCPU)
-        memcpy(&state, layer->weight_space, sizeof state);
-    else
+    if (device->type != kDLCPU)
         c->failed = attni_cuda_read(&state, layer->weight_space, sizeof state, device->id, c->stream, NULL) !=
                     ATTN_OK;
     if (c->failed || state.calls == 0) return; /* no call yet: nothing is known about this layer */
@@ -107,9 +105,19 @@ static void save(attn_context_t *context, void *stream) {
     attni_mm_table_free(&c.table);
 }
 
+/* The layer that saves may be another thread's, and this one's state is written by its next call: what it reads is a copy. */
+static void keep_seen(attn_layer_t *layer) {
+    attn_context_t *context = layer->group->context;
+    if (layer->group->device.type != kDLCPU || !layer->weight_space) return;
+    pthread_mutex_lock(&context->lock);
+    memcpy(&layer->seen, layer->weight_space, sizeof layer->seen);
+    pthread_mutex_unlock(&context->lock);
+}
+
 void attni_mm_encoder_count(attn_layer_t *layer, void *stream) {
     struct attni_mm_encoder *mm = layer->group->context->mm_encoder;
-    if (++layer->dynamic_calls != ATTN_FP8_HISTORY || !mm->save_path || atomic_exchange(&mm->is_saved, 1))
-        return;
+    if (!mm->save_path || atomic_load(&mm->is_saved)) return;
+    keep_seen(layer);
+    if (++layer->dynamic_calls != ATTN_FP8_HISTORY || atomic_exchange(&mm->is_saved, 1)) return;
     save(layer->group->context, stream);
 }

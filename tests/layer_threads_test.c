@@ -64,6 +64,28 @@ static void *work(void *argument) {
     return NULL;
 }
 
+/* One thread makes and destroys a layer whose cache the others want to share: they get it or are told that it is not there. */
+static void *share(void *argument) {
+    const int thread = (int)(intptr_t)argument;
+    attn_error_t error = ERROR_INIT;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    attn_device_t d = cpu();
+    attn_group_t *g = NULL;
+    ATTN_INIT(attn_layer_options_t, o);
+    char name[32];
+    snprintf(name, sizeof name, "sharer%d.1.attn", thread);
+    o.kv_sharing_target = thread != 0 ? "target.0.attn" : NULL;
+    count(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error));
+    for (int round = 0; round < 50 * ROUNDS; round++) {
+        attn_layer_t *layer = NULL;
+        int code = attn_layer_create(g, thread != 0 ? name : "target.0.attn", &o, &layer, &error);
+        count(code != ATTN_OK && (thread == 0 || code != ATTN_E_NOT_FOUND));
+        attn_layer_destroy(layer);
+    }
+    attn_group_close(g);
+    return NULL;
+}
+
 /* The same warnings from everywhere: said once. */
 static void *warn(void *argument) {
     attn_error_t error = ERROR_INIT;
@@ -95,6 +117,8 @@ int main(void) {
     run(work);
     is_int(atomic_load(&failures), 0, "%d threads, %d rounds each", THREADS, ROUNDS);
     is_int(atomic_load(&winners), ROUNDS, "one thread gets each contested name");
+    run(share);
+    is_int(atomic_load(&failures), 0, "a shared layer that comes and goes");
     logged[0] = '\0';
     run(warn);
     is_int(atomic_load(&failures), 0, "layers that warn");

@@ -3,6 +3,8 @@
  * scales, dynamic scales with their history, saving, and everything that is refused (semantics 7.6). */
 #include "mm_encoder_setup.h"
 
+#include <pthread.h>
+
 static attn_error_t error = {.struct_size = sizeof error};
 static const int32_t images[4] = {0, 20, 33, 70};
 
@@ -272,6 +274,53 @@ static void dynamic_scales(void) {
     attn_context_destroy(context);
 }
 
+/* The layers of one thread, prepared anew now and then, while the call of another saves what all have seen. */
+struct caller {
+    mm_layer_t l;
+    int code;
+};
+
+static void *call_often(void *argument) {
+    struct caller *c = argument;
+    attn_error_t e = {.struct_size = sizeof e};
+    attn_weights_t w = {
+        .struct_size = sizeof w, .weight_space = &c->l.state, .weight_space_bytes = sizeof c->l.state};
+    for (int i = 0; i < 64; i++) {
+        if (i % 20 == 0) c->code |= attn_layer_prepare_weights(c->l.layer, &w, NULL, &e);
+        c->code |= mm_forward(&c->l, &e);
+    }
+    return NULL;
+}
+
+static void saved_by_another(void) {
+    enum { CALLERS = 4 };
+    static struct caller callers[CALLERS];
+    char ini[512], text[1024] = "", name[16];
+    const char *path = mm_path("shared.json");
+    pthread_t threads[CALLERS];
+    snprintf(ini, sizeof ini, "[mm_encoder]\nattn_dtype = fp8\nfp8_scale_save_path = %s\n", path);
+    attn_context_t *context = mm_context(ini);
+    int code = ATTN_OK;
+    for (int i = 0; i < CALLERS; i++) {
+        mm_open(&callers[i].l, context, 2, 16, 0);
+        snprintf(name, sizeof name, "b.%d", i);
+        code |= attn_layer_create(callers[i].l.group, name, NULL, &callers[i].l.layer, &error);
+        code |= mm_build(&callers[i].l, images, 3, 0, &error);
+        fill_rows(&callers[i].l, (uint64_t)i, 1);
+    }
+    for (int i = 0; i < CALLERS; i++)
+        if (pthread_create(&threads[i], NULL, call_often, &callers[i]) != 0) bail_out("no thread");
+    for (int i = 0; i < CALLERS; i++) {
+        pthread_join(threads[i], NULL);
+        code |= callers[i].code;
+    }
+    content_of(path, text, sizeof text);
+    ok(code == ATTN_OK && strstr(text, "\"b.") != NULL, "%d threads, one file: %.60s", CALLERS, text);
+    for (int i = 0; i < CALLERS; i++)
+        mm_close(&callers[i].l);
+    attn_context_destroy(context);
+}
+
 /* A file that cannot be written is a line in the log, not a failed call. */
 static void failed_save(void) {
     attn_context_t *context =
@@ -346,6 +395,7 @@ int main(void) {
     files();
     static_scales();
     dynamic_scales();
+    saved_by_another();
     failed_save();
     who_serves_it();
     buckets();
