@@ -167,7 +167,7 @@ int attn_group_open(attn_context_t *context, const attn_problem_t *problem, cons
     if (code != ATTN_OK) return code;
     ATTNI_NEED(group, "group", error);
     code = attn_intake(&p, sizeof p, problem, "problem", error);
-    if (code == ATTN_OK && device != NULL) code = attn_intake(&d, sizeof d, device, "device", error);
+    if (code == ATTN_OK && device != NULL) code = attn_intake_known(&d, sizeof d, device, "device", error);
     if (code == ATTN_OK && device == NULL) code = attn_device_parse(NULL, &d, error);
     if (code != ATTN_OK) return code;
     attni_mm_encoder_apply(context, &p);

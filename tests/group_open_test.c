@@ -112,6 +112,12 @@ static void test_refusals(attn_context_t *context) {
     } newer = {p, 1};
     newer.p.struct_size = sizeof newer;
     is_int(try_open(context, &newer.p, &d, "FAKE_PLAIN"), ATTN_E_TOO_NEW, "a problem from the future");
+    struct {
+        attn_device_t d;
+        uint64_t more;
+    } described = {d, 1};
+    described.d.struct_size = sizeof described;
+    is_int(try_open(context, &p, &described.d, "FAKE_PLAIN"), ATTN_OK, "a device that says more is taken");
 }
 
 static void test_broken_backends(void) {
