@@ -107,6 +107,10 @@ hybrid '"all"'
 wants "config: no list of layers" 3 "full_attn_layers" select --device cpu --model "$tap_scratch"
 printf '{"model_type": "kimi_k25", "text_config": {"model_type": "kimi_k2", %s}, "vision_config": {"vt_hidden_size": 1152,
     "vt_num_attention_heads": 16, "vt_num_hidden_layers": 27}}' "$mla" >"$tap_scratch/config.json"
+printf '{"model_type": "llava", "text_config": {"model_type": "llama", "torch_dtype": "float16"}, "vision_config": {"hidden_size": 1024,
+    "num_attention_heads": 16, "num_hidden_layers": 24}}' >"$tap_scratch/silent.json"
+json "config: a tower that says no dtype has the text's" kinds.1.problem ".*role=mm_encoder .*dtype=float16 .*" \
+    select --device cpu --model "$tap_scratch/silent.json"
 json "config: a tower of images beside latent attention" kinds.2.problem ".*role=mm_encoder .*num_heads=16 .*head_size=72 .*" \
     select --device cpu --model "$tap_scratch"
 printf '{"num_attention_heads": 4, "hidden_size": 64, "num_hidden_layers": 2, "sliding_window": 8, "sliding_window_pattern": "LG",

@@ -270,7 +270,10 @@ static void read_model(hf_model_t *model, const hf_reader_t *top) {
         family = &generic;
     }
     add_text(model, top, r, family);
-    if (vision.object != NULL && !*top->failed) add_vision(model, &vision, dtype_of(top, &vision));
+    if (vision.object == NULL || *top->failed) return;
+    const int is_said =
+        hf_field(&vision, "dtype|torch_dtype") != NULL || hf_field(top, "dtype|torch_dtype") != NULL;
+    add_vision(model, &vision, dtype_of(top, is_said ? &vision : r)); /* else the text's */
 }
 
 int hf_config_parse(const char *text, size_t size, const char *label, hf_model_t *model,
