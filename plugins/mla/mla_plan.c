@@ -144,13 +144,20 @@ static int list_tiles(const mla_plan_input *in, tile_walk w, const plan_lists *o
     return 0;
 }
 
-/* Deals the tiles out to parts of at most `budget` each, in order; returns how many parts that takes. Writes the lists
- * where `out` is given; adds the rows of all pieces of cut tiles to *cut_rows. A tile longer than the budget takes a part
- * of its own where it may not be cut. */
-static int32_t deal(const mla_plan_input *in, const tile_list *list, int64_t budget, int cut,
-                    int64_t *cut_rows, plan_lists *out) {
+/* How the tiles were dealt out. */
+typedef struct deal_result {
+    int32_t parts;
+    int64_t longest;  /* part */
+    int64_t cut_rows; /* of all pieces of cut tiles */
+} deal_result;
+
+/* Deals the tiles out to parts of at most `budget` each, in order; writes the lists where `out` is given. Returns 0, or -1
+ * where there is no room. A tile longer than the budget takes a part of its own where it may not be cut. */
+static int deal(const mla_plan_input *in, const tile_list *list, int64_t budget, int cut, deal_result *d,
+                plan_lists *out) {
     int32_t part = 0;
-    int64_t left = budget;
+    int64_t left = budget, least_left = budget;
+    *d = (deal_result){0, 0, 0};
     if (out) out->parts[0] = out->num_items;
     for (int32_t i = 0; i < list->count; i++) {
         const mla_item *tile = &list->tiles[i];
@@ -165,6 +172,7 @@ static int32_t deal(const mla_plan_input *in, const tile_list *list, int64_t bud
             if (take > left - ITEM_COST) {
                 take = cut ? (int32_t)(left - ITEM_COST) : take;
                 if (cut ? take < LEAST_PIECE : left < budget) { /* this part is full */
+                    least_left = left < least_left ? left : least_left;
                     part++, left = budget;
                     if (out) out->parts[part] = out->num_items;
                     continue;
@@ -174,31 +182,34 @@ static int32_t deal(const mla_plan_input *in, const tile_list *list, int64_t bud
                         add_piece(out, tile, at * MLA_TILE_KEYS,
                                   min32((int64_t)(at + take) * MLA_TILE_KEYS, keys), keys)))
                 return -1;
-            if (take < tiles) *cut_rows += rows;
+            if (take < tiles) d->cut_rows += rows;
             at += take, left -= take + ITEM_COST;
         } while (at < tiles);
     }
     if (out)
         for (int32_t i = part; i < in->parts; i++)
             out->parts[i + 1] = out->num_items;
-    return part + 1;
+    d->parts = part + 1;
+    d->longest = budget - (left < least_left ? left : least_left);
+    return 0;
 }
 
 static int fits(const mla_plan_input *in, const tile_list *list, int64_t budget, int cut) {
-    int64_t rows = 0;
-    return deal(in, list, budget, cut, &rows, NULL) <= in->parts;
+    deal_result d;
+    deal(in, list, budget, cut, &d, NULL);
+    return d.parts <= in->parts;
 }
 
-/* The smallest budget with which `parts` parts are enough; so are they with more, since no part then ends earlier. It is
- * near the even share where tiles may be cut, and at most the longest tile beyond it where not, so steps up from there grow
- * until one is enough. */
-static int64_t least_budget(const mla_plan_input *in, const tile_list *list, int cut) {
+/* The smallest budget with which `parts` parts are enough; so are they with more, since no part then ends earlier. high: one
+ * that is enough, or 0: then it is near the even share where tiles may be cut, and at most the longest tile beyond it where
+ * not, so steps up from there grow until one is enough. */
+static int64_t least_budget(const mla_plan_input *in, const tile_list *list, int cut, int64_t high) {
     int64_t low = cdiv(list->work, in->parts), step = 1;
     if (!cut && low < list->longest) low = list->longest;
     if (low < ITEM_COST + LEAST_PIECE) low = ITEM_COST + LEAST_PIECE;
-    int64_t high = low;
-    while (!fits(in, list, high, cut))
-        low = high + 1, high += step, step *= 2;
+    if (high < low)
+        for (high = low; !fits(in, list, high, cut); step *= 2)
+            low = high + 1, high += step;
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
         if (fits(in, list, mid, cut))
@@ -213,20 +224,23 @@ static int64_t least_budget(const mla_plan_input *in, const tile_list *list, int
  * and a slightly longer part is often worth it, because then the cuts of neighbouring tiles fall together. */
 static int list_parts(const mla_plan_input *in, tile_walk w, plan_lists *out) {
     tile_list list;
-    int64_t budget = 0, cost = INT64_MAX, rows = 0;
+    deal_result d;
+    int64_t budget = 0, cost = INT64_MAX, whole = 0;
     if (list_tiles(in, w, out, &list)) return -1;
     int cut = in->slots > 0;
     if (cut) {
-        const int64_t least = least_budget(in, &list, 1);
-        for (int64_t b = least; b <= least + 4; b++, rows = 0) {
-            deal(in, &list, b, 1, &rows, NULL);
-            const int64_t c = b + CUT_COST + rows / CUT_ROWS;
+        const int64_t least = least_budget(in, &list, 1, 0);
+        for (int64_t b = least; b <= least + 4 && b + CUT_COST < cost; b++) {
+            deal(in, &list, b, 1, &d, NULL);
+            const int64_t c = b + CUT_COST + d.cut_rows / CUT_ROWS;
             if (c < cost) cost = c, budget = b;
         }
-        cut = list.longest > cost || !fits(in, &list, cost, 0); /* else whole tiles end no later */
+        deal(in, &list, cost, 0, &d, NULL);
+        whole = d.longest;
+        cut = whole > cost || d.parts > in->parts; /* else whole tiles end no later */
     }
-    if (!cut) budget = least_budget(in, &list, 0);
-    return deal(in, &list, budget, cut, &rows, out) < 0 ? -1 : 0;
+    if (!cut) budget = least_budget(in, &list, 0, whole);
+    return deal(in, &list, budget, cut, &d, out);
 }
 
 int mla_plan_build(const mla_plan_input *in, const mla_plan_limits *limits, mla_slice *slices,
