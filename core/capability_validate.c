@@ -279,7 +279,8 @@ int attn_backend_validate(const attn_backend_t *backend, const attn_problem_t *p
     attn_device_t taken_device;
     int code = attn_problem_check(problem, error);
     if (!code) code = attn_intake(&taken, sizeof taken, problem, "problem", error);
-    if (!code && device) code = attn_intake_known(&taken_device, sizeof taken_device, device, "device", error);
+    if (!code && device)
+        code = attn_intake_known(&taken_device, sizeof taken_device, device, "device", error);
     if (code) return code;
     struct check in = {.backend = backend,
                        .name = backend->name,

@@ -239,7 +239,8 @@ int attn_select(const attn_context_t *context, const attn_problem_t *problem, co
                                 "selection is NULL; pass the address of a pointer");
     if (!code) code = attn_problem_check(problem, error);
     if (!code) code = attn_intake(&taken, sizeof taken, problem, "problem", error);
-    if (!code && device) code = attn_intake_known(&taken_device, sizeof taken_device, device, "device", error);
+    if (!code && device)
+        code = attn_intake_known(&taken_device, sizeof taken_device, device, "device", error);
     if (!code && !device) {
         taken_device = (attn_device_t){.struct_size = sizeof taken_device};
         code = attn_device_parse(NULL, &taken_device, error);

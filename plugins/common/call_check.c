@@ -12,8 +12,8 @@ int call_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t
     return status;
 }
 
-static int check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted,
-                        int64_t heads, attn_error_t *error) {
+int call_check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
+                      attn_error_t *error) {
     const int64_t shape[1] = {heads};
     if (is_wanted) return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
     if (t != NULL)
@@ -57,10 +57,10 @@ int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_er
 
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
                       int64_t tokens, attn_error_t *error) {
-    int status = check_vector(a->sinks, "sinks", "sink", (features & ATTN_F_SINK) != 0, heads, error);
+    int status = call_check_vector(a->sinks, "sinks", "sink", (features & ATTN_F_SINK) != 0, heads, error);
     if (status == ATTN_OK)
-        status = check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt",
-                              (features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, heads, error);
+        status = call_check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt",
+                                   (features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, heads, error);
     if (status == ATTN_OK) status = call_check_scale(a->scales.q, "q_scale", kv_heads, error);
     if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", kv_heads, error);
     if (status == ATTN_OK) status = call_check_scale(a->scales.v, "v_scale", kv_heads, error);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plugins on the host check of the tensors of a call alike: rows, small vectors, scales, dense caches, slots. */
+/* What plugins check of the tensors of a call alike: rows, small vectors, scales, dense caches. Where it looks into a tensor, at
+ * slots, that is in host memory; gpu_tensor.h is for the others. */
 #ifndef ATTN_CALL_CHECK_H
 #define ATTN_CALL_CHECK_H
 
@@ -9,6 +10,9 @@
 /* [rows or more, heads, size]; the message says that the batch has so many tokens. */
 int call_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
                     int64_t tokens, attn_error_t *error);
+/* float32 [heads] if the feature is asked for, else nothing. */
+int call_check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
+                      attn_error_t *error);
 /* NULL, or float32 [heads, tokens or more]. */
 int call_check_lse(const DLTensor *t, int64_t heads, int64_t tokens, attn_error_t *error);
 /* NULL, or float32: a scalar, or [1], or [heads]. */

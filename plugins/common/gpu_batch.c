@@ -4,12 +4,6 @@
 
 #include <math.h>
 
-int gpu_check_tensor_device(const DLTensor *t, const char *name, attn_error_t *error) {
-    if (t->device.device_type == kDLCUDA || t->device.device_type == kDLCUDAManaged) return ATTN_OK;
-    return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; a CUDA tensor was wanted", name,
-                     (int)t->device.device_type);
-}
-
 int gpu_check_block_table(const batch_limits_t *l, const attn_batch_t *b, attn_error_t *error) {
     int status = batch_check_table(l, b, error);
     if (status != ATTN_OK || !l->has_cache || b->num_reqs == 0) return status;

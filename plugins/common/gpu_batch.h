@@ -5,6 +5,7 @@
 #define ATTN_GPU_BATCH_H
 
 #include "batch_check.h"
+#include "gpu_tensor.h"
 
 /* Reasons for limits that no kernel's 32-bit counts hold, for pages that are not of 16 tokens, and for a scale beyond 1e6. */
 void gpu_check_limits(const attn_problem_t *problem, int64_t max_tokens, attn_reasons_t *reasons);
@@ -14,7 +15,5 @@ int gpu_check_block_table(const batch_limits_t *limits, const attn_batch_t *batc
 /* metadata and host are as large as space_needed said. */
 int gpu_check_space(const attn_space_t *space, uint64_t metadata_bytes, uint64_t host_bytes,
                     attn_error_t *error);
-/* A tensor lies on a CUDA device. */
-int gpu_check_tensor_device(const DLTensor *tensor, const char *name, attn_error_t *error);
 
 #endif

@@ -3,111 +3,22 @@
  * allocation, no waiting. */
 #include "flash_instance.h"
 
-int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_error_t *error) {
-    if (t->shape[0] < rows)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
-                         (long long)t->shape[0], (long long)rows);
-    return ATTN_OK;
-}
-
-/* Kernels move 16 bytes at a time (8 for 8-bit caches): address and every stride of a dimension longer than 1. */
-static int check_alignment(const DLTensor *t, const char *name, int bytes, attn_error_t *error) {
-    const uint64_t odd = (uint64_t)bytes - 1; /* a power of two; divisions cost half of forward's own time */
-    if ((uintptr_t)attn_data(t) & odd)
-        return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s begins at %p; an address that is a multiple of %d was wanted", name,
-                         attn_data(t), bytes);
-    for (int i = 0; i + 1 < t->ndim; i++)
-        if (t->shape[i] > 1 && ((uint64_t)attn_byte_stride(t, i) & odd) != 0)
-            return attn_fail(error, ATTN_E_INVALID, name,
-                             "%s has a stride of %lld bytes in dimension %d; a multiple of "
-                             "%d was wanted",
-                             name, (long long)attn_byte_stride(t, i), i, bytes);
-    return ATTN_OK;
-}
-
-static int check_rows_tensor(uint32_t dtype, int alignment, const DLTensor *t, const char *name, int heads,
-                             int size, int64_t rows, attn_error_t *error) {
-    const int64_t shape[3] = {-1, heads, size};
-    int status = attn_check_tensor(t, name, dtype, 3, shape, error);
-    if (status == ATTN_OK) status = flash_check_rows(t, name, rows, error);
-    if (status == ATTN_OK && rows > 0) status = gpu_check_tensor_device(t, name, error);
-    return status == ATTN_OK && rows > 0 ? check_alignment(t, name, alignment, error) : status;
-}
-
-int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride,
-                      attn_error_t *error) {
-    if (t == NULL) return ATTN_OK;
-    int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
-    if (status == ATTN_OK) status = gpu_check_tensor_device(t, name, error);
-    if (status != ATTN_OK) return status;
-    if (t->shape[0] != 1 && t->shape[0] != in->kv_heads)
-        return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s has %lld elements; 1 or %d (one per KV head) were wanted", name,
-                         (long long)t->shape[0], in->kv_heads);
-    int own = t->shape[0] > 1;
-    if (*stride >= 0 && own != *stride)
-        return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s has %lld elements, unlike the other scale; their sizes must "
-                         "agree",
-                         name, (long long)t->shape[0]);
-    *stride = own;
-    return ATTN_OK;
-}
-
 /* Bytes are loaded by 8, but where TMA moves them by 16. */
 static int alignment_of(const attn_instance_t *in, int dtype) {
     return dtype == FLASH_E4M3 && in->prefill.kind == FLASH_PREFILL_SM80 ? 8 : 16;
 }
 
-static int check_cache(const attn_instance_t *in, const DLTensor *t, const char *name, int64_t content,
-                       attn_error_t *error) {
-    uint32_t storage = in->kv_dtype == FLASH_E4M3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype;
-    const int64_t shape[4] = {-1, in->kv_heads, in->page_size, content};
-    int status = attn_check_tensor(t, name, storage, 4, shape, error);
-    if (status == ATTN_OK) status = gpu_check_tensor_device(t, name, error);
-    if (status == ATTN_OK) status = check_alignment(t, name, alignment_of(in, in->kv_dtype), error);
-    if (status == ATTN_OK && t->shape[0] > INT32_MAX)
-        status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld blocks; block ids are 32-bit", name,
-                           (long long)t->shape[0]);
-    return status;
-}
-
-int flash_view_cache(const attn_instance_t *in, const DLTensor *kv, const DLTensor *v, flash_cache_view *view,
+int flash_view_cache(const attn_instance_t *in, const DLTensor *kv, const DLTensor *v, gpu_cache_view *view,
                      attn_error_t *error) {
-    int status = check_cache(in, kv, "kv_cache", in->is_separate ? in->d : in->d + in->dv, error);
-    if (status == ATTN_OK && in->is_separate) status = check_cache(in, v, "v_cache", in->dv, error);
-    if (status == ATTN_OK && !in->is_separate && v != NULL)
-        status = attn_fail(error, ATTN_E_INVALID, "v_cache",
-                           "v_cache was given, but the problem has no feature separate_kv; ask for it");
-    if (status == ATTN_OK && in->is_separate && v->shape[0] != kv->shape[0])
-        status = attn_fail(error, ATTN_E_INVALID, "v_cache", "v_cache has %lld blocks, kv_cache %lld",
-                           (long long)v->shape[0], (long long)kv->shape[0]);
-    if (status != ATTN_OK) return status;
-    const DLTensor *vt = in->is_separate ? v : kv;
-    view->pages = kv->shape[0];
-    view->k = attn_data(kv);
-    view->v =
-        (char *)attn_data(vt) + (in->is_separate ? 0 : (int64_t)in->d * (in->kv_dtype == FLASH_E4M3 ? 1 : 2));
-    view->k_page = kv->strides[0];
-    view->k_head = kv->strides[1];
-    view->k_token = kv->strides[2];
-    view->v_page = vt->strides[0];
-    view->v_head = vt->strides[1];
-    view->v_token = vt->strides[2];
-    return ATTN_OK;
-}
-
-static int check_vector(const attn_instance_t *in, const DLTensor *t, const char *name, uint64_t feature,
-                        attn_error_t *error) {
-    const int64_t shape[1] = {in->problem.num_heads};
-    if (in->features & feature) {
-        int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
-        return status == ATTN_OK ? gpu_check_tensor_device(t, name, error) : status;
-    }
-    return t == NULL ? ATTN_OK
-                     : attn_fail(error, ATTN_E_INVALID, name,
-                                 "%s was given, but the problem does not have the feature; ask for it", name);
+    const call_cache_t c = {.role = in->problem.role,
+                            .storage = in->kv_dtype == FLASH_E4M3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3
+                                                                  : in->problem.dtype,
+                            .kv_heads = in->kv_heads,
+                            .block_size = in->page_size,
+                            .head_size = in->d,
+                            .head_size_v = in->dv,
+                            .is_separate = in->is_separate};
+    return gpu_view_cache(&c, alignment_of(in, in->kv_dtype), kv, v, view, error);
 }
 
 static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, flash_params *p,
@@ -116,27 +27,22 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     const uint32_t dtype = in->problem.dtype,
                    query = in->q_dtype == FLASH_E4M3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : dtype;
     const int heads = (int)in->problem.num_heads;
-    int status = check_rows_tensor(query, alignment_of(in, in->q_dtype), a->query, "query", heads, in->d,
-                                   tokens, error);
+    int status =
+        gpu_check_rows(a->query, "query", query, heads, in->d, tokens, alignment_of(in, in->q_dtype), error);
     if (status == ATTN_OK)
-        status = check_rows_tensor(dtype, 16, a->output, "output", heads, in->dv, tokens, error);
-    if (status == ATTN_OK) status = check_vector(in, a->sinks, "sinks", ATTN_F_SINK, error);
-    if (status == ATTN_OK) status = check_vector(in, a->alibi_slopes, "alibi_slopes", ATTN_F_ALIBI, error);
-    if (status == ATTN_OK) status = flash_check_scale(in, a->scales.k, "k_scale", &stride, error);
-    if (status == ATTN_OK) status = flash_check_scale(in, a->scales.v, "v_scale", &stride, error);
+        status = gpu_check_rows(a->output, "output", dtype, heads, in->dv, tokens, 16, error);
+    if (status == ATTN_OK)
+        status = gpu_check_vector(a->sinks, "sinks", "sink", (in->features & ATTN_F_SINK) != 0, heads, error);
+    if (status == ATTN_OK)
+        status = gpu_check_vector(a->alibi_slopes, "alibi_slopes", "alibi",
+                                  (in->features & ATTN_F_ALIBI) != 0, heads, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a->scales.k, "k_scale", in->kv_heads, &stride, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a->scales.v, "v_scale", in->kv_heads, &stride, error);
     if (status == ATTN_OK && in->q_dtype == FLASH_E4M3)
-        status = flash_check_scale(in, a->scales.q, "q_scale", &q_stride, error);
-    if (status == ATTN_OK && a->lse != NULL) {
-        const int64_t shape[2] = {in->problem.num_heads, -1};
-        status = attn_check_tensor(a->lse, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
-        if (status == ATTN_OK && a->lse->shape[1] < tokens)
-            status =
-                attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
-                          (long long)a->lse->shape[1], (long long)tokens);
-        if (status == ATTN_OK) status = gpu_check_tensor_device(a->lse, "lse", error);
-    }
+        status = gpu_check_scale(a->scales.q, "q_scale", in->kv_heads, &q_stride, error);
+    if (status == ATTN_OK) status = gpu_check_lse(a->lse, heads, tokens, error);
     if (status == ATTN_OK && in->has_cache) {
-        flash_cache_view c;
+        gpu_cache_view c;
         status = flash_view_cache(in, a->kv_cache, a->v_cache, &c, error);
         if (status == ATTN_OK) {
             p->k = c.k, p->v = c.v, p->num_pages = c.pages, p->page_size = in->page_size;
@@ -144,9 +50,9 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
             p->v_page = c.v_page, p->v_token = c.v_token, p->v_head = c.v_head;
         }
     } else if (status == ATTN_OK) {
-        status = check_rows_tensor(dtype, 16, a->key, "key", in->kv_heads, in->d, tokens, error);
+        status = gpu_check_rows(a->key, "key", dtype, in->kv_heads, in->d, tokens, 16, error);
         if (status == ATTN_OK)
-            status = check_rows_tensor(dtype, 16, a->value, "value", in->kv_heads, in->dv, tokens, error);
+            status = gpu_check_rows(a->value, "value", dtype, in->kv_heads, in->dv, tokens, 16, error);
         if (status == ATTN_OK) {
             p->k = attn_data(a->key), p->v = attn_data(a->value), p->kv_rows = tokens;
             p->k_token = a->key->strides[0], p->k_head = a->key->strides[1];
@@ -242,8 +148,8 @@ static int launch_cascade(attn_instance_t *in, const flash_host_header *h, const
 }
 
 static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
-    int status = check_rows_tensor(in->problem.dtype, 16, a->output, "output", (int)in->problem.num_heads,
-                                   in->dv, 0, error);
+    int status =
+        gpu_check_rows(a->output, "output", in->problem.dtype, in->problem.num_heads, in->dv, 0, 16, error);
     if (status != ATTN_OK || a->output->shape[0] == 0) return status;
     int e = flash_zero_rows(attn_data(a->output), a->output->shape[0], (int)in->problem.num_heads, in->dv,
                             a->output->strides[0], a->output->strides[1], stream);

@@ -81,16 +81,8 @@ int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, voi
 int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                   attn_error_t *error);
 
-/* Addresses and element strides of K and V in a packed cache or in a pair of caches. */
-typedef struct flash_cache_view {
-    void *k, *v;
-    int64_t pages;
-    int64_t k_page, k_token, k_head, v_page, v_token, v_head;
-} flash_cache_view;
+/* The cache of a call, checked. */
 int flash_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
-                     flash_cache_view *view, attn_error_t *error);
-int flash_check_rows(const DLTensor *t, const char *name, int64_t rows, attn_error_t *error);
-int flash_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride,
-                      attn_error_t *error);
+                     gpu_cache_view *view, attn_error_t *error);
 
 #endif

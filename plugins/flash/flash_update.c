@@ -2,45 +2,24 @@
 /* update_kv_cache: checks, and one launch of the cache writer. */
 #include "flash_instance.h"
 
-static int check_new_rows(const attn_instance_t *in, const DLTensor *t, const char *name, int size,
-                          int64_t rows, attn_error_t *error) {
-    const int64_t shape[3] = {-1, in->kv_heads, size};
-    int status = attn_check_tensor(t, name, in->problem.dtype, 3, shape, error);
-    if (status != ATTN_OK) return status;
-    if (t->shape[0] < rows)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; slot_mapping has %lld", name,
-                         (long long)t->shape[0], (long long)rows);
-    if (rows > 0 && ((uintptr_t)attn_data(t) % 16 || (rows > 1 && attn_byte_stride(t, 0) % 16) ||
-                     (in->kv_heads > 1 && attn_byte_stride(t, 1) % 16)))
-        return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s is not aligned: address and strides must be multiples of 16 "
-                         "bytes",
-                         name);
-    return ATTN_OK;
-}
-
 int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream,
                           attn_error_t *error) {
     attn_kv_update_t a;
-    flash_cache_view c;
+    gpu_cache_view c;
     int stride = -1;
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && !in->has_cache)
         status = attn_fail(error, ATTN_E_STATE, "kv_cache", "role %s has no cache to update",
                            attn_role_name(in->problem.role));
     if (status == ATTN_OK) status = flash_view_cache(in, a.kv_cache, a.v_cache, &c, error);
-    if (status == ATTN_OK)
-        status = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
+    if (status == ATTN_OK) status = gpu_check_slots(a.slot_mapping, INT32_MAX, error);
     int64_t rows = status == ATTN_OK ? a.slot_mapping->shape[0] : 0;
-    if (status == ATTN_OK) status = check_new_rows(in, a.key, "key", in->d, rows, error);
-    if (status == ATTN_OK) status = check_new_rows(in, a.value, "value", in->dv, rows, error);
-    if (status == ATTN_OK) status = flash_check_scale(in, a.scales.k, "k_scale", &stride, error);
-    if (status == ATTN_OK) status = flash_check_scale(in, a.scales.v, "v_scale", &stride, error);
-    if (status == ATTN_OK && rows > INT32_MAX)
-        status = attn_fail(error, ATTN_E_INVALID, "slot_mapping",
-                           "slot_mapping has %lld entries; at most 2147483647 are "
-                           "served",
-                           (long long)rows);
+    if (status == ATTN_OK)
+        status = gpu_check_rows(a.key, "key", in->problem.dtype, in->kv_heads, in->d, rows, 16, error);
+    if (status == ATTN_OK)
+        status = gpu_check_rows(a.value, "value", in->problem.dtype, in->kv_heads, in->dv, rows, 16, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a.scales.k, "k_scale", in->kv_heads, &stride, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a.scales.v, "v_scale", in->kv_heads, &stride, error);
     if (status != ATTN_OK || rows == 0) return status;
     flash_write_params w;
     memset(&w, 0, sizeof w);

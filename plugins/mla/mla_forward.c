@@ -4,18 +4,6 @@
  * what attention reads are e4m3 numbers in 16 bits, and q_scale is a factor of its scores. */
 #include "mla_prefill.h"
 
-static int check_rows(const attn_instance_t *in, const DLTensor *t, const char *name, int size,
-                      int64_t tokens, attn_error_t *error) {
-    const int64_t shape[3] = {-1, in->heads, size};
-    int status = attn_check_tensor(t, name, in->problem.dtype, 3, shape, error);
-    if (status == ATTN_OK) status = mla_check_device(t, name, error);
-    if (status == ATTN_OK) status = mla_check_aligned(t, name, error);
-    if (status == ATTN_OK && t->shape[0] < tokens)
-        status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
-                           (long long)t->shape[0], (long long)tokens);
-    return status;
-}
-
 static int check_unserved(const attn_forward_t *a, attn_error_t *error) {
     const struct {
         const DLTensor *t;
@@ -32,24 +20,17 @@ static int check_unserved(const attn_forward_t *a, attn_error_t *error) {
 
 static int check_args(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                       attn_error_t *error) {
-    int status = check_rows(in, a->query, "query", in->nope + MLA_ROPE, tokens, error);
+    int status = gpu_check_rows(a->query, "query", in->problem.dtype, in->heads, in->nope + MLA_ROPE, tokens,
+                                16, error);
     if (status == ATTN_OK) status = mla_check_output(in, a, tokens, error);
     if (status == ATTN_OK) status = mla_check_cache(in, a->kv_cache, a->v_cache, error);
     if (status == ATTN_OK) status = mla_check_scale(a->scales.k, "k_scale", error);
     if (status == ATTN_OK && in->is_fp8_query) status = mla_check_scale(a->scales.q, "q_scale", error);
-    if (status == ATTN_OK && a->lse != NULL) {
-        const int64_t shape[2] = {in->heads, -1};
-        status = attn_check_tensor(a->lse, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
-        if (status == ATTN_OK) status = mla_check_device(a->lse, "lse", error);
-        if (status == ATTN_OK && a->lse->shape[1] < tokens)
-            status =
-                attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
-                          (long long)a->lse->shape[1], (long long)tokens);
-    }
+    if (status == ATTN_OK) status = gpu_check_lse(a->lse, in->heads, tokens, error);
     if (status == ATTN_OK && in->plan.topk != 0) {
         const int64_t shape[2] = {-1, in->plan.topk};
         status = attn_check_tensor(a->topk_indices, "topk_indices", ATTN_DTYPE_INT32, 2, shape, error);
-        if (status == ATTN_OK) status = mla_check_device(a->topk_indices, "topk_indices", error);
+        if (status == ATTN_OK) status = gpu_check_tensor_device(a->topk_indices, "topk_indices", error);
         if (status == ATTN_OK && a->topk_indices->shape[0] < tokens)
             status = attn_fail(error, ATTN_E_INVALID, "topk_indices",
                                "topk_indices has %lld rows; the batch has %lld tokens",

@@ -96,11 +96,7 @@ int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
 int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                 attn_error_t *error);
 
-/* Checks a tensor of the call, that it lies on a CUDA device, and that its rows can be read 16 bytes at a time. */
-static inline int mla_check_device(const DLTensor *t, const char *name, attn_error_t *error) {
-    return gpu_check_tensor_device(t, name, error);
-}
-int mla_check_aligned(const DLTensor *t, const char *name, attn_error_t *error);
+/* Checks of the tensors of a call. */
 int mla_check_scale(const DLTensor *t, const char *name, attn_error_t *error);
 int mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
                     attn_error_t *error);

@@ -39,7 +39,7 @@ static int check_scales(const attn_instance_t *in, const attn_forward_t *a, int6
     if (status != ATTN_OK || a->output_block_scale == NULL) return status;
     const DLTensor *t = a->output_block_scale;
     status = attn_check_tensor(t, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL, error);
-    if (status == ATTN_OK) status = mla_check_device(t, "output_block_scale", error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(t, "output_block_scale", error);
     if (status == ATTN_OK && group_of(in, a, tokens) < 0)
         status = attn_fail(error, ATTN_E_INVALID, "output_block_scale",
                            "output_block_scale is [%lld, %lld]; [%lld, %d / 64 or / 128] was wanted",
@@ -50,21 +50,10 @@ static int check_scales(const attn_instance_t *in, const attn_forward_t *a, int6
 
 int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                      attn_error_t *error) {
-    const int64_t shape[3] = {-1, in->heads, in->value};
-    const DLTensor *t = a->output;
-    uint32_t dtype = mla_output_is_quantised(in) ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype;
-    int status = attn_check_tensor(t, "output", dtype, 3, shape, error);
-    if (status == ATTN_OK) status = mla_check_device(t, "output", error);
-    if (status == ATTN_OK && dtype != ATTN_DTYPE_FP8_E4M3) status = mla_check_aligned(t, "output", error);
-    int bad = status == ATTN_OK && (uintptr_t)attn_data(t) % 8 != 0;
-    for (int i = 0; i < 2 && status == ATTN_OK; i++)
-        bad |= t->shape[i] > 1 && attn_byte_stride(t, i) % 8 != 0;
-    if (bad)
-        return attn_fail(error, ATTN_E_INVALID, "output",
-                         "output is not aligned: address and strides must be multiples of 8 bytes");
-    if (status == ATTN_OK && t->shape[0] < tokens)
-        status = attn_fail(error, ATTN_E_INVALID, "output", "output has %lld rows; the batch has %lld tokens",
-                           (long long)t->shape[0], (long long)tokens);
+    const int is_fp8 = mla_output_is_quantised(in);
+    int status =
+        gpu_check_rows(a->output, "output", is_fp8 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype,
+                       in->heads, in->value, tokens, is_fp8 ? 8 : 16, error);
     return status == ATTN_OK && tokens > 0 ? check_scales(in, a, tokens, error) : status;
 }
 

@@ -2,20 +2,9 @@
 /* What goes into buffers that stay: cache rows and weights. Also the checks of tensors that all calls share. */
 #include "mla_instance.h"
 
-int mla_check_aligned(const DLTensor *t, const char *name, attn_error_t *error) {
-    int bad = t->shape[0] > 0 && (uintptr_t)attn_data(t) % 16 != 0;
-    for (int i = 0; i + 1 < t->ndim; i++)
-        bad |= t->shape[i] > 1 && attn_byte_stride(t, i) % 16 != 0;
-    return bad ? attn_fail(error, ATTN_E_INVALID, name,
-                           "%s is not aligned: address and strides must be multiples of 16 bytes", name)
-               : ATTN_OK;
-}
-
 int mla_check_scale(const DLTensor *t, const char *name, attn_error_t *error) {
-    const int64_t shape[1] = {1};
-    if (t == NULL) return ATTN_OK;
-    int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
-    return status == ATTN_OK ? mla_check_device(t, name, error) : status;
+    int stride = -1;
+    return gpu_check_scale(t, name, 1, &stride, error);
 }
 
 int mla_check_cache(const attn_instance_t *in, const DLTensor *t, const DLTensor *v_cache,
@@ -25,12 +14,7 @@ int mla_check_cache(const attn_instance_t *in, const DLTensor *t, const DLTensor
         return attn_fail(error, ATTN_E_INVALID, "v_cache",
                          "v_cache was given; latent caches have one tensor");
     int status = attn_check_tensor(t, "kv_cache", in->storage, 3, shape, error);
-    if (status == ATTN_OK) status = mla_check_device(t, "kv_cache", error);
-    if (status == ATTN_OK) status = mla_check_aligned(t, "kv_cache", error);
-    if (status == ATTN_OK && t->shape[0] > INT32_MAX)
-        status = attn_fail(error, ATTN_E_INVALID, "kv_cache",
-                           "kv_cache has %lld blocks; block ids are 32-bit", (long long)t->shape[0]);
-    return status;
+    return status == ATTN_OK ? gpu_check_pages(t, "kv_cache", 16, error) : status;
 }
 
 /* kv_c is [n, L]; k_pe is [n, R] or [n, 1, R]. */
@@ -40,8 +24,8 @@ static int check_new_rows(const attn_instance_t *in, const DLTensor *t, const ch
     int is_flat = t == NULL || t->ndim != 3;
     int status =
         attn_check_tensor(t, name, in->problem.dtype, is_flat ? 2 : 3, is_flat ? flat : one_head, error);
-    if (status == ATTN_OK) status = mla_check_device(t, name, error);
-    if (status == ATTN_OK) status = mla_check_aligned(t, name, error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(t, name, error);
+    if (status == ATTN_OK) status = gpu_check_alignment(t, name, 16, error);
     if (status == ATTN_OK && t->shape[0] < rows)
         status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; slot_mapping has %lld", name,
                            (long long)t->shape[0], (long long)rows);
@@ -53,18 +37,11 @@ int mla_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void 
     attn_kv_update_t a;
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK) status = mla_check_cache(in, a.kv_cache, a.v_cache, error);
-    if (status == ATTN_OK)
-        status = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
-    if (status == ATTN_OK) status = mla_check_device(a.slot_mapping, "slot_mapping", error);
+    if (status == ATTN_OK) status = gpu_check_slots(a.slot_mapping, INT32_MAX, error);
     int64_t rows = status == ATTN_OK ? a.slot_mapping->shape[0] : 0;
     if (status == ATTN_OK) status = check_new_rows(in, a.key, "key", in->latent, rows, error);
     if (status == ATTN_OK) status = check_new_rows(in, a.value, "value", MLA_ROPE, rows, error);
     if (status == ATTN_OK) status = mla_check_scale(a.scales.k, "k_scale", error);
-    if (status == ATTN_OK && rows > INT32_MAX)
-        status = attn_fail(error, ATTN_E_INVALID, "slot_mapping",
-                           "slot_mapping has %lld entries; at most 2147483647 are "
-                           "served",
-                           (long long)rows);
     if (status != ATTN_OK || rows == 0) return status;
     mla_write_params w = {.kv_c = attn_data(a.key),
                           .k_pe = attn_data(a.value),
@@ -98,7 +75,7 @@ int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     int is_e4m3 = w.kv_b_proj != NULL && attn_dtype_of(w.kv_b_proj->dtype) == ATTN_DTYPE_FP8_E4M3;
     status = attn_check_tensor(w.kv_b_proj, "kv_b_proj",
                                is_e4m3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype, 2, shape, error);
-    if (status == ATTN_OK) status = mla_check_device(w.kv_b_proj, "kv_b_proj", error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(w.kv_b_proj, "kv_b_proj", error);
     if (status == ATTN_OK) status = mla_check_scale(w.kv_b_proj_scale, "kv_b_proj_scale", error);
     if (status != ATTN_OK) return status;
     if (w.weight_space == NULL || w.weight_space_bytes < in->weight_bytes)

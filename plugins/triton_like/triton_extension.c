@@ -37,7 +37,7 @@ static int compile(const attn_problem_t *problem, const attn_device_t *device,
         status = attn_give(report, &full, sizeof full, "report", error);
     }
     triton_free_code(&code);
-    return ATTN_OK;
+    return status;
 }
 
 static const attn_compile_extension_t compile_extension = {.struct_size = sizeof(attn_compile_extension_t),

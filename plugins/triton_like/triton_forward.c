@@ -3,28 +3,11 @@
  * prefill, group scales. No allocation, no waiting, no compilation. */
 #include "triton_instance.h"
 
-static int check_vector(const attn_instance_t *in, const DLTensor *t, const char *name, int is_wanted,
-                        attn_error_t *error) {
-    const int64_t shape[1] = {in->problem.num_heads};
-    if (is_wanted) {
-        int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
-        return status == ATTN_OK ? gpu_check_tensor_device(t, name, error) : status;
-    }
-    return t == NULL ? ATTN_OK
-                     : attn_fail(error, ATTN_E_INVALID, name,
-                                 "%s was given, but the problem does not have the feature; ask for it", name);
-}
-
 static int take_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p,
                     attn_error_t *error) {
-    const int64_t shape[2] = {in->problem.num_heads, -1};
-    if (t == NULL) return ATTN_OK;
-    int status = attn_check_tensor(t, "lse", ATTN_DTYPE_FLOAT32, 2, shape, error);
-    if (status == ATTN_OK) status = gpu_check_tensor_device(t, "lse", error);
-    if (status == ATTN_OK && t->shape[1] < tokens)
-        status = attn_fail(error, ATTN_E_INVALID, "lse", "lse has %lld columns; the batch has %lld tokens",
-                           (long long)t->shape[1], (long long)tokens);
-    if (status == ATTN_OK) p->lse = attn_data(t), p->lse_head = t->strides[0], p->lse_token = t->strides[1];
+    int status = gpu_check_lse(t, in->problem.num_heads, tokens, error);
+    if (status == ATTN_OK && t != NULL)
+        p->lse = attn_data(t), p->lse_head = t->strides[0], p->lse_token = t->strides[1];
     return status;
 }
 
@@ -49,9 +32,9 @@ static int take_bias(const attn_instance_t *in, const DLTensor *t, int64_t token
 static int take_scales(const attn_instance_t *in, const attn_forward_t *a, triton_params_t *p,
                        attn_error_t *error) {
     int kv_stride = -1, q_stride = -1, out_stride = -1;
-    int status = triton_check_scale(in, a->scales.k, "k_scale", &kv_stride, error);
-    if (status == ATTN_OK) status = triton_check_scale(in, a->scales.v, "v_scale", &kv_stride, error);
-    if (status == ATTN_OK) status = triton_check_scale(in, a->scales.q, "q_scale", &q_stride, error);
+    int status = gpu_check_scale(a->scales.k, "k_scale", in->kv_heads, &kv_stride, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a->scales.v, "v_scale", in->kv_heads, &kv_stride, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a->scales.q, "q_scale", in->kv_heads, &q_stride, error);
     if (status == ATTN_OK && a->output_block_scale != NULL && !in->config.out_group)
         status = attn_fail(
             error, ATTN_E_INVALID, "output_block_scale",
@@ -61,8 +44,7 @@ static int take_scales(const attn_instance_t *in, const attn_forward_t *a, trito
         status = attn_fail(error, ATTN_E_INVALID, "output_scale",
                            "output_scale is %s; it belongs to feature out_fp8_static",
                            is_static ? "not given" : "given");
-    if (status == ATTN_OK)
-        status = triton_check_scale(in, a->output_scale, "output_scale", &out_stride, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a->output_scale, "output_scale", 1, &out_stride, error);
     if (status != ATTN_OK) return status;
     if (in->config.kv == TRITON_E4M3 || in->config.kv == TRITON_E5M2) {
         p->k_scale = a->scales.k ? attn_data(a->scales.k) : NULL;
@@ -78,7 +60,7 @@ static int take_scales(const attn_instance_t *in, const attn_forward_t *a, trito
 static int take_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, triton_params_t *p,
                      attn_error_t *error) {
     if (in->has_cache) {
-        triton_cache_view_t c;
+        gpu_cache_view c;
         int status = triton_view_cache(in, a->kv_cache, a->v_cache, &c, error);
         if (status == ATTN_OK) {
             p->k = c.k, p->v = c.v;
@@ -89,10 +71,10 @@ static int take_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t
     }
     const triton_config_t *c = &in->config;
     int status =
-        triton_check_rows(a->key, "key", in->problem.dtype, in->kv_heads, c->d, tokens, c->kv_vec, error);
+        gpu_check_rows(a->key, "key", in->problem.dtype, in->kv_heads, c->d, tokens, c->kv_vec, error);
     if (status == ATTN_OK)
-        status = triton_check_rows(a->value, "value", in->problem.dtype, in->kv_heads, c->dv, tokens,
-                                   c->kv_vec, error);
+        status = gpu_check_rows(a->value, "value", in->problem.dtype, in->kv_heads, c->dv, tokens, c->kv_vec,
+                                error);
     if (status != ATTN_OK) return status;
     p->k = attn_data(a->key), p->k_token = a->key->strides[0], p->k_head = a->key->strides[1];
     p->v = attn_data(a->value), p->v_token = a->value->strides[0], p->v_head = a->value->strides[1];
@@ -139,12 +121,14 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     const triton_config_t *c = &in->config;
     int heads = (int)in->problem.num_heads;
     uint32_t query_dtype = in->problem.query_dtype ? in->problem.query_dtype : in->problem.dtype;
-    int status = triton_check_rows(a->query, "query", query_dtype, heads, c->d, tokens, c->q_vec, error);
+    int status = gpu_check_rows(a->query, "query", query_dtype, heads, c->d, tokens, c->q_vec, error);
     if (status == ATTN_OK)
-        status = triton_check_rows(a->output, "output", out_dtype(in), heads, c->dv, tokens,
-                                   c->out_group ? 1 : c->out_vec, error);
-    if (status == ATTN_OK) status = check_vector(in, a->sinks, "sinks", c->sinks, error);
-    if (status == ATTN_OK) status = check_vector(in, a->alibi_slopes, "alibi_slopes", c->alibi, error);
+        status = gpu_check_rows(a->output, "output", out_dtype(in), heads, c->dv, tokens,
+                                c->out_group ? 1 : c->out_vec, error);
+    if (status == ATTN_OK) status = gpu_check_vector(a->sinks, "sinks", "sink", c->sinks, heads, error);
+    if (status == ATTN_OK)
+        status =
+            gpu_check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt", c->alibi, heads, error);
     if (status == ATTN_OK) status = take_scales(in, a, p, error);
     if (status == ATTN_OK) status = take_lse(in, a->lse, tokens, p, error);
     if (status == ATTN_OK) status = take_bias(in, a->qq_bias, tokens, p, error);
@@ -198,11 +182,10 @@ static int fill_with_zero(const attn_instance_t *in, const DLTensor *out, void *
 }
 
 static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
-    int status = triton_check_rows(a->output, "output", out_dtype(in), (int)in->problem.num_heads,
-                                   in->config.dv, 0, 1, error);
+    int status = gpu_check_rows(a->output, "output", out_dtype(in), (int)in->problem.num_heads, in->config.dv,
+                                0, 1, error);
     if (status != ATTN_OK || a->output->shape[0] == 0) return status;
-    status = gpu_check_tensor_device(a->output, "output", error);
-    if (status == ATTN_OK) status = triton_driver_enter(&in->driver, error);
+    status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK) return status;
     int e = fill_with_zero(in, a->output, stream);
     triton_driver_leave(&in->driver);

@@ -76,20 +76,9 @@ int triton_find_kernel(attn_instance_t *in, const char *name, int smem, void **k
 /* Code into in->modules; the device's context is current. */
 int triton_load_modules(attn_instance_t *in, const triton_code_t *code, attn_error_t *error);
 
-/* Addresses and element strides of K and V in a packed cache or in a pair of caches. */
-typedef struct triton_cache_view {
-    void *k, *v;
-    int64_t pages;
-    int64_t k_page, k_token, k_head, v_page, v_token, v_head;
-} triton_cache_view_t;
+/* The cache of a call, checked. */
 int triton_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
-                      triton_cache_view_t *view, attn_error_t *error);
-/* Rank 3 rows on the device, at least `rows` of them, aligned to `align` bytes. */
-int triton_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int heads, int size, int64_t rows,
-                      int align, attn_error_t *error);
-/* [1] or [Hkv] floats; *stride keeps whether all of a call's scales are per head. */
-int triton_check_scale(const attn_instance_t *in, const DLTensor *t, const char *name, int *stride,
-                       attn_error_t *error);
+                      gpu_cache_view *view, attn_error_t *error);
 /* The checks of update_kv_cache; *w: what the kernel is told; w->num_tokens may be 0. */
 int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w,
                          attn_error_t *error);

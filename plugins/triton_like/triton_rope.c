@@ -78,8 +78,8 @@ static int rope_write(attn_rope_t *r, const attn_rope_write_t *args, void *strea
     int status = rope_check_write(&r->rules, args, &a, &update, error);
     if (status == ATTN_OK) status = triton_prepare_write(in, &update, &p.write, error);
     if (status == ATTN_OK && a.query != NULL)
-        status = triton_check_rows(a.query, "query", r->rules.dtype, (int)r->rules.heads, in->config.d,
-                                   p.write.num_tokens, in->config.new_vec, error);
+        status = gpu_check_rows(a.query, "query", r->rules.dtype, (int)r->rules.heads, in->config.d,
+                                p.write.num_tokens, in->config.new_vec, error);
     if (status != ATTN_OK || p.write.num_tokens == 0) return status;
     p.key = attn_data(a.key), p.positions = attn_data(a.positions), p.cos_sin = attn_data(a.cos_sin);
     p.table_row = a.cos_sin->strides[0], p.table_rows = a.cos_sin->shape[0];

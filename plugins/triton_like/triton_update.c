@@ -5,7 +5,7 @@
 int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w,
                          attn_error_t *error) {
     attn_kv_update_t a;
-    triton_cache_view_t c;
+    gpu_cache_view c;
     const triton_config_t *f = &in->config;
     int stride = -1;
     int status = attn_intake(&a, sizeof a, args, "args", error);
@@ -13,23 +13,15 @@ int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args
         status = attn_fail(error, ATTN_E_STATE, "kv_cache", "role %s has no cache to update",
                            attn_role_name(in->problem.role));
     if (status == ATTN_OK) status = triton_view_cache(in, a.kv_cache, a.v_cache, &c, error);
-    if (status == ATTN_OK)
-        status = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
+    if (status == ATTN_OK) status = gpu_check_slots(a.slot_mapping, INT32_MAX / 8, error);
     int64_t rows = status == ATTN_OK ? a.slot_mapping->shape[0] : 0;
-    if (status == ATTN_OK && rows > 0)
-        status = gpu_check_tensor_device(a.slot_mapping, "slot_mapping", error);
+    if (status == ATTN_OK)
+        status = gpu_check_rows(a.key, "key", in->problem.dtype, in->kv_heads, f->d, rows, f->new_vec, error);
     if (status == ATTN_OK)
         status =
-            triton_check_rows(a.key, "key", in->problem.dtype, in->kv_heads, f->d, rows, f->new_vec, error);
-    if (status == ATTN_OK)
-        status = triton_check_rows(a.value, "value", in->problem.dtype, in->kv_heads, f->dv, rows, f->new_vec,
-                                   error);
-    if (status == ATTN_OK) status = triton_check_scale(in, a.scales.k, "k_scale", &stride, error);
-    if (status == ATTN_OK) status = triton_check_scale(in, a.scales.v, "v_scale", &stride, error);
-    if (status == ATTN_OK && rows > INT32_MAX / 8)
-        status =
-            attn_fail(error, ATTN_E_INVALID, "slot_mapping",
-                      "slot_mapping has %lld entries; at most %d are served", (long long)rows, INT32_MAX / 8);
+            gpu_check_rows(a.value, "value", in->problem.dtype, in->kv_heads, f->dv, rows, f->new_vec, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a.scales.k, "k_scale", in->kv_heads, &stride, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a.scales.v, "v_scale", in->kv_heads, &stride, error);
     memset(w, 0, sizeof *w);
     if (status != ATTN_OK || rows == 0) return status;
     w->key = attn_data(a.key), w->value = attn_data(a.value), w->k_cache = c.k, w->v_cache = c.v;
