@@ -103,17 +103,12 @@ int cmd_plan(int argc, char **argv) {
     int64_t memory = 0, max_len = 0, inflight = 8192;
     int words;
     const tool_option_t options[] = {
-        {"model", "FILE", TOOL_TEXT, &args.model, 0, 0, "a Hugging Face config.json (or its folder)"},
+        MODEL_OPTIONS(args),
         {"memory", "SIZE", TOOL_INT, &memory, 1, INT64_C(1) << 60, "memory for the cache, as 80GiB"},
         {"kv-cache-dtype", "LIST", TOOL_TEXT, &dtypes_text, 0, 0,
          "cache dtypes to compare (auto,fp8,int8_per_token_head)"},
         {"max-len", "N", TOOL_INT, &max_len, 1, INT32_MAX, "longest sequence; otherwise the model's"},
         {"batched-tokens", "N", TOOL_INT, &inflight, 1, INT32_MAX, "new tokens in one step at most (8192)"},
-        {"block-size", "N", TOOL_INT, &args.block_size, 1, 1 << 20,
-         "tokens per page; otherwise the backend chooses"},
-        {"dtype", "NAME", TOOL_TEXT, &args.dtype, 0, 0,
-         "float32, float16 or bfloat16 instead of the model's"},
-        {"tp", "N", TOOL_INT, &args.tensor_parallel, 1, 1024, "one rank of N under tensor parallelism"},
         {"device", "NAME", TOOL_TEXT, &device_text, 0, 0, "cpu, cuda:0, or one that is not here: sm_90"},
         {"backend", "NAME", TOOL_TEXT, &backend, 0, 0, "ask for this backend"},
         TOOL_COMMON_OPTIONS(common),

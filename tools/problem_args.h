@@ -14,15 +14,9 @@ typedef struct problem_args {
     int64_t tensor_parallel;    /* --tp */
 } problem_args_t;
 
-#define PROBLEM_OPTIONS(A)                                                                                     \
+/* Of a model; and of a model with one cache dtype. */
+#define MODEL_OPTIONS(A)                                                                                       \
     {"model", "FILE", TOOL_TEXT, &(A).model, 0, 0, "a Hugging Face config.json (or its folder)"},              \
-        {"kv-cache-dtype",                                                                                     \
-         "NAME",                                                                                               \
-         TOOL_TEXT,                                                                                            \
-         &(A).kv_cache_dtype,                                                                                  \
-         0,                                                                                                    \
-         0,                                                                                                    \
-         "auto, bfloat16, fp8, int8_per_token_head, .."},                                                      \
         {"block-size",                                                                                         \
          "N",                                                                                                  \
          TOOL_INT,                                                                                             \
@@ -33,6 +27,11 @@ typedef struct problem_args {
         {"dtype", "NAME", TOOL_TEXT, &(A).dtype, 0, 0, "float32, float16 or bfloat16 instead of the model's"}, \
     {                                                                                                          \
         "tp", "N", TOOL_INT, &(A).tensor_parallel, 1, 1024, "one rank of N under tensor parallelism"           \
+    }
+#define PROBLEM_OPTIONS(A)                                                                                   \
+    MODEL_OPTIONS(A), {                                                                                      \
+        "kv-cache-dtype", "NAME", TOOL_TEXT, &(A).kv_cache_dtype, 0, 0,                                      \
+            "auto, bfloat16, fp8, int8_per_token_head, .."                                                   \
     }
 
 /* Reads the model, or the problem text in the words (mask, dtype and scale may be left out). Returns TOOL_OK or an exit
