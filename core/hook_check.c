@@ -93,7 +93,7 @@ static attn_space_t trimmed(const struct check *c, const attn_space_t *s) {
 /* Two new tokens in one slot: one of them would be lost. */
 static int check_slots(struct check *c, const DLTensor *t, int64_t n, attn_error_t *error) {
     int code = ATTN_OK;
-    if (t == NULL || t->device.device_type != kDLCPU || c->slot_seen == NULL) return ATTN_OK;
+    if (t->device.device_type != kDLCPU || c->slot_seen == NULL) return ATTN_OK;
     const int64_t *slot = (const int64_t *)attn_data(t);
     int64_t i = 0;
     for (; i < n && code == ATTN_OK; i++) {
@@ -123,7 +123,10 @@ static int check_batch(struct check *c, const attn_batch_t *b, attn_error_t *err
     if (code == ATTN_OK)
         code = attni_look_list(b->rswa_prefix_lens, b->rswa_prefix_lens_host, b->num_reqs, "rswa_prefix_lens",
                                error);
-    if (code == ATTN_OK) code = check_slots(c, b->slot_mapping, b->num_actual_tokens, error);
+    const int is_cross = c->hook.group->problem.role == ATTN_ROLE_ENCODER_DECODER;
+    if (code == ATTN_OK && b->slot_mapping != NULL) /* a cross batch has the encoder's, however many */
+        code = check_slots(c, b->slot_mapping, is_cross ? b->slot_mapping->shape[0] : b->num_actual_tokens,
+                           error);
     for (int32_t r = 0;
          code == ATTN_OK && b->causal != NULL && b->causal->device.device_type == kDLCPU && r < b->num_reqs;
          r++) {

@@ -329,6 +329,33 @@ static void test_together(void) {
     attn_context_destroy(context);
 }
 
+/* The slots of a cross batch are the encoder's tokens, fewer than those of the step: what lies behind is nobody's. */
+static void test_check_cross(void) {
+    attn_context_t *context = fake_context("[hook check]\nlevel = index\n");
+    attn_problem_t p = small_problem(ATTN_ROLE_ENCODER_DECODER);
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    struct buffers buf = take_buffers(g);
+    int32_t starts[] = {0, 4}, lens[] = {4}, encoder[] = {2}, table[] = {3};
+    int64_t slots[] = {12, 13, 12, INT64_C(1) << 40};
+    struct tensor ttable, tslots;
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = 1,
+                      .num_actual_tokens = 4,
+                      .query_start_loc_host = starts,
+                      .seq_lens_host = lens,
+                      .encoder_seq_lens_host = encoder,
+                      .block_table = tensor(&ttable, table, ATTN_DTYPE_INT32, 2, 1, 1, 0, 0),
+                      .slot_mapping = tensor(&tslots, slots, ATTN_DTYPE_INT64, 1, 2, 0, 0, 0)};
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_OK,
+           "two slots for four tokens: %s", error.text);
+    slots[1] = 12;
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_INVALID, "one slot twice");
+    is_str(error.param, "slot_mapping", "is named");
+    attn_group_close(g);
+    free(buf.memory);
+    attn_context_destroy(context);
+}
+
 int main(void) {
     test_trace();
     test_check_index("index");
@@ -337,6 +364,7 @@ int main(void) {
     test_check_other_lists();
     test_shadow();
     test_together();
+    test_check_cross();
     remove_fake();
     return tap_done();
 }
