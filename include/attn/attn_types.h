@@ -195,7 +195,8 @@ typedef struct attn_device {
 /* ------------------------------------------------------------------ problem */
 
 /* One attention layer on one device: everything that is fixed when a layer is made. Roles that do not use a member
- * require it to be zero. Borrowed during calls only. */
+ * require it to be zero; block_size, kv_layout and num_blocks alone are ignored where there is no cache. Borrowed during
+ * calls only. */
 typedef struct attn_problem {
     uint32_t struct_size;
     uint32_t role;           /* ATTN_ROLE_*, required */
