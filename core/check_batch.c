@@ -4,6 +4,7 @@
  * int32, but their sums and products with block sizes are not.
  */
 #include "plan_arith.h"
+#include "reserved.h"
 
 #include <attn/attn_plan.h>
 
@@ -34,10 +35,8 @@ static int check_counts(const struct check *c) {
     if (b->num_reqs == 0 && b->num_actual_tokens != 0)
         REFUSE("num_actual_tokens", "num_actual_tokens is %d in a batch without requests",
                (int)b->num_actual_tokens);
-    for (size_t i = 0; i < sizeof b->reserved / sizeof b->reserved[0]; i++)
-        if (b->reserved[i] != 0)
-            REFUSE("reserved", "a reserved member is not zero; start from a zeroed attn_batch_t");
-    return ATTN_OK;
+    return attni_reserved_check("attn_batch_t", (uint32_t)b->reserved0, b->reserved,
+                                sizeof b->reserved / sizeof b->reserved[0], c->error);
 }
 
 /* Lengths of every request, and the two maxima that a caller may give. */

@@ -9,6 +9,7 @@
 #include "hook_record.h"
 #include "mm_encoder.h"
 #include "nearest.h"
+#include "reserved.h"
 
 #include <attn/attn_plugin_util.h>
 #include <stdatomic.h>
@@ -127,6 +128,7 @@ static int take_options(const attn_context_options_t *given, attn_context_option
                         attn_error_t *err) {
     *options = (attn_context_options_t){.struct_size = sizeof *options};
     int code = given ? attn_intake(options, sizeof *options, given, "options", err) : ATTN_OK;
+    if (!code) code = ATTNI_RESERVED(attn_context_options_t, options, err);
     if (code) return code;
     if (options->flags & ~(ATTN_CONTEXT_NO_SYSTEM_CONFIG | ATTN_CONTEXT_NO_PLUGINS))
         return attni_fail_param(err, ATTN_E_TOO_NEW, "flags",

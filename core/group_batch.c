@@ -26,7 +26,7 @@ static int take_batch(attn_group_t *g, const attn_batch_t *batch, const attn_spa
                       attn_batch_t *b, attn_space_t *s, attn_error_t *error) {
     int code = attni_group_check(g, error);
     if (code == ATTN_OK) code = attn_intake(b, sizeof *b, batch, "batch", error);
-    if (code == ATTN_OK) code = attn_intake(s, sizeof *s, space, "space", error);
+    if (code == ATTN_OK) code = attni_space_take(s, space, error);
     if (code == ATTN_OK) code = attni_space_check(g, s, error);
     if (code == ATTN_OK) code = attni_host_space_check(g, s, error);
     if (code == ATTN_OK) code = attni_check_batch(&g->problem, b, 0, error);

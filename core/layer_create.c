@@ -2,6 +2,7 @@
 /* layer_create.c: making, naming and finding layers (semantics 7.1, 7.2, 7.9). */
 #include "layer.h"
 #include "plan_arith.h"
+#include "reserved.h"
 #include "tensor_place.h"
 
 #include <stdlib.h>
@@ -107,6 +108,9 @@ int attn_layer_create(attn_group_t *group, const char *name, const attn_layer_op
         return attn_fail(error, ATTN_E_INVALID, "name", "the name has %zu characters; give 1 to %d",
                          strlen(name), LONGEST_NAME);
     if (options != NULL) code = attn_intake(&o, sizeof o, options, "options", error);
+    if (code == ATTN_OK)
+        code = attni_reserved_check("attn_layer_options_t", 0, o.reserved,
+                                    sizeof o.reserved / sizeof o.reserved[0], error);
     if (code != ATTN_OK) return code;
     attn_layer_t *made = calloc(1, sizeof *made);
     if (made == NULL || (made->name = strdup(name)) == NULL) {

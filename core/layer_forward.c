@@ -4,6 +4,7 @@
 #include "metadata_owner.h"
 #include "mm_encoder.h"
 #include "plan_arith.h"
+#include "reserved.h"
 #include "space_check.h"
 #include "tensor_place.h"
 
@@ -76,6 +77,7 @@ int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args
     attn_kv_update_t a;
     int code = check_layer(layer, error);
     if (code == ATTN_OK) code = attn_intake(&a, sizeof a, args, "args", error);
+    if (code == ATTN_OK) code = ATTNI_RESERVED(attn_kv_update_t, &a, error);
     if (code != ATTN_OK) return code;
     const attn_group_t *g = layer->group;
     if (!attn_role_has_cache(g->problem.role) || layer->kv_sharing_target != NULL) return ATTN_OK;
@@ -84,7 +86,10 @@ int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args
     if (code == ATTN_OK) code = check_update_place(g, &a, error);
     if (code != ATTN_OK) return code;
     if (g->stage.ops.update_kv_cache == NULL)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "", "%s has no update_kv_cache", g->backend->shown.name);
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "backend",
+                         "%s has no update_kv_cache, and its forward writes no cache; choose another backend "
+                         "for role %s",
+                         g->backend->shown.name, attn_role_name(g->problem.role));
     if (layer->measure_kv)
         code = attni_layer_measure(layer, NULL, a.key, a.value, a.slot_mapping->shape[0], stream, error);
     if (code != ATTN_OK) return code;
@@ -98,6 +103,7 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
     attn_weights_t w;
     int code = check_layer(layer, error);
     if (code == ATTN_OK) code = attn_intake(&w, sizeof w, weights, "weights", error);
+    if (code == ATTN_OK) code = ATTNI_RESERVED(attn_weights_t, &w, error);
     if (code != ATTN_OK) return code;
     const attn_group_t *g = layer->group;
     const attn_problem_t *p = &g->problem;
@@ -169,7 +175,8 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
     attn_space_t s;
     int code = check_layer(layer, error);
     if (code == ATTN_OK) code = attn_intake(&a, sizeof a, args, "args", error);
-    if (code == ATTN_OK && space != NULL) code = attn_intake(&s, sizeof s, space, "space", error);
+    if (code == ATTN_OK) code = ATTNI_RESERVED(attn_forward_t, &a, error);
+    if (code == ATTN_OK && space != NULL) code = attni_space_take(&s, space, error);
     if (code != ATTN_OK) return code;
     attn_group_t *g = layer->group;
     if (a.sinks == NULL) a.sinks = layer->sinks;

@@ -4,8 +4,14 @@
 #define ATTNI_SPACE_CHECK_H
 
 #include "group.h"
+#include "reserved.h"
 
 #include <attn/attn_plugin_util.h>
+
+static inline int attni_space_take(attn_space_t *taken, const attn_space_t *space, attn_error_t *error) {
+    int code = attn_intake(taken, sizeof *taken, space, "space", error);
+    return code != ATTN_OK ? code : attni_reserved_check("attn_space_t", taken->reserved0, NULL, 0, error);
+}
 
 /* `owner`: the struct that the buffer is a member of. */
 static inline int attni_buffer_check(const void *data, uint64_t bytes, uint64_t needed, const char *owner,

@@ -18,6 +18,10 @@ static void test_arguments(void) {
     options.flags = 0x80;
     is_int(attn_context_create(&options, &context, &err), ATTN_E_TOO_NEW, "an unknown flag");
     is_str(err.param, "flags", "by name");
+    attn_context_options_t reserved = {.struct_size = sizeof reserved,
+                                       .flags = ATTN_CONTEXT_NO_SYSTEM_CONFIG};
+    reserved.reserved[3] = 1;
+    is_int(attn_context_create(&reserved, &context, &err), ATTN_E_TOO_NEW, "a reserved member");
     options.flags = ATTN_CONTEXT_NO_SYSTEM_CONFIG;
     options.log_level = 9;
     is_int(attn_context_create(&options, &context, &err), ATTN_E_INVALID, "an unknown log level");

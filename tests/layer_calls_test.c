@@ -174,6 +174,7 @@ static void test_update(attn_context_t *context) {
     close_call(c);
     open_call(c, context, &p, "FAKE_BARE");
     is_int(update(c), ATTN_E_UNSUPPORTED, "a backend without update_kv_cache");
+    is_str(error.param, "backend", "is what to change");
     close_call(c);
     p.features = ATTN_F_SEPARATE_KV;
     open_call(c, context, &p, "FAKE_NOOP");
@@ -381,6 +382,46 @@ static void test_mla(attn_context_t *context) {
     close_call(c);
 }
 
+/* Reserved members belong to headers that are newer than the library: what they ask for must not be ignored. */
+#define NEWER(CALL, STATEMENT, ...)                                                                          \
+    do {                                                                                                     \
+        struct call saved_ = *c;                                                                             \
+        STATEMENT;                                                                                           \
+        error.param[0] = '\0';                                                                               \
+        ok((CALL) == ATTN_E_TOO_NEW && strcmp(error.param, "reserved") == 0, __VA_ARGS__);                   \
+        *c = saved_;                                                                                         \
+    } while (0)
+
+static void test_reserved(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    attn_layer_t *layer = NULL;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    NEWER(forward(c), c->f.reserved[5] = 1, "a newer attn_forward_t");
+    NEWER(forward(c), c->f.reserved0 = 1, "its first word");
+    NEWER(forward(c), c->buf.space.reserved0 = 1, "a newer attn_space_t");
+    NEWER(attn_layer_forward(c->layer, &c->f, NULL, NULL, &error), c->f.reserved[0] = 1, "a profiling run");
+    NEWER(update(c), c->u.reserved[3] = UINT64_C(1) << 63, "a newer attn_kv_update_t");
+    NEWER(update(c), c->u.reserved0 = 1, "its first word");
+    attn_layer_options_t o = {.struct_size = sizeof o};
+    o.reserved[2] = 7;
+    NEWER(attn_layer_create(c->g, "l.9", &o, &layer, &error), (void)0, "newer attn_layer_options_t");
+    NEWER(attn_group_build_metadata(c->g, &c->b, &c->buf.space, NULL, &error), c->buf.space.reserved0 = 1,
+          "a newer attn_space_t when metadata is built");
+    c->b.reserved0 = 1;
+    ok(attn_group_build_metadata(c->g, &c->b, &c->buf.space, NULL, &error) != ATTN_OK &&
+           strcmp(error.param, "reserved") == 0,
+       "a newer attn_batch_t");
+    is_int(update(c) || forward(c), ATTN_OK, "good again");
+    close_call(c);
+    p = small_problem(ATTN_ROLE_MLA);
+    open_call(c, context, &p, "FAKE_PLAIN");
+    attn_weights_t w = {.struct_size = sizeof w};
+    w.reserved[0] = 1;
+    NEWER(attn_layer_prepare_weights(c->layer, &w, NULL, &error), (void)0, "newer attn_weights_t");
+    close_call(c);
+}
+
 int main(void) {
     attn_context_t *context = fake_context("");
     test_metadata_of_others(context);
@@ -391,6 +432,7 @@ int main(void) {
     test_layer_tensors(context);
     test_layer_places(context);
     test_mla(context);
+    test_reserved(context);
     attn_context_destroy(context);
     remove_fake();
     return tap_done();

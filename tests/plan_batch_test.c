@@ -84,7 +84,10 @@ static void test_counts(void) {
     SPOIL("num_actual_tokens", g->b.num_actual_tokens = 9, "more tokens than max_num_batched_tokens");
     SPOIL("num_actual_tokens", g->b.num_actual_tokens = 4, "tokens that disagree with the starts");
     SPOIL("num_actual_tokens", g->b.num_reqs = 0, "tokens of nobody");
-    SPOIL("reserved", g->b.reserved[5] = 1, "a reserved member");
+    struct good newer;
+    make_good(&newer, ATTN_ROLE_DECODER);
+    newer.b.reserved[5] = 1;
+    ok(check(&newer) == ATTN_E_TOO_NEW && strcmp(error.param, "reserved") == 0, "a reserved member");
     SPOIL("batch", g->b.struct_size = 0, "no struct_size");
     SPOIL("problem", g->p.struct_size = 3, "no struct_size of the problem");
     struct good g;
