@@ -338,6 +338,17 @@ static void failed_save(void) {
     ok(code == ATTN_OK && strstr(mm_log, "cannot write /nowhere/at/all.json"),
        "a failed save is said and nothing else");
     ok(l.state.scale[0] > 0 && l.out[0] == 0, "rows of zeros have a scale above 0");
+    attn_layer_t *first = l.layer;
+    attn_fp8_state_t other;
+    w.weight_space = &other;
+    code = attn_layer_create(l.group, "b", NULL, &l.layer, &error) |
+           attn_layer_prepare_weights(l.layer, &w, NULL, &error);
+    mm_log[0] = '\0';
+    for (int i = 0; i < 17; i++)
+        code |= mm_forward(&l, &error);
+    ok(code == ATTN_OK && mm_log[0] == '\0', "the 16th call of the next layer does not try again (%s)",
+       mm_log);
+    attn_layer_destroy(first);
     mm_close(&l);
     attn_context_destroy(context);
 }
@@ -350,6 +361,17 @@ static void who_serves_it(void) {
     int code = attn_select(context, &p, &d, NULL, &s, &error);
     ok(code == ATTN_OK && s->backend != NULL && !strcmp(s->backend->name, "REFERENCE"),
        "on a CPU the reference serves fp8 encoders");
+    attn_problem_t decoder = {.struct_size = sizeof decoder,
+                              .role = ATTN_ROLE_DECODER,
+                              .mask = ATTN_MASK_CAUSAL,
+                              .dtype = ATTN_DTYPE_FLOAT32,
+                              .num_heads = 2,
+                              .head_size = 64,
+                              .scale = 0.125};
+    attn_group_t *g = NULL;
+    code = attn_group_open(context, &decoder, &d, "REFERENCE", &g, NULL, &error);
+    ok(code == ATTN_OK && attn_group_problem(g)->features == 0, "the setting is for encoders alone");
+    attn_group_close(g);
     attn_selection_free(s);
     s = NULL;
     code = attn_select(context, &p, &d, "CPU_ATTN", &s, &error);
