@@ -4,8 +4,7 @@
  * kernels. Cases run in several processes, because most of a case's time is compilation and the oracle.
  * TRITON_TEST_GRID=N: N cases of the grid only (for compute-sanitizer); TRITON_TEST_CASES=N: random cases;
  * TRITON_TEST_JOBS=N: processes; TRITON_TEST_CACHE=DIR: keep the kernels there. */
-#include "gpu_memory.h"
-#include "tap.h"
+#include "dense_step.h"
 
 #include <attn/attn_plugin_util.h>
 #include <sys/stat.h>
@@ -201,201 +200,25 @@ static void run_cases(uint64_t seed, int grid, int num_random, int jobs, int *fa
     }
 }
 
-/* A small step of an engine, for what the kit does not do. */
-typedef struct step {
-    attn_instance_t *instance;
-    attn_space_t space;
-    int32_t q_start[9], lens[8], table[8 * 64], *d_table;
-    DLTensor t_table, t_cache, t_q, t_o;
-    int64_t table_shape[2], table_strides[2], cache_shape[4], cache_strides[4], row_shape[3], row_strides[3];
-    uint16_t *q, *o, *cache;
-} step_t;
-static const size_t out_bytes = 512 * 8 * 128 * 2;
-static const attn_problem_t step_problem = {.struct_size = sizeof step_problem,
-                                            .role = ATTN_ROLE_DECODER,
-                                            .mask = ATTN_MASK_CAUSAL,
-                                            .dtype = ATTN_DTYPE_BFLOAT16,
-                                            .num_heads = 8,
-                                            .num_kv_heads = 2,
-                                            .head_size = 128,
-                                            .block_size = 16,
-                                            .scale = 0.088388,
-                                            .max_num_seqs = 8,
-                                            .max_num_batched_tokens = 512,
-                                            .max_model_len = 1024,
-                                            .num_blocks = 512,
-                                            .features = ATTN_F_CAPTURE};
-
-static DLTensor tensor_of(void *data, DLDataType type, int ndim, int64_t *shape, int64_t *strides) {
-    DLTensor t;
-    memset(&t, 0, sizeof t);
-    t.data = data, t.device.device_type = kDLCUDA, t.ndim = ndim, t.dtype = type, t.shape = shape,
-    t.strides = strides;
-    return t;
-}
-
-static int open_step(step_t *s, uint64_t features) {
-    attn_error_t e = {.struct_size = sizeof e};
-    attn_device_t device = {
-        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
-    attn_problem_t p = step_problem;
-    p.features |= features;
-    memset(s, 0, sizeof *s);
-    if (triton->ops->open(&p, &device, options, 3, NULL, &s->instance, &e) != ATTN_OK) {
-        diag("open: %s", e.text);
-        return 0;
-    }
-    attn_space_needed_t need = {.struct_size = sizeof need};
-    attn_kv_cache_shape_t shape = {.struct_size = sizeof shape};
-    triton->ops->space_needed(s->instance, &need, &e);
-    triton->ops->kv_cache_shape(s->instance, 512, &shape, &e);
-    s->space = (attn_space_t){.struct_size = sizeof s->space,
-                              .metadata_bytes = need.metadata_bytes,
-                              .workspace_bytes = need.workspace_bytes,
-                              .host_bytes = need.host_bytes};
-    cudaMalloc(&s->space.metadata, need.metadata_bytes);
-    cudaMalloc(&s->space.workspace, need.workspace_bytes);
-    cudaMallocHost(&s->space.host, need.host_bytes);
-    cudaMalloc((void **)&s->d_table, sizeof s->table);
-    cudaMalloc((void **)&s->cache, (size_t)shape.total_bytes);
-    cudaMalloc((void **)&s->q, out_bytes);
-    cudaMalloc((void **)&s->o, out_bytes);
-    uint16_t *h = malloc((size_t)shape.total_bytes);
-    uint64_t state = 5;
-    for (size_t i = 0; i < (size_t)shape.total_bytes / 2; i++)
-        h[i] = (uint16_t)(0x3f00 + kit_random_in(&state, 0, 0x7f) + (kit_random_in(&state, 0, 1) << 15));
-    cudaMemcpy(s->cache, h, (size_t)shape.total_bytes, cudaMemcpyHostToDevice);
-    cudaMemcpy(s->q, h, out_bytes, cudaMemcpyHostToDevice);
-    free(h);
-    for (int i = 0; i < 4; i++)
-        s->cache_shape[i] = shape.shape[i], s->cache_strides[i] = shape.byte_strides[i] / 2;
-    s->t_cache = tensor_of(s->cache, shape.dtype, 4, s->cache_shape, s->cache_strides);
-    s->row_shape[0] = 512, s->row_shape[1] = 8, s->row_shape[2] = 128;
-    s->row_strides[0] = 1024, s->row_strides[1] = 128, s->row_strides[2] = 1;
-    s->t_q = tensor_of(s->q, attn_dl_dtype(ATTN_DTYPE_BFLOAT16), 3, s->row_shape, s->row_strides);
-    s->t_o = tensor_of(s->o, attn_dl_dtype(ATTN_DTYPE_BFLOAT16), 3, s->row_shape, s->row_strides);
-    s->table_shape[0] = 8, s->table_shape[1] = 64, s->table_strides[0] = 64, s->table_strides[1] = 1;
-    s->t_table = tensor_of(s->d_table, attn_dl_dtype(ATTN_DTYPE_INT32), 2, s->table_shape, s->table_strides);
-    return 1;
-}
-
-static void close_step(step_t *s) {
-    triton->ops->close(s->instance);
-    cudaFree(s->space.metadata), cudaFree(s->space.workspace), cudaFreeHost(s->space.host);
-    cudaFree(s->d_table), cudaFree(s->cache), cudaFree(s->q), cudaFree(s->o);
-}
-
-static int build(step_t *s, const int *q_lens, int n, int variant, uint32_t flags, cudaStream_t stream) {
-    attn_error_t e = {.struct_size = sizeof e};
-    for (int r = 0; r < n; r++) {
-        s->q_start[r + 1] = s->q_start[r] + q_lens[r];
-        s->lens[r] = q_lens[r] + 17 + 113 * ((r + variant) % 8);
-        for (int i = 0; i < 64; i++)
-            s->table[r * 64 + i] = (r * 64 + i * 5 + variant * 31) % 512;
-    }
-    cudaMemcpy(s->d_table, s->table, sizeof s->table, cudaMemcpyHostToDevice);
-    attn_batch_t b = {.struct_size = sizeof b,
-                      .flags = flags,
-                      .num_reqs = n,
-                      .num_actual_tokens = s->q_start[n],
-                      .query_start_loc_host = s->q_start,
-                      .seq_lens_host = s->lens,
-                      .block_table = &s->t_table};
-    int rc = triton->ops->build_metadata(s->instance, &b, &s->space, stream, &e);
-    if (rc) diag("build: %s", e.text);
-    return rc;
-}
-
-static int forward(step_t *s, cudaStream_t stream) {
-    attn_error_t e = {.struct_size = sizeof e};
-    attn_forward_t f = {
-        .struct_size = sizeof f, .query = &s->t_q, .kv_cache = &s->t_cache, .output = &s->t_o};
-    int rc = triton->ops->forward(s->instance, &f, &s->space, stream, &e);
-    if (rc) diag("forward: %s", e.text);
-    return rc;
-}
-
-static void eager(step_t *s, const int *q, int n, int variant, cudaStream_t stream, void *out) {
-    cudaMemset(s->o, 0xee, out_bytes);
-    build(s, q, n, variant, 0, stream);
-    forward(s, stream);
-    cudaStreamSynchronize(stream);
-    cudaMemcpy(out, s->o, out_bytes, cudaMemcpyDeviceToHost);
-}
-
-static void capture_and_replay(void) {
-    step_t s;
+static void steps(void) {
+    dense_step s;
     cudaStream_t stream;
-    static const int decode[8] = {1, 1, 1, 1, 1, 1, 1, 1}, mixed[8] = {1, 90, 1, 2, 40, 0, 1, 64};
-    static const int other[8] = {2, 64, 1, 1, 1, 8, 0, 120};
-    char *want = malloc(out_bytes), *got = malloc(out_bytes);
+    char *want = malloc(dense_step_bytes), *got = malloc(dense_step_bytes);
     cudaStreamCreate(&stream);
-    if (!open_step(&s, 0)) {
+    if (dense_step_open(&s, triton, 0, options, 3)) {
+        dense_step_replays(&s, 0, stream);
+        dense_step_refusals(&s, stream);
+        dense_step_close(&s);
+    } else
         ok(0, "an instance opens");
-        return;
-    }
-    for (int kind = 0; kind < 2; kind++) {
-        const int *first = kind ? mixed : decode, *second = kind ? other : decode;
-        cudaGraph_t graph;
-        cudaGraphExec_t exec;
-        build(&s, first, 8, 0, ATTN_BATCH_CAPTURE, stream);
-        cudaStreamSynchronize(stream);
-        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-        int rc = forward(&s, stream);
-        cudaError_t e = cudaStreamEndCapture(stream, &graph);
-        if (e == cudaSuccess) e = cudaGraphInstantiate(&exec, graph, 0);
-        ok(rc == ATTN_OK && e == cudaSuccess, "%s batch: forward is captured (%s)", kind ? "mixed" : "decode",
-           cudaGetErrorString(e));
-        if (e != cudaSuccess) continue;
-        int same = 0;
-        for (int variant = 1; variant <= 4; variant++) {
-            eager(&s, second, 8, variant, stream, want);
-            cudaMemset(s.o, 0xee, out_bytes);
-            build(&s, second, 8, variant, ATTN_BATCH_CAPTURE, stream);
-            cudaGraphLaunch(exec, stream);
-            cudaStreamSynchronize(stream);
-            cudaMemcpy(got, s.o, out_bytes, cudaMemcpyDeviceToHost);
-            same += memcmp(got, want, out_bytes) == 0;
-        }
-        ok(same == 4, "%s: replays with new lengths and pages equal eager runs (%d of 4)",
-           kind ? "mixed" : "decode", same);
-        cudaGraphExecDestroy(exec);
-        cudaGraphDestroy(graph);
-    }
-    eager(&s, mixed, 8, 3, stream, want);
-    eager(&s, mixed, 8, 3, stream, got);
-    ok(memcmp(got, want, out_bytes) == 0, "the same call gives the same bits");
-    attn_error_t e = {.struct_size = sizeof e};
-    int32_t start[2] = {0, 1}, lens[1] = {2000};
-    attn_batch_t b = {.struct_size = sizeof b,
-                      .num_reqs = 1,
-                      .num_actual_tokens = 1,
-                      .query_start_loc_host = start,
-                      .seq_lens_host = lens,
-                      .block_table = &s.t_table};
-    ok(triton->ops->build_metadata(s.instance, &b, &s.space, stream, &e) == ATTN_E_INVALID &&
-           !strcmp(e.param, "seq_lens"),
-       "a length beyond max_model_len is refused by name");
-    ok(forward(&s, stream) == ATTN_E_STATE, "forward after a failed build is refused");
-    build(&s, decode, 8, 0, 0, stream);
-    s.t_q.byte_offset = 2;
-    ok(forward(&s, stream) == ATTN_E_INVALID, "a misaligned query is refused");
-    s.t_q.byte_offset = 0;
-    attn_forward_t f = {.struct_size = sizeof f, .query = &s.t_q, .output = &s.t_o};
-    int rc = triton->ops->forward(s.instance, &f, NULL, stream, &e);
-    cudaStreamSynchronize(stream);
-    cudaMemcpy(got, s.o, out_bytes, cudaMemcpyDeviceToHost);
-    memset(want, 0, out_bytes);
-    ok(rc == ATTN_OK && memcmp(got, want, out_bytes) == 0, "the profiling run fills the output with zero");
-    close_step(&s);
 
     /* batch invariance: the first request alone and among neighbours, bit for bit */
-    if (open_step(&s, ATTN_F_BATCH_INVARIANT)) {
-        eager(&s, mixed, 8, 3, stream, want);
-        eager(&s, mixed, 2, 3, stream, got);
-        ok(memcmp(got, want, 91 * 2048) == 0,
+    if (dense_step_open(&s, triton, ATTN_F_BATCH_INVARIANT, options, 3)) {
+        dense_step_output(&s, dense_step_mixed, 8, 3, 0, 0, NULL, stream, want);
+        dense_step_output(&s, dense_step_mixed, 2, 3, 0, 0, NULL, stream, got);
+        ok(memcmp(got, want, 91 * (size_t)DENSE_STEP_ROW * 2) == 0,
            "batch invariant: two requests have the same bits with and without neighbours");
-        close_step(&s);
+        dense_step_close(&s);
     } else
         ok(0, "an instance opens");
     cudaStreamDestroy(stream);
@@ -410,7 +233,7 @@ static double seconds(void) {
 
 static void open_times(void) {
     char dir[] = "/tmp/attn-triton-cold-XXXXXX";
-    step_t s;
+    attn_instance_t *instance;
     double cold = 0, warm = 1e9;
     if (mkdtemp(dir) == NULL) bail_out("no temporary folder");
     set_options(dir, 0);
@@ -418,16 +241,16 @@ static void open_times(void) {
         attn_error_t e = {.struct_size = sizeof e};
         attn_device_t device = {
             .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
-        attn_problem_t p = step_problem;
+        attn_problem_t p = dense_step_problem;
         p.scale = 0.0625; /* another than before: what this process compiled it would not compile again */
         double start = seconds();
-        int rc = triton->ops->open(&p, &device, options, 3, NULL, &s.instance, &e);
+        int rc = triton->ops->open(&p, &device, options, 3, NULL, &instance, &e);
         double took = seconds() - start;
         if (rc != ATTN_OK) {
             ok(0, "an instance opens (%s)", e.text);
             return;
         }
-        triton->ops->close(s.instance);
+        triton->ops->close(instance);
         if (i == 0)
             cold = took;
         else
@@ -476,7 +299,7 @@ int main(void) {
     ok(failed == 0 && served >= grid / 2 + num_random / 3,
        "%d cases agree with the reference (%d failed, %.0f s)", served, failed, seconds() - start);
     if (gpu_start() != 0) bail_out("the device is gone");
-    capture_and_replay();
+    steps();
     open_times();
     if (kept == NULL) {
         char command[640];
