@@ -236,8 +236,9 @@ typedef struct attn_layer attn_layer_t;
 
 typedef struct attn_layer_options {
     uint32_t struct_size;
-    /* 1: k and v scales from the first call (semantics 3.3). On a device that call waits for the stream, takes host memory
-     * for a moment and writes what it measured into `scales`, tensors of one element; so it cannot be captured. */
+    /* 1: k and v scales from the first call (semantics 3.3), from every row that it counts, rows of slot -1 too. On a device
+     * that call waits for the stream, takes host memory for a moment and writes what it measured into `scales`, tensors of
+     * one element; so it cannot be captured. */
     uint32_t calculate_kv_scales;
     const char *kv_sharing_target; /* name of an earlier layer whose cache this one reads; NULL: own cache */
     /* Checkpoint scales as loaded; 0: absent. Resolved by the rules of semantics 3.3. */
