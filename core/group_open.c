@@ -47,6 +47,18 @@ static int check_multiples(const attn_problem_t *p, attn_error_t *error) {
     return ATTN_OK;
 }
 
+/* Blocks 1 .. static_sink_len / bs hold the sink tokens (semantics 2.11). */
+static int check_sink_blocks(const attn_group_t *g, attn_error_t *error) {
+    const attn_problem_t *p = &g->problem;
+    if (p->static_sink_len == 0 || p->num_blocks == 0) return ATTN_OK; /* 0: not known yet */
+    const int64_t last = p->static_sink_len / p->block_size;
+    if (p->num_blocks > last) return ATTN_OK;
+    return attn_fail(error, ATTN_E_INVALID, "num_blocks",
+                     "num_blocks is %lld; static_sink_len %u takes blocks 1 to %lld of %u tokens",
+                     (long long)p->num_blocks, (unsigned)p->static_sink_len, (long long)last,
+                     (unsigned)p->block_size);
+}
+
 /* A rewritten problem has to pass the backend's table as the engine's did. */
 static int check_inner(const attn_group_t *g, attn_error_t *error) {
     attn_reason_t first;
@@ -141,6 +153,7 @@ static int open_selected(attn_context_t *context, const attn_problem_t *problem,
     fill_problem(&g->problem, selection->block_size);
     g->features = attn_problem_features(&g->problem);
     int code = check_multiples(&g->problem, error);
+    if (code == ATTN_OK) code = check_sink_blocks(g, error);
     if (code == ATTN_OK) code = attni_wrap_plan(g->backend, device, &g->problem, &g->wrap, &g->inner, error);
     if (code == ATTN_OK) code = check_inner(g, error);
     if (code == ATTN_OK) code = make_sink_slots(g, error);

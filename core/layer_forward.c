@@ -34,6 +34,14 @@ static int write_sinks(attn_layer_t *layer, const attn_forward_t *args, const at
     if (g->stage.ops.update_kv_cache == NULL)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "static_sink_len",
                          "%s has no update_kv_cache to write sink tokens with", g->backend->shown.name);
+    const int64_t blocks = args->kv_cache->shape[args->v_cache != NULL ? 0 : g->block_axis],
+                  last = g->wrap.sink_len / g->problem.block_size;
+    if (blocks <= last) /* on a device nobody else would see it */
+        return attn_fail(
+            error, ATTN_E_INVALID, "kv_cache",
+            "kv_cache has %lld blocks; the static sink tokens of layer '%.120s' are in blocks 1 to "
+            "%lld",
+            (long long)blocks, layer->name, (long long)last);
     int code = attni_layer_check_update(layer, &a, error);
     if (code == ATTN_OK) code = g->stage.ops.update_kv_cache(g->stage.instance, &a, stream, error);
     if (code == ATTN_OK) layer->sinks_written_to = cache;

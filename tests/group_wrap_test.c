@@ -193,6 +193,25 @@ static void test_refusals(attn_context_t *context) {
     attn_layer_destroy(layer);
     attn_group_close(g);
     free(buf.memory);
+    p.num_blocks = 1;
+    error.param[0] = '\0';
+    is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_INVALID,
+           "no block for the sink tokens");
+    is_str(error.param, "num_blocks", "is said of num_blocks");
+    p.num_blocks = 0; /* not known yet: the first call finds out */
+    g = open_group(context, &p, "FAKE_PLAIN");
+    buf = take_buffers(g);
+    is_int(attn_layer_create(g, "small", &o, &layer, &error), ATTN_OK, "a sink layer");
+    struct tensor tsmall = tcache;
+    tsmall.t.shape = tsmall.shape, tsmall.t.strides = tsmall.strides, tsmall.shape[0] = 1;
+    a.kv_cache = &tsmall.t;
+    b = batch_of(&w);
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_OK, "a batch");
+    is_int(attn_layer_forward(layer, &a, &buf.space, NULL, &error), ATTN_E_INVALID, "a cache of one block");
+    is_str(error.param, "kv_cache", "is said of the cache, not of slots that nobody gave");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    free(buf.memory);
     p.static_sink_len = 4, p.max_model_len = INT32_MAX;
     is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_UNSUPPORTED,
            "lengths beyond 32 bits");

@@ -147,6 +147,11 @@ static void test_sinks(void) {
     is_int(attn_layer_forward(layer, &f, &buf.space, NULL, &error), ATTN_E_INVALID, "a cache on another GPU");
     has_str(error.text, "kv_cache lies on cuda:0, and this group runs on cuda:1", "is refused by name");
     cache_t.t.device = gpu;
+    cache_t.shape[0] = 2;
+    is_int(attn_layer_forward(layer, &f, &buf.space, NULL, &error), ATTN_E_INVALID,
+           "a cache that ends before block 2, where half of the sink tokens are");
+    has_str(error.param, "kv_cache", "is refused by name, too");
+    cache_t.shape[0] = 32;
     is_int(attn_layer_forward(layer, &f, &buf.space, NULL, &error), ATTN_OK,
            "and forward writes the sink tokens: %s", error.text);
     attn_layer_destroy(layer);
