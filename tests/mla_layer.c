@@ -7,6 +7,7 @@
 
 #include "../tools/safetensors.h"
 
+#include <attn/attn.h>
 #include <attn/attn_plugin_util.h>
 #include <math.h>
 #include <stdlib.h>
@@ -185,6 +186,9 @@ int main(void) {
     ini = getenv("ATTN_TEST_INI") ? getenv("ATTN_TEST_INI") : default_ini;
     device = getenv("ATTN_TEST_DEVICE") ? getenv("ATTN_TEST_DEVICE") : "cpu";
     if (access(tool, X_OK) != 0) skip_all("the attn command was not built");
+    attn_device_t there;
+    attn_error_t error = {.struct_size = sizeof error};
+    if (attn_device_parse(device, &there, &error) != ATTN_OK) skip_all("%s", error.text);
     if (mkdtemp(dir) == NULL) bail_out("no folder under /tmp");
     snprintf(dense, sizeof dense, "%s/dense.safetensors", dir);
     snprintf(sparse, sizeof sparse, "%s/sparse.safetensors", dir);
