@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, E1 vision, C1 cache write, L1 one
- * token, M2 latent attention's prefill), below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after
+/* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, S1 a serving step, E1 vision, C1 cache
+ * write, L1 one token, M2 latent attention's prefill), below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after
  * 200 ms of the same load), beside this run's own read ceiling. One line a row: name, us, rate. Usage: flash_bench [texts;
  * a row runs if its name contains one of them] */
 #include "flash/flash_launch.h"
@@ -142,7 +142,8 @@ struct workload {
     std::vector<int> q, kv;
     int hq = 32, hkv = 8, d = 128, dv = 0 /* as d; only contiguous keys have another */, page = 16,
         q_dtype = FLASH_BF16, kv_dtype = FLASH_BF16, causal = 1, decode = 1, force_sm80 = 0, rotate = 0,
-        captured = 0; /* launched as a captured step is, for any batch of as many requests */
+        captured = 0, /* launched as a captured step is, for any batch of as many requests */
+        mixed = 0;    /* requests of one token go to the decode kernel, others are prefill */
 };
 
 template <class T>
@@ -209,8 +210,8 @@ static void bench(const workload &w) {
         p.k = pool, p.v = pool + (size_t)k_start[n] * w.hkv * w.d * 2, p.k_start = copy_of(k_start);
         p.k_head = w.d, p.k_token = (int64_t)w.hkv * w.d, p.v_head = dv, p.v_token = (int64_t)w.hkv * dv;
     }
-    flash_shape shape = {w.q_dtype, w.kv_dtype,           w.hq,        w.hkv, w.d, dv, w.page,
-                         0,         w.decode ? max_q : 0, w.force_sm80};
+    const int decode_tokens = w.mixed ? 1 : w.decode ? max_q : 0;
+    flash_shape shape = {w.q_dtype, w.kv_dtype, w.hq, w.hkv, w.d, dv, w.page, 0, decode_tokens, w.force_sm80};
     flash_decode_config dc[2];
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) exit(2);
@@ -219,7 +220,7 @@ static void bench(const workload &w) {
     flash_plan_input in = {};
     in.q_start = q_start.data(), in.seq_lens = w.kv.data(), in.k_start = w.page ? nullptr : k_start.data();
     in.num_seqs = n, in.num_kv_heads = w.hkv, in.group = p.group;
-    in.decode_tokens = w.decode ? max_q : 0, in.decode_rows = dc[0].row_tiles * 8;
+    in.decode_tokens = decode_tokens, in.decode_rows = dc[0].row_tiles * 8;
     for (int i = 0; i < 2; i++)
         in.modes[i] = {device.num_sms * dc[i].ctas_per_sm, dc[i].ctas_per_sm, dc[i].warps * 16};
     in.block_rows = pc.block_rows, in.packed = pc.packed, in.causal = w.causal;
@@ -382,6 +383,20 @@ int main(int argc, char **argv) {
             w.rotate = rotate, w.captured = captured;
             bench(w);
         }
+    for (int part = 1; part <= 3; part++) { /* a serving step: decodes, short prompts, both */
+        workload w = uniform(part == 1 ? "S1 64 decodes" : part == 2 ? "S1 32 prompts" : "S1 both", 0, 0, 0);
+        if (part & 1)
+            for (int kv : mixed)
+                w.q.push_back(1), w.kv.push_back(std::min(kv, 8192));
+        std::mt19937 r3(17);
+        for (int i = 0; i < 32 && part & 2; i++) {
+            const int q =
+                (int)(17 * pow(1024. / 17, (r3() % 1000) * 1e-3)); /* one in four continues a context */
+            w.q.push_back(q), w.kv.push_back(i % 4 == 0 ? q + (int)(r3() % 2048) : q);
+        }
+        w.mixed = 1;
+        bench(w);
+    }
     cache_write("C1 bf16", FLASH_BF16, 4);
     cache_write("C1 bf16, one cache", FLASH_BF16, 1);
     cache_write("C1 e4m3", FLASH_E4M3, 4);

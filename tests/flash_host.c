@@ -50,6 +50,16 @@ static void test_config(void) {
        "Hopper gets the wgmma kernel");
     ok(flash_choose_prefill(&s, &blackwell, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
        "sm_100 gets the portable kernel");
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.tile_heads == 2 && pc.block_rows == 64,
+       "a group of 4 has tiles of two heads");
+    for (int i = 0; i < 3; i++) { /* 32 heads on 32; 24 on 8; head size 64: three warpgroups */
+        flash_shape t = s;
+        t.num_q_heads = i == 1 ? 24 : 32, t.num_kv_heads = i == 0 ? 32 : 8;
+        t.head_size = t.head_size_v = i == 2 ? 64 : 128;
+        ok(flash_choose_prefill(&t, &hopper, &pc) == 0 && pc.tile_heads == 1 &&
+               pc.block_rows == (i == 2 ? 192 : 128),
+           "%d heads of %d on %d have tiles of one", t.num_q_heads, t.head_size, t.num_kv_heads);
+    }
     s.force_sm80 = 1;
     ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
        "arch = sm80 forces it on Hopper");
@@ -287,6 +297,7 @@ static void test_prefix(void) {
         flash_plan_input in = input(NULL, NULL, 0);
         in.num_kv_heads = 1 + (int)next_random(16);
         in.packed = (int)next_random(2);
+        in.tile_heads = in.packed ? 1 : (int)next_random(3);
         in.first_key = page * (1 + (int)next_random(600));
         int capacity = flash_prefix_capacity(&in, tokens + (int)next_random(500), 132);
         flash_prefix_plan p;

@@ -100,7 +100,12 @@ static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefil
     c->kind = FLASH_PREFILL_SM90;
     c->class_index = best;
     c->packed = 0;
-    c->block_rows = rows;
+    /* Two heads that share their keys instead of twice the tokens, where the kernel takes them (prefill_sm90.cuh): tiles end
+     * nearer to their last key and to the last token. */
+    c->tile_heads =
+        rows == 128 && k->dim.dk == 128 && k->dim.dv == 128 && s->num_q_heads / s->num_kv_heads % 2 == 0 ? 2
+                                                                                                         : 1;
+    c->block_rows = rows / c->tile_heads;
     /* two stages of keys, or, with three warpgroups, one Q buffer and three stages (prefill_sm90.cuh) */
     int q = rows * kc, keys = k->block_keys * (kc + vc), chunks = k->q_buffers * q + 2 * keys;
     if (k->warpgroups == 3 && q + 3 * keys > chunks) chunks = q + 3 * keys;
@@ -121,6 +126,7 @@ static int choose_e4m3(const flash_shape *s, const flash_device *d, flash_prefil
     c->kind = FLASH_PREFILL_SM90_E4M3;
     c->class_index = wide;
     c->packed = 0;
+    c->tile_heads = 1;
     c->block_rows = rows;
     /* wide: Q, two stages of K and V in f16, one of bytes; else Q, two stages of K, of V and of V transposed, and O */
     c->smem_bytes = wide ? k->q_buffers * rows * 256 + 2 * 4 * line + 2 * line + 1536
@@ -137,6 +143,7 @@ int flash_choose_prefill(const flash_shape *s, const flash_device *d, flash_pref
     c->kind = FLASH_PREFILL_SM80;
     c->class_index = index;
     c->packed = 1;
+    c->tile_heads = 1;
     /* as in prefill_sm80.cuh */
     int keys = k->dk <= 96 || k->dk == 192 ? 64 : 32;
     c->block_rows = k->dk <= 128 ? 128 : 64;

@@ -44,7 +44,8 @@ enum flash_prefill_kind {
 typedef struct flash_prefill_config {
     int32_t kind; /* enum flash_prefill_kind, 0: no kernel */
     int32_t class_index;
-    int32_t block_rows; /* query rows of a tile; packed rows (token * group + head) when packed */
+    int32_t block_rows; /* query tokens of a tile; packed rows (token * group + head) when packed */
+    int32_t tile_heads; /* query heads of a tile, whose rows are the tokens of one after those of the other */
     int32_t packed;
     int32_t smem_bytes;
 } flash_prefill_config;

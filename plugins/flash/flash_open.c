@@ -47,7 +47,7 @@ static void lay_out(attn_instance_t *in) {
     if (in->max_prefix_tiles > 0) {
         size_t heads = in->problem.num_heads, tokens = (size_t)l->max_tokens;
         /* pieces appear where tiles do not fill the machine, so they hold one wave of rows at most */
-        size_t wave = (size_t)in->device.num_sms * (size_t)in->prefill.block_rows;
+        size_t wave = (size_t)in->device.num_sms * (size_t)(in->prefill.block_rows * in->prefill.tile_heads);
         size_t part_rows = tokens * heads > wave ? tokens * heads : wave;
         in->prefix_out_at = in->workspace_bytes;
         in->prefix_lse_at = in->prefix_out_at + round_up(part_rows * (size_t)in->dv * 2, 256);
@@ -114,6 +114,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
                              .group = in->group,
                              .decode_tokens = in->max_decode_tokens,
                              .block_rows = in->prefill.block_rows,
+                             .tile_heads = in->prefill.tile_heads,
                              .packed = in->prefill.packed,
                              .causal = p->mask == ATTN_MASK_CAUSAL,
                              .window_left = window,

@@ -37,7 +37,8 @@ typedef struct flash_plan_input {
     int32_t decode_tokens; /* requests with at most this many query tokens go to the decode kernel; 0: none */
     int32_t decode_rows;   /* query rows (token * group) of a decode CTA */
     flash_plan_mode modes[2]; /* small CTAs; large ones, for batches that do not fill the machine */
-    int32_t block_rows;       /* query rows of a prefill tile */
+    int32_t block_rows;       /* query rows of a prefill tile, of one head where they are not packed */
+    int32_t tile_heads;       /* heads of a prefill tile; 0: 1 */
     int32_t packed;           /* rows of a tile are token * group */
     int32_t causal, window_left, window_right;
     int32_t chunk, lookback;

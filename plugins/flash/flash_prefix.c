@@ -13,9 +13,9 @@ static int32_t row_tiles(const flash_plan_input *in, int32_t tokens) {
     return ceil_div(tokens * (in->packed ? in->group : 1), in->block_rows);
 }
 
-/* CTAs that one tile becomes: packed tiles hold the heads of a group. */
+/* CTAs that one tile becomes: packed tiles hold the heads of a group, others as many as they say. */
 static int32_t tile_ctas(const flash_plan_input *in) {
-    return in->num_kv_heads * (in->packed ? 1 : in->group);
+    return in->num_kv_heads * (in->packed ? 1 : in->group / (in->tile_heads > 1 ? in->tile_heads : 1));
 }
 
 static int32_t pieces_of(const flash_plan_input *in, int32_t tiles, int32_t num_sms) {

@@ -42,14 +42,19 @@ static int encode(const flash_runtime *r, CUtensorMap *map, int dtype, int rank,
 }
 
 /* Rows of all heads: {columns, rows, heads}, a box of 128 bytes a row. A dimension of size 1 gets a canonical stride. */
-int flash_map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
-                   int64_t rows, int heads, int64_t token, int64_t head, int box_rows) {
+static int map_heads(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
+                     int64_t rows, int heads, int64_t token, int64_t head, int box_rows, int box_heads) {
     cuuint64_t dims[3] = {(cuuint64_t)columns, (cuuint64_t)(rows > 0 ? rows : 1), (cuuint64_t)heads};
     if (rows <= 1) token = (int64_t)heads * columns;
     const unsigned eb = (unsigned)bytes_of(dtype);
     cuuint64_t strides[2] = {(cuuint64_t)token * eb, (cuuint64_t)(heads > 1 ? head : token) * eb};
-    cuuint32_t box[3] = {128 / eb, (cuuint32_t)box_rows, 1};
+    cuuint32_t box[3] = {128 / eb, (cuuint32_t)box_rows, (cuuint32_t)box_heads};
     return encode(r, map, dtype, 3, base, dims, strides, box);
+}
+
+int flash_map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
+                   int64_t rows, int heads, int64_t token, int64_t head, int box_rows) {
+    return map_heads(r, map, dtype, base, columns, rows, heads, token, head, box_rows, 1);
 }
 
 static int64_t gcd(int64_t a, int64_t b) {
@@ -108,9 +113,15 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
     flash_sm90_params sp;
     memset(&sp, 0, sizeof sp);
     sp.p = *p;
-    if (flash_map_rows(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
-                       p->q_head, c->block_rows))
+    sp.overlap = p->keys_per_tile == 0 || p->keys_per_tile >= 1024 || k->warpgroups == 3;
+    sp.tile_tokens = c->block_rows, sp.tile_heads = c->tile_heads;
+    if (map_heads(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
+                  p->q_head, c->block_rows, c->tile_heads))
         return FLASH_E_MAP_Q;
+    const int halves = FLASH_SM90_HAS_SHORT(k->dim.dk, k->dim.dv) && !bytes && !feature && !sp.overlap;
+    if (halves) /* where the result cannot leave by boxes, it leaves by rows */
+        sp.o_boxes = !flash_map_rows(r, &sp.o_map, p->out_dtype, p->out, p->head_size_v, p->q_rows,
+                                     p->num_q_heads, p->out_token, p->out_head, 16);
     if (paged) {
         int box = 128;
         while (p->page_size % box || block_keys % box)
@@ -123,27 +134,27 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
                       p->v_page, p->v_token, p->v_head, box, &sp.v_page_units, &sp.v_head_units))
             return FLASH_E_MAP_V;
     } else {
+        const int box_keys = halves ? block_keys / 2 : block_keys;
         sp.box_rows = block_keys;
         sp.k_tail_at = p->k_tail ? p->k_tail_at : INT32_MAX;
         if (flash_map_rows(r, &sp.k_map, s->kv_dtype, p->k, p->k_tail ? p->k_tail_at : p->head_size,
-                           p->kv_rows, p->num_kv_heads, p->k_token, p->k_head, block_keys))
+                           p->kv_rows, p->num_kv_heads, p->k_token, p->k_head, box_keys))
             return FLASH_E_MAP_K;
         if (p->k_tail &&
             flash_map_rows(r, &sp.k_tail_map, s->kv_dtype, p->k_tail, p->head_size - p->k_tail_at, p->kv_rows,
                            1, p->k_tail_token, 0, block_keys))
             return FLASH_E_MAP_K;
         if (flash_map_rows(r, &sp.v_map, s->kv_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads,
-                           p->v_token, p->v_head, block_keys))
+                           p->v_token, p->v_head, box_keys))
             return FLASH_E_MAP_V;
     }
     const int most = heads_side_by_side(p, more && more->ticket, k);
     int section = p->num_q_heads < most ? p->num_q_heads : most;
     while (section > 1 && p->num_q_heads % section != 0)
         section--;
-    sp.head_section = section;
+    sp.head_section = section % c->tile_heads ? c->tile_heads : section;
     if (more) sp.more = *more;
-    sp.overlap = p->keys_per_tile == 0 || p->keys_per_tile >= 1024 || k->warpgroups == 3;
-    int64_t work = (int64_t)num_tiles * p->num_q_heads;
+    int64_t work = (int64_t)num_tiles * (p->num_q_heads / c->tile_heads);
     return f(&sp, paged, feature, work < r->num_sms ? (int)work : r->num_sms, stream);
 }
 

@@ -5,6 +5,7 @@
 #define PREFILL_PARTS_SM90_CUH
 
 #include "flash_rows.cuh"
+#include "prefill_sm90_launch.h"
 
 namespace attn_cuda {
 
@@ -15,7 +16,10 @@ struct tile_info {
     int last, count;               /* last key block and number of blocks, at least 1 */
     int skipped;                   /* keys below were not loaded */
     int first_key, piece;          /* seq_view's first; where the result goes */
-    int pad;
+    /* of short tiles: */
+    int half;    /* no row sees the upper half of the last block */
+    int ahead;   /* row i sees keys below i + ahead and kv_len, ... */
+    int lows[2]; /* ... and all rows of a warpgroup see them from here on */
 };
 
 ATTN_DEV seq_view view_of(const tile_info &t) {
@@ -27,35 +31,51 @@ struct tile_job {
     int head;
 };
 
-/* Tile number t: heads in sections of `section` whose keys fit the L2, within them tiles by falling length, so that
+/* Tile number t: heads, or pairs of them, in sections whose keys fit the L2, within them tiles by falling length, so that
  * neighbours share keys. */
-ATTN_DEV tile_job job_of(const flash_params &p, int num_tiles, int section, int t) {
+ATTN_DEV tile_job job_of(const flash_sm90_params &P, int num_tiles, int t) {
     tile_job x;
-    const int per = num_tiles * section, s = t / per, r = t - s * per, entry = r / section;
-    x.head = s * section + (r - entry * section);
+    const flash_params &p = P.p;
+    const int section = P.head_section / P.tile_heads, per = num_tiles * section, s = t / per,
+              r = t - s * per, entry = r / section;
+    x.head = (s * section + (r - entry * section)) * P.tile_heads;
     x.tile = __ldg((const int4 *)p.tiles + 2 * entry);
     x.view = __ldg((const int4 *)p.tiles + 2 * entry + 1);
     return x;
 }
 
 /* Keys lo <= k < hi that the rows of a tile see together. */
-template <int BM>
-ATTN_DEV void tile_keys(const flash_params &p, const tile_job &x, const seq_view &sv, int &lo, int &hi) {
+ATTN_DEV void tile_keys(const flash_params &p, const tile_job &x, const seq_view &sv, int tokens, int &lo,
+                        int &hi) {
     int unused;
-    visible_keys(p, sv, x.tile.y * BM, lo, unused);
-    visible_keys(p, sv, min(sv.q_len - 1, x.tile.y * BM + BM - 1), unused, hi);
+    visible_keys(p, sv, x.tile.y * tokens, lo, unused);
+    visible_keys(p, sv, min(sv.q_len - 1, x.tile.y * tokens + tokens - 1), unused, hi);
 }
 
-/* box: keys that are loaded together, 0 where all rows of a block are. */
-template <int BN>
-ATTN_DEV void describe_tile(const flash_params &p, const tile_job &x, const seq_view &sv, int lo, int hi,
-                            int box, tile_info &ti) {
+/* tokens: of a tile; box: keys that are loaded together, 0 where all rows of a block are. */
+template <class T>
+ATTN_DEV void describe_tile(const flash_params &p, int tokens, const tile_job &x, const seq_view &sv, int lo,
+                            int hi, int box, tile_info &ti) {
+    constexpr int BN = T::BN;
     const int first = lo / BN;
     ti.q0 = sv.q0, ti.q_len = sv.q_len, ti.kv_len = sv.kv_len, ti.causal = sv.causal;
     ti.block = x.tile.y, ti.head = x.head;
     ti.count = max(1, (hi + BN - 1) / BN - first), ti.last = first + ti.count - 1;
     ti.skipped = box > 0 ? lo / box * box : 0;
     ti.first_key = sv.first, ti.piece = p.piece_keys ? sv.first / p.piece_keys : 0;
+    if constexpr (!T::HALVES) return;
+    ti.half = hi - ti.last * BN <= BN / 2;
+    /* the bounds of visible_keys() */
+    const int64_t right = (int64_t)sv.kv_len - sv.q_len + 1 + p.window_right;
+    ti.ahead = sv.causal || p.chunk > 0                   ? sv.kv_len - sv.q_len + 1
+               : p.window_right >= 0 && right < sv.kv_len ? (int)right
+                                                          : sv.kv_len;
+    for (int w = 0; w < T::NWG; w++) {
+        int unused;
+        ti.lows[w] = sv.first;
+        if (p.window_left >= 0 || p.chunk > 0)
+            visible_keys(p, sv, x.tile.y * tokens + min(w * 64, tokens - 64) + 63, ti.lows[w], unused);
+    }
 }
 
 /* Scores of rows `row` and row + 8: element i is column (i / 4) * 8 + (i & 1) from k0 on, of the second row if i & 2. */
@@ -66,15 +86,26 @@ ATTN_DEV void add_alibi(float (&sc)[N], float slope, int rel) {
         sc[i] = fmaf(slope, (float)(rel + (i >> 2) * 8 + (i & 1) - (i & 2) * 4), sc[i]);
 }
 
+/* Elements FROM to TO - 1, by the columns that the two rows see. */
+template <int FROM, int TO, int N>
+ATTN_DEV void mask_from(float (&sc)[N], int h0, int h1) {
+#pragma unroll
+    for (int i = FROM; i < TO; i++)
+        if ((i >> 2) * 8 + (i & 1) >= ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
+}
+
 template <int N>
 ATTN_DEV void mask_above(float (&sc)[N], const flash_params &p, const seq_view &sv, int row, int k0) {
     int h0, h1, unused;
     visible_keys(p, sv, row, unused, h0);
     visible_keys(p, sv, row + 8, unused, h1);
-    h0 -= k0, h1 -= k0;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        if ((i >> 2) * 8 + (i & 1) >= ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
+    mask_from<0, N>(sc, h0 - k0, h1 - k0);
+}
+
+/* The same for half of a short tile's block. */
+template <int FROM, int TO, int N>
+ATTN_DEV void mask_above(float (&sc)[N], const tile_info &t, int row, int k0) {
+    mask_from<FROM, TO>(sc, min(row + t.ahead, t.kv_len) - k0, min(row + 8 + t.ahead, t.kv_len) - k0);
 }
 
 template <int N>

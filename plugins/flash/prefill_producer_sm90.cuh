@@ -67,25 +67,25 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
                             tile_ring v, tile_cleaning cleaning, int lane) {
     constexpr int BM = T::BM, BN = T::BN, NQ = T::NQ, ST = T::LST;
     const flash_params &p = P.p;
-    const int num_tiles = __ldg(&p.counts->num_tiles), sect = P.head_section;
-    const int total = num_tiles * p.num_q_heads;
+    const int num_tiles = __ldg(&p.counts->num_tiles);
+    const int total = num_tiles * (p.num_q_heads / P.tile_heads);
     const int box = P.box_rows, boxes = PAGED ? BN / box : 1;
     const pager pg(PAGED ? p.page_size : 16);
     /* Q and the description of a tile; the consumers of the tile before the last must have left the buffer. */
     auto send_q = [&](const tile_job &x, int wk) {
         const seq_view sv = view_of(x.view, x.tile.w);
         int lo, hi;
-        tile_keys<BM>(p, x, sv, lo, hi);
+        tile_keys(p, x, sv, P.tile_tokens, lo, hi);
         const int qs = wk % NQ;
         mbar_wait(q.empty + 8 * qs, ((wk / NQ) & 1) ^ 1);
         if (lane == 0) {
-            describe_tile<BN>(p, x, sv, lo, hi, PAGED ? box : 0, infos[wk % T::INFOS]);
+            describe_tile<T>(p, P.tile_tokens, x, sv, lo, hi, PAGED ? box : 0, infos[wk % T::INFOS]);
             mbar_expect(q.full + 8 * qs, T::QB);
         }
         __syncwarp();
         if (lane < T::QC)
-            tma_3d(q.data + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + x.tile.y * BM, x.head,
-                   q.full + 8 * qs);
+            tma_3d(q.data + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64,
+                   sv.q0 + x.tile.y * P.tile_tokens, x.head, q.full + 8 * qs);
     };
     /* The first tiles are dealt out, the others drawn: LATE, shortly before the end of the tile before, so that no CTA holds
      * on to a long tile while others are idle; or, where Q can come early, a tile further ahead. All CTAs together draw as
@@ -98,7 +98,7 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
     int it = 0, wk = 0, ticket = 0;
     tile_job now, next;
     if ((int)blockIdx.x < total) {
-        now = job_of(p, num_tiles, sect, blockIdx.x);
+        now = job_of(P, num_tiles, blockIdx.x);
         send_q(now, 0);
     }
 #pragma unroll 1
@@ -107,7 +107,7 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
         auto take = [&](int number) {
             after = number;
             more = after < total;
-            if (more) next = job_of(p, num_tiles, sect, after);
+            if (more) next = job_of(P, num_tiles, after);
         };
         if (!LATE || !draws) /* its description arrives while this tile's keys are on their way */
             take(draws && wk > 0 ? __shfl_sync(~0u, ticket, 0) + 2 * gridDim.x : t + gridDim.x);
@@ -118,10 +118,12 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
         const int32_t *table = PAGED ? p.counts->block_table +
                                            (int64_t)(now.tile.x + p.seq_offset) * p.counts->block_table_stride
                                      : nullptr;
+        const bool half = T::HALVES && ti.half;
+        const int end = half ? min(kv_len, last * BN + BN / 2) : kv_len;
         /* paged: lane i brings the i-th group of box_rows keys, its page id fetched one block ahead */
         auto page_of = [&](int j) {
             int tok = j * BN + lane * box;
-            return PAGED && lane < boxes && tok < kv_len && tok >= skipped && j >= first
+            return PAGED && lane < boxes && tok < end && tok >= skipped && j >= first
                        ? __ldg(table + pg.page(tok))
                        : -1;
         };
@@ -160,20 +162,27 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
                 page = next_page;
             } else {
                 mbar_wait(k.empty + 8 * s, ph ^ 1);
-                if (lane == 0) mbar_expect(kbar, T::LKB);
+                constexpr int BOX = T::HALVES ? BN / 2 : BN; /* rows that come together */
+                const int parts = half && j == last ? 1 : BN / BOX;
+                if (lane == 0) mbar_expect(kbar, T::LKB / (BN / BOX) * parts);
                 __syncwarp();
-                if (lane < T::LKC) {
-                    const int column = lane * 64 - P.k_tail_at;
+                if (lane < T::LKC * parts) {
+                    const int chunk = lane % T::LKC, part = lane / T::LKC, column = chunk * 64 - P.k_tail_at;
+                    const uint32_t to = kto + chunk * T::KHF + part * BOX * 128;
                     if (column < 0)
-                        tma_3d(kto + lane * T::KHF, &P.k_map, lane * 64, row0 + j * BN, kvh, kbar);
+                        tma_3d(to, &P.k_map, chunk * 64, row0 + j * BN + part * BOX, kvh, kbar);
                     else
-                        tma_3d(kto + lane * T::KHF, &P.k_tail_map, column, row0 + j * BN, 0, kbar);
+                        tma_3d(to, &P.k_tail_map, column, row0 + j * BN + part * BOX, 0, kbar);
                 }
                 mbar_wait(v.empty + 8 * s, ph ^ 1);
                 if (dirty && lane == 0) cleaning.keys[s] = keys;
-                if (lane == 0) mbar_expect(vbar, T::LVB);
+                if (lane == 0) mbar_expect(vbar, T::LVB / (BN / BOX) * parts);
                 __syncwarp();
-                if (lane < T::LVC) tma_3d(vto + lane * T::VHF, &P.v_map, lane * 64, row0 + j * BN, kvh, vbar);
+                if (lane < T::LVC * parts) {
+                    const int chunk = lane % T::LVC, part = lane / T::LVC;
+                    tma_3d(vto + chunk * T::VHF + part * BOX * 128, &P.v_map, chunk * 64,
+                           row0 + j * BN + part * BOX, kvh, vbar);
+                }
             }
             if (LATE && draws) {
                 if (j == min(last, first + 3)) ticket = draw(total);

@@ -6,7 +6,8 @@
  * 2407.08608). After a row's first block its maximum is trusted until the sums of P say otherwise (softmax_trusted). O leaves
  * through Q's shared memory in 16-byte rows.
  * Work: a list of (tile, head), persistent CTAs that draw from it or have it dealt out, blocks of keys from the end, so that
- * the masked ones come first.
+ * the masked ones come first. Rows of a tile are tokens of one head, or, where two heads have the same keys and head size 128,
+ * half as many of either: one warpgroup a head.
  *
  * K and V tiles are [64-column chunk][BN rows][128 bytes], 128-byte swizzle; paged with head sizes of whole chunks they
  * are [8 rows][chunk][8][128 bytes] instead, so that one box brings all columns of a page (stride and leading offsets
@@ -22,7 +23,8 @@ namespace attn_cuda {
 
 /* WIDE: the cache is e4m3. Seven warps beside the producer turn each tile of bytes into f16, exactly, in the layout that
  * TMA gives 16-bit keys, and Q becomes f16 too; rows of V that are no keys of the request become zeros on the way. */
-template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED, bool FEATURE, bool WIDE_ = false>
+template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED, bool FEATURE, bool WIDE_ = false,
+          bool SHORT_ = false>
 struct prefill90_traits {
     static constexpr bool WIDE = WIDE_;
     static constexpr int RST = NQ_ == 2 ? 1 : 2; /* stages of bytes, as memory allows */
@@ -52,9 +54,23 @@ struct prefill90_traits {
     /* what the producer brings: chunks of a row, bytes and stages of a block of keys */
     static constexpr int QC = KC, LKC = WIDE ? 1 : KC, LVC = WIDE ? 1 : VC, LKB = WIDE ? RAW : KB,
                          LVB = WIDE ? RAW : VB, LST = WIDE ? RST : ST;
-    static constexpr int SMEM = NQ * QB + ST * (KB + VB) + 2 * RST * RAW + 1024 + 512;
+    /* Short tiles have a kernel of their own where two warpgroups hold Q in registers: a tile of few blocks that ends before
+     * the middle of its last one computes, and loads, half of it; and the result of whole rows leaves by the copy engine from
+     * memory of its own. Long tiles lose 2 % by the former, and run the end of a tile under the next one's start instead. */
+    static constexpr bool PAIRS = NWG == 2 && DK == 128 && DV == 128;   /* a tile may have two heads */
+    static constexpr bool UNIFORM_WG = !FEATURE && (!REGQ || NWG == 2); /* features: a register too many */
+    static constexpr bool HAS_SHORT = REGQ && NWG == 2, SHORT = SHORT_, HALVES = SHORT;
+    static_assert(!SHORT || HAS_SHORT, "");
+    static_assert(FEATURE || WIDE || HAS_SHORT == FLASH_SM90_HAS_SHORT(DK, DV), "flash_run.c goes by it");
+    static constexpr int OB = SHORT ? BM * VC * 128 : 0;
+    static constexpr int SMEM = NQ * QB + ST * (KB + VB) + 2 * RST * RAW + OB + 1024 + 512;
     static constexpr int CONSUMER_REGS = WIDE ? 208 : NWG == 2 ? (DIRECT && !PAGED ? 240 : 232) : 160;
     static constexpr int PRODUCER_REGS = WIDE ? 48 : NWG == 2 ? (DIRECT && !PAGED ? 24 : 40) : 32;
+};
+
+template <int N>
+struct constant {
+    static constexpr int value = N;
 };
 
 template <int DT, class T, bool PAGED, bool FEATURE>
@@ -69,7 +85,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     /* A tile's last product may run under the next one's first where the next Q can be there; three warpgroups with features
      * have no registers left for it, and causal tiles of a few blocks are slower that way (README.md). */
     constexpr bool CAN_OVERLAP = (REGQ || NQ == 2) && !(FEATURE && NWG == 3);
-    const bool overlap = CAN_OVERLAP && P.overlap;
+    const bool overlap = CAN_OVERLAP && (T::HAS_SHORT ? !T::SHORT : P.overlap);
     extern __shared__ __align__(1024) uint8_t smem_raw[];
     constexpr bool WIDE = T::WIDE;
     __shared__ __align__(8) uint64_t bars[3 * NQ + 5 * ST + 4 * RST];
@@ -86,7 +102,9 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     const tile_ring raw_k = {ring_v.data + ST * T::VB, qready + 8 * NQ, qready + 8 * (NQ + RST)};
     const tile_ring raw_v = {raw_k.data + RST * T::RAW, raw_k.empty + 8 * RST, raw_k.empty + 16 * RST};
     const tile_cleaning cleaning = {keys_of, raw_v.empty + 8 * RST};
-    const int wg = threadIdx.x >> 7, tid = threadIdx.x & 127, lane = threadIdx.x & 31;
+    /* Descriptors that depend on it stay in uniform registers if the assembler sees that warps agree on it. */
+    const int wg = T::UNIFORM_WG ? __shfl_sync(~0u, (int)threadIdx.x >> 7, 0) : (int)threadIdx.x >> 7;
+    const int tid = threadIdx.x & 127, lane = threadIdx.x & 31;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     if (threadIdx.x == 0) {
         for (int i = 0; i < NQ; i++)
@@ -137,18 +155,27 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     int last = 0, stop = 0, all_lo = 0,
         all_hi = 0; /* key blocks last .. stop + 1; keys that all rows here see */
     uint64_t qd = 0;
+    constexpr bool HALVES = T::HALVES;
+    bool half = false; /* the first block at work is half of one */
     uint32_t qr[REGQ ? 4 * QSTEPS : 1];
     auto view = [&]() { return view_of(*ti); };
-    auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; }; /* and the one 8 further down */
+    const bool paired = T::PAIRS && P.tile_heads == 2;
+    auto wg_row = [&]() { return ti->block * (T::PAIRS ? P.tile_tokens : BM) + (paired ? 0 : w * 64); };
+    auto my_row = [&]() { return wg_row() + wr * 16 + g; }; /* and the one 8 further down */
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
         mbar_wait((WIDE ? qready : ring_q.full) + 8 * qs, (wk / NQ) & 1);
         ti = infos + wk % T::INFOS;
         if (ti->block < 0) return false;
-        int unused;
         last = ti->last, stop = ti->last - ti->count;
-        visible_keys(p, view(), ti->block * BM + w * 64, unused, all_hi);
-        visible_keys(p, view(), ti->block * BM + w * 64 + 63, all_lo, unused);
+        if constexpr (HALVES) {
+            half = ti->half;
+            all_lo = ti->lows[w], all_hi = min(wg_row() + ti->ahead, ti->kv_len);
+        } else {
+            int unused;
+            visible_keys(p, view(), wg_row(), unused, all_hi);
+            visible_keys(p, view(), wg_row() + 63, all_lo, unused);
+        }
         qd = wgmma_desc(ring_q.data + qs * T::QB + w * 8192, 16, 1024);
         if constexpr (REGQ) {
             const uint32_t rows = ring_q.data + qs * T::QB + (w * 64 + wr * 16 + (lane & 15)) * 128;
@@ -159,49 +186,69 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             __syncwarp();
             if (lane == 0) mbar_arrive(ring_q.empty + 8 * qs);
         }
-        slope = FEATURE && p.alibi ? __ldg(p.alibi + ti->head) * LOG2E : 0.f;
+        slope = FEATURE && p.alibi ? __ldg(p.alibi + ti->head + (paired ? w : 0)) * LOG2E : 0.f;
         if constexpr (WIDE && !FEATURE) c = p.scale * LOG2E * qk_scale(p, ti->head / p.group);
         return true;
     };
-    auto mask = [&](float(&sc)[BN / 2], int j) {
+    auto mask = [&](auto &sc, int j) {
+        constexpr int W = sizeof sc / 2; /* columns */
         const int k0 = j * BN + 2 * q;
         if constexpr (FEATURE) {
             score_features(p, WIDE ? qk_scale(p, ti->head / p.group) : 1.f).apply(sc);
             if (p.alibi) add_alibi(sc, slope, k0 - (ti->kv_len - ti->q_len + my_row()));
         }
-        if ((j + 1) * BN > all_hi) mask_above(sc, p, view(), my_row(), k0);
+        if constexpr (T::SHORT) {
+            if (j * BN + W / 2 > all_hi) mask_above<0, W / 4>(sc, *ti, my_row(), k0);
+            if (j * BN + W > all_hi) mask_above<W / 4, W / 2>(sc, *ti, my_row(), k0);
+        } else if (j * BN + W > all_hi)
+            mask_above(sc, p, view(), my_row(), k0);
         if (j * BN < all_lo) mask_below(sc, p, view(), my_row(), k0);
     };
-    auto softmax = [&](float(&sc)[BN / 2]) { softmax_block(sc, c, 0.f, 8.f, m0, m1, l0, l1, f0, f1); };
-    auto pack = [&](float(&sc)[BN / 2]) {
+    auto softmax = [&](auto &sc) { softmax_block(sc, c, 0.f, 8.f, m0, m1, l0, l1, f0, f1); };
+    auto pack = [&](auto &sc) {
 #pragma unroll
-        for (int i = 0; i < BN / 4; i++)
+        for (int i = 0; i < (int)(sizeof sc / 8); i++)
             pr[i] = pack2<DT>(sc[2 * i], sc[2 * i + 1]);
     };
-    auto qk = [&](float(&sc)[BN / 2], int s) {
+    auto qk = [&](auto &sc, int s) {
+        constexpr int W = sizeof sc / 2;
         const uint64_t kd = wgmma_desc(ring_k.data + s * T::KB, 16, T::KRG);
         wgmma_fence();
         if constexpr (REGQ)
-            wgmma_rkz<BN, DT>::run(sc, qr, kd);
+            wgmma_rkz<W, DT>::run(sc, qr, kd);
         else
-            wgmma_ssz<BN, DT>::run(sc, qd, kd);
+            wgmma_ssz<W, DT>::run(sc, qd, kd);
 #pragma unroll
         for (int k = 1; k < QSTEPS; k++) {
             const uint64_t kk = kd + ((k >> 2) * T::KHF >> 4) + (k & 3) * 2;
             if constexpr (REGQ)
-                wgmma_rk<BN, DT>::run(sc, qr + 4 * k, kk);
+                wgmma_rk<W, DT>::run(sc, qr + 4 * k, kk);
             else
-                wgmma_ss<BN, DT>::run(sc, qd + ((k >> 2) * (BM * 128) >> 4) + (k & 3) * 2, kk);
+                wgmma_ss<W, DT>::run(sc, qd + ((k >> 2) * (BM * 128) >> 4) + (k & 3) * 2, kk);
         }
         wgmma_commit();
     };
-    auto pv = [&](int s) {
+    int started = 0; /* short: o holds something; elsewhere it is cleared */
+    auto pv_steps = [&](int s, auto steps) {
         const uint64_t vd = wgmma_desc(ring_v.data + s * T::VB, T::VHF, T::VRG);
         wgmma_fence();
+        if constexpr (T::SHORT)
+            wgmma_rsp<DV, DT>::run(o, pr, vd, started);
+        else
+            wgmma_rs<DV, DT>::run(o, pr, vd);
 #pragma unroll
-        for (int k = 0; k < BN / 16; k++)
+        for (int k = 1; k < steps.value; k++)
             wgmma_rs<DV, DT>::run(o, pr + 4 * k, vd + ((uint64_t)(k * 2 * T::VRG) >> 4));
         wgmma_commit();
+    };
+    /* The branch is by a vote, here and where a tile starts: by a plain one the assembler no longer takes the stage for
+     * uniform, and moves descriptors between register files all through the loop (6 %). */
+    auto pv = [&](int s, bool half) {
+        if (HALVES && __any_sync(~0u, half))
+            pv_steps(s, constant<BN / 32>());
+        else
+            pv_steps(s, constant<BN / 16>());
+        started = 1;
     };
     /* Where no warps do it: all consumers work on the same block, and none multiplies before all have written. */
     auto clean = [&](int s, int j) {
@@ -218,19 +265,36 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     };
 
     auto clear_output = [&]() {
+        started = 0;
+        if constexpr (!T::SHORT) {
 #pragma unroll
-        for (int i = 0; i < DV / 2; i++)
-            o[i] = 0.f;
+            for (int i = 0; i < DV / 2; i++)
+                o[i] = 0.f;
+        }
     };
     auto write = [&](const tile_info &t, int slot, float em0, float em1, float el0, float el1, float ec) {
-        write_tile<DT, T, T::DIRECT || REGQ>(P, t, o, ring_q.data + slot * T::QB + w * 8192,
-                                             ring_q.empty + 8 * slot, w, tid, em0, em1, el0, el1, ec);
+        const uint32_t rows = T::OB ? ring_v.data + ST * T::VB : ring_q.data + slot * T::QB;
+        write_tile<DT, T, T::DIRECT || REGQ>(P, t, o, rows + w * 8192, ring_q.empty + 8 * slot, w, tid, em0,
+                                             em1, el0, el1, ec);
     };
     /* The first block of a tile, with nothing to run beside it. */
     auto start_tile = [&]() {
-        float sc[BN / 2];
         const int s = it % ST;
         mbar_wait(ring_k.full + 8 * s, (it / ST) & 1);
+        if constexpr (HALVES) {
+            if (__any_sync(~0u, half)) {
+                float sc[BN / 4];
+                qk(sc, s);
+                wgmma_wait<0>();
+                wgmma_pin(sc);
+                release(ring_k.empty + 8 * s);
+                mask(sc, last);
+                softmax(sc);
+                pack(sc);
+                return;
+            }
+        }
+        float sc[BN / 2];
         qk(sc, s);
         wgmma_wait<0>();
         wgmma_pin(sc);
@@ -263,7 +327,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             qk(sc, s1);
             mbar_wait(ring_v.full + 8 * s, (it / ST) & 1);
             wgmma_pin(o);
-            pv(s);
+            pv(s, half);
+            half = false;
             if (TURNS) named_arrive(5 + (w ^ 1), 256);
             wgmma_wait<1>();
             wgmma_pin(sc);
@@ -289,6 +354,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         const int s = it % ST, slot = qs;
         const tile_info &done = *ti;
         const float dc = c;
+        const bool was_half = half;
         mbar_wait(ring_v.full + 8 * s, (it / ST) & 1);
         if (PAGED && ti->skipped > (stop + 1) * BN) clean(s, stop + 1);
         if (CAN_OVERLAP && overlap && enter_tile(wk + 1)) {
@@ -298,7 +364,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             mbar_wait(ring_k.full + 8 * s1, ((it + 1) / ST) & 1);
             qk(sc, s1);
             wgmma_pin(o);
-            pv(s);
+            pv(s, was_half);
             wgmma_wait<1>();
             wgmma_pin(sc);
             release(ring_k.empty + 8 * s1);
@@ -317,7 +383,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             continue;
         }
         wgmma_pin(o);
-        pv(s);
+        pv(s, half);
         wgmma_wait<0>();
         wgmma_pin(o);
         release(ring_v.empty + 8 * s);
@@ -330,6 +396,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         clean_first();
     }
     if (TURNS && w == 0) named_barrier(5, 256); /* the turn that nobody took */
+    if (T::OB && lane == 0) bulk_store_wait();
 #endif
 }
 
@@ -341,19 +408,30 @@ int launch_prefill90(const flash_sm90_params *P, int ctas, void *stream) {
     return (int)cudaGetLastError();
 }
 
+/* Without features: short tiles have another kernel, where there is one. */
+template <int DT, bool PAGED, int DK, int DV, int NWG, int BN, int NQ>
+int launch_prefill90_plain(const flash_sm90_params *P, int ctas, void *stream) {
+    using T = prefill90_traits<DK, DV, NWG, BN, NQ, PAGED, false>;
+    if constexpr (T::HAS_SHORT) {
+        using S = prefill90_traits<DK, DV, NWG, BN, NQ, PAGED, false, false, true>;
+        int e = 0;
+        if (!P || !P->overlap) e = launch_prefill90<DT, S, PAGED, false>(P, ctas, stream);
+        if (e || (P && !P->overlap)) return e;
+    }
+    return launch_prefill90<DT, T, PAGED, false>(P, ctas, stream);
+}
+
 /* BN and FBN: block_keys and feature_keys of the class in flash_config.c */
 #define FLASH_PREFILL_SM90_INSTANCE(NAME, DT, DK, DV, NWG, BN, NQ, FBN)                                      \
     extern "C" int NAME(const flash_sm90_params *p, int paged, int feature, int ctas, void *stream) {        \
         using namespace attn_cuda;                                                                           \
-        using C = prefill90_traits<DK, DV, NWG, BN, NQ, false, false>;                                       \
-        using G = prefill90_traits<DK, DV, NWG, BN, NQ, true, false>;                                        \
         using CF = prefill90_traits<DK, DV, NWG, FBN, NQ, false, true>;                                      \
         using GF = prefill90_traits<DK, DV, NWG, FBN, NQ, true, true>;                                       \
         if (paged)                                                                                           \
             return feature ? launch_prefill90<DT, GF, true, true>(p, ctas, stream)                           \
-                           : launch_prefill90<DT, G, true, false>(p, ctas, stream);                          \
+                           : launch_prefill90_plain<DT, true, DK, DV, NWG, BN, NQ>(p, ctas, stream);         \
         return feature ? launch_prefill90<DT, CF, false, true>(p, ctas, stream)                              \
-                       : launch_prefill90<DT, C, false, false>(p, ctas, stream);                             \
+                       : launch_prefill90_plain<DT, false, DK, DV, NWG, BN, NQ>(p, ctas, stream);            \
     }
 
 /* The same for an e4m3 cache under 16-bit queries. */

@@ -4,6 +4,7 @@
 #ifndef PREFILL_STORE_SM90_CUH
 #define PREFILL_STORE_SM90_CUH
 
+#include "../common/ptx_bulk_store_sm90.cuh"
 #include "../common/ptx_sm90.cuh"
 #include "prefill_parts_sm90.cuh"
 #include "prefill_sm90_launch.h"
@@ -14,7 +15,7 @@ namespace attn_cuda {
  * an earlier result lies there, the sum of the two by their weights (semantics 6.5). */
 template <int DT, class T>
 ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const float (&o)[T::DV / 2], int row,
-                         int q, float b0, float b1, float l0, float l1, float r0, float r1) {
+                         int head, int q, float b0, float b1, float l0, float l1, float r0, float r1) {
     constexpr int DV = T::DV;
     const flash_params &p = P.p;
     const int rows[2] = {row, row + 8};
@@ -24,7 +25,7 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
         merged m[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float *lse = P.more.old_lse + t.head * P.more.old_lse_head + t.q0 + rows[i];
+            const float *lse = P.more.old_lse + head * P.more.old_lse_head + t.q0 + rows[i];
             m[i] = merge_weights(rows[i] < t.q_len ? *lse : -INFINITY, part[i]);
             factor[i] *= m[i].part, old[i] = m[i].old;
         }
@@ -32,11 +33,11 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
 #pragma unroll
         for (int i = 0; i < 2; i++)
             if (p.lse && q == 0 && rows[i] < t.q_len)
-                p.lse[(int64_t)(t.q0 + rows[i]) * p.lse_token + (int64_t)t.head * p.lse_head] = m[i].lse;
+                p.lse[(int64_t)(t.q0 + rows[i]) * p.lse_token + (int64_t)head * p.lse_head] = m[i].lse;
     } else if (p.lse && q == 0)
-        write_lse(p, t.q0, t.q_len, t.head, t.piece, row, b0, b1, l0, l1);
+        write_lse(p, t.q0, t.q_len, head, t.piece, row, b0, b1, l0, l1);
     uint16_t *to = (uint16_t *)p.out + t.piece * p.out_piece + (int64_t)(t.q0 + row) * p.out_token +
-                   (int64_t)t.head * p.out_head + q * 8;
+                   (int64_t)head * p.out_head + q * 8;
 #pragma unroll
     for (int c = 0; c < DV / 32 * 32; c += 32)
 #pragma unroll
@@ -65,7 +66,8 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
 }
 
 /* A warp's 16 rows of a tile: em in raw units of scores and el, maximum and sum of the thread's two rows, ec: scores to base-2
- * units. DIRECTLY from registers, or through `rows_of_q`, the warpgroup's own rows of Q, which `empty` gives back. */
+ * units. DIRECTLY from registers, or through `rows_of_q`, the warpgroup's own rows of Q, which `empty` gives back (or of
+ * memory for the result, T::OB). */
 template <int DT, class T, bool DIRECTLY>
 ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &t, const float (&o)[T::DV / 2],
                          uint32_t rows_of_q, uint32_t empty, int w, int tid, float em0, float em1, float el0,
@@ -78,8 +80,10 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &t, const f
     el1 += __shfl_xor_sync(~0u, el1, 1);
     el0 += __shfl_xor_sync(~0u, el0, 2);
     el1 += __shfl_xor_sync(~0u, el1, 2);
-    const int row = t.block * BM + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len,
-              head = t.head, piece = t.piece;
+    const bool paired = T::PAIRS && P.tile_heads == 2;
+    const int row = t.block * (T::PAIRS ? P.tile_tokens : BM) + (paired ? 0 : w * 64) + wr * 16 + g,
+              first_row = row - g, q0 = t.q0, q_len = t.q_len, head = t.head + (paired ? w : 0),
+              piece = t.piece;
     float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec, r0, r1;
     finish_rows(p, head, b0, b1, el0, el1, r0, r1);
     if constexpr (WIDE) {
@@ -88,8 +92,33 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &t, const f
     }
     r0 = el0 > 0.f ? r0 / el0 : 0.f;
     r1 = el1 > 0.f ? r1 / el1 : 0.f;
+    if constexpr (T::OB > 0) { /* whole rows of 16 by the copy engine */
+        if (__any_sync(~0u, P.o_boxes && piece == 0 && first_row + 16 <= q_len)) {
+            if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
+            const uint32_t so = rows_of_q + wr * 16 * 128;
+            if (lane == 0) bulk_store_wait_read(); /* the tile before */
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < DV / 16; i++) {
+                const int ch = 2 * i + (lane >> 4), rw = lane & 15;
+                const float *x = o + 8 * i;
+                stmatrix_x4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
+                            pack2<DT>(x[0] * r0, x[1] * r0), pack2<DT>(x[2] * r1, x[3] * r1),
+                            pack2<DT>(x[4] * r0, x[5] * r0), pack2<DT>(x[6] * r1, x[7] * r1));
+            }
+            fence_proxy_async();
+            __syncwarp();
+            if (lane == 0) {
+#pragma unroll
+                for (int c = 0; c < T::VC; c++)
+                    tma_store_3d(so + c * (BM * 128), &P.o_map, c * 64, q0 + first_row, head);
+                bulk_store_commit();
+            }
+            return;
+        }
+    }
     if constexpr (DIRECTLY) {
-        write_rows<DT, T>(P, t, o, row, q, b0, b1, el0, el1, r0, r1);
+        write_rows<DT, T>(P, t, o, row, head, q, b0, b1, el0, el1, r0, r1);
         return;
     }
     if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);

@@ -5,6 +5,7 @@
 #ifndef MLA_UP_SM90_CUH
 #define MLA_UP_SM90_CUH
 
+#include "../common/ptx_bulk_store_sm90.cuh"
 #include "../common/ptx_sm90.cuh"
 #include "mla/wgmma_sm90.cuh"
 #include "mla_up_sm90.h"
@@ -16,21 +17,6 @@ namespace attn_cuda {
 constexpr int UP_STAGES = 3, UP_A = MLA_UP_ROWS * 128, UP_B = MLA_UP_COLUMNS * 128;
 constexpr int UP_OUT = 64 * MLA_UP_COLUMNS * 2; /* of a warpgroup: slabs of 64 columns, 128-byte swizzle */
 constexpr int UP_SMEM = UP_STAGES * (UP_A + UP_B) + 2 * UP_OUT + 1024;
-
-ATTN_DEV void tma_store_3d(uint32_t src, const void *map, int a, int b, int c) {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1,%2,%3}], [%4];" ::"l"(map),
-                 "r"(a), "r"(b), "r"(c), "r"(src)
-                 : "memory");
-}
-ATTN_DEV void bulk_store_commit() {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-ATTN_DEV void bulk_store_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-ATTN_DEV void bulk_store_wait() {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
 
 template <int DT>
 __global__ void __launch_bounds__(384, 1) mla_up_kernel(const __grid_constant__ mla_up_params P) {

@@ -410,6 +410,19 @@ static std::vector<test_case> all_cases() {
                                          c.hq = 24, c.hkv = 2, c.d = dd.first, c.dv = dd.second;
                                          c.layout = dd.first == 128 ? NHD : CONTIGUOUS;
         });
+    /* more short tiles than multiprocessors: heads in pairs and alone, blocks of which half is seen, first ones and only ones */
+    for (auto hh : std::vector<std::pair<int, int>>{{16, 8}, {12, 4}, {8, 8}, {32, 8}})
+        for (int layout : {CONTIGUOUS, NHD, HND})
+            for (int causal : {1, 0})
+                add("short", [&](test_case &c) {
+                    c.lens = {{64, 64}, {128, 192}, {65, 65},   {191, 449},
+                              {1, 320}, {512, 512}, {129, 321}, {17, 700}};
+                    c.hq = hh.first, c.hkv = hh.second, c.layout = layout, c.causal = causal,
+                    c.force_sm80 = 0;
+                    c.page = layout == HND ? 128 : 16, c.q_dtype = layout == HND ? FLASH_F16 : FLASH_BF16;
+                    c.d = layout == CONTIGUOUS && hh.first == 12 ? 112 : 128;
+                    c.window = layout == NHD && hh.first == 32 ? 100 : 0;
+                });
     for (int d : {64, 128, 256, 96, 80, 72, 192, 8, 40})
         for (int mode = 0; mode < 4; mode++)
             add("e4m3", [&](test_case &c) {
