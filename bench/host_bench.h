@@ -104,6 +104,26 @@ static attn_space_t hb_space_of(const attn_space_needed_t *needed) {
     return s;
 }
 
+/* ---------------------------------------------------------- what is measured */
+
+static long launches;
+static int launch(const void *params) {
+    launches += params != NULL;
+    return 0;
+}
+
+static attn_instance_t *in;
+static attn_batch_t batch;
+static attn_forward_t forward;
+static attn_space_t space;
+static DLTensor table;
+
+static int build(void); /* the program's */
+static void prepare(enum hb_batch kind, int32_t requests) {
+    batch = hb_batch_of(kind, requests, &table);
+    need(build());
+}
+
 /* ---------------------------------------------------------------------- time */
 
 static double now_ns(void) {

@@ -25,11 +25,6 @@ const attn_capabilities_t mla_capabilities = {.struct_size = sizeof(attn_capabil
 const char mla_backend_name[] = "FLASHMLA";
 const mla_prefill_ops *const mla_backend_prefill = &mla_prefill_functions;
 
-static long launches;
-static int launch(const void *params) {
-    launches += params != NULL;
-    return 0;
-}
 static int attend_sparse(const attn_instance_t *in, const mla_attend_params *p, int items, void *stream) {
     (void)in, (void)items, (void)stream;
     return launch(p);
@@ -110,21 +105,11 @@ int flash_run_prefill_more(const flash_params *p, const flash_prefill_more *m, c
     return flash_run_prefill(p, s, c, tiles, r, stream);
 }
 
-static attn_instance_t *in;
-static attn_batch_t batch;
-static attn_forward_t forward;
-static attn_space_t space;
-static DLTensor table;
-
 static int build(void) {
     return mla_build_metadata(in, &batch, &space, NULL, &error);
 }
 static int call_forward(void) {
     return mla_forward(in, &forward, &space, NULL, &error);
-}
-static void prepare(enum hb_batch kind, int32_t requests) {
-    batch = hb_batch_of(kind, requests, &table);
-    need(build());
 }
 
 static void bench(const char *name, uint32_t role, uint32_t heads) {

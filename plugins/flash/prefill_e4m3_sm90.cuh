@@ -29,7 +29,7 @@ struct prefill_e4m3_traits {
     static constexpr int QB = BM * D, KB = BN * D, VB = (BN + 127) / 128 * VCHUNK, OB = BM * D * 2;
     /* what the producer brings: rows of one chunk of 128 bytes */
     static constexpr int INFOS = NQ, QC = 1, LKC = 1, LVC = 1, LKB = KB, LVB = KB, LST = ST, KHF = 0, VHF = 0;
-    static constexpr bool KMERGED = false, VMERGED = false, CLEANED = false, HALVES = false;
+    static constexpr bool KMERGED = false, VMERGED = false, CLEANED = false, SHORT = false;
     static constexpr int SMEM = NQ * QB + ST * (2 * KB + VB) + OB + 1024;
     static constexpr int CONSUMER_REGS = 216, PRODUCER_REGS = 72;
 };

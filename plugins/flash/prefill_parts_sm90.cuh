@@ -63,7 +63,7 @@ ATTN_DEV void describe_tile(const flash_params &p, int tokens, const tile_job &x
     ti.count = max(1, (hi + BN - 1) / BN - first), ti.last = first + ti.count - 1;
     ti.skipped = box > 0 ? lo / box * box : 0;
     ti.first_key = sv.first, ti.piece = p.piece_keys ? sv.first / p.piece_keys : 0;
-    if constexpr (!T::HALVES) return;
+    if constexpr (!T::SHORT) return;
     ti.half = hi - ti.last * BN <= BN / 2;
     /* the bounds of visible_keys() */
     const int64_t right = (int64_t)sv.kv_len - sv.q_len + 1 + p.window_right;

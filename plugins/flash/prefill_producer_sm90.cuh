@@ -118,7 +118,7 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
         const int32_t *table = PAGED ? p.counts->block_table +
                                            (int64_t)(now.tile.x + p.seq_offset) * p.counts->block_table_stride
                                      : nullptr;
-        const bool half = T::HALVES && ti.half;
+        const bool half = T::SHORT && ti.half;
         const int end = half ? min(kv_len, last * BN + BN / 2) : kv_len;
         /* paged: lane i brings the i-th group of box_rows keys, its page id fetched one block ahead */
         auto page_of = [&](int j) {
@@ -162,7 +162,7 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
                 page = next_page;
             } else {
                 mbar_wait(k.empty + 8 * s, ph ^ 1);
-                constexpr int BOX = T::HALVES ? BN / 2 : BN; /* rows that come together */
+                constexpr int BOX = T::SHORT ? BN / 2 : BN; /* rows that come together */
                 const int parts = half && j == last ? 1 : BN / BOX;
                 if (lane == 0) mbar_expect(kbar, T::LKB / (BN / BOX) * parts);
                 __syncwarp();

@@ -19,6 +19,8 @@
 #include "prefill_widen_sm90.cuh"
 #include "flash/wgmma_sm90.cuh"
 
+#include <type_traits>
+
 namespace attn_cuda {
 
 /* WIDE: the cache is e4m3. Seven warps beside the producer turn each tile of bytes into f16, exactly, in the layout that
@@ -59,18 +61,13 @@ struct prefill90_traits {
      * memory of its own. Long tiles lose 2 % by the former, and run the end of a tile under the next one's start instead. */
     static constexpr bool PAIRS = NWG == 2 && DK == 128 && DV == 128;   /* a tile may have two heads */
     static constexpr bool UNIFORM_WG = !FEATURE && (!REGQ || NWG == 2); /* features: a register too many */
-    static constexpr bool HAS_SHORT = REGQ && NWG == 2, SHORT = SHORT_, HALVES = SHORT;
+    static constexpr bool HAS_SHORT = REGQ && NWG == 2, SHORT = SHORT_;
     static_assert(!SHORT || HAS_SHORT, "");
     static_assert(FEATURE || WIDE || HAS_SHORT == FLASH_SM90_HAS_SHORT(DK, DV), "flash_run.c goes by it");
     static constexpr int OB = SHORT ? BM * VC * 128 : 0;
     static constexpr int SMEM = NQ * QB + ST * (KB + VB) + 2 * RST * RAW + OB + 1024 + 512;
     static constexpr int CONSUMER_REGS = WIDE ? 208 : NWG == 2 ? (DIRECT && !PAGED ? 240 : 232) : 160;
     static constexpr int PRODUCER_REGS = WIDE ? 48 : NWG == 2 ? (DIRECT && !PAGED ? 24 : 40) : 32;
-};
-
-template <int N>
-struct constant {
-    static constexpr int value = N;
 };
 
 template <int DT, class T, bool PAGED, bool FEATURE>
@@ -155,7 +152,6 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     int last = 0, stop = 0, all_lo = 0,
         all_hi = 0; /* key blocks last .. stop + 1; keys that all rows here see */
     uint64_t qd = 0;
-    constexpr bool HALVES = T::HALVES;
     bool half = false; /* the first block at work is half of one */
     uint32_t qr[REGQ ? 4 * QSTEPS : 1];
     auto view = [&]() { return view_of(*ti); };
@@ -168,7 +164,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         ti = infos + wk % T::INFOS;
         if (ti->block < 0) return false;
         last = ti->last, stop = ti->last - ti->count;
-        if constexpr (HALVES) {
+        if constexpr (T::SHORT) {
             half = ti->half;
             all_lo = ti->lows[w], all_hi = min(wg_row() + ti->ahead, ti->kv_len);
         } else {
@@ -244,10 +240,10 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     /* The branch is by a vote, here and where a tile starts: by a plain one the assembler no longer takes the stage for
      * uniform, and moves descriptors between register files all through the loop (6 %). */
     auto pv = [&](int s, bool half) {
-        if (HALVES && __any_sync(~0u, half))
-            pv_steps(s, constant<BN / 32>());
+        if (T::SHORT && __any_sync(~0u, half))
+            pv_steps(s, std::integral_constant<int, BN / 32>());
         else
-            pv_steps(s, constant<BN / 16>());
+            pv_steps(s, std::integral_constant<int, BN / 16>());
         started = 1;
     };
     /* Where no warps do it: all consumers work on the same block, and none multiplies before all have written. */
@@ -281,7 +277,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     auto start_tile = [&]() {
         const int s = it % ST;
         mbar_wait(ring_k.full + 8 * s, (it / ST) & 1);
-        if constexpr (HALVES) {
+        if constexpr (T::SHORT) {
             if (__any_sync(~0u, half)) {
                 float sc[BN / 4];
                 qk(sc, s);
@@ -354,7 +350,6 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         const int s = it % ST, slot = qs;
         const tile_info &done = *ti;
         const float dc = c;
-        const bool was_half = half;
         mbar_wait(ring_v.full + 8 * s, (it / ST) & 1);
         if (PAGED && ti->skipped > (stop + 1) * BN) clean(s, stop + 1);
         if (CAN_OVERLAP && overlap && enter_tile(wk + 1)) {
@@ -364,7 +359,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             mbar_wait(ring_k.full + 8 * s1, ((it + 1) / ST) & 1);
             qk(sc, s1);
             wgmma_pin(o);
-            pv(s, was_half);
+            pv(s, false); /* short tiles do not overlap */
             wgmma_wait<1>();
             wgmma_pin(sc);
             release(ring_k.empty + 8 * s1);
@@ -414,9 +409,10 @@ int launch_prefill90_plain(const flash_sm90_params *P, int ctas, void *stream) {
     using T = prefill90_traits<DK, DV, NWG, BN, NQ, PAGED, false>;
     if constexpr (T::HAS_SHORT) {
         using S = prefill90_traits<DK, DV, NWG, BN, NQ, PAGED, false, false, true>;
-        int e = 0;
-        if (!P || !P->overlap) e = launch_prefill90<DT, S, PAGED, false>(P, ctas, stream);
-        if (e || (P && !P->overlap)) return e;
+        if (!P || !P->overlap) { /* without parameters: both are prepared */
+            const int e = launch_prefill90<DT, S, PAGED, false>(P, ctas, stream);
+            if (P || e) return e;
+        }
     }
     return launch_prefill90<DT, T, PAGED, false>(P, ctas, stream);
 }

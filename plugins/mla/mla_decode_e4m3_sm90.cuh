@@ -60,16 +60,7 @@ struct mla_e4m3_math : mla_columns<DT_F16, N> {
             if (j >= 2) wgmma_wait<1>(), mla90_pin(a[j & 1]);
             mla90_widen_keys(a[j & 1], x[0]), mla90_widen_keys(a[j & 1] + 8, x[1]);
             if (j + 1 < MLA90_SLABS) load(j + 1);
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const uint64_t b = qd + (uint64_t)(j * (shape::QUERY_SLAB >> 4) + 2 * k);
-                if (j == 0 && k == 0)
-                    wgmma_rkz<N, DT_F16>::run(s, a[0], b);
-                else
-                    wgmma_rk<N, DT_F16>::run(s, a[j & 1] + 4 * k, b);
-            }
-            wgmma_commit();
+            mla90_multiply_raw<N>(s, a[j & 1], qd + (uint64_t)(j * (shape::QUERY_SLAB >> 4)), j == 0);
         }
         wgmma_wait<0>();
         mla90_pin(a[0]), mla90_pin(a[1]);
@@ -101,11 +92,7 @@ struct mla_e4m3_math : mla_columns<DT_F16, N> {
                 __syncwarp();
                 if (lane == 0) mbar_arrive(smem_addr(&sh.empty[stage]));
             }
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                wgmma_rk<N, DT_F16>::run(o[d], a[d & 1] + 4 * k, pd + 2 * k);
-            wgmma_commit();
+            mla90_multiply_raw<N>(o[d], a[d & 1], pd);
         }
         wgmma_wait<0>();
         mla90_pin(a[0]), mla90_pin(a[1]);

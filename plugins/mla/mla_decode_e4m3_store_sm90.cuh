@@ -12,7 +12,7 @@ namespace attn_cuda {
 /* o: 4 x 64 columns of N rows, as mla_columns has them, but element at(t) + 2 of a fragment is the column after that of
  * at(t). out: the first row's 512 columns, of 16 bits; PIECE: rows are those of mla_part, in float16. */
 template <int T, bool PIECE, int N>
-ATTN_DEV void mla90_store_half(const float (*o)[N / 2], uint8_t *out, int half, int rows) {
+ATTN_DEV void mla90_store_columns(const float (*o)[N / 2], uint8_t *out, int half, int rows) {
     constexpr int ROW = PIECE ? 2048 : 1024;
     const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31, group = lane >> 2;
     uint8_t *const mine = out + half * 512 + warp * 32 + group * 4;
@@ -46,20 +46,10 @@ template <int DT, int N>
 ATTN_DEV void mla90_store_item(const mla_attend_params &p, const mla_item &it, const float (*o)[N / 2],
                                int half, int first_row, int rows, int64_t slot_row0) {
     if (it.slot >= 0)
-        mla90_store_half<DT_F16, true, N>(o, (uint8_t *)mla_part(p, slot_row0).values, half, rows);
+        mla90_store_columns<DT_F16, true, N>(o, (uint8_t *)mla_part(p, slot_row0).values, half, rows);
     else
-        mla90_store_half<DT, false, N>(o, (uint8_t *)p.latent + (int64_t)(first_row - p.slice_row0) * 1024,
-                                       half, rows);
-}
-
-/* By one thread: where the logarithm of a row's weights (base 2) goes. */
-ATTN_DEV void mla90_store_lse(const mla_attend_params &p, const mla_item &it, int row, int64_t slot_row,
-                              float lse) {
-    if (it.slot >= 0)
-        *mla_part(p, slot_row).lse() = lse;
-    else if (p.lse)
-        p.lse[(row % p.num_heads) * p.lse_head + (row / p.num_heads) * p.lse_token] =
-            lse * 0.6931471805599453f;
+        mla90_store_columns<DT, false, N>(o, (uint8_t *)p.latent + (int64_t)(first_row - p.slice_row0) * 1024,
+                                          half, rows);
 }
 
 } /* namespace attn_cuda */

@@ -84,16 +84,7 @@ struct mla_e4m3_wide_math {
                 __syncwarp();
                 if (lane == 0) mbar_arrive(smem_addr(&sh.rope_empty[slot]));
             }
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const uint64_t b = qd + (uint64_t)(j * (shape::QUERY_SLAB >> 4) + 2 * k);
-                if (j == 0 && k == 0)
-                    wgmma_rkz<N, DT_F16>::run(s, a[0], b);
-                else
-                    wgmma_rk<N, DT_F16>::run(s, a[j & 1] + 4 * k, b);
-            }
-            wgmma_commit();
+            mla90_multiply_raw<N>(s, a[j & 1], qd + (uint64_t)(j * (shape::QUERY_SLAB >> 4)), j == 0);
         }
         wgmma_wait<0>();
         mla90_pin(a[0]), mla90_pin(a[1]);
@@ -194,11 +185,7 @@ struct mla_e4m3_wide_math {
                     if (lane == 0) mbar_arrive(smem_addr(&sh.empty[(n + b) % shape::STAGES]));
                     if (b + 1 < BLOCKS) enter_values(n + b + 1, false);
                 }
-                wgmma_fence();
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    wgmma_rk<N, DT_F16>::run(o[d], a[d & 1] + 4 * k, pd + 2 * k);
-                wgmma_commit();
+                mla90_multiply_raw<N>(o[d], a[d & 1], pd);
             }
         }
         if (more) enter_keys(n + 2 + wg);

@@ -32,20 +32,24 @@ ATTN_DEV void mla90_pin(uint32_t (&a)[16]) {
         asm volatile("" : "+r"(a[i])::"memory");
 }
 
+/* D += A B of 64 rows of B's slab, A in four fragments of 16; `fresh`: D = A B. Committed as one group. */
+template <int N>
+ATTN_DEV void mla90_multiply_raw(float (&d)[N / 2], const uint32_t (&a)[16], uint64_t b, bool fresh = false) {
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (fresh && k == 0)
+            wgmma_rkz<N, DT_F16>::run(d, a, b);
+        else
+            wgmma_rk<N, DT_F16>::run(d, a + 4 * k, b + 2 * k);
+    wgmma_commit();
+}
+
 /* By one warpgroup: value rows of a raw block from `first` on become zero: 0 * NaN is NaN. */
 ATTN_DEV void mla90_clean_raw(uint32_t raw, int first) {
     for (int i = threadIdx.x & 127; i < (MLA90_KEYS - first) * 32; i += 128)
         st_shared_v4(raw + mla90_raw_at(first + (i >> 5), i & 31), make_uint4(0, 0, 0, 0));
     fence_proxy_async();
-}
-
-ATTN_DEV void st_shared_f32(uint32_t at, float v) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
-}
-ATTN_DEV float ld_shared_f32(uint32_t at) {
-    float v;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-    return v;
 }
 
 } /* namespace attn_cuda */

@@ -304,13 +304,7 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                 const float inv = sum == 0.f ? 0.f : 1.f / sum; /* NaN stays NaN */
                 const float lse = sum == 0.f ? -INFINITY : st.top[e] + log2f(sum);
                 const int64_t slot_row = ((int64_t)it.slot * CTAS + rank) * MLA90_ROWS + r;
-                if (wg == 0 && (lane & 3) == 0 && inside) {
-                    if (it.slot >= 0)
-                        *mla_part(p, slot_row).lse() = lse;
-                    else if (p.lse)
-                        p.lse[(row % p.num_heads) * p.lse_head + (row / p.num_heads) * p.lse_token] =
-                            lse * 0.6931471805599453f;
-                }
+                if (wg == 0 && (lane & 3) == 0 && inside) mla90_store_lse(p, it, row, slot_row, lse);
                 if (it.slot >= 0) {
                     float most = 0.f;
 #pragma unroll

@@ -24,5 +24,15 @@ struct mla_part {
     static ATTN_DEV float inverse(uint32_t power) { return __uint_as_float((254u << 23) - power); }
 };
 
+/* By one thread: where the logarithm of a row's weights (base 2) goes. */
+ATTN_DEV void mla90_store_lse(const mla_attend_params &p, const mla_item &it, int row, int64_t slot_row,
+                              float lse) {
+    if (it.slot >= 0)
+        *mla_part(p, slot_row).lse() = lse;
+    else if (p.lse)
+        p.lse[(row % p.num_heads) * p.lse_head + (row / p.num_heads) * p.lse_token] =
+            lse * 0.6931471805599453f;
+}
+
 } /* namespace attn_cuda */
 #endif

@@ -64,14 +64,6 @@ ATTN_DEV int ld_shared_s32(uint32_t a) {
     asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(a) : "memory");
     return x;
 }
-ATTN_DEV void st_shared_f32(uint32_t a, float x) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(a), "f"(x) : "memory");
-}
-ATTN_DEV float ld_shared_f32(uint32_t a) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(a) : "memory");
-    return x;
-}
 
 ATTN_DEV mla_item load_item(const mla_item *at) {
     static_assert(sizeof(mla_item) == 32, "two loads of 16 bytes");
