@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_bench PLUGIN.so [ROLE]: times of one whole MLA layer step (absorption, attention, merge, values) through the
- * plugin ABI, as replays of one captured graph: median after 150 ms of the same load. */
+/* mla_bench PLUGIN.so [PROJECTIONS]: times of one whole MLA layer step (absorption, attention, merge, values) through the
+ * plugin ABI, as replays of one captured graph: median after 150 ms of the same load. PROJECTIONS: the option, auto, cublas
+ * or own. */
 #include "mla_step.h"
 
 #include <attn/attn_plugin.h>
@@ -64,8 +65,9 @@ static void run(const attn_backend_t *backend, const attn_problem_t *p, const ch
 int main(int argc, char **argv) {
     void *file = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     const attn_plugin_t *plugin = file ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
-    if (plugin == NULL) {
-        fprintf(stderr, "usage: mla_bench PLUGIN.so (%s)\n", argc > 1 ? dlerror() : "no file given");
+    if (plugin == NULL || mla_test_set(MLA_TEST_PROJECTIONS, argc > 2 ? argv[2] : "auto") != 0) {
+        fprintf(stderr, "usage: mla_bench PLUGIN.so [PROJECTIONS] \n%s\n",
+                argc > 1 && file == NULL ? dlerror() : "");
         return 2;
     }
     const attn_backend_t *backend = plugin->backends[0];

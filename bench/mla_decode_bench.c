@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mla_decode_bench: what the kernels of one absorbed layer step take on Hopper, in bfloat16, latent 512, rope 64, nope and
  * value 128, pages of 64 in random order. Replays of a graph that repeats absorb, attend, merge, values or some of them,
- * median after 150 ms of the same load. "attention" is the time of the first three less that of the first. With the word
- * e4m3: only caches of e4m3. */
+ * median after 150 ms of the same load. "attention" is the time of the first three less that of the first, with our
+ * absorption. Projections by our kernel and by cuBLAS, a layer with ours, as the plugin chooses, and with cuBLAS alone;
+ * without its library the columns of cuBLAS repeat ours. With the word e4m3: only caches of e4m3. */
+#include "mla_blas.h"
 #include "mla_config.h"
 #include "mla_decode_sm90.h"
 #include "mla_launch.h"
@@ -12,23 +14,43 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ABSORB = 1, ATTEND = 2, MERGE = 4, VALUES = 8, LATENT = 512, NOPE = 128, VALUE = 128, PAGE = 64 };
+enum {
+    ABSORB = 1,
+    ATTEND = 2,
+    MERGE = 4,
+    VALUES = 8,
+    ABSORB_BLAS = 16,
+    VALUES_BLAS = 32,
+    LATENT = 512,
+    NOPE = 128,
+    VALUE = 128,
+    PAGE = 64
+};
 
 typedef struct step {
     void *encode_tiled;
+    mla_blas *blas;
     mla_config config;
     mla_attend_params attend;
     mla_project_params absorb, values;
     int num_splits, status;
 } step;
 
+static int project(const step *s, mla_product product, const mla_project_params *p, int is_blas,
+                   void *stream) {
+    if (is_blas && s->blas != NULL && mla_blas_multiply(s->blas, product, p, stream) == 0) return 0;
+    return mla_project(p, stream);
+}
+
 static void launch(step *s, int what, void *stream) {
-    if (what & ABSORB && !s->status) s->status = mla_project(&s->absorb, stream);
+    if (what & (ABSORB | ABSORB_BLAS) && !s->status)
+        s->status = project(s, MLA_ABSORB, &s->absorb, what & ABSORB_BLAS, stream);
     if (what & ATTEND && !s->status)
         s->status = mla_decode_sm90_run(s->encode_tiled, &s->attend, s->config.ctas, s->config.parts, stream);
     if (what & MERGE && s->num_splits && !s->status)
         s->status = mla_decode_sm90_merge(&s->attend, s->num_splits, stream);
-    if (what & VALUES && !s->status) s->status = mla_project(&s->values, stream);
+    if (what & (VALUES | VALUES_BLAS) && !s->status)
+        s->status = project(s, MLA_VALUES, &s->values, what & VALUES_BLAS, stream);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -175,26 +197,35 @@ static void run(int heads, int reqs, int query_len, int seq_len, int cache_kind,
                                     .num_heads = heads,
                                     .n = LATENT,
                                     .k = NOPE,
-                                    .dtype = MLA_BF16,
-                                    .panel = s.config.panel};
+                                    .dtype = MLA_BF16};
     s.values = s.absorb;
     s.values.a = latent, s.values.a_token = s.absorb.c_token, s.values.a_head = LATENT;
     s.values.b = (uint16_t *)weights + NOPE * LATENT, s.values.c = output;
     s.values.c_token = (int64_t)heads * VALUE, s.values.c_head = VALUE;
     s.values.n = VALUE, s.values.k = LATENT, s.values.b_is_nk = 1;
     s.status = mla_decode_sm90_load(&s.encode_tiled, MLA_BF16, cache_kind, s.config.ctas);
-    mla_project_params prepare = s.values;
-    prepare.tokens = 0;
-    if (!s.status) s.status = mla_project_panel(&prepare, NULL);
-
+    const char *why = "";
+    s.blas = mla_blas_open(&(mla_blas_input){.heads = heads,
+                                             .latent = LATENT,
+                                             .nope = NOPE,
+                                             .value = VALUE,
+                                             .dtype = MLA_BF16,
+                                             .max_tokens = tokens},
+                           &why);
+    const int chosen = tokens * heads <= s.config.own_rows ? ABSORB : ABSORB_BLAS;
     const double absorb = time_of(&s, ABSORB), values = time_of(&s, VALUES),
-                 three = time_of(&s, ABSORB | ATTEND | MERGE),
-                 all = time_of(&s, ABSORB | ATTEND | MERGE | VALUES), us = three - absorb;
+                 three = time_of(&s, ABSORB | ATTEND | MERGE), absorb_blas = time_of(&s, ABSORB_BLAS),
+                 values_blas = time_of(&s, VALUES_BLAS), own = time_of(&s, ABSORB | ATTEND | MERGE | VALUES),
+                 all = time_of(&s, chosen | ATTEND | MERGE | VALUES_BLAS),
+                 blas = time_of(&s, ABSORB_BLAS | ATTEND | MERGE | VALUES_BLAS), us = three - absorb;
     const double flop = 2.0 * tokens * heads * (double)seq_len * (LATENT + 64 + LATENT),
                  bytes = (double)reqs * seq_len * row_bytes;
-    printf("| %d%s | %d x %d | %d | %.1f | %.0f | %.0f | %.1f | %.1f | %.1f | %d |\n", heads,
-           cache_kind == MLA_CACHE_E4M3 ? ", e4m3" : "", reqs, seq_len, query_len, us, flop / us * 1e-6,
-           bytes / us * 1e-3, absorb, values, all, slice.num_splits);
+    printf("| %d%s | %d x %d | %d | %.1f | %.0f | %.0f | %.1f, %.1f | %.1f, %.1f | %.1f, %.1f, %.1f | %d |\n",
+           heads, cache_kind == MLA_CACHE_E4M3 ? ", e4m3" : "", reqs, seq_len, query_len, us,
+           flop / us * 1e-6, bytes / us * 1e-3, absorb, absorb_blas, values, values_blas, own, all, blas,
+           slice.num_splits);
+    if (s.blas == NULL) printf("no cuBLAS: %s\n", why);
+    mla_blas_close(s.blas);
     if (s.status) printf("%s\n", cudaGetErrorString((cudaError_t)s.status));
     fflush(stdout);
     void *all_memory[] = {cache,     query,     weights,
@@ -232,9 +263,10 @@ int main(int argc, char **argv) {
         fprintf(stderr, "mla_decode_bench: needs a Hopper device\n");
         return 2;
     }
-    printf("| heads | requests x keys | query tokens | attention, us | TFLOP/s | GB/s | absorb, us | values, "
-           "us | "
-           "layer, us | merged tiles |\n|---|---|---|---|---|---|---|---|---|---|\n");
+    printf("| heads | requests x keys | query tokens | attention, us | TFLOP/s | GB/s | absorb: ours, "
+           "cuBLAS, us | "
+           "values: ours, cuBLAS, us | layer: ours, chosen, cuBLAS, us | merged tiles |\n"
+           "|---|---|---|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         if (!is_short || cases[i][4] == MLA_CACHE_E4M3)
             run(cases[i][0], cases[i][1], cases[i][2], cases[i][3], cases[i][4], num_sms, clusters);

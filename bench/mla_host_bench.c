@@ -9,7 +9,6 @@
 #include "mla_output.h"
 #include "mla_prefill.h"
 #include "mla_prefill_params.h"
-#include "mla_up_sm90.h"
 
 /* Both descriptors' parts. */
 static const attn_range_t sizes[] = {{576, 576, 0}};
@@ -42,7 +41,6 @@ size_t mla_attend_smem(int latent_rank, int stages) {
         return launch(p);                                                                                    \
     }
 LAUNCHER(mla_project, mla_project_params)
-LAUNCHER(mla_project_panel, mla_project_params)
 LAUNCHER(mla_write_cache, mla_write_params)
 LAUNCHER(mla_gather, mla_gather_params)
 LAUNCHER(mla_spread_rope, mla_spread_params)
@@ -57,8 +55,6 @@ COUNTED(mla_attend_bf16, mla_attend_params)
 COUNTED(mla_attend_f16, mla_attend_params)
 COUNTED(mla_combine, mla_attend_params)
 COUNTED(mla_decode_sm90_merge, mla_attend_params)
-COUNTED(mla_up_sm90_bf16, mla_up_params)
-COUNTED(mla_up_sm90_f16, mla_up_params)
 int mla_copy_weights(void *dst, const void *src, int64_t rows, int width, int64_t src_row, int dtype,
                      int is_e4m3, const float *scale, void *stream) {
     (void)src, (void)rows, (void)width, (void)src_row, (void)dtype, (void)is_e4m3, (void)scale, (void)stream;

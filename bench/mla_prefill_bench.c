@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_prefill_bench MLA.so FLASH.so: prefill of latent attention. First the attention alone, as FLASH.so serves role
+/* mla_prefill_bench MLA.so FLASH.so [PROJECTIONS]: prefill of latent attention. First the attention alone, as FLASH.so serves role
  * mla_prefill (192 and 128 columns a head); then whole layers of MLA.so, in the multi-head form (gather, up-projection,
  * attention, merge) and in the absorbed one. Each is the median over about 300 ms after 150 ms of the same load. */
 #include "mla_step.h"
@@ -177,13 +177,6 @@ static int run_layer(void *ctx, void *stream) {
 static void bench_layer(const attn_backend_t *backend, int heads, int reqs, int query, int seq, int fp8,
                         int form, void *stream) {
     static const char *const forms[] = {"auto", "absorbed", "projected"};
-    attn_option_value_t options[2] = {
-        {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "arch", .s = "auto"},
-        {.struct_size = sizeof options[0],
-         .type = ATTN_OPTION_ENUM,
-         .name = "prefill",
-         .i = form,
-         .s = forms[form]}};
     attn_problem_t p = problem_of(ATTN_ROLE_MLA, heads, reqs, query, seq);
     int32_t q[256], lens[256];
     mla_step s;
@@ -193,7 +186,7 @@ static void bench_layer(const attn_backend_t *backend, int heads, int reqs, int 
     p.kv_cache_dtype = fp8 ? ATTN_KV_FP8_E4M3 : 0;
     for (int r = 0; r < reqs; r++)
         q[r] = query, lens[r] = seq;
-    mla_step_options = options, mla_step_num_options = 2;
+    mla_test_set(MLA_TEST_PREFILL, forms[form]);
     int status = mla_step_open(&s, backend, &p, (seq + 63) / 64);
     if (status == ATTN_OK) {
         const size_t rows = (size_t)reqs * (size_t)query * (size_t)heads, pages = (size_t)s.num_blocks;
@@ -224,8 +217,9 @@ static const attn_backend_t *first_of(const char *path) {
 int main(int argc, char **argv) {
     const attn_backend_t *mla = argc > 2 ? first_of(argv[1]) : NULL,
                          *flash = argc > 2 ? first_of(argv[2]) : NULL;
-    if (mla == NULL || flash == NULL) {
-        fprintf(stderr, "usage: mla_prefill_bench MLA.so FLASH.so\n");
+    if (mla == NULL || flash == NULL ||
+        mla_test_set(MLA_TEST_PROJECTIONS, argc > 3 ? argv[3] : "auto") != 0) {
+        fprintf(stderr, "usage: mla_prefill_bench MLA.so FLASH.so [auto|cublas|own]\n");
         return 2;
     }
     cudaStream_t stream;

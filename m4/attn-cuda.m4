@@ -3,7 +3,8 @@
 # ---------------
 # --with-cuda[=DIR|auto|no] and --with-cuda-arch=LIST. Sets have_cuda, cuda_missing (why not) and substitutes NVCC,
 # CUDA_ARCH, CUDA_CPPFLAGS (with the list as ATTN_CUDA_ARCH, 80_90a) and CUDA_LIBS (the static runtime: a plugin must load where there is no
-# libcudart.so; libstdc++ for the guards around static variables in the stubs that nvcc writes).
+# libcudart.so; libstdc++ for the guards around static variables in the stubs that nvcc writes). CUDA_LIBDIR is where plugins look
+# last for libraries that they open at run time, and HAVE_CUBLASLT says whether the toolkit has cublasLt.h.
 AC_DEFUN([ATTN_CHECK_CUDA], [
   AC_ARG_WITH([cuda],
     [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [CUDA toolkit for the GPU plugins: auto, no, yes or its folder (default: auto)])],
@@ -53,6 +54,16 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
       [AC_MSG_ERROR([--with-cuda=$with_cuda: $cuda_missing])])
   ], [cuda_missing="switched off by --without-cuda"])
   AS_IF([test "$have_cuda" = no], [CUDA_LIBS=])
+  have_cublaslt=no
+  AS_IF([test "$have_cuda" = yes], [
+    attn_save_cppflags=$CPPFLAGS
+    CPPFLAGS="$CPPFLAGS $CUDA_CPPFLAGS"
+    AC_CHECK_HEADER([cublasLt.h], [have_cublaslt=yes])
+    CPPFLAGS=$attn_save_cppflags
+  ])
+  AM_CONDITIONAL([HAVE_CUBLASLT], [test "$have_cublaslt" = yes])
+  CUDA_LIBDIR=${cuda_home:-/usr/local/cuda}/lib64
+  AC_SUBST([CUDA_LIBDIR])
   AC_SUBST([CUDA_ARCH])
   AC_SUBST([CUDA_CPPFLAGS])
   AC_SUBST([CUDA_LIBS])

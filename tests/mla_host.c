@@ -211,10 +211,12 @@ static void kernel_choice(void) {
         ok(c.kernel == MLA_KERNEL_PORTABLE && c.tile_rows == 64 && c.parts == 0 && c.slots == 132,
            "%s: the portable kernel", why[i]);
     }
-    in.value = 128;
-    ok(mla_config_choose(&in).panel, "values of 128: projected by the kernel that holds a head's weights");
-    in.portable = 1;
-    ok(!mla_config_choose(&in).panel, "not with the option");
+    is_int(mla_config_choose(&in).own_rows, 4096,
+           "short absorptions: the kernel beside which attention starts");
+    in.is_sparse = 1;
+    is_int(mla_config_choose(&in).own_rows, 0, "no such kernel attends to selected keys");
+    in.is_sparse = 0, in.portable = 1;
+    is_int(mla_config_choose(&in).own_rows, 0, "nor with the option");
 }
 
 int main(void) {

@@ -29,8 +29,9 @@ typedef struct mla_config {
     int ctas;      /* of a tile: 2 where a token has more than 64 rows */
     int tile_rows; /* ctas * MLA_TILE_ROWS */
     int parts;     /* of a persistent launch, 0 elsewhere */
-    int panel;     /* values of few tokens: a kernel with the weights of a head in shared memory */
-    int slots;     /* tiles that run at once */
+    int own_rows; /* absorptions of so many rows at most: our kernel even where there is cuBLAS, because the kernel that
+                    * attends starts beside it */
+    int slots; /* tiles that run at once */
 } mla_config;
 
 mla_config mla_config_choose(const mla_config_input *in);

@@ -18,8 +18,6 @@ int mla_choose_kernel(attn_instance_t *in, attn_error_t *error) {
     if (status != ATTN_OK) return status;
     int e = in->compute_capability == 90 && !in->portable ? mla_decode_sm90_clusters(&input.clusters) : 0;
     in->config = mla_config_choose(&input);
-    if (in->config.panel && !e)
-        e = mla_project_panel(&(mla_project_params){.num_heads = in->heads, .dtype = in->dtype}, NULL);
     gpu_leave(&guard);
     return e ? gpu_fail(error, e, "preparing the kernels of Hopper") : ATTN_OK;
 }

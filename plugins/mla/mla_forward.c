@@ -102,6 +102,13 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
     return p;
 }
 
+int mla_multiply(const attn_instance_t *in, mla_product product, const mla_project_params *p, void *stream) {
+    const int64_t rows = (int64_t)p->tokens * p->num_heads;
+    const int is_own = product == MLA_ABSORB && (p->rope != NULL || rows <= in->config.own_rows);
+    if (in->blas != NULL && !is_own && mla_blas_multiply(in->blas, product, p, stream) == 0) return 0;
+    return mla_project(p, stream);
+}
+
 static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s, void *stream) {
     const mla_host_header *h = s->host;
     const mla_launch_size *sizes = (const mla_launch_size *)(const void *)(h + 1);
@@ -130,10 +137,9 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
                                      .n = in->latent,
                                      .k = in->nope,
                                      .dtype = in->dtype,
-                                     .panel = in->config.panel,
                                      .rope = in->is_fp8_query ? rope : NULL,
                                      .q_scale = p.q_scale};
-        e = mla_project(&absorb, stream);
+        e = mla_multiply(in, MLA_ABSORB, &absorb, stream);
         p.slice = (const mla_slice *)(void *)((char *)s->metadata + in->slices_at) + i;
         p.slice_row0 = token0 * in->heads;
         if (in->is_fp8_query) /* kernels count tokens from the first of the batch */
@@ -141,13 +147,13 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
         p.parts = (const int32_t *)(void *)((char *)s->metadata + in->parts_at) + i * (in->plan.parts + 1);
         if (!e && sizes[i].items > 0) e = mla_attend(in, &p, sizes[i].items, stream);
         if (!e && sizes[i].splits > 0) e = mla_merge_pieces(in, &p, sizes[i].splits, stream);
-        mla_project_params up = absorb;
-        up.a = p.latent, up.a_token = latent_token, up.a_head = in->latent;
-        up.b = (const uint16_t *)a->weight_space + (int64_t)in->nope * in->latent;
-        up.c = (uint16_t *)attn_data(a->output) + token0 * a->output->strides[0];
-        up.c_token = a->output->strides[0], up.c_head = a->output->strides[1];
-        up.n = in->value, up.k = in->latent, up.b_is_nk = 1, up.rope = NULL;
-        if (!e) e = mla_project(&up, stream);
+        mla_project_params values = absorb;
+        values.a = p.latent, values.a_token = latent_token, values.a_head = in->latent;
+        values.b = (const uint16_t *)a->weight_space + (int64_t)in->nope * in->latent;
+        values.c = (uint16_t *)attn_data(a->output) + token0 * a->output->strides[0];
+        values.c_token = a->output->strides[0], values.c_head = a->output->strides[1];
+        values.n = in->value, values.k = in->latent, values.b_is_nk = 1, values.rope = NULL;
+        if (!e) e = mla_multiply(in, MLA_VALUES, &values, stream);
     }
     const mla_prefill_plan *prefill =
         (const mla_prefill_plan *)(const void *)((const char *)s->host + mla_prefill_plan_at(in));

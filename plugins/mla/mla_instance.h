@@ -6,6 +6,7 @@
 
 #include "../common/gpu_batch.h"
 #include "../common/gpu_device.h"
+#include "mla_blas.h"
 #include "mla_config.h"
 #include "mla_launch.h"
 #include "mla_plan.h"
@@ -23,6 +24,7 @@ struct attn_instance {
     int device_id, num_sms, compute_capability;
     int prefill_choice; /* enum mla_prefill_choice, the option prefill */
     int portable;       /* the option arch: no kernel of one architecture */
+    mla_blas *blas;     /* projections by cuBLAS; NULL: by our kernel */
     int heads, latent, nope, value, page_size;
     int dtype, cache_kind, stages; /* enums of mla_params.h */
     uint32_t kv, storage;          /* ATTN_KV_*, ATTN_DTYPE_* of the cache tensor */
@@ -65,7 +67,14 @@ static inline size_t mla_mirror_at(const attn_instance_t *in) {
 }
 
 /* The options of both plugins, then those of mla alone. */
-enum { MLA_OPTION_ARCH, MLA_NUM_OPTIONS, MLA_OPTION_PREFILL = MLA_NUM_OPTIONS, MLA_NUM_DENSE_OPTIONS };
+enum {
+    MLA_OPTION_ARCH,
+    MLA_OPTION_PROJECTIONS,
+    MLA_NUM_OPTIONS,
+    MLA_OPTION_PREFILL = MLA_NUM_OPTIONS,
+    MLA_NUM_DENSE_OPTIONS
+};
+enum mla_projections { MLA_PROJECTIONS_AUTO = 0, MLA_PROJECTIONS_CUBLAS = 1, MLA_PROJECTIONS_OWN = 2 };
 enum mla_prefill_choice { MLA_PREFILL_AUTO = 0, MLA_PREFILL_ABSORBED = 1, MLA_PREFILL_PROJECTED = 2 };
 extern const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS];
 
@@ -112,6 +121,9 @@ void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_outp
 int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view,
                       int64_t tokens, const mla_counts *counts, void *stream);
 
+/* A projection by cuBLAS where that is there, serves it and is the faster one; else by our kernel. A cudaError_t as int. */
+int mla_multiply(const attn_instance_t *in, mla_product product, const mla_project_params *params,
+                 void *stream);
 int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
 /* Fills in->config; asks the device how many clusters it runs at once. */
 int mla_choose_kernel(attn_instance_t *in, attn_error_t *error);

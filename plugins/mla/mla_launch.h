@@ -17,8 +17,6 @@ int mla_attend_bf16(const mla_attend_params *params, int num_items, void *stream
 int mla_attend_f16(const mla_attend_params *params, int num_items, void *stream);
 int mla_combine(const mla_attend_params *params, int num_splits, void *stream);
 int mla_project(const mla_project_params *params, void *stream);
-/* Values of 128, latent 512, few tokens; mla_project calls it. tokens 0: prepares the kernel. */
-int mla_project_panel(const mla_project_params *params, void *stream);
 int mla_write_cache(const mla_write_params *params, void *stream);
 /* dst [rows, width] of 16 bits from 16-bit or e4m3 rows; scale NULL: 1. */
 int mla_copy_weights(void *dst, const void *src, int64_t rows, int width, int64_t src_row, int dtype,

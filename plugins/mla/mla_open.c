@@ -4,6 +4,7 @@
 #include "../common/cache_shape.h"
 #include "mla_prefill.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream) {
@@ -72,6 +73,33 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     return ATTN_OK;
 }
 
+/* Which product cuBLAS takes depends on the number of tokens, so not with batch invariance. */
+static int open_blas(attn_instance_t *in, int choice, const attn_host_t *host, attn_error_t *error) {
+    const int is_invariant = (attn_problem_features(&in->problem) & ATTN_F_BATCH_INVARIANT) != 0;
+    mla_blas_input input = {.heads = in->heads,
+                            .latent = in->latent,
+                            .nope = in->nope,
+                            .value = in->value,
+                            .dtype = in->dtype,
+                            .max_tokens = in->plan.slice_tokens};
+    const char *why = "results of batch-invariant layers may not depend on the number of tokens";
+    if (in->prefill != NULL && in->prefill->config.kind == FLASH_PREFILL_SM90)
+        input.up_rows = in->prefill->max_rows, input.up_elements = in->prefill->limits.kv_elements;
+    if (choice == MLA_PROJECTIONS_OWN) return ATTN_OK;
+    if (!is_invariant) in->blas = mla_blas_open(&input, &why);
+    if (in->blas != NULL || (is_invariant && choice == MLA_PROJECTIONS_AUTO)) return ATTN_OK;
+    if (choice == MLA_PROJECTIONS_CUBLAS)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "projections",
+                         "projections by cuBLAS are asked for, but %s; set option projections to auto", why);
+    if (host != NULL && host->log != NULL) {
+        char line[256];
+        snprintf(line, sizeof line, "%s multiplies by a slower kernel of its own instead of cuBLAS: %s",
+                 mla_backend_name, why);
+        host->log(host->ctx, ATTN_LOG_INFO, line);
+    }
+    return ATTN_OK;
+}
+
 int mla_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
              uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
     attn_problem_t p;
@@ -88,6 +116,8 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->prefill_choice =
         num_options > MLA_OPTION_PREFILL ? (int)options[MLA_OPTION_PREFILL].i : MLA_PREFILL_AUTO;
     in->portable = num_options > MLA_OPTION_ARCH && options[MLA_OPTION_ARCH].i == 1;
+    const int projections =
+        num_options > MLA_OPTION_PROJECTIONS ? (int)options[MLA_OPTION_PROJECTIONS].i : MLA_PROJECTIONS_AUTO;
     in->heads = (int)p.num_heads, in->latent = (int)p.kv_lora_rank;
     in->nope = (int)p.qk_nope_head_dim, in->value = (int)p.v_head_dim;
     in->page_size = (int)(p.block_size ? p.block_size : mla_capabilities.preferred_block_size);
@@ -120,8 +150,9 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
         mla_attend_params prepare = {.latent_rank = in->latent, .stages = in->stages};
         int e = in->config.kernel == MLA_KERNEL_SM90 ? mla_load_decode_sm90(in)
                                                      : mla_attend(in, &prepare, 0, NULL);
-        gpu_leave(&guard);
         if (e) status = gpu_fail(error, e, "loading the kernels");
+        if (status == ATTN_OK) status = open_blas(in, projections, host, error);
+        gpu_leave(&guard);
     }
     if (status != ATTN_OK) {
         mla_close(in);
@@ -133,6 +164,7 @@ int mla_open(const attn_problem_t *problem, const attn_device_t *device, const a
 
 void mla_close(attn_instance_t *in) {
     if (in != NULL && in->prefill != NULL) mla_backend_prefill->close(in->prefill);
+    if (in != NULL) mla_blas_close(in->blas);
     free(in);
 }
 

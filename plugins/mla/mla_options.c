@@ -5,6 +5,14 @@
 
 const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS] = {
     [MLA_OPTION_ARCH] = OPTION_ARCH,
+    [MLA_OPTION_PROJECTIONS] = {.struct_size = sizeof(attn_option_spec_t),
+                                .type = ATTN_OPTION_ENUM,
+                                .name = "projections",
+                                .doc = "who multiplies by kv_b_proj: auto takes cuBLAS where its library is "
+                                       "found, cublas insists on it, own "
+                                       "takes the plugin's kernel",
+                                .default_value = "auto",
+                                .choices = "auto cublas own"},
     [MLA_OPTION_PREFILL] =
         {.struct_size = sizeof(attn_option_spec_t),
          .type = ATTN_OPTION_ENUM,

@@ -75,7 +75,6 @@ typedef struct mla_project_params {
     int64_t a_token, a_head, b_head, b_row, c_token, c_head;
     int32_t token0, tokens, num_heads, n, k;
     int32_t b_is_nk, dtype;
-    int32_t panel; /* values of few tokens take the kernel that mla_project_panel prepared */
     /* The absorption of an fp8 query: c gets the e4m3 numbers of a x b / q_scale, and rope [tokens, num_heads, 64] those
      * of columns k .. k + 64 of a, all of them as 16-bit numbers. NULL: c is a x b. */
     void *rope;

@@ -18,6 +18,7 @@ typedef struct mla_prefill {
     flash_prefill_config config;
     flash_runtime runtime;
     int row_elements;                 /* of the projected keys and values of a token and head */
+    int64_t max_rows;                 /* latents of a pass */
     size_t metadata_at;               /* the lists, behind those of the absorbed form */
     int merges_inside;                /* the attention kernel merges with the passes before */
     size_t kv_at, part_at, lse_at[3]; /* in the workspace; gathered latents at 0 */

@@ -3,7 +3,6 @@
  * and merge with the passes before (semantics 6.5, 7.4). */
 #include "mla_prefill.h"
 #include "mla_prefill_params.h"
-#include "mla_up_sm90.h"
 
 #include "../flash/prefill_sm90_launch.h"
 
@@ -44,28 +43,27 @@ static int gather(const call *c, const mla_pass *p) {
 
 /* Keys and values of heads h0 .. h0 + n - 1, interleaved per head: nope, then the values. The attention kernel takes the
  * rope from the latents. */
-static int project_sm90(const call *c, const mla_pass *p, int h0, int n) {
+static int project_up(const call *c, const mla_pass *p, int h0, int n) {
     const attn_instance_t *in = c->in;
-    const int per_head = in->nope + in->value, columns = n * per_head, row = in->latent + MLA_ROPE;
-    const int dtype = c->f->shape.q_dtype;
-    mla_up_params u = {.rows = p->num_rows, .columns = columns, .k = in->latent};
-    const char *weights = (const char *)c->a->weight_space + (int64_t)h0 * per_head * in->latent * 2;
-    const flash_runtime *r = &c->f->runtime;
-    if (flash_map_rows(r, &u.a_map, dtype, c->workspace, in->latent, p->num_rows, 1, row, 0, MLA_UP_ROWS) ||
-        flash_map_rows(r, &u.c_map, dtype, c->workspace + c->f->kv_at, columns, p->num_rows, 1, columns, 0,
-                       64))
-        return FLASH_E_MAP_K;
-    if (flash_map_rows(r, &u.b_map, dtype, weights, in->latent, columns, 1, in->latent, 0, MLA_UP_COLUMNS))
-        return FLASH_E_MAP_V;
-    int tiles =
-        (p->num_rows + MLA_UP_ROWS - 1) / MLA_UP_ROWS * ((columns + MLA_UP_COLUMNS - 1) / MLA_UP_COLUMNS);
-    int ctas = tiles < c->f->runtime.num_sms ? tiles : c->f->runtime.num_sms;
-    return in->dtype == MLA_BF16 ? mla_up_sm90_bf16(&u, ctas, c->stream)
-                                 : mla_up_sm90_f16(&u, ctas, c->stream);
+    const int per_head = in->nope + in->value;
+    const mla_project_params u = {.a = c->workspace,
+                                  .b = (const uint16_t *)c->a->weight_space +
+                                       (int64_t)h0 * per_head * in->latent,
+                                  .c = c->workspace + c->f->kv_at,
+                                  .a_token = in->latent + MLA_ROPE,
+                                  .b_row = in->latent,
+                                  .c_token = (int64_t)n * per_head,
+                                  .tokens = p->num_rows,
+                                  .num_heads = 1,
+                                  .n = n * per_head,
+                                  .k = in->latent,
+                                  .b_is_nk = 1,
+                                  .dtype = in->dtype};
+    return mla_multiply(in, MLA_UP, &u, c->stream);
 }
 
-/* The same by mma.sync: nope, a copy of the rope, then the values. */
-static int project_sm80(const call *c, const mla_pass *p, int h0, int n) {
+/* The same for the portable kernel, which reads whole rows: nope, a copy of the rope, then the values. */
+static int project_whole_rows(const call *c, const mla_pass *p, int h0, int n) {
     const attn_instance_t *in = c->in;
     const int per_head = in->nope + in->value;
     uint16_t *keys = (uint16_t *)(void *)(c->workspace + c->f->kv_at);
@@ -174,7 +172,8 @@ static int run_heads(const call *c, int pass, int h0, int n) {
         to_head = lse->strides[0], to_token = lse->strides[1];
     }
     uint16_t *out = c->out + h0 * o->strides[1];
-    int e = c->f->config.kind == FLASH_PREFILL_SM90 ? project_sm90(c, p, h0, n) : project_sm80(c, p, h0, n);
+    int e =
+        c->f->config.kind == FLASH_PREFILL_SM90 ? project_up(c, p, h0, n) : project_whole_rows(c, p, h0, n);
     if (e) return e;
     if (pass == 0 || inside)
         return attend(c, p, h0, n, out, o->strides[0], o->strides[1], to, to_head, to_token,

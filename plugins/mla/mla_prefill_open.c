@@ -2,7 +2,6 @@
 /* Opening the multi-head form of prefill: which kernel, how large the passes are, where their buffers lie. */
 #include "mla_prefill.h"
 #include "mla_prefill_params.h"
-#include "mla_up_sm90.h"
 
 #include <stdlib.h>
 
@@ -24,11 +23,9 @@ static int sizes_are_served(const mla_prefill_sizes *s) {
            ((key == 192 && s->value <= 128) || (key == 256 && s->value <= 256)) && s->latent % 64 == 0;
 }
 
-static int prepare_kernels(mla_prefill *f, int is_sm90, int dtype) {
+static int prepare_kernels(mla_prefill *f, int is_sm90) {
     int e = flash_runtime_init(&f->runtime, f->runtime.num_sms, is_sm90);
     if (!e) e = flash_run_prefill(NULL, &f->shape, &f->config, 0, &f->runtime, NULL);
-    if (!e && is_sm90)
-        e = dtype == MLA_BF16 ? mla_up_sm90_bf16(NULL, 0, NULL) : mla_up_sm90_f16(NULL, 0, NULL);
     return e;
 }
 
@@ -55,6 +52,7 @@ static int choose_kernel(const attn_instance_t *in, const attn_device_t *device,
 static void place_buffers(const attn_instance_t *in, mla_prefill *f, int64_t rows, size_t *workspace) {
     const size_t row = (size_t)(in->latent + MLA_ROPE) * 2, tokens = (size_t)f->limits.max_tokens;
     int64_t one_head = rows * f->row_elements;
+    f->max_rows = rows;
     f->limits.kv_elements = one_head > KV_BYTES / 2 ? one_head : KV_BYTES / 2;
     if (f->limits.kv_elements > one_head * in->heads) f->limits.kv_elements = one_head * in->heads;
     int64_t heads = f->limits.kv_elements / one_head;
@@ -116,7 +114,7 @@ static int fill(attn_instance_t *in, const attn_device_t *device, mla_prefill *f
     status = allocate_scratch(f, error);
     gpu_device_guard guard;
     if (status == ATTN_OK && (status = gpu_enter(in->device_id, &guard, error)) == ATTN_OK) {
-        int e = prepare_kernels(f, is_sm90, in->dtype);
+        int e = prepare_kernels(f, is_sm90);
         gpu_leave(&guard);
         if (e) status = gpu_fail(error, e, "loading the prefill kernels");
     }

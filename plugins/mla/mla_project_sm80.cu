@@ -11,7 +11,7 @@
 
 using namespace attn_cuda;
 
-enum { TM = 64, TN = 64, TK = 64, PROJECT_THREADS = 128, MOST_PANEL_TOKENS = 64 };
+enum { TM = 64, TN = 64, TK = 64, PROJECT_THREADS = 128 };
 
 ATTN_DEV uint32_t tile_at(int row, int chunk) {
     return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
@@ -145,6 +145,5 @@ static int run(const mla_project_params *p, cudaStream_t s) {
 }
 
 extern "C" int mla_project(const mla_project_params *p, void *stream) {
-    if (p->panel && p->b_is_nk && p->tokens <= MOST_PANEL_TOKENS) return mla_project_panel(p, stream);
     return p->dtype == DT_BF16 ? run<DT_BF16>(p, (cudaStream_t)stream) : run<DT_F16>(p, (cudaStream_t)stream);
 }

@@ -2,7 +2,7 @@
 /* The driver: loading, one device's primary context, errors as text. */
 #include "triton_driver.h"
 
-#include <dlfcn.h>
+#include "../common/library.h"
 
 enum { ATTRIBUTE_NUM_SMS = 16, ATTRIBUTE_CC_MAJOR = 75, ATTRIBUTE_CC_MINOR = 76, ERROR_OUT_OF_MEMORY = 2 };
 
@@ -34,20 +34,18 @@ static int load_functions(triton_driver_t *d, attn_error_t *error) {
                   {"cuMemcpyHtoDAsync_v2", &d->copy_to_device},
                   {"cuMemsetD2D8Async", &d->fill_2d},
                   {"cuGetErrorString", &d->error_text}};
-    d->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    static const char *const names[] = {"libcuda.so.1", NULL};
+    d->library = library_open(names);
     if (d->library == NULL)
         return attn_fail(error, ATTN_E_DEVICE, "device",
                          "no CUDA driver (libcuda.so.1 does not load); install the NVIDIA "
                          "driver or select another backend");
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-        void *p = dlsym(d->library, wanted[i].name);
-        if (p == NULL)
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        if (!library_take(d->library, wanted[i].name, wanted[i].to))
             return attn_fail(error, ATTN_E_DEVICE, "device",
                              "the CUDA driver has no %s; a driver for CUDA 12 or later is "
                              "wanted",
                              wanted[i].name);
-        memcpy(wanted[i].to, &p, sizeof p);
-    }
     return ATTN_OK;
 }
 

@@ -3,14 +3,10 @@
  * other by name; the only foreign name is stdint.h, which NVRTC gets from us, so no toolkit header is read. */
 #include "triton_compile.h"
 
+#include "../common/library.h"
 #include "triton_kernel_text.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
-
-#ifndef TRITON_NVRTC_DIR
-#define TRITON_NVRTC_DIR "/usr/local/cuda/lib64"
-#endif
 
 static const char stdint_text[] = "typedef signed char int8_t; typedef unsigned char uint8_t; typedef short "
                                   "int16_t; typedef unsigned short uint16_t;\n"
@@ -27,34 +23,23 @@ uint64_t triton_source_hash(uint64_t h) {
 }
 
 static void *find_library(const char *path) {
-    static const char configured[] = TRITON_NVRTC_DIR "/libnvrtc.so";
     static const char *const names[] = {"libnvrtc.so.13",
                                         "libnvrtc.so.12",
                                         "libnvrtc.so",
-                                        configured,
+                                        ATTN_CUDA_LIBDIR "/libnvrtc.so",
                                         "/usr/local/cuda/lib64/libnvrtc.so",
-                                        "/opt/cuda/lib64/libnvrtc.so"};
-    if (path != NULL && path[0] != '\0') return dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *library = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
-        if (library != NULL) return library;
-    }
-    return NULL;
-}
-
-/* A function pointer from dlsym, without the cast that ISO C does not know. */
-static int take(void *library, const char *name, void *function) {
-    void *p = dlsym(library, name);
-    memcpy(function, &p, sizeof p);
-    return p != NULL;
+                                        "/opt/cuda/lib64/libnvrtc.so",
+                                        NULL};
+    const char *const given[] = {path, NULL};
+    return library_open(path != NULL && path[0] != '\0' ? given : names);
 }
 
 /* Machine code of one minor runs on later minors of the same major, so the newest that NVRTC knows will do. */
 static int best_arch(void *library, int cc) {
     int (*count)(int *) = NULL, (*list)(int *) = NULL, n = 0, best = 0;
     int archs[64];
-    if (!take(library, "nvrtcGetNumSupportedArchs", &count) ||
-        !take(library, "nvrtcGetSupportedArchs", &list))
+    if (!library_take(library, "nvrtcGetNumSupportedArchs", &count) ||
+        !library_take(library, "nvrtcGetSupportedArchs", &list))
         return cc;
     if (count(&n) != 0 || n < 1 || n > 64 || list(archs) != 0) return cc;
     for (int i = 0; i < n; i++)
@@ -76,15 +61,16 @@ int triton_nvrtc_open(triton_nvrtc_t *n, const char *path, int cc, attn_error_t 
             "(Debian: libnvrtc12, CUDA repository: cuda-nvrtc-13-0), or set option nvrtc to its path");
     }
     int (*version)(int *, int *) = NULL;
-    int ok = take(n->library, "nvrtcVersion", &version) &&
-             take(n->library, "nvrtcCreateProgram", &n->create) &&
-             take(n->library, "nvrtcCompileProgram", &n->compile) &&
-             take(n->library, "nvrtcGetCUBINSize", &n->cubin_size) &&
-             take(n->library, "nvrtcGetCUBIN", &n->cubin) &&
-             take(n->library, "nvrtcGetProgramLogSize", &n->log_size) &&
-             take(n->library, "nvrtcGetProgramLog", &n->get_log) &&
-             take(n->library, "nvrtcDestroyProgram", &n->destroy) &&
-             take(n->library, "nvrtcGetErrorString", &n->error_string) && version(&n->major, &n->minor) == 0;
+    int ok = library_take(n->library, "nvrtcVersion", &version) &&
+             library_take(n->library, "nvrtcCreateProgram", &n->create) &&
+             library_take(n->library, "nvrtcCompileProgram", &n->compile) &&
+             library_take(n->library, "nvrtcGetCUBINSize", &n->cubin_size) &&
+             library_take(n->library, "nvrtcGetCUBIN", &n->cubin) &&
+             library_take(n->library, "nvrtcGetProgramLogSize", &n->log_size) &&
+             library_take(n->library, "nvrtcGetProgramLog", &n->get_log) &&
+             library_take(n->library, "nvrtcDestroyProgram", &n->destroy) &&
+             library_take(n->library, "nvrtcGetErrorString", &n->error_string) &&
+             version(&n->major, &n->minor) == 0;
     int status = ATTN_OK;
     if (!ok)
         status = attn_fail(error, ATTN_E_DEVICE, "nvrtc",

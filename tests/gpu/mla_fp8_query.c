@@ -98,13 +98,10 @@ static kit_case_t case_of(const fp8_case *f, uint64_t seed) {
 }
 
 static void check(const char *name, int is_portable, int is_projected, const kit_case_t *c) {
-    static attn_option_value_t options[2] = {
-        {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "arch"},
-        {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "prefill"}};
     char why[2048] = "";
-    options[0].i = is_portable, options[0].s = is_portable ? "sm80" : "auto";
-    options[1].i = is_projected ? 2 : 1, options[1].s = is_projected ? "projected" : "absorbed";
-    gpu.options = options, gpu.num_options = 2;
+    mla_test_set(MLA_TEST_ARCH, is_portable ? "sm80" : "auto");
+    mla_test_set(MLA_TEST_PREFILL, is_projected ? "projected" : "absorbed");
+    gpu.options = mla_test_options, gpu.num_options = MLA_TEST_OPTIONS;
     int good = rounds_queries(c, is_projected, why, sizeof why);
     gpu.options = NULL, gpu.num_options = 0;
     ok(good, "%s%s%s", name, is_portable ? ", portable" : "", good ? strrchr(why, ';') : "");

@@ -14,6 +14,7 @@ static double worst, worst_lse;
 static int agrees(const kit_case_t *c, char *why, size_t size) {
     kit_inputs_t *in = kit_inputs_make(c);
     kit_difference_t d;
+    gpu.options = mla_test_options, gpu.num_options = mla_test_num_options(c->problem.role);
     int good = mla_test_agrees(c->problem.role == ATTN_ROLE_MLA ? dense : sparse, reference, c, in, &gpu, &d,
                                why, size);
     if (good && c->problem.dtype == ATTN_DTYPE_BFLOAT16 && !attn_kv_is_quantized(c->problem.kv_cache_dtype)) {
@@ -33,7 +34,7 @@ static void start_case(kit_case_t *c, uint32_t role, uint32_t heads, uint32_t la
     c->problem.features = ATTN_F_LSE;
 }
 
-static void fixed_cases(void) {
+static void fixed_cases(const char *projections) {
     static const struct {
         const char *name;
         uint32_t role, heads, latent, nope, value, kv, dtype;
@@ -61,6 +62,7 @@ static void fixed_cases(void) {
          0,
          0,
          {{70, 70}, {40, 200}, {1, 90}, {0, 30}, {3, 3}}},
+        {"more than 4096 rows", ATTN_ROLE_MLA, 128, 512, 128, 128, 0, 0, {{35, 60}, {1, 70}}},
         {"latent 256", ATTN_ROLE_MLA, 20, 256, 64, 64, 0, 0, {{5, 133}, {1, 300}}},
         {"odd sizes", ATTN_ROLE_MLA, 3, 512, 88, 40, 0, 0, {{9, 70}, {1, 65}}},
         {"wide heads, float16", ATTN_ROLE_MLA, 5, 512, 192, 256, 0, ATTN_DTYPE_FLOAT16, {{9, 70}, {1, 65}}},
@@ -95,6 +97,7 @@ static void fixed_cases(void) {
          ATTN_DTYPE_FLOAT16,
          {{3, 150}}},
     };
+    mla_test_set(MLA_TEST_PROJECTIONS, projections);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kit_case_t c;
         char why[2048] = "";
@@ -105,20 +108,10 @@ static void fixed_cases(void) {
         for (int r = 0; r < 8 && cases[i].lens[r][1] > 0; r++)
             kit_case_add(&c, cases[i].lens[r][0], cases[i].lens[r][1]);
         int good = agrees(&c, why, sizeof why);
-        ok(good, "%s", cases[i].name);
+        ok(good, "projections %s: %s", projections, cases[i].name);
         if (!good) diag("%s", why);
     }
-}
-
-/* The options of mla by name: kernels, and the form of prefill. */
-static attn_option_value_t options[2] = {
-    {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "arch", .s = "auto"},
-    {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "prefill", .s = "auto"}};
-static void set_options(int is_portable, int prefill) {
-    static const char *const archs[] = {"auto", "sm80"}, *const forms[] = {"auto", "absorbed", "projected"};
-    options[0].i = is_portable, options[0].s = archs[is_portable];
-    options[1].i = prefill, options[1].s = forms[prefill];
-    gpu.options = options, gpu.num_options = 2;
+    mla_test_set(MLA_TEST_PROJECTIONS, "auto");
 }
 
 /* The multi-head form, with the Hopper kernels and the portable ones: one pass and several, requests without context or
@@ -141,7 +134,8 @@ static void projected_cases(uint64_t seed) {
         {"192 and 256, float16", 2, 192, 256, 0, ATTN_DTYPE_FLOAT16, 32, {{33, 130}}},
     };
     for (int portable = 0; portable < 2; portable++) {
-        set_options(portable, 2);
+        mla_test_set(MLA_TEST_ARCH, portable ? "sm80" : "auto");
+        mla_test_set(MLA_TEST_PREFILL, "projected");
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             kit_case_t c;
             char why[2048] = "";
@@ -175,7 +169,7 @@ static void projected_cases(uint64_t seed) {
         ok(failed == 0, "projected%s: %d batches in several passes (%d failed)", portable ? ", portable" : "",
            n, failed);
     }
-    gpu.options = NULL, gpu.num_options = 0;
+    mla_test_set(MLA_TEST_ARCH, "auto"), mla_test_set(MLA_TEST_PREFILL, "auto");
 }
 
 /* e4m3 outputs with one scale and with group scales, of both forms and both dtypes. */
@@ -200,13 +194,12 @@ static void quantised_outputs(void) {
         c.problem.features |= cases[i].feature, c.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
         c.flags = i == 0 ? KIT_STRIDED : 0;
         kit_case_add(&c, 1, 90), kit_case_add(&c, 37, 150), kit_case_add(&c, 1, 1);
-        set_options(0, cases[i].form < 0 ? 0 : cases[i].form);
-        if (cases[i].form < 0) gpu.num_options = 0;
+        mla_test_set(MLA_TEST_PREFILL, cases[i].form == 2 ? "projected" : "auto");
         int good = agrees(&c, why, sizeof why);
         ok(good, "quantised output: %s", cases[i].name);
         if (!good) diag("%s", why);
     }
-    gpu.options = NULL, gpu.num_options = 0;
+    mla_test_set(MLA_TEST_PREFILL, "auto");
 }
 
 static void random_cases(uint64_t seed) {
@@ -286,17 +279,15 @@ static void own_and_portable(uint32_t heads, uint32_t kv, uint32_t query_dtype, 
     p.query_dtype = query_dtype;
     p.max_num_seqs = REQS, p.max_num_batched_tokens = TOKENS, p.max_model_len = 8192;
     p.features = ATTN_F_LSE, p.scale = scale;
-    const attn_option_value_t sm80 = {
-        .struct_size = sizeof sm80, .type = ATTN_OPTION_ENUM, .name = "arch", .i = 1, .s = "sm80"};
     const size_t count = (size_t)TOKENS * heads * 128;
     uint16_t *out[2] = {malloc(count * 2), malloc(count * 2)};
     for (int batch = 0; batch < 2; batch++) {
         int good = 1;
         for (int portable = 0; portable < 2 && good; portable++) {
             mla_step s;
-            mla_step_options = portable ? &sm80 : NULL, mla_step_num_options = (uint32_t)portable;
+            mla_test_set(MLA_TEST_ARCH, portable ? "sm80" : "auto");
             good = mla_step_open(&s, dense, &p, 128) == ATTN_OK;
-            mla_step_options = NULL, mla_step_num_options = 0;
+            mla_test_set(MLA_TEST_ARCH, "auto");
             if (!good) break;
             cudaMemset(s.output, 0xff, count * 2);
             good = mla_step_build(&s, q, lens[batch], REQS, 0, 0, 0, NULL) == ATTN_OK &&
@@ -319,6 +310,46 @@ static void own_and_portable(uint32_t heads, uint32_t kv, uint32_t query_dtype, 
     free(out[0]), free(out[1]);
 }
 
+/* 1: cuBLAS is here. */
+static int opens_blas(void) {
+    const attn_problem_t p = mla_test_problem(ATTN_ROLE_MLA, 16, 0);
+    mla_step s;
+    mla_test_set(MLA_TEST_PROJECTIONS, "cublas");
+    const int status = mla_step_open(&s, dense, &p, 1);
+    mla_test_set(MLA_TEST_PROJECTIONS, "auto");
+    if (status == ATTN_OK)
+        mla_step_close(&s);
+    else
+        ok(!strcmp(s.error.param, "projections"), "what is not to be had is refused by name: %s",
+           s.error.text);
+    return status == ATTN_OK;
+}
+
+/* Every number of tokens, each for the first time: device memory is taken, and code loaded, when a layer opens. */
+static void no_memory_later(const attn_backend_t *backend, uint32_t role, const char *prefill) {
+    enum { TOKENS = 256 };
+    attn_problem_t p = mla_test_problem(role, 128, 0);
+    p.max_num_seqs = 1, p.max_num_batched_tokens = TOKENS;
+    mla_step s;
+    size_t before = 0, after = 0, all;
+    mla_test_set(MLA_TEST_PREFILL, prefill);
+    int status = mla_step_open(&s, backend, &p, 32);
+    mla_test_set(MLA_TEST_PREFILL, "auto");
+    if (!ok(status == ATTN_OK, "%s: opens (%s)", attn_role_name(role), status ? s.error.text : "")) return;
+    cudaDeviceSynchronize();
+    cudaMemGetInfo(&before, &all);
+    for (int32_t n = 1; n <= TOKENS && status == ATTN_OK; n++) {
+        const int32_t len = n + (n & 1) * 300;
+        status = mla_step_build(&s, &n, &len, 1, 0, 0, 0, NULL);
+        if (status == ATTN_OK) status = mla_step_forward(&s, NULL);
+        cudaStreamSynchronize(NULL);
+    }
+    cudaMemGetInfo(&after, &all);
+    ok(status == ATTN_OK && before == after, "%s, prefill %s: forward takes no device memory (%lld bytes)",
+       attn_role_name(role), prefill, (long long)before - (long long)after);
+    mla_step_close(&s);
+}
+
 int main(void) {
     if (gpu_start() != 0) skip_all("no CUDA device");
     gpu.host = &plan_host;
@@ -326,7 +357,14 @@ int main(void) {
     sparse = mla_test_load("mla_sparse.so");
     reference = mla_test_load("reference.so");
     mla_step_host = &plan_host;
-    fixed_cases();
+    const int has_blas = opens_blas();
+    if (has_blas)
+        fixed_cases("cublas");
+    else
+        diag("no cuBLAS here: its projections are not tested");
+    fixed_cases("own");
+    no_memory_later(dense, ATTN_ROLE_MLA, "absorbed"), no_memory_later(dense, ATTN_ROLE_MLA, "projected");
+    no_memory_later(sparse, ATTN_ROLE_MLA_SPARSE, "auto");
     graphs_and_errors(dense, ATTN_ROLE_MLA);
     graphs_and_errors(sparse, ATTN_ROLE_MLA_SPARSE);
     quantised_outputs();

@@ -263,16 +263,9 @@ int main(void) {
     make_rows(&x);
     mla_step_host = &plan_host;
     for (int form = 0; form < 2; form++) {
-        const attn_option_value_t options[2] = {
-            {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "arch", .s = "auto"},
-            {.struct_size = sizeof options[0],
-             .type = ATTN_OPTION_ENUM,
-             .name = "prefill",
-             .i = form + 1,
-             .s = forms[form]}};
         const attn_problem_t p = problem_of(HEADS, REQS);
         mla_step whole;
-        mla_step_options = options, mla_step_num_options = 2;
+        mla_test_set(MLA_TEST_PREFILL, forms[form]);
         int status = mla_step_open(&whole, backend, &p, WIDTH);
         if (status == ATTN_OK) status = write_cache(&whole, &x, 0, 1, 1);
         if (status == ATTN_OK) status = run(&whole, queries, x.seq, REQS, &want);

@@ -21,10 +21,9 @@ static const attn_host_t host = {.struct_size = sizeof host, .log = keep_log};
 /* option arch: 0 auto, 1 sm80 */
 static void run_case(const char *name, const kit_case_t *c, int64_t wild) {
     for (int arch = 0; arch < 2; arch++) {
-        attn_option_value_t option = {
-            .struct_size = sizeof option, .type = ATTN_OPTION_ENUM, .name = "arch", .i = arch};
         kit_memory_t memory = gpu;
-        memory.options = &option, memory.num_options = 1;
+        mla_test_set(MLA_TEST_ARCH, arch ? "sm80" : "auto");
+        memory.options = mla_test_options, memory.num_options = MLA_TEST_SPARSE_OPTIONS;
         kit_inputs_t *in = kit_inputs_make(c);
         for (int64_t i = 0; wild && i < in->num_tokens * c->problem.topk; i += wild)
             in->topk_indices[i] = i % 2 ? INT32_MAX - 7 : (int32_t)(in->table_width * c->problem.block_size);

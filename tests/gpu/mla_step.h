@@ -4,7 +4,8 @@
 #ifndef ATTN_TESTS_MLA_STEP_H
 #define ATTN_TESTS_MLA_STEP_H
 
-#include <attn/attn_plugin_util.h>
+#include "mla_options.h"
+
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
@@ -67,18 +68,16 @@ static inline void *mla_step_fill(size_t bytes, int exponent, int is_bytes, uint
 
 /* What mla_step_open opens with; none unless set. */
 static const attn_host_t *mla_step_host;
-static const attn_option_value_t *mla_step_options;
-static uint32_t mla_step_num_options;
 
-/* problem: role, kv_cache_dtype, num_heads, limits and sizes; bfloat16. Returns ATTN_OK or a code with s->error. */
+/* problem: role, kv_cache_dtype, num_heads, limits and sizes; bfloat16. Options: mla_options.h. Returns ATTN_OK or a code with s->error. */
 static int mla_step_open(mla_step *s, const attn_backend_t *backend, const attn_problem_t *problem,
                          int64_t width) {
     memset(s, 0, sizeof *s);
     s->error.struct_size = sizeof s->error;
     s->backend = backend, s->problem = *problem, s->width = width;
     attn_device_t device = {.struct_size = sizeof device, .type = kDLCUDA};
-    int status = backend->ops->open(problem, &device, mla_step_options, mla_step_num_options, mla_step_host,
-                                    &s->instance, &s->error);
+    int status = backend->ops->open(problem, &device, mla_test_options, mla_test_num_options(problem->role),
+                                    mla_step_host, &s->instance, &s->error);
     if (status != ATTN_OK) return status;
     attn_space_needed_t need = {.struct_size = sizeof need};
     attn_kv_cache_shape_t shape = {.struct_size = sizeof shape};

@@ -86,7 +86,7 @@ TAP_UNUSED static int mla_test_replays(mla_step *s, const attn_backend_t *backen
     char *want = malloc(bytes), *got = malloc(bytes);
     mla_step_build(s, first, short_lens, 8, 0, ATTN_BATCH_CAPTURE, 0, stream);
     cudaStreamSynchronize(stream);
-    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
     status = mla_step_forward(s, stream);
     cudaError_t e = cudaStreamEndCapture(stream, &graph);
     e = e == cudaSuccess ? cudaGraphInstantiate(&exec, graph, 0) : e;

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuBLASLt of the major version that the build saw: the caller's structs are its. */
+#include "mla_blas_calls.h"
+
+#include "../common/library.h"
+
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+#define FILE_NAME  "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
+
+const char *mla_blas_load(mla_blas_calls *c) {
+    static const char *const names[] = {FILE_NAME, ATTN_CUDA_LIBDIR "/" FILE_NAME, NULL};
+    const struct {
+        const char *name;
+        void *to;
+    } wanted[] = {{"cublasLtCreate", &c->create},
+                  {"cublasLtDestroy", &c->destroy},
+                  {"cublasLtMatmul", &c->matmul},
+                  {"cublasLtMatmulAlgoGetHeuristic", &c->heuristic},
+                  {"cublasLtMatmulDescInit_internal", &c->matmul_init},
+                  {"cublasLtMatmulDescSetAttribute", &c->matmul_set},
+                  {"cublasLtMatrixLayoutInit_internal", &c->layout_init},
+                  {"cublasLtMatrixLayoutSetAttribute", &c->layout_set},
+                  {"cublasLtMatmulPreferenceInit_internal", &c->preference_init},
+                  {"cublasLtMatmulPreferenceSetAttribute", &c->preference_set}};
+    void *library = library_open(names);
+    if (library == NULL)
+        return FILE_NAME
+            " was not found; put its folder on the path of libraries (CUDA repository: libcublas)";
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        if (!library_take(library, wanted[i].name, wanted[i].to)) return FILE_NAME " lacks a function";
+    return NULL;
+}
