@@ -46,7 +46,7 @@ typedef struct matrix {
     int64_t leading, stride;
     int32_t batch, type;
 } matrix;
-static int handles, multiplications, refuses_from = 1 << 30, most_tokens, chosen_for;
+static int handles, multiplications, refuses_from = 1 << 30, most_tokens, chosen_for, chosen_tile;
 
 static float f32_of(uint16_t x, int type) {
     float f;
@@ -122,7 +122,7 @@ static cublasStatus_t fake_preference_set(cublasLtMatmulPreference_t p,
     if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) memcpy(p->data, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
-/* What it chooses says for how many tokens. */
+/* What it chooses says for how many tokens; of several proposals the second has a tile of 128 x 160. */
 static cublasStatus_t fake_heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t d,
                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
@@ -132,10 +132,21 @@ static cublasStatus_t fake_heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc
     uint64_t workspace;
     (void)handle, (void)d, (void)a, (void)c, (void)out;
     memcpy(&x, b->data, sizeof x), memcpy(&workspace, wish->data, sizeof workspace);
-    memset(result, 0, sizeof *result);
-    *found = wanted >= 1 && workspace == 0 && (int)x.columns < refuses_from;
-    result->algo.data[0] = x.columns;
+    *found = workspace == 0 && (int)x.columns < refuses_from ? wanted < 2 ? wanted : 2 : 0;
+    for (int i = 0; i < *found; i++) {
+        memset(&result[i], 0, sizeof result[i]);
+        result[i].algo.data[0] = x.columns;
+        result[i].algo.data[1] = i == 0 ? CUBLASLT_MATMUL_TILE_320x128 : CUBLASLT_MATMUL_TILE_128x160;
+    }
     if ((int)x.columns > most_tokens) most_tokens = (int)x.columns;
+    return CUBLAS_STATUS_SUCCESS;
+}
+static cublasStatus_t fake_choice_get(const cublasLtMatmulAlgo_t *choice,
+                                      cublasLtMatmulAlgoConfigAttributes_t what, void *value, size_t size,
+                                      size_t *written) {
+    const int32_t tile = (int32_t)choice->data[1];
+    if (what != CUBLASLT_ALGO_CONFIG_TILE_ID || size != sizeof tile) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(value, &tile, size), *written = size;
     return CUBLAS_STATUS_SUCCESS;
 }
 static cublasStatus_t fake_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, const void *alpha,
@@ -154,7 +165,7 @@ static cublasStatus_t fake_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t 
         workspace_bytes != 0 || choice == NULL || z.rows != n || z.columns != y.columns || y.rows != k ||
         x.batch != z.batch || y.batch != z.batch || x.type != z.type || y.type != z.type)
         return CUBLAS_STATUS_INVALID_VALUE;
-    multiplications++, chosen_for = (int)choice->data[0];
+    multiplications++, chosen_for = (int)choice->data[0], chosen_tile = (int)choice->data[1];
     for (int64_t h = 0; h < z.batch; h++)
         for (uint64_t j = 0; j < z.columns; j++)
             for (uint64_t i = 0; i < n; i++) {
@@ -173,9 +184,17 @@ static cublasStatus_t fake_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t 
 
 static const char *missing;
 const char *mla_blas_load(mla_blas_calls *c) {
-    *c = (mla_blas_calls){fake_create,          fake_destroy,       fake_matmul,      fake_heuristic,
-                          fake_matmul_init,     fake_matmul_set,    fake_layout_init, fake_layout_set,
-                          fake_preference_init, fake_preference_set};
+    *c = (mla_blas_calls){.create = fake_create,
+                          .destroy = fake_destroy,
+                          .matmul = fake_matmul,
+                          .heuristic = fake_heuristic,
+                          .choice_get = fake_choice_get,
+                          .matmul_init = fake_matmul_init,
+                          .matmul_set = fake_matmul_set,
+                          .layout_init = fake_layout_init,
+                          .layout_set = fake_layout_set,
+                          .preference_init = fake_preference_init,
+                          .preference_set = fake_preference_set};
     return missing;
 }
 
@@ -289,6 +308,19 @@ int main(void) {
            "%s not at 16 bytes: left to others", odd[i]);
     }
     mla_blas_close(b);
+
+    for (int is_sm90 = 0; is_sm90 < 2; is_sm90++) {
+        input.is_sm90 = is_sm90;
+        b = mla_blas_open(&input, &why);
+        p = product_of(MLA_UP, MLA_BF16), chosen_tile = 0;
+        mla_blas_multiply(b, MLA_UP, &p, NULL);
+        is_int(chosen_tile, is_sm90 ? CUBLASLT_MATMUL_TILE_128x160 : CUBLASLT_MATMUL_TILE_320x128,
+               "up-projection: %s", is_sm90 ? "on Hopper small tiles" : "elsewhere what is proposed first");
+        p = product_of(MLA_ABSORB, MLA_BF16), chosen_tile = 0;
+        mla_blas_multiply(b, MLA_ABSORB, &p, NULL);
+        is_int(chosen_tile, CUBLASLT_MATMUL_TILE_320x128, "absorption: what is proposed first");
+        mla_blas_close(b);
+    }
 
     refuses_from = 8;
     b = mla_blas_open(&input, &why);

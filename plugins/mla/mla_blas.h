@@ -16,9 +16,10 @@ typedef enum mla_product {
 
 typedef struct mla_blas_input {
     int32_t heads, latent, nope, value, dtype; /* enum mla_dtype */
-    int32_t max_tokens;                        /* of an absorption */
-    int64_t up_rows,
-        up_elements; /* at most: latents of one MLA_UP, elements of its result; 0: there is none */
+    int32_t is_sm90;
+    int32_t max_tokens; /* of an absorption */
+    /* At most: latents of one MLA_UP, elements of its result; 0: there is none. */
+    int64_t up_rows, up_elements;
 } mla_blas_input;
 
 typedef struct mla_blas mla_blas;

@@ -17,6 +17,7 @@ const char *mla_blas_load(mla_blas_calls *c) {
                   {"cublasLtDestroy", &c->destroy},
                   {"cublasLtMatmul", &c->matmul},
                   {"cublasLtMatmulAlgoGetHeuristic", &c->heuristic},
+                  {"cublasLtMatmulAlgoConfigGetAttribute", &c->choice_get},
                   {"cublasLtMatmulDescInit_internal", &c->matmul_init},
                   {"cublasLtMatmulDescSetAttribute", &c->matmul_set},
                   {"cublasLtMatrixLayoutInit_internal", &c->layout_init},

@@ -10,6 +10,7 @@ typedef struct mla_blas_calls {
     __typeof__(&cublasLtDestroy) destroy;
     __typeof__(&cublasLtMatmul) matmul;
     __typeof__(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+    __typeof__(&cublasLtMatmulAlgoConfigGetAttribute) choice_get;
     __typeof__(&cublasLtMatmulDescInit_internal) matmul_init;
     __typeof__(&cublasLtMatmulDescSetAttribute) matmul_set;
     __typeof__(&cublasLtMatrixLayoutInit_internal) layout_init;

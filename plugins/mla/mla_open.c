@@ -81,6 +81,7 @@ static int open_blas(attn_instance_t *in, int choice, const attn_host_t *host, a
                             .nope = in->nope,
                             .value = in->value,
                             .dtype = in->dtype,
+                            .is_sm90 = in->compute_capability == 90,
                             .max_tokens = in->plan.slice_tokens};
     const char *why = "results of batch-invariant layers may not depend on the number of tokens";
     if (in->prefill != NULL && in->prefill->config.kind == FLASH_PREFILL_SM90)

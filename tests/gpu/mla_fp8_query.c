@@ -104,6 +104,7 @@ static void check(const char *name, int is_portable, int is_projected, const kit
     gpu.options = mla_test_options, gpu.num_options = MLA_TEST_OPTIONS;
     int good = rounds_queries(c, is_projected, why, sizeof why);
     gpu.options = NULL, gpu.num_options = 0;
+    mla_test_set(MLA_TEST_ARCH, "auto"), mla_test_set(MLA_TEST_PREFILL, "auto");
     ok(good, "%s%s%s", name, is_portable ? ", portable" : "", good ? strrchr(why, ';') : "");
     if (!good) diag("%s", why);
 }
