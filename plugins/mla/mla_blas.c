@@ -8,7 +8,9 @@
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
-/* Rows and columns that warm the code up: at least as many columns as a latent or a head has. */
+/* CUBLASLT_MATMUL_TILE_*, two names of which older headers lack. */
+enum { TILE_128X160 = 29, TILE_168X128 = 197, TILE_176X128 = 201 };
+/* WARM_*: what warms the code up; at least as many columns as a latent or a head has. */
 enum { MOST_SIZES = 32, ALIGNMENT = 16, MOST_PROPOSALS = 8, WARM_TOKENS = 8, WARM_COLUMNS = 1024 };
 
 struct mla_blas {
@@ -69,8 +71,7 @@ static int preferred(const mla_blas *b, int wants_small_tiles, const cublasLtMat
         if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize == 0 &&
             !b->calls.choice_get(&found[i].algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile,
                                  &written) &&
-            (tile == CUBLASLT_MATMUL_TILE_128x160 || tile == CUBLASLT_MATMUL_TILE_168x128 ||
-             tile == CUBLASLT_MATMUL_TILE_176x128))
+            (tile == TILE_128X160 || tile == TILE_168X128 || tile == TILE_176X128))
             return i;
     }
     return 0;

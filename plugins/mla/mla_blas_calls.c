@@ -9,7 +9,8 @@
 #define FILE_NAME  "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
 
 const char *mla_blas_load(mla_blas_calls *c) {
-    static const char *const names[] = {FILE_NAME, ATTN_CUDA_LIBDIR "/" FILE_NAME, NULL};
+    static const char configured[] = ATTN_CUDA_LIBDIR "/" FILE_NAME;
+    static const char *const names[] = {FILE_NAME, configured, NULL};
     const struct {
         const char *name;
         void *to;

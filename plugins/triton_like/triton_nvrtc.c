@@ -23,10 +23,11 @@ uint64_t triton_source_hash(uint64_t h) {
 }
 
 static void *find_library(const char *path) {
+    static const char configured[] = ATTN_CUDA_LIBDIR "/libnvrtc.so";
     static const char *const names[] = {"libnvrtc.so.13",
                                         "libnvrtc.so.12",
                                         "libnvrtc.so",
-                                        ATTN_CUDA_LIBDIR "/libnvrtc.so",
+                                        configured,
                                         "/usr/local/cuda/lib64/libnvrtc.so",
                                         "/opt/cuda/lib64/libnvrtc.so",
                                         NULL};
