@@ -46,7 +46,8 @@ typedef struct matrix {
     int64_t leading, stride;
     int32_t batch, type;
 } matrix;
-static int handles, multiplications, refuses_from = 1 << 30, most_tokens, chosen_for, chosen_tile;
+static int handles, multiplications, refuses_from = 1 << 30, most_tokens, chosen_for, chosen_tile,
+                                     fails_for = -1;
 
 static float f32_of(uint16_t x, int type) {
     float f;
@@ -165,6 +166,7 @@ static cublasStatus_t fake_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t 
         workspace_bytes != 0 || choice == NULL || z.rows != n || z.columns != y.columns || y.rows != k ||
         x.batch != z.batch || y.batch != z.batch || x.type != z.type || y.type != z.type)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if ((int)choice->data[0] == fails_for) return CUBLAS_STATUS_NOT_SUPPORTED;
     multiplications++, chosen_for = (int)choice->data[0], chosen_tile = (int)choice->data[1];
     for (int64_t h = 0; h < z.batch; h++)
         for (uint64_t j = 0; j < z.columns; j++)
@@ -321,6 +323,16 @@ int main(void) {
         is_int(chosen_tile, CUBLASLT_MATMUL_TILE_320x128, "absorption: what is proposed first");
         mla_blas_close(b);
     }
+
+    fails_for = 8;
+    b = mla_blas_open(&input, &why);
+    p = product_of(MLA_ABSORB, MLA_BF16);
+    fails_for = -1;
+    ok(b != NULL && mla_blas_multiply(b, MLA_ABSORB, &p, NULL) != 0,
+       "a choice that did not run at first is none");
+    p.tokens = 4;
+    ok(b != NULL && mla_blas_multiply(b, MLA_ABSORB, &p, NULL) == 0, "others are");
+    mla_blas_close(b);
 
     refuses_from = 8;
     b = mla_blas_open(&input, &why);

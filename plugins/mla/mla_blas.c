@@ -130,9 +130,9 @@ static mla_project_params usual(const mla_blas_input *in, mla_product product, i
     return p;
 }
 
-/* Runs every choice once, on a few rows, so that its code is on the device before anything is captured. All heads have the
- * same rows and weights. */
-static int warm(const mla_blas *b, const mla_blas_input *in) {
+/* Runs every choice once, on a few rows, so that its code is on the device before anything is captured; one that does not
+ * run is none. All heads have the same rows and weights. */
+static int warm(mla_blas *b, const mla_blas_input *in) {
     cudaStream_t stream;
     char *memory = NULL;
     const size_t rows = WARM_TOKENS * WARM_COLUMNS * 2, weights = WARM_COLUMNS * WARM_COLUMNS * 2,
@@ -152,7 +152,7 @@ static int warm(const mla_blas *b, const mla_blas_input *in) {
             p.a_token = p.k, p.a_head = p.b_head = 0;
             p.c_head = p.n, p.c_token = (int64_t)p.n * p.num_heads;
             if (describe(&b->calls, &p, &q) || multiply(b, &p, &q, &b->choice[product][size], stream))
-                e = cudaErrorUnknown;
+                b->has[product][size] = 0;
         }
     if (e == cudaSuccess) e = cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream), cudaFree(memory);

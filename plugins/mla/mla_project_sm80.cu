@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The per-head projections of MLA by mma.sync: queries through W_UK (b [k][n], transposed on the way out of shared
  * memory) and latents through W_UV (b [n][k]); both are rows of kv_b_proj as checkpoints have it, so that the absorbed
- * weights need no copy of another shape. A CTA makes 64 tokens x 64 columns of one head. An fp8 query (semantics 7.4) is
+ * weights need no copy of another shape. A CTA makes 64 tokens x 64 columns of one head, or 16 x 64, so that all CTAs of a
+ * decode of 128 heads run at once. An fp8 query (semantics 7.4) is
  * rounded to e4m3 on the way out, its rope columns by CTAs of their own, and kept in 16 bits, which hold every e4m3 number:
  * the attention kernels read it like any other. */
-#include "../common/ptx_sm80.cuh"
+#include "../common/quad_sm80.cuh"
 #include "mla_launch.h"
 
 #include <cuda_runtime.h>
 
 using namespace attn_cuda;
 
-enum { TM = 64, TN = 64, TK = 64, PROJECT_THREADS = 128 };
+enum {
+    MANY = 64,
+    FEW = 16,
+    TN = 64,
+    TK = 64,
+    PROJECT_THREADS = 128
+}; /* tokens, columns and depth of a tile */
 
 ATTN_DEV uint32_t tile_at(int row, int chunk) {
     return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
@@ -34,8 +41,8 @@ ATTN_DEV float checked(float scale) {
     return scale >= 1.175494351e-38f && scale <= 3.402823466e38f ? scale : __int_as_float(0x7fffffff);
 }
 
-/* The rope columns of 64 tokens of a head; all of a thread are asked for before the first is divided. */
-template <int DT>
+/* The rope columns of TM tokens of a head; all of a thread are asked for before the first is divided. */
+template <int DT, int TM>
 ATTN_DEV void round_rope(const mla_project_params &p, const uint16_t *a, int h, int m0, int tokens) {
     constexpr int CHUNKS = MLA_ROPE / 8, EACH = TM * CHUNKS / PROJECT_THREADS,
                   STEP = PROJECT_THREADS / CHUNKS;
@@ -59,33 +66,37 @@ ATTN_DEV void round_rope(const mla_project_params &p, const uint16_t *a, int h, 
     }
 }
 
-/* FP8: an fp8 query is absorbed. */
-template <int DT, bool NK, bool FP8>
-__global__ void __launch_bounds__(PROJECT_THREADS)
+/* FP8: an fp8 query is absorbed. TM: tokens; the four warps share 64 of them, or the columns of 16. */
+template <int DT, bool NK, bool FP8, int TM>
+__global__ void __launch_bounds__(PROJECT_THREADS, TM == MANY ? 7 : 8)
     project_kernel(const __grid_constant__ mla_project_params p) {
-    __shared__ __align__(128) unsigned char smem[2][2][TM * 128];
+    constexpr int WARP_N = TM == MANY ? TN : TN / 4; /* columns of a warp */
+    __shared__ __align__(128) unsigned char smem[2][(TM + TN) * 128];
     const int h = blockIdx.z, n0 = blockIdx.x * TN, m0 = blockIdx.y * TM;
     const int tokens = p.counts ? min(p.tokens, p.counts->num_tokens - p.token0) : p.tokens;
     if (m0 >= tokens) return;
     pdl_launch(); /* who attends brings keys while queries are still absorbed */
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int row0 = TM == MANY ? warp * 16 : 0, col0 = TM == MANY ? 0 : warp * WARP_N;
     const uint16_t *a = (const uint16_t *)p.a + h * p.a_head, *b = (const uint16_t *)p.b + h * p.b_head;
-    if (FP8 && n0 >= p.n) return round_rope<DT>(p, a, h, m0, tokens);
+    if (FP8 && n0 >= p.n) return round_rope<DT, TM>(p, a, h, m0, tokens);
     auto load = [&](int buf, int k0) {
-        uint32_t as = smem_addr(smem[buf][0]), bs = smem_addr(smem[buf][1]);
+        const uint32_t as = smem_addr(smem[buf]), bs = as + TM * 128;
 #pragma unroll
-        for (int i = threadIdx.x; i < TM * 8; i += PROJECT_THREADS) {
-            int r = i >> 3, c = i & 7;
-            bool inside = m0 + r < tokens && k0 + c * 8 < p.k;
-            cp_async_zfill<16>(as + tile_at(r, c), inside ? a + (m0 + r) * p.a_token + k0 + c * 8 : a,
-                               inside);
-            int br = (NK ? n0 : k0) + r, bc = (NK ? k0 : n0) + c * 8;
-            inside = NK ? br < p.n && bc < p.k : br < p.k && bc < p.n;
+        for (int i = threadIdx.x; i < TN * 8; i += PROJECT_THREADS) {
+            const int r = i >> 3, c = i & 7;
+            if (r < TM) {
+                const bool inside = m0 + r < tokens && k0 + c * 8 < p.k;
+                cp_async_zfill<16>(as + tile_at(r, c), inside ? a + (m0 + r) * p.a_token + k0 + c * 8 : a,
+                                   inside);
+            }
+            const int br = (NK ? n0 : k0) + r, bc = (NK ? k0 : n0) + c * 8;
+            const bool inside = NK ? br < p.n && bc < p.k : br < p.k && bc < p.n;
             cp_async_zfill<16>(bs + tile_at(r, c), inside ? b + br * p.b_row + bc : b, inside);
         }
         cp_async_commit();
     };
-    float acc[TN / 8][4] = {};
+    float acc[WARP_N / 8][4] = {};
     const int steps = (p.k + TK - 1) / TK;
     load(0, 0);
     float scale = FP8 ? q_scale_of(p) : 1.f; /* behind the copies, which take as long */
@@ -96,18 +107,18 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
         } else
             cp_async_wait<0>();
         __syncthreads();
-        uint32_t as = smem_addr(smem[s & 1][0]), bs = smem_addr(smem[s & 1][1]);
+        const uint32_t as = smem_addr(smem[s & 1]), bs = as + TM * 128;
 #pragma unroll
         for (int kk = 0; kk < TK / 16; kk++) {
             uint32_t x[4], y[4];
-            ldmatrix_x4(x, as + tile_at(warp * 16 + (lane & 15), kk * 2 + (lane >> 4)));
+            ldmatrix_x4(x, as + tile_at(row0 + (lane & 15), kk * 2 + (lane >> 4)));
 #pragma unroll
-            for (int n = 0; n < TN / 16; n++) {
+            for (int n = 0; n < WARP_N / 16; n++) {
                 if constexpr (NK)
-                    ldmatrix_x4(y, bs + tile_at(n * 16 + (lane & 7) + ((lane >> 4) << 3),
+                    ldmatrix_x4(y, bs + tile_at(col0 + n * 16 + (lane & 7) + ((lane >> 4) << 3),
                                                 kk * 2 + ((lane >> 3) & 1)));
                 else
-                    ldmatrix_x4_trans(y, bs + tile_at(kk * 16 + (lane & 15), n * 2 + (lane >> 4)));
+                    ldmatrix_x4_trans(y, bs + tile_at(kk * 16 + (lane & 15), col0 / 8 + n * 2 + (lane >> 4)));
                 mma_16816<DT>(acc[2 * n], x, y[0], y[1]);
                 mma_16816<DT>(acc[2 * n + 1], x, y[2], y[3]);
             }
@@ -116,34 +127,46 @@ __global__ void __launch_bounds__(PROJECT_THREADS)
     }
     /* sums are rounded already: a product with the reciprocal is as good as a division, for half the time */
     if (FP8) scale = __frcp_rn(checked(scale));
+    auto packed = [&](int j, int e) {
+        const float x = acc[j][2 * e], y = acc[j][2 * e + 1];
+        return FP8 ? round_to_e4m3<DT>(x * scale, y * scale) : pack2<DT>(x, y);
+    };
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        int t = m0 + warp * 16 + (lane >> 2) + 8 * e;
-        if (t >= tokens) continue;
-        uint16_t *c = (uint16_t *)p.c + t * p.c_token + h * p.c_head;
+        const int t = m0 + row0 + (lane >> 2) + 8 * e, first = n0 + col0;
+        uint16_t *c = (uint16_t *)p.c + t * p.c_token + h * p.c_head + first;
+        if constexpr (TM == MANY) {
 #pragma unroll
-        for (int j = 0; j < TN / 8; j++) {
-            int col = n0 + j * 8 + (lane & 3) * 2;
-            const float x = acc[j][2 * e], y = acc[j][2 * e + 1];
-            if (col < p.n)
-                *(uint32_t *)(c + col) = FP8 ? round_to_e4m3<DT>(x * scale, y * scale) : pack2<DT>(x, y);
-        }
+            for (int j = 0; j < WARP_N / 8; j += 4) {
+                const uint4 w =
+                    quad_columns(packed(j, e), packed(j + 1, e), packed(j + 2, e), packed(j + 3, e));
+                const int col = (j + (lane & 3)) * 8;
+                if (t < tokens && first + col < p.n) *(uint4 *)(c + col) = w;
+            }
+        } else
+#pragma unroll
+            for (int j = 0; j < WARP_N / 8; j++) {
+                const int col = j * 8 + (lane & 3) * 2;
+                if (t < tokens && first + col < p.n) *(uint32_t *)(c + col) = packed(j, e);
+            }
     }
 }
 
-template <int DT>
+template <int DT, int TM>
 static int run(const mla_project_params *p, cudaStream_t s) {
     const int columns = (p->n + TN - 1) / TN;
     const dim3 grid(columns + (p->rope != nullptr), (p->tokens + TM - 1) / TM, p->num_heads);
     if (p->b_is_nk)
-        project_kernel<DT, true, false><<<grid, PROJECT_THREADS, 0, s>>>(*p);
+        project_kernel<DT, true, false, TM><<<grid, PROJECT_THREADS, 0, s>>>(*p);
     else if (p->rope)
-        project_kernel<DT, false, true><<<grid, PROJECT_THREADS, 0, s>>>(*p);
+        project_kernel<DT, false, true, TM><<<grid, PROJECT_THREADS, 0, s>>>(*p);
     else
-        project_kernel<DT, false, false><<<grid, PROJECT_THREADS, 0, s>>>(*p);
+        project_kernel<DT, false, false, TM><<<grid, PROJECT_THREADS, 0, s>>>(*p);
     return (int)cudaGetLastError();
 }
 
 extern "C" int mla_project(const mla_project_params *p, void *stream) {
-    return p->dtype == DT_BF16 ? run<DT_BF16>(p, (cudaStream_t)stream) : run<DT_F16>(p, (cudaStream_t)stream);
+    const cudaStream_t s = (cudaStream_t)stream;
+    if (p->tokens <= FEW) return p->dtype == DT_BF16 ? run<DT_BF16, FEW>(p, s) : run<DT_F16, FEW>(p, s);
+    return p->dtype == DT_BF16 ? run<DT_BF16, MANY>(p, s) : run<DT_F16, MANY>(p, s);
 }
