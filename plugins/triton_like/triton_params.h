@@ -11,7 +11,8 @@
  * so that a kernel need not wait for the item before it asks for them. */
 typedef struct triton_item {
     int32_t seq, piece, pieces, slot;
-    int32_t q0, q_len, kv_len, reserved;
+    int32_t q0, q_len, kv_len;
+    int32_t keys; /* of the segment: the planner sorts by it */
 } triton_item_t;
 
 /* One block of query rows of one request for tl_prefill. */

@@ -90,16 +90,15 @@ static void sort_tiles(triton_tile_t *tiles, int32_t *keys, int n) {
         }
 }
 
-static void sort_items(triton_item_t *items, const int32_t *keys, int n) {
+static void sort_items(triton_item_t *items, int n) {
     int gap = 1;
     while (gap < n / 3)
         gap = 3 * gap + 1;
     for (; gap > 0; gap /= 3)
         for (int i = gap; i < n; i++) {
             triton_item_t t = items[i];
-            int64_t size = keys[t.seq] / t.pieces;
             int j = i;
-            for (; j >= gap && keys[items[j - gap].seq] / items[j - gap].pieces < size; j -= gap)
+            for (; j >= gap && items[j - gap].keys < t.keys; j -= gap)
                 items[j] = items[j - gap];
             items[j] = t;
         }
@@ -139,15 +138,15 @@ void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t
         if (in->segments > 0)
             pieces = least(least(in->segments, MAX_PIECES), pieces_of(keys[r], in->least_keys));
         if (plan->num_parts + pieces > l->parts || plan->num_splits >= l->splits) pieces = 1;
-        int first = pieces > 1 ? plan->num_parts : -1;
+        int first = pieces > 1 ? plan->num_parts : -1, each = keys[r] / pieces;
         for (int i = 0; i < pieces; i++)
-            plan->items[plan->num_items++] =
-                (triton_item_t){r, i, pieces, first < 0 ? -1 : first + i, q_start[r], q_len, seq_lens[r], 0};
+            plan->items[plan->num_items++] = (triton_item_t){
+                r, i, pieces, first < 0 ? -1 : first + i, q_start[r], q_len, seq_lens[r], each};
         if (pieces > 1) {
             plan->splits[plan->num_splits++] = (triton_split_t){r, first, pieces, 0};
             plan->num_parts += pieces;
         }
     }
-    sort_items(plan->items, keys, plan->num_items);
+    sort_items(plan->items, plan->num_items);
     sort_tiles(plan->tiles, plan->tile_keys, plan->num_tiles);
 }
