@@ -3,7 +3,7 @@
  * value 128, pages of 64 in random order. Replays of a graph that repeats absorb, attend, merge, values or some of them,
  * median after 150 ms of the same load. "attention" is the time of the first three less that of the first, with our
  * absorption. Projections by our kernel and by cuBLAS; a layer with ours, with values by cuBLAS, and with both by cuBLAS, each
- * the mean of two measurements in turn, because a GPU that has drawn much power for a while gets slower. A star: what
+ * the mean of three in changing order, because the clock of a GPU at its limit of power swings within a second. A star: what
  * the plugin does. Without the library of cuBLAS its columns repeat ours. With the word e4m3: only caches of e4m3. */
 #include "mla_blas.h"
 #include "mla_config.h"
@@ -59,8 +59,8 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Microseconds of one repetition. */
-static double time_of(step *s, int what) {
+/* Microseconds of one repetition, after warm_us of the same load. */
+static double time_of(step *s, int what, double warm_us, double us_in_all) {
     enum { REPEAT = 8, MOST = 4000 };
     static float us[MOST];
     cudaStream_t stream;
@@ -75,7 +75,7 @@ static double time_of(step *s, int what) {
         launch(s, what, stream);
     cudaStreamEndCapture(stream, &graph);
     if (s->status || cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) return -1;
-    while (n < MOST && spent < 350e3) {
+    while (n < MOST && spent < us_in_all) {
         float ms = 0;
         cudaEventRecord(from, stream);
         cudaGraphLaunch(exec, stream);
@@ -83,7 +83,7 @@ static double time_of(step *s, int what) {
         cudaEventSynchronize(to);
         cudaEventElapsedTime(&ms, from, to);
         spent += ms * 1e3;
-        if (spent > 150e3) us[n++] = ms * 1e3f / REPEAT;
+        if (spent > warm_us) us[n++] = ms * 1e3f / REPEAT;
     }
     qsort(us, (size_t)n, sizeof us[0], by_value);
     cudaGraphExecDestroy(exec), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
@@ -215,12 +215,15 @@ static void run(int heads, int reqs, int query_len, int seq_len, int cache_kind,
                            &why);
     static const int layers[3] = {ABSORB | VALUES, ABSORB | VALUES_BLAS, ABSORB_BLAS | VALUES_BLAS};
     const int chosen = s.blas == NULL ? 0 : tokens * heads <= s.config.own_rows ? 1 : 2;
-    const double absorb = time_of(&s, ABSORB), values = time_of(&s, VALUES),
-                 three = time_of(&s, ABSORB | ATTEND | MERGE), absorb_blas = time_of(&s, ABSORB_BLAS),
-                 values_blas = time_of(&s, VALUES_BLAS), us = three - absorb;
+    const double absorb = time_of(&s, ABSORB, 150e3, 350e3), values = time_of(&s, VALUES, 150e3, 350e3),
+                 three = time_of(&s, ABSORB | ATTEND | MERGE, 150e3, 350e3),
+                 absorb_blas = time_of(&s, ABSORB_BLAS, 150e3, 350e3),
+                 values_blas = time_of(&s, VALUES_BLAS, 150e3, 350e3), us = three - absorb;
     double layer[3] = {0};
-    for (int i = 0; i < 6; i++)
-        layer[i % 3] += time_of(&s, layers[i % 3] | ATTEND | MERGE) / 2;
+    for (int i = 0; i < 9; i++) {
+        const int which = (i + i / 3) % 3;
+        layer[which] += time_of(&s, layers[which] | ATTEND | MERGE, 60e3, 180e3) / 3;
+    }
     const double flop = 2.0 * tokens * heads * (double)seq_len * (LATENT + 64 + LATENT),
                  bytes = (double)reqs * seq_len * row_bytes;
     printf("| %d%s | %d x %d | %d | %.1f | %.0f | %.0f | %.1f, %.1f | %.1f, %.1f |", heads,

@@ -339,7 +339,8 @@ static int opens_blas(void) {
     return status == ATTN_OK;
 }
 
-/* Every number of tokens, each for the first time: device memory is taken, and code loaded, when a layer opens. */
+/* Every number of tokens, each for the first time: device memory is taken, and code loaded, when a layer opens. What is free
+ * is known of the whole device alone: MLA_TEST_SHARED=1 says that other programs use it now. */
 static void no_memory_later(const attn_backend_t *backend, uint32_t role, const char *prefill) {
     enum { TOKENS = 256 };
     attn_problem_t p = mla_test_problem(role, 128, 0);
@@ -359,8 +360,12 @@ static void no_memory_later(const attn_backend_t *backend, uint32_t role, const 
         cudaStreamSynchronize(NULL);
     }
     cudaMemGetInfo(&after, &all);
-    ok(status == ATTN_OK && before == after, "%s, prefill %s: forward takes no device memory (%lld bytes)",
-       attn_role_name(role), prefill, (long long)before - (long long)after);
+    if (getenv("MLA_TEST_SHARED") != NULL)
+        ok(status == ATTN_OK, "%s, prefill %s # SKIP the device is shared", attn_role_name(role), prefill);
+    else
+        ok(status == ATTN_OK && before == after,
+           "%s, prefill %s: forward takes no device memory (%lld bytes)", attn_role_name(role), prefill,
+           (long long)before - (long long)after);
     mla_step_close(&s);
 }
 

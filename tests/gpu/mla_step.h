@@ -70,8 +70,8 @@ static inline void *mla_step_fill(size_t bytes, int exponent, int is_bytes, uint
 static const attn_host_t *mla_step_host;
 
 /* problem: role, kv_cache_dtype, num_heads, limits and sizes; bfloat16. Options: mla_options.h. Returns ATTN_OK or a code with s->error. */
-static int mla_step_open(mla_step *s, const attn_backend_t *backend, const attn_problem_t *problem,
-                         int64_t width) {
+static inline int mla_step_open(mla_step *s, const attn_backend_t *backend, const attn_problem_t *problem,
+                                int64_t width) {
     memset(s, 0, sizeof *s);
     s->error.struct_size = sizeof s->error;
     s->backend = backend, s->problem = *problem, s->width = width;
@@ -148,8 +148,8 @@ static int mla_step_open(mla_step *s, const attn_backend_t *backend, const attn_
     return status;
 }
 
-static int mla_step_build(mla_step *s, const int32_t *query_lens, const int32_t *seq_lens, int32_t num_reqs,
-                          int table, uint32_t flags, int only_table, void *stream) {
+static inline int mla_step_build(mla_step *s, const int32_t *query_lens, const int32_t *seq_lens,
+                                 int32_t num_reqs, int table, uint32_t flags, int only_table, void *stream) {
     int32_t start[257] = {0};
     for (int r = 0; r < num_reqs; r++)
         start[r + 1] = start[r] + query_lens[r];
@@ -165,7 +165,7 @@ static int mla_step_build(mla_step *s, const int32_t *query_lens, const int32_t 
                       : s->backend->ops->build_metadata(s->instance, &b, &s->space, stream, &s->error);
 }
 
-static int mla_step_forward(mla_step *s, void *stream) {
+static inline int mla_step_forward(mla_step *s, void *stream) {
     attn_forward_t f = {.struct_size = sizeof f,
                         .query = &s->t_query,
                         .kv_cache = &s->t_cache,
@@ -178,7 +178,7 @@ static int mla_step_forward(mla_step *s, void *stream) {
     return s->backend->ops->forward(s->instance, &f, &s->space, stream, &s->error);
 }
 
-static void mla_step_close(mla_step *s) {
+static inline void mla_step_close(mla_step *s) {
     void *all[] = {s->cache,    s->query,    s->output, s->weights, s->weight_space,   s->topk,
                    s->table[0], s->table[1], s->lse,    s->q_scale, s->space.metadata, s->space.workspace};
     cudaDeviceSynchronize();
