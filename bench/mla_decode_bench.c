@@ -2,9 +2,10 @@
 /* mla_decode_bench: what the kernels of one absorbed layer step take on Hopper, in bfloat16, latent 512, rope 64, nope and
  * value 128, pages of 64 in random order. Replays of a graph that repeats absorb, attend, merge, values or some of them,
  * median after 150 ms of the same load. "attention" is the time of the first three less that of the first, with our
- * absorption. Projections by our kernel and by cuBLAS; a layer with ours, with values by cuBLAS, and with both by cuBLAS, each
- * the mean of three in changing order, because the clock of a GPU at its limit of power swings within a second. A star: what
- * the plugin does. Without the library of cuBLAS its columns repeat ours. With the word e4m3: only caches of e4m3. */
+ * absorption. Projections by our kernel and by cuBLAS; a layer with ours, with values by cuBLAS, and with both by cuBLAS: after
+ * 1.2 s of it the mean of eight measurements each, in turn, because the clock of a GPU at its limit of power swings within a
+ * second, and is high after a rest. A star: what the plugin does. Without the library of cuBLAS its columns repeat
+ * ours. With the word e4m3: only caches of e4m3. */
 #include "mla_blas.h"
 #include "mla_config.h"
 #include "mla_decode_sm90.h"
@@ -220,10 +221,9 @@ static void run(int heads, int reqs, int query_len, int seq_len, int cache_kind,
                  absorb_blas = time_of(&s, ABSORB_BLAS, 150e3, 350e3),
                  values_blas = time_of(&s, VALUES_BLAS, 150e3, 350e3), us = three - absorb;
     double layer[3] = {0};
-    for (int i = 0; i < 9; i++) {
-        const int which = (i + i / 3) % 3;
-        layer[which] += time_of(&s, layers[which] | ATTEND | MERGE, 60e3, 180e3) / 3;
-    }
+    time_of(&s, layers[chosen] | ATTEND | MERGE, 0, 1200e3);
+    for (int i = 0; i < 24; i++)
+        layer[i % 3] += time_of(&s, layers[i % 3] | ATTEND | MERGE, 10e3, 90e3) / 8;
     const double flop = 2.0 * tokens * heads * (double)seq_len * (LATENT + 64 + LATENT),
                  bytes = (double)reqs * seq_len * row_bytes;
     printf("| %d%s | %d x %d | %d | %.1f | %.0f | %.0f | %.1f, %.1f | %.1f, %.1f |", heads,
