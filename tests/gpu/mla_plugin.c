@@ -134,8 +134,15 @@ static void projected_cases(uint64_t seed) {
         {"192 and 256", 4, 192, 256, 0, 0, 64, {{33, 130}, {100, 100}}},
         {"192 and 256, float16", 2, 192, 256, 0, ATTN_DTYPE_FLOAT16, 32, {{33, 130}}},
     };
-    for (int portable = 0; portable < 2; portable++) {
-        mla_test_set(MLA_TEST_ARCH, portable ? "sm80" : "auto");
+    static const struct {
+        const char *name, *arch, *projections;
+        int batches; /* random ones */
+    } ways[] = {{"projected", "auto", "auto", 6},
+                {"projected, by our kernel", "auto", "own", 1},
+                {"projected, portable", "sm80", "auto", 6}};
+    for (size_t way = 0; way < sizeof ways / sizeof ways[0]; way++) {
+        mla_test_set(MLA_TEST_ARCH, ways[way].arch);
+        mla_test_set(MLA_TEST_PROJECTIONS, ways[way].projections);
         mla_test_set(MLA_TEST_PREFILL, "projected");
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             kit_case_t c;
@@ -146,10 +153,10 @@ static void projected_cases(uint64_t seed) {
             for (int r = 0; r < 8 && cases[i].lens[r][1] > 0; r++)
                 kit_case_add(&c, cases[i].lens[r][0], cases[i].lens[r][1]);
             int good = agrees(&c, why, sizeof why);
-            ok(good, "projected%s: %s", portable ? ", portable" : "", cases[i].name);
+            ok(good, "%s: %s", ways[way].name, cases[i].name);
             if (!good) diag("%s", why);
         }
-        int failed = 0, n = 6;
+        int failed = 0, n = ways[way].batches;
         for (int i = 0; i < n; i++) { /* many requests share a small workspace: several passes */
             kit_case_t c;
             char why[2048] = "";
@@ -167,10 +174,10 @@ static void projected_cases(uint64_t seed) {
             c.problem.max_num_seqs = (uint32_t)reqs, c.problem.max_model_len = 300;
             if (!agrees(&c, why, sizeof why) && failed++ < 4) diag("case %d: %s", i, why);
         }
-        ok(failed == 0, "projected%s: %d batches in several passes (%d failed)", portable ? ", portable" : "",
-           n, failed);
+        ok(failed == 0, "%s: %d batches in several passes (%d failed)", ways[way].name, n, failed);
     }
     mla_test_set(MLA_TEST_ARCH, "auto"), mla_test_set(MLA_TEST_PREFILL, "auto");
+    mla_test_set(MLA_TEST_PROJECTIONS, "auto");
 }
 
 /* e4m3 outputs with one scale and with group scales, of both forms and both dtypes. */
