@@ -76,12 +76,6 @@ int mla_decode_sm90_run(void *encode_tiled, const mla_attend_params *p, int ctas
     (void)encode_tiled, (void)ctas, (void)parts, (void)stream;
     return launch(p);
 }
-int flash_map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
-                   int64_t rows, int heads, int64_t token, int64_t head, int box_rows) {
-    (void)r, (void)map, (void)dtype, (void)base, (void)columns, (void)rows, (void)heads;
-    (void)token, (void)head, (void)box_rows;
-    return 0;
-}
 int flash_has_more(const flash_prefill_config *c) {
     return c != NULL;
 }

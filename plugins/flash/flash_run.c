@@ -52,8 +52,8 @@ static int map_heads(const flash_runtime *r, CUtensorMap *map, int dtype, const 
     return encode(r, map, dtype, 3, base, dims, strides, box);
 }
 
-int flash_map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
-                   int64_t rows, int heads, int64_t token, int64_t head, int box_rows) {
+static int map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
+                    int64_t rows, int heads, int64_t token, int64_t head, int box_rows) {
     return map_heads(r, map, dtype, base, columns, rows, heads, token, head, box_rows, 1);
 }
 
@@ -120,8 +120,8 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
         return FLASH_E_MAP_Q;
     const int halves = FLASH_SM90_HAS_SHORT(k->dim.dk, k->dim.dv) && !bytes && !feature && !sp.overlap;
     if (halves) /* where the result cannot leave by boxes, it leaves by rows */
-        sp.o_boxes = !flash_map_rows(r, &sp.o_map, p->out_dtype, p->out, p->head_size_v, p->q_rows,
-                                     p->num_q_heads, p->out_token, p->out_head, 16);
+        sp.o_boxes = !map_rows(r, &sp.o_map, p->out_dtype, p->out, p->head_size_v, p->q_rows, p->num_q_heads,
+                               p->out_token, p->out_head, 16);
     if (paged) {
         int box = 128;
         while (p->page_size % box || block_keys % box)
@@ -137,15 +137,14 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
         const int box_keys = halves ? block_keys / 2 : block_keys;
         sp.box_rows = block_keys;
         sp.k_tail_at = p->k_tail ? p->k_tail_at : INT32_MAX;
-        if (flash_map_rows(r, &sp.k_map, s->kv_dtype, p->k, p->k_tail ? p->k_tail_at : p->head_size,
-                           p->kv_rows, p->num_kv_heads, p->k_token, p->k_head, box_keys))
+        if (map_rows(r, &sp.k_map, s->kv_dtype, p->k, p->k_tail ? p->k_tail_at : p->head_size, p->kv_rows,
+                     p->num_kv_heads, p->k_token, p->k_head, box_keys))
             return FLASH_E_MAP_K;
-        if (p->k_tail &&
-            flash_map_rows(r, &sp.k_tail_map, s->kv_dtype, p->k_tail, p->head_size - p->k_tail_at, p->kv_rows,
-                           1, p->k_tail_token, 0, block_keys))
+        if (p->k_tail && map_rows(r, &sp.k_tail_map, s->kv_dtype, p->k_tail, p->head_size - p->k_tail_at,
+                                  p->kv_rows, 1, p->k_tail_token, 0, block_keys))
             return FLASH_E_MAP_K;
-        if (flash_map_rows(r, &sp.v_map, s->kv_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads,
-                           p->v_token, p->v_head, box_keys))
+        if (map_rows(r, &sp.v_map, s->kv_dtype, p->v, p->head_size_v, p->kv_rows, p->num_kv_heads, p->v_token,
+                     p->v_head, box_keys))
             return FLASH_E_MAP_V;
     }
     const int most = heads_side_by_side(p, more && more->ticket, k);

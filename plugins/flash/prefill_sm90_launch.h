@@ -33,11 +33,6 @@ typedef int (*flash_prefill_sm90_func_t)(const flash_sm90_params *, int paged, i
 extern "C" {
 #endif
 flash_prefill_sm90_func_t flash_prefill_sm90_instance(int dtype, int class_index);
-struct flash_runtime;
-/* The map of rows of 16-bit elements, strides in elements: {columns, rows, heads}, boxes of 64 columns and box_rows rows in
- * 128-byte swizzle, zeros outside. Returns 0 or a CUresult. */
-int flash_map_rows(const struct flash_runtime *runtime, CUtensorMap *map, int dtype, const void *base,
-                   int columns, int64_t rows, int heads, int64_t token, int64_t head, int box_rows);
 #ifdef __cplusplus
 }
 #endif

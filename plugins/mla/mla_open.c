@@ -73,7 +73,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     return ATTN_OK;
 }
 
-/* Which product cuBLAS takes depends on the number of tokens, so not with batch invariance. */
+/* How cuBLAS multiplies depends on the number of tokens, so not with batch invariance. */
 static int open_blas(attn_instance_t *in, int choice, const attn_host_t *host, attn_error_t *error) {
     const int is_invariant = (attn_problem_features(&in->problem) & ATTN_F_BATCH_INVARIANT) != 0;
     mla_blas_input input = {.heads = in->heads,
