@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
     void *file = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     const attn_plugin_t *plugin = file ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
     if (plugin == NULL || mla_test_set(MLA_TEST_PROJECTIONS, argc > 2 ? argv[2] : "auto") != 0) {
-        fprintf(stderr, "usage: mla_bench PLUGIN.so [PROJECTIONS] \n%s\n",
+        fprintf(stderr, "usage: mla_bench PLUGIN.so [auto|cublas|own]\n%s\n",
                 argc > 1 && file == NULL ? dlerror() : "");
         return 2;
     }

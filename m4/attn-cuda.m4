@@ -13,7 +13,7 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
     [AS_HELP_STRING([--with-cuda-arch=LIST], [GPU architectures to compile for (default: "80 90a")])],
     [], [with_cuda_arch="80 90a"])
   AC_ARG_VAR([NVCC], [CUDA compiler])
-  have_cuda=no cuda_missing= CUDA_CPPFLAGS= CUDA_LIBS= cuda_home=
+  have_cuda=no cuda_missing= CUDA_CPPFLAGS= CUDA_LIBS= CUDA_LIBDIR=/usr/local/cuda/lib64 cuda_home=
   CUDA_ARCH=`AS_ECHO(["$with_cuda_arch"]) | tr ',;' '  ' | sed 's/sm_//g'`
   attn_arch_list=
   for attn_arch in $CUDA_ARCH; do
@@ -31,7 +31,7 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
       for attn_dir in "$cuda_home/lib64" "$cuda_home/lib" "$cuda_home/targets/x86_64-linux/lib" \
                       "$cuda_home/lib/x86_64-linux-gnu"; do
         AS_IF([test -z "$CUDA_LIBS" && test -f "$attn_dir/libcudart_static.a"],
-          [CUDA_LIBS="-L$attn_dir -lcudart_static -lstdc++ -lrt -lpthread -ldl"])
+          [CUDA_LIBDIR=$attn_dir CUDA_LIBS="-L$attn_dir -lcudart_static -lstdc++ -lrt -lpthread -ldl"])
       done
       AS_IF([test -z "$CUDA_LIBS"], [cuda_missing="no libcudart_static.a below $cuda_home"])
     ])
@@ -62,7 +62,6 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
     CPPFLAGS=$attn_save_cppflags
   ])
   AM_CONDITIONAL([HAVE_CUBLASLT], [test "$have_cublaslt" = yes])
-  CUDA_LIBDIR=${cuda_home:-/usr/local/cuda}/lib64
   AC_SUBST([CUDA_LIBDIR])
   AC_SUBST([CUDA_ARCH])
   AC_SUBST([CUDA_CPPFLAGS])

@@ -12,9 +12,16 @@
 
 /* ------------------------------------------------------------ CUDA in host memory */
 
+static int has_memory = 1;
+static cudaError_t last_error;
 cudaError_t cudaMalloc(void **p, size_t bytes) {
-    *p = malloc(bytes);
-    return *p != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+    *p = has_memory ? malloc(bytes) : NULL;
+    return *p != NULL ? cudaSuccess : (last_error = cudaErrorMemoryAllocation);
+}
+cudaError_t cudaGetLastError(void) {
+    const cudaError_t e = last_error;
+    last_error = cudaSuccess;
+    return e;
 }
 cudaError_t cudaFree(void *p) {
     free(p);
@@ -349,6 +356,13 @@ int main(void) {
     ok(b != NULL && mla_blas_multiply(b, MLA_UP, &p, NULL) != 0,
        "no up-projection where there is no prefill");
     mla_blas_close(b);
+
+    has_memory = 0;
+    b = mla_blas_open(&input, &why);
+    ok(b == NULL && why != NULL && last_error == cudaSuccess,
+       "no memory: it says so, and no later launch does");
+    mla_blas_close(b);
+    has_memory = 1;
 
     missing = "it is not here";
     b = mla_blas_open(&input, &why);

@@ -23,4 +23,16 @@ static inline int library_take(void *library, const char *name, void *function) 
     return p != NULL;
 }
 
+typedef struct library_function {
+    const char *name;
+    void *to; /* where its address goes, as of library_take */
+} library_function;
+
+/* All of them; the name of the first that is missing, NULL if none is. */
+static inline const char *library_take_all(void *library, const library_function *wanted, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!library_take(library, wanted[i].name, wanted[i].to)) return wanted[i].name;
+    return NULL;
+}
+
 #endif

@@ -61,50 +61,6 @@ static int multiply(const mla_blas *b, const mla_project_params *p, question *q,
                            (cudaStream_t)stream) != CUBLAS_STATUS_SUCCESS;
 }
 
-/* Of its proposals the first; on Hopper for the up-projection, 512 deep and thousands of columns wide, the first whose tile
- * leaves room for its result beside the operands: there they multiply 10 % faster (README.md). */
-static int preferred(const mla_blas *b, int wants_small_tiles, const cublasLtMatmulHeuristicResult_t *found,
-                     int count) {
-    for (int i = 0; i < count && wants_small_tiles; i++) {
-        int32_t tile = 0;
-        size_t written;
-        if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize == 0 &&
-            !b->calls.choice_get(&found[i].algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile,
-                                 &written) &&
-            (tile == TILE_128X160 || tile == TILE_168X128 || tile == TILE_176X128))
-            return i;
-    }
-    return 0;
-}
-
-/* No workspace and no sums across CTAs; tensors as the ABI asks for them. */
-static void choose(mla_blas *b, mla_product product, int size, const mla_project_params *p,
-                   int wants_small_tiles) {
-    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    const mla_blas_calls *c = &b->calls;
-    const uint64_t workspace = 0;
-    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE, alignment = ALIGNMENT;
-    question q;
-    cublasLtMatmulPreferenceOpaque_t wish;
-    cublasLtMatmulHeuristicResult_t found[MOST_PROPOSALS];
-    int count = 0;
-    if (describe(c, p, &q) || c->preference_init(&wish, sizeof wish) ||
-        c->preference_set(&wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace) ||
-        c->preference_set(&wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions))
-        return;
-    for (size_t i = 0; i < sizeof alignments / sizeof alignments[0]; i++)
-        if (c->preference_set(&wish, alignments[i], &alignment, sizeof alignment)) return;
-    if (c->heuristic(b->handle, &q.product, &q.weights, &q.rows, &q.result, &q.result, &wish,
-                     wants_small_tiles ? MOST_PROPOSALS : 1, found, &count) ||
-        count < 1)
-        return;
-    const cublasLtMatmulHeuristicResult_t *best = &found[preferred(b, wants_small_tiles, found, count)];
-    if (best->state != CUBLAS_STATUS_SUCCESS || best->workspaceSize > 0) return;
-    b->choice[product][size] = best->algo, b->has[product][size] = 1;
-}
-
 /* The product as the layer has it, of tensors without padding. */
 static mla_project_params usual(const mla_blas_input *in, mla_product product, int64_t tokens) {
     const int64_t per_head = (int64_t)in->nope + in->value, heads = in->heads;
@@ -128,6 +84,51 @@ static mla_project_params usual(const mla_blas_input *in, mla_product product, i
     }
     p.a_token = p.a_head * p.num_heads, p.c_token = p.c_head * p.num_heads;
     return p;
+}
+
+/* Of its proposals the first; on Hopper for the up-projection, 512 deep and thousands of columns wide, the first whose tile
+ * leaves room for its result beside the operands: there they multiply 10 % faster (README.md). */
+static const cublasLtMatmulHeuristicResult_t *
+preferred(const mla_blas *b, const cublasLtMatmulHeuristicResult_t *found, int count) {
+    for (int i = 0; i < count; i++) {
+        int32_t tile = 0;
+        size_t written;
+        if (found[i].state == CUBLAS_STATUS_SUCCESS && found[i].workspaceSize == 0 &&
+            !b->calls.choice_get(&found[i].algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile,
+                                 &written) &&
+            (tile == TILE_128X160 || tile == TILE_168X128 || tile == TILE_176X128))
+            return &found[i];
+    }
+    return &found[0];
+}
+
+/* No workspace and no sums across CTAs; tensors as the ABI asks for them. */
+static void choose(mla_blas *b, const mla_blas_input *in, mla_product product, int size) {
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const mla_blas_calls *c = &b->calls;
+    const mla_project_params p = usual(in, product, INT64_C(1) << size);
+    const int wants_small_tiles = product == MLA_UP && in->is_sm90;
+    const uint64_t workspace = 0;
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE, alignment = ALIGNMENT;
+    question q;
+    cublasLtMatmulPreferenceOpaque_t wish;
+    cublasLtMatmulHeuristicResult_t found[MOST_PROPOSALS];
+    int count = 0;
+    if (describe(c, &p, &q) || c->preference_init(&wish, sizeof wish) ||
+        c->preference_set(&wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace) ||
+        c->preference_set(&wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions))
+        return;
+    for (size_t i = 0; i < sizeof alignments / sizeof alignments[0]; i++)
+        if (c->preference_set(&wish, alignments[i], &alignment, sizeof alignment)) return;
+    if (c->heuristic(b->handle, &q.product, &q.weights, &q.rows, &q.result, &q.result, &wish,
+                     wants_small_tiles ? MOST_PROPOSALS : 1, found, &count) ||
+        count < 1)
+        return;
+    const cublasLtMatmulHeuristicResult_t *best = wants_small_tiles ? preferred(b, found, count) : &found[0];
+    if (best->state != CUBLAS_STATUS_SUCCESS || best->workspaceSize > 0) return;
+    b->choice[product][size] = best->algo, b->has[product][size] = 1;
 }
 
 /* Runs every choice once, on a few rows, so that its code is on the device before anything is captured; one that does not
@@ -165,12 +166,13 @@ mla_blas *mla_blas_open(const mla_blas_input *in, const char **why) {
     if (*why == NULL && b->calls.create(&b->handle)) *why = "cublasLtCreate failed", b->handle = NULL;
     for (int product = 0; *why == NULL && product < MLA_NUM_PRODUCTS; product++) {
         const int64_t most = product == MLA_UP ? in->up_rows : in->max_tokens;
-        for (int size = 0; most > 0 && size <= size_of(most); size++) {
-            const mla_project_params p = usual(in, (mla_product)product, INT64_C(1) << size);
-            choose(b, (mla_product)product, size, &p, product == MLA_UP && in->is_sm90);
-        }
+        for (int size = 0; most > 0 && size <= size_of(most); size++)
+            choose(b, in, (mla_product)product, size);
     }
-    if (*why == NULL && warm(b, in)) *why = "multiplying some rows of zeros failed";
+    if (*why == NULL && warm(b, in)) {
+        (void)cudaGetLastError(); /* else the next launch would report it */
+        *why = "multiplying some rows of zeros failed";
+    }
     if (*why == NULL) return b;
     mla_blas_close(b);
     return NULL;

@@ -11,25 +11,22 @@
 const char *mla_blas_load(mla_blas_calls *c) {
     static const char configured[] = ATTN_CUDA_LIBDIR "/" FILE_NAME;
     static const char *const names[] = {FILE_NAME, configured, NULL};
-    const struct {
-        const char *name;
-        void *to;
-    } wanted[] = {{"cublasLtCreate", &c->create},
-                  {"cublasLtDestroy", &c->destroy},
-                  {"cublasLtMatmul", &c->matmul},
-                  {"cublasLtMatmulAlgoGetHeuristic", &c->heuristic},
-                  {"cublasLtMatmulAlgoConfigGetAttribute", &c->choice_get},
-                  {"cublasLtMatmulDescInit_internal", &c->matmul_init},
-                  {"cublasLtMatmulDescSetAttribute", &c->matmul_set},
-                  {"cublasLtMatrixLayoutInit_internal", &c->layout_init},
-                  {"cublasLtMatrixLayoutSetAttribute", &c->layout_set},
-                  {"cublasLtMatmulPreferenceInit_internal", &c->preference_init},
-                  {"cublasLtMatmulPreferenceSetAttribute", &c->preference_set}};
+    const library_function wanted[] = {{"cublasLtCreate", &c->create},
+                                       {"cublasLtDestroy", &c->destroy},
+                                       {"cublasLtMatmul", &c->matmul},
+                                       {"cublasLtMatmulAlgoGetHeuristic", &c->heuristic},
+                                       {"cublasLtMatmulAlgoConfigGetAttribute", &c->choice_get},
+                                       {"cublasLtMatmulDescInit_internal", &c->matmul_init},
+                                       {"cublasLtMatmulDescSetAttribute", &c->matmul_set},
+                                       {"cublasLtMatrixLayoutInit_internal", &c->layout_init},
+                                       {"cublasLtMatrixLayoutSetAttribute", &c->layout_set},
+                                       {"cublasLtMatmulPreferenceInit_internal", &c->preference_init},
+                                       {"cublasLtMatmulPreferenceSetAttribute", &c->preference_set}};
     void *library = library_open(names);
     if (library == NULL)
         return FILE_NAME
             " was not found; put its folder on the path of libraries (CUDA repository: libcublas)";
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
-        if (!library_take(library, wanted[i].name, wanted[i].to)) return FILE_NAME " lacks a function";
+    if (library_take_all(library, wanted, sizeof wanted / sizeof wanted[0]) != NULL)
+        return FILE_NAME " lacks a function";
     return NULL;
 }

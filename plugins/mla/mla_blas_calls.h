@@ -19,7 +19,7 @@ typedef struct mla_blas_calls {
     __typeof__(&cublasLtMatmulPreferenceSetAttribute) preference_set;
 } mla_blas_calls;
 
-/* 0, or why not. */
+/* NULL, or why not: a static text. */
 const char *mla_blas_load(mla_blas_calls *calls);
 
 #endif

@@ -14,38 +14,33 @@ int triton_driver_fail(const triton_driver_t *d, int code, const char *what, att
 }
 
 static int load_functions(triton_driver_t *d, attn_error_t *error) {
-    const struct {
-        const char *name;
-        void *to;
-    } wanted[] = {{"cuInit", &d->init},
-                  {"cuDeviceGetCount", &d->device_count},
-                  {"cuDeviceGet", &d->device_get},
-                  {"cuDeviceGetAttribute", &d->device_attribute},
-                  {"cuDevicePrimaryCtxRetain", &d->context_retain},
-                  {"cuDevicePrimaryCtxRelease_v2", &d->context_release},
-                  {"cuCtxPushCurrent_v2", &d->context_push},
-                  {"cuCtxPopCurrent_v2", &d->context_pop},
-                  {"cuModuleLoadData", &d->module_load},
-                  {"cuModuleUnload", &d->module_unload},
-                  {"cuModuleGetFunction", &d->module_function},
-                  {"cuFuncSetAttribute", &d->function_set},
-                  {"cuFuncGetAttribute", &d->function_get},
-                  {"cuLaunchKernel", &d->launch},
-                  {"cuMemcpyHtoDAsync_v2", &d->copy_to_device},
-                  {"cuMemsetD2D8Async", &d->fill_2d},
-                  {"cuGetErrorString", &d->error_text}};
+    const library_function wanted[] = {{"cuInit", &d->init},
+                                       {"cuDeviceGetCount", &d->device_count},
+                                       {"cuDeviceGet", &d->device_get},
+                                       {"cuDeviceGetAttribute", &d->device_attribute},
+                                       {"cuDevicePrimaryCtxRetain", &d->context_retain},
+                                       {"cuDevicePrimaryCtxRelease_v2", &d->context_release},
+                                       {"cuCtxPushCurrent_v2", &d->context_push},
+                                       {"cuCtxPopCurrent_v2", &d->context_pop},
+                                       {"cuModuleLoadData", &d->module_load},
+                                       {"cuModuleUnload", &d->module_unload},
+                                       {"cuModuleGetFunction", &d->module_function},
+                                       {"cuFuncSetAttribute", &d->function_set},
+                                       {"cuFuncGetAttribute", &d->function_get},
+                                       {"cuLaunchKernel", &d->launch},
+                                       {"cuMemcpyHtoDAsync_v2", &d->copy_to_device},
+                                       {"cuMemsetD2D8Async", &d->fill_2d},
+                                       {"cuGetErrorString", &d->error_text}};
     static const char *const names[] = {"libcuda.so.1", NULL};
     d->library = library_open(names);
     if (d->library == NULL)
         return attn_fail(error, ATTN_E_DEVICE, "device",
                          "no CUDA driver (libcuda.so.1 does not load); install the NVIDIA "
                          "driver or select another backend");
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
-        if (!library_take(d->library, wanted[i].name, wanted[i].to))
-            return attn_fail(error, ATTN_E_DEVICE, "device",
-                             "the CUDA driver has no %s; a driver for CUDA 12 or later is "
-                             "wanted",
-                             wanted[i].name);
+    const char *missing = library_take_all(d->library, wanted, sizeof wanted / sizeof wanted[0]);
+    if (missing != NULL)
+        return attn_fail(error, ATTN_E_DEVICE, "device",
+                         "the CUDA driver has no %s; a driver for CUDA 12 or later is wanted", missing);
     return ATTN_OK;
 }
 

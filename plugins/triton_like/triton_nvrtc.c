@@ -62,16 +62,17 @@ int triton_nvrtc_open(triton_nvrtc_t *n, const char *path, int cc, attn_error_t 
             "(Debian: libnvrtc12, CUDA repository: cuda-nvrtc-13-0), or set option nvrtc to its path");
     }
     int (*version)(int *, int *) = NULL;
-    int ok = library_take(n->library, "nvrtcVersion", &version) &&
-             library_take(n->library, "nvrtcCreateProgram", &n->create) &&
-             library_take(n->library, "nvrtcCompileProgram", &n->compile) &&
-             library_take(n->library, "nvrtcGetCUBINSize", &n->cubin_size) &&
-             library_take(n->library, "nvrtcGetCUBIN", &n->cubin) &&
-             library_take(n->library, "nvrtcGetProgramLogSize", &n->log_size) &&
-             library_take(n->library, "nvrtcGetProgramLog", &n->get_log) &&
-             library_take(n->library, "nvrtcDestroyProgram", &n->destroy) &&
-             library_take(n->library, "nvrtcGetErrorString", &n->error_string) &&
-             version(&n->major, &n->minor) == 0;
+    const library_function wanted[] = {{"nvrtcVersion", &version},
+                                       {"nvrtcCreateProgram", &n->create},
+                                       {"nvrtcCompileProgram", &n->compile},
+                                       {"nvrtcGetCUBINSize", &n->cubin_size},
+                                       {"nvrtcGetCUBIN", &n->cubin},
+                                       {"nvrtcGetProgramLogSize", &n->log_size},
+                                       {"nvrtcGetProgramLog", &n->get_log},
+                                       {"nvrtcDestroyProgram", &n->destroy},
+                                       {"nvrtcGetErrorString", &n->error_string}};
+    const int ok = library_take_all(n->library, wanted, sizeof wanted / sizeof wanted[0]) == NULL &&
+                   version(&n->major, &n->minor) == 0;
     int status = ATTN_OK;
     if (!ok)
         status = attn_fail(error, ATTN_E_DEVICE, "nvrtc",
