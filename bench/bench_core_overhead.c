@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_core_overhead.c: what the core costs per call: forward and cache write of layers of each family on a backend that
- * does nothing, beside a direct call of the backend's operation; and checking a batch, whose tables lie here (a backend on
- * the CPU, or a host mirror) or on a device. Prints a table; with --check LIMIT_NS it fails where a layer's forward is above.
+ * bench_core_overhead.c: what the core costs per call: forward and cache write of layers of each family on a
+ * backend that does nothing, beside a direct call of the backend's operation; and checking a batch, whose
+ * tables lie here (a backend on the CPU, or a host mirror) or on a device. Prints a table; with --check
+ * LIMIT_NS it fails where a layer's forward is above.
  *
  *     bench/bench_core_overhead [--check 200]
  */
-#include "../tests/layer_testing.h"
+#include "../tests/layer/layer_testing.h"
 
 #include <time.h>
 
@@ -18,7 +19,7 @@ enum {
     LATENT = 512,
     ROPE = 64,
     PAGE = 16,
-    MOST_REQS = 1024,
+    MAX_REQS = 1024,
     KEYS = 8192
 };
 
@@ -37,7 +38,7 @@ struct layer {
     int64_t slot[KEYS];
 } now;
 static attn_batch_t batch;
-static int32_t starts[MOST_REQS + 1], lens[MOST_REQS], table[MOST_REQS * (KEYS / PAGE)];
+static int32_t starts[MAX_REQS + 1], lens[MAX_REQS], table[MAX_REQS * (KEYS / PAGE)];
 
 static double now_ns(void) {
     struct timespec t;
@@ -81,7 +82,7 @@ static attn_problem_t problem_of(uint32_t role, uint32_t kv, uint64_t features) 
     p.num_heads = HEADS, p.num_kv_heads = KV_HEADS, p.head_size = SIZE;
     p.kv_cache_dtype = kv;
     p.features = features;
-    p.max_num_seqs = MOST_REQS, p.max_num_batched_tokens = KEYS, p.max_model_len = KEYS;
+    p.max_num_seqs = MAX_REQS, p.max_num_batched_tokens = KEYS, p.max_model_len = KEYS;
     if (attn_role_has_cache(role)) p.block_size = PAGE, p.num_blocks = 1 << 20;
     if (attn_role_is_mla(role)) {
         p.num_kv_heads = 0, p.kv_lora_rank = LATENT, p.qk_rope_head_dim = ROPE, p.qk_nope_head_dim = SIZE;
@@ -90,7 +91,8 @@ static attn_problem_t problem_of(uint32_t role, uint32_t kv, uint64_t features) 
     return p;
 }
 
-/* Every tensor of the family; the address is one that can be read, and the sizes are those of one decoding request. */
+/* Every tensor of the family; the address is one that can be read, and the sizes are those of one decoding
+ * request. */
 static void fill_calls(const attn_problem_t *p, uint32_t cache_dtype) {
     struct layer *l = &now;
     const int is_mla = attn_role_is_mla(p->role), has_cache = attn_role_has_cache(p->role);
@@ -120,7 +122,7 @@ static void fill_calls(const attn_problem_t *p, uint32_t cache_dtype) {
 
 static void open_layer(const attn_problem_t *p, const attn_layer_options_t *options, uint32_t cache_dtype) {
     now.group = open_group(context, p, "FAKE_NOOP");
-    now.buf = take_buffers(now.group);
+    now.buf = alloc_buffers(now.group);
     if (attn_layer_create(now.group, "bench.0", options, &now.layer, &error) != ATTN_OK)
         bail_out("layer: %s", error.text);
     fill_calls(p, cache_dtype);
@@ -177,7 +179,8 @@ static double bench_family(const struct family *f) {
 
 /* ----------------------------------------------------------- batches, slots */
 
-/* Decoding requests of KEYS keys each. is_far: no ids to look at, as with a table on a device and no mirror. */
+/* Decoding requests of KEYS keys each. is_far: no ids to look at, as with a table on a device and no
+ * mirror. */
 static double bench_batch(int32_t num_reqs, int is_far) {
     struct tensor ttable;
     batch = (attn_batch_t){.struct_size = sizeof batch,
@@ -185,7 +188,7 @@ static double bench_batch(int32_t num_reqs, int is_far) {
                            .num_actual_tokens = num_reqs,
                            .query_start_loc_host = starts,
                            .seq_lens_host = lens};
-    batch.block_table = tensor(&ttable, table, ATTN_DTYPE_INT32, 2, MOST_REQS, KEYS / PAGE, 0, 0);
+    batch.block_table = tensor(&ttable, table, ATTN_DTYPE_INT32, 2, MAX_REQS, KEYS / PAGE, 0, 0);
     ttable.t.device.device_type = is_far ? kDLCUDA : kDLCPU;
     return measure(call_build, num_reqs > 16 ? 20 : CALLS);
 }
@@ -200,7 +203,7 @@ static void bench_batches(void) {
         if (attn_group_open(context, &p, &d, far ? "FAKE_CUDA" : "FAKE_NOOP", &now.group, NULL, &error) !=
             ATTN_OK)
             bail_out("group: %s", error.text);
-        now.buf = take_buffers(now.group);
+        now.buf = alloc_buffers(now.group);
         for (int i = 0; i < 4; i++)
             times[far][i] = bench_batch((int[]){1, 64, 256, 1024}[i], far);
         attn_group_close(now.group);
@@ -231,9 +234,9 @@ int main(int argc, char **argv) {
     double limit = argc > 2 && strcmp(argv[1], "--check") == 0 ? strtod(argv[2], NULL) : 0;
     for (int i = 0; i < KEYS; i++)
         now.slot[i] = i % (32 * PAGE);
-    for (int r = 0; r < MOST_REQS; r++)
+    for (int r = 0; r < MAX_REQS; r++)
         starts[r + 1] = r + 1, lens[r] = KEYS;
-    for (int i = 0; i < MOST_REQS * (KEYS / PAGE); i++)
+    for (int i = 0; i < MAX_REQS * (KEYS / PAGE); i++)
         table[i] = i;
     context = fake_context("");
     printf("# ns per call, fastest of %d runs; forward without the backend's own time\n", REPEATS);

@@ -5,9 +5,10 @@
  *
  * At the end of a line: the repeats that counted, of all (see run_case).
  *
- * Cases: decode-bf16 decode-f16 decode-f32 decode-e4m3 decode-e5m2 decode-int8 prefill-bf16 prefill-f16 prefill-f32
- * prefill-e4m3 chunk-bf16 chunk-f32 vision-bf16 vision-f32 spec-bf16. Without a case: those of the README. */
-#include "ceilings_cpu.h"
+ * Cases: decode-bf16 decode-f16 decode-f32 decode-e4m3 decode-e5m2 decode-int8 prefill-bf16 prefill-f16
+ * prefill-f32 prefill-e4m3 chunk-bf16 chunk-f32 vision-bf16 vision-f32 spec-bf16. Without a case: the decode
+ * and prefill cases whose numbers are in bench/results/cpu.md. */
+#include "../tools/measure/ceilings_cpu.h"
 #include "cpu_plan.h"
 
 #include <math.h>
@@ -30,9 +31,11 @@ static const struct work all[] = {
     {"decode-e4m3", CPU_BF16, CPU_E4M3, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0},
     {"decode-e5m2", CPU_BF16, CPU_E5M2, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0},
     {"decode-int8", CPU_BF16, CPU_I8, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 1},
+    {"decode-int4", CPU_BF16, CPU_I4, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 1},
     {"warm-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 4, 1, 128, 1, 768, 1, 0, 0},
     {"warm-f16", CPU_F16, CPU_F16, CPU_F16, 4, 1, 128, 1, 768, 1, 0, 0},
     {"warm-int8", CPU_BF16, CPU_I8, CPU_BF16, 4, 1, 128, 1, 1536, 1, 0, 1},
+    {"warm-int4", CPU_BF16, CPU_I4, CPU_BF16, 4, 1, 128, 1, 3072, 1, 0, 1},
     {"warm-e4m3", CPU_BF16, CPU_E4M3, CPU_BF16, 4, 1, 128, 1, 1536, 1, 0, 0},
     {"spec-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 8, 8192, 1, 0, 0},
     {"prefill-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 4096, 4096, 1, 0, 0},
@@ -80,6 +83,7 @@ static void fill(enum cpu_dtype t, char *p, size_t n) {
         if (t == CPU_F16) h = (uint16_t)((r & 0x83ff) | 0x3800), memcpy(p + 2 * i, &h, 2);
         if (t == CPU_E4M3) p[i] = (char)((r & 0x8f) | 0x30);
         if (t == CPU_E5M2) p[i] = (char)((r & 0x87) | 0x38);
+        if (t == CPU_I4) p[i] = (char)r;
         if (t == CPU_I8) p[i] = (char)(r % 200 - 100);
     }
 }
@@ -112,7 +116,7 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     const int decode = w->q_len <= 8,
               layers = decode && w->hkv > 1 ? (cpu_dtype_size(w->kv) == 1 ? 16 : 8) : 1;
     const int es = cpu_dtype_size(w->kv), inl = w->row_scales ? 4 : 0;
-    const int64_t row = 2 * ((int64_t)w->d * es + inl), blocks = w->kv_len / BLOCK,
+    const int64_t row = 2 * ((int64_t)cpu_row_bytes(w->kv, w->d) + inl), blocks = w->kv_len / BLOCK,
                   page = row * BLOCK * w->hkv;
     struct cpu_attn a = {
         .num_q_heads = w->hq, .num_kv_heads = w->hkv, .head_size = w->d, .head_size_v = w->d};
@@ -136,7 +140,7 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
             const float s = 1 / 64.0f;
             for (int64_t r = 0; inl && r < (int64_t)w->kv_len * w->hkv; r++)
                 for (int side = 0; side < 2; side++)
-                    memcpy(cache[0] + r * row + side * (row / 2) + w->d, &s, 4);
+                    memcpy(cache[0] + r * row + (side + 1) * (row / 2) - 4, &s, 4);
         }
         for (int64_t b = 0; b < blocks; b++)
             table[l * blocks + b] = (int32_t)b;
@@ -178,9 +182,10 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     /* Pieces in the kernel's order: page by page, heads inside. */
     const size_t num_pieces = (size_t)blocks * (size_t)w->hkv;
     const char **pieces = malloc(num_pieces * sizeof *pieces);
-    /* Every repeat has its own ceilings, measured next to it, and a probe of the cores before and after it: on a shared
-     * machine the clock moves by a third within a minute, and a busy hyperthread of somebody else halves what a core
-     * issues. Medians are over the repeats whose probes both came near the best one; fractions are medians of theirs. */
+    /* Every repeat has its own ceilings, measured next to it, and a probe of the cores before and after it:
+     * on a shared machine the clock moves by a third within a minute, and a busy hyperthread of somebody else
+     * halves what a core issues. Medians are over the repeats whose probes both came near the best one;
+     * fractions are medians of theirs. */
     static struct repeat all_repeats[MAX_REPEATS];
     const double n = w->q_len, ctx = w->kv_len - n,
                  pairs = w->causal ? n * ctx + 0.5 * n * (n + 1) : n * w->kv_len;
@@ -198,9 +203,9 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
         a.v.base += cache[l] - cache[0];
         if (w->row_scales) {
             a.k_row_scale = a.k;
-            a.k_row_scale.base += w->d;
+            a.k_row_scale.base += cpu_row_bytes(w->kv, w->d);
             a.v_row_scale = a.v;
-            a.v_row_scale.base += w->d;
+            a.v_row_scale.base += cpu_row_bytes(w->kv, w->d);
         }
         if (!w->contiguous) a.block_table = table + l * blocks;
         x->probe = kernels_only ? 1 : ceiling_issue(threads);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, S1 a serving step, E1 vision, C1 cache
- * write, L1 one token, M2 latent attention's prefill), below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after
- * 200 ms of the same load), beside this run's own read ceiling. One line a row: name, us, rate. Usage: flash_bench [texts;
- * a row runs if its name contains one of them] */
-#include "flash/flash_launch.h"
-#include "flash/flash_plan.h"
+/* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, S1 a serving step, E1
+ * vision, C1 cache write, L1 one token, M2 latent attention's prefill), below the plugin ABI: graph replays,
+ * burst (12 ms after a rest) and sustained (after 200 ms of the same load), beside this run's own read
+ * ceiling. One line a row: name, us, rate. Usage: flash_bench [texts; a row runs if its name contains one of
+ * them] */
+#include "kernels/cuda/dense/flash_launch.h"
+#include "kernels/cuda/dense/flash_plan.h"
 
 #include <algorithm>
 #include <functional>
@@ -216,7 +217,7 @@ static void bench(const workload &w) {
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) exit(2);
     dc[1] = dc[0];
-    flash_widen_decode(&shape, &device, &dc[1]);
+    flash_enlarge_decode(&shape, &device, &dc[1]);
     flash_plan_input in = {};
     in.q_start = q_start.data(), in.seq_lens = w.kv.data(), in.k_start = w.page ? nullptr : k_start.data();
     in.num_seqs = n, in.num_kv_heads = w.hkv, in.group = p.group;
@@ -244,7 +245,7 @@ static void bench(const workload &w) {
     p.tickets = copy_of(std::vector<int32_t>(part, 0));
     CK(cudaMalloc(&p.part_out, part * dv * 4));
     CK(cudaMalloc(&p.part_lse, part * 4));
-    auto decode = flash_decode_instance(w.kv_dtype, dc[0].class_index);
+    auto decode = flash_all_kernels.decode[w.kv_dtype - FLASH_F16][dc[0].class_index];
     for (int i = 0; i < 2; i++) {
         dc[i].cluster = in.max_cluster;
         CK(decode(nullptr, &dc[i], 0, 0));
@@ -323,7 +324,7 @@ int main(int argc, char **argv) {
     CK(cudaGetDeviceProperties(&prop, 0));
     device = {prop.major, prop.minor, prop.multiProcessorCount, (int)prop.sharedMemPerBlockOptin,
               (int)prop.sharedMemPerMultiprocessor};
-    CK(flash_runtime_init(&runtime, device.num_sms, device.major == 9));
+    CK(flash_runtime_init(&runtime, &flash_all_kernels, device.num_sms, device.major == 9));
     CK(cudaStreamCreate(&stream));
     CK(cudaEventCreate(&ev0));
     CK(cudaEventCreate(&ev1));

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host time of FLASH_ATTN itself: its own code of open, build_metadata and forward over a CUDA runtime and launchers that
- * do nothing, so that what is left is everything but the driver. Needs no GPU. Usage: flash_host_bench */
-#include "flash/flash_instance.h"
+/* The host time of FLASH_ATTN itself: its own code of open, build_metadata and forward over a CUDA runtime
+ * and launchers that do nothing, so that what is left is everything but the driver. Needs no GPU. Usage:
+ * flash_host_bench */
+#include "plugins/common/dense/flash_instance.h"
 #include "host_bench.h"
 
-static volatile int64_t seen; /* so that no argument is computed in vain */
+extern const attn_plugin_t ATTN_PLUGIN_SYMBOL; /* plugins/flash/plugin.c */
+static volatile int64_t seen;                  /* so that no argument is computed in vain */
 static int launch_decode(const flash_params *p, const flash_decode_config *c, int items, void *stream) {
     (void)stream;
     if (p != NULL) launches++, seen += p->max_rows + c->warps + items;
     return 0;
 }
-flash_decode_func_t flash_decode_instance(int kv_dtype, int class_index) {
-    (void)kv_dtype, (void)class_index;
-    return launch_decode;
-}
+#define DECODE(NAME, DK, DV, TYPE, ...) [FLASH_TYPE_##TYPE - FLASH_F16][FLASH_CLASS_##NAME] = launch_decode,
+const flash_kernels flash_all_kernels = {.decode = {DENSE_SM80_INSTANCES(DECODE, )}};
 int flash_run_prefill(const flash_params *p, const flash_shape *s, const flash_prefill_config *c, int tiles,
                       const flash_runtime *r, void *stream) {
     (void)s, (void)c, (void)tiles, (void)r, (void)stream;
@@ -24,8 +24,9 @@ int flash_run_prefill_more(const flash_params *p, const flash_prefill_more *m, c
     (void)m;
     return flash_run_prefill(p, s, c, tiles, r, stream);
 }
-int flash_runtime_init(flash_runtime *r, int num_sms, int needs_tensor_maps) {
+int flash_runtime_init(flash_runtime *r, const flash_kernels *kernels, int num_sms, int needs_tensor_maps) {
     (void)needs_tensor_maps;
+    r->kernels = kernels;
     r->num_sms = num_sms;
     return 0;
 }
@@ -63,7 +64,7 @@ int main(void) {
                                     .max_num_batched_tokens = HB_TOKENS,
                                     .max_model_len = HB_KEYS};
     const attn_device_t device = {.struct_size = sizeof device, .type = kDLCUDA, .compute_capability = 90};
-    need(flash_open(&problem, &device, NULL, 0, NULL, &in, &error));
+    need(ATTN_PLUGIN_SYMBOL.backends[0]->ops->open(&problem, &device, NULL, 0, NULL, &in, &error));
     attn_space_needed_t needed = {.struct_size = sizeof needed};
     need(flash_space_needed(in, &needed, &error));
     space = hb_space_of(&needed);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_bench.h: what the benches of a plugin's own host time share: a CUDA runtime that answers at once and as an H200, the
- * batches, a clock. Included by one file of a program, which defines launchers that do nothing. */
+/* host_bench.h: what the benches of a plugin's own host time share: a CUDA runtime that answers at once and
+ * as an H200, the batches, a clock. Included by one file of a program, which defines launchers that do
+ * nothing. */
 #ifndef ATTN_BENCH_HOST_BENCH_H
 #define ATTN_BENCH_HOST_BENCH_H
 
@@ -63,8 +64,8 @@ static void need(int status) {
     exit(1);
 }
 
-/* Decoding requests of 8192 keys, or of 1 to 8192; or the latter with a prompt of 512 new tokens in every eighth place (16 at
- * most), at the end as engines order them. */
+/* Decoding requests of 8192 keys, or of 1 to 8192; or the latter with a prompt of 512 new tokens in every
+ * eighth place (16 at most), at the end as engines order them. */
 static attn_batch_t hb_batch_of(enum hb_batch kind, int32_t num_reqs, const DLTensor *table) {
     const int32_t eighth = (num_reqs + 7) / 8, prompts = kind != HB_MIXED ? 0 : eighth < 16 ? eighth : 16;
     uint32_t random = 12345;
@@ -132,7 +133,8 @@ static double now_ns(void) {
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/* Nanoseconds of a call, the fastest of seven rounds of about 3 ms: what the code costs when nobody disturbs it. */
+/* Nanoseconds of a call, the fastest of seven rounds of about 3 ms: what the code costs when nobody disturbs
+ * it. */
 static double hb_time(int (*call)(void)) {
     double best = 1e30, first = now_ns();
     need(call());

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* indexer_bench PLUGIN.so [CASE]: times of the indexer of a sparse MLA backend through attn.draft.indexer/0, as replays of
- * a captured graph of about 2 ms of calls: median of those after 150 ms of the same load, beside the read ceiling of the
- * same run. CASE is a part of the name of the cases to run. */
+/* indexer_bench PLUGIN.so [CASE]: times of the indexer of a sparse MLA backend through attn.draft.indexer/0,
+ * as replays of a captured graph of about 2 ms of calls: median of those after 150 ms of the same load,
+ * beside the read ceiling of the same run. CASE is a part of the name of the cases to run. */
 #include <attn/attn_plugin_util.h>
 #include <attn/draft/attn_indexer.h>
 
@@ -42,7 +42,7 @@ static void make(tensor_t *x_, uint32_t dtype, int ndim, int64_t a, int64_t b, i
     x_->t.shape = x_->shape, x_->t.strides = x_->strides;
     size_t bytes = (size_t)count * attn_dtype_size(dtype), part = 4u << 20;
     if (cudaMalloc(&x_->t.data, bytes + 64) != cudaSuccess) {
-        fprintf(stderr, "no memory for %zu bytes on the device\n", bytes);
+        fprintf(stderr, "out of memory for %zu bytes on the device\n", bytes);
         exit(1);
     }
     if (value == NULL) return;
@@ -150,8 +150,8 @@ static double replay(cudaGraphExec_t exec, cudaEvent_t e0, cudaEvent_t e1) {
     return ms * 1e3;
 }
 
-/* Median time of one call in microseconds, negative where it cannot be captured. A graph holds about 2 ms of calls, as the
- * peers were measured: a graph's own launch is not the call's. */
+/* Median time of one call in microseconds, negative where it cannot be captured. A graph holds about 2 ms of
+ * calls, as the peers were measured: a graph's own launch is not the call's. */
 static double measure(int (*call)(const void *), const void *args) {
     cudaGraphExec_t exec = graph_of(call, args, 1);
     cudaEvent_t e0, e1;

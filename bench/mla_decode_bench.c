@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_decode_bench: what the kernels of one absorbed layer step take on Hopper, in bfloat16, latent 512, rope 64, nope and
- * value 128, pages of 64 in random order. Replays of a graph that repeats absorb, attend, merge, values or some of them,
- * median after 150 ms of the same load. "attention" is the time of the first three less that of the first, with our
- * absorption. Projections by our kernel and by cuBLAS; a layer with ours, with values by cuBLAS, and with both by cuBLAS: after
- * 1.2 s of it the mean of eight measurements each, in turn, because the clock of a GPU at its limit of power swings within a
- * second, and is high after a rest. A star: what the plugin does. Without the library of cuBLAS its columns repeat
- * ours. With the word e4m3: only caches of e4m3. */
-#include "mla_blas.h"
-#include "mla_config.h"
-#include "mla_decode_sm90.h"
-#include "mla_launch.h"
-#include "mla_plan.h"
+/* mla_decode_bench: what the kernels of one absorbed layer step take on Hopper, in bfloat16, latent 512, rope
+ * 64, nope and value 128, pages of 64 in random order. Replays of a graph that repeats absorb, attend, merge,
+ * values or some of them, median after 150 ms of the same load. "attention" is the time of the first three
+ * less that of the first, with our absorption. Projections by our kernel and by cuBLAS; a layer with ours,
+ * with values by cuBLAS, and with both by cuBLAS: after
+ * 1.2 s of it the mean of eight measurements each, in turn, because the clock of a GPU at its limit of power
+ * swings within a second, and is high after a rest. A star: what the plugin does. Without the library of
+ * cuBLAS its columns repeat ours. With the word e4m3: only caches of e4m3. */
+#include "kernels/cuda/latent/mla_blas.h"
+#include "kernels/cuda/latent/mla_config.h"
+#include "kernels/cuda/latent/mla_decode_sm90.h"
+#include "kernels/cuda/latent/mla_launch.h"
+#include "kernels/cuda/latent/mla_plan.h"
 #include "mla_step.h"
 
 #include <stdio.h>
@@ -62,8 +63,8 @@ static int by_value(const void *a, const void *b) {
 
 /* Microseconds of one repetition, after warm_us of the same load. */
 static double time_of(step *s, int what, double warm_us, double us_in_all) {
-    enum { REPEAT = 8, MOST = 4000 };
-    static float us[MOST];
+    enum { REPEAT = 8, MAX_TIMES = 4000 };
+    static float us[MAX_TIMES];
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -76,7 +77,7 @@ static double time_of(step *s, int what, double warm_us, double us_in_all) {
         launch(s, what, stream);
     cudaStreamEndCapture(stream, &graph);
     if (s->status || cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) return -1;
-    while (n < MOST && spent < us_in_all) {
+    while (n < MAX_TIMES && spent < us_in_all) {
         float ms = 0;
         cudaEventRecord(from, stream);
         cudaGraphLaunch(exec, stream);
@@ -99,8 +100,8 @@ static void *on_device(const void *data, size_t bytes) {
 }
 
 static void run(int heads, int reqs, int query_len, int seq_len, int cache_kind, int num_sms, int clusters) {
-    enum { MOST_REQS = 256 };
-    int32_t q_start[MOST_REQS + 1], lens[MOST_REQS];
+    enum { MAX_REQS = 256 };
+    int32_t q_start[MAX_REQS + 1], lens[MAX_REQS];
     const int row_bytes = cache_kind == MLA_CACHE_E4M3 ? 576 : 1152;
     const int tokens = reqs * query_len, pages = (seq_len + PAGE - 1) / PAGE;
     step s = {.status = 0};

@@ -1,36 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host time of FLASHMLA and FLASHMLA_SPARSE themselves: their own code of open, build_metadata and forward over a CUDA
- * runtime and launchers that do nothing, so that what is left is everything but the driver. Needs no GPU.
- * Usage: mla_host_bench */
+/* The host time of FLASHMLA and FLASHMLA_SPARSE themselves: their own code of open, build_metadata and
+ * forward over a CUDA runtime and launchers that do nothing, so that what is left is everything but the
+ * driver. Needs no GPU. Usage: mla_host_bench */
 #include "../tests/gpu/plan_host.h"
 #include "host_bench.h"
-#include "../plugins/flash/prefill_sm90_launch.h"
-#include "mla_decode_sm90.h"
-#include "mla_output.h"
-#include "mla_prefill.h"
-#include "mla_prefill_params.h"
+#include "kernels/cuda/dense/prefill_sm90.h"
+#include "kernels/cuda/latent/mla_decode_sm90.h"
+#include "kernels/cuda/latent/mla_output.h"
+#include "plugins/mla/mla_prefill.h"
+#include "kernels/cuda/latent/mla_prefill_params.h"
 
 /* Both descriptors' parts. */
 static const attn_range_t sizes[] = {{576, 576, 0}};
-const attn_capabilities_t mla_capabilities = {.struct_size = sizeof(attn_capabilities_t),
-                                              .roles =
-                                                  ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE),
-                                              .dtypes = ATTN_BIT(ATTN_DTYPE_BFLOAT16),
-                                              .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO),
-                                              .device_types = ATTN_BIT(kDLCUDA),
-                                              .head_sizes = sizes,
-                                              .num_head_sizes = 1,
-                                              .preferred_block_size = 64};
-const char mla_backend_name[] = "FLASHMLA";
-const mla_prefill_ops *const mla_backend_prefill = &mla_prefill_functions;
-
-static int attend_sparse(const attn_instance_t *in, const mla_attend_params *p, int items, void *stream) {
-    (void)in, (void)items, (void)stream;
+static const attn_capabilities_t capabilities = {.struct_size = sizeof(attn_capabilities_t),
+                                                 .roles =
+                                                     ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE),
+                                                 .dtypes = ATTN_BIT(ATTN_DTYPE_BFLOAT16),
+                                                 .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO),
+                                                 .device_types = ATTN_BIT(kDLCUDA),
+                                                 .head_sizes = sizes,
+                                                 .num_head_sizes = 1,
+                                                 .preferred_block_size = 64};
+static int attend_sparse(const mla_attend_params *p, int items, int ctas, void *stream) {
+    (void)items, (void)ctas, (void)stream;
     return launch(p);
 }
-static const mla_sparse_ops sparse_ops = {.attend = attend_sparse};
-const mla_sparse_ops *const mla_backend_sparse = &sparse_ops;
-
 size_t mla_attend_smem(int latent_rank, int stages) {
     (void)latent_rank, (void)stages;
     return 1024;
@@ -54,7 +48,7 @@ LAUNCHER(mla_quantise, mla_output_params)
 COUNTED(mla_attend_bf16, mla_attend_params)
 COUNTED(mla_attend_f16, mla_attend_params)
 COUNTED(mla_combine, mla_attend_params)
-COUNTED(mla_decode_sm90_merge, mla_attend_params)
+COUNTED(merge, mla_attend_params)
 int mla_copy_weights(void *dst, const void *src, int64_t rows, int width, int64_t src_row, int dtype,
                      int is_e4m3, const float *scale, void *stream) {
     (void)src, (void)rows, (void)width, (void)src_row, (void)dtype, (void)is_e4m3, (void)scale, (void)stream;
@@ -64,23 +58,31 @@ int mla_zero_rows(void *out, int64_t rows, int heads, int size, int64_t token, i
     (void)rows, (void)heads, (void)size, (void)token, (void)head, (void)stream;
     return launch(out);
 }
-int mla_decode_sm90_clusters(int *count) {
+static int clusters(int *count) {
     *count = 66;
     return 0;
 }
-int mla_decode_sm90_load(void **encode_tiled, int dtype, int cache_kind, int ctas) {
+static int load(void **encode_tiled, int dtype, int cache_kind, int ctas) {
     (void)encode_tiled, (void)dtype, (void)cache_kind, (void)ctas;
     return 0;
 }
-int mla_decode_sm90_run(void *encode_tiled, const mla_attend_params *p, int ctas, int parts, void *stream) {
+static int run(void *encode_tiled, const mla_attend_params *p, int ctas, int parts, void *stream) {
     (void)encode_tiled, (void)ctas, (void)parts, (void)stream;
     return launch(p);
 }
+static const mla_decode_sm90_kernels decode = {
+    .clusters = clusters, .load = load, .run = run, .merge = merge};
+static const mla_kernels kernels = {.decode = &decode, .sparse = attend_sparse};
+static const mla_backend backend = {.name = "FLASHMLA",
+                                    .capabilities = &capabilities,
+                                    .kernels = &kernels,
+                                    .prefill = &mla_prefill_functions};
 int flash_has_more(const flash_prefill_config *c) {
     return c != NULL;
 }
-int flash_runtime_init(flash_runtime *r, int num_sms, int needs_tensor_maps) {
+int flash_runtime_init(flash_runtime *r, const flash_kernels *k, int num_sms, int needs_tensor_maps) {
     (void)needs_tensor_maps;
+    r->kernels = k;
     r->num_sms = num_sms;
     return 0;
 }
@@ -122,7 +124,7 @@ static void bench(const char *name, uint32_t role, uint32_t heads) {
                                     .max_num_batched_tokens = HB_TOKENS,
                                     .max_model_len = HB_KEYS};
     const attn_device_t device = {.struct_size = sizeof device, .type = kDLCUDA, .compute_capability = 90};
-    need(mla_open(&problem, &device, NULL, 0, &plan_host, &in, &error));
+    need(mla_open(&backend, &problem, &device, NULL, 0, &plan_host, &in, &error));
     attn_space_needed_t needed = {.struct_size = sizeof needed};
     need(mla_space_needed(in, &needed, &error));
     space = hb_space_of(&needed);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_prefill_bench MLA.so FLASH.so [PROJECTIONS]: prefill of latent attention. First the attention alone, as FLASH.so serves role
- * mla_prefill (192 and 128 columns a head); then whole layers of MLA.so, in the multi-head form (gather, up-projection,
- * attention, merge) and in the absorbed one. Each is the median over about 300 ms after 150 ms of the same load. */
+/* mla_prefill_bench MLA.so FLASH.so [PROJECTIONS]: prefill of latent attention. First the attention alone, as
+ * FLASH.so serves role mla_prefill (192 and 128 columns a head); then whole layers of MLA.so, in the
+ * multi-head form (gather, up-projection, attention, merge) and in the absorbed one. Each is the median over
+ * about 300 ms after 150 ms of the same load. */
 #include "mla_step.h"
 #include "plan_host.h"
 
@@ -43,8 +44,8 @@ static double time_of(work w, void *stream) {
     return n > 0 && cudaGetLastError() == cudaSuccess ? us[n / 2] : -1;
 }
 
-/* Normal random bfloat16 over what a device buffer holds: what numbers a GPU multiplies decides how fast it may run, and
- * normal ones are what other kernels are measured with. */
+/* Normal random bfloat16 over what a device buffer holds: what numbers a GPU multiplies decides how fast it
+ * may run, and normal ones are what other kernels are measured with. */
 static void fill_normal(void *device, size_t bytes, double sigma, uint64_t seed) {
     const size_t part = bytes < (1u << 22) ? bytes : (1u << 22);
     uint16_t *h = malloc(part + 2);

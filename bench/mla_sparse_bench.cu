@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_sparse_bench [TEXT]: times of the Hopper kernels of sparse attention (S1: 16-bit cache, S2: 656 bytes a token) and
- * of the cache writers, below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after 200 ms of
- * the same load). Random normal data, random lists without order. Rows whose name contains TEXT. */
-#include "mla/mla_launch.h"
-#include "mla_sparse/sparse_sm90_launch.h"
+/* mla_sparse_bench [TEXT]: times of the Hopper kernels of sparse attention (S1: 16-bit cache, S2: 656 bytes a
+ * token) and of the cache writers, below the plugin ABI: graph replays, burst (12 ms after a rest) and
+ * sustained (after 200 ms of the same load). Random normal data, random lists without order. Rows whose name
+ * contains TEXT. */
+#include "kernels/cuda/latent/mla_launch.h"
+#include "kernels/cuda/sparse/sparse_attend_sm90.h"
 
 #include <algorithm>
 #include <cuda_runtime.h>

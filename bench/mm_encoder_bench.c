@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mm_encoder_bench PLUGIN.so [TEXT]: the vision rows E1 (16 heads, full attention at the true head size) through the plugin
- * ABI: 8 images of 4096 tokens and 64 windows of 64 to 1024, Q, K and V apart, as views of one fused buffer, and in fp8 with
- * static scales. Graph replays: burst (12 ms after a rest) and sustained (after 200 ms of the same load). */
+/* mm_encoder_bench PLUGIN.so [TEXT]: the vision rows E1 (16 heads, full attention at the true head size)
+ * through the plugin
+ * ABI: 8 images of 4096 tokens and 64 windows of 64 to 1024, Q, K and V apart, as views of one fused buffer,
+ * and in fp8 with static scales. Graph replays: burst (12 ms after a rest) and sustained (after 200 ms of the
+ * same load). */
 #include <attn/attn_plugin_util.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timing of TRITON_ATTN through the plugin ABI: prefill by head size and by mask feature, decode by shape of the batch and
- * by cache format, the cache writers, cold and warm opens; graph replays after 200 ms of the same load, beside this run's read ceiling.
- * Usage: triton_bench PLUGIN.so [texts, one of which the name contains; =text: is]
- * TRITON_BENCH_CACHE=DIR: compiled kernels are taken from there and stay there; then there are no cold opens.
- * Build: nvcc -std=c++17 -O2 -arch=native -Iinclude bench/triton_bench.cu -o triton_bench -ldl */
+/* Timing of TRITON_ATTN through the plugin ABI: prefill by head size and by mask feature, decode by shape of
+ * the batch and by cache format, the cache writers, cold and warm opens; graph replays after 200 ms of the
+ * same load, beside this run's read ceiling. Usage: triton_bench PLUGIN.so [texts, one of which the name
+ * contains; =text: is] TRITON_BENCH_CACHE=DIR: compiled kernels are taken from there and stay there; then
+ * there are no cold opens. Build: nvcc -std=c++17 -O2 -arch=native -Iinclude bench/triton_bench.cu -o
+ * triton_bench -ldl */
 #include <attn/attn_plugin_util.h>
 #include <attn/draft/attn_rope_write.h>
 
@@ -264,8 +265,8 @@ static work decoder(std::string name, std::vector<int> q, std::vector<int> kv, u
     return w;
 }
 
-/* 8192 tokens of 32/8 heads of 128 into random slots: the cache writer, and rotation with the cache write in one call. Four
- * caches and inputs in turn, 134 MB each way, so that the L2 does not hold them. */
+/* 8192 tokens of 32/8 heads of 128 into random slots: the cache writer, and rotation with the cache write in
+ * one call. Four caches and inputs in turn, 134 MB each way, so that the L2 does not hold them. */
 static void writes() {
     const int64_t tokens = 8192, turns = 4, blocks = tokens / 16 + 1;
     attn_error_t e = {sizeof e};

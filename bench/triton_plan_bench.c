@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The planner of TRITON_ATTN alone: microseconds for decodes of 1 to 8192 keys, 4 query heads a KV head, 264 CTAs at once, the
- * fastest of 300 calls. Needs no GPU. Usage: triton_plan_bench */
+/* The planner of TRITON_ATTN alone: microseconds for decodes of 1 to 8192 keys, 4 query heads a KV head, 264
+ * CTAs at once, the fastest of 300 calls. Needs no GPU. Usage: triton_plan_bench */
 #include "triton_plan.h"
 
 #include <stdio.h>

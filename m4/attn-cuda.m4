@@ -61,6 +61,16 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
     AC_CHECK_HEADER([cublasLt.h], [have_cublaslt=yes])
     CPPFLAGS=$attn_save_cppflags
   ])
+  dnl GNU make's, for the rules of Makefile.am; nothing of it where no CUDA is compiled.
+  CUDA_DEPENDENCIES=
+  AS_IF([test "$have_cuda" = yes],
+    [CUDA_DEPENDENCIES='-include $(wildcard kernels/cuda/*/$(DEPDIR)/*.d tests/gpu/$(DEPDIR)/*.d bench/$(DEPDIR)/*.d)'])
+  AC_SUBST([CUDA_DEPENDENCIES])
+  AM_SUBST_NOTMAKE([CUDA_DEPENDENCIES])
+  dnl The instances that kernels/cuda/dense/dense_objects.h lists; Makefile.am has it in CONFIG_STATUS_DEPENDENCIES.
+  DENSE_OBJECTS=`$CC -E -P "$srcdir/kernels/cuda/dense/dense_objects.h" | tr ';' '\n' |
+    sed -e 's/^ *//' -e 's/ *$//' -e '/^$/d' -e 's/  */-/g' -e 's,.*,kernels/cuda/dense/&.lo,' | tr '\n' ' '`
+  AC_SUBST([DENSE_OBJECTS])
   AM_CONDITIONAL([HAVE_CUBLASLT], [test "$have_cublaslt" = yes])
   AC_SUBST([CUDA_LIBDIR])
   AC_SUBST([CUDA_ARCH])

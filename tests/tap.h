@@ -179,7 +179,8 @@ TAP_UNUSED static uint64_t tap_seed(void) {
     return seed;
 }
 
-/* splitmix64: 64 good bits from any state, also from 0 (Steele, Lea, Flood: Fast splittable generators, 2014). */
+/* splitmix64: 64 good bits from any state, also from 0 (Steele, Lea, Flood: Fast splittable generators,
+ * 2014). */
 TAP_UNUSED static uint64_t tap_rand(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -31,6 +31,10 @@ ok() {
 $(head -n 40 "$tap_scratch/out")"
     fi
 }
+bail_out() { # WHY
+    echo "Bail out! $1"
+    exit 1
+}
 tap_done() {
     echo "1..$tap_run"
     [ $tap_failed -eq 0 ]

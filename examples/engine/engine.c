@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine.c: the smallest engine with continuous batching: requests come and go, every step serves all that are running,
- * and their keys and values live in pages that are handed out as requests grow and taken back when they end. Model
- * weights are left out: queries, keys and values are made up from the request, the layer and the position.
+ * engine.c: the smallest engine with continuous batching: requests come and go, every step serves all that
+ * are running, and their keys and values live in pages that are handed out as requests grow and taken back
+ * when they end. Model weights are left out: queries, keys and values are made up from the request, the layer
+ * and the position.
  *
  *     cc engine.c -o engine $(pkg-config --cflags --libs attn) -lm
  *     ./engine                     # one line a step, and a checksum of all outputs

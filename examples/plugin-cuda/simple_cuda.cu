@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simple_cuda.cu: the example plugin on a GPU: paged decoder attention for libattn with one warp per query row and head.
- * float32, float16 and bfloat16, sliding window, soft cap, sinks, LSE. Written to be read; what a real kernel adds is
- * speed, not other calls. Hardware: any from sm_70 on. Build: see Makefile.
+ * simple_cuda.cu: the example plugin on a GPU: paged decoder attention for libattn with one warp per query
+ * row and head. float32, float16 and bfloat16, sliding window, soft cap, sinks, LSE. Written to be read; what
+ * a real kernel adds is speed, not other calls. Hardware: any from sm_70 on. Build: see Makefile.
  */
 #include <attn/attn_plugin_util.h>
 
@@ -23,8 +23,9 @@ struct attn_instance {
     int64_t max_seqs, max_tokens, max_len;
 };
 
-/* The plan of a batch, in device memory. The launch shape does not depend on it, so a recorded graph serves every
- * batch within the limits: blocks behind num_tokens return at once. starts[B + 1] and lens[B] follow. */
+/* The plan of a batch, in device memory. The launch shape does not depend on it, so a recorded graph serves
+ * every batch within the limits: blocks behind num_tokens return at once. starts[B + 1] and lens[B]
+ * follow. */
 struct plan {
     int64_t num_reqs, num_tokens;
     const int32_t *block_table;
@@ -81,8 +82,8 @@ __device__ static int request_of(const int32_t *starts, int num_reqs, int t) {
     return low;
 }
 
-/* Grid (max_tokens, heads), one warp. Lane i holds numbers i, i + 32, .. of a row. One pass over the keys with a
- * running maximum (Milakov and Gimelshein 2018). */
+/* Grid (max_tokens, heads), one warp. Lane i holds numbers i, i + 32, .. of a row. One pass over the keys
+ * with a running maximum (Milakov and Gimelshein 2018). */
 template <typename T>
 __global__ void attend(const params a) {
     const plan *batch = a.batch;
@@ -187,7 +188,7 @@ static int simple_open(const attn_problem_t *problem, const attn_device_t *devic
                          "sizes up to %d and whole groups are served",
                          p.head_size, p.num_heads, p.num_kv_heads, MAX_HEAD_SIZE);
     attn_instance_t *self = new (std::nothrow) attn_instance_t();
-    if (self == nullptr) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance");
+    if (self == nullptr) return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for an instance");
     self->p = p;
     self->device = d.id;
     self->max_seqs = p.max_num_seqs ? p.max_num_seqs : 256;
@@ -343,7 +344,8 @@ static int simple_forward(attn_instance_t *self, const attn_forward_t *args, con
     if (rc == ATTN_OK && (p.features & ATTN_F_SINK))
         rc = attn_check_tensor(a.sinks, "sinks", ATTN_DTYPE_FLOAT32, 1, sink_shape, error);
     if (rc != ATTN_OK) return rc;
-    /* The number of tokens is in device memory; rows that the caller's tensors do not have must not be reached. */
+    /* The number of tokens is in device memory; rows that the caller's tensors do not have must not be
+     * reached. */
     int64_t tokens = a.query->shape[0] < a.output->shape[0] ? a.query->shape[0] : a.output->shape[0];
     if (tokens > self->max_tokens) tokens = self->max_tokens;
     if (a.lse && a.lse->shape[1] < tokens) tokens = a.lse->shape[1];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simple_attn.c: a complete attention backend for libattn in one file: paged decoder and cross attention on the CPU,
- * float32 and bfloat16, fp8 cache, sliding window, soft cap, sinks, LSE. Written to be read, not to be fast.
- * The order below is the order of the calls: what can it do, open, how big, plan a batch, write the cache, attend.
+ * simple_attn.c: a complete attention backend for libattn in one file: paged decoder and cross attention on
+ * the CPU, float32 and bfloat16, fp8 cache, sliding window, soft cap, sinks, LSE. Written to be read, not to
+ * be fast. The order below is the order of the calls: what can it do, open, how big, plan a batch, write the
+ * cache, attend.
  */
 #include <attn/attn_plugin_util.h>
 
@@ -87,7 +88,7 @@ static int simple_open(const attn_problem_t *problem, const attn_device_t *devic
                          "num_heads %u must be a multiple of num_kv_heads %u", p.num_heads, p.num_kv_heads);
 
     attn_instance_t *self = calloc(1, sizeof *self);
-    if (self == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance");
+    if (self == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for an instance");
     self->problem = p;
     self->layer.num_heads = p.num_heads;
     self->layer.num_kv_heads = p.num_kv_heads;
@@ -206,7 +207,7 @@ static int simple_build_metadata(attn_instance_t *self, const attn_batch_t *batc
 
 /* ----------------------------------------------------------- write the cache */
 
-static int simple_take_cache(attn_instance_t *self, const DLTensor *t, const attn_scales_t *scales,
+static int simple_read_cache(attn_instance_t *self, const DLTensor *t, const attn_scales_t *scales,
                              simple_cache_t *cache, attn_error_t *error) {
     const simple_layer_t *l = &self->layer;
     uint32_t type = attn_kv_storage(self->problem.kv_cache_dtype, self->problem.dtype);
@@ -242,7 +243,7 @@ static int simple_update_kv_cache(attn_instance_t *self, const attn_kv_update_t 
     if (rc == ATTN_OK) rc = attn_check_tensor(a.value, "value", self->problem.dtype, 3, v_shape, error);
     if (rc == ATTN_OK)
         rc = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, any, error);
-    if (rc == ATTN_OK) rc = simple_take_cache(self, a.kv_cache, &a.scales, &cache, error);
+    if (rc == ATTN_OK) rc = simple_read_cache(self, a.kv_cache, &a.scales, &cache, error);
     if (rc != ATTN_OK) return rc;
     const int64_t *slots = attn_data(a.slot_mapping);
     int64_t n = a.slot_mapping->shape[0], end = a.kv_cache->shape[0] * l->block_size;
@@ -276,7 +277,8 @@ static int simple_update_kv_cache(attn_instance_t *self, const attn_kv_update_t 
 
 /* -------------------------------------------------------------------- attend */
 
-/* One row of one head: softmax over the visible keys in one pass (Milakov and Gimelshein 2018). acc has Dv numbers. */
+/* One row of one head: softmax over the visible keys in one pass (Milakov and Gimelshein 2018). acc has Dv
+ * numbers. */
 static double simple_row(const simple_layer_t *l, const simple_cache_t *cache, const int32_t *blocks,
                          const char *query, int64_t h, int64_t q, int64_t seq_len, double sink, double *acc) {
     int64_t kv_head = simple_kv_head(l, h);
@@ -329,7 +331,7 @@ static int simple_forward(attn_instance_t *self, const attn_forward_t *args, con
     }
     rc = attn_intake(&s, sizeof s, space, "space", error);
     if (rc == ATTN_OK) rc = simple_check_space(self, &s, error);
-    if (rc == ATTN_OK) rc = simple_take_cache(self, a.kv_cache, &a.scales, &cache, error);
+    if (rc == ATTN_OK) rc = simple_read_cache(self, a.kv_cache, &a.scales, &cache, error);
     if (rc == ATTN_OK && a.lse != NULL)
         rc = attn_check_tensor(a.lse, "lse", ATTN_DTYPE_FLOAT32, 2, lse_shape, error);
     if (rc == ATTN_OK && l->has_sink)

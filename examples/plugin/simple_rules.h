@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simple_rules.h: attention as plain rules, one function each: which key a query sees, what its score is, where a cache
- * row lies, how numbers are stored. simple_attn.c puts them together and is the only file that knows the plugin ABI.
+ * simple_rules.h: attention as plain rules, one function each: which key a query sees, what its score is,
+ * where a cache row lies, how numbers are stored. simple_attn.c puts them together and is the only file that
+ * knows the plugin ABI.
  */
 #ifndef SIMPLE_RULES_H
 #define SIMPLE_RULES_H
@@ -42,12 +43,14 @@ static inline int simple_is_visible(const simple_layer_t *l, int64_t q, int64_t 
     return q - k < l->window && (l->is_causal || k - q < l->window);
 }
 
-/* Keys past this one are invisible to query q and need not be visited. The tail of the last page may hold NaN. */
+/* Keys past this one are invisible to query q and need not be visited. The tail of the last page may hold
+ * NaN. */
 static inline int64_t simple_key_end(const simple_layer_t *l, int64_t q, int64_t seq_len) {
     return l->is_causal && q + 1 < seq_len ? q + 1 : seq_len;
 }
 
-/* Position of row i of a request: its queries are the last tokens of the sequence (bottom-right alignment). */
+/* Position of row i of a request: its queries are the last tokens of the sequence (bottom-right
+ * alignment). */
 static inline int64_t simple_query_position(int64_t i, int64_t query_len, int64_t seq_len) {
     return seq_len - query_len + i;
 }

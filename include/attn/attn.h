@@ -10,19 +10,26 @@
  *   5. attn_layer_update_kv_cache,    once per step and layer
  *      attn_layer_forward
  *
- * OWNERSHIP: the engine owns every tensor and buffer; the library owns what its create and open calls return until the
- * matching destroy or close. Device memory is never allocated by the library.
- * THREADS: a context is immutable after creation and may be used from every thread. A group and its layers are used by
- * one thread at a time; different groups are independent. Marks in brackets: see attn_types.h.
- * FORK: contexts, groups and layers belong to the process that made them; calls in a child fail with ATTN_E_FORKED.
- * ERRORS: calls return ATTN_OK or a negative ATTN_E_* and fill *error if one is given. Outputs are written on success only.
- * SIGNALS, ENVIRONMENT, OUTPUT: the library installs no handler, reads only $ATTN_CONFIG (not in setuid programs), and
- * prints nothing: text goes to the log callback of the context.
+ * OWNERSHIP: the engine owns every tensor and buffer; the library owns what its create and open calls return
+ * until the matching destroy or close. Device memory is never allocated by the library.
+ * THREADS: a context is immutable after creation and may be used from every thread. A group and its layers
+ * are used by one thread at a time; different groups are independent. Marks in brackets: see attn_types.h;
+ * [instance] means the group, or the layer's group.
+ * FORK: contexts, groups and layers belong to the process that made them; calls in a child fail with
+ * ATTN_E_FORKED. A child may destroy them in any order: groups and layers, and a context that has groups, are
+ * left as they are.
+ * ERRORS: calls return ATTN_OK or a negative ATTN_E_* and fill *error if one is given. Outputs are written on
+ * success only.
+ * SIGNALS, ENVIRONMENT, OUTPUT: the library installs no handler, reads only $ATTN_CONFIG (not in setuid
+ * programs), and prints nothing: messages go to the log callback of the context.
  *
  * CAVEATS
- *  - Softmax scale and mask kind are always said by the caller: 0 is refused, not guessed.
+ *  - Softmax scale and mask kind must be given: 0 is refused, not guessed.
  *  - An explicitly requested backend is used or is an error with every reason; there is no silent fallback.
  *  - Cache tokens beyond seq_len may hold anything, NaN included; they are never read.
+ *
+ * "semantics n.m" is a section of doc/semantics.md (installed in share/doc/libattn): what exactly is
+ * computed.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -39,7 +46,8 @@ extern "C" {
 const char *attn_version(void);
 /* "ATTN_E_INVALID" and the like; "unknown" for other numbers. [any thread] */
 const char *attn_error_name(int code);
-const char *attn_reason_name(int code); /* "HEAD_SIZE", .. */
+/* "HEAD_SIZE" and the like, of ATTN_REASON_*; "unknown" for other numbers. [any thread] */
+const char *attn_reason_name(int code);
 
 /* ------------------------------------------------------------------ context */
 
@@ -47,10 +55,10 @@ typedef struct attn_context attn_context_t;
 
 typedef struct attn_context_options {
     uint32_t struct_size;
-    uint32_t flags;             /* ATTN_CONTEXT_* */
-    const char *config_text;    /* INI text, strongest of all sources; NULL: none */
-    const char *config_file;    /* INI file, read after the system's files; NULL: $ATTN_CONFIG if set */
-    const char *plugin_dir;     /* absolute; NULL: as configured */
+    uint32_t flags;          /* ATTN_CONTEXT_* */
+    const char *config_text; /* INI text, strongest of all sources; NULL: none */
+    const char *config_file; /* INI file, read after the system's files; NULL: $ATTN_CONFIG if set */
+    const char *plugin_dir;  /* absolute; NULL: as configured */
     void (*log)(void *ctx, uint32_t level, const char *text); /* NULL: text is dropped */
     void *log_ctx;
     uint32_t log_level; /* ATTN_LOG_*; 0: as configured, else warn */
@@ -59,13 +67,13 @@ typedef struct attn_context_options {
 } attn_context_options_t;
 
 #define ATTN_CONTEXT_NO_SYSTEM_CONFIG (UINT32_C(1) << 0) /* ignore sysconfdir and $ATTN_CONFIG */
-#define ATTN_CONTEXT_NO_PLUGINS (UINT32_C(1) << 1)       /* read the configuration, load nothing */
+#define ATTN_CONTEXT_NO_PLUGINS       (UINT32_C(1) << 1) /* read the configuration, load nothing */
 
-/* Reads the configuration and loads the plugins it names. A plugin that does not load is listed with its reason and is
- * an error only if it is `required`. options NULL: all defaults. [any thread] */
+/* Reads the configuration and loads the plugins it names. A plugin that does not load is listed with its
+ * reason and is an error only if it is `required`. options NULL: all defaults. [any thread] */
 int attn_context_create(const attn_context_options_t *options, attn_context_t **context, attn_error_t *error);
-/* All groups must be closed: with an open one it logs an error and leaves the context. NULL is allowed. Plugins stay mapped
- * until the process ends. */
+/* Frees a context. All groups must be closed: with an open one it logs an error and leaves the context. NULL
+ * is allowed. Plugins stay mapped until the process ends. [one thread, after every other call] */
 void attn_context_destroy(attn_context_t *context);
 
 /* One effective configuration value and where it came from. Strings live as long as the context. */
@@ -77,42 +85,48 @@ typedef struct attn_config_value {
     const char *value;
     const char *source; /* path, "default", "environment", "api" */
 } attn_config_value_t;
-/* Value number index in file order of sections; ATTN_E_NOT_FOUND past the end. [any thread] */
+/* Effective value number index, by section in file order; ATTN_E_NOT_FOUND past the end. [any thread] */
 int attn_context_config(const attn_context_t *context, uint32_t index, attn_config_value_t *value);
 
 /* One plugin that the configuration names, loaded or refused. Strings live as long as the context. */
 typedef struct attn_plugin_info {
     uint32_t struct_size;
-    int32_t status;      /* ATTN_OK or why it was refused, ATTN_E_* */
+    int32_t status; /* ATTN_OK or why it was refused, ATTN_E_* */
     const char *name;
     const char *path;    /* absolute, "" if none was found */
     const char *version; /* "" unless loaded; likewise below */
     const char *vendor;
     const char *license;
     const char *build_id;
-    const char *reason; /* "" if loaded; else what is wrong and what to do */
+    /* what is wrong and what to do; "" if nothing is. With ATTN_OK: its file was replaced since */
+    const char *reason;
     const attn_plugin_t *plugin; /* NULL unless loaded */
 } attn_plugin_info_t;
+/* Plugin number index, in the order of the configuration; ATTN_E_NOT_FOUND past the end. [any thread] */
 int attn_context_plugin(const attn_context_t *context, uint32_t index, attn_plugin_info_t *info);
 
-/* Backends of the loaded plugins, in load order; NULL past the end. */
+/* Backends of the loaded plugins, in load order; NULL past the end. Owned by the context. [any thread] */
 const attn_backend_t *attn_context_backend(const attn_context_t *context, uint32_t index);
-/* By name, case-insensitive; NULL and an error with the nearest name if there is none. */
-const attn_backend_t *attn_context_find_backend(const attn_context_t *context, const char *name, attn_error_t *error);
+/* A backend by name, case-insensitive; NULL and an error with the nearest name if there is none.
+ * [any thread] */
+const attn_backend_t *attn_context_find_backend(const attn_context_t *context, const char *name,
+                                                attn_error_t *error);
 
 /* ------------------------------------------------------------------ devices */
 
-/* A device by text: "cpu", "cuda:0" (present; found through the plugins' driver), "sm_90" (hypothetical). NULL: cuda:0 if
- * there is one, else cpu. [any thread] */
+/* A device by text: "cpu", "cuda:0" (present), "NAME:N" of a kind that a plugin brought which this process
+ * has loaded (draft/attn_device.h), "sm_90" (hypothetical). NULL: cuda:0 if there is one, else cpu.
+ * [any thread] */
 int attn_device_parse(const char *text, attn_device_t *device, attn_error_t *error);
 
 /* ------------------------------------------------------ capability queries */
-/* Answered from the backend's table, no device needed: 1 yes, 0 no. (semantics 4.2) [any thread] [pure] */
+/* Answered from the backend's table, no device needed: 1 yes, 0 no; a kv_cache_dtype or
+ * block_size of 0 passes. (semantics 4.2) [any thread] [pure] */
 
 int attn_backend_supports_head_size(const attn_backend_t *backend, uint32_t head_size);
 int attn_backend_supports_dtype(const attn_backend_t *backend, uint32_t dtype);
-int attn_backend_supports_kv_cache_dtype(const attn_backend_t *backend, uint32_t kv_cache_dtype); /* 0 passes */
-int attn_backend_supports_block_size(const attn_backend_t *backend, uint32_t block_size);         /* 0 passes */
+int attn_backend_supports_kv_cache_dtype(const attn_backend_t *backend, uint32_t kv_cache_dtype);
+int attn_backend_supports_block_size(const attn_backend_t *backend, uint32_t block_size);
 int attn_backend_supports_attn_type(const attn_backend_t *backend, uint32_t role);
 int attn_backend_supports_feature(const attn_backend_t *backend, uint64_t feature); /* all bits of it */
 int attn_backend_supports_sink(const attn_backend_t *backend);
@@ -135,10 +149,10 @@ int attn_backend_is_mla(const attn_backend_t *backend);
 int attn_backend_is_sparse(const attn_backend_t *backend);
 int attn_backend_forward_includes_kv_cache_update(const attn_backend_t *backend);
 int attn_backend_indexes_kv_by_block_stride(const attn_backend_t *backend);
-uint32_t attn_backend_required_kv_layout(const attn_backend_t *backend);    /* ATTN_LAYOUT_* or 0 */
-uint32_t attn_backend_graph_support(const attn_backend_t *backend);         /* ATTN_GRAPH_* */
+uint32_t attn_backend_required_kv_layout(const attn_backend_t *backend); /* ATTN_LAYOUT_* or 0 */
+uint32_t attn_backend_graph_support(const attn_backend_t *backend);      /* ATTN_GRAPH_* */
 uint32_t attn_backend_reorder_threshold(const attn_backend_t *backend);
-uint32_t attn_backend_query_len_support(const attn_backend_t *backend);     /* ATTN_QUERY_LEN_* */
+uint32_t attn_backend_query_len_support(const attn_backend_t *backend); /* ATTN_QUERY_LEN_* */
 uint32_t attn_backend_preferred_block_size(const attn_backend_t *backend, uint32_t default_size);
 
 /* ------------------------------------------------------------------ problem */
@@ -146,21 +160,23 @@ uint32_t attn_backend_preferred_block_size(const attn_backend_t *backend, uint32
 /* Checks a problem by itself: every member in range and consistent. [any thread] [pure] */
 int attn_problem_check(const attn_problem_t *problem, attn_error_t *error);
 /* Canonical text, one line of key=value words in a fixed order, members that are zero left out:
- * "role=decoder mask=causal dtype=bfloat16 num_heads=32 .. scale=0.088388347648318447". parse(format(p)) == p exactly.
- * format returns the length without the terminator (as snprintf), or a negative code. [any thread] [pure] */
+ * "role=decoder mask=causal dtype=bfloat16 num_heads=32 .. scale=0.088388347648318447". parse(format(p)) == p
+ * exactly. Returns the length without the terminator (as snprintf), or a negative code. [any thread]
+ * [pure] */
 int attn_problem_format(const attn_problem_t *problem, char *text, size_t size);
+/* The problem of a canonical text; ATTN_E_PARSE names the word that is wrong. [any thread] [pure] */
 int attn_problem_parse(const char *text, attn_problem_t *problem, attn_error_t *error);
 /* All reasons why a backend does not serve a problem on a device, in the order of semantics 4.3; ATTN_OK and
  * reasons->count 0: it does. device NULL: device questions are skipped. [any thread] [pure] */
-int attn_backend_validate(const attn_backend_t *backend, const attn_problem_t *problem, const attn_device_t *device,
-                          attn_reasons_t *reasons, attn_error_t *error);
+int attn_backend_validate(const attn_backend_t *backend, const attn_problem_t *problem,
+                          const attn_device_t *device, attn_reasons_t *reasons, attn_error_t *error);
 
 /* ---------------------------------------------------------------- selection */
 
 typedef struct attn_candidate {
     uint32_t struct_size;
-    int32_t rank;        /* place in the priority list, from 0 */
-    int32_t is_chosen;   /* 1: this one */
+    int32_t rank;      /* place in the priority list, from 0 */
+    int32_t is_chosen; /* 1: this one */
     int32_t is_valid;
     const char *backend; /* name */
     const char *plugin;  /* "" if no loaded plugin has it */
@@ -177,46 +193,62 @@ typedef struct attn_selection {
     const attn_candidate_t *candidates; /* in priority order */
     const attn_backend_t *backend;      /* NULL: none serves the problem */
     const char *plugin;
-    const char *rule;   /* "explicit" or "priority" */
-    const char *source; /* where the rule came from: "default", "/etc/attn/attn.ini:12", "api" */
+    const char *rule;    /* "explicit" or "priority" */
+    const char *source;  /* where the rule came from: "default", "/etc/attn/attn.ini:12", "api" */
     const char *warning; /* "" or e.g. the better backends that only the block size ruled out */
     uint32_t block_size; /* of the problem, or the chosen backend's preference */
     uint32_t reserved0;
 } attn_selection_t;
 
-/* Selects (semantics 5.2). backend: an explicit request by name ("auto" and NULL: none). On ATTN_E_UNSUPPORTED and
- * ATTN_E_NOT_FOUND *selection is still made and holds every reason. [any thread] */
+/* Selects (semantics 5.2). backend: an explicit request by name ("auto" and NULL: none). On
+ * ATTN_E_UNSUPPORTED and ATTN_E_NOT_FOUND *selection is still made and holds every reason. [any thread] */
 int attn_select(const attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
                 const char *backend, attn_selection_t **selection, attn_error_t *error);
+/* Frees a record. NULL is allowed. [any thread] */
 void attn_selection_free(attn_selection_t *selection);
 
 /* ------------------------------------------------------------------- groups */
 
-/* A group: one problem opened on one backend and device. Layers that share problem, backend and device share a group,
- * its cache shape and its metadata. */
+/* A group: one problem opened on one backend and device. Layers that share problem, backend and device share
+ * a group, its cache shape and its metadata. */
 typedef struct attn_group attn_group_t;
 
-/* Selects and opens. *selection may be NULL; else it receives the record, also on failure. [any thread] */
+/* Selects and opens; may be slow and may allocate. selection may be NULL; else *selection receives the
+ * record, also on failure. [any thread] */
 int attn_group_open(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
-                    const char *backend, attn_group_t **group, attn_selection_t **selection, attn_error_t *error);
-/* Its layers must be destroyed first: with one left it logs an error and leaves the group. NULL is allowed. */
+                    const char *backend, attn_group_t **group, attn_selection_t **selection,
+                    attn_error_t *error);
+/* Closes a group. Its layers must be destroyed first: with one left it logs an error and leaves the group.
+ * NULL is allowed. [instance] */
 void attn_group_close(attn_group_t *group);
 
+/* The backend that serves the group. Owned by the context. [any thread] */
 const attn_backend_t *attn_group_backend(const attn_group_t *group);
-/* The problem as opened: every default filled in (block size, limits, cache dtype; sparse MLA with fp8 says fp8_ds_mla where
- * the backend keeps its rows so). */
+/* The problem as opened: every default filled in (block size, limits, cache dtype; sparse MLA with fp8 says
+ * fp8_ds_mla where the backend keeps its rows so). Owned by the group. [any thread] */
 const attn_problem_t *attn_group_problem(const attn_group_t *group);
-int attn_group_kv_cache_shape(attn_group_t *group, int64_t num_blocks, attn_kv_cache_shape_t *shape, attn_error_t *error);
+/* The KV cache of one layer with num_blocks pages (0: as many as the problem says): dims, byte strides, page
+ * bytes. Roles without a cache give an empty shape. shape->struct_size is the caller's. [any thread]
+ * [pure] */
+int attn_group_kv_cache_shape(attn_group_t *group, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                              attn_error_t *error);
+/* The group's cache as a spec, for attn_kv_spec_* of attn_plan.h. [any thread] [pure] */
 int attn_group_kv_spec(attn_group_t *group, attn_kv_spec_t *spec, attn_error_t *error);
+/* Bytes of metadata, workspace and pinned host memory that the calls of this group need, exact for the
+ * problem's limits. [any thread] [pure] */
 int attn_group_space_needed(attn_group_t *group, attn_space_needed_t *needed, attn_error_t *error);
 
-/* Checks the batch (as attn_plan_check_batch) and lets the backend plan it into *space. Wrapping layer families (cross,
- * chunked local, static sink) are rewritten here as semantics 6.8 says. [instance] [no alloc] [no sync] */
-int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                              attn_error_t *error);
+/* Checks the batch (as attn_plan_check_batch) and lets the backend plan it into *space. Wrapping layer
+ * families (cross, chunked local, static sink) are rewritten here as semantics 6.8 says. [instance] [no
+ * alloc] [no sync] */
+int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space,
+                              void *stream, attn_error_t *error);
+/* New block table and slot mapping in built metadata. The batch is the one that was built but for these two:
+ * other requests, lengths or masks are ATTN_E_STATE. Metadata that this kind of group did not build last is
+ * built anew. [instance] [no alloc] [no sync] */
 int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space,
                                   void *stream, attn_error_t *error);
-/* A backend's extension by id, or NULL. */
+/* The backend's extension by id ("attn.ext.NAME/N"), or NULL. [any thread] */
 const void *attn_group_get_extension(attn_group_t *group, const char *id);
 
 /* ------------------------------------------------------------------- layers */
@@ -236,74 +268,96 @@ typedef struct attn_layer attn_layer_t;
 
 typedef struct attn_layer_options {
     uint32_t struct_size;
-    /* 1: k and v scales from the first call (semantics 3.3), from every row that it counts, rows of slot -1 too. On a device
-     * that call waits for the stream, takes host memory for a moment and writes what it measured into `scales`, tensors of
-     * one element; so it cannot be captured. */
+    /* 1: k and v scales from the first call (semantics 3.3), from every row that it counts, rows of slot -1
+     * too. What it measures is written into `scales`, tensors of one element, where they are given; on a
+     * device they must be, and that call waits for the stream and takes host memory for a moment, so it
+     * cannot be captured. */
     uint32_t calculate_kv_scales;
     const char *kv_sharing_target; /* name of an earlier layer whose cache this one reads; NULL: own cache */
-    /* Checkpoint scales as loaded; 0: absent. Resolved by the rules of semantics 3.3. */
+    /* Checkpoint scales as loaded; 0: absent. Resolved by the rules of semantics 3.3. prob_scale: absent or
+     * 1, since no backend quantises the probabilities. */
     float q_scale, k_scale, v_scale, prob_scale;
     const DLTensor *sinks;        /* float32 [Hq], kept by reference: must outlive the layer */
     const DLTensor *alibi_slopes; /* float32 [Hq], likewise */
-    const DLTensor *sink_key;     /* static sink tokens [sink_len, Hkv, D], model dtype, likewise */
-    const DLTensor *sink_value;   /* [sink_len, Hkv, Dv] */
-    attn_scales_t scales;         /* device tensors that replace the loaded numbers (per head, or engine-owned) */
+    /* Static sink tokens [sink_len, Hkv, D], model dtype, likewise. forward writes them into blocks 1 ..
+     * sink_len / bs of a cache that it has not seen and with every batch that begins a request or is built
+     * for capture: so a cache may be cleared in place, as long as the requests in it begin anew. With
+     * ATTN_F_KV_CONNECTOR every forward writes them. */
+    const DLTensor *sink_key;
+    const DLTensor *sink_value; /* [sink_len, Hkv, Dv] */
+    /* device tensors that replace the loaded numbers (per head, or engine-owned) */
+    attn_scales_t scales;
     uint64_t reserved[4];
 } attn_layer_options_t;
 
 /* Creates a layer. The name ("model.layers.3.self_attn.attn") is unique in the context: a second one is
  * ATTN_E_EXISTS. options NULL: none. [instance] */
-int attn_layer_create(attn_group_t *group, const char *name, const attn_layer_options_t *options, attn_layer_t **layer,
-                      attn_error_t *error);
+int attn_layer_create(attn_group_t *group, const char *name, const attn_layer_options_t *options,
+                      attn_layer_t **layer, attn_error_t *error);
+/* Destroys a layer; its name is free again. NULL is allowed. [instance] */
 void attn_layer_destroy(attn_layer_t *layer);
+/* A layer by name, or NULL. [any thread] */
 attn_layer_t *attn_context_find_layer(attn_context_t *context, const char *name);
 
-uint32_t attn_layer_kind(const attn_layer_t *layer); /* ATTN_LAYER_* */
-const char *attn_layer_kind_name(uint32_t kind);     /* "ChunkedLocalAttention" */
+/* The family of a layer, ATTN_LAYER_*. [any thread] */
+uint32_t attn_layer_kind(const attn_layer_t *layer);
+/* "ChunkedLocalAttention" and the like; "unknown" for other numbers. [any thread] */
+const char *attn_layer_kind_name(uint32_t kind);
+/* The name given at creation; lives as long as the layer. [any thread] */
 const char *attn_layer_name(const attn_layer_t *layer);
+/* The group that the layer was created in. [any thread] */
 attn_group_t *attn_layer_group(const attn_layer_t *layer);
-const char *attn_layer_kv_sharing_target(const attn_layer_t *layer); /* NULL: own cache */
-/* The single integer component of a dotted layer name: "model.layers.3.attn" is 3; an error if there is not exactly one. */
+/* The layer whose cache this one reads, by name; NULL: its own. [any thread] */
+const char *attn_layer_kv_sharing_target(const attn_layer_t *layer);
+/* The single integer component of a dotted layer name: "model.layers.3.attn" is 3; an error if there is not
+ * exactly one. [any thread] [pure] */
 int attn_layer_index(const char *name, int32_t *index, attn_error_t *error);
-/* The scales in use after loading rules and dynamic calculation; host floats, 1.0 by default. */
+/* The scales in use after loading rules and dynamic calculation; host floats, 1.0 by default. Any pointer may
+ * be NULL. [instance] */
 int attn_layer_scales(const attn_layer_t *layer, float *q, float *k, float *v, float *prob);
 
-/* The cache dtype of one layer: `kv_cache_dtype`, or auto if a rule of the list skips it (semantics 3.3): the word
- * "sliding_window" or the layer's index in decimal. [any thread] [pure] */
+/* The cache dtype of one layer: `kv_cache_dtype`, or auto if a rule of the list skips it (semantics 3.3): the
+ * word "sliding_window" or the layer's index in decimal. [any thread] [pure] */
 int attn_layer_resolve_kv_cache_dtype(const char *name, uint32_t kv_cache_dtype, int has_sliding_window,
                                       const char *const *skip, uint32_t num_skip, uint32_t *resolved,
                                       attn_error_t *error);
 
 /* Writes this step's K and V. A layer that shares another's cache, and roles without a cache, do nothing.
  * args->scales may be empty: the layer's are used. [instance] [no alloc] [no sync] [capture-safe] */
-int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream, attn_error_t *error);
-/* MLA: call once after loading. Encoders with ATTN_F_FP8_ATTENTION and no scales: gives the layer the device memory
- * (attn_group_space_needed.weight_bytes) where its history of magnitudes is kept; weights->kv_b_proj is NULL. */
-int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weights, void *stream, attn_error_t *error);
-/* Attention with the metadata in space; space NULL: profiling run, output becomes zero. Scales, sinks and slopes not given
- * in args come from the layer. Metadata that a group of another problem built is ATTN_E_STATE. [instance] [no alloc] [no sync]
- * [capture-safe]
- * One exception: with [mm_encoder] fp8_scale_save_path the 16th call of the first layer with dynamic scales waits for the
- * stream and writes the file, once for a context. Such layers are refused in a batch built with ATTN_BATCH_CAPTURE. */
-int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                       attn_error_t *error);
+int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream,
+                               attn_error_t *error);
+/* MLA: call once after loading. Encoders with ATTN_F_FP8_ATTENTION and no scales: gives the layer the device
+ * memory (attn_group_space_needed.weight_bytes) where its history of magnitudes is kept; weights->kv_b_proj
+ * is NULL. [instance] */
+int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weights, void *stream,
+                               attn_error_t *error);
+/* Attention with the metadata in space; space NULL: profiling run, output becomes zero. Scales, sinks and
+ * slopes not given in args come from the layer. Metadata that a group of another problem or of other options
+ * built is ATTN_E_STATE. [instance] [no alloc] [no sync] [capture-safe]
+ * One exception: with [mm_encoder] fp8_scale_save_path the 16th call of the first layer with dynamic scales
+ * waits for the stream and writes the file, once for a context. Such layers are refused in a batch built with
+ * ATTN_BATCH_CAPTURE. */
+int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space,
+                       void *stream, attn_error_t *error);
 
 /* -------------------------------------------------------- multimodal encoders
- * A batch of role mm_encoder is cu_seqlens as query_start_loc: images, or the windows of a layer. ATTN_F_FP8_ATTENTION, by
- * the problem or by [mm_encoder] attn_dtype = fp8 of the configuration, quantises Q, K and V (attn_fp8_state_t). Static
- * scales: q_scale, k_scale, v_scale or the tensors of attn_layer_options_t (on the device, or host numbers), or the entry
- * of the layer's name in [mm_encoder] fp8_scale_path; with none of these they are dynamic. */
+ * A batch of role mm_encoder is cu_seqlens as query_start_loc: images, or the windows of a layer.
+ * ATTN_F_FP8_ATTENTION, by the problem or by [mm_encoder] attn_dtype = fp8 of the configuration, quantises Q,
+ * K and V (attn_fp8_state_t). Static scales: q_scale, k_scale, v_scale or the tensors of attn_layer_options_t
+ * (on the device, or host numbers), or the entry of the layer's name in [mm_encoder] fp8_scale_path; with
+ * none of these they are dynamic. */
 
-/* Lengths and batches rounded up, so that an engine needs few captured graphs (semantics 7.6). Nothing is compiled or
- * sized anew when lengths change. [any thread] [pure] */
+/* Lengths and batches rounded up, so that an engine needs few captured graphs (semantics 7.6). Nothing is
+ * compiled or sized anew when lengths change. */
 
-/* The largest difference of neighbours of cu_seqlens [num_entries]; 0 below 2 entries. */
+/* The largest difference of neighbours of cu_seqlens [num_entries]; 0 below 2 entries. [any thread] [pure] */
 int32_t attn_mm_max_seqlen(const int32_t *cu_seqlens, int32_t num_entries);
-/* 1024, 2048, .., 131072, then multiples of 131072. */
+/* The bucket of a length: 1024, 2048, .., 131072, then multiples of 131072. [any thread] [pure] */
 int64_t attn_mm_seqlen_bucket(int64_t max_seqlen);
-/* 8, 16, 32, 64, then multiples of 8. */
+/* The bucket of a number of sequences: 8, 16, 32, 64, then multiples of 8. [any thread] [pure] */
 int32_t attn_mm_batch_bucket(int32_t num_seqs);
-/* padded [bucket + 1] = cu_seqlens [num_seqs + 1] and then its last value: empty sequences. bucket >= num_seqs. */
+/* padded [bucket + 1] = cu_seqlens [num_seqs + 1] and then its last value: empty sequences. bucket >=
+ * num_seqs. [any thread] [pure] */
 int attn_mm_pad_cu_seqlens(const int32_t *cu_seqlens, int32_t num_seqs, int32_t bucket, int32_t *padded,
                            attn_error_t *error);
 

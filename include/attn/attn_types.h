@@ -1,29 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attn_types.h: the vocabulary that engines (attn.h) and plugins (attn_plugin.h) share: error codes, data types,
- * devices, the description of one attention layer (the problem), of one batch, and the arguments of one call.
+ * attn_types.h: the vocabulary that engines (attn.h) and plugins (attn_plugin.h) share: error codes, data
+ * types, devices, the description of one attention layer (the problem), of one batch, and the arguments of
+ * one call.
+ *
+ * "semantics n.m" is a section of doc/semantics.md (installed in share/doc/libattn): what exactly is
+ * computed, stored and refused.
  *
  * RULES FOR EVERY STRUCT HERE
- *  - The first member is `uint32_t struct_size`: the caller writes sizeof(struct) of the header it was built with.
+ *  - The first member is `uint32_t struct_size`: the caller writes sizeof(struct) of the header it was built
+ *    with.
  *  - Zero means "not given" or "as before", never a choice: start from `attn_problem_t p = {sizeof p};` or
  *    ATTN_INIT(attn_problem_t, p).
- *  - Structs grow only at the end. A reader takes members beyond struct_size as zero, and refuses a longer struct whose
- *    unknown tail is not all zero with ATTN_E_TOO_NEW: an ignored member is a wrong number in somebody's model.
+ *  - Structs grow only at the end. A reader takes members beyond struct_size as zero, and refuses a longer
+ *    struct whose
+ *    unknown tail is not all zero with ATTN_E_TOO_NEW: an ignored member is a wrong number in somebody's
+ *    model.
  *  - Members named reserved* must be zero.
  *
  * TENSORS are borrowed `const DLTensor *` (DLPack). The address of element (i, j, ..) is
- * data + byte_offset + (i * strides[0] + j * strides[1] + ..) * element size. strides is never NULL here and counts
- * elements, as in DLPack; every product is 64-bit. 8-bit and 4-bit float element types use the DLPack 1.1 type codes
- * given below under our names, so that DLPack 0.6 headers serve. Quantised caches may be given as 8-bit unsigned integers.
+ * data + byte_offset + (i * strides[0] + j * strides[1] + ..) * element size. strides is never NULL here and
+ * counts elements, as in DLPack; every product is 64-bit. 8-bit and 4-bit float element types use the DLPack
+ * 1.1 type codes given below under our names, so that DLPack 0.6 headers serve. Quantised caches may be given
+ * as 8-bit unsigned integers.
  *
- * MARKS at the end of a comment, in brackets: [any thread] callable from every thread at once; [instance] one thread
- * at a time per instance or layer; [pure] result depends on the arguments alone, no device work; [no alloc] allocates
- * neither host nor device memory; [no sync] never waits for the device; [capture-safe] may be called while the stream
- * records a graph.
+ * MARKS at the end of a comment, in brackets: [any thread] callable from every thread at once; [instance] one
+ * thread at a time per instance or layer; [pure] result depends on the arguments alone, no device work; [no
+ * alloc] allocates neither host nor device memory; [no sync] never waits for the device; [capture-safe] may
+ * be called while the stream records a graph.
  *
- * SYMBOLS in shapes: B requests, T query tokens of the batch, Hq query heads, Hkv key/value heads, D head size of Q and
- * K, Dv head size of V, bs tokens per cache block, nb cache blocks. MLA: N query heads, L latent rank, R rope size,
- * P nope size, V value size.
+ * SYMBOLS in shapes: B requests, T query tokens of the batch, Hq query heads, Hkv key/value heads, D head
+ * size of Q and K, Dv head size of V, bs tokens per cache block, nb cache blocks. MLA: N query heads, L
+ * latent rank, R rope size, P nope size, V value size.
  */
 #ifndef ATTN_TYPES_H
 #define ATTN_TYPES_H
@@ -41,9 +49,9 @@ extern "C" {
 #define ATTN_ABI_MINOR 0 /* tells readers the age of a header; never asked by a program */
 
 /* Declares and zeroes a struct of TYPE named NAME with its struct_size set. */
-#define ATTN_INIT(TYPE, NAME)                                                                                          \
-    TYPE NAME;                                                                                                         \
-    (void)attn_zero(&(NAME), sizeof(NAME));                                                                            \
+#define ATTN_INIT(TYPE, NAME)                                                                                \
+    TYPE NAME;                                                                                               \
+    (void)attn_zero(&(NAME), sizeof(NAME));                                                                  \
     (NAME).struct_size = (uint32_t)sizeof(NAME)
 
 /* Fills n bytes with zero; ATTN_INIT's helper. */
@@ -63,7 +71,8 @@ static inline void *attn_zero(void *p, size_t n) {
 #define ATTN_E_TOO_NEW (-4)   /* a struct or feature bit newer than the reader */
 #define ATTN_E_NOT_FOUND (-5) /* no such backend, plugin, layer, option, file */
 #define ATTN_E_IO (-6)
-#define ATTN_E_PARSE (-7)  /* configuration, problem text, JSON, safetensors: the text has file:line or column */
+/* configuration, problem text, JSON, safetensors: the text has file:line or column */
+#define ATTN_E_PARSE (-7)
 #define ATTN_E_DEVICE (-8) /* no device, no driver, a launch failed */
 #define ATTN_E_STATE (-9)  /* calls in the wrong order */
 #define ATTN_E_SPACE (-10) /* a given buffer is smaller than space_needed says */
@@ -73,7 +82,8 @@ static inline void *attn_zero(void *p, size_t n) {
 #define ATTN_E_FORKED (-14) /* the object belongs to the parent process */
 #define ATTN_E_INTERNAL (-15)
 
-/* Filled by a failing call if the caller gave one; caller-owned; text is always terminated. Untouched on success. */
+/* Filled by a failing call if the caller gave one; caller-owned; text is always terminated. Untouched on
+ * success. */
 typedef struct attn_error {
     uint32_t struct_size;
     int32_t code;     /* ATTN_E_* */
@@ -99,8 +109,8 @@ enum {
     ATTN_ROLE_COUNT_ = 9
 };
 
-/* Which keys a query sees before windows and spans (semantics 2.2). 0 is invalid on purpose: an encoder that runs with
- * a decoder's default computes nonsense silently. */
+/* Which keys a query sees before windows and spans (semantics 2.2). 0 is invalid on purpose: an encoder that
+ * runs with a decoder's default computes nonsense silently. */
 enum {
     ATTN_MASK_CAUSAL = 1,     /* key k visible iff k <= context_len + i (bottom-right aligned) */
     ATTN_MASK_FULL = 2,       /* every key below seq_len */
@@ -121,7 +131,7 @@ enum {
     ATTN_DTYPE_FLOAT64 = 10
 };
 
-/* KV-cache formats (semantics 3.1); names are vLLM's. */
+/* KV-cache formats (semantics 3.1); names are vLLM's. What each holds: attn_formats.h. */
 enum {
     ATTN_KV_AUTO = 1, /* the model's dtype */
     ATTN_KV_FLOAT16 = 2,
@@ -137,14 +147,15 @@ enum {
     ATTN_KV_TURBOQUANT_K8V4 = 12,
     ATTN_KV_TURBOQUANT_4BIT_NC = 13,
     ATTN_KV_TURBOQUANT_K3V4_NC = 14,
-    ATTN_KV_TURBOQUANT_3BIT_NC = 15
+    ATTN_KV_TURBOQUANT_3BIT_NC = 15,
+    ATTN_KV_COUNT_ = 16
 };
 
 /* Physical order of a cache page: NHD = token, head, content; HND = head, token, content. */
 enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 
-/* Feature bits: what changes the meaning or the guarantees of a call. A backend lists those that it knows; the core
- * never calls it with another one. attn_problem_features() derives the bits that a problem needs. */
+/* Feature bits: what changes the meaning or the guarantees of a call. A backend lists those that it knows;
+ * the core never calls it with another one. attn_problem_features() derives the bits that a problem needs. */
 #define ATTN_F_SLIDING_WINDOW (UINT64_C(1) << 0)
 #define ATTN_F_SOFT_CAP (UINT64_C(1) << 1)
 #define ATTN_F_ALIBI (UINT64_C(1) << 2)
@@ -152,7 +163,8 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 #define ATTN_F_SINK (UINT64_C(1) << 4)              /* learned logit per query head (semantics 2.10) */
 #define ATTN_F_MM_PREFIX (UINT64_C(1) << 5)         /* bidirectional spans (semantics 2.7) */
 #define ATTN_F_MM_PREFIX_CLAMP (UINT64_C(1) << 6)   /* spans respect the window */
-#define ATTN_F_CHUNKED_LOCAL (UINT64_C(1) << 7)     /* the backend masks chunks itself; else the core splits requests */
+/* the backend masks chunks itself; else the core splits requests */
+#define ATTN_F_CHUNKED_LOCAL (UINT64_C(1) << 7)
 #define ATTN_F_CHUNK_LOOKBACK (UINT64_C(1) << 8)    /* semantics 2.5 */
 #define ATTN_F_RSWA (UINT64_C(1) << 9)              /* reference sliding window (semantics 2.8) */
 #define ATTN_F_NON_CAUSAL (UINT64_C(1) << 10)       /* paged decoder attention without the causal mask */
@@ -166,7 +178,8 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 #define ATTN_F_OUT_FP8_GROUP (UINT64_C(1) << 18)    /* fp8 output, scale per 64 or 128 values */
 #define ATTN_F_SEPARATE_KV (UINT64_C(1) << 19)      /* K and V cache as two tensors */
 #define ATTN_F_CASCADE (UINT64_C(1) << 20)          /* batch.common_prefix_len > 0 */
-#define ATTN_F_STATIC_SINK (UINT64_C(1) << 21)      /* static sink tokens (semantics 2.11); core rewrites tables */
+/* static sink tokens (semantics 2.11); core rewrites tables */
+#define ATTN_F_STATIC_SINK (UINT64_C(1) << 21)
 #define ATTN_F_BATCH_INVARIANT (UINT64_C(1) << 22)  /* a request's result does not depend on its neighbours */
 #define ATTN_F_CAPTURE (UINT64_C(1) << 23)          /* forward may be recorded into a graph */
 #define ATTN_F_DCP (UINT64_C(1) << 24)              /* decode context parallelism */
@@ -174,10 +187,15 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 #define ATTN_F_KV_CONNECTOR (UINT64_C(1) << 26)     /* pages may be filled and read by a transfer engine */
 #define ATTN_F_CONTIGUOUS_KV (UINT64_C(1) << 27)    /* reads key/value of the call instead of a cache, as
                                                        roles without one always do */
-#define ATTN_F_BLOCK_STRIDE (UINT64_C(1) << 28)     /* indexes blocks by the tensor's block stride (semantics 3.9) */
-#define ATTN_F_WEIGHTS (UINT64_C(1) << 29)          /* MLA: needs prepare_weights */
-#define ATTN_F_FP8_ATTENTION (UINT64_C(1) << 30)    /* mm_encoder: Q, K and V become e4m3 first (attn_fp8_state) */
-#define ATTN_F_KNOWN_ ((UINT64_C(1) << 31) - 1)     /* every bit that this header defines */
+/* indexes blocks by the tensor's block stride (semantics 3.9) */
+#define ATTN_F_BLOCK_STRIDE (UINT64_C(1) << 28)
+/* MLA from kv_b_proj: needs prepare_weights. The roles mla and mla_sparse need it or ATTN_F_LATENT */
+#define ATTN_F_WEIGHTS (UINT64_C(1) << 29)
+/* mm_encoder: Q, K and V become e4m3 first (attn_fp8_state) */
+#define ATTN_F_FP8_ATTENTION (UINT64_C(1) << 30)
+/* mla, mla_sparse: queries come absorbed, outputs are latents, no weights (semantics 7.11) */
+#define ATTN_F_LATENT (UINT64_C(1) << 31)
+#define ATTN_F_KNOWN_ ((UINT64_C(1) << 32) - 1)     /* every bit that this header defines */
 
 /* ------------------------------------------------------------------- device */
 
@@ -194,17 +212,18 @@ typedef struct attn_device {
 
 /* ------------------------------------------------------------------ problem */
 
-/* One attention layer on one device: everything that is fixed when a layer is made. Roles that do not use a member
- * require it to be zero; block_size, kv_layout and num_blocks alone are ignored where there is no cache. Borrowed during
- * calls only. */
+/* One attention layer on one device: everything that is fixed when a layer is made. Roles that do not use a
+ * member require it to be zero; block_size, kv_layout and num_blocks alone are ignored where there is no
+ * cache. Borrowed during calls only. */
 typedef struct attn_problem {
     uint32_t struct_size;
     uint32_t role;           /* ATTN_ROLE_*, required */
     uint32_t mask;           /* ATTN_MASK_*, required */
     uint32_t dtype;          /* ATTN_DTYPE_* of Q, K, V, required */
     uint32_t out_dtype;      /* 0: as dtype */
-    uint32_t query_dtype;    /* 0: as dtype; FP8_E4M3: quantised query with q_scale, by the caller; MLA: by forward, which
-                                absorbs a query of dtype first (semantics 7.4) */
+    /* 0: as dtype; FP8_E4M3: quantised query with q_scale, by the caller; MLA without ATTN_F_LATENT: by
+     * forward, which absorbs a query of dtype first (semantics 7.4) */
+    uint32_t query_dtype;
     uint32_t kv_cache_dtype; /* ATTN_KV_*; 0: auto */
     uint32_t kv_layout;      /* ATTN_LAYOUT_*; 0: the backend's choice */
 
@@ -213,17 +232,21 @@ typedef struct attn_problem {
     uint32_t head_size;    /* D, required; MLA: L + R */
     uint32_t head_size_v;  /* Dv; 0: as head_size. MLA: 0 (the latent rank) */
     uint32_t block_size;   /* bs, tokens per cache block; 0: the backend's preference */
-    uint32_t sliding_window; /* W in tokens, the query's own included; 0: none. decoder, encoder_decoder: left side;
-                                encoder_only, encoder, mm_encoder or no causal mask: both sides (semantics 2.3) */
+    /* W in tokens, the query's own included; 0: none. A query without the causal mask sees W - 1 keys to
+     * either side, in encoder_decoder too (semantics 2.3) */
+    uint32_t sliding_window;
     uint32_t chunk_size;     /* chunked local attention: tokens per chunk; 0: none (semantics 2.4) */
-    uint32_t chunk_lookback; /* with ATTN_F_CHUNK_LOOKBACK in features: chunks visible to the left (semantics 2.5) */
+    /* with ATTN_F_CHUNK_LOOKBACK in features: chunks visible to the left (semantics 2.5) */
+    uint32_t chunk_lookback;
     uint32_t rswa_window;    /* with batch.rswa_prefix_lens; 0: none (semantics 2.8) */
-    uint32_t static_sink_len; /* static sink tokens at the head of every request; multiple of block_size; 0: none */
+    /* static sink tokens at the head of every request; multiple of block_size; 0: none */
+    uint32_t static_sink_len;
 
     double scale;          /* softmax scale, required, finite and not 0; 1/sqrt(D) is the usual one */
     double logits_soft_cap; /* s = c * tanh(s / c); 0: off */
 
-    uint64_t features; /* ATTN_F_* asked for beyond what the members imply: sinks, ALiBi, spans, LSE, capture, .. */
+    /* ATTN_F_* requested beyond what the members imply: sinks, ALiBi, spans, LSE, capture, .. */
+    uint64_t features;
 
     /* limits that space_needed answers for; a batch beyond them is refused */
     uint32_t max_num_seqs;           /* requests in a batch; 0: 256 */
@@ -231,20 +254,21 @@ typedef struct attn_problem {
     int64_t max_model_len;           /* longest seq_len; 0: 131072 */
     int64_t num_blocks;              /* nb; 0: not known yet */
 
-    /* MLA (semantics 7.4) */
+    /* MLA (semantics 7.4, 7.11) */
     uint32_t kv_lora_rank;      /* L */
-    uint32_t qk_nope_head_dim;  /* P */
+    uint32_t qk_nope_head_dim;  /* P; with ATTN_F_LATENT 0, as v_head_dim */
     uint32_t qk_rope_head_dim;  /* R */
     uint32_t v_head_dim;        /* V */
-    uint32_t q_pad_num_heads;   /* 0: none */
+    uint32_t q_pad_num_heads;   /* 0; anything else is refused: no backend wants padded heads */
     uint32_t topk;              /* sparse MLA: selected tokens per query, multiple of 128 */
 
-    /* parallelism */
+    /* context parallelism (attn_comm.h, semantics 8). A backend never sees the first three: the core gathers
+     * and joins, and gives it one rank's problem */
     uint32_t dcp_world_size; /* 0 and 1: off */
     uint32_t dcp_rank;
-    uint32_t cp_interleave; /* tokens; 0: 1 */
-    uint32_t pcp_world_size;
-    uint32_t num_spec_tokens; /* speculative tokens per request and step */
+    uint32_t cp_interleave;  /* tokens; 0: 1. Only with dcp_world_size above 1 */
+    uint32_t pcp_world_size; /* above 1: refused, but by a backend that lists ATTN_F_PCP; none here does */
+    uint32_t num_spec_tokens; /* 0; anything else is refused: see attn_plan_reorder_threshold */
     uint32_t max_mm_ranges;   /* spans per request at most; with ATTN_F_MM_PREFIX; 0: 8 */
     uint32_t reserved[8];
 } attn_problem_t;
@@ -284,7 +308,7 @@ enum {
 typedef struct attn_reason {
     int32_t code;    /* ATTN_REASON_* */
     char param[28];  /* member of the problem, or feature name */
-    char have[64];   /* what was asked for */
+    char have[64];   /* what was requested */
     char want[96];   /* what would be served */
     char text[192];  /* one sentence */
 } attn_reason_t;
@@ -312,11 +336,11 @@ enum {
 
 #define ATTN_CACHE_MAX_DIMS 8
 
-/* The cache of one layer: its logical shape and how to lay it out. In-tree dense backends use (nb, Hkv, bs, content)
- * with content = [K data (D), K scale, V data (Dv), V scale], scales only in *_per_token_head formats; MLA uses
- * (nb, bs, L + R) or (nb, bs, 656). (semantics 3.4, 3.5, 3.9)
- * stride_order: physical dimension j (slowest first) is logical dimension stride_order[j]; stride_order_layers is the
- * same with a layers dimension put in front of the logical shape. */
+/* The cache of one layer: its logical shape and how to lay it out. In-tree dense backends use (nb, Hkv, bs,
+ * content) with content = [K data (D), K scale, V data (Dv), V scale], scales only in *_per_token_head
+ * formats; MLA uses (nb, bs, L + R) or (nb, bs, 656). (semantics 3.4, 3.5, 3.9)
+ * stride_order: physical dimension j (slowest first) is logical dimension stride_order[j];
+ * stride_order_layers is the same with a layers dimension put in front of the logical shape. */
 typedef struct attn_kv_cache_shape {
     uint32_t struct_size;
     uint32_t ndim;
@@ -346,13 +370,16 @@ typedef struct attn_kv_cache_shape {
 typedef struct attn_space_needed {
     uint32_t struct_size;
     uint32_t alignment;       /* bytes, of each buffer */
-    uint64_t metadata_bytes;  /* device memory written by build_metadata; keep its address while graphs refer to it */
+    /* device memory written by build_metadata; keep its address while graphs refer to it */
+    uint64_t metadata_bytes;
     uint64_t workspace_bytes; /* device memory, scratch; may be shared by all layers that run on one stream */
-    uint64_t host_bytes;      /* host memory (pinned for CUDA) belonging to the metadata: one per metadata buffer */
+    /* host memory (pinned for CUDA) belonging to the metadata: one per metadata buffer */
+    uint64_t host_bytes;
     uint64_t weight_bytes;    /* device memory for prepare_weights, per layer; 0: none */
 } attn_space_needed_t;
 
-/* One set of buffers. Contents are undefined before build_metadata. Several sets may exist for one instance. */
+/* One set of buffers. Contents are undefined before build_metadata. Several sets may exist for one
+ * instance. */
 typedef struct attn_space {
     uint32_t struct_size;
     uint32_t reserved0;
@@ -366,41 +393,43 @@ typedef struct attn_space {
 
 /* -------------------------------------------------------------------- batch */
 
-#define ATTN_BATCH_FAST_BUILD (UINT32_C(1) << 0) /* prefer cheap building over fast execution */
-#define ATTN_BATCH_CAPTURE (UINT32_C(1) << 1)    /* build for graph capture: worst-case launch shapes, rebuildable */
-#define ATTN_BATCH_DRAFT (UINT32_C(1) << 2)      /* a drafting step of speculative decoding */
+/* build for graph capture: worst-case launch shapes, rebuildable */
+#define ATTN_BATCH_CAPTURE (UINT32_C(1) << 1)
 
-/* One step's batch, common to all layers of a group (semantics 1.2). Host arrays are exact unless said otherwise;
- * device tensors live on the instance's device (on a CPU they may alias the host arrays). For roles without a cache
- * seq_lens equals the query lengths and block_table, slot_mapping are NULL; mm_encoder: query_start_loc = cu_seqlens.
- * encoder_decoder: engines give encoder_seq_lens(_host); the core hands plugins a batch whose seq_lens are those lengths,
- * so plugins read seq_lens alone and never encoder_seq_lens. */
+/* One step's batch, common to all layers of a group (semantics 1.2). Host arrays are exact unless said
+ * otherwise; device tensors live on the instance's device (on a CPU they may alias the host arrays). For
+ * roles without a cache seq_lens equals the query lengths and block_table, slot_mapping are NULL; mm_encoder:
+ * query_start_loc = cu_seqlens. encoder_decoder: engines give encoder_seq_lens(_host); the core hands plugins
+ * a batch whose seq_lens are those lengths, so plugins read seq_lens alone and never encoder_seq_lens. */
 typedef struct attn_batch {
     uint32_t struct_size;
     uint32_t flags;            /* ATTN_BATCH_* */
     int32_t num_reqs;          /* B >= 0 */
     int32_t num_actual_tokens; /* T without padding: rows that forward touches */
     int32_t max_query_len;     /* 0: computed from the host arrays */
-    int32_t common_prefix_len; /* leading tokens shared by all requests, multiple of block_size; > 0: use cascade */
+    /* leading tokens shared by all requests, multiple of block_size; > 0: use cascade */
+    int32_t common_prefix_len;
     int64_t max_seq_len;       /* 0: computed; may be an upper bound (graph capture) */
 
     const int32_t *query_start_loc_host;  /* [B + 1], non-decreasing, [0] = 0, [B] = T. Required */
     const int32_t *seq_lens_host;         /* [B] total length after this step. Required */
-    const uint8_t *is_prefilling_host;    /* [B] optional: 1 while the prompt is not finished */
+    /* NULL; anything else is refused: see attn_plan_split, attn_plan_reorder */
+    const uint8_t *is_prefilling_host;
     const uint8_t *causal_host;           /* [B] with ATTN_MASK_PER_REQUEST: 1 causal, 0 full */
     const int32_t *encoder_seq_lens_host; /* [B] encoder_decoder: key lengths */
 
     const DLTensor *query_start_loc;  /* int32 [B + 1] */
     const DLTensor *seq_lens;         /* int32 [B] */
-    const DLTensor *block_table;      /* int32 [B, max_blocks]; entries past ceil(seq_len / bs) are never read; pages that
-                                         a window has left behind: any cleared page */
+    /* int32 [B, max_blocks]; entries past ceil(seq_len / bs) are never read; pages that a window has left
+     * behind: any cleared page */
+    const DLTensor *block_table;
     const DLTensor *slot_mapping;     /* int64 [>= T]; negative: do not write */
-    const DLTensor *positions;        /* int64 [T] optional */
+    const DLTensor *positions;        /* NULL; anything else is refused: positions follow from the lengths */
     const DLTensor *causal;           /* int32 [B] with ATTN_MASK_PER_REQUEST */
     const DLTensor *mm_prefix_ranges; /* int32 [B, ranges, 2] (start, end) inclusive, padded with (0, 0) */
     const DLTensor *rswa_prefix_lens; /* int32 [B] */
     const DLTensor *encoder_seq_lens; /* int32 [B] */
-    const DLTensor *dcp_local_seq_lens; /* int32 [B] */
+    const DLTensor *dcp_local_seq_lens; /* int32 [B] with dcp_world_size above 1; checked; NULL: computed */
     const int32_t *block_table_host;    /* optional mirror [B, block_table_host_stride] */
     int64_t block_table_host_stride;    /* entries per row */
     const int32_t *mm_prefix_ranges_host; /* optional mirror [B, num_mm_ranges, 2] */
@@ -412,13 +441,13 @@ typedef struct attn_batch {
 
 /* ---------------------------------------------------------------- call args */
 
-/* Scales of quantised tensors: float32 tensors of 1 element (per tensor) or Hkv elements (per head); NULL: 1.0.
- * stored = x / scale, x = stored * scale (semantics 3.2). */
+/* Scales of quantised tensors: float32 tensors of 1 element (per tensor) or Hkv elements (per head); NULL:
+ * 1.0. stored = x / scale, x = stored * scale (semantics 3.2). */
 typedef struct attn_scales {
     const DLTensor *q;
     const DLTensor *k;
     const DLTensor *v;
-    const DLTensor *prob;
+    const DLTensor *prob; /* NULL; anything else is refused: no backend quantises the probabilities */
 } attn_scales_t;
 
 /* update_kv_cache: scatter K and V rows of this step into the cache, quantising where the format asks. */
@@ -428,8 +457,10 @@ typedef struct attn_kv_update {
     const DLTensor *key;          /* [>= n, Hkv, D];  MLA: kv_c [>= n, L] */
     const DLTensor *value;        /* [>= n, Hkv, Dv]; MLA: k_pe [>= n, R] or [>= n, 1, R] */
     const DLTensor *kv_cache;     /* as kv_cache_shape, with its own strides. Written */
-    const DLTensor *v_cache;      /* with ATTN_F_SEPARATE_KV: K is kv_cache [nb, Hkv, bs, D], V is this [nb, Hkv, bs, Dv] */
-    const DLTensor *slot_mapping; /* int64 [n]; n decides how many rows are written; negative slots are skipped */
+    /* with ATTN_F_SEPARATE_KV: K is kv_cache [nb, Hkv, bs, D], V is this [nb, Hkv, bs, Dv] */
+    const DLTensor *v_cache;
+    /* int64 [n]; n decides how many rows are written; negative slots are skipped */
+    const DLTensor *slot_mapping;
     attn_scales_t scales;
     uint64_t reserved[4];
 } attn_kv_update_t;
@@ -438,32 +469,40 @@ typedef struct attn_kv_update {
 typedef struct attn_forward {
     uint32_t struct_size;
     uint32_t reserved0;
-    const DLTensor *query;  /* [>= T, Hq, D]; MLA: [>= T, N, P + R] */
-    const DLTensor *key;    /* [>= T, Hkv, D] new keys; required without a cache, else optional. MLA: kv_c [>= T, L] */
+    const DLTensor *query;  /* [>= T, Hq, D]; MLA: [>= T, N, P + R], with ATTN_F_LATENT [>= T, N, L + R] */
+    /* [>= T, Hkv, D] new keys; required without a cache, else optional. MLA: kv_c [>= T, L] */
+    const DLTensor *key;
     const DLTensor *value;  /* [>= T, Hkv, Dv]; MLA: k_pe [>= T, R] or [>= T, 1, R] */
     const DLTensor *kv_cache; /* as update_kv_cache; NULL for roles without a cache */
     const DLTensor *v_cache;
-    const DLTensor *output; /* [>= T, Hq, Dv]; MLA: [>= T, N, V]. Written; every row below T */
-    const DLTensor *lse;    /* float32 [Hq, >= T], natural log, -inf for empty rows; NULL: not wanted. Written */
+    /* [>= T, Hq, Dv]; MLA: [>= T, N, V], with ATTN_F_LATENT [>= T, N, L]. Written; every row below T */
+    const DLTensor *output;
+    /* float32 [Hq, >= T], natural log, -inf for empty rows; NULL: not wanted. Written */
+    const DLTensor *lse;
     attn_scales_t scales;
     const DLTensor *output_scale;       /* float32 [1], static fp8 output */
     const DLTensor *output_block_scale; /* float32 [T, groups]. Written */
     const DLTensor *sinks;              /* float32 [Hq] with ATTN_F_SINK */
     const DLTensor *alibi_slopes;       /* float32 [Hq] with ATTN_F_ALIBI or _SQRT */
     const DLTensor *qq_bias;            /* float32 [T, width] with ATTN_F_QQ_BIAS (semantics 2.9) */
-    const DLTensor *topk_indices;       /* int32 [>= T, topk], request-relative key positions, -1: none. MLA sparse */
-    const void *weight_space;           /* MLA: as prepare_weights filled it; mm_encoder: attn_fp8_state_t or NULL */
+    /* int32 [>= T, topk], request-relative key positions, -1: none. MLA sparse */
+    const DLTensor *topk_indices;
+    /* MLA: as prepare_weights filled it; mm_encoder: attn_fp8_state_t or NULL */
+    const void *weight_space;
     uint64_t weight_space_bytes;
     uint64_t reserved[6];
 } attn_forward_t;
 
-/* ATTN_F_FP8_ATTENTION (semantics 7.6): forward reads Q, K and V as e4m3(x / scale) * scale, with the division in float32,
- * rounding to nearest even and saturation at 448; the output has the model's dtype. Two ways to get the three scales:
- *  - static: attn_forward.scales.q, .k, .v, one element each, on the device or on the CPU (read during the call). NULL: 1.
- *  - dynamic: attn_forward.weight_space is this struct, in device memory, which belongs to one layer, was zeroed by
- *    prepare_weights and is written by forward; scales must be NULL then. Each call stores the largest finite magnitudes
- *    of its rows in entry calls % 16, and its scales are max(largest entry, FLT_MIN) / 448. Not under graph capture: what
- *    counts and saves the calls is the host.
+/* ATTN_F_FP8_ATTENTION (semantics 7.6): forward reads Q, K and V as e4m3(x / scale) * scale, with the
+ * division in float32, rounding to nearest even and saturation at 448; the output has the model's dtype. Two
+ * ways to get the three scales:
+ *  - static: attn_forward.scales.q, .k, .v, one element each, on the device or on the CPU (read during the
+ *    call). NULL: 1.
+ *  - dynamic: attn_forward.weight_space is this struct, in device memory, which belongs to one layer, was
+ *    zeroed by
+ *    prepare_weights and is written by forward; scales must be NULL then. Each call stores the largest finite
+ *    magnitudes of its rows in entry calls % 16, and its scales are max(largest entry, FLT_MIN) / 448. Not
+ *    under graph capture: what counts and saves the calls is the host.
  * Plain device data: no struct_size, and it never grows. */
 enum { ATTN_FP8_HISTORY = 16 };
 typedef struct attn_fp8_state {
@@ -472,9 +511,10 @@ typedef struct attn_fp8_state {
     uint32_t calls;
 } attn_fp8_state_t;
 
-/* prepare_weights of MLA: writes what forward needs (absorbed projections) into weight_space, which belongs to one layer
- * and is handed back in attn_forward.weight_space. The instance keeps nothing, so layers can share it.
- * With ATTN_F_FP8_ATTENTION there are no weights: kv_b_proj is NULL and weight_space becomes an empty attn_fp8_state_t. */
+/* prepare_weights of MLA: writes what forward needs (absorbed projections) into weight_space, which belongs
+ * to one layer and is handed back in attn_forward.weight_space. The instance keeps nothing, so layers can
+ * share it. With ATTN_F_FP8_ATTENTION there are no weights: kv_b_proj is NULL and weight_space becomes an
+ * empty attn_fp8_state_t. With ATTN_F_LATENT there are none either, and the call is refused. */
 typedef struct attn_weights {
     uint32_t struct_size;
     uint32_t reserved0;

@@ -4,11 +4,11 @@
 
 int batch_check_lengths(const batch_limits_t *l, const attn_batch_t *b, attn_error_t *error) {
     if (b->num_reqs < 0 || b->num_reqs > l->max_seqs)
-        return attn_fail(error, ATTN_E_INVALID, "num_reqs",
-                         "num_reqs is %d; 0 to %d (max_num_seqs) were wanted", b->num_reqs, l->max_seqs);
+        return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs is %d; expected 0 to %d (max_num_seqs)",
+                         b->num_reqs, l->max_seqs);
     if (b->num_actual_tokens < 0 || b->num_actual_tokens > l->max_tokens)
         return attn_fail(error, ATTN_E_INVALID, "num_actual_tokens",
-                         "num_actual_tokens is %d; 0 to %d (max_num_batched_tokens) were wanted",
+                         "num_actual_tokens is %d; expected 0 to %d (max_num_batched_tokens)",
                          b->num_actual_tokens, l->max_tokens);
     if (b->query_start_loc_host == NULL || (b->seq_lens_host == NULL && b->num_reqs > 0))
         return attn_fail(error, ATTN_E_INVALID,
@@ -17,8 +17,8 @@ int batch_check_lengths(const batch_limits_t *l, const attn_batch_t *b, attn_err
     const int32_t *start = b->query_start_loc_host;
     if (start[0] != 0 || start[b->num_reqs] != b->num_actual_tokens)
         return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                         "query_start_loc goes from %d to %d; 0 to num_actual_tokens (%d) was wanted",
-                         start[0], start[b->num_reqs], b->num_actual_tokens);
+                         "query_start_loc goes from %d to %d; expected 0 to num_actual_tokens (%d)", start[0],
+                         start[b->num_reqs], b->num_actual_tokens);
     for (int32_t r = 0; r < b->num_reqs; r++) {
         int64_t query = (int64_t)start[r + 1] - start[r], seq = b->seq_lens_host[r];
         if (query < 0)
@@ -27,7 +27,7 @@ int batch_check_lengths(const batch_limits_t *l, const attn_batch_t *b, attn_err
                              start[r], start[r + 1], r);
         if (seq < 0 || seq > l->max_model_len)
             return attn_fail(error, ATTN_E_INVALID, "seq_lens",
-                             "seq_lens[%d] is %lld; 0 to %lld (max_model_len) were wanted", r, (long long)seq,
+                             "seq_lens[%d] is %lld; expected 0 to %lld (max_model_len)", r, (long long)seq,
                              (long long)l->max_model_len);
         if (l->seq_counts_query && seq < query)
             return attn_fail(error, ATTN_E_INVALID, "seq_lens",
@@ -74,10 +74,10 @@ int batch_check_host_table(const batch_limits_t *l, const attn_batch_t *b, int64
         const int32_t *row = (const int32_t *)attn_data(b->block_table) + r * b->block_table->strides[0];
         for (int64_t i = 0, blocks = blocks_read(l, b, r); i < blocks; i++) {
             if (row[i] < 0 || (num_blocks > 0 && row[i] >= num_blocks))
-                return attn_fail(
-                    error, ATTN_E_INVALID, "block_table",
-                    "block_table[%d][%lld] is %d; 0 to %lld were wanted, the blocks of the cache", r,
-                    (long long)i, row[i], (long long)(num_blocks > 0 ? num_blocks : INT32_MAX) - 1);
+                return attn_fail(error, ATTN_E_INVALID, "block_table",
+                                 "block_table[%d][%lld] is %d; expected 0 to %lld, the blocks of the cache",
+                                 r, (long long)i, row[i],
+                                 (long long)(num_blocks > 0 ? num_blocks : INT32_MAX) - 1);
             if (row[i] > *max_block) *max_block = row[i];
         }
     }

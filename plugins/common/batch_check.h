@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plugins check of every batch alike, wherever they run: its lengths against themselves and the limits, and its block
- * table. */
+/* What plugins check of every batch alike, wherever they run: its lengths against themselves and the limits,
+ * and its block table. */
 #ifndef ATTN_BATCH_CHECK_H
 #define ATTN_BATCH_CHECK_H
 
@@ -16,9 +16,11 @@ typedef struct batch_limits {
 } batch_limits_t;
 
 int batch_check_lengths(const batch_limits_t *limits, const attn_batch_t *batch, attn_error_t *error);
-/* With a cache and requests: an int32 table with a row for each request, wide enough for those with queries. */
+/* With a cache and requests: an int32 table with a row for each request, wide enough for those with
+ * queries. */
 int batch_check_table(const batch_limits_t *limits, const attn_batch_t *batch, attn_error_t *error);
-/* The same of a table in host memory, and every entry that will be read: a block, below num_blocks unless that is 0.
+/* The same of a table in host memory, and every entry that will be read: a block, below num_blocks unless
+ * that is 0.
  * *max_block: the largest, -1 where nothing will be read. */
 int batch_check_host_table(const batch_limits_t *limits, const attn_batch_t *batch, int64_t num_blocks,
                            int32_t *max_block, attn_error_t *error);

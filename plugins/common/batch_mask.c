@@ -46,7 +46,7 @@ int batch_check_spans(const attn_problem_t *p, const attn_batch_t *b, uint32_t m
     if (n != 0 && (attn_problem_features(p) & ATTN_F_MM_PREFIX) == 0)
         return attn_fail(
             error, ATTN_E_INVALID, "mm_prefix_ranges",
-            "spans were given, but the problem has no feature mm_prefix; ask for it in features");
+            "spans were given, but the problem has no feature mm_prefix; request it in features");
     if (n < 0 || n > max_spans)
         return attn_fail(error, ATTN_E_INVALID, "mm_prefix_ranges",
                          "%lld spans per request were given; at most %u (max_mm_ranges) were declared",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plugins on the host take of a batch that only some masks have: causal flags, R-SWA prefixes and spans, from the host
- * mirror where there is one, else from the tensor (semantics 2.5 to 2.7). */
+/* What plugins on the host take of a batch that only some masks have: causal flags, R-SWA prefixes and spans,
+ * from the host mirror where there is one, else from the tensor (semantics 2.5 to 2.7). */
 #ifndef ATTN_BATCH_MASK_H
 #define ATTN_BATCH_MASK_H
 

@@ -18,7 +18,7 @@ int call_check_vector(const DLTensor *t, const char *name, const char *feature, 
     if (is_wanted) return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, shape, error);
     if (t != NULL)
         return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s was given, but the problem has no feature %s; ask for it", name, feature);
+                         "%s was given, but the problem has no feature %s; request it", name, feature);
     return ATTN_OK;
 }
 
@@ -36,7 +36,7 @@ static int check_bias(const DLTensor *t, uint64_t features, int64_t tokens, attn
     if ((features & ATTN_F_QQ_BIAS) == 0 && t == NULL) return ATTN_OK;
     if ((features & ATTN_F_QQ_BIAS) == 0)
         return attn_fail(error, ATTN_E_INVALID, "qq_bias",
-                         "qq_bias was given, but the problem has no feature qq_bias; ask for it");
+                         "qq_bias was given, but the problem has no feature qq_bias; request it");
     int status = attn_check_tensor(t, "qq_bias", ATTN_DTYPE_FLOAT32, 2, NULL, error);
     if (status == ATTN_OK && t->shape[0] < tokens)
         status =
@@ -50,7 +50,7 @@ int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_er
     int status = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, t->ndim == 0 ? 0 : 1, NULL, error);
     if (status == ATTN_OK && t->ndim != 0 && t->shape[0] != 1 && t->shape[0] != heads)
         status =
-            attn_fail(error, ATTN_E_INVALID, name, "%s has %lld values; 1 or num_kv_heads (%lld) were wanted",
+            attn_fail(error, ATTN_E_INVALID, name, "%s has %lld values; expected 1 or num_kv_heads (%lld)",
                       name, (long long)t->shape[0], (long long)heads);
     return status;
 }
@@ -69,9 +69,11 @@ int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads,
 
 int call_check_caches(const call_cache_t *c, const DLTensor *kv_cache, const DLTensor *v_cache,
                       attn_error_t *error) {
-    const int64_t k_row = c->head_size + call_cache_inline_scale(c),
-                  v_row = c->head_size_v + call_cache_inline_scale(c);
-    const int64_t shape[4] = {-1, c->kv_heads, c->block_size, c->is_separate ? k_row : k_row + v_row};
+    const int64_t size = (int64_t)attn_dtype_size(c->storage), k_row = call_cache_row_bytes(c, 0) / size,
+                  v_row = call_cache_row_bytes(c, 1) / size;
+    const int64_t pad = attn_kv_format(c->kv)->row_multiple; /* of a packed row, in bytes */
+    const int64_t packed = ((k_row + v_row) * size + pad - 1) / pad * pad / size;
+    const int64_t shape[4] = {-1, c->kv_heads, c->block_size, c->is_separate ? k_row : packed};
     int status = attn_check_tensor(kv_cache, "kv_cache", c->storage, 4, shape, error);
     if (status != ATTN_OK) return status;
     const int64_t v_shape[4] = {kv_cache->shape[0], c->kv_heads, c->block_size, v_row};
@@ -79,7 +81,7 @@ int call_check_caches(const call_cache_t *c, const DLTensor *kv_cache, const DLT
     if (v_cache != NULL)
         return attn_fail(
             error, ATTN_E_INVALID, "v_cache",
-            "v_cache was given, but the problem has no feature separate_kv; ask for it in features");
+            "v_cache was given, but the problem has no feature separate_kv; request it in features");
     return ATTN_OK;
 }
 
@@ -122,6 +124,39 @@ int call_check_update(const call_cache_t *c, const attn_kv_update_t *a, uint32_t
     if (status == ATTN_OK)
         status = call_check_slots(a->slot_mapping, a->kv_cache->shape[0] * c->block_size, error);
     return status;
+}
+
+int call_check_latent_cache(const DLTensor *kv_cache, const DLTensor *v_cache, uint32_t storage,
+                            int64_t block_size, int64_t row_elements, attn_error_t *error) {
+    const int64_t shape[3] = {-1, block_size, row_elements};
+    if (v_cache != NULL)
+        return attn_fail(error, ATTN_E_INVALID, "v_cache",
+                         "v_cache was given; latent caches have one tensor");
+    return attn_check_tensor(kv_cache, "kv_cache", storage, 3, shape, error);
+}
+
+/* k_pe may have a dimension of one head. */
+static int check_latent_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t rows, int64_t size,
+                             attn_error_t *error) {
+    const int64_t flat[2] = {-1, size}, one_head[3] = {-1, 1, size};
+    const int is_flat = t == NULL || t->ndim != 3;
+    int status = attn_check_tensor(t, name, dtype, is_flat ? 2 : 3, is_flat ? flat : one_head, error);
+    if (status == ATTN_OK && t->shape[0] < rows)
+        status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; slot_mapping has %lld", name,
+                           (long long)t->shape[0], (long long)rows);
+    return status;
+}
+
+int call_check_latent_update(const attn_kv_update_t *a, uint32_t dtype, int64_t latent, int64_t rope,
+                             int64_t block_size, attn_error_t *error) {
+    int status = attn_check_tensor(a->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
+    if (status != ATTN_OK) return status;
+    const int64_t n = a->slot_mapping->shape[0];
+    status = check_latent_rows(a->key, "key", dtype, n, latent, error);
+    if (status == ATTN_OK) status = check_latent_rows(a->value, "value", dtype, n, rope, error);
+    if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", 1, error);
+    return status == ATTN_OK ? call_check_slots(a->slot_mapping, a->kv_cache->shape[0] * block_size, error)
+                             : status;
 }
 
 void call_zero_rows(const DLTensor *t) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plugins check of the tensors of a call alike: rows, small vectors, scales, dense caches. Where it looks into a tensor, at
- * slots, that is in host memory; gpu_tensor.h is for the others. */
+/* What plugins check of the tensors of a call alike: rows, small vectors, scales, dense caches. Where it
+ * looks into a tensor, at slots, that is in host memory; gpu_tensor.h is for the others. */
 #ifndef ATTN_CALL_CHECK_H
 #define ATTN_CALL_CHECK_H
 
@@ -10,7 +10,7 @@
 /* [rows or more, heads, size]; the message says that the batch has so many tokens. */
 int call_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
                     int64_t tokens, attn_error_t *error);
-/* float32 [heads] if the feature is asked for, else nothing. */
+/* float32 [heads] if the feature is requested, else nothing. */
 int call_check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
                       attn_error_t *error);
 /* NULL, or float32 [heads, tokens or more]. */
@@ -18,7 +18,8 @@ int call_check_lse(const DLTensor *t, int64_t heads, int64_t tokens, attn_error_
 /* NULL, or float32: a scalar, or [1], or [heads]. */
 int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_error_t *error);
 
-/* What is there by the features: sinks and ALiBi slopes, float32 [heads]; qq_bias, float32 [tokens or more, any]; and the scales. */
+/* What is there by the features: sinks and ALiBi slopes, float32 [heads]; qq_bias, float32 [tokens or more,
+ * any]; and the scales. */
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
                       int64_t tokens, attn_error_t *error);
 
@@ -29,9 +30,14 @@ typedef struct call_cache {
     int is_separate;
 } call_cache_t;
 
-/* Bytes of the scale behind each K and each V row. */
-static inline int64_t call_cache_inline_scale(const call_cache_t *c) {
-    return attn_kv_is_per_token_head(c->kv) ? 4 : 0;
+/* Bytes of the values of a row of K (is_value 0) or V, and of the row with what is behind them. */
+static inline int64_t call_cache_data_bytes(const call_cache_t *c, int is_value) {
+    return attn_kv_data_bytes(attn_kv_format(c->kv), c->storage, is_value ? c->head_size_v : c->head_size,
+                              is_value);
+}
+static inline int64_t call_cache_row_bytes(const call_cache_t *c, int is_value) {
+    const attn_kv_format_t *f = attn_kv_format(c->kv);
+    return call_cache_data_bytes(c, is_value) + (is_value ? f->v_beside : f->k_beside);
 }
 
 int call_check_caches(const call_cache_t *c, const DLTensor *kv_cache, const DLTensor *v_cache,
@@ -40,6 +46,12 @@ int call_check_caches(const call_cache_t *c, const DLTensor *kv_cache, const DLT
  * (of K, of V) is then 1, in the cache's own fp8 format, which is stored unchanged (semantics 3.2). */
 int call_check_update(const call_cache_t *c, const attn_kv_update_t *a, uint32_t dtype, int is_raw[2],
                       attn_error_t *error);
+/* A latent cache, [blocks, block_size, row_elements] in one tensor (semantics 3.5), and rows for it: key [n
+ * or more, latent], value [n or more, rope] or [n or more, 1, rope], of dtype. */
+int call_check_latent_cache(const DLTensor *kv_cache, const DLTensor *v_cache, uint32_t storage,
+                            int64_t block_size, int64_t row_elements, attn_error_t *error);
+int call_check_latent_update(const attn_kv_update_t *a, uint32_t dtype, int64_t latent, int64_t rope,
+                             int64_t block_size, attn_error_t *error);
 /* The slots, negative ones aside, lie below end. */
 int call_check_slots(const DLTensor *slots, int64_t end, attn_error_t *error);
 

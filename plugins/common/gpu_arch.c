@@ -11,8 +11,8 @@ const char *gpu_archs(void) {
     return TEXT(ATTN_CUDA_ARCH);
 }
 
-/* CUDA C++ Programming Guide, 3.1.2 and 5.1.2: code for X.Ya runs on X.Y alone, for X.Yf on X.Y and later of its family; of
- * the lowest that is neither there is PTX, which runs on it and on everything later. */
+/* CUDA C++ Programming Guide, 3.1.2 and 5.1.2: code for X.Ya runs on X.Y alone, for X.Yf on X.Y and later of
+ * its family; of the lowest that is neither there is PTX, which runs on it and on everything later. */
 int gpu_arch_runs(const char *archs, int cc) {
     for (const char *at = archs; *at != '\0'; at += *at == '_') {
         char *end;
@@ -34,11 +34,18 @@ int gpu_arch_names(const char *archs, const char *name) {
     return 0;
 }
 
+/* The core asks a backend after its table, whose reasons are in the list by then. */
+static int is_refused_by_table(const attn_reasons_t *reasons) {
+    for (uint32_t i = 0; i < reasons->count && i < reasons->capacity; i++)
+        if (reasons->items[i].code == ATTN_REASON_COMPUTE_CAPABILITY) return 1;
+    return 0;
+}
+
 void gpu_check_arch(const attn_device_t *device, attn_reasons_t *reasons) {
     attn_device_t d;
     char have[16], want[64];
     if (device == NULL || attn_intake_known(&d, sizeof d, device, "device", NULL) != ATTN_OK) return;
-    if (d.type != (int)kDLCUDA || d.compute_capability <= 0 ||
+    if (d.type != (int)kDLCUDA || d.compute_capability <= 0 || is_refused_by_table(reasons) ||
         gpu_arch_runs(gpu_archs(), d.compute_capability))
         return;
     snprintf(have, sizeof have, "sm_%d", (int)d.compute_capability);

@@ -6,15 +6,19 @@
 
 #include "problem_check.h"
 
-/* The error of a cudaError_t; also takes it off the runtime, so that a failed launch does not fail the next caller. */
+/* The error of a cudaError_t; also takes it off the runtime, so that a failed launch does not fail the next
+ * caller. */
 int gpu_fail(attn_error_t *error, int code, const char *what);
 
-/* Makes a device current and restores the caller's. */
+/* Makes a device current and restores what the caller's thread had, also if that was no context at all. */
 typedef struct gpu_device_guard {
-    int previous, changed;
+    int is_pushed;
 } gpu_device_guard;
 int gpu_enter(int device_id, gpu_device_guard *guard, attn_error_t *error);
 void gpu_leave(const gpu_device_guard *guard);
+/* An asynchronous copy on a device. */
+int gpu_copy_to_device(int device_id, void *to, const void *from, size_t bytes, void *stream,
+                       attn_error_t *error);
 
 /* A device that is present. */
 typedef struct gpu_device {

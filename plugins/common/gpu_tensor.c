@@ -4,7 +4,7 @@
 
 int gpu_check_tensor_device(const DLTensor *t, const char *name, attn_error_t *error) {
     if (t->device.device_type == kDLCUDA || t->device.device_type == kDLCUDAManaged) return ATTN_OK;
-    return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; a CUDA tensor was wanted", name,
+    return attn_fail(error, ATTN_E_INVALID, name, "%s is on device type %d; expected a CUDA tensor", name,
                      (int)t->device.device_type);
 }
 
@@ -12,13 +12,13 @@ int gpu_check_alignment(const DLTensor *t, const char *name, int bytes, attn_err
     const uint64_t odd = (uint64_t)bytes - 1; /* divisions cost half of a forward's own time */
     if (t->shape[0] > 0 && ((uintptr_t)attn_data(t) & odd) != 0)
         return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s begins at %p; an address that is a multiple of %d was wanted", name,
-                         attn_data(t), bytes);
+                         "%s begins at %p; expected an address that is a multiple of %d", name, attn_data(t),
+                         bytes);
     for (int i = 0; i + 1 < t->ndim; i++)
         if (t->shape[i] > 1 && ((uint64_t)attn_byte_stride(t, i) & odd) != 0)
             return attn_fail(error, ATTN_E_INVALID, name,
-                             "%s has a stride of %lld bytes in dimension %d; a multiple of %d was wanted",
-                             name, (long long)attn_byte_stride(t, i), i, bytes);
+                             "%s has a stride of %lld bytes in dimension %d; expected a multiple of %d", name,
+                             (long long)attn_byte_stride(t, i), i, bytes);
     return ATTN_OK;
 }
 
@@ -81,7 +81,7 @@ int gpu_view_cache(const call_cache_t *c, int align, const DLTensor *kv, const D
     if (status == ATTN_OK && c->is_separate) status = gpu_check_pages(v, "v_cache", align, error);
     if (status != ATTN_OK) return status;
     const DLTensor *vt = c->is_separate ? v : kv;
-    const int64_t k_bytes = c->head_size * (int64_t)attn_dtype_size(c->storage) + call_cache_inline_scale(c);
+    const int64_t k_bytes = call_cache_row_bytes(c, 0);
     *view = (gpu_cache_view){.k = attn_data(kv),
                              .v = (char *)attn_data(vt) + (c->is_separate ? 0 : k_bytes),
                              .pages = kv->shape[0],

@@ -7,7 +7,8 @@
 
 /* A tensor lies on a CUDA device. */
 int gpu_check_tensor_device(const DLTensor *tensor, const char *name, attn_error_t *error);
-/* The address of a tensor with rows, and every stride of a dimension longer than 1, is a multiple of bytes, a power of two. */
+/* The address of a tensor with rows, and every stride of a dimension longer than 1, is a multiple of bytes, a
+ * power of two. */
 int gpu_check_alignment(const DLTensor *t, const char *name, int bytes, attn_error_t *error);
 /* [rows or more, heads, size], on the device and aligned unless it has no row. */
 int gpu_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,

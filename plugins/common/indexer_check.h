@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules of attn.draft.indexer/0 that do not depend on who computes: defaults and limits of the problem, and the
- * arguments of every call. Each check takes the caller's struct in and gives a complete one out. */
+/* The rules of attn.draft.indexer/0 that do not depend on who computes: defaults and limits of the problem,
+ * and the arguments of every call. Each check takes the caller's struct in and gives a complete one out. */
 #ifndef INDEXER_CHECK_H
 #define INDEXER_CHECK_H
 
@@ -32,24 +32,24 @@ static inline int indexer_check_problem(const attn_indexer_problem_t *given, att
     if (p->num_heads == 0 || p->num_heads % 8 != 0 || p->num_heads > 128)
         return attn_fail(
             error, ATTN_E_UNSUPPORTED, "num_heads",
-            "num_heads is %u; a multiple of 8 from 8 to 128 was wanted (index_n_heads of the model)",
+            "num_heads is %u; expected a multiple of 8 from 8 to 128 (index_n_heads of the model)",
             p->num_heads);
     if (p->head_size != 128)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "head_size",
                          "head_size is %u; index keys have 128 values", p->head_size);
     if (p->block_size % 16 != 0 || p->block_size > 65536)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "block_size",
-                         "block_size is %u; a multiple of 16 up to 65536 was wanted (64 is usual)",
+                         "block_size is %u; expected a multiple of 16 up to 65536 (64 is usual)",
                          p->block_size);
     if (p->topk % 128 != 0 || p->topk > 2048)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "topk",
-                         "topk is %u; a multiple of 128 from 128 to 2048 was wanted", p->topk);
+                         "topk is %u; expected a multiple of 128 from 128 to 2048", p->topk);
     if (p->scale_format > ATTN_INDEXER_SCALE_UE8M0)
         return attn_fail(error, ATTN_E_INVALID, "scale_format",
-                         "scale_format is %u; FLOAT32 (1) or UE8M0 (2) was wanted", p->scale_format);
+                         "scale_format is %u; expected FLOAT32 (1) or UE8M0 (2)", p->scale_format);
     if (p->dtype > ATTN_DTYPE_BFLOAT16)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "dtype",
-                         "dtype is %s; float32, float16 or bfloat16 was wanted", attn_dtype_name(p->dtype));
+                         "dtype is %s; expected float32, float16 or bfloat16", attn_dtype_name(p->dtype));
     if (p->max_model_len < 0 || p->max_model_len > INT32_MAX / 64)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "max_model_len",
                          "max_model_len is %lld; at most %d keys of a request are counted",
@@ -61,8 +61,8 @@ static inline int indexer_check_problem(const attn_indexer_problem_t *given, att
     return ATTN_OK;
 }
 
-/* A tensor of the indexer's device whose first dimension has at least `rows` and whose others are as in `shape`. `whole`:
- * rows must lie at multiples of the alignment. */
+/* A tensor of the indexer's device whose first dimension has at least `rows` and whose others are as in
+ * `shape`. `whole`: rows must lie at multiples of the alignment. */
 static inline int indexer_check(const indexer_rules *r, const DLTensor *t, const char *name, uint32_t dtype,
                                 int ndim, int64_t rows, int64_t b, int64_t c, int whole,
                                 attn_error_t *error) {
@@ -71,10 +71,10 @@ static inline int indexer_check(const indexer_rules *r, const DLTensor *t, const
     if (status != ATTN_OK) return status;
     if ((int)t->device.device_type != r->device_type &&
         !(r->device_type == (int)kDLCUDA && t->device.device_type == kDLCUDAManaged))
-        return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; device type %d was wanted",
+        return attn_fail(error, ATTN_E_INVALID, name, "%s is on device type %d; expected device type %d",
                          name, (int)t->device.device_type, r->device_type);
     if (t->shape[0] < rows)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; %lld were wanted", name,
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; expected %lld", name,
                          (long long)t->shape[0], (long long)rows);
     if (!whole || t->shape[0] == 0) return ATTN_OK;
     int bad = (uintptr_t)attn_data(t) % (uintptr_t)r->alignment != 0;
@@ -104,14 +104,14 @@ static inline int indexer_check_cache(const indexer_rules *r, const DLTensor *t,
     if (t->shape[0] > INT32_MAX || (uintptr_t)attn_data(t) % 16 != 0 ||
         (t->shape[0] > 1 && (t->strides[0] < page || t->strides[0] % 16 != 0)))
         return attn_fail(error, ATTN_E_INVALID, "cache",
-                         "cache has %lld pages %lld bytes apart; pages of at least %lld bytes at multiples "
-                         "of 16 were wanted",
+                         "cache has %lld pages %lld bytes apart; expected pages of at least %lld bytes at "
+                         "multiples of 16",
                          (long long)t->shape[0], (long long)t->strides[0], (long long)page);
     return ATTN_OK;
 }
 
-static inline int indexer_take_write(const indexer_rules *r, const attn_indexer_write_t *given,
-                                     attn_indexer_write_t *a, attn_error_t *error) {
+static inline int indexer_check_write(const indexer_rules *r, const attn_indexer_write_t *given,
+                                      attn_indexer_write_t *a, attn_error_t *error) {
     int status = attn_intake(a, sizeof *a, given, "args", error);
     if (status == ATTN_OK) status = indexer_check_cache(r, a->cache, error);
     if (status == ATTN_OK)
@@ -126,8 +126,8 @@ static inline int indexer_take_write(const indexer_rules *r, const attn_indexer_
     return status;
 }
 
-static inline int indexer_take_gather(const indexer_rules *r, const attn_indexer_gather_t *given,
-                                      attn_indexer_gather_t *a, attn_error_t *error) {
+static inline int indexer_check_gather(const indexer_rules *r, const attn_indexer_gather_t *given,
+                                       attn_indexer_gather_t *a, attn_error_t *error) {
     int status = attn_intake(a, sizeof *a, given, "args", error);
     if (status == ATTN_OK) status = indexer_check_count(a->num_reqs, "num_reqs", error);
     if (status == ATTN_OK) status = indexer_check_cache(r, a->cache, error);
@@ -148,8 +148,8 @@ static inline int indexer_take_gather(const indexer_rules *r, const attn_indexer
     return status;
 }
 
-static inline int indexer_take_quantize(const indexer_rules *r, const attn_indexer_quantize_t *given,
-                                        attn_indexer_quantize_t *a, attn_error_t *error) {
+static inline int indexer_check_quantize(const indexer_rules *r, const attn_indexer_quantize_t *given,
+                                         attn_indexer_quantize_t *a, attn_error_t *error) {
     const int64_t heads = r->p.num_heads, size = r->p.head_size;
     int status = attn_intake(a, sizeof *a, given, "args", error);
     if (status == ATTN_OK) status = indexer_check_count(a->num_rows, "num_rows", error);
@@ -186,13 +186,13 @@ static inline int indexer_check_rows(const indexer_rules *r, int32_t num_rows, u
     if (status == ATTN_OK)
         status = indexer_check(r, logits, "logits", ATTN_DTYPE_FLOAT32, 2, num_rows, -1, 0, 0, error);
     if (status == ATTN_OK && (logits->shape[1] < columns || logits->shape[1] > INT32_MAX / 2))
-        status = attn_fail(error, ATTN_E_INVALID, "logits", "logits has %lld columns; %lld to %d were wanted",
+        status = attn_fail(error, ATTN_E_INVALID, "logits", "logits has %lld columns; expected %lld to %d",
                            (long long)logits->shape[1], (long long)columns, INT32_MAX / 2);
     return status;
 }
 
-static inline int indexer_take_logits(const indexer_rules *r, const attn_indexer_logits_t *given,
-                                      attn_indexer_logits_t *a, attn_error_t *error) {
+static inline int indexer_check_logits(const indexer_rules *r, const attn_indexer_logits_t *given,
+                                       attn_indexer_logits_t *a, attn_error_t *error) {
     int status = attn_intake(a, sizeof *a, given, "args", error);
     if (status == ATTN_OK)
         status = indexer_check(r, a->keys, "keys", ATTN_DTYPE_FP8_E4M3, 2, 0, r->p.head_size, 0, 1, error);
@@ -210,16 +210,16 @@ static inline int indexer_take_logits(const indexer_rules *r, const attn_indexer
     return status;
 }
 
-static inline int indexer_take_paged(const indexer_rules *r, const attn_indexer_paged_t *given,
-                                     attn_indexer_paged_t *a, attn_error_t *error) {
+static inline int indexer_check_paged(const indexer_rules *r, const attn_indexer_paged_t *given,
+                                      attn_indexer_paged_t *a, attn_error_t *error) {
     int status = attn_intake(a, sizeof *a, given, "args", error);
     if (status == ATTN_OK && a->rows_per_request == 0) a->rows_per_request = 1;
     if (status == ATTN_OK && (a->rows_per_request < 0 || a->rows_per_request > 8))
         status = attn_fail(error, ATTN_E_INVALID, "rows_per_request",
-                           "rows_per_request is %d; 1 to 8 was wanted", a->rows_per_request);
+                           "rows_per_request is %d; expected 1 to 8", a->rows_per_request);
     if (status == ATTN_OK && a->num_rows % a->rows_per_request != 0)
         status = attn_fail(error, ATTN_E_INVALID, "num_rows",
-                           "num_rows is %d; a multiple of rows_per_request (%d) was wanted", a->num_rows,
+                           "num_rows is %d; expected a multiple of rows_per_request (%d)", a->num_rows,
                            a->rows_per_request);
     if (status == ATTN_OK) status = indexer_check_cache(r, a->cache, error);
     if (status == ATTN_OK)
@@ -238,8 +238,8 @@ static inline int32_t indexer_paged_keys(const indexer_rules *r, const attn_inde
     return (int32_t)(n < a->logits->shape[1] ? n : a->logits->shape[1]);
 }
 
-static inline int indexer_take_select(const indexer_rules *r, const attn_indexer_select_t *given,
-                                      attn_indexer_select_t *a, attn_error_t *error) {
+static inline int indexer_check_select(const indexer_rules *r, const attn_indexer_select_t *given,
+                                       attn_indexer_select_t *a, attn_error_t *error) {
     int status = attn_intake(a, sizeof *a, given, "args", error);
     if (status == ATTN_OK) status = indexer_check_count(a->num_rows, "num_rows", error);
     if (status == ATTN_OK)

@@ -8,13 +8,13 @@ static const attn_indexer_problem_t *problem_of(attn_indexer_t *indexer) {
     return &((const indexer_rules *)(const void *)indexer)->p;
 }
 
-int indexer_take_open(const attn_indexer_problem_t *problem, const attn_device_t *device,
-                      attn_indexer_t *const *indexer, attn_indexer_problem_t *p, attn_device_t *taken,
-                      attn_error_t *error) {
+int indexer_check_open(const attn_indexer_problem_t *problem, const attn_device_t *device,
+                       attn_indexer_t *const *indexer, attn_indexer_problem_t *p, attn_device_t *taken,
+                       attn_error_t *error) {
     int status = indexer_check_problem(problem, p, error);
     if (status == ATTN_OK && indexer == NULL)
-        status = attn_fail(error, ATTN_E_INVALID, "indexer",
-                           "indexer is NULL; there is nowhere to put the result");
+        status =
+            attn_fail(error, ATTN_E_INVALID, "indexer", "indexer is NULL; pass the address of a pointer");
     return status == ATTN_OK ? attn_intake_known(taken, sizeof *taken, device, "device", error) : status;
 }
 
@@ -25,7 +25,7 @@ int indexer_cache_shape(attn_indexer_t *indexer, int64_t num_blocks, attn_kv_cac
     int status = cache_shape_check_blocks(num_blocks, error);
     if (status != ATTN_OK) return status;
     attn_row_cache_shape(ATTN_DTYPE_UINT8, INDEXER_ROW(p), p->block_size, num_blocks, &s);
-    /* of the page: its scales stand behind all values */
+    /* of the page: its scales follow all values */
     s.k_scale_offset = (int64_t)p->block_size * p->head_size;
     s.layout_id = 3; /* pages of index keys */
     const int64_t key[4] = {3, p->block_size, p->head_size, p->scale_format};
@@ -44,8 +44,9 @@ int indexer_space_needed(attn_indexer_t *indexer, attn_indexer_space_t *space, a
     return attn_give(space, &s, sizeof s, "space", error);
 }
 
-/* Requests join a chunk while its keys fit the workspace and its logits the budget; one that is too large alone is cut
- * along its query rows into pieces of budget / (4 * keys), and its keys are gathered once (semantics 9.5). */
+/* Requests join a chunk while its keys fit the workspace and its logits the budget; one that is too large
+ * alone is cut along its query rows into pieces of budget / (4 * keys), and its keys are gathered once
+ * (semantics 9.5). */
 int indexer_plan_prefill(attn_indexer_t *indexer, int32_t num_reqs, const int32_t *query_start_loc,
                          const int32_t *seq_lens, attn_indexer_chunk_t *chunks, int32_t capacity,
                          int32_t *num_chunks, attn_error_t *error) {
@@ -60,7 +61,7 @@ int indexer_plan_prefill(attn_indexer_t *indexer, int32_t num_reqs, const int32_
         int64_t rows = (int64_t)query_start_loc[r + 1] - query_start_loc[r];
         if (rows < 0 || rows > seq_lens[r])
             return attn_fail(error, ATTN_E_INVALID, "query_start_loc",
-                             "request %d has %lld new tokens of %d; 0 to %d were wanted", r, (long long)rows,
+                             "request %d has %lld new tokens of %d; expected 0 to %d", r, (long long)rows,
                              seq_lens[r], seq_lens[r]);
         if (seq_lens[r] > p->max_model_len)
             return attn_fail(error, ATTN_E_INVALID, "seq_lens", "seq_lens[%d] is %d; max_model_len is %lld",

@@ -32,8 +32,8 @@ static int check_table(const attn_problem_t *p, const attn_device_t *device, con
                          "kv_cache_dtype %u (%s) is not served by %s", p->kv_cache_dtype,
                          attn_kv_name(p->kv_cache_dtype), backend);
     if (p->kv_layout > ATTN_LAYOUT_HND)
-        return attn_fail(error, ATTN_E_INVALID, "kv_layout",
-                         "kv_layout is %u; 0 (any), NHD or HND were wanted", p->kv_layout);
+        return attn_fail(error, ATTN_E_INVALID, "kv_layout", "kv_layout is %u; expected 0 (any), NHD or HND",
+                         p->kv_layout);
     uint64_t missing = attn_problem_features(p) & ~table->features;
     for (unsigned bit = 0; bit < 64; bit++)
         if (missing >> bit & 1) {
@@ -59,6 +59,6 @@ int problem_check(const attn_problem_t *p, const attn_device_t *device, const at
     int status = check_table(p, device, table, backend, error);
     if (status == ATTN_OK) status = supports(p, device, &reasons);
     if (status == ATTN_OK && reasons.count != 0)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (wanted: %s)", first.text, first.want);
+        return attn_fail(error, ATTN_E_UNSUPPORTED, first.param, "%s (expected: %s)", first.text, first.want);
     return status;
 }

@@ -57,6 +57,10 @@ static void add_masks(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
 }
 
 static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
+    if ((f & ATTN_F_LATENT) != 0 && !is_latent(p))
+        attn_add_reason(r, ATTN_REASON_FEATURE, "latent", attn_role_name(p->role), "mla or mla_sparse",
+                        "feature latent is for roles mla and mla_sparse; the role is %s",
+                        attn_role_name(p->role));
     if ((f & ATTN_F_CONTIGUOUS_KV) != 0 && attn_role_has_cache(p->role))
         attn_add_reason(r, ATTN_REASON_FEATURE, "contiguous_kv", attn_role_name(p->role),
                         "a role without a cache", "role %s reads its cache, not the call's key and value",
@@ -69,6 +73,11 @@ static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
         attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
                         "the problem's dtype or fp8_e4m3", "query_dtype %s is not served with dtype %s",
                         attn_dtype_name(p->query_dtype), attn_dtype_name(p->dtype));
+    if ((f & ATTN_F_FP8_ATTENTION) != 0 && p->query_dtype != 0 && p->query_dtype != p->dtype)
+        attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
+                        "the problem's dtype",
+                        "fp8_attention quantises the query itself; query_dtype %s would be quantised twice",
+                        attn_dtype_name(p->query_dtype));
     const int is_static = (f & ATTN_F_OUT_FP8_STATIC) != 0, is_group = (f & ATTN_F_OUT_FP8_GROUP) != 0;
     if (is_static && is_group)
         attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "with out_fp8_static", "one of the two",
@@ -78,13 +87,33 @@ static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
             r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
             "fp8_e4m3 exactly with out_fp8_static or out_fp8_group",
             "out_dtype fp8_e4m3 and one of the features out_fp8_static, out_fp8_group belong together");
-    const uint64_t dv = attn_role_is_mla(p->role) ? p->v_head_dim
-                        : p->head_size_v != 0     ? p->head_size_v
-                                                  : p->head_size;
+    const uint64_t dv = attn_output_size(p);
     if (is_group && p->num_heads * dv % 64 != 0)
         attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is no multiple of 64",
                         "num_heads * head_size_v a multiple of 64",
                         "group scales cover 64 or 128 values of a row");
+}
+
+/* What the table of formats says of the role and of head sizes. */
+static void add_format(const attn_problem_t *p, attn_reasons_t *r) {
+    const attn_kv_format_t *f = attn_kv_format(p->kv_cache_dtype);
+    const uint32_t sizes[2] = {p->head_size, p->head_size_v != 0 ? p->head_size_v : p->head_size};
+    char have[32];
+    if (!attn_role_has_cache(p->role)) return;
+    if ((f->roles & ATTN_BIT(p->role)) == 0)
+        attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", f->name,
+                        "a format that the role can keep", "role %s cannot keep a %s cache",
+                        attn_role_name(p->role), f->name);
+    for (int i = 0; i < 2 && !is_latent(p); i++)
+        if (sizes[i] != 0 && !attn_kv_has_size(f, sizes[i]) && (i == 0 || sizes[1] != sizes[0]))
+            attn_add_reason(r, ATTN_REASON_HEAD_SIZE, i == 0 ? "head_size" : "head_size_v",
+                            NUMBER(have, sizes[i]), attn_kv_size_rule(f), "%s is %u; %s rows hold %s",
+                            i == 0 ? "head_size" : "head_size_v", sizes[i], f->name, attn_kv_size_rule(f));
+    if (attn_kv_is_turboquant(f->kv) && sizes[1] != sizes[0])
+        attn_add_reason(
+            r, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, sizes[1]), "0 or head_size",
+            "head_size_v is %u and head_size %u; the rows of K and V in a slot of %s have one size", sizes[1],
+            sizes[0], f->name);
 }
 
 static void add_latent(const attn_problem_t *p, attn_reasons_t *r) {
@@ -98,9 +127,16 @@ static void add_latent(const attn_problem_t *p, attn_reasons_t *r) {
     if (p->num_kv_heads > 1)
         attn_add_reason(r, ATTN_REASON_HEAD_COUNT, "num_kv_heads", NUMBER(have, p->num_kv_heads), "0 or 1",
                         "num_kv_heads is %u; latent attention has one", p->num_kv_heads);
-    if (p->mask != ATTN_MASK_CAUSAL)
+    if (p->mask != ATTN_MASK_CAUSAL &&
+        !(p->role == ATTN_ROLE_MLA && !attn_problem_projects(p) && p->mask == ATTN_MASK_FULL))
         attn_add_reason(r, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask), "causal",
                         "role %s is causal", attn_role_name(p->role));
+    if (!attn_problem_projects(p) && (p->qk_nope_head_dim != 0 || p->v_head_dim != 0)) {
+        const int is_value = p->qk_nope_head_dim == 0;
+        attn_add_reason(r, ATTN_REASON_MLA, is_value ? "v_head_dim" : "qk_nope_head_dim",
+                        NUMBER(have, is_value ? p->v_head_dim : p->qk_nope_head_dim), "0 with feature latent",
+                        "with feature latent the caller projects: qk_nope_head_dim and v_head_dim are 0");
+    }
     if ((p->role == ATTN_ROLE_MLA_SPARSE) != (p->topk != 0))
         attn_add_reason(r, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "given with mla_sparse alone",
                         "topk is %u with role %s", p->topk, attn_role_name(p->role));
@@ -110,5 +146,6 @@ void problem_add_rules(const attn_problem_t *p, uint64_t features, attn_reasons_
     add_numbers(p, reasons);
     add_masks(p, features, reasons);
     add_dtypes(p, features, reasons);
+    add_format(p, reasons);
     if (is_latent(p)) add_latent(p, reasons);
 }

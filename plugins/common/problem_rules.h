@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the semantics rule out whatever the backend, as reasons. A backend's supports_combination says this first and then
- * what it alone does not serve. */
+/* What the semantics rule out whatever the backend, as reasons. A backend's supports_combination says this
+ * first and then what it alone does not serve. */
 #ifndef ATTN_PROBLEM_RULES_H
 #define ATTN_PROBLEM_RULES_H
 

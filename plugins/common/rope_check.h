@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules of attn.draft.rope_write/0 that do not depend on who computes: defaults and limits of the problem, and the
- * arguments of a call but for the cache, which a backend checks as in update_kv_cache. */
+/* The rules of attn.draft.rope_write/0 that do not depend on who computes: defaults and limits of the
+ * problem, and the arguments of a call but for the cache, which a backend checks as in update_kv_cache. */
 #ifndef ROPE_CHECK_H
 #define ROPE_CHECK_H
 
@@ -32,15 +32,15 @@ static inline int rope_check_problem(const attn_rope_problem_t *given, int devic
                       .device_type = device_type};
     if (!attn_role_has_cache(attention->role) || attn_role_is_mla(attention->role))
         return attn_fail(error, ATTN_E_UNSUPPORTED, "role",
-                         "role %s has no cache of keys and values; decoder or encoder_decoder was wanted",
+                         "role %s has no cache of keys and values; expected decoder or encoder_decoder",
                          attn_role_name(attention->role));
     if (r->rotary_dim % 2 != 0 || r->rotary_dim > r->head_size || r->rotary_dim == 0)
         return attn_fail(error, ATTN_E_INVALID, "rotary_dim",
-                         "rotary_dim is %u; an even number up to head_size (%u) was wanted", r->rotary_dim,
+                         "rotary_dim is %u; expected an even number up to head_size (%u)", r->rotary_dim,
                          r->head_size);
     if (r->style > ATTN_ROPE_INTERLEAVED)
-        return attn_fail(error, ATTN_E_INVALID, "style",
-                         "style is %u; NEOX (1) or INTERLEAVED (2) was wanted", r->style);
+        return attn_fail(error, ATTN_E_INVALID, "style", "style is %u; expected NEOX (1) or INTERLEAVED (2)",
+                         r->style);
     return ATTN_OK;
 }
 
@@ -52,10 +52,10 @@ static inline int rope_check_rows(const rope_rules *r, const DLTensor *t, const 
     if (status != ATTN_OK) return status;
     if (t->shape[0] > 0 && (int)t->device.device_type != r->device_type &&
         !(r->device_type == (int)kDLCUDA && t->device.device_type == kDLCUDAManaged))
-        return attn_fail(error, ATTN_E_INVALID, name, "%s lies on device type %d; device type %d was wanted",
+        return attn_fail(error, ATTN_E_INVALID, name, "%s is on device type %d; expected device type %d",
                          name, (int)t->device.device_type, r->device_type);
     if (t->shape[0] < rows)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; %lld were wanted", name,
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; expected %lld", name,
                          (long long)t->shape[0], (long long)rows);
     return ATTN_OK;
 }
@@ -87,7 +87,7 @@ static inline int rope_check_write(const rope_rules *r, const attn_rope_write_t 
         const uint32_t have = attn_dtype_of(a->cos_sin->dtype);
         if (have != ATTN_DTYPE_FLOAT32 && have != r->dtype)
             status = attn_fail(error, ATTN_E_INVALID, "cos_sin",
-                               "cos_sin has element type %s; float32 or %s was wanted", attn_dtype_name(have),
+                               "cos_sin has element type %s; expected float32 or %s", attn_dtype_name(have),
                                attn_dtype_name(r->dtype));
     }
     *update = (attn_kv_update_t){.struct_size = sizeof *update,

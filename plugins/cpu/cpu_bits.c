@@ -13,7 +13,8 @@ static uint64_t read_xcr0(void) {
     return (uint64_t)hi << 32 | lo;
 }
 
-/* AMX tiles and their bf16 products; the kernel keeps their state only for a process that has asked for it once. */
+/* AMX tiles and their bf16 products; the kernel keeps their state only for a process that has asked for it
+ * once. */
 static int has_tiles(uint64_t xcr0) {
 #if defined(__linux__) && defined(__x86_64__)
     enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, asm/prctl.h of Linux 5.16 */
@@ -50,8 +51,8 @@ uint32_t cpu_bits(void) {
         bits |= c >> 11 & 1 ? CPU_BIT_AVX512VNNI : 0;
         if (a1 >> 5 & 1) {
             bits |= CPU_BIT_AVX512BF16;
-            /* Measured: a Xeon with AMX gives half of its FMA rate with vdpbf16ps, Zen 5 twice. The vendor decides,
-             * not a timing: two instances must not differ by chance. */
+            /* Measured: a Xeon with AMX gives half of its FMA rate with vdpbf16ps, Zen 5 twice. The vendor
+             * decides, not a timing: two instances must not differ by chance. */
             __cpuid(0, a, b, c, d);
             bits |= b == signature_INTEL_ebx ? 0 : CPU_BIT_FAST_BF16;
             bits |= has_tiles(xcr0) ? CPU_BIT_AMX_BF16 | CPU_BIT_FAST_BF16 : 0;

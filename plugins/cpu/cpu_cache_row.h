@@ -7,8 +7,8 @@ SI uint32_t float_bits(float x) {
     return u;
 }
 
-/* Nearest even, saturating to the largest finite value, NaN kept. `keep` mantissa bits stay, `bias` is the difference
- * of the exponent biases shifted into place, `magic` adds at the unit of the subnormals. */
+/* Nearest even, saturating to the largest finite value, NaN kept. `keep` mantissa bits stay, `bias` is the
+ * difference of the exponent biases shifted into place, `magic` adds at the unit of the subnormals. */
 SI uint8_t f32_to_f8(float x, int keep, uint32_t bias, float magic, float smallest_normal, float largest,
                      uint8_t top) {
     const uint32_t u = float_bits(x), a = u & 0x7fffffffu, sign = u >> 24 & 0x80;
@@ -36,6 +36,16 @@ static void level_write_row(enum cpu_dtype from, const char *src, int n, enum cp
         return;
     }
     row_to_f32(from, src, n, scratch);
+    if (is_centroids(to) || is_steps(to)) {
+        for (int i = 0; dtype_gain(from) != 1.0f && i < n; i++)
+            scratch[i] *= dtype_gain(from);
+        turbo_write(to, scratch, n, dst);
+        return;
+    }
+    if (to == CPU_I4) {
+        int4_write(from, scratch, n, dst, row_scale);
+        return;
+    }
     if (row_scale) {
         float top = 0, nan = 0;
         for (int i = 0; i < n; i++) {

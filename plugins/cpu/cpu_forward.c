@@ -2,8 +2,6 @@
 /* One attention call: checks the tensors in a column, fills the parameter struct, walks the plan. */
 #include "cpu_instance.h"
 
-#include <unistd.h>
-
 call_cache_t cpu_cache_of(const attn_instance_t *in) {
     return (call_cache_t){.role = in->p.role,
                           .kv = in->kv,
@@ -25,14 +23,18 @@ void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const D
                     struct cpu_rows *rows, struct cpu_rows *scales) {
     const DLTensor *t = in->is_separate && side ? v_cache : kv_cache;
     const call_cache_t c = cpu_cache_of(in);
-    const int64_t es = (int64_t)attn_dtype_size(c.storage), extra = call_cache_inline_scale(&c);
+    if (in->is_latent) { /* both sides are the same rows */
+        *rows = (struct cpu_rows){attn_data(t), attn_byte_stride(t, 0), 0, attn_byte_stride(t, 1)};
+        *scales = (struct cpu_rows){0};
+        return;
+    }
     *rows = (struct cpu_rows){attn_data(t), attn_byte_stride(t, 0), attn_byte_stride(t, 1),
                               attn_byte_stride(t, 2)};
-    if (side && !in->is_separate) rows->base += in->shape.head_size * es + extra;
+    if (side && !in->is_separate) rows->base += call_cache_row_bytes(&c, 0);
     *scales = (struct cpu_rows){0};
-    if (extra != 0) {
+    if (attn_kv_is_per_token_head(c.kv) && !attn_kv_is_turboquant(c.kv)) {
         *scales = *rows;
-        scales->base += (side ? in->shape.head_size_v : in->shape.head_size) * es;
+        scales->base += call_cache_data_bytes(&c, side);
     }
 }
 
@@ -42,7 +44,15 @@ static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_
     const call_cache_t c = cpu_cache_of(in);
     int status =
         call_check_rows(a->query, "query", in->query_dtype, s->num_q_heads, s->head_size, tokens, error);
-    if (status == ATTN_OK && in->has_cache) status = call_check_caches(&c, a->kv_cache, a->v_cache, error);
+    if (status == ATTN_OK && in->is_latent)
+        status = call_check_latent_cache(a->kv_cache, a->v_cache, in->storage, in->block_size, s->head_size,
+                                         error);
+    else if (status == ATTN_OK && in->has_cache)
+        status = call_check_caches(&c, a->kv_cache, a->v_cache, error);
+    if (status == ATTN_OK && a->topk_indices != NULL)
+        status = attn_fail(error, ATTN_E_INVALID, "topk_indices",
+                           "topk_indices was given; role %s attends to every token it sees",
+                           attn_role_name(in->p.role));
     if (status == ATTN_OK && !in->has_cache)
         status = call_check_rows(a->key, "key", in->p.dtype, s->num_kv_heads, s->head_size, tokens, error);
     if (status == ATTN_OK && !in->has_cache)
@@ -81,13 +91,13 @@ static const float *copy_vector(const DLTensor *t, int64_t n, float *to) {
     return to;
 }
 
-/* Static scales count for fp8 caches only; the query's scale multiplies the same scores as K's. */
+/* Static scales count for the formats that have them; the query's scale multiplies the same scores as K's. */
 static void set_scales(const attn_instance_t *in, const attn_scales_t *s, struct cpu_attn *c) {
-    const int is_fp8 = in->kv == ATTN_KV_FP8_E4M3 || in->kv == ATTN_KV_FP8_E5M2;
+    const int is_scaled = attn_kv_has_static_scales(in->kv);
     const int has_q = in->query_dtype == ATTN_DTYPE_FP8_E4M3 && s->q != NULL;
     for (int h = 0; h < c->num_kv_heads; h++) {
-        in->k_scale[h] = (is_fp8 ? cpu_scale_at(s->k, h) : 1.0f) * (has_q ? cpu_scale_at(s->q, h) : 1.0f);
-        in->v_scale[h] = is_fp8 ? cpu_scale_at(s->v, h) : 1.0f;
+        in->k_scale[h] = (is_scaled ? cpu_scale_at(s->k, h) : 1.0f) * (has_q ? cpu_scale_at(s->q, h) : 1.0f);
+        in->v_scale[h] = is_scaled ? cpu_scale_at(in->is_latent ? s->k : s->v, h) : 1.0f;
     }
     c->k_scale = in->k_scale;
     c->v_scale = in->v_scale;
@@ -155,7 +165,6 @@ int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
                          "block_table names block %d; the cache has %lld blocks", m->max_block,
                          (long long)a.kv_cache->shape[0]);
     set_call(in, &a, m, &call);
-    cpu_plan_run(cpu_metadata_plan(m), in->k, &call, &in->tiling, &in->limits, s.workspace,
-                 getpid() == in->pid ? 0 : 1);
+    cpu_plan_run(cpu_metadata_plan(m), in->k, &call, &in->tiling, &in->limits, s.workspace, 0);
     return ATTN_OK;
 }

@@ -23,7 +23,7 @@ struct attn_instance {
     uint32_t kv, storage, query_dtype, out_dtype, block_size, max_spans;
     int64_t max_len;
     int has_cache, is_separate;
-    pid_t pid; /* a child after fork runs on one thread: the OpenMP team stayed in the parent */
+    int is_latent; /* one row of L + R values per token, whose first L are the value (semantics 7.11) */
     size_t metadata_bytes, workspace_bytes;
     float *k_scale, *v_scale, *sinks, *alibi; /* the call's small vectors, copied dense */
     float *rows;                              /* a row of floats for each thread, for update_kv_cache */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The instruction-set levels: each object of cpu_level.c exports one constant table, and dispatch is a pure function
- * of the CPU's feature bits. */
+/* The instruction-set levels: each object of cpu_level.c exports one constant table, and dispatch is a pure
+ * function of the CPU's feature bits. */
 #ifndef CPU_KERNELS_H
 #define CPU_KERNELS_H
 
@@ -39,8 +39,8 @@ struct cpu_kernels {
     /* Merges the partial results of rows [index, index + 1) of a merge (row-major over heads, rows). */
     void (*merge)(const struct cpu_attn *a, const struct cpu_seq *seq, const struct cpu_merge *m,
                   int64_t index, char *scratch, const float *parts);
-    /* Writes n values of one cache row: dst = quantise(src / scale). row_scale not NULL: the scale is computed per
-     * row (semantics 3.4) and stored there. scratch as above. */
+    /* Writes n values of one cache row: dst = quantise(src / scale). row_scale not NULL: the scale is
+     * computed per row (semantics 3.4) and stored there. scratch as above. */
     void (*write_row)(enum cpu_dtype from, const char *src, int n, enum cpu_dtype to, float scale, char *dst,
                       char *row_scale, float *scratch);
 };
@@ -56,15 +56,17 @@ uint32_t cpu_bits(void);
 /* Name of one bit (0 .. CPU_NUM_BITS - 1). */
 const char *cpu_bit_name(int bit);
 
-/* The level to use with these bits: the best one for name "auto", else the one of that name. NULL if there is none of
- * that name or it cannot run; then *missing holds the bits it lacks (0: no such level in this build). [pure] */
+/* The level to use with these bits: the best one for name "auto", else the one of that name. NULL if there is
+ * none of that name or it cannot run; then *missing holds the bits it lacks (0: no such level in this build).
+ * [pure] */
 const struct cpu_kernels *cpu_choose_level(const char *name, uint32_t bits, uint32_t *missing);
 
-/* 1 if the bf16-dot form serves the problem exactly enough: bf16 queries and outputs, keys that bf16 holds exactly. */
+/* 1 if the bf16-dot form serves the problem exactly enough: bf16 queries and outputs, keys that bf16 holds
+ * exactly. */
 static inline int cpu_bf16_serves(const struct cpu_attn *a) {
     return a->q_dtype == CPU_BF16 && a->out_dtype == CPU_BF16 && a->head_size % 2 == 0 &&
            (a->kv_dtype == CPU_BF16 || a->kv_dtype == CPU_E4M3 || a->kv_dtype == CPU_E5M2 ||
-            a->kv_dtype == CPU_I8);
+            a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4);
 }
 
 #endif

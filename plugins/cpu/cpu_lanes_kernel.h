@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lanes-are-queries path, included once per arithmetic: LN_BF16 0 (f32 FMA) or 1 (products of bf16 pairs),
- * the latter with LN_AMX 1 by tiles.
+/* The lanes-are-queries path, included once per arithmetic: LN_BF16 0 (f32 FMA) or 1 (products of bf16
+ * pairs), the latter with LN_AMX 1 by tiles.
  *
- * S^T = K Q^T and O^T += V^T P^T: a vector register holds VW query rows, K and V enter as broadcasts. Both products are
- * one micro kernel, C[M][L] += A[M][k] * B[k][L] with M x NR accumulators; softmax is vertical, so no horizontal
- * reduction anywhere, and head sizes are loop counts. A tile of LN_BK keys is prepared once (converted to f32, or V
- * interleaved in pairs) and serves num_sub sub-blocks of L = LN_NR * VW rows. m is in log2 units from the start. */
+ * S^T = K Q^T and O^T += V^T P^T: a vector register holds VW query rows, K and V enter as broadcasts. Both
+ * products are one micro kernel, C[M][L] += A[M][k] * B[k][L] with M x NR accumulators; softmax is vertical,
+ * so no horizontal reduction anywhere, and head sizes are loop counts. A tile of LN_BK keys is prepared once
+ * (converted to f32, or V interleaved in pairs) and serves num_sub sub-blocks of L = LN_NR * VW rows. m is in
+ * log2 units from the start. */
 
 #define LN_CAT_(a, b) a##b
 #define LN_CAT(a, b)  LN_CAT_(a, b)
@@ -41,13 +42,14 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
                     (LN_BF16 ? 1.0f : dtype_gain(a->kv_dtype));
     const int modified = a->soft_cap > 0 || a->alibi || a->qq_bias || a->k_row_scale.base || c <= 0;
     LN_(ln_carve)(&st, a, ns, scratch);
+    turbo_begin(a, &st.turbo);
 #if LN_AMX
     amx_begin();
 #endif
     st.pf_off[0] = ko;
     st.pf_off[1] = vo;
-    st.pf_bytes[0] = a->head_size * cpu_dtype_size(a->kv_dtype);
-    st.pf_bytes[1] = a->head_size_v * cpu_dtype_size(a->kv_dtype);
+    st.pf_bytes[0] = cpu_row_bytes(a->kv_dtype == CPU_PACKED ? a->k_row : a->kv_dtype, a->head_size);
+    st.pf_bytes[1] = cpu_row_bytes(a->kv_dtype == CPU_PACKED ? a->v_row : a->kv_dtype, a->head_size_v);
     st.pf_lines = 1 + (LN_BK / ns + 1) * (st.pf_bytes[0] + st.pf_bytes[1]) / 64 / LN_QK_CALLS;
     cpu_bounds_init(&all);
     for (int b = 0; b < ns; b++) {

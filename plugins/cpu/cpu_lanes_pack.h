@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queries, keys and values of the lanes path in the form that its products read, and finished rows back from it.
- * Included by cpu_lanes_kernel.h once per arithmetic. */
+/* Queries, keys and values of the lanes path in the form that its products read, and finished rows back from
+ * it. Included by cpu_lanes_kernel.h once per arithmetic. */
 
-/* Q panel [step][L] of sub-block b and the per-lane vectors; lanes past the last row repeat it and are not stored. */
+/* Q panel [step][L] of sub-block b and the per-lane vectors; lanes past the last row repeat it and are not
+ * stored. */
 static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                           struct LN_(ln_state) * st, int b) {
     const int G = a->num_q_heads / a->num_kv_heads, ld = (int)((a->head_size + CHUNK - 1) / CHUNK * CHUNK);
@@ -17,11 +18,19 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
             memset((char *)(st->row + i * ld) + a->head_size * 2, 0,
                    (size_t)(st->steps * 4 - a->head_size * 2));
             memcpy(st->row + i * ld, src, (size_t)a->head_size * 2);
+            if (a->kv_dtype == CPU_I4) {
+                float q[ROTATION_MAX_SIZE + CHUNK];
+                row_to_f32(CPU_BF16, src, a->head_size, q);
+                rotate_row(q, a->head_size, 1.0f / (float)a->head_size);
+                row_from_f32(CPU_BF16, q, a->head_size, (char *)(st->row + i * ld));
+            }
 #else
             row_to_f32(a->q_dtype, src, a->head_size, st->row + i * ld);
             if (a->q_dtype == CPU_E4M3)
                 for (int d = 0; d < a->head_size; d++)
                     st->row[i * ld + d] *= 256.0f;
+            if (a->kv_dtype == CPU_I4) rotate_row(st->row + i * ld, a->head_size, 1.0f / (float)a->head_size);
+            turbo_query(a, st->row + i * ld);
 #endif
             const struct cpu_interval2 iv = cpu_mask_token(sq, tok, it->key0, it->key1);
             cpu_bounds_add(&st->bounds[b], &iv);
@@ -31,9 +40,7 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
             st->hi1[at] = iv.hi1;
             st->pos[at] = sq->q_offset + tok;
             st->hq[at] = hq;
-            const int sink = a->sinks && it->key0 == 0;
-            st->m[at] = sink ? a->sinks[hq] * 1.442695041f : -1e30f;
-            st->l[at] = sink ? 1.0f : 0.0f;
+            start_row(a, it, hq, &st->m[at], &st->l[at]);
         }
         for (int p = 0; p < st->steps; p += VW) {
             vf v[VW];
@@ -47,8 +54,9 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
 }
 
 #if !LN_AMX
-/* Row k of every panel of V from `row`, of which `room` floats may be read. Whole vectors are stored: what runs over a
- * panel's row is overwritten by the next row, which comes later; a panel's last row is copied exactly. */
+/* Row k of every panel of V from `row`, of which `room` floats may be read. Whole vectors are stored: what
+ * runs over a panel's row is overwritten by the next row, which comes later; a panel's last row is copied
+ * exactly. */
 static void LN_(ln_pack_v)(const struct LN_(ln_state) * st, const float *row, int room, int k) {
     for (int d = 0, w; d < st->Dp; d += w) {
         w = LN_(ln_panel)(d, st->Dp);
@@ -64,8 +72,8 @@ static void LN_(ln_pack_v)(const struct LN_(ln_state) * st, const float *row, in
 #endif
 
 #if !LN_BF16
-/* A panel [step][LN_MR] from LN_MR rows of floats, whole vectors long, by register transposes whose surplus lanes are
- * overwritten by the next step. */
+/* A panel [step][LN_MR] from LN_MR rows of floats, whole vectors long, by register transposes whose surplus
+ * lanes are overwritten by the next step. */
 static void LN_(ln_pack_k)(const struct LN_(ln_state) * st, const float *const *rows, float *to) {
     for (int p = 0; p < st->steps; p += VW) {
         for (int r = 0; r < LN_MR; r += VW) {
@@ -84,18 +92,21 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
                             struct LN_(ln_state) * st, const struct cpu_mask_bounds *all, int k0, int n) {
     const int64_t ko = (int64_t)it->head0 * a->k.head, vo = (int64_t)it->head0 * a->v.head;
     const int nr = LN_(ln_round)(n);
+    char bytes[2][ROW_BUFFER] __attribute__((aligned(64)));
+    enum cpu_dtype type;
     row_pointers(a, sq, &a->k, k0, nr, all, st->kp);
     row_pointers(a, sq, &a->v, k0, nr, all, st->vp);
     if (a->k_row_scale.base) {
-        row_scales(st->kp, ko + (a->k_row_scale.base - a->k.base), n, st->ks);
-        row_scales(st->vp, vo + (a->v_row_scale.base - a->v.base), n, st->vs);
+        row_scales(a->kv_dtype, st->kp, ko + (a->k_row_scale.base - a->k.base), n, st->ks);
+        row_scales(a->kv_dtype, st->vp, vo + (a->v_row_scale.base - a->v.base), n, st->vs);
     }
 #if LN_BF16
     for (int k = 0; k < nr; k++) {
         if (a->kv_dtype == CPU_BF16 && !LN_AMX) {
             st->ka[k] = (const float *)(const void *)(st->kp[k] + ko);
         } else {
-            row_to_bf16(a->kv_dtype, st->kp[k] + ko, a->head_size, (char *)(st->kt + (size_t)k * st->ldk));
+            const char *row = lanes_row(a, &st->turbo, 0, st->kp[k] + ko, bytes[0], &type);
+            row_to_bf16(type, row, a->head_size, (char *)(st->kt + (size_t)k * st->ldk));
             st->ka[k] = st->kt + (size_t)k * st->ldk;
         }
     }
@@ -103,7 +114,9 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
     LN_(ln_pack_v)(a, st, vo, n);
 #else
     for (int k = 0; k < n; k += 2) {
-        rows_to_pairs(a->kv_dtype, st->vp[k] + vo, st->vp[k + 1] + vo, a->head_size_v, st->row);
+        const char *v0 = lanes_row(a, &st->turbo, 1, st->vp[k] + vo, bytes[0], &type);
+        const char *v1 = lanes_row(a, &st->turbo, 1, st->vp[k + 1] + vo, bytes[1], &type);
+        rows_to_pairs(type, v0, v1, a->head_size_v, st->row);
         LN_(ln_pack_v)(st, st->row, st->Dp + VW, k / 2);
     }
 #endif
@@ -115,8 +128,10 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
             rows[i] = st->row + i * ld;
             if (in_place && a->head_size % VW == 0)
                 rows[i] = (const float *)(const void *)(st->kp[k + i] + ko);
-            else
-                row_to_f32(a->kv_dtype, st->kp[k + i] + ko, a->head_size, st->row + i * ld);
+            else {
+                const char *row = lanes_row(a, &st->turbo, 0, st->kp[k + i] + ko, bytes[0], &type);
+                row_to_f32(type, row, a->head_size, st->row + i * ld);
+            }
         }
         LN_(ln_pack_k)(st, rows, st->kt + (size_t)k * st->steps);
     }
@@ -126,7 +141,8 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
             LN_(ln_pack_v)(st, (const float *)(const void *)row, a->head_size_v, k);
             continue;
         }
-        row_to_f32(a->kv_dtype, row, a->head_size_v, st->row);
+        row = lanes_row(a, &st->turbo, 1, row, bytes[0], &type);
+        row_to_f32(type, row, a->head_size_v, st->row);
         LN_(ln_pack_v)(st, st->row, st->Dp + VW, k);
     }
 #endif
@@ -152,6 +168,7 @@ static void LN_(ln_end)(const struct cpu_attn *a, const struct cpu_seq *sq, cons
             const int at = b * LN_L + l0 + i, row = it->row0 + at;
             float *o = st->row + i * ld;
             if (row >= it->row1) break;
+            if (a->kv_dtype == CPU_I4) rotate_back(o, Dv);
             if (it->part >= 0) {
                 float *p = parts + (it->part + at) * pf;
                 scale_copy(p, o, Dv, f);

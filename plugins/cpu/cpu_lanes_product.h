@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two products of the lanes path in registers: M x NR accumulators, K or V as broadcasts, and the loops over a
- * tile's keys and columns. Included by cpu_lanes_kernel.h once per arithmetic. */
+/* The two products of the lanes path in registers: M x NR accumulators, K or V as broadcasts, and the loops
+ * over a tile's keys and columns. Included by cpu_lanes_kernel.h once per arithmetic. */
 
 /* acc + a * b in this arithmetic; a and b are vectors of words. */
 SI vf LN_(ln_mac)(vf a, vf b, vf c) {
@@ -22,9 +22,9 @@ SI vf LN_(ln_word)(const float *p) {
 #endif
 }
 
-/* Row i of the accumulators: += word at A times b. With f32 on AVX-512 every third row leaves the broadcast to its FMAs: a
- * quarter of the instructions would only broadcast, and a core whose other hyperthread is busy issues two per cycle;
- * all rows would need more loads than there are. */
+/* Row i of the accumulators: += word at A times b. With f32 on AVX-512 every third row leaves the broadcast
+ * to its FMAs: a quarter of the instructions would only broadcast, and a core whose other hyperthread is busy
+ * issues two per cycle; all rows would need more loads than there are. */
 #if CPU_LEVEL >= 2 && !LN_BF16
 #define LN_WITHIN(i) ((i) % 3 == 0)
 #else
@@ -38,8 +38,9 @@ SI vf LN_(ln_word)(const float *p) {
         UNROLL for (int j = 0; j < LN_NR; j++) c[i][j] = LN_(ln_mac)(x, b[j], c[i][j]);                      \
     }
 
-/* S[M keys][L] and running maxima of the raw scores. f32 reads a packed panel, [step][LN_MR keys], whose next panel
- * the hardware prefetches; bf16 reads the cache rows themselves and prefetches the rows of the following call. */
+/* S[M keys][L] and running maxima of the raw scores. f32 reads a packed panel, [step][LN_MR keys], whose next
+ * panel the hardware prefetches; bf16 reads the cache rows themselves and prefetches the rows of the
+ * following call. */
 #if LN_BF16
 #define LN_QK_INIT(M)                                                                                        \
     const float *a[M];                                                                                       \
@@ -115,8 +116,8 @@ LN_QK(12)
 LN_PV(12)
 #endif
 
-/* Whole tile of scores: n = ln_round() keys. Blocks of 6 with a rest of 2 end in two blocks of 4 where keys are rows;
- * panels are always LN_MR wide. */
+/* Whole tile of scores: n = ln_round() keys. Blocks of 6 with a rest of 2 end in two blocks of 4 where keys
+ * are rows; panels are always LN_MR wide. */
 static void LN_(ln_qk)(struct LN_(ln_state) * st, const float *B, int n, int used) {
     float *const S = st->s, *const top = st->top;
     const long steps = st->steps;

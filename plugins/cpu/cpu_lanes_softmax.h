@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax of the lanes path, vertical: scores to log2 units, maxima, P and its sums. Included by cpu_lanes_kernel.h
- * once per arithmetic. */
+/* Softmax of the lanes path, vertical: scores to log2 units, maxima, P and its sums. Included by
+ * cpu_lanes_kernel.h once per arithmetic. */
 
-/* Scores that are more than scaled dot products: per-token scale, soft cap, bias, mask; to log2 units, with maxima. */
+/* Scores that are more than scaled dot products: per-token scale, soft cap, bias, mask; to log2 units, with
+ * maxima. */
 static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq,
                            const struct LN_(ln_state) * st, int b, int k0, int n, float c, int partial) {
     const float log2e = 1.442695041f;
@@ -34,7 +35,7 @@ static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq,
                         bias[i] = qq_bias_at(a, sq, st->pos[at + i] - sq->q_offset, k0 + k);
                     x = v_add(x, v_load(bias));
                 }
-                x = v_mul(x, v_set1(log2e));
+                x = log2_units(x);
             }
             if (partial) x = v_mask2(x, key, lo0, hi0, lo1, hi1);
             v_store(s, x);

@@ -8,7 +8,7 @@
 struct LN_(ln_state) {
     int ns, steps, Dp, ldk;     /* sub-blocks, QK steps, padded columns of O, words per row of the K tile */
     float *o, *q;               /* [ns][Dp][L], [ns][steps][L] */
-    float *s, *p;               /* [BK][L]; P stands in S's place for f32 */
+    float *s, *p;               /* [BK][L]; for f32, P replaces S */
     float *kt, *vt;             /* prepared K (if converted) and V */
     float *m, *l, *alpha, *top; /* [ns][L], [ns][L], [L], [L] */
     int32_t *lo0, *hi0, *lo1, *hi1, *pos, *hq; /* [ns][L] */
@@ -17,9 +17,11 @@ struct LN_(ln_state) {
     const float **ka;                  /* [BK] rows that QK reads */
     float *ks, *vs;                    /* [BK] */
     float *row;                        /* [VW][widest row] for packing and output */
-    /* Where prefetching of the next tile stands: row, its end, K or V, byte in the row; lines for each call. */
+    /* How far prefetching of the next tile is: row, its end, K or V, byte in the row; lines for each
+     * call. */
     int pf_row, pf_end, pf_side, pf_at, pf_lines, pf_bytes[2];
     int64_t pf_off[2];
+    struct turbo_table turbo;
 };
 
 /* The number of keys that the blocks below make of n. */
@@ -31,8 +33,8 @@ SI int LN_(ln_round)(int n) {
 #endif
 }
 
-/* A few lines of the next tile into L2: its conversion would wait for each page, and a burst for all of it would fill
- * the line buffers. */
+/* A few lines of the next tile into L2: its conversion would wait for each page, and a burst for all of it
+ * would fill the line buffers. */
 SI void LN_(ln_prefetch)(struct LN_(ln_state) * st) {
     for (int i = 0; i < st->pf_lines && st->pf_row < st->pf_end; i++) {
         v_prefetch_l2((st->pf_side ? st->vn : st->kn)[st->pf_row] + st->pf_off[st->pf_side] + st->pf_at);
@@ -47,7 +49,7 @@ SI void LN_(ln_prefetch)(struct LN_(ln_state) * st) {
 
 static size_t LN_(ln_carve)(struct LN_(ln_state) * st, const struct cpu_attn *a, int ns, char *mem) {
     size_t at = 0;
-    const int wide = (cpu_max(a->head_size, a->head_size_v) + 2 * CHUNK - 1) / CHUNK * CHUNK;
+    const int row_values = (cpu_max(a->head_size, a->head_size_v) + 2 * CHUNK - 1) / CHUNK * CHUNK;
     st->ns = ns;
     st->ldk = (a->head_size + CHUNK - 1) / CHUNK * CHUNK / LN_STEP;
 #if LN_AMX /* whole tiles */
@@ -88,7 +90,7 @@ static size_t LN_(ln_carve)(struct LN_(ln_state) * st, const struct cpu_attn *a,
     CARVE(ka, const float *, LN_BK);
     CARVE(ks, float, LN_BK);
     CARVE(vs, float, LN_BK);
-    CARVE(row, float, (VW > LN_MR ? VW : LN_MR) * wide);
+    CARVE(row, float, (VW > LN_MR ? VW : LN_MR) * row_values);
 #undef CARVE
     return at;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two products of the lanes path by AMX tiles, instead of cpu_lanes_product.h: S^T[key][lane] from K rows (A) and the Q
- * panel (B), O^T[column][lane] from V transposed (A) and the P panel (B). A block is two tiles of A against two of B: four
- * loads for four products. The panels of Q and P are those of the bf16 dots; K is copied with its rows padded to whole
- * tiles, V becomes [32 keys][column][pair of keys]. Included by cpu_lanes_kernel.h. */
+/* The two products of the lanes path by AMX tiles, instead of cpu_lanes_product.h: S^T[key][lane] from K rows
+ * (A) and the Q panel (B), O^T[column][lane] from V transposed (A) and the P panel (B). A block is two tiles
+ * of A against two of B: four loads for four products. The panels of Q and P are those of the bf16 dots; K is
+ * copied with its rows padded to whole tiles, V becomes [32 keys][column][pair of keys]. Included by
+ * cpu_lanes_kernel.h. */
 
 enum { TILE_WORDS = 16, TILE_KEYS = 32 };
 
-/* One factor of a block: where its first tile lies, words from row to row, to its second tile, to the next step. */
+/* One factor of a block: where its first tile lies, words from row to row, to its second tile, to the next
+ * step. */
 struct tile_side {
     const float *at;
     long row, tile, step;
@@ -73,7 +75,8 @@ static void LN_(ln_qk)(struct LN_(ln_state) * st, const float *B, int n, int use
     UNROLL for (int j = 0; j < LN_NR; j++) v_store(st->top + j * VW, top[j]);
 }
 
-/* All columns of O += V P over `steps` pairs of keys; ln_softmax() has scaled O and left zeros behind P's last pair. */
+/* All columns of O += V P over `steps` pairs of keys; ln_softmax() has scaled O and left zeros behind P's
+ * last pair. */
 static void LN_(ln_pv)(const float *V, const float *P, float *O, const float *alpha, long steps, int D) {
     const int whole = (int)(steps + TILE_WORDS - 1) / TILE_WORDS;
     (void)alpha;
@@ -96,10 +99,13 @@ static void LN_(ln_pack_v)(const struct cpu_attn *a, const struct LN_(ln_state) 
     for (int k = 0; k < n; k += TILE_KEYS) {
         float *const to = st->vt + (long)k / TILE_KEYS * st->Dp * TILE_WORDS;
         for (int i = 0; i < TILE_WORDS; i++)
-            if (k + 2 * i < n)
-                rows_to_pairs(a->kv_dtype, st->vp[k + 2 * i] + off, st->vp[k + 2 * i + 1] + off,
-                              a->head_size_v, st->row + i * ld);
-            else
+            if (k + 2 * i < n) {
+                char bytes[2][ROW_BUFFER];
+                enum cpu_dtype type;
+                const char *v0 = lanes_row(a, &st->turbo, 1, st->vp[k + 2 * i] + off, bytes[0], &type);
+                const char *v1 = lanes_row(a, &st->turbo, 1, st->vp[k + 2 * i + 1] + off, bytes[1], &type);
+                rows_to_pairs(type, v0, v1, a->head_size_v, st->row + i * ld);
+            } else
                 memset(st->row + i * ld, 0, (size_t)ld * sizeof *st->row);
         for (int d = 0; d < st->Dp; d += TILE_WORDS) {
             vf v[VW];

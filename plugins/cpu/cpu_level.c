@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All kernels of one level. Compiled once per level, with CPU_LEVEL and that level's instruction flags; exports one
- * constant table and nothing else. */
+/* All kernels of one level. Compiled once per level, with CPU_LEVEL and that level's instruction flags;
+ * exports one constant table and nothing else. */
 #include "cpu_kernels.h"
 #include "cpu_mask.h"
 #include "cpu_simd.h"
 #include "cpu_rows.h"
+#include "cpu_int4_row.h"
+#include "cpu_turbo_row.h"
 #if CPU_LEVEL >= 3
 #include "cpu_simd_amx.h"
 #include "cpu_simd_bf16.h"
@@ -12,8 +14,8 @@
 #endif
 #include "cpu_rowdot.h"
 
-/* Register blocks: MR x NR accumulators, NR vectors of B and one of A must fit; the Q panel (L x D) should stay below
- * 32 KiB, so f32 takes few lanes. */
+/* Register blocks: MR x NR accumulators, NR vectors of B and one of A must fit; the Q panel (L x D) should
+ * stay below 32 KiB, so f32 takes few lanes. */
 #define ln_exp2_f32 v_exp2
 #define LN_BF16     0
 #define LN_AMX      0
@@ -63,7 +65,8 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
     const uint32_t vnni = CPU_LEVEL == 0 ? 0 : CPU_LEVEL == 1 ? CPU_BIT_AVXVNNI : CPU_BIT_AVX512VNNI;
     out->vnni = (cpu_bits() & vnni) != 0;
     out->vbmi = CPU_LEVEL >= 2 && (cpu_bits() & CPU_BIT_AVX512VBMI) != 0;
-    /* Measured: with 2 MiB of L2 (Sapphire Rapids) decode gains a tenth, with 1 MiB (Cascade Lake) it loses 6%. */
+    /* Measured: with 2 MiB of L2 (Sapphire Rapids) decode gains a tenth, with 1 MiB (Cascade Lake) it loses
+     * 6%. */
     out->far = l2_bytes >= 2u << 20;
     out->bf16_dot = CPU_LEVEL >= 3 && cpu_bf16_serves(a);
     out->amx = out->bf16_dot && (cpu_bits() & CPU_BIT_AMX_BF16) != 0;
@@ -114,13 +117,14 @@ static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, con
         ln_item_f32(a, seq, item, scratch, parts);
 }
 
-/* Merge of partial softmaxes (semantics 6.5): weights 2^(m_i - max m). A split without keys has m = -1e30 and l = 0. */
+/* Merge of partial softmaxes (semantics 6.5): weights 2^(m_i - max m). A split without keys has m = SCORE_MIN
+ * and l = 0. */
 static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, const struct cpu_merge *m,
                         int64_t index, char *scratch, const float *parts) {
     const int Dv = a->head_size_v, G = a->num_q_heads / a->num_kv_heads, rows = m->row1 - m->row0;
     const int64_t pf = cpu_part_floats(Dv);
     const float *first = parts + (m->part + index) * pf;
-    float *o = (float *)(void *)scratch, top = -1e30f, l = 0;
+    float *o = (float *)(void *)scratch, top = SCORE_MIN, l = 0;
     for (int s = 0; s < m->splits; s++) {
         const float ms = first[s * m->stride * pf + Dv];
         top = ms > top ? ms : top;

@@ -4,15 +4,15 @@
 #include "cpu_instance.h"
 #include "cpu_mask.h"
 
-/* The column of checks that everything later relies on, and the address of the table with the largest block of it that may
- * be read, for forward's check. */
+/* The column of checks that everything later relies on, and the address of the table with the largest block
+ * of it that may be read, for forward's check. */
 static int check_batch(const attn_instance_t *in, const attn_batch_t *b, struct cpu_metadata *m,
                        attn_error_t *error) {
     const batch_limits_t limits = {.max_seqs = in->limits.max_seqs,
                                    .max_tokens = in->limits.max_tokens,
                                    .max_model_len = in->max_len,
                                    .has_cache = in->has_cache,
-                                   .seq_counts_query = in->p.role == ATTN_ROLE_DECODER,
+                                   .seq_counts_query = in->p.role == ATTN_ROLE_DECODER || in->is_latent,
                                    .page_size = (int32_t)in->block_size};
     int status = batch_check_lengths(&limits, b, error);
     if (status == ATTN_OK)
@@ -68,7 +68,7 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     if (status != ATTN_OK) return status;
     if (b.common_prefix_len < 0)
         return attn_fail(error, ATTN_E_INVALID, "common_prefix_len",
-                         "common_prefix_len is %d; 0 or more was wanted", b.common_prefix_len);
+                         "common_prefix_len is %d; expected 0 or more", b.common_prefix_len);
 
     m->num_tokens = b.num_actual_tokens;
     struct cpu_plan *plan = cpu_plan_init(cpu_metadata_plan(m), &in->shape, &in->tiling, &in->limits,

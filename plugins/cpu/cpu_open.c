@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes an instance of CPU_ATTN: checks, level, threads, sizes; answers for its cache shape and its buffers. */
+/* Makes an instance of CPU_ATTN: checks, level, threads, sizes; answers for its cache shape and its
+ * buffers. */
 #include "../common/cache_shape.h"
 #include "../common/problem_check.h"
 #include "cpu_instance.h"
@@ -58,11 +59,18 @@ static void set_shape(attn_instance_t *in) {
     const attn_problem_t *p = &in->p;
     struct cpu_attn *a = &in->shape;
     a->num_q_heads = (int)p->num_heads;
-    a->num_kv_heads = (int)(p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads);
+    a->num_kv_heads = in->is_latent ? 1 : (int)(p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads);
     a->head_size = (int)p->head_size;
-    a->head_size_v = (int)(p->head_size_v != 0 ? p->head_size_v : p->head_size);
+    a->head_size_v = (int)attn_output_size(p);
     a->q_dtype = cpu_dtype_of(in->query_dtype);
-    a->kv_dtype = cpu_dtype_of(in->has_cache ? in->storage : p->dtype);
+    a->kv_dtype = in->kv == ATTN_KV_INT4_PER_TOKEN_HEAD ? CPU_I4
+                  : attn_kv_is_turboquant(in->kv)       ? CPU_PACKED
+                                                  : cpu_dtype_of(in->has_cache ? in->storage : p->dtype);
+    if (a->kv_dtype == CPU_PACKED) {
+        const attn_kv_format_t *f = attn_kv_format(in->kv);
+        a->k_row = f->k_bits == 8 ? CPU_E4M3 : f->k_bits == 4 ? CPU_C4 : CPU_C3;
+        a->v_row = f->v_bits == 4 ? CPU_V4 : CPU_V3;
+    }
     a->out_dtype = cpu_dtype_of(in->out_dtype);
     a->scale = (float)p->scale;
     a->soft_cap = (float)p->logits_soft_cap;
@@ -94,7 +102,8 @@ int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const a
 
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for an instance of %zu bytes",
+                         sizeof *in);
     in->p = p;
     in->k = level;
     in->features = attn_problem_features(&p);
@@ -106,8 +115,8 @@ int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->max_len = p.max_model_len != 0 ? p.max_model_len : 131072;
     in->max_spans = (in->features & ATTN_F_MM_PREFIX) == 0 ? 0 : p.max_mm_ranges != 0 ? p.max_mm_ranges : 8;
     in->has_cache = attn_role_has_cache(p.role);
+    in->is_latent = attn_role_is_mla(p.role);
     in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
-    in->pid = getpid();
     const int64_t threads = num_options > CPU_OPTION_NUM_THREADS ? options[CPU_OPTION_NUM_THREADS].i : 0;
     in->limits.threads = threads > 0 ? (int)threads : cpu_max_threads();
     in->limits.max_seqs = (int32_t)(p.max_num_seqs != 0 ? p.max_num_seqs : 256);
@@ -116,13 +125,21 @@ int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const a
     set_shape(in);
     set_sizes(in);
 
+    if (in->metadata_bytes >= (size_t)CPU_PLAN_BOUND) {
+        cpu_close(in);
+        return attn_fail(
+            error, ATTN_E_UNSUPPORTED, "max_num_batched_tokens",
+            "max_num_batched_tokens %u, max_num_seqs %u and %u heads make a plan of more bytes than can be "
+            "counted; give less",
+            p.max_num_batched_tokens, p.max_num_seqs, p.num_heads);
+    }
     const size_t hq = p.num_heads, hkv = (size_t)in->shape.num_kv_heads;
     in->row_floats = (size_t)(p.head_size > p.head_size_v ? p.head_size : p.head_size_v) + 64;
     in->k_scale = calloc(2 * hkv + 2 * hq, sizeof *in->k_scale);
     in->rows = calloc((size_t)in->limits.threads * in->row_floats, sizeof *in->rows);
     if (in->k_scale == NULL || in->rows == NULL) {
         cpu_close(in);
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for the vectors of %zu heads", hq);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for the vectors of %zu heads", hq);
     }
     in->v_scale = in->k_scale + hkv;
     in->sinks = in->v_scale + hkv;
@@ -138,8 +155,9 @@ void cpu_close(attn_instance_t *in) {
     free(in);
 }
 
-/* HND unless asked otherwise: a page is then one long piece per head, which is what decode reads fastest. With
- * separate_kv the shape is that of the packed cache, whose K and V columns are a valid pair of tensors. */
+/* HND unless asked otherwise: a page is then one long piece per head, which is what decode reads fastest.
+ * With separate_kv the shape is that of the packed cache, whose K and V columns are a valid pair of
+ * tensors. */
 int cpu_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                        attn_error_t *error) {
     return cache_shape_give(&in->p, ATTN_LAYOUT_HND, in->block_size, num_blocks, shape, error);

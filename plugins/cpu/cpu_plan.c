@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planning: cuts a batch into items of similar length, splits long contexts where requests are too few, and groups
- * what shares the partial slots into waves. */
+/* Planning: cuts a batch into items of similar length, splits long contexts where requests are too few, and
+ * groups what shares the partial slots into waves. */
 #include "cpu_plan.h"
 #include "cpu_mask.h"
 #include "cpu_threads.h"
@@ -26,6 +26,13 @@ static int64_t at_most(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/* Sizes follow the limits of the problem, whose product can exceed 64 bits: what does stops at a bound,
+ * several of which can still be added. */
+static int64_t times(int64_t a, int64_t b) {
+    int64_t c;
+    return __builtin_mul_overflow(a, b, &c) ? CPU_PLAN_BOUND : at_most(c, CPU_PLAN_BOUND);
+}
+
 static int64_t head_groups(const struct cpu_attn *a, const struct cpu_tiling *t) {
     return (a->num_kv_heads + t->heads_per_item - 1) / t->heads_per_item;
 }
@@ -33,10 +40,10 @@ static int64_t head_groups(const struct cpu_attn *a, const struct cpu_tiling *t)
 /* Items at most: lanes blocks may be cut to give every thread its share, row-dot requests may be split. */
 static int64_t max_items(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_limits *lim) {
     const int64_t G = a->num_q_heads / a->num_kv_heads,
-                  blocks = lim->max_tokens * G / t->rows_per_item + lim->max_seqs;
-    const int64_t split = lim->batch_invariant ? MAX_SPLITS * head_groups(a, t) * lim->max_seqs : 0;
-    return a->num_kv_heads * blocks + split + (int64_t)lim->threads * (ITEMS_PER_THREAD + 4) * MAX_SPLITS +
-           64;
+                  blocks = times(lim->max_tokens, G) / t->rows_per_item + lim->max_seqs;
+    const int64_t split = lim->batch_invariant ? times(MAX_SPLITS * head_groups(a, t), lim->max_seqs) : 0;
+    return times(a->num_kv_heads, blocks) + split +
+           (int64_t)lim->threads * (ITEMS_PER_THREAD + 4) * MAX_SPLITS + 64;
 }
 
 static int64_t max_merges(const struct cpu_attn *a, const struct cpu_tiling *t,
@@ -59,10 +66,10 @@ size_t cpu_plan_bytes(const struct cpu_attn *a, const struct cpu_tiling *t, cons
                       int64_t max_spans) {
     return (size_t)(round64(sizeof(struct cpu_plan)) +
                     round64(lim->max_seqs * (int64_t)sizeof(struct cpu_seq)) +
-                    round64(max_items(a, t, lim) * (int64_t)sizeof(struct cpu_item)) +
-                    round64(max_merges(a, t, lim) * (int64_t)sizeof(struct cpu_merge)) +
-                    round64(max_waves(a, t, lim) * (int64_t)sizeof(struct cpu_wave)) +
-                    round64(max_spans * 8) + 64);
+                    round64(times(max_items(a, t, lim), sizeof(struct cpu_item))) +
+                    round64(times(max_merges(a, t, lim), sizeof(struct cpu_merge))) +
+                    round64(times(max_waves(a, t, lim), sizeof(struct cpu_wave))) +
+                    round64(times(max_spans, 8)) + 64);
 }
 
 size_t cpu_plan_workspace(const struct cpu_attn *a, const struct cpu_tiling *t,
@@ -106,7 +113,8 @@ static void key_range(const struct cpu_attn *a, const struct cpu_seq *s, int32_t
     if (*first > *end) *first = *end;
 }
 
-/* Estimated nanoseconds: 100 GFLOP/s, 10 GB/s. Only ratios matter, and the border of "too short for threads". */
+/* Estimated nanoseconds: 100 GFLOP/s, 10 GB/s. Only ratios matter, and the border of "too short for
+ * threads". */
 static double cost_ns(const struct cpu_attn *a, int rowdot, int heads, int rows, int keys) {
     const double width = a->head_size + a->head_size_v,
                  work = 2.0 * heads * rows * (double)keys * width / 100;

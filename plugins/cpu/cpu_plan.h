@@ -12,7 +12,8 @@ struct cpu_limits {
     int batch_invariant; /* a request's splits depend on its own lengths alone */
 };
 
-/* Items and merges that may run at the same time: [item0, item1) write the partial slots that the merges read. */
+/* Items and merges that may run at the same time: [item0, item1) write the partial slots that the merges
+ * read. */
 struct cpu_wave {
     int32_t item0, item1, merge0, merge1;
     int64_t merge_rows; /* sum over the merges */
@@ -32,7 +33,11 @@ struct cpu_plan {
     int64_t item_capacity, merge_capacity, wave_capacity, slots;
 };
 
-/* Bytes of a plan for these limits, with room for max_spans spans in all. [pure] */
+/* Sizes from here on were cut: they are more than can be counted, or had. */
+#define CPU_PLAN_BOUND (INT64_C(1) << 58)
+
+/* Bytes of a plan for these limits, with room for max_spans spans in all. CPU_PLAN_BOUND or more: too many.
+ * [pure] */
 size_t cpu_plan_bytes(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_limits *lim,
                       int64_t max_spans);
 

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Row-dot path: few query rows per KV head (decode, speculative verification). Lanes are head elements; memory decides,
- * so all KV heads of a tile of tokens are walked before the next tile, and the rows of the next (tile, head) are
- * prefetched while this one computes. Softmax per row with lazy rescaling: m moves only when a score exceeds it by
- * more than 2^8 (the threshold idea is FlashAttention-4's). Included once per level by cpu_level.c. */
+/* Row-dot path: few query rows per KV head (decode, speculative verification). Lanes are head elements;
+ * memory decides, so all KV heads of a tile of tokens are walked before the next tile, and the rows of the
+ * next (tile, head) are prefetched while this one computes. Softmax per row with lazy rescaling: m moves only
+ * when a score exceeds it by more than 2^8 (the threshold idea is FlashAttention-4's). Included once per
+ * level by cpu_level.c. */
 
 #include "cpu_rowdot_products.h"
 #include "cpu_rowdot_state.h"
 #include "cpu_rowdot_softmax.h"
 
-/* Rows of keys [k0, k0 + RD_TB) for head 0 in p[0..TB) (K) and p[TB..2TB) (V); keys that no row sees are redirected to
- * one that some do. Behind them two lists of rows to prefetch, one for each of the two products: token by token, K and V
- * in turn, where both have the same strides; else the rows of K, then those of V. Packed rows fetched K first would
- * draw V along (the hardware prefetcher) and leave memory idle during the second product. */
+/* Rows of keys [k0, k0 + RD_TB) for head 0 in p[0..TB) (K) and p[TB..2TB) (V); keys that no row sees are
+ * redirected to one that some do. Behind them two lists of rows to prefetch, one for each of the two
+ * products: token by token, K and V in turn, where both have the same strides; else the rows of K, then those
+ * of V. Packed rows fetched K first would draw V along (the hardware prefetcher) and leave memory idle during
+ * the second product. */
 static void rd_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_mask_bounds *b,
                         int k0, const char **p) {
     const int even = a->k.head == a->v.head && a->head_size == a->head_size_v;
@@ -50,6 +52,7 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
 #if CPU_LEVEL >= 3
             if (st->tiles) rd_tiles_order(o, st->ldo);
 #endif
+            if (a->kv_dtype == CPU_I4) rotate_back(o, Dv);
             float f = gain * (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 + h : 0] : 1.0f);
             if (it->part >= 0) {
                 float *p = parts + (it->part + (int64_t)h * st->rows + r) * pf;
@@ -63,7 +66,8 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         }
 }
 
-/* Query rows, masks and empty sums of an item; q in the order of the kernels, and in 16 bits for integer products. */
+/* Query rows, masks and empty sums of an item; q in the order of the kernels, and in 16 bits for integer
+ * products. */
 static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                      struct rd_state *st, struct cpu_mask_bounds *bounds) {
     const int G = a->num_q_heads / a->num_kv_heads, rows = st->rows;
@@ -81,6 +85,8 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         if (a->q_dtype == CPU_E4M3)
             for (int d = 0; d < st->ldq; d++)
                 q[d] *= 256.0f;
+        if (a->kv_dtype == CPU_I4) rotate_row(q, a->head_size, 1.0f / (float)a->head_size);
+        turbo_query(a, q);
         if (a->kv_dtype == CPU_BF16 || st->table)
             for (int d = 0; d < st->ldq; d += CHUNK) {
                 vf x = v_load(q + d), y = v_load(q + d + VW);
@@ -89,10 +95,8 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                 v_store(q + d + VW, y);
             }
         st->qf[at] = st->words ? rd_words_from(q, st->ldq, st->q16 + (size_t)at * st->ldq) : 1.0f;
-        const int sink = a->sinks && it->key0 == 0;
-        st->m[at] = sink ? a->sinks[hq] * 1.442695041f : -1e30f;
         memset(l, 0, VW * sizeof *l);
-        l[0] = sink ? 1.0f : 0.0f;
+        start_row(a, it, hq, &st->m[at], l);
     }
     memset(st->o, 0, (size_t)st->heads * rows * st->ldo * sizeof *st->o);
 #if CPU_LEVEL >= 3
@@ -104,12 +108,45 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
 #endif
 }
 
+/* The tile's int4 rows as rows of bytes, which x then points to; prefetches those of the next tile on the
+ * way. */
+static void rd_bytes(const struct cpu_attn *a, const struct rd_state *st, struct rd_tile *x) {
+    const int kb = a->head_size / 2 + 4, vb = a->head_size_v / 2 + 4;
+    for (int t = 0; t < x->n; t++) {
+        for (int b = 0; x->k_rows && b < kb; b += 64)
+            v_prefetch(x->k_rows[t] + x->k_next_off + b);
+        int4_to_bytes(x->k[t] + x->k_off, a->head_size, st->byte_k + (size_t)t * st->byte_ldk);
+        for (int b = 0; x->k_rows && b < vb; b += 64)
+            v_prefetch(x->v_rows[t] + x->v_next_off + b);
+        int4_to_bytes(x->v[t] + x->v_off, a->head_size_v, st->byte_v + (size_t)t * st->byte_ldv);
+    }
+    *x = (struct rd_tile){.n = x->n, .n_used = x->n_used, .k = st->byte_rows, .v = st->byte_rows + RD_TB};
+}
+
+/* The tile's packed rows as rows of floats, likewise. */
+static void rd_floats(const struct cpu_attn *a, const struct rd_state *st, struct rd_tile *x) {
+    const int kb = cpu_row_bytes(a->k_row, a->head_size), vb = cpu_row_bytes(a->v_row, a->head_size_v) + 4;
+    for (int t = 0; t < x->n; t++) {
+        for (int b = 0; x->k_rows && b < kb; b += 64)
+            v_prefetch(x->k_rows[t] + x->k_next_off + b);
+        packed_to_f32(&st->turbo, a->k_row, x->k[t] + x->k_off, a->head_size,
+                      (float *)(void *)(st->byte_k + (size_t)t * st->byte_ldk));
+        for (int b = 0; x->k_rows && b < vb; b += 64)
+            v_prefetch(x->v_rows[t] + x->v_next_off + b);
+        packed_to_f32(&st->turbo, a->v_row, x->v[t] + x->v_off, a->head_size_v,
+                      (float *)(void *)(st->byte_v + (size_t)t * st->byte_ldv));
+    }
+    *x = (struct rd_tile){.n = x->n, .n_used = x->n_used, .k = st->byte_rows, .v = st->byte_rows + RD_TB};
+}
+
 static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                     const struct cpu_tiling *tiling, char *scratch, float *parts) {
     struct rd_state st;
     struct cpu_mask_bounds bounds;
     rd_carve(&st, a, it->head1 - it->head0, it->row1 - it->row0, tiling->amx && tiling->vbmi, scratch);
     st.vnni = tiling->vnni;
+    turbo_begin(a, &st.turbo);
+    const enum cpu_dtype product = a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
     st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles;
     st.gain = st.table ? 1.0f : dtype_gain(a->kv_dtype);
     if (st.tiles) st.gain = 0x1p27f; /* E4M3_SCALE - RT_P_SCALE */
@@ -148,9 +185,11 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 x.v_far_off = (int64_t)hf * a->v.head;
             }
             if (a->k_row_scale.base) {
-                row_scales(p, x.k_off + (a->k_row_scale.base - a->k.base), n, st.ks);
-                row_scales(p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
+                row_scales(a->kv_dtype, p, x.k_off + (a->k_row_scale.base - a->k.base), n, st.ks);
+                row_scales(a->kv_dtype, p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
             }
+            if (a->kv_dtype == CPU_I4) rd_bytes(a, &st, &x);
+            if (a->kv_dtype == CPU_PACKED) rd_floats(a, &st, &x);
             const size_t at = (size_t)h * st.rows;
 #if CPU_LEVEL >= 3
             if (st.tiles) {
@@ -170,7 +209,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 rd_table_qk(&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
 #endif
             else
-                rd_qk[a->kv_dtype](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
+                rd_qk[product](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
             if (st.words) rd_words_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
 #if CPU_LEVEL >= 2
@@ -178,7 +217,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 rd_table_pv(&x, st.s, st.o + at * st.ldo, st.ldo, a->head_size_v, st.rows);
 #endif
             else
-                rd_pv[a->kv_dtype](&x, st.s, st.o + at * st.ldo, st.ldo, a->head_size_v, st.rows);
+                rd_pv[product](&x, st.s, st.o + at * st.ldo, st.ldo, a->head_size_v, st.rows);
         }
         k0 = next;
         flip = !flip;

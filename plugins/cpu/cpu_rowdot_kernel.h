@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The two products of the row-dot path for one element type, RD_TYPE: included once per type by cpu_level.c.
  *
- * QK: RG rows x TG tokens = VW accumulators of VW lanes (lanes are head elements); one reduction tree turns them into
- * VW finished scores. PV: RG rows x CC vectors of outputs, one broadcast of P per row and token. Both walk the cache
- * rows through pointers and prefetch the rows of the next tile while they compute. O and q keep the element order of
- * v_pair(); the caller undoes it. */
+ * QK: RG rows x TG tokens = VW accumulators of VW lanes (lanes are head elements); one reduction tree turns
+ * them into VW finished scores. PV: RG rows x CC vectors of outputs, one broadcast of P per row and token.
+ * Both walk the cache rows through pointers and prefetch the rows of the next tile while they compute. O and
+ * q keep the element order of v_pair(); the caller undoes it. */
 
 #define RD_CAT_(a, b) a##b
 #define RD_CAT(a, b)  RD_CAT_(a, b)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles of the row-dot path, their prefetches, and both products for every element type. Included by cpu_rowdot.h. */
+/* Tiles of the row-dot path, their prefetches, and both products for every element type. Included by
+ * cpu_rowdot.h. */
 
-/* One tile of tokens of one head: row pointers of head 0 plus the head's offset; the same for the next tile, which comes
- * into L1 meanwhile, and for the one after it, which comes into L2 where the line buffers of L1 do not keep memory busy
- * (cpu_tiling.far). NULL: there is none. */
+/* One tile of tokens of one head: row pointers of head 0 plus the head's offset; the same for the next tile,
+ * which comes into L1 meanwhile, and for the one after it, which comes into L2 where the line buffers of L1
+ * do not keep memory busy (cpu_tiling.far). NULL: there is none. */
 struct rd_tile {
     int n, n_used; /* tokens rounded up to the vector width, and truly used */
     const char *const *k, *const *v, *const *k_next, *const *v_next, *const *k_far, *const *v_far;
@@ -57,7 +58,7 @@ SI void rd_fetch_v(const struct rd_tile *x, int t, int b) {
 
 typedef void rd_qk_func(const struct rd_tile *, const float *q, int ldq, int D, int rows, float *s);
 typedef void rd_pv_func(const struct rd_tile *, const float *p, float *o, int ldo, int D, int rows);
-static rd_qk_func *const rd_qk[CPU_NUM_DTYPES] = {rd_qk_f32,  rd_qk_f16,  rd_qk_bf16,
-                                                  rd_qk_e4m3, rd_qk_e5m2, rd_qk_i8};
-static rd_pv_func *const rd_pv[CPU_NUM_DTYPES] = {rd_pv_f32,  rd_pv_f16,  rd_pv_bf16,
-                                                  rd_pv_e4m3, rd_pv_e5m2, rd_pv_i8};
+static rd_qk_func *const rd_qk[CPU_NUM_DTYPES] = {rd_qk_f32,  rd_qk_f16, rd_qk_bf16, rd_qk_e4m3,
+                                                  rd_qk_e5m2, rd_qk_i8,  rd_qk_i8};
+static rd_pv_func *const rd_pv[CPU_NUM_DTYPES] = {rd_pv_f32,  rd_pv_f16, rd_pv_bf16, rd_pv_e4m3,
+                                                  rd_pv_e5m2, rd_pv_i8,  rd_pv_i8};

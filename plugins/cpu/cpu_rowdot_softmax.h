@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax of the row-dot path, row by row over a tile's tokens, with lazy rescaling. Included by cpu_rowdot.h. */
+/* Softmax of the row-dot path, row by row over a tile's tokens, with lazy rescaling. Included by
+ * cpu_rowdot.h. */
 
 /* Scaling, cap, mask and bias of one row's scores; leaves log2 units and returns the lanes' maxima. */
 SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int row,
@@ -28,7 +29,7 @@ SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct
                     b[i] = qq_bias_at(a, sq, tok, k0 + t + i);
                 x = v_add(x, v_load(b));
             }
-            x = v_mul(x, v_set1(log2e));
+            x = log2_units(x);
         }
         if (partial)
             x = v_mask2(x, k, vi_set1(iv->lo0), vi_set1(iv->hi0), vi_set1(iv->lo1), vi_set1(iv->hi1));

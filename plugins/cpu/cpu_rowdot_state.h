@@ -22,6 +22,12 @@ struct rd_state {
     uint32_t *tile_q;
     char *tile_k, *tile_v, *tile_s, *tile_p;
     float gain; /* of what the products leave in the scores and in O */
+    /* int4 and packed rows: the tile's rows of K and V as bytes or floats, [RD_TB][byte_ldk | byte_ldv]
+     * bytes, and pointers to them, [2][RD_TB]. */
+    struct turbo_table turbo;
+    int byte_ldk, byte_ldv;
+    char *byte_k, *byte_v;
+    const char **byte_rows;
 };
 
 #include "cpu_rowdot_words.h"
@@ -63,6 +69,18 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(tile_v, char, st->tiles ? RD_TB * 2 * st->ldo : 0);
     CARVE(tile_s, char, st->tiles ? RD_TB * 64 : 0);
     CARVE(tile_p, char, st->tiles ? rows * 64 : 0);
+    /* bytes of an element; packed rows are followed by a chunk */
+    const int size = a->kv_dtype == CPU_I4 ? 1 : a->kv_dtype == CPU_PACKED ? 4 : 0;
+    const int room = a->kv_dtype == CPU_PACKED ? CHUNK : 0;
+    st->byte_ldk = size * (st->ldq + room);
+    st->byte_ldv = size * (st->ldo + room);
+    CARVE(byte_k, char, RD_TB * st->byte_ldk);
+    CARVE(byte_v, char, RD_TB * st->byte_ldv);
+    CARVE(byte_rows, const char *, size > 0 ? 2 * RD_TB : 0);
+    for (int i = 0; mem && size > 0 && i < RD_TB; i++) {
+        st->byte_rows[i] = st->byte_k + (size_t)i * st->byte_ldk;
+        st->byte_rows[RD_TB + i] = st->byte_v + (size_t)i * st->byte_ldv;
+    }
 #undef CARVE
     return at;
 }

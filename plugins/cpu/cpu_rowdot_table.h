@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Row-dot products for e4m3 caches where the CPU looks bytes up in tables (AVX512_VBMI, asked at open): included by
- * cpu_level.c, levels from avx512.
+/* Row-dot products for e4m3 caches where the CPU looks bytes up in tables (AVX512_VBMI, asked at open):
+ * included by cpu_level.c, levels from avx512.
  *
- * 64 values become bf16 with two table look-ups (v_e4m3_table), exactly, subnormals and NaN included, and a bf16 is a
- * float after a shift or an AND: 10 instructions for a cache line instead of 22 by way of f16. q and O keep the order of
- * bf16 rows, even elements before odd ones in each CHUNK. */
+ * 64 values become bf16 with two table look-ups (v_e4m3_table), exactly, subnormals and NaN included, and a
+ * bf16 is a float after a shift or an AND: 10 instructions for a cache line instead of 22 by way of f16. q
+ * and O keep the order of bf16 rows, even elements before odd ones in each CHUNK. */
 
 #if CPU_LEVEL >= 2
 /* Vector `part` (0 to 3) of 64 values. */

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Row dots of e4m3 caches by AMX tiles, for bf16 queries and outputs: included by cpu_level.c.
  *
- * S[16 tokens][rows] = K[16][D] Q^T[D][rows] and O[rows][16] += P[rows][32 tokens] V[32][16], V in pairs of tokens and P in
- * bf16, as in the prefill: the products leave the vector ports, which then convert K and V and do the softmax. Q and P carry
- * powers of two that bring the products of v_e4m3_halves()'s values back into range.
+ * S[16 tokens][rows] = K[16][D] Q^T[D][rows] and O[rows][16] += P[rows][32 tokens] V[32][16], V in pairs of
+ * tokens and P in bf16, as in the prefill: the products leave the vector ports, which then convert K and V
+ * and do the softmax. Q and P carry powers of two that bring the products of v_e4m3_halves()'s values back
+ * into range.
  *
- * Tile instructions wait long for each other, and after 0.4 us without work the unit sleeps and takes 0.2 us to wake
- * (measured). So a head's scores are taken while its V is converted, and its O while the next head's K is. */
+ * Tile instructions wait long for each other, and after 0.4 us without work the unit sleeps and takes 0.2 us
+ * to wake (measured). So a head's scores are taken while its V is converted, and its O while the next head's
+ * K is. */
 
 #if CPU_LEVEL >= 3
 enum { RT_TOKENS = 16 };
@@ -29,8 +31,9 @@ static void rd_tiles_begin(int rows) {
     amx_configure(&c);
 }
 
-/* A head's query rows (floats that are bf16) as tiles [step][16 pairs of elements][row], a step being one half of what
- * v_e4m3_halves() gives. Rows are brought to one largest exponent; their factors for the scores go to `factor`. */
+/* A head's query rows (floats that are bf16) as tiles [step][16 pairs of elements][row], a step being one
+ * half of what v_e4m3_halves() gives. Rows are brought to one largest exponent; their factors for the scores
+ * go to `factor`. */
 static void rd_tiles_query(const struct rd_state *st, const float *q, float *factor, uint32_t *out) {
     const int rows = st->rows;
     for (int r = 0; r < rows; r++, q += st->ldq) {
@@ -82,7 +85,8 @@ SI void rd_tiles_score(const struct rd_state *st, const uint32_t *q, int i) {
     AMX_DOT(1, 3, 4);
 }
 
-/* Scores of tile_k against q to tile_s, while V's rows become tiles [16 columns][16 pairs of tokens][64 bytes]. */
+/* Scores of tile_k against q to tile_s, while V's rows become tiles [16 columns][16 pairs of tokens][64
+ * bytes]. */
 static void rd_tiles_values(const struct rd_state *st, const struct rd_tile *x, const uint32_t *q) {
     const int steps = st->ldq / 32, D = st->ldo;
     struct e4m3_top top = {vi_set1(0), vi_set1(0)};
@@ -96,8 +100,8 @@ static void rd_tiles_values(const struct rd_state *st, const struct rd_tile *x, 
             const vi a = v_bytes(v0 + c), b = v_bytes(v1 + c);
             char *to = st->tile_v + (size_t)(c / 16 * 16 + i / 2) * 64;
             vi w[4];
-            e4m3_look(&top, a);
-            e4m3_look(&top, b);
+            e4m3_track(&top, a);
+            e4m3_track(&top, b);
             v_e4m3_halves(_mm512_unpacklo_epi8(a, b), w);
             v_e4m3_halves(_mm512_unpackhi_epi8(a, b), w + 2);
             UNROLL for (int j = 0; j < 4; j++) _mm512_store_si512(to + (size_t)j * 1024, w[j]);
@@ -166,7 +170,8 @@ SI void rd_tiles_weights(const struct rd_state *st, int n) {
     AMX_LOAD(5, st->tile_p, 64);
 }
 
-/* O += P V (o NULL: nothing yet), while the rows k (NULL: none) become tile_k, [step][32 tokens][64 bytes]. */
+/* O += P V (o NULL: nothing yet), while the rows k (NULL: none) become tile_k, [step][32 tokens][64
+ * bytes]. */
 static void rd_tiles_keys(const struct rd_state *st, const struct rd_tile *x, const char *const *k,
                           int64_t off, float *o) {
     const int D = st->ldq, groups = o ? st->ldo / 32 : 0;
@@ -175,7 +180,7 @@ static void rd_tiles_keys(const struct rd_state *st, const struct rd_tile *x, co
         for (int c = 0; k && c < D; c += 64) {
             const vi a = v_bytes(k[i] + off + c);
             vi w[2];
-            e4m3_look(&top, a);
+            e4m3_track(&top, a);
             v_e4m3_halves(a, w);
             _mm512_store_si512(st->tile_k + (size_t)(c / 32 * RD_TB + i) * 64, w[0]);
             _mm512_store_si512(st->tile_k + (size_t)((c / 32 + 1) * RD_TB + i) * 64, w[1]);

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Integer products of the row-dot path for int8 caches, for 16-bit outputs: included once per level by cpu_level.c.
+/* Integer products of the row-dot path for int8 and int4 caches, for 16-bit outputs: included once per level
+ * by cpu_level.c.
  *
- * The query row and the tile's P become 16-bit integers with one factor each (their largest value is 32767), so that K
- * and V need no conversion to float: one instruction multiplies and adds 2 * VW pairs (vpdpwssd, or vpmaddwd and an
- * addition), twice as many as an FMA. Sums of integers are exact; what is rounded is q and P, at 2^-16 of their largest
- * value, finer than P in bf16. K's scale goes onto the finished scores, V's onto P before it is rounded. */
+ * The query row and the tile's P become 16-bit integers with one factor each (their largest value is 32767),
+ * so that K and V need no conversion to float: one instruction multiplies and adds 2 * VW pairs (vpdpwssd, or
+ * vpmaddwd and an addition), twice as many as an FMA. Sums of integers are exact; what is rounded is q and P,
+ * at 2^-16 of their largest value, finer than P in bf16. K's scale goes onto the finished scores, V's onto P
+ * before it is rounded. */
 
 /* 512 products of 2^15 * 2^7 still fit 32 bits. */
 enum { RD_WORDS_MAX_SIZE = 512, RD_WORDS_TOP = 32767 };
 
 #if CPU_WORDS
 SI int rd_words_serve(const struct cpu_attn *a) {
-    return a->kv_dtype == CPU_I8 && a->out_dtype != CPU_F32 && a->head_size <= RD_WORDS_MAX_SIZE;
+    return (a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4) && a->out_dtype != CPU_F32 &&
+           a->head_size <= RD_WORDS_MAX_SIZE;
 }
 
 /* n floats (a multiple of VW) as 16-bit integers; returns their factor: NaN if one of them is not finite. */
@@ -62,7 +65,8 @@ SI void rd_words_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, 
     }
 }
 
-/* O[row][c .. c + chunks * CHUNK) += factor[row] * (P[row][0..n) * V); O in the order that v_pair_words() leaves. */
+/* O[row][c .. c + chunks * CHUNK) += factor[row] * (P[row][0..n) * V); O in the order that v_pair_words()
+ * leaves. */
 SI void rd_words_pv_(const struct rd_tile *x, const int16_t *p, const float *factor, float *o, int ldo, int c,
                      int tail, const int rows, const int chunks, const int vnni) {
     vi acc[4][4];

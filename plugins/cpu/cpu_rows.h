@@ -3,6 +3,23 @@
 
 static const int32_t lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
+/* The lowest score that counts, in log2 units: where maxima start, so that a score of a mask's -FLT_MAX is
+ * still above nothing. Scores are -inf only where a key is hidden. */
+#define SCORE_MIN (-FLT_MAX)
+
+/* x in log2 units; what leaves float32 downwards is SCORE_MIN, -inf and NaN stay. */
+SI vf log2_units(vf x) {
+    const vf low = v_max(v_set1(SCORE_MIN), v_mul(x, v_set1(1.442695041f)));
+    return v_add(low, v_min(v_zero(), v_add(v_mul(x, v_set1(0x1p-30f)), v_set1(1e30f)))); /* -inf for -inf */
+}
+
+/* Maximum (log2 units) and sum of query head hq before its first key: its sink, or nothing. */
+SI void start_row(const struct cpu_attn *a, const struct cpu_item *it, int hq, float *m, float *l) {
+    const float sink = a->sinks && it->key0 == 0 ? a->sinks[hq] : -INFINITY, scaled = sink * 1.442695041f;
+    *m = scaled < SCORE_MIN ? SCORE_MIN : scaled;
+    *l = sink == -INFINITY ? 0.0f : 1.0f;
+}
+
 /* Address of key k's row, head 0. */
 SI const char *row_at(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_rows *r,
                       int32_t k) {
@@ -11,8 +28,9 @@ SI const char *row_at(const struct cpu_attn *a, const struct cpu_seq *sq, const 
     return r->base + block * r->block + (int64_t)(k % a->block_size) * r->token;
 }
 
-/* Pointers to the rows of keys [k0, k0 + n), head 0. Keys that no row of the item sees are redirected to one that
- * some row sees: nothing behind seq_len or in a released block is read, and what is read never meets a nonzero P. */
+/* Pointers to the rows of keys [k0, k0 + n), head 0. Keys that no row of the item sees are redirected to one
+ * that some row sees: nothing behind seq_len or in a released block is read, and what is read never meets a
+ * nonzero P. */
 static void row_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_rows *r,
                          int32_t k0, int n, const struct cpu_mask_bounds *b, const char **out) {
     const int inside =
@@ -31,10 +49,16 @@ static void row_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, con
     }
 }
 
-/* Scales of n tokens behind row pointers p: `at` bytes from where the pointers show. */
-SI void row_scales(const char *const *p, int64_t at, int n, float *out) {
-    for (int i = 0; i < n; i++)
-        out[i] = load_f32(p[i] + at);
+/* Scales of n tokens behind row pointers p: `at` bytes from where the pointers show. int4 keeps its zero
+ * point in the four lowest bits. */
+SI void row_scales(enum cpu_dtype t, const char *const *p, int64_t at, int n, float *out) {
+    const uint32_t keep = t == CPU_I4 ? ~UINT32_C(15) : ~UINT32_C(0);
+    for (int i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, p[i] + at, sizeof bits);
+        bits &= keep;
+        memcpy(out + i, &bits, sizeof bits);
+    }
 }
 
 /* ALiBi from rel = k - q_abs (semantics 2.9, the relative form). */
@@ -60,8 +84,8 @@ SI void scale_copy(float *to, const float *from, int n, float f) {
                 to[d] = from[d] * f;
 }
 
-/* Writes one output row and its LSE from O (natural order; overwritten), m in log2 units and l; f scales V. A row
- * without keys (l = 0) gives 0 and -inf (semantics 2.14). */
+/* Writes one output row and its LSE from O (natural order; overwritten), m in log2 units and l; f scales V. A
+ * row without keys (l = 0) gives 0 and -inf (semantics 2.14). */
 static void finish_row(const struct cpu_attn *a, int64_t token, int hq, float *o, float m, float l, float f) {
     const int n = a->head_size_v;
     const float inv = l == 0.0f ? 0.0f : f / l;
@@ -73,6 +97,7 @@ static void finish_row(const struct cpu_attn *a, int64_t token, int hq, float *o
         o[d] *= inv;
     row_from_f32(a->out_dtype, o, n, a->out + token * a->out_token + hq * a->out_head);
     if (a->lse)
-        a->lse[token * a->lse_token + hq * a->lse_head] =
-            l == 0.0f ? -INFINITY : 0.6931471806f * (m + log2f(l));
+        a->lse[token * a->lse_token + hq * a->lse_head] = l == 0.0f        ? -INFINITY
+                                                          : m == SCORE_MIN ? SCORE_MIN
+                                                                           : 0.6931471806f * (m + log2f(l));
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vector type and about forty primitives of the level that CPU_LEVEL names (0 generic, 1 avx2, 2 avx512,
- * 3 avx512bf16). Only static functions: one object per level, nothing that a linker could share between them. */
+ * 3 avx512bf16). Only static functions: one object per level, nothing that a linker could share between
+ * them. */
 #ifndef CPU_SIMD_H
 #define CPU_SIMD_H
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -54,7 +56,8 @@ SI vf v_tanh(vf x) {
     return v_sub(v_set1(1.0f), v_div(v_set1(2.0f), v_add(v_set1(1.0f), e)));
 }
 
-/* n elements of any type to floats in natural order; dst has room for the next multiple of CHUNK and is zeroed there. */
+/* n elements of any type to floats in natural order; dst has room for the next multiple of CHUNK and is
+ * zeroed there. */
 SI void row_to_f32(enum cpu_dtype t, const char *src, int n, float *dst) {
     const int es = cpu_dtype_size(t);
     int i = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AMX: tiles of 16 rows of 64 bytes; C[16][16] += A[16][32] B[32][16] on bf16 with float sums (A by rows, B in pairs of
- * rows). Instructions by name: the object is compiled without their flag, and the CPU is asked at open. */
+/* AMX: tiles of 16 rows of 64 bytes; C[16][16] += A[16][32] B[32][16] on bf16 with float sums (A by rows, B
+ * in pairs of rows). Instructions by name: the object is compiled without their flag, and the CPU is asked at
+ * open. */
 #ifndef CPU_SIMD_AMX_H
 #define CPU_SIMD_AMX_H
 

@@ -86,9 +86,9 @@ SI vf v_mask2(vf s, vi k, vi lo0, vi hi0, vi lo1, vi hi1) {
     return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), s, _mm256_castsi256_ps(_mm256_or_si256(a, b)));
 }
 
-/* 2^x: the magic number 1.5 * 2^23 rounds x to an integer and leaves it in the low bits, which go onto the exponent.
- * The clamp would turn -inf into 2^-126 and lose NaN, so both are put right at the end. Minimax polynomials for
- * [-0.5, 0.5], degree 5 (7.5e-8) and 3 (7.5e-5). */
+/* 2^x: the magic number 1.5 * 2^23 rounds x to an integer and leaves it in the low bits, which go onto the
+ * exponent. The clamp would turn -inf into 2^-126 and lose NaN, so both are put right at the end. Minimax
+ * polynomials for [-0.5, 0.5], degree 5 (7.5e-8) and 3 (7.5e-5). */
 SI vf v_exp2_finish(vf x, vf p, vf t) {
     vf r = _mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
@@ -109,8 +109,9 @@ SI vf v_exp2_short(vf x) {
     return v_exp2(x);
 }
 
-/* 8 vectors to their 8 sums: lane i is the sum of v[i]. A step joins two vectors: a blend takes the lanes that stay, a
- * shuffle brings those beside them; port 5, which alone shuffles, has half the work of horizontal additions. */
+/* 8 vectors to their 8 sums: lane i is the sum of v[i]. A step joins two vectors: a blend takes the lanes
+ * that stay, a shuffle brings those beside them; port 5, which alone shuffles, has half the work of
+ * horizontal additions. */
 SI vf v_reduce_all(const vf v[VW]) {
     vf a[4], b[2];
     UNROLL for (int i = 0; i < 4; i++) a[i] =
@@ -162,8 +163,9 @@ SI void v_unzip(vf *a, vf *b) {
     *b = _mm256_shuffle_ps(lo, hi, 0xdd);
 }
 
-/* 16 elements as two vectors: bf16 as (even, odd), every other type as (first 8, last 8). e4m3 comes out divided by
- * 256: sign and the 7 bits moved under f16's exponent; 0x7f, the only NaN, gets all exponent bits. */
+/* 16 elements as two vectors: bf16 as (even, odd), every other type as (first 8, last 8). e4m3 comes out
+ * divided by 256: sign and the 7 bits moved under f16's exponent; 0x7f, the only NaN, gets all exponent
+ * bits. */
 SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
     if (t == CPU_F32) {
         *a = _mm256_loadu_ps((const float *)(const void *)p);
@@ -194,8 +196,8 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
     }
 }
 
-/* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that v_unpair_words()
- * undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
+/* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that
+ * v_unpair_words() undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
 #define CPU_WORDS 1
 SI vi v_words(const char *p) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)p));
@@ -204,6 +206,17 @@ SI vi v_words_tail(const char *p, int n) {
     __m128i raw = _mm_setzero_si128();
     memcpy(&raw, p, (size_t)n);
     return _mm256_cvtepi8_epi16(raw);
+}
+/* n nibbles, low ones first, minus `zero` as bytes, as far as whole vectors go; returns how many. */
+SI int v_nibbles(const char *p, int n, int zero, char *out) {
+    const vi minus = _mm256_set1_epi8((char)zero), mask = _mm256_set1_epi8(15);
+    int i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const vi x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)(p + i / 2)));
+        const vi y = _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi16(x, 4)), mask);
+        _mm256_storeu_si256((void *)(out + i), _mm256_sub_epi8(y, minus));
+    }
+    return i;
 }
 SI void v_pair_words(vi a, vi b, vi *lo, vi *hi) {
     *lo = _mm256_unpacklo_epi16(a, b);

@@ -103,8 +103,9 @@ SI vf v_exp2_short(vf x) {
     return _mm512_scalef_ps(p, x);
 }
 
-/* 16 vectors to their 16 sums: lane i is the sum of v[i]. A step joins two vectors: one blend takes the lanes that stay,
- * one shuffle brings those beside them, so that port 5, which alone shuffles, has a third of the work. */
+/* 16 vectors to their 16 sums: lane i is the sum of v[i]. A step joins two vectors: one blend takes the lanes
+ * that stay, one shuffle brings those beside them, so that port 5, which alone shuffles, has a third of the
+ * work. */
 #define V_REDUCE(V, BLEND, ADD, SHUF, PERM)                                                                  \
     const vi by4 = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);            \
     const vi by1 = _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);             \
@@ -168,8 +169,8 @@ SI void v_unzip(vf *a, vf *b) {
     *a = x;
 }
 
-/* 32 elements as two vectors: bf16 as (even, odd), every other type as (first 16, last 16). e4m3 comes out divided
- * by 256: sign and the 7 bits moved under f16's exponent; 0x7f, the only NaN, is set by hand. */
+/* 32 elements as two vectors: bf16 as (even, odd), every other type as (first 16, last 16). e4m3 comes out
+ * divided by 256: sign and the 7 bits moved under f16's exponent; 0x7f, the only NaN, is set by hand. */
 SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
     if (t == CPU_F32) {
         *a = _mm512_loadu_ps(p);
@@ -209,7 +210,8 @@ SI vi v_bytes_tail(const char *p, int n) {
     return _mm512_maskz_loadu_epi8((1ull << n) - 1, p);
 }
 
-/* 64 e4m3 as bf16 in natural order. A bf16 of 7 bits without sign is 0x3c00 + (bits << 4) but for subnormals and NaN; tables hold its high and its low bytes. */
+/* 64 e4m3 as bf16 in natural order. A bf16 of 7 bits without sign is 0x3c00 + (bits << 4) but for subnormals
+ * and NaN; tables hold its high and its low bytes. */
 static const uint8_t e4m3_low[128] = {
 #define LOWS 0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0
     0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60, 0x80, 0x90, 0xa0, 0xb0, 0xc0,
@@ -242,14 +244,26 @@ SI void v_e4m3_table(vi raw, vi out[2]) {
     out[1] = _mm512_unpackhi_epi8(low, top);
 }
 
-/* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that v_unpair_words()
- * undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
+/* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that
+ * v_unpair_words() undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
 #define CPU_WORDS 1
 SI vi v_words(const char *p) {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)p));
 }
 SI vi v_words_tail(const char *p, int n) {
     return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8((__mmask32)((1ull << n) - 1), p));
+}
+/* n nibbles, low ones first, minus `zero` as bytes, as far as whole vectors go; returns how many. */
+SI int v_nibbles(const char *p, int n, int zero, char *out) {
+    const vi minus = _mm512_set1_epi8((char)zero), mask = _mm512_set1_epi8(15);
+    int i = 0;
+    for (; i + 64 <= n; i += 64) {
+        const vi x = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)(p + i / 2)));
+        /* (x | x << 4) & mask */
+        const vi y = _mm512_ternarylogic_epi32(x, _mm512_slli_epi16(x, 4), mask, 0xa8);
+        _mm512_storeu_si512(out + i, _mm512_sub_epi8(y, minus));
+    }
+    return i;
 }
 SI void v_pair_words(vi a, vi b, vi *lo, vi *hi) {
     *lo = _mm512_unpacklo_epi16(a, b);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AVX-512 BF16: products of bf16 pairs, and rows brought into that form. The only place with __m512bh casts. */
+/* AVX-512 BF16: products of bf16 pairs, and rows brought into that form. The only place with __m512bh
+ * casts. */
 #ifndef CPU_SIMD_BF16_H
 #define CPU_SIMD_BF16_H
 
@@ -23,8 +24,8 @@ SI vi v_words_bf16(vf first, vf last) {
     return (vi)_mm512_cvtne2ps_pbh(last, first);
 }
 
-/* 32 elements in natural order as bf16; exact for bf16, fp8 and int8. e4m3 comes out of v_pair() divided by 256, an
- * exponent that bf16 has room for, and is put right here. */
+/* 32 elements in natural order as bf16; exact for bf16, fp8 and int8. e4m3 comes out of v_pair() divided by
+ * 256, an exponent that bf16 has room for, and is put right here. */
 SI vi v_load_bf16(enum cpu_dtype t, const char *p) {
     if (t == CPU_BF16) return _mm512_loadu_si512(p);
     vf a, b;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 64 e4m3 values to bf16 for AMX tiles, by byte look-ups (AVX512_VBMI): included by cpu_level.c, level avx512bf16.
+/* 64 e4m3 values to bf16 for AMX tiles, by byte look-ups (AVX512_VBMI): included by cpu_level.c, level
+ * avx512bf16.
  *
- * Values come out divided by 2^117, which puts the smallest subnormal at bf16's smallest exponent. Zero then needs no
- * exception, and the two bytes of a value are looked up in 64 entries each; true exponents need tables of 128, a look-up
- * that costs this kind of CPU three times as much. NaN is outside the tables: it is looked for meanwhile. */
+ * Values come out divided by 2^117, which puts the smallest subnormal at bf16's smallest exponent. Zero then
+ * needs no exception, and the two bytes of a value are looked up in 64 entries each; true exponents need
+ * tables of 128, a look-up that costs this kind of CPU three times as much. NaN is outside the tables: it is
+ * looked for meanwhile. */
 #ifndef CPU_SIMD_E4M3_H
 #define CPU_SIMD_E4M3_H
 
@@ -40,11 +42,12 @@ SI void v_e4m3_halves(vi x, vi out[2]) {
     out[1] = _mm512_unpackhi_epi8(low, high);
 }
 
-/* The largest values so far, as signed and as unsigned bytes: NaN is 0x7f, the largest of the former, and 0xff. */
+/* The largest values so far, as signed and as unsigned bytes: NaN is 0x7f, the largest of the former, and
+ * 0xff. */
 struct e4m3_top {
     vi positive, negative;
 };
-SI void e4m3_look(struct e4m3_top *top, vi x) {
+SI void e4m3_track(struct e4m3_top *top, vi x) {
     top->positive = _mm512_max_epi8(top->positive, x);
     top->negative = _mm512_max_epu8(top->negative, x);
 }

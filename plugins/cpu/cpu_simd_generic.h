@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Primitives on 4 floats with the compiler's own vectors: SSE2, NEON or whatever the baseline has. See cpu_simd.h. */
+/* Primitives on 4 floats with the compiler's own vectors: SSE2, NEON or whatever the baseline has. See
+ * cpu_simd.h. */
 #define VW   4
 #define NREG 16
 typedef float vf __attribute__((vector_size(16)));
@@ -151,7 +152,8 @@ SI float f16_to_f32(uint16_t h) {
     return f;
 }
 
-/* Float to f16, nearest even (rounding by adding half of the last kept bit, subnormals by a magic addition). */
+/* Float to f16, nearest even (rounding by adding half of the last kept bit, subnormals by a magic
+ * addition). */
 SI uint16_t f32_to_f16(float f) {
     uint32_t u, sign;
     memcpy(&u, &f, 4);

@@ -14,8 +14,9 @@ struct cpu_loop {
     void (*fn)(void *arg, int64_t i, int worker);
 };
 
-/* Runs the loops one after the other, each over all threads, in one region; the caller is a worker. Correct for every
- * team size: one thread runs all of it without a region. */
+/* Runs the loops one after the other, each over all threads, in one region; the caller is a worker. One
+ * thread runs all of it without a region, which also happens where there can be none: in a child of the
+ * process that ran the first region, and while the system refuses to start threads. */
 void cpu_run_loops(int threads, const struct cpu_loop *loops, int num_loops, void *arg);
 
 #endif

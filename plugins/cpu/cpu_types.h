@@ -7,7 +7,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum cpu_dtype { CPU_F32, CPU_F16, CPU_BF16, CPU_E4M3, CPU_E5M2, CPU_I8, CPU_NUM_DTYPES };
+enum cpu_dtype {
+    CPU_F32,
+    CPU_F16,
+    CPU_BF16,
+    CPU_E4M3,
+    CPU_E5M2,
+    CPU_I8,
+    CPU_I4,
+    /* Of a cache: rows of K and V as cpu_attn's k_row and v_row say, which become floats before they are
+     * multiplied. */
+    CPU_PACKED,
+    CPU_NUM_DTYPES,
+    /* Rows of TurboQuant (semantics 3.7): centroids of 4 and 3 bits, steps above a minimum of 4 and 3 bits.
+     * What belongs to them is behind the codes. */
+    CPU_C4 = CPU_NUM_DTYPES,
+    CPU_C3,
+    CPU_V4,
+    CPU_V3
+};
 
 /* Widest group of query rows (tokens x heads of one KV head) that the row-dot path takes. */
 enum { CPU_ROWDOT_MAX = 32 };
@@ -15,8 +33,16 @@ enum { CPU_ROWDOT_MAX = 32 };
 /* Keys per tile of the row-dot path: a multiple of every vector width. */
 enum { CPU_ROWDOT_TILE = 32 };
 
+/* Bytes of an element as the products read it: int4 rows become signed bytes first. */
 static inline int cpu_dtype_size(enum cpu_dtype t) {
     return t == CPU_F32 ? 4 : t == CPU_F16 || t == CPU_BF16 ? 2 : 1;
+}
+
+/* Bytes of n elements of a row in memory, without a scale behind them. */
+static inline int cpu_row_bytes(enum cpu_dtype t, int n) {
+    return t == CPU_I4 || t == CPU_C4 || t == CPU_V4 ? n / 2
+           : t == CPU_C3 || t == CPU_V3              ? n / 8 * 3
+                                                     : n * cpu_dtype_size(t);
 }
 
 /* Where the rows of K (or V, or of their scales) lie: byte strides, any layout (NHD, HND, packed K|V,
@@ -31,9 +57,10 @@ struct cpu_attn {
     int num_q_heads, num_kv_heads;
     int head_size, head_size_v;
     enum cpu_dtype q_dtype, kv_dtype, out_dtype;
-    float scale;        /* softmax scale, not yet times log2 e */
-    float soft_cap;     /* 0: off */
-    const float *alibi; /* slope per query head, or NULL */
+    enum cpu_dtype k_row, v_row; /* with kv_dtype CPU_PACKED: how a row of K and of V is stored */
+    float scale;                 /* softmax scale, not yet times log2 e */
+    float soft_cap;              /* 0: off */
+    const float *alibi;          /* slope per query head, or NULL */
     int alibi_sqrt;
     const float *sinks;   /* logit per query head, or NULL */
     const float *qq_bias; /* [query token][qq_width], added to keys q_offset0 + x, or NULL (2.9 step 5) */
@@ -69,7 +96,7 @@ struct cpu_mask {
     int span_window; /* > 0: a span's past is cut at this window (clamped spans) */
 };
 
-/* One request. Query token t stands at absolute position q_offset + t. */
+/* One request. Query token t is at absolute position q_offset + t. */
 struct cpu_seq {
     int64_t q_start;       /* first query token in the batch */
     int64_t k_start;       /* first key row of contiguous keys */

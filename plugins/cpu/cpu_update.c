@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scatters the new K and V rows into the cache, quantising where the format asks (semantics 1.3, 3.2, 3.4, 3.11). */
+/* Scatters the new K and V rows into the cache, quantising where the format asks (semantics 1.3, 3.2, 3.4,
+ * 3.11). */
 #include "cpu_instance.h"
 #include "cpu_threads.h"
-
-#include <unistd.h>
 
 struct update {
     const attn_instance_t *in;
@@ -30,9 +29,30 @@ static void write_token(void *arg, int64_t i, int worker) {
             const int64_t at = block * to->block + token * to->token + h * to->head;
             in->k->write_row(
                 from, (const char *)attn_data(t) + i * attn_byte_stride(t, 0) + h * attn_byte_stride(t, 1), n,
-                in->shape.kv_dtype, u->is_scaled ? cpu_scale_at(scale, h) : 1.0f, (char *)to->base + at,
+                in->shape.kv_dtype != CPU_PACKED ? in->shape.kv_dtype
+                : side                           ? in->shape.v_row
+                                                 : in->shape.k_row,
+                u->is_scaled ? cpu_scale_at(scale, h) : 1.0f, (char *)to->base + at,
                 sc->base != NULL ? (char *)sc->base + at : NULL, in->rows + (size_t)worker * in->row_floats);
         }
+    }
+}
+
+/* One token of a latent cache: kv_c, and k_pe behind it, with one scale. */
+static void write_latent(void *arg, int64_t i, int worker) {
+    const struct update *u = arg;
+    const attn_instance_t *in = u->in;
+    const int64_t slot = ((const int64_t *)attn_data(u->a->slot_mapping))[i];
+    if (slot < 0) return;
+    char *to = (char *)u->rows[0].base + slot / in->block_size * u->rows[0].block +
+               slot % in->block_size * u->rows[0].token;
+    for (int side = 0; side < 2; side++) {
+        const DLTensor *t = side ? u->a->value : u->a->key;
+        const int n = (int)(side ? in->p.qk_rope_head_dim : in->p.kv_lora_rank);
+        in->k->write_row(cpu_dtype_of(in->p.dtype), (const char *)attn_data(t) + i * attn_byte_stride(t, 0),
+                         n, in->shape.kv_dtype, u->is_scaled ? cpu_scale_at(u->a->scales.k, 0) : 1.0f, to,
+                         NULL, in->rows + (size_t)worker * in->row_floats);
+        to += cpu_row_bytes(in->shape.kv_dtype, n);
     }
 }
 
@@ -43,15 +63,22 @@ int cpu_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void 
     int is_raw[2]; /* the writer sees it by the element type */
     const call_cache_t c = cpu_cache_of(in);
     int status = attn_intake(&a, sizeof a, args, "args", error);
-    if (status == ATTN_OK) status = call_check_update(&c, &a, in->p.dtype, is_raw, error);
+    if (status == ATTN_OK && in->is_latent) {
+        status = call_check_latent_cache(a.kv_cache, a.v_cache, in->storage, in->block_size,
+                                         in->shape.head_size, error);
+        if (status == ATTN_OK)
+            status = call_check_latent_update(&a, in->p.dtype, in->p.kv_lora_rank, in->p.qk_rope_head_dim,
+                                              in->block_size, error);
+    } else if (status == ATTN_OK) {
+        status = call_check_update(&c, &a, in->p.dtype, is_raw, error);
+    }
     if (status != ATTN_OK) return status;
-    struct update u = {
-        .in = in, .a = &a, .is_scaled = in->kv == ATTN_KV_FP8_E4M3 || in->kv == ATTN_KV_FP8_E5M2};
+    struct update u = {.in = in, .a = &a, .is_scaled = attn_kv_has_static_scales(in->kv)};
     for (int side = 0; side < 2; side++)
         cpu_cache_rows(in, a.kv_cache, a.v_cache, side, &u.rows[side], &u.scales[side]);
-    const struct cpu_loop loop = {a.slot_mapping->shape[0], write_token};
+    const struct cpu_loop loop = {a.slot_mapping->shape[0], in->is_latent ? write_latent : write_token};
     /* A few tokens are written faster than a region starts. */
     const int64_t values = loop.n * in->shape.num_kv_heads * (in->shape.head_size + in->shape.head_size_v);
-    cpu_run_loops(values < 65536 || getpid() != in->pid ? 1 : in->limits.threads, &loop, 1, &u);
+    cpu_run_loops(values < 65536 ? 1 : in->limits.threads, &loop, 1, &u);
     return ATTN_OK;
 }

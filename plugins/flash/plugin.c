@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The descriptor of the flash plugin: FLASH_ATTN, and FLASH_ATTN_DIFFKV for values of another size than keys. */
+/* The descriptor of the flash plugin: FLASH_ATTN, and FLASH_ATTN_DIFFKV for values of another size than
+ * keys. */
 #include "../common/descriptor.h"
-#include "flash_instance.h"
+#include "../common/dense/flash_instance.h"
 
 static const attn_range_t head_sizes[] = {{8, 256, 8}};
 static const attn_block_size_t block_sizes[] = {{16, 1}};
@@ -27,15 +28,25 @@ static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
     .num_compute_capabilities = 1, .preferred_block_size = 16, .query_len_support = ATTN_QUERY_LEN_VARLEN,   \
     .spec_as_decode = 1
 
-const attn_capabilities_t flash_capabilities = {FLASH_COMMON, .features = FLASH_FEATURES};
-const attn_capabilities_t flash_diffkv_capabilities = {FLASH_COMMON,
-                                                       .features = FLASH_FEATURES | ATTN_F_DIFF_KV,
-                                                       .head_sizes_v = head_sizes, .num_head_sizes_v = 1};
+static const attn_capabilities_t flash_capabilities = {FLASH_COMMON, .features = FLASH_FEATURES};
+static const attn_capabilities_t flash_diffkv_capabilities = {
+    FLASH_COMMON, .features = FLASH_FEATURES | ATTN_F_DIFF_KV, .head_sizes_v = head_sizes,
+    .num_head_sizes_v = 1};
+
+/* Of both backends: the core has checked a problem against the table of the one it opens. */
+static const flash_backend shared = {
+    .name = "FLASH_ATTN", .capabilities = &flash_diffkv_capabilities, .kernels = &flash_all_kernels};
+
+static int open_backend(const attn_problem_t *problem, const attn_device_t *device,
+                        const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                        attn_instance_t **instance, attn_error_t *error) {
+    return flash_open(&shared, problem, device, options, num_options, host, instance, error);
+}
 
 static const attn_backend_ops_t ops = {
     .struct_size = sizeof(attn_backend_ops_t),
     .supports_combination = flash_supports,
-    .open = flash_open,
+    .open = open_backend,
     .close = flash_close,
     .kv_cache_shape = flash_kv_cache_shape,
     .space_needed = flash_space_needed,
@@ -45,7 +56,7 @@ static const attn_backend_ops_t ops = {
     .forward = flash_forward,
 };
 
-static const attn_backend_t flash_backend = {
+static const attn_backend_t dense_backend = {
     .struct_size = sizeof(attn_backend_t),
     .name = "FLASH_ATTN",
     .doc =
@@ -53,14 +64,14 @@ static const attn_backend_t flash_backend = {
     .capabilities = &flash_capabilities,
     .ops = &ops,
 };
-static const attn_backend_t flash_diffkv_backend = {
+static const attn_backend_t diffkv_backend = {
     .struct_size = sizeof(attn_backend_t),
     .name = "FLASH_ATTN_DIFFKV",
     .doc = "FLASH_ATTN for values whose head size differs from the keys'",
     .capabilities = &flash_diffkv_capabilities,
     .ops = &ops,
 };
-static const attn_backend_t *const backends[] = {&flash_backend, &flash_diffkv_backend};
+static const attn_backend_t *const backends[] = {&dense_backend, &diffkv_backend};
 
 static const attn_option_spec_t options[FLASH_NUM_OPTIONS] = {
     [FLASH_OPTION_ARCH] = OPTION_ARCH,

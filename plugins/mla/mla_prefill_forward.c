@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forward of the multi-head form: for each pass gather latents, then for some heads at a time project them up, attend,
- * and merge with the passes before (semantics 6.5, 7.4). */
+/* forward of the multi-head form: for each pass gather latents, then for some heads at a time project them
+ * up, attend, and merge with the passes before (semantics 6.5, 7.4). */
 #include "mla_prefill.h"
-#include "mla_prefill_params.h"
+#include "kernels/cuda/latent/mla_prefill_params.h"
 
-#include "../flash/prefill_sm90_launch.h"
+#include "kernels/cuda/dense/prefill_sm90.h"
 
 /* What the launches of one call share. */
 typedef struct call {
@@ -41,8 +41,8 @@ static int gather(const call *c, const mla_pass *p) {
     return mla_gather(&g, c->stream);
 }
 
-/* Keys and values of heads h0 .. h0 + n - 1, interleaved per head: nope, then the values. The attention kernel takes the
- * rope from the latents. */
+/* Keys and values of heads h0 .. h0 + n - 1, interleaved per head: nope, then the values. The attention
+ * kernel takes the rope from the latents. */
 static int project_up(const call *c, const mla_pass *p, int h0, int n) {
     const attn_instance_t *in = c->in;
     const int per_head = in->nope + in->value;
@@ -100,8 +100,8 @@ static float *lse_buffer(const call *c, int i) {
     return (float *)(void *)(c->workspace + c->f->lse_at[i]);
 }
 
-/* Attention of heads h0 .. h0 + n - 1 over the rows of the pass, to out and lse; merged with what lies in out already
- * where old_lse is its LSE. */
+/* Attention of heads h0 .. h0 + n - 1 over the rows of the pass, to out and lse; merged with what lies in out
+ * already where old_lse is its LSE. */
 static int attend(const call *c, const mla_pass *p, int h0, int n, void *out, int64_t out_token,
                   int64_t out_head, float *lse, int64_t lse_head, int64_t lse_token, const float *old_lse) {
     const attn_instance_t *in = c->in;
@@ -111,52 +111,52 @@ static int attend(const call *c, const mla_pass *p, int h0, int n, void *out, in
     const uint16_t *keys = (const uint16_t *)(const void *)(c->workspace + f->kv_at);
     flash_shape shape = f->shape;
     shape.num_q_heads = shape.num_kv_heads = n;
-    flash_params k = {.q = (const uint16_t *)attn_data(q) + c->plan->first_token * q->strides[0] +
-                           h0 * q->strides[1],
-                      .out = out,
-                      .lse = lse,
-                      .k = keys,
-                      .v = keys + (is_sm90 ? in->nope : in->nope + MLA_ROPE),
-                      .counts = (const flash_counts *)(const void *)(c->metadata + p->counts_at),
-                      .tiles = (const flash_tile *)(const void *)(c->metadata + p->tiles_at),
-                      .q_token = q->strides[0],
-                      .q_head = q->strides[1],
-                      .out_token = out_token,
-                      .out_head = out_head,
-                      .k_token = c->key_row * n,
-                      .k_head = c->key_head,
-                      .v_token = c->key_row * n,
-                      .v_head = c->key_head,
-                      .lse_token = lse_token,
-                      .lse_head = lse_head,
-                      .q_dtype = shape.q_dtype,
-                      .kv_dtype = shape.kv_dtype,
-                      .out_dtype = shape.q_dtype,
-                      .num_seqs = c->plan->num_reqs,
-                      .num_q_heads = n,
-                      .num_kv_heads = n,
-                      .group = 1,
-                      .head_size = shape.head_size,
-                      .head_size_v = shape.head_size_v,
-                      .window_left = -1,
-                      .window_right = -1,
-                      .keys_per_tile = p->keys_per_tile,
-                      .q_rows = c->plan->num_tokens,
-                      .kv_rows = p->num_rows,
-                      .scale = (float)in->problem.scale};
+    flash_params params = {.q = (const uint16_t *)attn_data(q) + c->plan->first_token * q->strides[0] +
+                                h0 * q->strides[1],
+                           .out = out,
+                           .lse = lse,
+                           .k = keys,
+                           .v = keys + (is_sm90 ? in->nope : in->nope + MLA_ROPE),
+                           .counts = (const flash_counts *)(const void *)(c->metadata + p->counts_at),
+                           .tiles = (const flash_tile *)(const void *)(c->metadata + p->tiles_at),
+                           .q_token = q->strides[0],
+                           .q_head = q->strides[1],
+                           .out_token = out_token,
+                           .out_head = out_head,
+                           .k_token = c->key_row * n,
+                           .k_head = c->key_head,
+                           .v_token = c->key_row * n,
+                           .v_head = c->key_head,
+                           .lse_token = lse_token,
+                           .lse_head = lse_head,
+                           .q_dtype = shape.q_dtype,
+                           .kv_dtype = shape.kv_dtype,
+                           .out_dtype = shape.q_dtype,
+                           .num_seqs = c->plan->num_reqs,
+                           .num_q_heads = n,
+                           .num_kv_heads = n,
+                           .group = 1,
+                           .head_size = shape.head_size,
+                           .head_size_v = shape.head_size_v,
+                           .window_left = -1,
+                           .window_right = -1,
+                           .keys_per_tile = p->keys_per_tile,
+                           .q_rows = c->plan->num_tokens,
+                           .kv_rows = p->num_rows,
+                           .scale = (float)in->problem.scale};
     if (is_sm90) {
-        k.k_tail = c->workspace + (size_t)in->latent * 2;
-        k.k_tail_token = in->latent + MLA_ROPE;
-        k.k_tail_at = in->nope;
+        params.k_tail = c->workspace + (size_t)in->latent * 2;
+        params.k_tail_token = in->latent + MLA_ROPE;
+        params.k_tail_at = in->nope;
     }
     const flash_prefill_more more = {.ticket = (int32_t *)(void *)(c->workspace + f->ticket_at),
                                      .old_lse = old_lse,
                                      .old_lse_head = c->plan->num_tokens};
-    return flash_run_prefill_more(&k, &more, &shape, &f->config, p->num_tiles, &f->runtime, c->stream);
+    return flash_run_prefill_more(&params, &more, &shape, &f->config, p->num_tiles, &f->runtime, c->stream);
 }
 
-/* Pass number `pass` for some heads. The LSE so far lies in buffer 0 where the attention kernel merges; else in buffers 0
- * and 1 in turn, and that of the pass in buffer 2. */
+/* Pass number `pass` for some heads. The LSE so far lies in buffer 0 where the attention kernel merges; else
+ * in buffers 0 and 1 in turn, and that of the pass in buffer 2. */
 static int run_heads(const call *c, int pass, int h0, int n) {
     const attn_instance_t *in = c->in;
     const mla_pass *p = &c->plan->passes[pass];
@@ -205,7 +205,7 @@ int mla_prefill_forward(const attn_instance_t *in, const attn_forward_t *a, cons
               .f = in->prefill,
               .a = a,
               .plan = plan,
-              .metadata = (char *)s->metadata + in->prefill->metadata_at,
+              .metadata = (char *)s->metadata + in->prefill_at,
               .workspace = s->workspace,
               .counts = s->metadata,
               .stream = stream,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening the multi-head form of prefill: which kernel, how large the passes are, where their buffers lie. */
 #include "mla_prefill.h"
-#include "mla_prefill_params.h"
+#include "kernels/cuda/latent/mla_prefill_params.h"
 
 #include <stdlib.h>
 
-/* Projected keys and values of one launch at most: all heads of a prompt of 8192 tokens and 128 heads, or 16 heads of the
- * largest pass, so that a launch has tiles for every multiprocessor. */
+/* Projected keys and values of one launch at most: all heads of a prompt of 8192 tokens and 128 heads, or 16
+ * heads of the largest pass, so that a launch has tiles for every multiprocessor. */
 #define KV_BYTES ((int64_t)576 << 20)
 
 static const attn_plan_table_t *plan_table(const attn_host_t *host) {
@@ -16,15 +16,15 @@ static const attn_plan_table_t *plan_table(const attn_host_t *host) {
     return t != NULL && t->struct_size >= needed && t->mla_context != NULL ? t : NULL;
 }
 
-/* Sizes of whole 64-column slabs, for which the attention kernels are linked (mla_prefill_instances.c). */
+/* Sizes of whole 64-column slabs, for which there are kernels. */
 static int sizes_are_served(const mla_prefill_sizes *s) {
     int key = s->nope + s->rope;
     return s->nope % 64 == 0 && s->rope == 64 &&
            ((key == 192 && s->value <= 128) || (key == 256 && s->value <= 256)) && s->latent % 64 == 0;
 }
 
-static int prepare_kernels(mla_prefill *f, int is_sm90) {
-    int e = flash_runtime_init(&f->runtime, f->runtime.num_sms, is_sm90);
+static int prepare_kernels(const attn_instance_t *in, mla_prefill *f, int is_sm90) {
+    int e = flash_runtime_init(&f->runtime, in->backend->dense, f->runtime.num_sms, is_sm90);
     if (!e) e = flash_run_prefill(NULL, &f->shape, &f->config, 0, &f->runtime, NULL);
     return e;
 }
@@ -32,7 +32,7 @@ static int prepare_kernels(mla_prefill *f, int is_sm90) {
 static int choose_kernel(const attn_instance_t *in, const attn_device_t *device, mla_prefill *f,
                          attn_error_t *error, int *is_served) {
     gpu_device g;
-    int status = gpu_find_device(device, mla_backend_name, &g, error);
+    int status = gpu_find_device(device, in->backend->name, &g, error);
     if (status != ATTN_OK) return status;
     const flash_device d = {g.major, g.minor, g.num_sms, g.smem_optin, g.smem_per_sm};
     int dtype = in->dtype == MLA_BF16 ? FLASH_BF16 : FLASH_F16;
@@ -52,7 +52,6 @@ static int choose_kernel(const attn_instance_t *in, const attn_device_t *device,
 static void place_buffers(const attn_instance_t *in, mla_prefill *f, int64_t rows, size_t *workspace) {
     const size_t row = (size_t)(in->latent + MLA_ROPE) * 2, tokens = (size_t)f->limits.max_tokens;
     int64_t one_head = rows * f->row_elements;
-    f->max_rows = rows;
     f->limits.kv_elements = one_head > KV_BYTES / 2 ? one_head : KV_BYTES / 2;
     if (f->limits.kv_elements > one_head * in->heads) f->limits.kv_elements = one_head * in->heads;
     int64_t heads = f->limits.kv_elements / one_head;
@@ -78,7 +77,7 @@ static int allocate_scratch(mla_prefill *f, attn_error_t *error) {
     f->scratch.causal = calloc(seqs, sizeof(int32_t));
     f->scratch.tiles = calloc(tiles, sizeof(flash_plan_tile));
     if (f->scratch.q_start && f->scratch.lens && f->scratch.causal && f->scratch.tiles) return ATTN_OK;
-    return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for the plan of %zu requests", seqs - 1);
+    return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for the plan of %zu requests", seqs - 1);
 }
 
 static void close_prefill(mla_prefill *f) {
@@ -107,14 +106,15 @@ static int fill(attn_instance_t *in, const attn_device_t *device, mla_prefill *f
     if (status != ATTN_OK) return status;
     size_t workspace;
     place_buffers(in, f, rows + f->limits.max_tokens, &workspace);
-    f->metadata_at = in->metadata_bytes;
-    in->metadata_bytes += f->limits.metadata_bytes;
+    if (is_sm90) in->up_rows = rows + f->limits.max_tokens, in->up_elements = f->limits.kv_elements;
+    in->prefill_at = in->metadata.bytes;
+    in->metadata.bytes += f->limits.metadata_bytes;
     in->prefill_plan_bytes = sizeof(mla_prefill_plan);
-    if (workspace > in->workspace_bytes) in->workspace_bytes = workspace;
+    if (workspace > in->metadata.workspace_bytes) in->metadata.workspace_bytes = workspace;
     status = allocate_scratch(f, error);
     gpu_device_guard guard;
     if (status == ATTN_OK && (status = gpu_enter(in->device_id, &guard, error)) == ATTN_OK) {
-        int e = prepare_kernels(f, is_sm90);
+        int e = prepare_kernels(in, f, is_sm90);
         gpu_leave(&guard);
         if (e) status = gpu_fail(error, e, "loading the prefill kernels");
     }
@@ -132,7 +132,8 @@ static int open_prefill(attn_instance_t *in, const attn_host_t *host, const attn
         return ATTN_OK;
     mla_prefill *f = calloc(1, sizeof *f);
     if (f == NULL)
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for %zu bytes of the prefill", sizeof *f);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for %zu bytes of the prefill",
+                         sizeof *f);
     f->table = table, f->sizes = sizes;
     int is_served = 0, status = fill(in, device, f, error, &is_served);
     if (status == ATTN_OK && is_served)
@@ -142,15 +143,17 @@ static int open_prefill(attn_instance_t *in, const attn_host_t *host, const attn
     return status;
 }
 
-static void build_prefill(const attn_instance_t *in, const attn_batch_t *b, mla_prefill_plan *plan,
-                          char *mirror, size_t *used) {
+static mla_border build_prefill(const attn_instance_t *in, const attn_batch_t *b, mla_prefill_plan *plan,
+                                char *mirror) {
     const mla_prefill *f = in->prefill;
     int32_t border = mla_prefill_border(b->query_start_loc_host, b->seq_lens_host, b->num_reqs, &f->sizes,
                                         in->prefill_choice == MLA_PREFILL_PROJECTED);
-    *used = 0;
+    const mla_border absorbed = {b->num_reqs, b->num_actual_tokens, 0};
+    size_t used = 0;
     memset(plan, 0, offsetof(mla_prefill_plan, passes));
     plan->first_request = b->num_reqs, plan->first_token = b->num_actual_tokens;
-    if (border == b->num_reqs || b->flags & ATTN_BATCH_CAPTURE) return; /* replays may have other lengths */
+    /* replays may have other lengths */
+    if (border == b->num_reqs || b->flags & ATTN_BATCH_CAPTURE) return absorbed;
     mla_prefill_input input = {.table = f->table,
                                .q_start = b->query_start_loc_host,
                                .seq_lens = b->seq_lens_host,
@@ -161,15 +164,13 @@ static void build_prefill(const attn_instance_t *in, const attn_batch_t *b, mla_
                                .num_heads = in->heads,
                                .tiles = {.block_rows = f->config.block_rows}};
     int32_t passes =
-        mla_prefill_build(&input, &f->limits, &f->scratch, plan->passes, mirror + f->metadata_at, used);
-    if (passes == 0) {
-        *used = 0;
-        return;
-    }
+        mla_prefill_build(&input, &f->limits, &f->scratch, plan->passes, mirror + in->prefill_at, &used);
+    if (passes == 0) return absorbed;
     plan->num_passes = passes;
     plan->first_request = border, plan->num_reqs = b->num_reqs - border;
     plan->first_token = b->query_start_loc_host[border];
     plan->num_tokens = b->num_actual_tokens - plan->first_token;
+    return (mla_border){border, plan->first_token, used};
 }
 
 const mla_prefill_ops mla_prefill_functions = {open_prefill, close_prefill, build_prefill,

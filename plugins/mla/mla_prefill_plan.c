@@ -4,16 +4,16 @@
 
 #include <string.h>
 
-/* Launches of a prefill that a batch without one does not have: about 40 us of a GPU that makes 250e12 multiplications
- * a second. */
+/* Launches of a prefill that a batch without one does not have: about 40 us of a GPU that makes 250e12
+ * multiplications a second. */
 #define LAUNCH_COST 10e9
 
 static size_t round_up(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
 
-/* Work behind a border, in multiplications (semantics 7.4): each query against the keys that it sees, on average, and the
- * projections of queries and results, or of the keys. */
+/* Work behind a border, in multiplications (semantics 7.4): each query against the keys that it sees, on
+ * average, and the projections of queries and results, or of the keys. */
 typedef struct work {
     double absorbed, attention, projection, tiles;
 } work;
@@ -28,7 +28,8 @@ static void add_request(work *w, const mla_prefill_sizes *s, double query, doubl
     w->tiles += s->heads * (double)blocks;
 }
 
-/* What the multi-head form saves. Its attention does not cut keys: with few tiles most of the device waits. */
+/* What the multi-head form saves. Its attention does not cut keys: with few tiles most of the device
+ * waits. */
 static double gain_of(const work *w, const mla_prefill_sizes *s) {
     double idle = w->tiles > 0 && w->tiles < s->ctas ? s->ctas / w->tiles : 1;
     return w->absorbed - w->attention * idle - w->projection - LAUNCH_COST;

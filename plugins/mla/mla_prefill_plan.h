@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which requests of a batch take the multi-head form, and the passes over their keys: pure functions of host lengths.
- * Chunks of context come from the host's planning functions (semantics 6.9); the last pass holds the last chunk of each
- * request and its new tokens, so that a batch whose context fits the workspace needs no merge. */
+/* Which requests of a batch take the multi-head form, and the passes over their keys: pure functions of host
+ * lengths. Chunks of context come from the host's planning functions (semantics 6.9); the last pass holds the
+ * last chunk of each request and its new tokens, so that a batch whose context fits the workspace needs no
+ * merge. */
 #ifndef MLA_PREFILL_PLAN_H
 #define MLA_PREFILL_PLAN_H
 
-#include "../flash/flash_plan.h"
+#include "kernels/cuda/dense/flash_plan.h"
 
 #include <attn/attn_plan.h>
 
@@ -54,8 +55,9 @@ typedef struct mla_prefill_scratch {
     flash_plan_tile *tiles;
 } mla_prefill_scratch;
 
-/* The first request of the multi-head form, num_reqs if none: those before it are cheaper absorbed, together, than those
- * behind it projected up; counted in multiplications. is_forced: the first request with several query tokens. */
+/* The first request of the multi-head form, num_reqs if none: those before it are cheaper absorbed, together,
+ * than those behind it projected up; counted in multiplications. is_forced: the first request with several
+ * query tokens. */
 int32_t mla_prefill_border(const int32_t *q_start, const int32_t *seq_lens, int32_t num_reqs,
                            const mla_prefill_sizes *sizes, int is_forced);
 
@@ -63,8 +65,8 @@ int32_t mla_prefill_border(const int32_t *q_start, const int32_t *seq_lens, int3
 int32_t mla_prefill_tile_capacity(const mla_prefill_limits *limits, int32_t block_rows);
 void mla_prefill_capacity(mla_prefill_limits *limits, int32_t block_rows);
 
-/* Writes the passes, and their lists to `metadata`. Returns the number of passes; 0 where the batch has more than the
- * limits hold: then everything has to go the absorbed way. *used: bytes of metadata. */
+/* Writes the passes, and their lists to `metadata`. Returns the number of passes; 0 where the batch has more
+ * than the limits hold: then everything has to go the absorbed way. *used: bytes of metadata. */
 int32_t mla_prefill_build(const mla_prefill_input *in, const mla_prefill_limits *limits,
                           const mla_prefill_scratch *scratch, mla_pass *passes, char *metadata, size_t *used);
 

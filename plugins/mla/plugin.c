@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the plugin mla: FLASHMLA. */
 #include "../common/descriptor.h"
+#include "kernels/cuda/dense/flash_kernels.h"
+#include "kernels/cuda/latent/mla_decode_sm90.h"
 #include "mla_prefill.h"
-#include "mla_table.h"
+#include "../common/latent/mla_table.h"
 
-const attn_capabilities_t mla_capabilities = {
+static const attn_capabilities_t capabilities = {
     MLA_TABLE,
     .roles = ATTN_BIT(ATTN_ROLE_MLA),
     .kv_cache_dtypes = MLA_TABLE_KV | ATTN_BIT(ATTN_KV_FP8_E4M3),
@@ -12,17 +14,31 @@ const attn_capabilities_t mla_capabilities = {
     .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3),
     .reorder_threshold = 128, /* semantics 4.6 */
 };
-const char mla_backend_name[] = "FLASHMLA";
-const mla_sparse_ops *const mla_backend_sparse = NULL;
-const mla_prefill_ops *const mla_backend_prefill = &mla_prefill_functions;
+/* The multi-head form has keys and values of 192 and 128 columns, or 256 and 256, in rows. */
+#define NONE(type, dk, dv, paged) 0
+#define PROJECTED(type, dk, dv, paged)                                                                       \
+    ((type) != FLASH_E4M3 && !(paged) && (((dk) == 192 && (dv) == 128) || ((dk) == 256 && (dv) == 256)))
+static const flash_kernels dense_kernels = FLASH_KERNELS(NONE, PROJECTED);
+static const mla_kernels kernels = {.decode = &mla_decode_sm90_all};
+static const mla_backend shared = {.name = "FLASHMLA",
+                                   .capabilities = &capabilities,
+                                   .kernels = &kernels,
+                                   .prefill = &mla_prefill_functions,
+                                   .dense = &dense_kernels};
 
-static const attn_backend_ops_t mla_ops = {MLA_TABLE_OPS};
+static int open_backend(const attn_problem_t *problem, const attn_device_t *device,
+                        const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                        attn_instance_t **instance, attn_error_t *error) {
+    return mla_open(&shared, problem, device, options, num_options, host, instance, error);
+}
+
+static const attn_backend_ops_t mla_ops = {MLA_TABLE_OPS, .open = open_backend};
 
 static const attn_backend_t backend = {
     .struct_size = sizeof(attn_backend_t),
-    .name = mla_backend_name,
+    .name = "FLASHMLA",
     .doc = "latent attention over every token: decodes absorbed, prompts over up-projected keys, in any mix",
-    .capabilities = &mla_capabilities,
+    .capabilities = &capabilities,
     .ops = &mla_ops,
 };
 static const attn_backend_t *const backends[] = {&backend};

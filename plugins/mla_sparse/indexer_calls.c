@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of attn.draft.indexer/0: arguments are checked, made into the kernels' parameters, and launched. */
+/* The calls of attn.draft.indexer/0: arguments are checked, made into the kernels' parameters, and
+ * launched. */
 #include "indexer_instance.h"
 
 static int kernel_dtype(uint32_t dtype) {
@@ -35,7 +36,7 @@ static const void *data_or_null(const DLTensor *t) {
 
 int indexer_write(attn_indexer_t *x, const attn_indexer_write_t *args, void *stream, attn_error_t *error) {
     attn_indexer_write_t a;
-    int status = indexer_take_write(&x->r, args, &a, error);
+    int status = indexer_check_write(&x->r, args, &a, error);
     if (status != ATTN_OK || a.slot_mapping->shape[0] == 0) return status;
     const indexer_write_params p = {.cache = cache_view(x, a.cache),
                                     .key = attn_data(a.key),
@@ -49,7 +50,7 @@ int indexer_write(attn_indexer_t *x, const attn_indexer_write_t *args, void *str
 
 int indexer_gather(attn_indexer_t *x, const attn_indexer_gather_t *args, void *stream, attn_error_t *error) {
     attn_indexer_gather_t a;
-    int status = indexer_take_gather(&x->r, args, &a, error);
+    int status = indexer_check_gather(&x->r, args, &a, error);
     if (status != ATTN_OK || a.keys->shape[0] == 0 || a.num_reqs == 0) return status;
     const indexer_gather_params p = {.cache = cache_view(x, a.cache),
                                      .table = attn_data(a.block_table),
@@ -67,7 +68,7 @@ int indexer_gather(attn_indexer_t *x, const attn_indexer_gather_t *args, void *s
 int indexer_quantize(attn_indexer_t *x, const attn_indexer_quantize_t *args, void *stream,
                      attn_error_t *error) {
     attn_indexer_quantize_t a;
-    int status = indexer_take_quantize(&x->r, args, &a, error);
+    int status = indexer_check_quantize(&x->r, args, &a, error);
     if (status != ATTN_OK || a.num_rows == 0) return status;
     const indexer_quantize_params p = {.query = attn_data(a.query),
                                        .weights = attn_data(a.weights),
@@ -91,12 +92,13 @@ static int run_logits(const attn_indexer_t *x, const indexer_logits_params *p, i
                       void *stream) {
     int e = clean && columns > 0 ? indexer_clean_logits(p, columns, stream) : 0;
     if (e != 0 || p->num_keys == 0) return e;
-    return x->has_sm90 ? indexer_run_sm90(x, p, stream) : indexer_logits_sm80(p, stream);
+    return x->has_sm90 ? indexer_logits_sm90(x->encode_tiled, p, x->num_sms, stream)
+                       : indexer_logits_sm80(p, stream);
 }
 
 int indexer_logits(attn_indexer_t *x, const attn_indexer_logits_t *args, void *stream, attn_error_t *error) {
     attn_indexer_logits_t a;
-    int status = indexer_take_logits(&x->r, args, &a, error);
+    int status = indexer_check_logits(&x->r, args, &a, error);
     if (status != ATTN_OK || a.num_rows == 0) return status;
     const indexer_logits_params p = {.query = attn_data(a.query),
                                      .weights = attn_data(a.weights),
@@ -121,7 +123,7 @@ int indexer_logits(attn_indexer_t *x, const attn_indexer_logits_t *args, void *s
 int indexer_logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, void *stream,
                          attn_error_t *error) {
     attn_indexer_paged_t a;
-    int status = indexer_take_paged(&x->r, args, &a, error);
+    int status = indexer_check_paged(&x->r, args, &a, error);
     if (status != ATTN_OK || a.num_rows == 0) return status;
     const indexer_logits_params p = {.query = attn_data(a.query),
                                      .weights = attn_data(a.weights),
@@ -143,8 +145,8 @@ int indexer_logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, vo
            run_logits(x, &p, (a.flags & ATTN_INDEXER_CLEAN) != 0, (int32_t)a.logits->shape[1], stream));
 }
 
-/* Few rows get a cluster each, of 16 CTAs or of 8, if all of them run at once; then a CTA, wide while there is a
- * multiprocessor for each. */
+/* Few rows get a cluster each, of 16 CTAs or of 8, if all of them run at once; then a CTA, wide while there
+ * is a multiprocessor for each. */
 static int run_select(const attn_indexer_t *x, const indexer_select_params *p, void *stream) {
     for (int i = 0; i < 2; i++)
         if (p->num_rows <= x->max_clusters[i] && p->num_columns <= (16 >> i) * INDEXER_CLUSTER_KEYS)
@@ -154,7 +156,7 @@ static int run_select(const attn_indexer_t *x, const indexer_select_params *p, v
 
 int indexer_select(attn_indexer_t *x, const attn_indexer_select_t *args, void *stream, attn_error_t *error) {
     attn_indexer_select_t a;
-    int status = indexer_take_select(&x->r, args, &a, error);
+    int status = indexer_check_select(&x->r, args, &a, error);
     if (status != ATTN_OK || a.num_rows == 0) return status;
     const indexer_select_params p = {.logits = attn_data(a.logits),
                                      .starts = data_or_null(a.row_starts),

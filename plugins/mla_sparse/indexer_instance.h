@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The indexer of mla_sparse: what an open one holds. indexer_open.c makes it, indexer_calls.c checks arguments and
- * launches, indexer_run_sm90.c encodes the tensor maps of the Hopper kernels. */
+/* The indexer of mla_sparse: what an open one holds. indexer_open.c makes it, indexer_calls.c checks
+ * arguments and launches. */
 #ifndef INDEXER_INSTANCE_H
 #define INDEXER_INSTANCE_H
 
 #include "../common/gpu_device.h"
 #include "../common/indexer_check.h"
-#include "indexer_params.h"
+#include "kernels/cuda/indexer/indexer_params.h"
 
 struct attn_indexer {
     indexer_rules r;
@@ -26,8 +26,5 @@ int indexer_logits(attn_indexer_t *x, const attn_indexer_logits_t *args, void *s
 int indexer_logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, void *stream,
                          attn_error_t *error);
 int indexer_select(attn_indexer_t *x, const attn_indexer_select_t *args, void *stream, attn_error_t *error);
-
-/* p NULL prepares the kernels. Returns a cudaError_t, or -1 where a tensor map cannot be made. */
-int indexer_run_sm90(const attn_indexer_t *x, const indexer_logits_params *p, void *stream);
 
 #endif

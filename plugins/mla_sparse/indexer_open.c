@@ -3,8 +3,8 @@
 #include "indexer_instance.h"
 
 #include "../common/indexer_plan.h"
+#include "kernels/cuda/tensor_map.h"
 
-#include <cuda_runtime_api.h>
 #include <stdlib.h>
 
 static int query_device(attn_indexer_t *x, const attn_device_t *device, attn_error_t *error) {
@@ -26,15 +26,11 @@ static int query_device(attn_indexer_t *x, const attn_device_t *device, attn_err
 static int prepare(attn_indexer_t *x, attn_error_t *error) {
     int e = indexer_select_rows(NULL, 0, NULL);
     if (e == 0 && x->has_sm90) {
-        enum cudaDriverEntryPointQueryResult found;
         e = indexer_select_cluster(NULL, 0, NULL);
         for (int i = 0; e == 0 && i < 2; i++)
             x->max_clusters[i] = indexer_max_clusters(16 >> i);
-        if (e == 0)
-            e = (int)cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &x->encode_tiled, 12000,
-                                                      cudaEnableDefault, &found);
-        if (e == 0 && found != cudaDriverEntryPointSuccess) e = (int)cudaErrorCallRequiresNewerDriver;
-        if (e == 0) e = indexer_run_sm90(x, NULL, NULL);
+        if (e == 0) e = tensor_map_find(&x->encode_tiled);
+        if (e == 0) e = indexer_logits_sm90(x->encode_tiled, NULL, 0, NULL);
     }
     return e == 0 ? ATTN_OK : gpu_fail(error, e, "loading the kernels of the indexer");
 }
@@ -45,7 +41,7 @@ static int open_indexer(const attn_indexer_problem_t *problem, const attn_device
     attn_indexer_t x = {.r = {.device_type = (int)kDLCUDA, .alignment = 16}};
     attn_device_t dev;
     gpu_device_guard guard;
-    int status = indexer_take_open(problem, device, indexer, &x.r.p, &dev, error);
+    int status = indexer_check_open(problem, device, indexer, &x.r.p, &dev, error);
     if (status == ATTN_OK) status = query_device(&x, &dev, error);
     if (status == ATTN_OK && (status = gpu_enter(x.device_id, &guard, error)) == ATTN_OK) {
         status = prepare(&x, error);
@@ -54,7 +50,8 @@ static int open_indexer(const attn_indexer_problem_t *problem, const attn_device
     if (status != ATTN_OK) return status;
     attn_indexer_t *made = malloc(sizeof *made);
     if (made == NULL)
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an indexer of %zu bytes", sizeof *made);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for an indexer of %zu bytes",
+                         sizeof *made);
     *made = x;
     *indexer = made;
     return ATTN_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mm_forward.c: one call. Head sizes that the kernels take go straight to them, whatever the strides of a fused QKV buffer are;
- * fp8 and other head sizes go through dense rows in the workspace. */
+/* mm_forward.c: one call. Head sizes that the kernels take go straight to them, whatever the strides of a
+ * fused QKV buffer are; fp8 and other head sizes go through dense rows in the workspace. */
 #include "mm_instance.h"
 
 /* A dense tensor over workspace rows. */
@@ -67,7 +67,7 @@ static int zero_output(mm_instance_t *in, const attn_forward_t *a, void *stream,
     gpu_device_guard guard;
     int64_t rows =
         a->output != NULL && a->output->ndim == 3 && a->output->shape != NULL ? a->output->shape[0] : 0;
-    int status = mm_take_output(in, a->output, rows, &out, error);
+    int status = mm_read_output(in, a->output, rows, &out, error);
     if (status != ATTN_OK || rows == 0) return status;
     status = gpu_enter(in->inner->device_id, &guard, error);
     if (status != ATTN_OK) return status;
@@ -98,7 +98,7 @@ int mm_forward(attn_instance_t *instance, const attn_forward_t *args, const attn
     if (h->magic != MM_MAGIC)
         return attn_fail(error, ATTN_E_STATE, "metadata",
                          "the metadata was never built, or building it failed; call build_metadata first");
-    status = mm_take_call(in, &a, h, &call, error);
+    status = mm_read_call(in, &a, h, &call, error);
     if (status != ATTN_OK || h->num_tokens == 0) return status;
     status = gpu_enter(in->inner->device_id, &guard, error);
     if (status != ATTN_OK) return status;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an instance of MM_ENCODER_ATTN holds: an instance of flash, and the copies around it. */
+/* What an instance of MM_ENCODER_ATTN holds: an instance over the dense kernels, and the copies around it. */
 #ifndef MM_INSTANCE_H
 #define MM_INSTANCE_H
 
 #include "mm_layout.h"
-#include "mm_pack.h"
+#include "kernels/cuda/dense/pack_rows.h"
 
-#include "flash/flash_instance.h"
+#include "../common/dense/flash_instance.h"
 
-/* attn_instance_t is flash's struct here; ours is handed to the host under that name. */
+/* attn_instance_t is the struct of plugins/common/dense here; ours is handed to the host under that name. */
 typedef struct mm_instance {
     attn_problem_t problem;
     attn_instance_t *inner;
@@ -35,6 +35,7 @@ typedef struct mm_host_header {
 #define MM_MAGIC UINT64_C(0x31726564636e656d)
 
 extern const attn_capabilities_t mm_capabilities;
+extern const flash_backend mm_inner_backend;
 
 int mm_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 int mm_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
@@ -55,9 +56,9 @@ typedef struct mm_call {
     mm_pack_params_t pack;
     mm_rows_t out;
 } mm_call_t;
-int mm_take_call(const mm_instance_t *in, const attn_forward_t *args, const mm_host_header_t *header,
+int mm_read_call(const mm_instance_t *in, const attn_forward_t *args, const mm_host_header_t *header,
                  mm_call_t *call, attn_error_t *error);
-int mm_take_output(const mm_instance_t *in, const DLTensor *output, int64_t tokens, mm_rows_t *rows,
+int mm_read_output(const mm_instance_t *in, const DLTensor *output, int64_t tokens, mm_rows_t *rows,
                    attn_error_t *error);
 
 #endif

@@ -37,13 +37,6 @@ int mm_supports(const attn_problem_t *problem, const attn_device_t *device, attn
     return flash_supports(&inner, device, reasons);
 }
 
-/* Every request is tiles of prefill, however short: no decode kernels are linked (mm_kernels.c). */
-static void never_decode(attn_instance_t *inner) {
-    inner->max_decode_tokens = inner->plan_input.decode_tokens = 0;
-    inner->limits.max_items = inner->limits.max_slots = 0;
-    inner->workspace_bytes = 0; /* it held the results of decode's pieces */
-}
-
 static void lay_out(mm_instance_t *in) {
     attn_space_needed_t *n = &in->needed;
     *n = in->inner_needed;
@@ -77,7 +70,8 @@ int mm_open(const attn_problem_t *problem, const attn_device_t *device, const at
     if (status != ATTN_OK) return status;
     mm_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for an instance of %zu bytes",
+                         sizeof *in);
     attn_problem_t inner = mm_inner_problem(&p);
     in->problem = p;
     in->is_fp8 = (p.features & ATTN_F_FP8_ATTENTION) != 0;
@@ -86,8 +80,7 @@ int mm_open(const attn_problem_t *problem, const attn_device_t *device, const at
     in->device_id = dev.id;
     in->inner_needed.struct_size = sizeof in->inner_needed;
     mm_layout_of(&p, &in->layout);
-    status = flash_open(&inner, &dev, options, num_options, host, &in->inner, error);
-    if (status == ATTN_OK) never_decode(in->inner);
+    status = flash_open(&mm_inner_backend, &inner, &dev, options, num_options, host, &in->inner, error);
     if (status == ATTN_OK) status = flash_space_needed(in->inner, &in->inner_needed, error);
     if (status == ATTN_OK) status = prepare(in, error);
     if (status != ATTN_OK) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the mm_encoder plugin: MM_ENCODER_ATTN, attention of image, video and sound encoders. */
 #include "../common/descriptor.h"
+#include "kernels/cuda/dense/flash_kernels.h"
 #include "mm_instance.h"
 
 static const attn_range_t head_sizes[] = {{1, 256, 1}};
@@ -22,13 +23,16 @@ static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
 const attn_capabilities_t mm_capabilities = {MM_COMMON, .head_sizes = head_sizes, .num_head_sizes = 1,
                                              .features = MM_INNER_FEATURES | ATTN_F_FP8_ATTENTION};
 
-/* What the code of plugins/flash checks a problem against, here without its descriptor. */
-const attn_capabilities_t flash_capabilities = {MM_COMMON, .head_sizes = inner_head_sizes,
-                                                .num_head_sizes = 1, .preferred_block_size = 16,
-                                                .features = MM_INNER_FEATURES};
-const attn_capabilities_t flash_diffkv_capabilities = {MM_COMMON, .head_sizes = inner_head_sizes,
+/* The backend inside: rows of a head size that kernels take. Keys are 16-bit rows of the values' size, and
+ * nothing decodes. */
+static const attn_capabilities_t inner_capabilities = {MM_COMMON, .head_sizes = inner_head_sizes,
                                                        .num_head_sizes = 1, .preferred_block_size = 16,
                                                        .features = MM_INNER_FEATURES};
+#define NONE(type, dk, dv, paged)    0
+#define ENCODER(type, dk, dv, paged) ((type) != FLASH_E4M3 && (dk) == (dv) && !(paged))
+static const flash_kernels inner_kernels = FLASH_KERNELS(NONE, ENCODER);
+const flash_backend mm_inner_backend = {
+    .name = "MM_ENCODER_ATTN", .capabilities = &inner_capabilities, .kernels = &inner_kernels};
 
 static const attn_backend_ops_t ops = {
     .struct_size = sizeof(attn_backend_ops_t),

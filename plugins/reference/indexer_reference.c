@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attn.draft.indexer/0 in plain C: what the bytes of the cache are, and logits and top-k in double, for everybody else to
- * be compared with. Scales are float32 because their bytes are part of the format. */
-#include "float_formats.h"
+/* attn.draft.indexer/0 in plain C: what the bytes of the cache are, and logits and top-k in double, for
+ * everybody else to be compared with. Scales are float32 because their bytes are part of the format. */
+#include <attn/attn_plugin_util.h>
 #include "indexer_reference.h"
 #include "rope_reference.h"
 
@@ -19,14 +19,14 @@ static int open_indexer(const attn_indexer_problem_t *problem, const attn_device
     (void)host;
     indexer_rules r = {.device_type = (int)kDLCPU, .alignment = 1};
     attn_device_t dev;
-    int status = indexer_take_open(problem, device, indexer, &r.p, &dev, error);
+    int status = indexer_check_open(problem, device, indexer, &r.p, &dev, error);
     if (status == ATTN_OK && dev.type != (int)kDLCPU)
         status = attn_fail(error, ATTN_E_DEVICE, "device",
                            "REFERENCE runs on CPUs (type %d); type %d was given", (int)kDLCPU, (int)dev.type);
     if (status != ATTN_OK) return status;
     attn_indexer_t *x = malloc(sizeof *x);
     if (x == NULL)
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an indexer of %zu bytes", sizeof *x);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for an indexer of %zu bytes", sizeof *x);
     x->r = r;
     *indexer = x;
     return ATTN_OK;
@@ -57,10 +57,11 @@ static float value_at(const char *row, int64_t i, uint32_t dtype) {
     uint16_t h;
     if (dtype == ATTN_DTYPE_FLOAT32) return float_at(row, i);
     memcpy(&h, row + i * 2, sizeof h);
-    return (float)(dtype == ATTN_DTYPE_FLOAT16 ? ref_from_f16(h) : ref_from_bf16(h));
+    return (float)(dtype == ATTN_DTYPE_FLOAT16 ? attn_from_f16(h) : attn_from_bf16(h));
 }
 
-/* The smallest power of two that is not less than x > 0 (semantics 9.4: 2^ceil(log2 x), without the rounding of log2). */
+/* The smallest power of two that is not less than x > 0 (semantics 9.4: 2^ceil(log2 x), without the rounding
+ * of log2). */
 static float power_of_two_above(float x) {
     int exponent;
     float fraction = frexpf(x, &exponent); /* in [0.5, 1) */
@@ -78,7 +79,7 @@ static float quantize_row(const char *row, uint32_t dtype, int64_t n, float floo
     float scale = largest / 448.0f;
     if (power_of_two) scale = power_of_two_above(scale);
     for (int64_t i = 0; i < n; i++)
-        bytes[i] = ref_to_e4m3((double)(value_at(row, i, dtype) / scale)); /* the quotient is a float32 */
+        bytes[i] = attn_to_e4m3((double)(value_at(row, i, dtype) / scale)); /* the quotient is a float32 */
     return scale;
 }
 
@@ -94,7 +95,7 @@ static int write_keys(attn_indexer_t *x, const attn_indexer_write_t *args, void 
                       attn_error_t *error) {
     (void)stream;
     attn_indexer_write_t a;
-    int status = indexer_take_write(&x->r, args, &a, error);
+    int status = indexer_check_write(&x->r, args, &a, error);
     if (status != ATTN_OK) return status;
     int64_t bs = x->r.p.block_size;
     for (int64_t i = 0; i < a.slot_mapping->shape[0]; i++) {
@@ -122,7 +123,7 @@ static int gather_keys(attn_indexer_t *x, const attn_indexer_gather_t *args, voi
                        attn_error_t *error) {
     (void)stream;
     attn_indexer_gather_t a;
-    int status = indexer_take_gather(&x->r, args, &a, error);
+    int status = indexer_check_gather(&x->r, args, &a, error);
     if (status != ATTN_OK) return status;
     for (int32_t r = 0; r < a.num_reqs; r++)
         for (int64_t i = int_of(a.prefix, r); i < int_of(a.prefix, r + 1) && i < a.keys->shape[0]; i++) {
@@ -139,7 +140,7 @@ static int quantize_queries(attn_indexer_t *x, const attn_indexer_quantize_t *ar
                             attn_error_t *error) {
     (void)stream;
     attn_indexer_quantize_t a;
-    int status = indexer_take_quantize(&x->r, args, &a, error);
+    int status = indexer_check_quantize(&x->r, args, &a, error);
     if (status != ATTN_OK) return status;
     uint32_t weights = attn_dtype_of(a.weights->dtype);
     for (int64_t t = 0; t < a.num_rows; t++)
@@ -157,12 +158,12 @@ static float logit(const attn_indexer_t *x, const DLTensor *query, const DLTenso
                    const uint8_t *key, float key_scale) {
     double k[128], sum = 0;
     for (int i = 0; i < 128; i++)
-        k[i] = ref_from_e4m3(key[i]);
+        k[i] = attn_from_e4m3(key[i]);
     for (int64_t h = 0; h < x->r.p.num_heads; h++) {
         const uint8_t *q = (const uint8_t *)head_of(query, t, h);
         double dot = 0;
         for (int i = 0; i < 128; i++)
-            dot += ref_from_e4m3(q[i]) * k[i];
+            dot += attn_from_e4m3(q[i]) * k[i];
         sum += (double)float_at(row_of(weights, t), h) * (dot > 0 ? dot : 0);
     }
     return (float)(sum * (double)key_scale);
@@ -177,7 +178,7 @@ static void clean_row(const DLTensor *logits, int64_t t, int64_t lo, int64_t hi)
 static int logits(attn_indexer_t *x, const attn_indexer_logits_t *args, void *stream, attn_error_t *error) {
     (void)stream;
     attn_indexer_logits_t a;
-    int status = indexer_take_logits(&x->r, args, &a, error);
+    int status = indexer_check_logits(&x->r, args, &a, error);
     if (status != ATTN_OK) return status;
     for (int64_t t = 0; t < a.num_rows; t++) {
         int64_t lo = int_of(a.row_starts, t), hi = int_of(a.row_ends, t);
@@ -196,7 +197,7 @@ static int logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, voi
                         attn_error_t *error) {
     (void)stream;
     attn_indexer_paged_t a;
-    int status = indexer_take_paged(&x->r, args, &a, error);
+    int status = indexer_check_paged(&x->r, args, &a, error);
     if (status != ATTN_OK) return status;
     for (int64_t t = 0; t < a.num_rows; t++) {
         int64_t n = int_of(a.row_lens, t), most = indexer_paged_keys(&x->r, &a);
@@ -219,7 +220,8 @@ static int comes_before(const float *row, int32_t i, int32_t j) {
     return x != y ? x > y : i < j;
 }
 
-/* heap[at] sinks until no child comes after it: the root is what comes last. by_column orders columns instead. */
+/* heap[at] sinks until no child comes after it: the root is what comes last. by_column orders columns
+ * instead. */
 static void sift(int32_t *heap, int32_t n, int32_t at, const float *row) {
     for (;;) {
         int32_t child = 2 * at + 1;
@@ -239,7 +241,7 @@ static int select_topk(attn_indexer_t *x, const attn_indexer_select_t *args, voi
                        attn_error_t *error) {
     (void)stream;
     attn_indexer_select_t a;
-    int status = indexer_take_select(&x->r, args, &a, error);
+    int status = indexer_check_select(&x->r, args, &a, error);
     if (status != ATTN_OK) return status;
     int32_t k = (int32_t)x->r.p.topk;
     for (int64_t t = 0; t < a.num_rows; t++) {

@@ -37,7 +37,7 @@ typedef struct ref_scratch {
     double *key, *value;
 } ref_scratch_t;
 
-/* One tile: query tokens row0 .. row0 + tokens - 1 of the batch, which stand at position q0 of their request.
+/* One tile: query tokens row0 .. row0 + tokens - 1 of the batch, which are at position q0 of their request.
  * */
 typedef struct ref_tile {
     int64_t row0, q0;

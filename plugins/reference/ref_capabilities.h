@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_capabilities.h: the capability table, which open checks a problem against like the host does, and the operations. */
+/* ref_capabilities.h: the capability table, which open checks a problem against like the host does, and the
+ * operations. */
 #ifndef ATTN_REFERENCE_CAPABILITIES_H
 #define ATTN_REFERENCE_CAPABILITIES_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_fp8.c: rows as e4m3: Q, K and V of a multimodal encoder with given scales or with those of the last 16 calls
- * (semantics 7.6), queries of latent attention with a given one (7.4). */
+/* ref_fp8.c: rows as e4m3: Q, K and V of a multimodal encoder with given scales or with those of the last 16
+ * calls (semantics 7.6), queries of latent attention with a given one (7.4). */
 #include "ref_instance.h"
 #include "ref_rows.h"
 
@@ -12,7 +12,7 @@ enum { LARGEST_E4M3 = 448, PIECE = 256 };
 void ref_fp8_row(double *row, int64_t n, const DLTensor *scale) {
     float s = (float)ref_scale_of(scale, 0);
     for (int64_t i = 0; i < n; i++)
-        row[i] = ref_from_e4m3(ref_to_e4m3((double)((float)row[i] / s))) * (double)s;
+        row[i] = attn_from_e4m3(attn_to_e4m3((double)((float)row[i] / s))) * (double)s;
 }
 
 int ref_fp8_check_scale(const DLTensor *t, const char *name, attn_error_t *error) {
@@ -23,12 +23,13 @@ int ref_fp8_check_scale(const DLTensor *t, const char *name, attn_error_t *error
                          (long long)t->shape[0]);
     float s = (float)ref_scale_of(t, 0);
     if (!(s > 0) || !isfinite(s))
-        return attn_fail(error, ATTN_E_INVALID, name, "%s is %g; a positive number was wanted", name,
+        return attn_fail(error, ATTN_E_INVALID, name, "%s is %g; expected a positive number", name,
                          (double)s);
     return ATTN_OK;
 }
 
-/* Largest finite magnitude of the first rows: an infinity of one request must not change the scale of the others. */
+/* Largest finite magnitude of the first rows: an infinity of one request must not change the scale of the
+ * others. */
 static float largest_of(const DLTensor *t, uint32_t dtype, int64_t tokens) {
     double piece[PIECE], largest = 0;
     for (int64_t i = 0; i < tokens; i++)
@@ -64,7 +65,8 @@ static void measure(const attn_instance_t *in, const attn_forward_t *a, int64_t 
     const DLTensor *rows[3] = {a->query, a->key, a->value};
     for (int i = 0; i < 3; i++) {
         float largest = FLT_MIN;
-        state->amax[i][state->calls % ATTN_FP8_HISTORY] = largest_of(rows[i], in->p.dtype, tokens);
+        state->amax[i][state->calls % ATTN_FP8_HISTORY] =
+            largest_of(rows[i], i == 0 ? in->query_dtype : in->p.dtype, tokens);
         for (int j = 0; j < ATTN_FP8_HISTORY; j++)
             if (state->amax[i][j] > largest) largest = state->amax[i][j];
         state->scale[i] = largest / LARGEST_E4M3;

@@ -20,7 +20,7 @@ struct attn_instance {
     uint32_t storage;                /* ATTN_DTYPE_* of a cache element */
     uint32_t heads, kv_heads, group;
     uint32_t d, dv;    /* of a key and a value row; latent attention: L + R and L */
-    uint32_t out_size; /* of an output row: Dv; latent attention: V */
+    uint32_t out_size; /* of an output row: Dv; latent attention: V, or L */
     uint32_t block_size;
     uint32_t max_seqs, max_tokens, max_spans;
     int64_t max_len;
@@ -66,8 +66,8 @@ int ref_update_block_table(attn_instance_t *instance, const attn_batch_t *batch,
                            void *stream, attn_error_t *error);
 int ref_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                         attn_error_t *error);
-/* ATTN_F_FP8_ATTENTION (semantics 7.6): the three scales of a call, given or measured; *a then refers to them as tensors
- * over `scales`. And a row as the products see it. */
+/* ATTN_F_FP8_ATTENTION (semantics 7.6): the three scales of a call, given or measured; *a then refers to them
+ * as tensors over `scales`. And a row as the products see it. */
 typedef struct ref_fp8_scales {
     float value[3];
     int64_t shape, stride;

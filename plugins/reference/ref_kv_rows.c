@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_kv_rows.c: cache rows, their formats and their quantisation (semantics 3.2, 3.4). */
+/* ref_kv_rows.c: cache rows, their formats and their quantisation (semantics 3.2, 3.4, 3.7). */
 #include "ref_kv_rows.h"
+
+#include "ref_int4_row.h"
+#include "ref_turbo_row.h"
 
 #include <math.h>
 
@@ -19,23 +22,34 @@ ref_cache_side_t ref_cache_side(const attn_instance_t *in, const DLTensor *kv_ca
                                 const attn_scales_t *scales, int is_value) {
     const DLTensor *t = in->is_separate && is_value ? v_cache : kv_cache;
     const call_cache_t c = ref_cache_of(in);
-    int64_t element = (int64_t)attn_dtype_size(in->storage), inline_scale = call_cache_inline_scale(&c);
-    int64_t v_offset = in->is_separate ? 0 : (int64_t)in->d * element + inline_scale;
-    int is_scaled = in->kv == ATTN_KV_FP8_E4M3 || in->kv == ATTN_KV_FP8_E5M2;
+    const int64_t v_offset = in->is_separate ? 0 : call_cache_row_bytes(&c, 0);
     ref_cache_side_t s = {
         .base = (char *)attn_data(t) + (is_value ? v_offset : 0),
         .block_stride = attn_byte_stride(t, 0),
         .head_stride = attn_byte_stride(t, 1),
         .token_stride = attn_byte_stride(t, 2),
         .size = is_value ? in->dv : in->d,
+        .kv = in->kv,
         .dtype = in->storage,
-        .has_inline_scale = inline_scale != 0,
-        .scale = is_scaled ? (is_value ? scales->v : scales->k) : NULL,
+        .is_value = is_value,
+        .turbo_bits = !attn_kv_is_turboquant(in->kv) ? 0
+                      : is_value                     ? (int)attn_kv_format(in->kv)->v_bits
+                                                     : (int)attn_kv_format(in->kv)->k_bits,
+        .has_inline_scale = attn_kv_is_per_token_head(in->kv),
+        .scale = attn_kv_has_static_scales(in->kv) ? (is_value ? scales->v : scales->k) : NULL,
     };
     return s;
 }
 
 void ref_cache_load(const ref_cache_side_t *s, const char *row, int64_t head, double *out) {
+    if (s->kv == ATTN_KV_INT4_PER_TOKEN_HEAD) {
+        ref_int4_load(row, s->size, out);
+        return;
+    }
+    if (s->turbo_bits != 0) {
+        ref_turbo_load(row, s->size, s->turbo_bits, s->is_value, out);
+        return;
+    }
     ref_load_row(row, s->dtype, s->size, out);
     if (!s->has_inline_scale && s->scale == NULL) return;
     double scale = s->has_inline_scale ? ref_read_float(row + s->size) : ref_scale_of(s->scale, head);
@@ -70,6 +84,14 @@ static float token_head_scale(const void *x, uint32_t dtype, int64_t size, uint3
 
 void ref_cache_store(const ref_cache_side_t *s, char *row, int64_t head, const void *x, uint32_t dtype,
                      int is_raw) {
+    if (s->kv == ATTN_KV_INT4_PER_TOKEN_HEAD) {
+        ref_int4_store(row, s->size, x, dtype);
+        return;
+    }
+    if (s->turbo_bits != 0) {
+        ref_turbo_store(row, s->size, s->turbo_bits, s->is_value, x, dtype);
+        return;
+    }
     double piece[PIECE];
     float scale = 1.0f;
     if (s->has_inline_scale) scale = token_head_scale(x, dtype, s->size, s->dtype);

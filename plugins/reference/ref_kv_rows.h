@@ -14,9 +14,12 @@ typedef struct ref_cache_side {
     char *base;                                      /* row of block 0, head 0, token 0 */
     int64_t block_stride, head_stride, token_stride; /* bytes */
     int64_t size;                                    /* elements of a row */
+    uint32_t kv;                                     /* ATTN_KV_* */
     uint32_t dtype;                                  /* ATTN_DTYPE_* of an element */
-    int has_inline_scale;                            /* fp32 behind the elements (semantics 3.4) */
-    const DLTensor *scale;                           /* static scale of fp8 caches, else NULL */
+    int is_value;
+    int turbo_bits;        /* of a value of this side in TurboQuant, else 0 */
+    int has_inline_scale;  /* fp32 behind the elements (semantics 3.4) */
+    const DLTensor *scale; /* static scale of fp8 caches, else NULL */
 } ref_cache_side_t;
 
 /* Side K (is_value 0) or V of the caches of a call, which call_check_caches accepted. */

@@ -8,8 +8,11 @@ static uint64_t round_up(uint64_t n, uint64_t multiple) {
 }
 
 uint64_t ref_metadata_bytes(uint64_t num_reqs, uint64_t num_spans) {
-    uint64_t ints = (num_reqs + 1) + 3 * num_reqs + 2 * num_reqs * num_spans;
-    return round_up(sizeof(ref_metadata_t) + ints * sizeof(int32_t), 64);
+    uint64_t spans, bytes; /* the other lists are short: num_reqs has 32 bits */
+    if (__builtin_mul_overflow(num_reqs, num_spans, &spans) ||
+        __builtin_mul_overflow(spans, 2 * sizeof(int32_t), &bytes) || bytes > INT64_MAX)
+        return UINT64_MAX;
+    return round_up(sizeof(ref_metadata_t) + (4 * num_reqs + 1) * sizeof(int32_t) + bytes, 64);
 }
 
 int ref_check_buffer(const void *buffer, uint64_t have, uint64_t need, const char *name,
@@ -50,8 +53,8 @@ static int check_cascade(const attn_instance_t *in, const attn_batch_t *b, attn_
     if (prefix == 0) return ATTN_OK;
     if (prefix < 0 || prefix % (int32_t)in->block_size != 0 || in->p.role != ATTN_ROLE_DECODER)
         return attn_fail(error, ATTN_E_INVALID, "common_prefix_len",
-                         "common_prefix_len is %d; 0 or a positive multiple of the block size %u, for a "
-                         "decoder, was wanted",
+                         "common_prefix_len is %d; expected 0 or, for a decoder, a positive multiple of the "
+                         "block size %u",
                          prefix, in->block_size);
     uint64_t distances =
         ATTN_F_SLIDING_WINDOW | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_RSWA | ATTN_F_MM_PREFIX;

@@ -15,11 +15,7 @@ static int64_t row_elements(const attn_instance_t *in) {
 
 int ref_mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
                         attn_error_t *error) {
-    const int64_t shape[3] = {-1, in->block_size, row_elements(in)};
-    if (v_cache != NULL)
-        return attn_fail(error, ATTN_E_INVALID, "v_cache",
-                         "v_cache was given; latent caches have one tensor");
-    return attn_check_tensor(kv_cache, "kv_cache", in->storage, 3, shape, error);
+    return call_check_latent_cache(kv_cache, v_cache, in->storage, in->block_size, row_elements(in), error);
 }
 
 ref_mla_cache_t ref_mla_cache(const attn_instance_t *in, const DLTensor *kv_cache,
@@ -61,7 +57,7 @@ static void store_ds_row(char *row, const void *kv_c, const void *k_pe, uint32_t
                      x);
         float absmax = 0.0f;
         for (int i = 0; i < DS_TILE; i++)
-            if (!(fabs(x[i]) <= absmax)) absmax = (float)fabs(x[i]);
+            if (fabs(x[i]) > absmax) absmax = (float)fabs(x[i]); /* NaN does not count */
         float scale = absmax / 448.0f;
         if (scale < FLT_MIN) scale = FLT_MIN;
         for (int i = 0; i < DS_TILE; i++)
@@ -87,31 +83,13 @@ void ref_mla_store(const ref_mla_cache_t *c, int64_t block, int64_t token, const
     ref_cache_store(&part, row + c->latent * (int64_t)attn_dtype_size(c->dtype), 0, k_pe, dtype, 0);
 }
 
-/* kv_c is [n, L]; k_pe is [n, R] or [n, 1, R]. */
-static int check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t rows, int64_t size,
-                      attn_error_t *error) {
-    const int64_t flat[2] = {-1, size}, one_head[3] = {-1, 1, size};
-    int is_flat = t == NULL || t->ndim != 3;
-    int status = attn_check_tensor(t, name, dtype, is_flat ? 2 : 3, is_flat ? flat : one_head, error);
-    if (status == ATTN_OK && t->shape[0] < rows)
-        status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; slot_mapping has %lld", name,
-                           (long long)t->shape[0], (long long)rows);
-    return status;
-}
-
 int ref_mla_update(attn_instance_t *in, const attn_kv_update_t *a, attn_error_t *error) {
     int status = ref_mla_check_cache(in, a->kv_cache, a->v_cache, error);
     if (status == ATTN_OK)
-        status = attn_check_tensor(a->slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, NULL, error);
+        status = call_check_latent_update(a, in->p.dtype, in->p.kv_lora_rank, in->p.qk_rope_head_dim,
+                                          in->block_size, error);
     if (status != ATTN_OK) return status;
-    int64_t n = a->slot_mapping->shape[0];
-    status = check_rows(a->key, "key", in->p.dtype, n, in->p.kv_lora_rank, error);
-    if (status == ATTN_OK)
-        status = check_rows(a->value, "value", in->p.dtype, n, in->p.qk_rope_head_dim, error);
-    if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", 1, error);
-    if (status == ATTN_OK)
-        status = call_check_slots(a->slot_mapping, a->kv_cache->shape[0] * in->block_size, error);
-    if (status != ATTN_OK) return status;
+    const int64_t n = a->slot_mapping->shape[0];
     ref_mla_cache_t cache = ref_mla_cache(in, a->kv_cache, &a->scales);
     const int64_t *slot = attn_data(a->slot_mapping);
     for (int64_t i = 0; i < n; i++)

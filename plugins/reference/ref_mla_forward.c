@@ -2,7 +2,8 @@
 /*
  * ref_mla_forward.c: latent attention as MQA for every token (semantics 7.4): q_nope x W_UK gives L values
  * per head, which with q_pe meet the latent rows of the cache; the sum of latents goes through W_UV. An fp8
- * query is those L + R values as e4m3 of one scale.
+ * query is those L + R values as e4m3 of one scale. With ATTN_F_LATENT the query is those values, and the sum
+ * of latents is the output (semantics 7.11).
  * Up-projecting K and V instead (the MHA form of prefill) is the same number in exact arithmetic.
  */
 #include "ref_mla.h"
@@ -12,8 +13,8 @@
  * rows. */
 uint64_t ref_mla_workspace_doubles(const attn_instance_t *in) {
     uint64_t rows = (uint64_t)REF_TILE_TOKENS * in->heads;
-    return rows * in->d + in->d + in->p.qk_nope_head_dim + in->p.qk_rope_head_dim +
-           rows * (2 + (uint64_t)in->dv) + rows * in->p.v_head_dim;
+    return rows * in->d + in->d + attn_query_size(&in->p) + rows * (2 + (uint64_t)in->dv) +
+           rows * in->p.v_head_dim;
 }
 
 /* An index at or beyond seq_len would read what nobody wrote; beyond the table it means none (semantics 9.3).
@@ -43,13 +44,13 @@ static int check_indices(const attn_instance_t *in, const attn_forward_t *a, con
 
 int ref_mla_check_forward(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,
                           attn_error_t *error) {
-    int64_t size = (int64_t)in->p.qk_nope_head_dim + in->p.qk_rope_head_dim;
-    int status = call_check_rows(a->query, "query", in->query_dtype, in->heads, size, m->num_tokens, error);
+    int status = call_check_rows(a->query, "query", in->query_dtype, in->heads, attn_query_size(&in->p),
+                                 m->num_tokens, error);
     if (status == ATTN_OK) status = ref_mla_check_cache(in, a->kv_cache, a->v_cache, error);
     if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", 1, error);
     if (status == ATTN_OK && in->is_fp8_query) status = call_check_scale(a->scales.q, "q_scale", 1, error);
     if (status == ATTN_OK && in->is_fp8_query) status = ref_fp8_check_scale(a->scales.q, "q_scale", error);
-    if (status == ATTN_OK) status = ref_mla_check_weights(in, a, error);
+    if (status == ATTN_OK && attn_problem_projects(&in->p)) status = ref_mla_check_weights(in, a, error);
     if (status != ATTN_OK) return status;
     if (in->p.role == ATTN_ROLE_MLA_SPARSE) return check_indices(in, a, m, error);
     if (a->topk_indices != NULL)
@@ -100,18 +101,20 @@ void ref_mla_run_tile(const attn_instance_t *in, const attn_forward_t *a, const 
     uint64_t rows = (uint64_t)REF_TILE_TOKENS * in->heads;
     ref_scratch_t scratch = {.query = workspace, .key = workspace + rows * in->d};
     scratch.value = scratch.key; /* the latent part of the key row is the value */
-    double *query = scratch.key + in->d, *at = query + in->p.qk_nope_head_dim + in->p.qk_rope_head_dim;
+    double *query = scratch.key + in->d, *at = query + attn_query_size(&in->p);
     ref_state_t state = {.max = at, .sum = at + rows, .acc = at + 2 * rows};
-    double *out = state.acc + rows * in->dv;
+    const int projects = attn_problem_projects(&in->p);
+    double *out = projects ? state.acc + rows * in->dv : state.acc;
     ref_mla_cache_t cache = ref_mla_cache(in, a->kv_cache, &a->scales);
     ref_keys_t keys = {.mla = &cache, .block_size = in->block_size};
     keys.table = (const int32_t *)(const void *)(m->block_table + r * m->block_table_stride);
 
     for (int64_t t = 0; t < tile->tokens; t++)
         for (int64_t h = 0; h < in->heads; h++) {
-            ref_load_row(ref_at2(a->query, tile->row0 + t, h), in->query_dtype,
-                         (int64_t)in->p.qk_nope_head_dim + in->p.qk_rope_head_dim, query);
             double *absorbed = scratch.query + (t * in->heads + h) * in->d;
+            ref_load_row(ref_at2(a->query, tile->row0 + t, h), in->query_dtype, attn_query_size(&in->p),
+                         projects ? query : absorbed);
+            if (!projects) continue;
             absorb(in, a->weight_space, h, query, absorbed);
             if (in->is_fp8_query) ref_fp8_row(absorbed, in->d, a->scales.q);
         }
@@ -122,10 +125,10 @@ void ref_mla_run_tile(const attn_instance_t *in, const attn_forward_t *a, const 
         ref_attend(in, a, tile, mask, &keys, 0, mask->seq_len, &scratch, &state);
     ref_state_finish(in, &state, tile->tokens);
     for (int64_t t = 0; t < tile->tokens; t++) {
-        for (int64_t h = 0; h < in->heads; h++)
+        for (int64_t h = 0; projects && h < in->heads; h++)
             project_values(in, a->weight_space, h, state.acc + (t * in->heads + h) * in->dv,
                            out + (t * in->heads + h) * in->p.v_head_dim);
-        ref_write_token(in, a, tile->row0 + t, in->p.v_head_dim, out + t * in->heads * in->p.v_head_dim,
+        ref_write_token(in, a, tile->row0 + t, in->out_size, out + t * in->heads * in->out_size,
                         state.max + t * in->heads);
     }
 }

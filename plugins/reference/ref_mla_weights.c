@@ -34,9 +34,10 @@ int ref_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     int status = attn_intake(&w, sizeof w, weights, "weights", error);
     if (status != ATTN_OK) return status;
     if ((in->features & ATTN_F_FP8_ATTENTION) != 0) return ref_fp8_prepare(in, &w, error);
-    if (!ref_is_mla(in))
-        return attn_fail(error, ATTN_E_STATE, "role", "role %s has no absorbed weights",
-                         attn_role_name(in->p.role));
+    if (!attn_problem_projects(&in->p))
+        return attn_fail(error, ATTN_E_STATE, "role", "role %s has no absorbed weights%s",
+                         attn_role_name(in->p.role),
+                         ref_is_mla(in) ? " with feature latent: the caller projects" : "");
     int64_t rows = in->heads * rows_per_head(in), latent = in->p.kv_lora_rank;
     const int64_t shape[2] = {rows, latent};
     int is_fp8 = w.kv_b_proj != NULL && attn_dtype_of(w.kv_b_proj->dtype) == ATTN_DTYPE_FP8_E4M3;
@@ -73,7 +74,7 @@ int ref_mla_check_weights(const attn_instance_t *in, const attn_forward_t *a, at
     const weight_header_t *h = a->weight_space;
     if (h == NULL || a->weight_space_bytes < ref_mla_weight_bytes(in))
         return attn_fail(error, ATTN_E_INVALID, "weight_space",
-                         "weight_space has %llu bytes, %llu were wanted; call prepare_weights after loading",
+                         "weight_space has %llu bytes, expected %llu; call prepare_weights after loading",
                          (unsigned long long)(h != NULL ? a->weight_space_bytes : 0),
                          (unsigned long long)ref_mla_weight_bytes(in));
     if (h->magic != WEIGHT_MAGIC)

@@ -18,7 +18,8 @@ int ref_open(const attn_problem_t *problem, const attn_device_t *device, const a
 
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for an instance of %zu bytes",
+                         sizeof *in);
     in->p = p;
     in->features = attn_problem_features(&p);
     in->out_dtype = p.out_dtype != 0 ? p.out_dtype : p.dtype;
@@ -36,10 +37,10 @@ int ref_open(const attn_problem_t *problem, const attn_device_t *device, const a
         in->group = in->heads / in->kv_heads;
         in->d = (is_latent ? p.kv_lora_rank : p.qk_nope_head_dim) + p.qk_rope_head_dim;
         in->dv = is_latent ? p.kv_lora_rank : p.v_head_dim;
-        in->is_fp8_query = is_latent && in->query_dtype != p.dtype;
-        if (is_latent) in->query_dtype = p.dtype; /* forward quantises what it absorbed */
+        in->is_fp8_query = attn_problem_projects(&p) && in->query_dtype != p.dtype;
+        if (in->is_fp8_query) in->query_dtype = p.dtype; /* forward quantises what it absorbed */
     }
-    in->out_size = ref_is_mla(in) ? p.v_head_dim : in->dv;
+    in->out_size = attn_output_size(&p);
     in->block_size = p.block_size != 0 ? p.block_size : ref_capabilities.preferred_block_size;
     in->max_seqs = p.max_num_seqs != 0 ? p.max_num_seqs : 256;
     in->max_tokens = p.max_num_batched_tokens != 0 ? p.max_num_batched_tokens : 8192;
@@ -48,6 +49,13 @@ int ref_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->has_cache = attn_role_has_cache(p.role);
     in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
     in->metadata_bytes = ref_metadata_bytes(in->max_seqs, in->max_spans);
+    if (in->metadata_bytes == UINT64_MAX) {
+        free(in);
+        return attn_fail(
+            error, ATTN_E_UNSUPPORTED, "max_mm_ranges",
+            "max_mm_ranges %u of max_num_seqs %u requests are more than can be counted; give less",
+            p.max_mm_ranges, p.max_num_seqs);
+    }
     in->workspace_bytes = ref_workspace_doubles(in) * sizeof(double);
     *instance = in;
     return ATTN_OK;
@@ -68,7 +76,7 @@ int ref_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_erro
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 64};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
-    full.weight_bytes = ref_is_mla(in)                               ? ref_mla_weight_bytes(in)
+    full.weight_bytes = attn_problem_projects(&in->p)                ? ref_mla_weight_bytes(in)
                         : (in->features & ATTN_F_FP8_ATTENTION) != 0 ? sizeof(attn_fp8_state_t)
                                                                      : 0;
     return attn_give(needed, &full, sizeof full, "needed", error);

@@ -24,20 +24,20 @@ int ref_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t
         if (a->output_block_scale->shape[0] < tokens || groups <= 0 || width % groups != 0 ||
             (width / groups != 64 && width / groups != 128))
             return attn_fail(error, ATTN_E_INVALID, "output_block_scale",
-                             "output_block_scale is [%lld, %lld]; [%lld, %lld / 64 or / 128] was wanted",
+                             "output_block_scale is [%lld, %lld]; expected [%lld, %lld / 64 or / 128]",
                              (long long)a->output_block_scale->shape[0], (long long)groups, (long long)tokens,
                              (long long)width);
     }
     return ATTN_OK;
 }
 
-/* Scale of one group: absmax / 448 with eps 1e-10 under the maximum (semantics 7.7), as the float32 that is
- * stored. */
+/* Scale of one group: absmax / 448 with eps 1e-10 under the maximum, NaN left out (semantics 7.7), as the
+ * float32 that is stored. */
 static float group_scale(const double *x, int64_t n) {
     double absmax = 1e-10;
     for (int64_t i = 0; i < n; i++)
-        if (!(fabs(x[i]) <= absmax)) absmax = fabs(x[i]);
-    return (float)(absmax / REF_E4M3_MAX);
+        if (fabs(x[i]) > absmax) absmax = fabs(x[i]);
+    return (float)(absmax / ATTN_E4M3_MAX);
 }
 
 void ref_write_token(const attn_instance_t *in, const attn_forward_t *a, int64_t row, int64_t size,

@@ -17,19 +17,19 @@ void ref_load_row(const void *row, uint32_t dtype, int64_t n, double *out) {
         break;
     case ATTN_DTYPE_FLOAT16:
         for (int64_t i = 0; i < n; i++)
-            out[i] = ref_from_f16(h[i]);
+            out[i] = attn_from_f16(h[i]);
         break;
     case ATTN_DTYPE_BFLOAT16:
         for (int64_t i = 0; i < n; i++)
-            out[i] = ref_from_bf16(h[i]);
+            out[i] = attn_from_bf16(h[i]);
         break;
     case ATTN_DTYPE_FP8_E4M3:
         for (int64_t i = 0; i < n; i++)
-            out[i] = ref_from_e4m3(b[i]);
+            out[i] = attn_from_e4m3(b[i]);
         break;
     case ATTN_DTYPE_FP8_E5M2:
         for (int64_t i = 0; i < n; i++)
-            out[i] = ref_from_e5m2(b[i]);
+            out[i] = attn_from_e5m2(b[i]);
         break;
     case ATTN_DTYPE_INT8:
         for (int64_t i = 0; i < n; i++)
@@ -44,7 +44,7 @@ void ref_load_row(const void *row, uint32_t dtype, int64_t n, double *out) {
 
 /* NaN has no int8 code; 0 is written, and the row's scale carries the NaN (kv_cache_row.c). */
 static int8_t to_int8(double x) {
-    if (ref_is_nan(x)) return 0;
+    if (isnan(x)) return 0;
     double r = round(x);
     return (int8_t)(r < -128 ? -128 : r > 127 ? 127 : r);
 }
@@ -62,19 +62,19 @@ void ref_store_row(void *row, uint32_t dtype, int64_t n, const double *in) {
         break;
     case ATTN_DTYPE_FLOAT16:
         for (int64_t i = 0; i < n; i++)
-            h[i] = ref_to_f16(in[i]);
+            h[i] = attn_to_f16(in[i]);
         break;
     case ATTN_DTYPE_BFLOAT16:
         for (int64_t i = 0; i < n; i++)
-            h[i] = ref_to_bf16(in[i]);
+            h[i] = attn_to_bf16(in[i]);
         break;
     case ATTN_DTYPE_FP8_E4M3:
         for (int64_t i = 0; i < n; i++)
-            b[i] = ref_to_e4m3(in[i]);
+            b[i] = attn_to_e4m3(in[i]);
         break;
     case ATTN_DTYPE_FP8_E5M2:
         for (int64_t i = 0; i < n; i++)
-            b[i] = ref_to_e5m2(in[i]);
+            b[i] = attn_to_e5m2(in[i]);
         break;
     default:
         for (int64_t i = 0; i < n; i++)

@@ -8,7 +8,6 @@
 
 #include <attn/attn_plugin_util.h>
 
-#include "float_formats.h"
 
 /* out[i] = element i of a dense row. dtype is an ATTN_DTYPE_*. */
 void ref_load_row(const void *row, uint32_t dtype, int64_t n, double *out);

@@ -33,11 +33,12 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
         const char *name;
         uint32_t have;
     } sizes[] = {{"kv_lora_rank", p->kv_lora_rank},
-                 {"qk_nope_head_dim", p->qk_nope_head_dim},
                  {"qk_rope_head_dim", p->qk_rope_head_dim},
+                 {"qk_nope_head_dim", p->qk_nope_head_dim},
                  {"v_head_dim", p->v_head_dim}};
+    const int is_absorbed = is_latent && !attn_problem_projects(p); /* by the caller: no nope and value */
     char have[32];
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+    for (int i = 0; i < (is_absorbed ? 2 : 4); i++)
         if (sizes[i].have == 0 || sizes[i].have > MAX_HEAD_SIZE)
             attn_add_reason(reasons, ATTN_REASON_MLA, sizes[i].name, NUMBER(have, sizes[i].have),
                             "1 to 65536", "%s is %u; role %s needs it", sizes[i].name, sizes[i].have,
@@ -52,12 +53,8 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
     if (!is_latent && p->topk != 0)
         attn_add_reason(reasons, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "0",
                         "topk is for role mla_sparse; the role is %s", attn_role_name(p->role));
-    if (is_latent && attn_kv_is_per_token_head(p->kv_cache_dtype))
-        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype",
-                        attn_kv_name(p->kv_cache_dtype), "auto, 16 bits, fp8 or fp8_ds_mla",
-                        "latent caches have no scale per token and head");
     int is_fp8_query = p->query_dtype != 0 && p->query_dtype != p->dtype; /* semantics 7.4 */
-    if (is_fp8_query && (!is_latent || p->kv_cache_dtype != ATTN_KV_FP8_E4M3))
+    if (is_fp8_query && !is_absorbed && (!is_latent || p->kv_cache_dtype != ATTN_KV_FP8_E4M3))
         attn_add_reason(reasons, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
                         is_latent ? "the dtype, or fp8_e4m3 with an fp8_e4m3 cache" : "the dtype",
                         "role %s has no %s queries%s", attn_role_name(p->role),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rope_reference.c: attn.draft.rope_write/0 in plain C: rotation in float32 as the header says, then the cache write of
- * update_kv_cache. */
+/* rope_reference.c: attn.draft.rope_write/0 in plain C: rotation in float32 as the header says, then the
+ * cache write of update_kv_cache. */
 #include "../common/rope_check.h"
 #include "ref_mla.h"
 #include "ref_rows.h"
@@ -26,7 +26,7 @@ static int rope_open(const attn_rope_problem_t *problem, const attn_device_t *de
     attn_rope_t *r = malloc(sizeof *r);
     if (r == NULL) {
         ref_close(instance);
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for a rope of %zu bytes", sizeof *r);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for a rope of %zu bytes", sizeof *r);
     }
     *r = (attn_rope_t){.rules = rules, .instance = instance};
     *rope = r;
@@ -46,8 +46,8 @@ static float value_at(const char *row, uint32_t dtype, uint32_t i) {
     return (float)x;
 }
 static void set_value(char *row, uint32_t dtype, uint32_t i, float x) {
-    double wide = x;
-    ref_store_row(row + i * attn_dtype_size(dtype), dtype, 1, &wide);
+    double exact = x;
+    ref_store_row(row + i * attn_dtype_size(dtype), dtype, 1, &exact);
 }
 
 static void rotate_rows(const rope_rules *r, const DLTensor *rows, uint32_t heads,

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # embed_kernels.sh FILE...: a C header with the text of each kernel file, for NVRTC: the program needs no file at run time.
+# Files include each other by name alone.
 set -e
 echo '/* Made by embed_kernels.sh from the kernel files. */'
 table=
@@ -8,7 +9,7 @@ for file; do
     name=$(basename "$file")
     id=$(echo "$name" | tr '.-' '__')
     echo "static const char text_${id}[] = {"
-    od -An -v -tu1 "$file" | sed 's/\([0-9][0-9]*\)/\1,/g'
+    sed 's|^#include ".*/|#include "|' "$file" | od -An -v -tu1 | sed 's/\([0-9][0-9]*\)/\1,/g'
     echo '0};'
     table="$table{\"$name\", text_$id},
 "

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The descriptor of the triton_like plugin: TRITON_ATTN, kernels specialised to the problem when it is opened. */
+/* The descriptor of the triton_like plugin: TRITON_ATTN, kernels specialised to the problem when it is
+ * opened. */
 #include "../common/descriptor.h"
 #include "triton_instance.h"
 

@@ -53,7 +53,8 @@ static int list_programs(const triton_config_t *c, const char *sources[TRITON_MA
     return n;
 }
 
-/* Two independent hashes of 64 bits: an accident is out of the question, and nobody else can write into the folder. */
+/* Two independent hashes of 64 bits: an accident is out of the question, and nobody else can write into the
+ * folder. */
 static void make_key(const triton_nvrtc_t *n, const char *source, const char *macros, char key[64]) {
     uint64_t h[2];
     for (int i = 0; i < 2; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a configuration to machine code: NVRTC, and a folder that keeps what it made. No device is needed here. */
+/* From a configuration to machine code: NVRTC, and a folder that keeps what it made. No device is needed
+ * here. */
 #ifndef TRITON_COMPILE_H
 #define TRITON_COMPILE_H
 
@@ -22,8 +23,8 @@ typedef struct triton_code {
     int from_cache;
 } triton_code_t;
 
-/* Every program of a configuration, from the folder or this process's memory where it is there, else compiled (in parallel)
- * and stored. */
+/* Every program of a configuration, from the folder or this process's memory where it is there, else compiled
+ * (in parallel) and stored. */
 int triton_make_code(const triton_config_t *config, const triton_toolchain_t *tools, triton_code_t *code,
                      attn_error_t *error);
 void triton_free_code(triton_code_t *code);
@@ -56,7 +57,8 @@ void triton_signals_restore(const triton_nvrtc_t *n);
 /* Hash over everything that NVRTC is given. */
 uint64_t triton_source_hash(uint64_t seed);
 
-/* The folder. Loading returns 0 with *cubin set, else there is nothing usable. Storing never fails anybody. */
+/* The folder. Loading returns 0 with *cubin set, else there is nothing usable. Storing never fails
+ * anybody. */
 int triton_store_check(const char *dir, attn_error_t *error);
 int triton_store_load(const char *dir, const char *key, void **cubin, size_t *bytes, const attn_host_t *host);
 void triton_store_save(const char *dir, const char *key, const void *cubin, size_t bytes,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles, warps and alignments of the kernels for one problem. The sizes of shared memory repeat formulas of the kernels,
- * which check them when they are compiled. */
+/* Tiles, warps and alignments of the kernels for one problem. The sizes of shared memory repeat formulas of
+ * the kernels, which check them when they are compiled. */
 #include "triton_config.h"
 
 #include <attn/attn_plugin_util.h>
@@ -95,7 +95,8 @@ static int configure_exact(triton_config_t *c) {
     return c->prefill_smem <= triton_smem_of_block(c->cc) ? 0 : -1;
 }
 
-/* FlashAttention-2's tiles: what 255 registers hold of O and S, two CTAs on a multiprocessor up to head size 128. */
+/* FlashAttention-2's tiles: what 255 registers hold of O and S, two CTAs on a multiprocessor up to head size
+ * 128. */
 static int configure_prefill(triton_config_t *c) {
     int size = greatest(round_up(c->d, 16), round_up(c->dv, 16)), limit = triton_smem_of_block(c->cc);
     c->warps = size <= 128 ? 4 : 8;
@@ -119,8 +120,8 @@ static int configure_prefill(triton_config_t *c) {
     return 0;
 }
 
-/* Warpgroups of 64 rows, and what the registers hold of O, S and P; as measured (README.md). Up to head size 80 half of the
- * registers will do, and two CTAs on a multiprocessor run under each other's waits. */
+/* Warpgroups of 64 rows, and what the registers hold of O, S and P; as measured (triton-notes.md). Up to head
+ * size 80 half of the registers will do, and two CTAs on a multiprocessor run under each other's waits. */
 static int configure_wgmma(triton_config_t *c) {
     int size = greatest(c->d, c->dv);
     c->wgmma = 1;

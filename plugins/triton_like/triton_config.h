@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a problem and an architecture to the constants that its kernels are compiled with: a pure function, so that the
- * same code is made with and without the device. */
+/* From a problem and an architecture to the constants that its kernels are compiled with: a pure function, so
+ * that the same code is made with and without the device. */
 #ifndef TRITON_CONFIG_H
 #define TRITON_CONFIG_H
 
@@ -25,7 +25,8 @@ typedef struct triton_config {
     int rope, pairs; /* of a rope alone: values of a row that rotate, and how they pair (ATTN_ROPE_*) */
     int joint;       /* K, V and their scales are one row of bytes, read as such by decode */
     int q_vec, kv_vec, kv_align, out_vec,
-        new_vec; /* bytes that rows of Q, of K and V, of the cache, of the output, of new K and V are aligned to */
+        /* bytes that rows of Q, of K and V, of the cache, of the output, of new K and V are aligned to */
+        new_vec;
     int exact;        /* FFMA kernels: float32, or head sizes above 256 */
     int wgmma, early; /* prefill by wgmma: compute capability 9.0; copies between its two products */
     int warps, m_tiles, keys, ctas; /* prefill; keys: of a tile */
@@ -38,7 +39,8 @@ typedef struct triton_config {
 /* Shared memory of one block and of one multiprocessor of a compute capability. */
 int triton_smem_of_block(int cc);
 int triton_smem_of_sm(int cc);
-/* Zero on success; -1: no tile fits the shared memory of that architecture. The problem was checked before. */
+/* Zero on success; -1: no tile fits the shared memory of that architecture. The problem was checked
+ * before. */
 int triton_configure(const attn_problem_t *problem, int cc, triton_config_t *config);
 /* The macros as "-DTL_D=128\n-DTL_.." in text; returns the length, or -1 if it does not fit. */
 int triton_config_macros(const triton_config_t *config, char *text, size_t size);

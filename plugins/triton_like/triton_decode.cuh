@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The segmented 3D kernel (semantics 6.6): few query rows against a long cache, limited by how fast memory is read.
+/* The segmented 3D kernel (semantics 6.6): few query rows against a long cache, limited by how fast memory is
+ * read.
  *
- * Transposed products, S^T = K Q^T and O^T = V^T P^T by mma.sync m16n8k16, so that 16 keys fill the M side and eight query
- * rows an n-tile. A warp is the unit of work: it owns every TL_DWARPS-th block of 16 keys of the segment and a private ring
- * of STAGES blocks in shared memory, filled by its own cp.async groups; the loop has no barrier wider than the warp. The
- * warps' (m, l, O) meet once at the end; of the CTAs that share a request, the last to finish puts the segments together.
+ * Transposed products, S^T = K Q^T and O^T = V^T P^T by mma.sync m16n8k16, so that 16 keys fill the M side
+ * and eight query rows an n-tile. A warp is the unit of work: it owns every TL_DWARPS-th block of 16 keys of
+ * the segment and a private ring of STAGES blocks in shared memory, filled by its own cp.async groups; the
+ * loop has no barrier wider than the warp. The warps' (m, l, O) meet once at the end; of the CTAs that share
+ * a request, the last to finish puts the segments together.
  *
- * 8-bit codes become f16 in registers. The k order of a fragment is then a permutation inside each 32 columns; Q is loaded
- * in the same order and O stored through the inverse.
+ * 8-bit codes become f16 in registers. The k order of a fragment is then a permutation inside each 32
+ * columns; Q is loaded in the same order and O stored through the inverse.
  *
- * K, V and their inline scales are one row of bytes (TL_JOINT), aligned to 8. It is copied as the 16-byte units that hold it,
- * lines of 128 bytes whole, so that it begins somewhere in the first line of its row of the ring, and read by words instead of
- * ldmatrix: four tokens by four columns a thread are transposed by PRMT. K and V apart would fetch a fifth more from the
- * second-level cache, whose sectors have 32 bytes, and that is the limit.
+ * K, V and their inline scales are one row of bytes (TL_JOINT), aligned to 8. It is copied as the 16-byte
+ * units that hold it, lines of 128 bytes whole, so that it begins somewhere in the first line of its row of
+ * the ring, and read by words instead of ldmatrix: four tokens by four columns a thread are transposed by
+ * PRMT. K and V apart would fetch a fifth more from the second-level cache, whose sectors have 32 bytes, and
+ * that is the limit.
  *
  * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items.
  * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE. */
 #ifndef TRITON_DECODE_CUH
 #define TRITON_DECODE_CUH
 
-#include "decode_tile_sm80.cuh"
+#include "decode_sm80_tile.cuh"
 #include "triton_reduce.cuh"
 
 namespace attn_cuda {
@@ -46,22 +49,23 @@ static_assert(SMEM == TL_DECODE_SMEM, "triton_config.c knows the same size");
 static_assert(SMEM >= 2 * WARPS * TL_MAX_PIECES * 4, "merging takes the ring's memory");
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
 
-/* Where the 16 bytes of column c of ring row r lie. TL_SWIZZLE: a row is K, then V of one token in whole lines of 128 bytes,
- * with the 128-byte swizzle. ldmatrix has no bank conflicts either way, but a line of memory that lands in two lines of
- * shared memory costs a second request to the L2 (measured: 92 instead of 97% of the read rate). */
+/* Where the 16 bytes of column c of ring row r lie. TL_SWIZZLE: a row is K, then V of one token in whole
+ * lines of 128 bytes, with the 128-byte swizzle. ldmatrix has no bank conflicts either way, but a line of
+ * memory that lands in two lines of shared memory costs a second request to the L2 (measured: 92 instead of
+ * 97% of the read rate). */
 template <int RS>
 ATTN_DEV uint32_t ring_unit(int r, int c) {
     return TL_SWIZZLE ? r * RS + (c >> 3) * 128 + (((c ^ r) & 7) << 4) : r * RS + c * 16;
 }
 
-/* TL_JOINT: what the swizzle changes in an address of ring row r, whose offset in a line is that of its address in memory.
- * Eight rows, and every other row of eight, lie in different banks. */
+/* TL_JOINT: what the swizzle changes in an address of ring row r, whose offset in a line is that of its
+ * address in memory. Eight rows, and every other row of eight, lie in different banks. */
 ATTN_DEV uint32_t joint_flip(int r) {
     return ((r ^ (r & 7) >> 2) & 3) << 5 | (r >> 2 & 1) << 4;
 }
 
-/* 16 rows of SIZE bytes to the ring, from column C0 on. Rows that are not wanted arrive as zeros: what lies there may be NaN,
- * and 0 * NaN would reach the output. The padding columns were zeroed once and stay so. */
+/* 16 rows of SIZE bytes to the ring, from column C0 on. Rows that are not wanted arrive as zeros: what lies
+ * there may be NaN, and 0 * NaN would reach the output. The padding columns were zeroed once and stay so. */
 template <int SIZE, int RS, int C0>
 ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool all, int tok,
                          const key_walk &walk, int lane) {
@@ -112,7 +116,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     __shared__ float row_m[WARPS][ROWS], row_l[WARPS][ROWS], row_f[WARPS][ROWS], row_inv[ROWS];
     __shared__ int is_last;
 
-    /* counts, item and table address in one round trip; an item past the count is unused memory of the same list */
+    /* counts, item and table address in one round trip; an item past the count is unused memory of the same
+     * list */
     const int num_items = p.counts->num_items;
     const int4 item = *(const int4 *)(p.items + blockIdx.y),
                lengths = ((const int4 *)(p.items + blockIdx.y))[1];
@@ -154,7 +159,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int segment_end = TL_RSWA > 0 && t1 > low_end ? t1 + gap : t1;
     walk.hi = min(walk.hi, segment_end);
 
-    /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round ahead. */
+    /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round
+     * ahead. */
     const int32_t *table = tables + (int64_t)seq * table_stride;
     const int64_t first = TL_PAGE > 0 ? 0 : sv.q0;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;

@@ -2,7 +2,7 @@
 /* The driver: loading, one device's primary context, errors as text. */
 #include "triton_driver.h"
 
-#include "../common/library.h"
+#include "kernels/library.h"
 
 enum { ATTRIBUTE_NUM_SMS = 16, ATTRIBUTE_CC_MAJOR = 75, ATTRIBUTE_CC_MINOR = 76, ERROR_OUT_OF_MEMORY = 2 };
 
@@ -37,10 +37,10 @@ static int load_functions(triton_driver_t *d, attn_error_t *error) {
         return attn_fail(error, ATTN_E_DEVICE, "device",
                          "no CUDA driver (libcuda.so.1 does not load); install the NVIDIA "
                          "driver or select another backend");
-    const char *missing = library_take_all(d->library, wanted, sizeof wanted / sizeof wanted[0]);
+    const char *missing = library_symbols(d->library, wanted, sizeof wanted / sizeof wanted[0]);
     if (missing != NULL)
         return attn_fail(error, ATTN_E_DEVICE, "device",
-                         "the CUDA driver has no %s; a driver for CUDA 12 or later is wanted", missing);
+                         "the CUDA driver has no %s; a driver for CUDA 12 or later is needed", missing);
     return ATTN_OK;
 }
 
@@ -55,7 +55,7 @@ static int choose_device(triton_driver_t *d, const attn_device_t *device, attn_e
         (e = d->device_attribute(&major, ATTRIBUTE_CC_MAJOR, d->device)) == 0 &&
         (e = d->device_attribute(&minor, ATTRIBUTE_CC_MINOR, d->device)) == 0)
         e = d->device_attribute(&d->num_sms, ATTRIBUTE_NUM_SMS, d->device);
-    if (e != 0) return triton_driver_fail(d, e, "asking for a device attribute", error);
+    if (e != 0) return triton_driver_fail(d, e, "querying a device attribute", error);
     d->cc = major * 10 + minor;
     if (d->cc < 80)
         return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below 8.0", major,

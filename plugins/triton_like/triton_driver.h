@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The few calls of the CUDA driver API that the plugin makes, through dlopen: it loads where there is no driver. Handles are
- * void pointers, so that no CUDA header is needed. */
+/* The few calls of the CUDA driver API that the plugin makes, through dlopen: it loads where there is no
+ * driver. Handles are void pointers, so that no CUDA header is needed. */
 #ifndef TRITON_DRIVER_H
 #define TRITON_DRIVER_H
 

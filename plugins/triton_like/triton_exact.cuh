@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels for what the tensor cores do not serve: float32 queries or caches (an error of 2e-5 is asked for, which
- * neither tf32 nor bf16 has) and head sizes above 256. FFMA, float32 throughout; tl_prefill and tl_decode with the
- * interface of the fast kernels.
+/* The kernels for what the tensor cores do not serve: float32 queries or caches (an error of 2e-5 is asked
+ * for, which neither tf32 nor bf16 has) and head sizes above 256. FFMA, float32 throughout; tl_prefill and
+ * tl_decode with the interface of the fast kernels.
  *
- * CTA: 128 threads, 16 packed query rows, 8 threads a row: of the scores each has every 8th key of the tile, of the output
- * every 8th column. */
+ * CTA: 128 threads, 16 packed query rows, 8 threads a row: of the scores each has every 8th key of the tile,
+ * of the output every 8th column. */
 #ifndef TRITON_EXACT_CUH
 #define TRITON_EXACT_CUH
 

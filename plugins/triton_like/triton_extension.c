@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The extensions: attn.draft.compile/0, compiling ahead of time, without the device; attn.draft.rope_write/0 is in
- * triton_rope.c. */
+/* The extensions: attn.draft.compile/0, compiling ahead of time, without the device; attn.draft.rope_write/0
+ * is in triton_rope.c. */
 #include "triton_instance.h"
 
 #include <attn/draft/attn_compile.h>

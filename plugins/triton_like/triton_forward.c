@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One attention call: tensors are checked and become kernel parameters; then at most four launches: decode, reduce,
- * prefill, group scales. No allocation, no waiting, no compilation. */
+/* One attention call: tensors are checked and become kernel parameters; then at most four launches: decode,
+ * reduce, prefill, group scales. No allocation, no waiting, no compilation. */
 #include "triton_instance.h"
 
-static int take_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p,
+static int read_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p,
                     attn_error_t *error) {
     int status = gpu_check_lse(t, in->problem.num_heads, tokens, error);
     if (status == ATTN_OK && t != NULL)
@@ -11,7 +11,7 @@ static int take_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens
     return status;
 }
 
-static int take_bias(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p,
+static int read_bias(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p,
                      attn_error_t *error) {
     if (!in->config.qq_bias)
         return t == NULL
@@ -29,7 +29,7 @@ static int take_bias(const attn_instance_t *in, const DLTensor *t, int64_t token
     return status;
 }
 
-static int take_scales(const attn_instance_t *in, const attn_forward_t *a, triton_params_t *p,
+static int read_scales(const attn_instance_t *in, const attn_forward_t *a, triton_params_t *p,
                        attn_error_t *error) {
     int kv_stride = -1, q_stride = -1, out_stride = -1;
     int status = gpu_check_scale(a->scales.k, "k_scale", in->kv_heads, &kv_stride, error);
@@ -57,7 +57,7 @@ static int take_scales(const attn_instance_t *in, const attn_forward_t *a, trito
     return ATTN_OK;
 }
 
-static int take_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, triton_params_t *p,
+static int read_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, triton_params_t *p,
                      attn_error_t *error) {
     if (in->has_cache) {
         gpu_cache_view c;
@@ -86,7 +86,7 @@ static uint32_t out_dtype(const attn_instance_t *in) {
 }
 
 /* Group scales: attention writes model rows to the workspace, and tl_quantize makes the output of them. */
-static int take_groups(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
+static int read_groups(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
                        int64_t tokens, triton_params_t *p, triton_quantize_params_t *g, attn_error_t *error) {
     const int64_t width = (int64_t)in->problem.num_heads * in->config.dv;
     int status =
@@ -97,8 +97,8 @@ static int take_groups(const attn_instance_t *in, const attn_forward_t *a, const
     const int64_t groups = a->output_block_scale->shape[1];
     if (a->output_block_scale->shape[0] < tokens || (groups * 64 != width && groups * 128 != width))
         return attn_fail(error, ATTN_E_INVALID, "output_block_scale",
-                         "output_block_scale is [%lld, %lld]; at least %lld rows and %lld / 64 or / 128 "
-                         "columns were wanted",
+                         "output_block_scale is [%lld, %lld]; expected at least %lld rows and %lld / 64 or "
+                         "/ 128 columns",
                          (long long)a->output_block_scale->shape[0], (long long)groups, (long long)tokens,
                          (long long)width);
     *g = (triton_quantize_params_t){.from = (char *)s->workspace + in->rows_at,
@@ -116,7 +116,7 @@ static int take_groups(const attn_instance_t *in, const attn_forward_t *a, const
     return ATTN_OK;
 }
 
-static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                         triton_params_t *p, attn_error_t *error) {
     const triton_config_t *c = &in->config;
     int heads = (int)in->problem.num_heads;
@@ -129,10 +129,10 @@ static int take_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     if (status == ATTN_OK)
         status =
             gpu_check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt", c->alibi, heads, error);
-    if (status == ATTN_OK) status = take_scales(in, a, p, error);
-    if (status == ATTN_OK) status = take_lse(in, a->lse, tokens, p, error);
-    if (status == ATTN_OK) status = take_bias(in, a->qq_bias, tokens, p, error);
-    if (status == ATTN_OK) status = take_keys(in, a, tokens, p, error);
+    if (status == ATTN_OK) status = read_scales(in, a, p, error);
+    if (status == ATTN_OK) status = read_lse(in, a->lse, tokens, p, error);
+    if (status == ATTN_OK) status = read_bias(in, a->qq_bias, tokens, p, error);
+    if (status == ATTN_OK) status = read_keys(in, a, tokens, p, error);
     if (status != ATTN_OK) return status;
     p->q = attn_data(a->query), p->q_token = a->query->strides[0], p->q_head = a->query->strides[1];
     p->out = attn_data(a->output), p->out_token = a->output->strides[0], p->out_head = a->output->strides[1];
@@ -161,13 +161,14 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
                       1, (unsigned)c->prefill_smem, stream, args, NULL);
     if (e == 0 && c->out_group) {
         void *last[1] = {g};
-        e = d->launch(in->quantize, (unsigned)h->num_tokens, (unsigned)(g->num_groups + 3) / 4, 1, 128, 1, 1,
-                      0, stream, last, NULL);
+        e = d->launch(in->quantize, (unsigned)h->head.num_tokens, (unsigned)(g->num_groups + 3) / 4, 1, 128,
+                      1, 1, 0, stream, last, NULL);
     }
     return e;
 }
 
-/* The profiling run: the output becomes zero. One fill where heads lie side by side, else one for each head. */
+/* The profiling run: the output becomes zero. One fill where heads lie side by side, else one for each
+ * head. */
 static int fill_with_zero(const attn_instance_t *in, const DLTensor *out, void *stream) {
     size_t element = out->dtype.bits / 8u, row = (size_t)out->shape[2] * element,
            heads = (size_t)out->shape[1];
@@ -192,25 +193,6 @@ static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, a
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "the profiling run", error);
 }
 
-static int check_space(const attn_instance_t *in, const attn_space_t *s, attn_error_t *error) {
-    const triton_host_header_t *h = s->host;
-    if (s->metadata == NULL || s->metadata_bytes < in->metadata_bytes || h == NULL ||
-        s->host_bytes < TRITON_MIRROR_AT + in->metadata_bytes)
-        return attn_fail(error, ATTN_E_SPACE,
-                         s->metadata == NULL || s->metadata_bytes < in->metadata_bytes ? "metadata" : "host",
-                         "the metadata or host buffer is smaller than space_needed says (%llu bytes)",
-                         (unsigned long long)in->metadata_bytes);
-    if (h->magic != TRITON_MAGIC)
-        return attn_fail(error, ATTN_E_STATE, "metadata",
-                         "the metadata was never built, or building it failed; call build_metadata first");
-    if (in->workspace_bytes > 0 && (s->workspace == NULL || s->workspace_bytes < in->workspace_bytes))
-        return attn_fail(error, ATTN_E_SPACE, "workspace",
-                         "the workspace has %llu bytes; space_needed says %llu",
-                         (unsigned long long)(s->workspace ? s->workspace_bytes : 0),
-                         (unsigned long long)in->workspace_bytes);
-    return ATTN_OK;
-}
-
 int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                    attn_error_t *error) {
     attn_forward_t a;
@@ -218,17 +200,17 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && space == NULL) return profile(in, &a, stream, error);
     if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
-    if (status == ATTN_OK) status = check_space(in, &s, error);
+    if (status == ATTN_OK) status = gpu_check_forward(&in->metadata, &s, error);
     if (status != ATTN_OK) return status;
     const triton_host_header_t *h = s.host;
     triton_params_t p;
     memset(&p, 0, sizeof p);
     triton_quantize_params_t g;
     memset(&g, 0, sizeof g);
-    status = take_tensors(in, &a, h->num_tokens, &p, error);
+    status = read_tensors(in, &a, h->head.num_tokens, &p, error);
     if (status == ATTN_OK && in->config.out_group)
-        status = take_groups(in, &a, &s, h->num_tokens, &p, &g, error);
-    if (status != ATTN_OK || h->num_tokens == 0) return status;
+        status = read_groups(in, &a, &s, h->head.num_tokens, &p, &g, error);
+    if (status != ATTN_OK || h->head.num_tokens == 0) return status;
     char *meta = s.metadata;
     p.counts = (const triton_counts_t *)(void *)meta;
     p.q_start = (const int32_t *)(void *)(meta + in->q_start_at);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an instance of TRITON_ATTN holds, and how a metadata buffer is laid out. Between the ABI and the kernels. */
+/* What an instance of TRITON_ATTN holds, and how a metadata buffer is laid out. Between the ABI and the
+ * kernels. */
 #ifndef TRITON_INSTANCE_H
 #define TRITON_INSTANCE_H
 
 #include "../common/batch_mask.h"
-#include "../common/gpu_batch.h"
+#include "../common/gpu_metadata.h"
 #include "../common/problem_check.h"
 #include "triton_compile.h"
 #include "triton_config.h"
@@ -24,18 +25,18 @@ struct attn_instance {
     int kv_heads, has_cache, is_separate;
     triton_plan_input_t plan_input;
     triton_plan_limits_t limits;
+    gpu_metadata metadata;
     /* byte offsets in the metadata and in its host mirror, after triton_counts_t at 0 */
-    size_t q_start_at, seq_lens_at, causal_at, prefix_at, spans_at, tickets_at, items_at, splits_at, tiles_at,
-        metadata_bytes;
-    size_t part_lse_at, rows_at, workspace_bytes; /* part_out at 0; rows_at: the result before group scales */
+    size_t q_start_at, seq_lens_at, causal_at, prefix_at, spans_at, tickets_at, items_at, splits_at, tiles_at;
+    size_t part_lse_at, rows_at; /* part_out at 0; rows_at: the result before group scales */
     int max_spans;
     int32_t *tile_keys, *scratch;
 };
 
-/* Head of the host buffer; the mirror of the metadata follows at TRITON_MIRROR_AT. Forward reads nothing else. */
+/* Head of the host buffer; the mirror of the metadata follows at TRITON_MIRROR_AT. Forward reads nothing
+ * else. */
 typedef struct triton_host_header {
-    uint64_t magic;
-    int32_t num_reqs, num_tokens;
+    gpu_header head;
     int32_t grid_items, grid_splits, grid_tiles; /* launch sizes; the real counts are on the device */
     int32_t decode_tokens;                       /* most query tokens of a request that decodes */
 } triton_host_header_t;
@@ -52,6 +53,9 @@ int triton_open(const attn_problem_t *problem, const attn_device_t *device,
                 const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
                 attn_instance_t **instance, attn_error_t *error);
 void triton_close(attn_instance_t *instance);
+/* gpu_metadata's copy, by the driver. */
+int triton_copy(const attn_instance_t *in, void *to, const void *from, size_t bytes, void *stream,
+                attn_error_t *error);
 int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                           attn_error_t *error);
 size_t triton_tickets_bytes(const attn_instance_t *in);
@@ -70,7 +74,7 @@ extern const attn_rope_extension_t triton_rope_extension;
 triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options,
                                        const attn_host_t *host);
 /* The members of a new instance that follow from the problem alone. */
-void triton_take_problem(attn_instance_t *in, const attn_problem_t *problem);
+void triton_set_problem(attn_instance_t *in, const attn_problem_t *problem);
 /* Finds a kernel in the loaded modules and prepares it for `smem` bytes of dynamic shared memory. */
 int triton_find_kernel(attn_instance_t *in, const char *name, int smem, void **kernel, attn_error_t *error);
 /* Code into in->modules; the device's context is current. */

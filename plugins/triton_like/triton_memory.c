@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The code that this process compiled or read last: groups of layers with one problem, and problems that are opened again,
- * cost a copy. Without a cache_dir too; NVRTC keeps about 100 bytes of each compilation for ever, so opening again and again
- * would grow. */
+/* The code that this process compiled or read last: groups of layers with one problem, and problems that are
+ * opened again, cost a copy. Without a cache_dir too; NVRTC keeps about 100 bytes of each compilation for
+ * ever, so opening again and again would grow. */
 #include "triton_compile.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metadata: the batch is checked, lengths and work lists are written to the host mirror and copied to the device with one
- * asynchronous copy. Kernels read counts and table addresses there, so a captured forward serves every later batch that is
- * built into the same buffers. */
+/* Metadata: the batch is checked, lengths and work lists are written to the host mirror and copied to the
+ * device with one asynchronous copy. Kernels read counts and table addresses there, so a captured forward
+ * serves every later batch that is built into the same buffers. */
 #include "triton_instance.h"
 
 static int check_batch(const attn_instance_t *in, const attn_batch_t *b, triton_counts_t *c,
@@ -28,8 +28,9 @@ static int check_batch(const attn_instance_t *in, const attn_batch_t *b, triton_
     return ATTN_OK;
 }
 
-/* Spans and R-SWA prefixes: the host mirror is copied into the metadata; without one the device tensor is read in place. */
-static int take_spans(const attn_instance_t *in, const attn_batch_t *b, const attn_space_t *s,
+/* Spans and R-SWA prefixes: the host mirror is copied into the metadata; without one the device tensor is
+ * read in place. */
+static int read_spans(const attn_instance_t *in, const attn_batch_t *b, const attn_space_t *s,
                       triton_counts_t *c, attn_error_t *error) {
     if (!in->config.spans || b->num_reqs == 0) return ATTN_OK;
     const DLTensor *t = b->mm_prefix_ranges;
@@ -38,7 +39,7 @@ static int take_spans(const attn_instance_t *in, const attn_batch_t *b, const at
     if (status != ATTN_OK) return status;
     c->num_spans = n;
     if (b->mm_prefix_ranges_host != NULL) {
-        memcpy((char *)s->host + TRITON_MIRROR_AT + in->spans_at, b->mm_prefix_ranges_host,
+        memcpy(gpu_mirror_of(&in->metadata, s) + in->spans_at, b->mm_prefix_ranges_host,
                (size_t)b->num_reqs * (size_t)n * 8);
         c->spans = (const int32_t *)(void *)((char *)s->metadata + in->spans_at);
         c->span_stride = 2 * n;
@@ -46,7 +47,7 @@ static int take_spans(const attn_instance_t *in, const attn_batch_t *b, const at
         status = gpu_check_tensor_device(t, "mm_prefix_ranges", error);
         if (status == ATTN_OK && n > 1 && t->strides[1] != 2)
             status = attn_fail(error, ATTN_E_INVALID, "mm_prefix_ranges",
-                               "mm_prefix_ranges has a stride of %lld between its pairs; 2 was wanted",
+                               "mm_prefix_ranges has a stride of %lld between its pairs; expected 2",
                                (long long)t->strides[1]);
         if (status != ATTN_OK) return status;
         c->spans = attn_data(t);
@@ -55,11 +56,11 @@ static int take_spans(const attn_instance_t *in, const attn_batch_t *b, const at
     return ATTN_OK;
 }
 
-static int take_prefixes(const attn_instance_t *in, const attn_batch_t *b, const attn_space_t *s,
+static int read_prefixes(const attn_instance_t *in, const attn_batch_t *b, const attn_space_t *s,
                          triton_counts_t *c, attn_error_t *error) {
     if (!in->config.rswa || b->num_reqs == 0) return ATTN_OK;
     if (b->rswa_prefix_lens_host != NULL) {
-        memcpy((char *)s->host + TRITON_MIRROR_AT + in->prefix_at, b->rswa_prefix_lens_host,
+        memcpy(gpu_mirror_of(&in->metadata, s) + in->prefix_at, b->rswa_prefix_lens_host,
                (size_t)b->num_reqs * 4);
         c->prefix = (const int32_t *)(void *)((char *)s->metadata + in->prefix_at);
         return ATTN_OK;
@@ -78,27 +79,17 @@ static int copy_causal(const attn_instance_t *in, const attn_batch_t *b, int32_t
     return ATTN_OK;
 }
 
-/* Copies `bytes` of the mirror to the device; the host buffer is free again when the stream has passed here. */
-static int send(const attn_instance_t *in, const attn_space_t *s, size_t bytes, void *stream,
+int triton_copy(const attn_instance_t *in, void *to, const void *from, size_t bytes, void *stream,
                 attn_error_t *error) {
     int status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK) return status;
-    int e = in->driver.copy_to_device((unsigned long long)(uintptr_t)s->metadata,
-                                      (char *)s->host + TRITON_MIRROR_AT, bytes, stream);
+    int e = in->driver.copy_to_device((unsigned long long)(uintptr_t)to, from, bytes, stream);
     triton_driver_leave(&in->driver);
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "copying the metadata", error);
 }
 
-static int intake(const attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
-                  attn_batch_t *b, attn_space_t *s, attn_error_t *error) {
-    int status = attn_intake(b, sizeof *b, batch, "batch", error);
-    if (status == ATTN_OK) status = attn_intake(s, sizeof *s, space, "space", error);
-    return status == ATTN_OK
-               ? gpu_check_space(s, in->metadata_bytes, TRITON_MIRROR_AT + in->metadata_bytes, error)
-               : status;
-}
-
-/* Launch sizes: what the batch needs, or for capture the most that so many requests can need; surplus CTAs return. */
+/* Launch sizes: what the batch needs, or for capture the most that so many requests can need; surplus CTAs
+ * return. */
 static void set_grids(const attn_instance_t *in, const attn_batch_t *b, const triton_plan_t *plan,
                       triton_host_header_t *h) {
     const triton_plan_limits_t *l = &in->limits;
@@ -124,16 +115,15 @@ int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const 
                           void *stream, attn_error_t *error) {
     attn_batch_t b;
     attn_space_t s;
-    int status = intake(in, batch, space, &b, &s, error);
+    int status = gpu_build_intake(&in->metadata, batch, space, &b, &s, error);
     if (status != ATTN_OK) return status;
     triton_host_header_t *h = s.host;
-    char *mirror = (char *)s.host + TRITON_MIRROR_AT;
-    h->magic = 0; /* until everything is in place */
+    char *mirror = gpu_begin_build(&in->metadata, &s);
     triton_counts_t counts;
     memset(&counts, 0, sizeof counts);
     status = check_batch(in, &b, &counts, error);
-    if (status == ATTN_OK) status = take_spans(in, &b, &s, &counts, error);
-    if (status == ATTN_OK) status = take_prefixes(in, &b, &s, &counts, error);
+    if (status == ATTN_OK) status = read_spans(in, &b, &s, &counts, error);
+    if (status == ATTN_OK) status = read_prefixes(in, &b, &s, &counts, error);
     if (status == ATTN_OK) status = copy_causal(in, &b, (int32_t *)(void *)(mirror + in->causal_at), error);
     if (status != ATTN_OK) return status;
     memcpy(mirror + in->q_start_at, b.query_start_loc_host, ((size_t)b.num_reqs + 1) * 4);
@@ -151,11 +141,10 @@ int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const 
     counts.num_tokens = b.num_actual_tokens;
     memcpy(mirror, &counts, sizeof counts);
     memset(mirror + in->tickets_at, 0, triton_tickets_bytes(in));
-    h->num_reqs = b.num_reqs;
-    h->num_tokens = b.num_actual_tokens;
     set_grids(in, &b, &plan, h);
-    status = send(in, &s, in->tiles_at + (size_t)plan.num_tiles * sizeof(triton_tile_t), stream, error);
-    if (status == ATTN_OK) h->magic = TRITON_MAGIC;
+    status = gpu_send(in, &in->metadata, &s, in->tiles_at + (size_t)plan.num_tiles * sizeof(triton_tile_t),
+                      stream, error);
+    if (status == ATTN_OK) gpu_finish_build(&in->metadata, &b, &s);
     return status;
 }
 
@@ -163,16 +152,14 @@ int triton_update_block_table(attn_instance_t *in, const attn_batch_t *batch, co
                               void *stream, attn_error_t *error) {
     attn_batch_t b;
     attn_space_t s;
-    int status = intake(in, batch, space, &b, &s, error);
+    int status = gpu_build_intake(&in->metadata, batch, space, &b, &s, error);
     if (status != ATTN_OK) return status;
-    triton_host_header_t *h = s.host;
+    char *mirror = gpu_mirror_of(&in->metadata, &s);
     triton_counts_t changed;
-    memcpy(&changed, (char *)s.host + TRITON_MIRROR_AT, sizeof changed);
+    memcpy(&changed, mirror, sizeof changed);
     status = check_batch(in, &b, &changed, error);
+    if (status == ATTN_OK) status = gpu_check_update(&in->metadata, &b, &s, error);
     if (status != ATTN_OK) return status;
-    if (h->magic != TRITON_MAGIC || h->num_reqs != b.num_reqs)
-        return attn_fail(error, ATTN_E_STATE, "metadata",
-                         "the metadata was not built for this batch; call build_metadata first");
-    memcpy((char *)s.host + TRITON_MIRROR_AT, &changed, sizeof changed);
-    return send(in, &s, sizeof changed, stream, error);
+    memcpy(mirror, &changed, sizeof changed);
+    return gpu_send(in, &in->metadata, &s, sizeof changed, stream, error);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NVRTC through dlopen: the plugin loads, and lists what it can do, where no CUDA is installed. The kernels include each
- * other by name; the only foreign name is stdint.h, which NVRTC gets from us, so no toolkit header is read. */
+/* NVRTC through dlopen: the plugin loads, and lists what it can do, where no CUDA is installed. The kernels
+ * include each other by name; the only foreign name is stdint.h, which NVRTC gets from us, so no toolkit
+ * header is read. */
 #include "triton_compile.h"
 
-#include "../common/library.h"
+#include "kernels/library.h"
 #include "triton_kernel_text.h"
 
 #include <stdlib.h>
@@ -35,12 +36,13 @@ static void *find_library(const char *path) {
     return library_open(path != NULL && path[0] != '\0' ? given : names);
 }
 
-/* Machine code of one minor runs on later minors of the same major, so the newest that NVRTC knows will do. */
+/* Machine code of one minor runs on later minors of the same major, so the newest that NVRTC knows will
+ * do. */
 static int best_arch(void *library, int cc) {
     int (*count)(int *) = NULL, (*list)(int *) = NULL, n = 0, best = 0;
     int archs[64];
-    if (!library_take(library, "nvrtcGetNumSupportedArchs", &count) ||
-        !library_take(library, "nvrtcGetSupportedArchs", &list))
+    if (!library_symbol(library, "nvrtcGetNumSupportedArchs", &count) ||
+        !library_symbol(library, "nvrtcGetSupportedArchs", &list))
         return cc;
     if (count(&n) != 0 || n < 1 || n > 64 || list(archs) != 0) return cc;
     for (int i = 0; i < n; i++)
@@ -71,12 +73,12 @@ int triton_nvrtc_open(triton_nvrtc_t *n, const char *path, int cc, attn_error_t 
                                        {"nvrtcGetProgramLog", &n->get_log},
                                        {"nvrtcDestroyProgram", &n->destroy},
                                        {"nvrtcGetErrorString", &n->error_string}};
-    const int ok = library_take_all(n->library, wanted, sizeof wanted / sizeof wanted[0]) == NULL &&
+    const int ok = library_symbols(n->library, wanted, sizeof wanted / sizeof wanted[0]) == NULL &&
                    version(&n->major, &n->minor) == 0;
     int status = ATTN_OK;
     if (!ok)
         status = attn_fail(error, ATTN_E_DEVICE, "nvrtc",
-                           "the libnvrtc that was found lacks a function; CUDA 12 or 13 is wanted");
+                           "the libnvrtc that was found lacks a function; CUDA 12 or 13 is needed");
     else if ((n->arch = best_arch(n->library, cc)) == 0)
         status = attn_fail(error, ATTN_E_DEVICE, "device",
                            "NVRTC %d.%d does not know sm_%d; install a newer one", n->major, n->minor, cc);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening: the problem becomes code for this device (from the folder or through NVRTC), loaded once, and limits become
- * buffer layouts; no later call compiles, allocates or waits. */
+/* Opening: the problem becomes code for this device (from the folder or through NVRTC), loaded once, and
+ * limits become buffer layouts; no later call compiles, allocates or waits. */
 #include "../common/cache_shape.h"
 #include "triton_instance.h"
 
@@ -32,15 +32,19 @@ static void lay_out(attn_instance_t *in) {
     in->items_at = at, at += (size_t)l->items * sizeof(triton_item_t);
     in->splits_at = at, at += (size_t)l->splits * sizeof(triton_split_t);
     in->tiles_at = at, at += (size_t)l->tiles * sizeof(triton_tile_t);
-    in->metadata_bytes = round_up(at, 256);
+    in->metadata = (gpu_metadata){.magic = TRITON_MAGIC,
+                                  .mirror_at = TRITON_MIRROR_AT,
+                                  .bytes = round_up(at, 256),
+                                  .copy = triton_copy};
     size_t rows = (size_t)l->parts * (size_t)in->plan_input.decode_tokens * in->problem.num_heads;
     in->part_lse_at = round_up(rows * (size_t)in->config.dv * 4, 256);
     in->rows_at = rows ? in->part_lse_at + round_up(rows * 4, 256) : 0;
-    in->workspace_bytes = in->rows_at;
+    in->metadata.workspace_bytes = in->rows_at;
     if (in->config.out_group)
-        in->workspace_bytes += round_up((size_t)l->tokens * in->problem.num_heads * (size_t)in->config.dv *
-                                            attn_dtype_size(in->problem.dtype),
-                                        256);
+        in->metadata.workspace_bytes +=
+            round_up((size_t)l->tokens * in->problem.num_heads * (size_t)in->config.dv *
+                         attn_dtype_size(in->problem.dtype),
+                     256);
 }
 
 static void plan_limits(attn_instance_t *in, int segments) {
@@ -114,7 +118,7 @@ triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint3
         .host = host};
 }
 
-void triton_take_problem(attn_instance_t *in, const attn_problem_t *p) {
+void triton_set_problem(attn_instance_t *in, const attn_problem_t *p) {
     in->problem = *p;
     in->features = attn_problem_features(p);
     in->kv_heads = (int)(p->num_kv_heads ? p->num_kv_heads : p->num_heads);
@@ -146,7 +150,7 @@ static int prepare(attn_instance_t *in, const attn_device_t *device, const attn_
     in->scratch = malloc(((size_t)in->limits.seqs + 1) * sizeof *in->scratch);
     if (in->tile_keys == NULL || in->scratch == NULL)
         return attn_fail(error, ATTN_E_NO_MEMORY, "max_num_seqs",
-                         "no memory for the work lists of %d requests", in->limits.seqs);
+                         "out of memory for the work lists of %d requests", in->limits.seqs);
     return ATTN_OK;
 }
 
@@ -161,8 +165,9 @@ int triton_open(const attn_problem_t *problem, const attn_device_t *device,
     if (status != ATTN_OK) return status;
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance of %zu bytes", sizeof *in);
-    triton_take_problem(in, &p);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for an instance of %zu bytes",
+                         sizeof *in);
+    triton_set_problem(in, &p);
     status = prepare(in, &dev, options, num_options, host, error);
     if (status != ATTN_OK) {
         triton_close(in);
@@ -192,9 +197,5 @@ int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache
 }
 
 int triton_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
-    attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 256};
-    full.metadata_bytes = in->metadata_bytes;
-    full.workspace_bytes = in->workspace_bytes;
-    full.host_bytes = TRITON_MIRROR_AT + in->metadata_bytes;
-    return attn_give(needed, &full, sizeof full, "needed", error);
+    return gpu_give_space_needed(&in->metadata, 0, needed, error);
 }

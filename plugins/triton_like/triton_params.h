@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a kernel is told at run time: pointers, element strides, lengths. Everything else is a macro (triton_config.h).
- * Read by the C compiler for the host and by NVRTC for the device, so only fixed-width members. */
+/* What a kernel is told at run time: pointers, element strides, lengths. Everything else is a macro
+ * (triton_config.h). Read by the C compiler for the host and by NVRTC for the device, so only fixed-width
+ * members. */
 #ifndef TRITON_PARAMS_H
 #define TRITON_PARAMS_H
 
 #include <stdint.h>
 
-/* One segment of one request for tl_decode. The kernel cuts the keys that the request sees into `pieces` equal parts and
- * takes number `piece`. slot < 0: the result is final, else the row block of the partial buffers. The lengths are here too,
- * so that a kernel need not wait for the item before it asks for them. */
+/* One segment of one request for tl_decode. The kernel cuts the keys that the request sees into `pieces`
+ * equal parts and takes number `piece`. slot < 0: the result is final, else the row block of the partial
+ * buffers. The lengths are here too, so that a kernel need not wait for the item before it asks for them. */
 typedef struct triton_item {
     int32_t seq, piece, pieces, slot;
     int32_t q0, q_len, kv_len;
@@ -25,8 +26,8 @@ typedef struct triton_split {
     int32_t seq, first_slot, count, reserved;
 } triton_split_t;
 
-/* First bytes of the metadata buffer. The counts and the addresses are read by the kernels, so that a captured launch
- * serves every later batch that is built into the same buffer. */
+/* First bytes of the metadata buffer. The counts and the addresses are read by the kernels, so that a
+ * captured launch serves every later batch that is built into the same buffer. */
 typedef struct triton_counts {
     int32_t num_items, num_splits, num_tiles, num_spans;
     const int32_t *block_table; /* [num_seqs, table_stride] */

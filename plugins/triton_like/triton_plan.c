@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planning. Upstream cuts every request of a small decode batch into 16 segments (semantics 6.6); here the number follows
- * from the lengths, so that one long request and a mixture of lengths fill the device as well as equal ones do. */
+/* Planning. Upstream cuts every request of a small decode batch into 16 segments (semantics 6.6); here the
+ * number follows from the lengths, so that one long request and a mixture of lengths fill the device as well
+ * as equal ones do. */
 #include "triton_plan.h"
 
 #include "triton_config.h"
@@ -39,7 +40,8 @@ static int pieces_of(int keys, int piece) {
     return keys <= piece ? 1 : least(MAX_PIECES, (int)up(keys, piece));
 }
 
-/* The length of a segment that ends soonest: all work over all slots, plus the part of a wave that stands empty. */
+/* The length of a segment that ends soonest: all work over all slots, plus the part of a wave that stays
+ * empty. */
 static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_t *l, const int32_t *keys,
                         int n) {
     int longest = 1, best_piece = 1 << 30;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work lists of one batch, on the host: which requests decode in segments, and in which order blocks of prefill run. Free
- * of CUDA and of the ABI. */
+/* Work lists of one batch, on the host: which requests decode in segments, and in which order blocks of
+ * prefill run. Free of CUDA and of the ABI. */
 #ifndef TRITON_PLAN_H
 #define TRITON_PLAN_H
 

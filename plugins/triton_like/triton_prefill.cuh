@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The 2D kernel of every GPU from sm_80 on: one CTA computes a block of query rows of one request against all keys they
- * see. mma.sync m16n8k16 with FlashAttention-2's loop (arXiv 2307.08691): V(j) loads while S = Q K^T runs, K(j+1) while
- * O += P V runs. Macros beyond triton_tile.cuh: TL_MT (m-tiles a warp), TL_CTAS. */
+/* The 2D kernel of every GPU from sm_80 on: one CTA computes a block of query rows of one request against all
+ * keys they see. mma.sync m16n8k16 with FlashAttention-2's loop (arXiv 2307.08691): V(j) loads while S = Q
+ * K^T runs, K(j+1) while O += P V runs. Macros beyond triton_tile.cuh: TL_MT (m-tiles a warp), TL_CTAS. */
 #ifndef TRITON_PREFILL_CUH
 #define TRITON_PREFILL_CUH
 
@@ -73,7 +73,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
 #pragma unroll
             for (int i = 0; i < BN / 2; i++)
                 s[t][i] = 0.f;
-        /* fragments one step ahead of the products that use them: two warps a scheduler do not hide ldmatrix */
+        /* fragments one step ahead of the products that use them: two warps a scheduler do not hide
+         * ldmatrix */
         uint32_t a[2][MT][4], kb[2][4];
         auto load_a = [&](int st) {
 #pragma unroll

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The 2D kernel of Hopper: a block of 64 query rows a warpgroup, wgmma with both operands of S = Q K^T in shared memory and
- * P from registers. S of the next tile is issued before O += P V of this one, so that the softmax runs under a product
- * (FlashAttention-3's order, arXiv 2407.08608). All threads copy: cp.async serves any page, stride and head size, and what
- * is converted on the way. Two stages of K and of V, one barrier a tile: what it waits for was asked for a tile ago.
+/* The 2D kernel of Hopper: a block of 64 query rows a warpgroup, wgmma with both operands of S = Q K^T in
+ * shared memory and P from registers. S of the next tile is issued before O += P V of this one, so that the
+ * softmax runs under a product (FlashAttention-3's order, arXiv 2407.08608). All threads copy: cp.async
+ * serves any page, stride and head size, and what is converted on the way. Two stages of K and of V, one
+ * barrier a tile: what it waits for was asked for a tile ago.
  *
- * Q, K and V are chunks of 64 columns, each [rows][128 bytes] with the 128-byte swizzle; K-major for S, MN-major for O.
- * Macros beyond triton_tile.cuh: TL_CTAS, TL_EARLY (copies between the products); ATTN_WGMMA_S and ATTN_WGMMA_O, the N of both products (gen_wgmma.sh). */
+ * Q, K and V are chunks of 64 columns, each [rows][128 bytes] with the 128-byte swizzle; K-major for S,
+ * MN-major for O. Macros beyond triton_tile.cuh: TL_CTAS, TL_EARLY (copies between the products);
+ * ATTN_WGMMA_S and ATTN_WGMMA_O, the N of both products (gen_wgmma.sh). */
 #ifndef TRITON_PREFILL_SM90_CUH
 #define TRITON_PREFILL_SM90_CUH
 
@@ -128,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
                 if (k2 < walk.hi) load_keys(k2, page1, stage);
                 cp_async_commit();
             };
-            if (TL_EARLY) /* issuing a product waits for the one before: copies would start late behind two of them */
-                load_next();
+            /* issuing a product waits for the one before: copies would start late behind two of them */
+            if (TL_EARLY) load_next();
             wgmma_pin(o);
             start_output(o, pr, v_at + (stage * V_BYTES >> 4));
             if (!TL_EARLY) load_next();

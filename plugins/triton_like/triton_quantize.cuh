@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fp8 output with a scale per token and group of 64 or 128 values (semantics 7.7): scale = max(|x|, 1e-10) / 448. A group may
- * span heads, so this is a pass of its own over what attention left in the workspace, a warp a group.
- * Grid: x = tokens, y = groups in fours. */
+/* fp8 output with a scale per token and group of 64 or 128 values (semantics 7.7): scale = max(|x|, 1e-10) /
+ * 448. A group may span heads, so this is a pass of its own over what attention left in the workspace, a warp
+ *      a group. Grid: x = tokens, y = groups in fours. */
 #ifndef TRITON_QUANTIZE_CUH
 #define TRITON_QUANTIZE_CUH
 

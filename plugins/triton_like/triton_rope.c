@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attn.draft.rope_write/0: a kernel of its own, compiled when a rope is opened, and one launch for each call. */
+/* attn.draft.rope_write/0: a kernel of its own, compiled when a rope is opened, and one launch for each
+ * call. */
 #include "triton_instance.h"
 
 #include "../common/rope_check.h"
@@ -57,9 +58,9 @@ static int rope_open(const attn_rope_problem_t *problem, const attn_device_t *de
     if (status != ATTN_OK) return status;
     attn_rope_t *r = calloc(1, sizeof *r);
     if (r == NULL)
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for a rope of %zu bytes", sizeof *r);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for a rope of %zu bytes", sizeof *r);
     r->rules = rules;
-    triton_take_problem(&r->in, &attention);
+    triton_set_problem(&r->in, &attention);
     status = prepare(r, &dev, &tools, error);
     if (status != ATTN_OK) {
         rope_close(r);

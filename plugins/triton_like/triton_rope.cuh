@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary position embedding of queries and keys in place, and the cache write of the rotated keys and of the values
- * (attn.draft.rope_write/0). One warp a row of one head. Macros beyond triton_write.cuh: TL_ROPE, the values of a row
- * that rotate; TL_PAIRS: 1 x = value i, y = value TL_ROPE / 2 + i (NeoX), 2 x = value 2 i, y = value 2 i + 1. */
+/* Rotary position embedding of queries and keys in place, and the cache write of the rotated keys and of the
+ * values (attn.draft.rope_write/0). One warp a row of one head. Macros beyond triton_write.cuh: TL_ROPE, the
+ * values of a row that rotate; TL_PAIRS: 1 x = value i, y = value TL_ROPE / 2 + i (NeoX), 2 x = value 2 i, y
+ * = value 2 i + 1. */
 #ifndef TRITON_ROPE_CUH
 #define TRITON_ROPE_CUH
 

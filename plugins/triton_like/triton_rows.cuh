@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all run-time compiled kernels share: element types, conversion, which keys a query row sees, the score.
+/* What all run-time compiled kernels share: element types, conversion, which keys a query row sees, the
+ * score.
  *
- * Macros (triton_config.c): TL_Q, TL_OUT, TL_KV element types; TL_TOKEN_HEAD inline scales; TL_D, TL_DV, TL_GROUP, TL_PAGE
- * (0: no cache); TL_CAUSAL 0, 1, 2 (per request); TL_WINDOW, TL_CHUNK, TL_LOOKBACK (-1: off), TL_LOOKBACK_CHUNK, TL_RSWA,
- * TL_SPANS, TL_SPAN_CLAMP, TL_ALIBI 0, 1, 2 (square root), TL_QQ, TL_SINKS, TL_SCALE, TL_CAP;
- * TL_QVEC, TL_KVEC, TL_OVEC: bytes that every row of Q, of K and V, of the output is aligned to. */
+ * Macros (triton_config.c): TL_Q, TL_OUT, TL_KV element types; TL_TOKEN_HEAD inline scales; TL_D, TL_DV,
+ * TL_GROUP, TL_PAGE (0: no cache); TL_CAUSAL 0, 1, 2 (per request); TL_WINDOW, TL_CHUNK, TL_LOOKBACK (-1:
+ * off), TL_LOOKBACK_CHUNK, TL_RSWA, TL_SPANS, TL_SPAN_CLAMP, TL_ALIBI 0, 1, 2 (square root), TL_QQ, TL_SINKS,
+ * TL_SCALE, TL_CAP; TL_QVEC, TL_KVEC, TL_OVEC: bytes that every row of Q, of K and V, of the output is
+ * aligned to. */
 #ifndef TRITON_ROWS_CUH
 #define TRITON_ROWS_CUH
 
@@ -30,8 +32,8 @@ constexpr bool HAS_KV_SCALE = element_bytes(TL_KV) == 1 && !TL_TOKEN_HEAD; /* of
 
 /* ------------------------------------------------------------- conversions */
 
-/* Two neighbours of four 8-bit codes as f16x2, the low or the high pair. Exact: every code is an f16. int8: the byte
- * becomes the mantissa of 1024 + x, and 1024 + 128 is subtracted. */
+/* Two neighbours of four 8-bit codes as f16x2, the low or the high pair. Exact: every code is an f16. int8:
+ * the byte becomes the mantissa of 1024 + x, and 1024 + 128 is subtracted. */
 template <int DT, int HIGH>
 ATTN_DEV uint32_t codes_to_f16x2(uint32_t x) {
     if constexpr (DT == DT_E4M3)
@@ -114,8 +116,8 @@ ATTN_DEV void copy_piece(uint8_t *dst, const uint8_t *src) {
         *dst = *src;
 }
 
-/* Query values d and d + 1 (d even) as one register of a 16-bit type; zero past the head size. The scale stays out of it,
- * so that no bit of Q is lost. f16 has less range than bf16: clamped. */
+/* Query values d and d + 1 (d even) as one register of a 16-bit type; zero past the head size. The scale
+ * stays out of it, so that no bit of Q is lost. f16 has less range than bf16: clamped. */
 template <int MMA>
 ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
     if (d >= TL_D) return 0;
@@ -142,7 +144,8 @@ ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
     }
 }
 
-/* D += A * B as in ptx_sm80.cuh, four values from d on, and free to move: the scheduler needs room between ldmatrix and its use. */
+/* D += A * B as in ptx_sm80.cuh, four values from d on, and free to move: the scheduler needs room between
+ * ldmatrix and its use. */
 template <int DT>
 ATTN_DEV void mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (DT == DT_BF16)
@@ -186,9 +189,10 @@ ATTN_DEV seq_view view_seq(const triton_params_t &p, int seq) {
     return view_seq(p, seq, q0, __ldg(p.q_start + seq + 1) - q0, __ldg(p.seq_lens + seq));
 }
 
-/* The keys lo <= k < hi that query token i sees (semantics 2.2 to 2.8). The query's own position lies in every mask's
- * interval and in every span that concerns it, so their union is an interval again: spans cost nothing in the loop over
- * the keys. Only R-SWA adds a second one: k < prefix (and k < hi), see is_visible. */
+/* The keys lo <= k < hi that query token i sees (semantics 2.2 to 2.8). The query's own position lies in
+ * every mask's interval and in every span that concerns it, so their union is an interval again: spans cost
+ * nothing in the loop over the keys. Only R-SWA adds a second one: k < prefix (and k < hi), see
+ * is_visible. */
 ATTN_DEV int2 row_keys(const seq_view &s, int i) {
     int pos = s.kv_len - s.q_len + i, lo = 0, hi = s.causal ? pos + 1 : s.kv_len;
     if constexpr (TL_CHUNK > 0) {
@@ -223,7 +227,8 @@ ATTN_DEV bool is_visible(int k, int2 seen, int prefix) {
     return k < seen.y && (k >= seen.x || (TL_RSWA > 0 && k < prefix));
 }
 
-/* A loop over key tiles of N: from `begin` to `hi`, leaving out what R-SWA hides between prefix and window. */
+/* A loop over key tiles of N: from `begin` to `hi`, leaving out what R-SWA hides between prefix and
+ * window. */
 struct key_walk {
     int lo, hi, prefix, begin; /* keys that some row sees: [lo, hi) and [0, prefix) */
     ATTN_DEV bool wanted(int k) const { return k < hi && (k >= lo || (TL_RSWA > 0 && k < prefix)); }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NVRTC handles SIGINT, SIGTERM and SIGXFSZ while it compiles and puts the old handlers back by signal(), which changes
- * their flags; two compilations at once may even leave its own there. Here the caller's come back as they were. */
+/* NVRTC handles SIGINT, SIGTERM and SIGXFSZ while it compiles and puts the old handlers back by signal(),
+ * which changes their flags; two compilations at once may even leave its own there. Here the caller's come
+ * back as they were. */
 #if !defined _GNU_SOURCE
 #define _GNU_SOURCE 1 /* dladdr */
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The folder of compiled kernels. A file is code that will run, so the folder must be ours alone: owned by the caller,
- * mode 0700. Files are written under another name and renamed, so that concurrent writers and a crash leave whole files;
- * whatever is wrong with a file only means that it is compiled again. */
+/* The folder of compiled kernels. A file is code that will run, so the folder must be ours alone: owned by
+ * the caller, mode 0700. Files are written under another name and renamed, so that concurrent writers and a
+ * crash leave whole files; whatever is wrong with a file only means that it is compiled again. */
 #include "triton_compile.h"
 
 #include <errno.h>
@@ -20,8 +20,8 @@ static const char store_magic[8] = "attncb0";
 int triton_store_check(const char *dir, attn_error_t *error) {
     struct stat st;
     if (dir[0] != '/')
-        return attn_fail(error, ATTN_E_INVALID, "cache_dir",
-                         "cache_dir is \"%s\"; an absolute path was wanted", dir);
+        return attn_fail(error, ATTN_E_INVALID, "cache_dir", "cache_dir is \"%s\"; expected an absolute path",
+                         dir);
     if (mkdir(dir, 0700) != 0 && errno != EEXIST)
         return attn_fail(error, ATTN_E_IO, "cache_dir", "cache_dir %s cannot be made: %s", dir,
                          strerror(errno));

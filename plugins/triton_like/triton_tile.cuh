@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the 2D kernels share around their products: blocks of query rows, tiles of keys on their way to shared memory,
- * scores and masks, the running softmax, and the rows of the result.
+/* What the 2D kernels share around their products: blocks of query rows, tiles of keys on their way to shared
+ * memory, scores and masks, the running softmax, and the rows of the result.
  *
- * Rows are packed (row = token * group + head), so that the query heads of one KV head share its keys. A thread holds of
- * each 16 rows and 8 keys what an accumulator of mma.m16n8 and of wgmma holds: s[4 * j + 2 * e + i] is row g + 8 * e, key
- * 8 * j + 2 * q + i. 8-bit caches become f16 on their way to shared memory, which is exact; inline scales of K go to the
- * columns of S, those of V to the columns of P. Macros beyond triton_rows.cuh: TL_WARPS, TL_BN. */
+ * Rows are packed (row = token * group + head), so that the query heads of one KV head share its keys. A
+ * thread holds of each 16 rows and 8 keys what an accumulator of mma.m16n8 and of wgmma holds: s[4 * j + 2 *
+ * e + i] is row g + 8 * e, key 8 * j + 2 * q + i. 8-bit caches become f16 on their way to shared memory,
+ * which is exact; inline scales of K go to the columns of S, those of V to the columns of P. Macros beyond
+ * triton_rows.cuh: TL_WARPS, TL_BN. */
 #ifndef TRITON_TILE_CUH
 #define TRITON_TILE_CUH
 
@@ -21,10 +22,12 @@ constexpr int ORS = DVP * OB + 16; /* a row of the result in shared memory */
 /* A soft cap bounds the scores: where P has the range of float32 (bf16), it needs no maximum. */
 constexpr bool FIXED = TL_CAP > 0.f && TL_CAP <= 55.f && TL_ALIBI == 0 && !TL_QQ && MMA == DT_BF16;
 constexpr float FIRST_MAX = FIXED ? 0.f : NO_MAX;
-/* Scale or soft cap join the exponent where nothing else touches the score; growing, so that the maximum stays one. */
+/* Scale or soft cap join the exponent where nothing else touches the score; growing, so that the maximum
+ * stays one. */
 constexpr bool SIMPLE = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
 constexpr bool FOLD = SIMPLE && TL_CAP == 0.f, FOLD_CAP = SIMPLE && TL_CAP > 0.f && !FIXED;
-/* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so not there. */
+/* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so
+ * not there. */
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
 
 /* Where 16 bytes of column c of row r lie. Rows PERIOD apart lie PERIOD * STEP bytes apart. */
@@ -50,8 +53,8 @@ struct block_view {
     int all_lo, all_hi; /* keys that every row of this warp sees */
 };
 
-/* What each row sees, into `seen`; what all of a warp's and what any rows see. Without spans both ends grow with the row.
- * extent: with spans, least lo, greatest hi, greatest lo, least hi. False: nothing to do. */
+/* What each row sees, into `seen`; what all of a warp's and what any rows see. Without spans both ends grow
+ * with the row. extent: with spans, least lo, greatest hi, greatest lo, least hi. False: nothing to do. */
 template <int BM, int WARP_ROWS>
 ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, block_view &b) {
     const int entry = blockIdx.x / p.num_kv_heads, warp_row = (threadIdx.x >> 5) * WARP_ROWS;
@@ -110,7 +113,8 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
 
 /* ---------------------------------------------------------------- tiles of keys */
 
-/* Eight elements of a row as 16 bytes of the 16-bit type. Columns from `left` on are zeros, and nothing is read of them. */
+/* Eight elements of a row as 16 bytes of the 16-bit type. Columns from `left` on are zeros, and nothing is
+ * read of them. */
 ATTN_DEV void load_chunk(uint32_t dst, const uint8_t *src, bool ok, int left) {
     if constexpr (EB == 2) {
         if constexpr (TL_KVEC == 16)
@@ -153,8 +157,8 @@ ATTN_DEV int64_t shuffle64(int64_t x, int from) {
     return (int64_t)((uint64_t)high << 32 | low);
 }
 
-/* Keys and values of one request and KV head. A tile is BN / 16 groups of 16 tokens, each within one page; lane i of every
- * warp knows the i-th group: its page, asked for a tile ahead, and then its offset. */
+/* Keys and values of one request and KV head. A tile is BN / 16 groups of 16 tokens, each within one page;
+ * lane i of every warp knows the i-th group: its page, asked for a tile ahead, and then its offset. */
 struct key_source {
     const int32_t *table;
     const uint8_t *k, *v;
@@ -178,8 +182,9 @@ struct key_source {
     }
 };
 
-/* BN rows of keys or values from `base`; `group` is lane i's offset of the i-th group. What is not wanted becomes zeros
- * and is not read: cp.async of size 0 does not touch its address. Each thread stays in its column of 16 bytes. */
+/* BN rows of keys or values from `base`; `group` is lane i's offset of the i-th group. What is not wanted
+ * becomes zeros and is not read: cp.async of size 0 does not touch its address. Each thread stays in its
+ * column of 16 bytes. */
 template <int D, int DPAD, class rows_t>
 ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0,
                         const key_walk &walk) {
@@ -224,7 +229,8 @@ struct row_terms {
     }
 };
 
-/* The soft cap of small scores, scale and base-2 units included: cap * tanh(x) for |x| <= 1/2 as an odd polynomial within
+/* The soft cap of small scores, scale and base-2 units included: cap * tanh(x) for |x| <= 1/2 as an odd
+ * polynomial within
  * 1.1e-5 * cap, which leaves the special-function unit to the exponentials. */
 struct cap_polynomial {
     float c0, c1, c2, limit; /* limit: of squares */
@@ -248,9 +254,9 @@ struct cap_polynomial {
     }
 };
 
-/* s * factor + ALiBi on the distance (semantics 2.9). The root of a far distance is three steps of its Taylor series around
- * the middle of the tile, without the special-function unit, which has the exponentials: with |x| <= dc / 6 the rest is
- * below 3e-5 of the root. */
+/* s * factor + ALiBi on the distance (semantics 2.9). The root of a far distance is three steps of its Taylor
+ * series around the middle of the tile, without the special-function unit, which has the exponentials: with
+ * |x| <= dc / 6 the rest is below 3e-5 of the root. */
 ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], int k0) {
     const int q = threadIdx.x & 3;
     const bool is_far = TL_ALIBI == 2 && __all_sync(~0u, min(t.pos[0], t.pos[1]) - (k0 + BN) >= 5 * BN / 2);
@@ -321,7 +327,8 @@ ATTN_DEV void hide_scores(const block_view &b, float (&s)[BN / 2], int k0, const
     }
 }
 
-/* s becomes P; true: what was summed before must be multiplied by f. CAPPED: s are products still, and small. */
+/* s becomes P; true: what was summed before must be multiplied by f. CAPPED: s are products still, and
+ * small. */
 template <bool CAPPED>
 ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m)[2], float (&l)[2],
                            float (&f)[2]) {
@@ -424,7 +431,8 @@ ATTN_DEV void pack_keys(uint32_t *a, const float (&s)[BN / 2], int j, const floa
 
 /* ---------------------------------------------------------------- the result */
 
-/* 16 rows of a warp, from `row` of the request on: division, LSE, and through shared memory into whole pieces of rows. */
+/* 16 rows of a warp, from `row` of the request on: division, LSE, and through shared memory into whole pieces
+ * of rows. */
 ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t *out, int row0,
                          const float (&m)[2], const float (&l)[2], const float (&o)[DVP / 2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;

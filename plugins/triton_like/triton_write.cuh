@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cache write (semantics 3.2, 3.4, 3.11): a scatter of the step's rows, quantising where the format asks. One warp a row of
- * one head, K then V; equal formats are copied in the widest pieces that the alignment allows. TL_Q2: element type of K
- * and V of the call (TL_Q may be a quantised query). TL_SVEC: bytes that rows of the call are aligned to. */
+/* Cache write (semantics 3.2, 3.4, 3.11): a scatter of the step's rows, quantising where the format asks. One
+ * warp a row of one head, K then V; equal formats are copied in the widest pieces that the alignment allows.
+ * TL_Q2: element type of K and V of the call (TL_Q may be a quantised query). TL_SVEC: bytes that rows of the
+ * call are aligned to. */
 #ifndef TRITON_WRITE_CUH
 #define TRITON_WRITE_CUH
 

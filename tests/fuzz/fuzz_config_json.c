@@ -1,32 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_config_json.c: any bytes as a Hugging Face config.json. Either layers whose problems hold together, or an error. */
-// SOURCES: tools/hf_*.c tools/tool.c tools/args.c core/*.c
+/* fuzz_config_json.c: any bytes as a Hugging Face config.json. Either layers whose problems hold together,
+ * or an error. */
+// SOURCES: core/*/*.c
 #include <stdlib.h>
 #include <string.h>
 
 #include <attn/attn.h>
-
-#include "hf_config.h"
+#include <attn/attn_model.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static hf_model_t model;
+    attn_model_t *model = NULL;
     attn_error_t err = {.struct_size = sizeof err};
-    memset(&model, 0, sizeof model);
-    int code = hf_config_parse((const char *)data, size, "fuzz", &model, &err);
+    int code = attn_model_parse((const char *)data, size, "fuzz", &model, &err);
     if (code) {
         if (code > 0 || err.code != code || !err.text[0] || !memchr(err.text, '\0', sizeof err.text)) abort();
         return 0;
     }
-    if (model.num_kinds > HF_MAX_KINDS || model.num_notes > HF_MAX_NOTES) abort();
-    for (uint32_t i = 0; i < model.num_kinds; i++) {
-        if (!memchr(model.kinds[i].name, '\0', sizeof model.kinds[i].name)) abort();
-        if (!memchr(model.kinds[i].layers, '\0', sizeof model.kinds[i].layers)) abort();
+    attn_model_kind_t kind = {.struct_size = sizeof kind};
+    attn_problem_t problem = {.struct_size = sizeof problem};
+    uint32_t count = 0;
+    while ((code = attn_model_kind(model, count, &kind, &problem, &err)) == ATTN_OK) {
         char text[2048];
-        if (attn_problem_check(&model.kinds[i].problem, &err)) abort();
-        if (attn_problem_format(&model.kinds[i].problem, text, sizeof text) < 0) abort();
+        if (attn_problem_check(&problem, &err)) abort();
+        if (attn_problem_format(&problem, text, sizeof text) < 0) abort();
+        for (uint32_t i = 1; i < kind.num_layers; i++)
+            if (kind.layers[i] <= kind.layers[i - 1]) abort();
+        if (strlen(kind.name) == 0 || strlen(kind.layers_text) == 0) abort();
+        if (attn_model_split(&problem, 1u << (size & 3), &err) == ATTN_OK && problem.num_heads == 0) abort();
+        count++;
     }
-    (void)hf_model_split(&model, 1u << (size & 3), &err);
+    if (code != ATTN_E_NOT_FOUND || count == 0) abort();
+    attn_model_free(model);
     return 0;
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_ini.c: any bytes as a configuration. Either a table whose entries are found again, or an error with its place. */
-// SOURCES: core/*.c
+/* fuzz_ini.c: any bytes as a configuration. Either a table whose entries are found again, or an error with
+ * its place. */
+// SOURCES: core/*/*.c
 #include <stdlib.h>
 #include <string.h>
 
 #include <attn/attn.h>
 
-#include "ini_table.h"
+#include "config/ini_table.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_problem_text.c: any text as a problem. What parses also formats, and what is formatted parses to the same bytes. */
-// SOURCES: core/*.c
+/* fuzz_problem_text.c: any text as a problem. What parses also formats, and what is formatted parses to the
+ * same bytes. */
+// SOURCES: core/*/*.c
 #include <stdlib.h>
 #include <string.h>
 

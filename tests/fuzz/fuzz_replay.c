@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_replay.c: any bytes as a file of the record hook. What is accepted fits its own problem and lies within the bytes. */
-// SOURCES: tools/replay_file.c tools/safetensors*.c tools/tool.c tools/args.c core/*.c
+/* fuzz_replay.c: any bytes as a file of the record hook. What is accepted fits its own problem and lies
+ * within the bytes. */
+// SOURCES: tools/run/replay_file.c tools/tensor/safetensors*.c tools/base/tool.c tools/base/args.c core/*/*.c
 #include <stdlib.h>
 #include <string.h>
 
-#include "replay_file.h"
+#include "run/replay_file.h"
 
 #include <attn/attn.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_CALLS = 4 };
+enum { MAX_CALLS = 4 };
 
 static volatile unsigned char sink;
 
@@ -49,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (st_parse(data, size, "fuzz", &file, &err) != ATTN_OK) return 0;
     int count = replay_file_calls(file, "fuzz", &err);
     if (count < 0 && (err.code != count || !err.text[0])) abort();
-    for (int i = 0; i < count && i < MOST_CALLS; i++) {
+    for (int i = 0; i < count && i < MAX_CALLS; i++) {
         replay_call_t call;
         err.code = 0;
         err.text[0] = '\0';

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz_safetensors.c: any bytes as a safetensors file. What is accepted lies within the bytes, and every byte is readable. */
-// SOURCES: tools/safetensors*.c tools/tool.c tools/args.c core/*.c
+/* fuzz_safetensors.c: any bytes as a safetensors file. What is accepted lies within the bytes, and every
+ * byte is readable. */
+// SOURCES: tools/tensor/safetensors*.c tools/base/tool.c tools/base/args.c core/*/*.c
 #include <stdlib.h>
 #include <string.h>
 
-#include "safetensors.h"
+#include "tensor/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay_main.c: a fuzz harness without a fuzzer. Feeds each file of the corpus, each of its prefixes of a few lengths
- * and seeded mutations of it to the harness; surviving is the check. Runs in make check with every compiler.
- */
+/* replay_main.c: a fuzz harness without a fuzzer. Feeds each file of the corpus, each of its prefixes of a
+ * few lengths and seeded mutations of it to the harness; surviving is the check. Runs in make check with
+ * every compiler. */
 #include <dirent.h>
 
 #include "../tap.h"
@@ -55,15 +55,13 @@ static size_t mutate(uint8_t *data, size_t size, uint64_t *rng) {
     return size;
 }
 
-int main(void) {
-    uint64_t rng = tap_seed();
+/* The files of one folder, below the source tree. Returns how many. */
+static int feed_folder(const char *name, uint64_t *rng) {
     char folder[1024], path[2048];
     const char *top = getenv("ATTN_TEST_SRCDIR");
-    snprintf(folder, sizeof folder, "%s/tests/fuzz/corpus/%s", top ? top : ".", HARNESS);
+    snprintf(folder, sizeof folder, "%s/%s", top ? top : ".", name);
     DIR *dir = opendir(folder);
     if (!dir) bail_out("no corpus %s", folder);
-    feed((const uint8_t *)"", 0);
-    ok(1, "no bytes at all");
     static uint8_t file[INPUT_SIZE], work[INPUT_SIZE];
     int files = 0;
     for (struct dirent *entry; (entry = readdir(dir));) {
@@ -78,12 +76,23 @@ int main(void) {
             feed(file, size - cut);
         for (int i = 0; i < MUTATIONS; i++) {
             memcpy(work, file, size);
-            feed(work, mutate(work, size, &rng));
+            feed(work, mutate(work, size, rng));
         }
         ok(1, "%s, its prefixes and %d mutations", entry->d_name, MUTATIONS);
         files++;
     }
     closedir(dir);
+    return files;
+}
+
+int main(void) {
+    uint64_t rng = tap_seed();
+    feed((const uint8_t *)"", 0);
+    ok(1, "no bytes at all");
+    int files = feed_folder("tests/fuzz/corpus/" HARNESS, &rng);
+#ifdef SEEDS
+    files += feed_folder(SEEDS, &rng);
+#endif
     ok(files > 0, "%d files in the corpus", files);
     return tap_done();
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dense_step.h: one layer of a small engine around a dense backend, for what attn_case.h does not do: graphs, other block
- * tables, calls in the wrong order. 8 requests, 8/2 heads of 128 in bfloat16, pages of 16; numbers of about 1. */
+/* dense_step.h: one layer of a small engine around a dense backend, for what attn_case.h does not do: graphs,
+ * other block tables, calls in the wrong order. 8 requests, 8/2 heads of 128 in bfloat16, pages of 16;
+ * numbers of about 1. */
 #ifndef ATTN_TESTS_DENSE_STEP_H
 #define ATTN_TESTS_DENSE_STEP_H
 
 #include "gpu_memory.h"
-#include "tap.h"
+#include "../tap.h"
 
 #include <attn/attn_plugin_util.h>
 
@@ -105,7 +106,8 @@ static void dense_step_close(dense_step *s) {
     cudaFree(s->d_table[0]), cudaFree(s->d_table[1]), cudaFree(s->cache), cudaFree(s->q), cudaFree(s->o);
 }
 
-/* The first n requests; lengths and pages from `variant`; table number `which`, which update_only alone replaces. */
+/* The first n requests; lengths and pages from `variant`; table number `which`, which update_only alone
+ * replaces. */
 static int dense_step_build(dense_step *s, const int *q_lens, int n, int variant, int which, uint32_t flags,
                             int update_only, cudaStream_t stream) {
     attn_error_t e = {.struct_size = sizeof e};
@@ -154,8 +156,8 @@ static void dense_step_output(dense_step *s, const int *q_lens, int n, int varia
     cudaMemcpy(out, s->o, dense_step_bytes, cudaMemcpyDeviceToHost);
 }
 
-/* A graph of a batch of decodes and of a mixed one, replayed with other lengths, pages and tables, against eager runs with
- * eager_flags; and the same call twice. */
+/* A graph of a batch of decodes and of a mixed one, replayed with other lengths, pages and tables, against
+ * eager runs with eager_flags; and the same call twice. */
 static void dense_step_replays(dense_step *s, uint32_t eager_flags, cudaStream_t stream) {
     char *want = malloc(dense_step_bytes), *got = malloc(dense_step_bytes);
     for (int kind = 0; kind < 2; kind++) {

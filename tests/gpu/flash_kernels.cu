@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The flash kernels against an oracle in double: masks, lengths around every boundary, head sizes, cache layouts and
- * types, splits. The cache is full of NaN except where a token was written, and outputs lie between canaries.
- * Kernels are called below the plugin ABI, with the planner's own work lists. FLASH_TEST_ONLY=text runs a part. */
-#include "flash/flash_launch.h"
+/* The flash kernels against an oracle in double: masks, lengths around every boundary, head sizes, cache
+ * layouts and types, splits. The cache is full of NaN except where a token was written, and outputs lie
+ * between canaries. Kernels are called below the plugin ABI, with the planner's own work lists.
+ * FLASH_TEST_ONLY=text runs a part. */
+#include "kernels/cuda/dense/flash_launch.h"
 #include "flash_oracle.cuh"
-#include "flash/flash_plan.h"
+#include "kernels/cuda/dense/flash_plan.h"
 #include "../tap.h"
 
 #include <algorithm>
@@ -201,7 +202,7 @@ static void run_case(const test_case &c) {
         return;
     }
     dc[1] = dc[0];
-    flash_widen_decode(&shape, &device, &dc[1]);
+    flash_enlarge_decode(&shape, &device, &dc[1]);
     flash_plan_input in = {};
     in.q_start = q_start.data(), in.seq_lens = seq_lens.data();
     in.k_start = c.layout == CONTIGUOUS ? k_start.data() : nullptr;
@@ -238,7 +239,7 @@ static void run_case(const test_case &c) {
     CK(cudaMalloc(&p.part_lse, part * 4));
     CK(cudaMemset(p.part_out, 0xff, part * dv * 4));
     CK(cudaMemset(p.part_lse, 0xff, part * 4));
-    auto decode = flash_decode_instance(kv, dc[0].class_index);
+    auto decode = flash_all_kernels.decode[kv - FLASH_F16][dc[0].class_index];
     for (int i = 0; i < 2; i++) {
         dc[i].cluster = in.max_cluster;
         CK(decode(nullptr, &dc[i], 0, 0));
@@ -413,7 +414,8 @@ static std::vector<test_case> all_cases() {
                                          c.hq = 24, c.hkv = 2, c.d = dd.first, c.dv = dd.second;
                                          c.layout = dd.first == 128 ? NHD : CONTIGUOUS;
         });
-    /* more short tiles than multiprocessors: heads in pairs and alone, blocks of which half is seen, first ones and only ones */
+    /* more short tiles than multiprocessors: heads in pairs and alone, blocks of which half is seen, first
+     * ones and only ones */
     for (auto hh : std::vector<std::pair<int, int>>{{16, 8}, {12, 4}, {8, 8}, {32, 8}})
         for (int layout : {CONTIGUOUS, NHD, HND})
             for (int causal : {1, 0})
@@ -481,7 +483,7 @@ int main() {
     const bool is_portable = prop.major == 9 && strstr(TEXT(ATTN_CUDA_ARCH), "90a") == nullptr;
     device = {is_portable ? 8 : prop.major, prop.minor, prop.multiProcessorCount,
               (int)prop.sharedMemPerBlockOptin, (int)prop.sharedMemPerMultiprocessor};
-    CK(flash_runtime_init(&runtime, device.num_sms, device.major == 9));
+    CK(flash_runtime_init(&runtime, &flash_all_kernels, device.num_sms, device.major == 9));
     uint64_t seed = tap_seed();
     const char *only = getenv("FLASH_TEST_ONLY");
     auto cases = all_cases();

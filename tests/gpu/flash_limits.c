@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FLASH_ATTN at its limits, through the plugin ABI on a device: contexts of a million tokens in caches of more than 2^31
- * elements, workspaces and unused memory full of NaN, several threads and several streams. FLASH_TEST_PLUGINS names the
- * folder of the plugins. */
-#include "kit/attn_case.h"
-#include "tap.h"
+/* FLASH_ATTN at its limits, through the plugin ABI on a device: contexts of a million tokens in caches of
+ * more than 2^31 elements, workspaces and unused memory full of NaN, several threads and several streams.
+ * FLASH_TEST_PLUGINS names the folder of the plugins. */
+#include "kit/case/attn_case.h"
+#include "../tap.h"
 
 #include <attn/attn_plugin_util.h>
 #include <cuda_runtime_api.h>
@@ -21,8 +21,8 @@ typedef struct buffers {
     float *lse;
 } buffers_t;
 
-/* One attention layer with a cache of `num_blocks` pages; request r has the pages page_of(r, i), of which the first `shared`
- * are those of request 0. prefix: common_prefix_len of its batches. */
+/* One attention layer with a cache of `num_blocks` pages; request r has the pages page_of(r, i), of which the
+ * first `shared` are those of request 0. prefix: common_prefix_len of its batches. */
 typedef struct layer {
     attn_problem_t problem;
     attn_instance_t *instance;
@@ -120,7 +120,8 @@ static void layer_close(layer_t *l) {
     cudaGetLastError();
 }
 
-/* build_metadata and forward on the stream, into the buffers of `set`. Returns ATTN_OK or a code with l->error. */
+/* build_metadata and forward on the stream, into the buffers of `set`. Returns ATTN_OK or a code with
+ * l->error. */
 static int layer_step(layer_t *l, int set, const int32_t *q_lens, const int32_t *lens, int n,
                       cudaStream_t stream, attn_error_t *error) {
     buffers_t *b = &l->sets[set];
@@ -195,8 +196,8 @@ static void put(void *base, size_t i, double x, int bytes) {
         ((uint16_t *)base)[i] = bf16_of(x);
 }
 
-/* Keys and values of 0, but five needles with a score of 39.6: the output is their mean. Pages of nobody, and the rows
- * behind the last token, are NaN. */
+/* Keys and values of 0, but five needles with a score of 39.6: the output is their mean. Pages of nobody, and
+ * the rows behind the last token, are NaN. */
 static void fill_needles(layer_t *l) {
     const int eb = l->shape.dtype.bits / 8, page = (int)l->problem.block_size;
     const int64_t pages = (CONTEXT + page - 1) / page;

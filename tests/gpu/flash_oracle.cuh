@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention in double, the plain way, on the GPU: one block per (token, head), two passes over the keys. The oracle of
- * the flash kernel tests; it shares no code with them. Formulas: semantics 2.2, 2.3, 2.9, 2.10, 2.13, 2.14. */
+/* Attention in double, the plain way, on the GPU: one block per (token, head), two passes over the keys. The
+ * oracle of the flash kernel tests; it shares no code with them. Formulas: semantics 2.2, 2.3, 2.9, 2.10,
+ * 2.13, 2.14. */
 #ifndef FLASH_ORACLE_CUH
 #define FLASH_ORACLE_CUH
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flash.so through the plugin ABI on a device: random cases within its capability table against the reference plugin in
- * double, forced and chosen kernels, capture and replay with another batch, new block tables, errors that name the
- * parameter. FLASH_TEST_CASES=N sets the number of random cases. */
+/* flash.so through the plugin ABI on a device: random cases within its capability table against the reference
+ * plugin in double, forced and chosen kernels, capture and replay with another batch, new block tables,
+ * errors that name the parameter. FLASH_TEST_CASES=N sets the number of random cases. */
 #include "dense_step.h"
 
 #include <attn/attn_plugin_util.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_memory.h: plain device memory for the cases of kit/attn_case.h, and what is known of device 0. The kit's own
- * checks use managed memory instead (kit/cuda_memory.c). */
+/* gpu_memory.h: plain device memory for the cases of kit/case/attn_case.h, and what is known of device 0. The
+ * kit's own checks have it from the table of its kind (kit/case/case_device.c). */
 #ifndef ATTN_TESTS_GPU_MEMORY_H
 #define ATTN_TESTS_GPU_MEMORY_H
 
-#include "kit/attn_case.h"
+#include "kit/case/attn_case.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* indexer_gpu: every call of attn.draft.indexer/0 in mla_sparse against the one of reference: bytes equal where the format
- * or the result is exact, logits within a tolerance; what is not to be written stays as it was. INDEXER_TEST_PLUGINS is
- * the folder of the plugins, plugins-built otherwise. */
-#include "tap.h"
+/* indexer_gpu: every call of attn.draft.indexer/0 in mla_sparse against the one of reference: bytes equal
+ * where the format or the result is exact, logits within a tolerance; what is not to be written stays as it
+ * was. INDEXER_TEST_PLUGINS is the folder of the plugins, plugins-built otherwise. */
+#include "../tap.h"
 
 #include <attn/attn_plugin_util.h>
 #include <attn/draft/attn_indexer.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fp8 queries of mla.so on a device (semantics 7.4): against the reference plugin in double, which rounds the absorbed query
- * to e4m3 too, so closely that a query that is not rounded, or rounded otherwise, is told apart; both kernels, both forms of
- * prefill, capture; scales that are none. MLA_TEST_PLUGINS: the folder of the plugins. */
+/* fp8 queries of mla.so on a device (semantics 7.4): against the reference plugin in double, which rounds the
+ * absorbed query to e4m3 too, so closely that a query that is not rounded, or rounded otherwise, is told
+ * apart; both kernels, both forms of prefill, capture; scales that are none. MLA_TEST_PLUGINS: the folder of
+ * the plugins. */
 #include "gpu_memory.h"
 #include "mla_testing.h"
 #include "plan_host.h"
@@ -17,9 +18,9 @@ static double root_mean_square(const double *a, const double *b, int64_t n) {
     return n > 0 ? sqrt(sum / (double)n) : 0;
 }
 
-/* The absorbed form within what 16-bit queries are allowed, and its LSE, in which only scores matter, ten times nearer to
- * the oracle that rounds the absorbed query than to the one that does not; the projected form the other way round: its
- * queries stay as they are (semantics 6.9). */
+/* The absorbed form within what 16-bit queries are allowed, and its LSE, in which only scores matter, ten
+ * times nearer to the oracle that rounds the absorbed query than to the one that does not; the projected form
+ * the other way round: its queries stay as they are (semantics 6.9). */
 static int rounds_queries(const kit_case_t *c, int is_projected, char *why, size_t size) {
     kit_case_t plain = *c, strict = *c;
     plain.problem.query_dtype = strict.problem.query_dtype = 0, strict.problem.kv_cache_dtype = 0;
@@ -157,7 +158,8 @@ static int forward_with(mla_step *s, float scale, cudaStream_t stream, uint16_t 
     return status;
 }
 
-/* Scales of which a host can judge are refused by name; numbers on the device that are no scale make NaN of the output. */
+/* Scales of which a host can judge are refused by name; numbers on the device that are no scale make NaN of
+ * the output. */
 static void bad_scales(mla_step *s, cudaStream_t stream) {
     static const int32_t query_lens[2] = {1, 2}, lens[2] = {70, 9};
     static const float bad[4] = {0, -1, NAN, INFINITY};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla.so and mla_sparse.so through the plugin ABI on a device: fixed and random cases against the reference plugin in
- * double, capture and replay with other lengths and tables, errors that name the parameter. MLA_TEST_CASES=N sets the
- * number of random cases, MLA_TEST_PLUGINS the folder of the plugins. */
+/* mla.so and mla_sparse.so through the plugin ABI on a device: fixed and random cases against the reference
+ * plugin in double, capture and replay with other lengths and tables, errors that name the parameter.
+ * MLA_TEST_CASES=N sets the number of random cases, MLA_TEST_PLUGINS the folder of the plugins. */
 #include "gpu_memory.h"
 #include "mla_testing.h"
 #include "plan_host.h"
@@ -115,8 +115,8 @@ static void fixed_cases(const char *projections) {
     mla_test_set(MLA_TEST_PROJECTIONS, "auto");
 }
 
-/* The multi-head form, with the Hopper kernels and the portable ones: one pass and several, requests without context or
- * without queries among others, both sizes, an fp8 cache, odd pages and heads. */
+/* The multi-head form, with the Hopper kernels and the portable ones: one pass and several, requests without
+ * context or without queries among others, both sizes, an fp8 cache, odd pages and heads. */
 static void projected_cases(uint64_t seed) {
     static const struct {
         const char *name;
@@ -277,8 +277,8 @@ static void graphs_and_errors(const attn_backend_t *backend, uint32_t role) {
     free(zeros), free(got);
 }
 
-/* Long lists of keys, whole and cut, odd and even numbers of blocks: the device's own kernel against the portable one. A
- * large scale lets nearly every block of keys move the largest score of some row. */
+/* Long lists of keys, whole and cut, odd and even numbers of blocks: the device's own kernel against the
+ * portable one. A large scale lets nearly every block of keys move the largest score of some row. */
 static void own_and_portable(uint32_t heads, uint32_t kv, uint32_t query_dtype, double scale) {
     enum { REQS = 6, TOKENS = 12 };
     static const int32_t q[REQS] = {1, 2, 1, 1, 4, 3},
@@ -346,8 +346,9 @@ static int opens_blas(void) {
     return status == ATTN_OK;
 }
 
-/* Every number of tokens, each for the first time: device memory is taken, and code loaded, when a layer opens. What is free
- * is known of the whole device alone: MLA_TEST_SHARED=1 says that other programs use it now. */
+/* Every number of tokens, each for the first time: device memory is taken, and code loaded, when a layer
+ * opens. What is free is known of the whole device alone: MLA_TEST_SHARED=1 says that other programs use it
+ * now. */
 static void no_memory_later(const attn_backend_t *backend, uint32_t role, const char *prefill) {
     enum { TOKENS = 256 };
     attn_problem_t p = mla_test_problem(role, 128, 0);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prefill of latent attention over two ranks (semantics 8.3 and 8.5), both on one device, as plugins/mla/README.md describes
- * it. Decode-context parallelism: each rank has half of the heads and half of every request's cached rows; the context comes
- * together chunk by chunk, rank after rank, so that its rows are not in order, and the new tokens lie behind it. Prefill-
- * context parallelism: each rank has all heads and some of the new tokens. Wanted is what one rank alone computes. */
+/* Prefill of latent attention over two ranks (semantics 8.3 and 8.5), both on one device, as
+ * plugins/mla/README.md describes it. Decode-context parallelism: each rank has half of the heads and half of
+ * every request's cached rows; the context comes together chunk by chunk, rank after rank, so that its rows
+ * are not in order, and the new tokens lie behind it. Prefill- context parallelism: each rank has all heads
+ * and some of the new tokens. Wanted is what one rank alone computes. */
 #include "mla_testing.h"
 #include "plan_host.h"
 
@@ -100,7 +101,8 @@ static double bf16(uint16_t x) {
     return f;
 }
 
-/* The largest difference so far, in units of 1 + the wanted number: of results that are rounded to bfloat16, and of LSEs. */
+/* The largest difference so far, in units of 1 + the wanted number: of results that are rounded to bfloat16,
+ * and of LSEs. */
 typedef struct difference {
     double out, lse;
 } difference;
@@ -120,7 +122,7 @@ static void compare(difference *d, const answer *got, int row, int num_heads, co
 }
 
 /* The heads of a rank: their weights and queries. */
-static int take_heads(mla_step *s, const mla_step *whole, int rank) {
+static int split_heads(mla_step *s, const mla_step *whole, int rank) {
     const size_t heads = s->problem.num_heads, weights = heads * (NOPE + VALUE) * LATENT * 2;
     cudaMemcpy(s->weights, (char *)whole->weights + (size_t)rank * weights, weights,
                cudaMemcpyDeviceToDevice);
@@ -149,12 +151,12 @@ static uint16_t *row_of(const host_cache *c, int request, int row) {
     return c->data + ((int64_t)c->table[request * WIDTH + row / PAGE] * PAGE + row % PAGE) * ROW;
 }
 
-/* The stage of one rank: the context of each request, gathered from `ranks` ranks in chunks, then the new tokens. lens:
- * rows of each request. Returns the number of chunks, or -1. */
+/* The stage of one rank: the context of each request, gathered from `ranks` ranks in chunks, then the new
+ * tokens. lens: rows of each request. Returns the number of chunks, or -1. */
 static int stage(mla_step *s, const host_cache *shares, int ranks, int interleave, const rows *x,
                  int32_t *lens) {
-    enum { MOST_CHUNKS = 64 };
-    static int32_t starts[MOST_CHUNKS * REQS], cu[MOST_CHUNKS * (REQS + 1)];
+    enum { MAX_CHUNKS = 64 };
+    static int32_t starts[MAX_CHUNKS * REQS], cu[MAX_CHUNKS * (REQS + 1)];
     const attn_mla_context_params_t params = {.struct_size = sizeof params,
                                               .block_size = PAGE,
                                               .workspace_tokens = 1024, /* small, so that there are chunks */
@@ -162,7 +164,7 @@ static int stage(mla_step *s, const host_cache *shares, int ranks, int interleav
                                               .cp_interleave = interleave};
     attn_mla_context_t c = {0};
     int status = attn_plan_mla_context_size(&params, x->new_start, x->seq, REQS, &c, &s->error);
-    if (status != ATTN_OK || c.num_chunks > MOST_CHUNKS) return -1;
+    if (status != ATTN_OK || c.num_chunks > MAX_CHUNKS) return -1;
     status = attn_plan_mla_context(&params, x->new_start, x->seq, REQS, c.num_chunks, starts, cu, NULL, NULL,
                                    &s->error);
     if (status != ATTN_OK) return -1;
@@ -201,7 +203,7 @@ static void heads_and_cache_split(mla_step *whole, const rows *x, const answer *
     }
     for (int rank = 0; rank < WORLD && status == ATTN_OK && chunks >= 0; rank++) {
         int32_t lens[REQS];
-        status = take_heads(&s, whole, rank);
+        status = split_heads(&s, whole, rank);
         for (int ranks = WORLD; ranks > 0; ranks--) { /* all shares, then the first alone */
             chunks = stage(&s, shares, ranks, interleave, x, lens);
             if (status == ATTN_OK && chunks >= 0) status = run(&s, queries, lens, REQS, &got);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Latent attention whose cache is split over ranks (semantics 8): a world of two on one device. Slots and local lengths
- * come from the planning functions, each rank runs mla.so over its share, attn_plan_merge_states joins the results by
- * their LSE; wanted is what one rank with the whole cache computes. MLA_TEST_PLUGINS names the folder of the plugin. */
+/* Latent attention whose cache is split over ranks (semantics 8): a world of two on one device. Slots and
+ * local lengths come from the planning functions, each rank runs mla.so over its share,
+ * attn_plan_merge_states joins the results by their LSE; wanted is what one rank with the whole cache
+ * computes. MLA_TEST_PLUGINS names the folder of the plugin. */
 #include "mla_step.h"
 #include "plan_host.h"
-#include "tap.h"
+#include "../tap.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -43,7 +44,8 @@ static float from_bf16(uint16_t x) {
     return f;
 }
 
-/* One decode step. A request of which the rank holds nothing takes no part: its result is the empty one (2.14). */
+/* One decode step. A request of which the rank holds nothing takes no part: its result is the empty one
+ * (2.14). */
 static int decode(mla_step *s, const int32_t *lens, result *r) {
     static uint16_t out[REQS * HEADS * VALUE];
     static float lse[HEADS * REQS];
@@ -75,7 +77,8 @@ static int decode(mla_step *s, const int32_t *lens, result *r) {
     return status;
 }
 
-/* The rows that rank `rank` holds go from the cache of `whole` to that of `part`, to where the planning function says. */
+/* The rows that rank `rank` holds go from the cache of `whole` to that of `part`, to where the planning
+ * function says. */
 static int share_cache(const mla_step *whole, mla_step *part, const int32_t *lens, int rank, int interleave) {
     const size_t bytes = (size_t)whole->num_blocks * PAGE * ROW * 2;
     uint16_t *from = malloc(bytes), *to = malloc(bytes);

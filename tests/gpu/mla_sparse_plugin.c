@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_sparse.so on a device against the reference plugin in double: what is its own beside what mla_plugin.c tests. Both
- * of its kernels, the device's own and the portable one; lists of all lengths around blocks, heads that do not fill a
- * tile, indices that name nothing, a scale below zero, the cache dtype fp8 that becomes fp8_ds_mla, replays over the
- * 656-byte cache. MLA_TEST_PLUGINS: the folder of the plugins. */
-#include "kit/check_cuda.h"
+/* mla_sparse.so on a device against the reference plugin in double: what is its own beside what mla_plugin.c
+ * tests. Both of its kernels, the device's own and the portable one; lists of all lengths around blocks,
+ * heads that do not fill a tile, indices that name nothing, a scale below zero, the cache dtype fp8 that
+ * becomes fp8_ds_mla, replays over the 656-byte cache. MLA_TEST_PLUGINS: the folder of the plugins. */
+#include "gpu_memory.h"
 #include "mla_testing.h"
 
 enum { SEEN_LOGS = 8 };
-static kit_memory_t gpu;
 static const attn_backend_t *sparse, *reference;
 static char logged[SEEN_LOGS][256];
 static int num_logged;
@@ -141,9 +140,7 @@ static void replay(void) {
 }
 
 int main(void) {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0 || cuda_memory_start(&gpu, 0) != 0)
-        skip_all("no CUDA device");
+    if (gpu_start() != 0) skip_all("no CUDA device");
     sparse = mla_test_load("mla_sparse.so");
     reference = mla_test_load("reference.so");
     fp8_becomes_656_bytes();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_step.h: one layer of a small engine around an MLA backend, for what attn_case.h does not do: graphs, rebuilt
- * metadata, timing. Random weights, queries and cache; requests have pages of their own in shuffled order. */
+/* mla_step.h: one layer of a small engine around an MLA backend, for what attn_case.h does not do: graphs,
+ * rebuilt metadata, timing. Random weights, queries and cache; requests have pages of their own in shuffled
+ * order. */
 #ifndef ATTN_TESTS_MLA_STEP_H
 #define ATTN_TESTS_MLA_STEP_H
 
@@ -69,7 +70,8 @@ static inline void *mla_step_fill(size_t bytes, int exponent, int is_bytes, uint
 /* What mla_step_open opens with; none unless set. */
 static const attn_host_t *mla_step_host;
 
-/* problem: role, kv_cache_dtype, num_heads, limits and sizes; bfloat16. Options: mla_options.h. Returns ATTN_OK or a code with s->error. */
+/* problem: role, kv_cache_dtype, num_heads, limits and sizes; bfloat16. Options: mla_options.h. Returns
+ * ATTN_OK or a code with s->error. */
 static inline int mla_step_open(mla_step *s, const attn_backend_t *backend, const attn_problem_t *problem,
                                 int64_t width) {
     memset(s, 0, sizeof *s);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_testing.h: what the tests of the plugins mla and mla_sparse share: where the plugins are, a case against the reference
- * plugin, the usual layer, and a layer that is captured once and replayed over other batches. */
+/* mla_testing.h: what the tests of the plugins mla and mla_sparse share: where the plugins are, a case
+ * against the reference plugin, the usual layer, and a layer that is captured once and replayed over other
+ * batches. */
 #ifndef ATTN_TESTS_MLA_TESTING_H
 #define ATTN_TESTS_MLA_TESTING_H
 
-#include "kit/attn_case.h"
+#include "kit/case/attn_case.h"
 #include "mla_step.h"
-#include "tap.h"
+#include "../tap.h"
 
 #include <unistd.h>
 
@@ -69,8 +70,8 @@ static int mla_test_output(mla_step *s, const int32_t *q, const int32_t *lens, i
     return status;
 }
 
-/* Opens a layer of at least 8 requests and 64 tokens and checks what a graph of it makes of other lengths, queries and
- * tables. *s stays open if the result is ATTN_OK. */
+/* Opens a layer of at least 8 requests and 64 tokens and checks what a graph of it makes of other lengths,
+ * queries and tables. *s stays open if the result is ATTN_OK. */
 TAP_UNUSED static int mla_test_replays(mla_step *s, const attn_backend_t *backend,
                                        const attn_problem_t *problem, const char *name, cudaStream_t stream) {
     static const int32_t first[8] = {1, 1, 1, 1, 1, 1, 1, 1}, second[8] = {1, 1, 1, 1, 1, 1, 2, 0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fp8 layers of a multimodal encoder through attn.h on a device: static scales as host numbers and from a file give the same
- * as device tensors, dynamic ones are read back and saved once. */
-#include "tap.h"
+/* fp8 layers of a multimodal encoder through attn.h on a device: static scales as host numbers and from a
+ * file give the same as device tensors, dynamic ones are read back and saved once. */
+#include "../tap.h"
 
 #include <attn/attn.h>
 #include <attn/attn_plugin_util.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mm_encoder.so through the plugin ABI on a device: random cases with and without fp8 against the reference plugin in double,
- * views of fused QKV buffers, dynamic scales beside the reference's, capture and replay, errors that name the parameter.
- * MM_TEST_CASES=N sets the number of random cases. */
+/* mm_encoder.so through the plugin ABI on a device: random cases with and without fp8 against the reference
+ * plugin in double, views of fused QKV buffers, dynamic scales beside the reference's, capture and replay,
+ * errors that name the parameter. MM_TEST_CASES=N sets the number of random cases. */
 #include "gpu_memory.h"
-#include "tap.h"
+#include "../tap.h"
 
 #include <attn/attn_plugin_util.h>
 #include <math.h>
@@ -52,7 +52,7 @@ static void *get(const step_t *s, size_t bytes) {
     if (s->on == reference)
         p = aligned_alloc(256, (bytes + 512) / 256 * 256);
     else if (cudaMalloc(&p, bytes + 256) != cudaSuccess)
-        bail_out("no memory for %zu bytes", bytes);
+        bail_out("out of memory for %zu bytes", bytes);
     return p;
 }
 static void put_back(const step_t *s, void *p) {

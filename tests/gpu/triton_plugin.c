@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* triton_like.so through the plugin ABI on a device: a grid and random cases within its capability table against the
- * reference plugin in double; capture and replay, bitwise repeatability, batch invariance, errors, the folder of compiled
- * kernels. Cases run in several processes, because most of a case's time is compilation and the oracle.
- * TRITON_TEST_GRID=N: N cases of the grid only (for compute-sanitizer); TRITON_TEST_CASES=N: random cases;
- * TRITON_TEST_JOBS=N: processes; TRITON_TEST_CACHE=DIR: keep the kernels there. */
+/* triton_like.so through the plugin ABI on a device: a grid and random cases within its capability table
+ * against the reference plugin in double; capture and replay, bitwise repeatability, batch invariance,
+ * errors, the folder of compiled kernels. Cases run in several processes, because most of a case's time is
+ * compilation and the oracle. TRITON_TEST_GRID=N: N cases of the grid only (for compute-sanitizer);
+ * TRITON_TEST_CASES=N: random cases; TRITON_TEST_JOBS=N: processes; TRITON_TEST_CACHE=DIR: keep the kernels
+ * there. */
 #include "dense_step.h"
 
 #include <attn/attn_plugin_util.h>
@@ -44,7 +45,8 @@ static int run_one(const kit_case_t *c, char *why, size_t size) {
     return kit_agrees(&wrapped, reference, c, NULL, &gpu, &d, why, size);
 }
 
-/* Random cases take any head size; most here are moved to the sizes of real models, and some to the ends of the range. */
+/* Random cases take any head size; most here are moved to the sizes of real models, and some to the ends of
+ * the range. */
 static void make_random(kit_case_t *c, uint64_t seed, int i) {
     static const uint32_t sizes[] = {128, 64, 128, 80, 96, 256, 72, 192, 32, 320, 128, 100};
     uint64_t state = seed + 77;

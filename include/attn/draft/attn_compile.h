@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attn_compile.h: a draft extension of backends that compile kernels when a problem is opened: the same work ahead of time,
- * for a device that need not be present. A draft may change in every release; its number is part of the id.
+ * attn_compile.h: a draft extension of backends that compile kernels when a problem is opened: the same work
+ * ahead of time, for a device that need not be present. A draft may change in every release; its number is
+ * part of the id.
  *
  *     const attn_compile_extension_t *x = ops->get_extension(NULL, ATTN_COMPILE_EXTENSION);
  *     if (x != NULL) x->compile(&problem, &device, options, num_options, NULL, &report, &error);
@@ -29,10 +30,11 @@ typedef struct attn_compile_report {
 typedef struct attn_compile_extension {
     uint32_t struct_size;
     uint32_t reserved0;
-    /* Makes the code that open would make for this problem on this device (compute_capability is what counts) and keeps it
-     * where the options say. options as in open; host may be NULL. [any thread] */
-    int (*compile)(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
-                   uint32_t num_options, const attn_host_t *host, attn_compile_report_t *report, attn_error_t *error);
+    /* Makes the code that open would make for this problem on this device (compute_capability is what counts)
+     * and keeps it where the options say. options as in open; host may be NULL. [any thread] */
+    int (*compile)(const attn_problem_t *problem, const attn_device_t *device,
+                   const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                   attn_compile_report_t *report, attn_error_t *error);
 } attn_compile_extension_t;
 
 #ifdef __cplusplus

@@ -1,0 +1,98 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# run_results.sh h200|cpu FILE: runs a machine's measuring programs and writes what they print to FILE, below date,
+# commit, device and each command. The last section of FILE, measured elsewhere, is kept. Run in the build folder by
+# make bench-h200 or make bench-cpu; if a program fails, FILE is unchanged.
+set -eu
+
+if [ $# -ne 2 ]; then
+    echo "usage: run_results.sh h200|cpu FILE" >&2
+    exit 2
+fi
+machine=$1
+file=$2
+here=$(dirname "$0")
+
+# run TITLE PROGRAM [ARGUMENT..]: one section of the file
+run() {
+    title=$1
+    shift
+    printf '\n## %s\n\n    %s\n\n' "$title" "$*" | sed "s|$here/|bench/|" >>"$new"
+    if ! command -v "$1" >/dev/null 2>&1; then
+        echo "Not run: $1 is not here." >>"$new"
+        echo "run_results.sh: $1 is not here" >&2
+        return
+    fi
+    echo "run_results.sh: $*" >&2
+    printf '```\n' >>"$new"
+    if ! "$@" >>"$new"; then
+        tail -n 5 "$new" >&2
+        echo "run_results.sh: $* failed; $file is unchanged" >&2
+        exit 1
+    fi
+    printf '```\n' >>"$new"
+}
+
+case $machine in
+h200)
+    kept='## Peers on other machines'
+    device=$(nvidia-smi --query-gpu=name,driver_version,power.limit --format=csv,noheader | head -n 1)
+    ;;
+cpu)
+    kept='## Other machines'
+    device=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+    threads=${OMP_NUM_THREADS:-$(nproc)}
+    device="$device, $threads threads"
+    ;;
+*)
+    echo "run_results.sh: $machine is neither h200 nor cpu" >&2
+    exit 2
+    ;;
+esac
+if [ -e "$file" ] && ! grep -qx "$kept" "$file"; then
+    echo "run_results.sh: $file lacks the line \"$kept\", from which on it is kept; add the line" >&2
+    exit 2
+fi
+commit=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)
+new=$(mktemp "$file.XXXXXX")
+trap 'rm -f "$new"' EXIT
+trap 'exit 1' HUP INT TERM
+printf '# %s\n\nMeasured on %s at commit %s by "make bench-%s".\n' \
+    "$device" "$(date -u +%Y-%m-%d)" "$commit" "$machine" >"$new"
+ATTN_CONFIG=$PWD/build.ini
+export ATTN_CONFIG
+
+case $machine in
+h200)
+    run "Whole calls" tools/attn bench --device cuda:0 --suite h200
+    run "Peers that torch carries" "${PYTHON:-python3}" "$here/peers_torch.py"
+    run "Dense kernels" bench/flash_bench
+    run "Encoders" bench/mm_encoder_bench plugins-built/mm_encoder.so
+    run "Latent decode, kernels" bench/mla_decode_bench
+    run "Latent layers through the ABI" bench/mla_bench plugins-built/mla.so
+    run "Selected tokens through the ABI" bench/mla_bench plugins-built/mla_sparse.so
+    run "Latent prefill" bench/mla_prefill_bench plugins-built/mla.so plugins-built/flash.so
+    run "Selected tokens, kernels" bench/mla_sparse_bench
+    run "Indexer" bench/indexer_bench plugins-built/mla_sparse.so
+    run "Run-time compiled kernels" bench/triton_bench plugins-built/triton_like.so
+    run "Host of the machine: FLASH_ATTN" bench/flash_host_bench
+    run "Host of the machine: FLASHMLA" bench/mla_host_bench
+    ;;
+cpu)
+    run "Whole calls" tools/attn bench --device cpu --threads "$threads"
+    run "Kernels" bench/cpu_kernels_bench -t "$threads"
+    run "What the core costs a call" bench/bench_core_overhead
+    run "What builders cost: FLASH_ATTN" bench/flash_host_bench
+    run "What builders cost: FLASHMLA" bench/mla_host_bench
+    run "The planner of TRITON_ATTN" bench/triton_plan_bench
+    ;;
+esac
+
+if [ -e "$file" ]; then
+    echo >>"$new"
+    sed -n "/^$kept\$/,\$p" "$file" >>"$new"
+fi
+chmod 644 "$new"
+mv "$new" "$file"
+trap - EXIT
+echo "run_results.sh: wrote $file" >&2

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens a second of a whole model in vLLM: its own backend against libattn, prefill and decode apart.
+
+    python bench_vllm.py [--prompt 128 --prompt 3000] [--requests 4] [--rounds 3] [--model FOLDER]
+
+Both engines are alive, each in its own process, and run in turn; the best of the rounds counts. The
+ratio by CPU time means something on a busy machine too.
+Without --model it is a random Llama of bfloat16: hidden size 1024, 6 layers, 16 query and 4 KV heads of 64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+VOCABULARY = 512
+LLAMA = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "max_position_embeddings": 8192,
+}
+
+
+def make_model(folder: Path) -> Path:
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+    model.to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def serve(model: str, backend: str | None, requests: int) -> None:
+    """A child: reads (prompt, decode, seed) a line, answers with seconds by the clock and of the CPUs."""
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(
+        model=model,
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        dtype="bfloat16",
+        max_model_len=8192,
+        max_num_seqs=requests,
+        max_num_batched_tokens=4096,
+        enable_prefix_caching=False,
+        disable_log_stats=True,
+        attention_backend=backend,
+    )
+
+    def seconds(prompts: list[Any], tokens: int) -> tuple[list[float], list[Any]]:
+        params = SamplingParams(temperature=0, max_tokens=tokens, detokenize=False, ignore_eos=True)
+        start = time.perf_counter(), time.process_time()
+        outputs = engine.generate(prompts, params, use_tqdm=False)
+        spent = [time.perf_counter() - start[0], time.process_time() - start[1]]
+        return spent, [list(o.outputs[0].token_ids) for o in outputs]
+
+    print("READY", flush=True)
+    for line in sys.stdin:
+        length, decode, seed = json.loads(line)
+        r = random.Random(seed)
+        prompts = [
+            {"prompt_token_ids": [r.randrange(3, VOCABULARY) for _ in range(length)]} for _ in range(requests)
+        ]
+        prefill, _ = seconds(prompts, 1)
+        both, tokens = seconds(prompts, decode + 1)
+        print("RESULT " + json.dumps([prefill, both, tokens]), flush=True)
+
+
+def answer(child: subprocess.Popen[str], word: str) -> str:
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith(word):
+            return line[len(word) :]
+    raise SystemExit(f"an engine ended with status {child.wait()}; run with --verbose to see why")
+
+
+def child_environment() -> dict[str, str]:
+    """What vLLM gives its workers on a CPU: torch's own OpenMP for everybody."""
+    import importlib.util
+
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **os.environ}
+    env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    env.setdefault("OMP_WAIT_POLICY", "passive")  # or CPU time counts waiting
+    torch = importlib.util.find_spec("torch")
+    if torch is not None and torch.origin:
+        site = Path(torch.origin).parent.parent
+        found = glob.glob(str(site / "torch.libs" / "libgomp*")) + glob.glob(str(site / "torch/lib/libgomp*"))
+        if found and "LD_PRELOAD" not in env:
+            env["LD_PRELOAD"] = found[0]
+    return env
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--prompt", type=int, action="append", help="prompt length; may be repeated")
+    parser.add_argument("--requests", type=int, default=4)
+    parser.add_argument("--decode", type=int, default=32, help="decode steps")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model")
+    parser.add_argument("--verbose", action="store_true", help="shows what the engines log")
+    parser.add_argument("--serve", choices=("own", "libattn"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        serve(args.model, "CUSTOM" if args.serve == "libattn" else None, args.requests)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        model = args.model or str(make_model(Path(scratch)))
+        children = {
+            name: subprocess.Popen(
+                [
+                    sys.executable,
+                    __file__,
+                    "--serve",
+                    name,
+                    "--model",
+                    model,
+                    "--requests",
+                    str(args.requests),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None if args.verbose else subprocess.DEVNULL,
+                text=True,
+                env=child_environment(),
+            )
+            for name in ("own", "libattn")
+        }
+        try:
+            for child in children.values():
+                answer(child, "READY")
+            compare(children, args)
+        finally:
+            for child in children.values():
+                child.kill()
+                child.wait()
+
+
+def compare(children: dict[str, Any], args: Any) -> None:
+    print("| prompt | part | vLLM's own | libattn | ratio | by CPU time | equal tokens |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for length in args.prompt or [128, 3000]:
+        best = {name: [[1e9, 1e9], [1e9, 1e9]] for name in children}
+        equal = total = 0
+        for seed in range(args.rounds + 1):
+            tokens = []
+            for name, child in children.items():
+                child.stdin.write(json.dumps([length, args.decode, seed]) + "\n")
+                child.stdin.flush()
+                prefill, both, made = json.loads(answer(child, "RESULT"))
+                tokens.append([t for request in made for t in request])
+                if seed:  # the first is a warm-up
+                    for i, spent in enumerate((prefill, both)):
+                        best[name][i] = [min(a, b) for a, b in zip(best[name][i], spent)]
+            equal += sum(a == b for a, b in zip(*tokens))
+            total += len(tokens[0])
+        for i, (part, n) in enumerate((("prefill", length), ("decode", args.decode))):
+            own, ours = (
+                [b - p * i for p, b in zip(best[name][0], best[name][i])] for name in ("own", "libattn")
+            )  # decode: what is left of the whole without its prefill
+            if min(*own, *ours) <= 0:
+                print(f"| {length} | {part} | too noisy | | | | {equal} of {total} |", flush=True)
+                continue
+            n *= args.requests
+            print(
+                f"| {length} | {part} | {n / own[0]:.0f} | {n / ours[0]:.0f} | {own[0] / ours[0]:.2f} "
+                f"| {own[1] / ours[1]:.2f} | {equal} of {total} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

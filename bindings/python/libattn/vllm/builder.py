@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From vLLM's batches to libattn's: a builder for each KV-cache group, in it a group for each problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from vllm import envs
+from vllm.logger import init_logger
+from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder, CommonAttentionMetadata
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec
+
+import libattn
+
+from .layer import Impl
+from .problems import open_group, problem_of
+
+logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
+
+
+@dataclass
+class Metadata:
+    """One step's batch for each libattn group of a builder. For cross attention vLLM sets slot_mapping."""
+
+    num_tokens: int
+    batches: dict[libattn.Group, libattn.Batch]
+    slot_mapping: torch.Tensor
+    causal: Any = True
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def use(self, group: libattn.Group) -> int:
+        """Makes this batch the group's current one; the number of its tokens. It is built at its first use,
+        and again if another batch of the group was in between."""
+        batch = self.batches[group]
+        if group.batch is not batch:
+            group.build_metadata(batch)
+        return self.num_tokens
+
+
+class Builder(AttentionMetadataBuilder[Metadata]):
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.NEVER
+
+    def __init__(
+        self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
+    ) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        layers = vllm_config.compilation_config.static_forward_context
+        # a layer that shares another's cache needs that one first
+        names = sorted(layer_names, key=lambda n: layers[n].impl.kv_sharing_target_layer_name is not None)
+        self.groups: dict[libattn.Problem, libattn.Group] = {}
+        for name in names:
+            layer = layers[name]
+            assert isinstance(layer.impl, Impl), f"{name} is not a layer of libattn"
+            group = self._group(self._problem(layer))
+            layer.impl.create(group, layer)
+        for problem, group in self.groups.items():
+            logger.info_once("libattn: %s serves %s", group.backend.name, problem)
+
+    def _problem(self, layer: Any) -> libattn.Problem:
+        config, spec = self.vllm_config, self.kv_cache_spec
+        scheduler, model = config.scheduler_config, config.model_config
+        given = layer.impl.description()
+        features = list(given.pop("features"))
+        if getattr(layer, "use_mm_prefix", False) and given["attn_type"] == "decoder":
+            features.append("mm_prefix")
+            if layer.mm_prefix_clamp_sliding_window:
+                features.append("mm_prefix_clamp")
+        if envs.VLLM_BATCH_INVARIANT:
+            features.append("batch_invariant")
+        seqs, longest = scheduler.max_num_seqs, model.max_model_len
+        if isinstance(spec, ChunkedLocalAttentionSpec):
+            seqs = scheduler.max_num_batched_tokens  # vLLM makes a request of each chunk
+        if given["attn_type"] == "encoder_decoder":
+            longest = max(longest, scheduler.max_num_encoder_input_tokens)
+        return problem_of(
+            dtype=layer.dtype,
+            use_non_causal=config.attention_config.use_non_causal,
+            head_size_v=layer.head_size_v,
+            block_size=spec.block_size,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            max_model_len=longest,
+            features=tuple(features),
+            **given,
+        )
+
+    def _group(self, problem: libattn.Problem) -> libattn.Group:
+        group = self.groups.get(problem)
+        if group is None:
+            group = self.groups[problem] = open_group(problem, self.device)
+        return group
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> Metadata:
+        c = common_attn_metadata
+        batches = {group: self._batch(group, c) for group in self.groups.values()}
+        num_tokens = int(c.query_start_loc_cpu[c.num_reqs])
+        return Metadata(num_tokens, batches, c.slot_mapping, c.causal)
+
+    def _batch(self, group: libattn.Group, c: CommonAttentionMetadata) -> libattn.Batch:
+        n, problem = c.num_reqs, group.problem
+        starts = c.query_start_loc_cpu[: n + 1]
+        given: dict[str, Any] = {}
+        if problem.role == "encoder_decoder":
+            # vLLM has put the encoders' lengths in the place of the decoders', which nothing needs
+            given["encoder_seq_lens"] = self._host_lens(c)
+            lens: Any = starts[1:] - starts[:-1]
+        else:
+            lens = self._host_lens(c)
+            if self.device.type != "cpu":
+                given["seq_lens_device"] = c.seq_lens[:n]
+        if self.device.type != "cpu":
+            given["query_start_loc_device"] = c.query_start_loc[: n + 1]
+        if problem.role in ("decoder", "encoder_decoder"):
+            given["block_table"], given["slot_mapping"] = c.block_table_tensor[:n], c.slot_mapping
+        if problem.mask == "per_request":
+            given["causal"] = c.causal.tolist() if isinstance(c.causal, torch.Tensor) else [c.causal] * n
+        elif problem.role == "decoder" and c.causal is not True:
+            raise NotImplementedError(
+                "vLLM asks for attention without the causal mask in a decoder that was not opened for it"
+            )
+        if "mm_prefix" in problem.features:
+            ranges = c.mm_req_doc_ranges or {}
+            given["mm_prefix_ranges"] = [ranges.get(i, []) for i in range(n)]
+        return group.new_batch(query_start_loc=starts, seq_lens=lens, **given)
+
+    def _host_lens(self, c: CommonAttentionMetadata) -> torch.Tensor:
+        lens = c.seq_lens if self.device.type == "cpu" else c.seq_lens_cpu_upper_bound
+        assert lens is not None, "vLLM gave no sequence lengths on the host"
+        host: torch.Tensor = lens[: c.num_reqs]
+        return host

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in vLLM's registry for the backends of a platform that ignores --attention-backend: vLLM's own
+class, or libattn's if the flag says CUSTOM or LIBATTN_VLLM says override; decided when vLLM asks for it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from vllm.config import get_current_vllm_config_or_none
+from vllm.utils.import_utils import resolve_obj_by_qualname
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+# imported when they are asked for
+_OURS = {
+    "CPU_ATTN": f"{__package__}.backend.CpuAttn",
+    "CPU_MLA": f"{__package__}.latent.CpuLatent",
+    "AMX_MLA": None,
+}
+
+
+def is_asked_for() -> bool:
+    """Whether this engine's layers are to be libattn's."""
+    if os.environ.get("LIBATTN_VLLM") == "override":
+        return True
+    config = get_current_vllm_config_or_none()
+    return config is not None and config.attention_config.backend is AttentionBackendEnum.CUSTOM
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OURS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not is_asked_for():
+        return resolve_obj_by_qualname(AttentionBackendEnum[name].value)
+    if _OURS[name] is None:
+        raise NotImplementedError(
+            f"libattn does not take the place of {name}, which packs its weights in its own way; say "
+            "LIBATTN_VLLM=override and --attention-backend CPU_MLA, or LIBATTN_VLLM=off"
+        )
+    return resolve_obj_by_qualname(_OURS[name])

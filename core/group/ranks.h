@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A group over ranks: what the files ranks_*.c share. */
+#ifndef ATTNI_RANKS_H
+#define ATTNI_RANKS_H
+
+#include "group/group.h"
+
+#include <attn/attn_comm.h>
+#include <attn/attn_merge.h>
+
+/* What a rank says of itself in every exchange, before its data. */
+struct attni_word {
+    uint32_t what;    /* ATTNI_WORD_* */
+    int32_t code;     /* ATTN_OK, or why this rank cannot go on */
+    int32_t num_reqs; /* of a batch */
+    int32_t tokens;
+    uint64_t starts, lens, causal; /* fingerprints of the batch's lists; starts: of the layer's name */
+    char param[32];
+    char text[184];
+};
+enum { ATTNI_WORD_BATCH = 1, ATTNI_WORD_QUERY, ATTNI_WORD_RESULT, ATTNI_WORD_WEIGHTS };
+_Static_assert(sizeof(struct attni_word) == 256, "payloads behind it are aligned");
+
+struct attni_ranks {
+    int32_t world, rank, interleave;
+    uint32_t partial; /* ATTN_DTYPE_* of partial results */
+    int64_t heads, kv_heads, query_size, value_size;
+    int64_t max_pieces, columns; /* of a rewritten batch */
+    uint64_t workspace_at;       /* of the ranks' part of the workspace */
+    uint64_t send_bytes, recv_bytes, query_bytes, partial_bytes, lse_bytes; /* its regions */
+    uint32_t join;                                                          /* ATTN_JOIN_* */
+    int is_joined;
+    attn_comm_t comm;
+    struct attni_word own;    /* sent */
+    struct attni_word *words; /* [world], received */
+    int32_t *lists;           /* of batches that differ: own, then all ranks' */
+    int64_t list_entries;
+    struct attni_ranks_state *states; /* [world], for merging */
+    attn_state_t *merged;             /* [world] */
+    const DLTensor **lses;            /* [world] */
+};
+
+/* A received partial result as tensors. */
+struct attni_ranks_state {
+    DLTensor output, lse;
+    int64_t output_shape[3], output_strides[3], lse_shape[2], lse_strides[2];
+};
+
+/* The ranks' part of the metadata. */
+struct attni_ranks_meta {
+    int32_t tokens;
+    uint8_t is_empty[]; /* [max_num_batched_tokens]: this rank has no key of the token */
+};
+
+/* For a problem of more than one rank: *ranks, and the problem of the backend. */
+int attni_ranks_open(const struct attni_backend *backend, const attn_device_t *device,
+                     const attn_problem_t *p, struct attni_ranks **ranks, attn_problem_t *inner,
+                     attn_error_t *error);
+void attni_ranks_close(struct attni_ranks *ranks);
+/* Adds what a group over ranks needs beside its backend. */
+void attni_ranks_needed(attn_group_t *g);
+static inline struct attni_ranks_meta *attni_ranks_meta(const attn_group_t *g, const attn_space_t *s) {
+    return (struct attni_ranks_meta *)(void *)((char *)s->metadata + attni_wrap_device_offset(g));
+}
+
+/* Fills a word for a rank whose own checks gave `code`. */
+void attni_word_say(struct attni_word *w, uint32_t what, int code, const attn_error_t *error);
+/* The received words, `step` bytes apart: the own error, else that of a rank that has one. */
+int attni_words_check(const struct attni_ranks *k, uint32_t what, const void *words, uint64_t step, int code,
+                      attn_error_t *error);
+
+/* Host bytes of a batch that attni_ranks_cut rewrites. */
+uint64_t attni_ranks_host_bytes(const attn_group_t *g);
+
+/* Compares the ranks' batches; code: of the checks that this rank made. [collective] */
+int attni_ranks_agree(const attn_group_t *g, const attn_batch_t *b, int code, attn_error_t *error);
+/* Cuts the batch into pieces whose keys this rank has. */
+void attni_ranks_cut(const attn_group_t *g, attn_batch_t *b, void *room, const attn_space_t *space);
+/* Local lengths that the engine gives must be those that follow from the others. */
+int attni_ranks_check_local(const attn_group_t *g, const attn_batch_t *b, attn_error_t *error);
+
+#endif

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hook_shadow.c: a second backend computes every n-th call from the same cache into a buffer of its own, and
+ * what is farthest beyond the tolerances of semantics 10.2 goes to the log. The shadow never changes what the
+ * engine gets: where it cannot run, it logs why and steps aside.
+ */
+#include "hook/hook.h"
+#include <attn/attn_plugin_util.h>
+#include "base/tensor_values.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct shadow {
+    struct attni_hook hook;
+    struct attni_stage other;
+    const char *name; /* of its backend */
+    uint64_t sample, calls, compared;
+    attn_space_t space;
+    const void *built_for; /* the engine's metadata for which the shadow's was built; NULL: none */
+    int32_t tokens;
+    char *output; /* [max_num_batched_tokens, Hq, Dv] */
+    float *lse;
+    double largest, worst; /* |a - b| seen so far, and as a multiple of what is allowed */
+    double atol, rtol;     /* allowed is atol + rtol * |b|: semantics 10.2 */
+};
+
+static struct shadow *shadow_of(attn_instance_t *i) {
+    return (struct shadow *)(void *)i;
+}
+
+/* The table of semantics 10.2. */
+static void set_tolerance(struct shadow *s, const attn_problem_t *p) {
+    const uint32_t kv = attn_role_has_cache(p->role) ? p->kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
+    const int is_fp8_out = p->out_dtype == ATTN_DTYPE_FP8_E4M3 || p->out_dtype == ATTN_DTYPE_FP8_E5M2;
+    s->atol = p->dtype == ATTN_DTYPE_FLOAT32 && kv != ATTN_KV_FLOAT16 ? 2e-5 : 3e-3;
+    if (p->dtype == ATTN_DTYPE_BFLOAT16 || kv == ATTN_KV_BFLOAT16) s->atol = 1.5e-2;
+    s->rtol = s->atol;
+    if (attn_kv_is_lossy(kv)) s->atol = 6e-2, s->rtol = 1e-1;
+    if (p->query_dtype != p->dtype) s->atol = s->rtol = 1.5e-1;
+    if (is_fp8_out) s->atol = s->rtol = 2e-1;
+}
+
+/* The element that is farthest from what is allowed; a value that only one side has (NaN, infinity) is
+ * infinitely far. */
+struct compare {
+    const char *other; /* dense rows in the same order */
+    double atol, rtol;
+    double largest, worst; /* |a - b|, and as a multiple of what is allowed */
+    double a, b;           /* where it is worst */
+};
+
+static int compare_row(void *user, const DLTensor *t, const char *row, int64_t index) {
+    struct compare *c = user;
+    int64_t n = t->shape[t->ndim - 1], step = attn_byte_stride(t, t->ndim - 1), size = t->dtype.bits / 8;
+    const char *other = c->other + index * n * size;
+    for (int64_t i = 0; i < n; i++) {
+        double a = attni_value(t->dtype, row + i * step), b = attni_value(t->dtype, other + i * size);
+        if (a == b || (isnan(a) && isnan(b))) continue;
+        double difference = isfinite(a) && isfinite(b) ? fabs(a - b) : INFINITY;
+        double multiple = isfinite(difference) ? difference / (c->atol + c->rtol * fabs(b)) : INFINITY;
+        if (difference > c->largest) c->largest = difference;
+        if (multiple > c->worst) c->worst = multiple, c->a = a, c->b = b;
+    }
+    return 0;
+}
+
+static struct compare comparison(const struct shadow *s, const void *other) {
+    return (struct compare){.other = other, .atol = s->atol, .rtol = s->rtol};
+}
+
+/* Logs a difference that is larger than any before. */
+static void report(struct shadow *s, const struct compare *c, const char *what) {
+    if (c->largest > s->largest) s->largest = c->largest;
+    if (!(c->worst > s->worst)) return;
+    s->worst = c->worst;
+    attni_log(
+        &s->hook.group->context->log, c->worst > 1 ? ATTN_LOG_WARN : ATTN_LOG_INFO,
+        "[hook shadow] call %llu: %s of %s and %s differ by %.3g (%.6g and %.6g; allowed %.3g + %.3g of "
+        "the latter)",
+        (unsigned long long)s->calls, what, s->hook.group->backend->shown.name, s->name,
+        isfinite(c->worst) ? fabs(c->a - c->b) : INFINITY, c->a, c->b, s->atol, s->rtol);
+}
+
+/* Dense tensors over the shadow's own buffers, shaped like the engine's. */
+struct twin {
+    DLTensor t;
+    int64_t shape[3], strides[3];
+};
+
+static const DLTensor *make_twin(struct twin *w, const DLTensor *like, void *data, int dim, int64_t size) {
+    int64_t stride = 1;
+    w->t = *like;
+    for (int i = like->ndim - 1; i >= 0; i--) {
+        w->shape[i] = i == dim ? size : like->shape[i];
+        w->strides[i] = stride;
+        stride *= w->shape[i];
+    }
+    w->t.data = data;
+    w->t.byte_offset = 0;
+    w->t.shape = w->shape;
+    w->t.strides = w->strides;
+    return &w->t;
+}
+
+static void run_shadow(struct shadow *s, const attn_forward_t *a, void *stream) {
+    struct twin output, lse;
+    attn_forward_t mine = *a;
+    attn_error_t error = {.struct_size = sizeof error};
+    mine.output = make_twin(&output, a->output, s->output, 0, s->tokens);
+    if (a->lse != NULL) mine.lse = make_twin(&lse, a->lse, s->lse, 1, s->tokens);
+    int code = s->other.ops.forward(s->other.instance, &mine, &s->space, stream, &error);
+    if (code != ATTN_OK) {
+        attni_log(&s->hook.group->context->log, ATTN_LOG_WARN, "[hook shadow] %s fails: %s", s->name,
+                  error.text);
+        return;
+    }
+    s->compared++;
+    struct compare c = comparison(s, s->output);
+    attni_each_row(a->output, s->tokens, compare_row, &c);
+    report(s, &c, "outputs");
+    if (a->lse == NULL) return;
+    int64_t shape[2] = {a->lse->shape[0], s->tokens};
+    DLTensor used = *a->lse;
+    used.shape = shape;
+    c = comparison(s, s->lse);
+    attni_each_row(&used, -1, compare_row, &c);
+    report(s, &c, "LSEs");
+}
+
+static int shadow_plan(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream,
+                       int is_table, attn_error_t *error) {
+    struct shadow *s = shadow_of(i);
+    const struct attni_stage *next = &s->hook.next;
+    int code = (is_table ? next->ops.update_block_table : next->ops.build_metadata)(next->instance, b, space,
+                                                                                    stream, error);
+    if (code != ATTN_OK) return code;
+    /* Always built, because the batch is gone when a call is sampled. */
+    s->built_for = s->other.ops.build_metadata(s->other.instance, b, &s->space, stream, NULL) == ATTN_OK
+                       ? space->metadata
+                       : NULL;
+    s->tokens = b->num_actual_tokens;
+    return ATTN_OK;
+}
+
+static int shadow_build(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream,
+                        attn_error_t *error) {
+    return shadow_plan(i, b, space, stream, 0, error);
+}
+
+static int shadow_table(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream,
+                        attn_error_t *error) {
+    return shadow_plan(i, b, space, stream, 1, error);
+}
+
+static int shadow_forward(attn_instance_t *i, const attn_forward_t *a, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
+    struct shadow *s = shadow_of(i);
+    int code = s->hook.next.ops.forward(s->hook.next.instance, a, space, stream, error);
+    if (code != ATTN_OK || space == NULL) return code;
+    int is_sampled = s->calls++ % s->sample == 0;
+    if (a->weight_space != NULL) return ATTN_OK; /* dynamic fp8 scales would count the call a second time */
+    if (is_sampled && s->built_for == space->metadata && a->output->shape[0] >= s->tokens)
+        run_shadow(s, a, stream);
+    return ATTN_OK;
+}
+
+static void free_shadow(struct shadow *s) {
+    if (s->other.instance != NULL) s->other.ops.close(s->other.instance);
+    free(s->space.metadata);
+    free(s->space.workspace);
+    free(s->space.host);
+    free(s->output);
+    free(s->lse);
+    free(s);
+}
+
+static void shadow_close(attn_instance_t *i) {
+    struct shadow *s = shadow_of(i);
+    attni_log(
+        &s->hook.group->context->log, ATTN_LOG_INFO,
+        "[hook shadow] %s beside %s: %llu of %llu calls compared, largest difference %.3g, at most %.3g of "
+        "what is allowed",
+        s->name, s->hook.group->backend->shown.name, (unsigned long long)s->compared,
+        (unsigned long long)s->calls, s->largest, s->worst);
+    s->hook.next.ops.close(s->hook.next.instance);
+    free_shadow(s);
+}
+
+/* ------------------------------------------------------------------ opening */
+
+static void *buffer(uint64_t bytes) {
+    return aligned_alloc(4096, (size_t)((bytes + 4096) / 4096 * 4096));
+}
+
+/* The shadow's own buffers; 0: out of memory. */
+static int allocate_buffers(struct shadow *s, const attn_problem_t *p, const attn_space_needed_t *need) {
+    uint64_t rows = p->max_num_batched_tokens, values_per_row = (uint64_t)p->num_heads * p->head_size_v;
+    s->space = (attn_space_t){.struct_size = sizeof s->space,
+                              .metadata = buffer(need->metadata_bytes),
+                              .metadata_bytes = need->metadata_bytes,
+                              .workspace = buffer(need->workspace_bytes),
+                              .workspace_bytes = need->workspace_bytes,
+                              .host = buffer(need->host_bytes),
+                              .host_bytes = need->host_bytes};
+    s->output = buffer(rows * values_per_row * attn_dtype_size(p->out_dtype));
+    s->lse = buffer(rows * p->num_heads * sizeof *s->lse);
+    return s->space.metadata != NULL && s->space.workspace != NULL && s->space.host != NULL &&
+           s->output != NULL && s->lse != NULL;
+}
+
+/* Reasons that are known before anything is opened; "": none. */
+static const char *known_obstacle(const attn_group_t *g, const struct attni_backend *backend) {
+    if (g->device.type != kDLCPU) return "it computes on CPUs only";
+    if (attn_role_is_mla(g->inner.role)) return "MLA weights are prepared for one backend";
+    if (g->backend->capabilities.forward_writes_cache || backend->capabilities.forward_writes_cache)
+        return "a forward that writes the cache cannot run twice";
+    return "";
+}
+
+/* "" or why this backend cannot run beside the group's. */
+static const char *open_other(struct shadow *s, const struct attni_backend *backend, char *why, size_t size) {
+    attn_group_t *g = s->hook.group;
+    attn_reason_t first = {.text = ""};
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
+    attn_error_t error = {.struct_size = sizeof error};
+    attn_option_value_t *values = NULL;
+    attn_kv_cache_shape_t mine = {.struct_size = sizeof mine}, theirs = {.struct_size = sizeof theirs};
+    attn_space_needed_t need = {.struct_size = sizeof need};
+    attn_problem_t with_layout = g->inner, *p = &with_layout;
+    int code = ATTN_OK;
+    if (attn_role_has_cache(p->role)) { /* both read the cache that the group's backend laid out */
+        code = s->hook.next.ops.kv_cache_shape(s->hook.next.instance, p->num_blocks, &mine, &error);
+        if (code == ATTN_OK) p->kv_layout = mine.kv_layout;
+    }
+    if (code == ATTN_OK) code = attn_backend_validate(&backend->shown, p, &g->device, &reasons, &error);
+    if (code == ATTN_OK && reasons.count > 0) {
+        snprintf(why, size, "%s", first.text);
+        return why;
+    }
+    if (code == ATTN_OK) code = attni_options_read(backend->plugin, &g->context->config, &values, &error);
+    if (code == ATTN_OK)
+        code = backend->ops.open(p, &g->device, values, backend->plugin->info.num_options, &g->context->host,
+                                 &s->other.instance, &error);
+    free(values);
+    s->other.ops = backend->ops;
+    if (code == ATTN_OK && attn_role_has_cache(p->role)) {
+        code = backend->ops.kv_cache_shape(s->other.instance, p->num_blocks, &theirs, &error);
+        if (code == ATTN_OK && (mine.fingerprint != theirs.fingerprint || mine.layout_id != theirs.layout_id))
+            return "its cache has another format";
+    }
+    if (code == ATTN_OK) code = backend->ops.space_needed(s->other.instance, &need, &error);
+    if (code != ATTN_OK) {
+        snprintf(why, size, "%s", error.text);
+        return why;
+    }
+    return allocate_buffers(s, p, &need) ? "" : "out of memory";
+}
+
+int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const char *name, uint64_t sample,
+                           attn_error_t *error) {
+    const struct attni_backend *backend = attni_registry_find(&group->context->registry, name);
+    char why[sizeof error->text];
+    if (backend == NULL) {
+        attn_error_t nearest = {.struct_size = sizeof nearest};
+        char origin[200];
+        attn_context_find_backend(group->context, name, &nearest);
+        attni_config_origin(&group->context->config, "hook shadow", "backend", origin, sizeof origin);
+        return attn_fail(error, ATTN_E_NOT_FOUND, "backend", "%s: [hook shadow] %s", origin, nearest.text);
+    }
+    if (backend == group->backend) return ATTN_OK; /* the same backend: nothing to compare */
+    struct shadow *s = calloc(1, sizeof *s);
+    if (s == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for the shadow hook");
+    s->hook.next = *stage;
+    s->hook.group = group;
+    s->name = backend->shown.name;
+    s->sample = sample > 0 ? sample : 1;
+    set_tolerance(s, &group->inner);
+    const char *reason = known_obstacle(group, backend);
+    if (reason[0] == '\0') reason = open_other(s, backend, why, sizeof why);
+    if (reason[0] != '\0') {
+        attni_log(&group->context->log, ATTN_LOG_WARN, "[hook shadow] %s cannot run beside %s: %s", s->name,
+                  group->backend->shown.name, reason);
+        free_shadow(s);
+        return ATTN_OK;
+    }
+    attn_backend_ops_t ops = attni_hook_pass(stage);
+    ops.close = shadow_close;
+    ops.build_metadata = shadow_build;
+    ops.forward = shadow_forward;
+    if (stage->ops.update_block_table != NULL) ops.update_block_table = shadow_table;
+    attni_hook_insert(&s->hook, group, stage, ops);
+    return ATTN_OK;
+}

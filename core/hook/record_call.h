@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One attention call as entries of a safetensors file, for the record hook. Call number n has texts and
+ * tensors named "calls.n.WHAT"; doc/operator.md lists them. The batch is gone when forward is called, so it
+ * is copied when it is planned.
+ */
+#ifndef ATTNI_RECORD_CALL_H
+#define ATTNI_RECORD_CALL_H
+
+#include "group/group.h"
+#include "base/tensor_file.h"
+
+/* A copy of what a planned batch says on the host. */
+struct attni_seen_batch {
+    const void *metadata; /* where the batch was planned into; NULL: nothing here */
+    uint32_t flags;
+    int32_t num_reqs, num_tokens, common_prefix_len, num_mm_ranges;
+    int64_t table_columns;
+    int32_t *starts, *lens, *rswa, *ranges, *table; /* table: the entries that are read, 0 behind them */
+    uint8_t *causal;
+    const char *unseen; /* why the tensors of a call cannot be recorded; NULL: they can */
+};
+
+/* 0, or -1 without memory (the copy is then empty). */
+int attni_seen_batch_copy(struct attni_seen_batch *seen, const attn_group_t *group,
+                          const attn_batch_t *batch);
+void attni_seen_batch_free(struct attni_seen_batch *seen);
+
+struct attni_record {
+    struct attni_tensor_file *file;
+    int number; /* of the call in the file */
+    const attn_group_t *group;
+    const struct attni_seen_batch *batch;
+    const attn_forward_t *args;
+};
+
+/* Problem, backend, shapes and the host's lists. 0, or -1: no room. */
+int attni_record_shapes(const struct attni_record *r);
+/* Everything that the call reads, the cache only if with_cache. NULL, or why it was not recorded (nothing is
+ * then). */
+const char *attni_record_inputs(const struct attni_record *r);
+const char *attni_record_cache(const struct attni_record *r);
+const char *attni_record_outputs(const struct attni_record *r);
+/* Sets "calls.n.KEY". */
+int attni_record_text(const struct attni_record *r, const char *key, const char *value);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hf_layers.h: which layers of a stack have which window or chunk. */
+#ifndef ATTNI_HF_LAYERS_H
+#define ATTNI_HF_LAYERS_H
+
+#include "model/hf_config.h"
+#include "model/hf_families.h"
+#include "model/hf_fields.h"
+
+/* Layers of one window and chunk. */
+typedef struct hf_layer_set {
+    uint32_t window, chunk;
+    uint32_t num_layers;
+    char layers[48]; /* "0-4,6-10,.." or "0,2,..,40" */
+    uint8_t is_member[HF_MAX_DEPTH / 8];
+    int64_t last, step; /* step 0: not at regular distances */
+} hf_layer_set_t;
+
+/* Groups layers 0 .. depth-1, by layer_types where the config has them, else by the family's pattern. Returns
+ * the number of sets; errors are left in the reader. */
+int attni_hf_layer_sets(const hf_reader_t *reader, const hf_family_t *family, int64_t depth,
+                        hf_layer_set_t *sets, int capacity);
+
+/* Whether the config names layers that are no softmax attention. */
+int attni_hf_layer_sets_skipped(const hf_reader_t *reader);
+
+#endif

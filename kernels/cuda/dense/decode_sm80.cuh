@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Decode: few query rows against a long paged cache, limited by how fast memory is read. sm_80 and later.
+ *
+ * Transposed products with mma.sync.m16n8k16: S^T = K Q^T and O^T = V^T P^T, so that 16 keys fill the M side
+ * and up to 8 (NT * 8) query rows the N side. A warp is the unit of work: it owns every num_warps-th block of
+ * 16 keys of the CTA's piece and a private ring of STAGES blocks in shared memory, filled by its own cp.async
+ * groups; inside the loop there is no barrier wider than the warp. The warps' (m, l, O) meet once at the end.
+ *
+ * An e4m3 cache becomes f16 exactly, and the products run in f16 with an unquantised Q. The k order of a
+ * fragment is then a permutation inside each 32 columns; Q is loaded in the same order and O stored through
+ * the inverse.
+ *
+ * Pieces of a request merge in this kernel too: the CTA that ends last does it (decode_sm80_merge.cuh).
+ *
+ * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y =
+ * items. */
+#ifndef DECODE_SM80_CUH
+#define DECODE_SM80_CUH
+
+#include "decode_sm80_tile.cuh"
+#include "decode_sm80_merge.cuh"
+#include "flash_launch.h"
+#include "flash_rows.cuh"
+
+namespace attn_cuda {
+
+template <int KV, int DK, int DV, int NT>
+struct decode_traits {
+    static constexpr int EB = KV == DT_E4M3 ? 1 : 2;
+    static constexpr int MMA = KV == DT_E4M3 ? DT_F16 : KV;
+    /* a row of the ring: K, then V of one token, as packed caches have it, in whole 128-byte lines (see
+     * ring_unit) */
+    static constexpr int RS = DECODE_SM80_ROW(DK, DV, EB);
+    static constexpr int STAGES = DECODE_SM80_STAGES;
+    static constexpr int BLOCK = 16 * RS, RING = DECODE_SM80_RING(DK, DV, EB);
+    static constexpr int ORS = DECODE_SM80_OUT_ROW(DV); /* floats per row of the final exchange */
+    static constexpr int ROWS = NT * 8;
+};
+
+/* Offset of 16-byte unit c of ring row r: the 128-byte swizzle. ldmatrix meets no bank conflict, and a
+ * 128-byte line from memory lands in one line of shared memory: with padded rows instead the copy unit splits
+ * every line in two, and the L2 is asked half as much again (measured: 91 instead of 97 % of the read
+ * rate). */
+template <int RS>
+ATTN_DEV uint32_t ring_unit(int r, int c) {
+    return r * RS + (c >> 3) * 128 + (((c ^ r) & 7) << 4);
+}
+
+/* 16 whole rows of ROW_BYTES from global to the ring, from unit C0 of its rows on. */
+template <int ROW_BYTES, int RS, int C0>
+ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, int64_t stride, int lane) {
+    constexpr int CPR = ROW_BYTES / 16;
+    if constexpr (CPR % 32 == 0) {
+        const uint8_t *s = src + lane * 16;
+#pragma unroll
+        for (int u = 0; u < 16; u++)
+#pragma unroll
+            for (int c = 0; c < CPR / 32; c++)
+                cp_async<16>(dst + ring_unit<RS>(u, C0 + c * 32 + lane), s + (int64_t)u * stride + c * 512);
+    } else if constexpr (32 % CPR == 0) {
+        constexpr int RPI = 32 / CPR;
+        int c = lane % CPR, r = lane / CPR;
+        const uint8_t *s = src + r * stride + c * 16;
+#pragma unroll
+        for (int u = 0; u < 16 / RPI; u++)
+            cp_async<16>(dst + ring_unit<RS>(u * RPI + r, C0 + c), s + (int64_t)(u * RPI) * stride);
+    } else {
+#pragma unroll
+        for (int u = 0; u < (16 * CPR + 31) / 32; u++) {
+            int i = u * 32 + lane, r = i / CPR, c = i % CPR;
+            if (16 * CPR % 32 == 0 || i < 16 * CPR)
+                cp_async<16>(dst + ring_unit<RS>(r, C0 + c), src + r * stride + c * 16);
+        }
+    }
+}
+
+/* The same with rows outside [lo, hi) and columns beyond row_bytes as zeros: what lies there may be NaN, and
+ * 0 * NaN would reach the output. */
+template <int ROW_BYTES, int RS, int C0>
+ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int row_bytes, bool by8, int lo,
+                         int hi, int lane) {
+    constexpr int CPR = ROW_BYTES / 16;
+    if (lo <= 0 && hi >= 16 && row_bytes == ROW_BYTES && !by8) {
+        load_rows<ROW_BYTES, RS, C0>(dst, src, stride, lane);
+    } else if (!by8) {
+#pragma unroll 2
+        for (int i = lane; i < 16 * CPR; i += 32) {
+            int r = i / CPR, c = i % CPR;
+            bool ok = r >= lo && r < hi && c * 16 < row_bytes;
+            cp_async_zfill<16>(dst + ring_unit<RS>(r, C0 + c), ok ? src + r * stride + c * 16 : src, ok);
+        }
+    } else { /* 8-bit rows whose size or stride is an odd multiple of 8 bytes */
+#pragma unroll 2
+        for (int i = lane; i < 16 * CPR * 2; i += 32) {
+            int r = i / (CPR * 2), c = i % (CPR * 2);
+            bool ok = r >= lo && r < hi && c * 8 < row_bytes;
+            cp_async_zfill<8>(dst + ring_unit<RS>(r, C0 + (c >> 1)) + (c & 1) * 8,
+                              ok ? src + r * stride + c * 8 : src, ok);
+        }
+    }
+}
+
+template <int KV, int DK, int DV, int NT>
+__global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 && DK <= 128 ? 2 : 1)
+    decode_kernel(const __grid_constant__ flash_params p) {
+    using T = decode_traits<KV, DK, DV, NT>;
+    constexpr int MMA = T::MMA, EB = T::EB, ROWS = T::ROWS, STAGES = T::STAGES;
+    constexpr int QSTEP = DK / 16, MT = DV / 16;
+    extern __shared__ __align__(128) uint8_t smem[];
+    __shared__ row_exchange<ROWS> exchange;
+
+    /* counts, item and table address in one round trip; an item past the count is unused memory of the same
+     * list */
+    const int num_items = __ldg(&p.counts->num_items);
+    const int4 item4 = __ldg((const int4 *)p.items + 2 * blockIdx.y),
+               item_view = __ldg((const int4 *)p.items + 2 * blockIdx.y + 1);
+    const int32_t *const tables = p.counts->block_table;
+    const int64_t table_stride = p.counts->block_table_stride;
+    if ((int)blockIdx.y >= num_items) return;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, nwarp = blockDim.x >> 5;
+    const int g = lane >> 2, q = lane & 3;
+    const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
+    const int seq = item4.x + p.seq_offset;
+    const seq_view sv = view_of(item_view, p.first_key);
+    const int rows = sv.q_len * p.group, row0 = rblock * ROWS;
+    if (row0 >= rows) return;
+    const int width = item4.z > 1 ? cluster_width() : 1;
+#if __CUDA_ARCH__ >= 900
+    if (width > 1) cluster_arrive_relaxed();
+#endif
+
+    /* This CTA's keys: the union of what its rows see, cut into pieces of a multiple of 64. */
+    int lo_first, hi_first, lo_last, hi_last;
+    visible_keys(p, sv, token_of(p, sv, row0), lo_first, hi_first);
+    visible_keys(p, sv, token_of(p, sv, min(rows - 1, row0 + ROWS - 1)), lo_last, hi_last);
+    int begin = lo_first & ~15, per = hi_last - begin;
+    if (item4.z > 1) per = ((per + item4.z - 1) / item4.z + 63) & ~63;
+    const int t0 = begin + item4.y * per, t1 = min(hi_last, t0 + per);
+    const int nb = t1 > t0 ? (t1 - t0 + 15) >> 4 : 0;
+
+    /* Q^T fragments, asked for before the keys: both wait for memory at the same time. */
+    uint32_t qf[NT][2 * QSTEP];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        int row = row0 + n * 8 + g, t = token_of(p, sv, row);
+        const int64_t at =
+            (int64_t)(sv.q0 + t) * p.q_token + (int64_t)(head * p.group + row - t * p.group) * p.q_head;
+        const uint16_t *qp = (const uint16_t *)p.q + at;
+        const uint8_t *qp8 = (const uint8_t *)p.q + at;
+#pragma unroll
+        for (int s = 0; s < QSTEP; s++) {
+            int d0 = KV == DT_E4M3 ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q;
+            int d1 = KV == DT_E4M3 ? d0 + 2 : d0 + 8;
+            if (KV == DT_E4M3 && p.q_dtype == DT_E4M3) { /* d0 to d0 + 3 */
+                qf[n][2 * s] = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp8 + d0) : 0;
+            } else {
+                qf[n][2 * s] = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp + d0) : 0;
+                qf[n][2 * s + 1] = row < rows && d1 < p.head_size ? *(const uint32_t *)(qp + d1) : 0;
+            }
+        }
+    }
+
+    /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round
+     * ahead. */
+    const pager pg(p.page_size > 0 ? p.page_size : 16);
+    const int32_t *table = tables + (int64_t)seq * table_stride;
+    const bool paged = p.page_size > 0;
+    const int64_t k0 = paged ? 0 : __ldg(p.k_start + seq); /* contiguous keys are no decoder's */
+    const uint8_t *kbase = (const uint8_t *)p.k + (k0 * p.k_token + (int64_t)head * p.k_head) * EB;
+    const uint8_t *vbase = (const uint8_t *)p.v + (k0 * p.v_token + (int64_t)head * p.v_head) * EB;
+    const uint32_t ring = smem_addr(smem) + warp * T::RING;
+    const int kbytes = p.head_size * EB, vbytes = p.head_size_v * EB;
+    const bool by8 =
+        EB == 1 &&
+        (((p.k_token | p.k_head | p.k_page | p.v_token | p.v_head | p.v_page | kbytes | vbytes) & 8) ||
+         (((uintptr_t)p.k | (uintptr_t)p.v) & 8));
+    /* K and V of a token side by side: one row of twice the length, read in one piece */
+    const bool joined = kbase + kbytes == vbase && kbytes == DK * EB && vbytes == DV * EB && !by8 &&
+                        p.k_page == p.v_page && p.k_token == p.v_token;
+    auto page_of = [&](int i) { /* i counts this warp's blocks */
+                                int b = warp + i * nwarp;
+                                return paged && b < nb ? __ldg(table + pg.page(t0 + b * 16)) : 0;
+    };
+    int ids = page_of(lane), ids_next = page_of(32 + lane), li = 0, lstage = 0;
+    auto load = [&]() {
+        int b = warp + li * nwarp;
+        if (b < nb) {
+            int tok = t0 + b * 16, page = __shfl_sync(~0u, ids, li & 31);
+            int64_t off = paged ? pg.offset(tok) : tok;
+            const uint8_t *ks = kbase + ((int64_t)page * p.k_page + off * p.k_token) * EB;
+            const uint8_t *vs = vbase + ((int64_t)page * p.v_page + off * p.v_token) * EB;
+            uint32_t dst = ring + lstage * T::BLOCK;
+            int lo = lo_first - tok, hi = t1 - tok;
+            if (joined && lo <= 0 && hi >= 16)
+                load_rows<(DK + DV) * EB, T::RS, 0>(dst, ks, p.k_token * EB, lane);
+            else {
+                load_block<DK * EB, T::RS, 0>(dst, ks, p.k_token * EB, kbytes, by8, lo, hi, lane);
+                load_block<DV * EB, T::RS, DK * EB / 16>(dst, vs, p.v_token * EB, vbytes, by8, lo, hi, lane);
+            }
+        }
+        li++;
+        if ((li & 31) == 0) {
+            ids = ids_next;
+            ids_next = page_of(li + 32 + lane);
+        }
+        lstage = lstage + 1 == STAGES ? 0 : lstage + 1;
+        cp_async_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++)
+        load();
+
+    /* What each of the thread's 2 * NT query rows sees. */
+    int row_lo[NT][2], row_hi[NT][2], row_pos[NT][2];
+    float slope[NT][2];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int r = row0 + n * 8 + 2 * q + e, t = token_of(p, sv, r);
+            bool ok = r < rows;
+            visible_keys(p, sv, ok ? t : 0, row_lo[n][e], row_hi[n][e]);
+            if (!ok) row_hi[n][e] = 0;
+            row_pos[n][e] = sv.kv_len - sv.q_len + t;
+            slope[n][e] = ok && p.alibi ? __ldg(p.alibi + head * p.group + r - t * p.group) * LOG2E : 0.f;
+        }
+    }
+    if (KV == DT_E4M3 && p.q_dtype != DT_F16) {
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int s = 0; s < QSTEP; s++)
+                if (p.q_dtype == DT_E4M3) {
+                    uint32_t x = qf[n][2 * s];
+                    qf[n][2 * s] = e4m3x2_to_f16x2<0>(x);
+                    qf[n][2 * s + 1] = e4m3x2_to_f16x2<1>(x);
+                } else {
+#pragma unroll
+                    for (int i = 2 * s; i < 2 * s + 2; i++) {
+                        float2 f = unpack2<DT_BF16>(qf[n][i]);
+                        qf[n][i] = pack2<DT_F16>(fminf(fmaxf(f.x, -65504.f), 65504.f),
+                                                 fminf(fmaxf(f.y, -65504.f), 65504.f));
+                    }
+                }
+    }
+    const score_features features(p, KV == DT_E4M3 ? qk_scale(p, head) : 1.f);
+
+    float o[NT][MT][4], m[NT][2], l[NT][2];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        m[n][0] = m[n][1] = NO_MAX;
+        l[n][0] = l[n][1] = 0.f;
+#pragma unroll
+        for (int j = 0; j < MT; j++)
+            o[n][j][0] = o[n][j][1] = o[n][j][2] = o[n][j][3] = 0.f;
+    }
+    const int lr = lane & 15, lc = lane >> 4; /* ldmatrix: K rows 0-15, column half */
+    const int vr = (lane & 7) + ((lane >> 4) << 3), vc = (lane >> 3) & 1; /* V: tokens 0-7, 0-7, 8-15, 8-15 */
+    int cstage = 0;
+#pragma unroll 1
+    for (int b = warp; b < nb; b += nwarp) {
+        cp_async_wait<STAGES - 2>();
+        __syncwarp();
+        const uint32_t sk = ring + cstage * T::BLOCK;
+        load();
+        float s[NT][4];
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
+        if constexpr (KV == DT_E4M3) {
+#pragma unroll
+            for (int st = 0; st < DK / 32; st++) {
+                uint32_t r[4];
+                ldmatrix_x4(r, sk + ring_unit<T::RS>(lr, 2 * st + lc));
+                uint32_t a0[4] = {e4m3x2_to_f16x2<0>(r[0]), e4m3x2_to_f16x2<0>(r[1]),
+                                  e4m3x2_to_f16x2<1>(r[0]), e4m3x2_to_f16x2<1>(r[1])};
+                uint32_t a1[4] = {e4m3x2_to_f16x2<0>(r[2]), e4m3x2_to_f16x2<0>(r[3]),
+                                  e4m3x2_to_f16x2<1>(r[2]), e4m3x2_to_f16x2<1>(r[3])};
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    mma_16816<MMA>(s[n], a0, qf[n][4 * st], qf[n][4 * st + 1]);
+                    mma_16816<MMA>(s[n], a1, qf[n][4 * st + 2], qf[n][4 * st + 3]);
+                }
+            }
+        } else {
+            add_scores<MMA, QSTEP>(s, qf, [&](int i) { return sk + ring_unit<T::RS>(lr, 2 * i + lc); });
+        }
+        const int tok0 = t0 + b * 16, tok = tok0 + g;
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            features.apply(s[n]);
+        if (p.alibi) {
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[n][i] = fmaf(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - row_pos[n][i & 1]), s[n][i]);
+        }
+        if (tok0 < lo_last || tok0 + 16 > hi_first || tok0 + 16 > t1) {
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int k = tok + (i >> 1) * 8;
+                    if (k < row_lo[n][i & 1] || k >= row_hi[n][i & 1] || k >= t1) s[n][i] = -INFINITY;
+                }
+        }
+        raise_max(s, m, l, o, 8.f);
+        uint32_t pb[NT][2];
+        weigh<MMA, false>(s, m, {1.f, 1.f}, l, pb);
+        if constexpr (KV == DT_E4M3) {
+#pragma unroll
+            for (int x = 0; x < DV / 32; x++) {
+                uint32_t r[4], lo4[4], hi4[4];
+                ldmatrix_x4_trans(r, sk + ring_unit<T::RS>(vr, DK * EB / 16 + 2 * x + vc));
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
+                    lo4[i] = e4m3x2_to_f16x2<0>(y);
+                    hi4[i] = e4m3x2_to_f16x2<1>(y);
+                }
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    mma_16816<MMA>(o[n][2 * x], lo4, pb[n][0], pb[n][1]);
+                    mma_16816<MMA>(o[n][2 * x + 1], hi4, pb[n][0], pb[n][1]);
+                }
+            }
+        } else {
+            add_values<MMA>(o, pb,
+                            [&](int i) { return sk + ring_unit<T::RS>(vr, DK * EB / 16 + 2 * i + vc); });
+        }
+        __syncwarp();
+        cstage = cstage + 1 == STAGES ? 0 : cstage + 1;
+    }
+    cp_async_wait<0>();
+
+    /* Merge of the warps through the ring's memory. */
+    sum_lanes(l);
+    __syncthreads();
+    float *so = (float *)smem;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        if (g == 0)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                exchange.top[warp][n * 8 + 2 * q + e] = m[n][e];
+                exchange.sum[warp][n * 8 + 2 * q + e] = l[n][e];
+            }
+        float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * T::ORS, *r1 = r0 + T::ORS;
+#pragma unroll
+        for (int j = 0; j < MT; j++) {
+            int d0 = KV == DT_E4M3 ? 32 * (j >> 1) + 2 * g + (j & 1) : 16 * j + g;
+            int d1 = KV == DT_E4M3 ? d0 + 16 : d0 + 8;
+            r0[d0] = o[n][j][0];
+            r1[d0] = o[n][j][1];
+            r0[d1] = o[n][j][2];
+            r1[d1] = o[n][j][3];
+        }
+    }
+    __syncthreads();
+    const decode_place place = {head, row0, min(ROWS, rows - row0), item4.y, item4.z, item4.w};
+    uint8_t *behind = smem + max(nwarp * T::RING, nwarp * ROWS * T::ORS * 4);
+    merge_and_store<ROWS, DV>(p, sv, place, width, so, exchange, *(cluster_inbox<ROWS, DV> *)behind);
+}
+
+template <int KV, int DK, int DV, int NT>
+int launch_decode(const flash_params *p, const flash_decode_config *c, int num_items, void *stream) {
+    using T = decode_traits<KV, DK, DV, NT>;
+    auto kernel = decode_kernel<KV, DK, DV, NT>;
+    const int inbox = (int)sizeof(cluster_inbox<T::ROWS, DV>);
+    int bytes = c->warps * DECODE_SM80_WARP_SMEM(DK, DV, T::EB, NT);
+    /* at open, outside any capture: the same limit by every instance, since others may be running */
+    if (!p) {
+        const int with_inbox =
+            (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes + inbox);
+        if (with_inbox == cudaSuccess) return cudaSuccess;
+        (void)cudaGetLastError(); /* no room for clusters on this device */
+        return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    }
+    if (c->cluster > 1) bytes += inbox;
+    int row_blocks = (p->max_rows / p->num_kv_heads + T::ROWS - 1) / T::ROWS;
+    cudaLaunchConfig_t l = {};
+    l.gridDim = dim3((unsigned)(p->num_kv_heads * row_blocks), (unsigned)num_items);
+    l.blockDim = dim3((unsigned)c->warps * 32);
+    l.dynamicSmemBytes = (size_t)bytes;
+    l.stream = (cudaStream_t)stream;
+    cudaLaunchAttribute a[1];
+    a[0].id = cudaLaunchAttributeClusterDimension;
+    a[0].val.clusterDim.x = a[0].val.clusterDim.z = 1;
+    a[0].val.clusterDim.y = (unsigned)c->cluster;
+    l.attrs = a;
+    l.numAttrs = c->cluster > 1 ? 1 : 0;
+    flash_params x = *p;
+    x.group_inverse = (uint32_t)(((1ull << 32) + (unsigned)p->group - 1) / (unsigned)p->group);
+    return (int)cudaLaunchKernelEx(&l, kernel, x);
+}
+
+#define INSTANCE(TYPE, CLASS)                                                                                \
+    extern "C" int flash_decode_##TYPE##_##CLASS(const flash_params *p, const flash_decode_config *c,        \
+                                                 int num_items, void *stream) {                              \
+        using namespace attn_cuda;                                                                           \
+        [[maybe_unused]] constexpr flash_class k = flash_class_##CLASS;                                      \
+        return c->row_tiles == 1 ? launch_decode<FLASH_TYPE_##TYPE, k.dk, k.dv, 1>(p, c, num_items, stream)  \
+                                 : launch_decode<FLASH_TYPE_##TYPE, k.dk, k.dv, 2>(p, c, num_items, stream); \
+    }
+
+} /* namespace attn_cuda */
+#endif

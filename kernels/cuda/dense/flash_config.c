@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which instance of which kernel serves a shape on a device. Numbers behind the choices: dense-notes.md. */
+#include "flash_config.h"
+#include "flash_params.h"
+
+#define ROW(NAME, DK, DV, ...)                            {DK, DV},
+#define SM90_ROW(NAME, DK, DV, WG, BK, QB, FK, ...)       {{DK, DV}, WG, BK, QB, FK},
+#define E4M3_ROW(KIND, NAME, DK, DV, WG, BK, QB, FK, ...) {{DK, DV}, WG, BK, QB, FK},
+const flash_class flash_classes[FLASH_NUM_CLASSES] = {DENSE_SM80_CLASSES(ROW, )};
+const flash_sm90_class flash_sm90_classes[FLASH_NUM_SM90_CLASSES] = {DENSE_SM90_CLASSES(SM90_ROW, )};
+const flash_sm90_class flash_e4m3_classes[FLASH_NUM_E4M3_CLASSES] = {DENSE_SM90_E4M3_CLASSES(E4M3_ROW, )};
+
+int flash_class_of(int dk, int dv) {
+    int best = -1, best_size = 0;
+    for (int i = 0; i < FLASH_NUM_CLASSES; i++) {
+        int size = flash_classes[i].dk + flash_classes[i].dv;
+        if (dk <= flash_classes[i].dk && dv <= flash_classes[i].dv && (best < 0 || size < best_size)) {
+            best = i;
+            best_size = size;
+        }
+    }
+    return best;
+}
+
+static int shape_is_served(const flash_shape *s) {
+    return s->head_size >= 8 && s->head_size % 8 == 0 && s->head_size_v >= 8 && s->head_size_v % 8 == 0 &&
+           s->num_kv_heads > 0 && s->num_q_heads % s->num_kv_heads == 0 && s->num_q_heads > 0 &&
+           (s->page_size == 0 || s->page_size % 16 == 0) &&
+           (s->kv_dtype == FLASH_E4M3 || s->kv_dtype == s->q_dtype);
+}
+
+/* CTAs of `warps` warps, or fewer where shared memory holds no more; -1: it does not hold one. */
+static int size_decode(const flash_shape *s, const flash_device *d, int warps, flash_decode_config *c) {
+    const flash_class *k = &flash_classes[c->class_index];
+    const int warp_bytes =
+        DECODE_SM80_WARP_SMEM(k->dk, k->dv, s->kv_dtype == FLASH_E4M3 ? 1 : 2, c->row_tiles);
+    while (warps > 1 && warps * warp_bytes > d->smem_optin - 4096)
+        warps /= 2;
+    if (warps * warp_bytes > d->smem_optin - 4096) return -1;
+    c->warps = warps;
+    c->cluster = 0;
+    c->smem_bytes = warps * warp_bytes;
+    /* beside the ring: 1 KB that the system takes, and the exchange of row maxima and sums */
+    c->ctas_per_sm = d->smem_per_sm / (c->smem_bytes + 1024 + 128 + 64 * 8 * c->row_tiles);
+    /* registers: about 120 at 16 warps, 255 at 8 */
+    int by_warps = (s->kv_dtype == FLASH_E4M3 || k->dk + k->dv <= 192 ? 16 : 8) / warps;
+    if (c->ctas_per_sm > by_warps) c->ctas_per_sm = by_warps;
+    if (c->ctas_per_sm < 1) c->ctas_per_sm = 1;
+    return 0;
+}
+
+/* Small CTAs, several per SM: one reads while another starts or ends. Together 96 KB and more in flight. */
+int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {
+    if (!shape_is_served(s) || d->major < 8) return -1;
+    int rows = s->num_q_heads / s->num_kv_heads * (s->max_decode_tokens > 0 ? s->max_decode_tokens : 1);
+    c->class_index = flash_class_of(s->head_size, s->head_size_v);
+    c->row_tiles = rows > 8 ? 2 : 1;
+    return c->class_index < 0 ? -1 : size_decode(s, d, 4, c);
+}
+
+void flash_enlarge_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {
+    size_decode(s, d, 8, c);
+}
+
+/* A page box brings whole 64-column chunks at once, so a head size that ends inside the second or a later
+ * chunk of a class made of whole chunks cannot be filled with zeros there; contiguous keys and classes like
+ * 80 can. */
+static int box_fits(int size, int of_class, int paged) {
+    return !paged || of_class % 64 != 0 || of_class == 64 || size == of_class;
+}
+
+/* Of the largest kernel that an instance of the class launches: features need registers, so that Q is not
+ * held in them. */
+static int sm90_smem(const flash_sm90_class *k, int has_features) {
+    const int dk = k->dim.dk, dv = k->dim.dv, wg = k->warpgroups;
+    if (has_features) return PREFILL_SM90_SMEM(dk, dv, wg, k->feature_keys, k->q_buffers, 0, 0);
+    return PREFILL_SM90_SMEM(dk, dv, wg, k->block_keys, k->q_buffers,
+                             PREFILL_SM90_HOLDS_Q(dk, dv, wg, k->block_keys),
+                             PREFILL_SM90_HAS_SHORT(dk, dv, wg, k->block_keys));
+}
+
+static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
+    if (s->force_sm80 || d->major != 9 || s->kv_dtype != s->q_dtype || s->q_dtype == FLASH_E4M3) return -1;
+    int best = -1, best_size = 0, paged = s->page_size != 0;
+    for (int i = 0; i < FLASH_NUM_SM90_CLASSES; i++) {
+        const flash_class *k = &flash_sm90_classes[i].dim;
+        if (s->head_size <= k->dk && s->head_size_v <= k->dv && box_fits(s->head_size, k->dk, paged) &&
+            box_fits(s->head_size_v, k->dv, paged) && (best < 0 || k->dk + k->dv < best_size)) {
+            best = i;
+            best_size = k->dk + k->dv;
+        }
+    }
+    if (best < 0) return -1;
+    const flash_sm90_class *k = &flash_sm90_classes[best];
+    int rows = 64 * k->warpgroups;
+    c->kind = FLASH_PREFILL_SM90;
+    c->class_index = best;
+    c->packed = 0;
+    /* Two heads that share their keys instead of twice the tokens, where the kernel takes them
+     * (prefill_sm90.cuh): tiles end nearer to their last key and to the last token. */
+    c->tile_heads =
+        rows == 128 && k->dim.dk == 128 && k->dim.dv == 128 && s->num_q_heads / s->num_kv_heads % 2 == 0 ? 2
+                                                                                                         : 1;
+    c->block_rows = rows / c->tile_heads;
+    c->smem_bytes = sm90_smem(k, s->has_features);
+    return c->smem_bytes + 1024 <= d->smem_optin ? 0 : -1;
+}
+
+/* Tensor copies move 16 bytes, so strides of odd multiples of 8 are not for them; sizes far below the class
+ * would waste more than the kernels gain. */
+static int choose_e4m3(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
+    const int index = s->q_dtype == FLASH_E4M3 ? FLASH_E4M3_CLASS_e4m3_d128 : FLASH_E4M3_CLASS_widened_d128;
+    const flash_sm90_class *k = &flash_e4m3_classes[index];
+    if (s->force_sm80 || d->major != 9 || s->kv_dtype != FLASH_E4M3 || s->page_size == 0 ||
+        s->head_size % 16 != 0 || s->head_size_v % 16 != 0 || s->head_size > k->dim.dk ||
+        s->head_size_v > k->dim.dv || s->head_size <= 64 || s->head_size_v <= 64)
+        return -1;
+    c->kind = FLASH_PREFILL_SM90_E4M3;
+    c->class_index = index;
+    c->packed = 0;
+    c->tile_heads = 1;
+    c->block_rows = 64 * k->warpgroups;
+    c->smem_bytes =
+        index == FLASH_E4M3_CLASS_e4m3_d128
+            ? PREFILL_SM90_E4M3_SMEM(k->warpgroups, k->block_keys, k->q_buffers)
+            : PREFILL_SM90_WIDENED_SMEM(k->dim.dk, k->dim.dv, k->warpgroups, k->block_keys, k->q_buffers);
+    return c->smem_bytes + 1024 <= d->smem_optin ? 0 : -1;
+}
+
+int flash_choose_prefill(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
+    if (!shape_is_served(s) || d->major < 8) return -1;
+    if (choose_sm90(s, d, c) == 0 || choose_e4m3(s, d, c) == 0) return 0;
+    const int index = flash_class_of(s->head_size, s->head_size_v);
+    if (index < 0) return -1;
+    const flash_class *k = &flash_classes[index];
+    c->kind = FLASH_PREFILL_SM80;
+    c->class_index = index;
+    c->packed = 1;
+    c->tile_heads = 1;
+    c->block_rows = PREFILL_SM80_ROWS(k->dk);
+    c->smem_bytes = PREFILL_SM80_SMEM(k->dk, k->dv);
+    return c->smem_bytes <= d->smem_optin ? 0 : -1;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choice of kernels: pure functions (shape, device) -> configuration, free of CUDA and of the plugin ABI. */
+#ifndef FLASH_CONFIG_H
+#define FLASH_CONFIG_H
+
+#include "dense_instances.h"
+#include "dense_tiles.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct flash_device {
+    int32_t major, minor; /* compute capability */
+    int32_t num_sms;
+    int32_t smem_optin; /* shared memory that one CTA may use */
+    int32_t smem_per_sm;
+} flash_device;
+
+typedef struct flash_shape {
+    int32_t q_dtype, kv_dtype; /* enum flash_dtype; an e4m3 q comes with e4m3 keys */
+    int32_t num_q_heads, num_kv_heads;
+    int32_t head_size, head_size_v;
+    int32_t page_size;         /* 0: contiguous keys */
+    int32_t has_features;      /* soft cap or ALiBi */
+    int32_t max_decode_tokens; /* query tokens per request that the decode kernel serves */
+    int32_t force_sm80;
+} flash_shape;
+
+typedef struct flash_decode_config {
+    int32_t class_index; /* row of the instance table, -1: no kernel */
+    int32_t row_tiles;   /* query rows per CTA / 8: 1 or 2 */
+    int32_t warps;
+    int32_t ctas_per_sm;
+    int32_t smem_bytes;
+    int32_t cluster; /* CTAs of neighbouring pieces that merge through shared memory; 0 and 1: none do */
+} flash_decode_config;
+
+enum flash_prefill_kind {
+    FLASH_PREFILL_SM80 = 1,
+    FLASH_PREFILL_SM90 = 2,
+    FLASH_PREFILL_SM90_E4M3 = 3 /* an e4m3 cache; class_index says under which queries */
+};
+
+typedef struct flash_prefill_config {
+    int32_t kind; /* enum flash_prefill_kind, 0: no kernel */
+    int32_t class_index;
+    int32_t block_rows; /* query tokens of a tile; packed rows (token * group + head) when packed */
+    int32_t tile_heads; /* query heads of a tile, whose rows are the tokens of one after those of the other */
+    int32_t packed;
+    int32_t smem_bytes;
+} flash_prefill_config;
+
+/* Head-size classes: a head size runs in the smallest class that holds it, padded with zeros. */
+typedef struct flash_class {
+    int16_t dk, dv;
+} flash_class;
+typedef struct flash_sm90_class {
+    flash_class dim;
+    int16_t warpgroups; /* of 64 query rows */
+    int16_t block_keys, q_buffers;
+    int16_t feature_keys; /* block_keys of the kernels with soft cap and ALiBi */
+} flash_sm90_class;
+
+/* The rows of dense_instances.h, by index and, for the instances, by name. */
+#define FLASH_INDEX(NAME, ...)            FLASH_CLASS_##NAME,
+#define FLASH_SM90_INDEX(NAME, ...)       FLASH_SM90_CLASS_##NAME,
+#define FLASH_E4M3_INDEX(KIND, NAME, ...) FLASH_E4M3_CLASS_##KIND##_##NAME,
+enum { DENSE_SM80_CLASSES(FLASH_INDEX, ) FLASH_NUM_CLASSES };
+enum { DENSE_SM90_CLASSES(FLASH_SM90_INDEX, ) FLASH_NUM_SM90_CLASSES };
+enum { DENSE_SM90_E4M3_CLASSES(FLASH_E4M3_INDEX, ) FLASH_NUM_E4M3_CLASSES };
+extern const flash_class flash_classes[FLASH_NUM_CLASSES];
+extern const flash_sm90_class flash_sm90_classes[FLASH_NUM_SM90_CLASSES];
+extern const flash_sm90_class flash_e4m3_classes[FLASH_NUM_E4M3_CLASSES];
+#ifdef __cplusplus
+#define FLASH_NAMED(NAME, DK, DV, ...) constexpr flash_class flash_class_##NAME = {DK, DV};
+#define FLASH_SM90_NAMED(NAME, DK, DV, WG, BK, QB, FK, ...)                                                  \
+    constexpr flash_sm90_class flash_sm90_class_##NAME = {{DK, DV}, WG, BK, QB, FK};
+#define FLASH_E4M3_NAMED(KIND, NAME, DK, DV, WG, BK, QB, FK, ...)                                            \
+    constexpr flash_sm90_class flash_e4m3_class_##KIND##_##NAME = {{DK, DV}, WG, BK, QB, FK};
+DENSE_SM80_CLASSES(FLASH_NAMED, )
+DENSE_SM90_CLASSES(FLASH_SM90_NAMED, )
+DENSE_SM90_E4M3_CLASSES(FLASH_E4M3_NAMED, )
+#endif
+
+/* 0 on success, -1 when the shape or the device has no kernel. */
+int flash_choose_decode(const flash_shape *shape, const flash_device *device, flash_decode_config *config);
+/* The same kernel in CTAs of twice the warps, for batches that do not fill the machine otherwise. */
+void flash_enlarge_decode(const flash_shape *shape, const flash_device *device, flash_decode_config *config);
+int flash_choose_prefill(const flash_shape *shape, const flash_device *device, flash_prefill_config *config);
+/* The row of flash_classes that a head size runs in, -1: none. */
+int flash_class_of(int dk, int dv);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planner of the flash kernels. Decode: choose one piece length for the whole batch by a small cost model,
+ * cut every request into equal pieces of about that length, longest first. Prefill: tiles by falling number
+ * of keys. */
+#include "flash_plan.h"
+
+#include <string.h>
+
+/* Times, in keys that a small CTA of a full SM reads meanwhile. */
+enum {
+    PIECE_COST = 160,  /* of a decode CTA, whatever it reads */
+    MERGE_COST = 90,   /* from the last piece to the result */
+    CLUSTER_COST = 30, /* the same within a cluster */
+};
+
+static int min_i(int a, int b) {
+    return a < b ? a : b;
+}
+static int max_i(int a, int b) {
+    return a > b ? a : b;
+}
+static int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
+
+static int is_causal(const flash_plan_input *in, int seq) {
+    return in->causal_per_seq ? in->causal_per_seq[seq] != 0 : in->causal != 0;
+}
+
+/* Keys that query tokens [first, last] of a request see together; the same rule as visible_keys() on the
+ * device. */
+static int visible_span(const flash_plan_input *in, int seq, int q_len, int first, int last) {
+    long kv = in->seq_lens[seq], lo = in->first_key, hi = kv, pos = kv - q_len;
+    if (is_causal(in, seq))
+        hi = pos + last + 1;
+    else if (in->window_right >= 0 && pos + last + in->window_right + 1 < hi)
+        hi = pos + last + in->window_right + 1;
+    if (in->window_left >= 0 && pos + first - in->window_left > lo) lo = pos + first - in->window_left;
+    if (in->chunk > 0) {
+        long start = ((pos + first) / in->chunk - in->lookback) * in->chunk;
+        lo = start > lo ? start : lo;
+        hi = pos + last + 1;
+    }
+    if (hi > kv) hi = kv;
+    return hi > lo ? (int)(hi - lo) : 0;
+}
+
+/* What is sorted, a request or a tile, is four words; the first is its key, not negative. */
+enum { WORDS = 4 };
+_Static_assert(sizeof(flash_plan_request) == WORDS * sizeof(int32_t) &&
+                   sizeof(flash_plan_tile) == WORDS * sizeof(int32_t),
+               "the sort moves both by words");
+
+static void move(int32_t *to, const int32_t *from) {
+    memcpy(to, from, WORDS * sizeof *to);
+}
+
+static void sort_few(int32_t *list, int n) {
+    for (int i = 1; i < n; i++) {
+        int32_t moved[WORDS];
+        int at = i;
+        move(moved, list + WORDS * i);
+        for (; at > 0 && list[WORDS * (at - 1)] < moved[0]; at--)
+            move(list + WORDS * at, list + WORDS * (at - 1));
+        move(list + WORDS * at, moved);
+    }
+}
+
+/* By falling key, those of one key in their order: eight bits at a time, between the list and `scratch`,
+ * which holds as many. Unlike the C library's qsort it never allocates. */
+static void sort_falling(void *list, void *scratch, int n) {
+    enum { FEW = 24 };
+    int32_t *from = list, *to = scratch, most = 0;
+    int is_sorted = 1;
+    for (int i = 0; i < n; i++) {
+        is_sorted &= i == 0 || from[WORDS * (i - 1)] >= from[WORDS * i];
+        most = max_i(most, from[WORDS * i]);
+    }
+    if (is_sorted) return;
+    if (n <= FEW) {
+        sort_few(from, n);
+        return;
+    }
+    for (int shift = 0; shift < 31 && most >> shift != 0; shift += 8) {
+        int32_t place[256] = {0}, at = 0;
+        for (int i = 0; i < n; i++)
+            place[from[WORDS * i] >> shift & 255]++;
+        for (int digit = 255; digit >= 0; digit--) {
+            const int32_t count = place[digit];
+            place[digit] = at;
+            at += count;
+        }
+        for (int i = 0; i < n; i++)
+            move(to + (size_t)WORDS * (size_t)place[from[WORDS * i] >> shift & 255]++, from + WORDS * i);
+        int32_t *swap = from;
+        from = to;
+        to = swap;
+    }
+    if (from != list) memcpy(list, from, (size_t)n * WORDS * sizeof *from);
+}
+
+/* A multiple of `unit`. */
+static int pieces_for(int span, int chunk, int unit, int limit) {
+    if (span <= chunk || chunk <= 0) return unit;
+    int n = ceil_div(span, chunk);
+    /* the kernel rounds a piece up to 64 keys, so fewer pieces may be enough */
+    n = ceil_div(span, (ceil_div(span, n) + 63) / 64 * 64);
+    return unit == 1 ? min_i(n, limit) : min_i(ceil_div(n, unit), limit / unit) * unit;
+}
+
+/* How much slower than alone on an SM the CTAs of one wave are: SMs share their read rate among theirs. */
+static double crowding(const flash_plan_mode *m, double count) {
+    int per_sm = max_i(1, m->ctas_per_sm), sms = max_i(1, m->slots / per_sm);
+    return (double)ceil_div((int)count, sms) / per_sm;
+}
+
+/* Keys that a CTA of `mode` reads while a small one reads one. */
+static double speed_of(const flash_plan_input *in, int mode) {
+    return (double)in->modes[0].ctas_per_sm / max_i(1, in->modes[mode].ctas_per_sm);
+}
+
+static const double no_plan = 1e30; /* a cost above all others */
+
+/* Estimated time of cutting all requests at `chunk` into multiples of `cluster` pieces: one wave takes its
+ * longest piece, more take something between the perfect balance and whole waves of equal pieces. */
+static double cost_of(const flash_plan_input *in, int mode, const flash_plan_request *r, int n, int chunk,
+                      int cluster, int limit, int max_slots) {
+    const flash_plan_mode *m = &in->modes[mode];
+    const double speed = speed_of(in, mode), piece = PIECE_COST * speed;
+    double total = 0, longest = 0, count = 0, slots = m->slots, len = 0;
+    long used = 0;
+    int most = 1, span = -1, p = 1;
+    for (int i = 0; i < n; i++) {
+        if (r[i].span != span) { /* many are alike, and divisions are what this costs */
+            span = r[i].span;
+            p = pieces_for(span, chunk, cluster, limit);
+            len = ceil_div(span, p);
+        }
+        used += p > 1 ? p : 0;
+        if (used > max_slots) return no_plan;
+        total += (len + piece) * p * r[i].ctas;
+        count += (double)p * r[i].ctas;
+        longest = len > longest ? len : longest;
+        most = max_i(most, p);
+    }
+    double merge = (most > cluster ? MERGE_COST + 2.0 * most : 0) + (cluster > 1 ? CLUSTER_COST : 0);
+    if (count <= slots) return (longest * crowding(m, count) + piece) / speed + merge;
+    double even = total / slots, waves = (double)(long)((count + slots - 1) / slots) * (total / count);
+    double time = waves > even ? 0.5 * (even + waves) : even;
+    return (time < longest ? longest : time) / speed + merge;
+}
+
+static int choose_chunk(const flash_plan_input *in, int mode, const flash_plan_request *r, int n, int longest,
+                        int cluster, int limit, int max_slots, double *best_cost) {
+    const flash_plan_mode *m = &in->modes[mode];
+    double total = 0, ctas = 0;
+    for (int i = 0; i < n; i++) {
+        total += (double)r[i].span * r[i].ctas;
+        ctas += r[i].ctas;
+    }
+    const double keys = total / speed_of(in, mode);
+    int best = longest, even = (int)(total / m->slots) + 1, share = max_i(1, m->slots / r[0].ctas), last = 0;
+    *best_cost = cost_of(in, mode, r, n, longest, cluster, limit, max_slots);
+    for (int k = 0; k < 25; k++) {
+        /* candidates: equal cuts of the longest request; as many as fit one wave; fractions of a slot's even
+         * share */
+        int chunk = k < 16    ? ceil_div(longest, k + 2)
+                    : k == 16 ? ceil_div(longest, share)
+                              : ceil_div(even, k - 16);
+        chunk = max_i((chunk + 63) / 64 * 64, m->min_piece);
+        /* no cut takes less than all keys and the starts of its CTAs in perfect balance; there are as many
+         * CTAs as chunks, unless the pieces of a request are too many */
+        const double chunks = longest / limit < chunk ? total / chunk : 0;
+        const double least = (keys + PIECE_COST * (ctas > chunks ? ctas : chunks)) / m->slots;
+        if (chunk == last || least >= *best_cost * 0.98) continue;
+        last = chunk;
+        double c = cost_of(in, mode, r, n, chunk, cluster, limit, max_slots);
+        if (c < *best_cost * 0.98) {
+            *best_cost = c;
+            best = chunk;
+        }
+    }
+    return best;
+}
+
+/* The largest cluster that leaves every CTA an SM of its own: they must find their SMs together. */
+static int cluster_for(const flash_plan_input *in, long ctas) {
+    const flash_plan_mode *m = &in->modes[0];
+    int c = in->num_splits == 0 ? in->max_cluster : 1;
+    while (c > 1 && ctas * c > m->slots / max_i(1, m->ctas_per_sm))
+        c /= 2;
+    return max_i(c, 1);
+}
+
+/* Into how many pieces requests are cut, by which CTAs, and which of them merge in clusters. A captured
+ * launch keeps its cluster, so all batches that it serves have multiples of it: small clusters divide large
+ * ones, and fewer requests have larger clusters. Otherwise clusters are for pieces that merge there at once,
+ * and large CTAs for the rest of the small batches: twice the bytes in flight, half the pieces. */
+static void choose_pieces(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan, int n,
+                          int longest, int ctas) {
+    flash_plan_request *r = plan->requests;
+    int chunk = longest, limit = min_i(FLASH_MAX_PIECES, lim->max_slots);
+    double cost;
+    if (limit > 1 && in->captured > 0) {
+        plan->cluster = cluster_for(in, in->captured);
+        if (in->num_splits == 0)
+            chunk = choose_chunk(in, 0, r, n, longest, plan->cluster, limit, lim->max_slots, &cost);
+    } else if (limit > 1 && in->num_splits == 0) {
+        plan->mode = 2 * ctas <= in->modes[1].slots;
+        if (longest > in->modes[plan->mode].min_piece) {
+            chunk = choose_chunk(in, plan->mode, r, n, longest, 1, limit, lim->max_slots, &cost);
+            for (int c = cluster_for(in, ctas); c > 1; c /= 2) {
+                /* one CTA on every SM leaves no room to place larger clusters */
+                int mode = (c == 2 ? ctas : ctas * c) * 2 <= in->modes[1].slots;
+                double merged = cost_of(in, mode, r, n, longest, c, c, lim->max_slots);
+                if (merged >= cost) continue;
+                cost = merged;
+                chunk = longest;
+                plan->cluster = c;
+                plan->mode = mode;
+            }
+        }
+    }
+    for (int i = 0; i < n; i++)
+        r[i].pieces = in->num_splits > 0 ? max_i(1, min_i(in->num_splits, limit))
+                                         : pieces_for(r[i].span, chunk, plan->cluster, limit);
+}
+
+static flash_item item_of(const flash_plan_input *in, int seq, int piece, int pieces, int slot) {
+    return (flash_item){seq,
+                        piece,
+                        pieces,
+                        slot,
+                        in->q_start[seq],
+                        in->q_start[seq + 1] - in->q_start[seq],
+                        in->seq_lens[seq],
+                        is_causal(in, seq)};
+}
+
+static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
+    flash_plan_request *r = plan->requests;
+    flash_counts *c = &plan->counts;
+    int n = 0, longest = 0, ctas = 0;
+    for (int s = 0; s < in->num_seqs; s++) {
+        int q_len = in->q_start[s + 1] - in->q_start[s];
+        if (q_len <= 0 || q_len > in->decode_tokens) continue;
+        if (n >= lim->max_seqs || n >= lim->max_items) return -1;
+        int own = in->num_kv_heads * ceil_div(q_len * in->group, in->decode_rows);
+        r[n] = (flash_plan_request){visible_span(in, s, q_len, 0, q_len - 1), s, own, 1};
+        ctas += own;
+        longest = max_i(longest, r[n++].span);
+        plan->decode_tokens = max_i(plan->decode_tokens, q_len);
+    }
+    if (n > 0) choose_pieces(in, lim, plan, n, longest, ctas);
+    for (int i = 0; i < n; i++)
+        if (r[i].pieces > 1) r[i].span = ceil_div(r[i].span, r[i].pieces);
+    sort_falling(r, plan->items, n);
+    for (int i = 0; i < n; i++) {
+        int p = r[i].pieces, first = FLASH_SLOT_FINAL;
+        if (p > 1 && c->num_slots + p > lim->max_slots) p = 1;
+        if (c->num_items + p > lim->max_items) return -1;
+        if (p > 1) {
+            first = c->num_slots;
+            c->num_slots += p;
+        }
+        for (int k = 0; k < p; k++)
+            plan->items[c->num_items++] = item_of(in, r[i].seq, k, p, first < 0 ? first : first + k);
+        c->max_pieces = max_i(c->max_pieces, p);
+    }
+    return 0;
+}
+
+static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
+    int n = 0, group = in->packed ? in->group : 1;
+    for (int s = 0; s < in->num_seqs; s++) {
+        int q_len = in->q_start[s + 1] - in->q_start[s];
+        if (q_len > in->decode_tokens) n += ceil_div(q_len * group, in->block_rows);
+    }
+    if (n > lim->max_tiles) return -1;
+    if (n == 0) return 0;
+    flash_plan_tile *keys = plan->tile_keys;
+    n = 0;
+    for (int s = 0; s < in->num_seqs; s++) {
+        int q_len = in->q_start[s + 1] - in->q_start[s];
+        if (q_len <= in->decode_tokens) continue;
+        for (int b = ceil_div(q_len * group, in->block_rows) - 1; b >= 0; b--) {
+            int first = b * in->block_rows / group;
+            int end = min_i(q_len * group, (b + 1) * in->block_rows);
+            keys[n++] = (flash_plan_tile){visible_span(in, s, q_len, first, (end - 1) / group), s, b, 0};
+        }
+    }
+    sort_falling(keys, plan->tiles, n); /* of one length: by request, its last block first */
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        const int s = keys[i].seq;
+        plan->tiles[i] = (flash_tile){s,
+                                      keys[i].block,
+                                      in->k_start ? in->k_start[s] : 0,
+                                      in->first_key,
+                                      in->q_start[s],
+                                      in->q_start[s + 1] - in->q_start[s],
+                                      in->seq_lens[s],
+                                      is_causal(in, s)};
+        sum += keys[i].keys;
+    }
+    plan->keys_per_tile = (int32_t)(sum / n);
+    plan->counts.num_tiles = n;
+    return 0;
+}
+
+void flash_plan_capacity(flash_plan_limits *lim, const flash_plan_input *in) {
+    /* Splitting pays until a few pieces per CTA slot; beyond that requests alone fill the machine. */
+    int per_head = ceil_div(4 * in->modes[0].slots, max_i(in->num_kv_heads, 1));
+    lim->max_slots = in->num_splits == 1 ? 0 : max_i(per_head, in->num_splits * lim->max_seqs);
+    lim->max_items = lim->max_seqs + lim->max_slots;
+    int group = in->packed ? in->group : 1;
+    lim->max_tiles =
+        min_i(lim->max_tokens, lim->max_seqs + (int)((long)lim->max_tokens * group / in->block_rows));
+}
+
+int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
+    plan->counts = (flash_counts){0, 0, 0, 0, NULL, 0};
+    plan->mode = 0;
+    plan->cluster = 1;
+    plan->keys_per_tile = 0;
+    plan->decode_tokens = 0;
+    int rc = in->decode_tokens > 0 ? plan_decode(in, lim, plan) : 0;
+    return rc ? rc : plan_prefill(in, lim, plan);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work lists of a batch, made on the host from host lengths: which requests the decode kernel serves and into
+ * how many pieces their keys are cut, which query tiles the prefill kernel runs and in what order. Pure
+ * functions. */
+#ifndef FLASH_PLAN_H
+#define FLASH_PLAN_H
+
+#include "flash_params.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FLASH_MAX_PIECES = 256 };
+
+typedef struct flash_plan_limits {
+    int32_t max_seqs;   /* requests */
+    int32_t max_tokens; /* query tokens of a batch */
+    int32_t max_items;  /* capacities of the lists */
+    int32_t max_tiles;
+    int32_t max_slots; /* partial results: pieces of split requests */
+} flash_plan_limits;
+
+/* A configuration of the decode kernel as the planner sees it. */
+typedef struct flash_plan_mode {
+    int32_t slots;       /* CTAs that run at once: SMs * CTAs per SM; 0: there is no such configuration */
+    int32_t ctas_per_sm; /* of those, on one SM; a CTA alone on an SM reads so many times as fast */
+    int32_t min_piece;   /* fewest keys worth a CTA: warps * 16 */
+} flash_plan_mode;
+
+typedef struct flash_plan_input {
+    const int32_t *q_start;        /* [num_seqs + 1] */
+    const int32_t *seq_lens;       /* [num_seqs] */
+    const int32_t *k_start;        /* [num_seqs] first rows of contiguous keys; NULL: paged */
+    const int32_t *causal_per_seq; /* may be NULL */
+    int32_t num_seqs;
+    int32_t num_kv_heads, group;
+    int32_t decode_tokens; /* requests with at most this many query tokens go to the decode kernel; 0: none */
+    int32_t decode_rows;   /* query rows (token * group) of a decode CTA */
+    flash_plan_mode modes[2]; /* small CTAs; large ones, for batches that do not fill the machine */
+    int32_t block_rows;       /* query rows of a prefill tile, of one head where they are not packed */
+    int32_t tile_heads;       /* heads of a prefill tile; 0: 1 */
+    int32_t packed;           /* rows of a tile are token * group */
+    int32_t causal, window_left, window_right;
+    int32_t chunk, lookback;
+    int32_t max_cluster; /* largest cluster that may merge pieces: 8 on Hopper, else 0 */
+    int32_t captured; /* > 0: CTAs of one piece of every request, of a launch that serves later batches too */
+    int32_t num_splits; /* 0: choose, else exactly so many pieces (1: batch invariant) */
+    int32_t first_key;  /* keys before it are another pass's (cascade): 0, or the common prefix */
+} flash_plan_input;
+
+/* Scratch of the planner, allocated once by the caller: max_seqs requests and max_tiles tiles. Both are
+ * sorted by their first member and have one size. */
+typedef struct flash_plan_request {
+    int32_t span; /* keys; in the end those of its longest piece */
+    int32_t seq, ctas, pieces;
+} flash_plan_request;
+
+typedef struct flash_plan_tile {
+    int32_t keys;
+    int32_t seq, block;
+    int32_t reserved;
+} flash_plan_tile;
+
+typedef struct flash_plan {
+    flash_plan_request *requests; /* scratch */
+    flash_plan_tile *tile_keys;   /* scratch */
+    flash_item *items;
+    flash_tile *tiles;
+    flash_counts counts;
+    int32_t keys_per_tile; /* average over tiles */
+    int32_t mode;          /* of the decode kernel: an index of modes */
+    int32_t cluster; /* > 1: every request has a multiple of so many pieces, which merge within a cluster */
+    int32_t decode_tokens; /* most query tokens of a request in items */
+} flash_plan;
+
+/* The pass of a cascade over the common prefix: all query tokens are one request whose keys, the first
+ * `prefix` of request 0, are cut into pieces until the machine has work (semantics 6.4). */
+typedef struct flash_prefix_plan {
+    int32_t num_tiles, pieces, piece_keys;
+} flash_prefix_plan;
+int32_t flash_prefix_capacity(const flash_plan_input *shape, int32_t max_tokens, int32_t num_sms); /* tiles */
+/* 0, or -1 when `capacity` is too small. num_sms: of the device. */
+int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t num_sms, int32_t capacity,
+                      flash_tile *tiles, flash_prefix_plan *plan);
+
+/* Capacities that any batch within max_seqs and max_tokens fits. */
+void flash_plan_capacity(flash_plan_limits *limits, const flash_plan_input *shape);
+/* 0, or -1 when a list is too short (the caller broke its limits). */
+int flash_plan_build(const flash_plan_input *input, const flash_plan_limits *limits, flash_plan *plan);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters of the Hopper prefill kernel: the common ones, and the tensor maps by which TMA reads Q, K and
+ * V. */
+#ifndef PREFILL_SM90_H
+#define PREFILL_SM90_H
+
+#include "flash_launch.h"
+
+#include <cuda.h>
+
+typedef struct flash_sm90_params {
+    CUtensorMap q_map, k_map, v_map, k_tail_map;
+    CUtensorMap o_map; /* 16 rows of the result */
+    flash_params p;
+    /* paged: coordinate of a page and head in the last dimension of the maps = page * page_units + head *
+     * head_units */
+    int32_t k_page_units, k_head_units, v_page_units, v_head_units;
+    int32_t box_rows;                /* keys of one box: a power of two that divides the page and the tile */
+    int32_t overlap;                 /* run the end of a tile under the start of the next */
+    int32_t k_tail_at;               /* columns of contiguous keys from here on are those of k_tail_map */
+    int32_t o_boxes;                 /* whole boxes of the result may leave by o_map */
+    int32_t tile_tokens, tile_heads; /* of a tile's rows: the tokens of one head after those of the other */
+    int32_t head_section;            /* query heads that run side by side; divides num_q_heads */
+    flash_prefill_more more;
+} flash_sm90_params;
+
+#endif

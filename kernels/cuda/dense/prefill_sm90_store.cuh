@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a tile in the Hopper prefill kernel of 16-bit products: sums, sink, LSE, and rows of the result
+ * in 16-byte pieces, from registers or through the shared memory of Q. */
+#ifndef PREFILL_SM90_STORE_CUH
+#define PREFILL_SM90_STORE_CUH
+
+#include "../ptx/ptx_sm90_bulk_store.cuh"
+#include "../ptx/ptx_sm90.cuh"
+#include "prefill_sm90_parts.cuh"
+#include "prefill_sm90.h"
+
+namespace attn_cuda {
+
+/* Result rows `row` and row + 8 from the registers of four neighbours, each of which stores 16 bytes of every
+ * 64; where an earlier result lies there, the sum of the two by their weights (semantics 6.5). */
+template <int DT, class T>
+ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const float (&o)[T::DV / 2], int row,
+                         int head, int q, float b0, float b1, float l0, float l1, float r0, float r1) {
+    constexpr int DV = T::DV;
+    const flash_params &p = P.p;
+    const int rows[2] = {row, row + 8};
+    float factor[2] = {r0, r1}, old[2] = {0.f, 0.f};
+    if (T::DIRECT && P.more.old_lse) {
+        const float part[2] = {natural_lse(b0, l0), natural_lse(b1, l1)};
+        merged m[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float *lse = P.more.old_lse + head * P.more.old_lse_head + t.q0 + rows[i];
+            m[i] = merge_weights(rows[i] < t.q_len ? *lse : -INFINITY, part[i]);
+            factor[i] *= m[i].part, old[i] = m[i].old;
+        }
+        __syncwarp(); /* all have read, and p.lse may be old_lse */
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (p.lse && q == 0 && rows[i] < t.q_len)
+                p.lse[(int64_t)(t.q0 + rows[i]) * p.lse_token + (int64_t)head * p.lse_head] = m[i].lse;
+    } else if (p.lse && q == 0)
+        write_lse(p, t.q0, t.q_len, head, t.piece, row, b0, b1, l0, l1);
+    uint16_t *to = (uint16_t *)p.out + t.piece * p.out_piece + (int64_t)(t.q0 + row) * p.out_token +
+                   (int64_t)head * p.out_head + q * 8;
+#pragma unroll
+    for (int c = 0; c < DV / 32 * 32; c += 32)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float *x = o + c / 2 + 2 * i, f = factor[i];
+            uint4 y =
+                transpose_quad(make_uint4(pack2<DT>(x[0] * f, x[1] * f), pack2<DT>(x[4] * f, x[5] * f),
+                                          pack2<DT>(x[8] * f, x[9] * f), pack2<DT>(x[12] * f, x[13] * f)),
+                               q);
+            if (rows[i] >= t.q_len || c + q * 8 >= p.head_size_v) continue;
+            uint4 *at = (uint4 *)(to + 8 * i * p.out_token + c);
+            if (old[i] != 0.f) y = add_scaled<DT>(y, *at, old[i]);
+            *at = y;
+        }
+    if constexpr (DV % 32 != 0) { /* one or two blocks of 8 are left: quarters are blocks and rows */
+        static_assert(DV % 32 <= 16 && !T::DIRECT, "no more than two blocks, and no earlier result");
+        const float *x = o + DV / 32 * 16;
+        uint4 y = make_uint4(pack2<DT>(x[0] * r0, x[1] * r0), pack2<DT>(x[2] * r1, x[3] * r1), 0, 0);
+        if constexpr (DV % 32 == 16)
+            y.z = pack2<DT>(x[4] * r0, x[5] * r0), y.w = pack2<DT>(x[6] * r1, x[7] * r1);
+        y = transpose_quad(y, q);
+        const int column = DV / 32 * 32 + (q >> 1) * 8;
+        if (row + 8 * (q & 1) < t.q_len && column < p.head_size_v)
+            *(uint4 *)(to - q * 8 + 8 * (q & 1) * p.out_token + column) = y;
+    }
+}
+
+/* A warp's 16 rows of a tile: em in raw units of scores and el, maximum and sum of the thread's two rows, ec:
+ * scores to base-2 units. DIRECTLY from registers, or through `rows_of_q`, the warpgroup's own rows of Q,
+ * which `empty` gives back (or of memory for the result, T::OB). */
+template <int DT, class T, bool DIRECTLY>
+ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &t, const float (&o)[T::DV / 2],
+                         uint32_t rows_of_q, uint32_t empty, int w, int tid, float em0, float em1, float el0,
+                         float el1, float ec) {
+    constexpr int BM = T::BM, DV = T::DV;
+    constexpr bool WIDENED = T::WIDENED;
+    const flash_params &p = P.p;
+    const int lane = tid & 31, wr = tid >> 5, g = lane >> 2, q = lane & 3;
+    el0 += __shfl_xor_sync(~0u, el0, 1);
+    el1 += __shfl_xor_sync(~0u, el1, 1);
+    el0 += __shfl_xor_sync(~0u, el0, 2);
+    el1 += __shfl_xor_sync(~0u, el1, 2);
+    const bool paired = T::PAIRS && P.tile_heads == 2;
+    const int row = t.block * (T::PAIRS ? P.tile_tokens : BM) + (paired ? 0 : w * 64) + wr * 16 + g,
+              first_row = row - g, q0 = t.q0, q_len = t.q_len, head = t.head + (paired ? w : 0),
+              piece = t.piece;
+    float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec, r0, r1;
+    finish_rows(p, head, b0, b1, el0, el1, r0, r1);
+    if constexpr (WIDENED) {
+        const float vscale = p.v_scale ? __ldg(p.v_scale + head / p.group * p.scale_stride) : 1.f;
+        r0 *= vscale, r1 *= vscale;
+    }
+    r0 = el0 > 0.f ? r0 / el0 : 0.f;
+    r1 = el1 > 0.f ? r1 / el1 : 0.f;
+    if constexpr (T::OB > 0) { /* whole rows of 16 by the copy engine */
+        if (__any_sync(~0u, P.o_boxes && piece == 0 && first_row + 16 <= q_len)) {
+            if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
+            const uint32_t so = rows_of_q + wr * 16 * 128;
+            if (lane == 0) bulk_store_wait_read(); /* the tile before */
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < DV / 16; i++) {
+                const int ch = 2 * i + (lane >> 4), rw = lane & 15;
+                const float *x = o + 8 * i;
+                stmatrix_x4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
+                            pack2<DT>(x[0] * r0, x[1] * r0), pack2<DT>(x[2] * r1, x[3] * r1),
+                            pack2<DT>(x[4] * r0, x[5] * r0), pack2<DT>(x[6] * r1, x[7] * r1));
+            }
+            fence_proxy_async();
+            __syncwarp();
+            if (lane == 0) {
+#pragma unroll
+                for (int c = 0; c < T::VC; c++)
+                    tma_store_3d(so + c * (BM * 128), &P.o_map, c * 64, q0 + first_row, head);
+                bulk_store_commit();
+            }
+            return;
+        }
+    }
+    if constexpr (DIRECTLY) {
+        write_rows<DT, T>(P, t, o, row, head, q, b0, b1, el0, el1, r0, r1);
+        return;
+    }
+    if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
+    /* O through this warpgroup's own rows of Q: every warp's QK of the tile is behind this barrier */
+    named_barrier(2 + w, 128);
+    auto pair = [&](float x, float y) { return WIDENED ? pack2_as(p.out_dtype, x, y) : pack2<DT>(x, y); };
+    const uint32_t so = rows_of_q + wr * 16 * 128;
+#pragma unroll
+    for (int i = 0; i < DV / 16; i++) {
+        const int ch = 2 * i + (lane >> 4), rw = lane & 15;
+        stmatrix_x4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
+                    pair(o[8 * i] * r0, o[8 * i + 1] * r0), pair(o[8 * i + 2] * r1, o[8 * i + 3] * r1),
+                    pair(o[8 * i + 4] * r0, o[8 * i + 5] * r0), pair(o[8 * i + 6] * r1, o[8 * i + 7] * r1));
+    }
+    if constexpr (DV % 16 != 0) {
+        constexpr int i = DV / 16, ch = 2 * i;
+        const int rw = lane & 15;
+        stmatrix_x2(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4),
+                    pair(o[8 * i] * r0, o[8 * i + 1] * r0), pair(o[8 * i + 2] * r1, o[8 * i + 3] * r1));
+    }
+    __syncwarp();
+    constexpr int UNITS = 16 * (DV / 8), PASSES = (UNITS + 31) / 32;
+    uint4 x[PASSES];
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+        const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
+        if (UNITS % 32 == 0 || u < UNITS)
+            x[i] = ld_shared_v4(so + (ch >> 3) * (BM * 128) + rw * 128 + (((ch & 7) ^ (rw & 7)) << 4));
+    }
+    fence_proxy_async();
+    named_barrier(2 + w, 128);
+    if (tid == 0) mbar_arrive(empty);
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+        const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
+        const int r = first_row + rw;
+        if ((UNITS % 32 == 0 || u < UNITS) && r < q_len && ch * 8 < p.head_size_v)
+            *(uint4 *)((uint16_t *)p.out + piece * p.out_piece + (int64_t)(q0 + r) * p.out_token +
+                       (int64_t)head * p.out_head + ch * 8) = x[i];
+    }
+}
+
+} /* namespace attn_cuda */
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the MLA kernels see: plain structs, shared by host and device. A row is one head of one query token,
+ * numbered token * num_heads + head. */
+#ifndef MLA_PARAMS_H
+#define MLA_PARAMS_H
+
+#include <stdint.h>
+
+enum { MLA_TILE_ROWS = 64, MLA_TILE_KEYS = 64, MLA_ROPE = 64, MLA_THREADS = 256 };
+enum mla_dtype { MLA_F16 = 1, MLA_BF16 = 2 };                              /* as in ptx_sm80.cuh */
+enum mla_cache { MLA_CACHE_16 = 0, MLA_CACHE_E4M3 = 1, MLA_CACHE_DS = 2 }; /* semantics 3.5 */
+enum { MLA_DS_ROW = 656, MLA_DS_SCALES_AT = 512, MLA_DS_ROPE_AT = 528 };
+
+/* At most tile_rows (64 or 128) rows of one request against keys k_begin <= k < k_end. */
+typedef struct mla_item {
+    int32_t request;
+    int32_t first_row, num_rows;
+    int32_t base; /* token t sees keys k < base + t + 1 */
+    int32_t k_begin, k_end;
+    int32_t slot; /* of the partial result; -1: the keys are not cut */
+    int32_t reserved;
+} mla_item;
+
+/* Partial results of the same rows, to be merged. */
+typedef struct mla_split {
+    int32_t first_row, num_rows;
+    int32_t slot, pieces;
+} mla_split;
+
+/* A range of tokens that is absorbed, attended and projected in one go; bounds the workspace. */
+typedef struct mla_slice {
+    int32_t first_item, num_items;
+    int32_t first_split, num_splits;
+    int32_t most_rows; /* of an item; where results may not depend on the batch: tile_rows */
+} mla_slice;
+
+/* Head of the metadata on the device; the slices follow at 64 bytes. */
+typedef struct mla_counts {
+    int32_t num_tokens, num_slices;
+    const int32_t *block_table;
+    int64_t block_table_stride, block_table_width;
+    int64_t reserved[4];
+} mla_counts;
+
+typedef struct mla_attend_params {
+    const mla_counts *counts;
+    const mla_slice *slice;
+    const mla_item *items;
+    const mla_split *splits;
+    const int32_t *parts; /* persistent kernels: items parts[i] .. parts[i + 1] are of part i */
+    void *latent; /* [tokens of the slice * num_heads, L]: absorbed queries, then the attended latents */
+    const void *query;
+    int64_t q_token, q_head; /* elements */
+    const void *cache;
+    int64_t cache_page, cache_row, num_pages; /* strides in bytes */
+    const float *k_scale;                     /* of an e4m3 cache; NULL: 1 */
+    const float *q_scale;                     /* of e4m3 queries, which are read as 16-bit numbers; NULL: 1 */
+    const int32_t *topk;                      /* sparse: [T, topk_count]; NULL: dense */
+    int64_t topk_row;
+    float *part_out, *part_lse; /* [slots, tile_rows, L], [slots, tile_rows]; on Hopper mla_part */
+    float *lse;                 /* NULL: not wanted */
+    int64_t lse_head, lse_token;
+    float scale;
+    int32_t num_heads, latent_rank, nope, page_size;
+    int32_t slice_row0, slice_rows; /* first row of the slice, and how many it may have */
+    int32_t dtype, cache_kind, stages;
+    int32_t tile_rows; /* of an item: 64 per CTA that works on it */
+} mla_attend_params;
+
+/* c[t][h][:] = a[t][h][:] x b[h], b [k][n] (absorption) or [n][k] (values); strides in elements. */
+typedef struct mla_project_params {
+    const mla_counts *counts;
+    const void *a, *b;
+    void *c;
+    int64_t a_token, a_head, b_head, b_row, c_token, c_head;
+    int32_t token0, tokens, num_heads, n, k;
+    int32_t b_is_nk, dtype;
+    /* The absorption of an fp8 query: c gets the e4m3 numbers of a x b / q_scale, and rope [tokens,
+     * num_heads, 64] those of columns k .. k + 64 of a, all of them as 16-bit numbers. NULL: c is a x b. */
+    void *rope;
+    const float *q_scale; /* NULL: 1 */
+} mla_project_params;
+
+typedef struct mla_write_params {
+    const void *kv_c, *k_pe;
+    const int64_t *slots;
+    const float *k_scale;
+    void *cache;
+    int64_t num_slots_total, cache_page, cache_row; /* strides in bytes */
+    int64_t kv_c_row, k_pe_row;
+    int64_t num_tokens;
+    int32_t latent_rank, page_size, dtype, cache_kind;
+} mla_write_params;
+
+#endif

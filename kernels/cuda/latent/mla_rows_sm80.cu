@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The small kernels of MLA, by rows: weights, zeros. */
+#include "../ptx/launch.cuh"
+#include "../ptx/ptx_sm80.cuh"
+#include "mla_launch.h"
+
+#include <cuda_runtime.h>
+
+using namespace attn_cuda;
+
+/* Element by element: it runs once, after loading. */
+template <int DT>
+__global__ void weights_kernel(uint16_t *dst, const void *src, int64_t rows, int width, int64_t src_row,
+                               int is_e4m3, const float *scale) {
+    const float f = is_e4m3 && scale ? __ldg(scale) : 1.f;
+    for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < rows * width;
+         i += (int64_t)gridDim.x * 256) {
+        int64_t at = i / width * src_row + i % width;
+        if (is_e4m3) {
+            float x = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(((const uint8_t *)src)[at])).x * f;
+            dst[i] = (uint16_t)pack2<DT>(x, 0.f);
+        } else
+            dst[i] = ((const uint16_t *)src)[at];
+    }
+}
+
+extern "C" int mla_copy_weights(void *dst, const void *src, int64_t rows, int width, int64_t src_row,
+                                int dtype, int is_e4m3, const float *scale, void *stream) {
+    if (dtype == DT_BF16)
+        return attn_cuda::launch_kernel(weights_kernel<DT_BF16>, 2048, 256, 0, stream, (uint16_t *)dst, src,
+                                        rows, width, src_row, is_e4m3, scale);
+    return attn_cuda::launch_kernel(weights_kernel<DT_F16>, 2048, 256, 0, stream, (uint16_t *)dst, src, rows,
+                                    width, src_row, is_e4m3, scale);
+}
+
+__global__ void zero_kernel(uint16_t *out, int64_t rows, int heads, int size, int64_t token, int64_t head) {
+    int64_t n = rows * heads * size;
+    for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < n; i += (int64_t)gridDim.x * 256) {
+        int64_t t = i / (heads * size);
+        int rest = (int)(i - t * heads * size);
+        out[t * token + rest / size * head + rest % size] = 0;
+    }
+}
+
+extern "C" int mla_zero_rows(void *out, int64_t rows, int heads, int size, int64_t token, int64_t head,
+                             void *stream) {
+    return attn_cuda::launch_kernel(zero_kernel, 1024, 256, 0, stream, (uint16_t *)out, rows, heads, size,
+                                    token, head);
+}
+
+/* Queries, `stages` tiles of keys, P. */
+extern "C" size_t mla_attend_smem(int latent_rank, int stages) {
+    return (size_t)(1 + stages) * MLA_TILE_ROWS * (size_t)(latent_rank + MLA_ROPE) * 2 + MLA_TILE_ROWS * 128;
+}

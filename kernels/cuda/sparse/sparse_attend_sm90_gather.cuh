@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hopper sparse attention: the gathering warpgroups. A warp brings eight of the 64 keys of a block; lanes 0
+ * to 7 find their addresses, index and block table entry each a block ahead. 16-bit rows go to shared memory
+ * by cp.async; rows of 656 bytes (semantics 3.5) come into registers ahead of their use and are widened on
+ * the way, but for rope values that the output's type can take as they are, which are copied. */
+#ifndef SPARSE_ATTEND_SM90_GATHER_CUH
+#define SPARSE_ATTEND_SM90_GATHER_CUH
+
+#include "sparse_attend_sm90_tiles.cuh"
+
+namespace attn_cuda {
+
+ATTN_DEV void cp_async_row16(uint32_t dst, const void *src, bool valid) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
+}
+/* Arrives once all earlier cp.async of this thread have landed. */
+ATTN_DEV void cp_async_arrive(uint32_t bar) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
+/* 16 bytes that are read once. */
+ATTN_DEV uint4 ld_stream_v4(const void *p) {
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p));
+    return x;
+}
+/* The row of a key that is not there: loads need no condition, which would make the compiler move registers
+ * that are still on their way. */
+__device__ const uint4 sparse_no_row[MLA_DS_ROW / 16] = {};
+
+/* Where the keys of an item lie, for one of the eight rows of this warp in every block (semantics 9.3). */
+struct sparse_rows {
+    const mla_attend_params &p;
+    const int32_t *topk, *table;
+    int width, key, end;   /* key: of the block whose index is loaded next */
+    int index, next, page; /* of the coming block; index of the one after */
+
+    ATTN_DEV sparse_rows(const mla_attend_params &params, const mla_item &it, int row)
+        : p(params), topk(params.topk + (int64_t)(it.first_row / params.num_heads) * params.topk_row),
+          table(params.counts->block_table + it.request * params.counts->block_table_stride),
+          width((int)params.counts->block_table_width), key(it.k_begin + row),
+          end(row < MLA_TILE_KEYS ? it.k_end : 0) {
+        index = fetch_index();
+        next = fetch_index();
+        page = fetch_page(index);
+    }
+    ATTN_DEV int fetch_index() {
+        int x = key < end ? __ldg(topk + key) : -1;
+        key += MLA_TILE_KEYS;
+        return x;
+    }
+    ATTN_DEV int fetch_page(int i) const {
+        int at = (int)((unsigned)i / (unsigned)p.page_size);
+        return i >= 0 && at < width ? __ldg(table + at) : -1;
+    }
+    /* The row of the coming block, NULL if there is none. */
+    ATTN_DEV const char *take() {
+        const char *a = nullptr;
+        if (page >= 0 && page < p.num_pages)
+            a = (const char *)p.cache + page * p.cache_page +
+                (int64_t)((unsigned)index % (unsigned)p.page_size) * p.cache_row;
+        index = next;
+        page = fetch_page(index);
+        next = fetch_index();
+        return a;
+    }
+};
+
+ATTN_DEV const char *row_of_lane(const char *a, int lane) {
+    return (const char *)__shfl_sync(~0u, (unsigned long long)a, lane);
+}
+
+template <int DT, bool DS>
+struct sparse_gather {
+    const mla_attend_params &p;
+    const sparse_smem &sm;
+    const int lane, warp;
+    /* Rope values of 656-byte rows are bfloat16 (semantics 3.5): copied where the output is. */
+    static constexpr bool ROPE_COPIES = DS && DT == DT_BF16;
+    static constexpr int LOADS = ROPE_COPIES ? 8 : 10; /* of eight 656-byte rows */
+
+    ATTN_DEV sparse_gather(const mla_attend_params &params, const sparse_smem &smem)
+        : p(params), sm(smem), lane(threadIdx.x & 31), warp(__shfl_sync(~0u, (int)threadIdx.x >> 5 & 7, 0)) {}
+
+    /* Address of chunk `chunk` (16 bytes) of a row in a slab at `slab`. */
+    static ATTN_DEV uint32_t at(uint32_t slab, int row, int chunk) {
+        return slab + row * 128 + ((chunk ^ (row & 7)) << 4);
+    }
+
+    /* Behind the last position of an item's list that names a token: lists of short requests end in -1
+     * (semantics
+     * 9.5). */
+    ATTN_DEV int end_of_list(const mla_item &it, int parity) const {
+        const int32_t *topk = p.topk + (int64_t)(it.first_row / p.num_heads) * p.topk_row;
+        int end = it.k_begin;
+        for (int k = it.k_begin + warp * 32 + lane; k < it.k_end; k += SPARSE_GATHER_THREADS)
+            if (__ldg(topk + k) >= 0) end = k + 1;
+        end = __reduce_max_sync(~0u, end);
+        if (lane == 0) st_shared_s32(sm.scanned(parity, warp), end);
+        named_barrier(SPARSE_SCANNED, SPARSE_GATHER_THREADS);
+        return __reduce_max_sync(~0u, ld_shared_s32(sm.scanned(parity, lane & 7)));
+    }
+
+    ATTN_DEV void queries(const mla_item &it) const {
+        const int chunk = lane & 7;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const int r = warp * 8 + (lane >> 3) + 4 * j, row = it.first_row + (r < it.num_rows ? r : 0);
+            const uint16_t *latent =
+                (const uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * SPARSE_LATENT + chunk * 8;
+            const uint16_t *rope = (const uint16_t *)p.query + (row / p.num_heads) * p.q_token +
+                                   (row % p.num_heads) * p.q_head + p.nope + chunk * 8;
+#pragma unroll
+            for (int s = 0; s < 9; s++)
+                cp_async_row16(at(sm.q() + s * MLA90_SLAB, r, chunk), s < 8 ? latent + s * 64 : rope,
+                               r < it.num_rows);
+        }
+        cp_async_arrive(sm.q_full());
+        if (threadIdx.x == SPARSE_THREADS - 1) {
+            st_shared_s32(sm.blocks(), item_blocks(it));
+            mbar_arrive(sm.q_full());
+        }
+    }
+
+    /* Bit i: the warp's row i is there; a: of lanes 0 to 7 their rows. */
+    static ATTN_DEV unsigned rows_there(const char *a) {
+        return __ballot_sync(~0u, a != nullptr) & 255u;
+    }
+    ATTN_DEV void write_mask(int buffer, unsigned bits) const {
+        if (lane == 0)
+            asm volatile("st.shared.u8 [%0], %1;" ::"r"(sm.mask(buffer) + warp), "r"(bits) : "memory");
+    }
+
+    /* 16-bit rows: eight lanes bring 128 bytes of a row. */
+    ATTN_DEV void item16(const mla_item &it, int (&phase)[2]) const {
+        sparse_rows rows(p, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
+        const int chunk = lane & 7, r = warp * 8 + (lane >> 3), blocks = item_blocks(it);
+#pragma unroll 1
+        for (int b = 0; b < blocks; b++) {
+            const int buffer = b & 1, ph = buffer ? phase[1] : phase[0];
+            const char *a = rows.take();
+            const char *ra = row_of_lane(a, lane >> 3), *rb = row_of_lane(a, (lane >> 3) + 4);
+            const char *sa = (ra ? ra : (const char *)p.cache) + chunk * 16;
+            const char *sb = (rb ? rb : (const char *)p.cache) + chunk * 16;
+            const uint32_t da = at(sm.k(buffer), r, chunk), db = at(sm.k(buffer), r + 4, chunk);
+            mbar_sleep(sm.empty(buffer, 0), ph ^ 1);
+            write_mask(buffer, rows_there(a));
+#pragma unroll
+            for (int s = 0; s < 4; s++) {
+                cp_async_row16(da + s * MLA90_SLAB, sa + s * 128, ra);
+                cp_async_row16(db + s * MLA90_SLAB, sb + s * 128, rb);
+            }
+            cp_async_arrive(sm.full(buffer, 0));
+            if (lane == 0) mbar_arrive(sm.full(buffer, 0)); /* for the mask */
+            mbar_sleep(sm.empty(buffer, 1), ph ^ 1);
+#pragma unroll
+            for (int s = 4; s < 9; s++) {
+                cp_async_row16(da + s * MLA90_SLAB, sa + s * 128, ra);
+                cp_async_row16(db + s * MLA90_SLAB, sb + s * 128, rb);
+            }
+            cp_async_arrive(sm.full(buffer, 1));
+            if (buffer)
+                phase[1] ^= 1;
+            else
+                phase[0] ^= 1;
+        }
+    }
+
+    /* Loads bring eight 656-byte rows: four times 128 latent values and the rope, of rows 0 to 3 and 4 to 7.
+     * In a load, a quarter of a warp holds four chunks of two neighbouring rows, so that the stores meet all
+     * banks. The scales go to shared memory a block ahead. */
+    static ATTN_DEV uint4 fetch(int u, const char *row, int chunk) {
+        return ld_stream_v4(row + chunk * 16 + (u < 8 ? (u >> 1) * 128 : MLA_DS_ROPE_AT));
+    }
+    /* row: of lanes 0 to 7 their rows. */
+    ATTN_DEV void fetch_scales(const char *row, int buffer) const {
+        if (lane < 8) cp_async<16>(sm.scales(buffer, warp) + lane * 16, row + MLA_DS_SCALES_AT);
+        cp_async_commit();
+    }
+    ATTN_DEV void copy_rope(const char *row, int buffer) const {
+        const int chunk = lane & 7, r = warp * 8 + (lane >> 3);
+        const uint32_t slab = sm.k(buffer) + 8 * MLA90_SLAB;
+#pragma unroll
+        for (int j = 0; j < 8; j += 4)
+            cp_async<16>(at(slab, r + j, chunk),
+                         row_of_lane(row, (lane >> 3) + j) + MLA_DS_ROPE_AT + chunk * 16);
+        cp_async_arrive(sm.full(buffer, 1));
+    }
+    /* 16 e4m3 bytes times the tile's scale, rounded once (semantics 3.5); rope values as they are. */
+    static ATTN_DEV void widen(uint4 data, int u, float scale, uint32_t k, int row, int chunk) {
+        const uint32_t w[4] = {data.x, data.y, data.z, data.w};
+        if (u >= 8) {
+            uint32_t v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float2 f = unpack2<DT_BF16>(w[i]);
+                v[i] = DT == DT_BF16 ? w[i] : pack2<DT>(f.x, f.y);
+            }
+            st_shared_v4(at(k + 8 * MLA90_SLAB, row, chunk), make_uint4(v[0], v[1], v[2], v[3]));
+            return;
+        }
+        uint32_t v[8];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 a = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(w[i])),
+                   b = unpack2<DT_F16>(e4m3x2_to_f16x2<1>(w[i]));
+            v[2 * i] = pack2<DT>(a.x * scale, a.y * scale);
+            v[2 * i + 1] = pack2<DT>(b.x * scale, b.y * scale);
+        }
+        const uint32_t slab = k + ((u >> 1) * 2 + (chunk >> 2)) * MLA90_SLAB;
+        st_shared_v4(at(slab, row, 2 * (chunk & 3)), make_uint4(v[0], v[1], v[2], v[3]));
+        st_shared_v4(at(slab, row, 2 * (chunk & 3) + 1), make_uint4(v[4], v[5], v[6], v[7]));
+    }
+    /* The readers, not the writers, fence against the other proxy: here a fence would wait for the loads in
+     * flight. */
+    ATTN_DEV void arrive_written(uint32_t bar) const {
+        __syncwarp();
+        if (lane == 0) mbar_arrive(bar);
+    }
+    ATTN_DEV void item_ds(const mla_item &it, int (&phase)[2]) const {
+        sparse_rows rows(p, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
+        const int chunk = (lane & 3) + (lane >> 3 & 1) * 4, sub = (lane >> 4) * 2 + (lane >> 2 & 1);
+        const int blocks = item_blocks(it), r = warp * 8 + sub;
+        if (blocks == 0) return;
+        uint4 ring[LOADS];
+        unsigned there = 0;
+        const char *ra = nullptr, *rb = nullptr, *mine = nullptr;
+        auto next_rows = [&](int buffer) {
+            const char *a = rows.take();
+            there = rows_there(a);
+            mine = a ? a : (const char *)sparse_no_row;
+            fetch_scales(mine, buffer);
+            ra = row_of_lane(mine, sub), rb = row_of_lane(mine, sub + 4);
+        };
+        next_rows(0);
+#pragma unroll
+        for (int u = 0; u < LOADS; u++)
+            ring[u] = fetch(u, u & 1 ? rb : ra, chunk);
+#pragma unroll 1
+        for (int b = 0; b < blocks; b++) {
+            const int buffer = b & 1, ph = buffer ? phase[1] : phase[0];
+            const uint32_t k = sm.k(buffer), scales = sm.scales(buffer, warp) + sub * 16;
+            /* Both halves at once: a wait in between would be one for all loads in flight, the newest too. */
+            mbar_sleep(sm.empty(buffer, 0), ph ^ 1);
+            mbar_sleep(sm.empty(buffer, 1), ph ^ 1);
+            write_mask(buffer, there);
+            cp_async_wait<0>();
+            __syncwarp();
+            if constexpr (ROPE_COPIES) copy_rope(mine, buffer);
+            next_rows(buffer ^ 1); /* behind the last block: none is there */
+            float scale = ld_shared_f32(scales);
+#pragma unroll
+            for (int u = 0; u < LOADS; u++) {
+                if (u == 4) arrive_written(sm.full(buffer, 0));
+                const float now = scale;
+                if (u < 7) scale = ld_shared_f32(scales + (u + 1 & 1) * 64 + (u + 1 >> 1) * 4);
+                widen(ring[u], u, now, k, r + 4 * (u & 1), chunk);
+                ring[u] = fetch(u, u & 1 ? rb : ra, chunk);
+            }
+            arrive_written(sm.full(buffer, 1));
+            if (buffer)
+                phase[1] ^= 1;
+            else
+                phase[0] ^= 1;
+        }
+        cp_async_wait<0>();
+    }
+
+    ATTN_DEV void run() const {
+        const int first = p.slice->first_item, count = p.slice->num_items;
+        int phase[2] = {0, 0}, parity = 0;
+#pragma unroll 1
+        for (int i = blockIdx.x; i < count; i += gridDim.x) {
+            mla_item it = load_item(p.items + first + i);
+            it.k_end = end_of_list(it, parity);
+            mbar_sleep(sm.q_empty(), parity ^ 1);
+            queries(it);
+            if constexpr (DS)
+                item_ds(it, phase);
+            else
+                item16(it, phase);
+            parity ^= 1;
+        }
+    }
+};
+
+} /* namespace attn_cuda */
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* case_compare.c: tolerances per element type, and the first element that is outside. */
+#include "attn_case.h"
+#include "case_families.h"
+
+#include <attn/attn_plugin_util.h>
+
+#include <math.h>
+#include <stdio.h>
+
+/* Semantics 10.2, tightened where float32 accumulation over exact inputs allows it. Caches of 8 bits are
+ * quantised by the backend itself: one code of difference at a tie is its right. */
+void kit_tolerance(const kit_case_t *c, double *atol, double *rtol) {
+    const attn_problem_t *p = &c->problem;
+    uint32_t out = p->out_dtype != 0 ? p->out_dtype : p->dtype, kv = p->kv_cache_dtype;
+    *atol = *rtol = p->dtype == ATTN_DTYPE_FLOAT32 ? 2e-5 : p->dtype == ATTN_DTYPE_FLOAT16 ? 3e-3 : 1.5e-2;
+    if (p->dtype == ATTN_DTYPE_FLOAT64 || out == ATTN_DTYPE_FLOAT64) *atol = *rtol = 1e-9;
+    if (kv == ATTN_KV_FLOAT16 && *atol < 3e-3) *atol = *rtol = 3e-3; /* P may take V's type */
+    if (kv == ATTN_KV_BFLOAT16 && *atol < 1.5e-2) *atol = *rtol = 1.5e-2;
+    if (out == ATTN_DTYPE_FLOAT16 && *atol < 3e-3) *atol = *rtol = 3e-3;
+    if (out == ATTN_DTYPE_BFLOAT16 && *atol < 1.5e-2) *atol = *rtol = 1.5e-2;
+    if (attn_kv_is_lossy(kv)) {
+        *atol = 6e-2;
+        *rtol = 1e-1;
+    }
+    if (p->query_dtype == ATTN_DTYPE_FP8_E4M3) *atol = *rtol = 1.5e-1;
+    if (out == ATTN_DTYPE_FP8_E4M3) *atol = *rtol = 2e-1;
+    /* a plain sum in float32 may be off by half a unit of its last place at each of n terms, all one way */
+    int32_t longest = 0;
+    for (int r = 0; r < c->num_reqs; r++)
+        if (c->seq_lens[r] > longest) longest = c->seq_lens[r];
+    if (longest > 2048) *rtol += longest * 0x1p-26;
+    *atol *= kit_value_size(c);
+}
+
+/* The unit in the last place of x in a 16-bit type; 0 for other types and for zero. */
+static double unit_of(uint32_t dtype, double x) {
+    const int bits = dtype == ATTN_DTYPE_BFLOAT16 ? 7 : dtype == ATTN_DTYPE_FLOAT16 ? 10 : 0;
+    const int least = dtype == ATTN_DTYPE_FLOAT16 ? -14 : -126;
+    if (bits == 0 || x == 0 || !isfinite(x)) return 0;
+    const int e = ilogb(x);
+    return ldexp(1, (e > least ? e : least) - bits);
+}
+
+static int is_close(double got, double want, double atol, double rtol) {
+    if (isnan(want)) return isnan(got);
+    if (isinf(want) || isinf(got)) return got == want;
+    return fabs(got - want) <= atol + rtol * fabs(want);
+}
+
+kit_difference_t kit_compare(const kit_case_t *c, const kit_result_t *got, const kit_result_t *want) {
+    kit_difference_t d = {.is_close = 1};
+    double atol, rtol;
+    int64_t heads = c->problem.num_heads, tokens = want->num_out;
+    int64_t dv = kit_sizes(&c->problem).output;
+    tokens /= heads * dv;
+    kit_tolerance(c, &atol, &rtol);
+    if (got->status != ATTN_OK || want->status != ATTN_OK) {
+        const kit_result_t *bad = got->status != ATTN_OK ? got : want;
+        d.is_close = 0;
+        snprintf(d.text, sizeof d.text, "%s failed (%d): %s: %.200s", bad->operation, bad->status,
+                 bad->error.param, bad->error.text);
+        return d;
+    }
+    if (got->fault[0] != '\0') {
+        d.is_close = 0;
+        snprintf(d.text, sizeof d.text, "%s", got->fault);
+        return d;
+    }
+    const uint32_t out_dtype = c->problem.out_dtype != 0 ? c->problem.out_dtype : c->problem.dtype;
+    int64_t num_units = 0;
+    for (int64_t i = 0; i < want->num_out; i++) {
+        const double unit = unit_of(out_dtype, want->out[i]);
+        if (unit > 0) d.bias += copysign(1, want->out[i]) * (got->out[i] - want->out[i]) / unit, num_units++;
+        double e = fabs(got->out[i] - want->out[i]);
+        if (e > d.max_abs) d.max_abs = e;
+        if (d.is_close && !is_close(got->out[i], want->out[i], atol, rtol)) {
+            d.is_close = 0;
+            snprintf(d.text, sizeof d.text,
+                     "output[%lld][%lld][%lld] is %.9g, expected %.9g within %.3g + %.3g * |expected|",
+                     (long long)(i / dv / heads), (long long)(i / dv % heads), (long long)(i % dv),
+                     got->out[i], want->out[i], atol, rtol);
+        }
+    }
+    if (num_units > 0) d.bias /= (double)num_units;
+    atol /= kit_value_size(c); /* the LSE has nothing of the values */
+    for (int64_t i = 0; got->lse != NULL && want->lse != NULL && i < want->num_lse; i++) {
+        double e = fabs(got->lse[i] - want->lse[i]);
+        if (e > d.max_lse) d.max_lse = e;
+        if (d.is_close && !is_close(got->lse[i], want->lse[i], atol, rtol)) {
+            d.is_close = 0;
+            snprintf(d.text, sizeof d.text,
+                     "lse[%lld][%lld] is %.9g, expected %.9g within %.3g + %.3g * |expected|",
+                     (long long)(i / tokens), (long long)(i % tokens), got->lse[i], want->lse[i], atol, rtol);
+        }
+    }
+    return d;
+}

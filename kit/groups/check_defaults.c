@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_defaults.c: the part of group capabilities about values that are said or left to their default, and
+ * about shapes of caches: what is spelled out means what 0 means, sizes are products in 64 bits, and what
+ * fixes a page is in its fingerprint.
+ */
+#include "../run/check_engine.h"
+
+#include <math.h>
+
+static int start(check_t *c, kit_case_t *k) {
+    if (check_plain_case(c, k)) return 1;
+    check_skip(c, "the kit has no cases for its roles");
+    return 0;
+}
+
+/* Each default in words, alone; a problem that supports_combination refuses is left out by check_run. */
+static void spelled_out(check_t *c) {
+    for (int i = 0; i < 14; i++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        attn_problem_t *p = &k.problem;
+        const uint32_t storage = p->dtype == ATTN_DTYPE_FLOAT32   ? ATTN_KV_FLOAT32
+                                 : p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_FLOAT16
+                                                                  : ATTN_KV_BFLOAT16;
+        if (i == 0) p->num_kv_heads = 0;
+        if (i == 1) p->num_kv_heads = p->num_heads;
+        if (i == 2) p->head_size_v = p->head_size;
+        if (i == 3) p->out_dtype = p->dtype;
+        if (i == 4) p->query_dtype = p->dtype;
+        if (i == 5 && p->block_size != 0 && (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_AUTO)))
+            p->kv_cache_dtype = ATTN_KV_AUTO;
+        if (i == 6 && p->block_size != 0) {
+            if (!(c->can.kv_cache_dtypes & ATTN_BIT(storage))) continue;
+            p->kv_cache_dtype = storage;
+        }
+        if (i == 7) p->max_num_seqs = 256;
+        if (i == 8) p->max_num_batched_tokens = 8192;
+        if (i == 9) p->max_model_len = 131072;
+        if (i == 10) p->max_num_seqs = p->max_num_batched_tokens = 0, p->max_model_len = 0;
+        if (i == 11) p->dcp_world_size = p->pcp_world_size = 1;
+        if (i == 12) p->features = attn_problem_features(p);
+        if (i == 13)
+            p->num_kv_heads = p->num_heads, p->head_size_v = p->head_size,
+            p->out_dtype = p->query_dtype = p->dtype;
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
+static void block_size_of_its_own(check_t *c) {
+    kit_case_t k;
+    attn_instance_t *instance = NULL;
+    attn_error_t error = {.struct_size = sizeof error};
+    attn_kv_cache_shape_t s = {.struct_size = sizeof s};
+    if (!start(c, &k)) return;
+    if (!attn_role_has_cache(k.problem.role)) {
+        check_skip(c, "no role with a cache");
+        return;
+    }
+    k.problem.block_size = 0;
+    k.problem.num_blocks = 8;
+    check_running(c, &k);
+    int status = check_open(c, &k.problem, &instance, &error);
+    if (status == ATTN_OK) status = c->backend->ops->kv_cache_shape(instance, 0, &s, &error);
+    if (status != ATTN_OK) {
+        check_fail(c, "block_size 0, the backend's own preference: %d, %s", status, error.text);
+        return;
+    }
+    c->backend->ops->close(instance);
+    if (s.block_size == 0 || check_block_size(c, s.block_size) != s.block_size)
+        check_fail(c, "block_size 0 gives pages of %u tokens, which the table does not list", s.block_size);
+    else if (c->can.preferred_block_size != 0 && s.block_size != c->can.preferred_block_size)
+        check_fail(c, "block_size 0 gives pages of %u tokens, preferred_block_size is %u", s.block_size,
+                   c->can.preferred_block_size);
+    k.problem.block_size = s.block_size;
+    check_run(c, c->backend, &k, NULL);
+}
+
+static int shape_of(check_t *c, const attn_problem_t *p, int64_t num_blocks, attn_kv_cache_shape_t *s) {
+    attn_instance_t *instance = NULL;
+    attn_error_t error = {.struct_size = sizeof error};
+    memset(s, 0, sizeof *s);
+    s->struct_size = sizeof *s;
+    int status = check_open(c, p, &instance, &error);
+    if (status == ATTN_OK) status = c->backend->ops->kv_cache_shape(instance, num_blocks, s, &error);
+    if (instance != NULL) c->backend->ops->close(instance);
+    if (status != ATTN_OK)
+        return check_fail(c, "%lld blocks: %d, %s", (long long)num_blocks, status, error.text);
+    return 1;
+}
+
+/* The dimensions lie in each other without overlap, in the order that stride_order says. */
+static void compare_order(check_t *c, const attn_kv_cache_shape_t *s) {
+    int64_t inner = 0;
+    for (uint32_t j = s->ndim; j-- > 0;) {
+        const uint32_t i = s->stride_order[j];
+        if (i >= s->ndim) return;
+        if (s->byte_strides[i] < inner)
+            check_fail(c, "dimension %u has a stride of %lld bytes, those inside it take %lld", i,
+                       (long long)s->byte_strides[i], (long long)inner);
+        inner = s->byte_strides[i] * s->shape[i];
+    }
+    if (s->ndim > 0 && s->axes[s->stride_order[0]] == ATTN_AXIS_BLOCK &&
+        s->byte_strides[s->stride_order[0]] != s->page_bytes)
+        check_fail(c, "blocks are %lld bytes apart, page_bytes is %lld",
+                   (long long)s->byte_strides[s->stride_order[0]], (long long)s->page_bytes);
+    uint32_t orders = 0;
+    for (uint32_t i = 0; i <= s->ndim; i++)
+        if (s->stride_order_layers[i] <= s->ndim) orders |= 1u << s->stride_order_layers[i];
+    if (orders != (2u << s->ndim) - 1)
+        check_fail(c, "stride_order_layers is not a permutation of layers and axes");
+}
+
+static void millions(check_t *c) {
+    static const int64_t counts[] = {1, 100, 5 << 20, INT32_MAX};
+    kit_case_t k;
+    attn_kv_cache_shape_t base, s;
+    if (!start(c, &k)) return;
+    if (!attn_role_has_cache(k.problem.role)) {
+        check_skip(c, "no role with a cache");
+        return;
+    }
+    check_running(c, &k);
+    k.problem.num_blocks = 8;
+    if (!shape_of(c, &k.problem, 8, &base)) return;
+    compare_order(c, &base);
+    const kit_sizes_t z = kit_sizes(&k.problem);
+    const int64_t element = base.dtype.bits / 8,
+                  least = (int64_t)k.problem.block_size * z.kv_heads * (z.key + z.value) * element;
+    if (base.page_bytes < least)
+        check_fail(c, "page_bytes is %lld; K and V of a block take %lld", (long long)base.page_bytes,
+                   (long long)least);
+    if (base.page_bytes > least * 2)
+        check_fail(c, "page_bytes is %lld, more than twice the %lld that K and V of a block take",
+                   (long long)base.page_bytes, (long long)least);
+    if (!z.is_latent && base.num_kv_heads != (uint32_t)z.kv_heads)
+        check_fail(c, "num_kv_heads of the shape is %u, of the problem %lld", base.num_kv_heads,
+                   (long long)z.kv_heads);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        for (int by_problem = 0; by_problem < 2; by_problem++) {
+            k.problem.num_blocks = by_problem ? counts[i] : 8;
+            if (!shape_of(c, &k.problem, by_problem ? 0 : counts[i], &s)) return;
+            int64_t blocks = -1;
+            for (uint32_t a = 0; a < s.ndim; a++)
+                if (s.axes[a] == ATTN_AXIS_BLOCK) blocks = s.shape[a];
+            if (blocks != counts[i] || s.page_bytes != base.page_bytes || s.fingerprint != base.fingerprint ||
+                s.total_bytes != base.page_bytes * counts[i])
+                check_fail(c,
+                           "%lld blocks: the shape has %lld blocks, page_bytes %lld, total_bytes %lld; 8 "
+                           "blocks have "
+                           "page_bytes %lld",
+                           (long long)counts[i], (long long)blocks, (long long)s.page_bytes,
+                           (long long)s.total_bytes, (long long)base.page_bytes);
+            compare_order(c, &s);
+            c->report->num_cases++;
+        }
+}
+
+/* A page has the tokens that were requested, not the next power of two. */
+static void page_sizes(check_t *c) {
+    static const uint32_t wanted[] = {1, 5, 8, 16, 24, 32, 48, 64, 96, 128, 256};
+    kit_case_t k;
+    attn_kv_cache_shape_t s;
+    if (!start(c, &k)) return;
+    if (!attn_role_has_cache(k.problem.role)) {
+        check_skip(c, "no role with a cache");
+        return;
+    }
+    k.problem.num_blocks = 8;
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        k.problem.block_size = check_block_size(c, wanted[i]);
+        check_running(c, &k);
+        if (!check_is_served(c, &k)) continue;
+        if (!shape_of(c, &k.problem, 8, &s)) return;
+        if (s.block_size != k.problem.block_size)
+            check_fail(c, "block_size is %u, not the %u requested", s.block_size, k.problem.block_size);
+        for (uint32_t a = 0; a < s.ndim; a++)
+            if (s.axes[a] == ATTN_AXIS_TOKEN && s.shape[a] != (int64_t)k.problem.block_size)
+                check_fail(c, "the token axis has %lld entries, block_size is %u", (long long)s.shape[a],
+                           k.problem.block_size);
+        c->report->num_cases++;
+    }
+}
+
+/* Other sizes, other pages: a cache is shared between equal fingerprints. */
+static void fingerprints(check_t *c) {
+    kit_case_t k;
+    attn_kv_cache_shape_t base, s;
+    if (!start(c, &k)) return;
+    if (!attn_role_has_cache(k.problem.role) || k.problem.role == ATTN_ROLE_MLA_SPARSE || c->role != 0) {
+        check_skip(c, "no dense cache");
+        return;
+    }
+    k.problem.num_blocks = 8;
+    check_running(c, &k);
+    if (!shape_of(c, &k.problem, 8, &base)) return;
+    for (int i = 0; i < 5; i++) {
+        kit_case_t other = k;
+        if (i == 0) other.problem.head_size = check_head_size(c, 128);
+        if (i == 1) other.problem.num_kv_heads = other.problem.num_heads;
+        if (i == 2) other.problem.block_size = check_block_size(c, 64);
+        if (i == 3) other.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+        if (i == 4) other.problem.scale *= 2, other.seed++;
+        if (i == 3 && !(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3))) continue;
+        if (i == 0 && other.problem.head_size == k.problem.head_size) continue;
+        if (i == 1 && other.problem.num_kv_heads == k.problem.num_kv_heads) continue;
+        if (i == 2 && other.problem.block_size == k.problem.block_size) continue;
+        if (!check_is_served(c, &other) || !shape_of(c, &other.problem, 8, &s)) continue;
+        check_running(c, &other);
+        if (i < 4 && s.fingerprint == base.fingerprint)
+            check_fail(c, "pages of other %s have the same fingerprint",
+                       i == 0   ? "head sizes"
+                       : i == 1 ? "KV heads"
+                       : i == 2 ? "block sizes"
+                                : "cache types");
+        if (i == 4 && s.fingerprint != base.fingerprint)
+            check_fail(c, "the scale changes the fingerprint of a page, but is not part of it");
+        c->report->num_cases++;
+    }
+}
+
+void check_defaults_list(check_list_t *list, const check_t *c) {
+    (void)c;
+    check_add(list, "capabilities", 1, spelled_out, 0, "values that equal their default change nothing");
+    check_add(list, "capabilities", 1, block_size_of_its_own, 0,
+              "block_size 0 is a page that the table lists");
+    check_add(list, "capabilities", 1, millions, 0, "cache shapes of one to billions of blocks");
+    check_add(list, "capabilities", 1, page_sizes, 0, "pages have the requested size");
+    check_add(list, "capabilities", 1, fingerprints, 0, "fingerprints distinguish pages");
+}

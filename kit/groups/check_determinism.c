@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_determinism.c: group determinism. The same call gives the same bits, and where batch invariance is
+ * claimed a request gives the same bits alone and among others.
+ */
+#include "../run/device_image.h"
+
+#include <stdlib.h>
+
+static int start(check_t *c, kit_case_t *k) {
+    if (check_plain_case(c, k)) return 1;
+    check_skip(c, "the kit has no cases for its roles");
+    return 0;
+}
+
+static check_t *current;
+
+/* Has the tensor the bits of its image? */
+static int is_same(const DLTensor *t, const void *image) {
+    void *now = image_of(t);
+    const int same = memcmp(image, now, image_bytes(t)) == 0;
+    free(now);
+    return same;
+}
+
+static int forward_again(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    int status = shim_target()->ops->forward(instance, args, space, stream, error);
+    void *out = image_of(args->output), *lse = args->lse != NULL ? image_of(args->lse) : NULL;
+    for (int i = 0; i < 8 && status == ATTN_OK; i++) {
+        status = shim_target()->ops->forward(instance, args, space, stream, error);
+        if (!is_same(args->output, out)) check_fail(current, "call %d gives other output bits", i + 2);
+        if (lse != NULL && !is_same(args->lse, lse))
+            check_fail(current, "call %d gives other bits in the LSE", i + 2);
+    }
+    free(out);
+    free(lse);
+    return status;
+}
+static const attn_backend_ops_t again_ops = {.forward = forward_again};
+
+static void same_bits(check_t *c) {
+    kit_case_t k;
+    current = c;
+    if (!start(c, &k)) return;
+    kit_case_add(&k, 1, 700);
+    check_run(c, shim_make(c->backend, &again_ops), &k, NULL);
+}
+
+static int same_doubles(const double *a, const double *b, int64_t n) {
+    return n == 0 || memcmp(a, b, (size_t)n * sizeof *a) == 0;
+}
+
+static void fresh_instance(check_t *c) {
+    kit_case_t k;
+    kit_result_t a, b;
+    if (!start(c, &k)) return;
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &a)) return;
+    for (int i = 0; i < 3; i++) {
+        if (!check_run_alone(c, c->backend, &k, in, c->memory, &b)) return;
+        if (!same_doubles(a.out, b.out, a.num_out) ||
+            (a.lse != NULL && !same_doubles(a.lse, b.lse, a.num_lse)))
+            check_fail(c, "a second instance of the same problem gives other bits");
+        c->report->num_cases++;
+        kit_result_free(&b);
+    }
+    kit_result_free(&a);
+    kit_inputs_free(in);
+}
+
+/* The inputs of request r of a case as inputs of their own. */
+static kit_inputs_t *inputs_of(const kit_case_t *k, const kit_inputs_t *in, int r, kit_case_t *alone) {
+    const kit_sizes_t z = kit_sizes(&k->problem);
+    const int64_t query = z.heads * z.query, key = z.kv_heads * z.key, value = z.kv_heads * z.value,
+                  topk = k->problem.topk;
+    int64_t first = 0;
+    for (int i = 0; i < r; i++)
+        first += k->query_lens[i];
+    *alone = *k;
+    alone->num_reqs = 0;
+    kit_case_add(alone, k->query_lens[r], k->seq_lens[r]);
+    kit_inputs_t *one = kit_inputs_make(alone);
+    if (one == NULL) return NULL;
+    memcpy(one->query, in->query + first * query, (size_t)(one->num_tokens * query) * sizeof(float));
+    memcpy(one->key, in->key + in->key_start[r] * key, (size_t)(one->num_keys * key) * sizeof(float));
+    memcpy(one->value, in->value + in->key_start[r] * value, (size_t)(one->num_keys * value) * sizeof(float));
+    if (topk != 0)
+        memcpy(one->topk_indices, in->topk_indices + first * topk,
+               (size_t)(one->num_tokens * topk) * sizeof *in->topk_indices);
+    if (in->kv_b_proj != NULL)
+        memcpy(one->kv_b_proj, in->kv_b_proj,
+               (size_t)(z.heads * ((int64_t)k->problem.qk_nope_head_dim + k->problem.v_head_dim) *
+                        k->problem.kv_lora_rank) *
+                   sizeof(float));
+    return one;
+}
+
+static void batch_invariance(check_t *c) {
+    static const int32_t lens[][2] = {{1, 37}, {5, 20}, {18, 18}, {1, 600}, {1, 129}, {40, 300}};
+    kit_case_t k, alone;
+    kit_result_t all, one;
+    if (!start(c, &k)) return;
+    k.problem.features |= ATTN_F_BATCH_INVARIANT; /* granted where it is requested */
+    k.num_reqs = 0;
+    for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
+        kit_case_add(&k, lens[i][0], lens[i][1]);
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &all)) return;
+    const kit_sizes_t z = kit_sizes(&k.problem);
+    int64_t first = 0, row = z.heads * z.output;
+    for (int r = 0; r < k.num_reqs; r++) {
+        kit_inputs_t *in_one = inputs_of(&k, in, r, &alone);
+        if (in_one == NULL || !check_run_alone(c, c->backend, &alone, in_one, c->memory, &one)) return;
+        for (int64_t i = 0; i < one.num_out; i++)
+            if (memcmp(&one.out[i], &all.out[first * row + i], sizeof one.out[i]) != 0) {
+                check_fail(
+                    c,
+                    "batch invariance is claimed, but request %d (query_len %d, seq_len %d) alone gives %.9g "
+                    "and in the batch %.9g at output %lld",
+                    r, k.query_lens[r], k.seq_lens[r], one.out[i], all.out[first * row + i], (long long)i);
+                break;
+            }
+        first += k.query_lens[r];
+        kit_result_free(&one);
+        kit_inputs_free(in_one);
+        c->report->num_cases++;
+    }
+    kit_result_free(&all);
+    kit_inputs_free(in);
+}
+
+static void not_claimed(check_t *c) {
+    check_skip(c, "not claimed in the table");
+}
+
+void check_determinism_list(check_list_t *list, const check_t *c) {
+    int is_claimed = (c->can.features & ATTN_F_BATCH_INVARIANT) != 0;
+    check_add(list, "determinism", 1, same_bits, 0, "the same call gives the same bits");
+    check_add(list, "determinism", 1, fresh_instance, 0, "a fresh instance gives the same bits");
+    check_add(list, "determinism", 1, is_claimed ? batch_invariance : not_claimed, 0, "batch invariance");
+}

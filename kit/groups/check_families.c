@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_families.c: the part of group numerics about inputs that are not centred normal, and about how
+ * results are rounded. One check for each element type, so that a backend which compiles its kernels does so
+ * once in a child.
+ */
+#include "../case/case_families.h"
+#include "../run/check_engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int start(check_t *c, kit_case_t *k) {
+    if (!check_plain_case(c, k)) {
+        check_skip(c, "the kit has no cases for its roles");
+        return 0;
+    }
+    k->num_reqs = 0;
+    return 1;
+}
+
+static void families(check_t *c) {
+    kit_case_t k;
+    for (uint32_t family = KIT_NORMAL; family < KIT_NUM_FAMILIES; family++) {
+        if (family == KIT_ENDS) continue; /* its channels have too different sizes for one tolerance */
+        if (!start(c, &k)) return;
+        k.problem.dtype = c->arg;
+        k.family = family;
+        if (!attn_role_has_cache(k.problem.role)) {
+            kit_case_add(&k, 300, 300);
+            kit_case_add(&k, 9, 9);
+        } else {
+            kit_case_add(&k, 1, 1500);
+            kit_case_add(&k, 9, 300);
+            kit_case_add(&k, 1, 1);
+        }
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
+/* Sums over many keys: a sum that keeps 14 or 16 bits stops growing, a length in 16 bits wraps. */
+static void long_contexts(check_t *c) {
+    static const uint32_t kinds[] = {KIT_USUAL, KIT_UNIFORM, KIT_NEEDLE};
+    /* the needle of the second request is its last key */
+    static const int32_t lens[][3] = {{4097, 32769, 65537}, {4097, 8191, 65535}, {17, 131072, 0}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && !c->report->is_failed; i++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        if (k.problem.role != ATTN_ROLE_DECODER) {
+            check_skip(c, "not a decoder backend");
+            return;
+        }
+        k.problem.dtype = c->arg;
+        k.problem.head_size = check_head_size(c, 16);
+        k.problem.scale = 1 / sqrt((double)k.problem.head_size);
+        k.problem.num_heads = c->can.max_group == 1 ? 1 : 2;
+        k.problem.num_kv_heads = 1;
+        k.problem.max_model_len = 131072;
+        k.family = kinds[i];
+        for (int r = 0; r < 3; r++)
+            if (lens[i][r] > 0) kit_case_add(&k, r == 0 ? 2 : 1, lens[i][r]);
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
+/* Rounding to nearest has no direction; cutting off is half a unit in the last place towards zero. Values of
+ * a large mean: outputs near 0 have last places so small that the rounding of P, which has none to answer
+ * for, would be many of them. */
+static void rounding_bias(check_t *c) {
+    static const uint32_t kinds[] = {KIT_LARGE_MEAN};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        kit_case_t k, plain;
+        kit_result_t got, want;
+        if (!start(c, &k)) return;
+        k.problem.dtype = c->arg;
+        k.family = kinds[i];
+        kit_case_add(&k, 40, 60);
+        kit_case_add(&k, 40, 90);
+        if (!check_is_served(c, &k)) continue;
+        kit_inputs_t *in = kit_inputs_make(&k);
+        if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &got)) return;
+        plain = k;
+        plain.problem.features &= ~ATTN_F_BATCH_INVARIANT;
+        if (kit_run_oracle(&kit_oracle, &plain, in, &want) == ATTN_OK) {
+            const double bias = kit_compare(&k, &got, &want).bias;
+            if (fabs(bias) > 0.3)
+                check_fail(c,
+                           "outputs are off by %.2f units of the last place of %s on average, %s zero; round "
+                           "to nearest",
+                           fabs(bias), attn_dtype_name(c->arg), bias < 0 ? "towards" : "away from");
+        }
+        c->report->num_cases++;
+        kit_result_free(&got);
+        kit_result_free(&want);
+        kit_inputs_free(in);
+    }
+}
+
+/* Scores in the hundreds and thousands under a cap: tanh is 1 there, not infinity over infinity. */
+static void large_capped_scores(check_t *c) {
+    static const double scales[] = {50, -50, 1e-6};
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        k.problem.logits_soft_cap = 5;
+        k.problem.scale = scales[i];
+        kit_case_add(&k, 1, 70);
+        kit_case_add(&k, 9, 40);
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
+/* A sink of -infinity is none; one far above all scores leaves nothing of the values. */
+static void sink_values(check_t *c) {
+    static const float values[] = {-INFINITY, 1e4f, -1e4f, 0};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        k.problem.features |= ATTN_F_SINK;
+        kit_case_add(&k, 1, 70);
+        kit_case_add(&k, 9, 40);
+        kit_inputs_t *in = kit_inputs_make(&k);
+        if (in == NULL) return;
+        for (uint32_t h = 0; h < k.problem.num_heads; h++)
+            in->sinks[h] = h % 2 == 0 ? values[i] : 1;
+        check_run(c, c->backend, &k, in);
+        kit_inputs_free(in);
+    }
+}
+
+/* Scores far below zero and far above it in one row; rows whose every score is far below. */
+static void score_levels(check_t *c) {
+    static const double levels[] = {-3000, 3000, 80, -80};
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        k.family = KIT_EQUAL_KEYS; /* a difference of keys would drown in the level */
+        kit_case_add(&k, 1, 90);
+        kit_case_add(&k, 5, 40);
+        kit_inputs_t *in = kit_inputs_make(&k);
+        if (in == NULL) return;
+        const kit_sizes_t z = kit_sizes(&k.problem);
+        for (int64_t t = 0; t < in->num_tokens * z.heads; t++) /* one channel carries the level */
+            in->query[t * z.query] = 64;
+        for (int64_t t = 0; t < in->num_keys * z.kv_heads; t++)
+            in->key[t * z.key] = kit_round(k.problem.dtype, levels[i] / (64 * k.problem.scale));
+        check_run(c, c->backend, &k, in);
+        kit_inputs_free(in);
+    }
+}
+
+/* What is not a number in one request stays there. */
+static void nan_stays(check_t *c) {
+    kit_case_t k;
+    kit_result_t got, want;
+    if (!start(c, &k)) return;
+    kit_case_add(&k, 3, 40);
+    kit_case_add(&k, 3, 33);
+    kit_case_add(&k, 3, 40);
+    kit_inputs_t *clean = kit_inputs_make(&k), *in = kit_inputs_make(&k);
+    if (clean == NULL || in == NULL) return;
+    const kit_sizes_t z = kit_sizes(&k.problem);
+    const int64_t q = z.heads * z.query, kk = z.kv_heads * z.key, v = z.kv_heads * z.value;
+    const int64_t tokens[2] = {k.query_lens[0], k.query_lens[0] + k.query_lens[1]};
+    for (int64_t i = tokens[0] * q; i < tokens[1] * q; i++)
+        in->query[i] = NAN;
+    for (int64_t i = in->key_start[1]; i < in->key_start[2]; i++) {
+        for (int64_t j = 0; j < kk; j++)
+            in->key[i * kk + j] = NAN;
+        for (int64_t j = 0; j < v; j++)
+            in->value[i * v + j] = NAN;
+    }
+    if (!check_run_alone(c, c->backend, &k, in, c->memory, &got)) return;
+    if (kit_run_oracle(&kit_oracle, &k, clean, &want) == ATTN_OK) {
+        const int64_t row = z.heads * z.output;
+        for (int64_t i = tokens[0] * row; i < tokens[1] * row; i++)
+            got.out[i] = want.out[i]; /* what it gives for them is its own affair */
+        for (int64_t h = 0; got.lse != NULL && h < z.heads; h++)
+            for (int64_t t = tokens[0]; t < tokens[1]; t++)
+                got.lse[h * in->num_tokens + t] = want.lse[h * in->num_tokens + t];
+        kit_difference_t d = kit_compare(&k, &got, &want);
+        if (!d.is_close) check_fail(c, "NaN in request 1 reaches another request: %s", d.text);
+        kit_result_free(&want);
+    }
+    c->report->num_cases++;
+    kit_result_free(&got);
+    kit_inputs_free(clean);
+    kit_inputs_free(in);
+}
+
+void check_families_list(check_list_t *list, const check_t *c) {
+    static const uint32_t dtypes[] = {ATTN_DTYPE_FLOAT32, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16};
+    const uint64_t latent =
+        ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
+    if ((c->can.roles & ~latent) == 0) return;
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        const uint32_t d = dtypes[i];
+        if (!(c->can.dtypes & ATTN_BIT(d))) continue;
+        check_add(list, "numerics", 1, families, d, "inputs that are not normal, %s", attn_dtype_name(d));
+        check_add(list, "numerics", 1, long_contexts, d, "contexts to 131072, %s", attn_dtype_name(d));
+        if (d != ATTN_DTYPE_FLOAT32)
+            check_add(list, "numerics", 1, rounding_bias, d, "%s is rounded to nearest", attn_dtype_name(d));
+    }
+    if (c->can.features & ATTN_F_SOFT_CAP)
+        check_add(list, "numerics", 1, large_capped_scores, 0, "large scores under a soft cap");
+    if (c->can.features & ATTN_F_SINK) check_add(list, "numerics", 1, sink_values, 0, "values of sinks");
+    check_add(list, "numerics", 1, score_levels, 0, "scores far from zero");
+    check_add(list, "numerics", 1, nan_stays, 0, "NaN stays in its request");
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_latent.c: group numerics for the roles of latent attention (semantics 7.4, 7.11, 9.2): compositions
+ * of a batch, cache formats, page borders, head counts, fp8 queries, quantised outputs, against the oracle,
+ * with kv_b_proj and with queries that come absorbed. Sizes are those that the table allows.
+ */
+#include "../run/check_engine.h"
+
+#include <stdio.h>
+
+/* In the argument of a check, beside the role: queries come absorbed, and all keys are visible. */
+enum { ABSORBED = 256, FULL = 512, ROLE = 255 };
+
+/* A case without requests, 0 and a skip where the table has no sizes for it. */
+static int start(check_t *c, kit_case_t *k, uint64_t seed) {
+    if (check_latent_case(c, k, c->arg & ROLE, c->seed + seed)) {
+        if (c->arg & ABSORBED) kit_case_set_latent(k);
+        if (c->arg & FULL) k->problem.mask = ATTN_MASK_FULL;
+        return 1;
+    }
+    check_skip(c, "the kit has no sizes of latent attention that the table takes");
+    return 0;
+}
+
+/* A role without a cache has no context. */
+static void add(kit_case_t *k, int32_t query, int32_t context) {
+    kit_case_add(k, query, attn_role_has_cache(k->problem.role) ? query + context : query);
+}
+
+/* 1 if the backend serves the case. */
+static int run(check_t *c, const kit_case_t *k) {
+    if (!check_is_served(c, k)) return 0;
+    check_run(c, c->backend, k, NULL);
+    return 1;
+}
+
+static void finish(check_t *c, int found) {
+    if (found == 0) check_skip(c, "the kit found no case that the backend serves");
+}
+
+static void compositions(check_t *c) {
+    static const int32_t batches[][4][2] = {{{1, 0}},
+                                            {{1, 300}, {1, 0}, {1, 62}, {1, 63}},
+                                            {{3, 200}, {3, 5}, {3, 61}},
+                                            {{1, 90}, {40, 100}, {70, 0}, {0, 30}},
+                                            {{130, 200}, {5, 0}}};
+    kit_case_t k;
+    int found = 0;
+    for (size_t i = 0; i < sizeof batches / sizeof batches[0] && !c->report->is_failed; i++) {
+        if (!start(c, &k, i)) return;
+        for (int r = 0; r < 4 && batches[i][r][0] + batches[i][r][1] > 0; r++)
+            add(&k, batches[i][r][0], batches[i][r][1]);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+static void head_counts(check_t *c) {
+    static const uint32_t heads[] = {1, 3, 16, 65};
+    kit_case_t k;
+    int found = 0;
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0] && !c->report->is_failed; i++) {
+        if (!start(c, &k, i)) return;
+        k.problem.num_heads = heads[i];
+        add(&k, 1, 70), add(&k, 9, 33);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+static void page_borders(check_t *c) {
+    static const uint32_t wanted[] = {16, 64, 128};
+    kit_case_t k;
+    int found = 0;
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0] && !c->report->is_failed; i++) {
+        if (!start(c, &k, i)) return;
+        k.problem.block_size = check_block_size(c, wanted[i]);
+        const int32_t bs = (int32_t)k.problem.block_size;
+        for (int32_t context = bs - 2; context <= bs + 1; context++)
+            add(&k, 1, context), add(&k, 2, 2 * context);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+static void cache_formats(check_t *c) {
+    kit_case_t k;
+    int found = 0;
+    for (uint32_t kv = ATTN_KV_AUTO; kv < ATTN_KV_COUNT_ && !c->report->is_failed; kv++) {
+        if (!(c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(c->arg & ROLE)) & ATTN_BIT(kv))) continue;
+        if (!start(c, &k, kv)) return;
+        if (kv == ATTN_KV_FP8_DS_MLA) k.problem.kv_lora_rank = 512, k.problem.head_size = 576;
+        k.problem.kv_cache_dtype = kv;
+        add(&k, 1, 130), add(&k, 20, 45);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+/* Usual numbers, and queries that saturate under a softmax scale which keeps scores small. */
+static void fp8_query(check_t *c) {
+    kit_case_t k;
+    int found = 0;
+    for (int i = 0; i < 3 && !c->report->is_failed; i++) {
+        if (!start(c, &k, (uint64_t)i)) return;
+        k.problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
+        k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+        k.problem.block_size = check_block_size(c, i == 1 ? 16 : 64);
+        if (i == 2) k.amplitude = 12, k.problem.scale = 0x1p-14;
+        add(&k, 1, 90), add(&k, 3, 61), add(&k, 20, 45), add(&k, 1, 0);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+static void fp8_output(check_t *c) {
+    kit_case_t k;
+    int found = 0;
+    const uint64_t features[] = {ATTN_F_OUT_FP8_STATIC, ATTN_F_OUT_FP8_GROUP};
+    for (int i = 0; i < 2 && !c->report->is_failed; i++) {
+        if (!(c->can.features & features[i]) || !(c->can.out_dtypes & ATTN_BIT(ATTN_DTYPE_FP8_E4M3)))
+            continue;
+        if (!start(c, &k, (uint64_t)i)) return;
+        k.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+        k.problem.features |= features[i];
+        add(&k, 1, 40), add(&k, 17, 30);
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
+static void add_checks(check_list_t *list, const check_t *c, uint32_t arg, const char *name) {
+    check_add(list, "numerics", 1, compositions, arg, "%s: compositions of a batch", name);
+    check_add(list, "numerics", 1, head_counts, arg, "%s: head counts", name);
+    if (c->can.features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP))
+        check_add(list, "numerics", 1, fp8_output, arg, "%s: fp8 output", name);
+    if (!attn_role_has_cache(arg & ROLE)) return;
+    if ((c->can.features & ATTN_F_QUANT_QUERY) && (c->can.kv_cache_dtypes >> ATTN_KV_FP8_E4M3 & 1))
+        check_add(list, "numerics", 1, fp8_query, arg, "%s: fp8 queries", name);
+    check_add(list, "numerics", 1, page_borders, arg, "%s: page borders", name);
+    check_add(list, "numerics", 1, cache_formats, arg, "%s: cache formats", name);
+}
+
+void check_latent_list(check_list_t *list, const check_t *c) {
+    for (uint32_t role = ATTN_ROLE_MLA; role <= ATTN_ROLE_MLA_SPARSE; role++) {
+        char name[40];
+        const int has_cache = attn_role_has_cache(role);
+        if (!(c->can.roles >> role & 1)) continue;
+        if (!has_cache || (c->can.features & ATTN_F_WEIGHTS)) add_checks(list, c, role, attn_role_name(role));
+        if (!has_cache || !(c->can.features & ATTN_F_LATENT)) continue;
+        snprintf(name, sizeof name, "%s, latent", attn_role_name(role));
+        add_checks(list, c, role | ABSORBED, name);
+        if (role == ATTN_ROLE_MLA && (c->can.features & ATTN_F_NON_CAUSAL))
+            check_add(list, "numerics", 1, compositions, role | ABSORBED | FULL, "%s: every key visible",
+                      name);
+    }
+}

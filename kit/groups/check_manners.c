@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_manners.c: group manners. A plugin is a guest in another program's process: it prints nothing, leaves
+ * the floating-point environment, signals, locale and folder alone, and answers nonsense with an error code
+ * instead of an exception or a crash.
+ */
+#include "../run/check_engine.h"
+#include "../run/surroundings.h"
+
+#include <fenv.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int start(check_t *c, kit_case_t *k) {
+    if (check_plain_case(c, k)) return 1;
+    check_skip(c, "the kit has no cases for its roles");
+    return 0;
+}
+
+static void silence(check_t *c) {
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    check_run(c, c->backend, &k, NULL);
+    fflush(NULL);
+    if (lseek(STDOUT_FILENO, 0, SEEK_END) > 0) /* both streams go to one file here */
+        check_fail(c, "it prints; messages belong to the log function of attn_host_t");
+}
+
+static check_t *current;
+static surroundings_t before;
+
+static void compare(const char *operation) {
+    surroundings_t now;
+    char what[200];
+    surroundings_read(&now);
+    if (surroundings_differ(&before, &now, what, sizeof what)) check_fail(current, "%s %s", operation, what);
+}
+
+static int polite_open(const attn_problem_t *problem, const attn_device_t *device,
+                       const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                       attn_instance_t **instance, attn_error_t *error) {
+    int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
+    compare("open");
+    return status;
+}
+static int polite_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                        void *stream, attn_error_t *error) {
+    int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
+    compare("build_metadata");
+    return status;
+}
+static int polite_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                         attn_error_t *error) {
+    int status = shim_target()->ops->update_kv_cache(instance, args, stream, error);
+    compare("update_kv_cache");
+    return status;
+}
+static int polite_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
+    int status = shim_target()->ops->forward(instance, args, space, stream, error);
+    compare("forward");
+    return status;
+}
+static const attn_backend_ops_t polite_ops = {.open = polite_open,
+                                              .build_metadata = polite_build,
+                                              .update_kv_cache = polite_update,
+                                              .forward = polite_forward};
+
+static void surroundings(check_t *c) {
+    kit_case_t k;
+    current = c;
+    if (!start(c, &k)) return;
+    surroundings_read(&before);
+    check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
+}
+
+/* A rounding mode that the caller has set neither breaks the backend nor gets lost. */
+static void other_rounding(check_t *c) {
+    kit_case_t k;
+    current = c;
+    if (!start(c, &k)) return;
+    kit_inputs_t *in = kit_inputs_make(&k);
+    kit_result_t result;
+    if (in == NULL) return;
+    fesetround(FE_TOWARDZERO);
+    surroundings_read(&before);
+    if (check_run_alone(c, shim_make(c->backend, &polite_ops), &k, in, c->memory, &result))
+        kit_result_free(&result);
+    fesetround(FE_TONEAREST);
+    kit_inputs_free(in);
+}
+
+/* Problems with members at random: a code comes back, not a signal and not an exception. */
+static void nonsense(check_t *c) {
+    static const uint32_t odd[] = {0, 1, 2, 3, 5, 7, 16, 64, 255, 4096, 0x7fffffff, 0xffffffff};
+    uint64_t state = c->seed;
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    for (int n = 0; n < 400 && !c->report->is_failed; n++) {
+        attn_problem_t p = k.problem;
+        uint32_t *members[] = {&p.role,           &p.mask,           &p.dtype,       &p.out_dtype,
+                               &p.query_dtype,    &p.kv_cache_dtype, &p.kv_layout,   &p.num_heads,
+                               &p.num_kv_heads,   &p.head_size,      &p.head_size_v, &p.block_size,
+                               &p.sliding_window, &p.chunk_size,     &p.rswa_window};
+        for (int changes = 0; changes < 2; changes++)
+            *members[kit_random_in(&state, 0, 14)] = odd[kit_random_in(&state, 0, 11)];
+        if (n % 5 == 0) p.scale = n % 2 ? (double)NAN : (double)INFINITY;
+        if (n % 7 == 0) p.features = kit_random(&state);
+        kit_case_t shown = k;
+        shown.problem = p;
+        check_running(c, &shown);
+        attn_instance_t *instance = NULL;
+        attn_error_t error = {.struct_size = sizeof error};
+        attn_reasons_t reasons = {.struct_size = sizeof reasons};
+        attn_device_t device;
+        check_device(c, &device);
+        attn_reason_t items[2];
+        memset(items, 0xa5, sizeof items);
+        reasons.capacity = 1;
+        reasons.items = items;
+        if (c->backend->ops->supports_combination != NULL)
+            c->backend->ops->supports_combination(&p, &device, &reasons);
+        for (size_t i = 0; i < sizeof items[1]; i++)
+            if (((unsigned char *)&items[1])[i] != 0xa5) {
+                check_fail(c, "supports_combination wrote beyond the capacity of 1 reason");
+                break;
+            }
+        int status = check_open(c, &p, &instance, &error);
+        if (status > 0 || status < -15)
+            check_fail(c, "open returned %d, which is not a code of attn_types.h", status);
+        else if (status == ATTN_OK && instance == NULL)
+            check_fail(c, "open returned 0 and no instance");
+        else if (status == ATTN_OK)
+            c->backend->ops->close(instance);
+        else if (error.text[0] == '\0')
+            check_fail(c, "open refused with %d and no text", status);
+        else if (instance != NULL)
+            check_fail(c, "open failed and still wrote *instance");
+    }
+}
+
+void check_manners_list(check_list_t *list, const check_t *c) {
+    check_add(list, "manners", 1, nonsense, 0, "nonsense in a problem gives an error code and nothing else");
+    check_add(list, "manners", 1, silence, 0, "it prints nothing");
+    check_add(list, "manners", 1, surroundings, 0,
+              "floating point, signals, locale and folder are left alone");
+    check_add(list, "manners", 1, other_rounding, 0, "a caller's rounding mode survives");
+    check_state_list(list, c);
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_metadata.c: the rest of group memory: metadata lies in the caller's buffer and nowhere else. Several
+ * sets live at once, a set may be built again in place or by an equal instance, and nothing of the call that
+ * built it is kept.
+ */
+#include "../run/device_image.h"
+
+#include <stdlib.h>
+
+/* The first request of a batch as a batch of its own; the tensors are copied into t. */
+attn_batch_t first_request(const attn_batch_t *batch, DLTensor t[8], int64_t shape[8][4]) {
+    attn_batch_t b = *batch;
+    const DLTensor **members[8] = {&b.query_start_loc,  &b.seq_lens,          &b.block_table,
+                                   &b.causal,           &b.mm_prefix_ranges,  &b.rswa_prefix_lens,
+                                   &b.encoder_seq_lens, &b.dcp_local_seq_lens};
+    b.num_reqs = 1;
+    b.num_actual_tokens = batch->query_start_loc_host[1];
+    b.common_prefix_len = 0;
+    for (int i = 0; i < 8; i++) {
+        if (*members[i] == NULL) continue;
+        t[i] = **members[i];
+        for (int j = 0; j < t[i].ndim && j < 4; j++)
+            shape[i][j] = t[i].shape[j];
+        shape[i][0] = i == 0 ? 2 : 1;
+        t[i].shape = shape[i];
+        *members[i] = &t[i];
+    }
+    return b;
+}
+
+static attn_space_t other_space;
+
+static int build_first(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
+    DLTensor t[8];
+    int64_t shape[8][4];
+    attn_batch_t b = first_request(batch, t, shape);
+    return shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+}
+
+/* Builds the batch, then another one into a second set. */
+static int build_two(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                     void *stream, attn_error_t *error) {
+    int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
+    other_space = *space;
+    other_space.metadata = image_new(NULL, (size_t)space->metadata_bytes);
+    other_space.workspace = image_new(NULL, (size_t)space->workspace_bytes);
+    if (space->host_bytes > 0) other_space.host = malloc((size_t)space->host_bytes);
+    return status == ATTN_OK ? build_first(instance, batch, &other_space, stream, error) : status;
+}
+static const attn_backend_ops_t two_sets_ops = {.build_metadata = build_two};
+
+/* Builds another batch, then this one in the same place. */
+static int build_again(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                       void *stream, attn_error_t *error) {
+    int status = build_first(instance, batch, space, stream, error);
+    if (status != ATTN_OK) return status;
+    return shim_target()->ops->build_metadata(instance, batch, space, stream, error);
+}
+static const attn_backend_ops_t again_ops = {.build_metadata = build_again};
+
+/* The metadata comes from a twin of the instance. */
+static attn_instance_t *twin;
+static int open_twins(const attn_problem_t *problem, const attn_device_t *device,
+                      const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                      attn_instance_t **instance, attn_error_t *error) {
+    int status = shim_target()->ops->open(problem, device, options, num_options, host, &twin, error);
+    if (status != ATTN_OK) return status;
+    return shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
+}
+static void close_twins(attn_instance_t *instance) {
+    shim_target()->ops->close(instance);
+    shim_target()->ops->close(twin);
+}
+static int build_by_twin(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    (void)instance;
+    return shim_target()->ops->build_metadata(twin, batch, space, stream, error);
+}
+static const attn_backend_ops_t twin_ops = {
+    .open = open_twins, .close = close_twins, .build_metadata = build_by_twin};
+
+/* Everything that the call may only borrow is overwritten after it: host arrays, and the tensors'
+ * descriptions. */
+static const void *borrow(const void *p, size_t bytes, void **copies, size_t *sizes, int *count) {
+    if (p == NULL || bytes == 0) return p;
+    void *copy = malloc(bytes);
+    if (copy == NULL) abort();
+    memcpy(copy, p, bytes);
+    copies[*count] = copy;
+    sizes[(*count)++] = bytes;
+    return copy;
+}
+static int build_and_forget(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                            void *stream, attn_error_t *error) {
+    void *copies[32];
+    size_t sizes[32], n = (size_t)batch->num_reqs;
+    int count = 0;
+    attn_batch_t b = *batch;
+    b.query_start_loc_host = borrow(b.query_start_loc_host, (n + 1) * 4, copies, sizes, &count);
+    b.seq_lens_host = borrow(b.seq_lens_host, n * 4, copies, sizes, &count);
+    b.causal_host = borrow(b.causal_host, n, copies, sizes, &count);
+    b.is_prefilling_host = borrow(b.is_prefilling_host, n, copies, sizes, &count);
+    b.block_table_host =
+        borrow(b.block_table_host, n * (size_t)b.block_table_host_stride * 4, copies, sizes, &count);
+    b.mm_prefix_ranges_host =
+        borrow(b.mm_prefix_ranges_host, n * (size_t)b.num_mm_ranges * 8, copies, sizes, &count);
+    b.rswa_prefix_lens_host = borrow(b.rswa_prefix_lens_host, n * 4, copies, sizes, &count);
+    const DLTensor **members[6] = {&b.query_start_loc, &b.seq_lens,         &b.block_table,
+                                   &b.causal,          &b.mm_prefix_ranges, &b.rswa_prefix_lens};
+    for (int i = 0; i < 6; i++)
+        *members[i] = borrow(*members[i], sizeof(DLTensor), copies, sizes, &count);
+    int status = shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+    memset(&b, 0xff, sizeof b);
+    for (int i = 0; i < count; i++)
+        memset(copies[i], 0x5a, sizes[i]); /* not freed: reading it is wrong, not fatal */
+    return status;
+}
+static const attn_backend_ops_t forget_ops = {.build_metadata = build_and_forget};
+
+/* The workspace belongs to every layer of the stream: another one may have used it in between. */
+static int forward_after_others(attn_instance_t *instance, const attn_forward_t *args,
+                                const attn_space_t *space, void *stream, attn_error_t *error) {
+    if (space->workspace != NULL) {
+        void *others = malloc((size_t)space->workspace_bytes + 1);
+        if (others == NULL) abort();
+        memset(others, 0xff, (size_t)space->workspace_bytes);
+        image_write(space->workspace, others, (size_t)space->workspace_bytes);
+        free(others);
+    }
+    return shim_target()->ops->forward(instance, args, space, stream, error);
+}
+static const attn_backend_ops_t others_ops = {.forward = forward_after_others};
+
+/* The table is exchanged after the build. */
+static int build_then_table(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                            void *stream, attn_error_t *error) {
+    attn_batch_t b = *batch;
+    DLTensor t = *batch->block_table;
+    size_t bytes = (size_t)(t.shape[0] * t.strides[0]) * 4;
+    int32_t *zeros = calloc(1, bytes + 4);
+    if (zeros == NULL) abort();
+    t.data = image_new(zeros, bytes + 4);
+    t.byte_offset = 0;
+    b.block_table = &t;
+    if (b.block_table_host != NULL) b.block_table_host = zeros, b.block_table_host_stride = t.strides[0];
+    int status = shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+    free(zeros);
+    if (status != ATTN_OK) return status;
+    return shim_target()->ops->update_block_table(instance, batch, space, stream, error);
+}
+static const attn_backend_ops_t table_ops = {.build_metadata = build_then_table};
+
+static const attn_backend_ops_t *const variants[] = {&two_sets_ops, &again_ops,  &twin_ops,
+                                                     &forget_ops,   &others_ops, &table_ops};
+
+static void run_variant(check_t *c) {
+    kit_case_t k;
+    if (!check_plain_case(c, &k)) {
+        check_skip(c, "the kit has no cases for its roles");
+        return;
+    }
+    if (c->arg == 5 && (c->backend->ops->update_block_table == NULL || k.problem.block_size == 0)) {
+        check_skip(c, "no update_block_table");
+        return;
+    }
+    check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
+    for (int n = 0; n < 4; n++) {
+        check_random_case(c, &k, c->seed * 65537 + (uint64_t)n, 100);
+        if (c->arg == 5 && k.problem.block_size == 0) continue;
+        if (k.num_reqs > 0) check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
+    }
+}
+
+void check_metadata_list(check_list_t *list, const check_t *c);
+void check_metadata_list(check_list_t *list, const check_t *c) {
+    (void)c;
+    check_add(list, "memory", 1, run_variant, 0, "two sets of metadata live beside each other");
+    check_add(list, "memory", 1, run_variant, 1, "metadata is built again in place");
+    check_add(list, "memory", 1, run_variant, 2, "metadata of an equal instance serves");
+    check_add(list, "memory", 1, run_variant, 3, "nothing of the batch is kept but the data of its tensors");
+    check_add(list, "memory", 1, run_variant, 4, "the workspace keeps nothing from build to forward");
+    check_add(list, "memory", 1, run_variant, 5, "update_block_table exchanges the table");
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_offsets.c: group offsets. Addresses are data + byte_offset + index * stride, in 64 bits: views with
+ * gaps, caches of several layers, both layouts; what lies far apart is in check_far.c.
+ */
+#include "../run/device_image.h"
+
+#include <stdlib.h>
+
+static int start(check_t *c, kit_case_t *k) {
+    if (check_plain_case(c, k)) return 1;
+    check_skip(c, "the kit has no cases for its roles");
+    return 0;
+}
+
+static void strides(check_t *c) {
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    k.flags |= KIT_STRIDED;
+    check_run(c, c->backend, &k, NULL);
+    for (int n = 0; n < 6; n++) {
+        check_random_case(c, &k, c->seed * 271 + (uint64_t)n, 80);
+        k.flags |= KIT_STRIDED;
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
+static void layouts(check_t *c) {
+    for (uint32_t layout = ATTN_LAYOUT_NHD; layout <= ATTN_LAYOUT_HND; layout++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        if (k.problem.block_size == 0) {
+            check_skip(c, "no role with a cache");
+            return;
+        }
+        if (c->can.required_layout != 0 && c->can.required_layout != layout) continue;
+        k.problem.kv_layout = layout;
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
+static void layers(check_t *c) {
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    if (k.problem.block_size == 0 || !(c->can.features & ATTN_F_BLOCK_STRIDE)) {
+        check_skip(c, "block_stride is not in the table");
+        return;
+    }
+    for (uint32_t layout = 0; layout <= ATTN_LAYOUT_HND; layout++) {
+        if (c->can.required_layout != 0 && layout != 0 && layout != c->can.required_layout) continue;
+        k.problem.kv_layout = layout;
+        k.flags |= KIT_CROSS_LAYER;
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
+/* ------------------------------------------------------------ byte_offset */
+
+enum { SHIFT = 4096, MAX_SHIFTED = 13 };
+static DLTensor shifted_tensors[MAX_SHIFTED];
+static int num_shifted;
+
+/* The same tensor with its data pointer moved back and its byte_offset forward. */
+static const DLTensor *shifted(const DLTensor *t) {
+    if (t == NULL || t->data == NULL || num_shifted == MAX_SHIFTED) return t;
+    DLTensor *s = &shifted_tensors[num_shifted++];
+    *s = *t;
+    s->data = (void *)((uintptr_t)t->data - SHIFT);
+    s->byte_offset += SHIFT;
+    return s;
+}
+static int shifted_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    attn_batch_t b = *batch;
+    num_shifted = 0;
+    b.block_table = shifted(b.block_table);
+    b.seq_lens = shifted(b.seq_lens);
+    b.query_start_loc = shifted(b.query_start_loc);
+    return shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+}
+static int shifted_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                          attn_error_t *error) {
+    attn_kv_update_t a = *args;
+    num_shifted = 0;
+    a.key = shifted(a.key);
+    a.value = shifted(a.value);
+    a.kv_cache = shifted(a.kv_cache);
+    a.v_cache = shifted(a.v_cache);
+    a.slot_mapping = shifted(a.slot_mapping);
+    a.scales.k = shifted(a.scales.k);
+    a.scales.v = shifted(a.scales.v);
+    return shim_target()->ops->update_kv_cache(instance, &a, stream, error);
+}
+static int shifted_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                           void *stream, attn_error_t *error) {
+    attn_forward_t a = *args;
+    num_shifted = 0;
+    a.query = shifted(a.query);
+    a.key = shifted(a.key);
+    a.value = shifted(a.value);
+    a.kv_cache = shifted(a.kv_cache);
+    a.v_cache = shifted(a.v_cache);
+    a.output = shifted(a.output);
+    a.lse = shifted(a.lse);
+    a.sinks = shifted(a.sinks);
+    a.alibi_slopes = shifted(a.alibi_slopes);
+    a.scales.k = shifted(a.scales.k);
+    a.scales.v = shifted(a.scales.v);
+    a.topk_indices = shifted(a.topk_indices);
+    return shim_target()->ops->forward(instance, &a, space, stream, error);
+}
+static int shifted_prepare(attn_instance_t *instance, const attn_weights_t *args, void *stream,
+                           attn_error_t *error) {
+    attn_weights_t w = *args;
+    num_shifted = 0;
+    w.kv_b_proj = shifted(w.kv_b_proj);
+    w.kv_b_proj_scale = shifted(w.kv_b_proj_scale);
+    return shim_target()->ops->prepare_weights(instance, &w, stream, error);
+}
+static const attn_backend_ops_t shifted_ops = {.build_metadata = shifted_build,
+                                               .update_kv_cache = shifted_update,
+                                               .prepare_weights = shifted_prepare,
+                                               .forward = shifted_forward};
+
+static void byte_offsets(check_t *c) {
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
+    for (int n = 0; n < 6; n++) {
+        check_random_case(c, &k, c->seed * 577 + (uint64_t)n, 80);
+        check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
+    }
+}
+
+/* ------------------------------------------- one number in two, one dimension */
+
+enum { MAX_GAPPED = 6 };
+static struct gapped {
+    DLTensor t;
+    int64_t strides[1];
+} gapped_tensors[MAX_GAPPED];
+static int num_gapped;
+
+/* A list with a gap behind each entry; what lies in the gaps is no entry. */
+static const DLTensor *gapped(const DLTensor *t) {
+    if (t == NULL || t->ndim != 1 || t->shape[0] < 2 || num_gapped == MAX_GAPPED) return t;
+    struct gapped *g = &gapped_tensors[num_gapped++];
+    const size_t element = t->dtype.bits / 8u, n = (size_t)t->shape[0];
+    char *data = malloc(2 * n * element), *image = image_of(t);
+    if (data == NULL) abort();
+    memset(data, 0x11, 2 * n * element);
+    for (size_t i = 0; i < n; i++)
+        memcpy(data + 2 * i * element, image + i * element, element);
+    g->t = *t;
+    g->t.data = image_new(data, 2 * n * element); /* lives until the process ends */
+    free(data);
+    free(image);
+    g->t.byte_offset = 0;
+    g->t.strides = g->strides;
+    g->strides[0] = 2;
+    return &g->t;
+}
+static int gapped_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                         attn_error_t *error) {
+    attn_kv_update_t a = *args;
+    attn_error_t e = {.struct_size = sizeof e};
+    num_gapped = 0;
+    a.slot_mapping = gapped(a.slot_mapping);
+    a.scales.k = gapped(a.scales.k);
+    a.scales.v = gapped(a.scales.v);
+    int status = shim_target()->ops->update_kv_cache(instance, &a, stream, &e);
+    return status == ATTN_OK ? status : shim_target()->ops->update_kv_cache(instance, args, stream, error);
+}
+static int gapped_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
+    attn_forward_t a = *args;
+    attn_error_t e = {.struct_size = sizeof e};
+    num_gapped = 0;
+    a.sinks = gapped(a.sinks);
+    a.alibi_slopes = gapped(a.alibi_slopes);
+    a.scales.k = gapped(a.scales.k);
+    a.scales.v = gapped(a.scales.v);
+    int status = shim_target()->ops->forward(instance, &a, space, stream, &e);
+    return status == ATTN_OK ? status : shim_target()->ops->forward(instance, args, space, stream, error);
+}
+static const attn_backend_ops_t gapped_ops = {.update_kv_cache = gapped_update, .forward = gapped_forward};
+
+/* Served as they are, or refused; not taken for dense. */
+static void gaps_in_lists(check_t *c) {
+    static const uint64_t asked[] = {0, ATTN_F_SINK, ATTN_F_ALIBI, ATTN_F_PER_HEAD_SCALES};
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        if ((c->can.features & asked[i]) != asked[i] || (c->role != 0 && i > 0)) continue;
+        k.problem.features |= asked[i];
+        if (asked[i] == ATTN_F_PER_HEAD_SCALES) {
+            if (!(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) || k.problem.block_size == 0) continue;
+            k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+            k.flags |= KIT_PER_HEAD;
+        }
+        check_run(c, shim_make(c->backend, &gapped_ops), &k, NULL);
+    }
+}
+
+void check_offsets_list(check_list_t *list, const check_t *c) {
+    check_add(list, "offsets", 1, strides, 0, "query, key, value, output and lse with gaps");
+    check_add(list, "offsets", 1, byte_offsets, 0, "byte_offset of every tensor");
+    check_add(list, "offsets", 1, layouts, 0, "pages in NHD and in HND");
+    check_add(list, "offsets", 1, layers, 0, "a cache that is one layer of three");
+    check_add(list, "offsets", 1, gaps_in_lists, 0, "lists with gaps are served or refused");
+    check_far_list(list, c);
+}

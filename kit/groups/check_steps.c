@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_steps.c: group steps. What an engine does beyond one call: one build for several layers, layers in
+ * turn, requests that grow from step to step, batches of every size on one instance, instances that end while
+ * others live, calls from other threads. Nothing may be left over from the call before, and nothing used up.
+ */
+#include "../case/case_run.h"
+#include "../run/device_image.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+
+enum { NUM_LAYERS = 3 };
+
+static kit_run_t runs[8];
+static kit_result_t results[8];
+
+static int start(check_t *c, kit_case_t *k) {
+    if (check_plain_case(c, k)) return 1;
+    check_skip(c, "the kit has no cases for its roles");
+    return 0;
+}
+
+/* The first stage that failed, as a failure of the check. */
+static int is_well(check_t *c, const kit_run_t *x, int status) {
+    if (status == ATTN_OK && x->result->fault[0] != '\0') return check_fail(c, "%s", x->result->fault);
+    if (status == ATTN_OK) return 1;
+    return check_fail(c, "%s: %d, %s: %s", x->result->operation, status, x->result->error.param,
+                      x->result->error.text);
+}
+
+/* Inputs of another layer: the batch and its block table are those of in. */
+static kit_inputs_t *inputs_of_layer(const kit_case_t *k, const kit_inputs_t *in, int layer) {
+    kit_case_t other = *k;
+    other.seed = k->seed + 1000u * (unsigned)layer;
+    kit_inputs_t *out = kit_inputs_make(&other);
+    if (out == NULL) abort();
+    if (in != NULL && in->block_table != NULL)
+        memcpy(out->block_table, in->block_table,
+               (size_t)(k->num_reqs * in->table_width) * sizeof *in->block_table);
+    return out;
+}
+
+/* Scratch memory of one call is not kept for the next. */
+static void spoil_workspace(const kit_run_t *x, int byte) {
+    const size_t bytes = (size_t)x->space.workspace_bytes;
+    void *image = bytes > 0 && x->space.workspace != NULL ? malloc(bytes) : NULL;
+    if (image == NULL) return;
+    memset(image, byte, bytes);
+    image_write(x->space.workspace, image, bytes);
+    free(image);
+}
+
+static int forward_and_compare(check_t *c, kit_run_t *x) {
+    int status = kit_run_poison(x);
+    spoil_workspace(x, 0xff);
+    if (status == ATTN_OK) status = kit_run_forward(x);
+    if (status == ATTN_OK) status = kit_run_read(x);
+    if (!is_well(c, x, status)) return 0;
+    int close = check_against_oracle(c, x->c, x->in, x->result);
+    kit_result_free(x->result);
+    return close;
+}
+
+/* Layers 0, 1, 2 on one instance, then 2, 1, 0, 0: each has its own cache, inputs and outputs. */
+static void one_build(check_t *c) {
+    static const int order[] = {0, 1, 2, 2, 1, 0, 0, 1};
+    kit_case_t k;
+    kit_inputs_t *in[NUM_LAYERS] = {NULL};
+    if (!start(c, &k)) return;
+    check_running(c, &k);
+    for (int l = 0; l < NUM_LAYERS; l++) {
+        in[l] = inputs_of_layer(&k, in[0], l);
+        int status = l == 0 ? kit_run_open(&runs[0], c->backend, &k, in[0], c->memory, &results[0])
+                            : kit_run_join(&runs[l], &runs[0], &k, in[l], &results[l]);
+        if (status == ATTN_OK) status = kit_run_fill(&runs[l]);
+        if (status == ATTN_OK) status = kit_run_prepare(&runs[l]);
+        if (status == ATTN_OK) status = kit_run_outputs(&runs[l]);
+        if (l > 0) runs[l].space = runs[0].space;
+        if (!is_well(c, &runs[l], status)) return;
+    }
+    if (!is_well(c, &runs[0], kit_run_build(&runs[0]))) return;
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+        kit_run_t *x = &runs[order[i]];
+        int status = i < NUM_LAYERS ? kit_run_update(x) : ATTN_OK;
+        if (status == ATTN_OK && i > 0 && i < NUM_LAYERS) status = kit_run_arguments(x);
+        if (!is_well(c, x, status) || !forward_and_compare(c, x)) return;
+    }
+    for (int l = NUM_LAYERS - 1; l >= 0; l--) {
+        kit_run_close(&runs[l]);
+        kit_inputs_free(in[l]);
+    }
+}
+
+/* Each layer has an instance of its own; the one that built the metadata is closed before the others use
+ * it. */
+static void builder_closes(check_t *c) {
+    kit_case_t k;
+    kit_inputs_t *in[NUM_LAYERS] = {NULL};
+    if (!start(c, &k)) return;
+    check_running(c, &k);
+    for (int l = 0; l < NUM_LAYERS; l++) {
+        in[l] = inputs_of_layer(&k, in[0], l);
+        int status = kit_run_open(&runs[l], c->backend, &k, in[l], c->memory, &results[l]);
+        if (status == ATTN_OK) status = kit_run_fill(&runs[l]);
+        if (status == ATTN_OK) status = kit_run_update(&runs[l]);
+        if (status == ATTN_OK) status = kit_run_prepare(&runs[l]);
+        if (status == ATTN_OK) status = kit_run_outputs(&runs[l]);
+        if (!is_well(c, &runs[l], status)) return;
+    }
+    if (!is_well(c, &runs[0], kit_run_build(&runs[0]))) return;
+    runs[0].ops->close(runs[0].instance);
+    runs[0].instance = NULL;
+    for (int l = 1; l < NUM_LAYERS; l++) {
+        runs[l].space = runs[0].space;
+        if (!is_well(c, &runs[l], kit_run_arguments(&runs[l])) || !forward_and_compare(c, &runs[l])) return;
+    }
+}
+
+/* The inputs of a step: the first tokens of the whole ones, in the same pages. */
+static kit_inputs_t *inputs_of_step(const kit_case_t *whole, const kit_inputs_t *all,
+                                    const kit_case_t *step) {
+    kit_inputs_t *in = kit_inputs_make(step);
+    if (in == NULL) abort();
+    const int64_t query = (int64_t)whole->problem.num_heads * whole->problem.head_size;
+    const kit_sizes_t z = kit_sizes(&whole->problem);
+    const int64_t key = z.kv_heads * z.key, value = z.kv_heads * z.value;
+    int64_t row = 0, from = 0;
+    in->num_blocks = all->num_blocks;
+    for (int r = 0; r < step->num_reqs; r++) {
+        const int64_t n = step->seq_lens[r], first = n - step->query_lens[r];
+        memcpy(in->query + row * query, all->query + (from + first) * query,
+               (size_t)(step->query_lens[r] * query) * sizeof(float));
+        memcpy(in->key + in->key_start[r] * key, all->key + all->key_start[r] * key,
+               (size_t)(n * key) * sizeof(float));
+        memcpy(in->value + in->key_start[r] * value, all->value + all->key_start[r] * value,
+               (size_t)(n * value) * sizeof(float));
+        for (int64_t j = 0; j < in->table_width && j < all->table_width; j++)
+            if (j * whole->problem.block_size < n)
+                in->block_table[r * in->table_width + j] = all->block_table[r * all->table_width + j];
+        row += step->query_lens[r];
+        from += whole->seq_lens[r];
+    }
+    return in;
+}
+
+/* Requests grow in chunks and single tokens, in one cache and one set of buffers; one joins late. Each
+ * token's output is also the one that the whole prompt at once gives. */
+static void growing(check_t *c) {
+    enum { NUM_STEPS = 6 };
+    static const int32_t chunks[2][NUM_STEPS] = {{33, 1, 1, 16, 1, 18}, {0, 0, 40, 1, 1, 1}};
+    kit_case_t whole, steps[NUM_STEPS];
+    kit_inputs_t *in[NUM_STEPS] = {NULL};
+    if (!start(c, &whole)) return;
+    if (whole.problem.role != ATTN_ROLE_DECODER || whole.problem.mask != ATTN_MASK_CAUSAL) {
+        check_skip(c, "not a causal decoder");
+        return;
+    }
+    whole.num_reqs = 0;
+    whole.padded_tokens = 0;
+    kit_case_add(&whole, 70, 70);
+    kit_case_add(&whole, 43, 43);
+    check_running(c, &whole);
+    kit_inputs_t *all = kit_inputs_make(&whole);
+    kit_result_t want;
+    if (all == NULL || kit_run_oracle(&kit_oracle, &whole, all, &want) != ATTN_OK) {
+        check_fail(c, "the oracle failed");
+        return;
+    }
+    const kit_sizes_t z = kit_sizes(&whole.problem);
+    const int64_t width = z.heads * z.output;
+    for (int s = 0; s < NUM_STEPS; s++) {
+        steps[s] = whole;
+        for (int r = 0; r < 2; r++) {
+            steps[s].query_lens[r] = chunks[r][s];
+            steps[s].seq_lens[r] = chunks[r][s] + (s > 0 ? steps[s - 1].seq_lens[r] : 0);
+        }
+        if (steps[s].seq_lens[1] == 0) steps[s].num_reqs = 1;
+        in[s] = inputs_of_step(&whole, all, &steps[s]);
+        kit_run_t *x = &runs[s];
+        int status = s == 0 ? kit_run_open(x, c->backend, &steps[s], in[s], c->memory, &results[s])
+                            : kit_run_join(x, &runs[0], &steps[s], in[s], &results[s]);
+        if (status == ATTN_OK) status = s == 0 ? kit_run_fill(x) : kit_run_continue(x, &runs[0]);
+        if (status == ATTN_OK) status = kit_run_update(x);
+        if (status == ATTN_OK) status = kit_run_outputs(x);
+        if (status == ATTN_OK) status = kit_run_build(x);
+        spoil_workspace(x, 0x5a);
+        if (status == ATTN_OK) status = kit_run_forward(x);
+        if (status == ATTN_OK) status = kit_run_read(x);
+        if (!is_well(c, x, status) || !check_against_oracle(c, &steps[s], in[s], &results[s])) return;
+        for (int r = 0, row = 0; r < steps[s].num_reqs; row += chunks[r++][s]) {
+            const int64_t first = (r == 0 ? 0 : 70) + steps[s].seq_lens[r] - chunks[r][s];
+            double atol, rtol;
+            kit_tolerance(&whole, &atol, &rtol);
+            for (int64_t i = 0; i < chunks[r][s] * width; i++) {
+                const double got = results[s].out[row * width + i], w = want.out[first * width + i];
+                if (!(fabs(got - w) <= atol + rtol * fabs(w))) {
+                    check_fail(c, "step %d: request %d in chunks gives %.9g, the whole prompt at once %.9g",
+                               s, r, got, w);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/* Batches of other sizes one after another on one instance, in one place. */
+static void other_batches(check_t *c) {
+    static const int32_t shapes[][3] = {{1, 1, 100}, {16, 1, 7}, {1, 60, 60}, {0, 0, 0},
+                                        {3, 5, 130}, {3, 1, 1},  {16, 1, 7},  {1, 1, 300}};
+    static kit_case_t k[8];
+    kit_inputs_t *in[8];
+    for (int i = 0; i < 8; i++) {
+        if (!start(c, &k[i])) return;
+        k[i].num_reqs = 0;
+        k[i].seed += (uint64_t)i;
+        for (int r = 0; r < shapes[i][0]; r++)
+            kit_case_add(&k[i], shapes[i][1], shapes[i][2] + r % 3 * (shapes[i][2] > 5));
+        if (shapes[i][0] == 0 && !attn_role_has_cache(k[i].problem.role)) k[i].num_reqs = 0;
+        in[i] = kit_inputs_make(&k[i]);
+        if (in[i] == NULL) abort();
+    }
+    int64_t most = 0;
+    for (int i = 0; i < 8; i++)
+        if (in[i]->num_blocks > most) most = in[i]->num_blocks;
+    for (int i = 0; i < 8; i++) {
+        in[i]->num_blocks = most;
+        kit_run_t *x = &runs[i];
+        check_running(c, &k[i]);
+        int status = i == 0 ? kit_run_open(x, c->backend, &k[0], in[0], c->memory, &results[0])
+                            : kit_run_join(x, &runs[0], &k[i], in[i], &results[i]);
+        if (status == ATTN_OK) status = kit_run_fill(x);
+        if (status == ATTN_OK) status = kit_run_update(x);
+        if (status == ATTN_OK) status = kit_run_prepare(x);
+        if (status == ATTN_OK) status = kit_run_outputs(x);
+        if (status == ATTN_OK) status = kit_run_build(x);
+        if (!is_well(c, x, status) || !forward_and_compare(c, x)) return;
+    }
+}
+
+/* ------------------------------------------------------- lives of instances */
+
+/* One of another problem is closed, and another opened and closed, while this one works. */
+static void others_end(check_t *c) {
+    kit_case_t k;
+    attn_instance_t *before = NULL, *equal = NULL, *after = NULL;
+    attn_error_t e = {.struct_size = sizeof e};
+    kit_run_t *x = &runs[0];
+    if (!start(c, &k)) return;
+    check_running(c, &k);
+    kit_inputs_t *in = kit_inputs_make(&k);
+    attn_problem_t other = k.problem;
+    other.scale *= 2;
+    other.max_num_seqs = 2;
+    other.num_blocks = 8;
+    if (check_open(c, &other, &before, &e) != ATTN_OK || check_open(c, &k.problem, &equal, &e) != ATTN_OK) {
+        check_fail(c, "open: %s", e.text);
+        return;
+    }
+    int status = kit_run_open(x, c->backend, &k, in, c->memory, &results[0]);
+    c->backend->ops->close(before);
+    if (status == ATTN_OK) status = kit_run_fill(x);
+    if (status == ATTN_OK) status = kit_run_update(x);
+    c->backend->ops->close(equal);
+    if (status == ATTN_OK) status = kit_run_prepare(x);
+    if (status == ATTN_OK) status = kit_run_outputs(x);
+    if (status == ATTN_OK) status = kit_run_build(x);
+    if (!is_well(c, x, status) || !forward_and_compare(c, x)) return;
+    if (check_open(c, &other, &after, &e) != ATTN_OK) {
+        check_fail(c, "open again: %s", e.text);
+        return;
+    }
+    c->backend->ops->close(after);
+    if (!forward_and_compare(c, x)) return;
+    kit_run_close(x);
+    if (check_run_alone(c, c->backend, &k, in, c->memory, &results[1])) { /* and once more from the start */
+        check_against_oracle(c, &k, in, &results[1]);
+        kit_result_free(&results[1]);
+    }
+    kit_inputs_free(in);
+}
+
+static int (*stage)(kit_run_t *x);
+static const attn_backend_t *hopping_backend;
+static const kit_memory_t *hopping_memory;
+static kit_case_t hopping_case;
+static kit_inputs_t *hopping_inputs;
+static int stage_status;
+
+static int open_stage(kit_run_t *x) {
+    return kit_run_open(x, hopping_backend, &hopping_case, hopping_inputs, hopping_memory, &results[0]);
+}
+static int close_stage(kit_run_t *x) {
+    kit_run_close(x);
+    return ATTN_OK;
+}
+static sem_t is_done, is_over;
+static void *do_stage(void *x) {
+    stage_status = stage(x);
+    sem_post(&is_done);
+    while (sem_wait(&is_over) != 0) { /* it stays until the end, so that no two have one id */
+    }
+    return NULL;
+}
+
+/* An instance belongs to one thread at a time, not to the one that opened it. */
+static void other_threads(check_t *c) {
+    int (*const stages[])(kit_run_t *) = {open_stage,      kit_run_fill,    kit_run_update,
+                                          kit_run_prepare, kit_run_outputs, kit_run_build,
+                                          kit_run_forward, kit_run_forward, kit_run_read};
+    if (!start(c, &hopping_case)) return;
+    check_running(c, &hopping_case);
+    hopping_backend = c->backend;
+    hopping_memory = c->memory;
+    hopping_inputs = kit_inputs_make(&hopping_case);
+    sem_init(&is_done, 0, 0);
+    sem_init(&is_over, 0, 0);
+    for (size_t i = 0; i < sizeof stages / sizeof stages[0]; i++) {
+        pthread_t thread;
+        stage = stages[i];
+        if (pthread_create(&thread, NULL, do_stage, &runs[0]) != 0) abort();
+        while (sem_wait(&is_done) != 0) {
+        }
+        pthread_detach(thread);
+        if (!is_well(c, &runs[0], stage_status)) return;
+    }
+    check_against_oracle(c, &hopping_case, hopping_inputs, &results[0]);
+    close_stage(&runs[0]);
+}
+
+/* The profiling run comes before there is a cache or a batch: query and output are all it has. */
+static void profile_first(check_t *c) {
+    for (uint32_t flags = 0; flags < 3; flags++) {
+        kit_case_t k;
+        kit_run_t *x = &runs[0];
+        if (!start(c, &k)) return;
+        k.flags |= flags == 1 ? KIT_STRIDED : flags == 2 ? KIT_HEADS_FIRST : 0;
+        check_running(c, &k);
+        kit_inputs_t *in = kit_inputs_make(&k);
+        int status = kit_run_open(x, c->backend, &k, in, c->memory, &results[0]);
+        if (status == ATTN_OK) status = kit_run_fill(x);
+        if (status == ATTN_OK) status = kit_run_outputs(x);
+        if (!is_well(c, x, status)) return;
+        attn_forward_t args = {.struct_size = sizeof args, .query = &x->query->t, .output = &x->output->t};
+        attn_error_t error = {.struct_size = sizeof error};
+        if (x->cache == NULL) args.key = &x->key->t, args.value = &x->value->t;
+        status = x->ops->forward(x->instance, &args, NULL, c->memory->stream, &error);
+        if (status == ATTN_OK) status = c->memory->sync(c->memory->ctx);
+        if (status != ATTN_OK) {
+            check_fail(c, "the profiling run (space NULL) with query and output alone: %d, %s", status,
+                       error.text);
+            return;
+        }
+        kit_tensor_fetch(&x->all, x->output);
+        if (kit_tensor_damage(x->output, 0, x->output->shape[0]) >= 0)
+            check_fail(c, "the profiling run wrote between or after the rows of output");
+        for (int64_t t = 0; t < in->num_tokens; t++)
+            for (int64_t h = 0; h < x->z.heads; h++) {
+                const unsigned char *row = kit_tensor_at(x->output, t, h);
+                for (size_t i = 0; i < (size_t)x->z.output * attn_dtype_size(x->out_dtype); i++)
+                    if (row[i] != 0) {
+                        check_fail(c, "the profiling run left output[%lld][%lld] other than 0", (long long)t,
+                                   (long long)h);
+                        return;
+                    }
+            }
+        status = kit_run_update(x);
+        if (status == ATTN_OK) status = kit_run_prepare(x);
+        if (status == ATTN_OK) status = kit_run_build(x);
+        if (!is_well(c, x, status) || !forward_and_compare(c, x)) return;
+        kit_run_close(x);
+        kit_inputs_free(in);
+    }
+}
+
+void check_steps_list(check_list_t *list, const check_t *c) {
+    (void)c;
+    check_add(list, "steps", 1, one_build, 0, "one build serves several layers, again and again");
+    check_add(list, "steps", 1, builder_closes, 0, "metadata outlives the instance that built it");
+    check_add(list, "steps", 1, other_batches, 0, "batches of other sizes on one instance");
+    check_add(list, "steps", 1, others_end, 0, "instances end while others live");
+    check_add(list, "steps", CHECK_RUNS_ON_CPU, other_threads, 0, "each call from another thread");
+    check_add(list, "steps", 1, profile_first, 0, "the profiling run needs query and output alone");
+    if (list->role == 0) check_add(list, "steps", 1, growing, 0, "requests that grow from step to step");
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_stored.c: the part of group numerics about the bits in the cache: other programs read pages too
+ * (transfer engines, a backend of the same fingerprint), so what update_kv_cache writes is compared bit for
+ * bit with x, or with x / scale rounded to nearest even.
+ */
+#include "../case/case_run.h"
+#include "../run/check_engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static kit_run_t run;
+
+typedef struct count {
+    int64_t num, num_off;
+    double drift; /* codes too large in magnitude, minus those too small */
+} count_t;
+
+/* One row of K or V, in storage, against what it was made from. */
+static int compare_row(check_t *c, const unsigned char *stored, const float *x, int64_t n, uint32_t storage,
+                       double scale, count_t *seen) {
+    const size_t size = attn_dtype_size(storage);
+    for (int64_t i = 0; i < n; i++) {
+        unsigned char want[8];
+        const float scaled = (float)((double)x[i] / scale);
+        kit_store_floats(want, storage, &scaled, 1);
+        seen->num++;
+        if (memcmp(want, stored + (size_t)i * size, size) == 0) continue;
+        double was, is;
+        kit_load_doubles(want, storage, &was, 1);
+        kit_load_doubles(stored + (size_t)i * size, storage, &is, 1);
+        if (was == is) continue; /* zeros of either sign */
+        /* a tie that the division moved is one code */
+        if (scale != 1 && size == 1 && fabs(is - was) <= fabs(was) / 7 + 0x1p-9) {
+            seen->num_off++;
+            seen->drift += fabs(is) > fabs(was) ? 1 : -1;
+            continue;
+        }
+        return check_fail(c, "the cache holds %.9g where %.9g / %g rounded to nearest is %.9g", is,
+                          (double)x[i], scale, was);
+    }
+    return 1;
+}
+
+static void compare_cache(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
+    const attn_kv_cache_shape_t *s = &run.shape;
+    const uint32_t storage = attn_dtype_of(s->dtype) == ATTN_DTYPE_UINT8
+                                 ? attn_kv_storage(k->problem.kv_cache_dtype, k->problem.dtype)
+                                 : attn_dtype_of(s->dtype);
+    count_t seen = {0, 0, 0};
+    for (int r = 0; r < k->num_reqs; r++)
+        for (int64_t i = 0; i < k->seq_lens[r]; i++)
+            for (int64_t h = 0; h < run.z.kv_heads; h++) {
+                const int64_t slot = kit_run_slot(&run, r, i),
+                              from = (in->key_start[r] + i) * run.z.kv_heads + h;
+                const unsigned char *row = kit_tensor_at(run.cache, slot / s->block_size, h) +
+                                           slot % s->block_size * run.cache->strides[2] * (s->dtype.bits / 8);
+                const double ks = run.k_scale != NULL ? (double)in->k_scale[in->num_scales > 1 ? h : 0] : 1,
+                             vs = run.v_scale != NULL ? (double)in->v_scale[in->num_scales > 1 ? h : 0] : 1;
+                if (!compare_row(c, row + s->k_offset, in->key + from * run.z.key, run.z.key, storage, ks,
+                                 &seen) ||
+                    !compare_row(c, row + s->v_offset, in->value + from * run.z.value, run.z.value, storage,
+                                 vs, &seen))
+                    return;
+            }
+    if (seen.num_off * 50 > seen.num)
+        check_fail(c, "%lld of %lld codes in the cache are not x / scale rounded to nearest",
+                   (long long)seen.num_off, (long long)seen.num);
+    c->report->num_cases++;
+}
+
+static void stored_in_layout(check_t *c, uint32_t layout) {
+    static kit_result_t result;
+    kit_case_t k;
+    if (!check_plain_case(c, &k) || k.problem.role != ATTN_ROLE_DECODER) {
+        check_skip(c, "not a decoder backend");
+        return;
+    }
+    k.problem.kv_cache_dtype = c->arg;
+    k.problem.kv_layout = layout;
+    if (c->can.features & ATTN_F_BLOCK_STRIDE) k.flags |= KIT_CROSS_LAYER; /* blocks lie three pages apart */
+    if (attn_kv_has_static_scales(c->arg)) k.amplitude = 3;
+    check_running(c, &k);
+    if (!check_is_served(c, &k)) {
+        check_skip(c, "supports_combination refuses the plain case with it");
+        return;
+    }
+    kit_inputs_t *in = kit_inputs_make(&k);
+    int status = kit_run_open(&run, c->backend, &k, in, c->memory, &result);
+    if (status == ATTN_OK) status = kit_run_fill(&run);
+    if (status == ATTN_OK && (run.shape.ndim != 4 || run.shape.axes[1] != ATTN_AXIS_HEAD ||
+                              run.shape.axes[3] != ATTN_AXIS_CONTENT || run.shape.k_scale_offset >= 0)) {
+        check_skip(c, "its pages have a layout of their own");
+        return;
+    }
+    if (status == ATTN_OK) status = kit_run_update(&run);
+    if (status == ATTN_OK) status = c->memory->sync(c->memory->ctx);
+    if (status != ATTN_OK)
+        check_fail(c, "%s: %d, %s", result.operation, status, result.error.text);
+    else if (c->can.forward_writes_cache != 0)
+        check_skip(c, "forward writes the cache");
+    else if (!kit_tensor_fetch(&run.all, run.cache))
+        compare_cache(c, &k, in);
+    kit_run_close(&run);
+    kit_inputs_free(in);
+}
+
+/* In both orders of a page: one that is read as it was written, and both the wrong way, gives right
+ * numbers. */
+static void stored_bits(check_t *c) {
+    for (uint32_t layout = ATTN_LAYOUT_NHD; layout <= ATTN_LAYOUT_HND && !c->report->is_skipped; layout++)
+        if (c->can.required_layout == 0 || c->can.required_layout == layout) stored_in_layout(c, layout);
+}
+
+void check_stored_list(check_list_t *list, const check_t *c) {
+    /* formats whose stored element is the value itself, or the value divided by a scale of the call */
+    const uint64_t formats = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(ATTN_ROLE_DECODER));
+    for (uint32_t kv = 1; kv < ATTN_KV_COUNT_ && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)); kv++)
+        if ((formats & ATTN_BIT(kv)) && attn_kv_format(kv)->k_bits == 0 &&
+            attn_kv_format(kv)->scale <= ATTN_KV_SCALE_STATIC)
+            check_add(list, "numerics", 1, stored_bits, kv, "bits in a cache of %s", attn_kv_name(kv));
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_threads.c: groups threads and leaks. Instances know nothing of each other, and leave nothing
+ * behind. */
+#include "../case/case_run.h"
+#include "../run/check_engine.h"
+#include "../run/surroundings.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+/* ----------------------------------------------------------------- threads */
+
+/* Beside each instance another one of a different problem is open, opened later and used. */
+static attn_instance_t *other;
+static int open_beside(const attn_problem_t *problem, const attn_device_t *device,
+                       const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                       attn_instance_t **instance, attn_error_t *error) {
+    attn_problem_t p = *problem;
+    p.scale *= 3;
+    p.max_num_seqs = 2;
+    int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
+    if (status != ATTN_OK) return status;
+    return shim_target()->ops->open(&p, device, options, num_options, host, &other, error);
+}
+static void close_both(attn_instance_t *instance) {
+    shim_target()->ops->close(instance);
+    shim_target()->ops->close(other);
+}
+static const attn_backend_ops_t beside_ops = {.open = open_beside, .close = close_both};
+
+static void beside(check_t *c) {
+    kit_case_t k;
+    if (!check_plain_case(c, &k)) {
+        check_skip(c, "the kit has no cases for its roles");
+        return;
+    }
+    check_run(c, shim_make(c->backend, &beside_ops), &k, NULL);
+    for (int n = 0; n < 4; n++) {
+        check_random_case(c, &k, c->seed * 8191 + (uint64_t)n, 100);
+        check_run(c, shim_make(c->backend, &beside_ops), &k, NULL);
+    }
+}
+
+enum { NUM_THREADS = 4, ROUNDS = 12 };
+
+typedef struct worker {
+    check_t *check;
+    kit_case_t k;
+    kit_inputs_t *in;
+    kit_result_t want;
+    pthread_barrier_t *barrier;
+    char wrong[400];
+} worker_t;
+
+static void *work(void *argument) {
+    worker_t *w = argument;
+    pthread_barrier_wait(w->barrier);
+    for (int i = 0; i < ROUNDS && w->wrong[0] == '\0'; i++) {
+        kit_result_t got;
+        if (kit_run(w->check->backend, &w->k, w->in, w->check->memory, &got) != ATTN_OK)
+            snprintf(w->wrong, sizeof w->wrong, "%s: %.300s", got.operation, got.error.text);
+        else {
+            kit_difference_t d = kit_compare(&w->k, &got, &w->want);
+            if (!d.is_close) snprintf(w->wrong, sizeof w->wrong, "%s", d.text);
+        }
+        kit_result_free(&got);
+    }
+    return NULL;
+}
+
+static void parallel(check_t *c) {
+    static worker_t workers[NUM_THREADS];
+    pthread_t threads[NUM_THREADS];
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, NUM_THREADS);
+    for (int i = 0; i < NUM_THREADS; i++) {
+        worker_t *w = &workers[i];
+        w->check = c;
+        w->barrier = &barrier;
+        if (!check_plain_case(c, &w->k)) {
+            check_skip(c, "the kit has no cases for its roles");
+            return;
+        }
+        w->k.seed = c->seed + (uint64_t)i;
+        /* steep scores magnify the rounding of an absorbed query to 16 bits */
+        w->k.problem.scale *= c->role != 0 ? 1 + 0.1 * i : 1 + i;
+        kit_case_add(&w->k, 24 + i, 150 + i); /* long enough to be interrupted */
+        check_running(c, &w->k);
+        w->in = kit_inputs_make(&w->k);
+        if (w->in == NULL || kit_run_oracle(&kit_oracle, &w->k, w->in, &w->want) != ATTN_OK) {
+            check_fail(c, "the oracle failed");
+            return;
+        }
+    }
+    for (int i = 0; i < NUM_THREADS; i++)
+        if (pthread_create(&threads[i], NULL, work, &workers[i]) != 0) abort();
+    for (int i = 0; i < NUM_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        if (workers[i].wrong[0] != '\0') check_fail(c, "with %d threads: %s", NUM_THREADS, workers[i].wrong);
+        c->report->num_cases += ROUNDS;
+    }
+}
+
+void check_threads_list(check_list_t *list, const check_t *c) {
+    (void)c;
+    check_add(list, "threads", 1, beside, 0, "instances of different problems live beside each other");
+    check_add(list, "threads", 1, parallel, 0, "instances run in parallel");
+}
+
+/* ------------------------------------------------------------------- leaks */
+
+static size_t bytes_in_use(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return 0;
+#else
+    struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+#endif
+}
+
+/* Bytes of address space: what was mapped and not unmapped. */
+static size_t bytes_mapped(void) {
+    FILE *f = fopen("/proc/self/statm", "re");
+    unsigned long pages = 0;
+    if (f != NULL && fscanf(f, "%lu", &pages) != 1) pages = 0;
+    if (f != NULL) fclose(f);
+    return pages * 4096;
+}
+
+/* Bytes in use: of the process, and those that the plugin's own code took. */
+struct growth {
+    size_t process, plugin, mapped;
+};
+static void keep_least(size_t *least, size_t before, size_t after) {
+    size_t growth = after > before ? after - before : 0;
+    if (growth < *least) *least = growth;
+}
+
+enum { CYCLES_OPEN, CYCLES_RUN, CYCLES_REFUSED, CYCLES_BAD_CALLS };
+
+/* Problems that open has to refuse, each for another reason. */
+static void spoil(attn_problem_t *p, int how) {
+    if (how == 0) p->features |= UINT64_C(1) << 60;
+    if (how == 1) p->dtype = 77;
+    if (how == 2) p->role = 77;
+    if (how == 3) p->kv_cache_dtype = 77;
+    if (how == 4) p->num_heads = 0;
+    if (how == 5) p->head_size = 0;
+    if (how == 6) p->out_dtype = 77;
+    if (how == 7) p->num_kv_heads = p->num_heads + 1;
+    if (how == 8) p->struct_size = 2;
+    if (how == 9) p->head_size = 0x7fffffff, p->head_size_v = 0x7fffffff;
+}
+enum { NUM_SPOILT = 10 };
+
+/* Calls with nothing in their arguments, refused by whatever is looked at first, and by what is looked at
+ * late. */
+static void bad_calls(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
+    static kit_run_t x;
+    kit_result_t result;
+    attn_error_t e = {.struct_size = sizeof e};
+    const attn_backend_ops_t *ops = c->backend->ops;
+    int status = kit_run_open(&x, c->backend, k, in, c->memory, &result);
+    if (status == ATTN_OK) status = kit_run_fill(&x);
+    if (status == ATTN_OK) status = kit_run_outputs(&x);
+    if (status == ATTN_OK) status = kit_run_arguments(&x);
+    if (status != ATTN_OK) return;
+    for (int i = 0; i < 8; i++) {
+        attn_batch_t b = x.batch;
+        attn_forward_t a = x.args;
+        attn_space_t s = x.space;
+        DLTensor wrong = *a.output;
+        wrong.dtype = attn_dl_dtype(ATTN_DTYPE_INT32);
+        if (i == 0) b.num_reqs = -1;
+        if (i == 1) b.seq_lens_host = NULL;
+        if (i == 2) s.metadata_bytes = 0;
+        if (i == 3) s.workspace_bytes = 0, s.workspace = NULL;
+        if (i == 4) a.query = NULL;
+        if (i == 5) a.output = &wrong;
+        if (i == 6) a.kv_cache = NULL;
+        if (i == 7) a.output = NULL;
+        if (i < 4) ops->build_metadata(x.instance, &b, &s, c->memory->stream, &e);
+        if (i >= 2 && (i != 6 || x.cache != NULL)) ops->forward(x.instance, &a, &s, c->memory->stream, &e);
+    }
+    if (x.cache != NULL && ops->update_kv_cache != NULL) {
+        attn_kv_update_t u = {.struct_size = sizeof u, .kv_cache = &x.k_view->t};
+        ops->update_kv_cache(x.instance, &u, c->memory->stream, &e);
+    }
+    kit_run_close(&x);
+}
+
+static void one_cycle(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
+    attn_instance_t *instance = NULL;
+    attn_error_t error = {.struct_size = sizeof error};
+    kit_result_t result;
+    if (c->arg == CYCLES_BAD_CALLS) {
+        bad_calls(c, k, in);
+    } else if (c->arg == CYCLES_REFUSED) {
+        for (int how = 0; how < NUM_SPOILT; how++) {
+            attn_problem_t p = k->problem;
+            spoil(&p, how);
+            instance = NULL;
+            if (check_open(c, &p, &instance, &error) == ATTN_OK) c->backend->ops->close(instance);
+        }
+    } else if (c->arg == CYCLES_RUN) {
+        if (check_run_alone(c, c->backend, k, in, c->memory, &result)) kit_result_free(&result);
+    } else {
+        int status = check_open(c, &k->problem, &instance, &error);
+        if (status == ATTN_OK) c->backend->ops->close(instance);
+    }
+}
+
+static void cycles(check_t *c) {
+    kit_case_t k;
+    if (!check_plain_case(c, &k)) {
+        check_skip(c, "the kit has no cases for its roles");
+        return;
+    }
+    kit_inputs_t *in = kit_inputs_make(&k);
+    int num_cycles = c->arg == CYCLES_RUN || c->arg == CYCLES_BAD_CALLS ? 20 : 200;
+    for (int i = 0; i < 10; i++)
+        one_cycle(c, &k, in); /* pools and tables fill here */
+    int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
+    /* Of three rounds, and of up to twelve where these look bad: the allocator itself breathes, and may take
+     * a few rounds of threads to settle; a leak grows in each. */
+    struct growth least = {SIZE_MAX, SIZE_MAX, SIZE_MAX};
+    const size_t allowed = (size_t)num_cycles * 8;
+    alloc_watch_start(c->options->path);
+    alloc_watch_on(1);
+    for (int round = 0; round < 3 || (round < 12 && least.process > allowed); round++) {
+        struct growth before = {bytes_in_use(), alloc_watch_bytes(), bytes_mapped()};
+        for (int i = 0; i < num_cycles; i++)
+            one_cycle(c, &k, in);
+        keep_least(&least.process, before.process, bytes_in_use());
+        keep_least(&least.mapped, before.mapped, bytes_mapped());
+        keep_least(&least.plugin, before.plugin, alloc_watch_bytes());
+    }
+    alloc_watch_on(0);
+    /* A device's driver keeps up to 88 bytes of a run for itself, by its version and the load, so what the
+     * plugin took is counted apart; but what a library returned for it is not seen there: both must have
+     * grown. */
+    if (least.plugin > allowed && least.process > allowed)
+        check_fail(c, "%zu bytes that the plugin took were not returned after %d cycles", least.plugin,
+                   num_cycles);
+    if (least.process > (c->memory->kind != NULL ? 16 : 1) * allowed)
+        check_fail(c, "%zu bytes more in use after %d cycles", least.process, num_cycles);
+    if (c->memory->kind == NULL && least.mapped >= (size_t)num_cycles * 4096)
+        check_fail(c, "%zu bytes more mapped after %d cycles", least.mapped, num_cycles);
+    if (count_entries("/proc/self/fd") > files)
+        check_fail(c, "%d more open files after %d cycles", count_entries("/proc/self/fd") - files,
+                   num_cycles);
+    if (count_entries("/proc/self/task") > threads)
+        check_fail(c, "%d more threads after %d cycles", count_entries("/proc/self/task") - threads,
+                   num_cycles);
+    kit_inputs_free(in);
+}
+
+void check_leaks_list(check_list_t *list, const check_t *c) {
+    (void)c;
+    check_add(list, "leaks", 1, cycles, CYCLES_OPEN, "open and close, again and again");
+    check_add(list, "leaks", 1, cycles, CYCLES_RUN, "whole runs, again and again");
+    check_add(list, "leaks", 1, cycles, CYCLES_REFUSED, "refused problems, again and again");
+    check_add(list, "leaks", 1, cycles, CYCLES_BAD_CALLS, "refused calls, again and again");
+}

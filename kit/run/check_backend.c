@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_backend.c: the backend as the checks call it: default options, a host, and on a GPU a wait after each
+ * call, so that the checks may look at managed memory. */
+#include "check_engine.h"
+
+static void host_log(void *ctx, uint32_t level, const char *text) {
+    (void)ctx, (void)level, (void)text;
+}
+static const void *host_extension(void *ctx, const char *id) {
+    (void)ctx, (void)id;
+    return NULL;
+}
+const attn_host_t check_host = {
+    .struct_size = sizeof check_host, .log = host_log, .get_extension = host_extension};
+
+static const attn_backend_t *raw_backend;
+static const attn_plugin_t *raw_plugin;
+static const kit_memory_t *running_memory = &kit_cpu_memory;
+static int is_recording;
+
+static int open_with_defaults(const attn_problem_t *problem, const attn_device_t *device,
+                              const attn_option_value_t *options, uint32_t num_options,
+                              const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
+    if (num_options == 0) {
+        options = check_option_defaults(raw_plugin, &num_options);
+    }
+    return raw_backend->ops->open(problem, device, options, num_options, host != NULL ? host : &check_host,
+                                  instance, error);
+}
+
+void check_wait_after_calls(const kit_memory_t *memory) {
+    running_memory = memory;
+}
+
+const kit_memory_t *check_memory(void) {
+    return running_memory;
+}
+
+void check_recording(int is_on) {
+    is_recording = is_on;
+}
+
+static int finish(int status, attn_error_t *error) {
+    if (is_recording || status != ATTN_OK || running_memory->sync(running_memory->ctx) == 0) return status;
+    return attn_fail(error, ATTN_E_DEVICE, "stream", "the device reported an error after the call");
+}
+static int build_and_wait(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
+    return finish(raw_backend->ops->build_metadata(instance, batch, space, stream, error), error);
+}
+static int update_and_wait(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                           attn_error_t *error) {
+    return finish(raw_backend->ops->update_kv_cache(instance, args, stream, error), error);
+}
+static int forward_and_wait(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                            void *stream, attn_error_t *error) {
+    return finish(raw_backend->ops->forward(instance, args, space, stream, error), error);
+}
+
+static int no_cache_shape(attn_instance_t *instance, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                          attn_error_t *error) {
+    (void)instance, (void)num_blocks, (void)error;
+    uint32_t size = shape->struct_size;
+    memset(shape, 0, size < sizeof *shape ? size : sizeof *shape);
+    shape->struct_size = size;
+    return ATTN_OK;
+}
+
+const attn_backend_t *check_with_defaults(const attn_plugin_t *plugin, const attn_backend_t *backend) {
+    static attn_backend_ops_t ops;
+    static attn_backend_t wrapped;
+    raw_backend = backend;
+    raw_plugin = plugin;
+    memset(&ops, 0, sizeof ops);
+    uint32_t size = backend->ops->struct_size;
+    memcpy(&ops, backend->ops, size < sizeof ops ? size : sizeof ops);
+    ops.struct_size = sizeof ops;
+    ops.open = open_with_defaults;
+    ops.build_metadata = build_and_wait;
+    ops.forward = forward_and_wait;
+    if (ops.update_kv_cache != NULL) ops.update_kv_cache = update_and_wait;
+    if (ops.kv_cache_shape == NULL) ops.kv_cache_shape = no_cache_shape;
+    memset(&wrapped, 0, sizeof wrapped);
+    size = backend->struct_size;
+    memcpy(&wrapped, backend, size < sizeof wrapped ? size : sizeof wrapped);
+    wrapped.struct_size = sizeof wrapped;
+    wrapped.ops = &ops;
+    return &wrapped;
+}

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check_engine.c: runs the checks of the kit, each in a child process with a time limit, and prints TAP. */
+#include "device_image.h"
+#include "surroundings.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *const check_groups[] = {"abi",         "structs", "capabilities", "numerics", "memory", "offsets",
+                                    "determinism", "capture", "errors",       "threads",  "leaks",  "manners",
+                                    "steps",       "options", "relations",    NULL};
+
+typedef struct check_printer {
+    FILE *out;
+    int number;
+    check_totals_t totals;
+} check_printer_t;
+
+void check_add(check_list_t *list, const char *group, int needs_device, check_func_t *run, uint32_t arg,
+               const char *name, ...) {
+    if (list->count == list->capacity) {
+        int capacity = list->capacity != 0 ? 2 * list->capacity : 64;
+        void *items = realloc(list->items, (size_t)capacity * sizeof *list->items);
+        if (items == NULL) return;
+        list->items = items;
+        list->capacity = capacity;
+    }
+    struct check_entry *e = &list->items[list->count++];
+    e->group = group;
+    e->run = run;
+    e->arg = arg;
+    e->role = list->role;
+    e->needs_device = needs_device;
+    int used = list->role == 0 ? 0 : snprintf(e->name, sizeof e->name, "%s: ", attn_role_name(list->role));
+    va_list args;
+    va_start(args, name);
+    vsnprintf(e->name + used, sizeof e->name - (size_t)used, name, args);
+    va_end(args);
+}
+
+/* --------------------------------------------------------------- one child */
+
+static void run_in_child(check_t *c, const struct check_entry *e, int silence) {
+    dup2(silence, STDOUT_FILENO);
+    dup2(silence, STDERR_FILENO);
+    struct sigaction plain = {.sa_handler = SIG_DFL};
+    sigaction(SIGABRT, &plain, NULL);
+    sigaction(SIGSEGV, &plain, NULL);
+    sigaction(SIGBUS, &plain, NULL);
+    check_wait_after_calls(c->memory);
+    e->run(c);
+    fflush(NULL);
+    c->report->is_done = 1;
+    _exit(0);
+}
+
+/* Waits in steps that grow from a millisecond to twenty. Returns 0 if the child ended by itself. */
+static int wait_for(pid_t child, unsigned limit_s, int *status) {
+    struct timespec start, now, pause = {0, 1000 * 1000};
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (;;) {
+        pid_t got = waitpid(child, status, WNOHANG);
+        if (got == child || (got < 0 && errno != EINTR)) return 0;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if ((unsigned)(now.tv_sec - start.tv_sec) >= limit_s) break;
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < 20 * 1000 * 1000) pause.tv_nsec += 1000 * 1000;
+    }
+    kill(child, SIGKILL);
+    while (waitpid(child, status, 0) < 0 && errno == EINTR) {
+    }
+    return -1;
+}
+
+/* The report of a check that ran in a child; what the child could not say itself is added here. */
+static void run_entry(check_t *c, const struct check_entry *e, int silence) {
+    ATTN_INIT(attn_device_t, device);
+    check_device(c, &device);
+    const unsigned usual_s = device.type == kDLCPU ? 60 : 180; /* opening may compile */
+    const unsigned limit_s = c->options->timeout_s != 0 ? c->options->timeout_s : usual_s;
+    memset(c->report, 0, sizeof *c->report);
+    c->arg = e->arg;
+    c->role = e->role;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) run_in_child(c, e, silence);
+    if (child < 0) {
+        check_fail(c, "no child process: %s", strerror(errno));
+        return;
+    }
+    int status = 0, is_late = wait_for(child, limit_s, &status);
+    if (!c->report->is_failed && lseek(silence, 0, SEEK_END) > 0 && !is_late && !WIFSIGNALED(status) &&
+        c->report->is_done)
+        check_fail(c, "it prints; messages belong to the log function of attn_host_t");
+    if (is_late)
+        check_fail(c, "timed out after %u s", limit_s);
+    else if (WIFSIGNALED(status))
+        check_fail(c, "the process ended with signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else if (!c->report->is_done)
+        check_fail(c, "the process exited with status %d", WEXITSTATUS(status));
+}
+
+/* What was printed while a check ran: its last lines, which a crash explains itself with. Control characters
+ * stay here. */
+static void print_captured(FILE *out, int silence) {
+    char text[1500];
+    off_t end = lseek(silence, 0, SEEK_END),
+          from = end > (off_t)sizeof text - 1 ? end - (off_t)sizeof text + 1 : 0;
+    ssize_t n = pread(silence, text, sizeof text - 1, from);
+    if (n <= 0) return;
+    text[n] = '\0';
+    for (char *p = text; *p != '\0'; p++)
+        if ((unsigned char)*p < ' ' && *p != '\n') *p = '?';
+    char *rest = NULL;
+    int lines = 0;
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL && lines < 8;
+         line = strtok_r(NULL, "\n", &rest), lines++)
+        fprintf(out, "#   printed: %.160s\n", line);
+}
+
+static void print_entry(check_printer_t *p, const check_t *c, const struct check_entry *e, int silence) {
+    const check_report_t *r = c->report;
+    p->number++;
+    if (c->options->on_result != NULL) {
+        const check_result_t result = {.backend = c->raw->name,
+                                       .group = e->group,
+                                       .name = e->name,
+                                       .is_failed = r->is_failed,
+                                       .is_skipped = r->is_skipped && !r->is_failed,
+                                       .num_cases = r->num_cases,
+                                       .text = r->text,
+                                       .case_text = r->is_failed ? r->running : ""};
+        c->options->on_result(c->options->user, &result);
+    }
+    if (r->is_failed) {
+        p->totals.failed++;
+        fprintf(p->out, "not ok %d - %s: %s\n#   %s\n", p->number, e->group, e->name, r->text);
+        if (r->running[0] != '\0')
+            fprintf(p->out, "#   replay: attn run --backend %s --problem '%s'\n", c->raw->name, r->running);
+        print_captured(p->out, silence);
+    } else if (r->is_skipped) {
+        p->totals.skipped++;
+        fprintf(p->out, "ok %d - %s: %s # SKIP %s\n", p->number, e->group, e->name, r->text);
+    } else {
+        p->totals.passed++;
+        if (r->num_left_out > 0)
+            fprintf(p->out, "ok %d - %s: %s (%d cases, %d left out for time)\n", p->number, e->group, e->name,
+                    r->num_cases, r->num_left_out);
+        else if (r->num_cases > 0)
+            fprintf(p->out, "ok %d - %s: %s (%d cases)\n", p->number, e->group, e->name, r->num_cases);
+        else
+            fprintf(p->out, "ok %d - %s: %s\n", p->number, e->group, e->name);
+    }
+    fflush(p->out);
+}
+
+/* ------------------------------------------------------------------ reports */
+
+int check_fail(check_t *c, const char *format, ...) {
+    if (c->report->is_failed) return 0;
+    c->report->is_failed = 1;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(c->report->text, sizeof c->report->text, format, args);
+    va_end(args);
+    for (char *p = c->report->text; *p != '\0'; p++)
+        if (*p == '\n') *p = ' ';
+    return 0;
+}
+
+void check_skip(check_t *c, const char *format, ...) {
+    if (c->report->is_failed) return;
+    c->report->is_skipped = 1;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(c->report->text, sizeof c->report->text, format, args);
+    va_end(args);
+}
+
+void check_running(check_t *c, const kit_case_t *k) {
+    if (!c->report->is_failed) kit_case_text(k, c->report->running, sizeof c->report->running);
+}
+
+/* ------------------------------------------------------------------ running */
+
+static int is_in_list(const char *names, const char *name) {
+    if (names == NULL) return 1;
+    size_t n = strlen(name);
+    for (const char *at = names; *at != '\0'; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
+        if (strcspn(at, ",") == n && memcmp(at, name, n) == 0) return 1;
+    return 0;
+}
+
+/* The groups in order; those that bend one plain case do it once more for each role of latent attention. */
+static void make_list(check_list_t *list, const check_t *c) {
+    static const struct {
+        void (*add)(check_list_t *list, const check_t *c);
+        int is_by_role;
+    } groups[] = {{check_abi_list, 0},         {check_structs_list, 1}, {check_capabilities_list, 0},
+                  {check_numerics_list, 0},    {check_memory_list, 1},  {check_offsets_list, 1},
+                  {check_determinism_list, 1}, {check_capture_list, 1}, {check_errors_list, 1},
+                  {check_threads_list, 1},     {check_leaks_list, 1},   {check_manners_list, 1},
+                  {check_steps_list, 1},       {check_options_list, 0}, {check_relations_list, 0}};
+    const uint32_t latent =
+        (uint32_t)c->can.roles &
+        (ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE));
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        const int has_plain_cases = latent == 0 || latent != c->can.roles;
+        list->role = 0;
+        if (!groups[i].is_by_role || has_plain_cases) groups[i].add(list, c);
+        for (uint32_t role = ATTN_ROLE_MLA; role <= ATTN_ROLE_MLA_SPARSE && groups[i].is_by_role; role++) {
+            list->role = role;
+            if (latent >> role & 1) groups[i].add(list, c);
+        }
+    }
+}
+
+static void print_bench(check_t *c, check_printer_t *p, int silence) {
+    check_list_t list = {0};
+    check_bench_list(&list, c);
+    for (int i = 0; i < list.count; i++) {
+        run_entry(c, &list.items[i], silence);
+        fprintf(p->out, "# bench: %s\n", c->report->text);
+    }
+    free(list.items);
+}
+
+/* The kind of that type that the backend's plugin brings, else the library's. */
+static const attn_device_kind_t *kind_of(const check_t *c, int32_t type) {
+    const attn_backend_ops_t *ops = c->backend->ops;
+    const attn_device_kind_t *own =
+        ops->get_extension != NULL ? ops->get_extension(NULL, ATTN_DEVICE_EXTENSION) : NULL;
+    if (own != NULL && own->type == type) return own;
+    return c->options->device_kind != NULL ? c->options->device_kind(type) : NULL;
+}
+
+/* In a child, because a process that has used a driver cannot fork checks that use it again. */
+static int is_present(const attn_device_kind_t *kind, attn_device_t *device) {
+    int ends[2], status;
+    if (pipe(ends) != 0) return 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        ATTN_INIT(attn_device_t, found);
+        if (kind->describe(0, &found, NULL, NULL) != ATTN_OK) found.type = 0;
+        _exit(write(ends[1], &found, sizeof found) != sizeof found);
+    }
+    close(ends[1]);
+    const ssize_t n = child > 0 ? read(ends[0], device, sizeof *device) : 0;
+    close(ends[0]);
+    if (child > 0) waitpid(child, &status, 0);
+    return n == sizeof *device && device->type == kind->type;
+}
+
+/* The host if the backend runs there, else device 0 of the first type in its table that is here; 0: none. */
+static int choose_device(check_t *c, check_printer_t *p) {
+    static kit_memory_t memory;
+    attn_device_t device;
+    c->memory = &kit_cpu_memory;
+    if (c->can.device_types & ATTN_BIT(kDLCPU)) return 1;
+    for (int32_t type = 1; type < 64; type++) {
+        const attn_device_kind_t *kind = c->can.device_types & ATTN_BIT(type) ? kind_of(c, type) : NULL;
+        if (kind == NULL || !is_present(kind, &device) || kit_memory_of(kind, &device, &memory) != ATTN_OK)
+            continue;
+        c->memory = &memory;
+        if (c->options->is_listing) return 1;
+        fprintf(p->out, "# on %s:%d", kind->name, (int)device.id);
+        if (kind->capability_prefix != NULL)
+            fprintf(p->out, ", %s%d", kind->capability_prefix, (int)device.compute_capability);
+        fprintf(p->out, "\n");
+        return 1;
+    }
+    return 0;
+}
+
+enum { MAX_GROUPS = 32 };
+static int *group_of(int counts[MAX_GROUPS], const char *group) {
+    int i = 0;
+    while (strcmp(check_groups[i], group) != 0)
+        i++;
+    return &counts[i];
+}
+
+/* A failure that no single check has. */
+static void fail_alone(check_t *c, check_printer_t *p, const char *name, const char *text) {
+    const struct check_entry entry = {.group = "abi"};
+    struct check_entry e = entry;
+    snprintf(e.name, sizeof e.name, "%s", name);
+    memset(c->report, 0, sizeof *c->report);
+    check_fail(c, "%s", text);
+    print_entry(p, c, &e, -1);
+}
+
+static void check_backend(check_t *c, check_printer_t *p, int silence) {
+    const check_options_t *o = c->options;
+    check_list_t list = {0};
+    c->backend = check_with_defaults(c->plugin, c->raw);
+    uint32_t size = c->raw->capabilities->struct_size;
+    memset(&c->can, 0, sizeof c->can);
+    memcpy(&c->can, c->raw->capabilities, size < sizeof c->can ? size : sizeof c->can);
+    const int is_here = choose_device(c, p);
+    make_list(&list, c);
+    const int executed = p->totals.passed + p->totals.failed, numbered = p->number;
+    int executed_in[MAX_GROUPS] = {0}, listed_in[MAX_GROUPS] = {0};
+    for (int i = 0; i < list.count; i++) {
+        const struct check_entry *e = &list.items[i];
+        if (!is_in_list(o->group, e->group)) continue;
+        if (o->only != NULL && strstr(e->name, o->only) == NULL) continue;
+        if (o->max_failures > 0 && p->totals.failed >= o->max_failures) break;
+        if (o->is_listing) {
+            fprintf(p->out, "%s: %s\n", e->group, e->name);
+            continue;
+        }
+        if (ftruncate(silence, 0) != 0) lseek(silence, 0, SEEK_SET);
+        lseek(silence, 0, SEEK_SET);
+        if (e->needs_device != CHECK_TABLES && !is_here) {
+            memset(c->report, 0, sizeof *c->report);
+            check_skip(c, "there is no device that %s runs on", c->raw->name);
+        } else if (e->needs_device == CHECK_RUNS_ON_CPU && c->memory->kind != NULL) {
+            memset(c->report, 0, sizeof *c->report);
+            check_skip(c, "needs host memory");
+        } else {
+            run_entry(c, e, silence);
+        }
+        print_entry(p, c, e, silence);
+        *group_of(executed_in, e->group) += !c->report->is_skipped || c->report->is_failed;
+        *group_of(listed_in, e->group) += 1;
+    }
+    for (int i = 0; check_groups[i] != NULL && !o->is_listing; i++)
+        if (listed_in[i] > 0 && executed_in[i] == 0)
+            fprintf(p->out, "# group %s: no check was executed; this says nothing about %s\n",
+                    check_groups[i], c->raw->name);
+    if (!o->is_listing && p->totals.passed + p->totals.failed == executed)
+        fail_alone(c, p, "something was examined",
+                   list.count == 0 || p->number == numbered
+                       ? "no check has this name or group; attn check --list shows them"
+                       : "every check was skipped: nothing is known about this backend");
+    free(list.items);
+    if (o->is_bench && is_here && !o->is_listing) print_bench(c, p, silence);
+}
+
+static int nothing(check_printer_t *p, const check_options_t *o, const char *format, const char *a,
+                   const char *b) {
+    char text[600];
+    snprintf(text, sizeof text, format, a, b);
+    fprintf(p->out, "not ok %d - abi: the file is a plugin\n#   %s\n", ++p->number, text);
+    const check_result_t result = {.backend = "",
+                                   .group = "abi",
+                                   .name = "the file is a plugin",
+                                   .is_failed = 1,
+                                   .text = text,
+                                   .case_text = ""};
+    if (o->on_result != NULL) o->on_result(o->user, &result);
+    p->totals.failed++;
+    return -1;
+}
+
+int check_plugin(const check_options_t *options, check_totals_t *totals) {
+    check_printer_t p = {.out = options->out != NULL ? options->out : stdout};
+    check_t c = {
+        .options = options, .memory = &kit_cpu_memory, .seed = options->seed != 0 ? options->seed : 1};
+    int result = 0, num_examined = 0, silence = -1;
+    static load_report_t load_report;
+    if (!options->is_listing) load_watch(options->path, &load_report);
+    c.load_report = &load_report;
+    void *file = dlopen(options->path, RTLD_NOW | RTLD_LOCAL);
+    const char *why = file == NULL ? dlerror() : NULL;
+    if (file != NULL) c.plugin = dlsym(file, ATTN_PLUGIN_SYMBOL_NAME);
+    if (file == NULL)
+        result = nothing(&p, options, "%s%s", why, "");
+    else if (c.plugin == NULL)
+        result = nothing(&p, options, "%s does not export %s", options->path, ATTN_PLUGIN_SYMBOL_NAME);
+    else if (c.plugin->magic != ATTN_PLUGIN_MAGIC || c.plugin->abi_major != ATTN_ABI_MAJOR)
+        result = nothing(&p, options, "%s was built for another ABI%s", options->path, "");
+    c.report = mmap(NULL, sizeof *c.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    silence = memfd_create("attn-check", MFD_CLOEXEC);
+    if (result == 0 && (c.report == MAP_FAILED || silence < 0))
+        result = nothing(&p, options, "%s%s", strerror(errno), "");
+    char refused[300];
+    if (result == 0 && check_options_give(c.plugin, options->values, refused, sizeof refused) != 0)
+        result = nothing(&p, options, "%s%s", refused, "");
+    if (result == 0) {
+        if (!options->is_listing)
+            fprintf(p.out, "# %s %s of %s, seed %llu\n", c.plugin->name, c.plugin->version, c.plugin->vendor,
+                    (unsigned long long)c.seed);
+        for (uint32_t i = 0; i < c.plugin->num_backends; i++) {
+            c.raw = c.plugin->backends[i];
+            if (options->backend != NULL && strcmp(options->backend, c.raw->name) != 0) continue;
+            num_examined++;
+            if (!options->is_listing) fprintf(p.out, "# backend %s\n", c.raw->name);
+            check_backend(&c, &p, silence);
+        }
+        if (num_examined == 0)
+            result = nothing(&p, options, "%s has no backend %s", options->path,
+                             options->backend != NULL ? options->backend : "");
+    }
+    if (!options->is_listing) {
+        fprintf(p.out, "1..%d\n", p.number);
+        fprintf(p.out, "# %d passed, %d failed, %d skipped\n", p.totals.passed, p.totals.failed,
+                p.totals.skipped);
+    }
+    if (c.report != MAP_FAILED) munmap(c.report, sizeof *c.report);
+    if (silence >= 0) close(silence);
+    if (totals != NULL) *totals = p.totals;
+    return result != 0 ? result : p.totals.failed > 0;
+}

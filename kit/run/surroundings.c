@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* surroundings.c: floating point, signals, locale, folder and environment of the process, before and
+ * after. */
+#include "surroundings.h"
+
+#include <attn/attn_plugin_util.h>
+
+#include <dirent.h>
+#include <fenv.h>
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* A flag that libc sets of its own accord whenever a handler is put in place; also when it is put back. */
+enum { RESTORER = 0x04000000 };
+
+void surroundings_read(surroundings_t *s) {
+    memset(s, 0, sizeof *s);
+    s->rounding = fegetround();
+#if defined(__x86_64__)
+    s->control = __builtin_ia32_stmxcsr() & ~0x3fu;
+#endif
+    snprintf(s->locale, sizeof s->locale, "%s", setlocale(LC_ALL, NULL));
+    if (getcwd(s->folder, sizeof s->folder) == NULL) s->folder[0] = '\0';
+    s->mask = umask(0);
+    umask(s->mask);
+    for (int i = 1; i < 32; i++)
+        sigaction(i, NULL, &s->signals[i]);
+}
+
+int surroundings_differ(const surroundings_t *before, const surroundings_t *now, char *text, size_t size) {
+    text[0] = '\0';
+    if (now->rounding != before->rounding) snprintf(text, size, "changed the rounding mode");
+    if (now->control != before->control)
+        snprintf(text, size, "changed MXCSR from 0x%x to 0x%x", before->control, now->control);
+    if (strcmp(now->locale, before->locale) != 0) snprintf(text, size, "changed the locale");
+    if (strcmp(now->folder, before->folder) != 0) snprintf(text, size, "changed the working directory");
+    if (now->mask != before->mask) snprintf(text, size, "changed the umask");
+    for (int i = 1; i < 32; i++)
+        if (now->signals[i].sa_handler != before->signals[i].sa_handler ||
+            (now->signals[i].sa_flags & ~RESTORER) != (before->signals[i].sa_flags & ~RESTORER))
+            snprintf(text, size, "changed the handler of signal %d (%s)", i, strsignal(i));
+    return text[0] != '\0';
+}
+
+int count_entries(const char *folder) {
+    DIR *d = opendir(folder);
+    int count = 0;
+    while (d != NULL && readdir(d) != NULL)
+        count++;
+    if (d != NULL) closedir(d);
+    return count;
+}
+
+uint64_t environment_print(void) {
+    uint64_t h = 1;
+    for (char **e = environ; e != NULL && *e != NULL; e++)
+        h = attn_fingerprint64(h, *e, strlen(*e) + 1);
+    return h;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* surroundings.h: what a plugin shares with its process: state of its own file, of the thread, of the
+ * process. */
+#ifndef ATTN_KIT_SURROUNDINGS_H
+#define ATTN_KIT_SURROUNDINGS_H
+
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+typedef struct surroundings {
+    int rounding;
+    unsigned control; /* MXCSR without its status flags */
+    char locale[64], folder[1024];
+    mode_t mask;
+    struct sigaction signals[32];
+} surroundings_t;
+
+void surroundings_read(surroundings_t *s);
+/* What differs, in text; 1 if something does. */
+int surroundings_differ(const surroundings_t *before, const surroundings_t *now, char *text, size_t size);
+
+int count_entries(const char *folder); /* of /proc/self/fd, /proc/self/task */
+/* Name and value of every variable. */
+uint64_t environment_print(void);
+
+/* A fingerprint of everything that a loaded file can write besides the heap: its data, and this thread's copy
+ * of its thread-local data. 0: it cannot be had. size: how many bytes. */
+uint64_t globals_print(const char *path, size_t *size);
+
+/* How loading the file, in a process of its own, and leaving it went; text is "" if nothing was amiss. */
+typedef struct load_report {
+    int is_done;
+    char step[64], text[600];
+} load_report_t;
+void load_watch(const char *path, load_report_t *report);
+
+/* 1 while the environment is watched: reads of it by code of the file at path are counted
+ * (environment_reads). */
+void environment_watch(const char *path);
+int environment_reads(void);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Metadata: the batch is checked, lengths and work lists are written to the host mirror and copied to the
+ * device with one asynchronous copy. Kernels read counts and the address of the block table there, so a
+ * captured forward serves every later batch that is built into the same buffers. */
+#include "flash_instance.h"
+
+static batch_limits_t limits_of(const attn_instance_t *in) {
+    return (batch_limits_t){.max_seqs = in->limits.max_seqs,
+                            .max_tokens = in->limits.max_tokens,
+                            .max_model_len = in->problem.max_model_len ? in->problem.max_model_len : 131072,
+                            .has_cache = in->has_cache,
+                            .seq_counts_query = in->problem.role == ATTN_ROLE_DECODER,
+                            .page_size = in->page_size};
+}
+
+/* A cascade excludes every mask that looks at distances (semantics 6.4). Its launches differ from those
+ * without it, so it is never captured. */
+static int check_prefix(const attn_instance_t *in, const attn_batch_t *b, attn_error_t *error) {
+    int32_t prefix = b->common_prefix_len;
+    if (prefix == 0) return ATTN_OK;
+    if (in->max_prefix_tiles == 0 || prefix < 0 || prefix % in->page_size != 0)
+        return attn_fail(error, in->max_prefix_tiles == 0 ? ATTN_E_UNSUPPORTED : ATTN_E_INVALID,
+                         "common_prefix_len",
+                         "common_prefix_len is %d; expected 0 or, where the problem has cascade, a positive "
+                         "multiple of the block size %d",
+                         prefix, in->page_size);
+    const flash_plan_input *pi = &in->plan_input;
+    if (pi->window_left >= 0 || pi->chunk > 0 || (in->features & (ATTN_F_ALIBI | ATTN_F_BATCH_INVARIANT)) ||
+        (b->flags & ATTN_BATCH_CAPTURE))
+        return attn_fail(
+            error, ATTN_E_UNSUPPORTED, "common_prefix_len",
+            "cascade attention excludes windows, ALiBi, chunks, batch invariance and graph capture; "
+            "pass common_prefix_len 0");
+    return batch_check_prefix(b, error);
+}
+
+/* The lengths and, in counts, the block table. */
+static int read_batch(const attn_instance_t *in, const attn_batch_t *b, flash_counts *counts,
+                      attn_error_t *error) {
+    const batch_limits_t limits = limits_of(in);
+    int status = batch_check_lengths(&limits, b, error);
+    if (status == ATTN_OK) status = gpu_check_block_table(&limits, b, error);
+    if (status == ATTN_OK && in->has_cache && b->num_reqs > 0) {
+        counts->block_table = attn_data(b->block_table);
+        counts->block_table_stride = b->block_table->strides[0];
+    }
+    return status;
+}
+
+static int copy_causal(const attn_instance_t *in, const attn_batch_t *b, int32_t *out, attn_error_t *error) {
+    if (in->problem.mask == ATTN_MASK_PER_REQUEST && b->causal_host == NULL && b->num_reqs > 0)
+        return attn_fail(error, ATTN_E_INVALID, "causal", "causal_host is required with mask per_request");
+    for (int32_t r = 0; r < b->num_reqs; r++)
+        out[r] = in->problem.mask == ATTN_MASK_CAUSAL ? 1
+                 : in->problem.mask == ATTN_MASK_FULL ? 0
+                                                      : b->causal_host[r] != 0;
+    return ATTN_OK;
+}
+
+int flash_copy(const attn_instance_t *in, void *to, const void *from, size_t bytes, void *stream,
+               attn_error_t *error) {
+    return gpu_copy_to_device(in->device_id, to, from, bytes, stream, error);
+}
+
+int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    attn_batch_t b;
+    attn_space_t s;
+    flash_counts table = {0, 0, 0, 0, NULL, 0};
+    int status = gpu_build_intake(&in->metadata, batch, space, &b, &s, error);
+    if (status != ATTN_OK) return status;
+    flash_host_header *h = s.host;
+    char *mirror = gpu_begin_build(&in->metadata, &s);
+    status = read_batch(in, &b, &table, error);
+    if (status == ATTN_OK) status = check_prefix(in, &b, error);
+    if (status == ATTN_OK) status = copy_causal(in, &b, in->causal, error);
+    if (status != ATTN_OK) return status;
+    memcpy(mirror + in->q_start_at, b.query_start_loc_host, ((size_t)(uint32_t)b.num_reqs + 1) * 4);
+
+    /* Longest query among those that decode: it decides how many rows a CTA takes. */
+    int longest = 0, longest_decode = 1;
+    for (int32_t r = 0; r < b.num_reqs; r++) {
+        int q = b.query_start_loc_host[r + 1] - b.query_start_loc_host[r];
+        longest = q > longest ? q : longest;
+        if (q <= in->max_decode_tokens && q > longest_decode) longest_decode = q;
+    }
+    int capture = (b.flags & ATTN_BATCH_CAPTURE) != 0;
+    if (capture) { /* any batch with queries up to max_query_len may be replayed */
+        longest = b.max_query_len > longest ? b.max_query_len : longest;
+        longest_decode = longest < in->max_decode_tokens ? longest : in->max_decode_tokens;
+        longest_decode = longest_decode < 1 ? 1 : longest_decode;
+    }
+    int many = longest_decode * in->group > 8;
+    flash_plan_input pi = in->plan_input;
+    pi.q_start = b.query_start_loc_host;
+    pi.seq_lens = b.seq_lens_host;
+    pi.causal_per_seq = in->causal;
+    pi.k_start = in->has_cache ? NULL : b.query_start_loc_host;
+    pi.num_seqs = b.num_reqs;
+    pi.first_key = b.common_prefix_len;
+    flash_set_modes(in, many, &pi);
+    if (capture)
+        pi.captured =
+            b.num_reqs * in->kv_heads * ((longest_decode * in->group + pi.decode_rows - 1) / pi.decode_rows);
+    flash_plan plan = {.requests = in->requests,
+                       .tile_keys = in->tile_keys,
+                       .items = (flash_item *)(void *)(mirror + in->items_at),
+                       .tiles = (flash_tile *)(void *)(mirror + in->tiles_at)};
+    if (flash_plan_build(&pi, &in->limits, &plan))
+        return attn_fail(error, ATTN_E_INTERNAL, "batch",
+                         "the work lists of this batch exceed their capacity");
+    plan.counts.block_table = table.block_table;
+    plan.counts.block_table_stride = table.block_table_stride;
+    memcpy(mirror, &plan.counts, sizeof plan.counts);
+    memset(mirror + in->tickets_at, 0, in->draws_at + sizeof(int32_t) - in->tickets_at);
+    h->first_key = pi.first_key;
+    if (flash_plan_prefix(&pi, b.num_actual_tokens, in->device.num_sms, in->max_prefix_tiles,
+                          (flash_tile *)(void *)(mirror + in->prefix_tiles_at), &h->prefix))
+        return attn_fail(error, ATTN_E_INTERNAL, "batch", "the prefix's work list exceeds its capacity");
+    if (in->max_prefix_tiles > 0) {
+        flash_counts prefix = {0, 0, h->prefix.num_tiles, 0, table.block_table, table.block_table_stride};
+        memcpy(mirror + in->prefix_counts_at, &prefix, sizeof prefix);
+    }
+
+    h->grid_items = plan.counts.num_items;
+    h->grid_tiles = plan.counts.num_tiles;
+    h->max_decode_tokens = longest_decode;
+    h->many_rows = many;
+    h->large_ctas = plan.mode;
+    h->cluster = plan.cluster;
+    h->keys_per_tile = plan.keys_per_tile;
+    if (capture) { /* worst cases for this many requests; what is not there returns at once */
+        h->grid_items = b.num_reqs + in->limits.max_slots < in->limits.max_items
+                            ? b.num_reqs + in->limits.max_slots
+                            : in->limits.max_items;
+        h->grid_items = (h->grid_items + plan.cluster - 1) / plan.cluster * plan.cluster;
+        h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles : 0;
+    }
+    size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile);
+    status = gpu_send(in, &in->metadata, &s, used, stream, error);
+    if (status == ATTN_OK) gpu_finish_build(&in->metadata, &b, &s);
+    return status;
+}
+
+int flash_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                             void *stream, attn_error_t *error) {
+    attn_batch_t b;
+    attn_space_t s;
+    flash_counts table = {0, 0, 0, 0, NULL, 0};
+    int status = gpu_build_intake(&in->metadata, batch, space, &b, &s, error);
+    if (status == ATTN_OK) status = read_batch(in, &b, &table, error);
+    if (status == ATTN_OK) status = gpu_check_update(&in->metadata, &b, &s, error);
+    if (status != ATTN_OK) return status;
+    flash_counts *counts = (flash_counts *)(void *)gpu_mirror_of(&in->metadata, &s);
+    counts->block_table = table.block_table;
+    counts->block_table_stride = table.block_table_stride;
+    size_t bytes = sizeof *counts;
+    if (in->max_prefix_tiles >
+        0) { /* the prefix pass has counts of its own; what lies between did not change */
+        flash_counts *prefix = (flash_counts *)(void *)((char *)counts + in->prefix_counts_at);
+        prefix->block_table = table.block_table;
+        prefix->block_table_stride = table.block_table_stride;
+        bytes = in->prefix_counts_at + sizeof *prefix;
+    }
+    return gpu_send(in, &in->metadata, &s, bytes, stream, error);
+}

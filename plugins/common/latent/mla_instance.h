@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an instance of the MLA backends holds and how its buffers are laid out. Between the ABI and the
+ * kernels; shared by the plugins mla and mla_sparse, whose plugin.c hands over a mla_backend. */
+#ifndef MLA_INSTANCE_H
+#define MLA_INSTANCE_H
+
+#include "../gpu_metadata.h"
+#include "../gpu_device.h"
+#include "kernels/cuda/latent/mla_blas.h"
+#include "kernels/cuda/latent/mla_config.h"
+#include "kernels/cuda/latent/mla_launch.h"
+#include "kernels/cuda/latent/mla_plan.h"
+
+#include <attn/attn_plugin.h>
+#include <attn/attn_plugin_util.h>
+
+struct mla_prefill;
+struct mla_prefill_plan;
+struct flash_kernels;
+
+/* Where the requests begin that take the multi-head form, and the bytes of lists that it left in the
+ * mirror. */
+typedef struct mla_border {
+    int32_t first_request, first_token;
+    size_t used;
+} mla_border;
+
+/* The multi-head form of prefill, where a plugin has it (plugins/mla/mla_prefill.h). */
+typedef struct mla_prefill_ops {
+    /* Sets in->prefill and what belongs to it in the instance, and raises the sizes of the buffers; leaves it
+     * NULL where the host, the device or the sizes lack something: then every token goes the absorbed way. */
+    int (*open)(attn_instance_t *in, const attn_host_t *host, const attn_device_t *device,
+                attn_error_t *error);
+    void (*close)(struct mla_prefill *prefill);
+    /* Plans the requests from the border on: num_reqs and nothing used where all of them go the absorbed
+     * way. */
+    mla_border (*build)(const attn_instance_t *in, const attn_batch_t *batch, struct mla_prefill_plan *plan,
+                        char *mirror);
+    /* Nothing without passes. Returns a cudaError_t, or one of FLASH_E_*. */
+    int (*forward)(const attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space,
+                   const struct mla_prefill_plan *plan, void *stream);
+} mla_prefill_ops;
+
+/* What a plugin hands to the code that both share. */
+typedef struct mla_backend {
+    const char *name;
+    const attn_capabilities_t *capabilities;
+    const mla_kernels *kernels;
+    const mla_prefill_ops *prefill;    /* NULL: no multi-head form */
+    const struct flash_kernels *dense; /* that it attends with */
+} mla_backend;
+
+struct attn_instance {
+    const mla_backend *backend;
+    attn_problem_t problem;
+    struct mla_prefill *prefill; /* the multi-head form; NULL: everything is absorbed */
+    size_t prefill_at;           /* its lists in the metadata, behind those of the absorbed form */
+    int64_t up_rows,
+        up_elements; /* latents and their projection of one pass, where cuBLAS may project; 0: none */
+    int device_id, num_sms, compute_capability;
+    int prefill_choice; /* enum mla_prefill_choice, the option prefill */
+    int portable;       /* the option arch: no kernel of one architecture */
+    mla_blas *blas;     /* projections by cuBLAS; NULL: by our kernel */
+    int heads, latent, nope, value, page_size;
+    int dtype, cache_kind, stages; /* enums of mla_params.h */
+    uint32_t kv, storage;          /* ATTN_KV_*, ATTN_DTYPE_* of the cache tensor */
+    int is_fp8_query;              /* the absorbed form rounds its queries to e4m3 (semantics 7.4) */
+    int row_elements;
+    mla_config config;   /* the kernel that attends */
+    void *encode_tiled;  /* cuTensorMapEncodeTiled, where that kernel wants tensor maps */
+    mla_plan_input plan; /* everything but the batch */
+    mla_plan_limits limits;
+    gpu_metadata metadata;
+    /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
+    size_t slices_at, parts_at, items_at, splits_at;
+    size_t part_out_at, part_lse_at; /* latents at 0 */
+    size_t rope_at;                  /* in the workspace: the rope of fp8 queries */
+    size_t output_at;                /* in the workspace: the 16-bit result of quantised outputs */
+    size_t prefill_plan_bytes;       /* in the host buffer */
+    uint64_t weight_bytes;
+};
+
+/* Head of the host buffer; the launches follow, then the mirror of the metadata. Forward reads nothing
+ * else. */
+typedef struct mla_host_header {
+    gpu_header head;
+    int32_t num_slices;
+    int32_t num_absorbed; /* tokens of the absorbed form, the first of the batch */
+} mla_host_header;
+typedef struct mla_launch_size {
+    int32_t items, splits;
+} mla_launch_size;
+#define MLA_MAGIC UINT64_C(0x31616c6d6e747461)
+
+static inline size_t mla_round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
+/* The plan of the multi-head form, if there is one. */
+static inline size_t mla_prefill_plan_at(const attn_instance_t *in) {
+    return mla_round_up(sizeof(mla_host_header) + (size_t)in->limits.max_slices * sizeof(mla_launch_size),
+                        64);
+}
+static inline size_t mla_mirror_at(const attn_instance_t *in) {
+    return mla_round_up(mla_prefill_plan_at(in) + in->prefill_plan_bytes, 256);
+}
+
+/* The options of both plugins, then those of mla alone. */
+enum {
+    MLA_OPTION_ARCH,
+    MLA_OPTION_PROJECTIONS,
+    MLA_NUM_OPTIONS,
+    MLA_OPTION_PREFILL = MLA_NUM_OPTIONS,
+    MLA_NUM_DENSE_OPTIONS
+};
+enum mla_projections { MLA_PROJECTIONS_AUTO = 0, MLA_PROJECTIONS_CUBLAS = 1, MLA_PROJECTIONS_OWN = 2 };
+enum mla_prefill_choice { MLA_PREFILL_AUTO = 0, MLA_PREFILL_ABSORBED = 1, MLA_PREFILL_PROJECTED = 2 };
+extern const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS];
+
+int mla_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
+/* open of the ABI, of a backend that outlives the instance. */
+int mla_open(const mla_backend *backend, const attn_problem_t *problem, const attn_device_t *device,
+             const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+             attn_instance_t **instance, attn_error_t *error);
+void mla_close(attn_instance_t *instance);
+/* gpu_metadata's copy. */
+int mla_copy(const attn_instance_t *in, void *to, const void *from, size_t bytes, void *stream,
+             attn_error_t *error);
+int mla_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error);
+int mla_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error);
+int mla_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                       void *stream, attn_error_t *error);
+int mla_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
+                           void *stream, attn_error_t *error);
+int mla_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void *stream, attn_error_t *error);
+int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void *stream,
+                        attn_error_t *error);
+int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                attn_error_t *error);
+
+/* Checks of the tensors of a call. */
+int mla_check_scale(const DLTensor *t, const char *name, attn_error_t *error);
+int mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
+                    attn_error_t *error);
+
+/* Quantised outputs, mla_output.c. The view is the 16-bit output in the workspace; finish quantises its
+ * rows. */
+typedef struct mla_output_view {
+    DLTensor t;
+    int64_t shape[3], strides[3];
+} mla_output_view;
+int mla_output_is_quantised(const attn_instance_t *in);
+int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error);
+void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_output_view *view);
+int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view,
+                      int64_t tokens, const mla_counts *counts, void *stream);
+
+/* A projection by cuBLAS where that is there, serves it and is the faster one; else by our kernel. A
+ * cudaError_t as int. */
+int mla_multiply(const attn_instance_t *in, mla_product product, const mla_project_params *params,
+                 void *stream);
+int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int num_items, void *stream);
+/* Fills in->config; asks the device how many clusters it runs at once. */
+int mla_choose_kernel(attn_instance_t *in, attn_error_t *error);
+/* The kernel that attends, loaded once, before any capture. A cudaError_t as int. */
+int mla_load_kernel(attn_instance_t *in);
+/* The pieces that mla_attend left of a slice. A cudaError_t as int. */
+int mla_merge_pieces(const attn_instance_t *in, const mla_attend_params *params, int num_splits,
+                     void *stream);
+
+#endif

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening: the problem and the device become limits and the layout of the buffers; kernels are loaded here,
+ * so that no later call allocates or compiles. */
+#include "../cache_shape.h"
+#include "mla_instance.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static int query_device(attn_instance_t *in, const attn_device_t *device, attn_error_t *error) {
+    gpu_device d;
+    int status = gpu_find_device(device, in->backend->name, &d, error);
+    if (status != ATTN_OK) return status;
+    in->device_id = d.id, in->num_sms = d.num_sms;
+    in->compute_capability = d.major * 10 + d.minor;
+    if (!d.has_sm90a) in->portable = 1;
+    const size_t fixed = 2048; /* static shared memory of the kernel, rounded up */
+    in->stages = mla_attend_smem(in->latent, 2) + fixed <= (size_t)d.smem_optin ? 2 : 1;
+    const size_t wanted = mla_attend_smem(in->latent, in->stages) + fixed;
+    if (d.major < 8 || wanted > (size_t)d.smem_optin)
+        return attn_fail(
+            error, ATTN_E_DEVICE, "device",
+            "compute capability %d.%d with %d bytes of shared memory for a block; 8.0 and %zu bytes are "
+            "needed",
+            d.major, d.minor, d.smem_optin, wanted);
+    return ATTN_OK;
+}
+
+/* Limits and buffers: only what the numbers say. */
+static int configure(attn_instance_t *in, attn_error_t *error) {
+    const attn_problem_t *p = &in->problem;
+    in->limits.max_seqs = (int32_t)(p->max_num_seqs ? p->max_num_seqs : 256);
+    in->limits.max_tokens = (int32_t)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
+    in->plan.num_heads = in->heads;
+    in->plan.topk = (int32_t)p->topk;
+    int status = mla_choose_kernel(in, error);
+    if (status != ATTN_OK) return status;
+    in->plan.tile_rows = in->config.tile_rows, in->plan.parts = in->config.parts;
+    in->plan.slots = attn_problem_features(p) & ATTN_F_BATCH_INVARIANT ? 0 : in->config.slots;
+    in->plan.slice_tokens = mla_slice_tokens(in->heads, in->limits.max_tokens);
+    if (mla_plan_capacity(&in->limits, &in->plan))
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "max_num_batched_tokens",
+                         "%d tokens of %d heads are more rows than 31 bits count", in->limits.max_tokens,
+                         in->heads);
+    const mla_plan_limits *l = &in->limits;
+    size_t at = sizeof(mla_counts);
+    in->slices_at = at;
+    at += (size_t)l->max_slices * sizeof(mla_slice);
+    in->parts_at = at;
+    at += (size_t)l->max_slices * ((size_t)in->plan.parts + 1) * sizeof(int32_t);
+    in->items_at = at = mla_round_up(at, 32);
+    at += (size_t)l->max_items * sizeof(mla_item);
+    in->splits_at = at;
+    at += (size_t)l->max_splits * sizeof(mla_split);
+    in->metadata.bytes = mla_round_up(at, 256);
+    size_t rows = (size_t)l->max_slots * (size_t)in->plan.tile_rows, latent = (size_t)in->latent;
+    in->part_out_at = mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * latent * 2, 256);
+    in->part_lse_at = in->part_out_at + mla_round_up(rows * latent * 4, 256);
+    in->rope_at = in->part_lse_at + mla_round_up(rows * 4, 256);
+    in->metadata.workspace_bytes = in->rope_at;
+    if (in->is_fp8_query)
+        in->metadata.workspace_bytes +=
+            mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * MLA_ROPE * 2, 256);
+    in->weight_bytes = (uint64_t)in->heads * (uint64_t)(in->nope + in->value) * (uint64_t)in->latent * 2;
+    return ATTN_OK;
+}
+
+/* How cuBLAS multiplies depends on the number of tokens, so not with batch invariance. */
+static int open_blas(attn_instance_t *in, int choice, const attn_host_t *host, attn_error_t *error) {
+    const int is_invariant = (attn_problem_features(&in->problem) & ATTN_F_BATCH_INVARIANT) != 0;
+    mla_blas_input input = {.heads = in->heads,
+                            .latent = in->latent,
+                            .nope = in->nope,
+                            .value = in->value,
+                            .dtype = in->dtype,
+                            .is_sm90 = in->compute_capability == 90,
+                            .max_tokens = in->plan.slice_tokens,
+                            .up_rows = in->up_rows,
+                            .up_elements = in->up_elements};
+    const char *why = "results of batch-invariant layers may not depend on the number of tokens";
+    if (choice == MLA_PROJECTIONS_OWN) return ATTN_OK;
+    if (!is_invariant) in->blas = mla_blas_open(&input, &why);
+    if (in->blas != NULL || (is_invariant && choice == MLA_PROJECTIONS_AUTO)) return ATTN_OK;
+    if (choice == MLA_PROJECTIONS_CUBLAS)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "projections",
+                         "projections by cuBLAS were requested, but %s; set option projections to auto", why);
+    if (host != NULL && host->log != NULL) {
+        char line[256];
+        snprintf(line, sizeof line, "%s multiplies by a slower kernel of its own instead of cuBLAS: %s",
+                 in->backend->name, why);
+        host->log(host->ctx, ATTN_LOG_INFO, line);
+    }
+    return ATTN_OK;
+}
+
+int mla_open(const mla_backend *backend, const attn_problem_t *problem, const attn_device_t *device,
+             const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+             attn_instance_t **instance, attn_error_t *error) {
+    attn_problem_t p;
+    attn_device_t dev;
+    int status = attn_intake(&p, sizeof p, problem, "problem", error);
+    if (status == ATTN_OK) status = attn_intake_known(&dev, sizeof dev, device, "device", error);
+    if (status == ATTN_OK)
+        status = problem_check(&p, &dev, backend->capabilities, backend->name, mla_supports, error);
+    if (status != ATTN_OK) return status;
+    attn_instance_t *in = calloc(1, sizeof *in);
+    if (in == NULL)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for an instance of %zu bytes",
+                         sizeof *in);
+    in->backend = backend;
+    in->problem = p;
+    in->prefill_choice =
+        num_options > MLA_OPTION_PREFILL ? (int)options[MLA_OPTION_PREFILL].i : MLA_PREFILL_AUTO;
+    in->portable = num_options > MLA_OPTION_ARCH && options[MLA_OPTION_ARCH].i == 1;
+    const int projections =
+        num_options > MLA_OPTION_PROJECTIONS ? (int)options[MLA_OPTION_PROJECTIONS].i : MLA_PROJECTIONS_AUTO;
+    in->heads = (int)p.num_heads, in->latent = (int)p.kv_lora_rank;
+    in->nope = (int)p.qk_nope_head_dim, in->value = (int)p.v_head_dim;
+    in->page_size = (int)(p.block_size ? p.block_size : backend->capabilities->preferred_block_size);
+    in->dtype = p.dtype == ATTN_DTYPE_FLOAT16 ? MLA_F16 : MLA_BF16;
+    in->is_fp8_query = p.query_dtype == ATTN_DTYPE_FP8_E4M3;
+    in->kv = p.kv_cache_dtype ? p.kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
+    if (p.role == ATTN_ROLE_MLA_SPARSE && in->kv == ATTN_KV_FP8_E4M3) { /* semantics 5.7 */
+        in->kv = ATTN_KV_FP8_DS_MLA;
+        if (host != NULL && host->log != NULL)
+            host->log(host->ctx, ATTN_LOG_INFO,
+                      "FLASHMLA_SPARSE keeps an fp8 cache as fp8_ds_mla, 656 bytes a token; REFERENCE has "
+                      "the plain fp8 rows");
+    }
+    in->storage = attn_kv_storage(in->kv, p.dtype);
+    in->cache_kind = in->kv == ATTN_KV_FP8_E4M3     ? MLA_CACHE_E4M3
+                     : in->kv == ATTN_KV_FP8_DS_MLA ? MLA_CACHE_DS
+                                                    : MLA_CACHE_16;
+    in->row_elements = in->cache_kind == MLA_CACHE_DS ? MLA_DS_ROW : in->latent + MLA_ROPE;
+    status = query_device(in, &dev, error);
+    if (status == ATTN_OK) status = configure(in, error);
+    if (status == ATTN_OK && backend->prefill != NULL) status = backend->prefill->open(in, host, &dev, error);
+    in->metadata.magic = MLA_MAGIC, in->metadata.copy = mla_copy;
+    in->metadata.mirror_at = mla_mirror_at(in); /* behind the plan of the multi-head form */
+    if (status == ATTN_OK && mla_output_is_quantised(in)) {
+        in->output_at = in->metadata.workspace_bytes;
+        in->metadata.workspace_bytes +=
+            mla_round_up((size_t)in->limits.max_tokens * (size_t)in->heads * (size_t)in->value * 2, 256);
+    }
+    gpu_device_guard guard;
+    if (status == ATTN_OK && (status = gpu_enter(in->device_id, &guard, error)) == ATTN_OK) {
+        int e = mla_load_kernel(in);
+        if (e) status = gpu_fail(error, e, "loading the kernels");
+        if (status == ATTN_OK) status = open_blas(in, projections, host, error);
+        gpu_leave(&guard);
+    }
+    if (status != ATTN_OK) {
+        mla_close(in);
+        return status;
+    }
+    *instance = in;
+    return ATTN_OK;
+}
+
+void mla_close(attn_instance_t *in) {
+    if (in != NULL && in->prefill != NULL) in->backend->prefill->close(in->prefill);
+    if (in != NULL) mla_blas_close(in->blas);
+    free(in);
+}
+
+int mla_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error) {
+    attn_problem_t p = in->problem;
+    p.kv_cache_dtype = in->kv; /* what open made of it */
+    return cache_shape_give(&p, ATTN_LAYOUT_NHD, (uint32_t)in->page_size, num_blocks, shape, error);
+}
+
+int mla_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
+    return gpu_give_space_needed(&in->metadata, in->weight_bytes, needed, error);
+}

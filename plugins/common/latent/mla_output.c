@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of the output and its scales, and the 16-bit output in the workspace where the caller's is
+ * quantised. */
+#include "kernels/cuda/latent/mla_output.h"
+#include "mla_instance.h"
+
+int mla_output_is_quantised(const attn_instance_t *in) {
+    return (attn_problem_features(&in->problem) & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP)) != 0;
+}
+
+/* 64 or 128, 0: static; -1: the scales do not fit. */
+static int group_of(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens) {
+    const DLTensor *t = a->output_block_scale;
+    const int64_t width = (int64_t)in->heads * in->value;
+    if (t == NULL) return 0;
+    if (t->shape[0] < tokens || t->shape[1] <= 0 || width % t->shape[1] != 0) return -1;
+    const int64_t group = width / t->shape[1];
+    return group == 64 || group == 128 ? (int)group : -1;
+}
+
+/* One of the two scales is given, and that only where the problem says so. */
+static int check_scales(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+                        attn_error_t *error) {
+    const uint64_t f = attn_problem_features(&in->problem);
+    const struct {
+        const DLTensor *given;
+        const char *name;
+        uint64_t feature;
+    } scales[] = {{a->output_scale, "output_scale", ATTN_F_OUT_FP8_STATIC},
+                  {a->output_block_scale, "output_block_scale", ATTN_F_OUT_FP8_GROUP}};
+    for (int i = 0; i < 2; i++)
+        if ((scales[i].given != NULL) != ((f & scales[i].feature) != 0))
+            return attn_fail(error, ATTN_E_INVALID, scales[i].name,
+                             scales[i].given != NULL
+                                 ? "%s is given, but the problem was opened without such an output"
+                                 : "%s is not given; the problem was opened for such an output",
+                             scales[i].name);
+    int status = ATTN_OK;
+    if (a->output_scale != NULL) status = mla_check_scale(a->output_scale, "output_scale", error);
+    if (status != ATTN_OK || a->output_block_scale == NULL) return status;
+    const DLTensor *t = a->output_block_scale;
+    status = attn_check_tensor(t, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL, error);
+    if (status == ATTN_OK) status = gpu_check_tensor_device(t, "output_block_scale", error);
+    if (status == ATTN_OK && group_of(in, a, tokens) < 0)
+        status = attn_fail(error, ATTN_E_INVALID, "output_block_scale",
+                           "output_block_scale is [%lld, %lld]; expected [%lld, %d / 64 or / 128]",
+                           (long long)t->shape[0], (long long)t->shape[1], (long long)tokens,
+                           in->heads * in->value);
+    return status;
+}
+
+int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+                     attn_error_t *error) {
+    const int is_fp8 = mla_output_is_quantised(in);
+    int status =
+        gpu_check_rows(a->output, "output", is_fp8 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype,
+                       in->heads, in->value, tokens, is_fp8 ? 8 : 16, error);
+    return status == ATTN_OK && tokens > 0 ? check_scales(in, a, tokens, error) : status;
+}
+
+void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_output_view *view) {
+    view->shape[0] = in->limits.max_tokens, view->shape[1] = in->heads, view->shape[2] = in->value;
+    view->strides[0] = (int64_t)in->heads * in->value, view->strides[1] = in->value, view->strides[2] = 1;
+    view->t = (DLTensor){.data = (char *)s->workspace + in->output_at,
+                         .device = {kDLCUDA, in->device_id},
+                         .ndim = 3,
+                         .dtype = attn_dl_dtype(in->problem.dtype),
+                         .shape = view->shape,
+                         .strides = view->strides};
+}
+
+int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view,
+                      int64_t tokens, const mla_counts *counts, void *stream) {
+    const DLTensor *scales = a->output_block_scale;
+    const mla_output_params p = {.counts = counts,
+                                 .in = view->t.data,
+                                 .out = attn_data(a->output),
+                                 .out_token = a->output->strides[0],
+                                 .out_head = a->output->strides[1],
+                                 .scale = a->output_scale ? attn_data(a->output_scale) : NULL,
+                                 .block_scale = scales ? attn_data(scales) : NULL,
+                                 .block_token = scales ? scales->strides[0] : 0,
+                                 .tokens = (int32_t)tokens,
+                                 .num_heads = in->heads,
+                                 .value = in->value,
+                                 .group = group_of(in, a, tokens),
+                                 .dtype = in->dtype};
+    return mla_quantise(&p, stream);
+}

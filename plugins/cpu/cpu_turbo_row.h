@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of TurboQuant (semantics 3.7): the encoder, and rows as floats. Keys of 3 and 4 bits stay rotated, and
+ * the query is rotated instead. Included by cpu_level.c. */
+#include "../common/turboquant_levels.h"
+
+SI int is_centroids(enum cpu_dtype t) {
+    return t == CPU_C4 || t == CPU_C3;
+}
+SI int is_steps(enum cpu_dtype t) {
+    return t == CPU_V4 || t == CPU_V3;
+}
+
+/* What a call keeps: the centroids of its keys, and for 4 bits the pair that each byte stands for. */
+struct turbo_table {
+    float centroid[16], pair[256][2];
+};
+static void turbo_begin(const struct cpu_attn *a, struct turbo_table *t) {
+    if (a->kv_dtype != CPU_PACKED || !is_centroids(a->k_row)) return;
+    turboquant_centroids(a->head_size, a->k_row == CPU_C4 ? 4 : 3, t->centroid);
+    for (int i = 0; a->k_row == CPU_C4 && i < 256; i++) {
+        t->pair[i][0] = t->centroid[i & 15];
+        t->pair[i][1] = t->centroid[i >> 4];
+    }
+}
+
+/* The query of a call against rotated keys. */
+static __attribute__((noinline)) void turbo_query(const struct cpu_attn *a, float *q) {
+    if (a->kv_dtype != CPU_PACKED || !is_centroids(a->k_row)) return;
+    const float factor = 1.0f / sqrtf((float)a->head_size);
+    hadamard(q, a->head_size);
+    for (int i = 0; i < a->head_size; i++)
+        q[i] *= factor;
+}
+
+/* Eight codes of 3 bits from three bytes. */
+SI uint32_t three_bytes(const unsigned char *p) {
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16;
+}
+
+SI float half_at(const char *p) {
+    float x[2 * CHUNK];
+    row_to_f32(CPU_F16, p, 1, x);
+    return x[0];
+}
+
+/* out has room for n floats, n a multiple of 8, and a chunk. */
+static __attribute__((noinline)) void turbo_keys(const struct turbo_table *t, enum cpu_dtype type,
+                                                 const char *row, int n, float *out) {
+    const unsigned char *p = (const unsigned char *)row;
+    float square[8] = {0}, sum = 0;
+    if (type == CPU_C4)
+        for (int i = 0; i < n / 2; i++)
+            memcpy(out + 2 * i, t->pair[p[i]], 8);
+    else
+        for (int i = 0; i < n; i += 8, p += 3) {
+            const uint32_t codes = three_bytes(p);
+            UNROLL for (int j = 0; j < 8; j++) out[i + j] = t->centroid[codes >> 3 * j & 7];
+        }
+    for (int i = 0; i < n; i += 8)
+        UNROLL for (int j = 0; j < 8; j++) square[j] += out[i + j] * out[i + j];
+    for (int j = 0; j < 8; j++)
+        sum += square[j];
+    const float factor = half_at(row + cpu_row_bytes(type, n)) / sqrtf(sum + 1e-16f);
+    for (int i = 0; i < n; i++)
+        out[i] *= factor;
+}
+static __attribute__((noinline)) void turbo_values(enum cpu_dtype type, const char *row, int n, float *out) {
+    const unsigned char *p = (const unsigned char *)row;
+    const char *beside = row + cpu_row_bytes(type, n);
+    const float step = half_at(beside), low = half_at(beside + 2);
+    if (type == CPU_V4)
+        for (int i = 0; i < n / 2; i++) {
+            out[2 * i] = (float)(p[i] & 15) * step + low;
+            out[2 * i + 1] = (float)(p[i] >> 4) * step + low;
+        }
+    else
+        for (int i = 0; i < n; i += 8, p += 3) {
+            const uint32_t codes = three_bytes(p);
+            UNROLL for (int j = 0; j < 8; j++) out[i + j] = (float)(codes >> 3 * j & 7) * step + low;
+        }
+}
+
+/* A row as floats that mean what they say; out has room for a chunk more. */
+SI void packed_to_f32(const struct turbo_table *t, enum cpu_dtype type, const char *row, int n, float *out) {
+    if (is_centroids(type)) {
+        turbo_keys(t, type, row, n, out);
+    } else if (is_steps(type)) {
+        turbo_values(type, row, n, out);
+    } else {
+        row_to_f32(type, row, n, out);
+        for (int i = 0; dtype_gain(type) != 1.0f && i < n; i++)
+            out[i] *= dtype_gain(type);
+    }
+}
+
+/* A row of K (is_value 0) or V of the cache as the conversions of the lanes path take it, in *type: where it
+ * lies; of int4 as bytes, of packed rows as floats in buf, which has room for ROW_BUFFER bytes. */
+enum { ROW_BUFFER = 4 * (ROTATION_MAX_SIZE + 2 * CHUNK) };
+SI const char *lanes_row(const struct cpu_attn *a, const struct turbo_table *t, int is_value, const char *row,
+                         char *buf, enum cpu_dtype *type) {
+    const int n = is_value ? a->head_size_v : a->head_size;
+    *type = a->kv_dtype == CPU_I4 ? CPU_I8 : a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
+    if (a->kv_dtype == CPU_I4)
+        int4_to_bytes(row, n, buf);
+    else if (a->kv_dtype == CPU_PACKED)
+        packed_to_f32(t, is_value ? a->v_row : a->k_row, row, n, (float *)(void *)buf);
+    else
+        return row;
+    return buf;
+}
+
+/* As float16, to nearest even, its largest beyond; NaN stays. */
+SI void put_half(char *to, float x) {
+    float one[2 * CHUNK] = {x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x};
+    char out[4 * CHUNK];
+    row_from_f32(CPU_F16, one, 1, out);
+    memcpy(to, out, 2);
+}
+
+SI void put_codes(enum cpu_dtype type, const unsigned char *code, int n, char *dst) {
+    if (type == CPU_C4 || type == CPU_V4)
+        for (int i = 0; i < n; i += 2)
+            dst[i / 2] = (char)(code[i] | code[i + 1] << 4);
+    else
+        for (int i = 0; i < n; i += 8, dst += 3) {
+            uint32_t codes = 0;
+            for (int j = 0; j < 8; j++)
+                codes |= (uint32_t)code[i + j] << 3 * j;
+            dst[0] = (char)codes;
+            dst[1] = (char)(codes >> 8);
+            dst[2] = (char)(codes >> 16);
+        }
+}
+
+/* x: n floats, overwritten; n is at most ROTATION_MAX_SIZE. dst gets the codes and what is behind. */
+static void turbo_write(enum cpu_dtype type, float *x, int n, char *dst) {
+    unsigned char code[ROTATION_MAX_SIZE];
+    const int bits = type == CPU_C4 || type == CPU_V4 ? 4 : 3;
+    char *beside = dst + cpu_row_bytes(type, n);
+    memset(code, 0, sizeof code);
+    if (is_centroids(type)) {
+        float centroid[16], middle[15];
+        double squares = 0;
+        for (int i = 0; i < n; i++)
+            squares += (double)x[i] * (double)x[i];
+        const float norm = (float)sqrt(squares), root = (float)(1 / sqrt((double)n)), divisor = norm + 1e-8f;
+        const int is_finite = norm - norm == 0.0f;
+        put_half(beside, is_finite ? norm : NAN);
+        if (is_finite) {
+            turboquant_centroids(n, bits, centroid);
+            for (int j = 0; j + 1 < 1 << bits; j++)
+                middle[j] = (centroid[j] + centroid[j + 1]) * 0.5f;
+            for (int i = 0; i < n; i++)
+                x[i] /= divisor;
+            hadamard(x, n);
+            for (int i = 0; i < n; i++)
+                for (int j = 0; j + 1 < 1 << bits; j++)
+                    code[i] = (unsigned char)(code[i] + (x[i] * root >= middle[j]));
+        }
+    } else {
+        const float top = (float)((1 << bits) - 1);
+        float low = INFINITY, high = -INFINITY, nan = 0;
+        for (int i = 0; i < n; i++) {
+            low = x[i] < low ? x[i] : low;
+            high = x[i] > high ? x[i] : high;
+            nan += x[i] - x[i]; /* NaN unless x is finite */
+        }
+        const int is_finite = nan == 0.0f && high - low < INFINITY;
+        float step = (high - low) / top;
+        step = step > 1e-8f ? step : 1e-8f;
+        put_half(beside, is_finite ? step : NAN);
+        put_half(beside + 2, is_finite ? low : NAN);
+        for (int i = 0; is_finite && i < n; i++) {
+            const float c = (x[i] - low) / step + 0.5f;
+            code[i] = (unsigned char)(c < top ? c : top);
+        }
+    }
+    put_codes(type, code, n, dst);
+}

@@ -1,4 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Decode from a e4m3 cache, head sizes up to 256 (V: 256). */
-#include "decode_sm80.cuh"
-FLASH_DECODE_INSTANCE(flash_decode_e4m3_d256, DT_E4M3, 256, 256)

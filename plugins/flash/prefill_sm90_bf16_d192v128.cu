@@ -1,4 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Hopper prefill, bf16, head size 192 (V: 128): 2 warpgroups, blocks of 128 keys, 1 Q buffer(s). */
-#include "prefill_sm90.cuh"
-FLASH_PREFILL_SM90_INSTANCE(flash_prefill_sm90_bf16_d192v128, DT_BF16, 192, 128, 2, 128, 1, 128)

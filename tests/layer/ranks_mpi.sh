@@ -1,0 +1,60 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# ranks_mpi.sh: context parallelism over Open MPI with 2 and 4 processes, through <attn/attn_comm_mpi.h>.
+. "$ATTN_TEST_SRCDIR/tests/tap.sh"
+skip_all() {
+    echo "1..0 # SKIP $1"
+    exit 0
+}
+command -v mpirun >/dev/null 2>&1 || skip_all "no mpirun (Debian: apt-get install openmpi-bin libopenmpi-dev)"
+command -v mpicc >/dev/null 2>&1 || skip_all "no mpicc (Debian: apt-get install libopenmpi-dev)"
+mpirun --version 2>/dev/null | grep -q 'Open MPI' || skip_all "mpirun is not Open MPI's"
+[ -z "$ATTN_TEST_SANITIZERS" ] || skip_all "not under sanitizers: mpirun's processes do not load them"
+case $ATTN_TEST_SRCDIR in /*) source=$ATTN_TEST_SRCDIR ;; *) source=$PWD/$ATTN_TEST_SRCDIR ;; esac
+library=$ATTN_TEST_BUILDDIR/core/.libs
+program=$tap_scratch/ranks_mpi_test
+
+# Processes on one machine: more than it has processors, perhaps as root, without ssh and without copies between address
+# spaces, which containers forbid.
+OMPI_ALLOW_RUN_AS_ROOT=1
+OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+OMPI_MCA_rmaps_base_oversubscribe=1
+OMPI_MCA_plm=isolated
+OMPI_MCA_btl_vader_single_copy_mechanism=none
+OMPI_MCA_mpi_yield_when_idle=1
+LD_LIBRARY_PATH=$library${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+TMPDIR=$tap_scratch
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe OMPI_MCA_plm \
+    OMPI_MCA_btl_vader_single_copy_mechanism OMPI_MCA_mpi_yield_when_idle LD_LIBRARY_PATH TMPDIR
+
+ok "the adapter compiles" mpicc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -I "$source/include" \
+    -I "$source/tests/layer" -o "$program" "$source/tests/layer/ranks_mpi_test.c" -L "$library" -lattn -lm -lpthread
+[ -x "$program" ] || { tap_done; exit; }
+if ! timeout 60 mpirun -np 2 true >"$tap_scratch/try" 2>&1; then
+    skip "processes" "mpirun starts none here: $(head -n 1 "$tap_scratch/try")"
+    tap_done
+    exit
+fi
+
+for processes in 2 4; do
+    timeout 200 mpirun -np $processes "$program" >"$tap_scratch/said" 2>"$tap_scratch/err"
+    status=$?
+    while IFS= read -r line; do
+        case $line in
+        "pass "*) pass "${line#pass }" ;;
+        "fail "*) fail "${line#fail }" "$(cat "$tap_scratch/err")" ;;
+        esac
+    done <"$tap_scratch/said"
+    if [ $status -eq 0 ]; then pass "$processes processes end"; else fail "$processes processes end" "status $status
+$(cat "$tap_scratch/said" "$tap_scratch/err")"; fi
+done
+export ATTN_CONFIG="$ATTN_TEST_INI"
+ok "the example compiles with MPI" mpicc -std=c11 -D_GNU_SOURCE -DWITH_MPI -Wall -Wextra -Werror -O1 -I "$source/include" \
+    -o "$tap_scratch/engine" "$source/examples/engine-parallel/engine_parallel.c" -L "$library" -lattn -lm -lpthread
+timeout 100 mpirun -np 2 "$tap_scratch/engine" >"$tap_scratch/said" 2>"$tap_scratch/err"
+ok "and its processes give the checksum of one rank: $(cat "$tap_scratch/said")" awk \
+    '/^2 processes, 120 tokens: / { d = $5 - 132.6315; if (d < 1e-3 && d > -1e-3) good = 1 } END { exit !good }' \
+    "$tap_scratch/said"
+timeout 60 mpirun -np 2 "$program" away >"$tap_scratch/said" 2>"$tap_scratch/err"
+ok "a rank that does not come is named" grep -q "^pass over 2 processes: a rank that does not come is named" "$tap_scratch/said"
+tap_done

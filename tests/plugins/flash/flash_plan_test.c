@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of flash that need no GPU: which kernel serves a shape, and the planner's work lists. Every key
+ * of every request must be covered exactly once, within the capacities, whatever the lengths are. */
+#include "kernels/cuda/dense/flash_config.h"
+#include "kernels/cuda/dense/flash_plan.h"
+#include "../../tap.h"
+
+static const flash_device hopper = {9, 0, 132, 232448, 233472};
+static const flash_device ampere = {8, 0, 108, 166912, 167936};
+static const flash_device ada = {8, 9, 142, 101376, 102400};
+static const flash_device blackwell = {10, 0, 148, 232448, 233472};
+static const flash_device turing = {7, 5, 40, 65536, 65536};
+
+static uint64_t state;
+static uint32_t next_random(uint32_t below) { /* splitmix64 */
+    uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (uint32_t)((z ^ z >> 31) % below);
+}
+
+static flash_shape shape_of(int q, int kv, int d, int dv, int page) {
+    return (flash_shape){q, kv, 32, 8, d, dv, page, 0, 1, 0};
+}
+
+static void test_config(void) {
+    const flash_device *devices[] = {&hopper, &ampere, &blackwell};
+    int bad = 0, first_bad = 0;
+    for (int i = 0; i < 3; i++)
+        for (int d = 8; d <= 256; d += 8)
+            for (int kv = FLASH_F16; kv <= FLASH_E4M3; kv++)
+                for (int page = 0; page <= 48; page += 16) {
+                    flash_shape s = shape_of(kv == FLASH_F16 ? FLASH_F16 : FLASH_BF16, kv, d, d, page);
+                    flash_decode_config dc;
+                    flash_prefill_config pc;
+                    int wrong = flash_choose_decode(&s, devices[i], &dc) ||
+                                flash_choose_prefill(&s, devices[i], &pc) ||
+                                dc.smem_bytes > devices[i]->smem_optin ||
+                                pc.smem_bytes > devices[i]->smem_optin || dc.warps < 1 ||
+                                dc.ctas_per_sm < 1 || flash_classes[dc.class_index].dk < d;
+                    if (wrong && !bad++) first_bad = d;
+                }
+    ok(bad == 0, "every head size has kernels that fit on sm_80, sm_90, sm_100 (%d do not, first %d)", bad,
+       first_bad);
+
+    /* what mm_encoder's and mla's tables of kernels go by */
+    for (int i = bad = 0; i < 3; i++)
+        for (int d = 8; d <= 256; d += 8) {
+            flash_prefill_config pc;
+            const flash_shape encoder = shape_of(FLASH_F16, FLASH_F16, d, d, 0);
+            bad +=
+                flash_choose_prefill(&encoder, devices[i], &pc) ||
+                (pc.kind == FLASH_PREFILL_SM90
+                     ? flash_sm90_classes[pc.class_index].dim.dk != flash_sm90_classes[pc.class_index].dim.dv
+                     : flash_classes[pc.class_index].dk != flash_classes[pc.class_index].dv);
+        }
+    ok(bad == 0, "keys and values of one size run in classes of one size (%d do not)", bad);
+    for (int i = bad = 0; i < 3; i++)
+        for (int v = 8; v <= 256; v += 8) {
+            flash_prefill_config pc;
+            const flash_shape projected = shape_of(FLASH_F16, FLASH_F16, v <= 128 ? 192 : 256, v, 0);
+            bad += flash_choose_prefill(&projected, devices[i], &pc) != 0;
+            const flash_class *k = pc.kind == FLASH_PREFILL_SM90 ? &flash_sm90_classes[pc.class_index].dim
+                                                                 : &flash_classes[pc.class_index];
+            bad += k->dk != projected.head_size || k->dv != (v <= 128 ? 128 : 256);
+        }
+    ok(bad == 0, "projected keys of 192 and 256 columns run in the classes of their size (%d do not)", bad);
+
+    flash_prefill_config pc;
+    flash_decode_config dc;
+    flash_shape s = shape_of(FLASH_BF16, FLASH_BF16, 128, 128, 16);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90,
+       "Hopper gets the wgmma kernel");
+    ok(pc.smem_bytes == 2 * 32768 + 2 * 65536 + 32768 + 1536,
+       "its shared memory has room for the result of short tiles: %d bytes", pc.smem_bytes);
+    s.has_features = 1;
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.smem_bytes == 2 * 32768 + 2 * 65536 + 1536,
+       "with features there are no short tiles: %d bytes", pc.smem_bytes);
+    s.has_features = 0;
+    ok(flash_choose_prefill(&s, &blackwell, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
+       "sm_100 gets the portable kernel");
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.tile_heads == 2 && pc.block_rows == 64,
+       "a group of 4 has tiles of two heads");
+    for (int i = 0; i < 3; i++) { /* 32 heads on 32; 24 on 8; head size 64: three warpgroups */
+        flash_shape t = s;
+        t.num_q_heads = i == 1 ? 24 : 32, t.num_kv_heads = i == 0 ? 32 : 8;
+        t.head_size = t.head_size_v = i == 2 ? 64 : 128;
+        ok(flash_choose_prefill(&t, &hopper, &pc) == 0 && pc.tile_heads == 1 &&
+               pc.block_rows == (i == 2 ? 192 : 128),
+           "%d heads of %d on %d have tiles of one", t.num_q_heads, t.head_size, t.num_kv_heads);
+    }
+    s.force_sm80 = 1;
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
+       "arch = sm80 forces it on Hopper");
+    s = shape_of(FLASH_BF16, FLASH_E4M3, 128, 128, 16);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90_E4M3 &&
+           pc.class_index == 1 && pc.smem_bytes <= hopper.smem_optin,
+       "16-bit queries over an e4m3 cache get keys widened to f16");
+    s = shape_of(FLASH_E4M3, FLASH_E4M3, 128, 128, 16);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90_E4M3 &&
+           pc.smem_bytes <= hopper.smem_optin,
+       "e4m3 queries over an e4m3 cache get products of bytes");
+    ok(flash_choose_prefill(&s, &ampere, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
+       "and f16 ones on other devices");
+    s = shape_of(FLASH_E4M3, FLASH_E4M3, 104, 104, 16);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
+       "rows that are an odd multiple of 8 bytes are not for TMA");
+    s = shape_of(FLASH_E4M3, FLASH_BF16, 128, 128, 16);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == -1 && flash_choose_decode(&s, &hopper, &dc) == -1,
+       "e4m3 queries over a bfloat16 cache are refused");
+    s = shape_of(FLASH_BF16, FLASH_BF16, 112, 112, 16);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
+       "paged 112: a page box cannot zero-fill half a chunk");
+    s.page_size = 0;
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM90,
+       "contiguous 112: it can");
+    s = shape_of(FLASH_BF16, FLASH_BF16, 72, 72, 0);
+    ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && flash_sm90_classes[pc.class_index].dim.dk == 72,
+       "head size 72 is computed at its true size");
+    ok(flash_choose_decode(&s, &turing, &dc) == -1, "below sm_80 there is no kernel");
+    s = shape_of(FLASH_BF16, FLASH_BF16, 128, 128, 24);
+    ok(flash_choose_decode(&s, &hopper, &dc) == -1, "a page of 24 tokens is refused");
+    s = shape_of(FLASH_BF16, FLASH_F16, 128, 128, 16);
+    ok(flash_choose_decode(&s, &hopper, &dc) == -1, "a float16 cache under bfloat16 queries is refused");
+    s = shape_of(FLASH_BF16, FLASH_BF16, 264, 264, 16);
+    ok(flash_choose_decode(&s, &hopper, &dc) == -1, "head size 264 is refused");
+    s = shape_of(FLASH_BF16, FLASH_BF16, 256, 256, 16);
+    int rc = flash_choose_decode(&s, &ada, &dc);
+    ok(rc == 0 && dc.warps == 1, "little shared memory means fewer warps (%d)", dc.warps);
+    s = shape_of(FLASH_BF16, FLASH_BF16, 128, 128, 16);
+    s.max_decode_tokens = 4;
+    ok(flash_choose_decode(&s, &hopper, &dc) == 0 && dc.row_tiles == 2, "16 query rows take two row tiles");
+}
+
+enum { SEQS = 300 };
+static flash_plan_request requests[SEQS];
+static flash_plan_tile tile_keys[70000];
+static flash_item items[70000];
+static flash_tile tiles[70000];
+
+static flash_plan_input input(const int32_t *q_start, const int32_t *lens, int n) {
+    return (flash_plan_input){.q_start = q_start,
+                              .seq_lens = lens,
+                              .num_seqs = n,
+                              .num_kv_heads = 8,
+                              .group = 4,
+                              .decode_tokens = 4,
+                              .decode_rows = 16,
+                              .modes = {{264, 2, 64}, {132, 1, 128}},
+                              .block_rows = 128,
+                              .causal = 1,
+                              .window_left = -1,
+                              .window_right = -1};
+}
+
+/* Returns 0, or the number of the first rule that is broken. */
+static int check_plan(const flash_plan_input *in, const flash_plan_limits *lim, const flash_plan *p) {
+    static int seen[SEQS], tile_seen[SEQS];
+    memset(seen, 0, sizeof seen);
+    memset(tile_seen, 0, sizeof tile_seen);
+    const flash_counts *c = &p->counts;
+    int next_slot = 0;
+    if (c->num_items > lim->max_items || c->num_tiles > lim->max_tiles || c->num_slots > lim->max_slots ||
+        in->modes[p->mode].slots == 0)
+        return 1;
+    for (int i = 0; i < c->num_items; i++) {
+        const flash_item *t = &p->items[i];
+        int q = in->q_start[t->seq + 1] - in->q_start[t->seq];
+        if (q <= 0 || q > in->decode_tokens || t->pieces < 1 || t->pieces > FLASH_MAX_PIECES ||
+            t->piece < 0 || t->piece >= t->pieces)
+            return 2;
+        /* the kernel finds a request's slots and its tickets by counting back from a piece's own */
+        /* CTAs of one cluster have neighbouring pieces of one request */
+        if (p->cluster > 1 && (t->pieces % p->cluster || i % p->cluster != t->piece % p->cluster)) return 7;
+        if (t->slot != (t->pieces > 1 ? next_slot : FLASH_SLOT_FINAL) ||
+            (i > 0 && t->piece > 0 && t[-1].piece != t->piece - 1))
+            return 3;
+        next_slot += t->pieces > 1;
+        seen[t->seq] += 1;
+    }
+    if (next_slot != c->num_slots) return 4;
+    for (int i = 0; i < c->num_tiles; i++)
+        tile_seen[p->tiles[i].seq]++;
+    for (int s = 0; s < in->num_seqs; s++) {
+        int q = in->q_start[s + 1] - in->q_start[s], decode = q > 0 && q <= in->decode_tokens, pieces = 0;
+        for (int i = 0; i < c->num_items; i++)
+            if (p->items[i].seq == s) pieces = p->items[i].pieces;
+        if (decode != (seen[s] > 0) || (decode && seen[s] != pieces)) return 5;
+        int rows = q * (in->packed ? in->group : 1);
+        if (tile_seen[s] != (q > in->decode_tokens ? (rows + in->block_rows - 1) / in->block_rows : 0))
+            return 6;
+    }
+    return 0;
+}
+
+static void test_plan(void) {
+    int broken = 0, where = -1;
+    for (int round = 0; round < 400; round++) {
+        static int32_t q_start[SEQS + 1], lens[SEQS];
+        int n = 1 + (int)next_random(round % 3 ? 12 : 256), tokens = 0;
+        for (int s = 0; s < n; s++) {
+            int q = next_random(4) ? (int)next_random(5) : (int)next_random(400);
+            q_start[s] = tokens;
+            tokens += q;
+            lens[s] = q + (next_random(3) ? (int)next_random(300) : (int)next_random(200000));
+        }
+        q_start[n] = tokens;
+        flash_plan_input in = input(q_start, lens, n);
+        in.num_kv_heads = 1 + (int)next_random(16);
+        in.window_left = next_random(3) ? -1 : (int)next_random(500);
+        in.causal = (int)next_random(2);
+        in.packed = (int)next_random(2);
+        in.max_cluster = next_random(2) ? 8 : 0;
+        in.captured = next_random(3) ? 0 : in.num_kv_heads * n;
+        if (next_random(2)) in.modes[1].slots = 0;
+        in.num_splits = next_random(4) ? 0 : (int)next_random(9);
+        flash_plan_limits lim = {.max_seqs = n + (int)next_random(40),
+                                 .max_tokens = tokens + (int)next_random(100)};
+        flash_plan_capacity(&lim, &in);
+        flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+        int rule = lim.max_items > 70000 || lim.max_tiles > 70000 ? 9
+                   : flash_plan_build(&in, &lim, &p)              ? 8
+                                                                  : check_plan(&in, &lim, &p);
+        if (rule && !broken) {
+            broken = rule;
+            where = round;
+        }
+    }
+    ok(broken == 0, "400 random batches: every request is planned once, within capacity (rule %d, round %d)",
+       broken, where);
+
+    int32_t one_start[2] = {0, 1}, one_len[1] = {131072};
+    flash_plan_limits lim = {.max_seqs = 1, .max_tokens = 1};
+    flash_plan_input in = input(one_start, one_len, 1);
+    flash_plan_capacity(&lim, &in);
+    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    int rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.counts.num_items * 8 >= 128, "one long request fills the machine: %d pieces on 8 heads",
+       p.counts.num_items);
+    in.num_splits = 1;
+    ok(flash_plan_build(&in, &lim, &p) == 0 && p.counts.num_items == 1 && p.items[0].slot == -1,
+       "one split on request: no partial results");
+    one_len[0] = 0;
+    in.num_splits = 0;
+    ok(flash_plan_build(&in, &lim, &p) == 0 && p.counts.num_items == 1,
+       "a request without keys is still written");
+
+    one_len[0] = 1024;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 1 && p.counts.num_items > 1,
+       "without clusters a short request has pieces too: %d", p.counts.num_items);
+    in.max_cluster = 8;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 8 && p.counts.num_items == 8, "with them it is cut over one of %d", p.cluster);
+    one_len[0] = 131072;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 1 && p.mode == 1, "a long one is cut for large CTAs");
+    in.captured = 8;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 8 && p.mode == 0 && p.counts.num_items >= 16,
+       "but a captured launch has its cluster whatever comes: %d pieces", p.counts.num_items);
+
+    static int32_t many_start[SEQS + 1], many_len[SEQS];
+    for (int s = 0; s < 64; s++)
+        many_start[s + 1] = s + 1, many_len[s] = 8192;
+    in = input(many_start, many_len, 64);
+    lim = (flash_plan_limits){.max_seqs = 64, .max_tokens = 64};
+    flash_plan_capacity(&lim, &in);
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.mode == 0 && p.counts.num_slots == 0, "64 equal requests are not split (%d pieces)",
+       p.counts.num_slots);
+    many_start[1] = 1000;
+    for (int s = 1; s <= 3; s++)
+        many_start[s + 1] = many_start[s] + 500 * s;
+    in = input(many_start, many_len, 4);
+    lim = (flash_plan_limits){.max_seqs = 4, .max_tokens = 4000};
+    flash_plan_capacity(&lim, &in);
+    int falls = flash_plan_build(&in, &lim, &p) == 0;
+    for (int i = 1; i < p.counts.num_tiles; i++)
+        falls &= tile_keys[i - 1].keys >= tile_keys[i].keys;
+    ok(falls && p.counts.num_tiles == 8 + 4 + 8 + 12, "prefill tiles come by falling length (%d)",
+       p.counts.num_tiles);
+    lim.max_tiles = 3;
+    ok(flash_plan_build(&in, &lim, &p) == -1, "a list that is too short is an error, not an overflow");
+}
+
+/* Lists begin with what takes longest; what takes the same stays in the order of the requests, a request's
+ * blocks from its last. A few entries and many are sorted in different ways. */
+static void test_order(int n) {
+    static int32_t start[SEQS + 1], lens[SEQS];
+    for (int s = 0; s < n; s++) {
+        const int q = s % 3 ? 1 : 5 + (int)next_random(600);
+        start[s + 1] = start[s] + q;
+        lens[s] = q + (next_random(3) ? (int)next_random(100000) : 7);
+    }
+    flash_plan_input in = input(start, lens, n);
+    in.num_splits = 1; /* a request is one item */
+    flash_plan_limits lim = {.max_seqs = n, .max_tokens = start[n]};
+    flash_plan_capacity(&lim, &in);
+    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    int rc = flash_plan_build(&in, &lim, &p), wrong = 0;
+    for (int i = 1; i < p.counts.num_items; i++)
+        wrong += p.items[i - 1].kv_len < p.items[i].kv_len ||
+                 (p.items[i - 1].kv_len == p.items[i].kv_len && p.items[i - 1].seq >= p.items[i].seq);
+    for (int i = 0; i < p.counts.num_tiles; i++) {
+        const flash_tile *t = &p.tiles[i];
+        const int rows =
+                      (t->block + 1) * in.block_rows < t->q_len ? (t->block + 1) * in.block_rows : t->q_len,
+                  keys = t->kv_len - t->q_len + rows;
+        wrong += tile_keys[i].keys != keys || t->seq != tile_keys[i].seq || t->block != tile_keys[i].block;
+        if (i == 0) continue;
+        wrong += tile_keys[i - 1].keys < keys ||
+                 (tile_keys[i - 1].keys == keys &&
+                  (t[-1].seq > t->seq || (t[-1].seq == t->seq && t[-1].block <= t->block)));
+    }
+    ok(rc == 0 && wrong == 0 && p.counts.num_items == n - (n + 2) / 3 && p.counts.num_tiles >= (n + 2) / 3,
+       "%d items and %d tiles come by falling length (%d do not)", p.counts.num_items, p.counts.num_tiles,
+       wrong);
+}
+
+/* Every (query row, key of the prefix) is in exactly one tile of the prefix pass, within the capacity. */
+static void test_prefix(void) {
+    int broken = 0, where = -1, cut = 0;
+    for (int round = 0; round < 300; round++) {
+        int tokens = 1 + (int)next_random(round % 2 ? 300 : 4000), page = 16 * (1 + (int)next_random(8));
+        flash_plan_input in = input(NULL, NULL, 0);
+        in.num_kv_heads = 1 + (int)next_random(16);
+        in.packed = (int)next_random(2);
+        in.tile_heads = in.packed ? 1 : (int)next_random(3);
+        in.first_key = page * (1 + (int)next_random(600));
+        int capacity = flash_prefix_capacity(&in, tokens + (int)next_random(500), 132);
+        flash_prefix_plan p;
+        int rows = tokens * (in.packed ? in.group : 1), blocks = (rows + in.block_rows - 1) / in.block_rows;
+        int bad = capacity > 70000 ? 1 : flash_plan_prefix(&in, tokens, 132, capacity, tiles, &p) ? 2 : 0;
+        if (!bad && (p.num_tiles != blocks * p.pieces || p.num_tiles > capacity || p.piece_keys % 16))
+            bad = 3;
+        for (int b = 0; b < blocks && !bad; b++) {
+            long keys = 0;
+            for (int i = 0; i < p.num_tiles; i++) {
+                const flash_tile *t = &tiles[i];
+                if (t->block != b) continue;
+                if (t->seq || t->q0 || t->q_len != tokens || t->causal || t->first_key % p.piece_keys ||
+                    t->kv_len <= t->first_key || t->kv_len > in.first_key)
+                    bad = 4;
+                keys += t->kv_len - t->first_key;
+            }
+            if (keys != in.first_key) bad = 5;
+        }
+        cut += !bad && p.pieces > 1;
+        if (bad && !broken) {
+            broken = bad;
+            where = round;
+        }
+    }
+    ok(broken == 0 && cut > 0,
+       "300 prefixes: every key once for every row, within capacity (rule %d, round %d)", broken, where);
+    static const int32_t start[4] = {0, 1, 2, 3}, lens[3] = {600, 700, 513};
+    flash_plan_input in = input(start, lens, 3);
+    in.first_key = 512;
+    flash_plan_limits lim = {.max_seqs = 3, .max_tokens = 3};
+    flash_plan_capacity(&lim, &in);
+    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    int rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && requests[0].span == 188 && requests[1].span == 88 && requests[2].span == 1,
+       "the suffix pass plans the keys after the prefix");
+    ok(flash_plan_prefix(&in, 3, 132, 1, tiles, &(flash_prefix_plan){0, 0, 0}) == 0 &&
+           flash_plan_prefix(&in, 3000, 132, 2, tiles, &(flash_prefix_plan){0, 0, 0}) == -1,
+       "a prefix list that is too short is an error");
+}
+
+int main(void) {
+    state = tap_seed();
+    test_config();
+    test_plan();
+    test_order(9);
+    test_order(30);
+    test_order(SEQS);
+    test_prefix();
+    return tap_done();
+}

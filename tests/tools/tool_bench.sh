@@ -1,0 +1,50 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# attn bench: the smallest suite, its JSON and its picture. Speed is not judged here.
+. "$ATTN_TEST_SRCDIR/tests/tap.sh"
+. "$ATTN_TEST_SRCDIR/tests/tools/tool_lib.sh"
+
+own="role=decoder num_heads=4 num_kv_heads=2 head_size=32 dtype=float32"
+json "own workload" rows.0.name yours bench --device cpu --threads 1 --time 1 --problem "$own" --requests 2 --seq 64
+query() { "$ATTN_TEST_BUILDDIR/tests/tools/json_query" "$1" <"$tap_scratch/json"; }
+# keys and values: 2 requests x 64 tokens x 2 heads x 64 values x 4 bytes; 4 x 32 x 4 heads x 128 pairs
+ok "its bytes" test "$(query rows.0.bytes)" = 65536.0
+ok "its work" test "$(query rows.0.flops)" = 65536.0
+ok "its error is small" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 >= 0 && \$1 < 1e-4) }'"
+ok "it took time" sh -c "echo '$(query rows.0.median_seconds)' | awk '{ exit !(\$1 > 0) }'"
+ok "it has a ceiling" sh -c "echo '$(query rows.0.ceilings.0.rate)' | awk '{ exit !(\$1 > 0) }'"
+json "prefill counts half" rows.0.flops "1064960.0" bench --device cpu --threads 1 --time 1 --problem "$own" --query 64 --seq 64
+json "a window counts what it shows" rows.0.flops "32768.0" bench --device cpu --threads 1 --time 1 \
+    --problem "$own sliding_window=64" --seq 512
+# 3 requests: 40 x 2 heads x 64 values x 4 bytes each key; 4 x 32 x 4 heads x (1 + 9 + 30) pairs
+json "requests of several lengths" rows.0.bytes 20480.0 bench --device cpu --threads 1 --time 1 --problem "$own" --lens 1,9,30
+ok "their work" test "$(query rows.0.flops)" = 20480.0
+ok "their error is small" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 >= 0 && \$1 < 1e-4) }'"
+json "as many queries as keys" rows.0.flops 261632.0 bench --device cpu --threads 1 --time 1 --query 0 --lens 1,9,30 \
+    --problem "$own"
+ok "with a small error" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 >= 0 && \$1 < 1e-4) }'"
+wants "a length that is none" 2 "5,100,33" bench --device cpu --problem "$own" --lens 4,x
+wants "no length at all" 2 "5,100,33" bench --device cpu --problem "$own" --lens ""
+wants "a length below the query" 2 "part of the keys" bench --device cpu --problem "$own" --query 5 --lens 9,4
+wants "the cache writer" 0 "C1 write 8192 .*GB/s" bench --device cpu --threads 1 --time 1 --suite h200 --rows C1 \
+    --svg "$tap_scratch/writer.svg"
+ok "is in the picture" sh -c "grep -q 'C1 write 8192' '$tap_scratch/writer.svg'"
+wants "sinks, slopes and caps are checked too" 0 "e-0" bench --device cpu --threads 1 --time 1 --query 5 --seq 40 \
+    --problem "$own features=sink,alibi logits_soft_cap=30"
+wants "the table and the picture" 0 "workload " bench --device cpu --threads 1 --time 1 --suite quick --rows vision,prefill \
+    --svg "$tap_scratch/bench.svg"
+ok "with a roof of each kind" sh -c "grep -q '>f32 FMA ' '$tap_scratch/bench.svg'"
+ok "the picture is SVG and complete" sh -c "grep -q '^<svg ' '$tap_scratch/bench.svg' && tail -n 1 '$tap_scratch/bench.svg' | grep -q '^</svg>'"
+wants "a picture that cannot be written" 4 "No such file" bench --device cpu --threads 1 --time 1 --problem "$own" --svg /no/such/a.svg
+wants "an unknown suite" 2 "suites are" bench --device cpu --suite marathon
+wants "a query longer than the keys" 2 "part of the keys" bench --device cpu --problem "$own" --query 9 --seq 4
+wants "cross attention" 0 "yours .*e-0" bench --device cpu --time 1 --requests 2 --query 40 --seq 30 \
+    --problem 'role=encoder_decoder num_heads=4 head_size=32 dtype=float32'
+latent="num_heads=4 kv_lora_rank=512 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128"
+wants "latent attention" 0 "yours .*e-0" bench --device cpu --time 1 --seq 100 --problem "role=mla head_size=576 $latent"
+wants "over selected tokens" 0 "yours .*e-0" bench --device cpu --time 1 --query 2 --seq 200 \
+    --problem "role=mla_sparse topk=128 head_size=576 $latent"
+wants "the MHA part of latent attention" 0 "yours .*e-0" bench --device cpu --time 1 --query 20 --seq 20 \
+    --problem "role=mla_prefill head_size=192 $latent"
+wants "what no backend serves is a failed row" 1 "failed" bench --device cpu --time 1 --problem "$own kv_cache_dtype=nvfp4" --seq 64
+tap_done

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_data.h: random inputs of any length that can be had again one by one, and the double reference over
+ * some rows. */
+#ifndef ATTN_TOOLS_BENCH_DATA_H
+#define ATTN_TOOLS_BENCH_DATA_H
+
+#include "measure/bench_work.h"
+
+#include "tensor/device_memory.h"
+
+enum { BENCH_QUERY, BENCH_KEY, BENCH_VALUE, BENCH_SINK, BENCH_WEIGHT, BENCH_NUM_TENSORS };
+
+/* Element i of a tensor, rounded to dtype: standard normal numbers (queries twice as large, weights 1/25)
+ * from a fixed table. */
+float bench_value(int tensor, uint32_t dtype, int64_t i);
+void bench_fill(int tensor, uint32_t dtype, int64_t first, int64_t count, void *data);
+/* The same straight into device memory, of which the tables take some: they are copied there once, and from
+ * there as often as it takes. 0 on success. */
+typedef struct bench_tables {
+    uint32_t dtype;
+    void *data[BENCH_NUM_TENSORS];
+} bench_tables_t;
+int bench_fill_device(bench_tables_t *tables, device_memory_t *memory, int tensor, int64_t first,
+                      int64_t count, void *to);
+/* Entry j of the list of selected tokens of query token i: all that it sees where they are few enough, else
+ * topk of them at even distances; -1 behind the last. */
+int32_t bench_selected(const bench_row_t *row, int64_t i, int64_t j);
+/* The usual slopes of ALiBi, 2^(-8 (h + 1) / H) (Press, Smith, Lewis 2022). */
+float bench_slope(int64_t head, int64_t num_heads);
+
+/* Largest error of some outputs against double. output: [T, Hq, Dv] on the host. -1: the problem has a
+ * feature that is not computed here. */
+double bench_error(const bench_row_t *row, const void *output);
+
+#endif
