@@ -32,11 +32,16 @@ static uint32_t dtype_of(const hf_reader_t *top, const hf_reader_t *part) {
     return ATTN_DTYPE_BFLOAT16;
 }
 
-/* One more kind; NULL if there is no room, which is an error of the file. */
+/* One more kind; NULL if there are more kinds or layers than there is room for, which is an error of the
+ * file. */
 static hf_kind_t *add_kind(hf_model_t *model, const hf_reader_t *reader, const attn_problem_t *problem,
                            uint32_t num_layers) {
     if (model->num_kinds == HF_MAX_KINDS) {
         attni_hf_fail(reader, "layer_types", "makes more than %d kinds of layers", HF_MAX_KINDS);
+        return NULL;
+    }
+    if (num_layers > HF_MAX_DEPTH) {
+        attni_hf_fail(reader, "num_hidden_layers", "is %u; at most %d are read", num_layers, HF_MAX_DEPTH);
         return NULL;
     }
     hf_kind_t *kind = &model->kinds[model->num_kinds++];

@@ -110,6 +110,10 @@ static void test_files(void) {
     path = write_text("heads.json", "{\"hidden_size\": 64, \"num_hidden_layers\": 2}");
     is_int(attn_model_load(path, &model, &err), ATTN_E_PARSE, "no heads: %s", err.text);
     has_str(err.text, "heads.json: num_attention_heads", "with the field");
+    static const char deep[] = "{\"model_type\": \"whisper\", \"encoder_layers\": 9000, \"d_model\": 256,"
+                               " \"num_attention_heads\": 4}";
+    is_int(attn_model_parse(deep, strlen(deep), "deep", &model, &err), ATTN_E_PARSE, "deep: %s", err.text);
+    has_str(err.text, "is 9000; at most 4096", "with both numbers");
     is_int(attn_model_load(NULL, &model, &err), ATTN_E_INVALID, "no path");
     is_str(err.param, "path", "by name");
     is_int(attn_model_load(path, NULL, &err), ATTN_E_INVALID, "nowhere to put it");

@@ -5,6 +5,8 @@
 # says what it is linked with; lines `PLUGIN: NAME ...` say of what the plugins are built that it loads. The seed
 # is fixed unless FUZZ_SEED gives another; a crash leaves its input in ./fuzz. With FUZZ_CPU=N rounds of SECONDS
 # follow each other, each with the next seed, until each harness has had its share of N seconds of processor time.
+# With FUZZ_RUNS=N a round ends after N inputs, at the same addresses every time: the same build then tries the same
+# inputs on every machine, however fast.
 set -u
 src=$(cd "$1" && pwd)
 seconds=${2:-20}
@@ -72,7 +74,7 @@ round() {
     cpu_used
     before=$cpu
     # shellcheck disable=SC2086
-    "./$1" -seed="$2" -max_total_time="$seconds" -max_len=8192 -timeout=30 -rss_limit_mb=2048 -print_final_stats=1 \
+    $same_addresses "./$1" -seed="$2" -max_total_time="$seconds" -runs="${FUZZ_RUNS:--1}" -max_len=8192 -timeout=30 -rss_limit_mb=2048 -print_final_stats=1 \
         -artifact_prefix="$1-" "found-$1" $corpus >"$1.log" 2>&1
     status=$?
     cpu_used
@@ -88,6 +90,9 @@ round() {
     fi
     return $status
 }
+
+same_addresses=
+[ -z "${FUZZ_RUNS:-}" ] || ! setarch -R true 2>/dev/null || same_addresses="setarch -R"
 
 for harness in "$src"/tests/fuzz/fuzz_*.c; do
     name=$(basename "$harness" .c)
