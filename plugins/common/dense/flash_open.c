@@ -102,7 +102,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     }
     const int decodes = flash_decode_of(in) != NULL;
     if (!decodes) in->max_decode_tokens = 0;
-    const int block = in->decode[1][0].row_tiles * 8;
+    const int block = in->decode[1][0].row_tiles > 1 ? 16 : 8; /* rows of a decode CTA */
     in->ticket_stride = in->kv_heads * ((in->max_decode_tokens * in->group + block - 1) / block);
     flash_plan_input *pi = &in->plan_input;
     int window = p->sliding_window ? (int)p->sliding_window - 1 : -1;
