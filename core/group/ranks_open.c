@@ -41,7 +41,7 @@ int attni_ranks_open(const struct attni_backend *backend, const attn_device_t *d
     k->lists = calloc((size_t)(k->world + 1) * (size_t)k->list_entries, sizeof *k->lists);
     if (k->words == NULL || k->states == NULL || k->merged == NULL || k->lses == NULL || k->lists == NULL) {
         attni_ranks_close(k);
-        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for %d ranks", (int)k->world);
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for %u ranks", p->dcp_world_size);
     }
     *ranks = k;
     return ATTN_OK;

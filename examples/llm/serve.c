@@ -126,8 +126,9 @@ static void compose(server_t *s, const int32_t *n, int count) {
     step->num_logits = 0;
     step->starts[0] = 0;
     int batch[count];
+    memcpy(batch, s->batch, sizeof batch);
     for (int i = 0; i < count; i++) {
-        const request_t *r = &s->requests[batch[i] = s->batch[order[i]]];
+        const request_t *r = &s->requests[s->batch[i] = batch[order[i]]];
         for (int32_t t = 0; t < n[order[i]]; t++, row++) {
             step->tokens[row] = r->tokens[r->num_computed + t];
             step->position[row] = r->num_computed + t;
@@ -139,7 +140,6 @@ static void compose(server_t *s, const int32_t *n, int count) {
         if (step->lens[i] == r->num_tokens) step->logit_rows[step->num_logits++] = row - 1;
     }
     step->num_tokens = row;
-    memcpy(s->batch, batch, sizeof batch);
 }
 
 static int is_end(const config_t *c, int32_t token) {

@@ -81,7 +81,8 @@ static float key_of(source_t *s, uint32_t family, int64_t row, int64_t d, const 
     case KIT_GEOMETRIC: /* -back / 16 in three numbers of 4 bits; from 4096 keys back on it stays */
         if (d > 2) return 0;
         if (back >= 4096) return d == 1 ? -16.f : 0.f;
-        return d == 0 ? -(float)(back / 16 % 16) : d == 1 ? -(float)(back / 256) : -(float)(back % 16) / 16;
+        const int64_t digits[3] = {back / 16 % 16, back / 256, back % 16};
+        return (float)-digits[d] / (d == 2 ? 16.f : 1.f);
     case KIT_CHANNEL:
         return pick(s, s->normal) * (d == 5 ? 64.f : 1.f);
     case KIT_EQUAL_KEYS:

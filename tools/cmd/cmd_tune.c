@@ -44,7 +44,7 @@ static int read_list(const char *option, const char *text, int32_t *values) {
 
 /* Decode for every batch and context; prefill of one request for every context. */
 static int make_points(const tune_args_t *args, tune_t *t) {
-    int32_t requests[MAX_LIST], contexts[MAX_LIST];
+    int32_t requests[MAX_LIST] = {0}, contexts[MAX_LIST] = {0};
     const int num_requests = read_list("requests", args->requests, requests);
     const int num_contexts = num_requests != 0 ? read_list("context", args->context, contexts) : 0;
     if (num_contexts == 0) return TOOL_USAGE;

@@ -63,8 +63,9 @@ static int64_t row_of(const layer_exact_t *e, const double *k, int32_t r, int64_
 
 /* The exact output, or (stored given) the divergence of its softmax from the exact one. */
 static int walk_rows(const layer_exact_t *e, const layer_stored_t *stored, quality_row_t *row) {
-    double *p = malloc((size_t)(2 * e->tokens + 2) * sizeof *p), *other = p + e->tokens + 1;
+    double *p = malloc((size_t)(2 * e->tokens + 2) * sizeof *p);
     if (p == NULL) return ATTN_E_NO_MEMORY;
+    double *other = p + e->tokens + 1;
     for (int32_t r = 0; r < e->in->num_reqs; r++)
         for (int64_t t = e->in->q_start[r]; t < e->in->q_start[r + 1]; t++)
             for (int64_t h = 0; h < e->heads; h++) {
