@@ -59,7 +59,7 @@ static int check_output(const DLTensor *t, const char *name, int64_t tokens, int
     if (code != ATTN_OK) return code;
     if (!attni_element_is_float(attn_dtype_of(t->dtype)))
         return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s has element type %s; float32, float16, bfloat16 or float64 was wanted", name,
+                         "%s has element type %s; expected float32, float16, bfloat16 or float64", name,
                          attn_dtype_name(attn_dtype_of(t->dtype)));
     if (t->shape[0] < tokens)
         return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows for %lld tokens", name,

@@ -23,11 +23,11 @@ static int check_tensor(const DLTensor *t, const char *name, attn_error_t *error
     ATTNI_NEED(t, name, error);
     if (t->ndim < 1 || t->ndim > MAX_DIMS || t->shape == NULL || t->strides == NULL)
         return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s has %d dimensions or no shape or strides; 1 to %d dimensions were wanted", name,
+                         "%s has %d dimensions or no shape or strides; expected 1 to %d dimensions", name,
                          (int)t->ndim, MAX_DIMS);
     if (t->dtype.bits % 8 != 0 || t->dtype.bits == 0 || t->dtype.lanes != 1)
         return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s has elements of %d bits and %d lanes; whole bytes and one lane were wanted",
+                         "%s has elements of %d bits and %d lanes; expected whole bytes and one lane",
                          name, (int)t->dtype.bits, (int)t->dtype.lanes);
     int64_t count = 1;
     for (int i = 0; i < t->ndim; i++) {

@@ -186,7 +186,7 @@ static void read_requests(server_t *s, const char *path) {
         }
         if (new_tokens < 1 || new_tokens > s->config.max_len - r.num_prompt || r.num_prompt == 0 ||
             at[strspn(at, " \r\n")] != '\0')
-            die("%s:%d: MAX_NEW from 1 and a prompt in numbers were wanted, together at most %lld", path,
+            die("%s:%d: expected MAX_NEW from 1 and a prompt in numbers, together at most %lld", path,
                 number, (long long)s->config.max_len);
         r.num_tokens = r.num_prompt;
         r.max_tokens = r.num_prompt + (int32_t)new_tokens;
@@ -251,7 +251,7 @@ int main(int argc, char **argv) {
         if ((number == NULL && text == NULL) || i + 1 == argc)
             die("%s: no such option, or no value", argv[i]);
         if (text != NULL) *text = argv[++i];
-        if (number != NULL && (*number = atoi(argv[++i])) < 1) die("%s: a number from 1 was wanted", argv[i]);
+        if (number != NULL && (*number = atoi(argv[++i])) < 1) die("%s: expected a number from 1", argv[i]);
         if (number != NULL && *number > 1 << 20) die("%s is more than %d", argv[i], 1 << 20);
     }
     checkpoint_t *checkpoint = checkpoint_open(argv[1], &s.config);

@@ -131,7 +131,7 @@ impl Report {
         }
         let t = &*t;
         if t.ndim as usize != N {
-            refuse!(self, ATTN_E_INVALID, name, "{} has {} dimensions; {} were wanted", name, t.ndim, N);
+            refuse!(self, ATTN_E_INVALID, name, "{} has {} dimensions; expected {}", name, t.ndim, N);
         }
         if t.shape.is_null() || t.strides.is_null() {
             refuse!(self, ATTN_E_INVALID, name, "{} has no shape or no strides; give both", name);
@@ -142,7 +142,7 @@ impl Report {
                 self,
                 ATTN_E_INVALID,
                 name,
-                "{} has element type {}:{}; {}:{} (DLPack code:bits) was wanted",
+                "{} has element type {}:{}; expected {}:{} (DLPack code:bits)",
                 name,
                 t.dtype.code,
                 t.dtype.bits,
@@ -159,7 +159,7 @@ impl Report {
                     self,
                     ATTN_E_INVALID,
                     name,
-                    "{} has size {} in dimension {}; {} was wanted",
+                    "{} has size {} in dimension {}; expected {}",
                     name,
                     out.shape[i],
                     i,

@@ -206,7 +206,7 @@ ATTN_UNUSED static int attn_comm_mpi_reduce_scatter_(void *ctx, const void *send
     (void)stream;
     if (dtype != ATTN_DTYPE_FLOAT32 && dtype != ATTN_DTYPE_FLOAT64 && dtype != ATTN_DTYPE_FLOAT16 &&
         dtype != ATTN_DTYPE_BFLOAT16)
-        return attn_fail(error, ATTN_E_INVALID, "dtype", "dtype is %u; a float type was wanted",
+        return attn_fail(error, ATTN_E_INVALID, "dtype", "dtype is %u; expected a float type",
                          (unsigned)dtype);
     code = attn_comm_mpi_begin_(m, 3, count * attn_dtype_size(dtype), error);
     if (code != ATTN_OK) return code;
@@ -225,7 +225,7 @@ ATTN_UNUSED static int attn_comm_mpi_init(attn_comm_mpi_t *mpi, MPI_Comm comm, i
                                           attn_comm_t *made, attn_error_t *error) {
     if (mpi == NULL || made == NULL || limit_ms < 1)
         return attn_fail(error, ATTN_E_INVALID, limit_ms < 1 ? "limit_ms" : mpi == NULL ? "mpi" : "made",
-                         "limit_ms is %lld, mpi and made %s; at least 1 ms and both structs were wanted",
+                         "limit_ms is %lld, mpi and made %s; expected at least 1 ms and both structs",
                          (long long)limit_ms, mpi == NULL || made == NULL ? "not given" : "given");
     memset(mpi, 0, sizeof *mpi);
     mpi->limit_ms = limit_ms;

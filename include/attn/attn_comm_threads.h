@@ -209,7 +209,7 @@ ATTN_UNUSED static int attn_comm_threads_reduce_scatter_(void *ctx, const void *
     (void)stream;
     if (dtype != ATTN_DTYPE_FLOAT32 && dtype != ATTN_DTYPE_FLOAT64 && dtype != ATTN_DTYPE_FLOAT16 &&
         dtype != ATTN_DTYPE_BFLOAT16)
-        return attn_fail(error, ATTN_E_INVALID, "dtype", "dtype is %u; a float type was wanted",
+        return attn_fail(error, ATTN_E_INVALID, "dtype", "dtype is %u; expected a float type",
                          (unsigned)dtype);
     code = attn_comm_threads_begin_(s, "reduce_scatter", send, count * size, error);
     if (code != ATTN_OK) return code;

@@ -32,7 +32,7 @@ static int read_list(const char *option, const char *text, int32_t *values) {
         const long value = strtol(at, &end, 10);
         if (end == at || (*end != ',' && *end != '\0') || value < 1 || value > 1 << 24 || count == MAX_LIST ||
             (count > 0 && value <= values[count - 1])) {
-            tool_error("--%s is '%s'; up to %d ascending numbers were wanted, such as 1,8,64", option, text,
+            tool_error("--%s is '%s'; expected up to %d ascending numbers, such as 1,8,64", option, text,
                        MAX_LIST);
             return 0;
         }

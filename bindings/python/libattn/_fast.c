@@ -159,7 +159,7 @@ static int set_block(struct block *block, PyObject *source, int is_writable) {
 /* The pointers of a METH_FASTCALL function's integers; None and 0 are NULL. */
 static int pointers(PyObject *const *arguments, Py_ssize_t count, Py_ssize_t wanted, void **p) {
     if (count != wanted) {
-        PyErr_Format(PyExc_TypeError, "wanted %zd arguments, not %zd", wanted, count);
+        PyErr_Format(PyExc_TypeError, "expected %zd arguments, not %zd", wanted, count);
         return -1;
     }
     for (Py_ssize_t i = 0; i < count; i++) {

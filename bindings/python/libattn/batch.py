@@ -54,7 +54,7 @@ class Batch:
         if len(starts) != len(lengths) + 1:
             raise invalid(
                 "seq_lens",
-                f"seq_lens has {len(lengths)} entries and query_start_loc {len(starts)}; wanted one less",
+                f"seq_lens has {len(lengths)} entries and query_start_loc {len(starts)}; expected one less",
             )
         self.query_start_loc, self.seq_lens = starts, lengths
         self.num_reqs = len(lengths)
@@ -109,7 +109,7 @@ class Batch:
             if len(starts) == 0:
                 raise invalid(
                     "query_start_loc",
-                    "query_start_loc is empty; wanted [0, ..], one entry more than requests",
+                    "query_start_loc is empty; expected [0, ..], one entry more than requests",
                 )
             return starts
         sums = [0]
@@ -148,7 +148,7 @@ class Batch:
             if t.device_type not in (1, 3):
                 raise invalid(
                     "block_table",
-                    f"block_table is on device type {t.device_type}; wanted the CPU or {self._device!r}",
+                    f"block_table is on device type {t.device_type}; expected the CPU or {self._device!r}",
                 )
             if self._device.is_cpu and view.dtype == "int32" and len(view.shape) == 2 and _is_dense(view):
                 self._keep.append(view)

@@ -179,7 +179,7 @@ class Context:
                 options.log_level = _abi.LogLevel[log_level.upper()]
             except KeyError:
                 raise invalid(
-                    "log_level", f"log_level is '{log_level}'; wanted error, warn, info or debug"
+                    "log_level", f"log_level is '{log_level}'; expected error, warn, info or debug"
                 ) from None
         if log is not None:
 

@@ -28,7 +28,7 @@ def framework_of(wanted: Optional[str], device: Device) -> str:
     """ "torch", "numpy" or "bytes": what new memory is made with. None: torch if the program has imported it,
     else numpy if it is installed, else bytes."""
     if wanted not in (None, "torch", "numpy", "bytes"):
-        raise invalid("framework", f"framework is {wanted!r}; wanted 'torch', 'numpy', 'bytes' or None")
+        raise invalid("framework", f"framework is {wanted!r}; expected 'torch', 'numpy', 'bytes' or None")
     if not device.is_cpu:
         if wanted not in (None, "torch") or not _can_import("torch"):
             raise invalid(
@@ -154,14 +154,14 @@ def host_ints(source: IntsLike, param: str, itemsize: int = 4) -> HostInts:
                 param, f"{param} is on device type {kind}, but the host reads it; give a list or a CPU tensor"
             )
         if len(shape) != 1:
-            raise invalid(param, f"{param} has {len(shape)} dimensions; wanted 1")
+            raise invalid(param, f"{param} has {len(shape)} dimensions; expected 1")
         if kind_of_type in (0, 1) and bits == itemsize * 8 and (strides[0] == 1 or shape[0] < 2):
             return HostInts(data, shape, keep)
         source = source.tolist()  # type: ignore[union-attr]
     try:
         made = array.array(code, source)
     except (TypeError, OverflowError) as error:
-        raise invalid(param, f"{param}: {error}; wanted integers of {itemsize * 8} bits") from None
+        raise invalid(param, f"{param}: {error}; expected integers of {itemsize * 8} bits") from None
     return HostInts(made.buffer_info()[0], (len(made),), made)
 
 
@@ -172,5 +172,5 @@ def host_table(rows: Any, param: str) -> HostInts:
     try:
         flat = array.array("i", (b for row in lists for b in (*row, *(0,) * (width - len(row)))))
     except (TypeError, OverflowError) as error:
-        raise invalid(param, f"{param}: {error}; wanted rows of block numbers") from None
+        raise invalid(param, f"{param}: {error}; expected rows of block numbers") from None
     return HostInts(flat.buffer_info()[0], (len(lists), width), flat)

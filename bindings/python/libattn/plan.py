@@ -121,7 +121,7 @@ def split3(query_start_loc: IntsLike, seq_lens: IntsLike, threshold: int = 1) ->
 
 def _same(numbers: HostInts, n: int, param: str) -> None:
     if len(numbers) != n:
-        raise invalid(param, f"{param} has {len(numbers)} entries; wanted {n}")
+        raise invalid(param, f"{param} has {len(numbers)} entries; expected {n}")
 
 
 def reorder(
@@ -181,7 +181,7 @@ def slot_mapping(
     if len(table) < len(lengths):
         raise invalid(
             "block_table",
-            f"block_table has {len(table)} rows; wanted one for each of {len(lengths)} requests",
+            f"block_table has {len(table)} rows; expected one for each of {len(lengths)} requests",
         )
     if num_tokens is None:
         num_tokens = ctypes.c_int32.from_address(starts.address + 4 * len(lengths)).value
@@ -214,7 +214,7 @@ def cross_slots(
     )
     _same(computed, len(lengths), "num_computed")
     if len(table) < len(lengths):
-        raise invalid("block_table", f"block_table has {len(table)} rows; wanted {len(lengths)}")
+        raise invalid("block_table", f"block_table has {len(table)} rows; expected {len(lengths)}")
     numbers: Any = (ctypes.c_int32 * len(lengths)).from_address(lengths.address) if len(lengths) else []
     slots, count = _zeros("q", sum(max(n, 0) for n in numbers)), ctypes.c_int64()
     call(
@@ -370,7 +370,7 @@ def resolve_kv_cache_dtype(
     except KeyError:
         raise invalid(
             "kv_cache_dtype",
-            f"kv_cache_dtype is '{kv_cache_dtype}'; wanted one of "
+            f"kv_cache_dtype is '{kv_cache_dtype}'; expected one of "
             f"{', '.join(k.name.lower() for k in _abi.KVDType)}",
         ) from None
     rules = (ctypes.c_char_p * max(len(skip), 1))(*(rule.encode() for rule in skip))

@@ -53,7 +53,7 @@ def _word(name: str, value: Any) -> str:
         try:
             value = value.item() if hasattr(value, "item") else value.__index__()
         except (AttributeError, ValueError):
-            raise invalid(name, f"{name} is {value!r}; wanted a number") from None
+            raise invalid(name, f"{name} is {value!r}; expected a number") from None
     return repr(value)
 
 
@@ -174,7 +174,7 @@ class Device:
             )
         if text is not None and not isinstance(text, str):
             raise invalid(
-                "device", f"device is {text!r}; wanted text such as 'cpu' or 'cuda:0', or a torch.device"
+                "device", f"device is {text!r}; expected text such as 'cpu' or 'cuda:0', or a torch.device"
             )
         if text == "cpu:0":
             text = "cpu"

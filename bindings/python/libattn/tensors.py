@@ -67,7 +67,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _dlpack_type(name: str, param: str) -> tuple[int, int]:
     pair = DLPACK_TYPES.get(name)
     if pair is None:
-        raise invalid(param, f"{param} has elements of type {name}; wanted one of {', '.join(DLPACK_TYPES)}")
+        raise invalid(param, f"{param} has elements of type {name}; expected one of {', '.join(DLPACK_TYPES)}")
     return pair
 
 
@@ -83,7 +83,7 @@ def _describe_torch(tensor: Any, param: str) -> Description:
     if device is None:
         kind = {"cpu": KDL_CPU, "cuda": KDL_CUDA}.get(tensor.device.type)
         if kind is None:
-            raise invalid(param, f"{param} is a torch tensor on {tensor.device}; wanted one on cpu or cuda")
+            raise invalid(param, f"{param} is a torch tensor on {tensor.device}; expected one on cpu or cuda")
         device = _torch_devices[tensor.device] = (kind, tensor.device.index or 0)
     if tensor.requires_grad and module_if_loaded("torch").is_grad_enabled():
         raise invalid(
@@ -148,7 +148,7 @@ def _describe_dlpack(source: Any, param: str, is_writable: bool, stream: Optiona
     pair = (t.dtype.code, t.dtype.bits)
     if pair not in NAMES and pair != (6, 8):  # (6, 8) is DLPack's bool
         raise invalid(
-            param, f"{param} has elements of DLPack type {pair}; wanted one of {', '.join(NAMES.values())}"
+            param, f"{param} has elements of DLPack type {pair}; expected one of {', '.join(NAMES.values())}"
         )
     return (
         (t.data or 0) + t.byte_offset,
@@ -167,7 +167,7 @@ def _describe_buffer(source: Any, param: str, is_writable: bool) -> Description:
     except TypeError:
         raise invalid(
             param,
-            f"{param} is {type(source).__name__}; wanted a torch tensor, a numpy array, an object with "
+            f"{param} is {type(source).__name__}; expected a torch tensor, a numpy array, an object with "
             "__dlpack__, or a buffer",
         ) from None
     if is_writable and view.readonly:
@@ -175,7 +175,7 @@ def _describe_buffer(source: Any, param: str, is_writable: bool) -> Description:
     name = _BUFFER_TYPES.get(view.format.lstrip("@<="))
     if name is None:
         raise invalid(
-            param, f"{param} has elements of format '{view.format}'; wanted one of {''.join(_BUFFER_TYPES)}"
+            param, f"{param} has elements of format '{view.format}'; expected one of {''.join(_BUFFER_TYPES)}"
         )
     address, keep = address_of_buffer(view)
     shape = tuple(view.shape or ())
@@ -271,7 +271,7 @@ class TensorView:
         elements."""
         n = len(shape)
         if n > MAX_DIMS:
-            raise invalid(self.name, f"{self.name} has {n} dimensions; wanted at most {MAX_DIMS}")
+            raise invalid(self.name, f"{self.name} has {n} dimensions; expected at most {MAX_DIMS}")
         pad = _PAD[n]
         shape_at, strides_at = self.address + _SHAPE_AT, self.address + _STRIDES_AT
         head = (data, *device, n, *pair, 1, shape_at, strides_at, 0)

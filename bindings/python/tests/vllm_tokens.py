@@ -105,7 +105,7 @@ def compare(own: list[Any], ours: list[Any], tie: float) -> tuple[int, int, floa
         if gap > tie:
             failures.append(f"request {i} token {at}: {x[at]} against {y[at]}, {gap:.4f} apart: no tie")
     if worst > tie:
-        failures.append(f"logprobs of equal tokens differ by {worst:.5f}; wanted at most {tie}")
+        failures.append(f"logprobs of equal tokens differ by {worst:.5f}; expected at most {tie}")
     return equal, same, worst, failures
 
 

@@ -40,7 +40,7 @@ def refuse_unserved(module: torch.nn.Module, mask: Any, arguments: dict[str, Any
     if mask is not None and mask.dim() != 2:
         raise unsupported(
             "attention_mask",
-            f"attention_mask has {mask.dim()} dimensions; wanted None or [batch, keys] of kept tokens, which "
+            f"attention_mask has {mask.dim()} dimensions; expected None or [batch, keys] of kept tokens, which "
             "libattn.hf.register() makes transformers give",
         )
     if arguments.get("position_bias") is not None:

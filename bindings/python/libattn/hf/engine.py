@@ -68,7 +68,7 @@ class Engine:
         if not request.prompt or longest > min(self.max_len, self.num_blocks * self.block_size):
             raise invalid(
                 "prompt",
-                f"{len(request.prompt)} tokens and {request.max_new_tokens} new ones; wanted 1 to "
+                f"{len(request.prompt)} tokens and {request.max_new_tokens} new ones; expected 1 to "
                 f"{min(self.max_len, self.num_blocks * self.block_size)} together",
             )
         self.waiting.append(request)

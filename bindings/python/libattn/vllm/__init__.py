@@ -22,7 +22,7 @@ def register() -> None:
     """Tells vLLM about the backends; called by vLLM in each of its processes. May be called again."""
     mode = os.environ.get("LIBATTN_VLLM", "")
     if mode not in MODES:
-        raise ValueError(f"LIBATTN_VLLM is '{mode}'; wanted 'override', 'off', or nothing")
+        raise ValueError(f"LIBATTN_VLLM is '{mode}'; expected 'override', 'off', or nothing")
     if mode == "off":
         return
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
