@@ -42,8 +42,8 @@ static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_
                       attn_error_t *error) {
     const struct cpu_attn *s = &in->shape;
     const call_cache_t c = cpu_cache_of(in);
-    int status =
-        call_check_rows(a->query, "query", in->query_dtype, s->num_q_heads, s->head_size, tokens, error);
+    int status = call_check_rows(a->query, "query", in->projects ? in->p.dtype : in->query_dtype,
+                                 s->num_q_heads, attn_query_size(&in->p), tokens, error);
     if (status == ATTN_OK && in->is_latent)
         status = call_check_latent_cache(a->kv_cache, a->v_cache, in->storage, in->block_size, s->head_size,
                                          error);
@@ -59,8 +59,9 @@ static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_
         status =
             call_check_rows(a->value, "value", in->p.dtype, s->num_kv_heads, s->head_size_v, tokens, error);
     if (status == ATTN_OK)
-        status = call_check_rows(a->output, "output", in->out_dtype, s->num_q_heads, s->head_size_v, tokens,
-                                 error);
+        status = call_check_rows(a->output, "output", in->out_dtype, s->num_q_heads, attn_output_size(&in->p),
+                                 tokens, error);
+    if (status == ATTN_OK && in->projects) status = cpu_latent_check(in, a, error);
     if (status == ATTN_OK) status = call_check_lse(a->lse, s->num_q_heads, tokens, error);
     return status == ATTN_OK
                ? call_check_extras(a, in->features, s->num_q_heads, s->num_kv_heads, tokens, error)
@@ -141,7 +142,7 @@ static void set_call(const attn_instance_t *in, const attn_forward_t *a, const s
 /* The profiling run, without metadata: zero for every row (semantics 7.10). */
 static int zero_output(const attn_instance_t *in, const attn_forward_t *a, attn_error_t *error) {
     const int status = call_check_rows(a->output, "output", in->out_dtype, in->shape.num_q_heads,
-                                       in->shape.head_size_v, 0, error);
+                                       attn_output_size(&in->p), 0, error);
     if (status == ATTN_OK) call_zero_rows(a->output);
     return status;
 }
@@ -165,6 +166,9 @@ int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
                          "block_table names block %d; the cache has %lld blocks", m->max_block,
                          (long long)a.kv_cache->shape[0]);
     set_call(in, &a, m, &call);
-    cpu_plan_run(cpu_metadata_plan(m), in->k, &call, &in->tiling, &in->limits, s.workspace, 0);
+    if (in->projects)
+        cpu_latent_run(in, &a, m, &call, s.workspace);
+    else
+        cpu_plan_run(cpu_metadata_plan(m), in->k, &call, &in->tiling, &in->limits, s.workspace, 0);
     return ATTN_OK;
 }

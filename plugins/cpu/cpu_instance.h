@@ -24,6 +24,7 @@ struct attn_instance {
     int64_t max_len;
     int has_cache, is_separate;
     int is_latent; /* one row of L + R values per token, whose first L are the value (semantics 7.11) */
+    int projects;  /* queries are absorbed and latents multiplied with W_UV here (semantics 7.4) */
     size_t metadata_bytes, workspace_bytes;
     float *k_scale, *v_scale, *sinks, *alibi; /* the call's small vectors, copied dense */
     float *rows;                              /* a row of floats for each thread, for update_kv_cache */
@@ -36,6 +37,8 @@ struct cpu_metadata {
     const int32_t *block_table;
     int64_t block_table_row;
     int32_t num_tokens, max_block;
+    int32_t
+        heads_per_pass; /* query heads that the plan is for; fewer than all only where instances project */
 };
 #define CPU_METADATA_MAGIC UINT64_C(0x306174654d757043)
 
@@ -55,6 +58,17 @@ float cpu_scale_at(const DLTensor *scale, int64_t head);
 void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, int side,
                     struct cpu_rows *rows, struct cpu_rows *scales);
 
+/* Where instances project: bytes of prepared weights, of a thread's scratch, of the workspace behind that of
+ * the plan; query heads of one pass over so many tokens; forward's own checks, and forward with `call` filled
+ * but for queries and outputs. */
+uint64_t cpu_latent_weight_bytes(const attn_instance_t *in);
+size_t cpu_latent_scratch_bytes(const attn_instance_t *in);
+size_t cpu_latent_workspace(const attn_instance_t *in);
+int cpu_latent_heads(const attn_instance_t *in, int32_t tokens);
+int cpu_latent_check(const attn_instance_t *in, const attn_forward_t *a, attn_error_t *error);
+void cpu_latent_run(const attn_instance_t *in, const attn_forward_t *a, struct cpu_metadata *m,
+                    struct cpu_attn *call, char *workspace);
+
 int cpu_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
              uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);
@@ -67,6 +81,8 @@ int cpu_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, con
 int cpu_update_block_table(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
                            void *stream, attn_error_t *error);
 int cpu_update_kv_cache(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                        attn_error_t *error);
+int cpu_prepare_weights(attn_instance_t *instance, const attn_weights_t *weights, void *stream,
                         attn_error_t *error);
 int cpu_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                 void *stream, attn_error_t *error);

@@ -56,6 +56,7 @@
 #endif
 
 #include "cpu_cache_row.h"
+#include "cpu_project.h"
 
 #define CAT_(a, b) a##b
 #define CAT(a, b)  CAT_(a, b)
@@ -176,4 +177,6 @@ const struct cpu_kernels CAT(cpu_kernels_, LEVEL_NAME) = {
     .item = level_item,
     .merge = level_merge,
     .write_row = level_write_row,
+    .absorb = level_absorb,
+    .values = level_values,
 };

@@ -71,7 +71,10 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
                          "common_prefix_len is %d; expected 0 or more", b.common_prefix_len);
 
     m->num_tokens = b.num_actual_tokens;
-    struct cpu_plan *plan = cpu_plan_init(cpu_metadata_plan(m), &in->shape, &in->tiling, &in->limits,
+    struct cpu_attn shape = in->shape;
+    if (in->projects) shape.num_q_heads = cpu_latent_heads(in, b.num_actual_tokens);
+    m->heads_per_pass = shape.num_q_heads;
+    struct cpu_plan *plan = cpu_plan_init(cpu_metadata_plan(m), &shape, &in->tiling, &in->limits,
                                           (int64_t)in->limits.max_seqs * in->max_spans);
     plan->num_seqs = b.num_reqs;
     for (int32_t r = 0; r < b.num_reqs; r++) {
@@ -86,7 +89,7 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
         q->mask.spans = plan->spans + (int64_t)2 * spans * r;
     }
     batch_copy_spans(&b, spans, plan->spans);
-    cpu_plan_build(plan, in->k, &in->shape, &in->tiling, &in->limits);
+    cpu_plan_build(plan, in->k, &shape, &in->tiling, &in->limits);
     m->magic = CPU_METADATA_MAGIC;
     return ATTN_OK;
 }

@@ -61,7 +61,7 @@ static void set_shape(attn_instance_t *in) {
     a->num_q_heads = (int)p->num_heads;
     a->num_kv_heads = in->is_latent ? 1 : (int)(p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads);
     a->head_size = (int)p->head_size;
-    a->head_size_v = (int)attn_output_size(p);
+    a->head_size_v = in->is_latent ? (int)p->kv_lora_rank : (int)attn_output_size(p);
     a->q_dtype = cpu_dtype_of(in->query_dtype);
     a->kv_dtype = in->kv == ATTN_KV_INT4_PER_TOKEN_HEAD ? CPU_I4
                   : attn_kv_is_turboquant(in->kv)       ? CPU_PACKED
@@ -78,6 +78,10 @@ static void set_shape(attn_instance_t *in) {
     a->q_scale = 1.0f;
     a->scale_per_head = 1;
     a->block_size = (int)in->block_size;
+    if (in->projects && !(in->k->bf16_dot && cpu_bf16_serves(a))) { /* between the projections, float32 */
+        if (a->q_dtype != CPU_E4M3) a->q_dtype = CPU_F32;
+        a->out_dtype = CPU_F32;
+    }
 }
 
 static void set_sizes(attn_instance_t *in) {
@@ -85,9 +89,21 @@ static void set_sizes(attn_instance_t *in) {
     if (l2 < (128 << 10)) l2 = L2_FALLBACK;
     if (l2 > SCRATCH_TOTAL / in->limits.threads) l2 = SCRATCH_TOTAL / in->limits.threads;
     in->k->tiling(&in->shape, (size_t)l2, &in->tiling);
+    if (in->projects) { /* with fewer heads a row-dot item may have more rows */
+        struct cpu_attn few = in->shape;
+        struct cpu_tiling t;
+        size_t scratch = cpu_latent_scratch_bytes(in);
+        for (; few.num_q_heads >= 1; few.num_q_heads--) {
+            if (in->p.num_heads % (uint32_t)few.num_q_heads != 0) continue;
+            in->k->tiling(&few, (size_t)l2, &t);
+            if (t.scratch_bytes > scratch) scratch = t.scratch_bytes;
+        }
+        in->tiling.scratch_bytes = scratch;
+    }
     const int64_t spans = (int64_t)in->limits.max_seqs * in->max_spans;
     in->metadata_bytes = 64 + cpu_plan_bytes(&in->shape, &in->tiling, &in->limits, spans);
     in->workspace_bytes = cpu_plan_workspace(&in->shape, &in->tiling, &in->limits);
+    if (in->projects) in->workspace_bytes += 64 + cpu_latent_workspace(in);
 }
 
 int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
@@ -116,6 +132,7 @@ int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->max_spans = (in->features & ATTN_F_MM_PREFIX) == 0 ? 0 : p.max_mm_ranges != 0 ? p.max_mm_ranges : 8;
     in->has_cache = attn_role_has_cache(p.role);
     in->is_latent = attn_role_is_mla(p.role);
+    in->projects = attn_problem_projects(&p);
     in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
     const int64_t threads = num_options > CPU_OPTION_NUM_THREADS ? options[CPU_OPTION_NUM_THREADS].i : 0;
     in->limits.threads = threads > 0 ? (int)threads : cpu_max_threads();
@@ -167,5 +184,6 @@ int cpu_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_erro
     attn_space_needed_t full = {.struct_size = sizeof full, .alignment = 64};
     full.metadata_bytes = in->metadata_bytes;
     full.workspace_bytes = in->workspace_bytes;
+    full.weight_bytes = in->projects ? cpu_latent_weight_bytes(in) : 0;
     return attn_give(needed, &full, sizeof full, "needed", error);
 }

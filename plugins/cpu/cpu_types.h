@@ -132,6 +132,18 @@ static inline int64_t cpu_part_floats(int head_size_v) {
     return ((int64_t)head_size_v + 2 + 15) / 16 * 16;
 }
 
+/* The projections of a latent layer (semantics 7.4): rows of kv_b_proj, padded with zeros to w_columns. */
+struct cpu_projection {
+    int nope, rope, latent, value; /* P, R, L, V */
+    enum cpu_dtype q_type, y_type, out_type, w_type;
+    float w_scale;
+    int w_columns; /* L, up to the next multiple of CPU_PROJECT_PAD */
+    int64_t w_row; /* bytes */
+};
+
+/* Elements that any level loads at once, and tokens of one block of a projection. */
+enum { CPU_PROJECT_PAD = 32, CPU_PROJECT_TOKENS = 16 };
+
 /* Sizes that a level derives from the problem at open. */
 struct cpu_tiling {
     int num_sub;          /* sub-blocks of lanes per work item of the lanes-are-queries path */
