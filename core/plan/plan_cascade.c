@@ -4,8 +4,8 @@
 #include "base/arith.h"
 #include "base/need.h"
 
+#include <attn/attn_merge.h>
 #include <attn/attn_plan.h>
-#include <math.h>
 
 /* The decision and its constants are those of semantics 6.4. */
 int32_t attn_plan_use_cascade(const attn_cascade_params_t *params, const int32_t *query_lens,
@@ -46,21 +46,25 @@ int32_t attn_plan_common_prefix(const int32_t *block_table, int64_t table_stride
     return (int32_t)(attni_max64(shared, 0) * block_size);
 }
 
-/* One pair of rows; *lse receives the merged log-sum-exp. Empty sides (-inf; some kernels write +inf)
- * contribute nothing, whatever their rows hold (semantics 2.14). */
-static void merge_row(const float *a, float lse_a, const float *b, float lse_b, int32_t n, float *out,
-                      float *lse) {
-    int has_a = !isinf(lse_a), has_b = !isinf(lse_b);
-    double top = has_a && (!has_b || lse_a > lse_b) ? lse_a : lse_b;
-    double wa = has_a ? exp(lse_a - top) : 0, wb = has_b ? exp(lse_b - top) : 0, sum = wa + wb;
-    if (!has_a && !has_b) {
-        memset(out, 0, (size_t)n * sizeof *out);
-        *lse = -INFINITY;
-        return;
-    }
-    for (int32_t d = 0; d < n; d++)
-        out[d] = (float)((has_a ? a[d] * (wa / sum) : 0) + (has_b ? b[d] * (wb / sum) : 0));
-    *lse = (float)(top + log(sum));
+/* Dense arrays of floats as tensors: outputs [T, H, Dv] and LSE [H, T]. */
+struct dense_state {
+    int64_t shape[3], strides[3], lse_shape[2], lse_strides[2];
+    DLTensor output, lse;
+};
+
+static void describe_state(struct dense_state *s, const float *output, const float *lse, int64_t num_tokens,
+                           int64_t num_heads, int64_t size) {
+    const DLTensor floats = {.device = {kDLCPU, 0}, .dtype = attn_dl_dtype(ATTN_DTYPE_FLOAT32)};
+    *s = (struct dense_state){.shape = {num_tokens, num_heads, size},
+                              .strides = {num_heads * size, size, 1},
+                              .lse_shape = {num_heads, num_tokens},
+                              .lse_strides = {num_tokens, 1},
+                              .output = floats,
+                              .lse = floats};
+    s->output.data = (void *)(uintptr_t)output, s->output.ndim = 3;
+    s->output.shape = s->shape, s->output.strides = s->strides;
+    s->lse.data = (void *)(uintptr_t)lse, s->lse.ndim = 2;
+    s->lse.shape = s->lse_shape, s->lse.strides = s->lse_strides;
 }
 
 int attn_plan_merge_states(const float *prefix_out, const float *prefix_lse, const float *suffix_out,
@@ -77,17 +81,19 @@ int attn_plan_merge_states(const float *prefix_out, const float *prefix_lse, con
     ATTNI_NEED(suffix_out, "suffix_out", error);
     ATTNI_NEED(suffix_lse, "suffix_lse", error);
     ATTNI_NEED(out, "out", error);
-    for (int64_t t = 0; t < num_tokens; t++) {
-        for (int32_t h = 0; h < num_heads; h++) {
-            int64_t row = (t * num_heads + h) * head_size_v, at = h * num_tokens + t;
-            float lse = suffix_lse[at];
-            if (t < prefill_tokens_with_context)
-                merge_row(prefix_out + row, prefix_lse[at], suffix_out + row, lse, head_size_v, out + row,
-                          &lse);
-            else
-                memmove(out + row, suffix_out + row, (size_t)head_size_v * sizeof *out);
-            if (lse_out != NULL) lse_out[at] = lse;
-        }
-    }
+    struct dense_state prefix, suffix, merged;
+    describe_state(&prefix, prefix_out, prefix_lse, num_tokens, num_heads, head_size_v);
+    describe_state(&suffix, suffix_out, suffix_lse, num_tokens, num_heads, head_size_v);
+    describe_state(&merged, out, lse_out, num_tokens, num_heads, head_size_v);
+    const attn_state_t states[2] = {{&prefix.output, &prefix.lse}, {&suffix.output, &suffix.lse}};
+    const int64_t both = attni_min64(prefill_tokens_with_context, num_tokens),
+                  row = (int64_t)num_heads * head_size_v;
+    int code = attn_merge_states(states, 2, both, NULL, &merged.output,
+                                 lse_out != NULL ? &merged.lse : NULL, error);
+    if (code != ATTN_OK) return code;
+    memmove(out + both * row, suffix_out + both * row, (size_t)((num_tokens - both) * row) * sizeof *out);
+    for (int32_t h = 0; h < num_heads && lse_out != NULL; h++)
+        memmove(lse_out + h * num_tokens + both, suffix_lse + h * num_tokens + both,
+                (size_t)(num_tokens - both) * sizeof *lse_out);
     return ATTN_OK;
 }

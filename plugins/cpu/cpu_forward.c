@@ -32,7 +32,7 @@ void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const D
                               attn_byte_stride(t, 2)};
     if (side && !in->is_separate) rows->base += call_cache_row_bytes(&c, 0);
     *scales = (struct cpu_rows){0};
-    if (attn_kv_is_per_token_head(c.kv) && !attn_kv_is_turboquant(c.kv)) {
+    if (attn_kv_is_per_token_head(c.kv) && in->shape.kv_dtype != CPU_PACKED) {
         *scales = *rows;
         scales->base += call_cache_data_bytes(&c, side);
     }

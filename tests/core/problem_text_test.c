@@ -98,7 +98,7 @@ static void test_check(void) {
     BAD(plain, p.out_dtype = 11, "out_dtype");
     BAD(plain, p.query_dtype = ATTN_DTYPE_FLOAT16, "query_dtype");
     GOOD(plain, p.query_dtype = ATTN_DTYPE_FP8_E4M3);
-    BAD(plain, p.kv_cache_dtype = 16, "kv_cache_dtype");
+    BAD(plain, p.kv_cache_dtype = ATTN_KV_COUNT_, "kv_cache_dtype");
     BAD(plain, p.kv_cache_dtype = ATTN_KV_FP8_DS_MLA, "kv_cache_dtype");
     BAD(mla(), p.kv_cache_dtype = ATTN_KV_FP8_DS_MLA, "kv_cache_dtype");
     BAD(plain, (p.role = ATTN_ROLE_ENCODER, p.kv_cache_dtype = ATTN_KV_FP8_E4M3), "kv_cache_dtype");
