@@ -120,39 +120,69 @@ const attn_backend_t *attn_context_find_backend(const attn_context_t *context, c
 int attn_device_parse(const char *text, attn_device_t *device, attn_error_t *error);
 
 /* ------------------------------------------------------ capability queries */
-/* Answered from the backend's table, no device needed: 1 yes, 0 no; a kv_cache_dtype or
- * block_size of 0 passes. (semantics 4.2) [any thread] [pure] */
-
+/* Answered from the backend's table, no device needed: 1 yes, 0 no. What a table cannot say is left to
+ * attn_backend_validate. (semantics 4.2) All of them: [any thread] [pure] */
+/* Head sizes of Q and K; of latent attention, of a cache row. */
 int attn_backend_supports_head_size(const attn_backend_t *backend, uint32_t head_size);
+/* ATTN_DTYPE_* of Q, K and V. */
 int attn_backend_supports_dtype(const attn_backend_t *backend, uint32_t dtype);
+/* ATTN_KV_*; 0 passes. */
 int attn_backend_supports_kv_cache_dtype(const attn_backend_t *backend, uint32_t kv_cache_dtype);
+/* Tokens of a cache block; 0 passes. */
 int attn_backend_supports_block_size(const attn_backend_t *backend, uint32_t block_size);
+/* ATTN_ROLE_*. */
 int attn_backend_supports_attn_type(const attn_backend_t *backend, uint32_t role);
-int attn_backend_supports_feature(const attn_backend_t *backend, uint64_t feature); /* all bits of it */
+/* ATTN_F_*: all bits of `feature`. The functions below ask for one feature by name. */
+int attn_backend_supports_feature(const attn_backend_t *backend, uint64_t feature);
+/* ATTN_F_SINK: a learned logit per query head. */
 int attn_backend_supports_sink(const attn_backend_t *backend);
+/* ATTN_F_ALIBI_SQRT: ALiBi on the root of the distance. */
 int attn_backend_supports_alibi_sqrt(const attn_backend_t *backend);
+/* ATTN_F_MM_PREFIX: bidirectional spans. */
 int attn_backend_supports_mm_prefix(const attn_backend_t *backend);
+/* ATTN_F_PER_HEAD_SCALES: static scales for each KV head. */
 int attn_backend_supports_per_head_quant_scales(const attn_backend_t *backend);
+/* ATTN_F_SLIDING_WINDOW. */
 int attn_backend_supports_sliding_window(const attn_backend_t *backend);
+/* ATTN_F_NON_CAUSAL: cached attention without the causal mask. */
 int attn_backend_supports_non_causal(const attn_backend_t *backend);
+/* ATTN_F_BATCH_INVARIANT: a request's bits do not depend on the others of its batch. */
 int attn_backend_supports_batch_invariance(const attn_backend_t *backend);
+/* ATTN_F_KV_CONNECTOR: the cache may be filled by someone else. */
 int attn_backend_supports_kv_connector(const attn_backend_t *backend);
+/* ATTN_F_PCP: context parallelism of prefill. */
 int attn_backend_supports_pcp(const attn_backend_t *backend);
+/* It can serve a rank's share of the tokens (semantics 8.5), itself or with the core around it. */
 int attn_backend_supports_dcp(const attn_backend_t *backend);
+/* A number such as 90 for sm_90. */
 int attn_backend_supports_compute_capability(const attn_backend_t *backend, int32_t compute_capability);
+/* A DLDeviceType. */
 int attn_backend_supports_device_type(const attn_backend_t *backend, int32_t device_type);
+/* ATTN_F_LSE: returns the natural log-sum-exp. */
 int attn_backend_supports_lse(const attn_backend_t *backend);
+/* ATTN_F_CASCADE: a prefix that all requests share is attended to once. */
 int attn_backend_supports_cascade(const attn_backend_t *backend);
+/* ATTN_F_QUANT_QUERY: queries of e4m3. */
 int attn_backend_supports_quant_query_input(const attn_backend_t *backend);
+/* The operation update_block_table is there. */
 int attn_backend_supports_update_block_table(const attn_backend_t *backend);
+/* Role mla or mla_sparse. */
 int attn_backend_is_mla(const attn_backend_t *backend);
+/* Role mla_sparse. */
 int attn_backend_is_sparse(const attn_backend_t *backend);
+/* forward writes the step's K and V: update_kv_cache is not called. */
 int attn_backend_forward_includes_kv_cache_update(const attn_backend_t *backend);
+/* ATTN_F_BLOCK_STRIDE: takes blocks further apart than a page. */
 int attn_backend_indexes_kv_by_block_stride(const attn_backend_t *backend);
-uint32_t attn_backend_required_kv_layout(const attn_backend_t *backend); /* ATTN_LAYOUT_* or 0 */
-uint32_t attn_backend_graph_support(const attn_backend_t *backend);      /* ATTN_GRAPH_* */
+/* ATTN_LAYOUT_* that its cache must have; 0: any. */
+uint32_t attn_backend_required_kv_layout(const attn_backend_t *backend);
+/* ATTN_GRAPH_*: which batches may be captured. */
+uint32_t attn_backend_graph_support(const attn_backend_t *backend);
+/* The longest query that counts as decode when a batch is reordered; 0: no order is needed. */
 uint32_t attn_backend_reorder_threshold(const attn_backend_t *backend);
-uint32_t attn_backend_query_len_support(const attn_backend_t *backend); /* ATTN_QUERY_LEN_* */
+/* ATTN_QUERY_LEN_* of the decode part. */
+uint32_t attn_backend_query_len_support(const attn_backend_t *backend);
+/* Tokens of a cache block to take where the caller does not mind: default_size, or what suits better. */
 uint32_t attn_backend_preferred_block_size(const attn_backend_t *backend, uint32_t default_size);
 
 /* ------------------------------------------------------------------ problem */

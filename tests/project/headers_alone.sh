@@ -41,15 +41,39 @@ for header in "$inc"/attn/*.h "$inc"/attn/draft/*.h; do
     fi
 done
 
-# The comment above a function has a mark in brackets, or the head of its header says that all have it.
-unmarked=$(for header in attn.h attn_comm.h attn_merge.h attn_model.h attn_plan.h; do
-    awk -v file=$header '
+# A function has a comment of its own above it (elsewhere than in attn.h neighbours may share one), with a mark in
+# brackets, unless the head of its section or header says that all have it.
+without_mark() { # NAME FILE: functions without a comment, or without a mark
+    awk -v file="$1" '
+        /^\/\* ---/ { section = 0 }
         /^\/\*/ { text = ""; inside = 1 }
-        inside { line = $0; sub(/^ \* ?/, " ", line); text = text line; if ($0 ~ /\*\//) inside = 0; if (text ~ /All are \[any thread\]/) all = 1; next }
+        inside {
+            line = $0
+            sub(/^ \* ?/, " ", line)
+            text = text line
+            if ($0 ~ /\*\//) inside = 0
+            if (text ~ /All are \[any thread\]/) all = 1
+            if (text ~ /All of them: \[any thread\]/) section = 1
+            next
+        }
         /^[a-z].*\(/ && !/^(typedef|extern|static)/ {
-            name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name)
-            if (text == "" || (!all && text !~ /\[(any thread|instance|one thread)/)) print file ":" FNR ": " name
-        }' "$inc/attn/$header"
+            name = $0
+            sub(/\(.*/, "", name)
+            sub(/.*[ *]/, "", name)
+            if (text == "" || (!all && !section && text !~ /\[(any thread|instance|one thread)/))
+                print file ":" FNR ": " name
+            if (file == "attn.h") text = ""
+        }' "$2"
+}
+unmarked=$(for header in attn.h attn_comm.h attn_merge.h attn_model.h attn_plan.h; do
+    without_mark $header "$inc/attn/$header"
 done)
 if [ -z "$unmarked" ]; then pass "functions have thread marks"; else fail "functions have thread marks" "$unmarked"; fi
+printf '/* All of them: [any thread] */\n/* One. */\nint f(int);\nint g(int);\n/* ---- next */\n/* h */\nint h(int);\n' >"$tap_scratch/planted.h"
+found=$(without_mark attn.h "$tap_scratch/planted.h" | tr '\n' ' ')
+if [ "$found" = "attn.h:4: g attn.h:7: h " ]; then
+    pass "a function without a sentence or a mark is found"
+else
+    fail "a function without a sentence or a mark is found" "found '$found'"
+fi
 tap_done
