@@ -27,13 +27,20 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
     AS_CASE([$with_cuda], [auto|yes], [], [attn_cuda_path=$with_cuda/bin])
     AS_IF([test -z "$NVCC"], [AC_PATH_PROG([NVCC], [nvcc], [], [$attn_cuda_path])])
     AS_IF([test -z "$NVCC"], [cuda_missing="no nvcc found"], [
-      cuda_home=`dirname "$NVCC"` && cuda_home=`cd "$cuda_home/.." && pwd`
-      for attn_dir in "$cuda_home/lib64" "$cuda_home/lib" "$cuda_home/targets/x86_64-linux/lib" \
-                      "$cuda_home/lib/x86_64-linux-gnu"; do
-        AS_IF([test -z "$CUDA_LIBS" && test -f "$attn_dir/libcudart_static.a"],
-          [CUDA_LIBDIR=$attn_dir CUDA_LIBS="-L$attn_dir -lcudart_static -lstdc++ -lrt -lpthread -ldl"])
+      dnl NVCC may be a wrapper, or "ccache /usr/local/cuda/bin/nvcc": its last word, then where toolkits are.
+      attn_nvcc_home=`echo "$NVCC" | sed 's/.* //'` && attn_nvcc_home=`dirname "$attn_nvcc_home"`
+      attn_nvcc_home=`cd "$attn_nvcc_home/.." && pwd`
+      attn_cuda_homes="$attn_nvcc_home /usr/local/cuda /opt/cuda"
+      AS_CASE([$with_cuda], [auto|yes], [], [attn_cuda_homes="$with_cuda"])
+      for attn_home in $attn_cuda_homes; do
+        for attn_dir in "$attn_home/lib64" "$attn_home/lib" "$attn_home/targets/x86_64-linux/lib" \
+                        "$attn_home/lib/x86_64-linux-gnu"; do
+          AS_IF([test -z "$CUDA_LIBS" && test -f "$attn_dir/libcudart_static.a"],
+            [CUDA_LIBDIR=$attn_dir CUDA_LIBS="-L$attn_dir -lcudart_static -lstdc++ -lrt -lpthread -ldl"
+             cuda_home=$attn_home])
+        done
       done
-      AS_IF([test -z "$CUDA_LIBS"], [cuda_missing="no libcudart_static.a below $cuda_home"])
+      AS_IF([test -z "$CUDA_LIBS"], [cuda_missing="no libcudart_static.a below $attn_cuda_homes"])
     ])
     AS_IF([test -z "$cuda_missing"], [
       AC_MSG_CHECKING([whether $NVCC compiles for $CUDA_ARCH])
