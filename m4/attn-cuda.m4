@@ -18,10 +18,10 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
   attn_arch_list=
   for attn_arch in $CUDA_ARCH; do
     AS_IF([expr "x$attn_arch" : 'x[[0-9]]\{2,3\}[[af]]\{0,1\}$' >/dev/null], [],
-      [AC_MSG_ERROR([--with-cuda-arch: "$attn_arch" is no architecture; wanted numbers such as 80 or 90a])])
+      [AC_MSG_ERROR([--with-cuda-arch: "$attn_arch" is not an architecture; expected numbers such as 80 or 90a])])
     attn_arch_list=$attn_arch_list${attn_arch_list:+_}$attn_arch
   done
-  AS_IF([test -z "$attn_arch_list"], [AC_MSG_ERROR([--with-cuda-arch: no architecture; wanted numbers such as 80 or 90a])])
+  AS_IF([test -z "$attn_arch_list"], [AC_MSG_ERROR([--with-cuda-arch: no architecture; expected numbers such as 80 or 90a])])
   AS_IF([test "$with_cuda" != no], [
     attn_cuda_path=$PATH:/usr/local/cuda/bin:/opt/cuda/bin
     AS_CASE([$with_cuda], [auto|yes], [], [attn_cuda_path=$with_cuda/bin])

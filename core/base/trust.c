@@ -174,7 +174,7 @@ static int step(struct walk *w, const char *name, size_t length) {
     return S_ISDIR(status.st_mode) ? check_component(w->at, &w->status, w->error) : 0;
 }
 
-/* Ends with w->at, which is no link, and its status; directories on the way are checked, w->at is if it is
+/* Ends with w->at, which is not a link, and its status; directories on the way are checked, w->at is if it is
  * one. */
 static int walk(struct walk *w, const char *path, attn_error_t *error) {
     memset(w, 0, sizeof *w);

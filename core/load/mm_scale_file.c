@@ -44,7 +44,7 @@ static int parse_scale(const char *path, const char *layer, const char *key, con
             error, ATTN_E_PARSE, key,
             "%s: '%s' of layer '%.120s' is a list of %zu; expected one number for the whole tensor", path,
             key, layer, json_array_size(value));
-    *scale = json_number_value(value); /* 0 for what is no number */
+    *scale = json_number_value(value); /* 0 for what is not a number */
     if (!json_is_number(value) || !isfinite(*scale) || !(*scale > 0) || (float)*scale == 0 ||
         !isfinite((float)*scale))
         return attn_fail(error, ATTN_E_PARSE, key,

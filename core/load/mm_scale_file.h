@@ -20,7 +20,7 @@ struct attni_mm_table {
 };
 
 /* Reads a file: an object of layers, or one whose member "layers" is that object. Members are q, k, v or
- * q_scale, k_scale, v_scale. Entries that are no objects or lack a scale are left out; a scale that is not
+ * q_scale, k_scale, v_scale. Entries that are not objects or lack a scale are left out; a scale that is not
  * one positive number fails with file, layer and key. The table is empty on failure. */
 int attni_mm_table_read(struct attni_mm_table *table, const char *path, attn_error_t *error);
 void attni_mm_table_free(struct attni_mm_table *table);

@@ -200,7 +200,8 @@ static void add_mla(hf_model_t *model, const hf_reader_t *r, const hf_family_t *
     if (p->topk != 0) attni_hf_field(r, "index_n_heads"); /* of the indexer */
     if (p->topk != 0)
         note(model,
-             "the indexer that picks the top %u tokens is no layer: it is the extension attn.draft.indexer/0 "
+             "the indexer that picks the top %u tokens is not a layer: it is the extension "
+             "attn.draft.indexer/0 "
              "of "
              "the backends that have it; its keys take memory beside the cache",
              p->topk);

@@ -21,7 +21,7 @@ typedef struct hf_layer_set {
 int attni_hf_layer_sets(const hf_reader_t *reader, const hf_family_t *family, int64_t depth,
                         hf_layer_set_t *sets, int capacity);
 
-/* Whether the config names layers that are no softmax attention. */
+/* Whether the config names layers without softmax attention. */
 int attni_hf_layer_sets_skipped(const hf_reader_t *reader);
 
 #endif

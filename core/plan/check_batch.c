@@ -166,8 +166,8 @@ static int64_t cached_keys(const struct check *c, int32_t r) {
                                   (int32_t)c->p->cp_interleave);
 }
 
-/* The first id that is no block of the cache, n if all are. Sixteen at a time: the sign tells of ids below 0
- * and, taken from the last block, of those beyond it. */
+/* The first id that is not a block of the cache, n if all are. Sixteen at a time: the sign shows ids below 0
+ * and, of the last block minus the id, those beyond it. */
 static int64_t first_outside(const int32_t *ids, int64_t n, int64_t num_blocks) {
     const uint32_t last = (uint32_t)attni_min64(num_blocks, INT32_MAX) - 1;
     int64_t i = 0;

@@ -107,7 +107,7 @@ int attn_plan_expand_blocks(const int32_t *manager_blocks, int64_t n, int32_t ma
         int64_t first = (int64_t)manager_blocks[i] * factor;
         if (first < 0 || first + factor - 1 > INT32_MAX)
             return attn_fail(error, ATTN_E_INVALID, "manager_blocks",
-                             "manager_blocks[%lld] is %d; times %d it is no 32-bit block number",
+                             "manager_blocks[%lld] is %d; times %d it exceeds a 32-bit block number",
                              (long long)i, (int)manager_blocks[i], (int)factor);
         for (int32_t j = 0; j < factor; j++)
             kernel_blocks[i * factor + j] = (int32_t)first + j;

@@ -52,7 +52,7 @@ const char *attni_ranks_refusal(const attn_problem_t *p, char *text, size_t size
     REFUSE(p->sliding_window && p->mask != ATTN_MASK_CAUSAL, "mask",
            "a sliding window over ranks needs the causal mask");
     REFUSE(p->sliding_window % round != 0, "sliding_window",
-           "sliding_window %u is no multiple of %llu (dcp_world_size * cp_interleave)", p->sliding_window,
+           "sliding_window %u is not a multiple of %llu (dcp_world_size * cp_interleave)", p->sliding_window,
            (unsigned long long)round);
     REFUSE(p->block_size % interleave_of(p) != 0, "cp_interleave",
            "cp_interleave %u does not divide block_size %u", interleave_of(p), p->block_size);

@@ -93,7 +93,7 @@ static void check_block_size(const struct check *in) {
         used += (size_t)snprintf(want + used, sizeof want - used, "%s%u", i ? ", " : "multiple of ",
                                  in->caps.block_sizes[i].size);
     attn_add_reason(in->reasons, ATTN_REASON_BLOCK_SIZE, "block_size", have, want,
-                    "%s does not support block size %s; it wants a %s", in->name, have, want);
+                    "%s does not support block size %s; it needs a %s", in->name, have, want);
 }
 
 /* A feature that has a reason code of its own. */

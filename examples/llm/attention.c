@@ -143,7 +143,8 @@ static void open_layers(attention_t *a, const char *folder, const char *backend)
     }
     attn_model_free(model);
     for (int64_t i = 0; i < a->config->layers; i++)
-        if (a->layers[i].layer == NULL) die("config.json: layer %lld is no attention layer", (long long)i);
+        if (a->layers[i].layer == NULL)
+            die("config.json: layer %lld is not an attention layer", (long long)i);
 }
 
 attention_t *attention_open(const char *folder, const config_t *config, const limits_t *limits,

@@ -125,7 +125,8 @@ static void add_files(checkpoint_t *c, const char *folder) {
     const char *name;
     json_object_foreach(json_object_get(index, "weight_map"), name, file) {
         const char *part = json_string_value(file);
-        if (part == NULL || strchr(part, '/') != NULL) die("%s: the file of %s is no name", path, name);
+        if (part == NULL || strchr(part, '/') != NULL)
+            die("%s: the file of %s is not a file name", path, name);
         json_object_set_new(seen, part, json_true());
     }
     if (index == NULL) json_object_set_new(seen, "model.safetensors", json_true());

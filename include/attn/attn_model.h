@@ -63,7 +63,7 @@ typedef struct attn_model_kind {
 int attn_model_kind(const attn_model_t *model, uint32_t index, attn_model_kind_t *kind,
                     attn_problem_t *problem, attn_error_t *error);
 
-/* Remark number index for a person: layers left out because they are no softmax attention, an unknown
+/* Remark number index for a person: layers left out because they have no softmax attention, an unknown
  * model_type read by the usual names, and the like. NULL past the end. [any thread] */
 const char *attn_model_note(const attn_model_t *model, uint32_t index);
 /* Path number index of a field that concerns attention, is not switched off and was not understood, such as

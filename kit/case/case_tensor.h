@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * case_tensor.h: tensors of a running case on any device, each between canaries: every byte of an allocation
- * that is no element of the tensor must keep the poison it got.
+ * that is not an element of the tensor must keep the poison it got.
  */
 #ifndef ATTN_KIT_CASE_TENSOR_H
 #define ATTN_KIT_CASE_TENSOR_H

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Rows of a strided case are wider than the table; what is behind them is no page id. */
+/* Rows of a strided case are wider than the table; what is behind them is not a page id. */
 static kit_tensor_t *make_table(kit_run_t *x) {
     const int64_t n = x->c->num_reqs, width = x->in->table_width, shape[2] = {n, width},
                   strides[2] = {width + 7, 1};

@@ -213,7 +213,7 @@ void kit_run_check_cache(kit_run_t *x) {
     if (x->cache == NULL || kit_tensor_fetch(&x->all, x->cache)) return;
     int64_t block = axis_of(s, ATTN_AXIS_BLOCK);
     if (s->byte_strides[block] != s->page_bytes)
-        return; /* blocks are not outermost: pages are no byte ranges */
+        return; /* blocks are not outermost: pages are not ranges of bytes */
     int64_t layers = (x->c->flags & KIT_CROSS_LAYER) != 0 ? 3 : 1;
     unsigned char *is_used = calloc((size_t)s->shape[block] + 1, 1);
     if (is_used == NULL) return;

@@ -141,7 +141,7 @@ static struct gapped {
 } gapped_tensors[MAX_GAPPED];
 static int num_gapped;
 
-/* A list with a gap behind each entry; what lies in the gaps is no entry. */
+/* A list with a gap behind each entry; what lies in the gaps is not an entry. */
 static const DLTensor *gapped(const DLTensor *t) {
     if (t == NULL || t->ndim != 1 || t->shape[0] < 2 || num_gapped == MAX_GAPPED) return t;
     struct gapped *g = &gapped_tensors[num_gapped++];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_state.c: the part of group manners about state that is no instance's: loading and unloading, writable
- * globals, threads that stay, reads of the environment. What it says goes through the host's log, one line at
- * a time.
+ * check_state.c: the part of group manners about state that belongs to no instance: loading and unloading,
+ * writable globals, threads that stay, reads of the environment. What it says goes through the host's log,
+ * one line at a time.
  */
 #include "../run/check_engine.h"
 #include "../run/surroundings.h"

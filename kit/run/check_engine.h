@@ -81,7 +81,7 @@ void check_errors_list(check_list_t *list, const check_t *c);
 void check_threads_list(check_list_t *list, const check_t *c);
 void check_leaks_list(check_list_t *list, const check_t *c);
 void check_manners_list(check_list_t *list, const check_t *c);
-/* Timings, which are no checks: each says its line by check_skip. */
+/* Timings, which are not checks: each says its line by check_skip. */
 void check_bench_list(check_list_t *list, const check_t *c);
 
 void check_steps_list(check_list_t *list, const check_t *c);

@@ -89,7 +89,7 @@ static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
             "out_dtype fp8_e4m3 and one of the features out_fp8_static, out_fp8_group belong together");
     const uint64_t dv = attn_output_size(p);
     if (is_group && p->num_heads * dv % 64 != 0)
-        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is no multiple of 64",
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is not a multiple of 64",
                         "num_heads * head_size_v a multiple of 64",
                         "group scales cover 64 or 128 values of a row");
 }

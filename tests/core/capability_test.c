@@ -144,7 +144,7 @@ static void test_queries(void) {
     is_int(attn_backend_preferred_block_size(b, 16), 48, "else the smallest listed");
     is_int(attn_backend_preferred_block_size(b, 0), 48, "16 is the default's default");
     table.preferred_block_size = 64;
-    is_int(attn_backend_preferred_block_size(b, 128), 64, "the backend's own wish above all");
+    is_int(attn_backend_preferred_block_size(b, 128), 64, "the backend's own preference comes first");
     reset();
     table.num_block_sizes = 0;
     is_int(attn_backend_preferred_block_size(b, 16), 16, "any size: the default");

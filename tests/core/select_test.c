@@ -58,7 +58,7 @@ static void test_priority(void) {
     has_str(logged, "4 selection: FLASH_ATTN rejected (UNKNOWN)",
             "and the rejections, to those who want details");
     is_int(choose(&p, &cpu, "Auto"), ATTN_OK, "auto");
-    is_str(selection->rule, "priority", "is no wish");
+    is_str(selection->rule, "priority", "is no choice");
     p.role = ATTN_ROLE_ENCODER_ONLY;
     p.mask = ATTN_MASK_FULL;
     is_int(choose(&p, &cpu, NULL), ATTN_OK, "a role without a cache");
@@ -145,10 +145,10 @@ static void test_explicit(void) {
     is_str(selection->rule, "explicit", "explicitly");
     is_str(selection->source, "api:4", "where it is said");
     is_int(selection->num_candidates, 1, "nobody else is asked");
-    is_int(choose(&p, &cpu, "SECOND_ATTN"), ATTN_OK, "the call's own wish");
+    is_int(choose(&p, &cpu, "SECOND_ATTN"), ATTN_OK, "the call's own choice");
     is_str(chosen(), "SECOND_ATTN", "stands above");
     is_str(selection->source, "api", "as api");
-    is_int(choose(&p, &sm90, NULL), ATTN_E_UNSUPPORTED, "a wish that cannot be met is an error");
+    is_int(choose(&p, &sm90, NULL), ATTN_E_UNSUPPORTED, "a choice that cannot be met is an error");
     has_str(err.text, "backend good_attn was requested (api:4) and cannot be used: GOOD_ATTN runs on cpu",
             "with reasons");
     ok(selection && !selection->backend && selection->num_candidates == 1, "and a record");
@@ -168,11 +168,11 @@ static void test_explicit(void) {
           "[select encoder_only cpu]\npriority = SECOND_ATTN\n[select encoder_only]\nbackend = GOOD_ATTN\n");
     p = plain_problem();
     choose(&p, &cpu, NULL);
-    is_str(chosen(), "GOOD_ATTN", "auto takes a wish back");
+    is_str(chosen(), "GOOD_ATTN", "auto takes a choice back");
     p.role = ATTN_ROLE_ENCODER_ONLY;
     p.mask = ATTN_MASK_FULL;
     choose(&p, &cpu, NULL);
-    is_str(chosen(), "SECOND_ATTN", "a list for the device stands above a wish for all devices");
+    is_str(chosen(), "SECOND_ATTN", "a list for the device stands above an explicit choice for all devices");
     end();
 }
 
@@ -182,7 +182,7 @@ static void test_fallback(void) {
     p.head_size = 72; /* only refused by supports_combination */
     begin("fallback = warn\n[select decoder]\nbackend = GOOD_ATTN\npriority = GOOD_ATTN, SECOND_ATTN\n");
     is_int(choose(&p, &cpu, NULL), ATTN_E_UNSUPPORTED, "all refuse");
-    is_int(selection->num_candidates, 2, "the wish is not tried twice");
+    is_int(selection->num_candidates, 2, "the choice is not tried twice");
     is_int(selection->candidates[0].reasons[0].code, ATTN_REASON_COMBINATION, "by their own word");
     end();
 
@@ -191,12 +191,12 @@ static void test_fallback(void) {
     is_int(choose(&p, &cpu, NULL), ATTN_OK, "warn: the list takes over");
     is_str(chosen(), "SECOND_ATTN", "with its first");
     is_int(selection->num_candidates, 2, "the record holds both");
-    is_int(selection->candidates[0].is_chosen, 0, "the wish");
+    is_int(selection->candidates[0].is_chosen, 0, "the choice");
     is_str(selection->source, "api:6", "and who decided");
     has_str(selection->warning, "backend ABSENT (api:5) cannot be used, so the priority list (api:6) decides",
             "in words");
     has_str(logged, "2 backend ABSENT (api:5) cannot be used", "and in the log");
-    is_int(choose(&p, &cpu, "ABSENT"), ATTN_E_NOT_FOUND, "the call's own wish is never replaced");
+    is_int(choose(&p, &cpu, "ABSENT"), ATTN_E_NOT_FOUND, "the call's own choice is never replaced");
     end();
     begin("fallback = quiet\n[select decoder]\nbackend = ABSENT\npriority = SECOND_ATTN\n");
     is_int(choose(&p, &cpu, NULL), ATTN_OK, "quiet: the same");

@@ -78,7 +78,7 @@ static void test_counts(void) {
     FINE(g->b.max_query_len = 4; g->b.max_seq_len = 1000, "maxima may be bounds");
     FINE(g->b.flags = ATTN_BATCH_CAPTURE, "a batch for capture");
     SPOIL("flags", g->b.flags = 8, "an unknown flag");
-    SPOIL("flags", g->b.flags = 1, "a wish for a fast build, which nobody heeds");
+    SPOIL("flags", g->b.flags = 1, "a fast build, which nothing reads");
     SPOIL("flags", g->b.flags = 4, "a draft, which nobody heeds");
     SPOIL("is_prefilling_host", g->b.is_prefilling_host = g->prefilling, "is_prefilling, which nobody reads");
     SPOIL("num_reqs", g->b.num_reqs = -1, "a negative count of requests");

@@ -39,7 +39,7 @@ typedef struct tool_usage {
     size_t num_options;
 } tool_usage_t;
 
-/* Parses argv[1..]; words that are no options are moved to the front: argv[0 .. *num_words - 1] afterwards.
+/* Parses argv[1..]; words that are not options are moved to the front: argv[0 .. *num_words - 1] afterwards.
  * Returns -1 to go on, or the exit code to leave with (help was requested, or the line is wrong and the
  * reason was printed). */
 int tool_parse(const tool_usage_t *usage, int argc, char **argv, int *num_words);

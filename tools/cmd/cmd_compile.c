@@ -125,7 +125,7 @@ static int prepare(const attn_context_t *context, const char *name, const char *
     if (ATTN_HAS_OP(job->backend->ops, get_extension))
         job->extension = job->backend->ops->get_extension(NULL, ATTN_COMPILE_EXTENSION);
     if (job->extension == NULL || find_plugin(context, job->backend, &info) != 0) {
-        tool_error("%s compiles nothing at run time; its kernels came with it", job->backend->name);
+        tool_error("%s compiles nothing at run time; its kernels are compiled into it", job->backend->name);
         return TOOL_NO;
     }
     job->num_options = collect_options(context, &info, cache_dir, job->options);

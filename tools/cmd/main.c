@@ -19,7 +19,8 @@ static void print_help(void) {
            "  attn info\n"
            "  attn select --model config.json --device sm_90\n"
            "  attn run activations.safetensors\n"
-           "\nattn COMMAND --help tells more. Exit status: 0 yes, 1 no, 2 wrong usage, 3 wrong input file,\n"
+           "\nattn COMMAND --help shows its options. Exit status: 0 yes, 1 no, 2 wrong usage, 3 wrong input "
+           "file,\n"
            "4 configuration, plugin, device or memory. The manual: man attn\n");
 }
 

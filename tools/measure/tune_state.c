@@ -35,7 +35,7 @@ int tune_state_open(tune_t *t, const char *path) {
     if (t->state == NULL)
         tool_error("--state: %s:%d: %s", path, why.line, why.text);
     else
-        tool_error("--state: %s is no state of attn tune; name another file, or delete it", path);
+        tool_error("--state: %s is not a state file of attn tune; name another file, or delete it", path);
     return TOOL_INPUT;
 }
 

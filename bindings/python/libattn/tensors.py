@@ -111,7 +111,7 @@ def _describe_array(array: Any, param: str, is_writable: bool) -> Description:
         return interface["data"][0], KDL_CPU, 0, pair, shape, contiguous_strides(shape), array
     if any(s % size for s in byte_strides):
         raise invalid(
-            param, f"{param} has strides {byte_strides} bytes, which are no multiples of its elements' {size}"
+            param, f"{param} has strides {byte_strides} bytes, which are not multiples of its element size {size}"
         )
     return interface["data"][0], KDL_CPU, 0, pair, shape, tuple(s // size for s in byte_strides), array
 

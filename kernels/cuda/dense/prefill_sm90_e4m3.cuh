@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         return true;
     };
     /* Masks, and the largest scores. */
-    auto look = [&](float(&sc)[BN / 2], int j) {
+    auto mask_and_top = [&](float(&sc)[BN / 2], int j) {
         const int k0 = j * BN + 2 * q;
         if constexpr (FEATURE) {
             score_features(p, qk_scale(p, ti->head / p.group)).apply(sc);
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             wgmma_wait<0>();
             wgmma_pin(sc);
             release(ring_k.empty + 8 * s);
-            look(sc, last);
+            mask_and_top(sc, last);
             weigh(sc);
             pack(sc);
         }
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             wgmma_wait<1>();
             wgmma_pin(sc);
             release(ring_k.empty + 8 * s1);
-            look(sc, j);
+            mask_and_top(sc, j);
             weigh(sc);
             wgmma_wait<0>();
             wgmma_pin(t);

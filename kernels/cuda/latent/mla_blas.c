@@ -115,16 +115,18 @@ static void choose(mla_blas *b, const mla_blas_input *in, mla_product product, i
     const uint64_t workspace = 0;
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE, alignment = ALIGNMENT;
     question q;
-    cublasLtMatmulPreferenceOpaque_t wish;
+    cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulHeuristicResult_t found[MAX_PROPOSALS];
     int count = 0;
-    if (describe(c, &p, &q) || c->preference_init(&wish, sizeof wish) ||
-        c->preference_set(&wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace) ||
-        c->preference_set(&wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions))
+    if (describe(c, &p, &q) || c->preference_init(&preference, sizeof preference) ||
+        c->preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                          sizeof workspace) ||
+        c->preference_set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                          sizeof reductions))
         return;
     for (size_t i = 0; i < sizeof alignments / sizeof alignments[0]; i++)
-        if (c->preference_set(&wish, alignments[i], &alignment, sizeof alignment)) return;
-    if (c->heuristic(b->handle, &q.product, &q.weights, &q.rows, &q.result, &q.result, &wish,
+        if (c->preference_set(&preference, alignments[i], &alignment, sizeof alignment)) return;
+    if (c->heuristic(b->handle, &q.product, &q.weights, &q.rows, &q.result, &q.result, &preference,
                      wants_small_tiles ? MAX_PROPOSALS : 1, found, &count) ||
         count < 1)
         return;

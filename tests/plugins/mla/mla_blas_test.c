@@ -135,12 +135,12 @@ static cublasStatus_t fake_preference_set(cublasLtMatmulPreference_t p,
 static cublasStatus_t fake_heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t d,
                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
-                                     cublasLtMatmulPreference_t wish, int wanted,
+                                     cublasLtMatmulPreference_t preference, int wanted,
                                      cublasLtMatmulHeuristicResult_t *result, int *found) {
     matrix x;
     uint64_t workspace;
     (void)handle, (void)d, (void)a, (void)c, (void)out;
-    memcpy(&x, b->data, sizeof x), memcpy(&workspace, wish->data, sizeof workspace);
+    memcpy(&x, b->data, sizeof x), memcpy(&workspace, preference->data, sizeof workspace);
     *found = workspace == 0 && (int)x.columns < refuses_from ? wanted < 2 ? wanted : 2 : 0;
     for (int i = 0; i < *found; i++) {
         memset(&result[i], 0, sizeof result[i]);
