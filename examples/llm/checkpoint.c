@@ -2,11 +2,10 @@
 /*
  * checkpoint.c: weights of a folder in safetensors files (a header in JSON, then the values), which are
  * mapped and used where they lie; float16 alone is converted. Every size and offset is checked against the
- * file.
+ * file. And numbers of config.json, checked as far as every model asks for it.
  */
 #include <attn/attn_plugin_util.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "llm.h"
+#include "checkpoint.h"
 
 enum { MAX_FILES = 64, MAX_WEIGHTS = 8192 };
 
@@ -32,7 +31,7 @@ struct checkpoint {
 void die(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    fprintf(stderr, "llm: ");
+    fprintf(stderr, "%s: ", program);
     vfprintf(stderr, format, args);
     fprintf(stderr, "\n");
     va_end(args);
@@ -71,17 +70,18 @@ static void add_weight(checkpoint_t *c, const char *path, const char *name, json
         int64_t *n = i + 1 == ndim ? &w.cols : &w.rows, extent = json_integer_value(json_array_get(shape, i));
         if (extent < 1 || __builtin_mul_overflow(*n, extent, n)) die("%s: %s: bad shape", path, name);
     }
-    if (!is_float && !is_bf16 && strcmp(dtype, "F16") != 0)
-        die("%s: %s is %s; F32, F16 and BF16 are served", path, name, dtype);
-    int64_t count, bytes;
-    if (__builtin_mul_overflow(w.rows, w.cols, &count) ||
-        __builtin_mul_overflow(count, is_float ? 4 : 2, &bytes) || begin < 0 || end - begin != bytes ||
-        (uint64_t)end > size)
-        die("%s: %s: data_offsets do not fit its shape and the file", path, name);
     if (c->num_weights == MAX_WEIGHTS) die("%s: more than %d weights", path, MAX_WEIGHTS);
-    w.data = values + begin;
-    if (!is_float && !is_bf16) w.data = to_float(c, w.data, count);
-    if ((uintptr_t)w.data % (is_bf16 ? 2 : 4) != 0) die("%s: %s: not aligned", path, name);
+    const int is_served = is_float || is_bf16 || strcmp(dtype, "F16") == 0;
+    int64_t count, bytes;
+    if (is_served) {
+        if (__builtin_mul_overflow(w.rows, w.cols, &count) ||
+            __builtin_mul_overflow(count, is_float ? 4 : 2, &bytes) || begin < 0 || end - begin != bytes ||
+            (uint64_t)end > size)
+            die("%s: %s: data_offsets do not fit its shape and the file", path, name);
+        w.data = values + begin;
+        if (!is_float && !is_bf16) w.data = to_float(c, w.data, count);
+        if ((uintptr_t)w.data % (is_bf16 ? 2 : 4) != 0) die("%s: %s: not aligned", path, name);
+    }
     w.name = strdup(name);
     c->weights[c->num_weights++] = w;
 }
@@ -109,7 +109,7 @@ static void add_file(checkpoint_t *c, const char *path) {
     json_decref(root);
 }
 
-static json_t *load_json(const char *path, int is_required) {
+json_t *config_load(const char *path, int is_required) {
     json_error_t why;
     if (!is_required && access(path, F_OK) != 0) return NULL;
     json_t *root = json_load_file(path, 0, &why);
@@ -121,7 +121,7 @@ static json_t *load_json(const char *path, int is_required) {
 static void add_files(checkpoint_t *c, const char *folder) {
     char path[4096];
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
-    json_t *index = load_json(path, 0), *seen = json_object(), *file;
+    json_t *index = config_load(path, 0), *seen = json_object(), *file;
     const char *name;
     json_object_foreach(json_object_get(index, "weight_map"), name, file) {
         const char *part = json_string_value(file);
@@ -138,7 +138,7 @@ static void add_files(checkpoint_t *c, const char *folder) {
     json_decref(seen);
 }
 
-static double number(json_t *root, const char *name, double fallback) {
+double config_number(json_t *root, const char *name, double fallback) {
     json_t *value = json_object_get(root, name);
     if (value == NULL || json_is_null(value)) return fallback;
     if (!json_is_number(value) || !(json_number_value(value) > 0))
@@ -146,67 +146,15 @@ static double number(json_t *root, const char *name, double fallback) {
     return json_number_value(value);
 }
 
-static int64_t whole(json_t *root, const char *name, int64_t fallback) {
-    double value = number(root, name, (double)fallback);
+int64_t config_whole(json_t *root, const char *name, int64_t fallback) {
+    double value = config_number(root, name, (double)fallback);
     if (value < 1 || value > INT32_MAX || value != (double)(int64_t)value)
         die("config.json: %s must be a whole number from 1", name);
     return (int64_t)value;
 }
 
-static void read_rope(json_t *root, config_t *c) {
-    json_t *rope = json_object_get(root, "rope_parameters");
-    if (rope == NULL) rope = json_object_get(root, "rope_scaling");
-    const char *type = json_string_value(json_object_get(rope, "rope_type"));
-    if (type == NULL) type = json_string_value(json_object_get(rope, "type"));
-    if (type == NULL) type = "default";
-    c->rope_theta = number(rope, "rope_theta", number(root, "rope_theta", 10000));
-    c->rope_factor = 1;
-    if (strcmp(type, "default") == 0) return;
-    c->is_rope_llama3 = strcmp(type, "llama3") == 0;
-    if (!c->is_rope_llama3 && strcmp(type, "linear") != 0)
-        die("config.json: rope_type is '%s'; default, linear and llama3 are served", type);
-    c->rope_factor = number(rope, "factor", 1);
-    c->rope_low = number(rope, "low_freq_factor", 1);
-    c->rope_high = number(rope, "high_freq_factor", 4);
-    c->rope_old_len = number(rope, "original_max_position_embeddings", 8192);
-}
-
-/* The fields that concern attention are read by libattn; these are the rest. */
-static void read_config(const char *folder, config_t *c) {
-    static const char *const types[] = {"llama", "mistral", "qwen2", "qwen3"};
-    char path[4096];
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    json_t *root = load_json(path, 1), *end = json_object_get(root, "eos_token_id");
-    const char *type = json_string_value(json_object_get(root, "model_type"));
-    const char *act = json_string_value(json_object_get(root, "hidden_act"));
-    int is_known = 0;
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
-        is_known |= type != NULL && strcmp(type, types[i]) == 0;
-    if (!is_known)
-        die("%s: model_type is '%s'; llama, mistral, qwen2 and qwen3 are served", path,
-            type != NULL ? type : "");
-    if (act != NULL && strcmp(act, "silu") != 0) die("%s: hidden_act is '%s'; silu is served", path, act);
-    *c = (config_t){.hidden = whole(root, "hidden_size", 0),
-                    .inner = whole(root, "intermediate_size", 0),
-                    .layers = whole(root, "num_hidden_layers", 0),
-                    .heads = whole(root, "num_attention_heads", 0),
-                    .vocabulary = whole(root, "vocab_size", 0),
-                    .max_len = whole(root, "max_position_embeddings", 2048),
-                    .norm_eps = number(root, "rms_norm_eps", 1e-6)};
-    c->kv_heads = whole(root, "num_key_value_heads", c->heads);
-    c->head_size = whole(root, "head_dim", strcmp(type, "qwen3") == 0 ? 128 : c->hidden / c->heads);
-    c->is_tied = json_is_true(json_object_get(root, "tie_word_embeddings"));
-    read_rope(root, c);
-    for (size_t i = 0; i < (json_is_array(end) ? json_array_size(end) : 1) && c->num_ends < 8; i++) {
-        json_t *token = json_is_array(end) ? json_array_get(end, i) : end;
-        if (json_is_integer(token)) c->ends[c->num_ends++] = (int32_t)json_integer_value(token);
-    }
-    json_decref(root);
-}
-
-checkpoint_t *checkpoint_open(const char *folder, config_t *config) {
+checkpoint_t *checkpoint_open(const char *folder) {
     checkpoint_t *c = room(sizeof *c);
-    read_config(folder, config);
     add_files(c, folder);
     return c;
 }
@@ -224,6 +172,7 @@ const weight_t *checkpoint_get(checkpoint_t *c, int64_t rows, int64_t cols, int 
         if (w->rows != rows || w->cols != cols)
             die("%s is [%lld, %lld]; config.json wants [%lld, %lld]", name, (long long)w->rows,
                 (long long)w->cols, (long long)rows, (long long)cols);
+        if (w->data == NULL) die("%s is of a dtype that is not served; F32, F16 and BF16 are", name);
         w->is_used = 1;
         return w;
     }
@@ -231,11 +180,15 @@ const weight_t *checkpoint_get(checkpoint_t *c, int64_t rows, int64_t cols, int 
     return NULL;
 }
 
-void checkpoint_check_used(const checkpoint_t *c) {
-    for (int i = 0; i < c->num_weights; i++)
-        if (!c->weights[i].is_used && strstr(c->weights[i].name, "rotary_emb.inv_freq") == NULL)
+void checkpoint_check_used(const checkpoint_t *c, const char *const *unused) {
+    for (int i = 0; i < c->num_weights; i++) {
+        int is_known = c->weights[i].is_used;
+        for (const char *const *word = unused; *word != NULL; word++)
+            is_known |= strstr(c->weights[i].name, *word) != NULL;
+        if (!is_known)
             die("%s is a weight that this example does not know: the result would be wrong",
                 c->weights[i].name);
+    }
 }
 
 void checkpoint_close(checkpoint_t *c) {

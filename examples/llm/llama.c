@@ -134,7 +134,7 @@ llama_t *llama_open(checkpoint_t *cp, const config_t *c, const limits_t *limits)
     m->layers = room((uint64_t)c->layers * sizeof *m->layers);
     for (int i = 0; i < (int)c->layers; i++)
         layer_open(&m->layers[i], cp, c, i);
-    checkpoint_check_used(cp);
+    checkpoint_check_used(cp, (const char *const[]){"rotary_emb.inv_freq", NULL});
     m->frequency = room((uint64_t)c->head_size / 2 * sizeof(float));
     for (int64_t i = 0; i < c->head_size / 2; i++)
         m->frequency[i] = frequency_of(c, i);

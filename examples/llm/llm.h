@@ -1,28 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * llm.h: the four parts of the example engine. checkpoint.c reads weights, attention.c is everything that
- * concerns libattn, llama.c is the rest of the model, pages.c shares the pages of the cache; serve.c puts
- * them together.
+ * llm.h: the parts of the example engine. checkpoint.c reads weights and config.c sizes, attention.c is
+ * everything that concerns libattn, llama.c is the rest of the model, pages.c shares the pages of the cache;
+ * serve.c puts them together.
  */
 #ifndef LLM_H
 #define LLM_H
 
 #include <stdint.h>
 
-/* Ends the program with a message. */
-__attribute__((format(printf, 1, 2), noreturn)) void die(const char *format, ...);
-void *room(uint64_t bytes); /* zeroed; never NULL */
+#include "checkpoint.h"
 
-/* ------------------------------------------------------ checkpoint.c: weights and sizes of a folder */
-
-/* A matrix as it lies in the file, rows of cols values: float32, or bfloat16 if is_bf16. A vector has one
- * row. */
-typedef struct weight {
-    const void *data;
-    int64_t rows, cols;
-    int is_bf16, is_used;
-    char *name;
-} weight_t;
+/* ------------------------------------------------------------------ config.c: sizes of the model */
 
 typedef struct config {
     int64_t hidden, inner, layers, heads, kv_heads, head_size, vocabulary, max_len;
@@ -33,16 +22,8 @@ typedef struct config {
     int32_t ends[8]; /* tokens that end a text */
 } config_t;
 
-typedef struct checkpoint checkpoint_t;
-/* config.json and model.safetensors, or the parts that model.safetensors.index.json names. */
-checkpoint_t *checkpoint_open(const char *folder, config_t *config);
-/* A weight of that shape by its name; NULL if there is none and it is not required. */
-__attribute__((format(printf, 5, 6))) const weight_t *checkpoint_get(checkpoint_t *checkpoint, int64_t rows,
-                                                                     int64_t cols, int is_required,
-                                                                     const char *format, ...);
-/* Dies if a weight was never asked for: then the model is another one than llama.c computes. */
-void checkpoint_check_used(const checkpoint_t *checkpoint);
-void checkpoint_close(checkpoint_t *checkpoint);
+/* Of config.json in that folder. */
+void config_read(const char *folder, config_t *config);
 
 /* ---------------------------------------------------------- one step, as serve.c composes it */
 

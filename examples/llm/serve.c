@@ -17,6 +17,8 @@
 
 #include "llm.h"
 
+const char *const program = "llm";
+
 typedef struct request {
     int32_t *tokens; /* prompt, then what was generated */
     int32_t num_prompt, num_tokens, max_tokens;
@@ -254,7 +256,8 @@ int main(int argc, char **argv) {
         if (number != NULL && (*number = atoi(argv[++i])) < 1) die("%s: expected a number from 1", argv[i]);
         if (number != NULL && *number > 1 << 20) die("%s is more than %d", argv[i], 1 << 20);
     }
-    checkpoint_t *checkpoint = checkpoint_open(argv[1], &s.config);
+    config_read(argv[1], &s.config);
+    checkpoint_t *checkpoint = checkpoint_open(argv[1]);
     s.limits.max_len = s.config.max_len;
     read_requests(&s, argv[2]);
     s.pages = pages_open(s.limits.num_pages);
