@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * checkpoint.h: a checkpoint folder as Hugging Face writes it: weights in safetensors, mapped and checked, and
- * numbers out of config.json. The example in ../embed reads its model with it too.
+ * checkpoint.h: a checkpoint folder as Hugging Face writes it: weights in safetensors, mapped and checked,
+ * and numbers out of config.json. The example in ../embed reads its model with it too.
  */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
