@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bert.c: what stands around attention in BERT and MiniLM: embeddings of token, position and type; in each layer
- * projections, attention, norm of the sum, feed-forward with GELU, norm of the sum; in float32. With a BLAS
- * (HAVE_CBLAS) it multiplies, else plain loops, the rows of a matrix spread over threads.
+ * bert.c: what stands around attention in BERT and MiniLM: embeddings of token, position and type; in
+ * each layer projections, attention, norm of the sum, feed-forward with GELU, norm of the sum; in
+ * float32. With a BLAS (HAVE_CBLAS) it multiplies, else plain loops, the rows of a matrix spread over
+ * threads.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * embed.c: sentences to vectors. Each line of a file is a sentence; as many as fit go through the encoder at once,
- * one behind the other and without padding. The vector of a sentence is the mean of its tokens' last states, of
- * length 1: the cosine of two sentences is the sum of products.
+ * embed.c: sentences to vectors. Each line of a file is a sentence; as many as fit go through the
+ * encoder at once, one behind the other and without padding. The vector of a sentence is the mean of its
+ * tokens' last states, of length 1: the cosine of two sentences is the sum of products.
  */
 #include "embed.h"
 
@@ -22,7 +22,8 @@ typedef struct embedder {
     int64_t num_texts, num_tokens, num_batches;
 } embedder_t;
 
-/* Tokens of a sentence: what sentence-transformers was told, or as many as there are positions. And how it pools. */
+/* Tokens of a sentence: what sentence-transformers was told, or as many as there are positions. And how it
+ * pools. */
 static void read_limits(embedder_t *e, const char *folder) {
     char path[4096];
     snprintf(path, sizeof path, "%s/sentence_bert_config.json", folder);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * embed.h: the parts of the example that turns sentences into vectors. unicode.c knows characters, wordpiece.c
- * makes tokens of a text, encoder_attention.c is everything that concerns libattn, bert.c is the rest of the
- * model; embed.c puts them together. Weights are read by ../llm/checkpoint.c.
+ * embed.h: the parts of the example that turns sentences into vectors. unicode.c knows characters,
+ * wordpiece.c makes tokens of a text, encoder_attention.c is everything that concerns libattn, bert.c is
+ * the rest of the model; embed.c puts them together. Weights are read by ../llm/checkpoint.c.
  */
 #ifndef EMBED_H
 #define EMBED_H
@@ -27,8 +27,8 @@ typedef struct wordpiece wordpiece_t;
 /* vocab.txt of the folder, a token a line, and what its tokenizer_config.json says. */
 wordpiece_t *wordpiece_open(const char *folder);
 int64_t wordpiece_size(const wordpiece_t *w);
-/* [CLS] text [SEP] of a text in UTF-8: at most max tokens, the last one [SEP]. Returns how many. name is named
- * if the text is not UTF-8. */
+/* [CLS] text [SEP] of a text in UTF-8: at most max tokens, the last one [SEP]. Returns how many. name is
+ * named if the text is not UTF-8. */
 int wordpiece_encode(const wordpiece_t *w, const char *text, size_t size, const char *name, int32_t *tokens,
                      int max);
 void wordpiece_close(wordpiece_t *w);

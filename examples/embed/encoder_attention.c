@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * encoder_attention.c: all that this program has to do with libattn. An encoder has no cache: one group for its
- * layers, metadata once per batch from where each sentence starts and how long it is, and one call a layer.
+ * encoder_attention.c: all that this program has to do with libattn. An encoder has no cache: one group
+ * for its layers, metadata once per batch from where each sentence starts and how long it is, and one
+ * call a layer.
  */
 #include <attn/attn.h>
 #include <attn/attn_model.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unicode.c: the few properties of characters that a tokeniser asks for. With libunistring (HAVE_UNISTRING) they
- * are Unicode's; without it the program reads ASCII alone, and says so where a text has more: a vector of other
- * tokens would only look right.
+ * unicode.c: the few properties of characters that a tokeniser asks for. With libunistring
+ * (HAVE_UNISTRING) they are Unicode's; without it the program reads ASCII alone, and says so where a
+ * text has more: a vector of other tokens would only look right.
  */
 #include "embed.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * wordpiece.c: the tokeniser of BERT. A text is cleaned (spaces, control characters, accents, case), cut at spaces
- * and around punctuation and ideographs, and each word is taken apart into the longest pieces that the vocabulary
- * has, from the left; pieces within a word are written ##piece there. A word that cannot be taken apart is [UNK].
+ * wordpiece.c: the tokeniser of BERT. A text is cleaned (spaces, control characters, accents, case), cut
+ * at spaces and around punctuation and ideographs, and each word is taken apart into the longest pieces
+ * that the vocabulary has, from the left; pieces within a word are written ##piece there. A word that
+ * cannot be taken apart is [UNK].
  */
 #include <stdio.h>
 #include <stdlib.h>
