@@ -56,8 +56,8 @@ static const char *kv_alias(uint32_t value) {
     return attn_kv_format(value)->alias;
 }
 
-enum { LAST_FEATURE = 31 };
-_Static_assert(ATTN_F_KNOWN_ == ATTN_BIT(LAST_FEATURE + 1) - 1, "a feature bit has no name");
+enum { LAST_FEATURE = 34 }; /* bits 32 and 33 have no name */
+_Static_assert(ATTN_F_KNOWN_ >> LAST_FEATURE == 1, "a feature bit has no name");
 
 const struct attni_names attni_roles = {attn_role_name, 1, ATTN_ROLE_COUNT_ - 1, NULL, NULL};
 const struct attni_names attni_masks = {mask_name, 1, ATTN_MASK_PER_REQUEST, NULL, NULL};
@@ -73,7 +73,7 @@ const char *attni_name_of(const struct attni_names *table, uint32_t value) {
 
 long attni_value_of(const struct attni_names *table, const char *name) {
     for (uint32_t value = table->first; value <= table->last; value++)
-        if (!strcasecmp(table->name_of(value), name)) return value;
+        if (table->name_of(value) != NULL && !strcasecmp(table->name_of(value), name)) return value;
     for (const struct attni_alias *alias = table->aliases; alias && alias->name; alias++)
         if (!strcasecmp(alias->name, name)) return alias->value;
     for (uint32_t value = table->first; table->alias_of != NULL && value <= table->last; value++)
@@ -84,6 +84,6 @@ long attni_value_of(const struct attni_names *table, const char *name) {
 size_t attni_names_list(const struct attni_names *table, const char *list[ATTNI_NAMES_MAX]) {
     size_t count = 0;
     for (uint32_t value = table->first; value <= table->last && count < ATTNI_NAMES_MAX; value++)
-        list[count++] = table->name_of(value);
+        if (table->name_of(value) != NULL) list[count++] = table->name_of(value);
     return count;
 }

@@ -270,7 +270,8 @@ const char *attni_record_inputs(const struct attni_record *r) {
                   {"prob_scale", a->scales.prob, -1},
                   {"output_scale", a->output_scale, -1},
                   {"sinks", a->sinks, -1},
-                  {"alibi_slopes", a->alibi_slopes, -1}};
+                  {"alibi_slopes", a->alibi_slopes, -1},
+                  {"rel_bias", a->rel_bias, -1}};
     const char *why = NULL;
     for (size_t i = 0; why == NULL && i < sizeof inputs / sizeof inputs[0]; i++)
         why = add_tensor(r, inputs[i].what, inputs[i].t, 0, inputs[i].rows);

@@ -24,7 +24,7 @@ struct attn_layer {
     char *kv_sharing_target;
     struct attni_scale scales[ATTNI_NUM_SCALES];
     int measure_q, measure_kv; /* scales still to be made from the first activations (semantics 3.3) */
-    const DLTensor *sinks, *alibi_slopes, *sink_key, *sink_value;
+    const DLTensor *sinks, *alibi_slopes, *rel_bias, *sink_key, *sink_value;
     const void *sinks_written_to; /* cache whose sink blocks this layer filled */
     DLTensor sink_slots;          /* group->sink_slots as a tensor */
     int64_t sink_slots_shape, sink_slots_stride;

@@ -101,6 +101,7 @@ static int check_optional(const attn_group_t *g, const attn_forward_t *a, attn_e
     int code = check_given(g, a->sinks, ATTN_F_SINK, "sinks", 1, error);
     if (code == ATTN_OK)
         code = check_given(g, a->alibi_slopes, ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT, "alibi_slopes", 1, error);
+    if (code == ATTN_OK) code = check_given(g, a->rel_bias, ATTN_F_REL_BIAS, "rel_bias", 1, error);
     if (code == ATTN_OK) code = check_given(g, a->qq_bias, ATTN_F_QQ_BIAS, "qq_bias", 0, error);
     if (code == ATTN_OK) code = check_given(g, a->lse, ATTN_F_LSE, "lse", 0, error);
     if (code == ATTN_OK)

@@ -42,6 +42,23 @@ static int keep_per_head(const attn_layer_t *layer, const DLTensor *t, const cha
     return code != ATTN_OK ? code : attni_place_check_one(layer->group, t, name, error);
 }
 
+/* The table of distances, or nothing: a column for each of -m .. m (semantics 2.15). */
+static int keep_rel_bias(attn_layer_t *layer, const DLTensor *t, attn_error_t *error) {
+    const int64_t shape[2] = {layer->group->problem.num_heads, -1};
+    if (t == NULL) return ATTN_OK;
+    if ((layer->group->features & ATTN_F_REL_BIAS) == 0)
+        return attn_fail(error, ATTN_E_INVALID, "rel_bias",
+                         "rel_bias is given, but the problem did not request feature rel_bias");
+    int code = attn_check_tensor(t, "rel_bias", ATTN_DTYPE_FLOAT32, 2, shape, error);
+    if (code != ATTN_OK) return code;
+    if (t->shape[1] % 2 == 0)
+        return attn_fail(error, ATTN_E_INVALID, "rel_bias",
+                         "rel_bias has %lld columns; expected an odd number, 2 m + 1 for distances -m to m",
+                         (long long)t->shape[1]);
+    layer->rel_bias = t;
+    return attni_place_check_one(layer->group, t, "rel_bias", error);
+}
+
 static int keep_sink_tokens(attn_layer_t *layer, const attn_layer_options_t *o, attn_error_t *error) {
     attn_group_t *g = layer->group;
     const attn_problem_t *p = &g->problem;
@@ -80,6 +97,7 @@ static int fill_layer(attn_layer_t *layer, const attn_layer_options_t *o, attn_e
     int code = keep_per_head(layer, o->sinks, "sinks", ATTN_F_SINK, error);
     if (code == ATTN_OK)
         code = keep_per_head(layer, o->alibi_slopes, "alibi_slopes", ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT, error);
+    if (code == ATTN_OK) code = keep_rel_bias(layer, o->rel_bias, error);
     if (code == ATTN_OK) code = keep_sink_tokens(layer, o, error);
     if (code == ATTN_OK && o->kv_sharing_target != NULL) {
         code = attni_layer_check_sharing(layer, o->kv_sharing_target, error);

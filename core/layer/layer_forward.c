@@ -80,6 +80,7 @@ static int check_forward_place(const attn_group_t *g, const attn_forward_t *a, a
                                                ATTNI_PLACED(attn_forward_t, output_block_scale),
                                                ATTNI_PLACED(attn_forward_t, sinks),
                                                ATTNI_PLACED(attn_forward_t, alibi_slopes),
+                                               ATTNI_PLACED(attn_forward_t, rel_bias),
                                                ATTNI_PLACED(attn_forward_t, qq_bias),
                                                ATTNI_PLACED(attn_forward_t, topk_indices)};
     return attni_place_check(g, a, list, sizeof list / sizeof list[0], error);
@@ -195,6 +196,7 @@ static int prepare_call(attn_layer_t *layer, attn_forward_t *a, const attn_space
     const attn_group_t *g = layer->group;
     if (a->sinks == NULL) a->sinks = layer->sinks;
     if (a->alibi_slopes == NULL) a->alibi_slopes = layer->alibi_slopes;
+    if (a->rel_bias == NULL) a->rel_bias = layer->rel_bias;
     if (a->weight_space == NULL) {
         a->weight_space = layer->weight_space;
         a->weight_space_bytes = layer->weight_space_bytes;

@@ -270,20 +270,34 @@ static void add_text(hf_model_t *model, const hf_reader_t *top, const hf_reader_
         note(model, "image tokens see each other (mm_prefix): text alone can be served without that feature");
 }
 
-/* A learned bias of the distance is added to the scores of self attention, which no problem can say. */
-static void refuse_relative_bias(hf_model_t *model, const hf_reader_t *r, const hf_family_t *family) {
-    static const char name[] = "relative_attention_num_buckets";
-    const int64_t buckets = attni_hf_int(r, name, (family->flags & HF_RELATIVE_BIAS) != 0 ? 32 : 0);
-    for (uint32_t i = 0; i < model->num_kinds && buckets != 0; i++) {
+/* What is added to the scores of self attention by distance: a learned number for each head, or products of the
+ * query with a vector for each distance, which no problem can say. */
+static void read_relative_bias(hf_model_t *model, const hf_reader_t *r, const hf_family_t *family) {
+    const int64_t buckets =
+        attni_hf_int(r, "relative_attention_num_buckets", (family->flags & HF_RELATIVE_BIAS) != 0 ? 32 : 0);
+    const int64_t most = attni_hf_int(r, "relative_attention_max_distance", 128);
+    const char *positions = attni_hf_text(r, "position_embedding_type", "");
+    const int is_product = strncmp(positions, "relative_key", strlen("relative_key")) == 0;
+    if (!is_product) attni_hf_forget(r, "position_embedding_type");
+    for (uint32_t i = 0; i < model->num_kinds; i++) {
         hf_kind_t *kind = &model->kinds[i];
-        if (kind->problem.role == ATTN_ROLE_ENCODER_DECODER || kind->problem.role == ATTN_ROLE_MM_ENCODER)
+        const uint32_t role = kind->problem.role;
+        if (role == ATTN_ROLE_ENCODER_DECODER || role == ATTN_ROLE_MM_ENCODER || attn_role_is_mla(role))
             continue;
-        snprintf(
-            kind->unserved, sizeof kind->unserved,
-            "%s is %lld: a learned bias for the distance is added to the scores, which no backend supports",
-            name, (long long)buckets);
+        if (buckets != 0) kind->problem.features |= ATTN_F_REL_BIAS;
+        if (is_product)
+            snprintf(kind->unserved, sizeof kind->unserved,
+                     "position_embedding_type is %.24s: vectors for the distance are multiplied with the "
+                     "query, which no "
+                     "backend supports",
+                     positions);
     }
-    if (buckets != 0) attni_hf_field(r, "relative_attention_max_distance");
+    if (buckets != 0)
+        note(model,
+             "self attention adds a learned bias for the distance: the engine expands its %lld buckets, "
+             "which end "
+             "at distance %lld, into the table rel_bias",
+             (long long)buckets, (long long)most);
 }
 
 /* The cache format that a checkpoint was calibrated for. */
@@ -333,7 +347,7 @@ static void read_model(hf_model_t *model, const hf_reader_t *top) {
     }
     add_text(model, top, r, family);
     if (*top->failed) return;
-    refuse_relative_bias(model, r, family);
+    read_relative_bias(model, r, family);
     read_kv_cache_scheme(model, top);
     const int is_said = attni_hf_field(&vision, "dtype|torch_dtype") != NULL ||
                         attni_hf_field(top, "dtype|torch_dtype") != NULL;

@@ -96,6 +96,8 @@ static const hf_family_t families[] = {
     {.model_type = "marian", .shape = HF_ENCODER_DECODER},
     {.model_type = "m2m_100", .shape = HF_ENCODER_DECODER},
     {.model_type = "t5", .shape = HF_ENCODER_DECODER, .flags = HF_RELATIVE_BIAS | HF_UNSCALED},
+    {.model_type = "mt5", .shape = HF_ENCODER_DECODER, .flags = HF_RELATIVE_BIAS | HF_UNSCALED},
+    {.model_type = "umt5", .shape = HF_ENCODER_DECODER, .flags = HF_RELATIVE_BIAS | HF_UNSCALED},
     {.model_type = "siglip_vision_model", .shape = HF_VISION},
     {.model_type = "clip_vision_model", .shape = HF_VISION},
     {.model_type = "vit", .shape = HF_VISION},

@@ -26,6 +26,7 @@ const char *attni_ranks_refusal(const attn_problem_t *p, char *text, size_t size
         const char *why;
     } excluded[] = {
         {ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT, "ALiBi: a rank's keys are not neighbours"},
+        {ATTN_F_REL_BIAS, "a relative bias: a rank's keys are not neighbours"},
         {ATTN_F_MM_PREFIX, "bidirectional spans"},
         {ATTN_F_RSWA, "R-SWA"},
         {ATTN_F_CHUNK_LOOKBACK, "chunk lookback"},

@@ -317,7 +317,8 @@ typedef struct attn_layer_options {
     const DLTensor *sink_value; /* [sink_len, Hkv, Dv] */
     /* device tensors that replace the loaded numbers (per head, or engine-owned) */
     attn_scales_t scales;
-    uint64_t reserved[4];
+    const DLTensor *rel_bias; /* float32 [Hq, 2 m + 1], kept by reference as sinks are (semantics 2.15) */
+    uint64_t reserved[3];
 } attn_layer_options_t;
 
 /* Creates a layer. The name ("model.layers.3.self_attn.attn") is unique in the context: a second one is

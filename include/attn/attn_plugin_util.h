@@ -204,7 +204,10 @@ static inline const char *attn_feature_name(unsigned bit) {
                                         "block_stride",
                                         "weights",
                                         "fp8_attention",
-                                        "latent"};
+                                        "latent",
+                                        NULL,
+                                        NULL,
+                                        "rel_bias"};
     return bit < sizeof names / sizeof names[0] ? names[bit] : NULL;
 }
 

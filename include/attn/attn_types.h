@@ -195,7 +195,10 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 #define ATTN_F_FP8_ATTENTION (UINT64_C(1) << 30)
 /* mla, mla_sparse: queries come absorbed, outputs are latents, no weights (semantics 7.11) */
 #define ATTN_F_LATENT (UINT64_C(1) << 31)
-#define ATTN_F_KNOWN_ ((UINT64_C(1) << 32) - 1)     /* every bit that this header defines */
+/* a bias by distance for each head: relative position bias, as T5's (semantics 2.15) */
+#define ATTN_F_REL_BIAS (UINT64_C(1) << 34)
+/* every bit that this header defines */
+#define ATTN_F_KNOWN_ (((UINT64_C(1) << 32) - 1) | ATTN_F_REL_BIAS)
 
 /* ------------------------------------------------------------------- device */
 
@@ -490,7 +493,9 @@ typedef struct attn_forward {
     /* MLA: as prepare_weights filled it; mm_encoder: attn_fp8_state_t or NULL */
     const void *weight_space;
     uint64_t weight_space_bytes;
-    uint64_t reserved[6];
+    /* float32 [Hq, 2 m + 1] with ATTN_F_REL_BIAS: distances -m to m (semantics 2.15) */
+    const DLTensor *rel_bias;
+    uint64_t reserved[5];
 } attn_forward_t;
 
 /* ATTN_F_FP8_ATTENTION (semantics 7.6): forward reads Q, K and V as e4m3(x / scale) * scale, with the

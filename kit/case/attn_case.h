@@ -77,9 +77,10 @@ typedef struct kit_inputs {
     int32_t *topk_indices;
     float *sinks, *alibi_slopes;        /* [Hq] */
     float *qq_bias;                     /* [T, bias_width] */
+    float *rel_bias;                    /* [Hq, 2 * rel_max + 1] */
     float *q_scale, *k_scale, *v_scale; /* [num_scales] */
     float output_scale;
-    int64_t bias_width, num_scales;
+    int64_t bias_width, num_scales, rel_max;
     int64_t key_start[KIT_MAX_REQS + 1];
     int64_t num_blocks;
     int32_t *block_table; /* [num_reqs, table_width]: shuffled pages; unused entries are garbage on purpose */

@@ -172,6 +172,12 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     in->sinks = make_range(s, heads, -2.0, 4.0);
     in->alibi_slopes = make_range(s, heads, 0.01, 0.5);
     in->qq_bias = make_range(s, (in->num_tokens + 1) * in->bias_width, -2.0, 2.0);
+    /* tables that most distances are within, and that most are beyond */
+    static const int64_t far[] = {20, 0, 1, 7, 128};
+    in->rel_max = far[c->seed % (sizeof far / sizeof far[0])];
+    if ((p->features & ATTN_F_REL_BIAS) != 0)
+        in->rel_bias = make_range(s, heads * (2 * in->rel_max + 1), -4.0, 4.0);
+    failed = failed || ((p->features & ATTN_F_REL_BIAS) != 0 && in->rel_bias == NULL);
     if (p->topk != 0) in->topk_indices = make_topk(c, s, in->num_tokens);
     failed = failed || (p->topk != 0 && in->topk_indices == NULL);
     if (attn_problem_projects(p)) {
@@ -200,6 +206,7 @@ void kit_inputs_free(kit_inputs_t *in) {
     free(in->sinks);
     free(in->alibi_slopes);
     free(in->qq_bias);
+    free(in->rel_bias);
     free(in->q_scale);
     free(in->k_scale);
     free(in->v_scale);

@@ -221,6 +221,7 @@ void kit_case_random(kit_case_t *c, const attn_capabilities_t *can, uint64_t see
         p->features |= ATTN_F_ALIBI;
     else if ((f & ATTN_F_ALIBI_SQRT) && coin(s, 6))
         p->features |= ATTN_F_ALIBI_SQRT;
+    if ((f & ATTN_F_REL_BIAS) && coin(s, 6)) p->features |= ATTN_F_REL_BIAS;
     if (f & ATTN_F_LSE) p->features |= ATTN_F_LSE;
     if (attn_role_has_cache(role)) {
         p->block_size = pick_block_size(s, can);

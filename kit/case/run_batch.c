@@ -96,6 +96,9 @@ static void make_args(kit_run_t *x) {
     if ((f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0 &&
         (t = kit_run_floats(x, "alibi_slopes", x->in->alibi_slopes, x->z.heads, 0)) != NULL)
         x->args.alibi_slopes = &t->t;
+    if ((f & ATTN_F_REL_BIAS) != 0 &&
+        (t = kit_run_floats(x, "rel_bias", x->in->rel_bias, x->z.heads, 2 * x->in->rel_max + 1)) != NULL)
+        x->args.rel_bias = &t->t;
     if ((f & ATTN_F_QQ_BIAS) != 0 &&
         (t = kit_run_floats(x, "qq_bias", x->in->qq_bias, x->in->num_tokens + 1, x->in->bias_width)) != NULL)
         x->args.qq_bias = &t->t;

@@ -264,7 +264,8 @@ static void refusals(check_t *c) {
                    k.problem.role == ATTN_ROLE_DECODER) {
             /* bits whose absence a problem can meet without further members */
             uint64_t askable = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_QQ_BIAS | ATTN_F_LSE |
-                               ATTN_F_SOFT_CAP | ATTN_F_SLIDING_WINDOW | ATTN_F_NON_CAUSAL | ATTN_F_MM_PREFIX;
+                               ATTN_F_SOFT_CAP | ATTN_F_SLIDING_WINDOW | ATTN_F_NON_CAUSAL |
+                               ATTN_F_MM_PREFIX | ATTN_F_REL_BIAS;
             if ((askable >> (step - 6) & 1) && ask_feature(&k, (unsigned)step - 6))
                 param = attn_feature_name((unsigned)step - 6);
         }
@@ -289,7 +290,7 @@ void check_capabilities_list(check_list_t *list, const check_t *c) {
     check_add(list, "capabilities", 1, dtypes, 0, "every role, dtype and cache dtype opens");
     check_add(list, "capabilities", 1, head_sizes, 0, "every head size opens");
     check_add(list, "capabilities", 1, block_sizes, 0, "every block size opens");
-    for (unsigned bit = 0; attn_feature_name(bit) != NULL; bit++)
+    for (unsigned bit = 0; bit < 64; bit++)
         if (c->can.features >> bit & 1)
             check_add(list, "capabilities", 1, feature, bit, "feature %s opens", attn_feature_name(bit));
     check_add(list, "capabilities", 1, cache_shape, 0, "the cache shape is coherent");

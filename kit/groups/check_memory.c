@@ -94,7 +94,7 @@ static int guarded_forward(attn_instance_t *instance, const attn_forward_t *args
                            void *stream, attn_error_t *error) {
     (void)space;
     attn_forward_t a = *args;
-    guarded_t g[13] = {{.bytes = 0}};
+    guarded_t g[14] = {{.bytes = 0}};
     a.query = guard_tensor(&g[0], args->query, 16, at_end);
     a.key = guard_tensor(&g[1], args->key, 16, at_end);
     a.value = guard_tensor(&g[2], args->value, 16, at_end);
@@ -108,8 +108,9 @@ static int guarded_forward(attn_instance_t *instance, const attn_forward_t *args
     a.scales.v = guard_tensor(&g[10], args->scales.v, 4, at_end);
     a.output_block_scale = guard_tensor(&g[11], args->output_block_scale, 4, at_end);
     a.topk_indices = guard_tensor(&g[12], args->topk_indices, 4, at_end);
+    a.rel_bias = guard_tensor(&g[13], args->rel_bias, 4, at_end);
     int status = shim_target()->ops->forward(instance, &a, &guarded_space, stream, error);
-    for (int i = 0; i < 13; i++)
+    for (int i = 0; i < 14; i++)
         guard_return(&g[i], i == 3 || i == 4 || i == 5 || i == 11);
     guard_return(&table_guard, 0);
     guard_free(&metadata_guard);
@@ -273,13 +274,13 @@ static uint64_t weights_print(const attn_forward_t *args) {
 }
 static int unchanged_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                              void *stream, attn_error_t *error) {
-    enum { NUM_INPUTS = 11 };
+    enum { NUM_INPUTS = 12 };
     const DLTensor *inputs[NUM_INPUTS] = {args->query,    args->key,      args->value,        args->kv_cache,
                                           args->v_cache,  args->sinks,    args->alibi_slopes, args->qq_bias,
-                                          args->scales.k, args->scales.v, args->topk_indices};
+                                          args->scales.k, args->scales.v, args->topk_indices, args->rel_bias};
     static const char *const names[NUM_INPUTS] = {"query",   "key",     "value",        "kv_cache",
                                                   "v_cache", "sinks",   "alibi_slopes", "qq_bias",
-                                                  "k_scale", "v_scale", "topk_indices"};
+                                                  "k_scale", "v_scale", "topk_indices", "rel_bias"};
     uint64_t before[NUM_INPUTS], weights = weights_print(args);
     for (int i = 0; i < NUM_INPUTS; i++)
         before[i] = print_of(inputs[i]);

@@ -324,7 +324,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
                      ATTN_F_SINK | ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNKED_LOCAL |
                      ATTN_F_CHUNK_LOOKBACK | ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL |
                      ATTN_F_QQ_BIAS | ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES |
-                     ATTN_F_QUANT_QUERY | ATTN_F_SEPARATE_KV;
+                     ATTN_F_QUANT_QUERY | ATTN_F_SEPARATE_KV | ATTN_F_REL_BIAS;
     for (uint32_t r = 1; r < ATTN_ROLE_COUNT_; r++)
         if ((t->roles >> r & 1) && !attn_role_is_mla(r))
             check_add(list, "numerics", 1, role, r, "role %s", attn_role_name(r));
@@ -333,7 +333,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
     for (uint32_t kv = ATTN_KV_AUTO; kv < ATTN_KV_COUNT_; kv++)
         if (t->kv_cache_dtypes & attn_kv_formats_of(t->roles & ATTN_KV_DENSE_ROLES) & ATTN_BIT(kv))
             check_add(list, "numerics", 1, cache_dtype, kv, "kv_cache_dtype %s", attn_kv_name(kv));
-    for (unsigned bit = 0; attn_feature_name(bit) != NULL; bit++)
+    for (unsigned bit = 0; bit < 64; bit++)
         if (t->features & drawn & UINT64_C(1) << bit)
             check_add(list, "numerics", 1, feature, bit, "feature %s", attn_feature_name(bit));
     if ((t->features & ATTN_F_SLIDING_WINDOW) && (t->features & ATTN_F_NON_CAUSAL))

@@ -104,6 +104,7 @@ static int shifted_forward(attn_instance_t *instance, const attn_forward_t *args
     a.lse = shifted(a.lse);
     a.sinks = shifted(a.sinks);
     a.alibi_slopes = shifted(a.alibi_slopes);
+    a.rel_bias = shifted(a.rel_bias);
     a.scales.k = shifted(a.scales.k);
     a.scales.v = shifted(a.scales.v);
     a.topk_indices = shifted(a.topk_indices);

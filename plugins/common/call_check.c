@@ -22,6 +22,21 @@ int call_check_vector(const DLTensor *t, const char *name, const char *feature, 
     return ATTN_OK;
 }
 
+int call_check_rel_bias(const DLTensor *t, int is_wanted, int64_t heads, attn_error_t *error) {
+    const int64_t shape[2] = {heads, -1};
+    if (!is_wanted && t == NULL) return ATTN_OK;
+    if (!is_wanted)
+        return attn_fail(error, ATTN_E_INVALID, "rel_bias",
+                         "rel_bias was given, but the problem has no feature rel_bias; request it");
+    int status = attn_check_tensor(t, "rel_bias", ATTN_DTYPE_FLOAT32, 2, shape, error);
+    if (status == ATTN_OK && (t->shape[1] % 2 == 0 || t->shape[1] > INT32_MAX))
+        status = attn_fail(error, ATTN_E_INVALID, "rel_bias",
+                           "rel_bias has %lld columns; expected an odd number below 2^31, 2 m + 1 for "
+                           "distances -m to m",
+                           (long long)t->shape[1]);
+    return status;
+}
+
 int call_check_lse(const DLTensor *t, int64_t heads, int64_t tokens, attn_error_t *error) {
     const int64_t shape[2] = {heads, -1};
     if (t == NULL) return ATTN_OK;
@@ -61,6 +76,8 @@ int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads,
     if (status == ATTN_OK)
         status = call_check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt",
                                    (features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0, heads, error);
+    if (status == ATTN_OK)
+        status = call_check_rel_bias(a->rel_bias, (features & ATTN_F_REL_BIAS) != 0, heads, error);
     if (status == ATTN_OK) status = call_check_scale(a->scales.q, "q_scale", kv_heads, error);
     if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", kv_heads, error);
     if (status == ATTN_OK) status = call_check_scale(a->scales.v, "v_scale", kv_heads, error);

@@ -13,12 +13,14 @@ int call_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t
 /* float32 [heads] if the feature is requested, else nothing. */
 int call_check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
                       attn_error_t *error);
+/* float32 [heads, an odd number] if the feature rel_bias is requested, else nothing (semantics 2.15). */
+int call_check_rel_bias(const DLTensor *t, int is_wanted, int64_t heads, attn_error_t *error);
 /* NULL, or float32 [heads, tokens or more]. */
 int call_check_lse(const DLTensor *t, int64_t heads, int64_t tokens, attn_error_t *error);
 /* NULL, or float32: a scalar, or [1], or [heads]. */
 int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_error_t *error);
 
-/* What is there by the features: sinks and ALiBi slopes, float32 [heads]; qq_bias, float32 [tokens or more,
+/* What is there by the features: sinks and ALiBi slopes, float32 [heads]; rel_bias; qq_bias, float32 [tokens or more,
  * any]; and the scales. */
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
                       int64_t tokens, attn_error_t *error);

@@ -131,6 +131,11 @@ static void set_call(const attn_instance_t *in, const attn_forward_t *a, const s
     }
     c->sinks = copy_vector(a->sinks, c->num_q_heads, in->sinks);
     c->alibi = copy_vector(a->alibi_slopes, c->num_q_heads, in->alibi);
+    if (a->rel_bias != NULL) {
+        c->rel_max = (int32_t)(a->rel_bias->shape[1] / 2);
+        c->rel_stride = a->rel_bias->strides[0];
+        c->rel_bias = (const float *)attn_data(a->rel_bias) + c->rel_max;
+    }
     if (a->qq_bias != NULL) {
         c->qq_bias = attn_data(a->qq_bias);
         c->qq_stride = a->qq_bias->strides[0];

@@ -7,8 +7,7 @@
 static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq,
                            const struct LN_(ln_state) * st, int b, int k0, int n, float c, int partial) {
     const float log2e = 1.442695041f;
-    const int plain = !(a->soft_cap > 0) && !a->alibi && !a->qq_bias, G = a->num_q_heads / a->num_kv_heads;
-    (void)G;
+    const int plain = !(a->soft_cap > 0) && !a->alibi && !a->rel_bias && !a->qq_bias;
     for (int j = 0; j < LN_L; j += VW) {
         const int at = b * LN_L + j;
         const vi lo0 = vi_load(st->lo0 + at), hi0 = vi_load(st->hi0 + at), lo1 = vi_load(st->lo1 + at),
@@ -20,6 +19,23 @@ static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq,
                 sl[i] = a->alibi[st->hq[at + i]];
             slope = v_load(sl);
         }
+        int32_t low = 0,
+                high = 0; /* keys before low are as far as the table goes for every lane; after high too */
+        vf far[2] = {v_zero(), v_zero()};
+        if (a->rel_bias) {
+            float ends[2][VW];
+            int32_t first = INT32_MAX, last = INT32_MIN;
+            for (int i = 0; i < VW; i++) {
+                first = st->pos[at + i] < first ? st->pos[at + i] : first;
+                last = st->pos[at + i] > last ? st->pos[at + i] : last;
+                for (int side = 0; side < 2; side++)
+                    ends[side][i] = rel_bias_at(a, st->hq[at + i], side ? a->rel_max : -a->rel_max);
+            }
+            low = first - a->rel_max;
+            high = last + a->rel_max;
+            far[0] = v_load(ends[0]);
+            far[1] = v_load(ends[1]);
+        }
         for (int k = 0; k < n; k++) {
             float *s = st->s + k * LN_L + j;
             const vi key = vi_set1(k0 + k);
@@ -29,6 +45,14 @@ static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq,
                 if (a->soft_cap > 0)
                     x = v_mul(v_set1(a->soft_cap), v_tanh(v_mul(x, v_set1(1.0f / a->soft_cap))));
                 if (a->alibi) x = v_add(x, alibi_term(a->alibi_sqrt, slope, vi_sub(key, pos)));
+                if (a->rel_bias && (k0 + k <= low || k0 + k >= high)) {
+                    x = v_add(x, far[k0 + k > low]);
+                } else if (a->rel_bias) {
+                    float bias[VW];
+                    for (int i = 0; i < VW; i++)
+                        bias[i] = rel_bias_at(a, st->hq[at + i], k0 + k - st->pos[at + i]);
+                    x = v_add(x, v_load(bias));
+                }
                 if (a->qq_bias && k0 + k >= sq->q_offset) {
                     float bias[VW];
                     for (int i = 0; i < VW; i++)

@@ -9,7 +9,7 @@ SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct
     const int tok = (st->row0 + row) / (a->num_q_heads / a->num_kv_heads);
     const struct cpu_interval2 *iv = &st->mask[row];
     const float log2e = 1.442695041f;
-    const int plain = !(a->soft_cap > 0) && !a->alibi && !a->qq_bias;
+    const int plain = !(a->soft_cap > 0) && !a->alibi && !a->rel_bias && !a->qq_bias;
     vf top = v_set1(-INFINITY);
     for (int t = 0; t < n; t += VW) {
         vf x = v_load(s + t);
@@ -23,6 +23,7 @@ SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct
             if (a->alibi)
                 x = v_add(x, alibi_term(a->alibi_sqrt, v_set1(a->alibi[hq]),
                                         vi_sub(k, vi_set1(sq->q_offset + tok))));
+            if (a->rel_bias) x = v_add(x, rel_bias_row(a, hq, k0 + t - (sq->q_offset + tok)));
             if (a->qq_bias) {
                 float b[VW];
                 for (int i = 0; i < VW; i++)
@@ -77,7 +78,7 @@ static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const
                        int head, int k0, int n, int partial) {
     const int G = a->num_q_heads / a->num_kv_heads, kh = a->scale_per_head ? head : 0;
     const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) * st->gain;
-    if (!partial && n == RD_TB && !(a->soft_cap > 0) && !a->alibi && !a->qq_bias) {
+    if (!partial && n == RD_TB && !(a->soft_cap > 0) && !a->alibi && !a->rel_bias && !a->qq_bias) {
         if (a->k_row_scale.base)
             rd_softmax_plain(st, h, c * 1.442695041f, 1);
         else

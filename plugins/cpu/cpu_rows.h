@@ -68,6 +68,23 @@ SI vf alibi_term(int is_sqrt, vf slope, vi rel) {
     return v_sub(v_zero(), v_mul(slope, v_sqrt(v_max(v_zero(), v_sub(v_zero(), r)))));
 }
 
+/* Relative bias of query head hq for distance rel = k - q_abs (semantics 2.15). */
+SI float rel_bias_at(const struct cpu_attn *a, int hq, int32_t rel) {
+    const int32_t near = rel < -a->rel_max ? -a->rel_max : rel > a->rel_max ? a->rel_max : rel;
+    return a->rel_bias[hq * a->rel_stride + near];
+}
+
+/* The same for VW keys in a row from distance rel on. */
+SI vf rel_bias_row(const struct cpu_attn *a, int hq, int32_t rel) {
+    if (rel <= -a->rel_max - VW + 1 || rel >= a->rel_max) return v_set1(rel_bias_at(a, hq, rel));
+    if (rel >= -a->rel_max && rel <= a->rel_max - VW + 1)
+        return v_load(a->rel_bias + hq * a->rel_stride + rel);
+    float bias[VW];
+    for (int i = 0; i < VW; i++)
+        bias[i] = rel_bias_at(a, hq, rel + i);
+    return v_load(bias);
+}
+
 /* Query-query bias of query token `tok` for key k (semantics 2.9 step 5). */
 SI float qq_bias_at(const struct cpu_attn *a, const struct cpu_seq *sq, int tok, int32_t k) {
     const int64_t rel = (int64_t)k - sq->q_offset;

@@ -32,8 +32,8 @@ static void check_chunks(const attn_problem_t *p, uint64_t f, attn_reasons_t *re
 
 /* Latent attention reads its cache alone, and has no mask but the bound. */
 static void check_latent(const attn_problem_t *p, uint64_t f, attn_reasons_t *reasons) {
-    const uint64_t others = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SEPARATE_KV |
-                            ATTN_F_PER_HEAD_SCALES | ATTN_F_CASCADE;
+    const uint64_t others = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_REL_BIAS |
+                            ATTN_F_SEPARATE_KV | ATTN_F_PER_HEAD_SCALES | ATTN_F_CASCADE;
     char have[32];
     if (p->kv_lora_rank == 0 || p->qk_rope_head_dim == 0)
         attn_add_reason(reasons, ATTN_REASON_MLA, p->kv_lora_rank == 0 ? "kv_lora_rank" : "qk_rope_head_dim",

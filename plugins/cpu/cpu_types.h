@@ -62,6 +62,9 @@ struct cpu_attn {
     float soft_cap;              /* 0: off */
     const float *alibi;          /* slope per query head, or NULL */
     int alibi_sqrt;
+    const float *rel_bias; /* [query head][-rel_max .. rel_max]: entry of distance 0 of head 0, or NULL */
+    int64_t rel_stride;    /* between heads */
+    int32_t rel_max;
     const float *sinks;   /* logit per query head, or NULL */
     const float *qq_bias; /* [query token][qq_width], added to keys q_offset0 + x, or NULL (2.9 step 5) */
     int64_t qq_stride, qq_width;

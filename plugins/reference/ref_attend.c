@@ -86,6 +86,13 @@ static double bias_of(const attn_forward_t *a, int64_t row, int64_t k_rel) {
     return ref_read_float(ref_at2(a->qq_bias, row, k_rel));
 }
 
+/* Relative bias: distances beyond the table take its ends (semantics 2.15). */
+static double rel_bias_of(const attn_forward_t *a, int64_t head, int64_t rel) {
+    if (a->rel_bias == NULL) return 0.0;
+    const int64_t m = a->rel_bias->shape[1] / 2, near = rel < -m ? -m : rel > m ? m : rel;
+    return ref_read_float(ref_at2(a->rel_bias, head, near + m));
+}
+
 void ref_attend_key(const attn_instance_t *in, const attn_forward_t *a, const ref_tile_t *tile,
                     const ref_keys_t *keys, int64_t head, int64_t k, int64_t key_rel, const uint8_t *visible,
                     const ref_scratch_t *scratch, const ref_state_t *state) {
@@ -104,8 +111,8 @@ void ref_attend_key(const attn_instance_t *in, const attn_forward_t *a, const re
             };
             if (in->query_dtype != in->p.dtype) rule.factor *= ref_scale_of(a->scales.q, head);
             double dot = dot_product(scratch->query + (t * group + g) * d, scratch->key, d);
-            add_key(score_of(&rule, dot, tile->q0 + t, k, bias), scratch->value, dv, &state->max[row],
-                    &state->sum[row], state->acc + row * dv);
+            add_key(score_of(&rule, dot, tile->q0 + t, k, bias + rel_bias_of(a, h, k - (tile->q0 + t))),
+                    scratch->value, dv, &state->max[row], &state->sum[row], state->acc + row * dv);
         }
     }
 }

@@ -56,12 +56,12 @@ static int check_cascade(const attn_instance_t *in, const attn_batch_t *b, attn_
                          "common_prefix_len is %d; expected 0 or, for a decoder, a positive multiple of the "
                          "block size %u",
                          prefix, in->block_size);
-    uint64_t distances =
-        ATTN_F_SLIDING_WINDOW | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_RSWA | ATTN_F_MM_PREFIX;
+    uint64_t distances = ATTN_F_SLIDING_WINDOW | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_REL_BIAS |
+                         ATTN_F_RSWA | ATTN_F_MM_PREFIX;
     if ((in->features & distances) != 0 || in->p.chunk_size != 0)
-        return attn_fail(
-            error, ATTN_E_UNSUPPORTED, "common_prefix_len",
-            "cascade attention excludes windows, ALiBi, chunks and spans; pass common_prefix_len 0");
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len",
+                         "cascade attention excludes windows, ALiBi, relative bias, chunks and spans; pass "
+                         "common_prefix_len 0");
     return batch_check_prefix(b, error);
 }
 

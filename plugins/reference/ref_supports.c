@@ -59,8 +59,8 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
                         is_latent ? "the dtype, or fp8_e4m3 with an fp8_e4m3 cache" : "the dtype",
                         "role %s has no %s queries%s", attn_role_name(p->role),
                         attn_dtype_name(p->query_dtype), is_latent ? " with such a cache" : "");
-    uint64_t others =
-        ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SEPARATE_KV | ATTN_F_PER_HEAD_SCALES;
+    uint64_t others = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_REL_BIAS | ATTN_F_SEPARATE_KV |
+                      ATTN_F_PER_HEAD_SCALES;
     for (unsigned bit = 0; bit < 64; bit++)
         if ((f & others) >> bit & 1)
             attn_add_reason(reasons, ATTN_REASON_FEATURE, attn_feature_name(bit), "asked for",

@@ -19,7 +19,7 @@ typedef struct triton_config {
     int token_head;
     int causal;                                        /* 0, 1, 2: per request */
     int window, chunk, lookback, lookback_chunk, rswa; /* 0 and lookback -1: off */
-    int spans, span_clamp, alibi, qq_bias, sinks;
+    int spans, span_clamp, alibi, qq_bias, sinks, rel_bias;
     int out_group; /* group scales of the output: attention writes `out` to the workspace */
     double scale, cap;
     int rope, pairs; /* of a rope alone: values of a row that rotate, and how they pair (ATTN_ROPE_*) */

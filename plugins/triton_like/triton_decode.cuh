@@ -216,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     int2 see[NT][2];
     int pos[NT][2];
     float slope[NT][2];
-    const float *bias[NT][2];
+    const float *bias[NT][2], *rel_row[NT][2];
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         int row = row0 + n * 8 + g;
@@ -237,6 +237,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             pos[n][e] = context + tok;
             slope[n][e] =
                 TL_ALIBI && r < rows ? __ldg(p.alibi + head * TL_GROUP + r % TL_GROUP) * LOG2E : 0.f;
+            rel_row[n][e] = rel_bias_row(p, head * TL_GROUP + min(r, rows - 1) % TL_GROUP);
             bias[n][e] = TL_QQ ? p.qq_bias + (int64_t)(sv.q0 + tok) * p.qq_row : nullptr;
         }
     }
@@ -317,6 +318,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 if (TL_ALIBI != 0)
                     s[n][i] +=
                         alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - pos[n][i & 1]));
+                if constexpr (TL_REL)
+                    s[n][i] += rel_bias_term(p, rel_row[n][i & 1], tok + (i >> 1) * 8 - pos[n][i & 1]);
                 if constexpr (TL_QQ) {
                     int rel = tok + (i >> 1) * 8 - context;
                     if (rel >= 0 && rel < p.qq_width) s[n][i] += __ldg(bias[n][i & 1] + rel) * LOG2E;

@@ -58,6 +58,7 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
     const score_rule rule(p, head);
     const float slope = TL_ALIBI ? __ldg(p.alibi + h) * LOG2E : 0.f;
+    const float *const rel_row = rel_bias_row(p, h);
     float m = NO_MAX, l = 0.f, acc[COLS];
 #pragma unroll
     for (int c = 0; c < COLS; c++)
@@ -108,6 +109,7 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             int k = k0 + part + 8 * i, rel = k - context;
             s[i] = rule.apply<true>(s[i]);
             if (TL_ALIBI) s[i] += alibi_term<true>(slope, (float)(rel - tok_q));
+            if (TL_REL) s[i] += rel_bias_term(p, rel_row, rel - tok_q);
             if (TL_QQ && rel >= 0 && rel < p.qq_width)
                 s[i] += __ldg(p.qq_bias + (int64_t)(sv.q0 + tok_q) * p.qq_row + rel) * LOG2E;
             if (k >= t1 || !is_visible(k, see, walk.prefix)) s[i] = -INFINITY;

@@ -116,6 +116,17 @@ static int read_groups(const attn_instance_t *in, const attn_forward_t *a, const
     return ATTN_OK;
 }
 
+static int read_rel_bias(const attn_instance_t *in, const DLTensor *t, triton_params_t *p,
+                         attn_error_t *error) {
+    int status = call_check_rel_bias(t, in->config.rel_bias, in->problem.num_heads, error);
+    if (status == ATTN_OK && t != NULL) status = gpu_check_tensor_device(t, "rel_bias", error);
+    if (status != ATTN_OK || t == NULL) return status;
+    p->rel_bias = attn_data(t);
+    p->rel_head = t->strides[0];
+    p->rel_max = (int32_t)(t->shape[1] / 2);
+    return ATTN_OK;
+}
+
 static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                         triton_params_t *p, attn_error_t *error) {
     const triton_config_t *c = &in->config;
@@ -129,6 +140,7 @@ static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     if (status == ATTN_OK)
         status =
             gpu_check_vector(a->alibi_slopes, "alibi_slopes", "alibi or alibi_sqrt", c->alibi, heads, error);
+    if (status == ATTN_OK) status = read_rel_bias(in, a->rel_bias, p, error);
     if (status == ATTN_OK) status = read_scales(in, a, p, error);
     if (status == ATTN_OK) status = read_lse(in, a->lse, tokens, p, error);
     if (status == ATTN_OK) status = read_bias(in, a->qq_bias, tokens, p, error);

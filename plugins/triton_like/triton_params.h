@@ -48,6 +48,7 @@ typedef struct triton_params {
     const float *q_scale, *k_scale, *v_scale; /* [1] or [Hkv], null: 1 */
     const float *out_scale;                   /* [1], null: 1 */
     const float *qq_bias;                     /* [tokens, qq_width] */
+    const float *rel_bias;                    /* [Hq, 2 * rel_max + 1] */
     const triton_counts_t *counts;
     const int32_t *q_start;  /* [num_seqs + 1] */
     const int32_t *seq_lens; /* [num_seqs] */
@@ -59,9 +60,9 @@ typedef struct triton_params {
     float *part_lse;  /* [slot][row], base 2 */
     int32_t *tickets; /* [slot][CTA of a segment]: segments that are done; 0 before and after a launch */
     int64_t q_token, q_head, out_token, out_head, lse_head, lse_token; /* strides in elements */
-    int64_t k_page, k_token, k_head, v_page, v_token, v_head, qq_row;
+    int64_t k_page, k_token, k_head, v_page, v_token, v_head, qq_row, rel_head;
     int32_t num_kv_heads, max_rows; /* max_rows: rows of a slot */
-    int32_t q_scale_stride, kv_scale_stride, qq_width, reserved;
+    int32_t q_scale_stride, kv_scale_stride, qq_width, rel_max;
 } triton_params_t;
 
 /* tl_quantize: rows of attention's result into fp8 with group scales. Strides in elements. */

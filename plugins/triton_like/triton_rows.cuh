@@ -5,7 +5,7 @@
  * Macros (triton_config.c): TL_Q, TL_OUT, TL_KV element types; TL_TOKEN_HEAD inline scales; TL_D, TL_DV,
  * TL_GROUP, TL_PAGE (0: no cache); TL_CAUSAL 0, 1, 2 (per request); TL_WINDOW, TL_CHUNK, TL_LOOKBACK (-1:
  * off), TL_LOOKBACK_CHUNK, TL_RSWA, TL_SPANS, TL_SPAN_CLAMP, TL_ALIBI 0, 1, 2 (square root), TL_QQ, TL_SINKS,
- * TL_SCALE, TL_CAP; TL_QVEC, TL_KVEC, TL_OVEC: bytes that every row of Q, of K and V, of the output is
+ * TL_REL, TL_SCALE, TL_CAP; TL_QVEC, TL_KVEC, TL_OVEC: bytes that every row of Q, of K and V, of the output is
  * aligned to. */
 #ifndef TRITON_ROWS_CUH
 #define TRITON_ROWS_CUH
@@ -277,6 +277,14 @@ ATTN_DEV float alibi_term(float slope, float rel) {
         return -slope * root;
     } else
         return slope * rel;
+}
+
+/* Relative bias of a query head at distance rel = k - q, in base-2 units; row: of distance 0 (semantics 2.15). */
+ATTN_DEV const float *rel_bias_row(const triton_params_t &p, int head) {
+    return TL_REL ? p.rel_bias + (int64_t)head * p.rel_head + p.rel_max : nullptr;
+}
+ATTN_DEV float rel_bias_term(const triton_params_t &p, const float *row, int rel) {
+    return __ldg(row + min(max(rel, -p.rel_max), p.rel_max)) * LOG2E;
 }
 
 /* ------------------------------------------------------------------ addresses */

@@ -20,11 +20,11 @@ constexpr int OB = element_bytes(TL_OUT), THREADS = TL_WARPS * 32, BN = TL_BN;
 constexpr int DP = (TL_D + 15) / 16 * 16, DVP = (TL_DV + 15) / 16 * 16;
 constexpr int ORS = DVP * OB + 16; /* a row of the result in shared memory */
 /* A soft cap bounds the scores: where P has the range of float32 (bf16), it needs no maximum. */
-constexpr bool FIXED = TL_CAP > 0.f && TL_CAP <= 55.f && TL_ALIBI == 0 && !TL_QQ && MMA == DT_BF16;
+constexpr bool FIXED = TL_CAP > 0.f && TL_CAP <= 55.f && TL_ALIBI == 0 && !TL_REL && !TL_QQ && MMA == DT_BF16;
 constexpr float FIRST_MAX = FIXED ? 0.f : NO_MAX;
 /* Scale or soft cap join the exponent where nothing else touches the score; growing, so that the maximum
  * stays one. */
-constexpr bool SIMPLE = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
+constexpr bool SIMPLE = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_REL && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
 constexpr bool FOLD = SIMPLE && TL_CAP == 0.f, FOLD_CAP = SIMPLE && TL_CAP > 0.f && !FIXED;
 /* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so
  * not there. */
@@ -215,9 +215,10 @@ ATTN_DEV void load_scales(float *to, const uint8_t *base, int64_t token_bytes, i
 
 /* ---------------------------------------------------------------- scores */
 
-/* A thread's two rows for ALiBi: position, and slope in base-2 units. */
+/* A thread's two rows for ALiBi and relative bias: position, slope in base-2 units, the head's biases. */
 struct row_terms {
     float slope[2];
+    const float *rel[2];
     int pos[2];
     ATTN_DEV row_terms(const triton_params_t &p, const block_view &b, int row) {
 #pragma unroll
@@ -225,6 +226,7 @@ struct row_terms {
             int r = min(b.rows - 1, row + 8 * e);
             pos[e] = b.context + r / TL_GROUP;
             slope[e] = TL_ALIBI ? __ldg(p.alibi + b.head * TL_GROUP + r % TL_GROUP) * LOG2E : 0.f;
+            rel[e] = rel_bias_row(p, b.head * TL_GROUP + r % TL_GROUP);
         }
     }
 };
@@ -288,6 +290,30 @@ ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], in
                                            : fmaf(t.slope[e], x, base));
                 }
         }
+    }
+}
+
+/* Most tiles of a long context lie beyond the table for all of a warp's rows: one number a row then. */
+ATTN_DEV void add_rel_bias(const triton_params_t &p, const row_terms &t, float (&s)[BN / 2], int k0) {
+    const int q = threadIdx.x & 3;
+    const bool is_before = __all_sync(~0u, k0 + BN - 1 - min(t.pos[0], t.pos[1]) <= -p.rel_max),
+               is_after = __all_sync(~0u, k0 - max(t.pos[0], t.pos[1]) >= p.rel_max);
+    if (is_before || is_after) {
+        const float end[2] = {rel_bias_term(p, t.rel[0], is_before ? -p.rel_max : p.rel_max),
+                              rel_bias_term(p, t.rel[1], is_before ? -p.rel_max : p.rel_max)};
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++)
+            s[i] += end[i >> 1 & 1];
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int rel = k0 + 2 * q - t.pos[e];
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                s[4 * j + 2 * e + i] += rel_bias_term(p, t.rel[e], rel + 8 * j + i);
     }
 }
 
@@ -404,6 +430,7 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
             s[i] *= rule.factor;
     }
     if constexpr (TL_ALIBI != 0) add_alibi(terms, TL_CAP > 0.f ? 1.f : rule.factor, s, k0);
+    if constexpr (TL_REL) add_rel_bias(p, terms, s, k0);
     add_bias(p, b, s, k0, row);
     hide_scores(b, s, k0, seen);
     return softmax_step<false>(rule, s, m, l, f);

@@ -54,8 +54,19 @@ static void test_kinds(void) {
     model =
         parse("{\"model_type\": \"t5\", \"d_model\": 512, \"d_kv\": 64, \"num_heads\": 8, \"num_layers\": 6,"
               " \"relative_attention_num_buckets\": 32}");
-    is_int(attn_model_kind(model, 0, &kind, &problem, &err), ATTN_OK, "T5");
-    has_str(kind.unserved, "relative_attention_num_buckets is 32", "layers that no problem can describe");
+    for (uint32_t i = 0; i < 3; i++) {
+        is_int(attn_model_kind(model, i, &kind, &problem, &err), ATTN_OK, "T5");
+        is_str(kind.unserved, "", "it can be served");
+        ok(((problem.features & ATTN_F_REL_BIAS) != 0) == (i < 2) && problem.scale == 1,
+           "%s: relative bias in self attention, scale 1", kind.name);
+    }
+    has_str(attn_model_note(model, 0), "its 32 buckets, which end at distance 128",
+            "what the engine has to do");
+    attn_model_free(model);
+    model = parse("{\"model_type\": \"bert\", \"num_attention_heads\": 4, \"hidden_size\": 64, "
+                  "\"num_hidden_layers\": 2, \"position_embedding_type\": \"relative_key\"}");
+    is_int(attn_model_kind(model, 0, &kind, &problem, &err), ATTN_OK, "BERT with vectors for distances");
+    has_str(kind.unserved, "position_embedding_type is relative_key", "layers that no problem can describe");
     attn_model_free(model);
     model = parse("{\"model_type\": \"brandnew\", \"num_attention_heads\": 4, \"hidden_size\": 64, "
                   "\"num_hidden_layers\": 2}");

@@ -65,7 +65,7 @@ static void make_random(kit_case_t *c, uint64_t seed, int i) {
 }
 
 /* Every feature alone on plain shapes, with lengths around tile, page and segment borders. */
-enum { GRID_KINDS = 20, GRID_SHAPES = 8 };
+enum { GRID_KINDS = 22, GRID_SHAPES = 8 };
 static void make_grid(kit_case_t *c, int i) {
     static const struct {
         uint32_t dtype, kv, d, dv, heads, kv_heads, page;
@@ -78,13 +78,13 @@ static void make_grid(kit_case_t *c, int i) {
                              {ATTN_DTYPE_BFLOAT16, ATTN_KV_AUTO, 256, 0, 4, 1, 64},
                              {ATTN_DTYPE_BFLOAT16, ATTN_KV_AUTO, 192, 128, 4, 2, 16}};
     int kind = i % GRID_KINDS, s = i / GRID_KINDS;
-    int is_direct = kind >= 17;
+    int is_direct = kind >= 17 && kind != 20;
     kit_case_start(c,
-                   kind == 17   ? ATTN_ROLE_ENCODER_ONLY
-                   : kind == 18 ? ATTN_ROLE_MM_ENCODER
-                   : kind == 19 ? ATTN_ROLE_ENCODER
-                   : kind == 16 ? ATTN_ROLE_ENCODER_DECODER
-                                : ATTN_ROLE_DECODER,
+                   kind == 17 || kind == 21 ? ATTN_ROLE_ENCODER_ONLY
+                   : kind == 18             ? ATTN_ROLE_MM_ENCODER
+                   : kind == 19             ? ATTN_ROLE_ENCODER
+                   : kind == 16             ? ATTN_ROLE_ENCODER_DECODER
+                                            : ATTN_ROLE_DECODER,
                    4000 + (uint64_t)i);
     attn_problem_t *p = &c->problem;
     p->dtype = shapes[s].dtype, p->head_size = shapes[s].d, p->head_size_v = shapes[s].dv,
@@ -141,6 +141,12 @@ static void make_grid(kit_case_t *c, int i) {
         break;
     case 17:
         p->sliding_window = 33;
+        break;
+    case 20:
+        p->features |= ATTN_F_REL_BIAS, c->seed = 5 + (uint64_t)s; /* another reach for each shape */
+        break;
+    case 21:
+        p->features |= ATTN_F_REL_BIAS, p->scale = 1.0;
         break;
     default:
         break;

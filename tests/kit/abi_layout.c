@@ -62,7 +62,8 @@ static const struct {
     {"ATTN_F_WEIGHTS", (int64_t)ATTN_F_WEIGHTS, 1 << 29},
     {"ATTN_F_FP8_ATTENTION", (int64_t)ATTN_F_FP8_ATTENTION, 1 << 30},
     {"ATTN_F_LATENT", (int64_t)ATTN_F_LATENT, INT64_C(1) << 31},
-    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, (INT64_C(1) << 32) - 1},
+    {"ATTN_F_REL_BIAS", (int64_t)ATTN_F_REL_BIAS, INT64_C(1) << 34},
+    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, ((INT64_C(1) << 32) - 1) | INT64_C(1) << 34},
     {"ATTN_DL_FLOAT8_E4M3FN", ATTN_DL_FLOAT8_E4M3FN, 10},
     {"ATTN_DL_FLOAT8_E5M2", ATTN_DL_FLOAT8_E5M2, 12},
 };
@@ -100,12 +101,17 @@ static void check_feature_names(void) {
                                         "block_stride",
                                         "weights",
                                         "fp8_attention",
-                                        "latent"};
+                                        "latent",
+                                        NULL,
+                                        NULL,
+                                        "rel_bias"};
     unsigned wrong = 0;
     for (unsigned i = 0; i < sizeof order / sizeof order[0]; i++) {
         const char *name = attn_feature_name(i);
-        if (name != NULL && strcmp(name, order[i]) == 0) continue;
-        diag("bit %u is %s, was %s", i, name != NULL ? name : "nameless", order[i]);
+        const char *was = order[i] != NULL ? order[i] : "nameless";
+        if (name == NULL) name = "nameless";
+        if (strcmp(name, was) == 0) continue;
+        diag("bit %u is %s, was %s", i, name, was);
         wrong++;
     }
     ok(wrong == 0, "feature bits keep their places");

@@ -265,6 +265,7 @@ static void test_forward(attn_context_t *context) {
     SPOIL(forward, "kv_cache", c->tcache.shape[3] = 12, "a cache of other rows");
     SPOIL(forward, "sinks", c->f.sinks = &c->tsinks.t, "sinks that were not asked for");
     SPOIL(forward, "alibi_slopes", c->f.alibi_slopes = &c->tslopes.t, "slopes that were not asked for");
+    SPOIL(forward, "rel_bias", c->f.rel_bias = &c->tlse.t, "a relative bias that was not asked for");
     SPOIL(forward, "lse", c->f.lse = &c->tlse.t, "an LSE that was not asked for");
     SPOIL(forward, "qq_bias", c->f.qq_bias = &c->tlse.t, "a bias that was not asked for");
     SPOIL(forward, "output_scale", c->f.output_scale = &c->tscale.t,
@@ -346,6 +347,42 @@ static void test_layer_tensors(attn_context_t *context) {
     is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID,
            "sink tokens without static_sink_len");
     is_str(error.param, "sink_key", "named");
+    close_call(c);
+}
+
+/* A table of distances (semantics 2.15), as sinks and slopes are given. */
+static void test_rel_bias(attn_context_t *context) {
+    static struct call call, *c = &call;
+    float numbers[10] = {0};
+    struct tensor table;
+    attn_layer_t *other = NULL;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.features = ATTN_F_REL_BIAS;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    is_int(forward(c), ATTN_E_INVALID, "a layer with relative bias but none given");
+    is_str(error.param, "rel_bias", "names it");
+    tensor(&table, numbers, ATTN_DTYPE_FLOAT32, 2, 2, 5, 0, 0);
+    attn_layer_options_t o = {.struct_size = sizeof o, .rel_bias = &table.t};
+    attn_layer_destroy(c->layer);
+    is_int(attn_layer_create(c->g, "l.0", &o, &c->layer, &error), ATTN_OK, "a layer with its table");
+    is_int(forward(c), ATTN_OK, "needs none in the call");
+    ok(fake_log_of(c->g)->rel_bias == &table.t, "the backend gets the layer's");
+    table.shape[1] = 4;
+    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID, "an even number of columns");
+    is_str(error.param, "rel_bias", "named");
+    table.shape[1] = 5, table.shape[0] = 1;
+    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID, "one row for two heads");
+    is_str(error.param, "rel_bias", "named");
+    table.shape[0] = 2, table.t.device.device_type = kDLCUDA;
+    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID, "a table on a GPU");
+    is_str(error.param, "rel_bias", "named");
+    close_call(c);
+    p.features = 0;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    table.t.device.device_type = kDLCPU;
+    is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID,
+           "a table that the problem did not ask for");
+    is_str(error.param, "rel_bias", "named");
     close_call(c);
 }
 
@@ -480,7 +517,7 @@ static void test_reserved(attn_context_t *context) {
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
     attn_layer_t *layer = NULL;
     open_call(c, context, &p, "FAKE_PLAIN");
-    NEWER(forward(c), c->f.reserved[5] = 1, "a newer attn_forward_t");
+    NEWER(forward(c), c->f.reserved[4] = 1, "a newer attn_forward_t");
     NEWER(forward(c), c->f.reserved0 = 1, "its first word");
     NEWER(forward(c), c->buf.space.reserved0 = 1, "a newer attn_space_t");
     NEWER(attn_layer_forward(c->layer, &c->f, NULL, NULL, &error), c->f.reserved[0] = 1, "a profiling run");
@@ -515,6 +552,7 @@ int main(void) {
     test_forward(context);
     test_direct(context);
     test_layer_tensors(context);
+    test_rel_bias(context);
     test_layer_places(context);
     test_mla(context);
     test_latent(context);

@@ -244,6 +244,7 @@ static int forward(attn_instance_t *in, const attn_forward_t *a, const attn_spac
     in->log.forwards++;
     in->log.sinks = a->sinks;
     in->log.slopes = a->alibi_slopes;
+    in->log.rel_bias = a->rel_bias;
     in->log.weight_space = a->weight_space;
     remember_scales(in, &a->scales);
     if (in->mode == MODE_FAILS) return attn_fail(error, ATTN_E_DEVICE, "", "the fake kernel is on strike");
@@ -301,10 +302,10 @@ static const attn_block_size_t any_multiple[] = {{4, 1}};
                        ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD) | ATTN_BIT(ATTN_KV_FP8_DS_MLA),                 \
     .block_sizes = any_multiple, .num_block_sizes = 1, .preferred_block_size = 4
 #define FEATURES                                                                                             \
-    (ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |                 \
-     ATTN_F_CASCADE | ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_CAPTURE |                     \
-     ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW | ATTN_F_CHUNK_LOOKBACK | ATTN_F_PER_REQUEST_CAUSAL |        \
-     ATTN_F_CONTIGUOUS_KV | ATTN_F_WEIGHTS | ATTN_F_LATENT | ATTN_F_NON_CAUSAL)
+    (ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_REL_BIAS | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES |                    \
+     ATTN_F_QUANT_QUERY | ATTN_F_CASCADE | ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX | ATTN_F_RSWA |                 \
+     ATTN_F_CAPTURE | ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW | ATTN_F_CHUNK_LOOKBACK |                   \
+     ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_CONTIGUOUS_KV | ATTN_F_WEIGHTS | ATTN_F_LATENT | ATTN_F_NON_CAUSAL)
 #define ON_CPU  .features = FEATURES, .device_types = ATTN_BIT(kDLCPU)
 #define ON_CUDA .device_types = ATTN_BIT(kDLCUDA)
 

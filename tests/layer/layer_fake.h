@@ -22,7 +22,7 @@ struct fake_log {
     int has_encoder_lens;
     /* the last calls */
     float q_scale, k_scale, v_scale, prob_scale; /* 1 if not given */
-    const void *sinks, *slopes, *weight_space;
+    const void *sinks, *slopes, *rel_bias, *weight_space;
     int64_t update_slots[FAKE_MAX], update_count;
 };
 

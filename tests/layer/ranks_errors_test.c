@@ -303,6 +303,7 @@ static void selections(void) {
            code == ATTN_OK ? items[0].text : error.text);                                                    \
     } while (0)
     NOT_SPLIT("alibi", p.features = ATTN_F_ALIBI);
+    NOT_SPLIT("rel_bias", p.features = ATTN_F_REL_BIAS);
     NOT_SPLIT("cascade", p.features = ATTN_F_CASCADE);
     NOT_SPLIT("contiguous_kv", p.features = ATTN_F_CONTIGUOUS_KV);
     NOT_SPLIT("mm_prefix", p.features = ATTN_F_MM_PREFIX);

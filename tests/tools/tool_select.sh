@@ -150,7 +150,9 @@ left_over brandnew '"attention_window"' '"attention_window": [512, 512]'
 left_over brandnew '"kv_channels"' '"kv_channels": 128'
 left_over brandnew '"num_kv_shared_layers"' '"num_kv_shared_layers": 20'
 left_over brandnew '"query_pre_attn_scalar"' '"query_pre_attn_scalar": 144'
-left_over brandnew '"position_embedding_type"' '"position_embedding_type": "relative_key_query"'
+left_over brandnew '"position_embedding_type"' '"position_embedding_type": "alibi"'
+left_over brandnew '' '"position_embedding_type": "relative_key_query"'
+wants "config: vectors for distances are a reason" 1 "no backend serves it: position_embedding_type is relative_key_query" select --device cpu --model "$tap_scratch"
 left_over brandnew '"scale_attn_by_inverse_layer_idx"' '"scale_attn_by_inverse_layer_idx": true'
 left_over brandnew '"is_causal"' '"is_causal": true'
 left_over brandnew '"sparse_attention_config"' '"sparse_attention_config": {"block": 64}'
@@ -181,12 +183,13 @@ json "config: no kv_cache_scheme" not_understood.# 0 select --device cpu --model
 # T5 adds a learned bias to the scores of self attention
 printf '{"model_type": "t5", "d_model": 512, "d_kv": 64, "num_heads": 8, "num_layers": 6, "relative_attention_num_buckets": 32,
     "relative_attention_max_distance": 128}' >"$tap_scratch/config.json"
-wants "T5: the bias is a reason, not a footnote" 1 "no backend serves it: relative_attention_num_buckets is 32" select --device cpu --model "$tap_scratch"
-json "T5: encoder" kinds.0.error "relative_attention_num_buckets .*" select --device cpu --model "$tap_scratch"
-json "T5: decoder" kinds.1.error "relative_attention_num_buckets .*" select --device cpu --model "$tap_scratch"
-json "T5: cross attention has none" kinds.2.selection.backend "[A-Z].*" select --device cpu --model "$tap_scratch"
-left_over mt5 '' '"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128'
-json "and for a type that is not known" kinds.0.error "relative_attention_num_buckets .*" select --device cpu --model "$tap_scratch"
+wants "T5: the engine's part is told" 0 "expands its 32 buckets, which end at distance 128" select --device cpu --model "$tap_scratch"
+json "T5: encoder" kinds.0.problem ".*features=rel_bias.*" select --device cpu --model "$tap_scratch"
+json "T5: decoder" kinds.1.selection.backend "CPU_ATTN" select --device cpu --model "$tap_scratch"
+json "T5: a decoder on a GPU" kinds.1.selection.backend "TRITON_ATTN" select --device sm_90 --model "$tap_scratch"
+json "T5: cross attention has none" kinds.2.problem ".*scale=1" select --device cpu --model "$tap_scratch"
+left_over brandnew '' '"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128'
+json "and for a type that is not known" kinds.0.problem ".*features=rel_bias.*" select --device cpu --model "$tap_scratch"
 
 wants "ranks of a GPU" 1 "context parallelism runs on CPUs only" select --device sm_90 role=decoder num_heads=8 head_size=64 dcp_world_size=2
 # Context parallelism: the core's for decoders and latent attention on CPUs; no backend has one of its own.

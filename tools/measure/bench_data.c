@@ -77,6 +77,11 @@ float bench_slope(int64_t head, int64_t num_heads) {
     return (float)exp2(-8.0 * (double)(head + 1) / (double)num_heads);
 }
 
+float bench_rel_bias(int64_t head, int64_t rel) {
+    return (float)(-0.02 * (double)(head % 7 + 1) * sqrt((double)(rel < 0 ? -rel : rel)) +
+                   (rel > 0 ? 0.25 : 0));
+}
+
 int32_t bench_selected(const bench_row_t *row, int64_t i, int64_t j) {
     int64_t seen = row->seq_len - row->query_len + i + 1, topk = row->problem.topk;
     if (seen <= topk) return j < seen ? (int32_t)j : -1;
@@ -143,6 +148,10 @@ static int attend(const bench_row_t *row, int64_t request, int64_t i, int64_t h,
         s *= p->scale;
         if (p->logits_soft_cap > 0) s = p->logits_soft_cap * tanh(s / p->logits_soft_cap);
         if ((p->features & ATTN_F_ALIBI) != 0) s += (double)bench_slope(h, hq) * (double)(k - q_abs);
+        if ((p->features & ATTN_F_REL_BIAS) != 0) {
+            const int64_t m = BENCH_REL_MAX, rel = k - q_abs;
+            s += (double)bench_rel_bias(h, rel < -m ? -m : rel > m ? m : rel);
+        }
         int is_far =
             window > 0 && (q_abs - k >= window || (p->mask != ATTN_MASK_CAUSAL && k - q_abs >= window));
         scores[k] = is_far ? -INFINITY : s;
@@ -165,9 +174,9 @@ static int attend(const bench_row_t *row, int64_t request, int64_t i, int64_t h,
 
 double bench_error(const bench_row_t *row, const void *output) {
     const attn_problem_t *p = &row->problem;
-    const uint64_t known = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP |
-                           ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_NON_CAUSAL | ATTN_F_CAPTURE |
-                           ATTN_F_BATCH_INVARIANT | ATTN_F_WEIGHTS | ATTN_F_LATENT;
+    const uint64_t known = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_REL_BIAS | ATTN_F_SLIDING_WINDOW |
+                           ATTN_F_SOFT_CAP | ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_NON_CAUSAL |
+                           ATTN_F_CAPTURE | ATTN_F_BATCH_INVARIANT | ATTN_F_WEIGHTS | ATTN_F_LATENT;
     double out[MAX_HEAD], worst = 0;
     const layer_sizes_t z = layer_sizes(p);
     int64_t dv = z.output;

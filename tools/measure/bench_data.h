@@ -27,6 +27,9 @@ int bench_fill_device(bench_tables_t *tables, device_memory_t *memory, int tenso
 int32_t bench_selected(const bench_row_t *row, int64_t i, int64_t j);
 /* The usual slopes of ALiBi, 2^(-8 (h + 1) / H) (Press, Smith, Lewis 2022). */
 float bench_slope(int64_t head, int64_t num_heads);
+/* A table of relative bias, of T5's usual reach; rel within +-BENCH_REL_MAX. */
+enum { BENCH_REL_MAX = 128 };
+float bench_rel_bias(int64_t head, int64_t rel);
 
 /* Largest error of some outputs against double. output: [T, Hq, Dv] on the host. -1: the problem has a
  * feature that is not computed here. */

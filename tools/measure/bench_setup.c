@@ -73,6 +73,21 @@ static void count_work(bench_t *b) {
     row->is_memory_bound = row->flops / row->bytes < (z->is_latent ? 72 : 24);
 }
 
+static int make_rel_bias(bench_t *b) {
+    const int64_t columns = 2 * BENCH_REL_MAX + 1;
+    const size_t bytes = (size_t)(b->z.heads * columns) * sizeof(float);
+    float *values = malloc(bytes);
+    void *copy = device_memory_new(b->memory, bytes);
+    for (int64_t i = 0; values != NULL && i < b->z.heads * columns; i++)
+        values[i] = bench_rel_bias(i / columns, i % columns - BENCH_REL_MAX);
+    const int failed =
+        values == NULL || copy == NULL || device_memory_write(b->memory, copy, values, bytes) != 0;
+    free(values);
+    if (failed) return ATTN_E_NO_MEMORY;
+    TENSOR_2D(&b->rel_bias, b->memory, copy, ATTN_DTYPE_FLOAT32, b->z.heads, columns);
+    return ATTN_OK;
+}
+
 static int open_layer(bench_t *b, attn_context_t *context) {
     bench_row_t *row = b->row;
     attn_problem_t p = row->problem;
@@ -101,6 +116,10 @@ static int open_layer(bench_t *b, attn_context_t *context) {
         TENSOR_1D(kind == 0 ? &b->sinks : &b->slopes, b->memory, copy, ATTN_DTYPE_FLOAT32, b->z.heads);
     }
     free(values);
+    if ((p.features & ATTN_F_REL_BIAS) != 0) {
+        if (make_rel_bias(b) != ATTN_OK) return bench_no_memory(b);
+        options.rel_bias = &b->rel_bias.dl;
+    }
     if ((p.features & ATTN_F_SINK) != 0) options.sinks = &b->sinks.dl;
     if ((p.features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0) options.alibi_slopes = &b->slopes.dl;
     return attn_layer_create(b->group, "bench.layers.0.attn", &options, &b->layer, b->error);

@@ -24,7 +24,7 @@ typedef struct replay {
     void *d_output, *d_lse;
     tensor_t starts, lens, encoder_lens, table, rswa, ranges, causal_t, slots_t;
     tensor_t query, key, value, kv_cache, v_cache, q_scale, k_scale, v_scale, prob_scale, output_scale, sinks,
-        slopes, qq_bias, output, lse;
+        slopes, rel_bias, qq_bias, output, lse;
 } replay_t;
 
 static int out_of_memory(const replay_t *r) {
@@ -125,6 +125,7 @@ static int open_layer(replay_t *r, attn_context_t *context, const char *backend,
     ATTN_INIT(attn_layer_options_t, options);
     code = upload_file(r, &r->sinks, c->sinks, &options.sinks);
     if (code == ATTN_OK) code = upload_file(r, &r->slopes, c->slopes, &options.alibi_slopes);
+    if (code == ATTN_OK) code = upload_file(r, &r->rel_bias, c->rel_bias, &options.rel_bias);
     if (code != ATTN_OK) return code;
     return attn_layer_create(r->group, "replay.0.attn", &options, &r->layer, r->error);
 }

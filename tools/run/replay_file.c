@@ -157,6 +157,7 @@ static int read_tensors(const reader_t *r) {
                   {"output_scale", &c->output_scale, 0, ATTN_DTYPE_FLOAT32, 1, {1}},
                   {"sinks", &c->sinks, 0, ATTN_DTYPE_FLOAT32, 1, {hq}},
                   {"alibi_slopes", &c->slopes, 0, ATTN_DTYPE_FLOAT32, 1, {hq}},
+                  {"rel_bias", &c->rel_bias, 0, ATTN_DTYPE_FLOAT32, 2, {hq, -1}},
                   {"qq_bias", &c->qq_bias, 0, ATTN_DTYPE_FLOAT32, 2, {t, -1}},
                   {"output", &c->output, 0, p->out_dtype, 3, {t, hq, dv}},
                   {"lse", &c->lse, 0, ATTN_DTYPE_FLOAT32, 2, {hq, t}}};

@@ -82,6 +82,7 @@ static int read_tensors(const st_file_t *file, const char *path, run_input_t *in
          ATTN_DTYPE_FLOAT32,
          1,
          {hq}},
+        {"rel_bias", &in->rel_bias, (p->features & ATTN_F_REL_BIAS) != 0, ATTN_DTYPE_FLOAT32, 2, {hq, -1}},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         char name[64];

@@ -18,7 +18,7 @@ typedef struct run_input {
     int32_t k_start[RUN_MAX_REQS + 1]; /* the same for keys; differs in cross attention only */
     const st_tensor_t *query, *key, *value;
     const st_tensor_t *output;         /* the model's own, or NULL */
-    const st_tensor_t *sinks, *slopes; /* or NULL */
+    const st_tensor_t *sinks, *slopes, *rel_bias; /* or NULL */
     const st_tensor_t *weights;        /* kv_b_proj of latent attention, else NULL */
     const st_tensor_t *topk;           /* selected tokens of sparse latent attention, else NULL */
     st_tensor_t

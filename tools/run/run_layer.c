@@ -38,7 +38,7 @@ typedef struct runner {
     void *d_starts, *d_lens, *d_tables, *d_encoder_lens, *d_slots, *d_query, *d_key, *d_value, *d_output,
         *d_cache, *d_topk, *d_lse;
     float *lse; /* of a step, [Hq, rows] */
-    tensor_t sinks, slopes, cache;
+    tensor_t sinks, slopes, rel_bias, cache;
 } runner_t;
 
 static int out_of_memory(const runner_t *r) {
@@ -80,17 +80,22 @@ static int open_layer(runner_t *r) {
     if (code != ATTN_OK) return code;
     r->result->problem = *attn_group_problem(r->group);
     ATTN_INIT(attn_layer_options_t, options);
-    const st_tensor_t *const files[2] = {r->in->sinks, r->in->slopes};
-    tensor_t *const tensors[2] = {&r->sinks, &r->slopes};
-    for (int i = 0; i < 2; i++) {
+    const st_tensor_t *const files[3] = {r->in->sinks, r->in->slopes, r->in->rel_bias};
+    tensor_t *const tensors[3] = {&r->sinks, &r->slopes, &r->rel_bias};
+    for (int i = 0; i < 3; i++) {
         if (files[i] == NULL) continue;
         void *copy = device_memory_new(r->memory, files[i]->bytes);
         if (copy == NULL || device_memory_write(r->memory, copy, files[i]->data, files[i]->bytes) != 0)
             return out_of_memory(r);
-        TENSOR_1D(tensors[i], r->memory, copy, ATTN_DTYPE_FLOAT32, files[i]->shape[0]);
+        if (files[i]->ndim == 1)
+            TENSOR_1D(tensors[i], r->memory, copy, ATTN_DTYPE_FLOAT32, files[i]->shape[0]);
+        else
+            TENSOR_2D(tensors[i], r->memory, copy, ATTN_DTYPE_FLOAT32, files[i]->shape[0],
+                      files[i]->shape[1]);
     }
     options.sinks = r->in->sinks != NULL ? &r->sinks.dl : NULL;
     options.alibi_slopes = r->in->slopes != NULL ? &r->slopes.dl : NULL;
+    options.rel_bias = r->in->rel_bias != NULL ? &r->rel_bias.dl : NULL;
     char name[64];
     snprintf(name, sizeof name, "run.layers.%lld.attn", (long long)r->in->number);
     return attn_layer_create(r->group, name, &options, &r->layer, r->error);

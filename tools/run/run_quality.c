@@ -107,7 +107,7 @@ static int read_keys(attn_context_t *context, const layer_exact_t *e, const run_
     in.query = &query;
     in.problem.sliding_window = 1;
     in.problem.scale = 1;
-    in.sinks = in.slopes = NULL;
+    in.sinks = in.slopes = in.rel_bias = NULL;
     own.wants_lse = 1;
     own.chunk = INT32_MAX;
     own.decode = 0;
@@ -177,6 +177,7 @@ static int check_rules(const run_input_t *in, attn_error_t *error) {
                        : p->features != 0                           ? "features"
                        : in->sinks != NULL                          ? "sinks"
                        : in->slopes != NULL                         ? "alibi_slopes"
+                       : in->rel_bias != NULL                       ? "rel_bias"
                                                                     : NULL;
     if (what == NULL) return ATTN_OK;
     return attn_fail(

@@ -68,6 +68,7 @@ static const member_t of_forward[] = {MEMBER(attn_forward_t, query),
                                       MEMBER(attn_forward_t, output_block_scale),
                                       MEMBER(attn_forward_t, sinks),
                                       MEMBER(attn_forward_t, alibi_slopes),
+                                      MEMBER(attn_forward_t, rel_bias),
                                       MEMBER(attn_forward_t, qq_bias),
                                       MEMBER(attn_forward_t, topk_indices)};
 static const member_t of_weights[] = {MEMBER(attn_weights_t, kv_b_proj),

@@ -34,14 +34,15 @@ enum {
 enum { TILE = 32, OPTION_TILE = 0, OPTION_MODE = 1, OPTION_LOG = 2, OPTION_FACTOR = 3 };
 #define FEATURES                                                                                             \
     (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_LSE | ATTN_F_NON_CAUSAL | \
-     ATTN_F_BLOCK_STRIDE | ATTN_F_PER_HEAD_SCALES | (IS(claims_diff_kv) ? ATTN_F_DIFF_KV : 0))
+     ATTN_F_BLOCK_STRIDE | ATTN_F_PER_HEAD_SCALES | ATTN_F_REL_BIAS |                                        \
+     (IS(claims_diff_kv) ? ATTN_F_DIFF_KV : 0))
 
 struct attn_instance {
     uint32_t num_heads, num_kv_heads, head_size, head_size_v, page, window, dtype, storage, layout, role;
     uint32_t max_reqs, max_tokens, tile;
     int64_t max_len, num_blocks;
     float scale, cap;
-    int is_causal, has_sink, has_alibi;
+    int is_causal, has_sink, has_alibi, has_rel_bias;
     attn_problem_t problem;
     const attn_host_t *host;
     /* what only faults use */
@@ -112,7 +113,8 @@ static int supports(const attn_problem_t *problem, const attn_device_t *device, 
     attn_problem_t p;
     if (attn_intake(&p, sizeof p, problem, "problem", NULL) != ATTN_OK) return ATTN_E_INVALID;
     if (IS(refuses_spelled_kv_heads) && p.num_kv_heads == p.num_heads) sink_hole++;
-    if (p.role == ATTN_ROLE_ENCODER_DECODER && (p.sliding_window != 0 || (p.features & ATTN_F_ALIBI)))
+    if (p.role == ATTN_ROLE_ENCODER_DECODER &&
+        (p.sliding_window != 0 || (p.features & (ATTN_F_ALIBI | ATTN_F_REL_BIAS))))
         attn_add_reason(reasons, ATTN_REASON_COMBINATION, "role", "encoder_decoder", "decoder",
                         "cross attention has no positions");
     return ATTN_OK;
@@ -179,6 +181,7 @@ static int read_problem(attn_instance_t *v, const attn_problem_t *q, attn_error_
     v->is_causal = p.mask == ATTN_MASK_CAUSAL && p.role == ATTN_ROLE_DECODER;
     v->has_sink = (p.features & ATTN_F_SINK) != 0;
     v->has_alibi = (p.features & ATTN_F_ALIBI) != 0;
+    v->has_rel_bias = (p.features & ATTN_F_REL_BIAS) != 0;
     v->problem = p;
     return ATTN_OK;
 }
@@ -522,6 +525,8 @@ typedef struct row {
     const int32_t *pages;
     int64_t q, seq_len, h, num_blocks;
     float sink, slope;
+    const float *rel_bias;
+    int64_t rel_max;
 } row_t;
 
 /* One query of one head: tiles of keys, the maximum kept as it goes. acc: Dv sums, then the tile's scores. */
@@ -570,6 +575,13 @@ static float one_row(const attn_instance_t *v, const pages_t *c, const row_t *x,
             } else if (v->cap > 0)
                 s = v->cap * tanhf(s / v->cap);
             if (v->has_alibi) s += x->slope * (float)(k - (IS(alibi_from_end) ? x->seq_len - 1 : x->q));
+            if (v->has_rel_bias) {
+                const int64_t d = IS(rel_bias_mirrored) ? x->q - k : k - x->q, most = x->rel_max;
+                if (d >= -most && d <= most)
+                    s += x->rel_bias[most + d];
+                else if (!IS(rel_bias_ends))
+                    s += x->rel_bias[d < 0 ? 0 : 2 * most];
+            }
             if (IS(clips_scores) && s > 60) s = 60;
             score[j] = s;
             if (s > top) top = s;
@@ -616,7 +628,7 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
     attn_space_t s;
     pages_t c;
     const int64_t shape[3] = {-1, v->num_heads, v->head_size}, lse_shape[2] = {v->num_heads, -1},
-                  heads[1] = {v->num_heads};
+                  heads[1] = {v->num_heads}, bias[2] = {v->num_heads, -1};
     int rc = attn_intake(&a, sizeof a, args, "args", error);
     if (rc == ATTN_OK && IS(clears_output_first) && a.output != NULL && a.output->strides != NULL)
         memset(attn_data(a.output), 0, (size_t)v->head_size);
@@ -649,6 +661,8 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
         rc = attn_check_tensor(a.sinks, "sinks", ATTN_DTYPE_FLOAT32, 1, heads, error);
     if (rc == ATTN_OK && v->has_alibi)
         rc = attn_check_tensor(a.alibi_slopes, "alibi_slopes", ATTN_DTYPE_FLOAT32, 1, heads, error);
+    if (rc == ATTN_OK && v->has_rel_bias)
+        rc = attn_check_tensor(a.rel_bias, "rel_bias", ATTN_DTYPE_FLOAT32, 2, bias, error);
     if (rc != ATTN_OK) return rc;
     if (IS(key_required) && a.key == NULL) return refuse(error, ATTN_E_INVALID, "key", "required");
     if (IS(lse_required) && a.lse == NULL) return refuse(error, ATTN_E_INVALID, "lse", "required");
@@ -687,7 +701,8 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
     if (IS(workspace_zeroed) && v->head_size_v > 0 && ((uint32_t *)s.workspace)[v->head_size_v] != 0)
         v->cap = 1e-3f;
     const float *sinks = v->has_sink ? attn_data(a.sinks) : NULL,
-                *slopes = v->has_alibi ? attn_data(a.alibi_slopes) : NULL;
+                *slopes = v->has_alibi ? attn_data(a.alibi_slopes) : NULL,
+                *biases = v->has_rel_bias ? attn_data(a.rel_bias) : NULL;
     float *lse = a.lse != NULL ? attn_data(a.lse) : NULL;
     for (uint32_t r = 0; r < m->num_reqs; r++)
         for (int32_t i = 0; i < rec[r].count; i++) {
@@ -716,7 +731,9 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                     .sink = sinks != NULL
                                 ? sinks[IS(sink_of_kv_head) ? h / (v->num_heads / v->num_kv_heads) : h]
                                 : 0,
-                    .slope = slopes != NULL ? slopes[h] : 0};
+                    .slope = slopes != NULL ? slopes[h] : 0,
+                    .rel_bias = biases != NULL ? biases + h * a.rel_bias->strides[0] : NULL,
+                    .rel_max = biases != NULL ? a.rel_bias->shape[1] / 2 : 0};
                 const float l = one_row(v, &c, &x, acc);
                 int64_t to = t * ot + h * oh;
                 if (IS(output_offset_32)) to = (int32_t)to;

@@ -27,7 +27,7 @@ struct cpu_case {
     double *qd;
     int32_t *table, spans[CASE_MAX_SEQS][4];
     float k_scale[64], v_scale[64], sinks[512], alibi[512];
-    float *bias;
+    float *bias, *rel;
     double spread; /* of the query: scores grow with it, and their rounding */
     char text[512];
 };
@@ -146,6 +146,10 @@ static inline double case_reference(const struct cpu_case *c, int seq, int tok, 
         if (a->alibi)
             x += a->alibi_sqrt ? (k <= q ? -a->alibi[hq] * sqrt((double)(q - k)) : 0)
                                : a->alibi[hq] * (double)(k - q);
+        if (a->rel_bias) {
+            const int64_t m = a->rel_max, d = k - q < -m ? -m : k - q > m ? m : k - q;
+            x += a->rel_bias[hq * a->rel_stride + d];
+        }
         if (a->qq_bias && k >= s->q_offset && k - s->q_offset < a->qq_width)
             x += a->qq_bias[(s->q_start + tok) * a->qq_stride + (k - s->q_offset)];
         score[k] = x;
@@ -325,6 +329,7 @@ static inline void case_free(struct cpu_case *c) {
     free(c->out);
     free(c->lse);
     free(c->bias);
+    free(c->rel);
 }
 
 /* Runs the case at one level; scratch and metadata are poisoned first. Returns the plan's number of items. */

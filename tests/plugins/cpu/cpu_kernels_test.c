@@ -71,6 +71,15 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, enum form
         a->alibi = c->alibi;
         a->alibi_sqrt = (int)tap_rand_in(rng, 0, 1);
     }
+    if (tap_rand_in(rng, 0, 3) == 0) {
+        a->rel_max = PICK(rng, 0, 1, 5, 16, 40, 128, 500);
+        a->rel_stride = 2 * a->rel_max + PICK(rng, 1, 4);
+        c->rel =
+            malloc((size_t)(a->rel_stride * a->num_q_heads) * sizeof *c->rel); /* ends at its last entry */
+        for (int64_t i = 0; i < a->rel_stride * a->num_q_heads; i++)
+            c->rel[i] = (float)(3 * tap_rand_normal(rng));
+        a->rel_bias = c->rel + a->rel_max;
+    }
     c->num_seqs = (int)tap_rand_in(rng, 1, CASE_MAX_SEQS);
     for (int i = 0; i < c->num_seqs; i++) {
         struct cpu_seq *s = &c->seqs[i];
@@ -137,7 +146,10 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, enum form
              : a->scale_per_head ? " head scales"
                                  : "",
              c->num_seqs, c->tokens, (double)a->soft_cap, a->sinks ? " sinks" : "",
-             a->alibi ? a->alibi_sqrt ? " alibi-sqrt" : " alibi" : "", a->qq_bias ? " qq-bias" : "",
+             a->alibi ? a->alibi_sqrt ? " alibi-sqrt" : " alibi" : "",
+             a->qq_bias    ? " qq-bias"
+             : a->rel_bias ? " rel-bias"
+                           : "",
              ties ? " ties" : "", spread);
 }
 

@@ -172,6 +172,15 @@ void brute_attention(const kit_case_t *c, const kit_inputs_t *in, double *out, d
                     if ((p->features & ATTN_F_ALIBI) != 0) y += in->alibi_slopes[h] * (double)(n - q);
                     if ((p->features & ATTN_F_ALIBI_SQRT) != 0 && n < q)
                         y -= in->alibi_slopes[h] * sqrt((double)(q - n));
+                    if ((p->features & ATTN_F_REL_BIAS) != 0) {
+                        const int64_t most = in->rel_max;
+                        int64_t far = n - q;
+                        while (far > most)
+                            far--;
+                        while (far < -most)
+                            far++;
+                        y += in->rel_bias[h * (most + 1 + most) + most + far];
+                    }
                     if ((p->features & ATTN_F_QQ_BIAS) != 0 && n >= context && n - context < in->bias_width)
                         y += in->qq_bias[(token + i) * in->bias_width + (n - context)];
                     s[n + 1] = row[n] ? y : -INFINITY;

@@ -123,15 +123,17 @@ static void scores(uint64_t seed) {
                 {"alibi with a sink", ATTN_F_ALIBI | ATTN_F_SINK, 0},
                 {"alibi after the soft cap", ATTN_F_ALIBI, 2.0},
                 {"alibi_sqrt", ATTN_F_ALIBI_SQRT, 0},
+                {"relative bias", ATTN_F_REL_BIAS, 0},
+                {"relative bias after the soft cap, with a sink", ATTN_F_REL_BIAS | ATTN_F_SINK, 2.0},
                 {"query-query bias", ATTN_F_QQ_BIAS, 1.5},
-                {"all of them", ATTN_F_QQ_BIAS | ATTN_F_SINK | ATTN_F_ALIBI_SQRT, 5.0}};
+                {"all of them", ATTN_F_QQ_BIAS | ATTN_F_SINK | ATTN_F_ALIBI_SQRT | ATTN_F_REL_BIAS, 5.0}};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         kit_case_t c;
         start(&c, ATTN_ROLE_DECODER, seed + i);
         c.problem.features = list[i].features;
         c.problem.logits_soft_cap = list[i].cap;
         check(list[i].name, &c);
-        if ((list[i].features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) == 0) continue;
+        if ((list[i].features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_REL_BIAS)) == 0) continue;
         c.problem.mask = ATTN_MASK_FULL;
         check("the same with keys behind the query", &c);
     }

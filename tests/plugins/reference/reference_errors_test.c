@@ -243,6 +243,7 @@ static void forward_errors(void) {
                     (s.forward.lse = &s.tl.t, s.tl.shape[0] = 3));
     FORWARD_REFUSED("without the feature", ATTN_E_INVALID, "sinks", s.forward.sinks = &s.tf.t);
     FORWARD_REFUSED("without the feature", ATTN_E_INVALID, "alibi_slopes", s.forward.alibi_slopes = &s.tf.t);
+    FORWARD_REFUSED("without the feature", ATTN_E_INVALID, "rel_bias", s.forward.rel_bias = &s.tl.t);
     FORWARD_REFUSED("without the feature", ATTN_E_INVALID, "qq_bias", s.forward.qq_bias = &s.tl.t);
     FORWARD_REFUSED("3 scales for 1 head", ATTN_E_INVALID, "q_scale",
                     (s.tf.shape[0] = 3, s.forward.scales.q = &s.tf.t));
@@ -252,6 +253,12 @@ static void forward_errors(void) {
     FORWARD_REFUSED("3 for 2 heads", ATTN_E_INVALID, "sinks", (s.forward.sinks = &s.tf.t, s.tf.shape[0] = 3));
     p.features = ATTN_F_ALIBI;
     FORWARD_REFUSED("missing", ATTN_E_INVALID, "alibi_slopes", (void)0);
+    p.features = ATTN_F_REL_BIAS;
+    FORWARD_REFUSED("missing", ATTN_E_INVALID, "rel_bias", (void)0);
+    FORWARD_REFUSED("an even number of columns", ATTN_E_INVALID, "rel_bias",
+                    (s.forward.rel_bias = &s.tl.t, s.tl.shape[1] = 2));
+    FORWARD_REFUSED("another head count", ATTN_E_INVALID, "rel_bias",
+                    (s.forward.rel_bias = &s.tl.t, s.tl.shape[0] = 3));
     p.features = ATTN_F_QQ_BIAS;
     FORWARD_REFUSED("missing", ATTN_E_INVALID, "qq_bias", (void)0);
     FORWARD_REFUSED("fewer rows than tokens", ATTN_E_INVALID, "qq_bias", s.forward.qq_bias = &s.tl.t);

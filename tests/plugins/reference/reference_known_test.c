@@ -185,6 +185,17 @@ static void closed_forms(uint64_t seed) {
     is_near(lse_at(3, 0), log(1 + exp(-m) + exp(-sqrt(2) * m)), 1e-6, "ALiBi sqrt: distances 0, 1, sqrt(2)");
     finish();
 
+    /* keys at distances -2, -1 and 0 of a table that ends at 1: the first two share its end */
+    c.problem.features = ATTN_F_REL_BIAS;
+    c.seed = 2;
+    prepare(&c);
+    run(&c);
+    const float *table = in->rel_bias + 3 * 3;
+    is_int(in->rel_max, 1, "relative bias: a table of distances -1 to 1");
+    is_near(lse_at(3, 0), log(2 * exp(table[0]) + exp(table[1])), 1e-6,
+            "relative bias: distances beyond it take its end");
+    finish();
+
     c.problem.features = 0;
     c.problem.logits_soft_cap = 2.0;
     c.problem.scale = 1.0;
