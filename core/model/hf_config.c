@@ -354,21 +354,18 @@ static void read_model(hf_model_t *model, const hf_reader_t *top) {
     if (vision.object != NULL)
         add_vision(model, &vision, dtype_of(top, is_said ? &vision : r)); /* else the text's */
     if (*top->failed) return;
-    if (family == &generic) { /* which layers have the window, the type's code would say */
-        const int has_types = attni_hf_field(r, "layer_types") != NULL;
-        if (!has_types)
-            attni_hf_forget(
-                r, "sliding_window|sliding_window_size|local_attention|attention_chunk_size|no_rope_layers");
-        if (!has_types)
-            attni_hf_forget(r, "sliding_window_pattern|global_attn_every_n_layers|max_window_layers");
-        if (!has_types && attni_hf_bool(r, "use_sliding_window", 1) == 0)
-            attni_hf_field(r, "sliding_window|max_window_layers");
-    }
+    attni_hf_layer_sets_forget(r, family);
     const char *name;
     json_t *value;
     if (r != top) /* the text's own word counts where the file has both */
         json_object_foreach((json_t *)(uintptr_t)r->object, name, value) attni_hf_field(top, name);
     attni_hf_unread_each(top, attni_hf_layer_sets_skipped(r), add_unread, model);
+    size_t at = 0;
+    for (const char *type; (type = attni_hf_layer_sets_unknown(r, &at)) != NULL;) {
+        char path[120];
+        snprintf(path, sizeof path, "layer_types: %.80s", type);
+        add_unread(model, path);
+    }
 }
 
 int attni_hf_config_parse(const char *text, size_t size, const char *label, hf_model_t *model,

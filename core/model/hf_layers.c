@@ -159,3 +159,34 @@ int attni_hf_layer_sets_skipped(const hf_reader_t *r) {
     }
     return 0;
 }
+
+void attni_hf_layer_sets_forget(const hf_reader_t *r, const hf_family_t *family) {
+    if (family->shape == HF_ENCODER_ONLY && json_is_false(json_object_get(r->object, "is_causal")))
+        attni_hf_field(r, "is_causal"); /* as encoders are */
+    if (attni_hf_field(r, "layer_types") != NULL) return;
+    const int pattern = family->pattern;
+    if (pattern != HF_CHUNKED_BUT_NTH) attni_hf_forget(r, "attention_chunk_size|no_rope_layers");
+    if (pattern != HF_NTH_IS_FULL && pattern != HF_NTH_IS_GLOBAL)
+        attni_hf_forget(r, "sliding_window_pattern|global_attn_every_n_layers");
+    if (pattern != HF_WINDOW_ABOVE) attni_hf_forget(r, "max_window_layers");
+    if (pattern == HF_NO_WINDOW || pattern == HF_CHUNKED_BUT_NTH)
+        attni_hf_forget(r, "sliding_window|sliding_window_size|local_attention");
+    const json_t *has_window = json_object_get(r->object, "use_sliding_window");
+    if (json_is_false(has_window)) attni_hf_field(r, "use_sliding_window|sliding_window|max_window_layers");
+}
+
+const char *attni_hf_layer_sets_unknown(const hf_reader_t *r, size_t *at) {
+    static const char *const others[] = {"linear_attention", "lightning_attention", "mamba", "mamba2", "ssm",
+                                         "recurrent",        "conv",                "moe",   "mlp"};
+    const json_t *types = attni_hf_field(r, "layer_types");
+    while (*at < json_array_size(types)) {
+        const char *type = json_string_value(json_array_get(types, (*at)++));
+        int is_known = type == NULL || is_attention(type);
+        for (size_t k = 0; k < sizeof others / sizeof *others && !is_known; k++)
+            is_known = strcmp(type, others[k]) == 0;
+        for (size_t k = 0; k + 1 < *at && !is_known; k++)
+            is_known = strcmp(type, json_string_value(json_array_get(types, k))) == 0;
+        if (!is_known) return type;
+    }
+    return NULL;
+}

@@ -24,4 +24,12 @@ int attni_hf_layer_sets(const hf_reader_t *reader, const hf_family_t *family, in
 /* Whether the config names layers without softmax attention. */
 int attni_hf_layer_sets_skipped(const hf_reader_t *reader);
 
+/* Undoes the reads of windows, chunks and their patterns that had no effect, because neither layer_types nor
+ * the family says which layers have them. What the config switches off was understood. */
+void attni_hf_layer_sets_forget(const hf_reader_t *reader, const hf_family_t *family);
+
+/* The next name in layer_types of layers of which nobody knows what they are, each once; *at starts at 0.
+ * NULL: there are no more. */
+const char *attni_hf_layer_sets_unknown(const hf_reader_t *reader, size_t *at);
+
 #endif

@@ -63,6 +63,9 @@ int attni_hf_name_is_of_attention(const char *name) {
     return is_always || (!is_projection && (is_attention || (is_stack && is_kind)));
 }
 
+/* Names of which false is the value that means something. */
+static const char meant_if_false[] = " scale_attn_weights is_causal causal use_causal_mask ";
+
 static int is_off(const json_t *value) {
     return json_is_null(value) || json_is_false(value) ||
            (json_is_number(value) && json_number_value(value) == 0) ||
@@ -109,10 +112,9 @@ static void walk(const hf_reader_t *r, const char *prefix, int is_hybrid,
             walk(&inner, deeper, is_hybrid, found, user);
             continue;
         }
-        if (attni_hf_was_read(r, name) || is_off(value) || (is_hybrid && is_other_kind(name))) {
-            if (strcmp(name, "scale_attn_weights") == 0 && json_is_false(value)) found(user, path);
-            continue;
-        }
+        if (json_is_false(value) && has_word(meant_if_false, name) && !attni_hf_was_read(r, name))
+            found(user, path);
+        if (attni_hf_was_read(r, name) || is_off(value) || (is_hybrid && is_other_kind(name))) continue;
         if (attni_hf_name_is_of_attention(name) || is_relative_position(name, value) || is_tower(value))
             found(user, path);
     }

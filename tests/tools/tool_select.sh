@@ -159,6 +159,21 @@ left_over brandnew '"sparse_attention_config"' '"sparse_attention_config": {"blo
 left_over brandnew '"audio_config"' '"audio_config": {"num_attention_heads": 20}'
 # a known type is not trusted with what it does not have
 left_over llama '"attn_type_list"' '"attn_type_list": [1, 0]'
+# nor with the fields of another type's windows, unless they are switched off
+left_over llama '"sliding_window"' '"sliding_window": 128'
+left_over llama '"attention_chunk_size"' '"attention_chunk_size": 256'
+left_over llama '"global_attn_every_n_layers"' '"global_attn_every_n_layers": 3'
+left_over llama '"sliding_window","max_window_layers","use_sliding_window"' \
+    '"sliding_window": 128, "max_window_layers": 2, "use_sliding_window": true'
+left_over llama '' '"sliding_window": 128, "max_window_layers": 2, "use_sliding_window": false'
+left_over mistral '' '"sliding_window": 128'
+left_over mistral '"attention_chunk_size"' '"sliding_window": 128, "attention_chunk_size": 256'
+left_over qwen2 '' '"sliding_window": 128, "max_window_layers": 4, "use_sliding_window": true'
+left_over llama '"is_causal"' '"is_causal": false'
+left_over bert '' '"is_causal": false'
+left_over llama '"layer_types: foo_attention"' \
+    '"layer_types": ["foo_attention", "full_attention", "foo_attention", "linear_attention"]'
+left_over llama '' '"layer_types": ["conv", "full_attention", "mamba", "linear_attention"]'
 printf '{"model_type": "brandnew", %s, "text_config": {"model_type": "brandnew", %s, "global_head_dim": 512}}' "$sizes" "$sizes" >"$tap_scratch/config.json"
 json "config: the path of a field inside" not_understood '\["text_config.global_head_dim"\]' select --device cpu --model "$tap_scratch/config.json"
 wants "config: and for people" 0 "not understood.*text_config.global_head_dim" select --device cpu --model "$tap_scratch/config.json"
