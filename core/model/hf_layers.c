@@ -176,8 +176,15 @@ void attni_hf_layer_sets_forget(const hf_reader_t *r, const hf_family_t *family)
 }
 
 const char *attni_hf_layer_sets_unknown(const hf_reader_t *r, size_t *at) {
-    static const char *const others[] = {"linear_attention", "lightning_attention", "mamba", "mamba2", "ssm",
-                                         "recurrent",        "conv",                "moe",   "mlp"};
+    static const char *const others[] = {"linear_attention",
+                                         "lightning_attention",
+                                         "mamba",
+                                         "mamba2",
+                                         "ssm",
+                                         "recurrent",
+                                         "conv",
+                                         "moe",
+                                         "mlp"};
     const json_t *types = attni_hf_field(r, "layer_types");
     while (*at < json_array_size(types)) {
         const char *type = json_string_value(json_array_get(types, (*at)++));
