@@ -33,8 +33,12 @@ static struct shadow *shadow_of(attn_instance_t *i) {
 static void set_tolerance(struct shadow *s, const attn_problem_t *p) {
     const uint32_t kv = attn_role_has_cache(p->role) ? p->kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
     const int is_fp8_out = p->out_dtype == ATTN_DTYPE_FP8_E4M3 || p->out_dtype == ATTN_DTYPE_FP8_E5M2;
-    s->atol = p->dtype == ATTN_DTYPE_FLOAT32 && kv != ATTN_KV_FLOAT16 ? 2e-5 : 3e-3;
-    if (p->dtype == ATTN_DTYPE_BFLOAT16 || kv == ATTN_KV_BFLOAT16) s->atol = 1.5e-2;
+    const uint32_t out = p->out_dtype != 0 ? p->out_dtype : p->dtype;
+    const int has_f16 = p->dtype == ATTN_DTYPE_FLOAT16 || out == ATTN_DTYPE_FLOAT16 || kv == ATTN_KV_FLOAT16;
+    s->atol = out == ATTN_DTYPE_FLOAT64 ? 1e-9 : 2e-5;
+    if (has_f16) s->atol = 3e-3;
+    if (p->dtype == ATTN_DTYPE_BFLOAT16 || out == ATTN_DTYPE_BFLOAT16 || kv == ATTN_KV_BFLOAT16)
+        s->atol = 1.5e-2;
     s->rtol = s->atol;
     if (attn_kv_is_lossy(kv)) s->atol = 6e-2, s->rtol = 1e-1;
     if (p->query_dtype != p->dtype) s->atol = s->rtol = 1.5e-1;
