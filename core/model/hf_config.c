@@ -270,8 +270,8 @@ static void add_text(hf_model_t *model, const hf_reader_t *top, const hf_reader_
         note(model, "image tokens see each other (mm_prefix): text alone can be served without that feature");
 }
 
-/* What is added to the scores of self attention by distance: a learned number for each head, or products of the
- * query with a vector for each distance, which no problem can say. */
+/* What is added to the scores of self attention by distance: a learned number for each head, or products of
+ * the query with a vector for each distance, which no problem can say. */
 static void read_relative_bias(hf_model_t *model, const hf_reader_t *r, const hf_family_t *family) {
     const int64_t buckets =
         attni_hf_int(r, "relative_attention_num_buckets", (family->flags & HF_RELATIVE_BIAS) != 0 ? 32 : 0);

@@ -20,8 +20,8 @@ int call_check_lse(const DLTensor *t, int64_t heads, int64_t tokens, attn_error_
 /* NULL, or float32: a scalar, or [1], or [heads]. */
 int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_error_t *error);
 
-/* What is there by the features: sinks and ALiBi slopes, float32 [heads]; rel_bias; qq_bias, float32 [tokens or more,
- * any]; and the scales. */
+/* What is there by the features: sinks and ALiBi slopes, float32 [heads]; rel_bias; qq_bias, float32 [tokens
+ * or more, any]; and the scales. */
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
                       int64_t tokens, attn_error_t *error);
 

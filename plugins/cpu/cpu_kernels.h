@@ -44,7 +44,8 @@ struct cpu_kernels {
     void (*write_row)(enum cpu_dtype from, const char *src, int n, enum cpu_dtype to, float scale, char *dst,
                       char *row_scale, float *scratch);
     /* One head and up to CPU_PROJECT_TOKENS tokens: rows of P + R values at q become L + R floats in rows of
-     * ldo, which have room for w_columns; w is the head's W_UK. scratch: tokens * (P + R + CPU_PROJECT_PAD). */
+     * ldo, which have room for w_columns; w is the head's W_UK. scratch: tokens * (P + R + CPU_PROJECT_PAD).
+     */
     void (*absorb)(const struct cpu_projection *p, int tokens, const char *w, const char *q, int64_t q_token,
                    float *out, int64_t ldo, float *scratch);
     /* The same head's W_UV: rows of L values of y_type become V values of out_type. scratch: tokens *

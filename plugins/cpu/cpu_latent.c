@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Latent attention with projections (semantics 7.4): absorbs the queries of as many heads as the workspace has
- * room for, attends as feature latent does (7.11), and multiplies the latents with W_UV; then the next heads. */
+/* Latent attention with projections (semantics 7.4): absorbs the queries of as many heads as the workspace
+ * has room for, attends as feature latent does (7.11), and multiplies the latents with W_UV; then the next
+ * heads. */
 #include "../common/latent_weights.h"
 #include "cpu_instance.h"
 #include "cpu_threads.h"

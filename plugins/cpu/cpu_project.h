@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Projections of latent attention (semantics 7.4) for one head and a block of tokens: queries times W_UK before
- * the attention, latents times W_UV behind it. Sums are float32. Included by cpu_level.c. */
+/* Projections of latent attention (semantics 7.4) for one head and a block of tokens: queries times W_UK
+ * before the attention, latents times W_UV behind it. Sums are float32. Included by cpu_level.c. */
 
 enum { PR_TOKENS = 4 }; /* rows that share what is loaded of the weights */
 
-/* out[t][0 .. n) = gain * sum over k of x[t][k] * w[k][0 .. n), for T tokens. Rows of w, and of out, are whole
- * chunks. */
+/* out[t][0 .. n) = gain * sum over k of x[t][k] * w[k][0 .. n), for T tokens. Rows of w, and of out, are
+ * whole chunks. */
 SI void pr_sum_rows(int T, enum cpu_dtype type, const float *x, int ldx, int depth, const char *w,
                     int64_t w_row, int n, float gain, float *out, int64_t ldo) {
     for (int at = 0; at < n; at += CHUNK) {

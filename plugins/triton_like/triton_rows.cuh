@@ -5,8 +5,8 @@
  * Macros (triton_config.c): TL_Q, TL_OUT, TL_KV element types; TL_TOKEN_HEAD inline scales; TL_D, TL_DV,
  * TL_GROUP, TL_PAGE (0: no cache); TL_CAUSAL 0, 1, 2 (per request); TL_WINDOW, TL_CHUNK, TL_LOOKBACK (-1:
  * off), TL_LOOKBACK_CHUNK, TL_RSWA, TL_SPANS, TL_SPAN_CLAMP, TL_ALIBI 0, 1, 2 (square root), TL_QQ, TL_SINKS,
- * TL_REL, TL_SCALE, TL_CAP; TL_QVEC, TL_KVEC, TL_OVEC: bytes that every row of Q, of K and V, of the output is
- * aligned to. */
+ * TL_REL, TL_SCALE, TL_CAP; TL_QVEC, TL_KVEC, TL_OVEC: bytes that every row of Q, of K and V, of the output
+ * is aligned to. */
 #ifndef TRITON_ROWS_CUH
 #define TRITON_ROWS_CUH
 
@@ -279,7 +279,8 @@ ATTN_DEV float alibi_term(float slope, float rel) {
         return slope * rel;
 }
 
-/* Relative bias of a query head at distance rel = k - q, in base-2 units; row: of distance 0 (semantics 2.15). */
+/* Relative bias of a query head at distance rel = k - q, in base-2 units; row: of distance 0
+ * (semantics 2.15). */
 ATTN_DEV const float *rel_bias_row(const triton_params_t &p, int head) {
     return TL_REL ? p.rel_bias + (int64_t)head * p.rel_head + p.rel_max : nullptr;
 }

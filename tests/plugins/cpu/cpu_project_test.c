@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The projections of latent attention at every level that this CPU has, against double: types of weights, sizes
- * that are no whole vectors, blocks of tokens, inputs that are not centred, rows that must stay as they are. */
+/* The projections of latent attention at every level that this CPU has, against double: types of weights,
+ * sizes that are no whole vectors, blocks of tokens, inputs that are not centred, rows that must stay as they
+ * are. */
 #include "../../tap.h"
 
 #include "cpu_kernels.h"
