@@ -22,10 +22,15 @@ typedef struct indexer_sm90_params {
 extern "C" {
 #endif
 
-/* H heads, Q queries a tile. p NULL prepares the kernel of the current device. */
-int indexer_logits_sm90_h64_q4(const indexer_sm90_params *p, int ctas, void *stream);
-int indexer_paged_sm90_h64_q1(const indexer_sm90_params *p, int ctas, void *stream);
-int indexer_paged_sm90_h64_q2(const indexer_sm90_params *p, int ctas, void *stream);
+/* The instances; the first that serves a call is taken. X(NAME, heads, queries of a tile, whether keys are in
+ * the cache). p NULL prepares the kernel on the current device. */
+#define INDEXER_SM90_INSTANCES(X)                                                                            \
+    X(indexer_logits_sm90_h64_q4, 64, 4, 0)                                                                  \
+    X(indexer_paged_sm90_h64_q2, 64, 2, 1)                                                                   \
+    X(indexer_paged_sm90_h64_q1, 64, 1, 1)
+#define INDEXER_SM90_DECLARE(NAME, HEADS, QUERIES, PAGED)                                                    \
+    int NAME(const indexer_sm90_params *p, int ctas, void *stream);
+INDEXER_SM90_INSTANCES(INDEXER_SM90_DECLARE)
 
 #ifdef __cplusplus
 }

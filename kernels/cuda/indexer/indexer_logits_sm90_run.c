@@ -10,9 +10,9 @@ typedef int (*kernel_t)(const indexer_sm90_params *p, int ctas, void *stream);
 static const struct {
     int heads, queries, paged;
     kernel_t kernel;
-} instances[] = {{64, 4, 0, indexer_logits_sm90_h64_q4},
-                 {64, 2, 1, indexer_paged_sm90_h64_q2},
-                 {64, 1, 1, indexer_paged_sm90_h64_q1}};
+} instances[] = {
+#define ROW(NAME, HEADS, QUERIES, PAGED) {HEADS, QUERIES, PAGED, NAME},
+    INDEXER_SM90_INSTANCES(ROW)};
 enum { NUM_INSTANCES = sizeof instances / sizeof instances[0] };
 
 static int encode(void *encode_tiled, CUtensorMap *map, CUtensorMapDataType type, int rank, const void *base,
