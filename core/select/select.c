@@ -173,7 +173,7 @@ static void warn_block_size(struct search *in) {
     record->shown.warning = attni_arena_text(
         &record->arena, "block_size %u alone rules out %s, which has priority over %s; leave block_size 0",
         in->problem->block_size, names, record->chosen->backend);
-    attni_log(&in->context->log, ATTN_LOG_WARN, "%s", record->shown.warning);
+    attni_log(&in->context->log, ATTN_LOG_WARN, "selection: %s", record->shown.warning);
 }
 
 /* Whether a candidate could have served here: not one that is for another device, or that nobody has

@@ -221,7 +221,7 @@ static void test_block_size(void) {
         selection->warning,
         "block_size 24 alone rules out GOOD_ATTN, which has priority over SECOND_ATTN; leave block_size 0",
         "and the caller hears what it costs");
-    has_str(logged, "2 block_size 24 alone", "as a warning");
+    has_str(logged, "2 selection: block_size 24 alone", "as a warning");
     p.features = ATTN_F_LSE | ATTN_F_SINK;
     attni_registry_find(&context->registry, "SECOND_ATTN")->capabilities.features |= ATTN_F_SINK;
     is_int(choose(&p, &cpu, NULL), ATTN_OK, "if there are other reasons too");

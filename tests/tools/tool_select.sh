@@ -222,4 +222,15 @@ for words in "role=decoder $dense" "role=encoder $dense" "role=encoder_only $den
             select --device cpu $words "${parallel%:*}"
     done
 done
+# a warning of the selection is part of the answer, once; the log has it where it is asked for
+alone="role=mla dtype=float32 num_heads=2 head_size=72 kv_lora_rank=64 qk_rope_head_dim=8 qk_nope_head_dim=16 v_head_dim=16"
+printed_times() { # NAME COUNT ARGUMENTS..: how often the warning is printed
+    name=$1 count=$2
+    shift 2
+    found=$("$attn" "$@" 2>&1 | grep -c 'only REFERENCE, the slow oracle')
+    if [ "$found" -eq "$count" ]; then pass "$name"; else fail "$name" "$found times"; fi
+}
+printf '[attn]\nplugins = reference, cpu\nplugin_dir = %s\n[select mla]\npriority = FLASHMLA, REFERENCE\n' "$ATTN_TEST_PLUGIN_DIR" >"$tap_scratch/alone.ini"
+printed_times "a warning of the selection is printed once" 1 select "$alone" --device cpu --config-file "$tap_scratch/alone.ini"
+printed_times "and logged with --verbose" 2 select "$alone" --device cpu --verbose --config-file "$tap_scratch/alone.ini"
 tap_done

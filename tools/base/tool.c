@@ -64,9 +64,12 @@ double tool_seconds(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static int drops_selection; /* the command prints a selection's warnings itself */
+
 static void print_log(void *ctx, uint32_t level, const char *text) {
     static const char *const names[] = {"", "error", "warning", "info", "debug"};
     (void)ctx;
+    if (drops_selection && strncmp(text, "selection: ", 11) == 0) return;
     fprintf(stderr, "attn: %s: %s\n", names[level <= ATTN_LOG_DEBUG ? level : 0], text);
 }
 
@@ -106,6 +109,7 @@ int tool_context_open(const tool_common_t *common, uint32_t flags, attn_context_
     options.config_file = common->config;
     options.plugin_dir = plugin_dir;
     options.log = print_log;
+    drops_selection = common->prints_selection && !common->verbose;
     options.log_level = common->verbose ? ATTN_LOG_DEBUG : ATTN_LOG_WARN;
     ATTN_INIT(attn_error_t, error);
     int code = attn_context_create(&options, context, &error);

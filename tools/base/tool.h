@@ -59,6 +59,7 @@ typedef struct tool_common {
     tool_list_t settings;   /* --option PLUGIN.KEY=VALUE */
     int json;               /* --json */
     int verbose;            /* --verbose */
+    int prints_selection;   /* the command prints what a selection warns of, so the log need not */
 } tool_common_t;
 
 /* Six entries at the end of an option table; see any command. */

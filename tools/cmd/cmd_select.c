@@ -72,7 +72,7 @@ static json_t *kind_json(const tool_kind_t *kind, const attn_selection_t *s, con
 }
 
 int cmd_select(int argc, char **argv) {
-    tool_common_t common = {0};
+    tool_common_t common = {.prints_selection = 1};
     problem_args_t args = {0};
     const char *device_text = NULL, *backend = NULL;
     int words;
