@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import weakref
 from typing import TYPE_CHECKING, Any, Iterator, Optional, Union
 
@@ -26,15 +27,21 @@ _TENSORS = (
     "output_block_scale",
     "sinks",
     "alibi_slopes",
+    "rel_bias",
     "qq_bias",
     "topk_indices",
 )
 
 
+by_key: weakref.WeakValueDictionary[str, Layer] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
 class Layer:
     """One attention layer of a model; made by Group.create_layer.
 
-    Options, as in attn_layer_options_t: sinks, alibi_slopes (float32 [Hq]); sink_key, sink_value (static sink
+    Options, as in attn_layer_options_t: sinks, alibi_slopes (float32 [Hq]); rel_bias (float32 [Hq, 2 m + 1],
+    distances -m to m); sink_key, sink_value (static sink
     tokens); q_scale, k_scale, v_scale, prob_scale: numbers as loaded, or float32 tensors on the device;
     calculate_kv_scales; kv_sharing_target: the name of an earlier layer whose cache this one reads. Tensors
     are kept by reference.
@@ -47,6 +54,7 @@ class Layer:
         *,
         sinks: Any = None,
         alibi_slopes: Any = None,
+        rel_bias: Any = None,
         sink_key: Any = None,
         sink_value: Any = None,
         q_scale: Any = None,
@@ -57,12 +65,14 @@ class Layer:
         kv_sharing_target: Optional[str] = None,
     ) -> None:
         self.group, self.name = group, name
+        self.key = f"{name}#{next(_numbers)}"  # unique in the process; libattn.ops finds the layer by it
         self._keep: list[Any] = []
         options = _abi.attn_layer_options_t(calculate_kv_scales=int(calculate_kv_scales))
         options.kv_sharing_target = None if kv_sharing_target is None else kv_sharing_target.encode()
         for member, tensor in (
             ("sinks", sinks),
             ("alibi_slopes", alibi_slopes),
+            ("rel_bias", rel_bias),
             ("sink_key", sink_key),
             ("sink_value", sink_value),
         ):
@@ -117,6 +127,7 @@ class Layer:
         self._extra: dict[str, Any] = {}  # views that the forward struct points to beside the usual ones
         self._has_scales: Any = None
         self._weights: Optional[memory.Memory] = None
+        by_key[self.key] = self
 
     def _kept(self, tensor: Any, name: str) -> Optional[int]:
         view, address = optional_view(tensor, name)
@@ -314,8 +325,8 @@ class Layer:
         key, value: this step's rows; required without a cache. output: written and returned; None: a new
         tensor of the query's framework. lse: a float32 tensor [Hq, T] that is written, or True: (output, lse)
         is returned. space: None: the one that was built last. profile: no metadata, output becomes zero.
-        tensors: q_scale, k_scale, v_scale, output_scale, output_block_scale, sinks, alibi_slopes, qq_bias,
-        topk_indices.
+        tensors: q_scale, k_scale, v_scale, output_scale, output_block_scale, sinks, alibi_slopes, rel_bias,
+        qq_bias, topk_indices.
         """
         group, result = self.group, output
         if output is None:

@@ -10,14 +10,12 @@ build_metadata stays outside, once a step, as do caches and batches.
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import Any, Optional
 
 import torch
 
 from .errors import invalid
-from .layer import Layer
+from .layer import Layer, by_key
 from .memory import torch_dtype
 
 __all__ = ["attention", "attention_out", "key_of"]
@@ -25,22 +23,15 @@ __all__ = ["attention", "attention_out", "key_of"]
 _library: Any = torch.library.Library("libattn", "DEF")  # type: ignore[no-untyped-call]
 _library.define("attention(Tensor query, Tensor? key, Tensor? value, str layer) -> Tensor")
 _library.define("attention_out(Tensor query, Tensor? key, Tensor? value, Tensor(a!) output, str layer) -> ()")
-_layers: weakref.WeakValueDictionary[str, Layer] = weakref.WeakValueDictionary()
-_keys: weakref.WeakKeyDictionary[Layer, str] = weakref.WeakKeyDictionary()
-_numbers = itertools.count()
 
 
 def key_of(layer: Layer) -> str:
     """The name by which the operators know a layer; unique in the process."""
-    key = _keys.get(layer)
-    if key is None:
-        key = _keys[layer] = f"{layer.name}#{next(_numbers)}"
-        _layers[key] = layer
-    return key
+    return layer.key
 
 
 def _layer(key: str) -> Layer:
-    layer = _layers.get(key)
+    layer = by_key.get(key)
     if layer is None:
         raise invalid(
             "layer", f"no layer is known as '{key}': it was closed, or key_of() did not give the name"
@@ -55,7 +46,7 @@ def attention(
     value: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     """Writes key and value into the layer's cache, if it has one, and returns the attention of the query."""
-    return torch.ops.libattn.attention(query, key, value, key_of(layer))  # type: ignore[no-any-return]
+    return torch.ops.libattn.attention(query, key, value, layer.key)  # type: ignore[no-any-return]
 
 
 def attention_out(
@@ -66,7 +57,7 @@ def attention_out(
     output: torch.Tensor,
 ) -> None:
     """The same into a given tensor."""
-    torch.ops.libattn.attention_out(query, key, value, output, key_of(layer))
+    torch.ops.libattn.attention_out(query, key, value, output, layer.key)
 
 
 def _run(layer: Layer, query: Any, key: Any, value: Any, output: Any) -> Any:

@@ -7,7 +7,8 @@
     model.generate(**inputs, past_key_values=libattn.hf.PagedCache(model, batch_size=4, max_len=4096), max_new_tokens=64)
 
 Encoders, vision towers and prompts without a cache need no more than the attn_implementation. Engine serves requests that
-come and go (continuous batching). Whatever has no counterpart raises libattn.UnsupportedError with the reasons; nothing
+come and go (continuous batching). BLOOM and MPT, whose attention transformers does not let one choose: patch(model).
+Whatever has no counterpart raises libattn.UnsupportedError with the reasons; nothing
 falls back to another implementation.
 """
 
@@ -22,9 +23,10 @@ from ..context import Context
 from . import call
 from .cache import PagedCache, latent
 from .engine import Engine, Request
+from .patch import KEPT, PATCHED, kept_mask, patch
 from .plain import Plain
 
-__all__ = ["NAMES", "Engine", "PagedCache", "Request", "default_context", "register"]
+__all__ = ["NAMES", "PATCHED", "Engine", "PagedCache", "Request", "default_context", "patch", "register"]
 
 # Vision towers hand over cu_seqlens in one call to names with "flash" in them, and split their rows for others.
 NAMES = ("libattn", "libattn_flash")
@@ -39,6 +41,8 @@ def register(context: Optional[Context] = None, backend: Optional[str] = None) -
     for name in NAMES:
         AttentionInterface.register(name, attention)
         AttentionMaskInterface.register(name, flash_attention_mask)
+    AttentionInterface.register(KEPT, attention)
+    AttentionMaskInterface.register(KEPT, kept_mask)
 
 
 def default_context() -> Context:
@@ -59,6 +63,7 @@ def attention(
     """The attention function of transformers: query [B, H, T, D], key and value [B, Hkv, S, D], attention_mask None or
     [B, S] -> ([B, T, H, Dv], None)."""
     call.refuse_unserved(module, attention_mask, {**arguments, "dropout": dropout})
+    arguments = call.with_rel_bias(module, arguments)
     pages = getattr(key, "libattn_pages", None)
     if pages is not None:
         return pages.cache.attend(pages, module, query, key, value, attention_mask, scaling, arguments), None

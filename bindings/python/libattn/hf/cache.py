@@ -91,7 +91,8 @@ class Pages(Cache):
         from . import default_context
 
         config = model.config.get_text_config(decoder=True)
-        super().__init__(layers=[PagedLayer(self, i) for i in range(config.num_hidden_layers)])
+        decoders = getattr(model.config, "num_decoder_layers", None) or config.num_hidden_layers  # T5 has two numbers
+        super().__init__(layers=[PagedLayer(self, i) for i in range(decoders)])
         self.context, self.backend, self.max_len, self.block_size = context or default_context(), backend, max_len, block_size
         self.num_blocks, self.name = num_blocks, f"transformers{next(call.serial)}"
         self.limits = {

@@ -43,8 +43,6 @@ def refuse_unserved(module: torch.nn.Module, mask: Any, arguments: dict[str, Any
             f"attention_mask has {mask.dim()} dimensions; expected None or [batch, keys] of kept tokens, which "
             "libattn.hf.register() makes transformers give",
         )
-    if arguments.get("position_bias") is not None:
-        raise unsupported("position_bias", "a bias for each head and distance (T5) is not served; use 'eager'")
     if arguments.get("dropout") and module.training:
         raise unsupported("dropout", f"dropout is {arguments['dropout']}; libattn serves inference: model.eval()")
     if arguments.get("output_attentions"):
@@ -68,7 +66,8 @@ def members(
         problem["sliding_window"] = int(arguments["sliding_window"])
     if arguments.get("softcap"):
         problem["logits_soft_cap"] = float(arguments["softcap"])
-    features = [name for name, argument in (("sink", "s_aux"), ("alibi", "alibi_slopes")) if arguments.get(argument) is not None]
+    given = (("sink", "s_aux"), ("alibi", "alibi_slopes"), ("rel_bias", "rel_bias"))
+    features = [name for name, argument in given if arguments.get(argument) is not None]
     if features:
         problem["features"] = features
     return problem
@@ -76,12 +75,49 @@ def members(
 
 def layer_tensors(arguments: dict[str, Any]) -> dict[str, Any]:
     """Tensors of a layer, in float32 as libattn takes them."""
-    tensors = {"sinks": arguments.get("s_aux"), "alibi_slopes": arguments.get("alibi_slopes")}
+    tensors = {
+        "sinks": arguments.get("s_aux"), "alibi_slopes": arguments.get("alibi_slopes"), "rel_bias": arguments.get("rel_bias"),
+    }
     return {name: t.detach().float().contiguous() for name, t in tensors.items() if t is not None}
 
 
 def key_of(problem: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, str(value)) for name, value in problem.items()))
+
+
+def with_rel_bias(module: torch.nn.Module, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with the table of distances (semantics 2.15) in the place of position_bias, which is that table painted
+    over queries and keys. Its layer made it (T5's first, each of UMT5's) and later ones get the same tensor, which remembers
+    the table."""
+    arguments = dict(arguments)
+    painted = arguments.pop("position_bias", None)
+    if painted is None:
+        return arguments
+    if not hasattr(painted, "libattn_table"):
+        painted.libattn_table = _table_of(module, painted)
+    if painted.libattn_table is not None:
+        arguments["rel_bias"] = painted.libattn_table
+    return arguments
+
+
+def _table_of(module: torch.nn.Module, painted: Any) -> Any:
+    """float32 [H, 2 m + 1], or None where nothing is added (cross attention)."""
+    most = getattr(module, "relative_attention_max_distance", None)
+    if getattr(module, "has_relative_attention_bias", False) and most and hasattr(module, "compute_bias"):
+        weight = module.relative_attention_bias.weight
+        kept = getattr(module, "libattn_table", None)
+        if kept is None or kept[0] != (weight.data_ptr(), weight._version):
+            # one query in the middle of 2 m + 1 keys
+            table = module.compute_bias(1, 2 * most + 1, device=weight.device, past_seen_tokens=most)
+            kept = (weight.data_ptr(), weight._version), table[0, :, 0].detach().float().contiguous()
+            module.libattn_table = kept
+        return kept[1]
+    if painted.any():
+        raise unsupported(
+            "position_bias",
+            f"{type(module).__name__} adds a bias that is not T5's by distance, which libattn.hf does not know; use 'eager'",
+        )
+    return None
 
 
 def rows(x: Any) -> Any:

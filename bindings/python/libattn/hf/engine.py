@@ -4,6 +4,7 @@ out and taken back."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Optional
 
@@ -55,6 +56,7 @@ class Engine:
         self.model, self.block_size, self.max_len = model, block_size, max_len
         self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
         self.num_blocks = num_blocks
+        self._has_positions = "position_ids" in inspect.signature(model.forward).parameters  # not BLOOM, MPT
         self.pages = FlatPages(
             model, max_num_seqs, max_num_batched_tokens, max_len, num_blocks, block_size, context, backend, kv_cache_dtype
         )
@@ -101,8 +103,9 @@ class Engine:
             paged.length = 0  # positions are given; the lengths are the step's
         device = next(self.model.parameters()).device
         with torch.inference_mode():
+            placed = {"position_ids": torch.tensor([positions], device=device)} if self._has_positions else {}
             states = self.model(
-                input_ids=torch.tensor([flat], device=device), position_ids=torch.tensor([positions], device=device),
+                input_ids=torch.tensor([flat], device=device), **placed,
                 past_key_values=self.pages, use_cache=True,
                 logits_to_keep=torch.tensor([s - 1 for s in starts[1:]], device=device),
             )

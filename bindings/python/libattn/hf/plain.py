@@ -44,7 +44,9 @@ class Plain:
         causal = call.is_causal(module, arguments)
         problem = call.members(module, query, key, value, scaling, arguments)
         packed = arguments.get("cu_seq_lens_q") is not None
-        if key.shape[2] != tokens or (packed and arguments.get("cu_seq_lens_k") is not arguments["cu_seq_lens_q"]
+        # a decoder's attention without the causal mask is over the encoder's keys, however many they are
+        is_cross = not causal and bool(getattr(module, "is_decoder", False))
+        if is_cross or key.shape[2] != tokens or (packed and arguments.get("cu_seq_lens_k") is not arguments["cu_seq_lens_q"]
                                       and not torch.equal(arguments["cu_seq_lens_k"], arguments["cu_seq_lens_q"])):
             if causal or packed:
                 raise call.unsupported(
