@@ -49,6 +49,8 @@ static const struct attni_key keys[] = {
      "factor of the scales that are saved"},
     {"hook", "trace", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL,
      "write every call as a line of JSON to this file"},
+    {"hook", "trace", "format", ATTNI_VALUE_CHOICE, "lines", "lines chrome",
+     "chrome: a timeline that a browser's trace viewer opens"},
     {"hook", "trace", "max_bytes", ATTNI_VALUE_COUNT, "67108864", NULL, "size at which the trace stops"},
     {"hook", "record", "file", ATTNI_VALUE_ABSOLUTE_PATH, NULL, NULL,
      "record calls to this safetensors file, for attn run --replay; %p in it is the process"},

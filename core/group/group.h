@@ -45,6 +45,7 @@ struct attn_group {
     uint64_t options_hash;       /* of the values of the backend's options */
     uint16_t kind;               /* attni_metadata_kind */
     atomic_uint num_layers;
+    const char *calling; /* name of the layer whose operation is under way, for hooks */
 };
 
 /* Where the group's tensors lie, as DLPack says it. */

@@ -24,7 +24,7 @@ static inline struct attni_hook *attni_hook_of(attn_instance_t *instance) {
 
 /* Each puts itself before *stage, or leaves it as it is. They own what follows them: closing a hook closes
  * next. */
-int attni_hook_trace_open(attn_group_t *group, struct attni_stage *stage, const char *file,
+int attni_hook_trace_open(attn_group_t *group, struct attni_stage *stage, const char *file, int is_chrome,
                           uint64_t max_bytes, attn_error_t *error);
 int attni_hook_record_open(attn_group_t *group, struct attni_stage *stage, const char *file,
                            attn_error_t *error);

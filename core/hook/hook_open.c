@@ -19,8 +19,9 @@ int attni_hooks_open(attn_group_t *group, attn_error_t *error) {
     const char *shadow = attni_config_get(config, "hook shadow", "backend");
     int code = ATTN_OK;
     if (file != NULL)
-        code = attni_hook_trace_open(group, &group->stage, file, number(config, "hook trace", "max_bytes"),
-                                     error);
+        code = attni_hook_trace_open(group, &group->stage, file,
+                                     strcmp(attni_config_get(config, "hook trace", "format"), "chrome") == 0,
+                                     number(config, "hook trace", "max_bytes"), error);
     if (code == ATTN_OK && record != NULL) code = attni_hook_record_open(group, &group->stage, record, error);
     if (code == ATTN_OK && level != NULL && strcmp(level, "off") != 0)
         code = attni_hook_check_open(group, &group->stage, strcmp(level, "all") == 0, error);

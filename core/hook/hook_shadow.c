@@ -22,8 +22,22 @@ struct shadow {
     char *output; /* [max_num_batched_tokens, Hq, Dv] */
     float *lse;
     double largest, worst; /* |a - b| seen so far, and as a multiple of what is allowed */
-    double atol, rtol;     /* allowed is atol + rtol * |b|: semantics 10.2 */
+    char worst_layer[128];
+    double atol, rtol; /* allowed is atol + rtol * |b|: semantics 10.2 */
+    uint64_t weight_bytes;
+    struct shadow_weights *weights; /* latent attention: of each layer that was prepared */
 };
+
+/* What the shadow's backend made of one layer's projections, beside what the group's backend made of them. */
+struct shadow_weights {
+    struct shadow_weights *next;
+    const void *engines; /* the layer's weight_space */
+    void *space;
+};
+
+static void *buffer(uint64_t bytes) {
+    return aligned_alloc(4096, (size_t)((bytes + 4096) / 4096 * 4096));
+}
 
 static struct shadow *shadow_of(attn_instance_t *i) {
     return (struct shadow *)(void *)i;
@@ -78,12 +92,13 @@ static void report(struct shadow *s, const struct compare *c, const char *what) 
     if (c->largest > s->largest) s->largest = c->largest;
     if (!(c->worst > s->worst)) return;
     s->worst = c->worst;
-    attni_log(
-        &s->hook.group->context->log, c->worst > 1 ? ATTN_LOG_WARN : ATTN_LOG_INFO,
-        "[hook shadow] call %llu: %s of %s and %s differ by %.3g (%.6g and %.6g; allowed %.3g + %.3g of "
-        "the latter)",
-        (unsigned long long)s->calls, what, s->hook.group->backend->shown.name, s->name,
-        isfinite(c->worst) ? fabs(c->a - c->b) : INFINITY, c->a, c->b, s->atol, s->rtol);
+    snprintf(s->worst_layer, sizeof s->worst_layer, "%s", s->hook.group->calling);
+    attni_log(&s->hook.group->context->log, c->worst > 1 ? ATTN_LOG_WARN : ATTN_LOG_INFO,
+              "[hook shadow] layer '%s', call %llu: %s of %s and %s differ by %.3g (%.6g and %.6g; allowed "
+              "%.3g + %.3g of "
+              "the latter)",
+              s->worst_layer, (unsigned long long)s->calls, what, s->hook.group->backend->shown.name, s->name,
+              isfinite(c->worst) ? fabs(c->a - c->b) : INFINITY, c->a, c->b, s->atol, s->rtol);
 }
 
 /* Dense tensors over the shadow's own buffers, shaped like the engine's. */
@@ -107,12 +122,14 @@ static const DLTensor *make_twin(struct twin *w, const DLTensor *like, void *dat
     return &w->t;
 }
 
-static void run_shadow(struct shadow *s, const attn_forward_t *a, void *stream) {
+static void run_shadow(struct shadow *s, const attn_forward_t *a, const struct shadow_weights *weights,
+                       void *stream) {
     struct twin output, lse;
     attn_forward_t mine = *a;
     attn_error_t error = {.struct_size = sizeof error};
     mine.output = make_twin(&output, a->output, s->output, 0, s->tokens);
     if (a->lse != NULL) mine.lse = make_twin(&lse, a->lse, s->lse, 1, s->tokens);
+    if (weights != NULL) mine.weight_space = weights->space, mine.weight_space_bytes = s->weight_bytes;
     int code = s->other.ops.forward(s->other.instance, &mine, &s->space, stream, &error);
     if (code != ATTN_OK) {
         attni_log(&s->hook.group->context->log, ATTN_LOG_WARN, "[hook shadow] %s fails: %s", s->name,
@@ -163,14 +180,52 @@ static int shadow_forward(attn_instance_t *i, const attn_forward_t *a, const att
     int code = s->hook.next.ops.forward(s->hook.next.instance, a, space, stream, error);
     if (code != ATTN_OK || space == NULL) return code;
     int is_sampled = s->calls++ % s->sample == 0;
-    if (a->weight_space != NULL) return ATTN_OK; /* dynamic fp8 scales would count the call a second time */
+    const struct shadow_weights *w = s->weights;
+    while (w != NULL && w->engines != a->weight_space)
+        w = w->next;
+    /* dynamic fp8 scales would count the call a second time; a layer whose weights were refused has none */
+    if (a->weight_space != NULL && w == NULL) return ATTN_OK;
     if (is_sampled && s->built_for == space->metadata && a->output->shape[0] >= s->tokens)
-        run_shadow(s, a, stream);
+        run_shadow(s, a, w, stream);
+    return ATTN_OK;
+}
+
+/* Latent attention: both backends absorb the projections, each in its own way and place. */
+static int shadow_prepare(attn_instance_t *i, const attn_weights_t *args, void *stream, attn_error_t *error) {
+    struct shadow *s = shadow_of(i);
+    attn_weights_t mine = *args;
+    attn_error_t why = {.struct_size = sizeof why};
+    int code = s->hook.next.ops.prepare_weights(s->hook.next.instance, args, stream, error);
+    if (code != ATTN_OK || args->kv_b_proj == NULL || s->other.ops.prepare_weights == NULL) return code;
+    struct shadow_weights *w = s->weights;
+    while (w != NULL && w->engines != args->weight_space)
+        w = w->next;
+    if (w == NULL && (w = calloc(1, sizeof *w)) != NULL && (w->space = buffer(s->weight_bytes)) != NULL) {
+        w->next = s->weights;
+        s->weights = w;
+    } else if (w != NULL && w->space == NULL) {
+        free(w);
+        w = NULL;
+    }
+    if (w == NULL) return ATTN_OK;
+    mine.weight_space = w->space;
+    mine.weight_space_bytes = s->weight_bytes;
+    int other = s->other.ops.prepare_weights(s->other.instance, &mine, stream, &why);
+    w->engines = other == ATTN_OK ? args->weight_space : NULL;
+    if (other != ATTN_OK)
+        attni_log(&s->hook.group->context->log, ATTN_LOG_WARN,
+                  "[hook shadow] layer '%s' runs without it: %s refuses its weights: %s",
+                  s->hook.group->calling, s->name, why.text);
     return ATTN_OK;
 }
 
 static void free_shadow(struct shadow *s) {
     if (s->other.instance != NULL) s->other.ops.close(s->other.instance);
+    for (struct shadow_weights *w = s->weights, *next; w != NULL; w = next) {
+        next = w->next;
+        free(w->space);
+        free(w);
+    }
     free(s->space.metadata);
     free(s->space.workspace);
     free(s->space.host);
@@ -184,22 +239,20 @@ static void shadow_close(attn_instance_t *i) {
     attni_log(
         &s->hook.group->context->log, ATTN_LOG_INFO,
         "[hook shadow] %s beside %s: %llu of %llu calls compared, largest difference %.3g, at most %.3g of "
-        "what is allowed",
+        "what is allowed%s%s",
         s->name, s->hook.group->backend->shown.name, (unsigned long long)s->compared,
-        (unsigned long long)s->calls, s->largest, s->worst);
+        (unsigned long long)s->calls, s->largest, s->worst, s->worst > 0 ? ", in layer " : "",
+        s->worst_layer);
     s->hook.next.ops.close(s->hook.next.instance);
     free_shadow(s);
 }
 
 /* ------------------------------------------------------------------ opening */
 
-static void *buffer(uint64_t bytes) {
-    return aligned_alloc(4096, (size_t)((bytes + 4096) / 4096 * 4096));
-}
-
 /* The shadow's own buffers; 0: out of memory. */
 static int allocate_buffers(struct shadow *s, const attn_problem_t *p, const attn_space_needed_t *need) {
-    uint64_t rows = p->max_num_batched_tokens, values_per_row = (uint64_t)p->num_heads * p->head_size_v;
+    uint64_t rows = p->max_num_batched_tokens, values_per_row = (uint64_t)p->num_heads * attn_output_size(p);
+    s->weight_bytes = need->weight_bytes;
     s->space = (attn_space_t){.struct_size = sizeof s->space,
                               .metadata = buffer(need->metadata_bytes),
                               .metadata_bytes = need->metadata_bytes,
@@ -216,7 +269,7 @@ static int allocate_buffers(struct shadow *s, const attn_problem_t *p, const att
 /* Reasons that are known before anything is opened; "": none. */
 static const char *known_obstacle(const attn_group_t *g, const struct attni_backend *backend) {
     if (g->device.type != kDLCPU) return "it computes on CPUs only";
-    if (attn_role_is_mla(g->inner.role)) return "MLA weights are prepared for one backend";
+    if (g->inner.role == ATTN_ROLE_MLA_PREFILL) return "it is a part of a layer";
     if (g->backend->capabilities.forward_writes_cache || backend->capabilities.forward_writes_cache)
         return "a forward that writes the cache cannot run twice";
     return "";
@@ -293,6 +346,7 @@ int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const
     ops.build_metadata = shadow_build;
     ops.forward = shadow_forward;
     if (stage->ops.update_block_table != NULL) ops.update_block_table = shadow_table;
+    if (ops.prepare_weights != NULL) ops.prepare_weights = shadow_prepare;
     attni_hook_insert(&s->hook, group, stage, ops);
     return ATTN_OK;
 }

@@ -109,6 +109,7 @@ int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args
     if (code != ATTN_OK) return code;
     attni_layer_fill_scales(layer, &a.scales);
     if ((code = attni_layer_check_scales(layer, &a.scales, error)) != ATTN_OK) return code;
+    layer->group->calling = layer->name;
     return g->stage.ops.update_kv_cache(g->stage.instance, &a, stream, error);
 }
 
@@ -144,6 +145,7 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
     if (code == ATTN_OK)
         code = attni_buffer_check(w.weight_space, w.weight_space_bytes, g->needed.weight_bytes, "weights",
                                   "weight_space", error);
+    layer->group->calling = layer->name;
     if (g->ranks != NULL)
         code = attni_ranks_weights(layer, &w, code, stream, error);
     else if (code == ATTN_OK && g->stage.ops.prepare_weights != NULL)
@@ -224,6 +226,7 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
     if (code == ATTN_OK && space != NULL) code = attni_space_intake(&s, space, error);
     if (code != ATTN_OK) return code;
     attn_group_t *g = layer->group;
+    g->calling = layer->name;
     if (g->ranks != NULL && space != NULL) { /* the others learn of an error here */
         attn_error_t own = {.struct_size = sizeof own};
         if (error == NULL) error = &own;

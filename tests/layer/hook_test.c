@@ -63,9 +63,14 @@ static void test_trace(void) {
                  "\"us\":", "\"status\":0"),
            1, "the batch");
     is_int(LINES("\"event\":\"update_block_table\""), 1, "the new table");
-    is_int(LINES("\"event\":\"update_kv_cache\"", "\"slots\":[4]", "\"kv_cache\":[32,1,4,16]"), 1,
-           "the cache write");
-    is_int(LINES("\"event\":\"forward\"", "\"query\":[6,2,8]", "\"output\":[6,2,8]"), 1, "the forward");
+    is_int(LINES("\"event\":\"update_kv_cache\"", "\"layer\":\"l.0\"", "\"slots\":[4]",
+                 "\"kv_cache\":[32,1,4,16]", "\"bytes\":512"),
+           1, "the cache write: 4 keys and values read and written");
+    is_int(
+        LINES("\"event\":\"forward\"", "\"layer\":\"l.0\"", "\"query\":[6,2,8]", "\"output\":[6,2,8]",
+              "\"tokens\":4,\"keys\":4,\"bytes\":768"),
+        1,
+        "the forward: 4 rows of 2 heads, query and output, and 4 keys with their values, of 8 floats each");
     is_int(LINES("\"event\":\"profiling\""), 1, "the profiling run");
     is_int(LINES("\"event\":\"close\""), 1, "the end");
     is_int(LINES("\"group\":"), 7, "and nothing else");
@@ -109,6 +114,48 @@ static void test_trace(void) {
            "a trace through a link is refused");
     has_str(error.text, path, "by name");
     attn_context_destroy(context);
+    unlink(path);
+}
+
+/* format = chrome: an array of events whose closing bracket the format lets one leave out. */
+static void test_timeline(void) {
+    static struct step s;
+    char ini[300], path[] = "/tmp/attn-trace-XXXXXX", line[8192];
+    int fd = mkstemp(path), depth = 0, events = 0, wrong = 0, brackets = 0;
+    if (fd < 0) bail_out("no file");
+    close(fd);
+    snprintf(ini, sizeof ini, "[hook trace]\nfile = %s\nformat = chrome\n", path);
+    for (int i = 0; i < 2; i++) { /* the second one goes on in the same file */
+        attn_context_t *context = fake_context(ini);
+        open_step(&s, context, "FAKE_PLAIN");
+        is_int(build(&s) || update(&s) || forward(&s), 0, "a step in a timeline");
+        close_step(&s);
+        attn_context_destroy(context);
+    }
+    is_int(
+        LINES("\"ph\":\"i\"", "\"name\":\"open\"", "\"backend\":\"FAKE_PLAIN\"", "role=decoder mask=causal"),
+        0, "lines end as an array's do");
+    FILE *f = fopen(path, "r");
+    for (int first = 1; f != NULL && fgets(line, sizeof line, f) != NULL; first = 0) {
+        if (strcmp(line, "[\n") == 0) {
+            brackets += first ? 1 : 2;
+            continue;
+        }
+        const size_t n = strlen(line);
+        events++;
+        depth = 0;
+        for (size_t i = 0; i < n; i++)
+            depth += (line[i] == '{') - (line[i] == '}');
+        wrong += depth != 0 || strcmp(line + n - 4, "}},\n") != 0 || strstr(line, "\"ts\":") == NULL ||
+                 strstr(line, "\"pid\":") == NULL || strstr(line, "\"tid\":") == NULL;
+        if (strstr(line, "\"cat\":\"forward\"") != NULL)
+            wrong += strstr(line, "\"ph\":\"X\"") == NULL || strstr(line, "\"dur\":") == NULL ||
+                     strstr(line, "\"name\":\"l.0\"") == NULL || strstr(line, "\"bytes\":768") == NULL;
+    }
+    if (f != NULL) fclose(f);
+    is_int(brackets, 1, "one array, begun once");
+    is_int(events, 10, "an event for each call, opening and closing too");
+    is_int(wrong, 0, "each a whole object with what a viewer needs");
     unlink(path);
 }
 
@@ -310,13 +357,15 @@ static void test_shadow(void) {
         memcpy(&s.cache[(12 + i) * 16 + 8], s.v[i], sizeof s.v[i]);
     forward(&s);
     forward(&s);
-    is_int(count_of(logged, "[hook shadow] call"), 2,
+    is_int(count_of(logged, "[hook shadow] layer 'l.0', call"), 2,
            "outputs and LSEs that differ are said once, as long as nothing is worse");
-    has_str(logged, "2 [hook shadow] call 1: outputs of FAKE_NOOP and FAKE_PLAIN differ by", "as a warning");
+    has_str(logged, "2 [hook shadow] layer 'l.0', call 1: outputs of FAKE_NOOP and FAKE_PLAIN differ by",
+            "as a warning that names the layer");
     s.out[0][0][0] = NAN;
     forward(&s);
     has_str(logged, "differ by inf", "NaN against a number is infinitely far");
     close_step(&s);
+    has_str(logged, "of what is allowed, in layer l.0", "the summary names the worst layer");
     attn_context_destroy(context);
 
     /* The tolerance grows with the values, as float32 does: 1e4 may be off by 0.01, 1 may not be off by
@@ -338,7 +387,7 @@ static void test_shadow(void) {
         s.out[2][1][3] += cases[i].off;
         logged[0] = '\0';
         forward(&s);
-        ok((strstr(logged, "2 [hook shadow] call") != NULL) == cases[i].is_warned,
+        ok((strstr(logged, "2 [hook shadow] layer") != NULL) == cases[i].is_warned,
            "%g where %g was wanted is %s", (double)(cases[i].value + cases[i].off), (double)cases[i].value,
            cases[i].is_warned ? "a warning" : "none");
         close_step(&s);
@@ -364,11 +413,6 @@ static void test_shadow(void) {
             "a second writer");
     is_int(build(&s) || update(&s) || forward(&s), 0, "the engine does not notice");
     close_step(&s);
-    attn_problem_t p = small_problem(ATTN_ROLE_MLA);
-    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
-    has_str(logged, "MLA weights are prepared for one backend", "MLA has no shadow");
-    attn_group_close(g);
-    g = NULL;
     attn_context_destroy(context);
     context = fake_context("[hook shadow]\nbackend = FAKE_PLAIN\n");
     open_step(&s, context, "FAKE_PLAIN");
@@ -378,7 +422,8 @@ static void test_shadow(void) {
     attn_context_destroy(context);
     context = fake_context("[hook shadow]\nbackend = PLAIN\n");
     attn_device_t d = cpu();
-    p = small_problem(ATTN_ROLE_DECODER);
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    attn_group_t *g = NULL;
     is_int(attn_group_open(context, &p, &d, "FAKE_PLAIN", &g, NULL, &error), ATTN_E_NOT_FOUND,
            "a shadow that is not there is an error");
     has_str(error.text,
@@ -434,6 +479,7 @@ static void test_check_cross(void) {
 
 int main(void) {
     test_trace();
+    test_timeline();
     test_check_index("index");
     test_check_index("all");
     test_check_values();

@@ -47,4 +47,18 @@ wants "over selected tokens" 0 "yours .*e-0" bench --device cpu --time 1 --query
 wants "the MHA part of latent attention" 0 "yours .*e-0" bench --device cpu --time 1 --query 20 --seq 20 \
     --problem "role=mla_prefill head_size=192 $latent"
 wants "what no backend serves is a failed row" 1 "failed" bench --device cpu --time 1 --problem "$own kv_cache_dtype=nvfp4" --seq 64
+# Latent attention watched: inspected, with a second backend beside it (each absorbs the projections for itself), and as
+# a timeline.
+{
+    cat "$ATTN_TEST_INI"
+    printf '[hook check]\nlevel = all\n[hook shadow]\nbackend = REFERENCE\nsample = 1\n[hook trace]\nfile = %s\nformat = chrome\n' "$tap_scratch/trace.json"
+} >"$tap_scratch/watched.ini"
+latent="role=mla mask=causal dtype=bfloat16 num_heads=4 head_size=192 kv_lora_rank=128 qk_rope_head_dim=64 scale=0.1"
+for form in "qk_nope_head_dim=32 v_head_dim=32" "features=latent"; do
+    wants "a shadow of latent attention, $form" 0 "REFERENCE beside CPU_ATTN: [1-9][0-9]* of [0-9]* calls compared, .*at most 0.*in layer bench.layers.0.attn" \
+        bench --verbose --config-file "$tap_scratch/watched.ini" --device cpu --backend CPU_ATTN --threads 1 --time 1 \
+        --problem "$latent $form" --requests 2 --seq 40 --query 3
+done
+{ sed '$ s/,$//' "$tap_scratch/trace.json" && echo ']'; } >"$tap_scratch/whole.json"
+ok "the timeline is JSON once it is closed" "$ATTN_TEST_BUILDDIR/tests/tools/json_query" 0.ph <"$tap_scratch/whole.json"
 tap_done

@@ -195,8 +195,8 @@ def main():
     print(f"libattn {libattn.version()}, torch {torch.__version__}, {name}")
     on_gpu = [(steps, "FLASH_ATTN", torch.bfloat16), (steps, "FLASH_ATTN", torch.float16), (steps, "TRITON_ATTN", torch.float32),
               (steps, "TRITON_ATTN", torch.bfloat16), (other_stream, "FLASH_ATTN"), (graphs, "FLASH_ATTN"),
-              (graphs, "TRITON_ATTN"), (compiled, "FLASH_ATTN", {"backend": "aot_eager"}), (compiled, "FLASH_ATTN", {}),
-              (rel_bias, "TRITON_ATTN"), (refusals, "FLASH_ATTN")]
+              (graphs, "TRITON_ATTN"), (compiled, "FLASH_ATTN", {"backend": "aot_eager"}),
+              (rel_bias, "TRITON_ATTN"), (refusals, "FLASH_ATTN"), (compiled, "FLASH_ATTN", {})]
     on_cpu = [(steps, "CPU_ATTN", dtype) for dtype in LIMIT] + [
         (compiled, "CPU_ATTN", {"backend": "aot_eager"}), (rel_bias, "CPU_ATTN"), (refusals, "CPU_ATTN")]
     for trial, *arguments in on_gpu if DEVICE == "cuda" else on_cpu:
