@@ -46,10 +46,15 @@ def _gemma3(t: Any) -> Any:
     return t.Gemma3ForCausalLM(t.Gemma3TextConfig(**_COMMON, **extra))
 
 
-def _gpt_oss(t: Any) -> Any:
+def _gpt_oss_all(t: Any) -> Any:
+    """Every token goes to every expert: no rounding sends it to another one."""
+    return _gpt_oss(t, 4)
+
+
+def _gpt_oss(t: Any, experts_per_token: int = 2) -> Any:
     import torch
 
-    extra = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 48}
+    extra = {"num_local_experts": 4, "num_experts_per_tok": experts_per_token, "sliding_window": 48}
     model = t.GptOssForCausalLM(t.GptOssConfig(**{**_COMMON, **extra}))
     for layer in model.model.layers:
         torch.nn.init.normal_(layer.self_attn.sinks)
@@ -76,6 +81,7 @@ MODELS: dict[str, Callable[[Any], Any]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gpt_oss": _gpt_oss,
+    "gpt_oss_all": _gpt_oss_all,
     "bloom": _bloom,
     "deepseek": _deepseek,
 }
