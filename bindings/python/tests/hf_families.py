@@ -145,7 +145,8 @@ def states(model, ids, mask=None):
     """Logits, or the last hidden states, of the rows that are kept."""
     extra = {} if mask is None else {"attention_mask": mask}
     if model.config.is_encoder_decoder:
-        extra["decoder_input_ids"] = torch.arange(5, 21, device=DEVICE)[None].expand(len(ids), -1)
+        # as many as the longest prompt: cross attention must not be taken for self-attention
+        extra["decoder_input_ids"] = torch.arange(5, 42, device=DEVICE)[None].expand(len(ids), -1)
     elif mask is not None and isinstance(model, t.GenerationMixin):
         extra["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
     found = model(input_ids=ids, **extra)
