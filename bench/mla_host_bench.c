@@ -40,6 +40,7 @@ LAUNCHER(mla_gather, mla_gather_params)
 LAUNCHER(mla_spread_rope, mla_spread_params)
 LAUNCHER(mla_merge, mla_merge_params)
 LAUNCHER(mla_quantise, mla_output_params)
+LAUNCHER(mla_copy_rows, mla_copy_params)
 #define COUNTED(NAME, TYPE)                                                                                  \
     int NAME(const TYPE *p, int count, void *stream) {                                                       \
         (void)stream, (void)count;                                                                           \

@@ -138,6 +138,7 @@ static void attention(const char *name, int is_ds, int heads, int requests, int 
     p.slice = send(std::vector<mla_slice>{{0, (int32_t)items.size(), 0, 0}});
     p.items = send(items);
     p.latent = room<uint16_t>(rows * 512), p.query = room<uint16_t>(rows * 192);
+    p.absorbed = p.latent, p.absorbed_row = 512, p.absorbed_rows = (int32_t)rows;
     p.q_token = (int64_t)heads * 192, p.q_head = 192;
     p.num_pages = (int64_t)pages, p.cache_page = (int64_t)(page * row), p.cache_row = (int64_t)row;
     uint16_t *cache = room<uint16_t>(pages * page * row / 2);

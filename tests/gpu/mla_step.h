@@ -93,15 +93,17 @@ static inline int mla_step_open(mla_step *s, const attn_backend_t *backend, cons
     cudaMalloc(&s->space.metadata, need.metadata_bytes);
     cudaMalloc(&s->space.workspace, need.workspace_bytes);
     cudaMallocHost(&s->space.host, need.host_bytes);
+    const int projects = attn_problem_projects(problem);
     int64_t tokens = problem->max_num_batched_tokens, heads = problem->num_heads,
-            n = problem->qk_nope_head_dim, v = problem->v_head_dim;
+            n = projects ? problem->qk_nope_head_dim : problem->kv_lora_rank,
+            v = projects ? problem->v_head_dim : problem->kv_lora_rank;
     DLDataType bf16 = attn_dl_dtype(ATTN_DTYPE_BFLOAT16), i32 = attn_dl_dtype(ATTN_DTYPE_INT32);
     s->cache = mla_step_fill((size_t)shape.total_bytes, 1, shape.dtype.bits == 8, 1);
     s->query = mla_step_fill((size_t)(tokens * heads * (n + 64) * 2), 1, 0, 2);
     s->output = mla_step_fill((size_t)(tokens * heads * v * 2), 1, 0, 3);
-    s->weights = mla_step_fill((size_t)(heads * (n + v) * problem->kv_lora_rank * 2), 4, 0, 4);
+    if (projects) s->weights = mla_step_fill((size_t)(heads * (n + v) * problem->kv_lora_rank * 2), 4, 0, 4);
     cudaMalloc((void **)&s->lse, (size_t)(tokens * heads * 4));
-    cudaMalloc(&s->weight_space, need.weight_bytes);
+    if (projects) cudaMalloc(&s->weight_space, need.weight_bytes);
     s->weight_bytes = need.weight_bytes;
     mla_step_tensor(s, 0, &s->t_cache, s->cache, shape.dtype, 3, shape.shape[0], shape.shape[1],
                     shape.shape[2]);
@@ -141,6 +143,7 @@ static inline int mla_step_open(mla_step *s, const attn_backend_t *backend, cons
         free(index);
         mla_step_tensor(s, 5, &s->t_topk, s->topk, i32, 2, tokens, problem->topk, 1);
     }
+    if (!projects) return cudaDeviceSynchronize() == cudaSuccess ? ATTN_OK : ATTN_E_DEVICE;
     attn_weights_t w = {.struct_size = sizeof w,
                         .kv_b_proj = &s->t_weights,
                         .weight_space = s->weight_space,

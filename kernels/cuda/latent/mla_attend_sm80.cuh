@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(MLA_THREADS, 1)
         int r = i / (D / 8), c = i % (D / 8);
         bool inside = r < it.num_rows;
         int row = it.first_row + (inside ? r : 0);
-        const uint16_t *src = (const uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * L + c * 8;
+        const uint16_t *src = (const uint16_t *)p.absorbed + (row - p.slice_row0) * p.absorbed_row + c * 8;
         if (c >= L / 8)
             src = (const uint16_t *)p.query + (row / p.num_heads) * p.q_token +
                   (row % p.num_heads) * p.q_head + p.nope + (c - L / 8) * 8;

@@ -78,7 +78,7 @@ ATTN_DEV void mla90_produce(const mla_decode_sm90_params &P, mla90_shared &sh, u
     }
 }
 
-/* Queries of an item into their slabs: one thread asks for the absorbed latents in the workspace (rows behind
+/* Queries of an item into their slabs: one thread asks for the absorbed latents (rows behind
  * the item are somebody else's, and nobody stores what comes of them), all bring the rope part of the
  * query. */
 ATTN_DEV void mla90_load_queries(const mla_decode_sm90_params &P, int first_row, int num_rows, uint32_t to,

@@ -15,7 +15,7 @@ extern "C" int mla_decode_sm90_clusters(int *count) {
     auto kernel = mla_decode90_kernel<DT_BF16, 2>;
     int e = mla_decode_sm90_bf16(NULL, 2, 0, NULL);
     return e ? e
-             : mla_decode90_configure(2, 2, 0, MLA90_THREADS, MLA90_SMEM, NULL,
+             : mla_decode90_configure(2, 2, 0, MLA90_THREADS, MLA90_SMEM, 0, NULL,
                                       [&](const cudaLaunchConfig_t *c) {
                                           return cudaOccupancyMaxActiveClusters(count, kernel, c);
                                       });

@@ -80,7 +80,7 @@ ATTN_DEV void mla_e4m3_produce(const mla_decode_sm90_params &P, typename Shape::
     }
 }
 
-/* A tile's queries, by both warpgroups: absorbed latents from the workspace, rope from the query. A thread
+/* A tile's queries, by both warpgroups: absorbed latents, and the rope from the query. A thread
  * brings 16 columns of every eighth row, where it converts them later, and those of one row's rope; it asks
  * for everything at once. */
 template <int ROWS>
@@ -97,10 +97,10 @@ struct mla_e4m3_queries {
     /* Rows from `rows` on become zero. */
     ATTN_DEV void fetch(const mla_attend_params &p, int first_row, int rows) const {
         const uint16_t *src =
-            (const uint16_t *)p.latent + (int64_t)(first_row - p.slice_row0) * 512 + lane * 16;
+            (const uint16_t *)p.absorbed + (first_row - p.slice_row0) * p.absorbed_row + lane * 16;
 #pragma unroll
         for (int r = warp; r < ROWS; r += 8) {
-            const uint16_t *x = src + (r < rows ? r * 512 : 0);
+            const uint16_t *x = src + (r < rows ? r * p.absorbed_row : 0);
             const uint32_t at = latent + (r - warp) * 128;
             cp_async_zfill<16>(at, x, r < rows), cp_async_zfill<16>(at ^ 16, x + 8, r < rows);
         }

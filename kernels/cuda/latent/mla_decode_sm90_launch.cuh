@@ -9,10 +9,11 @@
 
 namespace attn_cuda {
 
-/* Calls use(configuration); parts 0: the configuration of a query, without the early start. */
+/* Calls use(configuration); parts 0: the configuration of a query. is_early: it starts while the kernel before
+ * is ending. */
 template <class Use>
-int mla_decode90_configure(int ctas, int cluster, int parts, int threads, int smem, cudaStream_t stream,
-                           Use use) {
+int mla_decode90_configure(int ctas, int cluster, int parts, int threads, int smem, int is_early,
+                           cudaStream_t stream, Use use) {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute a[2] = {};
     c.gridDim = dim3((unsigned)((parts > 0 ? parts : 1) * ctas)), c.blockDim = dim3((unsigned)threads);
@@ -23,7 +24,7 @@ int mla_decode90_configure(int ctas, int cluster, int parts, int threads, int sm
         a[c.numAttrs].val.clusterDim.y = a[c.numAttrs].val.clusterDim.z = 1;
         c.numAttrs++;
     }
-    if (parts > 0) {
+    if (is_early) {
         a[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         a[c.numAttrs].val.programmaticStreamSerializationAllowed = 1;
         c.numAttrs++;
@@ -37,7 +38,7 @@ int mla_decode90_start(Kernel kernel, const mla_decode_sm90_params *P, int ctas,
                        int threads, int smem, void *stream) {
     if (!P) return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
     return mla_decode90_configure(
-        ctas, cluster, parts, threads, smem, (cudaStream_t)stream,
+        ctas, cluster, parts, threads, smem, !P->p.in_order, (cudaStream_t)stream,
         [&](const cudaLaunchConfig_t *c) { return cudaLaunchKernelEx(c, kernel, *P); });
 }
 

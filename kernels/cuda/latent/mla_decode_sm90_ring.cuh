@@ -79,17 +79,17 @@ ATTN_DEV void mla_narrow_produce(const mla_decode_sm90_params &P, uint64_t *full
     }
 }
 
-/* By the math warpgroup: absorbed latents from the workspace, rope from the query; zeros below. */
+/* By the math warpgroup: absorbed latents, and the rope from the query; zeros below. */
 template <int N>
 ATTN_DEV void mla_narrow_load_queries(const mla_attend_params &p, int first_row, int rows, uint32_t to) {
     for (int i = threadIdx.x; i < N * 72; i += 128) {
         const int r = i / 72, c = i - r * 72;
         const bool inside = r < rows;
         const int row = first_row + (inside ? r : 0), token = row / p.num_heads;
-        const uint16_t *src = c < 64
-                                  ? (const uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 + c * 8
-                                  : (const uint16_t *)p.query + token * p.q_token +
-                                        (row - token * p.num_heads) * p.q_head + p.nope + (c - 64) * 8;
+        const uint16_t *src =
+            c < 64 ? (const uint16_t *)p.absorbed + (row - p.slice_row0) * p.absorbed_row + c * 8
+                   : (const uint16_t *)p.query + token * p.q_token + (row - token * p.num_heads) * p.q_head +
+                         p.nope + (c - 64) * 8;
         cp_async_zfill<16>(to + (c >> 3) * N * 128 + r * 128 + (((c & 7) ^ (r & 7)) << 4), src, inside);
     }
     cp_async_commit();

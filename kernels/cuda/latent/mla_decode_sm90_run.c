@@ -38,11 +38,11 @@ int mla_decode_sm90_run(void *encode_tiled, const mla_attend_params *params, int
                    CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS) return (int)cudaErrorInvalidValue;
     if (is_e4m3) return mla_decode_sm90_e4m3(&p, params->dtype, ctas, parts, stream);
-    const cuuint64_t rows[3] = {(cuuint64_t)params->latent_rank, (cuuint64_t)params->slice_rows, 1},
-                     row_strides[2] = {(cuuint64_t)params->latent_rank * 2,
-                                       (cuuint64_t)params->latent_rank * 2 * (cuuint64_t)params->slice_rows};
+    const cuuint64_t row = (cuuint64_t)params->absorbed_row * 2, count = (cuuint64_t)params->absorbed_rows;
+    const cuuint64_t rows[3] = {(cuuint64_t)params->latent_rank, count, 1},
+                     row_strides[2] = {row, row * count};
     const cuuint32_t row_box[3] = {64, MLA_TILE_ROWS, 1};
-    r = encode(&p.queries, type, 3, params->latent, rows, row_strides, row_box, ones,
+    r = encode(&p.queries, type, 3, (void *)(uintptr_t)params->absorbed, rows, row_strides, row_box, ones,
                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS) return (int)cudaErrorInvalidValue;

@@ -22,6 +22,9 @@ int mla_write_cache(const mla_write_params *params, void *stream);
 /* dst [rows, width] of 16 bits from 16-bit or e4m3 rows; scale NULL: 1. */
 int mla_copy_weights(void *dst, const void *src, int64_t rows, int width, int64_t src_row, int dtype,
                      int is_e4m3, const float *scale, void *stream);
+/* Rows of `width` elements, a multiple of 16, from 16 bits or e4m3 to 16 bits; addresses and strides are
+ * multiples of 16 bytes. */
+int mla_copy_rows(const mla_copy_params *params, void *stream);
 /* out [rows, heads, size] of 16-bit elements, strides in elements. */
 int mla_zero_rows(void *out, int64_t rows, int heads, int size, int64_t token, int64_t head, void *stream);
 

@@ -48,8 +48,12 @@ typedef struct mla_attend_params {
     const mla_item *items;
     const mla_split *splits;
     const int32_t *parts; /* persistent kernels: items parts[i] .. parts[i + 1] are of part i */
-    void *latent; /* [tokens of the slice * num_heads, L]: absorbed queries, then the attended latents */
-    const void *query;
+    /* The absorbed queries of the slice, absorbed_rows rows that can be read, absorbed_row elements apart; and
+     * [tokens of the slice * num_heads, L], the attended latents, which may lie in their place. */
+    const void *absorbed;
+    int64_t absorbed_row;
+    void *latent;
+    const void *query;       /* whose columns nope .. nope + 64 are the rope */
     int64_t q_token, q_head; /* elements */
     const void *cache;
     int64_t cache_page, cache_row, num_pages; /* strides in bytes */
@@ -62,9 +66,12 @@ typedef struct mla_attend_params {
     int64_t lse_head, lse_token;
     float scale;
     int32_t num_heads, latent_rank, nope, page_size;
-    int32_t slice_row0, slice_rows; /* first row of the slice, and how many it may have */
+    int32_t slice_row0, absorbed_rows; /* first row of the slice */
     int32_t dtype, cache_kind, stages;
     int32_t tile_rows; /* of an item: 64 per CTA that works on it */
+    /* The launch before this one is no absorption: the kernel waits for all of it before it reads lists and
+     * keys. */
+    int32_t in_order;
 } mla_attend_params;
 
 /* c[t][h][:] = a[t][h][:] x b[h], b [k][n] (absorption) or [n][k] (values); strides in elements. */
@@ -80,6 +87,16 @@ typedef struct mla_project_params {
     void *rope;
     const float *q_scale; /* NULL: 1 */
 } mla_project_params;
+
+/* to[t][h][:] = from[t][h][:]; strides in elements. */
+typedef struct mla_copy_params {
+    const mla_counts *counts; /* their num_tokens, less token0, bounds tokens */
+    const void *from;
+    void *to;
+    int64_t from_token, from_head, to_token, to_head;
+    int32_t token0, tokens, num_heads, width;
+    int32_t is_e4m3, dtype; /* of from; of to */
+} mla_copy_params;
 
 typedef struct mla_write_params {
     const void *kv_c, *k_pe;

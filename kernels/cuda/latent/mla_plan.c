@@ -55,8 +55,9 @@ static int next_tile(const mla_plan_input *in, tile_walk *w, mla_item *out) {
     if (stop > w->end) stop = w->end;
     int32_t rows = min32(stop - w->row, in->tile_rows);
     int32_t last = (int32_t)((row + (uint32_t)rows - 1) / heads);
-    int32_t base = in->seq_lens[r] - q_end;
-    int64_t keys = in->topk ? in->topk : (int64_t)base + last + 1;
+    /* token t sees keys k < base + t + 1: with base the length all of them, whatever t is */
+    int32_t base = in->is_full ? in->seq_lens[r] : in->seq_lens[r] - q_end;
+    int64_t keys = in->topk ? in->topk : in->is_full ? in->seq_lens[r] : (int64_t)base + last + 1;
     *out = (mla_item){r, (int32_t)w->row, rows, base, 0, keys > 0 ? (int32_t)keys : 0, -1, 0};
     w->row += rows;
     return 1;

@@ -17,6 +17,7 @@ typedef struct mla_plan_input {
     int32_t num_reqs;
     int32_t num_heads;
     int32_t topk;      /* sparse: keys of every token; 0: dense */
+    int32_t is_full;   /* dense: tokens see all keys of their request; 0: those up to their own */
     int32_t slots;     /* CTAs (or clusters) that run at once; 0: never cut keys */
     int32_t tile_rows; /* rows of a tile: a multiple of 32 */
     int32_t parts;     /* persistent kernels: CTAs or clusters of the launch; 0: one CTA an item */

@@ -110,7 +110,7 @@ struct sparse_gather {
         for (int j = 0; j < 2; j++) {
             const int r = warp * 8 + (lane >> 3) + 4 * j, row = it.first_row + (r < it.num_rows ? r : 0);
             const uint16_t *latent =
-                (const uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * SPARSE_LATENT + chunk * 8;
+                (const uint16_t *)p.absorbed + (row - p.slice_row0) * p.absorbed_row + chunk * 8;
             const uint16_t *rope = (const uint16_t *)p.query + (row / p.num_heads) * p.q_token +
                                    (row % p.num_heads) * p.q_head + p.nope + chunk * 8;
 #pragma unroll

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* forward: absorb, attend, merge, project, slice after slice of the tokens (semantics 7.4). The latents of a
  * slice live in the workspace: attention reads the absorbed queries there and leaves its result in their
- * place. Where the query is fp8, what attention reads are e4m3 numbers in 16 bits, and q_scale is a factor of
+ * place; where the caller projects (7.11), both are the caller's tensors as far as their strides allow. Where the query is fp8, what attention reads are e4m3 numbers in 16 bits, and q_scale is a factor of
  * its scores. */
 #include "kernels/cuda/dense/flash_launch.h"
 #include "mla_instance.h"
@@ -22,8 +22,9 @@ static int check_unserved(const attn_instance_t *in, const attn_forward_t *a, at
 
 static int check_args(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                       attn_error_t *error) {
-    int status = gpu_check_rows(a->query, "query", in->problem.dtype, in->heads, in->nope + MLA_ROPE, tokens,
-                                16, error);
+    const uint32_t dtype =
+        in->is_fp8_query && !in->projects ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype;
+    int status = gpu_check_rows(a->query, "query", dtype, in->heads, in->nope + MLA_ROPE, tokens, 16, error);
     if (status == ATTN_OK) status = mla_check_output(in, a, tokens, error);
     if (status == ATTN_OK) status = mla_check_cache(in, a->kv_cache, a->v_cache, error);
     if (status == ATTN_OK) status = mla_check_scale(a->scales.k, "k_scale", error);
@@ -40,7 +41,8 @@ static int check_args(const attn_instance_t *in, const attn_forward_t *a, int64_
     } else if (status == ATTN_OK && a->topk_indices != NULL)
         status = attn_fail(error, ATTN_E_INVALID, "topk_indices",
                            "topk_indices was given; role mla attends to every token");
-    if (status == ATTN_OK && (a->weight_space == NULL || a->weight_space_bytes < in->weight_bytes))
+    if (status == ATTN_OK && in->projects &&
+        (a->weight_space == NULL || a->weight_space_bytes < in->weight_bytes))
         status = attn_fail(error, ATTN_E_INVALID, "weight_space",
                            "weight_space has %llu bytes, expected %llu; call prepare_weights after loading",
                            (unsigned long long)(a->weight_space ? a->weight_space_bytes : 0),
@@ -54,6 +56,9 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
     mla_attend_params p = {.counts = (const mla_counts *)(void *)meta,
                            .items = (const mla_item *)(void *)(meta + in->items_at),
                            .splits = (const mla_split *)(void *)(meta + in->splits_at),
+                           .absorbed = work,
+                           .absorbed_row = in->latent,
+                           .absorbed_rows = in->plan.slice_tokens * in->heads,
                            .latent = work,
                            .query = attn_data(a->query),
                            .q_token = a->query->strides[0],
@@ -73,7 +78,6 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
                            .dtype = in->dtype,
                            .cache_kind = in->cache_kind,
                            .stages = in->stages,
-                           .slice_rows = in->plan.slice_tokens * in->heads,
                            .tile_rows = in->plan.tile_rows};
     if (in->is_fp8_query) { /* the rope of the slice, as e4m3 numbers, lies in the workspace */
         p.q_token = (int64_t)in->heads * MLA_ROPE, p.q_head = MLA_ROPE, p.nope = 0;
@@ -92,37 +96,67 @@ int mla_multiply(const attn_instance_t *in, mla_product product, const mla_proje
     return mla_project(p, stream);
 }
 
+/* Absorbed queries to p->latent. */
+static int absorb(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s, int32_t token0,
+                  int32_t tokens, const mla_attend_params *p, void *stream) {
+    const mla_project_params absorb = {.counts = p->counts,
+                                       .a = (const uint16_t *)attn_data(a->query) +
+                                            token0 * a->query->strides[0],
+                                       .b = a->weight_space,
+                                       .c = p->latent,
+                                       .a_token = a->query->strides[0],
+                                       .a_head = a->query->strides[1],
+                                       .b_head = (int64_t)(in->nope + in->value) * in->latent,
+                                       .b_row = in->latent,
+                                       .c_token = (int64_t)in->heads * in->latent,
+                                       .c_head = in->latent,
+                                       .token0 = token0,
+                                       .tokens = tokens,
+                                       .num_heads = in->heads,
+                                       .n = in->latent,
+                                       .k = in->nope,
+                                       .dtype = in->dtype,
+                                       .rope = in->is_fp8_query ? (char *)s->workspace + in->rope_at : NULL,
+                                       .q_scale = p->q_scale};
+    return mla_multiply(in, MLA_ABSORB, &absorb, stream);
+}
+
+/* The latents in p->latent to values in the output. */
+static int project_values(const attn_instance_t *in, const attn_forward_t *a, int32_t token0, int32_t tokens,
+                          const mla_attend_params *p, void *stream) {
+    const mla_project_params values = {.counts = p->counts,
+                                       .a = p->latent,
+                                       .b =
+                                           (const uint16_t *)a->weight_space + (int64_t)in->nope * in->latent,
+                                       .c = (uint16_t *)attn_data(a->output) + token0 * a->output->strides[0],
+                                       .a_token = (int64_t)in->heads * in->latent,
+                                       .a_head = in->latent,
+                                       .b_head = (int64_t)(in->nope + in->value) * in->latent,
+                                       .b_row = in->latent,
+                                       .c_token = a->output->strides[0],
+                                       .c_head = a->output->strides[1],
+                                       .token0 = token0,
+                                       .tokens = tokens,
+                                       .num_heads = in->heads,
+                                       .n = in->value,
+                                       .k = in->latent,
+                                       .b_is_nk = 1,
+                                       .dtype = in->dtype,
+                                       .q_scale = p->q_scale};
+    return mla_multiply(in, MLA_VALUES, &values, stream);
+}
+
 static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s, void *stream) {
     const mla_host_header *h = s->host;
     const mla_launch_size *sizes = (const mla_launch_size *)(const void *)(h + 1);
-    const int64_t per_head = (int64_t)(in->nope + in->value) * in->latent,
-                  latent_token = (int64_t)in->heads * in->latent;
-    const uint16_t *query = attn_data(a->query);
     char *rope = (char *)s->workspace + in->rope_at;
     mla_attend_params p = attend_params(in, a, s);
     int e = 0;
     for (int32_t i = 0; i < h->num_slices && !e; i++) {
         int32_t token0 = i * in->plan.slice_tokens, tokens = h->num_absorbed - token0;
         tokens = tokens < in->plan.slice_tokens ? tokens : in->plan.slice_tokens;
-        mla_project_params absorb = {.counts = p.counts,
-                                     .a = query + token0 * a->query->strides[0],
-                                     .b = a->weight_space,
-                                     .c = p.latent,
-                                     .a_token = a->query->strides[0],
-                                     .a_head = a->query->strides[1],
-                                     .b_head = per_head,
-                                     .b_row = in->latent,
-                                     .c_token = latent_token,
-                                     .c_head = in->latent,
-                                     .token0 = token0,
-                                     .tokens = tokens,
-                                     .num_heads = in->heads,
-                                     .n = in->latent,
-                                     .k = in->nope,
-                                     .dtype = in->dtype,
-                                     .rope = in->is_fp8_query ? rope : NULL,
-                                     .q_scale = p.q_scale};
-        e = mla_multiply(in, MLA_ABSORB, &absorb, stream);
+        e = in->projects ? absorb(in, a, s, token0, tokens, &p, stream)
+                         : mla_latent_begin(in, a, s, token0, tokens, &p, stream);
         p.slice = (const mla_slice *)(void *)((char *)s->metadata + in->slices_at) + i;
         p.slice_row0 = token0 * in->heads;
         if (in->is_fp8_query) /* kernels count tokens from the first of the batch */
@@ -130,13 +164,9 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
         p.parts = (const int32_t *)(void *)((char *)s->metadata + in->parts_at) + i * (in->plan.parts + 1);
         if (!e && sizes[i].items > 0) e = mla_attend(in, &p, sizes[i].items, stream);
         if (!e && sizes[i].splits > 0) e = mla_merge_pieces(in, &p, sizes[i].splits, stream);
-        mla_project_params values = absorb;
-        values.a = p.latent, values.a_token = latent_token, values.a_head = in->latent;
-        values.b = (const uint16_t *)a->weight_space + (int64_t)in->nope * in->latent;
-        values.c = (uint16_t *)attn_data(a->output) + token0 * a->output->strides[0];
-        values.c_token = a->output->strides[0], values.c_head = a->output->strides[1];
-        values.n = in->value, values.k = in->latent, values.b_is_nk = 1, values.rope = NULL;
-        if (!e) e = mla_multiply(in, MLA_VALUES, &values, stream);
+        if (!e)
+            e = in->projects ? project_values(in, a, token0, tokens, &p, stream)
+                             : mla_latent_end(in, a, token0, tokens, &p, stream);
     }
     const struct mla_prefill_plan *prefill =
         (const struct mla_prefill_plan *)(const void *)((const char *)s->host + mla_prefill_plan_at(in));

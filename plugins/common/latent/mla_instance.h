@@ -61,10 +61,11 @@ struct attn_instance {
     int prefill_choice; /* enum mla_prefill_choice, the option prefill */
     int portable;       /* the option arch: no kernel of one architecture */
     mla_blas *blas;     /* projections by cuBLAS; NULL: by our kernel */
+    int projects; /* 0: the caller does, queries come absorbed (semantics 7.11); nope and value are latent */
     int heads, latent, nope, value, page_size;
     int dtype, cache_kind, stages; /* enums of mla_params.h */
     uint32_t kv, storage;          /* ATTN_KV_*, ATTN_DTYPE_* of the cache tensor */
-    int is_fp8_query;              /* the absorbed form rounds its queries to e4m3 (semantics 7.4) */
+    int is_fp8_query;              /* e4m3: of the caller, or rounded after absorption (semantics 7.4) */
     int row_elements;
     mla_config config;   /* the kernel that attends */
     void *encode_tiled;  /* cuTensorMapEncodeTiled, where that kernel wants tensor maps */
@@ -154,6 +155,13 @@ int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t
 void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_output_view *view);
 int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view,
                       int64_t tokens, const mla_counts *counts, void *stream);
+
+/* Where the kernels find the absorbed queries of tokens token0 .. token0 + tokens that come from the caller,
+ * and leave their latents: in the caller's tensors, or in the workspace beside a copy. A cudaError_t as int. */
+int mla_latent_begin(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
+                     int32_t token0, int32_t tokens, mla_attend_params *p, void *stream);
+int mla_latent_end(const attn_instance_t *in, const attn_forward_t *a, int32_t token0, int32_t tokens,
+                   const mla_attend_params *p, void *stream);
 
 /* A projection by cuBLAS where that is there, serves it and is the faster one; else by our kernel. A
  * cudaError_t as int. */

@@ -32,7 +32,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     in->limits.max_seqs = (int32_t)(p->max_num_seqs ? p->max_num_seqs : 256);
     in->limits.max_tokens = (int32_t)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
     in->plan.num_heads = in->heads;
-    in->plan.topk = (int32_t)p->topk;
+    in->plan.topk = (int32_t)p->topk, in->plan.is_full = p->mask == ATTN_MASK_FULL;
     int status = mla_choose_kernel(in, error);
     if (status != ATTN_OK) return status;
     in->plan.tile_rows = in->config.tile_rows, in->plan.parts = in->config.parts;
@@ -61,7 +61,8 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     if (in->is_fp8_query)
         in->metadata.workspace_bytes +=
             mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * MLA_ROPE * 2, 256);
-    in->weight_bytes = (uint64_t)in->heads * (uint64_t)(in->nope + in->value) * (uint64_t)in->latent * 2;
+    if (in->projects)
+        in->weight_bytes = (uint64_t)in->heads * (uint64_t)(in->nope + in->value) * (uint64_t)in->latent * 2;
     return ATTN_OK;
 }
 
@@ -78,7 +79,7 @@ static int open_blas(attn_instance_t *in, int choice, const attn_host_t *host, a
                             .up_rows = in->up_rows,
                             .up_elements = in->up_elements};
     const char *why = "results of batch-invariant layers may not depend on the number of tokens";
-    if (choice == MLA_PROJECTIONS_OWN) return ATTN_OK;
+    if (choice == MLA_PROJECTIONS_OWN || !in->projects) return ATTN_OK;
     if (!is_invariant) in->blas = mla_blas_open(&input, &why);
     if (in->blas != NULL || (is_invariant && choice == MLA_PROJECTIONS_AUTO)) return ATTN_OK;
     if (choice == MLA_PROJECTIONS_CUBLAS)
@@ -115,7 +116,9 @@ int mla_open(const mla_backend *backend, const attn_problem_t *problem, const at
     const int projections =
         num_options > MLA_OPTION_PROJECTIONS ? (int)options[MLA_OPTION_PROJECTIONS].i : MLA_PROJECTIONS_AUTO;
     in->heads = (int)p.num_heads, in->latent = (int)p.kv_lora_rank;
-    in->nope = (int)p.qk_nope_head_dim, in->value = (int)p.v_head_dim;
+    in->projects = attn_problem_projects(&p);
+    in->nope = in->projects ? (int)p.qk_nope_head_dim : in->latent;
+    in->value = in->projects ? (int)p.v_head_dim : in->latent;
     in->page_size = (int)(p.block_size ? p.block_size : backend->capabilities->preferred_block_size);
     in->dtype = p.dtype == ATTN_DTYPE_FLOAT16 ? MLA_F16 : MLA_BF16;
     in->is_fp8_query = p.query_dtype == ATTN_DTYPE_FP8_E4M3;
@@ -134,7 +137,8 @@ int mla_open(const mla_backend *backend, const attn_problem_t *problem, const at
     in->row_elements = in->cache_kind == MLA_CACHE_DS ? MLA_DS_ROW : in->latent + MLA_ROPE;
     status = query_device(in, &dev, error);
     if (status == ATTN_OK) status = configure(in, error);
-    if (status == ATTN_OK && backend->prefill != NULL) status = backend->prefill->open(in, host, &dev, error);
+    if (status == ATTN_OK && backend->prefill != NULL && in->projects)
+        status = backend->prefill->open(in, host, &dev, error);
     in->metadata.magic = MLA_MAGIC, in->metadata.copy = mla_copy;
     in->metadata.mirror_at = mla_mirror_at(in); /* behind the plan of the multi-head form */
     if (status == ATTN_OK && mla_output_is_quantised(in)) {

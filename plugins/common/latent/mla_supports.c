@@ -19,7 +19,7 @@ static void check_sizes(const attn_problem_t *p, attn_reasons_t *r) {
         const char *name;
         uint32_t size;
     } sizes[] = {{"qk_nope_head_dim", p->qk_nope_head_dim}, {"v_head_dim", p->v_head_dim}};
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2 && attn_problem_projects(p); i++)
         if (sizes[i].size == 0 || sizes[i].size % 8 != 0 || sizes[i].size > 512)
             attn_add_reason(r, ATTN_REASON_MLA, sizes[i].name, NUMBER(have, sizes[i].size),
                             "a multiple of 8 up to 512", "%s is %u; multiples of 8 up to 512 are served",

@@ -14,7 +14,7 @@ static const attn_range_t mla_compute_capabilities[] = {{80, 80, 1}, {87, 87, 1}
 #define MLA_TABLE_KV (ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16))
 #define MLA_TABLE_FEATURES                                                                                   \
     (ATTN_F_LSE | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE | ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE |      \
-     ATTN_F_WEIGHTS)
+     ATTN_F_WEIGHTS | ATTN_F_LATENT)
 #define MLA_TABLE                                                                                            \
     .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                          \
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                  \

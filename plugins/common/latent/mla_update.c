@@ -72,6 +72,9 @@ int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     attn_weights_t w;
     int status = attn_intake(&w, sizeof w, weights, "weights", error);
     if (status != ATTN_OK) return status;
+    if (!in->projects)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "weights",
+                         "%s has no weights with feature latent: the caller projects", in->backend->name);
     const int64_t rows = (int64_t)in->heads * (in->nope + in->value), shape[2] = {rows, in->latent};
     int is_e4m3 = w.kv_b_proj != NULL && attn_dtype_of(w.kv_b_proj->dtype) == ATTN_DTYPE_FP8_E4M3;
     status = attn_check_tensor(w.kv_b_proj, "kv_b_proj",

@@ -57,7 +57,8 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
             int32_t t0 = it->first_row / in.num_heads, t1 = (it->first_row + it->num_rows - 1) / in.num_heads;
             if (t0 < b->q_start[it->request] || t1 >= b->q_start[it->request + 1] || (in.topk && t0 != t1))
                 wrong = "a tile holds rows of two lists of keys";
-            if (it->base != b->seq_lens[it->request] - b->q_start[it->request + 1]) wrong = "base";
+            if (it->base != b->seq_lens[it->request] - (in.is_full ? 0 : b->q_start[it->request + 1]))
+                wrong = "base";
             for (int32_t r = it->first_row; r < it->first_row + it->num_rows && !wrong; r++) {
                 if (covered[r] != (piece ? it->k_begin : -1) || (piece == 0 && it->k_begin != 0))
                     wrong = "keys are left out or come twice";
@@ -80,7 +81,9 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
     for (int r = 0; r < b->num_reqs && !wrong; r++)
         for (int32_t t = b->q_start[r]; t < b->q_start[r + 1]; t++)
             for (int h = 0; h < in.num_heads; h++) {
-                int64_t seen = in.topk ? in.topk : (int64_t)b->seq_lens[r] - b->q_start[r + 1] + t + 1;
+                int64_t seen = in.topk      ? in.topk
+                               : in.is_full ? b->seq_lens[r]
+                                            : (int64_t)b->seq_lens[r] - b->q_start[r + 1] + t + 1;
                 if (covered[t * in.num_heads + h] < (seen > 0 ? seen : 0))
                     wrong = "a row does not get all its keys";
             }
@@ -105,6 +108,7 @@ static void random_batches(uint64_t seed) {
                                                                    : 0};
         mla_plan_limits l = {.max_seqs = b.num_reqs > 0 ? b.num_reqs : 1,
                              .max_tokens = b.q_start[b.num_reqs] + 1};
+        in.is_full = !in.topk && tap_rand_in(&seed, 0, 3) == 0;
         in.tile_rows = 32 * (int32_t)tap_rand_in(&seed, 1, 4);
         if (tap_rand_in(&seed, 0, 1)) in.parts = in.slots ? in.slots : 66;
         in.slice_tokens = (int32_t)tap_rand_in(&seed, 1, l.max_tokens);
