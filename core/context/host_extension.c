@@ -17,6 +17,7 @@ static const attn_plan_table_t plan_table = {.struct_size = sizeof(attn_plan_tab
                                              .mla_context = attn_plan_mla_context};
 
 static const attn_merge_table_t merge_table = {.struct_size = sizeof(attn_merge_table_t),
+                                               .device_type = kDLCPU,
                                                .merge_states = attn_merge_states,
                                                .merge_weigh = attn_merge_weigh,
                                                .rows_copy = attn_rows_copy,

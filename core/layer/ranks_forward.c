@@ -87,7 +87,7 @@ static int gather_queries(struct call *c, const attn_forward_t *a, uint32_t dtyp
     struct view from, to;
     if (is_good(code)) {
         view(&to, c->send + WORD, dtype, 3, own, NULL);
-        code = attn_rows_copy(rows_of(&from, a->query, c->tokens), NULL, &to.t, error);
+        code = attn_rows_copy(rows_of(&from, a->query, c->tokens), NULL, &to.t, NULL, error);
     }
     attni_word_say(word, ATTNI_WORD_QUERY, code, error);
     word->tokens = (int32_t)c->tokens;
@@ -111,7 +111,7 @@ static int gather_queries(struct call *c, const attn_forward_t *a, uint32_t dtyp
                   out[5] = {c->group * d, c->all_heads * d, c->n * c->group * d, d, 1};
     view(&from, c->recv + WORD, dtype, 5, shape, in);
     view(&to, c->query, dtype, 5, shape, out);
-    return attn_rows_copy(&from.t, NULL, &to.t, error);
+    return attn_rows_copy(&from.t, NULL, &to.t, NULL, error);
 }
 
 /* 2. All heads over this rank's keys. */
@@ -157,12 +157,12 @@ static int join_all_to_all(struct call *c, const attn_forward_t *a, int code, at
     if (is_good(code)) {
         view(&from, c->partial, k->partial, 5, shape, in);
         view(&to, c->send + WORD, k->partial, 5, shape, out);
-        code = attn_rows_copy(&from.t, NULL, &to.t, error);
+        code = attn_rows_copy(&from.t, NULL, &to.t, NULL, error);
     }
     if (is_good(code)) {
         view(&from, c->lse, ATTN_DTYPE_FLOAT32, 4, lse_shape, lse_in);
         view(&to, c->send + WORD + rows, ATTN_DTYPE_FLOAT32, 4, lse_shape, lse_out);
-        code = attn_rows_copy(&from.t, NULL, &to.t, error);
+        code = attn_rows_copy(&from.t, NULL, &to.t, NULL, error);
     }
     for (int32_t r = 0; r < c->n; r++)
         attni_word_say((struct attni_word *)(void *)(c->send + (uint64_t)r * bytes), ATTNI_WORD_RESULT, code,
@@ -189,7 +189,7 @@ static int join_all_to_all(struct call *c, const attn_forward_t *a, int code, at
         s->lse.shape = s->lse_shape, s->lse.strides = s->lse_strides;
         k->merged[r] = (attn_state_t){&s->output, &s->lse};
     }
-    return attn_merge_states(k->merged, k->world, t, a->sinks, a->output, a->lse, error);
+    return attn_merge_states(k->merged, k->world, t, a->sinks, a->output, a->lse, NULL, error);
 }
 
 /* 3b. All LSE come together, each rank weighs its results, and the sum of each rank's heads goes there. */
@@ -219,13 +219,14 @@ static int join_reduce_scatter(struct call *c, const attn_forward_t *a, int code
     }
     view(&partial, c->partial, k->partial, 3, all, NULL);
     view(&total, c->own_lse, ATTN_DTYPE_FLOAT32, 2, all_lse, NULL);
-    code = attn_merge_weigh(&partial.t, k->lses, k->world, k->rank, t, NULL, &partial.t, &total.t, error);
+    code =
+        attn_merge_weigh(&partial.t, k->lses, k->world, k->rank, t, NULL, &partial.t, &total.t, NULL, error);
     const int64_t shape[5] = {c->n, t, c->kv, c->group, v},
                   in[5] = {c->group * v, c->all_heads * v, c->n * c->group * v, v, 1};
     if (is_good(code)) {
         view(&from, c->partial, k->partial, 5, shape, in);
         view(&to, c->send, k->partial, 5, shape, NULL);
-        code = attn_rows_copy(&from.t, NULL, &to.t, error);
+        code = attn_rows_copy(&from.t, NULL, &to.t, NULL, error);
     }
     if (is_good(code))
         code = k->comm.reduce_scatter(k->comm.ctx, c->send, c->recv, (uint64_t)(t * c->heads * v), k->partial,
@@ -234,14 +235,15 @@ static int join_reduce_scatter(struct call *c, const attn_forward_t *a, int code
     if (is_good(code)) { /* the total of the rank's own heads, over the gathered LSE, which are done with */
         view(&from, c->own_lse + k->rank * c->group * t, ATTN_DTYPE_FLOAT32, 3, own_lse, lse_in);
         view(&to, c->lse, ATTN_DTYPE_FLOAT32, 3, own_lse, NULL);
-        code = attn_rows_copy(&from.t, NULL, &to.t, error);
+        code = attn_rows_copy(&from.t, NULL, &to.t, NULL, error);
     }
     if (!is_good(code)) return code;
     const int64_t own[3] = {t, c->heads, v}, lse[2] = {c->heads, t};
     view(&partial, c->recv, k->partial, 3, own, NULL);
     view(&total, c->lse, ATTN_DTYPE_FLOAT32, 2, lse, NULL);
     /* sinks and the output's type */
-    return attn_merge_states(&(attn_state_t){&partial.t, &total.t}, 1, t, a->sinks, a->output, a->lse, error);
+    return attn_merge_states(&(attn_state_t){&partial.t, &total.t}, 1, t, a->sinks, a->output, a->lse, NULL,
+                             error);
 }
 
 int attni_ranks_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space, int code,
@@ -295,7 +297,7 @@ int attni_ranks_weights(attn_layer_t *layer, const attn_weights_t *weights, int 
     if (is_good(code)) {
         view(&from, attn_data(proj), p->dtype, 2, shape, proj->strides);
         view(&to, room + WORD, p->dtype, 2, shape, NULL);
-        code = attn_rows_copy(&from.t, NULL, &to.t, error);
+        code = attn_rows_copy(&from.t, NULL, &to.t, NULL, error);
     }
     attni_word_say((struct attni_word *)(void *)room, ATTNI_WORD_WEIGHTS, code, error);
     attn_error_t comm_error = {.struct_size = sizeof comm_error};

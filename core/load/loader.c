@@ -2,6 +2,7 @@
 /* Which plugins a configuration requests, where their files are, and the list of what came of it. */
 #include "load/loader.h"
 #include "device/device_kind.h"
+#include "device/merge_kind.h"
 
 #include "config/config.h"
 #include <attn/attn_plugin_util.h>
@@ -70,12 +71,14 @@ struct loading {
     const char *held_back; /* why nothing is opened, or NULL */
 };
 
-/* The device kinds that its backends bring join the process's list. */
-static int add_device_kinds(const struct attni_plugin *plugin, attn_error_t *error) {
+/* The device kinds, and merging on devices, that its backends bring join the process's lists. */
+static int add_kinds(const struct attni_plugin *plugin, attn_error_t *error) {
     int code = ATTN_OK;
     for (uint32_t i = 0; code == ATTN_OK && i < plugin->backend_count; i++) {
         const attn_device_kind_t *kind = attni_backend_device_kind(&plugin->backends[i]);
+        const attn_merge_table_t *merge = attni_backend_merge_kind(&plugin->backends[i]);
         if (kind != NULL) code = attni_device_kind_add(kind, plugin->path, error);
+        if (code == ATTN_OK && merge != NULL) code = attni_merge_kind_add(merge, plugin->path, error);
     }
     return code;
 }
@@ -93,7 +96,7 @@ static int locate_and_open(const struct loading *in, struct attni_plugin *plugin
         return attn_fail(why, ATTN_E_STATE, "", "plugin '%s' is not loaded: %s", plugin->name, in->held_back);
     code = check_switches(in->config, section, plugin->name, why);
     if (code == ATTN_OK) code = attni_plugin_open(plugin, in->plugins, why);
-    if (code == ATTN_OK && (code = add_device_kinds(plugin, why)) != ATTN_OK) attni_descriptor_drop(plugin);
+    if (code == ATTN_OK && (code = add_kinds(plugin, why)) != ATTN_OK) attni_descriptor_drop(plugin);
     if (code == ATTN_OK && plugin->is_replaced) /* no refusal: what runs is what ran before */
         snprintf(why->text, sizeof why->text,
                  "%s was replaced after this process loaded it; the old code, version %.40s, stays in use: "

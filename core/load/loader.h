@@ -6,6 +6,7 @@
 #ifndef ATTNI_LOADER_H
 #define ATTNI_LOADER_H
 
+#include <attn/attn_merge.h>
 #include <attn/attn_plugin.h>
 #include <attn/draft/attn_device.h>
 #include <sys/types.h>
@@ -63,6 +64,11 @@ int attni_plugin_path(const char *plugin_dir, const char *name, const char *path
 static inline const attn_device_kind_t *attni_backend_device_kind(const struct attni_backend *backend) {
     return backend->ops.get_extension != NULL ? backend->ops.get_extension(NULL, ATTN_DEVICE_EXTENSION)
                                               : NULL;
+}
+
+/* The functions of attn_merge.h on its device that a backend brings; NULL: none. */
+static inline const attn_merge_table_t *attni_backend_merge_kind(const struct attni_backend *backend) {
+    return backend->ops.get_extension != NULL ? backend->ops.get_extension(NULL, ATTN_MERGE_EXTENSION) : NULL;
 }
 
 /* Opens one file under all rules. others: the plugins loaded so far, against loading a file or name twice. */

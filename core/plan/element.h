@@ -4,6 +4,7 @@
 #define ATTNI_ELEMENT_H
 
 #include "device/device.h"
+#include "device/merge_kind.h"
 
 #include <attn/attn_plugin_util.h>
 
@@ -62,15 +63,43 @@ static inline int attni_element_is_float(uint32_t type) {
            type == ATTN_DTYPE_FLOAT64;
 }
 
-/* Merging and copying read with the processor. */
-static inline int attni_host_check(const DLTensor *t, const char *name, attn_error_t *error) {
-    const int32_t type = (int32_t)t->device.device_type;
-    if (attni_is_host_memory(type)) return ATTN_OK;
+/* Where the tensors of a call lie: none so far, the host, or one device. */
+struct attni_place {
+    const char *first; /* the parameter that said so; NULL: none did */
+    int32_t type, id;  /* of a device; kDLCPU for everything that the processor reads */
+};
+
+/* Adds a tensor. Tensors without elements lie anywhere. */
+static inline int attni_place_add(struct attni_place *p, const DLTensor *t, const char *name,
+                                  attn_error_t *error) {
+    const int is_host = attni_is_host_memory((int32_t)t->device.device_type);
+    const int32_t type = is_host ? kDLCPU : (int32_t)t->device.device_type,
+                  id = is_host ? 0 : t->device.device_id;
+    if (p->first == NULL) {
+        *p = (struct attni_place){name, type, id};
+        return ATTN_OK;
+    }
+    if (p->type == type && p->id == id) return ATTN_OK;
+    char here[64], there[64];
+    return attn_fail(error, ATTN_E_UNSUPPORTED, name,
+                     "%s lies on %s:%d and %s on %s:%d; the tensors of a call lie in one place: copy one",
+                     name, attni_device_text(type, 0, here, sizeof here), (int)id, p->first,
+                     attni_device_text(p->type, 0, there, sizeof there), (int)p->id);
+}
+
+/* The functions of a device; NULL and ATTN_OK for host memory. */
+static inline int attni_place_table(const struct attni_place *p, const attn_merge_table_t **table,
+                                    attn_error_t *error) {
+    char text[64];
+    *table = NULL;
+    if (p->type == kDLCPU) return ATTN_OK;
+    *table = attni_merge_kind(p->type);
+    if (*table != NULL) return ATTN_OK;
     return attn_fail(
-        error, ATTN_E_UNSUPPORTED, name,
-        "%s lies on a device of DLPack type %d; merging and copying of rows work on host memory: "
-        "copy it there",
-        name, (int)type);
+        error, ATTN_E_UNSUPPORTED, p->first,
+        "%s lies on %s:%d, where no loaded plugin merges and copies rows (extension %s; for cuda "
+        "load flash or mla): load one, or copy it to host memory",
+        p->first, attni_device_text(p->type, 0, text, sizeof text), (int)p->id, ATTN_MERGE_EXTENSION);
 }
 
 #endif

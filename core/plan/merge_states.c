@@ -52,10 +52,10 @@ static double weight_of(double lse, double total) {
 
 /* [>= tokens, H, Dv]; heads and size below 0: not known yet. */
 static int check_output(const DLTensor *t, const char *name, int64_t tokens, int64_t heads, int64_t size,
-                        attn_error_t *error) {
+                        struct attni_place *place, attn_error_t *error) {
     const int64_t shape[3] = {-1, heads, size};
     int code = attn_check_tensor(t, name, 0, 3, shape, error);
-    if (code == ATTN_OK) code = attni_host_check(t, name, error);
+    if (code == ATTN_OK) code = attni_place_add(place, t, name, error);
     if (code != ATTN_OK) return code;
     if (!attni_element_is_float(attn_dtype_of(t->dtype)))
         return attn_fail(error, ATTN_E_INVALID, name,
@@ -68,20 +68,20 @@ static int check_output(const DLTensor *t, const char *name, int64_t tokens, int
 }
 
 static int check_lse(const DLTensor *t, const char *name, int64_t tokens, int64_t heads,
-                     attn_error_t *error) {
+                     struct attni_place *place, attn_error_t *error) {
     const int64_t shape[2] = {heads, -1};
     int code = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 2, shape, error);
-    if (code == ATTN_OK) code = attni_host_check(t, name, error);
+    if (code == ATTN_OK) code = attni_place_add(place, t, name, error);
     if (code == ATTN_OK && t->shape[1] < tokens)
         code = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld columns for %lld tokens", name,
                          (long long)t->shape[1], (long long)tokens);
     return code;
 }
 
-static int check_sinks(const DLTensor *t, int64_t heads, attn_error_t *error) {
+static int check_sinks(const DLTensor *t, int64_t heads, struct attni_place *place, attn_error_t *error) {
     if (t == NULL) return ATTN_OK;
     int code = attn_check_tensor(t, "sinks", ATTN_DTYPE_FLOAT32, 1, &heads, error);
-    return code != ATTN_OK ? code : attni_host_check(t, "sinks", error);
+    return code != ATTN_OK ? code : attni_place_add(place, t, "sinks", error);
 }
 
 /* The merge of one token and head. Every run of a row is read from all states before it is written, so the
@@ -109,21 +109,26 @@ static void merge_row(const attn_state_t *states, int32_t n, const DLTensor *out
 }
 
 int attn_merge_states(const attn_state_t *states, int32_t num_states, int64_t num_tokens,
-                      const DLTensor *sinks, const DLTensor *output, const DLTensor *lse,
+                      const DLTensor *sinks, const DLTensor *output, const DLTensor *lse, void *stream,
                       attn_error_t *error) {
+    struct attni_place place = {0};
+    const attn_merge_table_t *table = NULL;
     ATTNI_NEED(states, "states", error);
     ATTNI_AT_LEAST(num_states, 1, "num_states", error);
     ATTNI_AT_LEAST(num_tokens, 0, "num_tokens", error);
-    int code = check_output(output, "output", num_tokens, -1, -1, error);
+    int code = check_output(output, "output", num_tokens, -1, -1, &place, error);
     if (code != ATTN_OK) return code;
     const int64_t heads = output->shape[1], size = output->shape[2];
     for (int32_t i = 0; i < num_states && code == ATTN_OK; i++) {
-        code = check_output(states[i].output, "states.output", num_tokens, heads, size, error);
-        if (code == ATTN_OK) code = check_lse(states[i].lse, "states.lse", num_tokens, heads, error);
+        code = check_output(states[i].output, "states.output", num_tokens, heads, size, &place, error);
+        if (code == ATTN_OK) code = check_lse(states[i].lse, "states.lse", num_tokens, heads, &place, error);
     }
-    if (code == ATTN_OK) code = check_sinks(sinks, heads, error);
-    if (code == ATTN_OK && lse != NULL) code = check_lse(lse, "lse", num_tokens, heads, error);
+    if (code == ATTN_OK) code = check_sinks(sinks, heads, &place, error);
+    if (code == ATTN_OK && lse != NULL) code = check_lse(lse, "lse", num_tokens, heads, &place, error);
+    if (code == ATTN_OK) code = attni_place_table(&place, &table, error);
     if (code != ATTN_OK) return code;
+    if (table != NULL)
+        return table->merge_states(states, num_states, num_tokens, sinks, output, lse, stream, error);
     for (int64_t t = 0; t < num_tokens; t++)
         for (int64_t h = 0; h < heads; h++) {
             struct log_sum s = {-INFINITY, 0};
@@ -139,22 +144,28 @@ int attn_merge_states(const attn_state_t *states, int32_t num_states, int64_t nu
 
 int attn_merge_weigh(const DLTensor *output, const DLTensor *const *lses, int32_t num_states, int32_t own,
                      int64_t num_tokens, const DLTensor *sinks, const DLTensor *weighed, const DLTensor *lse,
-                     attn_error_t *error) {
+                     void *stream, attn_error_t *error) {
+    struct attni_place place = {0};
+    const attn_merge_table_t *table = NULL;
     ATTNI_NEED(lses, "lses", error);
     ATTNI_AT_LEAST(num_states, 1, "num_states", error);
     ATTNI_AT_LEAST(num_tokens, 0, "num_tokens", error);
     if (own < 0 || own >= num_states)
         return attn_fail(error, ATTN_E_INVALID, "own", "own is %d; it must be one of the %d states", (int)own,
                          (int)num_states);
-    int code = check_output(output, "output", num_tokens, -1, -1, error);
+    int code = check_output(output, "output", num_tokens, -1, -1, &place, error);
     if (code != ATTN_OK) return code;
     const int64_t heads = output->shape[1];
-    code = check_output(weighed, "weighed", num_tokens, heads, output->shape[2], error);
+    code = check_output(weighed, "weighed", num_tokens, heads, output->shape[2], &place, error);
     for (int32_t i = 0; i < num_states && code == ATTN_OK; i++)
-        code = check_lse(lses[i], "lses", num_tokens, heads, error);
-    if (code == ATTN_OK) code = check_sinks(sinks, heads, error);
-    if (code == ATTN_OK && lse != NULL) code = check_lse(lse, "lse", num_tokens, heads, error);
+        code = check_lse(lses[i], "lses", num_tokens, heads, &place, error);
+    if (code == ATTN_OK) code = check_sinks(sinks, heads, &place, error);
+    if (code == ATTN_OK && lse != NULL) code = check_lse(lse, "lse", num_tokens, heads, &place, error);
+    if (code == ATTN_OK) code = attni_place_table(&place, &table, error);
     if (code != ATTN_OK) return code;
+    if (table != NULL)
+        return table->merge_weigh(output, lses, num_states, own, num_tokens, sinks, weighed, lse, stream,
+                                  error);
     const uint32_t from = attn_dtype_of(output->dtype), to = attn_dtype_of(weighed->dtype);
     for (int64_t t = 0; t < num_tokens; t++)
         for (int64_t h = 0; h < heads; h++) {

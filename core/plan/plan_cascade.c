@@ -89,7 +89,7 @@ int attn_plan_merge_states(const float *prefix_out, const float *prefix_lse, con
     const int64_t both = attni_min64(prefill_tokens_with_context, num_tokens),
                   row = (int64_t)num_heads * head_size_v;
     int code = attn_merge_states(states, 2, both, NULL, &merged.output,
-                                 lse_out != NULL ? &merged.lse : NULL, error);
+                                 lse_out != NULL ? &merged.lse : NULL, NULL, error);
     if (code != ATTN_OK) return code;
     memmove(out + both * row, suffix_out + both * row, (size_t)((num_tokens - both) * row) * sizeof *out);
     for (int32_t h = 0; h < num_heads && lse_out != NULL; h++)

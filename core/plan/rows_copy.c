@@ -19,7 +19,7 @@ static int is_readable(uint32_t type) {
     return attni_element_is_float(type) || type == ATTN_DTYPE_FP8_E4M3 || type == ATTN_DTYPE_FP8_E5M2;
 }
 
-static int check_tensor(const DLTensor *t, const char *name, attn_error_t *error) {
+static int check_tensor(const DLTensor *t, const char *name, struct attni_place *place, attn_error_t *error) {
     ATTNI_NEED(t, name, error);
     if (t->ndim < 1 || t->ndim > MAX_DIMS || t->shape == NULL || t->strides == NULL)
         return attn_fail(error, ATTN_E_INVALID, name,
@@ -27,21 +27,22 @@ static int check_tensor(const DLTensor *t, const char *name, attn_error_t *error
                          (int)t->ndim, MAX_DIMS);
     if (t->dtype.bits % 8 != 0 || t->dtype.bits == 0 || t->dtype.lanes != 1)
         return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s has elements of %d bits and %d lanes; expected whole bytes and one lane",
-                         name, (int)t->dtype.bits, (int)t->dtype.lanes);
+                         "%s has elements of %d bits and %d lanes; expected whole bytes and one lane", name,
+                         (int)t->dtype.bits, (int)t->dtype.lanes);
     int64_t count = 1;
     for (int i = 0; i < t->ndim; i++) {
         ATTNI_AT_LEAST(t->shape[i], 0, name, error);
         count *= t->shape[i] != 0;
     }
     if (count != 0) ATTNI_NEED(t->data, name, error);
-    return attni_host_check(t, name, error);
+    return attni_place_add(place, t, name, error);
 }
 
 /* from_rows and to_rows: sizes in the first dimension that need not be equal. */
-static int check_pair(const DLTensor *from, const DLTensor *to, int first, attn_error_t *error) {
-    int code = check_tensor(from, "from", error);
-    if (code == ATTN_OK) code = check_tensor(to, "to", error);
+static int check_pair(const DLTensor *from, const DLTensor *to, int first, struct attni_place *place,
+                      attn_error_t *error) {
+    int code = check_tensor(from, "from", place, error);
+    if (code == ATTN_OK) code = check_tensor(to, "to", place, error);
     if (code != ATTN_OK) return code;
     if (from->ndim != to->ndim)
         return attn_fail(error, ATTN_E_INVALID, "to", "to has %d dimensions and from %d; give them one shape",
@@ -55,7 +56,7 @@ static int check_pair(const DLTensor *from, const DLTensor *to, int first, attn_
 }
 
 static int plan_conversion(const DLTensor *from, const DLTensor *scale, const DLTensor *to,
-                           struct conversion *c, attn_error_t *error) {
+                           struct attni_place *place, struct conversion *c, attn_error_t *error) {
     const int64_t one = 1;
     *c = (struct conversion){.from = attn_dtype_of(from->dtype),
                              .to = attn_dtype_of(to->dtype),
@@ -74,8 +75,8 @@ static int plan_conversion(const DLTensor *from, const DLTensor *scale, const DL
                          attn_dtype_name(c->from), attn_dtype_name(c->to));
     if (scale == NULL) return ATTN_OK;
     int code = attn_check_tensor(scale, "scale", ATTN_DTYPE_FLOAT32, 1, &one, error);
-    if (code == ATTN_OK) code = attni_host_check(scale, "scale", error);
-    if (code == ATTN_OK) c->scale = *(const float *)attn_data(scale);
+    if (code == ATTN_OK) code = attni_place_add(place, scale, "scale", error);
+    if (code == ATTN_OK && place->type == kDLCPU) c->scale = *(const float *)attn_data(scale);
     return code;
 }
 
@@ -117,10 +118,15 @@ static void copy_dims(const struct conversion *c, const DLTensor *shape, const D
             memset(t + i * to_step, 0, (size_t)c->to_bytes);
 }
 
-int attn_rows_copy(const DLTensor *from, const DLTensor *scale, const DLTensor *to, attn_error_t *error) {
+int attn_rows_copy(const DLTensor *from, const DLTensor *scale, const DLTensor *to, void *stream,
+                   attn_error_t *error) {
     struct conversion c;
-    int code = check_pair(from, to, 0, error);
-    if (code == ATTN_OK) code = plan_conversion(from, scale, to, &c, error);
+    struct attni_place place = {0};
+    const attn_merge_table_t *table = NULL;
+    int code = check_pair(from, to, 0, &place, error);
+    if (code == ATTN_OK) code = plan_conversion(from, scale, to, &place, &c, error);
+    if (code == ATTN_OK) code = attni_place_table(&place, &table, error);
+    if (code == ATTN_OK && table != NULL) return table->rows_copy(from, scale, to, stream, error);
     if (code == ATTN_OK) copy_dims(&c, from, from, 0, attn_data(from), attn_data(to), to);
     return code;
 }
@@ -140,15 +146,16 @@ static void copy_row(const struct conversion *c, const DLTensor *from, int64_t r
 
 /* rows [n] must fit both sides before anything is written. */
 static int check_rows(const DLTensor *rows, const DLTensor *indexed, const char *indexed_name,
-                      const DLTensor *other, const char *other_name, attn_error_t *error) {
+                      const DLTensor *other, const char *other_name, struct attni_place *place,
+                      attn_error_t *error) {
     int code = attn_check_tensor(rows, "rows", ATTN_DTYPE_INT64, 1, NULL, error);
-    if (code == ATTN_OK) code = attni_host_check(rows, "rows", error);
+    if (code == ATTN_OK) code = attni_place_add(place, rows, "rows", error);
     if (code != ATTN_OK) return code;
     if (other->shape[0] < rows->shape[0])
         return attn_fail(error, ATTN_E_INVALID, other_name, "%s has %lld rows for the %lld entries of rows",
                          other_name, (long long)other->shape[0], (long long)rows->shape[0]);
     const int64_t *row = attn_data(rows);
-    for (int64_t i = 0; i < rows->shape[0]; i++)
+    for (int64_t i = 0; i < rows->shape[0] && place->type == kDLCPU; i++)
         if (row[i] >= indexed->shape[0])
             return attn_fail(error, ATTN_E_INVALID, "rows", "rows[%lld] is %lld; %s has %lld rows",
                              (long long)i, (long long)row[i], indexed_name, (long long)indexed->shape[0]);
@@ -156,12 +163,16 @@ static int check_rows(const DLTensor *rows, const DLTensor *indexed, const char 
 }
 
 int attn_rows_gather(const DLTensor *from, const DLTensor *rows, const DLTensor *scale, const DLTensor *to,
-                     attn_error_t *error) {
+                     void *stream, attn_error_t *error) {
     struct conversion c;
-    int code = check_pair(from, to, 1, error);
-    if (code == ATTN_OK) code = plan_conversion(from, scale, to, &c, error);
-    if (code == ATTN_OK) code = check_rows(rows, from, "from", to, "to", error);
+    struct attni_place place = {0};
+    const attn_merge_table_t *table = NULL;
+    int code = check_pair(from, to, 1, &place, error);
+    if (code == ATTN_OK) code = plan_conversion(from, scale, to, &place, &c, error);
+    if (code == ATTN_OK) code = check_rows(rows, from, "from", to, "to", &place, error);
+    if (code == ATTN_OK) code = attni_place_table(&place, &table, error);
     if (code != ATTN_OK) return code;
+    if (table != NULL) return table->rows_gather(from, rows, scale, to, stream, error);
     const int64_t *row = attn_data(rows);
     for (int64_t i = 0; i < rows->shape[0]; i++)
         copy_row(&c, from, row[i] < 0 ? -1 : row[i], to, i);
@@ -169,12 +180,16 @@ int attn_rows_gather(const DLTensor *from, const DLTensor *rows, const DLTensor 
 }
 
 int attn_rows_scatter(const DLTensor *from, const DLTensor *rows, const DLTensor *scale, const DLTensor *to,
-                      attn_error_t *error) {
+                      void *stream, attn_error_t *error) {
     struct conversion c;
-    int code = check_pair(from, to, 1, error);
-    if (code == ATTN_OK) code = plan_conversion(from, scale, to, &c, error);
-    if (code == ATTN_OK) code = check_rows(rows, to, "to", from, "from", error);
+    struct attni_place place = {0};
+    const attn_merge_table_t *table = NULL;
+    int code = check_pair(from, to, 1, &place, error);
+    if (code == ATTN_OK) code = plan_conversion(from, scale, to, &place, &c, error);
+    if (code == ATTN_OK) code = check_rows(rows, to, "to", from, "from", &place, error);
+    if (code == ATTN_OK) code = attni_place_table(&place, &table, error);
     if (code != ATTN_OK) return code;
+    if (table != NULL) return table->rows_scatter(from, rows, scale, to, stream, error);
     const int64_t *row = attn_data(rows);
     for (int64_t i = 0; i < rows->shape[0]; i++)
         if (row[i] >= 0) copy_row(&c, from, i, to, row[i]);

@@ -5,10 +5,16 @@
  * libattn, get them as the host extension ATTN_MERGE_EXTENSION. The core's own context parallelism
  * (attn_comm.h) is made of them.
  *
- * All are [any thread] [pure] [no alloc] [no sync] and work on host memory; a tensor of another device is
- * ATTN_E_UNSUPPORTED and named. Element types are float32, float16, bfloat16 and, for tests, float64; the
- * sums are made in double and rounded once. Rows and LSE of tensors may be more than num_tokens: the
- * surplus is neither read nor written. Outputs are written on success only.
+ * All are [any thread] [no alloc] [no sync]. The tensors of a call lie in one place: in host memory, where the
+ * call is done when it returns and `stream` is not looked at, or on one device, where it is put on `stream`
+ * [capture-safe] by the functions that a plugin of that device brings, once a context has loaded it (on CUDA
+ * flash and mla do); without one the call is ATTN_E_UNSUPPORTED. Element types are float32, float16, bfloat16
+ * and float64; the sums are made in double and rounded once. Rows and LSE of tensors may be more than
+ * num_tokens: the surplus is neither read nor written. Outputs are written on success only.
+ *
+ * On a device the last dimension of outputs must be dense, at most 64 states are merged at once, and the
+ * entries of `rows` cannot be judged: a gathered row beyond `from` becomes not a number (all bits set), a
+ * scattered one beyond `to` is skipped, and of entries of a scatter that occur twice any may be kept.
  *
  * A state is what forward gives: an output [>= T, H, Dv] and an LSE, float32 [H, >= T], natural logarithm
  * (semantics 2.13). An infinite LSE of either sign marks a part without keys, whose output is not looked
@@ -36,7 +42,7 @@ typedef struct attn_state {
  * NULL, are counted here, once: the states must then come without them (semantics 2.10). output and lse
  * may be those of one of the states. */
 int attn_merge_states(const attn_state_t *states, int32_t num_states, int64_t num_tokens,
-                      const DLTensor *sinks, const DLTensor *output, const DLTensor *lse,
+                      const DLTensor *sinks, const DLTensor *output, const DLTensor *lse, void *stream,
                       attn_error_t *error);
 
 /* The share of one state in the merge: weighed = output * exp(lse[own] - total), total the merged LSE of
@@ -44,40 +50,45 @@ int attn_merge_states(const attn_state_t *states, int32_t num_states, int64_t nu
  * output (semantics 8.4). weighed may be output; lse, if given, receives the total. */
 int attn_merge_weigh(const DLTensor *output, const DLTensor *const *lses, int32_t num_states, int32_t own,
                      int64_t num_tokens, const DLTensor *sinks, const DLTensor *weighed, const DLTensor *lse,
-                     attn_error_t *error);
+                     void *stream, attn_error_t *error);
 
 /* Copies `from` to `to`, tensors of one shape of 1 to 6 dimensions with any strides: packs, unpacks and
  * reorders, since an order of rows or heads is a choice of strides. Equal element types are copied as they
  * are, whatever they are; else e4m3, e5m2, float16, bfloat16, float32 and float64 become float16,
  * bfloat16, float32 or float64, times scale, float32 [1] (NULL: 1), rounded once: a cache in one of the
  * fp8 formats is dequantised so. A scale with equal element types is refused. They may not overlap. */
-int attn_rows_copy(const DLTensor *from, const DLTensor *scale, const DLTensor *to, attn_error_t *error);
+int attn_rows_copy(const DLTensor *from, const DLTensor *scale, const DLTensor *to, void *stream,
+                   attn_error_t *error);
 
 /* to[i] = from[rows[i]] for the entries of rows, int64 [n]; to has at least n rows and otherwise from's
  * shape. A negative entry gives a row of zeros; one beyond from's rows is refused. Types and scale:
  * attn_rows_copy. */
 int attn_rows_gather(const DLTensor *from, const DLTensor *rows, const DLTensor *scale, const DLTensor *to,
-                     attn_error_t *error);
+                     void *stream, attn_error_t *error);
 /* to[rows[i]] = from[i]; a negative entry is skipped. Of entries that occur twice the last is kept. */
 int attn_rows_scatter(const DLTensor *from, const DLTensor *rows, const DLTensor *scale, const DLTensor *to,
-                      attn_error_t *error);
+                      void *stream, attn_error_t *error);
 
-/* The functions above for plugins: attn_host_t.get_extension(ctx, ATTN_MERGE_EXTENSION). */
+/* The functions above for plugins: attn_host_t.get_extension(ctx, ATTN_MERGE_EXTENSION), with device_type
+ * kDLCPU. In the other direction a backend gives those of its device by the same id in its get_extension, for
+ * which the host asks each backend once when its plugin is loaded: the first table of a device type stays
+ * until the process ends. The host checks arguments before it calls them; they must not wait. */
 #define ATTN_MERGE_EXTENSION "attn.ext.merge/1"
 typedef struct attn_merge_table {
     uint32_t struct_size;
-    uint32_t reserved0;
+    int32_t device_type; /* DLDeviceType of the tensors */
     int (*merge_states)(const attn_state_t *states, int32_t num_states, int64_t num_tokens,
-                        const DLTensor *sinks, const DLTensor *output, const DLTensor *lse,
+                        const DLTensor *sinks, const DLTensor *output, const DLTensor *lse, void *stream,
                         attn_error_t *error);
     int (*merge_weigh)(const DLTensor *output, const DLTensor *const *lses, int32_t num_states, int32_t own,
                        int64_t num_tokens, const DLTensor *sinks, const DLTensor *weighed,
-                       const DLTensor *lse, attn_error_t *error);
-    int (*rows_copy)(const DLTensor *from, const DLTensor *scale, const DLTensor *to, attn_error_t *error);
+                       const DLTensor *lse, void *stream, attn_error_t *error);
+    int (*rows_copy)(const DLTensor *from, const DLTensor *scale, const DLTensor *to, void *stream,
+                     attn_error_t *error);
     int (*rows_gather)(const DLTensor *from, const DLTensor *rows, const DLTensor *scale, const DLTensor *to,
-                       attn_error_t *error);
+                       void *stream, attn_error_t *error);
     int (*rows_scatter)(const DLTensor *from, const DLTensor *rows, const DLTensor *scale, const DLTensor *to,
-                        attn_error_t *error);
+                        void *stream, attn_error_t *error);
 } attn_merge_table_t;
 
 #ifdef __cplusplus

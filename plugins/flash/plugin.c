@@ -3,6 +3,7 @@
  * keys. */
 #include "../common/descriptor.h"
 #include "../common/dense/flash_instance.h"
+#include "../common/gpu_merge.h"
 
 static const attn_range_t head_sizes[] = {{8, 256, 8}};
 static const attn_block_size_t block_sizes[] = {{16, 1}};
@@ -54,6 +55,7 @@ static const attn_backend_ops_t ops = {
     .update_block_table = flash_update_block_table,
     .update_kv_cache = flash_update_kv_cache,
     .forward = flash_forward,
+    .get_extension = gpu_merge_extension,
 };
 
 static const attn_backend_t dense_backend = {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor of the plugin mla: FLASHMLA. */
 #include "../common/descriptor.h"
+#include "../common/gpu_merge.h"
 #include "kernels/cuda/dense/flash_kernels.h"
 #include "kernels/cuda/latent/mla_decode_sm90.h"
 #include "mla_prefill.h"
@@ -33,7 +34,8 @@ static int open_backend(const attn_problem_t *problem, const attn_device_t *devi
     return mla_open(&shared, problem, device, options, num_options, host, instance, error);
 }
 
-static const attn_backend_ops_t mla_ops = {MLA_TABLE_OPS, .open = open_backend};
+static const attn_backend_ops_t mla_ops = {MLA_TABLE_OPS, .open = open_backend,
+                                           .get_extension = gpu_merge_extension};
 
 static const attn_backend_t backend = {
     .struct_size = sizeof(attn_backend_t),

@@ -112,12 +112,12 @@ static void check_merges(uint32_t type, double tolerance) {
             make_states(n, type);
             want_merge(n, sinks);
             int code = attn_merge_states(w.states, n, T, sinks ? &w.tsinks.t : NULL, &w.tout[MOST].t,
-                                         &w.tgot.t, &error);
+                                         &w.tgot.t, NULL, &error);
             const int bad = count_wrong(type, w.data[MOST], tolerance, 0);
             /* into its last state, LSE and all */
             const float kept = w.got_lse[1][2];
             code |= attn_merge_states(w.states, n, T, sinks ? &w.tsinks.t : NULL, w.states[n - 1].output,
-                                      w.states[n - 1].lse, &error);
+                                      w.states[n - 1].lse, NULL, &error);
             const int aliased =
                 count_wrong(type, w.data[n - 1], tolerance, 1) + !(kept == w.lse[n - 1][1][2]);
             ok(code == ATTN_OK && bad == 0 && aliased == 0, "%d states of %s%s (%d wrong, %d in place) %s", n,
@@ -137,7 +137,7 @@ static void check_weigh(void) {
         lses[i] = w.states[i].lse;
     for (int i = 0; i < N; i++) {
         code |= attn_merge_weigh(w.states[i].output, lses, N, i, T, &w.tsinks.t, &w.tout[MOST].t, &w.tgot.t,
-                                 &error);
+                                 NULL, &error);
         for (int k = 0; k < T * H * V; k++)
             (&sum[0][0][0])[k] += read_as(ATTN_DTYPE_FLOAT32, w.data[MOST], (size_t)k);
     }
@@ -153,7 +153,7 @@ static void check_nan(void) {
     make_states(3, ATTN_DTYPE_FLOAT32);
     want_merge(3, 0);
     w.lse[1][2][4] = NAN;
-    int code = attn_merge_states(w.states, 3, T, NULL, &w.tout[MOST].t, &w.tgot.t, &error), reached = 0,
+    int code = attn_merge_states(w.states, 3, T, NULL, &w.tout[MOST].t, &w.tgot.t, NULL, &error), reached = 0,
         spared = 0;
     for (int k = 0; k < T * H * V; k++) {
         const int is_its = k / V == 4 * H + 2,
@@ -181,7 +181,7 @@ static void check_copy(void) {
                   .strides = fs};
     DLTensor t = f;
     t.data = to, t.strides = ts;
-    int bad = attn_rows_copy(&f, NULL, &t, &error) != ATTN_OK;
+    int bad = attn_rows_copy(&f, NULL, &t, NULL, &error) != ATTN_OK;
     for (int r = 0; r < N; r++)
         for (int i = 0; i < T; i++)
             for (int k = 0; k < KV; k++)
@@ -200,7 +200,7 @@ static void check_copy(void) {
     tensor(&tr, rows, ATTN_DTYPE_FLOAT16, 2, 6, 9, 0, 0);
     tensor(&ti, index, ATTN_DTYPE_INT64, 1, 6, 0, 0, 0);
     tensor(&tscale, &scale, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
-    bad = attn_rows_gather(&tc.t, &ti.t, &tscale.t, &tr.t, &error) != ATTN_OK;
+    bad = attn_rows_gather(&tc.t, &ti.t, &tscale.t, &tr.t, NULL, &error) != ATTN_OK;
     for (int i = 0; i < 6; i++)
         for (int d = 0; d < 9; d++)
             bad += rows[i][d] != (index[i] < 0 ? 0 : attn_to_f16(attn_from_e4m3(cache[index[i]][d]) * scale));
@@ -211,22 +211,24 @@ static void check_copy(void) {
     memset(back, 0x22, sizeof back);
     tensor(&tb, back, ATTN_DTYPE_FLOAT16, 2, 4, 9, 0, 0);
     index[2] = -1; /* row 0 comes from entry 3 */
-    bad = attn_rows_scatter(&tr.t, &ti.t, NULL, &tb.t, &error) != ATTN_OK;
+    bad = attn_rows_scatter(&tr.t, &ti.t, NULL, &tb.t, NULL, &error) != ATTN_OK;
     for (int i = 0; i < 4; i++)
         for (int d = 0; d < 9; d++)
             bad += back[i][d] != (i == 1 ? 0x2222 : attn_to_f16(attn_from_e4m3(cache[i][d]) * scale));
     is_int(bad, 0, "and scattered to their places, the others left alone");
     index[0] = 4;
-    ok(attn_rows_gather(&tc.t, &ti.t, &tscale.t, &tr.t, &error) == ATTN_E_INVALID &&
+    ok(attn_rows_gather(&tc.t, &ti.t, &tscale.t, &tr.t, NULL, &error) == ATTN_E_INVALID &&
            strcmp(error.param, "rows") == 0,
        "a row beyond the cache: %s", error.text);
-    ok(attn_rows_copy(&tr.t, &tscale.t, &tr.t, &error) == ATTN_E_INVALID && strcmp(error.param, "scale") == 0,
+    ok(attn_rows_copy(&tr.t, &tscale.t, &tr.t, NULL, &error) == ATTN_E_INVALID &&
+           strcmp(error.param, "scale") == 0,
        "a scale that would be ignored: %s", error.text);
-    ok(attn_rows_copy(&tr.t, NULL, &tc.t, &error) == ATTN_E_INVALID && strcmp(error.param, "to") == 0,
+    ok(attn_rows_copy(&tr.t, NULL, &tc.t, NULL, &error) == ATTN_E_INVALID && strcmp(error.param, "to") == 0,
        "two shapes: %s", error.text);
     shape[0] = 4, shape[1] = 9, tc.t.dtype.bits = 8, tc.t.dtype.code = kDLInt;
     tr.shape[0] = 4;
-    ok(attn_rows_copy(&tc.t, NULL, &tr.t, &error) == ATTN_E_UNSUPPORTED && strcmp(error.param, "from") == 0,
+    ok(attn_rows_copy(&tc.t, NULL, &tr.t, NULL, &error) == ATTN_E_UNSUPPORTED &&
+           strcmp(error.param, "from") == 0,
        "integers are copied, not converted: %s", error.text);
 }
 
@@ -236,22 +238,23 @@ static void check_copy(void) {
 static void check_errors(void) {
     const DLTensor *out = &w.tout[MOST].t;
     make_states(2, ATTN_DTYPE_FLOAT32);
-    BAD(attn_merge_states(NULL, 2, T, NULL, out, NULL, &error), ATTN_E_INVALID, "states");
-    BAD(attn_merge_states(w.states, 0, T, NULL, out, NULL, &error), ATTN_E_INVALID, "num_states");
-    BAD(attn_merge_states(w.states, 2, ROWS + 1, NULL, out, NULL, &error), ATTN_E_INVALID, "output");
+    BAD(attn_merge_states(NULL, 2, T, NULL, out, NULL, NULL, &error), ATTN_E_INVALID, "states");
+    BAD(attn_merge_states(w.states, 0, T, NULL, out, NULL, NULL, &error), ATTN_E_INVALID, "num_states");
+    BAD(attn_merge_states(w.states, 2, ROWS + 1, NULL, out, NULL, NULL, &error), ATTN_E_INVALID, "output");
     w.tlse[1].shape[1] = T - 1;
-    BAD(attn_merge_states(w.states, 2, T, NULL, out, NULL, &error), ATTN_E_INVALID, "states.lse");
+    BAD(attn_merge_states(w.states, 2, T, NULL, out, NULL, NULL, &error), ATTN_E_INVALID, "states.lse");
     make_states(2, ATTN_DTYPE_FLOAT32);
     w.tout[1].shape[2] = V - 1;
-    BAD(attn_merge_states(w.states, 2, T, NULL, out, NULL, &error), ATTN_E_INVALID, "states.output");
+    BAD(attn_merge_states(w.states, 2, T, NULL, out, NULL, NULL, &error), ATTN_E_INVALID, "states.output");
     make_states(2, ATTN_DTYPE_FLOAT32);
     w.tsinks.shape[0] = H + 1;
-    BAD(attn_merge_states(w.states, 2, T, &w.tsinks.t, out, NULL, &error), ATTN_E_INVALID, "sinks");
+    BAD(attn_merge_states(w.states, 2, T, &w.tsinks.t, out, NULL, NULL, &error), ATTN_E_INVALID, "sinks");
     w.tout[0].t.device.device_type = kDLCUDA;
-    BAD(attn_merge_states(w.states, 2, T, NULL, out, NULL, &error), ATTN_E_UNSUPPORTED, "states.output");
+    BAD(attn_merge_states(w.states, 2, T, NULL, out, NULL, NULL, &error), ATTN_E_UNSUPPORTED,
+        "states.output");
     const DLTensor *lses[2] = {w.states[0].lse, w.states[1].lse};
-    BAD(attn_merge_weigh(out, lses, 2, 2, T, NULL, out, NULL, &error), ATTN_E_INVALID, "own");
-    BAD(attn_merge_weigh(out, NULL, 2, 0, T, NULL, out, NULL, &error), ATTN_E_INVALID, "lses");
+    BAD(attn_merge_weigh(out, lses, 2, 2, T, NULL, out, NULL, NULL, &error), ATTN_E_INVALID, "own");
+    BAD(attn_merge_weigh(out, NULL, 2, 0, T, NULL, out, NULL, NULL, &error), ATTN_E_INVALID, "lses");
 }
 
 /* Plugins get the same functions by name. */
