@@ -5,6 +5,12 @@
 #include "plugins/common/dense/flash_instance.h"
 #include "host_bench.h"
 
+/* Merging is another plugin file's, and nobody asks for it here. */
+const void *gpu_merge_extension(attn_instance_t *instance, const char *id) {
+    (void)instance, (void)id;
+    return NULL;
+}
+
 extern const attn_plugin_t ATTN_PLUGIN_SYMBOL; /* plugins/flash/plugin.c */
 static volatile int64_t seen;                  /* so that no argument is computed in vain */
 static int launch_decode(const flash_params *p, const flash_decode_config *c, int items, void *stream) {

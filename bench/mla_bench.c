@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_bench PLUGIN.so [PROJECTIONS]: times of one whole MLA layer step (absorption, attention, merge, values)
- * through the plugin ABI, as replays of one captured graph: median after 150 ms of the same load.
- * PROJECTIONS: the option, auto, cublas or own. */
+/* mla_bench PLUGIN.so [PROJECTIONS [latent]]: times of one whole MLA layer step (absorption, attention, merge,
+ * values) through the plugin ABI, as replays of one captured graph: median after 150 ms of the same load.
+ * PROJECTIONS: the option, auto, cublas or own; latent: queries come absorbed and latents leave. */
 #include "mla_step.h"
 
 #include <attn/attn_plugin.h>
@@ -66,11 +66,12 @@ int main(int argc, char **argv) {
     void *file = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;
     const attn_plugin_t *plugin = file ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
     if (plugin == NULL || mla_test_set(MLA_TEST_PROJECTIONS, argc > 2 ? argv[2] : "auto") != 0) {
-        fprintf(stderr, "usage: mla_bench PLUGIN.so [auto|cublas|own]\n%s\n",
+        fprintf(stderr, "usage: mla_bench PLUGIN.so [auto|cublas|own [latent]]\n%s\n",
                 argc > 1 && file == NULL ? dlerror() : "");
         return 2;
     }
     const attn_backend_t *backend = plugin->backends[0];
+    const int is_latent = argc > 3 && strcmp(argv[3], "latent") == 0;
     int is_sparse = (backend->capabilities->roles & ATTN_BIT(ATTN_ROLE_MLA_SPARSE)) != 0;
     static const struct {
         int sparse, heads, reqs, query_len, seq_len;
@@ -102,6 +103,7 @@ int main(int argc, char **argv) {
                                 .query_dtype = fp8 == 2 ? ATTN_DTYPE_FP8_E4M3 : 0,
                                 .kv_cache_dtype =
                                     fp8 ? is_sparse ? ATTN_KV_FP8_DS_MLA : ATTN_KV_FP8_E4M3 : 0};
+            if (is_latent) p.features |= ATTN_F_LATENT, p.qk_nope_head_dim = p.v_head_dim = 0;
             snprintf(name, sizeof name, "H=%d %dx%d q=%d%s", cases[i].heads, cases[i].reqs, cases[i].seq_len,
                      cases[i].query_len,
                      fp8 == 0   ? ""

@@ -61,11 +61,17 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
       [AC_MSG_ERROR([--with-cuda=$with_cuda: $cuda_missing])])
   ], [cuda_missing="switched off by --without-cuda"])
   AS_IF([test "$have_cuda" = no], [CUDA_LIBS=])
-  have_cublaslt=no
+  have_cublaslt=no have_nccl=no NCCL_LIBS=
   AS_IF([test "$have_cuda" = yes], [
     attn_save_cppflags=$CPPFLAGS
     CPPFLAGS="$CPPFLAGS $CUDA_CPPFLAGS"
     AC_CHECK_HEADER([cublasLt.h], [have_cublaslt=yes])
+    dnl NCCL, for a test of the adapter that engines compile: the library links none.
+    attn_save_libs=$LIBS attn_nccl_flags="-L$CUDA_LIBDIR -L$cuda_home/lib"
+    AC_CHECK_HEADER([nccl.h], [
+      LIBS="$attn_nccl_flags $LIBS"
+      AC_CHECK_LIB([nccl], [ncclGetVersion], [have_nccl=yes NCCL_LIBS="$attn_nccl_flags -lnccl"])
+      LIBS=$attn_save_libs])
     CPPFLAGS=$attn_save_cppflags
   ])
   dnl GNU make's, for the rules of Makefile.am; nothing of it where no CUDA is compiled.
@@ -79,6 +85,8 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
     sed -e 's/^ *//' -e 's/ *$//' -e '/^$/d' -e 's/  */-/g' -e 's,.*,kernels/cuda/dense/&.lo,' | tr '\n' ' '`
   AC_SUBST([DENSE_OBJECTS])
   AM_CONDITIONAL([HAVE_CUBLASLT], [test "$have_cublaslt" = yes])
+  AM_CONDITIONAL([HAVE_NCCL], [test "$have_nccl" = yes])
+  AC_SUBST([NCCL_LIBS])
   AC_SUBST([CUDA_LIBDIR])
   AC_SUBST([CUDA_ARCH])
   AC_SUBST([CUDA_CPPFLAGS])

@@ -43,7 +43,7 @@ static int rewrite_batch(attn_group_t *g, attn_batch_t *b, attn_space_t *s, void
                          attn_error_t *error) {
     int code = ATTN_OK;
     if (g->ranks != NULL)
-        attni_ranks_cut(g, b, core_room(g, s), s);
+        code = attni_ranks_cut(g, b, core_room(g, s), s, stream, error);
     else
         code = attni_wrap_batch(g, b, core_room(g, s), s, stream, error);
     if (g->ranks != NULL || attni_wrap_bytes(&g->wrap) > 0) s->host_bytes = g->inner_needed.host_bytes;
@@ -57,7 +57,7 @@ static int read_batch(attn_group_t *g, const attn_batch_t *batch, const attn_spa
     attn_error_t own = {.struct_size = sizeof own};
     if (error == NULL) error = &own;
     code = check_call(g, batch, space, b, s, error);
-    if (g->ranks != NULL) code = attni_ranks_agree(g, b, code, error);
+    if (g->ranks != NULL) code = attni_ranks_agree(g, b, code, stream, error);
     if (code != ATTN_OK) return code;
     *seen = attni_metadata_batch(b);
     return rewrite_batch(g, b, s, stream, error);

@@ -7,6 +7,7 @@
 
 #include <attn/attn_comm.h>
 #include <attn/attn_merge.h>
+#include <attn/draft/attn_device.h>
 
 /* What a rank says of itself in every exchange, before its data. */
 struct attni_word {
@@ -15,8 +16,9 @@ struct attni_word {
     int32_t num_reqs; /* of a batch */
     int32_t tokens;
     uint64_t starts, lens, causal; /* fingerprints of the batch's lists; starts: of the layer's name */
+    uint64_t ran;                  /* on a device: of the layers since the batch before */
     char param[32];
-    char text[184];
+    char text[176];
 };
 enum { ATTNI_WORD_BATCH = 1, ATTNI_WORD_QUERY, ATTNI_WORD_RESULT, ATTNI_WORD_WEIGHTS };
 _Static_assert(sizeof(struct attni_word) == 256, "payloads behind it are aligned");
@@ -31,8 +33,16 @@ struct attni_ranks {
     uint32_t join;                                                          /* ATTN_JOIN_* */
     int is_joined;
     attn_comm_t comm;
+    int is_device;                  /* attention and exchanges are on a stream */
+    const attn_device_kind_t *kind; /* then: its operations */
+    int32_t device_id;
+    char *exchange; /* then: memory there for what the host sends, [exchange_bytes] to send, then received */
+    uint64_t exchange_bytes;
+    uint64_t ran;             /* then: fingerprint of the layers that ran since the last batch */
+    struct attni_word late;   /* then: an error of this rank that the others do not know yet */
     struct attni_word own;    /* sent */
     struct attni_word *words; /* [world], received */
+    int has_empty;            /* on a device: a token of the last batch may have no key here */
     int32_t *lists;           /* of batches that differ: own, then all ranks' */
     int64_t list_entries;
     struct attni_ranks_state *states; /* [world], for merging */
@@ -46,7 +56,7 @@ struct attni_ranks_state {
     int64_t output_shape[3], output_strides[3], lse_shape[2], lse_strides[2];
 };
 
-/* The ranks' part of the metadata. */
+/* The ranks' part of the metadata on a CPU. */
 struct attni_ranks_meta {
     int32_t tokens;
     uint8_t is_empty[]; /* [max_num_batched_tokens]: this rank has no key of the token */
@@ -63,6 +73,25 @@ static inline struct attni_ranks_meta *attni_ranks_meta(const attn_group_t *g, c
     return (struct attni_ranks_meta *)(void *)((char *)s->metadata + attni_wrap_device_offset(g));
 }
 
+/* The same on a device, in the metadata there: requests of the pieces, places of the tokens in the LSE,
+ * tables of the pieces, and -inf. */
+struct attni_ranks_lists {
+    int64_t *requests;   /* [max_pieces] */
+    int64_t *lse_places; /* [max_pieces]: the token, or lse_columns - 1, where -inf stands: no key here */
+    int32_t *table;      /* [max_pieces][columns] */
+    float *minus_infinity;
+};
+struct attni_ranks_lists attni_ranks_lists(const attn_group_t *g, const attn_space_t *s);
+uint64_t attni_ranks_lists_bytes(const attn_group_t *g);
+/* Columns of the LSE of all heads in the workspace: tokens, and on a device one more. */
+static inline int64_t attni_ranks_lse_columns(const struct attni_ranks *k, int64_t tokens) {
+    return k->is_device ? k->max_pieces + 1 : tokens;
+}
+
+/* recv [world][bytes] of send [bytes], both in host memory. Waits. [collective] */
+int attni_ranks_gather(const struct attni_ranks *k, const attn_comm_t *comm, const void *send, void *recv,
+                       uint64_t bytes, void *stream, attn_error_t *error);
+
 /* Fills a word for a rank whose own checks gave `code`. */
 void attni_word_say(struct attni_word *w, uint32_t what, int code, const attn_error_t *error);
 /* The received words, `step` bytes apart: the own error, else that of a rank that has one. */
@@ -73,9 +102,11 @@ int attni_words_check(const struct attni_ranks *k, uint32_t what, const void *wo
 uint64_t attni_ranks_host_bytes(const attn_group_t *g);
 
 /* Compares the ranks' batches; code: of the checks that this rank made. [collective] */
-int attni_ranks_agree(const attn_group_t *g, const attn_batch_t *b, int code, attn_error_t *error);
+int attni_ranks_agree(const attn_group_t *g, const attn_batch_t *b, int code, void *stream,
+                      attn_error_t *error);
 /* Cuts the batch into pieces whose keys this rank has. */
-void attni_ranks_cut(const attn_group_t *g, attn_batch_t *b, void *room, const attn_space_t *space);
+int attni_ranks_cut(const attn_group_t *g, attn_batch_t *b, void *room, const attn_space_t *space,
+                    void *stream, attn_error_t *error);
 /* Local lengths that the engine gives must be those that follow from the others. */
 int attni_ranks_check_local(const attn_group_t *g, const attn_batch_t *b, attn_error_t *error);
 

@@ -37,6 +37,18 @@ int attni_words_check(const struct attni_ranks *k, uint32_t what, const void *wo
     return ATTN_OK;
 }
 
+int attni_ranks_gather(const struct attni_ranks *k, const attn_comm_t *comm, const void *send, void *recv,
+                       uint64_t bytes, void *stream, attn_error_t *error) {
+    if (!k->is_device) return comm->all_gather(comm->ctx, send, recv, bytes, NULL, error);
+    char *there = k->exchange + k->exchange_bytes;
+    int code = k->kind->copy_to(k->device_id, k->exchange, send, (size_t)bytes, stream, error);
+    if (code == ATTN_OK) code = comm->all_gather(comm->ctx, k->exchange, there, bytes, stream, error);
+    if (code == ATTN_OK) code = comm->wait(comm->ctx, stream, error);
+    return code != ATTN_OK ? code
+                           : k->kind->copy_from(k->device_id, recv, there, (size_t)bytes * (size_t)k->world,
+                                                stream, error);
+}
+
 /* ------------------------------------------------------------------ batches */
 
 static uint64_t hash_list(const int32_t *list, int64_t n) {
@@ -54,13 +66,14 @@ static void write_lists(const struct attni_ranks *k, const attn_batch_t *b, int3
 }
 
 /* All ranks know that lists differ; here is which entry, the same on every rank. */
-static int name_difference(const struct attni_ranks *k, const attn_batch_t *b, attn_error_t *error) {
+static int name_difference(const struct attni_ranks *k, const attn_batch_t *b, void *stream,
+                           attn_error_t *error) {
     static const char *const names[] = {"query_start_loc_host", "seq_lens_host", "causal_host"};
     const int64_t n = b->num_reqs;
     int32_t *all = k->lists + k->list_entries;
     write_lists(k, b, k->lists);
-    int code =
-        k->comm.all_gather(k->comm.ctx, k->lists, all, (uint64_t)k->list_entries * sizeof *all, NULL, error);
+    int code = attni_ranks_gather(k, &k->comm, k->lists, all, (uint64_t)k->list_entries * sizeof *all, stream,
+                                  error);
     if (code != ATTN_OK) return code;
     for (int64_t i = 0; i < 3 * n + 1; i++)
         for (int32_t r = 1; r < k->world; r++) {
@@ -82,7 +95,8 @@ static int count_differs(const char *name, int32_t a, int32_t x, int32_t rank, a
                      (int)a, (int)x, (int)rank);
 }
 
-int attni_ranks_agree(const attn_group_t *g, const attn_batch_t *b, int code, attn_error_t *error) {
+int attni_ranks_agree(const attn_group_t *g, const attn_batch_t *b, int code, void *stream,
+                      attn_error_t *error) {
     struct attni_ranks *k = g->ranks;
     attn_error_t own = {.struct_size = sizeof own};
     if (error == NULL) error = &own;
@@ -100,8 +114,12 @@ int attni_ranks_agree(const attn_group_t *g, const attn_batch_t *b, int code, at
         if (b->causal_host != NULL)
             k->own.causal = attn_fingerprint64(0, b->causal_host, (size_t)b->num_reqs);
     }
+    k->own.ran = k->ran;
+    if (code == ATTN_OK && k->late.code != ATTN_OK) k->own = k->late; /* all hear of it, this rank too */
+    memset(&k->late, 0, sizeof k->late);
+    k->ran = 0;
     attn_error_t comm_error = {.struct_size = sizeof comm_error};
-    int sent = k->comm.all_gather(k->comm.ctx, &k->own, k->words, sizeof k->own, NULL, &comm_error);
+    int sent = attni_ranks_gather(k, &k->comm, &k->own, k->words, sizeof k->own, stream, &comm_error);
     if (sent != ATTN_OK)
         return code != ATTN_OK ? code : attn_fail(error, sent, comm_error.param, "%s", comm_error.text);
     code = attni_words_check(k, ATTNI_WORD_BATCH, k->words, sizeof *k->words, code, error);
@@ -115,5 +133,12 @@ int attni_ranks_agree(const attn_group_t *g, const attn_batch_t *b, int code, at
             return count_differs("num_actual_tokens", w->tokens, w[r].tokens, r, error);
         differ |= w[r].starts != w->starts || w[r].lens != w->lens || w[r].causal != w->causal;
     }
-    return differ ? name_difference(k, b, error) : ATTN_OK;
+    for (int32_t r = 1; r < k->world; r++)
+        if (w[r].ran != w->ran)
+            return attn_fail(
+                error, ATTN_E_STATE, "layer",
+                "rank %d ran other layers since the last batch than rank 0, or in another order; "
+                "run the layers in one order on every rank",
+                (int)r);
+    return differ ? name_difference(k, b, stream, error) : ATTN_OK;
 }

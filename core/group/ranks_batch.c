@@ -7,7 +7,10 @@
  * every rank; what comes of them is thrown away.
  */
 #include "base/arith.h"
+#include "device/device.h"
 #include "group/ranks.h"
+
+#include <math.h>
 
 struct ranks_room {
     DLTensor starts, lens, causal, table;
@@ -16,17 +19,37 @@ struct ranks_room {
 
 enum { ROOM_ALIGNMENT = 64 };
 
+/* A device gathers the pieces' tables itself: for one the room has their requests, and places of LSE. */
 uint64_t attni_ranks_host_bytes(const attn_group_t *g) {
     const struct attni_ranks *k = g->ranks;
     const uint64_t pieces = (uint64_t)k->max_pieces;
-    return ROOM_ALIGNMENT + sizeof(struct ranks_room) + 4 * (3 * pieces + 1) +
-           4 * pieces * (uint64_t)k->columns + pieces;
+    const uint64_t tables = k->is_device ? 16 * pieces : 4 * pieces * (uint64_t)k->columns;
+    return ROOM_ALIGNMENT + sizeof(struct ranks_room) + tables + 4 * (3 * pieces + 1) + 2 * pieces;
+}
+
+/* -inf first, then the lists. */
+struct attni_ranks_lists attni_ranks_lists(const attn_group_t *g, const attn_space_t *s) {
+    const struct attni_ranks *k = g->ranks;
+    char *at = (char *)s->metadata + attni_wrap_device_offset(g);
+    struct attni_ranks_lists l = {.minus_infinity = (float *)(void *)at};
+    l.requests = (int64_t *)(void *)(at + ROOM_ALIGNMENT);
+    l.lse_places = l.requests + k->max_pieces;
+    l.table = (int32_t *)(void *)(l.lse_places + k->max_pieces);
+    return l;
+}
+
+uint64_t attni_ranks_lists_bytes(const attn_group_t *g) {
+    const struct attni_ranks *k = g->ranks;
+    return ROOM_ALIGNMENT + (uint64_t)k->max_pieces * (16 + 4 * (uint64_t)k->columns);
 }
 
 /* Where the pieces go. */
 struct cut {
     const attn_group_t *g;
-    int32_t *starts, *lens, *causal, *table;
+    int32_t *starts, *lens, *causal;
+    int32_t *table;    /* on a CPU */
+    int64_t *requests; /* on a device: of the pieces, -1: none, all blocks are 0 */
+    int32_t request;   /* that is cut */
     uint8_t *causal_host, *is_empty;
     int32_t count, longest_query, longest_seq;
     int has_masks;
@@ -43,12 +66,14 @@ static void add_piece(struct cut *c, int32_t first, int32_t n, int64_t keys, int
     const struct attni_ranks *k = c->g->ranks;
     const int32_t at = c->count++;
     const int64_t blocks = attni_cdiv(keys, c->g->problem.block_size);
-    int32_t *row = c->table + (int64_t)at * k->columns;
     c->starts[at] = first;
     c->starts[at + 1] = first + n;
     c->lens[at] = (int32_t)keys;
     c->causal[at] = c->causal_host[at] = (uint8_t)is_causal;
-    if (ids != NULL)
+    int32_t *row = c->table != NULL ? c->table + (int64_t)at * k->columns : NULL;
+    if (row == NULL)
+        c->requests[at] = ids != NULL ? c->request : -1;
+    else if (ids != NULL)
         memcpy(row, ids, (size_t)blocks * sizeof *row);
     else
         memset(row, 0, (size_t)blocks * sizeof *row);
@@ -110,6 +135,10 @@ static const DLTensor *list_tensor(struct ranks_room *room, int which, int32_t *
 int attni_ranks_check_local(const attn_group_t *g, const attn_batch_t *b, attn_error_t *error) {
     const struct attni_ranks *k = g->ranks;
     if (b->dcp_local_seq_lens == NULL) return ATTN_OK;
+    if (!attni_is_host_memory((int32_t)b->dcp_local_seq_lens->device.device_type))
+        return attn_fail(
+            error, ATTN_E_INVALID, "dcp_local_seq_lens",
+            "dcp_local_seq_lens is on a device; it is checked on the host: give it there, or NULL");
     const int32_t *given = attn_data(b->dcp_local_seq_lens);
     for (int32_t r = 0; r < b->num_reqs; r++) {
         const int64_t has = attn_plan_cp_local_len(b->seq_lens_host[r], k->world, k->rank, k->interleave);
@@ -124,21 +153,87 @@ int attni_ranks_check_local(const attn_group_t *g, const attn_batch_t *b, attn_e
     return ATTN_OK;
 }
 
-void attni_ranks_cut(const attn_group_t *g, attn_batch_t *b, void *memory, const attn_space_t *space) {
-    const struct attni_ranks *k = g->ranks;
+/* What the pieces need on the device: their tables, gathered there, and the places of their LSE. */
+static int send_lists(const attn_group_t *g, const attn_batch_t *b, const struct cut *c, int64_t *places,
+                      struct ranks_room *room, const attn_space_t *space, void *stream, attn_error_t *error) {
+    struct attni_ranks *k = g->ranks;
+    const struct attni_ranks_lists l = attni_ranks_lists(g, space);
+    static const float minus_infinity = -INFINITY;
+    const DLDevice here = attni_device_of(g);
+    const int is_capture = (b->flags & ATTN_BATCH_CAPTURE) != 0;
+    const int64_t tokens = is_capture ? k->max_pieces : b->num_actual_tokens;
+    k->has_empty = is_capture;
+    for (int64_t t = 0; t < tokens; t++) {
+        const int is_empty = t >= b->num_actual_tokens || c->is_empty[t];
+        places[t] = is_empty ? k->max_pieces : t;
+        if (is_empty && t < b->num_actual_tokens) k->has_empty = 1;
+    }
+    if (c->count == 0) return ATTN_OK;
+    if (b->block_table == NULL || attni_is_host_memory((int32_t)b->block_table->device.device_type))
+        return attn_fail(error, ATTN_E_INVALID, "block_table",
+                         "block_table is %s; this group gathers its rows on the device: give it there",
+                         b->block_table == NULL ? "not given" : "in host memory");
+    int code = k->kind->copy_to(k->device_id, l.minus_infinity, &minus_infinity, sizeof minus_infinity,
+                                stream, error);
+    if (code == ATTN_OK)
+        code = k->kind->copy_to(k->device_id, l.requests, c->requests, (size_t)c->count * sizeof *c->requests,
+                                stream, error);
+    if (code == ATTN_OK)
+        code = k->kind->copy_to(k->device_id, l.lse_places, places, (size_t)tokens * sizeof *places, stream,
+                                error);
+    if (code != ATTN_OK) return code;
+    const int64_t width = attni_min64(k->columns, b->block_table->shape[1]);
+    int64_t from_shape[2] = {b->block_table->shape[0], width}, rows_shape = c->count, one = 1;
+    DLTensor from = *b->block_table, rows = {.data = l.requests,
+                                             .device = here,
+                                             .ndim = 1,
+                                             .dtype = {kDLInt, 64, 1},
+                                             .shape = &rows_shape,
+                                             .strides = &one};
+    from.shape = from_shape;
+    list_tensor(room, 3, l.table, c->count, k->columns);
+    room->table.device = here;
+    room->shapes[3][1] = width;
+    return attn_rows_gather(&from, &rows, NULL, &room->table, stream, error);
+}
+
+/* The batch as the pieces make it. */
+static void set_pieces(attn_batch_t *b, const struct cut *c) {
+    b->num_reqs = c->count;
+    b->max_query_len = c->longest_query;
+    b->max_seq_len = c->longest_seq;
+    b->query_start_loc_host = c->starts;
+    b->seq_lens_host = c->lens;
+    b->causal_host = c->has_masks ? c->causal_host : NULL;
+    b->dcp_local_seq_lens = NULL;
+}
+
+int attni_ranks_cut(const attn_group_t *g, attn_batch_t *b, void *memory, const attn_space_t *space,
+                    void *stream, attn_error_t *error) {
+    struct attni_ranks *k = g->ranks;
     struct ranks_room *room =
         (struct ranks_room *)(((uintptr_t)memory + ROOM_ALIGNMENT - 1) / ROOM_ALIGNMENT * ROOM_ALIGNMENT);
-    struct attni_ranks_meta *meta = attni_ranks_meta(g, space);
-    struct cut c = {.g = g, .is_empty = meta->is_empty, .has_masks = g->inner.mask == ATTN_MASK_PER_REQUEST};
-    c.starts = (int32_t *)(room + 1);
-    c.lens = c.starts + k->max_pieces + 1;
-    c.causal = c.lens + k->max_pieces;
-    c.table = c.causal + k->max_pieces;
-    c.causal_host = (uint8_t *)(c.table + k->max_pieces * k->columns);
+    const int64_t pieces = k->max_pieces;
+    struct cut c = {.g = g, .has_masks = g->inner.mask == ATTN_MASK_PER_REQUEST};
+    int64_t *places = NULL, stride = 0;
+    char *at = (char *)(room + 1);
+    if (k->is_device) {
+        c.requests = (int64_t *)(void *)at, places = c.requests + pieces;
+        at += 16 * pieces;
+    } else {
+        c.table = (int32_t *)(void *)at;
+        at += 4 * pieces * k->columns;
+    }
+    c.starts = (int32_t *)(void *)at;
+    c.lens = c.starts + pieces + 1;
+    c.causal = c.lens + pieces;
+    c.causal_host = (uint8_t *)(c.causal + pieces);
+    c.is_empty = k->is_device ? c.causal_host + pieces : attni_ranks_meta(g, space)->is_empty;
     c.starts[0] = 0;
-    int64_t stride = 0;
     const int32_t *ids = NULL;
-    if (b->block_table_host != NULL) {
+    if (k->is_device) {
+        ids = c.starts; /* not followed */
+    } else if (b->block_table_host != NULL) {
         ids = b->block_table_host;
         stride = b->block_table_host_stride;
     } else if (b->block_table != NULL) {
@@ -149,20 +244,32 @@ void attni_ranks_cut(const attn_group_t *g, attn_batch_t *b, void *memory, const
         const int32_t first = b->query_start_loc_host[r], n = b->query_start_loc_host[r + 1] - first;
         const int is_causal = g->problem.mask == ATTN_MASK_CAUSAL ||
                               (g->problem.mask == ATTN_MASK_PER_REQUEST && b->causal_host[r] != 0);
+        if (n > 1 && k->is_device && (b->flags & ATTN_BATCH_CAPTURE) != 0)
+            return attn_fail(
+                error, ATTN_E_UNSUPPORTED, "flags",
+                "ATTN_BATCH_CAPTURE: request %d has %d tokens; over ranks a captured batch has one "
+                "token a request, since requests of more are cut where their keys lie",
+                (int)r, (int)n);
+        c.request = r;
         if (n > 0) cut_request(&c, first, n, b->seq_lens_host[r] - n, is_causal, ids + r * stride);
     }
-    meta->tokens = b->num_actual_tokens;
-    b->num_reqs = c.count;
-    b->max_query_len = c.longest_query;
-    b->max_seq_len = c.longest_seq;
-    b->query_start_loc_host = c.starts;
-    b->seq_lens_host = c.lens;
-    b->causal_host = c.has_masks ? c.causal_host : NULL;
-    b->dcp_local_seq_lens = NULL;
+    if (k->is_device) {
+        int code = send_lists(g, b, &c, places, room, space, stream, error);
+        if (code != ATTN_OK) return code;
+        set_pieces(b, &c);
+        b->query_start_loc = b->seq_lens = b->causal = NULL; /* backends of devices have the host's */
+        b->block_table = c.count > 0 ? &room->table : NULL;
+        b->block_table_host = NULL;
+        b->block_table_host_stride = 0;
+        return ATTN_OK;
+    }
+    attni_ranks_meta(g, space)->tokens = b->num_actual_tokens;
+    set_pieces(b, &c);
     b->query_start_loc = list_tensor(room, 0, c.starts, c.count + 1, 1);
     b->seq_lens = list_tensor(room, 1, c.lens, c.count, 1);
     b->causal = c.has_masks ? list_tensor(room, 2, c.causal, c.count, 1) : NULL;
     b->block_table = list_tensor(room, 3, c.table, c.count, k->columns);
     b->block_table_host = c.table;
     b->block_table_host_stride = k->columns;
+    return ATTN_OK;
 }

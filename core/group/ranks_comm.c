@@ -26,11 +26,16 @@ static int check_comm(const attn_comm_t *c, const struct attni_ranks *k, attn_er
     if ((c->flags & ~ATTN_COMM_DEVICE) != 0)
         return attn_fail(error, ATTN_E_TOO_NEW, "comm",
                          "comm has flags 0x%x; this library knows ATTN_COMM_DEVICE", (unsigned)c->flags);
-    if ((c->flags & ATTN_COMM_DEVICE) != 0)
-        return attn_fail(
-            error, ATTN_E_UNSUPPORTED, "comm",
-            "comm exchanges device memory (ATTN_COMM_DEVICE), and groups over ranks run on CPUs");
-    (void)k;
+    const int is_device = (c->flags & ATTN_COMM_DEVICE) != 0;
+    if (is_device != k->is_device)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "comm",
+                         is_device
+                             ? "comm exchanges device memory (ATTN_COMM_DEVICE), and this group runs on a CPU"
+                             : "comm exchanges host memory, and this group runs on a device; give one with "
+                               "ATTN_COMM_DEVICE (attn_comm_nccl.h), or stage it (attn_comm_staged.h)");
+    if (is_device && c->wait == NULL)
+        return attn_fail(error, ATTN_E_INVALID, "comm",
+                         "comm has ATTN_COMM_DEVICE and no wait; without it a missing rank is not noticed");
     return ATTN_OK;
 }
 
@@ -112,6 +117,20 @@ static int compare(const struct meeting *all, int32_t world, attn_error_t *error
     return code;
 }
 
+/* Memory of the device for what the host exchanges, in this call and in every batch. */
+static int reserve_exchange(struct attni_ranks *k, attn_error_t *error) {
+    void *memory = NULL;
+    if (!k->is_device || k->exchange != NULL) return ATTN_OK;
+    uint64_t bytes = sizeof(struct meeting), lists = (uint64_t)k->list_entries * sizeof *k->lists;
+    if (bytes < lists) bytes = lists;
+    bytes = (bytes + 255) / 256 * 256;
+    int code = k->kind->alloc(k->device_id, (size_t)(bytes * ((uint64_t)k->world + 1)), &memory, error);
+    if (code != ATTN_OK) return code;
+    k->exchange = memory;
+    k->exchange_bytes = bytes;
+    return ATTN_OK;
+}
+
 int attn_group_set_comm(attn_group_t *group, const attn_comm_t *comm, uint32_t join, attn_error_t *error) {
     attn_comm_t c;
     attn_error_t own = {.struct_size = sizeof own};
@@ -129,6 +148,8 @@ int attn_group_set_comm(attn_group_t *group, const attn_comm_t *comm, uint32_t j
     if (join == 0) join = ATTN_JOIN_ALL_TO_ALL;
     code = check_comm(&c, k, error);
     if (code != ATTN_OK) return code;
+    code = reserve_exchange(k, error);
+    if (code != ATTN_OK) return code;
     struct meeting *all = calloc((size_t)c.world + 1, sizeof *all);
     if (all == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for the ranks' problems");
     struct meeting *mine = &all[c.world];
@@ -136,7 +157,7 @@ int attn_group_set_comm(attn_group_t *group, const attn_comm_t *comm, uint32_t j
     snprintf(mine->param, sizeof mine->param, "%s", own.param);
     snprintf(mine->error, sizeof mine->error, "%.*s", (int)sizeof mine->error - 1, own.text);
     say(group, join, mine);
-    code = c.all_gather(c.ctx, mine, all, sizeof *mine, NULL, error);
+    code = attni_ranks_gather(k, &c, mine, all, sizeof *mine, NULL, error);
     if (code == ATTN_OK) code = compare(all, c.world, error);
     free(all);
     if (code != ATTN_OK) return code;

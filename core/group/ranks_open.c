@@ -3,6 +3,8 @@
 #include "base/arith.h"
 #include "group/ranks.h"
 #include "problem/ranks_problem.h"
+#include "device/device.h"
+#include "device/merge_kind.h"
 
 #include <stdlib.h>
 
@@ -14,23 +16,30 @@ int attni_ranks_open(const struct attni_backend *backend, const attn_device_t *d
                      const attn_problem_t *p, struct attni_ranks **ranks, attn_problem_t *inner,
                      attn_error_t *error) {
     char text[160];
-    const char *param = attni_ranks_refusal(p, text, sizeof text);
+    const int is_device = device->type != kDLCPU;
+    const char *param = attni_ranks_refusal(p, is_device, text, sizeof text);
     if (param != NULL) return attn_fail(error, ATTN_E_UNSUPPORTED, param, "%s", text);
-    if (device->type != kDLCPU)
+    const attn_device_kind_t *kind = attn_device_kind(device->type);
+    if (is_device && (kind == NULL || attni_merge_kind(device->type) == NULL))
         return attn_fail(error, ATTN_E_UNSUPPORTED, "dcp_world_size",
-                         "dcp_world_size is %u; context parallelism runs on CPUs only", p->dcp_world_size);
+                         "dcp_world_size is %u, and no loaded plugin joins the results of ranks on %s "
+                         "(extension %s; for cuda load flash or mla)",
+                         p->dcp_world_size, attni_device_text(device->type, 0, text, sizeof text),
+                         ATTN_MERGE_EXTENSION);
     struct attni_ranks *k = calloc(1, sizeof *k);
     if (k == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for a group over ranks");
     attni_ranks_inner(p, backend->capabilities.features, backend->capabilities.out_dtypes, inner);
-    const int is_mla = attn_role_is_mla(p->role);
     k->world = (int32_t)p->dcp_world_size;
     k->rank = (int32_t)p->dcp_rank;
     k->interleave = (int32_t)p->cp_interleave;
     k->partial = inner->out_dtype;
+    k->is_device = is_device;
+    k->kind = kind;
+    k->device_id = device->id;
     k->heads = p->num_heads;
     k->kv_heads = p->num_kv_heads;
-    k->query_size = is_mla ? p->qk_nope_head_dim + p->qk_rope_head_dim : p->head_size;
-    k->value_size = is_mla ? p->v_head_dim : p->head_size_v;
+    k->query_size = attn_query_size(p);
+    k->value_size = attn_output_size(p);
     k->max_pieces = p->max_num_batched_tokens;
     k->columns = attni_cdiv(inner->max_model_len, p->block_size);
     k->words = calloc((size_t)k->world, sizeof *k->words);
@@ -49,6 +58,7 @@ int attni_ranks_open(const struct attni_backend *backend, const attn_device_t *d
 
 void attni_ranks_close(struct attni_ranks *k) {
     if (k == NULL) return;
+    if (k->exchange != NULL) k->kind->free(k->device_id, k->exchange);
     free(k->words);
     free(k->states);
     free(k->merged);
@@ -72,11 +82,13 @@ void attni_ranks_needed(attn_group_t *g) {
     if (k->recv_bytes < n * lse) k->recv_bytes = n * lse;
     k->query_bytes = round64(n * rows * (uint64_t)k->query_size * attn_dtype_size(g->problem.dtype));
     k->partial_bytes = round64(n * results);
-    k->lse_bytes = round64(4 * n * rows);
+    k->lse_bytes =
+        round64(4 * n * (uint64_t)k->heads * (uint64_t)attni_ranks_lse_columns(k, (int64_t)tokens));
     k->workspace_at = (g->inner_needed.workspace_bytes + 255) / 256 * 256;
     g->needed.workspace_bytes = k->workspace_at + k->send_bytes + k->recv_bytes + k->query_bytes +
                                 k->partial_bytes + 2 * k->lse_bytes;
     g->needed.metadata_bytes =
-        attni_wrap_device_offset(g) + round64(sizeof(struct attni_ranks_meta) + tokens);
+        attni_wrap_device_offset(g) +
+        (k->is_device ? attni_ranks_lists_bytes(g) : round64(sizeof(struct attni_ranks_meta) + tokens));
     if (g->needed.alignment < 64) g->needed.alignment = 64;
 }

@@ -69,7 +69,7 @@ struct attni_place {
     int32_t type, id;  /* of a device; kDLCPU for everything that the processor reads */
 };
 
-/* Adds a tensor. Tensors without elements lie anywhere. */
+/* Adds a tensor. */
 static inline int attni_place_add(struct attni_place *p, const DLTensor *t, const char *name,
                                   attn_error_t *error) {
     const int is_host = attni_is_host_memory((int32_t)t->device.device_type);

@@ -20,8 +20,8 @@ static uint32_t interleave_of(const attn_problem_t *p) {
     return p->cp_interleave != 0 ? p->cp_interleave : 1;
 }
 
-const char *attni_ranks_refusal(const attn_problem_t *p, char *text, size_t size) {
-    static const struct {
+const char *attni_ranks_refusal(const attn_problem_t *p, int is_device, char *text, size_t size) {
+    const struct {
         uint64_t bit;
         const char *why;
     } excluded[] = {
@@ -36,7 +36,7 @@ const char *attni_ranks_refusal(const attn_problem_t *p, char *text, size_t size
         {ATTN_F_CONTIGUOUS_KV, "keys of the call"},
         {ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP, "quantised outputs"},
         {ATTN_F_QUANT_QUERY, "quantised queries: the ranks' scales may differ"},
-        {ATTN_F_CAPTURE, "capture"},
+        {is_device ? 0 : ATTN_F_CAPTURE, "capture on CPUs"},
     };
     const uint32_t n = p->dcp_world_size;
     const uint64_t features = attn_problem_features(p), round = (uint64_t)n * interleave_of(p);

@@ -5,8 +5,9 @@
 
 #include <attn/attn.h>
 
-/* Why a problem over ranks is not served by anyone: the member, and a sentence in text. NULL: nothing. */
-const char *attni_ranks_refusal(const attn_problem_t *p, char *text, size_t size);
+/* Why a problem over ranks is not served by anyone, on a CPU or on a device: the member, and a sentence in
+ * text. NULL: nothing. */
+const char *attni_ranks_refusal(const attn_problem_t *p, int is_device, char *text, size_t size);
 
 /* The problem of one rank's backend, whose table lists `features` and `out_dtypes`: the heads of all ranks
  * over the rank's keys, with LSE, without sinks, results in float32 where they can be. */

@@ -9,6 +9,8 @@
 #include "device/device_kind.h"
 #include "base/names.h"
 #include "problem/ranks_problem.h"
+#include "device/device_kind.h"
+#include "device/merge_kind.h"
 
 #include <attn/attn_plugin_util.h>
 #include <stdio.h>
@@ -265,12 +267,15 @@ static int take_ranks(const attn_backend_t *backend, attn_problem_t *problem, co
     char text[160], have[64];
     if (problem->dcp_world_size <= 1) return 1;
     snprintf(have, sizeof have, "%u", problem->dcp_world_size);
-    if (device ? device->type != kDLCPU : !(caps->device_types & ATTN_BIT(kDLCPU))) {
-        attn_add_reason(reasons, ATTN_REASON_FEATURE, "dcp_world_size", have, "1, or a backend on the CPU",
-                        "%s: context parallelism runs on CPUs only", backend->name);
+    if (device && device->type != kDLCPU && !attni_merge_kind(device->type)) {
+        attn_add_reason(reasons, ATTN_REASON_FEATURE, "dcp_world_size", have,
+                        "1, or a loaded plugin that merges on the device",
+                        "%s: no loaded plugin joins the results of ranks on %s (extension %s)", backend->name,
+                        attni_device_text(device->type, 0, text, sizeof text), ATTN_MERGE_EXTENSION);
         return 0;
     }
-    const char *param = attni_ranks_refusal(problem, text, sizeof text);
+    const int is_device = device ? device->type != kDLCPU : !(caps->device_types & ATTN_BIT(kDLCPU));
+    const char *param = attni_ranks_refusal(problem, is_device, text, sizeof text);
     if (param) {
         attn_add_reason(reasons, ATTN_REASON_FEATURE, param, have, "dcp_world_size 1", "%s", text);
         return 0;

@@ -19,11 +19,18 @@
  * both values; if a rank does not come, the communicator's time limit ends the wait. Profiling runs (space
  * NULL) and batches without tokens are collective only as far as build_metadata is.
  *
- * WHERE: on CPUs, with every backend that lists ATTN_F_LSE, for the roles decoder and mla. What a group
- * over ranks does not serve is refused by name when it is selected: semantics 8.5.
+ * WHERE: on CPUs, and on devices on which a loaded plugin merges (attn_merge.h; on CUDA flash and mla do),
+ * with every backend that lists ATTN_F_LSE, for the roles decoder and mla. What a group over ranks does not
+ * serve is refused by name when it is selected: semantics 8.5.
+ *
+ * ON A DEVICE forward waits for nothing, so a rank cannot tell the others in it that its arguments are
+ * refused: it makes its exchanges all the same, the others' results of that call are not numbers, and the
+ * next build_metadata gives all ranks its error. set_comm, build_metadata and prepare_weights wait for the
+ * stream.
  *
  * The communicator is the engine's: libattn links no transport. attn_comm_threads.h makes one of threads,
- * attn_comm_mpi.h one of MPI; both are compiled by the engine.
+ * attn_comm_mpi.h one of MPI, attn_comm_nccl.h one of NCCL, and attn_comm_staged.h takes one of host
+ * memory to a device; all are compiled by the engine.
  *
  * "semantics n.m" is a section of doc/semantics.md (installed in share/doc/libattn).
  */
@@ -36,8 +43,9 @@
 extern "C" {
 #endif
 
-/* Buffers of the calls are device memory and the calls are put on `stream`; without it they are host
- * memory and the calls are done when they return. */
+/* Buffers of the calls are memory of the group's device and the calls are put on `stream`, and there is
+ * `wait`; without it they are host memory and the calls are done when they return. A group takes the one that
+ * fits its device. */
 #define ATTN_COMM_DEVICE (UINT32_C(1) << 0)
 
 /* One rank of a communicator. Every function is collective, is called with equal sizes on every rank, returns
@@ -59,7 +67,10 @@ typedef struct attn_comm {
      * _FLOAT64, _FLOAT16 or _BFLOAT16. */
     int (*reduce_scatter)(void *ctx, const void *send, void *recv, uint64_t count, uint32_t dtype,
                           void *stream, attn_error_t *error);
-    uint64_t reserved[4];
+    /* With ATTN_COMM_DEVICE: waits until what was put on the stream is done, or an error is known: also
+     * that a rank did not come within the communicator's limit. NULL without. */
+    int (*wait)(void *ctx, void *stream, attn_error_t *error);
+    uint64_t reserved[3];
 } attn_comm_t;
 
 /* How the results of the ranks are joined (semantics 8.4). */

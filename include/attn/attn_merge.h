@@ -5,16 +5,16 @@
  * libattn, get them as the host extension ATTN_MERGE_EXTENSION. The core's own context parallelism
  * (attn_comm.h) is made of them.
  *
- * All are [any thread] [no alloc] [no sync]. The tensors of a call lie in one place: in host memory, where the
- * call is done when it returns and `stream` is not looked at, or on one device, where it is put on `stream`
- * [capture-safe] by the functions that a plugin of that device brings, once a context has loaded it (on CUDA
- * flash and mla do); without one the call is ATTN_E_UNSUPPORTED. Element types are float32, float16, bfloat16
- * and float64; the sums are made in double and rounded once. Rows and LSE of tensors may be more than
- * num_tokens: the surplus is neither read nor written. Outputs are written on success only.
+ * All are [any thread] [no alloc] [no sync]. The tensors of a call lie in one place: in host memory, where
+ * the call is done when it returns and `stream` is not looked at, or on one device, where it is put on
+ * `stream` [capture-safe] by the functions that a plugin of that device brings, once a context has loaded
+ * it (on CUDA flash and mla do); without one the call is ATTN_E_UNSUPPORTED. Element types are float32,
+ * float16, bfloat16 and float64; the sums are made in double and rounded once. Rows and LSE of tensors may
+ * be more than num_tokens: the surplus is neither read nor written. Outputs are written on success only.
  *
- * On a device the last dimension of outputs must be dense, at most 64 states are merged at once, and the
- * entries of `rows` cannot be judged: a gathered row beyond `from` becomes not a number (all bits set), a
- * scattered one beyond `to` is skipped, and of entries of a scatter that occur twice any may be kept.
+ * On a device at most 64 states are merged at once, and the entries of `rows` cannot be judged: a gathered
+ * row beyond `from` becomes not a number (all bits set), a scattered one beyond `to` is skipped, and of
+ * entries of a scatter that occur twice any may be kept.
  *
  * A state is what forward gives: an output [>= T, H, Dv] and an LSE, float32 [H, >= T], natural logarithm
  * (semantics 2.13). An infinite LSE of either sign marks a part without keys, whose output is not looked

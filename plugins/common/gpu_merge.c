@@ -57,10 +57,6 @@ static int begin(merge_states_params *p, int32_t num_states, int64_t num_tokens,
         return attn_fail(error, ATTN_E_UNSUPPORTED, "num_states",
                          "num_states is %d; at most %d are merged at once on a device", (int)num_states,
                          MERGE_MAX_STATES);
-    if (output->strides[2] != 1 && output->shape[2] > 1)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "output",
-                         "output has stride %lld in its last dimension; on a device it must be 1",
-                         (long long)output->strides[2]);
     memset(p, 0, sizeof *p);
     p->output = attn_data(output), p->type = type_of(output);
     p->token = output->strides[0], p->head = output->strides[1];
@@ -78,11 +74,6 @@ static int merge_states(const attn_state_t *states, int32_t num_states, int64_t 
     merge_states_params p;
     int code = begin(&p, num_states, num_tokens, sinks, output, lse, error);
     for (int32_t i = 0; i < num_states && code == ATTN_OK; i++) {
-        if (states[i].output->strides[2] != 1 && states[i].output->shape[2] > 1)
-            code =
-                attn_fail(error, ATTN_E_UNSUPPORTED, "states.output",
-                          "states[%d].output has stride %lld in its last dimension; on a device it must be 1",
-                          (int)i, (long long)states[i].output->strides[2]);
         set_output(&p.states[i], states[i].output);
         set_lse(&p.states[i], states[i].lse);
         if (!is_in_fours(states[i].output)) p.width = 1;
@@ -96,10 +87,6 @@ static int merge_weigh(const DLTensor *output, const DLTensor *const *lses, int3
                        const DLTensor *lse, void *stream, attn_error_t *error) {
     merge_states_params p;
     int code = begin(&p, num_states, num_tokens, sinks, weighed, lse, error);
-    if (code == ATTN_OK && output->strides[2] != 1 && output->shape[2] > 1)
-        code = attn_fail(error, ATTN_E_UNSUPPORTED, "output",
-                         "output has stride %lld in its last dimension; on a device it must be 1",
-                         (long long)output->strides[2]);
     if (code != ATTN_OK) return code;
     for (int32_t i = 0; i < num_states; i++)
         set_lse(&p.states[i], lses[i]);

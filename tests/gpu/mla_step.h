@@ -99,7 +99,8 @@ static inline int mla_step_open(mla_step *s, const attn_backend_t *backend, cons
             v = projects ? problem->v_head_dim : problem->kv_lora_rank;
     DLDataType bf16 = attn_dl_dtype(ATTN_DTYPE_BFLOAT16), i32 = attn_dl_dtype(ATTN_DTYPE_INT32);
     s->cache = mla_step_fill((size_t)shape.total_bytes, 1, shape.dtype.bits == 8, 1);
-    s->query = mla_step_fill((size_t)(tokens * heads * (n + 64) * 2), 1, 0, 2);
+    const int is_e4m3 = !projects && problem->query_dtype == ATTN_DTYPE_FP8_E4M3; /* of the caller */
+    s->query = mla_step_fill((size_t)(tokens * heads * (n + 64) * (is_e4m3 ? 1 : 2)), 1, is_e4m3, 2);
     s->output = mla_step_fill((size_t)(tokens * heads * v * 2), 1, 0, 3);
     if (projects) s->weights = mla_step_fill((size_t)(heads * (n + v) * problem->kv_lora_rank * 2), 4, 0, 4);
     cudaMalloc((void **)&s->lse, (size_t)(tokens * heads * 4));
@@ -107,7 +108,8 @@ static inline int mla_step_open(mla_step *s, const attn_backend_t *backend, cons
     s->weight_bytes = need.weight_bytes;
     mla_step_tensor(s, 0, &s->t_cache, s->cache, shape.dtype, 3, shape.shape[0], shape.shape[1],
                     shape.shape[2]);
-    mla_step_tensor(s, 1, &s->t_query, s->query, bf16, 3, tokens, heads, n + 64);
+    mla_step_tensor(s, 1, &s->t_query, s->query, is_e4m3 ? attn_dl_dtype(ATTN_DTYPE_FP8_E4M3) : bf16, 3,
+                    tokens, heads, n + 64);
     mla_step_tensor(s, 2, &s->t_output, s->output, bf16, 3, tokens, heads, v);
     mla_step_tensor(s, 3, &s->t_weights, s->weights, bf16, 2, heads * (n + v), problem->kv_lora_rank, 1);
     mla_step_tensor(s, 6, &s->t_lse, s->lse, attn_dl_dtype(ATTN_DTYPE_FLOAT32), 2, heads, tokens, 1);

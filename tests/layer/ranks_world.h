@@ -7,6 +7,7 @@
 #include "layer_testing.h"
 
 #include <attn/attn_comm.h>
+#include <attn/draft/attn_device.h>
 
 enum { MAX_REQS = 8, LONGEST = 96, MAX_WORLD = 4 };
 
@@ -14,6 +15,8 @@ struct rank_case {
     const char *what, *backend;
     uint32_t role, dtype, heads, kv_heads, size, size_v, block_size, interleave, window, mask, join;
     int sinks;
+    uint32_t latent, rope, nope, value; /* of latent attention; 0: 16, 8, 12, 10 */
+    int absorbed;                       /* latent in, latent out */
     double soft_cap, tolerance;
     int n;
     int32_t query[MAX_REQS], seq[MAX_REQS];
@@ -30,6 +33,10 @@ struct rank_world {
     double *want;
     float *want_lse; /* [heads, T] */
 };
+
+static uint32_t or_else(uint32_t a, uint32_t b) {
+    return a != 0 ? a : b;
+}
 
 static size_t element(const struct rank_world *w) {
     return attn_dtype_size(w->c.dtype);
@@ -76,13 +83,58 @@ static attn_problem_t rank_problem(const struct rank_world *w, int world, int ra
     p.max_num_batched_tokens = 256;
     p.max_model_len = LONGEST;
     p.num_blocks = 64;
-    if (is_mla) p.kv_lora_rank = 16, p.qk_rope_head_dim = 8, p.qk_nope_head_dim = 12, p.v_head_dim = 10;
+    if (is_mla) {
+        p.kv_lora_rank = or_else(c->latent, 16), p.qk_rope_head_dim = or_else(c->rope, 8);
+        p.qk_nope_head_dim = or_else(c->nope, 12), p.v_head_dim = or_else(c->value, 10);
+        p.head_size = p.kv_lora_rank + p.qk_rope_head_dim;
+        if (c->absorbed) p.features |= ATTN_F_LATENT, p.qk_nope_head_dim = p.v_head_dim = 0;
+    }
     if (world > 1) {
         p.dcp_world_size = (uint32_t)world;
         p.dcp_rank = (uint32_t)rank;
         p.cp_interleave = c->interleave;
     }
     return p;
+}
+
+/* Where the ranks run; one rank that gives the wanted numbers runs on the CPU. */
+static attn_device_t rank_device = {.struct_size = sizeof rank_device, .type = kDLCPU};
+
+/* Memory of a device, which a run takes and gives back at its end. */
+struct rank_memory {
+    const attn_device_kind_t *kind;
+    DLDevice device;
+    int count;
+    void *all[24];
+};
+
+static void *take(struct rank_memory *m, uint64_t bytes) {
+    void *p = NULL;
+    if (m->count == 24 || m->kind->alloc(m->device.device_id, (size_t)bytes + 64, &p, NULL) != ATTN_OK)
+        bail_out("no memory for %llu bytes", (unsigned long long)bytes);
+    m->all[m->count++] = p;
+    return p;
+}
+
+static void *put(struct rank_memory *m, const void *host, uint64_t bytes) {
+    void *p = take(m, bytes);
+    if (m->kind->copy_to(m->device.device_id, p, host, (size_t)bytes, NULL, NULL) != ATTN_OK)
+        bail_out("copy to the device");
+    return p;
+}
+
+static void give_back(struct rank_memory *m) {
+    for (int i = 0; i < m->count; i++)
+        m->kind->free(m->device.device_id, m->all[i]);
+}
+
+/* A tensor over a copy of `host`. */
+static const DLTensor *put_tensor(struct rank_memory *m, struct tensor *t, const void *host, uint32_t dtype,
+                                  int ndim, int64_t a, int64_t b, int64_t c) {
+    const int64_t count = a * (ndim > 1 ? b : 1) * (ndim > 2 ? c : 1);
+    tensor(t, put(m, host, (uint64_t)count * attn_dtype_size(dtype)), dtype, ndim, a, b, c, 0);
+    t->t.device = m->device;
+    return &t->t;
 }
 
 /* One rank of `world` (1: with all heads): opens, fills its cache, attends. Results: output in out_dtype
@@ -93,13 +145,13 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     const struct rank_case *c = &w->c;
     const int is_mla = c->role == ATTN_ROLE_MLA;
     attn_problem_t p = rank_problem(w, world, rank);
-    attn_device_t d = cpu();
+    const attn_device_t d = comm != NULL ? rank_device : cpu();
+    struct rank_memory m = {.kind = attn_device_kind(d.type), .device = {(DLDeviceType)d.type, d.id}};
     attn_group_t *g = NULL;
     attn_layer_t *layer = NULL;
     p.out_dtype = out_dtype;
     int code = attn_group_open(context, &p, &d, backend, &g, NULL, error);
     if (code != ATTN_OK) return code;
-    struct buffers buf = alloc_buffers(g);
     struct tensor tq, tk, tv, tc, to, tl, ts, tt, tw, tsink, tlocal;
     ATTN_INIT(attn_kv_cache_shape_t, shape);
     ATTN_INIT(attn_kv_update_t, u);
@@ -108,23 +160,27 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     ATTN_INIT(attn_weights_t, weights);
     ATTN_INIT(attn_layer_options_t, options);
     ATTN_INIT(attn_space_needed_t, need);
+    ATTN_INIT(attn_space_t, space);
+    void *out = NULL, *out_lse = NULL;
     const int heads = (int)p.num_heads, kv = is_mla ? 1 : (int)c->kv_heads, group = (int)c->heads / kv;
     float sinks[64];
     int64_t *slots = malloc(sizeof *slots * (size_t)(w->keys + 1));
     int32_t table[MAX_REQS * LONGEST], local[MAX_REQS];
-    char *query = malloc((size_t)w->tokens * (size_t)heads * (size_t)w->query_size * 4 + 64), *cache = NULL,
-         *weight_space = NULL;
+    char *query = malloc((size_t)w->tokens * (size_t)heads * (size_t)w->query_size * 4 + 64), *cache = NULL;
     code = attn_group_kv_cache_shape(g, 0, &shape, error);
     if (code == ATTN_OK) code = attn_group_space_needed(g, &need, error);
     if (comm != NULL && code == ATTN_OK) code = attn_group_set_comm(g, comm, c->join, error);
     if (code != ATTN_OK) goto end;
-    cache = aligned_alloc(64, ((size_t)shape.total_bytes + 63) / 64 * 64);
+    space.metadata = take(&m, need.metadata_bytes), space.metadata_bytes = need.metadata_bytes;
+    space.workspace = take(&m, need.workspace_bytes), space.workspace_bytes = need.workspace_bytes;
+    space.host = malloc(need.host_bytes + 1), space.host_bytes = need.host_bytes;
+    cache = malloc((size_t)shape.total_bytes);
     memset(cache, 0xff, (size_t)shape.total_bytes); /* NaN: what is not the rank's must not be read */
     for (int i = 0; i < 5; i++)
         tc.shape[i] = i < (int)shape.ndim ? shape.shape[i] : 1,
         tc.strides[i] = i < (int)shape.ndim ? shape.byte_strides[i] / (shape.dtype.bits / 8) : 1;
-    tc.t = (DLTensor){.data = cache,
-                      .device = {kDLCPU, 0},
+    tc.t = (DLTensor){.data = put(&m, cache, (uint64_t)shape.total_bytes),
+                      .device = m.device,
                       .ndim = (int)shape.ndim,
                       .dtype = shape.dtype,
                       .shape = tc.shape,
@@ -154,29 +210,30 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     code =
         attn_plan_slot_mapping(&params, w->key_starts, c->seq, c->n, table, LONGEST, w->keys, slots, error);
     if (code == ATTN_OK && c->sinks)
-        options.sinks = tensor(&tsink, sinks, ATTN_DTYPE_FLOAT32, 1, heads, 0, 0, 0);
+        options.sinks = put_tensor(&m, &tsink, sinks, ATTN_DTYPE_FLOAT32, 1, heads, 0, 0);
     if (code == ATTN_OK) code = attn_layer_create(g, "model.layers.0.attn", &options, &layer, error);
-    if (code == ATTN_OK && is_mla) {
-        const int per_head = 12 + 10, rows = heads * per_head;
-        weight_space = aligned_alloc(64, (need.weight_bytes + 127) / 64 * 64);
-        weights.kv_b_proj = tensor(&tw, w->weights + (size_t)(world > 1 ? rank : 0) * rows * 16 * element(w),
-                                   c->dtype, 2, rows, 16, 0, 0);
-        weights.weight_space = weight_space;
+    const int latent = (int)p.kv_lora_rank, rope = (int)p.qk_rope_head_dim;
+    if (code == ATTN_OK && is_mla && !c->absorbed) {
+        const int per_head = (int)(p.qk_nope_head_dim + p.v_head_dim), rows = heads * per_head;
+        weights.kv_b_proj = put_tensor(
+            &m, &tw, w->weights + (size_t)(world > 1 ? rank : 0) * (size_t)(rows * latent) * element(w),
+            c->dtype, 2, rows, latent, 0);
+        weights.weight_space = take(&m, need.weight_bytes);
         weights.weight_space_bytes = need.weight_bytes;
         code = attn_layer_prepare_weights(layer, &weights, NULL, error);
     }
-    u.key = is_mla ? tensor(&tk, w->key, c->dtype, 2, w->keys, 16, 0, 0)
-                   : tensor(&tk, w->key, c->dtype, 3, w->keys, kv, w->key_size, 0);
-    u.value = is_mla ? tensor(&tv, w->value, c->dtype, 2, w->keys, 8, 0, 0)
-                     : tensor(&tv, w->value, c->dtype, 3, w->keys, kv, w->second_size, 0);
+    u.key = is_mla ? put_tensor(&m, &tk, w->key, c->dtype, 2, w->keys, latent, 0)
+                   : put_tensor(&m, &tk, w->key, c->dtype, 3, w->keys, kv, w->key_size);
+    u.value = is_mla ? put_tensor(&m, &tv, w->value, c->dtype, 2, w->keys, rope, 0)
+                     : put_tensor(&m, &tv, w->value, c->dtype, 3, w->keys, kv, w->second_size);
     u.kv_cache = &tc.t;
-    u.slot_mapping = tensor(&ts, slots, ATTN_DTYPE_INT64, 1, w->keys, 0, 0, 0);
+    u.slot_mapping = put_tensor(&m, &ts, slots, ATTN_DTYPE_INT64, 1, w->keys, 0, 0);
     if (code == ATTN_OK) code = attn_layer_update_kv_cache(layer, &u, NULL, error);
     b.num_reqs = c->n;
     b.num_actual_tokens = w->tokens;
     b.query_start_loc_host = w->starts;
     b.seq_lens_host = seq;
-    b.block_table = tensor(&tt, table, ATTN_DTYPE_INT32, 2, c->n, LONGEST, 0, 0);
+    b.block_table = put_tensor(&m, &tt, table, ATTN_DTYPE_INT32, 2, c->n, LONGEST, 0);
     for (int r = 0; r < c->n; r++)
         local[r] = (int32_t)attn_plan_cp_local_len(seq[r], world, rank, (int)c->interleave);
     if (world > 1 && rank == 0)
@@ -185,17 +242,25 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     for (int r = 0; r < c->n; r++)
         causal[r] = r % 2;
     if (c->mask == ATTN_MASK_PER_REQUEST) b.causal_host = causal;
-    if (code == ATTN_OK) code = attn_group_build_metadata(g, &b, &buf.space, NULL, error);
-    a.query = tensor(&tq, query, c->dtype, 3, w->tokens, heads, w->query_size, 0);
+    if (code == ATTN_OK) code = attn_group_build_metadata(g, &b, &space, NULL, error);
+    const uint64_t rows = (uint64_t)w->tokens * (uint64_t)heads,
+                   out_bytes = rows * (uint64_t)w->value_size * attn_dtype_size(out_dtype);
+    a.query = put_tensor(&m, &tq, query, c->dtype, 3, w->tokens, heads, w->query_size);
     a.kv_cache = &tc.t;
-    a.output = tensor(&to, output, out_dtype, 3, w->tokens, heads, w->value_size, 0);
-    a.lse = tensor(&tl, lse, ATTN_DTYPE_FLOAT32, 2, heads, w->tokens, 0, 0);
-    memset(buf.space.workspace, 0xff, buf.space.workspace_bytes);
-    if (code == ATTN_OK) code = attn_layer_forward(layer, &a, &buf.space, NULL, error);
+    out = take(&m, out_bytes), out_lse = take(&m, rows * 4);
+    tensor(&to, out, out_dtype, 3, w->tokens, heads, w->value_size, 0);
+    tensor(&tl, out_lse, ATTN_DTYPE_FLOAT32, 2, heads, w->tokens, 0, 0);
+    to.t.device = tl.t.device = m.device;
+    a.output = &to.t, a.lse = &tl.t;
+    m.kind->fill(d.id, space.workspace, 0xff, space.workspace_bytes, NULL, NULL);
+    if (code == ATTN_OK) code = attn_layer_forward(layer, &a, &space, NULL, error);
+    if (code == ATTN_OK) code = m.kind->copy_from(d.id, output, out, (size_t)out_bytes, NULL, error);
+    if (code == ATTN_OK) code = m.kind->copy_from(d.id, lse, out_lse, (size_t)rows * 4, NULL, error);
 end:
     attn_layer_destroy(layer);
     attn_group_close(g);
-    free(buf.memory), free(cache), free(query), free(slots), free(weight_space);
+    give_back(&m);
+    free(space.host), free(cache), free(query), free(slots);
     return code;
 }
 
@@ -207,10 +272,12 @@ static int make_rank_world(struct rank_world *w, const struct rank_case *c, int 
     w->c = *c;
     w->world = world;
     w->all_heads = world * (int)c->heads;
-    w->query_size = is_mla ? 20 : (int)c->size;
-    w->value_size = is_mla ? 10 : (int)c->size_v;
-    w->key_size = is_mla ? 16 : (int)c->size;
-    w->second_size = is_mla ? 8 : (int)c->size_v;
+    const uint32_t latent = or_else(c->latent, 16), rope = or_else(c->rope, 8), nope = or_else(c->nope, 12),
+                   value = or_else(c->value, 10);
+    w->query_size = (int)(!is_mla ? c->size : c->absorbed ? latent + rope : nope + rope);
+    w->value_size = (int)(!is_mla ? c->size_v : c->absorbed ? latent : value);
+    w->key_size = (int)(is_mla ? latent : c->size);
+    w->second_size = (int)(is_mla ? rope : c->size_v);
     const size_t kv = is_mla ? 1 : c->kv_heads;
     for (int r = 0; r < c->n; r++) {
         w->starts[r + 1] = w->tokens += c->query[r];
@@ -220,7 +287,8 @@ static int make_rank_world(struct rank_world *w, const struct rank_case *c, int 
         random_elements(w, (size_t)w->tokens * (size_t)w->all_heads * (size_t)w->query_size, seed + 1, 2);
     w->key = random_elements(w, (size_t)w->keys * kv * (size_t)w->key_size, seed + 2, 2);
     w->value = random_elements(w, (size_t)w->keys * kv * (size_t)w->second_size, seed + 3, 1);
-    w->weights = random_elements(w, (size_t)w->all_heads * 22 * 16, seed + 4, 0.3);
+    w->weights = random_elements(w, (size_t)w->all_heads * (nope + value) * latent, seed + 4,
+                                 0.3 * sqrt(16.0 / latent));
     fill(w->sinks, (size_t)w->all_heads, seed + 5);
     for (int h = 0; h < w->all_heads; h++)
         w->sinks[h] *= 4;
@@ -279,6 +347,11 @@ static const struct rank_case rank_cases[] = {
     {"latent, runs of 16, bfloat16", "REFERENCE", .role = ATTN_ROLE_MLA, .dtype = ATTN_DTYPE_BFLOAT16,
      .heads = 3, .kv_heads = 1, .size = 24, .block_size = 16, RANK_BATCH, .interleave = 16,
      .tolerance = 8e-3},
+    {"absorbed", "REFERENCE", .role = ATTN_ROLE_MLA, .dtype = ATTN_DTYPE_FLOAT32, .heads = 3, .kv_heads = 1,
+     .block_size = 16, RANK_BATCH, .interleave = 2, .absorbed = 1, .tolerance = 2e-6},
+    {"absorbed", "CPU_ATTN", .role = ATTN_ROLE_MLA, .dtype = ATTN_DTYPE_FLOAT32, .heads = 3, .kv_heads = 1,
+     .block_size = 16, RANK_BATCH, .interleave = 16, .absorbed = 1, .latent = 64, .rope = 16,
+     .tolerance = 1e-5},
     {"float32", "CPU_ATTN", DENSE(FLOAT32, 4, 2, 64, 64, 16), .interleave = 1, .tolerance = 1e-5},
     {"runs of 16", "CPU_ATTN", DENSE(FLOAT32, 4, 1, 64, 64, 16), .interleave = 16, .tolerance = 1e-5},
     {"a window, sinks", "CPU_ATTN", DENSE(FLOAT32, 4, 1, 64, 64, 16), .interleave = 4, .window = 48,
@@ -289,18 +362,25 @@ static const struct rank_case rank_cases[] = {
 };
 enum { NUM_RANK_CASES = sizeof rank_cases / sizeof rank_cases[0] };
 
-/* The backends of this build; a context for each rank, since names of layers are unique in one. */
-static attn_context_t *rank_context(void) {
+/* The plugins of `plugins`, and what `more` of a configuration adds; a context for each rank, since names of
+ * layers are unique in one. */
+TAP_UNUSED static attn_context_t *rank_context_of(const char *plugins, const char *more) {
     const char *dir = getenv("ATTN_TEST_PLUGIN_DIR");
+    char text[2048];
     attn_error_t error = ERROR_INIT;
     attn_context_t *context = NULL;
     if (dir == NULL || access(dir, R_OK) != 0) skip_all("no plugins built: ATTN_TEST_PLUGIN_DIR");
+    snprintf(text, sizeof text, "[attn]\nplugins = %s\n[option cpu]\nnum_threads = 1\n%s", plugins, more);
     ATTN_INIT(attn_context_options_t, o);
     o.flags = ATTN_CONTEXT_NO_SYSTEM_CONFIG;
-    o.config_text = "[attn]\nplugins = reference, cpu\n[option cpu]\nnum_threads = 1\n";
+    o.config_text = text;
     o.plugin_dir = dir;
     if (attn_context_create(&o, &context, &error) != ATTN_OK) bail_out("context: %s", error.text);
     return context;
+}
+
+TAP_UNUSED static attn_context_t *rank_context(void) {
+    return rank_context_of("reference, cpu", "");
 }
 
 #endif

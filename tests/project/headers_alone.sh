@@ -20,6 +20,20 @@ for header in "$inc"/attn/*.h "$inc"/attn/draft/*.h; do
         fi
         continue
     fi
+    if [ "$name" = attn/attn_comm_nccl.h ]; then # of libraries that need not be here
+        printf '#include <%s>\n#include <%s>\nint only_headers_here;\n' "$name" "$name" >"$tap_scratch/alone.c"
+        cp "$tap_scratch/alone.c" "$tap_scratch/alone.cc"
+        flags="-isystem ${CUDA_HOME:-/usr/local/cuda}/include"
+        # shellcheck disable=SC2086
+        if printf '#include <cuda_runtime_api.h>\n#include <nccl.h>\n' | $ATTN_TEST_CC $flags -fsyntax-only -x c - 2>/dev/null; then
+            ok "$name as C11" $ATTN_TEST_CC -std=c11 $strict $flags -I "$inc" -fsyntax-only "$tap_scratch/alone.c"
+            ok "$name as C++11" $ATTN_TEST_CXX -std=c++11 $strict $flags -I "$inc" -fsyntax-only "$tap_scratch/alone.cc"
+        else
+            skip "$name as C11" "no nccl.h"
+            skip "$name as C++11" "no nccl.h"
+        fi
+        continue
+    fi
     printf '#include <%s>\n#include <%s>\nint only_headers_here;\n' "$name" "$name" >"$tap_scratch/alone.c"
     cp "$tap_scratch/alone.c" "$tap_scratch/alone.cc"
     cp "$tap_scratch/alone.c" "$tap_scratch/alone.cu"

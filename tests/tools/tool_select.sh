@@ -206,7 +206,14 @@ json "T5: cross attention has none" kinds.2.problem ".*scale=1" select --device 
 left_over brandnew '' '"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128'
 json "and for a type that is not known" kinds.0.problem ".*features=rel_bias.*" select --device cpu --model "$tap_scratch"
 
-wants "ranks of a GPU" 1 "context parallelism runs on CPUs only" select --device sm_90 role=decoder num_heads=8 head_size=64 dcp_world_size=2
+ranks="--device sm_90 role=decoder dtype=bfloat16 num_heads=8 head_size=64 dcp_world_size=2"
+if [ -e "$ATTN_TEST_PLUGIN_DIR/flash.so" ]; then
+    # shellcheck disable=SC2086 # words
+    wants "ranks of a GPU" 0 "FLASH_ATTN *chosen" select $ranks
+else
+    # shellcheck disable=SC2086
+    wants "ranks of a GPU" 1 "no loaded plugin joins the results of ranks on cuda" select $ranks
+fi
 # Context parallelism: the core's for decoders and latent attention on CPUs; no backend has one of its own.
 dense="num_heads=8 num_kv_heads=8 head_size=64"
 latent="num_heads=8 head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128"

@@ -8,6 +8,8 @@
  */
 #include "fenced_device.h"
 
+#include <attn/attn_merge.h>
+
 /* The other plugin's exported object becomes a variable of this file. */
 #undef ATTN_PLUGIN_SYMBOL
 #undef ATTN_PLUGIN_EXPORT
@@ -157,6 +159,9 @@ static int run_forward(void *arguments, attn_error_t *error) {
 
 /* ------------------------------------------------------------------ operations */
 
+/* Merging runs the host's own functions over views. */
+static const attn_merge_table_t *host_merge;
+
 static attn_device_t as_cpu(void) {
     ATTN_INIT(attn_device_t, d);
     d.type = kDLCPU;
@@ -189,6 +194,8 @@ static int fenced_open(const attn_problem_t *problem, const attn_device_t *devic
                          (int)d.type);
     if (code != ATTN_OK) return code;
     p.features &= ~ATTN_F_CAPTURE;
+    if (host != NULL && host->get_extension != NULL)
+        host_merge = host->get_extension(host->ctx, ATTN_MERGE_EXTENSION);
     return TARGET->ops->open(&p, &cpu, options, num_options, host, instance, error);
 }
 
@@ -252,8 +259,114 @@ static int fenced_prepare(attn_instance_t *instance, const attn_weights_t *weigh
     return TARGET->ops->prepare_weights(instance, &w, NULL, error);
 }
 
+/* -------------------------------------------------------------------- merging */
+
+enum { MERGE_STATES, MERGE_WEIGH, ROWS_COPY, ROWS_GATHER, ROWS_SCATTER, MOST_STATES = 8 };
+/* A merge: output, lse, sinks, then outputs and LSE of the states; rows: from, rows, scale, to. */
+typedef struct merge_call {
+    int which;
+    int32_t count, own;
+    int64_t tokens;
+    seen_t seen[3 + 2 * MOST_STATES];
+} merge_call_t;
+
+static const DLTensor *point(seen_t *s) {
+    s->t.shape = s->shape;
+    s->t.strides = s->strides;
+    return s->is_there ? &s->t : NULL;
+}
+
+static int run_merge(void *arguments, attn_error_t *error) {
+    merge_call_t *c = arguments;
+    const DLTensor *t[3 + 2 * MOST_STATES], *lses[MOST_STATES];
+    attn_state_t states[MOST_STATES];
+    for (size_t i = 0; i < COUNT(t); i++)
+        t[i] = point(&c->seen[i]);
+    for (int i = 0; i < MOST_STATES; i++)
+        states[i] = (attn_state_t){t[3 + i], t[3 + MOST_STATES + i]}, lses[i] = states[i].lse;
+    switch (c->which) {
+    case MERGE_STATES:
+        return host_merge->merge_states(states, c->count, c->tokens, t[2], t[0], t[1], NULL, error);
+    case MERGE_WEIGH:
+        return host_merge->merge_weigh(states[c->own].output, lses, c->count, c->own, c->tokens, t[2], t[0],
+                                       t[1], NULL, error);
+    case ROWS_COPY:
+        return host_merge->rows_copy(t[0], t[2], t[3], NULL, error);
+    case ROWS_GATHER:
+        return host_merge->rows_gather(t[0], t[1], t[2], t[3], NULL, error);
+    default:
+        return host_merge->rows_scatter(t[0], t[1], t[2], t[3], NULL, error);
+    }
+}
+
+static int launch_merge(merge_call_t *c, void *stream, attn_error_t *error) {
+    if (host_merge == NULL)
+        return attn_fail(error, ATTN_E_STATE, "stream", "open an instance first: the host's functions do it");
+    return fenced_launch(stream, run_merge, c, sizeof *c, error);
+}
+
+static int fenced_merge(const attn_state_t *states, const DLTensor *const *lses, int32_t n, int32_t own,
+                        const DLTensor *partial, int64_t tokens, const DLTensor *sinks,
+                        const DLTensor *output, const DLTensor *lse, void *stream, attn_error_t *error) {
+    merge_call_t c = {
+        .which = states != NULL ? MERGE_STATES : MERGE_WEIGH, .count = n, .own = own, .tokens = tokens};
+    if (n > MOST_STATES)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "num_states", "%d states; at most 8 are merged", (int)n);
+    int code = see_tensor(output, "output", &c.seen[0], error);
+    if (code == ATTN_OK) code = see_tensor(lse, "lse", &c.seen[1], error);
+    if (code == ATTN_OK) code = see_tensor(sinks, "sinks", &c.seen[2], error);
+    for (int32_t i = 0; i < n && code == ATTN_OK; i++) {
+        const DLTensor *o = states != NULL ? states[i].output : i == own ? partial : NULL;
+        code = see_tensor(o, "states", &c.seen[3 + i], error);
+        if (code == ATTN_OK)
+            code = see_tensor(states != NULL ? states[i].lse : lses[i], "lses", &c.seen[3 + MOST_STATES + i],
+                              error);
+    }
+    return code != ATTN_OK ? code : launch_merge(&c, stream, error);
+}
+static int fenced_merge_states(const attn_state_t *states, int32_t n, int64_t tokens, const DLTensor *sinks,
+                               const DLTensor *output, const DLTensor *lse, void *stream,
+                               attn_error_t *error) {
+    return fenced_merge(states, NULL, n, 0, NULL, tokens, sinks, output, lse, stream, error);
+}
+static int fenced_merge_weigh(const DLTensor *output, const DLTensor *const *lses, int32_t n, int32_t own,
+                              int64_t tokens, const DLTensor *sinks, const DLTensor *weighed,
+                              const DLTensor *lse, void *stream, attn_error_t *error) {
+    return fenced_merge(NULL, lses, n, own, output, tokens, sinks, weighed, lse, stream, error);
+}
+
+static int fenced_rows(int which, const DLTensor *from, const DLTensor *rows, const DLTensor *scale,
+                       const DLTensor *to, void *stream, attn_error_t *error) {
+    merge_call_t c = {.which = which};
+    int code = see_tensor(from, "from", &c.seen[0], error);
+    if (code == ATTN_OK) code = see_tensor(rows, "rows", &c.seen[1], error);
+    if (code == ATTN_OK) code = see_tensor(scale, "scale", &c.seen[2], error);
+    if (code == ATTN_OK) code = see_tensor(to, "to", &c.seen[3], error);
+    return code != ATTN_OK ? code : launch_merge(&c, stream, error);
+}
+static int fenced_copy(const DLTensor *from, const DLTensor *scale, const DLTensor *to, void *stream,
+                       attn_error_t *error) {
+    return fenced_rows(ROWS_COPY, from, NULL, scale, to, stream, error);
+}
+static int fenced_gather(const DLTensor *from, const DLTensor *rows, const DLTensor *scale,
+                         const DLTensor *to, void *stream, attn_error_t *error) {
+    return fenced_rows(ROWS_GATHER, from, rows, scale, to, stream, error);
+}
+static int fenced_scatter(const DLTensor *from, const DLTensor *rows, const DLTensor *scale,
+                          const DLTensor *to, void *stream, attn_error_t *error) {
+    return fenced_rows(ROWS_SCATTER, from, rows, scale, to, stream, error);
+}
+static const attn_merge_table_t fenced_merge_table = {.struct_size = sizeof(attn_merge_table_t),
+                                                      .device_type = FENCED_TYPE,
+                                                      .merge_states = fenced_merge_states,
+                                                      .merge_weigh = fenced_merge_weigh,
+                                                      .rows_copy = fenced_copy,
+                                                      .rows_gather = fenced_gather,
+                                                      .rows_scatter = fenced_scatter};
+
 static const void *fenced_extension(attn_instance_t *instance, const char *id) {
     (void)instance;
+    if (strcmp(id, ATTN_MERGE_EXTENSION) == 0) return &fenced_merge_table;
     return strcmp(id, ATTN_DEVICE_EXTENSION) == 0 ? &fenced_kind : NULL;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Latent in, latent out (semantics 7.11) of mla.so and mla_sparse.so on a device: fixed and random cases
- * against the reference plugin in double, causal and full, dense tensors and strided ones, both kernels; steps
- * that follow the cache's write at once; capture and replay; errors that name the parameter.
+ * against the reference plugin in double, causal and full, dense tensors and strided ones, both kernels;
+ * steps that follow the cache's write at once; capture and replay; errors that name the parameter.
  * MLA_TEST_PLUGINS: the folder of the plugins. */
 #include "gpu_memory.h"
 #include "mla_testing.h"
