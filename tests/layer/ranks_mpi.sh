@@ -9,7 +9,7 @@ skip_all() {
 command -v mpirun >/dev/null 2>&1 || skip_all "no mpirun (Debian: apt-get install openmpi-bin libopenmpi-dev)"
 command -v mpicc >/dev/null 2>&1 || skip_all "no mpicc (Debian: apt-get install libopenmpi-dev)"
 mpirun --version 2>/dev/null | grep -q 'Open MPI' || skip_all "mpirun is not Open MPI's"
-[ -z "$ATTN_TEST_SANITIZERS" ] || skip_all "not under sanitizers: mpirun's processes do not load them"
+case $ATTN_TEST_SANITIZERS in '' | no) ;; *) skip_all "not under sanitizers: mpirun's processes do not load them" ;; esac
 case $ATTN_TEST_SRCDIR in /*) source=$ATTN_TEST_SRCDIR ;; *) source=$PWD/$ATTN_TEST_SRCDIR ;; esac
 library=$ATTN_TEST_BUILDDIR/core/.libs
 program=$tap_scratch/ranks_mpi_test
