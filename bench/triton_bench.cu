@@ -130,6 +130,9 @@ static bool is_wanted(const std::string &name) {
            });
 }
 
+static void fill_by_writer(attn_instance_t *in, DLTensor *cache, int64_t tokens, uint32_t heads, uint32_t d,
+                           uint32_t dv);
+
 static void run(work w) {
     if (!is_wanted(w.name)) return;
     attn_error_t e = {sizeof e};
@@ -199,6 +202,7 @@ static void run(work w) {
     }
     uint32_t hkv = p.num_kv_heads ? p.num_kv_heads : p.num_heads,
              dv = p.head_size_v ? p.head_size_v : p.head_size;
+    if (cached && cs.dtype.code == kDLUInt) fill_by_writer(in, &cache_t, pages * 16, hkv, p.head_size, dv);
     uint16_t *q, *o, *kv;
     float *vec;
     CK(cudaMalloc(&q, tokens * p.num_heads * p.head_size * 2));
@@ -254,6 +258,32 @@ static void run(work w) {
     CK(cudaFreeHost(space.host));
 }
 
+/* The whole cache by the writer itself, from 8192 tokens of normal numbers: bytes of packed rows mean
+ * something only together. */
+static void fill_by_writer(attn_instance_t *in, DLTensor *cache, int64_t tokens, uint32_t heads, uint32_t d,
+                           uint32_t dv) {
+    const int64_t some = 8192;
+    attn_error_t e = {sizeof e};
+    uint16_t *rows;
+    CK(cudaMalloc(&rows, some * heads * (d + dv) * 2));
+    fill<<<2048, 256, 0, stream>>>(rows, some * heads * (d + dv), 5, 0);
+    std::vector<int64_t> slots(some), s1 = {some, heads, d}, t1, s2 = {some, heads, dv}, t2, s3 = {some}, t3;
+    DLDataType type = attn_dl_dtype(ATTN_DTYPE_BFLOAT16);
+    DLTensor key = tensor(rows, type, s1, t1), value = tensor(rows + some * heads * d, type, s2, t2);
+    for (int64_t at = 0; at < tokens; at += some) {
+        for (int64_t i = 0; i < some; i++)
+            slots[i] = at + i < tokens ? at + i : -1;
+        int64_t *to = copy_of(slots);
+        DLTensor slot = tensor(to, attn_dl_dtype(ATTN_DTYPE_INT64), s3, t3);
+        attn_kv_update_t u = {sizeof u};
+        u.key = &key, u.value = &value, u.kv_cache = cache, u.slot_mapping = &slot;
+        if (backend->ops->update_kv_cache(in, &u, stream, &e)) exit(fprintf(stderr, "update: %s\n", e.text));
+        CK(cudaStreamSynchronize(stream));
+        CK(cudaFree(to));
+    }
+    CK(cudaFree(rows));
+}
+
 static work decoder(std::string name, std::vector<int> q, std::vector<int> kv, uint32_t hq = 32,
                     uint32_t hkv = 8, uint32_t d = 128, uint32_t cache = ATTN_KV_AUTO) {
     work w;
@@ -267,7 +297,7 @@ static work decoder(std::string name, std::vector<int> q, std::vector<int> kv, u
 
 /* 8192 tokens of 32/8 heads of 128 into random slots: the cache writer, and rotation with the cache write in
  * one call. Four caches and inputs in turn, 134 MB each way, so that the L2 does not hold them. */
-static void writes() {
+static void writes(uint32_t kv = ATTN_KV_AUTO, const char *format = "") {
     const int64_t tokens = 8192, turns = 4, blocks = tokens / 16 + 1;
     attn_error_t e = {sizeof e};
     attn_device_t device = {sizeof device};
@@ -275,7 +305,7 @@ static void writes() {
     attn_option_value_t options[3] = {};
     for (int i = 0; i < 3; i++)
         options[i].struct_size = sizeof options[i], options[i].s = i == 0 ? cache_dir : "";
-    attn_problem_t p = decoder("", {1}, {1}).p;
+    attn_problem_t p = decoder("", {1}, {1}, 32, 8, 128, kv).p;
     p.struct_size = sizeof p, p.block_size = 16, p.num_blocks = blocks, p.scale = 1,
     p.max_num_batched_tokens = tokens;
     attn_rope_problem_t rp = {sizeof rp};
@@ -296,7 +326,7 @@ static void writes() {
     std::vector<int64_t> sq = {tokens, 32, 128}, tq, sk = {tokens, 8, 128}, tk, sn = {tokens}, tn,
                          st = {tokens, 128}, tt, sc(cs.shape, cs.shape + 4), tc;
     const size_t q_bytes = tokens * 32 * 256, k_bytes = tokens * 8 * 256,
-                 all = q_bytes + 2 * k_bytes + cs.total_bytes;
+                 all = q_bytes + 2 * k_bytes + (cs.total_bytes + 255) / 256 * 256;
     DLDataType type = attn_dl_dtype(ATTN_DTYPE_BFLOAT16), whole = attn_dl_dtype(ATTN_DTYPE_INT64);
     std::vector<float> ones(tokens * 128, 0.7f);
     DLTensor slots_t = tensor(copy_of(slots), whole, sn, tn),
@@ -307,11 +337,11 @@ static void writes() {
         uint8_t *at = pool + i * all;
         q_t[i] = tensor(at, type, sq, tq), k_t[i] = tensor(at + q_bytes, type, sk, tk),
         v_t[i] = tensor(at + q_bytes + k_bytes, type, sk, tk);
-        c_t[i] = tensor(at + q_bytes + 2 * k_bytes, type, sc, tc);
+        c_t[i] = tensor(at + q_bytes + 2 * k_bytes, cs.dtype, sc, tc);
         for (int d = 0; d < 4; d++)
-            tc[d] = cs.byte_strides[d] / 2;
+            tc[d] = cs.byte_strides[d] / (cs.dtype.bits / 8);
     }
-    for (int i = 0, turn = 0; i < 3; i++) {
+    for (int i = 0, turn = 0; i < (kv == ATTN_KV_AUTO ? 3 : 1); i++) {
         static const char *const names[3] = {"write 8192 tokens", "rope and write 8192 tokens",
                                              "rope and write 8192 tokens, no queries"};
         double us = time_it([&] {
@@ -325,13 +355,27 @@ static void writes() {
             if (i == 0 ? backend->ops->update_kv_cache(in, &u, stream, &e) : x->write(rope, &w, stream, &e))
                 exit(fprintf(stderr, "%s: %s\n", names[i], e.text));
         });
-        double bytes = 4.0 * k_bytes + (i > 0 ? k_bytes : 0) +
+        double bytes = 2.0 * k_bytes + (double)tokens * cs.page_bytes / 16 + (i > 0 ? k_bytes : 0) +
                        (i == 1 ? 2.0 * q_bytes : 0); /* rotated keys go back to memory too */
-        printf("%-38s %7.2f us %6.0f GB/s read and written\n", names[i], us, bytes / us * 1e-3);
+        printf("%-38s %7.2f us %6.0f GB/s read and written\n", (std::string(names[i]) + " " + format).c_str(),
+               us, bytes / us * 1e-3);
     }
     backend->ops->close(in);
     x->close(rope);
 }
+
+/* Formats whose rows carry their scales, and the one beside which they are judged. */
+struct format {
+    const char *name;
+    uint32_t kv;
+};
+static const format packed[] = {{"fp8", ATTN_KV_FP8_E4M3},
+                                {"int8 token-head", ATTN_KV_INT8_PER_TOKEN_HEAD},
+                                {"int4 token-head", ATTN_KV_INT4_PER_TOKEN_HEAD},
+                                {"turboquant k8v4", ATTN_KV_TURBOQUANT_K8V4},
+                                {"turboquant 4bit", ATTN_KV_TURBOQUANT_4BIT_NC},
+                                {"turboquant k3v4", ATTN_KV_TURBOQUANT_K3V4_NC},
+                                {"turboquant 3bit", ATTN_KV_TURBOQUANT_3BIT_NC}};
 
 int main(int argc, char **argv) {
     if (argc < 2) return fprintf(stderr, "usage: triton_bench PLUGIN.so [name...]\n"), 2;
@@ -364,17 +408,21 @@ int main(int argc, char **argv) {
     run(decoder("decode 64x8192 MHA 16/16", same(64, 1), same(64, 8192), 16, 16));
     run(decoder("decode 64x8192 d64", same(64, 1), same(64, 8192), 32, 8, 64));
     run(decoder("decode 64x8192 d256", same(64, 1), same(64, 8192), 16, 4, 256));
-    run(decoder("decode 64x8192 fp8", same(64, 1), same(64, 8192), 32, 8, 128, ATTN_KV_FP8_E4M3));
-    run(decoder("decode 64x8192 int8 token-head", same(64, 1), same(64, 8192), 32, 8, 128,
-                ATTN_KV_INT8_PER_TOKEN_HEAD));
+    for (const format &f : packed) {
+        const std::string name = std::string(" ") + f.name;
+        run(decoder("decode 64x8192" + name, same(64, 1), same(64, 8192), 32, 8, 128, f.kv));
+        run(decoder("decode 1x131072" + name, {1}, {131072}, 32, 8, 128, f.kv));
+        run(decoder("prefill 4x4096 d128" + name, same(4, 4096), same(4, 4096), 32, 8, 128, f.kv));
+    }
     run(decoder("decode 1x1024", {1}, {1024}));
     if (is_wanted("write 8192 tokens")) writes();
+    for (const format &f : packed)
+        if (is_wanted(std::string("write 8192 tokens ") + f.name)) writes(f.kv, f.name);
     for (uint32_t d : {64, 80, 96, 128, 192, 256})
         run(decoder("prefill 4x4096 d" + std::to_string(d), same(4, 4096), same(4, 4096), 4096 / d / 4 * 4,
                     1024 / d, d));
     run(decoder("prefill 1x16384 d128", same(1, 16384), same(1, 16384)));
     run(decoder("prefill 32x512 d128", same(32, 512), same(32, 512)));
-    run(decoder("prefill 4x4096 d128 fp8", same(4, 4096), same(4, 4096), 32, 8, 128, ATTN_KV_FP8_E4M3));
     for (uint32_t d : {72, 80, 128}) {
         work w = decoder("vision 8x4096 d" + std::to_string(d), same(8, 4096), same(8, 4096), 16, 16, d);
         w.p.role = ATTN_ROLE_MM_ENCODER, w.p.mask = ATTN_MASK_FULL;

@@ -56,25 +56,72 @@ static int type_of(uint32_t dtype) {
         return TRITON_E5M2;
     case ATTN_DTYPE_INT8:
         return TRITON_I8;
+    case ATTN_DTYPE_UINT8:
+        return TRITON_BYTES;
     default:
         return TRITON_F32;
     }
 }
 
+#ifndef HEADS_TOGETHER
+#define HEADS_TOGETHER 2
+#endif
+static int packed_of(uint32_t kv) {
+    switch (kv) {
+    case ATTN_KV_INT4_PER_TOKEN_HEAD:
+        return TRITON_INT4;
+    case ATTN_KV_TURBOQUANT_K8V4:
+        return TRITON_K8V4;
+    case ATTN_KV_TURBOQUANT_4BIT_NC:
+        return TRITON_C4V4;
+    case ATTN_KV_TURBOQUANT_K3V4_NC:
+        return TRITON_C3V4;
+    case ATTN_KV_TURBOQUANT_3BIT_NC:
+        return TRITON_C3V3;
+    default:
+        return 0;
+    }
+}
+
+static int terms_of(const triton_config_t *c) { /* inline float32s of a key: K's scale, V's, V's addend */
+    return c->packed ? 3 : c->token_head ? 2 : 0;
+}
+
 static int prefill_smem(const triton_config_t *c) {
     int dp = round_up(c->d, 16), dvp = round_up(c->dv, 16), rows = c->warps * 16 * c->m_tiles;
     int krs = dp * 2 + 16, vrs = dvp * 2 + 16, ors = dvp * bytes_of(c->out) + 16;
-    return rows * greatest(krs, ors) + c->keys * (krs + vrs) + (c->token_head ? 2 * c->keys * 4 : 0) +
-           rows * 8 + 16;
+    return rows * greatest(krs, ors) + c->keys * (krs + vrs) + terms_of(c) * c->keys * 4 + rows * 8 + 16;
 }
 
 static int wgmma_smem(const triton_config_t *c) {
     int k_row = round_up(c->d, 64) * 2, v_row = round_up(c->dv, 64) * 2, rows = c->warps * 16;
-    int keys = 2 * c->keys * (k_row + v_row + (c->token_head ? 8 : 0));
+    int keys = 2 * c->keys * (k_row + v_row + terms_of(c) * 4);
     return 1024 + rows * k_row + keys + rows * 8 + 16;
 }
 
+/* The ring's row for `bytes` of a packed row that begins up to `shift` bytes behind a multiple of 16. */
+static int packed_row(int bytes, int shift) {
+    return ((bytes + shift + 15) / 16 | 1) * 16;
+}
+
+/* triton_decode.cuh: rings of three blocks of 16 tokens, rotated queries, a table of centroids. */
+static int packed_smem(const triton_config_t *c) {
+    const int align = c->packed == TRITON_INT4 ? 4 : 2, k_bits = c->packed == TRITON_K8V4   ? 8
+                                                                 : c->packed >= TRITON_C3V4 ? 3
+                                                                                            : 4;
+    const int v_bits = c->packed == TRITON_C3V3 ? 3 : 4, has_table = c->packed >= TRITON_C4V4;
+    const int k = c->d * k_bits / 8 + (c->packed == TRITON_INT4 ? 4
+                                       : has_table              ? 2
+                                                                : 0),
+              v = c->dv * v_bits / 8 + 4, dvp = round_up(c->dv, v_bits == 3 ? 128 : 64);
+    const int row = c->joint ? packed_row(k + v, c->packed == TRITON_INT4 ? 8 : 14)
+                             : packed_row(k, 16 - align) + packed_row(v, 16 - align);
+    return c->decode_warps * greatest(48 * row, c->n_tiles * 8 * (dvp + 4) * 4) +
+           c->heads * c->n_tiles * 8 * (c->d + 8) * 2 + (has_table ? k_bits == 4 ? 32768 : 8192 : 0);
+}
+
 static int decode_smem(const triton_config_t *c) {
+    if (c->packed) return packed_smem(c);
     int e = bytes_of(c->kv), pad = e == 1 ? 32 : 16, dp = round_up(c->d, pad), dvp = round_up(c->dv, pad);
     int row = c->joint     ? round_up(128 + c->d + dvp, 128)
               : c->swizzle ? round_up((dp + dvp) * e, 128)
@@ -139,16 +186,20 @@ static int configure_wgmma(triton_config_t *c) {
 static int configure_decode(triton_config_t *c) {
     int is_small = bytes_of(c->kv) == 1;
     c->swizzle = c->kv_vec == 16 && !c->joint;
-    c->has_decode = c->page > 0 && c->kv_vec >= 4; /* cp.async moves at least 4 bytes */
+    /* cp.async moves at least 4 bytes; of packed rows it moves what they lie in, and a lane takes 16 codes of
+     * 3 bits */
+    c->has_decode = c->packed ? c->d >= 64 || c->packed < TRITON_C3V4 : c->page > 0 && c->kv_vec >= 4;
     if (!c->has_decode) return 0;
     c->n_tiles = c->group <= 8 ? 1 : 2;
     c->decode_warps = is_small ? 4 : 8;
+    c->heads = c->packed && c->kv_heads % HEADS_TOGETHER == 0 ? HEADS_TOGETHER : 1;
     while ((c->decode_smem = decode_smem(c)) > triton_smem_of_block(c->cc) - 2048) {
         c->decode_warps /= 2;
+        if (c->heads > c->decode_warps) c->heads = 1;
         if (c->decode_warps == 0) return -1;
     }
     int fit = triton_smem_of_sm(c->cc) / (c->decode_smem + 2048);
-    int most = is_small && c->n_tiles == 1 && c->d <= 128 ? c->joint ? 3 : 4 : 1;
+    int most = is_small && c->n_tiles == 1 && c->d <= 128 ? c->joint || c->packed ? 3 : 4 : 1;
     c->decode_ctas = fit < 1 ? 1 : fit < most ? fit : most;
     c->decode_rows = c->n_tiles * 8;
     c->decode_threads = c->decode_warps * 32;
@@ -162,6 +213,7 @@ static int small_int(uint32_t n) {
 int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     uint64_t f = attn_problem_features(p);
     memset(c, 0, sizeof *c);
+    c->heads = 1;
     c->cc = cc;
     c->model = type_of(p->dtype);
     c->q = type_of(p->query_dtype ? p->query_dtype : p->dtype);
@@ -171,8 +223,10 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->d = (int)p->head_size;
     c->dv = (int)(p->head_size_v ? p->head_size_v : p->head_size);
     c->group = (int)(p->num_heads / (p->num_kv_heads ? p->num_kv_heads : p->num_heads));
+    c->kv_heads = (int)(p->num_kv_heads ? p->num_kv_heads : p->num_heads);
     c->page = attn_role_has_cache(p->role) ? (int)(p->block_size ? p->block_size : 16) : 0;
     c->token_head = c->page > 0 && attn_kv_is_per_token_head(p->kv_cache_dtype);
+    c->packed = c->page > 0 ? packed_of(p->kv_cache_dtype) : 0;
     c->causal = p->mask == ATTN_MASK_CAUSAL ? 1 : p->mask == ATTN_MASK_PER_REQUEST ? 2 : 0;
     c->window = small_int(p->sliding_window);
     c->chunk = small_int(p->chunk_size);
@@ -195,8 +249,11 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->q_vec = alignment(c->d * bytes_of(c->q), 16);
     c->kv_vec = alignment(alignment(c->d * e, c->dv * e), alignment(c->d * e + tail, c->dv * e + tail));
     c->exact = c->model == TRITON_F32 || c->kv == TRITON_F32 || c->d > 256 || c->dv > 256;
-    c->joint = c->token_head && !c->exact && !(f & ATTN_F_SEPARATE_KV) && c->d % 16 == 0 && c->dv % 16 == 0;
-    c->kv_align = c->joint ? 8 : c->kv_vec;
+    c->joint = c->token_head && !c->exact && !(f & ATTN_F_SEPARATE_KV) &&
+               (c->packed || (c->d % 16 == 0 && c->dv % 16 == 0));
+    if (c->packed) c->kv_vec = c->packed == TRITON_INT4 ? 4 : 2;
+    c->kv_align = c->packed ? c->kv_vec : c->joint ? 8 : c->kv_vec;
+    if (c->joint && c->packed == TRITON_INT4) c->kv_align = 8;
     c->out_vec = alignment(c->dv * bytes_of(c->out), 16);
     c->new_vec = alignment(c->d * bytes_of(c->model), c->dv * bytes_of(c->model));
     if (c->exact) return configure_exact(c);
@@ -216,12 +273,12 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_SWIZZLE=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS="
         "%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
-        "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_REL=%d\n",
+        "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_HEADS=%d\n-DTL_REL=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window,
         c->chunk, c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias,
         c->sinks, c->scale, c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles,
         c->keys, c->ctas, c->early, c->joint, c->swizzle, c->decode_warps, c->n_tiles, c->decode_ctas,
         c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys, round_up(c->dv, 16),
-        c->rope, c->pairs, c->rel_bias);
+        c->rope, c->pairs, c->packed, c->heads, c->rel_bias);
     return n > 0 && (size_t)n < size ? n : -1;
 }

@@ -9,14 +9,18 @@
 #include <stddef.h>
 
 /* Element types, as in the kernels. */
-enum { TRITON_F16 = 1, TRITON_BF16 = 2, TRITON_E4M3 = 3, TRITON_E5M2 = 4, TRITON_F32 = 5, TRITON_I8 = 6 };
+enum { TRITON_F16 = 1, TRITON_BF16 = 2, TRITON_E4M3 = 3, TRITON_E5M2 = 4, TRITON_F32 = 5, TRITON_I8 = 6,
+       TRITON_BYTES = 7 };
+/* Rows of codes of fewer bits: what their words mean (triton_packed.cuh). */
+enum { TRITON_INT4 = 1, TRITON_K8V4 = 2, TRITON_C4V4 = 3, TRITON_C3V4 = 4, TRITON_C3V3 = 5 };
 enum { TRITON_MAX_PIECES = 256, TRITON_MACROS_SIZE = 2560 };
 
 typedef struct triton_config {
     int cc; /* 90: sm_90 */
     int q, out, kv, model;
-    int d, dv, group, page; /* page 0: no cache */
+    int d, dv, group, kv_heads, page; /* page 0: no cache */
     int token_head;
+    int packed; /* TRITON_INT4 and so on, else 0; token_head is set then, too */
     int causal;                                        /* 0, 1, 2: per request */
     int window, chunk, lookback, lookback_chunk, rswa; /* 0 and lookback -1: off */
     int spans, span_clamp, alibi, qq_bias, sinks, rel_bias;
@@ -31,6 +35,7 @@ typedef struct triton_config {
     int wgmma, early; /* prefill by wgmma: compute capability 9.0; copies between its two products */
     int warps, m_tiles, keys, ctas; /* prefill; keys: of a tile */
     int swizzle;                    /* decode: the ring is lines of 128 bytes, swizzled */
+    int heads; /* decode of packed rows: KV heads of a CTA, in warps side by side */
     int has_decode, decode_warps, n_tiles, decode_ctas;
     /* what launching needs */
     int prefill_rows, prefill_threads, prefill_smem, decode_rows, decode_threads, decode_smem;

@@ -18,36 +18,61 @@
  * that is the limit.
  *
  * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items.
- * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE. */
+ * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE,
+ * TL_HEADS. */
 #ifndef TRITON_DECODE_CUH
 #define TRITON_DECODE_CUH
 
 #include "decode_sm80_tile.cuh"
+#include "triton_packed_copy.cuh"
 #include "triton_reduce.cuh"
 
 namespace attn_cuda {
 namespace decode {
 
 constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, EB = element_bytes(TL_KV), QB = element_bytes(TL_Q);
-constexpr bool CODES = EB == 1;
+constexpr bool PACKED = TL_PACKED != 0, CODES = EB == 1 && !PACKED;
 constexpr int DP = CODES ? (TL_D + 31) / 32 * 32 : (TL_D + 15) / 16 * 16;
-constexpr int DVP = CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
+constexpr int DVP = PACKED ? packed::M_TILES * 16 : CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
 constexpr int odd16(int bytes) {
     return (bytes / 16) % 2 ? bytes : bytes + 16;
 } /* ldmatrix without bank conflicts */
 constexpr int JOINT_RS = (128 + TL_D + DVP + 127) / 128 * 128,
               STAGES = 3; /* at most 120 bytes before K; scales: 8 */
-constexpr int KRS = TL_JOINT ? JOINT_RS : TL_SWIZZLE ? ((DP + DVP) * EB + 127) / 128 * 128 : odd16(DP * EB);
-constexpr int VRS = TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * EB);
+/* PACKED: the 16-byte units that hold a row, of K and V or (apart) of one of them, wherever it begins */
+constexpr int PART = packed::K_BYTES + (TL_JOINT ? packed::V_BYTES : 0);
+constexpr int SHIFT = TL_JOINT && packed::IS_INT4 ? 8 : 16 - packed::ALIGN; /* bytes before a row at most */
+constexpr int K_UNITS = (PART + SHIFT + 15) / 16, V_UNITS = (packed::V_BYTES + SHIFT + 15) / 16;
+constexpr int KRS = PACKED       ? (K_UNITS | 1) * 16
+                    : TL_JOINT   ? JOINT_RS
+                    : TL_SWIZZLE ? ((DP + DVP) * EB + 127) / 128 * 128
+                                 : odd16(DP * EB);
+constexpr int VRS = PACKED && !TL_JOINT ? (V_UNITS | 1) * 16 : TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * EB);
+/* PACKED: warps that go through the same tokens, each for a head of its own, and copy rows of all of them */
+constexpr int HEADS = TL_HEADS, WARPS = TL_DWARPS, GROUPS = WARPS / HEADS;
 /* V after K: in a row of the ring, else in a block of 16 tokens */
-constexpr int V_AT = TL_JOINT ? TL_D + 4 : TL_SWIZZLE ? 0 : 16 * KRS, V_UNIT = TL_SWIZZLE ? DP * EB / 16 : 0;
+constexpr int V_AT = PACKED && TL_JOINT ? packed::K_BYTES
+                     : TL_JOINT         ? TL_D + 4
+                     : TL_SWIZZLE       ? 0
+                                        : HEADS * 16 * KRS,
+              V_UNIT = TL_SWIZZLE ? DP * EB / 16 : 0;
 constexpr int SCALES_AT = TL_SWIZZLE ? 16 * KRS : 16 * (KRS + VRS);
-constexpr int BLOCK = TL_JOINT ? 16 * JOINT_RS : SCALES_AT + (TL_TOKEN_HEAD ? 128 : 0), RING = STAGES * BLOCK;
-constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, QSTEP = DP / 16, MT = DVP / 16;
-constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, SMEM = WARPS * RING > EXCHANGE ? WARPS *RING : EXCHANGE;
+constexpr int BLOCK = PACKED     ? HEADS * 16 * (TL_JOINT ? KRS : KRS + VRS)
+                      : TL_JOINT ? 16 * JOINT_RS
+                                 : SCALES_AT + (TL_TOKEN_HEAD ? 128 : 0),
+              RING = STAGES * BLOCK;
+constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, MT = DVP / 16;
+constexpr int Q_WORDS = PACKED ? packed::Q_WORDS : DP / 8, QSTEP = Q_WORDS / 2;
+/* O, and of packed rows one tile more: what their values have in common */
+constexpr int SUM = PACKED ? MT : MT - 1, TILES = SUM + 1;
+constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, RINGS = GROUPS * RING > EXCHANGE ? GROUPS *RING : EXCHANGE;
+/* PACKED, behind the rings: rotated queries (f16), the table of centroids. What lies between a short row's
+ * end and the columns of its last lane is read, and not used. */
+constexpr int QRS = TL_D + 8, TABLE_AT = RINGS + HEADS * ROWS * QRS * 2,
+              SMEM = PACKED ? TABLE_AT + packed::TABLE_BYTES : RINGS;
 static_assert(SMEM == TL_DECODE_SMEM, "triton_config.c knows the same size");
 static_assert(SMEM >= 2 * WARPS * TL_MAX_PIECES * 4, "merging takes the ring's memory");
-constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
+constexpr float LAZY = TL_TOKEN_HEAD && !PACKED ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD && !PACKED ? 64.f : 1.f;
 
 /* Where the 16 bytes of column c of ring row r lie. TL_SWIZZLE: a row is K, then V of one token in whole
  * lines of 128 bytes, with the 128-byte swizzle. ldmatrix has no bank conflicts either way, but a line of
@@ -101,19 +126,13 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool 
     }
 }
 
-ATTN_DEV uint32_t ld_shared(uint32_t a) {
-    uint32_t x;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(a) : "memory");
-    return x;
-}
-
 } /* namespace decode */
 
 extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     tl_decode(const __grid_constant__ triton_params_t p) {
     using namespace decode;
     extern __shared__ __align__(128) uint8_t smem[];
-    __shared__ float row_m[WARPS][ROWS], row_l[WARPS][ROWS], row_f[WARPS][ROWS], row_inv[ROWS];
+    __shared__ float row_m[WARPS][ROWS], row_l[WARPS][ROWS], row_f[WARPS][ROWS], row_inv[HEADS * ROWS];
     __shared__ int is_last;
 
     /* counts, item and table address in one round trip; an item past the count is unused memory of the same
@@ -125,7 +144,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int64_t table_stride = p.counts->table_stride;
     if ((int)blockIdx.y >= num_items) return;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
-    const int head = blockIdx.x % p.num_kv_heads, row0 = blockIdx.x / p.num_kv_heads * ROWS;
+    const int head_groups = p.num_kv_heads / HEADS, head0 = blockIdx.x % head_groups * HEADS;
+    const int member = warp % HEADS, group = warp / HEADS, head = head0 + member;
+    const int row0 = blockIdx.x / head_groups * ROWS;
     const int seq = item.x, slot = item.w;
     const seq_view sv = view_seq(p, seq, lengths.x, lengths.y, lengths.z);
     const int rows = sv.q_len * TL_GROUP, context = sv.kv_len - sv.q_len;
@@ -165,34 +186,50 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int64_t first = TL_PAGE > 0 ? 0 : sv.q0;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
-    const uint32_t ring = smem_addr(smem) + warp * RING;
-    if (DP != TL_D || DVP != TL_DV) {
+    const uint32_t ring = smem_addr(smem) + group * RING;
+    if (!PACKED && (DP != TL_D || DVP != TL_DV)) {
         for (int i = lane; i < RING / 16; i += 32)
             st_shared_v4(ring + i * 16, make_uint4(0, 0, 0, 0));
         __syncwarp();
     }
     auto page_at = [&](int i) { /* i counts this warp's blocks */
-                                int b = warp + i * WARPS;
+                                int b = group + i * GROUPS;
                                 return TL_PAGE > 0 && b < nb ? __ldg(table + page_of(token_of(b))) : 0;
     };
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
-    uint32_t shifts = 0; /* TL_JOINT, eight bits a stage: address of the block's first row modulo 128 */
-    auto load = [&]() {
-        int b = warp + li * WARPS;
+    uint32_t shifts = 0; /* eight bits a stage. TL_JOINT: address of the block's first row modulo 128; PACKED:
+                            that of K modulo 16, and of V in the upper four bits */
+    auto load = [&](auto variant) {
+        constexpr bool EVEN = decltype(variant)::EVEN;
+        int b = group + li * GROUPS;
         if (b < nb) {
-            int tok = token_of(b), page = __shfl_sync(~0u, ids, li & 31), off = in_page(tok);
+            int tok = token_of(b), page = __shfl_sync(~0u, ids, li & 31),
+                off = TL_PAGE == 16 ? 0 : in_page(tok);
             const uint8_t *ks = kbase + ((TL_PAGE > 0 ? page * p.k_page : 0) + off * p.k_token) * EB;
             const uint8_t *vs = vbase + ((TL_PAGE > 0 ? page * p.v_page : 0) + off * p.v_token) * EB;
             uint32_t dk = ring + lstage * BLOCK;
             bool whole = tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
-            if constexpr (TL_JOINT) {
+            if constexpr (PACKED) {
+                const int64_t k_first = (int64_t)member * p.k_head, v_first = (int64_t)member * p.v_head;
+                packed::load_rows<HEADS, EVEN, PART, K_UNITS, KRS>(dk, ks - k_first, kbase - k_first,
+                                                                   (uint32_t)p.k_token, p.k_head, whole, tok,
+                                                                   member, walk, lane);
+                if (!TL_JOINT)
+                    packed::load_rows<HEADS, EVEN, packed::V_BYTES, V_UNITS, VRS>(
+                        dk + V_AT, vs - v_first, vbase - v_first, (uint32_t)p.v_token, p.v_head, whole, tok,
+                        member, walk, lane);
+                if (!EVEN)
+                    shifts = (shifts & ~(255u << 8 * lstage)) |
+                             ((uint32_t)(uintptr_t)ks & 15 | ((uint32_t)(uintptr_t)vs & 15) << 4)
+                                 << 8 * lstage;
+            } else if constexpr (TL_JOINT) {
                 load_block<TL_D + TL_DV + 16, KRS, 0>(dk, ks, p.k_token, whole, tok, walk, lane);
                 shifts = (shifts & ~(255u << 8 * lstage)) | ((uint32_t)(uintptr_t)ks & 127) << 8 * lstage;
             } else {
                 load_block<TL_D * EB, KRS, 0>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
                 load_block<TL_DV * EB, VRS, V_UNIT>(dk + V_AT, vs, p.v_token * EB, whole, tok, walk, lane);
             }
-            if constexpr (TL_TOKEN_HEAD && !TL_JOINT) {
+            if constexpr (TL_TOKEN_HEAD && !TL_JOINT && !PACKED) {
                 int r = lane & 15;
                 bool ok = walk.wanted(tok + r);
                 const uint8_t *at = lane < 16 ? ks + r * p.k_token + TL_D : vs + r * p.v_token + TL_DV;
@@ -209,10 +246,32 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     };
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
-        load();
+        load(packed::any_rows());
 
     /* Q^T fragments, and what each of the thread's 2 * NT query rows sees. */
-    uint32_t qf[NT][2 * QSTEP];
+    uint32_t qf[NT][Q_WORDS];
+#if TL_PACKED
+    if constexpr (packed::ROTATED) {
+        constexpr int E = (TL_D + 31) / 32;
+        packed::fill_table(smem_addr(smem) + TABLE_AT, tid, WARPS * 32);
+        for (int r = warp; r < HEADS * ROWS; r += WARPS) {
+            const int row = row0 + r % ROWS;
+            const int64_t from = (int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
+                                 (int64_t)((head0 + r / ROWS) * TL_GROUP + row % TL_GROUP) * p.q_head +
+                                 lane * E;
+            float x[E];
+#pragma unroll
+            for (int j = 0; j < E; j++)
+                x[j] = row < rows ? load_float<TL_Q>(p.q, from + j) : 0.f;
+            packed::rotate_query(x, lane);
+#pragma unroll
+            for (int j = 0; j < E; j++)
+                ((uint16_t *)(smem + RINGS))[r * QRS + lane * E + j] =
+                    (uint16_t)pack2<DT_F16>(packed::in_f16(x[j] * packed::UP), 0.f);
+        }
+        __syncthreads();
+    }
+#endif
     int2 see[NT][2];
     int pos[NT][2];
     float slope[NT][2];
@@ -223,6 +282,20 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         const uint8_t *qp = (const uint8_t *)p.q + ((int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
                                                     (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head) *
                                                        QB;
+#if TL_PACKED
+        if constexpr (packed::ROTATED) {
+            const uint16_t *const from = (const uint16_t *)(smem + RINGS) + (member * ROWS + n * 8 + g) * QRS;
+#pragma unroll
+            for (int w = 0; w < Q_WORDS; w++) {
+                const uint32_t x =
+                    from[packed::query_column(w, 0, q)] | (uint32_t)from[packed::query_column(w, 1, q)] << 16;
+                qf[n][w] = packed::IS_INT4 && w % 2 ? fma_f16x2(x, 0x2c002c00u, 0) : x; /* 1/16 */
+            }
+        } else
+#pragma unroll
+            for (int w = 0; w < Q_WORDS; w++)
+                qf[n][w] = row < rows ? query_pair<MMA>(qp, packed::query_column(w, 0, q)) : 0;
+#else
 #pragma unroll
         for (int s = 0; s < QSTEP; s++) {
             int d0 = CODES ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q,
@@ -230,6 +303,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             qf[n][2 * s] = row < rows ? query_pair<MMA>(qp, d0) : 0;
             qf[n][2 * s + 1] = row < rows ? query_pair<MMA>(qp, d1) : 0;
         }
+#endif
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             int r = row0 + n * 8 + 2 * q + e, tok = min(r, rows - 1) / TL_GROUP;
@@ -242,144 +316,287 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         }
     }
     const score_rule rule(p, head);
-    float o[NT][MT][4], m[NT][2], l[NT][2];
+#if TL_PACKED
+    float q_sum[NT][2]; /* int4: sums of the queries as the products have them, for the zero points */
+    packed::value_unit unit;
+    if constexpr (packed::IS_INT4)
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            float sum = 0.f;
+#pragma unroll
+            for (int w = 0; w < Q_WORDS; w++) {
+                const float2 x = unpack2<DT_F16>(qf[n][w]);
+                sum = fmaf(x.x + x.y, w % 2 ? 16.f / 16777216.f : 1.f / 16777216.f, sum);
+            }
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                q_sum[n][e] = __shfl_sync(~0u, sum, (2 * q + e) * 4);
+        }
+#endif
+    float o[NT][TILES][4], m[NT][2], l[NT][2];
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         m[n][0] = m[n][1] = NO_MAX, l[n][0] = l[n][1] = 0.f;
 #pragma unroll
-        for (int j = 0; j < MT; j++)
+        for (int j = 0; j < TILES; j++)
             o[n][j][0] = o[n][j][1] = o[n][j][2] = o[n][j][3] = 0.f;
     }
     const int lr = lane & 15, lc = lane >> 4;                             /* K: rows 0 to 15, column half */
     const int vr = (lane & 7) + ((lane >> 4) << 3), vc = (lane >> 3) & 1; /* V: tokens 0-7, 0-7, 8-15, 8-15 */
-    int cstage = 0;
+    auto walk_blocks = [&](auto variant) __attribute__((always_inline)) {
+        constexpr bool EVEN = decltype(variant)::EVEN;
+        int cstage = 0;
 #pragma unroll 1
-    for (int b = warp; b < nb; b += WARPS) {
-        cp_async_wait<STAGES - 2>();
-        __syncwarp();
-        const uint32_t sk = ring + cstage * BLOCK, svm = TL_JOINT ? 0 : sk + V_AT;
-        float ks[2] = {1.f, 1.f}, vs[2] = {1.f, 1.f};
-        uint32_t k_at[2] = {0, 0},
-                 v_at[4] = {0, 0, 0,
-                            0}; /* first byte of rows g, g + 8 of K; 2q, 2q + 1, 2q + 8, 2q + 9 of V */
-        const uint32_t k_flip = joint_flip(g), v_flip[2] = {joint_flip(2 * q), joint_flip(2 * q + 1)};
-        if constexpr (TL_JOINT) {
-            const uint32_t low = shifts >> 8 * cstage & 127;
-            auto row_at = [&](int r) { return sk + r * JOINT_RS + ((low + r * (uint32_t)p.k_token) & 127); };
+        for (int b = group; b < nb; b += GROUPS) {
+            cp_async_wait<STAGES - 2>();
+            packed::group_sync<HEADS>(group);
+            const uint32_t block = ring + cstage * BLOCK, sk = block + member * 16 * KRS,
+                           svm = TL_JOINT ? 0 : block + V_AT + member * 16 * VRS;
+            float ks[2] = {1.f, 1.f}, vs[2] = {1.f, 1.f};
+            uint32_t k_at[2] = {0, 0},
+                     v_at[4] = {0, 0, 0,
+                                0}; /* first byte of rows g, g + 8 of K; 2q, 2q + 1, 2q + 8, 2q + 9 of V */
+            const uint32_t k_flip = joint_flip(g), v_flip[2] = {joint_flip(2 * q), joint_flip(2 * q + 1)};
+#if TL_PACKED
+            uint32_t v_key[2];
+            float zero[2] = {0.f, 0.f},
+                  low[2] = {0.f, 0.f}; /* PACKED: of keys g, g + 8; what is added to a value */
+            if constexpr (EVEN) {      /* all rows begin at the same offset in 16 bytes */
+                const uint32_t k = sk + ((uint32_t)(uintptr_t)kbase & 15),
+                               v = TL_JOINT ? k + V_AT : svm + ((uint32_t)(uintptr_t)vbase & 15);
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    k_at[i] = k + g * KRS + i * 8 * KRS, v_key[i] = v + g * VRS + i * 8 * VRS;
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    v_at[i] = v + q * 2 * VRS + ((i & 1) + (i >> 1) * 8) * VRS;
+            } else {
+                const uint32_t shift = shifts >> 8 * cstage, vs_at = TL_JOINT ? sk + V_AT : svm;
+                auto k_row = [&](int r) { return sk + r * KRS + ((shift + r * (uint32_t)p.k_token) & 15); };
+                auto v_row = [&](int r) {
+                    return vs_at + r * VRS +
+                           ((TL_JOINT ? shift + r * (uint32_t)p.k_token
+                                      : (shift >> 4) + r * (uint32_t)p.v_token) &
+                            15);
+                };
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    k_at[i] = k_row(g + 8 * i), v_key[i] = v_row(g + 8 * i);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    v_at[i] = v_row(2 * q + (i & 1) + (i >> 1) * 8);
+            }
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                k_at[i] = row_at(g + 8 * i);
-                ks[i] = __uint_as_float(ld_shared((k_at[i] + TL_D) ^ k_flip));
-                vs[i] = __uint_as_float(ld_shared((k_at[i] + V_AT + TL_DV) ^ k_flip)) * V_SHIFT;
-            }
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                v_at[i] = row_at(2 * q + (i & 1) + (i >> 1) * 8) + V_AT;
-        } else if (TL_TOKEN_HEAD) {
-            const float *sc = (const float *)(smem + warp * RING + cstage * BLOCK + SCALES_AT);
-            ks[0] = sc[g], ks[1] = sc[g + 8], vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
-        }
-        load();
-        float s[NT][4];
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-            s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
-        if constexpr (CODES) {
-#pragma unroll
-            for (int st = 0; st < DP / 32; st++) {
-                uint32_t r[4];
-                if constexpr (TL_JOINT) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        r[i] = 2 * st + (i >> 1) < TL_D / 16
-                                   ? ld_shared((k_at[i & 1] + (2 * st + (i >> 1)) * 16 + 4 * q) ^ k_flip)
-                                   : 0;
-                } else
-                    ldmatrix_x4(r, sk + ring_unit<KRS>(lr, 2 * st + lc));
-                uint32_t a0[4] = {codes_to_f16x2<TL_KV, 0>(r[0]), codes_to_f16x2<TL_KV, 0>(r[1]),
-                                  codes_to_f16x2<TL_KV, 1>(r[0]), codes_to_f16x2<TL_KV, 1>(r[1])};
-                uint32_t a1[4] = {codes_to_f16x2<TL_KV, 0>(r[2]), codes_to_f16x2<TL_KV, 0>(r[3]),
-                                  codes_to_f16x2<TL_KV, 1>(r[2]), codes_to_f16x2<TL_KV, 1>(r[3])};
-#pragma unroll
-                for (int n = 0; n < NT; n++) {
-                    mma_16816<MMA>(s[n], a0, qf[n][4 * st], qf[n][4 * st + 1]);
-                    mma_16816<MMA>(s[n], a1, qf[n][4 * st + 2], qf[n][4 * st + 3]);
+                const uint32_t v = v_key[i] + packed::V_DATA;
+                if constexpr (packed::IS_INT4) {
+                    const uint32_t x = ld_shared_u32(k_at[i] + packed::K_DATA), y = ld_shared_u32(v);
+                    ks[i] = packed::scale_of(x), zero[i] = -(float)(x & 15);
+                    vs[i] = packed::scale_of(y), low[i] = -(float)(y & 15) * vs[i];
+                } else {
+                    if (packed::CENTROIDS) ks[i] = packed::f16_bits(ld_shared_u16(k_at[i] + packed::K_DATA));
+                    vs[i] = packed::f16_bits(ld_shared_u16(v)),
+                    low[i] = packed::f16_bits(ld_shared_u16(v + 2));
                 }
             }
-        } else {
-            add_scores<MMA, QSTEP>(s, qf, [&](int i) { return sk + ring_unit<KRS>(lr, 2 * i + lc); });
-        }
-        const int tok0 = token_of(b), tok = tok0 + g;
+#else
+            if constexpr (TL_JOINT) {
+                const uint32_t low = shifts >> 8 * cstage & 127;
+                auto row_at = [&](int r) {
+                    return sk + r * JOINT_RS + ((low + r * (uint32_t)p.k_token) & 127);
+                };
 #pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                s[n][i] = rule.apply<false>(TL_TOKEN_HEAD ? s[n][i] * ks[i >> 1] : s[n][i]);
-                if (TL_ALIBI != 0)
-                    s[n][i] +=
-                        alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - pos[n][i & 1]));
-                if constexpr (TL_REL)
-                    s[n][i] += rel_bias_term(p, rel_row[n][i & 1], tok + (i >> 1) * 8 - pos[n][i & 1]);
-                if constexpr (TL_QQ) {
-                    int rel = tok + (i >> 1) * 8 - context;
-                    if (rel >= 0 && rel < p.qq_width) s[n][i] += __ldg(bias[n][i & 1] + rel) * LOG2E;
+                for (int i = 0; i < 2; i++) {
+                    k_at[i] = row_at(g + 8 * i);
+                    ks[i] = __uint_as_float(ld_shared_u32((k_at[i] + TL_D) ^ k_flip));
+                    vs[i] = __uint_as_float(ld_shared_u32((k_at[i] + V_AT + TL_DV) ^ k_flip)) * V_SHIFT;
                 }
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    v_at[i] = row_at(2 * q + (i & 1) + (i >> 1) * 8) + V_AT;
+            } else if (TL_TOKEN_HEAD) {
+                const float *sc = (const float *)(smem + warp * RING + cstage * BLOCK + SCALES_AT);
+                ks[0] = sc[g], ks[1] = sc[g + 8], vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
             }
-        if (tok0 < all.x || tok0 + 16 > all.y || tok0 + 16 > walk.hi) {
+#endif
+            load(variant);
+            float s[NT][4];
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
+#if TL_PACKED
+            {
+                float squares[2] = {1.f, 1.f};
+                packed::add_scores<decltype(variant)::K_WORDS>(
+                    s, qf, k_at, q, smem_addr(smem) + TABLE_AT + lane * 4, squares);
+                if (packed::CENTROIDS) ks[0] *= rsqrtf(squares[0]), ks[1] *= rsqrtf(squares[1]);
+                if constexpr (packed::IS_INT4)
+#pragma unroll
+                    for (int n = 0; n < NT; n++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            s[n][i] = fmaf(zero[i >> 1], q_sum[n][i & 1], s[n][i]);
+            }
+#else
+            if constexpr (CODES) {
+#pragma unroll
+                for (int st = 0; st < DP / 32; st++) {
+                    uint32_t r[4];
+                    if constexpr (TL_JOINT) {
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            r[i] =
+                                2 * st + (i >> 1) < TL_D / 16
+                                    ? ld_shared_u32((k_at[i & 1] + (2 * st + (i >> 1)) * 16 + 4 * q) ^ k_flip)
+                                    : 0;
+                    } else
+                        ldmatrix_x4(r, sk + ring_unit<KRS>(lr, 2 * st + lc));
+                    uint32_t a0[4] = {codes_to_f16x2<TL_KV, 0>(r[0]), codes_to_f16x2<TL_KV, 0>(r[1]),
+                                      codes_to_f16x2<TL_KV, 1>(r[0]), codes_to_f16x2<TL_KV, 1>(r[1])};
+                    uint32_t a1[4] = {codes_to_f16x2<TL_KV, 0>(r[2]), codes_to_f16x2<TL_KV, 0>(r[3]),
+                                      codes_to_f16x2<TL_KV, 1>(r[2]), codes_to_f16x2<TL_KV, 1>(r[3])};
+#pragma unroll
+                    for (int n = 0; n < NT; n++) {
+                        mma_16816<MMA>(s[n], a0, qf[n][4 * st], qf[n][4 * st + 1]);
+                        mma_16816<MMA>(s[n], a1, qf[n][4 * st + 2], qf[n][4 * st + 3]);
+                    }
+                }
+            } else {
+                add_scores<MMA, QSTEP>(s, qf, [&](int i) { return sk + ring_unit<KRS>(lr, 2 * i + lc); });
+            }
+#endif
+            const int tok0 = token_of(b), tok = tok0 + g;
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    int k = tok + (i >> 1) * 8;
-                    if (k >= walk.hi || !is_visible(k, see[n][i & 1], walk.prefix)) s[n][i] = -INFINITY;
-                }
-        }
-        raise_max(s, m, l, o, LAZY);
-        uint32_t pb[NT][2];
-        weigh<MMA, TL_TOKEN_HEAD != 0>(s, m, vs, l, pb);
-        if constexpr (CODES) {
-#pragma unroll
-            for (int x = 0; x < DVP / 32; x++) {
-                uint32_t r[4], low[4], high[4];
-                if constexpr (TL_JOINT) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        r[i] = ld_shared((v_at[i] + (8 * x + g) * 4) ^ v_flip[i & 1]);
-#pragma unroll
-                    for (int i = 0; i < 2;
-                         i++) { /* columns 4g and 4g + 1 to rows g and g + 8, the next two likewise */
-                        uint32_t y = prmt(r[2 * i], r[2 * i + 1], 0x5140),
-                                 z = prmt(r[2 * i], r[2 * i + 1], 0x7362);
-                        low[2 * i] = codes_to_f16x2<TL_KV, 0>(y),
-                                low[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(y);
-                        high[2 * i] = codes_to_f16x2<TL_KV, 0>(z),
-                                 high[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(z);
+                    if (PACKED && TL_CAP == 0.f)
+                        s[n][i] *= ks[i >> 1] * (packed::K_UNIT * rule.factor);
+                    else
+                        s[n][i] = rule.apply<false>(TL_TOKEN_HEAD ? s[n][i] * (ks[i >> 1] * packed::K_UNIT)
+                                                                  : s[n][i]);
+                    if (TL_ALIBI != 0)
+                        s[n][i] +=
+                            alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - pos[n][i & 1]));
+                    if constexpr (TL_REL)
+                        s[n][i] += rel_bias_term(p, rel_row[n][i & 1], tok + (i >> 1) * 8 - pos[n][i & 1]);
+                    if constexpr (TL_QQ) {
+                        int rel = tok + (i >> 1) * 8 - context;
+                        if (rel >= 0 && rel < p.qq_width) s[n][i] += __ldg(bias[n][i & 1] + rel) * LOG2E;
                     }
-                } else {
-                    ldmatrix_x4_trans(r, svm + ring_unit<VRS>(vr, V_UNIT + 2 * x + vc));
+                }
+            if (tok0 < all.x || tok0 + 16 > all.y || tok0 + 16 > walk.hi) {
+#pragma unroll
+                for (int n = 0; n < NT; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
-                        low[i] = codes_to_f16x2<TL_KV, 0>(y);
-                        high[i] = codes_to_f16x2<TL_KV, 1>(y);
+                        int k = tok + (i >> 1) * 8;
+                        if (k >= walk.hi || !is_visible(k, see[n][i & 1], walk.prefix)) s[n][i] = -INFINITY;
                     }
-                }
+            }
+            raise_max(s, m, l, o, LAZY);
+            uint32_t pb[NT][2];
+#if TL_PACKED
+            {
+                float ratio;
+                if (unit.raise(fmaxf(vs[0], vs[1]), ratio))
+#pragma unroll
+                    for (int n = 0; n < NT; n++)
+#pragma unroll
+                        for (int j = 0; j < MT; j++)
+#pragma unroll
+                            for (int i = 0; i < 4; i++)
+                                o[n][j][i] *= ratio;
+                const float factor[2] = {vs[0] * unit.unit, vs[1] * unit.unit};
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
-                    mma_16816<MMA>(o[n][2 * x], low, pb[n][0], pb[n][1]);
-                    mma_16816<MMA>(o[n][2 * x + 1], high, pb[n][0], pb[n][1]);
+                    float w[4];
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        w[i] = ex2(s[n][i] - m[n][i & 1]);
+                        l[n][i & 1] += w[i];
+                        o[n][SUM][i] = fmaf(w[i], low[i >> 1], o[n][SUM][i]);
+                        w[i] *= factor[i >> 1];
+                    }
+                    pb[n][0] = movmatrix_trans(pack2<MMA>(w[0], w[1]));
+                    pb[n][1] = movmatrix_trans(pack2<MMA>(w[2], w[3]));
                 }
+                packed::add_values<decltype(variant)::V_WORDS>(o, pb, v_at, g);
             }
-        } else {
-            add_values<MMA>(o, pb, [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
+#else
+            weigh<MMA, TL_TOKEN_HEAD != 0>(s, m, vs, l, pb);
+            if constexpr (CODES) {
+#pragma unroll
+                for (int x = 0; x < DVP / 32; x++) {
+                    uint32_t r[4], low[4], high[4];
+                    if constexpr (TL_JOINT) {
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            r[i] = ld_shared_u32((v_at[i] + (8 * x + g) * 4) ^ v_flip[i & 1]);
+#pragma unroll
+                        for (int i = 0; i < 2;
+                             i++) { /* columns 4g and 4g + 1 to rows g and g + 8, the next two likewise */
+                            uint32_t y = prmt(r[2 * i], r[2 * i + 1], 0x5140),
+                                     z = prmt(r[2 * i], r[2 * i + 1], 0x7362);
+                            low[2 * i] = codes_to_f16x2<TL_KV, 0>(y),
+                                    low[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(y);
+                            high[2 * i] = codes_to_f16x2<TL_KV, 0>(z),
+                                     high[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(z);
+                        }
+                    } else {
+                        ldmatrix_x4_trans(r, svm + ring_unit<VRS>(vr, V_UNIT + 2 * x + vc));
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
+                            low[i] = codes_to_f16x2<TL_KV, 0>(y);
+                            high[i] = codes_to_f16x2<TL_KV, 1>(y);
+                        }
+                    }
+#pragma unroll
+                    for (int n = 0; n < NT; n++) {
+                        mma_16816<MMA>(o[n][2 * x], low, pb[n][0], pb[n][1]);
+                        mma_16816<MMA>(o[n][2 * x + 1], high, pb[n][0], pb[n][1]);
+                    }
+                }
+            } else {
+                add_values<MMA>(o, pb, [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
+            }
+#endif
+            if (HEADS == 1) __syncwarp(); /* else group_sync comes between this and the next copy */
+            cstage = cstage + 1 == STAGES ? 0 : cstage + 1;
         }
-        __syncwarp();
-        cstage = cstage + 1 == STAGES ? 0 : cstage + 1;
-    }
+    };
+    /* Rows of most caches lie multiples of 16 apart; of K and V, both or one begin at a word. */
+    if constexpr (PACKED) {
+        constexpr bool K_FREE = packed::ALWAYS || packed::K_BITS == 3,
+                       V_FREE = packed::ALWAYS || packed::V_BITS == 3;
+        constexpr bool V_TOO = K_FREE || packed::K_BYTES % 4 == 0; /* V begins at a word where K does */
+        const bool k = K_FREE || (uintptr_t)kbase % 4 == 0,
+                   v = V_FREE || ((uintptr_t)vbase % 4 == 0) == V_TOO;
+        const int even = (p.k_token | p.k_page | (TL_JOINT ? 0 : p.v_token | p.v_page)) % 16 == 0;
+        if (even && k && v)
+            walk_blocks(packed::rows_of<true, true, (V_FREE || V_TOO)>());
+        else if (!(K_FREE && V_FREE) && even && (K_FREE || !k) && !v)
+            walk_blocks(packed::rows_of<true, K_FREE, !V_TOO>());
+        else
+            walk_blocks(packed::any_rows());
+    } else
+        walk_blocks(packed::any_rows());
     cp_async_wait<0>();
 
     /* Merge of the warps through the ring's memory. */
     sum_lanes(l);
+    float common[NT][2];
+    if constexpr (PACKED) {
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                common[n][e] = o[n][SUM][e] + o[n][SUM][2 + e];
+        sum_lanes(common);
+    }
     __syncthreads();
     float *so = (float *)smem;
 #pragma unroll
@@ -393,6 +610,18 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * ORS, *r1 = r0 + ORS;
 #pragma unroll
         for (int j = 0; j < MT; j++) {
+#if TL_PACKED
+            {
+                const float down = 1.f / unit.unit;
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int d = packed::value_column(j, e, g);
+                    const float f = packed::value_factor(j, e) * down;
+                    r0[d] = fmaf(o[n][j][2 * e], f, common[n][0]);
+                    r1[d] = fmaf(o[n][j][2 * e + 1], f, common[n][1]);
+                }
+            }
+#else
             int d0 = TL_JOINT ? 32 * (j >> 1) + 4 * g + 2 * (j & 1)
                      : CODES  ? 32 * (j >> 1) + 2 * g + (j & 1)
                               : 16 * j + g;
@@ -401,25 +630,27 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             r1[d0] = o[n][j][1];
             r0[d1] = o[n][j][2];
             r1[d1] = o[n][j][3];
+#endif
         }
     }
     __syncthreads();
     const int nrows = min(ROWS, rows - row0);
     const int64_t part0 = (int64_t)slot * p.max_rows, num_heads = p.num_kv_heads * TL_GROUP;
-    if (tid < nrows) {
-        int r = tid, row = row0 + r, t = row / TL_GROUP, h = head * TL_GROUP + row % TL_GROUP;
+    if (tid < HEADS * nrows) {
+        int at = tid / nrows, r = tid % nrows, row = row0 + r, t = row / TL_GROUP,
+            h = (head0 + at) * TL_GROUP + row % TL_GROUP;
         float mm = NO_MAX, sum = 0.f;
-        for (int w = 0; w < WARPS; w++)
+        for (int w = at; w < WARPS; w += HEADS)
             mm = fmaxf(mm, row_m[w][r]);
         float sink = TL_SINKS && slot < 0 ? __ldg(p.sinks + h) * LOG2E : -INFINITY;
         mm = fmaxf(mm, sink); /* the sink only enters the denominator (semantics 2.10) */
-        for (int w = 0; w < WARPS; w++) {
+        for (int w = at; w < WARPS; w += HEADS) {
             float f = ex2(row_m[w][r] - mm);
             row_f[w][r] = f;
             sum += f * row_l[w][r];
         }
         if (TL_SINKS) sum += ex2(sink - mm);
-        row_inv[r] = sum != 0.f ? 1.f / sum : 0.f;
+        row_inv[at * ROWS + r] = sum != 0.f ? 1.f / sum : 0.f;
         if (slot >= 0)
             p.part_lse[part0 + t * num_heads + h] = sum != 0.f ? mm + lg2(sum) : -INFINITY;
         else if (p.lse)
@@ -429,19 +660,44 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     __syncthreads();
     float factor = !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f / V_SHIFT;
     if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0) factor /= __ldg(p.out_scale);
-    for (int i = tid; i < nrows * TL_DV; i += WARPS * 32) {
-        int r = i / TL_DV, d = i % TL_DV, row = row0 + r, t = row / TL_GROUP,
-            h = head * TL_GROUP + row % TL_GROUP;
-        float x = 0.f;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++)
-            x = fmaf(row_f[w][r], so[(w * ROWS + r) * ORS + d], x);
-        x *= row_inv[r] * factor;
+    auto give = [&](int at, int r, int d, float x) {
+        const int row = row0 + r, t = row / TL_GROUP, h = (head0 + at) * TL_GROUP + row % TL_GROUP;
         if (slot >= 0)
             p.part_out[(part0 + t * num_heads + h) * TL_DV + d] = x;
         else
             store_float<TL_OUT>(p.out, (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d, x);
+    };
+    for (int i = tid; i < HEADS * nrows * TL_DV; i += WARPS * 32) {
+        int at = HEADS > 1 ? i / TL_DV / nrows : 0, r = i / TL_DV - at * nrows, d = i % TL_DV;
+        float x = 0.f;
+#pragma unroll
+        for (int k = 0; k < GROUPS; k++) {
+            const int w = k * HEADS + at;
+            x = fmaf(row_f[w][r], so[(w * ROWS + r) * ORS + d], x);
+        }
+        x *= row_inv[at * ROWS + r] * factor;
+        if (packed::IS_INT4)
+            so[(at * ROWS + r) * ORS + d] = x; /* read by this thread alone */
+        else
+            give(at, r, d, x);
     }
+#if TL_PACKED
+    if constexpr (packed::IS_INT4) {
+        constexpr int E = TL_DV / 32;
+        __syncthreads();
+        for (int i = warp; i < HEADS * nrows; i += WARPS) {
+            const int at = i / nrows, r = i % nrows;
+            float x[E];
+#pragma unroll
+            for (int j = 0; j < E; j++)
+                x[j] = so[(at * ROWS + r) * ORS + lane * E + j];
+            packed::rotate_back(x, lane);
+#pragma unroll
+            for (int j = 0; j < E; j++)
+                give(at, r, lane * E + j, x[j]);
+        }
+    }
+#endif
     if (slot < 0) return;
     __threadfence(); /* the partial results before the ticket that says so */
     __syncthreads();
@@ -454,13 +710,13 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     if (!is_last) return;
     __threadfence();
     constexpr int AT_ONCE = ROWS > WARPS ? 2 : 1;
-    for (int r = warp; r < nrows; r += AT_ONCE * WARPS) {
+    for (int r = warp; r < HEADS * nrows; r += AT_ONCE * WARPS) {
         int merged[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int row = row0 + r + i * WARPS;
-            merged[i] = r + i * WARPS < nrows
-                            ? row / TL_GROUP * (int)num_heads + head * TL_GROUP + row % TL_GROUP
+            const int k = r + i * WARPS, at = HEADS > 1 ? k / nrows : 0, row = row0 + k - at * nrows;
+            merged[i] = k < HEADS * nrows
+                            ? row / TL_GROUP * (int)num_heads + (head0 + at) * TL_GROUP + row % TL_GROUP
                             : -1;
         }
         merge_rows(p, sv.q0, slot - item.y, item.z, merged, (float *)smem + warp * AT_ONCE * TL_MAX_PIECES);

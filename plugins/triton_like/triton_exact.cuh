@@ -17,7 +17,26 @@ constexpr int EB = element_bytes(TL_KV), QB = element_bytes(TL_Q), BM = 16,
               BN = TL_D > 256 || TL_DV > 256 ? 16 : 32;
 constexpr int DS = (TL_D + 3) / 4 * 4 + 4, DVS = TL_DV + 1, PS = BN + 1, COLS = (TL_DV + 7) / 8;
 constexpr int SMEM = (BM * DS + BN * DS + BN * DVS + BM * PS) * 4;
+static_assert(!packed::IS_INT4 || BM <= BN, "V's memory takes the rows of the output");
 static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
+
+#if TL_PACKED
+/* H x * factor for BM rows of SIZE values, STRIDE apart, by all threads. */
+template <int SIZE, int STRIDE>
+ATTN_DEV void hadamard_rows(float *x, float factor) {
+#pragma unroll 1
+    for (int half = 1; half < SIZE; half *= 2) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < BM * SIZE / 2; i += 128) {
+            const int r = i / (SIZE / 2), j = i % (SIZE / 2),
+                      at = r * STRIDE + j / half * 2 * half + j % half;
+            const float a = x[at], b = x[at + half], f = half * 2 == SIZE ? factor : 1.f;
+            x[at] = (a + b) * f, x[at + half] = (a - b) * f;
+        }
+    }
+    __syncthreads();
+}
+#endif
 
 /* One block of rows: `row0` of request `seq`, segment `piece` of `pieces`, into slot or (-1) the output. */
 ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int piece, int pieces, int slot) {
@@ -29,11 +48,20 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
     if (row0 >= rows) return;
     for (int i = tid; i < BM * DS; i += 128) {
         int row = row0 + i / DS, d = i % DS;
-        sq[i] = row < rows && d < TL_D
-                    ? load_float<TL_Q>(p.q, (int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
-                                                (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head + d)
-                    : 0.f;
+        float x = row < rows && d < TL_D
+                      ? load_float<TL_Q>(p.q, (int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
+                                                  (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head + d)
+                      : 0.f;
+#if TL_PACKED
+        if (packed::IS_INT4 && d < TL_D && rotation_is_negative(d)) x = -x;
+#endif
+        sq[i] = x;
     }
+#if TL_PACKED
+    __shared__ float centroids[16], k_scales[BN];
+    packed::fill_centroids(centroids, tid, 128);
+    if constexpr (packed::ROTATED) hadamard_rows<TL_D, DS>(sq, packed::Q_UNIT);
+#endif
     const int row = row0 + r, mine = min(row, rows - 1), tok_q = mine / TL_GROUP,
               h = head * TL_GROUP + mine % TL_GROUP;
     const int2 see = row_keys(sv, tok_q);
@@ -73,8 +101,12 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             if (d < TL_D && tok < t1 && walk.wanted(tok)) {
                 int64_t off =
                     (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.k_page : 0) + in_page(tok) * p.k_token;
+#if TL_PACKED
+                x = packed::element<false>(kbase + off, d, centroids);
+#else
                 x = load_float<TL_KV>(kbase, off + d);
                 if (TL_TOKEN_HEAD) x *= load_scale(kbase + off + TL_D);
+#endif
             }
             sk[i] = x;
         }
@@ -85,11 +117,27 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             if (tok < t1 && walk.wanted(tok)) {
                 int64_t off =
                     (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.v_page : 0) + in_page(tok) * p.v_token;
+#if TL_PACKED
+                const float2 terms = packed::value_terms(vbase + off);
+                x = fmaf(packed::element<true>(vbase + off, d, centroids), terms.x, terms.y);
+#else
                 x = load_float<TL_KV>(vbase, off + d);
                 if (TL_TOKEN_HEAD) x *= load_scale(vbase + off + TL_DV);
+#endif
             }
             svm[i / TL_DV * DVS + d] = x;
         }
+#if TL_PACKED
+        if (tid < BN) {
+            const int tok = k0 + tid;
+            k_scales[tid] =
+                tok < t1 && walk.wanted(tok)
+                    ? packed::key_scale(kbase + (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.k_page : 0) +
+                                            in_page(tok) * p.k_token,
+                                        centroids)
+                    : 0.f;
+        }
+#endif
         __syncthreads();
         float s[BN / 8], top = NO_MAX;
 #pragma unroll
@@ -107,6 +155,9 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
 #pragma unroll
         for (int i = 0; i < BN / 8; i++) {
             int k = k0 + part + 8 * i, rel = k - context;
+#if TL_PACKED
+            s[i] *= k_scales[part + 8 * i];
+#endif
             s[i] = rule.apply<true>(s[i]);
             if (TL_ALIBI) s[i] += alibi_term<true>(slope, (float)(rel - tok_q));
             if (TL_REL) s[i] += rel_bias_term(p, rel_row, rel - tok_q);
@@ -151,6 +202,19 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
         factor *= f;
         m = top;
     }
+#if TL_PACKED
+    if constexpr (packed::IS_INT4) {
+        __syncthreads();
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            svm[r * DVS + part + 8 * c] = acc[c];
+        hadamard_rows<TL_DV, DVS>(svm, 1.f / TL_DV);
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            acc[c] = rotation_is_negative(part + 8 * c) ? -svm[r * DVS + part + 8 * c]
+                                                        : svm[r * DVS + part + 8 * c];
+    }
+#endif
     if (row >= rows) return;
     factor = l != 0.f ? factor / l : 0.f;
     const int64_t at = (int64_t)slot * p.max_rows + (int64_t)tok_q * p.num_kv_heads * TL_GROUP + h;

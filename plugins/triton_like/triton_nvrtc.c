@@ -13,7 +13,7 @@ static const char stdint_text[] = "typedef signed char int8_t; typedef unsigned 
                                   "int16_t; typedef unsigned short uint16_t;\n"
                                   "typedef int int32_t; typedef unsigned int uint32_t; typedef long long "
                                   "int64_t; typedef unsigned long long uint64_t;\n"
-                                  "typedef unsigned long long uintptr_t;\n";
+                                  "typedef unsigned long long uintptr_t;\n#define INT64_C(x) x##LL\n";
 
 uint64_t triton_source_hash(uint64_t h) {
     for (const struct triton_source *s = triton_sources; s->name != NULL; s++) {
@@ -112,7 +112,7 @@ static int fail_compile(const triton_nvrtc_t *n, void *program, int code, attn_e
 
 int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char *macros, void **cubin,
                          size_t *bytes, attn_error_t *error) {
-    const char *names[16], *texts[16], *options[64];
+    const char *names[24], *texts[24], *options[64];
     char arch[32], lines[TRITON_MACROS_SIZE];
     int num_headers = 0, num_options = 0;
     names[num_headers] = "stdint.h", texts[num_headers++] = stdint_text;

@@ -14,7 +14,7 @@ constexpr int MT = TL_MT, BM = TL_WARPS * 16 * MT;
 constexpr int KRS = DP * 2 + 16, VRS = DVP * 2 + 16; /* an odd number of 16-byte units: no bank conflicts */
 constexpr int QRS = KRS > ORS ? KRS : ORS;
 constexpr int K_AT = BM * QRS, V_AT = K_AT + BN * KRS, SCALES_AT = V_AT + BN * VRS;
-constexpr int ROWS_AT = SCALES_AT + (TL_TOKEN_HEAD ? 2 * BN * 4 : 0), SMEM = ROWS_AT + BM * 8 + 16;
+constexpr int ROWS_AT = SCALES_AT + (TL_TOKEN_HEAD ? TERMS * BN * 4 : 0), SMEM = ROWS_AT + BM * 8 + 16;
 static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
 
 } /* namespace prefill */
@@ -35,25 +35,29 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     load_queries<BM, padded_rows<KRS>>(p, sq, b);
 
     auto row_of = [&](int t) { return b.row0 + (warp * MT + t) * 16 + g; };
-    float m[MT][2], l[MT][2], o[MT][DVP / 2];
+    float m[MT][2], l[MT][2], o[MT][DVP / 2], common[MT][2];
+    tile_unit unit;
 #pragma unroll
     for (int t = 0; t < MT; t++) {
-        m[t][0] = m[t][1] = FIRST_MAX, l[t][0] = l[t][1] = 0.f;
+        m[t][0] = m[t][1] = FIRST_MAX, l[t][0] = l[t][1] = common[t][0] = common[t][1] = 0.f;
 #pragma unroll
         for (int i = 0; i < DVP / 2; i++)
             o[t][i] = 0.f;
     }
+    const float *const centroids = make_centroids();
     int64_t k_group, v_group;
     auto find_groups = [&](int tok0) {
         const int page = keys.page(walk, tok0);
         k_group = keys.group(page, tok0, p.k_page, p.k_token);
         v_group = keys.group(page, tok0, p.v_page, p.v_token);
     };
+    auto load_keys = [&](int tok0) {
+        load_tile<TL_D, DP, padded_rows<KRS>, false>(sk, keys.k, keys.k_token, k_group, tok0, walk, centroids,
+                                                     k_scales);
+        if (TL_TOKEN_HEAD) load_terms<false>(k_scales, keys.k, keys.k_token, k_group, tok0, walk);
+    };
     find_groups(walk.begin);
-    if (walk.begin < walk.hi) {
-        load_tile<TL_D, DP, padded_rows<KRS>>(sk, keys.k, keys.k_token, k_group, walk.begin, walk);
-        if (TL_TOKEN_HEAD) load_scales(k_scales, keys.k + TL_D, keys.k_token, k_group, walk.begin, walk, 1.f);
-    }
+    if (walk.begin < walk.hi) load_keys(walk.begin);
     cp_async_commit();
     /* ldmatrix: A and V take rows lane & 15, K rows 0-7, 0-7, 8-15, 8-15 */
     const uint32_t q_at = sq + (warp * MT * 16 + (lane & 15)) * KRS + (lane >> 4) * 16;
@@ -64,8 +68,9 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         k1 = walk.next<BN>(k0);
         cp_async_wait<0>();
         __syncthreads();
-        load_tile<TL_DV, DVP, padded_rows<VRS>>(svm, keys.v, keys.v_token, v_group, k0, walk);
-        if (TL_TOKEN_HEAD) load_scales(v_scales, keys.v + TL_DV, keys.v_token, v_group, k0, walk, V_SHIFT);
+        load_tile<TL_DV, DVP, padded_rows<VRS>, true>(svm, keys.v, keys.v_token, v_group, k0, walk, centroids,
+                                                      nullptr);
+        if (TL_TOKEN_HEAD) load_terms<true>(v_scales, keys.v, keys.v_token, v_group, k0, walk);
         cp_async_commit();
         float s[MT][BN / 2];
 #pragma unroll
@@ -104,16 +109,27 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         for (int t = 0; t < MT; t++) {
             float f[2];
             if (softmax_tile(p, b, rule, row_terms(p, b, row_of(t)), s[t], k0, row_of(t),
-                             seen + row_of(t) - b.row0, k_scales, m[t], l[t], f))
+                             seen + row_of(t) - b.row0, k_scales, m[t], l[t], f)) {
                 rescale(o[t], f);
+                rescale2(common[t], f);
+            }
         }
         cp_async_wait<0>();
         __syncthreads();
-        if (k1 < walk.hi) {
-            load_tile<TL_D, DP, padded_rows<KRS>>(sk, keys.k, keys.k_token, k_group, k1, walk);
-            if (TL_TOKEN_HEAD) load_scales(k_scales, keys.k + TL_D, keys.k_token, k_group, k1, walk, 1.f);
-        }
+        if (k1 < walk.hi) load_keys(k1);
         cp_async_commit();
+#if TL_PACKED
+        float ratio;
+        if (raise_unit(unit, v_scales, ratio)) {
+            const float f[2] = {ratio, ratio};
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+                rescale(o[t], f);
+        }
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+            add_common(common[t], s[t], v_scales);
+#endif
         uint32_t vb[2][4];
         ldmatrix_x4_trans(vb[0], v_at);
 #pragma unroll
@@ -121,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
             uint32_t pa[MT][4];
 #pragma unroll
             for (int t = 0; t < MT; t++)
-                pack_keys(pa[t], s[t], j, v_scales);
+                pack_keys(pa[t], s[t], j, v_scales, unit.unit);
 #pragma unroll
             for (int d = 0; d < DVP / 16; d++) {
                 constexpr int W = DVP / 16;
@@ -139,8 +155,12 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     cp_async_wait<0>();
     __syncthreads(); /* Q's memory takes O; the first copies may still be in flight when no key was visible */
 #pragma unroll
-    for (int t = 0; t < MT; t++)
+    for (int t = 0; t < MT; t++) {
+#if TL_PACKED
+        finish_values(o[t], common[t], unit.unit);
+#endif
         store_rows(p, b, smem + (warp * MT + t) * 16 * ORS, b.row0 + (warp * MT + t) * 16, m[t], l[t], o[t]);
+    }
 }
 
 } /* namespace attn_cuda */

@@ -22,7 +22,8 @@ namespace prefill {
 constexpr int BM = TL_WARPS * 16, KC = (DP + 63) / 64, VC = (DVP + 63) / 64;
 constexpr int Q_BYTES = BM * KC * 128, K_BYTES = BN * KC * 128, V_BYTES = BN * VC * 128;
 constexpr int K_AT = Q_BYTES, V_AT = K_AT + 2 * K_BYTES, SCALES_AT = V_AT + 2 * V_BYTES;
-constexpr int ROWS_AT = SCALES_AT + (TL_TOKEN_HEAD ? 4 * BN * 4 : 0), SMEM = 1024 + ROWS_AT + BM * 8 + 16;
+constexpr int ROWS_AT = SCALES_AT + (TL_TOKEN_HEAD ? 2 * TERMS * BN * 4 : 0),
+              SMEM = 1024 + ROWS_AT + BM * 8 + 16;
 static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
 static_assert(BM * ORS <= SCALES_AT, "the result leaves through the memory of Q and K");
 
@@ -54,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     extern __shared__ __align__(1024) uint8_t unaligned[];
     uint8_t *const smem = unaligned + (1024 - (smem_addr(unaligned) & 1023)) % 1024;
     const uint32_t base = smem_addr(smem);
-    float *const scales = (float *)(smem + SCALES_AT); /* [stage][K, V][BN] */
+    float *const scales = (float *)(smem + SCALES_AT); /* [stage][TERMS][BN] */
     int2 *const seen = (int2 *)(smem + ROWS_AT);
     block_view b;
     if (!view_block<BM, 16>(p, seen, (int *)(smem + ROWS_AT + BM * 8), b)) return;
@@ -64,29 +65,46 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     const key_source keys(p, b);
     const score_rule rule(p, b.head);
     const row_terms terms(p, b, b.row0 + local);
-    float m[2] = {FIRST_MAX, FIRST_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2];
+    float m[2] = {FIRST_MAX, FIRST_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2], common[2] = {0.f, 0.f};
+    const float *const centroids = make_centroids();
+    tile_unit unit;
 #pragma unroll
     for (int i = 0; i < DVP / 2; i++)
         o[i] = 0.f;
 
     auto load_keys = [&](int tok0, int page, int stage) {
         const int64_t group = keys.group(page, tok0, p.k_page, p.k_token);
-        load_tile<TL_D, DP, swizzled_rows<BN>>(base + K_AT + stage * K_BYTES, keys.k, keys.k_token, group,
-                                               tok0, walk);
+        float *const to = scales + stage * TERMS * BN;
+        load_tile<TL_D, DP, swizzled_rows<BN>, false>(base + K_AT + stage * K_BYTES, keys.k, keys.k_token,
+                                                      group, tok0, walk, centroids, to);
         if (TL_TOKEN_HEAD) {
-            float *to = scales + stage * 2 * BN;
-            load_scales(to, keys.k + TL_D, keys.k_token, group, tok0, walk, 1.f);
-            load_scales(to + BN, keys.v + TL_DV, keys.v_token, keys.group(page, tok0, p.v_page, p.v_token),
-                        tok0, walk, V_SHIFT);
+            load_terms<false>(to, keys.k, keys.k_token, group, tok0, walk);
+            load_terms<true>(to + BN, keys.v, keys.v_token, keys.group(page, tok0, p.v_page, p.v_token), tok0,
+                             walk);
         }
     };
     auto load_values = [&](int tok0, int page, int stage) {
-        load_tile<TL_DV, DVP, swizzled_rows<BN>>(base + V_AT + stage * V_BYTES, keys.v, keys.v_token,
-                                                 keys.group(page, tok0, p.v_page, p.v_token), tok0, walk);
+        load_tile<TL_DV, DVP, swizzled_rows<BN>, true>(base + V_AT + stage * V_BYTES, keys.v, keys.v_token,
+                                                       keys.group(page, tok0, p.v_page, p.v_token), tok0,
+                                                       walk, centroids, nullptr);
     };
     auto softmax = [&](float(&s)[BN / 2], int k0, int stage) {
-        return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, scales + stage * 2 * BN,
-                            m, l, f);
+        return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local,
+                            scales + stage * TERMS * BN, m, l, f);
+    };
+    auto pack = [&](uint32_t(&pr)[BN / 4], const float(&s)[BN / 2], int stage) {
+        const float *const v_scales = scales + stage * TERMS * BN + BN;
+#if TL_PACKED
+        float ratio;
+        if (raise_unit(unit, v_scales, ratio)) {
+            const float all[2] = {ratio, ratio};
+            rescale(o, all);
+        }
+        add_common(common, s, v_scales);
+#endif
+#pragma unroll
+        for (int j = 0; j < BN / 16; j++)
+            pack_keys(pr + 4 * j, s, j, v_scales, unit.unit);
     };
     auto arrived = [&]() { /* copies are ordinary writes; the products read through the other proxy */
                            cp_async_wait<0>();
@@ -115,9 +133,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
             wgmma_wait<0>();
             wgmma_pin(s);
             softmax(s, k0, 0);
-#pragma unroll
-            for (int j = 0; j < BN / 16; j++)
-                pack_keys(pr + 4 * j, s, j, scales + BN);
+            pack(pr, s, 0);
         }
 #pragma unroll 1
         for (; k1 < walk.hi; stage ^= 1) {
@@ -141,10 +157,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
             const bool grow = softmax(s, k1, stage ^ 1);
             wgmma_wait<0>();
             wgmma_pin(o);
-            if (grow) rescale(o, f);
-#pragma unroll
-            for (int j = 0; j < BN / 16; j++)
-                pack_keys(pr + 4 * j, s, j, scales + (stage ^ 1) * 2 * BN + BN);
+            if (grow) rescale(o, f), rescale2(common, f);
+            pack(pr, s, stage ^ 1);
             k1 = k2;
         }
         arrived();
@@ -154,6 +168,9 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         wgmma_pin(o);
     }
     __syncthreads(); /* the memory of Q and K takes O */
+#if TL_PACKED
+    finish_values(o, common, unit.unit);
+#endif
     store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o);
 }
 

@@ -2,7 +2,8 @@
 /* What all run-time compiled kernels share: element types, conversion, which keys a query row sees, the
  * score.
  *
- * Macros (triton_config.c): TL_Q, TL_OUT, TL_KV element types; TL_TOKEN_HEAD inline scales; TL_D, TL_DV,
+ * Macros (triton_config.c): TL_Q, TL_OUT, TL_KV element types; TL_TOKEN_HEAD inline scales; TL_PACKED codes
+ * of fewer bits; TL_D, TL_DV,
  * TL_GROUP, TL_PAGE (0: no cache); TL_CAUSAL 0, 1, 2 (per request); TL_WINDOW, TL_CHUNK, TL_LOOKBACK (-1:
  * off), TL_LOOKBACK_CHUNK, TL_RSWA, TL_SPANS, TL_SPAN_CLAMP, TL_ALIBI 0, 1, 2 (square root), TL_QQ, TL_SINKS,
  * TL_REL, TL_SCALE, TL_CAP; TL_QVEC, TL_KVEC, TL_OVEC: bytes that every row of Q, of K and V, of the output
@@ -11,6 +12,7 @@
 #define TRITON_ROWS_CUH
 
 #include "ptx_sm80.cuh"
+#include "triton_packed.cuh"
 #include "triton_params.h"
 
 #ifndef INFINITY
@@ -19,7 +21,7 @@
 
 namespace attn_cuda {
 
-enum { DT_F32 = 5, DT_I8 = 6 };
+enum { DT_F32 = 5, DT_I8 = 6, DT_PACKED = 7 }; /* DT_PACKED: bytes, triton_packed.cuh */
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LN2 = 0.6931471805599453f;
 constexpr float NO_MAX =
@@ -250,7 +252,7 @@ struct key_walk {
 struct score_rule {
     float factor, cap_factor;
     ATTN_DEV score_rule(const triton_params_t &p, int head) {
-        factor = TL_SCALE;
+        factor = TL_SCALE * packed::SCORE;
         if (TL_Q == DT_E4M3 && p.q_scale) factor *= __ldg(p.q_scale + head * p.q_scale_stride);
         if (HAS_KV_SCALE && p.k_scale) factor *= __ldg(p.k_scale + head * p.kv_scale_stride);
         cap_factor = TL_CAP > 0.f ? factor / TL_CAP : 0.f;

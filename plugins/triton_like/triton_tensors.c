@@ -2,6 +2,15 @@
 /* The cache of a call as addresses and strides. */
 #include "triton_instance.h"
 
+/* Kernels that copy rows wherever they begin count 16 of them in 32 bits. */
+static int check_token_stride(const DLTensor *t, const char *name, attn_error_t *error) {
+    const int64_t stride = attn_byte_stride(t, 2);
+    if (stride >= 0 && stride <= INT32_MAX / 16) return ATTN_OK;
+    return attn_fail(error, ATTN_E_INVALID, name,
+                     "%s has a stride of %lld bytes between tokens; 0 to %d are served", name,
+                     (long long)stride, INT32_MAX / 16);
+}
+
 int triton_view_cache(const attn_instance_t *in, const DLTensor *kv, const DLTensor *v, gpu_cache_view *view,
                       attn_error_t *error) {
     const attn_problem_t *p = &in->problem;
@@ -14,9 +23,9 @@ int triton_view_cache(const attn_instance_t *in, const DLTensor *kv, const DLTen
                             .head_size_v = in->config.dv,
                             .is_separate = in->is_separate};
     int status = gpu_view_cache(&c, in->config.kv_align, kv, v, view, error);
-    if (status == ATTN_OK && in->config.joint && attn_byte_stride(kv, 2) > INT32_MAX / 16)
-        status = attn_fail(error, ATTN_E_INVALID, "kv_cache",
-                           "kv_cache has a stride of %lld bytes between tokens; at most %d are served",
-                           (long long)attn_byte_stride(kv, 2), INT32_MAX / 16);
+    if (status == ATTN_OK && (in->config.joint || in->config.packed))
+        status = check_token_stride(kv, "kv_cache", error);
+    if (status == ATTN_OK && in->config.packed && in->is_separate)
+        status = check_token_stride(v, "v_cache", error);
     return status;
 }

@@ -28,7 +28,9 @@ constexpr bool SIMPLE = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_REL && !TL_QQ && 
 constexpr bool FOLD = SIMPLE && TL_CAP == 0.f, FOLD_CAP = SIMPLE && TL_CAP > 0.f && !FIXED;
 /* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so
  * not there. */
-constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD ? 64.f : 1.f;
+constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD && !TL_PACKED ? 64.f : 1.f;
+/* Inline terms of a tile: scales of K, of V, and (TL_PACKED) what is added to the values of a row. */
+constexpr int TERMS = TL_PACKED ? 3 : 2;
 
 /* Where 16 bytes of column c of row r lie. Rows PERIOD apart lie PERIOD * STEP bytes apart. */
 template <int BYTES>
@@ -88,8 +90,36 @@ ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, bloc
     return true;
 }
 
+ATTN_DEV void st_shared_u16(uint32_t a, uint16_t x) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(a), "h"(x) : "memory");
+}
+
 template <int BM, class rows_t>
 ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b) {
+#if TL_PACKED
+    if constexpr (packed::ROTATED) { /* a warp a row */
+        constexpr int E = (TL_D + 31) / 32;
+        const int lane = threadIdx.x & 31;
+#pragma unroll 2
+        for (int r = threadIdx.x >> 5; r < BM; r += THREADS / 32) {
+            const int row = b.row0 + r;
+            const int64_t from = (int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
+                                 (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head + lane * E;
+            float x[E];
+#pragma unroll
+            for (int j = 0; j < E; j++)
+                x[j] = row < b.rows ? load_float<TL_Q>(p.q, from + j) : 0.f;
+            packed::rotate_query(x, lane);
+#pragma unroll
+            for (int j = 0; j < E; j++) {
+                const int d = lane * E + j;
+                st_shared_u16(sq + rows_t::at(r, d >> 3) + (d & 7) * 2,
+                              (uint16_t)pack2<MMA>(packed::in_f16(x[j]), 0.f));
+            }
+        }
+        return;
+    }
+#endif
 #pragma unroll 4 /* several loads under way: a converted Q waits for each */
     for (int i = threadIdx.x; i < BM * (DP / 8); i += THREADS) {
         int r = i / (DP / 8), c = i % (DP / 8), row = b.row0 + r;
@@ -112,6 +142,27 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
 }
 
 /* ---------------------------------------------------------------- tiles of keys */
+
+#if TL_PACKED
+using tile_unit = packed::value_unit;
+#else
+struct tile_unit {
+    float unit = 1.f;
+};
+#endif
+
+/* Centroids of a packed cache, for the whole CTA. */
+ATTN_DEV const float *make_centroids() {
+#if TL_PACKED
+    if constexpr (packed::CENTROIDS) {
+        __shared__ float table[16];
+        packed::fill_centroids(table, threadIdx.x, THREADS);
+        __syncthreads();
+        return table;
+    }
+#endif
+    return nullptr;
+}
 
 /* Eight elements of a row as 16 bytes of the 16-bit type. Columns from `left` on are zeros, and nothing is
  * read of them. */
@@ -185,32 +236,63 @@ struct key_source {
 /* BN rows of keys or values from `base`; `group` is lane i's offset of the i-th group. What is not wanted
  * becomes zeros and is not read: cp.async of size 0 does not touch its address. Each thread stays in its
  * column of 16 bytes. */
-template <int D, int DPAD, class rows_t>
+template <int D, int DPAD, class rows_t, bool IS_V>
 ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0,
-                        const key_walk &walk) {
+                        const key_walk &walk, const float *centroids, float *scales) {
     constexpr int CPR = DPAD / 8, ROWS = THREADS / CPR, PASSES = (BN + ROWS - 1) / ROWS;
     constexpr bool ALIGNED = ROWS <= 16 && 16 % ROWS == 0; /* a pass stays within one group */
     const int c = threadIdx.x % CPR, r0 = threadIdx.x / CPR;
     const bool whole = tok0 >= walk.lo && tok0 + BN <= walk.hi;
-    const uint8_t *const src = base + c * 8 * EB + (ALIGNED ? r0 * token_bytes : 0);
+    const uint8_t *const src = base + (TL_PACKED ? 0 : c * 8 * EB) + (ALIGNED ? r0 * token_bytes : 0);
     const uint32_t dst0 = dst + rows_t::at(r0, c);
     int64_t at = 0;
 #pragma unroll
     for (int u = 0; u < PASSES; u++) {
         const int r = r0 + u * ROWS;
         if (!ALIGNED || u * ROWS % 16 == 0) at = shuffle64(group, ALIGNED ? u * ROWS / 16 : (r >> 4) & 31);
-        if ((THREADS % CPR == 0 || r0 < ROWS) && (BN % ROWS == 0 || r < BN))
-            load_chunk(ROWS % rows_t::PERIOD == 0 ? dst0 + u * ROWS * rows_t::STEP : dst + rows_t::at(r, c),
-                       src + at + (ALIGNED ? u * ROWS % 16 : r & 15) * token_bytes,
-                       whole || walk.wanted(tok0 + r), D - c * 8);
+        if ((THREADS % CPR == 0 || r0 < ROWS) && (BN % ROWS == 0 || r < BN)) {
+            const uint32_t to =
+                ROWS % rows_t::PERIOD == 0 ? dst0 + u * ROWS * rows_t::STEP : dst + rows_t::at(r, c);
+            const uint8_t *const from = src + at + (ALIGNED ? u * ROWS % 16 : r & 15) * token_bytes;
+            const bool ok = whole || walk.wanted(tok0 + r);
+#if TL_PACKED
+            const uint4 w =
+                ok && c * 8 < D ? packed::load_chunk<IS_V>(from, c, centroids) : make_uint4(0, 0, 0, 0);
+            st_shared_v4(to, w);
+            if constexpr (!IS_V && packed::CENTROIDS) { /* the lanes of a row lie side by side */
+                float sum = packed::squares(w);
+#pragma unroll
+                for (int d = 1; d < CPR; d <<= 1)
+                    sum += __shfl_xor_sync(~0u, sum, d);
+                if (c == 0) scales[r] = ok ? packed::key_norm(from) * rsqrtf(sum) : 0.f;
+            }
+#else
+            load_chunk(to, from, ok, D - c * 8);
+#endif
+        }
     }
 }
 
-ATTN_DEV void load_scales(float *to, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0,
-                          const key_walk &walk, float factor) {
+/* The inline terms of BN rows of K or V, whose group offsets are `group`; V has two arrays. Keys of centroids
+ * have theirs from load_tile, which sees all of a row. */
+template <bool IS_V>
+ATTN_DEV void load_terms(float *to, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0,
+                         const key_walk &walk) {
+    if constexpr (!IS_V && packed::CENTROIDS) return;
     int r = threadIdx.x;
     int64_t at = shuffle64(group, (r >> 4) & 31);
-    if (r < BN) to[r] = walk.wanted(tok0 + r) ? load_scale(base + at + (r & 15) * token_bytes) * factor : 0.f;
+    if (r >= BN) return;
+    const bool ok = walk.wanted(tok0 + r);
+    const uint8_t *const row = base + at + (r & 15) * token_bytes;
+#if TL_PACKED
+    if constexpr (IS_V) {
+        const float2 x = ok ? packed::value_terms(row) : make_float2(0.f, 0.f);
+        to[r] = x.x, to[BN + r] = x.y;
+    } else
+        to[r] = ok ? packed::key_scale(row, nullptr) : 0.f;
+#else
+    to[r] = ok ? load_scale(row + (IS_V ? TL_DV : TL_D)) * (IS_V ? V_SHIFT : 1.f) : 0.f;
+#endif
 }
 
 /* ---------------------------------------------------------------- scores */
@@ -443,13 +525,55 @@ ATTN_DEV void rescale(float (&o)[N], const float (&f)[2]) {
         o[i] *= f[i >> 1 & 1];
 }
 
-/* The j-th 16 keys of P as the A operand of a product. */
-ATTN_DEV void pack_keys(uint32_t *a, const float (&s)[BN / 2], int j, const float *v_scales) {
+#if TL_PACKED
+/* Before P of a tile is packed: its unit follows the scales of V. True: O is to be multiplied by `ratio`. */
+ATTN_DEV bool raise_unit(packed::value_unit &unit, const float *v_scales, float &ratio) {
+    float top = 0.f;
+#pragma unroll
+    for (int i = 0; i < BN; i += 32)
+        if (BN % 32 == 0 || i + (threadIdx.x & 31) < BN) top = fmaxf(top, v_scales[i + (threadIdx.x & 31)]);
+    return unit.raise(top, ratio);
+}
+
+/* P times what is added to the values of a row: one number a query row. */
+ATTN_DEV void add_common(float (&common)[2], const float (&s)[BN / 2], const float *v_scales) {
+    if (packed::IS_INT4) return;
+#pragma unroll
+    for (int j = 0; j < BN / 8; j++) {
+        const float2 low = *(const float2 *)(v_scales + BN + j * 8 + 2 * (threadIdx.x & 3));
+        common[0] = fmaf(s[4 * j], low.x, fmaf(s[4 * j + 1], low.y, common[0]));
+        common[1] = fmaf(s[4 * j + 2], low.x, fmaf(s[4 * j + 3], low.y, common[1]));
+    }
+}
+
+/* O of the codes to O of the values. */
+template <int N>
+ATTN_DEV void finish_values(float (&o)[N], float (&common)[2], float unit) {
+    const float down = 1.f / unit;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        common[e] += __shfl_xor_sync(~0u, common[e], 1);
+        common[e] += __shfl_xor_sync(~0u, common[e], 2);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        o[i] = fmaf(o[i], down, common[i >> 1 & 1]);
+    if constexpr (packed::IS_INT4) packed::rotate_back_fragment(o, threadIdx.x & 3);
+}
+#endif
+
+ATTN_DEV void rescale2(float (&x)[2], const float (&f)[2]) {
+    x[0] *= f[0], x[1] *= f[1];
+}
+
+/* The j-th 16 keys of P as the A operand of a product; unit: of P times the scales of V. */
+ATTN_DEV void pack_keys(uint32_t *a, const float (&s)[BN / 2], int j, const float *v_scales, float unit) {
     const int q = threadIdx.x & 3;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float2 v = make_float2(1.f, 1.f);
         if (TL_TOKEN_HEAD) v = *(const float2 *)(v_scales + j * 16 + h * 8 + 2 * q);
+        if (TL_PACKED) v.x *= unit, v.y *= unit;
         const float *x = s + 8 * j + 4 * h;
         a[2 * h] = TL_TOKEN_HEAD ? pack2<MMA>(x[0] * v.x, x[1] * v.y) : pack2<MMA>(x[0], x[1]);
         a[2 * h + 1] = TL_TOKEN_HEAD ? pack2<MMA>(x[2] * v.x, x[3] * v.y) : pack2<MMA>(x[2], x[3]);

@@ -6,6 +6,7 @@
 #ifndef TRITON_WRITE_CUH
 #define TRITON_WRITE_CUH
 
+#include "triton_packed_write.cuh"
 #include "triton_rows.cuh"
 
 namespace attn_cuda {
@@ -61,10 +62,19 @@ ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, float scale, bool scal
     }
 }
 
-/* K and V of one token and head into the slot of the token. */
+/* K and V of one token and head into the slot of the token, by a warp; TL_PACKED: by each of its lanes in
+ * eights, nothing where token is negative. */
 ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, int lane) {
+#if TL_PACKED
+    const bool is_mine = token >= 0;
+    token = max(token, 0);
+#endif
     const int64_t slot = __ldg(p.slots + token);
+#if TL_PACKED
+    const bool ok = is_mine && slot >= 0 && slot < p.num_slots;
+#else
     if (slot < 0 || slot >= p.num_slots) return;
+#endif
     const int64_t page = slot / TL_PAGE, at = slot % TL_PAGE;
     const uint8_t *key =
         (const uint8_t *)p.key + ((int64_t)token * p.key_token + (int64_t)head * p.key_head) * SB;
@@ -72,19 +82,31 @@ ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, i
         (const uint8_t *)p.value + ((int64_t)token * p.value_token + (int64_t)head * p.value_head) * SB;
     uint8_t *k = (uint8_t *)p.k_cache + (page * p.k_page + at * p.k_token + (int64_t)head * p.k_head) * EB;
     uint8_t *v = (uint8_t *)p.v_cache + (page * p.v_page + at * p.v_token + (int64_t)head * p.v_head) * EB;
+#if TL_PACKED
+    packed::write_row<false>(k, key, ok, lane);
+    packed::write_row<true>(v, value, ok, lane);
+#else
     float ks = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f;
     float vs = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
     write_row<TL_D>(k, key, ks, p.k_scale != nullptr, lane);
     write_row<TL_DV>(v, value, vs, p.v_scale != nullptr, lane);
+#endif
 }
 
 } /* namespace cache_write */
 
 extern "C" __global__ void __launch_bounds__(256) tl_write(const __grid_constant__ triton_write_params_t p) {
+#if TL_PACKED
+    const int64_t unit = (int64_t)blockIdx.x * 32 + (threadIdx.x >> 3);
+    const bool is_one = unit < (int64_t)p.num_tokens * p.num_kv_heads;
+    cache_write::write_token(p, is_one ? (int)(unit / p.num_kv_heads) : -1,
+                             is_one ? (int)(unit % p.num_kv_heads) : 0, threadIdx.x & 31);
+#else
     const int64_t unit = (int64_t)blockIdx.x * 8 + (threadIdx.x >> 5);
     if (unit < (int64_t)p.num_tokens * p.num_kv_heads)
         cache_write::write_token(p, (int)(unit / p.num_kv_heads), (int)(unit % p.num_kv_heads),
                                  threadIdx.x & 31);
+#endif
 }
 
 } /* namespace attn_cuda */

@@ -88,6 +88,16 @@ ATTN_DEV float ld_shared_f32(uint32_t a) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(a) : "memory");
     return x;
 }
+ATTN_DEV uint32_t ld_shared_u32(uint32_t a) {
+    uint32_t x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(a) : "memory");
+    return x;
+}
+ATTN_DEV uint32_t ld_shared_u16(uint32_t a) {
+    uint16_t x;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(a) : "memory");
+    return x;
+}
 ATTN_DEV void st_shared_v4(uint32_t a, uint4 x) {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                  : "memory");
@@ -139,6 +149,23 @@ ATTN_DEV float2 unpack2(uint32_t x) {
             : "r"(x));
     }
     return f;
+}
+
+/* The lesser; NaN where one is. */
+ATTN_DEV float min_nan(float x, float y) {
+    float z;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+ATTN_DEV uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+ATTN_DEV uint32_t sub_f16x2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
 }
 
 /* Two e4m3 bytes (the low or the high 16 bits of x) into f16x2. Exact: every e4m3 value is an f16. Before

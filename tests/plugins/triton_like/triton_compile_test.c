@@ -26,7 +26,12 @@ static const char *const shapes[] = {
     "dtype=bfloat16 num_heads=4 num_kv_heads=1 head_size=256 block_size=64",
     "dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=192 head_size_v=128 block_size=16",
     "dtype=float16 num_heads=4 num_kv_heads=2 head_size=37 block_size=16",
-    "dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=96 kv_cache_dtype=fp8_e5m2 block_size=16"};
+    "dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=96 kv_cache_dtype=fp8_e5m2 block_size=16",
+    "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=128 kv_cache_dtype=int4_per_token_head",
+    "dtype=float16 num_heads=16 num_kv_heads=1 head_size=64 kv_cache_dtype=turboquant_4bit_nc",
+    "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=72 kv_cache_dtype=turboquant_k8v4",
+    "dtype=bfloat16 num_heads=4 num_kv_heads=1 head_size=256 kv_cache_dtype=turboquant_3bit_nc",
+    "dtype=float32 num_heads=8 num_kv_heads=2 head_size=128 kv_cache_dtype=turboquant_k3v4_nc"};
 static const char *const masks[] = {"mask=causal",
                                     "mask=causal sliding_window=70",
                                     "mask=causal chunk_size=192 features=chunked_local",

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes rows of int4_per_token_head (semantics 3.4) and TurboQuant (3.7), with the bits of their formulas:
+ * float32 in the order given there, divisions rounded as IEEE's.
+ *
+ * Eight lanes a row, so that half of the stages of the rotation need no shuffle, and four rows a warp; a lane
+ * has the values 8 c to 8 c + 7 for c = lane, lane + 8 and so on: x[8 i + j]. */
+#ifndef TRITON_PACKED_WRITE_CUH
+#define TRITON_PACKED_WRITE_CUH
+
+#include "triton_rows.cuh"
+
+#if TL_PACKED
+namespace attn_cuda {
+namespace packed {
+
+constexpr int SB = element_bytes(TL_Q2);
+
+/* Values of a row in a lane: no rows where `ok` is false, zeros past the end. */
+template <int SIZE, int N>
+ATTN_DEV void load_row(float (&x)[N], const uint8_t *src, bool ok, int l) {
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        const int c = l + 8 * i;
+        const bool in = ok && c * 8 < SIZE;
+        if constexpr (SB == 2 && TL_SVEC >= 16) {
+            const uint4 w = in ? __ldg((const uint4 *)src + c) : make_uint4(0, 0, 0, 0);
+            const uint32_t y[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float2 f = unpack2<TL_Q2>(y[j]);
+                x[8 * i + 2 * j] = f.x, x[8 * i + 2 * j + 1] = f.y;
+            }
+        } else {
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                x[8 * i + j] = in ? load_float<TL_Q2>(src, 8 * c + j) : 0.f;
+        }
+    }
+}
+
+/* H x, in stages of distance FIRST, 2 * FIRST and so on: a + b and a - b. */
+template <int SIZE, int FIRST, int N>
+ATTN_DEV void hadamard(float (&x)[N], int l) {
+    auto stage = [&](int h) {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if ((k & h) == 0) {
+                const float a = x[k], b = x[k + h];
+                x[k] = a + b, x[k + h] = a - b;
+            }
+    };
+    if (FIRST == 1) stage(1);
+    stage(2), stage(4);
+#pragma unroll
+    for (int h = 1; h < 8 && 8 * h < SIZE; h *= 2) {
+        const float sign = l & h ? -1.f : 1.f;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            x[k] = fmaf(x[k], sign, __shfl_xor_sync(~0u, x[k], h));
+    }
+#pragma unroll
+    for (int h = 8; h < N; h *= 2)
+        stage(h);
+}
+
+ATTN_DEV float min8(float x) {
+#pragma unroll
+    for (int d = 1; d < 8; d *= 2)
+        x = min_nan(x, __shfl_xor_sync(~0u, x, d));
+    return x;
+}
+
+/* Least and greatest of a row; whether all of it is finite and so is their distance. */
+template <int SIZE, int N>
+ATTN_DEV bool row_range(const float (&x)[N], int lane, float &low, float &high) {
+    float a = INFINITY, b = INFINITY;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (SIZE % 64 == 0 || ((lane & 7) + k / 8 * 8) * 8 < SIZE)
+            a = min_nan(a, x[k]), b = min_nan(b, -x[k]);
+    low = min8(a), high = -min8(b);
+    return high - low < INFINITY;
+}
+
+/* x / by for many x, rounded to nearest: one step from the product with the reciprocal, which is rounded
+ * itself (Markstein, IBM J. Res. Dev. 34, 1990). Both are made smaller where the reciprocal would leave the
+ * normal numbers; what x loses by that is far below a code. */
+struct divisor {
+    float by, inverse, down;
+    ATTN_DEV divisor(float of) {
+        down = of > 0x1p100f ? 0x1p-64f : 1.f;
+        by = of * down, inverse = 1.f / by;
+    }
+    ATTN_DEV float divide(float x) const {
+        x *= down;
+        const float q = x * inverse;
+        return fmaf(fmaf(-by, q, x), inverse, q);
+    }
+};
+
+/* floor(clamp(x, 0, TOP)) in the last bits of x + 2^23 (0x4b000000), rounded to zero. */
+template <int TOP>
+ATTN_DEV uint32_t floor_bits(float x) {
+    return __float_as_uint(__fadd_rz(fminf(fmaxf(x, 0.f), (float)TOP), 8388608.f));
+}
+
+template <int BITS>
+ATTN_DEV void put_codes(uint8_t *row, int c, uint32_t codes) {
+    uint8_t *const p = row + c * BITS;
+    if constexpr (BITS == 3)
+        p[0] = (uint8_t)codes, p[1] = (uint8_t)(codes >> 8), p[2] = (uint8_t)(codes >> 16);
+    else if constexpr (ALIGN >= 4)
+        *(uint32_t *)p = codes;
+    else
+        ((uint16_t *)p)[0] = (uint16_t)codes, ((uint16_t *)p)[1] = (uint16_t)(codes >> 16);
+}
+/* To nearest even, its largest beyond; or NaN. */
+ATTN_DEV void put_half(uint8_t *p, float x, bool is_finite) {
+    *(uint16_t *)p = is_finite ? (uint16_t)pack2<DT_F16>(in_f16(x), 0.f) : 0x7e00;
+}
+
+/* Codes of BITS bits; x: what floor_code takes. */
+template <int BITS>
+ATTN_DEV uint32_t pack_codes(const float (&x)[8]) {
+    constexpr int TOP = (1 << BITS) - 1;
+    uint32_t codes = 0, more = 0; /* more: what the exponents of the sums below add */
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        codes += floor_bits<TOP>(x[j]) << BITS * j;
+        more += 0x4b000000u << BITS * j;
+    }
+    return codes - more;
+}
+
+/* Rounds y to the type of the model: values of N, and their range. */
+template <int SIZE, int N>
+ATTN_DEV bool round_row(const float (&x)[N], float (&y)[N], int lane, float &low, float &high) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+        float2 f = make_float2(x[k], x[k + 1]);
+        if constexpr (TL_Q2 == DT_F16 || TL_Q2 == DT_BF16) f = unpack2<TL_Q2>(pack2<TL_Q2>(f.x, f.y));
+        y[k] = f.x, y[k + 1] = f.y;
+    }
+    return row_range<SIZE>(y, lane, low, high);
+}
+
+template <int SIZE, int N>
+ATTN_DEV void write_int4(uint8_t *dst, float (&x)[N], bool ok, int lane) {
+    const int l = lane & 7;
+    float y[N], low, high;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) { /* the first stage of the rotation takes the signs */
+        const uint32_t words = (l & 4) && 2 * i + 1 < ROTATION_MAX_SIZE / 32 ? rotation_negative[2 * i + 1]
+                                                                             : rotation_negative[2 * i];
+        const uint32_t signs = words >> (l & 3) * 8;
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            const float a = __uint_as_float(0x3f800000u | (signs << (31 - j) & 0x80000000u)) * x[8 * i + j];
+            const float b = __uint_as_float(0x3f800000u | (signs << (30 - j) & 0x80000000u));
+            const float c = x[8 * i + j + 1];
+            x[8 * i + j] = fmaf(b, c, a), x[8 * i + j + 1] = fmaf(-b, c, a);
+        }
+    }
+    hadamard<SIZE, 2>(x, l);
+    bool is_finite = round_row<SIZE>(x, y, lane, low, high);
+    if (__any_sync(~0u, !is_finite)) { /* what is finite before rounding does not leave the type's range */
+        const float largest = TL_Q2 == DT_F16 ? 65504.f : __uint_as_float(0x7f7f0000u);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (TL_Q2 != DT_F32 && fabsf(x[k]) < INFINITY) x[k] = fminf(fmaxf(x[k], -largest), largest);
+        is_finite = round_row<SIZE>(x, y, lane, low, high);
+    }
+    const float range = (high - low) / 15.f, scale = range > 1e-6f ? range : 1e-6f;
+    const divisor by(scale);
+    const uint32_t code = floor_bits<15>(-low / scale + 0.5f) & 15;
+    const float zero = (float)code;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        float c[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            c[j] = by.divide(y[8 * i + j]) + zero + 0.5f;
+        if (ok && (l + 8 * i) * 8 < SIZE) put_codes<4>(dst, l + 8 * i, is_finite ? pack_codes<4>(c) : 0);
+    }
+    if (ok && l == 0)
+        *(uint32_t *)(dst + SIZE / 2) = is_finite ? (__float_as_uint(scale) & ~15u) | code : 0x7fc00000u;
+}
+
+/* The number of middles of 2^BITS centroids that are at most y, by their symmetry: of the positive ones, a
+ * negative y passes those that are below |y|, and gives back the rest. */
+template <int BITS>
+ATTN_DEV uint32_t centroid_index(float y, const float *middle) {
+    y += 0.f; /* -0 lies on the middle, too */
+    const uint32_t bits = __float_as_uint(y), sign = bits >> 31;
+    const float a = __uint_as_float((bits & 0x7fffffffu) - sign);
+    uint32_t n;
+    if constexpr (BITS == 4) {
+        const bool up = a >= middle[3], over = a >= (up ? middle[5] : middle[1]);
+        const float t = up ? over ? middle[6] : middle[4] : over ? middle[2] : middle[0];
+        n = (up ? 4 : 0) + (over ? 2 : 0) + (a >= t);
+    } else {
+        const bool up = a >= middle[1];
+        n = (up ? 2 : 0) + (a >= (up ? middle[2] : middle[0]));
+    }
+    constexpr uint32_t HALF = 1 << (BITS - 1);
+    return sign ? HALF - 1 - n : HALF + n;
+}
+
+template <int SIZE, int N>
+ATTN_DEV void write_centroids(uint8_t *dst, float (&x)[N], bool ok, int lane) {
+    const int l = lane & 7;
+    double squares = 0;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        squares = fma((double)x[k], (double)x[k], squares); /* products of float32 are exact */
+#pragma unroll
+    for (int d = 1; d < 8; d *= 2)
+        squares += __shfl_xor_sync(~0u, squares, d);
+    const float norm = (float)sqrt(squares);
+    const bool is_finite = norm < INFINITY;
+    const divisor by(norm + 1e-8f);
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        x[k] = by.divide(x[k]);
+    hadamard<SIZE, 1>(x, l);
+    constexpr float ROOT = ONE_ROOT == 1.f ? Q_UNIT : 0.70710678118654752f * 2.f * Q_UNIT;
+    float c[16], middle[7];
+    turboquant_centroids(SIZE, K_BITS, c);
+#pragma unroll
+    for (int j = 0; j < (1 << (K_BITS - 1)) - 1; j++)
+        middle[j] = (c[(1 << (K_BITS - 1)) + j] + c[(1 << (K_BITS - 1)) + j + 1]) * 0.5f;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        uint32_t codes = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            codes |= centroid_index<K_BITS>(x[8 * i + j] * ROOT, middle) << K_BITS * j;
+        if (ok && (l + 8 * i) * 8 < SIZE) put_codes<K_BITS>(dst, l + 8 * i, is_finite ? codes : 0);
+    }
+    if (ok && l == 0) put_half(dst + K_DATA, norm, is_finite);
+}
+
+template <int SIZE, int N>
+ATTN_DEV void write_steps(uint8_t *dst, const float (&x)[N], bool ok, int lane) {
+    constexpr int TOP = (1 << V_BITS) - 1;
+    const int l = lane & 7;
+    float low, high;
+    const bool is_finite = row_range<SIZE>(x, lane, low, high);
+    const float step = fmaxf((high - low) / TOP, 1e-8f);
+    const divisor by(step);
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        float c[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            c[j] = by.divide(x[8 * i + j] - low) + 0.5f;
+        if (ok && (l + 8 * i) * 8 < SIZE)
+            put_codes<V_BITS>(dst, l + 8 * i, is_finite ? pack_codes<V_BITS>(c) : 0);
+    }
+    if (ok && l == 0) put_half(dst + V_DATA, step, is_finite), put_half(dst + V_DATA + 2, low, is_finite);
+}
+
+/* One row of K or V for each eight lanes; nothing is read or written where `ok` is false. */
+template <bool IS_V>
+ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, bool ok, int lane) {
+    constexpr int SIZE = IS_V ? TL_DV : TL_D;
+    float x[(SIZE + 63) / 64 * 8];
+    load_row<SIZE>(x, src, ok, lane & 7);
+    if constexpr (IS_INT4)
+        write_int4<SIZE>(dst, x, ok, lane);
+    else if constexpr (IS_V)
+        write_steps<SIZE>(dst, x, ok, lane);
+    else if constexpr (CENTROIDS)
+        write_centroids<SIZE>(dst, x, ok, lane);
+    else {
+#pragma unroll
+        for (int i = 0; i < (SIZE + 63) / 64; i++) {
+            const int c = (lane & 7) + 8 * i;
+            uint16_t w[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                w[j] = (uint16_t)f32x2_to_e4m3x2(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]);
+            if (ok && c * 8 < SIZE)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    ((uint16_t *)(dst + 8 * c))[j] = w[j];
+        }
+    }
+}
+
+} /* namespace packed */
+} /* namespace attn_cuda */
+#endif
+#endif
