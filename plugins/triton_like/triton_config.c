@@ -63,9 +63,9 @@ static int type_of(uint32_t dtype) {
     }
 }
 
-#ifndef HEADS_TOGETHER
+/* KV heads whose packed rows decode copies together, where their number allows it (triton-notes.md). */
 #define HEADS_TOGETHER 2
-#endif
+
 static int packed_of(uint32_t kv) {
     switch (kv) {
     case ATTN_KV_INT4_PER_TOKEN_HEAD:
