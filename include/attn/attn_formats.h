@@ -133,7 +133,7 @@ static inline const attn_kv_format_t *attn_kv_format(uint32_t kv) {
         {ATTN_KV_INT4_PER_TOKEN_HEAD, "int4_per_token_head", NULL, U8_, 4, 4, 0,
          ATTN_KV_SCALE_ROW_INLINE, F32_, 4, 4, 1, 2, 1, 1, DENSE_, 0},
         {ATTN_KV_NVFP4, "nvfp4", NULL, U8_, 4, 4, 16,
-         ATTN_KV_SCALE_GROUP_APART, FP8_, 1, 1, 1, 16, 0, 1, DENSE_, 0},
+         ATTN_KV_SCALE_GROUP_APART, FP8_, 1, 1, 1, 16, 0, 1, DENSE_, HEADS_ | ATTN_F_QUANT_QUERY},
         {ATTN_KV_FP8_DS_MLA, "fp8_ds_mla", NULL, U8_, 8, 8, 128,
          ATTN_KV_SCALE_GROUP_INLINE, F32_, 4, 0, 1, 1, 0, 1, SPARSE_, 0},
         {ATTN_KV_TURBOQUANT_K8V4, "turboquant_k8v4", NULL, U8_, 8, 4, 0,
@@ -186,12 +186,23 @@ static inline int attn_kv_has_static_scales(uint32_t kv) {
     return scale == ATTN_KV_SCALE_STATIC || scale == ATTN_KV_SCALE_GROUP_APART;
 }
 
+/* A page is one piece in which scales are kept apart from rows, as attn_kv_page says; strides inside it are
+ * not free (semantics 3.6, 3.9). [pure] */
+static inline int attn_kv_is_whole_page(uint32_t kv) {
+    return attn_kv_format(kv)->scale == ATTN_KV_SCALE_GROUP_APART;
+}
+
 /* "is quantized" of semantics 3.1. [pure] */
 static inline int attn_kv_is_quantized(uint32_t kv) { return attn_kv_format(kv)->is_quantized != 0; }
 
 /* TurboQuant: K and V of one head size share a slot (semantics 3.7). [pure] */
 static inline int attn_kv_is_turboquant(uint32_t kv) {
     return attn_kv_format(kv)->scale_dtype == ATTN_DTYPE_FLOAT16;
+}
+
+/* K and V have one head size (semantics 3.6, 3.7). [pure] */
+static inline int attn_kv_has_one_size(uint32_t kv) {
+    return attn_kv_is_turboquant(kv) || attn_kv_format(kv)->scale == ATTN_KV_SCALE_GROUP_APART;
 }
 
 /* Values are rounded to fewer bits than the model's, by a writer that has ties to break: what tolerances go
@@ -230,6 +241,38 @@ static inline int64_t attn_kv_row_bytes(const attn_kv_format_t *f, uint32_t mode
     const int64_t bytes = attn_kv_data_bytes(f, model_dtype, head_size, 0) + k_groups * f->k_beside +
                           attn_kv_data_bytes(f, model_dtype, head_size_v, 1) + v_groups * f->v_beside;
     return (bytes + pad - 1) / pad * pad;
+}
+
+/* Where the rows of a page lie whose format is attn_kv_is_whole_page: the row of a head and token begins at
+ * at + head * its number + token * its number. */
+typedef struct attn_kv_part {
+    int64_t at, head, token, row; /* bytes; row: of one row */
+} attn_kv_part_t;
+typedef struct attn_kv_page {
+    attn_kv_part_t values[2], scales[2]; /* of K, of V */
+    int64_t bytes;
+} attn_kv_page_t;
+
+/* The parts of a page, in the order in which they lie there: K, its scales, V, its scales. layout:
+ * ATTN_LAYOUT_NHD or _HND. [pure] */
+static inline attn_kv_page_t attn_kv_page(const attn_kv_format_t *f, uint32_t model_dtype, uint32_t layout,
+                                          int64_t num_kv_heads, int64_t block_size, int64_t head_size,
+                                          int64_t head_size_v) {
+    attn_kv_page_t page;
+    page.bytes = 0;
+    for (int i = 0; i < 4; i++) {
+        const int is_value = i / 2;
+        const int64_t size = is_value ? head_size_v : head_size;
+        attn_kv_part_t *part = i % 2 == 0 ? &page.values[is_value] : &page.scales[is_value];
+        part->at = page.bytes;
+        part->row = i % 2 == 0 ? attn_kv_data_bytes(f, model_dtype, size, is_value)
+                               : size / (f->group != 0 ? f->group : size) *
+                                     (is_value ? f->v_beside : f->k_beside);
+        part->head = layout == ATTN_LAYOUT_HND ? block_size * part->row : part->row;
+        part->token = layout == ATTN_LAYOUT_HND ? part->row : num_kv_heads * part->row;
+        page.bytes += num_kv_heads * block_size * part->row;
+    }
+    return page;
 }
 
 /* bytes of a token in fp8_ds_mla: 512 e4m3, 4 float32 scales, 64 16-bit rope values */

@@ -282,17 +282,19 @@ static inline uint64_t attn_fingerprint64(uint64_t h, const void *bytes, size_t 
 
 /* ------------------------------------------------------------- cache shapes */
 
-/* Fills the shape of a dense packed cache (nb, Hkv, bs, content), content = K, K's scale, V, V's scale
- * (semantics 3.4, 3.9), in the given layout. The one function behind every dense in-tree backend; others are
- * free to differ. Returns ATTN_OK, ATTN_E_UNSUPPORTED (a format that is no dense packed one, or that has no
- * rows of this head size). [pure] */
+/* Fills the shape of a dense cache in the given layout: packed rows (nb, Hkv, bs, content), content = K, K's
+ * scale, V, V's scale (semantics 3.4, 3.9); or pages with scales apart, (nb, 2 Hkv, bs, content) bytes
+ * whose strides say the size and order of a page, and the offsets where its parts begin: attn_kv_page has the
+ * rest (semantics 3.6). The one function behind every dense in-tree backend; others are free to differ.
+ * Returns ATTN_OK, ATTN_E_UNSUPPORTED (a format that is no dense one, or that has no rows of this head
+ * size). [pure] */
 ATTN_UNUSED static int attn_dense_cache_shape(const attn_problem_t *p, uint32_t layout, uint32_t block_size,
                                               int64_t num_blocks, attn_kv_cache_shape_t *out,
                                               attn_error_t *error) {
     const attn_kv_format_t *f = attn_kv_format(p->kv_cache_dtype);
-    if ((f->roles & ATTN_BIT(ATTN_ROLE_DECODER)) == 0 || f->scale == ATTN_KV_SCALE_GROUP_APART)
+    if ((f->roles & ATTN_BIT(ATTN_ROLE_DECODER)) == 0)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "kv_cache_dtype",
-                         "kv_cache_dtype %s is not a dense packed format", f->name);
+                         "kv_cache_dtype %s is not a dense format", f->name);
     uint32_t storage = attn_kv_storage(f->kv, p->dtype);
     int64_t size = (int64_t)attn_dtype_size(storage);
     int64_t heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads;
@@ -301,36 +303,37 @@ ATTN_UNUSED static int attn_dense_cache_shape(const attn_problem_t *p, uint32_t 
         return attn_fail(error, ATTN_E_UNSUPPORTED, attn_kv_has_size(f, dk) ? "head_size_v" : "head_size",
                          "head sizes are %lld and %lld; %s rows hold %s", (long long)dk, (long long)dv,
                          f->name, attn_kv_size_rule(f));
-    if (attn_kv_is_turboquant(f->kv) && dk != dv)
+    if (attn_kv_has_one_size(f->kv) && dk != dv)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "head_size_v",
-                         "head sizes are %lld and %lld; the rows of K and V in a slot of %s have one size",
+                         "head sizes are %lld and %lld; the rows of K and V of %s have one size",
                          (long long)dk, (long long)dv, f->name);
+    const int is_whole = attn_kv_is_whole_page(f->kv), hnd = layout == ATTN_LAYOUT_HND;
     int64_t k_data = attn_kv_data_bytes(f, p->dtype, dk, 0), v_data = attn_kv_data_bytes(f, p->dtype, dv, 1);
-    int64_t content = attn_kv_row_bytes(f, p->dtype, dk, dv) / size;
+    int64_t content = attn_kv_row_bytes(f, p->dtype, dk, dv) / size / (is_whole ? 2 : 1);
     attn_zero(out, sizeof *out);
     out->struct_size = (uint32_t)sizeof *out;
     out->ndim = 4;
     out->shape[0] = num_blocks;
-    out->shape[1] = heads;
+    out->shape[1] = is_whole ? 2 * heads : heads;
     out->shape[2] = block_size;
     out->shape[3] = content;
     out->axes[0] = ATTN_AXIS_BLOCK;
     out->axes[1] = ATTN_AXIS_HEAD;
     out->axes[2] = ATTN_AXIS_TOKEN;
     out->axes[3] = ATTN_AXIS_CONTENT;
-    int hnd = layout == ATTN_LAYOUT_HND;
     static const uint32_t order[2][4] = {{0, 2, 1, 3}, {0, 1, 2, 3}};
     static const uint32_t order_layers[2][5] = {{1, 0, 3, 2, 4}, {1, 2, 0, 3, 4}};
+    static const uint32_t whole_layers[2][5] = {{1, 0, 3, 2, 4}, {1, 0, 2, 3, 4}};
     for (int i = 0; i < 4; i++)
         out->stride_order[i] = order[hnd][i];
     for (int i = 0; i < 5; i++)
-        out->stride_order_layers[i] = order_layers[hnd][i];
+        out->stride_order_layers[i] = (is_whole ? whole_layers : order_layers)[hnd][i];
     int64_t stride = size;
     for (int j = 3; j >= 0; j--) {
         out->byte_strides[order[hnd][j]] = stride;
         stride *= out->shape[order[hnd][j]];
     }
-    out->page_bytes = heads * (int64_t)block_size * content * size;
+    out->page_bytes = out->byte_strides[0];
     out->total_bytes = out->page_bytes * num_blocks;
     out->dtype = attn_dl_dtype(storage);
     out->kv_layout = hnd ? ATTN_LAYOUT_HND : ATTN_LAYOUT_NHD;
@@ -342,8 +345,15 @@ ATTN_UNUSED static int attn_dense_cache_shape(const attn_problem_t *p, uint32_t 
     out->k_scale_offset = f->k_beside != 0 ? k_data : -1;
     out->v_scale_offset = f->v_beside != 0 ? out->v_offset + v_data : -1;
     out->layout_id = 1; /* dense packed */
-    int64_t key[8] = {1,  (int64_t)f->kv,         (int64_t)storage, heads, block_size, dk,
-                      dv, (int64_t)out->kv_layout};
+    if (is_whole) {
+        const attn_kv_page_t page = attn_kv_page(f, p->dtype, out->kv_layout, heads, block_size, dk, dv);
+        out->v_offset = page.values[1].at;
+        out->k_scale_offset = page.scales[0].at;
+        out->v_scale_offset = page.scales[1].at;
+        out->layout_id = 4; /* dense, scales apart, in their plain order */
+    }
+    int64_t key[8] = {out->layout_id,         (int64_t)f->kv, (int64_t)storage, heads, block_size, dk, dv,
+                      (int64_t)out->kv_layout};
     out->fingerprint = attn_fingerprint64(0, key, sizeof key);
     return ATTN_OK;
 }

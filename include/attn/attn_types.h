@@ -341,7 +341,8 @@ enum {
 
 /* The cache of one layer: its logical shape and how to lay it out. In-tree dense backends use (nb, Hkv, bs,
  * content) with content = [K data (D), K scale, V data (Dv), V scale], scales only in *_per_token_head
- * formats; MLA uses (nb, bs, L + R) or (nb, bs, 656). (semantics 3.4, 3.5, 3.9)
+ * formats; nvfp4 has pages of parts, whose beginnings the offsets say (attn_kv_page); MLA uses (nb, bs, L +
+ * R) or (nb, bs, 656). (semantics 3.4, 3.5, 3.6, 3.9)
  * stride_order: physical dimension j (slowest first) is logical dimension stride_order[j];
  * stride_order_layers is the same with a layers dimension put in front of the logical shape. */
 typedef struct attn_kv_cache_shape {

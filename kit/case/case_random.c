@@ -135,7 +135,7 @@ static void fit_sizes(attn_problem_t *p, uint64_t *s, const attn_capabilities_t 
         p->head_size = pick_range(s, can->head_sizes, can->num_head_sizes, 256);
     for (int i = 0; i < 1000 && p->head_size_v != 0 && !attn_kv_has_size(format, p->head_size_v); i++)
         p->head_size_v = pick_range(s, v, num_v, 256);
-    if (attn_kv_is_turboquant(p->kv_cache_dtype)) p->head_size_v = 0;
+    if (attn_kv_has_one_size(p->kv_cache_dtype)) p->head_size_v = 0;
     p->scale = factor / sqrt((double)p->head_size);
 }
 
@@ -234,7 +234,8 @@ void kit_case_random(kit_case_t *c, const attn_capabilities_t *can, uint64_t see
             c->flags |= KIT_PER_HEAD;
             p->features |= ATTN_F_PER_HEAD_SCALES;
         }
-        if ((f & ATTN_F_SEPARATE_KV) && coin(s, 4)) p->features |= ATTN_F_SEPARATE_KV;
+        if ((f & ATTN_F_SEPARATE_KV) && !attn_kv_is_whole_page(p->kv_cache_dtype) && coin(s, 4))
+            p->features |= ATTN_F_SEPARATE_KV;
         if ((f & ATTN_F_BLOCK_STRIDE) && coin(s, 3)) c->flags |= KIT_CROSS_LAYER;
     } else if ((f & ATTN_F_SLIDING_WINDOW) && coin(s, 3)) {
         p->sliding_window = (uint32_t)kit_random_in(s, 1, max_len);

@@ -38,6 +38,25 @@ static void families(check_t *c) {
     }
 }
 
+/* The same over a cache that rounds: its writer meets rows of one value, of one huge channel, equal keys. */
+static void cache_families(check_t *c) {
+    kit_case_t k;
+    for (uint32_t family = KIT_NORMAL; family < KIT_ENDS; family++) {
+        if (!start(c, &k)) return;
+        if (k.problem.role != ATTN_ROLE_DECODER) {
+            check_skip(c, "not a decoder backend");
+            return;
+        }
+        k.problem.kv_cache_dtype = c->arg;
+        check_fit_size(c, &k);
+        k.family = family;
+        kit_case_add(&k, 1, 1500);
+        kit_case_add(&k, 9, 300);
+        kit_case_add(&k, 1, 1);
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
 /* Sums over many keys: a sum that keeps 14 or 16 bits stops growing, a length in 16 bits wraps. */
 static void long_contexts(check_t *c) {
     static const uint32_t kinds[] = {KIT_USUAL, KIT_UNIFORM, KIT_NEEDLE};
@@ -201,6 +220,11 @@ void check_families_list(check_list_t *list, const check_t *c) {
         if (d != ATTN_DTYPE_FLOAT32)
             check_add(list, "numerics", 1, rounding_bias, d, "%s is rounded to nearest", attn_dtype_name(d));
     }
+    const uint64_t kept = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(ATTN_ROLE_DECODER));
+    for (uint32_t kv = 1; kv < ATTN_KV_COUNT_; kv++)
+        if ((kept & ATTN_BIT(kv)) && attn_kv_is_lossy(kv))
+            check_add(list, "numerics", 1, cache_families, kv, "inputs that are not normal, cache %s",
+                      attn_kv_name(kv));
     if (c->can.features & ATTN_F_SOFT_CAP)
         check_add(list, "numerics", 1, large_capped_scores, 0, "large scores under a soft cap");
     if (c->can.features & ATTN_F_SINK) check_add(list, "numerics", 1, sink_values, 0, "values of sinks");

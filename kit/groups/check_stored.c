@@ -2,10 +2,12 @@
 /*
  * check_stored.c: the part of group numerics about the bits in the cache: other programs read pages too
  * (transfer engines, a backend of the same fingerprint), so what update_kv_cache writes is compared bit for
- * bit with x, or with x / scale rounded to nearest even.
+ * bit with x, or with x / scale rounded to nearest even; of nvfp4 every scale and code with its rule.
  */
 #include "../case/case_run.h"
 #include "../run/check_engine.h"
+
+#include <attn/attn_plugin_util.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -43,6 +45,52 @@ static int compare_row(check_t *c, const unsigned char *stored, const float *x, 
     return 1;
 }
 
+/* Semantics 3.6, from the scale that is stored: a scale or a code at a tie may be the next one. */
+static int compare_nvfp4_row(check_t *c, const unsigned char *codes, const unsigned char *scales,
+                             const float *x, int64_t n, double scale, count_t *seen) {
+    for (int64_t i = 0; i < n; i++) {
+        const float *group = x + i / 16 * 16, t = (float)scale;
+        float most = 0;
+        for (int j = 0; j < 16; j++)
+            most = fmaxf(most, fabsf(group[j]));
+        const int kept = scales[i / 16], want = attn_to_e4m3((double)(most / 6.0f / t));
+        const float unit = (float)attn_from_e4m3((uint8_t)kept) * t;
+        const int code = codes[i / 2] >> i % 2 * 4 & 15,
+                  right = unit > 0 ? attn_to_e2m1((double)(x[i] / unit)) : 0;
+        seen->num++;
+        if (kept < want - 1 || kept > want + 1)
+            return check_fail(c, "the scale of 16 values up to %.9g is 0x%02x where %.9g / 6 / %g is 0x%02x",
+                              (double)most, (unsigned)kept, (double)most, scale, (unsigned)want);
+        if (abs((code & 7) - (right & 7)) > 1 || (((code ^ right) & 8) != 0 && (code & 7) + (right & 7) > 1))
+            return check_fail(c, "the cache holds %g where %.9g / %.9g rounded to nearest is %g",
+                              attn_from_e2m1((uint8_t)code), (double)x[i], (double)unit,
+                              attn_from_e2m1((uint8_t)right));
+        if (kept != want || (code & 7) != (right & 7)) seen->num_off++;
+    }
+    return 1;
+}
+
+/* Rows of K and V of a page whose scales are apart. */
+static int compare_apart(check_t *c, const kit_case_t *k, const kit_inputs_t *in, int r, int64_t position,
+                         int64_t h, count_t *seen) {
+    const attn_kv_cache_shape_t *s = &run.shape;
+    const attn_kv_page_t page = attn_kv_page(attn_kv_format(c->arg), k->problem.dtype, s->kv_layout,
+                                             run.z.kv_heads, s->block_size, run.z.key, run.z.value);
+    const int64_t slot = kit_run_slot(&run, r, position), token = slot % s->block_size,
+                  from = (in->key_start[r] + position) * run.z.kv_heads + h;
+    const unsigned char *block = kit_tensor_at(run.cache, slot / s->block_size, 0);
+    for (int i = 0; i < 2; i++) {
+        const attn_kv_part_t *v = &page.values[i], *b = &page.scales[i];
+        const float *scale = i == 0 ? in->k_scale : in->v_scale;
+        if (!compare_nvfp4_row(c, block + v->at + h * v->head + token * v->token,
+                               block + b->at + h * b->head + token * b->token,
+                               (i == 0 ? in->key : in->value) + from * run.z.key, run.z.key,
+                               (double)scale[in->num_scales > 1 ? h : 0], seen))
+            return 0;
+    }
+    return 1;
+}
+
 static void compare_cache(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
     const attn_kv_cache_shape_t *s = &run.shape;
     const uint32_t storage = attn_dtype_of(s->dtype) == ATTN_DTYPE_UINT8
@@ -52,6 +100,10 @@ static void compare_cache(check_t *c, const kit_case_t *k, const kit_inputs_t *i
     for (int r = 0; r < k->num_reqs; r++)
         for (int64_t i = 0; i < k->seq_lens[r]; i++)
             for (int64_t h = 0; h < run.z.kv_heads; h++) {
+                if (attn_kv_is_whole_page(c->arg)) {
+                    if (!compare_apart(c, k, in, r, i, h, &seen)) return;
+                    continue;
+                }
                 const int64_t slot = kit_run_slot(&run, r, i),
                               from = (in->key_start[r] + i) * run.z.kv_heads + h;
                 const unsigned char *row = kit_tensor_at(run.cache, slot / s->block_size, h) +
@@ -70,6 +122,15 @@ static void compare_cache(check_t *c, const kit_case_t *k, const kit_inputs_t *i
     c->report->num_cases++;
 }
 
+/* The page is that of semantics 3.6 with scales in their plain order. */
+static int has_plain_page(const kit_case_t *k) {
+    attn_kv_cache_shape_t plain = {.struct_size = sizeof plain};
+    const int status =
+        attn_dense_cache_shape(&k->problem, run.shape.kv_layout, run.shape.block_size, 1, &plain, NULL);
+    return status == ATTN_OK && plain.fingerprint == run.shape.fingerprint &&
+           plain.page_bytes == run.shape.page_bytes;
+}
+
 static void stored_in_layout(check_t *c, uint32_t layout) {
     static kit_result_t result;
     kit_case_t k;
@@ -81,6 +142,7 @@ static void stored_in_layout(check_t *c, uint32_t layout) {
     k.problem.kv_layout = layout;
     if (c->can.features & ATTN_F_BLOCK_STRIDE) k.flags |= KIT_CROSS_LAYER; /* blocks lie three pages apart */
     if (attn_kv_has_static_scales(c->arg)) k.amplitude = 3;
+    check_fit_size(c, &k);
     check_running(c, &k);
     if (!check_is_served(c, &k)) {
         check_skip(c, "supports_combination refuses the plain case with it");
@@ -89,8 +151,9 @@ static void stored_in_layout(check_t *c, uint32_t layout) {
     kit_inputs_t *in = kit_inputs_make(&k);
     int status = kit_run_open(&run, c->backend, &k, in, c->memory, &result);
     if (status == ATTN_OK) status = kit_run_fill(&run);
-    if (status == ATTN_OK && (run.shape.ndim != 4 || run.shape.axes[1] != ATTN_AXIS_HEAD ||
-                              run.shape.axes[3] != ATTN_AXIS_CONTENT || run.shape.k_scale_offset >= 0)) {
+    const int is_packed = run.shape.ndim == 4 && run.shape.axes[1] == ATTN_AXIS_HEAD &&
+                          run.shape.axes[3] == ATTN_AXIS_CONTENT && run.shape.k_scale_offset < 0;
+    if (status == ATTN_OK && !(attn_kv_is_whole_page(c->arg) ? has_plain_page(&k) : is_packed)) {
         check_skip(c, "its pages have a layout of their own");
         return;
     }
@@ -114,10 +177,11 @@ static void stored_bits(check_t *c) {
 }
 
 void check_stored_list(check_list_t *list, const check_t *c) {
-    /* formats whose stored element is the value itself, or the value divided by a scale of the call */
+    /* formats whose stored element is the value itself, or the value divided by a scale of the call; nvfp4 */
     const uint64_t formats = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(ATTN_ROLE_DECODER));
     for (uint32_t kv = 1; kv < ATTN_KV_COUNT_ && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)); kv++)
-        if ((formats & ATTN_BIT(kv)) && attn_kv_format(kv)->k_bits == 0 &&
-            attn_kv_format(kv)->scale <= ATTN_KV_SCALE_STATIC)
+        if ((formats & ATTN_BIT(kv)) &&
+            ((attn_kv_format(kv)->k_bits == 0 && attn_kv_format(kv)->scale <= ATTN_KV_SCALE_STATIC) ||
+             attn_kv_is_whole_page(kv)))
             check_add(list, "numerics", 1, stored_bits, kv, "bits in a cache of %s", attn_kv_name(kv));
 }

@@ -84,8 +84,28 @@ int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads,
     return status == ATTN_OK ? check_bias(a->qq_bias, features, tokens, error) : status;
 }
 
+/* Pages of one piece each, in the layout of the instance; only the distance between them is free. */
+static int check_whole_pages(const call_cache_t *c, const DLTensor *t, attn_error_t *error) {
+    const attn_kv_page_t page = call_cache_page(c);
+    const int64_t row = (page.values[0].row + page.scales[0].row);
+    const int64_t shape[4] = {-1, 2 * c->kv_heads, c->block_size, row};
+    const int hnd = c->layout == ATTN_LAYOUT_HND;
+    const int64_t strides[3] = {page.bytes, hnd ? c->block_size * row : row,
+                                hnd ? row : 2 * c->kv_heads * row};
+    int status = attn_check_tensor(t, "kv_cache", c->storage, 4, shape, error);
+    for (int i = 0; status == ATTN_OK && i < 3; i++)
+        if (t->shape[i] > 1 && (i == 0 ? t->strides[i] < strides[i] : t->strides[i] != strides[i]))
+            status = attn_fail(error, ATTN_E_INVALID, "kv_cache",
+                               "kv_cache has stride %lld in dimension %d; a page of %s in layout %s is one "
+                               "piece, which gives %s%lld",
+                               (long long)t->strides[i], i, attn_kv_name(c->kv), hnd ? "hnd" : "nhd",
+                               i == 0 ? "at least " : "", (long long)strides[i]);
+    return status;
+}
+
 int call_check_caches(const call_cache_t *c, const DLTensor *kv_cache, const DLTensor *v_cache,
                       attn_error_t *error) {
+    if (attn_kv_is_whole_page(c->kv) && v_cache == NULL) return check_whole_pages(c, kv_cache, error);
     const int64_t size = (int64_t)attn_dtype_size(c->storage), k_row = call_cache_row_bytes(c, 0) / size,
                   v_row = call_cache_row_bytes(c, 1) / size;
     const int64_t pad = attn_kv_format(c->kv)->row_multiple; /* of a packed row, in bytes */
@@ -129,7 +149,7 @@ int call_check_update(const call_cache_t *c, const attn_kv_update_t *a, uint32_t
         const DLTensor *t = sides[i].t;
         const int64_t shape[3] = {-1, c->kv_heads, sides[i].size};
         is_raw[i] = t != NULL && attn_dtype_of(t->dtype) == c->storage && attn_dtype_size(c->storage) == 1 &&
-                    !attn_kv_is_per_token_head(c->kv);
+                    attn_kv_format(c->kv)->scale == ATTN_KV_SCALE_STATIC;
         status = attn_check_tensor(t, sides[i].name, is_raw[i] ? c->storage : dtype, 3, shape, error);
         if (status == ATTN_OK && t->shape[0] < a->slot_mapping->shape[0])
             status =

@@ -25,11 +25,12 @@ int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_er
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
                       int64_t tokens, attn_error_t *error);
 
-/* A dense cache as tensors: packed, or K and V apart (semantics 3.4). */
+/* A dense cache as tensors: packed, K and V apart (semantics 3.4), or whole pages (3.6). */
 typedef struct call_cache {
     uint32_t role, kv, storage; /* storage: ATTN_DTYPE_* of an element */
     int64_t kv_heads, block_size, head_size, head_size_v;
     int is_separate;
+    uint32_t layout; /* ATTN_LAYOUT_* of whole pages */
 } call_cache_t;
 
 /* Bytes of the values of a row of K (is_value 0) or V, and of the row with what is behind them. */
@@ -40,6 +41,12 @@ static inline int64_t call_cache_data_bytes(const call_cache_t *c, int is_value)
 static inline int64_t call_cache_row_bytes(const call_cache_t *c, int is_value) {
     const attn_kv_format_t *f = attn_kv_format(c->kv);
     return call_cache_data_bytes(c, is_value) + (is_value ? f->v_beside : f->k_beside);
+}
+
+/* The parts of a whole page. */
+static inline attn_kv_page_t call_cache_page(const call_cache_t *c) {
+    return attn_kv_page(attn_kv_format(c->kv), c->storage, c->layout, c->kv_heads, c->block_size,
+                        c->head_size, c->head_size_v);
 }
 
 int call_check_caches(const call_cache_t *c, const DLTensor *kv_cache, const DLTensor *v_cache,

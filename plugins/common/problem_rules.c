@@ -109,11 +109,15 @@ static void add_format(const attn_problem_t *p, attn_reasons_t *r) {
             attn_add_reason(r, ATTN_REASON_HEAD_SIZE, i == 0 ? "head_size" : "head_size_v",
                             NUMBER(have, sizes[i]), attn_kv_size_rule(f), "%s is %u; %s rows hold %s",
                             i == 0 ? "head_size" : "head_size_v", sizes[i], f->name, attn_kv_size_rule(f));
-    if (attn_kv_is_turboquant(f->kv) && sizes[1] != sizes[0])
-        attn_add_reason(
-            r, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, sizes[1]), "0 or head_size",
-            "head_size_v is %u and head_size %u; the rows of K and V in a slot of %s have one size", sizes[1],
-            sizes[0], f->name);
+    if (attn_kv_has_one_size(f->kv) && sizes[1] != sizes[0])
+        attn_add_reason(r, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, sizes[1]), "0 or head_size",
+                        "head_size_v is %u and head_size %u; the rows of K and V of %s have one size",
+                        sizes[1], sizes[0], f->name);
+    if (attn_kv_is_whole_page(f->kv) && (p->features & ATTN_F_SEPARATE_KV) != 0)
+        attn_add_reason(r, ATTN_REASON_FEATURE, "separate_kv", "asked for", "not asked for",
+                        "a page of %s holds K and V in one piece, so they are no two tensors; leave out "
+                        "separate_kv",
+                        f->name);
 }
 
 static void add_latent(const attn_problem_t *p, attn_reasons_t *r) {

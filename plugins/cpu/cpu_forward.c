@@ -10,13 +10,19 @@ call_cache_t cpu_cache_of(const attn_instance_t *in) {
                           .block_size = in->block_size,
                           .head_size = in->shape.head_size,
                           .head_size_v = in->shape.head_size_v,
-                          .is_separate = in->is_separate};
+                          .is_separate = in->is_separate,
+                          .layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_HND};
 }
 
 float cpu_scale_at(const DLTensor *scale, int64_t head) {
     if (scale == NULL) return 1.0f;
     const float *values = attn_data(scale);
     return scale->ndim == 0 || scale->shape[0] == 1 ? values[0] : values[head * scale->strides[0]];
+}
+
+static struct cpu_rows rows_of_page(const DLTensor *t, const attn_kv_part_t *part) {
+    return (struct cpu_rows){(char *)attn_data(t) + part->at, attn_byte_stride(t, 0), part->head,
+                             part->token};
 }
 
 void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, int side,
@@ -26,6 +32,12 @@ void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const D
     if (in->is_latent) { /* both sides are the same rows */
         *rows = (struct cpu_rows){attn_data(t), attn_byte_stride(t, 0), 0, attn_byte_stride(t, 1)};
         *scales = (struct cpu_rows){0};
+        return;
+    }
+    if (attn_kv_is_whole_page(c.kv)) {
+        const attn_kv_page_t page = call_cache_page(&c);
+        *rows = rows_of_page(t, &page.values[side]);
+        *scales = rows_of_page(t, &page.scales[side]);
         return;
     }
     *rows = (struct cpu_rows){attn_data(t), attn_byte_stride(t, 0), attn_byte_stride(t, 1),
@@ -119,8 +131,9 @@ static void set_call(const attn_instance_t *in, const attn_forward_t *a, const s
         c->lse_token = a->lse->strides[1];
     }
     if (in->has_cache) {
-        cpu_cache_rows(in, a->kv_cache, a->v_cache, 0, &c->k, &c->k_row_scale);
-        cpu_cache_rows(in, a->kv_cache, a->v_cache, 1, &c->v, &c->v_row_scale);
+        const int has_groups = cpu_has_groups(c);
+        cpu_cache_rows(in, a->kv_cache, a->v_cache, 0, &c->k, has_groups ? &c->k_groups : &c->k_row_scale);
+        cpu_cache_rows(in, a->kv_cache, a->v_cache, 1, &c->v, has_groups ? &c->v_groups : &c->v_row_scale);
         c->block_table = m->block_table;
         c->block_table_row = m->block_table_row;
     } else {

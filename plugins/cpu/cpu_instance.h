@@ -54,7 +54,7 @@ enum cpu_dtype cpu_dtype_of(uint32_t attn_dtype);
 call_cache_t cpu_cache_of(const attn_instance_t *in);
 /* Value of a scale tensor for a head; NULL reads as 1. */
 float cpu_scale_at(const DLTensor *scale, int64_t head);
-/* Rows of K (side 0) or V (side 1) and of their inline scales. */
+/* Rows of K (side 0) or V (side 1) and of the scales that the cache keeps for them. */
 void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, int side,
                     struct cpu_rows *rows, struct cpu_rows *scales);
 

@@ -43,7 +43,7 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
     const int modified =
         a->soft_cap > 0 || a->alibi || a->rel_bias || a->qq_bias || a->k_row_scale.base || c <= 0;
     LN_(ln_carve)(&st, a, ns, scratch);
-    turbo_begin(a, &st.turbo);
+    packed_begin(a, &st.turbo);
 #if LN_AMX
     amx_begin();
 #endif

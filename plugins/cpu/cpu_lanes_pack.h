@@ -105,7 +105,7 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
         if (a->kv_dtype == CPU_BF16 && !LN_AMX) {
             st->ka[k] = (const float *)(const void *)(st->kp[k] + ko);
         } else {
-            const char *row = lanes_row(a, &st->turbo, 0, st->kp[k] + ko, bytes[0], &type);
+            const char *row = lanes_row(a, &st->turbo, 0, st->kp[k] + ko, NULL, bytes[0], &type);
             row_to_bf16(type, row, a->head_size, (char *)(st->kt + (size_t)k * st->ldk));
             st->ka[k] = st->kt + (size_t)k * st->ldk;
         }
@@ -114,13 +114,19 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
     LN_(ln_pack_v)(a, st, vo, n);
 #else
     for (int k = 0; k < n; k += 2) {
-        const char *v0 = lanes_row(a, &st->turbo, 1, st->vp[k] + vo, bytes[0], &type);
-        const char *v1 = lanes_row(a, &st->turbo, 1, st->vp[k + 1] + vo, bytes[1], &type);
+        const char *v0 = lanes_row(a, &st->turbo, 1, st->vp[k] + vo, NULL, bytes[0], &type);
+        const char *v1 = lanes_row(a, &st->turbo, 1, st->vp[k + 1] + vo, NULL, bytes[1], &type);
         rows_to_pairs(type, v0, v1, a->head_size_v, st->row);
         LN_(ln_pack_v)(st, st->row, st->Dp + VW, k / 2);
     }
 #endif
 #else
+    const int64_t kg = (int64_t)it->head0 * a->k_groups.head, vg = (int64_t)it->head0 * a->v_groups.head;
+    const int has_groups = cpu_has_groups(a);
+    if (has_groups) {
+        row_pointers(a, sq, &a->k_groups, k0, nr, all, st->kg);
+        row_pointers(a, sq, &a->v_groups, k0, nr, all, st->vg);
+    }
     const int in_place = a->kv_dtype == CPU_F32, ld = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
     for (int k = 0; k < nr; k += LN_MR) {
         const float *rows[LN_MR];
@@ -129,7 +135,8 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
             if (in_place && a->head_size % VW == 0)
                 rows[i] = (const float *)(const void *)(st->kp[k + i] + ko);
             else {
-                const char *row = lanes_row(a, &st->turbo, 0, st->kp[k + i] + ko, bytes[0], &type);
+                const char *row = lanes_row(a, &st->turbo, 0, st->kp[k + i] + ko,
+                                            has_groups ? st->kg[k + i] + kg : NULL, bytes[0], &type);
                 row_to_f32(type, row, a->head_size, st->row + i * ld);
             }
         }
@@ -141,7 +148,7 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
             LN_(ln_pack_v)(st, (const float *)(const void *)row, a->head_size_v, k);
             continue;
         }
-        row = lanes_row(a, &st->turbo, 1, row, bytes[0], &type);
+        row = lanes_row(a, &st->turbo, 1, row, has_groups ? st->vg[k] + vg : NULL, bytes[0], &type);
         row_to_f32(type, row, a->head_size_v, st->row);
         LN_(ln_pack_v)(st, st->row, st->Dp + VW, k);
     }

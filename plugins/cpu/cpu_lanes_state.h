@@ -14,6 +14,7 @@ struct LN_(ln_state) {
     int32_t *lo0, *hi0, *lo1, *hi1, *pos, *hq; /* [ns][L] */
     struct cpu_mask_bounds *bounds;            /* [ns] */
     const char **kp, **vp, **kn, **vn; /* [BK] row pointers into the cache, of this tile and the next */
+    const char **kg, **vg;             /* [BK] rows of groups that lie apart */
     const float **ka;                  /* [BK] rows that QK reads */
     float *ks, *vs;                    /* [BK] */
     float *row;                        /* [VW][widest row] for packing and output */
@@ -87,6 +88,8 @@ static size_t LN_(ln_carve)(struct LN_(ln_state) * st, const struct cpu_attn *a,
     CARVE(vp, const char *, LN_BK);
     CARVE(kn, const char *, LN_BK);
     CARVE(vn, const char *, LN_BK);
+    CARVE(kg, const char *, cpu_has_groups(a) ? LN_BK : 0);
+    CARVE(vg, const char *, cpu_has_groups(a) ? LN_BK : 0);
     CARVE(ka, const float *, LN_BK);
     CARVE(ks, float, LN_BK);
     CARVE(vs, float, LN_BK);

@@ -7,6 +7,9 @@
 #include "cpu_rows.h"
 #include "cpu_int4_row.h"
 #include "cpu_turbo_row.h"
+#include "cpu_float8.h"
+#include "cpu_nvfp4_row.h"
+#include "cpu_packed_row.h"
 #if CPU_LEVEL >= 3
 #include "cpu_simd_amx.h"
 #include "cpu_simd_bf16.h"

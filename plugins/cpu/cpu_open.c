@@ -64,12 +64,14 @@ static void set_shape(attn_instance_t *in) {
     a->head_size_v = in->is_latent ? (int)p->kv_lora_rank : (int)attn_output_size(p);
     a->q_dtype = cpu_dtype_of(in->query_dtype);
     a->kv_dtype = in->kv == ATTN_KV_INT4_PER_TOKEN_HEAD ? CPU_I4
-                  : attn_kv_is_turboquant(in->kv)       ? CPU_PACKED
-                                                  : cpu_dtype_of(in->has_cache ? in->storage : p->dtype);
+                  : attn_kv_is_turboquant(in->kv) || in->kv == ATTN_KV_NVFP4
+                      ? CPU_PACKED
+                      : cpu_dtype_of(in->has_cache ? in->storage : p->dtype);
     if (a->kv_dtype == CPU_PACKED) {
         const attn_kv_format_t *f = attn_kv_format(in->kv);
         a->k_row = f->k_bits == 8 ? CPU_E4M3 : f->k_bits == 4 ? CPU_C4 : CPU_C3;
         a->v_row = f->v_bits == 4 ? CPU_V4 : CPU_V3;
+        if (in->kv == ATTN_KV_NVFP4) a->k_row = a->v_row = CPU_E2M1;
     }
     a->out_dtype = cpu_dtype_of(in->out_dtype);
     a->scale = (float)p->scale;

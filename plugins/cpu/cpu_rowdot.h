@@ -15,10 +15,14 @@
  * of V. Packed rows fetched K first would draw V along (the hardware prefetcher) and leave memory idle during
  * the second product. */
 static void rd_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_mask_bounds *b,
-                        int k0, const char **p) {
+                        int k0, const char **p, const char **groups) {
     const int even = a->k.head == a->v.head && a->head_size == a->head_size_v;
     row_pointers(a, sq, &a->k, k0, RD_TB, b, p);
     row_pointers(a, sq, &a->v, k0, RD_TB, b, p + RD_TB);
+    if (cpu_has_groups(a)) {
+        row_pointers(a, sq, &a->k_groups, k0, RD_TB, b, groups);
+        row_pointers(a, sq, &a->v_groups, k0, RD_TB, b, groups + RD_TB);
+    }
     for (int i = 0; i < RD_TB; i++) {
         p[2 * RD_TB + (even ? 2 * i : i)] = p[i];
         p[2 * RD_TB + (even ? 2 * i + 1 : RD_TB + i)] = p[RD_TB + i];
@@ -123,18 +127,21 @@ static void rd_bytes(const struct cpu_attn *a, const struct rd_state *st, struct
     *x = (struct rd_tile){.n = x->n, .n_used = x->n_used, .k = st->byte_rows, .v = st->byte_rows + RD_TB};
 }
 
-/* The tile's packed rows as rows of floats, likewise. */
-static void rd_floats(const struct cpu_attn *a, const struct rd_state *st, struct rd_tile *x) {
+/* The tile's packed rows of a head as rows of floats, likewise; groups: pointers as rd_pointers has them. */
+static void rd_floats(const struct cpu_attn *a, const struct rd_state *st, const char *const *groups,
+                      int head, struct rd_tile *x) {
+    const int64_t kg = head * a->k_groups.head, vg = head * a->v_groups.head;
+    const int is_apart = cpu_has_groups(a);
     const int kb = cpu_row_bytes(a->k_row, a->head_size), vb = cpu_row_bytes(a->v_row, a->head_size_v) + 4;
     for (int t = 0; t < x->n; t++) {
         for (int b = 0; x->k_rows && b < kb; b += 64)
             v_prefetch(x->k_rows[t] + x->k_next_off + b);
-        packed_to_f32(&st->turbo, a->k_row, x->k[t] + x->k_off, a->head_size,
-                      (float *)(void *)(st->byte_k + (size_t)t * st->byte_ldk));
+        packed_to_f32(&st->turbo, a->k_row, x->k[t] + x->k_off, is_apart ? groups[t] + kg : NULL,
+                      a->head_size, (float *)(void *)(st->byte_k + (size_t)t * st->byte_ldk));
         for (int b = 0; x->k_rows && b < vb; b += 64)
             v_prefetch(x->v_rows[t] + x->v_next_off + b);
-        packed_to_f32(&st->turbo, a->v_row, x->v[t] + x->v_off, a->head_size_v,
-                      (float *)(void *)(st->byte_v + (size_t)t * st->byte_ldv));
+        packed_to_f32(&st->turbo, a->v_row, x->v[t] + x->v_off, is_apart ? groups[RD_TB + t] + vg : NULL,
+                      a->head_size_v, (float *)(void *)(st->byte_v + (size_t)t * st->byte_ldv));
     }
     *x = (struct rd_tile){.n = x->n, .n_used = x->n_used, .k = st->byte_rows, .v = st->byte_rows + RD_TB};
 }
@@ -145,7 +152,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     struct cpu_mask_bounds bounds;
     rd_carve(&st, a, it->head1 - it->head0, it->row1 - it->row0, tiling->amx && tiling->vbmi, scratch);
     st.vnni = tiling->vnni;
-    turbo_begin(a, &st.turbo);
+    packed_begin(a, &st.turbo);
     const enum cpu_dtype product = a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
     st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles;
     st.gain = st.table ? 1.0f : dtype_gain(a->kv_dtype);
@@ -154,16 +161,17 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     const int end = cpu_bounds_end(&bounds);
     int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
     const char **ptr[2] = {st.ptr, st.ptr + 4 * RD_TB};
+    const char **groups[2] = {st.groups, st.groups + 2 * RD_TB};
 #if CPU_LEVEL >= 3
     int first = 1;
 #endif
-    if (k0 < end) rd_pointers(a, sq, &bounds, k0, ptr[0]);
+    if (k0 < end) rd_pointers(a, sq, &bounds, k0, ptr[0], groups[0]);
     while (k0 < end) {
         const int next = rd_next_tile(&bounds, k0 + RD_TB, end), used = cpu_min(end - k0, RD_TB);
         const int n = (used + VW - 1) / VW * VW;
         const int partial = n > used || cpu_bounds_cover(&bounds, k0, k0 + n) != CPU_COVER_FULL;
         const char **p = ptr[flip], **pn = ptr[!flip];
-        if (next < end) rd_pointers(a, sq, &bounds, next, pn);
+        if (next < end) rd_pointers(a, sq, &bounds, next, pn, groups[!flip]);
         for (int h = 0; h < st.heads; h++) {
             struct rd_tile x = {.n = n, .n_used = used, .k = p, .v = p + RD_TB};
             const int last = h + 1 == st.heads, hn = it->head0 + (last ? 0 : h + 1);
@@ -189,7 +197,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 row_scales(a->kv_dtype, p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
             }
             if (a->kv_dtype == CPU_I4) rd_bytes(a, &st, &x);
-            if (a->kv_dtype == CPU_PACKED) rd_floats(a, &st, &x);
+            if (a->kv_dtype == CPU_PACKED) rd_floats(a, &st, groups[flip], it->head0 + h, &x);
             const size_t at = (size_t)h * st.rows;
 #if CPU_LEVEL >= 3
             if (st.tiles) {

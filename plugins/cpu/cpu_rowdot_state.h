@@ -11,6 +11,7 @@ struct rd_state {
     float *s;                   /* [rows][RD_TB] */
     struct cpu_interval2 *mask; /* [rows] */
     const char **ptr;           /* [2][K, V, two lists to prefetch][RD_TB] */
+    const char **groups;        /* [2][K, V][RD_TB], or NULL */
     float *ks, *vs;             /* [RD_TB] */
     float *qf;                  /* [heads][rows] factor of the query row: 1, or of its 16-bit form */
     /* Integer products: q [heads][rows][ldq] and P [rows][RD_TB] in 16 bits, P's factors [rows]. */
@@ -51,6 +52,7 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(s, float, (size_t)rows *RD_TB);
     CARVE(mask, struct cpu_interval2, rows);
     CARVE(ptr, const char *, 8 * RD_TB);
+    CARVE(groups, const char *, cpu_has_groups(a) ? 4 * RD_TB : 0);
     CARVE(ks, float, RD_TB);
     CARVE(vs, float, RD_TB);
     CARVE(qf, float, (size_t)heads *rows);

@@ -10,14 +10,14 @@ SI int is_steps(enum cpu_dtype t) {
     return t == CPU_V4 || t == CPU_V3;
 }
 
-/* What a call keeps: the centroids of its keys, and for 4 bits the pair that each byte stands for. */
+/* What a call keeps: the centroids of its keys, and for codes of 4 bits the pair that each byte stands
+ * for. */
 struct turbo_table {
     float centroid[16], pair[256][2];
 };
-static void turbo_begin(const struct cpu_attn *a, struct turbo_table *t) {
-    if (a->kv_dtype != CPU_PACKED || !is_centroids(a->k_row)) return;
-    turboquant_centroids(a->head_size, a->k_row == CPU_C4 ? 4 : 3, t->centroid);
-    for (int i = 0; a->k_row == CPU_C4 && i < 256; i++) {
+static void turbo_begin(int bits, int n, struct turbo_table *t) {
+    turboquant_centroids(n, bits, t->centroid);
+    for (int i = 0; bits == 4 && i < 256; i++) {
         t->pair[i][0] = t->centroid[i & 15];
         t->pair[i][1] = t->centroid[i >> 4];
     }
@@ -78,35 +78,6 @@ static __attribute__((noinline)) void turbo_values(enum cpu_dtype type, const ch
             const uint32_t codes = three_bytes(p);
             UNROLL for (int j = 0; j < 8; j++) out[i + j] = (float)(codes >> 3 * j & 7) * step + low;
         }
-}
-
-/* A row as floats that mean what they say; out has room for a chunk more. */
-SI void packed_to_f32(const struct turbo_table *t, enum cpu_dtype type, const char *row, int n, float *out) {
-    if (is_centroids(type)) {
-        turbo_keys(t, type, row, n, out);
-    } else if (is_steps(type)) {
-        turbo_values(type, row, n, out);
-    } else {
-        row_to_f32(type, row, n, out);
-        for (int i = 0; dtype_gain(type) != 1.0f && i < n; i++)
-            out[i] *= dtype_gain(type);
-    }
-}
-
-/* A row of K (is_value 0) or V of the cache as the conversions of the lanes path take it, in *type: where it
- * lies; of int4 as bytes, of packed rows as floats in buf, which has room for ROW_BUFFER bytes. */
-enum { ROW_BUFFER = 4 * (ROTATION_MAX_SIZE + 2 * CHUNK) };
-SI const char *lanes_row(const struct cpu_attn *a, const struct turbo_table *t, int is_value, const char *row,
-                         char *buf, enum cpu_dtype *type) {
-    const int n = is_value ? a->head_size_v : a->head_size;
-    *type = a->kv_dtype == CPU_I4 ? CPU_I8 : a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
-    if (a->kv_dtype == CPU_I4)
-        int4_to_bytes(row, n, buf);
-    else if (a->kv_dtype == CPU_PACKED)
-        packed_to_f32(t, is_value ? a->v_row : a->k_row, row, n, (float *)(void *)buf);
-    else
-        return row;
-    return buf;
 }
 
 /* As float16, to nearest even, its largest beyond; NaN stays. */

@@ -24,7 +24,8 @@ enum cpu_dtype {
     CPU_C4 = CPU_NUM_DTYPES,
     CPU_C3,
     CPU_V4,
-    CPU_V3
+    CPU_V3,
+    CPU_E2M1, /* of nvfp4 (semantics 3.6): two codes a byte, an e4m3 scale for each 16 values lies apart */
 };
 
 /* Widest group of query rows (tokens x heads of one KV head) that the row-dot path takes. */
@@ -40,9 +41,9 @@ static inline int cpu_dtype_size(enum cpu_dtype t) {
 
 /* Bytes of n elements of a row in memory, without a scale behind them. */
 static inline int cpu_row_bytes(enum cpu_dtype t, int n) {
-    return t == CPU_I4 || t == CPU_C4 || t == CPU_V4 ? n / 2
-           : t == CPU_C3 || t == CPU_V3              ? n / 8 * 3
-                                                     : n * cpu_dtype_size(t);
+    return t == CPU_I4 || t == CPU_C4 || t == CPU_V4 || t == CPU_E2M1 ? n / 2
+           : t == CPU_C3 || t == CPU_V3                               ? n / 8 * 3
+                                                                      : n * cpu_dtype_size(t);
 }
 
 /* Where the rows of K (or V, or of their scales) lie: byte strides, any layout (NHD, HND, packed K|V,
@@ -81,11 +82,18 @@ struct cpu_attn {
 
     struct cpu_rows k, v;
     struct cpu_rows k_row_scale,
-        v_row_scale;            /* inline fp32 per (token, head), strides as k and v; base NULL: none */
+        v_row_scale; /* inline fp32 per (token, head), strides as k and v; base NULL: none */
+    struct cpu_rows k_groups,
+        v_groups;               /* rows of the scales of a row's groups, apart from it; base NULL: none */
     int block_size;             /* tokens per block of a paged cache */
     const int32_t *block_table; /* [request][row length], or NULL: contiguous keys */
     int64_t block_table_row;
 };
+
+/* Rows have scales of groups that lie apart from them: k_groups and v_groups. */
+static inline int cpu_has_groups(const struct cpu_attn *a) {
+    return a->kv_dtype == CPU_PACKED && a->k_row == CPU_E2M1;
+}
 
 /* Mask of one request, semantics 2.2 to 2.8. Window sizes are distances: -1 is "no bound". */
 struct cpu_mask {

@@ -33,7 +33,9 @@ static void write_token(void *arg, int64_t i, int worker) {
                 : side                           ? in->shape.v_row
                                                  : in->shape.k_row,
                 u->is_scaled ? cpu_scale_at(scale, h) : 1.0f, (char *)to->base + at,
-                sc->base != NULL ? (char *)sc->base + at : NULL, in->rows + (size_t)worker * in->row_floats);
+                sc->base != NULL ? (char *)sc->base + block * sc->block + token * sc->token + h * sc->head
+                                 : NULL,
+                in->rows + (size_t)worker * in->row_floats);
         }
     }
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_kv_rows.c: cache rows, their formats and their quantisation (semantics 3.2, 3.4, 3.7). */
+/* ref_kv_rows.c: cache rows, their formats and their quantisation (semantics 3.2, 3.4, 3.6,
+ * 3.7). */
 #include "ref_kv_rows.h"
 
 #include "ref_int4_row.h"
+#include "ref_nvfp4_row.h"
 #include "ref_turbo_row.h"
 
 #include <math.h>
@@ -15,7 +17,12 @@ call_cache_t ref_cache_of(const attn_instance_t *in) {
                           .block_size = in->block_size,
                           .head_size = in->d,
                           .head_size_v = in->dv,
-                          .is_separate = in->is_separate};
+                          .is_separate = in->is_separate,
+                          .layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_NHD};
+}
+
+static ref_cache_part_t part_of_page(const DLTensor *t, const attn_kv_part_t *p) {
+    return (ref_cache_part_t){(char *)attn_data(t) + p->at, attn_byte_stride(t, 0), p->head, p->token};
 }
 
 ref_cache_side_t ref_cache_side(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
@@ -24,10 +31,8 @@ ref_cache_side_t ref_cache_side(const attn_instance_t *in, const DLTensor *kv_ca
     const call_cache_t c = ref_cache_of(in);
     const int64_t v_offset = in->is_separate ? 0 : call_cache_row_bytes(&c, 0);
     ref_cache_side_t s = {
-        .base = (char *)attn_data(t) + (is_value ? v_offset : 0),
-        .block_stride = attn_byte_stride(t, 0),
-        .head_stride = attn_byte_stride(t, 1),
-        .token_stride = attn_byte_stride(t, 2),
+        .values = {(char *)attn_data(t) + (is_value ? v_offset : 0), attn_byte_stride(t, 0),
+                   attn_byte_stride(t, 1), attn_byte_stride(t, 2)},
         .size = is_value ? in->dv : in->d,
         .kv = in->kv,
         .dtype = in->storage,
@@ -35,24 +40,42 @@ ref_cache_side_t ref_cache_side(const attn_instance_t *in, const DLTensor *kv_ca
         .turbo_bits = !attn_kv_is_turboquant(in->kv) ? 0
                       : is_value                     ? (int)attn_kv_format(in->kv)->v_bits
                                                      : (int)attn_kv_format(in->kv)->k_bits,
-        .has_inline_scale = attn_kv_is_per_token_head(in->kv),
         .scale = attn_kv_has_static_scales(in->kv) ? (is_value ? scales->v : scales->k) : NULL,
     };
+    if (attn_kv_is_whole_page(in->kv)) {
+        const attn_kv_page_t page = call_cache_page(&c);
+        s.values = part_of_page(t, &page.values[is_value]);
+        s.scales = part_of_page(t, &page.scales[is_value]);
+    } else if (attn_kv_is_per_token_head(in->kv)) {
+        s.scales = s.values;
+        s.scales.base += call_cache_data_bytes(&c, is_value);
+    }
     return s;
 }
 
-void ref_cache_load(const ref_cache_side_t *s, const char *row, int64_t head, double *out) {
+ref_cache_row_t ref_cache_row(const ref_cache_side_t *s, int64_t block, int64_t token, int64_t head) {
+    const ref_cache_part_t *v = &s->values, *b = &s->scales;
+    ref_cache_row_t row = {v->base + block * v->block + token * v->token + head * v->head, NULL};
+    if (b->base != NULL) row.scales = b->base + block * b->block + token * b->token + head * b->head;
+    return row;
+}
+
+void ref_cache_load(const ref_cache_side_t *s, ref_cache_row_t row, int64_t head, double *out) {
     if (s->kv == ATTN_KV_INT4_PER_TOKEN_HEAD) {
-        ref_int4_load(row, s->size, out);
+        ref_int4_load(row.values, s->size, out);
         return;
     }
     if (s->turbo_bits != 0) {
-        ref_turbo_load(row, s->size, s->turbo_bits, s->is_value, out);
+        ref_turbo_load(row.values, s->size, s->turbo_bits, s->is_value, out);
         return;
     }
-    ref_load_row(row, s->dtype, s->size, out);
-    if (!s->has_inline_scale && s->scale == NULL) return;
-    double scale = s->has_inline_scale ? ref_read_float(row + s->size) : ref_scale_of(s->scale, head);
+    if (s->kv == ATTN_KV_NVFP4) {
+        ref_nvfp4_load(row.values, row.scales, s->size, ref_scale_of(s->scale, head), out);
+        return;
+    }
+    ref_load_row(row.values, s->dtype, s->size, out);
+    if (row.scales == NULL && s->scale == NULL) return;
+    double scale = row.scales != NULL ? ref_read_float(row.scales) : ref_scale_of(s->scale, head);
     for (int64_t i = 0; i < s->size; i++)
         out[i] *= scale;
 }
@@ -82,26 +105,30 @@ static float token_head_scale(const void *x, uint32_t dtype, int64_t size, uint3
     return scale > 1e-6f ? scale : 1e-6f;
 }
 
-void ref_cache_store(const ref_cache_side_t *s, char *row, int64_t head, const void *x, uint32_t dtype,
-                     int is_raw) {
+void ref_cache_store(const ref_cache_side_t *s, ref_cache_row_t row, int64_t head, const void *x,
+                     uint32_t dtype, int is_raw) {
     if (s->kv == ATTN_KV_INT4_PER_TOKEN_HEAD) {
-        ref_int4_store(row, s->size, x, dtype);
+        ref_int4_store(row.values, s->size, x, dtype);
         return;
     }
     if (s->turbo_bits != 0) {
-        ref_turbo_store(row, s->size, s->turbo_bits, s->is_value, x, dtype);
+        ref_turbo_store(row.values, s->size, s->turbo_bits, s->is_value, x, dtype);
+        return;
+    }
+    if (s->kv == ATTN_KV_NVFP4) {
+        ref_nvfp4_store(row.values, row.scales, s->size, (float)ref_scale_of(s->scale, head), x, dtype);
         return;
     }
     double piece[PIECE];
     float scale = 1.0f;
-    if (s->has_inline_scale) scale = token_head_scale(x, dtype, s->size, s->dtype);
+    if (row.scales != NULL) scale = token_head_scale(x, dtype, s->size, s->dtype);
     if (s->scale != NULL && !is_raw) scale = (float)ref_scale_of(s->scale, head);
-    int is_divided = s->has_inline_scale || (s->scale != NULL && !is_raw);
+    int is_divided = row.scales != NULL || (s->scale != NULL && !is_raw);
     for (int64_t at = 0, n; at < s->size; at += n) {
         n = load_piece(x, dtype, at, s->size, piece);
         for (int64_t i = 0; is_divided && i < n; i++)
             piece[i] = (double)((float)piece[i] / scale);
-        ref_store_row(row + at * (int64_t)attn_dtype_size(s->dtype), s->dtype, n, piece);
+        ref_store_row(row.values + at * (int64_t)attn_dtype_size(s->dtype), s->dtype, n, piece);
     }
-    if (s->has_inline_scale) memcpy(row + s->size, &scale, sizeof scale);
+    if (row.scales != NULL) memcpy(row.scales, &scale, sizeof scale);
 }

@@ -78,9 +78,10 @@ void ref_mla_store(const ref_mla_cache_t *c, int64_t block, int64_t token, const
     }
     /* the writer of dense caches does the rest: both parts are rows with the same static scale */
     ref_cache_side_t part = {.size = c->latent, .dtype = c->dtype, .scale = c->scale};
-    ref_cache_store(&part, row, 0, kv_c, dtype, 0);
+    ref_cache_store(&part, (ref_cache_row_t){row, NULL}, 0, kv_c, dtype, 0);
     part.size = c->rope;
-    ref_cache_store(&part, row + c->latent * (int64_t)attn_dtype_size(c->dtype), 0, k_pe, dtype, 0);
+    row += c->latent * (int64_t)attn_dtype_size(c->dtype);
+    ref_cache_store(&part, (ref_cache_row_t){row, NULL}, 0, k_pe, dtype, 0);
 }
 
 int ref_mla_update(attn_instance_t *in, const attn_kv_update_t *a, attn_error_t *error) {

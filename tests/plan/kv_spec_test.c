@@ -75,10 +75,10 @@ static void test_pages(void) {
     p.dtype = ATTN_DTYPE_FLOAT16, p.num_heads = 8, p.num_kv_heads = 4, p.head_size = 96, p.head_size_v = 64;
     for (uint32_t kv = ATTN_KV_AUTO; kv < ATTN_KV_COUNT_; kv++) {
         attn_kv_cache_shape_t shape;
-        if (!(attn_kv_formats_of(ATTN_KV_DENSE_ROLES) >> kv & 1) || kv == ATTN_KV_NVFP4) continue;
+        if (!(attn_kv_formats_of(ATTN_KV_DENSE_ROLES) >> kv & 1)) continue;
         p.kv_cache_dtype = kv;
         p.head_size = attn_kv_format(kv)->power_of_two ? 128 : 96;
-        p.head_size_v = attn_kv_is_turboquant(kv) ? p.head_size : 64;
+        p.head_size_v = attn_kv_has_one_size(kv) ? p.head_size : 64;
         attn_zero(&shape, sizeof shape);
         is_int(attn_dense_cache_shape(&p, ATTN_LAYOUT_NHD, 32, 7, &shape, &error), ATTN_OK, "%s has a shape",
                attn_kv_name(kv));

@@ -46,7 +46,7 @@ wants "over selected tokens" 0 "yours .*e-0" bench --device cpu --time 1 --query
     --problem "role=mla_sparse topk=128 head_size=576 $latent"
 wants "the MHA part of latent attention" 0 "yours .*e-0" bench --device cpu --time 1 --query 20 --seq 20 \
     --problem "role=mla_prefill head_size=192 $latent"
-wants "what no backend serves is a failed row" 1 "failed" bench --device cpu --time 1 --problem "$own kv_cache_dtype=nvfp4" --seq 64
+wants "what no backend serves is a failed row" 1 "failed" bench --device cpu --time 1 --problem "$own kv_cache_dtype=nvfp4 features=separate_kv" --seq 64
 # Latent attention watched: inspected, with a second backend beside it (each absorbs the projections for itself), and as
 # a timeline.
 {

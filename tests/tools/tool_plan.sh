@@ -37,10 +37,17 @@ json "one that another device serves is counted" plans.0.possible true plan --de
 json "int4 page bytes" plans.0.layers.0.page_bytes 17408 plan $llama --kv-cache-dtype int4_per_token_head
 json "int4 is served" plans.0.served true plan $llama --kv-cache-dtype int4_per_token_head
 json "int4: sequences" plans.0.sequences 18 plan $llama --kv-cache-dtype int4_per_token_head
-json "what nobody serves fits nowhere" plans.0.sequences null plan $llama --kv-cache-dtype nvfp4
-json "though its pages are known" plans.0.layers.0.page_bytes 18432 plan $llama --kv-cache-dtype nvfp4
-wants "nobody is named" 0 "nvfp4 .*no loaded backend serves it" plan $llama --kv-cache-dtype nvfp4
-wants "and no count stands there" 0 "nvfp4 .*not served  *-" plan $llama --kv-cache-dtype nvfp4
+# 8 KV heads x (2 x 64 bytes of codes + 2 x 8 scales) x 16 tokens.
+json "nvfp4 page bytes" plans.0.layers.0.page_bytes 18432 plan $llama --kv-cache-dtype nvfp4
+json "nvfp4: sequences" plans.0.sequences 17 plan $llama --kv-cache-dtype nvfp4
+# A plugin that keeps float32 alone.
+printf '[attn]\nplugins = layer_fake\n[plugin layer_fake]\npath = %s\n' "$ATTN_TEST_BUILDDIR/tests/layer/.libs/layer_fake.so" \
+    >"$tap_scratch/fake.ini"
+fake="$llama --config-file $tap_scratch/fake.ini --kv-cache-dtype nvfp4"
+json "what nobody serves fits nowhere" plans.0.sequences null plan $fake
+json "though its pages are known" plans.0.layers.0.page_bytes 18432 plan $fake
+wants "nobody is named" 0 "nvfp4 .*no loaded backend serves it" plan $fake
+wants "and no count stands there" 0 "nvfp4 .*not served  *-" plan $fake
 json "cross attention is counted" plans.0.layers.1.spec cross_attention plan --device cpu --memory 1GiB \
     --model "$configs/whisper-small.json" --kv-cache-dtype auto
 wants "a table" 0 "sequences that fit" plan $llama

@@ -48,8 +48,8 @@ wants "a device that is not here" 1 "sm_90 (not present)" select --device sm_90 
 wants "why the reference does not run there" 1 "REFERENCE *no .*cpu" select --device sm_90 --backend REFERENCE $select_problem
 wants "an unknown backend" 1 "." select --device cpu --backend NO_SUCH_BACKEND $select_problem
 wants "an unknown device" 4 "abacus" select --device abacus $select_problem
-wants "the reason of a refusal" 1 "nvfp4" select --device cpu --backend REFERENCE role=decoder num_heads=8 \
-    head_size=64 kv_cache_dtype=nvfp4
+wants "the reason of a refusal" 1 "nvfp4 rows hold a multiple of 16 values" select --device cpu --backend REFERENCE role=decoder \
+    num_heads=8 head_size=72 kv_cache_dtype=nvfp4
 json "changes: cache dtype" kinds.0.problem ".*kv_cache_dtype=fp8_e4m3.*" select --device cpu --kv-cache-dtype fp8 $select_problem
 json "changes: block size" kinds.0.problem ".*block_size=32.*" select --device cpu --block-size 32 $select_problem
 json "changes: dtype" kinds.0.problem ".*dtype=float16.*" select --device cpu --dtype float16 $select_problem

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table lists nvfp4, of which the kit's oracle has no numbers, and keeps e4m3. What cannot be checked
- * does not pass. Caught by: numerics, kv_cache_dtype nvfp4 */
+/* The table lists nvfp4, but keeps e4m3. Caught by: numerics, kv_cache_dtype nvfp4 */
 #include "bad.h"
 #include "bad_kernel.h"
 

@@ -6,6 +6,7 @@
 
 #include "cpu_plan.h"
 #include "../../tap.h"
+#include "../nvfp4_row.h"
 #include "../turbo_row.h"
 
 #include <string.h>
@@ -21,7 +22,7 @@ struct cpu_case {
     int no_extras;   /* without AVX512_VNNI, VBMI and AMX, which this CPU may have beyond its level */
     double *kd, *vd; /* dequantised [seq][token][head][D] */
     int64_t kv_at[CASE_MAX_SEQS];
-    char *q, *cache_k, *cache_v, *out;
+    char *q, *cache_k, *cache_v, *cache_groups, *out;
     size_t out_bytes;
     float *lse;
     double *qd;
@@ -183,6 +184,15 @@ static inline void case_int4_row(uint64_t *rng, char *dst, int n, double *val) {
     int4_row_decode((const unsigned char *)dst, n, val);
 }
 
+/* A row of nvfp4, every code, and scales about 1 / 2 to 1; one of them 0. */
+static inline void case_nvfp4_row(uint64_t *rng, char *dst, char *groups, int n, double *val) {
+    for (int i = 0; i < n / 2; i++)
+        dst[i] = (char)tap_rand_in(rng, 0, 255);
+    for (int g = 0; g < n / 16; g++)
+        groups[g] = (char)(tap_rand_in(rng, 0, 30) == 0 ? 0 : tap_rand_in(rng, 0x20, 0x2b));
+    nvfp4_row_decode((const unsigned char *)dst, (const unsigned char *)groups, n, 1, val);
+}
+
 /* A packed row of random codes, normal in size, or of normal values. */
 static inline void case_packed_row(uint64_t *rng, enum cpu_dtype t, char *dst, int n, double *val) {
     float x[1024];
@@ -209,9 +219,11 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
     const int per_token = a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4 ||
                           (a->kv_dtype == CPU_E4M3 && a->k_row_scale.block == -1);
     const int inl = per_token ? 4 : 0, packed = a->kv_dtype == CPU_PACKED;
-    const int kb = packed ? cpu_row_bytes(a->k_row, D) + (a->k_row == CPU_E4M3 ? 0 : 2)
+    const int nvfp4 = cpu_has_groups(a);
+    const int kb = packed ? cpu_row_bytes(a->k_row, D) + (nvfp4 || a->k_row == CPU_E4M3 ? 0 : 2)
                           : cpu_row_bytes(a->kv_dtype, D) + inl;
-    const int vb = packed ? cpu_row_bytes(a->v_row, Dv) + 4 : cpu_row_bytes(a->kv_dtype, Dv) + inl;
+    const int vb =
+        packed ? cpu_row_bytes(a->v_row, Dv) + (nvfp4 ? 0 : 4) : cpu_row_bytes(a->kv_dtype, Dv) + inl;
     const int qs = cpu_dtype_size(a->q_dtype), os = cpu_dtype_size(a->out_dtype);
     int64_t keys = 0, blocks = 0, row = 0;
     for (int i = 0; i < c->num_seqs; i++) {
@@ -251,6 +263,16 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
         a->v_row_scale = a->v;
         a->v_row_scale.base += vb - 4;
     }
+    const int gk = D / 16, gv = Dv / 16;
+    c->cache_groups = malloc((size_t)(nb * bs * H * (gk + gv) + 64));
+    memset(c->cache_groups, 0x7f, (size_t)(nb * bs * H * (gk + gv)));
+    a->k_groups = a->v_groups = (struct cpu_rows){0};
+    if (nvfp4) {
+        a->k_groups =
+            (struct cpu_rows){c->cache_groups, bs * H * gk, c->hnd ? bs * gk : gk, c->hnd ? gk : H * gk};
+        a->v_groups = (struct cpu_rows){c->cache_groups + nb * bs * H * gk, bs * H * gv,
+                                        c->hnd ? bs * gv : gv, c->hnd ? gv : H * gv};
+    }
     c->table = malloc((size_t)(row * c->num_seqs + 1) * 4);
     a->block_table = c->contiguous ? NULL : c->table;
     a->block_table_row = row;
@@ -286,6 +308,15 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
                     dst += h * r->head;
                     if (a->kv_dtype == CPU_I4) {
                         case_int4_row(ties && !side ? &tie : rng, dst, n, val);
+                        continue;
+                    }
+                    if (nvfp4) {
+                        const struct cpu_rows *g = side ? &a->v_groups : &a->k_groups;
+                        char *groups =
+                            (char *)g->base + h * g->head +
+                            (c->contiguous ? (s->k_start + k) * g->token
+                                           : c->table[i * row + k / bs] * g->block + k % bs * g->token);
+                        case_nvfp4_row(ties && !side ? &tie : rng, dst, groups, n, val);
                         continue;
                     }
                     if (packed) {
@@ -325,6 +356,7 @@ static inline void case_free(struct cpu_case *c) {
     free(c->q);
     if (!c->packed) free(c->cache_v);
     free(c->cache_k);
+    free(c->cache_groups);
     free(c->table);
     free(c->out);
     free(c->lse);

@@ -158,6 +158,31 @@ static void test_rows(uint64_t *rng) {
             const double beside = turbo_row_half_at(out + n * bits / 8); /* its exponent of 31 as a number */
             wrong3 += !(fabs(beside) > 65536) || out[0] != 0;
         }
+        int wrong2 = 0;
+        /* every size and dtype; one channel 100 times the others; zeros; ties; saturation; NaN */
+        for (int i = 0; i < 72; i++) {
+            static const enum cpu_dtype from[] = {CPU_F32, CPU_F16, CPU_BF16};
+            const int n = 16 * (1 + i % 8 * (i % 8 + 1)), kind = i / 12;
+            const double size = ldexp(1, (int)tap_rand_in(rng, -8, 8));
+            const float t = (float)(size * (0.001 + tap_rand_unit(rng)));
+            float x[1024], scratch[1024 + 64];
+            unsigned char src[4096], out[1024], want[1024];
+            for (int d = 0; d < n; d++) {
+                x[d] = (float)(tap_rand_normal(rng) * size * (kind == 1 && d % 16 == 1 ? 100 : 1));
+                if (kind == 2 && d / 16 % 2 == 0) x[d] = 0;
+                if (kind == 3) x[d] = (float)((d % 16 == 0 ? 24 : d % 16 - 8) * size / 4); /* quarters of 1 */
+                if (kind == 4) x[d] *= 6000;
+                x[d] = case_round(from[i % 3], x[d], src + d * cpu_dtype_size(from[i % 3]));
+                if (kind == 5 && i % 3 == 0 && d == n / 2)
+                    x[d] = i % 2 ? NAN : -INFINITY, memcpy(src + 4 * d, x + d, 4);
+            }
+            const float scale = kind == 3 ? (float)size : t;
+            nvfp4_row_encode(x, n, scale, want, want + n / 2);
+            k->write_row(from[i % 3], (const char *)src, n, CPU_E2M1, scale, (char *)out, (char *)out + n / 2,
+                         scratch);
+            wrong2 += memcmp(out, want, (size_t)(n / 2 + n / 16)) != 0;
+        }
+        is_int(wrong2, 0, "%s: nvfp4 rows, bit by bit", k->name);
         is_int(wrong3, 0, "%s: TurboQuant rows, bit by bit, and NaN", k->name);
         is_int(wrong4, 0, "%s: int4 rows, bit by bit, and NaN", k->name);
         is_int(wrong, 0, "%s: rows of five formats, bit by bit", k->name);

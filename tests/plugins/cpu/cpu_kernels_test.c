@@ -38,6 +38,10 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, enum form
         a->k_row = (enum cpu_dtype)PICK(rng, CPU_E4M3, CPU_C4, CPU_C3);
         a->v_row = (enum cpu_dtype)PICK(rng, CPU_V4, CPU_V3);
         a->head_size = a->k_row == CPU_E4M3 ? 8 * (int)tap_rand_in(rng, 1, 24) : 1 << tap_rand_in(rng, 3, 8);
+        if (tap_rand_in(rng, 0, 2) == 0) {
+            a->k_row = a->v_row = CPU_E2M1;
+            a->head_size = 16 * (int)tap_rand_in(rng, 1, 16);
+        }
         a->head_size_v = a->head_size;
     }
     a->kv_dtype = (enum cpu_dtype)kv_dtype;

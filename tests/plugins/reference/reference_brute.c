@@ -2,6 +2,7 @@
 /* reference_brute.c: see reference_brute.h. Sections are those of doc/semantics.md. */
 #include "reference_brute.h"
 
+#include "../nvfp4_row.h"
 #include "../turbo_row.h"
 
 #include <attn/attn_plugin_util.h>
@@ -46,6 +47,12 @@ static void through_cache(const kit_case_t *c, const float *x, int n, float stat
         if (bits == 8) return;
         turbo_row_encode((int)bits, is_value, x, n, row);
         turbo_row_decode((int)bits, is_value, row, n, out);
+        return;
+    }
+    if (kv == ATTN_KV_NVFP4) {
+        unsigned char codes[512], scales[64];
+        nvfp4_row_encode(x, n, static_scale, codes, scales);
+        nvfp4_row_decode(codes, scales, n, (double)static_scale, out);
         return;
     }
     for (int i = 0; i < n; i++)

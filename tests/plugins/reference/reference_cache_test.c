@@ -3,6 +3,7 @@
  * scales, rows that are not written (semantics 1.3, 3.2, 3.4, 3.9). */
 #include <attn/attn_plugin_util.h>
 
+#include "../nvfp4_row.h"
 #include "../turbo_row.h"
 #include "reference_setup.h"
 
@@ -246,6 +247,65 @@ static void turbo_rows(void) {
     }
 }
 
+/* nvfp4: the four regions of a page, both orders, scales of their own in the call; groups of zeros, of one
+ * huge value, beyond the largest, with a NaN; nothing else is written. */
+static void nvfp4_pages(void) {
+    static unsigned char rows[2 * 2 * 256 * 4], cache[3 * 4 * 2 * 256], want[sizeof cache];
+    uint64_t rng = tap_seed();
+    for (int i = 0; i < 24; i++) {
+        attn_problem_t p = small_problem();
+        const int n = 16 << i % 4, page = 2 * 2 * 2 * (n / 2 + n / 16); /* K and V, 2 heads, 2 tokens */
+        const uint32_t dtypes[] = {ATTN_DTYPE_FLOAT32, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16};
+        double stored[2 * 128];
+        float x[2 * 128], ks = 0.5f, vs = 0.013f;
+        p.num_heads = p.num_kv_heads = 2;
+        p.kv_cache_dtype = ATTN_KV_NVFP4;
+        p.head_size = (uint32_t)n;
+        p.dtype = dtypes[i / 4 % 3];
+        p.kv_layout = i < 12 ? ATTN_LAYOUT_NHD : ATTN_LAYOUT_HND;
+        small_start(&s, reference, &p);
+        const double size = ldexp(1, i % 5 * 4 - 8);
+        for (int d = 0; d < 2 * n; d++)
+            stored[d] = d / 16 == 1 ? 0 : tap_rand_normal(&rng) * size * (d == 3 ? 100 : 1);
+        if (i % 3 == 0) stored[0] = 3e4; /* its group saturates */
+        if (i % 3 == 1 && p.dtype == ATTN_DTYPE_FLOAT32) stored[0] = i % 2 ? NAN : INFINITY;
+        ref_store_test(p.dtype, stored, 2 * n, rows, x);
+        memset(cache, 0xee, sizeof cache);
+        memset(want, 0xee, sizeof want);
+        dense_set(&s.tk, rows, p.dtype, 3, 1, 2, n, 0);
+        dense_set(&s.tv, rows, p.dtype, 3, 1, 2, n, 0);
+        dense_set(&s.tc, cache, ATTN_DTYPE_UINT8, 4, 2, 4, 2, n / 2 + n / 16);
+        if (p.kv_layout == ATTN_LAYOUT_NHD)
+            s.tc.strides[1] = n / 2 + n / 16, s.tc.strides[2] = 4 * (n / 2 + n / 16);
+        s.tc.strides[0] = page + 10; /* pages of several layers in one block */
+        dense_t k, v;
+        dense_set(&k, &ks, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
+        dense_set(&v, &vs, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
+        s.update.scales = (attn_scales_t){.k = &k.t, .v = &v.t};
+        s.ts.shape[0] = 1;
+        s.slots[0] = 3; /* block 1, token 1 */
+        write();
+        for (int h = 0; h < 2; h++) {
+            const int row = p.kv_layout == ATTN_LAYOUT_NHD ? 2 + h : 2 * h + 1;
+            unsigned char *at = want + page + 10;
+            nvfp4_row_encode(x + h * n, n, ks, at + row * n / 2, at + 4 * n / 2 + row * n / 16);
+            at += 4 * n / 2 + 4 * n / 16;
+            nvfp4_row_encode(x + h * n, n, vs, at + row * n / 2, at + 4 * n / 2 + row * n / 16);
+        }
+        ok(memcmp(cache, want, sizeof cache) == 0, "nvfp4: %d values of %s, %s", n, attn_dtype_name(p.dtype),
+           p.kv_layout == ATTN_LAYOUT_NHD ? "NHD" : "HND");
+        s.tc.strides[2]++;
+        is_int(reference->ops->update_kv_cache(s.instance, &s.update, NULL, &s.error), ATTN_E_INVALID,
+               "a page that is not one piece is refused");
+        ok(strstr(s.error.text, "one piece") != NULL, "and why is said");
+        s.tc.strides[2]--;
+        s.tk.t.dtype = attn_dl_dtype(ATTN_DTYPE_UINT8);
+        is_int(reference->ops->update_kv_cache(s.instance, &s.update, NULL, &s.error), ATTN_E_INVALID,
+               "codes are no input");
+        reference->ops->close(s.instance);
+    }
+}
+
 static void model_types(void) {
     attn_problem_t p = small_problem();
     p.kv_cache_dtype = ATTN_KV_FLOAT16;
@@ -309,6 +369,7 @@ int main(void) {
     per_token_head();
     int4_rows();
     turbo_rows();
+    nvfp4_pages();
     model_types();
     long_rows();
     return tap_done();

@@ -173,11 +173,11 @@ static void caches(uint64_t seed) {
             for (int separate = 0; separate < 2; separate++) {
                 char name[96];
                 kit_case_t c;
-                if (!(served >> kv & 1)) continue;
+                if (!(served >> kv & 1) || (separate && attn_kv_is_whole_page(kv))) continue;
                 start(&c, ATTN_ROLE_DECODER, seed + kv);
                 c.problem.kv_cache_dtype = kv;
                 c.problem.kv_layout = layout;
-                c.problem.head_size_v = !separate || attn_kv_is_turboquant(kv)     ? 0
+                c.problem.head_size_v = !separate || attn_kv_has_one_size(kv)      ? 0
                                         : attn_kv_has_size(attn_kv_format(kv), 40) ? 40
                                                                                    : 64;
                 c.flags = layout == ATTN_LAYOUT_HND ? KIT_CROSS_LAYER : KIT_STRIDED;
@@ -186,11 +186,11 @@ static void caches(uint64_t seed) {
                          layout == ATTN_LAYOUT_NHD ? "NHD" : "HND", separate ? "K and V apart" : "packed");
                 check(name, &c);
             }
-    static const uint32_t fp8[] = {ATTN_KV_FP8_E4M3, ATTN_KV_FP8_E5M2};
-    for (int i = 0; i < 2; i++) {
+    static const uint32_t scaled[] = {ATTN_KV_FP8_E4M3, ATTN_KV_FP8_E5M2, ATTN_KV_NVFP4};
+    for (int i = 0; i < 3; i++) {
         kit_case_t c;
         start(&c, ATTN_ROLE_DECODER, seed);
-        c.problem.kv_cache_dtype = fp8[i];
+        c.problem.kv_cache_dtype = scaled[i];
         c.problem.features = ATTN_F_PER_HEAD_SCALES;
         c.flags = KIT_PER_HEAD;
         check("scale per head", &c);

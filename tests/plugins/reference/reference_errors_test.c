@@ -43,7 +43,15 @@ static void open_errors(void) {
                   p.query_dtype = ATTN_DTYPE_FP8_E4M3));
     OPEN_REFUSED("more spans than 64 bits count", ATTN_E_UNSUPPORTED, "max_mm_ranges",
                  (p.features = ATTN_F_MM_PREFIX, p.max_mm_ranges = UINT32_MAX, p.max_num_seqs = 1u << 30));
-    OPEN_REFUSED("nvfp4", ATTN_E_UNSUPPORTED, "kv_cache_dtype", p.kv_cache_dtype = ATTN_KV_NVFP4);
+    OPEN_REFUSED("groups of 16", ATTN_E_UNSUPPORTED, "head_size",
+                 (p.kv_cache_dtype = ATTN_KV_NVFP4, p.head_size = 72));
+    OPEN_REFUSED("one size", ATTN_E_UNSUPPORTED, "head_size_v",
+                 (p.kv_cache_dtype = ATTN_KV_NVFP4, p.head_size = 64, p.head_size_v = 32));
+    OPEN_REFUSED("one piece", ATTN_E_UNSUPPORTED, "separate_kv",
+                 (p.kv_cache_dtype = ATTN_KV_NVFP4, p.head_size = 64, p.features = ATTN_F_SEPARATE_KV));
+    OPEN_REFUSED("a latent row of nvfp4", ATTN_E_UNSUPPORTED, "kv_cache_dtype",
+                 (p.role = ATTN_ROLE_MLA, p.kv_cache_dtype = ATTN_KV_NVFP4, p.features = ATTN_F_LATENT,
+                  p.num_kv_heads = 0, p.kv_lora_rank = 64, p.qk_rope_head_dim = 16, p.head_size = 80));
     OPEN_REFUSED("Hadamard", ATTN_E_UNSUPPORTED, "head_size",
                  (p.kv_cache_dtype = ATTN_KV_TURBOQUANT_3BIT_NC, p.head_size = 96));
     OPEN_REFUSED("a multiple of 8", ATTN_E_UNSUPPORTED, "head_size",
