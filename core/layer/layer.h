@@ -10,6 +10,7 @@ enum { ATTNI_SCALE_Q, ATTNI_SCALE_K, ATTNI_SCALE_V, ATTNI_SCALE_PROB, ATTNI_NUM_
 /* One scale: a number, and how the backend gets it. */
 struct attni_scale {
     float value;           /* as attn_layer_scales says it */
+    int is_set;            /* the backend gets it even where it is 1 */
     const DLTensor *given; /* the engine's tensor, or NULL */
     DLTensor own;          /* value as a CPU tensor of one element */
     int64_t shape, stride;

@@ -10,6 +10,7 @@
 #include "base/tensor_values.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static const char *const scale_names[ATTNI_NUM_SCALES] = {"q_scale", "k_scale", "v_scale", "prob_scale"};
@@ -24,12 +25,34 @@ static int check_number(const char *name, float value, attn_error_t *error) {
     return ATTN_OK;
 }
 
+/* A tensor of the scales of V's channels (semantics 3.8): [Hkv, Dv], or one number. */
+static int check_channels(const attn_layer_t *layer, const DLTensor *t, attn_error_t *error) {
+    const attn_problem_t *p = &layer->group->problem;
+    const int64_t heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads, one = 1,
+                  shape[2] = {heads, p->head_size_v != 0 ? p->head_size_v : p->head_size};
+    if (t->ndim == 2) return attn_check_tensor(t, "v_scale", ATTN_DTYPE_FLOAT32, 2, shape, error);
+    return attn_check_tensor(t, "v_scale", ATTN_DTYPE_FLOAT32, 1, &one, error);
+}
+
 /* A tensor given for a scale: one element, or one per KV head. */
 static int keep_tensor(attn_layer_t *layer, int which, const DLTensor *t, attn_error_t *error) {
     const attn_problem_t *p = &layer->group->problem;
     const char *name = scale_names[which];
     struct attni_scale *s = &layer->scales[which];
+    const int has_channels = attn_kv_has_channel_scales(p->kv_cache_dtype);
     if (t == NULL) return ATTN_OK;
+    if (has_channels && which == ATTNI_SCALE_K)
+        return attn_fail(
+            error, ATTN_E_INVALID, name,
+            "k_scale is given as a tensor; a cache of %s keeps a scale with every K row: leave it "
+            "out",
+            attn_kv_name(p->kv_cache_dtype));
+    if (has_channels && which == ATTNI_SCALE_V) {
+        int status = check_channels(layer, t, error);
+        if (status == ATTN_OK) status = attni_place_check_one(layer->group, t, name, error);
+        if (status == ATTN_OK) s->given = t;
+        return status;
+    }
     int code = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
     if (code == ATTN_OK) code = attni_place_check_one(layer->group, t, name, error);
     if (code != ATTN_OK) return code;
@@ -58,7 +81,8 @@ static void load_kv(attn_layer_t *layer, float k, float v) {
 /* Formats whose rows carry their own scales: the layer's are not used. */
 static int has_row_scales(uint32_t kv) {
     const uint32_t scale = attn_kv_format(kv)->scale;
-    return scale == ATTN_KV_SCALE_ROW_INLINE || scale == ATTN_KV_SCALE_GROUP_INLINE;
+    return scale == ATTN_KV_SCALE_ROW_INLINE || scale == ATTN_KV_SCALE_GROUP_INLINE ||
+           scale == ATTN_KV_SCALE_K_APART;
 }
 
 static void warn_uncalibrated(const attn_layer_t *layer) {
@@ -100,6 +124,11 @@ static void load_numbers(attn_layer_t *layer, const attn_layer_options_t *o) {
     if (o->q_scale > 0 && (is_static || is_fp8_query)) s[ATTNI_SCALE_Q].value = o->q_scale;
     if (has_row_scales(kv)) {
         if (has_kv) say_dropped(layer, "the cache keeps a scale with every row");
+        return;
+    }
+    if (attn_kv_has_channel_scales(kv)) {
+        if (o->k_scale > 0) say_dropped(layer, "the cache keeps a scale with every K row");
+        if (o->v_scale > 0) s[ATTNI_SCALE_V].value = o->v_scale, s[ATTNI_SCALE_V].is_set = 1;
         return;
     }
     if (!is_static) {
@@ -204,6 +233,14 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
         code = check_number(scale_names[i], loaded[i], error);
     }
     if (code != ATTN_OK) return code;
+    const uint32_t kv = layer->group->problem.kv_cache_dtype;
+    const int has_channels = attn_kv_has_channel_scales(kv);
+    if (has_channels && o->calculate_kv_scales)
+        return attn_fail(
+            error, ATTN_E_UNSUPPORTED, "calculate_kv_scales",
+            "calculate_kv_scales measures one number on the first call; a cache of %s needs a scale "
+            "for each channel of V: calibrate over many calls (attn_calibration_add, attn calibrate)",
+            attn_kv_name(kv));
     if ((o->prob_scale > 0 && o->prob_scale != 1) || o->scales.prob != NULL)
         return attn_fail(
             error, ATTN_E_UNSUPPORTED, "prob_scale",
@@ -216,6 +253,7 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
     for (int i = 0; i < ATTNI_NUM_SCALES && code == ATTN_OK; i++)
         code = keep_tensor(layer, i, given[i], error);
     if (code != ATTN_OK) return code;
+    if (has_channels) return place_numbers(layer, error);
     if ((given[ATTNI_SCALE_K] != NULL) != (given[ATTNI_SCALE_V] != NULL) ||
         (given[ATTNI_SCALE_K] != NULL && given[ATTNI_SCALE_K]->shape[0] != given[ATTNI_SCALE_V]->shape[0]))
         return attn_fail(error, ATTN_E_INVALID, "v_scale",
@@ -239,13 +277,27 @@ int attn_layer_scales(const attn_layer_t *layer, float *q, float *k, float *v, f
 
 /* 1.0 is what a missing tensor means, so it stays missing. */
 static const DLTensor *scale_tensor(const struct attni_scale *s) {
-    return s->given != NULL ? s->given : s->value != 1 ? &s->own : NULL;
+    return s->given != NULL ? s->given : s->value != 1 || s->is_set ? &s->own : NULL;
 }
 
 void attni_layer_fill_scales(const attn_layer_t *layer, attn_scales_t *scales) {
     if (scales->q == NULL) scales->q = scale_tensor(&layer->scales[ATTNI_SCALE_Q]);
     if (scales->k == NULL) scales->k = scale_tensor(&layer->scales[ATTNI_SCALE_K]);
     if (scales->v == NULL) scales->v = scale_tensor(&layer->scales[ATTNI_SCALE_V]);
+}
+
+static int check_values(const DLTensor *t, const char *name, attn_error_t *error) {
+    const int64_t columns = t->ndim == 2 ? t->shape[1] : 1;
+    for (int64_t i = 0; i < t->shape[0] * columns; i++) {
+        const int64_t h = i / columns, d = i % columns;
+        const float value = ((const float *)attn_data(t))[t->ndim == 2 ? h * t->strides[0] + d : h];
+        char column[32] = "";
+        if (value > 0 && isfinite(value)) continue;
+        if (t->ndim == 2) snprintf(column, sizeof column, "[%lld]", (long long)d);
+        return attn_fail(error, ATTN_E_INVALID, name, "%s[%lld]%s is %g; expected a finite number above 0",
+                         name, (long long)h, column, (double)value);
+    }
+    return ATTN_OK;
 }
 
 int attni_layer_check_scales(const attn_layer_t *layer, const attn_scales_t *scales, attn_error_t *error) {
@@ -256,20 +308,17 @@ int attni_layer_check_scales(const attn_layer_t *layer, const attn_scales_t *sca
                          "scales.prob is given, but no backend quantises the probabilities; pass NULL");
     int is_fp8 = (g->features & ATTN_F_FP8_ATTENTION) != 0;
     int is_cache = attn_kv_has_static_scales(g->problem.kv_cache_dtype);
+    const int has_channels = attn_kv_has_channel_scales(g->problem.kv_cache_dtype);
     int is_used[] = {is_fp8 || (g->features & ATTN_F_QUANT_QUERY) != 0, is_fp8 || is_cache,
-                     is_fp8 || is_cache};
+                     is_fp8 || is_cache || has_channels};
     for (int i = ATTNI_SCALE_Q; i <= ATTNI_SCALE_V; i++) {
         const DLTensor *t = given[i];
         if (t == NULL || !is_used[i] || t->device.device_type != kDLCPU) continue;
-        int code = attn_check_tensor(t, scale_names[i], ATTN_DTYPE_FLOAT32, 1, NULL, error);
+        int code = i == ATTNI_SCALE_V && attn_kv_has_channel_scales(g->problem.kv_cache_dtype)
+                       ? check_channels(layer, t, error)
+                       : attn_check_tensor(t, scale_names[i], ATTN_DTYPE_FLOAT32, 1, NULL, error);
+        if (code == ATTN_OK) code = check_values(t, scale_names[i], error);
         if (code != ATTN_OK) return code;
-        for (int64_t h = 0; h < t->shape[0]; h++) {
-            float value = ((const float *)attn_data(t))[h];
-            if (!(value > 0) || !isfinite(value))
-                return attn_fail(error, ATTN_E_INVALID, scale_names[i],
-                                 "%s[%lld] is %g; expected a finite number above 0", scale_names[i],
-                                 (long long)h, (double)value);
-        }
     }
     return ATTN_OK;
 }

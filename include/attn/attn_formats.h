@@ -73,8 +73,14 @@ enum {
     ATTN_KV_SCALE_GROUP_INLINE = 3, /* one for each group of a row, inside the row (semantics 3.5) */
     /* one for each group of a row, behind all rows of the page's K or V; and one with the call, as
      * ATTN_KV_SCALE_STATIC (semantics 3.6) */
-    ATTN_KV_SCALE_GROUP_APART = 4
+    ATTN_KV_SCALE_GROUP_APART = 4,
+    /* of K one for each token and head, behind the rows of K and V; V has none (semantics 3.8) */
+    ATTN_KV_SCALE_K_APART = 5,
+    /* the same; and V one for each head and channel with the call (semantics 3.8) */
+    ATTN_KV_SCALE_K_APART_V_CHANNEL = 6
 };
+
+#define ATTN_KV_MODEL_BITS 255 /* of a value: as many as the model's dtype has */
 
 #define ATTN_KV_DENSE_ROLES (ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER_DECODER))
 #define ATTN_KV_LATENT_ROLES (ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE))
@@ -85,7 +91,7 @@ typedef struct attn_kv_format {
     const char *name;            /* as engines and configurations spell it */
     const char *alias;           /* another spelling, or NULL */
     uint32_t storage;            /* ATTN_DTYPE_* of an element of the cache tensor; 0: the model's dtype */
-    uint32_t k_bits, v_bits;     /* of a value; 0: those of storage */
+    uint32_t k_bits, v_bits;     /* of a value; 0: those of storage; ATTN_KV_MODEL_BITS */
     uint32_t group;              /* values that share a scale; 0: the row, or whatever `scale` says */
     uint32_t scale;              /* ATTN_KV_SCALE_* */
     uint32_t scale_dtype;        /* ATTN_DTYPE_* of a scale that the cache keeps, else 0 */
@@ -144,6 +150,10 @@ static inline const attn_kv_format_t *attn_kv_format(uint32_t kv) {
          ATTN_KV_SCALE_ROW_INLINE, F16_, 2, 4, 2, 8, 1, 0, DENSE_, 0},
         {ATTN_KV_TURBOQUANT_3BIT_NC, "turboquant_3bit_nc", NULL, U8_, 3, 3, 0,
          ATTN_KV_SCALE_ROW_INLINE, F16_, 2, 4, 2, 8, 1, 0, DENSE_, 0},
+        {ATTN_KV_INT8_STATIC_V, "int8_static_v", NULL, U8_, 8, 8, 0,
+         ATTN_KV_SCALE_K_APART_V_CHANNEL, F32_, 4, 0, 1, 4, 0, 1, DENSE_, 0},
+        {ATTN_KV_INT8_K_ONLY, "int8_k_only", NULL, U8_, 8, ATTN_KV_MODEL_BITS, 0,
+         ATTN_KV_SCALE_K_APART, F32_, 4, 0, 1, 4, 0, 1, DENSE_, 0},
     };
     /* clang-format on */
 #undef ANY_
@@ -189,7 +199,18 @@ static inline int attn_kv_has_static_scales(uint32_t kv) {
 /* A page is one piece in which scales are kept apart from rows, as attn_kv_page says; strides inside it are
  * not free (semantics 3.6, 3.9). [pure] */
 static inline int attn_kv_is_whole_page(uint32_t kv) {
-    return attn_kv_format(kv)->scale == ATTN_KV_SCALE_GROUP_APART;
+    return attn_kv_format(kv)->scale >= ATTN_KV_SCALE_GROUP_APART;
+}
+
+/* Queries are rounded to int8 inside forward, a scale for each token and head (semantics 3.8). [pure] */
+static inline int attn_kv_rounds_query(uint32_t kv) {
+    return attn_kv_format(kv)->scale >= ATTN_KV_SCALE_K_APART;
+}
+
+/* V is divided by the v_scale of the call, [Hkv, Dv] or one number, which must be given (semantics 3.8).
+ * [pure] */
+static inline int attn_kv_has_channel_scales(uint32_t kv) {
+    return attn_kv_format(kv)->scale == ATTN_KV_SCALE_K_APART_V_CHANNEL;
 }
 
 /* "is quantized" of semantics 3.1. [pure] */
@@ -219,6 +240,7 @@ static inline const char *attn_kv_size_rule(const attn_kv_format_t *f) {
                ? "a power of two from 8 to 1024 values (keys are Hadamard-transformed)"
            : f->power_of_two        ? "a power of two up to 1024 values (they are Hadamard-transformed)"
            : f->size_multiple == 16 ? "a multiple of 16 values (groups that share a scale)"
+           : f->size_multiple == 4  ? "a multiple of 4 values (float32 scales lie behind them)"
            : f->size_multiple == 8  ? "a multiple of 8 values (packed in whole bytes)"
            : f->size_multiple == 2  ? "an even number of values (two in a byte)"
                                     : "any number of values";
@@ -228,8 +250,9 @@ static inline const char *attn_kv_size_rule(const attn_kv_format_t *f) {
 static inline int64_t attn_kv_data_bytes(const attn_kv_format_t *f, uint32_t model_dtype, int64_t size,
                                          int is_value) {
     const int64_t own = is_value ? f->v_bits : f->k_bits;
+    const uint32_t type = f->storage != 0 && own != ATTN_KV_MODEL_BITS ? f->storage : model_dtype;
     const int64_t bits =
-        own != 0 ? own : 8 * (int64_t)attn_dtype_size(f->storage != 0 ? f->storage : model_dtype);
+        own != 0 && own != ATTN_KV_MODEL_BITS ? own : 8 * (int64_t)attn_dtype_size(type);
     return (size * bits + 7) / 8;
 }
 
@@ -253,25 +276,31 @@ typedef struct attn_kv_page {
     int64_t bytes;
 } attn_kv_page_t;
 
-/* The parts of a page, in the order in which they lie there: K, its scales, V, its scales. layout:
- * ATTN_LAYOUT_NHD or _HND. [pure] */
+/* The parts of a page. nvfp4: K, its scales, V, its scales, each of all heads. int8: K, V, the scales of K;
+ * with layout HND for one head after the other. layout: ATTN_LAYOUT_NHD or _HND. [pure] */
 static inline attn_kv_page_t attn_kv_page(const attn_kv_format_t *f, uint32_t model_dtype, uint32_t layout,
                                           int64_t num_kv_heads, int64_t block_size, int64_t head_size,
                                           int64_t head_size_v) {
+    static const int orders[2][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}}; /* K, its scales, V, its scales */
+    const int hnd = layout == ATTN_LAYOUT_HND, is_int8 = f->scale >= ATTN_KV_SCALE_K_APART;
+    const int64_t heads_together = is_int8 && hnd ? 1 : num_kv_heads;
     attn_kv_page_t page;
-    page.bytes = 0;
+    int64_t at = 0;
     for (int i = 0; i < 4; i++) {
-        const int is_value = i / 2;
-        const int64_t size = is_value ? head_size_v : head_size;
-        attn_kv_part_t *part = i % 2 == 0 ? &page.values[is_value] : &page.scales[is_value];
-        part->at = page.bytes;
-        part->row = i % 2 == 0 ? attn_kv_data_bytes(f, model_dtype, size, is_value)
-                               : size / (f->group != 0 ? f->group : size) *
-                                     (is_value ? f->v_beside : f->k_beside);
-        part->head = layout == ATTN_LAYOUT_HND ? block_size * part->row : part->row;
-        part->token = layout == ATTN_LAYOUT_HND ? part->row : num_kv_heads * part->row;
-        page.bytes += num_kv_heads * block_size * part->row;
+        const int is_value = orders[is_int8][i] / 2, is_scale = orders[is_int8][i] % 2;
+        const int64_t size = is_value ? head_size_v : head_size,
+                      beside = is_value ? f->v_beside : f->k_beside;
+        attn_kv_part_t *part = is_scale ? &page.scales[is_value] : &page.values[is_value];
+        part->row = is_scale ? (f->group != 0 ? size / f->group : 1) * beside
+                             : attn_kv_data_bytes(f, model_dtype, size, is_value);
+        part->at = at;
+        part->head = hnd ? block_size * part->row : part->row;
+        part->token = hnd ? part->row : num_kv_heads * part->row;
+        at += heads_together * block_size * part->row;
     }
+    for (int i = 0; i < 2 && is_int8 && hnd; i++)
+        page.values[i].head = page.scales[i].head = at;
+    page.bytes = num_kv_heads / heads_together * at;
     return page;
 }
 

@@ -283,9 +283,9 @@ static inline uint64_t attn_fingerprint64(uint64_t h, const void *bytes, size_t 
 /* ------------------------------------------------------------- cache shapes */
 
 /* Fills the shape of a dense cache in the given layout: packed rows (nb, Hkv, bs, content), content = K, K's
- * scale, V, V's scale (semantics 3.4, 3.9); or pages with scales apart, (nb, 2 Hkv, bs, content) bytes
+ * scale, V, V's scale (semantics 3.4, 3.9); or pages with scales apart, of bytes
  * whose strides say the size and order of a page, and the offsets where its parts begin: attn_kv_page has the
- * rest (semantics 3.6). The one function behind every dense in-tree backend; others are free to differ.
+ * rest (semantics 3.6, 3.8). The one function behind every dense in-tree backend; others are free to differ.
  * Returns ATTN_OK, ATTN_E_UNSUPPORTED (a format that is no dense one, or that has no rows of this head
  * size). [pure] */
 ATTN_UNUSED static int attn_dense_cache_shape(const attn_problem_t *p, uint32_t layout, uint32_t block_size,
@@ -309,12 +309,13 @@ ATTN_UNUSED static int attn_dense_cache_shape(const attn_problem_t *p, uint32_t 
                          (long long)dk, (long long)dv, f->name);
     const int is_whole = attn_kv_is_whole_page(f->kv), hnd = layout == ATTN_LAYOUT_HND;
     int64_t k_data = attn_kv_data_bytes(f, p->dtype, dk, 0), v_data = attn_kv_data_bytes(f, p->dtype, dv, 1);
-    int64_t content = attn_kv_row_bytes(f, p->dtype, dk, dv) / size / (is_whole ? 2 : 1);
+    const int rows = f->scale == ATTN_KV_SCALE_GROUP_APART ? 2 : 1; /* K and V on the axis of heads */
+    int64_t content = attn_kv_row_bytes(f, p->dtype, dk, dv) / size / rows;
     attn_zero(out, sizeof *out);
     out->struct_size = (uint32_t)sizeof *out;
     out->ndim = 4;
     out->shape[0] = num_blocks;
-    out->shape[1] = is_whole ? 2 * heads : heads;
+    out->shape[1] = rows * heads;
     out->shape[2] = block_size;
     out->shape[3] = content;
     out->axes[0] = ATTN_AXIS_BLOCK;
@@ -349,7 +350,7 @@ ATTN_UNUSED static int attn_dense_cache_shape(const attn_problem_t *p, uint32_t 
         const attn_kv_page_t page = attn_kv_page(f, p->dtype, out->kv_layout, heads, block_size, dk, dv);
         out->v_offset = page.values[1].at;
         out->k_scale_offset = page.scales[0].at;
-        out->v_scale_offset = page.scales[1].at;
+        out->v_scale_offset = f->v_beside != 0 ? page.scales[1].at : -1;
         out->layout_id = 4; /* dense, scales apart, in their plain order */
     }
     int64_t key[8] = {out->layout_id,         (int64_t)f->kv, (int64_t)storage, heads, block_size, dk, dv,

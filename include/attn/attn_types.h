@@ -131,7 +131,8 @@ enum {
     ATTN_DTYPE_FLOAT64 = 10
 };
 
-/* KV-cache formats (semantics 3.1); names are vLLM's. What each holds: attn_formats.h. */
+/* KV-cache formats (semantics 3.1); names are vLLM's, but for the last two. What each holds:
+ * attn_formats.h. */
 enum {
     ATTN_KV_AUTO = 1, /* the model's dtype */
     ATTN_KV_FLOAT16 = 2,
@@ -148,7 +149,9 @@ enum {
     ATTN_KV_TURBOQUANT_4BIT_NC = 13,
     ATTN_KV_TURBOQUANT_K3V4_NC = 14,
     ATTN_KV_TURBOQUANT_3BIT_NC = 15,
-    ATTN_KV_COUNT_ = 16
+    ATTN_KV_INT8_STATIC_V = 16, /* int8 K and Q by token and head, int8 V by static scales of channels */
+    ATTN_KV_INT8_K_ONLY = 17,   /* the same K and Q, V in the model's dtype */
+    ATTN_KV_COUNT_ = 18
 };
 
 /* Physical order of a cache page: NHD = token, head, content; HND = head, token, content. */

@@ -79,6 +79,7 @@ typedef struct kit_inputs {
     float *qq_bias;                     /* [T, bias_width] */
     float *rel_bias;                    /* [Hq, 2 * rel_max + 1] */
     float *q_scale, *k_scale, *v_scale; /* [num_scales] */
+    float *channel_scale;               /* of V, [KV heads, Dv], for formats that have such */
     float output_scale;
     int64_t bias_width, num_scales, rel_max;
     int64_t key_start[KIT_MAX_REQS + 1];

@@ -160,6 +160,10 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     in->k_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->v_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->output_scale = 0.02f;
+    if (attn_kv_has_channel_scales(p->kv_cache_dtype)) {
+        uint64_t own = c->seed + 99; /* what follows stays as it is for other formats */
+        in->channel_scale = make_range(&own, kv_heads * dv, 0.02, 0.08);
+    }
     int failed = 0;
     if (c->family != KIT_USUAL)
         failed = make_family(c, &z, in) != 0;
@@ -187,6 +191,7 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
             kit_family_projection(in->kv_b_proj, heads, p->qk_nope_head_dim, p->v_head_dim, p->kv_lora_rank);
         failed = failed || in->kv_b_proj == NULL;
     }
+    failed = failed || (attn_kv_has_channel_scales(p->kv_cache_dtype) && !in->channel_scale);
     failed = failed || !in->q_scale || !in->k_scale || !in->v_scale || !in->query || !in->key || !in->value ||
              !in->sinks || !in->alibi_slopes || !in->qq_bias;
     if (!failed && attn_role_has_cache(p->role)) failed = make_table(c, in, s) != 0;
@@ -210,6 +215,7 @@ void kit_inputs_free(kit_inputs_t *in) {
     free(in->q_scale);
     free(in->k_scale);
     free(in->v_scale);
+    free(in->channel_scale);
     free(in->block_table);
     free(in->kv_b_proj);
     free(in->topk_indices);

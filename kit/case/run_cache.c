@@ -189,6 +189,8 @@ static void make_scales(kit_run_t *x) {
         x->k_scale = kit_run_floats(x, "k_scale", x->in->k_scale, x->in->num_scales, 0);
         x->v_scale = kit_run_floats(x, "v_scale", x->in->v_scale, x->in->num_scales, 0);
     }
+    if (x->in->channel_scale != NULL)
+        x->v_scale = kit_run_floats(x, "v_scale", x->in->channel_scale, x->z.kv_heads, x->z.value);
 }
 
 int kit_run_fill(kit_run_t *x) {

@@ -2,7 +2,8 @@
 /*
  * check_stored.c: the part of group numerics about the bits in the cache: other programs read pages too
  * (transfer engines, a backend of the same fingerprint), so what update_kv_cache writes is compared bit for
- * bit with x, or with x / scale rounded to nearest even; of nvfp4 every scale and code with its rule.
+ * bit with x, or with x / scale rounded to nearest even; where scales lie
+ * apart every scale and code with its rule.
  */
 #include "../case/case_run.h"
 #include "../run/check_engine.h"
@@ -11,6 +12,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static kit_run_t run;
 
@@ -70,6 +72,38 @@ static int compare_nvfp4_row(check_t *c, const unsigned char *codes, const unsig
     return 1;
 }
 
+/* Semantics 3.8: n int8 codes of x by scale[i], or by scale[0] where `step` is 0. */
+static int compare_int8_row(check_t *c, const unsigned char *codes, const float *x, int64_t n,
+                            const float *scale, int step, count_t *seen) {
+    for (int64_t i = 0; i < n; i++) {
+        const double s = (double)scale[i * step], right = round((double)x[i] / s);
+        const double want = right > 127 ? 127 : right < -128 ? -128 : right, is = (signed char)codes[i];
+        seen->num++;
+        if (fabs(is - want) > 1)
+            return check_fail(c, "the cache holds %g where %.9g / %.9g rounded to nearest is %g", is,
+                              (double)x[i], s, want);
+        if (is != want) seen->num_off++;
+    }
+    return 1;
+}
+
+/* K by the scale that is stored for it, which is max|x| / 127; V by the call's, or as it is. */
+static int compare_int8(check_t *c, const kit_case_t *k, const unsigned char *const row[2],
+                        const unsigned char *stored_scale, const float *const x[2], const float *channels,
+                        count_t *seen) {
+    float most = 0, kept;
+    memcpy(&kept, stored_scale, sizeof kept);
+    for (int64_t i = 0; i < run.z.key; i++)
+        most = fmaxf(most, fabsf(x[0][i]));
+    const float want = fmaxf(most / 127.0f, 1e-6f);
+    if (!(fabsf(kept - want) <= want * 0x1p-22f))
+        return check_fail(c, "the scale of a K row up to %.9g is %.9g; max / 127 is %.9g", (double)most,
+                          (double)kept, (double)want);
+    if (!compare_int8_row(c, row[0], x[0], run.z.key, &kept, 0, seen)) return 0;
+    if (channels != NULL) return compare_int8_row(c, row[1], x[1], run.z.value, channels, 1, seen);
+    return compare_row(c, row[1], x[1], run.z.value, k->problem.dtype, 1, seen);
+}
+
 /* Rows of K and V of a page whose scales are apart. */
 static int compare_apart(check_t *c, const kit_case_t *k, const kit_inputs_t *in, int r, int64_t position,
                          int64_t h, count_t *seen) {
@@ -78,17 +112,19 @@ static int compare_apart(check_t *c, const kit_case_t *k, const kit_inputs_t *in
                                              run.z.kv_heads, s->block_size, run.z.key, run.z.value);
     const int64_t slot = kit_run_slot(&run, r, position), token = slot % s->block_size,
                   from = (in->key_start[r] + position) * run.z.kv_heads + h;
-    const unsigned char *block = kit_tensor_at(run.cache, slot / s->block_size, 0);
+    const unsigned char *block = kit_tensor_at(run.cache, slot / s->block_size, 0), *row[2], *scale[2];
+    const float *const x[2] = {in->key + from * run.z.key, in->value + from * run.z.value};
     for (int i = 0; i < 2; i++) {
         const attn_kv_part_t *v = &page.values[i], *b = &page.scales[i];
-        const float *scale = i == 0 ? in->k_scale : in->v_scale;
-        if (!compare_nvfp4_row(c, block + v->at + h * v->head + token * v->token,
-                               block + b->at + h * b->head + token * b->token,
-                               (i == 0 ? in->key : in->value) + from * run.z.key, run.z.key,
-                               (double)scale[in->num_scales > 1 ? h : 0], seen))
-            return 0;
+        row[i] = block + v->at + h * v->head + token * v->token;
+        scale[i] = block + b->at + h * b->head + token * b->token;
     }
-    return 1;
+    if (attn_kv_rounds_query(c->arg))
+        return compare_int8(c, k, row, scale[0], x,
+                            in->channel_scale != NULL ? in->channel_scale + h * run.z.value : NULL, seen);
+    const int64_t at = in->num_scales > 1 ? h : 0;
+    return compare_nvfp4_row(c, row[0], scale[0], x[0], run.z.key, (double)in->k_scale[at], seen) &&
+           compare_nvfp4_row(c, row[1], scale[1], x[1], run.z.value, (double)in->v_scale[at], seen);
 }
 
 static void compare_cache(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
@@ -122,7 +158,7 @@ static void compare_cache(check_t *c, const kit_case_t *k, const kit_inputs_t *i
     c->report->num_cases++;
 }
 
-/* The page is that of semantics 3.6 with scales in their plain order. */
+/* The page is that of semantics 3.6 with scales in their plain order, or of 3.8. */
 static int has_plain_page(const kit_case_t *k) {
     attn_kv_cache_shape_t plain = {.struct_size = sizeof plain};
     const int status =
@@ -177,7 +213,8 @@ static void stored_bits(check_t *c) {
 }
 
 void check_stored_list(check_list_t *list, const check_t *c) {
-    /* formats whose stored element is the value itself, or the value divided by a scale of the call; nvfp4 */
+    /* formats whose stored element is the value itself, or the value divided by a scale of the call; and
+     * those with scales apart */
     const uint64_t formats = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(ATTN_ROLE_DECODER));
     for (uint32_t kv = 1; kv < ATTN_KV_COUNT_ && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)); kv++)
         if ((formats & ATTN_BIT(kv)) &&

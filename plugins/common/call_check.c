@@ -70,6 +70,23 @@ int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_er
     return status;
 }
 
+int call_check_channel_scale(const DLTensor *t, int64_t heads, int64_t size, attn_error_t *error) {
+    const int64_t shape[2] = {heads, size};
+    if (t == NULL)
+        return attn_fail(error, ATTN_E_INVALID, "v_scale",
+                         "v_scale is not given; this cache keeps V as int8 by a scale for each head and "
+                         "channel, float32 [%lld, %lld]: calibrate them (attn calibrate)",
+                         (long long)heads, (long long)size);
+    if (t->ndim != 2 && (t->ndim > 2 || (t->ndim == 1 && t->shape[0] != 1)))
+        return attn_fail(
+            error, ATTN_E_INVALID, "v_scale",
+            "v_scale has %d dimensions; expected [%lld, %lld], a scale for each head and channel, "
+            "or one number",
+            (int)t->ndim, (long long)heads, (long long)size);
+    if (t->ndim != 2) return call_check_scale(t, "v_scale", 1, error);
+    return attn_check_tensor(t, "v_scale", ATTN_DTYPE_FLOAT32, 2, shape, error);
+}
+
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
                       int64_t tokens, attn_error_t *error) {
     int status = call_check_vector(a->sinks, "sinks", "sink", (features & ATTN_F_SINK) != 0, heads, error);
@@ -87,11 +104,11 @@ int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads,
 /* Pages of one piece each, in the layout of the instance; only the distance between them is free. */
 static int check_whole_pages(const call_cache_t *c, const DLTensor *t, attn_error_t *error) {
     const attn_kv_page_t page = call_cache_page(c);
-    const int64_t row = (page.values[0].row + page.scales[0].row);
-    const int64_t shape[4] = {-1, 2 * c->kv_heads, c->block_size, row};
+    const int64_t heads = (attn_kv_format(c->kv)->scale == ATTN_KV_SCALE_GROUP_APART ? 2 : 1) * c->kv_heads;
+    const int64_t row = page.bytes / heads / c->block_size;
+    const int64_t shape[4] = {-1, heads, c->block_size, row};
     const int hnd = c->layout == ATTN_LAYOUT_HND;
-    const int64_t strides[3] = {page.bytes, hnd ? c->block_size * row : row,
-                                hnd ? row : 2 * c->kv_heads * row};
+    const int64_t strides[3] = {page.bytes, hnd ? c->block_size * row : row, hnd ? row : heads * row};
     int status = attn_check_tensor(t, "kv_cache", c->storage, 4, shape, error);
     for (int i = 0; status == ATTN_OK && i < 3; i++)
         if (t->shape[i] > 1 && (i == 0 ? t->strides[i] < strides[i] : t->strides[i] != strides[i]))
@@ -157,7 +174,10 @@ int call_check_update(const call_cache_t *c, const attn_kv_update_t *a, uint32_t
                           sides[i].name, (long long)t->shape[0], (long long)a->slot_mapping->shape[0]);
     }
     if (status == ATTN_OK) status = call_check_scale(a->scales.k, "k_scale", c->kv_heads, error);
-    if (status == ATTN_OK) status = call_check_scale(a->scales.v, "v_scale", c->kv_heads, error);
+    if (status == ATTN_OK)
+        status = attn_kv_has_channel_scales(c->kv)
+                     ? call_check_channel_scale(a->scales.v, c->kv_heads, c->head_size_v, error)
+                     : call_check_scale(a->scales.v, "v_scale", c->kv_heads, error);
     if (status == ATTN_OK)
         status = call_check_slots(a->slot_mapping, a->kv_cache->shape[0] * c->block_size, error);
     return status;

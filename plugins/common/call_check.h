@@ -20,6 +20,9 @@ int call_check_lse(const DLTensor *t, int64_t heads, int64_t tokens, attn_error_
 /* NULL, or float32: a scalar, or [1], or [heads]. */
 int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_error_t *error);
 
+/* The v_scale of a format with scales of channels, which is required: one number, or [heads, size]. */
+int call_check_channel_scale(const DLTensor *t, int64_t heads, int64_t size, attn_error_t *error);
+
 /* What is there by the features: sinks and ALiBi slopes, float32 [heads]; rel_bias; qq_bias, float32 [tokens
  * or more, any]; and the scales. */
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
@@ -30,7 +33,7 @@ typedef struct call_cache {
     uint32_t role, kv, storage; /* storage: ATTN_DTYPE_* of an element */
     int64_t kv_heads, block_size, head_size, head_size_v;
     int is_separate;
-    uint32_t layout; /* ATTN_LAYOUT_* of whole pages */
+    uint32_t layout, dtype; /* of whole pages: ATTN_LAYOUT_*, the model's ATTN_DTYPE_* */
 } call_cache_t;
 
 /* Bytes of the values of a row of K (is_value 0) or V, and of the row with what is behind them. */
@@ -45,8 +48,8 @@ static inline int64_t call_cache_row_bytes(const call_cache_t *c, int is_value) 
 
 /* The parts of a whole page. */
 static inline attn_kv_page_t call_cache_page(const call_cache_t *c) {
-    return attn_kv_page(attn_kv_format(c->kv), c->storage, c->layout, c->kv_heads, c->block_size,
-                        c->head_size, c->head_size_v);
+    return attn_kv_page(attn_kv_format(c->kv), c->dtype, c->layout, c->kv_heads, c->block_size, c->head_size,
+                        c->head_size_v);
 }
 
 int call_check_caches(const call_cache_t *c, const DLTensor *kv_cache, const DLTensor *v_cache,

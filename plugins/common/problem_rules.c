@@ -73,6 +73,12 @@ static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
         attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
                         "the problem's dtype or fp8_e4m3", "query_dtype %s is not served with dtype %s",
                         attn_dtype_name(p->query_dtype), attn_dtype_name(p->dtype));
+    if (attn_kv_rounds_query(p->kv_cache_dtype) && p->query_dtype != 0 && p->query_dtype != p->dtype)
+        attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
+                        "the problem's dtype",
+                        "a cache of %s has its queries rounded to int8 in forward; query_dtype %s would be "
+                        "quantised twice",
+                        attn_kv_name(p->kv_cache_dtype), attn_dtype_name(p->query_dtype));
     if ((f & ATTN_F_FP8_ATTENTION) != 0 && p->query_dtype != 0 && p->query_dtype != p->dtype)
         attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
                         "the problem's dtype",

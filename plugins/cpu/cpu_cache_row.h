@@ -2,6 +2,13 @@
 /* One row of the cache write: conversion and quantisation (semantics 3.2, 3.4, 3.6). Included by
  * cpu_level.c. */
 
+static void level_write_channels(enum cpu_dtype from, const char *src, int n, const float *scale, char *dst,
+                                 float *scratch) {
+    row_to_f32(from, src, n, scratch);
+    for (int i = 0; i < n; i++)
+        dst[i] = f32_to_i8(scratch[i] / scale[i]);
+}
+
 static void level_write_row(enum cpu_dtype from, const char *src, int n, enum cpu_dtype to, float scale,
                             char *dst, char *row_scale, float *scratch) {
     if (from == to) { /* also values that are quantised already (semantics 3.2) */
@@ -50,11 +57,8 @@ static void level_write_row(enum cpu_dtype from, const char *src, int n, enum cp
             dst[i] = (char)f32_to_e5m2(scratch[i] / scale);
         break;
     default: /* int8: half away from zero */
-        for (int i = 0; i < n; i++) {
-            float x = scratch[i] / scale;
-            x = x >= 127.0f ? 127.0f : x <= -128.0f ? -128.0f : x == x ? x : 0.0f;
-            dst[i] = (char)(signed char)(int)(x + (x < 0 ? -0.5f : 0.5f));
-        }
+        for (int i = 0; i < n; i++)
+            dst[i] = f32_to_i8(scratch[i] / scale);
         break;
     }
 }

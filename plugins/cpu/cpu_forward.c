@@ -11,7 +11,8 @@ call_cache_t cpu_cache_of(const attn_instance_t *in) {
                           .head_size = in->shape.head_size,
                           .head_size_v = in->shape.head_size_v,
                           .is_separate = in->is_separate,
-                          .layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_HND};
+                          .layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_HND,
+                          .dtype = in->p.dtype};
 }
 
 float cpu_scale_at(const DLTensor *scale, int64_t head) {
@@ -37,7 +38,8 @@ void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const D
     if (attn_kv_is_whole_page(c.kv)) {
         const attn_kv_page_t page = call_cache_page(&c);
         *rows = rows_of_page(t, &page.values[side]);
-        *scales = rows_of_page(t, &page.scales[side]);
+        *scales = (struct cpu_rows){0};
+        if (page.scales[side].row != 0) *scales = rows_of_page(t, &page.scales[side]);
         return;
     }
     *rows = (struct cpu_rows){attn_data(t), attn_byte_stride(t, 0), attn_byte_stride(t, 1),
@@ -48,6 +50,16 @@ void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const D
         *scales = *rows;
         scales->base += call_cache_data_bytes(&c, side);
     }
+}
+
+const float *cpu_channel_scales(const attn_instance_t *in, const DLTensor *scale) {
+    const int size = in->shape.head_size_v;
+    for (int h = 0; h < in->shape.num_kv_heads; h++)
+        for (int d = 0; d < size; d++)
+            in->v_channel[(size_t)h * (size_t)size + (size_t)d] =
+                scale->ndim == 2 ? ((const float *)attn_data(scale))[h * scale->strides[0] + d]
+                                 : cpu_scale_at(scale, 0);
+    return in->v_channel;
 }
 
 static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
@@ -75,8 +87,13 @@ static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_
                                  tokens, error);
     if (status == ATTN_OK && in->projects) status = cpu_latent_check(in, a, error);
     if (status == ATTN_OK) status = call_check_lse(a->lse, s->num_q_heads, tokens, error);
+    attn_forward_t extras = *a; /* scales of channels have a check of their own */
+    if (status == ATTN_OK && attn_kv_has_channel_scales(in->kv)) {
+        status = call_check_channel_scale(a->scales.v, s->num_kv_heads, s->head_size_v, error);
+        extras.scales.v = NULL;
+    }
     return status == ATTN_OK
-               ? call_check_extras(a, in->features, s->num_q_heads, s->num_kv_heads, tokens, error)
+               ? call_check_extras(&extras, in->features, s->num_q_heads, s->num_kv_heads, tokens, error)
                : status;
 }
 
@@ -131,9 +148,10 @@ static void set_call(const attn_instance_t *in, const attn_forward_t *a, const s
         c->lse_token = a->lse->strides[1];
     }
     if (in->has_cache) {
-        const int has_groups = cpu_has_groups(c);
-        cpu_cache_rows(in, a->kv_cache, a->v_cache, 0, &c->k, has_groups ? &c->k_groups : &c->k_row_scale);
-        cpu_cache_rows(in, a->kv_cache, a->v_cache, 1, &c->v, has_groups ? &c->v_groups : &c->v_row_scale);
+        const int is_apart = attn_kv_is_whole_page(in->kv);
+        cpu_cache_rows(in, a->kv_cache, a->v_cache, 0, &c->k, is_apart ? &c->k_apart : &c->k_row_scale);
+        cpu_cache_rows(in, a->kv_cache, a->v_cache, 1, &c->v, is_apart ? &c->v_apart : &c->v_row_scale);
+        if (attn_kv_has_channel_scales(in->kv)) c->v_channel = cpu_channel_scales(in, a->scales.v);
         c->block_table = m->block_table;
         c->block_table_row = m->block_table_row;
     } else {

@@ -27,6 +27,7 @@ struct attn_instance {
     int projects;  /* queries are absorbed and latents multiplied with W_UV here (semantics 7.4) */
     size_t metadata_bytes, workspace_bytes;
     float *k_scale, *v_scale, *sinks, *alibi; /* the call's small vectors, copied dense */
+    float *v_channel;                         /* [KV heads][Dv], for formats that have it */
     float *rows;                              /* a row of floats for each thread, for update_kv_cache */
     size_t row_floats;
 };
@@ -54,6 +55,8 @@ enum cpu_dtype cpu_dtype_of(uint32_t attn_dtype);
 call_cache_t cpu_cache_of(const attn_instance_t *in);
 /* Value of a scale tensor for a head; NULL reads as 1. */
 float cpu_scale_at(const DLTensor *scale, int64_t head);
+/* Scales of V's channels, [KV head][Dv], copied dense into the instance. */
+const float *cpu_channel_scales(const attn_instance_t *in, const DLTensor *scale);
 /* Rows of K (side 0) or V (side 1) and of the scales that the cache keeps for them. */
 void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache, int side,
                     struct cpu_rows *rows, struct cpu_rows *scales);

@@ -43,6 +43,9 @@ struct cpu_kernels {
      * computed per row (semantics 3.4) and stored there. scratch as above. */
     void (*write_row)(enum cpu_dtype from, const char *src, int n, enum cpu_dtype to, float scale, char *dst,
                       char *row_scale, float *scratch);
+    /* The same to int8 by a scale for each value. */
+    void (*write_channels)(enum cpu_dtype from, const char *src, int n, const float *scale, char *dst,
+                           float *scratch);
     /* One head and up to CPU_PROJECT_TOKENS tokens: rows of P + R values at q become L + R floats in rows of
      * ldo, which have room for w_columns; w is the head's W_UK. scratch: tokens * (P + R + CPU_PROJECT_PAD).
      */

@@ -41,7 +41,7 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
     const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) *
                     (LN_BF16 ? 1.0f : dtype_gain(a->kv_dtype));
     const int modified =
-        a->soft_cap > 0 || a->alibi || a->rel_bias || a->qq_bias || a->k_row_scale.base || c <= 0;
+        a->soft_cap > 0 || a->alibi || a->rel_bias || a->qq_bias || cpu_scales_keys(a) || c <= 0;
     LN_(ln_carve)(&st, a, ns, scratch);
     packed_begin(a, &st.turbo);
 #if LN_AMX

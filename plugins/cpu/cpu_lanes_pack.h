@@ -18,10 +18,13 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
             memset((char *)(st->row + i * ld) + a->head_size * 2, 0,
                    (size_t)(st->steps * 4 - a->head_size * 2));
             memcpy(st->row + i * ld, src, (size_t)a->head_size * 2);
-            if (a->kv_dtype == CPU_I4) {
+            if (a->kv_dtype == CPU_I4 || a->rounds_query) {
                 float q[ROTATION_MAX_SIZE + CHUNK];
                 row_to_f32(CPU_BF16, src, a->head_size, q);
-                rotate_row(q, a->head_size, 1.0f / (float)a->head_size);
+                if (a->rounds_query)
+                    st->qf[at] = round_query(q, a->head_size);
+                else
+                    rotate_row(q, a->head_size, 1.0f / (float)a->head_size);
                 row_from_f32(CPU_BF16, q, a->head_size, (char *)(st->row + i * ld));
             }
 #else
@@ -31,6 +34,7 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
                     st->row[i * ld + d] *= 256.0f;
             if (a->kv_dtype == CPU_I4) rotate_row(st->row + i * ld, a->head_size, 1.0f / (float)a->head_size);
             turbo_query(a, st->row + i * ld);
+            if (a->rounds_query) st->qf[at] = round_query(st->row + i * ld, a->head_size);
 #endif
             const struct cpu_interval2 iv = cpu_mask_token(sq, tok, it->key0, it->key1);
             cpu_bounds_add(&st->bounds[b], &iv);
@@ -96,7 +100,10 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
     enum cpu_dtype type;
     row_pointers(a, sq, &a->k, k0, nr, all, st->kp);
     row_pointers(a, sq, &a->v, k0, nr, all, st->vp);
-    if (a->k_row_scale.base) {
+    if (a->rounds_query) {
+        row_pointers(a, sq, &a->k_apart, k0, n, all, st->kg);
+        row_scales(CPU_F32, st->kg, it->head0 * a->k_apart.head, n, st->ks);
+    } else if (a->k_row_scale.base) {
         row_scales(a->kv_dtype, st->kp, ko + (a->k_row_scale.base - a->k.base), n, st->ks);
         row_scales(a->kv_dtype, st->vp, vo + (a->v_row_scale.base - a->v.base), n, st->vs);
     }
@@ -121,11 +128,11 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
     }
 #endif
 #else
-    const int64_t kg = (int64_t)it->head0 * a->k_groups.head, vg = (int64_t)it->head0 * a->v_groups.head;
+    const int64_t kg = (int64_t)it->head0 * a->k_apart.head, vg = (int64_t)it->head0 * a->v_apart.head;
     const int has_groups = cpu_has_groups(a);
     if (has_groups) {
-        row_pointers(a, sq, &a->k_groups, k0, nr, all, st->kg);
-        row_pointers(a, sq, &a->v_groups, k0, nr, all, st->vg);
+        row_pointers(a, sq, &a->k_apart, k0, nr, all, st->kg);
+        row_pointers(a, sq, &a->v_apart, k0, nr, all, st->vg);
     }
     const int in_place = a->kv_dtype == CPU_F32, ld = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
     for (int k = 0; k < nr; k += LN_MR) {
@@ -176,6 +183,7 @@ static void LN_(ln_end)(const struct cpu_attn *a, const struct cpu_seq *sq, cons
             float *o = st->row + i * ld;
             if (row >= it->row1) break;
             if (a->kv_dtype == CPU_I4) rotate_back(o, Dv);
+            if (a->v_channel) scale_channels(a, it->head0, o);
             if (it->part >= 0) {
                 float *p = parts + (it->part + at) * pf;
                 scale_copy(p, o, Dv, f);

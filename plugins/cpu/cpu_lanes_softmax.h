@@ -40,7 +40,8 @@ static void LN_(ln_scores)(const struct cpu_attn *a, const struct cpu_seq *sq,
             float *s = st->s + k * LN_L + j;
             const vi key = vi_set1(k0 + k);
             vf x =
-                v_mul(v_load(s), v_set1((a->k_row_scale.base ? st->ks[k] : 1.0f) * (plain ? c * log2e : c)));
+                v_mul(v_load(s), v_set1((cpu_scales_keys(a) ? st->ks[k] : 1.0f) * (plain ? c * log2e : c)));
+            if (a->rounds_query) x = v_mul(x, v_load(st->qf + at));
             if (!plain) {
                 if (a->soft_cap > 0)
                     x = v_mul(v_set1(a->soft_cap), v_tanh(v_mul(x, v_set1(1.0f / a->soft_cap))));

@@ -17,6 +17,7 @@ struct LN_(ln_state) {
     const char **kg, **vg;             /* [BK] rows of groups that lie apart */
     const float **ka;                  /* [BK] rows that QK reads */
     float *ks, *vs;                    /* [BK] */
+    float *qf;                         /* [ns][L] scale of the rounded query */
     float *row;                        /* [VW][widest row] for packing and output */
     /* How far prefetching of the next tile is: row, its end, K or V, byte in the row; lines for each
      * call. */
@@ -88,9 +89,10 @@ static size_t LN_(ln_carve)(struct LN_(ln_state) * st, const struct cpu_attn *a,
     CARVE(vp, const char *, LN_BK);
     CARVE(kn, const char *, LN_BK);
     CARVE(vn, const char *, LN_BK);
-    CARVE(kg, const char *, cpu_has_groups(a) ? LN_BK : 0);
+    CARVE(kg, const char *, cpu_has_groups(a) || a->rounds_query ? LN_BK : 0);
     CARVE(vg, const char *, cpu_has_groups(a) ? LN_BK : 0);
     CARVE(ka, const float *, LN_BK);
+    CARVE(qf, float, a->rounds_query ? ns *LN_L : 0);
     CARVE(ks, float, LN_BK);
     CARVE(vs, float, LN_BK);
     CARVE(row, float, (VW > LN_MR ? VW : LN_MR) * row_values);

@@ -8,6 +8,7 @@
 #include "cpu_int4_row.h"
 #include "cpu_turbo_row.h"
 #include "cpu_float8.h"
+#include "cpu_int8_row.h"
 #include "cpu_nvfp4_row.h"
 #include "cpu_packed_row.h"
 #if CPU_LEVEL >= 3
@@ -180,6 +181,7 @@ const struct cpu_kernels CAT(cpu_kernels_, LEVEL_NAME) = {
     .item = level_item,
     .merge = level_merge,
     .write_row = level_write_row,
+    .write_channels = level_write_channels,
     .absorb = level_absorb,
     .values = level_values,
 };

@@ -64,14 +64,16 @@ static void set_shape(attn_instance_t *in) {
     a->head_size_v = in->is_latent ? (int)p->kv_lora_rank : (int)attn_output_size(p);
     a->q_dtype = cpu_dtype_of(in->query_dtype);
     a->kv_dtype = in->kv == ATTN_KV_INT4_PER_TOKEN_HEAD ? CPU_I4
-                  : attn_kv_is_turboquant(in->kv) || in->kv == ATTN_KV_NVFP4
+                  : attn_kv_is_turboquant(in->kv) || in->kv == ATTN_KV_NVFP4 || in->kv == ATTN_KV_INT8_K_ONLY
                       ? CPU_PACKED
-                      : cpu_dtype_of(in->has_cache ? in->storage : p->dtype);
+                  : in->kv == ATTN_KV_INT8_STATIC_V ? CPU_I8
+                                                    : cpu_dtype_of(in->has_cache ? in->storage : p->dtype);
     if (a->kv_dtype == CPU_PACKED) {
         const attn_kv_format_t *f = attn_kv_format(in->kv);
         a->k_row = f->k_bits == 8 ? CPU_E4M3 : f->k_bits == 4 ? CPU_C4 : CPU_C3;
         a->v_row = f->v_bits == 4 ? CPU_V4 : CPU_V3;
         if (in->kv == ATTN_KV_NVFP4) a->k_row = a->v_row = CPU_E2M1;
+        if (in->kv == ATTN_KV_INT8_K_ONLY) a->k_row = CPU_I8, a->v_row = cpu_dtype_of(p->dtype);
     }
     a->out_dtype = cpu_dtype_of(in->out_dtype);
     a->scale = (float)p->scale;
@@ -80,6 +82,7 @@ static void set_shape(attn_instance_t *in) {
     a->q_scale = 1.0f;
     a->scale_per_head = 1;
     a->block_size = (int)in->block_size;
+    a->rounds_query = attn_kv_rounds_query(in->kv);
     if (in->projects && !(in->k->bf16_dot && cpu_bf16_serves(a))) { /* between the projections, float32 */
         if (a->q_dtype != CPU_E4M3) a->q_dtype = CPU_F32;
         a->out_dtype = CPU_F32;
@@ -156,7 +159,10 @@ int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->row_floats = (size_t)(p.head_size > p.head_size_v ? p.head_size : p.head_size_v) + 64;
     in->k_scale = calloc(2 * hkv + 2 * hq, sizeof *in->k_scale);
     in->rows = calloc((size_t)in->limits.threads * in->row_floats, sizeof *in->rows);
-    if (in->k_scale == NULL || in->rows == NULL) {
+    if (attn_kv_has_channel_scales(in->kv))
+        in->v_channel = calloc(hkv * (size_t)in->shape.head_size_v, sizeof *in->v_channel);
+    if (in->k_scale == NULL || in->rows == NULL ||
+        (attn_kv_has_channel_scales(in->kv) && in->v_channel == NULL)) {
         cpu_close(in);
         return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for the vectors of %zu heads", hq);
     }
@@ -170,6 +176,7 @@ int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const a
 void cpu_close(attn_instance_t *in) {
     if (in == NULL) return;
     free(in->rows);
+    free(in->v_channel);
     free(in->k_scale);
     free(in);
 }

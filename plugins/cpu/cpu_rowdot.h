@@ -19,10 +19,8 @@ static void rd_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, cons
     const int even = a->k.head == a->v.head && a->head_size == a->head_size_v;
     row_pointers(a, sq, &a->k, k0, RD_TB, b, p);
     row_pointers(a, sq, &a->v, k0, RD_TB, b, p + RD_TB);
-    if (cpu_has_groups(a)) {
-        row_pointers(a, sq, &a->k_groups, k0, RD_TB, b, groups);
-        row_pointers(a, sq, &a->v_groups, k0, RD_TB, b, groups + RD_TB);
-    }
+    if (a->k_apart.base) row_pointers(a, sq, &a->k_apart, k0, RD_TB, b, groups);
+    if (a->v_apart.base) row_pointers(a, sq, &a->v_apart, k0, RD_TB, b, groups + RD_TB);
     for (int i = 0; i < RD_TB; i++) {
         p[2 * RD_TB + (even ? 2 * i : i)] = p[i];
         p[2 * RD_TB + (even ? 2 * i + 1 : RD_TB + i)] = p[RD_TB + i];
@@ -57,6 +55,7 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
             if (st->tiles) rd_tiles_order(o, st->ldo);
 #endif
             if (a->kv_dtype == CPU_I4) rotate_back(o, Dv);
+            if (a->v_channel) scale_channels(a, it->head0 + h, o);
             float f = gain * (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 + h : 0] : 1.0f);
             if (it->part >= 0) {
                 float *p = parts + (it->part + (int64_t)h * st->rows + r) * pf;
@@ -91,6 +90,7 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                 q[d] *= 256.0f;
         if (a->kv_dtype == CPU_I4) rotate_row(q, a->head_size, 1.0f / (float)a->head_size);
         turbo_query(a, q);
+        const float query_scale = a->rounds_query ? round_query(q, a->head_size) : 1.0f;
         if (a->kv_dtype == CPU_BF16 || st->table)
             for (int d = 0; d < st->ldq; d += CHUNK) {
                 vf x = v_load(q + d), y = v_load(q + d + VW);
@@ -98,7 +98,10 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                 v_store(q + d, x);
                 v_store(q + d + VW, y);
             }
-        st->qf[at] = st->words ? rd_words_from(q, st->ldq, st->q16 + (size_t)at * st->ldq) : 1.0f;
+        int16_t *q16 = st->q16 + (size_t)at * st->ldq;
+        st->qf[at] = st->words && !a->rounds_query ? rd_words_from(q, st->ldq, q16) : query_scale;
+        for (int d = 0; st->words && a->rounds_query && d < st->ldq; d++)
+            q16[d] = (int16_t)q[d];
         memset(l, 0, VW * sizeof *l);
         start_row(a, it, hq, &st->m[at], l);
     }
@@ -130,7 +133,7 @@ static void rd_bytes(const struct cpu_attn *a, const struct rd_state *st, struct
 /* The tile's packed rows of a head as rows of floats, likewise; groups: pointers as rd_pointers has them. */
 static void rd_floats(const struct cpu_attn *a, const struct rd_state *st, const char *const *groups,
                       int head, struct rd_tile *x) {
-    const int64_t kg = head * a->k_groups.head, vg = head * a->v_groups.head;
+    const int64_t kg = head * a->k_apart.head, vg = head * a->v_apart.head;
     const int is_apart = cpu_has_groups(a);
     const int kb = cpu_row_bytes(a->k_row, a->head_size), vb = cpu_row_bytes(a->v_row, a->head_size_v) + 4;
     for (int t = 0; t < x->n; t++) {
@@ -152,6 +155,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     struct cpu_mask_bounds bounds;
     rd_carve(&st, a, it->head1 - it->head0, it->row1 - it->row0, tiling->amx && tiling->vbmi, scratch);
     st.vnni = tiling->vnni;
+    for (int t = 0; t < RD_TB; t++)
+        st.vs[t] = 1.0f; /* stays where V has no scale of tokens */
     packed_begin(a, &st.turbo);
     const enum cpu_dtype product = a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
     st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles;
@@ -192,7 +197,9 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 x.k_far_off = (int64_t)hf * a->k.head;
                 x.v_far_off = (int64_t)hf * a->v.head;
             }
-            if (a->k_row_scale.base) {
+            if (a->rounds_query) {
+                row_scales(CPU_F32, groups[flip], (it->head0 + h) * a->k_apart.head, n, st.ks);
+            } else if (a->k_row_scale.base) {
                 row_scales(a->kv_dtype, p, x.k_off + (a->k_row_scale.base - a->k.base), n, st.ks);
                 row_scales(a->kv_dtype, p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
             }

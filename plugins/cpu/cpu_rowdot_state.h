@@ -52,7 +52,7 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(s, float, (size_t)rows *RD_TB);
     CARVE(mask, struct cpu_interval2, rows);
     CARVE(ptr, const char *, 8 * RD_TB);
-    CARVE(groups, const char *, cpu_has_groups(a) ? 4 * RD_TB : 0);
+    CARVE(groups, const char *, cpu_has_groups(a) || a->rounds_query ? 4 * RD_TB : 0);
     CARVE(ks, float, RD_TB);
     CARVE(vs, float, RD_TB);
     CARVE(qf, float, (size_t)heads *rows);

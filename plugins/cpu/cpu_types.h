@@ -83,14 +83,22 @@ struct cpu_attn {
     struct cpu_rows k, v;
     struct cpu_rows k_row_scale,
         v_row_scale; /* inline fp32 per (token, head), strides as k and v; base NULL: none */
-    struct cpu_rows k_groups,
-        v_groups;               /* rows of the scales of a row's groups, apart from it; base NULL: none */
+    /* Scales that lie apart from the rows, with strides of their own: those of groups (cpu_has_groups), or
+     * with rounds_query the float32 of each K row; base NULL: none. */
+    struct cpu_rows k_apart, v_apart;
+    int rounds_query;           /* queries become int8 by token and head (semantics 3.8) */
+    const float *v_channel;     /* static scales of V's channels, [KV head][head_size_v], or NULL */
     int block_size;             /* tokens per block of a paged cache */
     const int32_t *block_table; /* [request][row length], or NULL: contiguous keys */
     int64_t block_table_row;
 };
 
-/* Rows have scales of groups that lie apart from them: k_groups and v_groups. */
+/* Each key has a scale of its own. */
+static inline int cpu_scales_keys(const struct cpu_attn *a) {
+    return a->k_row_scale.base != NULL || a->rounds_query;
+}
+
+/* Rows have scales of groups. */
 static inline int cpu_has_groups(const struct cpu_attn *a) {
     return a->kv_dtype == CPU_PACKED && a->k_row == CPU_E2M1;
 }

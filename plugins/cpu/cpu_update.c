@@ -9,6 +9,7 @@ struct update {
     const attn_kv_update_t *a;
     struct cpu_rows rows[2], scales[2];
     int is_scaled;
+    const float *channels; /* scales of V's, or NULL */
 };
 
 /* One token: all heads of K and V. */
@@ -26,16 +27,23 @@ static void write_token(void *arg, int64_t i, int worker) {
         const int n = side ? in->shape.head_size_v : in->shape.head_size;
         const struct cpu_rows *to = &u->rows[side], *sc = &u->scales[side];
         for (int h = 0; h < in->shape.num_kv_heads; h++) {
+            const char *src =
+                (const char *)attn_data(t) + i * attn_byte_stride(t, 0) + h * attn_byte_stride(t, 1);
             const int64_t at = block * to->block + token * to->token + h * to->head;
-            in->k->write_row(
-                from, (const char *)attn_data(t) + i * attn_byte_stride(t, 0) + h * attn_byte_stride(t, 1), n,
-                in->shape.kv_dtype != CPU_PACKED ? in->shape.kv_dtype
-                : side                           ? in->shape.v_row
-                                                 : in->shape.k_row,
-                u->is_scaled ? cpu_scale_at(scale, h) : 1.0f, (char *)to->base + at,
-                sc->base != NULL ? (char *)sc->base + block * sc->block + token * sc->token + h * sc->head
+            if (side && u->channels != NULL) {
+                in->k->write_channels(from, src, n, u->channels + (size_t)h * (size_t)n,
+                                      (char *)to->base + at, in->rows + (size_t)worker * in->row_floats);
+                continue;
+            }
+            in->k->write_row(from, src, n,
+                             in->shape.kv_dtype != CPU_PACKED ? in->shape.kv_dtype
+                             : side                           ? in->shape.v_row
+                                                              : in->shape.k_row,
+                             u->is_scaled ? cpu_scale_at(scale, h) : 1.0f, (char *)to->base + at,
+                             sc->base != NULL
+                                 ? (char *)sc->base + block * sc->block + token * sc->token + h * sc->head
                                  : NULL,
-                in->rows + (size_t)worker * in->row_floats);
+                             in->rows + (size_t)worker * in->row_floats);
         }
     }
 }
@@ -76,6 +84,7 @@ int cpu_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void 
     }
     if (status != ATTN_OK) return status;
     struct update u = {.in = in, .a = &a, .is_scaled = attn_kv_has_static_scales(in->kv)};
+    if (attn_kv_has_channel_scales(in->kv)) u.channels = cpu_channel_scales(in, a.scales.v);
     for (int side = 0; side < 2; side++)
         cpu_cache_rows(in, a.kv_cache, a.v_cache, side, &u.rows[side], &u.scales[side]);
     const struct cpu_loop loop = {a.slot_mapping->shape[0], in->is_latent ? write_latent : write_token};

@@ -126,6 +126,7 @@ void ref_attend(const attn_instance_t *in, const attn_forward_t *a, const ref_ti
         for (int64_t row = 0; keys->mla == NULL && row < tile->tokens * group; row++) {
             ref_load_row(ref_at2(a->query, tile->row0 + row / group, head * group + row % group),
                          in->query_dtype, d, scratch->query + row * d);
+            if (attn_kv_rounds_query(in->kv)) ref_round_query(scratch->query + row * d, d);
             if (keys->fp8 != NULL) ref_fp8_row(scratch->query + row * d, d, keys->fp8->q);
         }
         for (int64_t k = begin; k < end; k++) {

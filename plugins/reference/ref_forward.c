@@ -149,8 +149,13 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     const ref_metadata_t *m = s.metadata;
     status = ref_is_mla(in) ? ref_mla_check_forward(in, &a, m, error)
                             : check_query_key_value(in, &a, m->num_tokens, error);
+    attn_forward_t extras = a; /* scales of channels have a check of their own */
+    if (status == ATTN_OK && attn_kv_has_channel_scales(in->kv)) {
+        status = call_check_channel_scale(a.scales.v, in->kv_heads, in->dv, error);
+        extras.scales.v = NULL;
+    }
     if (status == ATTN_OK)
-        status = call_check_extras(&a, in->features, in->heads, in->kv_heads, m->num_tokens, error);
+        status = call_check_extras(&extras, in->features, in->heads, in->kv_heads, m->num_tokens, error);
     if (status == ATTN_OK) status = ref_check_output(in, &a, m->num_tokens, in->out_size, error);
     if (status == ATTN_OK && in->has_cache) status = check_blocks(in, m, a.kv_cache->shape[0], error);
     ref_fp8_scales_t scales;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ref_kv_rows.c: cache rows, their formats and their quantisation (semantics 3.2, 3.4, 3.6,
- * 3.7). */
+/* ref_kv_rows.c: cache rows, their formats and their quantisation (semantics 3.2, 3.4, 3.6
+ * to 3.8). */
 #include "ref_kv_rows.h"
 
 #include "ref_int4_row.h"
@@ -18,7 +18,8 @@ call_cache_t ref_cache_of(const attn_instance_t *in) {
                           .head_size = in->d,
                           .head_size_v = in->dv,
                           .is_separate = in->is_separate,
-                          .layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_NHD};
+                          .layout = in->p.kv_layout != 0 ? in->p.kv_layout : (uint32_t)ATTN_LAYOUT_NHD,
+                          .dtype = in->p.dtype};
 }
 
 static ref_cache_part_t part_of_page(const DLTensor *t, const attn_kv_part_t *p) {
@@ -45,7 +46,10 @@ ref_cache_side_t ref_cache_side(const attn_instance_t *in, const DLTensor *kv_ca
     if (attn_kv_is_whole_page(in->kv)) {
         const attn_kv_page_t page = call_cache_page(&c);
         s.values = part_of_page(t, &page.values[is_value]);
-        s.scales = part_of_page(t, &page.scales[is_value]);
+        if (page.scales[is_value].row != 0) s.scales = part_of_page(t, &page.scales[is_value]);
+        if (attn_kv_rounds_query(in->kv)) s.dtype = ATTN_DTYPE_INT8;
+        if (in->kv == ATTN_KV_INT8_K_ONLY && is_value) s.dtype = in->p.dtype;
+        if (attn_kv_has_channel_scales(in->kv) && is_value) s.channels = scales->v;
     } else if (attn_kv_is_per_token_head(in->kv)) {
         s.scales = s.values;
         s.scales.base += call_cache_data_bytes(&c, is_value);
@@ -58,26 +62,6 @@ ref_cache_row_t ref_cache_row(const ref_cache_side_t *s, int64_t block, int64_t 
     ref_cache_row_t row = {v->base + block * v->block + token * v->token + head * v->head, NULL};
     if (b->base != NULL) row.scales = b->base + block * b->block + token * b->token + head * b->head;
     return row;
-}
-
-void ref_cache_load(const ref_cache_side_t *s, ref_cache_row_t row, int64_t head, double *out) {
-    if (s->kv == ATTN_KV_INT4_PER_TOKEN_HEAD) {
-        ref_int4_load(row.values, s->size, out);
-        return;
-    }
-    if (s->turbo_bits != 0) {
-        ref_turbo_load(row.values, s->size, s->turbo_bits, s->is_value, out);
-        return;
-    }
-    if (s->kv == ATTN_KV_NVFP4) {
-        ref_nvfp4_load(row.values, row.scales, s->size, ref_scale_of(s->scale, head), out);
-        return;
-    }
-    ref_load_row(row.values, s->dtype, s->size, out);
-    if (row.scales == NULL && s->scale == NULL) return;
-    double scale = row.scales != NULL ? ref_read_float(row.scales) : ref_scale_of(s->scale, head);
-    for (int64_t i = 0; i < s->size; i++)
-        out[i] *= scale;
 }
 
 enum { PIECE = 256 }; /* elements converted at a time: rows of any length without an allocation */
@@ -105,6 +89,46 @@ static float token_head_scale(const void *x, uint32_t dtype, int64_t size, uint3
     return scale > 1e-6f ? scale : 1e-6f;
 }
 
+/* One number, or one for each head and channel. */
+static float channel_scale(const DLTensor *t, int64_t head, int64_t i) {
+    return t->ndim == 2 ? ref_read_float(ref_at2(t, head, i)) : ref_read_float(attn_data(t));
+}
+
+void ref_round_query(double *row, int64_t n) {
+    int8_t code[PIECE];
+    const float scale = token_head_scale(row, ATTN_DTYPE_FLOAT64, n, ATTN_DTYPE_INT8);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const int64_t count = n - at < PIECE ? n - at : PIECE;
+        for (int64_t i = at; i < at + count; i++)
+            row[i] = (double)((float)row[i] / scale);
+        ref_store_row(code, ATTN_DTYPE_INT8, count, row + at);
+        for (int64_t i = 0; i < count; i++)
+            row[at + i] = code[i] * (double)scale;
+    }
+}
+
+void ref_cache_load(const ref_cache_side_t *s, ref_cache_row_t row, int64_t head, double *out) {
+    if (s->kv == ATTN_KV_INT4_PER_TOKEN_HEAD) {
+        ref_int4_load(row.values, s->size, out);
+        return;
+    }
+    if (s->turbo_bits != 0) {
+        ref_turbo_load(row.values, s->size, s->turbo_bits, s->is_value, out);
+        return;
+    }
+    if (s->kv == ATTN_KV_NVFP4) {
+        ref_nvfp4_load(row.values, row.scales, s->size, ref_scale_of(s->scale, head), out);
+        return;
+    }
+    ref_load_row(row.values, s->dtype, s->size, out);
+    for (int64_t i = 0; s->channels != NULL && i < s->size; i++)
+        out[i] *= (double)channel_scale(s->channels, head, i);
+    if (row.scales == NULL && s->scale == NULL) return;
+    double scale = row.scales != NULL ? ref_read_float(row.scales) : ref_scale_of(s->scale, head);
+    for (int64_t i = 0; i < s->size; i++)
+        out[i] *= scale;
+}
+
 void ref_cache_store(const ref_cache_side_t *s, ref_cache_row_t row, int64_t head, const void *x,
                      uint32_t dtype, int is_raw) {
     if (s->kv == ATTN_KV_INT4_PER_TOKEN_HEAD) {
@@ -128,6 +152,8 @@ void ref_cache_store(const ref_cache_side_t *s, ref_cache_row_t row, int64_t hea
         n = load_piece(x, dtype, at, s->size, piece);
         for (int64_t i = 0; is_divided && i < n; i++)
             piece[i] = (double)((float)piece[i] / scale);
+        for (int64_t i = 0; s->channels != NULL && i < n; i++)
+            piece[i] = (double)((float)piece[i] / channel_scale(s->channels, head, at + i));
         ref_store_row(row.values + at * (int64_t)attn_dtype_size(s->dtype), s->dtype, n, piece);
     }
     if (row.scales != NULL) memcpy(row.scales, &scale, sizeof scale);

@@ -22,8 +22,9 @@ typedef struct ref_cache_side {
     uint32_t kv;                     /* ATTN_KV_* */
     uint32_t dtype;                  /* ATTN_DTYPE_* of an element */
     int is_value;
-    int turbo_bits;        /* of a value of this side in TurboQuant, else 0 */
-    const DLTensor *scale; /* static scale, else NULL */
+    int turbo_bits;           /* of a value of this side in TurboQuant, else 0 */
+    const DLTensor *scale;    /* static scale, else NULL */
+    const DLTensor *channels; /* static scales of channels (semantics 3.8), else NULL */
 } ref_cache_side_t;
 
 /* A row and its own scales; NULL: it has none. */
@@ -36,6 +37,9 @@ ref_cache_side_t ref_cache_side(const attn_instance_t *in, const DLTensor *kv_ca
                                 const attn_scales_t *scales, int is_value);
 
 ref_cache_row_t ref_cache_row(const ref_cache_side_t *s, int64_t block, int64_t token, int64_t head);
+
+/* A query as its int8 codes say it (semantics 3.8). */
+void ref_round_query(double *row, int64_t n);
 
 /* x = stored * scale. */
 void ref_cache_load(const ref_cache_side_t *s, ref_cache_row_t row, int64_t head, double *out);

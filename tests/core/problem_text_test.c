@@ -237,7 +237,7 @@ static void test_parse(void) {
         {"kv_cache_dtype=fp7",
          "known are: auto float16 bfloat16 float32 fp8_e4m3 fp8_e5m2 int8_per_token_head fp8_per_token_head "
          "int4_per_token_head nvfp4 fp8_ds_mla turboquant_k8v4 turboquant_4bit_nc turboquant_k3v4_nc "
-         "turboquant_3bit_nc",
+         "turboquant_3bit_nc int8_static_v int8_k_only",
          "kv_cache_dtype"},
         {"features=bit64", "features has no value 'bit64'", "features"},
         {"features=sink,", "features has no value ''", "features"},

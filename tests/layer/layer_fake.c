@@ -299,7 +299,8 @@ static const attn_block_size_t any_multiple[] = {{4, 1}};
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                  \
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT32) | ATTN_BIT(ATTN_KV_BFLOAT16) |     \
                        ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_E5M2) |                             \
-                       ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD) | ATTN_BIT(ATTN_KV_FP8_DS_MLA),                 \
+                       ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD) | ATTN_BIT(ATTN_KV_FP8_DS_MLA) |                \
+                       ATTN_BIT(ATTN_KV_INT8_STATIC_V),                                                      \
     .block_sizes = any_multiple, .num_block_sizes = 1, .preferred_block_size = 4
 #define FEATURES                                                                                             \
     (ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_REL_BIAS | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES |                    \

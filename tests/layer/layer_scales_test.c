@@ -330,6 +330,52 @@ static void test_precedence(attn_context_t *context) {
     free(buf.memory);
 }
 
+/* int8 with static scales of V's channels (semantics 3.8). */
+static void test_channels(attn_context_t *context) {
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    p.kv_cache_dtype = ATTN_KV_INT8_STATIC_V, p.num_kv_heads = 2;
+    attn_group_t *g = open_group(context, &p, "FAKE_PLAIN");
+    const int64_t size = p.head_size;
+    float numbers[64];
+    struct tensor all, wrong, flat, single;
+    for (int i = 0; i < 64; i++)
+        numbers[i] = 0.5f;
+    attn_layer_options_t o = {.struct_size = sizeof o};
+    attn_layer_t *layer = NULL;
+    logged[0] = '\0';
+    o.scales.v = tensor(&all, numbers, ATTN_DTYPE_FLOAT32, 2, 2, size, 0, 0);
+    is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_OK, "one scale for each head and channel");
+    attn_layer_destroy(layer);
+    is_str(logged, "", "which is not called uncalibrated");
+    o.scales.v = tensor(&wrong, numbers, ATTN_DTYPE_FLOAT32, 2, 2, size - 1, 0, 0);
+    BAD(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_E_INVALID, "v_scale", "another head size");
+    o.scales.v = tensor(&flat, numbers, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0);
+    BAD(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_E_INVALID, "v_scale", "one for each head");
+    o.scales.v = tensor(&single, numbers, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
+    o.scales.k = o.scales.v;
+    BAD(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_E_INVALID, "k_scale", "a k_scale beside it");
+    o.scales = (attn_scales_t){0};
+    o.calculate_kv_scales = 1;
+    BAD(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_E_UNSUPPORTED, "calculate_kv_scales",
+        "scales from the first call");
+    o.calculate_kv_scales = 0, o.v_scale = 0.25f, o.k_scale = 3;
+    ok(scales_are(g, &o, 1, 1, 0.25f, 1), "one number for all channels; the rows of K have their own");
+    o.k_scale = 0, o.v_scale = 0, o.scales.v = tensor(&all, numbers, ATTN_DTYPE_FLOAT32, 2, 2, size, 0, 0);
+    is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_OK, "a layer");
+    static struct step s;
+    make_step(&s);
+    tensor(&s.tcache, s.cache, ATTN_DTYPE_UINT8, 4, 16, 2, 4, 20);
+    const float bad[] = {0, -1, NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        numbers[size + 1] = bad[i]; /* head 1, channel 1 */
+        BAD(attn_layer_update_kv_cache(layer, &s.u, NULL, &error), ATTN_E_INVALID, "v_scale", "a scale of %g",
+            (double)bad[i]);
+        has_str(error.text, "v_scale[1][1]", "by its place");
+    }
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+}
+
 int main(void) {
     attn_context_t *context = fake_context("");
     test_loading(context);
@@ -338,6 +384,7 @@ int main(void) {
     test_dynamic_fp8_query(context);
     test_latent(context);
     test_precedence(context);
+    test_channels(context);
     attn_context_destroy(context);
     remove_fake();
     return tap_done();

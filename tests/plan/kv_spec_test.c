@@ -43,13 +43,15 @@ static void test_pages(void) {
                 {ATTN_KV_FP8_PER_TOKEN_HEAD, 264},
                 {ATTN_KV_INT4_PER_TOKEN_HEAD, 136},
                 {ATTN_KV_NVFP4, 144},
+                {ATTN_KV_INT8_STATIC_V, 128 + 128 + 4},
+                {ATTN_KV_INT8_K_ONLY, 128 + 256 + 4},
                 {ATTN_KV_TURBOQUANT_K8V4, 196},
                 {ATTN_KV_TURBOQUANT_4BIT_NC, 134},
                 {ATTN_KV_TURBOQUANT_K3V4_NC, 118},
                 {ATTN_KV_TURBOQUANT_3BIT_NC, 102},
                 {ATTN_KV_BFLOAT16, 512}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        uint32_t kind = rows[i].kv >= ATTN_KV_TURBOQUANT_K8V4 ? ATTN_SPEC_TURBOQUANT : ATTN_SPEC_FULL;
+        uint32_t kind = attn_kv_is_turboquant(rows[i].kv) ? ATTN_SPEC_TURBOQUANT : ATTN_SPEC_FULL;
         is_int(page(spec(kind, rows[i].kv)), 16 * 8 * rows[i].row, "page of %s", attn_kv_name(rows[i].kv));
     }
     attn_kv_spec_t s = spec(ATTN_SPEC_TURBOQUANT, ATTN_KV_TURBOQUANT_3BIT_NC);

@@ -12,7 +12,7 @@ only_prefix() {
 }
 all_declared() { # every NAME( of a declaration that is not static inline
     defined "$1" | awk '{ print $2 }' | sort >"$tap_scratch/have"
-    set -- "$1" attn.h attn_comm.h attn_merge.h attn_model.h attn_plan.h
+    set -- "$1" attn.h attn_calibration.h attn_comm.h attn_merge.h attn_model.h attn_plan.h
     shift
     for header; do sed -e 's://.*::' "$ATTN_TEST_SRCDIR/include/attn/$header"; done |
         awk '{ gsub(/\/\*[^*]*\*\//, "") } /\/\*/ { c = 1 } !c { print } /\*\// { c = 0 }' |

@@ -29,12 +29,13 @@ wants "quality: what int8 costs, by the oracle" 0 "^  int8_per_token_head  REFER
     $quality --backend REFERENCE
 wants "quality: CPU_ATTN stores the same" 0 "^  turboquant_3bit_nc  *CPU_ATTN  *30  2.0e-01  1.9e-01  1.1e-02  *1.5e-01 " $quality \
     --svg "$tap_scratch/quality.svg"
-ok "quality: the picture has every format that was measured" test "$(grep -c '<circle' "$tap_scratch/quality.svg")" = 13
+ok "quality: the picture has every format that was measured" test "$(grep -c '<circle' "$tap_scratch/quality.svg")" = 15
 wants "quality: encoders too, over a cache" 0 "^  int4_per_token_head  CPU_ATTN  *40  .*e-02 " run "$encoder" --device cpu \
     --layer 5 --quality --option cpu.num_threads=1
 wants "quality: two codes a byte and a scale for 16" 0 "^  nvfp4  *CPU_ATTN  *36  1.1e-01  1.0e-01  3.5e-03  *3.2e-02 " $quality
 printf '[attn]\nplugins = layer_fake\n[plugin layer_fake]\npath = %s\n' "$ATTN_TEST_BUILDDIR/tests/layer/.libs/layer_fake.so" \
     >"$tap_scratch/fake.ini"
+wants "quality: int8 with scales of channels" 0 "^  int8_static_v  *CPU_ATTN  *68  1.5e-02  9.3e-03  9.2e-06  *7.8e-05 " $quality
 wants "quality: what is not served" 1 "nvfp4: not served" run "$decoder" --device cpu --quality --config-file "$tap_scratch/fake.ini"
 wants "quality: not of one format" 2 "leave out --kv-cache-dtype" $quality --kv-cache-dtype fp8
 wants "quality: not of random numbers" 2 "leave out --problem" run --problem "role=decoder num_heads=4 head_size=64" --quality

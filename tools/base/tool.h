@@ -32,6 +32,7 @@ typedef struct tool_command {
     X(plan, "the KV cache of a model in a given memory")                                                     \
     X(run, "real tensors through the selected backend, checked against the reference")                       \
     X(record, "the attention calls of a program, in a file that attn run replays")                           \
+    X(calibrate, "static scales of V for int8 caches, from a model's values")                                \
     X(bench, "speed beside the measured limits of this machine")                                             \
     X(tune, "which backend is fastest for a model here, as an INI file")                                     \
     X(check, "the conformance kit on a plugin file")                                                         \

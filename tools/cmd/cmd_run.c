@@ -19,7 +19,7 @@
 enum { MAX_LAYERS = 512 };
 
 typedef struct run_args {
-    const char *device, *backend, *kv_cache_dtype, *dtype, *output, *replay, *svg;
+    const char *device, *backend, *kv_cache_dtype, *dtype, *output, *replay, *svg, *calibration;
     int quality;
     int64_t block_size, chunk, decode, layer;
     run_case_args_t random; /* .seed also orders the pages */
@@ -363,6 +363,8 @@ int cmd_run(int argc, char **argv) {
         {"block-size", "N", TOOL_INT, &args.block_size, 1, 1 << 20, "tokens per cache page"},
         {"chunk", "N", TOOL_INT, &args.chunk, 1, INT32_MAX, "prompt tokens of a request in one step (16)"},
         {"decode", "N", TOOL_INT, &args.decode, 0, INT32_MAX, "last tokens of a request, one in a step (8)"},
+        {"calibration", "FILE", TOOL_TEXT, &args.calibration, 0, 0,
+         "static scales of V that attn calibrate wrote; otherwise from the file's own values"},
         {"layer", "N", TOOL_INT, &args.layer, 0, INT32_MAX, "this layer of the file only"},
         {"quality", NULL, TOOL_FLAG, &args.quality, 0, 0,
          "the error of every cache format on a file's tensors, its bytes and its time"},
@@ -425,7 +427,8 @@ int cmd_run(int argc, char **argv) {
                          (int32_t)args.chunk,
                          (int32_t)args.decode,
                          (uint64_t)args.random.seed,
-                         0};
+                         0,
+                         NULL};
     if (args.kv_cache_dtype != NULL && (run.kv_cache_dtype = kv_dtype_by_name(args.kv_cache_dtype)) == 0) {
         tool_error("--kv-cache-dtype is '%s'; auto, float16, bfloat16, float32, fp8, int8_per_token_head, .. "
                    "are known",
@@ -440,8 +443,19 @@ int cmd_run(int argc, char **argv) {
     /* Tensors were recorded on a CPU. */
     const char *where = args.device == NULL && args.replay != NULL ? "cpu" : args.device;
     attn_context_t *context;
+    attn_calibration_t *calibration = NULL;
+    attn_error_t error = {.struct_size = sizeof error};
+    if (args.calibration != NULL &&
+        attn_calibration_load(args.calibration, &calibration, &error) != ATTN_OK) {
+        tool_error("%s", error.text);
+        return TOOL_INPUT;
+    }
+    run.calibration = calibration;
     status = tool_place_open(&common, where, &device, &context);
-    if (status != TOOL_OK) return status;
+    if (status != TOOL_OK) {
+        attn_calibration_destroy(calibration);
+        return status;
+    }
     json_t *made = NULL;
     if (args.replay != NULL)
         status = run_replay(context, args.replay, &run, common.json);
@@ -453,5 +467,6 @@ int cmd_run(int argc, char **argv) {
         status = run_file(context, argv[0], &args, &run, dtype, common.json);
     if (made != NULL) tool_print_json(made);
     attn_context_destroy(context);
+    attn_calibration_destroy(calibration);
     return status;
 }

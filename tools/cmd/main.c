@@ -14,7 +14,7 @@ static void print_help(void) {
            "measure backends.\n\n"
            "Commands:\n");
     for (const tool_command_t *c = tool_commands; c->name != NULL; c++)
-        printf("  %-8s %s\n", c->name, c->summary);
+        printf("  %-9s %s\n", c->name, c->summary);
     printf("\nExamples:\n"
            "  attn info\n"
            "  attn select --model config.json --device sm_90\n"

@@ -120,6 +120,7 @@ static int open_layer(bench_t *b, attn_context_t *context) {
         if (make_rel_bias(b) != ATTN_OK) return bench_no_memory(b);
         options.rel_bias = &b->rel_bias.dl;
     }
+    if (attn_kv_has_channel_scales(p.kv_cache_dtype)) options.v_scale = 4 / 127.0f; /* of normal values */
     if ((p.features & ATTN_F_SINK) != 0) options.sinks = &b->sinks.dl;
     if ((p.features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0) options.alibi_slopes = &b->slopes.dl;
     return attn_layer_create(b->group, "bench.layers.0.attn", &options, &b->layer, b->error);

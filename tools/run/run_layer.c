@@ -38,7 +38,7 @@ typedef struct runner {
     void *d_starts, *d_lens, *d_tables, *d_encoder_lens, *d_slots, *d_query, *d_key, *d_value, *d_output,
         *d_cache, *d_topk, *d_lse;
     float *lse; /* of a step, [Hq, rows] */
-    tensor_t sinks, slopes, rel_bias, cache;
+    tensor_t sinks, slopes, rel_bias, cache, channel_scales;
 } runner_t;
 
 static int out_of_memory(const runner_t *r) {
@@ -59,6 +59,43 @@ static int32_t next_tokens(const runner_t *r, int32_t request) {
     int32_t prefill = left - r->options->decode;
     if (prefill <= 0) return 1;
     return prefill < r->options->chunk ? prefill : r->options->chunk;
+}
+
+/* Static scales of V's channels, where the cache has such (semantics 3.8). */
+static int add_channel_scales(runner_t *r, attn_layer_options_t *options) {
+    const attn_problem_t *p = &r->result->problem;
+    if (!r->has_cache || !attn_kv_has_channel_scales(p->kv_cache_dtype)) return ATTN_OK;
+    const layer_sizes_t z = layer_sizes(p);
+    const size_t bytes = (size_t)(z.kv_heads * z.value) * sizeof(float);
+    attn_calibration_t *own = NULL;
+    char name[64];
+    float *host = malloc(bytes);
+    if (host == NULL) return out_of_memory(r);
+    int64_t shape[2] = {z.kv_heads, z.value}, strides[2] = {z.value, 1};
+    DLTensor scales = {.data = host,
+                       .device = {kDLCPU, 0},
+                       .ndim = 2,
+                       .dtype = attn_dl_dtype(ATTN_DTYPE_FLOAT32),
+                       .shape = shape,
+                       .strides = strides};
+    int code = ATTN_OK;
+    if (r->options->calibration == NULL) {
+        code = attn_calibration_create(&own, r->error);
+        if (code == ATTN_OK) code = calibrate_add(own, r->in, r->error);
+    }
+    if (code == ATTN_OK)
+        code = attn_calibration_scales(own != NULL ? own : r->options->calibration,
+                                       calibrate_name(r->in, name, sizeof name), &scales, r->error);
+    void *copy = code == ATTN_OK ? device_memory_new(r->memory, bytes) : NULL;
+    if (code == ATTN_OK && (copy == NULL || device_memory_write(r->memory, copy, host, bytes) != 0))
+        code = out_of_memory(r);
+    if (code == ATTN_OK) {
+        TENSOR_2D(&r->channel_scales, r->memory, copy, ATTN_DTYPE_FLOAT32, z.kv_heads, z.value);
+        options->scales.v = &r->channel_scales.dl;
+    }
+    attn_calibration_destroy(own);
+    free(host);
+    return code;
 }
 
 static int open_layer(runner_t *r) {
@@ -96,6 +133,8 @@ static int open_layer(runner_t *r) {
     options.sinks = r->in->sinks != NULL ? &r->sinks.dl : NULL;
     options.alibi_slopes = r->in->slopes != NULL ? &r->slopes.dl : NULL;
     options.rel_bias = r->in->rel_bias != NULL ? &r->rel_bias.dl : NULL;
+    code = add_channel_scales(r, &options);
+    if (code != ATTN_OK) return code;
     char name[64];
     snprintf(name, sizeof name, "run.layers.%lld.attn", (long long)r->in->number);
     return attn_layer_create(r->group, name, &options, &r->layer, r->error);

@@ -6,7 +6,7 @@
 
 #include <attn/attn.h>
 
-#include "run/run_input.h"
+#include "run/calibrate.h"
 
 typedef struct run_options {
     const char *backend; /* NULL: selected */
@@ -17,6 +17,8 @@ typedef struct run_options {
     int32_t decode;          /* last tokens of a request, one at a time */
     uint64_t seed;           /* of the page order */
     int wants_lse;           /* 1: the result has it; the backend must serve the feature lse */
+    /* where a cache with static scales of V's channels has them from; NULL: from the layer's own values */
+    const attn_calibration_t *calibration;
 } run_options_t;
 
 typedef struct run_result {

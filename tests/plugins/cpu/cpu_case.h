@@ -27,7 +27,7 @@ struct cpu_case {
     float *lse;
     double *qd;
     int32_t *table, spans[CASE_MAX_SEQS][4];
-    float k_scale[64], v_scale[64], sinks[512], alibi[512];
+    float k_scale[64], v_scale[64], sinks[512], alibi[512], channels[4 * 256];
     float *bias, *rel;
     double spread; /* of the query: scores grow with it, and their rounding */
     char text[512];
@@ -216,14 +216,14 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
     struct cpu_attn *a = &c->a;
     const int H = a->num_kv_heads, D = a->head_size, Dv = a->head_size_v, es = cpu_dtype_size(a->kv_dtype);
     c->spread = spread;
-    const int per_token = a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4 ||
+    const int per_token = (a->kv_dtype == CPU_I8 && !a->rounds_query) || a->kv_dtype == CPU_I4 ||
                           (a->kv_dtype == CPU_E4M3 && a->k_row_scale.block == -1);
     const int inl = per_token ? 4 : 0, packed = a->kv_dtype == CPU_PACKED;
-    const int nvfp4 = cpu_has_groups(a);
-    const int kb = packed ? cpu_row_bytes(a->k_row, D) + (nvfp4 || a->k_row == CPU_E4M3 ? 0 : 2)
+    const int nvfp4 = cpu_has_groups(a), mixed = packed && a->k_row == CPU_I8; /* int8 K, V as it is */
+    const int kb = packed ? cpu_row_bytes(a->k_row, D) + (nvfp4 || mixed || a->k_row == CPU_E4M3 ? 0 : 2)
                           : cpu_row_bytes(a->kv_dtype, D) + inl;
-    const int vb =
-        packed ? cpu_row_bytes(a->v_row, Dv) + (nvfp4 ? 0 : 4) : cpu_row_bytes(a->kv_dtype, Dv) + inl;
+    const int vb = packed ? cpu_row_bytes(a->v_row, Dv) + (nvfp4 || mixed ? 0 : 4)
+                          : cpu_row_bytes(a->kv_dtype, Dv) + inl;
     const int qs = cpu_dtype_size(a->q_dtype), os = cpu_dtype_size(a->out_dtype);
     int64_t keys = 0, blocks = 0, row = 0;
     for (int i = 0; i < c->num_seqs; i++) {
@@ -243,8 +243,16 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
     a->q_head = (int64_t)D * qs;
     a->q_token = a->q_head * a->num_q_heads;
     for (int64_t i = 0; i < (int64_t)c->tokens * a->num_q_heads * D; i++)
-        c->qd[i] =
-            case_round(a->q_dtype, (float)(tap_rand_normal(rng) * spread), (unsigned char *)c->q + i * qs);
+        c->qd[i] = (double)case_round(a->q_dtype, (float)(tap_rand_normal(rng) * spread),
+                                      (unsigned char *)c->q + i * qs);
+    for (int64_t r = 0; a->rounds_query && r < (int64_t)c->tokens * a->num_q_heads; r++) {
+        double *q = c->qd + r * D, most = 0;
+        for (int d = 0; d < D; d++)
+            most = fmax(most, fabs(q[d]));
+        const float scale = fmaxf((float)most / 127.0f, 1e-6f);
+        for (int d = 0; d < D; d++)
+            q[d] = (double)(roundf((float)q[d] / scale) * 1.0f) * (double)scale;
+    }
     /* Cache rows: packed [K V] or two tensors; NHD or HND; or contiguous. */
     const int64_t kr = c->packed ? kb + vb : kb, vr = c->packed ? kb + vb : vb,
                   nb = c->contiguous ? keys : blocks + 2;
@@ -263,15 +271,19 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
         a->v_row_scale = a->v;
         a->v_row_scale.base += vb - 4;
     }
-    const int gk = D / 16, gv = Dv / 16;
+    const int gk = a->rounds_query ? 4 : D / 16, gv = Dv / 16;
     c->cache_groups = malloc((size_t)(nb * bs * H * (gk + gv) + 64));
     memset(c->cache_groups, 0x7f, (size_t)(nb * bs * H * (gk + gv)));
-    a->k_groups = a->v_groups = (struct cpu_rows){0};
-    if (nvfp4) {
-        a->k_groups =
+    a->k_apart = a->v_apart = (struct cpu_rows){0};
+    if (nvfp4 || a->rounds_query)
+        a->k_apart =
             (struct cpu_rows){c->cache_groups, bs * H * gk, c->hnd ? bs * gk : gk, c->hnd ? gk : H * gk};
-        a->v_groups = (struct cpu_rows){c->cache_groups + nb * bs * H * gk, bs * H * gv,
-                                        c->hnd ? bs * gv : gv, c->hnd ? gv : H * gv};
+    for (int i = 0; i < 4 * 256; i++)
+        c->channels[i] = (float)(0.01 + 0.02 * tap_rand_unit(rng)) * (i % 7 == 3 ? 3 : 1);
+    if (a->rounds_query && !mixed) a->v_channel = c->channels;
+    if (nvfp4) {
+        a->v_apart = (struct cpu_rows){c->cache_groups + nb * bs * H * gk, bs * H * gv, c->hnd ? bs * gv : gv,
+                                       c->hnd ? gv : H * gv};
     }
     c->table = malloc((size_t)(row * c->num_seqs + 1) * 4);
     a->block_table = c->contiguous ? NULL : c->table;
@@ -310,8 +322,26 @@ static inline void case_fill(struct cpu_case *c, uint64_t *rng, double spread, i
                         case_int4_row(ties && !side ? &tie : rng, dst, n, val);
                         continue;
                     }
+                    if (a->rounds_query) {
+                        const enum cpu_dtype type = !side ? CPU_I8 : mixed ? a->v_row : CPU_I8;
+                        const float own = (float)(0.01 + 0.02 * tap_rand_unit(ties ? &tie : rng));
+                        const int64_t key = c->contiguous ? (s->k_start + k) * a->k_apart.token
+                                                          : c->table[i * row + k / bs] * a->k_apart.block +
+                                                                k % bs * a->k_apart.token;
+                        if (!side) memcpy((char *)a->k_apart.base + key + h * a->k_apart.head, &own, 4);
+                        for (int d = 0; d < n; d++) {
+                            const float x = (float)tap_rand_normal(ties && !side ? &tie : rng),
+                                        by = !side   ? own
+                                             : mixed ? 1.0f
+                                                     : c->channels[h * Dv + d];
+                            val[d] = (double)case_round(type, x / by,
+                                                        (unsigned char *)dst + d * cpu_dtype_size(type)) *
+                                     (double)by;
+                        }
+                        continue;
+                    }
                     if (nvfp4) {
-                        const struct cpu_rows *g = side ? &a->v_groups : &a->k_groups;
+                        const struct cpu_rows *g = side ? &a->v_apart : &a->k_apart;
                         char *groups =
                             (char *)g->base + h * g->head +
                             (c->contiguous ? (s->k_start + k) * g->token

@@ -182,6 +182,24 @@ static void test_rows(uint64_t *rng) {
                          scratch);
             wrong2 += memcmp(out, want, (size_t)(n / 2 + n / 16)) != 0;
         }
+        int wrong1 = 0;
+        for (int i = 0; i < 24; i++) { /* int8 by a scale for each value; ends, halves and NaN */
+            const int n = 4 * (1 + i * i);
+            float x[4096], by[4096], scratch[4096 + 64];
+            signed char out[4096];
+            for (int d = 0; d < n; d++) {
+                by[d] = (float)(0.01 + tap_rand_unit(rng));
+                x[d] = (float)tap_rand_normal(rng) * 100;
+                if (d % 9 == 1) by[d] = 0.5f, x[d] = (float)(tap_rand_in(rng, -300, 300)) / 4;
+            }
+            x[n - 1] = NAN;
+            k->write_channels(CPU_F32, (const char *)x, n, by, (char *)out, scratch);
+            for (int d = 0; d < n; d++) {
+                const float q = x[d] / by[d];
+                wrong1 += out[d] != (q != q ? 0 : (int)roundf(fminf(127, fmaxf(-128, q))));
+            }
+        }
+        is_int(wrong1, 0, "%s: int8 rows by scales of channels", k->name);
         is_int(wrong2, 0, "%s: nvfp4 rows, bit by bit", k->name);
         is_int(wrong3, 0, "%s: TurboQuant rows, bit by bit, and NaN", k->name);
         is_int(wrong4, 0, "%s: int4 rows, bit by bit, and NaN", k->name);

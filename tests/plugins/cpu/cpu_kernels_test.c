@@ -44,6 +44,14 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, enum form
         }
         a->head_size_v = a->head_size;
     }
+    if (kv_dtype == CPU_I8) a->rounds_query = (int)tap_rand_in(rng, 0, 1);
+    if (kv_dtype == CPU_PACKED && form != BYTE_DECODE && tap_rand_in(rng, 0, 3) == 0) {
+        a->k_row = CPU_I8;
+        a->v_row = (enum cpu_dtype)PICK(rng, CPU_F32, CPU_F16, CPU_BF16);
+        a->rounds_query = 1;
+        a->head_size = 4 * (int)tap_rand_in(rng, 1, 64);
+        a->head_size_v = tap_rand_in(rng, 0, 1) ? a->head_size : 4 * (int)tap_rand_in(rng, 1, 64);
+    }
     a->kv_dtype = (enum cpu_dtype)kv_dtype;
     a->q_dtype =
         form == BYTE_DECODE ? CPU_BF16 : (enum cpu_dtype)PICK(rng, CPU_F32, CPU_F16, CPU_BF16, CPU_BF16);
@@ -146,9 +154,10 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, enum form
              : c->hnd      ? "HND"
                            : "NHD",
              c->packed ? " packed" : "",
-             a->k_row_scale.base ? " row scales"
-             : a->scale_per_head ? " head scales"
-                                 : "",
+             a->rounds_query       ? " rounded query"
+             : a->k_row_scale.base ? " row scales"
+             : a->scale_per_head   ? " head scales"
+                                   : "",
              c->num_seqs, c->tokens, (double)a->soft_cap, a->sinks ? " sinks" : "",
              a->alibi ? a->alibi_sqrt ? " alibi-sqrt" : " alibi" : "",
              a->qq_bias    ? " qq-bias"

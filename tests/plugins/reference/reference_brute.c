@@ -30,7 +30,7 @@ double brute_nearest_fp8(double x, int is_e5m2) {
 
 /* What a value of K or V has become after it went through the cache (3.2, 3.4). */
 static void through_cache(const kit_case_t *c, const float *x, int n, float static_scale, int is_value,
-                          double *out) {
+                          const float *channels, double *out) {
     uint32_t kv = c->problem.kv_cache_dtype;
     float most = 0;
     if (kv == ATTN_KV_INT4_PER_TOKEN_HEAD) {
@@ -47,6 +47,11 @@ static void through_cache(const kit_case_t *c, const float *x, int n, float stat
         if (bits == 8) return;
         turbo_row_encode((int)bits, is_value, x, n, row);
         turbo_row_decode((int)bits, is_value, row, n, out);
+        return;
+    }
+    if (kv == ATTN_KV_INT8_K_ONLY && is_value) {
+        for (int i = 0; i < n; i++)
+            out[i] = x[i];
         return;
     }
     if (kv == ATTN_KV_NVFP4) {
@@ -78,8 +83,11 @@ static void through_cache(const kit_case_t *c, const float *x, int n, float stat
         case ATTN_KV_FP8_E5M2:
             out[i] = brute_nearest_fp8(x[i] / scale, kv == ATTN_KV_FP8_E5M2) * scale;
             break;
+        case ATTN_KV_INT8_STATIC_V:
+        case ATTN_KV_INT8_K_ONLY:
         case ATTN_KV_INT8_PER_TOKEN_HEAD: {
             scale = fmaxf(most / 127.0f, 1e-6f);
+            if (channels != NULL) scale = channels[i];
             float q = x[i] / scale, whole = floorf(fabsf(q));
             if (fabsf(q) - whole >= 0.5f) whole += 1;
             out[i] = copysign(fmin(whole, q < 0 ? 128 : 127), q) * scale;
@@ -93,6 +101,20 @@ static void through_cache(const kit_case_t *c, const float *x, int n, float stat
             out[i] = x[i];
             break;
         }
+    }
+}
+
+/* 3.8: the query as int8 codes by token and head. */
+static void round_query(uint32_t kv, const float *x, int n, double *out) {
+    float most = 0;
+    for (int i = 0; i < n; i++)
+        most = fmaxf(most, fabsf(x[i]));
+    const float scale = fmaxf(most / 127.0f, 1e-6f);
+    for (int i = 0; i < n; i++) {
+        const float q = x[i] / scale;
+        const double code = copysign(floor((double)fabsf(q) + 0.5), (double)q);
+        out[i] =
+            kv == ATTN_KV_INT8_STATIC_V || kv == ATTN_KV_INT8_K_ONLY ? code * (double)scale : (double)x[i];
     }
 }
 
@@ -160,18 +182,22 @@ void brute_attention(const kit_case_t *c, const kit_inputs_t *in, double *out, d
             int no_scale = (c->flags & KIT_NO_SCALES) != 0;
             for (int64_t i = 0; i < seq && h % (heads / kv_heads) == 0; i++) { /* once per KV head */
                 int64_t from = (in->key_start[r] + i) * kv_heads + g;
-                through_cache(c, in->key + from * d, d, no_scale ? 1.0f : in->k_scale[at], 0, k + i * d);
-                through_cache(c, in->value + from * dv, dv, no_scale ? 1.0f : in->v_scale[at], 1, v + i * dv);
+                through_cache(c, in->key + from * d, d, no_scale ? 1.0f : in->k_scale[at], 0, NULL,
+                              k + i * d);
+                through_cache(c, in->value + from * dv, dv, no_scale ? 1.0f : in->v_scale[at], 1,
+                              in->channel_scale != NULL ? in->channel_scale + g * dv : NULL, v + i * dv);
             }
             for (int64_t i = 0; i < c->query_lens[r]; i++) {
                 int64_t q = context + i;
                 const float *x = in->query + ((token + i) * heads + h) * d;
+                double rounded[1024];
+                round_query(p->kv_cache_dtype, x, d, rounded);
                 paint_row(c, r, q, row);
                 s[0] = (p->features & ATTN_F_SINK) != 0 ? in->sinks[h] : -INFINITY;
                 for (int64_t n = 0; n < seq; n++) {
                     double y = 0;
                     for (int e = 0; e < d; e++)
-                        y += x[e] * k[n * d + e];
+                        y += rounded[e] * k[n * d + e];
                     y *= p->scale;
                     if (p->query_dtype == ATTN_DTYPE_FP8_E4M3 && p->dtype != ATTN_DTYPE_FP8_E4M3)
                         y *= in->q_scale[0];

@@ -306,6 +306,60 @@ static void nvfp4_pages(void) {
     }
 }
 
+/* int8 with scales apart: one piece a block and head, K, V and K's scales; V by channels or as it is. */
+static void int8_pages(void) {
+    static unsigned char cache[2 * 2 * 2 * 64], want[sizeof cache];
+    for (int mode = 0; mode < 4; mode++) {
+        const int is_static = mode % 2 == 0, hnd = mode / 2, n = 4, vb = is_static ? n : 4 * n,
+                  blob = 2 * (n + vb + 4); /* 2 tokens of a head */
+        attn_problem_t p = small_problem();
+        p.num_kv_heads = 2;
+        p.kv_cache_dtype = is_static ? ATTN_KV_INT8_STATIC_V : ATTN_KV_INT8_K_ONLY;
+        p.kv_layout = hnd ? ATTN_LAYOUT_HND : ATTN_LAYOUT_NHD;
+        float k[2 * 4] = {127, -1, 63.5f, 0, 0, 0, -254, 3}, v[2 * 4] = {1, -2, 30, 0.25f, 500, -500, 1, NAN},
+                    by[2 * 4] = {0.5f, 0.5f, 0.25f, 0.5f, 1, 1, 2, 1};
+        const signed char k_codes[2 * 4] = {127, -1, 64, 0, 0, 0, -127, 2},
+                                      v_codes[2 * 4] = {2, -4, 120, 1, 127, -128, 1, 0};
+        small_start(&s, reference, &p);
+        memset(cache, 0xee, sizeof cache);
+        memset(want, 0xee, sizeof want);
+        dense_set(&s.tk, k, ATTN_DTYPE_FLOAT32, 3, 1, 2, n, 0);
+        dense_set(&s.tv, v, ATTN_DTYPE_FLOAT32, 3, 1, 2, n, 0);
+        dense_set(&s.tc, cache, ATTN_DTYPE_UINT8, 4, 2, 2, 2, n + vb + 4);
+        if (!hnd) s.tc.strides[1] = n + vb + 4, s.tc.strides[2] = 2 * (n + vb + 4);
+        dense_t scale;
+        dense_set(&scale, by, ATTN_DTYPE_FLOAT32, 2, 2, 4, 0, 0);
+        if (is_static) s.update.scales.v = &scale.t;
+        s.ts.shape[0] = 1;
+        s.slots[0] = 3; /* block 1, token 1 */
+        write();
+        for (int h = 0; h < 2; h++) {
+            const float own = h == 0 ? 1 : 2;
+            unsigned char *page = want + 2 * blob, *at = hnd ? page + h * blob : page;
+            const int row = hnd ? 1 : 2 + h, rows = hnd ? 2 : 4;
+            memcpy(at + row * n, k_codes + h * n, (size_t)n);
+            memcpy(at + rows * n + row * vb, is_static ? (const void *)(v_codes + h * n) : v + h * n,
+                   (size_t)vb);
+            memcpy(at + rows * (n + vb) + row * 4, &own, 4);
+        }
+        ok(memcmp(cache, want, sizeof cache) == 0, "%s, %s: K, V and the scales of K",
+           attn_kv_name(p.kv_cache_dtype), hnd ? "HND" : "NHD");
+        if (is_static) {
+            s.update.scales.v = NULL;
+            is_int(write(), ATTN_E_INVALID, "no scales of channels are refused");
+            ok(strstr(s.error.text, "attn calibrate") != NULL, "and what to do is said");
+            scale.shape[1] = 3;
+            s.update.scales.v = &scale.t;
+            is_int(write(), ATTN_E_INVALID, "so are scales of another head size");
+            dense_set(&scale, by, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0);
+            is_int(write(), ATTN_E_INVALID, "and one for each head");
+            scale.shape[0] = 1;
+            is_int(write(), ATTN_OK, "one number serves for all");
+        }
+        reference->ops->close(s.instance);
+    }
+}
+
 static void model_types(void) {
     attn_problem_t p = small_problem();
     p.kv_cache_dtype = ATTN_KV_FLOAT16;
@@ -370,6 +424,7 @@ int main(void) {
     int4_rows();
     turbo_rows();
     nvfp4_pages();
+    int8_pages();
     model_types();
     long_rows();
     return tap_done();

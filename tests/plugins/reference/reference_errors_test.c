@@ -49,6 +49,12 @@ static void open_errors(void) {
                  (p.kv_cache_dtype = ATTN_KV_NVFP4, p.head_size = 64, p.head_size_v = 32));
     OPEN_REFUSED("one piece", ATTN_E_UNSUPPORTED, "separate_kv",
                  (p.kv_cache_dtype = ATTN_KV_NVFP4, p.head_size = 64, p.features = ATTN_F_SEPARATE_KV));
+    OPEN_REFUSED("scales would lie at odd bytes", ATTN_E_UNSUPPORTED, "head_size",
+                 (p.kv_cache_dtype = ATTN_KV_INT8_STATIC_V, p.head_size = 66));
+    OPEN_REFUSED("a query that is fp8 already", ATTN_E_UNSUPPORTED, "query_dtype",
+                 (p.kv_cache_dtype = ATTN_KV_INT8_K_ONLY, p.query_dtype = ATTN_DTYPE_FP8_E4M3));
+    OPEN_REFUSED("int8 in two tensors", ATTN_E_UNSUPPORTED, "separate_kv",
+                 (p.kv_cache_dtype = ATTN_KV_INT8_K_ONLY, p.features = ATTN_F_SEPARATE_KV));
     OPEN_REFUSED("a latent row of nvfp4", ATTN_E_UNSUPPORTED, "kv_cache_dtype",
                  (p.role = ATTN_ROLE_MLA, p.kv_cache_dtype = ATTN_KV_NVFP4, p.features = ATTN_F_LATENT,
                   p.num_kv_heads = 0, p.kv_lora_rank = 64, p.qk_rope_head_dim = 16, p.head_size = 80));
