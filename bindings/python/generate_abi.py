@@ -31,7 +31,7 @@ ENUMS = (
     ("ATTN_E_", "ErrorCode", "IntEnum"),
     ("ATTN_F_", "Feature", "IntFlag"),
 )
-NOT_IN_ENUM = ("ATTN_KV_SCALE_", "ATTN_KV_DENSE_ROLES", "ATTN_KV_LATENT_ROLES")
+NOT_IN_ENUM = ("ATTN_KV_SCALE_", "ATTN_KV_MODEL_BITS", "ATTN_KV_DENSE_ROLES", "ATTN_KV_LATENT_ROLES")
 SCALARS = {
     "int8_t": "c_int8",
     "uint8_t": "c_uint8",
