@@ -63,9 +63,6 @@ static int type_of(uint32_t dtype) {
     }
 }
 
-/* KV heads whose packed rows decode copies together, where their number allows it (triton-notes.md). */
-#define HEADS_TOGETHER 2
-
 static int packed_of(uint32_t kv) {
     switch (kv) {
     case ATTN_KV_INT4_PER_TOKEN_HEAD:
@@ -117,7 +114,7 @@ static int packed_smem(const triton_config_t *c) {
     const int row = c->joint ? packed_row(k + v, c->packed == TRITON_INT4 ? 8 : 14)
                              : packed_row(k, 16 - align) + packed_row(v, 16 - align);
     return c->decode_warps * greatest(48 * row, c->n_tiles * 8 * (dvp + 4) * 4) +
-           c->heads * c->n_tiles * 8 * (c->d + 8) * 2 + (has_table ? k_bits == 4 ? 32768 : 8192 : 0);
+           c->n_tiles * 8 * (c->d + 8) * 2 + (has_table ? k_bits == 4 ? 32768 : 8192 : 0);
 }
 
 static int decode_smem(const triton_config_t *c) {
@@ -192,14 +189,15 @@ static int configure_decode(triton_config_t *c) {
     if (!c->has_decode) return 0;
     c->n_tiles = c->group <= 8 ? 1 : 2;
     c->decode_warps = is_small ? 4 : 8;
-    c->heads = c->packed && c->kv_heads % HEADS_TOGETHER == 0 ? HEADS_TOGETHER : 1;
     while ((c->decode_smem = decode_smem(c)) > triton_smem_of_block(c->cc) - 2048) {
         c->decode_warps /= 2;
-        if (c->heads > c->decode_warps) c->heads = 1;
         if (c->decode_warps == 0) return -1;
     }
     int fit = triton_smem_of_sm(c->cc) / (c->decode_smem + 2048);
-    int most = is_small && c->n_tiles == 1 && c->d <= 128 ? c->joint || c->packed ? 3 : 4 : 1;
+    int most = is_small && c->n_tiles == 1 && c->d <= 128 ? c->packed == TRITON_INT4 ? 2
+                                                            : c->joint || c->packed  ? 3
+                                                                                     : 4
+                                                          : 1;
     c->decode_ctas = fit < 1 ? 1 : fit < most ? fit : most;
     c->decode_rows = c->n_tiles * 8;
     c->decode_threads = c->decode_warps * 32;
@@ -213,7 +211,6 @@ static int small_int(uint32_t n) {
 int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     uint64_t f = attn_problem_features(p);
     memset(c, 0, sizeof *c);
-    c->heads = 1;
     c->cc = cc;
     c->model = type_of(p->dtype);
     c->q = type_of(p->query_dtype ? p->query_dtype : p->dtype);
@@ -223,7 +220,6 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->d = (int)p->head_size;
     c->dv = (int)(p->head_size_v ? p->head_size_v : p->head_size);
     c->group = (int)(p->num_heads / (p->num_kv_heads ? p->num_kv_heads : p->num_heads));
-    c->kv_heads = (int)(p->num_kv_heads ? p->num_kv_heads : p->num_heads);
     c->page = attn_role_has_cache(p->role) ? (int)(p->block_size ? p->block_size : 16) : 0;
     c->token_head = c->page > 0 && attn_kv_is_per_token_head(p->kv_cache_dtype);
     c->packed = c->page > 0 ? packed_of(p->kv_cache_dtype) : 0;
@@ -273,12 +269,12 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_SWIZZLE=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS="
         "%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
-        "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_HEADS=%d\n-DTL_REL=%d\n",
+        "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_REL=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window,
         c->chunk, c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias,
         c->sinks, c->scale, c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles,
         c->keys, c->ctas, c->early, c->joint, c->swizzle, c->decode_warps, c->n_tiles, c->decode_ctas,
         c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys, round_up(c->dv, 16),
-        c->rope, c->pairs, c->packed, c->heads, c->rel_bias);
+        c->rope, c->pairs, c->packed, c->rel_bias);
     return n > 0 && (size_t)n < size ? n : -1;
 }

@@ -18,7 +18,7 @@ enum { TRITON_MAX_PIECES = 256, TRITON_MACROS_SIZE = 2560 };
 typedef struct triton_config {
     int cc; /* 90: sm_90 */
     int q, out, kv, model;
-    int d, dv, group, kv_heads, page; /* page 0: no cache */
+    int d, dv, group, page; /* page 0: no cache */
     int token_head;
     int packed; /* TRITON_INT4 and so on, else 0; token_head is set then, too */
     int causal;                                        /* 0, 1, 2: per request */
@@ -35,7 +35,6 @@ typedef struct triton_config {
     int wgmma, early; /* prefill by wgmma: compute capability 9.0; copies between its two products */
     int warps, m_tiles, keys, ctas; /* prefill; keys: of a tile */
     int swizzle;                    /* decode: the ring is lines of 128 bytes, swizzled */
-    int heads; /* decode of packed rows: KV heads of a CTA, in warps side by side */
     int has_decode, decode_warps, n_tiles, decode_ctas;
     /* what launching needs */
     int prefill_rows, prefill_threads, prefill_smem, decode_rows, decode_threads, decode_smem;

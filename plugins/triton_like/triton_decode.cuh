@@ -18,8 +18,7 @@
  * that is the limit.
  *
  * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items.
- * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE,
- * TL_HEADS. */
+ * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE. */
 #ifndef TRITON_DECODE_CUH
 #define TRITON_DECODE_CUH
 
@@ -48,27 +47,25 @@ constexpr int KRS = PACKED       ? (K_UNITS | 1) * 16
                     : TL_SWIZZLE ? ((DP + DVP) * EB + 127) / 128 * 128
                                  : odd16(DP * EB);
 constexpr int VRS = PACKED && !TL_JOINT ? (V_UNITS | 1) * 16 : TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * EB);
-/* PACKED: warps that go through the same tokens, each for a head of its own, and copy rows of all of them */
-constexpr int HEADS = TL_HEADS, WARPS = TL_DWARPS, GROUPS = WARPS / HEADS;
 /* V after K: in a row of the ring, else in a block of 16 tokens */
 constexpr int V_AT = PACKED && TL_JOINT ? packed::K_BYTES
                      : TL_JOINT         ? TL_D + 4
                      : TL_SWIZZLE       ? 0
-                                        : HEADS * 16 * KRS,
+                                        : 16 * KRS,
               V_UNIT = TL_SWIZZLE ? DP * EB / 16 : 0;
 constexpr int SCALES_AT = TL_SWIZZLE ? 16 * KRS : 16 * (KRS + VRS);
-constexpr int BLOCK = PACKED     ? HEADS * 16 * (TL_JOINT ? KRS : KRS + VRS)
+constexpr int BLOCK = PACKED     ? 16 * (TL_JOINT ? KRS : KRS + VRS)
                       : TL_JOINT ? 16 * JOINT_RS
                                  : SCALES_AT + (TL_TOKEN_HEAD ? 128 : 0),
               RING = STAGES * BLOCK;
-constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, MT = DVP / 16;
+constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, MT = DVP / 16;
 constexpr int Q_WORDS = PACKED ? packed::Q_WORDS : DP / 8, QSTEP = Q_WORDS / 2;
 /* O, and of packed rows one tile more: what their values have in common */
 constexpr int SUM = PACKED ? MT : MT - 1, TILES = SUM + 1;
-constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, RINGS = GROUPS * RING > EXCHANGE ? GROUPS *RING : EXCHANGE;
+constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, RINGS = WARPS * RING > EXCHANGE ? WARPS *RING : EXCHANGE;
 /* PACKED, behind the rings: rotated queries (f16), the table of centroids. What lies between a short row's
  * end and the columns of its last lane is read, and not used. */
-constexpr int QRS = TL_D + 8, TABLE_AT = RINGS + HEADS * ROWS * QRS * 2,
+constexpr int QRS = TL_D + 8, TABLE_AT = RINGS + ROWS * QRS * 2,
               SMEM = PACKED ? TABLE_AT + packed::TABLE_BYTES : RINGS;
 static_assert(SMEM == TL_DECODE_SMEM, "triton_config.c knows the same size");
 static_assert(SMEM >= 2 * WARPS * TL_MAX_PIECES * 4, "merging takes the ring's memory");
@@ -132,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     tl_decode(const __grid_constant__ triton_params_t p) {
     using namespace decode;
     extern __shared__ __align__(128) uint8_t smem[];
-    __shared__ float row_m[WARPS][ROWS], row_l[WARPS][ROWS], row_f[WARPS][ROWS], row_inv[HEADS * ROWS];
+    __shared__ float row_m[WARPS][ROWS], row_l[WARPS][ROWS], row_f[WARPS][ROWS], row_inv[ROWS];
     __shared__ int is_last;
 
     /* counts, item and table address in one round trip; an item past the count is unused memory of the same
@@ -144,9 +141,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int64_t table_stride = p.counts->table_stride;
     if ((int)blockIdx.y >= num_items) return;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
-    const int head_groups = p.num_kv_heads / HEADS, head0 = blockIdx.x % head_groups * HEADS;
-    const int member = warp % HEADS, group = warp / HEADS, head = head0 + member;
-    const int row0 = blockIdx.x / head_groups * ROWS;
+    const int head = blockIdx.x % p.num_kv_heads, row0 = blockIdx.x / p.num_kv_heads * ROWS;
     const int seq = item.x, slot = item.w;
     const seq_view sv = view_seq(p, seq, lengths.x, lengths.y, lengths.z);
     const int rows = sv.q_len * TL_GROUP, context = sv.kv_len - sv.q_len;
@@ -186,14 +181,14 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int64_t first = TL_PAGE > 0 ? 0 : sv.q0;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
-    const uint32_t ring = smem_addr(smem) + group * RING;
+    const uint32_t ring = smem_addr(smem) + warp * RING;
     if (!PACKED && (DP != TL_D || DVP != TL_DV)) {
         for (int i = lane; i < RING / 16; i += 32)
             st_shared_v4(ring + i * 16, make_uint4(0, 0, 0, 0));
         __syncwarp();
     }
     auto page_at = [&](int i) { /* i counts this warp's blocks */
-                                int b = group + i * GROUPS;
+                                int b = warp + i * WARPS;
                                 return TL_PAGE > 0 && b < nb ? __ldg(table + page_of(token_of(b))) : 0;
     };
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
@@ -201,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                             that of K modulo 16, and of V in the upper four bits */
     auto load = [&](auto variant) {
         constexpr bool EVEN = decltype(variant)::EVEN;
-        int b = group + li * GROUPS;
+        int b = warp + li * WARPS;
         if (b < nb) {
             int tok = token_of(b), page = __shfl_sync(~0u, ids, li & 31),
                 off = TL_PAGE == 16 ? 0 : in_page(tok);
@@ -210,14 +205,11 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             uint32_t dk = ring + lstage * BLOCK;
             bool whole = tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
             if constexpr (PACKED) {
-                const int64_t k_first = (int64_t)member * p.k_head, v_first = (int64_t)member * p.v_head;
-                packed::load_rows<HEADS, EVEN, PART, K_UNITS, KRS>(dk, ks - k_first, kbase - k_first,
-                                                                   (uint32_t)p.k_token, p.k_head, whole, tok,
-                                                                   member, walk, lane);
+                packed::load_rows<EVEN, PART, K_UNITS, KRS>(dk, ks, kbase, (uint32_t)p.k_token, whole, tok,
+                                                            walk, lane);
                 if (!TL_JOINT)
-                    packed::load_rows<HEADS, EVEN, packed::V_BYTES, V_UNITS, VRS>(
-                        dk + V_AT, vs - v_first, vbase - v_first, (uint32_t)p.v_token, p.v_head, whole, tok,
-                        member, walk, lane);
+                    packed::load_rows<EVEN, packed::V_BYTES, V_UNITS, VRS>(
+                        dk + V_AT, vs, vbase, (uint32_t)p.v_token, whole, tok, walk, lane);
                 if (!EVEN)
                     shifts = (shifts & ~(255u << 8 * lstage)) |
                              ((uint32_t)(uintptr_t)ks & 15 | ((uint32_t)(uintptr_t)vs & 15) << 4)
@@ -254,11 +246,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     if constexpr (packed::ROTATED) {
         constexpr int E = (TL_D + 31) / 32;
         packed::fill_table(smem_addr(smem) + TABLE_AT, tid, WARPS * 32);
-        for (int r = warp; r < HEADS * ROWS; r += WARPS) {
-            const int row = row0 + r % ROWS;
+        for (int r = warp; r < ROWS; r += WARPS) {
+            const int row = row0 + r;
             const int64_t from = (int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
-                                 (int64_t)((head0 + r / ROWS) * TL_GROUP + row % TL_GROUP) * p.q_head +
-                                 lane * E;
+                                 (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head + lane * E;
             float x[E];
 #pragma unroll
             for (int j = 0; j < E; j++)
@@ -284,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                                                        QB;
 #if TL_PACKED
         if constexpr (packed::ROTATED) {
-            const uint16_t *const from = (const uint16_t *)(smem + RINGS) + (member * ROWS + n * 8 + g) * QRS;
+            const uint16_t *const from = (const uint16_t *)(smem + RINGS) + (n * 8 + g) * QRS;
 #pragma unroll
             for (int w = 0; w < Q_WORDS; w++) {
                 const uint32_t x =
@@ -349,11 +340,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         constexpr bool EVEN = decltype(variant)::EVEN;
         int cstage = 0;
 #pragma unroll 1
-        for (int b = group; b < nb; b += GROUPS) {
+        for (int b = warp; b < nb; b += WARPS) {
             cp_async_wait<STAGES - 2>();
-            packed::group_sync<HEADS>(group);
-            const uint32_t block = ring + cstage * BLOCK, sk = block + member * 16 * KRS,
-                           svm = TL_JOINT ? 0 : block + V_AT + member * 16 * VRS;
+            __syncwarp();
+            const uint32_t sk = ring + cstage * BLOCK, svm = TL_JOINT ? 0 : sk + V_AT;
             float ks[2] = {1.f, 1.f}, vs[2] = {1.f, 1.f};
             uint32_t k_at[2] = {0, 0},
                      v_at[4] = {0, 0, 0,
@@ -564,7 +554,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 add_values<MMA>(o, pb, [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
             }
 #endif
-            if (HEADS == 1) __syncwarp(); /* else group_sync comes between this and the next copy */
+            __syncwarp();
             cstage = cstage + 1 == STAGES ? 0 : cstage + 1;
         }
     };
@@ -636,21 +626,20 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     __syncthreads();
     const int nrows = min(ROWS, rows - row0);
     const int64_t part0 = (int64_t)slot * p.max_rows, num_heads = p.num_kv_heads * TL_GROUP;
-    if (tid < HEADS * nrows) {
-        int at = tid / nrows, r = tid % nrows, row = row0 + r, t = row / TL_GROUP,
-            h = (head0 + at) * TL_GROUP + row % TL_GROUP;
+    if (tid < nrows) {
+        int r = tid, row = row0 + r, t = row / TL_GROUP, h = head * TL_GROUP + row % TL_GROUP;
         float mm = NO_MAX, sum = 0.f;
-        for (int w = at; w < WARPS; w += HEADS)
+        for (int w = 0; w < WARPS; w++)
             mm = fmaxf(mm, row_m[w][r]);
         float sink = TL_SINKS && slot < 0 ? __ldg(p.sinks + h) * LOG2E : -INFINITY;
         mm = fmaxf(mm, sink); /* the sink only enters the denominator (semantics 2.10) */
-        for (int w = at; w < WARPS; w += HEADS) {
+        for (int w = 0; w < WARPS; w++) {
             float f = ex2(row_m[w][r] - mm);
             row_f[w][r] = f;
             sum += f * row_l[w][r];
         }
         if (TL_SINKS) sum += ex2(sink - mm);
-        row_inv[at * ROWS + r] = sum != 0.f ? 1.f / sum : 0.f;
+        row_inv[r] = sum != 0.f ? 1.f / sum : 0.f;
         if (slot >= 0)
             p.part_lse[part0 + t * num_heads + h] = sum != 0.f ? mm + lg2(sum) : -INFINITY;
         else if (p.lse)
@@ -660,41 +649,38 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     __syncthreads();
     float factor = !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f / V_SHIFT;
     if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0) factor /= __ldg(p.out_scale);
-    auto give = [&](int at, int r, int d, float x) {
-        const int row = row0 + r, t = row / TL_GROUP, h = (head0 + at) * TL_GROUP + row % TL_GROUP;
+    auto give = [&](int r, int d, float x) {
+        const int row = row0 + r, t = row / TL_GROUP, h = head * TL_GROUP + row % TL_GROUP;
         if (slot >= 0)
             p.part_out[(part0 + t * num_heads + h) * TL_DV + d] = x;
         else
             store_float<TL_OUT>(p.out, (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d, x);
     };
-    for (int i = tid; i < HEADS * nrows * TL_DV; i += WARPS * 32) {
-        int at = HEADS > 1 ? i / TL_DV / nrows : 0, r = i / TL_DV - at * nrows, d = i % TL_DV;
+    for (int i = tid; i < nrows * TL_DV; i += WARPS * 32) {
+        int r = i / TL_DV, d = i % TL_DV;
         float x = 0.f;
 #pragma unroll
-        for (int k = 0; k < GROUPS; k++) {
-            const int w = k * HEADS + at;
+        for (int w = 0; w < WARPS; w++)
             x = fmaf(row_f[w][r], so[(w * ROWS + r) * ORS + d], x);
-        }
-        x *= row_inv[at * ROWS + r] * factor;
+        x *= row_inv[r] * factor;
         if (packed::IS_INT4)
-            so[(at * ROWS + r) * ORS + d] = x; /* read by this thread alone */
+            so[r * ORS + d] = x; /* read by this thread alone */
         else
-            give(at, r, d, x);
+            give(r, d, x);
     }
 #if TL_PACKED
     if constexpr (packed::IS_INT4) {
         constexpr int E = TL_DV / 32;
         __syncthreads();
-        for (int i = warp; i < HEADS * nrows; i += WARPS) {
-            const int at = i / nrows, r = i % nrows;
+        for (int r = warp; r < nrows; r += WARPS) {
             float x[E];
 #pragma unroll
             for (int j = 0; j < E; j++)
-                x[j] = so[(at * ROWS + r) * ORS + lane * E + j];
+                x[j] = so[r * ORS + lane * E + j];
             packed::rotate_back(x, lane);
 #pragma unroll
             for (int j = 0; j < E; j++)
-                give(at, r, lane * E + j, x[j]);
+                give(r, lane * E + j, x[j]);
         }
     }
 #endif
@@ -710,13 +696,13 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     if (!is_last) return;
     __threadfence();
     constexpr int AT_ONCE = ROWS > WARPS ? 2 : 1;
-    for (int r = warp; r < HEADS * nrows; r += AT_ONCE * WARPS) {
+    for (int r = warp; r < nrows; r += AT_ONCE * WARPS) {
         int merged[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int k = r + i * WARPS, at = HEADS > 1 ? k / nrows : 0, row = row0 + k - at * nrows;
-            merged[i] = k < HEADS * nrows
-                            ? row / TL_GROUP * (int)num_heads + (head0 + at) * TL_GROUP + row % TL_GROUP
+            const int row = row0 + r + i * WARPS;
+            merged[i] = r + i * WARPS < nrows
+                            ? row / TL_GROUP * (int)num_heads + head * TL_GROUP + row % TL_GROUP
                             : -1;
         }
         merge_rows(p, sv.q0, slot - item.y, item.z, merged, (float *)smem + warp * AT_ONCE * TL_MAX_PIECES);

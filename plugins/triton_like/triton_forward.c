@@ -162,7 +162,7 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
     int e = 0;
     if (h->grid_items > 0) {
         unsigned row_blocks = (unsigned)((h->decode_tokens * c->group + c->decode_rows - 1) / c->decode_rows);
-        e = d->launch(in->decode, kv_heads / (unsigned)c->heads * row_blocks, (unsigned)h->grid_items, 1,
+        e = d->launch(in->decode, kv_heads * row_blocks, (unsigned)h->grid_items, 1,
                       (unsigned)c->decode_threads, 1, 1, (unsigned)c->decode_smem, stream, args, NULL);
     }
     if (e == 0 && h->grid_splits > 0 && in->reduce != NULL)

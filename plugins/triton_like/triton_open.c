@@ -58,7 +58,7 @@ static void plan_limits(attn_instance_t *in, int segments) {
     tokens = !c->has_decode ? 0 : tokens < 1 ? 1 : tokens;
     in->plan_input = (triton_plan_input_t){
         .group = c->group,
-        .kv_heads = in->kv_heads / c->heads,
+        .kv_heads = in->kv_heads,
         .decode_tokens = tokens,
         .row_blocks = c->has_decode ? (tokens * c->group + c->decode_rows - 1) / c->decode_rows : 1,
         .slots = in->driver.num_sms * (c->has_decode ? c->decode_ctas : 1),

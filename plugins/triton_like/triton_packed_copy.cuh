@@ -8,25 +8,19 @@
 namespace attn_cuda {
 namespace packed {
 
-/* The rows of 16 / HEADS tokens, from member * 16 / HEADS on, and of HEADS heads to the ring, [head][token], as
- * the UNITS of 16 bytes that may hold BYTES; a row keeps its offset in the first of them. Rows of neighbouring
- * heads are copied by one instruction, so that the 32 bytes in which both lie are asked for once. src: the
- * first token of the first head. EVEN: rows of a head lie multiples of 16 apart, and begin in 16 bytes where
- * `base` does. */
-template <int HEADS, bool EVEN, int BYTES, int UNITS, int RS>
-ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, const uint8_t *base, uint32_t stride,
-                        int64_t head_stride, bool all, int tok, int member, const key_walk &walk, int lane) {
+/* The rows of 16 tokens to the ring, as the UNITS of 16 bytes that may hold BYTES; a row keeps its offset in the
+ * first of them. EVEN: rows lie multiples of 16 apart, and begin in 16 bytes where `base` does, so that what a
+ * lane copies differs from block to block by one address. */
+template <bool EVEN, int BYTES, int UNITS, int RS>
+ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, const uint8_t *base, uint32_t stride, bool all,
+                        int tok, const key_walk &walk, int lane) {
     constexpr int TOTAL = 16 * UNITS;
     auto copy = [&](int i, bool is_whole) {
-        const int r = i / UNITS, c = i % UNITS, h = r % HEADS, t = member * (16 / HEADS) + r / HEADS;
-        const bool ok = is_whole || walk.wanted(tok + t);
-        const int64_t at = (int64_t)((ok ? t : 0) * stride) + (HEADS > 1 ? h * head_stride : 0);
-        const uint32_t begin = EVEN ? (uint32_t)(uintptr_t)base + (HEADS > 1 ? h * (uint32_t)head_stride : 0)
-                                    : (uint32_t)(uintptr_t)(src + at),
-                       shift = begin & 15;
-        const uint32_t to = dst + (HEADS > 1          ? (h * 16 + t) * RS + c * 16
-                                   : RS == UNITS * 16 ? i * 16
-                                                      : r * RS + c * 16);
+        const int r = i / UNITS, c = i % UNITS;
+        const bool ok = is_whole || walk.wanted(tok + r);
+        const int64_t at = (int64_t)((ok ? r : 0) * stride);
+        const uint32_t shift = (uint32_t)(uintptr_t)(EVEN ? base : src + at) & 15;
+        const uint32_t to = dst + (RS == UNITS * 16 ? i * 16 : r * RS + c * 16);
         if (EVEN && is_whole) {
             if ((BYTES + 15) / 16 == UNITS || c * 16 < (int)shift + BYTES)
                 cp_async<16>(to, src + (at - shift + c * 16));
@@ -42,14 +36,6 @@ ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, const uint8_t *base, u
         for (int i = lane; i < TOTAL; i += 32)
             copy(i, all);
     }
-}
-/* Of the warps that share a ring. */
-template <int HEADS>
-ATTN_DEV void group_sync(int group) {
-    if constexpr (HEADS == 1)
-        __syncwarp();
-    else
-        asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(HEADS * 32) : "memory");
 }
 
 /* What is known of the rows of a CTA. EVEN: all begin at the same offset in 16 bytes; K_WORDS, V_WORDS:
