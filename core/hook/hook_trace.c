@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hook_trace.c: every call of a group as one line: of JSON, or (format = chrome) an event of the Trace Event
- * Format, whose array needs no closing bracket. A line goes out in one write at the end of the file, so groups,
- * threads and processes can share it. Times are those of the host: on a GPU, of the submission.
+ * Format, whose array needs no closing bracket. A line goes out in one write at the end of the file, so
+ * groups, threads and processes can share it. Times are those of the host: on a GPU, of the submission.
  */
 #include "hook/hook.h"
 

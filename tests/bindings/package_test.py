@@ -10,7 +10,7 @@ import threading
 import traceback
 
 import libattn
-from libattn import plan
+from libattn import batch, memory, plan
 
 rng = random.Random(7)
 CHECKS = []
@@ -204,6 +204,38 @@ def one_thread_at_a_time():
             thread.join()
         assert [error.param for error in failures] == ["group"]
         layer.forward(q)
+
+
+@check
+def batches_keep_the_lists_that_they_point_to():
+    """On another device too, where the tensors are copies and the host's lists would have no other owner."""
+    made = []
+
+    def copied(host, dtype, device):
+        values = array.array("q" if dtype == "int64" else "i", bytes(host.owner))
+        made.append(values)
+        return memoryview(values).cast("B").cast(values.typecode, list(host.shape))
+
+    class Elsewhere:
+        is_cpu, type, index = False, 2, 0
+
+    class Group:
+        device, block_size = Elsewhere(), 16
+
+    before, batch.host_tensor = batch.host_tensor, copied
+    try:
+        of = batch.Batch(
+            Group(), query_lens=[1, 1], seq_lens=[1, 1], block_table=[[0], [1]], slot_mapping=[0, 1],
+            encoder_seq_lens=[5, 7], causal=[True, False], rswa_prefix_lens=[2, 3], mm_prefix_ranges=[[(0, 1)], [(2, 3)]],
+        )
+    finally:
+        batch.host_tensor = before
+    assert len(made) == 8, len(made)
+    kept = [k.buffer_info()[0] for k in of._keep if isinstance(k, array.array)]
+    kept += [k.address for k in (*of._keep, of.query_start_loc, of.seq_lens) if isinstance(k, memory.HostInts)]
+    s = of._struct
+    for name in ("query_start_loc", "seq_lens", "encoder_seq_lens", "causal", "rswa_prefix_lens", "mm_prefix_ranges"):
+        assert getattr(s, name + "_host") in kept, name
 
 
 @check

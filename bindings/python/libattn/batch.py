@@ -128,6 +128,7 @@ class Batch:
         if given is not None:
             return self._view(given, name)
         if not self._device.is_cpu:
+            self._keep.append(host.owner)  # the host reads its own list too
             return self._view(host_tensor(host, dtype, self._device), name)
         view = TensorView(name=name)
         strides = contiguous_strides(host.shape)
