@@ -16,7 +16,7 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 SOURCE = Path(os.environ.get("LIBATTN_SOURCE") or HERE.parent.parent).resolve()
-BUILD = HERE / "build" / "native"
+BUILD = Path(os.environ.get("LIBATTN_BUILD") or HERE / "build" / "native").resolve()
 
 
 def version():
@@ -60,6 +60,8 @@ def build_native(target):
     for plugin in sorted((stage / "usr/lib/attn").glob("*.so")):
         shutil.copy(plugin, target / "lib/attn" / plugin.name)
     shutil.copy(stage / "usr/bin/attn", target / "bin/attn")
+    if os.environ.get("LIBATTN_LICENSES"):  # of the libraries that build_wheel adds
+        shutil.copytree(os.environ["LIBATTN_LICENSES"], target / "licenses")
     for file in (*target.glob("lib/*.so.0"), *target.glob("lib/attn/*.so"), target / "bin/attn"):
         if shutil.which("strip"):
             run("strip", "--strip-unneeded", str(file), cwd=target)

@@ -114,8 +114,13 @@ static size_t bytes_in_use(void) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return 0;
 #else
+#if __GLIBC_PREREQ(2, 33)
     struct mallinfo2 m = mallinfo2();
     return m.uordblks + m.hblkhd;
+#else
+    struct mallinfo m = mallinfo(); /* 32 bits of each, which is enough for what a case takes */
+    return (size_t)(unsigned)m.uordblks + (unsigned)m.hblkhd;
+#endif
 #endif
 }
 
