@@ -32,6 +32,7 @@ typedef struct check_options {
     int is_bench;        /* 1: adds timing lines */
     int is_listing;      /* 1: prints the checks, runs none */
     int max_failures;    /* stops after so many failed checks; 0: never */
+    int jobs;            /* checks that run at once; 0: as many as there are processors */
     FILE *out;           /* NULL: stdout */
     /* Gets every result, in addition to the TAP; NULL: none. */
     void (*on_result)(void *user, const check_result_t *result);

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_engine.c: runs the checks of the kit, each in a child process with a time limit, and prints TAP. */
+/* check_engine.c: lists the checks of the kit, runs them (check_children.c) and prints TAP. */
+#include "check_children.h"
 #include "device_image.h"
 #include "surroundings.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 const char *const check_groups[] = {"abi",         "structs", "capabilities", "numerics", "memory", "offsets",
@@ -45,67 +42,7 @@ void check_add(check_list_t *list, const char *group, int needs_device, check_fu
     va_end(args);
 }
 
-/* --------------------------------------------------------------- one child */
-
-static void run_in_child(check_t *c, const struct check_entry *e, int silence) {
-    dup2(silence, STDOUT_FILENO);
-    dup2(silence, STDERR_FILENO);
-    struct sigaction plain = {.sa_handler = SIG_DFL};
-    sigaction(SIGABRT, &plain, NULL);
-    sigaction(SIGSEGV, &plain, NULL);
-    sigaction(SIGBUS, &plain, NULL);
-    check_wait_after_calls(c->memory);
-    e->run(c);
-    fflush(NULL);
-    c->report->is_done = 1;
-    _exit(0);
-}
-
-/* Waits in steps that grow from a millisecond to twenty. Returns 0 if the child ended by itself. */
-static int wait_for(pid_t child, unsigned limit_s, int *status) {
-    struct timespec start, now, pause = {0, 1000 * 1000};
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    for (;;) {
-        pid_t got = waitpid(child, status, WNOHANG);
-        if (got == child || (got < 0 && errno != EINTR)) return 0;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if ((unsigned)(now.tv_sec - start.tv_sec) >= limit_s) break;
-        nanosleep(&pause, NULL);
-        if (pause.tv_nsec < 20 * 1000 * 1000) pause.tv_nsec += 1000 * 1000;
-    }
-    kill(child, SIGKILL);
-    while (waitpid(child, status, 0) < 0 && errno == EINTR) {
-    }
-    return -1;
-}
-
-/* The report of a check that ran in a child; what the child could not say itself is added here. */
-static void run_entry(check_t *c, const struct check_entry *e, int silence) {
-    ATTN_INIT(attn_device_t, device);
-    check_device(c, &device);
-    const unsigned usual_s = device.type == kDLCPU ? 60 : 180; /* opening may compile */
-    const unsigned limit_s = c->options->timeout_s != 0 ? c->options->timeout_s : usual_s;
-    memset(c->report, 0, sizeof *c->report);
-    c->arg = e->arg;
-    c->role = e->role;
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) run_in_child(c, e, silence);
-    if (child < 0) {
-        check_fail(c, "no child process: %s", strerror(errno));
-        return;
-    }
-    int status = 0, is_late = wait_for(child, limit_s, &status);
-    if (!c->report->is_failed && lseek(silence, 0, SEEK_END) > 0 && !is_late && !WIFSIGNALED(status) &&
-        c->report->is_done)
-        check_fail(c, "it prints; messages belong to the log function of attn_host_t");
-    if (is_late)
-        check_fail(c, "timed out after %u s", limit_s);
-    else if (WIFSIGNALED(status))
-        check_fail(c, "the process ended with signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
-    else if (!c->report->is_done)
-        check_fail(c, "the process exited with status %d", WEXITSTATUS(status));
-}
+/* ------------------------------------------------------------------ printing */
 
 /* What was printed while a check ran: its last lines, which a crash explains itself with. Control characters
  * stay here. */
@@ -222,12 +159,21 @@ static void make_list(check_list_t *list, const check_t *c) {
     }
 }
 
-static void print_bench(check_t *c, check_printer_t *p, int silence) {
+static int print_time(void *user, const struct check_entry *e, int printed) {
+    const check_t *c = ((void **)user)[0];
+    const check_printer_t *p = ((void **)user)[1];
+    (void)e, (void)printed;
+    fprintf(p->out, "# bench: %s\n", c->report->text);
+    return 0;
+}
+
+static void print_bench(check_t *c, check_printer_t *p) {
     check_list_t list = {0};
+    void *both[2] = {c, p};
     check_bench_list(&list, c);
     for (int i = 0; i < list.count; i++) {
-        run_entry(c, &list.items[i], silence);
-        fprintf(p->out, "# bench: %s\n", c->report->text);
+        const struct check_entry *e = &list.items[i];
+        check_run_children(c, &e, 1, 1, print_time, both);
     }
     free(list.items);
 }
@@ -297,43 +243,51 @@ static void fail_alone(check_t *c, check_printer_t *p, const char *name, const c
     print_entry(p, c, &e, -1);
 }
 
-static void check_backend(check_t *c, check_printer_t *p, int silence) {
+/* What has run of one backend. */
+typedef struct progress {
+    check_t *c;
+    check_printer_t *p;
+    int executed[MAX_GROUPS], listed[MAX_GROUPS];
+} progress_t;
+
+static int tell(void *user, const struct check_entry *e, int printed) {
+    progress_t *x = user;
+    const check_options_t *o = x->c->options;
+    print_entry(x->p, x->c, e, printed);
+    *group_of(x->executed, e->group) += !x->c->report->is_skipped || x->c->report->is_failed;
+    *group_of(x->listed, e->group) += 1;
+    return o->max_failures > 0 && x->p->totals.failed >= o->max_failures;
+}
+
+static void check_backend(check_t *c, check_printer_t *p) {
     const check_options_t *o = c->options;
     check_list_t list = {0};
+    progress_t x = {.c = c, .p = p};
     c->backend = check_with_defaults(c->plugin, c->raw);
     uint32_t size = c->raw->capabilities->struct_size;
     memset(&c->can, 0, sizeof c->can);
     memcpy(&c->can, c->raw->capabilities, size < sizeof c->can ? size : sizeof c->can);
-    const int is_here = choose_device(c, p);
+    c->is_device_here = choose_device(c, p);
     make_list(&list, c);
     const int executed = p->totals.passed + p->totals.failed, numbered = p->number;
-    int executed_in[MAX_GROUPS] = {0}, listed_in[MAX_GROUPS] = {0};
-    for (int i = 0; i < list.count; i++) {
+    const struct check_entry **chosen = calloc((size_t)list.count + 1, sizeof *chosen);
+    int count = 0;
+    for (int i = 0; i < list.count && chosen != NULL; i++) {
         const struct check_entry *e = &list.items[i];
         if (!is_in_list(o->group, e->group)) continue;
         if (o->only != NULL && strstr(e->name, o->only) == NULL) continue;
-        if (o->max_failures > 0 && p->totals.failed >= o->max_failures) break;
-        if (o->is_listing) {
+        if (o->is_listing)
             fprintf(p->out, "%s: %s\n", e->group, e->name);
-            continue;
-        }
-        if (ftruncate(silence, 0) != 0) lseek(silence, 0, SEEK_SET);
-        lseek(silence, 0, SEEK_SET);
-        if (e->needs_device != CHECK_TABLES && !is_here) {
-            memset(c->report, 0, sizeof *c->report);
-            check_skip(c, "there is no device that %s runs on", c->raw->name);
-        } else if (e->needs_device == CHECK_RUNS_ON_CPU && c->memory->kind != NULL) {
-            memset(c->report, 0, sizeof *c->report);
-            check_skip(c, "needs host memory");
-        } else {
-            run_entry(c, e, silence);
-        }
-        print_entry(p, c, e, silence);
-        *group_of(executed_in, e->group) += !c->report->is_skipped || c->report->is_failed;
-        *group_of(listed_in, e->group) += 1;
+        else
+            chosen[count++] = e;
     }
+    if (o->max_failures > 0 && p->totals.failed >= o->max_failures) count = 0;
+    if (chosen == NULL ||
+        check_run_children(c, chosen, count, o->jobs > 0 ? o->jobs : check_usual_jobs(), tell, &x) != 0)
+        fail_alone(c, p, "checks run in processes of their own", strerror(errno));
+    free(chosen);
     for (int i = 0; check_groups[i] != NULL && !o->is_listing; i++)
-        if (listed_in[i] > 0 && executed_in[i] == 0)
+        if (x.listed[i] > 0 && x.executed[i] == 0)
             fprintf(p->out, "# group %s: no check was executed; this says nothing about %s\n",
                     check_groups[i], c->raw->name);
     if (!o->is_listing && p->totals.passed + p->totals.failed == executed)
@@ -342,7 +296,7 @@ static void check_backend(check_t *c, check_printer_t *p, int silence) {
                        ? "no check has this name or group; attn check --list shows them"
                        : "every check was skipped: nothing is known about this backend");
     free(list.items);
-    if (o->is_bench && is_here && !o->is_listing) print_bench(c, p, silence);
+    if (o->is_bench && c->is_device_here && !o->is_listing) print_bench(c, p);
 }
 
 static int nothing(check_printer_t *p, const check_options_t *o, const char *format, const char *a,
@@ -365,7 +319,8 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
     check_printer_t p = {.out = options->out != NULL ? options->out : stdout};
     check_t c = {
         .options = options, .memory = &kit_cpu_memory, .seed = options->seed != 0 ? options->seed : 1};
-    int result = 0, num_examined = 0, silence = -1;
+    int result = 0, num_examined = 0;
+    static check_report_t own_report; /* of what no child examines */
     static load_report_t load_report;
     if (!options->is_listing) load_watch(options->path, &load_report);
     c.load_report = &load_report;
@@ -378,10 +333,7 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
         result = nothing(&p, options, "%s does not export %s", options->path, ATTN_PLUGIN_SYMBOL_NAME);
     else if (c.plugin->magic != ATTN_PLUGIN_MAGIC || c.plugin->abi_major != ATTN_ABI_MAJOR)
         result = nothing(&p, options, "%s was built for another ABI%s", options->path, "");
-    c.report = mmap(NULL, sizeof *c.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    silence = memfd_create("attn-check", MFD_CLOEXEC);
-    if (result == 0 && (c.report == MAP_FAILED || silence < 0))
-        result = nothing(&p, options, "%s%s", strerror(errno), "");
+    c.report = &own_report;
     char refused[300];
     if (result == 0 && check_options_give(c.plugin, options->values, refused, sizeof refused) != 0)
         result = nothing(&p, options, "%s%s", refused, "");
@@ -394,7 +346,7 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
             if (options->backend != NULL && strcmp(options->backend, c.raw->name) != 0) continue;
             num_examined++;
             if (!options->is_listing) fprintf(p.out, "# backend %s\n", c.raw->name);
-            check_backend(&c, &p, silence);
+            check_backend(&c, &p);
         }
         if (num_examined == 0)
             result = nothing(&p, options, "%s has no backend %s", options->path,
@@ -405,8 +357,6 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
         fprintf(p.out, "# %d passed, %d failed, %d skipped\n", p.totals.passed, p.totals.failed,
                 p.totals.skipped);
     }
-    if (c.report != MAP_FAILED) munmap(c.report, sizeof *c.report);
-    if (silence >= 0) close(silence);
     if (totals != NULL) *totals = p.totals;
     return result != 0 ? result : p.totals.failed > 0;
 }

@@ -27,6 +27,7 @@ typedef struct check {
     const attn_backend_t *backend; /* the same, its open with default options and a host */
     attn_capabilities_t can;
     const kit_memory_t *memory;
+    int is_device_here; /* that memory is of */
     uint64_t seed;
     uint32_t arg; /* of this check */
     uint32_t

@@ -48,6 +48,15 @@ $cc "$ATTN_TEST_SRCDIR/tests/kit/faults/window_off_by_one.c" -lm -o "$tap_scratc
 "$attn" check "$tap_scratch/window.so" --group numerics --max-failures 1 --seed 3 >"$tap_scratch/second" 2>&1
 ok "the same seed gives the same failure" cmp "$tap_scratch/first" "$tap_scratch/second"
 
+# checks at once: the same lines in the same order, the last words of a crash included
+for jobs in 1 5; do
+    "$attn" check "$tap_scratch/window.so" --group numerics,relations,abi --jobs $jobs >"$tap_scratch/jobs.$jobs" 2>&1
+done
+ok "five checks at once print what one at a time does" cmp "$tap_scratch/jobs.1" "$tap_scratch/jobs.5"
+"$attn" check "$tap_scratch/window.so" --group numerics --max-failures 1 --jobs 5 --seed 3 >"$tap_scratch/second" 2>&1
+ok "and stop at the same failure" cmp "$tap_scratch/first" "$tap_scratch/second"
+says "no checks at once are none" 2 'jobs' "$attn" check "$plugin" --jobs 0
+
 # a plugin that crashes or hangs when it is loaded
 cat >"$tap_scratch/crash.c" <<'END'
 __attribute__((constructor)) static void now(void) { __builtin_trap(); }

@@ -96,7 +96,7 @@ static int is_unloadable(const char *path, json_t *checks, int is_json, check_to
 
 int cmd_check(int argc, char **argv) {
     check_options_t o = {.path = NULL};
-    int64_t seed = 1, timeout = 0, max_failures = 0;
+    int64_t seed = 1, timeout = 0, max_failures = 0, jobs = 0;
     int is_json = 0;
     const tool_option_t options[] = {
         {"backend", "NAME", TOOL_TEXT, &o.backend, 0, 0, "examine this backend only"},
@@ -107,6 +107,7 @@ int cmd_check(int argc, char **argv) {
         {"seed", "N", TOOL_INT, &seed, 1, INT64_MAX, "seed of the cases (1)"},
         {"timeout", "SECONDS", TOOL_INT, &timeout, 1, 86400,
          "time limit of one check (60; on a device, where opening may compile, 180)"},
+        {"jobs", "N", TOOL_INT, &jobs, 1, 64, "run N checks at once (as many as there are processors)"},
         {"max-failures", "N", TOOL_INT, &max_failures, 0, 1000000, "stop after N failed checks (0: never)"},
         {"bench", NULL, TOOL_FLAG, &o.is_bench, 0, 0, "add the time of forward for a few batches"},
         {"list", NULL, TOOL_FLAG, &o.is_listing, 0, 0, "print the checks, run none"},
@@ -132,6 +133,7 @@ int cmd_check(int argc, char **argv) {
     o.seed = (uint64_t)seed;
     o.timeout_s = (unsigned)timeout;
     o.max_failures = (int)max_failures;
+    o.jobs = (int)jobs;
     o.validate = attn_backend_validate;
     o.load = load_alone;
     o.device_kind = attn_device_kind;
