@@ -189,7 +189,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     }
     auto page_at = [&](int i) { /* i counts this warp's blocks */
                                 int b = warp + i * WARPS;
-                                return TL_PAGE > 0 && b < nb ? __ldg(table + page_of(token_of(b))) : 0;
+                                return TL_PAGE > 0 && b < nb
+                                           ? page_id(table + page_of(token_of(b)), p.last_page)
+                                           : 0;
     };
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
     uint32_t shifts = 0; /* eight bits a stage. TL_JOINT: address of the block's first row modulo 128; PACKED:

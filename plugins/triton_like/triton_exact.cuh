@@ -99,8 +99,8 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             int tok = k0 + i / DS, d = i % DS;
             float x = 0.f;
             if (d < TL_D && tok < t1 && walk.wanted(tok)) {
-                int64_t off =
-                    (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.k_page : 0) + in_page(tok) * p.k_token;
+                int64_t off = (TL_PAGE > 0 ? page_id(table + page_of(tok), p.last_page) * p.k_page : 0) +
+                              in_page(tok) * p.k_token;
 #if TL_PACKED
                 x = packed::element<false>(kbase + off, d, centroids);
 #else
@@ -115,8 +115,8 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             int tok = k0 + i / TL_DV, d = i % TL_DV;
             float x = 0.f;
             if (tok < t1 && walk.wanted(tok)) {
-                int64_t off =
-                    (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.v_page : 0) + in_page(tok) * p.v_token;
+                int64_t off = (TL_PAGE > 0 ? page_id(table + page_of(tok), p.last_page) * p.v_page : 0) +
+                              in_page(tok) * p.v_token;
 #if TL_PACKED
                 const float2 terms = packed::value_terms(vbase + off);
                 x = fmaf(packed::element<true>(vbase + off, d, centroids), terms.x, terms.y);
@@ -132,9 +132,10 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
             const int tok = k0 + tid;
             k_scales[tid] =
                 tok < t1 && walk.wanted(tok)
-                    ? packed::key_scale(kbase + (TL_PAGE > 0 ? __ldg(table + page_of(tok)) * p.k_page : 0) +
-                                            in_page(tok) * p.k_token,
-                                        centroids)
+                    ? packed::key_scale(
+                          kbase + (TL_PAGE > 0 ? page_id(table + page_of(tok), p.last_page) * p.k_page : 0) +
+                              in_page(tok) * p.k_token,
+                          centroids)
                     : 0.f;
         }
 #endif

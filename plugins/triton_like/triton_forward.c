@@ -64,6 +64,7 @@ static int read_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t
         int status = triton_view_cache(in, a->kv_cache, a->v_cache, &c, error);
         if (status == ATTN_OK) {
             p->k = c.k, p->v = c.v;
+            p->last_page = (int32_t)(c.pages - 1);
             p->k_page = c.k_page, p->k_token = c.k_token, p->k_head = c.k_head;
             p->v_page = c.v_page, p->v_token = c.v_token, p->v_head = c.v_head;
         }

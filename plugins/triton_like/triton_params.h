@@ -63,6 +63,8 @@ typedef struct triton_params {
     int64_t k_page, k_token, k_head, v_page, v_token, v_head, qq_row, rel_head;
     int32_t num_kv_heads, max_rows; /* max_rows: rows of a slot */
     int32_t q_scale_stride, kv_scale_stride, qq_width, rel_max;
+    int32_t last_page; /* of the cache: a table's entries are taken for 0 to this */
+    int32_t reserved;
 } triton_params_t;
 
 /* tl_quantize: rows of attention's result into fp8 with group scales. Strides in elements. */

@@ -295,6 +295,10 @@ ATTN_DEV float rel_bias_term(const triton_params_t &p, const float *row, int rel
 ATTN_DEV int page_of(int token) {
     return TL_PAGE > 0 ? token / (TL_PAGE > 0 ? TL_PAGE : 1) : 0;
 }
+/* A table's entry as a page that exists: a bad one gives that request wrong numbers, and no wild address. */
+ATTN_DEV int page_id(const int32_t *entry, int last_page) {
+    return max(min(__ldg(entry), last_page), 0);
+}
 ATTN_DEV int in_page(int token) {
     return TL_PAGE > 0 ? token % (TL_PAGE > 0 ? TL_PAGE : 1) : token;
 }

@@ -212,11 +212,13 @@ ATTN_DEV int64_t shuffle64(int64_t x, int from) {
  * lane i of every warp knows the i-th group: its page, asked for a tile ahead, and then its offset. */
 struct key_source {
     const int32_t *table;
+    int last_page;
     const uint8_t *k, *v;
     int64_t k_token, v_token; /* bytes */
     ATTN_DEV key_source(const triton_params_t &p, const block_view &b) {
         const int64_t first = TL_PAGE > 0 ? 0 : b.sv.q0;
         table = p.counts->block_table + (int64_t)b.seq * p.counts->table_stride;
+        last_page = p.last_page;
         k = (const uint8_t *)p.k + (first * p.k_token + (int64_t)b.head * p.k_head) * EB;
         v = (const uint8_t *)p.v + (first * p.v_token + (int64_t)b.head * p.v_head) * EB;
         k_token = p.k_token * EB, v_token = p.v_token * EB;
@@ -225,7 +227,7 @@ struct key_source {
         const int lane = threadIdx.x & 31, tok = tok0 + 16 * lane;
         return TL_PAGE > 0 && lane < BN / 16 && tok < walk.hi &&
                        (tok + 16 > walk.lo || (TL_RSWA > 0 && tok < walk.prefix))
-                   ? __ldg(table + page_of(tok))
+                   ? page_id(table + page_of(tok), last_page)
                    : 0;
     }
     static ATTN_DEV int64_t group(int page, int tok0, int64_t page_stride, int64_t token_stride) {

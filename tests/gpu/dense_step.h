@@ -201,6 +201,32 @@ static void dense_step_replays(dense_step *s, uint32_t eager_flags, cudaStream_t
     free(want), free(got);
 }
 
+/* Pages that are not there, in a table that only the device sees: the other requests keep their results, and
+ * the context lives (request 1 of the batch is the one with the bad entries). */
+static void dense_step_wild_pages(dense_step *s, const char *name, cudaStream_t stream) {
+    static const int32_t wild[] = {-1, 512, INT32_MAX, INT32_MIN, 1 << 20};
+    char *want = malloc(dense_step_bytes), *got = malloc(dense_step_bytes);
+    for (int kind = 0; kind < 2; kind++) {
+        const int *q_lens = kind ? dense_step_mixed : dense_step_decode;
+        const size_t row = (size_t)DENSE_STEP_ROW * 2, first = (size_t)q_lens[0] * row,
+                     second = (size_t)(q_lens[0] + q_lens[1]) * row;
+        dense_step_output(s, q_lens, 8, 3, 0, 0, NULL, stream, want);
+        dense_step_build(s, q_lens, 8, 3, 0, 0, 0, stream);
+        for (int i = 0; i < DENSE_STEP_PAGES; i++)
+            s->table[DENSE_STEP_PAGES + i] = wild[i % 5];
+        cudaMemcpy(s->d_table[0], s->table, sizeof s->table, cudaMemcpyHostToDevice);
+        cudaMemset(s->o, 0xee, dense_step_bytes);
+        const int rc = dense_step_forward(s, stream);
+        const cudaError_t e = cudaStreamSynchronize(stream);
+        cudaMemcpy(got, s->o, dense_step_bytes, cudaMemcpyDeviceToHost);
+        ok(rc == ATTN_OK && e == cudaSuccess && memcmp(got, want, first) == 0 &&
+               memcmp(got + second, want + second, dense_step_bytes - second) == 0,
+           "%s, %s: pages that are not there harm their own request alone (%s)", name,
+           kind ? "mixed" : "decode", cudaGetErrorString(e));
+    }
+    free(want), free(got);
+}
+
 /* A batch that breaks its limits, calls in the wrong order, and the profiling run. */
 static void dense_step_refusals(dense_step *s, cudaStream_t stream) {
     char *want = calloc(1, dense_step_bytes), *got = malloc(dense_step_bytes);

@@ -66,6 +66,7 @@ static void options_and_time(dense_step *s, cudaStream_t stream) {
         }
         ok(num < 3e-5 * den, "arch = sm80 with 3 splits computes the same (relative difference %.1e)",
            sqrt(num / den));
+        dense_step_wild_pages(&t, "arch = sm80", stream);
         dense_step_close(&t);
     } else
         ok(0, "an instance opens with options");
@@ -78,6 +79,7 @@ static void steps(void) {
     cudaStreamCreate(&stream);
     if (dense_step_open(&s, flash, 0, NULL, 0)) {
         dense_step_replays(&s, ATTN_BATCH_CAPTURE, stream);
+        dense_step_wild_pages(&s, "arch = auto", stream);
         options_and_time(&s, stream);
         dense_step_refusals(&s, stream);
         attn_error_t e = {.struct_size = sizeof e};

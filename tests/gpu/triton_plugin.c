@@ -221,6 +221,7 @@ static void steps(void) {
     cudaStreamCreate(&stream);
     if (dense_step_open(&s, triton, 0, options, 3)) {
         dense_step_replays(&s, 0, stream);
+        dense_step_wild_pages(&s, "TRITON_ATTN", stream);
         dense_step_refusals(&s, stream);
         dense_step_close(&s);
     } else

@@ -21,6 +21,7 @@
 #include "decode_sm80_merge.cuh"
 #include "flash_launch.h"
 #include "flash_rows.cuh"
+#include "page_id.cuh"
 
 namespace attn_cuda {
 
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
                         p.k_page == p.v_page && p.k_token == p.v_token;
     auto page_of = [&](int i) { /* i counts this warp's blocks */
                                 int b = warp + i * nwarp;
-                                return paged && b < nb ? __ldg(table + pg.page(t0 + b * 16)) : 0;
+                                return paged && b < nb ? page_id(p, table + pg.page(t0 + b * 16)) : 0;
     };
     int ids = page_of(lane), ids_next = page_of(32 + lane), li = 0, lstage = 0;
     auto load = [&]() {
