@@ -76,7 +76,8 @@ triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint3
 /* The members of a new instance that follow from the problem alone. */
 void triton_set_problem(attn_instance_t *in, const attn_problem_t *problem);
 /* Finds a kernel in the loaded modules and prepares it for `smem` bytes of dynamic shared memory. */
-int triton_find_kernel(attn_instance_t *in, const char *name, int smem, void **kernel, attn_error_t *error);
+int triton_find_kernel(attn_instance_t *in, int program, const char *name, int smem, void **kernel,
+                       attn_error_t *error);
 /* Code into in->modules; the device's context is current. */
 int triton_load_modules(attn_instance_t *in, const triton_code_t *code, attn_error_t *error);
 

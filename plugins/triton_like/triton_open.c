@@ -72,10 +72,12 @@ static void plan_limits(attn_instance_t *in, int segments) {
     lay_out(in);
 }
 
-int triton_find_kernel(attn_instance_t *in, const char *name, int smem, void **kernel, attn_error_t *error) {
-    int e = 500; /* not found */
-    for (int i = 0; i < TRITON_MAX_PROGRAMS && e != 0; i++)
-        if (in->modules[i] != NULL) e = in->driver.module_function(kernel, in->modules[i], name);
+int triton_find_kernel(attn_instance_t *in, int program, const char *name, int smem, void **kernel,
+                       attn_error_t *error) {
+    /* a configuration whose kernels are one text has it in front; asking for what is not there would be an
+     * error that tools see */
+    void *module = in->modules[program] != NULL ? in->modules[program] : in->modules[TRITON_PROGRAM_PREFILL];
+    int e = in->driver.module_function(kernel, module, name);
     if (e == 0 && smem > 48 * 1024 - 4096)
         e = in->driver.function_set(*kernel, ATTRIBUTE_MAX_DYNAMIC_SMEM, smem);
     int registers = 0;
@@ -96,16 +98,21 @@ static int load_code(attn_instance_t *in, const triton_code_t *code, attn_error_
     const triton_config_t *c = &in->config;
     int status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK) return status;
+    const struct {
+        int is_needed, program;
+        const char *name;
+        int smem;
+        void **kernel;
+    } kernels[] = {{1, TRITON_PROGRAM_PREFILL, "tl_prefill", c->prefill_smem, &in->prefill},
+                   {c->has_decode, TRITON_PROGRAM_DECODE, "tl_decode", c->decode_smem, &in->decode},
+                   {c->has_decode && c->exact, TRITON_PROGRAM_PREFILL, "tl_reduce", 0, &in->reduce},
+                   {in->has_cache, TRITON_PROGRAM_DECODE, "tl_write", 0, &in->write},
+                   {c->out_group != 0, TRITON_PROGRAM_PREFILL, "tl_quantize", 0, &in->quantize}};
     status = triton_load_modules(in, code, error);
-    if (status == ATTN_OK)
-        status = triton_find_kernel(in, "tl_prefill", c->prefill_smem, &in->prefill, error);
-    if (status == ATTN_OK && c->has_decode)
-        status = triton_find_kernel(in, "tl_decode", c->decode_smem, &in->decode, error);
-    if (status == ATTN_OK && c->has_decode && c->exact)
-        status = triton_find_kernel(in, "tl_reduce", 0, &in->reduce, error);
-    if (status == ATTN_OK && in->has_cache) status = triton_find_kernel(in, "tl_write", 0, &in->write, error);
-    if (status == ATTN_OK && c->out_group)
-        status = triton_find_kernel(in, "tl_quantize", 0, &in->quantize, error);
+    for (size_t i = 0; i < sizeof kernels / sizeof kernels[0] && status == ATTN_OK; i++)
+        if (kernels[i].is_needed)
+            status = triton_find_kernel(in, kernels[i].program, kernels[i].name, kernels[i].smem,
+                                        kernels[i].kernel, error);
     triton_driver_leave(&in->driver);
     return status;
 }

@@ -38,7 +38,8 @@ static int prepare(attn_rope_t *r, const attn_device_t *device, const triton_too
     status = triton_driver_enter(&in->driver, error);
     if (status == ATTN_OK) {
         status = triton_load_modules(in, &code, error);
-        if (status == ATTN_OK) status = triton_find_kernel(in, "tl_rope", 0, &r->kernel, error);
+        if (status == ATTN_OK)
+            status = triton_find_kernel(in, TRITON_PROGRAM_PREFILL, "tl_rope", 0, &r->kernel, error);
         triton_driver_leave(&in->driver);
     }
     triton_free_code(&code);

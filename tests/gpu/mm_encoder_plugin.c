@@ -113,6 +113,8 @@ static void open_step(step_t *s, const attn_backend_t *on, int d, uint64_t featu
     s->qkv = get(s, (size_t)ROWS * 3 * HEADS * (size_t)d * 2);
     s->out = get(s, (size_t)ROWS * HEADS * (size_t)d * 2);
     s->state = get(s, sizeof *s->state);
+    if (on != reference) /* initcheck does not see what bulk copies write */
+        cudaMemset(s->out, 0xee, (size_t)ROWS * HEADS * (size_t)d * 2);
     s->shape[0] = ROWS, s->shape[1] = HEADS, s->shape[2] = d;
     s->out_strides[0] = HEADS * d, s->out_strides[1] = d, s->out_strides[2] = 1;
     s->o = view(s, s->out, s->out_strides);
@@ -309,8 +311,13 @@ static void capture_and_replay(uint64_t features) {
     forward(&s, use, 0, stream, &e);
     cudaStreamSynchronize(stream);
     cudaMemcpy(want, s.out, bytes, cudaMemcpyDeviceToHost);
-    ok(rc == ATTN_OK && code == cudaSuccess && !memcmp(got, want, bytes),
-       "%s: a replay with other images is an eager call", features ? "fp8, static scales" : "bf16");
+    size_t at = 0;
+    while (at < bytes / 2 && got[at] == want[at])
+        at++;
+    if (!ok(rc == ATTN_OK && code == cudaSuccess && at == bytes / 2,
+            "%s: a replay with other images is an eager call", features ? "fp8, static scales" : "bf16"))
+        diag("%s; row %zu, head %zu, channel %zu: %04x of the replay, %04x", cudaGetErrorString(code),
+             at / (HEADS * (size_t)72), at / 72 % HEADS, at % 72, got[at], want[at]);
     if (exec) cudaGraphExecDestroy(exec);
     close_step(&s);
     cudaStreamDestroy(stream);

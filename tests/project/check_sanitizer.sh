@@ -53,8 +53,13 @@ BAD_TOOL=memcheck
 ok "the list is for one tool" run 1 good
 unset BAD_TOOL
 ok "a test that fails by itself fails" run 1 wrong
-ok "one without a device is skipped, once" run 0 none
+ok "one without a device is skipped" run 0 none
 ok "and says why" grep -q 'SKIP: memcheck none: no device' summary
+SANITIZER_JOBS=4
+export SANITIZER_JOBS
+ok "four runs at once are the same runs" run 1 good wrong none
+ok "each with its verdict" grep -q 'check-sanitizer: 4 passed, 4 failed, 4 skipped' summary
+unset SANITIZER_JOBS
 printf 'racecheck good odd_kernel\n' >list
 ok "a line of the list without a reason is an error" run 1 good
 # shellcheck disable=SC2016 # of the inner shell
