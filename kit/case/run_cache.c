@@ -184,7 +184,7 @@ static void make_scales(kit_run_t *x) {
     const int has_scales = (x->c->flags & KIT_NO_SCALES) == 0;
     const int is_fp8 = (p->features & ATTN_F_FP8_ATTENTION) != 0 && has_scales;
     if ((p->query_dtype != 0 && p->query_dtype != p->dtype) || is_fp8)
-        x->q_scale = kit_run_floats(x, "q_scale", x->in->q_scale, 1, 0);
+        x->q_scale = kit_run_floats(x, "q_scale", x->in->q_scale, x->in->num_scales, 0);
     if ((attn_kv_has_static_scales(p->kv_cache_dtype) || is_fp8) && has_scales) {
         x->k_scale = kit_run_floats(x, "k_scale", x->in->k_scale, x->in->num_scales, 0);
         x->v_scale = kit_run_floats(x, "v_scale", x->in->v_scale, x->in->num_scales, 0);

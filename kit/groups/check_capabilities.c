@@ -64,8 +64,19 @@ static void block_sizes(check_t *c) {
     }
 }
 
+/* What the table lists and supports_combination refuses whatever it is combined with is not served. */
+static void expect_served(check_t *c, uint64_t listed, uint64_t served, const char *what,
+                          const char *(*name)(uint32_t)) {
+    for (uint32_t i = 0; i < 64; i++)
+        if ((listed & ~served) >> i & 1)
+            check_fail(c, "%s %s is in the table, but supports_combination refuses every problem of it", what,
+                       name(i));
+}
+
 static void dtypes(check_t *c) {
     kit_case_t k;
+    uint64_t roles = 0, types = 0, formats = 0; /* that some combination of is served */
+    uint64_t asked[3] = {0, 0, 0};
     if (!start(c, &k)) return;
     for (uint32_t role = 1; role < ATTN_ROLE_COUNT_; role++) {
         if (!(c->can.roles & ATTN_BIT(role)) || attn_role_is_mla(role)) continue;
@@ -85,8 +96,15 @@ static void dtypes(check_t *c) {
                 snprintf(what, sizeof what, "role %s, dtype %s, kv_cache_dtype %s", attn_role_name(role),
                          attn_dtype_name(dtype), attn_kv_name(kv));
                 opens(c, &k, what);
+                const uint64_t bits[3] = {ATTN_BIT(role), ATTN_BIT(dtype), ATTN_BIT(kv)};
+                for (int i = 0; i < 3; i++)
+                    asked[i] |= bits[i];
+                if (check_is_served(c, &k)) roles |= bits[0], types |= bits[1], formats |= bits[2];
             }
     }
+    expect_served(c, asked[0], roles, "role", attn_role_name);
+    expect_served(c, asked[1], types, "dtype", attn_dtype_name);
+    expect_served(c, asked[2] & ~UINT64_C(1), formats, "kv_cache_dtype", attn_kv_name);
 }
 
 /* Members that go with a feature bit. Returns 0 for bits that a problem of the kit cannot have. */

@@ -19,6 +19,8 @@ typedef enum mistake {
     FORWARD_OUTPUT_DTYPE,
     FORWARD_OUTPUT_SIZE,
     FORWARD_OUTPUT_ROWS,
+    FORWARD_QUERY_ROWS,
+    FORWARD_LSE_ROWS,
     FORWARD_CACHE_HEADS,
     FORWARD_NO_STRIDES,
     FORWARD_SPARSE_ROWS,
@@ -33,6 +35,7 @@ typedef enum mistake {
     BUILD_NO_BATCH,
     BUILD_NEGATIVE,
     BUILD_TOO_MANY,
+    BUILD_TOO_MANY_TOKENS,
     BUILD_NO_STARTS,
     BUILD_NO_LENS,
     BUILD_NO_TABLE,
@@ -69,6 +72,8 @@ static const struct {
     {"an output of another element type", "output"},
     {"an output with half the head size", "output"},
     {"an output with fewer rows than tokens", NULL},
+    {"a query with fewer rows than tokens", NULL},
+    {"an lse with fewer columns than tokens", NULL},
     {"a cache with one head too many", "kv_cache"},
     {"an output without strides", "output"},
     {"an output that is not dense in its last dimension", "output"},
@@ -83,6 +88,7 @@ static const struct {
     {"no batch", NULL},
     {"a negative number of requests", "num_reqs"},
     {"more requests than the problem declares", "num_reqs"},
+    {"more tokens than the problem declares", NULL},
     {"no query_start_loc_host", "query_start_loc"},
     {"no seq_lens_host", "seq_lens"},
     {"no block_table", "block_table"},
@@ -203,6 +209,17 @@ static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, co
         a.output = bend(&b, a.output);
         b.shape[0] = 1;
         break;
+    case FORWARD_QUERY_ROWS:
+        is_made = current->memory->kind == NULL;
+        a.query = bend(&b, a.query);
+        b.shape[0] = 1;
+        break;
+    case FORWARD_LSE_ROWS:
+        is_made = current->memory->kind == NULL && a.lse != NULL;
+        if (!is_made) break;
+        a.lse = bend(&b, a.lse);
+        b.shape[1] = 1;
+        break;
     case FORWARD_CACHE_HEADS:
         is_made = a.kv_cache != NULL && a.kv_cache->ndim == 4;
         if (!is_made) break;
@@ -319,6 +336,9 @@ static int bad_build(attn_instance_t *instance, const attn_batch_t *batch, const
         break;
     case BUILD_TOO_MANY:
         b.num_reqs = KIT_MAX_REQS + 1000;
+        break;
+    case BUILD_TOO_MANY_TOKENS:
+        b.num_actual_tokens = 1 << 24;
         break;
     case BUILD_NO_STARTS:
         b.query_start_loc_host = NULL;

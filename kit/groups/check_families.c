@@ -115,6 +115,59 @@ static void rounding_bias(check_t *c) {
     }
 }
 
+/* Outputs half way between two numbers of the type: the mean of neighbours under two equal weights. Half of
+ * them is rounded up, the even ones; who rounds each up, or down, has a direction. */
+static void rounding_ties(check_t *c) {
+    kit_case_t k;
+    kit_result_t got;
+    if (!start(c, &k)) return;
+    k.problem.dtype = c->arg;
+    k.problem.num_kv_heads = k.problem.num_heads;
+    for (int r = 0; r < 16; r++)
+        kit_case_add(&k, attn_role_has_cache(k.problem.role) ? 1 : 2, 2);
+    if (!check_is_served(c, &k)) {
+        check_skip(c, "the plain case in this type is not served");
+        return;
+    }
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL) return;
+    const kit_sizes_t z = kit_sizes(&k.problem);
+    const int64_t row = z.kv_heads * z.key, width = z.kv_heads * z.value;
+    const double steps = c->arg == ATTN_DTYPE_BFLOAT16 ? 128 : 1024;
+    uint64_t state = c->seed * 7 + c->arg;
+    for (int64_t t = 0; t < in->num_keys; t += 2) {
+        memcpy(in->key + (t + 1) * row, in->key + t * row, (size_t)row * sizeof *in->key);
+        for (int64_t i = 0; i < width; i++) {
+            const double at = (double)kit_random_in(&state, 0, (int64_t)steps - 2),
+                         sign = i % 3 == 0 ? -1 : 1;
+            in->value[t * width + i] = (float)(sign * (1 + at / steps));
+            in->value[(t + 1) * width + i] = (float)(sign * (1 + (at + 1) / steps));
+        }
+    }
+    if (check_run_alone(c, c->backend, &k, in, c->memory, &got)) {
+        int64_t num[2] = {0, 0}; /* away from zero, towards it */
+        for (int64_t i = 0; i < got.num_out; i++) {
+            const int64_t token = i / (z.heads * z.output),
+                          first = attn_role_has_cache(k.problem.role) ? 2 * token : token / 2 * 2;
+            const double low = fabs((double)in->value[first * width + i % width]),
+                         high = fabs((double)in->value[(first + 1) * width + i % width]);
+            if (fabs(got.out[i]) == high) num[0]++;
+            if (fabs(got.out[i]) == low && (attn_role_has_cache(k.problem.role) || token % 2 == 1)) num[1]++;
+        }
+        for (int i = 0; i < 2; i++)
+            if (num[i] > 100 && num[1 - i] * 20 < num[i])
+                check_fail(
+                    c,
+                    "%lld of %lld outputs half way between two numbers of %s are rounded %s zero; to the "
+                    "even one (semantics 3.1)",
+                    (long long)num[i], (long long)(num[0] + num[1]), attn_dtype_name(c->arg),
+                    i == 0 ? "away from" : "towards");
+        c->report->num_cases++;
+        kit_result_free(&got);
+    }
+    kit_inputs_free(in);
+}
+
 /* Scores in the hundreds and thousands under a cap: tanh is 1 there, not infinity over infinity. */
 static void large_capped_scores(check_t *c) {
     static const double scales[] = {50, -50, 1e-6};
@@ -219,6 +272,9 @@ void check_families_list(check_list_t *list, const check_t *c) {
         check_add(list, "numerics", 1, long_contexts, d, "contexts to 131072, %s", attn_dtype_name(d));
         if (d != ATTN_DTYPE_FLOAT32)
             check_add(list, "numerics", 1, rounding_bias, d, "%s is rounded to nearest", attn_dtype_name(d));
+        if (d != ATTN_DTYPE_FLOAT32)
+            check_add(list, "numerics", 1, rounding_ties, d, "ties of %s go to the even number",
+                      attn_dtype_name(d));
     }
     const uint64_t kept = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(ATTN_ROLE_DECODER));
     for (uint32_t kv = 1; kv < ATTN_KV_COUNT_; kv++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * check_manners.c: group manners. A plugin is a guest in another program's process: it prints nothing, leaves
- * the floating-point environment, signals, locale and folder alone, and answers nonsense with an error code
+ * the floating-point environment, signals, locale, folder and thread alone, and answers nonsense with an error code
  * instead of an exception or a crash.
  */
 #include "../run/check_engine.h"
@@ -72,6 +72,7 @@ static void surroundings(check_t *c) {
     current = c;
     if (!start(c, &k)) return;
     surroundings_read(&before);
+    surroundings_seed(&before);
     check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
 }
 
@@ -144,7 +145,7 @@ void check_manners_list(check_list_t *list, const check_t *c) {
     check_add(list, "manners", 1, nonsense, 0, "nonsense in a problem gives an error code and nothing else");
     check_add(list, "manners", 1, silence, 0, "it prints nothing");
     check_add(list, "manners", 1, surroundings, 0,
-              "floating point, signals, locale and folder are left alone");
+              "floating point, signals, locale, folder, limits, thread and rand are left alone");
     check_add(list, "manners", 1, other_rounding, 0, "a caller's rounding mode survives");
     check_state_list(list, c);
 }

@@ -210,6 +210,26 @@ static void extremes(check_t *c) {
     }
 }
 
+/* Whole numbers in 16 bits, and a scale that is none: a query that is scaled and rounded again is off by more
+ * than any tolerance. */
+static void scaled_scores(check_t *c) {
+    for (uint32_t d = ATTN_DTYPE_FLOAT16; d <= ATTN_DTYPE_BFLOAT16; d++) {
+        kit_case_t k;
+        if (!start(c, &k, 0)) return;
+        if (!(c->can.dtypes & ATTN_BIT(d))) continue;
+        k.problem.dtype = d;
+        k.problem.scale = 0.3;
+        kit_case_add(&k, 1, 65);
+        kit_case_add(&k, 9, 40);
+        kit_inputs_t *in = kit_inputs_make(&k);
+        if (in == NULL) return;
+        whole_numbers(&k, in, 7);
+        check_run(c, c->backend, &k, in);
+        kit_inputs_free(in);
+    }
+    if (c->report->num_cases == 0) check_skip(c, "no element type of 16 bits");
+}
+
 /* Every score of a row the same: the output is the mean of the visible values. */
 static void ties(check_t *c) {
     kit_case_t k;
@@ -233,9 +253,10 @@ static void ties(check_t *c) {
 static void saturation(check_t *c) {
     kit_case_t k;
     if (!start(c, &k, ATTN_ROLE_DECODER)) return;
-    k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
-    k.amplitude = 12; /* over scales of 0.02 to 0.05 of the kit: up to 2000 */
-    k.problem.scale = 0x1p-12;
+    k.problem.kv_cache_dtype = c->arg;
+    /* over scales of 0.02 to 0.05 of the kit: up to 2000, and up to 300000 */
+    k.amplitude = c->arg == ATTN_KV_FP8_E4M3 ? 12 : 2500;
+    k.problem.scale = c->arg == ATTN_KV_FP8_E4M3 ? 0x1p-12 : 0x1p-26;
     kit_case_add(&k, 1, 40);
     kit_case_add(&k, 6, 30);
     check_run(c, c->backend, &k, NULL);
@@ -344,13 +365,16 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
     check_add(list, "numerics", 1, head_groups, 0, "query heads per KV head");
     check_add(list, "numerics", 1, head_sizes, 0, "head sizes");
     check_add(list, "numerics", 1, extremes, 0, "extremes");
+    check_add(list, "numerics", 1, scaled_scores, 0, "large scores in 16 bits");
     check_add(list, "numerics", 1, ties, 0, "ties");
     check_add(list, "numerics", 1, empty_rows, 0, "rows without a visible key");
     check_add(list, "numerics", 1, empty_batches, 0, "empty batches and requests");
     if (t->features & ATTN_F_SLIDING_WINDOW) check_add(list, "numerics", 1, window_edges, 0, "window edges");
     if (t->features & ATTN_F_SOFT_CAP) check_add(list, "numerics", 1, soft_caps, 0, "soft caps");
     if (t->kv_cache_dtypes >> ATTN_KV_FP8_E4M3 & 1)
-        check_add(list, "numerics", 1, saturation, 0, "fp8 saturation");
+        check_add(list, "numerics", 1, saturation, ATTN_KV_FP8_E4M3, "fp8 saturation");
+    if (t->kv_cache_dtypes >> ATTN_KV_FP8_E5M2 & 1)
+        check_add(list, "numerics", 1, saturation, ATTN_KV_FP8_E5M2, "fp8 saturation, e5m2");
     if (t->features & ATTN_F_CASCADE)
         check_add(list, "numerics", 1, cascade, 0, "cascade over a common prefix");
     if (t->features & ATTN_F_OUT_FP8_STATIC)
@@ -360,6 +384,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
     check_families_list(list, c);
     check_sizes_list(list, c);
     check_stored_list(list, c);
+    check_pairs_list(list, c);
     check_static_sink_list(list, c);
     check_latent_list(list, c);
 }

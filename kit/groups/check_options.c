@@ -23,12 +23,19 @@ static int start(check_t *c, kit_case_t *k) {
     return 0;
 }
 
-static void one_value(check_t *c, const attn_option_spec_t *s, const char *text) {
+static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *text, uint64_t features) {
     kit_case_t k;
     kit_result_t got;
     uint32_t count;
     const attn_option_value_t *defaults = check_option_defaults(c->plugin, &count);
     if (!start(c, &k)) return;
+    if (features != 0) {
+        if (k.problem.role != ATTN_ROLE_DECODER || (c->can.features & features) != features) return;
+        k.problem.features |= features & ~(ATTN_F_SOFT_CAP | ATTN_F_SLIDING_WINDOW);
+        if (features & ATTN_F_SOFT_CAP) k.problem.logits_soft_cap = 5;
+        if (features & ATTN_F_SLIDING_WINDOW) k.problem.sliding_window = 13;
+        if (!check_is_served(c, &k)) return;
+    }
     attn_option_value_t *values = malloc(count * sizeof *values);
     if (values == NULL) abort();
     memcpy(values, defaults, count * sizeof *values);
@@ -59,6 +66,14 @@ static void one_value(check_t *c, const attn_option_spec_t *s, const char *text)
     kit_result_free(&got);
     kit_inputs_free(in);
     free(values);
+}
+
+/* The plain case, and on the host what a choice of kernels may forget: sinks, slopes, a cap, a window. */
+static void one_value(check_t *c, const attn_option_spec_t *s, const char *text) {
+    static const uint64_t also[] = {ATTN_F_SINK, ATTN_F_ALIBI, ATTN_F_SOFT_CAP, ATTN_F_SLIDING_WINDOW};
+    one_value_with(c, s, text, 0);
+    for (size_t i = 0; i < sizeof also / sizeof also[0] && c->memory->kind == NULL; i++)
+        one_value_with(c, s, text, also[i]);
 }
 
 static void option(check_t *c) {

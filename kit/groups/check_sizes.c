@@ -61,8 +61,8 @@ static void many_tokens(check_t *c) {
 }
 
 static void many_heads(check_t *c) {
-    static const uint32_t heads[][2] = {{65, 65}, {96, 96}, {128, 8}, {72, 6}, {12, 1}, {24, 2},
-                                        {32, 1},  {128, 1}, {64, 2},  {7, 7},  {14, 2}};
+    static const uint32_t heads[][2] = {{65, 65}, {96, 96}, {128, 8}, {72, 6}, {12, 1},    {24, 2},  {32, 1},
+                                        {128, 1}, {64, 2},  {7, 7},   {14, 2}, {160, 160}, {256, 16}};
     kit_case_t k;
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         if (!start(c, &k)) return;
@@ -149,6 +149,14 @@ static void optional_members(check_t *c) {
         kit_case_add(&k, 20, 20);
         check_run(c, c->backend, &k, NULL);
     }
+    if (attn_role_has_cache(k.problem.role)) { /* decodes, and a padded request without a token */
+        k.num_reqs = 0;
+        k.flags |= KIT_FULL_BATCH;
+        kit_case_add(&k, 1, 77);
+        kit_case_add(&k, 0, 20);
+        kit_case_add(&k, 1, 30);
+        check_run(c, c->backend, &k, NULL);
+    }
     if (kv == 0 || !attn_role_has_cache(k.problem.role)) return;
     k.problem.kv_cache_dtype = kv;
     k.flags = KIT_NO_SCALES;
@@ -176,7 +184,7 @@ void check_sizes_list(check_list_t *list, const check_t *c) {
     if ((c->can.roles & ~latent) == 0) return;
     check_add(list, "numerics", 1, many_requests, 0, "33 to 257 requests");
     check_add(list, "numerics", 1, many_tokens, 0, "66000 tokens in a batch");
-    check_add(list, "numerics", 1, many_heads, 0, "65 to 128 heads, groups of 12 and 32");
+    check_add(list, "numerics", 1, many_heads, 0, "65 to 256 heads, groups of 12 and 32");
     check_add(list, "numerics", 1, ends_of_head_sizes, 0, "head sizes at the ends of the table");
     if (c->can.out_dtypes &
         (ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16)))

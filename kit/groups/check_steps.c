@@ -65,33 +65,66 @@ static int forward_and_compare(check_t *c, kit_run_t *x) {
 }
 
 /* Layers 0, 1, 2 on one instance, then 2, 1, 0, 0: each has its own cache, inputs and outputs. */
-static void one_build(check_t *c) {
+static int layers_in_turn(check_t *c, const kit_case_t *k) {
     static const int order[] = {0, 1, 2, 2, 1, 0, 0, 1};
-    kit_case_t k;
     kit_inputs_t *in[NUM_LAYERS] = {NULL};
-    if (!start(c, &k)) return;
-    check_running(c, &k);
+    check_running(c, k);
     for (int l = 0; l < NUM_LAYERS; l++) {
-        in[l] = inputs_of_layer(&k, in[0], l);
-        int status = l == 0 ? kit_run_open(&runs[0], c->backend, &k, in[0], c->memory, &results[0])
-                            : kit_run_join(&runs[l], &runs[0], &k, in[l], &results[l]);
+        in[l] = inputs_of_layer(k, in[0], l);
+        int status = l == 0 ? kit_run_open(&runs[0], c->backend, k, in[0], c->memory, &results[0])
+                            : kit_run_join(&runs[l], &runs[0], k, in[l], &results[l]);
         if (status == ATTN_OK) status = kit_run_fill(&runs[l]);
         if (status == ATTN_OK) status = kit_run_prepare(&runs[l]);
         if (status == ATTN_OK) status = kit_run_outputs(&runs[l]);
         if (l > 0) runs[l].space = runs[0].space;
-        if (!is_well(c, &runs[l], status)) return;
+        if (!is_well(c, &runs[l], status)) return 0;
     }
-    if (!is_well(c, &runs[0], kit_run_build(&runs[0]))) return;
+    if (!is_well(c, &runs[0], kit_run_build(&runs[0]))) return 0;
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
         kit_run_t *x = &runs[order[i]];
         int status = i < NUM_LAYERS ? kit_run_update(x) : ATTN_OK;
         if (status == ATTN_OK && i > 0 && i < NUM_LAYERS) status = kit_run_arguments(x);
-        if (!is_well(c, x, status) || !forward_and_compare(c, x)) return;
+        if (!is_well(c, x, status) || !forward_and_compare(c, x)) return 0;
     }
+    attn_space_needed_t needed = {.struct_size = sizeof needed};
+    attn_error_t error = {.struct_size = sizeof error};
+    if (runs[0].ops->space_needed(runs[0].instance, &needed, &error) != ATTN_OK ||
+        memcmp(&needed, &runs[0].needed, sizeof needed) != 0)
+        check_fail(c, "space_needed is another one after a step; it follows from the problem alone");
     for (int l = NUM_LAYERS - 1; l >= 0; l--) {
         kit_run_close(&runs[l]);
         kit_inputs_free(in[l]);
     }
+    return !c->report->is_failed;
+}
+
+static void one_build(check_t *c) {
+    kit_case_t k;
+    if (start(c, &k)) layers_in_turn(c, &k);
+}
+
+/* The same with what else is a layer's own: sinks, slopes, scales of its cache, queries and outputs. */
+static void layers_of_their_own(check_t *c) {
+    static const uint64_t own[] = {ATTN_F_SINK, ATTN_F_ALIBI,       ATTN_F_PER_HEAD_SCALES,
+                                   0,           ATTN_F_QUANT_QUERY, ATTN_F_OUT_FP8_STATIC};
+    for (size_t i = 0; i < sizeof own / sizeof own[0] && !c->report->is_failed; i++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        if ((c->can.features & own[i]) != own[i]) continue;
+        k.problem.features |= own[i] & ~ATTN_F_QUANT_QUERY;
+        if (own[i] == ATTN_F_PER_HEAD_SCALES) k.flags |= KIT_PER_HEAD;
+        if (i >= 2 && i <= 4) {
+            if (!attn_role_has_cache(k.problem.role) ||
+                !(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)))
+                continue;
+            k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+            check_fit_size(c, &k);
+        }
+        if (own[i] == ATTN_F_QUANT_QUERY) k.problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
+        if (own[i] == ATTN_F_OUT_FP8_STATIC) k.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+        if (check_is_served(c, &k)) layers_in_turn(c, &k);
+    }
+    if (c->report->num_cases == 0) check_skip(c, "it serves none of what is a layer's own");
 }
 
 /* Each layer has an instance of its own; the one that built the metadata is closed before the others use
@@ -332,11 +365,22 @@ static void other_threads(check_t *c) {
 
 /* The profiling run comes before there is a cache or a batch: query and output are all it has. */
 static void profile_first(check_t *c) {
-    for (uint32_t flags = 0; flags < 3; flags++) {
+    for (uint32_t flags = 0; flags < 5; flags++) {
         kit_case_t k;
         kit_run_t *x = &runs[0];
         if (!start(c, &k)) return;
         k.flags |= flags == 1 ? KIT_STRIDED : flags == 2 ? KIT_HEADS_FIRST : 0;
+        if (flags == 3) { /* values of another size */
+            if (!(c->can.features & ATTN_F_DIFF_KV) || attn_role_is_mla(k.problem.role)) continue;
+            k.problem.head_size_v =
+                c->can.num_head_sizes_v != 0 ? c->can.head_sizes_v[0].max : check_head_size(c, 64);
+            if (k.problem.head_size_v > 512 || !check_is_served(c, &k)) continue;
+        }
+        if (flags == 4) { /* as many tokens as a step of an engine has */
+            if (c->memory->kind != NULL || !attn_role_has_cache(k.problem.role)) continue;
+            for (int r = 0; r < 11; r++)
+                kit_case_add(&k, 180, 180);
+        }
         check_running(c, &k);
         kit_inputs_t *in = kit_inputs_make(&k);
         int status = kit_run_open(x, c->backend, &k, in, c->memory, &results[0]);
@@ -378,6 +422,9 @@ static void profile_first(check_t *c) {
 void check_steps_list(check_list_t *list, const check_t *c) {
     (void)c;
     check_add(list, "steps", 1, one_build, 0, "one build serves several layers, again and again");
+    if (list->role == 0)
+        check_add(list, "steps", 1, layers_of_their_own, 0,
+                  "layers have sinks, slopes and scales of their own");
     check_add(list, "steps", 1, builder_closes, 0, "metadata outlives the instance that built it");
     check_add(list, "steps", 1, other_batches, 0, "batches of other sizes on one instance");
     check_add(list, "steps", 1, others_end, 0, "instances end while others live");

@@ -167,13 +167,14 @@ static int has_plain_page(const kit_case_t *k) {
            plain.page_bytes == run.shape.page_bytes;
 }
 
-static void stored_in_layout(check_t *c, uint32_t layout) {
+static void stored_in_layout(check_t *c, uint32_t layout, uint32_t dtype) {
     static kit_result_t result;
     kit_case_t k;
     if (!check_plain_case(c, &k) || k.problem.role != ATTN_ROLE_DECODER) {
         check_skip(c, "not a decoder backend");
         return;
     }
+    k.problem.dtype = dtype;
     k.problem.kv_cache_dtype = c->arg;
     k.problem.kv_layout = layout;
     if (c->can.features & ATTN_F_BLOCK_STRIDE) k.flags |= KIT_CROSS_LAYER; /* blocks lie three pages apart */
@@ -205,11 +206,53 @@ static void stored_in_layout(check_t *c, uint32_t layout) {
     kit_inputs_free(in);
 }
 
-/* In both orders of a page: one that is read as it was written, and both the wrong way, gives right
- * numbers. */
+/* In both orders of a page: one that is read as it was written, and both the wrong way, gives right numbers;
+ * and of every element type. */
 static void stored_bits(check_t *c) {
-    for (uint32_t layout = ATTN_LAYOUT_NHD; layout <= ATTN_LAYOUT_HND && !c->report->is_skipped; layout++)
-        if (c->can.required_layout == 0 || c->can.required_layout == layout) stored_in_layout(c, layout);
+    for (uint32_t d = ATTN_DTYPE_FLOAT32; d <= ATTN_DTYPE_BFLOAT16; d++)
+        for (uint32_t layout = ATTN_LAYOUT_NHD; layout <= ATTN_LAYOUT_HND && !c->report->is_failed; layout++)
+            if ((c->can.dtypes & ATTN_BIT(d)) &&
+                (c->can.required_layout == 0 || c->can.required_layout == layout))
+                stored_in_layout(c, layout, d);
+    if (c->report->num_cases > 0 && !c->report->is_failed) c->report->is_skipped = 0;
+}
+
+/* Values at the lower end of an 8-bit format, the same behind every key: they are the output, whatever the
+ * weights, and not 0. */
+static void subnormals(check_t *c) {
+    kit_case_t k;
+    kit_result_t got;
+    if (!check_plain_case(c, &k) || k.problem.role != ATTN_ROLE_DECODER) {
+        check_skip(c, "not a decoder backend");
+        return;
+    }
+    k.problem.kv_cache_dtype = c->arg;
+    k.flags |= KIT_NO_SCALES;
+    check_fit_size(c, &k);
+    if (!check_is_served(c, &k)) {
+        check_skip(c, "supports_combination refuses the plain case with it");
+        return;
+    }
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL) return;
+    const kit_sizes_t z = kit_sizes(&k.problem);
+    const int is_e4m3 = attn_kv_storage(c->arg, k.problem.dtype) == ATTN_DTYPE_FP8_E4M3;
+    const int64_t width = z.kv_heads * z.value;
+    const double least = is_e4m3 ? 0x1p-9 : 0x1p-16;
+    for (int64_t i = 0; i < in->num_keys * width; i++)
+        in->value[i] = (float)(least * (double)(1 + i % width % (is_e4m3 ? 7 : 3)));
+    if (check_run_alone(c, c->backend, &k, in, c->memory, &got)) {
+        for (int64_t i = 0; i < got.num_out && !c->report->is_failed; i++) {
+            const int64_t head = i / z.output % z.heads / (z.heads / z.kv_heads);
+            const double want = (double)in->value[head * z.value + i % z.output];
+            if (!(fabs(got.out[i] - want) <= 0.12 * want))
+                check_fail(c, "every key has the value %.6g, a subnormal of %s; output %lld is %.6g", want,
+                           attn_kv_name(c->arg), (long long)i, got.out[i]);
+        }
+        c->report->num_cases++;
+        kit_result_free(&got);
+    }
+    kit_inputs_free(in);
 }
 
 void check_stored_list(check_list_t *list, const check_t *c) {
@@ -221,4 +264,8 @@ void check_stored_list(check_list_t *list, const check_t *c) {
             ((attn_kv_format(kv)->k_bits == 0 && attn_kv_format(kv)->scale <= ATTN_KV_SCALE_STATIC) ||
              attn_kv_is_whole_page(kv)))
             check_add(list, "numerics", 1, stored_bits, kv, "bits in a cache of %s", attn_kv_name(kv));
+    for (uint32_t kv = 1; kv < ATTN_KV_COUNT_ && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)); kv++)
+        if ((formats & ATTN_BIT(kv)) && (kv == ATTN_KV_FP8_E4M3 || kv == ATTN_KV_FP8_E5M2))
+            check_add(list, "numerics", 1, subnormals, kv, "subnormal values in a cache of %s",
+                      attn_kv_name(kv));
 }

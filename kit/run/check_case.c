@@ -164,11 +164,20 @@ void check_random_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t m
 int check_is_served(const check_t *c, const kit_case_t *k) {
     const attn_backend_ops_t *ops = c->backend->ops;
     if (ops->supports_combination == NULL) return 1;
-    attn_reason_t items[4];
+    attn_reason_t items[4] = {{0}};
     attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 4, .items = items};
     attn_device_t device;
     check_device(c, &device);
-    return ops->supports_combination(&k->problem, &device, &reasons) == ATTN_OK && reasons.count == 0;
+    if (ops->supports_combination(&k->problem, &device, &reasons) != ATTN_OK) return 0;
+    for (uint32_t i = 0; i < reasons.count && i < 4; i++)
+        if (items[i].text[0] == '\0' || items[i].param[0] == '\0') {
+            check_t *report_only = (check_t *)(uintptr_t)c;
+            check_running(report_only, k);
+            check_fail(report_only,
+                       "supports_combination gives reason %d of %d without %s: nobody learns why", (int)i + 1,
+                       (int)reasons.count, items[i].text[0] == '\0' ? "a text" : "a parameter");
+        }
+    return reasons.count == 0;
 }
 
 void check_device(const check_t *c, attn_device_t *device) {

@@ -2,6 +2,7 @@
 /* check_children.c: a pool of child processes, one a check; results come in the order of the checks. */
 #include "check_children.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -26,7 +27,19 @@ int check_usual_jobs(void) {
     return n < 1 ? 1 : n > CHECK_MAX_JOBS ? CHECK_MAX_JOBS : n;
 }
 
-static void run_in_child(check_t *c, const slot_t *s) {
+/* Where others run beside it, an OpenMP runtime gets its share of the processors: as many pools of threads as
+ * checks, each of all processors and spinning, would take many times as long. */
+static void share_processors(int jobs) {
+    void (*set)(int) = NULL;
+    void *found = jobs > 1 ? dlsym(RTLD_DEFAULT, "omp_set_num_threads") : NULL;
+    const int share = check_usual_jobs() / jobs;
+    if (found == NULL) return;
+    memcpy(&set, &found, sizeof set);
+    set(share > 1 ? share : 1);
+}
+
+static void run_in_child(check_t *c, const slot_t *s, int jobs) {
+    share_processors(jobs);
     dup2(s->printed, STDOUT_FILENO);
     dup2(s->printed, STDERR_FILENO);
     struct sigaction plain = {.sa_handler = SIG_DFL};
@@ -49,7 +62,7 @@ static int is_skipped(check_t *c, const struct check_entry *e) {
     return c->report->is_skipped;
 }
 
-static void start(check_t *c, slot_t *s, const struct check_entry *e) {
+static void start(check_t *c, slot_t *s, const struct check_entry *e, int jobs) {
     s->entry = e;
     c->report = s->report;
     c->arg = e->arg;
@@ -61,7 +74,7 @@ static void start(check_t *c, slot_t *s, const struct check_entry *e) {
     clock_gettime(CLOCK_MONOTONIC, &s->start);
     fflush(NULL);
     s->child = fork();
-    if (s->child == 0) run_in_child(c, s);
+    if (s->child == 0) run_in_child(c, s, jobs);
     if (s->child > 0) return;
     check_fail(c, "no child process: %s", strerror(errno));
     s->child = 0;
@@ -116,7 +129,7 @@ static void run_all(check_t *c, slot_t *slots, int num_slots, const struct check
     for (int oldest = 0; oldest < count;) {
         while (next < count && next < oldest + num_slots && running < jobs) {
             slot_t *s = &slots[next % num_slots];
-            start(c, s, entries[next++]);
+            start(c, s, entries[next++], jobs);
             running += s->child != 0;
         }
         int has_ended = 0;

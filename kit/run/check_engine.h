@@ -91,6 +91,7 @@ void check_relations_list(check_list_t *list, const check_t *c);
 void check_families_list(check_list_t *list, const check_t *c); /* part of numerics */
 void check_sizes_list(check_list_t *list, const check_t *c);    /* likewise */
 void check_stored_list(check_list_t *list, const check_t *c);   /* likewise */
+void check_pairs_list(check_list_t *list, const check_t *c);    /* likewise */
 void check_far_list(check_list_t *list, const check_t *c);      /* part of offsets */
 void check_defaults_list(check_list_t *list, const check_t *c); /* part of capabilities */
 void check_state_list(check_list_t *list, const check_t *c);    /* part of manners */

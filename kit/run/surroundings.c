@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* surroundings.c: floating point, signals, locale, folder and environment of the process, before and
- * after. */
+/* surroundings.c: floating point, signals, locale, folder, limits, environment and the calling thread, before
+ * and after. */
 #include "surroundings.h"
 
 #include <attn/attn_plugin_util.h>
@@ -8,7 +8,9 @@
 #include <dirent.h>
 #include <fenv.h>
 #include <locale.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +19,8 @@ extern char **environ;
 
 /* A flag that libc sets of its own accord whenever a handler is put in place; also when it is put back. */
 enum { RESTORER = 0x04000000 };
+
+enum { SEED = 20240607 };
 
 void surroundings_read(surroundings_t *s) {
     memset(s, 0, sizeof *s);
@@ -30,6 +34,19 @@ void surroundings_read(surroundings_t *s) {
     umask(s->mask);
     for (int i = 1; i < 32; i++)
         sigaction(i, NULL, &s->signals[i]);
+    pthread_sigmask(SIG_SETMASK, NULL, &s->blocked);
+    sched_getaffinity(0, sizeof s->processors, &s->processors);
+    pthread_getname_np(pthread_self(), s->thread, sizeof s->thread);
+    s->priority = getpriority(PRIO_PROCESS, 0);
+    for (int i = 0; i < SURROUNDINGS_LIMITS; i++)
+        getrlimit((__rlimit_resource_t)i, &s->limits[i]);
+}
+
+/* The generator of rand is the process's own; its next number says whether it was seeded or used. */
+void surroundings_seed(surroundings_t *s) {
+    srand(SEED);
+    s->number = rand();
+    srand(SEED);
 }
 
 int surroundings_differ(const surroundings_t *before, const surroundings_t *now, char *text, size_t size) {
@@ -39,6 +56,20 @@ int surroundings_differ(const surroundings_t *before, const surroundings_t *now,
         snprintf(text, size, "changed MXCSR from 0x%x to 0x%x", before->control, now->control);
     if (strcmp(now->locale, before->locale) != 0) snprintf(text, size, "changed the locale");
     if (strcmp(now->folder, before->folder) != 0) snprintf(text, size, "changed the working directory");
+    if (!CPU_EQUAL(&now->processors, &before->processors))
+        snprintf(text, size, "changed the processors that the calling thread may use");
+    if (strcmp(now->thread, before->thread) != 0) snprintf(text, size, "changed the calling thread's name");
+    if (now->priority != before->priority) snprintf(text, size, "changed the priority");
+    if (memcmp(now->limits, before->limits, sizeof now->limits) != 0)
+        snprintf(text, size, "changed a resource limit (setrlimit)");
+    for (int i = 1; i < 32; i++)
+        if (sigismember(&now->blocked, i) != sigismember(&before->blocked, i))
+            snprintf(text, size, "changed which signals are blocked (%s)", strsignal(i));
+    if (before->number != 0) {
+        if (rand() != before->number)
+            snprintf(text, size, "seeded or used rand, which belongs to the program");
+        srand(SEED);
+    }
     if (now->mask != before->mask) snprintf(text, size, "changed the umask");
     for (int i = 1; i < 32; i++)
         if (now->signals[i].sa_handler != before->signals[i].sa_handler ||

@@ -4,10 +4,14 @@
 #ifndef ATTN_KIT_SURROUNDINGS_H
 #define ATTN_KIT_SURROUNDINGS_H
 
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/types.h>
+
+enum { SURROUNDINGS_LIMITS = 16 };
 
 typedef struct surroundings {
     int rounding;
@@ -15,9 +19,17 @@ typedef struct surroundings {
     char locale[64], folder[1024];
     mode_t mask;
     struct sigaction signals[32];
+    sigset_t blocked; /* of the calling thread, as the next three */
+    cpu_set_t processors;
+    char thread[32];
+    int priority;
+    struct rlimit limits[SURROUNDINGS_LIMITS];
+    int number; /* that rand gives next; 0: not looked at */
 } surroundings_t;
 
 void surroundings_read(surroundings_t *s);
+/* Seeds rand, so that surroundings_differ can say whether it was used. */
+void surroundings_seed(surroundings_t *s);
 /* What differs, in text; 1 if something does. */
 int surroundings_differ(const surroundings_t *before, const surroundings_t *now, char *text, size_t size);
 

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# kit_vendor.sh: faults planted into a plugin of another build than examples/plugin. vendor_faults.h names for
-# each the group and the check that has to catch it; without a fault every group passes. A run plants every
-# third fault of each group, from the one that ATTN_TEST_SEED says (0): 0, 1 and 2 together are all of them.
-# ATTN_TEST_LONG=1 plants all in one run, and ATTN_TEST_ONLY=NAME one.
+# kit_vendor.sh: faults planted into two plugins of other builds than examples/plugin. vendor_faults.h and
+# vendor_split_faults.h name for each the group and the check that has to catch it; without a fault every group
+# passes. A run plants every sixth fault of each group, from the one that ATTN_TEST_SEED says (0): 0 to 5 together
+# are all of them. ATTN_TEST_LONG=1 plants all in one run, and ATTN_TEST_ONLY=NAME one.
 . "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
 attn=$ATTN_TEST_BUILDDIR/tools/attn
 folder=$ATTN_TEST_SRCDIR/tests/kit/vendor
@@ -15,26 +15,32 @@ case $ATTN_TEST_SANITIZERS in
     ;;
 esac
 
-build() { # FAULT OUTPUT
-    ${ATTN_TEST_CC:-cc} -std=c11 -O1 -w -DFAULT="F_$1" -fPIC -shared -fvisibility=hidden \
-        -I"$ATTN_TEST_SRCDIR/include" "$folder/vendor_attn.c" -lm -lpthread -o "$2"
+build() { # PLUGIN FAULT OUTPUT
+    ${ATTN_TEST_CC:-cc} -std=c11 -O1 -w -DFAULT="F_$2" -fPIC -shared -fvisibility=hidden \
+        -I"$ATTN_TEST_SRCDIR/include" "$folder/vendor_$1.c" -lm -lpthread -o "$3"
 }
 
 if [ -z "$ATTN_TEST_ONLY" ]; then
-    build NONE "$tap_scratch/none.so"
-    ok "without a fault every group passes" "$attn" check "$tap_scratch/none.so"
+    for plugin in attn split; do
+        build $plugin NONE "$tap_scratch/none.so"
+        ok "vendor_$plugin: without a fault every group passes" "$attn" check "$tap_scratch/none.so"
+    done
 fi
-seed=${ATTN_TEST_SEED:-0} every=3
+seed=${ATTN_TEST_SEED:-0} every=6
 if [ "${ATTN_TEST_LONG:-0}" != 0 ] || [ -n "$ATTN_TEST_ONLY" ]; then every=1; fi
-sed -n 's/^X(\([a-z0-9_]*\), \([a-z]*\), "\(.*\)")$/\1 \2 \3/p' "$folder/vendor_faults.h" >"$tap_scratch/all"
-awk -v seed="$seed" -v every=$every '(n[$2]++ + every - seed % every) % every == 0' "$tap_scratch/all" \
+for plugin in attn split; do
+    list=$folder/vendor_faults.h
+    [ $plugin = attn ] || list=$folder/vendor_${plugin}_faults.h
+    sed -n "s/^X(\([a-z0-9_]*\), \([a-z]*\), \"\(.*\)\")\$/$plugin \1 \2 \3/p" "$list"
+done >"$tap_scratch/all"
+awk -v seed="$seed" -v every=$every '(n[$1 $3]++ + every - seed % every) % every == 0' "$tap_scratch/all" \
     >"$tap_scratch/list"
 echo "# seed $seed: $(grep -c . "$tap_scratch/list") of $(grep -c . "$tap_scratch/all") faults" \
     "(ATTN_TEST_LONG=1: all)"
 ok "there are faults to plant" grep -q . "$tap_scratch/list"
-while read -r name group check; do
+while read -r plugin name group check; do
     [ -n "$ATTN_TEST_ONLY" ] && [ "$ATTN_TEST_ONLY" != "$name" ] && continue
-    if ! build "$name" "$tap_scratch/$name.so" >"$tap_scratch/out" 2>&1; then
+    if ! build "$plugin" "$name" "$tap_scratch/$name.so" >"$tap_scratch/out" 2>&1; then
         fail "$name builds" "$(cat "$tap_scratch/out")"
         continue
     fi
