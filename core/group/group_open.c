@@ -30,6 +30,8 @@ static void fill_problem(attn_problem_t *p, uint32_t block_size) {
     if (p->max_model_len == 0) p->max_model_len = DEFAULT_MODEL_LEN;
     if (p->dcp_world_size > 1 && p->cp_interleave == 0) p->cp_interleave = 1;
     if ((p->features & ATTN_F_MM_PREFIX) != 0 && p->max_mm_ranges == 0) p->max_mm_ranges = DEFAULT_MM_RANGES;
+    if ((p->features & ATTN_F_KEY_LENGTHS) != 0 && p->max_num_batched_keys == 0)
+        p->max_num_batched_keys = p->max_num_batched_tokens;
 }
 
 /* The block size that was filled in may not suit what the engine wants of it. */

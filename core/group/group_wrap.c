@@ -16,11 +16,12 @@ static int refuse(const char *param, const char *why, attn_error_t *error) {
 /* Chunks become requests of their own, with positions that begin anew. */
 static int plan_chunks(const attn_problem_t *p, struct attni_wrap *w, attn_problem_t *inner,
                        attn_error_t *error) {
-    const uint64_t positional = ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_QQ_BIAS | ATTN_F_DCP | ATTN_F_CAPTURE;
+    const uint64_t positional =
+        ATTN_F_MM_PREFIX | ATTN_F_RSWA | ATTN_F_QQ_BIAS | ATTN_F_DCP | ATTN_F_CAPTURE | ATTN_F_DEVICE_LENGTHS;
     if ((attn_problem_features(p) & positional) != 0)
         return refuse("chunk_size",
                       "this backend has no chunked local attention of its own, and splitting requests "
-                      "excludes spans, R-SWA, qq_bias, DCP and capture",
+                      "excludes spans, R-SWA, qq_bias, DCP, capture and lengths on the device",
                       error);
     if (p->static_sink_len != 0)
         return refuse("chunk_size", "chunked local attention and static sink tokens exclude each other here",

@@ -65,6 +65,7 @@ uint32_t attni_metadata_batch(const attn_batch_t *b) {
         if (b->encoder_seq_lens_host != NULL) h = mix(h, (uint32_t)b->encoder_seq_lens_host[r]);
         if (b->causal_host != NULL) h = mix(h, b->causal_host[r]);
         if (b->rswa_prefix_lens_host != NULL) h = mix(h, (uint32_t)b->rswa_prefix_lens_host[r]);
+        if (b->key_start_loc_host != NULL) h = mix(h, (uint32_t)b->key_start_loc_host[r + 1]);
     }
     for (int64_t i = 0; b->mm_prefix_ranges_host != NULL && i < (int64_t)b->num_reqs * b->num_mm_ranges; i++)
         h = mix(h, pair(b->mm_prefix_ranges_host[2 * i], b->mm_prefix_ranges_host[2 * i + 1]));

@@ -27,6 +27,7 @@ struct check {
     struct {
         const void *metadata;
         int32_t tokens;
+        int64_t key_rows; /* of the call that were all written: those of tokens, or of keys */
         int64_t longest;
     } built[REMEMBERED];
     unsigned next_built;
@@ -117,10 +118,17 @@ static int check_slots(struct check *c, const DLTensor *t, int64_t n, attn_error
     return code;
 }
 
+/* The host's lengths are bounds (semantics 1.6): which rows of a call have content is not known here. */
+static int has_device_lengths(const struct check *c) {
+    return (c->hook.group->features & ATTN_F_DEVICE_LENGTHS) != 0;
+}
+
 static int check_batch(struct check *c, const attn_batch_t *b, attn_error_t *error) {
-    int code = attni_inspect_list(b->query_start_loc, b->query_start_loc_host, b->num_reqs + 1,
+    int code = ATTN_OK;
+    if (!has_device_lengths(c)) /* which need not be what they will be in forward */
+        code = attni_inspect_list(b->query_start_loc, b->query_start_loc_host, b->num_reqs + 1,
                                   "query_start_loc", error);
-    if (code == ATTN_OK)
+    if (code == ATTN_OK && !has_device_lengths(c))
         code = attni_inspect_list(b->seq_lens, b->seq_lens_host, b->num_reqs, "seq_lens", error);
     if (code == ATTN_OK)
         code = attni_inspect_list(b->rswa_prefix_lens, b->rswa_prefix_lens_host, b->num_reqs,
@@ -163,9 +171,14 @@ static int check_plan(attn_instance_t *i, const attn_batch_t *b, const attn_spac
     if (at == REMEMBERED) at = c->next_built++ % REMEMBERED;
     c->built[at].metadata = s->metadata;
     c->built[at].tokens = b->num_actual_tokens;
+    c->built[at].key_rows = b->key_start_loc_host != NULL ? 0 : b->num_actual_tokens;
     c->built[at].longest = 0;
-    for (int32_t r = 0; r < b->num_reqs; r++)
+    for (int32_t r = 0; r < b->num_reqs; r++) {
         c->built[at].longest = attni_max64(c->built[at].longest, b->seq_lens_host[r]);
+        /* up to the first row that is no key (semantics 2.16) */
+        if (b->key_start_loc_host != NULL && c->built[at].key_rows == b->key_start_loc_host[r])
+            c->built[at].key_rows += b->seq_lens_host[r];
+    }
     return c->everything ? inspect_all(c, &inner, error) : ATTN_OK;
 }
 
@@ -188,10 +201,10 @@ static int check_update(attn_instance_t *i, const attn_kv_update_t *a, void *str
     return code != ATTN_OK ? code : c->hook.next.ops.update_kv_cache(c->hook.next.instance, a, stream, error);
 }
 
-static int check_inputs(const attn_forward_t *a, int64_t rows, attn_error_t *error) {
+static int check_inputs(const attn_forward_t *a, int64_t rows, int64_t key_rows, attn_error_t *error) {
     int code = attni_inspect_values(a->query, rows, "query", 0, error);
-    if (code == ATTN_OK) code = attni_inspect_values(a->key, rows, "key", 0, error);
-    if (code == ATTN_OK) code = attni_inspect_values(a->value, rows, "value", 0, error);
+    if (code == ATTN_OK) code = attni_inspect_values(a->key, key_rows, "key", 0, error);
+    if (code == ATTN_OK) code = attni_inspect_values(a->value, key_rows, "value", 0, error);
     return code;
 }
 
@@ -214,8 +227,9 @@ static int check_forward(attn_instance_t *i, const attn_forward_t *a, const attn
     int code = attni_inspect_topk(a->topk_indices, rows, c->built[at].longest, error);
     if (code != ATTN_OK) return code;
     attn_space_t inner = trimmed(c, s);
-    if (!c->everything) return next->ops.forward(next->instance, a, &inner, stream, error);
-    code = check_inputs(a, rows, error);
+    if (!c->everything || has_device_lengths(c))
+        return next->ops.forward(next->instance, a, &inner, stream, error);
+    code = check_inputs(a, rows, c->built[at].key_rows, error);
     if (code != ATTN_OK) return code;
     prepare(inner.workspace, inner.workspace_bytes, POISON);
     uint64_t before = attni_inspect_padding(a->output, rows);

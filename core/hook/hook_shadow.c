@@ -270,6 +270,8 @@ static int allocate_buffers(struct shadow *s, const attn_problem_t *p, const att
 static const char *known_obstacle(const attn_group_t *g, const struct attni_backend *backend) {
     if (g->device.type != kDLCPU) return "it computes on CPUs only";
     if (g->inner.role == ATTN_ROLE_MLA_PREFILL) return "it is a part of a layer";
+    if ((g->features & ATTN_F_DEVICE_LENGTHS) != 0)
+        return "lengths on the device do not say which rows have a result";
     if (g->backend->capabilities.forward_writes_cache || backend->capabilities.forward_writes_cache)
         return "a forward that writes the cache cannot run twice";
     return "";

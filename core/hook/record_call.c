@@ -95,7 +95,11 @@ int attni_seen_batch_copy(struct attni_seen_batch *seen, const attn_group_t *g, 
         seen->starts = copied(b->query_start_loc_host, (n + 1) * sizeof *seen->starts, &failed);
         seen->lens = copied(b->seq_lens_host, n * sizeof *seen->lens, &failed);
         if (b->causal_host != NULL) seen->causal = copied(b->causal_host, n, &failed);
-        if (g->inner.dcp_world_size > 1 || g->inner.pcp_world_size > 1)
+        if (b->key_start_loc_host != NULL)
+            seen->key_starts = copied(b->key_start_loc_host, (n + 1) * sizeof *seen->key_starts, &failed);
+        if ((g->features & ATTN_F_DEVICE_LENGTHS) != 0)
+            seen->unseen = "its lengths are on the device, and the host knows bounds of them";
+        else if (g->inner.dcp_world_size > 1 || g->inner.pcp_world_size > 1)
             seen->unseen = "the cache is shared among ranks";
         else
             copy_table(seen, g, b, &failed);
@@ -112,6 +116,7 @@ void attni_seen_batch_free(struct attni_seen_batch *seen) {
     free(seen->ranges);
     free(seen->table);
     free(seen->causal);
+    free(seen->key_starts);
     memset(seen, 0, sizeof *seen);
 }
 
@@ -183,6 +188,7 @@ int attni_record_shapes(const struct attni_record *r) {
                   ranges[3] = {b->num_reqs, b->num_mm_ranges, 2};
     return failed || add_list(r, "query_start_loc", b->starts, ATTN_DTYPE_INT32, 1, starts) != 0 ||
                    add_list(r, "seq_lens", b->lens, ATTN_DTYPE_INT32, 1, reqs) != 0 ||
+                   add_list(r, "key_start_loc", b->key_starts, ATTN_DTYPE_INT32, 1, starts) != 0 ||
                    add_list(r, "causal", b->causal, ATTN_DTYPE_UINT8, 1, reqs) != 0 ||
                    add_list(r, "rswa_prefix_lens", b->rswa, ATTN_DTYPE_INT32, 1, reqs) != 0 ||
                    add_list(r, "mm_prefix_ranges", b->ranges, ATTN_DTYPE_INT32, 3, ranges) != 0

@@ -17,6 +17,7 @@ struct attni_seen_batch {
     int32_t num_reqs, num_tokens, common_prefix_len, num_mm_ranges;
     int64_t table_columns;
     int32_t *starts, *lens, *rswa, *ranges, *table; /* table: the entries that are read, 0 behind them */
+    int32_t *key_starts;                            /* with keys of lengths of their own, else NULL */
     uint8_t *causal;
     const char *unseen; /* why the tensors of a call cannot be recorded; NULL: they can */
 };

@@ -14,6 +14,7 @@ struct check {
     const attn_batch_t *b;
     int64_t max_seqs, max_tokens, max_len;
     int64_t num_blocks;
+    int has_key_lengths; /* ATTN_F_KEY_LENGTHS */
     attn_error_t *error;
 };
 
@@ -55,19 +56,23 @@ static int check_lengths(const struct check *c) {
         if (query < 0)
             REFUSE("query_start_loc_host", "query_start_loc_host[%d] is %d after %d; it must not decrease",
                    (int)r + 1, (int)starts[r + 1], (int)starts[r]);
-        if (seq < query)
+        if (seq < 0)
+            REFUSE("seq_lens_host", "seq_lens_host[%d] is %lld; it must be 0 or more", (int)r,
+                   (long long)seq);
+        if (seq < query && !c->has_key_lengths)
             REFUSE("seq_lens_host",
                    "seq_lens_host[%d] is %lld with %lld new tokens; it counts them too, so it cannot be less",
                    (int)r, (long long)seq, (long long)query);
-        if (!attn_role_has_cache(c->p->role) && seq != query)
+        if (!attn_role_has_cache(c->p->role) && !c->has_key_lengths && seq != query)
             REFUSE("seq_lens_host",
-                   "seq_lens_host[%d] is %lld with %lld tokens; role %s has no cache, so both are equal",
+                   "seq_lens_host[%d] is %lld with %lld tokens; role %s has no cache, so both are equal: "
+                   "request ATTN_F_KEY_LENGTHS for keys with lengths of their own",
                    (int)r, (long long)seq, (long long)query, attn_role_name(c->p->role));
         if (seq > c->max_len)
             REFUSE("seq_lens_host",
                    "seq_lens_host[%d] is %lld; the problem was opened for %lld (max_model_len)", (int)r,
                    (long long)seq, (long long)c->max_len);
-        if (b->common_prefix_len > seq - query)
+        if (b->common_prefix_len > 0 && b->common_prefix_len > seq - query)
             REFUSE("common_prefix_len", "common_prefix_len is %d; request %d has only %lld computed tokens",
                    (int)b->common_prefix_len, (int)r, (long long)(seq - query));
         longest_query = attni_max64(longest_query, query);
@@ -82,6 +87,41 @@ static int check_lengths(const struct check *c) {
     if (b->max_seq_len != 0 && b->max_seq_len < longest_seq)
         REFUSE("max_seq_len", "max_seq_len is %lld; the longest sequence has %lld tokens (0: computed)",
                (long long)b->max_seq_len, (long long)longest_seq);
+    return ATTN_OK;
+}
+
+/* Where the keys of the call lie, with ATTN_F_KEY_LENGTHS (semantics 2.16). */
+static int check_key_rows(const struct check *c) {
+    const attn_batch_t *b = c->b;
+    const int32_t *starts = b->key_start_loc_host;
+    if (!c->has_key_lengths) {
+        if (starts != NULL)
+            REFUSE(
+                "key_start_loc_host",
+                "key_start_loc_host is given, but the problem lacks ATTN_F_KEY_LENGTHS; it would be ignored");
+        return ATTN_OK;
+    }
+    if (b->num_reqs == 0) return ATTN_OK;
+    ATTNI_NEED(starts, "key_start_loc_host", c->error);
+    if (starts[0] != 0)
+        REFUSE("key_start_loc_host", "key_start_loc_host[0] is %d; it must be 0", (int)starts[0]);
+    const int is_dense = (c->p->features & ATTN_F_FP8_ATTENTION) != 0; /* scales are those of all rows */
+    for (int32_t r = 0; r < b->num_reqs; r++) {
+        const int64_t rows = (int64_t)starts[r + 1] - starts[r], seq = b->seq_lens_host[r];
+        if (rows < 0)
+            REFUSE("key_start_loc_host", "key_start_loc_host[%d] is %d after %d; it must not decrease",
+                   (int)r + 1, (int)starts[r + 1], (int)starts[r]);
+        if (seq > rows || (is_dense && seq != rows))
+            REFUSE("seq_lens_host",
+                   "seq_lens_host[%d] is %lld; key_start_loc_host gives request %d %lld rows, and it has %s",
+                   (int)r, (long long)seq, (int)r, (long long)rows,
+                   is_dense ? "as many keys with fp8_attention" : "at most as many keys");
+    }
+    const int64_t most = c->p->max_num_batched_keys != 0 ? c->p->max_num_batched_keys : c->max_tokens;
+    if (starts[b->num_reqs] > most)
+        REFUSE("key_start_loc_host",
+               "key_start_loc_host ends with %d; the problem was opened for %lld rows (max_num_batched_keys)",
+               (int)starts[b->num_reqs], (long long)most);
     return ATTN_OK;
 }
 
@@ -263,6 +303,11 @@ static int check_unserved(const struct check *c) {
 static int check_tensors(const struct check *c) {
     const attn_batch_t *b = c->b;
     int64_t reqs = b->num_reqs;
+    if ((c->p->features & ATTN_F_DEVICE_LENGTHS) != 0 &&
+        reqs > 0) { /* they say the lengths (semantics 1.6) */
+        ATTNI_NEED(b->query_start_loc, "query_start_loc", c->error);
+        ATTNI_NEED(b->seq_lens, "seq_lens", c->error);
+    }
     /* Cross attention writes encoder tokens, whose count has nothing to do with this step's. */
     int64_t slots = c->p->role == ATTN_ROLE_ENCODER_DECODER ? 0 : b->num_actual_tokens;
     int code = check_list(c, b->query_start_loc, "query_start_loc", ATTN_DTYPE_INT32, reqs + 1);
@@ -304,10 +349,12 @@ int attni_check_batch(const attn_problem_t *p, const attn_batch_t *b, int64_t nu
                             .max_tokens = p->max_num_batched_tokens != 0 ? p->max_num_batched_tokens : 8192,
                             .max_len = p->max_model_len != 0 ? p->max_model_len : 131072,
                             .num_blocks = num_blocks != 0 ? num_blocks : (int64_t)p->num_blocks,
+                            .has_key_lengths = (p->features & ATTN_F_KEY_LENGTHS) != 0,
                             .error = error};
     int code = check_counts(&c);
     if (code == ATTN_OK) code = check_prefix(&c);
     if (code == ATTN_OK) code = check_lengths(&c);
+    if (code == ATTN_OK) code = check_key_rows(&c);
     if (code == ATTN_OK) code = check_masks(&c);
     if (code == ATTN_OK) code = check_unserved(&c);
     if (code == ATTN_OK) code = check_tensors(&c);

@@ -47,6 +47,7 @@ static const struct member members[] = {
     MEMBER(dcp_world_size, COUNT32, NULL),       MEMBER(dcp_rank, COUNT32, NULL),
     MEMBER(cp_interleave, COUNT32, NULL),        MEMBER(pcp_world_size, COUNT32, NULL),
     MEMBER(num_spec_tokens, COUNT32, NULL),      MEMBER(max_mm_ranges, COUNT32, NULL),
+    MEMBER(max_num_batched_keys, COUNT32, NULL),
 };
 
 enum { MEMBERS = sizeof members / sizeof *members, LONGEST_VALUE = 1023 };

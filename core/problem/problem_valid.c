@@ -100,6 +100,30 @@ static int check_masks(const attn_problem_t *p, attn_error_t *error) {
               "feature mm_prefix_clamp without mm_prefix; add ATTN_F_MM_PREFIX");
     REFUSE_IF(p->max_mm_ranges && !(p->features & ATTN_F_MM_PREFIX), "max_mm_ranges",
               "max_mm_ranges is %u without feature mm_prefix; add ATTN_F_MM_PREFIX", p->max_mm_ranges);
+    REFUSE_IF((p->features & ATTN_F_KEY_LENGTHS) && attn_role_has_cache(p->role), "features",
+              "feature key_lengths with role %s, whose keys are in a cache; it is for roles without one",
+              attn_role_name(p->role));
+    REFUSE_IF(p->max_num_batched_keys && !(p->features & ATTN_F_KEY_LENGTHS), "max_num_batched_keys",
+              "max_num_batched_keys is %u without feature key_lengths; add ATTN_F_KEY_LENGTHS",
+              p->max_num_batched_keys);
+    return ATTN_OK;
+}
+
+/* Lengths on the device go with what no plan on the host has to know of them (semantics 1.6). */
+static int check_device_lengths(const attn_problem_t *p, attn_error_t *error) {
+    if ((p->features & ATTN_F_DEVICE_LENGTHS) == 0) return ATTN_OK;
+    REFUSE_IF(p->role != ATTN_ROLE_DECODER && p->role != ATTN_ROLE_MLA, "features",
+              "feature device_lengths with role %s; only decoder and mla have it", attn_role_name(p->role));
+    REFUSE_IF(p->static_sink_len, "static_sink_len",
+              "static_sink_len is %u with feature device_lengths; the core lengthens requests on the host: "
+              "give one of the two",
+              p->static_sink_len);
+    REFUSE_IF(p->features & ATTN_F_CASCADE, "features",
+              "feature device_lengths with cascade; the prefix's length is the host's: give one of the two");
+    REFUSE_IF(p->dcp_world_size > 1, "dcp_world_size",
+              "dcp_world_size is %u with feature device_lengths; the core cuts requests among ranks on the "
+              "host: give one of the two",
+              p->dcp_world_size);
     return ATTN_OK;
 }
 
@@ -108,6 +132,8 @@ static int check_limits(const attn_problem_t *p, attn_error_t *error) {
               p->max_num_seqs, LARGEST_COUNT);
     REFUSE_IF(p->max_num_batched_tokens > LARGEST_COUNT, "max_num_batched_tokens",
               "max_num_batched_tokens is %u; give at most %d", p->max_num_batched_tokens, LARGEST_COUNT);
+    REFUSE_IF(p->max_num_batched_keys > LARGEST_COUNT, "max_num_batched_keys",
+              "max_num_batched_keys is %u; give at most %d", p->max_num_batched_keys, LARGEST_COUNT);
     REFUSE_IF(p->max_model_len < 0 || p->max_model_len > INT32_MAX, "max_model_len",
               "max_model_len is %lld; give 0 to %d", (long long)p->max_model_len, INT32_MAX);
     REFUSE_IF(p->num_blocks < 0 || p->num_blocks > INT32_MAX, "num_blocks",
@@ -163,10 +189,13 @@ static int check_mla(const attn_problem_t *p, attn_error_t *error) {
               p->num_kv_heads, role);
     REFUSE_IF(p->head_size_v && !is_prefill, "head_size_v", "head_size_v is %u; role %s needs 0",
               p->head_size_v, role);
-    REFUSE_IF(p->mask != ATTN_MASK_CAUSAL &&
-                  !(is_absorbed && p->role == ATTN_ROLE_MLA && p->mask == ATTN_MASK_FULL),
-              "mask", "mask is %s; role %s needs causal%s", attni_name_of(&attni_masks, p->mask), role,
-              p->role == ATTN_ROLE_MLA ? ", or with feature latent full" : "");
+    const int may_be_full =
+        is_prefill ? (p->features & ATTN_F_KEY_LENGTHS) != 0 : is_absorbed && p->role == ATTN_ROLE_MLA;
+    REFUSE_IF(p->mask != ATTN_MASK_CAUSAL && !(may_be_full && p->mask == ATTN_MASK_FULL), "mask",
+              "mask is %s; role %s needs causal%s", attni_name_of(&attni_masks, p->mask), role,
+              is_prefill                 ? ", or with feature key_lengths full"
+              : p->role == ATTN_ROLE_MLA ? ", or with feature latent full"
+                                         : "");
     REFUSE_IF(p->sliding_window, "sliding_window", "sliding_window is %u; role %s has none",
               p->sliding_window, role);
     REFUSE_IF(p->kv_cache_dtype == ATTN_KV_FP8_DS_MLA && !is_sparse, "kv_cache_dtype",
@@ -211,6 +240,7 @@ int attn_problem_check(const attn_problem_t *problem, attn_error_t *error) {
     if ((code = check_enums(p, error))) return code;
     if ((code = check_shape(p, error))) return code;
     if ((code = check_masks(p, error))) return code;
+    if ((code = check_device_lengths(p, error))) return code;
     if ((code = check_limits(p, error))) return code;
     if ((code = check_unserved(p, error))) return code;
     return attn_role_is_mla(p->role) ? check_mla(p, error) : check_no_mla(p, error);

@@ -205,8 +205,8 @@ static inline const char *attn_feature_name(unsigned bit) {
                                         "weights",
                                         "fp8_attention",
                                         "latent",
-                                        NULL,
-                                        NULL,
+                                        "key_lengths",
+                                        "device_lengths",
                                         "rel_bias"};
     return bit < sizeof names / sizeof names[0] ? names[bit] : NULL;
 }

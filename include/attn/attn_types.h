@@ -198,10 +198,13 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 #define ATTN_F_FP8_ATTENTION (UINT64_C(1) << 30)
 /* mla, mla_sparse: queries come absorbed, outputs are latents, no weights (semantics 7.11) */
 #define ATTN_F_LATENT (UINT64_C(1) << 31)
+/* roles without a cache: key and value of the call have lengths of their own (semantics 2.16) */
+#define ATTN_F_KEY_LENGTHS (UINT64_C(1) << 32)
+/* decoder, mla: query_start_loc and seq_lens of the device count, the host's are bounds (semantics 1.6) */
+#define ATTN_F_DEVICE_LENGTHS (UINT64_C(1) << 33)
 /* a bias by distance for each head: relative position bias, as T5's (semantics 2.15) */
 #define ATTN_F_REL_BIAS (UINT64_C(1) << 34)
-/* every bit that this header defines */
-#define ATTN_F_KNOWN_ (((UINT64_C(1) << 32) - 1) | ATTN_F_REL_BIAS)
+#define ATTN_F_KNOWN_ ((UINT64_C(1) << 35) - 1)     /* every bit that this header defines */
 
 /* ------------------------------------------------------------------- device */
 
@@ -276,7 +279,9 @@ typedef struct attn_problem {
     uint32_t pcp_world_size; /* above 1: refused, but by a backend that lists ATTN_F_PCP; none here does */
     uint32_t num_spec_tokens; /* 0; anything else is refused: see attn_plan_reorder_threshold */
     uint32_t max_mm_ranges;   /* spans per request at most; with ATTN_F_MM_PREFIX; 0: 8 */
-    uint32_t reserved[8];
+    /* rows of key and value in a batch at most; with ATTN_F_KEY_LENGTHS; 0: max_num_batched_tokens */
+    uint32_t max_num_batched_keys;
+    uint32_t reserved[7];
 } attn_problem_t;
 
 /* ------------------------------------------------------------------- reason */
@@ -403,11 +408,13 @@ typedef struct attn_space {
 /* build for graph capture: worst-case launch shapes, rebuildable */
 #define ATTN_BATCH_CAPTURE (UINT32_C(1) << 1)
 
-/* One step's batch, common to all layers of a group (semantics 1.2). Host arrays are exact unless said
- * otherwise; device tensors live on the instance's device (on a CPU they may alias the host arrays). For
- * roles without a cache seq_lens equals the query lengths and block_table, slot_mapping are NULL; mm_encoder:
- * query_start_loc = cu_seqlens. encoder_decoder: engines give encoder_seq_lens(_host); the core hands plugins
- * a batch whose seq_lens are those lengths, so plugins read seq_lens alone and never encoder_seq_lens. */
+/* One step's batch, common to all layers of a group (semantics 1.2). Host arrays are exact, but with
+ * ATTN_F_DEVICE_LENGTHS upper bounds of lengths that forward reads in query_start_loc and seq_lens; device
+ * tensors live on the instance's device (on a CPU they may alias the host arrays). For
+ * roles without a cache seq_lens equals the query lengths, unless keys have lengths of their own
+ * (ATTN_F_KEY_LENGTHS), and block_table, slot_mapping are NULL; mm_encoder: query_start_loc = cu_seqlens.
+ * encoder_decoder: engines give encoder_seq_lens(_host); the core hands plugins a batch whose seq_lens are
+ * those lengths, so plugins read seq_lens alone and never encoder_seq_lens. */
 typedef struct attn_batch {
     uint32_t struct_size;
     uint32_t flags;            /* ATTN_BATCH_* */
@@ -425,8 +432,10 @@ typedef struct attn_batch {
     const uint8_t *causal_host;           /* [B] with ATTN_MASK_PER_REQUEST: 1 causal, 0 full */
     const int32_t *encoder_seq_lens_host; /* [B] encoder_decoder: key lengths */
 
-    const DLTensor *query_start_loc;  /* int32 [B + 1] */
-    const DLTensor *seq_lens;         /* int32 [B] */
+    /* int32 [B + 1] and [B]. With ATTN_F_DEVICE_LENGTHS required; they keep their addresses while metadata
+     * refers to them, and may advance between calls of forward and replays of a graph */
+    const DLTensor *query_start_loc;
+    const DLTensor *seq_lens;
     /* int32 [B, max_blocks]; entries past ceil(seq_len / bs) are never read; pages that a window has left
      * behind: any cleared page */
     const DLTensor *block_table;
@@ -443,7 +452,10 @@ typedef struct attn_batch {
     int32_t num_mm_ranges;
     int32_t reserved0;
     const int32_t *rswa_prefix_lens_host; /* optional mirror [B] */
-    uint64_t reserved[6];
+    /* [B + 1] with ATTN_F_KEY_LENGTHS, required then: first row of each request in key and value, [0] = 0,
+     * non-decreasing; seq_lens[r] rows from there are its keys, and what follows them is not read */
+    const int32_t *key_start_loc_host;
+    uint64_t reserved[5];
 } attn_batch_t;
 
 /* ---------------------------------------------------------------- call args */
@@ -477,7 +489,8 @@ typedef struct attn_forward {
     uint32_t struct_size;
     uint32_t reserved0;
     const DLTensor *query;  /* [>= T, Hq, D]; MLA: [>= T, N, P + R], with ATTN_F_LATENT [>= T, N, L + R] */
-    /* [>= T, Hkv, D] new keys; required without a cache, else optional. MLA: kv_c [>= T, L] */
+    /* [>= T, Hkv, D] new keys; required without a cache, else optional. MLA: kv_c [>= T, L]. With
+     * ATTN_F_KEY_LENGTHS as many rows, of value too, as key_start_loc_host ends with */
     const DLTensor *key;
     const DLTensor *value;  /* [>= T, Hkv, Dv]; MLA: k_pe [>= T, R] or [>= T, 1, R] */
     const DLTensor *kv_cache; /* as update_kv_cache; NULL for roles without a cache */

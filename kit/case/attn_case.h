@@ -47,8 +47,10 @@ typedef struct kit_case {
     attn_problem_t problem;
     int32_t num_reqs;
     int32_t query_lens[KIT_MAX_REQS];
-    int32_t
-        seq_lens[KIT_MAX_REQS]; /* encoder_decoder: lengths of the encoder; without a cache: as query_lens */
+    int32_t seq_lens
+        [KIT_MAX_REQS]; /* encoder_decoder: lengths of the encoder; without a cache: as query_lens, but
+                                   with ATTN_F_KEY_LENGTHS; rows of no key lie between requests then where the
+                                   case is strided */
     uint8_t causal[KIT_MAX_REQS]; /* with ATTN_MASK_PER_REQUEST */
     int32_t rswa_prefix_lens[KIT_MAX_REQS];
     int32_t spans[KIT_MAX_REQS][KIT_MAX_SPANS][2];
@@ -147,6 +149,8 @@ void kit_case_set_mla(kit_case_t *c, uint32_t heads, uint32_t latent, uint32_t r
                       uint32_t value, uint32_t topk);
 /* Queries come absorbed, and outputs are latents: after kit_case_set_mla, of the roles mla and mla_sparse. */
 void kit_case_set_latent(kit_case_t *c);
+/* 1 if a request's keys may be others than those of its query tokens, so that seq_len counts. */
+int kit_has_context(const kit_case_t *c);
 /* Adds one request; spans, prefixes and causality of it are 0 (causal = 1). Returns its index, -1 if there is
  * no room. */
 int kit_case_add(kit_case_t *c, int32_t query_len, int32_t seq_len);

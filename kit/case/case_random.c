@@ -85,11 +85,15 @@ kit_sizes_t kit_sizes(const attn_problem_t *p) {
     return s;
 }
 
+int kit_has_context(const kit_case_t *c) {
+    return attn_role_has_cache(c->problem.role) || (c->problem.features & ATTN_F_KEY_LENGTHS) != 0;
+}
+
 int kit_case_add(kit_case_t *c, int32_t query_len, int32_t seq_len) {
     if (c->num_reqs >= KIT_MAX_REQS) return -1;
     int r = c->num_reqs++;
     c->query_lens[r] = query_len;
-    c->seq_lens[r] = attn_role_has_cache(c->problem.role) ? seq_len : query_len;
+    c->seq_lens[r] = kit_has_context(c) ? seq_len : query_len;
     c->causal[r] = 1;
     return r;
 }
@@ -179,8 +183,10 @@ static void random_requests(kit_case_t *c, uint64_t *s, int32_t max_len) {
         if (seq > max_len) seq = max_len;
         if (coin(s, 8)) seq = coin(s, 2) ? 1 : 0;
         query = coin(s, 2) ? 1 : (int32_t)kit_random_in(s, 1, coin(s, 2) ? 8 : 80);
-        if (c->problem.role != ATTN_ROLE_ENCODER_DECODER && query > seq) query = seq;
-        if (!attn_role_has_cache(c->problem.role)) query = seq;
+        const int is_bound =
+            c->problem.role != ATTN_ROLE_ENCODER_DECODER && attn_role_has_cache(c->problem.role);
+        if (is_bound && query > seq) query = seq;
+        if (!kit_has_context(c)) query = seq;
         int r = kit_case_add(c, query, seq);
         c->causal[r] = (uint8_t)coin(s, 2);
         c->rswa_prefix_lens[r] = (int32_t)kit_random_in(s, 0, seq);
@@ -237,10 +243,19 @@ void kit_case_random(kit_case_t *c, const attn_capabilities_t *can, uint64_t see
         if ((f & ATTN_F_SEPARATE_KV) && !attn_kv_is_whole_page(p->kv_cache_dtype) && coin(s, 4))
             p->features |= ATTN_F_SEPARATE_KV;
         if ((f & ATTN_F_BLOCK_STRIDE) && coin(s, 3)) c->flags |= KIT_CROSS_LAYER;
-    } else if ((f & ATTN_F_SLIDING_WINDOW) && coin(s, 3)) {
-        p->sliding_window = (uint32_t)kit_random_in(s, 1, max_len);
+    } else {
+        if ((f & ATTN_F_SLIDING_WINDOW) && coin(s, 3))
+            p->sliding_window = (uint32_t)kit_random_in(s, 1, max_len);
+        if ((f & ATTN_F_KEY_LENGTHS) && coin(s, 2)) {
+            p->features |= ATTN_F_KEY_LENGTHS;
+            if (coin(s, 2)) p->mask = ATTN_MASK_CAUSAL;
+        }
     }
     if (role == ATTN_ROLE_DECODER) random_decoder_features(c, s, f, max_len);
+    /* lengths on the device: a bias would need rows for what the host says */
+    if (role == ATTN_ROLE_DECODER && (f & ATTN_F_DEVICE_LENGTHS) && (p->features & ATTN_F_QQ_BIAS) == 0 &&
+        coin(s, 4))
+        p->features |= ATTN_F_DEVICE_LENGTHS;
     if (coin(s, 2)) c->flags |= KIT_STRIDED;
     c->padded_tokens = (int32_t)kit_random_in(s, 0, 3);
     random_requests(c, s, max_len);

@@ -51,7 +51,7 @@ static int make_space(kit_run_t *x) {
 
 int kit_run_outputs(kit_run_t *x) {
     const kit_case_t *c = x->c;
-    int64_t rows = x->in->num_tokens + c->padded_tokens;
+    int64_t rows = x->in->num_tokens + kit_run_padding(x);
     const int64_t lse_shape[2] = {x->z.heads, rows}, lse_strides[2] = {rows + 5, 1};
     x->output = kit_run_rows(x, "output", x->out_dtype, rows, x->z.heads, x->z.output);
     kit_tensor_send(&x->all, x->output);
@@ -226,7 +226,7 @@ int kit_run_oracle(const attn_backend_t *reference, const kit_case_t *c, const k
                    kit_result_t *result) {
     kit_case_t exact = *c;
     exact.problem.out_dtype = ATTN_DTYPE_FLOAT64;
-    exact.problem.features &= ~(ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP);
+    exact.problem.features &= ~(ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_DEVICE_LENGTHS);
     exact.problem.features |= ATTN_F_LSE;
     exact.flags &= (KIT_PER_HEAD | KIT_NO_SCALES);
     return kit_run(reference, &exact, in, &kit_cpu_memory, result);

@@ -36,6 +36,9 @@ typedef struct kit_run {
     kit_sizes_t z;
     uint32_t out_dtype;
     int is_separate, is_guest; /* guest: instance and space are another run's */
+    /* with ATTN_F_DEVICE_LENGTHS: what the host says, bounds of starts and of the case's seq_lens */
+    int32_t bound_starts[KIT_MAX_REQS + 1], bound_lens[KIT_MAX_REQS];
+    int32_t key_starts[KIT_MAX_REQS + 1]; /* with ATTN_F_KEY_LENGTHS: rows of key and value */
     int32_t starts[KIT_MAX_REQS + 1], spans[KIT_MAX_REQS * KIT_MAX_SPANS * 2];
 } kit_run_t;
 
@@ -75,6 +78,8 @@ kit_tensor_t *kit_run_ints(kit_run_t *x, const char *name, const void *values, u
                            int64_t columns, int64_t depth);
 attn_scales_t kit_run_scales(const kit_run_t *x);
 void kit_run_check_cache(kit_run_t *x);
+/* Rows of queries and outputs beyond the batch's own: padding, and what bounds of lengths allow. */
+int64_t kit_run_padding(const kit_run_t *x);
 /* The slot of a position of request r. */
 int64_t kit_run_slot(const kit_run_t *x, int r, int64_t position);
 

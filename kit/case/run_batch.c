@@ -6,15 +6,45 @@
 
 #include <string.h>
 
-/* Rows of a strided case are wider than the table; what is behind them is not a page id. */
+/* Query tokens and keys of request r that the host says beyond its own, where the device's lengths count. */
+static int32_t more_tokens(const kit_run_t *x, int r) {
+    return (x->c->problem.features & ATTN_F_DEVICE_LENGTHS) != 0 && r % 3 == 1 ? 2 : 0;
+}
+static int32_t more_keys(const kit_run_t *x, int r) {
+    const kit_case_t *c = x->c;
+    if ((c->problem.features & ATTN_F_DEVICE_LENGTHS) == 0) return 0;
+    const int64_t most = c->problem.max_model_len - c->seq_lens[r], more = 2 + r * 37 % 90;
+    return (int32_t)(more < most ? more : most);
+}
+
+int64_t kit_run_padding(const kit_run_t *x) {
+    int64_t rows = x->c->padded_tokens;
+    for (int r = 0; r < x->c->num_reqs; r++)
+        rows += more_tokens(x, r);
+    return rows;
+}
+
+/* Rows of a strided case are wider than the table; what is behind them is not a page id. Behind a request's
+ * own keys and up to what the host says are keys of page 0, which nobody wrote. */
 static kit_tensor_t *make_table(kit_run_t *x) {
-    const int64_t n = x->c->num_reqs, width = x->in->table_width, shape[2] = {n, width},
-                  strides[2] = {width + 7, 1};
+    const int64_t n = x->c->num_reqs, bs = x->c->problem.block_size, own = x->in->table_width;
+    int64_t width = own;
+    for (int r = 0; r < n; r++) {
+        const int64_t needed = (x->c->seq_lens[r] + more_keys(x, r) + bs - 1) / bs;
+        width = needed > width ? needed : width;
+    }
+    const int64_t shape[2] = {n, width}, strides[2] = {width + 7, 1};
     const int is_wide = (x->c->flags & (KIT_STRIDED | KIT_HEADS_FIRST)) != 0;
     kit_tensor_t *t =
         kit_tensor_make(&x->all, "block_table", ATTN_DTYPE_INT32, 2, shape, is_wide ? strides : NULL, 0);
-    for (int64_t r = 0; t != NULL && r < n; r++)
-        memcpy(kit_tensor_at(t, r, 0), x->in->block_table + r * width, (size_t)width * sizeof(int32_t));
+    for (int64_t r = 0; t != NULL && r < n; r++) {
+        int32_t *row = (int32_t *)(void *)kit_tensor_at(t, r, 0);
+        memset(row, 0, (size_t)width * sizeof *row);
+        memcpy(row, x->in->block_table + r * own, (size_t)own * sizeof *row);
+        for (int64_t i = (x->c->seq_lens[r] + bs - 1) / bs;
+             i < (x->c->seq_lens[r] + more_keys(x, (int)r) + bs - 1) / bs; i++)
+            row[i] = 0;
+    }
     kit_tensor_send(&x->all, t);
     return t;
 }
@@ -23,8 +53,25 @@ static kit_tensor_t *make_table(kit_run_t *x) {
 static void add_optional(kit_run_t *x) {
     const kit_case_t *c = x->c;
     x->batch.max_seq_len = c->problem.max_model_len; /* an upper bound is allowed */
-    for (int r = 0; r < c->num_reqs; r++)
-        if (c->query_lens[r] > x->batch.max_query_len) x->batch.max_query_len = c->query_lens[r];
+    for (int r = 0; r < c->num_reqs; r++) {
+        const int32_t query = x->batch.query_start_loc_host[r + 1] - x->batch.query_start_loc_host[r];
+        if (query > x->batch.max_query_len) x->batch.max_query_len = query;
+    }
+}
+
+/* The device's lists are the case's, the host's are bounds of them. */
+static void say_bounds(kit_run_t *x) {
+    const kit_case_t *c = x->c;
+    x->bound_starts[0] = 0;
+    for (int r = 0; r < c->num_reqs; r++) {
+        x->bound_starts[r + 1] = x->bound_starts[r] + c->query_lens[r] + more_tokens(x, r);
+        x->bound_lens[r] = c->seq_lens[r] + more_keys(x, r);
+        if (x->bound_lens[r] < c->query_lens[r] + more_tokens(x, r)) /* at max_model_len */
+            x->bound_lens[r] = c->query_lens[r] + more_tokens(x, r);
+    }
+    x->batch.num_actual_tokens = x->bound_starts[c->num_reqs];
+    x->batch.query_start_loc_host = x->bound_starts;
+    x->batch.seq_lens_host = x->bound_lens;
 }
 
 static void make_batch(kit_run_t *x) {
@@ -49,7 +96,7 @@ static void make_batch(kit_run_t *x) {
     if (t != NULL) x->batch.seq_lens = &t->t;
     if (x->in->block_table != NULL) {
         if ((t = make_table(x)) != NULL) x->batch.block_table = &t->t;
-        if ((c->flags & KIT_BARE_BATCH) == 0) {
+        if ((c->flags & KIT_BARE_BATCH) == 0 && (c->problem.features & ATTN_F_DEVICE_LENGTHS) == 0) {
             x->batch.block_table_host = x->in->block_table;
             x->batch.block_table_host_stride = x->in->table_width;
         }
@@ -70,6 +117,8 @@ static void make_batch(kit_run_t *x) {
         if (t != NULL) x->batch.rswa_prefix_lens = &t->t;
         if ((c->flags & KIT_BARE_BATCH) == 0) x->batch.rswa_prefix_lens_host = c->rswa_prefix_lens;
     }
+    if ((c->problem.features & ATTN_F_DEVICE_LENGTHS) != 0) say_bounds(x);
+    if ((c->problem.features & ATTN_F_KEY_LENGTHS) != 0) x->batch.key_start_loc_host = x->key_starts;
     if ((c->flags & KIT_FULL_BATCH) != 0) add_optional(x);
 }
 

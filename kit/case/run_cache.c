@@ -136,20 +136,36 @@ static int write_context(kit_run_t *x) {
     return status;
 }
 
+/* With lengths of their own the rows of K and V are those of all keys. Between those of one request and the
+ * next are some of nobody, where the case is strided and a scale is not that of all rows. Returns their
+ * number. */
+static int64_t place_keys(kit_run_t *x) {
+    const kit_case_t *c = x->c;
+    const int has_gaps = (c->flags & (KIT_STRIDED | KIT_HEADS_FIRST)) != 0 &&
+                         (c->problem.features & ATTN_F_FP8_ATTENTION) == 0;
+    x->key_starts[0] = 0;
+    for (int r = 0; r < c->num_reqs; r++)
+        x->key_starts[r + 1] = x->key_starts[r] + c->seq_lens[r] + (has_gaps ? r % 3 : 0);
+    return x->key_starts[c->num_reqs];
+}
+
 /* The new rows of K and V: tokens of this step in batch order, rows of NaN behind them. */
 static int make_new_rows(kit_run_t *x) {
     const kit_case_t *c = x->c;
-    int64_t rows = x->in->num_tokens + c->padded_tokens, row = 0;
+    const int has_lengths = (c->problem.features & ATTN_F_KEY_LENGTHS) != 0;
+    int64_t rows = x->in->num_tokens + kit_run_padding(x), row = 0,
+            key_rows = has_lengths ? place_keys(x) + c->padded_tokens : rows;
     x->query = kit_run_rows(x, "query", x->z.query_dtype, rows, x->z.heads, x->z.query);
-    x->key = make_kv_rows(x, "key", rows, x->z.key);
-    x->value = make_kv_rows(x, "value", rows, x->z.value);
+    x->key = make_kv_rows(x, "key", key_rows, x->z.key);
+    x->value = make_kv_rows(x, "value", key_rows, x->z.value);
     if (x->all.failed) return kit_run_no_memory(x);
     memset(x->query->host, 0xff, x->query->bytes);
     fill_with_nan(x->key);
     fill_with_nan(x->value);
     kit_tensor_fill(x->query, x->in->query, x->in->num_tokens);
-    for (int r = 0; r < c->num_reqs && c->problem.role != ATTN_ROLE_ENCODER_DECODER; r++)
-        for (int64_t i = c->seq_lens[r] - c->query_lens[r]; i < c->seq_lens[r]; i++, row++)
+    for (int r = 0; r < c->num_reqs && c->problem.role != ATTN_ROLE_ENCODER_DECODER; r++) {
+        if (has_lengths) row = x->key_starts[r];
+        for (int64_t i = has_lengths ? 0 : c->seq_lens[r] - c->query_lens[r]; i < c->seq_lens[r]; i++, row++)
             for (int64_t h = 0; h < x->z.kv_heads; h++) {
                 int64_t from = (x->in->key_start[r] + i) * x->z.kv_heads + h;
                 kit_store_floats(kit_tensor_at(x->key, row, h), x->key->dtype, x->in->key + from * x->z.key,
@@ -157,6 +173,7 @@ static int make_new_rows(kit_run_t *x) {
                 kit_store_floats(kit_tensor_at(x->value, row, h), x->value->dtype,
                                  x->in->value + from * x->z.value, x->z.value);
             }
+    }
     if (kit_tensor_send(&x->all, x->query) || kit_tensor_send(&x->all, x->key) ||
         kit_tensor_send(&x->all, x->value))
         return kit_run_no_memory(x);

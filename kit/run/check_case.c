@@ -136,6 +136,9 @@ static void random_latent_case(const check_t *c, kit_case_t *k, uint64_t seed, i
         const uint32_t kv = (uint32_t)kit_random_in(&s, ATTN_KV_AUTO, ATTN_KV_COUNT_ - 1);
         const uint64_t latent = attn_kv_formats_of(ATTN_BIT(c->role));
         if (c->can.kv_cache_dtypes & latent & ATTN_BIT(kv)) k->problem.kv_cache_dtype = kv;
+        if ((c->can.features & ATTN_F_DEVICE_LENGTHS) && c->role == ATTN_ROLE_MLA &&
+            kit_random_in(&s, 0, 3) == 0)
+            k->problem.features |= ATTN_F_DEVICE_LENGTHS;
         if ((c->can.features & ATTN_F_BLOCK_STRIDE) && kit_random_in(&s, 0, 2) == 0)
             k->flags |= KIT_CROSS_LAYER;
         if ((c->can.features & ATTN_F_QUANT_QUERY) && k->problem.kv_cache_dtype == ATTN_KV_FP8_E4M3 &&

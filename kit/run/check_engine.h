@@ -72,8 +72,10 @@ void check_abi_list(check_list_t *list, const check_t *c);
 void check_structs_list(check_list_t *list, const check_t *c);
 void check_capabilities_list(check_list_t *list, const check_t *c);
 void check_numerics_list(check_list_t *list, const check_t *c);
-void check_latent_list(check_list_t *list, const check_t *c);      /* part of numerics */
-void check_static_sink_list(check_list_t *list, const check_t *c); /* likewise */
+void check_latent_list(check_list_t *list, const check_t *c);         /* part of numerics */
+void check_static_sink_list(check_list_t *list, const check_t *c);    /* likewise */
+void check_key_lengths_list(check_list_t *list, const check_t *c);    /* likewise */
+void check_device_lengths_list(check_list_t *list, const check_t *c); /* likewise */
 void check_memory_list(check_list_t *list, const check_t *c);
 void check_offsets_list(check_list_t *list, const check_t *c);
 void check_determinism_list(check_list_t *list, const check_t *c);

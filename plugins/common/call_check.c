@@ -12,6 +12,15 @@ int call_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t
     return status;
 }
 
+int call_check_key_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
+                        int64_t rows, attn_error_t *error) {
+    int status = call_check_rows(t, name, dtype, heads, size, 0, error);
+    if (status == ATTN_OK && t->shape[0] < rows)
+        status = attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld rows of keys",
+                           name, (long long)t->shape[0], (long long)rows);
+    return status;
+}
+
 int call_check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
                       attn_error_t *error) {
     const int64_t shape[1] = {heads};

@@ -10,6 +10,9 @@
 /* [rows or more, heads, size]; the message says that the batch has so many tokens. */
 int call_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
                     int64_t tokens, attn_error_t *error);
+/* The same of key and value without a cache, where batches have rows of their own for them. */
+int call_check_key_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
+                        int64_t rows, attn_error_t *error);
 /* float32 [heads] if the feature is requested, else nothing. */
 int call_check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
                       attn_error_t *error);

@@ -10,6 +10,20 @@ int gpu_check_block_table(const batch_limits_t *l, const attn_batch_t *b, attn_e
     return gpu_check_tensor_device(b->block_table, "block_table", error);
 }
 
+int gpu_check_device_lengths(const attn_problem_t *p, const attn_batch_t *b, attn_error_t *error) {
+    int status = batch_check_device_lengths(p, b, error);
+    if (status != ATTN_OK || (p->features & ATTN_F_DEVICE_LENGTHS) == 0 || b->num_reqs == 0) return status;
+    const DLTensor *const lists[] = {b->query_start_loc, b->seq_lens};
+    static const char *const names[] = {"query_start_loc", "seq_lens"};
+    for (int i = 0; i < 2 && status == ATTN_OK; i++) {
+        status = gpu_check_tensor_device(lists[i], names[i], error);
+        if (status == ATTN_OK && lists[i]->shape[0] > 1 && lists[i]->strides[0] != 1)
+            status = attn_fail(error, ATTN_E_INVALID, names[i], "%s has a stride of %lld; expected 1",
+                               names[i], (long long)lists[i]->strides[0]);
+    }
+    return status;
+}
+
 int gpu_check_space(const attn_space_t *s, uint64_t metadata_bytes, uint64_t host_bytes,
                     attn_error_t *error) {
     const struct {

@@ -30,6 +30,12 @@ int gpu_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t 
     return status == ATTN_OK ? gpu_check_alignment(t, name, align, error) : status;
 }
 
+int gpu_check_key_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
+                       int64_t rows, int align, attn_error_t *error) {
+    int status = call_check_key_rows(t, name, dtype, heads, size, rows, error);
+    return status == ATTN_OK ? gpu_check_rows(t, name, dtype, heads, size, 0, align, error) : status;
+}
+
 int gpu_check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
                      attn_error_t *error) {
     int status = call_check_vector(t, name, feature, is_wanted, heads, error);

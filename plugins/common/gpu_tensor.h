@@ -13,6 +13,9 @@ int gpu_check_alignment(const DLTensor *t, const char *name, int bytes, attn_err
 /* [rows or more, heads, size], on the device and aligned unless it has no row. */
 int gpu_check_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
                    int64_t rows, int align, attn_error_t *error);
+/* The same of key and value without a cache, where batches have rows of their own for them. */
+int gpu_check_key_rows(const DLTensor *t, const char *name, uint32_t dtype, int64_t heads, int64_t size,
+                       int64_t rows, int align, attn_error_t *error);
 int gpu_check_vector(const DLTensor *t, const char *name, const char *feature, int is_wanted, int64_t heads,
                      attn_error_t *error);
 int gpu_check_lse(const DLTensor *t, int64_t heads, int64_t tokens, attn_error_t *error);

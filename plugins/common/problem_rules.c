@@ -65,6 +65,17 @@ static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
         attn_add_reason(r, ATTN_REASON_FEATURE, "contiguous_kv", attn_role_name(p->role),
                         "a role without a cache", "role %s reads its cache, not the call's key and value",
                         attn_role_name(p->role));
+    if ((f & ATTN_F_DEVICE_LENGTHS) != 0 && p->role != ATTN_ROLE_DECODER && p->role != ATTN_ROLE_MLA)
+        attn_add_reason(r, ATTN_REASON_FEATURE, "device_lengths", attn_role_name(p->role), "decoder or mla",
+                        "lengths on the device are for roles decoder and mla; the role is %s",
+                        attn_role_name(p->role));
+    if ((f & ATTN_F_DEVICE_LENGTHS) != 0 && (f & ATTN_F_CASCADE) != 0)
+        attn_add_reason(r, ATTN_REASON_COMBINATION, "device_lengths", "with cascade", "one of the two",
+                        "the length of a common prefix is the host's; device_lengths excludes cascade");
+    if ((f & ATTN_F_KEY_LENGTHS) != 0 && attn_role_has_cache(p->role))
+        attn_add_reason(r, ATTN_REASON_FEATURE, "key_lengths", attn_role_name(p->role),
+                        "a role without a cache", "the keys of role %s are in a cache, not the call's",
+                        attn_role_name(p->role));
     if (!attn_role_has_cache(p->role) && p->role != ATTN_ROLE_MLA_PREFILL &&
         attn_kv_is_quantized(p->kv_cache_dtype))
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(p->kv_cache_dtype),

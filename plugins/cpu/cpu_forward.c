@@ -62,8 +62,9 @@ const float *cpu_channel_scales(const attn_instance_t *in, const DLTensor *scale
     return in->v_channel;
 }
 
-static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+static int check_call(const attn_instance_t *in, const attn_forward_t *a, const struct cpu_metadata *m,
                       attn_error_t *error) {
+    const int64_t tokens = m->num_tokens, rows = m->num_key_rows;
     const struct cpu_attn *s = &in->shape;
     const call_cache_t c = cpu_cache_of(in);
     int status = call_check_rows(a->query, "query", in->projects ? in->p.dtype : in->query_dtype,
@@ -78,10 +79,10 @@ static int check_call(const attn_instance_t *in, const attn_forward_t *a, int64_
                            "topk_indices was given; role %s attends to every token it sees",
                            attn_role_name(in->p.role));
     if (status == ATTN_OK && !in->has_cache)
-        status = call_check_rows(a->key, "key", in->p.dtype, s->num_kv_heads, s->head_size, tokens, error);
+        status = call_check_key_rows(a->key, "key", in->p.dtype, s->num_kv_heads, s->head_size, rows, error);
     if (status == ATTN_OK && !in->has_cache)
         status =
-            call_check_rows(a->value, "value", in->p.dtype, s->num_kv_heads, s->head_size_v, tokens, error);
+            call_check_key_rows(a->value, "value", in->p.dtype, s->num_kv_heads, s->head_size_v, rows, error);
     if (status == ATTN_OK)
         status = call_check_rows(a->output, "output", in->out_dtype, s->num_q_heads, attn_output_size(&in->p),
                                  tokens, error);
@@ -195,16 +196,19 @@ int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     if (status == ATTN_OK) status = check_space(in, &s, error);
     if (status != ATTN_OK) return status;
     struct cpu_metadata *m = s.metadata;
-    status = check_call(in, &a, m->num_tokens, error);
+    status = check_call(in, &a, m, error);
     if (status != ATTN_OK) return status;
     if (in->has_cache && m->max_block >= a.kv_cache->shape[0])
         return attn_fail(error, ATTN_E_INVALID, "block_table",
                          "block_table names block %d; the cache has %lld blocks", m->max_block,
                          (long long)a.kv_cache->shape[0]);
+    struct cpu_plan *plan;
+    status = cpu_plan_of_call(in, m, s.workspace, &plan, error);
+    if (status != ATTN_OK) return status;
     set_call(in, &a, m, &call);
     if (in->projects)
-        cpu_latent_run(in, &a, m, &call, s.workspace);
+        cpu_latent_run(in, &a, m, plan, &call, s.workspace);
     else
-        cpu_plan_run(cpu_metadata_plan(m), in->k, &call, &in->tiling, &in->limits, s.workspace, 0);
+        cpu_plan_run(plan, in->k, &call, &in->tiling, &in->limits, s.workspace, 0);
     return ATTN_OK;
 }

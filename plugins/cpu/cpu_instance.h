@@ -26,6 +26,7 @@ struct attn_instance {
     int is_latent; /* one row of L + R values per token, whose first L are the value (semantics 7.11) */
     int projects;  /* queries are absorbed and latents multiplied with W_UV here (semantics 7.4) */
     size_t metadata_bytes, workspace_bytes;
+    size_t plan_at;                           /* in the workspace: the plan of lengths on the device */
     float *k_scale, *v_scale, *sinks, *alibi; /* the call's small vectors, copied dense */
     float *v_channel;                         /* [KV heads][Dv], for formats that have it */
     float *rows;                              /* a row of floats for each thread, for update_kv_cache */
@@ -37,14 +38,31 @@ struct cpu_metadata {
     uint64_t magic; /* CPU_METADATA_MAGIC: build_metadata ran */
     const int32_t *block_table;
     int64_t block_table_row;
+    /* lengths on the device (semantics 1.6), read in forward: the plan's are bounds; else NULL */
+    const int32_t *device_starts, *device_lens;
+    int64_t device_starts_stride, device_lens_stride;
     int32_t num_tokens, max_block;
+    int32_t num_key_rows; /* of key and value, without a cache */
     int32_t
         heads_per_pass; /* query heads that the plan is for; fewer than all only where instances project */
 };
+/* The plan follows at CPU_PLAN_AT. */
+enum { CPU_PLAN_AT = 128 };
 #define CPU_METADATA_MAGIC UINT64_C(0x306174654d757043)
 
 static inline struct cpu_plan *cpu_metadata_plan(struct cpu_metadata *m) {
-    return (struct cpu_plan *)(void *)((char *)m + 64);
+    return (struct cpu_plan *)(void *)((char *)m + CPU_PLAN_AT);
+}
+
+/* The plan of a call: the metadata's, or, of lengths on the device, one made in the workspace of the lengths
+ * that are there now. */
+int cpu_plan_of_call(const attn_instance_t *in, struct cpu_metadata *m, void *workspace,
+                     struct cpu_plan **plan, attn_error_t *error);
+
+/* Query tokens of a plan. */
+static inline int32_t cpu_plan_tokens(const struct cpu_plan *plan) {
+    const int32_t n = plan->num_seqs;
+    return n > 0 ? (int32_t)plan->seqs[n - 1].q_start + plan->seqs[n - 1].q_len : 0;
 }
 
 extern const attn_capabilities_t cpu_capabilities;
@@ -70,7 +88,7 @@ size_t cpu_latent_workspace(const attn_instance_t *in);
 int cpu_latent_heads(const attn_instance_t *in, int32_t tokens);
 int cpu_latent_check(const attn_instance_t *in, const attn_forward_t *a, attn_error_t *error);
 void cpu_latent_run(const attn_instance_t *in, const attn_forward_t *a, struct cpu_metadata *m,
-                    struct cpu_attn *call, char *workspace);
+                    const struct cpu_plan *plan, struct cpu_attn *call, char *workspace);
 
 int cpu_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,

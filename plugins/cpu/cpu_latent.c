@@ -163,13 +163,13 @@ int cpu_latent_check(const attn_instance_t *in, const attn_forward_t *a, attn_er
 }
 
 void cpu_latent_run(const attn_instance_t *in, const attn_forward_t *a, struct cpu_metadata *m,
-                    struct cpu_attn *call, char *workspace) {
+                    const struct cpu_plan *plan, struct cpu_attn *call, char *workspace) {
     const latent_weights_t *header = a->weight_space;
     const int heads = m->heads_per_pass;
     struct pass s = {.in = in,
                      .a = a,
                      .weights = (const char *)(header + 1),
-                     .tokens = m->num_tokens,
+                     .tokens = cpu_plan_tokens(plan),
                      .heads = heads,
                      .q_scale = cpu_scale_at(a->scales.q, 0),
                      .scratch = workspace,
@@ -198,7 +198,7 @@ void cpu_latent_run(const attn_instance_t *in, const attn_forward_t *a, struct c
     for (s.head0 = 0; s.head0 < (int)in->p.num_heads; s.head0 += heads) {
         project(&s, s.p.nope, absorb_block);
         if (lse != NULL) call->lse = lse + s.head0 * call->lse_head;
-        cpu_plan_run(cpu_metadata_plan(m), in->k, call, &in->tiling, &in->limits, workspace, 0);
+        cpu_plan_run(plan, in->k, call, &in->tiling, &in->limits, workspace, 0);
         project(&s, s.p.value, values_block);
     }
 }

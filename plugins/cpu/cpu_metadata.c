@@ -4,16 +4,21 @@
 #include "cpu_instance.h"
 #include "cpu_mask.h"
 
+static batch_limits_t limits_of(const attn_instance_t *in) {
+    return (batch_limits_t){.max_seqs = in->limits.max_seqs,
+                            .max_tokens = in->limits.max_tokens,
+                            .max_model_len = in->max_len,
+                            .has_cache = in->has_cache,
+                            .seq_counts_query = in->p.role == ATTN_ROLE_DECODER || in->is_latent,
+                            .max_keys = batch_max_keys(&in->p),
+                            .page_size = (int32_t)in->block_size};
+}
+
 /* The column of checks that everything later relies on, and the address of the table with the largest block
  * of it that may be read, for forward's check. */
 static int check_batch(const attn_instance_t *in, const attn_batch_t *b, struct cpu_metadata *m,
                        attn_error_t *error) {
-    const batch_limits_t limits = {.max_seqs = in->limits.max_seqs,
-                                   .max_tokens = in->limits.max_tokens,
-                                   .max_model_len = in->max_len,
-                                   .has_cache = in->has_cache,
-                                   .seq_counts_query = in->p.role == ATTN_ROLE_DECODER || in->is_latent,
-                                   .page_size = (int32_t)in->block_size};
+    const batch_limits_t limits = limits_of(in);
     int status = batch_check_lengths(&limits, b, error);
     if (status == ATTN_OK)
         status = batch_check_host_table(&limits, b, in->p.num_blocks, &m->max_block, error);
@@ -63,6 +68,7 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     struct cpu_metadata *m = s.metadata;
     m->magic = 0; /* nothing to run until everything is in place */
     status = check_batch(in, &b, m, error);
+    if (status == ATTN_OK) status = batch_check_device_lengths(&in->p, &b, error);
     if (status == ATTN_OK) status = batch_check_masks(&in->p, &b, error);
     if (status == ATTN_OK) status = batch_check_spans(&in->p, &b, in->max_spans, &spans, error);
     if (status != ATTN_OK) return status;
@@ -70,7 +76,17 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
         return attn_fail(error, ATTN_E_INVALID, "common_prefix_len",
                          "common_prefix_len is %d; expected 0 or more", b.common_prefix_len);
 
+    const batch_limits_t limits = limits_of(in);
+    const int32_t *key_start = batch_key_starts(&limits, &b);
+    m->device_starts = m->device_lens = NULL;
+    if ((in->features & ATTN_F_DEVICE_LENGTHS) != 0 && b.num_reqs > 0) {
+        m->device_starts = attn_data(b.query_start_loc);
+        m->device_starts_stride = b.query_start_loc->strides[0];
+        m->device_lens = attn_data(b.seq_lens);
+        m->device_lens_stride = b.seq_lens->strides[0];
+    }
     m->num_tokens = b.num_actual_tokens;
+    m->num_key_rows = in->has_cache ? 0 : key_start[b.num_reqs];
     struct cpu_attn shape = in->shape;
     if (in->projects) shape.num_q_heads = cpu_latent_heads(in, b.num_actual_tokens);
     m->heads_per_pass = shape.num_q_heads;
@@ -79,7 +95,7 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     plan->num_seqs = b.num_reqs;
     for (int32_t r = 0; r < b.num_reqs; r++) {
         struct cpu_seq *q = &plan->seqs[r];
-        *q = (struct cpu_seq){.q_start = b.query_start_loc_host[r], .k_start = b.query_start_loc_host[r]};
+        *q = (struct cpu_seq){.q_start = b.query_start_loc_host[r], .k_start = key_start[r]};
         q->q_len = b.query_start_loc_host[r + 1] - b.query_start_loc_host[r];
         q->kv_len = b.seq_lens_host[r];
         q->q_offset = q->kv_len - q->q_len;
@@ -112,5 +128,33 @@ int cpu_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const
     m->block_table = fresh.block_table;
     m->block_table_row = fresh.block_table_row;
     m->max_block = fresh.max_block;
+    return ATTN_OK;
+}
+
+int cpu_plan_of_call(const attn_instance_t *in, struct cpu_metadata *m, void *workspace,
+                     struct cpu_plan **plan, attn_error_t *error) {
+    const struct cpu_plan *built = cpu_metadata_plan(m);
+    *plan = cpu_metadata_plan(m);
+    if (m->device_starts == NULL) return ATTN_OK;
+    struct cpu_attn shape = in->shape;
+    shape.num_q_heads = m->heads_per_pass;
+    struct cpu_plan *p = cpu_plan_init((char *)workspace + in->plan_at, &shape, &in->tiling, &in->limits, 0);
+    p->num_seqs = built->num_seqs;
+    for (int32_t r = 0; r < built->num_seqs; r++) {
+        const int32_t start = m->device_starts[r * m->device_starts_stride],
+                      end = m->device_starts[(r + 1) * m->device_starts_stride],
+                      len = m->device_lens[r * m->device_lens_stride];
+        const int status = batch_check_bounds(r, start, (int64_t)end - start, len, built->seqs[r].q_len,
+                                              built->seqs[r].kv_len, error);
+        if (status != ATTN_OK) return status;
+        struct cpu_seq *q = &p->seqs[r];
+        *q = built->seqs[r];
+        q->q_start = start;
+        q->q_len = end - start;
+        q->kv_len = len;
+        q->q_offset = len - q->q_len;
+    }
+    cpu_plan_build(p, in->k, &shape, &in->tiling, &in->limits);
+    *plan = p;
     return ATTN_OK;
 }

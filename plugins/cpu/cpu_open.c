@@ -106,9 +106,13 @@ static void set_sizes(attn_instance_t *in) {
         in->tiling.scratch_bytes = scratch;
     }
     const int64_t spans = (int64_t)in->limits.max_seqs * in->max_spans;
-    in->metadata_bytes = 64 + cpu_plan_bytes(&in->shape, &in->tiling, &in->limits, spans);
+    in->metadata_bytes = CPU_PLAN_AT + cpu_plan_bytes(&in->shape, &in->tiling, &in->limits, spans);
     in->workspace_bytes = cpu_plan_workspace(&in->shape, &in->tiling, &in->limits);
     if (in->projects) in->workspace_bytes += 64 + cpu_latent_workspace(in);
+    if ((in->features & ATTN_F_DEVICE_LENGTHS) != 0) {
+        in->plan_at = (in->workspace_bytes + 63) / 64 * 64;
+        in->workspace_bytes = in->plan_at + cpu_plan_bytes(&in->shape, &in->tiling, &in->limits, 0);
+    }
 }
 
 int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,

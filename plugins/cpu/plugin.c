@@ -24,7 +24,8 @@ const attn_capabilities_t cpu_capabilities = {
                 ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_QQ_BIAS |
                 ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |
                 ATTN_F_SEPARATE_KV | ATTN_F_CASCADE | ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR |
-                ATTN_F_BLOCK_STRIDE | ATTN_F_LATENT | ATTN_F_WEIGHTS | ATTN_F_REL_BIAS,
+                ATTN_F_BLOCK_STRIDE | ATTN_F_LATENT | ATTN_F_WEIGHTS | ATTN_F_REL_BIAS | ATTN_F_KEY_LENGTHS |
+                ATTN_F_DEVICE_LENGTHS,
     .device_types = ATTN_BIT(kDLCPU),
     .head_sizes = head_sizes,
     .num_head_sizes = 1,

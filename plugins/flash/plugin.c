@@ -14,7 +14,8 @@ static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
     (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_ALIBI | ATTN_F_SINK | ATTN_F_CHUNKED_LOCAL |           \
      ATTN_F_CHUNK_LOOKBACK | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_LSE |                    \
      ATTN_F_PER_HEAD_SCALES | ATTN_F_SEPARATE_KV | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE |                 \
-     ATTN_F_KV_CONNECTOR | ATTN_F_CONTIGUOUS_KV | ATTN_F_BLOCK_STRIDE | ATTN_F_CASCADE | ATTN_F_QUANT_QUERY)
+     ATTN_F_KV_CONNECTOR | ATTN_F_CONTIGUOUS_KV | ATTN_F_BLOCK_STRIDE | ATTN_F_CASCADE |                     \
+     ATTN_F_QUANT_QUERY | ATTN_F_KEY_LENGTHS | ATTN_F_DEVICE_LENGTHS)
 
 #define FLASH_COMMON                                                                                         \
     .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                          \

@@ -23,7 +23,7 @@ static int read_rows(const mm_instance_t *in, const DLTensor *t, const char *nam
     int status = attn_check_tensor(t, name, in->problem.dtype, 3, shape, error);
     if (status != ATTN_OK) return status;
     if (t->shape[0] < tokens)
-        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld tokens", name,
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld rows; the batch has %lld", name,
                          (long long)t->shape[0], (long long)tokens);
     if (tokens == 0) return ATTN_OK;
     status = check_device(t, name, error);
@@ -100,11 +100,11 @@ int mm_read_call(const mm_instance_t *in, const attn_forward_t *a, const mm_host
                                  .padded = (int32_t)in->layout.head_size,
                                  .is_bf16 = in->problem.dtype == ATTN_DTYPE_BFLOAT16,
                                  .is_fp8 = in->is_fp8}};
-    int status = read_rows(in, a->query, "query", in->heads, h->num_tokens, &p->from[0], error);
+    int status = read_rows(in, a->query, "query", in->heads, h->count[0], &p->from[0], error);
     if (status == ATTN_OK)
-        status = read_rows(in, a->key, "key", in->kv_heads, h->num_tokens, &p->from[1], error);
+        status = read_rows(in, a->key, "key", in->kv_heads, h->count[1], &p->from[1], error);
     if (status == ATTN_OK)
-        status = read_rows(in, a->value, "value", in->kv_heads, h->num_tokens, &p->from[2], error);
-    if (status == ATTN_OK) status = mm_read_output(in, a->output, h->num_tokens, &call->out, error);
+        status = read_rows(in, a->value, "value", in->kv_heads, h->count[1], &p->from[2], error);
+    if (status == ATTN_OK) status = mm_read_output(in, a->output, h->count[0], &call->out, error);
     return status == ATTN_OK ? read_scales(in, a, h, p, error) : status;
 }

@@ -36,25 +36,28 @@ static int check_space(const mm_instance_t *in, const attn_space_t *s, attn_erro
 
 /* Measure, pack, attend, unpack; the device is current. */
 static int run_packed(mm_instance_t *in, const attn_forward_t *a, const attn_space_t *s, mm_call_t *call,
-                      int64_t tokens, void *stream, attn_error_t *error) {
+                      const mm_host_header_t *h, void *stream, attn_error_t *error) {
     const mm_layout_t *l = &in->layout;
     char *rows = (char *)s->workspace + in->rows_at;
     mm_pack_params_t *p = &call->pack;
-    p->tokens = (const int32_t *)(const void *)((const char *)s->metadata + in->count_at);
+    p->rows = (const int32_t *)(const void *)((const char *)s->metadata + in->count_at);
     p->to[0] = rows + l->q_at, p->to[1] = rows + l->k_at, p->to[2] = rows + l->v_at;
     int e = p->state != NULL ? mm_measure(p, in->num_sms, stream) : 0;
     if (!e) e = mm_pack(p, in->num_sms, stream);
     if (e) return gpu_fail(error, e, "packing rows");
     dense_t q, k, v, out;
+    /* with lengths of their own all rows that there is room for, as a captured call wants them */
+    const int64_t keys =
+        (in->problem.features & ATTN_F_KEY_LENGTHS) != 0 ? batch_max_keys(&in->problem) : h->count[1];
     const uint32_t dtype = mm_inner_problem(&in->problem).dtype;
     attn_forward_t inner = *a;
     inner.scales = (attn_scales_t){NULL, NULL, NULL, NULL};
     inner.weight_space = NULL;
     inner.weight_space_bytes = 0;
-    inner.query = make_dense(&q, p->to[0], a->query, tokens, in->heads, l->head_size, dtype);
-    inner.key = make_dense(&k, p->to[1], a->key, tokens, in->kv_heads, l->head_size, dtype);
-    inner.value = make_dense(&v, p->to[2], a->value, tokens, in->kv_heads, l->head_size, dtype);
-    inner.output = make_dense(&out, rows + l->out_at, a->output, tokens, in->heads, l->head_size, dtype);
+    inner.query = make_dense(&q, p->to[0], a->query, h->count[0], in->heads, l->head_size, dtype);
+    inner.key = make_dense(&k, p->to[1], a->key, keys, in->kv_heads, l->head_size, dtype);
+    inner.value = make_dense(&v, p->to[2], a->value, keys, in->kv_heads, l->head_size, dtype);
+    inner.output = make_dense(&out, rows + l->out_at, a->output, h->count[0], in->heads, l->head_size, dtype);
     int status = flash_forward(in->inner, &inner, s, stream, error);
     if (status != ATTN_OK) return status;
     e = mm_unpack(p, rows + l->out_at, &call->out, 0, in->num_sms, stream);
@@ -99,10 +102,10 @@ int mm_forward(attn_instance_t *instance, const attn_forward_t *args, const attn
         return attn_fail(error, ATTN_E_STATE, "metadata",
                          "the metadata was never built, or building it failed; call build_metadata first");
     status = mm_read_call(in, &a, h, &call, error);
-    if (status != ATTN_OK || h->num_tokens == 0) return status;
+    if (status != ATTN_OK || h->count[0] == 0) return status;
     status = gpu_enter(in->inner->device_id, &guard, error);
     if (status != ATTN_OK) return status;
-    status = run_packed(in, &a, &s, &call, h->num_tokens, stream, error);
+    status = run_packed(in, &a, &s, &call, h, stream, error);
     gpu_leave(&guard);
     return status;
 }

@@ -15,7 +15,7 @@ typedef struct mm_instance {
     mm_layout_t layout;
     attn_space_needed_t inner_needed;
     attn_space_needed_t needed;
-    uint64_t count_at;  /* in metadata: int32, tokens of the batch */
+    uint64_t count_at;  /* in metadata: int32 [2], tokens of the batch and rows of keys */
     uint64_t header_at; /* in the host buffer */
     uint64_t rows_at;   /* in the workspace: mm_layout_t's offsets begin there */
     uint32_t heads, kv_heads;
@@ -29,8 +29,8 @@ static inline mm_instance_t *mm_of(attn_instance_t *instance) {
 /* In the host buffer behind flash's part. */
 typedef struct mm_host_header {
     uint64_t magic;
-    int32_t num_tokens;
-    uint32_t flags; /* of the batch */
+    int32_t count[2]; /* tokens, rows of keys */
+    uint32_t flags;   /* of the batch */
 } mm_host_header_t;
 #define MM_MAGIC UINT64_C(0x31726564636e656d)
 

@@ -17,14 +17,15 @@ static uint64_t take(uint64_t *at, uint64_t bytes) {
 void mm_layout_of(const attn_problem_t *p, mm_layout_t *l) {
     int is_fp8 = (p->features & ATTN_F_FP8_ATTENTION) != 0;
     uint64_t tokens = p->max_num_batched_tokens != 0 ? p->max_num_batched_tokens : DEFAULT_TOKENS;
+    uint64_t keys = p->max_num_batched_keys != 0 ? p->max_num_batched_keys : tokens;
     uint64_t kv_heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads;
     *l = (mm_layout_t){.head_size = (uint32_t)round_up(p->head_size, is_fp8 ? 16 : 8)};
     l->packs = is_fp8 || l->head_size != p->head_size;
     if (!l->packs) return;
     uint64_t row = (uint64_t)l->head_size * ELEMENT;
     l->q_at = take(&l->bytes, tokens * p->num_heads * row);
-    l->k_at = take(&l->bytes, tokens * kv_heads * row);
-    l->v_at = take(&l->bytes, tokens * kv_heads * row);
+    l->k_at = take(&l->bytes, keys * kv_heads * row);
+    l->v_at = take(&l->bytes, keys * kv_heads * row);
     l->out_at = take(&l->bytes, tokens * p->num_heads * row);
 }
 

@@ -13,8 +13,8 @@ typedef struct mm_layout {
     uint64_t bytes;                    /* of all of it; 0 where nothing is copied */
 } mm_layout_t;
 
-/* Rows of max_tokens tokens, 16-bit elements. fp8 rows are padded to a multiple of 16 (semantics 7.6), others
- * to one of 8. */
+/* Rows of as many tokens and keys as a batch may have, 16-bit elements. fp8 rows are padded to a multiple of
+ * 16 (semantics 7.6), others to one of 8. */
 void mm_layout_of(const attn_problem_t *problem, mm_layout_t *layout);
 
 /* The problem that the kernels are opened with: padded head size; instead of fp8 the float16 that holds its

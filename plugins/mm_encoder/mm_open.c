@@ -122,14 +122,17 @@ int mm_build_metadata(attn_instance_t *instance, const attn_batch_t *batch, cons
     h->magic = 0;
     status = flash_build_metadata(in->inner, batch, space, stream, error);
     if (status != ATTN_OK) return status;
-    h->num_tokens = b.num_actual_tokens;
+    const int has_keys = (in->problem.features & ATTN_F_KEY_LENGTHS) != 0 && b.num_reqs > 0;
+    h->count[0] = b.num_actual_tokens;
+    h->count[1] = has_keys ? b.key_start_loc_host[b.num_reqs] : b.num_actual_tokens;
     h->flags = b.flags;
     gpu_device_guard guard;
     status = gpu_enter(in->inner->device_id, &guard, error);
     if (status != ATTN_OK) return status;
-    cudaError_t e = in->layout.packs ? cudaMemcpyAsync((char *)s.metadata + in->count_at, &h->num_tokens, 4,
-                                                       cudaMemcpyHostToDevice, (cudaStream_t)stream)
-                                     : cudaSuccess;
+    cudaError_t e = in->layout.packs
+                        ? cudaMemcpyAsync((char *)s.metadata + in->count_at, h->count, sizeof h->count,
+                                          cudaMemcpyHostToDevice, (cudaStream_t)stream)
+                        : cudaSuccess;
     gpu_leave(&guard);
     if (e != cudaSuccess) return gpu_fail(error, (int)e, "copying the metadata");
     h->magic = MM_MAGIC;

@@ -10,7 +10,7 @@ static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
 
 #define MM_INNER_FEATURES                                                                                    \
     (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_LSE | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE |        \
-     ATTN_F_CONTIGUOUS_KV)
+     ATTN_F_CONTIGUOUS_KV | ATTN_F_KEY_LENGTHS)
 
 #define MM_COMMON                                                                                            \
     .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                          \

@@ -28,7 +28,8 @@ const attn_capabilities_t ref_capabilities = {
                 ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY |
                 ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_SEPARATE_KV | ATTN_F_CASCADE |
                 ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE | ATTN_F_WEIGHTS |
-                ATTN_F_CONTIGUOUS_KV | ATTN_F_FP8_ATTENTION | ATTN_F_LATENT | ATTN_F_REL_BIAS,
+                ATTN_F_CONTIGUOUS_KV | ATTN_F_FP8_ATTENTION | ATTN_F_LATENT | ATTN_F_REL_BIAS |
+                ATTN_F_KEY_LENGTHS | ATTN_F_DEVICE_LENGTHS,
     .device_types = ATTN_BIT(kDLCPU),
     .preferred_block_size = 16,
     .query_len_support = ATTN_QUERY_LEN_VARLEN,

@@ -27,15 +27,16 @@ static ref_state_t place_state(const attn_instance_t *in, double *at) {
     return (ref_state_t){.max = at, .sum = at + rows, .acc = at + 2 * rows};
 }
 
-static int check_query_key_value(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+static int check_query_key_value(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,
                                  attn_error_t *error) {
     const call_cache_t c = ref_cache_of(in);
-    int status = call_check_rows(a->query, "query", in->query_dtype, in->heads, in->d, tokens, error);
+    int status = call_check_rows(a->query, "query", in->query_dtype, in->heads, in->d, m->num_tokens, error);
     if (status != ATTN_OK) return status;
     if (in->has_cache) return call_check_caches(&c, a->kv_cache, a->v_cache, error);
-    status = call_check_rows(a->key, "key", in->p.dtype, in->kv_heads, in->d, tokens, error);
+    const int64_t rows = m->num_key_rows;
+    status = call_check_key_rows(a->key, "key", in->p.dtype, in->kv_heads, in->d, rows, error);
     return status == ATTN_OK
-               ? call_check_rows(a->value, "value", in->p.dtype, in->kv_heads, in->dv, tokens, error)
+               ? call_check_key_rows(a->value, "value", in->p.dtype, in->kv_heads, in->dv, rows, error)
                : status;
 }
 
@@ -110,7 +111,7 @@ static void run_tile(const attn_instance_t *in, const attn_forward_t *a, const r
     ref_state_t state = place_state(in, workspace + scratch_doubles(in));
     const float *sinks = a->sinks != NULL ? attn_data(a->sinks) : NULL;
     int64_t sink_stride = a->sinks != NULL ? a->sinks->strides[0] : 0;
-    ref_keys_t keys = keys_of(in, a, m, r, ref_metadata_ints(m, m->query_start_at)[r]);
+    ref_keys_t keys = keys_of(in, a, m, r, ref_metadata_ints(m, m->key_start_at)[r]);
 
     ref_state_start(in, &state, tile->tokens, sinks, sink_stride);
     if (m->common_prefix_len == 0) {
@@ -146,9 +147,11 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     if (status == ATTN_OK) status = attn_intake(&s, sizeof s, space, "space", error);
     if (status == ATTN_OK) status = check_space(in, &s, error);
     if (status != ATTN_OK) return status;
-    const ref_metadata_t *m = s.metadata;
-    status = ref_is_mla(in) ? ref_mla_check_forward(in, &a, m, error)
-                            : check_query_key_value(in, &a, m->num_tokens, error);
+    const ref_metadata_t *m;
+    status = ref_read_lengths(s.metadata, (double *)s.workspace + ref_workspace_doubles(in), &m, error);
+    if (status != ATTN_OK) return status;
+    status =
+        ref_is_mla(in) ? ref_mla_check_forward(in, &a, m, error) : check_query_key_value(in, &a, m, error);
     attn_forward_t extras = a; /* scales of channels have a check of their own */
     if (status == ATTN_OK && attn_kv_has_channel_scales(in->kv)) {
         status = call_check_channel_scale(a.scales.v, in->kv_heads, in->dv, error);
@@ -160,7 +163,7 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     if (status == ATTN_OK && in->has_cache) status = check_blocks(in, m, a.kv_cache->shape[0], error);
     ref_fp8_scales_t scales;
     if (status == ATTN_OK && (in->features & ATTN_F_FP8_ATTENTION) != 0)
-        status = ref_fp8_begin(in, &a, m->num_tokens, &scales, error);
+        status = ref_fp8_begin(in, &a, m->num_tokens, m->num_key_rows, &scales, error);
     if (status != ATTN_OK) return status;
 
     const int32_t *start = ref_metadata_ints(m, m->query_start_at),

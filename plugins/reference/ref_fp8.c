@@ -60,13 +60,13 @@ static int check_given(const attn_forward_t *a, attn_error_t *error) {
     return status == ATTN_OK ? ref_fp8_check_scale(a->scales.v, "v_scale", error) : status;
 }
 
-static void measure(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+static void measure(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, int64_t key_rows,
                     attn_fp8_state_t *state) {
     const DLTensor *rows[3] = {a->query, a->key, a->value};
     for (int i = 0; i < 3; i++) {
         float largest = FLT_MIN;
         state->amax[i][state->calls % ATTN_FP8_HISTORY] =
-            largest_of(rows[i], i == 0 ? in->query_dtype : in->p.dtype, tokens);
+            largest_of(rows[i], i == 0 ? in->query_dtype : in->p.dtype, i == 0 ? tokens : key_rows);
         for (int j = 0; j < ATTN_FP8_HISTORY; j++)
             if (state->amax[i][j] > largest) largest = state->amax[i][j];
         state->scale[i] = largest / LARGEST_E4M3;
@@ -74,14 +74,14 @@ static void measure(const attn_instance_t *in, const attn_forward_t *a, int64_t 
     state->calls++;
 }
 
-int ref_fp8_begin(const attn_instance_t *in, attn_forward_t *a, int64_t tokens, ref_fp8_scales_t *scales,
-                  attn_error_t *error) {
+int ref_fp8_begin(const attn_instance_t *in, attn_forward_t *a, int64_t tokens, int64_t key_rows,
+                  ref_fp8_scales_t *scales, attn_error_t *error) {
     if (a->weight_space == NULL) return check_given(a, error);
     int status = check_state(a, error);
     if (status != ATTN_OK) return status;
     attn_fp8_state_t *state =
         (attn_fp8_state_t *)(uintptr_t)a->weight_space; /* written in this one use of it */
-    measure(in, a, tokens, state);
+    measure(in, a, tokens, key_rows, state);
     scales->shape = scales->stride = 1;
     for (int i = 0; i < 3; i++) {
         scales->value[i] = state->scale[i];

@@ -34,11 +34,16 @@ typedef struct ref_metadata {
     uint64_t magic; /* REF_METADATA_MAGIC: build_metadata ran */
     uint64_t bytes;
     int32_t num_reqs, num_tokens;
+    int32_t num_key_rows; /* of key and value, without a cache */
     int32_t common_prefix_len, num_spans;
+    /* lengths on the device (semantics 1.6), read in forward: the arrays here have bounds; else NULL */
+    const int32_t *device_starts, *device_lens;
+    int64_t device_starts_stride, device_lens_stride; /* elements */
     const char *block_table;
     int64_t block_table_stride; /* bytes */
     int64_t block_table_width;
     uint64_t query_start_at; /* int32 [B + 1] */
+    uint64_t key_start_at;   /* int32 [B + 1]: first rows in key and value */
     uint64_t seq_lens_at;    /* int32 [B] */
     uint64_t causal_at;      /* int32 [B] */
     uint64_t rswa_at;        /* int32 [B] */
@@ -73,7 +78,7 @@ typedef struct ref_fp8_scales {
     int64_t shape, stride;
     DLTensor tensor[3];
 } ref_fp8_scales_t;
-int ref_fp8_begin(const attn_instance_t *instance, attn_forward_t *a, int64_t tokens,
+int ref_fp8_begin(const attn_instance_t *instance, attn_forward_t *a, int64_t tokens, int64_t key_rows,
                   ref_fp8_scales_t *scales, attn_error_t *error);
 void ref_fp8_row(double *row, int64_t n, const DLTensor *scale);
 /* One scale of a whole tensor, a positive number; NULL is 1. */
@@ -87,6 +92,10 @@ int ref_forward(attn_instance_t *instance, const attn_forward_t *args, const att
  * problem. */
 uint64_t ref_workspace_doubles(const attn_instance_t *instance);
 uint64_t ref_metadata_bytes(uint64_t num_reqs, uint64_t num_spans);
+/* The metadata with the lengths that the device has now, in `room` of metadata_bytes; *now is the metadata
+ * itself where it has no such. */
+int ref_read_lengths(const ref_metadata_t *metadata, void *room, const ref_metadata_t **now,
+                     attn_error_t *error);
 
 /* The cache of keys and values as tensors. */
 call_cache_t ref_cache_of(const attn_instance_t *instance);

@@ -12,7 +12,7 @@ uint64_t ref_metadata_bytes(uint64_t num_reqs, uint64_t num_spans) {
     if (__builtin_mul_overflow(num_reqs, num_spans, &spans) ||
         __builtin_mul_overflow(spans, 2 * sizeof(int32_t), &bytes) || bytes > INT64_MAX)
         return UINT64_MAX;
-    return round_up(sizeof(ref_metadata_t) + (4 * num_reqs + 1) * sizeof(int32_t) + bytes, 64);
+    return round_up(sizeof(ref_metadata_t) + (5 * num_reqs + 2) * sizeof(int32_t) + bytes, 64);
 }
 
 int ref_check_buffer(const void *buffer, uint64_t have, uint64_t need, const char *name,
@@ -26,16 +26,20 @@ int ref_check_buffer(const void *buffer, uint64_t have, uint64_t need, const cha
     return ATTN_OK;
 }
 
+static batch_limits_t limits_of(const attn_instance_t *in) {
+    return (batch_limits_t){.max_seqs = (int32_t)in->max_seqs,
+                            .max_tokens = (int32_t)in->max_tokens,
+                            .max_model_len = in->max_len,
+                            .has_cache = in->has_cache,
+                            .seq_counts_query = in->has_cache && in->p.role != ATTN_ROLE_ENCODER_DECODER,
+                            .max_keys = batch_max_keys(&in->p),
+                            .page_size = (int32_t)in->block_size};
+}
+
 /* Everything that later relies on lengths and table, and what is kept of the table. */
 static int check_batch(const attn_instance_t *in, const attn_batch_t *b, ref_metadata_t *m,
                        attn_error_t *error) {
-    const batch_limits_t limits = {.max_seqs = (int32_t)in->max_seqs,
-                                   .max_tokens = (int32_t)in->max_tokens,
-                                   .max_model_len = in->max_len,
-                                   .has_cache = in->has_cache,
-                                   .seq_counts_query =
-                                       in->has_cache && in->p.role != ATTN_ROLE_ENCODER_DECODER,
-                                   .page_size = (int32_t)in->block_size};
+    const batch_limits_t limits = limits_of(in);
     int32_t max_block;
     int status = batch_check_lengths(&limits, b, error);
     if (status == ATTN_OK) status = batch_check_host_table(&limits, b, in->p.num_blocks, &max_block, error);
@@ -80,17 +84,25 @@ int ref_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     memset(m, 0, sizeof *m); /* no magic until everything is in place */
     status = check_batch(in, &b, m, error);
     if (status == ATTN_OK) status = check_cascade(in, &b, error);
+    if (status == ATTN_OK) status = batch_check_device_lengths(&in->p, &b, error);
     if (status == ATTN_OK) status = batch_check_masks(&in->p, &b, error);
     if (status == ATTN_OK) status = batch_check_spans(&in->p, &b, in->max_spans, &spans, error);
     if (status != ATTN_OK) return status;
 
+    if ((in->features & ATTN_F_DEVICE_LENGTHS) != 0 && b.num_reqs > 0) {
+        m->device_starts = attn_data(b.query_start_loc);
+        m->device_starts_stride = b.query_start_loc->strides[0];
+        m->device_lens = attn_data(b.seq_lens);
+        m->device_lens_stride = b.seq_lens->strides[0];
+    }
     m->num_reqs = b.num_reqs;
     m->num_tokens = b.num_actual_tokens;
     m->common_prefix_len = b.common_prefix_len;
     m->num_spans = spans;
     uint64_t reqs = (uint64_t)b.num_reqs;
     m->query_start_at = sizeof *m;
-    m->seq_lens_at = m->query_start_at + (reqs + 1) * sizeof(int32_t);
+    m->key_start_at = m->query_start_at + (reqs + 1) * sizeof(int32_t);
+    m->seq_lens_at = m->key_start_at + (reqs + 1) * sizeof(int32_t);
     m->causal_at = m->seq_lens_at + reqs * sizeof(int32_t);
     m->rswa_at = m->causal_at + reqs * sizeof(int32_t);
     m->spans_at = m->rswa_at + reqs * sizeof(int32_t);
@@ -98,6 +110,10 @@ int ref_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
 
     char *base = s.metadata;
     memcpy(base + m->query_start_at, b.query_start_loc_host, (reqs + 1) * sizeof(int32_t));
+    const batch_limits_t limits = limits_of(in);
+    const int32_t *key_start = batch_key_starts(&limits, &b);
+    memcpy(base + m->key_start_at, key_start, (reqs + 1) * sizeof(int32_t));
+    m->num_key_rows = key_start[reqs];
     if (reqs != 0) memcpy(base + m->seq_lens_at, b.seq_lens_host, reqs * sizeof(int32_t));
     int32_t *causal = (int32_t *)(void *)(base + m->causal_at);
     int32_t *rswa = (int32_t *)(void *)(base + m->rswa_at);
@@ -130,4 +146,26 @@ int ref_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const
     m->block_table_stride = fresh.block_table_stride;
     m->block_table_width = fresh.block_table_width;
     return ATTN_OK;
+}
+
+int ref_read_lengths(const ref_metadata_t *m, void *room, const ref_metadata_t **now, attn_error_t *error) {
+    *now = m;
+    if (m->device_starts == NULL) return ATTN_OK;
+    memcpy(room, m, m->bytes);
+    ref_metadata_t *copy = room;
+    int32_t *starts = (int32_t *)(void *)((char *)room + m->query_start_at),
+            *lens = (int32_t *)(void *)((char *)room + m->seq_lens_at);
+    const int32_t *most_starts = ref_metadata_ints(m, m->query_start_at),
+                  *most_lens = ref_metadata_ints(m, m->seq_lens_at);
+    for (int32_t r = 0; r <= m->num_reqs; r++)
+        starts[r] = m->device_starts[r * m->device_starts_stride];
+    for (int32_t r = 0; r < m->num_reqs; r++)
+        lens[r] = m->device_lens[r * m->device_lens_stride];
+    int status = ATTN_OK;
+    for (int32_t r = 0; r < m->num_reqs && status == ATTN_OK; r++)
+        status = batch_check_bounds(r, starts[r], (int64_t)starts[r + 1] - starts[r], lens[r],
+                                    most_starts[r + 1] - most_starts[r], most_lens[r], error);
+    copy->num_tokens = starts[m->num_reqs];
+    *now = copy;
+    return status;
 }

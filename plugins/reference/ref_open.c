@@ -57,6 +57,7 @@ int ref_open(const attn_problem_t *problem, const attn_device_t *device, const a
             p.max_mm_ranges, p.max_num_seqs);
     }
     in->workspace_bytes = ref_workspace_doubles(in) * sizeof(double);
+    if ((in->features & ATTN_F_DEVICE_LENGTHS) != 0) in->workspace_bytes += in->metadata_bytes;
     *instance = in;
     return ATTN_OK;
 }

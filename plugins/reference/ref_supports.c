@@ -43,9 +43,10 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
             attn_add_reason(reasons, ATTN_REASON_MLA, sizes[i].name, NUMBER(have, sizes[i].have),
                             "1 to 65536", "%s is %u; role %s needs it", sizes[i].name, sizes[i].have,
                             attn_role_name(p->role));
-    if (!is_latent && p->mask != ATTN_MASK_CAUSAL)
-        attn_add_reason(reasons, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask), "causal",
-                        "role %s is causal", attn_role_name(p->role));
+    if (!is_latent && p->mask != ATTN_MASK_CAUSAL && (f & ATTN_F_KEY_LENGTHS) == 0)
+        attn_add_reason(reasons, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask),
+                        "causal, or with key_lengths full", "role %s is causal without key_lengths",
+                        attn_role_name(p->role));
     if (p->sliding_window != 0)
         attn_add_reason(reasons, ATTN_REASON_SLIDING_WINDOW, "sliding_window",
                         NUMBER(have, p->sliding_window), "0", "role %s has no sliding window",

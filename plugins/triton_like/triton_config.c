@@ -239,6 +239,7 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->qq_bias = (f & ATTN_F_QQ_BIAS) != 0;
     c->sinks = (f & ATTN_F_SINK) != 0;
     c->rel_bias = (f & ATTN_F_REL_BIAS) != 0;
+    c->device_lengths = (f & ATTN_F_DEVICE_LENGTHS) != 0;
     c->scale = p->scale;
     c->cap = p->logits_soft_cap;
     int e = bytes_of(c->kv), tail = c->token_head ? 4 : 0;
@@ -269,12 +270,12 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_SWIZZLE=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS="
         "%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
-        "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_REL=%d\n",
+        "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_REL=%d\n-DTL_DEVICE_LENGTHS=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window,
         c->chunk, c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias,
         c->sinks, c->scale, c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles,
         c->keys, c->ctas, c->early, c->joint, c->swizzle, c->decode_warps, c->n_tiles, c->decode_ctas,
         c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys, round_up(c->dv, 16),
-        c->rope, c->pairs, c->packed, c->rel_bias);
+        c->rope, c->pairs, c->packed, c->rel_bias, c->device_lengths);
     return n > 0 && (size_t)n < size ? n : -1;
 }

@@ -9,8 +9,15 @@
 #include <stddef.h>
 
 /* Element types, as in the kernels. */
-enum { TRITON_F16 = 1, TRITON_BF16 = 2, TRITON_E4M3 = 3, TRITON_E5M2 = 4, TRITON_F32 = 5, TRITON_I8 = 6,
-       TRITON_BYTES = 7 };
+enum {
+    TRITON_F16 = 1,
+    TRITON_BF16 = 2,
+    TRITON_E4M3 = 3,
+    TRITON_E5M2 = 4,
+    TRITON_F32 = 5,
+    TRITON_I8 = 6,
+    TRITON_BYTES = 7
+};
 /* Rows of codes of fewer bits: what their words mean (triton_packed.cuh). */
 enum { TRITON_INT4 = 1, TRITON_K8V4 = 2, TRITON_C4V4 = 3, TRITON_C3V4 = 4, TRITON_C3V3 = 5 };
 enum { TRITON_MAX_PIECES = 256, TRITON_MACROS_SIZE = 2560 };
@@ -21,10 +28,11 @@ typedef struct triton_config {
     int d, dv, group, page; /* page 0: no cache */
     int token_head;
     int packed; /* TRITON_INT4 and so on, else 0; token_head is set then, too */
-    int causal;                                        /* 0, 1, 2: per request */
+    int causal; /* 0, 1, 2: per request */
     int window, chunk, lookback, lookback_chunk, rswa; /* 0 and lookback -1: off */
     int spans, span_clamp, alibi, qq_bias, sinks, rel_bias;
-    int out_group; /* group scales of the output: attention writes `out` to the workspace */
+    int device_lengths; /* decode reads lengths where prefill does, its items have bounds of them */
+    int out_group;      /* group scales of the output: attention writes `out` to the workspace */
     double scale, cap;
     int rope, pairs; /* of a rope alone: values of a row that rotate, and how they pair (ATTN_ROPE_*) */
     int joint;       /* K, V and their scales are one row of bytes, read as such by decode */

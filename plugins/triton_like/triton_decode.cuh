@@ -143,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, row0 = blockIdx.x / p.num_kv_heads * ROWS;
     const int seq = item.x, slot = item.w;
-    const seq_view sv = view_seq(p, seq, lengths.x, lengths.y, lengths.z);
+    const seq_view sv =
+        TL_DEVICE_LENGTHS ? view_seq(p, seq) : view_seq(p, seq, lengths.x, lengths.y, lengths.z);
     const int rows = sv.q_len * TL_GROUP, context = sv.kv_len - sv.q_len;
     if (row0 >= rows) return;
 
@@ -178,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round
      * ahead. */
     const int32_t *table = tables + (int64_t)seq * table_stride;
-    const int64_t first = TL_PAGE > 0 ? 0 : sv.q0;
+    const int64_t first = sv.k0;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
     const uint32_t ring = smem_addr(smem) + warp * RING;

@@ -81,7 +81,7 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
     if (TL_RSWA > 0 && t0 >= walk.prefix && t0 < walk.lo) t0 = max(t0, walk.lo / BN * BN);
 
     const int32_t *table = p.counts->block_table + (int64_t)seq * p.counts->table_stride;
-    const int64_t first = TL_PAGE > 0 ? 0 : sv.q0;
+    const int64_t first = sv.k0;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
     const score_rule rule(p, head);

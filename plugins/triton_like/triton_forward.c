@@ -57,7 +57,7 @@ static int read_scales(const attn_instance_t *in, const attn_forward_t *a, trito
     return ATTN_OK;
 }
 
-static int read_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, triton_params_t *p,
+static int read_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t rows, triton_params_t *p,
                      attn_error_t *error) {
     if (in->has_cache) {
         gpu_cache_view c;
@@ -72,10 +72,10 @@ static int read_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t
     }
     const triton_config_t *c = &in->config;
     int status =
-        gpu_check_rows(a->key, "key", in->problem.dtype, in->kv_heads, c->d, tokens, c->kv_vec, error);
+        gpu_check_key_rows(a->key, "key", in->problem.dtype, in->kv_heads, c->d, rows, c->kv_vec, error);
     if (status == ATTN_OK)
-        status = gpu_check_rows(a->value, "value", in->problem.dtype, in->kv_heads, c->dv, tokens, c->kv_vec,
-                                error);
+        status = gpu_check_key_rows(a->value, "value", in->problem.dtype, in->kv_heads, c->dv, rows,
+                                    c->kv_vec, error);
     if (status != ATTN_OK) return status;
     p->k = attn_data(a->key), p->k_token = a->key->strides[0], p->k_head = a->key->strides[1];
     p->v = attn_data(a->value), p->v_token = a->value->strides[0], p->v_head = a->value->strides[1];
@@ -128,8 +128,9 @@ static int read_rel_bias(const attn_instance_t *in, const DLTensor *t, triton_pa
     return ATTN_OK;
 }
 
-static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, const triton_host_header_t *h,
                         triton_params_t *p, attn_error_t *error) {
+    const int64_t tokens = h->head.num_tokens;
     const triton_config_t *c = &in->config;
     int heads = (int)in->problem.num_heads;
     uint32_t query_dtype = in->problem.query_dtype ? in->problem.query_dtype : in->problem.dtype;
@@ -145,7 +146,7 @@ static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
     if (status == ATTN_OK) status = read_scales(in, a, p, error);
     if (status == ATTN_OK) status = read_lse(in, a->lse, tokens, p, error);
     if (status == ATTN_OK) status = read_bias(in, a->qq_bias, tokens, p, error);
-    if (status == ATTN_OK) status = read_keys(in, a, tokens, p, error);
+    if (status == ATTN_OK) status = read_keys(in, a, h->num_key_rows, p, error);
     if (status != ATTN_OK) return status;
     p->q = attn_data(a->query), p->q_token = a->query->strides[0], p->q_head = a->query->strides[1];
     p->out = attn_data(a->output), p->out_token = a->output->strides[0], p->out_head = a->output->strides[1];
@@ -220,14 +221,16 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     memset(&p, 0, sizeof p);
     triton_quantize_params_t g;
     memset(&g, 0, sizeof g);
-    status = read_tensors(in, &a, h->head.num_tokens, &p, error);
+    status = read_tensors(in, &a, h, &p, error);
     if (status == ATTN_OK && in->config.out_group)
         status = read_groups(in, &a, &s, h->head.num_tokens, &p, &g, error);
     if (status != ATTN_OK || h->head.num_tokens == 0) return status;
     char *meta = s.metadata;
     p.counts = (const triton_counts_t *)(void *)meta;
     p.q_start = (const int32_t *)(void *)(meta + in->q_start_at);
+    if (in->k_start_at != 0) p.k_start = (const int32_t *)(void *)(meta + in->k_start_at);
     p.seq_lens = (const int32_t *)(void *)(meta + in->seq_lens_at);
+    if (h->device_lens != NULL) p.q_start = h->device_starts, p.seq_lens = h->device_lens;
     p.causal = (const int32_t *)(void *)(meta + in->causal_at);
     p.items = (const triton_item_t *)(void *)(meta + in->items_at);
     p.splits = (const triton_split_t *)(void *)(meta + in->splits_at);

@@ -28,6 +28,7 @@ struct attn_instance {
     gpu_metadata metadata;
     /* byte offsets in the metadata and in its host mirror, after triton_counts_t at 0 */
     size_t q_start_at, seq_lens_at, causal_at, prefix_at, spans_at, tickets_at, items_at, splits_at, tiles_at;
+    size_t k_start_at;           /* first rows of keys with lengths of their own, else 0 */
     size_t part_lse_at, rows_at; /* part_out at 0; rows_at: the result before group scales */
     int max_spans;
     int32_t *tile_keys, *scratch;
@@ -39,6 +40,9 @@ typedef struct triton_host_header {
     gpu_header head;
     int32_t grid_items, grid_splits, grid_tiles; /* launch sizes; the real counts are on the device */
     int32_t decode_tokens;                       /* most query tokens of a request that decodes */
+    int32_t num_key_rows;                        /* of contiguous keys */
+    /* lengths on the device (semantics 1.6), which the lists bound; else NULL */
+    const int32_t *device_starts, *device_lens;
 } triton_host_header_t;
 #define TRITON_MAGIC     UINT64_C(0x306e747461746c74)
 #define TRITON_MIRROR_AT 128

@@ -4,21 +4,26 @@
  * serves every later batch that is built into the same buffers. */
 #include "triton_instance.h"
 
+static batch_limits_t limits_of(const attn_instance_t *in) {
+    return (batch_limits_t){.max_seqs = in->limits.seqs,
+                            .max_tokens = in->limits.tokens,
+                            .max_model_len = in->problem.max_model_len ? in->problem.max_model_len : 131072,
+                            .has_cache = in->has_cache,
+                            .seq_counts_query = in->problem.role == ATTN_ROLE_DECODER,
+                            .max_keys = batch_max_keys(&in->problem),
+                            .page_size = in->config.page};
+}
+
 static int check_batch(const attn_instance_t *in, const attn_batch_t *b, triton_counts_t *c,
                        attn_error_t *error) {
-    const batch_limits_t limits = {.max_seqs = in->limits.seqs,
-                                   .max_tokens = in->limits.tokens,
-                                   .max_model_len =
-                                       in->problem.max_model_len ? in->problem.max_model_len : 131072,
-                                   .has_cache = in->has_cache,
-                                   .seq_counts_query = in->problem.role == ATTN_ROLE_DECODER,
-                                   .page_size = in->config.page};
+    const batch_limits_t limits = limits_of(in);
     int status = batch_check_lengths(&limits, b, error);
     if (status == ATTN_OK && b->common_prefix_len != 0)
         status =
             attn_fail(error, ATTN_E_UNSUPPORTED, "common_prefix_len",
                       "common_prefix_len is %d; this backend has no cascade: pass 0", b->common_prefix_len);
     if (status == ATTN_OK) status = gpu_check_block_table(&limits, b, error);
+    if (status == ATTN_OK) status = gpu_check_device_lengths(&in->problem, b, error);
     if (status != ATTN_OK) return status;
     c->block_table = NULL;
     c->table_stride = 0;
@@ -127,6 +132,13 @@ int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const 
     if (status == ATTN_OK) status = copy_causal(in, &b, (int32_t *)(void *)(mirror + in->causal_at), error);
     if (status != ATTN_OK) return status;
     memcpy(mirror + in->q_start_at, b.query_start_loc_host, ((size_t)b.num_reqs + 1) * 4);
+    const batch_limits_t limits = limits_of(in);
+    const int32_t *key_start = batch_key_starts(&limits, &b);
+    const int on_device = in->config.device_lengths && b.num_reqs > 0;
+    h->device_starts = on_device ? attn_data(b.query_start_loc) : NULL;
+    h->device_lens = on_device ? attn_data(b.seq_lens) : NULL;
+    h->num_key_rows = in->has_cache ? 0 : key_start[b.num_reqs];
+    if (limits.max_keys > 0) memcpy(mirror + in->k_start_at, key_start, (size_t)b.num_reqs * 4);
     if (b.num_reqs > 0) memcpy(mirror + in->seq_lens_at, b.seq_lens_host, (size_t)b.num_reqs * 4);
     triton_plan_t plan = {.items = (triton_item_t *)(void *)(mirror + in->items_at),
                           .splits = (triton_split_t *)(void *)(mirror + in->splits_at),

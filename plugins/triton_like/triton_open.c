@@ -24,6 +24,7 @@ static void lay_out(attn_instance_t *in) {
     size_t seqs = (size_t)l->seqs, at = sizeof(triton_counts_t);
     in->q_start_at = at, at += (seqs + 1) * 4;
     in->seq_lens_at = at, at += seqs * 4;
+    if (in->features & ATTN_F_KEY_LENGTHS) in->k_start_at = at, at += seqs * 4;
     in->causal_at = at, at += seqs * 4;
     in->prefix_at = at, at += in->config.rswa ? seqs * 4 : 0;
     in->spans_at = at, at += seqs * (size_t)in->max_spans * 8;

@@ -50,7 +50,9 @@ typedef struct triton_params {
     const float *qq_bias;                     /* [tokens, qq_width] */
     const float *rel_bias;                    /* [Hq, 2 * rel_max + 1] */
     const triton_counts_t *counts;
-    const int32_t *q_start;  /* [num_seqs + 1] */
+    const int32_t
+        *q_start; /* [num_seqs + 1]; it and seq_lens: the metadata's, or the batch's on the device */
+    const int32_t *k_start;  /* [num_seqs], first rows of contiguous keys; null: as q_start */
     const int32_t *seq_lens; /* [num_seqs] */
     const int32_t *causal;   /* [num_seqs] */
     const triton_item_t *items;

@@ -6,8 +6,8 @@
  * of fewer bits; TL_D, TL_DV,
  * TL_GROUP, TL_PAGE (0: no cache); TL_CAUSAL 0, 1, 2 (per request); TL_WINDOW, TL_CHUNK, TL_LOOKBACK (-1:
  * off), TL_LOOKBACK_CHUNK, TL_RSWA, TL_SPANS, TL_SPAN_CLAMP, TL_ALIBI 0, 1, 2 (square root), TL_QQ, TL_SINKS,
- * TL_REL, TL_SCALE, TL_CAP; TL_QVEC, TL_KVEC, TL_OVEC: bytes that every row of Q, of K and V, of the output
- * is aligned to. */
+ * TL_REL, TL_SCALE, TL_CAP; TL_DEVICE_LENGTHS: the lengths of decode's items are bounds; TL_QVEC, TL_KVEC,
+ * TL_OVEC: bytes that every row of Q, of K and V, of the output is aligned to. */
 #ifndef TRITON_ROWS_CUH
 #define TRITON_ROWS_CUH
 
@@ -166,6 +166,7 @@ ATTN_DEV void mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 
 struct seq_view {
     int q0;     /* first row of q */
+    int k0;     /* first row of contiguous keys */
     int q_len;  /* query tokens */
     int kv_len; /* keys */
     int causal;
@@ -177,6 +178,7 @@ struct seq_view {
 ATTN_DEV seq_view view_seq(const triton_params_t &p, int seq, int q0, int q_len, int kv_len) {
     seq_view s;
     s.q0 = q0;
+    s.k0 = TL_PAGE > 0 ? 0 : p.k_start ? __ldg(p.k_start + seq) : q0;
     s.q_len = q_len;
     s.kv_len = kv_len;
     s.causal = TL_CAUSAL == 2 ? __ldg(p.causal + seq) : TL_CAUSAL;

@@ -37,6 +37,10 @@ static void check_masks(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) 
         attn_add_reason(r, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size),
                         "0 with a window or spans",
                         "chunked local attention together with a window or spans is not served");
+    if ((f & ATTN_F_DEVICE_LENGTHS) != 0 && (f & ATTN_F_OUT_FP8_GROUP) != 0)
+        attn_add_reason(
+            r, ATTN_REASON_COMBINATION, "out_fp8_group", "with device_lengths", "one of the two",
+            "group scales are made of all rows that the host counts; device_lengths excludes them");
     if ((f & ATTN_F_ALIBI) != 0 && (f & ATTN_F_ALIBI_SQRT) != 0)
         attn_add_reason(r, ATTN_REASON_COMBINATION, "features", "alibi and alibi_sqrt", "one of the two",
                         "ALiBi is linear or of the square root, not both");

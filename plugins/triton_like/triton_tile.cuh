@@ -216,7 +216,7 @@ struct key_source {
     const uint8_t *k, *v;
     int64_t k_token, v_token; /* bytes */
     ATTN_DEV key_source(const triton_params_t &p, const block_view &b) {
-        const int64_t first = TL_PAGE > 0 ? 0 : b.sv.q0;
+        const int64_t first = b.sv.k0;
         table = p.counts->block_table + (int64_t)b.seq * p.counts->table_stride;
         last_page = p.last_page;
         k = (const uint8_t *)p.k + (first * p.k_token + (int64_t)b.head * p.k_head) * EB;

@@ -271,6 +271,41 @@ def the_check_hook_sees_a_bad_call():
 
 
 @check
+def lengths_of_keys_and_lengths_on_the_device():
+    encoder = {k: v for k, v in DECODER.items() if k != "block_size"} | {"role": "encoder_only"}
+    with libattn.Context() as context:
+        group = context.open_group(encoder, features=["lse", "key_lengths"], max_num_batched_keys=32)
+        layer = group.create_layer("keys.attn")
+        q, k, v = tensor(3, 4, 32), tensor(9, 2, 32), tensor(9, 2, 32)
+        rows = [x.tolist() for x in (q, k, v)]
+        # two keys more than tokens; none at all; a row of nobody between
+        group.build_metadata(group.new_batch(query_lens=[2, 1], seq_lens=[4, 0], key_start_loc=[0, 5, 9]))
+        out, lse = tensor(3, 4, 32), tensor(4, 3)
+        layer.forward(q, k, v, output=out, lse=lse)
+        want, want_lse = expected(rows[0], rows[1], rows[2], 1, 4, 3)
+        assert max(abs(a - b) for a, b in zip(out.tolist()[1][3], want)) < 2e-5
+        assert abs(lse.tolist()[3][1] - want_lse) < 2e-5
+        assert out.tolist()[2] == [[0.0] * 32] * 4 and lse.tolist()[0][2] == -math.inf
+        refused(libattn.InvalidError, "key_start_loc", group.new_batch, query_lens=[2, 1], key_start_loc=[0, 5])
+
+        group = context.open_group(DECODER, features=["device_lengths"])
+        layer = group.create_layer("device.attn").bind(group.new_cache(8, framework="bytes"))
+        q, k, v = tensor(20, 4, 32), tensor(20, 2, 32), tensor(20, 2, 32)
+        starts, lengths = array.array("i", [0, 20]), array.array("i", [20])
+        batch = dict(query_start_loc_device=starts, seq_lens_device=lengths, block_table=[[5, 1, 2]])
+        group.build_metadata(group.new_batch(query_lens=[20], seq_lens=[40], slot_mapping=[*range(80, 96), *range(16, 20)], **batch))
+        layer.update_kv_cache(k, v)
+        out, rows = tensor(20, 4, 32), [x.tolist() for x in (q, k, v)]
+        for length in (20, 7, 13):  # one build
+            starts[1] = lengths[0] = length
+            layer.forward(q, output=out)
+            want, _ = expected(rows[0], rows[1], rows[2], length - 1, length, 2)
+            assert max(abs(a - b) for a, b in zip(out.tolist()[length - 1][2], want)) < 2e-5
+        lengths[0] = 41
+        refused(libattn.InvalidError, "seq_lens", layer.forward, q, output=out)
+
+
+@check
 def planning_over_plain_integers():
     assert list(plan.slot_mapping([0, 2, 3], [18, 5], [[4, 9], [1]], block_size=16)) == [
         9 * 16,

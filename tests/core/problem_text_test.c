@@ -177,10 +177,27 @@ static void test_check(void) {
     BAD(mla(), (ABSORBED, p.head_size = 512), "head_size");
     BAD(plain, p.features = ATTN_F_LATENT, "features");
     BAD(mla(), (ABSORBED, p.role = ATTN_ROLE_MLA_PREFILL), "features");
+#define OWN_KEYS p.role = ATTN_ROLE_ENCODER, p.features = ATTN_F_KEY_LENGTHS
+    GOOD(plain, (OWN_KEYS));
+    GOOD(plain, (OWN_KEYS, p.mask = ATTN_MASK_FULL, p.max_num_batched_keys = 1 << 20));
+    GOOD(mla(), (p.role = ATTN_ROLE_MLA_PREFILL, p.features = ATTN_F_KEY_LENGTHS, p.mask = ATTN_MASK_FULL));
+    BAD(mla(), (p.role = ATTN_ROLE_MLA_PREFILL, p.mask = ATTN_MASK_FULL), "mask");
+    BAD(mla(), p.features = ATTN_F_KEY_LENGTHS, "features");
+    BAD(plain, p.features = ATTN_F_KEY_LENGTHS, "features");
+    BAD(cross(), p.features = ATTN_F_KEY_LENGTHS, "features");
+    BAD(plain, (OWN_KEYS, p.max_num_batched_keys = UINT32_MAX), "max_num_batched_keys");
+    BAD(plain, p.max_num_batched_keys = 64, "max_num_batched_keys");
+    GOOD(plain, p.features = ATTN_F_DEVICE_LENGTHS);
+    GOOD(mla(), p.features = ATTN_F_DEVICE_LENGTHS);
+    BAD(sparse(), p.features = ATTN_F_DEVICE_LENGTHS, "features");
+    BAD(cross(), p.features = ATTN_F_DEVICE_LENGTHS, "features");
+    BAD(plain, p.features = ATTN_F_DEVICE_LENGTHS | ATTN_F_CASCADE, "features");
+    BAD(plain, (p.features = ATTN_F_DEVICE_LENGTHS, p.static_sink_len = 16), "static_sink_len");
+    BAD(plain, (p.features = ATTN_F_DEVICE_LENGTHS, p.dcp_world_size = 2), "dcp_world_size");
     BAD(sparse(), p.topk = 0, "topk");
     BAD(sparse(), p.topk = 100, "topk");
     REFUSED(plain, p.features = UINT64_C(1) << 60, "features", ATTN_E_TOO_NEW);
-    REFUSED(plain, p.reserved[7] = 1, "reserved", ATTN_E_TOO_NEW);
+    REFUSED(plain, p.reserved[6] = 1, "reserved", ATTN_E_TOO_NEW);
     attn_error_t err = ERROR_INIT;
     is_int(attn_problem_check(NULL, &err), ATTN_E_INVALID, "no problem at all");
     attn_problem_t p = plain;

@@ -8,6 +8,7 @@
 #include "../tap.h"
 #include "kernels/cuda/dense/flash_launch.h"
 #include "kernels/cuda/dense/pack_rows.h"
+#include "kernels/cuda/dense/read_lengths.h"
 #include "kernels/cuda/latent/mla_launch.h"
 
 #include <cuda_runtime_api.h>
@@ -91,6 +92,10 @@ static int write_cache(void) {
     p.num_tokens = 3, p.num_kv_heads = 2, p.head_size = p.head_size_v = 64, p.dtype = FLASH_F16;
     return flash_write_cache(&p, NULL);
 }
+static int read_lengths(void) {
+    flash_params p = {0};
+    return flash_read_lengths(&p, (flash_tile *)(void *)somewhere, 3, NULL);
+}
 static int measure(void) {
     mm_pack_params_t p = {0};
     return mm_measure(&p, 1, NULL);
@@ -117,6 +122,7 @@ static const struct launcher {
 } launchers[] = {{"flash_zero_rows", zero_rows},
                  {"flash_merge", merge},
                  {"flash_write_cache", write_cache},
+                 {"flash_read_lengths", read_lengths},
                  {"mm_measure", measure},
                  {"mm_pack", pack},
                  {"mla_zero_rows", mla_zero},

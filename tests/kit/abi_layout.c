@@ -62,8 +62,10 @@ static const struct {
     {"ATTN_F_WEIGHTS", (int64_t)ATTN_F_WEIGHTS, 1 << 29},
     {"ATTN_F_FP8_ATTENTION", (int64_t)ATTN_F_FP8_ATTENTION, 1 << 30},
     {"ATTN_F_LATENT", (int64_t)ATTN_F_LATENT, INT64_C(1) << 31},
+    {"ATTN_F_KEY_LENGTHS", (int64_t)ATTN_F_KEY_LENGTHS, INT64_C(1) << 32},
+    {"ATTN_F_DEVICE_LENGTHS", (int64_t)ATTN_F_DEVICE_LENGTHS, INT64_C(1) << 33},
     {"ATTN_F_REL_BIAS", (int64_t)ATTN_F_REL_BIAS, INT64_C(1) << 34},
-    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, ((INT64_C(1) << 32) - 1) | INT64_C(1) << 34},
+    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, (INT64_C(1) << 35) - 1},
     {"ATTN_DL_FLOAT8_E4M3FN", ATTN_DL_FLOAT8_E4M3FN, 10},
     {"ATTN_DL_FLOAT8_E5M2", ATTN_DL_FLOAT8_E5M2, 12},
 };
@@ -102,8 +104,8 @@ static void check_feature_names(void) {
                                         "weights",
                                         "fp8_attention",
                                         "latent",
-                                        NULL,
-                                        NULL,
+                                        "key_lengths",
+                                        "device_lengths",
                                         "rel_bias"};
     unsigned wrong = 0;
     for (unsigned i = 0; i < sizeof order / sizeof order[0]; i++) {

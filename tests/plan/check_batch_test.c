@@ -89,7 +89,7 @@ static void test_counts(void) {
     SPOIL("num_actual_tokens", g->b.num_reqs = 0, "tokens of nobody");
     struct good newer;
     make_good(&newer, ATTN_ROLE_DECODER);
-    newer.b.reserved[5] = 1;
+    newer.b.reserved[4] = 1;
     ok(check(&newer) == ATTN_E_TOO_NEW && strcmp(error.param, "reserved") == 0, "a reserved member");
     SPOIL("batch", g->b.struct_size = 0, "no struct_size");
     SPOIL("problem", g->p.struct_size = 3, "no struct_size of the problem");
@@ -200,6 +200,57 @@ static void test_cache(void) {
          g->ttable.shape[1] = 2, "17 keys over 4 ranks need 2 columns");
     SPOIL("block_table", (g->p.dcp_world_size = 4, g->p.cp_interleave = 1, g->ttable.shape[1] = 1),
           "but not 1");
+}
+
+/* Keys of the call with lengths of their own: the first request has two keys more than tokens, the second
+ * fewer, with a row of nobody behind them, the third five keys and no token. */
+static void test_key_lengths(void) {
+    struct good g_, *g = &g_;
+    static const int32_t key_starts[] = {0, 3, 6, 11}, lens[] = {3, 2, 5};
+    int32_t rows[4];
+#define OWN_KEYS(CODE, PARAM, STATEMENT, ...)                                                                \
+    do {                                                                                                     \
+        make_good(g, ATTN_ROLE_ENCODER);                                                                     \
+        g->p.features = ATTN_F_KEY_LENGTHS, g->p.max_num_batched_keys = 11;                                  \
+        memcpy(rows, key_starts, sizeof rows);                                                               \
+        memcpy(g->lens, lens, sizeof lens);                                                                  \
+        g->b.key_start_loc_host = rows;                                                                      \
+        STATEMENT;                                                                                           \
+        error.param[0] = error.text[0] = '\0';                                                               \
+        int code_ = check(g);                                                                                \
+        if (!ok(code_ == (CODE) && strcmp(error.param, PARAM) == 0, __VA_ARGS__))                            \
+            diag("code %d param '%s' text '%s'", code_, error.param, error.text);                            \
+    } while (0)
+    OWN_KEYS(ATTN_OK, "", (void)0, "keys with lengths of their own");
+    OWN_KEYS(ATTN_OK, "", g->lens[0] = g->lens[1] = g->lens[2] = 0, "none of them");
+    OWN_KEYS(ATTN_E_INVALID, "key_start_loc_host", g->b.key_start_loc_host = NULL, "without their rows");
+    OWN_KEYS(ATTN_E_INVALID, "key_start_loc_host",
+             (g->p.features = 0, g->lens[0] = 1, g->lens[1] = 4, g->lens[2] = 0), "without the feature");
+    OWN_KEYS(ATTN_E_INVALID, "key_start_loc_host", rows[0] = 1, "rows that do not begin with 0");
+    OWN_KEYS(ATTN_E_INVALID, "key_start_loc_host", (rows[1] = 7, g->lens[1] = 0), "falling rows");
+    OWN_KEYS(ATTN_E_INVALID, "seq_lens_host", g->lens[1] = 4, "more keys than rows");
+    has_str(error.text, "request 1 3 rows", "says how many there are");
+    OWN_KEYS(ATTN_E_INVALID, "seq_lens_host", g->lens[2] = -1, "a negative number of keys");
+    OWN_KEYS(ATTN_E_INVALID, "key_start_loc_host", g->p.max_num_batched_keys = 10, "more rows than declared");
+    OWN_KEYS(ATTN_E_INVALID, "key_start_loc_host", g->p.max_num_batched_keys = 0, "or than tokens");
+    OWN_KEYS(ATTN_E_INVALID, "seq_lens_host",
+             (g->p.role = ATTN_ROLE_MM_ENCODER, g->p.features |= ATTN_F_FP8_ATTENTION),
+             "rows of nobody where scales are those of all rows");
+    OWN_KEYS(ATTN_OK, "", (g->b.num_reqs = g->b.num_actual_tokens = 0, g->b.key_start_loc_host = NULL),
+             "an empty batch");
+}
+
+/* The host's lengths as bounds of the device's: the two lists must be there. */
+static void test_device_lengths(void) {
+    FINE(g->p.features |= ATTN_F_DEVICE_LENGTHS, "lengths on the device");
+    FINE((g->p.features |= ATTN_F_DEVICE_LENGTHS, g->starts[3] = 5, g->lens[0] = 17),
+         "as the host says them");
+    SPOIL("query_start_loc", (g->p.features |= ATTN_F_DEVICE_LENGTHS, g->b.query_start_loc = NULL),
+          "without starts there");
+    SPOIL("seq_lens", (g->p.features |= ATTN_F_DEVICE_LENGTHS, g->b.seq_lens = NULL),
+          "without lengths there");
+    SPOIL("seq_lens", (g->p.features |= ATTN_F_DEVICE_LENGTHS, g->tlens.shape[0] = 2), "with a short list");
+    FINE((g->b.query_start_loc = NULL, g->b.seq_lens = NULL), "without the feature nobody needs them");
 }
 
 static void test_other_roles(void) {
@@ -319,6 +370,8 @@ int main(void) {
     test_lengths();
     test_masks();
     test_cache();
+    test_key_lengths();
+    test_device_lengths();
     test_other_roles();
     test_long_context();
     test_long_lists();

@@ -162,6 +162,7 @@ static int plan(replay_t *r) {
     b.query_start_loc_host = c->starts;
     b.seq_lens_host = c->lens;
     b.causal_host = c->causal;
+    b.key_start_loc_host = c->key_starts;
     b.rswa_prefix_lens_host = c->rswa;
     b.mm_prefix_ranges_host = c->ranges;
     b.num_mm_ranges = c->num_mm_ranges;

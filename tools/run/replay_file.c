@@ -99,6 +99,10 @@ static int read_batch(const reader_t *r) {
     if (code == ATTN_OK)
         code = read_list(r, "mm_prefix_ranges", ATTN_DTYPE_INT32, 3, ranges, 0, &c->ranges, &found_ranges);
     if (code == ATTN_OK) code = read_list(r, "causal", ATTN_DTYPE_UINT8, 1, reqs, 0, &c->causal, NULL);
+    const int has_key_starts = (c->problem.features & ATTN_F_KEY_LENGTHS) != 0;
+    if (code == ATTN_OK)
+        code = read_list(r, "key_start_loc", ATTN_DTYPE_INT32, 1, starts, has_key_starts && is_needed,
+                         &c->key_starts, NULL);
     if (code != ATTN_OK) return code;
     if (found_table != NULL) c->table_columns = found_table->shape[1];
     if (found_ranges != NULL && found_ranges->shape[1] > INT32_MAX)
@@ -178,8 +182,9 @@ static int read_tensors(const reader_t *r) {
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
         if (scales[i] != NULL && scales[i]->shape[0] != 1 && scales[i]->shape[0] != hkv)
             return bad(r, "q_scale, k_scale, v_scale or prob_scale", "has neither 1 nor num_kv_heads values");
-    if (c->key != NULL && (c->key->shape[0] < t || c->value == NULL || c->value->shape[0] < t))
-        return bad(r, "key", "has fewer rows than the batch has tokens, or no value beside it");
+    const int64_t key_rows = c->key_starts != NULL ? c->key_starts[c->num_reqs] : t;
+    if (c->key != NULL && (c->key->shape[0] < key_rows || c->value == NULL || c->value->shape[0] < key_rows))
+        return bad(r, "key", "has fewer rows than the batch has keys, or no value beside it");
     return c->kv_cache != NULL ? read_layout(r) : ATTN_OK;
 }
 
@@ -221,5 +226,6 @@ void replay_call_free(replay_call_t *c) {
     free(c->rswa);
     free(c->ranges);
     free(c->causal);
+    free(c->key_starts);
     memset(c, 0, sizeof *c);
 }

@@ -21,6 +21,7 @@ typedef struct replay_call {
     int32_t num_reqs, num_tokens, common_prefix_len, num_mm_ranges;
     int32_t *starts, *lens;         /* encoder_decoder: lens are those of the encoder */
     int32_t *table, *rswa, *ranges; /* NULL: none */
+    int32_t *key_starts;            /* with keys of lengths of their own, else NULL */
     uint8_t *causal;                /* likewise */
     int64_t table_columns, num_blocks;
     /* where K, V and scales lie in a cache row, see attn_kv_cache_shape_t */

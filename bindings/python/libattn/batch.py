@@ -39,6 +39,7 @@ class Batch:
         causal: Optional[Sequence[bool]] = None,
         mm_prefix_ranges: Any = None,
         rswa_prefix_lens: Optional[IntsLike] = None,
+        key_start_loc: Optional[IntsLike] = None,
         common_prefix_len: int = 0,
         max_query_len: int = 0,
         max_seq_len: int = 0,
@@ -99,6 +100,16 @@ class Batch:
             numbers = host_ints(rswa_prefix_lens, "rswa_prefix_lens")
             s.rswa_prefix_lens_host = numbers.address
             s.rswa_prefix_lens = self._on_device(None, numbers, "rswa_prefix_lens")
+
+        if key_start_loc is not None:
+            numbers = host_ints(key_start_loc, "key_start_loc")
+            if len(numbers) != self.num_reqs + 1:
+                raise invalid(
+                    "key_start_loc",
+                    f"key_start_loc has {len(numbers)} entries for {self.num_reqs} requests; expected one more",
+                )
+            s.key_start_loc_host = numbers.address
+            self._keep.append(numbers)
 
     @staticmethod
     def _starts(query_lens: Optional[Sequence[int]], query_start_loc: Optional[IntsLike]) -> HostInts:

@@ -211,8 +211,10 @@ class Group:
         blocks], or a list of rows; slot_mapping: int64 [T], made from a block table that the host has unless
         given. query_start_loc_device, seq_lens_device: the same numbers on the group's device if the engine
         has them there; else they are copied. encoder_seq_lens [B] (role encoder_decoder), causal [B] (mask
-        per_request), mm_prefix_ranges [B, ranges, 2], rswa_prefix_lens [B], common_prefix_len, max_query_len,
-        max_seq_len, capture (for graph capture): as in attn_batch_t.
+        per_request), mm_prefix_ranges [B, ranges, 2], rswa_prefix_lens [B], key_start_loc [B + 1] (feature
+        key_lengths), common_prefix_len, max_query_len, max_seq_len, capture (for graph capture): as in
+        attn_batch_t. With the feature device_lengths the two lists on the device count, and the host's bound
+        them.
         """
         return Batch(self, **arguments)
 

@@ -122,7 +122,13 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
     const int g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
     const int seq = item4.x + p.seq_offset;
-    const seq_view sv = view_of(item_view, p.first_key);
+    const bool paged = p.page_size > 0;
+    seq_view sv = view_of(item_view, p.first_key);
+    if (paged && p.k_start) { /* lengths are on the device, the item's are bounds: pieces may stay empty */
+        sv.q0 = __ldg(p.q_start + seq);
+        sv.q_len = __ldg(p.q_start + seq + 1) - sv.q0;
+        sv.kv_len = __ldg(p.k_start + seq);
+    }
     const int rows = sv.q_len * p.group, row0 = rblock * ROWS;
     if (row0 >= rows) return;
     const int width = item4.z > 1 ? cluster_width() : 1;
@@ -165,7 +171,6 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
      * ahead. */
     const pager pg(p.page_size > 0 ? p.page_size : 16);
     const int32_t *table = tables + (int64_t)seq * table_stride;
-    const bool paged = p.page_size > 0;
     const int64_t k0 = paged ? 0 : __ldg(p.k_start + seq); /* contiguous keys are no decoder's */
     const uint8_t *kbase = (const uint8_t *)p.k + (k0 * p.k_token + (int64_t)head * p.k_head) * EB;
     const uint8_t *vbase = (const uint8_t *)p.v + (k0 * p.v_token + (int64_t)head * p.v_head) * EB;

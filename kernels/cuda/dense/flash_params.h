@@ -58,8 +58,8 @@ typedef struct flash_params {
         /* contiguous keys on Hopper: columns k_tail_at .. of every head lie here, one row a key; NULL: in
          * k */
         k_tail;
-    const int32_t *q_start; /* [num_seqs + 1], rows of q */
-    const int32_t *k_start; /* [num_seqs + 1], rows of contiguous keys and values; NULL: paged */
+    const int32_t *q_start; /* [num_seqs + 1], rows of q: decode reads them where lengths are on the device */
+    const int32_t *k_start; /* contiguous keys: their first rows; paged: NULL, or the lengths on the device */
     const float *alibi;     /* [num_q_heads], may be NULL */
     const float *sinks;     /* [num_q_heads], may be NULL */
     const float *k_scale;   /* [1] or [num_kv_heads], NULL: 1 */

@@ -31,7 +31,7 @@ typedef struct mm_rows {
 typedef struct mm_pack_params {
     mm_rows_t from[3];        /* Q, K, V */
     void *to[3];              /* [tokens, heads, padded], dense */
-    const int32_t *tokens;    /* device: rows of this batch */
+    const int32_t *rows;      /* device [2]: rows of this batch, of Q and the output, of K and V */
     pack_fp8_state *state;    /* dynamic scales; NULL: the ones below */
     const float *scale_at[3]; /* device; NULL: the value */
     float scale[3];
@@ -42,7 +42,7 @@ typedef struct mm_pack_params {
 /* amax of this call and the scales that follow, into params->state. */
 int mm_measure(const mm_pack_params_t *params, int num_sms, void *stream);
 int mm_pack(const mm_pack_params_t *params, int num_sms, void *stream);
-/* Rows of the head size d; from NULL: zeros. params->tokens NULL: max_tokens of them. */
+/* Rows of the head size d; from NULL: zeros. params->rows NULL: max_tokens of them. */
 int mm_unpack(const mm_pack_params_t *params, const void *from, const mm_rows_t *to, int64_t max_tokens,
               int num_sms, void *stream);
 /* Loads the kernels, which must happen before any capture. */

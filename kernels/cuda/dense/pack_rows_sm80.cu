@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(THREADS) pack_kernel(const mm_pack_params_t p)
     uint16_t *to = (uint16_t *)p.to[which];
     const float scale = p.is_fp8 ? scale_of(p, which) : 1.f,
                 factor = p.is_fp8 && which == 0 ? scale * scale_of(p, 1) : 1.f;
-    for (walk at(*p.tokens, r.heads, p.padded / 8); at.row < at.rows; at.row += at.step) {
+    for (walk at(p.rows[which > 0], r.heads, p.padded / 8); at.row < at.rows; at.row += at.step) {
         alignas(16) uint16_t x[8];
         load_unit(r, at, p.d, x);
         if (p.is_fp8) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS) amax_kernel(const mm_pack_params_t p)
     const int which = blockIdx.y;
     const mm_rows_t &r = p.from[which];
     float largest = 0.f;
-    for (walk at(*p.tokens, r.heads, (p.d + 7) / 8); at.row < at.rows; at.row += at.step) {
+    for (walk at(p.rows[which > 0], r.heads, (p.d + 7) / 8); at.row < at.rows; at.row += at.step) {
         alignas(16) uint16_t x[8];
         load_unit(r, at, p.d, x);
 #pragma unroll
@@ -122,7 +122,7 @@ __global__ void end_kernel(pack_fp8_state *state) {
 __global__ void __launch_bounds__(THREADS)
     unpack_kernel(const uint16_t *from, const mm_rows_t to, const mm_pack_params_t p, int64_t max_tokens) {
     const float vs = p.is_fp8 && from ? scale_of(p, 2) : 1.f;
-    for (walk at(p.tokens ? *p.tokens : max_tokens, to.heads, (p.d + 7) / 8); at.row < at.rows;
+    for (walk at(p.rows ? *p.rows : max_tokens, to.heads, (p.d + 7) / 8); at.row < at.rows;
          at.row += at.step) {
         const int64_t token = at.token_of(to.heads);
         uint16_t *out =

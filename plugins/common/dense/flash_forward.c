@@ -21,8 +21,30 @@ int flash_view_cache(const attn_instance_t *in, const DLTensor *kv, const DLTens
     return gpu_view_cache(&c, alignment_of(in, in->kv_dtype), kv, v, view, error);
 }
 
-static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, flash_params *p,
-                        attn_error_t *error) {
+/* Keys of the call. With lengths of their own a captured call serves batches with more rows, so the tensors
+ * say how many there are; of none, the query's address, which nobody reads, stands for theirs. */
+static int read_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t rows, flash_params *p,
+                     attn_error_t *error) {
+    const uint32_t dtype = in->problem.dtype;
+    int status = gpu_check_key_rows(a->key, "key", dtype, in->kv_heads, in->d, rows, 16, error);
+    if (status == ATTN_OK)
+        status = gpu_check_key_rows(a->value, "value", dtype, in->kv_heads, in->dv, rows, 16, error);
+    if (status != ATTN_OK) return status;
+    p->k = attn_data(a->key), p->v = attn_data(a->value), p->kv_rows = rows;
+    p->k_token = a->key->strides[0], p->k_head = a->key->strides[1];
+    p->v_token = a->value->strides[0], p->v_head = a->value->strides[1];
+    if ((in->features & ATTN_F_KEY_LENGTHS) == 0) return ATTN_OK;
+    p->kv_rows = a->key->shape[0] < a->value->shape[0] ? a->key->shape[0] : a->value->shape[0];
+    if (p->kv_rows > 0) return ATTN_OK;
+    p->k = p->v = attn_data(a->query);
+    p->k_head = in->d, p->k_token = (int64_t)in->kv_heads * in->d;
+    p->v_head = in->dv, p->v_token = (int64_t)in->kv_heads * in->dv;
+    return ATTN_OK;
+}
+
+static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, const flash_host_header *h,
+                        flash_params *p, attn_error_t *error) {
+    const int64_t tokens = h->head.num_tokens;
     int stride = -1, q_stride = -1;
     const uint32_t dtype = in->problem.dtype,
                    query = in->q_dtype == FLASH_E4M3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : dtype;
@@ -50,14 +72,7 @@ static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, int6
             p->v_page = c.v_page, p->v_token = c.v_token, p->v_head = c.v_head;
         }
     } else if (status == ATTN_OK) {
-        status = gpu_check_rows(a->key, "key", dtype, in->kv_heads, in->d, tokens, 16, error);
-        if (status == ATTN_OK)
-            status = gpu_check_rows(a->value, "value", dtype, in->kv_heads, in->dv, tokens, 16, error);
-        if (status == ATTN_OK) {
-            p->k = attn_data(a->key), p->v = attn_data(a->value), p->kv_rows = tokens;
-            p->k_token = a->key->strides[0], p->k_head = a->key->strides[1];
-            p->v_token = a->value->strides[0], p->v_head = a->value->strides[1];
-        }
+        status = read_keys(in, a, h->num_key_rows, p, error);
     }
     if (status != ATTN_OK) return status;
     p->q = attn_data(a->query), p->q_token = a->query->strides[0], p->q_head = a->query->strides[1];
@@ -128,6 +143,8 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
     dc.cluster = h->cluster;
     int e = 0;
     if (h->grid_items > 0) e = flash_decode_of(in)(p, &dc, h->grid_items, stream);
+    if (!e && h->grid_tiles > 0 && h->device_lens != NULL) /* the decode kernel reads them itself */
+        e = flash_read_lengths(p, (flash_tile *)(void *)(meta + in->tiles_at), h->grid_tiles, stream);
     if (!e && h->grid_tiles > 0) e = run_prefill(in, p, h->grid_tiles, meta, stream);
     return e;
 }
@@ -181,12 +198,13 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     const flash_host_header *h = s.host;
     flash_params p;
     memset(&p, 0, sizeof p);
-    status = read_tensors(in, &a, h->head.num_tokens, &p, error);
+    status = read_tensors(in, &a, h, &p, error);
     if (status != ATTN_OK || h->head.num_tokens == 0) return status;
     char *meta = s.metadata;
     p.counts = (const flash_counts *)(void *)meta;
     p.q_start = (const int32_t *)(void *)(meta + in->q_start_at);
-    p.k_start = in->has_cache ? NULL : p.q_start;
+    p.k_start = in->has_cache ? NULL : (const int32_t *)(void *)(meta + in->k_start_at);
+    if (h->device_lens != NULL) p.q_start = h->device_starts, p.k_start = h->device_lens;
     p.items = (const flash_item *)(void *)(meta + in->items_at);
     p.tickets = (int32_t *)(void *)(meta + in->tickets_at);
     p.tiles = (const flash_tile *)(void *)(meta + in->tiles_at);

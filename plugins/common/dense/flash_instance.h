@@ -9,6 +9,7 @@
 #include "kernels/cuda/dense/flash_config.h"
 #include "kernels/cuda/dense/flash_launch.h"
 #include "kernels/cuda/dense/flash_plan.h"
+#include "kernels/cuda/dense/read_lengths.h"
 
 #include <attn/attn_plugin.h>
 #include <attn/attn_plugin_util.h>
@@ -41,7 +42,8 @@ struct attn_instance {
     gpu_metadata metadata;
     /* byte offsets in metadata and in its host mirror, after flash_counts at 0 */
     size_t q_start_at, items_at, tickets_at, tiles_at;
-    size_t draws_at; /* one int, behind the tickets: prefill tiles that were drawn; 0 between launches */
+    size_t k_start_at; /* first rows of contiguous keys: q_start_at, but with lengths of their own */
+    size_t draws_at;   /* one int, behind the tickets: prefill tiles that were drawn; 0 between launches */
     size_t prefix_counts_at, prefix_tiles_at;
     int32_t max_prefix_tiles; /* 0: no cascade */
     size_t part_lse_at;       /* part_out at 0 */
@@ -63,11 +65,15 @@ typedef struct flash_host_header {
     int32_t many_rows, large_ctas; /* which decode configuration */
     int32_t cluster;               /* of the decode kernel */
     int32_t keys_per_tile;
-    int32_t first_key; /* the common prefix, 0 without a cascade */
+    int32_t num_key_rows; /* of contiguous keys */
+    int32_t first_key;    /* the common prefix, 0 without a cascade */
     flash_prefix_plan prefix;
+    /* lengths on the device (semantics 1.6), which the lists bound; else NULL */
+    const int32_t *device_starts, *device_lens;
 } flash_host_header;
 #define FLASH_MAGIC     UINT64_C(0x3168736c66747461)
 #define FLASH_MIRROR_AT 128
+_Static_assert(sizeof(flash_host_header) <= FLASH_MIRROR_AT, "the header lies before the mirror");
 
 enum { FLASH_OPTION_ARCH, FLASH_OPTION_NUM_SPLITS, FLASH_NUM_OPTIONS };
 

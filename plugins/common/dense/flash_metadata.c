@@ -10,6 +10,7 @@ static batch_limits_t limits_of(const attn_instance_t *in) {
                             .max_model_len = in->problem.max_model_len ? in->problem.max_model_len : 131072,
                             .has_cache = in->has_cache,
                             .seq_counts_query = in->problem.role == ATTN_ROLE_DECODER,
+                            .max_keys = batch_max_keys(&in->problem),
                             .page_size = in->page_size};
 }
 
@@ -40,6 +41,7 @@ static int read_batch(const attn_instance_t *in, const attn_batch_t *b, flash_co
     const batch_limits_t limits = limits_of(in);
     int status = batch_check_lengths(&limits, b, error);
     if (status == ATTN_OK) status = gpu_check_block_table(&limits, b, error);
+    if (status == ATTN_OK) status = gpu_check_device_lengths(&in->problem, b, error);
     if (status == ATTN_OK && in->has_cache && b->num_reqs > 0) {
         counts->block_table = attn_data(b->block_table);
         counts->block_table_stride = b->block_table->strides[0];
@@ -75,7 +77,11 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     if (status == ATTN_OK) status = check_prefix(in, &b, error);
     if (status == ATTN_OK) status = copy_causal(in, &b, in->causal, error);
     if (status != ATTN_OK) return status;
+    const batch_limits_t limits = limits_of(in);
+    const int32_t *key_start = batch_key_starts(&limits, &b);
     memcpy(mirror + in->q_start_at, b.query_start_loc_host, ((size_t)(uint32_t)b.num_reqs + 1) * 4);
+    if (in->k_start_at != in->q_start_at)
+        memcpy(mirror + in->k_start_at, key_start, ((size_t)(uint32_t)b.num_reqs + 1) * 4);
 
     /* Longest query among those that decode: it decides how many rows a CTA takes. */
     int longest = 0, longest_decode = 1;
@@ -95,7 +101,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     pi.q_start = b.query_start_loc_host;
     pi.seq_lens = b.seq_lens_host;
     pi.causal_per_seq = in->causal;
-    pi.k_start = in->has_cache ? NULL : b.query_start_loc_host;
+    pi.k_start = in->has_cache ? NULL : key_start;
     pi.num_seqs = b.num_reqs;
     pi.first_key = b.common_prefix_len;
     flash_set_modes(in, many, &pi);
@@ -113,6 +119,9 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     plan.counts.block_table_stride = table.block_table_stride;
     memcpy(mirror, &plan.counts, sizeof plan.counts);
     memset(mirror + in->tickets_at, 0, in->draws_at + sizeof(int32_t) - in->tickets_at);
+    const int on_device = (in->features & ATTN_F_DEVICE_LENGTHS) != 0 && b.num_reqs > 0;
+    h->device_starts = on_device ? attn_data(b.query_start_loc) : NULL;
+    h->device_lens = on_device ? attn_data(b.seq_lens) : NULL;
     h->first_key = pi.first_key;
     if (flash_plan_prefix(&pi, b.num_actual_tokens, in->device.num_sms, in->max_prefix_tiles,
                           (flash_tile *)(void *)(mirror + in->prefix_tiles_at), &h->prefix))
@@ -129,6 +138,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->large_ctas = plan.mode;
     h->cluster = plan.cluster;
     h->keys_per_tile = plan.keys_per_tile;
+    h->num_key_rows = in->has_cache ? 0 : key_start[b.num_reqs];
     if (capture) { /* worst cases for this many requests; what is not there returns at once */
         h->grid_items = b.num_reqs + in->limits.max_slots < in->limits.max_items
                             ? b.num_reqs + in->limits.max_slots

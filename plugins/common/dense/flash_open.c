@@ -26,8 +26,12 @@ static size_t round_up(size_t n, size_t to) {
 static void lay_out(attn_instance_t *in) {
     const flash_plan_limits *l = &in->limits;
     size_t at = sizeof(flash_counts);
-    in->q_start_at = at;
+    in->q_start_at = in->k_start_at = at;
     at += ((size_t)l->max_seqs + 1) * 4;
+    if (in->features & ATTN_F_KEY_LENGTHS) {
+        in->k_start_at = at;
+        at += ((size_t)l->max_seqs + 1) * 4;
+    }
     at = round_up(at, 16);
     in->items_at = at;
     at += (size_t)l->max_items * sizeof(flash_item);
@@ -146,6 +150,7 @@ static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
     for (int i = 0; i < 2 && !e && decode != NULL; i++) /* the larger size allows the smaller */
         e = decode(NULL, &in->decode[i][1], 0, NULL);
     if (!e && in->max_prefix_tiles > 0) e = flash_merge(NULL, NULL);
+    if (!e && (in->features & ATTN_F_DEVICE_LENGTHS)) e = flash_read_lengths(NULL, NULL, 0, NULL);
     if (!e && in->has_cache) e = flash_write_cache(NULL, NULL);
     if (!e) e = flash_zero_rows(NULL, 0, 0, 0, 0, 0, NULL);
     if (!e) e = flash_run_prefill(NULL, &in->shape, &in->prefill, 0, &in->runtime, NULL);
