@@ -51,9 +51,17 @@ struct attni_calibrated *attni_calibration_new(attn_calibration_t *c, const char
     return l;
 }
 
+/* Calibration reads and writes with the processor. */
+static int check_host(const DLTensor *t, const char *name, attn_error_t *error) {
+    if (attni_is_host_memory((int32_t)t->device.device_type)) return ATTN_OK;
+    return attn_fail(error, ATTN_E_UNSUPPORTED, name,
+                     "%s lies on a device of DLPack type %d; calibration works on host memory: copy it there",
+                     name, (int)t->device.device_type);
+}
+
 static int check_value(const DLTensor *t, int64_t tokens, attn_error_t *error) {
     int code = attn_check_tensor(t, "value", 0, 3, NULL, error);
-    if (code == ATTN_OK) code = attni_host_check(t, "value", error);
+    if (code == ATTN_OK) code = check_host(t, "value", error);
     if (code != ATTN_OK) return code;
     const uint32_t type = attn_dtype_of(t->dtype);
     if (type < ATTN_DTYPE_FLOAT32 || type > ATTN_DTYPE_BFLOAT16)
@@ -155,7 +163,7 @@ int attn_calibration_scales(const attn_calibration_t *c, const char *layer, DLTe
     }
     const int64_t shape[2] = {l->heads, l->size};
     int code = attn_check_tensor(scales, "scales", ATTN_DTYPE_FLOAT32, 2, shape, error);
-    if (code == ATTN_OK) code = attni_host_check(scales, "scales", error);
+    if (code == ATTN_OK) code = check_host(scales, "scales", error);
     for (int64_t h = 0; code == ATTN_OK && h < l->heads; h++) {
         const float *from = l->largest + h * l->size, most = largest_of(from, l->size);
         float *to = (float *)(void *)((char *)attn_data(scales) + h * attn_byte_stride(scales, 0));
