@@ -157,7 +157,7 @@ static int run_loop(struct group *own, struct group *context, int *num_chunks, c
             gather(r, first[j * REQS + r], at[r + 1] - at[r], at[r]);
         code = attend(context, at, key, value, part, part_lse);
         const attn_state_t states[2] = {{out, lse}, {part, part_lse}};
-        if (code == ATTN_OK) code = attn_merge_states(states, 2, starts[REQS], NULL, out, lse, &error);
+        if (code == ATTN_OK) code = attn_merge_states(states, 2, starts[REQS], NULL, out, lse, NULL, &error);
     }
     free(first);
     free(cu);
