@@ -377,7 +377,7 @@ static void profile_first(check_t *c) {
             if (k.problem.head_size_v > 512 || !check_is_served(c, &k)) continue;
         }
         if (flags == 4) { /* as many tokens as a step of an engine has */
-            if (c->memory->kind != NULL || !attn_role_has_cache(k.problem.role)) continue;
+            if (c->memory->kind != NULL || k.problem.role != ATTN_ROLE_DECODER) continue;
             for (int r = 0; r < 11; r++)
                 kit_case_add(&k, 180, 180);
         }
