@@ -61,6 +61,12 @@ AC_DEFUN([ATTN_CHECK_CUDA], [
       [AC_MSG_ERROR([--with-cuda=$with_cuda: $cuda_missing])])
   ], [cuda_missing="switched off by --without-cuda"])
   AS_IF([test "$have_cuda" = no], [CUDA_LIBS=])
+  dnl Machine code and its line numbers compressed to about a sixth. From 13 on every driver that runs the code can
+  dnl read that; with a toolkit of 12 drivers older than 12.4 could not.
+  CUDA_COMPRESS=
+  AS_IF([test "$have_cuda" = yes && $NVCC --version 2>/dev/null | grep 'release 1@<:@3-9@:>@' >/dev/null &&
+         $NVCC --help 2>/dev/null | grep -e '--compress-mode' >/dev/null], [CUDA_COMPRESS=--compress-mode=size])
+  AC_SUBST([CUDA_COMPRESS])
   have_cublaslt=no have_nccl=no NCCL_LIBS=
   AS_IF([test "$have_cuda" = yes], [
     attn_save_cppflags=$CPPFLAGS
