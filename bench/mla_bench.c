@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_bench PLUGIN.so [PROJECTIONS [latent]]: times of one whole MLA layer step (absorption, attention, merge,
- * values) through the plugin ABI, as replays of one captured graph: median after 150 ms of the same load.
- * PROJECTIONS: the option, auto, cublas or own; latent: queries come absorbed and latents leave. */
+/* mla_bench PLUGIN.so [PROJECTIONS [latent]]: times of one whole MLA layer step (absorption, attention,
+ * merge, values) through the plugin ABI, as replays of one captured graph: median after 150 ms of the same
+ * load. PROJECTIONS: the option, auto, cublas or own; latent: queries come absorbed and latents leave. */
 #include "mla_step.h"
 
 #include <attn/attn_plugin.h>

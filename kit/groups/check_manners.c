@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * check_manners.c: group manners. A plugin is a guest in another program's process: it prints nothing, leaves
- * the floating-point environment, signals, locale, folder and thread alone, and answers nonsense with an error code
- * instead of an exception or a crash.
+ * the floating-point environment, signals, locale, folder and thread alone, and answers nonsense with an
+ * error code instead of an exception or a crash.
  */
 #include "../run/check_engine.h"
 #include "../run/surroundings.h"

@@ -52,7 +52,8 @@ static void sizes_of_type(check_t *c) {
         if (formats & ATTN_BIT(kv)) run_sizes(c, kv);
 }
 
-/* Scales of one element, of one for each KV head, and none, of caches and of quantised queries beside them. */
+/* Scales of one element, of one for each KV head, and none, of caches and of quantised queries beside
+ * them. */
 static void kinds_of_scales(check_t *c) {
     static const uint32_t flags[] = {KIT_PER_HEAD, 0, KIT_NO_SCALES};
     for (uint32_t kv = 1; kv < ATTN_KV_COUNT_; kv++)

@@ -11,9 +11,9 @@ enum { CHECK_MAX_JOBS = 64 };
 /* The processors that this process may use, at most CHECK_MAX_JOBS. */
 int check_usual_jobs(void);
 
-/* Runs entries in order, up to `jobs` at once. told gets them in order, too, each with its report in c->report
- * and the file that holds what it printed; a value other than 0 from it ends the run. Returns 0, or -1 where
- * there is no memory or no descriptor (errno). */
+/* Runs entries in order, up to `jobs` at once. told gets them in order, too, each with its report in
+ * c->report and the file that holds what it printed; a value other than 0 from it ends the run. Returns 0, or
+ * -1 where there is no memory or no descriptor (errno). */
 int check_run_children(check_t *c, const struct check_entry *const *entries, int count, int jobs,
                        int (*told)(void *user, const struct check_entry *e, int printed), void *user);
 

@@ -8,9 +8,9 @@
 namespace attn_cuda {
 namespace packed {
 
-/* The rows of 16 tokens to the ring, as the UNITS of 16 bytes that may hold BYTES; a row keeps its offset in the
- * first of them. EVEN: rows lie multiples of 16 apart, and begin in 16 bytes where `base` does, so that what a
- * lane copies differs from block to block by one address. */
+/* The rows of 16 tokens to the ring, as the UNITS of 16 bytes that may hold BYTES; a row keeps its offset in
+ * the first of them. EVEN: rows lie multiples of 16 apart, and begin in 16 bytes where `base` does, so that
+ * what a lane copies differs from block to block by one address. */
 template <bool EVEN, int BYTES, int UNITS, int RS>
 ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, const uint8_t *base, uint32_t stride, bool all,
                         int tok, const key_walk &walk, int lane) {

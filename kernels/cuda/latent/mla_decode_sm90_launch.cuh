@@ -9,8 +9,8 @@
 
 namespace attn_cuda {
 
-/* Calls use(configuration); parts 0: the configuration of a query. is_early: it starts while the kernel before
- * is ending. */
+/* Calls use(configuration); parts 0: the configuration of a query. is_early: it starts while the kernel
+ * before is ending. */
 template <class Use>
 int mla_decode90_configure(int ctas, int cluster, int parts, int threads, int smem, int is_early,
                            cudaStream_t stream, Use use) {

@@ -48,8 +48,8 @@ typedef struct mla_attend_params {
     const mla_item *items;
     const mla_split *splits;
     const int32_t *parts; /* persistent kernels: items parts[i] .. parts[i + 1] are of part i */
-    /* The absorbed queries of the slice, absorbed_rows rows that can be read, absorbed_row elements apart; and
-     * [tokens of the slice * num_heads, L], the attended latents, which may lie in their place. */
+    /* The absorbed queries of the slice, absorbed_rows rows that can be read, absorbed_row elements apart;
+     * and [tokens of the slice * num_heads, L], the attended latents, which may lie in their place. */
     const void *absorbed;
     int64_t absorbed_row;
     void *latent;

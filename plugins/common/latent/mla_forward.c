@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* forward: absorb, attend, merge, project, slice after slice of the tokens (semantics 7.4). The latents of a
  * slice live in the workspace: attention reads the absorbed queries there and leaves its result in their
- * place; where the caller projects (7.11), both are the caller's tensors as far as their strides allow. Where the query is fp8, what attention reads are e4m3 numbers in 16 bits, and q_scale is a factor of
- * its scores. */
+ * place; where the caller projects (7.11), both are the caller's tensors as far as their strides allow. Where
+ * the query is fp8, what attention reads are e4m3 numbers in 16 bits, and q_scale is a factor of its
+ * scores. */
 #include "kernels/cuda/dense/flash_launch.h"
 #include "mla_instance.h"
 

@@ -157,7 +157,8 @@ int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const 
                       int64_t tokens, const mla_counts *counts, void *stream);
 
 /* Where the kernels find the absorbed queries of tokens token0 .. token0 + tokens that come from the caller,
- * and leave their latents: in the caller's tensors, or in the workspace beside a copy. A cudaError_t as int. */
+ * and leave their latents: in the caller's tensors, or in the workspace beside a copy. A cudaError_t as
+ * int. */
 int mla_latent_begin(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
                      int32_t token0, int32_t tokens, mla_attend_params *p, void *stream);
 int mla_latent_end(const attn_instance_t *in, const attn_forward_t *a, int32_t token0, int32_t tokens,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Latent in, latent out (semantics 7.11): the kernels read absorbed queries from the caller's tensor and leave
- * latents in the caller's, if rows lie evenly there. What does not goes through the workspace: queries of
- * other strides, e4m3 queries, which the kernels read as 16-bit numbers, and outputs that are not dense. */
+/* Latent in, latent out (semantics 7.11): the kernels read absorbed queries from the caller's tensor and
+ * leave latents in the caller's, if rows lie evenly there. What does not goes through the workspace: queries
+ * of other strides, e4m3 queries, which the kernels read as 16-bit numbers, and outputs that are not
+ * dense. */
 #include "mla_instance.h"
 
 /* Elements between neighbouring rows (a token's heads, then the next token's), 0 where they are uneven. */
