@@ -160,6 +160,10 @@ void kit_case_random(kit_case_t *c, const attn_capabilities_t *can, uint64_t see
 /* One line that names everything: for failure messages and for replay. Returns text. */
 const char *kit_case_text(const kit_case_t *c, char *text, size_t size);
 
+/* Query tokens of request r that the host's lists of a run have beyond the case's, because the device's count
+ * (ATTN_F_DEVICE_LENGTHS). */
+int32_t kit_case_more_tokens(const kit_case_t *c, int r);
+
 kit_inputs_t *kit_inputs_make(const kit_case_t *c); /* NULL: no memory */
 /* A number as the element type has it. */
 float kit_round(uint32_t dtype, double x);

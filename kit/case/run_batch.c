@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-/* Query tokens and keys of request r that the host says beyond its own, where the device's lengths count. */
-static int32_t more_tokens(const kit_run_t *x, int r) {
-    return (x->c->problem.features & ATTN_F_DEVICE_LENGTHS) != 0 && r % 3 == 1 ? 2 : 0;
+int32_t kit_case_more_tokens(const kit_case_t *c, int r) {
+    return (c->problem.features & ATTN_F_DEVICE_LENGTHS) != 0 && r % 3 == 1 ? 2 : 0;
 }
+/* Keys likewise. */
 static int32_t more_keys(const kit_run_t *x, int r) {
     const kit_case_t *c = x->c;
     if ((c->problem.features & ATTN_F_DEVICE_LENGTHS) == 0) return 0;
@@ -20,7 +20,7 @@ static int32_t more_keys(const kit_run_t *x, int r) {
 int64_t kit_run_padding(const kit_run_t *x) {
     int64_t rows = x->c->padded_tokens;
     for (int r = 0; r < x->c->num_reqs; r++)
-        rows += more_tokens(x, r);
+        rows += kit_case_more_tokens(x->c, r);
     return rows;
 }
 
@@ -64,10 +64,10 @@ static void say_bounds(kit_run_t *x) {
     const kit_case_t *c = x->c;
     x->bound_starts[0] = 0;
     for (int r = 0; r < c->num_reqs; r++) {
-        x->bound_starts[r + 1] = x->bound_starts[r] + c->query_lens[r] + more_tokens(x, r);
+        x->bound_starts[r + 1] = x->bound_starts[r] + c->query_lens[r] + kit_case_more_tokens(c, r);
         x->bound_lens[r] = c->seq_lens[r] + more_keys(x, r);
-        if (x->bound_lens[r] < c->query_lens[r] + more_tokens(x, r)) /* at max_model_len */
-            x->bound_lens[r] = c->query_lens[r] + more_tokens(x, r);
+        if (x->bound_lens[r] < c->query_lens[r] + kit_case_more_tokens(c, r)) /* at max_model_len */
+            x->bound_lens[r] = c->query_lens[r] + kit_case_more_tokens(c, r);
     }
     x->batch.num_actual_tokens = x->bound_starts[c->num_reqs];
     x->batch.query_start_loc_host = x->bound_starts;

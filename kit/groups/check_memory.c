@@ -16,14 +16,18 @@ static int start(check_t *c, kit_case_t *k) {
 
 /* Limits of exactly this batch, so that space_needed has nothing to spare. */
 static void tight_limits(kit_case_t *k) {
-    uint32_t tokens = 0;
+    uint32_t tokens = 0, keys = 0;
     int64_t longest = 1;
     for (int r = 0; r < k->num_reqs; r++) {
-        tokens += (uint32_t)k->query_lens[r];
+        const int32_t query = k->query_lens[r] + kit_case_more_tokens(k, r);
+        tokens += (uint32_t)query;
+        keys += (uint32_t)(k->seq_lens[r] + r % 3); /* and the rows that belong to nobody */
         if (k->seq_lens[r] > longest) longest = k->seq_lens[r];
+        if (query > longest) longest = query;
     }
     k->problem.max_num_seqs = (uint32_t)k->num_reqs;
     k->problem.max_num_batched_tokens = tokens;
+    if ((k->problem.features & ATTN_F_KEY_LENGTHS) != 0) k->problem.max_num_batched_keys = keys;
     k->problem.max_model_len = longest;
 }
 

@@ -73,6 +73,6 @@ wants "an unknown backend" 4 "did you mean .CPU_ATTN" tune --backends CPU_ATN $o
 wants "a value that the option does not take" 4 "level" tune --device cpu --vary cpu.level=fast --no-options $own
 wants "what nobody serves" 1 "attn select says why" tune --device cpu $own kv_cache_dtype=nvfp4 features=separate_kv
 echo '{"rows": 3}' >"$tap_scratch/other.json"
-wants "another file as state" 3 "no state of attn tune" tune --device cpu --state "$tap_scratch/other.json" $own
+wants "another file as state" 3 "is not a state file of attn tune" tune --device cpu --state "$tap_scratch/other.json" $own
 wants "a device that is not here" 4 "nothing can run" tune --device sm_90 $own
 tap_done

@@ -200,7 +200,7 @@ void brute_attention(const kit_case_t *c, const kit_inputs_t *in, double *out, d
                         y += rounded[e] * k[n * d + e];
                     y *= p->scale;
                     if (p->query_dtype == ATTN_DTYPE_FP8_E4M3 && p->dtype != ATTN_DTYPE_FP8_E4M3)
-                        y *= in->q_scale[0];
+                        y *= in->q_scale[at];
                     if (p->logits_soft_cap != 0) y = p->logits_soft_cap * tanh(y / p->logits_soft_cap);
                     if ((p->features & ATTN_F_ALIBI) != 0) y += in->alibi_slopes[h] * (double)(n - q);
                     if ((p->features & ATTN_F_ALIBI_SQRT) != 0 && n < q)
