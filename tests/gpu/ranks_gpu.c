@@ -20,7 +20,8 @@ static const struct rank_case gpu_cases[] = {
     {"a mask per request, a cap", "FLASH_ATTN", BATCH16(FLOAT16, 2, 1, 64, 16), .interleave = 1,
      .mask = ATTN_MASK_PER_REQUEST, .soft_cap = 5, .tolerance = 3e-3},
     {"grouped heads", "TRITON_ATTN", BATCH16(FLOAT16, 4, 2, 64, 16), .interleave = 2, .tolerance = 3e-3},
-    /* bfloat16 has three bits less than float16; partial values are larger over fewer keys, and rounded first */
+    /* bfloat16 has three bits less than float16; partial values are larger over fewer keys, and rounded
+     * first */
     {"latent", "FLASHMLA", LATENT16(BFLOAT16, 4), .interleave = 1, .tolerance = 4e-2},
     {"latent, runs of 64", "FLASHMLA", LATENT16(FLOAT16, 16), .interleave = 64, .tolerance = 6e-3},
     {"absorbed", "FLASHMLA", LATENT16(BFLOAT16, 16), .interleave = 1, .absorbed = 1, .tolerance = 2e-2},

@@ -246,7 +246,7 @@ static void list_tasks(void) {
             }
         for (int s = 0; s < (f == 1 ? 6 : 5); s++)
             lengths(&add(kv, s % 2 ? ATTN_DTYPE_FLOAT16 : bf16, sizes[s], 8, 2, "usual")->c);
-        task_t *many = add(kv, bf16, 128, 32, 8, "usual, NHD"); /* a token's rows are a multiple of 16 apart */
+        task_t *many = add(kv, bf16, 128, 32, 8, "usual, NHD"); /* rows multiples of 16 bytes apart */
         lengths(&many->c);
         many->c.problem.kv_layout = ATTN_LAYOUT_NHD;
         lengths(&add(kv, ATTN_DTYPE_FLOAT32, 64, 8, 2, "usual")->c);

@@ -16,6 +16,8 @@
 #define ATTN_PLUGIN_SYMBOL fenced_target
 #define ATTN_PLUGIN_EXPORT static
 #include FENCED_TARGET
+
+#include <stdatomic.h>
 #undef ATTN_PLUGIN_SYMBOL
 #undef ATTN_PLUGIN_EXPORT
 #define ATTN_PLUGIN_SYMBOL attn_plugin_v1
@@ -160,7 +162,10 @@ static int run_forward(void *arguments, attn_error_t *error) {
 /* ------------------------------------------------------------------ operations */
 
 /* Merging runs the host's own functions over views. */
-static const attn_merge_table_t *host_merge;
+static _Atomic(const attn_merge_table_t *) host_merge; /* instances open on several threads */
+static const attn_merge_table_t *merge_of_host(void) {
+    return atomic_load(&host_merge);
+}
 
 static attn_device_t as_cpu(void) {
     ATTN_INIT(attn_device_t, d);
@@ -195,7 +200,7 @@ static int fenced_open(const attn_problem_t *problem, const attn_device_t *devic
     if (code != ATTN_OK) return code;
     p.features &= ~ATTN_F_CAPTURE;
     if (host != NULL && host->get_extension != NULL)
-        host_merge = host->get_extension(host->ctx, ATTN_MERGE_EXTENSION);
+        atomic_store(&host_merge, host->get_extension(host->ctx, ATTN_MERGE_EXTENSION));
     return TARGET->ops->open(&p, &cpu, options, num_options, host, instance, error);
 }
 
@@ -286,21 +291,21 @@ static int run_merge(void *arguments, attn_error_t *error) {
         states[i] = (attn_state_t){t[3 + i], t[3 + MOST_STATES + i]}, lses[i] = states[i].lse;
     switch (c->which) {
     case MERGE_STATES:
-        return host_merge->merge_states(states, c->count, c->tokens, t[2], t[0], t[1], NULL, error);
+        return merge_of_host()->merge_states(states, c->count, c->tokens, t[2], t[0], t[1], NULL, error);
     case MERGE_WEIGH:
-        return host_merge->merge_weigh(states[c->own].output, lses, c->count, c->own, c->tokens, t[2], t[0],
-                                       t[1], NULL, error);
+        return merge_of_host()->merge_weigh(states[c->own].output, lses, c->count, c->own, c->tokens, t[2],
+                                            t[0], t[1], NULL, error);
     case ROWS_COPY:
-        return host_merge->rows_copy(t[0], t[2], t[3], NULL, error);
+        return merge_of_host()->rows_copy(t[0], t[2], t[3], NULL, error);
     case ROWS_GATHER:
-        return host_merge->rows_gather(t[0], t[1], t[2], t[3], NULL, error);
+        return merge_of_host()->rows_gather(t[0], t[1], t[2], t[3], NULL, error);
     default:
-        return host_merge->rows_scatter(t[0], t[1], t[2], t[3], NULL, error);
+        return merge_of_host()->rows_scatter(t[0], t[1], t[2], t[3], NULL, error);
     }
 }
 
 static int launch_merge(merge_call_t *c, void *stream, attn_error_t *error) {
-    if (host_merge == NULL)
+    if (merge_of_host() == NULL)
         return attn_fail(error, ATTN_E_STATE, "stream", "open an instance first: the host's functions do it");
     return fenced_launch(stream, run_merge, c, sizeof *c, error);
 }

@@ -452,7 +452,8 @@ static void errors(void) {
     args.kv_b_proj_scale = &scale.t;
     args.weight_space = other;
     reference->ops->prepare_weights(a, &args, NULL, &last);
-    ok(memcmp(space + 64, other + 64, sizeof weights) == 0, "fp8 weights times their scale are those weights");
+    ok(memcmp(space + 64, other + 64, sizeof weights) == 0,
+       "fp8 weights times their scale are those weights");
     half = 0;
     refused("zero", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID,
             "kv_b_proj_scale");
