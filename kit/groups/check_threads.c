@@ -223,7 +223,9 @@ static void cycles(check_t *c) {
         return;
     }
     kit_inputs_t *in = kit_inputs_make(&k);
-    int num_cycles = c->arg == CYCLES_RUN || c->arg == CYCLES_BAD_CALLS ? 20 : 200;
+    /* opening on a device loads modules, one process after the other in its driver */
+    const int num_opens = c->memory->kind != NULL ? 25 : 200;
+    int num_cycles = c->arg == CYCLES_RUN || c->arg == CYCLES_BAD_CALLS ? 20 : num_opens;
     for (int i = 0; i < 10; i++)
         one_cycle(c, &k, in); /* pools and tables fill here */
     int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");

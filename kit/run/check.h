@@ -17,6 +17,7 @@
 typedef struct check_result {
     const char *backend, *group, *name;
     int is_failed, is_skipped, num_cases;
+    double seconds;        /* by the clock, beside the checks that ran at once */
     const char *text;      /* what is wrong, or why it was skipped; "" */
     const char *case_text; /* of a failure: what `attn run --problem` replays; "" */
 } check_result_t;

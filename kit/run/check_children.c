@@ -82,8 +82,12 @@ static void start(check_t *c, slot_t *s, const struct check_entry *e, int jobs) 
 
 /* What the child could not say itself is added to its report. */
 static void judge(check_t *c, slot_t *s, int status, unsigned late_s) {
+    struct timespec now;
     s->child = 0;
     c->report = s->report;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    c->report->seconds =
+        (double)(now.tv_sec - s->start.tv_sec) + (double)(now.tv_nsec - s->start.tv_nsec) * 1e-9;
     if (!c->report->is_failed && lseek(s->printed, 0, SEEK_END) > 0 && late_s == 0 && !WIFSIGNALED(status) &&
         c->report->is_done)
         check_fail(c, "it prints; messages belong to the log function of attn_host_t");

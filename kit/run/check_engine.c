@@ -72,6 +72,7 @@ static void print_entry(check_printer_t *p, const check_t *c, const struct check
                                        .is_failed = r->is_failed,
                                        .is_skipped = r->is_skipped && !r->is_failed,
                                        .num_cases = r->num_cases,
+                                       .seconds = r->seconds,
                                        .text = r->text,
                                        .case_text = r->is_failed ? r->running : ""};
         c->options->on_result(c->options->user, &result);

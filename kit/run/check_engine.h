@@ -16,6 +16,7 @@ typedef struct check_report {
     int is_done, is_failed, is_skipped;
     int num_cases;      /* cases that ran */
     int num_left_out;   /* for lack of time, on a slow device */
+    double seconds;     /* by the clock, from the start of the child to its end */
     char text[900];     /* the first failure, or why the check is skipped */
     char running[8192]; /* the case in progress, or that failed */
 } check_report_t;

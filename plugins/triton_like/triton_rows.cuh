@@ -11,21 +11,13 @@
 #ifndef TRITON_ROWS_CUH
 #define TRITON_ROWS_CUH
 
-#include "ptx_sm80.cuh"
+#include "lse_merge.cuh"
 #include "triton_packed.cuh"
 #include "triton_params.h"
-
-#ifndef INFINITY
-#define INFINITY (__int_as_float(0x7f800000))
-#endif
 
 namespace attn_cuda {
 
 enum { DT_F32 = 5, DT_I8 = 6, DT_PACKED = 7 }; /* DT_PACKED: bytes, triton_packed.cuh */
-constexpr float LOG2E = 1.4426950408889634f;
-constexpr float LN2 = 0.6931471805599453f;
-constexpr float NO_MAX =
-    -1e30f; /* running maximum of a row without keys: finite, so that no inf - inf appears */
 
 constexpr int element_bytes(int dt) {
     return dt == DT_F32 ? 4 : dt == DT_F16 || dt == DT_BF16 ? 2 : 1;

@@ -31,6 +31,7 @@ says "the list runs nothing" 0 'numerics: page borders' "$attn" check "$plugin" 
 says "seed and backend are printed" 0 'seed 7' "$attn" check "$plugin" --group abi --seed 7
 says "JSON has the totals" 0 '"passed": 5' "$attn" check "$plugin" --group abi --json
 says "and each check" 0 '"result": "passed"' "$attn" check "$plugin" --group abi --json
+says "and how long it took" 0 '"seconds": 0\.' "$attn" check "$plugin" --group abi --json
 says "JSON of a file that is no plugin" 3 '"text": ' "$attn" check "$tap_scratch/text.so" --json
 says "JSON and a list exclude each other" 2 'cannot be combined' "$attn" check "$plugin" --list --json
 says "a name that no check has is no pass" 1 'no check has this name' "$attn" check "$plugin" --only nosuch

@@ -27,12 +27,6 @@ struct cluster_inbox {
     float2 share[ROWS * DV / 2 + DECODE_CLUSTER];
 };
 
-/* Weighted sums over some keys of a row's columns d and d + 1, the weights' maximum (base 2) and their
- * sum. */
-struct row_part {
-    float top, sum, x, y;
-};
-
 /* One CTA's share of the work: rows [row0, row0 + nrows) of a KV head, one piece of the keys. */
 struct decode_place {
     int head, row0, nrows, piece, pieces, slot;
@@ -69,7 +63,7 @@ template <int ROWS, int DV>
 ATTN_DEV row_part merge_warps(const float *so, const row_exchange<ROWS> &x, int r, int d) {
     const int nwarp = blockDim.x >> 5;
     float top[DECODE_WARPS];
-    row_part a = {NO_MAX, 0.f, 0.f, 0.f};
+    row_part a = no_keys();
 #pragma unroll
     for (int w = 0; w < DECODE_WARPS; w++) {
         top[w] = w < nwarp ? x.top[w][r] : NO_MAX;
@@ -78,11 +72,8 @@ ATTN_DEV row_part merge_warps(const float *so, const row_exchange<ROWS> &x, int 
 #pragma unroll
     for (int w = 0; w < DECODE_WARPS; w++)
         if (w < nwarp) {
-            float2 v = *(const float2 *)(so + (w * ROWS + r) * (DV + 4) + d);
-            float f = ex2(top[w] - a.top);
-            a.sum = fmaf(f, x.sum[w][r], a.sum);
-            a.x = fmaf(f, v.x, a.x);
-            a.y = fmaf(f, v.y, a.y);
+            const float2 v = *(const float2 *)(so + (w * ROWS + r) * (DV + 4) + d);
+            add_piece(a, top[w], x.sum[w][r], v);
         }
     return a;
 }
@@ -93,7 +84,7 @@ ATTN_DEV row_part merge_pieces(const flash_params &p, int slot, int step, int pi
     const float *lse = p.part_lse + (int64_t)slot * p.max_rows + row,
                 *part = p.part_out + ((int64_t)slot * p.max_rows + row) * p.head_size_v + d;
     const int64_t lse_step = (int64_t)step * p.max_rows, part_step = lse_step * p.head_size_v;
-    row_part a = {NO_MAX, 0.f, 0.f, 0.f};
+    row_part a = no_keys();
 #pragma unroll 1
     for (int i = 0; i < pieces; i += MERGE_AT_ONCE) {
         float top[MERGE_AT_ONCE], most = a.top;
@@ -107,15 +98,10 @@ ATTN_DEV row_part merge_pieces(const flash_params &p, int slot, int step, int pi
 #pragma unroll
         for (int k = 0; k < MERGE_AT_ONCE; k++)
             most = fmaxf(most, top[k]);
-        float f = ex2(a.top - most);
-        a = row_part{most, a.sum * f, a.x * f, a.y * f};
+        a = under_top(a, most);
 #pragma unroll
-        for (int k = 0; k < MERGE_AT_ONCE; k++) {
-            f = ex2(top[k] - most);
-            a.sum += f;
-            a.x = fmaf(f, v[k].x, a.x);
-            a.y = fmaf(f, v[k].y, a.y);
-        }
+        for (int k = 0; k < MERGE_AT_ONCE; k++)
+            add_piece(a, top[k], 1.f, v[k]);
     }
     return a;
 }
@@ -154,7 +140,7 @@ ATTN_DEV void push_shares(const decode_place &c, const float *so, const row_exch
 
 template <int ROWS, int DV>
 ATTN_DEV row_part merge_shares(const cluster_inbox<ROWS, DV> &inbox, int width, int share, int r, int i) {
-    row_part a = {NO_MAX, 0.f, 0.f, 0.f};
+    row_part a = no_keys();
     float2 row[DECODE_CLUSTER];
 #pragma unroll
     for (int k = 0; k < DECODE_CLUSTER; k++) {
@@ -164,11 +150,8 @@ ATTN_DEV row_part merge_shares(const cluster_inbox<ROWS, DV> &inbox, int width, 
 #pragma unroll
     for (int k = 0; k < DECODE_CLUSTER; k++)
         if (k < width) {
-            float2 v = inbox.share[k * share + i];
-            float f = ex2(row[k].x - a.top);
-            a.sum = fmaf(f, row[k].y, a.sum);
-            a.x = fmaf(f, v.x, a.x);
-            a.y = fmaf(f, v.y, a.y);
+            const float2 v = inbox.share[k * share + i];
+            add_piece(a, row[k].x, row[k].y, v);
         }
     return a;
 }

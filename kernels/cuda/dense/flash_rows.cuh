@@ -4,15 +4,10 @@
 #ifndef FLASH_ROWS_CUH
 #define FLASH_ROWS_CUH
 
-#include "../ptx/ptx_sm80.cuh"
+#include "../ptx/lse_merge.cuh"
 #include "flash_params.h"
 
 namespace attn_cuda {
-
-constexpr float LOG2E = 1.4426950408889634f;
-constexpr float LN2 = 0.6931471805599453f;
-constexpr float NO_MAX =
-    -1e30f; /* running maximum of a row without keys: finite, so that no inf - inf appears */
 
 struct seq_view {
     int q0;     /* first row of q */
@@ -85,11 +80,6 @@ struct score_features {
 ATTN_DEV float qk_scale(const flash_params &p, int kv_head) {
     const float k = p.k_scale ? __ldg(p.k_scale + kv_head * p.scale_stride) : 1.f;
     return p.q_scale ? k * __ldg(p.q_scale + kv_head * p.q_scale_stride) : k;
-}
-
-/* The LSE of a row. top: its maximum in base-2 units, sum: of 2^(score - top). */
-ATTN_DEV float natural_lse(float top, float sum) {
-    return sum > 0.f ? (top + lg2(sum)) * LN2 : -INFINITY;
 }
 
 /* 16-bit output of two neighbours. */

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The arithmetic of every merge by LSE inside a kernel (semantics 6.5, 6.6): pieces of a row's keys, each
+ * with its maximum score and its sum of weights in base-2 units, joined under the largest maximum. Where the
+ * pieces lie and who waits for them differs from kernel to kernel; this does not. merge_states_sm80.cu, which
+ * promises the host's bits, does the same in double. */
+#ifndef LSE_MERGE_CUH
+#define LSE_MERGE_CUH
+
+#include "ptx_sm80.cuh"
+
+#ifndef INFINITY
+#define INFINITY (__int_as_float(0x7f800000))
+#endif
+
+namespace attn_cuda {
+
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr float LN2 = 0.6931471805599453f;
+constexpr float NO_MAX = -1e30f; /* maximum of a row without keys: finite, so that no inf - inf appears */
+
+/* Weighted sums of two columns over some keys of a row, the weights' maximum (base 2) and their sum. */
+struct row_part {
+    float top, sum, x, y;
+};
+ATTN_DEV row_part no_keys() {
+    return row_part{NO_MAX, 0.f, 0.f, 0.f};
+}
+
+/* The same sums under another maximum. */
+ATTN_DEV row_part under_top(const row_part &a, float top) {
+    const float f = ex2(a.top - top);
+    return row_part{top, a.sum * f, a.x * f, a.y * f};
+}
+
+/* Adds a piece with maximum `top`, sum of weights `sum` and values v; a.top covers it already. */
+ATTN_DEV void add_piece(row_part &a, float top, float sum, float2 v) {
+    const float f = ex2(top - a.top);
+    a.sum = fmaf(f, sum, a.sum);
+    a.x = fmaf(f, v.x, a.x);
+    a.y = fmaf(f, v.y, a.y);
+}
+
+/* The LSE of a row. top: its maximum in base-2 units, sum: of 2^(score - top). */
+ATTN_DEV float natural_lse(float top, float sum) {
+    return sum > 0.f ? (top + lg2(sum)) * LN2 : -INFINITY;
+}
+
+} /* namespace attn_cuda */
+#endif
