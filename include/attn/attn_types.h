@@ -501,7 +501,7 @@ typedef struct attn_forward {
     const DLTensor *lse;
     attn_scales_t scales;
     const DLTensor *output_scale;       /* float32 [1], static fp8 output */
-    const DLTensor *output_block_scale; /* float32 [T, groups]. Written */
+    const DLTensor *output_block_scale; /* float32 [T, groups], any strides. Written */
     const DLTensor *sinks;              /* float32 [Hq] with ATTN_F_SINK */
     const DLTensor *alibi_slopes;       /* float32 [Hq] with ATTN_F_ALIBI or _SQRT */
     const DLTensor *qq_bias;            /* float32 [T, width] with ATTN_F_QQ_BIAS (semantics 2.9) */

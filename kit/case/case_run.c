@@ -63,8 +63,13 @@ int kit_run_outputs(kit_run_t *x) {
     if ((c->problem.features & ATTN_F_OUT_FP8_GROUP) != 0) {
         int64_t width = x->z.heads * x->z.output, group = width % 128 == 0 ? 128 : 64;
         const int64_t scale_shape[2] = {x->in->num_tokens, width / group};
-        x->block_scale =
-            kit_tensor_make(&x->all, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, scale_shape, NULL, 0);
+        /* by columns, of a multiple of 4 rows, as consumers of fp8 rows want them; or rows with a gap */
+        const int64_t by_column[2] = {1, (scale_shape[0] + 3) / 4 * 4}, gaps[2] = {width / group + 3, 1};
+        x->block_scale = kit_tensor_make(&x->all, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, scale_shape,
+                                         (c->flags & KIT_HEADS_FIRST) != 0 ? by_column
+                                         : (c->flags & KIT_STRIDED) != 0   ? gaps
+                                                                           : NULL,
+                                         0);
         kit_tensor_send(&x->all, x->block_scale);
     }
     return x->all.failed ? kit_run_no_memory(x) : x->is_guest ? ATTN_OK : make_space(x);

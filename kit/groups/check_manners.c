@@ -98,6 +98,8 @@ static void nonsense(check_t *c) {
     uint64_t state = c->seed;
     kit_case_t k;
     if (!start(c, &k)) return;
+    /* what opens by luck may compile on a device, for seconds */
+    int may_open = c->memory->kind != NULL ? 8 : 400;
     for (int n = 0; n < 400 && !c->report->is_failed; n++) {
         attn_problem_t p = k.problem;
         uint32_t *members[] = {&p.role,           &p.mask,           &p.dtype,       &p.out_dtype,
@@ -127,7 +129,9 @@ static void nonsense(check_t *c) {
                 check_fail(c, "supports_combination wrote beyond the capacity of 1 reason");
                 break;
             }
+        if (may_open == 0 && reasons.count == 0) continue;
         int status = check_open(c, &p, &instance, &error);
+        may_open -= status == ATTN_OK;
         if (status > 0 || status < -15)
             check_fail(c, "open returned %d, which is not a code of attn_types.h", status);
         else if (status == ATTN_OK && instance == NULL)

@@ -336,7 +336,11 @@ static void fp8_output(check_t *c) {
     k.problem.scale = 1 / sqrt((double)k.problem.head_size);
     kit_case_add(&k, 1, 40);
     kit_case_add(&k, 17, 30);
-    check_run(c, c->backend, &k, NULL);
+    const uint32_t layouts[] = {0, KIT_STRIDED, KIT_HEADS_FIRST}; /* of the scales of groups, too */
+    for (int i = 0; i < 3; i++) {
+        k.flags = layouts[i];
+        check_run(c, c->backend, &k, NULL);
+    }
 }
 
 void check_numerics_list(check_list_t *list, const check_t *c) {

@@ -223,10 +223,11 @@ static void cycles(check_t *c) {
         return;
     }
     kit_inputs_t *in = kit_inputs_make(&k);
-    /* opening on a device loads modules, one process after the other in its driver */
-    const int num_opens = c->memory->kind != NULL ? 25 : 200;
-    int num_cycles = c->arg == CYCLES_RUN || c->arg == CYCLES_BAD_CALLS ? 20 : num_opens;
-    for (int i = 0; i < 10; i++)
+    /* opening on a device loads modules, which waits for every other process on it: up to a second */
+    const int is_device = c->memory->kind != NULL;
+    const int is_run = c->arg == CYCLES_RUN || c->arg == CYCLES_BAD_CALLS;
+    const int num_cycles = is_device ? 10 : is_run ? 20 : 200;
+    for (int i = 0; i < (is_device ? 4 : 10); i++)
         one_cycle(c, &k, in); /* pools and tables fill here */
     int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
     /* Of three rounds, and of up to twelve where these look bad: the allocator itself breathes, and may take

@@ -83,9 +83,7 @@ static int check_call(const attn_instance_t *in, const attn_forward_t *a, const 
     if (status == ATTN_OK && !in->has_cache)
         status =
             call_check_key_rows(a->value, "value", in->p.dtype, s->num_kv_heads, s->head_size_v, rows, error);
-    if (status == ATTN_OK)
-        status = call_check_rows(a->output, "output", in->out_dtype, s->num_q_heads, attn_output_size(&in->p),
-                                 tokens, error);
+    if (status == ATTN_OK) status = cpu_output_check(in, a, tokens, error);
     if (status == ATTN_OK && in->projects) status = cpu_latent_check(in, a, error);
     if (status == ATTN_OK) status = call_check_lse(a->lse, s->num_q_heads, tokens, error);
     attn_forward_t extras = *a; /* scales of channels have a check of their own */
@@ -205,10 +203,14 @@ int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     struct cpu_plan *plan;
     status = cpu_plan_of_call(in, m, s.workspace, &plan, error);
     if (status != ATTN_OK) return status;
-    set_call(in, &a, m, &call);
+    struct cpu_plain_output plain;
+    attn_forward_t run = a;
+    run.output = cpu_output_plain(in, &a, s.workspace, &plain);
+    set_call(in, &run, m, &call);
     if (in->projects)
-        cpu_latent_run(in, &a, m, plan, &call, s.workspace);
+        cpu_latent_run(in, &run, m, plan, &call, s.workspace);
     else
         cpu_plan_run(plan, in->k, &call, &in->tiling, &in->limits, s.workspace, 0);
+    cpu_output_finish(in, &a, cpu_plan_tokens(plan), s.workspace);
     return ATTN_OK;
 }

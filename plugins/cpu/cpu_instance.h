@@ -21,12 +21,14 @@ struct attn_instance {
     struct cpu_tiling tiling;
     struct cpu_limits limits;
     uint32_t kv, storage, query_dtype, out_dtype, block_size, max_spans;
+    uint32_t plain_dtype; /* what attention writes: out_dtype, or the model's where that is quantised */
     int64_t max_len;
     int has_cache, is_separate;
     int is_latent; /* one row of L + R values per token, whose first L are the value (semantics 7.11) */
     int projects;  /* queries are absorbed and latents multiplied with W_UV here (semantics 7.4) */
     size_t metadata_bytes, workspace_bytes;
     size_t plan_at;                           /* in the workspace: the plan of lengths on the device */
+    size_t output_at;                         /* in the workspace: the output before it is quantised */
     float *k_scale, *v_scale, *sinks, *alibi; /* the call's small vectors, copied dense */
     float *v_channel;                         /* [KV heads][Dv], for formats that have it */
     float *rows;                              /* a row of floats for each thread, for update_kv_cache */
@@ -89,6 +91,19 @@ int cpu_latent_heads(const attn_instance_t *in, int32_t tokens);
 int cpu_latent_check(const attn_instance_t *in, const attn_forward_t *a, attn_error_t *error);
 void cpu_latent_run(const attn_instance_t *in, const attn_forward_t *a, struct cpu_metadata *m,
                     const struct cpu_plan *plan, struct cpu_attn *call, char *workspace);
+
+/* Quantised outputs: bytes of the plain one in the workspace (0 where the output is not quantised); forward's
+ * check of output and scales; the tensor that attention writes; and its rows quantised. */
+struct cpu_plain_output {
+    DLTensor t;
+    int64_t shape[3], strides[3];
+};
+size_t cpu_output_bytes(const attn_instance_t *in);
+int cpu_output_check(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error);
+const DLTensor *cpu_output_plain(const attn_instance_t *in, const attn_forward_t *a, void *workspace,
+                                 struct cpu_plain_output *plain);
+void cpu_output_finish(const attn_instance_t *in, const attn_forward_t *a, int32_t tokens,
+                       const void *workspace);
 
 int cpu_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,

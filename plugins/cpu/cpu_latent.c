@@ -180,7 +180,7 @@ void cpu_latent_run(const attn_instance_t *in, const attn_forward_t *a, struct c
                                   .value = (int)in->p.v_head_dim,
                                   .q_type = cpu_dtype_of(in->p.dtype),
                                   .y_type = in->shape.out_dtype,
-                                  .out_type = cpu_dtype_of(in->out_dtype),
+                                  .out_type = cpu_dtype_of(in->plain_dtype),
                                   .w_type = cpu_dtype_of(header->dtype),
                                   .w_scale = header->scale,
                                   .w_columns = (int)latent_floats(in)};

@@ -2,6 +2,7 @@
 /* Makes an instance of CPU_ATTN: checks, level, threads, sizes; answers for its cache shape and its
  * buffers. */
 #include "../common/cache_shape.h"
+#include "../common/output_scales.h"
 #include "../common/problem_check.h"
 #include "cpu_instance.h"
 #include "cpu_threads.h"
@@ -75,7 +76,7 @@ static void set_shape(attn_instance_t *in) {
         if (in->kv == ATTN_KV_NVFP4) a->k_row = a->v_row = CPU_E2M1;
         if (in->kv == ATTN_KV_INT8_K_ONLY) a->k_row = CPU_I8, a->v_row = cpu_dtype_of(p->dtype);
     }
-    a->out_dtype = cpu_dtype_of(in->out_dtype);
+    a->out_dtype = cpu_dtype_of(in->plain_dtype);
     a->scale = (float)p->scale;
     a->soft_cap = (float)p->logits_soft_cap;
     a->alibi_sqrt = (in->features & ATTN_F_ALIBI_SQRT) != 0;
@@ -109,6 +110,8 @@ static void set_sizes(attn_instance_t *in) {
     in->metadata_bytes = CPU_PLAN_AT + cpu_plan_bytes(&in->shape, &in->tiling, &in->limits, spans);
     in->workspace_bytes = cpu_plan_workspace(&in->shape, &in->tiling, &in->limits);
     if (in->projects) in->workspace_bytes += 64 + cpu_latent_workspace(in);
+    in->output_at = (in->workspace_bytes + 63) / 64 * 64;
+    in->workspace_bytes = in->output_at + cpu_output_bytes(in);
     if ((in->features & ATTN_F_DEVICE_LENGTHS) != 0) {
         in->plan_at = (in->workspace_bytes + 63) / 64 * 64;
         in->workspace_bytes = in->plan_at + cpu_plan_bytes(&in->shape, &in->tiling, &in->limits, 0);
@@ -133,6 +136,7 @@ int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->k = level;
     in->features = attn_problem_features(&p);
     in->out_dtype = p.out_dtype != 0 ? p.out_dtype : p.dtype;
+    in->plain_dtype = output_is_quantised(in->features) ? p.dtype : in->out_dtype;
     in->query_dtype = p.query_dtype != 0 ? p.query_dtype : p.dtype;
     in->kv = p.kv_cache_dtype != 0 ? p.kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
     in->storage = attn_kv_storage(in->kv, p.dtype);

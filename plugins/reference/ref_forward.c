@@ -140,7 +140,7 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     attn_space_t s;
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && space == NULL) {
-        status = ref_check_output(in, &a, 0, in->out_size, error);
+        status = call_check_rows(a.output, "output", in->out_dtype, in->heads, in->out_size, 0, error);
         if (status == ATTN_OK) call_zero_rows(a.output);
         return status;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One attention call: tensors are checked and become kernel parameters; then at most four launches: decode,
  * reduce, prefill, group scales. No allocation, no waiting, no compilation. */
+#include "../common/output_scales.h"
 #include "triton_instance.h"
 
 static int read_lse(const attn_instance_t *in, const DLTensor *t, int64_t tokens, triton_params_t *p,
@@ -90,18 +91,11 @@ static uint32_t out_dtype(const attn_instance_t *in) {
 static int read_groups(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
                        int64_t tokens, triton_params_t *p, triton_quantize_params_t *g, attn_error_t *error) {
     const int64_t width = (int64_t)in->problem.num_heads * in->config.dv;
-    int status =
-        attn_check_tensor(a->output_block_scale, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL, error);
+    int status = output_block_scale_check(a->output_block_scale, width, tokens, error);
     if (status == ATTN_OK)
         status = gpu_check_tensor_device(a->output_block_scale, "output_block_scale", error);
     if (status != ATTN_OK) return status;
     const int64_t groups = a->output_block_scale->shape[1];
-    if (a->output_block_scale->shape[0] < tokens || (groups * 64 != width && groups * 128 != width))
-        return attn_fail(error, ATTN_E_INVALID, "output_block_scale",
-                         "output_block_scale is [%lld, %lld]; expected at least %lld rows and %lld / 64 or "
-                         "/ 128 columns",
-                         (long long)a->output_block_scale->shape[0], (long long)groups, (long long)tokens,
-                         (long long)width);
     *g = (triton_quantize_params_t){.from = (char *)s->workspace + in->rows_at,
                                     .to = p->out,
                                     .from_token = width,

@@ -17,7 +17,7 @@ typedef struct mla_output_params {
     int64_t out_token, out_head;
     const float *scale; /* static: [1] */
     float *block_scale; /* groups: [tokens, num_heads * value / group]. Written */
-    int64_t block_token;
+    int64_t block_token, block_group;
     int32_t tokens, num_heads, value;
     int32_t group; /* 64, 128; 0: static */
     int32_t dtype; /* enum mla_dtype of in */

@@ -33,13 +33,11 @@ __global__ void __launch_bounds__(256) quantise_kernel(const __grid_constant__ m
             float top = 1e-10f;
 #pragma unroll
             for (int k = 0; k < 8; k++)
-                top = fabsf(f[k]) <= top ? top : fabsf(f[k]); /* NaN wins */
-            for (int d = 1; d < lanes; d *= 2) {
-                const float other = __shfl_xor_sync(~0u, top, d);
-                top = other <= top ? top : other;
-            }
+                top = fmaxf(top, fabsf(f[k])); /* a NaN does not count */
+            for (int d = 1; d < lanes; d *= 2)
+                top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
             scale = __fdiv_rn(top, 448.f);
-            if (inside && u % lanes == 0) p.block_scale[t * p.block_token + u / lanes] = scale;
+            if (inside && u % lanes == 0) p.block_scale[t * p.block_token + u / lanes * p.block_group] = scale;
         }
         if (!inside) continue;
         uint32_t r[2];

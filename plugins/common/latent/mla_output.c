@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of the output and its scales, and the 16-bit output in the workspace where the caller's is
  * quantised. */
+#include "../output_scales.h"
 #include "kernels/cuda/latent/mla_output.h"
 #include "mla_instance.h"
 
 int mla_output_is_quantised(const attn_instance_t *in) {
-    return (attn_problem_features(&in->problem) & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP)) != 0;
-}
-
-/* 64 or 128, 0: static; -1: the scales do not fit. */
-static int group_of(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens) {
-    const DLTensor *t = a->output_block_scale;
-    const int64_t width = (int64_t)in->heads * in->value;
-    if (t == NULL) return 0;
-    if (t->shape[0] < tokens || t->shape[1] <= 0 || width % t->shape[1] != 0) return -1;
-    const int64_t group = width / t->shape[1];
-    return group == 64 || group == 128 ? (int)group : -1;
+    return output_is_quantised(attn_problem_features(&in->problem));
 }
 
 /* One of the two scales is given, and that only where the problem says so. */
@@ -38,14 +29,9 @@ static int check_scales(const attn_instance_t *in, const attn_forward_t *a, int6
     int status = ATTN_OK;
     if (a->output_scale != NULL) status = mla_check_scale(a->output_scale, "output_scale", error);
     if (status != ATTN_OK || a->output_block_scale == NULL) return status;
-    const DLTensor *t = a->output_block_scale;
-    status = attn_check_tensor(t, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, NULL, error);
-    if (status == ATTN_OK) status = gpu_check_tensor_device(t, "output_block_scale", error);
-    if (status == ATTN_OK && group_of(in, a, tokens) < 0)
-        status = attn_fail(error, ATTN_E_INVALID, "output_block_scale",
-                           "output_block_scale is [%lld, %lld]; expected [%lld, %d / 64 or / 128]",
-                           (long long)t->shape[0], (long long)t->shape[1], (long long)tokens,
-                           in->heads * in->value);
+    status = output_block_scale_check(a->output_block_scale, (int64_t)in->heads * in->value, tokens, error);
+    if (status == ATTN_OK)
+        status = gpu_check_tensor_device(a->output_block_scale, "output_block_scale", error);
     return status;
 }
 
@@ -80,10 +66,12 @@ int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const 
                                  .scale = a->output_scale ? attn_data(a->output_scale) : NULL,
                                  .block_scale = scales ? attn_data(scales) : NULL,
                                  .block_token = scales ? scales->strides[0] : 0,
+                                 .block_group = scales ? scales->strides[1] : 0,
                                  .tokens = (int32_t)tokens,
                                  .num_heads = in->heads,
                                  .value = in->value,
-                                 .group = group_of(in, a, tokens),
+                                 .group =
+                                     scales ? (int32_t)output_group(a, (int64_t)in->heads * in->value) : 0,
                                  .dtype = in->dtype};
     return mla_quantise(&p, stream);
 }
