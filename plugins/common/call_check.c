@@ -231,3 +231,28 @@ void call_zero_rows(const DLTensor *t) {
         for (int64_t h = 0; h < t->shape[1]; h++)
             memset((char *)attn_data(t) + i * attn_byte_stride(t, 0) + h * attn_byte_stride(t, 1), 0, row);
 }
+
+int call_check_topk(const DLTensor *t, int64_t topk, int64_t tokens, attn_error_t *error) {
+    const int64_t shape[2] = {-1, topk};
+    const int status = attn_check_tensor(t, "topk_indices", ATTN_DTYPE_INT32, 2, shape, error);
+    if (status != ATTN_OK || t->shape[0] >= tokens) return status;
+    return attn_fail(error, ATTN_E_INVALID, "topk_indices",
+                     "topk_indices has %lld rows; the batch has %lld tokens", (long long)t->shape[0],
+                     (long long)tokens);
+}
+
+int call_count_selected(const int32_t *row, int64_t topk, int64_t end, int32_t seq_len, int64_t token,
+                        int32_t request, int32_t *count, attn_error_t *error) {
+    int32_t n = 0, wrong = 0;
+    for (int64_t j = 0; j < topk; j++) {
+        n += row[j] >= 0 && row[j] < end;
+        wrong |= row[j] >= seq_len && row[j] < end;
+    }
+    for (int64_t j = 0; wrong && j < topk; j++)
+        if (row[j] >= seq_len && row[j] < end)
+            return attn_fail(error, ATTN_E_INVALID, "topk_indices",
+                             "topk_indices[%lld][%lld] is %d; request %d has %d tokens (-1: none)",
+                             (long long)token, (long long)j, row[j], request, seq_len);
+    *count = n;
+    return ATTN_OK;
+}

@@ -67,6 +67,11 @@ int call_check_latent_cache(const DLTensor *kv_cache, const DLTensor *v_cache, u
                             int64_t block_size, int64_t row_elements, attn_error_t *error);
 int call_check_latent_update(const attn_kv_update_t *a, uint32_t dtype, int64_t latent, int64_t rope,
                              int64_t block_size, attn_error_t *error);
+/* topk_indices [tokens or more, topk] (semantics 9.1); and of one row how many positions name a token of the
+ * table's `end`: more than seq_len lets is the caller's mistake, of token `token` in request `request`. */
+int call_check_topk(const DLTensor *t, int64_t topk, int64_t tokens, attn_error_t *error);
+int call_count_selected(const int32_t *row, int64_t topk, int64_t end, int32_t seq_len, int64_t token,
+                        int32_t request, int32_t *count, attn_error_t *error);
 /* The slots, negative ones aside, lie below end. */
 int call_check_slots(const DLTensor *slots, int64_t end, attn_error_t *error);
 

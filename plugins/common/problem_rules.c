@@ -170,3 +170,12 @@ void problem_add_rules(const attn_problem_t *p, uint64_t features, attn_reasons_
     add_format(p, reasons);
     if (is_latent(p)) add_latent(p, reasons);
 }
+
+void problem_add_ds_mla(const attn_problem_t *p, attn_reasons_t *reasons) {
+    const int is_16_bit = p->dtype == ATTN_DTYPE_FLOAT16 || p->dtype == ATTN_DTYPE_BFLOAT16;
+    if (p->kv_cache_dtype != ATTN_KV_FP8_DS_MLA) return;
+    if (p->role != ATTN_ROLE_MLA_SPARSE || p->kv_lora_rank != 512 || p->qk_rope_head_dim != 64 || !is_16_bit)
+        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", "fp8_ds_mla",
+                        "role mla_sparse, kv_lora_rank 512, qk_rope_head_dim 64, a 16-bit dtype",
+                        "fp8_ds_mla rows hold 512 latent and 64 rope values of 16-bit sparse MLA");
+}

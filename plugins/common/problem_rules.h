@@ -13,4 +13,7 @@
 /* features: attn_problem_features(problem). [pure] */
 void problem_add_rules(const attn_problem_t *problem, uint64_t features, attn_reasons_t *reasons);
 
+/* The 656-byte rows: fixed sizes, 16-bit inputs (semantics 3.5). [pure] */
+void problem_add_ds_mla(const attn_problem_t *problem, attn_reasons_t *reasons);
+
 #endif

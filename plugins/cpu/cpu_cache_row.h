@@ -16,6 +16,10 @@ static void level_write_row(enum cpu_dtype from, const char *src, int n, enum cp
         return;
     }
     row_to_f32(from, src, n, scratch);
+    if (to == CPU_DS) {
+        ds_write(scratch, dst, row_scale);
+        return;
+    }
     if (is_centroids(to) || is_steps(to)) {
         for (int i = 0; dtype_gain(from) != 1.0f && i < n; i++)
             scratch[i] *= dtype_gain(from);

@@ -70,11 +70,11 @@ static int check_call(const attn_instance_t *in, const attn_forward_t *a, const 
     int status = call_check_rows(a->query, "query", in->projects ? in->p.dtype : in->query_dtype,
                                  s->num_q_heads, attn_query_size(&in->p), tokens, error);
     if (status == ATTN_OK && in->is_latent)
-        status = call_check_latent_cache(a->kv_cache, a->v_cache, in->storage, in->block_size, s->head_size,
-                                         error);
+        status = call_check_latent_cache(a->kv_cache, a->v_cache, in->storage, in->block_size,
+                                         cpu_latent_row(in), error);
     else if (status == ATTN_OK && in->has_cache)
         status = call_check_caches(&c, a->kv_cache, a->v_cache, error);
-    if (status == ATTN_OK && a->topk_indices != NULL)
+    if (status == ATTN_OK && a->topk_indices != NULL && !in->is_sparse)
         status = attn_fail(error, ATTN_E_INVALID, "topk_indices",
                            "topk_indices was given; role %s attends to every token it sees",
                            attn_role_name(in->p.role));
@@ -200,14 +200,17 @@ int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
         return attn_fail(error, ATTN_E_INVALID, "block_table",
                          "block_table names block %d; the cache has %lld blocks", m->max_block,
                          (long long)a.kv_cache->shape[0]);
-    struct cpu_plan *plan;
-    status = cpu_plan_of_call(in, m, s.workspace, &plan, error);
+    struct cpu_plan *plan = cpu_metadata_plan(m);
+    status = in->is_sparse ? cpu_sparse_check(in, &a, m, error)
+                           : cpu_plan_of_call(in, m, s.workspace, &plan, error);
     if (status != ATTN_OK) return status;
     struct cpu_plain_output plain;
     attn_forward_t run = a;
     run.output = cpu_output_plain(in, &a, s.workspace, &plain);
     set_call(in, &run, m, &call);
-    if (in->projects)
+    if (in->is_sparse)
+        cpu_sparse_run(in, &run, m, &call, s.workspace);
+    else if (in->projects)
         cpu_latent_run(in, &run, m, plan, &call, s.workspace);
     else
         cpu_plan_run(plan, in->k, &call, &in->tiling, &in->limits, s.workspace, 0);

@@ -13,6 +13,9 @@
 /* Options of [option cpu], in the order of the table in plugin.c. */
 enum { CPU_OPTION_LEVEL, CPU_OPTION_NUM_THREADS, CPU_NUM_OPTIONS };
 
+/* Keys that a token selects at most. */
+enum { CPU_MAX_TOPK = 1 << 17 };
+
 struct attn_instance {
     attn_problem_t p;
     uint64_t features;
@@ -26,9 +29,10 @@ struct attn_instance {
     int has_cache, is_separate;
     int is_latent; /* one row of L + R values per token, whose first L are the value (semantics 7.11) */
     int projects;  /* queries are absorbed and latents multiplied with W_UV here (semantics 7.4) */
+    int is_sparse; /* each token has the keys that topk_indices names (semantics 9.2) */
     size_t metadata_bytes, workspace_bytes;
-    size_t plan_at;                           /* in the workspace: the plan of lengths on the device */
-    size_t output_at;                         /* in the workspace: the output before it is quantised */
+    size_t plan_at;   /* in the workspace: the plan of lengths on the device, or of selected keys */
+    size_t output_at; /* in the workspace: the output before it is quantised */
     float *k_scale, *v_scale, *sinks, *alibi; /* the call's small vectors, copied dense */
     float *v_channel;                         /* [KV heads][Dv], for formats that have it */
     float *rows;                              /* a row of floats for each thread, for update_kv_cache */
@@ -39,7 +43,7 @@ struct attn_instance {
 struct cpu_metadata {
     uint64_t magic; /* CPU_METADATA_MAGIC: build_metadata ran */
     const int32_t *block_table;
-    int64_t block_table_row;
+    int64_t block_table_row, block_table_width;
     /* lengths on the device (semantics 1.6), read in forward: the plan's are bounds; else NULL */
     const int32_t *device_starts, *device_lens;
     int64_t device_starts_stride, device_lens_stride;
@@ -73,6 +77,10 @@ extern const attn_option_spec_t cpu_options[CPU_NUM_OPTIONS];
 enum cpu_dtype cpu_dtype_of(uint32_t attn_dtype);
 /* The cache as tensors. */
 call_cache_t cpu_cache_of(const attn_instance_t *in);
+/* Elements of a latent row as the cache's tensor has them. */
+static inline int64_t cpu_latent_row(const attn_instance_t *in) {
+    return in->kv == ATTN_KV_FP8_DS_MLA ? ATTN_DS_MLA_ROW : in->shape.head_size;
+}
 /* Value of a scale tensor for a head; NULL reads as 1. */
 float cpu_scale_at(const DLTensor *scale, int64_t head);
 /* Scales of V's channels, [KV head][Dv], copied dense into the instance. */
@@ -85,6 +93,8 @@ void cpu_cache_rows(const attn_instance_t *in, const DLTensor *kv_cache, const D
  * the plan; query heads of one pass over so many tokens; forward's own checks, and forward with `call` filled
  * but for queries and outputs. */
 uint64_t cpu_latent_weight_bytes(const attn_instance_t *in);
+/* Of a token's query and latents of one head, between the projections. */
+size_t cpu_latent_row_bytes(const attn_instance_t *in);
 size_t cpu_latent_scratch_bytes(const attn_instance_t *in);
 size_t cpu_latent_workspace(const attn_instance_t *in);
 int cpu_latent_heads(const attn_instance_t *in, int32_t tokens);
@@ -104,6 +114,24 @@ const DLTensor *cpu_output_plain(const attn_instance_t *in, const attn_forward_t
                                  struct cpu_plain_output *plain);
 void cpu_output_finish(const attn_instance_t *in, const attn_forward_t *a, int32_t tokens,
                        const void *workspace);
+
+/* Tokens and heads that go through the projections together. */
+struct cpu_latent_part {
+    int32_t token0, tokens;
+    int head0, heads;
+};
+/* One part of a call: a plan of its tokens, counted from its first, whose lse `call` has. */
+void cpu_latent_pass(const attn_instance_t *in, const attn_forward_t *a, const struct cpu_latent_part *part,
+                     const struct cpu_plan *plan, struct cpu_attn *call, char *workspace);
+
+/* Selected keys: bytes between the projections; limits of the plan of a pass; the check of the indices; and
+ * forward, pass by pass, with `call` filled. */
+size_t cpu_sparse_workspace(const attn_instance_t *in);
+struct cpu_limits cpu_sparse_limits(const attn_instance_t *in);
+int cpu_sparse_check(const attn_instance_t *in, const attn_forward_t *a, struct cpu_metadata *m,
+                     attn_error_t *error);
+void cpu_sparse_run(const attn_instance_t *in, const attn_forward_t *a, struct cpu_metadata *m,
+                    struct cpu_attn *call, char *workspace);
 
 int cpu_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,

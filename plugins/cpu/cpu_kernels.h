@@ -78,7 +78,8 @@ const struct cpu_kernels *cpu_choose_level(const char *name, uint32_t bits, uint
 static inline int cpu_bf16_serves(const struct cpu_attn *a) {
     return a->q_dtype == CPU_BF16 && a->out_dtype == CPU_BF16 && a->head_size % 2 == 0 &&
            (a->kv_dtype == CPU_BF16 || a->kv_dtype == CPU_E4M3 || a->kv_dtype == CPU_E5M2 ||
-            a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4);
+            a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4 ||
+            (a->kv_dtype == CPU_PACKED && a->k_row == CPU_DS)); /* rounded once (semantics 3.5) */
 }
 
 #endif

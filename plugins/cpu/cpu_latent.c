@@ -39,13 +39,12 @@ size_t cpu_latent_scratch_bytes(const attn_instance_t *in) {
     return CPU_PROJECT_TOKENS * (sizes + query_floats(in) + 2 * CPU_PROJECT_PAD) * sizeof(float);
 }
 
-/* Bytes that one token and head of a pass takes. */
-static size_t pass_bytes(const attn_instance_t *in) {
+size_t cpu_latent_row_bytes(const attn_instance_t *in) {
     return (query_floats(in) + latent_floats(in)) * sizeof(float);
 }
 
 size_t cpu_latent_workspace(const attn_instance_t *in) {
-    const size_t one = (size_t)in->limits.max_tokens * pass_bytes(in), all = one * in->p.num_heads;
+    const size_t one = (size_t)in->limits.max_tokens * cpu_latent_row_bytes(in), all = one * in->p.num_heads;
     return all < PASS_BYTES ? all : one > PASS_BYTES ? one : PASS_BYTES;
 }
 
@@ -53,7 +52,7 @@ size_t cpu_latent_workspace(const attn_instance_t *in) {
  * must not depend on its neighbours. */
 int cpu_latent_heads(const attn_instance_t *in, int32_t tokens) {
     const size_t rows = (size_t)(in->limits.batch_invariant ? in->limits.max_tokens : tokens);
-    const size_t room = cpu_latent_workspace(in) / pass_bytes(in);
+    const size_t room = cpu_latent_workspace(in) / cpu_latent_row_bytes(in);
     int heads = (int)in->p.num_heads;
     while (heads > 1 && (rows * (size_t)heads > room || in->p.num_heads % (uint32_t)heads != 0))
         heads--;
@@ -88,13 +87,13 @@ int cpu_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     return ATTN_OK;
 }
 
-/* One pass: heads [head0, head0 + heads) of all tokens. */
+/* One pass: heads [head0, head0 + heads) of tokens [token0, token0 + tokens). */
 struct pass {
     const attn_instance_t *in;
     const attn_forward_t *a;
     struct cpu_projection p;
     const char *weights;
-    int32_t tokens;
+    int32_t token0, tokens;
     int head0, heads;
     float q_scale;
     /* [tokens][heads], rows as far apart as floats are, of shape's q_dtype and out_dtype */
@@ -124,7 +123,7 @@ static void absorb_block(void *arg, int64_t i, int worker) {
     float *rows = scratch + (size_t)CPU_PROJECT_TOKENS * ((size_t)s->p.nope + s->p.rope + CPU_PROJECT_PAD);
     char *to = s->query + (size_t)first * step + (size_t)head * row * sizeof(float);
     s->in->k->absorb(&s->p, tokens, head_weights(s, s->head0 + head, 0),
-                     (const char *)attn_data(q) + first * attn_byte_stride(q, 0) +
+                     (const char *)attn_data(q) + (s->token0 + first) * attn_byte_stride(q, 0) +
                          (s->head0 + head) * attn_byte_stride(q, 1),
                      attn_byte_stride(q, 0), type != CPU_F32 ? rows : (float *)(void *)to,
                      (int64_t)(type != CPU_F32 ? row : step / sizeof(float)), scratch);
@@ -141,7 +140,7 @@ static void values_block(void *arg, int64_t i, int worker) {
     const DLTensor *out = s->a->output;
     s->in->k->values(&s->p, tokens, head_weights(s, s->head0 + head, 1),
                      s->latents + (size_t)first * step + (size_t)head * row, (int64_t)step,
-                     (char *)attn_data(out) + first * attn_byte_stride(out, 0) +
+                     (char *)attn_data(out) + (s->token0 + first) * attn_byte_stride(out, 0) +
                          (s->head0 + head) * attn_byte_stride(out, 1),
                      attn_byte_stride(out, 0),
                      (float *)(void *)(s->scratch + (size_t)worker * s->scratch_step));
@@ -162,14 +161,16 @@ int cpu_latent_check(const attn_instance_t *in, const attn_forward_t *a, attn_er
                      (double)scale);
 }
 
-void cpu_latent_run(const attn_instance_t *in, const attn_forward_t *a, struct cpu_metadata *m,
-                    const struct cpu_plan *plan, struct cpu_attn *call, char *workspace) {
+void cpu_latent_pass(const attn_instance_t *in, const attn_forward_t *a, const struct cpu_latent_part *part,
+                     const struct cpu_plan *plan, struct cpu_attn *call, char *workspace) {
     const latent_weights_t *header = a->weight_space;
-    const int heads = m->heads_per_pass;
+    const int heads = part->heads;
     struct pass s = {.in = in,
                      .a = a,
                      .weights = (const char *)(header + 1),
-                     .tokens = cpu_plan_tokens(plan),
+                     .token0 = part->token0,
+                     .tokens = part->tokens,
+                     .head0 = part->head0,
                      .heads = heads,
                      .q_scale = cpu_scale_at(a->scales.q, 0),
                      .scratch = workspace,
@@ -194,11 +195,17 @@ void cpu_latent_run(const attn_instance_t *in, const attn_forward_t *a, struct c
     call->out = s.latents;
     call->out_head = (int64_t)(latent_floats(in) * sizeof(float));
     call->out_token = call->out_head * heads;
+    project(&s, s.p.nope, absorb_block);
+    cpu_plan_run(plan, in->k, call, &in->tiling, &in->limits, workspace, 0);
+    project(&s, s.p.value, values_block);
+}
+
+void cpu_latent_run(const attn_instance_t *in, const attn_forward_t *a, struct cpu_metadata *m,
+                    const struct cpu_plan *plan, struct cpu_attn *call, char *workspace) {
+    struct cpu_latent_part part = {.tokens = cpu_plan_tokens(plan), .heads = m->heads_per_pass};
     float *lse = call->lse;
-    for (s.head0 = 0; s.head0 < (int)in->p.num_heads; s.head0 += heads) {
-        project(&s, s.p.nope, absorb_block);
-        if (lse != NULL) call->lse = lse + s.head0 * call->lse_head;
-        cpu_plan_run(plan, in->k, call, &in->tiling, &in->limits, workspace, 0);
-        project(&s, s.p.value, values_block);
+    for (; part.head0 < (int)in->p.num_heads; part.head0 += part.heads) {
+        if (lse != NULL) call->lse = lse + part.head0 * call->lse_head;
+        cpu_latent_pass(in, a, &part, plan, call, workspace);
     }
 }

@@ -10,6 +10,7 @@
 #include "cpu_float8.h"
 #include "cpu_int8_row.h"
 #include "cpu_nvfp4_row.h"
+#include "cpu_ds_row.h"
 #include "cpu_packed_row.h"
 #if CPU_LEVEL >= 3
 #include "cpu_simd_amx.h"
@@ -107,10 +108,19 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
     if (dots < few) dots = few;
     out->scratch_bytes = lanes > dots ? lanes : dots;
     if (out->scratch_bytes < row) out->scratch_bytes = row;
+    out->scratch_bytes = (out->scratch_bytes + 63) / 64 * 64 + (size_t)a->topk * sizeof(int64_t);
 }
 
 static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_seq *seq,
                        const struct cpu_item *item, char *scratch, float *parts) {
+    struct cpu_seq own;
+    if (a->topk) {
+        int64_t *rows = (int64_t *)(void *)(scratch + t->scratch_bytes - (size_t)a->topk * sizeof *rows);
+        select_rows(a, seq, rows);
+        own = *seq;
+        own.selected = rows;
+        seq = &own;
+    }
     if (item->rowdot) rd_item(a, seq, item, t, scratch, parts);
 #if CPU_LEVEL >= 3
     else if (t->amx)

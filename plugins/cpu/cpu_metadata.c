@@ -26,6 +26,7 @@ static int check_batch(const attn_instance_t *in, const attn_batch_t *b, struct 
     const int has_table = in->has_cache && b->num_reqs > 0;
     m->block_table = has_table ? attn_data(b->block_table) : NULL;
     m->block_table_row = has_table ? b->block_table->strides[0] : 0;
+    m->block_table_width = has_table ? b->block_table->shape[1] : 0;
     return ATTN_OK;
 }
 
@@ -88,7 +89,7 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     m->num_tokens = b.num_actual_tokens;
     m->num_key_rows = in->has_cache ? 0 : key_start[b.num_reqs];
     struct cpu_attn shape = in->shape;
-    if (in->projects) shape.num_q_heads = cpu_latent_heads(in, b.num_actual_tokens);
+    if (in->projects && !in->is_sparse) shape.num_q_heads = cpu_latent_heads(in, b.num_actual_tokens);
     m->heads_per_pass = shape.num_q_heads;
     struct cpu_plan *plan = cpu_plan_init(cpu_metadata_plan(m), &shape, &in->tiling, &in->limits,
                                           (int64_t)in->limits.max_seqs * in->max_spans);
@@ -105,7 +106,7 @@ int cpu_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
         q->mask.spans = plan->spans + (int64_t)2 * spans * r;
     }
     batch_copy_spans(&b, spans, plan->spans);
-    cpu_plan_build(plan, in->k, &shape, &in->tiling, &in->limits);
+    if (!in->is_sparse) cpu_plan_build(plan, in->k, &shape, &in->tiling, &in->limits);
     m->magic = CPU_METADATA_MAGIC;
     return ATTN_OK;
 }
@@ -127,6 +128,7 @@ int cpu_update_block_table(attn_instance_t *in, const attn_batch_t *batch, const
                          "the metadata was not built for this batch; call build_metadata first");
     m->block_table = fresh.block_table;
     m->block_table_row = fresh.block_table_row;
+    m->block_table_width = fresh.block_table_width;
     m->max_block = fresh.max_block;
     return ATTN_OK;
 }

@@ -65,7 +65,8 @@ static void set_shape(attn_instance_t *in) {
     a->head_size_v = in->is_latent ? (int)p->kv_lora_rank : (int)attn_output_size(p);
     a->q_dtype = cpu_dtype_of(in->query_dtype);
     a->kv_dtype = in->kv == ATTN_KV_INT4_PER_TOKEN_HEAD ? CPU_I4
-                  : attn_kv_is_turboquant(in->kv) || in->kv == ATTN_KV_NVFP4 || in->kv == ATTN_KV_INT8_K_ONLY
+                  : attn_kv_is_turboquant(in->kv) || in->kv == ATTN_KV_NVFP4 ||
+                          in->kv == ATTN_KV_INT8_K_ONLY || in->kv == ATTN_KV_FP8_DS_MLA
                       ? CPU_PACKED
                   : in->kv == ATTN_KV_INT8_STATIC_V ? CPU_I8
                                                     : cpu_dtype_of(in->has_cache ? in->storage : p->dtype);
@@ -75,6 +76,7 @@ static void set_shape(attn_instance_t *in) {
         a->v_row = f->v_bits == 4 ? CPU_V4 : CPU_V3;
         if (in->kv == ATTN_KV_NVFP4) a->k_row = a->v_row = CPU_E2M1;
         if (in->kv == ATTN_KV_INT8_K_ONLY) a->k_row = CPU_I8, a->v_row = cpu_dtype_of(p->dtype);
+        if (in->kv == ATTN_KV_FP8_DS_MLA) a->k_row = a->v_row = CPU_DS;
     }
     a->out_dtype = cpu_dtype_of(in->plain_dtype);
     a->scale = (float)p->scale;
@@ -84,6 +86,7 @@ static void set_shape(attn_instance_t *in) {
     a->scale_per_head = 1;
     a->block_size = (int)in->block_size;
     a->rounds_query = attn_kv_rounds_query(in->kv);
+    a->topk = in->is_sparse ? (int)p->topk : 0;
     if (in->projects && !(in->k->bf16_dot && cpu_bf16_serves(a))) { /* between the projections, float32 */
         if (a->q_dtype != CPU_E4M3) a->q_dtype = CPU_F32;
         a->out_dtype = CPU_F32;
@@ -95,7 +98,7 @@ static void set_sizes(attn_instance_t *in) {
     if (l2 < (128 << 10)) l2 = L2_FALLBACK;
     if (l2 > SCRATCH_TOTAL / in->limits.threads) l2 = SCRATCH_TOTAL / in->limits.threads;
     in->k->tiling(&in->shape, (size_t)l2, &in->tiling);
-    if (in->projects) { /* with fewer heads a row-dot item may have more rows */
+    if (in->projects && !in->is_sparse) { /* with fewer heads a row-dot item may have more rows */
         struct cpu_attn few = in->shape;
         struct cpu_tiling t;
         size_t scratch = cpu_latent_scratch_bytes(in);
@@ -106,12 +109,20 @@ static void set_sizes(attn_instance_t *in) {
         }
         in->tiling.scratch_bytes = scratch;
     }
+    const size_t least = in->projects ? (cpu_latent_scratch_bytes(in) + 63) / 64 * 64 : 0;
+    if (in->tiling.scratch_bytes < least) in->tiling.scratch_bytes = least;
     const int64_t spans = (int64_t)in->limits.max_seqs * in->max_spans;
     in->metadata_bytes = CPU_PLAN_AT + cpu_plan_bytes(&in->shape, &in->tiling, &in->limits, spans);
     in->workspace_bytes = cpu_plan_workspace(&in->shape, &in->tiling, &in->limits);
-    if (in->projects) in->workspace_bytes += 64 + cpu_latent_workspace(in);
+    if (in->projects)
+        in->workspace_bytes += 64 + (in->is_sparse ? cpu_sparse_workspace(in) : cpu_latent_workspace(in));
     in->output_at = (in->workspace_bytes + 63) / 64 * 64;
     in->workspace_bytes = in->output_at + cpu_output_bytes(in);
+    if (in->is_sparse) {
+        const struct cpu_limits pass = cpu_sparse_limits(in);
+        in->plan_at = (in->workspace_bytes + 63) / 64 * 64;
+        in->workspace_bytes = in->plan_at + cpu_plan_bytes(&in->shape, &in->tiling, &pass, 0);
+    }
     if ((in->features & ATTN_F_DEVICE_LENGTHS) != 0) {
         in->plan_at = (in->workspace_bytes + 63) / 64 * 64;
         in->workspace_bytes = in->plan_at + cpu_plan_bytes(&in->shape, &in->tiling, &in->limits, 0);
@@ -146,6 +157,7 @@ int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const a
     in->has_cache = attn_role_has_cache(p.role);
     in->is_latent = attn_role_is_mla(p.role);
     in->projects = attn_problem_projects(&p);
+    in->is_sparse = p.role == ATTN_ROLE_MLA_SPARSE;
     in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
     const int64_t threads = num_options > CPU_OPTION_NUM_THREADS ? options[CPU_OPTION_NUM_THREADS].i : 0;
     in->limits.threads = threads > 0 ? (int)threads : cpu_max_threads();

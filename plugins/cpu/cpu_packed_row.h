@@ -15,6 +15,8 @@ SI void packed_to_f32(const struct turbo_table *t, enum cpu_dtype type, const ch
                       int n, float *out) {
     if (type == CPU_E2M1) {
         nvfp4_to_f32(t->pair, row, groups, n, out);
+    } else if (type == CPU_DS) {
+        ds_to_f32(row, n, out);
     } else if (is_centroids(type)) {
         turbo_keys(t, type, row, n, out);
     } else if (is_steps(type)) {

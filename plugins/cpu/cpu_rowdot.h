@@ -141,6 +141,7 @@ static void rd_floats(const struct cpu_attn *a, const struct rd_state *st, const
             v_prefetch(x->k_rows[t] + x->k_next_off + b);
         packed_to_f32(&st->turbo, a->k_row, x->k[t] + x->k_off, is_apart ? groups[t] + kg : NULL,
                       a->head_size, (float *)(void *)(st->byte_k + (size_t)t * st->byte_ldk));
+        if (cpu_is_shared(a)) continue;
         for (int b = 0; x->k_rows && b < vb; b += 64)
             v_prefetch(x->v_rows[t] + x->v_next_off + b);
         packed_to_f32(&st->turbo, a->v_row, x->v[t] + x->v_off, is_apart ? groups[RD_TB + t] + vg : NULL,

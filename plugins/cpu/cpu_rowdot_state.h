@@ -75,13 +75,14 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     const int size = a->kv_dtype == CPU_I4 ? 1 : a->kv_dtype == CPU_PACKED ? 4 : 0;
     const int room = a->kv_dtype == CPU_PACKED ? CHUNK : 0;
     st->byte_ldk = size * (st->ldq + room);
-    st->byte_ldv = size * (st->ldo + room);
+    st->byte_ldv = cpu_is_shared(a) ? 0 : size * (st->ldo + room);
     CARVE(byte_k, char, RD_TB * st->byte_ldk);
     CARVE(byte_v, char, RD_TB * st->byte_ldv);
     CARVE(byte_rows, const char *, size > 0 ? 2 * RD_TB : 0);
     for (int i = 0; mem && size > 0 && i < RD_TB; i++) {
         st->byte_rows[i] = st->byte_k + (size_t)i * st->byte_ldk;
-        st->byte_rows[RD_TB + i] = st->byte_v + (size_t)i * st->byte_ldv;
+        st->byte_rows[RD_TB + i] =
+            cpu_is_shared(a) ? st->byte_rows[i] : st->byte_v + (size_t)i * st->byte_ldv;
     }
 #undef CARVE
     return at;

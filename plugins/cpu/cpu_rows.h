@@ -23,9 +23,23 @@ SI void start_row(const struct cpu_attn *a, const struct cpu_item *it, int hq, f
 /* Address of key k's row, head 0. */
 SI const char *row_at(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_rows *r,
                       int32_t k) {
+    if (sq->selected) return r->base + sq->selected[k];
     if (!a->block_table) return r->base + (sq->k_start + k) * r->token;
     const int64_t block = a->block_table[sq->table_row * a->block_table_row + k / a->block_size];
     return r->base + block * r->block + (int64_t)(k % a->block_size) * r->token;
+}
+
+/* Where the rows of the keys lie that a token selects, kv_len of them; of latent rows, so there are no
+ * heads. */
+static void select_rows(const struct cpu_attn *a, const struct cpu_seq *sq, int64_t *out) {
+    const int32_t *positions = a->topk_indices + sq->q_start * a->topk_row,
+                  *table = a->block_table + sq->table_row * a->block_table_row;
+    const int size = a->block_size, shift = (size & (size - 1)) == 0 ? __builtin_ctz((unsigned)size) : -1;
+    for (int j = 0, n = 0; j < a->topk && n < sq->kv_len; j++) {
+        const int32_t x = positions[j], block = shift >= 0 ? x >> shift : x / size;
+        if (x < 0 || x >= a->topk_end) continue;
+        out[n++] = table[block] * a->k.block + (int64_t)(x - block * size) * a->k.token;
+    }
 }
 
 /* Pointers to the rows of keys [k0, k0 + n), head 0. Keys that no row of the item sees are redirected to one
@@ -41,7 +55,9 @@ static void row_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, con
             out[i] = row_at(a, sq, r, cpu_bounds_has(b, k0 + i) ? k0 + i : some);
         return;
     }
-    for (int i = 0; i < n;) {
+    for (int i = 0; sq->selected && i < n; i++)
+        out[i] = r->base + sq->selected[k0 + i];
+    for (int i = 0; !sq->selected && i < n;) {
         const char *p = row_at(a, sq, r, k0 + i);
         int run = a->block_table ? a->block_size - (k0 + i) % a->block_size : n;
         for (int e = cpu_min(n, i + run); i < e; i++, p += r->token)

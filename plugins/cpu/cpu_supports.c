@@ -50,6 +50,15 @@ static void check_latent(const attn_problem_t *p, uint64_t f, attn_reasons_t *re
                             "not asked for", "latent attention has no %s", attn_feature_name(bit));
 }
 
+/* Selected keys are offsets in a thread's scratch. */
+static void check_sparse(const attn_problem_t *p, attn_reasons_t *reasons) {
+    char have[32];
+    if (p->topk > CPU_MAX_TOPK)
+        attn_add_reason(reasons, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "at most 131072",
+                        "topk is %u; at most %d is served", p->topk, CPU_MAX_TOPK);
+    problem_add_ds_mla(p, reasons);
+}
+
 int cpu_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
     (void)device;
     attn_problem_t p;
@@ -59,6 +68,7 @@ int cpu_supports(const attn_problem_t *problem, const attn_device_t *device, att
     problem_add_rules(&p, features, reasons);
     check_sizes(&p, reasons);
     if (attn_role_is_mla(p.role)) check_latent(&p, features, reasons);
+    if (p.role == ATTN_ROLE_MLA_SPARSE) check_sparse(&p, reasons);
     check_chunks(&p, features, reasons);
     return ATTN_OK;
 }

@@ -26,6 +26,7 @@ enum cpu_dtype {
     CPU_V4,
     CPU_V3,
     CPU_E2M1, /* of nvfp4 (semantics 3.6): two codes a byte, an e4m3 scale for each 16 values lies apart */
+    CPU_DS,   /* of fp8_ds_mla (semantics 3.5): 512 e4m3 values, their 4 scales, 64 bf16 values */
 };
 
 /* Widest group of query rows (tokens x heads of one KV head) that the row-dot path takes. */
@@ -43,6 +44,7 @@ static inline int cpu_dtype_size(enum cpu_dtype t) {
 static inline int cpu_row_bytes(enum cpu_dtype t, int n) {
     return t == CPU_I4 || t == CPU_C4 || t == CPU_V4 || t == CPU_E2M1 ? n / 2
            : t == CPU_C3 || t == CPU_V3                               ? n / 8 * 3
+           : t == CPU_DS                                              ? n + 16 + (n > 512 ? n - 512 : 0)
                                                                       : n * cpu_dtype_size(t);
 }
 
@@ -91,6 +93,11 @@ struct cpu_attn {
     int block_size;             /* tokens per block of a paged cache */
     const int32_t *block_table; /* [request][row length], or NULL: contiguous keys */
     int64_t block_table_row;
+    /* Selected keys (semantics 9.2): a request is one query token, whose keys are the positions below
+     * topk_end that row q_start of topk_indices names, in that order. 0: all keys of requests. */
+    int topk;
+    const int32_t *topk_indices; /* [query token][topk] */
+    int64_t topk_row, topk_end;
 };
 
 /* Each key has a scale of its own. */
@@ -101,6 +108,11 @@ static inline int cpu_scales_keys(const struct cpu_attn *a) {
 /* Rows have scales of groups. */
 static inline int cpu_has_groups(const struct cpu_attn *a) {
     return a->kv_dtype == CPU_PACKED && a->k_row == CPU_E2M1;
+}
+
+/* Packed rows of K are those of V too: made once. */
+static inline int cpu_is_shared(const struct cpu_attn *a) {
+    return a->kv_dtype == CPU_PACKED && a->k_row == CPU_DS;
 }
 
 /* Mask of one request, semantics 2.2 to 2.8. Window sizes are distances: -1 is "no bound". */
@@ -122,6 +134,8 @@ struct cpu_seq {
     int32_t q_len, kv_len; /* keys at and beyond kv_len are never read */
     int32_t q_offset;
     int32_t table_row; /* row of the block table */
+    /* Bytes from cpu_rows.base to the rows of selected keys, while an item runs; else NULL. */
+    const int64_t *selected;
     struct cpu_mask mask;
 };
 
@@ -173,7 +187,7 @@ struct cpu_tiling {
     int vnni;             /* integer products may use AVX512_VNNI, at level avx2 AVX_VNNI */
     int vbmi;             /* e4m3 decode may use AVX512_VBMI */
     int far;              /* decode prefetches two tiles ahead, into L2 */
-    size_t scratch_bytes; /* per thread */
+    size_t scratch_bytes; /* per thread; at its end the offsets of selected keys */
 };
 
 #endif

@@ -48,7 +48,8 @@ static void write_token(void *arg, int64_t i, int worker) {
     }
 }
 
-/* One token of a latent cache: kv_c, and k_pe behind it, with one scale. */
+/* One token of a latent cache: kv_c, and k_pe behind it, with one scale; in rows of fp8_ds_mla the scales of
+ * kv_c's tiles lie between them, and k_pe is bfloat16. */
 static void write_latent(void *arg, int64_t i, int worker) {
     const struct update *u = arg;
     const attn_instance_t *in = u->in;
@@ -56,13 +57,16 @@ static void write_latent(void *arg, int64_t i, int worker) {
     if (slot < 0) return;
     char *to = (char *)u->rows[0].base + slot / in->block_size * u->rows[0].block +
                slot % in->block_size * u->rows[0].token;
+    const int is_ds = in->kv == ATTN_KV_FP8_DS_MLA;
     for (int side = 0; side < 2; side++) {
         const DLTensor *t = side ? u->a->value : u->a->key;
+        const enum cpu_dtype type = !is_ds ? in->shape.kv_dtype : side ? CPU_BF16 : CPU_DS;
         const int n = (int)(side ? in->p.qk_rope_head_dim : in->p.kv_lora_rank);
         in->k->write_row(cpu_dtype_of(in->p.dtype), (const char *)attn_data(t) + i * attn_byte_stride(t, 0),
-                         n, in->shape.kv_dtype, u->is_scaled ? cpu_scale_at(u->a->scales.k, 0) : 1.0f, to,
-                         NULL, in->rows + (size_t)worker * in->row_floats);
-        to += cpu_row_bytes(in->shape.kv_dtype, n);
+                         n, type, u->is_scaled ? cpu_scale_at(u->a->scales.k, 0) : 1.0f, to,
+                         is_ds && !side ? to + ATTN_DS_MLA_SCALES_AT : NULL,
+                         in->rows + (size_t)worker * in->row_floats);
+        to += cpu_row_bytes(type, n);
     }
 }
 
@@ -75,7 +79,7 @@ int cpu_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void 
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && in->is_latent) {
         status = call_check_latent_cache(a.kv_cache, a.v_cache, in->storage, in->block_size,
-                                         in->shape.head_size, error);
+                                         cpu_latent_row(in), error);
         if (status == ATTN_OK)
             status = call_check_latent_update(&a, in->p.dtype, in->p.kv_lora_rank, in->p.qk_rope_head_dim,
                                               in->block_size, error);

@@ -21,25 +21,17 @@ uint64_t ref_mla_workspace_doubles(const attn_instance_t *in) {
  * */
 static int check_indices(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,
                          attn_error_t *error) {
-    const int64_t shape[2] = {-1, in->p.topk};
-    int status = attn_check_tensor(a->topk_indices, "topk_indices", ATTN_DTYPE_INT32, 2, shape, error);
-    if (status != ATTN_OK) return status;
-    if (a->topk_indices->shape[0] < m->num_tokens)
-        return attn_fail(error, ATTN_E_INVALID, "topk_indices",
-                         "topk_indices has %lld rows; the batch has %d tokens",
-                         (long long)a->topk_indices->shape[0], m->num_tokens);
+    int status = call_check_topk(a->topk_indices, in->p.topk, m->num_tokens, error);
     const int32_t *start = ref_metadata_ints(m, m->query_start_at),
                   *seq = ref_metadata_ints(m, m->seq_lens_at);
+    const int64_t end = m->block_table_width * (int64_t)in->block_size;
     for (int32_t r = 0; r < m->num_reqs; r++)
-        for (int64_t t = start[r]; t < start[r + 1]; t++) {
-            const int32_t *row = (const int32_t *)(const void *)ref_at2(a->topk_indices, t, 0);
-            for (uint32_t j = 0; j < in->p.topk; j++)
-                if (row[j] >= seq[r] && row[j] / (int64_t)in->block_size < m->block_table_width)
-                    return attn_fail(error, ATTN_E_INVALID, "topk_indices",
-                                     "topk_indices[%lld][%u] is %d; request %d has %d tokens (-1: none)",
-                                     (long long)t, j, row[j], r, seq[r]);
+        for (int64_t t = start[r]; status == ATTN_OK && t < start[r + 1]; t++) {
+            int32_t count;
+            status = call_count_selected((const int32_t *)(const void *)ref_at2(a->topk_indices, t, 0),
+                                         in->p.topk, end, seq[r], t, r, &count, error);
         }
-    return ATTN_OK;
+    return status;
 }
 
 int ref_mla_check_forward(const attn_instance_t *in, const attn_forward_t *a, const ref_metadata_t *m,

@@ -69,16 +69,6 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
                             attn_feature_name(bit));
 }
 
-/* The 656-byte rows: fixed sizes, 16-bit inputs (semantics 3.5). */
-static void check_ds_mla(const attn_problem_t *p, attn_reasons_t *reasons) {
-    int is_16_bit = p->dtype == ATTN_DTYPE_FLOAT16 || p->dtype == ATTN_DTYPE_BFLOAT16;
-    if (p->kv_cache_dtype != ATTN_KV_FP8_DS_MLA) return;
-    if (p->role != ATTN_ROLE_MLA_SPARSE || p->kv_lora_rank != 512 || p->qk_rope_head_dim != 64 || !is_16_bit)
-        attn_add_reason(reasons, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", "fp8_ds_mla",
-                        "role mla_sparse, kv_lora_rank 512, qk_rope_head_dim 64, a 16-bit dtype",
-                        "fp8_ds_mla rows hold 512 latent and 64 rope values of 16-bit sparse MLA");
-}
-
 int ref_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
     (void)device;
     attn_problem_t p;
@@ -91,6 +81,6 @@ int ref_supports(const attn_problem_t *problem, const attn_device_t *device, att
         attn_add_reason(reasons, ATTN_REASON_FEATURE, "fp8_attention", attn_role_name(p.role), "mm_encoder",
                         "fp8_attention is for role mm_encoder; the role is %s", attn_role_name(p.role));
     if (attn_role_is_mla(p.role)) check_mla(&p, f, reasons);
-    check_ds_mla(&p, reasons);
+    problem_add_ds_mla(&p, reasons);
     return ATTN_OK;
 }
