@@ -133,6 +133,13 @@ int cpu_sparse_check(const attn_instance_t *in, const attn_forward_t *a, struct 
 void cpu_sparse_run(const attn_instance_t *in, const attn_forward_t *a, struct cpu_metadata *m,
                     struct cpu_attn *call, char *workspace);
 
+/* attn.draft.indexer/0 (cpu_indexer.c). */
+const void *cpu_get_extension(attn_instance_t *instance, const char *id);
+/* The topk columns of values[0 .. n) that come first, ascending, to out; n > topk. counts: room for
+ * CPU_SELECT_COUNTS. */
+enum { CPU_SELECT_COUNTS = 2048 };
+void cpu_index_select(const float *values, int32_t n, int32_t topk, int32_t *out, int32_t *counts);
+
 int cpu_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 int cpu_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *options,
              uint32_t num_options, const attn_host_t *host, attn_instance_t **instance, attn_error_t *error);

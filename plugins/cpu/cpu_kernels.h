@@ -55,6 +55,12 @@ struct cpu_kernels {
      * (w_columns + V + CPU_PROJECT_PAD). */
     void (*values)(const struct cpu_projection *p, int tokens, const char *w, const char *y, int64_t y_token,
                    char *out, int64_t out_token, float *scratch);
+    /* Logits of rows [row0, row0 + rows) for columns [column, column + n), as far as the rows see them: the
+     * keys' values lie at keys[0 .. n), their scales are given. scratch: index_bytes(heads, rows), 64-byte
+     * aligned. */
+    void (*index)(const struct cpu_index *x, int32_t row0, int rows, int32_t column, int n,
+                  const char *const *keys, const float *scales, char *scratch);
+    size_t (*index_bytes)(int heads, int rows);
 };
 
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,

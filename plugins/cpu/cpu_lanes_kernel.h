@@ -31,6 +31,7 @@ enum { LN_(ln_L) = LN_NR * VW };
 #endif
 #include "cpu_lanes_pack.h"
 #include "cpu_lanes_softmax.h"
+#include "cpu_lanes_index.h"
 
 static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                          char *scratch, float *parts) {

@@ -2,6 +2,17 @@
 /* Queries, keys and values of the lanes path in the form that its products read, and finished rows back from
  * it. Included by cpu_lanes_kernel.h once per arithmetic. */
 
+/* VW rows of a Q panel [step][L] from st->row, whose rows are ld words long. */
+static void LN_(ln_pack_q)(const struct LN_(ln_state) * st, int ld, float *to) {
+    for (int p = 0; p < st->steps; p += VW) {
+        vf v[VW];
+        UNROLL for (int i = 0; i < VW; i++) v[i] = v_load(st->row + i * ld + p);
+        v_transpose(v);
+        for (int i = 0; i < VW && p + i < st->steps; i++)
+            v_store(to + (size_t)(p + i) * LN_L, v[i]);
+    }
+}
+
 /* Q panel [step][L] of sub-block b and the per-lane vectors; lanes past the last row repeat it and are not
  * stored. */
 static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
@@ -46,13 +57,7 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
             st->hq[at] = hq;
             start_row(a, it, hq, &st->m[at], &st->l[at]);
         }
-        for (int p = 0; p < st->steps; p += VW) {
-            vf v[VW];
-            UNROLL for (int i = 0; i < VW; i++) v[i] = v_load(st->row + i * ld + p);
-            v_transpose(v);
-            for (int i = 0; i < VW && p + i < st->steps; i++)
-                v_store(Q + (size_t)(p + i) * LN_L + l0, v[i]);
-        }
+        LN_(ln_pack_q)(st, ld, Q + l0);
     }
     memset(st->o + (size_t)b * st->Dp * LN_L, 0, (size_t)st->Dp * LN_L * sizeof(float));
 }
@@ -91,13 +96,47 @@ static void LN_(ln_pack_k)(const struct LN_(ln_state) * st, const float *const *
 }
 #endif
 
+/* K of nr keys, behind the row pointers st->kp and `off` bytes, in the form that the micro kernels read; the
+ * groups of packed rows behind st->kg and `groups` bytes. */
+static void LN_(ln_prepare_k)(const struct cpu_attn *a, struct LN_(ln_state) * st, int64_t off,
+                              int64_t groups, int nr) {
+    char bytes[ROW_BUFFER] __attribute__((aligned(64)));
+    enum cpu_dtype type;
+#if LN_BF16
+    (void)groups;
+    for (int k = 0; k < nr; k++) {
+        if (a->kv_dtype == CPU_BF16 && !LN_AMX) {
+            st->ka[k] = (const float *)(const void *)(st->kp[k] + off);
+        } else {
+            const char *row = lanes_row(a, &st->turbo, 0, st->kp[k] + off, NULL, bytes, &type);
+            row_to_bf16(type, row, a->head_size, (char *)(st->kt + (size_t)k * st->ldk));
+            st->ka[k] = st->kt + (size_t)k * st->ldk;
+        }
+    }
+#else
+    const int in_place = a->kv_dtype == CPU_F32, ld = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
+    for (int k = 0; k < nr; k += LN_MR) {
+        const float *rows[LN_MR];
+        for (int i = 0; i < LN_MR; i++) {
+            rows[i] = st->row + i * ld;
+            if (in_place && a->head_size % VW == 0)
+                rows[i] = (const float *)(const void *)(st->kp[k + i] + off);
+            else {
+                const char *row = lanes_row(a, &st->turbo, 0, st->kp[k + i] + off,
+                                            cpu_has_groups(a) ? st->kg[k + i] + groups : NULL, bytes, &type);
+                row_to_f32(type, row, a->head_size, st->row + i * ld);
+            }
+        }
+        LN_(ln_pack_k)(st, rows, st->kt + (size_t)k * st->steps);
+    }
+#endif
+}
+
 /* The tile's rows in the form that the micro kernels read. */
 static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                             struct LN_(ln_state) * st, const struct cpu_mask_bounds *all, int k0, int n) {
     const int64_t ko = (int64_t)it->head0 * a->k.head, vo = (int64_t)it->head0 * a->v.head;
     const int nr = LN_(ln_round)(n);
-    char bytes[2][ROW_BUFFER] __attribute__((aligned(64)));
-    enum cpu_dtype type;
     row_pointers(a, sq, &a->k, k0, nr, all, st->kp);
     row_pointers(a, sq, &a->v, k0, nr, all, st->vp);
     if (a->rounds_query) {
@@ -108,18 +147,12 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
         row_scales(a->kv_dtype, st->vp, vo + (a->v_row_scale.base - a->v.base), n, st->vs);
     }
 #if LN_BF16
-    for (int k = 0; k < nr; k++) {
-        if (a->kv_dtype == CPU_BF16 && !LN_AMX) {
-            st->ka[k] = (const float *)(const void *)(st->kp[k] + ko);
-        } else {
-            const char *row = lanes_row(a, &st->turbo, 0, st->kp[k] + ko, NULL, bytes[0], &type);
-            row_to_bf16(type, row, a->head_size, (char *)(st->kt + (size_t)k * st->ldk));
-            st->ka[k] = st->kt + (size_t)k * st->ldk;
-        }
-    }
+    LN_(ln_prepare_k)(a, st, ko, 0, nr);
 #if LN_AMX
     LN_(ln_pack_v)(a, st, vo, n);
 #else
+    char bytes[2][ROW_BUFFER] __attribute__((aligned(64)));
+    enum cpu_dtype type;
     for (int k = 0; k < n; k += 2) {
         const char *v0 = lanes_row(a, &st->turbo, 1, st->vp[k] + vo, NULL, bytes[0], &type);
         const char *v1 = lanes_row(a, &st->turbo, 1, st->vp[k + 1] + vo, NULL, bytes[1], &type);
@@ -134,28 +167,16 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
         row_pointers(a, sq, &a->k_apart, k0, nr, all, st->kg);
         row_pointers(a, sq, &a->v_apart, k0, nr, all, st->vg);
     }
-    const int in_place = a->kv_dtype == CPU_F32, ld = (a->head_size + CHUNK - 1) / CHUNK * CHUNK;
-    for (int k = 0; k < nr; k += LN_MR) {
-        const float *rows[LN_MR];
-        for (int i = 0; i < LN_MR; i++) {
-            rows[i] = st->row + i * ld;
-            if (in_place && a->head_size % VW == 0)
-                rows[i] = (const float *)(const void *)(st->kp[k + i] + ko);
-            else {
-                const char *row = lanes_row(a, &st->turbo, 0, st->kp[k + i] + ko,
-                                            has_groups ? st->kg[k + i] + kg : NULL, bytes[0], &type);
-                row_to_f32(type, row, a->head_size, st->row + i * ld);
-            }
-        }
-        LN_(ln_pack_k)(st, rows, st->kt + (size_t)k * st->steps);
-    }
+    LN_(ln_prepare_k)(a, st, ko, kg, nr);
+    char bytes[ROW_BUFFER] __attribute__((aligned(64)));
+    enum cpu_dtype type;
     for (int k = 0; k < n; k++) {
         const char *row = st->vp[k] + vo;
-        if (in_place && a->head_size_v % 4 == 0) {
+        if (a->kv_dtype == CPU_F32 && a->head_size_v % 4 == 0) {
             LN_(ln_pack_v)(st, (const float *)(const void *)row, a->head_size_v, k);
             continue;
         }
-        row = lanes_row(a, &st->turbo, 1, row, has_groups ? st->vg[k] + vg : NULL, bytes[0], &type);
+        row = lanes_row(a, &st->turbo, 1, row, has_groups ? st->vg[k] + vg : NULL, bytes, &type);
         row_to_f32(type, row, a->head_size_v, st->row);
         LN_(ln_pack_v)(st, st->row, st->Dp + VW, k);
     }

@@ -132,6 +132,26 @@ static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, con
         ln_item_f32(a, seq, item, scratch, parts);
 }
 
+static void level_index(const struct cpu_index *x, int32_t row0, int rows, int32_t column, int n,
+                        const char *const *keys, const float *scales, char *scratch) {
+#if CPU_LEVEL >= 3
+    if ((cpu_bits() & CPU_BIT_AMX_BF16) != 0)
+        ln_index_amx(x, row0, rows, column, n, keys, scales, scratch);
+    else
+        ln_index_bf16(x, row0, rows, column, n, keys, scales, scratch);
+#else
+    ln_index_f32(x, row0, rows, column, n, keys, scales, scratch);
+#endif
+}
+static size_t level_index_bytes(int heads, int rows) {
+#if CPU_LEVEL >= 3
+    const size_t amx = ln_index_bytes_amx(heads, rows), dots = ln_index_bytes_bf16(heads, rows);
+    return amx > dots ? amx : dots;
+#else
+    return ln_index_bytes_f32(heads, rows);
+#endif
+}
+
 /* Merge of partial softmaxes (semantics 6.5): weights 2^(m_i - max m). A split without keys has m = SCORE_MIN
  * and l = 0. */
 static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, const struct cpu_merge *m,
@@ -194,4 +214,6 @@ const struct cpu_kernels CAT(cpu_kernels_, LEVEL_NAME) = {
     .write_channels = level_write_channels,
     .absorb = level_absorb,
     .values = level_values,
+    .index = level_index,
+    .index_bytes = level_index_bytes,
 };

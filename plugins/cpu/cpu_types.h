@@ -174,6 +174,20 @@ struct cpu_projection {
     int64_t w_row; /* bytes */
 };
 
+/* Logits of an indexer (semantics 9.5): e4m3 rows of CPU_INDEX_SIZE values, of query and key; row t sees
+ * columns [first[t], end[t]). */
+struct cpu_index {
+    int heads;
+    const char *q;
+    int64_t q_row, q_head; /* bytes */
+    const char *weights;   /* float32 */
+    int64_t weights_row;
+    char *logits; /* float32 */
+    int64_t logits_row;
+    const int32_t *first, *end;
+};
+enum { CPU_INDEX_SIZE = 128 };
+
 /* Elements that any level loads at once, and tokens of one block of a projection. */
 enum { CPU_PROJECT_PAD = 32, CPU_PROJECT_TOKENS = 16 };
 

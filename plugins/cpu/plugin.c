@@ -70,6 +70,7 @@ static const attn_backend_ops_t cpu_ops = {
     .update_kv_cache = cpu_update_kv_cache,
     .forward = cpu_forward,
     .prepare_weights = cpu_prepare_weights,
+    .get_extension = cpu_get_extension,
 };
 
 static const attn_backend_t cpu_backend = {

@@ -6,6 +6,7 @@
 #include "rope_reference.h"
 
 #include "../common/indexer_plan.h"
+#include "../common/indexer_rows.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -36,36 +37,11 @@ static void close_indexer(attn_indexer_t *x) {
     free(x);
 }
 
-static char *row_of(const DLTensor *t, int64_t i) {
-    return (char *)attn_data(t) + (t->shape[0] > 1 ? i * attn_byte_stride(t, 0) : 0);
-}
-static const char *head_of(const DLTensor *t, int64_t i, int64_t h) {
-    return row_of(t, i) + h * attn_byte_stride(t, 1);
-}
-static int32_t int_of(const DLTensor *t, int64_t i) {
-    int32_t x;
-    memcpy(&x, row_of(t, i), sizeof x);
-    return x;
-}
-static float float_at(const char *at, int64_t i) {
-    float x;
-    memcpy(&x, at + i * 4, sizeof x);
-    return x;
-}
-
 static float value_at(const char *row, int64_t i, uint32_t dtype) {
     uint16_t h;
-    if (dtype == ATTN_DTYPE_FLOAT32) return float_at(row, i);
+    if (dtype == ATTN_DTYPE_FLOAT32) return indexer_float(row, i);
     memcpy(&h, row + i * 2, sizeof h);
     return (float)(dtype == ATTN_DTYPE_FLOAT16 ? attn_from_f16(h) : attn_from_bf16(h));
-}
-
-/* The smallest power of two that is not less than x > 0 (semantics 9.4: 2^ceil(log2 x), without the rounding
- * of log2). */
-static float power_of_two_above(float x) {
-    int exponent;
-    float fraction = frexpf(x, &exponent); /* in [0.5, 1) */
-    return isfinite(x) ? ldexpf(1.0f, fraction == 0.5f ? exponent - 1 : exponent) : x;
 }
 
 /* Scale and e4m3 bytes of a row; NaN does not count for the scale. */
@@ -76,19 +52,10 @@ static float quantize_row(const char *row, uint32_t dtype, int64_t n, float floo
         float a = fabsf(value_at(row, i, dtype));
         if (a > largest) largest = a;
     }
-    float scale = largest / 448.0f;
-    if (power_of_two) scale = power_of_two_above(scale);
+    const float scale = indexer_scale(largest, power_of_two);
     for (int64_t i = 0; i < n; i++)
         bytes[i] = attn_to_e4m3((double)(value_at(row, i, dtype) / scale)); /* the quotient is a float32 */
     return scale;
-}
-
-/* Where a token of the cache lies; scale: its four bytes. */
-static uint8_t *token_of(const attn_indexer_t *x, const DLTensor *cache, int64_t page, int64_t token,
-                         uint8_t **scale) {
-    uint8_t *at = (uint8_t *)row_of(cache, page);
-    *scale = at + (int64_t)x->r.p.block_size * x->r.p.head_size + token * 4;
-    return at + token * x->r.p.head_size;
 }
 
 static int write_keys(attn_indexer_t *x, const attn_indexer_write_t *args, void *stream,
@@ -100,23 +67,14 @@ static int write_keys(attn_indexer_t *x, const attn_indexer_write_t *args, void 
     int64_t bs = x->r.p.block_size;
     for (int64_t i = 0; i < a.slot_mapping->shape[0]; i++) {
         int64_t slot;
-        memcpy(&slot, row_of(a.slot_mapping, i), sizeof slot);
+        memcpy(&slot, indexer_row(a.slot_mapping, i), sizeof slot);
         if (slot < 0 || slot >= a.cache->shape[0] * bs) continue;
-        uint8_t *scale_at, *at = token_of(x, a.cache, slot / bs, slot % bs, &scale_at);
-        float scale = quantize_row(row_of(a.key, i), x->r.p.dtype, x->r.p.head_size, 1e-4f,
+        uint8_t *scale_at, *at = indexer_token(&x->r.p, a.cache, slot / bs, slot % bs, &scale_at);
+        float scale = quantize_row(indexer_row(a.key, i), x->r.p.dtype, x->r.p.head_size, 1e-4f,
                                    x->r.p.scale_format == ATTN_INDEXER_SCALE_UE8M0, at);
         memcpy(scale_at, &scale, sizeof scale);
     }
     return ATTN_OK;
-}
-
-/* The token at a position of a request, NULL where there is none. */
-static const uint8_t *lookup(const attn_indexer_t *x, const DLTensor *cache, const DLTensor *table,
-                             int64_t request, int64_t position, uint8_t **scale) {
-    int64_t bs = x->r.p.block_size, entry = position / bs;
-    int32_t page = -1;
-    if (entry < table->shape[1]) memcpy(&page, row_of(table, request) + entry * 4, sizeof page);
-    return page >= 0 && page < cache->shape[0] ? token_of(x, cache, page, position % bs, scale) : NULL;
 }
 
 static int gather_keys(attn_indexer_t *x, const attn_indexer_gather_t *args, void *stream,
@@ -126,12 +84,14 @@ static int gather_keys(attn_indexer_t *x, const attn_indexer_gather_t *args, voi
     int status = indexer_check_gather(&x->r, args, &a, error);
     if (status != ATTN_OK) return status;
     for (int32_t r = 0; r < a.num_reqs; r++)
-        for (int64_t i = int_of(a.prefix, r); i < int_of(a.prefix, r + 1) && i < a.keys->shape[0]; i++) {
+        for (int64_t i = indexer_int(a.prefix, r); i < indexer_int(a.prefix, r + 1) && i < a.keys->shape[0];
+             i++) {
             uint8_t *scale;
-            const uint8_t *at = lookup(x, a.cache, a.block_table, r, i - int_of(a.prefix, r), &scale);
+            const uint8_t *at =
+                indexer_lookup(&x->r.p, a.cache, a.block_table, r, i - indexer_int(a.prefix, r), &scale);
             if (at == NULL) continue;
-            memcpy(row_of(a.keys, i), at, x->r.p.head_size);
-            memcpy(row_of(a.key_scales, i), scale, 4);
+            memcpy(indexer_row(a.keys, i), at, x->r.p.head_size);
+            memcpy(indexer_row(a.key_scales, i), scale, 4);
         }
     return ATTN_OK;
 }
@@ -145,10 +105,10 @@ static int quantize_queries(attn_indexer_t *x, const attn_indexer_quantize_t *ar
     uint32_t weights = attn_dtype_of(a.weights->dtype);
     for (int64_t t = 0; t < a.num_rows; t++)
         for (int64_t h = 0; h < x->r.p.num_heads; h++) {
-            float scale = quantize_row(head_of(a.query, t, h), x->r.p.dtype, x->r.p.head_size, 1e-10f, 1,
-                                       (uint8_t *)(uintptr_t)head_of(a.quantized, t, h));
-            float w = value_at(row_of(a.weights, t), h, weights) * scale * (float)x->r.p.weight_scale;
-            memcpy(row_of(a.out_weights, t) + h * 4, &w, sizeof w);
+            float scale = quantize_row(indexer_head(a.query, t, h), x->r.p.dtype, x->r.p.head_size, 1e-10f, 1,
+                                       (uint8_t *)(uintptr_t)indexer_head(a.quantized, t, h));
+            float w = value_at(indexer_row(a.weights, t), h, weights) * scale * (float)x->r.p.weight_scale;
+            memcpy(indexer_row(a.out_weights, t) + h * 4, &w, sizeof w);
         }
     return ATTN_OK;
 }
@@ -160,17 +120,17 @@ static float logit(const attn_indexer_t *x, const DLTensor *query, const DLTenso
     for (int i = 0; i < 128; i++)
         k[i] = attn_from_e4m3(key[i]);
     for (int64_t h = 0; h < x->r.p.num_heads; h++) {
-        const uint8_t *q = (const uint8_t *)head_of(query, t, h);
+        const uint8_t *q = (const uint8_t *)indexer_head(query, t, h);
         double dot = 0;
         for (int i = 0; i < 128; i++)
             dot += attn_from_e4m3(q[i]) * k[i];
-        sum += (double)float_at(row_of(weights, t), h) * (dot > 0 ? dot : 0);
+        sum += (double)indexer_float(indexer_row(weights, t), h) * (dot > 0 ? dot : 0);
     }
     return (float)(sum * (double)key_scale);
 }
 
 static void clean_row(const DLTensor *logits, int64_t t, int64_t lo, int64_t hi) {
-    float *out = (float *)(void *)row_of(logits, t);
+    float *out = (float *)(void *)indexer_row(logits, t);
     for (int64_t k = 0; k < logits->shape[1]; k++)
         if (k < lo || k >= hi) out[k] = -INFINITY;
 }
@@ -181,14 +141,14 @@ static int logits(attn_indexer_t *x, const attn_indexer_logits_t *args, void *st
     int status = indexer_check_logits(&x->r, args, &a, error);
     if (status != ATTN_OK) return status;
     for (int64_t t = 0; t < a.num_rows; t++) {
-        int64_t lo = int_of(a.row_starts, t), hi = int_of(a.row_ends, t);
+        int64_t lo = indexer_int(a.row_starts, t), hi = indexer_int(a.row_ends, t);
         if (lo < 0) lo = 0;
         if (hi > a.keys->shape[0]) hi = a.keys->shape[0];
         if ((a.flags & ATTN_INDEXER_CLEAN) != 0) clean_row(a.logits, t, lo, hi);
-        float *out = (float *)(void *)row_of(a.logits, t);
+        float *out = (float *)(void *)indexer_row(a.logits, t);
         for (int64_t k = lo; k < hi; k++)
-            out[k] = logit(x, a.query, a.weights, t, (const uint8_t *)row_of(a.keys, k),
-                           float_at(row_of(a.key_scales, k), 0));
+            out[k] = logit(x, a.query, a.weights, t, (const uint8_t *)indexer_row(a.keys, k),
+                           indexer_float(indexer_row(a.key_scales, k), 0));
     }
     return ATTN_OK;
 }
@@ -200,14 +160,16 @@ static int logits_paged(attn_indexer_t *x, const attn_indexer_paged_t *args, voi
     int status = indexer_check_paged(&x->r, args, &a, error);
     if (status != ATTN_OK) return status;
     for (int64_t t = 0; t < a.num_rows; t++) {
-        int64_t n = int_of(a.row_lens, t), most = indexer_paged_keys(&x->r, &a);
+        int64_t n = indexer_int(a.row_lens, t), most = indexer_paged_keys(&x->r, &a);
         if (n > most) n = most;
         if ((a.flags & ATTN_INDEXER_CLEAN) != 0) clean_row(a.logits, t, 0, n);
-        float *out = (float *)(void *)row_of(a.logits, t);
+        float *out = (float *)(void *)indexer_row(a.logits, t);
         for (int64_t k = 0; k < n; k++) {
             uint8_t *scale;
-            const uint8_t *key = lookup(x, a.cache, a.block_table, t / a.rows_per_request, k, &scale);
-            if (key != NULL) out[k] = logit(x, a.query, a.weights, t, key, float_at((const char *)scale, 0));
+            const uint8_t *key =
+                indexer_lookup(&x->r.p, a.cache, a.block_table, t / a.rows_per_request, k, &scale);
+            if (key != NULL)
+                out[k] = logit(x, a.query, a.weights, t, key, indexer_float((const char *)scale, 0));
         }
     }
     return ATTN_OK;
@@ -245,15 +207,15 @@ static int select_topk(attn_indexer_t *x, const attn_indexer_select_t *args, voi
     if (status != ATTN_OK) return status;
     int32_t k = (int32_t)x->r.p.topk;
     for (int64_t t = 0; t < a.num_rows; t++) {
-        int32_t *out = (int32_t *)(void *)row_of(a.indices, t);
-        int64_t lo = a.row_starts != NULL ? int_of(a.row_starts, t) : 0, hi = int_of(a.row_ends, t);
+        int32_t *out = (int32_t *)(void *)indexer_row(a.indices, t);
+        int64_t lo = a.row_starts != NULL ? indexer_int(a.row_starts, t) : 0, hi = indexer_int(a.row_ends, t);
         if (lo < 0) lo = 0;
         if (hi > a.logits->shape[1]) hi = a.logits->shape[1];
         int32_t n = hi > lo ? (int32_t)(hi - lo) : 0;
         for (int32_t i = 0; i < k; i++)
             out[i] = i < n ? i : -1;
         if (n <= k) continue;
-        const float *row = (const float *)(const void *)row_of(a.logits, t) + lo;
+        const float *row = (const float *)(const void *)indexer_row(a.logits, t) + lo;
         for (int32_t i = k / 2; i-- > 0;)
             sift(out, k, i, row);
         for (int32_t i = k; i < n; i++)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* indexer: attn.draft.indexer/0 of the reference backend against straightforward code of its own: bytes of
- * the cache, logits, top-k by sorting, chunks of prefill, and what is refused. */
+/* indexer: attn.draft.indexer/0 of the backends on CPUs against straightforward code of its own: bytes of the
+ * cache, logits, top-k by sorting, chunks of prefill, and what is refused. */
 #include "../../tap.h"
 
 #include <attn/attn_plugin_util.h>
 #include <attn/draft/attn_indexer.h>
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 static const attn_indexer_extension_t *x;
 static attn_indexer_t *in;
@@ -364,18 +365,19 @@ static void refused(void) {
            "arguments of a newer header that says something new too");
 }
 
-int main(void) {
+static void of_plugin(const char *name) {
     char path[4096];
     const char *folder = getenv("ATTN_TEST_PLUGIN_DIR");
-    snprintf(path, sizeof path, "%s/reference.so", folder != NULL ? folder : "plugins-built");
+    snprintf(path, sizeof path, "%s/%s.so", folder != NULL ? folder : "plugins-built", name);
+    if (access(path, F_OK) != 0) return; /* not built */
     void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const attn_plugin_t *plugin = file ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
     if (plugin == NULL) bail_out("%s: %s", path, dlerror());
-    seed = tap_seed();
+    diag("%s", name);
     const attn_backend_ops_t *ops = plugin->backends[0]->ops;
     ok(ops->get_extension(NULL, "attn.draft.indexer/1") == NULL, "an extension that nobody has is NULL");
     x = ops->get_extension(NULL, ATTN_INDEXER_EXTENSION);
-    if (!ok(x != NULL, "there is %s", ATTN_INDEXER_EXTENSION)) return tap_done();
+    if (!ok(x != NULL, "there is %s", ATTN_INDEXER_EXTENSION)) return;
     keys(ATTN_INDEXER_SCALE_FLOAT32);
     keys(ATTN_INDEXER_SCALE_UE8M0);
     queries();
@@ -384,5 +386,12 @@ int main(void) {
     chunks();
     refused();
     x->close(in);
+    in = NULL;
+}
+
+int main(void) {
+    seed = tap_seed();
+    of_plugin("reference");
+    of_plugin("cpu");
     return tap_done();
 }
