@@ -18,7 +18,7 @@ enum {
 struct attn_indexer {
     indexer_rules r;
     const struct cpu_kernels *k;
-    int threads;
+    int threads, amx;
     char *scratch;
     size_t scratch_step;
 };
@@ -54,6 +54,7 @@ static int open_indexer(const attn_indexer_problem_t *problem, const attn_device
         x->r = r;
         x->k = cpu_choose_level("auto", cpu_bits(), &missing);
         x->threads = cpu_max_threads();
+        x->amx = (cpu_bits() & CPU_BIT_AMX_BF16) != 0;
         const size_t kernels = x->k->index_bytes((int)r.p.num_heads, ROWS);
         x->scratch_step = (sizeof(struct worker) + 63) / 64 * 64 + (kernels + 63) / 64 * 64;
         x->scratch = aligned_alloc(64, (size_t)x->threads * x->scratch_step);
@@ -250,6 +251,7 @@ static void paged_item(void *arg, int64_t item, int worker) {
 static struct cpu_index index_of(const attn_indexer_t *x, const DLTensor *query, const DLTensor *weights,
                                  const DLTensor *logits, const DLTensor *first, const DLTensor *end) {
     return (struct cpu_index){.heads = (int)x->r.p.num_heads,
+                              .amx = x->amx,
                               .q = attn_data(query),
                               .q_row = attn_byte_stride(query, 0),
                               .q_head = attn_byte_stride(query, 1),

@@ -154,8 +154,8 @@ static void LN_(ln_prepare)(const struct cpu_attn *a, const struct cpu_seq *sq, 
     char bytes[2][ROW_BUFFER] __attribute__((aligned(64)));
     enum cpu_dtype type;
     for (int k = 0; k < n; k += 2) {
-        const char *v0 = lanes_row(a, &st->turbo, 1, st->vp[k] + vo, NULL, bytes[0], &type);
-        const char *v1 = lanes_row(a, &st->turbo, 1, st->vp[k + 1] + vo, NULL, bytes[1], &type);
+        const char *v0 = LN_(ln_value_row)(a, st, k, vo, bytes[0], &type);
+        const char *v1 = LN_(ln_value_row)(a, st, k + 1, vo, bytes[1], &type);
         rows_to_pairs(type, v0, v1, a->head_size_v, st->row);
         LN_(ln_pack_v)(st, st->row, st->Dp + VW, k / 2);
     }

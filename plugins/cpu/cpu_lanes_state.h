@@ -99,3 +99,13 @@ static size_t LN_(ln_carve)(struct LN_(ln_state) * st, const struct cpu_attn *a,
 #undef CARVE
     return at;
 }
+
+#if LN_BF16
+/* V of key k of the tile, as lanes_row() gives it; where it is a part of K, from there, made already. */
+SI const char *LN_(ln_value_row)(const struct cpu_attn *a, const struct LN_(ln_state) * st, int k,
+                                 int64_t off, char *buf, enum cpu_dtype *type) {
+    if (!cpu_is_shared(a)) return lanes_row(a, &st->turbo, 1, st->vp[k] + off, NULL, buf, type);
+    *type = CPU_BF16;
+    return (const char *)(st->kt + (size_t)k * st->ldk);
+}
+#endif

@@ -102,9 +102,8 @@ static void LN_(ln_pack_v)(const struct cpu_attn *a, const struct LN_(ln_state) 
             if (k + 2 * i < n) {
                 char bytes[2][ROW_BUFFER];
                 enum cpu_dtype type;
-                const char *v0 = lanes_row(a, &st->turbo, 1, st->vp[k + 2 * i] + off, NULL, bytes[0], &type);
-                const char *v1 =
-                    lanes_row(a, &st->turbo, 1, st->vp[k + 2 * i + 1] + off, NULL, bytes[1], &type);
+                const char *v0 = LN_(ln_value_row)(a, st, k + 2 * i, off, bytes[0], &type);
+                const char *v1 = LN_(ln_value_row)(a, st, k + 2 * i + 1, off, bytes[1], &type);
                 rows_to_pairs(type, v0, v1, a->head_size_v, st->row + i * ld);
             } else
                 memset(st->row + i * ld, 0, (size_t)ld * sizeof *st->row);

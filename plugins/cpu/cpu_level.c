@@ -135,7 +135,7 @@ static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, con
 static void level_index(const struct cpu_index *x, int32_t row0, int rows, int32_t column, int n,
                         const char *const *keys, const float *scales, char *scratch) {
 #if CPU_LEVEL >= 3
-    if ((cpu_bits() & CPU_BIT_AMX_BF16) != 0)
+    if (x->amx)
         ln_index_amx(x, row0, rows, column, n, keys, scales, scratch);
     else
         ln_index_bf16(x, row0, rows, column, n, keys, scales, scratch);

@@ -178,6 +178,7 @@ struct cpu_projection {
  * columns [first[t], end[t]). */
 struct cpu_index {
     int heads;
+    int amx; /* products by tiles, as in cpu_tiling */
     const char *q;
     int64_t q_row, q_head; /* bytes */
     const char *weights;   /* float32 */

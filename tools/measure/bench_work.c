@@ -44,6 +44,8 @@ const bench_work_t bench_works[] = {
     {"cpu", "latent decode bf16", LATENT(16), 1, 1, 8192, NULL, 0},
     {"cpu", "latent decode 128 heads", LATENT(128), 1, 1, 8192, NULL, 0},
     {"cpu", "latent chunk bf16", LATENT(16), 1, 256, 8192, NULL, 0},
+    {"cpu", "sparse decode 16 heads", SPARSE(16, ""), 4, 1, 8192, NULL, 0},
+    {"cpu", "sparse decode 656 bytes", SPARSE(128, " kv_cache_dtype=fp8_ds_mla"), 1, 1, 8192, NULL, 0},
     {"cpu", "vision bf16", VISION, 1, 5776, 5776, NULL, 0},
     {"cpu", "vision f32", VISION " dtype=float32", 1, 5776, 5776, NULL, 0},
     {"quick", "decode bf16", LLAMA, 1, 1, 1024, NULL, 0},

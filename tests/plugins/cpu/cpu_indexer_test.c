@@ -53,6 +53,7 @@ static double level_error(const struct cpu_kernels *k, int heads, int rows, int 
     char *scratch = aligned_alloc(64, bytes);
     memset(scratch, 0xff, bytes);
     const struct cpu_index x = {.heads = heads,
+                                .amx = (cpu_bits() & CPU_BIT_AMX_BF16) != 0,
                                 .q = (const char *)q,
                                 .q_row = (int64_t)heads * D,
                                 .q_head = D,
