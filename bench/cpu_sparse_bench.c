@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_sparse_bench: a DeepSeek-V3.2 layer on a CPU by CPU_ATTN and REFERENCE: attention over selected tokens with its
- * projections, and the calls of the indexer. One thread, in processor time, which a busy machine disturbs
- * little; rates beside the multiply-add rates of the same run. */
+/* cpu_sparse_bench: a DeepSeek-V3.2 layer on a CPU by CPU_ATTN and REFERENCE: attention over selected tokens
+ * with its projections, and the calls of the indexer. One thread, in processor time, which a busy machine
+ * disturbs little; rates beside the multiply-add rates of the same run. */
 #include <attn/attn_plugin_util.h>
 #include <attn/draft/attn_indexer.h>
 

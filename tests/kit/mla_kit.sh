@@ -21,4 +21,10 @@ ok "no case of CPU_ATTN is wrong" test $? -eq 0
 for what in 'compositions of a batch (5' 'head counts (4' 'fp8 queries (3' 'page borders (3' 'every key visible (5'; do
     ok "CPU_ATTN: $what cases)" grep -q "^ok .*numerics: mla, latent: $what cases)" "$tap_scratch/checks"
 done
+"$attn" check "$ATTN_TEST_PLUGIN_DIR/cpu.so" --group numerics --only mla_sparse >"$tap_scratch/checks" 2>&1
+ok "no case of CPU_ATTN over selected tokens is wrong" test $? -eq 0
+for what in 'mla_sparse: compositions of a batch' 'mla_sparse, latent: compositions of a batch' 'mla_sparse: cache formats' \
+    'mla_sparse: page borders'; do
+    ok "CPU_ATTN: $what" grep -q "^ok .*numerics: $what ([0-9]* cases)" "$tap_scratch/checks"
+done
 tap_done

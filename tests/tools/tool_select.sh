@@ -43,6 +43,8 @@ kinds bloom-7b1 1 "0.problem dtype=float16.*features=alibi"
 
 select_problem="role=decoder num_heads=8 num_kv_heads=2 head_size=64"
 wants "a problem of words" 0 "REFERENCE" select --device cpu $select_problem
+wants "selected tokens have a fast backend on a CPU" 0 "CPU_ATTN *chosen" select --device cpu \
+    --model "$ATTN_TEST_SRCDIR/examples/configs/deepseek-v3.2.json"
 wants "a backend that is asked for is chosen" 0 "REFERENCE *chosen *explicit" select --device cpu --backend REFERENCE $select_problem
 wants "a device that is not here" 1 "sm_90 (not present)" select --device sm_90 --backend REFERENCE $select_problem
 wants "why the reference does not run there" 1 "REFERENCE *no .*cpu" select --device sm_90 --backend REFERENCE $select_problem
