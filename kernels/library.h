@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* The first of the names that loads; NULL ends the list. NULL: none does, and dlerror says why of the last
  * one. */
@@ -14,6 +15,32 @@ static inline void *library_open(const char *const *names) {
     void *library = NULL;
     for (; *names != NULL && library == NULL; names++)
         library = dlopen(*names, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+    return library;
+}
+
+/* The same for libraries of NVIDIA's Python packages, which pip puts beside the package libattn: names such as
+ * nvidia/cu13/lib/libnvrtc.so.13. `plugin` is a file: only one of the wheel's own folder of plugins has such
+ * neighbours. Not where others may write: whoever may put something beside libattn could replace it too. */
+static inline void *library_open_beside(const char *plugin, const char *const *names) {
+    static const char wheel[] = "/libattn/_native/lib/attn/";
+    char path[4096];
+    struct stat s;
+    const char *const slash = plugin != NULL && plugin[0] == '/' ? strrchr(plugin, '/') : NULL;
+    const size_t folder = slash != NULL ? (size_t)(slash + 1 - plugin) : 0, inside = sizeof wheel - 1;
+    if (folder <= inside || memcmp(plugin + folder - inside, wheel, inside) != 0) return NULL;
+    const size_t site = folder - inside; /* of site-packages, without the slash at its end */
+    if (site >= sizeof path) return NULL;
+    memcpy(path, plugin, site);
+    path[site] = '\0';
+    if (stat(path, &s) != 0 || (s.st_mode & S_IWOTH) != 0) return NULL;
+    void *library = NULL;
+    for (; *names != NULL && library == NULL; names++) {
+        const size_t length = strlen(*names);
+        if (site + 1 + length >= sizeof path) continue;
+        path[site] = '/';
+        memcpy(path + site + 1, *names, length + 1);
+        library = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+    }
     return library;
 }
 

@@ -76,7 +76,7 @@ static const attn_option_spec_t options[TRITON_NUM_OPTIONS] = {
     [TRITON_OPTION_NVRTC] = {.struct_size = sizeof(attn_option_spec_t),
                              .type = ATTN_OPTION_STRING,
                              .name = "nvrtc",
-                             .doc = "path of libnvrtc; empty: the dynamic linker's and CUDA's usual places",
+                             .doc = "path of libnvrtc; empty: that beside the wheel, the dynamic linker's, CUDA's usual places",
                              .default_value = ""},
     [TRITON_OPTION_SEGMENTS] =
         {.struct_size = sizeof(attn_option_spec_t),

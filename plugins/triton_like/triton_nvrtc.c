@@ -2,6 +2,9 @@
 /* NVRTC through dlopen: the plugin loads, and lists what it can do, where no CUDA is installed. The kernels
  * include each other by name; the only foreign name is stdint.h, which NVRTC gets from us, so no toolkit
  * header is read. */
+#if !defined _GNU_SOURCE
+#define _GNU_SOURCE 1 /* dladdr */
+#endif
 #include "triton_compile.h"
 
 #include "kernels/library.h"
@@ -23,7 +26,10 @@ uint64_t triton_source_hash(uint64_t h) {
     return attn_fingerprint64(h, stdint_text, sizeof stdint_text);
 }
 
+/* What was installed with this wheel comes before whatever else the machine has. */
 static void *find_library(const char *path) {
+    static const char *const packages[] = {"nvidia/cu13/lib/libnvrtc.so.13",
+                                           "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", NULL};
     static const char configured[] = ATTN_CUDA_LIBDIR "/libnvrtc.so";
     static const char *const names[] = {"libnvrtc.so.13",
                                         "libnvrtc.so.12",
@@ -33,7 +39,10 @@ static void *find_library(const char *path) {
                                         "/opt/cuda/lib64/libnvrtc.so",
                                         NULL};
     const char *const given[] = {path, NULL};
-    return library_open(path != NULL && path[0] != '\0' ? given : names);
+    if (path != NULL && path[0] != '\0') return library_open(given);
+    Dl_info self;
+    void *library = dladdr(stdint_text, &self) != 0 ? library_open_beside(self.dli_fname, packages) : NULL;
+    return library != NULL ? library : library_open(names);
 }
 
 /* Machine code of one minor runs on later minors of the same major, so the newest that NVRTC knows will
@@ -60,8 +69,8 @@ int triton_nvrtc_open(triton_nvrtc_t *n, const char *path, int cc, attn_error_t 
         return attn_fail(
             error, ATTN_E_DEVICE, "nvrtc",
             "libnvrtc.so was not found: TRITON_ATTN compiles its kernels with it. Install NVRTC of CUDA 12 "
-            "or 13 "
-            "(Debian: libnvrtc12, CUDA repository: cuda-nvrtc-13-0), or set option nvrtc to its path");
+            "or 13 (pip: nvidia-cuda-nvrtc, Debian: libnvrtc12, CUDA repository: cuda-nvrtc-13-0), or set "
+            "option nvrtc to its path");
     }
     int (*version)(int *, int *) = NULL;
     const library_function wanted[] = {{"nvrtcVersion", &version},
