@@ -32,6 +32,8 @@ if not files:
 said = subprocess.run([variables["NVCC"].split()[-1], "--version"], stdout=subprocess.PIPE, text=True, check=True)
 toolkit = re.search(r"release (\d+)\.", said.stdout).group(1)
 architectures = variables["CUDA_ARCH"]
+# what TRITON_ATTN compiles with; libattn looks for it beside its own package. torch's wheels ask for the same package.
+nvrtc = f"nvidia-cuda-nvrtc-cu{toolkit}" if int(toolkit) < 13 else "nvidia-cuda-nvrtc"
 
 staged = HERE / "build" / "staged"
 shutil.rmtree(staged, ignore_errors=True)
@@ -61,11 +63,15 @@ setup(
     description=f"Backends of libattn for NVIDIA GPUs, compiled by CUDA {toolkit} for {architectures}",
     long_description=f"The plugins {', '.join(f.stem for f in files)} of libattn, in the folder of plugins of the "
     f"package libattn, compiled for the architectures {architectures}. They need NVIDIA's driver for CUDA {toolkit}; "
-    "`attn info` shows them, and why they serve nothing where there is none. They contain NVIDIA's CUDA runtime.",
+    "`attn info` shows them, and why they serve nothing where there is none. They contain NVIDIA's CUDA runtime. NVRTC, "
+    f"with which TRITON_ATTN compiles its kernels, comes as the package {nvrtc}.",
     long_description_content_type="text/plain",
     license="Apache-2.0",
     python_requires=">=3.11",
-    install_requires=[f"libattn=={variables['PACKAGE_VERSION']}"],
+    install_requires=[
+        f"libattn=={variables['PACKAGE_VERSION']}",
+        f"{nvrtc}>={toolkit}.0,<{int(toolkit) + 1}",
+    ],
     packages=[FOLDER],
     package_dir={FOLDER: "build/staged"},
     package_data={FOLDER: ["*.so"]},
