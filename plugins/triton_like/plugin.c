@@ -73,11 +73,12 @@ static const attn_option_spec_t options[TRITON_NUM_OPTIONS] = {
          .name = "cache_dir",
          .doc = "folder that keeps compiled kernels: absolute, the caller's, mode 0700; empty: none",
          .default_value = ""},
-    [TRITON_OPTION_NVRTC] = {.struct_size = sizeof(attn_option_spec_t),
-                             .type = ATTN_OPTION_STRING,
-                             .name = "nvrtc",
-                             .doc = "path of libnvrtc; empty: that beside the wheel, the dynamic linker's, CUDA's usual places",
-                             .default_value = ""},
+    [TRITON_OPTION_NVRTC] =
+        {.struct_size = sizeof(attn_option_spec_t),
+         .type = ATTN_OPTION_STRING,
+         .name = "nvrtc",
+         .doc = "path of libnvrtc; empty: that beside the wheel, the dynamic linker's, CUDA's usual places",
+         .default_value = ""},
     [TRITON_OPTION_SEGMENTS] =
         {.struct_size = sizeof(attn_option_spec_t),
          .type = ATTN_OPTION_INT,
