@@ -45,6 +45,17 @@ static void *find_library(const char *path) {
     return library != NULL ? library : library_open(names);
 }
 
+/* NVRTC 13.0 asks for its builtins by name only, which finds them where they are
+ * loaded already. */
+static void load_builtins(int major, int minor) {
+    char cuda13[80], cuda12[80];
+    const char *const names[] = {cuda13, cuda12, NULL};
+    Dl_info self;
+    snprintf(cuda13, sizeof cuda13, "nvidia/cu%d/lib/libnvrtc-builtins.so.%d.%d", major, major, minor);
+    snprintf(cuda12, sizeof cuda12, "nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.%d.%d", major, minor);
+    if (dladdr(stdint_text, &self) != 0) library_open_beside(self.dli_fname, names);
+}
+
 /* Machine code of one minor runs on later minors of the same major, so the newest that NVRTC knows will
  * do. */
 static int best_arch(void *library, int cc) {
@@ -84,6 +95,7 @@ int triton_nvrtc_open(triton_nvrtc_t *n, const char *path, int cc, attn_error_t 
                                        {"nvrtcGetErrorString", &n->error_string}};
     const int ok = library_symbols(n->library, wanted, sizeof wanted / sizeof wanted[0]) == NULL &&
                    version(&n->major, &n->minor) == 0;
+    if (ok) load_builtins(n->major, n->minor);
     int status = ATTN_OK;
     if (!ok)
         status = attn_fail(error, ATTN_E_DEVICE, "nvrtc",
