@@ -5,7 +5,8 @@
 // SOURCES: tools/base/args.c core/*/*.c
 // PLUGIN: reference plugins/reference/*.c plugins/common/batch_*.c plugins/common/c*_*.c
 // PLUGIN: reference plugins/common/problem_*.c
-// PLUGIN: reference plugins/common/indexer_plan.c plugins/common/latent_weights.c plugins/common/output_scales.c
+// PLUGIN: reference plugins/common/indexer_plan.c plugins/common/latent_weights.c
+// PLUGIN: reference plugins/common/output_scales.c
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(256) quantise_kernel(const __grid_constant__ m
             for (int d = 1; d < lanes; d *= 2)
                 top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
             scale = __fdiv_rn(top, 448.f);
-            if (inside && u % lanes == 0) p.block_scale[t * p.block_token + u / lanes * p.block_group] = scale;
+            if (inside && u % lanes == 0)
+                p.block_scale[t * p.block_token + u / lanes * p.block_group] = scale;
         }
         if (!inside) continue;
         uint32_t r[2];
