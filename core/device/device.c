@@ -94,3 +94,10 @@ int attni_device_write(const attn_device_t *device, void *to, const void *host, 
     const attn_device_kind_t *kind = kind_of(device, error);
     return kind == NULL ? ATTN_E_DEVICE : kind->copy_to(device->id, to, host, bytes, stream, error);
 }
+
+int attni_device_is_capturing(const attn_device_t *device, void *stream) {
+    const attn_device_kind_t *kind = attn_device_kind(device->type);
+    uint32_t capturing = 0;
+    if (kind == NULL || kind->is_capturing == NULL) return 0;
+    return kind->is_capturing(device->id, stream, &capturing, NULL) == ATTN_OK && capturing != 0;
+}

@@ -17,6 +17,10 @@ int attni_device_read(const attn_device_t *device, void *host, const void *from,
 int attni_device_write(const attn_device_t *device, void *to, const void *host, size_t bytes, void *stream,
                        attn_error_t *error);
 
+/* Whether the stream records what is enqueued instead of running it, so that nothing may be read back; 0
+ * where the kind of device cannot say, or fails to. [any thread] */
+int attni_device_is_capturing(const attn_device_t *device, void *stream);
+
 /* Whether the processor can follow pointers of that DLDeviceType: its own memory, and what drivers share
  * with it. */
 static inline int attni_is_host_memory(int32_t type) {

@@ -308,6 +308,21 @@ static void cuda_graph_destroy(int32_t id, void *graph) {
     give_back(id, graph, destroy_exec);
 }
 
+/* The legacy default stream has an error in place of an answer while any other stream captures strictly: it
+ * may not be waited for then either. A driver without the function is older than captures by others. */
+static int cuda_is_capturing(int32_t id, void *stream, uint32_t *capturing, attn_error_t *error) {
+    const struct attni_cuda_driver *d;
+    int (*query)(void *stream, int *status);
+    int state = 0, code = enter(&d, id, error);
+    if (code != ATTN_OK) return code;
+    void *symbol = attni_cuda_function("cuStreamIsCapturing");
+    memcpy(&query, &symbol, sizeof query);
+    const int status = query != NULL ? query(stream, &state) : 0;
+    leave(d);
+    *capturing = status != 0 || state != 0;
+    return ATTN_OK;
+}
+
 const attn_device_kind_t attni_device_cuda = {.struct_size = sizeof(attn_device_kind_t),
                                               .type = kDLCUDA,
                                               .name = "cuda",
@@ -333,4 +348,5 @@ const attn_device_kind_t attni_device_cuda = {.struct_size = sizeof(attn_device_
                                               .graph_destroy = cuda_graph_destroy,
                                               .enter = cuda_enter,
                                               .leave = cuda_leave,
-                                              .native_function = attni_cuda_function};
+                                              .native_function = attni_cuda_function,
+                                              .is_capturing = cuda_is_capturing};

@@ -12,6 +12,7 @@
 struct attni_hook {
     struct attni_stage next;
     attn_group_t *group;
+    int said_capturing; /* the log has it already: attni_hook_must_not_read */
 };
 
 /* Operations that pass the call on to hook->next; those that next lacks stay absent. What every hook watches

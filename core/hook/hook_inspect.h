@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inspecting CPU tensors for the check hook. Tensors that are absent or live on another device pass. */
+/* Inspecting tensors for the check hook, in host memory or copied there (host_copy.h). NULL, which is absent
+ * or out of reach, passes. */
 #ifndef ATTNI_HOOK_INSPECT_H
 #define ATTNI_HOOK_INSPECT_H
 
@@ -23,7 +24,7 @@ int attni_inspect_values(const DLTensor *t, int64_t rows, const char *name, int 
 /* lse [heads, tokens]: no NaN; -inf is the value of an empty row. */
 int attni_inspect_lse(const DLTensor *lse, int64_t tokens, attn_error_t *error);
 
-/* A fingerprint of the rows of an output that forward must not touch. */
+/* A fingerprint of the rows of an output that forward must not touch, from row `tokens` on. */
 uint64_t attni_inspect_padding(const DLTensor *out, int64_t tokens);
 
 #endif

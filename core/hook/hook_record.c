@@ -24,7 +24,8 @@ struct attni_recorder {
     uint64_t seen, begun, ended;
     int with_tensors, is_unwritten;
     const struct attni_log *log;
-    const char *refused; /* why tensors were last left out: logged once */
+    uint64_t weight_bytes; /* of all groups' kept projections, at most file.max_bytes */
+    const char *refused;   /* why tensors were last left out: logged once */
     char path[PATH_BYTES];
 };
 
@@ -33,6 +34,7 @@ struct record {
     struct attni_recorder *recorder;
     struct attni_seen_batch batches[REMEMBERED];
     unsigned next_batch;
+    struct attni_seen_weights *weights; /* of latent layers, with tensors */
 };
 
 static struct record *record_of(attn_instance_t *i) {
@@ -158,7 +160,10 @@ static int record_plan(attn_instance_t *i, const attn_batch_t *b, const attn_spa
     while (at < REMEMBERED && rec->batches[at].metadata != space->metadata)
         at++;
     if (at == REMEMBERED) at = rec->next_batch++ % REMEMBERED;
-    if (attni_seen_batch_copy(&rec->batches[at], rec->hook.group, b) == 0)
+    const int may_read =
+        !rec->recorder->with_tensors ||
+        !attni_hook_must_not_read(&rec->hook, "record", NULL, b->flags, stream);
+    if (attni_seen_batch_copy(&rec->batches[at], rec->hook.group, b, may_read, stream) == 0)
         rec->batches[at].metadata = space->metadata;
     return code;
 }
@@ -186,10 +191,87 @@ static int record_forward(attn_instance_t *i, const attn_forward_t *a, const att
         return next->ops.forward(next->instance, a, space, stream, error);
     /* A forward that writes this step's keys itself is recorded with the cache that it leaves. */
     int cache_after = g->backend->capabilities.forward_writes_cache != 0, has_tensors = 0;
-    struct attni_record r = {.file = &c->file, .group = g, .batch = &rec->batches[at], .args = a};
+    const struct attni_seen_weights *w = rec->weights;
+    while (w != NULL && w->weight_space != a->weight_space)
+        w = w->next;
+    struct attni_record r = {
+        .file = &c->file, .group = g, .batch = &rec->batches[at], .weights = w, .args = a, .stream = stream};
+    r.is_capturing = c->with_tensors &&
+                     attni_hook_must_not_read(&rec->hook, "record", g->calling, g->built_flags, stream);
     begin(c, &r, !cache_after, &has_tensors);
     int code = next->ops.forward(next->instance, a, space, stream, error);
     if (r.number >= 0) end(c, &r, code, cache_after, has_tensors, error);
+    return code;
+}
+
+/* Room for a layer's projection, or 0: the calls of that layer are recorded as shapes. */
+static int reserve(struct attni_recorder *c, uint64_t before, uint64_t bytes) {
+    pthread_mutex_lock(&c->lock);
+    const int fits = c->weight_bytes - before + bytes <= c->file.max_bytes;
+    c->weight_bytes += (fits ? bytes : 0) - before;
+    pthread_mutex_unlock(&c->lock);
+    return fits;
+}
+
+static uint64_t bytes_of(const DLTensor *t) {
+    uint64_t bytes = t->dtype.bits / 8;
+    for (int i = 0; i < t->ndim; i++)
+        bytes *= (uint64_t)t->shape[i];
+    return bytes;
+}
+
+/* A copy that outlives the engine's tensor, of host memory too. */
+static int keep(const attn_group_t *g, const DLTensor *t, const char *name, void *stream,
+                struct attni_host_copy *copy) {
+    static const int32_t all[1] = {0};
+    DLTensor whole = *t; /* as the one block of a cache */
+    int64_t shape[ATTNI_HOST_COPY_DIMS], strides[ATTNI_HOST_COPY_DIMS];
+    if (t->ndim < 1 || t->ndim >= ATTNI_HOST_COPY_DIMS || t->shape == NULL || t->strides == NULL) return -1;
+    shape[0] = 1, strides[0] = 1;
+    memcpy(shape + 1, t->shape, (size_t)t->ndim * sizeof *shape);
+    memcpy(strides + 1, t->strides, (size_t)t->ndim * sizeof *strides);
+    whole.ndim++;
+    whole.shape = shape;
+    whole.strides = strides;
+    if (attni_host_copy_blocks(g, &whole, name, 0, all, 1, stream, copy, NULL) != ATTN_OK) return -1;
+    copy->t.ndim = t->ndim;
+    copy->t.shape = copy->shape + 1;
+    copy->t.strides = copy->strides + 1;
+    return 0;
+}
+
+static void keep_weights(struct record *rec, const attn_weights_t *args, void *stream) {
+    const attn_group_t *g = rec->hook.group;
+    struct attni_seen_weights *w = rec->weights;
+    while (w != NULL && w->weight_space != args->weight_space)
+        w = w->next;
+    if (w == NULL && (w = calloc(1, sizeof *w)) != NULL) {
+        w->next = rec->weights;
+        rec->weights = w;
+    }
+    if (w == NULL) return;
+    w->weight_space = NULL; /* unless all of this succeeds */
+    attni_host_copy_free(&w->kv_b_proj);
+    attni_host_copy_free(&w->scale);
+    const uint64_t before = w->bytes, bytes = bytes_of(args->kv_b_proj);
+    w->bytes = 0;
+    if (!reserve(rec->recorder, before, bytes)) return;
+    w->bytes = bytes;
+    if (attni_hook_must_not_read(&rec->hook, "record", g->calling, 0, stream) ||
+        keep(g, args->kv_b_proj, "kv_b_proj", stream, &w->kv_b_proj) != 0)
+        return;
+    if (args->kv_b_proj_scale == NULL ||
+        keep(g, args->kv_b_proj_scale, "kv_b_proj_scale", stream, &w->scale) == 0)
+        w->weight_space = args->weight_space;
+}
+
+static int record_prepare(attn_instance_t *i, const attn_weights_t *args, void *stream, attn_error_t *error) {
+    struct record *rec = record_of(i);
+    const struct attni_stage *next = &rec->hook.next;
+    const int code = next->ops.prepare_weights(next->instance, args, stream, error);
+    if (code == ATTN_OK && args->kv_b_proj != NULL && args->weight_space != NULL &&
+        rec->recorder->with_tensors && !atomic_load(&rec->recorder->is_done))
+        keep_weights(rec, args, stream);
     return code;
 }
 
@@ -204,6 +286,13 @@ static void record_close(attn_instance_t *i) {
     say(c, &s);
     for (unsigned at = 0; at < REMEMBERED; at++)
         attni_seen_batch_free(&rec->batches[at]);
+    for (struct attni_seen_weights *w = rec->weights, *after; w != NULL; w = after) {
+        after = w->next;
+        reserve(c, w->bytes, 0);
+        attni_host_copy_free(&w->kv_b_proj);
+        attni_host_copy_free(&w->scale);
+        free(w);
+    }
     free(rec);
 }
 
@@ -276,6 +365,7 @@ int attni_hook_record_open(attn_group_t *group, struct attni_stage *stage, const
     ops.build_metadata = record_build;
     ops.forward = record_forward;
     if (stage->ops.update_block_table != NULL) ops.update_block_table = record_table;
+    if (ops.prepare_weights != NULL) ops.prepare_weights = record_prepare;
     attni_hook_insert(&rec->hook, group, stage, ops);
     return ATTN_OK;
 }

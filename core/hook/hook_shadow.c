@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * hook_shadow.c: a second backend computes every n-th call from the same cache into a buffer of its own, and
- * what is farthest beyond the tolerances of semantics 10.2 goes to the log. The shadow never changes what the
- * engine gets: where it cannot run, it logs why and steps aside.
+ * what is farthest beyond the tolerances of semantics 10.2 goes to the log. A backend of the group's device
+ * reads the engine's tensors; one of the processor gets copies of them (host_batch.h). The shadow never
+ * changes what the engine gets: where it cannot run, it logs why and steps aside.
  */
 #include "hook/hook.h"
+#include "hook/host_batch.h"
 #include <attn/attn_plugin_util.h>
+#include "base/arith.h"
 #include "base/tensor_values.h"
 
 #include <math.h>
@@ -16,14 +19,22 @@ struct shadow {
     struct attni_stage other;
     const char *name; /* of its backend */
     uint64_t sample, calls, compared;
+    attn_device_t device; /* where it computes: the group's, or the processor */
+    const attn_device_kind_t *kind;
+    int is_apart; /* on the processor, beside a group on a device */
     attn_space_t space;
     const void *built_for; /* the engine's metadata for which the shadow's was built; NULL: none */
+    uint32_t built_flags;
+    int said_batch; /* the log has that a batch could not be planned */
     int32_t tokens;
-    char *output; /* [max_num_batched_tokens, Hq, Dv] */
-    float *lse;
+    int64_t longest;                 /* request of the batch */
+    struct attni_host_batch batch;   /* is_apart */
+    struct attni_host_forward inputs;
+    void *output, *lse; /* on its device: [max_num_batched_tokens, Hq, Dv], [Hq, max_num_batched_tokens] */
+    struct attni_host_copy seen[2]; /* of the engine's output or LSE, and of its own */
     double largest, worst; /* |a - b| seen so far, and as a multiple of what is allowed */
     char worst_layer[128];
-    double atol, rtol; /* allowed is atol + rtol * |b|: semantics 10.2 */
+    double atol, rtol; /* allowed is atol + (rtol + n 2^-26) * |b| of n keys: semantics 10.2 */
     uint64_t weight_bytes;
     struct shadow_weights *weights; /* latent attention: of each layer that was prepared */
 };
@@ -35,12 +46,22 @@ struct shadow_weights {
     void *space;
 };
 
-static void *buffer(uint64_t bytes) {
-    return aligned_alloc(4096, (size_t)((bytes + 4096) / 4096 * 4096));
-}
-
 static struct shadow *shadow_of(attn_instance_t *i) {
     return (struct shadow *)(void *)i;
+}
+
+/* On the shadow's device; NULL and the device's words: there is none. */
+static void *buffer(const struct shadow *s, uint64_t bytes, attn_error_t *error) {
+    void *p = NULL;
+    return s->kind->alloc(s->device.id, (size_t)bytes + 1, &p, error) == ATTN_OK ? p : NULL;
+}
+
+static void give_back(const struct shadow *s, void *p) {
+    if (p != NULL) s->kind->free(s->device.id, p);
+}
+
+static void warn(const struct shadow *s, const char *what, const char *why) {
+    attni_log(&s->hook.group->context->log, ATTN_LOG_WARN, "[hook shadow] %s %s: %s", s->name, what, why);
 }
 
 /* The table of semantics 10.2. */
@@ -57,6 +78,9 @@ static void set_tolerance(struct shadow *s, const attn_problem_t *p) {
     if (attn_kv_is_lossy(kv)) s->atol = 6e-2, s->rtol = 1e-1;
     if (p->query_dtype != p->dtype) s->atol = s->rtol = 1.5e-1;
     if (is_fp8_out) s->atol = s->rtol = 2e-1;
+    /* errors of float32 scores grow with them */
+    const double scores = fabs(p->scale) * sqrt((double)attn_query_size(p));
+    if (scores > 4) s->atol *= scores < 8 ? scores / 4 : 2;
 }
 
 /* The element that is farthest from what is allowed; a value that only one side has (NaN, infinity) is
@@ -83,8 +107,25 @@ static int compare_row(void *user, const DLTensor *t, const char *row, int64_t i
     return 0;
 }
 
-static struct compare comparison(const struct shadow *s, const void *other) {
-    return (struct compare){.other = other, .atol = s->atol, .rtol = s->rtol};
+enum { LONG = 2048 }; /* a plain float32 sum over more keys loses a little more */
+
+/* The first `most` of dimension dim of the engine's tensor beside the shadow's, which is dense. */
+static int compare(struct shadow *s, const DLTensor *engine, const DLTensor *mine, int dim, const char *name,
+                   void *stream, struct compare *c, attn_error_t *error) {
+    const struct attni_host_read read = {s->hook.group, stream, dim, s->tokens};
+    const DLTensor *a, *b;
+    int code = attni_host_copy(&read, engine, name, &s->seen[0], &a, error);
+    if (code == ATTN_OK) code = attni_host_copy(&read, mine, name, &s->seen[1], &b, error);
+    if (code != ATTN_OK || a == NULL || b == NULL) return code;
+    DLTensor used = *a;
+    int64_t shape[3];
+    for (int i = 0; i < a->ndim && i < 3; i++)
+        shape[i] = i == dim ? s->tokens : a->shape[i];
+    used.shape = shape;
+    *c = (struct compare){.other = attn_data(b), .atol = s->atol, .rtol = s->rtol};
+    if (s->longest > LONG) c->rtol += (double)s->longest * 0x1p-26;
+    attni_each_row(&used, -1, compare_row, c);
+    return ATTN_OK;
 }
 
 /* Logs a difference that is larger than any before. */
@@ -98,7 +139,7 @@ static void report(struct shadow *s, const struct compare *c, const char *what) 
               "%.3g + %.3g of "
               "the latter)",
               s->worst_layer, (unsigned long long)s->calls, what, s->hook.group->backend->shown.name, s->name,
-              isfinite(c->worst) ? fabs(c->a - c->b) : INFINITY, c->a, c->b, s->atol, s->rtol);
+              isfinite(c->worst) ? fabs(c->a - c->b) : INFINITY, c->a, c->b, c->atol, c->rtol);
 }
 
 /* Dense tensors over the shadow's own buffers, shaped like the engine's. */
@@ -107,9 +148,11 @@ struct twin {
     int64_t shape[3], strides[3];
 };
 
-static const DLTensor *make_twin(struct twin *w, const DLTensor *like, void *data, int dim, int64_t size) {
+static const DLTensor *make_twin(const struct shadow *s, struct twin *w, const DLTensor *like, void *data,
+                                 int dim, int64_t size) {
     int64_t stride = 1;
     w->t = *like;
+    w->t.device = (DLDevice){(DLDeviceType)s->device.type, s->device.id};
     for (int i = like->ndim - 1; i >= 0; i--) {
         w->shape[i] = i == dim ? size : like->shape[i];
         w->strides[i] = stride;
@@ -122,31 +165,56 @@ static const DLTensor *make_twin(struct twin *w, const DLTensor *like, void *dat
     return &w->t;
 }
 
+/* What is read by the shadow's forward: the engine's tensors, or copies of them. */
+static int take_inputs(struct shadow *s, const attn_forward_t *a, attn_forward_t *mine, void *stream,
+                       attn_error_t *error) {
+    *mine = *a;
+    if (!s->is_apart) return ATTN_OK;
+    const int code = attni_host_forward_make(&s->inputs, s->hook.group, a, &s->batch, stream, error);
+    *mine = s->inputs.args;
+    return code;
+}
+
 static void run_shadow(struct shadow *s, const attn_forward_t *a, const struct shadow_weights *weights,
                        void *stream) {
     struct twin output, lse;
-    attn_forward_t mine = *a;
+    struct compare c;
+    attn_forward_t mine;
     attn_error_t error = {.struct_size = sizeof error};
-    mine.output = make_twin(&output, a->output, s->output, 0, s->tokens);
-    if (a->lse != NULL) mine.lse = make_twin(&lse, a->lse, s->lse, 1, s->tokens);
+    int code = take_inputs(s, a, &mine, stream, &error);
+    mine.output = make_twin(s, &output, a->output, s->output, 0, s->tokens);
+    if (a->lse != NULL) mine.lse = make_twin(s, &lse, a->lse, s->lse, 1, s->tokens);
     if (weights != NULL) mine.weight_space = weights->space, mine.weight_space_bytes = s->weight_bytes;
-    int code = s->other.ops.forward(s->other.instance, &mine, &s->space, stream, &error);
-    if (code != ATTN_OK) {
-        attni_log(&s->hook.group->context->log, ATTN_LOG_WARN, "[hook shadow] %s fails: %s", s->name,
-                  error.text);
-        return;
+    if (code == ATTN_OK)
+        code = s->other.ops.forward(s->other.instance, &mine, &s->space, s->is_apart ? NULL : stream, &error);
+    attni_host_forward_free(&s->inputs);
+    if (code == ATTN_OK) code = compare(s, a->output, mine.output, 0, "output", stream, &c, &error);
+    if (code == ATTN_OK) {
+        s->compared++;
+        report(s, &c, "outputs");
+        if (a->lse != NULL) code = compare(s, a->lse, mine.lse, 1, "lse", stream, &c, &error);
+        if (code == ATTN_OK && a->lse != NULL) report(s, &c, "LSEs");
     }
-    s->compared++;
-    struct compare c = comparison(s, s->output);
-    attni_each_row(a->output, s->tokens, compare_row, &c);
-    report(s, &c, "outputs");
-    if (a->lse == NULL) return;
-    int64_t shape[2] = {a->lse->shape[0], s->tokens};
-    DLTensor used = *a->lse;
-    used.shape = shape;
-    c = comparison(s, s->lse);
-    attni_each_row(&used, -1, compare_row, &c);
-    report(s, &c, "LSEs");
+    if (code != ATTN_OK) warn(s, "fails", error.text);
+}
+
+/* Always built, because the batch is gone when a call is sampled. */
+static int build_mine(struct shadow *s, const attn_batch_t *b, void *stream) {
+    attn_error_t error = {.struct_size = sizeof error};
+    s->tokens = b->num_actual_tokens;
+    s->built_flags = b->flags;
+    s->longest = 0;
+    for (int32_t r = 0; r < b->num_reqs; r++)
+        s->longest = attni_max64(s->longest, b->seq_lens_host[r]);
+    if (attni_hook_must_not_read(&s->hook, "shadow", NULL, b->flags, stream)) return ATTN_E_STATE;
+    int code = ATTN_OK;
+    if (s->is_apart) code = attni_host_batch_make(&s->batch, s->hook.group, b, stream, &error);
+    if (code == ATTN_OK)
+        code = s->other.ops.build_metadata(s->other.instance, s->is_apart ? &s->batch.batch : b, &s->space,
+                                           s->is_apart ? NULL : stream, &error);
+    if (code != ATTN_OK && !s->said_batch) warn(s, "cannot plan a batch", error.text);
+    if (code != ATTN_OK) s->said_batch = 1;
+    return code;
 }
 
 static int shadow_plan(attn_instance_t *i, const attn_batch_t *b, const attn_space_t *space, void *stream,
@@ -156,11 +224,7 @@ static int shadow_plan(attn_instance_t *i, const attn_batch_t *b, const attn_spa
     int code = (is_table ? next->ops.update_block_table : next->ops.build_metadata)(next->instance, b, space,
                                                                                     stream, error);
     if (code != ATTN_OK) return code;
-    /* Always built, because the batch is gone when a call is sampled. */
-    s->built_for = s->other.ops.build_metadata(s->other.instance, b, &s->space, stream, NULL) == ATTN_OK
-                       ? space->metadata
-                       : NULL;
-    s->tokens = b->num_actual_tokens;
+    s->built_for = build_mine(s, b, stream) == ATTN_OK ? space->metadata : NULL;
     return ATTN_OK;
 }
 
@@ -185,7 +249,8 @@ static int shadow_forward(attn_instance_t *i, const attn_forward_t *a, const att
         w = w->next;
     /* dynamic fp8 scales would count the call a second time; a layer whose weights were refused has none */
     if (a->weight_space != NULL && w == NULL) return ATTN_OK;
-    if (is_sampled && s->built_for == space->metadata && a->output->shape[0] >= s->tokens)
+    if (is_sampled && s->built_for == space->metadata && a->output->shape[0] >= s->tokens &&
+        !attni_hook_must_not_read(&s->hook, "shadow", s->hook.group->calling, s->built_flags, stream))
         run_shadow(s, a, w, stream);
     return ATTN_OK;
 }
@@ -197,10 +262,11 @@ static int shadow_prepare(attn_instance_t *i, const attn_weights_t *args, void *
     attn_error_t why = {.struct_size = sizeof why};
     int code = s->hook.next.ops.prepare_weights(s->hook.next.instance, args, stream, error);
     if (code != ATTN_OK || args->kv_b_proj == NULL || s->other.ops.prepare_weights == NULL) return code;
+    if (attni_hook_must_not_read(&s->hook, "shadow", s->hook.group->calling, 0, stream)) return ATTN_OK;
     struct shadow_weights *w = s->weights;
     while (w != NULL && w->engines != args->weight_space)
         w = w->next;
-    if (w == NULL && (w = calloc(1, sizeof *w)) != NULL && (w->space = buffer(s->weight_bytes)) != NULL) {
+    if (w == NULL && (w = calloc(1, sizeof *w)) != NULL && (w->space = buffer(s, s->weight_bytes, NULL)) != NULL) {
         w->next = s->weights;
         s->weights = w;
     } else if (w != NULL && w->space == NULL) {
@@ -210,7 +276,18 @@ static int shadow_prepare(attn_instance_t *i, const attn_weights_t *args, void *
     if (w == NULL) return ATTN_OK;
     mine.weight_space = w->space;
     mine.weight_space_bytes = s->weight_bytes;
-    int other = s->other.ops.prepare_weights(s->other.instance, &mine, stream, &why);
+    struct attni_host_copy copies[2] = {{.memory = NULL}, {.memory = NULL}};
+    const struct attni_host_read read = {s->hook.group, stream, 0, -1};
+    int other = ATTN_OK;
+    if (s->is_apart)
+        other = attni_host_copy(&read, args->kv_b_proj, "kv_b_proj", &copies[0], &mine.kv_b_proj, &why);
+    if (other == ATTN_OK && s->is_apart)
+        other = attni_host_copy(&read, args->kv_b_proj_scale, "kv_b_proj_scale", &copies[1],
+                                &mine.kv_b_proj_scale, &why);
+    if (other == ATTN_OK)
+        other = s->other.ops.prepare_weights(s->other.instance, &mine, s->is_apart ? NULL : stream, &why);
+    attni_host_copy_free(&copies[0]);
+    attni_host_copy_free(&copies[1]);
     w->engines = other == ATTN_OK ? args->weight_space : NULL;
     if (other != ATTN_OK)
         attni_log(&s->hook.group->context->log, ATTN_LOG_WARN,
@@ -223,14 +300,17 @@ static void free_shadow(struct shadow *s) {
     if (s->other.instance != NULL) s->other.ops.close(s->other.instance);
     for (struct shadow_weights *w = s->weights, *next; w != NULL; w = next) {
         next = w->next;
-        free(w->space);
+        give_back(s, w->space);
         free(w);
     }
-    free(s->space.metadata);
-    free(s->space.workspace);
+    give_back(s, s->space.metadata);
+    give_back(s, s->space.workspace);
     free(s->space.host);
-    free(s->output);
-    free(s->lse);
+    give_back(s, s->output);
+    give_back(s, s->lse);
+    attni_host_batch_free(&s->batch);
+    attni_host_copy_free(&s->seen[0]);
+    attni_host_copy_free(&s->seen[1]);
     free(s);
 }
 
@@ -249,26 +329,31 @@ static void shadow_close(attn_instance_t *i) {
 
 /* ------------------------------------------------------------------ opening */
 
-/* The shadow's own buffers; 0: out of memory. */
-static int allocate_buffers(struct shadow *s, const attn_problem_t *p, const attn_space_needed_t *need) {
+/* The shadow's own buffers. */
+static int allocate_buffers(struct shadow *s, const attn_problem_t *p, const attn_space_needed_t *need,
+                            attn_error_t *error) {
     uint64_t rows = p->max_num_batched_tokens, values_per_row = (uint64_t)p->num_heads * attn_output_size(p);
     s->weight_bytes = need->weight_bytes;
     s->space = (attn_space_t){.struct_size = sizeof s->space,
-                              .metadata = buffer(need->metadata_bytes),
+                              .metadata = buffer(s, need->metadata_bytes, error),
                               .metadata_bytes = need->metadata_bytes,
-                              .workspace = buffer(need->workspace_bytes),
+                              .workspace = buffer(s, need->workspace_bytes, error),
                               .workspace_bytes = need->workspace_bytes,
-                              .host = buffer(need->host_bytes),
+                              .host = aligned_alloc(4096, (size_t)(need->host_bytes / 4096 + 1) * 4096),
                               .host_bytes = need->host_bytes};
-    s->output = buffer(rows * values_per_row * attn_dtype_size(p->out_dtype));
-    s->lse = buffer(rows * p->num_heads * sizeof *s->lse);
+    s->output = buffer(s, rows * values_per_row * attn_dtype_size(p->out_dtype), error);
+    s->lse = buffer(s, rows * p->num_heads * sizeof(float), error);
     return s->space.metadata != NULL && s->space.workspace != NULL && s->space.host != NULL &&
-           s->output != NULL && s->lse != NULL;
+                   s->output != NULL && s->lse != NULL
+               ? ATTN_OK
+               : ATTN_E_NO_MEMORY;
 }
 
 /* Reasons that are known before anything is opened; "": none. */
 static const char *known_obstacle(const attn_group_t *g, const struct attni_backend *backend) {
-    if (g->device.type != kDLCPU) return "it computes on CPUs only";
+    if (attn_device_kind(g->device.type) == NULL)
+        return "the memory of its device cannot be reached: its plugin brings no device kind";
+    if ((g->features & ATTN_F_OUT_FP8_GROUP) != 0) return "outputs with block scales are written in two places";
     if (g->inner.role == ATTN_ROLE_MLA_PREFILL) return "it is a part of a layer";
     if ((g->features & ATTN_F_DEVICE_LENGTHS) != 0)
         return "lengths on the device do not say which rows have a result";
@@ -277,13 +362,50 @@ static const char *known_obstacle(const attn_group_t *g, const struct attni_back
     return "";
 }
 
-/* "" or why this backend cannot run beside the group's. */
-static const char *open_other(struct shadow *s, const struct attni_backend *backend, char *why, size_t size) {
-    attn_group_t *g = s->hook.group;
+/* The device on which this backend serves the problem: the group's, else the processor. "" or the first
+ * reason of the former. */
+static const char *choose_device(struct shadow *s, const struct attni_backend *backend,
+                                 attn_problem_t *p, char *why, size_t size) {
+    const attn_group_t *g = s->hook.group;
     attn_reason_t first = {.text = ""};
     attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};
     attn_error_t error = {.struct_size = sizeof error};
+    s->device = g->device;
+    int code = attn_backend_validate(&backend->shown, p, &s->device, &reasons, &error);
+    if (code == ATTN_OK && reasons.count > 0) snprintf(why, size, "%s", first.text);
+    if (code == ATTN_OK && reasons.count > 0 && g->device.type != kDLCPU && g->inner.dcp_world_size <= 1 &&
+        g->inner.pcp_world_size <= 1) {
+        reasons.count = 0;
+        s->is_apart = 1;
+        p->features &= ~ATTN_F_CAPTURE; /* copies are made, so nothing of it is captured */
+        code = attn_device_parse("cpu", &s->device, &error);
+        if (code == ATTN_OK) code = attn_backend_validate(&backend->shown, p, &s->device, &reasons, &error);
+        if (code == ATTN_OK && reasons.count > 0 && first.code != ATTN_REASON_DEVICE)
+            snprintf(why, size, "%s", first.text);
+    }
+    if (code != ATTN_OK) snprintf(why, size, "%s", error.text);
+    return code != ATTN_OK || reasons.count > 0 ? why : "";
+}
+
+static int open_instance(struct shadow *s, const struct attni_backend *backend, const attn_problem_t *p,
+                         attn_kv_cache_shape_t *shape, attn_error_t *error) {
+    attn_group_t *g = s->hook.group;
     attn_option_value_t *values = NULL;
+    int code = attni_options_read(backend->plugin, &g->context->config, &values, error);
+    if (code == ATTN_OK)
+        code = backend->ops.open(p, &s->device, values, backend->plugin->info.num_options, &g->context->host,
+                                 &s->other.instance, error);
+    free(values);
+    s->other.ops = backend->ops;
+    if (code == ATTN_OK && attn_role_has_cache(p->role))
+        code = backend->ops.kv_cache_shape(s->other.instance, p->num_blocks, shape, error);
+    return code;
+}
+
+/* "" or why this backend cannot run beside the group's. */
+static const char *open_other(struct shadow *s, const struct attni_backend *backend, char *why, size_t size) {
+    attn_group_t *g = s->hook.group;
+    attn_error_t error = {.struct_size = sizeof error};
     attn_kv_cache_shape_t mine = {.struct_size = sizeof mine}, theirs = {.struct_size = sizeof theirs};
     attn_space_needed_t need = {.struct_size = sizeof need};
     attn_problem_t with_layout = g->inner, *p = &with_layout;
@@ -291,29 +413,28 @@ static const char *open_other(struct shadow *s, const struct attni_backend *back
     if (attn_role_has_cache(p->role)) { /* both read the cache that the group's backend laid out */
         code = s->hook.next.ops.kv_cache_shape(s->hook.next.instance, p->num_blocks, &mine, &error);
         if (code == ATTN_OK) p->kv_layout = mine.kv_layout;
+        /* which for sparse MLA may be fp8_ds_mla in place of fp8 (semantics 5.7) */
+        if (p->role == ATTN_ROLE_MLA_SPARSE && p->kv_cache_dtype == ATTN_KV_FP8_E4M3 &&
+            mine.k_scale_offset >= 0)
+            p->kv_cache_dtype = ATTN_KV_FP8_DS_MLA;
     }
-    if (code == ATTN_OK) code = attn_backend_validate(&backend->shown, p, &g->device, &reasons, &error);
-    if (code == ATTN_OK && reasons.count > 0) {
-        snprintf(why, size, "%s", first.text);
-        return why;
+    if (code == ATTN_OK) {
+        const char *reason = choose_device(s, backend, p, why, size);
+        if (reason[0] != '\0') return reason;
+        s->kind = attn_device_kind(s->device.type);
+        code = open_instance(s, backend, p, &theirs, &error);
     }
-    if (code == ATTN_OK) code = attni_options_read(backend->plugin, &g->context->config, &values, &error);
-    if (code == ATTN_OK)
-        code = backend->ops.open(p, &g->device, values, backend->plugin->info.num_options, &g->context->host,
-                                 &s->other.instance, &error);
-    free(values);
-    s->other.ops = backend->ops;
-    if (code == ATTN_OK && attn_role_has_cache(p->role)) {
-        code = backend->ops.kv_cache_shape(s->other.instance, p->num_blocks, &theirs, &error);
-        if (code == ATTN_OK && (mine.fingerprint != theirs.fingerprint || mine.layout_id != theirs.layout_id))
-            return "its cache has another format";
+    if (code == ATTN_OK && attn_role_has_cache(p->role) &&
+        (mine.fingerprint != theirs.fingerprint || mine.layout_id != theirs.layout_id))
+        return "its cache has another format";
+    if (code == ATTN_OK) code = s->other.ops.space_needed(s->other.instance, &need, &error);
+    if (code == ATTN_OK) {
+        snprintf(error.text, sizeof error.text, "out of memory");
+        code = allocate_buffers(s, p, &need, &error);
     }
-    if (code == ATTN_OK) code = backend->ops.space_needed(s->other.instance, &need, &error);
-    if (code != ATTN_OK) {
-        snprintf(why, size, "%s", error.text);
-        return why;
-    }
-    return allocate_buffers(s, p, &need) ? "" : "out of memory";
+    if (code == ATTN_OK) return "";
+    snprintf(why, size, "%s", error.text);
+    return why;
 }
 
 int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const char *name, uint64_t sample,

@@ -9,12 +9,10 @@
 
 static const char no_room[] = "out of memory, or more than [hook record] max_bytes";
 static const char malformed[] = "a tensor has no data, no shape or no strides";
+static const char out_of_reach[] = "a tensor is on a device that the core cannot read";
+static const char capturing[] = "the stream is capturing a graph";
 
 /* -------------------------------------------------------------------- batch */
-
-static int is_readable(const DLTensor *t) {
-    return t->device.device_type == kDLCPU || t->device.device_type == kDLCUDAHost;
-}
 
 /* The backend checks its arguments after the hook has looked at them. */
 static int is_whole(const DLTensor *t) {
@@ -39,19 +37,37 @@ static int32_t *copied_rows(const int32_t *from, int64_t rows, int64_t columns, 
     return to;
 }
 
+/* How tensors of a batch without a mirror on the host are read. */
+struct reader {
+    const attn_group_t *group;
+    void *stream;
+    int may_read;
+    struct attni_host_copy copy;
+};
+
+/* NULL: *why says it. */
+static const DLTensor *read_list(struct reader *r, const DLTensor *t, const char *name, const char **why) {
+    const struct attni_host_read read = {r->group, r->stream, 0, -1};
+    const DLTensor *seen = NULL;
+    if (r->group->device.type != kDLCPU && !r->may_read) {
+        *why = capturing;
+        return NULL;
+    }
+    if (attni_host_copy(&read, t, name, &r->copy, &seen, NULL) != ATTN_OK || seen == NULL) *why = out_of_reach;
+    return seen;
+}
+
 /* The blocks of every request's keys; what follows them in a row is not read. */
-static void copy_table(struct attni_seen_batch *seen, const attn_group_t *g, const attn_batch_t *b,
+static void copy_table(struct attni_seen_batch *seen, struct reader *reader, const attn_batch_t *b,
                        int *failed) {
     const int32_t *ids = b->block_table_host;
-    int64_t stride = b->block_table_host_stride, bs = g->inner.block_size;
+    int64_t stride = b->block_table_host_stride, bs = reader->group->inner.block_size;
     if (b->block_table == NULL || bs == 0) return;
-    if (ids == NULL && !is_readable(b->block_table)) {
-        seen->unseen = "the block table is on a device and has no mirror on the host";
-        return;
-    }
     if (ids == NULL) {
-        ids = (const int32_t *)attn_data(b->block_table);
-        stride = b->block_table->strides[0];
+        const DLTensor *t = read_list(reader, b->block_table, "block_table", &seen->unseen);
+        if (t == NULL) return;
+        ids = (const int32_t *)attn_data(t);
+        stride = t->strides[0];
     }
     for (int32_t r = 0; r < b->num_reqs; r++)
         seen->table_columns = attni_max64(seen->table_columns, attni_cdiv(b->seq_lens_host[r], bs));
@@ -62,28 +78,31 @@ static void copy_table(struct attni_seen_batch *seen, const attn_group_t *g, con
                (size_t)attni_cdiv(b->seq_lens_host[r], bs) * sizeof *ids);
 }
 
-static void copy_masks(struct attni_seen_batch *seen, const attn_batch_t *b, int *failed) {
+static void copy_masks(struct attni_seen_batch *seen, struct reader *reader, const attn_batch_t *b,
+                       int *failed) {
     const DLTensor *spans = b->mm_prefix_ranges, *rswa = b->rswa_prefix_lens;
     if (b->mm_prefix_ranges_host != NULL) {
         seen->num_mm_ranges = b->num_mm_ranges;
         seen->ranges = copied_rows(b->mm_prefix_ranges_host, b->num_reqs, 2 * b->num_mm_ranges,
                                    2 * b->num_mm_ranges, failed);
-    } else if (spans != NULL && is_readable(spans) && spans->strides[1] == 2) {
+    } else if (spans != NULL && spans->strides[1] != 2) {
+        seen->unseen = "the spans of a request do not follow each other";
+    } else if (spans != NULL && (spans = read_list(reader, spans, "mm_prefix_ranges", &seen->unseen)) != NULL) {
         seen->num_mm_ranges = (int32_t)spans->shape[1];
         seen->ranges = copied_rows((const int32_t *)attn_data(spans), b->num_reqs, 2 * spans->shape[1],
                                    spans->strides[0], failed);
-    } else if (spans != NULL) {
-        seen->unseen = "the spans are on a device and have no mirror on the host";
     }
     if (b->rswa_prefix_lens_host != NULL)
         seen->rswa = copied_rows(b->rswa_prefix_lens_host, 1, b->num_reqs, 0, failed);
-    else if (rswa != NULL && is_readable(rswa) && rswa->strides[0] == 1)
+    else if (rswa != NULL && rswa->strides[0] != 1)
+        seen->unseen = "rswa_prefix_lens do not follow each other";
+    else if (rswa != NULL && (rswa = read_list(reader, rswa, "rswa_prefix_lens", &seen->unseen)) != NULL)
         seen->rswa = copied_rows((const int32_t *)attn_data(rswa), 1, b->num_reqs, 0, failed);
-    else if (rswa != NULL)
-        seen->unseen = "rswa_prefix_lens are on a device and have no mirror on the host";
 }
 
-int attni_seen_batch_copy(struct attni_seen_batch *seen, const attn_group_t *g, const attn_batch_t *b) {
+int attni_seen_batch_copy(struct attni_seen_batch *seen, const attn_group_t *g, const attn_batch_t *b,
+                          int may_read, void *stream) {
+    struct reader reader = {.group = g, .stream = stream, .may_read = may_read};
     int failed = 0;
     size_t n = (size_t)b->num_reqs;
     attni_seen_batch_free(seen);
@@ -102,9 +121,10 @@ int attni_seen_batch_copy(struct attni_seen_batch *seen, const attn_group_t *g, 
         else if (g->inner.dcp_world_size > 1 || g->inner.pcp_world_size > 1)
             seen->unseen = "the cache is shared among ranks";
         else
-            copy_table(seen, g, b, &failed);
-        copy_masks(seen, b, &failed);
+            copy_table(seen, &reader, b, &failed);
+        copy_masks(seen, &reader, b, &failed);
     }
+    attni_host_copy_free(&reader.copy);
     if (failed) attni_seen_batch_free(seen);
     return failed ? -1 : 0;
 }
@@ -166,7 +186,9 @@ int attni_record_shapes(const struct attni_record *r) {
     const attn_group_t *g = r->group;
     const struct attni_seen_batch *b = r->batch;
     const attn_forward_t *a = r->args;
-    int n = attn_problem_format(&g->inner, text, sizeof text);
+    attn_problem_t problem = g->inner;
+    if (problem.role == ATTN_ROLE_MLA_SPARSE) problem.kv_cache_dtype = g->problem.kv_cache_dtype; /* 5.7 */
+    int n = attn_problem_format(&problem, text, sizeof text);
     int failed = n <= 0 || (size_t)n >= sizeof text || attni_record_text(r, "problem", text) != 0 ||
                  attni_record_text(r, "backend", g->backend->shown.name) != 0 ||
                  attni_record_text(r, "plugin", g->backend->plugin->info.name) != 0 ||
@@ -181,6 +203,7 @@ int attni_record_shapes(const struct attni_record *r) {
     add_shape(text, sizeof text, "value", a->value);
     add_shape(text, sizeof text, "kv_cache", a->kv_cache);
     add_shape(text, sizeof text, "v_cache", a->v_cache);
+    add_shape(text, sizeof text, "topk_indices", a->topk_indices);
     add_shape(text, sizeof text, "output", a->output);
     add_shape(text, sizeof text, "lse", a->lse);
     failed = failed || attni_record_text(r, "shapes", text) != 0;
@@ -230,7 +253,6 @@ static const char *add_mapped(const struct attni_record *r, const char *what, co
     const DLTensor *t = d->t;
     uint32_t dtype = attn_dtype_of(t->dtype);
     int64_t count = 1;
-    if (!is_readable(t)) return "the tensors are on a device that the core cannot read";
     if (dtype == 0 || t->ndim < 1 || t->ndim > ATTNI_TENSOR_DIMS)
         return "a tensor has an element type or a rank that safetensors lacks";
     for (int i = 0; i < t->ndim; i++)
@@ -245,19 +267,39 @@ static const char *add_mapped(const struct attni_record *r, const char *what, co
 static const char *add_tensor(const struct attni_record *r, const char *what, const DLTensor *t, int dim,
                               int64_t most) {
     int64_t sizes[ATTNI_TENSOR_DIMS] = {0};
-    struct dense d = {.t = t, .sizes = sizes, .mapped = -1};
+    struct attni_host_copy copy = {.memory = NULL};
+    const struct attni_host_read read = {r->group, r->stream, dim, most};
+    struct dense d = {.sizes = sizes, .mapped = -1};
+    attn_error_t error = {.struct_size = sizeof error};
     if (t == NULL) return NULL;
     if (!is_whole(t)) return malformed;
-    for (int i = 0; i < t->ndim && i < ATTNI_TENSOR_DIMS; i++)
-        sizes[i] = i == dim && most >= 0 ? attni_min64(most, t->shape[i]) : t->shape[i];
-    return add_mapped(r, what, &d);
+    if (r->is_capturing) return capturing;
+    const int code = attni_host_copy(&read, t, what, &copy, &d.t, &error);
+    const char *why = code == ATTN_E_NO_MEMORY ? no_room : out_of_reach;
+    if (code == ATTN_OK && d.t != NULL) {
+        for (int i = 0; i < t->ndim && i < ATTNI_TENSOR_DIMS; i++)
+            sizes[i] = i == dim && most >= 0 ? attni_min64(most, t->shape[i]) : t->shape[i];
+        why = add_mapped(r, what, &d);
+    }
+    attni_host_copy_free(&copy);
+    return why;
+}
+
+/* The projection, which the layer keeps in the backend's own form. */
+static const char *add_weights(const struct attni_record *r) {
+    const struct attni_seen_weights *w = r->weights;
+    if (!attn_problem_projects(&r->group->inner)) return NULL;
+    if (w == NULL) return "the layer's kv_b_proj was not kept: [hook record] max_bytes has no room for it";
+    const char *why = add_tensor(r, "kv_b_proj", &w->kv_b_proj.t, -1, -1);
+    return why != NULL || w->scale.memory == NULL ? why
+                                                  : add_tensor(r, "kv_b_proj_scale", &w->scale.t, -1, -1);
 }
 
 const char *attni_record_inputs(const struct attni_record *r) {
     const attn_forward_t *a = r->args;
-    if (attn_role_is_mla(r->group->inner.role))
-        return "prepared weights of latent attention are the backend's own";
-    if (a->weight_space != NULL) return "dynamic fp8 scales depend on earlier calls";
+    if (r->group->inner.role == ATTN_ROLE_MLA_PREFILL) return "it is a part of a layer";
+    if (a->weight_space != NULL && !attn_role_is_mla(r->group->inner.role))
+        return "dynamic fp8 scales depend on earlier calls";
     if (a->output_block_scale != NULL) return "outputs with block scales are not recorded";
     if (r->batch->unseen != NULL) return r->batch->unseen;
     /* Without a cache the keys of all requests are those of the call. */
@@ -270,6 +312,7 @@ const char *attni_record_inputs(const struct attni_record *r) {
                   {"key", a->key, key_rows},
                   {"value", a->value, key_rows},
                   {"qq_bias", a->qq_bias, rows},
+                  {"topk_indices", a->topk_indices, rows},
                   {"q_scale", a->scales.q, -1},
                   {"k_scale", a->scales.k, -1},
                   {"v_scale", a->scales.v, -1},
@@ -281,7 +324,7 @@ const char *attni_record_inputs(const struct attni_record *r) {
     const char *why = NULL;
     for (size_t i = 0; why == NULL && i < sizeof inputs / sizeof inputs[0]; i++)
         why = add_tensor(r, inputs[i].what, inputs[i].t, 0, inputs[i].rows);
-    return why;
+    return why != NULL ? why : add_weights(r);
 }
 
 /* How a backend places K, V and scales in a row: two backends can share pages only if they agree. */
@@ -316,13 +359,24 @@ static int64_t renumber(const struct attni_record *r, int64_t num_blocks, int32_
     return count;
 }
 
+/* The blocks in the order of the map, which is that of the copy. */
 static const char *add_blocks(const struct attni_record *r, const DLTensor *t, const char *what, int axis,
                               const int32_t *map, int64_t count) {
     int64_t sizes[ATTNI_TENSOR_DIMS] = {0};
+    struct attni_host_copy copy = {.memory = NULL};
     struct dense d = {.t = t, .sizes = sizes, .mapped = axis, .map = map};
+    const char *why = NULL;
     for (int i = 0; i < t->ndim && i < ATTNI_TENSOR_DIMS; i++)
         sizes[i] = i == axis ? count : t->shape[i];
-    return add_mapped(r, what, &d);
+    if (r->group->device.type != kDLCPU) {
+        const int code =
+            attni_host_copy_blocks(r->group, t, what, axis, map, count, r->stream, &copy, NULL);
+        if (code != ATTN_OK) why = code == ATTN_E_NO_MEMORY ? no_room : out_of_reach;
+        d.t = &copy.t, d.mapped = -1;
+    }
+    if (why == NULL) why = add_mapped(r, what, &d);
+    attni_host_copy_free(&copy);
+    return why;
 }
 
 const char *attni_record_cache(const struct attni_record *r) {
@@ -330,6 +384,7 @@ const char *attni_record_cache(const struct attni_record *r) {
     const struct attni_seen_batch *b = r->batch;
     if (cache == NULL || b->table == NULL) return NULL;
     if (!is_whole(cache) || (v_cache != NULL && !is_whole(v_cache))) return malformed;
+    if (r->is_capturing) return capturing;
     int axis = v_cache != NULL ? 0 : r->group->block_axis;
     int64_t num_blocks = cache->shape[axis], columns = b->table_columns;
     const int64_t shape[2] = {b->num_reqs, columns};

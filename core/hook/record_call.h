@@ -7,7 +7,7 @@
 #ifndef ATTNI_RECORD_CALL_H
 #define ATTNI_RECORD_CALL_H
 
-#include "group/group.h"
+#include "hook/host_copy.h"
 #include "base/tensor_file.h"
 
 /* A copy of what a planned batch says on the host. */
@@ -22,17 +22,29 @@ struct attni_seen_batch {
     const char *unseen; /* why the tensors of a call cannot be recorded; NULL: they can */
 };
 
-/* 0, or -1 without memory (the copy is then empty). */
-int attni_seen_batch_copy(struct attni_seen_batch *seen, const attn_group_t *group,
-                          const attn_batch_t *batch);
+/* 0, or -1 without memory (the copy is then empty). What lies on the device alone is read behind the stream
+ * where may_read, which else makes the tensors of its calls unseen. */
+int attni_seen_batch_copy(struct attni_seen_batch *seen, const attn_group_t *group, const attn_batch_t *batch,
+                          int may_read, void *stream);
 void attni_seen_batch_free(struct attni_seen_batch *seen);
+
+/* The projection of a latent layer, as prepare_weights got it, for a replay to prepare it again. */
+struct attni_seen_weights {
+    struct attni_seen_weights *next;
+    const void *weight_space; /* the layer's */
+    uint64_t bytes;
+    struct attni_host_copy kv_b_proj, scale; /* dense or not; scale.memory NULL: none */
+};
 
 struct attni_record {
     struct attni_tensor_file *file;
     int number; /* of the call in the file */
     const attn_group_t *group;
     const struct attni_seen_batch *batch;
+    const struct attni_seen_weights *weights; /* NULL: not kept, or the layer has none */
     const attn_forward_t *args;
+    void *stream;
+    int is_capturing; /* nothing can be read */
 };
 
 /* Problem, backend, shapes and the host's lists. 0, or -1: no room. */

@@ -126,15 +126,29 @@ static void test_calls(attn_context_t *context) {
     free(buf.memory);
 }
 
-/* Hooks that read tensors step aside. */
+/* Hooks that read tensors of a device that cannot be read: check fails the call by name, shadow steps
+ * aside. */
 static void test_hooks(void) {
     attn_context_t *context = fake_context("[hook check]\nlevel = all\n[hook shadow]\nbackend = "
                                            "FAKE_CUDA_SINK\n[hook trace]\nfile = /dev/null\n");
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
     attn_group_t *g = NULL;
     is_int(try_open(context, &p, "FAKE_CUDA", &g), ATTN_OK, "a group with hooks");
-    has_str(logged, "[hook check] inspects CPU tensors only", "check says that it cannot");
-    has_str(logged, "it computes on CPUs only", "and so does shadow");
+    struct tensor ttable, tslots;
+    struct buffers buf = alloc_buffers(g);
+    int32_t starts[] = {0, 1}, lens[] = {9};
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = 1,
+                      .num_actual_tokens = 1,
+                      .query_start_loc_host = starts,
+                      .seq_lens_host = lens,
+                      .block_table = far_away(&ttable, ATTN_DTYPE_INT32, 2, 1, 3, 0, 0),
+                      .slot_mapping = far_away(&tslots, ATTN_DTYPE_INT64, 1, 1, 0, 0, 0)};
+    is_int(attn_group_build_metadata(g, &b, &buf.space, NULL, &error), ATTN_E_DEVICE,
+           "check cannot read the slots");
+    is_str(error.param, "slot_mapping", "and names them");
+    has_str(error.text, "slot_mapping cannot be read back from described GPU", "with the device");
+    free(buf.memory);
     attn_group_close(g);
     attn_device_t d;
     attn_device_parse("sm_90", &d, &error);

@@ -24,7 +24,7 @@ typedef struct replay {
     void *d_output, *d_lse;
     tensor_t starts, lens, encoder_lens, table, rswa, ranges, causal_t, slots_t;
     tensor_t query, key, value, kv_cache, v_cache, q_scale, k_scale, v_scale, prob_scale, output_scale, sinks,
-        slopes, rel_bias, qq_bias, output, lse;
+        slopes, rel_bias, qq_bias, topk_indices, kv_b_proj, kv_b_proj_scale, output, lse;
 } replay_t;
 
 static int out_of_memory(const replay_t *r) {
@@ -130,9 +130,23 @@ static int open_layer(replay_t *r, attn_context_t *context, const char *backend,
     return attn_layer_create(r->group, "replay.0.attn", &options, &r->layer, r->error);
 }
 
+static int prepare_weights(replay_t *r, uint64_t bytes) {
+    const replay_call_t *c = r->call;
+    ATTN_INIT(attn_weights_t, w);
+    if (c->kv_b_proj == NULL) return ATTN_OK;
+    int code = upload_file(r, &r->kv_b_proj, c->kv_b_proj, &w.kv_b_proj);
+    if (code == ATTN_OK) code = upload_file(r, &r->kv_b_proj_scale, c->kv_b_proj_scale, &w.kv_b_proj_scale);
+    if (code != ATTN_OK) return code;
+    w.weight_space = device_memory_new(r->memory, (size_t)bytes);
+    w.weight_space_bytes = bytes;
+    if (w.weight_space == NULL) return out_of_memory(r);
+    return attn_layer_prepare_weights(r->layer, &w, NULL, r->error);
+}
+
 static int make_space(replay_t *r) {
     ATTN_INIT(attn_space_needed_t, needed);
     int code = attn_group_space_needed(r->group, &needed, r->error);
+    if (code == ATTN_OK) code = prepare_weights(r, needed.weight_bytes);
     if (code != ATTN_OK) return code;
     r->space.struct_size = sizeof r->space;
     r->space.metadata_bytes = needed.metadata_bytes;
@@ -207,7 +221,7 @@ static int forward(replay_t *r) {
     const replay_call_t *c = r->call;
     const attn_problem_t *p = &c->problem;
     int64_t tokens = c->num_tokens;
-    const int64_t out[3] = {tokens, p->num_heads, p->head_size_v}, lse[2] = {p->num_heads, tokens};
+    const int64_t out[3] = {tokens, p->num_heads, attn_output_size(p)}, lse[2] = {p->num_heads, tokens};
     r->result->output_count = (size_t)(out[0] * out[1] * out[2]);
     r->result->lse_count = (p->features & ATTN_F_LSE) != 0 ? (size_t)(lse[0] * lse[1]) : 0;
     r->d_output = device_memory_new(r->memory, r->result->output_count * attn_dtype_size(p->out_dtype));
@@ -230,7 +244,8 @@ static int forward(replay_t *r) {
                   {&r->v_scale, c->v_scale, &a.scales.v},
                   {&r->prob_scale, c->prob_scale, &a.scales.prob},
                   {&r->output_scale, c->output_scale, &a.output_scale},
-                  {&r->qq_bias, c->qq_bias, &a.qq_bias}};
+                  {&r->qq_bias, c->qq_bias, &a.qq_bias},
+                  {&r->topk_indices, c->topk_indices, &a.topk_indices}};
     int code = ATTN_OK;
     for (size_t i = 0; code == ATTN_OK && i < sizeof inputs / sizeof inputs[0]; i++)
         code = upload_file(r, inputs[i].t, inputs[i].from, inputs[i].to);

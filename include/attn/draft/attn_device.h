@@ -96,6 +96,11 @@ typedef struct attn_device_kind {
     /* A function of the driver below by its own name, for a caller that knows it, as `attn bench` does to
      * launch its own kernel; NULL: there is none. (optional) [any thread] */
     void *(*native_function)(const char *name);
+
+    /* *capturing becomes 1 if what is enqueued on this stream is recorded instead of run, by whoever began
+     * that, else 0. The hooks ask, because a copy to the host would break a capture; without this operation
+     * they take a batch with ATTN_BATCH_CAPTURE for one. (optional) [any thread] [capture-safe] */
+    int (*is_capturing)(int32_t id, void *stream, uint32_t *capturing, attn_error_t *error);
 } attn_device_kind_t;
 
 /* ---------------------------------------------- for engines: functions of libattn */

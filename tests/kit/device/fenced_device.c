@@ -267,6 +267,13 @@ static int capture_end(int32_t id, void *stream, void **graph, attn_error_t *err
     return ATTN_OK;
 }
 
+static int is_capturing(int32_t id, void *stream, uint32_t *capturing, attn_error_t *error) {
+    const stream_t *s = stream;
+    (void)id, (void)error;
+    *capturing = s != NULL && s->recording != NULL;
+    return ATTN_OK;
+}
+
 static int graph_launch(int32_t id, void *graph, void *stream, attn_error_t *error) {
     int code = ATTN_OK;
     (void)id, (void)stream;
@@ -316,4 +323,5 @@ const attn_device_kind_t fenced_kind = {.struct_size = sizeof(attn_device_kind_t
                                         .capture_begin = capture_begin,
                                         .capture_end = capture_end,
                                         .graph_launch = graph_launch,
-                                        .graph_destroy = graph_destroy};
+                                        .graph_destroy = graph_destroy,
+                                        .is_capturing = is_capturing};
