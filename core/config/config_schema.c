@@ -57,7 +57,7 @@ static const struct attni_key keys[] = {
     {"hook", "record", "calls", ATTNI_VALUE_COUNT, "1", NULL, "how many calls of forward to record"},
     {"hook", "record", "first", ATTNI_VALUE_COUNT, "0", NULL, "how many calls to skip first"},
     {"hook", "record", "tensors", ATTNI_VALUE_BOOL, "no", NULL,
-     "yes: everything that the call reads and writes (CPU tensors); no: shapes and lengths only"},
+     "yes: everything that the call reads and writes; no: shapes and lengths only"},
     {"hook", "record", "max_bytes", ATTNI_VALUE_COUNT, "268435456", NULL, "maximum size of the file"},
     {"hook", "check", "level", ATTNI_VALUE_CHOICE, "off", "off index all",
      "index: check lengths and indices of every call; all: also NaN, canaries and poisoned workspaces"},

@@ -67,8 +67,7 @@ static int prepare(const struct check *c, void *buffer, uint64_t bytes, int fill
     const attn_device_kind_t *kind = attn_device_kind(d->type);
     int code = ATTN_OK;
     if (fill != NO_FILL) code = kind->fill(d->id, buffer, (uint8_t)fill, bytes, stream, error);
-    if (code == ATTN_OK)
-        code = kind->fill(d->id, (char *)buffer + bytes, CANARY, behind, stream, error);
+    if (code == ATTN_OK) code = kind->fill(d->id, (char *)buffer + bytes, CANARY, behind, stream, error);
     return code;
 }
 
@@ -214,13 +213,13 @@ static int check_batch(struct look *l, const attn_batch_t *b) {
     const struct check *c = l->c;
     int code = ATTN_OK;
     if (!has_device_lengths(c)) /* which need not be what they will be in forward */
-        code = look_at_list(l, b->query_start_loc, b->query_start_loc_host, b->num_reqs + 1,
-                            "query_start_loc");
+        code =
+            look_at_list(l, b->query_start_loc, b->query_start_loc_host, b->num_reqs + 1, "query_start_loc");
     if (code == ATTN_OK && !has_device_lengths(c))
         code = look_at_list(l, b->seq_lens, b->seq_lens_host, b->num_reqs, "seq_lens");
     if (code == ATTN_OK)
-        code = look_at_list(l, b->rswa_prefix_lens, b->rswa_prefix_lens_host, b->num_reqs,
-                            "rswa_prefix_lens");
+        code =
+            look_at_list(l, b->rswa_prefix_lens, b->rswa_prefix_lens_host, b->num_reqs, "rswa_prefix_lens");
     const int is_cross = c->hook.group->problem.role == ATTN_ROLE_ENCODER_DECODER;
     if (code == ATTN_OK && b->slot_mapping != NULL) /* a cross batch has the encoder's, however many */
         code = check_slots(l, b->slot_mapping, is_cross ? b->slot_mapping->shape[0] : b->num_actual_tokens);

@@ -160,9 +160,8 @@ static int record_plan(attn_instance_t *i, const attn_batch_t *b, const attn_spa
     while (at < REMEMBERED && rec->batches[at].metadata != space->metadata)
         at++;
     if (at == REMEMBERED) at = rec->next_batch++ % REMEMBERED;
-    const int may_read =
-        !rec->recorder->with_tensors ||
-        !attni_hook_must_not_read(&rec->hook, "record", NULL, b->flags, stream);
+    const int may_read = !rec->recorder->with_tensors ||
+                         !attni_hook_must_not_read(&rec->hook, "record", NULL, b->flags, stream);
     if (attni_seen_batch_copy(&rec->batches[at], rec->hook.group, b, may_read, stream) == 0)
         rec->batches[at].metadata = space->metadata;
     return code;
@@ -196,8 +195,8 @@ static int record_forward(attn_instance_t *i, const attn_forward_t *a, const att
         w = w->next;
     struct attni_record r = {
         .file = &c->file, .group = g, .batch = &rec->batches[at], .weights = w, .args = a, .stream = stream};
-    r.is_capturing = c->with_tensors &&
-                     attni_hook_must_not_read(&rec->hook, "record", g->calling, g->built_flags, stream);
+    r.is_capturing =
+        c->with_tensors && attni_hook_must_not_read(&rec->hook, "record", g->calling, g->built_flags, stream);
     begin(c, &r, !cache_after, &has_tensors);
     int code = next->ops.forward(next->instance, a, space, stream, error);
     if (r.number >= 0) end(c, &r, code, cache_after, has_tensors, error);

@@ -27,12 +27,12 @@ struct shadow {
     uint32_t built_flags;
     int said_batch; /* the log has that a batch could not be planned */
     int32_t tokens;
-    int64_t longest;                 /* request of the batch */
-    struct attni_host_batch batch;   /* is_apart */
+    int64_t longest;               /* request of the batch */
+    struct attni_host_batch batch; /* is_apart */
     struct attni_host_forward inputs;
     void *output, *lse; /* on its device: [max_num_batched_tokens, Hq, Dv], [Hq, max_num_batched_tokens] */
     struct attni_host_copy seen[2]; /* of the engine's output or LSE, and of its own */
-    double largest, worst; /* |a - b| seen so far, and as a multiple of what is allowed */
+    double largest, worst;          /* |a - b| seen so far, and as a multiple of what is allowed */
     char worst_layer[128];
     double atol, rtol; /* allowed is atol + (rtol + n 2^-26) * |b| of n keys: semantics 10.2 */
     uint64_t weight_bytes;
@@ -266,7 +266,8 @@ static int shadow_prepare(attn_instance_t *i, const attn_weights_t *args, void *
     struct shadow_weights *w = s->weights;
     while (w != NULL && w->engines != args->weight_space)
         w = w->next;
-    if (w == NULL && (w = calloc(1, sizeof *w)) != NULL && (w->space = buffer(s, s->weight_bytes, NULL)) != NULL) {
+    if (w == NULL && (w = calloc(1, sizeof *w)) != NULL &&
+        (w->space = buffer(s, s->weight_bytes, NULL)) != NULL) {
         w->next = s->weights;
         s->weights = w;
     } else if (w != NULL && w->space == NULL) {
@@ -353,7 +354,8 @@ static int allocate_buffers(struct shadow *s, const attn_problem_t *p, const att
 static const char *known_obstacle(const attn_group_t *g, const struct attni_backend *backend) {
     if (attn_device_kind(g->device.type) == NULL)
         return "the memory of its device cannot be reached: its plugin brings no device kind";
-    if ((g->features & ATTN_F_OUT_FP8_GROUP) != 0) return "outputs with block scales are written in two places";
+    if ((g->features & ATTN_F_OUT_FP8_GROUP) != 0)
+        return "outputs with block scales are written in two places";
     if (g->inner.role == ATTN_ROLE_MLA_PREFILL) return "it is a part of a layer";
     if ((g->features & ATTN_F_DEVICE_LENGTHS) != 0)
         return "lengths on the device do not say which rows have a result";
@@ -364,8 +366,8 @@ static const char *known_obstacle(const attn_group_t *g, const struct attni_back
 
 /* The device on which this backend serves the problem: the group's, else the processor. "" or the first
  * reason of the former. */
-static const char *choose_device(struct shadow *s, const struct attni_backend *backend,
-                                 attn_problem_t *p, char *why, size_t size) {
+static const char *choose_device(struct shadow *s, const struct attni_backend *backend, attn_problem_t *p,
+                                 char *why, size_t size) {
     const attn_group_t *g = s->hook.group;
     attn_reason_t first = {.text = ""};
     attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = &first};

@@ -47,9 +47,9 @@ static int read_bytes(const attn_group_t *g, void *to, const void *from, int64_t
 static int take_memory(struct attni_host_copy *copy, const DLTensor *t, int64_t bytes, const char *name,
                        attn_error_t *error) {
     attni_host_copy_free(copy);
-    copy->memory = bytes >= 0 ? aligned_alloc(BLOCK_ALIGNMENT, ((size_t)bytes / BLOCK_ALIGNMENT + 1) *
-                                                                   BLOCK_ALIGNMENT)
-                              : NULL;
+    copy->memory =
+        bytes >= 0 ? aligned_alloc(BLOCK_ALIGNMENT, ((size_t)bytes / BLOCK_ALIGNMENT + 1) * BLOCK_ALIGNMENT)
+                   : NULL;
     if (copy->memory == NULL)
         return attn_fail(error, ATTN_E_NO_MEMORY, name, "no memory for the %lld bytes of %s",
                          (long long)bytes, name);
@@ -75,8 +75,8 @@ int attni_host_copy(const struct attni_host_read *read, const DLTensor *t, const
     }
     if (!is_whole(t)) return malformed(t, name, error);
     for (int i = 0; i < t->ndim; i++) {
-        copy->shape[i] = i == read->dim && read->most >= 0 ? attni_min64(read->most, t->shape[i])
-                                                            : t->shape[i];
+        copy->shape[i] =
+            i == read->dim && read->most >= 0 ? attni_min64(read->most, t->shape[i]) : t->shape[i];
         copy->strides[i] = t->strides[i];
         const int64_t last = (copy->shape[i] - 1) * attn_byte_stride(t, i);
         is_empty |= copy->shape[i] == 0;
@@ -88,8 +88,8 @@ int attni_host_copy(const struct attni_host_read *read, const DLTensor *t, const
     const int64_t bytes = is_empty ? 0 : high - low + t->dtype.bits / 8;
     int code = take_memory(copy, t, bytes, name, error);
     if (code == ATTN_OK)
-        code = read_bytes(g, copy->memory, (const char *)attn_data(t) + low, bytes, name, read->stream,
-                          error);
+        code =
+            read_bytes(g, copy->memory, (const char *)attn_data(t) + low, bytes, name, read->stream, error);
     if (code != ATTN_OK) return code;
     copy->t.byte_offset = (uint64_t)-low;
     *seen = &copy->t;
@@ -144,8 +144,8 @@ int attni_host_copy_blocks(const attn_group_t *group, const DLTensor *t, const c
     if (!is_whole(t) || axis < 0 || axis >= t->ndim) return malformed(t, name, error);
     for (int i = 0; i < t->ndim; i++) {
         if (attn_byte_stride(t, i) < 0)
-            return attn_fail(error, ATTN_E_UNSUPPORTED, name, "%s has a negative stride in dimension %d", name,
-                             i);
+            return attn_fail(error, ATTN_E_UNSUPPORTED, name, "%s has a negative stride in dimension %d",
+                             name, i);
         copy->shape[i] = i == axis ? count : t->shape[i];
         copy->strides[i] = t->strides[i];
         if (i != axis && !is_outside(t, axis, i) && t->shape[i] > 0)
@@ -181,11 +181,12 @@ int attni_hook_must_not_read(struct attni_hook *hook, const char *name, const ch
     if (!(knows ? attni_device_is_capturing(&g->device, stream) : (batch_flags & ATTN_BATCH_CAPTURE) != 0))
         return 0;
     if (!hook->said_capturing)
-        attni_log(&g->context->log, ATTN_LOG_WARN,
-                  "[hook %s] %s%s%s of %s: the stream is capturing a graph, from which nothing can be read back; "
-                  "what is captured is not looked at, nor are its replays",
-                  name, layer != NULL ? "layer '" : "build_metadata", layer != NULL ? layer : "",
-                  layer != NULL ? "'" : "", g->backend->shown.name);
+        attni_log(
+            &g->context->log, ATTN_LOG_WARN,
+            "[hook %s] %s%s%s of %s: the stream is capturing a graph, from which nothing can be read back; "
+            "what is captured is not looked at, nor are its replays",
+            name, layer != NULL ? "layer '" : "build_metadata", layer != NULL ? layer : "",
+            layer != NULL ? "'" : "", g->backend->shown.name);
     hook->said_capturing = 1;
     return 1;
 }

@@ -53,7 +53,8 @@ static const DLTensor *read_list(struct reader *r, const DLTensor *t, const char
         *why = capturing;
         return NULL;
     }
-    if (attni_host_copy(&read, t, name, &r->copy, &seen, NULL) != ATTN_OK || seen == NULL) *why = out_of_reach;
+    if (attni_host_copy(&read, t, name, &r->copy, &seen, NULL) != ATTN_OK || seen == NULL)
+        *why = out_of_reach;
     return seen;
 }
 
@@ -87,7 +88,8 @@ static void copy_masks(struct attni_seen_batch *seen, struct reader *reader, con
                                    2 * b->num_mm_ranges, failed);
     } else if (spans != NULL && spans->strides[1] != 2) {
         seen->unseen = "the spans of a request do not follow each other";
-    } else if (spans != NULL && (spans = read_list(reader, spans, "mm_prefix_ranges", &seen->unseen)) != NULL) {
+    } else if (spans != NULL &&
+               (spans = read_list(reader, spans, "mm_prefix_ranges", &seen->unseen)) != NULL) {
         seen->num_mm_ranges = (int32_t)spans->shape[1];
         seen->ranges = copied_rows((const int32_t *)attn_data(spans), b->num_reqs, 2 * spans->shape[1],
                                    spans->strides[0], failed);
@@ -369,8 +371,7 @@ static const char *add_blocks(const struct attni_record *r, const DLTensor *t, c
     for (int i = 0; i < t->ndim && i < ATTNI_TENSOR_DIMS; i++)
         sizes[i] = i == axis ? count : t->shape[i];
     if (r->group->device.type != kDLCPU) {
-        const int code =
-            attni_host_copy_blocks(r->group, t, what, axis, map, count, r->stream, &copy, NULL);
+        const int code = attni_host_copy_blocks(r->group, t, what, axis, map, count, r->stream, &copy, NULL);
         if (code != ATTN_OK) why = code == ATTN_E_NO_MEMORY ? no_room : out_of_reach;
         d.t = &copy.t, d.mapped = -1;
     }

@@ -3,7 +3,8 @@
  * hooks_on_device DEVICE BACKEND [SHADOW]: the hooks over tensors of a device, for each role that the backend
  * has, dense and latent: nothing is found where nothing is wrong, and what the plugin planted.c spoils, or
  * the engine gives wrong, is found by name. SHADOW is a second backend of that device; the other shadow is
- * REFERENCE, on the processor. $HOOKS_ATTN replays what was recorded, into $HOOKS_FOLDER.
+ * REFERENCE, on the processor. $HOOKS_ATTN replays what was recorded into $HOOKS_FOLDER. Without arguments:
+ * all of that for every CUDA plugin on cuda:0.
  */
 #include "../tap.h"
 #include "device_blocks.h"
@@ -40,10 +41,8 @@ static int count_of(const char *part) {
 
 static attn_context_t *open_context(const char *ini) {
     attn_context_t *context = NULL;
-    attn_context_options_t o = {.struct_size = sizeof o,
-                                .config_text = ini,
-                                .log = take_log,
-                                .log_level = ATTN_LOG_INFO};
+    attn_context_options_t o = {
+        .struct_size = sizeof o, .config_text = ini, .log = take_log, .log_level = ATTN_LOG_INFO};
     logged[0] = '\0';
     if (attn_context_create(&o, &context, &error) != ATTN_OK) bail_out("%s", error.text);
     return context;
@@ -280,8 +279,9 @@ static void test_shadow(const attn_device_t *device, const char *backend, const 
     planted("value");
     is_int(step(&w, 1), ATTN_OK, "a wrong output is the engine's all the same");
     planted("");
-    snprintf(part, sizeof part, "2 [hook shadow] layer 'layers.7.attn', call 3: outputs of %s and %s differ by",
-             backend, shadow);
+    snprintf(part, sizeof part,
+             "2 [hook shadow] layer 'layers.7.attn', call 3: outputs of %s and %s differ by", backend,
+             shadow);
     has_str(logged, part, "but is found, with the name of its layer");
     close_world(&w);
     has_str(logged, "3 of 3 calls compared", "every call was compared");
@@ -378,6 +378,51 @@ static void test_capture(const attn_device_t *device, const char *backend, const
     free(want);
 }
 
+/* ---------------------------------------------------------------------- on a GPU */
+
+/* This program again, with the backends of one plugin spoiled; 0: all of it passed. */
+static int run_again(const char *self, const char *folder, const char *target, const char *others,
+                     const char *backends) {
+    const char *build = getenv("ATTN_TEST_BUILDDIR"), *plugins = getenv("ATTN_TEST_PLUGIN_DIR");
+    char command[4096], line[1024];
+    int status = -1;
+    snprintf(
+        command, sizeof command,
+        "printf '[attn]\\nplugin_dir = %s\\nplugins = %s\\n[plugin planted]\\npath = %s/tests/layer/.libs/"
+        "planted.so\\nrequired = yes\\n' >'%s/planted.ini'; { PLANTED_TARGET='%s/%s.so' "
+        "HOOKS_ATTN='%s/tools/attn' HOOKS_FOLDER='%s' ATTN_CONFIG='%s/planted.ini' '%s' cuda:0 %s; "
+        "echo status $?; } | sed 's/^/# /'",
+        plugins, others, build, folder, plugins, target, build, folder, folder, self, backends);
+    FILE *f = popen(command, "r");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        sscanf(line, "# status %d", &status);
+        printf("%s", line);
+    }
+    if (f != NULL) pclose(f);
+    return status;
+}
+
+static int test_gpu(const char *self) {
+    static const struct {
+        const char *target, *others, *backends;
+    } runs[] = {{"mla", "reference", "FLASHMLA"},
+                {"mla_sparse", "reference", "FLASHMLA_SPARSE"},
+                {"flash", "triton_like, reference", "FLASH_ATTN TRITON_ATTN"},
+                {"triton_like", "flash, reference", "TRITON_ATTN FLASH_ATTN"}};
+    char folder[] = "/tmp/attn-hooks-XXXXXX", command[100];
+    attn_device_t device = {.struct_size = sizeof device};
+    if (attn_device_parse("cuda:0", &device, &error) != ATTN_OK) skip_all("%s", error.text);
+    if (getenv("ATTN_TEST_BUILDDIR") == NULL || getenv("ATTN_TEST_PLUGIN_DIR") == NULL ||
+        mkdtemp(folder) == NULL)
+        bail_out("ATTN_TEST_BUILDDIR, ATTN_TEST_PLUGIN_DIR or a folder is missing");
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++)
+        is_int(run_again(self, folder, runs[i].target, runs[i].others, runs[i].backends), 0,
+               "the hooks over %s", runs[i].backends);
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0) diag("%s remains", folder);
+    return tap_done();
+}
+
 int main(int argc, char **argv) {
     static const family_t families[] = {{"dense", ATTN_ROLE_DECODER, ATTN_KV_AUTO, 0},
                                         {"dense, fp8 cache", ATTN_ROLE_DECODER, ATTN_KV_FP8_E4M3, 0},
@@ -389,6 +434,7 @@ int main(int argc, char **argv) {
                                         {"mla_sparse, latent form", ATTN_ROLE_MLA_SPARSE, ATTN_KV_AUTO, 1}};
     attn_device_t device = {.struct_size = sizeof device};
     int served = 0;
+    if (argc == 1) return test_gpu(argv[0]);
     if (argc < 3) bail_out("hooks_on_device DEVICE BACKEND [SHADOW]");
     attn_context_t *context = open_context("");
     if (attn_device_parse(argv[1], &device, &error) != ATTN_OK) bail_out("%s", error.text);

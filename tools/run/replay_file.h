@@ -31,8 +31,8 @@ typedef struct replay_call {
     uint32_t axes[REPLAY_MAX_DIMS];
     /* NULL: not given */
     const st_tensor_t *query, *key, *value, *kv_cache, *v_cache, *q_scale, *k_scale, *v_scale, *prob_scale,
-        *output_scale, *sinks, *slopes, *rel_bias, *qq_bias, *topk_indices, *kv_b_proj, *kv_b_proj_scale, *output,
-        *lse;
+        *output_scale, *sinks, *slopes, *rel_bias, *qq_bias, *topk_indices, *kv_b_proj, *kv_b_proj_scale,
+        *output, *lse;
 } replay_call_t;
 
 /* How many calls the file has, or a negative ATTN_E_*. */
