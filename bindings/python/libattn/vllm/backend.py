@@ -11,7 +11,7 @@ from vllm.v1.attention.backend import AttentionBackend, MultipleOf
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from .builder import Builder
-from .layer import Impl
+from .impl import Impl
 from .problems import cache_bytes_of, device_now, why_not
 
 

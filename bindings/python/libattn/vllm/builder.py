@@ -14,7 +14,7 @@ from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec
 
 import libattn
 
-from .layer import Impl
+from .impl import Impl
 from .problems import open_group, problem_of
 
 logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
