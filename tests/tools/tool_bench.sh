@@ -36,6 +36,8 @@ wants "the table and the picture" 0 "workload " bench --device cpu --threads 1 -
 ok "with a roof of each kind" sh -c "grep -q '>f32 FMA ' '$tap_scratch/bench.svg'"
 ok "the picture is SVG and complete" sh -c "grep -q '^<svg ' '$tap_scratch/bench.svg' && tail -n 1 '$tap_scratch/bench.svg' | grep -q '^</svg>'"
 wants "a picture that cannot be written" 4 "No such file" bench --device cpu --threads 1 --time 1 --problem "$own" --svg /no/such/a.svg
+wants "a row that is none, beside one that is" 2 "--rows has 'prefil1'" bench --device cpu --suite quick --rows vision,prefil1
+wants "a row without a name, beside one with" 2 "--rows has ''" bench --device cpu --suite quick --rows vision,,prefill
 wants "an unknown suite" 2 "suites are" bench --device cpu --suite marathon
 wants "a query longer than the keys" 2 "part of the keys" bench --device cpu --problem "$own" --query 9 --seq 4
 wants "cross attention" 0 "yours .*e-0" bench --device cpu --time 1 --requests 2 --query 40 --seq 30 \

@@ -86,6 +86,27 @@ static int read_lens(const char *text, bench_row_t *row) {
     return 1;
 }
 
+/* A word of --rows that no row of the suite has would be a typing error that nobody sees beside words that
+ * have. */
+static int check_words(const char *list, const char *suite) {
+    for (const char *at = list != NULL ? list : ""; *at != '\0';) {
+        char word[64];
+        const size_t length = strcspn(at, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        at += length + (at[length] == ',');
+        int is_known = 0;
+        for (const bench_work_t *w = bench_works; w->name != NULL && !is_known; w++)
+            is_known = strcmp(w->suite, suite) == 0 && is_wanted(word, w->name);
+        if (is_known) continue;
+        tool_error(
+            "--rows has '%s', which is in the name of no row of suite '%s'; attn bench --suite %s shows "
+            "them",
+            word, suite, suite);
+        return TOOL_USAGE;
+    }
+    return TOOL_OK;
+}
+
 static int choose_rows(const bench_args_t *args, const attn_device_t *device, bench_row_t *rows, int *count) {
     if (args->problem != NULL) {
         const int64_t seq_len = args->seq_len != 0 ? args->seq_len : args->query_len;
@@ -95,13 +116,16 @@ static int choose_rows(const bench_args_t *args, const attn_device_t *device, be
                                                                                            : status;
     }
     const char *suite = args->suite != NULL ? args->suite : device->type != kDLCPU ? "gpu" : "cpu";
+    int is_suite = 0;
     for (const bench_work_t *w = bench_works; w->name != NULL; w++) {
+        is_suite |= strcmp(w->suite, suite) == 0;
         if (strcmp(w->suite, suite) != 0 || !is_wanted(args->rows, w->name)) continue;
         int status = add_row(rows, count, w->name, w->problem, w->requests, w->query_len, w->seq_len);
         if (status != TOOL_OK) return status;
         rows[*count - 1].lens = w->lens;
         rows[*count - 1].is_write = w->is_write;
     }
+    if (is_suite && args->rows != NULL && args->rows[0] != '\0') return check_words(args->rows, suite);
     if (*count > 0) return TOOL_OK;
     tool_error("suite '%s' has no such rows; the suites are cpu, quick, gpu and h200", suite);
     return TOOL_USAGE;
