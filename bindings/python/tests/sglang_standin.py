@@ -118,10 +118,11 @@ class MHATokenToKVPool:
         self.store_dtype = torch.uint8 if dtype.itemsize == 1 else dtype
         rows = size + page_size
         self.k_buffer = [
-            torch.zeros(rows, head_num, head_dim, dtype=self.store_dtype) for _ in range(layer_num)
+            torch.zeros(rows, head_num, head_dim, dtype=self.store_dtype, device=device)
+            for _ in range(layer_num)
         ]
         self.v_buffer = [
-            torch.zeros(rows, head_num, v_head_dim or head_dim, dtype=self.store_dtype)
+            torch.zeros(rows, head_num, v_head_dim or head_dim, dtype=self.store_dtype, device=device)
             for _ in range(layer_num)
         ]
 
@@ -159,7 +160,7 @@ class MLATokenToKVPool:
         self.size, self.page_size, self.dtype, self.start_layer = size, page_size, dtype, 0
         self.kv_lora_rank = kv_lora_rank
         self.kv_buffer = [
-            torch.zeros(size + page_size, 1, kv_lora_rank + qk_rope_head_dim, dtype=dtype)
+            torch.zeros(size + page_size, 1, kv_lora_rank + qk_rope_head_dim, dtype=dtype, device=device)
             for _ in range(layer_num)
         ]
 
