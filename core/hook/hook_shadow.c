@@ -7,9 +7,9 @@
  */
 #include "hook/hook.h"
 #include "hook/host_batch.h"
+#include "hook/shadow_compare.h"
 #include <attn/attn_plugin_util.h>
 #include "base/arith.h"
-#include "base/tensor_values.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ struct shadow {
     struct attni_host_copy seen[2]; /* of the engine's output or LSE, and of its own */
     double largest, worst;          /* |a - b| seen so far, and as a multiple of what is allowed */
     char worst_layer[128];
-    double atol, rtol; /* allowed is atol + (rtol + n 2^-26) * |b| of n keys: semantics 10.2 */
+    struct attni_tolerance allowed;
     uint64_t weight_bytes;
     struct shadow_weights *weights; /* latent attention: of each layer that was prepared */
 };
@@ -64,72 +64,8 @@ static void warn(const struct shadow *s, const char *what, const char *why) {
     attni_log(&s->hook.group->context->log, ATTN_LOG_WARN, "[hook shadow] %s %s: %s", s->name, what, why);
 }
 
-/* The table of semantics 10.2. */
-static void set_tolerance(struct shadow *s, const attn_problem_t *p) {
-    const uint32_t kv = attn_role_has_cache(p->role) ? p->kv_cache_dtype : (uint32_t)ATTN_KV_AUTO;
-    const int is_fp8_out = p->out_dtype == ATTN_DTYPE_FP8_E4M3 || p->out_dtype == ATTN_DTYPE_FP8_E5M2;
-    const uint32_t out = p->out_dtype != 0 ? p->out_dtype : p->dtype;
-    const int has_f16 = p->dtype == ATTN_DTYPE_FLOAT16 || out == ATTN_DTYPE_FLOAT16 || kv == ATTN_KV_FLOAT16;
-    s->atol = out == ATTN_DTYPE_FLOAT64 ? 1e-9 : 2e-5;
-    if (has_f16) s->atol = 3e-3;
-    if (p->dtype == ATTN_DTYPE_BFLOAT16 || out == ATTN_DTYPE_BFLOAT16 || kv == ATTN_KV_BFLOAT16)
-        s->atol = 1.5e-2;
-    s->rtol = s->atol;
-    if (attn_kv_is_lossy(kv)) s->atol = 6e-2, s->rtol = 1e-1;
-    if (p->query_dtype != p->dtype) s->atol = s->rtol = 1.5e-1;
-    if (is_fp8_out) s->atol = s->rtol = 2e-1;
-    /* errors of float32 scores grow with them */
-    const double scores = fabs(p->scale) * sqrt((double)attn_query_size(p));
-    if (scores > 4) s->atol *= scores < 8 ? scores / 4 : 2;
-}
-
-/* The element that is farthest from what is allowed; a value that only one side has (NaN, infinity) is
- * infinitely far. */
-struct compare {
-    const char *other; /* dense rows in the same order */
-    double atol, rtol;
-    double largest, worst; /* |a - b|, and as a multiple of what is allowed */
-    double a, b;           /* where it is worst */
-};
-
-static int compare_row(void *user, const DLTensor *t, const char *row, int64_t index) {
-    struct compare *c = user;
-    int64_t n = t->shape[t->ndim - 1], step = attn_byte_stride(t, t->ndim - 1), size = t->dtype.bits / 8;
-    const char *other = c->other + index * n * size;
-    for (int64_t i = 0; i < n; i++) {
-        double a = attni_value(t->dtype, row + i * step), b = attni_value(t->dtype, other + i * size);
-        if (a == b || (isnan(a) && isnan(b))) continue;
-        double difference = isfinite(a) && isfinite(b) ? fabs(a - b) : INFINITY;
-        double multiple = isfinite(difference) ? difference / (c->atol + c->rtol * fabs(b)) : INFINITY;
-        if (difference > c->largest) c->largest = difference;
-        if (multiple > c->worst) c->worst = multiple, c->a = a, c->b = b;
-    }
-    return 0;
-}
-
-enum { LONG = 2048 }; /* a plain float32 sum over more keys loses a little more */
-
-/* The first `most` of dimension dim of the engine's tensor beside the shadow's, which is dense. */
-static int compare(struct shadow *s, const DLTensor *engine, const DLTensor *mine, int dim, const char *name,
-                   void *stream, struct compare *c, attn_error_t *error) {
-    const struct attni_host_read read = {s->hook.group, stream, dim, s->tokens};
-    const DLTensor *a, *b;
-    int code = attni_host_copy(&read, engine, name, &s->seen[0], &a, error);
-    if (code == ATTN_OK) code = attni_host_copy(&read, mine, name, &s->seen[1], &b, error);
-    if (code != ATTN_OK || a == NULL || b == NULL) return code;
-    DLTensor used = *a;
-    int64_t shape[3];
-    for (int i = 0; i < a->ndim && i < 3; i++)
-        shape[i] = i == dim ? s->tokens : a->shape[i];
-    used.shape = shape;
-    *c = (struct compare){.other = attn_data(b), .atol = s->atol, .rtol = s->rtol};
-    if (s->longest > LONG) c->rtol += (double)s->longest * 0x1p-26;
-    attni_each_row(&used, -1, compare_row, c);
-    return ATTN_OK;
-}
-
 /* Logs a difference that is larger than any before. */
-static void report(struct shadow *s, const struct compare *c, const char *what) {
+static void report(struct shadow *s, const struct attni_comparison *c, const char *what) {
     if (c->largest > s->largest) s->largest = c->largest;
     if (!(c->worst > s->worst)) return;
     s->worst = c->worst;
@@ -139,7 +75,8 @@ static void report(struct shadow *s, const struct compare *c, const char *what) 
               "%.3g + %.3g of "
               "the latter)",
               s->worst_layer, (unsigned long long)s->calls, what, s->hook.group->backend->shown.name, s->name,
-              isfinite(c->worst) ? fabs(c->a - c->b) : INFINITY, c->a, c->b, c->atol, c->rtol);
+              isfinite(c->worst) ? fabs(c->a - c->b) : INFINITY, c->a, c->b, c->allowed.atol,
+              c->allowed.rtol);
 }
 
 /* Dense tensors over the shadow's own buffers, shaped like the engine's. */
@@ -175,10 +112,17 @@ static int take_inputs(struct shadow *s, const attn_forward_t *a, attn_forward_t
     return code;
 }
 
+/* The rows of the batch, which are dimension dim. */
+static int compare(struct shadow *s, const DLTensor *engine, const DLTensor *mine, int dim, const char *name,
+                   void *stream, struct attni_comparison *c, attn_error_t *error) {
+    const struct attni_host_read read = {s->hook.group, stream, dim, s->tokens};
+    return attni_compare(&read, engine, mine, name, &s->allowed, s->longest, s->seen, c, error);
+}
+
 static void run_shadow(struct shadow *s, const attn_forward_t *a, const struct shadow_weights *weights,
                        void *stream) {
     struct twin output, lse;
-    struct compare c;
+    struct attni_comparison c;
     attn_forward_t mine;
     attn_error_t error = {.struct_size = sizeof error};
     int code = take_inputs(s, a, &mine, stream, &error);
@@ -457,7 +401,7 @@ int attni_hook_shadow_open(attn_group_t *group, struct attni_stage *stage, const
     s->hook.group = group;
     s->name = backend->shown.name;
     s->sample = sample > 0 ? sample : 1;
-    set_tolerance(s, &group->inner);
+    s->allowed = attni_tolerance_of(&group->inner);
     const char *reason = known_obstacle(group, backend);
     if (reason[0] == '\0') reason = open_other(s, backend, why, sizeof why);
     if (reason[0] != '\0') {

@@ -61,6 +61,9 @@ for form in "qk_nope_head_dim=32 v_head_dim=32" "features=latent"; do
         bench --verbose --config-file "$tap_scratch/watched.ini" --device cpu --backend CPU_ATTN --threads 1 --time 1 \
         --problem "$latent $form" --requests 2 --seq 40 --query 3
 done
+wants "no shadow of outputs with block scales, which the call writes in the engine's tensor" 1 "outputs with block scales are written in two" \
+    bench --verbose --config-file "$tap_scratch/watched.ini" --device cpu --backend CPU_ATTN --threads 1 --time 1 --seq 40 \
+    --problem "role=decoder num_heads=4 head_size=128 dtype=float32 out_dtype=fp8_e4m3 features=out_fp8_group"
 { sed '$ s/,$//' "$tap_scratch/trace.json" && echo ']'; } >"$tap_scratch/whole.json"
 ok "the timeline is JSON once it is closed" "$ATTN_TEST_BUILDDIR/tests/tools/json_query" 0.ph <"$tap_scratch/whole.json"
 tap_done
