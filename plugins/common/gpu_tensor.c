@@ -80,9 +80,35 @@ int gpu_check_pages(const DLTensor *t, const char *name, int align, attn_error_t
     return status;
 }
 
+/* Only the distance between whole pages is free, so that only it is looked at beside the address. */
+static int view_whole_pages(const call_cache_t *c, int align, const DLTensor *kv, gpu_cache_view *view,
+                            attn_error_t *error) {
+    const attn_kv_page_t page = call_cache_page(c);
+    char *const at = attn_data(kv);
+    DLTensor pages = *kv;
+    pages.ndim = 2; /* the block's dimension, and one that is not looked at */
+    int status = gpu_check_pages(&pages, "kv_cache", align, error);
+    if (status != ATTN_OK) return status;
+    *view = (gpu_cache_view){.k = at + page.values[0].at,
+                             .v = at + page.values[1].at,
+                             .pages = kv->shape[0],
+                             .k_page = kv->strides[0],
+                             .k_head = page.values[0].head,
+                             .k_token = page.values[0].token,
+                             .v_page = kv->strides[0],
+                             .v_head = page.values[1].head,
+                             .v_token = page.values[1].token};
+    for (int i = 0; i < 2; i++)
+        if (page.scales[i].row != 0)
+            view->scales[i] = (gpu_scales_view){at + page.scales[i].at, kv->strides[0], page.scales[i].head,
+                                                page.scales[i].token};
+    return ATTN_OK;
+}
+
 int gpu_view_cache(const call_cache_t *c, int align, const DLTensor *kv, const DLTensor *v,
                    gpu_cache_view *view, attn_error_t *error) {
     int status = call_check_caches(c, kv, v, error);
+    if (status == ATTN_OK && attn_kv_is_whole_page(c->kv)) return view_whole_pages(c, align, kv, view, error);
     if (status == ATTN_OK) status = gpu_check_pages(kv, "kv_cache", align, error);
     if (status == ATTN_OK && c->is_separate) status = gpu_check_pages(v, "v_cache", align, error);
     if (status != ATTN_OK) return status;

@@ -26,11 +26,18 @@ int gpu_check_scale(const DLTensor *t, const char *name, int64_t heads, int *str
 
 /* A cache whose shape is checked: on the device, aligned, and of no more blocks than 32-bit ids name. */
 int gpu_check_pages(const DLTensor *t, const char *name, int align, attn_error_t *error);
-/* Addresses, and strides in elements, of K and V in a packed cache or in a pair of caches. */
+/* Addresses, and strides in elements, of K and V in a packed cache or in a pair of caches. Of whole pages
+ * (semantics 3.6, 3.8) all strides are bytes, and scales has those of K and of V, zeros where there are none.
+ */
+typedef struct gpu_scales_view {
+    void *at;
+    int64_t page, head, token;
+} gpu_scales_view;
 typedef struct gpu_cache_view {
     void *k, *v;
     int64_t pages;
     int64_t k_page, k_head, k_token, v_page, v_head, v_token;
+    gpu_scales_view scales[2];
 } gpu_cache_view;
 int gpu_view_cache(const call_cache_t *c, int align, const DLTensor *kv_cache, const DLTensor *v_cache,
                    gpu_cache_view *view, attn_error_t *error);

@@ -40,7 +40,7 @@ static int odd16(int bytes) {
     return bytes / 16 % 2 ? bytes : bytes + 16;
 }
 
-static int bytes_of(int type) {
+static int bytes_of(int type) { /* E2M1: of the unit of its strides */
     return type == TRITON_F32 ? 4 : type == TRITON_F16 || type == TRITON_BF16 ? 2 : 1;
 }
 
@@ -80,20 +80,30 @@ static int packed_of(uint32_t kv) {
     }
 }
 
-static int terms_of(const triton_config_t *c) { /* inline float32s of a key: K's scale, V's, V's addend */
-    return c->packed ? 3 : c->token_head ? 2 : 0;
+/* Bytes of `n` values in a row of the cache. */
+static int row_of(int type, int n) {
+    return type == TRITON_E2M1 ? n / 2 : n * bytes_of(type);
+}
+
+static int terms_of(const triton_config_t *c) { /* float32s of a key: K's scale, V's, V's addend */
+    return c->packed ? 3 : c->token_head ? 2 : c->k_apart;
+}
+static int bytes_a_query(const triton_config_t *c) { /* of prefill: what it sees, its scale */
+    return c->k_apart ? 12 : 8;
 }
 
 static int prefill_smem(const triton_config_t *c) {
     int dp = round_up(c->d, 16), dvp = round_up(c->dv, 16), rows = c->warps * 16 * c->m_tiles;
     int krs = dp * 2 + 16, vrs = dvp * 2 + 16, ors = dvp * bytes_of(c->out) + 16;
-    return rows * greatest(krs, ors) + c->keys * (krs + vrs) + terms_of(c) * c->keys * 4 + rows * 8 + 16;
+    return rows * greatest(krs, ors) + c->keys * (krs + vrs) + terms_of(c) * c->keys * 4 +
+           rows * bytes_a_query(c) + 16;
 }
 
 static int wgmma_smem(const triton_config_t *c) {
-    int k_row = round_up(c->d, 64) * 2, v_row = round_up(c->dv, 64) * 2, rows = c->warps * 16;
+    int k_row = c->k_apart ? round_up(c->d, 128) : round_up(c->d, 64) * 2, v_row = round_up(c->dv, 64) * 2,
+        rows = c->warps * 16;
     int keys = 2 * c->keys * (k_row + v_row + terms_of(c) * 4);
-    return 1024 + rows * k_row + keys + rows * 8 + 16;
+    return 1024 + rows * k_row + keys + rows * bytes_a_query(c) + 16;
 }
 
 /* The ring's row for `bytes` of a packed row that begins up to `shift` bytes behind a multiple of 16. */
@@ -119,11 +129,14 @@ static int packed_smem(const triton_config_t *c) {
 
 static int decode_smem(const triton_config_t *c) {
     if (c->packed) return packed_smem(c);
-    int e = bytes_of(c->kv), pad = e == 1 ? 32 : 16, dp = round_up(c->d, pad), dvp = round_up(c->dv, pad);
+    int dp = round_up(c->d, bytes_of(c->kv) == 1 ? 32 : 16),
+        dvp = round_up(c->dv, bytes_of(c->v) == 1 ? 32 : 16);
     int row = c->joint     ? round_up(128 + c->d + dvp, 128)
-              : c->swizzle ? round_up((dp + dvp) * e, 128)
-                           : odd16(dp * e) + odd16(dvp * e);
-    int ring = 48 * (row + (c->token_head && !c->joint ? 8 : 0));
+              : c->swizzle ? round_up(row_of(c->kv, dp) + row_of(c->v, dvp), 128)
+                           : odd16(row_of(c->kv, dp)) + odd16(row_of(c->v, dvp));
+    int ring = 48 * (row + (c->kv == TRITON_E2M1                         ? (c->d + c->dv) / 16
+                            : (c->token_head && !c->joint) || c->k_apart ? 8
+                                                                         : 0));
     return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
 }
 
@@ -173,7 +186,7 @@ static int configure_wgmma(triton_config_t *c) {
     c->m_tiles = 1;
     c->ctas = size <= 80 ? 2 : 1;
     c->keys = size <= 80 ? 64 : size <= 96 ? 96 : size <= 128 ? 128 : size <= 192 ? 80 : 64;
-    c->early = size > 64 && size <= 192 && bytes_of(c->kv) == 2;
+    c->early = size > 64 && size <= 192 && bytes_of(c->v) == 2;
     c->prefill_smem = wgmma_smem(c);
     c->prefill_rows = c->warps * 16;
     c->prefill_threads = c->warps * 32;
@@ -185,7 +198,9 @@ static int configure_decode(triton_config_t *c) {
     c->swizzle = c->kv_vec == 16 && !c->joint;
     /* cp.async moves at least 4 bytes; of packed rows it moves what they lie in, and a lane takes 16 codes of
      * 3 bits */
-    c->has_decode = c->packed ? c->d >= 64 || c->packed < TRITON_C3V4 : c->page > 0 && c->kv_vec >= 4;
+    c->has_decode = c->packed              ? c->d >= 64 || c->packed < TRITON_C3V4
+                    : c->kv == TRITON_E2M1 ? c->d % 64 == 0
+                                           : c->page > 0 && c->kv_vec >= 4;
     if (!c->has_decode) return 0;
     c->n_tiles = c->group <= 8 ? 1 : 2;
     c->decode_warps = is_small ? 4 : 8;
@@ -217,6 +232,11 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->out_group = (f & ATTN_F_OUT_FP8_GROUP) != 0;
     c->out = type_of(p->out_dtype && !c->out_group ? p->out_dtype : p->dtype);
     c->kv = type_of(attn_kv_storage(attn_role_has_cache(p->role) ? p->kv_cache_dtype : 0, p->dtype));
+    c->k_apart = attn_role_has_cache(p->role) && attn_kv_rounds_query(p->kv_cache_dtype);
+    c->v_channels = attn_role_has_cache(p->role) && attn_kv_has_channel_scales(p->kv_cache_dtype);
+    if (c->k_apart) c->kv = TRITON_I8;
+    if (attn_role_has_cache(p->role) && p->kv_cache_dtype == ATTN_KV_NVFP4) c->kv = TRITON_E2M1;
+    c->v = c->k_apart && !c->v_channels ? c->model : c->kv;
     c->d = (int)p->head_size;
     c->dv = (int)(p->head_size_v ? p->head_size_v : p->head_size);
     c->group = (int)(p->num_heads / (p->num_kv_heads ? p->num_kv_heads : p->num_heads));
@@ -242,9 +262,9 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->device_lengths = (f & ATTN_F_DEVICE_LENGTHS) != 0;
     c->scale = p->scale;
     c->cap = p->logits_soft_cap;
-    int e = bytes_of(c->kv), tail = c->token_head ? 4 : 0;
+    int k_row = row_of(c->kv, c->d), v_row = row_of(c->v, c->dv), tail = c->token_head ? 4 : 0;
     c->q_vec = alignment(c->d * bytes_of(c->q), 16);
-    c->kv_vec = alignment(alignment(c->d * e, c->dv * e), alignment(c->d * e + tail, c->dv * e + tail));
+    c->kv_vec = alignment(alignment(k_row, v_row), alignment(k_row + tail, v_row + tail));
     c->exact = c->model == TRITON_F32 || c->kv == TRITON_F32 || c->d > 256 || c->dv > 256;
     c->joint = c->token_head && !c->exact && !(f & ATTN_F_SEPARATE_KV) &&
                (c->packed || (c->d % 16 == 0 && c->dv % 16 == 0));
@@ -270,12 +290,14 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_CTAS=%d\n-DTL_EARLY=%d\n-DTL_JOINT=%d\n-DTL_SWIZZLE=%d\n-DTL_DWARPS=%d\n-DTL_NT=%d\n-DTL_DCTAS="
         "%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
-        "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_REL=%d\n-DTL_DEVICE_LENGTHS=%d\n",
+        "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_REL=%d\n-DTL_DEVICE_LENGTHS=%d\n"
+        "-DTL_V=%d\n-DTL_K_APART=%d\n-DTL_V_CHANNELS=%d\n-DTL_FP4=%d\n-DTL_S8=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window,
         c->chunk, c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias,
         c->sinks, c->scale, c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles,
         c->keys, c->ctas, c->early, c->joint, c->swizzle, c->decode_warps, c->n_tiles, c->decode_ctas,
         c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys, round_up(c->dv, 16),
-        c->rope, c->pairs, c->packed, c->rel_bias, c->device_lengths);
+        c->rope, c->pairs, c->packed, c->rel_bias, c->device_lengths, c->v, c->k_apart, c->v_channels,
+        c->kv == TRITON_E2M1, c->k_apart && c->wgmma);
     return n > 0 && (size_t)n < size ? n : -1;
 }

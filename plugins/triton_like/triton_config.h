@@ -16,19 +16,22 @@ enum {
     TRITON_E5M2 = 4,
     TRITON_F32 = 5,
     TRITON_I8 = 6,
-    TRITON_BYTES = 7
+    TRITON_BYTES = 7,
+    TRITON_E2M1 = 8 /* two in a byte, e4m3 scales of groups apart (semantics 3.6) */
 };
 /* Rows of codes of fewer bits: what their words mean (triton_packed.cuh). */
 enum { TRITON_INT4 = 1, TRITON_K8V4 = 2, TRITON_C4V4 = 3, TRITON_C3V4 = 4, TRITON_C3V3 = 5 };
-enum { TRITON_MAX_PIECES = 256, TRITON_MACROS_SIZE = 2560 };
+enum { TRITON_MAX_PIECES = 256, TRITON_MACROS_SIZE = 2688 };
 
 typedef struct triton_config {
-    int cc; /* 90: sm_90 */
-    int q, out, kv, model;
-    int d, dv, group, page; /* page 0: no cache */
+    int cc;                   /* 90: sm_90 */
+    int q, out, kv, v, model; /* kv: of K, and of V where v is not another one */
+    int d, dv, group, page;   /* page 0: no cache */
     int token_head;
-    int packed; /* TRITON_INT4 and so on, else 0; token_head is set then, too */
-    int causal; /* 0, 1, 2: per request */
+    int k_apart;    /* scales of K lie apart from its rows, and queries are rounded to int8 (semantics 3.8) */
+    int v_channels; /* V has scales of channels */
+    int packed;     /* TRITON_INT4 and so on, else 0; token_head is set then, too */
+    int causal;     /* 0, 1, 2: per request */
     int window, chunk, lookback, lookback_chunk, rswa; /* 0 and lookback -1: off */
     int spans, span_clamp, alibi, qq_bias, sinks, rel_bias;
     int device_lengths; /* decode reads lengths where prefill does, its items have bounds of them */

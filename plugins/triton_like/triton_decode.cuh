@@ -29,10 +29,12 @@
 namespace attn_cuda {
 namespace decode {
 
-constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, EB = element_bytes(TL_KV), QB = element_bytes(TL_Q);
-constexpr bool PACKED = TL_PACKED != 0, CODES = EB == 1 && !PACKED;
+constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, V_MMA = TL_V == DT_BF16 ? DT_BF16 : DT_F16;
+constexpr int EB = element_bytes(TL_KV), VB = element_bytes(TL_V), QB = element_bytes(TL_Q);
+constexpr bool PACKED = TL_PACKED != 0, CODES = EB == 1 && !PACKED, V_CODES = VB == 1 && !PACKED;
+constexpr int K_ROW = TL_FP4 ? TL_D / 2 : TL_D * EB, V_ROW = TL_FP4 ? TL_DV / 2 : TL_DV * VB;
 constexpr int DP = CODES ? (TL_D + 31) / 32 * 32 : (TL_D + 15) / 16 * 16;
-constexpr int DVP = PACKED ? packed::M_TILES * 16 : CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
+constexpr int DVP = PACKED ? packed::M_TILES * 16 : V_CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
 constexpr int odd16(int bytes) {
     return (bytes / 16) % 2 ? bytes : bytes + 16;
 } /* ldmatrix without bank conflicts */
@@ -44,19 +46,21 @@ constexpr int SHIFT = TL_JOINT && packed::IS_INT4 ? 8 : 16 - packed::ALIGN; /* b
 constexpr int K_UNITS = (PART + SHIFT + 15) / 16, V_UNITS = (packed::V_BYTES + SHIFT + 15) / 16;
 constexpr int KRS = PACKED       ? (K_UNITS | 1) * 16
                     : TL_JOINT   ? JOINT_RS
-                    : TL_SWIZZLE ? ((DP + DVP) * EB + 127) / 128 * 128
+                    : TL_SWIZZLE ? ((TL_FP4 ? K_ROW + V_ROW : DP * EB + DVP * VB) + 127) / 128 * 128
                                  : odd16(DP * EB);
-constexpr int VRS = PACKED && !TL_JOINT ? (V_UNITS | 1) * 16 : TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * EB);
+constexpr int VRS = PACKED && !TL_JOINT ? (V_UNITS | 1) * 16 : TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * VB);
 /* V after K: in a row of the ring, else in a block of 16 tokens */
 constexpr int V_AT = PACKED && TL_JOINT ? packed::K_BYTES
                      : TL_JOINT         ? TL_D + 4
                      : TL_SWIZZLE       ? 0
                                         : 16 * KRS,
-              V_UNIT = TL_SWIZZLE ? DP * EB / 16 : 0;
+              V_UNIT = TL_SWIZZLE ? (TL_FP4 ? K_ROW : DP * EB) / 16 : 0;
 constexpr int SCALES_AT = TL_SWIZZLE ? 16 * KRS : 16 * (KRS + VRS);
 constexpr int BLOCK = PACKED     ? 16 * (TL_JOINT ? KRS : KRS + VRS)
                       : TL_JOINT ? 16 * JOINT_RS
-                                 : SCALES_AT + (TL_TOKEN_HEAD ? 128 : 0),
+                                 : SCALES_AT + (TL_FP4     ? TL_D + TL_DV
+                                                : K_SCALED ? 128
+                                                           : 0),
               RING = STAGES * BLOCK;
 constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, MT = DVP / 16;
 constexpr int Q_WORDS = PACKED ? packed::Q_WORDS : DP / 8, QSTEP = Q_WORDS / 2;
@@ -181,7 +185,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int32_t *table = tables + (int64_t)seq * table_stride;
     const int64_t first = sv.k0;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
-    const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
+    const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * VB;
+    const uint8_t *const scale_base = (const uint8_t *)p.k_rows_scales + (int64_t)head * p.ks_head;
+    const uint8_t *const v_scale_base = (const uint8_t *)p.v_rows_scales + (int64_t)head * p.vs_head;
     const uint32_t ring = smem_addr(smem) + warp * RING;
     if (!PACKED && (DP != TL_D || DVP != TL_DV)) {
         for (int i = lane; i < RING / 16; i += 32)
@@ -204,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             int tok = token_of(b), page = __shfl_sync(~0u, ids, li & 31),
                 off = TL_PAGE == 16 ? 0 : in_page(tok);
             const uint8_t *ks = kbase + ((TL_PAGE > 0 ? page * p.k_page : 0) + off * p.k_token) * EB;
-            const uint8_t *vs = vbase + ((TL_PAGE > 0 ? page * p.v_page : 0) + off * p.v_token) * EB;
+            const uint8_t *vs = vbase + ((TL_PAGE > 0 ? page * p.v_page : 0) + off * p.v_token) * VB;
             uint32_t dk = ring + lstage * BLOCK;
             bool whole = tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
             if constexpr (PACKED) {
@@ -221,14 +227,30 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 load_block<TL_D + TL_DV + 16, KRS, 0>(dk, ks, p.k_token, whole, tok, walk, lane);
                 shifts = (shifts & ~(255u << 8 * lstage)) | ((uint32_t)(uintptr_t)ks & 127) << 8 * lstage;
             } else {
-                load_block<TL_D * EB, KRS, 0>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
-                load_block<TL_DV * EB, VRS, V_UNIT>(dk + V_AT, vs, p.v_token * EB, whole, tok, walk, lane);
+                load_block<K_ROW, KRS, 0>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
+                load_block<V_ROW, VRS, V_UNIT>(dk + V_AT, vs, p.v_token * VB, whole, tok, walk, lane);
             }
             if constexpr (TL_TOKEN_HEAD && !TL_JOINT && !PACKED) {
                 int r = lane & 15;
                 bool ok = walk.wanted(tok + r);
                 const uint8_t *at = lane < 16 ? ks + r * p.k_token + TL_D : vs + r * p.v_token + TL_DV;
                 cp_async_zfill<4>(dk + SCALES_AT + lane * 4, ok ? at : ks, ok);
+            }
+            if constexpr (TL_FP4) { /* words of scales: those of K's rows, then of V's */
+                constexpr int WORDS = TL_D / 64, TOTAL = 32 * WORDS;
+#pragma unroll
+                for (int i = 0; i < TOTAL / 32; i++) {
+                    const int n = i * 32 + lane, r = n / WORDS % 16, c = n % WORDS;
+                    const bool is_v = n / WORDS >= 16, ok = walk.wanted(tok + r);
+                    const uint8_t *from = is_v ? v_scale_base + page * p.vs_page + (off + r) * p.vs_token
+                                               : scale_base + page * p.ks_page + (off + r) * p.ks_token;
+                    cp_async_zfill<4>(dk + SCALES_AT + n * 4, ok ? from + c * 4 : scale_base, ok);
+                }
+            }
+            if constexpr (TL_K_APART) {
+                const uint8_t *at = scale_base + page * p.ks_page + (off + (lane & 15)) * p.ks_token;
+                const bool ok = lane < 16 && walk.wanted(tok + lane);
+                if (lane < 16) cp_async_zfill<4>(dk + SCALES_AT + lane * 4, ok ? at : scale_base, ok);
             }
         }
         li++;
@@ -268,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
 #endif
     int2 see[NT][2];
     int pos[NT][2];
-    float slope[NT][2];
+    float slope[NT][2], q_scale[NT][2];
     const float *bias[NT][2], *rel_row[NT][2];
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -290,12 +312,46 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             for (int w = 0; w < Q_WORDS; w++)
                 qf[n][w] = row < rows ? query_pair<MMA>(qp, packed::query_column(w, 0, q)) : 0;
 #else
+        if constexpr (TL_FP4) {
 #pragma unroll
-        for (int s = 0; s < QSTEP; s++) {
-            int d0 = CODES ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q,
-                d1 = CODES ? d0 + 2 : d0 + 8;
-            qf[n][2 * s] = row < rows ? query_pair<MMA>(qp, d0) : 0;
-            qf[n][2 * s + 1] = row < rows ? query_pair<MMA>(qp, d1) : 0;
+            for (int w = 0; w < Q_WORDS; w++) {
+                const int d = 32 * (w >> 2) + 8 * q;
+                auto at = [&](int h) {
+                    const float x = row < rows ? load_float<TL_Q>(qp, d + fp4::pair_column(w & 3, h)) : 0.f;
+                    return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; /* NaN stays */
+                };
+                qf[n][w] = pack2<DT_F16>(at(0), at(1));
+            }
+        } else
+#pragma unroll
+            for (int s = 0; s < QSTEP; s++) {
+                int d0 = CODES ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q,
+                    d1 = CODES ? d0 + 2 : d0 + 8;
+                constexpr int TYPE = TL_K_APART ? TL_Q : MMA;
+                qf[n][2 * s] = row < rows ? query_pair<TYPE>(qp, d0) : 0;
+                qf[n][2 * s + 1] = row < rows ? query_pair<TYPE>(qp, d1) : 0;
+            }
+        if constexpr (TL_K_APART) { /* to int8, as numbers; four lanes have a row */
+            float top = 0.f;
+#pragma unroll
+            for (int w = 0; w < Q_WORDS; w++) {
+                const float2 x = unpack2<TL_Q>(qf[n][w]);
+                top = min_nan(top, min_nan(-fabsf(x.x), -fabsf(x.y)));
+            }
+            top = min_nan(top, __shfl_xor_sync(~0u, top, 1));
+            const float scale = int8_scale(-min_nan(top, __shfl_xor_sync(~0u, top, 2)));
+#pragma unroll
+            for (int w = 0; w < Q_WORDS; w++) {
+                const float2 x = unpack2<TL_Q>(qf[n][w]);
+                qf[n][w] = ((uint32_t)(int)int8_code(x.x / scale) & 255) |
+                           ((uint32_t)(int)int8_code(x.y / scale) & 255) << 8;
+            }
+#pragma unroll
+            for (int s = 0; s < QSTEP; s++) /* four columns a word, as K has them */
+                qf[n][s] = qf[n][2 * s] | qf[n][2 * s + 1] << 16;
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                q_scale[n][e] = __shfl_sync(~0u, scale, (2 * q + e) * 4);
         }
 #endif
 #pragma unroll
@@ -409,9 +465,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     v_at[i] = row_at(2 * q + (i & 1) + (i >> 1) * 8) + V_AT;
-            } else if (TL_TOKEN_HEAD) {
+            } else if constexpr (K_SCALED) {
                 const float *sc = (const float *)(smem + warp * RING + cstage * BLOCK + SCALES_AT);
-                ks[0] = sc[g], ks[1] = sc[g + 8], vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
+                ks[0] = sc[g], ks[1] = sc[g + 8];
+                if (TL_TOKEN_HEAD) vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
             }
 #endif
             load(variant);
@@ -433,7 +490,28 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                             s[n][i] = fmaf(zero[i >> 1], q_sum[n][i & 1], s[n][i]);
             }
 #else
-            if constexpr (CODES) {
+            if constexpr (TL_FP4) {
+                fp4::add_scores<TL_D>(s, qf, sk + SCALES_AT, g, q,
+                                      [&](int i) { return sk + ring_unit<KRS>(lr, 2 * i + lc); });
+            } else if constexpr (TL_K_APART) { /* sums of integers, K as it is */
+                int c[NT][4];
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+                    c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+#pragma unroll
+                for (int st = 0; st < DP / 32; st++) {
+                    uint32_t r[4];
+                    ldmatrix_x4(r, sk + ring_unit<KRS>(lr, 2 * st + lc));
+#pragma unroll
+                    for (int n = 0; n < NT; n++)
+                        mma_s8(c[n], r, qf[n][2 * st], qf[n][2 * st + 1]);
+                }
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        s[n][i] = (float)c[n][i];
+            } else if constexpr (CODES) {
 #pragma unroll
                 for (int st = 0; st < DP / 32; st++) {
                     uint32_t r[4];
@@ -468,8 +546,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                     if (PACKED && TL_CAP == 0.f)
                         s[n][i] *= ks[i >> 1] * (packed::K_UNIT * rule.factor);
                     else
-                        s[n][i] = rule.apply<false>(TL_TOKEN_HEAD ? s[n][i] * (ks[i >> 1] * packed::K_UNIT)
-                                                                  : s[n][i]);
+                        s[n][i] = rule.apply<false>(TL_K_APART ? s[n][i] * (ks[i >> 1] * q_scale[n][i & 1])
+                                                    : TL_TOKEN_HEAD ? s[n][i] * (ks[i >> 1] * packed::K_UNIT)
+                                                                    : s[n][i]);
                     if (TL_ALIBI != 0)
                         s[n][i] +=
                             alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - pos[n][i & 1]));
@@ -519,8 +598,11 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 packed::add_values<decltype(variant)::V_WORDS>(o, pb, v_at, g);
             }
 #else
-            weigh<MMA, TL_TOKEN_HEAD != 0>(s, m, vs, l, pb);
-            if constexpr (CODES) {
+            weigh<V_MMA, TL_TOKEN_HEAD != 0>(s, m, vs, l, pb);
+            if constexpr (TL_FP4) {
+                fp4::add_values<TL_DV>(o, pb, sk + SCALES_AT + TL_D, g, q,
+                                       [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
+            } else if constexpr (V_CODES) {
 #pragma unroll
                 for (int x = 0; x < DVP / 32; x++) {
                     uint32_t r[4], low[4], high[4];
@@ -533,28 +615,29 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                              i++) { /* columns 4g and 4g + 1 to rows g and g + 8, the next two likewise */
                             uint32_t y = prmt(r[2 * i], r[2 * i + 1], 0x5140),
                                      z = prmt(r[2 * i], r[2 * i + 1], 0x7362);
-                            low[2 * i] = codes_to_f16x2<TL_KV, 0>(y),
-                                    low[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(y);
-                            high[2 * i] = codes_to_f16x2<TL_KV, 0>(z),
-                                     high[2 * i + 1] = codes_to_f16x2<TL_KV, 1>(z);
+                            low[2 * i] = codes_to_f16x2<TL_V, 0>(y),
+                                    low[2 * i + 1] = codes_to_f16x2<TL_V, 1>(y);
+                            high[2 * i] = codes_to_f16x2<TL_V, 0>(z),
+                                     high[2 * i + 1] = codes_to_f16x2<TL_V, 1>(z);
                         }
                     } else {
                         ldmatrix_x4_trans(r, svm + ring_unit<VRS>(vr, V_UNIT + 2 * x + vc));
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
                             uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
-                            low[i] = codes_to_f16x2<TL_KV, 0>(y);
-                            high[i] = codes_to_f16x2<TL_KV, 1>(y);
+                            low[i] = codes_to_f16x2<TL_V, 0>(y);
+                            high[i] = codes_to_f16x2<TL_V, 1>(y);
                         }
                     }
 #pragma unroll
                     for (int n = 0; n < NT; n++) {
-                        mma_16816<MMA>(o[n][2 * x], low, pb[n][0], pb[n][1]);
-                        mma_16816<MMA>(o[n][2 * x + 1], high, pb[n][0], pb[n][1]);
+                        mma_16816<V_MMA>(o[n][2 * x], low, pb[n][0], pb[n][1]);
+                        mma_16816<V_MMA>(o[n][2 * x + 1], high, pb[n][0], pb[n][1]);
                     }
                 }
             } else {
-                add_values<MMA>(o, pb, [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
+                add_values<V_MMA>(o, pb,
+                                  [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
             }
 #endif
             __syncwarp();
@@ -615,10 +698,11 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 }
             }
 #else
-            int d0 = TL_JOINT ? 32 * (j >> 1) + 4 * g + 2 * (j & 1)
-                     : CODES  ? 32 * (j >> 1) + 2 * g + (j & 1)
-                              : 16 * j + g;
-            int d1 = d0 + (TL_JOINT ? 1 : CODES ? 16 : 8);
+            int d0 = TL_FP4     ? 32 * (j >> 1) + 4 * g + 2 * (j & 1)
+                     : TL_JOINT ? 32 * (j >> 1) + 4 * g + 2 * (j & 1)
+                     : V_CODES  ? 32 * (j >> 1) + 2 * g + (j & 1)
+                                : 16 * j + g;
+            int d1 = d0 + (TL_JOINT || TL_FP4 ? 1 : V_CODES ? 16 : 8);
             r0[d0] = o[n][j][0];
             r1[d0] = o[n][j][1];
             r0[d1] = o[n][j][2];
@@ -650,7 +734,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 sum != 0.f ? (mm + lg2(sum)) * LN2 : -INFINITY;
     }
     __syncthreads();
-    float factor = !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f / V_SHIFT;
+    float factor = !K_SCALED && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f / V_SHIFT;
+    factor *= VALUE_UNIT;
     if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0) factor /= __ldg(p.out_scale);
     auto give = [&](int r, int d, float x) {
         const int row = row0 + r, t = row / TL_GROUP, h = head * TL_GROUP + row % TL_GROUP;
@@ -666,6 +751,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         for (int w = 0; w < WARPS; w++)
             x = fmaf(row_f[w][r], so[(w * ROWS + r) * ORS + d], x);
         x *= row_inv[r] * factor;
+        if (TL_V_CHANNELS) x *= channel_scale(p, head, d);
         if (packed::IS_INT4)
             so[r * ORS + d] = x; /* read by this thread alone */
         else

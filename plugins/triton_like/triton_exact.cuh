@@ -13,7 +13,7 @@
 namespace attn_cuda {
 namespace exact {
 
-constexpr int EB = element_bytes(TL_KV), QB = element_bytes(TL_Q), BM = 16,
+constexpr int EB = element_bytes(TL_KV), VB = element_bytes(TL_V), QB = element_bytes(TL_Q), BM = 16,
               BN = TL_D > 256 || TL_DV > 256 ? 16 : 32;
 constexpr int DS = (TL_D + 3) / 4 * 4 + 4, DVS = TL_DV + 1, PS = BN + 1, COLS = (TL_DV + 7) / 8;
 constexpr int SMEM = (BM * DS + BN * DS + BN * DVS + BM * PS) * 4;
@@ -57,8 +57,24 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
 #endif
         sq[i] = x;
     }
+#if TL_PACKED || TL_K_APART
+    __shared__ float k_scales[BN];
+#endif
+    float q_scale = 1.f;
+    if constexpr (TL_K_APART) { /* eight threads a row */
+        __syncthreads();
+        float top = 0.f;
+        for (int d = part; d < TL_D; d += 8)
+            top = min_nan(top, -fabsf(sq[r * DS + d]));
+#pragma unroll
+        for (int d = 1; d < 8; d <<= 1)
+            top = min_nan(top, __shfl_xor_sync(~0u, top, d));
+        q_scale = int8_scale(-top);
+        for (int d = part; d < TL_D; d += 8)
+            sq[r * DS + d] = int8_code(sq[r * DS + d] / q_scale);
+    }
 #if TL_PACKED
-    __shared__ float centroids[16], k_scales[BN];
+    __shared__ float centroids[16];
     packed::fill_centroids(centroids, tid, 128);
     if constexpr (packed::ROTATED) hadamard_rows<TL_D, DS>(sq, packed::Q_UNIT);
 #endif
@@ -83,7 +99,7 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
     const int32_t *table = p.counts->block_table + (int64_t)seq * p.counts->table_stride;
     const int64_t first = sv.k0;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
-    const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * EB;
+    const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * VB;
     const score_rule rule(p, head);
     const float slope = TL_ALIBI ? __ldg(p.alibi + h) * LOG2E : 0.f;
     const float *const rel_row = rel_bias_row(p, h);
@@ -104,7 +120,14 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
 #if TL_PACKED
                 x = packed::element<false>(kbase + off, d, centroids);
 #else
-                x = load_float<TL_KV>(kbase, off + d);
+                if constexpr (TL_FP4)
+                    x = fp4::element(kbase + off,
+                                     (const uint8_t *)p.k_rows_scales + head * p.ks_head +
+                                         page_id(table + page_of(tok), p.last_page) * p.ks_page +
+                                         in_page(tok) * p.ks_token,
+                                     d);
+                else
+                    x = load_float<TL_KV>(kbase, off + d);
                 if (TL_TOKEN_HEAD) x *= load_scale(kbase + off + TL_D);
 #endif
             }
@@ -121,7 +144,14 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
                 const float2 terms = packed::value_terms(vbase + off);
                 x = fmaf(packed::element<true>(vbase + off, d, centroids), terms.x, terms.y);
 #else
-                x = load_float<TL_KV>(vbase, off + d);
+                if constexpr (TL_FP4)
+                    x = fp4::element(vbase + off,
+                                     (const uint8_t *)p.v_rows_scales + head * p.vs_head +
+                                         page_id(table + page_of(tok), p.last_page) * p.vs_page +
+                                         in_page(tok) * p.vs_token,
+                                     d);
+                else
+                    x = load_float<TL_V>(vbase, off + d);
                 if (TL_TOKEN_HEAD) x *= load_scale(vbase + off + TL_DV);
 #endif
             }
@@ -136,6 +166,17 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
                           kbase + (TL_PAGE > 0 ? page_id(table + page_of(tok), p.last_page) * p.k_page : 0) +
                               in_page(tok) * p.k_token,
                           centroids)
+                    : 0.f;
+        }
+#elif TL_K_APART
+        if (tid < BN) {
+            const int tok = k0 + tid;
+            k_scales[tid] =
+                tok < t1 && walk.wanted(tok)
+                    ? load_float<DT_F32>((const uint8_t *)p.k_rows_scales +
+                                             page_id(table + page_of(tok), p.last_page) * p.ks_page +
+                                             in_page(tok) * p.ks_token + head * p.ks_head,
+                                         0)
                     : 0.f;
         }
 #endif
@@ -156,8 +197,8 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
 #pragma unroll
         for (int i = 0; i < BN / 8; i++) {
             int k = k0 + part + 8 * i, rel = k - context;
-#if TL_PACKED
-            s[i] *= k_scales[part + 8 * i];
+#if TL_PACKED || TL_K_APART
+            s[i] *= k_scales[part + 8 * i] * q_scale;
 #endif
             s[i] = rule.apply<true>(s[i]);
             if (TL_ALIBI) s[i] += alibi_term<true>(slope, (float)(rel - tok_q));
@@ -196,7 +237,8 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
 #pragma unroll
     for (int d = 1; d < 8; d <<= 1)
         l += __shfl_xor_sync(~0u, l, d);
-    float factor = !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f;
+    float factor = !K_SCALED && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f;
+    factor *= VALUE_UNIT;
     if (TL_SINKS && slot < 0) { /* denominator only (semantics 2.10) */
         float sink = __ldg(p.sinks + h) * LOG2E, top = fmaxf(m, sink), f = exp2f(m - top);
         l = l * f + exp2f(sink - top);
@@ -228,6 +270,7 @@ ATTN_DEV void attend(const triton_params_t &p, int seq, int row0, int head, int 
     for (int c = 0; c < COLS; c++) {
         int d = part + 8 * c;
         if (d < TL_DV) {
+            if (TL_V_CHANNELS) acc[c] *= channel_scale(p, head, d);
             if (slot >= 0)
                 p.part_out[at * TL_DV + d] = acc[c] * factor;
             else

@@ -34,7 +34,10 @@ static int read_scales(const attn_instance_t *in, const attn_forward_t *a, trito
                        attn_error_t *error) {
     int kv_stride = -1, q_stride = -1, out_stride = -1;
     int status = gpu_check_scale(a->scales.k, "k_scale", in->kv_heads, &kv_stride, error);
-    if (status == ATTN_OK) status = gpu_check_scale(a->scales.v, "v_scale", in->kv_heads, &kv_stride, error);
+    if (status == ATTN_OK)
+        status = in->config.v_channels
+                     ? triton_view_channels(in, a->scales.v, &p->v_scale_head, &p->v_scale_channel, error)
+                     : gpu_check_scale(a->scales.v, "v_scale", in->kv_heads, &kv_stride, error);
     if (status == ATTN_OK) status = gpu_check_scale(a->scales.q, "q_scale", in->kv_heads, &q_stride, error);
     if (status == ATTN_OK && a->output_block_scale != NULL && !in->config.out_group)
         status = attn_fail(
@@ -47,10 +50,11 @@ static int read_scales(const attn_instance_t *in, const attn_forward_t *a, trito
                            is_static ? "not given" : "given");
     if (status == ATTN_OK) status = gpu_check_scale(a->output_scale, "output_scale", 1, &out_stride, error);
     if (status != ATTN_OK) return status;
-    if (in->config.kv == TRITON_E4M3 || in->config.kv == TRITON_E5M2) {
+    if (in->has_cache && attn_kv_has_static_scales(in->problem.kv_cache_dtype)) {
         p->k_scale = a->scales.k ? attn_data(a->scales.k) : NULL;
         p->v_scale = a->scales.v ? attn_data(a->scales.v) : NULL;
     }
+    if (in->config.v_channels) p->v_scale = attn_data(a->scales.v);
     p->kv_scale_stride = kv_stride > 0;
     p->q_scale = a->scales.q ? attn_data(a->scales.q) : NULL;
     p->q_scale_stride = q_stride > 0;
@@ -68,6 +72,9 @@ static int read_keys(const attn_instance_t *in, const attn_forward_t *a, int64_t
             p->last_page = (int32_t)(c.pages - 1);
             p->k_page = c.k_page, p->k_token = c.k_token, p->k_head = c.k_head;
             p->v_page = c.v_page, p->v_token = c.v_token, p->v_head = c.v_head;
+            p->k_rows_scales = c.scales[0].at, p->v_rows_scales = c.scales[1].at;
+            p->ks_page = c.scales[0].page, p->ks_token = c.scales[0].token, p->ks_head = c.scales[0].head;
+            p->vs_page = c.scales[1].page, p->vs_token = c.scales[1].token, p->vs_head = c.scales[1].head;
         }
         return status;
     }

@@ -23,6 +23,7 @@ struct attn_instance {
     void *modules[TRITON_MAX_PROGRAMS];
     void *prefill, *decode, *reduce, *write, *quantize; /* kernels */
     int kv_heads, has_cache, is_separate;
+    uint32_t layout; /* of the cache, ATTN_LAYOUT_* */
     triton_plan_input_t plan_input;
     triton_plan_limits_t limits;
     gpu_metadata metadata;
@@ -88,6 +89,10 @@ int triton_load_modules(attn_instance_t *in, const triton_code_t *code, attn_err
 /* The cache of a call, checked. */
 int triton_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,
                       gpu_cache_view *view, attn_error_t *error);
+/* The v_scale of a call where V has scales of channels, checked; its strides in elements, 0 for one
+ * number. */
+int triton_view_channels(const attn_instance_t *in, const DLTensor *v_scale, int64_t *head, int64_t *channel,
+                         attn_error_t *error);
 /* The checks of update_kv_cache; *w: what the kernel is told; w->num_tokens may be 0. */
 int triton_prepare_write(const attn_instance_t *in, const attn_kv_update_t *args, triton_write_params_t *w,
                          attn_error_t *error);

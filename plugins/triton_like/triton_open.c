@@ -132,6 +132,10 @@ void triton_set_problem(attn_instance_t *in, const attn_problem_t *p) {
     in->kv_heads = (int)(p->num_kv_heads ? p->num_kv_heads : p->num_heads);
     in->has_cache = attn_role_has_cache(p->role);
     in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
+    /* scales apart: those of 16 tokens of a head are 64 bytes in HND, and as many sectors as tokens in NHD */
+    in->layout = p->kv_layout != 0                          ? p->kv_layout
+                 : attn_kv_is_whole_page(p->kv_cache_dtype) ? (uint32_t)ATTN_LAYOUT_HND
+                                                            : (uint32_t)ATTN_LAYOUT_NHD;
 }
 
 static int prepare(attn_instance_t *in, const attn_device_t *device, const attn_option_value_t *options,
@@ -200,8 +204,7 @@ void triton_close(attn_instance_t *in) {
 
 int triton_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                           attn_error_t *error) {
-    return cache_shape_give(&in->problem, ATTN_LAYOUT_NHD, (uint32_t)in->config.page, num_blocks, shape,
-                            error);
+    return cache_shape_give(&in->problem, in->layout, (uint32_t)in->config.page, num_blocks, shape, error);
 }
 
 int triton_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {

@@ -67,6 +67,10 @@ typedef struct triton_params {
     int32_t q_scale_stride, kv_scale_stride, qq_width, rel_max;
     int32_t last_page; /* of the cache: a table's entries are taken for 0 to this */
     int32_t reserved;
+    /* of whole pages: scales of K and V that the cache keeps; bytes */
+    const void *k_rows_scales, *v_rows_scales;
+    int64_t ks_page, ks_token, ks_head, vs_page, vs_token, vs_head;
+    int64_t v_scale_head, v_scale_channel; /* elements of v_scale, where V has scales of channels */
 } triton_params_t;
 
 /* tl_quantize: rows of attention's result into fp8 with group scales. Strides in elements. */
@@ -89,6 +93,8 @@ typedef struct triton_write_params {
     int64_t k_page, k_token, k_head, v_page, v_token, v_head;
     int64_t num_slots; /* of the cache: slots at and beyond it are skipped */
     int32_t num_tokens, num_kv_heads, scale_stride, reserved;
+    void *k_rows_scales, *v_rows_scales; /* as in triton_params_t */
+    int64_t ks_page, ks_token, ks_head, vs_page, vs_token, vs_head, v_scale_head, v_scale_channel;
 } triton_write_params_t;
 
 /* tl_rope: rotates queries and keys where they lie, and writes keys and values as tl_write does. */

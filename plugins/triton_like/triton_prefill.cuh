@@ -14,7 +14,8 @@ constexpr int MT = TL_MT, BM = TL_WARPS * 16 * MT;
 constexpr int KRS = DP * 2 + 16, VRS = DVP * 2 + 16; /* an odd number of 16-byte units: no bank conflicts */
 constexpr int QRS = KRS > ORS ? KRS : ORS;
 constexpr int K_AT = BM * QRS, V_AT = K_AT + BN * KRS, SCALES_AT = V_AT + BN * VRS;
-constexpr int ROWS_AT = SCALES_AT + (TL_TOKEN_HEAD ? TERMS * BN * 4 : 0), SMEM = ROWS_AT + BM * 8 + 16;
+constexpr int ROWS_AT = SCALES_AT + TERMS * BN * 4, Q_SCALES_AT = ROWS_AT + BM * 8 + 16;
+constexpr int SMEM = Q_SCALES_AT + BM * Q_SCALES;
 static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
 
 } /* namespace prefill */
@@ -32,7 +33,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     const key_walk &walk = b.walk;
     const key_source keys(p, b);
     const score_rule rule(p, b.head);
-    load_queries<BM, padded_rows<KRS>>(p, sq, b);
+    float *const q_scales = (float *)(smem + Q_SCALES_AT);
+    load_queries<BM, padded_rows<KRS>>(p, sq, b, q_scales);
 
     auto row_of = [&](int t) { return b.row0 + (warp * MT + t) * 16 + g; };
     float m[MT][2], l[MT][2], o[MT][DVP / 2], common[MT][2];
@@ -45,16 +47,19 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
             o[t][i] = 0.f;
     }
     const float *const centroids = make_centroids();
-    int64_t k_group, v_group;
+    int64_t k_group, v_group, ks_group = 0, vs_group = 0;
     auto find_groups = [&](int tok0) {
         const int page = keys.page(walk, tok0);
-        k_group = keys.group(page, tok0, p.k_page, p.k_token);
-        v_group = keys.group(page, tok0, p.v_page, p.v_token);
+        k_group = keys.group<EB>(page, tok0, p.k_page, p.k_token);
+        v_group = keys.group<VB>(page, tok0, p.v_page, p.v_token);
+        if (TL_K_APART || TL_FP4) ks_group = keys.group<1>(page, tok0, p.ks_page, p.ks_token);
+        if (TL_FP4) vs_group = keys.group<1>(page, tok0, p.vs_page, p.vs_token);
     };
     auto load_keys = [&](int tok0) {
         load_tile<TL_D, DP, padded_rows<KRS>, false>(sk, keys.k, keys.k_token, k_group, tok0, walk, centroids,
-                                                     k_scales);
+                                                     k_scales, {keys.ks, p.ks_token, ks_group});
         if (TL_TOKEN_HEAD) load_terms<false>(k_scales, keys.k, keys.k_token, k_group, tok0, walk);
+        if (TL_K_APART) load_terms<false>(k_scales, keys.ks, p.ks_token, ks_group, tok0, walk);
     };
     find_groups(walk.begin);
     if (walk.begin < walk.hi) load_keys(walk.begin);
@@ -69,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         cp_async_wait<0>();
         __syncthreads();
         load_tile<TL_DV, DVP, padded_rows<VRS>, true>(svm, keys.v, keys.v_token, v_group, k0, walk, centroids,
-                                                      nullptr);
+                                                      nullptr, {keys.vs, p.vs_token, vs_group});
         if (TL_TOKEN_HEAD) load_terms<true>(v_scales, keys.v, keys.v_token, v_group, k0, walk);
         cp_async_commit();
         float s[MT][BN / 2];
@@ -109,7 +114,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         for (int t = 0; t < MT; t++) {
             float f[2];
             if (softmax_tile(p, b, rule, row_terms(p, b, row_of(t)), s[t], k0, row_of(t),
-                             seen + row_of(t) - b.row0, k_scales, m[t], l[t], f)) {
+                             seen + row_of(t) - b.row0, q_scales + row_of(t) - b.row0, k_scales, m[t], l[t],
+                             f)) {
                 rescale(o[t], f);
                 rescale2(common[t], f);
             }
@@ -146,8 +152,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
                     ldmatrix_x4_trans(vb[(n + 1) & 1], v_at + (n + 1) / W * 16 * VRS + (n + 1) % W * 32);
 #pragma unroll
                 for (int t = 0; t < MT; t++) {
-                    mma<MMA>(o[t] + 8 * d, pa[t], vb[n & 1][0], vb[n & 1][1]);
-                    mma<MMA>(o[t] + 8 * d + 4, pa[t], vb[n & 1][2], vb[n & 1][3]);
+                    mma<V_MMA>(o[t] + 8 * d, pa[t], vb[n & 1][0], vb[n & 1][1]);
+                    mma<V_MMA>(o[t] + 8 * d + 4, pa[t], vb[n & 1][2], vb[n & 1][3]);
                 }
             }
         }

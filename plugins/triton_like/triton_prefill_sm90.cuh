@@ -19,23 +19,48 @@
 namespace attn_cuda {
 namespace prefill {
 
-constexpr int BM = TL_WARPS * 16, KC = (DP + 63) / 64, VC = (DVP + 63) / 64;
+/* TL_S8: S by int8 products, whose rows have half the bytes; a step is 32 bytes either way. */
+constexpr int KP = TL_S8 ? (TL_D + 31) / 32 * 32 : DP, K_STEPS = TL_S8 ? KP / 32 : KP / 16;
+constexpr int BM = TL_WARPS * 16, KC = (K_STEPS + 3) / 4, VC = (DVP + 63) / 64;
 constexpr int Q_BYTES = BM * KC * 128, K_BYTES = BN * KC * 128, V_BYTES = BN * VC * 128;
 constexpr int K_AT = Q_BYTES, V_AT = K_AT + 2 * K_BYTES, SCALES_AT = V_AT + 2 * V_BYTES;
-constexpr int ROWS_AT = SCALES_AT + (TL_TOKEN_HEAD ? 2 * TERMS * BN * 4 : 0),
-              SMEM = 1024 + ROWS_AT + BM * 8 + 16;
+constexpr int ROWS_AT = SCALES_AT + 2 * TERMS * BN * 4, Q_SCALES_AT = ROWS_AT + BM * 8 + 16,
+              SMEM = 1024 + Q_SCALES_AT + BM * Q_SCALES;
 static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");
 static_assert(BM * ORS <= SCALES_AT, "the result leaves through the memory of Q and K");
 
 /* S = Q K^T; s is written, not read, so that it is no input while the last product is under way. */
-ATTN_DEV void start_scores(float (&s)[BN / 2], uint64_t q, uint64_t k) {
+#if TL_S8
+using score = int;
+using product_first = wgmma_i8z<BN>;
+using product = wgmma_i8<BN>;
+ATTN_DEV void pin(int &x) {
+    asm volatile("" : "+r"(x)::"memory");
+}
+#else
+using score = float;
+using product_first = wgmma_ssz<BN, MMA>;
+using product = wgmma_ss<BN, MMA>;
+ATTN_DEV void pin(float &x) {
+    asm volatile("" : "+f"(x)::"memory");
+}
+#endif
+ATTN_DEV void start_scores(score (&s)[BN / 2], uint64_t q, uint64_t k) {
     wgmma_fence();
-    wgmma_ssz<BN, MMA>::run(s, q, k);
+    product_first::run(s, q, k);
 #pragma unroll
-    for (int i = 1; i < DP / 16; i++)
-        wgmma_ss<BN, MMA>::run(s, q + ((i >> 2) * (BM * 128) >> 4) + (i & 3) * 2,
-                               k + ((i >> 2) * (BN * 128) >> 4) + (i & 3) * 2);
+    for (int i = 1; i < K_STEPS; i++)
+        product::run(s, q + ((i >> 2) * (BM * 128) >> 4) + (i & 3) * 2,
+                     k + ((i >> 2) * (BN * 128) >> 4) + (i & 3) * 2);
     wgmma_commit();
+}
+/* Scores that have arrived, as numbers. */
+ATTN_DEV void take_scores(float (&s)[BN / 2], score (&c)[BN / 2]) {
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        pin(c[i]);
+        s[i] = (float)c[i];
+    }
 }
 
 /* O += P V, 16 tokens a step: two groups of eight rows. */
@@ -43,7 +68,7 @@ ATTN_DEV void start_output(float (&o)[DVP / 2], const uint32_t (&pr)[BN / 4], ui
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < BN / 16; i++)
-        wgmma_rs<DVP, MMA>::run(o, pr + 4 * i, v + (i * 2048 >> 4));
+        wgmma_rs<DVP, V_MMA>::run(o, pr + 4 * i, v + (i * 2048 >> 4));
     wgmma_commit();
 }
 
@@ -56,6 +81,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     uint8_t *const smem = unaligned + (1024 - (smem_addr(unaligned) & 1023)) % 1024;
     const uint32_t base = smem_addr(smem);
     float *const scales = (float *)(smem + SCALES_AT); /* [stage][TERMS][BN] */
+    float *const q_scales = (float *)(smem + Q_SCALES_AT);
     int2 *const seen = (int2 *)(smem + ROWS_AT);
     block_view b;
     if (!view_block<BM, 16>(p, seen, (int *)(smem + ROWS_AT + BM * 8), b)) return;
@@ -72,24 +98,32 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     for (int i = 0; i < DVP / 2; i++)
         o[i] = 0.f;
 
+    auto apart = [&](const uint8_t *base, int page, int tok0, int64_t page_stride, int64_t token) {
+        return scale_rows{base, token, TL_FP4 ? keys.group<1>(page, tok0, page_stride, token) : 0};
+    };
     auto load_keys = [&](int tok0, int page, int stage) {
-        const int64_t group = keys.group(page, tok0, p.k_page, p.k_token);
+        const int64_t group = keys.group<EB>(page, tok0, p.k_page, p.k_token);
         float *const to = scales + stage * TERMS * BN;
-        load_tile<TL_D, DP, swizzled_rows<BN>, false>(base + K_AT + stage * K_BYTES, keys.k, keys.k_token,
-                                                      group, tok0, walk, centroids, to);
+        load_tile<TL_D, KP, swizzled_rows<BN>, false>(base + K_AT + stage * K_BYTES, keys.k, keys.k_token,
+                                                      group, tok0, walk, centroids, to,
+                                                      apart(keys.ks, page, tok0, p.ks_page, p.ks_token));
         if (TL_TOKEN_HEAD) {
             load_terms<false>(to, keys.k, keys.k_token, group, tok0, walk);
-            load_terms<true>(to + BN, keys.v, keys.v_token, keys.group(page, tok0, p.v_page, p.v_token), tok0,
-                             walk);
+            load_terms<true>(to + BN, keys.v, keys.v_token, keys.group<VB>(page, tok0, p.v_page, p.v_token),
+                             tok0, walk);
         }
+        if (TL_K_APART)
+            load_terms<false>(to, keys.ks, p.ks_token, keys.group<1>(page, tok0, p.ks_page, p.ks_token), tok0,
+                              walk);
     };
     auto load_values = [&](int tok0, int page, int stage) {
         load_tile<TL_DV, DVP, swizzled_rows<BN>, true>(base + V_AT + stage * V_BYTES, keys.v, keys.v_token,
-                                                       keys.group(page, tok0, p.v_page, p.v_token), tok0,
-                                                       walk, centroids, nullptr);
+                                                       keys.group<VB>(page, tok0, p.v_page, p.v_token), tok0,
+                                                       walk, centroids, nullptr,
+                                                       apart(keys.vs, page, tok0, p.vs_page, p.vs_token));
     };
     auto softmax = [&](float(&s)[BN / 2], int k0, int stage) {
-        return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local,
+        return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, q_scales + local,
                             scales + stage * TERMS * BN, m, l, f);
     };
     auto pack = [&](uint32_t(&pr)[BN / 4], const float(&s)[BN / 2], int stage) {
@@ -119,19 +153,20 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         int k0 = walk.begin, k1 = walk.next<BN>(k0), page0 = keys.page(walk, k0), page1 = keys.page(walk, k1),
             stage = 0;
         uint32_t pr[BN / 4];
-        load_queries<BM, swizzled_rows<BM>>(p, base, b);
+        load_queries<BM, swizzled_rows<BM>>(p, base, b, q_scales);
         load_keys(k0, page0, 0);
         cp_async_commit();
         arrived();
         {
-            float s[BN / 2];
-            start_scores(s, q_at, k_at);
+            score c[BN / 2];
+            start_scores(c, q_at, k_at);
             load_values(k0, page0, 0);
             if (k1 < walk.hi) load_keys(k1, page1, 1);
             cp_async_commit();
             page0 = page1, page1 = keys.page(walk, walk.next<BN>(k1));
             wgmma_wait<0>();
-            wgmma_pin(s);
+            float s[BN / 2];
+            take_scores(s, c);
             softmax(s, k0, 0);
             pack(pr, s, 0);
         }
@@ -139,8 +174,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         for (; k1 < walk.hi; stage ^= 1) {
             const int k2 = walk.next<BN>(k1);
             arrived();
-            float s[BN / 2];
-            start_scores(s, q_at, k_at + ((stage ^ 1) * K_BYTES >> 4));
+            score c[BN / 2];
+            start_scores(c, q_at, k_at + ((stage ^ 1) * K_BYTES >> 4));
             auto load_next = [&]() {
                 load_values(k1, page0, stage ^ 1);
                 if (k2 < walk.hi) load_keys(k2, page1, stage);
@@ -153,7 +188,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
             if (!TL_EARLY) load_next();
             page0 = page1, page1 = keys.page(walk, walk.next<BN>(k2));
             wgmma_wait<1>();
-            wgmma_pin(s);
+            float s[BN / 2];
+            take_scores(s, c);
             const bool grow = softmax(s, k1, stage ^ 1);
             wgmma_wait<0>();
             wgmma_pin(o);

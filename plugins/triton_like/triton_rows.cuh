@@ -2,8 +2,9 @@
 /* What all run-time compiled kernels share: element types, conversion, which keys a query row sees, the
  * score.
  *
- * Macros (triton_config.c): TL_Q, TL_OUT, TL_KV element types; TL_TOKEN_HEAD inline scales; TL_PACKED codes
- * of fewer bits; TL_D, TL_DV,
+ * Macros (triton_config.c): TL_Q, TL_OUT, TL_KV (of K), TL_V element types; TL_TOKEN_HEAD inline scales;
+ * TL_K_APART scales of K apart and queries rounded to int8, TL_V_CHANNELS scales of V's channels (semantics
+ * 3.8), TL_S8: prefill has int8 products for these; TL_FP4 nvfp4; TL_PACKED codes of fewer bits; TL_D, TL_DV,
  * TL_GROUP, TL_PAGE (0: no cache); TL_CAUSAL 0, 1, 2 (per request); TL_WINDOW, TL_CHUNK, TL_LOOKBACK (-1:
  * off), TL_LOOKBACK_CHUNK, TL_RSWA, TL_SPANS, TL_SPAN_CLAMP, TL_ALIBI 0, 1, 2 (square root), TL_QQ, TL_SINKS,
  * TL_REL, TL_SCALE, TL_CAP; TL_DEVICE_LENGTHS: the lengths of decode's items are bounds; TL_QVEC, TL_KVEC,
@@ -12,17 +13,22 @@
 #define TRITON_ROWS_CUH
 
 #include "lse_merge.cuh"
+#include "triton_fp4.cuh"
 #include "triton_packed.cuh"
 #include "triton_params.h"
 
 namespace attn_cuda {
 
-enum { DT_F32 = 5, DT_I8 = 6, DT_PACKED = 7 }; /* DT_PACKED: bytes, triton_packed.cuh */
+/* DT_PACKED: bytes, triton_packed.cuh; DT_E2M1: two in a byte, which is its unit, triton_fp4.cuh */
+enum { DT_F32 = 5, DT_I8 = 6, DT_PACKED = 7, DT_E2M1 = 8 };
 
 constexpr int element_bytes(int dt) {
     return dt == DT_F32 ? 4 : dt == DT_F16 || dt == DT_BF16 ? 2 : 1;
 }
-constexpr bool HAS_KV_SCALE = element_bytes(TL_KV) == 1 && !TL_TOKEN_HEAD; /* of a tensor or of a head */
+constexpr bool HAS_KV_SCALE =
+    element_bytes(TL_KV) == 1 && !TL_TOKEN_HEAD && !TL_K_APART; /* of a tensor or of a head */
+constexpr bool K_SCALED = TL_TOKEN_HEAD || TL_K_APART;          /* a key has a scale of its own */
+constexpr float VALUE_UNIT = TL_FP4 ? fp4::UNIT : 1.f; /* of keys and values as the products have them */
 
 /* ------------------------------------------------------------- conversions */
 
@@ -96,6 +102,16 @@ ATTN_DEV float load_scale(const uint8_t *p) {
         return __uint_as_float(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
 }
 
+/* int8 of semantics 3.4 and 3.8: what a row whose largest magnitude is `top` is divided by, NaN if that is;
+ * and a quotient to its code: nearest, half away from zero, 0 for NaN, whose scale carries it. */
+ATTN_DEV float int8_scale(float top) {
+    const float scale = top / 127.f;
+    return scale < 1e-6f ? 1e-6f : scale;
+}
+ATTN_DEV float int8_code(float x) {
+    return x != x ? 0.f : fminf(fmaxf(roundf(x), -128.f), 127.f);
+}
+
 template <int BYTES>
 ATTN_DEV void copy_piece(uint8_t *dst, const uint8_t *src) {
     if constexpr (BYTES == 16)
@@ -152,6 +168,13 @@ ATTN_DEV void mma(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
             "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same of int8, 32 columns a step, into int32. */
+ATTN_DEV void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* -------------------------------------------------------------------- masks */
@@ -246,7 +269,7 @@ struct key_walk {
 struct score_rule {
     float factor, cap_factor;
     ATTN_DEV score_rule(const triton_params_t &p, int head) {
-        factor = TL_SCALE * packed::SCORE;
+        factor = TL_SCALE * packed::SCORE * VALUE_UNIT;
         if (TL_Q == DT_E4M3 && p.q_scale) factor *= __ldg(p.q_scale + head * p.q_scale_stride);
         if (HAS_KV_SCALE && p.k_scale) factor *= __ldg(p.k_scale + head * p.kv_scale_stride);
         cap_factor = TL_CAP > 0.f ? factor / TL_CAP : 0.f;
@@ -282,6 +305,11 @@ ATTN_DEV const float *rel_bias_row(const triton_params_t &p, int head) {
 }
 ATTN_DEV float rel_bias_term(const triton_params_t &p, const float *row, int rel) {
     return __ldg(row + min(max(rel, -p.rel_max), p.rel_max)) * LOG2E;
+}
+
+/* What V's channel d is multiplied by, where it has a scale. */
+ATTN_DEV float channel_scale(const triton_params_t &p, int head, int d) {
+    return __ldg(p.v_scale + (int64_t)head * p.v_scale_head + d * p.v_scale_channel);
 }
 
 /* ------------------------------------------------------------------ addresses */

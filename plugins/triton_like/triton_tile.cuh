@@ -15,12 +15,14 @@
 namespace attn_cuda {
 namespace prefill {
 
-constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, EB = element_bytes(TL_KV), QB = element_bytes(TL_Q);
+constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, V_MMA = TL_V == DT_BF16 ? DT_BF16 : DT_F16;
+constexpr int EB = element_bytes(TL_KV), VB = element_bytes(TL_V), QB = element_bytes(TL_Q);
 constexpr int OB = element_bytes(TL_OUT), THREADS = TL_WARPS * 32, BN = TL_BN;
 constexpr int DP = (TL_D + 15) / 16 * 16, DVP = (TL_DV + 15) / 16 * 16;
 constexpr int ORS = DVP * OB + 16; /* a row of the result in shared memory */
 /* A soft cap bounds the scores: where P has the range of float32 (bf16), it needs no maximum. */
-constexpr bool FIXED = TL_CAP > 0.f && TL_CAP <= 55.f && TL_ALIBI == 0 && !TL_REL && !TL_QQ && MMA == DT_BF16;
+constexpr bool FIXED =
+    TL_CAP > 0.f && TL_CAP <= 55.f && TL_ALIBI == 0 && !TL_REL && !TL_QQ && V_MMA == DT_BF16;
 constexpr float FIRST_MAX = FIXED ? 0.f : NO_MAX;
 /* Scale or soft cap join the exponent where nothing else touches the score; growing, so that the maximum
  * stays one. */
@@ -29,8 +31,9 @@ constexpr bool FOLD = SIMPLE && TL_CAP == 0.f, FOLD_CAP = SIMPLE && TL_CAP > 0.f
 /* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so
  * not there. */
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD && !TL_PACKED ? 64.f : 1.f;
-/* Inline terms of a tile: scales of K, of V, and (TL_PACKED) what is added to the values of a row. */
-constexpr int TERMS = TL_PACKED ? 3 : 2;
+/* Terms of a tile's keys: scales of K, of V, and (TL_PACKED) what is added to the values of a row. */
+constexpr int TERMS = TL_PACKED ? 3 : TL_TOKEN_HEAD ? 2 : TL_K_APART;
+constexpr int Q_SCALES = TL_K_APART ? 4 : 0; /* bytes of the scale of a rounded query */
 
 /* Where 16 bytes of column c of row r lie. Rows PERIOD apart lie PERIOD * STEP bytes apart. */
 template <int BYTES>
@@ -94,8 +97,12 @@ ATTN_DEV void st_shared_u16(uint32_t a, uint16_t x) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(a), "h"(x) : "memory");
 }
 
+ATTN_DEV void st_shared_v2(uint32_t a, uint2 x) {
+    asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(a), "r"(x.x), "r"(x.y) : "memory");
+}
+
 template <int BM, class rows_t>
-ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b) {
+ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b, float *scales) {
 #if TL_PACKED
     if constexpr (packed::ROTATED) { /* a warp a row */
         constexpr int E = (TL_D + 31) / 32;
@@ -120,6 +127,52 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
         return;
     }
 #endif
+    if constexpr (
+        TL_K_APART) { /* eight lanes a row; codes as int8, or as numbers that the products have exactly */
+        constexpr int E = (TL_S8 ? (TL_D + 31) / 32 * 32 : DP) / 8, CHUNKS = (E + 7) / 8;
+        const int l = threadIdx.x & 7;
+#pragma unroll 1
+        for (int r = threadIdx.x >> 3; r < BM; r += THREADS / 8) {
+            const int row = b.row0 + r;
+            const uint8_t *src =
+                (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
+                                        (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head) *
+                                           QB;
+            uint32_t w[CHUNKS][4];
+            float top = 0.f;
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const int d = (l + 8 * i) * 8 + 2 * k;
+                    w[i][k] = row < b.rows ? query_pair<TL_Q>(src, d) : 0;
+                    const float2 f = unpack2<TL_Q>(w[i][k]);
+                    top = min_nan(top, min_nan(-fabsf(f.x), -fabsf(f.y)));
+                }
+#pragma unroll
+            for (int d = 1; d < 8; d <<= 1)
+                top = min_nan(top, __shfl_xor_sync(~0u, top, d));
+            const float scale = int8_scale(-top);
+            if (l == 0) scales[r] = scale;
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const float2 f = unpack2<TL_Q>(w[i][k]);
+                    const float x = int8_code(f.x / scale), y = int8_code(f.y / scale);
+                    w[i][k] =
+                        TL_S8 ? ((uint32_t)(int)x & 255) | ((uint32_t)(int)y & 255) << 8 : pack2<MMA>(x, y);
+                }
+                if constexpr (TL_S8) {
+                    const uint2 codes = make_uint2(w[i][0] | w[i][1] << 16, w[i][2] | w[i][3] << 16);
+                    if (l + 8 * i < E) st_shared_v2(sq + rows_t::at(r, (l + 8 * i) / 2) + (l & 1) * 8, codes);
+                } else if (l + 8 * i < E)
+                    st_shared_v4(sq + rows_t::at(r, l + 8 * i),
+                                 make_uint4(w[i][0], w[i][1], w[i][2], w[i][3]));
+            }
+        }
+        return;
+    }
 #pragma unroll 4 /* several loads under way: a converted Q waits for each */
     for (int i = threadIdx.x; i < BM * (DP / 8); i += THREADS) {
         int r = i / (DP / 8), c = i % (DP / 8), row = b.row0 + r;
@@ -166,8 +219,9 @@ ATTN_DEV const float *make_centroids() {
 
 /* Eight elements of a row as 16 bytes of the 16-bit type. Columns from `left` on are zeros, and nothing is
  * read of them. */
+template <int DT>
 ATTN_DEV void load_chunk(uint32_t dst, const uint8_t *src, bool ok, int left) {
-    if constexpr (EB == 2) {
+    if constexpr (element_bytes(DT) == 2) {
         if constexpr (TL_KVEC == 16)
             cp_async_zfill<16>(dst, src, ok && left > 0);
         else if constexpr (TL_KVEC >= 4) {
@@ -198,9 +252,17 @@ ATTN_DEV void load_chunk(uint32_t dst, const uint8_t *src, bool ok, int left) {
                 x.y |= (ok && i + 4 < left ? (uint32_t)src[i + 4] : 0) << (8 * i);
             }
         }
-        st_shared_v4(dst, make_uint4(codes_to_f16x2<TL_KV, 0>(x.x), codes_to_f16x2<TL_KV, 1>(x.x),
-                                     codes_to_f16x2<TL_KV, 0>(x.y), codes_to_f16x2<TL_KV, 1>(x.y)));
+        st_shared_v4(dst, make_uint4(codes_to_f16x2<DT, 0>(x.x), codes_to_f16x2<DT, 1>(x.x),
+                                     codes_to_f16x2<DT, 0>(x.y), codes_to_f16x2<DT, 1>(x.y)));
     }
+}
+
+/* 16 bytes of a row as they are, likewise. */
+ATTN_DEV void copy_chunk(uint32_t dst, const uint8_t *src, bool ok, int left) {
+    constexpr int BYTES = TL_KVEC < 4 ? 4 : TL_KVEC;
+#pragma unroll
+    for (int b = 0; b < 16; b += BYTES)
+        cp_async_zfill<BYTES>(dst + b, src + b, ok && b < left);
 }
 
 ATTN_DEV int64_t shuffle64(int64_t x, int from) {
@@ -213,15 +275,17 @@ ATTN_DEV int64_t shuffle64(int64_t x, int from) {
 struct key_source {
     const int32_t *table;
     int last_page;
-    const uint8_t *k, *v;
-    int64_t k_token, v_token; /* bytes */
+    const uint8_t *k, *v, *ks, *vs; /* ks, vs: scales that lie apart */
+    int64_t k_token, v_token;       /* bytes */
     ATTN_DEV key_source(const triton_params_t &p, const block_view &b) {
         const int64_t first = b.sv.k0;
         table = p.counts->block_table + (int64_t)b.seq * p.counts->table_stride;
         last_page = p.last_page;
         k = (const uint8_t *)p.k + (first * p.k_token + (int64_t)b.head * p.k_head) * EB;
-        v = (const uint8_t *)p.v + (first * p.v_token + (int64_t)b.head * p.v_head) * EB;
-        k_token = p.k_token * EB, v_token = p.v_token * EB;
+        v = (const uint8_t *)p.v + (first * p.v_token + (int64_t)b.head * p.v_head) * VB;
+        k_token = p.k_token * EB, v_token = p.v_token * VB;
+        ks = (const uint8_t *)p.k_rows_scales + (int64_t)b.head * p.ks_head;
+        vs = (const uint8_t *)p.v_rows_scales + (int64_t)b.head * p.vs_head;
     }
     ATTN_DEV int page(const key_walk &walk, int tok0) const {
         const int lane = threadIdx.x & 31, tok = tok0 + 16 * lane;
@@ -230,9 +294,16 @@ struct key_source {
                    ? page_id(table + page_of(tok), last_page)
                    : 0;
     }
+    template <int BYTES>
     static ATTN_DEV int64_t group(int page, int tok0, int64_t page_stride, int64_t token_stride) {
-        return (page * page_stride + in_page(tok0 + 16 * (int)(threadIdx.x & 31)) * token_stride) * EB;
+        return (page * page_stride + in_page(tok0 + 16 * (int)(threadIdx.x & 31)) * token_stride) * BYTES;
     }
+};
+
+/* Scales of groups that lie apart: their rows as those of the values. */
+struct scale_rows {
+    const uint8_t *base;
+    int64_t token, group; /* bytes; group: lane i's offset of the i-th group of tokens */
 };
 
 /* BN rows of keys or values from `base`; `group` is lane i's offset of the i-th group. What is not wanted
@@ -240,18 +311,24 @@ struct key_source {
  * column of 16 bytes. */
 template <int D, int DPAD, class rows_t, bool IS_V>
 ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0,
-                        const key_walk &walk, const float *centroids, float *scales) {
-    constexpr int CPR = DPAD / 8, ROWS = THREADS / CPR, PASSES = (BN + ROWS - 1) / ROWS;
+                        const key_walk &walk, const float *centroids, float *scales,
+                        const scale_rows &apart) {
+    constexpr bool RAW = TL_S8 && !IS_V; /* bytes stay bytes */
+    constexpr int COLUMNS = RAW ? 16 : 8, CPR = DPAD / COLUMNS, ROWS = THREADS / CPR,
+                  PASSES = (BN + ROWS - 1) / ROWS;
     constexpr bool ALIGNED = ROWS <= 16 && 16 % ROWS == 0; /* a pass stays within one group */
     const int c = threadIdx.x % CPR, r0 = threadIdx.x / CPR;
     const bool whole = tok0 >= walk.lo && tok0 + BN <= walk.hi;
-    const uint8_t *const src = base + (TL_PACKED ? 0 : c * 8 * EB) + (ALIGNED ? r0 * token_bytes : 0);
+    const uint8_t *const src =
+        base + (TL_PACKED || TL_FP4 ? 0 : c * COLUMNS * (IS_V ? VB : EB)) + (ALIGNED ? r0 * token_bytes : 0);
     const uint32_t dst0 = dst + rows_t::at(r0, c);
-    int64_t at = 0;
+    int64_t at = 0, scales_at = 0;
 #pragma unroll
     for (int u = 0; u < PASSES; u++) {
         const int r = r0 + u * ROWS;
         if (!ALIGNED || u * ROWS % 16 == 0) at = shuffle64(group, ALIGNED ? u * ROWS / 16 : (r >> 4) & 31);
+        if (TL_FP4 && (!ALIGNED || u * ROWS % 16 == 0))
+            scales_at = shuffle64(apart.group, ALIGNED ? u * ROWS / 16 : (r >> 4) & 31);
         if ((THREADS % CPR == 0 || r0 < ROWS) && (BN % ROWS == 0 || r < BN)) {
             const uint32_t to =
                 ROWS % rows_t::PERIOD == 0 ? dst0 + u * ROWS * rows_t::STEP : dst + rows_t::at(r, c);
@@ -269,14 +346,22 @@ ATTN_DEV void load_tile(uint32_t dst, const uint8_t *base, int64_t token_bytes, 
                 if (c == 0) scales[r] = ok ? packed::key_norm(from) * rsqrtf(sum) : 0.f;
             }
 #else
-            load_chunk(to, from, ok, D - c * 8);
+            if constexpr (TL_FP4)
+                st_shared_v4(to,
+                             ok && c * 8 < D
+                                 ? fp4::load_chunk(from, apart.base + scales_at + (r & 15) * apart.token, c)
+                                 : make_uint4(0, 0, 0, 0));
+            else if constexpr (RAW)
+                copy_chunk(to, from, ok, D - c * COLUMNS);
+            else
+                load_chunk<IS_V ? TL_V : TL_KV>(to, from, ok, D - c * 8);
 #endif
         }
     }
 }
 
-/* The inline terms of BN rows of K or V, whose group offsets are `group`; V has two arrays. Keys of centroids
- * have theirs from load_tile, which sees all of a row. */
+/* The terms of BN rows of K or V, whose group offsets are `group`; V has two arrays. Keys of centroids have
+ * theirs from load_tile, which sees all of a row. Scales apart are rows of their own. */
 template <bool IS_V>
 ATTN_DEV void load_terms(float *to, const uint8_t *base, int64_t token_bytes, int64_t group, int tok0,
                          const key_walk &walk) {
@@ -293,7 +378,10 @@ ATTN_DEV void load_terms(float *to, const uint8_t *base, int64_t token_bytes, in
     } else
         to[r] = ok ? packed::key_scale(row, nullptr) : 0.f;
 #else
-    to[r] = ok ? load_scale(row + (IS_V ? TL_DV : TL_D)) * (IS_V ? V_SHIFT : 1.f) : 0.f;
+    if constexpr (TL_K_APART)
+        to[r] = ok ? __ldg((const float *)row) : 0.f;
+    else
+        to[r] = ok ? load_scale(row + (IS_V ? TL_DV : TL_D)) * (IS_V ? V_SHIFT : 1.f) : 0.f;
 #endif
 }
 
@@ -486,8 +574,18 @@ ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m
 /* From the products of a tile to P, for a thread's rows `row` and row + 8; seen: of the first of them. */
 ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule,
                            const row_terms &terms, float (&s)[BN / 2], int k0, int row, const int2 *seen,
-                           const float *k_scales, float (&m)[2], float (&l)[2], float (&f)[2]) {
-    if constexpr (TL_TOKEN_HEAD) {
+                           const float *q_scales, const float *k_scales, float (&m)[2], float (&l)[2],
+                           float (&f)[2]) {
+    constexpr bool IS_SCALED = TL_K_APART && TL_CAP == 0.f; /* the factor went with the scales */
+    if constexpr (TL_K_APART) {
+        const float by = IS_SCALED ? rule.factor : 1.f, q[2] = {q_scales[0] * by, q_scales[8] * by};
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++) {
+            const float2 ks = *(const float2 *)(k_scales + j * 8 + 2 * (threadIdx.x & 3));
+            s[4 * j] *= ks.x * q[0], s[4 * j + 1] *= ks.y * q[0];
+            s[4 * j + 2] *= ks.x * q[1], s[4 * j + 3] *= ks.y * q[1];
+        }
+    } else if constexpr (TL_TOKEN_HEAD) {
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
             const float2 ks = *(const float2 *)(k_scales + j * 8 + 2 * (threadIdx.x & 3));
@@ -508,12 +606,12 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
             for (int i = 0; i < BN / 2; i++)
                 s[i] = rule.apply<false>(s[i]);
         }
-    } else if constexpr (!FOLD && TL_ALIBI == 0) {
+    } else if constexpr (!FOLD && !IS_SCALED && TL_ALIBI == 0) {
 #pragma unroll
         for (int i = 0; i < BN / 2; i++)
             s[i] *= rule.factor;
     }
-    if constexpr (TL_ALIBI != 0) add_alibi(terms, TL_CAP > 0.f ? 1.f : rule.factor, s, k0);
+    if constexpr (TL_ALIBI != 0) add_alibi(terms, TL_CAP > 0.f || IS_SCALED ? 1.f : rule.factor, s, k0);
     if constexpr (TL_REL) add_rel_bias(p, terms, s, k0);
     add_bias(p, b, s, k0, row);
     hide_scores(b, s, k0, seen);
@@ -577,8 +675,8 @@ ATTN_DEV void pack_keys(uint32_t *a, const float (&s)[BN / 2], int j, const floa
         if (TL_TOKEN_HEAD) v = *(const float2 *)(v_scales + j * 16 + h * 8 + 2 * q);
         if (TL_PACKED) v.x *= unit, v.y *= unit;
         const float *x = s + 8 * j + 4 * h;
-        a[2 * h] = TL_TOKEN_HEAD ? pack2<MMA>(x[0] * v.x, x[1] * v.y) : pack2<MMA>(x[0], x[1]);
-        a[2 * h + 1] = TL_TOKEN_HEAD ? pack2<MMA>(x[2] * v.x, x[3] * v.y) : pack2<MMA>(x[2], x[3]);
+        a[2 * h] = TL_TOKEN_HEAD ? pack2<V_MMA>(x[0] * v.x, x[1] * v.y) : pack2<V_MMA>(x[0], x[1]);
+        a[2 * h + 1] = TL_TOKEN_HEAD ? pack2<V_MMA>(x[2] * v.x, x[3] * v.y) : pack2<V_MMA>(x[2], x[3]);
     }
 }
 
@@ -589,9 +687,9 @@ ATTN_DEV void pack_keys(uint32_t *a, const float (&s)[BN / 2], int j, const floa
 ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t *out, int row0,
                          const float (&m)[2], const float (&l)[2], const float (&o)[DVP / 2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
-    float factor =
-              !TL_TOKEN_HEAD && p.v_scale ? __ldg(p.v_scale + b.head * p.kv_scale_stride) : 1.f / V_SHIFT,
+    float factor = !K_SCALED && p.v_scale ? __ldg(p.v_scale + b.head * p.kv_scale_stride) : 1.f / V_SHIFT,
           f[2];
+    factor *= VALUE_UNIT;
     if (TL_OUT == DT_E4M3 && p.out_scale) factor /= __ldg(p.out_scale);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -613,7 +711,14 @@ ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t 
     uint8_t *so = out + g * ORS + 2 * q * OB;
 #pragma unroll
     for (int j = 0; j < DVP / 8; j++) {
-        const float *x = o + 4 * j;
+        float x[4] = {o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]};
+        if constexpr (TL_V_CHANNELS) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float by = channel_scale(p, b.head, min(8 * j + 2 * q + i, TL_DV - 1));
+                x[i] *= by, x[2 + i] *= by;
+            }
+        }
         if constexpr (TL_OUT == DT_E4M3) {
             *(uint16_t *)(so + j * 8) = (uint16_t)f32x2_to_e4m3x2(x[0] * f[0], x[1] * f[0]);
             *(uint16_t *)(so + 8 * ORS + j * 8) = (uint16_t)f32x2_to_e4m3x2(x[2] * f[1], x[3] * f[1]);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int4 and TurboQuant caches of triton_like on a device: every byte that is written against REFERENCE's, and
- * attention over equal bytes against its double, to 131072 keys and whatever the inputs look like, to the
- * tolerance of the model's type instead of the one that quantising needs. Cases run in several processes,
- * because most of their time is compilation and the oracle. PACKED_TEST_PLUGINS: the folder of the plugins;
- * PACKED_TEST_JOBS=N: processes; PACKED_TEST_ONLY: a text that a case's name must contain; PACKED_TEST_ALL:
- * every case is shown; PACKED_TEST_SECONDS: what is not begun by then is left out, and is a failure. */
+/* Caches of int4, TurboQuant, nvfp4 and int8 with scales apart of triton_like on a device: every byte that is
+ * written against REFERENCE's, and attention over equal bytes against its double, to 131072 keys and whatever
+ * the inputs look like, to the tolerance of the model's type instead of the one that quantising needs. Cases
+ * run in several processes, because most of their time is compilation and the oracle. PACKED_TEST_PLUGINS:
+ * the folder of the plugins; PACKED_TEST_JOBS=N: processes; PACKED_TEST_ONLY: a text that a case's name must
+ * contain; PACKED_TEST_ALL: every case is shown; PACKED_TEST_SECONDS: what is not begun by then is left out,
+ * and is a failure. */
 #include "gpu_memory.h"
 #include "kit/case/case_families.h"
 #include "../tap.h"
@@ -16,10 +17,16 @@
 #include <unistd.h>
 
 static const attn_backend_t *triton, *reference;
-enum { NUM_FORMATS = 5, MAX_CASES = 400 };
-static const uint32_t formats[NUM_FORMATS] = {ATTN_KV_INT4_PER_TOKEN_HEAD, ATTN_KV_TURBOQUANT_K8V4,
-                                              ATTN_KV_TURBOQUANT_4BIT_NC, ATTN_KV_TURBOQUANT_K3V4_NC,
-                                              ATTN_KV_TURBOQUANT_3BIT_NC};
+enum { MAX_CASES = 600 };
+static const struct {
+    uint32_t kv;
+    const char *name;
+    uint32_t odd_size; /* a head size that is no power of two, where there is one */
+} formats[] = {{ATTN_KV_INT4_PER_TOKEN_HEAD, "int4", 0}, {ATTN_KV_TURBOQUANT_K8V4, "k8v4", 72},
+               {ATTN_KV_TURBOQUANT_4BIT_NC, "4bit", 0},  {ATTN_KV_TURBOQUANT_K3V4_NC, "k3v4", 0},
+               {ATTN_KV_TURBOQUANT_3BIT_NC, "3bit", 0},  {ATTN_KV_INT8_STATIC_V, "static_v", 100},
+               {ATTN_KV_INT8_K_ONLY, "k_only", 76},      {ATTN_KV_NVFP4, "nvfp4", 80}};
+enum { NUM_FORMATS = sizeof formats / sizeof formats[0] };
 
 /* ------------------------------------------------------------------ what is written */
 
@@ -59,14 +66,21 @@ static const char *write_pages(const attn_backend_t *backend, const attn_problem
         else
             memcpy(rows + (size_t)i * 2, &half, 2);
     }
+    const size_t channels = (size_t)(heads * size) * sizeof(float);
+    float *by = malloc(channels);
+    for (int64_t i = 0; i < heads * size; i++)
+        by[i] = ldexpf(1 + (float)(i % 7) / 7, (int)(i % 5) - 6);
     void *data = memory->alloc(memory->ctx, 2 * bytes, 256),
+         *scale = memory->alloc(memory->ctx, channels, 256),
          *cache = memory->alloc(memory->ctx, to->size, 256),
          *where = memory->alloc(memory->ctx, ROWS * 8, 256);
     memory->to_device(memory->ctx, data, rows, 2 * bytes);
+    memory->to_device(memory->ctx, scale, by, channels);
     memory->to_device(memory->ctx, cache, to->bytes, to->size);
     memory->to_device(memory->ctx, where, slots, ROWS * 8);
     const DLDevice at = {(DLDeviceType)memory->device_type, 0};
     int64_t rs[3] = {ROWS, heads, size}, rt[3] = {heads * size, size, 1}, ct[4], ss[1] = {ROWS}, st[1] = {1};
+    int64_t vs[2] = {heads, size}, vt[2] = {size, 1};
     for (int i = 0; i < 4; i++)
         ct[i] = to->shape.byte_strides[i];
     DLTensor key = {.data = data,
@@ -88,16 +102,29 @@ static const char *write_pages(const attn_backend_t *backend, const attn_problem
                      .dtype = attn_dl_dtype(ATTN_DTYPE_INT64),
                      .shape = ss,
                      .strides = st};
+    DLTensor channel = {.data = scale,
+                        .device = at,
+                        .ndim = 2,
+                        .dtype = attn_dl_dtype(ATTN_DTYPE_FLOAT32),
+                        .shape = vs,
+                        .strides = vt};
+    int64_t one[1] = {1};
+    DLTensor of_k = channel, of_v = channel; /* of a tensor */
+    of_k.ndim = of_v.ndim = 1, of_k.shape = of_v.shape = one, of_k.strides = of_v.strides = one;
+    of_v.data = (float *)scale + 1;
     value.data = (char *)data + bytes;
     attn_kv_update_t u = {
         .struct_size = sizeof u, .key = &key, .value = &value, .kv_cache = &kv, .slot_mapping = &slot};
+    if (attn_kv_has_channel_scales(p.kv_cache_dtype)) u.scales.v = &channel;
+    if (attn_kv_has_static_scales(p.kv_cache_dtype)) u.scales.k = &of_k, u.scales.v = &of_v;
     int status = backend->ops->update_kv_cache(in, &u, NULL, &e);
     if (status == ATTN_OK && memory->sync(memory->ctx) != 0)
         snprintf(e.text, sizeof e.text, "the device failed"), status = -1;
     memory->from_device(memory->ctx, to->bytes, cache, to->size);
     memory->free(memory->ctx, data, 2 * bytes), memory->free(memory->ctx, cache, to->size);
     memory->free(memory->ctx, where, ROWS * 8);
-    free(rows);
+    memory->free(memory->ctx, scale, channels);
+    free(rows), free(by);
     backend->ops->close(in);
     return status == ATTN_OK ? NULL : e.text;
 }
@@ -205,13 +232,12 @@ static int num_tasks;
 
 static task_t *add(uint32_t kv, uint32_t dtype, uint32_t size, uint32_t heads, uint32_t kv_heads,
                    const char *what) {
-    static const char *const short_names[NUM_FORMATS] = {"int4", "k8v4", "4bit", "k3v4", "3bit"};
     const char *only = getenv("PACKED_TEST_ONLY");
     task_t *t = &tasks[num_tasks];
     int f = 0;
-    while (formats[f] != kv)
+    while (formats[f].kv != kv)
         f++;
-    snprintf(t->name, sizeof t->name, "%s %s d%u %u/%u %s", short_names[f],
+    snprintf(t->name, sizeof t->name, "%s %s d%u %u/%u %s", formats[f].name,
              dtype == ATTN_DTYPE_FLOAT32   ? "f32"
              : dtype == ATTN_DTYPE_FLOAT16 ? "f16"
                                            : "bf16",
@@ -236,15 +262,17 @@ static void lengths(kit_case_t *c) {
 static void list_tasks(void) {
     static const uint32_t dtypes[] = {ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_FLOAT32};
     for (int f = 0; f < NUM_FORMATS; f++) {
-        const uint32_t kv = formats[f], bf16 = ATTN_DTYPE_BFLOAT16;
-        const uint32_t sizes[] = {128, 64, 256, 32, 512, f == 1 ? 72 : 128};
+        const uint32_t kv = formats[f].kv, bf16 = ATTN_DTYPE_BFLOAT16;
+        const uint32_t sizes[] = {128, 64, 256, 32, 512, formats[f].odd_size};
+        const int num_sizes = formats[f].odd_size != 0 ? 6 : 5;
+        const uint64_t apart = attn_kv_is_whole_page(kv) ? 0 : ATTN_F_SEPARATE_KV;
         for (int d = 0; d < 3; d++)
-            for (int s = 0; s < (f == 1 ? 6 : 5); s++) {
+            for (int s = 0; s < num_sizes; s++) {
                 task_t *t = add(kv, dtypes[d], sizes[s], 2, 2, "bytes");
                 t->is_write = 1, t->c.problem.num_blocks = ROWS / PAGE,
                 t->c.problem.kv_layout = (uint32_t)(1 + s % 2);
             }
-        for (int s = 0; s < (f == 1 ? 6 : 5); s++)
+        for (int s = 0; s < num_sizes; s++)
             lengths(&add(kv, s % 2 ? ATTN_DTYPE_FLOAT16 : bf16, sizes[s], 8, 2, "usual")->c);
         task_t *many = add(kv, bf16, 128, 32, 8, "usual, NHD"); /* rows multiples of 16 bytes apart */
         lengths(&many->c);
@@ -254,19 +282,24 @@ static void list_tasks(void) {
         lengths(&add(kv, ATTN_DTYPE_FLOAT16, 64, 4, 4, "usual")->c);
         task_t *u = add(kv, bf16, 128, 8, 4, "usual, HND, apart");
         lengths(&u->c);
-        u->c.problem.kv_layout = ATTN_LAYOUT_HND, u->c.problem.features |= ATTN_F_SEPARATE_KV;
+        u->c.problem.kv_layout = ATTN_LAYOUT_HND, u->c.problem.features |= apart;
         task_t *t = add(kv, bf16, 128, 16, 1, "usual");
         lengths(&t->c);
         t = add(kv, bf16, 128, 6, 3, "HND, apart, sinks, window");
         lengths(&t->c);
         t->c.problem.kv_layout = ATTN_LAYOUT_HND, t->c.problem.sliding_window = 90;
-        t->c.problem.features |= ATTN_F_SEPARATE_KV | ATTN_F_SINK;
+        t->c.problem.features |= apart | ATTN_F_SINK;
         t = add(kv, bf16, 64, 6, 3, "HND, soft cap");
         lengths(&t->c);
         t->c.problem.kv_layout = ATTN_LAYOUT_HND, t->c.problem.logits_soft_cap = 30;
         t = add(kv, bf16, 128, 8, 2, "alibi, cross-layer");
         lengths(&t->c);
         t->c.problem.features |= ATTN_F_ALIBI, t->c.flags |= KIT_CROSS_LAYER;
+        if (!attn_kv_has_one_size(kv) && kv != ATTN_KV_INT4_PER_TOKEN_HEAD) {
+            t = add(kv, bf16, 128, 8, 2, "values of 64");
+            lengths(&t->c);
+            t->c.problem.head_size_v = 64;
+        }
         t = add(kv, bf16, 128, 8, 2, "spans, page 64");
         lengths(&t->c);
         t->c.problem.features |= ATTN_F_MM_PREFIX, t->c.num_spans = 1, t->c.problem.block_size = 64;

@@ -84,10 +84,7 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
         p.q_token = (int64_t)in->heads * MLA_ROPE, p.q_head = MLA_ROPE, p.nope = 0;
         p.q_scale = a->scales.q ? attn_data(a->scales.q) : NULL;
     }
-    if (in->plan.topk != 0) {
-        p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
-        p.topk_count = in->plan.topk, p.lists = (int32_t *)(void *)(work + in->lists_at);
-    }
+    if (in->plan.topk != 0) p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
     if (a->lse != NULL)
         p.lse = attn_data(a->lse), p.lse_head = a->lse->strides[0], p.lse_token = a->lse->strides[1];
     return p;

@@ -31,7 +31,12 @@ static const char *const shapes[] = {
     "dtype=float16 num_heads=16 num_kv_heads=1 head_size=64 kv_cache_dtype=turboquant_4bit_nc",
     "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=72 kv_cache_dtype=turboquant_k8v4",
     "dtype=bfloat16 num_heads=4 num_kv_heads=1 head_size=256 kv_cache_dtype=turboquant_3bit_nc",
-    "dtype=float32 num_heads=8 num_kv_heads=2 head_size=128 kv_cache_dtype=turboquant_k3v4_nc"};
+    "dtype=float32 num_heads=8 num_kv_heads=2 head_size=128 kv_cache_dtype=turboquant_k3v4_nc",
+    "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=128 kv_cache_dtype=int8_static_v",
+    "dtype=bfloat16 num_heads=16 num_kv_heads=1 head_size=100 head_size_v=64 kv_cache_dtype=int8_k_only",
+    "dtype=float32 num_heads=4 num_kv_heads=2 head_size=64 kv_cache_dtype=int8_static_v",
+    "dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=128 kv_cache_dtype=nvfp4",
+    "dtype=float16 num_heads=4 num_kv_heads=2 head_size=80 kv_cache_dtype=nvfp4"};
 static const char *const masks[] = {"mask=causal",
                                     "mask=causal sliding_window=70",
                                     "mask=causal chunk_size=192 features=chunked_local",
@@ -153,7 +158,8 @@ static void some_specialisations(const char *dir, int job, int jobs, int all, do
     int cached, n = 0;
     for (int i = 0; i < 2 * NUM_SHAPES * NUM_MASKS; i++) {
         const int arch = 80 + 10 * (i % 2), s = i / 2 % NUM_SHAPES, m = i / 2 / NUM_SHAPES;
-        if (!all && (s != m % NUM_SHAPES || (arch == 80 && m % 4 != 0))) continue;
+        const int is_pair = s == m % NUM_SHAPES || m == s % NUM_MASKS; /* each of both at least once */
+        if (!all && (!is_pair || (arch == 80 && m % 4 != 0))) continue;
         if (n++ % jobs != job) continue;
         if (!all && seconds() - start > 90.0) {
             __atomic_fetch_add(&t->left, 1, __ATOMIC_RELAXED);

@@ -212,6 +212,9 @@ static void answers(void) {
         DECODER "head_size=64 rswa_window=8",
         DECODER "head_size=128 head_size_v=64 features=alibi_sqrt,sink,lse",
         DECODER "head_size=80 kv_cache_dtype=fp8_per_token_head",
+        DECODER "head_size=100 head_size_v=64 kv_cache_dtype=int8_static_v features=sink,lse",
+        DECODER "head_size=256 kv_cache_dtype=int8_k_only sliding_window=90",
+        DECODER "head_size=80 kv_cache_dtype=nvfp4 query_dtype=fp8_e4m3 features=per_head_scales",
         "role=mm_encoder mask=full dtype=float16 num_heads=16 head_size=72 scale=0.1",
         "role=encoder_decoder mask=full dtype=float32 num_heads=8 head_size=64 block_size=16 scale=0.1"};
     static const int archs[] = {80, 90, 100};
@@ -231,7 +234,10 @@ static void answers(void) {
     static const struct {
         const char *text, *param;
     } wrong[] = {{DECODER "head_size=16", "head_size"},
-                 {DECODER "head_size=64 kv_cache_dtype=nvfp4", "kv_cache_dtype"},
+                 {DECODER "head_size=72 kv_cache_dtype=nvfp4", "head_size"},
+                 {DECODER "head_size=64 kv_cache_dtype=nvfp4 features=separate_kv", "separate_kv"},
+                 {DECODER "head_size=66 kv_cache_dtype=int8_static_v", "head_size"},
+                 {DECODER "head_size=64 kv_cache_dtype=int8_k_only query_dtype=fp8_e4m3", "query_dtype"},
                  {DECODER "head_size=64 sliding_window=8 rswa_window=8", "rswa_window"},
                  {DECODER "head_size=64 features=cascade", "cascade"},
                  {"role=decoder mask=causal dtype=bfloat16 num_heads=32 num_kv_heads=8 head_size=64 "
