@@ -124,6 +124,21 @@ static T *copy_of(const std::vector<T> &v) {
     return p;
 }
 
+/* Scales of V's channels, for the formats that take them: those of normal numbers. */
+struct channel_scales {
+    std::vector<int64_t> shape, strides;
+    DLTensor t;
+    channel_scales(uint32_t kv, int64_t heads, int64_t size) {
+        std::vector<float> by(attn_kv_has_channel_scales(kv) ? heads * size : 1, 0.03125f);
+        shape = {heads, size};
+        t = tensor(copy_of(by), attn_dl_dtype(ATTN_DTYPE_FLOAT32), shape, strides);
+    }
+    ~channel_scales() { CK(cudaFree(t.data)); }
+    static const DLTensor *of(uint32_t kv, channel_scales &s) {
+        return attn_kv_has_channel_scales(kv) ? &s.t : NULL;
+    }
+};
+
 static bool is_wanted(const std::string &name) {
     return filters.empty() || std::any_of(filters.begin(), filters.end(), [&](const std::string &text) {
                return text[0] == '=' ? name == text.substr(1) : name.find(text) != std::string::npos;
@@ -131,7 +146,7 @@ static bool is_wanted(const std::string &name) {
 }
 
 static void fill_by_writer(attn_instance_t *in, DLTensor *cache, int64_t tokens, uint32_t heads, uint32_t d,
-                           uint32_t dv);
+                           uint32_t dv, const DLTensor *v_scale);
 
 static void run(work w) {
     if (!is_wanted(w.name)) return;
@@ -202,7 +217,10 @@ static void run(work w) {
     }
     uint32_t hkv = p.num_kv_heads ? p.num_kv_heads : p.num_heads,
              dv = p.head_size_v ? p.head_size_v : p.head_size;
-    if (cached && cs.dtype.code == kDLUInt) fill_by_writer(in, &cache_t, pages * 16, hkv, p.head_size, dv);
+    channel_scales channels(p.kv_cache_dtype, hkv, dv);
+    const DLTensor *v_scale = channel_scales::of(p.kv_cache_dtype, channels);
+    if (cached && cs.dtype.code == kDLUInt)
+        fill_by_writer(in, &cache_t, pages * 16, hkv, p.head_size, dv, v_scale);
     uint16_t *q, *o, *kv;
     float *vec;
     CK(cudaMalloc(&q, tokens * p.num_heads * p.head_size * 2));
@@ -235,6 +253,7 @@ static void run(work w) {
     attn_forward_t f = {sizeof f};
     f.query = &q_t, f.output = &o_t, f.kv_cache = cached ? &cache_t : NULL, f.key = &key_t,
     f.value = &value_t;
+    f.scales.v = v_scale;
     f.sinks = p.features & ATTN_F_SINK ? &v_t : NULL;
     f.alibi_slopes = p.features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT) ? &v_t : NULL;
     double us = time_it([&] {
@@ -261,7 +280,7 @@ static void run(work w) {
 /* The whole cache by the writer itself, from 8192 tokens of normal numbers: bytes of packed rows mean
  * something only together. */
 static void fill_by_writer(attn_instance_t *in, DLTensor *cache, int64_t tokens, uint32_t heads, uint32_t d,
-                           uint32_t dv) {
+                           uint32_t dv, const DLTensor *v_scale) {
     const int64_t some = 8192;
     attn_error_t e = {sizeof e};
     uint16_t *rows;
@@ -276,7 +295,7 @@ static void fill_by_writer(attn_instance_t *in, DLTensor *cache, int64_t tokens,
         int64_t *to = copy_of(slots);
         DLTensor slot = tensor(to, attn_dl_dtype(ATTN_DTYPE_INT64), s3, t3);
         attn_kv_update_t u = {sizeof u};
-        u.key = &key, u.value = &value, u.kv_cache = cache, u.slot_mapping = &slot;
+        u.key = &key, u.value = &value, u.kv_cache = cache, u.slot_mapping = &slot, u.scales.v = v_scale;
         if (backend->ops->update_kv_cache(in, &u, stream, &e)) exit(fprintf(stderr, "update: %s\n", e.text));
         CK(cudaStreamSynchronize(stream));
         CK(cudaFree(to));
@@ -325,6 +344,7 @@ static void writes(uint32_t kv = ATTN_KV_AUTO, const char *format = "") {
     std::shuffle(slots.begin(), slots.end(), std::mt19937(3));
     std::vector<int64_t> sq = {tokens, 32, 128}, tq, sk = {tokens, 8, 128}, tk, sn = {tokens}, tn,
                          st = {tokens, 128}, tt, sc(cs.shape, cs.shape + 4), tc;
+    channel_scales channels(kv, 8, 128);
     const size_t q_bytes = tokens * 32 * 256, k_bytes = tokens * 8 * 256,
                  all = q_bytes + 2 * k_bytes + (cs.total_bytes + 255) / 256 * 256;
     DLDataType type = attn_dl_dtype(ATTN_DTYPE_BFLOAT16), whole = attn_dl_dtype(ATTN_DTYPE_INT64);
@@ -348,6 +368,7 @@ static void writes(uint32_t kv = ATTN_KV_AUTO, const char *format = "") {
             turn = (turn + 1) % turns;
             attn_kv_update_t u = {sizeof u};
             u.key = &k_t[turn], u.value = &v_t[turn], u.kv_cache = &c_t[turn], u.slot_mapping = &slots_t;
+            u.scales.v = channel_scales::of(kv, channels);
             attn_rope_write_t w = {sizeof w};
             w.query = i == 1 ? &q_t[turn] : NULL, w.key = u.key, w.value = u.value, w.kv_cache = u.kv_cache,
             w.slot_mapping = &slots_t;
@@ -372,6 +393,9 @@ struct format {
 static const format packed[] = {{"fp8", ATTN_KV_FP8_E4M3},
                                 {"int8 token-head", ATTN_KV_INT8_PER_TOKEN_HEAD},
                                 {"int4 token-head", ATTN_KV_INT4_PER_TOKEN_HEAD},
+                                {"int8 static V", ATTN_KV_INT8_STATIC_V},
+                                {"int8 K only", ATTN_KV_INT8_K_ONLY},
+                                {"nvfp4", ATTN_KV_NVFP4},
                                 {"turboquant k8v4", ATTN_KV_TURBOQUANT_K8V4},
                                 {"turboquant 4bit", ATTN_KV_TURBOQUANT_4BIT_NC},
                                 {"turboquant k3v4", ATTN_KV_TURBOQUANT_K3V4_NC},
