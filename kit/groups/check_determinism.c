@@ -139,4 +139,5 @@ void check_determinism_list(check_list_t *list, const check_t *c) {
     check_add(list, "determinism", 1, same_bits, 0, "the same call gives the same bits");
     check_add(list, "determinism", 1, fresh_instance, 0, "a fresh instance gives the same bits");
     check_add(list, "determinism", 1, is_claimed ? batch_invariance : not_claimed, 0, "batch invariance");
+    check_behind_list(list, c);
 }

@@ -94,9 +94,11 @@ void check_relations_list(check_list_t *list, const check_t *c);
 void check_families_list(check_list_t *list, const check_t *c); /* part of numerics */
 void check_sizes_list(check_list_t *list, const check_t *c);    /* likewise */
 void check_stored_list(check_list_t *list, const check_t *c);   /* likewise */
+void check_paging_list(check_list_t *list, const check_t *c);   /* likewise */
 void check_pairs_list(check_list_t *list, const check_t *c);    /* likewise */
 void check_far_list(check_list_t *list, const check_t *c);      /* part of offsets */
 void check_defaults_list(check_list_t *list, const check_t *c); /* part of capabilities */
+void check_behind_list(check_list_t *list, const check_t *c);   /* part of determinism */
 void check_state_list(check_list_t *list, const check_t *c);    /* part of manners */
 
 /* Records a failure (the first one stays) and returns 0. */
@@ -189,6 +191,8 @@ long alloc_watch_count(const char **last_name);
 size_t alloc_watch_bytes(void);
 /* Threads that the plugin's own code started while watched and that have not ended. */
 long alloc_watch_threads(void);
+/* The function by which it left a handler for the end of the process or for a fork; NULL: none. */
+const char *alloc_watch_handler(void);
 
 /* The dynamic symbols that a file exports, other than `allowed`; writes up to size bytes of their names.
  * Returns how many, or -1. *num_unique counts GNU unique symbols, *needs_libattn is 1 if it links to

@@ -324,6 +324,64 @@ static void capture_and_replay(uint64_t features) {
     free(want), free(got), free(x);
 }
 
+/* A tile of query rows reaches over an image's end: into the next one, and behind the last into rows that are
+ * nobody's. Whatever is there, the image has the same bits (semantics 10.5). */
+static void rows_behind(int d, uint64_t features) {
+    static const int32_t ends[5] = {0, 200, 201, 440, 590};
+    static const struct {
+        const char *what;
+        int first, is_random; /* the first row to be changed; in Q alone where that is an image's */
+        uint16_t value;
+    } kinds[] = {{"NaN behind", 590, 0, 0x7fc0},  {"infinity behind", 590, 0, 0x7f80},
+                 {"huge behind", 590, 0, 0x7f7f}, {"large behind", 590, 1, 0},
+                 {"NaN after", 200, 0, 0x7fc0},   {"large after", 200, 1, 0}};
+    const size_t row = (size_t)HEADS * (size_t)d, bytes = ROWS * row * 2;
+    step_t s;
+    attn_error_t e = {.struct_size = sizeof e};
+    float scale = 0.03f;
+    int64_t one = 1;
+    DLTensor t = {.data = &scale,
+                  .device = {kDLCPU, 0},
+                  .ndim = 1,
+                  .dtype = {kDLFloat, 32, 1},
+                  .shape = &one,
+                  .strides = &one};
+    attn_scales_t scales = {.q = &t, .k = &t, .v = &t};
+    const attn_scales_t *use = features & ATTN_F_FP8_ATTENTION ? &scales : NULL;
+    uint16_t *want = malloc(bytes), *got = malloc(bytes), *plain = values(d, 11, 1), *x = values(d, 11, 1);
+    open_step(&s, encoder, d, features | ATTN_F_BATCH_INVARIANT);
+    for (size_t i = 590 * 3 * row; i < ROWS * 3 * row; i++)
+        plain[i] = 0;
+    send(&s, plain);
+    int rc = build(&s, ends, 4, 0, NULL, &e);
+    if (rc == ATTN_OK) rc = forward(&s, use, 0, NULL, &e);
+    cudaDeviceSynchronize();
+    cudaMemcpy(want, s.out, bytes, cudaMemcpyDeviceToHost);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        uint64_t seed = k;
+        memcpy(x, plain, ROWS * 3 * row * 2);
+        const int is_image = kinds[k].first < 590;
+        for (size_t i = (size_t)kinds[k].first; i < (is_image ? 590 : ROWS); i++)
+            for (size_t j = 0; j < (is_image ? row : 3 * row); j++)
+                x[i * 3 * row + j] =
+                    kinds[k].is_random ? to_bf16(kit_random_normal(&seed) * 1e4) : kinds[k].value;
+        send(&s, x);
+        cudaMemset(s.out, 0xee, bytes);
+        if (rc == ATTN_OK) rc = forward(&s, use, 0, NULL, &e);
+        cudaDeviceSynchronize();
+        cudaMemcpy(got, s.out, bytes, cudaMemcpyDeviceToHost);
+        const size_t n = (size_t)kinds[k].first * row;
+        size_t other = 0;
+        for (size_t i = 0; i < n; i++)
+            other += got[i] != want[i];
+        if (!ok(rc == ATTN_OK && other == 0, "head size %d, %s: %s row %d changes no bit", d,
+                use != NULL ? "fp8" : "bf16", kinds[k].what, kinds[k].first))
+            diag("%zu of %zu numbers are others; %s", other, n, rc != ATTN_OK ? e.text : "");
+    }
+    close_step(&s);
+    free(want), free(got), free(plain), free(x);
+}
+
 static void profiling_run(void) {
     step_t s;
     attn_error_t e = {.struct_size = sizeof e};
@@ -358,6 +416,11 @@ int main(void) {
     dynamic_scales();
     capture_and_replay(0);
     capture_and_replay(ATTN_F_FP8_ATTENTION);
+    static const int sizes[] = {64, 72, 80, 128};
+    for (int i = 0; i < 4; i++) {
+        rows_behind(sizes[i], 0);
+        rows_behind(sizes[i], ATTN_F_FP8_ATTENTION);
+    }
     profiling_run();
     random_cases(seed);
     return tap_done();

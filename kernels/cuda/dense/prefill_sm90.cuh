@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             mask_above(sc, p, view(), my_row(), k0);
         if (j * BN < all_lo) mask_below(sc, p, view(), my_row(), k0);
     };
-    auto softmax = [&](auto &sc) { softmax_block(sc, c, 0.f, 8.f, m0, m1, l0, l1, f0, f1); };
+    auto softmax = [&](auto &sc) { softmax_block(sc, c, true, true, m0, m1, l0, l1, f0, f1); };
     auto pack = [&](auto &sc) {
 #pragma unroll
         for (int i = 0; i < (int)(sizeof sc / 8); i++)
@@ -350,8 +350,9 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             wgmma_wait<0>();
             wgmma_pin(o);
             release(ring_v.empty + 8 * s);
-            if (!softmax_trusted<DT>(sc, c, m0, m1, l0, l1, pr)) {
-                softmax(sc);
+            bool far0, far1;
+            if (!softmax_trusted<DT>(sc, c, m0, m1, l0, l1, pr, far0, far1)) {
+                softmax_block(sc, c, far0, far1, m0, m1, l0, l1, f0, f1);
                 pack(sc);
 #pragma unroll
                 for (int i = 0; i < DV / 8; i++) {

@@ -194,8 +194,10 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         top0 = fmaxf(top0, __shfl_xor_sync(~0u, top0, 2));
         top1 = fmaxf(top1, __shfl_xor_sync(~0u, top1, 2));
         /* as a rule in a row's first block alone; NaN: a row that has seen no key */
-        if (__any_sync(~0u, !((top0 - m0) * c <= RANGE) || !((top1 - m1) * c <= RANGE))) {
-            const float n0 = fmaxf(top0, m0), n1 = fmaxf(top1, m1);
+        const bool far0 = !((top0 - m0) * c <= RANGE), far1 = !((top1 - m1) * c <= RANGE);
+        if (__any_sync(~0u, far0 || far1)) {
+            /* each row for itself: those behind its request are other requests' */
+            const float n0 = far0 ? fmaxf(top0, m0) : m0, n1 = far1 ? fmaxf(top1, m1) : m1;
             const float f0 = n0 == m0 ? 1.f : ex2((m0 - n0) * c), f1 = n1 == m1 ? 1.f : ex2((m1 - n1) * c);
             m0 = n0, m1 = n1;
             l0 *= f0, l1 *= f1, x0 *= f0, x1 *= f1, known0 *= f0, known1 *= f1;

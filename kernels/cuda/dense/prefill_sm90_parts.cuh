@@ -120,10 +120,12 @@ ATTN_DEV void mask_below(float (&sc)[N], const flash_params &p, const seq_view &
         if ((i >> 2) * 8 + (i & 1) < ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
 }
 
-/* Scores become 2^(score * c - maximum + shift); the running maximum may lag by 2^lag (lazy rescale). m, l:
- * maximum in raw units and sum of the thread's two rows; f: by what O has to be multiplied. */
+/* Scores become 2^(score * c - maximum). m, l: maximum in raw units and sum of the thread's two rows; f: by what
+ * O has to be multiplied. far: the row takes the largest score so far as its maximum, otherwise it keeps the one
+ * that it has. Each row decides for itself and adds up as softmax_trusted does: a row has the same bits
+ * whichever rows share its warp, and those behind its request in a tile are the next request's. */
 template <int N>
-ATTN_DEV void softmax_block(float (&sc)[N], float c, float shift, float lag, float &m0, float &m1, float &l0,
+ATTN_DEV void softmax_block(float (&sc)[N], float c, bool far0, bool far1, float &m0, float &m1, float &l0,
                             float &l1, float &f0, float &f1) {
     /* several chains a row: one alone waits for itself */
     float t[8] = {m0, m0, m1, m1, m0, m0, m1, m1};
@@ -131,45 +133,39 @@ ATTN_DEV void softmax_block(float (&sc)[N], float c, float shift, float lag, flo
     for (int i = 0; i < N; i++)
         t[i % 8] = fmaxf(t[i % 8], sc[i]);
     float a0 = fmaxf(fmaxf(t[0], t[1]), fmaxf(t[4], t[5])), a1 = fmaxf(fmaxf(t[2], t[3]), fmaxf(t[6], t[7]));
-    /* The four threads of a row need not agree on its maximum to see that none is far above the old one. */
-    if (!__any_sync(~0u, (a0 - m0) * c > lag || (a1 - m1) * c > lag)) {
-        a0 = m0;
-        a1 = m1;
-        f0 = f1 = 1.f;
-    } else { /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
-        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
-        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
-        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
-        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
-        f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
-        f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
-    }
+    a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
+    a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
+    a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2));
+    a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2));
+    a0 = far0 ? a0 : m0;
+    a1 = far1 ? a1 : m1;
+    /* a row that stays at -inf keeps factor 1: ex2(NaN) must not reach O */
+    f0 = a0 == m0 ? 1.f : ex2((m0 - a0) * c);
+    f1 = a1 == m1 ? 1.f : ex2((m1 - a1) * c);
     m0 = a0;
     m1 = a1;
-    const float b0 = a0 == -INFINITY ? 0.f : a0 * c - shift, b1 = a1 == -INFINITY ? 0.f : a1 * c - shift;
-    float t0 = 0.f, t1 = 0.f;
+    const float b0 = a0 == -INFINITY ? 0.f : a0 * c, b1 = a1 == -INFINITY ? 0.f : a1 * c;
+    float t0 = 0.f, t1 = 0.f, u0 = 0.f, u1 = 0.f;
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
         sc[4 * i] = ex2(fmaf(sc[4 * i], c, -b0));
         sc[4 * i + 1] = ex2(fmaf(sc[4 * i + 1], c, -b0));
         sc[4 * i + 2] = ex2(fmaf(sc[4 * i + 2], c, -b1));
         sc[4 * i + 3] = ex2(fmaf(sc[4 * i + 3], c, -b1));
-        t0 += sc[4 * i];
-        t0 += sc[4 * i + 1];
-        t1 += sc[4 * i + 2];
-        t1 += sc[4 * i + 3];
+        t0 += sc[4 * i], u0 += sc[4 * i + 1], t1 += sc[4 * i + 2], u1 += sc[4 * i + 3];
     }
-    l0 = l0 * f0 + t0;
-    l1 = l1 * f1 + t1;
+    t0 += u0, t1 += u1;
+    l0 = fmaf(l0, f0, t0);
+    l1 = fmaf(l1, f1, t1);
 }
 
 /* The same for a block after a row's first, on trust that no score is far above the maximum so far, so
- * without looking for a new one; P is packed at once. False, and nothing changed but P, where the sums tell
- * otherwise: too large, infinite, or no number, as for a row without keys so far (m = -inf). The limit keeps
- * every P within its type, O and l within f32. */
+ * without looking for a new one; P is packed at once. False, and nothing changed but P and far, where the sums
+ * tell otherwise of a row of the warp: too large, infinite, or no number, as for a row without keys so far
+ * (m = -inf). The limit keeps every P within its type, O and l within f32. */
 template <int DT, int N>
 ATTN_DEV bool softmax_trusted(const float (&sc)[N], float c, float m0, float m1, float &l0, float &l1,
-                              uint32_t (&pr)[N / 2]) {
+                              uint32_t (&pr)[N / 2], bool &far0, bool &far1) {
     constexpr float LIMIT = DT == DT_F16 ? 16384.f : 1e9f;
     const float b0 = m0 * c, b1 = m1 * c;
     float t0 = 0.f, t1 = 0.f, u0 = 0.f, u1 = 0.f;
@@ -182,7 +178,12 @@ ATTN_DEV bool softmax_trusted(const float (&sc)[N], float c, float m0, float m1,
         pr[2 * i + 1] = pack2<DT>(z, w);
     }
     t0 += u0, t1 += u1;
-    if (__any_sync(~0u, !(t0 <= LIMIT && t1 <= LIMIT))) return false;
+    if (__any_sync(~0u, !(t0 <= LIMIT && t1 <= LIMIT))) {
+        const int quad = threadIdx.x & 28; /* the four threads of a row decide together */
+        far0 = __ballot_sync(~0u, !(t0 <= LIMIT)) >> quad & 15u;
+        far1 = __ballot_sync(~0u, !(t1 <= LIMIT)) >> quad & 15u;
+        return false;
+    }
     l0 += t0, l1 += t1;
     return true;
 }
