@@ -4,9 +4,9 @@
  * driver. This program's own dlsym hands out wrappers of libcuda's functions, and the runtime asks for all of
  * them by dlsym and cuGetProcAddress. Each fault fails one call of one operation: the answer is right, or an
  * error with a text; then the same case is right to the bit, and nothing is left allocated. "First" faults
- * hit a process that opens the plugin for the first time and are a process each. Besides: a lost context, and
- * another current device where there are two. GPU_FAULTS_PLUGINS: the folder of the plugins;
- * GPU_FAULTS_ONLY: one of them.
+ * hit a process that opens the plugin for the first time and are a process each; the others are dealt out to a
+ * few. Besides: a lost context, and another current device where there are two. GPU_FAULTS_PLUGINS: the folder
+ * of the plugins; GPU_FAULTS_ONLY: one of them, "mla with cuBLAS" say.
  */
 #include "gpu_memory.h"
 #include "kit/case/case_run.h"
@@ -16,8 +16,11 @@
 #include <attn/attn_plugin_util.h>
 
 #include <dlfcn.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ------------------------------------------------------------- the false driver */
@@ -67,8 +70,9 @@ static long call(int slot, long a, long b, long c, long d, long e, long f, long 
     }
 #define W16(N)                                                                                               \
     W(N##0)                                                                                                  \
-    W(N##1) W(N##2) W(N##3) W(N##4) W(N##5) W(N##6) W(N##7) W(N##8) W(N##9) W(N##a) W(N##b) W(N##c) W(N##d)  \
-        W(N##e) W(N##f)
+    W(N##1)                                                                                                  \
+    W(N##2) W(N##3) W(N##4) W(N##5) W(N##6) W(N##7) W(N##8) W(N##9) W(N##a) W(N##b) W(N##c) W(N##d) W(N##e)  \
+        W(N##f)
 #define N16(N)                                                                                               \
     w##N##0, w##N##1, w##N##2, w##N##3, w##N##4, w##N##5, w##N##6, w##N##7, w##N##8, w##N##9, w##N##a,       \
         w##N##b, w##N##c, w##N##d, w##N##e, w##N##f
@@ -187,16 +191,16 @@ static int f_weights(attn_instance_t *x, const attn_weights_t *w, void *t, attn_
 }
 
 static const struct {
-    const char *file;
+    const char *name, *file;
     uint32_t role;
     int has_blas; /* cuBLAS keeps memory of its own */
     int32_t lens[3][2];
-} plugins[] = {{"flash", ATTN_ROLE_DECODER, 0, {{1, 300}, {40, 70}, {1, 5}}},
-               {"triton_like", ATTN_ROLE_DECODER, 0, {{1, 300}, {40, 70}, {1, 5}}},
-               {"mm_encoder", ATTN_ROLE_MM_ENCODER, 0, {{70, 70}, {33, 33}}},
-               {"mla", ATTN_ROLE_MLA, 0, {{1, 300}, {40, 70}, {1, 5}}},
-               {"mla", ATTN_ROLE_MLA, 1, {{1, 300}, {40, 70}, {1, 5}}},
-               {"mla_sparse", ATTN_ROLE_MLA_SPARSE, 0, {{1, 300}, {4, 70}}}};
+} plugins[] = {{"flash", "flash", ATTN_ROLE_DECODER, 0, {{1, 300}, {40, 70}, {1, 5}}},
+               {"triton_like", "triton_like", ATTN_ROLE_DECODER, 0, {{1, 300}, {40, 70}, {1, 5}}},
+               {"mm_encoder", "mm_encoder", ATTN_ROLE_MM_ENCODER, 0, {{70, 70}, {33, 33}}},
+               {"mla", "mla", ATTN_ROLE_MLA, 0, {{1, 300}, {40, 70}, {1, 5}}},
+               {"mla with cuBLAS", "mla", ATTN_ROLE_MLA, 1, {{1, 300}, {40, 70}, {1, 5}}},
+               {"mla_sparse", "mla_sparse", ATTN_ROLE_MLA_SPARSE, 0, {{1, 300}, {4, 70}}}};
 enum { PLUGINS = sizeof plugins / sizeof plugins[0] };
 static attn_backend_ops_t false_ops;
 static attn_backend_t false_backend;
@@ -298,33 +302,51 @@ static void show(const char *plugin, const char *what, const int *count) {
     int tried = 0, bad = 0;
     for (int i = 0; i < OUTCOMES; i++)
         tried += count[i], bad += i > NOT_REACHED ? count[i] : 0;
-    diag("%-12s %-14s %4d tried: %3d served, %3d refused with a text, %d not reached, %d refused for good, "
+    diag("%-15s %-14s %4d tried: %3d served, %3d refused with a text, %d not reached, %d refused for good, "
          "%d other",
          plugin, what, tried, count[SERVED], count[REFUSED], count[NOT_REACHED], count[UNUSABLE],
          bad - count[UNUSABLE]);
 }
 
-/* The whole of a child; the calls of its first run are written to a pipe. */
-static int warm(int plugin, int to) {
+/* What the processes of one plugin count together. */
+enum { SHARES = 6, OFTEN = 4, ONE_IN = 8 };
+static atomic_int *counts;
+
+/* cuBLAS makes its handle with hundreds of calls of a few kinds: of each kind the first ones, and then one in
+ * ONE_IN. */
+static int is_tried(int plugin, const int *sequence, long at) {
+    int before = 0;
+    for (long i = 0; i < at; i++)
+        before += sequence[i] == sequence[at];
+    return !plugins[plugin].has_blas || before < OFTEN || before % ONE_IN == 0;
+}
+
+/* The whole of a child, which tries one call in SHARES; the first one writes the calls of its first run to a
+ * pipe. */
+static int warm(int plugin, int share, int to) {
+    static int sequence[MAX_CALLS];
     kit_result_t good;
-    int count[OUTCOMES] = {0}, bad = 0;
+    int bad = 0;
     if (load(plugin) != 0) return STATUS_NO_DEVICE;
     if (run(&good, -1, 0) != ATTN_OK) {
-        diag("%s: %s: %s", plugins[plugin].file, good.operation, good.error.text);
+        diag("%s: %s: %s", plugins[plugin].name, good.operation, good.error.text);
         return 1;
     }
-    for (long i = 0; i < faults.calls && i < MAX_CALLS; i++)
+    for (long i = 0; share == 0 && i < faults.calls && i < MAX_CALLS; i++)
         if (write(to, slots[faults.sequence[i]].name, TEXT) != TEXT) return 1;
     kit_result_free(&good);
     run(&good, -1, 0); /* what is made once is made */
-    const long calls = faults.calls;
+    const long calls = faults.calls < MAX_CALLS ? faults.calls : MAX_CALLS;
+    memcpy(sequence, faults.sequence, sizeof sequence);
+    long turn = 0;
     for (long i = 0; i < calls; i++)
-        for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < 2 && is_tried(plugin, sequence, i); k++) {
+            if (turn++ % SHARES != share) continue;
             const enum outcome o =
                 hurt(i, k ? UNKNOWN : NO_MEMORY, &good, plugins[plugin].has_blas, bad < 20);
-            count[o]++, bad += o > NOT_REACHED;
+            atomic_fetch_add(&counts[o], 1), bad += o > NOT_REACHED;
         }
-    show(plugins[plugin].file, "opened before", count);
+    if (share == 0) diag("%-15s %ld driver calls when it was opened before", plugins[plugin].name, calls);
     kit_result_free(&good);
     return bad != 0;
 }
@@ -363,7 +385,7 @@ static int lost(int plugin) {
     if (status == ATTN_OK) status = kit_run_forward(&x);
     if (status != ATTN_OK || module_load(&module, trap) != 0 || get(&function, module, "t") != 0 ||
         launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != 0) {
-        diag("%s: no lost context was made: %s %s", plugins[plugin].file, result.operation,
+        diag("%s: no lost context was made: %s %s", plugins[plugin].name, result.operation,
              result.error.text);
         return 1;
     }
@@ -373,8 +395,8 @@ static int lost(int plugin) {
     if (status == ATTN_OK) status = false_ops.forward(x.instance, &x.args, &x.space, NULL, &error);
     kit_run_close(&x);
     kit_run_open(&x, &false_backend, &the_case, inputs, &gpu, &second);
-    diag("%-12s lost context: forward: %s", plugins[plugin].file, error.text);
-    diag("%-12s               %s: %s", plugins[plugin].file, second.operation, second.error.text);
+    diag("%-15s lost context: forward: %s", plugins[plugin].name, error.text);
+    diag("%-15s               %s: %s", plugins[plugin].name, second.operation, second.error.text);
     return !(is_lost && status != ATTN_OK && error.text[0] != '\0' && second.status != ATTN_OK);
 }
 
@@ -390,6 +412,7 @@ static int elsewhere(int plugin) {
 
 /* -------------------------------------------------------------------- processes */
 
+/* at: the call that fails first, or the share of a warm one. */
 static pid_t start(int kind, int plugin, long at, int code, int to) {
     fflush(stdout);
     const pid_t pid = fork();
@@ -397,7 +420,7 @@ static pid_t start(int kind, int plugin, long at, int code, int to) {
     const struct rlimit core = {0, 0};
     setrlimit(RLIMIT_CORE, &core);
     alarm(120);
-    const int status = kind == 0   ? warm(plugin, to)
+    const int status = kind == 0   ? warm(plugin, (int)at, to)
                        : kind == 1 ? first(plugin, at, code)
                        : kind == 2 ? lost(plugin)
                                    : elsewhere(plugin);
@@ -429,12 +452,12 @@ static void firsts(int plugin, char (*names)[TEXT], long n) {
             /* the CUDA runtime remembers that it did not start */
             if (is_outcome && (outcome <= NOT_REACHED || outcome == UNUSABLE)) continue;
             bad++;
-            diag("%s: first call %ld, %s: %s %d", plugins[plugin].file, at[running - 1],
+            diag("%s: first call %ld, %s: %s %d", plugins[plugin].name, at[running - 1],
                  names[at[running - 1]], is_outcome ? outcome_names[outcome] : "ended with", status);
         }
     }
-    show(plugins[plugin].file, "first", count);
-    ok(bad == 0, "%s: errors of a first start are served or refused with a text", plugins[plugin].file);
+    show(plugins[plugin].name, "first", count);
+    ok(bad == 0, "%s: errors of a first start are served or refused with a text", plugins[plugin].name);
 }
 
 int main(void) {
@@ -447,26 +470,43 @@ int main(void) {
     if (asks == 0) _exit(cudaGetDeviceCount(&count) == cudaSuccess ? count : 0);
     count = ended(asks);
     if (count <= 0) skip_all("no CUDA device");
+    counts = mmap(NULL, OUTCOMES * sizeof *counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (counts == MAP_FAILED) bail_out("no memory");
     for (int p = 0; p < PLUGINS; p++) {
-        if (only != NULL && strcmp(only, plugins[p].file) != 0) continue;
-        int ends[2];
+        const char *name = plugins[p].name;
+        if (only != NULL && strcmp(only, name) != 0) continue;
+        int ends[2], status = 0, sums[OUTCOMES];
+        pid_t pids[SHARES];
+        struct timespec from, to;
+        clock_gettime(CLOCK_MONOTONIC, &from);
         if (pipe(ends) != 0) bail_out("no pipe");
-        const pid_t pid = start(0, p, 0, 0, ends[1]);
+        for (int i = 0; i < OUTCOMES; i++)
+            atomic_store(&counts[i], 0);
+        for (int i = 0; i < SHARES; i++)
+            pids[i] = start(0, p, i, 0, ends[1]);
         close(ends[1]);
         long n = 0;
         while (n < MAX_CALLS && read(ends[0], names[n], TEXT) == TEXT)
             n++;
         close(ends[0]);
-        is_int(ended(pid), 0, "%s: each of its driver calls may fail", plugins[p].file);
-        diag("%-12s %ld driver calls when it is opened first", plugins[p].file, n);
-        ok(n > 20, "%s: the calls of its runtime are seen", plugins[p].file);
+        for (int i = 0; i < SHARES; i++) {
+            const int one = ended(pids[i]);
+            if (one != 0) status = one;
+        }
+        for (int i = 0; i < OUTCOMES; i++)
+            sums[i] = atomic_load(&counts[i]);
+        show(name, "opened before", sums);
+        is_int(status, 0, "%s: each of its driver calls may fail", name);
+        diag("%-15s %ld driver calls when it is opened first", name, n);
+        ok(n > 20, "%s: the calls of its runtime are seen", name);
         firsts(p, names, n);
-        is_int(ended(start(2, p, 0, 0, -1)), 0, "%s: a lost context is an error", plugins[p].file);
+        is_int(ended(start(2, p, 0, 0, -1)), 0, "%s: a lost context is an error", name);
         if (count > 1)
-            is_int(ended(start(3, p, 0, 0, -1)), 0, "%s: another current device stays current",
-                   plugins[p].file);
+            is_int(ended(start(3, p, 0, 0, -1)), 0, "%s: another current device stays current", name);
         else
-            skip(1, "%s: another current device: there is one device", plugins[p].file);
+            skip(1, "%s: another current device: there is one device", name);
+        clock_gettime(CLOCK_MONOTONIC, &to);
+        diag("%-15s took %.0f s", name, (double)(to.tv_sec - from.tv_sec));
     }
     return tap_done();
 }

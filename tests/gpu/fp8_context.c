@@ -2,9 +2,10 @@
 /* Attention over caches and queries of 8 bits on a device, to a million keys, whatever the inputs look like:
  * every backend that multiplies or sums such numbers, through the plugin ABI against double
  * (long_context.h). CONTEXT_TEST_PLUGINS: the folder of the plugins; CONTEXT_TEST_ONLY: a text that a row's
- * name must contain; CONTEXT_TEST_KEYS: the most keys. */
+ * name must contain; CONTEXT_TEST_KEYS: the most keys; ATTN_TEST_PART: part.h. */
 #include "../plugins/long_context.h"
 #include "gpu_memory.h"
+#include "part.h"
 #include "plan_host.h"
 
 #define FLASH(kv_, query, tokens_, arch_, error, bias, channel)                                              \
@@ -84,7 +85,7 @@ static void over(uint32_t role, int32_t keys, uint32_t families, int first_only)
         const context_config_t *f = &configs[i];
         char name[160];
         name_of(f, name, sizeof name);
-        if (f->role != role || (only != NULL && strstr(name, only) == NULL)) continue;
+        if (f->role != role || (only != NULL && strstr(name, only) == NULL) || !part_takes()) continue;
         for (uint32_t k = 1; k < KIT_NUM_E4M3_FAMILIES && !done; k++)
             if (families >> k & 1) {
                 contexts[count] = &store[count];

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mla.so and mla_sparse.so through the plugin ABI on a device: fixed and random cases against the reference
  * plugin in double, capture and replay with other lengths and tables, errors that name the parameter.
- * MLA_TEST_CASES=N sets the number of random cases, MLA_TEST_PLUGINS the folder of the plugins. */
+ * MLA_TEST_CASES=N sets the number of random cases, MLA_TEST_PLUGINS the folder of the plugins; ATTN_TEST_PART:
+ * part.h. */
 #include "gpu_memory.h"
 #include "mla_testing.h"
+#include "part.h"
 #include "plan_host.h"
 
 #include <math.h>
@@ -102,6 +104,7 @@ static void fixed_cases(const char *projections) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kit_case_t c;
         char why[2048] = "";
+        if (!part_takes()) continue;
         start_case(&c, cases[i].role, cases[i].heads, cases[i].latent, cases[i].nope, cases[i].value,
                    100 + i);
         c.problem.kv_cache_dtype = cases[i].kv;
@@ -147,6 +150,7 @@ static void projected_cases(uint64_t seed) {
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             kit_case_t c;
             char why[2048] = "";
+            if (!part_takes()) continue;
             start_case(&c, ATTN_ROLE_MLA, cases[i].heads, 512, cases[i].nope, cases[i].value, 300 + i);
             c.problem.kv_cache_dtype = cases[i].kv, c.problem.block_size = cases[i].page;
             if (cases[i].dtype) c.problem.dtype = cases[i].dtype;
@@ -172,7 +176,7 @@ static void projected_cases(uint64_t seed) {
                              q + (int32_t)kit_random_in(&seed, 0, 3) * (int32_t)kit_random_in(&seed, 0, 90));
             }
             c.problem.max_num_seqs = (uint32_t)reqs, c.problem.max_model_len = 300;
-            if (!agrees(&c, why, sizeof why) && failed++ < 4) diag("case %d: %s", i, why);
+            if (part_takes() && !agrees(&c, why, sizeof why) && failed++ < 4) diag("case %d: %s", i, why);
         }
         ok(failed == 0, "%s: %d batches in several passes (%d failed)", ways[way].name, n, failed);
     }
@@ -196,6 +200,7 @@ static void quantised_outputs(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kit_case_t c;
         char why[2048] = "";
+        if (!part_takes()) continue;
         start_case(&c, cases[i].form < 0 ? ATTN_ROLE_MLA_SPARSE : ATTN_ROLE_MLA, cases[i].heads, 512, 128,
                    cases[i].value, 500 + i);
         if (cases[i].dtype) c.problem.dtype = cases[i].dtype;
@@ -236,7 +241,7 @@ static void random_cases(uint64_t seed) {
                 kit_random_in(&seed, 0, 1) ? 1 : (int32_t)kit_random_in(&seed, 0, most > 40 ? 40 : most / 4);
             kit_case_add(&c, q, q + (int32_t)kit_random_in(&seed, 0, most > 260 ? 260 : most));
         }
-        if (!agrees(&c, why, sizeof why) && failed++ < 8) diag("case %d: %s", i, why);
+        if (part_takes() && !agrees(&c, why, sizeof why) && failed++ < 8) diag("case %d: %s", i, why);
     }
     ok(failed == 0, "%d random cases agree with the reference (%d failed)", n, failed);
     diag("largest difference of bfloat16: output %.2e, LSE %.2e", worst, worst_lse);
@@ -390,18 +395,24 @@ int main(void) {
     else
         diag("no cuBLAS here: its projections are not tested");
     fixed_cases("own");
-    no_memory_later(dense, ATTN_ROLE_MLA, "absorbed"), no_memory_later(dense, ATTN_ROLE_MLA, "projected");
-    no_memory_later(sparse, ATTN_ROLE_MLA_SPARSE, "auto");
+    if (part_takes()) no_memory_later(dense, ATTN_ROLE_MLA, "absorbed");
+    if (part_takes()) no_memory_later(dense, ATTN_ROLE_MLA, "projected");
+    if (part_takes()) no_memory_later(sparse, ATTN_ROLE_MLA_SPARSE, "auto");
     graphs_and_errors(dense, ATTN_ROLE_MLA);
     graphs_and_errors(sparse, ATTN_ROLE_MLA_SPARSE);
     quantised_outputs();
     static const uint32_t heads[] = {3, 8, 16, 32, 64, 128};
+    static const struct {
+        uint32_t kv, query;
+        double scale;
+    } kinds[] = {{ATTN_KV_AUTO, 0, 0.05},
+                 {ATTN_KV_FP8_E4M3, 0, 0.05},
+                 {ATTN_KV_FP8_E4M3, ATTN_DTYPE_FP8_E4M3, 0.05},
+                 {ATTN_KV_AUTO, 0, 1.},
+                 {ATTN_KV_FP8_E4M3, 0, 1.}};
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
-        own_and_portable(heads[i], ATTN_KV_AUTO, 0, 0.05),
-            own_and_portable(heads[i], ATTN_KV_FP8_E4M3, 0, 0.05),
-            own_and_portable(heads[i], ATTN_KV_FP8_E4M3, ATTN_DTYPE_FP8_E4M3, 0.05),
-            own_and_portable(heads[i], ATTN_KV_AUTO, 0, 1.),
-            own_and_portable(heads[i], ATTN_KV_FP8_E4M3, 0, 1.);
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+            if (part_takes()) own_and_portable(heads[i], kinds[k].kv, kinds[k].query, kinds[k].scale);
     random_cases(tap_seed());
     projected_cases(tap_seed()); /* the longest */
     return tap_done();
