@@ -34,6 +34,20 @@ static int check_channels(const attn_layer_t *layer, const DLTensor *t, attn_err
     return attn_check_tensor(t, "v_scale", ATTN_DTYPE_FLOAT32, 1, &one, error);
 }
 
+/* One element, or one per KV head where the problem asks for that. */
+static int check_count(const attn_problem_t *p, int which, int64_t n, attn_error_t *error) {
+    const int64_t heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads;
+    if (n != 1 && (n != heads || which == ATTNI_SCALE_PROB))
+        return attn_fail(error, ATTN_E_INVALID, scale_names[which],
+                         "%s has %lld elements; expected 1 or one per KV head (%lld)", scale_names[which],
+                         (long long)n, (long long)heads);
+    if (n != 1 && (p->features & ATTN_F_PER_HEAD_SCALES) == 0)
+        return attn_fail(error, ATTN_E_INVALID, scale_names[which],
+                         "%s has %lld elements, but the problem lacks ATTN_F_PER_HEAD_SCALES",
+                         scale_names[which], (long long)n);
+    return ATTN_OK;
+}
+
 /* A tensor given for a scale: one element, or one per KV head. */
 static int keep_tensor(attn_layer_t *layer, int which, const DLTensor *t, attn_error_t *error) {
     const attn_problem_t *p = &layer->group->problem;
@@ -55,18 +69,10 @@ static int keep_tensor(attn_layer_t *layer, int which, const DLTensor *t, attn_e
     }
     int code = attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 1, NULL, error);
     if (code == ATTN_OK) code = attni_place_check_one(layer->group, t, name, error);
+    if (code == ATTN_OK) code = check_count(p, which, t->shape[0], error);
     if (code != ATTN_OK) return code;
-    int64_t n = t->shape[0];
-    if (n != 1 && (n != (int64_t)p->num_kv_heads || which == ATTNI_SCALE_PROB))
-        return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s has %lld elements; expected 1 or one per KV head (%u)", name, (long long)n,
-                         (unsigned)p->num_kv_heads);
-    if (n != 1 && (p->features & ATTN_F_PER_HEAD_SCALES) == 0)
-        return attn_fail(error, ATTN_E_INVALID, name,
-                         "%s has %lld elements, but the problem lacks ATTN_F_PER_HEAD_SCALES", name,
-                         (long long)n);
     s->given = t;
-    if (n == 1 && t->device.device_type == kDLCPU) s->value = *(const float *)attn_data(t);
+    if (t->shape[0] == 1 && t->device.device_type == kDLCPU) s->value = *(const float *)attn_data(t);
     return ATTN_OK;
 }
 
@@ -313,11 +319,12 @@ int attni_layer_check_scales(const attn_layer_t *layer, const attn_scales_t *sca
                      is_fp8 || is_cache || has_channels};
     for (int i = ATTNI_SCALE_Q; i <= ATTNI_SCALE_V; i++) {
         const DLTensor *t = given[i];
-        if (t == NULL || !is_used[i] || t->device.device_type != kDLCPU) continue;
-        int code = i == ATTNI_SCALE_V && attn_kv_has_channel_scales(g->problem.kv_cache_dtype)
-                       ? check_channels(layer, t, error)
-                       : attn_check_tensor(t, scale_names[i], ATTN_DTYPE_FLOAT32, 1, NULL, error);
-        if (code == ATTN_OK) code = check_values(t, scale_names[i], error);
+        if (t == NULL || !is_used[i]) continue;
+        const int is_channels = i == ATTNI_SCALE_V && has_channels;
+        int code = is_channels ? check_channels(layer, t, error)
+                               : attn_check_tensor(t, scale_names[i], ATTN_DTYPE_FLOAT32, 1, NULL, error);
+        if (code == ATTN_OK && !is_channels) code = check_count(&g->problem, i, t->shape[0], error);
+        if (code == ATTN_OK && t->device.device_type == kDLCPU) code = check_values(t, scale_names[i], error);
         if (code != ATTN_OK) return code;
     }
     return ATTN_OK;

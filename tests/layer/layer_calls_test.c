@@ -182,6 +182,9 @@ static void test_scale_values(attn_context_t *context) {
     SPOIL(update, "k_scale", c->scale[0] = 0, "of 0, which would make every row 0");
     SPOIL(update, "k_scale", c->scale[0] = -1, "of -1");
     SPOIL(forward, "k_scale", c->scale[0] = NAN, "that is no number");
+    SPOIL(update, "k_scale", c->tscale.t.shape[0] = 3, "three of them for other heads");
+    SPOIL(forward, "v_scale", (c->f.scales.k = NULL, c->tscale.t.shape[0] = 2),
+          "one for each head, where the problem does not say so");
     SPOIL(forward, "v_scale", (c->f.scales.k = NULL, c->scale[0] = INFINITY), "that is infinite");
     c->tscale.t.device.device_type = kDLCUDAManaged, c->scale[0] = 0;
     is_int(update(c), ATTN_OK, "what lies elsewhere is not looked at");
