@@ -38,7 +38,7 @@ void kit_case_start(kit_case_t *c, uint32_t role, uint64_t seed) {
     p->head_size = 32;
     p->block_size = attn_role_has_cache(role) ? 16 : 0;
     p->scale = 1.0 / sqrt(32.0);
-    p->max_num_seqs = KIT_MAX_REQS;
+    p->max_num_seqs = 300;
     p->max_num_batched_tokens = 4096;
     p->max_model_len = 8192;
     c->padded_tokens = 3;

@@ -24,6 +24,27 @@ static int64_t axis_of(const attn_kv_cache_shape_t *s, uint32_t axis) {
     return -1;
 }
 
+/* K and V in two allocations, each dense in the order of the layout. */
+static int make_apart(kit_run_t *x) {
+    const attn_kv_cache_shape_t *s = &x->shape;
+    const int is_hnd = s->byte_strides[1] > s->byte_strides[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t row = i == 0 ? x->z.key : x->z.value, heads = s->shape[1], tokens = s->shape[2],
+                      apart = i == 1 && (x->c->flags & KIT_CROSS_LAYER) != 0 ? 2 : 1;
+        const int64_t shape[4] = {s->shape[0], heads, tokens, row},
+                      strides[4] = {apart * heads * tokens * row, is_hnd ? tokens * row : row,
+                                    is_hnd ? row : heads * row, 1};
+        kit_tensor_t *t = kit_tensor_make(&x->all, i == 0 ? "kv_cache" : "v_cache", attn_dtype_of(s->dtype),
+                                          4, shape, strides, 0);
+        if (t == NULL) return kit_run_no_memory(x);
+        memset(t->host, 0xff, t->bytes);
+        if (kit_tensor_send(&x->all, t)) return kit_run_no_memory(x);
+        *(i == 0 ? &x->k_view : &x->v_view) = t;
+    }
+    x->cache = x->k_view;
+    return ATTN_OK;
+}
+
 /* The cache in its own layout, all bytes 0xff: NaN in every float format. One layer of three where the case
  * says so. */
 static int make_cache(kit_run_t *x) {
@@ -49,6 +70,7 @@ static int make_cache(kit_run_t *x) {
     if (kit_tensor_send(&x->all, x->cache)) return kit_run_no_memory(x);
     x->k_view = x->cache;
     if (!x->is_separate) return ATTN_OK;
+    if ((x->c->flags & KIT_APART) != 0) return make_apart(x);
     /* K and V apart: the two halves of the packed rows as tensors of their own */
     const attn_problem_t *p = &x->c->problem;
     const attn_kv_format_t *f = attn_kv_format(p->kv_cache_dtype);
@@ -229,7 +251,7 @@ int kit_run_continue(kit_run_t *x, const kit_run_t *before) {
 /* Unused pages, and those of other layers, still hold 0xff. */
 void kit_run_check_cache(kit_run_t *x) {
     const attn_kv_cache_shape_t *s = &x->shape;
-    if (x->cache == NULL || kit_tensor_fetch(&x->all, x->cache)) return;
+    if (x->cache == NULL || (x->c->flags & KIT_APART) != 0 || kit_tensor_fetch(&x->all, x->cache)) return;
     int64_t block = axis_of(s, ATTN_AXIS_BLOCK);
     if (s->byte_strides[block] != s->page_bytes)
         return; /* blocks are not outermost: pages are not ranges of bytes */

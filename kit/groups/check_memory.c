@@ -295,6 +295,29 @@ static int unchanged_forward(attn_instance_t *instance, const attn_forward_t *ar
     if (weights != weights_print(args)) check_fail(current, "forward changed the prepared weights");
     return status;
 }
+/* Whole rows of the table, and the host's lists. */
+static uint64_t print_batch(const attn_batch_t *b) {
+    const size_t n = (size_t)b->num_reqs;
+    uint64_t h = attn_fingerprint64(0, b, sizeof *b);
+    h = attn_fingerprint64(h, b->query_start_loc_host, (n + 1) * sizeof *b->query_start_loc_host);
+    h = attn_fingerprint64(h, b->seq_lens_host, n * sizeof *b->seq_lens_host);
+    if (b->block_table_host != NULL)
+        h = attn_fingerprint64(h, b->block_table_host,
+                               n * (size_t)b->block_table_host_stride * sizeof *b->block_table_host);
+    const DLTensor *tensors[] = {b->query_start_loc, b->seq_lens,         b->block_table,
+                                 b->causal,          b->mm_prefix_ranges, b->rswa_prefix_lens};
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+        h = h * 31 + print_of(tensors[i]);
+    return h;
+}
+static int unchanged_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                           void *stream, attn_error_t *error) {
+    const uint64_t before = print_batch(batch);
+    const int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
+    if (print_batch(batch) != before)
+        check_fail(current, "build_metadata changed the batch or one of its lists");
+    return status;
+}
 static int unchanged_prepare(attn_instance_t *instance, const attn_weights_t *args, void *stream,
                              attn_error_t *error) {
     uint64_t before = print_of(args->kv_b_proj);
@@ -302,8 +325,10 @@ static int unchanged_prepare(attn_instance_t *instance, const attn_weights_t *ar
     if (before != print_of(args->kv_b_proj)) check_fail(current, "prepare_weights changed kv_b_proj");
     return status;
 }
-static const attn_backend_ops_t unchanged_ops = {
-    .update_kv_cache = unchanged_update, .prepare_weights = unchanged_prepare, .forward = unchanged_forward};
+static const attn_backend_ops_t unchanged_ops = {.build_metadata = unchanged_build,
+                                                 .update_kv_cache = unchanged_update,
+                                                 .prepare_weights = unchanged_prepare,
+                                                 .forward = unchanged_forward};
 
 static void inputs_stay(check_t *c) {
     kit_case_t k;

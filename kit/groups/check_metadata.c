@@ -138,6 +138,8 @@ static int build_then_table(attn_instance_t *instance, const attn_batch_t *batch
                             void *stream, attn_error_t *error) {
     attn_batch_t b = *batch;
     DLTensor t = *batch->block_table;
+    int64_t strides[2] = {t.strides[0] + 5, 1}; /* the old one lies in other rows, too */
+    t.strides = strides;
     size_t bytes = (size_t)(t.shape[0] * t.strides[0]) * 4;
     int32_t *zeros = calloc(1, bytes + 4);
     if (zeros == NULL) abort();
@@ -152,8 +154,41 @@ static int build_then_table(attn_instance_t *instance, const attn_batch_t *batch
 }
 static const attn_backend_ops_t table_ops = {.build_metadata = build_then_table};
 
-static const attn_backend_ops_t *const variants[] = {&two_sets_ops, &again_ops,  &twin_ops,
-                                                     &forget_ops,   &others_ops, &table_ops};
+/* The rows of an update are the caller's again when the call, or the stream, has passed. */
+static const kit_memory_t *memory;
+static const DLTensor *lend(const DLTensor *t, DLTensor *copy, size_t *bytes) {
+    *copy = *t;
+    *bytes = image_bytes(t);
+    if (*bytes == 0) return t;
+    void *image = image_of(t);
+    copy->data = image_new(image, *bytes);
+    copy->byte_offset = 0;
+    free(image);
+    return copy;
+}
+static int update_and_forget(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                             attn_error_t *error) {
+    attn_kv_update_t a = *args;
+    DLTensor t[3];
+    size_t bytes[3];
+    a.key = lend(a.key, &t[0], &bytes[0]);
+    a.value = lend(a.value, &t[1], &bytes[1]);
+    a.slot_mapping = lend(a.slot_mapping, &t[2], &bytes[2]);
+    const int status = shim_target()->ops->update_kv_cache(instance, &a, stream, error);
+    memory->sync(memory->ctx);
+    for (int i = 0; i < 3; i++) {
+        void *other = malloc(bytes[i] + 1);
+        if (other == NULL) abort();
+        memset(other, i == 2 ? 0xff : 0x3e, bytes[i]); /* slots of -1 */
+        if (bytes[i] > 0) image_write(t[i].data, other, bytes[i]);
+        free(other);
+    }
+    return status;
+}
+static const attn_backend_ops_t lent_ops = {.update_kv_cache = update_and_forget};
+
+static const attn_backend_ops_t *const variants[] = {&two_sets_ops, &again_ops, &twin_ops, &forget_ops,
+                                                     &others_ops,   &table_ops, &lent_ops};
 
 static void run_variant(check_t *c) {
     kit_case_t k;
@@ -165,10 +200,15 @@ static void run_variant(check_t *c) {
         check_skip(c, "no update_block_table");
         return;
     }
+    memory = c->memory;
+    if (c->arg == 6 && (c->backend->ops->update_kv_cache == NULL || k.problem.block_size == 0)) {
+        check_skip(c, "no update_kv_cache");
+        return;
+    }
     check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
     for (int n = 0; n < 4; n++) {
         check_random_case(c, &k, c->seed * 65537 + (uint64_t)n, 100);
-        if (c->arg == 5 && k.problem.block_size == 0) continue;
+        if (c->arg >= 5 && k.problem.block_size == 0) continue;
         if (k.num_reqs > 0) check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
     }
 }
@@ -182,4 +222,5 @@ void check_metadata_list(check_list_t *list, const check_t *c) {
     check_add(list, "memory", 1, run_variant, 3, "nothing of the batch is kept but the data of its tensors");
     check_add(list, "memory", 1, run_variant, 4, "the workspace keeps nothing from build to forward");
     check_add(list, "memory", 1, run_variant, 5, "update_block_table exchanges the table");
+    check_add(list, "memory", 1, run_variant, 6, "nothing of an update's rows is kept");
 }

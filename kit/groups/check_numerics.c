@@ -387,6 +387,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
         check_add(list, "numerics", 1, fp8_output, 18, "group fp8 output");
     check_families_list(list, c);
     check_sizes_list(list, c);
+    check_paging_list(list, c);
     check_stored_list(list, c);
     check_pairs_list(list, c);
     check_static_sink_list(list, c);

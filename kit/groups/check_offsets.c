@@ -25,6 +25,28 @@ static void strides(check_t *c) {
     }
 }
 
+/* Every role by itself, with gaps behind tokens and with gaps behind heads: what a decoder reads from pages, an
+ * encoder reads from the call. */
+static void strides_of_roles(check_t *c) {
+    static const uint32_t flags[] = {KIT_STRIDED, KIT_HEADS_FIRST};
+    for (uint32_t role = ATTN_ROLE_DECODER; role < ATTN_ROLE_COUNT_; role++)
+        for (int i = 0; i < 4 && !c->report->is_failed; i++) {
+            kit_case_t k;
+            if (!start(c, &k)) return;
+            if (!(c->can.roles & ATTN_BIT(role)) || attn_role_is_mla(role)) continue;
+            k.problem.role = role;
+            if (role != ATTN_ROLE_DECODER) k.problem.mask = ATTN_MASK_FULL;
+            if (!attn_role_has_cache(role)) k.problem.block_size = k.problem.kv_cache_dtype = 0;
+            k.flags |= flags[i % 2];
+            k.num_reqs = 0;
+            if (i >= 2 && c->can.max_group != 1) k.problem.num_heads = 6, k.problem.num_kv_heads = 3;
+            kit_case_add(&k, 20, 20);
+            kit_case_add(&k, 7, attn_role_has_cache(role) ? 40 : 7);
+            check_run(c, c->backend, &k, NULL);
+        }
+    if (c->report->num_cases == 0) check_skip(c, "the kit has no case that the backend serves");
+}
+
 static void layouts(check_t *c) {
     for (uint32_t layout = ATTN_LAYOUT_NHD; layout <= ATTN_LAYOUT_HND; layout++) {
         kit_case_t k;
@@ -205,6 +227,8 @@ static void gaps_in_lists(check_t *c) {
 
 void check_offsets_list(check_list_t *list, const check_t *c) {
     check_add(list, "offsets", 1, strides, 0, "query, key, value, output and lse with gaps");
+    if (list->role == 0)
+        check_add(list, "offsets", 1, strides_of_roles, 0, "tensors with gaps in every role");
     check_add(list, "offsets", 1, byte_offsets, 0, "byte_offset of every tensor");
     check_add(list, "offsets", 1, layouts, 0, "pages in NHD and in HND");
     check_add(list, "offsets", 1, layers, 0, "a cache that is one layer of three");

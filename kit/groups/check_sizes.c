@@ -60,6 +60,80 @@ static void many_tokens(check_t *c) {
     check_run(c, c->backend, &k, NULL);
 }
 
+/* One request whose own tokens are many: a prompt that no step cut. */
+static void long_prompt(check_t *c) {
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    k.problem.head_size = check_head_size(c, 8);
+    k.problem.scale = 1 / sqrt((double)k.problem.head_size);
+    k.problem.num_heads = k.problem.num_kv_heads = 1;
+    k.problem.max_num_batched_tokens = 8192;
+    k.problem.max_model_len = 8192;
+    const int has_window = (c->can.features & ATTN_F_SLIDING_WINDOW) != 0;
+    kit_case_add(&k, 2300, 2300); /* without one each row has all its keys */
+    check_run(c, c->backend, &k, NULL);
+    if (!has_window) return;
+    k.num_reqs = 0;
+    k.problem.sliding_window = 3;
+    /* tokens times heads of a group, which kernels take for rows, beyond 16 bits */
+    k.problem.num_heads = c->can.max_group == 0 || c->can.max_group >= 16 ? 16 : c->can.max_group;
+    kit_case_add(&k, 4200, 4200);
+    check_run(c, c->backend, &k, NULL);
+}
+
+/* More requests than 1000. */
+static void a_thousand_requests(check_t *c) {
+    static kit_case_t k;
+    if (!start(c, &k)) return;
+    k.problem.head_size = check_head_size(c, 16);
+    k.problem.num_heads = k.problem.num_kv_heads = 1;
+    k.problem.max_num_seqs = KIT_MAX_REQS;
+    for (int r = 0; r < KIT_MAX_REQS; r++)
+        kit_case_add(&k, 1, 1 + r % 9);
+    check_run(c, c->backend, &k, NULL);
+}
+
+/* A context of more keys than 20 bits count: one page again and again, and behind all a page with a key that has
+ * half of the weight. */
+static void million_keys(check_t *c) {
+    enum { KEYS = (1 << 20) + 40 };
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    if (k.problem.role != ATTN_ROLE_DECODER) {
+        check_skip(c, "not a decoder backend");
+        return;
+    }
+    k.problem.head_size = check_head_size(c, 8);
+    k.problem.scale = 1 / sqrt((double)k.problem.head_size);
+    k.problem.num_heads = k.problem.num_kv_heads = 1;
+    k.problem.max_model_len = 1 << 21;
+    kit_case_add(&k, 1, KEYS);
+    if (!check_is_served(c, &k)) {
+        check_skip(c, "supports_combination refuses such lengths");
+        return;
+    }
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL) return;
+    const int64_t page = k.problem.block_size, d = k.problem.head_size, pages = (KEYS + page - 1) / page;
+    for (int64_t i = page; i < (pages - 1) * page; i++) {
+        memcpy(in->key + i * d, in->key + i % page * d, (size_t)d * sizeof *in->key);
+        memcpy(in->value + i * d, in->value + i % page * d, (size_t)d * sizeof *in->value);
+    }
+    for (int64_t i = 0; i < pages; i++)
+        in->block_table[i] = i == pages - 1 ? 2 : 1;
+    in->num_blocks = 4;
+    double square = 0;
+    for (int64_t i = 0; i < d; i++)
+        square += (double)in->query[i] * in->query[i];
+    for (int64_t i = 0; i < d; i++) {
+        in->key[(KEYS - 1) * d + i] =
+            kit_round(k.problem.dtype, (double)in->query[i] * log(KEYS) / (square * k.problem.scale));
+        in->value[(KEYS - 1) * d + i] = 3;
+    }
+    check_run(c, c->backend, &k, in);
+    kit_inputs_free(in);
+}
+
 static void many_heads(check_t *c) {
     static const uint32_t heads[][2] = {{65, 65}, {96, 96}, {128, 8}, {72, 6}, {12, 1},    {24, 2},  {32, 1},
                                         {128, 1}, {64, 2},  {7, 7},   {14, 2}, {160, 160}, {256, 16}};
@@ -183,7 +257,10 @@ void check_sizes_list(check_list_t *list, const check_t *c) {
         ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
     if ((c->can.roles & ~latent) == 0) return;
     check_add(list, "numerics", 1, many_requests, 0, "33 to 257 requests");
+    check_add(list, "numerics", 1, a_thousand_requests, 0, "more than 1000 requests");
     check_add(list, "numerics", 1, many_tokens, 0, "66000 tokens in a batch");
+    check_add(list, "numerics", 1, long_prompt, 0, "prompts of thousands of tokens");
+    check_add(list, "numerics", 1, million_keys, 0, "a context of more than 2^20 keys");
     check_add(list, "numerics", 1, many_heads, 0, "65 to 256 heads, groups of 12 and 32");
     check_add(list, "numerics", 1, ends_of_head_sizes, 0, "head sizes at the ends of the table");
     if (c->can.out_dtypes &

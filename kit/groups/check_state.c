@@ -20,15 +20,31 @@ static void loading(check_t *c) {
 }
 
 /* Two problems in turn, until all that is made once is made; then nothing of the file's own data may change
- * any more. */
-static void globals(check_t *c) {
+ * any more. Of the kinds that a kernel may keep apart: short ones, long contexts, many heads, a long prompt. */
+enum { SHORT, LONG_CONTEXT, MANY_HEADS, LONG_PROMPT, NUM_KINDS };
+static int start_kind(check_t *c, int kind, kit_case_t *k) {
+    if (!start(c, k)) return 0;
+    if (kind == SHORT) return 1;
+    k->num_reqs = 0;
+    k->problem.max_model_len = 8192;
+    k->problem.max_num_batched_tokens = 1024;
+    if (kind == MANY_HEADS) {
+        k->problem.num_heads = k->problem.num_kv_heads = 66;
+        if (attn_role_is_mla(k->problem.role)) k->problem.num_heads = 66, k->problem.num_kv_heads = 0;
+        kit_case_add(k, 2, 40);
+    } else
+        kit_case_add(k, kind == LONG_PROMPT ? 600 : 1, kind == LONG_PROMPT ? 600 : 5000);
+    return check_is_served(c, k);
+}
+
+static size_t globals_of_kind(check_t *c, int kind) {
     enum { ROUNDS = 6 };
-    kit_case_t k[2];
+    static kit_case_t k[2];
     kit_inputs_t *in[2];
     void *holes[ROUNDS] = {NULL};
     uint64_t print[2] = {0, 0};
     size_t size = 0;
-    if (!start(c, &k[0]) || !start(c, &k[1])) return;
+    if (!start_kind(c, kind, &k[0]) || !start_kind(c, kind, &k[1])) return 0;
     k[1].problem.scale *= 2;
     k[1].seed += 5;
     kit_case_add(&k[1], 3, 99);
@@ -57,7 +73,68 @@ static void globals(check_t *c) {
     }
     for (int round = 0; round < ROUNDS; round++)
         free(holes[round]);
+    for (int i = 0; i < 2; i++)
+        kit_inputs_free(in[i]);
+    return size;
+}
+
+static void globals(check_t *c) {
+    size_t size = 0;
+    for (int kind = 0; kind < NUM_KINDS && !c->report->is_failed; kind++)
+        size += globals_of_kind(c, kind);
     if (size == 0 && !c->report->is_failed) check_skip(c, "it has no writable data");
+}
+
+/* What a plugin says about itself: two loads of it by one process must find the same. */
+static uint64_t print_tables(const check_t *c) {
+    const attn_plugin_t *p = c->plugin;
+    const attn_backend_t *b = c->raw;
+    const attn_capabilities_t *t = b->capabilities;
+    uint64_t h = attn_fingerprint64(0, p, p->struct_size);
+    h = attn_fingerprint64(h, p->backends, p->num_backends * sizeof *p->backends);
+    for (uint32_t i = 0; i < p->num_options; i++)
+        h = attn_fingerprint64(h, check_option_spec(p, i), check_option_spec(p, i)->struct_size);
+    h = attn_fingerprint64(h, b, b->struct_size);
+    h = attn_fingerprint64(h, b->ops, b->ops->struct_size);
+    h = attn_fingerprint64(h, t, t->struct_size);
+    h = attn_fingerprint64(h, c->can.head_sizes, c->can.num_head_sizes * sizeof *c->can.head_sizes);
+    h = attn_fingerprint64(h, c->can.head_sizes_v, c->can.num_head_sizes_v * sizeof *c->can.head_sizes_v);
+    h = attn_fingerprint64(h, c->can.block_sizes, c->can.num_block_sizes * sizeof *c->can.block_sizes);
+    return attn_fingerprint64(h, c->can.compute_capabilities,
+                              c->can.num_compute_capabilities * sizeof *c->can.compute_capabilities);
+}
+
+/* The tables, and what open is given. */
+static attn_problem_t given;
+static attn_device_t given_device;
+static int num_changed;
+static int guarded_open(const attn_problem_t *problem, const attn_device_t *device,
+                        const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                        attn_instance_t **instance, attn_error_t *error) {
+    given = *problem, given_device = *device;
+    const int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
+    num_changed += memcmp(&given, problem, sizeof given) != 0;
+    num_changed += memcmp(&given_device, device, sizeof given_device) != 0;
+    return status;
+}
+static const attn_backend_ops_t guarded_ops = {.open = guarded_open};
+
+static void tables(check_t *c) {
+    const uint64_t before = print_tables(c);
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    k.problem.block_size = 0; /* what a plugin may be tempted to fill in */
+    attn_instance_t *instance = NULL;
+    attn_device_t device;
+    attn_error_t e = {.struct_size = sizeof e};
+    check_device(c, &device);
+    const attn_backend_t *b = shim_make(c->backend, &guarded_ops);
+    if (b->ops->open(&k.problem, &device, NULL, 0, NULL, &instance, &e) == ATTN_OK) b->ops->close(instance);
+    if (!start(c, &k)) return;
+    check_run(c, b, &k, NULL);
+    if (num_changed > 0) check_fail(c, "open changes the problem or the device that it is given");
+    if (print_tables(c) != before)
+        check_fail(c, "the descriptor, a table or an option of the plugin is another one after use");
 }
 
 static void environment(check_t *c) {
@@ -102,6 +179,9 @@ static void threads_stay(check_t *c) {
     alloc_watch_on(0);
     if (alloc_watch_threads() > 0)
         check_fail(c, "%ld threads that it started are still running after close", alloc_watch_threads());
+    if (alloc_watch_handler() != NULL)
+        check_fail(c, "it leaves a handler with the process by %s, which runs when its instances are gone",
+                   alloc_watch_handler());
 }
 
 /* ------------------------------------------------------------------ the log */
@@ -145,9 +225,11 @@ void check_state_list(check_list_t *list, const check_t *c) {
     if (c->raw == c->plugin->backends[0] && list->role == 0)
         check_add(list, "manners", 0, loading, 0, "loading and unloading change nothing in the process");
     check_add(list, "manners", CHECK_RUNS_ON_CPU, globals, 0, "no state outside the instance");
+    check_add(list, "manners", 1, tables, 0, "tables and problems are not changed");
     check_add(list, "manners", CHECK_RUNS_ON_CPU, first_environment, 0, "the environment is not read");
     check_add(list, "manners", CHECK_RUNS_ON_CPU, environment, 0,
               "the environment is not read or changed later");
-    check_add(list, "manners", CHECK_RUNS_ON_CPU, threads_stay, 0, "no thread outlives its instance");
+    check_add(list, "manners", CHECK_RUNS_ON_CPU, threads_stay, 0,
+              "no thread or handler outlives its instance");
     check_add(list, "manners", 1, logging, 0, "log lines and extensions");
 }

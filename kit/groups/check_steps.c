@@ -273,6 +273,47 @@ static void other_batches(check_t *c) {
     }
 }
 
+/* Pages that one request gave back are the next one's: the same instance, cache and table, other content. */
+static void pages_again(check_t *c) {
+    static const uint32_t formats[] = {ATTN_KV_AUTO, ATTN_KV_FP8_E4M3};
+    for (int f = 0; f < 2 && !c->report->is_failed; f++) {
+        static kit_case_t k[3];
+        kit_inputs_t *in[3] = {NULL};
+        if (!start(c, &k[0])) return;
+        if (k[0].problem.role != ATTN_ROLE_DECODER) {
+            check_skip(c, "not a decoder backend");
+            return;
+        }
+        if (!(c->can.kv_cache_dtypes & ATTN_BIT(formats[f]))) continue;
+        k[0].problem.kv_cache_dtype = formats[f];
+        check_fit_size(c, &k[0]);
+        k[0].num_reqs = 0;
+        kit_case_add(&k[0], 70, 70);
+        kit_case_add(&k[0], 45, 45);
+        for (int s = 0; s < 3; s++) {
+            if (s > 0) k[s] = k[0];
+            k[s].seed = k[0].seed + 40u * (unsigned)(s % 2); /* the third has the first one's content */
+            check_running(c, &k[s]);
+            in[s] = kit_inputs_make(&k[s]);
+            if (in[s] == NULL) abort();
+            memcpy(in[s]->block_table, in[0]->block_table,
+                   (size_t)(2 * in[0]->table_width) * sizeof *in[0]->block_table);
+            kit_run_t *x = &runs[s];
+            int status = s == 0 ? kit_run_open(x, c->backend, &k[0], in[0], c->memory, &results[0])
+                                : kit_run_join(x, &runs[0], &k[s], in[s], &results[s]);
+            if (status == ATTN_OK) status = s == 0 ? kit_run_fill(x) : kit_run_continue(x, &runs[0]);
+            if (status == ATTN_OK) status = kit_run_update(x);
+            if (status == ATTN_OK) status = kit_run_outputs(x);
+            if (status == ATTN_OK) status = kit_run_build(x);
+            if (!is_well(c, x, status) || !forward_and_compare(c, x)) return;
+        }
+        for (int s = 2; s >= 0; s--) {
+            kit_run_close(&runs[s]);
+            kit_inputs_free(in[s]);
+        }
+    }
+}
+
 /* ------------------------------------------------------- lives of instances */
 
 /* One of another problem is closed, and another opened and closed, while this one works. */
@@ -365,7 +406,7 @@ static void other_threads(check_t *c) {
 
 /* The profiling run comes before there is a cache or a batch: query and output are all it has. */
 static void profile_first(check_t *c) {
-    for (uint32_t flags = 0; flags < 5; flags++) {
+    for (uint32_t flags = 0; flags < 6; flags++) { /* 5: with an LSE */
         kit_case_t k;
         kit_run_t *x = &runs[0];
         if (!start(c, &k)) return;
@@ -390,6 +431,7 @@ static void profile_first(check_t *c) {
         attn_forward_t args = {.struct_size = sizeof args, .query = &x->query->t, .output = &x->output->t};
         attn_error_t error = {.struct_size = sizeof error};
         if (x->cache == NULL) args.key = &x->key->t, args.value = &x->value->t;
+        if (flags == 5) args.lse = x->lse != NULL ? &x->lse->t : NULL;
         status = x->ops->forward(x->instance, &args, NULL, c->memory->stream, &error);
         if (status == ATTN_OK) status = c->memory->sync(c->memory->ctx);
         if (status != ATTN_OK) {
@@ -398,6 +440,8 @@ static void profile_first(check_t *c) {
             return;
         }
         kit_tensor_fetch(&x->all, x->output);
+        if (x->lse != NULL && !kit_tensor_fetch(&x->all, x->lse) && kit_tensor_damage(x->lse, 1, 0) >= 0)
+            check_fail(c, "the profiling run wrote to the LSE");
         if (kit_tensor_damage(x->output, 0, x->output->shape[0]) >= 0)
             check_fail(c, "the profiling run wrote between or after the rows of output");
         for (int64_t t = 0; t < in->num_tokens; t++)
@@ -431,4 +475,5 @@ void check_steps_list(check_list_t *list, const check_t *c) {
     check_add(list, "steps", CHECK_RUNS_ON_CPU, other_threads, 0, "each call from another thread");
     check_add(list, "steps", 1, profile_first, 0, "the profiling run needs query and output alone");
     if (list->role == 0) check_add(list, "steps", 1, growing, 0, "requests that grow from step to step");
+    if (list->role == 0) check_add(list, "steps", 1, pages_again, 0, "pages that another request had before");
 }

@@ -142,6 +142,25 @@ static int watch_pthread_create(pthread_t *thread, const pthread_attr_t *attribu
     }
     return code;
 }
+/* Handlers that the plugin's own code leaves with libc. C++ registers the destructors of its static objects by
+ * the same function, with the object as argument; atexit of C has none. */
+static _Atomic(const char *) handler;
+static int watch_cxa_atexit(void (*run)(void *), void *arg, void *object) {
+    extern int __cxa_atexit(void (*run)(void *), void *arg, void *object);
+    if (arg == NULL) atomic_store(&handler, "atexit");
+    return __cxa_atexit(run, arg, object);
+}
+static int watch_on_exit(void (*run)(int, void *), void *arg) {
+    atomic_store(&handler, "on_exit");
+    return on_exit(run, arg);
+}
+static int watch_register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
+                                 void *object) {
+    extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
+                                 void *object);
+    atomic_store(&handler, "pthread_atfork");
+    return __register_atfork(prepare, parent, child, object);
+}
 static FILE *watch_fopen(const char *path, const char *mode) {
     return count("fopen"), fopen(path, mode);
 }
@@ -178,6 +197,9 @@ static const struct {
     {"fopen", (watched_t *)watch_fopen},
     {"fopen64", (watched_t *)watch_fopen},
     {"usleep", (watched_t *)watch_usleep},
+    {"__cxa_atexit", (watched_t *)watch_cxa_atexit},
+    {"on_exit", (watched_t *)watch_on_exit},
+    {"__register_atfork", (watched_t *)watch_register_atfork},
     {"_Znwm", (watched_t *)watch_malloc},
     {"_Znam", (watched_t *)watch_malloc},
     {"_ZdlPv", (watched_t *)watch_free},
@@ -261,6 +283,10 @@ size_t alloc_watch_bytes(void) {
     size_t bytes = bytes_taken;
     pthread_mutex_unlock(&lock);
     return bytes;
+}
+
+const char *alloc_watch_handler(void) {
+    return atomic_load(&handler);
 }
 
 long alloc_watch_threads(void) {

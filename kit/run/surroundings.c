@@ -38,6 +38,18 @@ void surroundings_read(surroundings_t *s) {
     sched_getaffinity(0, sizeof s->processors, &s->processors);
     pthread_getname_np(pthread_self(), s->thread, sizeof s->thread);
     s->priority = getpriority(PRIO_PROCESS, 0);
+    unsigned short zeros[3] = {0, 0, 0};
+    memcpy(s->seed, seed48(zeros), sizeof s->seed); /* says what it was, and has to be told again */
+    seed48(s->seed);
+    for (int i = 0; i < 3; i++) {
+        struct stat file;
+        getitimer((__itimer_which_t)i, &s->timers[i]);
+        s->streams[i] = fstat(i, &file) == 0 ? file.st_ino : 0;
+    }
+    s->own_locale = uselocale((locale_t)0);
+    sigaltstack(NULL, &s->stack);
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &s->cancel);
+    pthread_setcancelstate(s->cancel, NULL);
     for (int i = 0; i < SURROUNDINGS_LIMITS; i++)
         getrlimit((__rlimit_resource_t)i, &s->limits[i]);
 }
@@ -70,6 +82,20 @@ int surroundings_differ(const surroundings_t *before, const surroundings_t *now,
             snprintf(text, size, "seeded or used rand, which belongs to the program");
         srand(SEED);
     }
+    if (memcmp(now->seed, before->seed, sizeof now->seed) != 0)
+        snprintf(text, size, "seeded or used drand48 or its like, which belong to the program");
+    for (int i = 0; i < 3; i++) {
+        if ((now->timers[i].it_value.tv_sec | now->timers[i].it_value.tv_usec) != 0 &&
+            (before->timers[i].it_value.tv_sec | before->timers[i].it_value.tv_usec) == 0)
+            snprintf(text, size, "started a timer (setitimer)");
+        if (now->streams[i] != before->streams[i])
+            snprintf(text, size, "closed or replaced descriptor %d, which is the program's", i);
+    }
+    if (now->own_locale != before->own_locale) snprintf(text, size, "changed the calling thread's locale");
+    if (now->stack.ss_sp != before->stack.ss_sp || now->stack.ss_flags != before->stack.ss_flags)
+        snprintf(text, size, "changed the calling thread's stack for signals");
+    if (now->cancel != before->cancel)
+        snprintf(text, size, "changed whether the calling thread can be cancelled");
     if (now->mask != before->mask) snprintf(text, size, "changed the umask");
     for (int i = 1; i < 32; i++)
         if (now->signals[i].sa_handler != before->signals[i].sa_handler ||

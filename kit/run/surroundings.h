@@ -4,11 +4,13 @@
 #ifndef ATTN_KIT_SURROUNDINGS_H
 #define ATTN_KIT_SURROUNDINGS_H
 
+#include <locale.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/types.h>
 
 enum { SURROUNDINGS_LIMITS = 16 };
@@ -25,6 +27,12 @@ typedef struct surroundings {
     int priority;
     struct rlimit limits[SURROUNDINGS_LIMITS];
     int number; /* that rand gives next; 0: not looked at */
+    unsigned short seed[3]; /* of drand48 and its like */
+    struct itimerval timers[3];
+    locale_t own_locale; /* of the calling thread, as the next two */
+    stack_t stack;
+    int cancel;
+    ino_t streams[3]; /* what descriptors 0 to 2 are; 0: closed */
 } surroundings_t;
 
 void surroundings_read(surroundings_t *s);
