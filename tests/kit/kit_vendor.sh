@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# kit_vendor.sh: faults planted into two plugins of other builds than examples/plugin. vendor_faults.h and
-# vendor_split_faults.h name for each the group and the check that has to catch it; without a fault every group
+# kit_vendor.sh: faults planted into three plugins of other builds than examples/plugin. vendor_faults.h and
+# vendor_*_faults.h name for each the group and the check that has to catch it; without a fault every group
 # passes. A run plants every sixth fault of each group, from the one that ATTN_TEST_SEED says (0): 0 to 5 together
 # are all of them. ATTN_TEST_LONG=1 plants all in one run, and ATTN_TEST_ONLY=NAME one.
 . "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
@@ -21,14 +21,14 @@ build() { # PLUGIN FAULT OUTPUT
 }
 
 if [ -z "$ATTN_TEST_ONLY" ]; then
-    for plugin in attn split; do
+    for plugin in attn split tile; do
         build $plugin NONE "$tap_scratch/none.so"
         ok "vendor_$plugin: without a fault every group passes" "$attn" check "$tap_scratch/none.so"
     done
 fi
 seed=${ATTN_TEST_SEED:-0} every=6
 if [ "${ATTN_TEST_LONG:-0}" != 0 ] || [ -n "$ATTN_TEST_ONLY" ]; then every=1; fi
-for plugin in attn split; do
+for plugin in attn split tile; do
     list=$folder/vendor_faults.h
     [ $plugin = attn ] || list=$folder/vendor_${plugin}_faults.h
     sed -n "s/^X(\([a-z0-9_]*\), \([a-z]*\), \"\(.*\)\")\$/$plugin \1 \2 \3/p" "$list"

@@ -754,13 +754,13 @@ static float one_row(attn_instance_t *v, const side_t *k, const side_t *w, const
     }
     if (IS(empty_by_epsilon)) sum += 1e-6f;
     for (int64_t i = 0; i < v->dv; i++)
-        parts[i] = sum > 0 ? parts[i] / sum : 0;
+        parts[i] = sum > 0 ? parts[i] / sum : isnan(sum) ? NAN : 0;
     if (IS(reciprocal_in_half)) {
         const float r = (float)attn_from_f16(attn_to_f16(1 / sum));
         for (int64_t i = 0; i < v->dv; i++)
             parts[i] = sum > 0 ? parts[i] * sum * r : 0;
     }
-    if (!(sum > 0)) return -INFINITY;
+    if (!(sum > 0)) return isnan(sum) ? NAN : -INFINITY;
     if (IS(lse_of_last_split)) return parts[(n - 1) * step + v->dv] + logf(parts[(n - 1) * step + v->dv + 1]);
     if (IS(lse_in_half)) return (float)attn_from_f16(attn_to_f16(max + logf(sum)));
     if (IS(lse_log2)) return log2f(sum) + max;
