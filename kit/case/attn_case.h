@@ -42,8 +42,8 @@ enum { KIT_MAX_REQS = 1040, KIT_MAX_SPANS = 4 };
     (UINT32_C(1) << 6) /* rows lie [head][token]: the head's stride is the larger one; tables with gaps */
 #define KIT_BARE_BATCH (UINT32_C(1) << 7) /* no optional host mirror in the batch */
 #define KIT_FULL_BATCH (UINT32_C(1) << 8) /* every optional member of a batch that changes nothing */
-/* with ATTN_F_SEPARATE_KV: V has memory and strides of its own; its pages lie twice apart with KIT_CROSS_LAYER,
- * K's next to each other */
+/* with ATTN_F_SEPARATE_KV: V has memory and strides of its own; its pages lie twice apart with
+ * KIT_CROSS_LAYER, K's next to each other */
 #define KIT_APART (UINT32_C(1) << 9)
 
 typedef struct kit_case {

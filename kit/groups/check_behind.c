@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * check_behind.c: the part of group determinism about rows that a kernel loads although they are not the
- * request's: a tile of query rows reaches over the last token into memory that is nobody's, and over the end of
- * a request into the next one. What is there changes no bit (semantics 10.5). A decision that all rows of a
- * tile take together, such as to raise their maxima, is how it gets in.
+ * request's: a tile of query rows reaches over the last token into memory that is nobody's, and over the end
+ * of a request into the next one. What is there changes no bit (semantics 10.5). A decision that all rows of
+ * a tile take together, such as to raise their maxima, is how it gets in.
  */
 #include "../case/case_run.h"
 #include "../run/check_engine.h"

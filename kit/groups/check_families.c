@@ -264,8 +264,9 @@ static void nan_stays(check_t *c) {
     kit_inputs_free(in);
 }
 
-/* NaN in one value is the row's number of that channel, and NaN in one key leaves no number in a row that sees it
- * which could be taken for a result: it is neither lost in a maximum nor saturated on its way into a cache. */
+/* NaN in one value is the row's number of that channel, and NaN in one key leaves no number in a row that
+ * sees it which could be taken for a result: it is neither lost in a maximum nor saturated on its way into
+ * a cache. */
 static void nan_shows(check_t *c) {
     for (int i = 0; i < 4 && !c->report->is_failed; i++) {
         const int is_value = i % 2;

@@ -25,8 +25,8 @@ static void strides(check_t *c) {
     }
 }
 
-/* Every role by itself, with gaps behind tokens and with gaps behind heads: what a decoder reads from pages, an
- * encoder reads from the call. */
+/* Every role by itself, with gaps behind tokens and with gaps behind heads: what a decoder reads from
+ * pages, an encoder reads from the call. */
 static void strides_of_roles(check_t *c) {
     static const uint32_t flags[] = {KIT_STRIDED, KIT_HEADS_FIRST};
     for (uint32_t role = ATTN_ROLE_DECODER; role < ATTN_ROLE_COUNT_; role++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_paging.c: the part of group numerics about where the history lies. Tables and slots that look like a run
- * of neighbours by their first and last entry and are none; pages that several requests share; K and V in tensors
- * of their own.
+ * check_paging.c: the part of group numerics about where the history lies. Tables and slots that look like a
+ * run of neighbours by their first and last entry and are none; pages that several requests share; K and V in
+ * tensors of their own.
  */
 #include "../case/case_run.h"
 #include "../run/device_image.h"
@@ -114,7 +114,8 @@ static void slots_like_runs(check_t *c) {
     }
 }
 
-/* A prompt that several requests begin with lies in the cache once, without any word about it in the batch. */
+/* A prompt that several requests begin with lies in the cache once, without any word about it in the
+ * batch. */
 static void shared_pages(check_t *c) {
     kit_case_t k;
     if (!start(c, &k)) return;
@@ -138,8 +139,8 @@ static void shared_pages(check_t *c) {
     kit_inputs_free(in);
 }
 
-/* The rows of both lie where the strides of their own tensor say: a place that is wrong in writing and in reading
- * alike gives right numbers. */
+/* The rows of both lie where the strides of their own tensor say: a place that is wrong in writing and in
+ * reading alike gives right numbers. */
 static void rows_in_place(check_t *c, const kit_case_t *k) {
     static kit_run_t run;
     kit_result_t result;

@@ -93,8 +93,8 @@ static void a_thousand_requests(check_t *c) {
     check_run(c, c->backend, &k, NULL);
 }
 
-/* A context of more keys than 20 bits count: one page again and again, and behind all a page with a key that has
- * half of the weight. */
+/* A context of more keys than 20 bits count: one page again and again, and behind all a page with a key
+ * that has half of the weight. */
 static void million_keys(check_t *c) {
     enum { KEYS = (1 << 20) + 40 };
     kit_case_t k;

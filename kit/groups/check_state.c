@@ -19,8 +19,9 @@ static void loading(check_t *c) {
     if (c->load_report->text[0] != '\0') check_fail(c, "%s", c->load_report->text);
 }
 
-/* Two problems in turn, until all that is made once is made; then nothing of the file's own data may change
- * any more. Of the kinds that a kernel may keep apart: short ones, long contexts, many heads, a long prompt. */
+/* Two problems in turn, until all that is made once is made; then nothing of the file's own data may
+ * change any more. Of the kinds that a kernel may keep apart: short ones, long contexts, many heads, a
+ * long prompt. */
 enum { SHORT, LONG_CONTEXT, MANY_HEADS, LONG_PROMPT, NUM_KINDS };
 static int start_kind(check_t *c, int kind, kit_case_t *k) {
     if (!start(c, k)) return 0;

@@ -142,8 +142,8 @@ static int watch_pthread_create(pthread_t *thread, const pthread_attr_t *attribu
     }
     return code;
 }
-/* Handlers that the plugin's own code leaves with libc. C++ registers the destructors of its static objects by
- * the same function, with the object as argument; atexit of C has none. */
+/* Handlers that the plugin's own code leaves with libc. C++ registers the destructors of its static
+ * objects by the same function, with the object as argument; atexit of C has none. */
 static _Atomic(const char *) handler;
 static int watch_cxa_atexit(void (*run)(void *), void *arg, void *object) {
     extern int __cxa_atexit(void (*run)(void *), void *arg, void *object);

@@ -4,9 +4,9 @@
  * driver. This program's own dlsym hands out wrappers of libcuda's functions, and the runtime asks for all of
  * them by dlsym and cuGetProcAddress. Each fault fails one call of one operation: the answer is right, or an
  * error with a text; then the same case is right to the bit, and nothing is left allocated. "First" faults
- * hit a process that opens the plugin for the first time and are a process each; the others are dealt out to a
- * few. Besides: a lost context, and another current device where there are two. GPU_FAULTS_PLUGINS: the folder
- * of the plugins; GPU_FAULTS_ONLY: one of them, "mla with cuBLAS" say.
+ * hit a process that opens the plugin for the first time and are a process each; the others are dealt out to
+ * a few. Besides: a lost context, and another current device where there are two. GPU_FAULTS_PLUGINS: the
+ * folder of the plugins; GPU_FAULTS_ONLY: one of them, "mla with cuBLAS" say.
  */
 #include "gpu_memory.h"
 #include "kit/case/case_run.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla.so and mla_sparse.so through the plugin ABI on a device: fixed and random cases against the reference
- * plugin in double, capture and replay with other lengths and tables, errors that name the parameter.
- * MLA_TEST_CASES=N sets the number of random cases, MLA_TEST_PLUGINS the folder of the plugins; ATTN_TEST_PART:
- * part.h. */
+/* mla.so and mla_sparse.so through the plugin ABI on a device: fixed and random cases against the
+ * reference plugin in double, capture and replay with other lengths and tables, errors that name the
+ * parameter. MLA_TEST_CASES=N sets the number of random cases, MLA_TEST_PLUGINS the folder of the plugins;
+ * ATTN_TEST_PART: part.h. */
 #include "gpu_memory.h"
 #include "mla_testing.h"
 #include "part.h"

@@ -120,10 +120,11 @@ ATTN_DEV void mask_below(float (&sc)[N], const flash_params &p, const seq_view &
         if ((i >> 2) * 8 + (i & 1) < ((i & 2) ? h1 : h0)) sc[i] = -INFINITY;
 }
 
-/* Scores become 2^(score * c - maximum). m, l: maximum in raw units and sum of the thread's two rows; f: by what
- * O has to be multiplied. far: the row takes the largest score so far as its maximum, otherwise it keeps the one
- * that it has. Each row decides for itself and adds up as softmax_trusted does: a row has the same bits
- * whichever rows share its warp, and those behind its request in a tile are the next request's. */
+/* Scores become 2^(score * c - maximum). m, l: maximum in raw units and sum of the thread's two rows; f:
+ * by what O has to be multiplied. far: the row takes the largest score so far as its maximum, otherwise it
+ * keeps the one that it has. Each row decides for itself and adds up as softmax_trusted does: a row has
+ * the same bits whichever rows share its warp, and those behind its request in a tile are the next
+ * request's. */
 template <int N>
 ATTN_DEV void softmax_block(float (&sc)[N], float c, bool far0, bool far1, float &m0, float &m1, float &l0,
                             float &l1, float &f0, float &f1) {
@@ -160,9 +161,9 @@ ATTN_DEV void softmax_block(float (&sc)[N], float c, bool far0, bool far1, float
 }
 
 /* The same for a block after a row's first, on trust that no score is far above the maximum so far, so
- * without looking for a new one; P is packed at once. False, and nothing changed but P and far, where the sums
- * tell otherwise of a row of the warp: too large, infinite, or no number, as for a row without keys so far
- * (m = -inf). The limit keeps every P within its type, O and l within f32. */
+ * without looking for a new one; P is packed at once. False, and nothing changed but P and far, where the
+ * sums tell otherwise of a row of the warp: too large, infinite, or no number, as for a row without keys
+ * so far (m = -inf). The limit keeps every P within its type, O and l within f32. */
 template <int DT, int N>
 ATTN_DEV bool softmax_trusted(const float (&sc)[N], float c, float m0, float m1, float &l0, float &l1,
                               uint32_t (&pr)[N / 2], bool &far0, bool &far1) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * vendor_tile.c: a third vendor's plugin, of yet another build: rows of query tokens and heads of a group are
- * packed into tiles, keys are widened into tiles of their own, and a tile's maxima are raised lazily. Plans list
- * the tiles. -DFAULT=F_NAME plants one fault of vendor_tile_faults.h; without it nothing is wrong.
+ * packed into tiles, keys are widened into tiles of their own, and a tile's maxima are raised lazily. Plans
+ * list the tiles. -DFAULT=F_NAME plants one fault of vendor_tile_faults.h; without it nothing is wrong.
  * tests/kit/kit_vendor.sh builds all.
  */
 #define _GNU_SOURCE
