@@ -55,6 +55,22 @@ timeout 100 mpirun -np 2 "$tap_scratch/engine" >"$tap_scratch/said" 2>"$tap_scra
 ok "and its processes give the checksum of one rank: $(cat "$tap_scratch/said")" awk \
     '/^2 processes, 120 tokens: / { d = $5 - 132.6315; if (d < 1e-3 && d > -1e-3) good = 1 } END { exit !good }' \
     "$tap_scratch/said"
+# The command: over mpirun's processes where it was built with MPI, and a refusal where it was not.
+attn=$ATTN_TEST_BUILDDIR/tools/attn
+problem='role=decoder num_heads=4 num_kv_heads=2 head_size=32 dtype=float32'
+timeout 100 mpirun -np 2 "$attn" run --device cpu --ranks 2 --problem "$problem" >"$tap_scratch/said" 2>"$tap_scratch/err"
+status=$?
+if grep -q "no MPI: configure libattn with --with-mpi" "$tap_scratch/err"; then
+    ok "attn without MPI refuses to be several processes" [ $status -eq 4 ]
+else
+    ok "attn run over processes gives what one rank gives" grep -q "on each of 2 processes" "$tap_scratch/said"
+    ok "and ends well" [ $status -eq 0 ]
+    timeout 100 mpirun -np 2 "$attn" run --device cpu --ranks 3 --problem "$problem" >"$tap_scratch/said" 2>"$tap_scratch/err"
+    ok "another number of processes is refused" grep -q -e "--ranks is 3, and mpirun started 2 processes" "$tap_scratch/err"
+    timeout 100 mpirun -np 2 "$attn" bench --device cpu --ranks 2 --time 1 --threads 1 --problem "$problem" --seq 100 \
+        >"$tap_scratch/said" 2>"$tap_scratch/err"
+    ok "attn bench over processes" grep -q "the slowest of 2" "$tap_scratch/said"
+fi
 timeout 60 mpirun -np 2 "$program" away >"$tap_scratch/said" 2>"$tap_scratch/err"
 ok "a rank that does not come is named" grep -q "^pass over 2 processes: a rank that does not come is named" "$tap_scratch/said"
 tap_done

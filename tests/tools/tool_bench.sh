@@ -49,6 +49,13 @@ wants "over selected tokens" 0 "yours .*e-0" bench --device cpu --time 1 --query
 wants "the MHA part of latent attention" 0 "yours .*e-0" bench --device cpu --time 1 --query 20 --seq 20 \
     --problem "role=mla_prefill head_size=192 $latent"
 wants "what no backend serves is a failed row" 1 "failed" bench --device cpu --time 1 --problem "$own kv_cache_dtype=nvfp4 features=separate_kv" --seq 64
+# Over ranks, beside one alone.
+json "each rank's communication is timed" rows.0.ranks.1.exchanges 2 bench --device cpu --time 1 --threads 1 --ranks 2 --problem "$own" --seq 200 --requests 3
+json "three exchanges scatter sums" rows.0.ranks.1.exchanges 3 bench --device cpu --time 1 --threads 1 --ranks 2 --join reduce_scatter --problem "$own" --seq 200
+json "one rank beside them" rows.0.ranks.0.tokens 100 bench --device cpu --time 1 --threads 1 --ranks 2 --problem "$own" --seq 200
+wants "as a table" 0 "one rank alone, with all heads: .*the slowest of 3" bench --device cpu --time 1 --threads 1 --ranks 3 --problem "$own" --seq 200
+wants "what is not split over ranks" 1 "failed: .*role mm_encoder is not split" bench --device cpu --time 1 --threads 1 --ranks 2 --suite quick --rows vision
+wants "a picture of ranks" 2 "leave it away with --ranks" bench --device cpu --ranks 2 --problem "$own" --seq 9 --svg "$tap_scratch/ranks.svg"
 # Latent attention watched: inspected, with a second backend beside it (each absorbs the projections for itself), and as
 # a timeline.
 {

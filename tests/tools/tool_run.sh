@@ -100,6 +100,28 @@ wants "lengths of a role without a cache are its queries'" 2 "4 query tokens and
 wants "either says both" 0 "query_lens=9,9 seq_lens=9,9" run --device cpu --problem "$encoder" --seq-lens 9,9
 wants "ranks are not in the problem" 2 "dcp_world_size is context parallelism" run --device cpu \
     --problem 'role=decoder num_heads=4 head_size=32 dcp_world_size=2'
+# Over ranks: each one's outputs are one rank's, in both forms, with empty shares and windows, dense and latent.
+shared='role=decoder num_heads=4 num_kv_heads=2 head_size=32 dtype=float32'
+for world in 2 3 4; do
+    json "$world ranks give what one gives" ranks.$((world - 1)).difference_from_one_rank.ok true \
+        run --device cpu --ranks $world --problem "$shared" --query-lens 1,5,33,2 --seq-lens 77,300,110,2
+done
+json "ranks keep their part of the tokens" ranks.1.tokens 149 run --device cpu --ranks 2 --problem "$shared" --query-lens 1 --seq-lens 299
+json "one rank is held against the oracle too" ranks.0.error_to_reference.ok true run --device cpu --ranks 2 --problem "$shared"
+json "windows over ranks, sums scattered" ranks.2.difference_from_one_rank.ok true run --device cpu --ranks 3 --join reduce_scatter \
+    --problem "$shared cp_interleave=16 block_size=16 sliding_window=96 features=sink" --query-lens 1,40 --seq-lens 400,90
+json "latent attention over ranks" ranks.1.error_to_reference.ok true run --device cpu --ranks 2 --query-lens 1,3 --seq-lens 70,9 \
+    --problem 'role=mla num_heads=2 head_size=80 kv_lora_rank=64 qk_nope_head_dim=32 qk_rope_head_dim=16 v_head_dim=32 dtype=float32'
+json "ranks with the oracle as their backend" ranks.1.backend REFERENCE run --device cpu --ranks 2 --backend REFERENCE --problem "$shared"
+wants "ranks as a table" 0 "^  1  *CPU_ATTN .*ok .*ok" run --device cpu --ranks 2 --problem "$shared"
+wants "what is not split over ranks" 1 "excludes ALiBi" run --device cpu --ranks 2 --problem "$shared features=alibi"
+wants "another number of ranks in the problem" 2 "dcp_world_size=3; they must be equal" run --device cpu --ranks 2 --problem "$shared dcp_world_size=3"
+wants "one rank in the problem" 2 "runs every rank" run --device cpu --ranks 2 --problem "$shared dcp_world_size=2 dcp_rank=1"
+wants "a join that is none" 2 "expected all_to_all or reduce_scatter" run --device cpu --ranks 2 --join ring --problem "$shared"
+wants "a join without ranks" 2 "belongs to --ranks" run --device cpu --join all_to_all --problem "$shared"
+wants "ranks of a file" 2 "belongs to --problem" run --device cpu --ranks 2 "$decoder"
+wants "ranks of a line of attn check" 2 "of one backend alone" run --device cpu --ranks 2 --problem "$shared | query_lens=1 seq_lens=5"
+wants "ranks and select agree" 1 "excludes ALiBi" select --device cpu $shared features=alibi dcp_world_size=2
 wants "lengths that do not match" 2 "one of each" run --device cpu --problem 'role=decoder num_heads=4 head_size=32' --query-lens 1,2 --seq-lens 4
 wants "a query longer than its sequence" 2 "includes them" run --device cpu --problem 'role=decoder num_heads=4 head_size=32' --query-lens 9 --seq-lens 4
 wants "lengths that are none" 2 "expected 1 to .* lengths" run --device cpu --problem 'role=decoder num_heads=4 head_size=32' --query-lens a,b

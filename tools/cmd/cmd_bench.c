@@ -7,6 +7,7 @@
 #include "measure/bench_picture.h"
 #include "measure/bench_run.h"
 #include "base/describe.h"
+#include "ranks/bench_ranks.h"
 #include "cmd/problem_args.h"
 #include "base/term.h"
 
@@ -15,6 +16,7 @@ enum { MAX_ROWS = 64 };
 typedef struct bench_args {
     const char *suite, *rows, *device, *backend, *problem, *svg, *lens;
     int64_t requests, query_len, seq_len, milliseconds, threads;
+    run_ranks_args_t ranks;
 } bench_args_t;
 
 /* Whether a row is wanted: no list, or a word of the comma-separated list is part of its name. */
@@ -31,11 +33,14 @@ static int is_wanted(const char *list, const char *name) {
 }
 
 /* Adds one row; TOOL_OK or an exit code. */
-static int add_row(bench_row_t *rows, int *count, const char *name, const char *problem, int64_t requests,
-                   int64_t query_len, int64_t seq_len) {
+static int add_row(bench_row_t *rows, int *count, const char *name, const char *problem, int64_t ranks,
+                   int64_t requests, int64_t query_len, int64_t seq_len) {
+    char over[4200];
     bench_row_t *row = &rows[*count];
     ATTN_INIT(attn_error_t, error);
     memset(row, 0, sizeof *row);
+    if (ranks != 0 && (problem = rank_problem_text(problem, ranks, over, sizeof over)) == NULL)
+        return TOOL_USAGE;
     if (problem_from_text(problem, &row->problem, &error) != ATTN_OK) {
         tool_error("%s: %s", name, error.text);
         return TOOL_USAGE;
@@ -110,8 +115,8 @@ static int check_words(const char *list, const char *suite) {
 static int choose_rows(const bench_args_t *args, const attn_device_t *device, bench_row_t *rows, int *count) {
     if (args->problem != NULL) {
         const int64_t seq_len = args->seq_len != 0 ? args->seq_len : args->query_len;
-        int status = add_row(rows, count, "yours", args->problem, args->requests, args->query_len,
-                             args->lens != NULL ? INT32_MAX : seq_len);
+        int status = add_row(rows, count, "yours", args->problem, args->ranks.ranks, args->requests,
+                             args->query_len, args->lens != NULL ? INT32_MAX : seq_len);
         return status == TOOL_OK && args->lens != NULL && !read_lens(args->lens, &rows[0]) ? TOOL_USAGE
                                                                                            : status;
     }
@@ -120,7 +125,8 @@ static int choose_rows(const bench_args_t *args, const attn_device_t *device, be
     for (const bench_work_t *w = bench_works; w->name != NULL; w++) {
         is_suite |= strcmp(w->suite, suite) == 0;
         if (strcmp(w->suite, suite) != 0 || !is_wanted(args->rows, w->name)) continue;
-        int status = add_row(rows, count, w->name, w->problem, w->requests, w->query_len, w->seq_len);
+        int status = add_row(rows, count, w->name, w->problem, args->ranks.ranks, w->requests, w->query_len,
+                             w->seq_len);
         if (status != TOOL_OK) return status;
         rows[*count - 1].lens = w->lens;
         rows[*count - 1].is_write = w->is_write;
@@ -301,6 +307,10 @@ int cmd_bench(int argc, char **argv) {
         {"device", "NAME", TOOL_TEXT, &args.device, 0, 0, "cpu or cuda:0; by default a GPU if there is one"},
         {"backend", "NAME", TOOL_TEXT, &args.backend, 0, 0,
          "measure this backend instead of the selected one"},
+        {"ranks", "N", TOOL_INT, &args.ranks.ranks, 2, 64,
+         "over this many ranks, threads or mpirun's processes, beside one alone"},
+        {"join", "NAME", TOOL_TEXT, &args.ranks.join, 0, 0,
+         "with --ranks: all_to_all (default) or reduce_scatter"},
         {"svg", "FILE", TOOL_TEXT, &args.svg, 0, 0, "write a picture: roofline and bars"},
         TOOL_COMMON_OPTIONS(common),
     };
@@ -324,6 +334,12 @@ int cmd_bench(int argc, char **argv) {
         tool_error("unexpected argument '%s'; see attn bench --help", argv[0]);
         return TOOL_USAGE;
     }
+    if ((args.ranks.join != NULL && args.ranks.ranks == 0) || (args.svg != NULL && args.ranks.ranks != 0)) {
+        tool_error(args.svg != NULL ? "--svg draws one rank's rates; leave it away with --ranks"
+                                    : "--join belongs to --ranks");
+        return TOOL_USAGE;
+    }
+    args.ranks.common = &common;
     ATTN_INIT(attn_device_t, device);
     char threads_setting[64];
     if (args.threads != 0 && common.settings.count < TOOL_LIST_MAX) {
@@ -341,6 +357,12 @@ int cmd_bench(int argc, char **argv) {
         return status;
     }
 
+    if (args.ranks.ranks != 0) {
+        status = bench_ranks(context, &device, args.backend, &args.ranks, rows, count,
+                             (double)args.milliseconds * 1e-3);
+        attn_context_destroy(context);
+        return status;
+    }
     const char *threads_text = cpu_setting(&common, "num_threads");
     int threads = threads_text != NULL && atoi(threads_text) > 0 ? atoi(threads_text)
                   : device.num_sms > 0                           ? device.num_sms

@@ -377,6 +377,10 @@ int cmd_run(int argc, char **argv) {
          "with --problem: query tokens of each request"},
         {"seq-lens", "LIST", TOOL_TEXT, &args.random.seq_lens, 0, 0,
          "with --problem: length of each, the query included"},
+        {"ranks", "N", TOOL_INT, &args.random.ranks.ranks, 2, 64,
+         "with --problem: over this many ranks, threads or mpirun's processes"},
+        {"join", "NAME", TOOL_TEXT, &args.random.ranks.join, 0, 0,
+         "with --ranks: all_to_all (default) or reduce_scatter"},
         {"seed", "N", TOOL_INT, &args.random.seed, 0, INT64_MAX, "of the page order and of random numbers"},
         TOOL_COMMON_OPTIONS(common),
     };
@@ -395,6 +399,7 @@ int cmd_run(int argc, char **argv) {
         "  attn run examples/data/minilm-as-decoder.safetensors --kv-cache-dtype fp8 --chunk 7\n"
         "  attn run --problem 'role=decoder num_heads=8 num_kv_heads=2 head_size=64' --query-lens 1,5 "
         "--seq-lens 77,5\n"
+        "  attn run --problem 'role=decoder num_heads=4 num_kv_heads=2 head_size=64' --ranks 4\n"
         "  attn run --replay attn-record.safetensors --backend REFERENCE",
         options,
         sizeof options / sizeof options[0]};
@@ -406,6 +411,14 @@ int cmd_run(int argc, char **argv) {
                        : "expected one of a file, --problem TEXT and --replay FILE");
         return TOOL_USAGE;
     }
+    if ((args.random.ranks.ranks != 0 && args.random.problem == NULL) ||
+        (args.random.ranks.join != NULL && args.random.ranks.ranks == 0)) {
+        tool_error(args.random.ranks.ranks != 0
+                       ? "--ranks belongs to --problem; a file's layers run on one rank"
+                       : "--join belongs to --ranks");
+        return TOOL_USAGE;
+    }
+    args.random.ranks.common = &common;
     if (args.svg != NULL && !args.quality) {
         tool_error("--svg belongs to --quality");
         return TOOL_USAGE;

@@ -24,15 +24,27 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
         text[n - 1] = '\0';
     ATTN_INIT(attn_error_t, error);
     ATTN_INIT(attn_problem_t, problem);
-    if (problem_from_text(text, &problem, &error) != ATTN_OK) {
+    char over[sizeof text + 40];
+    const char *words = text;
+    if (args->ranks.ranks != 0 &&
+        (words = rank_problem_text(text, args->ranks.ranks, over, sizeof over)) == NULL)
+        return TOOL_USAGE;
+    if (problem_from_text(words, &problem, &error) != ATTN_OK) {
         tool_error("--problem: %s", error.text);
         return TOOL_USAGE;
     }
     const char *parallel = problem.dcp_world_size > 1   ? "dcp_world_size"
                            : problem.pcp_world_size > 1 ? "pcp_world_size"
                                                         : NULL;
-    if (parallel != NULL) { /* an answer without it would be about another problem */
-        tool_error("--problem: %s is context parallelism, which a backend alone does not serve", parallel);
+    if (parallel != NULL && (args->ranks.ranks == 0 || problem.dcp_world_size <= 1)) {
+        /* an answer without it would be about another problem */
+        tool_error("--problem: %s is context parallelism, which a backend alone does not serve%s", parallel,
+                   problem.dcp_world_size > 1 ? "; give --ranks" : "");
+        return TOOL_USAGE;
+    }
+    if (args->ranks.ranks != 0 && bar != NULL) {
+        tool_error("--problem: what attn check prints behind '|' is of one backend alone; leave it away with "
+                   "--ranks");
         return TOOL_USAGE;
     }
     if (problem.static_sink_len != 0) {
@@ -146,6 +158,18 @@ static int run_both(const attn_backend_t *backend, const attn_backend_t *referen
     return d.is_close ? TOOL_OK : TOOL_NO;
 }
 
+/* Over ranks, whose inputs are made by position: each has its own part of them. */
+static int run_over_ranks(attn_context_t *context, const run_options_t *options, const run_case_args_t *args,
+                          const kit_case_t *c, json_t **made) {
+    rank_work_t work = {.problem = c->problem,
+                        .num_reqs = c->num_reqs,
+                        .query_lens = c->query_lens,
+                        .seq_lens = c->seq_lens,
+                        .seed = c->seed,
+                        .backend = options->backend};
+    return run_ranks(context, options->device, &work, &args->ranks, made);
+}
+
 int run_case(attn_context_t *context, const run_options_t *options, const run_case_args_t *args,
              json_t **made) {
     kit_case_t *c = calloc(1, sizeof *c);
@@ -154,6 +178,11 @@ int run_case(attn_context_t *context, const run_options_t *options, const run_ca
         return TOOL_SETUP;
     }
     int status = read_case(args, options, c);
+    if (status != TOOL_OK || args->ranks.ranks != 0) {
+        if (status == TOOL_OK) status = run_over_ranks(context, options, args, c, made);
+        free(c);
+        return status;
+    }
     kit_memory_t memory = kit_cpu_memory;
     ATTN_INIT(attn_error_t, error);
     if (status == TOOL_OK && options->device->type != kDLCPU) {

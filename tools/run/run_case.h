@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include "ranks/run_ranks.h"
 #include "run/run_layer.h"
 
 typedef struct run_case_args {
@@ -13,6 +14,7 @@ typedef struct run_case_args {
     const char *query_lens; /* "1,5"; NULL: as the text says, else 1,5,33 */
     const char *seq_lens;   /* NULL: likewise, else query_lens and 77 */
     int64_t seed;           /* 0: as the text says, else 1 */
+    run_ranks_args_t ranks; /* .ranks 0: a backend alone */
 } run_case_args_t;
 
 /* Prints the result, or makes *made of it (NULL where there is none). Returns an exit code. */
