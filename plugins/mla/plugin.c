@@ -12,7 +12,8 @@ static const attn_capabilities_t capabilities = {
     .roles = ATTN_BIT(ATTN_ROLE_MLA),
     .kv_cache_dtypes = MLA_TABLE_KV | ATTN_BIT(ATTN_KV_FP8_E4M3),
     .features = MLA_TABLE_FEATURES | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_QUANT_QUERY |
-                ATTN_F_NON_CAUSAL, /* with ATTN_F_LATENT, semantics 7.11 */
+                ATTN_F_NON_CAUSAL | /* with ATTN_F_LATENT, semantics 7.11 */
+                ATTN_F_DEVICE_LENGTHS,
     .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3),
     .reorder_threshold = 128, /* semantics 4.6 */
 };

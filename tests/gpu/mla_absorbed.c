@@ -119,15 +119,20 @@ static int agrees(const kit_case_t *c, char *why, size_t size) {
 }
 
 static void fixed_cases(void) {
-    for (int way = 0; way < 4; way++) {
-        if (way == 1) continue; /* strides are harder */
+    for (int way = 0; way < 8; way++) {
+        if ((way & 3) == 1) continue; /* strides are harder */
+        const uint64_t lengths = way & 4 ? ATTN_F_DEVICE_LENGTHS : 0;
         mla_test_set(MLA_TEST_ARCH, way & 1 ? "sm80" : "auto");
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             kit_case_t c = case_of(&cases[i], 900 + i);
             char why[2048] = "";
+            if (lengths && (c.problem.role != ATTN_ROLE_MLA || c.problem.features & ATTN_F_OUT_FP8_GROUP))
+                continue;
+            c.problem.features |= lengths; /* semantics 1.6: the host's are bounds of the case's */
             c.flags = way & 2 ? KIT_STRIDED | KIT_CROSS_LAYER : 0;
             int good = agrees(&c, why, sizeof why);
-            ok(good, "%s%s%s", cases[i].name, way & 1 ? ", portable" : "", way & 2 ? ", strided" : "");
+            ok(good, "%s%s%s%s", cases[i].name, way & 1 ? ", portable" : "", way & 2 ? ", strided" : "",
+               lengths ? ", lengths on the device" : "");
             if (!good) diag("%s", why);
         }
     }
@@ -161,6 +166,7 @@ static void random_cases(uint64_t seed) {
         if (f.kv == ATTN_KV_FP8_E4M3 && kit_random_in(&seed, 0, 1)) f.query = ATTN_DTYPE_FP8_E4M3;
         if (is_dense && kit_random_in(&seed, 0, 1)) f.mask = ATTN_MASK_FULL;
         if (kit_random_in(&seed, 0, 3) == 0) f.features = ATTN_F_BATCH_INVARIANT;
+        if (is_dense && kit_random_in(&seed, 0, 2) == 0) f.features |= ATTN_F_DEVICE_LENGTHS;
         kit_case_t c = case_of(&f, seed);
         char why[2048] = "";
         c.flags = (uint32_t)kit_random_in(&seed, 0, 31) &

@@ -233,6 +233,8 @@ static void random_cases(uint64_t seed) {
         if (c.problem.kv_cache_dtype == ATTN_KV_FP8_E4M3 && kit_random_in(&seed, 0, 1))
             c.problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
         if (kit_random_in(&seed, 0, 3) == 0) c.problem.features |= ATTN_F_BATCH_INVARIANT;
+        if (role == ATTN_ROLE_MLA && kit_random_in(&seed, 0, 2) == 0)
+            c.problem.features |= ATTN_F_DEVICE_LENGTHS; /* semantics 1.6 */
         c.flags = (uint32_t)kit_random_in(&seed, 0, 31) &
                   (KIT_STRIDED | KIT_CROSS_LAYER | KIT_NO_SCALES | KIT_NO_LSE);
         int reqs = (int)kit_random_in(&seed, 1, 5), most = 3000 / (int)h;

@@ -10,6 +10,7 @@
 #include "../ptx/launch.cuh"
 #include "../ptx/ptx_sm80.cuh"
 #include "mla_launch.h"
+#include "mla_live.cuh"
 
 #include <cuda_runtime.h>
 
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(MLA_THREADS, 1)
     __shared__ float s_max[2][MLA_TILE_ROWS], s_sum[2][MLA_TILE_ROWS];
     __shared__ int s_valid[2][MLA_TILE_KEYS];
     if (blockIdx.x >= p.slice->num_items) return;
-    const mla_item it = p.items[p.slice->first_item + blockIdx.x];
+    const mla_item it = mla_item_of(p, p.slice->first_item + blockIdx.x);
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, pair = warp & 3, half = warp >> 2;
     const uint32_t qs = smem_addr(smem), ps = qs + MLA_TILE_ROWS * PITCH, ks = ps + MLA_TILE_ROWS * 128;
 

@@ -7,7 +7,7 @@
 #define MLA_COMBINE_CUH
 
 #include "mla_after.cuh"
-#include "mla_params.h"
+#include "mla_live.cuh"
 
 #include <cuda_runtime.h>
 
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(GROUPS * 128, GROUPS > 1 ? 1 : 8)
     pdl_wait();
     for (int u = blockIdx.x; u < units; u += gridDim.x) {
         const int n = p.slice->num_splits, r = u / n; /* rows that few tiles have come last */
-        const mla_split s = p.splits[p.slice->first_split + u - r * n];
+        const mla_split s = mla_split_of(p, p.slice->first_split + u - r * n);
         const int row = s.first_row + r;
         if (r >= s.num_rows) continue;
         const int64_t at = (int64_t)s.slot * p.tile_rows + r, step = p.tile_rows;

@@ -44,7 +44,7 @@ ATTN_DEV void mla90_produce(const mla_decode_sm90_params &P, mla90_shared &sh, u
     const int lane = threadIdx.x & 31, box = P.box_rows, boxes = MLA90_KEYS / box;
     int n = 0;
     for (int i = item0; i < item1; i++) {
-        const mla_item it = i == item0 ? first : p.items[i];
+        const mla_item it = i == item0 ? first : mla_item_of(p, i);
         const int32_t *table = p.counts->block_table + it.request * p.counts->block_table_stride;
         mla_boxes at;
         at.locate(P, table, it.k_begin, it.k_end);
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
         const int most = __ldg(&p.slice->most_rows);
         if (most <= 16) return mla_narrow_run<DT, 16>(P, all_shared.n16, smem, wg, item0, item1);
     }
-    const mla_item first_item = p.items[item0];
+    const mla_item first_item = mla_item_of(p, item0);
     pdl_launch();
     if (threadIdx.x == 0) {
         for (int s = 0; s < 2; s++) {
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                 mbar_arrive_cluster(cluster_addr(bar, tid));
         };
         for (int i = item0; i < item1; i++) {
-            const mla_item it = i == item0 ? first_item : p.items[i];
+            const mla_item it = i == item0 ? first_item : mla_item_of(p, i);
             const int first = it.first_row + rank * MLA90_ROWS,
                       rows = min(MLA90_ROWS, it.num_rows - rank * MLA90_ROWS);
             const int blocks = (it.k_end - it.k_begin + MLA90_KEYS - 1) / MLA90_KEYS;

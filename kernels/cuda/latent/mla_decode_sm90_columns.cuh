@@ -7,6 +7,7 @@
 #include "../ptx/ptx_sm90.cuh"
 #include "kernels/cuda/ptx/wgmma_sm90.cuh"
 
+#include "mla_live.cuh"
 #include "mla_tile_sm90.cuh"
 
 namespace attn_cuda {

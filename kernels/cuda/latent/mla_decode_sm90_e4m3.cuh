@@ -226,12 +226,12 @@ struct mla_e4m3_math : mla_columns<DT_F16, N> {
     ATTN_DEV void run(int rank_row, int item0, int item1) {
         const mla_e4m3_queries<N> tile(queries);
         mla_item it = {};
-        if (item0 < item1) it = p.items[item0];
+        if (item0 < item1) it = mla_item_of(p, item0);
         pdl_wait();
         int n = 0; /* blocks that came through the ring */
         uint32_t phases = 0;
         for (int i = item0; i < item1; i++) {
-            if (i > item0) it = p.items[i];
+            if (i > item0) it = mla_item_of(p, i);
             const int first_row = it.first_row + rank_row, rows = it.num_rows - rank_row;
             if (rows <= 0) continue;
             const int all =

@@ -54,7 +54,7 @@ ATTN_DEV void mla_e4m3_produce(const mla_decode_sm90_params &P, typename Shape::
     const int lane = threadIdx.x & 31, box = P.box_rows, boxes = MLA90_KEYS / box;
     int stage = 0, phase = 1;
     for (int i = item0; i < item1; i++) {
-        const mla_item it = p.items[i];
+        const mla_item it = mla_item_of(p, i);
         if (it.num_rows <= rank_row) continue;
         const int32_t *table = p.counts->block_table + it.request * p.counts->block_table_stride;
         mla_boxes at;

@@ -266,11 +266,11 @@ struct mla_e4m3_tall_math {
     ATTN_DEV void run(int rank_row, int item0, int item1) {
         const mla_e4m3_queries<N> tile(smem);
         mla_item it = {};
-        if (item0 < item1) it = p.items[item0];
+        if (item0 < item1) it = mla_item_of(p, item0);
         pdl_wait();
         int n = 0, turn = 0; /* blocks that came through the ring, and pairs */
         for (int i = item0; i < item1; i++) {
-            if (i > item0) it = p.items[i];
+            if (i > item0) it = mla_item_of(p, i);
             const int first_row = it.first_row + rank_row, rows = it.num_rows - rank_row;
             if (rows <= 0) continue;
             const int all =

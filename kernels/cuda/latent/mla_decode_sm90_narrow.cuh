@@ -158,7 +158,7 @@ struct mla_narrow_math : mla_columns<DT, N> {
         const float scale = p.scale * 1.4426950408889634f;
         int n = 0;
         for (int i = item0; i < item1; i++) {
-            const mla_item it = p.items[i];
+            const mla_item it = mla_item_of(p, i);
             const int all =
                 min(it.k_end, it.base + it.first_row / p.num_heads + 1); /* keys that every row sees */
             mla_narrow_load_queries<N>(p, it.first_row, it.num_rows, queries);

@@ -9,6 +9,7 @@
 
 #include "mla_tile_sm90.cuh"
 #include "mla_decode_sm90.h"
+#include "mla_live.cuh"
 #include "mla_decode_sm90_wgmma.cuh"
 
 namespace attn_cuda {
@@ -56,7 +57,7 @@ ATTN_DEV void mla_narrow_produce(const mla_decode_sm90_params &P, uint64_t *full
     const int bytes = box * 128;
     int slot = 0, phase = 1;
     for (int i = item0; i < item1; i++) {
-        const mla_item it = p.items[i];
+        const mla_item it = mla_item_of(p, i);
         const int32_t *table = p.counts->block_table + it.request * p.counts->block_table_stride;
         mla_boxes now, next;
         now.locate(P, table, it.k_begin, it.k_end);

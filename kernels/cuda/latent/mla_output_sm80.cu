@@ -3,6 +3,7 @@
  * group. */
 #include "../ptx/launch.cuh"
 #include "../ptx/ptx_sm80.cuh"
+#include "mla_live.cuh"
 #include "mla_output.h"
 
 #include <cuda_runtime.h>
@@ -13,7 +14,7 @@ template <int DT>
 __global__ void __launch_bounds__(256) quantise_kernel(const __grid_constant__ mla_output_params p) {
     const int units = p.num_heads * p.value / 8, lanes = p.group / 8;
     const float fixed = p.group == 0 ? __ldg(p.scale) : 1.f;
-    const int64_t n = (int64_t)(p.counts ? min(p.tokens, p.counts->num_tokens) : p.tokens) * units,
+    const int64_t n = (int64_t)(p.counts ? min(p.tokens, mla_num_tokens(p.counts)) : p.tokens) * units,
                   step = (int64_t)gridDim.x * 256;
     /* whole warps go round, so that the neighbours of every group meet */
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i - threadIdx.x % 32 < n; i += step) {

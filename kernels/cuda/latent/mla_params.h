@@ -19,12 +19,14 @@ typedef struct mla_item {
     int32_t k_begin, k_end;
     int32_t slot; /* of the partial result; -1: the keys are not cut */
     int32_t reserved;
-} mla_item;
+} mla_item; /* with lengths on the device: mla_live.cuh */
 
 /* Partial results of the same rows, to be merged. */
 typedef struct mla_split {
     int32_t first_row, num_rows;
     int32_t slot, pieces;
+    int32_t request;
+    int32_t reserved[3];
 } mla_split;
 
 /* A range of tokens that is absorbed, attended and projected in one go; bounds the workspace. */
@@ -39,7 +41,10 @@ typedef struct mla_counts {
     int32_t num_tokens, num_slices;
     const int32_t *block_table;
     int64_t block_table_stride, block_table_width;
-    int64_t reserved[4];
+    /* Lengths on the device, [num_reqs + 1] and [num_reqs]; NULL: what the plan says is exact. */
+    const int32_t *starts, *lens;
+    int32_t num_reqs, is_full;
+    int64_t reserved;
 } mla_counts;
 
 typedef struct mla_attend_params {
@@ -72,6 +77,7 @@ typedef struct mla_attend_params {
     /* The launch before this one is no absorption: the kernel waits for all of it before it reads lists and
      * keys. */
     int32_t in_order;
+    int32_t reads_lengths; /* items and splits are for bounds (mla_live.cuh) */
 } mla_attend_params;
 
 /* c[t][h][:] = a[t][h][:] x b[h], b [k][n] (absorption) or [n][k] (values); strides in elements. */

@@ -57,7 +57,9 @@ static int next_tile(const mla_plan_input *in, tile_walk *w, mla_item *out) {
     int32_t last = (int32_t)((row + (uint32_t)rows - 1) / heads);
     /* token t sees keys k < base + t + 1: with base the length all of them, whatever t is */
     int32_t base = in->is_full ? in->seq_lens[r] : in->seq_lens[r] - q_end;
-    int64_t keys = in->topk ? in->topk : in->is_full ? in->seq_lens[r] : (int64_t)base + last + 1;
+    int64_t keys = in->topk                      ? in->topk
+                   : in->is_full || in->is_bound ? in->seq_lens[r]
+                                                 : (int64_t)base + last + 1;
     *out = (mla_item){r, (int32_t)w->row, rows, base, 0, keys > 0 ? (int32_t)keys : 0, -1, 0};
     w->row += rows;
     return 1;
@@ -93,7 +95,10 @@ static inline int add_piece(plan_lists *out, const mla_item *tile, int32_t from,
         slot = out->num_slots++;
         if (from == 0) {
             if (out->num_splits >= out->limits->max_splits) return -1;
-            out->splits[out->num_splits++] = (mla_split){tile->first_row, tile->num_rows, slot, 0};
+            out->splits[out->num_splits++] = (mla_split){.first_row = tile->first_row,
+                                                         .num_rows = tile->num_rows,
+                                                         .slot = slot,
+                                                         .request = tile->request};
         }
         out->splits[out->num_splits - 1].pieces++;
     }
@@ -270,5 +275,9 @@ int mla_plan_build(const mla_plan_input *in, const mla_plan_limits *limits, mla_
             if (items[i].num_rows > slices[n].most_rows) slices[n].most_rows = items[i].num_rows;
         if (in->parts > 0) out.parts += in->parts + 1;
     }
-    return n;
+    for (int32_t i = 0; in->is_bound && i < out.num_items; i++)
+        items[i].first_row -= in->q_start[items[i].request] * in->num_heads;
+    for (int32_t i = 0; in->is_bound && i < out.num_splits; i++)
+        splits[i].first_row -= in->q_start[splits[i].request] * in->num_heads;
+    return in->is_bound && n > 1 ? -1 : n;
 }

@@ -21,7 +21,10 @@ typedef struct mla_plan_input {
     int32_t slots;     /* CTAs (or clusters) that run at once; 0: never cut keys */
     int32_t tile_rows; /* rows of a tile: a multiple of 32 */
     int32_t parts;     /* persistent kernels: CTAs or clusters of the launch; 0: one CTA an item */
-    int32_t slice_tokens;
+    int32_t slice_tokens; /* with is_bound: at least all tokens */
+    /* The lengths are bounds of the device's (mla_live.cuh): tiles have all keys of their request, and rows count
+     * from its first. */
+    int32_t is_bound;
 } mla_plan_input;
 
 typedef struct mla_plan_limits {

@@ -8,6 +8,7 @@
 #include "../ptx/launch.cuh"
 #include "../ptx/quad_sm80.cuh"
 #include "mla_launch.h"
+#include "mla_live.cuh"
 
 #include <cuda_runtime.h>
 
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(PROJECT_THREADS, TM == MANY ? 7 : 8)
     constexpr int WARP_N = TM == MANY ? TN : TN / 4; /* columns of a warp */
     __shared__ __align__(128) unsigned char smem[2][(TM + TN) * 128];
     const int h = blockIdx.z, n0 = blockIdx.x * TN, m0 = blockIdx.y * TM;
-    const int tokens = p.counts ? min(p.tokens, p.counts->num_tokens - p.token0) : p.tokens;
+    const int tokens = p.counts ? min(p.tokens, mla_num_tokens(p.counts) - p.token0) : p.tokens;
     if (m0 >= tokens) return;
     pdl_launch(); /* who attends brings keys while queries are still absorbed */
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;

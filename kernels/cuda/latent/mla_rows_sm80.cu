@@ -3,6 +3,7 @@
 #include "../ptx/launch.cuh"
 #include "../ptx/ptx_sm80.cuh"
 #include "mla_launch.h"
+#include "mla_live.cuh"
 
 #include <cuda_runtime.h>
 
@@ -52,7 +53,7 @@ extern "C" int mla_zero_rows(void *out, int64_t rows, int heads, int size, int64
 template <int DT>
 __global__ void __launch_bounds__(256) copy_rows_kernel(const __grid_constant__ mla_copy_params p) {
     const int units = p.width / 16;
-    const int64_t n = (int64_t)min(p.tokens, p.counts->num_tokens - p.token0) * p.num_heads * units;
+    const int64_t n = (int64_t)min(p.tokens, mla_num_tokens(p.counts) - p.token0) * p.num_heads * units;
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < n; i += (int64_t)gridDim.x * 256) {
         const int64_t row = i / units, t = row / p.num_heads, h = row - t * p.num_heads,
                       column = (i - row * units) * 16;

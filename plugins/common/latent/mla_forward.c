@@ -79,7 +79,8 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
                            .dtype = in->dtype,
                            .cache_kind = in->cache_kind,
                            .stages = in->stages,
-                           .tile_rows = in->plan.tile_rows};
+                           .tile_rows = in->plan.tile_rows,
+                           .reads_lengths = in->plan.is_bound};
     if (in->is_fp8_query) { /* the rope of the slice, as e4m3 numbers, lies in the workspace */
         p.q_token = (int64_t)in->heads * MLA_ROPE, p.q_head = MLA_ROPE, p.nope = 0;
         p.q_scale = a->scales.q ? attn_data(a->scales.q) : NULL;

@@ -24,10 +24,16 @@ static int read_batch(const attn_instance_t *in, const attn_batch_t *batch, cons
                       "common_prefix_len is %d; this backend has no cascade: pass 0", b->common_prefix_len);
     memset(counts, 0, sizeof *counts);
     if (status == ATTN_OK) status = gpu_check_block_table(&limits, b, error);
+    if (status == ATTN_OK) status = gpu_check_device_lengths(&in->problem, b, error);
     if (status == ATTN_OK && b->num_reqs > 0) {
         counts->block_table = attn_data(b->block_table);
         counts->block_table_stride = b->block_table->strides[0];
         counts->block_table_width = b->block_table->shape[1];
+    }
+    if (status == ATTN_OK && in->plan.is_bound && b->num_reqs > 0) {
+        counts->starts = attn_data(b->query_start_loc);
+        counts->lens = attn_data(b->seq_lens);
+        counts->num_reqs = b->num_reqs, counts->is_full = in->plan.is_full;
     }
     counts->num_tokens = b->num_actual_tokens;
     return status;

@@ -37,7 +37,9 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     if (status != ATTN_OK) return status;
     in->plan.tile_rows = in->config.tile_rows, in->plan.parts = in->config.parts;
     in->plan.slots = attn_problem_features(p) & ATTN_F_BATCH_INVARIANT ? 0 : in->config.slots;
-    in->plan.slice_tokens = mla_slice_tokens(in->heads, in->limits.max_tokens);
+    in->plan.is_bound = (p->features & ATTN_F_DEVICE_LENGTHS) != 0;
+    in->plan.slice_tokens = in->plan.is_bound ? in->limits.max_tokens /* rows move, and stay in their slice */
+                                              : mla_slice_tokens(in->heads, in->limits.max_tokens);
     if (mla_plan_capacity(&in->limits, &in->plan))
         return attn_fail(error, ATTN_E_UNSUPPORTED, "max_num_batched_tokens",
                          "%d tokens of %d heads are more rows than 31 bits count", in->limits.max_tokens,
@@ -80,8 +82,10 @@ static int open_blas(attn_instance_t *in, int choice, const attn_host_t *host, a
                             .up_elements = in->up_elements};
     const char *why = "results of batch-invariant layers may not depend on the number of tokens";
     if (choice == MLA_PROJECTIONS_OWN || !in->projects) return ATTN_OK;
-    if (!is_invariant) in->blas = mla_blas_open(&input, &why);
-    if (in->blas != NULL || (is_invariant && choice == MLA_PROJECTIONS_AUTO)) return ATTN_OK;
+    if (in->plan.is_bound) why = "cuBLAS would write the rows of tokens that only the host's bounds have";
+    if (!is_invariant && !in->plan.is_bound) in->blas = mla_blas_open(&input, &why);
+    if (in->blas != NULL || ((is_invariant || in->plan.is_bound) && choice == MLA_PROJECTIONS_AUTO))
+        return ATTN_OK;
     if (choice == MLA_PROJECTIONS_CUBLAS)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "projections",
                          "projections by cuBLAS were requested, but %s; set option projections to auto", why);
@@ -137,7 +141,7 @@ int mla_open(const mla_backend *backend, const attn_problem_t *problem, const at
     in->row_elements = in->cache_kind == MLA_CACHE_DS ? MLA_DS_ROW : in->latent + MLA_ROPE;
     status = query_device(in, &dev, error);
     if (status == ATTN_OK) status = configure(in, error);
-    if (status == ATTN_OK && backend->prefill != NULL && in->projects)
+    if (status == ATTN_OK && backend->prefill != NULL && in->projects && !in->plan.is_bound)
         status = backend->prefill->open(in, host, &dev, error);
     in->metadata.magic = MLA_MAGIC, in->metadata.copy = mla_copy;
     in->metadata.mirror_at = mla_mirror_at(in); /* behind the plan of the multi-head form */

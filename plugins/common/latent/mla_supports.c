@@ -46,6 +46,10 @@ static void check_kinds(const attn_problem_t *p, attn_reasons_t *r) {
     if (is_sparse && (kv == ATTN_KV_FP8_DS_MLA || kv == ATTN_KV_FP8_E4M3) && p->kv_lora_rank != 512)
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv), "kv_lora_rank 512",
                         "fp8_ds_mla rows hold 512 latent values; kv_lora_rank is %u", p->kv_lora_rank);
+    if ((p->features & ATTN_F_DEVICE_LENGTHS) != 0 && (p->features & ATTN_F_OUT_FP8_GROUP) != 0)
+        attn_add_reason(
+            r, ATTN_REASON_COMBINATION, "out_fp8_group", "with device_lengths", "one of the two",
+            "group scales are made of all rows that the host counts; device_lengths excludes them");
     const int is_plain_query = p->query_dtype == 0 || p->query_dtype == p->dtype;
     if (!is_plain_query && is_sparse)
         attn_add_reason(r, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),

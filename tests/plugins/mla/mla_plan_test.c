@@ -31,6 +31,15 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
     int n = mla_plan_build(&in, &l, slices, items, splits, in.parts ? parts : NULL), next_item = 0,
         next_split = 0, next_row = 0;
     if (n < 0) wrong = "a capacity does not hold";
+    for (int s = 0; in.is_bound && s < n; s++) { /* rows count from the first of their request */
+        for (int i = slices[s].first_item; i < slices[s].first_item + slices[s].num_items; i++) {
+            const int32_t first = b->q_start[items[i].request] * in.num_heads;
+            if (items[i].k_end > b->seq_lens[items[i].request]) wrong = "keys beyond the bound";
+            items[i].first_row += first;
+        }
+        for (int i = slices[s].first_split; i < slices[s].first_split + slices[s].num_splits; i++)
+            splits[i].first_row += b->q_start[splits[i].request] * in.num_heads;
+    }
     for (int s = 0; s < n && !wrong; s++) {
         memset(slot_used, 0, (size_t)l.max_slots + 1);
         int32_t most = in.slots ? 0 : in.tile_rows;
@@ -81,9 +90,10 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
     for (int r = 0; r < b->num_reqs && !wrong; r++)
         for (int32_t t = b->q_start[r]; t < b->q_start[r + 1]; t++)
             for (int h = 0; h < in.num_heads; h++) {
-                int64_t seen = in.topk      ? in.topk
-                               : in.is_full ? b->seq_lens[r]
-                                            : (int64_t)b->seq_lens[r] - b->q_start[r + 1] + t + 1;
+                int64_t seen = in.topk ? in.topk
+                               : in.is_full || in.is_bound
+                                   ? b->seq_lens[r]
+                                   : (int64_t)b->seq_lens[r] - b->q_start[r + 1] + t + 1;
                 if (covered[t * in.num_heads + h] < (seen > 0 ? seen : 0))
                     wrong = "a row does not get all its keys";
             }
@@ -112,6 +122,8 @@ static void random_batches(uint64_t seed) {
         in.tile_rows = 32 * (int32_t)tap_rand_in(&seed, 1, 4);
         if (tap_rand_in(&seed, 0, 1)) in.parts = in.slots ? in.slots : 66;
         in.slice_tokens = (int32_t)tap_rand_in(&seed, 1, l.max_tokens);
+        in.is_bound = !in.topk && tap_rand_in(&seed, 0, 2) == 0;
+        if (in.is_bound) in.slice_tokens = l.max_tokens;
         const char *wrong = check_plan(&b, in, l, &cut);
         if (wrong && bad++ < 5)
             diag("batch %d: %s (%d requests, %d tokens, %d heads, %d slots, %d parts, topk %d, slices of %d)",
