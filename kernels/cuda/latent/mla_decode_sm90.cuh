@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
         const int most = __ldg(&p.slice->most_rows);
         if (most <= 16) return mla_narrow_run<DT, 16>(P, all_shared.n16, smem, wg, item0, item1);
     }
-    const mla_item first_item = mla_item_of(p, item0);
+    mla_item first_item = {}; /* a part without items has none, and its place in the list is not written */
+    if (item0 < item1) first_item = mla_item_of(p, item0);
     pdl_launch();
     if (threadIdx.x == 0) {
         for (int s = 0; s < 2; s++) {

@@ -46,7 +46,9 @@ ATTN_DEV mla_split mla_split_of(const mla_attend_params &p, int i) {
 
 /* Tokens of the step. */
 ATTN_DEV int mla_num_tokens(const mla_counts *c) {
-    return c->starts ? __ldg(c->starts + c->num_reqs) : c->num_tokens;
+    const int planned = __ldg(&c->num_tokens); /* both on their way at once */
+    const int32_t *starts = (const int32_t *)__ldg((const unsigned long long *)&c->starts);
+    return starts ? __ldg(starts + c->num_reqs) : planned;
 }
 
 } /* namespace attn_cuda */

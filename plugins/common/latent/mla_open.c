@@ -82,10 +82,8 @@ static int open_blas(attn_instance_t *in, int choice, const attn_host_t *host, a
                             .up_elements = in->up_elements};
     const char *why = "results of batch-invariant layers may not depend on the number of tokens";
     if (choice == MLA_PROJECTIONS_OWN || !in->projects) return ATTN_OK;
-    if (in->plan.is_bound) why = "cuBLAS would write the rows of tokens that only the host's bounds have";
-    if (!is_invariant && !in->plan.is_bound) in->blas = mla_blas_open(&input, &why);
-    if (in->blas != NULL || ((is_invariant || in->plan.is_bound) && choice == MLA_PROJECTIONS_AUTO))
-        return ATTN_OK;
+    if (!is_invariant) in->blas = mla_blas_open(&input, &why);
+    if (in->blas != NULL || (is_invariant && choice == MLA_PROJECTIONS_AUTO)) return ATTN_OK;
     if (choice == MLA_PROJECTIONS_CUBLAS)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "projections",
                          "projections by cuBLAS were requested, but %s; set option projections to auto", why);
