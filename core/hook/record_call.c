@@ -120,7 +120,7 @@ int attni_seen_batch_copy(struct attni_seen_batch *seen, const attn_group_t *g, 
             seen->key_starts = copied(b->key_start_loc_host, (n + 1) * sizeof *seen->key_starts, &failed);
         if ((g->features & ATTN_F_DEVICE_LENGTHS) != 0)
             seen->unseen = "its lengths are on the device, and the host knows bounds of them";
-        else if (g->inner.dcp_world_size > 1 || g->inner.pcp_world_size > 1)
+        else if (g->inner.dcp_world_size > 1)
             seen->unseen = "the cache is shared among ranks";
         else
             copy_table(seen, &reader, b, &failed);

@@ -229,6 +229,8 @@ int attn_problem_check(const attn_problem_t *problem, attn_error_t *error) {
     int code = attn_intake(&copy, sizeof copy, problem, "problem", error);
     if (code != ATTN_OK) return code;
     const attn_problem_t *p = &copy;
+    if (p->reserved0)
+        return attn_fail(error, ATTN_E_TOO_NEW, "reserved0", "reserved0 is %u; it must be 0", p->reserved0);
     for (size_t i = 0; i < sizeof p->reserved / sizeof *p->reserved; i++)
         if (p->reserved[i])
             return attn_fail(error, ATTN_E_TOO_NEW, "reserved", "reserved[%zu] is %u; it must be 0", i,

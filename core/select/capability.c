@@ -109,10 +109,6 @@ int attn_backend_supports_kv_connector(const attn_backend_t *backend) {
     return attn_backend_supports_feature(backend, ATTN_F_KV_CONNECTOR);
 }
 
-int attn_backend_supports_pcp(const attn_backend_t *backend) {
-    return attn_backend_supports_feature(backend, ATTN_F_PCP);
-}
-
 int attn_backend_supports_dcp(const attn_backend_t *backend) {
     /* the core gathers and joins; the backend gives results with LSE */
     return attn_backend_supports_feature(backend, ATTN_F_DCP) ||

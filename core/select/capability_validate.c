@@ -156,7 +156,7 @@ static void check_compute_capability(const struct check *in) {
 static void check_other_features(const struct check *in) {
     const uint64_t own_code = ATTN_F_MM_PREFIX | ATTN_F_SINK | ATTN_F_PER_HEAD_SCALES |
                               ATTN_F_SLIDING_WINDOW | ATTN_F_NON_CAUSAL | ATTN_F_BATCH_INVARIANT |
-                              ATTN_F_KV_CONNECTOR | ATTN_F_PCP | ATTN_F_WEIGHTS;
+                              ATTN_F_KV_CONNECTOR | ATTN_F_WEIGHTS;
     if (attn_backend_supports_attn_type(in->backend, in->problem->role))
         check_feature(in, ATTN_F_WEIGHTS, ATTN_REASON_FEATURE, "weights",
                       "kv_b_proj: it takes absorbed queries, with feature latent");
@@ -306,7 +306,6 @@ static void check_all(const struct check *in) {
     check_feature(in, ATTN_F_BATCH_INVARIANT, ATTN_REASON_BATCH_INVARIANCE, "batch_invariant",
                   "batch invariance");
     check_feature(in, ATTN_F_KV_CONNECTOR, ATTN_REASON_KV_CONNECTOR, "kv_connector", "KV connectors");
-    check_feature(in, ATTN_F_PCP, ATTN_REASON_PCP, "pcp", "prefill context parallelism");
     check_other_features(in);
     check_device(in);
     check_head_count(in);

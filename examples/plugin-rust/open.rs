@@ -37,7 +37,6 @@ pub fn features_of(p: &attn_problem_t) -> u64 {
         | bit(p.mask == ATTN_MASK_FULL, SDK_NON_CAUSAL)
         | bit(p.query_dtype != 0 && p.query_dtype != p.dtype, SDK_QUANT_QUERY)
         | bit(p.dcp_world_size > 1, SDK_DCP)
-        | bit(p.pcp_world_size > 1, SDK_PCP)
 }
 
 pub fn or(value: u32, if_zero: u32) -> u32 {

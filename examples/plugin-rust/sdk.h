@@ -14,5 +14,4 @@ static const uint64_t SDK_LSE = ATTN_F_LSE;
 static const uint64_t SDK_QUANT_QUERY = ATTN_F_QUANT_QUERY;
 static const uint64_t SDK_BATCH_INVARIANT = ATTN_F_BATCH_INVARIANT;
 static const uint64_t SDK_DCP = ATTN_F_DCP;
-static const uint64_t SDK_PCP = ATTN_F_PCP;
 static const uint64_t SDK_BLOCK_STRIDE = ATTN_F_BLOCK_STRIDE;

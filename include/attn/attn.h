@@ -150,8 +150,6 @@ int attn_backend_supports_non_causal(const attn_backend_t *backend);
 int attn_backend_supports_batch_invariance(const attn_backend_t *backend);
 /* ATTN_F_KV_CONNECTOR: the cache may be filled by someone else. */
 int attn_backend_supports_kv_connector(const attn_backend_t *backend);
-/* ATTN_F_PCP: context parallelism of prefill. */
-int attn_backend_supports_pcp(const attn_backend_t *backend);
 /* It can serve a rank's share of the tokens (semantics 8.5), itself or with the core around it. */
 int attn_backend_supports_dcp(const attn_backend_t *backend);
 /* A number such as 90 for sm_90. */

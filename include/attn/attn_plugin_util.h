@@ -198,7 +198,7 @@ static inline const char *attn_feature_name(unsigned bit) {
                                         "batch_invariant",
                                         "capture",
                                         "dcp",
-                                        "pcp",
+                                        NULL,
                                         "kv_connector",
                                         "contiguous_kv",
                                         "block_stride",
@@ -224,7 +224,6 @@ static inline uint64_t attn_problem_features(const attn_problem_t *p) {
     if (attn_problem_projects(p)) f |= ATTN_F_WEIGHTS;
     if (p->query_dtype != 0 && p->query_dtype != p->dtype) f |= ATTN_F_QUANT_QUERY;
     if (p->dcp_world_size > 1) f |= ATTN_F_DCP;
-    if (p->pcp_world_size > 1) f |= ATTN_F_PCP;
     return f;
 }
 

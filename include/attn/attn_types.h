@@ -186,7 +186,7 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 #define ATTN_F_BATCH_INVARIANT (UINT64_C(1) << 22)  /* a request's result does not depend on its neighbours */
 #define ATTN_F_CAPTURE (UINT64_C(1) << 23)          /* forward may be recorded into a graph */
 #define ATTN_F_DCP (UINT64_C(1) << 24)              /* decode context parallelism */
-#define ATTN_F_PCP (UINT64_C(1) << 25)              /* prefill context parallelism */
+/* bit 25 is not used */
 #define ATTN_F_KV_CONNECTOR (UINT64_C(1) << 26)     /* pages may be filled and read by a transfer engine */
 #define ATTN_F_CONTIGUOUS_KV (UINT64_C(1) << 27)    /* reads key/value of the call instead of a cache, as
                                                        roles without one always do */
@@ -204,7 +204,8 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 #define ATTN_F_DEVICE_LENGTHS (UINT64_C(1) << 33)
 /* a bias by distance for each head: relative position bias, as T5's (semantics 2.15) */
 #define ATTN_F_REL_BIAS (UINT64_C(1) << 34)
-#define ATTN_F_KNOWN_ ((UINT64_C(1) << 35) - 1)     /* every bit that this header defines */
+/* every bit that this header defines */
+#define ATTN_F_KNOWN_ (((UINT64_C(1) << 35) - 1) & ~(UINT64_C(1) << 25))
 
 /* ------------------------------------------------------------------- device */
 
@@ -276,7 +277,7 @@ typedef struct attn_problem {
     uint32_t dcp_world_size; /* 0 and 1: off */
     uint32_t dcp_rank;
     uint32_t cp_interleave;  /* tokens; 0: 1. Only with dcp_world_size above 1 */
-    uint32_t pcp_world_size; /* above 1: refused, but by a backend that lists ATTN_F_PCP; none here does */
+    uint32_t reserved0;
     uint32_t num_spec_tokens; /* 0; anything else is refused: see attn_plan_reorder_threshold */
     uint32_t max_mm_ranges;   /* spans per request at most; with ATTN_F_MM_PREFIX; 0: 8 */
     /* rows of key and value in a batch at most; with ATTN_F_KEY_LENGTHS; 0: max_num_batched_tokens */
@@ -303,7 +304,7 @@ enum {
     ATTN_REASON_NON_CAUSAL = 13,
     ATTN_REASON_BATCH_INVARIANCE = 14,
     ATTN_REASON_KV_CONNECTOR = 15,
-    ATTN_REASON_PCP = 16,
+    /* 16 is not used */
     ATTN_REASON_COMBINATION = 17, /* said by supports_combination */
     ATTN_REASON_IMPORT_ERROR = 18, /* the plugin that holds it did not load */
     ATTN_REASON_FEATURE = 19,      /* another feature bit; param is its name */

@@ -38,7 +38,7 @@ static void spelled_out(check_t *c) {
         if (i == 8) p->max_num_batched_tokens = 8192;
         if (i == 9) p->max_model_len = 131072;
         if (i == 10) p->max_num_seqs = p->max_num_batched_tokens = 0, p->max_model_len = 0;
-        if (i == 11) p->dcp_world_size = p->pcp_world_size = 1;
+        if (i == 11) p->dcp_world_size = 1;
         if (i == 12) p->features = attn_problem_features(p);
         if (i == 13)
             p->num_kv_heads = p->num_heads, p->head_size_v = p->head_size,

@@ -98,7 +98,6 @@ static void test_queries(void) {
         {attn_backend_supports_non_causal, ATTN_F_NON_CAUSAL, "non_causal"},
         {attn_backend_supports_batch_invariance, ATTN_F_BATCH_INVARIANT, "batch_invariance"},
         {attn_backend_supports_kv_connector, ATTN_F_KV_CONNECTOR, "kv_connector"},
-        {attn_backend_supports_pcp, ATTN_F_PCP, "pcp"},
         {attn_backend_supports_dcp, ATTN_F_DCP, "dcp"},
         {attn_backend_supports_lse, ATTN_F_LSE, "lse"},
         {attn_backend_supports_cascade, ATTN_F_CASCADE, "cascade"},
@@ -211,7 +210,6 @@ static void test_reasons(void) {
         {ATTN_F_PER_HEAD_SCALES, "9"},
         {ATTN_F_BATCH_INVARIANT, "14"},
         {ATTN_F_KV_CONNECTOR, "15"},
-        {ATTN_F_PCP, "16"},
         {ATTN_F_LSE | ATTN_F_ALIBI, "19 19"},
         {ATTN_F_MM_PREFIX | ATTN_F_MM_PREFIX_CLAMP, "5 19"},
     };
@@ -372,22 +370,22 @@ static void test_everything_at_once(void) {
     p.mask = ATTN_MASK_FULL;
     p.sliding_window = 10;
     p.features = ATTN_F_MM_PREFIX | ATTN_F_SINK | ATTN_F_PER_HEAD_SCALES | ATTN_F_BATCH_INVARIANT |
-                 ATTN_F_KV_CONNECTOR | ATTN_F_PCP | ATTN_F_LSE;
-    is_str(codes(&p, &sm100), "1 2 3 4 5 7 9 10 12 13 14 15 16 19 21 22 23", "all reasons in order");
+                 ATTN_F_KV_CONNECTOR | ATTN_F_LSE;
+    is_str(codes(&p, &sm100), "1 2 3 4 5 7 9 10 12 13 14 15 19 21 22 23", "all reasons in order");
     attn_reason_t items[2];
     attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 2, .items = items};
     attn_error_t err = ERROR_INIT;
     is_int(attn_backend_validate(&backend, &p, &sm100, &reasons, &err), ATTN_OK, "a short list");
-    is_int(reasons.count, 17, "counts them all");
+    is_int(reasons.count, 16, "counts them all");
     is_str(items[1].have, "float32", "and holds the first: what was asked");
     is_str(items[1].want, "bfloat16", "and what there is");
     reasons.capacity = 0;
     reasons.items = NULL;
     is_int(attn_backend_validate(&backend, &p, &sm100, &reasons, &err), ATTN_OK, "no list");
-    is_int(reasons.count, 17, "only counts");
+    is_int(reasons.count, 16, "only counts");
     table.roles = 0, table.dtypes = 0;
     attn_backend_validate(&backend, &p, &sm100, &reasons, &err);
-    is_int(reasons.count, 18, "an empty table has every reason: MLA or type too");
+    is_int(reasons.count, 17, "an empty table has every reason: MLA or type too");
 }
 
 static void test_arguments(void) {

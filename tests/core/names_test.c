@@ -42,7 +42,10 @@ static void test_tables(void) {
         int good = 1;
         for (uint32_t value = tables[t]->first; value <= tables[t]->last; value++) {
             const char *name = attni_name_of(tables[t], value);
-            good &= name && attni_value_of(tables[t], name) == (long)value;
+            const int is_unused =
+                tables[t] == &attni_reason_codes ? value == 16 : tables[t] == &attni_features && value == 25;
+            good &= is_unused ? name == NULL : name != NULL;
+            good &= is_unused || attni_value_of(tables[t], name) == (long)value;
         }
         ok(good, "table %zu goes there and back", t);
         ok(!attni_name_of(tables[t], tables[t]->last + 1), "and ends");

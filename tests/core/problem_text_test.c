@@ -198,6 +198,8 @@ static void test_check(void) {
     BAD(sparse(), p.topk = 100, "topk");
     REFUSED(plain, p.features = UINT64_C(1) << 60, "features", ATTN_E_TOO_NEW);
     REFUSED(plain, p.reserved[6] = 1, "reserved", ATTN_E_TOO_NEW);
+    REFUSED(plain, p.reserved0 = 2, "reserved0", ATTN_E_TOO_NEW);
+    REFUSED(plain, p.features = UINT64_C(1) << 25, "features", ATTN_E_TOO_NEW);
     attn_error_t err = ERROR_INIT;
     is_int(attn_problem_check(NULL, &err), ATTN_E_INVALID, "no problem at all");
     attn_problem_t p = plain;
@@ -306,6 +308,7 @@ static void test_round_trip(void) {
             }
             memcpy((char *)&p + at, &value, 4);
         }
+        p.reserved0 = 0;
         if (isnan(p.scale)) p.scale = 1;
         if (isnan(p.logits_soft_cap)) p.logits_soft_cap = 0;
         attn_problem_format(&p, text, sizeof text);

@@ -65,7 +65,7 @@ static const struct {
     {"ATTN_F_KEY_LENGTHS", (int64_t)ATTN_F_KEY_LENGTHS, INT64_C(1) << 32},
     {"ATTN_F_DEVICE_LENGTHS", (int64_t)ATTN_F_DEVICE_LENGTHS, INT64_C(1) << 33},
     {"ATTN_F_REL_BIAS", (int64_t)ATTN_F_REL_BIAS, INT64_C(1) << 34},
-    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, (INT64_C(1) << 35) - 1},
+    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, ((INT64_C(1) << 35) - 1) & ~(INT64_C(1) << 25)},
     {"ATTN_DL_FLOAT8_E4M3FN", ATTN_DL_FLOAT8_E4M3FN, 10},
     {"ATTN_DL_FLOAT8_E5M2", ATTN_DL_FLOAT8_E5M2, 12},
 };
@@ -97,7 +97,7 @@ static void check_feature_names(void) {
                                         "batch_invariant",
                                         "capture",
                                         "dcp",
-                                        "pcp",
+                                        NULL,
                                         "kv_connector",
                                         "contiguous_kv",
                                         "block_stride",

@@ -320,9 +320,6 @@ static void selections(void) {
     is_int(attn_backend_validate(backend, &p, &d, &reasons, &error), ATTN_OK, "on a GPU");
     ok(reasons.count == 1 && strcmp(items[0].param, "dcp_world_size") == 0, "they are not: %s",
        items[0].text);
-    d = cpu(), p.pcp_world_size = 2;
-    is_int(attn_backend_validate(backend, &p, &d, &reasons, &error), ATTN_OK, "prefill ranks");
-    ok(reasons.count == 1 && items[0].code == ATTN_REASON_PCP, "are not served: %s", items[0].text);
 }
 
 int main(void) {

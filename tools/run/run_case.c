@@ -33,13 +33,12 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
         tool_error("--problem: %s", error.text);
         return TOOL_USAGE;
     }
-    const char *parallel = problem.dcp_world_size > 1   ? "dcp_world_size"
-                           : problem.pcp_world_size > 1 ? "pcp_world_size"
-                                                        : NULL;
-    if (parallel != NULL && (args->ranks.ranks == 0 || problem.dcp_world_size <= 1)) {
+    if (problem.dcp_world_size > 1 && args->ranks.ranks == 0) {
         /* an answer without it would be about another problem */
-        tool_error("--problem: %s is context parallelism, which a backend alone does not serve%s", parallel,
-                   problem.dcp_world_size > 1 ? "; give --ranks" : "");
+        tool_error(
+            "--problem: dcp_world_size is context parallelism, which a backend alone does not serve: give "
+            "--ranks %u",
+            problem.dcp_world_size);
         return TOOL_USAGE;
     }
     if (args->ranks.ranks != 0 && bar != NULL) {

@@ -134,7 +134,7 @@ static int read_problem(attn_instance_t *v, const attn_problem_t *q, attn_error_
         return refuse(error, ATTN_E_UNSUPPORTED, "num_kv_heads", "give 0");
     if (IS(refuses_spelled_head_size_v) && p.head_size_v != 0)
         return refuse(error, ATTN_E_UNSUPPORTED, "head_size_v", "give 0");
-    if (IS(refuses_world_size_one) && (p.dcp_world_size != 0 || p.pcp_world_size != 0))
+    if (IS(refuses_world_size_one) && p.dcp_world_size != 0)
         return refuse(error, ATTN_E_UNSUPPORTED, "dcp_world_size", "not served");
     if (p.role != ATTN_ROLE_DECODER && p.role != ATTN_ROLE_ENCODER_DECODER)
         return refuse(error, ATTN_E_UNSUPPORTED, "role", "decoder or encoder_decoder");
