@@ -10,16 +10,11 @@
  *
  * Weights are left out: queries, keys and values are made up from the position.
  */
-#include <attn/attn.h>
-#include <attn/attn_comm.h>
+#include "engine_ranks.h"
+
 #include <attn/attn_comm_nccl.h>
 
-#include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
-
-enum { HEADS = 8, D = 64, BLOCK = 16, PAGES = 16, PROMPT = 100, STEPS = 20, MAX_RANKS = 8 };
-enum { INTERLEAVE = 4, LIMIT_MS = 60000 };
 
 /* What one rank has; what ends in _there lies on its device. */
 typedef struct rank {
@@ -41,9 +36,7 @@ typedef struct rank {
 } rank_t;
 
 static void must(rank_t *r, int code, const char *what) {
-    if (code == ATTN_OK) return;
-    fprintf(stderr, "rank %d: %s: %s: %s\n", r->rank, what, attn_error_name(code), r->error.text);
-    exit(1); /* an engine would abort the communicator and stop its other ranks */
+    must_be_ok(r->rank, &r->error, code, what);
 }
 
 static void cuda(rank_t *r, cudaError_t e, const char *what) {
@@ -58,17 +51,9 @@ static void *there(rank_t *r, uint64_t bytes) {
     return p;
 }
 
-typedef struct tensor {
-    DLTensor dl;
-    int64_t shape[4], strides[4];
-} tensor_t;
 static const DLTensor *dense(const rank_t *r, tensor_t *t, void *data, DLDataTypeCode code, int bits,
                              int ndim, int64_t a, int64_t b, int64_t c, int64_t d) {
-    *t = (tensor_t){.shape = {a, b, c, d}, .strides = {b * c * d, c * d, d, 1}};
-    t->dl = (DLTensor){
-        .data = data, .device = {kDLCUDA, r->rank}, .ndim = ndim, .dtype = {(uint8_t)code, (uint8_t)bits, 1}};
-    t->dl.shape = t->shape, t->dl.strides = t->strides;
-    return &t->dl;
+    return dense_on((DLDevice){kDLCUDA, r->rank}, t, data, code, bits, ndim, a, b, c, d);
 }
 
 /* NCCL's part: the communicator, which does not block, so that a rank that is missing is noticed. */
@@ -91,7 +76,6 @@ static void meet(rank_t *r) {
 }
 
 static void open_rank(rank_t *r) {
-    ATTN_INIT(attn_problem_t, p);
     ATTN_INIT(attn_device_t, device);
     ATTN_INIT(attn_space_needed_t, need);
     char name[16];
@@ -99,23 +83,7 @@ static void open_rank(rank_t *r) {
     r->error.struct_size = sizeof r->error;
     r->shape.struct_size = sizeof r->shape;
     r->heads = HEADS / r->world;
-    p.role = ATTN_ROLE_DECODER;
-    p.mask = ATTN_MASK_CAUSAL;
-    p.dtype = ATTN_DTYPE_FLOAT16;
-    p.num_heads = (uint32_t)r->heads;
-    p.num_kv_heads = 1;
-    p.head_size = D;
-    p.scale = 1 / sqrt(D);
-    p.block_size = BLOCK;
-    p.max_num_seqs = 1;
-    p.max_num_batched_tokens = PROMPT;
-    p.max_model_len = PROMPT + STEPS;
-    p.num_blocks = PAGES;
-    if (r->world > 1) {
-        p.dcp_world_size = (uint32_t)r->world;
-        p.dcp_rank = (uint32_t)r->rank;
-        p.cp_interleave = INTERLEAVE;
-    }
+    attn_problem_t p = problem_of(r->world, r->rank, ATTN_DTYPE_FLOAT16);
     snprintf(name, sizeof name, "cuda:%d", r->rank);
     cuda(r, cudaSetDevice(r->rank), "device");
     cuda(r, cudaStreamCreate(&r->stream), "stream");
@@ -157,14 +125,7 @@ static void step(rank_t *r, int n) {
                 r->query[(i * r->heads + h) * D + d] =
                     attn_to_f16(2 * sinf(0.23f * (float)(position + 7 * (r->rank * r->heads + h) + d)));
         }
-    const attn_slot_params_t slots = {.struct_size = sizeof slots,
-                                      .block_size = BLOCK,
-                                      .cp_world = r->world,
-                                      .cp_rank = r->rank,
-                                      .cp_interleave = INTERLEAVE,
-                                      .num_blocks = PAGES};
-    must(r, attn_plan_slot_mapping(&slots, starts, lens, 1, r->table, PAGES, n, r->slots, &r->error),
-         "slots");
+    must(r, slots_of(r->world, r->rank, starts, lens, r->table, r->slots, &r->error), "slots");
     cudaMemcpyAsync(r->query_there, r->query, sizeof r->query, cudaMemcpyHostToDevice, r->stream);
     cudaMemcpyAsync(r->key_there, r->key, sizeof r->key, cudaMemcpyHostToDevice, r->stream);
     cudaMemcpyAsync(r->value_there, r->value, sizeof r->value, cudaMemcpyHostToDevice, r->stream);

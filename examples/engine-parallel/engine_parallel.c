@@ -11,20 +11,13 @@
  *
  * Weights are left out: queries, keys and values are made up from the position.
  */
-#include <attn/attn.h>
-#include <attn/attn_comm.h>
+#include "engine_ranks.h"
+
 #ifdef WITH_MPI
 #include <attn/attn_comm_mpi.h>
 #else
 #include <attn/attn_comm_threads.h>
 #endif
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-enum { HEADS = 8, D = 64, BLOCK = 16, PAGES = 16, PROMPT = 100, STEPS = 20, MAX_RANKS = 8 };
-enum { INTERLEAVE = 4, LIMIT_MS = 60000 };
 
 /* What one rank has. All heads of the model read one KV head, which every rank has; HEADS / world are its
  * own. */
@@ -44,54 +37,27 @@ typedef struct rank {
 } rank_t;
 
 static void must(rank_t *r, int code, const char *what) {
-    if (code == ATTN_OK) return;
-    fprintf(stderr, "rank %d: %s: %s: %s\n", r->rank, what, attn_error_name(code), r->error.text);
-    exit(1); /* an engine would leave the communicator and stop its other ranks */
+    must_be_ok(r->rank, &r->error, code, what);
 }
 
 static void *room(uint64_t bytes) {
     return aligned_alloc(256, (bytes + 256) / 256 * 256);
 }
 
-typedef struct tensor {
-    DLTensor dl;
-    int64_t shape[4], strides[4];
-} tensor_t;
 static const DLTensor *dense(tensor_t *t, void *data, DLDataTypeCode code, int bits, int ndim, int64_t a,
                              int64_t b, int64_t c, int64_t d) {
-    *t = (tensor_t){.shape = {a, b, c, d}, .strides = {b * c * d, c * d, d, 1}};
-    t->dl = (DLTensor){
-        .data = data, .device = {kDLCPU, 0}, .ndim = ndim, .dtype = {(uint8_t)code, (uint8_t)bits, 1}};
-    t->dl.shape = t->shape, t->dl.strides = t->strides;
-    return &t->dl;
+    return dense_on((DLDevice){kDLCPU, 0}, t, data, code, bits, ndim, a, b, c, d);
 }
 
 /* The layer, over ranks if there are more than one. */
 static void open_rank(rank_t *r) {
-    ATTN_INIT(attn_problem_t, p);
     ATTN_INIT(attn_device_t, cpu);
     ATTN_INIT(attn_kv_cache_shape_t, shape);
     ATTN_INIT(attn_space_needed_t, need);
     r->error.struct_size = sizeof r->error;
     r->heads = HEADS / r->world;
-    p.role = ATTN_ROLE_DECODER;
-    p.mask = ATTN_MASK_CAUSAL;
-    p.dtype = ATTN_DTYPE_FLOAT32;
-    p.num_heads = (uint32_t)r->heads;
-    p.num_kv_heads = 1;
-    p.head_size = D;
-    p.scale = 1 / sqrt(D);
-    p.block_size = BLOCK;
+    attn_problem_t p = problem_of(r->world, r->rank, ATTN_DTYPE_FLOAT32);
     p.kv_layout = ATTN_LAYOUT_HND;
-    p.max_num_seqs = 1;
-    p.max_num_batched_tokens = PROMPT;
-    p.max_model_len = PROMPT + STEPS;
-    p.num_blocks = PAGES;
-    if (r->world > 1) {
-        p.dcp_world_size = (uint32_t)r->world;
-        p.dcp_rank = (uint32_t)r->rank;
-        p.cp_interleave = INTERLEAVE;
-    }
     must(r, attn_context_create(NULL, &r->context, &r->error),
          "context"); /* one a rank: names are unique in it */
     must(r, attn_device_parse("cpu", &cpu, &r->error), "device");
@@ -126,15 +92,7 @@ static void step(rank_t *r, int n) {
                 r->query[(i * r->heads + h) * D + d] =
                     2 * sinf(0.23f * (float)(position + 7 * (r->rank * r->heads + h) + d));
         }
-    /* Slots of the tokens that are this rank's; -1 for the others, which are not written. */
-    const attn_slot_params_t slots = {.struct_size = sizeof slots,
-                                      .block_size = BLOCK,
-                                      .cp_world = r->world,
-                                      .cp_rank = r->rank,
-                                      .cp_interleave = INTERLEAVE,
-                                      .num_blocks = PAGES};
-    must(r, attn_plan_slot_mapping(&slots, starts, lens, 1, r->table, PAGES, n, r->slots, &r->error),
-         "slots");
+    must(r, slots_of(r->world, r->rank, starts, lens, r->table, r->slots, &r->error), "slots");
 
     ATTN_INIT(attn_batch_t, batch);
     batch.num_reqs = 1;
