@@ -56,7 +56,8 @@ static const char *kv_alias(uint32_t value) {
 }
 
 enum { LAST_FEATURE = 34 };
-_Static_assert((ATTN_F_KNOWN_ | UINT64_C(1) << 25) == ATTN_BIT(LAST_FEATURE + 1) - 1, "a feature bit has no name");
+_Static_assert((ATTN_F_KNOWN_ | UINT64_C(1) << 25) == ATTN_BIT(LAST_FEATURE + 1) - 1,
+               "a feature bit has no name");
 
 const struct attni_names attni_roles = {attn_role_name, 1, ATTN_ROLE_COUNT_ - 1, NULL, NULL};
 const struct attni_names attni_masks = {mask_name, 1, ATTN_MASK_PER_REQUEST, NULL, NULL};

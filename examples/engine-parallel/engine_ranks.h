@@ -19,7 +19,8 @@ static void must_be_ok(int rank, const attn_error_t *error, int code, const char
     exit(1); /* an engine would leave or abort the communicator and stop its other ranks */
 }
 
-/* One rank's layer. All heads of the model read one KV head, which every rank has; HEADS / world are its own. */
+/* One rank's layer. All heads of the model read one KV head, which every rank has; HEADS / world are
+ * its own. */
 static attn_problem_t problem_of(int world, int rank, uint32_t dtype) {
     ATTN_INIT(attn_problem_t, p);
     p.role = ATTN_ROLE_DECODER;

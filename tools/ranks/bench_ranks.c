@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_ranks.c: times of every rank, the part of them that communication takes, and one rank with all heads on the
- * same machine. */
+/* bench_ranks.c: times of every rank, the part of them that communication takes, and one rank with all
+ * heads on the same machine. */
 #include "ranks/bench_ranks.h"
 
 #include <attn/attn_plugin_util.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rank_layer.c: opens a layer over ranks, fills the rank's share of the cache, attends. Every exchange is timed; on
- * a device it waits for the stream first, so that attention is not counted with it. */
+/* rank_layer.c: opens a layer over ranks, fills the rank's share of the cache, attends. Every exchange
+ * is timed; on a device it waits for the stream first, so that attention is not counted with it. */
 #include "ranks/rank_layer.h"
 
 #include <attn/attn_comm_staged.h>

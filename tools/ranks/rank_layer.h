@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rank_layer.h: one layer as one of several ranks runs it (doc/parallel.md), or as one rank alone with the heads
- * of all of them, over the same numbers. */
+/* rank_layer.h: one layer as one of several ranks runs it (doc/parallel.md), or as one rank alone with
+ * the heads of all of them, over the same numbers. */
 #ifndef ATTN_TOOLS_RANK_LAYER_H
 #define ATTN_TOOLS_RANK_LAYER_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rank_mpi.h: ranks that are processes of MPI. Compiled in with --with-mpi; without it rank_mpi_start says so where
- * mpirun started the command. */
+/* rank_mpi.h: ranks that are processes of MPI. Compiled in with --with-mpi; without it rank_mpi_start
+ * says so where mpirun started the command. */
 #ifndef ATTN_TOOLS_RANK_MPI_H
 #define ATTN_TOOLS_RANK_MPI_H
 

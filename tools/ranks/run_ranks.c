@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_ranks.c: a random case over ranks. One rank with all heads and the whole cache computes it too, and REFERENCE
- * in double; every rank's outputs are held against both. */
+/* run_ranks.c: a random case over ranks. One rank with all heads and the whole cache computes it too,
+ * and REFERENCE in double; every rank's outputs are held against both. */
 #include "ranks/run_ranks.h"
 
 #include <attn/attn_plugin_util.h>

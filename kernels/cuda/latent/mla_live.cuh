@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Items of a plan for bounds, as the device's lengths make them (semantics 1.6). Rows of such a plan count from the
- * request's first, and every tile has all keys of its request, so that no length within the bounds needs more.
- * What a step lacks becomes an item of one key that no row sees: its result weighs nothing. */
+/* Items of a plan for bounds, as the device's lengths make them (semantics 1.6). Rows of such a plan
+ * count from the request's first, and every tile has all keys of its request, so that no length within
+ * the bounds needs more. What a step lacks becomes an item of one key that no row sees: its result
+ * weighs nothing. */
 #ifndef MLA_LIVE_CUH
 #define MLA_LIVE_CUH
 

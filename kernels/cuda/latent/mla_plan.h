@@ -22,8 +22,8 @@ typedef struct mla_plan_input {
     int32_t tile_rows; /* rows of a tile: a multiple of 32 */
     int32_t parts;     /* persistent kernels: CTAs or clusters of the launch; 0: one CTA an item */
     int32_t slice_tokens; /* with is_bound: at least all tokens */
-    /* The lengths are bounds of the device's (mla_live.cuh): tiles have all keys of their request, and rows count
-     * from its first. */
+    /* The lengths are bounds of the device's (mla_live.cuh): tiles have all keys of their request, and
+     * rows count from its first. */
     int32_t is_bound;
 } mla_plan_input;
 

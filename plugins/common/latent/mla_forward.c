@@ -93,7 +93,8 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
 
 int mla_multiply(const attn_instance_t *in, mla_product product, const mla_project_params *p, void *stream) {
     const int64_t rows = (int64_t)p->tokens * p->num_heads;
-    /* cuBLAS writes the rows of all tokens: into the workspace it may, into the output only where they are exact */
+    /* cuBLAS writes the rows of all tokens: into the workspace it may, into the output only where they
+     * are exact */
     const int is_own = product == MLA_ABSORB ? p->rope != NULL || rows <= in->config.own_rows
                                              : product == MLA_VALUES && in->plan.is_bound;
     if (in->blas != NULL && !is_own && mla_blas_multiply(in->blas, product, p, stream) == 0) return 0;
