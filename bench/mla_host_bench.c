@@ -20,6 +20,7 @@ static const attn_capabilities_t capabilities = {.struct_size = sizeof(attn_capa
                                                  .device_types = ATTN_BIT(kDLCUDA),
                                                  .head_sizes = sizes,
                                                  .num_head_sizes = 1,
+                                                 .features = ATTN_F_WEIGHTS,
                                                  .preferred_block_size = 64};
 static int attend_sparse(const mla_attend_params *p, int items, int ctas, void *stream) {
     (void)items, (void)ctas, (void)stream;
@@ -76,6 +77,8 @@ static const mla_decode_sm90_kernels decode = {
 static const mla_kernels kernels = {.decode = &decode, .sparse = attend_sparse};
 static const mla_backend backend = {.name = "FLASHMLA",
                                     .capabilities = &capabilities,
+                                    .device = &mla_cuda,
+                                    .supports = mla_supports,
                                     .kernels = &kernels,
                                     .prefill = &mla_prefill_functions};
 int flash_has_more(const flash_prefill_config *c) {

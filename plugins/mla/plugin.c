@@ -25,6 +25,8 @@ static const flash_kernels dense_kernels = FLASH_KERNELS(NONE, PROJECTED);
 static const mla_kernels kernels = {.decode = &mla_decode_sm90_all};
 static const mla_backend shared = {.name = "FLASHMLA",
                                    .capabilities = &capabilities,
+                                   .device = &mla_cuda,
+                                   .supports = mla_supports,
                                    .kernels = &kernels,
                                    .prefill = &mla_prefill_functions,
                                    .dense = &dense_kernels};

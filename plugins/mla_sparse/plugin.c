@@ -13,8 +13,11 @@ static const attn_capabilities_t capabilities = {
     .kv_cache_dtypes = MLA_TABLE_KV | ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_DS_MLA),
 };
 static const mla_kernels kernels = {.sparse = sparse_attend_sm90};
-static const mla_backend shared = {
-    .name = "FLASHMLA_SPARSE", .capabilities = &capabilities, .kernels = &kernels};
+static const mla_backend shared = {.name = "FLASHMLA_SPARSE",
+                                   .capabilities = &capabilities,
+                                   .device = &mla_cuda,
+                                   .supports = mla_supports,
+                                   .kernels = &kernels};
 
 static int open_backend(const attn_problem_t *problem, const attn_device_t *device,
                         const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,

@@ -25,7 +25,7 @@ static int check_args(const attn_instance_t *in, const attn_forward_t *a, int64_
                       attn_error_t *error) {
     const uint32_t dtype =
         in->is_fp8_query && !in->projects ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype;
-    int status = gpu_check_rows(a->query, "query", dtype, in->heads, in->nope + MLA_ROPE, tokens, 16, error);
+    int status = gpu_check_rows(a->query, "query", dtype, in->heads, in->nope + in->rope, tokens, 16, error);
     if (status == ATTN_OK) status = mla_check_output(in, a, tokens, error);
     if (status == ATTN_OK) status = mla_check_cache(in, a->kv_cache, a->v_cache, error);
     if (status == ATTN_OK) status = mla_check_scale(a->scales.k, "k_scale", error);
@@ -82,23 +82,13 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
                            .tile_rows = in->plan.tile_rows,
                            .reads_lengths = in->plan.is_bound};
     if (in->is_fp8_query) { /* the rope of the slice, as e4m3 numbers, lies in the workspace */
-        p.q_token = (int64_t)in->heads * MLA_ROPE, p.q_head = MLA_ROPE, p.nope = 0;
+        p.q_token = (int64_t)in->heads * in->rope, p.q_head = in->rope, p.nope = 0;
         p.q_scale = a->scales.q ? attn_data(a->scales.q) : NULL;
     }
     if (in->plan.topk != 0) p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
     if (a->lse != NULL)
         p.lse = attn_data(a->lse), p.lse_head = a->lse->strides[0], p.lse_token = a->lse->strides[1];
     return p;
-}
-
-int mla_multiply(const attn_instance_t *in, mla_product product, const mla_project_params *p, void *stream) {
-    const int64_t rows = (int64_t)p->tokens * p->num_heads;
-    /* cuBLAS writes the rows of all tokens: into the workspace it may, into the output only where they
-     * are exact */
-    const int is_own = product == MLA_ABSORB ? p->rope != NULL || rows <= in->config.own_rows
-                                             : product == MLA_VALUES && in->plan.is_bound;
-    if (in->blas != NULL && !is_own && mla_blas_multiply(in->blas, product, p, stream) == 0) return 0;
-    return mla_project(p, stream);
 }
 
 /* Absorbed queries to p->latent. */
@@ -123,7 +113,7 @@ static int absorb(const attn_instance_t *in, const attn_forward_t *a, const attn
                                        .dtype = in->dtype,
                                        .rope = in->is_fp8_query ? (char *)s->workspace + in->rope_at : NULL,
                                        .q_scale = p->q_scale};
-    return mla_multiply(in, MLA_ABSORB, &absorb, stream);
+    return in->backend->device->multiply(in, MLA_ABSORB, &absorb, stream);
 }
 
 /* The latents in p->latent to values in the output. */
@@ -148,7 +138,7 @@ static int project_values(const attn_instance_t *in, const attn_forward_t *a, in
                                        .b_is_nk = 1,
                                        .dtype = in->dtype,
                                        .q_scale = p->q_scale};
-    return mla_multiply(in, MLA_VALUES, &values, stream);
+    return in->backend->device->multiply(in, MLA_VALUES, &values, stream);
 }
 
 static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s, void *stream) {
@@ -167,8 +157,8 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
         if (in->is_fp8_query) /* kernels count tokens from the first of the batch */
             p.query = (const void *)((uintptr_t)rope - (uintptr_t)(token0 * p.q_token * 2));
         p.parts = (const int32_t *)(void *)((char *)s->metadata + in->parts_at) + i * (in->plan.parts + 1);
-        if (!e && sizes[i].items > 0) e = mla_attend(in, &p, sizes[i].items, stream);
-        if (!e && sizes[i].splits > 0) e = mla_merge_pieces(in, &p, sizes[i].splits, stream);
+        if (!e && sizes[i].items > 0) e = in->backend->device->attend(in, &p, sizes[i].items, stream);
+        if (!e && sizes[i].splits > 0) e = in->backend->device->merge(in, &p, sizes[i].splits, stream);
         if (!e)
             e = in->projects ? project_values(in, a, token0, tokens, &p, stream)
                              : mla_latent_end(in, a, token0, tokens, &p, stream);
@@ -196,13 +186,13 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
                                        : gpu_header_of(&s)->num_tokens;
     if (status == ATTN_OK && space != NULL) status = check_args(in, &a, tokens, error);
     if (status != ATTN_OK || tokens == 0) return status;
-    status = gpu_enter(in->device_id, &guard, error);
+    status = in->backend->device->enter(in, &guard, error);
     if (status != ATTN_OK) return status;
     int e = 0;
     if (space == NULL) { /* 16 bits at a time */
         const int n = mla_output_is_quantised(in) ? 2 : 1;
-        e = mla_zero_rows(attn_data(a.output), tokens, in->heads, in->value / n, a.output->strides[0] / n,
-                          a.output->strides[1] / n, stream);
+        e = in->backend->device->zero_rows(in, attn_data(a.output), tokens, in->value / n,
+                                           a.output->strides[0] / n, a.output->strides[1] / n, stream);
     } else if (mla_output_is_quantised(in)) {
         mla_output_view view;
         attn_forward_t inner = a;
@@ -214,10 +204,10 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
         if (!e) e = mla_output_finish(in, &a, &view, tokens, counts, stream);
     } else
         e = launch(in, &a, &s, stream);
-    gpu_leave(&guard);
+    in->backend->device->leave(in, &guard);
     if (e < 0) /* FLASH_E_MAP_*: only the query has strides of the caller */
         return attn_fail(error, ATTN_E_INVALID, e == FLASH_E_MAP_Q ? "query" : "workspace",
                          "%s cannot be read by tensor copies; its strides must be below 2^40 bytes",
                          e == FLASH_E_MAP_Q ? "query" : "the workspace");
-    return e ? gpu_fail(error, e, "launching a kernel") : ATTN_OK;
+    return e ? in->backend->device->fail(in, error, e, "launching a kernel") : ATTN_OK;
 }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/latent/mla_blas.h"
 #include "kernels/cuda/latent/mla_config.h"
 #include "kernels/cuda/latent/mla_launch.h"
+#include "kernels/cuda/latent/mla_output.h"
 #include "kernels/cuda/latent/mla_plan.h"
 
 #include <attn/attn_plugin.h>
@@ -41,11 +42,43 @@ typedef struct mla_prefill_ops {
                    const struct mla_prefill_plan *plan, void *stream);
 } mla_prefill_ops;
 
-/* What a plugin hands to the code that both share. */
+/* How the adapter reaches a device: through the CUDA runtime with compiled kernels (mla_cuda), or another
+ * way. Launches return codes that `fail` explains. */
+typedef struct mla_device_ops {
+    /* Finds the device and sets what the instance knows of it. */
+    int (*find)(attn_instance_t *in, const attn_device_t *device, const attn_option_value_t *options,
+                uint32_t num_options, attn_error_t *error);
+    int (*choose)(attn_instance_t *in, attn_error_t *error); /* sets in->config */
+    /* Everything that a call may need, so that none loads, compiles or allocates; the device is current. */
+    int (*load)(attn_instance_t *in, const attn_option_value_t *options, uint32_t num_options,
+                const attn_host_t *host, attn_error_t *error);
+    void (*close)(attn_instance_t *in); /* whatever of it has been opened */
+    int (*enter)(const attn_instance_t *in, gpu_device_guard *guard, attn_error_t *error);
+    void (*leave)(const attn_instance_t *in, const gpu_device_guard *guard);
+    int (*fail)(const attn_instance_t *in, attn_error_t *error, int code, const char *what);
+    int (*copy)(const attn_instance_t *in, void *to, const void *from, size_t bytes, void *stream,
+                attn_error_t *error);
+    int (*attend)(const attn_instance_t *in, const mla_attend_params *p, int num_items, void *stream);
+    int (*merge)(const attn_instance_t *in, const mla_attend_params *p, int num_splits, void *stream);
+    int (*multiply)(const attn_instance_t *in, mla_product product, const mla_project_params *p,
+                    void *stream);
+    int (*write_cache)(const attn_instance_t *in, const mla_write_params *p, void *stream);
+    int (*copy_weights)(const attn_instance_t *in, void *to, const void *from, int64_t rows, int64_t from_row,
+                        int is_e4m3, const float *scale, void *stream);
+    int (*copy_rows)(const attn_instance_t *in, const mla_copy_params *p, void *stream);
+    int (*zero_rows)(const attn_instance_t *in, void *out, int64_t rows, int size, int64_t token,
+                     int64_t head, void *stream);
+    int (*quantise)(const attn_instance_t *in, const mla_output_params *p, void *stream); /* NULL: no fp8 */
+} mla_device_ops;
+extern const mla_device_ops mla_cuda;
+
+/* What a plugin hands to the code that they share. */
 typedef struct mla_backend {
     const char *name;
     const attn_capabilities_t *capabilities;
-    const mla_kernels *kernels;
+    const mla_device_ops *device;
+    int (*supports)(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
+    const mla_kernels *kernels;        /* of mla_cuda */
     const mla_prefill_ops *prefill;    /* NULL: no multi-head form */
     const struct flash_kernels *dense; /* that it attends with */
 } mla_backend;
@@ -62,13 +95,14 @@ struct attn_instance {
     int portable;       /* the option arch: no kernel of one architecture */
     mla_blas *blas;     /* projections by cuBLAS; NULL: by our kernel */
     int projects; /* 0: the caller does, queries come absorbed (semantics 7.11); nope and value are latent */
-    int heads, latent, nope, value, page_size;
+    int heads, latent, rope, nope, value, page_size;
     int dtype, cache_kind, stages; /* enums of mla_params.h */
     uint32_t kv, storage;          /* ATTN_KV_*, ATTN_DTYPE_* of the cache tensor */
     int is_fp8_query;              /* e4m3: of the caller, or rounded after absorption (semantics 7.4) */
     int row_elements;
     mla_config config;   /* the kernel that attends */
     void *encode_tiled;  /* cuTensorMapEncodeTiled, where that kernel wants tensor maps */
+    void *made;          /* of a device that is not mla_cuda: what it compiled and loaded */
     mla_plan_input plan; /* everything but the batch */
     mla_plan_limits limits;
     gpu_metadata metadata;
@@ -118,14 +152,13 @@ enum mla_prefill_choice { MLA_PREFILL_AUTO = 0, MLA_PREFILL_ABSORBED = 1, MLA_PR
 extern const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS];
 
 int mla_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
+/* What every backend of latent attention refuses, beside its own limits of rank, rope and device. */
+void mla_check_problem(const attn_problem_t *p, attn_reasons_t *reasons);
 /* open of the ABI, of a backend that outlives the instance. */
 int mla_open(const mla_backend *backend, const attn_problem_t *problem, const attn_device_t *device,
              const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
              attn_instance_t **instance, attn_error_t *error);
 void mla_close(attn_instance_t *instance);
-/* gpu_metadata's copy. */
-int mla_copy(const attn_instance_t *in, void *to, const void *from, size_t bytes, void *stream,
-             attn_error_t *error);
 int mla_kv_cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
                        attn_error_t *error);
 int mla_space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error);

@@ -42,11 +42,11 @@ int mla_latent_begin(const attn_instance_t *in, const attn_forward_t *a, const a
                          .width = in->latent,
                          .is_e4m3 = in->is_fp8_query,
                          .dtype = in->dtype};
-    int e = mla_copy_rows(&c, stream);
+    int e = in->backend->device->copy_rows(in, &c, stream);
     if (e || !in->is_fp8_query) return e;
     c.from = (const char *)c.from + in->latent, c.to = work + in->rope_at;
-    c.to_token = (int64_t)in->heads * MLA_ROPE, c.to_head = c.width = MLA_ROPE;
-    return mla_copy_rows(&c, stream);
+    c.to_token = (int64_t)in->heads * in->rope, c.to_head = c.width = in->rope;
+    return in->backend->device->copy_rows(in, &c, stream);
 }
 
 int mla_latent_end(const attn_instance_t *in, const attn_forward_t *a, int32_t token0, int32_t tokens,
@@ -64,5 +64,5 @@ int mla_latent_end(const attn_instance_t *in, const attn_forward_t *a, int32_t t
                                .num_heads = in->heads,
                                .width = in->latent,
                                .dtype = in->dtype};
-    return even_rows(o) == in->latent ? 0 : mla_copy_rows(&c, stream);
+    return even_rows(o) == in->latent ? 0 : in->backend->device->copy_rows(in, &c, stream);
 }

@@ -39,11 +39,6 @@ static int read_batch(const attn_instance_t *in, const attn_batch_t *batch, cons
     return status;
 }
 
-int mla_copy(const attn_instance_t *in, void *to, const void *from, size_t bytes, void *stream,
-             attn_error_t *error) {
-    return gpu_copy_to_device(in->device_id, to, from, bytes, stream, error);
-}
-
 /* Launch sizes of slice i that serve every batch of at most these tokens and requests. */
 static mla_launch_size worst_case(const attn_instance_t *in, const attn_batch_t *b, int32_t i) {
     int64_t tokens = (int64_t)b->num_actual_tokens - (int64_t)i * in->plan.slice_tokens;

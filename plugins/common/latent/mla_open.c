@@ -4,27 +4,7 @@
 #include "../cache_shape.h"
 #include "mla_instance.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-
-static int query_device(attn_instance_t *in, const attn_device_t *device, attn_error_t *error) {
-    gpu_device d;
-    int status = gpu_find_device(device, in->backend->name, &d, error);
-    if (status != ATTN_OK) return status;
-    in->device_id = d.id, in->num_sms = d.num_sms;
-    in->compute_capability = d.major * 10 + d.minor;
-    if (!d.has_sm90a) in->portable = 1;
-    const size_t fixed = 2048; /* static shared memory of the kernel, rounded up */
-    in->stages = mla_attend_smem(in->latent, 2) + fixed <= (size_t)d.smem_optin ? 2 : 1;
-    const size_t wanted = mla_attend_smem(in->latent, in->stages) + fixed;
-    if (d.major < 8 || wanted > (size_t)d.smem_optin)
-        return attn_fail(
-            error, ATTN_E_DEVICE, "device",
-            "compute capability %d.%d with %d bytes of shared memory for a block; 8.0 and %zu bytes are "
-            "needed",
-            d.major, d.minor, d.smem_optin, wanted);
-    return ATTN_OK;
-}
 
 /* Limits and buffers: only what the numbers say. */
 static int configure(attn_instance_t *in, attn_error_t *error) {
@@ -33,7 +13,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     in->limits.max_tokens = (int32_t)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
     in->plan.num_heads = in->heads;
     in->plan.topk = (int32_t)p->topk, in->plan.is_full = p->mask == ATTN_MASK_FULL;
-    int status = mla_choose_kernel(in, error);
+    int status = in->backend->device->choose(in, error);
     if (status != ATTN_OK) return status;
     in->plan.tile_rows = in->config.tile_rows, in->plan.parts = in->config.parts;
     in->plan.slots = attn_problem_features(p) & ATTN_F_BATCH_INVARIANT ? 0 : in->config.slots;
@@ -62,37 +42,9 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     in->metadata.workspace_bytes = in->rope_at;
     if (in->is_fp8_query)
         in->metadata.workspace_bytes +=
-            mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * MLA_ROPE * 2, 256);
+            mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * (size_t)in->rope * 2, 256);
     if (in->projects)
         in->weight_bytes = (uint64_t)in->heads * (uint64_t)(in->nope + in->value) * (uint64_t)in->latent * 2;
-    return ATTN_OK;
-}
-
-/* How cuBLAS multiplies depends on the number of tokens, so not with batch invariance. */
-static int open_blas(attn_instance_t *in, int choice, const attn_host_t *host, attn_error_t *error) {
-    const int is_invariant = (attn_problem_features(&in->problem) & ATTN_F_BATCH_INVARIANT) != 0;
-    mla_blas_input input = {.heads = in->heads,
-                            .latent = in->latent,
-                            .nope = in->nope,
-                            .value = in->value,
-                            .dtype = in->dtype,
-                            .is_sm90 = in->compute_capability == 90,
-                            .max_tokens = in->plan.slice_tokens,
-                            .up_rows = in->up_rows,
-                            .up_elements = in->up_elements};
-    const char *why = "results of batch-invariant layers may not depend on the number of tokens";
-    if (choice == MLA_PROJECTIONS_OWN || !in->projects) return ATTN_OK;
-    if (!is_invariant) in->blas = mla_blas_open(&input, &why);
-    if (in->blas != NULL || (is_invariant && choice == MLA_PROJECTIONS_AUTO)) return ATTN_OK;
-    if (choice == MLA_PROJECTIONS_CUBLAS)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "projections",
-                         "projections by cuBLAS were requested, but %s; set option projections to auto", why);
-    if (host != NULL && host->log != NULL) {
-        char line[256];
-        snprintf(line, sizeof line, "%s multiplies by a slower kernel of its own instead of cuBLAS: %s",
-                 in->backend->name, why);
-        host->log(host->ctx, ATTN_LOG_INFO, line);
-    }
     return ATTN_OK;
 }
 
@@ -104,7 +56,7 @@ int mla_open(const mla_backend *backend, const attn_problem_t *problem, const at
     int status = attn_intake(&p, sizeof p, problem, "problem", error);
     if (status == ATTN_OK) status = attn_intake_known(&dev, sizeof dev, device, "device", error);
     if (status == ATTN_OK)
-        status = problem_check(&p, &dev, backend->capabilities, backend->name, mla_supports, error);
+        status = problem_check(&p, &dev, backend->capabilities, backend->name, backend->supports, error);
     if (status != ATTN_OK) return status;
     attn_instance_t *in = calloc(1, sizeof *in);
     if (in == NULL)
@@ -112,12 +64,7 @@ int mla_open(const mla_backend *backend, const attn_problem_t *problem, const at
                          sizeof *in);
     in->backend = backend;
     in->problem = p;
-    in->prefill_choice =
-        num_options > MLA_OPTION_PREFILL ? (int)options[MLA_OPTION_PREFILL].i : MLA_PREFILL_AUTO;
-    in->portable = num_options > MLA_OPTION_ARCH && options[MLA_OPTION_ARCH].i == 1;
-    const int projections =
-        num_options > MLA_OPTION_PROJECTIONS ? (int)options[MLA_OPTION_PROJECTIONS].i : MLA_PROJECTIONS_AUTO;
-    in->heads = (int)p.num_heads, in->latent = (int)p.kv_lora_rank;
+    in->heads = (int)p.num_heads, in->latent = (int)p.kv_lora_rank, in->rope = (int)p.qk_rope_head_dim;
     in->projects = attn_problem_projects(&p);
     in->nope = in->projects ? (int)p.qk_nope_head_dim : in->latent;
     in->value = in->projects ? (int)p.v_head_dim : in->latent;
@@ -136,12 +83,12 @@ int mla_open(const mla_backend *backend, const attn_problem_t *problem, const at
     in->cache_kind = in->kv == ATTN_KV_FP8_E4M3     ? MLA_CACHE_E4M3
                      : in->kv == ATTN_KV_FP8_DS_MLA ? MLA_CACHE_DS
                                                     : MLA_CACHE_16;
-    in->row_elements = in->cache_kind == MLA_CACHE_DS ? MLA_DS_ROW : in->latent + MLA_ROPE;
-    status = query_device(in, &dev, error);
+    in->row_elements = in->cache_kind == MLA_CACHE_DS ? MLA_DS_ROW : in->latent + in->rope;
+    status = backend->device->find(in, &dev, options, num_options, error);
     if (status == ATTN_OK) status = configure(in, error);
     if (status == ATTN_OK && backend->prefill != NULL && in->projects && !in->plan.is_bound)
         status = backend->prefill->open(in, host, &dev, error);
-    in->metadata.magic = MLA_MAGIC, in->metadata.copy = mla_copy;
+    in->metadata.magic = MLA_MAGIC, in->metadata.copy = backend->device->copy;
     in->metadata.mirror_at = mla_mirror_at(in); /* behind the plan of the multi-head form */
     if (status == ATTN_OK && mla_output_is_quantised(in)) {
         in->output_at = in->metadata.workspace_bytes;
@@ -149,11 +96,9 @@ int mla_open(const mla_backend *backend, const attn_problem_t *problem, const at
             mla_round_up((size_t)in->limits.max_tokens * (size_t)in->heads * (size_t)in->value * 2, 256);
     }
     gpu_device_guard guard;
-    if (status == ATTN_OK && (status = gpu_enter(in->device_id, &guard, error)) == ATTN_OK) {
-        int e = mla_load_kernel(in);
-        if (e) status = gpu_fail(error, e, "loading the kernels");
-        if (status == ATTN_OK) status = open_blas(in, projections, host, error);
-        gpu_leave(&guard);
+    if (status == ATTN_OK && (status = backend->device->enter(in, &guard, error)) == ATTN_OK) {
+        status = backend->device->load(in, options, num_options, host, error);
+        backend->device->leave(in, &guard);
     }
     if (status != ATTN_OK) {
         mla_close(in);
@@ -165,7 +110,7 @@ int mla_open(const mla_backend *backend, const attn_problem_t *problem, const at
 
 void mla_close(attn_instance_t *in) {
     if (in != NULL && in->prefill != NULL) in->backend->prefill->close(in->prefill);
-    if (in != NULL) mla_blas_close(in->blas);
+    if (in != NULL) in->backend->device->close(in);
     free(in);
 }
 

@@ -2,7 +2,6 @@
 /* Checks of the output and its scales, and the 16-bit output in the workspace where the caller's is
  * quantised. */
 #include "../output_scales.h"
-#include "kernels/cuda/latent/mla_output.h"
 #include "mla_instance.h"
 
 int mla_output_is_quantised(const attn_instance_t *in) {
@@ -73,5 +72,5 @@ int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const 
                                  .group =
                                      scales ? (int32_t)output_group(a, (int64_t)in->heads * in->value) : 0,
                                  .dtype = in->dtype};
-    return mla_quantise(&p, stream);
+    return in->backend->device->quantise(in, &p, stream);
 }

@@ -6,10 +6,12 @@
 
 #include "mla_instance.h"
 
-static const attn_range_t mla_head_sizes[] = {{320, 320, 0}, {576, 576, 0}};
 static const attn_block_size_t mla_block_sizes[] = {{16, 1}};
+#ifndef MLA_TABLE_OWN_SIZES /* a backend with sizes and devices of its own */
+static const attn_range_t mla_head_sizes[] = {{320, 320, 0}, {576, 576, 0}};
 /* GPUs with 160 KiB of shared memory for a block; machine code for 8.0 and 9.0, PTX for the rest */
 static const attn_range_t mla_compute_capabilities[] = {{80, 80, 1}, {87, 87, 1}, {90, 90, 1}, {100, 110, 1}};
+#endif
 
 #define MLA_TABLE_KV (ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16))
 #define MLA_TABLE_FEATURES                                                                                   \

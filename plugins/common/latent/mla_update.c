@@ -41,7 +41,7 @@ int mla_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void 
     if (status == ATTN_OK) status = gpu_check_slots(a.slot_mapping, INT32_MAX, error);
     int64_t rows = status == ATTN_OK ? a.slot_mapping->shape[0] : 0;
     if (status == ATTN_OK) status = check_new_rows(in, a.key, "key", in->latent, rows, error);
-    if (status == ATTN_OK) status = check_new_rows(in, a.value, "value", MLA_ROPE, rows, error);
+    if (status == ATTN_OK) status = check_new_rows(in, a.value, "value", in->rope, rows, error);
     if (status == ATTN_OK) status = mla_check_scale(a.scales.k, "k_scale", error);
     if (status != ATTN_OK || rows == 0) return status;
     mla_write_params w = {.kv_c = attn_data(a.key),
@@ -60,11 +60,11 @@ int mla_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, void 
                           .dtype = in->dtype,
                           .cache_kind = in->cache_kind};
     gpu_device_guard guard;
-    status = gpu_enter(in->device_id, &guard, error);
+    status = in->backend->device->enter(in, &guard, error);
     if (status != ATTN_OK) return status;
-    int e = mla_write_cache(&w, stream);
-    gpu_leave(&guard);
-    return e ? gpu_fail(error, e, "writing the cache") : ATTN_OK;
+    int e = in->backend->device->write_cache(in, &w, stream);
+    in->backend->device->leave(in, &guard);
+    return e ? in->backend->device->fail(in, error, e, "writing the cache") : ATTN_OK;
 }
 
 int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void *stream,
@@ -88,11 +88,11 @@ int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
                          (unsigned long long)(w.weight_space ? w.weight_space_bytes : 0),
                          (unsigned long long)in->weight_bytes);
     gpu_device_guard guard;
-    status = gpu_enter(in->device_id, &guard, error);
+    status = in->backend->device->enter(in, &guard, error);
     if (status != ATTN_OK) return status;
-    int e =
-        mla_copy_weights(w.weight_space, attn_data(w.kv_b_proj), rows, in->latent, w.kv_b_proj->strides[0],
-                         in->dtype, is_e4m3, w.kv_b_proj_scale ? attn_data(w.kv_b_proj_scale) : NULL, stream);
-    gpu_leave(&guard);
-    return e ? gpu_fail(error, e, "copying the weights") : ATTN_OK;
+    int e = in->backend->device->copy_weights(
+        in, w.weight_space, attn_data(w.kv_b_proj), rows, w.kv_b_proj->strides[0], is_e4m3,
+        w.kv_b_proj_scale ? attn_data(w.kv_b_proj_scale) : NULL, stream);
+    in->backend->device->leave(in, &guard);
+    return e ? in->backend->device->fail(in, error, e, "copying the weights") : ATTN_OK;
 }
