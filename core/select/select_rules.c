@@ -19,8 +19,8 @@ static const char *const dense[] = {DENSE};
 static const char *const dense_cpu[] = {DENSE, "CPU_ATTN", "REFERENCE"};
 static const char *const mm[] = {"MM_ENCODER_ATTN", DENSE};
 static const char *const mm_cpu[] = {"MM_ENCODER_ATTN", DENSE, "CPU_ATTN", "REFERENCE"};
-static const char *const mla[] = {"FLASHMLA"};
-static const char *const mla_cpu[] = {"FLASHMLA", "CPU_ATTN", "REFERENCE"};
+static const char *const mla[] = {"FLASHMLA", "TRITON_MLA"};
+static const char *const mla_cpu[] = {"FLASHMLA", "TRITON_MLA", "CPU_ATTN", "REFERENCE"};
 static const char *const mla_prefill[] = {"FLASH_ATTN"};
 static const char *const mla_prefill_cpu[] = {"FLASH_ATTN", "CPU_ATTN", "REFERENCE"};
 static const char *const sparse[] = {"FLASHMLA_SPARSE"};
@@ -57,9 +57,11 @@ const char *const *attni_default_priority(uint32_t role, const attn_device_t *de
 
 /* Which plugin of ours holds which backend. */
 static const char *const holders[][2] = {
-    {"FLASH_ATTN", "flash"}, {"FLASH_ATTN_DIFFKV", "flash"},    {"TRITON_ATTN", "triton_like"},
-    {"FLASHMLA", "mla"},     {"FLASHMLA_SPARSE", "mla_sparse"}, {"MM_ENCODER_ATTN", "mm_encoder"},
-    {"CPU_ATTN", "cpu"},     {"REFERENCE", "reference"},
+    {"FLASH_ATTN", "flash"},           {"FLASH_ATTN_DIFFKV", "flash"},
+    {"TRITON_ATTN", "triton_like"},    {"FLASHMLA", "mla"},
+    {"FLASHMLA_SPARSE", "mla_sparse"}, {"MM_ENCODER_ATTN", "mm_encoder"},
+    {"TRITON_MLA", "triton_like"},     {"CPU_ATTN", "cpu"},
+    {"REFERENCE", "reference"},
 };
 
 const char *attni_plugin_of_backend(const char *backend) {

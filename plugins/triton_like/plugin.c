@@ -4,6 +4,8 @@
 #include "../common/descriptor.h"
 #include "triton_instance.h"
 
+extern const attn_backend_t latent_backend; /* TRITON_MLA, latent_backend.c */
+
 static const attn_range_t head_sizes[] = {{32, 512, 1}};
 static const attn_block_size_t block_sizes[] = {{16, 1}};
 static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
@@ -65,7 +67,7 @@ static const attn_backend_t backend = {
     .capabilities = &triton_capabilities,
     .ops = &ops,
 };
-static const attn_backend_t *const backends[] = {&backend};
+static const attn_backend_t *const backends[] = {&backend, &latent_backend};
 
 static const attn_option_spec_t options[TRITON_NUM_OPTIONS] = {
     [TRITON_OPTION_CACHE_DIR] =
@@ -88,9 +90,17 @@ static const attn_option_spec_t options[TRITON_NUM_OPTIONS] = {
          .default_value = "0",
          .min_int = 0,
          .max_int = TRITON_MAX_PIECES},
+    [TRITON_OPTION_ARCH] = {.struct_size = sizeof(attn_option_spec_t),
+                            .type = ATTN_OPTION_ENUM,
+                            .name = "arch",
+                            .doc =
+                                "TRITON_MLA's tiles and code: auto is the device's; an older architecture's "
+                                "are for testing what it would run",
+                            .default_value = "auto",
+                            .choices = "auto sm_75 sm_80 sm_86 sm_89"},
 };
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
-    PLUGIN_OF_TREE,       .name = "triton_like", .num_backends = 1, .num_options = TRITON_NUM_OPTIONS,
+    PLUGIN_OF_TREE,       .name = "triton_like", .num_backends = 2, .num_options = TRITON_NUM_OPTIONS,
     .backends = backends, .options = options,
 };

@@ -2,6 +2,8 @@
 /* Which programs a configuration needs, and where their machine code comes from. */
 #include "triton_compile.h"
 
+#include <attn/draft/attn_compile.h>
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -58,7 +60,7 @@ static int list_programs(const triton_config_t *c, const char *sources[TRITON_MA
 static void make_key(const triton_nvrtc_t *n, const char *source, const char *macros, char key[64]) {
     uint64_t h[2];
     for (int i = 0; i < 2; i++) {
-        int32_t head[5] = {i, n->major, n->minor, n->arch, 1};
+        int32_t head[5] = {i, n->major, n->minor, n->arch, 1 + n->is_virtual};
         h[i] = attn_fingerprint64(0, head, sizeof head);
         h[i] = triton_source_hash(h[i]);
         h[i] = attn_fingerprint64(h[i], source, strlen(source) + 1);
@@ -95,27 +97,26 @@ static int compile_missing(const triton_nvrtc_t *nvrtc, const char *const *sourc
     return status;
 }
 
-int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, triton_code_t *code,
-                     attn_error_t *error) {
-    const char *sources[TRITON_MAX_PROGRAMS];
-    char macros[TRITON_MACROS_SIZE], keys[TRITON_MAX_PROGRAMS][64];
+int triton_make_programs(const triton_request_t *r, const triton_toolchain_t *tools, triton_code_t *code,
+                         attn_error_t *error) {
+    char keys[TRITON_MAX_PROGRAMS][64];
     int found[TRITON_MAX_PROGRAMS] = {0};
     triton_nvrtc_t nvrtc;
     memset(code, 0, sizeof *code);
-    if (triton_config_macros(c, macros, sizeof macros) < 0)
-        return attn_fail(error, ATTN_E_INTERNAL, "", "the macros of a kernel do not fit their buffer");
     int is_stored = tools->cache_dir != NULL && tools->cache_dir[0] != '\0';
     int status = is_stored ? triton_store_check(tools->cache_dir, error) : ATTN_OK;
-    if (status == ATTN_OK) status = triton_nvrtc_open(&nvrtc, tools->nvrtc, c->cc, error);
+    if (status == ATTN_OK) status = triton_nvrtc_open(&nvrtc, tools->nvrtc, r->cc, error);
     if (status != ATTN_OK) return status;
-    code->count = list_programs(c, sources, code->kind);
+    nvrtc.is_virtual = r->is_virtual;
+    code->count = r->count;
+    memcpy(code->kind, r->kinds, sizeof code->kind);
     for (int i = 0; i < code->count; i++) {
-        make_key(&nvrtc, sources[i], macros, keys[i]);
+        make_key(&nvrtc, r->sources[i], r->macros, keys[i]);
         found[i] = is_stored && triton_store_load(tools->cache_dir, keys[i], &code->cubin[i], &code->bytes[i],
                                                   tools->host) == 0;
         code->from_cache += found[i] || triton_memory_load(keys[i], &code->cubin[i], &code->bytes[i]) == 0;
     }
-    status = compile_missing(&nvrtc, sources, macros, code->count, code, error);
+    status = compile_missing(&nvrtc, r->sources, r->macros, code->count, code, error);
     triton_nvrtc_close(&nvrtc);
     for (int i = 0; i < code->count && status == ATTN_OK; i++) {
         triton_memory_save(keys[i], code->cubin[i], code->bytes[i]);
@@ -124,6 +125,27 @@ int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, 
     }
     if (status != ATTN_OK) triton_free_code(code);
     return status;
+}
+
+int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, triton_code_t *code,
+                     attn_error_t *error) {
+    char macros[TRITON_MACROS_SIZE];
+    triton_request_t r = {.macros = macros, .cc = c->cc};
+    memset(code, 0, sizeof *code);
+    if (triton_config_macros(c, macros, sizeof macros) < 0)
+        return attn_fail(error, ATTN_E_INTERNAL, "", "the macros of a kernel do not fit their buffer");
+    r.count = list_programs(c, r.sources, r.kinds);
+    return triton_make_programs(&r, tools, code, error);
+}
+
+int triton_give_report(attn_compile_report_t *report, triton_code_t *code, attn_error_t *error) {
+    attn_compile_report_t full = {.struct_size = sizeof full,
+                                  .num_programs = (uint32_t)code->count,
+                                  .num_cached = (uint32_t)code->from_cache};
+    for (int i = 0; i < code->count; i++)
+        full.bytes += code->bytes[i];
+    triton_free_code(code);
+    return report != NULL ? attn_give(report, &full, sizeof full, "report", error) : ATTN_OK;
 }
 
 void triton_free_code(triton_code_t *code) {

@@ -13,6 +13,18 @@ typedef struct triton_toolchain {
     const attn_host_t *host; /* for log lines; may be NULL */
 } triton_toolchain_t;
 
+/* The options of the plugin. */
+enum {
+    TRITON_OPTION_CACHE_DIR,
+    TRITON_OPTION_NVRTC,
+    TRITON_OPTION_SEGMENTS,
+    TRITON_OPTION_ARCH,
+    TRITON_NUM_OPTIONS
+};
+/* What the options say about compiling. */
+triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options,
+                                       const attn_host_t *host);
+
 enum { TRITON_PROGRAM_PREFILL, TRITON_PROGRAM_DECODE, TRITON_MAX_PROGRAMS };
 
 typedef struct triton_code {
@@ -23,11 +35,25 @@ typedef struct triton_code {
     int from_cache;
 } triton_code_t;
 
+/* Programs of one text each and the same macros, "-DX=1\n..". */
+typedef struct triton_request {
+    int count;
+    const char *sources[TRITON_MAX_PROGRAMS];
+    int kinds[TRITON_MAX_PROGRAMS];
+    const char *macros;
+    int cc;
+    int is_virtual; /* PTX, which the driver compiles for the device that is there */
+} triton_request_t;
+int triton_make_programs(const triton_request_t *request, const triton_toolchain_t *tools,
+                         triton_code_t *code, attn_error_t *error);
 /* Every program of a configuration, from the folder or this process's memory where it is there, else compiled
  * (in parallel) and stored. */
 int triton_make_code(const triton_config_t *config, const triton_toolchain_t *tools, triton_code_t *code,
                      attn_error_t *error);
 void triton_free_code(triton_code_t *code);
+/* The report of attn.draft.compile/0, if one is wanted; frees the code. */
+struct attn_compile_report;
+int triton_give_report(struct attn_compile_report *report, triton_code_t *code, attn_error_t *error);
 
 /* A line to the host's log. */
 ATTN_PRINTF(3, 4) void triton_log(const attn_host_t *host, uint32_t level, const char *format, ...);
@@ -37,10 +63,13 @@ typedef struct triton_nvrtc {
     void *library;
     int major, minor;
     int arch; /* best supported architecture for the one asked for */
+    int is_virtual;
     int (*create)(void **, const char *, const char *, int, const char *const *, const char *const *);
     int (*compile)(void *, int, const char *const *);
     int (*cubin_size)(void *, size_t *);
     int (*cubin)(void *, char *);
+    int (*ptx_size)(void *, size_t *);
+    int (*ptx)(void *, char *);
     int (*log_size)(void *, size_t *);
     int (*get_log)(void *, char *);
     int (*destroy)(void **);

@@ -7,6 +7,8 @@
 
 int triton_smem_of_block(int cc) {
     switch (cc) {
+    case 75:
+        return 64 * 1024;
     case 80:
     case 87:
         return 163 * 1024;
@@ -14,6 +16,7 @@ int triton_smem_of_block(int cc) {
     case 100:
     case 101:
     case 103:
+    case 110:
         return 227 * 1024;
     default:
         return 99 * 1024;

@@ -44,7 +44,7 @@ static int load_functions(triton_driver_t *d, attn_error_t *error) {
     return ATTN_OK;
 }
 
-static int choose_device(triton_driver_t *d, const attn_device_t *device, attn_error_t *error) {
+static int choose_device(triton_driver_t *d, const attn_device_t *device, int least, attn_error_t *error) {
     int count = 0, major = 0, minor = 0, e = d->init(0);
     if (e == 0) e = d->device_count(&count);
     if (e != 0) return triton_driver_fail(d, e, "starting the CUDA driver", error);
@@ -57,17 +57,17 @@ static int choose_device(triton_driver_t *d, const attn_device_t *device, attn_e
         e = d->device_attribute(&d->num_sms, ATTRIBUTE_NUM_SMS, d->device);
     if (e != 0) return triton_driver_fail(d, e, "querying a device attribute", error);
     d->cc = major * 10 + minor;
-    if (d->cc < 80)
-        return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below 8.0", major,
-                         minor);
+    if (d->cc < least)
+        return attn_fail(error, ATTN_E_DEVICE, "device", "compute capability %d.%d is below %d.%d", major,
+                         minor, least / 10, least % 10);
     e = d->context_retain(&d->context, d->device);
     return e == 0 ? ATTN_OK : triton_driver_fail(d, e, "taking the device's context", error);
 }
 
-int triton_driver_open(triton_driver_t *d, const attn_device_t *device, attn_error_t *error) {
+int triton_driver_open(triton_driver_t *d, const attn_device_t *device, int least, attn_error_t *error) {
     memset(d, 0, sizeof *d);
     int status = load_functions(d, error);
-    if (status == ATTN_OK) status = choose_device(d, device, error);
+    if (status == ATTN_OK) status = choose_device(d, device, least, error);
     if (status != ATTN_OK) triton_driver_close(d);
     return status;
 }

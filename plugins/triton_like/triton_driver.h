@@ -31,8 +31,8 @@ typedef struct triton_driver {
     int (*error_text)(int, const char **);
 } triton_driver_t;
 
-/* Loads the driver and retains the context of one device. */
-int triton_driver_open(triton_driver_t *d, const attn_device_t *device, attn_error_t *error);
+/* Loads the driver and retains the context of one device, of compute capability `least` or more. */
+int triton_driver_open(triton_driver_t *d, const attn_device_t *device, int least, attn_error_t *error);
 void triton_driver_close(triton_driver_t *d);
 /* Makes the device's context current for the calling thread, and gives the caller's back. */
 int triton_driver_enter(const triton_driver_t *d, attn_error_t *error);

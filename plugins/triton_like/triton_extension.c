@@ -28,16 +28,7 @@ static int compile(const attn_problem_t *problem, const attn_device_t *device,
     if (status != ATTN_OK) return status;
     status = triton_make_code(&config, &tools, &code, error);
     if (status != ATTN_OK) return status;
-    if (report != NULL) {
-        attn_compile_report_t full = {.struct_size = sizeof full,
-                                      .num_programs = (uint32_t)code.count,
-                                      .num_cached = (uint32_t)code.from_cache};
-        for (int i = 0; i < code.count; i++)
-            full.bytes += code.bytes[i];
-        status = attn_give(report, &full, sizeof full, "report", error);
-    }
-    triton_free_code(&code);
-    return status;
+    return triton_give_report(report, &code, error);
 }
 
 static const attn_compile_extension_t compile_extension = {.struct_size = sizeof(attn_compile_extension_t),

@@ -49,7 +49,6 @@ typedef struct triton_host_header {
 #define TRITON_MIRROR_AT 128
 
 extern const attn_capabilities_t triton_capabilities;
-enum { TRITON_OPTION_CACHE_DIR, TRITON_OPTION_NVRTC, TRITON_OPTION_SEGMENTS, TRITON_NUM_OPTIONS };
 
 int triton_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 /* The checks of open without the device: also for compiling ahead of time. */
@@ -75,9 +74,6 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
                    attn_error_t *error);
 const void *triton_get_extension(attn_instance_t *instance, const char *id);
 extern const attn_rope_extension_t triton_rope_extension;
-/* What the options say about compiling. */
-triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options,
-                                       const attn_host_t *host);
 /* The members of a new instance that follow from the problem alone. */
 void triton_set_problem(attn_instance_t *in, const attn_problem_t *problem);
 /* Finds a kernel in the loaded modules and prepares it for `smem` bytes of dynamic shared memory. */

@@ -89,6 +89,8 @@ int triton_nvrtc_open(triton_nvrtc_t *n, const char *path, int cc, attn_error_t 
                                        {"nvrtcCompileProgram", &n->compile},
                                        {"nvrtcGetCUBINSize", &n->cubin_size},
                                        {"nvrtcGetCUBIN", &n->cubin},
+                                       {"nvrtcGetPTXSize", &n->ptx_size},
+                                       {"nvrtcGetPTX", &n->ptx},
                                        {"nvrtcGetProgramLogSize", &n->log_size},
                                        {"nvrtcGetProgramLog", &n->get_log},
                                        {"nvrtcDestroyProgram", &n->destroy},
@@ -133,13 +135,13 @@ static int fail_compile(const triton_nvrtc_t *n, void *program, int code, attn_e
 
 int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char *macros, void **cubin,
                          size_t *bytes, attn_error_t *error) {
-    const char *names[24], *texts[24], *options[64];
+    const char *names[32], *texts[32], *options[64];
     char arch[32], lines[TRITON_MACROS_SIZE];
     int num_headers = 0, num_options = 0;
     names[num_headers] = "stdint.h", texts[num_headers++] = stdint_text;
     for (const struct triton_source *s = triton_sources; s->name != NULL; s++)
         names[num_headers] = s->name, texts[num_headers++] = s->text;
-    snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d%s", n->arch,
+    snprintf(arch, sizeof arch, "--gpu-architecture=%s_%d%s", n->is_virtual ? "compute" : "sm", n->arch,
              n->arch == 90 ? "a" : ""); /* a: wgmma */
     options[num_options++] = arch;
     options[num_options++] = "--std=c++17";
@@ -155,10 +157,10 @@ int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char
         code = n->compile(program, num_options, options);
         triton_signals_restore(n);
     }
-    if (code == 0) code = n->cubin_size(program, bytes);
+    if (code == 0) code = (n->is_virtual ? n->ptx_size : n->cubin_size)(program, bytes);
     *cubin = NULL;
     if (code == 0 && (*cubin = malloc(*bytes ? *bytes : 1)) == NULL) code = 1;
-    if (code == 0) code = n->cubin(program, *cubin);
+    if (code == 0) code = (n->is_virtual ? n->ptx : n->cubin)(program, *cubin);
     int status = code == 0 ? ATTN_OK : fail_compile(n, program, code, error);
     if (status != ATTN_OK) {
         free(*cubin);

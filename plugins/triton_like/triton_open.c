@@ -144,7 +144,7 @@ static int prepare(attn_instance_t *in, const attn_device_t *device, const attn_
     triton_code_t code;
     int segments = 0;
     if (num_options > TRITON_OPTION_SEGMENTS) segments = (int)options[TRITON_OPTION_SEGMENTS].i;
-    int status = triton_driver_open(&in->driver, device, error);
+    int status = triton_driver_open(&in->driver, device, 80, error);
     if (status != ATTN_OK) return status;
     if (triton_configure(&in->problem, in->driver.cc, &in->config) != 0)
         return attn_fail(error, ATTN_E_UNSUPPORTED, "head_size",

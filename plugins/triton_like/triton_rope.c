@@ -27,7 +27,7 @@ static int prepare(attn_rope_t *r, const attn_device_t *device, const triton_too
                    attn_error_t *error) {
     attn_instance_t *in = &r->in;
     triton_code_t code;
-    int status = triton_driver_open(&in->driver, device, error);
+    int status = triton_driver_open(&in->driver, device, 80, error);
     if (status == ATTN_OK && triton_configure(&in->problem, in->driver.cc, &in->config) != 0)
         status =
             attn_fail(error, ATTN_E_UNSUPPORTED, "head_size", "head sizes %d and %d are not served on sm_%d",

@@ -208,6 +208,24 @@ json "T5: cross attention has none" kinds.2.problem ".*scale=1" select --device 
 left_over brandnew '' '"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128'
 json "and for a type that is not known" kinds.0.problem ".*features=rel_bias.*" select --device cpu --model "$tap_scratch"
 
+if [ -e "$ATTN_TEST_PLUGIN_DIR/triton_like.so" ]; then # no NVIDIA GPU from 7.5 on is without a latent backend
+    latent="role=mla num_heads=16 qk_rope_head_dim=64 qk_nope_head_dim=128 v_head_dim=128 scale=0.1 mask=causal"
+    usual="head_size=576 kv_lora_rank=512"
+    for sm in 75 80 86 87 89 90 100 103 110 120 121; do
+        for kv in auto fp8_e4m3; do
+            # shellcheck disable=SC2086 # words
+            wants "latent attention on sm_$sm, $kv" 0 "TRITON_MLA *\(chosen\|eligible\)" select --device sm_$sm $latent \
+                $usual dtype=float16 kv_cache_dtype=$kv
+        done
+    done
+    # shellcheck disable=SC2086
+    wants "Turing has no bfloat16" 1 "tensor cores of sm_75 have no bfloat16" select --device sm_75 $latent $usual \
+        dtype=bfloat16
+    # shellcheck disable=SC2086
+    wants "what 64 KiB do not hold" 1 "do not fit the 65536 bytes" select --device sm_75 $latent \
+        dtype=float16 kv_lora_rank=1024 head_size=1088
+fi
+
 ranks="--device sm_90 role=decoder dtype=bfloat16 num_heads=8 head_size=64 dcp_world_size=2"
 if [ -e "$ATTN_TEST_PLUGIN_DIR/flash.so" ]; then
     # shellcheck disable=SC2086 # words

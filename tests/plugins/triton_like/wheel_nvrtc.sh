@@ -23,6 +23,8 @@ int nvrtcCreateProgram(void **p, const char *s, const char *n, int k, const char
 int nvrtcCompileProgram(void *p, int n, const char *const *options) { (void)p, (void)n, (void)options; return 6; }
 int nvrtcGetCUBINSize(void *p, size_t *size) { (void)p; *size = 0; return 6; }
 int nvrtcGetCUBIN(void *p, char *cubin) { (void)p, (void)cubin; return 6; }
+int nvrtcGetPTXSize(void *p, size_t *size) { (void)p; *size = 0; return 6; }
+int nvrtcGetPTX(void *p, char *ptx) { (void)p, (void)ptx; return 6; }
 int nvrtcGetProgramLogSize(void *p, size_t *size) { (void)p; *size = sizeof "error: " NAME; return 0; }
 int nvrtcGetProgramLog(void *p, char *log) { (void)p; strcpy(log, "error: " NAME); return 0; }
 int nvrtcDestroyProgram(void **p) { (void)p; return 0; }
