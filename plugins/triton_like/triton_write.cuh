@@ -30,8 +30,8 @@ ATTN_DEV float row_absmax(const uint8_t *src, int lane) {
     return __any_sync(~0u, bad) ? __int_as_float(0x7fc00000) : top;
 }
 
-/* Formats with scales apart: four neighbours a lane, rows are multiples of them. IS_V: by scales of channels at
- * by + step, else by the row's own, which goes to *scale. */
+/* Formats with scales apart: four neighbours a lane, rows are multiples of them. IS_V: by scales of channels
+ * at by + step, else by the row's own, which goes to *scale. */
 template <int SIZE, bool IS_V>
 ATTN_DEV void write_int8(uint8_t *dst, const uint8_t *src, float *scale, const float *by, int64_t step,
                          int lane) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CPU_ATTN over selected keys (semantics 9.2) at every level of this CPU against REFERENCE in double: lists
- * of all lengths around the kernels' tiles, entries that name nothing anywhere, caches of 16, 8 and 656 bytes,
- * batches of several passes, inputs that are not centred, and what is refused. */
+ * of all lengths around the kernels' tiles, entries that name nothing anywhere, caches of 16, 8 and 656
+ * bytes, batches of several passes, inputs that are not centred, and what is refused. */
 #include "kit/case/attn_case.h"
 #include "kit/case/case_families.h"
 #include "../../tap.h"
