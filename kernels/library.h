@@ -20,7 +20,8 @@ static inline void *library_open(const char *const *names) {
 
 /* The same for libraries of NVIDIA's Python packages, which pip puts beside the package libattn: names such
  * as nvidia/cu13/lib/libnvrtc.so.13. `plugin` is a file: only one of the wheel's own folder of plugins has
- * such neighbours. Not where others may write: whoever may put something beside libattn could replace it too. */
+ * such neighbours. Not where others may write: whoever may put something beside libattn could replace it
+ * too. */
 static inline void *library_open_beside(const char *plugin, const char *const *names) {
     static const char wheel[] = "/libattn/_native/lib/attn/";
     char path[4096];
