@@ -5,6 +5,7 @@
 #include "layer/layer.h"
 #include "layer/mm_layer.h"
 #include "base/arith.h"
+#include "base/number_text.h"
 #include <attn/attn_plugin_util.h>
 #include "group/tensor_place.h"
 #include "base/tensor_values.h"
@@ -14,9 +15,6 @@
 #include <stdlib.h>
 
 static const char *const scale_names[ATTNI_NUM_SCALES] = {"q_scale", "k_scale", "v_scale", "prob_scale"};
-
-/* Divisors of the largest magnitudes when scales are made from activations (semantics 3.3). */
-static const float q_divisor = 200, k_divisor = 200, v_divisor = 100;
 
 static int check_number(const char *name, float value, attn_error_t *error) {
     if (!isfinite(value))
@@ -350,16 +348,28 @@ static int fetch_rows(const attn_layer_t *layer, const DLTensor *t, int64_t rows
 }
 
 /* All zero activations would make a scale of 0, by which nothing can be divided. */
-static int measure_one(attn_layer_t *layer, int which, const DLTensor *t, int64_t rows, float divisor,
-                       void *stream, attn_error_t *error) {
+/* The scale of values up to `largest`, over the constant of the configuration. */
+static int make_scale(const attn_layer_t *layer, int which, float largest, float *scale,
+                      attn_error_t *error) {
+    static const char *const keys[] = {"q_scale_constant", "k_scale_constant", "v_scale_constant"};
+    double constant = 1;
+    attni_double_parse(attni_config_get(&layer->group->context->config, "attn", keys[which]), &constant);
+    *scale = largest > 0 ? (float)(largest / constant) : 1;
+    if (*scale > 0 && isfinite(*scale)) return ATTN_OK;
+    return attn_fail(error, ATTN_E_INVALID, keys[which],
+                     "%s = %g makes %s %g of values up to %g, which scales nothing; the usual one is %d",
+                     keys[which], constant, scale_names[which], (double)*scale, (double)largest,
+                     which == ATTNI_SCALE_V ? 100 : 200);
+}
+
+static int measure_one(attn_layer_t *layer, int which, const DLTensor *t, int64_t rows, void *stream,
+                       attn_error_t *error) {
     struct attni_scale *s = &layer->scales[which];
     const int is_cpu = layer->group->device.type == kDLCPU;
     DLTensor host = {.data = NULL};
     int code = is_cpu ? ATTN_OK : fetch_rows(layer, t, rows, stream, &host, error);
-    if (code == ATTN_OK) {
-        const float largest = attni_largest(is_cpu ? t : &host, rows);
-        s->value = largest > 0 ? largest / divisor : 1;
-    }
+    if (code == ATTN_OK)
+        code = make_scale(layer, which, attni_largest(is_cpu ? t : &host, rows), &s->value, error);
     if (!is_cpu) free(host.data);
     if (code == ATTN_OK && is_cpu && s->given != NULL) *(float *)attn_data(s->given) = s->value;
     if (code == ATTN_OK && !is_cpu)
@@ -373,15 +383,15 @@ int attni_layer_measure(attn_layer_t *layer, const DLTensor *query, const DLTens
     int code = ATTN_OK;
     if (rows <= 0) return ATTN_OK;
     if (layer->measure_q && query != NULL) {
-        code = measure_one(layer, ATTNI_SCALE_Q, query, rows, q_divisor, stream, error);
+        code = measure_one(layer, ATTNI_SCALE_Q, query, rows, stream, error);
         if (code != ATTN_OK) return code;
         layer->measure_q = 0;
     }
     if (layer->measure_kv && key != NULL && value != NULL) {
         /* MLA: both come from the latent, which `key` is. */
         const DLTensor *v = layer->kind == ATTN_LAYER_MLA ? key : value;
-        code = measure_one(layer, ATTNI_SCALE_K, key, rows, k_divisor, stream, error);
-        if (code == ATTN_OK) code = measure_one(layer, ATTNI_SCALE_V, v, rows, v_divisor, stream, error);
+        code = measure_one(layer, ATTNI_SCALE_K, key, rows, stream, error);
+        if (code == ATTN_OK) code = measure_one(layer, ATTNI_SCALE_V, v, rows, stream, error);
         if (code == ATTN_OK) layer->measure_kv = 0;
     }
     return code;

@@ -376,7 +376,35 @@ static void test_channels(attn_context_t *context) {
     attn_group_close(g);
 }
 
+/* The constants of a configuration in place of 200, 200 and 100. */
+static void test_constants(void) {
+    static struct step s;
+    attn_context_t *context = fake_context("[attn]\nk_scale_constant = 60\nv_scale_constant = 2.5\n");
+    attn_group_t *g = group_of(context, ATTN_KV_FP8_E4M3, 0);
+    attn_layer_options_t o = {.struct_size = sizeof o, .calculate_kv_scales = 1};
+    attn_layer_t *layer = NULL;
+    float q = 0, k = 0, v = 0, prob = 0;
+    make_step(&s);
+    attn_layer_create(g, "l.0", &o, &layer, &error);
+    is_int(attn_layer_update_kv_cache(layer, &s.u, NULL, &error), ATTN_OK, "the first write");
+    attn_layer_scales(layer, &q, &k, &v, &prob);
+    ok(k == 30.0F / 60 && v == 5.0F / 2.5F, "max|K| / 60 and max|V| / 2.5 by configuration: %g and %g",
+       (double)k, (double)v);
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    attn_context_destroy(context);
+    context = fake_context("[attn]\nk_scale_constant = 1e300\n");
+    g = group_of(context, ATTN_KV_FP8_E4M3, 0);
+    attn_layer_create(g, "l.0", &o, &layer, &error);
+    BAD(attn_layer_update_kv_cache(layer, &s.u, NULL, &error), ATTN_E_INVALID, "k_scale_constant",
+        "a constant that makes a scale of 0 is refused where it is used");
+    attn_layer_destroy(layer);
+    attn_group_close(g);
+    attn_context_destroy(context);
+}
+
 int main(void) {
+    test_constants();
     attn_context_t *context = fake_context("");
     test_loading(context);
     test_tensors(context);
