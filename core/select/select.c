@@ -110,18 +110,26 @@ static uint32_t distance_of(const attn_candidate_t *candidate) {
     return is_known ? candidate->num_reasons : MAX_REASONS + 1;
 }
 
-/* "text; text; text", of the nearest candidates first, as much as fits; the record has all of them. */
+static int is_absent(const attn_candidate_t *c) {
+    return c->num_reasons != 0 &&
+           (c->reasons[0].code == ATTN_REASON_UNKNOWN || c->reasons[0].code == ATTN_REASON_IMPORT_ERROR);
+}
+
+/* "text; text; text", each once, of the nearest candidates first and of those that are not there last, as
+ * much as fits; the record has all of them. */
 static void list_reasons(const attn_selection_t *selection, char *text, size_t size) {
     static const char more[] = " .. (all reasons: the selection record, or attn select)";
+    const uint32_t most = MAX_REASONS + 1;
     size_t used = 0;
     text[0] = 0;
-    for (uint32_t distance = 1; distance <= MAX_REASONS + 1; distance++)
+    for (uint32_t rank = 1; rank <= 2 * most; rank++) /* first all distances of the present */
         for (uint32_t i = 0; i < selection->num_candidates; i++) {
             const attn_candidate_t *candidate = &selection->candidates[i];
-            if (distance_of(candidate) != distance) continue;
+            if (distance_of(candidate) + (is_absent(candidate) ? most : 0) != rank) continue;
             for (uint32_t j = 0; j < candidate->num_reasons && used < size; j++)
-                used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : "",
-                                         candidate->reasons[j].text);
+                if (strstr(text, candidate->reasons[j].text) == NULL)
+                    used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : "",
+                                             candidate->reasons[j].text);
         }
     if (used >= size) memcpy(text + size - sizeof more, more, sizeof more);
 }
@@ -130,10 +138,8 @@ static int fail_explicit(const struct search *in) {
     const struct attni_select_rule *rule = &in->rule;
     const attn_candidate_t *candidate = &in->record->candidates[0];
     char reasons[340];
-    int is_absent = candidate->reasons[0].code == ATTN_REASON_UNKNOWN ||
-                    candidate->reasons[0].code == ATTN_REASON_IMPORT_ERROR;
     list_reasons(&in->record->shown, reasons, sizeof reasons);
-    return attn_fail(in->error, is_absent ? ATTN_E_NOT_FOUND : ATTN_E_UNSUPPORTED, "backend",
+    return attn_fail(in->error, is_absent(candidate) ? ATTN_E_NOT_FOUND : ATTN_E_UNSUPPORTED, "backend",
                      "backend %s was requested (%s) and cannot be used: %s", rule->explicit_backend,
                      rule->source, reasons);
 }

@@ -243,6 +243,20 @@ static void test_refused_plugin(void) {
     has_str(err.text, "is not an ELF file", "with its reason");
     attn_selection_free(record);
     attn_context_destroy(own);
+
+    context_of("[attn]\nplugins = flash, good\n[select decoder]\n"
+               "priority = FLASH_ATTN, FLASH_ATTN_DIFFKV, GOOD_ATTN\n",
+               &own, &err);
+    p.features = ATTN_F_SINK;
+    record = NULL;
+    is_int(attn_select(own, &p, &cpu, NULL, &record, &err), ATTN_E_UNSUPPORTED, "nobody serves");
+    const char *absent = strstr(err.text, "plugin flash did not load"),
+               *refused = strstr(err.text, "GOOD_ATTN");
+    ok(absent != NULL && refused != NULL && refused < absent,
+       "why those that are there do not comes before those that are not: %s", err.text);
+    ok(absent != NULL && strstr(absent + 1, "plugin flash did not load") == NULL, "and each reason once");
+    attn_selection_free(record);
+    attn_context_destroy(own);
 }
 
 /* A slip in a list must not pass in silence. */
