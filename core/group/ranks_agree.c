@@ -41,9 +41,13 @@ int attni_ranks_gather(const struct attni_ranks *k, const attn_comm_t *comm, con
                        uint64_t bytes, void *stream, attn_error_t *error) {
     if (!k->is_device) return comm->all_gather(comm->ctx, send, recv, bytes, NULL, error);
     char *there = k->exchange + k->exchange_bytes;
+    void *previous = NULL;
     int code = k->kind->copy_to(k->device_id, k->exchange, send, (size_t)bytes, stream, error);
-    if (code == ATTN_OK) code = comm->all_gather(comm->ctx, k->exchange, there, bytes, stream, error);
+    if (code == ATTN_OK) code = attni_ranks_enter(k, &previous, error);
+    if (code != ATTN_OK) return code;
+    code = comm->all_gather(comm->ctx, k->exchange, there, bytes, stream, error);
     if (code == ATTN_OK) code = comm->wait(comm->ctx, stream, error);
+    attni_ranks_leave(k, previous);
     return code != ATTN_OK ? code
                            : k->kind->copy_from(k->device_id, recv, there, (size_t)bytes * (size_t)k->world,
                                                 stream, error);

@@ -81,7 +81,12 @@ int attni_ranks_weights(attn_layer_t *layer, const attn_weights_t *weights, int 
         w.kv_b_proj = &mine;
         code = g->stage.ops.prepare_weights(g->stage.instance, &w, stream, error);
     }
-    if (code == ATTN_OK && k->is_device) code = k->comm.wait(k->comm.ctx, stream, error);
+    void *previous = NULL;
+    if (code == ATTN_OK && k->is_device) code = attni_ranks_enter(k, &previous, error);
+    if (code == ATTN_OK && k->is_device) {
+        code = k->comm.wait(k->comm.ctx, stream, error);
+        attni_ranks_leave(k, previous);
+    }
     if (room != NULL) give_room(k, room);
     return code;
 }
