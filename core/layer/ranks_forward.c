@@ -115,6 +115,14 @@ static int fills(const struct call *c, int code) {
     return is_good(code) || c->k->is_device;
 }
 
+/* Whether the queries can be sent from where they are: no word before them, no gap in them or behind. */
+static int is_message(const struct call *c, const DLTensor *query, uint64_t bytes) {
+    const int64_t d = c->k->query_size;
+    return c->k->is_device && query->strides[2] == 1 && query->strides[1] == d &&
+           query->strides[0] == c->heads * d &&
+           (uint64_t)(c->tokens * c->heads * d) * query->dtype.bits / 8 == bytes;
+}
+
 /* 1. Heads of all ranks, those of one KV head together: [T, kv, n, group, D]. */
 static int gather_queries(struct call *c, const attn_forward_t *a, uint32_t dtype, uint64_t layer, int code,
                           attn_error_t *error) {
@@ -122,7 +130,10 @@ static int gather_queries(struct call *c, const attn_forward_t *a, uint32_t dtyp
     const uint64_t size = attn_dtype_size(dtype),
                    bytes = round64(c->word + (uint64_t)(c->tokens * c->heads * d) * size);
     struct view from, to;
-    if (is_good(code)) {
+    const void *message = c->send;
+    if (is_good(code) && is_message(c, a->query, bytes)) {
+        message = attn_data(a->query);
+    } else if (is_good(code)) {
         view(c, &to, c->send + c->word, dtype, 3, own, NULL);
         code = attn_rows_copy(rows_of(&from, a->query, c->tokens), NULL, &to.t, c->stream, error);
     }
@@ -133,7 +144,7 @@ static int gather_queries(struct call *c, const attn_forward_t *a, uint32_t dtyp
         word->starts = layer;
     }
     attn_error_t comm_error = {.struct_size = sizeof comm_error};
-    const int sent = c->k->comm.all_gather(c->k->comm.ctx, c->send, c->recv, bytes, c->stream, &comm_error);
+    const int sent = c->k->comm.all_gather(c->k->comm.ctx, message, c->recv, bytes, c->stream, &comm_error);
     code = after(c, code, sent, &comm_error, error);
     if (!c->is_broken) code = check_words(c, ATTNI_WORD_QUERY, bytes, code, error);
     for (int32_t r = 0; r < c->n && is_good(code) && !c->k->is_device; r++) {
