@@ -99,6 +99,7 @@ static attn_problem_t rank_problem(const struct rank_world *w, int world, int ra
 
 /* Where the ranks run; one rank that gives the wanted numbers runs on the CPU. */
 static attn_device_t rank_device = {.struct_size = sizeof rank_device, .type = kDLCPU};
+static const attn_device_t *rank_own_device[MAX_WORLD]; /* of a rank, where it is not that of all */
 
 /* Memory of a device, which a run takes and gives back at its end. */
 struct rank_memory {
@@ -145,7 +146,9 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     const struct rank_case *c = &w->c;
     const int is_mla = c->role == ATTN_ROLE_MLA;
     attn_problem_t p = rank_problem(w, world, rank);
-    const attn_device_t d = comm != NULL ? rank_device : cpu();
+    const attn_device_t d = rank_own_device[rank] != NULL ? *rank_own_device[rank]
+                            : comm != NULL                ? rank_device
+                                                          : cpu();
     struct rank_memory m = {.kind = attn_device_kind(d.type), .device = {(DLDeviceType)d.type, d.id}};
     attn_group_t *g = NULL;
     attn_layer_t *layer = NULL;
