@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ranks_bench: a layer over two GPUs beside the same layer on one, joined over NCCL (doc/parallel.md), a
+ * thread a rank. Decode is a captured graph of 8 layers over caches that do not fit into L2; a prompt is
+ * enqueued layer by layer. Prints the time of a layer of the slower rank, and its parts: attention of one
+ * rank, which is one GPU's over half of the keys (of a prompt: half of one GPU's); what the kernels beside it
+ * take, from a layer that leaves its exchanges out; and the exchanges, by the difference and alone.
+ * ATTN_CONFIG says where the plugins are.
+ *
+ *     ranks_bench [row ..]      all rows, or those whose names contain one of the words
+ */
+#include <attn/attn_comm_nccl.h>
+
+#include <stdlib.h>
+
+enum { WORLD = 2, LAYERS = 8, ROUNDS = 12, MOST_CACHES = 8, LIMIT_MS = 60000 };
+
+typedef struct row {
+    const char *name;
+    uint32_t role, heads, kv_heads, size, interleave; /* 0: 16 */
+    int32_t reqs, len, query;                         /* query: new tokens of a request */
+    double target;                                    /* of one GPU's time by two GPUs' */
+} row_t;
+#define GQA .role = ATTN_ROLE_DECODER, .heads = 32, .kv_heads = 8, .size = 128
+#define MLA .role = ATTN_ROLE_MLA, .heads = 128, .size = 576
+static const row_t rows[] = {
+    {"decode 32/8 heads of 128, 1 x 131072", GQA, .reqs = 1, .len = 131072, .query = 1, .target = 1.6},
+    {"decode 32/8 heads of 128, 8 x 16384", GQA, .reqs = 8, .len = 16384, .query = 1, .target = 1.6},
+    {"decode 32/8 heads of 128, 1 x 1048576", GQA, .reqs = 1, .len = 1048576, .query = 1, .target = 1.85},
+    {"latent 128 heads, absorbed, 1 x 131072", MLA, .reqs = 1, .len = 131072, .query = 1, .target = 1.5},
+    {"prompt 32/8 heads of 128, 1 x 32768, runs of 64", GQA, .interleave = 64, .reqs = 1, .len = 32768,
+     .query = 32768, .target = 1.8},
+    {"prompt 32/8 heads of 128, 1 x 32768, runs of 256", GQA, .interleave = 256, .reqs = 1, .len = 32768,
+     .query = 32768, .target = 1.8},
+    {"prompt 32/8 heads of 128, 1 x 32768, runs of 1024", GQA, .interleave = 1024, .reqs = 1, .len = 32768,
+     .query = 32768, .target = 1.8},
+};
+enum { NUM_ROWS = sizeof rows / sizeof rows[0] };
+
+/* A run lies in a page. */
+static int32_t page_of(const row_t *row) {
+    return row->interleave > 64 ? (int32_t)row->interleave : 64;
+}
+
+typedef struct tensor {
+    DLTensor t;
+    int64_t shape[5], strides[5];
+} tensor_t;
+
+/* A rank, or the one GPU with everything (world 1). */
+typedef struct rig {
+    const row_t *row;
+    int world, rank, is_captured, num_caches, leaves_out; /* leaves_out: the exchanges, in layers measured */
+    int is_mute;                                          /* now */
+    int32_t len;
+    uint32_t join;
+    attn_context_t *context;
+    attn_group_t *group;
+    attn_layer_t *layer;
+    attn_comm_nccl_t nccl;
+    attn_comm_t comm;
+    attn_space_t space;
+    attn_batch_t batch;
+    attn_forward_t args;
+    tensor_t query, output, table, cache[MOST_CACHES];
+    int32_t *starts, *lens;
+    cudaStream_t stream;
+    void *memory[16], *host;
+    int taken;
+    char *room[2]; /* of exchanges alone */
+    double microseconds, exchanges;
+    attn_error_t error;
+} rig_t;
+
+static attn_context_t *contexts[WORLD];
+static ncclComm_t comms[WORLD];
+static pthread_barrier_t barrier;
+
+static void need(rig_t *r, int code) {
+    if (code == ATTN_OK) return;
+    fprintf(stderr, "ranks_bench: %s, rank %d of %d: %s: %s\n", r->row->name, r->rank, r->world,
+            r->error.param, r->error.text);
+    exit(1);
+}
+static void cuda(cudaError_t e, const char *what) {
+    if (e == cudaSuccess) return;
+    fprintf(stderr, "ranks_bench: %s: %s\n", what, cudaGetErrorString(e));
+    exit(1);
+}
+static char *take(rig_t *r, uint64_t bytes) {
+    void **p = &r->memory[r->taken++];
+    cuda(cudaMalloc(p, bytes + 256), "memory");
+    return *p;
+}
+
+/* Values between -1 and 1, not all the same: a megabyte of them again and again. */
+static void fill(void *to, uint64_t bytes) {
+    enum { SOME = 1 << 20 };
+    static uint16_t some[SOME / 2];
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one);
+    uint32_t random = 1;
+    for (int i = 0; i < SOME / 2; i++) {
+        random = random * 1664525u + 1013904223u;
+        some[i] = attn_to_bf16((double)(random >> 8) / (1 << 23) - 1);
+    }
+    for (uint64_t at = 0; at < bytes; at += SOME)
+        cuda(cudaMemcpy((char *)to + at, some, bytes - at < SOME ? bytes - at : SOME, cudaMemcpyHostToDevice),
+             "fill");
+    pthread_mutex_unlock(&one);
+}
+
+static const DLTensor *tensor(const rig_t *r, tensor_t *v, void *data, uint32_t dtype, int ndim, int64_t a,
+                              int64_t b, int64_t c) {
+    const int64_t shape[3] = {a, b, c};
+    int64_t dense = 1;
+    for (int i = ndim - 1; i >= 0; dense *= shape[i--])
+        v->shape[i] = shape[i], v->strides[i] = dense;
+    v->t =
+        (DLTensor){.data = data, .device = {kDLCUDA, r->rank}, .ndim = ndim, .dtype = attn_dl_dtype(dtype)};
+    v->t.shape = v->shape, v->t.strides = v->strides;
+    return &v->t;
+}
+
+static int64_t tokens_of(const row_t *row) {
+    return (int64_t)row->reqs * row->query;
+}
+
+/* The layer of `heads` heads over `len` keys a request, of all ranks. */
+static void open_rig(rig_t *r, uint32_t heads) {
+    const row_t *row = r->row;
+    const int is_mla = row->role == ATTN_ROLE_MLA;
+    const uint32_t interleave = row->interleave != 0 ? row->interleave : 16;
+    const int32_t local = (int32_t)attn_plan_cp_local_len(r->len, r->world, r->rank, (int)interleave),
+                  columns = (local + page_of(row) - 1) / page_of(row);
+    const int64_t tokens = tokens_of(row);
+    char name[16];
+    r->error.struct_size = sizeof r->error;
+    r->space.struct_size = sizeof r->space, r->batch.struct_size = sizeof r->batch;
+    r->args.struct_size = sizeof r->args;
+    r->is_captured = row->query == 1;
+    cuda(cudaSetDevice(r->rank), "device");
+    cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream");
+    ATTN_INIT(attn_device_t, device);
+    snprintf(name, sizeof name, "cuda:%d", r->rank);
+    need(r, attn_device_parse(name, &device, &r->error));
+    ATTN_INIT(attn_problem_t, p);
+    p.role = row->role, p.mask = ATTN_MASK_CAUSAL, p.dtype = ATTN_DTYPE_BFLOAT16;
+    p.num_heads = heads, p.num_kv_heads = row->kv_heads, p.head_size = row->size,
+    p.block_size = (uint32_t)page_of(row);
+    p.scale = 0.1;
+    p.features = (r->is_captured ? ATTN_F_CAPTURE : 0) | (is_mla ? ATTN_F_LATENT : 0);
+    if (is_mla) p.kv_lora_rank = 512, p.qk_rope_head_dim = 64;
+    p.max_num_seqs = (uint32_t)row->reqs, p.max_num_batched_tokens = (uint32_t)tokens;
+    p.max_model_len = (uint32_t)r->len, p.num_blocks = (uint32_t)(row->reqs * columns);
+    if (r->world > 1) {
+        p.dcp_world_size = (uint32_t)r->world, p.dcp_rank = (uint32_t)r->rank;
+        p.cp_interleave = interleave;
+    }
+    ATTN_INIT(attn_kv_cache_shape_t, shape);
+    ATTN_INIT(attn_space_needed_t, needed);
+    need(r, attn_group_open(contexts[r->rank], &p, &device, NULL, &r->group, NULL, &r->error));
+    need(r, attn_layer_create(r->group, "layer", NULL, &r->layer, &r->error));
+    need(r, attn_group_kv_cache_shape(r->group, 0, &shape, &r->error));
+    need(r, attn_group_space_needed(r->group, &needed, &r->error));
+    r->space.metadata = take(r, needed.metadata_bytes), r->space.metadata_bytes = needed.metadata_bytes;
+    r->space.workspace = take(r, needed.workspace_bytes), r->space.workspace_bytes = needed.workspace_bytes;
+    cuda(cudaMallocHost(&r->host, needed.host_bytes + 1), "pinned memory");
+    r->space.host = r->host, r->space.host_bytes = needed.host_bytes;
+    r->num_caches = (int)((512 * 1048576 + shape.total_bytes - 1) / shape.total_bytes);
+    if (r->num_caches > MOST_CACHES) r->num_caches = MOST_CACHES;
+    for (int i = 0; i < r->num_caches; i++) {
+        tensor_t *c = &r->cache[i];
+        char *at = take(r, (uint64_t)shape.total_bytes);
+        fill(at, (uint64_t)shape.total_bytes);
+        c->t = (DLTensor){
+            .data = at, .device = {kDLCUDA, r->rank}, .ndim = (int)shape.ndim, .dtype = shape.dtype};
+        c->t.shape = c->shape, c->t.strides = c->strides;
+        for (uint32_t d = 0; d < shape.ndim; d++)
+            c->shape[d] = shape.shape[d], c->strides[d] = shape.byte_strides[d] * 8 / shape.dtype.bits;
+    }
+    const uint64_t query = (uint64_t)tokens * heads * row->size * 2;
+    char *q = take(r, query);
+    fill(q, query);
+    const int64_t out = is_mla ? 512 : row->size;
+    r->args.query = tensor(r, &r->query, q, ATTN_DTYPE_BFLOAT16, 3, tokens, heads, row->size);
+    r->args.output = tensor(r, &r->output, take(r, (uint64_t)(tokens * heads * out) * 2), ATTN_DTYPE_BFLOAT16,
+                            3, tokens, heads, out);
+    const int32_t entries = row->reqs * columns;
+    int32_t *table = malloc((size_t)entries * 4);
+    r->starts = malloc((size_t)(row->reqs + 1) * 4), r->lens = malloc((size_t)row->reqs * 4);
+    if (table == NULL || r->starts == NULL || r->lens == NULL) exit(1);
+    for (int32_t i = 0; i < entries; i++)
+        table[i] = (int32_t)(((int64_t)i * 7919 + 3) % entries); /* pages of a cache in use lie anywhere */
+    for (int32_t i = 0; i <= row->reqs; i++)
+        r->starts[i] = i * row->query;
+    for (int32_t i = 0; i < row->reqs; i++)
+        r->lens[i] = r->len;
+    char *there = take(r, (uint64_t)entries * 4);
+    cuda(cudaMemcpy(there, table, (size_t)entries * 4, cudaMemcpyHostToDevice), "table");
+    free(table);
+    r->batch.block_table = tensor(r, &r->table, there, ATTN_DTYPE_INT32, 2, row->reqs, columns, 1);
+    r->batch.num_reqs = row->reqs, r->batch.num_actual_tokens = (int32_t)tokens;
+    r->batch.query_start_loc_host = r->starts, r->batch.seq_lens_host = r->lens;
+    if (r->is_captured) r->batch.flags = ATTN_BATCH_CAPTURE;
+    if (r->world > 1) {
+        const uint64_t room = (uint64_t)r->world * ((uint64_t)tokens * heads * (row->size + 4) * 2 + 256);
+        r->room[0] = take(r, room), r->room[1] = take(r, room);
+        need(r, attn_comm_nccl_init(&r->nccl, comms[r->rank], LIMIT_MS, &r->comm, &r->error));
+    }
+    cuda(cudaDeviceSynchronize(), "opening");
+}
+
+static void close_rig(rig_t *r) {
+    cuda(cudaDeviceSynchronize(), "closing");
+    attn_layer_destroy(r->layer);
+    attn_group_close(r->group);
+    for (int i = 0; i < r->taken; i++)
+        cudaFree(r->memory[i]);
+    cudaFreeHost(r->host);
+    cudaStreamDestroy(r->stream);
+    free(r->starts), free(r->lens);
+}
+
+static void layers(rig_t *r, int count) {
+    for (int i = 0; i < count; i++) {
+        r->args.kv_cache = &r->cache[i % r->num_caches].t;
+        need(r, attn_layer_forward(r->layer, &r->args, &r->space, r->stream, &r->error));
+    }
+}
+
+/* The messages of a layer and nothing else. */
+static void exchanges(rig_t *r, int count) {
+    const int64_t tokens = tokens_of(r->row), heads = r->args.query->shape[1];
+    const uint64_t query = (uint64_t)(tokens * heads * r->row->size) * 2,
+                   results = (uint64_t)(tokens * heads * r->args.output->shape[2]) * 2,
+                   lse = (uint64_t)(tokens * heads) * 4;
+    attn_comm_t *c = &r->comm;
+    for (int i = 0; i < count; i++) {
+        need(r, c->all_gather(c->ctx, r->room[0], r->room[1], query, r->stream, &r->error));
+        if (r->join == ATTN_JOIN_ALL_TO_ALL) {
+            need(r, c->all_to_all(c->ctx, r->room[0], r->room[1], results + lse, r->stream, &r->error));
+            continue;
+        }
+        need(r,
+             c->all_gather(c->ctx, r->room[0], r->room[1], lse * (uint64_t)r->world, r->stream, &r->error));
+        need(r, c->reduce_scatter(c->ctx, r->room[0], r->room[1], results / 2, ATTN_DTYPE_BFLOAT16, r->stream,
+                                  &r->error));
+    }
+}
+
+/* Microseconds of one: the median of what a stream takes for graphs, or for calls, behind one that brings the
+ * ranks together. */
+static double measure(rig_t *r, void (*work)(rig_t *, int), int count, int is_captured) {
+    cudaEvent_t at[ROUNDS + 1];
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    float times[ROUNDS];
+    const int rounds = is_captured ? ROUNDS : 5;
+    work(r, 1); /* connects the ranks */
+    if (r->world > 1) need(r, r->comm.wait(r->comm.ctx, r->stream, &r->error));
+    cuda(cudaStreamSynchronize(r->stream), "first call");
+    if (is_captured) {
+        cuda(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal), "capture");
+        work(r, count);
+        cuda(cudaStreamEndCapture(r->stream, &graph), "capture");
+        cuda(cudaGraphInstantiate(&exec, graph, 0), "graph");
+    }
+    for (int i = 0; i <= rounds; i++)
+        cuda(cudaEventCreate(&at[i]), "event");
+    if (r->world > 1) pthread_barrier_wait(&barrier);
+    for (int i = -1; i <= rounds; i++) {
+        if (i >= 0) cuda(cudaEventRecord(at[i], r->stream), "event");
+        if (i == rounds) break;
+        if (is_captured)
+            cuda(cudaGraphLaunch(exec, r->stream), "graph");
+        else
+            work(r, count);
+    }
+    cuda(cudaStreamSynchronize(r->stream), "rounds");
+    for (int i = 0; i < rounds; i++) {
+        cuda(cudaEventElapsedTime(&times[i], at[i], at[i + 1]), "event");
+        for (int k = i; k > 0 && times[k] < times[k - 1]; k--) {
+            const float t = times[k];
+            times[k] = times[k - 1], times[k - 1] = t;
+        }
+    }
+    for (int i = 0; i <= rounds; i++)
+        cudaEventDestroy(at[i]);
+    if (is_captured) cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
+    return (double)times[rounds / 2] * 1000 / count;
+}
+
+/* A communicator that exchanges nothing while it is mute. */
+static int mute_gather(void *ctx, const void *send, void *recv, uint64_t bytes, void *stream,
+                       attn_error_t *error) {
+    rig_t *r = ctx;
+    return r->is_mute ? ATTN_OK : r->comm.all_gather(r->comm.ctx, send, recv, bytes, stream, error);
+}
+static int mute_exchange(void *ctx, const void *send, void *recv, uint64_t bytes, void *stream,
+                         attn_error_t *error) {
+    rig_t *r = ctx;
+    return r->is_mute ? ATTN_OK : r->comm.all_to_all(r->comm.ctx, send, recv, bytes, stream, error);
+}
+static int mute_sum(void *ctx, const void *send, void *recv, uint64_t count, uint32_t dtype, void *stream,
+                    attn_error_t *error) {
+    rig_t *r = ctx;
+    return r->is_mute ? ATTN_OK
+                      : r->comm.reduce_scatter(r->comm.ctx, send, recv, count, dtype, stream, error);
+}
+static int mute_wait(void *ctx, void *stream, attn_error_t *error) {
+    rig_t *r = ctx;
+    return r->comm.wait(r->comm.ctx, stream, error);
+}
+
+static void *run_rank(void *user) {
+    rig_t *r = user;
+    const int count = r->is_captured ? LAYERS : 1;
+    cuda(cudaSetDevice(r->rank), "device");
+    ATTN_INIT(attn_comm_t, mute);
+    mute.flags = ATTN_COMM_DEVICE, mute.world = r->world, mute.rank = r->rank, mute.ctx = r;
+    mute.all_gather = mute_gather, mute.all_to_all = mute_exchange, mute.reduce_scatter = mute_sum;
+    mute.wait = mute_wait;
+    need(r, attn_group_set_comm(r->group, r->leaves_out ? &mute : &r->comm, r->join, &r->error));
+    need(r, attn_group_build_metadata(r->group, &r->batch, &r->space, r->stream, &r->error));
+    r->is_mute = r->leaves_out;
+    r->microseconds = measure(r, layers, count, r->is_captured);
+    if (!r->leaves_out) r->exchanges = measure(r, exchanges, count, r->is_captured);
+    return NULL;
+}
+
+/* One GPU: all heads over `len` keys. */
+static double alone(const row_t *row, int32_t len) {
+    rig_t r = {.row = row, .world = 1, .len = len};
+    open_rig(&r, row->heads);
+    need(&r, attn_group_build_metadata(r.group, &r.batch, &r.space, r.stream, &r.error));
+    const double us = measure(&r, layers, r.is_captured ? LAYERS : 1, r.is_captured);
+    close_rig(&r);
+    return us;
+}
+
+/* Two GPUs: the slower rank's layer, and exchanges; exchange NULL: without them. */
+static double together(const row_t *row, uint32_t join, double *exchange) {
+    static rig_t rigs[WORLD];
+    pthread_t threads[WORLD];
+    double us = 0;
+    if (exchange != NULL) *exchange = 0;
+    for (int i = 0; i < WORLD; i++) {
+        rigs[i] = (rig_t){.row = row, .world = WORLD, .rank = i, .len = row->len, .join = join};
+        rigs[i].leaves_out = exchange == NULL;
+        open_rig(&rigs[i], row->heads / WORLD);
+    }
+    for (int i = 0; i < WORLD; i++)
+        pthread_create(&threads[i], NULL, run_rank, &rigs[i]);
+    for (int i = 0; i < WORLD; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < WORLD; i++) {
+        if (rigs[i].microseconds > us) us = rigs[i].microseconds;
+        if (exchange != NULL && rigs[i].exchanges > *exchange) *exchange = rigs[i].exchanges;
+        cuda(cudaSetDevice(i), "device");
+        close_rig(&rigs[i]);
+    }
+    return us;
+}
+
+static void meet(void) {
+    ncclUniqueId id;
+    ncclResult_t state = ncclGetUniqueId(&id);
+    ncclGroupStart();
+    for (int r = 0; r < WORLD && state == ncclSuccess; r++) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        cuda(cudaSetDevice(r), "device");
+        ncclCommInitRankConfig(&comms[r], WORLD, id, r, &config);
+    }
+    ncclGroupEnd();
+    for (int r = 0; r < WORLD; r++) {
+        do
+            ncclCommGetAsyncError(comms[r], &state);
+        while (state == ncclInProgress);
+        if (state != ncclSuccess) {
+            fprintf(stderr, "ranks_bench: NCCL, rank %d: %s\n", r, ncclGetErrorString(state));
+            exit(1);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    attn_error_t error = {.struct_size = sizeof error};
+    struct cudaDeviceProp prop;
+    int count = 0, version = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count < WORLD) {
+        fprintf(stderr, "ranks_bench: needs two CUDA devices, here are %d\n", count);
+        return 77;
+    }
+    for (int r = 0; r < WORLD; r++)
+        if (attn_context_create(NULL, &contexts[r], &error) != ATTN_OK) {
+            fprintf(stderr, "ranks_bench: %s\n", error.text);
+            return 1;
+        }
+    pthread_barrier_init(&barrier, NULL, WORLD);
+    meet();
+    cuda(cudaGetDeviceProperties(&prop, 0), "device");
+    ncclGetVersion(&version);
+    printf("%d x %s, NCCL %d.%d.%d; microseconds of a layer, bfloat16, pages of 64 or of a run\n"
+           "%-50s %8s %8s %6s %6s | %9s %7s %9s %6s | %8s %6s %6s\n",
+           WORLD, prop.name, version / 10000, version / 100 % 100, version % 100, "", "one GPU", "two",
+           "ratio", "target", "attention", "kernels", "exchanges", "alone", "red.-sc.", "ratio", "alone");
+    for (int i = 0; i < NUM_ROWS; i++) {
+        const row_t *row = &rows[i];
+        int is_wanted = argc < 2;
+        for (int k = 1; k < argc; k++)
+            is_wanted |= strstr(row->name, argv[k]) != NULL;
+        if (!is_wanted) continue;
+        double exchange, other;
+        const double one = alone(row, row->len),
+                     part = row->query == 1 ? alone(row, row->len / WORLD) : one / WORLD,
+                     two = together(row, ATTN_JOIN_ALL_TO_ALL, &exchange),
+                     mute = together(row, ATTN_JOIN_ALL_TO_ALL, NULL),
+                     sum = together(row, ATTN_JOIN_REDUCE_SCATTER, &other);
+        printf("%-50s %8.1f %8.1f %6.2f %6.2f | %9.1f %7.1f %9.1f %6.1f | %8.1f %6.2f %6.1f\n", row->name,
+               one, two, one / two, row->target, part, mute - part, two - mute, exchange, sum, one / sum,
+               other);
+        fflush(stdout);
+    }
+    for (int r = 0; r < WORLD; r++)
+        attn_context_destroy(contexts[r]);
+    return 0; /* the communicators end with the process */
+}
