@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attn_comm_nccl.h with a communicator of one rank: what NCCL is asked for, on a stream and captured, and
- * that a wait ends: by the work on the stream, or by the limit. Built where configure finds NCCL. Two ranks
- * need two devices. */
+ * that a wait ends: by the work on the stream, or by the limit. Built where configure finds NCCL. Two
+ * ranks: ranks_nccl.c. */
 #include "../tap.h"
 
 #include <attn/attn_comm_nccl.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Context parallelism on a CUDA device: all ranks are threads of one device, which exchange through host
- * memory, against one rank in double on the CPU (semantics 8); and a captured step. What NCCL does between
- * two devices is not seen here. */
+ * memory, against one rank in double on the CPU (semantics 8); and a captured step. Two devices: ranks_nccl.c. */
 #include "../layer/ranks_threads.h"
 #include "ranks_cases.h"
 
