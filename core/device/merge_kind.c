@@ -26,6 +26,10 @@ static int check_table(const attn_merge_table_t *raw, attn_merge_table_t *taken,
         taken->rows_gather == NULL || taken->rows_scatter == NULL)
         return attn_fail(error, ATTN_E_ABI, "merge",
                          "%s: attn_merge_table_t lacks a function; a table has all five of them", bringer);
+    if ((taken->peers_query == NULL) != (taken->peers_join == NULL))
+        return attn_fail(error, ATTN_E_ABI, "merge",
+                         "%s: attn_merge_table_t has one of peers_query and peers_join; give both or neither",
+                         bringer);
     return ATTN_OK;
 }
 

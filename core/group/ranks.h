@@ -42,8 +42,11 @@ struct attni_ranks {
     struct attni_word late;   /* then: an error of this rank that the others do not know yet */
     struct attni_word own;    /* sent */
     struct attni_word *words; /* [world], received */
-    int has_empty;            /* on a device: a token of the last batch may have no key here */
-    int32_t *lists;           /* of batches that differ: own, then all ranks' */
+    int64_t peer_tokens;      /* batches of at most so many go through the peers' memory; 0: none */
+    attn_peers_t peers;       /* then: what lies where */
+    void *peer_memory[ATTN_PEERS_MAX];
+    int has_empty;  /* on a device: a token of the last batch may have no key here */
+    int32_t *lists; /* of batches that differ: own, then all ranks' */
     int64_t list_entries;
     struct attni_ranks_state *states; /* [world], for merging */
     attn_state_t *merged;             /* [world] */
@@ -106,6 +109,13 @@ void attni_word_say(struct attni_word *w, uint32_t what, int code, const attn_er
 /* The received words, `step` bytes apart: the own error, else that of a rank that has one. */
 int attni_words_check(const struct attni_ranks *k, uint32_t what, const void *words, uint64_t step, int code,
                       attn_error_t *error);
+
+/* Whether the ranks can exchange in each other's memory, as far as one can say alone; takes the memory,
+ * unless the communicator says that there is none [collective]; what the device says of waits that were not
+ * met, as this rank's late error. */
+int attni_ranks_can_peers(const attn_group_t *g, const attn_comm_t *comm, uint32_t join);
+int attni_ranks_open_peers(attn_group_t *g, const attn_comm_t *comm, attn_error_t *error);
+int attni_ranks_check_peers(struct attni_ranks *k, void *stream, attn_error_t *error);
 
 /* Host bytes of a batch that attni_ranks_cut rewrites. */
 uint64_t attni_ranks_host_bytes(const attn_group_t *g);

@@ -109,6 +109,8 @@ int attni_ranks_agree(const attn_group_t *g, const attn_batch_t *b, int code, vo
             error, ATTN_E_STATE, "group",
             "the group has dcp_world_size %d and no communicator; call attn_group_set_comm first",
             (int)k->world);
+    const int waited = attni_ranks_check_peers(k, stream, code == ATTN_OK ? error : NULL);
+    if (code == ATTN_OK) code = waited;
     attni_word_say(&k->own, ATTNI_WORD_BATCH, code, error);
     if (code == ATTN_OK) {
         k->own.num_reqs = b->num_reqs;

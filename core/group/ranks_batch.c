@@ -181,6 +181,9 @@ static int send_lists(const attn_group_t *g, const attn_batch_t *b, const struct
     if (code == ATTN_OK)
         code = k->kind->copy_to(k->device_id, l.lse_places, places, (size_t)tokens * sizeof *places, stream,
                                 error);
+    if (code == ATTN_OK && k->peer_tokens > 0) /* the others are through with those of the batch before */
+        code = k->kind->copy_to(k->device_id, (char *)k->peer_memory[k->rank] + k->peers.places_at, places,
+                                (size_t)attni_min64(tokens, k->peer_tokens) * sizeof *places, stream, error);
     if (code != ATTN_OK) return code;
     const int64_t width = attni_min64(k->columns, b->block_table->shape[1]);
     int64_t from_shape[2] = {b->block_table->shape[0], width}, rows_shape = c->count, one = 1;

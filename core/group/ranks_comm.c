@@ -36,6 +36,14 @@ static int check_comm(const attn_comm_t *c, const struct attni_ranks *k, attn_er
     if (is_device && c->wait == NULL)
         return attn_fail(error, ATTN_E_INVALID, "comm",
                          "comm has ATTN_COMM_DEVICE and no wait; without it a missing rank is not noticed");
+    if (c->peers != NULL && (!is_device || c->limit_ms < 1 || c->limit_ms > UINT32_MAX))
+        return attn_fail(error, ATTN_E_INVALID, is_device ? "limit_ms" : "peers",
+                         is_device
+                             ? "comm has peers and limit_ms %llu; expected 1 to 4294967295: how long a "
+                               "kernel waits for another rank"
+                             : "comm has peers, limit_ms %llu, and exchanges host memory; peers are for "
+                               "devices (ATTN_COMM_DEVICE)",
+                         (unsigned long long)c->limit_ms);
     return ATTN_OK;
 }
 
@@ -59,15 +67,17 @@ static int check_place(const attn_comm_t *c, const struct attni_ranks *k, uint32
     return ATTN_OK;
 }
 
-static void say(const attn_group_t *g, uint32_t join, struct meeting *m) {
+static void say(const attn_group_t *g, const attn_comm_t *c, uint32_t join, struct meeting *m) {
     attn_problem_t p = g->problem;
     p.dcp_rank = 0;
     p.num_blocks = 0; /* a rank may have more room than another */
     int used = attn_problem_format(&p, m->text, sizeof m->text);
     if (used > 0 && (size_t)used < sizeof m->text)
-        snprintf(m->text + used, sizeof m->text - (size_t)used, " backend=%s options=%016llx join=%s",
-                 g->backend->shown.name, (unsigned long long)g->options_hash,
-                 join == ATTN_JOIN_ALL_TO_ALL ? "all_to_all" : "reduce_scatter");
+        snprintf(m->text + used, sizeof m->text - (size_t)used,
+                 " backend=%s options=%016llx join=%s peers=%s", g->backend->shown.name,
+                 (unsigned long long)g->options_hash,
+                 join == ATTN_JOIN_ALL_TO_ALL ? "all_to_all" : "reduce_scatter",
+                 attni_ranks_can_peers(g, c, join) ? "yes" : "no");
 }
 
 /* The value of the word `key`= in text, or nothing. */
@@ -156,10 +166,12 @@ int attn_group_set_comm(attn_group_t *group, const attn_comm_t *comm, uint32_t j
     mine->code = check_place(&c, k, join, &own);
     snprintf(mine->param, sizeof mine->param, "%s", own.param);
     snprintf(mine->error, sizeof mine->error, "%.*s", (int)sizeof mine->error - 1, own.text);
-    say(group, join, mine);
+    say(group, &c, join, mine);
     code = attni_ranks_gather(k, &c, mine, all, sizeof *mine, NULL, error);
     if (code == ATTN_OK) code = compare(all, c.world, error);
     free(all);
+    if (code == ATTN_OK && attni_ranks_can_peers(group, &c, join))
+        code = attni_ranks_open_peers(group, &c, error);
     if (code != ATTN_OK) return code;
     k->comm = c;
     k->join = join;

@@ -9,8 +9,13 @@
  * On a CPU every message begins with a word that says whether its rank can go on: if one cannot, all
  * return. On a device nobody could look at it: a rank that cannot go on sends LSE that are not numbers,
  * which makes the others' results so, and says why before the next batch (ranks_agree.c).
+ *
+ * Where the ranks reach each other's memory and the batch is small, 1 and 3 are a kernel each: it stores the
+ * queries into the memory of all, where attention reads them and leaves its results, which the other loads
+ * and merges.
  */
 #include "layer/ranks_forward.h"
+#include "device/merge_kind.h"
 
 #include <math.h>
 
@@ -53,7 +58,8 @@ struct call {
     const attn_space_t *space;
     const attn_group_t *g;
     void *stream;
-    int is_broken; /* the communicator failed */
+    int is_broken;                      /* the communicator failed */
+    const attn_merge_table_t *by_peers; /* in the peers' memory, by these functions; NULL: by calls */
     char *send, *recv, *query, *partial;
     float *lse, *own_lse;
 };
@@ -83,6 +89,13 @@ static struct call call_of(const attn_group_t *g, const attn_space_t *s, int64_t
     c.partial = c.query + k->query_bytes;
     c.lse = (float *)(void *)(c.partial + k->partial_bytes);
     c.own_lse = (float *)(void *)((char *)c.lse + k->lse_bytes);
+    if (tokens > k->peer_tokens) return c;
+    at = k->peer_memory[k->rank];
+    c.by_peers = attni_merge_kind(c.device.device_type);
+    c.columns = k->peers.lse_columns;
+    c.query = at + k->peers.query_at;
+    c.partial = at + k->peers.output_at;
+    c.lse = (float *)(void *)(at + k->peers.lse_at);
     return c;
 }
 
@@ -162,6 +175,35 @@ static int gather_queries(struct call *c, const attn_forward_t *a, uint32_t dtyp
     view(c, &from, c->recv + c->word, dtype, 5, shape, in);
     view(c, &to, c->query, dtype, 5, shape, out);
     return copy(c, &from, &to, error);
+}
+
+/* 1 and 3 in the peers' memory. A rank that cannot go on stores no queries and takes no results, but none of
+ * the others waits for it. */
+static int query_by_peers(const struct call *c, const attn_forward_t *a, int code, attn_error_t *error) {
+    const DLTensor *own = is_good(code) ? a->query : NULL;
+    attn_error_t why = {.struct_size = sizeof why};
+    const int put = c->by_peers->peers_query(&c->k->peers, own, c->tokens, c->stream, &why);
+    return is_good(code) && !is_good(put) ? attn_fail(error, put, why.param, "%s", why.text) : code;
+}
+
+static int join_by_peers(const struct call *c, const attn_forward_t *a, int code, attn_error_t *error) {
+    const int goes_on = is_good(code);
+    attn_error_t why = {.struct_size = sizeof why};
+    const int put =
+        c->by_peers->peers_join(&c->k->peers, c->tokens, goes_on ? a->sinks : NULL,
+                                goes_on ? a->output : NULL, goes_on ? a->lse : NULL, c->stream, &why);
+    return goes_on && !is_good(put) ? attn_fail(error, put, why.param, "%s", why.text) : code;
+}
+
+/* What the kernels read and write without looking at its shape. */
+static int check_rows(const struct call *c, const attn_forward_t *a, attn_error_t *error) {
+    const char *name = a->query->shape[0] < c->tokens                   ? "query"
+                       : a->output->shape[0] < c->tokens                ? "output"
+                       : a->lse != NULL && a->lse->shape[1] < c->tokens ? "lse"
+                                                                        : NULL;
+    if (name == NULL) return ATTN_OK;
+    return attn_fail(error, ATTN_E_INVALID, name, "%s has fewer rows than the batch has tokens, %lld", name,
+                     (long long)c->tokens);
 }
 
 /* On a CPU: tokens of which this rank has no key. */
@@ -352,10 +394,13 @@ int attni_ranks_forward(attn_layer_t *layer, const attn_forward_t *args, const a
     struct call c = call_of(g, space, tokens, stream);
     const uint64_t name = attn_fingerprint64(0, layer->name, strlen(layer->name));
     k->ran = attn_fingerprint64(k->ran, &name, sizeof name);
-    code = gather_queries(&c, args, g->problem.dtype, name, code, error);
+    if (c.by_peers != NULL && is_good(code)) code = check_rows(&c, args, error);
+    code = c.by_peers != NULL ? query_by_peers(&c, args, code, error)
+                              : gather_queries(&c, args, g->problem.dtype, name, code, error);
     if (!is_good(code) && (!k->is_device || c.is_broken)) return code;
     if (is_good(code)) code = attend(layer, &c, args, error);
     if (!is_good(code) && k->is_device) poison(&c, code, error);
+    if (c.by_peers != NULL) return join_by_peers(&c, args, code, error);
     return (k->join == ATTN_JOIN_REDUCE_SCATTER ? join_reduce_scatter : join_all_to_all)(&c, args, code,
                                                                                          error);
 }

@@ -28,6 +28,12 @@
  * next build_metadata gives all ranks its error. set_comm, build_metadata and prepare_weights wait for the
  * stream.
  *
+ * PEERS: where the communicator gives memory that all ranks load and store (`peers`), all are asked to join
+ * by all-to-all, and the plugin that merges has kernels for it, small batches (decodes) are exchanged inside
+ * two kernels, without calls of the communicator: the first stores the queries where they are wanted, the
+ * second loads the peers' results and merges them. They wait on the device; a wait longer than limit_ms
+ * ends, and the next build_metadata says which rank did not come.
+ *
  * The communicator is the engine's: libattn links no transport. attn_comm_threads.h makes one of threads,
  * attn_comm_mpi.h one of MPI, attn_comm_nccl.h one of NCCL, and attn_comm_staged.h takes one of host
  * memory to a device; all are compiled by the engine.
@@ -70,7 +76,13 @@ typedef struct attn_comm {
     /* With ATTN_COMM_DEVICE: waits until what was put on the stream is done, or an error is known: also
      * that a rank did not come within the communicator's limit. NULL without. */
     int (*wait)(void *ctx, void *stream, attn_error_t *error);
-    uint64_t reserved[3];
+    /* With ATTN_COMM_DEVICE, or NULL: `bytes` of memory on the group's device, zeroes, aligned to 256, and
+     * in of_rank [world] where this rank's kernels load and store what every rank got by the same call;
+     * of_rank[rank] is its own. It stays until the communicator is ended. Where one rank cannot reach
+     * another, all get ATTN_E_UNSUPPORTED, and a group goes on without. [collective] */
+    int (*peers)(void *ctx, uint64_t bytes, void **of_rank, attn_error_t *error);
+    uint64_t limit_ms; /* with peers: how long a kernel waits there for another rank, at least 1 */
+    uint64_t reserved[1];
 } attn_comm_t;
 
 /* How the results of the ranks are joined (semantics 8.4). */

@@ -23,6 +23,7 @@
 #define ATTN_COMM_NCCL_H
 
 #include <attn/attn_comm.h>
+#include <attn/attn_comm_process.h>
 #include <attn/attn_plugin_util.h>
 
 #include <cuda_runtime_api.h>
@@ -30,6 +31,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #ifdef __cplusplus
@@ -42,6 +44,7 @@ typedef struct attn_comm_nccl {
     int rank, world;
     int64_t limit_ms;
     char why[320];
+    struct attn_comm_nccl_memory *given; /* to ranks as peers */
 } attn_comm_nccl_t;
 
 ATTN_UNUSED static int64_t attn_comm_nccl_now_(void) {
@@ -191,6 +194,141 @@ ATTN_UNUSED static int attn_comm_nccl_init(attn_comm_nccl_t *nccl, ncclComm_t co
     c.wait = attn_comm_nccl_wait_;
     *made = c;
     return ATTN_OK;
+}
+
+/* ------------------------------------------------------------------ peers */
+
+/* Memory of one call of peers, and what of other processes is mapped. */
+typedef struct attn_comm_nccl_memory {
+    struct attn_comm_nccl_memory *next;
+    void *own;
+    void **opened; /* [world], NULL: not by a handle */
+    int device;
+} attn_comm_nccl_memory_t;
+
+/* What a rank says of its memory. */
+typedef struct attn_comm_nccl_peer {
+    attn_comm_process_t process;
+    cudaIpcMemHandle_t handle;
+    void *memory; /* NULL: it has none */
+    int device, has_handle, reaches_all;
+} attn_comm_nccl_peer_t;
+
+/* all [world] of own, through memory of the device. */
+ATTN_UNUSED static int attn_comm_nccl_tell_(attn_comm_nccl_t *n, const attn_comm_nccl_peer_t *own,
+                                            attn_comm_nccl_peer_t *all, attn_error_t *error) {
+    const size_t size = sizeof *own, whole = size * (size_t)n->world;
+    cudaStream_t stream = NULL;
+    char *there = NULL;
+    int code = ATTN_OK;
+    cudaError_t e = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (e == cudaSuccess) e = cudaMalloc((void **)&there, size + whole);
+    if (e == cudaSuccess) e = cudaMemcpyAsync(there, own, size, cudaMemcpyHostToDevice, stream);
+    if (e == cudaSuccess) code = attn_comm_nccl_all_gather_(n, there, there + size, size, stream, error);
+    if (e == cudaSuccess && code == ATTN_OK) code = attn_comm_nccl_wait_(n, stream, error);
+    if (e == cudaSuccess && code == ATTN_OK)
+        e = cudaMemcpyAsync(all, there + size, whole, cudaMemcpyDeviceToHost, stream);
+    if (e == cudaSuccess && code == ATTN_OK) e = cudaStreamSynchronize(stream);
+    if (code == ATTN_OK) cudaFree(there); /* else what hangs on the stream may use it */
+    if (code == ATTN_OK && stream != NULL) cudaStreamDestroy(stream);
+    if (e == cudaSuccess) return code;
+    snprintf(n->why, sizeof n->why, "peers: CUDA says: %.200s", cudaGetErrorString(e));
+    return attn_comm_nccl_abort_(n, ATTN_E_DEVICE, error);
+}
+
+/* Where the memory of a rank lies for the device that is current; NULL: out of reach. */
+ATTN_UNUSED static void *attn_comm_nccl_reach_(const attn_comm_nccl_peer_t *own,
+                                               const attn_comm_nccl_peer_t *peer, void **opened) {
+    int can = 0;
+    cudaError_t e;
+    if (peer->memory == NULL) return NULL;
+    if (attn_comm_process_is_same(&own->process, &peer->process)) {
+        if (own->device == peer->device) return peer->memory;
+        if (cudaDeviceCanAccessPeer(&can, own->device, peer->device) != cudaSuccess || !can) return NULL;
+        e = cudaDeviceEnablePeerAccess(peer->device, 0);
+        if (e != cudaSuccess) (void)cudaGetLastError(); /* it stays for the engine to find */
+        return e == cudaSuccess || e == cudaErrorPeerAccessAlreadyEnabled ? peer->memory : NULL;
+    }
+    if (own->process.boot != peer->process.boot || !peer->has_handle) return NULL;
+    e = cudaIpcOpenMemHandle(opened, peer->handle, cudaIpcMemLazyEnablePeerAccess);
+    if (e == cudaSuccess) return *opened;
+    (void)cudaGetLastError();
+    *opened = NULL;
+    return NULL;
+}
+
+ATTN_UNUSED static int attn_comm_nccl_peers_(void *ctx, uint64_t bytes, void **of_rank, attn_error_t *error) {
+    attn_comm_nccl_t *n = (attn_comm_nccl_t *)ctx;
+    const uint64_t whole =
+        (bytes + (2u << 20) - 1) >> 21 << 21; /* pages of its own: a handle opens whole ones */
+    attn_comm_nccl_memory_t *m = (attn_comm_nccl_memory_t *)calloc(1, sizeof *m);
+    attn_comm_nccl_peer_t own, *all = (attn_comm_nccl_peer_t *)calloc((size_t)n->world, sizeof *all);
+    int before = 0, code = attn_comm_nccl_begin_(n, "peers", error);
+    if (m != NULL) m->opened = (void **)calloc((size_t)n->world, sizeof *m->opened);
+    if (code == ATTN_OK && (m == NULL || all == NULL || m->opened == NULL))
+        code = attn_fail(error, ATTN_E_NO_MEMORY, "comm", "out of memory for the ranks' peers");
+    if (code != ATTN_OK) {
+        if (m != NULL) free(m->opened);
+        free(m), free(all);
+        return code;
+    }
+    m->next = n->given;
+    n->given = m;
+    memset(&own, 0, sizeof own);
+    own.process = attn_comm_process_self();
+    cudaGetDevice(&before);
+    if (ncclCommCuDevice(n->comm, &m->device) != ncclSuccess) m->device = before;
+    cudaSetDevice(m->device);
+    own.device = m->device;
+    if (cudaMalloc(&m->own, (size_t)whole) == cudaSuccess &&
+        cudaMemset(m->own, 0, (size_t)whole) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess) {
+        own.memory = m->own;
+        own.has_handle = cudaIpcGetMemHandle(&own.handle, m->own) == cudaSuccess;
+    }
+    (void)cudaGetLastError();
+    code = attn_comm_nccl_tell_(n, &own, all, error);
+    own.reaches_all = 1;
+    for (int r = 0; r < n->world && code == ATTN_OK; r++) {
+        of_rank[r] = r == n->rank ? m->own : attn_comm_nccl_reach_(&own, &all[r], &m->opened[r]);
+        if (of_rank[r] == NULL || own.memory == NULL) own.reaches_all = 0;
+    }
+    if (code == ATTN_OK) code = attn_comm_nccl_tell_(n, &own, all, error);
+    for (int r = 0; r < n->world && code == ATTN_OK; r++)
+        if (!all[r].reaches_all)
+            code = attn_fail(error, ATTN_E_UNSUPPORTED, "comm",
+                             "rank %d does not reach the memory of all other ranks; exchanges are NCCL's", r);
+    cudaSetDevice(before);
+    free(all);
+    return code;
+}
+
+/* Adds to comm, made by attn_comm_nccl_init, the memory of peers. Their waits have the communicator's limit.
+ * [one thread] */
+ATTN_UNUSED static int attn_comm_nccl_offer_peers(attn_comm_nccl_t *nccl, attn_comm_t *comm,
+                                                  attn_error_t *error) {
+    if (nccl == NULL || comm == NULL || comm->ctx != nccl)
+        return attn_fail(error, ATTN_E_INVALID, "comm",
+                         "give nccl and the comm that attn_comm_nccl_init made of it");
+    comm->peers = attn_comm_nccl_peers_;
+    comm->limit_ms = (uint64_t)nccl->limit_ms;
+    return ATTN_OK;
+}
+
+/* Frees the memory of peers; needed after attn_comm_nccl_offer_peers alone. [one thread] */
+ATTN_UNUSED static void attn_comm_nccl_end(attn_comm_nccl_t *nccl) {
+    int before = 0;
+    if (nccl == NULL || nccl->given == NULL) return;
+    cudaGetDevice(&before);
+    while (nccl->given != NULL) {
+        attn_comm_nccl_memory_t *m = nccl->given;
+        nccl->given = m->next;
+        cudaSetDevice(m->device);
+        for (int r = 0; r < nccl->world; r++)
+            if (m->opened[r] != NULL) cudaIpcCloseMemHandle(m->opened[r]);
+        cudaFree(m->own);
+        free(m->opened), free(m);
+    }
+    cudaSetDevice(before);
 }
 
 #ifdef __cplusplus

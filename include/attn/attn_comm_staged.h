@@ -11,11 +11,22 @@
  *     attn_comm_staged_end(&staged);           after the groups are closed
  *
  * Calls cannot be captured in a graph.
+ *
+ * Ranks that are threads of one process and share the device can exchange in its memory, which also can be
+ * captured:
+ *
+ *     attn_comm_staged_offer_peers(&staged, 10000, &comm, &error);     before attn_group_set_comm
+ *
+ * Kernels of one rank then wait for kernels of another, so every rank needs a stream of its own that does
+ * not wait for the default stream, and between build_metadata and the end of a step nothing may stop the
+ * device: no allocation, no first use of a kernel (run with CUDA_MODULE_LOADING=EAGER). It serves tests
+ * above all.
  */
 #ifndef ATTN_COMM_STAGED_H
 #define ATTN_COMM_STAGED_H
 
 #include <attn/attn_comm.h>
+#include <attn/attn_comm_process.h>
 #include <attn/attn_plugin_util.h>
 #include <attn/draft/attn_device.h>
 
@@ -32,6 +43,8 @@ typedef struct attn_comm_staged {
     int32_t device_id;
     void *send, *recv;
     uint64_t send_bytes, recv_bytes;
+    void **given; /* memory of the ranks, freed at the end */
+    uint32_t num_given;
 } attn_comm_staged_t;
 
 ATTN_UNUSED static int attn_comm_staged_room_(void **room, uint64_t *has, uint64_t bytes,
@@ -96,6 +109,69 @@ ATTN_UNUSED static int attn_comm_staged_wait_(void *ctx, void *stream, attn_erro
     return ATTN_OK;
 }
 
+/* What a rank says of its memory. */
+typedef struct attn_comm_staged_peer {
+    attn_comm_process_t process;
+    void *memory;
+    int32_t device_type, device_id;
+    int32_t code;
+} attn_comm_staged_peer_t;
+
+ATTN_UNUSED static int attn_comm_staged_take_(attn_comm_staged_t *s, uint64_t bytes, void **memory,
+                                              attn_error_t *error) {
+    void **given = (void **)realloc(s->given, (s->num_given + 1) * sizeof *given);
+    if (given == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "comm", "out of memory for peers' memory");
+    s->given = given;
+    int code = s->kind->alloc(s->device_id, (size_t)bytes, memory, error);
+    if (code != ATTN_OK) return code;
+    given[s->num_given++] = *memory;
+    code = s->kind->fill(s->device_id, *memory, 0, (size_t)bytes, NULL, error);
+    return code == ATTN_OK ? s->kind->synchronize(s->device_id, error) : code;
+}
+
+ATTN_UNUSED static int attn_comm_staged_peers_(void *ctx, uint64_t bytes, void **of_rank,
+                                               attn_error_t *error) {
+    attn_comm_staged_t *s = (attn_comm_staged_t *)ctx;
+    attn_comm_staged_peer_t own, *all;
+    int code, is_one = 1;
+    memset(&own, 0, sizeof own);
+    own.process = attn_comm_process_self();
+    own.device_type = s->kind->type, own.device_id = s->device_id;
+    own.code = attn_comm_staged_take_(s, bytes, &own.memory, error);
+    all = (attn_comm_staged_peer_t *)calloc((size_t)s->host.world, sizeof *all);
+    if (all == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "comm", "out of memory for the ranks' peers");
+    code = s->host.all_gather(s->host.ctx, &own, all, sizeof own, NULL, error);
+    for (int32_t r = 0; r < s->host.world && code == ATTN_OK; r++) {
+        is_one = is_one && attn_comm_process_is_same(&all[r].process, &all[0].process) &&
+                 all[r].device_type == all[0].device_type && all[r].device_id == all[0].device_id;
+        of_rank[r] = all[r].memory;
+        if (all[r].code != ATTN_OK) /* its own error stays as it is */
+            code = own.code != ATTN_OK
+                       ? own.code
+                       : attn_fail(error, all[r].code, "comm",
+                                   "rank %d has no memory for what the ranks exchange", (int)r);
+    }
+    free(all);
+    if (code == ATTN_OK && !is_one)
+        code = attn_fail(
+            error, ATTN_E_UNSUPPORTED, "comm",
+            "the ranks are several processes or on several devices; they exchange through the host");
+    return code;
+}
+
+/* Adds to comm, made by attn_comm_staged_init, what is above. limit_ms: how long a kernel waits for another
+ * rank, at least 1. [one thread] */
+ATTN_UNUSED static int attn_comm_staged_offer_peers(attn_comm_staged_t *staged, int64_t limit_ms,
+                                                    attn_comm_t *comm, attn_error_t *error) {
+    if (staged == NULL || comm == NULL || comm->ctx != staged || limit_ms < 1)
+        return attn_fail(error, ATTN_E_INVALID, limit_ms < 1 ? "limit_ms" : "comm",
+                         "limit_ms is %lld, expected at least 1, and comm that of attn_comm_staged_init",
+                         (long long)limit_ms);
+    comm->peers = attn_comm_staged_peers_;
+    comm->limit_ms = (uint64_t)limit_ms;
+    return ATTN_OK;
+}
+
 /* Makes *made of a communicator of host memory, for groups on `device`. staged must stay where it is until
  * attn_comm_staged_end, as host's ctx must. [one thread] */
 ATTN_UNUSED static int attn_comm_staged_init(attn_comm_staged_t *staged, const attn_comm_t *host,
@@ -126,11 +202,17 @@ ATTN_UNUSED static int attn_comm_staged_init(attn_comm_staged_t *staged, const a
     return ATTN_OK;
 }
 
-/* Frees the host memory. [one thread] */
+/* Frees the host memory, and what peers were given, so after the groups of all ranks are closed. [one
+ * thread] */
 ATTN_UNUSED static void attn_comm_staged_end(attn_comm_staged_t *staged) {
     if (staged == NULL) return;
     free(staged->send);
     free(staged->recv);
+    for (uint32_t i = 0; i < staged->num_given; i++)
+        staged->kind->free(staged->device_id, staged->given[i]);
+    free(staged->given);
+    staged->given = NULL;
+    staged->num_given = 0;
     staged->send = staged->recv = NULL;
     staged->send_bytes = staged->recv_bytes = 0;
 }

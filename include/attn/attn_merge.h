@@ -74,6 +74,37 @@ int attn_rows_scatter(const DLTensor *from, const DLTensor *rows, const DLTensor
  * which the host asks each backend once when its plugin is loaded: the first table of a device type stays
  * until the process ends. The host checks arguments before it calls them; they must not wait. */
 #define ATTN_MERGE_EXTENSION "attn.ext.merge/1"
+
+/* Ranks that load and store each other's memory (attn_comm_t.peers): of every rank of_rank[r] begins with
+ * ATTN_PEERS_CONTROL_BYTES that belong to the two functions below, zeroes at first; the regions lie alike on
+ * all ranks, at multiples of 256 bytes. Heads of all ranks are in the order of semantics 8.6. Ranks that
+ * share a device must be on streams of their own, since a kernel of one waits there for kernels of the
+ * other. */
+enum { ATTN_PEERS_MAX = 8, ATTN_PEERS_CONTROL_BYTES = 256 };
+typedef struct attn_peers {
+    uint32_t struct_size;
+    int32_t world, rank;    /* 2 .. ATTN_PEERS_MAX */
+    uint32_t dtype;         /* ATTN_DTYPE_* of queries, of 2 or 4 bytes */
+    uint32_t partial_dtype; /* of results: ATTN_DTYPE_FLOAT32, _FLOAT16 or _BFLOAT16 */
+    int32_t num_heads;      /* of a rank */
+    int32_t num_kv_heads;
+    int32_t query_size; /* a row has a multiple of 16 bytes */
+    int32_t value_size; /* a multiple of 8 */
+    int32_t lse_columns;
+    int32_t device_id; /* of this rank's memory and stream */
+    int32_t reserved;
+    uint64_t limit_ms;    /* of a wait for another rank, at least 1 */
+    uint64_t query_at;    /* [T, world num_heads, query_size], received */
+    uint64_t output_at;   /* [T, world num_heads, value_size], this rank's partial results */
+    uint64_t lse_at;      /* float32 [world num_heads, lse_columns], with their LSE */
+    uint64_t places_at;   /* int64 [T]: t, or another number where this rank has no key of token t */
+    void *const *of_rank; /* [world] */
+} attn_peers_t;
+
+/* The first member of the memory's control bytes: bit r says that rank r did not come within the limit.
+ * Results of that call and of all later ones are not numbers then, on this rank and in the end on all. */
+typedef uint64_t attn_peers_failed_t;
+
 typedef struct attn_merge_table {
     uint32_t struct_size;
     int32_t device_type; /* DLDeviceType of the tensors */
@@ -89,6 +120,15 @@ typedef struct attn_merge_table {
                        void *stream, attn_error_t *error);
     int (*rows_scatter)(const DLTensor *from, const DLTensor *rows, const DLTensor *scale, const DLTensor *to,
                         void *stream, attn_error_t *error);
+    /* Both or neither; the kernels wait for the other ranks, the calls do not. Stores query [>= T, H, D],
+     * and goes on when those of all ranks are here. NULL: this rank has none, but the others must not wait
+     * for it. Rows are dense in their last dimension, here and below. */
+    int (*peers_query)(const attn_peers_t *peers, const DLTensor *query, int64_t num_tokens, void *stream,
+                       attn_error_t *error);
+    /* When the partial results of all ranks are there, merges those of this rank's heads: sinks, output and
+     * lse as attn_merge_states, in float32. output NULL: this rank wants none, and the others get theirs. */
+    int (*peers_join)(const attn_peers_t *peers, int64_t num_tokens, const DLTensor *sinks,
+                      const DLTensor *output, const DLTensor *lse, void *stream, attn_error_t *error);
 } attn_merge_table_t;
 
 #ifdef __cplusplus

@@ -20,7 +20,7 @@ build() { # OUTPUT FLAGS.. : over the example plugin's kernels
     # shellcheck disable=SC2086 # CPPFLAGS is a list: where the headers of libdlpack are
     ${ATTN_TEST_CC:-cc} -std=c11 -O1 -fPIC -shared -fvisibility=hidden $CPPFLAGS \
         -I"$ATTN_TEST_SRCDIR/include" -I"$ATTN_TEST_SRCDIR/examples/plugin" -DFENCED_TARGET='"simple_attn.c"' "$@" \
-        "$source/fenced_device.c" "$source/fenced_attn.c" -lm -lpthread -o "$output"
+        "$source/fenced_device.c" "$source/fenced_peers.c" "$source/fenced_attn.c" -lm -lpthread -o "$output"
 }
 good=$tap_scratch/fenced.so
 ok "the plugin builds" build "$good"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Context parallelism on a device whose memory the host cannot touch (tests/kit/device), through the
  * functions of attn_merge.h that its plugin brings: the cases of ranks_test.c, refusals, and an error of one
- * rank, which the others meet at the next batch. */
+ * rank, which the others meet at the next batch; all of it by calls of the communicator, and in memory of the
+ * peers. */
 #include "ranks_threads.h"
 
 static attn_context_t *contexts[MAX_WORLD];
@@ -47,7 +48,9 @@ enum { T = 2, LIMIT = 20000 };
 
 struct scene {
     int rank, world, bad_output, other_layer, leaves, codes[5];
+    int peers, stays_away; /* limits of a wait in ms; 0: by calls. stays_away: from the first forward */
     attn_comm_t host;
+    pthread_barrier_t *end;
     char params[5][64], texts[5][1024];
     float out[T][4][16];
 };
@@ -91,6 +94,7 @@ static void *play(void *user) {
     for (uint32_t i = 0; i < shape.ndim; i++)
         tc.shape[i] = shape.shape[i], tc.strides[i] = shape.byte_strides[i] / 4;
     attn_comm_staged_init(&staged, &s->host, &rank_device, &comm, &error);
+    if (s->peers > 0) attn_comm_staged_offer_peers(&staged, s->peers, &comm, &error);
     if (attn_group_set_comm(g, &comm, 0, &error) != ATTN_OK) bail_out("set_comm: %s", error.text);
     attn_layer_create(g, "one", NULL, &layer, &error);
     attn_layer_create(g, "two", NULL, &second, &error);
@@ -106,6 +110,7 @@ static void *play(void *user) {
             attn_comm_threads_leave(&s->host);
             break;
         }
+        if (at == 1 && s->stays_away) continue;
         if (at == 1) {
             to.t.shape[2] = s->bad_output ? 15 : 16;
             code = attn_layer_forward(s->other_layer ? second : layer, &a, &space, NULL, &error);
@@ -120,6 +125,7 @@ static void *play(void *user) {
     }
     attn_layer_destroy(layer), attn_layer_destroy(second);
     attn_group_close(g);
+    pthread_barrier_wait(s->end); /* the other has what it takes from this rank's memory */
     attn_comm_staged_end(&staged);
     give_back(&m);
     free(space.host), free(cache);
@@ -130,18 +136,23 @@ static void play_both(struct scene *s) {
     attn_comm_threads_t *all = NULL;
     attn_error_t error = ERROR_INIT;
     pthread_t threads[2];
+    pthread_barrier_t end;
+    pthread_barrier_init(&end, NULL, 2);
     if (attn_comm_threads_create(2, LIMIT, &all, &error) != ATTN_OK) bail_out("%s", error.text);
     for (int r = 0; r < 2; r++) {
-        s[r].rank = r, s[r].world = 2, s[r].host = attn_comm_threads_rank(all, r);
+        s[r].end = &end, s[r].rank = r, s[r].world = 2, s[r].host = attn_comm_threads_rank(all, r);
         pthread_create(&threads[r], NULL, play, &s[r]);
     }
     for (int r = 0; r < 2; r++)
         pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&end);
     attn_comm_threads_destroy(all);
 }
 
-static void check_late_errors(void) {
-    static struct scene s[2];
+static void check_late_errors(int peers) {
+    struct scene s[2];
+    memset(s, 0, sizeof s);
+    s[0].peers = s[1].peers = peers;
     s[1].bad_output = 1;
     play_both(s);
     int numbers = 0;
@@ -158,6 +169,7 @@ static void check_late_errors(void) {
            s[1].codes[4] == ATTN_OK,
        "and the step after runs: %s%s", s[0].texts[3], s[1].texts[4]);
     memset(s, 0, sizeof s);
+    s[0].peers = s[1].peers = peers;
     s[1].other_layer = 1;
     play_both(s);
     for (int r = 0; r < 2; r++)
@@ -173,6 +185,112 @@ static void check_lost_rank(void) {
            strstr(s[0].texts[1], "rank 1 of 2 has left"),
        "a rank that leaves before forward: %s", s[0].texts[1]);
     ok(s[0].codes[2] == ATTN_E_STATE, "and no step follows: %s", s[0].texts[2]);
+}
+
+/* ---------------------------------------------------------------------- peers */
+
+/* In peers' memory a rank waits in a kernel, so the communicator does not hear of it. */
+static void check_missing_rank(void) {
+    struct scene s[2];
+    memset(s, 0, sizeof s);
+    s[0].peers = s[1].peers = 50;
+    s[1].stays_away = 1;
+    play_both(s);
+    int numbers = 0;
+    for (int i = 0; i < T * 4 * 16; i++)
+        numbers += !isnan((&s[0].out[0][0][0])[i]);
+    ok(s[0].codes[1] == ATTN_OK && numbers == 0, "a rank that does not come: no numbers (%d are)", numbers);
+    for (int r = 0; r < 2; r++)
+        ok(s[r].codes[2] == ATTN_E_STATE &&
+               strstr(s[r].texts[2], "a layer waited 50 ms for ranks 1 of 2, which did not come") != NULL &&
+               s[r].codes[3] == ATTN_E_STATE,
+           "rank %d hears of it with the next batch, and with each: %s", r, s[r].texts[2]);
+}
+
+enum { GIVES, HAS_NONE, BREAKS };
+static int peers_do;
+static int (*staged_peers)(void *ctx, uint64_t bytes, void **of_rank, attn_error_t *error);
+static int other_peers(void *ctx, uint64_t bytes, void **of_rank, attn_error_t *error) {
+    if (peers_do == GIVES) return staged_peers(ctx, bytes, of_rank, error);
+    return attn_fail(error, peers_do == BREAKS ? ATTN_E_NO_MEMORY : ATTN_E_UNSUPPORTED, "comm",
+                     "no such memory");
+}
+
+struct meeting_rank {
+    int rank, gives, code;
+    attn_comm_t host;
+    attn_error_t error;
+};
+static void *meet(void *user) {
+    struct meeting_rank *me = user;
+    attn_comm_staged_t staged;
+    attn_comm_t comm;
+    attn_group_t *g = open_rank(me->rank, 2);
+    me->error = (attn_error_t)ERROR_INIT;
+    attn_comm_staged_init(&staged, &me->host, &rank_device, &comm, &me->error);
+    if (me->gives) attn_comm_staged_offer_peers(&staged, LIMIT, &comm, &me->error);
+    if (me->gives) comm.peers = other_peers;
+    me->code = attn_group_set_comm(g, &comm, 0, &me->error);
+    attn_group_close(g);
+    attn_comm_staged_end(&staged); /* nothing ran */
+    return NULL;
+}
+static void meet_both(struct meeting_rank *ranks, int first, int second) {
+    attn_comm_threads_t *all = NULL;
+    attn_error_t error = ERROR_INIT;
+    pthread_t threads[2];
+    if (attn_comm_threads_create(2, LIMIT, &all, &error) != ATTN_OK) bail_out("%s", error.text);
+    for (int r = 0; r < 2; r++) {
+        ranks[r] = (struct meeting_rank){
+            .rank = r, .gives = r == 0 ? first : second, .host = attn_comm_threads_rank(all, r)};
+        pthread_create(&threads[r], NULL, meet, &ranks[r]);
+    }
+    for (int r = 0; r < 2; r++)
+        pthread_join(threads[r], NULL);
+    attn_comm_threads_destroy(all);
+}
+
+static void check_offers(void) {
+    struct meeting_rank ranks[2];
+    attn_comm_staged_t staged;
+    attn_comm_threads_t *all = NULL;
+    attn_error_t error = ERROR_INIT;
+    attn_comm_t host, comm;
+    if (attn_comm_threads_create(2, 1000, &all, &error) != ATTN_OK) bail_out("%s", error.text);
+    host = attn_comm_threads_rank(all, 0);
+    attn_comm_staged_init(&staged, &host, &rank_device, &comm, &error);
+    ok(attn_comm_staged_offer_peers(&staged, 0, &comm, &error) == ATTN_E_INVALID &&
+           strcmp(error.param, "limit_ms") == 0,
+       "a limit of 0 is refused: %s", error.text);
+    ok(attn_comm_staged_offer_peers(&staged, 1, &host, &error) == ATTN_E_INVALID &&
+           strcmp(error.param, "comm") == 0,
+       "as is another communicator: %s", error.text);
+    attn_comm_staged_offer_peers(&staged, LIMIT, &comm, &error);
+    staged_peers = comm.peers;
+    attn_group_t *g = open_rank(0, 2);
+    comm.limit_ms = 0;
+    ok(attn_group_set_comm(g, &comm, 0, &error) == ATTN_E_INVALID && strcmp(error.param, "limit_ms") == 0,
+       "peers without a limit are refused: %s", error.text);
+    attn_group_close(g);
+    attn_comm_staged_end(&staged);
+    attn_comm_threads_destroy(all);
+    meet_both(ranks, 1, 0);
+    for (int r = 0; r < 2; r++)
+        ok(ranks[r].code == ATTN_E_INVALID &&
+               strcmp(ranks[r].error.text, "peers is yes on rank 0 and no on rank 1; the ranks must agree") ==
+                   0,
+           "rank %d: one rank has peers and one has not: %s", r, ranks[r].error.text);
+    peers_do = HAS_NONE;
+    meet_both(ranks, 1, 1);
+    ok(ranks[0].code == ATTN_OK && ranks[1].code == ATTN_OK,
+       "a communicator without such memory serves without");
+    peers_do = BREAKS;
+    meet_both(ranks, 1, 1);
+    ok(ranks[0].code == ATTN_E_NO_MEMORY && ranks[1].code == ATTN_E_NO_MEMORY,
+       "its other errors are the call's: %s", ranks[0].error.text);
+    peers_do = GIVES;
+    meet_both(ranks, 1, 1);
+    ok(ranks[0].code == ATTN_OK && ranks[1].code == ATTN_OK, "and with it the ranks meet");
 }
 
 int main(void) {
@@ -194,10 +312,16 @@ int main(void) {
         run_case(&c, world, contexts, seed + (uint64_t)i, worst);
         ok(worst[1] < c.tolerance && worst[2] < c.tolerance,
            "%d ranks, %s (all-to-all %.1e, reduce-scatter %.1e)", world, c.what, worst[1], worst[2]);
+        if (c.role == ATTN_ROLE_MLA) c.nope = c.value = 16; /* rows of 16 bytes, and of 8 numbers */
+        worst[0] = run_peers(&c, world, contexts, seed + (uint64_t)i);
+        ok(worst[0] < c.tolerance, "%d ranks, %s, in peers' memory (%.1e)", world, c.what, worst[0]);
     }
     check_comms();
-    check_late_errors();
+    check_late_errors(0);
+    check_late_errors(LIMIT);
     check_lost_rank();
+    check_missing_rank();
+    check_offers();
     for (int r = 0; r < MAX_WORLD; r++)
         attn_context_destroy(contexts[r]);
     return tap_done();

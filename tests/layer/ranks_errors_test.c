@@ -250,6 +250,11 @@ static void different_calls(void) {
 }
 
 /* A group whose communicator is none. */
+static int no_peers(void *ctx, uint64_t bytes, void **of_rank, attn_error_t *error) {
+    (void)ctx, (void)bytes, (void)of_rank;
+    return attn_fail(error, ATTN_E_UNSUPPORTED, "comm", "there are no peers");
+}
+
 static void refusals(void) {
     attn_error_t error = ERROR_INIT;
     attn_comm_t comm;
@@ -267,8 +272,10 @@ static void refusals(void) {
     REFUSED(attn_group_set_comm(g, &comm, 0, &error), ATTN_E_TOO_NEW, "comm");
     comm = ranks[0].comm, comm.rank = 2;
     REFUSED(attn_group_set_comm(g, &comm, 0, &error), ATTN_E_INVALID, "comm");
-    comm = ranks[0].comm, comm.reserved[1] = 1;
+    comm = ranks[0].comm, comm.reserved[0] = 1;
     REFUSED(attn_group_set_comm(g, &comm, 0, &error), ATTN_E_TOO_NEW, "reserved");
+    comm = ranks[0].comm, comm.peers = no_peers, comm.limit_ms = 1;
+    REFUSED(attn_group_set_comm(g, &comm, 0, &error), ATTN_E_INVALID, "peers");
     REFUSED(attn_group_set_comm(g, NULL, 0, &error), ATTN_E_INVALID, "comm");
     REFUSED(attn_group_set_comm(NULL, &comm, 0, &error), ATTN_E_INVALID, "group");
     ATTN_INIT(attn_batch_t, b);

@@ -101,6 +101,8 @@ static attn_problem_t rank_problem(const struct rank_world *w, int world, int ra
 static attn_device_t rank_device = {.struct_size = sizeof rank_device, .type = kDLCPU};
 static const attn_device_t *rank_own_device[MAX_WORLD]; /* of a rank, where it is not that of all */
 
+static _Thread_local void *rank_stream; /* of a rank's steps */
+
 /* Memory of a device, which a run takes and gives back at its end. */
 struct rank_memory {
     const attn_device_kind_t *kind;
@@ -245,7 +247,6 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     for (int r = 0; r < c->n; r++)
         causal[r] = r % 2;
     if (c->mask == ATTN_MASK_PER_REQUEST) b.causal_host = causal;
-    if (code == ATTN_OK) code = attn_group_build_metadata(g, &b, &space, NULL, error);
     const uint64_t rows = (uint64_t)w->tokens * (uint64_t)heads,
                    out_bytes = rows * (uint64_t)w->value_size * attn_dtype_size(out_dtype);
     a.query = put_tensor(&m, &tq, query, c->dtype, 3, w->tokens, heads, w->query_size);
@@ -255,10 +256,12 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     tensor(&tl, out_lse, ATTN_DTYPE_FLOAT32, 2, heads, w->tokens, 0, 0);
     to.t.device = tl.t.device = m.device;
     a.output = &to.t, a.lse = &tl.t;
-    m.kind->fill(d.id, space.workspace, 0xff, space.workspace_bytes, NULL, NULL);
-    if (code == ATTN_OK) code = attn_layer_forward(layer, &a, &space, NULL, error);
-    if (code == ATTN_OK) code = m.kind->copy_from(d.id, output, out, (size_t)out_bytes, NULL, error);
-    if (code == ATTN_OK) code = m.kind->copy_from(d.id, lse, out_lse, (size_t)rows * 4, NULL, error);
+    if (code == ATTN_OK) code = m.kind->synchronize(d.id, error); /* what is on no stream of the rank */
+    if (code == ATTN_OK) code = attn_group_build_metadata(g, &b, &space, rank_stream, error);
+    m.kind->fill(d.id, space.workspace, 0xff, space.workspace_bytes, rank_stream, NULL);
+    if (code == ATTN_OK) code = attn_layer_forward(layer, &a, &space, rank_stream, error);
+    if (code == ATTN_OK) code = m.kind->copy_from(d.id, output, out, (size_t)out_bytes, rank_stream, error);
+    if (code == ATTN_OK) code = m.kind->copy_from(d.id, lse, out_lse, (size_t)rows * 4, rank_stream, error);
 end:
     attn_layer_destroy(layer);
     attn_group_close(g);

@@ -367,7 +367,9 @@ static const attn_merge_table_t fenced_merge_table = {.struct_size = sizeof(attn
                                                       .merge_weigh = fenced_merge_weigh,
                                                       .rows_copy = fenced_copy,
                                                       .rows_gather = fenced_gather,
-                                                      .rows_scatter = fenced_scatter};
+                                                      .rows_scatter = fenced_scatter,
+                                                      .peers_query = fenced_peers_query,
+                                                      .peers_join = fenced_peers_join};
 
 static const void *fenced_extension(attn_instance_t *instance, const char *id) {
     (void)instance;

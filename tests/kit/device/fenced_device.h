@@ -7,6 +7,7 @@
 #ifndef FENCED_DEVICE_H
 #define FENCED_DEVICE_H
 
+#include <attn/attn_merge.h>
 #include <attn/attn_plugin_util.h>
 #include <attn/draft/attn_device.h>
 
@@ -26,5 +27,11 @@ void *fenced_view(const void *address);
 typedef int fenced_kernel_t(void *arguments, attn_error_t *error);
 int fenced_launch(void *stream, fenced_kernel_t *kernel, const void *arguments, size_t bytes,
                   attn_error_t *error);
+
+/* Of attn_merge_table_t; the kernels wait in the thread that launches them. */
+int fenced_peers_query(const attn_peers_t *peers, const DLTensor *query, int64_t num_tokens, void *stream,
+                       attn_error_t *error);
+int fenced_peers_join(const attn_peers_t *peers, int64_t num_tokens, const DLTensor *sinks,
+                      const DLTensor *output, const DLTensor *lse, void *stream, attn_error_t *error);
 
 #endif
