@@ -201,7 +201,9 @@ const attn_merge_table_t gpu_merge_table = {.struct_size = sizeof(attn_merge_tab
                                             .merge_weigh = merge_weigh,
                                             .rows_copy = rows_copy,
                                             .rows_gather = rows_gather,
-                                            .rows_scatter = rows_scatter};
+                                            .rows_scatter = rows_scatter,
+                                            .peers_query = gpu_peers_query,
+                                            .peers_join = gpu_peers_join};
 
 const void *gpu_merge_extension(attn_instance_t *instance, const char *id) {
     (void)instance;
