@@ -2,9 +2,11 @@
 /* mla_sparse.so on a device against the reference plugin in double: what is its own beside what mla_plugin.c
  * tests. Both of its kernels, the device's own and the portable one; lists of all lengths around blocks,
  * heads that do not fill a tile, indices that name nothing, a scale below zero, the cache dtype fp8 that
- * becomes fp8_ds_mla, replays over the 656-byte cache. MLA_TEST_PLUGINS: the folder of the plugins. */
+ * becomes fp8_ds_mla, replays over the 656-byte cache, with projections of either kind. MLA_TEST_PLUGINS: the
+ * folder of the plugins; ATTN_TEST_PART: part.h. */
 #include "gpu_memory.h"
 #include "mla_testing.h"
+#include "part.h"
 
 enum { SEEN_LOGS = 8 };
 static const attn_backend_t *sparse, *reference;
@@ -20,6 +22,7 @@ static const attn_host_t host = {.struct_size = sizeof host, .log = keep_log};
 /* option arch: 0 auto, 1 sm80 */
 static void run_case(const char *name, const kit_case_t *c, int64_t wild) {
     for (int arch = 0; arch < 2; arch++) {
+        if (!part_takes()) continue;
         kit_memory_t memory = gpu;
         mla_test_set(MLA_TEST_ARCH, arch ? "sm80" : "auto");
         memory.options = mla_test_options, memory.num_options = MLA_TEST_SPARSE_OPTIONS;
@@ -135,7 +138,12 @@ static void replay(void) {
     mla_step s;
     cudaStream_t stream;
     cudaStreamCreate(&stream);
-    if (mla_test_replays(&s, sparse, &p, "656 bytes", stream) == ATTN_OK) mla_step_close(&s);
+    static const char *const projections[] = {"auto", "own"};
+    for (int i = 0; i < 2; i++) {
+        mla_test_set(MLA_TEST_ARCH, "auto"), mla_test_set(MLA_TEST_PROJECTIONS, projections[i]);
+        if (mla_test_replays(&s, sparse, &p, i ? "656 bytes, own projections" : "656 bytes", stream) == ATTN_OK)
+            mla_step_close(&s);
+    }
     cudaStreamDestroy(stream);
 }
 

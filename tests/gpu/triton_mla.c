@@ -3,9 +3,10 @@
  * in, latent out, both caches, other ranks and ropes, hard inputs, long contexts, as the device would and
  * with the tiles and the code of sm_75, 80, 86 and 89; capture and replay. MLA_TEST_PLUGINS: the folder of
  * the plugins; MLA_TEST_CASES: random cases; MLA_TEST_ARCHS: fixed ones for so many architectures;
- * MLA_TEST_SPEED=1: times too, beside plugin mla. */
+ * MLA_TEST_SPEED=1: times too, beside plugin mla; ATTN_TEST_PART: part.h. */
 #include "gpu_memory.h"
 #include "mla_testing.h"
+#include "part.h"
 #include "plan_host.h"
 
 static const attn_backend_t *backend, *reference;
@@ -90,6 +91,7 @@ static int agrees(const mla_case *f, int arch, uint64_t seed, uint32_t flags, ch
 
 static void check(const mla_case *f, int arch, uint64_t seed, uint32_t flags) {
     char why[2048] = "";
+    if (!part_takes()) return;
     const int good = agrees(f, arch, seed, flags, why, sizeof why);
     ok(good, "%s, %s%s", f->name, archs[arch], flags ? ", strided" : "");
     if (!good) diag("%s", why);
