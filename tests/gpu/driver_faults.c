@@ -5,7 +5,7 @@
  * them by dlsym and cuGetProcAddress. Each fault fails one call of one operation: the answer is right, or an
  * error with a text; then the same case is right to the bit, and nothing is left allocated. "First" faults
  * hit a process that opens the plugin for the first time and are a process each; the others are dealt out to
- * a few. Besides: a lost context, and another current device where there are two. GPU_FAULTS_PLUGINS: the
+ * a few. Besides: a context that a trap or a wild store lost; another current device where there are two.
  * folder of the plugins; GPU_FAULTS_ONLY: one of them, "mla with cuBLAS" say.
  */
 #include "gpu_memory.h"
@@ -179,7 +179,10 @@ static int f_build(attn_instance_t *x, const attn_batch_t *b, const attn_space_t
                    attn_error_t *e) {
     return inside(), outside(real_ops->build_metadata(x, b, s, t, e));
 }
+static attn_kv_update_t last_update;
+static attn_weights_t last_weights;
 static int f_update(attn_instance_t *x, const attn_kv_update_t *a, void *t, attn_error_t *e) {
+    last_update = *a;
     return inside(), outside(real_ops->update_kv_cache(x, a, t, e));
 }
 static int f_forward(attn_instance_t *x, const attn_forward_t *a, const attn_space_t *s, void *t,
@@ -187,6 +190,7 @@ static int f_forward(attn_instance_t *x, const attn_forward_t *a, const attn_spa
     return inside(), outside(real_ops->forward(x, a, s, t, e));
 }
 static int f_weights(attn_instance_t *x, const attn_weights_t *w, void *t, attn_error_t *e) {
+    last_weights = *w;
     return inside(), outside(real_ops->prepare_weights(x, w, t, e));
 }
 
@@ -356,12 +360,37 @@ static int first(int plugin, long at, int code) {
     return STATUS_OF_OUTCOMES + (int)hurt(at, code, NULL, 1, 0);
 }
 
-/* A kernel that traps loses the context: every later call is an error, and closing is possible. */
-static int lost(int plugin) {
-    static const char trap[] =
-        ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry t()\n{\ntrap;\n}\n";
+/* Every operation on an instance of a lost context: an error that says what. */
+static int all_refuse(const char *plugin, const char *which, const kit_run_t *x, attn_instance_t *instance) {
+    static const char *const names[] = {"update_kv_cache", "prepare_weights", "build_metadata", "forward"};
+    int bad = 0;
+    for (int i = 0; i < 4; i++) {
+        attn_error_t error = {.struct_size = sizeof error};
+        if ((i == 0 && last_update.struct_size == 0) || (i == 1 && last_weights.struct_size == 0)) continue;
+        const int status = i == 0   ? false_ops.update_kv_cache(instance, &last_update, NULL, &error)
+                           : i == 1 ? false_ops.prepare_weights(instance, &last_weights, NULL, &error)
+                           : i == 2 ? false_ops.build_metadata(instance, &x->batch, &x->space, NULL, &error)
+                                    : false_ops.forward(instance, &x->args, &x->space, NULL, &error);
+        const int is_good = status != ATTN_OK && error.text[0] != '\0';
+        if (!is_good || i == 3)
+            diag("%-15s lost context, %s instance: %s%s: %d %s", plugin, which, is_good ? "" : "NOT ",
+                 names[i], status, error.text);
+        bad += !is_good;
+    }
+    return bad;
+}
+
+/* A kernel of the engine that traps, or stores where nothing is, loses the context: then every operation is an
+ * error, of an instance that was used before and of one that was not, and closing both is possible. */
+static int lost(int plugin, int is_wild) {
+#define PTX(BODY) ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry t()\n{\n" BODY "}\n"
+    static const char *const kernels[2] = {
+        PTX("trap;\n"), PTX(".reg .u64 %a;\n.reg .u32 %x;\nmov.u64 %a, 8;\nmov.u32 %x, 0;\n"
+                            "st.global.u32 [%a], %x;\nret;\n")};
     kit_result_t result, second;
     kit_run_t x;
+    attn_instance_t *unused = NULL;
+    attn_error_t error = {.struct_size = sizeof error};
     void *library = dlopen("libcuda.so.1", RTLD_NOW), *module = NULL, *function = NULL;
     if (load(plugin) != 0 || library == NULL) return STATUS_NO_DEVICE;
     int (*module_load)(void **, const void *), (*get)(void **, void *, const char *);
@@ -383,21 +412,25 @@ static int lost(int plugin) {
     if (status == ATTN_OK) status = kit_run_outputs(&x);
     if (status == ATTN_OK) status = kit_run_build(&x);
     if (status == ATTN_OK) status = kit_run_forward(&x);
-    if (status != ATTN_OK || module_load(&module, trap) != 0 || get(&function, module, "t") != 0 ||
-        launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != 0) {
-        diag("%s: no lost context was made: %s %s", plugins[plugin].name, result.operation,
-             result.error.text);
+    const attn_device_t device = {
+        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
+    if (status == ATTN_OK)
+        status = false_ops.open(&the_case.problem, &device, gpu.options, gpu.num_options, gpu.host, &unused,
+                                &error);
+    if (status != ATTN_OK || module_load(&module, kernels[is_wild]) != 0 ||
+        get(&function, module, "t") != 0 || launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != 0) {
+        diag("%s: no lost context was made: %s %s %s", plugins[plugin].name, result.operation,
+             result.error.text, error.text);
         return 1;
     }
     const int is_lost = cudaDeviceSynchronize() != cudaSuccess;
-    attn_error_t error = {.struct_size = sizeof error};
-    status = false_ops.build_metadata(x.instance, &x.batch, &x.space, NULL, &error);
-    if (status == ATTN_OK) status = false_ops.forward(x.instance, &x.args, &x.space, NULL, &error);
+    const char *name = plugins[plugin].name;
+    const int bad = all_refuse(name, "a used", &x, x.instance) + all_refuse(name, "an unused", &x, unused);
+    false_ops.close(unused);
     kit_run_close(&x);
     kit_run_open(&x, &false_backend, &the_case, inputs, &gpu, &second);
-    diag("%-15s lost context: forward: %s", plugins[plugin].name, error.text);
-    diag("%-15s               %s: %s", plugins[plugin].name, second.operation, second.error.text);
-    return !(is_lost && status != ATTN_OK && error.text[0] != '\0' && second.status != ATTN_OK);
+    diag("%-15s               %s: %s", name, second.operation, second.error.text);
+    return !(is_lost && bad == 0 && second.status != ATTN_OK && second.error.text[0] != '\0');
 }
 
 /* Another device is current during every operation, and stays so. */
@@ -412,7 +445,7 @@ static int elsewhere(int plugin) {
 
 /* -------------------------------------------------------------------- processes */
 
-/* at: the call that fails first, or the share of a warm one. */
+/* at: the call that fails first, the share of a warm one, or 1 for a wild store. */
 static pid_t start(int kind, int plugin, long at, int code, int to) {
     fflush(stdout);
     const pid_t pid = fork();
@@ -422,7 +455,7 @@ static pid_t start(int kind, int plugin, long at, int code, int to) {
     alarm(120);
     const int status = kind == 0   ? warm(plugin, (int)at, to)
                        : kind == 1 ? first(plugin, at, code)
-                       : kind == 2 ? lost(plugin)
+                       : kind == 2 ? lost(plugin, (int)at)
                                    : elsewhere(plugin);
     fflush(stdout);
     _exit(status);
@@ -500,7 +533,8 @@ int main(void) {
         diag("%-15s %ld driver calls when it is opened first", name, n);
         ok(n > 20, "%s: the calls of its runtime are seen", name);
         firsts(p, names, n);
-        is_int(ended(start(2, p, 0, 0, -1)), 0, "%s: a lost context is an error", name);
+        is_int(ended(start(2, p, 0, 0, -1)), 0, "%s: a context that a trap lost is an error", name);
+        is_int(ended(start(2, p, 1, 0, -1)), 0, "%s: so is one that a wild store lost", name);
         if (count > 1)
             is_int(ended(start(3, p, 0, 0, -1)), 0, "%s: another current device stays current", name);
         else
