@@ -81,6 +81,15 @@ static int build_by_twin(attn_instance_t *instance, const attn_batch_t *batch, c
 static const attn_backend_ops_t twin_ops = {
     .open = open_twins, .close = close_twins, .build_metadata = build_by_twin};
 
+/* The cache is a twin's: one layer writes what several read, or it came from another engine. */
+static int update_by_twin(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                          attn_error_t *error) {
+    (void)instance;
+    return shim_target()->ops->update_kv_cache(twin, args, stream, error);
+}
+static const attn_backend_ops_t reader_ops = {
+    .open = open_twins, .close = close_twins, .update_kv_cache = update_by_twin};
+
 /* Everything that the call may only borrow is overwritten after it: host arrays, and the tensors'
  * descriptions. */
 static const void *borrow(const void *p, size_t bytes, void **copies, size_t *sizes, int *count) {
@@ -188,7 +197,7 @@ static int update_and_forget(attn_instance_t *instance, const attn_kv_update_t *
 static const attn_backend_ops_t lent_ops = {.update_kv_cache = update_and_forget};
 
 static const attn_backend_ops_t *const variants[] = {&two_sets_ops, &again_ops, &twin_ops, &forget_ops,
-                                                     &others_ops,   &table_ops, &lent_ops};
+                                                     &others_ops,   &table_ops, &lent_ops, &reader_ops};
 
 static void run_variant(check_t *c) {
     kit_case_t k;
@@ -201,7 +210,7 @@ static void run_variant(check_t *c) {
         return;
     }
     memory = c->memory;
-    if (c->arg == 6 && (c->backend->ops->update_kv_cache == NULL || k.problem.block_size == 0)) {
+    if (c->arg >= 6 && (c->backend->ops->update_kv_cache == NULL || k.problem.block_size == 0)) {
         check_skip(c, "no update_kv_cache");
         return;
     }
@@ -223,4 +232,5 @@ void check_metadata_list(check_list_t *list, const check_t *c) {
     check_add(list, "memory", 1, run_variant, 4, "the workspace keeps nothing from build to forward");
     check_add(list, "memory", 1, run_variant, 5, "update_block_table exchanges the table");
     check_add(list, "memory", 1, run_variant, 6, "nothing of an update's rows is kept");
+    check_add(list, "memory", 1, run_variant, 7, "a cache that an equal instance wrote is read");
 }

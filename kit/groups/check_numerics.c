@@ -140,6 +140,7 @@ static void compositions(check_t *c) {
         {1, {1024}, {1}},
         {1, {1024}, {64}},
         {3, {1328, 18, 463}, {1, 5, 129}},
+        {5, {40, 100, 33, 64, 200}, {9, 1, 30, 1, 2}}, /* prompts first */
     };
     kit_case_t k;
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
@@ -292,12 +293,13 @@ static void empty_batches(check_t *c) {
 }
 
 static void soft_caps(check_t *c) {
-    static const double caps[] = {1, 30, 50};
+    /* the last ones are no numbers of 16 bits, and scores reach them */
+    static const double caps[][2] = {{1, 0.25}, {30, 0.25}, {50, 0.25}, {0.7, 0.25}, {2.3, 1}, {30.3, 4}};
     kit_case_t k;
     for (size_t i = 0; i < sizeof caps / sizeof caps[0]; i++) {
         if (!start(c, &k, 0)) return;
-        k.problem.logits_soft_cap = caps[i];
-        k.problem.scale = 0.25;
+        k.problem.logits_soft_cap = caps[i][0];
+        k.problem.scale = caps[i][1];
         kit_case_add(&k, 1, 40);
         kit_case_add(&k, 17, 30);
         check_run(c, c->backend, &k, NULL);
@@ -323,17 +325,21 @@ static void cascade(check_t *c) {
     }
 }
 
-static void fp8_output(check_t *c) {
-    kit_case_t k;
-    if (!start(c, &k, 0)) return;
+static int fp8_output_case(check_t *c, kit_case_t *k) {
+    if (!start(c, k, 0)) return 0;
     if (!(c->can.out_dtypes & ATTN_BIT(ATTN_DTYPE_FP8_E4M3))) {
         check_skip(c, "out_dtypes has no fp8_e4m3");
-        return;
+        return 0;
     }
-    k.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
-    k.problem.features |= UINT64_C(1) << c->arg;
-    k.problem.head_size = check_head_size(c, 64);
-    k.problem.scale = 1 / sqrt((double)k.problem.head_size);
+    k->problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+    k->problem.features |= UINT64_C(1) << c->arg;
+    k->problem.head_size = check_head_size(c, 64);
+    k->problem.scale = 1 / sqrt((double)k->problem.head_size);
+    return 1;
+}
+static void fp8_output(check_t *c) {
+    kit_case_t k;
+    if (!fp8_output_case(c, &k)) return;
     kit_case_add(&k, 1, 40);
     kit_case_add(&k, 17, 30);
     const uint32_t layouts[] = {0, KIT_STRIDED, KIT_HEADS_FIRST}; /* of the scales of groups, too */
@@ -341,6 +347,44 @@ static void fp8_output(check_t *c) {
         k.flags = layouts[i];
         check_run(c, c->backend, &k, NULL);
     }
+}
+
+/* A row of one key is its value, whatever the query: each code is known, but next to a tie. A scale that is
+ * rounded moves some of them, and no tolerance of e4m3 would show it. */
+static void fp8_output_codes(check_t *c) {
+    static const float scales[] = {0.02f, 0.01569375f, 0.71f};
+    kit_case_t k;
+    if (!fp8_output_case(c, &k)) return;
+    if (c->role != 0 || k.problem.kv_cache_dtype > ATTN_KV_AUTO) {
+        check_skip(c, "values are not kept as they are");
+        return;
+    }
+    k.problem.max_num_seqs = 24;
+    for (int r = 0; r < 24; r++)
+        kit_case_add(&k, 1, 1);
+    if (!check_is_served(c, &k)) return;
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL) return;
+    const kit_sizes_t z = kit_sizes(&k.problem);
+    for (int i = 0; i < 3 && !c->report->is_failed; i++) {
+        kit_result_t result;
+        in->output_scale = scales[i];
+        if (kit_run(c->backend, &k, in, c->memory, &result) != ATTN_OK)
+            check_fail(c, "%s: %d, %s", result.operation, result.status, result.error.text);
+        for (int64_t n = 0; n < result.num_out && !c->report->is_failed; n++) {
+            const int64_t r = n / (z.heads * z.output), h = n / z.output % z.heads,
+                          g = h / (z.heads / z.kv_heads);
+            const double v = in->value[((in->key_start[r]) * z.kv_heads + g) * z.value + n % z.output],
+                         x = v / (double)scales[i], got = result.out[n] / (double)scales[i];
+            const uint8_t want = attn_to_e4m3(x);
+            if (attn_to_e4m3(x * (1 + 1e-5)) != want || attn_to_e4m3(x * (1 - 1e-5)) != want) continue;
+            if (fabs(got - attn_from_e4m3(want)) <= 1e-6 * fabs(got)) continue;
+            check_fail(c, "the only key's value %.9g by output_scale %.9g is kept as %.9g, not as %.9g", v,
+                       (double)scales[i], got, attn_from_e4m3(want));
+        }
+        kit_result_free(&result);
+    }
+    kit_inputs_free(in);
 }
 
 void check_numerics_list(check_list_t *list, const check_t *c) {
@@ -383,6 +427,8 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
         check_add(list, "numerics", 1, cascade, 0, "cascade over a common prefix");
     if (t->features & ATTN_F_OUT_FP8_STATIC)
         check_add(list, "numerics", 1, fp8_output, 17, "static fp8 output");
+    if (t->features & ATTN_F_OUT_FP8_STATIC)
+        check_add(list, "numerics", 1, fp8_output_codes, 17, "codes of a static fp8 output");
     if (t->features & ATTN_F_OUT_FP8_GROUP)
         check_add(list, "numerics", 1, fp8_output, 18, "group fp8 output");
     check_families_list(list, c);

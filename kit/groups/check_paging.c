@@ -114,29 +114,42 @@ static void slots_like_runs(check_t *c) {
     }
 }
 
-/* A prompt that several requests begin with lies in the cache once, without any word about it in the
- * batch. */
-static void shared_pages(check_t *c) {
-    kit_case_t k;
-    if (!start(c, &k)) return;
-    const int32_t page = (int32_t)k.problem.block_size, shared = 2 * page;
-    kit_case_add(&k, 1, shared + 5);
-    kit_case_add(&k, 4, shared + 4);
-    kit_case_add(&k, 3, 2 * page - 1);
-    kit_case_add(&k, 1, shared + page + 1);
-    kit_inputs_t *in = kit_inputs_make(&k);
-    if (in == NULL) return;
-    const kit_sizes_t z = kit_sizes(&k.problem);
-    for (int r = 1; r < 4; r++) {
-        if (r == 2) continue;
-        memcpy(in->key + in->key_start[r] * z.kv_heads * z.key, in->key,
-               (size_t)(shared * z.kv_heads * z.key) * sizeof *in->key);
-        memcpy(in->value + in->key_start[r] * z.kv_heads * z.value, in->value,
-               (size_t)(shared * z.kv_heads * z.value) * sizeof *in->value);
-        memcpy(in->block_table + r * in->table_width, in->block_table, 2 * sizeof *in->block_table);
+/* Page p of the first request is the same page of all others, too. */
+static void share_page(const kit_case_t *k, kit_inputs_t *in, int32_t p) {
+    const kit_sizes_t z = kit_sizes(&k->problem);
+    const int64_t page = k->problem.block_size, at = p * page;
+    for (int r = 1; r < k->num_reqs; r++) {
+        if (k->seq_lens[r] - k->query_lens[r] < at + page) continue; /* it writes there itself */
+        memcpy(in->key + (in->key_start[r] + at) * z.kv_heads * z.key,
+               in->key + (in->key_start[0] + at) * z.kv_heads * z.key,
+               (size_t)(page * z.kv_heads * z.key) * sizeof *in->key);
+        memcpy(in->value + (in->key_start[r] + at) * z.kv_heads * z.value,
+               in->value + (in->key_start[0] + at) * z.kv_heads * z.value,
+               (size_t)(page * z.kv_heads * z.value) * sizeof *in->value);
+        in->block_table[r * in->table_width + p] = in->block_table[p];
     }
-    check_run(c, c->backend, &k, in);
-    kit_inputs_free(in);
+}
+
+/* A prompt that several requests begin with lies in the cache once, without any word about it in the batch:
+ * of some requests, and of all, the first page, the second, or both. */
+static void shared_pages(check_t *c) {
+    for (uint32_t pages = 1; pages < 8 && !c->report->is_failed; pages++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        if ((pages & 3) == 0) continue;
+        const int32_t page = (int32_t)k.problem.block_size, behind = (pages & 2 ? 2 : 1) * page;
+        kit_case_add(&k, 1, behind + (page > 5 ? 5 : 1));
+        kit_case_add(&k, 2, behind + (page > 4 ? 4 : 2));
+        if (pages & 4) kit_case_add(&k, 3, 2 * page + 2);
+        kit_case_add(&k, 1, behind + 1);
+        if (pages & 4) kit_case_add(&k, 1, 2 * page + page + 1);
+        kit_inputs_t *in = kit_inputs_make(&k);
+        if (in == NULL) return;
+        for (int32_t p = 0; p < 2; p++)
+            if (pages >> p & 1) share_page(&k, in, p);
+        check_run(c, c->backend, &k, in);
+        kit_inputs_free(in);
+    }
 }
 
 /* The rows of both lie where the strides of their own tensor say: a place that is wrong in writing and in

@@ -21,7 +21,7 @@ static int start(check_t *c, kit_case_t *k) {
 /* ----------------------------------------------------- types, formats, sizes */
 
 static void run_sizes(check_t *c, uint32_t kv) {
-    static const uint32_t sizes[] = {64, 128, 96, 256, 80, 32, 192, 112, 160, 72, 48, 16, 40};
+    static const uint32_t sizes[] = {64, 128, 96, 256, 80, 32, 192, 112, 160, 200, 144, 16, 40};
     static const uint32_t groups[] = {4, 8, 1, 7, 2, 5, 3, 6, 16, 12, 10, 32, 9};
     static const uint32_t pages[] = {16, 32, 64, 8, 128, 48, 256, 24, 1, 16, 32, 64, 128};
     enum { SIZES = sizeof sizes / sizeof sizes[0] };
@@ -77,6 +77,8 @@ static void kinds_of_scales(check_t *c) {
             if (i == 1 && (c->can.features & ATTN_F_DIFF_KV)) /* where V begins is counted in its elements */
                 k.problem.head_size_v =
                     c->can.num_head_sizes_v != 0 ? c->can.head_sizes_v[0].min : check_head_size(c, 64);
+            kit_case_add(&k, 1, 1);
+            if (i < 2) check_run(c, c->backend, &k, NULL); /* an update of one row */
             kit_case_add(&k, 1, 50);
             kit_case_add(&k, 7, 40);
             check_run(c, c->backend, &k, NULL);
@@ -162,6 +164,48 @@ static void pairs_of_feature(check_t *c) {
     }
 }
 
+/* Feature arg where a table of instances is likely to lack a row: another element type, a cache of 8 bits, the
+ * largest heads and groups, prompts longer than a tile; and with every other term of the scores at once. */
+static void kernels_of_feature(check_t *c) {
+    static const uint32_t types[] = {ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FLOAT32};
+    static const uint64_t terms[] = {ATTN_F_SLIDING_WINDOW, ATTN_F_SOFT_CAP, ATTN_F_SINK, ATTN_F_ALIBI};
+    for (int kind = 0; kind < 4 && !c->report->is_failed; kind++) {
+        kit_case_t k;
+        if (!start(c, &k)) return;
+        const int is_all = kind == 3;
+        uint64_t have = asked[c->arg];
+        if (k.problem.role != ATTN_ROLE_DECODER) {
+            check_skip(c, "not a decoder backend");
+            return;
+        }
+        if (c->can.dtypes & ATTN_BIT(types[is_all ? 1 : kind])) k.problem.dtype = types[is_all ? 1 : kind];
+        if (kind == 0) {
+            const uint32_t group = c->can.max_group != 0 && c->can.max_group < 16 ? c->can.max_group : 16;
+            k.problem.head_size = check_head_size(c, 256);
+            k.problem.num_kv_heads = 1, k.problem.num_heads = group;
+        }
+        if (kind == 1 && (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)))
+            k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+        k.problem.scale = 1 / sqrt((double)k.problem.head_size);
+        check_fit_size(c, &k);
+        kit_case_add(&k, 1, 70);
+        kit_case_add(&k, 150, 170);
+        kit_case_add(&k, 5, 90);
+        if (!ask(c, &k, have, 0)) continue;
+        for (int i = 0; is_all && i < 4; i++) {
+            if ((c->can.features & terms[i]) == 0 || (have & terms[i]) ||
+                exclude_each_other(have | terms[i]) ||
+                ((have | terms[i]) & ATTN_F_ALIBI && (have & ATTN_F_ALIBI_SQRT)))
+                continue;
+            ask(c, &k, terms[i], 0);
+            have |= terms[i];
+        }
+        if (is_all && have == asked[c->arg]) continue;
+        if (check_is_served(c, &k)) check_run(c, c->backend, &k, NULL);
+    }
+    if (c->report->num_cases == 0) check_skip(c, "supports_combination refuses all that the kit asks for");
+}
+
 /* A context of 70000 keys with one query token, and one of two tokens beside it. */
 static void far_feature(check_t *c) {
     kit_case_t k;
@@ -209,7 +253,9 @@ void check_pairs_list(check_list_t *list, const check_t *c) {
         if (!(c->can.features & asked[i])) continue;
         check_add(list, "numerics", 1, pairs_of_feature, i, "%s with each other feature",
                   attn_feature_name(bit));
-        if (!(asked[i] & (ATTN_F_SEPARATE_KV | ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX_CLAMP)))
+        check_add(list, "numerics", 1, kernels_of_feature, i, "%s in kernels of every kind",
+                  attn_feature_name(bit));
+        if (!(asked[i] & (ATTN_F_SEPARATE_KV | ATTN_F_MM_PREFIX_CLAMP)))
             check_add(list, "numerics", 1, far_feature, i, "%s over 70000 keys", attn_feature_name(bit));
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_backend.c: the backend as the checks call it: default options, a host, and on a GPU a wait after each
- * call, so that the checks may look at managed memory. */
+ * call, so that the checks may look at managed memory. What open only borrows is changed behind it. */
 #include "check_engine.h"
 
 static void host_log(void *ctx, uint32_t level, const char *text) {
@@ -18,14 +18,46 @@ static const attn_plugin_t *raw_plugin;
 static const kit_memory_t *running_memory = &kit_cpu_memory;
 static int is_recording;
 
+enum { MAX_VALUES = 256, MAX_TEXT = 32768 };
+/* The values of one call: who reads them later reads other ones. */
+typedef struct borrowed {
+    attn_option_value_t values[MAX_VALUES];
+    char text[MAX_TEXT];
+    size_t used;
+} borrowed_t;
+
+static const char *lend_text(borrowed_t *b, const char *text) {
+    const size_t n = text != NULL ? strlen(text) + 1 : 0;
+    if (n == 0 || n > sizeof b->text - b->used) return text;
+    b->used += n;
+    return memcpy(b->text + b->used - n, text, n);
+}
+static const attn_option_value_t *lend(borrowed_t *b, const attn_option_value_t *options, uint32_t n) {
+    b->used = 0;
+    if (options == NULL || n > MAX_VALUES || options->struct_size != sizeof *options) return options;
+    for (uint32_t i = 0; i < n; i++) {
+        b->values[i] = options[i];
+        b->values[i].name = lend_text(b, options[i].name);
+        b->values[i].s = lend_text(b, options[i].s);
+    }
+    return b->values;
+}
+static void take_back(borrowed_t *b, uint32_t n) {
+    memset(b->text, '?', b->used);
+    if (b->used > 0) b->text[b->used - 1] = '\0';
+    for (uint32_t i = 0; i < n && i < MAX_VALUES; i++)
+        b->values[i].i = -1, b->values[i].d = -1;
+}
+
 static int open_with_defaults(const attn_problem_t *problem, const attn_device_t *device,
                               const attn_option_value_t *options, uint32_t num_options,
                               const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
-    if (num_options == 0) {
-        options = check_option_defaults(raw_plugin, &num_options);
-    }
-    return raw_backend->ops->open(problem, device, options, num_options, host != NULL ? host : &check_host,
-                                  instance, error);
+    static _Thread_local borrowed_t lent; /* checks open instances on several threads */
+    if (num_options == 0) options = check_option_defaults(raw_plugin, &num_options);
+    const int status = raw_backend->ops->open(problem, device, lend(&lent, options, num_options), num_options,
+                                              host != NULL ? host : &check_host, instance, error);
+    take_back(&lent, num_options);
+    return status;
 }
 
 void check_wait_after_calls(const kit_memory_t *memory) {

@@ -50,6 +50,9 @@ struct attn_instance {
     void *last_plan;
     int32_t most_reqs;
     char *leak;
+    const attn_problem_t *kept_problem;
+    const char *kept_text;
+    int64_t kept_blocks, built_tokens, num_updates;
 };
 
 typedef struct item {
@@ -221,6 +224,9 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
     v->is_paged = p.role == ATTN_ROLE_DECODER;
     v->is_separate = (p.features & ATTN_F_SEPARATE_KV) != 0;
     v->scale = (float)p.scale;
+    v->kept_problem = problem;
+    if (IS(cap_in_bf16)) v->p.logits_soft_cap = (float)attn_from_bf16(attn_to_bf16((float)p.logits_soft_cap));
+    if (o != NULL && num_options >= OPTIONS) v->kept_text = o[OPTION_CACHE].s;
     if (IS(scale_in_bf16)) v->scale = (float)attn_from_bf16(attn_to_bf16(p.scale));
     v->splits = 0;
     if (o != NULL && num_options >= OPTIONS) {
@@ -279,6 +285,7 @@ static int v_shape(attn_instance_t *v, int64_t num_blocks, attn_kv_cache_shape_t
     if (IS(shape_clamped) && num_blocks > 1 << 20) num_blocks = 1 << 20;
     int rc = attn_dense_cache_shape(&v->p, v->layout, (uint32_t)v->page, num_blocks, &s, error);
     if (rc != ATTN_OK) return rc;
+    if (v->kept_blocks == 0) v->kept_blocks = num_blocks;
     if (IS(fingerprint_of_instance)) s.fingerprint = attn_fingerprint64(s.fingerprint, &v, sizeof v);
     if (IS(fingerprint_without_page)) {
         int64_t key[4] = {v->kv_heads, v->d, v->dv, v->storage};
@@ -293,7 +300,7 @@ static uint64_t metadata_bytes(const attn_instance_t *v) {
     return sizeof(plan_t) + (uint64_t)v->max_reqs * sizeof(item_t);
 }
 static uint64_t workspace_bytes(const attn_instance_t *v) {
-    return MAX_SPLITS * (uint64_t)(v->dv + 2) * sizeof(float);
+    return MAX_SPLITS * (uint64_t)((IS(space_of_key_size) ? v->d : v->dv) + 2) * sizeof(float);
 }
 
 static int v_space(attn_instance_t *v, attn_space_needed_t *needed, attn_error_t *error) {
@@ -327,6 +334,10 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
     if (rc == ATTN_OK) rc = attn_intake(&s, sizeof s, space, "space", error);
     if (rc == ATTN_OK) rc = check_space(v, &s, error);
     if (rc != ATTN_OK) return rc;
+    if (IS(refuses_all_requests) && b.num_reqs == v->max_reqs)
+        return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs is %d", b.num_reqs);
+    if (IS(refuses_all_tokens) && b.num_actual_tokens == v->max_tokens)
+        return attn_fail(error, ATTN_E_INVALID, "num_actual_tokens", "num_actual_tokens is all");
     if (b.num_reqs < 0 || (b.num_reqs > v->max_reqs && !IS(requests_unchecked)))
         return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs is %d", b.num_reqs);
     if (b.num_actual_tokens < 0 || (b.num_actual_tokens > v->max_tokens && !IS(tokens_unchecked)))
@@ -340,9 +351,14 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         const int64_t rows[2] = {b.num_reqs, -1};
         rc = attn_check_tensor(b.block_table, "block_table", ATTN_DTYPE_INT32, 2, rows, error);
         if (rc != ATTN_OK) return rc;
+        if (IS(needs_full_table) && b.block_table->shape[1] * v->page < v->max_len)
+            return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table is narrow");
+        if (IS(refuses_wide_table) && b.block_table->shape[1] > (v->max_len + v->page - 1) / v->page)
+            return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table is wide");
     }
+    v->built_tokens = b.num_actual_tokens;
     for (int32_t r = 0; r < b.num_reqs; r++)
-        if (b.seq_lens_host[r] < 0 || b.seq_lens_host[r] > v->max_len ||
+        if (b.seq_lens_host[r] < 0 || b.seq_lens_host[r] > v->max_len - (IS(refuses_full_length) ? 1 : 0) ||
             (v->is_paged && b.seq_lens_host[r] > b.block_table->shape[1] * v->page))
             return attn_fail(error, ATTN_E_INVALID, "seq_lens", "seq_lens[%d] is %d", r, b.seq_lens_host[r]);
     plan_t *plan = s.metadata;
@@ -386,6 +402,10 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         if (IS(causal_of_first_request) && v->p.mask == ATTN_MASK_PER_REQUEST && b.causal_host != NULL)
             i->is_causal = b.causal_host[0];
         i->prefix = prefixes != NULL ? prefixes[IS(prefix_of_first_request) ? 0 : r] : 0;
+        if (IS(uniform_by_first_request) && b.query_start_loc_host[1] == b.query_start_loc_host[0] + 1 &&
+            i->count > 1)
+            i->first += i->count - 1, i->count = 1;
+        if (IS(prefix_of_whole_pages)) i->prefix -= i->prefix % (int32_t)v->page;
         i->spare = 0;
         if (i->len > plan->longest) plan->longest = i->len;
         if (IS(equal_queries) && b.num_reqs > 0) {
@@ -402,6 +422,13 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         for (int32_t r = 0; r < b.num_reqs; r++)
             if (items[r].count > 0) items[n++] = items[r];
         plan->num_reqs = n; /* and tables stay as they were */
+    }
+    if (IS(decodes_first)) {
+        int32_t n = 0;
+        for (int32_t r = 0; r < plan->num_reqs; r++)
+            n += items[r].count == 1;
+        for (int32_t r = 0; r < n; r++)
+            items[r].count = items[r].count > 1 ? 1 : items[r].count;
     }
     if (IS(plan_of_last_build)) v->last_plan = plan;
     if (IS(requests_to_64) && plan->num_reqs > 64) plan->num_reqs = 64;
@@ -437,7 +464,8 @@ typedef struct side {
 } side_t;
 
 static float scale_of(const side_t *s, int64_t g) {
-    return s->scale == NULL ? 1 : s->scale[s->num_scales > 1 ? g : 0];
+    const float x = s->scale == NULL ? 1 : s->scale[s->num_scales > 1 ? g : 0];
+    return IS(scales_in_bf16) ? (float)attn_from_bf16(attn_to_bf16(x)) : x;
 }
 
 static int read_side(const attn_instance_t *v, const DLTensor *t, const char *name, int64_t content,
@@ -456,6 +484,8 @@ static int read_side(const attn_instance_t *v, const DLTensor *t, const char *na
     s->head = attn_byte_stride(t, 1);
     s->token = attn_byte_stride(t, 2);
     s->offset = 0, s->page = v->page;
+    if (IS(blocks_of_first_shape) && v->kept_blocks > 0 && t->shape[0] > v->kept_blocks)
+        return attn_fail(error, ATTN_E_INVALID, name, "%s has %lld blocks", name, (long long)t->shape[0]);
     if (IS(token_stride_of_content))
         s->token = content * size_of(v->storage) * (v->layout == ATTN_LAYOUT_NHD ? v->kv_heads : 1);
     if (IS(block_stride_16_bits)) s->block = (uint16_t)(s->block / size_of(v->storage)) * size_of(v->storage);
@@ -481,6 +511,11 @@ static int read_cache(attn_instance_t *v, const DLTensor *kv, const DLTensor *se
     }
     int rc = read_side(v, kv, "kv_cache", v->d + v->dv, scales->k, "k_scale", k, error);
     if (rc == ATTN_OK) rc = read_side(v, kv, "kv_cache", v->d + v->dv, scales->v, "v_scale", w, error);
+    if (IS(scales_swapped)) {
+        const float *other = k->scale;
+        const int64_t num = k->num_scales;
+        k->scale = w->scale, k->num_scales = w->num_scales, w->scale = other, w->num_scales = num;
+    }
     w->offset = (IS(v_at_own_size) || (IS(v_offset_of_fp8) && size_of(v->storage) == 1) ? v->dv : v->d) *
                 size_of(v->storage);
     return rc;
@@ -490,6 +525,7 @@ static char *row_of(const side_t *s, int64_t block, int64_t head, int64_t token)
     if (IS(fp8_page_of_32) && s->scale != NULL && s->page == 32) token ^= token > 0 && token % 8 == 0;
     if (IS(block_offset_int))
         return s->base + s->offset + (int)(block * s->block) + head * s->head + token * s->token;
+    if (IS(page_token_in_8_bits)) token = (uint8_t)token;
     return s->base + s->offset + block * s->block + head * s->head + token * s->token;
 }
 
@@ -512,9 +548,19 @@ static int v_update(attn_instance_t *v, const attn_kv_update_t *args, void *stre
                          "slot_mapping has more rows than key or value");
     if (IS(cache_of_last_update)) v->last_cache = k.base;
     const int64_t last = a.kv_cache->shape[0] * v->page;
-    for (int64_t t = 0; t < n; t++) {
+    int64_t before = -1;
+    v->num_updates++;
+    if (IS(empty_update_refused) && n == 0)
+        return attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping is empty");
+    if (IS(single_update_unscaled) && n == 1) k.scale = w.scale = NULL;
+    const int64_t rows = IS(update_of_built_tokens) && v->built_tokens > 0 && v->built_tokens < n
+                             ? v->built_tokens
+                         : IS(update_rows_of_key) ? a.key->shape[0]
+                                                  : n;
+    for (int64_t t = 0; t < rows; t++) {
         const int64_t slot = slots[t];
-        if (slot < 0) continue;
+        if (slot < 0 || (IS(slots_ascend) && slot < before)) continue;
+        before = slot;
         if (slot >= last)
             return attn_fail(error, ATTN_E_INVALID, "slot_mapping",
                              "slot_mapping names a slot beyond the cache");
@@ -535,6 +581,7 @@ static int v_update(attn_instance_t *v, const attn_kv_update_t *args, void *stre
                                  h * attn_byte_stride(IS(value_head_of_key) ? a.key : a.value, 1);
             const float sk = scale_of(&k, h), sv = scale_of(IS(v_written_with_k_scale) ? &k : &w, h);
             char *to_k = row_of(&k, block, h, token), *to_v = row_of(&w, block, h, token);
+            if (IS(write_offset_int)) to_k = k.base + (int)(block * k.block) + h * k.head + token * k.token;
             for (int64_t i = 0; i < v->d; i++)
                 store(to_k, v->storage, i,
                       IS(divides_in_half)
@@ -574,7 +621,15 @@ static int is_visible(const attn_instance_t *v, const work_t *x, int64_t k) {
     }
     if (w != 0) {
         const int64_t left = IS(window_16_bits) ? (int16_t)w : w;
-        is_seen = is_seen && q - k < left && (IS(window_right_open) || k - q < w);
+        const int64_t row =
+            IS(window_of_last_draft) && x->item->count > 1 && x->item->count <= 8 ? x->item->len - 1 : q;
+        const int is_lost =
+            (IS(window_not_at_256) && v->d == 256) || (IS(window_not_in_groups_of_16) && v->group >= 16);
+        const int32_t right = (int32_t)((uint32_t)q + (uint32_t)w);
+        if (IS(window_right_overflows))
+            is_seen = is_seen && q - k < w && k < right;
+        else if (!(IS(window_of_one_is_none) && w == 1) && !is_lost)
+            is_seen = is_seen && row - k < left && (IS(window_right_open) || k - q < w);
         if (IS(window_of_decode_longer) && x->item->count == 1 && q - k == w) is_seen = 1;
     }
     if (p->rswa_window != 0) {
@@ -583,9 +638,11 @@ static int is_visible(const attn_instance_t *v, const work_t *x, int64_t k) {
                                       (IS(prefix_inclusive) ? 1 : 0) ||
                               q - k < r);
     }
-    for (int64_t s = 0; s < x->span_count && !is_seen; s++) {
+    for (int64_t s = 0; s < x->span_count && !is_seen && !(IS(spans_of_prompts) && x->item->count == 1);
+         s++) {
         const int64_t a = IS(span_16_bits) ? (uint16_t)x->spans[2 * s] : x->spans[2 * s],
                       b = IS(span_16_bits) ? (uint16_t)x->spans[2 * s + 1] : x->spans[2 * s + 1];
+        if (a >= b && IS(empty_span_ends_list)) break;
         if (a >= b) continue;
         if (IS(span_exclusive) ? q >= a && q < b && k >= a && k < b : q >= a && q <= b && k >= a && k <= b)
             is_seen = 1;
@@ -606,10 +663,14 @@ static void one_split(attn_instance_t *v, const side_t *k, const side_t *w, cons
         const int64_t n = end - at < TILE ? end - at : TILE;
         float top = max;
         int seen = 0;
+        if (IS(tile_skipped_at_window) && v->p.sliding_window != 0 &&
+            at + n - 1 <= x->q - v->p.sliding_window + 1)
+            continue;
         for (int64_t j = 0; j < n; j++) {
             const int64_t key = at + j;
             score[j] = -INFINITY;
-            const int visible = is_visible(v, x, key);
+            const int visible = is_visible(v, x, key) ||
+                                (IS(causal_tile_unmasked) && at + TILE - 1 <= x->q + 1 && x->item->is_causal);
             if (!visible) continue;
             const char *row =
                 x->key != NULL
@@ -619,7 +680,8 @@ static void one_split(attn_instance_t *v, const side_t *k, const side_t *w, cons
             const int64_t channels = IS(bf16_d_96) && v->p.dtype == ATTN_DTYPE_BFLOAT16 && v->d == 96   ? 88
                                      : IS(f16_d_256) && v->p.dtype == ATTN_DTYPE_FLOAT16 && v->d == 256 ? 240
                                      : IS(fp8_d_64) && size_of(v->storage) == 1 && v->d == 64           ? 56
-                                                                                              : v->d;
+                                     : IS(head_tail_of_32) && v->d > 128 ? v->d / 32 * 32
+                                                                         : v->d;
             for (int64_t i = 0; i < channels; i++) {
                 float a = load(x->query, v->query_dtype, i) * x->q_scale;
                 if (IS(query_scaled_in_16) && v->p.dtype == ATTN_DTYPE_BFLOAT16)
@@ -633,10 +695,16 @@ static void one_split(attn_instance_t *v, const side_t *k, const side_t *w, cons
                 dot += a * b;
                 if (IS(products_in_half)) dot = (float)attn_from_f16(attn_to_f16(dot));
             }
-            float s = dot;
+            float s = IS(alibi_capped) && (v->p.features & ATTN_F_ALIBI) != 0
+                          ? dot + x->slope * (float)(key - x->q)
+                          : dot;
             if (IS(score_in_half)) s = (float)attn_from_f16(attn_to_f16(s));
             if (IS(score_in_bf16)) s = (float)attn_from_bf16(attn_to_bf16(s));
-            if (v->p.logits_soft_cap > 0 && !(IS(cap_not_in_window) && v->p.sliding_window != 0) &&
+            if (v->p.logits_soft_cap > 0 &&
+                !(IS(cap_not_with_window_and_sink) && v->p.sliding_window != 0 &&
+                  (v->p.features & ATTN_F_SINK) != 0) &&
+                !(IS(cap_not_in_long_prompts) && x->item->count > 64) &&
+                !(IS(cap_not_in_window) && v->p.sliding_window != 0) &&
                 !(IS(cap_not_in_chunks) && v->p.chunk_size != 0)) {
                 const float c = (float)v->p.logits_soft_cap, y = s / c;
                 if (IS(cap_by_polynomial))
@@ -653,13 +721,15 @@ static void one_split(attn_instance_t *v, const side_t *k, const side_t *w, cons
                 s += key <= x->q           ? x->slope * -sqrtf((float)(x->q - key))
                      : IS(alibi_sqrt_both) ? x->slope * -sqrtf((float)(key - x->q))
                                            : 0;
-            else if ((f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0)
+            else if ((f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0 && !IS(alibi_capped) &&
+                     !(IS(alibi_not_in_prompts) && x->item->count > 64))
                 s += x->slope * (float)(IS(alibi_distance_16_bits) ? (int16_t)(key - x->q)
                                         : IS(alibi_absolute)       ? -llabs(key - x->q)
                                                                    : key - x->q);
             if (!visible) s = -INFINITY;
             score[j] = s;
-            if (s > top) top = s;
+            if (IS(maximum_before_scale) ? s * v->scale > top * v->scale || top == -INFINITY : s > top)
+                top = s;
             seen += visible;
         }
         if (top == -INFINITY) continue;
@@ -727,6 +797,8 @@ static float one_row(attn_instance_t *v, const side_t *k, const side_t *w, const
     }
     float max = -INFINITY, sum = 0;
     const int has_sink = (v->p.features & ATTN_F_SINK) != 0 &&
+                         !(IS(sink_not_in_float16) && v->p.dtype == ATTN_DTYPE_FLOAT16) &&
+                         !(IS(sink_not_over_fp8) && v->storage != v->p.dtype) &&
                          !(IS(sink_not_in_window) && v->p.sliding_window != 0) &&
                          !(IS(sink_not_with_alibi) && (v->p.features & ATTN_F_ALIBI) != 0) &&
                          !(IS(sink_not_without_mask) && v->p.mask == ATTN_MASK_FULL);
@@ -745,6 +817,8 @@ static float one_row(attn_instance_t *v, const side_t *k, const side_t *w, const
         for (int64_t i = 0; i < v->dv; i++)
             parts[i] = (s == 0 ? 0 : parts[i]) + parts[s * step + i] * (IS(merge_by_mean) ? 1 : keep);
     }
+    if (IS(empty_row_without_sink) && sum == 0)
+        return memset(parts, 0, (size_t)v->dv * sizeof *parts), -INFINITY;
     if (has_sink && !IS(sink_in_each_split) && x->sink > -INFINITY) {
         float sink = x->sink;
         if (IS(sink_scaled)) sink *= v->scale;
@@ -765,7 +839,7 @@ static float one_row(attn_instance_t *v, const side_t *k, const side_t *w, const
     if (IS(lse_in_half)) return (float)attn_from_f16(attn_to_f16(max + logf(sum)));
     if (IS(lse_log2)) return log2f(sum) + max;
     if (IS(lse_without_sink) && has_sink) return max + logf(sum - vexp(x->sink - max));
-    return max + logf(sum);
+    return max + logf(sum) - (IS(lse_without_q_scale) && x->q_scale != 1 ? logf(x->q_scale) : 0);
 }
 
 static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space, void *stream,
@@ -839,6 +913,12 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
         if (IS(keeps_sinks) && sinks != NULL && v->heads <= 64) sinks = v->kept_sinks;
         if (IS(keeps_slopes) && slopes != NULL && v->heads <= 64) slopes = v->kept_slopes;
     }
+    if (IS(keeps_problem)) v->scale = (float)v->kept_problem->scale;
+    if (IS(keeps_option_text) && v->kept_text != NULL && strcmp(v->kept_text, "auto") != 0 &&
+        strcmp(v->kept_text, "small") != 0 && strcmp(v->kept_text, "large") != 0)
+        v->scale *= 0.9f;
+    if (IS(forward_needs_update) && v->is_paged && v->num_updates == 0)
+        return attn_fail(error, ATTN_E_STATE, "kv_cache", "kv_cache was never written");
     float *lse = a.lse != NULL ? (IS(lse_offset_ignored) ? a.lse->data : attn_data(a.lse)) : NULL;
     float *parts = IS(scratch_of_head) ? NULL : s.workspace;
     if (IS(clears_whole_output))
@@ -850,6 +930,7 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
             for (int64_t t = plan->num_tokens; t < a.lse->shape[1]; t++)
                 lse[h * a.lse->strides[0] + t] = -INFINITY;
     float out_scale = (f & ATTN_F_OUT_FP8_STATIC) != 0 ? *(const float *)attn_data(a.output_scale) : 1;
+    if (IS(output_scale_in_bf16)) out_scale = (float)attn_from_bf16(attn_to_bf16(out_scale));
     if (IS(output_scale_multiplied)) out_scale = 1 / out_scale;
     for (int32_t r = IS(cursor_in_metadata) ? plan->cursor : 0; r < plan->num_reqs; r++) {
         item_t *it = &items[r];
@@ -872,12 +953,19 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                     g = h >> shift;
                     if (g >= v->kv_heads) g = v->kv_heads - 1;
                 }
+                if (IS(heads_in_fours) && v->heads > 4 && h >= v->heads / 4 * 4) g = 0;
+                if (IS(kv_heads_in_pairs) && v->kv_heads > 2 && v->kv_heads % 2 == 1 && g == v->kv_heads - 1)
+                    g--;
                 if (IS(bf16_group_8) && v->p.dtype == ATTN_DTYPE_BFLOAT16 && v->group == 8) g = 0;
                 if (IS(group_interleaved)) g = h % v->kv_heads;
                 const char *qd = IS(query_offset_ignored) ? a.query->data : attn_data(a.query);
                 const char *query = qd + t * attn_byte_stride(a.query, 0) + h * attn_byte_stride(a.query, 1);
+                int shared = IS(prefix_shared_by_first_page) && v->is_paged && plan->num_reqs > 1 &&
+                             it->len <= 2 * v->page;
+                for (int32_t o = 1; shared && o < plan->num_reqs; o++)
+                    shared = plan->table[o * plan->table_stride] == plan->table[0];
                 work_t x = {.query = query,
-                            .pages = v->is_paged ? plan->table + r * plan->table_stride : NULL,
+                            .pages = v->is_paged ? plan->table + (shared ? 0 : r) * plan->table_stride : NULL,
                             .spans = plan->spans != NULL ? plan->spans + r * plan->span_stride : NULL,
                             .span_count = plan->num_spans,
                             .q = it->len - it->count + i,
@@ -892,7 +980,9 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                                                   : 0],
                             .k_scale = scale_of(&k, IS(k_scale_of_query_head) ? h % v->kv_heads : g),
                             .v_scale = scale_of(IS(v_read_with_k_scale) ? &k : &w, g),
-                            .sink = sinks != NULL ? sinks[h] : 0,
+                            .sink = sinks == NULL       ? 0
+                                    : IS(sinks_in_bf16) ? (float)attn_from_bf16(attn_to_bf16(sinks[h]))
+                                                        : sinks[h],
                             .slope = slopes != NULL ? slopes[IS(slope_of_kv_head) ? g : h] : 0};
                 if (!v->is_paged) {
                     const int64_t row = IS(keys_from_row_zero) ? 0 : it->first;
@@ -902,6 +992,8 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                     x.value =
                         (char *)attn_data(a.value) + row * x.value_token + g * attn_byte_stride(a.value, 1);
                 }
+                if (IS(context_of_whole_pages) && it->count > 16)
+                    x.q = (it->len - it->count) / v->page * v->page + i;
                 if (IS(prefill_without_context) && it->count > 16) x.q = i;
                 if (IS(chunk_from_query) && v->p.chunk_size != 0) x.chunk = i;
                 if (IS(scratch_of_head)) parts = head_scratch[h % 64];
@@ -914,7 +1006,8 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                                   !IS(output_scale_ignored)
                               ? parts[e] / out_scale
                               : parts[e]);
-                if (lse != NULL && !(IS(lse_of_decodes_alone) && it->count > 1))
+                if (lse != NULL && !(IS(lse_not_with_fp8_output) && v->out_dtype != v->p.dtype) &&
+                    !(IS(lse_of_decodes_alone) && it->count > 1))
                     lse[IS(lse_token_major)      ? t * v->heads + h
                         : IS(lse_stride_of_rows) ? h * a.query->shape[0] + t
                                                  : h * a.lse->strides[0] + t] = l;
