@@ -138,16 +138,15 @@ static int run_all(rank_team_t *team, const rank_work_t *w, json_t **made) {
                  : code == ATTN_E_UNSUPPORTED ? TOOL_NO
                                               : TOOL_SETUP;
     }
-    if (status == TOOL_OK && (code = rank_team_alone(team, w, one, alone)) != ATTN_OK) {
+    if (status == TOOL_OK && rank_team_alone(team, w, one, alone) != ATTN_OK) {
         if (team->rank == 0) tool_error("one rank alone: %s", one->text);
         status = TOOL_SETUP;
     }
     if (status == TOOL_OK) {
         rank_team_t on_cpu = *team;
         on_cpu.device = &cpu;
-        code = attn_device_parse("cpu", &cpu, &error);
-        if (code == ATTN_OK) code = rank_team_alone(&on_cpu, &exact, one, oracle);
-        if (code != ATTN_OK) {
+        if (attn_device_parse("cpu", &cpu, &error) != ATTN_OK ||
+            rank_team_alone(&on_cpu, &exact, one, oracle) != ATTN_OK) {
             if (team->rank == 0) tool_error("REFERENCE: %s", one->text);
             status = TOOL_SETUP;
         }
