@@ -167,8 +167,8 @@ static void pairs_of_feature(check_t *c) {
     }
 }
 
-/* Feature arg where a table of instances is likely to lack a row: another element type, a cache of 8 bits, the
- * largest heads and groups, prompts longer than a tile; and with every other term of the scores at once. */
+/* Feature arg where a table of instances is likely to lack a row: another element type, a cache of 8 bits,
+ * the largest heads and groups, prompts longer than a tile; and with every other term of the scores. */
 static void kernels_of_feature(check_t *c) {
     static const uint32_t types[] = {ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FLOAT32};
     static const uint64_t terms[] = {ATTN_F_SLIDING_WINDOW, ATTN_F_SOFT_CAP, ATTN_F_SINK, ATTN_F_ALIBI};

@@ -380,8 +380,8 @@ static int all_refuse(const char *plugin, const char *which, const kit_run_t *x,
     return bad;
 }
 
-/* A kernel of the engine that traps, or stores where nothing is, loses the context: then every operation is an
- * error, of an instance that was used before and of one that was not, and closing both is possible. */
+/* A kernel of the engine that traps, or stores where nothing is, loses the context: then every operation is
+ * an error, of an instance that was used before and of one that was not, and closing both is possible. */
 static int lost(int plugin, int is_wild) {
 #define PTX(BODY) ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry t()\n{\n" BODY "}\n"
     static const char *const kernels[2] = {

@@ -141,7 +141,8 @@ static void replay(void) {
     static const char *const projections[] = {"auto", "own"};
     for (int i = 0; i < 2; i++) {
         mla_test_set(MLA_TEST_ARCH, "auto"), mla_test_set(MLA_TEST_PROJECTIONS, projections[i]);
-        if (mla_test_replays(&s, sparse, &p, i ? "656 bytes, own projections" : "656 bytes", stream) == ATTN_OK)
+        if (mla_test_replays(&s, sparse, &p, i ? "656 bytes, own projections" : "656 bytes", stream) ==
+            ATTN_OK)
             mla_step_close(&s);
     }
     cudaStreamDestroy(stream);

@@ -92,9 +92,9 @@ static inline int mla_step_open(mla_step *s, const attn_backend_t *backend, cons
                               .host_bytes = need.host_bytes};
     cudaMalloc(&s->space.metadata, need.metadata_bytes);
     cudaMalloc(&s->space.workspace, need.workspace_bytes);
-    /* NaN, so that what a kernel reads before anyone wrote it shows in the results. Not for projections of our
-     * own, whose every store compute-sanitizer sees: kernels of cuBLAS store in bulk, which its initcheck does
-     * not. */
+    /* NaN, so that what a kernel reads before anyone wrote it shows in the results. Not for projections of
+     * our own, whose every store compute-sanitizer sees: kernels of cuBLAS store in bulk, which its initcheck
+     * does not. */
     if (strcmp(mla_test_options[MLA_TEST_PROJECTIONS].s, "own") != 0)
         cudaMemset(s->space.workspace, 0xff, need.workspace_bytes);
     cudaMallocHost(&s->space.host, need.host_bytes);

@@ -115,9 +115,11 @@ static int run_all(rank_team_t *team, const rank_work_t *w, json_t **made) {
     const size_t count = rank_work_outputs(w), all = count * (size_t)w->world;
     float *outputs = malloc(all * sizeof *outputs), *alone = malloc(all * sizeof *alone),
           *oracle = malloc(all * sizeof *oracle), *want = malloc(count * sizeof *want);
-    rank_report_t *reports = calloc((size_t)w->world + 1, sizeof *reports), *one = reports + w->world;
-    run_difference_t *first = calloc((size_t)w->world * 2, sizeof *first), *second = first + w->world;
+    rank_report_t *reports = calloc((size_t)w->world + 1, sizeof *reports), *one;
+    run_difference_t *first = calloc((size_t)w->world * 2, sizeof *first), *second;
     int status = TOOL_OK, code;
+    one = reports != NULL ? reports + w->world : NULL;
+    second = first != NULL ? first + w->world : NULL;
     if (outputs == NULL || alone == NULL || oracle == NULL || want == NULL || reports == NULL ||
         first == NULL) {
         tool_error("out of memory for %d ranks", (int)w->world);
