@@ -67,8 +67,9 @@ static int same(const attn_forward_t *a, const void *image, const void *other, i
     const uint32_t dtype = attn_dtype_of(t->dtype);
     kit_tolerance(the_case, &atol, &rtol);
     lengths_of(step, starts, lens);
-    double *x = malloc(2 * (size_t)t->shape[2] * sizeof *x), *y = x + t->shape[2];
+    double *x = malloc(2 * (size_t)t->shape[2] * sizeof *x), *y;
     if (x == NULL) abort();
+    y = x + t->shape[2];
     int is_same = 1;
     for (int64_t i = 0; i < starts[the_case->num_reqs]; i++)
         for (int64_t h = 0; h < t->shape[1]; h++) {
