@@ -6,7 +6,7 @@
 #include "host_bench.h"
 #include "kernels/cuda/dense/prefill_sm90.h"
 #include "kernels/cuda/latent/mla_decode_sm90.h"
-#include "kernels/cuda/latent/mla_output.h"
+#include "kernels/cuda/output/quantise_rows.h"
 #include "plugins/mla/mla_prefill.h"
 #include "kernels/cuda/latent/mla_prefill_params.h"
 
@@ -40,7 +40,7 @@ LAUNCHER(mla_write_cache, mla_write_params)
 LAUNCHER(mla_gather, mla_gather_params)
 LAUNCHER(mla_spread_rope, mla_spread_params)
 LAUNCHER(mla_merge, mla_merge_params)
-LAUNCHER(mla_quantise, mla_output_params)
+LAUNCHER(quantise_rows, quantise_params)
 LAUNCHER(mla_copy_rows, mla_copy_params)
 #define COUNTED(NAME, TYPE)                                                                                  \
     int NAME(const TYPE *p, int count, void *stream) {                                                       \

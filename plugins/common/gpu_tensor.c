@@ -2,6 +2,8 @@
 /* Checks of the tensors of a call on a GPU. */
 #include "gpu_tensor.h"
 
+#include "output_scales.h"
+
 int gpu_check_tensor_device(const DLTensor *t, const char *name, attn_error_t *error) {
     if (t->device.device_type == kDLCUDA || t->device.device_type == kDLCUDAManaged) return ATTN_OK;
     return attn_fail(error, ATTN_E_INVALID, name, "%s is on device type %d; expected a CUDA tensor", name,
@@ -69,6 +71,16 @@ int gpu_check_scale(const DLTensor *t, const char *name, int64_t heads, int *str
                          t->ndim != 0 ? (long long)t->shape[0] : 1LL);
     *stride = own;
     return ATTN_OK;
+}
+
+int gpu_check_output_scales(const attn_forward_t *a, uint64_t features, int64_t width, int64_t tokens,
+                            attn_error_t *error) {
+    int stride = -1, status = output_scales_given(a, features, error);
+    if (status == ATTN_OK) status = gpu_check_scale(a->output_scale, "output_scale", 1, &stride, error);
+    if (status != ATTN_OK || a->output_block_scale == NULL) return status;
+    status = output_block_scale_check(a->output_block_scale, width, tokens, error);
+    return status == ATTN_OK ? gpu_check_tensor_device(a->output_block_scale, "output_block_scale", error)
+                             : status;
 }
 
 int gpu_check_pages(const DLTensor *t, const char *name, int align, attn_error_t *error) {

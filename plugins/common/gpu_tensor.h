@@ -24,6 +24,11 @@ int gpu_check_slots(const DLTensor *t, int64_t most, attn_error_t *error);
 /* *stride keeps whether the scales of a call are one for each head; -1 before the first. */
 int gpu_check_scale(const DLTensor *t, const char *name, int64_t heads, int *stride, attn_error_t *error);
 
+/* Which of output_scale and output_block_scale is given, as the features say (semantics 7.7), and what it is:
+ * for tokens of width = heads * size values. */
+int gpu_check_output_scales(const attn_forward_t *a, uint64_t features, int64_t width, int64_t tokens,
+                            attn_error_t *error);
+
 /* A cache whose shape is checked: on the device, aligned, and of no more blocks than 32-bit ids name. */
 int gpu_check_pages(const DLTensor *t, const char *name, int align, attn_error_t *error);
 /* Addresses, and strides in elements, of K and V in a packed cache or in a pair of caches. Of whole pages

@@ -33,8 +33,7 @@ int output_block_scale_check(const DLTensor *t, int64_t width, int64_t tokens, a
                      (long long)t->shape[0], (long long)groups, (long long)tokens, (long long)width);
 }
 
-int output_scales_check(const attn_forward_t *a, uint64_t features, int64_t width, int64_t tokens,
-                        attn_error_t *error) {
+int output_scales_given(const attn_forward_t *a, uint64_t features, attn_error_t *error) {
     const struct {
         const DLTensor *given;
         const char *name, *feature;
@@ -49,6 +48,13 @@ int output_scales_check(const attn_forward_t *a, uint64_t features, int64_t widt
                                    : "%s was given, but the problem has no feature %s; request it",
                          scales[i].name, scales[i].feature);
     }
+    return ATTN_OK;
+}
+
+int output_scales_check(const attn_forward_t *a, uint64_t features, int64_t width, int64_t tokens,
+                        attn_error_t *error) {
+    const int status = output_scales_given(a, features, error);
+    if (status != ATTN_OK) return status;
     if (a->output_scale != NULL) return check_static(a->output_scale, error);
     return a->output_block_scale != NULL
                ? output_block_scale_check(a->output_block_scale, width, tokens, error)

@@ -20,8 +20,11 @@ static inline int64_t output_group(const attn_forward_t *a, int64_t width) {
  * size values; on any device. */
 int output_block_scale_check(const DLTensor *t, int64_t width, int64_t tokens, attn_error_t *error);
 
-/* Of tensors in host memory: one of the two scales is given, and that only where the features say so:
- * output_scale, float32 of one element, finite and above 0; or output_block_scale. */
+/* One of the two scales is given, and that only where the features say so; on any device. */
+int output_scales_given(const attn_forward_t *a, uint64_t features, attn_error_t *error);
+
+/* The same of tensors in host memory, and what they are: output_scale, float32 of one element, finite and
+ * above 0; or output_block_scale. */
 int output_scales_check(const attn_forward_t *a, uint64_t features, int64_t width, int64_t tokens,
                         attn_error_t *error);
 

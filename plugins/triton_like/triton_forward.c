@@ -39,15 +39,7 @@ static int read_scales(const attn_instance_t *in, const attn_forward_t *a, trito
                      ? triton_view_channels(in, a->scales.v, &p->v_scale_head, &p->v_scale_channel, error)
                      : gpu_check_scale(a->scales.v, "v_scale", in->kv_heads, &kv_stride, error);
     if (status == ATTN_OK) status = gpu_check_scale(a->scales.q, "q_scale", in->kv_heads, &q_stride, error);
-    if (status == ATTN_OK && a->output_block_scale != NULL && !in->config.out_group)
-        status = attn_fail(
-            error, ATTN_E_INVALID, "output_block_scale",
-            "output_block_scale was given, but the problem does not have feature out_fp8_group; ask for it");
-    int is_static = (in->features & ATTN_F_OUT_FP8_STATIC) != 0;
-    if (status == ATTN_OK && is_static != (a->output_scale != NULL))
-        status = attn_fail(error, ATTN_E_INVALID, "output_scale",
-                           "output_scale is %s; it belongs to feature out_fp8_static",
-                           is_static ? "not given" : "given");
+    if (status == ATTN_OK) status = output_scales_given(a, in->features, error);
     if (status == ATTN_OK) status = gpu_check_scale(a->output_scale, "output_scale", 1, &out_stride, error);
     if (status != ATTN_OK) return status;
     if (in->has_cache && attn_kv_has_static_scales(in->problem.kv_cache_dtype)) {

@@ -10,6 +10,7 @@
 #include "kernels/cuda/dense/pack_rows.h"
 #include "kernels/cuda/dense/read_lengths.h"
 #include "kernels/cuda/latent/mla_launch.h"
+#include "kernels/cuda/output/quantise_rows.h"
 
 #include <cuda_runtime_api.h>
 
@@ -116,6 +117,12 @@ static int mla_write(void) {
     return mla_write_cache(&p, NULL);
 }
 
+static int quantise(void) {
+    quantise_params p = {0};
+    p.tokens = 3, p.num_heads = 2, p.size = 64, p.dtype = FLASH_F16;
+    return quantise_rows(&p, NULL);
+}
+
 static const struct launcher {
     const char *name;
     int (*call)(void);
@@ -127,7 +134,8 @@ static const struct launcher {
                  {"mm_pack", pack},
                  {"mla_zero_rows", mla_zero},
                  {"mla_copy_weights", mla_weights},
-                 {"mla_write_cache", mla_write}};
+                 {"mla_write_cache", mla_write},
+                 {"quantise_rows", quantise}};
 
 int main(void) {
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {

@@ -111,9 +111,9 @@ static int zero_rows(const attn_instance_t *in, void *out, int64_t rows, int siz
                      int64_t head, void *stream) {
     return mla_zero_rows(out, rows, in->heads, size, token, head, stream);
 }
-static int quantise(const attn_instance_t *in, const mla_output_params *p, void *stream) {
+static int quantise(const attn_instance_t *in, const quantise_params *p, void *stream) {
     (void)in;
-    return mla_quantise(p, stream);
+    return quantise_rows(p, stream);
 }
 
 const mla_device_ops mla_cuda = {.find = find,

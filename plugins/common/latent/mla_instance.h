@@ -9,7 +9,7 @@
 #include "kernels/cuda/latent/mla_blas.h"
 #include "kernels/cuda/latent/mla_config.h"
 #include "kernels/cuda/latent/mla_launch.h"
-#include "kernels/cuda/latent/mla_output.h"
+#include "kernels/cuda/output/quantise_rows.h"
 #include "kernels/cuda/latent/mla_plan.h"
 
 #include <attn/attn_plugin.h>
@@ -68,7 +68,7 @@ typedef struct mla_device_ops {
     int (*copy_rows)(const attn_instance_t *in, const mla_copy_params *p, void *stream);
     int (*zero_rows)(const attn_instance_t *in, void *out, int64_t rows, int size, int64_t token,
                      int64_t head, void *stream);
-    int (*quantise)(const attn_instance_t *in, const mla_output_params *p, void *stream); /* NULL: no fp8 */
+    int (*quantise)(const attn_instance_t *in, const quantise_params *p, void *stream); /* NULL: no fp8 */
 } mla_device_ops;
 extern const mla_device_ops mla_cuda;
 

@@ -8,39 +8,16 @@ int mla_output_is_quantised(const attn_instance_t *in) {
     return output_is_quantised(attn_problem_features(&in->problem));
 }
 
-/* One of the two scales is given, and that only where the problem says so. */
-static int check_scales(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
-                        attn_error_t *error) {
-    const uint64_t f = attn_problem_features(&in->problem);
-    const struct {
-        const DLTensor *given;
-        const char *name;
-        uint64_t feature;
-    } scales[] = {{a->output_scale, "output_scale", ATTN_F_OUT_FP8_STATIC},
-                  {a->output_block_scale, "output_block_scale", ATTN_F_OUT_FP8_GROUP}};
-    for (int i = 0; i < 2; i++)
-        if ((scales[i].given != NULL) != ((f & scales[i].feature) != 0))
-            return attn_fail(error, ATTN_E_INVALID, scales[i].name,
-                             scales[i].given != NULL
-                                 ? "%s is given, but the problem was opened without such an output"
-                                 : "%s is not given; the problem was opened for such an output",
-                             scales[i].name);
-    int status = ATTN_OK;
-    if (a->output_scale != NULL) status = mla_check_scale(a->output_scale, "output_scale", error);
-    if (status != ATTN_OK || a->output_block_scale == NULL) return status;
-    status = output_block_scale_check(a->output_block_scale, (int64_t)in->heads * in->value, tokens, error);
-    if (status == ATTN_OK)
-        status = gpu_check_tensor_device(a->output_block_scale, "output_block_scale", error);
-    return status;
-}
-
 int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                      attn_error_t *error) {
     const int is_fp8 = mla_output_is_quantised(in);
     int status =
         gpu_check_rows(a->output, "output", is_fp8 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype,
                        in->heads, in->value, tokens, is_fp8 ? 8 : 16, error);
-    return status == ATTN_OK && tokens > 0 ? check_scales(in, a, tokens, error) : status;
+    return status == ATTN_OK && tokens > 0
+               ? gpu_check_output_scales(a, attn_problem_features(&in->problem),
+                                         (int64_t)in->heads * in->value, tokens, error)
+               : status;
 }
 
 void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_output_view *view) {
@@ -57,20 +34,21 @@ void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_outp
 int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view,
                       int64_t tokens, const mla_counts *counts, void *stream) {
     const DLTensor *scales = a->output_block_scale;
-    const mla_output_params p = {.counts = counts,
-                                 .in = view->t.data,
-                                 .out = attn_data(a->output),
-                                 .out_token = a->output->strides[0],
-                                 .out_head = a->output->strides[1],
-                                 .scale = a->output_scale ? attn_data(a->output_scale) : NULL,
-                                 .block_scale = scales ? attn_data(scales) : NULL,
-                                 .block_token = scales ? scales->strides[0] : 0,
-                                 .block_group = scales ? scales->strides[1] : 0,
-                                 .tokens = (int32_t)tokens,
-                                 .num_heads = in->heads,
-                                 .value = in->value,
-                                 .group =
-                                     scales ? (int32_t)output_group(a, (int64_t)in->heads * in->value) : 0,
-                                 .dtype = in->dtype};
+    const quantise_params p = {.num_tokens = counts ? &counts->num_tokens : NULL,
+                               .num_reqs = counts ? &counts->num_reqs : NULL,
+                               .starts = counts ? &counts->starts : NULL,
+                               .in = view->t.data,
+                               .out = attn_data(a->output),
+                               .out_token = a->output->strides[0],
+                               .out_head = a->output->strides[1],
+                               .scale = a->output_scale ? attn_data(a->output_scale) : NULL,
+                               .block_scale = scales ? attn_data(scales) : NULL,
+                               .block_token = scales ? scales->strides[0] : 0,
+                               .block_group = scales ? scales->strides[1] : 0,
+                               .tokens = tokens,
+                               .num_heads = in->heads,
+                               .size = in->value,
+                               .group = scales ? (int32_t)output_group(a, (int64_t)in->heads * in->value) : 0,
+                               .dtype = in->dtype};
     return in->backend->device->quantise(in, &p, stream);
 }
