@@ -29,6 +29,7 @@ extern "C" {
 #endif
 
 enum { KIT_MAX_REQS = 1040, KIT_MAX_SPANS = 4 };
+#define KIT_OUTPUT_SCALE 0.02f /* of static fp8 outputs */
 
 /* How a case treats its tensors. */
 #define KIT_STRIDED (UINT32_C(1) << 0) /* query, new K/V and output are views with gaps and a byte_offset */

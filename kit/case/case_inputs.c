@@ -159,7 +159,7 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     in->q_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->k_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->v_scale = make_range(s, in->num_scales, 0.02, 0.05);
-    in->output_scale = 0.02f;
+    in->output_scale = KIT_OUTPUT_SCALE;
     if (attn_kv_has_channel_scales(p->kv_cache_dtype)) {
         uint64_t own = c->seed + 99; /* what follows stays as it is for other formats */
         in->channel_scale = make_range(&own, kv_heads * dv, 0.02, 0.08);

@@ -62,7 +62,7 @@ int kit_run_outputs(kit_run_t *x) {
     }
     if ((c->problem.features & ATTN_F_OUT_FP8_GROUP) != 0) {
         int64_t width = x->z.heads * x->z.output, group = width % 128 == 0 ? 128 : 64;
-        const int64_t scale_shape[2] = {x->in->num_tokens, width / group};
+        const int64_t scale_shape[2] = {rows, width / group};
         /* by columns, of a multiple of 4 rows, as consumers of fp8 rows want them; or rows with a gap */
         const int64_t by_column[2] = {1, (scale_shape[0] + 3) / 4 * 4}, gaps[2] = {width / group + 3, 1};
         x->block_scale = kit_tensor_make(&x->all, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, scale_shape,
@@ -105,6 +105,8 @@ int kit_run_read(kit_run_t *x) {
     int64_t at;
     if ((at = kit_tensor_damage(x->output, 0, tokens)) >= 0)
         kit_run_fault(x, "output was written outside its rows", at);
+    if (x->block_scale != NULL && (at = kit_tensor_damage(x->block_scale, 0, tokens)) >= 0)
+        kit_run_fault(x, "output_block_scale was written outside its rows", at);
     if (x->lse != NULL && (at = kit_tensor_damage(x->lse, 1, tokens)) >= 0)
         kit_run_fault(x, "lse was written outside its entries", at);
     if (!x->is_guest && (at = kit_tensor_damage(x->metadata, 0, x->metadata->shape[0])) >= 0)

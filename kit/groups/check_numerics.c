@@ -4,6 +4,7 @@
  * cases, then the places where kernels break: borders of pages, windows and splits, ties, extremes, rows
  * without a key.
  */
+#include "../case/case_families.h"
 #include "../run/check_engine.h"
 
 #include <math.h>
@@ -325,6 +326,26 @@ static void cascade(check_t *c) {
     }
 }
 
+/* One head: groups of 64 values; many keys, which pieces or tiles share, and long queries; values below the
+ * normal codes of the static scale; a common prefix; lengths on the device. */
+static void fp8_output_shapes(check_t *c, const kit_case_t *usual) {
+    const uint64_t more[] = {0, 0, 0, ATTN_F_CASCADE, ATTN_F_DEVICE_LENGTHS};
+    for (int i = 0; i < 5; i++) {
+        kit_case_t k = *usual;
+        if ((c->can.features & more[i]) != more[i]) continue;
+        k.problem.features |= more[i];
+        if (i != 0) k.num_reqs = 0;
+        if (i == 0) k.problem.num_heads = k.problem.num_kv_heads = 1;
+        if (i == 1) kit_case_add(&k, 1, 2500), kit_case_add(&k, 2, 2);
+        if (i == 2) kit_case_add(&k, 150, 150), kit_case_add(&k, 0, 0), kit_case_add(&k, 70, 300);
+        if (i == 2 && (k.problem.features & ATTN_F_OUT_FP8_STATIC) != 0) k.amplitude = 0.01;
+        if (i == 3) k.common_prefix_len = (int32_t)k.problem.block_size;
+        if (i >= 3)
+            kit_case_add(&k, 1, k.common_prefix_len + 9), kit_case_add(&k, 5, k.common_prefix_len + 40);
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
 static int fp8_output_case(check_t *c, kit_case_t *k) {
     if (!start(c, k, 0)) return 0;
     if (!(c->can.out_dtypes & ATTN_BIT(ATTN_DTYPE_FP8_E4M3))) {
@@ -345,6 +366,18 @@ static void fp8_output(check_t *c) {
     const uint32_t layouts[] = {0, KIT_STRIDED, KIT_HEADS_FIRST}; /* of the scales of groups, too */
     for (int i = 0; i < 3; i++) {
         k.flags = layouts[i];
+        check_run(c, c->backend, &k, NULL);
+    }
+    if (k.problem.role != ATTN_ROLE_DECODER) return;
+    k.flags = 0;
+    fp8_output_shapes(c, &k);
+    /* a static scale would saturate under the last two */
+    const uint32_t families[] = {KIT_CONSTANT,    KIT_UNIFORM,    KIT_NEEDLE,
+                                 KIT_ALTERNATING, KIT_LARGE_MEAN, KIT_LARGE};
+    for (size_t i = 0; i < ((k.problem.features & ATTN_F_OUT_FP8_GROUP) != 0 ? 6 : 4); i++) {
+        k.family = families[i];
+        k.num_reqs = 0;
+        kit_case_add(&k, i % 2 != 0 ? 1 : 24, 600);
         check_run(c, c->backend, &k, NULL);
     }
 }

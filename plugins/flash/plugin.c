@@ -15,7 +15,8 @@ static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
      ATTN_F_CHUNK_LOOKBACK | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_LSE |                    \
      ATTN_F_PER_HEAD_SCALES | ATTN_F_SEPARATE_KV | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE |                 \
      ATTN_F_KV_CONNECTOR | ATTN_F_CONTIGUOUS_KV | ATTN_F_BLOCK_STRIDE | ATTN_F_CASCADE |                     \
-     ATTN_F_QUANT_QUERY | ATTN_F_KEY_LENGTHS | ATTN_F_DEVICE_LENGTHS)
+     ATTN_F_QUANT_QUERY | ATTN_F_KEY_LENGTHS | ATTN_F_DEVICE_LENGTHS | ATTN_F_OUT_FP8_STATIC |               \
+     ATTN_F_OUT_FP8_GROUP)
 
 #define FLASH_COMMON                                                                                         \
     .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                          \
@@ -23,6 +24,7 @@ static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
              ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MM_ENCODER) |                          \
              ATTN_BIT(ATTN_ROLE_MLA_PREFILL),                                                                \
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                  \
+    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3),                                                             \
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16) |     \
                        ATTN_BIT(ATTN_KV_FP8_E4M3),                                                           \
     .device_types = ATTN_BIT(kDLCUDA), .head_sizes = head_sizes, .num_head_sizes = 1,                        \
@@ -36,8 +38,10 @@ static const attn_capabilities_t flash_diffkv_capabilities = {
     .num_head_sizes_v = 1};
 
 /* Of both backends: the core has checked a problem against the table of the one it opens. */
-static const flash_backend shared = {
-    .name = "FLASH_ATTN", .capabilities = &flash_diffkv_capabilities, .kernels = &flash_all_kernels};
+static const flash_backend shared = {.name = "FLASH_ATTN",
+                                     .capabilities = &flash_diffkv_capabilities,
+                                     .kernels = &flash_all_kernels,
+                                     .quantise = quantise_rows};
 
 static int open_backend(const attn_problem_t *problem, const attn_device_t *device,
                         const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One attention call: tensors are checked and become kernel parameters; then at most two launches: decode and
  * prefill. No allocation, no waiting. */
+#include "../output_scales.h"
 #include "flash_instance.h"
 
 /* Bytes are loaded by 8, but where TMA moves them by 16. */
@@ -51,8 +52,7 @@ static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, cons
     const int heads = (int)in->problem.num_heads;
     int status =
         gpu_check_rows(a->query, "query", query, heads, in->d, tokens, alignment_of(in, in->q_dtype), error);
-    if (status == ATTN_OK)
-        status = gpu_check_rows(a->output, "output", dtype, heads, in->dv, tokens, 16, error);
+    if (status == ATTN_OK) status = flash_check_output(in, a, tokens, error);
     if (status == ATTN_OK)
         status = gpu_check_vector(a->sinks, "sinks", "sink", (in->features & ATTN_F_SINK) != 0, heads, error);
     if (status == ATTN_OK)
@@ -76,7 +76,6 @@ static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, cons
     }
     if (status != ATTN_OK) return status;
     p->q = attn_data(a->query), p->q_token = a->query->strides[0], p->q_head = a->query->strides[1];
-    p->out = attn_data(a->output), p->out_token = a->output->strides[0], p->out_head = a->output->strides[1];
     if (a->lse != NULL)
         p->lse = attn_data(a->lse), p->lse_head = a->lse->strides[0], p->lse_token = a->lse->strides[1];
     p->sinks = a->sinks ? attn_data(a->sinks) : NULL;
@@ -166,11 +165,12 @@ static int launch_cascade(attn_instance_t *in, const flash_host_header *h, const
 }
 
 static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
+    const int is_quantised = output_is_quantised(in->features);
     int status =
-        gpu_check_rows(a->output, "output", in->problem.dtype, in->problem.num_heads, in->dv, 0, 16, error);
+        gpu_check_rows(a->output, "output", is_quantised ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype,
+                       in->problem.num_heads, in->dv, 0, is_quantised ? 8 : 16, error);
     if (status != ATTN_OK || a->output->shape[0] == 0) return status;
-    int e = flash_zero_rows(attn_data(a->output), a->output->shape[0], (int)in->problem.num_heads, in->dv,
-                            a->output->strides[0], a->output->strides[1], stream);
+    int e = flash_output_zero(in, a->output, stream);
     return e ? gpu_fail(error, e, "the profiling run") : ATTN_OK;
 }
 
@@ -182,10 +182,9 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && space != NULL) status = attn_intake(&s, sizeof s, space, "space", error);
     if (status != ATTN_OK) return status;
-    if (a.output_scale != NULL || a.output_block_scale != NULL || a.qq_bias != NULL)
-        return attn_fail(
-            error, ATTN_E_INVALID, a.qq_bias ? "qq_bias" : "output_scale",
-            "this backend has neither quantised output nor query-query bias; leave the member NULL");
+    if (a.qq_bias != NULL)
+        return attn_fail(error, ATTN_E_INVALID, "qq_bias",
+                         "this backend has no query-query bias; leave the member NULL");
     if (space == NULL) {
         status = gpu_enter(in->device_id, &guard, error);
         if (status != ATTN_OK) return status;
@@ -201,6 +200,9 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     status = read_tensors(in, &a, h, &p, error);
     if (status != ATTN_OK || h->head.num_tokens == 0) return status;
     char *meta = s.metadata;
+    flash_output_view view;
+    const DLTensor *out = flash_output_begin(in, &a, &s, &view);
+    p.out = attn_data(out), p.out_token = out->strides[0], p.out_head = out->strides[1];
     p.counts = (const flash_counts *)(void *)meta;
     p.q_start = (const int32_t *)(void *)(meta + in->q_start_at);
     p.k_start = in->has_cache ? NULL : (const int32_t *)(void *)(meta + in->k_start_at);
@@ -223,6 +225,7 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     if (status != ATTN_OK) return status;
     int e = h->first_key > 0 ? launch_cascade(in, h, &p, meta, s.workspace, stream)
                              : launch(in, h, &p, meta, stream);
+    if (!e) e = flash_output_finish(in, &a, &s, h->head.num_tokens, stream);
     gpu_leave(&guard);
     if (e == FLASH_E_MAP_Q || e == FLASH_E_MAP_K || e == FLASH_E_MAP_V)
         return attn_fail(error, ATTN_E_INVALID,

@@ -10,6 +10,7 @@
 #include "kernels/cuda/dense/flash_launch.h"
 #include "kernels/cuda/dense/flash_plan.h"
 #include "kernels/cuda/dense/read_lengths.h"
+#include "kernels/cuda/output/quantise_rows.h"
 
 #include <attn/attn_plugin.h>
 #include <attn/attn_plugin_util.h>
@@ -21,6 +22,7 @@ typedef struct flash_backend {
     const char *name;
     const attn_capabilities_t *capabilities; /* that a problem is checked against */
     const flash_kernels *kernels; /* without kernels that decode every request is tiles of prefill */
+    int (*quantise)(const quantise_params *p, void *stream); /* NULL: no quantised outputs */
 } flash_backend;
 
 struct attn_instance {
@@ -47,6 +49,8 @@ struct attn_instance {
     size_t prefix_counts_at, prefix_tiles_at;
     int32_t max_prefix_tiles; /* 0: no cascade */
     size_t part_lse_at;       /* part_out at 0 */
+    /* quantised outputs: flash_step in the metadata, and the 16-bit output in the workspace */
+    size_t step_at, output_at;
     /* cascade, in the workspace: results of the prefix's pieces, their LSE and the suffix's */
     size_t prefix_out_at, prefix_lse_at, suffix_lse_at;
     int max_decode_tokens;
@@ -55,6 +59,12 @@ struct attn_instance {
     flash_plan_request *requests;
     flash_plan_tile *tile_keys;
 };
+
+/* The tokens of the step, as a replay finds them on the device. */
+typedef struct flash_step {
+    const int32_t *starts; /* lengths on the device (semantics 1.6), [num_reqs + 1]; NULL: num_tokens */
+    int32_t num_tokens, num_reqs;
+} flash_step;
 
 /* Head of the host buffer; the mirror of the metadata follows at FLASH_MIRROR_AT. Forward reads nothing
  * else. */
@@ -103,6 +113,21 @@ int flash_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, voi
                           attn_error_t *error);
 int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                   attn_error_t *error);
+
+/* Quantised outputs (semantics 7.7), flash_output.c: attention writes 16 bits into the workspace, whose rows
+ * finish quantises. A cudaError_t as int. */
+typedef struct flash_output_view {
+    DLTensor t;
+    int64_t shape[3], strides[3];
+} flash_output_view;
+int flash_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+                       attn_error_t *error);
+const DLTensor *flash_output_begin(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
+                                   flash_output_view *view);
+int flash_output_finish(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
+                        int64_t tokens, void *stream);
+/* The profiling run (semantics 7.10). */
+int flash_output_zero(const attn_instance_t *in, const DLTensor *output, void *stream);
 
 /* The cache of a call, checked. */
 int flash_view_cache(const attn_instance_t *in, const DLTensor *kv_cache, const DLTensor *v_cache,

@@ -2,6 +2,7 @@
 /* Metadata: the batch is checked, lengths and work lists are written to the host mirror and copied to the
  * device with one asynchronous copy. Kernels read counts and the address of the block table there, so a
  * captured forward serves every later batch that is built into the same buffers. */
+#include "../output_scales.h"
 #include "flash_instance.h"
 
 static batch_limits_t limits_of(const attn_instance_t *in) {
@@ -80,6 +81,12 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     const batch_limits_t limits = limits_of(in);
     const int32_t *key_start = batch_key_starts(&limits, &b);
     memcpy(mirror + in->q_start_at, b.query_start_loc_host, ((size_t)(uint32_t)b.num_reqs + 1) * 4);
+    if (output_is_quantised(in->features)) {
+        const int is_counted = (in->features & ATTN_F_DEVICE_LENGTHS) != 0 && b.num_reqs > 0;
+        const flash_step step = {is_counted ? attn_data(b.query_start_loc) : NULL, b.num_actual_tokens,
+                                 b.num_reqs};
+        memcpy(mirror + in->step_at, &step, sizeof step);
+    }
     if (in->k_start_at != in->q_start_at)
         memcpy(mirror + in->k_start_at, key_start, ((size_t)(uint32_t)b.num_reqs + 1) * 4);
 

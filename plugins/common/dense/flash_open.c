@@ -2,6 +2,7 @@
 /* Opening: the problem and the device become kernel configurations, limits and the layout of the buffers;
  * kernels are loaded here, so that no later call allocates or compiles. */
 #include "../cache_shape.h"
+#include "../output_scales.h"
 #include "flash_instance.h"
 
 #include <stdlib.h>
@@ -26,6 +27,9 @@ static size_t round_up(size_t n, size_t to) {
 static void lay_out(attn_instance_t *in) {
     const flash_plan_limits *l = &in->limits;
     size_t at = sizeof(flash_counts);
+    const int is_quantised = output_is_quantised(in->features);
+    in->step_at = at; /* behind the pointer in flash_counts: as aligned as that */
+    if (is_quantised) at += sizeof(flash_step);
     in->q_start_at = in->k_start_at = at;
     at += ((size_t)l->max_seqs + 1) * 4;
     if (in->features & ATTN_F_KEY_LENGTHS) {
@@ -59,6 +63,10 @@ static void lay_out(attn_instance_t *in) {
         in->suffix_lse_at = in->prefix_lse_at + round_up(part_rows * 4, 256);
         in->metadata.workspace_bytes = in->suffix_lse_at + round_up(tokens * heads * 4, 256);
     }
+    in->output_at = in->metadata.workspace_bytes;
+    if (is_quantised)
+        in->metadata.workspace_bytes +=
+            round_up((size_t)l->max_tokens * in->problem.num_heads * (size_t)in->dv * 2, 256);
 }
 
 void flash_set_modes(const attn_instance_t *in, int many_rows, flash_plan_input *pi) {
@@ -152,7 +160,9 @@ static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
     if (!e && in->max_prefix_tiles > 0) e = flash_merge(NULL, NULL);
     if (!e && (in->features & ATTN_F_DEVICE_LENGTHS)) e = flash_read_lengths(NULL, NULL, 0, NULL);
     if (!e && in->has_cache) e = flash_write_cache(NULL, NULL);
-    if (!e) e = flash_zero_rows(NULL, 0, 0, 0, 0, 0, NULL);
+    if (!e)
+        e = output_is_quantised(in->features) ? in->backend->quantise(NULL, NULL)
+                                              : flash_zero_rows(NULL, 0, 0, 0, 0, 0, NULL);
     if (!e) e = flash_run_prefill(NULL, &in->shape, &in->prefill, 0, &in->runtime, NULL);
     return e ? gpu_fail(error, e, "loading the kernels") : ATTN_OK;
 }
