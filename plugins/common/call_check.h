@@ -41,7 +41,10 @@ typedef struct call_cache {
 
 /* Bytes of the values of a row of K (is_value 0) or V, and of the row with what is behind them. */
 static inline int64_t call_cache_data_bytes(const call_cache_t *c, int is_value) {
-    return attn_kv_data_bytes(attn_kv_format(c->kv), c->storage, is_value ? c->head_size_v : c->head_size,
+    const attn_kv_format_t *f = attn_kv_format(c->kv);
+    const int is_model =
+        (is_value ? f->v_bits : f->k_bits) == ATTN_KV_MODEL_BITS; /* whatever K is stored as */
+    return attn_kv_data_bytes(f, is_model ? c->dtype : c->storage, is_value ? c->head_size_v : c->head_size,
                               is_value);
 }
 static inline int64_t call_cache_row_bytes(const call_cache_t *c, int is_value) {
