@@ -172,12 +172,12 @@ static int attend(const bench_row_t *row, int64_t request, int64_t i, int64_t h,
     return 0;
 }
 
-double bench_error(const bench_row_t *row, const void *output) {
+double bench_error(const bench_row_t *row, const void *output, uint32_t dtype) {
     const attn_problem_t *p = &row->problem;
     const uint64_t known = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_REL_BIAS | ATTN_F_SLIDING_WINDOW |
                            ATTN_F_SOFT_CAP | ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_NON_CAUSAL |
                            ATTN_F_CAPTURE | ATTN_F_BATCH_INVARIANT | ATTN_F_WEIGHTS | ATTN_F_LATENT |
-                           ATTN_F_DEVICE_LENGTHS;
+                           ATTN_F_DEVICE_LENGTHS | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP;
     double out[MAX_HEAD], worst = 0;
     const layer_sizes_t z = layer_sizes(p);
     int64_t dv = z.output;
@@ -195,7 +195,7 @@ double bench_error(const bench_row_t *row, const void *output) {
         if ((z.is_latent ? attend_latent : attend)(row, request, i, h, out) != 0) return -1;
         for (int64_t c = 0; c < dv; c++) {
             size_t at = (size_t)(((bench_query_start(row, request) + i) * p->num_heads + h) * dv + c);
-            double e = fabs(tensor_load(output, p->dtype, at) - out[c]);
+            double e = fabs(tensor_load(output, dtype, at) - out[c]);
             if (!(e <= worst)) worst = e;
         }
     }

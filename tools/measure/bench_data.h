@@ -31,8 +31,11 @@ float bench_slope(int64_t head, int64_t num_heads);
 enum { BENCH_REL_MAX = 128 };
 float bench_rel_bias(int64_t head, int64_t rel);
 
-/* Largest error of some outputs against double. output: [T, Hq, Dv] on the host. -1: the problem has a
- * feature that is not computed here. */
-double bench_error(const bench_row_t *row, const void *output);
+/* Of static fp8 outputs: no normal value saturates. */
+#define BENCH_OUTPUT_SCALE 0x1p-6F
+
+/* Largest error of some outputs against double. output: [T, Hq, Dv] of dtype on the host. -1: the problem
+ * has a feature that is not computed here. */
+double bench_error(const bench_row_t *row, const void *output, uint32_t dtype);
 
 #endif

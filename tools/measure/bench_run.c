@@ -60,6 +60,8 @@ static int enqueue(void *user, void *stream) {
     ATTN_INIT(attn_forward_t, forward);
     forward.query = &b->query.dl;
     forward.output = &b->output.dl;
+    forward.output_scale = b->output_scale.dl.data != NULL ? &b->output_scale.dl : NULL;
+    forward.output_block_scale = b->block_scale.dl.data != NULL ? &b->block_scale.dl : NULL;
     forward.topk_indices = b->row->problem.topk != 0 ? &b->topk.dl : NULL;
     forward.key = b->has_cache ? NULL : &b->key.dl;
     forward.value = b->has_cache ? NULL : &b->value.dl;
@@ -165,12 +167,39 @@ static int measure_gpu(bench_t *b) {
     return ATTN_OK;
 }
 
+/* Codes of a quantised output as numbers; NULL without memory. */
+static float *dequantise(const bench_t *b, const unsigned char *codes) {
+    const int64_t width = b->z.heads * b->z.output, n = b->num_rows * width;
+    const DLTensor *t = &b->block_scale.dl;
+    const int64_t groups = t->data != NULL ? t->shape[1] : 0;
+    const size_t bytes = (size_t)(b->num_rows * groups) * sizeof(float);
+    float *scales = malloc(bytes + 1), *out = malloc((size_t)n * sizeof *out);
+    int failed = scales == NULL || out == NULL ||
+                 (groups != 0 && device_memory_read(b->memory, scales, attn_data(t), bytes) != 0);
+    for (int64_t i = 0; !failed && i < n; i++)
+        out[i] = (float)attn_from_e4m3(codes[i]) *
+                 (groups != 0 ? scales[i / (width / groups)] : BENCH_OUTPUT_SCALE);
+    free(scales);
+    if (!failed) return out;
+    free(out);
+    return NULL;
+}
+
 static void check(bench_t *b) {
-    size_t bytes = (size_t)(b->num_rows * b->z.heads * b->z.output) * attn_dtype_size(b->problem.dtype);
+    uint32_t dtype = b->problem.out_dtype != 0 ? b->problem.out_dtype : b->problem.dtype;
+    size_t bytes = (size_t)(b->num_rows * b->z.heads * b->z.output) * attn_dtype_size(dtype);
     void *output = malloc(bytes);
     b->row->error = -1;
-    if (output != NULL && device_memory_read(b->memory, output, attn_data(&b->output.dl), bytes) == 0)
-        b->row->error = bench_error(b->row, output);
+    int failed =
+        output == NULL || device_memory_read(b->memory, output, attn_data(&b->output.dl), bytes) != 0;
+    if (!failed && dtype == ATTN_DTYPE_FP8_E4M3) {
+        float *numbers = dequantise(b, output);
+        free(output);
+        output = numbers;
+        dtype = ATTN_DTYPE_FLOAT32;
+        failed = output == NULL;
+    }
+    if (!failed) b->row->error = bench_error(b->row, output, dtype);
     free(output);
 }
 

@@ -262,6 +262,31 @@ static int make_weights(bench_t *b) {
     return code;
 }
 
+/* The output, and what a quantised one needs (semantics 7.7): a static scale under which no output
+ * saturates, or room for the scales of groups. */
+static int make_output(bench_t *b, int64_t rows) {
+    const int64_t heads = b->z.heads, size = b->z.output, width = heads * size;
+    const uint32_t dtype = b->problem.out_dtype != 0 ? b->problem.out_dtype : b->problem.dtype;
+    const uint64_t features = attn_problem_features(&b->problem);
+    const float scale = BENCH_OUTPUT_SCALE;
+    void *data = device_memory_new(b->memory, (size_t)(rows * width) * attn_dtype_size(dtype));
+    if (data == NULL) return bench_no_memory(b);
+    TENSOR_3D(&b->output, b->memory, data, dtype, rows, heads, size);
+    if ((features & ATTN_F_OUT_FP8_STATIC) != 0) {
+        void *one = device_memory_new(b->memory, sizeof scale);
+        if (one == NULL || device_memory_write(b->memory, one, &scale, sizeof scale) != 0)
+            return bench_no_memory(b);
+        TENSOR_1D(&b->output_scale, b->memory, one, ATTN_DTYPE_FLOAT32, 1);
+    }
+    if ((features & ATTN_F_OUT_FP8_GROUP) != 0) {
+        const int64_t groups = width / (width % 128 == 0 ? 128 : 64);
+        void *scales = device_memory_new(b->memory, (size_t)(rows * groups) * sizeof scale);
+        if (scales == NULL) return bench_no_memory(b);
+        TENSOR_2D(&b->block_scale, b->memory, scales, ATTN_DTYPE_FLOAT32, rows, groups);
+    }
+    return ATTN_OK;
+}
+
 static int make_selection(bench_t *b, int64_t rows) {
     const int64_t topk = b->row->problem.topk;
     int32_t *list = malloc((size_t)(rows * topk) * sizeof *list);
@@ -316,7 +341,7 @@ static int make_inputs(bench_t *b) {
     TENSOR_1D(&b->starts_t, b->memory, starts, ATTN_DTYPE_INT32, row->requests + 1);
     TENSOR_1D(&b->lens_t, b->memory, lens, ATTN_DTYPE_INT32, row->requests);
     int code = make_rows(b, &b->query, BENCH_QUERY, rows, z->heads, z->query);
-    if (code == ATTN_OK) code = make_rows(b, &b->output, -1, rows, z->heads, z->output);
+    if (code == ATTN_OK) code = make_output(b, rows);
     if (code == ATTN_OK && attn_problem_projects(&row->problem)) code = make_weights(b);
     if (code == ATTN_OK && row->problem.topk != 0) code = make_selection(b, rows);
     if (code != ATTN_OK) return code;

@@ -32,6 +32,7 @@ typedef struct bench {
     tensor_t cache[BENCH_MAX_COPIES];
     int32_t *table, *starts, *lens; /* host */
     tensor_t table_t, starts_t, lens_t, query, key, value, output, sinks, slopes, rel_bias, topk, slots;
+    tensor_t output_scale, block_scale; /* of quantised outputs, one of them */
     void *stream_buffer; /* for the streaming read; the copies themselves where there are several */
     size_t stream_bytes;
     const char **pieces;
