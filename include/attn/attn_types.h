@@ -541,8 +541,11 @@ typedef struct attn_fp8_state {
 typedef struct attn_weights {
     uint32_t struct_size;
     uint32_t reserved0;
-    const DLTensor *kv_b_proj;       /* [N * (P + V), L], row-major as in checkpoints, model dtype */
-    const DLTensor *kv_b_proj_scale; /* float32 [1] for fp8 weights; NULL: 1.0 */
+    /* [N * (P + V), L], row-major as in checkpoints, in the model's dtype or fp8_e4m3 */
+    const DLTensor *kv_b_proj;
+    /* of fp8 weights, float32: [1], or one for each block of 128 x 128, [N * (P + V) / 128, L / 128], both
+     * rounded up (semantics 7.4); NULL: 1.0 */
+    const DLTensor *kv_b_proj_scale;
     void *weight_space;              /* device memory, written */
     uint64_t weight_space_bytes;     /* at least space_needed.weight_bytes */
     uint64_t reserved[4];

@@ -45,7 +45,8 @@ enum { KIT_MAX_REQS = 1040, KIT_MAX_SPANS = 4 };
 #define KIT_FULL_BATCH (UINT32_C(1) << 8) /* every optional member of a batch that changes nothing */
 /* with ATTN_F_SEPARATE_KV: V has memory and strides of its own; its pages lie twice apart with
  * KIT_CROSS_LAYER, K's next to each other */
-#define KIT_APART (UINT32_C(1) << 9)
+#define KIT_APART         (UINT32_C(1) << 9)
+#define KIT_BLOCK_WEIGHTS (UINT32_C(1) << 10) /* kv_b_proj is e4m3, with a scale for each 128 x 128 block */
 
 typedef struct kit_case {
     attn_problem_t problem;
@@ -77,7 +78,8 @@ typedef struct kit_inputs {
     float *query;
     /* [num_keys, Hkv, D] and [num_keys, Hkv, Dv]; MLA: kv_c [num_keys, L] and k_pe [num_keys, R] */
     float *key, *value;
-    float *kv_b_proj; /* MLA: [N * (P + V), L]; NULL with ATTN_F_LATENT */
+    float *kv_b_proj;    /* MLA: [N * (P + V), L]; NULL with ATTN_F_LATENT */
+    float *weight_scale; /* with KIT_BLOCK_WEIGHTS: of each block of kv_b_proj, which holds the products */
     /* sparse MLA: [T, topk]; every list has holes of -1 and keys that come twice, request 0's first is
      * empty */
     int32_t *topk_indices;

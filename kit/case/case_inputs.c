@@ -140,6 +140,23 @@ static int make_family(const kit_case_t *c, const kit_sizes_t *z, kit_inputs_t *
     return 0;
 }
 
+/* kv_b_proj becomes what e4m3 codes times the scales of their blocks are, of scales far from each other. */
+static int make_block_weights(const kit_case_t *c, int64_t rows, int64_t columns, kit_inputs_t *in) {
+    const int64_t across = (columns + 127) / 128, n = (rows + 127) / 128 * across;
+    uint64_t own = c->seed + 77;
+    in->weight_scale = make_range(&own, n, -4, 3);
+    if (in->weight_scale == NULL) return -1;
+    for (int64_t i = 0; i < n; i++) /* about 1 of the weights' size, whatever the others are */
+        in->weight_scale[i] = 0.01f * (float)exp2((double)in->weight_scale[i]);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < columns; k++) {
+            const float scale = in->weight_scale[r / 128 * across + k / 128];
+            float *w = in->kv_b_proj + r * columns + k;
+            *w = (float)attn_from_e4m3(attn_to_e4m3((double)(*w / scale))) * scale;
+        }
+    return 0;
+}
+
 kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     const attn_problem_t *p = &c->problem;
     uint64_t state = c->seed ^ UINT64_C(0x5bd1e995), *s = &state;
@@ -190,6 +207,8 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
         if (in->kv_b_proj != NULL && c->family != KIT_USUAL)
             kit_family_projection(in->kv_b_proj, heads, p->qk_nope_head_dim, p->v_head_dim, p->kv_lora_rank);
         failed = failed || in->kv_b_proj == NULL;
+        if (!failed && (c->flags & KIT_BLOCK_WEIGHTS) != 0)
+            failed = make_block_weights(c, rows, p->kv_lora_rank, in) != 0;
     }
     failed = failed || (attn_kv_has_channel_scales(p->kv_cache_dtype) && !in->channel_scale);
     failed = failed || !in->q_scale || !in->k_scale || !in->v_scale || !in->query || !in->key || !in->value ||
@@ -218,6 +237,7 @@ void kit_inputs_free(kit_inputs_t *in) {
     free(in->channel_scale);
     free(in->block_table);
     free(in->kv_b_proj);
+    free(in->weight_scale);
     free(in->topk_indices);
     free(in);
 }

@@ -81,13 +81,24 @@ int kit_run_prepare(kit_run_t *x) {
     const int64_t shape[2] = {x->z.heads * ((int64_t)p->qk_nope_head_dim + p->v_head_dim), p->kv_lora_rank},
                   bytes[1] = {(int64_t)x->needed.weight_bytes};
     if (x->in->kv_b_proj == NULL || !ATTN_HAS_OP(x->ops, prepare_weights)) return ATTN_OK;
-    kit_tensor_t *w = kit_tensor_make(&x->all, "kv_b_proj", p->dtype, 2, shape, NULL, 0);
+    const int has_blocks = (x->c->flags & KIT_BLOCK_WEIGHTS) != 0;
+    const int64_t blocks[2] = {(shape[0] + 127) / 128, (shape[1] + 127) / 128};
+    kit_tensor_t *w = kit_tensor_make(
+        &x->all, "kv_b_proj", has_blocks ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : p->dtype, 2, shape, NULL, 0);
+    kit_tensor_t *scale =
+        has_blocks ? kit_run_floats(x, "kv_b_proj_scale", x->in->weight_scale, blocks[0], blocks[1]) : NULL;
     x->weights = kit_tensor_make(&x->all, "weight_space", ATTN_DTYPE_UINT8, 1, bytes, NULL, 0);
     if (x->all.failed) return kit_run_no_memory(x);
-    kit_store_floats(kit_tensor_at(w, 0, 0), w->dtype, x->in->kv_b_proj, shape[0] * shape[1]);
+    uint8_t *codes = has_blocks ? kit_tensor_at(w, 0, 0) : NULL;
+    for (int64_t i = 0; has_blocks && i < shape[0] * shape[1]; i++)
+        codes[i] = attn_to_e4m3((double)x->in->kv_b_proj[i] /
+                                x->in->weight_scale[i / shape[1] / 128 * blocks[1] + i % shape[1] / 128]);
+    if (!has_blocks)
+        kit_store_floats(kit_tensor_at(w, 0, 0), w->dtype, x->in->kv_b_proj, shape[0] * shape[1]);
     if (kit_tensor_send(&x->all, w) || kit_tensor_send(&x->all, x->weights)) return kit_run_no_memory(x);
     attn_weights_t args = {.struct_size = sizeof args,
                            .kv_b_proj = &w->t,
+                           .kv_b_proj_scale = scale != NULL ? &scale->t : NULL,
                            .weight_space = x->weights->t.data,
                            .weight_space_bytes = x->needed.weight_bytes};
     return kit_run_stop(x, "prepare_weights",

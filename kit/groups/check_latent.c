@@ -7,6 +7,7 @@
 #include "../run/check_engine.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* In the argument of a check, beside the role: queries come absorbed, and all keys are visible. */
 enum { ABSORBED = 256, FULL = 512, ROLE = 255 };
@@ -129,12 +130,44 @@ static void fp8_output(check_t *c) {
     finish(c, found);
 }
 
+/* Weights as checkpoints of fp8 have them (semantics 7.4). The shape of a tensor is no feature, so a
+ * backend may refuse them, by name. */
+static void block_weights(check_t *c) {
+    kit_case_t k;
+    int found = 0;
+    for (int i = 0; i < 3 && !c->report->is_failed; i++) {
+        if (!start(c, &k, (uint64_t)i)) return;
+        k.flags |= KIT_BLOCK_WEIGHTS;
+        if (i == 1) k.problem.num_heads = 3;
+        if (k.problem.kv_lora_rank == 128 && i != 1 &&
+            check_head_size(c, 264) == 264) /* a block, and a part */
+            k.problem.kv_lora_rank = 200, k.problem.head_size = 264;
+        add(&k, 1, 70), add(&k, i == 2 ? 70 : 9, 33);
+        if (!check_is_served(c, &k)) continue;
+        kit_inputs_t *in = kit_inputs_make(&k);
+        kit_result_t first;
+        const int status = in != NULL ? kit_run(c->backend, &k, in, c->memory, &first) : ATTN_E_NO_MEMORY;
+        const int is_refused = in != NULL && (status == ATTN_E_UNSUPPORTED || status == ATTN_E_INVALID) &&
+                               strncmp(first.error.param, "kv_b_proj", 9) == 0;
+        if (in != NULL) kit_result_free(&first);
+        kit_inputs_free(in);
+        if (is_refused) {
+            check_skip(c, "it refuses kv_b_proj_scale of blocks by name");
+            return;
+        }
+        found += run(c, &k);
+    }
+    finish(c, found);
+}
+
 static void add_checks(check_list_t *list, const check_t *c, uint32_t arg, const char *name) {
     check_add(list, "numerics", 1, compositions, arg, "%s: compositions of a batch", name);
     check_add(list, "numerics", 1, head_counts, arg, "%s: head counts", name);
     if (c->can.features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP))
         check_add(list, "numerics", 1, fp8_output, arg, "%s: fp8 output", name);
     if (!attn_role_has_cache(arg & ROLE)) return;
+    if ((arg & ABSORBED) == 0)
+        check_add(list, "numerics", 1, block_weights, arg, "%s: weights with a scale for each block", name);
     if ((c->can.features & ATTN_F_QUANT_QUERY) && (c->can.kv_cache_dtypes >> ATTN_KV_FP8_E4M3 & 1))
         check_add(list, "numerics", 1, fp8_query, arg, "%s: fp8 queries", name);
     check_add(list, "numerics", 1, page_borders, arg, "%s: page borders", name);

@@ -96,6 +96,27 @@ int call_check_channel_scale(const DLTensor *t, int64_t heads, int64_t size, att
     return attn_check_tensor(t, "v_scale", ATTN_DTYPE_FLOAT32, 2, shape, error);
 }
 
+int call_check_weight_scale(const DLTensor *t, int is_e4m3, int64_t rows, int64_t columns, int *is_blocks,
+                            attn_error_t *error) {
+    const char *name = "kv_b_proj_scale";
+    const int64_t b = CALL_WEIGHT_BLOCK, shape[2] = {(rows + b - 1) / b, (columns + b - 1) / b};
+    *is_blocks = 0;
+    if (t == NULL) return ATTN_OK;
+    if (t->ndim == 1 && t->shape[0] != 1)
+        return attn_fail(error, ATTN_E_INVALID, name,
+                         "%s has %lld elements; expected 1, or [%lld, %lld], one for each 128 x 128 block",
+                         name, (long long)t->shape[0], (long long)shape[0], (long long)shape[1]);
+    if (t->ndim != 2) return call_check_scale(t, name, 1, error);
+    if (!is_e4m3)
+        return attn_fail(
+            error, ATTN_E_INVALID, name,
+            "%s has two dimensions, one scale for each block of fp8_e4m3 weights; kv_b_proj has the "
+            "model's dtype: leave it NULL",
+            name);
+    *is_blocks = 1;
+    return attn_check_tensor(t, name, ATTN_DTYPE_FLOAT32, 2, shape, error);
+}
+
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
                       int64_t tokens, attn_error_t *error) {
     int status = call_check_vector(a->sinks, "sinks", "sink", (features & ATTN_F_SINK) != 0, heads, error);

@@ -26,6 +26,12 @@ int call_check_scale(const DLTensor *t, const char *name, int64_t heads, attn_er
 /* The v_scale of a format with scales of channels, which is required: one number, or [heads, size]. */
 int call_check_channel_scale(const DLTensor *t, int64_t heads, int64_t size, attn_error_t *error);
 
+/* kv_b_proj_scale of weights [rows, columns] (semantics 7.4): NULL, one float32, or of e4m3 weights one
+ * for each block of 128 x 128, [rows / 128, columns / 128], both rounded up; then *is_blocks is 1. */
+enum { CALL_WEIGHT_BLOCK = 128 };
+int call_check_weight_scale(const DLTensor *t, int is_e4m3, int64_t rows, int64_t columns, int *is_blocks,
+                            attn_error_t *error);
+
 /* What is there by the features: sinks and ALiBi slopes, float32 [heads]; rel_bias; qq_bias, float32 [tokens
  * or more, any]; and the scales. */
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,

@@ -10,19 +10,25 @@ int64_t latent_weights_rows(const attn_problem_t *p) {
     return (int64_t)p->num_heads * ((int64_t)p->qk_nope_head_dim + p->v_head_dim);
 }
 
-static int take_scale(const DLTensor *t, float *scale, attn_error_t *error) {
+static int check_positive(float scale, attn_error_t *error) {
+    if (scale > 0 && isfinite(scale)) return ATTN_OK;
+    return attn_fail(error, ATTN_E_INVALID, "kv_b_proj_scale",
+                     "kv_b_proj_scale has %g; expected positive numbers", (double)scale);
+}
+
+static int take_scale(const attn_weights_t *w, int is_e4m3, int64_t rows, int64_t columns, float *scale,
+                      attn_error_t *error) {
+    const DLTensor *t = w->kv_b_proj_scale;
+    int is_blocks;
     *scale = 1.0f;
-    const int status = call_check_scale(t, "kv_b_proj_scale", 1, error);
+    int status = call_check_weight_scale(t, is_e4m3, rows, columns, &is_blocks, error);
     if (status != ATTN_OK || t == NULL) return status;
-    if (t->ndim > 0 && t->shape[0] != 1)
-        return attn_fail(error, ATTN_E_INVALID, "kv_b_proj_scale",
-                         "kv_b_proj_scale has %lld elements; it scales the whole tensor: give 1",
-                         (long long)t->shape[0]);
+    for (int64_t r = 0; is_blocks && status == ATTN_OK && r < rows; r += CALL_WEIGHT_BLOCK)
+        for (int64_t c = 0; status == ATTN_OK && c < columns; c += CALL_WEIGHT_BLOCK)
+            status = check_positive(latent_weights_block(t, r, c), error);
+    if (is_blocks) return status;
     *scale = *(const float *)attn_data(t);
-    if (!(*scale > 0) || !isfinite(*scale))
-        return attn_fail(error, ATTN_E_INVALID, "kv_b_proj_scale",
-                         "kv_b_proj_scale is %g; expected a positive number", (double)*scale);
-    return ATTN_OK;
+    return check_positive(*scale, error);
 }
 
 int latent_weights_intake(const attn_problem_t *p, const attn_weights_t *w, uint64_t magic, uint64_t bytes,
@@ -36,7 +42,7 @@ int latent_weights_intake(const attn_problem_t *p, const attn_weights_t *w, uint
                                  .latent = p->kv_lora_rank,
                                  .dtype = is_fp8 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : p->dtype};
     int status = attn_check_tensor(w->kv_b_proj, "kv_b_proj", header->dtype, 2, shape, error);
-    if (status == ATTN_OK) status = take_scale(w->kv_b_proj_scale, &header->scale, error);
+    if (status == ATTN_OK) status = take_scale(w, is_fp8, shape[0], shape[1], &header->scale, error);
     if (status != ATTN_OK) return status;
     if (w->weight_space == NULL || w->weight_space_bytes < bytes)
         return attn_fail(error, ATTN_E_SPACE, "weight_space",

@@ -59,6 +59,14 @@ int cpu_latent_heads(const attn_instance_t *in, int32_t tokens) {
     return heads;
 }
 
+/* x, rounded once to the model's dtype. */
+static void store_weight(uint32_t dtype, void *to, double x) {
+    if (dtype == ATTN_DTYPE_FLOAT32)
+        *(float *)to = (float)x;
+    else
+        *(uint16_t *)to = dtype == ATTN_DTYPE_FLOAT16 ? attn_to_f16(x) : attn_to_bf16(x);
+}
+
 int cpu_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void *stream,
                         attn_error_t *error) {
     (void)stream;
@@ -74,14 +82,23 @@ int cpu_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     if (status != ATTN_OK) return status;
     const DLTensor *t = w.kv_b_proj;
     const int64_t rows = latent_weights_rows(&in->p), latent = in->p.kv_lora_rank;
+    const DLTensor *blocks = latent_weights_blocks(&w);
+    if (blocks != NULL) header.dtype = in->p.dtype; /* what they are kept in: sums know one scale only */
     const size_t size = attn_dtype_size(header.dtype);
     const size_t row_bytes = weight_row_bytes(in, cpu_dtype_of(header.dtype));
     char *to = (char *)w.weight_space + sizeof header;
     for (int64_t r = 0; r < rows; r++, to += row_bytes) {
         const char *from = (const char *)attn_data(t) + r * attn_byte_stride(t, 0);
         memset(to, 0, row_bytes);
-        for (int64_t i = 0; i < latent; i++)
-            memcpy(to + (size_t)i * size, from + i * attn_byte_stride(t, 1), size);
+        for (int64_t i = 0; i < latent; i++) {
+            const char *x = from + i * attn_byte_stride(t, 1);
+            if (blocks == NULL)
+                memcpy(to + (size_t)i * size, x, size);
+            else
+                store_weight(header.dtype, to + (size_t)i * size,
+                             attn_from_e4m3(*(const uint8_t *)x) *
+                                 (double)latent_weights_block(blocks, r, i));
+        }
     }
     memcpy(w.weight_space, &header, sizeof header);
     return ATTN_OK;

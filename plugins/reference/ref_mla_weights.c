@@ -34,13 +34,15 @@ int ref_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     if (status != ATTN_OK) return status;
     const int64_t rows = latent_weights_rows(&in->p), latent = in->p.kv_lora_rank;
     float *out = (float *)(void *)((char *)w.weight_space + sizeof header);
+    const DLTensor *blocks = latent_weights_blocks(&w);
     double piece[256];
     for (int64_t row = 0; row < rows; row++)
         for (int64_t at = 0; at < latent; at += 256) {
             int64_t n = latent - at < 256 ? latent - at : 256;
             ref_load_row(ref_at2(w.kv_b_proj, row, at), header.dtype, n, piece);
             for (int64_t i = 0; i < n; i++)
-                out[row * latent + at + i] = (float)(piece[i] * header.scale);
+                out[row * latent + at + i] =
+                    (float)(piece[i] * (blocks ? latent_weights_block(blocks, row, at + i) : header.scale));
         }
     memcpy(w.weight_space, &header, sizeof header);
     return ATTN_OK;

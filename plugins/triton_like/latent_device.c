@@ -186,8 +186,9 @@ static int write_cache(const attn_instance_t *in, const mla_write_params *p, voi
 }
 
 static int copy_weights(const attn_instance_t *in, void *to, const void *from, int64_t rows, int64_t from_row,
-                        int is_e4m3, const float *scale, void *stream) {
-    void *args[] = {&to, &from, &rows, &from_row, &is_e4m3, &scale};
+                        int is_e4m3, const mla_weight_scale *scale, void *stream) {
+    mla_weight_scale s = *scale;
+    void *args[] = {&to, &from, &rows, &from_row, &is_e4m3, &s.at, &s.row, &s.column};
     return launch(in, WEIGHTS, strided(rows * in->latent), 256, 0, args, stream);
 }
 

@@ -143,15 +143,15 @@ extern "C" __global__ void __launch_bounds__(256) tm_copy(const __grid_constant_
 
 extern "C" __global__ void __launch_bounds__(256)
     tm_weights(uint16_t *to, const void *from, int64_t rows, int64_t from_row, int is_e4m3,
-               const float *scale) {
-    const float f = is_e4m3 && scale ? __ldg(scale) : 1.f;
+               const float *scale, int64_t scale_row, int64_t scale_column) {
     const int64_t step = (int64_t)gridDim.x * 256;
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < rows * TM_LATENT; i += step) {
-        const int64_t at = i / TM_LATENT * from_row + i % TM_LATENT;
-        if (is_e4m3)
+        const int64_t row = i / TM_LATENT, column = i % TM_LATENT, at = row * from_row + column;
+        if (is_e4m3) {
+            const float f = scale ? __ldg(scale + row / 128 * scale_row + column / 128 * scale_column) : 1.f;
             to[i] = (uint16_t)pack_pair<TM_TYPE>(
                 unpack2<DT_F16>(e4m3x2_to_f16x2<0>(((const uint8_t *)from)[at])).x * f, 0.f);
-        else
+        } else
             to[i] = ((const uint16_t *)from)[at];
     }
 }

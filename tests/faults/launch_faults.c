@@ -109,7 +109,7 @@ static int mla_zero(void) {
     return mla_zero_rows(somewhere, 3, 2, 64, 128, 64, NULL);
 }
 static int mla_weights(void) {
-    return mla_copy_weights(somewhere, somewhere, 1, 8, 8, 0, 0, NULL, NULL);
+    return mla_copy_weights(somewhere, somewhere, 1, 8, 8, 0, 0, (mla_weight_scale){NULL, 0, 0}, NULL);
 }
 static int mla_write(void) {
     mla_write_params p = {0};

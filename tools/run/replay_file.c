@@ -160,7 +160,7 @@ static int read_tensors(const reader_t *r) {
                   {"value", &c->value, !has_cache, p->dtype, value_dims, {-1, hkv, dv}},
                   {"topk_indices", &c->topk_indices, is_sparse, ATTN_DTYPE_INT32, 2, {t, p->topk}},
                   {"kv_b_proj", &c->kv_b_proj, projects, 0, 2, {rows, p->kv_lora_rank}},
-                  {"kv_b_proj_scale", &c->kv_b_proj_scale, 0, ATTN_DTYPE_FLOAT32, 1, {1}},
+                  {"kv_b_proj_scale", &c->kv_b_proj_scale, 0, ATTN_DTYPE_FLOAT32, 0, {0}},
                   {"kv_cache", &c->kv_cache, 0, 0, 0, {0}},
                   {"v_cache", &c->v_cache, 0, 0, 0, {0}},
                   {"q_scale", &c->q_scale, 0, ATTN_DTYPE_FLOAT32, 1, {-1}},

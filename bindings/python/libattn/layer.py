@@ -285,8 +285,9 @@ class Layer:
     def prepare_weights(
         self, kv_b_proj: Any = None, *, kv_b_proj_scale: Any = None, stream: Optional[int] = None
     ) -> None:
-        """MLA, once after loading: kv_b_proj [N * (P + V), L] as in checkpoints. Encoders with fp8 attention:
-        no arguments."""
+        """MLA, once after loading: kv_b_proj [N * (P + V), L] as in checkpoints, of fp8_e4m3 with
+        kv_b_proj_scale, one float32 or one for each 128 x 128 block (weight_scale_inv). Encoders with fp8
+        attention: no arguments."""
         group = self.group
         needed = group.space_needed
         self._weights = memory.allocate(needed.weight_bytes, needed.alignment, group.device)

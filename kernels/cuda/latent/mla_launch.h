@@ -19,9 +19,9 @@ int mla_attend_f16(const mla_attend_params *params, int num_items, void *stream)
 int mla_combine(const mla_attend_params *params, int num_splits, void *stream);
 int mla_project(const mla_project_params *params, void *stream);
 int mla_write_cache(const mla_write_params *params, void *stream);
-/* dst [rows, width] of 16 bits from 16-bit or e4m3 rows; scale NULL: 1. */
+/* dst [rows, width] of 16 bits from 16-bit or e4m3 rows. */
 int mla_copy_weights(void *dst, const void *src, int64_t rows, int width, int64_t src_row, int dtype,
-                     int is_e4m3, const float *scale, void *stream);
+                     int is_e4m3, mla_weight_scale scale, void *stream);
 /* Rows of `width` elements, a multiple of 16, from 16 bits or e4m3 to 16 bits; addresses and strides are
  * multiples of 16 bytes. */
 int mla_copy_rows(const mla_copy_params *params, void *stream);

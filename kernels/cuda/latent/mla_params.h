@@ -37,6 +37,13 @@ typedef struct mla_slice {
 } mla_slice;
 
 /* Head of the metadata on the device; the slices follow at 64 bytes. */
+/* Of e4m3 weights: value (r, c) times at[r / 128 * row + c / 128 * column]; at NULL: 1. One scale: strides of
+ * 0. */
+typedef struct mla_weight_scale {
+    const float *at;
+    int64_t row, column;
+} mla_weight_scale;
+
 typedef struct mla_counts {
     int32_t num_tokens, num_slices;
     const int32_t *block_table;

@@ -12,12 +12,13 @@ using namespace attn_cuda;
 /* Element by element: it runs once, after loading. */
 template <int DT>
 __global__ void weights_kernel(uint16_t *dst, const void *src, int64_t rows, int width, int64_t src_row,
-                               int is_e4m3, const float *scale) {
-    const float f = is_e4m3 && scale ? __ldg(scale) : 1.f;
+                               int is_e4m3, mla_weight_scale scale) {
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < rows * width;
          i += (int64_t)gridDim.x * 256) {
-        int64_t at = i / width * src_row + i % width;
+        const int64_t row = i / width, column = i % width, at = row * src_row + column;
         if (is_e4m3) {
+            const float f =
+                scale.at ? __ldg(scale.at + row / 128 * scale.row + column / 128 * scale.column) : 1.f;
             float x = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(((const uint8_t *)src)[at])).x * f;
             dst[i] = (uint16_t)pack2<DT>(x, 0.f);
         } else
@@ -26,7 +27,7 @@ __global__ void weights_kernel(uint16_t *dst, const void *src, int64_t rows, int
 }
 
 extern "C" int mla_copy_weights(void *dst, const void *src, int64_t rows, int width, int64_t src_row,
-                                int dtype, int is_e4m3, const float *scale, void *stream) {
+                                int dtype, int is_e4m3, mla_weight_scale scale, void *stream) {
     if (dtype == DT_BF16)
         return attn_cuda::launch_kernel(weights_kernel<DT_BF16>, 2048, 256, 0, stream, (uint16_t *)dst, src,
                                         rows, width, src_row, is_e4m3, scale);

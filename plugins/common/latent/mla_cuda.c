@@ -100,8 +100,8 @@ static int write_cache(const attn_instance_t *in, const mla_write_params *p, voi
     return mla_write_cache(p, stream);
 }
 static int copy_weights(const attn_instance_t *in, void *to, const void *from, int64_t rows, int64_t from_row,
-                        int is_e4m3, const float *scale, void *stream) {
-    return mla_copy_weights(to, from, rows, in->latent, from_row, in->dtype, is_e4m3, scale, stream);
+                        int is_e4m3, const mla_weight_scale *scale, void *stream) {
+    return mla_copy_weights(to, from, rows, in->latent, from_row, in->dtype, is_e4m3, *scale, stream);
 }
 static int copy_rows(const attn_instance_t *in, const mla_copy_params *p, void *stream) {
     (void)in;

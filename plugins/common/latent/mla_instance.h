@@ -64,7 +64,7 @@ typedef struct mla_device_ops {
                     void *stream);
     int (*write_cache)(const attn_instance_t *in, const mla_write_params *p, void *stream);
     int (*copy_weights)(const attn_instance_t *in, void *to, const void *from, int64_t rows, int64_t from_row,
-                        int is_e4m3, const float *scale, void *stream);
+                        int is_e4m3, const mla_weight_scale *scale, void *stream);
     int (*copy_rows)(const attn_instance_t *in, const mla_copy_params *p, void *stream);
     int (*zero_rows)(const attn_instance_t *in, void *out, int64_t rows, int size, int64_t token,
                      int64_t head, void *stream);

@@ -80,8 +80,13 @@ int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     status = attn_check_tensor(w.kv_b_proj, "kv_b_proj",
                                is_e4m3 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype, 2, shape, error);
     if (status == ATTN_OK) status = gpu_check_tensor_device(w.kv_b_proj, "kv_b_proj", error);
-    if (status == ATTN_OK) status = mla_check_scale(w.kv_b_proj_scale, "kv_b_proj_scale", error);
+    int is_blocks = 0;
+    const DLTensor *t = w.kv_b_proj_scale;
+    if (status == ATTN_OK) status = call_check_weight_scale(t, is_e4m3, rows, in->latent, &is_blocks, error);
+    if (status == ATTN_OK && t != NULL) status = gpu_check_tensor_device(t, "kv_b_proj_scale", error);
     if (status != ATTN_OK) return status;
+    const mla_weight_scale scale = {t != NULL ? attn_data(t) : NULL, is_blocks ? t->strides[0] : 0,
+                                    is_blocks ? t->strides[1] : 0};
     if (w.weight_space == NULL || w.weight_space_bytes < in->weight_bytes)
         return attn_fail(error, ATTN_E_SPACE, "weight_space",
                          "weight_space has %llu bytes; space_needed says %llu",
@@ -90,9 +95,8 @@ int mla_prepare_weights(attn_instance_t *in, const attn_weights_t *weights, void
     gpu_device_guard guard;
     status = in->backend->device->enter(in, &guard, error);
     if (status != ATTN_OK) return status;
-    int e = in->backend->device->copy_weights(
-        in, w.weight_space, attn_data(w.kv_b_proj), rows, w.kv_b_proj->strides[0], is_e4m3,
-        w.kv_b_proj_scale ? attn_data(w.kv_b_proj_scale) : NULL, stream);
+    int e = in->backend->device->copy_weights(in, w.weight_space, attn_data(w.kv_b_proj), rows,
+                                              w.kv_b_proj->strides[0], is_e4m3, &scale, stream);
     in->backend->device->leave(in, &guard);
     return e ? in->backend->device->fail(in, error, e, "copying the weights") : ATTN_OK;
 }

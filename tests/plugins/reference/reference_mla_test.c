@@ -458,6 +458,27 @@ static void errors(void) {
     refused("zero", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID,
             "kv_b_proj_scale");
     half = 0.5f;
+    static float blocks[2] = {0.5f, 0.5f}; /* 66 x 24 weights are one block */
+    dense_set(&scale, blocks, ATTN_DTYPE_FLOAT32, 2, 1, 1, 0, 0);
+    memset(other + 64, 1, sizeof weights);
+    is_int(reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_OK, "a scale of one block");
+    ok(memcmp(space + 64, other + 64, sizeof weights) == 0, "is that of all its weights");
+    blocks[0] = -1;
+    refused("a negative block", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID,
+            "kv_b_proj_scale");
+    blocks[0] = 0.5f;
+    dense_set(&scale, blocks, ATTN_DTYPE_FLOAT32, 2, 1, 2, 0, 0);
+    refused("two columns of blocks", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID,
+            "kv_b_proj_scale");
+    dense_set(&scale, blocks, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0);
+    refused("two scales in a row", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID,
+            "kv_b_proj_scale");
+    dense_set(&scale, blocks, ATTN_DTYPE_FLOAT32, 2, 1, 1, 0, 0);
+    dense_set(&w, weights, ATTN_DTYPE_FLOAT32, 2, 3 * 22, 24, 0, 0);
+    refused("blocks of weights that are not e4m3", reference->ops->prepare_weights(a, &args, NULL, &last),
+            ATTN_E_INVALID, "kv_b_proj_scale");
+    dense_set(&w, codes, ATTN_DTYPE_FP8_E4M3, 2, 3 * 22, 24, 0, 0);
+    dense_set(&scale, &half, ATTN_DTYPE_FLOAT32, 1, 1, 0, 0, 0);
     w.shape[0]++;
     refused("one row too many", reference->ops->prepare_weights(a, &args, NULL, &last), ATTN_E_INVALID,
             "kv_b_proj");
