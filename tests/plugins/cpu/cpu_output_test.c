@@ -121,6 +121,10 @@ static void groups(const attn_problem_t *p, DLTensor *out) {
     has_str(error.text, "/ 64 or / 128", "with what was wanted");
     is_int(call(p, q, v, (attn_forward_t){.output = out}, &error), ATTN_E_INVALID, "no scales");
     has_str(error.text, "out_fp8_group needs it", "are named");
+    t.dtype = (DLDataType){kDLUInt, 8, 1}, shape[1] = strides[0] = WIDTH / 128;
+    is_int(call(p, q, v, (attn_forward_t){.output = out, .output_block_scale = &t}, &error), ATTN_E_INVALID,
+           "scales of one byte, as ue8m0, are refused");
+    is_str(error.param, "output_block_scale", "by name");
 }
 
 static void one_scale(const attn_problem_t *p, DLTensor *out) {
