@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_sparse_bench [TEXT]: times of the Hopper kernels of sparse attention (S1: 16-bit cache, S2: 656 bytes a
- * token) and of the cache writers, below the plugin ABI: graph replays, burst (12 ms after a rest) and
- * sustained (after 200 ms of the same load). Random normal data, random lists without order. Rows whose name
- * contains TEXT. */
+/* mla_sparse_bench [TEXT]: times of the Hopper kernels of sparse attention with their merge (S1: 16-bit
+ * cache, S2: 656 bytes a token, D: 40 tokens whose lists name nothing at some of their positions) and of the
+ * cache writers, below the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after 200 ms
+ * of the same load). Random normal data, random lists without order. Some rows of each result are compared
+ * with attention in double. Rows whose name contains TEXT. */
+#include "kernels/cuda/latent/mla_config.h"
 #include "kernels/cuda/latent/mla_launch.h"
+#include "kernels/cuda/latent/mla_plan.h"
 #include "kernels/cuda/sparse/sparse_attend_sm90.h"
 
 #include <algorithm>
@@ -109,8 +112,93 @@ static void measure(const std::function<int()> &call, double *burst, double *sus
     CK(cudaGraphExecDestroy(x));
 }
 
+/* Attention of row blockIdx.x * step to all[row][512], in double, over the keys that its list names. */
+__global__ void attend_in_double(mla_attend_params p, const uint16_t *queries, int queries_a_request,
+                                 int step, double *all) {
+    extern __shared__ double score[];
+    __shared__ double reduced;
+    auto bf16 = [](uint16_t x) { return (double)__uint_as_float((uint32_t)x << 16); };
+    const int64_t row = (int64_t)blockIdx.x * step;
+    const int token = (int)(row / p.num_heads);
+    const int32_t *list = p.topk + token * p.topk_row;
+    const int32_t *table = p.counts->block_table + token / queries_a_request * p.counts->block_table_stride;
+    auto key = [&](int k) {
+        return (const char *)p.cache + table[list[k] / p.page_size] * p.cache_page +
+               list[k] % p.page_size * p.cache_row;
+    };
+    auto value = [&](const char *at, int i) {
+        if (p.cache_kind != MLA_CACHE_DS) return bf16(((const uint16_t *)at)[i]);
+        if (i >= 512) return bf16(((const uint16_t *)(at + MLA_DS_ROPE_AT))[i - 512]);
+        const uint8_t b = (uint8_t)at[i];
+        const int e = b >> 3 & 15, m = b & 7;
+        const double x = e ? ldexp(1.0 + m / 8.0, e - 7) : ldexp(m / 8.0, -6);
+        return (b & 128 ? -x : x) * (double)((const float *)(at + MLA_DS_SCALES_AT))[i / 128];
+    };
+    for (int k = threadIdx.x; k < p.topk_count; k += blockDim.x) {
+        double s = 0;
+        if (list[k] >= 0)
+            for (int i = 0; i < 576; i++)
+                s += value(key(k), i) *
+                     bf16(i < 512
+                              ? queries[row * 512 + i]
+                              : ((const uint16_t *)p.query)[token * p.q_token + row % p.num_heads * p.q_head +
+                                                            p.nope + i - 512]);
+        score[k] = list[k] >= 0 ? s * (double)p.scale : -INFINITY;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double top = -INFINITY;
+        for (int k = 0; k < p.topk_count; k++)
+            top = fmax(top, score[k]);
+        reduced = top;
+    }
+    __syncthreads();
+    double sum = 0, out[2] = {0, 0};
+    for (int k = 0; k < p.topk_count; k++) {
+        if (list[k] < 0) continue;
+        const double e = exp(score[k] - reduced);
+        sum += e;
+        for (int j = 0; j < 2; j++)
+            out[j] += e * value(key(k), (int)threadIdx.x + 256 * j);
+    }
+    for (int j = 0; j < 2; j++)
+        all[(int64_t)blockIdx.x * 512 + threadIdx.x + 256 * j] = sum == 0 ? 0 : out[j] / sum;
+}
+
+/* Which positions of a list name nothing. */
+enum holes { NO_HOLES, HALF_AT_RANDOM, HALF_AT_END };
+
+/* |result - double| / |double| over about 200 rows. `run` attends queries that are lost thereby. */
+static double error_of(const mla_attend_params &p, int queries_a_request, int64_t rows,
+                       const std::function<int()> &run) {
+    const int step = (int)std::max<int64_t>(1, rows / 200) | 1, n = (int)((rows + step - 1) / step);
+    std::vector<uint16_t> got((size_t)rows * 512);
+    std::vector<double> want((size_t)n * 512);
+    uint16_t *queries = room<uint16_t>(got.size());
+    double *out = room<double>(want.size()), diff = 0, norm = 0;
+    CK(cudaMemcpy(queries, p.latent, got.size() * 2, cudaMemcpyDeviceToDevice));
+    attend_in_double<<<n, 256, (size_t)p.topk_count * 8>>>(p, queries, queries_a_request, step, out);
+    CK(cudaGetLastError());
+    CK(cudaDeviceSynchronize());
+    CK(run());
+    CK(cudaDeviceSynchronize());
+    CK(cudaMemcpy(got.data(), p.latent, got.size() * 2, cudaMemcpyDeviceToHost));
+    CK(cudaMemcpy(want.data(), out, want.size() * 8, cudaMemcpyDeviceToHost));
+    CK(cudaMemcpy(p.latent, queries, got.size() * 2, cudaMemcpyDeviceToDevice));
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < 512; j++) {
+            const uint32_t bits = (uint32_t)got[((size_t)i * step) * 512 + j] << 16;
+            float x;
+            memcpy(&x, &bits, 4);
+            const double w = want[(size_t)i * 512 + j];
+            diff += (x - w) * (x - w), norm += w * w;
+        }
+    return sqrt(diff / norm);
+}
+
 /* requests of `keys` positions each, `queries` tokens of each, lists of 2048. */
-static void attention(const char *name, int is_ds, int heads, int requests, int queries, int keys) {
+static void attention(const char *name, int is_ds, int heads, int requests, int queries, int keys,
+                      enum holes holes = NO_HOLES) {
     if (filter && !strstr(name, filter)) return;
     const int topk = 2048, page = 64, tokens = requests * queries, width = keys / page;
     const size_t row = is_ds ? MLA_DS_ROW : 1152, pages = (size_t)requests * width,
@@ -126,17 +214,36 @@ static void attention(const char *name, int is_ds, int heads, int requests, int 
         std::swap(table[i], table[random() % (i + 1)]);
     for (int32_t &k : lists)
         k = (int32_t)(random() % (uint32_t)keys);
-    std::vector<mla_item> items;
-    for (int t = 0; t < tokens; t++)
-        for (int h = 0; h < heads; h += MLA_TILE_ROWS)
-            items.push_back(
-                {t / queries, t * heads + h, std::min<int>(MLA_TILE_ROWS, heads - h), 0, 0, topk, -1, 0});
+    for (size_t i = 0; i < lists.size(); i++)
+        if (holes == HALF_AT_RANDOM ? random() & 1 : holes == HALF_AT_END && i % topk >= topk / 2)
+            lists[i] = -1;
+    int sms = 0;
+    CK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+    mla_config_input choice = {90, sms,      0, heads, 512, 128, is_ds ? MLA_CACHE_DS : MLA_CACHE_16,
+                               1,  1.0 / 24, 0};
+    const mla_config config = mla_config_choose(&choice);
+    std::vector<int32_t> q_start((size_t)requests + 1), lens((size_t)requests, keys);
+    for (int i = 0; i <= requests; i++)
+        q_start[(size_t)i] = i * queries;
+    mla_plan_input in = {q_start.data(), lens.data(),      requests,     heads, topk, 0,
+                         config.slots,   config.tile_rows, config.parts, tokens};
+    mla_plan_limits limits = {requests, tokens, 0, 0, 0, 0, 0};
+    mla_slice slice = {};
+    CK(mla_plan_capacity(&limits, &in));
+    std::vector<mla_item> items((size_t)limits.max_items);
+    std::vector<mla_split> splits((size_t)limits.max_splits + 1);
+    std::vector<int32_t> parts((size_t)config.parts + 1);
+    if (mla_plan_build(&in, &limits, &slice, items.data(), splits.data(), parts.data()) != 1) exit(1);
     mla_counts counts = {};
     counts.block_table = send(table), counts.block_table_stride = counts.block_table_width = width;
     mla_attend_params p = {};
     p.counts = send(std::vector<mla_counts>{counts});
-    p.slice = send(std::vector<mla_slice>{{0, (int32_t)items.size(), 0, 0}});
-    p.items = send(items);
+    p.slice = send(std::vector<mla_slice>{slice});
+    p.items = send(items), p.splits = send(splits), p.parts = send(parts);
+    p.part_out = room<float>((size_t)limits.max_slots * config.tile_rows * 512);
+    p.part_lse = room<float>((size_t)limits.max_slots * config.tile_rows);
+    p.tile_rows = config.tile_rows, p.dtype = MLA_BF16, p.cache_kind = is_ds ? MLA_CACHE_DS : MLA_CACHE_16;
+    p.topk_count = topk, p.lists = room<int32_t>((size_t)config.parts * config.ctas * topk);
     p.latent = room<uint16_t>(rows * 512), p.query = room<uint16_t>(rows * 192);
     p.absorbed = p.latent, p.absorbed_row = 512, p.absorbed_rows = (int32_t)rows;
     p.q_token = (int64_t)heads * 192, p.q_head = 192;
@@ -180,14 +287,22 @@ static void attention(const char *name, int is_ds, int heads, int requests, int 
     p.cache = cache;
     CK(cudaDeviceSynchronize());
     auto kernel = is_ds ? sparse_attend_sm90_ds_bf16 : sparse_attend_sm90_bf16;
-    int sms = 0;
     double burst, sustained;
-    CK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
-    CK(kernel(&p, 0, sms, stream));
-    measure([&]() { return kernel(&p, (int)items.size(), sms, stream); }, &burst, &sustained);
-    const double flops = 2.0 * rows * topk * (576 + 512), bytes = (double)tokens * topk * row;
-    printf("%-34s burst %8.1f us %4.0f TFLOP/s   sustained %8.1f us %4.0f TFLOP/s %5.0f GB/s of rows\n", name,
-           burst, flops / burst * 1e-6, sustained, flops / sustained * 1e-6, bytes / sustained * 1e-3);
+    const int ctas = config.parts * config.ctas;
+    auto run = [&]() {
+        const int e = kernel(&p, slice.num_items, ctas, stream);
+        return e || !slice.num_splits ? e : mla_combine(&p, slice.num_splits, stream);
+    };
+    CK(kernel(&p, 0, ctas, stream));
+    const double error = error_of(p, queries, (int64_t)rows, run);
+    measure(run, &burst, &sustained);
+    const double named = holes == NO_HOLES ? topk : topk / 2, flops = 2.0 * rows * named * (576 + 512),
+                 bytes = (double)tokens * named * row;
+    printf("%-34s burst %8.1f us %4.0f TFLOP/s   sustained %8.1f us %4.0f TFLOP/s %5.0f GB/s of rows   %d "
+           "items, "
+           "error %.1e%s\n",
+           name, burst, flops / burst * 1e-6, sustained, flops / sustained * 1e-6, bytes / sustained * 1e-3,
+           slice.num_items, error, error < 1e-2 ? "" : " WRONG");
     fflush(stdout);
     free_all();
 }
@@ -233,6 +348,16 @@ int main(int argc, char **argv) {
     attention("S2 H=16 128x32768", 1, 16, 128, 1, 32768);
     attention("16-bit decode H=128 128x32768", 0, 128, 128, 1, 32768);
     attention("16-bit decode H=64 128x32768", 0, 64, 128, 1, 32768);
+    attention("D H=128 656", 1, 128, 40, 1, 16384);
+    attention("D H=128 656 half -1", 1, 128, 40, 1, 16384, HALF_AT_RANDOM);
+    attention("D H=128 656 -1 at the end", 1, 128, 40, 1, 16384, HALF_AT_END);
+    attention("D H=64 656", 1, 64, 40, 1, 16384);
+    attention("D H=64 656 half -1", 1, 64, 40, 1, 16384, HALF_AT_RANDOM);
+    attention("D H=64 656 -1 at the end", 1, 64, 40, 1, 16384, HALF_AT_END);
+    attention("D H=128 16-bit", 0, 128, 40, 1, 16384);
+    attention("D H=128 16-bit half -1", 0, 128, 40, 1, 16384, HALF_AT_RANDOM);
+    attention("D H=64 16-bit", 0, 64, 40, 1, 16384);
+    attention("D H=64 16-bit half -1", 0, 64, 40, 1, 16384, HALF_AT_RANDOM);
     static const int counts[] = {1, 128, 8192, 262144};
     for (int n : counts) {
         char name[64];

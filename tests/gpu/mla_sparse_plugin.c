@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mla_sparse.so on a device against the reference plugin in double: what is its own beside what mla_plugin.c
  * tests. Both of its kernels, the device's own and the portable one; lists of all lengths around blocks,
- * heads that do not fill a tile, indices that name nothing, a scale below zero, the cache dtype fp8 that
- * becomes fp8_ds_mla, replays over the 656-byte cache, with projections of either kind. MLA_TEST_PLUGINS: the
- * folder of the plugins; ATTN_TEST_PART: part.h. */
+ * heads that do not fill a tile, indices that name nothing (all, most, half of them, at either end), a scale
+ * below zero, the cache dtype fp8 that becomes fp8_ds_mla, replays over the 656-byte cache, with projections
+ * of either kind. MLA_TEST_PLUGINS: the folder of the plugins; ATTN_TEST_PART: part.h. */
 #include "gpu_memory.h"
 #include "mla_testing.h"
 #include "part.h"
@@ -19,9 +19,38 @@ static void keep_log(void *ctx, uint32_t level, const char *text) {
 }
 static const attn_host_t host = {.struct_size = sizeof host, .log = keep_log};
 
+/* Which positions of a list name nothing, and are -1 (semantics 9.3). */
+enum holes {
+    NO_HOLES,
+    ALL,
+    ALL_BUT_LAST,
+    ALL_BUT_FIRST,
+    AT_RANDOM,
+    MOST_AT_RANDOM,
+    AT_END,
+    AT_START,
+    TOKENS_DIFFER
+};
+
+static void make_holes(kit_inputs_t *in, int64_t topk, enum holes holes) {
+    uint64_t seed = 77;
+    for (int64_t t = 0; t < in->num_tokens; t++) {
+        const enum holes h = holes == TOKENS_DIFFER ? (enum holes)(1 + t % (TOKENS_DIFFER - 1)) : holes;
+        for (int64_t k = 0; k < topk; k++) {
+            const int64_t x = tap_rand_in(&seed, 0, 99);
+            if (h == ALL || (h == ALL_BUT_LAST && k < topk - 1) || (h == ALL_BUT_FIRST && k > 0) ||
+                (h == AT_RANDOM && x < 50) || (h == MOST_AT_RANDOM && x < 97) ||
+                (h == AT_END && k >= topk / 2 + 5) || (h == AT_START && k < topk / 2 + 5))
+                in->topk_indices[t * topk + k] = -1;
+        }
+    }
+}
+
 /* option arch: 0 auto, 1 sm80 */
-static void run_case(const char *name, const kit_case_t *c, int64_t wild) {
-    for (int arch = 0; arch < 2; arch++) {
+static void run_case(const char *name, const kit_case_t *c, int64_t wild, enum holes holes) {
+    const int archs =
+        holes == NO_HOLES || holes == ALL || holes == AT_RANDOM ? 2 : 1; /* the oracle takes long */
+    for (int arch = 0; arch < archs; arch++) {
         if (!part_takes()) continue;
         kit_memory_t memory = gpu;
         mla_test_set(MLA_TEST_ARCH, arch ? "sm80" : "auto");
@@ -29,6 +58,7 @@ static void run_case(const char *name, const kit_case_t *c, int64_t wild) {
         kit_inputs_t *in = kit_inputs_make(c);
         for (int64_t i = 0; wild && i < in->num_tokens * c->problem.topk; i += wild)
             in->topk_indices[i] = i % 2 ? INT32_MAX - 7 : (int32_t)(in->table_width * c->problem.block_size);
+        make_holes(in, c->problem.topk, holes);
         kit_difference_t d;
         char why[2048] = "";
         if (!ok(mla_test_agrees(sparse, reference, c, in, &memory, &d, why, sizeof why), "%s (%s)", name,
@@ -76,8 +106,47 @@ static void cases(void) {
         if (list[i].scale != 0) c.problem.scale = list[i].scale;
         for (int r = 0; r < 5 && list[i].lens[r][1] > 0; r++)
             kit_case_add(&c, list[i].lens[r][0], list[i].lens[r][1]);
-        run_case(list[i].name, &c, list[i].wild);
+        run_case(list[i].name, &c, list[i].wild, NO_HOLES);
     }
+}
+
+/* Lists with holes, cut in pieces and whole ones, whatever the holes are. */
+static void lists_with_holes(void) {
+    static const char *const names[] = {"",
+                                        "all -1",
+                                        "all but the last -1",
+                                        "all but the first -1",
+                                        "half -1",
+                                        "97 in 100 -1",
+                                        "-1 at the end",
+                                        "-1 at the start",
+                                        "each token its own holes"};
+    static const struct {
+        const char *name;
+        uint32_t heads, topk, kv;
+        int32_t lens[3][2];
+    } shapes[] = {
+        {"656 bytes, 128 heads, cut", 128, 512, ATTN_KV_FP8_DS_MLA, {{1, 500}, {2, 430}}},
+        {"656 bytes, 64 heads, cut", 64, 390, ATTN_KV_FP8_DS_MLA, {{1, 500}, {1, 1}}},
+        {"656 bytes, 129 heads, whole", 129, 130, ATTN_KV_FP8_DS_MLA, {{70, 140}}},
+        {"16 bits, 96 heads, cut in chunks", 96, 2200, 0, {{1, 300}, {2, 90}}},
+        {"16 bits, 128 heads, whole", 128, 130, 0, {{70, 140}}},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (int holes = ALL; holes <= TOKENS_DIFFER; holes++) {
+            if (i % 2 == 1 && holes != ALL && holes != AT_RANDOM && holes != TOKENS_DIFFER) continue;
+            if (shapes[i].topk == 130 && holes != TOKENS_DIFFER) continue;
+            kit_case_t c;
+            char name[160];
+            kit_case_start(&c, ATTN_ROLE_MLA_SPARSE, 350 + i);
+            kit_case_set_mla(&c, shapes[i].heads, 512, 64, 128, 128, shapes[i].topk);
+            c.problem.dtype = ATTN_DTYPE_BFLOAT16, c.problem.block_size = 64, c.problem.features = ATTN_F_LSE;
+            c.problem.kv_cache_dtype = shapes[i].kv;
+            for (int r = 0; r < 3 && shapes[i].lens[r][1] > 0; r++)
+                kit_case_add(&c, shapes[i].lens[r][0], shapes[i].lens[r][1]);
+            snprintf(name, sizeof name, "%s, %s", shapes[i].name, names[holes]);
+            run_case(name, &c, 0, (enum holes)holes);
+        }
 }
 
 /* e4m3 outputs with one scale and with group scales, over both caches. */
@@ -103,7 +172,7 @@ static void quantised_outputs(void) {
         c.problem.kv_cache_dtype = list[i].kv;
         c.flags = i % 2 == 0 ? KIT_STRIDED : 0;
         kit_case_add(&c, 1, 500), kit_case_add(&c, 30, 120), kit_case_add(&c, 1, 1);
-        run_case(list[i].name, &c, 0);
+        run_case(list[i].name, &c, 0, i % 2 ? AT_RANDOM : NO_HOLES);
     }
 }
 
@@ -153,6 +222,7 @@ int main(void) {
     sparse = mla_test_load("mla_sparse.so");
     reference = mla_test_load("reference.so");
     fp8_becomes_656_bytes();
+    lists_with_holes();
     cases();
     quantised_outputs();
     replay();

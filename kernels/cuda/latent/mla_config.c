@@ -9,6 +9,11 @@ mla_config mla_config_choose(const mla_config_input *in) {
     if (in->portable || in->compute_capability != 90 || in->latent != 512) return c;
     if (in->is_sparse) { /* both caches, any scale */
         c.kernel = MLA_KERNEL_SPARSE_SM90;
+        /* two CTAs that share the keys of a token, where both have rows in all of its tiles */
+        const int last = in->heads % (2 * MLA_TILE_ROWS);
+        c.ctas = in->num_sms > 1 && in->heads > MLA_TILE_ROWS && (last == 0 || last > MLA_TILE_ROWS) ? 2 : 1;
+        c.tile_rows = c.ctas * MLA_TILE_ROWS;
+        c.parts = c.slots = in->num_sms / c.ctas;
         return c;
     }
     if (in->cache_kind == MLA_CACHE_DS || !(in->scale > 0.0)) return c;

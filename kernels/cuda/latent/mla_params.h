@@ -73,6 +73,8 @@ typedef struct mla_attend_params {
     const float *q_scale;                     /* of e4m3 queries, which are read as 16-bit numbers; NULL: 1 */
     const int32_t *topk;                      /* sparse: [T, topk_count]; NULL: dense */
     int64_t topk_row;
+    /* sparse on Hopper: [CTAs of the launch, topk_count], the list of a CTA's item without its holes */
+    int32_t *lists;
     float *part_out, *part_lse; /* [slots, tile_rows, L], [slots, tile_rows]; on Hopper mla_part */
     float *lse;                 /* NULL: not wanted */
     int64_t lse_head, lse_token;
@@ -81,6 +83,7 @@ typedef struct mla_attend_params {
     int32_t slice_row0, absorbed_rows; /* first row of the slice */
     int32_t dtype, cache_kind, stages;
     int32_t tile_rows; /* of an item: 64 per CTA that works on it */
+    int32_t topk_count;
     /* The launch before this one is no absorption: the kernel waits for all of it before it reads lists and
      * keys. */
     int32_t in_order;

@@ -124,6 +124,9 @@ static int list_items(const mla_plan_input *in, tile_walk w, plan_lists *out) {
 /* Costs in the time of one key tile: what an item costs beside its keys, the least keys worth a piece, and
  * what cutting costs: the merge kernel, and one more for so many rows of pieces. */
 enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 4, CUT_ROWS = 512 };
+/* The same over selected tokens, whose key tiles take longer, and how many tiles for each part are so many
+ * that the last round of whole ones is no matter. */
+enum { SPARSE_CUT_COST = 3, SPARSE_CUT_ROWS = 3072, SPARSE_ROUNDS = 16 };
 
 /* The tiles of a slice for the trials; k_begin is the number of key tiles, the cost of each is that and
  * ITEM_COST. */
@@ -236,13 +239,17 @@ static int list_parts(const mla_plan_input *in, tile_walk w, plan_lists *out) {
     tile_list list;
     deal_result d;
     int64_t budget = 0, cost = INT64_MAX, whole = 0;
+    const int cut_cost = in->topk ? SPARSE_CUT_COST : CUT_COST,
+              cut_rows = in->topk ? SPARSE_CUT_ROWS : CUT_ROWS;
     if (list_tiles(in, w, out, &list)) return -1;
+    if (in->topk && list.count >= (int64_t)SPARSE_ROUNDS * in->parts)
+        return deal(in, &list, INT64_MAX, 0, &d, out);
     int cut = in->slots > 0;
     if (cut) {
         const int64_t least = least_budget(in, &list, 1, 0);
-        for (int64_t b = least; b <= least + 4 && b + CUT_COST < cost; b++) {
+        for (int64_t b = least; b <= least + 4 && b + cut_cost < cost; b++) {
             deal(in, &list, b, 1, &d, NULL);
-            const int64_t c = b + CUT_COST + d.cut_rows / CUT_ROWS;
+            const int64_t c = b + cut_cost + d.cut_rows / cut_rows;
             if (c < cost) cost = c, budget = b;
         }
         deal(in, &list, cost, 0, &d, NULL);

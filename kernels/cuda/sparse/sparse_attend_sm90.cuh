@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sparse latent attention on Hopper (semantics 9.2): persistent CTAs of two math and two gathering warpgroups
- * go through the items of a slice, 64 rows of one token each. What is less than 64 rows is padded with zero
- * queries. */
+ * go through the items of a slice, 64 rows of one token each, 128 with a neighbour. What is less than 64 rows
+ * is padded with zero queries. */
 #ifndef SPARSE_ATTEND_SM90_CUH
 #define SPARSE_ATTEND_SM90_CUH
 
@@ -54,8 +54,7 @@ int sparse90_run(const mla_attend_params *p, int num_items, int ctas, void *stre
     auto kernel = sparse90_kernel<DT, DS>;
     if (num_items == 0)
         return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SPARSE_SMEM);
-    return attn_cuda::launch_kernel(kernel, (unsigned)(num_items < ctas ? num_items : ctas), SPARSE_THREADS,
-                                    SPARSE_SMEM, stream, *p);
+    return attn_cuda::launch_kernel(kernel, (unsigned)ctas, SPARSE_THREADS, SPARSE_SMEM, stream, *p);
 }
 
 } /* namespace attn_cuda */

@@ -11,9 +11,8 @@ extern "C" {
 
 /* Bytes of shared memory that a block needs. */
 int sparse_attend_sm90_smem(void);
-/* Attends params->slice on at most `ctas` blocks (one a multiprocessor). num_items: what the launch must
- * serve, the slice itself may have fewer; 0: only prepares the kernel, which must happen before any capture.
- * Returns a cudaError_t. */
+/* Attends params->slice on `ctas` blocks (one a multiprocessor), tile_rows / 64 for each part of the plan.
+ * num_items 0: only prepares the kernel, which must happen before any capture. Returns a cudaError_t. */
 int sparse_attend_sm90(const mla_attend_params *params, int num_items, int ctas, void *stream);
 /* It is one of these, by params->dtype and cache_kind. */
 int sparse_attend_sm90_bf16(const mla_attend_params *params, int num_items, int ctas, void *stream);

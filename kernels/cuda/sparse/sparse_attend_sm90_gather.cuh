@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hopper sparse attention: the gathering warpgroups. A warp brings eight of the 64 keys of a block; lanes 0
- * to 7 find their addresses, index and block table entry each a block ahead. 16-bit rows go to shared memory
- * by cp.async; rows of 656 bytes (semantics 3.5) come into registers ahead of their use and are widened on
- * the way, but for rope values that the output's type can take as they are, which are copied. */
+/* Hopper sparse attention: the gathering warpgroups. They pack a list before its first block. A warp
+ * brings eight of the 64 keys of a block; lanes 0 to 7 find their addresses, index and block table entry each
+ * a block ahead. 16-bit rows go to shared memory by cp.async; rows of 656 bytes (semantics 3.5) come into
+ * registers ahead of their use and are widened on the way, but for rope values that the output's type can
+ * take as they are, which are copied. */
 #ifndef SPARSE_ATTEND_SM90_GATHER_CUH
 #define SPARSE_ATTEND_SM90_GATHER_CUH
 
@@ -34,12 +35,12 @@ __device__ const uint4 sparse_no_row[MLA_DS_ROW / 16] = {};
 /* Where the keys of an item lie, for one of the eight rows of this warp in every block (semantics 9.3). */
 struct sparse_rows {
     const mla_attend_params &p;
-    const int32_t *topk, *table;
+    const int32_t *list, *table;
     int width, key, end;   /* key: of the block whose index is loaded next */
     int index, next, page; /* of the coming block; index of the one after */
 
-    ATTN_DEV sparse_rows(const mla_attend_params &params, const mla_item &it, int row)
-        : p(params), topk(params.topk + (int64_t)(it.first_row / params.num_heads) * params.topk_row),
+    ATTN_DEV sparse_rows(const mla_attend_params &params, const int32_t *keys, const mla_item &it, int row)
+        : p(params), list(keys),
           table(params.counts->block_table + it.request * params.counts->block_table_stride),
           width((int)params.counts->block_table_width), key(it.k_begin + row),
           end(row < MLA_TILE_KEYS ? it.k_end : 0) {
@@ -47,8 +48,9 @@ struct sparse_rows {
         next = fetch_index();
         page = fetch_page(index);
     }
-    ATTN_DEV int fetch_index() {
-        int x = key < end ? __ldg(topk + key) : -1;
+    ATTN_DEV int fetch_index() { /* may be written by this CTA, so not through the path for constants */
+        int x = -1;
+        if (key < end) asm volatile("ld.global.s32 %0, [%1];" : "=r"(x) : "l"(list + key) : "memory");
         key += MLA_TILE_KEYS;
         return x;
     }
@@ -81,6 +83,7 @@ struct sparse_gather {
     /* Rope values of 656-byte rows are bfloat16 (semantics 3.5): copied where the output is. */
     static constexpr bool ROPE_COPIES = DS && DT == DT_BF16;
     static constexpr int LOADS = ROPE_COPIES ? 8 : 10; /* of eight 656-byte rows */
+    static constexpr int LIST_LOADS = 8;               /* of a thread, in flight */
 
     ATTN_DEV sparse_gather(const mla_attend_params &params, const sparse_smem &smem)
         : p(params), sm(smem), lane(threadIdx.x & 31), warp(__shfl_sync(~0u, (int)threadIdx.x >> 5 & 7, 0)) {}
@@ -90,18 +93,49 @@ struct sparse_gather {
         return slab + row * 128 + ((chunk ^ (row & 7)) << 4);
     }
 
-    /* Behind the last position of an item's list that names a token: lists of short requests end in -1
-     * (semantics
-     * 9.5). */
-    ATTN_DEV int end_of_list(const mla_item &it, int parity) const {
+    /* The positions that the list of an item's token names, one behind the other in the order of the list, so
+     * that those which name none (semantics 9.3, 9.5) cost no time wherever they are: the list itself where
+     * they are all at its end, else a copy. found: how many. turn: which counts are free. The first barrier
+     * also says that all warps are through with the copy that was there before. */
+    ATTN_DEV const int32_t *pack_list(const mla_item &it, int &found, int &turn) const {
+        constexpr int CHUNK = SPARSE_GATHER_THREADS * LIST_LOADS, COUNT_BITS = 10;
+        static_assert(LIST_LOADS * 32 < 1 << COUNT_BITS, "and positions have 20 bits (mla_supports)");
         const int32_t *topk = p.topk + (int64_t)(it.first_row / p.num_heads) * p.topk_row;
-        int end = it.k_begin;
-        for (int k = it.k_begin + warp * 32 + lane; k < it.k_end; k += SPARSE_GATHER_THREADS)
-            if (__ldg(topk + k) >= 0) end = k + 1;
-        end = __reduce_max_sync(~0u, end);
-        if (lane == 0) st_shared_s32(sm.scanned(parity, warp), end);
+        int32_t *copy = p.lists + (int64_t)blockIdx.x * p.topk_count;
+        int end = 0;
+        found = 0;
+#pragma unroll 1
+        for (int base = 0; base < p.topk_count; base += CHUNK) {
+            const int k0 = base + warp * LIST_LOADS * 32 + lane;
+            int index[LIST_LOADS], mine = 0, last = 0;
+#pragma unroll
+            for (int j = 0; j < LIST_LOADS; j++)
+                index[j] = k0 + j * 32 < p.topk_count ? __ldg(topk + k0 + j * 32) : -1;
+#pragma unroll
+            for (int j = 0; j < LIST_LOADS; j++) {
+                const unsigned there = __ballot_sync(~0u, index[j] >= 0);
+                mine += __popc(there);
+                if (there) last = k0 - lane + j * 32 + 32 - __clz((int)there);
+            }
+            if (lane == 0) st_shared_s32(sm.scanned(turn, warp), last << COUNT_BITS | mine);
+            named_barrier(SPARSE_SCANNED, SPARSE_GATHER_THREADS);
+            const unsigned counted = (unsigned)ld_shared_s32(sm.scanned(turn, lane & 7));
+            const int count = (int)(counted & ((1u << COUNT_BITS) - 1));
+            int32_t *to = copy + found + __reduce_add_sync(~0u, lane < warp ? count : 0);
+            found += __reduce_add_sync(~0u, lane < 8 ? count : 0);
+            end = max(end, (int)__reduce_max_sync(~0u, counted >> COUNT_BITS));
+            turn ^= 1;
+            if (found == end && p.topk_count <= CHUNK) break;
+#pragma unroll
+            for (int j = 0; j < LIST_LOADS; j++) {
+                const unsigned there = __ballot_sync(~0u, index[j] >= 0);
+                if (index[j] >= 0) to[__popc(there & ((1u << lane) - 1))] = index[j];
+                to += __popc(there);
+            }
+        }
+        if (found == end) return topk;
         named_barrier(SPARSE_SCANNED, SPARSE_GATHER_THREADS);
-        return __reduce_max_sync(~0u, ld_shared_s32(sm.scanned(parity, lane & 7)));
+        return copy;
     }
 
     ATTN_DEV void queries(const mla_item &it) const {
@@ -135,8 +169,8 @@ struct sparse_gather {
     }
 
     /* 16-bit rows: eight lanes bring 128 bytes of a row. */
-    ATTN_DEV void item16(const mla_item &it, int (&phase)[2]) const {
-        sparse_rows rows(p, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
+    ATTN_DEV void item16(const int32_t *list, const mla_item &it, int (&phase)[2]) const {
+        sparse_rows rows(p, list, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
         const int chunk = lane & 7, r = warp * 8 + (lane >> 3), blocks = item_blocks(it);
 #pragma unroll 1
         for (int b = 0; b < blocks; b++) {
@@ -220,8 +254,8 @@ struct sparse_gather {
         __syncwarp();
         if (lane == 0) mbar_arrive(bar);
     }
-    ATTN_DEV void item_ds(const mla_item &it, int (&phase)[2]) const {
-        sparse_rows rows(p, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
+    ATTN_DEV void item_ds(const int32_t *list, const mla_item &it, int (&phase)[2]) const {
+        sparse_rows rows(p, list, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
         const int chunk = (lane & 3) + (lane >> 3 & 1) * 4, sub = (lane >> 4) * 2 + (lane >> 2 & 1);
         const int blocks = item_blocks(it), r = warp * 8 + sub;
         if (blocks == 0) return;
@@ -270,18 +304,21 @@ struct sparse_gather {
     }
 
     ATTN_DEV void run() const {
-        const int first = p.slice->first_item, count = p.slice->num_items;
-        int phase[2] = {0, 0}, parity = 0;
+        const sparse_turns turns(p);
+        int phase[2] = {0, 0}, parity = 0, turn = 0;
 #pragma unroll 1
-        for (int i = blockIdx.x; i < count; i += gridDim.x) {
-            mla_item it = load_item(p.items + first + i);
-            it.k_end = end_of_list(it, parity);
+        for (int i = turns.first; i < turns.end; i += turns.step) {
+            mla_item it = sparse_item(p, i);
+            int found;
+            const int32_t *list = pack_list(it, found, turn);
+            it.k_begin = sparse_cut(it.k_begin, found, p.topk_count);
+            it.k_end = sparse_cut(it.k_end, found, p.topk_count);
             mbar_sleep(sm.q_empty(), parity ^ 1);
             queries(it);
             if constexpr (DS)
-                item_ds(it, phase);
+                item_ds(list, it, phase);
             else
-                item16(it, phase);
+                item16(list, it, phase);
             parity ^= 1;
         }
     }

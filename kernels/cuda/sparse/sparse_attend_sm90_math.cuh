@@ -183,8 +183,8 @@ struct sparse_math {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             if (row + 8 * e >= it.num_rows) continue;
-            float *out = p.part_out + ((int64_t)it.slot * MLA_TILE_ROWS + row + 8 * e) * SPARSE_LATENT +
-                         SIDE * 256 + (lane & 3) * 2;
+            float *out =
+                p.part_out + ((int64_t)it.slot + row + 8 * e) * SPARSE_LATENT + SIDE * 256 + (lane & 3) * 2;
 #pragma unroll
             for (int i = 0; i < 32; i++)
                 *(float2 *)(out + i * 8) =
@@ -209,7 +209,7 @@ struct sparse_math {
             if (SIDE != 0 || (lane & 3) != 0 || r >= it.num_rows) continue;
             const float lse = sum == 0.f ? -INFINITY : st.top[e] + lg2(sum);
             if (it.slot >= 0)
-                p.part_lse[it.slot * MLA_TILE_ROWS + r] = lse;
+                p.part_lse[it.slot + r] = lse;
             else if (p.lse)
                 p.lse[(global % p.num_heads) * p.lse_head + (global / p.num_heads) * p.lse_token] =
                     lse * 0.6931471805599453f;
@@ -221,10 +221,10 @@ struct sparse_math {
     }
 
     ATTN_DEV void run() {
-        const int first = p.slice->first_item, count = p.slice->num_items;
+        const sparse_turns turns(p);
         int phase[2] = {0, 0}, parity = 0;
 #pragma unroll 1
-        for (int i = blockIdx.x; i < count; i += gridDim.x) {
+        for (int i = turns.first; i < turns.end; i += turns.step) {
             st = {{MLA90_NO_MAX, MLA90_NO_MAX}, {0.f, 0.f}};
 #pragma unroll
             for (int j = 0; j < 128; j++)
@@ -238,7 +238,7 @@ struct sparse_math {
             else
                 left_side(blocks, phase);
             if (blocks == 0 && (BOTH || SIDE == 0)) release(sm.q_empty());
-            end_of_item(load_item(p.items + first + i), parity); /* no register for it in the loop */
+            end_of_item(sparse_item(p, i), parity); /* no register for it in the loop */
             parity ^= 1;
         }
     }

@@ -75,6 +75,36 @@ ATTN_DEV mla_item load_item(const mla_item *at) {
     u.v[1] = __ldg((const int4 *)at + 1);
     return u.it;
 }
+/* The items of this CTA. Where a token has more than 64 rows, two neighbours go through the same items
+ * together, each with half of the rows, so that the second finds the keys in the L2. Where the plan cuts
+ * lists, the parts are of equal work; whole tiles are dealt out in turn, so that tokens that lie together are
+ * attended to at the same time. */
+struct sparse_turns {
+    int first, end, step;
+    ATTN_DEV explicit sparse_turns(const mla_attend_params &p) {
+        const int ctas = p.tile_rows / MLA_TILE_ROWS, part = (int)blockIdx.x / ctas;
+        first = p.slice->first_item, end = first + p.slice->num_items;
+        if (p.slice->num_splits > 0)
+            first = __ldg(p.parts + part), end = __ldg(p.parts + part + 1), step = 1;
+        else
+            first += part, step = (int)gridDim.x / ctas;
+    }
+};
+/* Item i as this CTA sees it: its half of the rows; slot: the row of part_out at which they begin, or -1. */
+ATTN_DEV mla_item sparse_item(const mla_attend_params &p, int i) {
+    mla_item it = load_item(p.items + i);
+    const int ctas = p.tile_rows / MLA_TILE_ROWS, at = (int)blockIdx.x % ctas * MLA_TILE_ROWS;
+    it.first_row += at;
+    it.num_rows = min(it.num_rows - at, (int)MLA_TILE_ROWS);
+    if (it.slot >= 0) it.slot = it.slot * p.tile_rows + at;
+    return it;
+}
+/* Where position k of a list of `count` falls among the n of its positions that name a key: pieces of a list
+ * get equal shares of them, in whole blocks, wherever the others are. */
+ATTN_DEV int sparse_cut(int k, int n, int count) {
+    if (k >= count) return n;
+    return min(n, ((int)((int64_t)k * n / count) + MLA_TILE_KEYS / 2) & ~(MLA_TILE_KEYS - 1));
+}
 ATTN_DEV int item_blocks(const mla_item &it) {
     return it.k_end > it.k_begin ? (it.k_end - it.k_begin + MLA_TILE_KEYS - 1) / MLA_TILE_KEYS : 0;
 }

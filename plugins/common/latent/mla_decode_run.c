@@ -30,7 +30,7 @@ int mla_attend(const attn_instance_t *in, const mla_attend_params *params, int n
         return in->backend->kernels->decode->run(in->encode_tiled, params, in->config.ctas, in->config.parts,
                                                  stream);
     if (in->config.kernel == MLA_KERNEL_SPARSE_SM90)
-        return in->backend->kernels->sparse(params, num_items, in->num_sms, stream);
+        return in->backend->kernels->sparse(params, num_items, in->config.parts * in->config.ctas, stream);
     return in->dtype == MLA_BF16 ? mla_attend_bf16(params, num_items, stream)
                                  : mla_attend_f16(params, num_items, stream);
 }

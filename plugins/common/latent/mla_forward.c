@@ -85,7 +85,10 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
         p.q_token = (int64_t)in->heads * in->rope, p.q_head = in->rope, p.nope = 0;
         p.q_scale = a->scales.q ? attn_data(a->scales.q) : NULL;
     }
-    if (in->plan.topk != 0) p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
+    if (in->plan.topk != 0) {
+        p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
+        p.topk_count = in->plan.topk, p.lists = (int32_t *)(void *)(work + in->lists_at);
+    }
     if (a->lse != NULL)
         p.lse = attn_data(a->lse), p.lse_head = a->lse->strides[0], p.lse_token = a->lse->strides[1];
     return p;

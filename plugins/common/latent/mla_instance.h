@@ -109,6 +109,7 @@ struct attn_instance {
     /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
     size_t slices_at, parts_at, items_at, splits_at;
     size_t part_out_at, part_lse_at; /* latents at 0 */
+    size_t lists_at;                 /* in the workspace: packed lists of the kernel over selected tokens */
     size_t rope_at;                  /* in the workspace: the rope of fp8 queries */
     size_t output_at;                /* in the workspace: the 16-bit result of quantised outputs */
     size_t prefill_plan_bytes;       /* in the host buffer */

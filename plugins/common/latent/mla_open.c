@@ -38,7 +38,11 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     size_t rows = (size_t)l->max_slots * (size_t)in->plan.tile_rows, latent = (size_t)in->latent;
     in->part_out_at = mla_round_up((size_t)in->plan.slice_tokens * (size_t)in->heads * latent * 2, 256);
     in->part_lse_at = in->part_out_at + mla_round_up(rows * latent * 4, 256);
-    in->rope_at = in->part_lse_at + mla_round_up(rows * 4, 256);
+    in->lists_at = in->part_lse_at + mla_round_up(rows * 4, 256);
+    in->rope_at = in->lists_at;
+    if (in->config.kernel == MLA_KERNEL_SPARSE_SM90)
+        in->rope_at +=
+            mla_round_up((size_t)in->config.parts * (size_t)in->config.ctas * (size_t)in->plan.topk * 4, 256);
     in->metadata.workspace_bytes = in->rope_at;
     if (in->is_fp8_query)
         in->metadata.workspace_bytes +=

@@ -185,6 +185,44 @@ static void balanced_parts(void) {
     ok(longest >= 198 && longest <= 205, "mixed lengths: at most %d tiles a part, 198 on average", longest);
 }
 
+/* Items and the longest part in key tiles of one token of each of `tokens` requests over lists of 2048. */
+static int longest_sparse_part(int tokens, int heads, int tile_rows, int parts, int *items_in_all) {
+    enum { MOST = 4096 };
+    static int32_t q_start[MOST + 1], lens[MOST], part[133];
+    for (int i = 0; i < tokens; i++)
+        q_start[i + 1] = i + 1, lens[i] = 4096;
+    mla_plan_input in = {q_start, lens, tokens, heads, 2048, 0, parts, tile_rows, parts, tokens};
+    mla_plan_limits l = {.max_seqs = tokens, .max_tokens = tokens};
+    mla_plan_capacity(&l, &in);
+    mla_slice slice = {0};
+    mla_item *items = calloc((size_t)l.max_items, sizeof *items);
+    mla_split *splits = calloc((size_t)l.max_splits + 1, sizeof *splits);
+    int longest = -1;
+    if (mla_plan_build(&in, &l, &slice, items, splits, part) == 1)
+        for (int p = 0; p < parts; p++) {
+            int tiles = 0;
+            for (int i = part[p]; i < part[p + 1]; i++)
+                tiles += (items[i].k_end - items[i].k_begin + MLA_TILE_KEYS - 1) / MLA_TILE_KEYS;
+            longest = tiles > longest ? tiles : longest;
+        }
+    *items_in_all = slice.num_items;
+    free(items), free(splits);
+    return longest;
+}
+
+/* Selected tokens: CTAs go through lists of equal length, which end together where they are cut. */
+static void sparse_parts(void) {
+    int items = 0, longest = longest_sparse_part(40, 128, 128, 66, &items);
+    ok(longest <= 22, "40 lists of 32 tiles, 66 parts: at most 22 tiles a part, 19.4 on average (%d)",
+       longest);
+    longest = longest_sparse_part(40, 64, 64, 132, &items);
+    ok(longest <= 12, "132 parts: at most 12, 9.7 on average (%d)", longest);
+    longest_sparse_part(132, 64, 64, 132, &items);
+    is_int(items, 132, "a list for each part: none is cut");
+    longest_sparse_part(4000, 64, 64, 132, &items);
+    is_int(items, 4000, "nor where there are many");
+}
+
 static void kernel_choice(void) {
     mla_config_input in = {
         .compute_capability = 90, .num_sms = 132, .clusters = 65, .heads = 128, .latent = 512, .scale = 0.1};
@@ -209,8 +247,19 @@ static void kernel_choice(void) {
     in.heads = 64;
     in.is_sparse = 1, in.scale = -0.1, in.cache_kind = MLA_CACHE_DS;
     c = mla_config_choose(&in);
-    ok(c.kernel == MLA_KERNEL_SPARSE_SM90 && c.tile_rows == 64 && c.parts == 0 && c.slots == 132,
+    ok(c.kernel == MLA_KERNEL_SPARSE_SM90 && c.ctas == 1 && c.tile_rows == 64 && c.parts == 132 &&
+           c.slots == 132,
        "selected keys: the kernel of that role, whatever cache and scale");
+    static const int pairs[][2] = {{16, 1},  {65, 2},  {96, 2},  {128, 2},
+                                   {129, 1}, {192, 1}, {200, 2}, {256, 2}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        in.heads = pairs[i][0];
+        c = mla_config_choose(&in);
+        ok(c.ctas == pairs[i][1] && c.tile_rows == 64 * c.ctas && c.parts == 132 / c.ctas &&
+               c.slots == c.parts,
+           "selected keys, %d heads: both CTAs of a pair have rows, or there are no pairs", in.heads);
+    }
+    in.heads = 64;
     static const char *const why[] = {
         "another device",   "latent 256", "a cache of 656 bytes a token", "selected keys elsewhere",
         "a negative scale", "the option", "selected keys and the option"};
@@ -256,6 +305,7 @@ int main(void) {
     wrong = check_plan(&one, in, l, &cut);
     ok(wrong == NULL && cut == 0, "without slots nothing is cut (%s)", wrong ? wrong : "");
     balanced_parts();
+    sparse_parts();
     kernel_choice();
     random_batches(tap_seed());
     return tap_done();
