@@ -2,9 +2,11 @@
 /* mla_sparse.so on a device against the reference plugin in double: what is its own beside what mla_plugin.c
  * tests. Both of its kernels, the device's own and the portable one; lists of all lengths around blocks,
  * heads that do not fill a tile, indices that name nothing (all, most, half of them, at either end), a scale
- * below zero, the cache dtype fp8 that becomes fp8_ds_mla, replays over the 656-byte cache, with projections
- * of either kind. MLA_TEST_PLUGINS: the folder of the plugins; ATTN_TEST_PART: part.h. */
+ * below zero, contexts of 131072 keys with hard inputs, lists too long to be packed, the cache dtype fp8 that
+ * becomes fp8_ds_mla, replays over the 656-byte cache, with projections of either kind. MLA_TEST_PLUGINS: the
+ * folder of the plugins; ATTN_TEST_PART: part.h. */
 #include "gpu_memory.h"
+#include "kit/case/case_families.h"
 #include "mla_testing.h"
 #include "part.h"
 
@@ -176,6 +178,40 @@ static void quantised_outputs(void) {
     }
 }
 
+/* Contexts of 131072 keys: lists from all of them, inputs that are not normal, and a list that is too long to
+ * be packed (MLA_PACKED_LIST). */
+static void long_contexts(void) {
+    static const struct {
+        uint32_t heads, topk, kv, family;
+        enum holes holes;
+    } list[] = {{128, 2048, ATTN_KV_FP8_DS_MLA, KIT_USUAL, NO_HOLES},
+                {128, 2048, ATTN_KV_FP8_DS_MLA, KIT_UNIFORM, AT_RANDOM},
+                {64, 2048, ATTN_KV_FP8_DS_MLA, KIT_CONSTANT, AT_RANDOM},
+                {64, 2048, ATTN_KV_FP8_DS_MLA, KIT_NEEDLE, AT_RANDOM},
+                {64, 2048, ATTN_KV_FP8_DS_MLA, KIT_CHANNEL, AT_START},
+                {64, 2048, ATTN_KV_FP8_DS_MLA, KIT_ENDS, AT_END},
+                {128, 2048, 0, KIT_USUAL, AT_RANDOM},
+                {64, 2048, 0, KIT_LARGE_MEAN, NO_HOLES},
+                {64, 2048, 0, KIT_LARGE, AT_RANDOM},
+                {64, 2048, 0, KIT_SMALL, AT_RANDOM},
+                {4, 65536, ATTN_KV_FP8_DS_MLA, KIT_UNIFORM, AT_RANDOM},
+                {4, 65537, ATTN_KV_FP8_DS_MLA, KIT_UNIFORM, AT_RANDOM},
+                {4, 131072, 0, KIT_UNIFORM, TOKENS_DIFFER}};
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        kit_case_t c;
+        char name[160];
+        kit_case_start(&c, ATTN_ROLE_MLA_SPARSE, 500 + i);
+        kit_case_set_mla(&c, list[i].heads, 512, 64, 128, 128, list[i].topk);
+        c.problem.dtype = ATTN_DTYPE_BFLOAT16, c.problem.block_size = 64, c.problem.features = ATTN_F_LSE;
+        c.problem.kv_cache_dtype = list[i].kv, c.problem.max_model_len = 131072;
+        c.family = list[i].family;
+        kit_case_add(&c, list[i].topk > 2048 ? 1 : 2, 131072);
+        snprintf(name, sizeof name, "131072 keys, %s, %u heads, list of %u, family %s",
+                 attn_kv_name(list[i].kv), list[i].heads, list[i].topk, kit_family_name(list[i].family));
+        run_case(name, &c, 0, list[i].holes);
+    }
+}
+
 static void fp8_becomes_656_bytes(void) {
     attn_kv_cache_shape_t shape[2];
     for (int i = 0; i < 2; i++) {
@@ -222,6 +258,7 @@ int main(void) {
     sparse = mla_test_load("mla_sparse.so");
     reference = mla_test_load("reference.so");
     fp8_becomes_656_bytes();
+    long_contexts();
     lists_with_holes();
     cases();
     quantised_outputs();

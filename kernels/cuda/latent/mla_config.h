@@ -5,6 +5,8 @@
 
 #include "mla_params.h"
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -36,6 +38,11 @@ typedef struct mla_config {
 } mla_config;
 
 mla_config mla_config_choose(const mla_config_input *in);
+/* Bytes of mla_attend_params.lists, 0: there are none. */
+static inline size_t mla_packed_bytes(const mla_config *c, int32_t topk) {
+    if (c->kernel != MLA_KERNEL_SPARSE_SM90 || topk > MLA_PACKED_LIST) return 0;
+    return (size_t)c->parts * (size_t)c->ctas * (size_t)topk * sizeof(int32_t);
+}
 
 #ifdef __cplusplus
 }

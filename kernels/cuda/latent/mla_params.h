@@ -9,6 +9,9 @@
 enum { MLA_TILE_ROWS = 64, MLA_TILE_KEYS = 64, MLA_ROPE = 64, MLA_THREADS = 256 };
 enum mla_dtype { MLA_F16 = 1, MLA_BF16 = 2 };                              /* as in ptx_sm80.cuh */
 enum mla_cache { MLA_CACHE_16 = 0, MLA_CACHE_E4M3 = 1, MLA_CACHE_DS = 2 }; /* semantics 3.5 */
+/* Sparse on Hopper: lists of at most so many positions are packed; longer ones are read as they are, and what
+ * names no key there costs the time of one. Packed, they would take gigabytes of workspace. */
+enum { MLA_PACKED_LIST = 65536 };
 enum { MLA_DS_ROW = 656, MLA_DS_SCALES_AT = 512, MLA_DS_ROPE_AT = 528 };
 
 /* At most tile_rows (64 or 128) rows of one request against keys k_begin <= k < k_end. */
@@ -73,7 +76,8 @@ typedef struct mla_attend_params {
     const float *q_scale;                     /* of e4m3 queries, which are read as 16-bit numbers; NULL: 1 */
     const int32_t *topk;                      /* sparse: [T, topk_count]; NULL: dense */
     int64_t topk_row;
-    /* sparse on Hopper: [CTAs of the launch, topk_count], the list of a CTA's item without its holes */
+    /* sparse on Hopper: [CTAs of the launch, topk_count], the list of a CTA's item without its holes; NULL where
+     * topk_count is beyond MLA_PACKED_LIST */
     int32_t *lists;
     float *part_out, *part_lse; /* [slots, tile_rows, L], [slots, tile_rows]; on Hopper mla_part */
     float *lse;                 /* NULL: not wanted */

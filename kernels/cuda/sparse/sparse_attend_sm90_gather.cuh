@@ -95,11 +95,13 @@ struct sparse_gather {
 
     /* The positions that the list of an item's token names, one behind the other in the order of the list, so
      * that those which name none (semantics 9.3, 9.5) cost no time wherever they are: the list itself where
-     * they are all at its end, else a copy. found: how many. turn: which counts are free. The first barrier
+     * they are all at its end, else a copy; a list that is too long for a copy is read up to its last one, and
+     * all before that count. found: how many. turn: which counts are free. The first barrier
      * also says that all warps are through with the copy that was there before. */
     ATTN_DEV const int32_t *pack_list(const mla_item &it, int &found, int &turn) const {
         constexpr int CHUNK = SPARSE_GATHER_THREADS * LIST_LOADS, COUNT_BITS = 10;
-        static_assert(LIST_LOADS * 32 < 1 << COUNT_BITS, "and positions have 20 bits (mla_supports)");
+        static_assert(LIST_LOADS * 32 < 1 << COUNT_BITS, "and positions have 21 bits (mla_supports)");
+        const bool packs = p.lists != nullptr;
         const int32_t *topk = p.topk + (int64_t)(it.first_row / p.num_heads) * p.topk_row;
         int32_t *copy = p.lists + (int64_t)blockIdx.x * p.topk_count;
         int end = 0;
@@ -125,7 +127,7 @@ struct sparse_gather {
             found += __reduce_add_sync(~0u, lane < 8 ? count : 0);
             end = max(end, (int)__reduce_max_sync(~0u, counted >> COUNT_BITS));
             turn ^= 1;
-            if (found == end && p.topk_count <= CHUNK) break;
+            if (!packs || (found == end && p.topk_count <= CHUNK)) continue;
 #pragma unroll
             for (int j = 0; j < LIST_LOADS; j++) {
                 const unsigned there = __ballot_sync(~0u, index[j] >= 0);
@@ -133,6 +135,7 @@ struct sparse_gather {
                 to += __popc(there);
             }
         }
+        if (!packs) found = end;
         if (found == end) return topk;
         named_barrier(SPARSE_SCANNED, SPARSE_GATHER_THREADS);
         return copy;

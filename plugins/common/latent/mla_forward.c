@@ -87,7 +87,9 @@ static mla_attend_params attend_params(const attn_instance_t *in, const attn_for
     }
     if (in->plan.topk != 0) {
         p.topk = attn_data(a->topk_indices), p.topk_row = a->topk_indices->strides[0];
-        p.topk_count = in->plan.topk, p.lists = (int32_t *)(void *)(work + in->lists_at);
+        p.topk_count = in->plan.topk;
+        if (mla_packed_bytes(&in->config, p.topk_count) > 0)
+            p.lists = (int32_t *)(void *)(work + in->lists_at);
     }
     if (a->lse != NULL)
         p.lse = attn_data(a->lse), p.lse_head = a->lse->strides[0], p.lse_token = a->lse->strides[1];

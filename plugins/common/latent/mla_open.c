@@ -40,9 +40,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     in->part_lse_at = in->part_out_at + mla_round_up(rows * latent * 4, 256);
     in->lists_at = in->part_lse_at + mla_round_up(rows * 4, 256);
     in->rope_at = in->lists_at;
-    if (in->config.kernel == MLA_KERNEL_SPARSE_SM90)
-        in->rope_at +=
-            mla_round_up((size_t)in->config.parts * (size_t)in->config.ctas * (size_t)in->plan.topk * 4, 256);
+    in->rope_at += mla_round_up(mla_packed_bytes(&in->config, in->plan.topk), 256);
     in->metadata.workspace_bytes = in->rope_at;
     if (in->is_fp8_query)
         in->metadata.workspace_bytes +=

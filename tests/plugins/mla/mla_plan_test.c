@@ -259,6 +259,12 @@ static void kernel_choice(void) {
                c.slots == c.parts,
            "selected keys, %d heads: both CTAs of a pair have rows, or there are no pairs", in.heads);
     }
+    c = mla_config_choose(&in);
+    is_int((int64_t)mla_packed_bytes(&c, 2048), INT64_C(132) * 2048 * 4, "a packed list for each CTA");
+    is_int((int64_t)mla_packed_bytes(&c, MLA_PACKED_LIST), INT64_C(132) * MLA_PACKED_LIST * 4,
+           "33 MiB at most");
+    is_int((int64_t)mla_packed_bytes(&c, MLA_PACKED_LIST + 1), 0, "longer lists are not packed");
+    is_int((int64_t)mla_packed_bytes(&c, 1 << 20), 0, "so the longest takes no room");
     in.heads = 64;
     static const char *const why[] = {
         "another device",   "latent 256", "a cache of 656 bytes a token", "selected keys elsewhere",
@@ -276,6 +282,7 @@ static void kernel_choice(void) {
         c = mla_config_choose(&x);
         ok(c.kernel == MLA_KERNEL_PORTABLE && c.tile_rows == 64 && c.parts == 0 && c.slots == 132,
            "%s: the portable kernel", why[i]);
+        is_int((int64_t)mla_packed_bytes(&c, 2048), 0, "which packs no lists");
     }
     is_int(mla_config_choose(&in).own_rows, 4096,
            "short absorptions: the kernel beside which attention starts");
