@@ -437,6 +437,7 @@ int main(int argc, char **argv) {
         run(decoder("decode 64x8192" + name, same(64, 1), same(64, 8192), 32, 8, 128, f.kv));
         run(decoder("decode 1x131072" + name, {1}, {131072}, 32, 8, 128, f.kv));
         run(decoder("prefill 4x4096 d128" + name, same(4, 4096), same(4, 4096), 32, 8, 128, f.kv));
+        run(decoder("prefill 1x16384 d128" + name, {16384}, {16384}, 32, 8, 128, f.kv));
     }
     run(decoder("decode 1x1024", {1}, {1024}));
     if (is_wanted("write 8192 tokens")) writes();
