@@ -114,7 +114,7 @@ static int packed_row(int bytes, int shift) {
     return ((bytes + shift + 15) / 16 | 1) * 16;
 }
 
-/* triton_decode.cuh: rings of three blocks of 16 tokens, rotated queries, a table of centroids. */
+/* triton_decode.cuh: rings of blocks of 16 tokens, rotated queries, a table of centroids. */
 static int packed_smem(const triton_config_t *c) {
     const int align = c->packed == TRITON_INT4 ? 4 : 2, k_bits = c->packed == TRITON_K8V4   ? 8
                                                                  : c->packed >= TRITON_C3V4 ? 3
@@ -126,7 +126,7 @@ static int packed_smem(const triton_config_t *c) {
               v = c->dv * v_bits / 8 + 4, dvp = round_up(c->dv, v_bits == 3 ? 128 : 64);
     const int row = c->joint ? packed_row(k + v, c->packed == TRITON_INT4 ? 8 : 14)
                              : packed_row(k, 16 - align) + packed_row(v, 16 - align);
-    return c->decode_warps * greatest(48 * row, c->n_tiles * 8 * (dvp + 4) * 4) +
+    return c->decode_warps * greatest(16 * c->stages * row, c->n_tiles * 8 * (dvp + 4) * 4) +
            c->n_tiles * 8 * (c->d + 8) * 2 + (has_table ? k_bits == 4 ? 32768 : 8192 : 0);
 }
 
@@ -137,9 +137,10 @@ static int decode_smem(const triton_config_t *c) {
     int row = c->joint     ? round_up(128 + c->d + dvp, 128)
               : c->swizzle ? round_up(row_of(c->kv, dp) + row_of(c->v, dvp), 128)
                            : odd16(row_of(c->kv, dp)) + odd16(row_of(c->v, dvp));
-    int ring = 48 * (row + (c->kv == TRITON_E2M1                         ? (c->d + c->dv) / 16
-                            : (c->token_head && !c->joint) || c->k_apart ? 8
-                                                                         : 0));
+    int ring = 16 * c->stages *
+               (row + (c->kv == TRITON_E2M1                         ? (c->d + c->dv) / 16
+                       : (c->token_head && !c->joint) || c->k_apart ? 8
+                                                                    : 0));
     return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
 }
 
@@ -199,6 +200,7 @@ static int configure_wgmma(triton_config_t *c) {
 static int configure_decode(triton_config_t *c) {
     int is_small = bytes_of(c->kv) == 1;
     c->swizzle = c->kv_vec == 16 && !c->joint;
+    c->dense = c->dense && c->swizzle && c->page % 16 == 0 && c->d == c->dv;
     /* cp.async moves at least 4 bytes; of packed rows it moves what they lie in, and a lane takes 16 codes of
      * 3 bits */
     c->has_decode = c->packed              ? c->d >= 64 || c->packed < TRITON_C3V4
@@ -207,6 +209,7 @@ static int configure_decode(triton_config_t *c) {
     if (!c->has_decode) return 0;
     c->n_tiles = c->group <= 8 ? 1 : 2;
     c->decode_warps = is_small ? 4 : 8;
+    c->stages = 3;
     while ((c->decode_smem = decode_smem(c)) > triton_smem_of_block(c->cc) - 2048) {
         c->decode_warps /= 2;
         if (c->decode_warps == 0) return -1;
@@ -226,6 +229,11 @@ static int small_int(uint32_t n) {
     return n > (1u << 30) ? 1 << 30 : (int)n;
 }
 
+uint32_t triton_layout(const attn_problem_t *p) {
+    if (p->kv_layout != 0) return p->kv_layout;
+    return attn_kv_is_whole_page(p->kv_cache_dtype) ? ATTN_LAYOUT_HND : ATTN_LAYOUT_NHD;
+}
+
 int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     uint64_t f = attn_problem_features(p);
     memset(c, 0, sizeof *c);
@@ -237,6 +245,8 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->kv = type_of(attn_kv_storage(attn_role_has_cache(p->role) ? p->kv_cache_dtype : 0, p->dtype));
     c->k_apart = attn_role_has_cache(p->role) && attn_kv_rounds_query(p->kv_cache_dtype);
     c->v_channels = attn_role_has_cache(p->role) && attn_kv_has_channel_scales(p->kv_cache_dtype);
+    c->dense = attn_role_has_cache(p->role) && attn_kv_is_whole_page(p->kv_cache_dtype) &&
+               triton_layout(p) == ATTN_LAYOUT_HND && !(f & ATTN_F_SEPARATE_KV);
     if (c->k_apart) c->kv = TRITON_I8;
     if (attn_role_has_cache(p->role) && p->kv_cache_dtype == ATTN_KV_NVFP4) c->kv = TRITON_E2M1;
     c->v = c->k_apart && !c->v_channels ? c->model : c->kv;
@@ -294,13 +304,14 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "%d\n-DTL_PREFILL_SMEM=%d\n-DTL_DECODE_SMEM=%d\n"
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
         "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_REL=%d\n-DTL_DEVICE_LENGTHS=%d\n"
-        "-DTL_V=%d\n-DTL_K_APART=%d\n-DTL_V_CHANNELS=%d\n-DTL_FP4=%d\n-DTL_S8=%d\n",
+        "-DTL_V=%d\n-DTL_K_APART=%d\n-DTL_V_CHANNELS=%d\n-DTL_FP4=%d\n-DTL_S8=%d\n-DTL_STAGES=%d\n-DTL_DENSE="
+        "%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window,
         c->chunk, c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias,
         c->sinks, c->scale, c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles,
         c->keys, c->ctas, c->early, c->joint, c->swizzle, c->decode_warps, c->n_tiles, c->decode_ctas,
         c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys, round_up(c->dv, 16),
         c->rope, c->pairs, c->packed, c->rel_bias, c->device_lengths, c->v, c->k_apart, c->v_channels,
-        c->kv == TRITON_E2M1, c->k_apart && c->wgmma);
+        c->kv == TRITON_E2M1, c->k_apart && c->wgmma, c->stages, c->dense);
     return n > 0 && (size_t)n < size ? n : -1;
 }

@@ -47,6 +47,8 @@ typedef struct triton_config {
     int warps, m_tiles, keys, ctas; /* prefill; keys: of a tile */
     int swizzle;                    /* decode: the ring is lines of 128 bytes, swizzled */
     int has_decode, decode_warps, n_tiles, decode_ctas;
+    int dense;  /* the rows of a head and a page are one piece, and so are their scales: HND, scales apart */
+    int stages; /* decode: blocks of 16 tokens in a warp's ring */
     /* what launching needs */
     int prefill_rows, prefill_threads, prefill_smem, decode_rows, decode_threads, decode_smem;
 } triton_config_t;
@@ -54,6 +56,8 @@ typedef struct triton_config {
 /* Shared memory of one block and of one multiprocessor of a compute capability. */
 int triton_smem_of_block(int cc);
 int triton_smem_of_sm(int cc);
+/* The layout of pages (ATTN_LAYOUT_*): the problem's, else the one whose bytes move best. */
+uint32_t triton_layout(const attn_problem_t *problem);
 /* Zero on success; -1: no tile fits the shared memory of that architecture. The problem was checked
  * before. */
 int triton_configure(const attn_problem_t *problem, int cc, triton_config_t *config);

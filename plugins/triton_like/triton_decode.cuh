@@ -32,6 +32,9 @@ namespace decode {
 constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, V_MMA = TL_V == DT_BF16 ? DT_BF16 : DT_F16;
 constexpr int EB = element_bytes(TL_KV), VB = element_bytes(TL_V), QB = element_bytes(TL_Q);
 constexpr bool PACKED = TL_PACKED != 0, CODES = EB == 1 && !PACKED, V_CODES = VB == 1 && !PACKED;
+/* int8 values enter the tensor core as the subnormal f16 whose bits code + 128 are, two instructions a pair;
+ * one product more sums P times 128 in the same unit, which is taken back at the end. */
+constexpr bool V_BIASED = V_CODES && TL_V == DT_I8;
 constexpr int K_ROW = TL_FP4 ? TL_D / 2 : TL_D * EB, V_ROW = TL_FP4 ? TL_DV / 2 : TL_DV * VB;
 constexpr int DP = CODES ? (TL_D + 31) / 32 * 32 : (TL_D + 15) / 16 * 16;
 constexpr int DVP = PACKED ? packed::M_TILES * 16 : V_CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
@@ -39,7 +42,21 @@ constexpr int odd16(int bytes) {
     return (bytes / 16) % 2 ? bytes : bytes + 16;
 } /* ldmatrix without bank conflicts */
 constexpr int JOINT_RS = (128 + TL_D + DVP + 127) / 128 * 128,
-              STAGES = 3; /* at most 120 bytes before K; scales: 8 */
+              STAGES = TL_STAGES; /* at most 120 bytes before K; scales: 8 */
+/* TL_DENSE: scales of a block as pieces of 16 bytes; bytes of a token's scales. */
+constexpr int SCALE_PIECES = TL_FP4 ? (TL_D + TL_DV) / 16 : 4, SCALE_ROW = TL_FP4 ? TL_D / 16 : 4;
+static_assert(!TL_DENSE || !TL_FP4 || TL_D == TL_DV, "K and V have as many scales");
+/* Offsets of rows, a byte a stage. */
+template <int BYTES>
+struct shifts_of {
+    using type = uint32_t;
+};
+template <>
+struct shifts_of<8> {
+    using type = unsigned long long;
+};
+using shifts_t = shifts_of<(STAGES > 4 ? 8 : 4)>::type;
+static_assert(STAGES <= 8, "a byte for each");
 /* PACKED: the 16-byte units that hold a row, of K and V or (apart) of one of them, wherever it begins */
 constexpr int PART = packed::K_BYTES + (TL_JOINT ? packed::V_BYTES : 0);
 constexpr int SHIFT = TL_JOINT && packed::IS_INT4 ? 8 : 16 - packed::ALIGN; /* bytes before a row at most */
@@ -64,8 +81,8 @@ constexpr int BLOCK = PACKED     ? 16 * (TL_JOINT ? KRS : KRS + VRS)
               RING = STAGES * BLOCK;
 constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, MT = DVP / 16;
 constexpr int Q_WORDS = PACKED ? packed::Q_WORDS : DP / 8, QSTEP = Q_WORDS / 2;
-/* O, and of packed rows one tile more: what their values have in common */
-constexpr int SUM = PACKED ? MT : MT - 1, TILES = SUM + 1;
+/* O, and of packed rows and biased values one tile more: what their values have in common */
+constexpr int SUM = PACKED || V_BIASED ? MT : MT - 1, TILES = SUM + 1;
 constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, RINGS = WARPS * RING > EXCHANGE ? WARPS *RING : EXCHANGE;
 /* PACKED, behind the rings: rotated queries (f16), the table of centroids. What lies between a short row's
  * end and the columns of its last lane is read, and not used. */
@@ -84,10 +101,43 @@ ATTN_DEV uint32_t ring_unit(int r, int c) {
     return TL_SWIZZLE ? r * RS + (c >> 3) * 128 + (((c ^ r) & 7) << 4) : r * RS + c * 16;
 }
 
+/* The bytes 0 and 2 (HIGH: 1 and 3) of a word of int8 as f16: (code + 128) * 2^-24. */
+template <int HIGH>
+ATTN_DEV uint32_t biased_pair(uint32_t x) {
+    uint32_t r; /* one LOP3: (x & mask) ^ bias */
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;"
+        : "=r"(r)
+        : "r"(HIGH ? x >> 8 : x), "r"(0x00ff00ffu), "r"(0x00800080u));
+    return r;
+}
+
 /* TL_JOINT: what the swizzle changes in an address of ring row r, whose offset in a line is that of its
  * address in memory. Eight rows, and every other row of eight, lie in different banks. */
 ATTN_DEV uint32_t joint_flip(int r) {
     return ((r ^ (r & 7) >> 2) & 3) << 5 | (r >> 2 & 1) << 4;
+}
+
+/* TL_DENSE: 16 rows of SIZE bytes, one piece of memory, to the ring from column C0 on. What a lane copies next
+ * lies a constant further in memory, and in the ring but for the swizzle; the instruction adds it. src: this
+ * lane's first 16 bytes. */
+template <int SIZE, int RS, int C0>
+ATTN_DEV void load_pieces(uint32_t dst, const uint8_t *src, int lane) {
+    constexpr int CPR = SIZE / 16, TOTAL = 16 * CPR;
+    asm("" : "+l"(src));
+    if constexpr (32 % CPR == 0) {
+        constexpr int ROWS = 32 / CPR; /* at a time */
+        uint32_t first = dst + ring_unit<RS>(lane / CPR, C0 + lane % CPR);
+        asm("" : "+r"(first)); /* else each address is put together by itself */
+#pragma unroll
+        for (int u = 0; u < (TOTAL + 31) / 32; u++)
+            cp_async<16>((first ^ (u * ROWS & 7) << 4) + u * ROWS * RS, src + u * 512);
+    } else
+#pragma unroll
+        for (int u = 0; u < (TOTAL + 31) / 32; u++) {
+            const int i = u * 32 + lane;
+            if (TOTAL % 32 == 0 || i < TOTAL)
+                cp_async<16>(dst + ring_unit<RS>(i / CPR, C0 + i % CPR), src + u * 512);
+        }
 }
 
 /* 16 rows of SIZE bytes to the ring, from column C0 on. Rows that are not wanted arrive as zeros: what lies
@@ -188,6 +238,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * VB;
     const uint8_t *const scale_base = (const uint8_t *)p.k_rows_scales + (int64_t)head * p.ks_head;
     const uint8_t *const v_scale_base = (const uint8_t *)p.v_rows_scales + (int64_t)head * p.vs_head;
+    /* TL_DENSE: this lane's 16 bytes of K, of V, of a block's scales (of K and behind them of V) */
+    const uint8_t *const k_piece = kbase + lane * 16, *const v_piece = vbase + lane * 16;
+    const uint8_t *const s_piece =
+        TL_FP4 && lane >= TL_D / 16 ? v_scale_base + (lane - TL_D / 16) * 16 : scale_base + lane * 16;
     const uint32_t ring = smem_addr(smem) + warp * RING;
     if (!PACKED && (DP != TL_D || DVP != TL_DV)) {
         for (int i = lane; i < RING / 16; i += 32)
@@ -201,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                                            : 0;
     };
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
-    uint32_t shifts = 0; /* eight bits a stage. TL_JOINT: address of the block's first row modulo 128; PACKED:
+    shifts_t shifts = 0; /* eight bits a stage. TL_JOINT: address of the block's first row modulo 128; PACKED:
                             that of K modulo 16, and of V in the upper four bits */
     auto load = [&](auto variant) {
         constexpr bool EVEN = decltype(variant)::EVEN;
@@ -212,20 +266,28 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             const uint8_t *ks = kbase + ((TL_PAGE > 0 ? page * p.k_page : 0) + off * p.k_token) * EB;
             const uint8_t *vs = vbase + ((TL_PAGE > 0 ? page * p.v_page : 0) + off * p.v_token) * VB;
             uint32_t dk = ring + lstage * BLOCK;
-            bool whole = tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
-            if constexpr (PACKED) {
+            const bool whole =
+                tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
+            if (TL_DENSE && whole) {
+                const int64_t at = page * p.k_page; /* of every part, in bytes */
+                load_pieces<K_ROW, KRS, 0>(dk, k_piece + (at + off * K_ROW), lane);
+                load_pieces<V_ROW, VRS, V_UNIT>(dk + V_AT, v_piece + (at + off * V_ROW), lane);
+                if (lane < SCALE_PIECES)
+                    cp_async<16>(dk + SCALES_AT + lane * 16, s_piece + (at + off * SCALE_ROW));
+            } else if constexpr (PACKED) {
                 packed::load_rows<EVEN, PART, K_UNITS, KRS>(dk, ks, kbase, (uint32_t)p.k_token, whole, tok,
                                                             walk, lane);
                 if (!TL_JOINT)
                     packed::load_rows<EVEN, packed::V_BYTES, V_UNITS, VRS>(
                         dk + V_AT, vs, vbase, (uint32_t)p.v_token, whole, tok, walk, lane);
                 if (!EVEN)
-                    shifts = (shifts & ~(255u << 8 * lstage)) |
-                             ((uint32_t)(uintptr_t)ks & 15 | ((uint32_t)(uintptr_t)vs & 15) << 4)
+                    shifts = (shifts & ~((shifts_t)255 << 8 * lstage)) |
+                             (shifts_t)((uint32_t)(uintptr_t)ks & 15 | ((uint32_t)(uintptr_t)vs & 15) << 4)
                                  << 8 * lstage;
             } else if constexpr (TL_JOINT) {
                 load_block<TL_D + TL_DV + 16, KRS, 0>(dk, ks, p.k_token, whole, tok, walk, lane);
-                shifts = (shifts & ~(255u << 8 * lstage)) | ((uint32_t)(uintptr_t)ks & 127) << 8 * lstage;
+                shifts = (shifts & ~((shifts_t)255 << 8 * lstage)) | (shifts_t)((uintptr_t)ks & 127)
+                                                                         << 8 * lstage;
             } else {
                 load_block<K_ROW, KRS, 0>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
                 load_block<V_ROW, VRS, V_UNIT>(dk + V_AT, vs, p.v_token * VB, whole, tok, walk, lane);
@@ -236,7 +298,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 const uint8_t *at = lane < 16 ? ks + r * p.k_token + TL_D : vs + r * p.v_token + TL_DV;
                 cp_async_zfill<4>(dk + SCALES_AT + lane * 4, ok ? at : ks, ok);
             }
-            if constexpr (TL_FP4) { /* words of scales: those of K's rows, then of V's */
+            if (TL_DENSE && whole) {
+            } else if constexpr (TL_FP4) { /* words of scales: those of K's rows, then of V's */
                 constexpr int WORDS = TL_D / 64, TOTAL = 32 * WORDS;
 #pragma unroll
                 for (int i = 0; i < TOTAL / 32; i++) {
@@ -246,8 +309,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                                                : scale_base + page * p.ks_page + (off + r) * p.ks_token;
                     cp_async_zfill<4>(dk + SCALES_AT + n * 4, ok ? from + c * 4 : scale_base, ok);
                 }
-            }
-            if constexpr (TL_K_APART) {
+            } else if constexpr (TL_K_APART) {
                 const uint8_t *at = scale_base + page * p.ks_page + (off + (lane & 15)) * p.ks_token;
                 const bool ok = lane < 16 && walk.wanted(tok + lane);
                 if (lane < 16) cp_async_zfill<4>(dk + SCALES_AT + lane * 4, ok ? at : scale_base, ok);
@@ -422,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 for (int i = 0; i < 4; i++)
                     v_at[i] = v + q * 2 * VRS + ((i & 1) + (i >> 1) * 8) * VRS;
             } else {
-                const uint32_t shift = shifts >> 8 * cstage, vs_at = TL_JOINT ? sk + V_AT : svm;
+                const uint32_t shift = (uint32_t)(shifts >> 8 * cstage), vs_at = TL_JOINT ? sk + V_AT : svm;
                 auto k_row = [&](int r) { return sk + r * KRS + ((shift + r * (uint32_t)p.k_token) & 15); };
                 auto v_row = [&](int r) {
                     return vs_at + r * VRS +
@@ -452,7 +514,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             }
 #else
             if constexpr (TL_JOINT) {
-                const uint32_t low = shifts >> 8 * cstage & 127;
+                const uint32_t low = (uint32_t)(shifts >> 8 * cstage) & 127;
                 auto row_at = [&](int r) {
                     return sk + r * JOINT_RS + ((low + r * (uint32_t)p.k_token) & 127);
                 };
@@ -603,6 +665,12 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 fp4::add_values<TL_DV>(o, pb, sk + SCALES_AT + TL_D, g, q,
                                        [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
             } else if constexpr (V_CODES) {
+                if constexpr (V_BIASED) {
+                    const uint32_t bias[4] = {0x00800080u, 0x00800080u, 0x00800080u, 0x00800080u};
+#pragma unroll
+                    for (int n = 0; n < NT; n++)
+                        mma_16816<V_MMA>(o[n][SUM], bias, pb[n][0], pb[n][1]);
+                }
 #pragma unroll
                 for (int x = 0; x < DVP / 32; x++) {
                     uint32_t r[4], low[4], high[4];
@@ -613,6 +681,13 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
 #pragma unroll
                         for (int i = 0; i < 2;
                              i++) { /* columns 4g and 4g + 1 to rows g and g + 8, the next two likewise */
+                            if constexpr (V_BIASED) {
+                                const uint32_t y = prmt(r[2 * i], r[2 * i + 1], 0x5410),
+                                               z = prmt(r[2 * i], r[2 * i + 1], 0x7632);
+                                low[2 * i] = biased_pair<0>(y), low[2 * i + 1] = biased_pair<1>(y);
+                                high[2 * i] = biased_pair<0>(z), high[2 * i + 1] = biased_pair<1>(z);
+                                continue;
+                            }
                             uint32_t y = prmt(r[2 * i], r[2 * i + 1], 0x5140),
                                      z = prmt(r[2 * i], r[2 * i + 1], 0x7362);
                             low[2 * i] = codes_to_f16x2<TL_V, 0>(y),
@@ -624,6 +699,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                         ldmatrix_x4_trans(r, svm + ring_unit<VRS>(vr, V_UNIT + 2 * x + vc));
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
+                            if constexpr (V_BIASED) {
+                                low[i] = biased_pair<0>(r[i]), high[i] = biased_pair<1>(r[i]);
+                                continue;
+                            }
                             uint32_t y = prmt(r[i], r[i], 0x3120); /* pair the two tokens of one column */
                             low[i] = codes_to_f16x2<TL_V, 0>(y);
                             high[i] = codes_to_f16x2<TL_V, 1>(y);
@@ -703,10 +782,13 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                      : V_CODES  ? 32 * (j >> 1) + 2 * g + (j & 1)
                                 : 16 * j + g;
             int d1 = d0 + (TL_JOINT || TL_FP4 ? 1 : V_CODES ? 16 : 8);
-            r0[d0] = o[n][j][0];
-            r1[d0] = o[n][j][1];
-            r0[d1] = o[n][j][2];
-            r1[d1] = o[n][j][3];
+            auto value = [&](int i) {
+                return V_BIASED ? (o[n][j][i] - o[n][SUM][i & 1]) * 16777216.f : o[n][j][i];
+            };
+            r0[d0] = value(0);
+            r1[d0] = value(1);
+            r0[d1] = value(2);
+            r1[d1] = value(3);
 #endif
         }
     }

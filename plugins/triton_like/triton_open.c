@@ -132,10 +132,7 @@ void triton_set_problem(attn_instance_t *in, const attn_problem_t *p) {
     in->kv_heads = (int)(p->num_kv_heads ? p->num_kv_heads : p->num_heads);
     in->has_cache = attn_role_has_cache(p->role);
     in->is_separate = (in->features & ATTN_F_SEPARATE_KV) != 0;
-    /* scales apart: those of 16 tokens of a head are 64 bytes in HND, and as many sectors as tokens in NHD */
-    in->layout = p->kv_layout != 0                          ? p->kv_layout
-                 : attn_kv_is_whole_page(p->kv_cache_dtype) ? (uint32_t)ATTN_LAYOUT_HND
-                                                            : (uint32_t)ATTN_LAYOUT_NHD;
+    in->layout = triton_layout(p);
 }
 
 static int prepare(attn_instance_t *in, const attn_device_t *device, const attn_option_value_t *options,
