@@ -231,7 +231,9 @@ static int small_int(uint32_t n) {
 
 uint32_t triton_layout(const attn_problem_t *p) {
     if (p->kv_layout != 0) return p->kv_layout;
-    return attn_kv_is_whole_page(p->kv_cache_dtype) ? ATTN_LAYOUT_HND : ATTN_LAYOUT_NHD;
+    return attn_kv_is_whole_page(p->kv_cache_dtype) || p->kv_cache_dtype == ATTN_KV_INT4_PER_TOKEN_HEAD
+               ? ATTN_LAYOUT_HND
+               : ATTN_LAYOUT_NHD;
 }
 
 int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {

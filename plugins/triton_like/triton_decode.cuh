@@ -258,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     shifts_t shifts = 0; /* eight bits a stage. TL_JOINT: address of the block's first row modulo 128; PACKED:
                             that of K modulo 16, and of V in the upper four bits */
     auto load = [&](auto variant) {
-        constexpr bool EVEN = decltype(variant)::EVEN;
+        constexpr bool EVEN = decltype(variant)::EVEN, PIECE = decltype(variant)::PIECE;
         int b = warp + li * WARPS;
         if (b < nb) {
             int tok = token_of(b), page = __shfl_sync(~0u, ids, li & 31),
@@ -274,6 +274,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 load_pieces<V_ROW, VRS, V_UNIT>(dk + V_AT, v_piece + (at + off * V_ROW), lane);
                 if (lane < SCALE_PIECES)
                     cp_async<16>(dk + SCALES_AT + lane * 16, s_piece + (at + off * SCALE_ROW));
+            } else if constexpr (PIECE) {
+                packed::load_piece<PART>(dk, ks, whole, tok, walk, lane);
             } else if constexpr (PACKED) {
                 packed::load_rows<EVEN, PART, K_UNITS, KRS>(dk, ks, kbase, (uint32_t)p.k_token, whole, tok,
                                                             walk, lane);
@@ -323,9 +325,15 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         lstage = lstage + 1 == STAGES ? 0 : lstage + 1;
         cp_async_commit();
     };
+    using piece_rows = packed::rows_of<true, true, true, true>;
+    const bool is_piece =
+        packed::CAN_BE_PIECE && p.k_token == PART && ((uintptr_t)kbase | p.k_page) % 16 == 0;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
-        load(packed::any_rows());
+        if (packed::CAN_BE_PIECE && is_piece)
+            load(piece_rows());
+        else
+            load(packed::any_rows());
 
     /* Q^T fragments, and what each of the thread's 2 * NT query rows sees. */
     uint32_t qf[NT][Q_WORDS];
@@ -458,7 +466,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int lr = lane & 15, lc = lane >> 4;                             /* K: rows 0 to 15, column half */
     const int vr = (lane & 7) + ((lane >> 4) << 3), vc = (lane >> 3) & 1; /* V: tokens 0-7, 0-7, 8-15, 8-15 */
     auto walk_blocks = [&](auto variant) __attribute__((always_inline)) {
-        constexpr bool EVEN = decltype(variant)::EVEN;
+        constexpr bool EVEN = decltype(variant)::EVEN, PIECE = decltype(variant)::PIECE;
+        /* Of a fragment's 16 keys a lane has number g and number g + 8. PIECE: those are tokens 2 g and 2 g + 1,
+         * whose rows lie in different banks. */
+        constexpr int NEAR = PIECE ? 2 : 1, FAR = PIECE ? 1 : 8;
         int cstage = 0;
 #pragma unroll 1
         for (int b = warp; b < nb; b += WARPS) {
@@ -474,7 +485,14 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             uint32_t v_key[2];
             float zero[2] = {0.f, 0.f},
                   low[2] = {0.f, 0.f}; /* PACKED: of keys g, g + 8; what is added to a value */
-            if constexpr (EVEN) {      /* all rows begin at the same offset in 16 bytes */
+            if constexpr (PIECE) {
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    k_at[i] = sk + (2 * g + i) * PART, v_key[i] = k_at[i] + V_AT;
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    v_at[i] = sk + V_AT + (4 * q + 2 * (i & 1) + (i >> 1)) * PART;
+            } else if constexpr (EVEN) { /* all rows begin at the same offset in 16 bytes */
                 const uint32_t k = sk + ((uint32_t)(uintptr_t)kbase & 15),
                                v = TL_JOINT ? k + V_AT : svm + ((uint32_t)(uintptr_t)vbase & 15);
 #pragma unroll
@@ -600,7 +618,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 add_scores<MMA, QSTEP>(s, qf, [&](int i) { return sk + ring_unit<KRS>(lr, 2 * i + lc); });
             }
 #endif
-            const int tok0 = token_of(b), tok = tok0 + g;
+            const int tok0 = token_of(b), tok = tok0 + NEAR * g;
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -613,11 +631,11 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                                                                     : s[n][i]);
                     if (TL_ALIBI != 0)
                         s[n][i] +=
-                            alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - pos[n][i & 1]));
+                            alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * FAR - pos[n][i & 1]));
                     if constexpr (TL_REL)
-                        s[n][i] += rel_bias_term(p, rel_row[n][i & 1], tok + (i >> 1) * 8 - pos[n][i & 1]);
+                        s[n][i] += rel_bias_term(p, rel_row[n][i & 1], tok + (i >> 1) * FAR - pos[n][i & 1]);
                     if constexpr (TL_QQ) {
-                        int rel = tok + (i >> 1) * 8 - context;
+                        int rel = tok + (i >> 1) * FAR - context;
                         if (rel >= 0 && rel < p.qq_width) s[n][i] += __ldg(bias[n][i & 1] + rel) * LOG2E;
                     }
                 }
@@ -626,7 +644,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 for (int n = 0; n < NT; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        int k = tok + (i >> 1) * 8;
+                        int k = tok + (i >> 1) * FAR;
                         if (k >= walk.hi || !is_visible(k, see[n][i & 1], walk.prefix)) s[n][i] = -INFINITY;
                     }
             }
@@ -731,7 +749,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         const bool k = K_FREE || (uintptr_t)kbase % 4 == 0,
                    v = V_FREE || ((uintptr_t)vbase % 4 == 0) == V_TOO;
         const int even = (p.k_token | p.k_page | (TL_JOINT ? 0 : p.v_token | p.v_page)) % 16 == 0;
-        if (even && k && v)
+        if (packed::CAN_BE_PIECE && is_piece)
+            walk_blocks(piece_rows());
+        else if (even && k && v)
             walk_blocks(packed::rows_of<true, true, (V_FREE || V_TOO)>());
         else if (!(K_FREE && V_FREE) && even && (K_FREE || !k) && !v)
             walk_blocks(packed::rows_of<true, K_FREE, !V_TOO>());

@@ -38,12 +38,34 @@ ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, const uint8_t *base, u
     }
 }
 
+/* The same where rows of BYTES lie side by side, from a multiple of 16 on: one piece, which the ring has as it
+ * is. Rows are multiples of eight bytes, so that what is not wanted of them can be zeros. */
+template <int BYTES>
+ATTN_DEV void load_piece(uint32_t dst, const uint8_t *src, bool all, int tok, const key_walk &walk,
+                         int lane) {
+    if (all) {
+        uint32_t to = dst + lane * 16;
+        src += lane * 16;
+        asm("" : "+r"(to), "+l"(src)); /* else each address is put together by itself */
+#pragma unroll
+        for (int u = 0; u < (BYTES + 31) / 32; u++)
+            if (u < BYTES / 32 || lane < BYTES % 32) cp_async<16>(to + u * 512, src + u * 512);
+    } else {
+#pragma unroll 1
+        for (int i = lane; i < 2 * BYTES; i += 32) {
+            const bool ok = walk.wanted(tok + i * 8 / BYTES);
+            cp_async_zfill<8>(dst + i * 8, ok ? src + i * 8 : src, ok);
+        }
+    }
+}
+
 /* What is known of the rows of a CTA. EVEN: all begin at the same offset in 16 bytes; K_WORDS, V_WORDS:
- * those of K, of V begin at a whole word. */
-template <bool EVEN_, bool K_WORDS_, bool V_WORDS_>
+ * those of K, of V begin at a whole word; PIECE: of load_piece. */
+template <bool EVEN_, bool K_WORDS_, bool V_WORDS_, bool PIECE_ = false>
 struct rows_of {
-    static constexpr bool EVEN = EVEN_, K_WORDS = K_WORDS_, V_WORDS = V_WORDS_;
+    static constexpr bool EVEN = EVEN_, K_WORDS = K_WORDS_, V_WORDS = V_WORDS_, PIECE = PIECE_;
 };
+constexpr bool CAN_BE_PIECE = TL_JOINT && IS_INT4 && (K_BYTES + V_BYTES) % 8 == 0;
 constexpr bool ALWAYS = ALIGN >= 4;
 using any_rows = rows_of<false, ALWAYS, ALWAYS>;
 
