@@ -288,6 +288,8 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     if (c->joint && c->packed == TRITON_INT4) c->kv_align = 8;
     c->out_vec = alignment(c->dv * bytes_of(c->out), 16);
     c->new_vec = alignment(c->d * bytes_of(c->model), c->dv * bytes_of(c->model));
+    c->eights = c->packed || c->kv == TRITON_E2M1 || c->k_apart ||
+                (!c->exact && bytes_of(c->kv) == 1 && c->kv_vec >= 4);
     if (c->exact) return configure_exact(c);
     return (cc == 90 ? configure_wgmma(c) : configure_prefill(c)) || configure_decode(c) ? -1 : 0;
 }
@@ -307,13 +309,13 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
         "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_REL=%d\n-DTL_DEVICE_LENGTHS=%d\n"
         "-DTL_V=%d\n-DTL_K_APART=%d\n-DTL_V_CHANNELS=%d\n-DTL_FP4=%d\n-DTL_S8=%d\n-DTL_STAGES=%d\n-DTL_DENSE="
-        "%d\n",
+        "%d\n-DTL_EIGHTS=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window,
         c->chunk, c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias,
         c->sinks, c->scale, c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles,
         c->keys, c->ctas, c->early, c->joint, c->swizzle, c->decode_warps, c->n_tiles, c->decode_ctas,
         c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys, round_up(c->dv, 16),
         c->rope, c->pairs, c->packed, c->rel_bias, c->device_lengths, c->v, c->k_apart, c->v_channels,
-        c->kv == TRITON_E2M1, c->k_apart && c->wgmma, c->stages, c->dense);
+        c->kv == TRITON_E2M1, c->k_apart && c->wgmma, c->stages, c->dense, c->eights);
     return n > 0 && (size_t)n < size ? n : -1;
 }

@@ -117,9 +117,9 @@ ATTN_DEV uint32_t joint_flip(int r) {
     return ((r ^ (r & 7) >> 2) & 3) << 5 | (r >> 2 & 1) << 4;
 }
 
-/* TL_DENSE: 16 rows of SIZE bytes, one piece of memory, to the ring from column C0 on. What a lane copies next
- * lies a constant further in memory, and in the ring but for the swizzle; the instruction adds it. src: this
- * lane's first 16 bytes. */
+/* TL_DENSE: 16 rows of SIZE bytes, one piece of memory, to the ring from column C0 on. What a lane copies
+ * next lies a constant further in memory, and in the ring but for the swizzle; the instruction adds it. src:
+ * this lane's first 16 bytes. */
 template <int SIZE, int RS, int C0>
 ATTN_DEV void load_pieces(uint32_t dst, const uint8_t *src, int lane) {
     constexpr int CPR = SIZE / 16, TOTAL = 16 * CPR;
@@ -467,8 +467,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int vr = (lane & 7) + ((lane >> 4) << 3), vc = (lane >> 3) & 1; /* V: tokens 0-7, 0-7, 8-15, 8-15 */
     auto walk_blocks = [&](auto variant) __attribute__((always_inline)) {
         constexpr bool EVEN = decltype(variant)::EVEN, PIECE = decltype(variant)::PIECE;
-        /* Of a fragment's 16 keys a lane has number g and number g + 8. PIECE: those are tokens 2 g and 2 g + 1,
-         * whose rows lie in different banks. */
+        /* Of a fragment's 16 keys a lane has number g and number g + 8. PIECE: those are tokens 2 g and
+         * 2 g + 1, whose rows lie in different banks. */
         constexpr int NEAR = PIECE ? 2 : 1, FAR = PIECE ? 1 : 8;
         int cstage = 0;
 #pragma unroll 1

@@ -7,6 +7,7 @@
 #define TRITON_FP4_CUH
 
 #include "ptx_sm80.cuh"
+#include "triton_codes.cuh"
 
 namespace attn_cuda {
 namespace fp4 {
@@ -150,14 +151,6 @@ ATTN_DEV void add_values(float (&o)[NT][TILES][4], const uint32_t (&pb)[NT][2], 
 
 /* ------------------------------------------------------------------ writing */
 
-/* The nearest code, ties to the even one, 6 beyond. */
-ATTN_DEV uint32_t code_of(float x) {
-    const float a = fabsf(x);
-    const uint32_t code = (uint32_t)(a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) +
-                          (a >= 3.5f) + (a > 5.f);
-    return code | __float_as_uint(x) >> 31 << 3;
-}
-
 /* 16 values of a group to eight bytes of codes; returns the group's scale. */
 ATTN_DEV uint8_t write_group(const float (&x)[16], float scale, uint2 &codes) {
     float top = 0.f, sum = 0.f;
@@ -167,10 +160,12 @@ ATTN_DEV uint8_t write_group(const float (&x)[16], float scale, uint2 &codes) {
     const uint32_t stored = sum == 0.f ? f32x2_to_e4m3x2(top / 6.f / scale, 0.f) & 0xff : 0x7f;
     const float unit = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(stored)).x * scale;
     uint32_t w[2] = {0, 0};
-    if (unit > 0.f)
+    if (unit > 0.f) {
+        const quotient by(unit);
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            w[i / 8] |= code_of(x[i] / unit) << i % 8 * 4;
+            w[i / 8] |= e2m1_code(by.of(x[i])) << i % 8 * 4;
+    }
     codes = make_uint2(w[0], w[1]);
     return (uint8_t)stored;
 }

@@ -38,8 +38,8 @@ ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, const uint8_t *base, u
     }
 }
 
-/* The same where rows of BYTES lie side by side, from a multiple of 16 on: one piece, which the ring has as it
- * is. Rows are multiples of eight bytes, so that what is not wanted of them can be zeros. */
+/* The same where rows of BYTES lie side by side, from a multiple of 16 on: one piece, which the ring has as
+ * it is. Rows are multiples of eight bytes, so that what is not wanted of them can be zeros. */
 template <int BYTES>
 ATTN_DEV void load_piece(uint32_t dst, const uint8_t *src, bool all, int tok, const key_walk &walk,
                          int lane) {

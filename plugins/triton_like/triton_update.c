@@ -53,8 +53,7 @@ int triton_update_kv_cache(attn_instance_t *in, const attn_kv_update_t *args, vo
     if (status == ATTN_OK && w.num_tokens > 0) status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK || w.num_tokens == 0) return status;
     void *params[1] = {&w};
-    const int rows =
-        in->config.packed || in->config.kv == TRITON_E2M1 ? 32 : 8; /* tokens and heads of a CTA */
+    const int rows = in->config.eights ? 32 : 8; /* tokens and heads of a CTA */
     unsigned blocks = (unsigned)(((int64_t)w.num_tokens * in->kv_heads + rows - 1) / rows);
     int e = in->driver.launch(in->write, blocks, 1, 1, 256, 1, 1, 0, stream, params, NULL);
     triton_driver_leave(&in->driver);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cache write (semantics 3.2, 3.4, 3.6, 3.8, 3.11): a scatter of the step's rows, quantising where the format
- * asks. One warp a row of one head, K then V; equal formats are copied in the widest pieces that alignment
- * allows. TL_Q2: element type of K and V of the call (TL_Q may be a quantised query). TL_SVEC: bytes that
- * rows of the call are aligned to. */
+ * asks. Eight lanes a row where one is quantised, with K and V in registers before either is written, else a
+ * warp; equal formats are copied in the widest pieces that alignment allows. TL_Q2: element type of K and V
+ * of the call (TL_Q may be a quantised query). TL_SVEC: bytes that rows of the call are aligned to. */
 #ifndef TRITON_WRITE_CUH
 #define TRITON_WRITE_CUH
 
+#include "triton_codes.cuh"
 #include "triton_packed_write.cuh"
 #include "triton_rows.cuh"
 
@@ -30,52 +31,110 @@ ATTN_DEV float row_absmax(const uint8_t *src, int lane) {
     return __any_sync(~0u, bad) ? __int_as_float(0x7fc00000) : top;
 }
 
-/* Formats with scales apart: four neighbours a lane, rows are multiples of them. IS_V: by scales of channels
- * at by + step, else by the row's own, which goes to *scale. */
-template <int SIZE, bool IS_V>
-ATTN_DEV void write_int8(uint8_t *dst, const uint8_t *src, float *scale, const float *by, int64_t step,
-                         int lane) {
-    constexpr int N = (SIZE / 4 + 31) / 32;
-    float x[N][4], top = 0.f;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int c = lane + 32 * i;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            x[i][j] = 0.f;
-        if (c * 4 >= SIZE) continue;
-        if constexpr (SB == 2) {
-            const uint2 w = __ldg((const uint2 *)src + c);
-            const float2 a = unpack2<TL_Q2>(w.x), b = unpack2<TL_Q2>(w.y);
-            x[i][0] = a.x, x[i][1] = a.y, x[i][2] = b.x, x[i][3] = b.y;
-        } else {
-            const float4 w = __ldg((const float4 *)src + c);
-            x[i][0] = w.x, x[i][1] = w.y, x[i][2] = w.z, x[i][3] = w.w;
-        }
+/* Four values as codes. */
+template <int DT>
+ATTN_DEV uint32_t four_codes(const float *x) {
+    if constexpr (DT == DT_I8) {
+        const uint32_t a = prmt(int8_bits(x[0]), int8_bits(x[1]), 0x0040),
+                       b = prmt(int8_bits(x[2]), int8_bits(x[3]), 0x0040);
+        return prmt(a, b, 0x5410);
+    } else if constexpr (DT == DT_E4M3)
+        return f32x2_to_e4m3x2(x[0], x[1]) & 0xffff | f32x2_to_e4m3x2(x[2], x[3]) << 16;
+    else {
+        uint8_t byte[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            top = min_nan(top, -fabsf(x[i][j]));
+            store_float<DT>(byte, j, x[j]);
+        return byte[0] | byte[1] << 8 | byte[2] << 16 | (uint32_t)byte[3] << 24;
     }
-    float all = 1.f;
-    if constexpr (!IS_V) {
+}
+
+/* By eight lanes a row: a lane has the W values from W c on for c = l, l + 8 and so on. */
+template <int SIZE>
+struct row_part {
+    static constexpr int W = SIZE % 8 == 0 ? 8 : 4, N = (SIZE / W + 7) / 8 * W;
+    float x[N];
+    ATTN_DEV row_part(const uint8_t *src, bool ok, int l) {
 #pragma unroll
-        for (int d = 16; d > 0; d >>= 1)
+        for (int i = 0; i < N / W; i++) {
+            const int c = l + 8 * i;
+            const bool in = ok && c * W < SIZE;
+            if constexpr (TL_SVEC >= W * SB || (SB == 4 && TL_SVEC >= 16)) {
+                uint32_t y[W * SB / 4];
+#pragma unroll
+                for (int j = 0; j < W * SB / 4; j += 2 * (W * SB >= 16) + 2) {
+                    const uint8_t *const at = src + c * W * SB + 4 * j;
+                    if constexpr (W * SB >= 16) {
+                        const uint4 w = in ? __ldg((const uint4 *)at) : make_uint4(0, 0, 0, 0);
+                        y[j] = w.x, y[j + 1] = w.y, y[j + 2] = w.z, y[j + 3] = w.w;
+                    } else {
+                        const uint2 w = in ? __ldg((const uint2 *)at) : make_uint2(0, 0);
+                        y[j] = w.x, y[j + 1] = w.y;
+                    }
+                }
+#pragma unroll
+                for (int j = 0; j < W; j++)
+                    if constexpr (SB == 4)
+                        x[W * i + j] = __uint_as_float(y[j]);
+                    else if (j % 2 == 0) {
+                        const float2 f = unpack2 < TL_Q2 == DT_F32 ? DT_F16 : TL_Q2 > (y[j / 2]);
+                        x[W * i + j] = f.x, x[W * i + j + 1] = f.y;
+                    }
+            } else {
+#pragma unroll
+                for (int j = 0; j < W; j++)
+                    x[W * i + j] = in ? load_float<TL_Q2>(src, W * c + j) : 0.f;
+            }
+        }
+    }
+    /* The greatest magnitude of the row; NaN if one is in it. All lanes of the warp. */
+    ATTN_DEV float absmax() const {
+        float top = 0.f;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            top = min_nan(top, -fabsf(x[k]));
+#pragma unroll
+        for (int d = 1; d < 8; d *= 2)
             top = min_nan(top, __shfl_xor_sync(~0u, top, d));
-        all = int8_scale(-top);
-        if (lane == 0) *scale = -top == -top ? all : __int_as_float(0x7fc00000);
+        return -top;
     }
+    /* of(i): what number i of this lane is divided by. */
+    template <int DT, class F>
+    ATTN_DEV void write(uint8_t *dst, bool ok, int l, F by) const {
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int c = lane + 32 * i;
-        if (c * 4 >= SIZE) continue;
-        uint32_t codes = 0;
+        for (int i = 0; i < N / W; i++) {
+            const int c = l + 8 * i;
+            if (!ok || c * W >= SIZE) continue;
+            float y[W];
+            uint32_t codes[W / 4];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float y = x[i][j] / (IS_V ? __ldg(by + (4 * c + j) * step) : all);
-            codes |= ((uint32_t)(int)int8_code(y) & 255) << 8 * j;
+            for (int j = 0; j < W; j++)
+                y[j] = by(x[W * i + j], W * c + j);
+#pragma unroll
+            for (int j = 0; j < W / 4; j++)
+                codes[j] = four_codes<DT>(y + 4 * j);
+            if constexpr (W == 8 && TL_KVEC >= 8)
+                ((uint2 *)dst)[c] = make_uint2(codes[0], codes[W / 4 - 1]);
+            else
+#pragma unroll
+                for (int j = 0; j < W / 4; j++)
+                    ((uint32_t *)dst)[W / 4 * c + j] = codes[j];
         }
-        ((uint32_t *)dst)[c] = codes;
     }
+};
+
+/* K or V of a format of eight bits. scale_at: where the row's own scale goes, if it has one. */
+template <int SIZE, int DT>
+ATTN_DEV void write_codes(uint8_t *dst, const row_part<SIZE> &row, uint8_t *scale_at, float scale,
+                          bool scaled, bool ok, int l) {
+    if constexpr (TL_TOKEN_HEAD || (TL_K_APART && DT == DT_I8)) {
+        const float top = row.absmax(), s = top / (DT == DT_I8 ? 127.f : 448.f);
+        scale = s < 1e-6f ? 1e-6f : s;
+        if (ok && l == 0) *(float *)scale_at = scale == scale ? scale : __int_as_float(0x7fc00000);
+        scaled = true;
+    }
+    const quotient by(scaled ? scale : 1.f);
+    row.template write<DT>(dst, ok, l, [&](float x, int) { return scaled ? by.of(x) : x; });
 }
 
 template <int SIZE, int DT>
@@ -131,17 +190,17 @@ ATTN_DEV void write_fp4(uint8_t *dst, uint8_t *scales, const uint8_t *src, float
     }
 }
 #endif
-constexpr bool EIGHTS = TL_PACKED || TL_FP4; /* eight lanes a row, not 32 */
+constexpr bool EIGHTS = TL_EIGHTS; /* eight lanes a row, not 32 */
 
 /* K and V of one token and head into the slot of the token, by a warp; EIGHTS: by each of its lanes in
  * eights, nothing where token is negative. */
 ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, int lane) {
-#if TL_PACKED || TL_FP4
+#if TL_EIGHTS
     const bool is_mine = token >= 0;
     token = max(token, 0);
 #endif
     const int64_t slot = __ldg(p.slots + token);
-#if TL_PACKED || TL_FP4
+#if TL_EIGHTS
     const bool ok = is_mine && slot >= 0 && slot < p.num_slots;
 #else
     if (slot < 0 || slot >= p.num_slots) return;
@@ -162,15 +221,33 @@ ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, i
                        (uint8_t *)p.v_rows_scales + page * p.vs_page + at * p.vs_token + head * p.vs_head;
     write_fp4<TL_D>(k, ks, key, p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f, ok, lane & 7);
     write_fp4<TL_DV>(v, vs, value, p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f, ok, lane & 7);
-#elif TL_K_APART
-    float *const scale = (float *)((uint8_t *)p.k_rows_scales + page * p.ks_page + at * p.ks_token +
-                                   (int64_t)head * p.ks_head);
-    write_int8<TL_D, false>(k, key, scale, nullptr, 0, lane);
-    if constexpr (TL_V_CHANNELS)
-        write_int8<TL_DV, true>(v, value, nullptr, p.v_scale + head * p.v_scale_head, p.v_scale_channel,
-                                lane);
-    else
-        write_row<TL_DV, TL_V>(v, value, 1.f, false, lane);
+#elif TL_EIGHTS
+    const int l = lane & 7;
+    const row_part<TL_D> a(key, ok, l);
+    if constexpr (TL_V_CHANNELS) {
+        const row_part<TL_DV> b(value, ok, l);
+        const float *const by = p.v_scale + head * p.v_scale_head;
+        write_codes<TL_D, TL_KV>(
+            k, a, (uint8_t *)p.k_rows_scales + page * p.ks_page + at * p.ks_token + (int64_t)head * p.ks_head,
+            1.f, false, ok, l);
+        b.template write<TL_V>(
+            v, ok, l, [&](float x, int d) { return quotient(__ldg(by + d * p.v_scale_channel)).of(x); });
+    } else if constexpr (TL_K_APART) {
+        constexpr int VEC = TL_KVEC < TL_SVEC ? TL_KVEC : TL_SVEC, PIECES = TL_DV * SB / VEC;
+        if (ok)
+#pragma unroll 4
+            for (int i = l; i < PIECES; i += 8)
+                copy_piece<VEC>(v + i * VEC, value + i * VEC);
+        write_codes<TL_D, TL_KV>(
+            k, a, (uint8_t *)p.k_rows_scales + page * p.ks_page + at * p.ks_token + (int64_t)head * p.ks_head,
+            1.f, false, ok, l);
+    } else {
+        const row_part<TL_DV> b(value, ok, l);
+        const float ks = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f,
+                    vs = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
+        write_codes<TL_D, TL_KV>(k, a, k + TL_D, ks, p.k_scale != nullptr, ok, l);
+        write_codes<TL_DV, TL_KV>(v, b, v + TL_DV, vs, p.v_scale != nullptr, ok, l);
+    }
 #else
     float ks = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f;
     float vs = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
@@ -182,7 +259,7 @@ ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, i
 } /* namespace cache_write */
 
 extern "C" __global__ void __launch_bounds__(256) tl_write(const __grid_constant__ triton_write_params_t p) {
-#if TL_PACKED || TL_FP4
+#if TL_EIGHTS
     const int64_t unit = (int64_t)blockIdx.x * 32 + (threadIdx.x >> 3);
     const bool is_one = unit < (int64_t)p.num_tokens * p.num_kv_heads;
     cache_write::write_token(p, is_one ? (int)(unit / p.num_kv_heads) : -1,
