@@ -230,8 +230,10 @@ static int small_int(uint32_t n) {
 }
 
 uint32_t triton_layout(const attn_problem_t *p) {
+    const uint32_t kv = p->kv_cache_dtype;
     if (p->kv_layout != 0) return p->kv_layout;
-    return attn_kv_is_whole_page(p->kv_cache_dtype) || p->kv_cache_dtype == ATTN_KV_INT4_PER_TOKEN_HEAD
+    return attn_kv_is_whole_page(kv) || kv == ATTN_KV_INT4_PER_TOKEN_HEAD ||
+                   kv == ATTN_KV_INT8_PER_TOKEN_HEAD || kv == ATTN_KV_FP8_PER_TOKEN_HEAD
                ? ATTN_LAYOUT_HND
                : ATTN_LAYOUT_NHD;
 }

@@ -66,6 +66,9 @@ constexpr int KRS = PACKED       ? (K_UNITS | 1) * 16
                     : TL_SWIZZLE ? ((TL_FP4 ? K_ROW + V_ROW : DP * EB + DVP * VB) + 127) / 128 * 128
                                  : odd16(DP * EB);
 constexpr int VRS = PACKED && !TL_JOINT ? (V_UNITS | 1) * 16 : TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * VB);
+/* TL_JOINT: a row's bytes; rows of multiples of eight can be copied as one piece. */
+constexpr int JOINT_ROW = PACKED ? PART : TL_D + TL_DV + 8;
+constexpr bool CAN_BE_PIECE = TL_JOINT && (!PACKED || packed::IS_INT4) && JOINT_ROW % 8 == 0;
 /* V after K: in a row of the ring, else in a block of 16 tokens */
 constexpr int V_AT = PACKED && TL_JOINT ? packed::K_BYTES
                      : TL_JOINT         ? TL_D + 4
@@ -275,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 if (lane < SCALE_PIECES)
                     cp_async<16>(dk + SCALES_AT + lane * 16, s_piece + (at + off * SCALE_ROW));
             } else if constexpr (PIECE) {
-                packed::load_piece<PART>(dk, ks, whole, tok, walk, lane);
+                packed::load_piece<JOINT_ROW>(dk, ks, whole, tok, walk, lane);
             } else if constexpr (PACKED) {
                 packed::load_rows<EVEN, PART, K_UNITS, KRS>(dk, ks, kbase, (uint32_t)p.k_token, whole, tok,
                                                             walk, lane);
@@ -326,11 +329,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         cp_async_commit();
     };
     using piece_rows = packed::rows_of<true, true, true, true>;
-    const bool is_piece =
-        packed::CAN_BE_PIECE && p.k_token == PART && ((uintptr_t)kbase | p.k_page) % 16 == 0;
+    const bool is_piece = CAN_BE_PIECE && p.k_token == JOINT_ROW && ((uintptr_t)kbase | p.k_page) % 16 == 0;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
-        if (packed::CAN_BE_PIECE && is_piece)
+        if (CAN_BE_PIECE && is_piece)
             load(piece_rows());
         else
             load(packed::any_rows());
@@ -480,7 +482,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             uint32_t k_at[2] = {0, 0},
                      v_at[4] = {0, 0, 0,
                                 0}; /* first byte of rows g, g + 8 of K; 2q, 2q + 1, 2q + 8, 2q + 9 of V */
-            const uint32_t k_flip = joint_flip(g), v_flip[2] = {joint_flip(2 * q), joint_flip(2 * q + 1)};
+            const uint32_t k_flip = PIECE ? 0 : joint_flip(g),
+                           v_flip[2] = {PIECE ? 0 : joint_flip(2 * q), PIECE ? 0 : joint_flip(2 * q + 1)};
 #if TL_PACKED
             uint32_t v_key[2];
             float zero[2] = {0.f, 0.f},
@@ -488,10 +491,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             if constexpr (PIECE) {
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    k_at[i] = sk + (2 * g + i) * PART, v_key[i] = k_at[i] + V_AT;
+                    k_at[i] = sk + (2 * g + i) * JOINT_ROW, v_key[i] = k_at[i] + V_AT;
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    v_at[i] = sk + V_AT + (4 * q + 2 * (i & 1) + (i >> 1)) * PART;
+                    v_at[i] = sk + V_AT + (4 * q + 2 * (i & 1) + (i >> 1)) * JOINT_ROW;
             } else if constexpr (EVEN) { /* all rows begin at the same offset in 16 bytes */
                 const uint32_t k = sk + ((uint32_t)(uintptr_t)kbase & 15),
                                v = TL_JOINT ? k + V_AT : svm + ((uint32_t)(uintptr_t)vbase & 15);
@@ -533,8 +536,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
 #else
             if constexpr (TL_JOINT) {
                 const uint32_t low = (uint32_t)(shifts >> 8 * cstage) & 127;
-                auto row_at = [&](int r) {
-                    return sk + r * JOINT_RS + ((low + r * (uint32_t)p.k_token) & 127);
+                auto row_at = [&](int r) { /* number r of a fragment */
+                                           return PIECE ? sk + (2 * (r & 7) + (r >> 3)) * JOINT_ROW
+                                                        : sk + r * JOINT_RS +
+                                                              ((low + r * (uint32_t)p.k_token) & 127);
                 };
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
@@ -749,7 +754,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         const bool k = K_FREE || (uintptr_t)kbase % 4 == 0,
                    v = V_FREE || ((uintptr_t)vbase % 4 == 0) == V_TOO;
         const int even = (p.k_token | p.k_page | (TL_JOINT ? 0 : p.v_token | p.v_page)) % 16 == 0;
-        if (packed::CAN_BE_PIECE && is_piece)
+        if (CAN_BE_PIECE && is_piece)
             walk_blocks(piece_rows());
         else if (even && k && v)
             walk_blocks(packed::rows_of<true, true, (V_FREE || V_TOO)>());
@@ -757,7 +762,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             walk_blocks(packed::rows_of<true, K_FREE, !V_TOO>());
         else
             walk_blocks(packed::any_rows());
-    } else
+    } else if (CAN_BE_PIECE && is_piece)
+        walk_blocks(piece_rows());
+    else
         walk_blocks(packed::any_rows());
     cp_async_wait<0>();
 

@@ -65,7 +65,6 @@ template <bool EVEN_, bool K_WORDS_, bool V_WORDS_, bool PIECE_ = false>
 struct rows_of {
     static constexpr bool EVEN = EVEN_, K_WORDS = K_WORDS_, V_WORDS = V_WORDS_, PIECE = PIECE_;
 };
-constexpr bool CAN_BE_PIECE = TL_JOINT && IS_INT4 && (K_BYTES + V_BYTES) % 8 == 0;
 constexpr bool ALWAYS = ALIGN >= 4;
 using any_rows = rows_of<false, ALWAYS, ALWAYS>;
 
