@@ -49,7 +49,8 @@ ATTN_DEV uint32_t four_codes(const float *x) {
     }
 }
 
-/* By eight lanes a row: a lane has the W values from W c on for c = l, l + 8 and so on. */
+/* By eight lanes a row: a lane has the W values from W c on for c = l, l + 8 and so on. Ordinary loads:
+ * tl_rope has just written the row. */
 template <int SIZE>
 struct row_part {
     static constexpr int W = SIZE % 8 == 0 ? 8 : 4, N = (SIZE / W + 7) / 8 * W;
@@ -65,10 +66,10 @@ struct row_part {
                 for (int j = 0; j < W * SB / 4; j += 2 * (W * SB >= 16) + 2) {
                     const uint8_t *const at = src + c * W * SB + 4 * j;
                     if constexpr (W * SB >= 16) {
-                        const uint4 w = in ? __ldg((const uint4 *)at) : make_uint4(0, 0, 0, 0);
+                        const uint4 w = in ? *(const uint4 *)at : make_uint4(0, 0, 0, 0);
                         y[j] = w.x, y[j + 1] = w.y, y[j + 2] = w.z, y[j + 3] = w.w;
                     } else {
-                        const uint2 w = in ? __ldg((const uint2 *)at) : make_uint2(0, 0);
+                        const uint2 w = in ? *(const uint2 *)at : make_uint2(0, 0);
                         y[j] = w.x, y[j + 1] = w.y;
                     }
                 }
