@@ -215,7 +215,9 @@ static int configure_decode(triton_config_t *c) {
         if (c->decode_warps == 0) return -1;
     }
     int fit = triton_smem_of_sm(c->cc) / (c->decode_smem + 2048);
-    int most = is_small && c->n_tiles == 1 && c->d <= 128 ? c->joint || c->packed ? 3 : 4 : 1;
+    int most = is_small && c->n_tiles == 1 && c->d <= 128
+                   ? (c->joint || c->packed) && c->packed != TRITON_INT4 ? 3 : 4
+                   : 1;
     c->decode_ctas = fit < 1 ? 1 : fit < most ? fit : most;
     c->decode_rows = c->n_tiles * 8;
     c->decode_threads = c->decode_warps * 32;
