@@ -36,7 +36,7 @@ class PagedLayer(CacheLayerMixin):
     is_sliding = False
 
     def __init__(self, cache: Pages, index: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.cache, self.index, self.length = cache, index, 0
         self.layer: Optional[Layer] = None
         self.unwritten: Any = None  # (keys, values) that attention has not taken yet

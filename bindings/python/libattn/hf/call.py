@@ -100,7 +100,7 @@ def with_rel_bias(module: torch.nn.Module, arguments: dict[str, Any]) -> dict[st
     return arguments
 
 
-def _table_of(module: torch.nn.Module, painted: Any) -> Any:
+def _table_of(module: Any, painted: Any) -> Any:
     """float32 [H, 2 m + 1], or None where nothing is added (cross attention)."""
     most = getattr(module, "relative_attention_max_distance", None)
     if getattr(module, "has_relative_attention_bias", False) and most and hasattr(module, "compute_bias"):

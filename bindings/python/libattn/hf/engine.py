@@ -88,7 +88,9 @@ class Engine:
         work = self._schedule()
         if not work:
             return []
-        starts, flat, positions = [0], [], []
+        starts: list[int] = [0]
+        flat: list[int] = []
+        positions: list[int] = []
         for request, n in work:
             flat += request.tokens[request.computed : request.computed + n]
             positions += range(request.computed, request.computed + n)
@@ -99,6 +101,7 @@ class Engine:
             [r.computed + n for r, n in work],
             [r.pages + [0] * (width - len(r.pages)) for r, _ in work],
         )
+        paged: Any
         for paged in self.pages.layers:
             paged.length = 0  # positions are given; the lengths are the step's
         device = next(self.model.parameters()).device
@@ -124,7 +127,8 @@ class Engine:
 
     def _schedule(self) -> list[tuple[Request, int]]:
         """Requests that decode first, then prompts in chunks; new requests while there is room."""
-        left, work = self.max_num_batched_tokens, []
+        left = self.max_num_batched_tokens
+        work: list[tuple[Request, int]] = []
         queue = sorted(self.running, key=lambda r: len(r.tokens) - r.computed > 1)
         for request in queue:
             n = min(len(request.tokens) - request.computed, left)

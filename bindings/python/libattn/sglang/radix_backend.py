@@ -222,7 +222,8 @@ class RadixBackend(AttentionBackend):
                 f"libattn's backend for SGLang reads pools of rows [slot, head, size], not of {rows.ndim} "
                 "dimensions; leave SGLANG_USE_HND_KVCACHE and the layout of the cache alone"
             )
-        return rows.unflatten(0, (-1, self.limits.page_size)).transpose(1, 2)
+        pages: torch.Tensor = rows.unflatten(0, (-1, self.limits.page_size))  # type: ignore[no-untyped-call]
+        return pages.transpose(1, 2)
 
     def _in_window_pool(self, layer: Any) -> bool:
         return self.has_window_pool and bool(self.pool.layers_mapping[layer.layer_id][1])
