@@ -10,7 +10,9 @@ Needs vllm on a CPU; without it the test says so and passes.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
+import inspect
 import sys
 import tempfile
 from collections.abc import Callable
@@ -152,6 +154,44 @@ def outputs(case: Case, config: Any, cache_dtype: str) -> list[Any]:
     return given
 
 
+def standins() -> list[str]:
+    """Where the stand-ins of vllm_seam.py are not as vLLM's classes are."""
+    import vllm_standin
+    from vllm.config import CUDAGraphMode
+    from vllm.model_executor.layers.attention.mla_attention import MLACommonMetadataBuilder
+    from vllm.v1 import kv_cache_interface
+    from vllm.v1.attention import backend
+    from vllm.v1.attention.backends.mla.cpu_mla import CPUMLAImpl
+
+    def parameters(function: Any) -> list[tuple[str, Any]]:
+        return [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
+
+    wrong = []
+    functions = ("__init__", "build", "build_for_cudagraph_capture", "get_cudagraph_support")
+    classes = [
+        (backend.AttentionMetadataBuilder, functions),
+        (MLACommonMetadataBuilder, ("build",)),
+        (CPUMLAImpl, ("__init__", "forward_mqa", "do_kv_cache_update")),
+    ]
+    for theirs, names in classes:
+        for name in names:
+            ours = parameters(getattr(getattr(vllm_standin, theirs.__name__), name))
+            if ours != parameters(getattr(theirs, name)):
+                wrong.append(f"{theirs.__name__}.{name}")
+    spec = kv_cache_interface.AttentionSpec
+    for theirs in (backend.CommonAttentionMetadata, spec):
+        fields = {f.name for f in dataclasses.fields(theirs)}
+        ours = {f.name for f in dataclasses.fields(getattr(vllm_standin, theirs.__name__))}
+        wrong += [f"{theirs.__name__}.{name}" for name in sorted(ours - fields)]
+    for theirs in (backend.AttentionCGSupport, kv_cache_interface.KVCacheLayout, backend.AttentionType):
+        for member in getattr(vllm_standin, theirs.__name__):
+            if member.name not in theirs.__members__ or theirs[member.name].value != member.value:
+                wrong.append(f"{theirs.__name__}.{member.name}")
+    if not CUDAGraphMode["FULL_DECODE_ONLY"].has_full_cudagraphs():
+        wrong.append("CUDAGraphMode.has_full_cudagraphs")
+    return wrong
+
+
 def main() -> int:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     missing = [name for name in ("vllm", "torch", "transformers") if importlib.util.find_spec(name) is None]
@@ -180,13 +220,17 @@ def main() -> int:
             for b in (None, "CUSTOM")
         ]
         torch.set_default_dtype(torch.float32)
-        print(f"1..{len(cases())}", flush=True)
+        print(f"1..{len(cases()) + 1}", flush=True)
         for number, case in enumerate(cases(), 1):
             own, ours = outputs(case, configs[0], "auto"), outputs(case, configs[1], case.cache)
             worst = max((a - b).abs().max().item() for a, b in zip(own, ours))
             good = worst <= TOLERANCE[case.cache]  # NaN is not
             failed += not good
             print(f"{'ok' if good else 'not ok'} {number} - {case.name}: within {worst:.2g}", flush=True)
+        wrong = standins()
+        failed += bool(wrong)
+        said = f"{'not ok' if wrong else 'ok'} {len(cases()) + 1} - the stand-ins of vllm_seam.py are as vLLM's classes"
+        print(": ".join([said, *wrong]), flush=True)
     return failed != 0
 
 

@@ -10,12 +10,13 @@ import torch
 from vllm import envs
 from vllm.logger import init_logger
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder, CommonAttentionMetadata
-from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec
 
 import libattn
 
+from .graphs import Graphs, is_recorded
 from .impl import Impl
-from .problems import open_group, problem_of
+from .problems import cache_dtype_of, device_now, lengths_of, open_group, problem_of, why_not
 
 logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
 
@@ -42,6 +43,28 @@ class Metadata:
 class Builder(AttentionMetadataBuilder[Metadata]):
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.NEVER
 
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
+        """Decode steps of one token a request, where a backend of libattn can be recorded. Batches that need
+        more than tables and lengths are made of lists of the host, which a graph would not see again."""
+        anew = (ChunkedLocalAttentionSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)
+        if device_now().is_cpu or isinstance(kv_cache_spec, anew):
+            return AttentionCGSupport.NEVER
+        if vllm_config.attention_config.use_non_causal or vllm_config.model_config.is_mm_prefix_lm:
+            return AttentionCGSupport.NEVER
+        mode = kv_cache_spec.kv_quant_mode
+        why = why_not(
+            dtype=vllm_config.model_config.dtype,
+            head_size=kv_cache_spec.head_size,
+            block_size=kv_cache_spec.block_size,
+            kv_cache_dtype=cache_dtype_of(vllm_config.cache_config.cache_dtype) if mode else None,
+            features=("capture",),
+        )
+        if why is not None:
+            logger.info_once("libattn: attention stays out of CUDA graphs: %s", why)
+            return AttentionCGSupport.NEVER
+        return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
     def __init__(
         self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
     ) -> None:
@@ -50,6 +73,10 @@ class Builder(AttentionMetadataBuilder[Metadata]):
         # a layer that shares another's cache needs that one first
         names = sorted(layer_names, key=lambda n: layers[n].impl.kv_sharing_target_layer_name is not None)
         self.groups: dict[libattn.Problem, libattn.Group] = {}
+        self.graphs = Graphs()
+        self.is_recorded = is_recorded(vllm_config) and (
+            self.get_cudagraph_support(vllm_config, kv_cache_spec) is not AttentionCGSupport.NEVER
+        )
         for name in names:
             layer = layers[name]
             assert isinstance(layer.impl, Impl), f"{name} is not a layer of libattn"
@@ -69,6 +96,11 @@ class Builder(AttentionMetadataBuilder[Metadata]):
                 features.append("mm_prefix_clamp")
         if envs.VLLM_BATCH_INVARIANT:
             features.append("batch_invariant")
+        if self.is_recorded:
+            features.append("capture")
+        if config.speculative_config is not None and self.device.type != "cpu":
+            if given["attn_type"] == "decoder":
+                features.append("device_lengths")  # the host has bounds of them
         seqs, longest = scheduler.max_num_seqs, model.max_model_len
         if isinstance(spec, ChunkedLocalAttentionSpec):
             seqs = scheduler.max_num_batched_tokens  # vLLM makes a request of each chunk
@@ -92,28 +124,33 @@ class Builder(AttentionMetadataBuilder[Metadata]):
             group = self.groups[problem] = open_group(problem, self.device)
         return group
 
+    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> Metadata:
+        """A graph of decode steps of so many requests will read the buffers that this fills."""
+        if self.is_recorded:
+            self.graphs.begin(common_attn_metadata)
+        return self.build(0, common_attn_metadata)
+
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
     ) -> Metadata:
         c = common_attn_metadata
-        batches = {group: self._batch(group, c) for group in self.groups.values()}
+        in_graph = self.graphs.has(c)
+        batches = {group: self._batch(group, c, in_graph) for group in self.groups.values()}
+        if in_graph:  # a replay calls no layer, so that nothing would be built later
+            for group, batch in batches.items():
+                self.graphs.build(group, batch)
         num_tokens = int(c.query_start_loc_cpu[c.num_reqs])
         return Metadata(num_tokens, batches, c.slot_mapping, c.causal)
 
-    def _batch(self, group: libattn.Group, c: CommonAttentionMetadata) -> libattn.Batch:
+    def _batch(self, group: libattn.Group, c: CommonAttentionMetadata, in_graph: bool) -> libattn.Batch:
         n, problem = c.num_reqs, group.problem
-        starts = c.query_start_loc_cpu[: n + 1]
-        given: dict[str, Any] = {}
+        given = lengths_of(c, n, self.device)
         if problem.role == "encoder_decoder":
             # vLLM has put the encoders' lengths in the place of the decoders', which nothing needs
-            given["encoder_seq_lens"] = self._host_lens(c)
-            lens: Any = starts[1:] - starts[:-1]
-        else:
-            lens = self._host_lens(c)
-            if self.device.type != "cpu":
-                given["seq_lens_device"] = c.seq_lens[:n]
-        if self.device.type != "cpu":
-            given["query_start_loc_device"] = c.query_start_loc[: n + 1]
+            given["encoder_seq_lens"] = given.pop("seq_lens")
+            given.pop("seq_lens_device", None)
+            starts = given["query_start_loc"]
+            given["seq_lens"] = starts[1:] - starts[:-1]
         if problem.role in ("decoder", "encoder_decoder"):
             given["block_table"], given["slot_mapping"] = c.block_table_tensor[:n], c.slot_mapping
         if problem.mask == "per_request":
@@ -125,10 +162,4 @@ class Builder(AttentionMetadataBuilder[Metadata]):
         if "mm_prefix" in problem.features:
             ranges = c.mm_req_doc_ranges or {}
             given["mm_prefix_ranges"] = [ranges.get(i, []) for i in range(n)]
-        return group.new_batch(query_start_loc=starts, seq_lens=lens, **given)
-
-    def _host_lens(self, c: CommonAttentionMetadata) -> torch.Tensor:
-        lens = c.seq_lens if self.device.type == "cpu" else c.seq_lens_cpu_upper_bound
-        assert lens is not None, "vLLM gave no sequence lengths on the host"
-        host: torch.Tensor = lens[: c.num_reqs]
-        return host
+        return group.new_batch(capture=in_graph, **given)

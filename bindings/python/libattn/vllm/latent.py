@@ -13,7 +13,8 @@ from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend, CPUMLAImpl
 
 import libattn
 
-from .problems import open_group, problem_of, why_not
+from .graphs import Graphs, is_recorded
+from .problems import lengths_of, open_group, problem_of, why_not
 
 logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
 
@@ -84,13 +85,17 @@ class LatentBuilder(MLACommonMetadataBuilder[Any]):
         layers = vllm_config.compilation_config.static_forward_context
         scheduler = vllm_config.scheduler_config
         impl = layers[layer_names[0]].impl
+        self.graphs, self.is_recorded = Graphs(), device.type != "cpu" and is_recorded(vllm_config)
+        given = impl.description()
+        if self.is_recorded:
+            given["features"] += ("capture",)
         problem = problem_of(
             dtype=vllm_config.model_config.dtype,
             block_size=kv_cache_spec.block_size,
             max_num_seqs=scheduler.max_num_seqs,
             max_num_batched_tokens=scheduler.max_num_batched_tokens,
             max_model_len=vllm_config.model_config.max_model_len,
-            **impl.description(),
+            **given,
         )
         self.group = open_group(problem, device)
         for name in layer_names:
@@ -99,18 +104,26 @@ class LatentBuilder(MLACommonMetadataBuilder[Any]):
             layers[name].impl.layer = self.group.create_layer(name)
         logger.info_once("libattn: %s serves %s", self.group.backend.name, problem)
 
+    def build_for_cudagraph_capture(self, common_attn_metadata: Any) -> Any:
+        if self.is_recorded:
+            self.graphs.begin(common_attn_metadata)
+        return super().build_for_cudagraph_capture(common_attn_metadata)
+
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
         c = common_attn_metadata
         metadata = super().build(common_prefix_len, c, fast_build)
         n = metadata.num_decodes
         metadata.libattn_batch = None
         if n:
+            in_graph = self.graphs.has(c)
             metadata.libattn_batch = self.group.new_batch(
-                query_start_loc=c.query_start_loc_cpu[: n + 1],
-                seq_lens=c.seq_lens[:n],
                 block_table=c.block_table_tensor[:n],
                 slot_mapping=c.slot_mapping,
+                capture=in_graph,
+                **lengths_of(c, n, self.device),
             )
+            if in_graph:
+                self.graphs.build(self.group, metadata.libattn_batch)
         return metadata
 
 

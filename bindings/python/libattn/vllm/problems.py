@@ -128,3 +128,15 @@ def cache_bytes_of(spec: Any) -> int:
         scale=1.0,
     )
     return libattn.plan.kv_spec(problem, 16).page_bytes // 16
+
+
+def lengths_of(c: Any, n: int, device: torch.device) -> dict[str, Any]:
+    """new_batch's lengths of the first n requests of vLLM's common metadata c."""
+    given: dict[str, Any] = {"query_start_loc": c.query_start_loc_cpu[: n + 1]}
+    lens = c.seq_lens if device.type == "cpu" else c.seq_lens_cpu_upper_bound
+    if lens is None:
+        raise NotImplementedError("libattn plans batches on the host: vLLM gave no seq_lens_cpu_upper_bound")
+    given["seq_lens"] = lens[:n]
+    if device.type != "cpu":
+        given["query_start_loc_device"], given["seq_lens_device"] = c.query_start_loc[: n + 1], c.seq_lens[:n]
+    return given
