@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Greedy tokens of SGLang's own engine on a CPU, with libattn's attention beside SGLang's torch_native, for small models
+of random weights.
+
+    python tests/sglang_tokens.py [--models llama,qwen3] [--dtype float32]
+
+Needs sglang, transformers and libattn installed with its entry point; without them it says so and passes. On a CPU
+without AMX SGLang computes everything else with torch and only imports sgl_kernel, whose package is for GPUs: if it
+is missing, an empty module stands in. Prompts are cut in chunks, and share prefixes. One process for each engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import vllm_models
+
+NEW = 24
+
+
+def prompts(seed: int) -> list[list[int]]:
+    r = random.Random(seed)
+    some = [[r.randrange(3, vllm_models.VOCABULARY) for _ in range(n)] for n in (1, 17, 64, 150, 233)]
+    return [*some, some[3] + some[1], some[3] + some[2]]
+
+
+def serve(model: str, backend: str, dtype: str) -> None:
+    """One engine: its requests together, then the longest again, out of the prefix cache."""
+    import sglang
+
+    engine = sglang.Engine(
+        model_path=model,
+        skip_tokenizer_init=True,
+        device="cpu",
+        dtype=dtype,
+        attention_backend=backend,
+        sampling_backend="pytorch",
+        grammar_backend="none",
+        page_size=16,
+        context_length=512,
+        max_total_tokens=4096,
+        max_running_requests=4,
+        chunked_prefill_size=128,
+        disable_cuda_graph=True,
+        mem_fraction_static=0.3,
+        log_level="info",
+    )
+    asked = prompts(5)
+    sampling = {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True}
+    got = engine.generate(input_ids=asked, sampling_params=sampling)
+    got += engine.generate(input_ids=asked[-1:], sampling_params=sampling)
+    print("TOKENS " + json.dumps([x["output_ids"] for x in got]), flush=True)
+    engine.shutdown()
+
+
+def tokens(model: Path, backend: str, dtype: str, scratch: Path) -> tuple[list[Any], str]:
+    """Of one engine, in a process of its own; and what it said."""
+    environment = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}
+    paths = [str(scratch / "more"), *sys.path[1:], os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+    command = [sys.executable, __file__, "--serve", str(model), backend, "--dtype", dtype]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("TOKENS ")]
+    return (json.loads(lines[0][7:]) if lines else []), done.stdout + done.stderr
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default="llama,qwen3")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        serve(*args.serve, args.dtype)
+        return 0
+    missing = [n for n in ("sglang", "torch", "transformers") if importlib.util.find_spec(n) is None]
+    if missing:
+        print(f"1..0 # SKIP {', '.join(missing)} is not installed")
+        return 0
+    failed, models = 0, args.models.split(",")
+    print(f"1..{len(models)}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        (scratch / "more").mkdir()
+        if importlib.util.find_spec("sgl_kernel") is None:
+            (scratch / "more" / "sgl_kernel").mkdir()
+            (scratch / "more" / "sgl_kernel" / "__init__.py").touch()
+        for number, name in enumerate(models, 1):
+            model = vllm_models.make(name, scratch)
+            own, log = tokens(model, "torch_native", args.dtype, scratch)
+            ours, said = tokens(model, "libattn", args.dtype, scratch)
+            pairs = [(a, b) for x, y in zip(own, ours, strict=False) for a, b in zip(x, y, strict=True)]
+            equal, every = sum(a == b for a, b in pairs), NEW * (len(prompts(5)) + 1)
+            serves = any(word in said for word in ("libattn: CPU_ATTN serves", "libattn: REFERENCE serves"))
+            good = equal == every and serves
+            failed += not good
+            print(f"{'ok' if good else 'not ok'} {number} - {name} {args.dtype}: {equal} of {every} tokens equal")
+            for text in () if good else (log, said):
+                lines = [line for line in text.splitlines() if "warn" not in line.lower() and "shards:" not in line]
+                print("\n".join(f"#   {line[:300]}" for line in lines[-25:]))
+            sys.stdout.flush()
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
