@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy tokens of SGLang's own engine on a CPU, with libattn's attention beside SGLang's torch_native, for small models
-of random weights.
+"""Greedy tokens of SGLang's own engine on a CPU, with libattn's attention beside SGLang's torch_native, for
+small models of random weights.
 
     python tests/sglang_tokens.py [--models llama,qwen3] [--dtype float32]
 
-Needs sglang, transformers and libattn installed with its entry point; without them it says so and passes. On a CPU
-without AMX SGLang computes everything else with torch and only imports sgl_kernel, whose package is for GPUs: if it
-is missing, an empty module stands in. Prompts are cut in chunks, and share prefixes. One process for each engine.
+Needs sglang, transformers and libattn installed with its entry point; without them it says so and passes.
+On a CPU without AMX SGLang computes everything else with torch and only imports sgl_kernel, whose package
+is for GPUs: if it is missing, an empty module stands in. Prompts are cut in chunks, and share prefixes. One
+process for each engine.
 """
 
 from __future__ import annotations
@@ -106,9 +107,14 @@ def main() -> int:
             serves = any(word in said for word in ("libattn: CPU_ATTN serves", "libattn: REFERENCE serves"))
             good = equal == every and serves
             failed += not good
-            print(f"{'ok' if good else 'not ok'} {number} - {name} {args.dtype}: {equal} of {every} tokens equal")
+            print(
+                f"{'ok' if good else 'not ok'} {number} - {name} {args.dtype}: "
+                f"{equal} of {every} tokens equal"
+            )
             for text in () if good else (log, said):
-                lines = [line for line in text.splitlines() if "warn" not in line.lower() and "shards:" not in line]
+                lines = [
+                    line for line in text.splitlines() if "warn" not in line.lower() and "shards:" not in line
+                ]
                 print("\n".join(f"#   {line[:300]}" for line in lines[-25:]))
             sys.stdout.flush()
     return failed != 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """libattn's classes for vLLM, called as vLLM's model runner calls them, beside plain attention in float64:
-prompts in chunks, decode steps, mixed steps, graphs with padding, latent attention; over stand-ins of vLLM's classes.
+prompts in chunks, decode steps, mixed steps, graphs with padding, latent attention; over stand-ins of
+vLLM's classes.
 
     python tests/vllm_seam.py [--device cuda]
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What libattn's backend uses of vLLM 0.32, with the same names and signatures and nothing else: the
-modules that it imports. For machines on which vLLM does not install. vllm_layers.py compares the signatures with vLLM's."""
+modules that it imports. For machines on which vLLM does not install. vllm_layers.py compares the signatures
+with vLLM's."""
 
 from __future__ import annotations
 
