@@ -91,8 +91,8 @@ static inline int64_t attni_ranks_lse_columns(const struct attni_ranks *k, int64
     return k->is_device ? k->max_pieces + 1 : tokens;
 }
 
-/* Around a wait of the communicator's: the group's device is current. The default stream (NULL) is that of the
- * current device, and a wait for another device's would end at once. */
+/* Around a wait of the communicator's: the group's device is current. The default stream (NULL) is that of
+ * the current device, and a wait for another device's would end at once. */
 static inline int attni_ranks_enter(const struct attni_ranks *k, void **previous, attn_error_t *error) {
     return k->kind->enter != NULL ? k->kind->enter(k->device_id, previous, error) : ATTN_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Context parallelism on a CUDA device: all ranks are threads of one device, which exchange through host
- * memory, against one rank in double on the CPU (semantics 8); and a captured step. Two devices: ranks_nccl.c. */
+ * memory, against one rank in double on the CPU (semantics 8); and a captured step. Two devices:
+ * ranks_nccl.c. */
 #include "../layer/ranks_threads.h"
 #include "ranks_cases.h"
 

@@ -36,7 +36,7 @@ static const DLTensor *values(values_t *v, void *data, uint32_t dtype, int ndim,
     do {                                                                                                     \
         error.text[0] = '\0';                                                                                \
         const int code_ = (CALL);                                                                            \
-        if (!ok(code_ == (CODE) && strstr(error.text, TEXT) != NULL, "%s", NAME))                                  \
+        if (!ok(code_ == (CODE) && strstr(error.text, TEXT) != NULL, "%s", NAME))                            \
             diag("code %d, text '%s'", code_, error.text);                                                   \
     } while (0)
 

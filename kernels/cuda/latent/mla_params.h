@@ -76,8 +76,8 @@ typedef struct mla_attend_params {
     const float *q_scale;                     /* of e4m3 queries, which are read as 16-bit numbers; NULL: 1 */
     const int32_t *topk;                      /* sparse: [T, topk_count]; NULL: dense */
     int64_t topk_row;
-    /* sparse on Hopper: [CTAs of the launch, topk_count], the list of a CTA's item without its holes; NULL where
-     * topk_count is beyond MLA_PACKED_LIST */
+    /* sparse on Hopper: [CTAs of the launch, topk_count], the list of a CTA's item without its holes; NULL
+     * where topk_count is beyond MLA_PACKED_LIST */
     int32_t *lists;
     float *part_out, *part_lse; /* [slots, tile_rows, L], [slots, tile_rows]; on Hopper mla_part */
     float *lse;                 /* NULL: not wanted */

@@ -95,8 +95,8 @@ struct sparse_gather {
 
     /* The positions that the list of an item's token names, one behind the other in the order of the list, so
      * that those which name none (semantics 9.3, 9.5) cost no time wherever they are: the list itself where
-     * they are all at its end, else a copy; a list that is too long for a copy is read up to its last one, and
-     * all before that count. found: how many. turn: which counts are free. The first barrier
+     * they are all at its end, else a copy; a list that is too long for a copy is read up to its last
+     * one, and all before that count. found: how many. turn: which counts are free. The first barrier
      * also says that all warps are through with the copy that was there before. */
     ATTN_DEV const int32_t *pack_list(const mla_item &it, int &found, int &turn) const {
         constexpr int CHUNK = SPARSE_GATHER_THREADS * LIST_LOADS, COUNT_BITS = 10;
