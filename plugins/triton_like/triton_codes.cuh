@@ -17,7 +17,7 @@ struct quotient {
     ATTN_DEV float of(float x) const {
         if (!near_one) return x / by;
         const float q = x * inverse, y = fmaf(fmaf(-by, q, x), inverse, q);
-        return fabsf(q) <= 0x1.fffffep127f ? y : q;
+        return q != 0.f && fabsf(q) <= 0x1.fffffep127f ? y : q; /* -0 stays -0 */
     }
 };
 

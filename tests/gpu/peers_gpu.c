@@ -24,7 +24,7 @@ static const struct rank_case cases[] = {
 
 /* ------------------------------------------------------------------ steps of two ranks */
 
-enum { REQS = 6, HEADS = 4, SIZE = 64, PAGES = 64, WIDTH = 8, LAYERS = 3, ROUNDS = 4, LIMIT_MS = 400 };
+enum { REQS = 6, HEADS = 4, SIZE = 64, PAGES = 64, WIDTH = 8, LAYERS = 3, ROUNDS = 4, LIMIT_MS = 5000 };
 enum { OUT = REQS * HEADS * SIZE * 2, LSE = REQS * HEADS * 4 };
 
 /* One rank: a group whose exchanges are in peers' memory, and one with the same cache that exchanges by
