@@ -31,6 +31,13 @@ static int start(check_t *c, kit_case_t *k) {
     return 0;
 }
 
+/* Checks that open many problems are several where opening may compile: else one process would take
+ * minutes. */
+static uint32_t num_parts(const check_t *c) {
+    return (c->can.device_types & ATTN_BIT(kDLCPU)) ? 1 : 4;
+}
+
+/* Of number `part` (c->arg). */
 static void head_sizes(check_t *c) {
     static const uint32_t wanted[] = {1,  8,   16,  32,  33,  40,  64,  72, 80,
                                       96, 112, 128, 160, 192, 256, 320, 512};
@@ -41,6 +48,7 @@ static void head_sizes(check_t *c) {
         uint32_t d = check_head_size(c, wanted[i]);
         if (d == last) continue;
         last = k.problem.head_size = d;
+        if (i % num_parts(c) != c->arg) continue;
         k.problem.scale = 1 / sqrt((double)d);
         char what[40];
         snprintf(what, sizeof what, "head_size %u", d);
@@ -110,12 +118,13 @@ static void all_served(check_t *c) {
     expect_served(c, asked[2] & ~UINT64_C(1), served[2], "kv_cache_dtype", attn_kv_name);
 }
 
-/* A check for each role and dtype: where opening compiles, all of them would be minutes of one process. */
-enum { DTYPES_OF_ROLE = 16 };
+/* A check for each role, dtype and part of the cache dtypes. */
+enum { DTYPES_OF_ROLE = 16, ROLES_OF_PART = 64 };
 static void dtypes(check_t *c) {
-    const uint32_t role = c->arg / DTYPES_OF_ROLE, dtype = c->arg % DTYPES_OF_ROLE;
+    const uint32_t role = c->arg / DTYPES_OF_ROLE % ROLES_OF_PART, dtype = c->arg % DTYPES_OF_ROLE,
+                   part = c->arg / DTYPES_OF_ROLE / ROLES_OF_PART;
     kit_case_t k;
-    for (uint32_t kv = 0; kv < ATTN_KV_COUNT_; kv++) {
+    for (uint32_t kv = part; kv < ATTN_KV_COUNT_; kv += num_parts(c)) {
         if (!combination(c, &k, role, dtype, kv)) continue;
         char what[100];
         snprintf(what, sizeof what, "role %s, dtype %s, kv_cache_dtype %s", attn_role_name(role),
@@ -126,13 +135,17 @@ static void dtypes(check_t *c) {
 }
 
 static void dtypes_list(check_list_t *list, const check_t *c) {
+    const uint32_t parts = num_parts(c);
     for (uint32_t role = 1; role < ATTN_ROLE_COUNT_; role++)
         for (uint32_t dtype = ATTN_DTYPE_FLOAT32; dtype <= ATTN_DTYPE_BFLOAT16; dtype++)
-            if ((c->can.roles & ATTN_BIT(role)) && !attn_role_is_mla(role) &&
-                (c->can.dtypes & ATTN_BIT(dtype)))
-                check_add(list, "capabilities", 1, dtypes, role * DTYPES_OF_ROLE + dtype,
-                          "role %s, %s: every cache dtype opens", attn_role_name(role),
-                          attn_dtype_name(dtype));
+            for (uint32_t part = 0; part < parts; part++)
+                if ((c->can.roles & ATTN_BIT(role)) && !attn_role_is_mla(role) &&
+                    (c->can.dtypes & ATTN_BIT(dtype)))
+                    check_add(list, "capabilities", 1, dtypes,
+                              (part * ROLES_OF_PART + role) * DTYPES_OF_ROLE + dtype,
+                              parts > 1 ? "role %s, %s: every cache dtype opens, part %u"
+                                        : "role %s, %s: every cache dtype opens",
+                              attn_role_name(role), attn_dtype_name(dtype), part + 1);
 }
 
 /* Members that go with a feature bit. Returns 0 for bits that a problem of the kit cannot have. */
@@ -337,7 +350,9 @@ static void refusals(check_t *c) {
 void check_capabilities_list(check_list_t *list, const check_t *c) {
     check_add(list, "capabilities", 1, all_served, 0, "what the table lists is served by some problem");
     dtypes_list(list, c);
-    check_add(list, "capabilities", 1, head_sizes, 0, "every head size opens");
+    for (uint32_t part = 0; part < num_parts(c); part++)
+        check_add(list, "capabilities", 1, head_sizes, part,
+                  num_parts(c) > 1 ? "every head size opens, part %u" : "every head size opens", part + 1);
     check_add(list, "capabilities", 1, block_sizes, 0, "every block size opens");
     for (unsigned bit = 0; bit < 64; bit++)
         if (c->can.features >> bit & 1)
