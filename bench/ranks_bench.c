@@ -4,7 +4,9 @@
  * thread a rank. Decode is a captured graph of 8 layers over caches that do not fit into L2; a prompt is
  * enqueued layer by layer. Prints the time of a layer of the slower rank, and its parts: attention of one
  * rank, which is one GPU's over half of the keys (of a prompt: half of one GPU's); what the kernels beside it
- * take, from a layer that leaves its exchanges out; and the exchanges, by the difference and alone.
+ * take, from a layer that leaves its exchanges out; and the exchanges, by the difference and alone. Of a
+ * decode also a layer whose exchanges go through the memory of peers, with what it takes over half of the
+ * keys.
  * ATTN_CONFIG says where the plugins are.
  *
  *     ranks_bench [row ..]      all rows, or those whose names contain one of the words
@@ -27,7 +29,10 @@ static const row_t rows[] = {
     {"decode 32/8 heads of 128, 1 x 131072", GQA, .reqs = 1, .len = 131072, .query = 1, .target = 1.6},
     {"decode 32/8 heads of 128, 8 x 16384", GQA, .reqs = 8, .len = 16384, .query = 1, .target = 1.6},
     {"decode 32/8 heads of 128, 1 x 1048576", GQA, .reqs = 1, .len = 1048576, .query = 1, .target = 1.85},
+    {"decode 32/8 heads of 128, 8 x 4096", GQA, .reqs = 8, .len = 4096, .query = 1},
+    {"decode 32/8 heads of 128, 64 x 4096", GQA, .reqs = 64, .len = 4096, .query = 1},
     {"latent 128 heads, absorbed, 1 x 131072", MLA, .reqs = 1, .len = 131072, .query = 1, .target = 1.5},
+    {"latent 128 heads, absorbed, 8 x 16384", MLA, .reqs = 8, .len = 16384, .query = 1},
     {"prompt 32/8 heads of 128, 1 x 32768, runs of 64", GQA, .interleave = 64, .reqs = 1, .len = 32768,
      .query = 32768, .target = 1.8},
     {"prompt 32/8 heads of 128, 1 x 32768, runs of 256", GQA, .interleave = 256, .reqs = 1, .len = 32768,
@@ -51,7 +56,8 @@ typedef struct tensor {
 typedef struct rig {
     const row_t *row;
     int world, rank, is_captured, num_caches, leaves_out; /* leaves_out: the exchanges, in layers measured */
-    int is_mute;                                          /* now */
+    int by_peers; /* exchanges through the memory of peers, where it has them */
+    int is_mute;  /* now */
     int32_t len;
     uint32_t join;
     attn_context_t *context;
@@ -207,6 +213,7 @@ static void open_rig(rig_t *r, uint32_t heads) {
         const uint64_t room = (uint64_t)r->world * ((uint64_t)tokens * heads * (row->size + 4) * 2 + 256);
         r->room[0] = take(r, room), r->room[1] = take(r, room);
         need(r, attn_comm_nccl_init(&r->nccl, comms[r->rank], LIMIT_MS, &r->comm, &r->error));
+        if (r->by_peers) need(r, attn_comm_nccl_offer_peers(&r->nccl, &r->comm, &r->error));
     }
     cuda(cudaDeviceSynchronize(), "opening");
 }
@@ -325,7 +332,7 @@ static void *run_rank(void *user) {
     need(r, attn_group_build_metadata(r->group, &r->batch, &r->space, r->stream, &r->error));
     r->is_mute = r->leaves_out;
     r->microseconds = measure(r, layers, count, r->is_captured);
-    if (!r->leaves_out) r->exchanges = measure(r, exchanges, count, r->is_captured);
+    if (!r->leaves_out && !r->by_peers) r->exchanges = measure(r, exchanges, count, r->is_captured);
     return NULL;
 }
 
@@ -339,15 +346,15 @@ static double alone(const row_t *row, int32_t len) {
     return us;
 }
 
-/* Two GPUs: the slower rank's layer, and exchanges; exchange NULL: without them. */
-static double together(const row_t *row, uint32_t join, double *exchange) {
+/* Two GPUs: the slower rank's layer, and exchanges; exchange NULL: without them. by_peers: through memory. */
+static double together(const row_t *row, uint32_t join, double *exchange, int by_peers) {
     static rig_t rigs[WORLD];
     pthread_t threads[WORLD];
     double us = 0;
     if (exchange != NULL) *exchange = 0;
     for (int i = 0; i < WORLD; i++) {
         rigs[i] = (rig_t){.row = row, .world = WORLD, .rank = i, .len = row->len, .join = join};
-        rigs[i].leaves_out = exchange == NULL;
+        rigs[i].leaves_out = exchange == NULL && !by_peers, rigs[i].by_peers = by_peers;
         open_rig(&rigs[i], row->heads / WORLD);
     }
     for (int i = 0; i < WORLD; i++)
@@ -360,6 +367,8 @@ static double together(const row_t *row, uint32_t join, double *exchange) {
         cuda(cudaSetDevice(i), "device");
         close_rig(&rigs[i]);
     }
+    for (int i = 0; i < WORLD; i++) /* when the groups of all ranks are closed */
+        if (by_peers) attn_comm_nccl_end(&rigs[i].nccl);
     return us;
 }
 
@@ -403,9 +412,10 @@ int main(int argc, char **argv) {
     cuda(cudaGetDeviceProperties(&prop, 0), "device");
     ncclGetVersion(&version);
     printf("%d x %s, NCCL %d.%d.%d; microseconds of a layer, bfloat16, pages of 64 or of a run\n"
-           "%-50s %8s %8s %6s %6s | %9s %7s %9s %6s | %8s %6s %6s\n",
+           "%-50s %8s %8s %6s %6s | %9s %7s %9s %6s | %8s %6s %6s | %8s %6s %6s\n",
            WORLD, prop.name, version / 10000, version / 100 % 100, version % 100, "", "one GPU", "two",
-           "ratio", "target", "attention", "kernels", "exchanges", "alone", "red.-sc.", "ratio", "alone");
+           "ratio", "target", "attention", "kernels", "exchanges", "alone", "red.-sc.", "ratio", "alone",
+           "peers", "ratio", "over");
     for (int i = 0; i < NUM_ROWS; i++) {
         const row_t *row = &rows[i];
         int is_wanted = argc < 2;
@@ -415,12 +425,14 @@ int main(int argc, char **argv) {
         double exchange, other;
         const double one = alone(row, row->len),
                      part = row->query == 1 ? alone(row, row->len / WORLD) : one / WORLD,
-                     two = together(row, ATTN_JOIN_ALL_TO_ALL, &exchange),
-                     mute = together(row, ATTN_JOIN_ALL_TO_ALL, NULL),
-                     sum = together(row, ATTN_JOIN_REDUCE_SCATTER, &other);
-        printf("%-50s %8.1f %8.1f %6.2f %6.2f | %9.1f %7.1f %9.1f %6.1f | %8.1f %6.2f %6.1f\n", row->name,
-               one, two, one / two, row->target, part, mute - part, two - mute, exchange, sum, one / sum,
-               other);
+                     two = together(row, ATTN_JOIN_ALL_TO_ALL, &exchange, 0),
+                     mute = together(row, ATTN_JOIN_ALL_TO_ALL, NULL, 0),
+                     sum = together(row, ATTN_JOIN_REDUCE_SCATTER, &other, 0),
+                     peers = row->query == 1 ? together(row, ATTN_JOIN_ALL_TO_ALL, NULL, 1) : 0;
+        printf("%-50s %8.1f %8.1f %6.2f %6.2f | %9.1f %7.1f %9.1f %6.1f | %8.1f %6.2f %6.1f", row->name, one,
+               two, one / two, row->target, part, mute - part, two - mute, exchange, sum, one / sum, other);
+        if (peers > 0) printf(" | %8.1f %6.2f %6.1f", peers, one / peers, peers - part);
+        printf("\n");
         fflush(stdout);
     }
     for (int r = 0; r < WORLD; r++)

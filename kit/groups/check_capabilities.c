@@ -152,8 +152,7 @@ static void dtypes_list(check_list_t *list, const check_t *c) {
 static int ask_feature(kit_case_t *k, unsigned bit) {
     attn_problem_t *p = &k->problem;
     uint64_t f = UINT64_C(1) << bit;
-    if (f & (ATTN_F_DCP | ATTN_F_WEIGHTS | ATTN_F_CONTIGUOUS_KV | ATTN_F_LATENT |
-             ATTN_F_KEY_LENGTHS))
+    if (f & (ATTN_F_DCP | ATTN_F_WEIGHTS | ATTN_F_CONTIGUOUS_KV | ATTN_F_LATENT | ATTN_F_KEY_LENGTHS))
         return 0;
     p->features |= f;
     if (f & (ATTN_F_SLIDING_WINDOW | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_CHUNK_LOOKBACK)) p->sliding_window = 32;
