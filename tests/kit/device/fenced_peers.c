@@ -91,8 +91,11 @@ static void join_row(const peers_call_t *c, int64_t t, int64_t h) {
     const attn_peers_t *p = &c->p;
     const int64_t head = head_of(p, h), at = (t * p->num_heads * p->world + head) * p->value_size;
     const double sink = c->sinks != NULL ? c->sinks[h] : -INFINITY;
+    const int has_failed = control_of(c, p->rank)->failed != 0;
     double lse[ATTN_PEERS_MAX], top = sink, sum = 0;
     for (int r = 0; r < p->world; r++) {
+        lse[r] = -INFINITY;
+        if (has_failed) continue; /* a rank that did not come may be writing what is read here */
         lse[r] = ((const float *)(void *)(c->base[r] + p->lse_at))[head * p->lse_columns + t];
         if (isinf(lse[r]) || ((const int64_t *)(void *)(c->base[r] + p->places_at))[t] != t)
             lse[r] = -INFINITY;
@@ -101,7 +104,7 @@ static void join_row(const peers_call_t *c, int64_t t, int64_t h) {
     for (int r = 0; r < p->world; r++)
         sum += lse[r] == -INFINITY ? 0 : exp(lse[r] - top);
     if (sink != -INFINITY) sum += exp(sink - top);
-    if (control_of(c, p->rank)->failed != 0) sum = NAN;
+    if (has_failed) sum = NAN;
     for (int64_t v = 0; v < p->value_size; v++) {
         double x = sum == 0 || !isnan(sum) ? 0 : NAN;
         for (int r = 0; r < p->world; r++)
