@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* FLASH_ATTN at its limits, through the plugin ABI on a device: contexts of a million tokens in caches of
  * more than 2^31 elements, workspaces and unused memory full of NaN, several threads and several streams.
- * FLASH_TEST_PLUGINS names the folder of the plugins. */
+ * FLASH_TEST_PLUGINS names the folder of the plugins; ATTN_TEST_PART, ATTN_TEST_SECONDS: part.h. */
 #include "kit/case/attn_case.h"
+#include "part.h"
 #include "../tap.h"
 
 #include <attn/attn_plugin_util.h>
@@ -510,11 +511,11 @@ int main(void) {
     flash = kit_load(file, "FLASH_ATTN", why, sizeof why);
     if (flash == NULL) bail_out("%s: %s", file, why);
     uint64_t seed = tap_seed();
-    threads_and_streams(seed);
-    cascade("decode", 8, 1, 4096, 0, seed);
-    cascade("decode of many", 64, 1, 8192, 0, seed);
-    cascade("prefill", 5, 100, 1024, 0, seed);
-    cascade("e4m3 cache", 16, 3, 2048, ATTN_KV_FP8_E4M3, seed);
+    part_in_time(), threads_and_streams(seed);
+    if (part_in_time()) cascade("decode", 8, 1, 4096, 0, seed);
+    if (part_in_time()) cascade("prefill", 5, 100, 1024, 0, seed);
+    if (part_in_time()) cascade("e4m3 cache", 16, 3, 2048, ATTN_KV_FP8_E4M3, seed);
+    if (part_takes()) cascade("decode of many", 64, 1, 8192, 0, seed);
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
     if (available < (size_t)7 << 30) {
@@ -522,10 +523,10 @@ int main(void) {
              (double)available / (1 << 30));
         return tap_done();
     }
-    million("bfloat16", 0, 0, 0, 16);
-    million("bfloat16, pages of 64", 0, 0, 0, 64);
-    million("bfloat16, arch = sm80", 0, 0, 1, 16);
-    million("e4m3 cache", ATTN_KV_FP8_E4M3, 0, 0, 16);
-    million("e4m3 cache and query", ATTN_KV_FP8_E4M3, ATTN_DTYPE_FP8_E4M3, 0, 16);
+    if (part_takes()) million("bfloat16", 0, 0, 0, 16);
+    if (part_takes()) million("bfloat16, pages of 64", 0, 0, 0, 64);
+    if (part_takes()) million("bfloat16, arch = sm80", 0, 0, 1, 16);
+    if (part_takes()) million("e4m3 cache", ATTN_KV_FP8_E4M3, 0, 0, 16);
+    if (part_takes()) million("e4m3 cache and query", ATTN_KV_FP8_E4M3, ATTN_DTYPE_FP8_E4M3, 0, 16);
     return tap_done();
 }

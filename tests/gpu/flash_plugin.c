@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flash.so through the plugin ABI on a device: random cases within its capability table against the reference
  * plugin in double, forced and chosen kernels, capture and replay with another batch, new block tables,
- * errors that name the parameter. FLASH_TEST_CASES=N sets the number of random cases. */
+ * errors that name the parameter. FLASH_TEST_CASES=N sets the number of random cases;
+ * ATTN_TEST_PART, ATTN_TEST_SECONDS: part.h. */
 #include "dense_step.h"
+#include "part.h"
 
 #include <attn/attn_plugin_util.h>
 #include <time.h>
@@ -19,19 +21,21 @@ static int run_one(const attn_backend_t *backend, const kit_case_t *c, char *why
 
 static void random_cases(uint64_t seed) {
     const char *text = getenv("FLASH_TEST_CASES");
-    int n = text ? atoi(text) : 300, served = 0, failed = 0;
+    int n = text ? atoi(text) : 300, taken = 0, served = 0, failed = 0;
     for (int i = 0; i < n; i++) {
         kit_case_t c;
         char why[2048] = "";
         int is_served = 0;
+        if (!part_takes()) continue;
+        taken++;
         const attn_backend_t *backend = i % 5 == 4 ? diffkv : flash;
         kit_case_random(&c, backend->capabilities, seed + (uint64_t)i, i % 10 == 0 ? 400 : 120);
         if (!run_one(backend, &c, why, sizeof why, &is_served) && failed++ < 12) diag("case %d: %s", i, why);
         served += is_served;
     }
-    ok(failed == 0 && served > n / 3,
+    ok(failed == 0 && served > taken / 3,
        "%d random cases agree with the reference (%d failed, %d of %d are served)", served, failed, served,
-       n);
+       taken);
 }
 
 /* Host time of forward, and the portable kernels over the same batch. */
@@ -40,15 +44,16 @@ static void options_and_time(dense_step *s, cudaStream_t stream) {
     dense_step_build(s, dense_step_decode, 8, 0, 0, 0, 0, stream);
     cudaStreamSynchronize(stream);
     struct timespec t0, t1;
+    const int times = part_is_short() ? 5 : 500;
     for (int round = 0; round < 2; round++) {
         clock_gettime(CLOCK_MONOTONIC, &t0);
-        for (int i = 0; i < 500; i++)
+        for (int i = 0; i < times; i++)
             dense_step_forward(s, stream);
         clock_gettime(CLOCK_MONOTONIC, &t1);
         cudaStreamSynchronize(stream);
     }
     diag("host time of one forward (decode, enqueue only): %.2f us",
-         ((double)(t1.tv_sec - t0.tv_sec) * 1e9 + (double)(t1.tv_nsec - t0.tv_nsec)) / 500e3);
+         ((double)(t1.tv_sec - t0.tv_sec) * 1e9 + (double)(t1.tv_nsec - t0.tv_nsec)) / (1e3 * times));
 
     attn_option_value_t options[2] = {
         {.struct_size = sizeof options[0], .type = ATTN_OPTION_ENUM, .name = "arch", .i = 1, .s = "sm80"},

@@ -2,6 +2,7 @@
 /* Ranks that exchange in each other's memory (semantics 8.6), as threads of one device with a stream each:
  * against one rank in double; captured steps that are replayed; a rank that does not come, and one that
  * refuses its arguments. Results never go through the host here: its all_to_all is refused. */
+#include "part.h"
 #include "../layer/ranks_threads.h"
 
 #define BATCH16(TYPE, HEADS, KV, SIZE, BS) DENSE(TYPE, HEADS, KV, SIZE, SIZE, BS)
@@ -279,6 +280,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int world = 2; world <= MAX_WORLD; world++) {
             const struct rank_case *c = &cases[i];
+            if (!part_in_time()) continue;
             const double worst = run_peers(c, world, contexts, seed + (uint64_t)i);
             ok(worst < c->tolerance, "%s over %d ranks, %s (%.1e)", c->backend, world, c->what, worst);
         }

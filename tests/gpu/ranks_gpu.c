@@ -2,6 +2,7 @@
 /* Context parallelism on a CUDA device: all ranks are threads of one device, which exchange through host
  * memory, against one rank in double on the CPU (semantics 8); and a captured step. Two devices:
  * ranks_nccl.c. */
+#include "part.h"
 #include "../layer/ranks_threads.h"
 #include "ranks_cases.h"
 
@@ -149,6 +150,7 @@ int main(void) {
     for (size_t i = 0; i < NUM_GPU_CASES; i++)
         for (int world = 2; world <= MAX_WORLD; world++) {
             double worst[3];
+            if (!part_in_time()) continue;
             const struct rank_case *c = &gpu_cases[i];
             run_case(c, world, contexts, seed + (uint64_t)i, worst);
             ok(worst[1] < c->tolerance && worst[2] < c->tolerance,

@@ -6,11 +6,11 @@
  * TRITON_TEST_CASES=N: random cases; TRITON_TEST_JOBS=N: processes; TRITON_TEST_CACHE=DIR: keep the kernels
  * there. */
 #include "dense_step.h"
+#include "part.h"
 
 #include <attn/attn_plugin_util.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static const attn_backend_t *triton, *reference;
@@ -187,6 +187,7 @@ static void run_cases(uint64_t seed, int grid, int num_random, int jobs, int *fa
         for (int i = j; i < total; i += jobs) {
             kit_case_t c;
             char why[2048] = "";
+            if (!part_in_time()) continue;
             if (i < grid)
                 make_grid(&c, i * step % (GRID_KINDS * GRID_SHAPES));
             else
@@ -240,12 +241,6 @@ static void steps(void) {
     free(want), free(got);
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void open_times(void) {
     char dir[] = "/tmp/attn-triton-cold-XXXXXX";
     attn_instance_t *instance;
@@ -258,9 +253,9 @@ static void open_times(void) {
             .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
         attn_problem_t p = dense_step_problem;
         p.scale = 0.0625; /* another than before: what this process compiled it would not compile again */
-        double start = seconds();
+        double start = part_seconds();
         int rc = triton->ops->open(&p, &device, options, 3, NULL, &instance, &e);
-        double took = seconds() - start;
+        double took = part_seconds() - start;
         if (rc != ATTN_OK) {
             ok(0, "an instance opens (%s)", e.text);
             return;
@@ -309,10 +304,10 @@ int main(void) {
     if (kept == NULL && mkdtemp(cache_dir) == NULL) bail_out("no temporary folder");
     set_options(cache_dir, 0);
     uint64_t seed = tap_seed();
-    double start = seconds();
+    double start = part_seconds();
     run_cases(seed, grid, num_random, (int)jobs, &failed, &served);
-    ok(failed == 0 && served >= grid / 2 + num_random / 3,
-       "%d cases agree with the reference (%d failed, %.0f s)", served, failed, seconds() - start);
+    ok(failed == 0 && (served >= grid / 2 + num_random / 3 || (part_is_short() && served > 0)),
+       "%d cases agree with the reference (%d failed, %.0f s)", served, failed, part_seconds() - start);
     if (gpu_start() != 0) bail_out("the device is gone");
     steps();
     open_times();
