@@ -260,7 +260,8 @@ static int tell(void *user, const struct check_entry *e, int printed) {
     return o->max_failures > 0 && x->p->totals.failed >= o->max_failures;
 }
 
-static void check_backend(check_t *c, check_printer_t *p) {
+/* Returns how many of its checks were asked for. Those of another backend alone are no fault of this one's. */
+static int check_backend(check_t *c, check_printer_t *p) {
     const check_options_t *o = c->options;
     check_list_t list = {0};
     progress_t x = {.c = c, .p = p};
@@ -270,19 +271,19 @@ static void check_backend(check_t *c, check_printer_t *p) {
     memcpy(&c->can, c->raw->capabilities, size < sizeof c->can ? size : sizeof c->can);
     c->is_device_here = choose_device(c, p);
     make_list(&list, c);
-    const int executed = p->totals.passed + p->totals.failed, numbered = p->number;
+    const int executed = p->totals.passed + p->totals.failed;
     const struct check_entry **chosen = calloc((size_t)list.count + 1, sizeof *chosen);
-    int count = 0;
+    int count = 0, num_asked = 0;
     for (int i = 0; i < list.count && chosen != NULL; i++) {
         const struct check_entry *e = &list.items[i];
         if (!is_in_list(o->group, e->group)) continue;
         if (o->only != NULL && strstr(e->name, o->only) == NULL) continue;
+        num_asked++;
         if (o->is_listing)
             fprintf(p->out, "%s: %s\n", e->group, e->name);
         else
             chosen[count++] = e;
     }
-    if (o->max_failures > 0 && p->totals.failed >= o->max_failures) count = 0;
     if (chosen == NULL ||
         check_run_children(c, chosen, count, o->jobs > 0 ? o->jobs : check_usual_jobs(), tell, &x) != 0)
         fail_alone(c, p, "checks run in processes of their own", strerror(errno));
@@ -291,13 +292,14 @@ static void check_backend(check_t *c, check_printer_t *p) {
         if (x.listed[i] > 0 && x.executed[i] == 0)
             fprintf(p->out, "# group %s: no check was executed; this says nothing about %s\n",
                     check_groups[i], c->raw->name);
-    if (!o->is_listing && p->totals.passed + p->totals.failed == executed)
+    if (num_asked == 0 && !o->is_listing)
+        fprintf(p->out, "# no check of %s has this name or group\n", c->raw->name);
+    else if (!o->is_listing && p->totals.passed + p->totals.failed == executed)
         fail_alone(c, p, "something was examined",
-                   list.count == 0 || p->number == numbered
-                       ? "no check has this name or group; attn check --list shows them"
-                       : "every check was skipped: nothing is known about this backend");
+                   "every check was skipped: nothing is known about this backend");
     free(list.items);
     if (o->is_bench && c->is_device_here && !o->is_listing) print_bench(c, p);
+    return num_asked;
 }
 
 static int nothing(check_printer_t *p, const check_options_t *o, const char *format, const char *a,
@@ -320,7 +322,7 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
     check_printer_t p = {.out = options->out != NULL ? options->out : stdout};
     check_t c = {
         .options = options, .memory = &kit_cpu_memory, .seed = options->seed != 0 ? options->seed : 1};
-    int result = 0, num_examined = 0;
+    int result = 0, num_examined = 0, num_asked = 0;
     static check_report_t own_report; /* of what no child examines */
     static load_report_t load_report;
     if (!options->is_listing) load_watch(options->path, &load_report);
@@ -343,15 +345,19 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
             fprintf(p.out, "# %s %s of %s, seed %llu\n", c.plugin->name, c.plugin->version, c.plugin->vendor,
                     (unsigned long long)c.seed);
         for (uint32_t i = 0; i < c.plugin->num_backends; i++) {
+            if (options->max_failures > 0 && p.totals.failed >= options->max_failures) break;
             c.raw = c.plugin->backends[i];
             if (options->backend != NULL && strcmp(options->backend, c.raw->name) != 0) continue;
             num_examined++;
             if (!options->is_listing) fprintf(p.out, "# backend %s\n", c.raw->name);
-            check_backend(&c, &p);
+            num_asked += check_backend(&c, &p);
         }
         if (num_examined == 0)
             result = nothing(&p, options, "%s has no backend %s", options->path,
                              options->backend != NULL ? options->backend : "");
+        else if (num_asked == 0 && !options->is_listing)
+            fail_alone(&c, &p, "something was examined",
+                       "no check has this name or group; attn check --list shows them");
     }
     if (!options->is_listing) {
         fprintf(p.out, "1..%d\n", p.number);

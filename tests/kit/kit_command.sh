@@ -36,6 +36,28 @@ says "JSON of a file that is no plugin" 3 '"text": ' "$attn" check "$tap_scratch
 says "JSON and a list exclude each other" 2 'cannot be combined' "$attn" check "$plugin" --list --json
 says "a name that no check has is no pass" 1 'no check has this name' "$attn" check "$plugin" --only nosuch
 says "a group that ran nothing says so" 1 'no check was executed' "$attn" check "$plugin" --group capture
+
+# a file of two backends, which export a symbol too many
+cat >"$tap_scratch/two.c" <<END
+#define attn_plugin_v1 bad_single
+#include "$ATTN_TEST_SRCDIR/tests/kit/faults/good.c"
+#undef attn_plugin_v1
+static const attn_backend_t other = {.struct_size = sizeof other, .name = "OTHER_ATTN", .doc = "The same again.",
+                                     .capabilities = &bad_capabilities, .ops = &bad_ops};
+static const attn_backend_t *const both[] = {&bad_backend, &other};
+__attribute__((visibility("default"))) extern const attn_plugin_t attn_plugin_v1;
+const attn_plugin_t attn_plugin_v1 = {.magic = ATTN_PLUGIN_MAGIC, .struct_size = sizeof(attn_plugin_t),
+    .abi_major = ATTN_ABI_MAJOR, .abi_minor = ATTN_ABI_MINOR, .name = "bad", .version = "1.0", .vendor = "tests",
+    .license = "Apache-2.0", .build_id = "", .num_backends = 2, .backends = both};
+END
+ok "a plugin of two backends builds" $cc "$tap_scratch/two.c" -lm -o "$tap_scratch/two.so"
+two=$tap_scratch/two.so
+says "a check that only the second backend has" 0 '^# 1 passed, 0 failed' "$attn" check "$two" --only "of OTHER_ATTN"
+says "says so of the first" 0 '^# no check of BAD_ATTN has this name' "$attn" check "$two" --only "of OTHER_ATTN"
+says "one that only the first has" 0 '^# 1 passed, 0 failed' "$attn" check "$two" --only "descriptor of the plugin"
+says "one that neither has" 1 '^# 0 passed, 1 failed' "$attn" check "$two" --only nosuch
+says "after as many failures as asked for nothing is added" 1 '^# 0 passed, 1 failed' "$attn" check "$two" --group abi \
+    --max-failures 1
 says "a plan ends the stream" 0 '^1\.\.5$' "$attn" check "$plugin" --group abi
 
 # a failure comes with a line that replays it
