@@ -260,7 +260,7 @@ static int tell(void *user, const struct check_entry *e, int printed) {
     return o->max_failures > 0 && x->p->totals.failed >= o->max_failures;
 }
 
-/* Returns how many of its checks were asked for. Those of another backend alone are no fault of this one's. */
+/* Returns how many of its checks were asked for. None is no fault where another backend has some. */
 static int check_backend(check_t *c, check_printer_t *p) {
     const check_options_t *o = c->options;
     check_list_t list = {0};
