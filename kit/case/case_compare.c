@@ -40,7 +40,7 @@ void kit_tolerance(const kit_case_t *c, double *atol, double *rtol) {
     /* keys after the query raise it by their distance: the largest score is as large as the largest bias, and
      * it and the greatest of its row are each off by half a unit */
     if (p->dtype == ATTN_DTYPE_FLOAT32 && (p->features & ATTN_F_ALIBI) && p->mask != ATTN_MASK_CAUSAL)
-        *atol += MAX_SLOPE * longest * 0x1p-23;
+        *atol += KIT_MAX_SLOPE * longest * 0x1p-23;
     *atol *= kit_value_size(c);
 }
 

@@ -44,7 +44,7 @@ uint32_t kit_family_of_name(const char *name);
 /* The size of the values of a case, a power of two; the absolute tolerance is in units of it. */
 double kit_value_size(const struct kit_case *c);
 /* The largest ALiBi slope of a case. */
-#define MAX_SLOPE 0.5
+#define KIT_MAX_SLOPE 0.5
 /* For latent rows: the up-projection [heads * (nope + value), latent] that leaves keys as they are and gives
  * head h block 1 + h % (latent / value - 1) of `value` channels of a row as its values. */
 void kit_family_projection(float *kv_b_proj, int64_t heads, int64_t nope, int64_t value, int64_t latent);

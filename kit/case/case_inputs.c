@@ -191,7 +191,7 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
         in->value = make_values(s, in->num_keys * kv_heads * dv, p->dtype, amplitude);
     }
     in->sinks = make_range(s, heads, -2.0, 4.0);
-    in->alibi_slopes = make_range(s, heads, 0.01, MAX_SLOPE);
+    in->alibi_slopes = make_range(s, heads, 0.01, KIT_MAX_SLOPE);
     in->qq_bias = make_range(s, (in->num_tokens + 1) * in->bias_width, -2.0, 2.0);
     /* tables that most distances are within, and that most are beyond */
     static const int64_t far[] = {20, 0, 1, 7, 128};
