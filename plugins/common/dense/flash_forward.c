@@ -200,7 +200,7 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     status = read_tensors(in, &a, h, &p, error);
     if (status != ATTN_OK || h->head.num_tokens == 0) return status;
     char *meta = s.metadata;
-    flash_output_view view;
+    gpu_output_view view;
     const DLTensor *out = flash_output_begin(in, &a, &s, &view);
     p.out = attn_data(out), p.out_token = out->strides[0], p.out_head = out->strides[1];
     p.counts = (const flash_counts *)(void *)meta;

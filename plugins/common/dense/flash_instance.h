@@ -6,11 +6,11 @@
 
 #include "../gpu_metadata.h"
 #include "../gpu_device.h"
+#include "../gpu_output.h"
 #include "kernels/cuda/dense/flash_config.h"
 #include "kernels/cuda/dense/flash_launch.h"
 #include "kernels/cuda/dense/flash_plan.h"
 #include "kernels/cuda/dense/read_lengths.h"
-#include "kernels/cuda/output/quantise_rows.h"
 
 #include <attn/attn_plugin.h>
 #include <attn/attn_plugin_util.h>
@@ -116,14 +116,10 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
 
 /* Quantised outputs (semantics 7.7), flash_output.c: attention writes 16 bits into the workspace, whose rows
  * finish quantises. A cudaError_t as int. */
-typedef struct flash_output_view {
-    DLTensor t;
-    int64_t shape[3], strides[3];
-} flash_output_view;
 int flash_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                        attn_error_t *error);
 const DLTensor *flash_output_begin(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
-                                   flash_output_view *view);
+                                   gpu_output_view *view);
 int flash_output_finish(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
                         int64_t tokens, void *stream);
 /* The profiling run (semantics 7.10). */

@@ -15,45 +15,21 @@ int flash_check_output(const attn_instance_t *in, const attn_forward_t *a, int64
 }
 
 const DLTensor *flash_output_begin(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
-                                   flash_output_view *view) {
+                                   gpu_output_view *view) {
     if (!output_is_quantised(in->features)) return a->output;
-    const int64_t heads = in->problem.num_heads;
-    *view = (flash_output_view){.shape = {in->limits.max_tokens, heads, in->dv},
-                                .strides = {heads * in->dv, in->dv, 1}};
-    view->t = (DLTensor){.data = (char *)s->workspace + in->output_at,
-                         .device = {kDLCUDA, in->device_id},
-                         .ndim = 3,
-                         .dtype = attn_dl_dtype(in->problem.dtype),
-                         .shape = view->shape,
-                         .strides = view->strides};
+    gpu_output_view_set(view, (char *)s->workspace + in->output_at, in->device_id, in->problem.dtype,
+                        in->limits.max_tokens, in->problem.num_heads, in->dv);
     return &view->t;
-}
-
-static quantise_params params_of(const attn_instance_t *in, const DLTensor *output) {
-    return (quantise_params){.out = attn_data(output),
-                             .out_token = output->strides[0],
-                             .out_head = output->strides[1],
-                             .num_heads = (int32_t)in->problem.num_heads,
-                             .size = in->dv,
-                             .dtype = in->out_dtype};
 }
 
 int flash_output_finish(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
                         int64_t tokens, void *stream) {
     if (!output_is_quantised(in->features)) return 0;
-    const DLTensor *scales = a->output_block_scale;
     const flash_step *step = (const flash_step *)(const void *)((const char *)s->metadata + in->step_at);
-    quantise_params p = params_of(in, a->output);
+    quantise_params p = gpu_output_params(a, in->problem.num_heads, in->dv, in->out_dtype);
     p.num_tokens = &step->num_tokens, p.num_reqs = &step->num_reqs, p.starts = &step->starts;
     p.in = (const char *)s->workspace + in->output_at;
     p.tokens = tokens;
-    if (scales == NULL) {
-        p.scale = attn_data(a->output_scale);
-    } else {
-        p.block_scale = attn_data(scales);
-        p.block_token = scales->strides[0], p.block_group = scales->strides[1];
-        p.group = (int32_t)output_group(a, (int64_t)in->problem.num_heads * in->dv);
-    }
     return in->backend->quantise(&p, stream);
 }
 
@@ -61,7 +37,8 @@ int flash_output_zero(const attn_instance_t *in, const DLTensor *output, void *s
     if (!output_is_quantised(in->features))
         return flash_zero_rows(attn_data(output), output->shape[0], (int)in->problem.num_heads, in->dv,
                                output->strides[0], output->strides[1], stream);
-    quantise_params p = params_of(in, output);
+    const attn_forward_t unscaled = {.output = output};
+    quantise_params p = gpu_output_params(&unscaled, in->problem.num_heads, in->dv, in->out_dtype);
     p.tokens = output->shape[0];
     return in->backend->quantise(&p, stream);
 }

@@ -199,7 +199,7 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
         e = in->backend->device->zero_rows(in, attn_data(a.output), tokens, in->value / n,
                                            a.output->strides[0] / n, a.output->strides[1] / n, stream);
     } else if (mla_output_is_quantised(in)) {
-        mla_output_view view;
+        gpu_output_view view;
         attn_forward_t inner = a;
         mla_output_begin(in, &s, &view);
         inner.output = &view.t;

@@ -6,10 +6,10 @@
 
 #include "../gpu_metadata.h"
 #include "../gpu_device.h"
+#include "../gpu_output.h"
 #include "kernels/cuda/latent/mla_blas.h"
 #include "kernels/cuda/latent/mla_config.h"
 #include "kernels/cuda/latent/mla_launch.h"
-#include "kernels/cuda/output/quantise_rows.h"
 #include "kernels/cuda/latent/mla_plan.h"
 
 #include <attn/attn_plugin.h>
@@ -180,14 +180,10 @@ int mla_check_cache(const attn_instance_t *in, const DLTensor *kv_cache, const D
 
 /* Quantised outputs, mla_output.c. The view is the 16-bit output in the workspace; finish quantises its
  * rows. */
-typedef struct mla_output_view {
-    DLTensor t;
-    int64_t shape[3], strides[3];
-} mla_output_view;
 int mla_output_is_quantised(const attn_instance_t *in);
 int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens, attn_error_t *error);
-void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, mla_output_view *view);
-int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const mla_output_view *view,
+void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, gpu_output_view *view);
+int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const gpu_output_view *view,
                       int64_t tokens, const mla_counts *counts, void *stream);
 
 /* Where the kernels find the absorbed queries of tokens token0 .. token0 + tokens that come from the caller,
