@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -38,8 +39,16 @@ static void share_processors(int jobs) {
     set(share > 1 ? share : 1);
 }
 
+/* What a case frees the next one takes again, instead of the kernel taking it back and clearing it once more:
+ * that was half of a check's time. */
+static void keep_freed_memory(void) {
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
 static void run_in_child(check_t *c, const slot_t *s, int jobs) {
     share_processors(jobs);
+    keep_freed_memory();
     dup2(s->printed, STDOUT_FILENO);
     dup2(s->printed, STDERR_FILENO);
     struct sigaction plain = {.sa_handler = SIG_DFL};
