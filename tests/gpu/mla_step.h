@@ -109,6 +109,7 @@ static inline int mla_step_open(mla_step *s, const attn_backend_t *backend, cons
     s->output = mla_step_fill((size_t)(tokens * heads * v * 2), 1, 0, 3);
     if (projects) s->weights = mla_step_fill((size_t)(heads * (n + v) * problem->kv_lora_rank * 2), 4, 0, 4);
     cudaMalloc((void **)&s->lse, (size_t)(tokens * heads * 4));
+    cudaMemset(s->lse, 0xff, (size_t)(tokens * heads * 4)); /* tests copy what a batch has no rows for, too */
     if (projects) cudaMalloc(&s->weight_space, need.weight_bytes);
     s->weight_bytes = need.weight_bytes;
     mla_step_tensor(s, 0, &s->t_cache, s->cache, shape.dtype, 3, shape.shape[0], shape.shape[1],

@@ -117,8 +117,10 @@ static void open_step(step_t *s, const attn_backend_t *on, int d, uint64_t featu
     s->qkv = get(s, (size_t)ROWS * 3 * HEADS * (size_t)d * 2);
     s->out = get(s, (size_t)ROWS * HEADS * (size_t)d * 2);
     s->state = get(s, sizeof *s->state);
-    if (on != reference) /* initcheck does not see what bulk copies write */
+    if (on != reference) { /* initcheck does not see what bulk copies write; NaN, which must not be read */
         cudaMemset(s->out, 0xee, (size_t)ROWS * HEADS * (size_t)d * 2);
+        cudaMemset(s->space.workspace, 0xff, s->need.workspace_bytes);
+    }
     s->shape[0] = ROWS, s->shape[1] = HEADS, s->shape[2] = d;
     s->out_strides[0] = HEADS * d, s->out_strides[1] = d, s->out_strides[2] = 1;
     s->o = view(s, s->out, s->out_strides);
