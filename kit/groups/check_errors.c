@@ -139,6 +139,8 @@ static void expect_refusal(int status, const attn_error_t *e, int wanted_code) {
                    mistakes[mistake].name, status);
     else if (wanted_code != 0 && status != wanted_code)
         check_fail(current, "%s: code %d, expected %d", mistakes[mistake].name, status, wanted_code);
+    else if (memchr(e->text, 0, sizeof e->text) == NULL || memchr(e->param, 0, sizeof e->param) == NULL)
+        check_fail(current, "%s: the error's text or parameter has no end", mistakes[mistake].name);
     else if (e->text[0] == '\0' || e->code != status)
         check_fail(current, "%s: the error has no text, or not the code %d that came back",
                    mistakes[mistake].name, status);

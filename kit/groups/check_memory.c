@@ -197,6 +197,8 @@ static int watched_build(attn_instance_t *instance, const attn_batch_t *batch, c
                          void *stream, attn_error_t *error) {
     alloc_watch_on(1);
     int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
+    if (status == ATTN_OK && batch->block_table != NULL && shim_target()->ops->update_block_table != NULL)
+        status = shim_target()->ops->update_block_table(instance, batch, space, stream, error);
     alloc_watch_on(0);
     return status;
 }
@@ -229,11 +231,12 @@ static void allocations(check_t *c) {
     }
     long count = alloc_watch_count(&last);
     if (count > 0)
-        check_fail(
-            c,
-            "%ld calls to the allocator (the last: %s) in build_metadata, update_kv_cache or forward; take "
-            "memory in open, or declare it in space_needed",
-            count, last);
+        check_fail(c,
+                   "%ld calls to the allocator (the last: %s) in build_metadata, update_block_table, "
+                   "update_kv_cache or "
+                   "forward; take "
+                   "memory in open, or declare it in space_needed",
+                   count, last);
     else if (num_watched == 0 && !c->report->is_failed)
         check_skip(c, "the plugin calls no allocator that could be watched");
 }
@@ -466,4 +469,5 @@ void check_memory_list(check_list_t *list, const check_t *c) {
     check_add(list, "memory", 1, slots_only, 0, "update_kv_cache writes the rows of its slots only");
     check_add(list, "memory", 1, profiling, 0, "the profiling run gives zeros");
     check_metadata_list(list, c);
+    check_read_only_list(list, c);
 }

@@ -163,6 +163,57 @@ static int build_then_table(attn_instance_t *instance, const attn_batch_t *batch
 }
 static const attn_backend_ops_t table_ops = {.build_metadata = build_then_table};
 
+/* And twice, from other tables. */
+static int build_then_two_tables(attn_instance_t *instance, const attn_batch_t *batch,
+                                 const attn_space_t *space, void *stream, attn_error_t *error) {
+    attn_batch_t b = *batch;
+    DLTensor t = *batch->block_table;
+    const size_t bytes = image_bytes(&t);
+    int32_t *zeros = calloc(1, bytes + 4);
+    if (zeros == NULL) abort();
+    t.data = image_new(zeros, bytes + 4);
+    t.byte_offset = 0;
+    b.block_table = &t;
+    if (b.block_table_host != NULL) b.block_table_host = zeros, b.block_table_host_stride = t.strides[0];
+    int status = shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+    if (status == ATTN_OK)
+        status = shim_target()->ops->update_block_table(instance, &b, space, stream, error);
+    free(zeros);
+    if (status != ATTN_OK) return status;
+    return shim_target()->ops->update_block_table(instance, batch, space, stream, error);
+}
+static const attn_backend_ops_t two_tables_ops = {.build_metadata = build_then_two_tables};
+
+/* The step before had other pages in the same table, at the same address and with the same lengths. */
+static attn_batch_t built;
+static int build_and_know(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
+    built = *batch; /* the run has what it points to until its end */
+    return shim_target()->ops->build_metadata(instance, batch, space, stream, error);
+}
+static int forward_of_two_steps(attn_instance_t *instance, const attn_forward_t *args,
+                                const attn_space_t *space, void *stream, attn_error_t *error) {
+    if (space == NULL || built.block_table == NULL)
+        return shim_target()->ops->forward(instance, args, space, stream, error);
+    attn_batch_t before = built;
+    const size_t bytes = image_bytes(built.block_table);
+    void *pages = image_of(built.block_table);
+    int32_t *zeros = calloc(1, bytes + 4);
+    if (zeros == NULL) abort();
+    if (before.block_table_host != NULL)
+        before.block_table_host = zeros, before.block_table_host_stride = built.block_table->shape[1];
+    image_write(attn_data(built.block_table), zeros, bytes);
+    int status = shim_target()->ops->build_metadata(instance, &before, space, stream, error);
+    if (status == ATTN_OK) status = shim_target()->ops->forward(instance, args, space, stream, error);
+    image_write(attn_data(built.block_table), pages, bytes);
+    free(zeros), free(pages);
+    if (status == ATTN_OK)
+        status = shim_target()->ops->build_metadata(instance, &built, space, stream, error);
+    return status != ATTN_OK ? status : shim_target()->ops->forward(instance, args, space, stream, error);
+}
+static const attn_backend_ops_t steps_ops = {.build_metadata = build_and_know,
+                                             .forward = forward_of_two_steps};
+
 /* The rows of an update are the caller's again when the call, or the stream, has passed. */
 static const kit_memory_t *memory;
 static const DLTensor *lend(const DLTensor *t, DLTensor *copy, size_t *bytes) {
@@ -196,8 +247,9 @@ static int update_and_forget(attn_instance_t *instance, const attn_kv_update_t *
 }
 static const attn_backend_ops_t lent_ops = {.update_kv_cache = update_and_forget};
 
-static const attn_backend_ops_t *const variants[] = {&two_sets_ops, &again_ops, &twin_ops, &forget_ops,
-                                                     &others_ops,   &table_ops, &lent_ops, &reader_ops};
+static const attn_backend_ops_t *const variants[] = {&two_sets_ops,   &again_ops, &twin_ops, &forget_ops,
+                                                     &others_ops,     &table_ops, &lent_ops, &reader_ops,
+                                                     &two_tables_ops, &steps_ops};
 
 static void run_variant(check_t *c) {
     kit_case_t k;
@@ -205,12 +257,14 @@ static void run_variant(check_t *c) {
         check_skip(c, "the kit has no cases for its roles");
         return;
     }
-    if (c->arg == 5 && (c->backend->ops->update_block_table == NULL || k.problem.block_size == 0)) {
+    if ((c->arg == 5 || c->arg == 8) &&
+        (c->backend->ops->update_block_table == NULL || k.problem.block_size == 0)) {
         check_skip(c, "no update_block_table");
         return;
     }
     memory = c->memory;
-    if (c->arg >= 6 && (c->backend->ops->update_kv_cache == NULL || k.problem.block_size == 0)) {
+    if ((c->arg == 6 || c->arg == 7) &&
+        (c->backend->ops->update_kv_cache == NULL || k.problem.block_size == 0)) {
         check_skip(c, "no update_kv_cache");
         return;
     }
@@ -233,4 +287,6 @@ void check_metadata_list(check_list_t *list, const check_t *c) {
     check_add(list, "memory", 1, run_variant, 5, "update_block_table exchanges the table");
     check_add(list, "memory", 1, run_variant, 6, "nothing of an update's rows is kept");
     check_add(list, "memory", 1, run_variant, 7, "a cache that an equal instance wrote is read");
+    check_add(list, "memory", 1, run_variant, 8, "update_block_table exchanges the table again");
+    check_add(list, "memory", 1, run_variant, 9, "a table whose content is another at the next step");
 }

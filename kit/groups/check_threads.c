@@ -102,10 +102,35 @@ static void parallel(check_t *c) {
     }
 }
 
+/* An engine of many models has many groups. Instances of a device may hold memory of it. */
+static void many_instances(check_t *c) {
+    enum { MOST = 100, ON_DEVICE = 12 };
+    attn_instance_t *all[MOST];
+    attn_error_t e = {.struct_size = sizeof e};
+    kit_case_t k;
+    int n = 0, most = c->memory->kind == NULL ? MOST : ON_DEVICE;
+    if (!check_plain_case(c, &k)) {
+        check_skip(c, "the kit has no cases for its roles");
+        return;
+    }
+    for (; n < most; n++) {
+        attn_problem_t p = k.problem;
+        p.max_num_seqs = 4 + (uint32_t)n;
+        if (check_open(c, &p, &all[n], &e) == ATTN_OK) continue;
+        check_fail(c, "with %d instances open: %.300s", n, e.text);
+        break;
+    }
+    if (!c->report->is_failed) check_run(c, c->backend, &k, NULL);
+    while (n > 0)
+        c->backend->ops->close(all[--n]);
+    check_run(c, c->backend, &k, NULL);
+}
+
 void check_threads_list(check_list_t *list, const check_t *c) {
     (void)c;
     check_add(list, "threads", 1, beside, 0, "instances of different problems live beside each other");
     check_add(list, "threads", 1, parallel, 0, "instances run in parallel");
+    check_add(list, "threads", 1, many_instances, 0, "many instances at once");
 }
 
 /* ------------------------------------------------------------------- leaks */

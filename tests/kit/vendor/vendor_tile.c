@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -42,7 +43,9 @@ struct attn_instance {
     int64_t kept_id[KEPT], longest;
     float *kept_tile;
     attn_kv_update_t late;
-    int num_late;
+    int num_late, is_built, handle;
+    const int32_t *seen_table;
+    int32_t seen_pages[KEPT], seen_reqs, num_updates;
 };
 
 typedef struct request {
@@ -61,7 +64,8 @@ typedef struct plan {
 static volatile int hole;
 static float long_scratch[64];
 static attn_capabilities_t changing;
-static int num_forwards;
+static int num_forwards, num_alive, num_opens, num_inside;
+static struct attn_instance *by_handle[4096];
 
 /* ----------------------------------------------------------------- numbers */
 
@@ -149,6 +153,10 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
         p.num_heads > 4096)
         return attn_fail(error, ATTN_E_INVALID, "num_heads", "num_heads %u does not fit the others",
                          p.num_heads);
+    if (IS(open_refuses_pair) && p.sliding_window != 0 && p.logits_soft_cap > 0)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "features", "no kernel has both a window and a soft cap");
+    if (IS(instances_to_32) && num_alive >= 32)
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "32 instances are open; close one");
     attn_instance_t *v = calloc(1, sizeof *v);
     if (v == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance");
     v->p = p;
@@ -163,6 +171,8 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
     v->is_paged = p.role == ATTN_ROLE_DECODER;
     v->is_separate = (p.features & ATTN_F_SEPARATE_KV) != 0;
     v->scale = (float)p.scale;
+    if (IS(instances_to_32)) num_alive++;
+    if (IS(handles_of_10_bits)) v->handle = ++num_opens & 1023, by_handle[v->handle] = v;
     if (IS(keeps_dequantised_pages)) v->kept_tile = calloc((size_t)(KEPT * KT * 256), sizeof *v->kept_tile);
     if (IS(table_changes)) changing.features &= ~(uint64_t)ATTN_F_ALIBI;
     if (IS(writes_problem)) ((attn_problem_t *)problem)->block_size = (uint32_t)v->page;
@@ -172,6 +182,7 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
 }
 
 static void v_close(attn_instance_t *v) {
+    if (v != NULL && IS(instances_to_32)) num_alive--;
     if (v != NULL) free(v->kept_tile);
     free(v);
 }
@@ -193,6 +204,9 @@ static int64_t max_tiles(const attn_instance_t *v) {
     return (tokens * v->group + QT - 1) / QT + v->max_reqs;
 }
 static uint64_t metadata_bytes(const attn_instance_t *v) {
+    if (IS(space_for_tokens_requests) && v->max_tokens < v->max_reqs) /* "a request has a token at least" */
+        return sizeof(plan_t) + (uint64_t)v->max_tokens * sizeof(request_t) +
+               (uint64_t)max_tiles(v) * sizeof(tile_t);
     return sizeof(plan_t) + (uint64_t)v->max_reqs * sizeof(request_t) +
            (uint64_t)max_tiles(v) * sizeof(tile_t);
 }
@@ -250,6 +264,7 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
     if (v->is_paged) rc = attn_check_tensor(b.block_table, "block_table", ATTN_DTYPE_INT32, 2, rows, error);
     if (rc != ATTN_OK) return rc;
     plan_t *plan = s.metadata;
+    if (IS(update_needs_build)) v->is_built = 1;
     for (int32_t r = 0; r < b.num_reqs; r++)
         if (b.seq_lens_host[r] < 0 || b.seq_lens_host[r] > v->max_len ||
             (v->is_paged && b.seq_lens_host[r] > b.block_table->shape[1] * v->page))
@@ -286,6 +301,11 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
 
 static int v_table(attn_instance_t *v, const attn_batch_t *batch, const attn_space_t *space, void *stream,
                    attn_error_t *error) {
+    if (IS(allocates_in_table_update)) {
+        void *volatile row = calloc(1, 4096);
+        free(row);
+    }
+    if (IS(table_update_once) && ++v->num_updates > 1) return ATTN_OK;
     if (IS(table_update_keeps_stride)) {
         plan_t *plan = space->metadata;
         plan->table = attn_data(batch->block_table);
@@ -355,6 +375,8 @@ static int read_cache(attn_instance_t *v, const DLTensor *kv, const DLTensor *se
 
 static int write_rows(attn_instance_t *v, const attn_kv_update_t *a, attn_error_t *error) {
     side_t k, w;
+    if (IS(update_needs_build) && !v->is_built)
+        return attn_fail(error, ATTN_E_STATE, "metadata", "nothing was built yet; build metadata first");
     int rc = read_cache(v, a->kv_cache, a->v_cache, &a->scales, &k, &w, error);
     if (rc != ATTN_OK) return rc;
     const int64_t *slots = attn_data(a->slot_mapping), n = a->slot_mapping->shape[0];
@@ -394,6 +416,11 @@ static int v_update(attn_instance_t *v, const attn_kv_update_t *args, void *stre
         rc = attn_check_tensor(a.slot_mapping, "slot_mapping", ATTN_DTYPE_INT64, 1, any, error);
     if (rc != ATTN_OK) return rc;
     const int64_t n = a.slot_mapping->shape[0];
+    if (IS(error_text_unterminated) && error != NULL && n > a.key->shape[0]) {
+        memset(error->text, 'x', sizeof error->text);
+        error->code = ATTN_E_INVALID;
+        return ATTN_E_INVALID;
+    }
     if (n > a.key->shape[0] || n > a.value->shape[0])
         return attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping has more rows than key");
     if (IS(writes_late) && n > 0 && n <= 64) { /* the step's rows are written by forward */
@@ -422,11 +449,17 @@ typedef struct job {
 
 static int64_t page_at(const attn_instance_t *v, const job_t *x, int64_t at) {
     const int64_t n = (x->req->len + v->page - 1) / v->page;
+    if (IS(table_by_pointer) && v->seen_table == x->pages && at < KEPT && x->req->len == v->seen_reqs)
+        return v->seen_pages[at];
     if (IS(pages_in_a_run) && n > 1 && x->pages[n - 1] == x->pages[0] + n - 1) return x->pages[0] + at;
     return x->pages[at];
 }
 
 static const char *key_row(const attn_instance_t *v, const job_t *x, int64_t key, int is_value) {
+    if (v->is_paged && IS(page_by_reciprocal)) { /* key / page, as a product: right for powers of two */
+        const int64_t at = (key * ((1 << 20) / v->page + ((1 << 20) % v->page != 0))) >> 20;
+        return row_of(v, is_value ? x->w : x->k, page_at(v, x, at), x->g, key - at * v->page);
+    }
     if (v->is_paged)
         return row_of(v, is_value ? x->w : x->k, page_at(v, x, key / v->page), x->g, key % v->page);
     const DLTensor *t = is_value ? x->a->value : x->a->key;
@@ -437,11 +470,17 @@ static const char *key_row(const attn_instance_t *v, const job_t *x, int64_t key
 /* Keys from on, n of them, as floats. */
 static void load_keys(attn_instance_t *v, const job_t *x, int64_t from, int64_t n, float *k, float *w) {
     const uint32_t type = v->is_paged ? v->storage : v->p.dtype;
-    const float sk = v->is_paged ? scale_of(x->k, x->g) : 1, sv = v->is_paged ? scale_of(x->w, x->g) : 1;
+    const int is_one = IS(scale_one_of_head_0) && v->is_paged && x->k->scale != NULL && x->k->scale[0] == 1;
+    const float sk = v->is_paged && !is_one ? scale_of(x->k, x->g) : 1,
+                sv = v->is_paged ? scale_of(x->w, x->g) : 1;
+    volatile float scale_past = 0;
+    (void)scale_past;
     for (int64_t j = 0; j < KT; j++) {
         if (j >= n && IS(stale_keys_of_last_tile)) break;
         for (int64_t i = 0; i < v->d; i++) {
             k[j * v->d + i] = j < n ? load(key_row(v, x, from + j, 0), type, i) * sk : 0;
+            if (IS(reads_past_row) && i + 1 == v->d && j < n)
+                scale_past = load(key_row(v, x, from + j, 1), type, v->dv + 3);
             w[j * v->d + i] = j < n ? load(key_row(v, x, from + j, 1), type, i) * sv : 0;
         }
     }
@@ -467,6 +506,7 @@ static float score_of(const attn_instance_t *v, const job_t *x, int64_t row, int
                       float dot) {
     const int64_t h = x->g * v->group + row % v->group;
     float s = dot * v->scale;
+    if (IS(nan_key_skipped) && isnan(s)) return -INFINITY;
     if (!is_visible(v, x, q, key) && IS(cap_after_mask)) s = -1e30f;
     if (v->p.logits_soft_cap > 0) {
         const float c = (float)v->p.logits_soft_cap;
@@ -543,6 +583,13 @@ static void one_tile(attn_instance_t *v, job_t *x, float *space) {
         const int is_row = IS(padding_raises_rows) ? t < a->query->shape[0] : row < x->rows;
         for (int64_t e = 0; e < v->d; e++)
             query[i * v->d + e] = is_row ? load(q, v->p.dtype, e) : 0;
+        if (IS(query_scaled_in_place) && is_row && v->p.dtype == ATTN_DTYPE_FLOAT32) {
+            char before[4];
+            memcpy(before, q, 4);
+            store((char *)q, v->p.dtype, 0, query[i * v->d] * v->scale);
+            __asm__ volatile("" ::: "memory");
+            memcpy((char *)q, before, 4);
+        }
         max[i] = -INFINITY, sum[i] = 0;
     }
     memset(acc, 0, (size_t)(QT * v->dv) * sizeof *acc);
@@ -556,6 +603,19 @@ static void one_tile(attn_instance_t *v, job_t *x, float *space) {
     if (v->p.sliding_window != 0 && v->is_paged) {
         from = (IS(window_of_last_row) ? last_q : first_q) - v->p.sliding_window + 1;
         from = from < 0 ? 0 : from / KT * KT;
+    }
+    if (IS(first_tile_by_clock) && end > 4 * KT) { /* which half a thread takes first */
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec & 1) {
+            const int64_t half = from + (end - from) / 2 / KT * KT;
+            for (int64_t at = half; at < end; at += KT) {
+                const int64_t n = end - at < KT ? end - at : KT;
+                load_keys(v, x, at, n, k, w);
+                add_tile(v, x, at, n, query, k, w, scores, acc, max, sum);
+            }
+            end = half;
+        }
     }
     for (; from < end; from += KT) {
         const int64_t n = end - from < KT ? end - from : KT;
@@ -642,6 +702,25 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
     if (IS(writes_late) && v->num_late) write_rows(v, &v->late, error), v->num_late = 0;
     if (IS(counts_longest) && v->longest > 200) v->scale = (float)v->p.scale * 0.9f;
     if (IS(thousandth_forward) && ++num_forwards > 1000) v->scale *= 0.5f;
+    if (IS(refuses_when_busy) && __atomic_fetch_add(&num_inside, 1, __ATOMIC_SEQ_CST) > 0) {
+        __atomic_fetch_sub(&num_inside, 1, __ATOMIC_SEQ_CST);
+        return attn_fail(error, ATTN_E_STATE, "", "another thread is in forward; call again");
+    }
+    if (IS(handles_of_10_bits) && by_handle[v->handle] != v) v = by_handle[v->handle];
+    if (IS(table_sorted_and_back) && plan->num_reqs > 1 && v->is_paged) {
+        int32_t *t = (int32_t *)plan->table, was = t[0];
+        t[0] = t[plan->table_stride];
+        __asm__ volatile("" ::: "memory");
+        t[0] = was;
+    }
+    if (IS(table_by_pointer) && v->is_paged && plan->num_reqs > 0) {
+        const request_t *first = (const request_t *)(plan + 1);
+        if (v->seen_table != plan->table || v->seen_reqs != first->len) {
+            v->seen_table = plan->table, v->seen_reqs = first->len;
+            for (int64_t j = 0; j < KEPT && j < (first->len + v->page - 1) / v->page; j++)
+                v->seen_pages[j] = plan->table[j];
+        }
+    }
     const request_t *req = (const request_t *)(plan + 1);
     const tile_t *tiles = (const tile_t *)(req + v->max_reqs);
     for (int32_t i = plan->num_tiles - 1; i >= 0; i--)
@@ -658,8 +737,11 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                        .a = &a,
                        .sinks = (f & ATTN_F_SINK) != 0 ? attn_data(a.sinks) : NULL,
                        .slopes = (f & ATTN_F_ALIBI) != 0 ? attn_data(a.alibi_slopes) : NULL};
+            if (IS(slope_zero_is_none) && x.slopes != NULL && x.slopes[0] == 0) x.slopes = NULL;
+            if (IS(sink_of_first_decides) && x.sinks != NULL && x.sinks[0] == -INFINITY) x.sinks = NULL;
             one_tile(v, &x, s.workspace);
         }
+    if (IS(refuses_when_busy)) __atomic_fetch_sub(&num_inside, 1, __ATOMIC_SEQ_CST);
     return ATTN_OK;
 }
 
