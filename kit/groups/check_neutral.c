@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_neutral.c: the part of group numerics about values that change nothing where one head has them: a slope
- * of 0, a scale of 1. A kernel that looks at one head alone takes the way without them for all. Likewise sizes
- * whose arithmetic is usually done for powers of two: long contexts in other pages, and more requests than
- * tokens.
+ * check_neutral.c: the part of group numerics about values that change nothing where one head has them: a
+ * slope of 0, a scale of 1. A kernel that looks at one head alone takes the way without them for all.
+ * Likewise sizes whose arithmetic is usually done for powers of two: long contexts in other pages, and more
+ * requests than tokens.
  */
 #include "../run/check_engine.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_read_only.c: the part of group memory about inputs that are written and put back: another stream reads the
- * same cache, another layer the same table. The tensors lie in pages that nobody may write while a call runs, so
- * that it is a crash.
+ * check_read_only.c: the part of group memory about inputs that are written and put back: another stream
+ * reads the same cache, another layer the same table. The tensors lie in pages that nobody may write while a
+ * call runs, so that it is a crash.
  */
 #include "../run/check_engine.h"
 #include "../run/device_image.h"

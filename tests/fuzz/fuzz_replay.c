@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int count = replay_file_calls(file, "fuzz", &err);
     if (count < 0 && (err.code != count || !err.text[0])) abort();
     for (int i = 0; i < count && i < MAX_CALLS; i++) {
-        replay_call_t call;
+        replay_call_t call = {0};
         err.code = 0;
         err.text[0] = '\0';
         int code = replay_file_read(file, "fuzz", i, &call, &err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* part.h: ATTN_TEST_PART=K/N lets a long test take every N-th of its cases, from the K-th on, and
- * ATTN_TEST_SECONDS=S begin none S seconds after its start: for tools under which each takes a hundred times as
- * long (build-aux/check-sanitizer). What was left out for time is said at the end. */
+ * ATTN_TEST_SECONDS=S begin none S seconds after its start: for tools under which each takes a hundred times
+ * as long (build-aux/check-sanitizer). What was left out for time is said at the end. */
 #ifndef ATTN_TESTS_GPU_PART_H
 #define ATTN_TESTS_GPU_PART_H
 

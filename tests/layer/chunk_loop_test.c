@@ -52,6 +52,7 @@ static double one_pass(int r, int i, int h, double scale, double *out) {
     }
     for (int d = 0; d < DV; d++)
         out[d] = 0;
+    if (last < 0) return -INFINITY; /* no key */
     for (int k = 0; k <= last; k++) {
         const double p = exp(s[k] - most);
         sum += p;

@@ -45,8 +45,8 @@ ATTN_DEV void mla90_multiply_raw(float (&d)[N / 2], const uint32_t (&a)[16], uin
     wgmma_commit();
 }
 
-/* By one warpgroup: value rows of a raw block from `first` on become zero: 0 * NaN is NaN. Each warp takes the 16
- * rows whose scores it has made; another may still be reading its own. */
+/* By one warpgroup: value rows of a raw block from `first` on become zero: 0 * NaN is NaN. Each warp takes
+ * the 16 rows whose scores it has made; another may still be reading its own. */
 ATTN_DEV void mla90_clean_raw(uint32_t raw, int first) {
     const int own = (threadIdx.x >> 5 & 3) * 16, from = first > own ? first : own;
     for (int i = threadIdx.x & 31; i < (own + 16 - from) * 32; i += 32)
