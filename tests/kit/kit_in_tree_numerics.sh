@@ -4,6 +4,6 @@
 . "${ATTN_TEST_SRCDIR:?}/tests/kit/kit_in_tree_run.sh"
 without_sanitizer
 for plugin in "$ATTN_TEST_PLUGIN_DIR"/*.so; do
-    [ "$(basename "$plugin")" = cpu.so ] || in_tree numerics "$plugin"
+    [ "$(basename "$plugin")" = cpu.so ] || in_tree abi,numerics "$plugin"
 done
 tap_done
