@@ -13,9 +13,19 @@ AC_CACHE_CHECK([whether $CC builds the AVX2 and AVX-512 levels], [attn_cv_cpu_x8
     [attn_cv_cpu_x86_levels=yes], [attn_cv_cpu_x86_levels=no])
   CFLAGS=$attn_saved_CFLAGS])
 AM_CONDITIONAL([ATTN_CPU_X86_LEVELS], [test "$attn_cv_cpu_x86_levels" = yes])
-CPU_X86_CPPFLAGS=
-AS_IF([test "$attn_cv_cpu_x86_levels" = yes], [CPU_X86_CPPFLAGS=-DCPU_HAVE_X86_LEVELS=1])
-AC_SUBST([CPU_X86_CPPFLAGS])
+AC_CACHE_CHECK([whether $CC builds the NEON level], [attn_cv_cpu_neon_level],
+  [AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[#include <arm_neon.h>
+#if !defined(__aarch64__) || defined(__AARCH64EB__)
+#error "the level is for little-endian AArch64"
+#endif]],
+    [[float32x4_t a = vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(0)));
+      return (int)vaddvq_f32(vfmaq_f32(a, a, a));]])],
+    [attn_cv_cpu_neon_level=yes], [attn_cv_cpu_neon_level=no])])
+AM_CONDITIONAL([ATTN_CPU_NEON_LEVEL], [test "$attn_cv_cpu_neon_level" = yes])
+CPU_LEVELS_CPPFLAGS=
+AS_IF([test "$attn_cv_cpu_x86_levels" = yes], [CPU_LEVELS_CPPFLAGS=-DCPU_HAVE_X86_LEVELS=1])
+AS_IF([test "$attn_cv_cpu_neon_level" = yes], [CPU_LEVELS_CPPFLAGS=-DCPU_HAVE_NEON_LEVEL=1])
+AC_SUBST([CPU_LEVELS_CPPFLAGS])
 dnl Instrumented code is five times as long: without the unrolling that speed needs it compiles in 40% of the time.
 CPU_LEVEL_CPPFLAGS=
 AS_IF([test -n "$enable_sanitizers" && test "$enable_sanitizers" != no], [CPU_LEVEL_CPPFLAGS=-DCPU_NO_UNROLL=1])

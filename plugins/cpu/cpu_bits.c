@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this CPU and its operating system can run: CPUID and XGETBV, compiled with baseline flags. */
+/* What this CPU and its operating system can run: CPUID and XGETBV on x86-64, the baseline on AArch64;
+ * compiled with baseline flags. */
 #include "cpu_kernels.h"
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -60,6 +61,10 @@ uint32_t cpu_bits(void) {
     }
     return bits;
 }
+#elif defined(__aarch64__)
+uint32_t cpu_bits(void) {
+    return CPU_BIT_NEON; /* the baseline has it */
+}
 #else
 uint32_t cpu_bits(void) {
     return 0;
@@ -69,6 +74,6 @@ uint32_t cpu_bits(void) {
 const char *cpu_bit_name(int bit) {
     static const char *const names[CPU_NUM_BITS] = {
         "avx2",        "fma",       "f16c",        "avx512f",  "avx512bw",    "avx512dq", "avx512vl",
-        "avx512_bf16", "fast_bf16", "avx512_vnni", "amx_bf16", "avx512_vbmi", "avx_vnni"};
+        "avx512_bf16", "fast_bf16", "avx512_vnni", "amx_bf16", "avx512_vbmi", "avx_vnni", "neon"};
     return bit >= 0 && bit < CPU_NUM_BITS ? names[bit] : "unknown";
 }

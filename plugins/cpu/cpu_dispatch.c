@@ -6,9 +6,13 @@
 
 const struct cpu_kernels *const cpu_levels[] = {
 #ifdef CPU_HAVE_X86_LEVELS
-    &cpu_kernels_avx512bf16, &cpu_kernels_avx512, &cpu_kernels_avx2,
+    &cpu_kernels_avx512bf16, &cpu_kernels_avx512,
+    &cpu_kernels_avx2,
 #endif
-    &cpu_kernels_generic, NULL};
+#ifdef CPU_HAVE_NEON_LEVEL
+    &cpu_kernels_neon,
+#endif
+    &cpu_kernels_generic,    NULL};
 
 const struct cpu_kernels *cpu_choose_level(const char *name, uint32_t bits, uint32_t *missing) {
     *missing = 0;

@@ -44,7 +44,7 @@ static __attribute__((noinline)) void rotate_back(float *x, int n) {
 SI void int4_to_bytes(const char *row, int n, char *out) {
     const int zero = row[n / 2] & 15;
     int i = 0;
-#if CPU_LEVEL >= 1
+#if CPU_WORDS
     i = v_nibbles(row, n, zero, out);
 #endif
     for (; i < n; i++)

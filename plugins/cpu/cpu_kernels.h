@@ -21,7 +21,8 @@ enum {
     CPU_BIT_AMX_BF16 = 1 << 10,   /* tiles, and the permission to use them */
     CPU_BIT_AVX512VBMI = 1 << 11, /* byte tables of the e4m3 decode */
     CPU_BIT_AVXVNNI = 1 << 12,    /* the same at the level avx2 */
-    CPU_NUM_BITS = 13
+    CPU_BIT_NEON = 1 << 13,       /* Advanced SIMD of AArch64 */
+    CPU_NUM_BITS = 14
 };
 
 struct cpu_kernels {
@@ -64,7 +65,7 @@ struct cpu_kernels {
 };
 
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
-    cpu_kernels_avx512bf16;
+    cpu_kernels_avx512bf16, cpu_kernels_neon;
 
 /* Levels of this build, best first, NULL-terminated. */
 extern const struct cpu_kernels *const cpu_levels[];

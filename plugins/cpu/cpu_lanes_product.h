@@ -25,7 +25,7 @@ SI vf LN_(ln_word)(const float *p) {
 /* Row i of the accumulators: += word at A times b. With f32 on AVX-512 every third row leaves the broadcast
  * to its FMAs: a quarter of the instructions would only broadcast, and a core whose other hyperthread is busy
  * issues two per cycle; all rows would need more loads than there are. */
-#if CPU_LEVEL >= 2 && !LN_BF16
+#if CPU_X86 >= 2 && !LN_BF16
 #define LN_WITHIN(i) ((i) % 3 == 0)
 #else
 #define LN_WITHIN(i) 0

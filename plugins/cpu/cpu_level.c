@@ -12,7 +12,7 @@
 #include "cpu_nvfp4_row.h"
 #include "cpu_ds_row.h"
 #include "cpu_packed_row.h"
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
 #include "cpu_simd_amx.h"
 #include "cpu_simd_bf16.h"
 #include "cpu_simd_e4m3.h"
@@ -25,11 +25,11 @@
 #define LN_BF16     0
 #define LN_AMX      0
 #define LN_QK_CALLS (LN_BK / LN_MR)
-#if CPU_LEVEL >= 2
+#if CPU_X86 >= 2
 #define LN_MR 12
 #define LN_NR 2
 #define LN_BK 192
-#elif CPU_LEVEL == 1
+#elif CPU_LEVEL == 1 || CPU_LEVEL == 4
 #define LN_MR 6
 #define LN_NR 2
 #define LN_BK 192
@@ -40,7 +40,7 @@
 #endif
 #include "cpu_lanes_kernel.h"
 
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
 #define ln_exp2_bf16 v_exp2_short
 #define LN_BF16      1
 #define LN_AMX       0
@@ -68,16 +68,16 @@
 
 static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_tiling *out) {
     size_t lanes = 0;
-    const uint32_t vnni = CPU_LEVEL == 0 ? 0 : CPU_LEVEL == 1 ? CPU_BIT_AVXVNNI : CPU_BIT_AVX512VNNI;
+    const uint32_t vnni = CPU_X86 == 0 ? 0 : CPU_X86 == 1 ? CPU_BIT_AVXVNNI : CPU_BIT_AVX512VNNI;
     out->vnni = (cpu_bits() & vnni) != 0;
-    out->vbmi = CPU_LEVEL >= 2 && (cpu_bits() & CPU_BIT_AVX512VBMI) != 0;
+    out->vbmi = CPU_X86 >= 2 && (cpu_bits() & CPU_BIT_AVX512VBMI) != 0;
     /* Measured: with 2 MiB of L2 (Sapphire Rapids) decode gains a tenth, with 1 MiB (Cascade Lake) it loses
      * 6%. */
     out->far = l2_bytes >= 2u << 20;
-    out->bf16_dot = CPU_LEVEL >= 3 && cpu_bf16_serves(a);
+    out->bf16_dot = CPU_X86 >= 3 && cpu_bf16_serves(a);
     out->amx = out->bf16_dot && (cpu_bits() & CPU_BIT_AMX_BF16) != 0;
     for (int ns = 32; ns >= 1; ns /= 2) {
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
         struct ln_state_bf16 sb;
         struct ln_state_amx sa;
         if (out->bf16_dot) {
@@ -122,7 +122,7 @@ static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, con
         seq = &own;
     }
     if (item->rowdot) rd_item(a, seq, item, t, scratch, parts);
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
     else if (t->amx)
         ln_item_amx(a, seq, item, scratch, parts);
     else if (t->bf16_dot)
@@ -134,7 +134,7 @@ static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, con
 
 static void level_index(const struct cpu_index *x, int32_t row0, int rows, int32_t column, int n,
                         const char *const *keys, const float *scales, char *scratch) {
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
     if (x->amx)
         ln_index_amx(x, row0, rows, column, n, keys, scales, scratch);
     else
@@ -144,7 +144,7 @@ static void level_index(const struct cpu_index *x, int32_t row0, int rows, int32
 #endif
 }
 static size_t level_index_bytes(int heads, int rows) {
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
     const size_t amx = ln_index_bytes_amx(heads, rows), dots = ln_index_bytes_bf16(heads, rows);
     return amx > dots ? amx : dots;
 #else
@@ -186,6 +186,9 @@ static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, con
 #elif CPU_LEVEL == 1
 #define LEVEL_NAME  avx2
 #define LEVEL_NEEDS (CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C)
+#elif CPU_LEVEL == 4
+#define LEVEL_NAME  neon
+#define LEVEL_NEEDS CPU_BIT_NEON
 #else
 #define LEVEL_NEEDS_512                                                                                      \
     (CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C | CPU_BIT_AVX512F | CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ |     \
@@ -204,8 +207,8 @@ static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, con
 const struct cpu_kernels CAT(cpu_kernels_, LEVEL_NAME) = {
     .name = STR(LEVEL_NAME),
     .needs = LEVEL_NEEDS,
-    .wants = CPU_LEVEL >= 3 ? CPU_BIT_FAST_BF16 : 0,
-    .bf16_dot = CPU_LEVEL >= 3,
+    .wants = CPU_X86 >= 3 ? CPU_BIT_FAST_BF16 : 0,
+    .bf16_dot = CPU_X86 >= 3,
     .rowdot_max = CPU_ROWDOT_MAX,
     .tiling = level_tiling,
     .item = level_item,

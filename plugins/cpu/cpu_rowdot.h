@@ -51,7 +51,7 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                     v_store(o + d + VW, y);
                 }
             if (st->words) rd_words_order(o, st->ldo);
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
             if (st->tiles) rd_tiles_order(o, st->ldo);
 #endif
             if (a->kv_dtype == CPU_I4) rotate_back(o, Dv);
@@ -106,7 +106,7 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         start_row(a, it, hq, &st->m[at], l);
     }
     memset(st->o, 0, (size_t)st->heads * rows * st->ldo * sizeof *st->o);
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
     if (!st->tiles) return;
     memset(st->tile_s, 0, RD_TB * 64);
     for (int at = 0; at < st->heads * rows; at += rows)
@@ -168,7 +168,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
     const char **ptr[2] = {st.ptr, st.ptr + 4 * RD_TB};
     const char **groups[2] = {st.groups, st.groups + 2 * RD_TB};
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
     int first = 1;
 #endif
     if (k0 < end) rd_pointers(a, sq, &bounds, k0, ptr[0], groups[0]);
@@ -207,7 +207,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             if (a->kv_dtype == CPU_I4) rd_bytes(a, &st, &x);
             if (a->kv_dtype == CPU_PACKED) rd_floats(a, &st, groups[flip], it->head0 + h, &x);
             const size_t at = (size_t)h * st.rows;
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
             if (st.tiles) {
                 if (first) rd_tiles_keys(&st, &x, x.k, x.k_off, NULL);
                 first = 0;
@@ -220,7 +220,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             }
 #endif
             if (st.words) rd_words_qk(&st, &x, st.q16 + at * st.ldq, a->head_size);
-#if CPU_LEVEL >= 2
+#if CPU_X86 >= 2
             else if (st.table)
                 rd_table_qk(&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
 #endif
@@ -228,7 +228,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 rd_qk[product](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
             if (st.words) rd_words_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
-#if CPU_LEVEL >= 2
+#if CPU_X86 >= 2
             else if (st.table)
                 rd_table_pv(&x, st.s, st.o + at * st.ldo, st.ldo, a->head_size_v, st.rows);
 #endif
@@ -238,7 +238,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
         k0 = next;
         flip = !flip;
     }
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
     if (st.tiles) amx_end();
 #endif
     rd_store(a, sq, it, &st, parts);

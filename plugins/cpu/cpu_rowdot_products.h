@@ -25,7 +25,7 @@ SI void rd_fetch_v(const struct rd_tile *x, int t, int b) {
     if (x->v_far) v_prefetch_l2(x->v_far[t] + x->v_far_off + b);
 }
 
-#if CPU_LEVEL >= 2
+#if CPU_X86 >= 2
 #define RD_NC 2
 #else
 #define RD_NC 1

@@ -60,7 +60,7 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(q16, int16_t, st->words ? (size_t)heads * rows * st->ldq : 0);
     CARVE(p16, int16_t, st->words ? rows * RD_TB : 0);
     CARVE(pf, float, rows);
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
     st->tiles = amx && rd_tiles_serve(a, rows);
 #else
     st->tiles = 0;

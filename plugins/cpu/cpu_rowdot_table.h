@@ -6,7 +6,7 @@
  * bf16 is a float after a shift or an AND: 10 instructions for a cache line instead of 22 by way of f16. q
  * and O keep the order of bf16 rows, even elements before odd ones in each CHUNK. */
 
-#if CPU_LEVEL >= 2
+#if CPU_X86 >= 2
 /* Vector `part` (0 to 3) of 64 values. */
 SI vf rd_table_part(const vi w[2], int part) {
     const vi x = w[part / 2];

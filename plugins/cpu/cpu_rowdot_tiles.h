@@ -10,7 +10,7 @@
  * to wake (measured). So a head's scores are taken while its V is converted, and its O while the next head's
  * K is. */
 
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
 enum { RT_TOKENS = 16 };
 enum { RT_P_SCALE = 90, RT_Q_TOP = 100 }; /* exponents: of P, of the largest query element */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vector type and about forty primitives of the level that CPU_LEVEL names (0 generic, 1 avx2, 2 avx512,
- * 3 avx512bf16). Only static functions: one object per level, nothing that a linker could share between
- * them. */
+ * 3 avx512bf16, 4 neon). Only static functions: one object per level, nothing that a linker could share
+ * between them. */
 #ifndef CPU_SIMD_H
 #define CPU_SIMD_H
 
@@ -19,9 +19,13 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-#if CPU_LEVEL >= 2
+#define CPU_X86 (CPU_LEVEL < 4 ? CPU_LEVEL : 0) /* how much of x86-64 the level may use */
+
+#if CPU_LEVEL == 4
+#include "cpu_simd_neon.h"
+#elif CPU_X86 >= 2
 #include "cpu_simd_avx512.h"
-#elif CPU_LEVEL == 1
+#elif CPU_X86 == 1
 #include "cpu_simd_avx2.h"
 #else
 #include "cpu_simd_generic.h"

@@ -295,7 +295,7 @@ SI void v_store_pair(enum cpu_dtype t, float *p, vf a, vf b) {
 
 /* 16 floats to f16 or bf16, nearest even, NaN kept. */
 SI __m256i v_to_bf16(vf a) {
-#if CPU_LEVEL >= 3
+#if CPU_X86 >= 3
     return (__m256i)_mm512_cvtneps_pbh(a);
 #else
     vi u = _mm512_castps_si512(a);

@@ -79,7 +79,7 @@ static double time_call(bench_t *b) {
 /* The multiply-add ceiling of a row on this CPU: for bf16 the fastest of its tiles (AMX), of its dot product
  * and of float32, which some CPUs turn it into. */
 static double compute_ceiling(const bench_t *b, const char **name) {
-    static const char *const levels[] = {"avx512", "avx2", "generic"};
+    static const char *const levels[] = {"avx512", "avx2", "neon", "generic"};
     const char *level = b->options->level;
     int any = level == NULL || strcmp(level, "auto") == 0, threads = b->options->threads;
     double rate = 0, dot = 0;

@@ -218,9 +218,29 @@ static float fma_generic(const void *arg, int worker, int threads) {
         c[0] += c[k];
     return c[0][0];
 }
+#if defined(__aarch64__)
+#include <arm_neon.h>
+static float fma_neon(const void *arg, int worker, int threads) {
+    float32x4_t c[FMA_CHAINS], x = vdupq_n_f32(1.0000001f), y = vdupq_n_f32(1e-9f);
+    (void)arg, (void)worker, (void)threads;
+    for (int k = 0; k < FMA_CHAINS; k++)
+        c[k] = vdupq_n_f32((float)k * 1e-9f);
+    for (long i = 0; i < FMA_STEPS; i++) {
+        _Pragma("GCC unroll 12") for (int k = 0; k < FMA_CHAINS; k++) c[k] = vfmaq_f32(y, c[k], x);
+        __asm__ volatile("" : "+w"(x), "+w"(y));
+    }
+    for (int k = 1; k < FMA_CHAINS; k++)
+        c[0] = vaddq_f32(c[0], c[k]);
+    return vaddvq_f32(c[0]);
+}
+#endif
 double ceiling_fma(const char *level, int threads) {
-    if (strcmp(level, "generic") != 0) return 0;
-    return 8.0 * FMA_CHAINS * FMA_STEPS * threads / on_threads(threads, fma_generic, NULL) / 1e9;
+    float (*body)(const void *, int, int) = fma_generic;
+#if defined(__aarch64__)
+    if (strcmp(level, "neon") == 0) body = fma_neon;
+#endif
+    if (body == fma_generic && strcmp(level, "generic") != 0) return 0;
+    return 8.0 * FMA_CHAINS * FMA_STEPS * threads / on_threads(threads, body, NULL) / 1e9;
 }
 double ceiling_bf16_dot(int threads) {
     (void)threads;

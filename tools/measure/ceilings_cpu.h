@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /* f32 fused multiply-add rate in GFLOP/s (2 per multiply-add) with a level's widest vectors: "generic" (the
- * baseline's multiply and add), "avx2", "avx512", "avx512bf16" (as avx512). 0: this CPU lacks it. About 20
- * ms. */
+ * baseline's multiply and add), "avx2", "avx512", "avx512bf16" (as avx512), "neon". 0: this CPU lacks it.
+ * About 20 ms. */
 double ceiling_fma(const char *level, int threads);
 
 /* bf16 pair-dot rate in GFLOP/s (4 per word); 0 without AVX512-BF16. */

@@ -15,11 +15,20 @@ static const char *level(const char *name, uint32_t bits, uint32_t *missing) {
 
 static void test_levels(void) {
     uint32_t missing;
-    const int x86 = cpu_levels[0]->needs != 0;
+    const uint32_t best = cpu_levels[0]->needs;
     is_str(level("auto", 0, &missing), "generic", "no bits: generic");
     is_str(level("generic", ~0u, &missing), "generic", "generic can be asked for on any CPU");
-    if (!x86) {
-        skip(9, "this build has the generic level alone");
+    is_str(level("sse9", ~0u, &missing), "none", "no such level");
+    is_str(level("neon", 0, &missing), "none", "neon is not for every CPU");
+    is_int(missing, best & CPU_BIT_NEON, "what it lacks has a name where the build has it");
+    if (best & CPU_BIT_NEON) {
+        is_str(level("auto", CPU_BIT_NEON, &missing), "neon", "AArch64: neon");
+        is_str(level("neon", CPU_BIT_NEON, &missing), "neon", "and by its name");
+        is_int(cpu_bits() & CPU_BIT_NEON, CPU_BIT_NEON, "every such CPU has it");
+        is_str(cpu_bit_name(__builtin_ctz(CPU_BIT_NEON)), "neon", "the bit's name");
+    }
+    if (!(best & CPU_BIT_AVX2)) {
+        skip(8, "this build has no levels of x86-64");
         return;
     }
     is_str(level("auto", haswell, &missing), "avx2", "AVX2, FMA, F16C: avx2");
@@ -34,7 +43,6 @@ static void test_levels(void) {
     level("avx512", haswell | CPU_BIT_AVX512F | CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ, &missing);
     is_int(missing, CPU_BIT_AVX512VL, "a level that cannot run names the missing bit");
     is_str(level("avx512", haswell, &missing), "none", "and is not chosen");
-    is_str(level("sse9", ~0u, &missing), "none", "no such level");
 }
 
 /* Every key of a mask, word by word, for random masks. */

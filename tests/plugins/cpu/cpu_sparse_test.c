@@ -20,14 +20,16 @@ static const attn_backend_t *load(const char *file) {
     return b;
 }
 
-static const char *const levels[] = {"generic", "avx2", "avx512", "avx512bf16"};
-enum { NUM_LEVELS = 4 };
+static const char *const levels[] = {"generic", "avx2", "avx512", "avx512bf16", "neon"};
+enum { NUM_LEVELS = 5 };
 
 static int has_level(int level) {
 #if defined __x86_64__
     if (level == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (level == 2) return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
     if (level == 3) return __builtin_cpu_supports("avx512bf16");
+#elif defined __aarch64__
+    if (level == 4) return 1;
 #endif
     return level == 0;
 }
