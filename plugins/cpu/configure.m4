@@ -22,9 +22,23 @@ AC_CACHE_CHECK([whether $CC builds the NEON level], [attn_cv_cpu_neon_level],
       return (int)vaddvq_f32(vfmaq_f32(a, a, a));]])],
     [attn_cv_cpu_neon_level=yes], [attn_cv_cpu_neon_level=no])])
 AM_CONDITIONAL([ATTN_CPU_NEON_LEVEL], [test "$attn_cv_cpu_neon_level" = yes])
+AC_CACHE_CHECK([whether $CC builds the NEON level of bf16 products], [attn_cv_cpu_neon_bf16_level], [
+  attn_saved_CFLAGS=$CFLAGS
+  CFLAGS="$attn_saved_CFLAGS -march=armv8.2-a+bf16"
+  attn_cv_cpu_neon_bf16_level=no
+  AS_IF([test "$attn_cv_cpu_neon_level" = yes],
+    [AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[#include <arm_neon.h>]],
+      [[float32x4_t a = vdupq_n_f32(1);
+        bfloat16x8_t b = vreinterpretq_bf16_f32(a);
+        return (int)vaddvq_f32(vbfdotq_f32(a, b, b)) + (int)sizeof(vcvt_bf16_f32(a));]])],
+      [attn_cv_cpu_neon_bf16_level=yes])])
+  CFLAGS=$attn_saved_CFLAGS])
+AM_CONDITIONAL([ATTN_CPU_NEON_BF16_LEVEL], [test "$attn_cv_cpu_neon_bf16_level" = yes])
 CPU_LEVELS_CPPFLAGS=
 AS_IF([test "$attn_cv_cpu_x86_levels" = yes], [CPU_LEVELS_CPPFLAGS=-DCPU_HAVE_X86_LEVELS=1])
 AS_IF([test "$attn_cv_cpu_neon_level" = yes], [CPU_LEVELS_CPPFLAGS=-DCPU_HAVE_NEON_LEVEL=1])
+AS_IF([test "$attn_cv_cpu_neon_bf16_level" = yes],
+  [CPU_LEVELS_CPPFLAGS="$CPU_LEVELS_CPPFLAGS -DCPU_HAVE_NEON_BF16_LEVEL=1"])
 AC_SUBST([CPU_LEVELS_CPPFLAGS])
 dnl Instrumented code is five times as long: without the unrolling that speed needs it compiles in 40% of the time.
 CPU_LEVEL_CPPFLAGS=

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this CPU and its operating system can run: CPUID and XGETBV on x86-64, the baseline on AArch64;
+/* What this CPU and its operating system can run: CPUID and XGETBV on x86-64, HWCAP on AArch64;
  * compiled with baseline flags. */
 #include "cpu_kernels.h"
 
@@ -62,8 +62,17 @@ uint32_t cpu_bits(void) {
     return bits;
 }
 #elif defined(__aarch64__)
+#ifdef __linux__
+#include <sys/auxv.h>
+#endif
+
 uint32_t cpu_bits(void) {
-    return CPU_BIT_NEON; /* the baseline has it */
+    uint32_t bits = CPU_BIT_NEON; /* the baseline has it */
+#ifdef __linux__
+    enum { HAS_BF16 = 1 << 14 };  /* HWCAP2_BF16, asm/hwcap.h of Linux 5.6 */
+    bits |= getauxval(AT_HWCAP2) & HAS_BF16 ? CPU_BIT_NEON_BF16 : 0;
+#endif
+    return bits;
 }
 #else
 uint32_t cpu_bits(void) {
@@ -72,8 +81,9 @@ uint32_t cpu_bits(void) {
 #endif
 
 const char *cpu_bit_name(int bit) {
-    static const char *const names[CPU_NUM_BITS] = {
-        "avx2",        "fma",       "f16c",        "avx512f",  "avx512bw",    "avx512dq", "avx512vl",
-        "avx512_bf16", "fast_bf16", "avx512_vnni", "amx_bf16", "avx512_vbmi", "avx_vnni", "neon"};
+    static const char *const names[CPU_NUM_BITS] = {"avx2",      "fma",         "f16c",     "avx512f",
+                                                    "avx512bw",  "avx512dq",    "avx512vl", "avx512_bf16",
+                                                    "fast_bf16", "avx512_vnni", "amx_bf16", "avx512_vbmi",
+                                                    "avx_vnni",  "neon",        "neon_bf16"};
     return bit >= 0 && bit < CPU_NUM_BITS ? names[bit] : "unknown";
 }

@@ -22,7 +22,8 @@ enum {
     CPU_BIT_AVX512VBMI = 1 << 11, /* byte tables of the e4m3 decode */
     CPU_BIT_AVXVNNI = 1 << 12,    /* the same at the level avx2 */
     CPU_BIT_NEON = 1 << 13,       /* Advanced SIMD of AArch64 */
-    CPU_NUM_BITS = 14
+    CPU_BIT_NEON_BF16 = 1 << 14,  /* its products of bf16 pairs */
+    CPU_NUM_BITS = 15
 };
 
 struct cpu_kernels {
@@ -65,7 +66,7 @@ struct cpu_kernels {
 };
 
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
-    cpu_kernels_avx512bf16, cpu_kernels_neon;
+    cpu_kernels_avx512bf16, cpu_kernels_neon, cpu_kernels_neonbf16;
 
 /* Levels of this build, best first, NULL-terminated. */
 extern const struct cpu_kernels *const cpu_levels[];

@@ -3,7 +3,7 @@
  * logits are the sums over the lanes of weight * max(0, S). Keys are prepared once for all rows of a call.
  * Included by cpu_lanes_kernel.h once per arithmetic. */
 
-#if CPU_X86 < 3 || LN_BF16 /* the best arithmetic of a level alone */
+#if !CPU_BF16_DOT || LN_BF16 /* the best arithmetic of a level alone */
 /* The problem that a state is carved for: keys without values. */
 SI struct cpu_attn LN_(ln_index_problem)(void) {
     return (struct cpu_attn){.num_q_heads = 1,

@@ -16,6 +16,8 @@
 #include "cpu_simd_amx.h"
 #include "cpu_simd_bf16.h"
 #include "cpu_simd_e4m3.h"
+#elif CPU_BF16_DOT
+#include "cpu_simd_neon_bf16.h"
 #endif
 #include "cpu_rowdot.h"
 
@@ -29,7 +31,7 @@
 #define LN_MR 12
 #define LN_NR 2
 #define LN_BK 192
-#elif CPU_LEVEL == 1 || CPU_LEVEL == 4
+#elif CPU_LEVEL != 0
 #define LN_MR 6
 #define LN_NR 2
 #define LN_BK 192
@@ -40,15 +42,17 @@
 #endif
 #include "cpu_lanes_kernel.h"
 
-#if CPU_X86 >= 3
+#if CPU_BF16_DOT
 #define ln_exp2_bf16 v_exp2_short
 #define LN_BF16      1
 #define LN_AMX       0
 #define LN_QK_CALLS  (LN_BK / LN_MR)
 #define LN_MR        6
-#define LN_NR        4
+#define LN_NR        (CPU_X86 ? 4 : 2)
 #define LN_BK        96
 #include "cpu_lanes_kernel.h"
+#endif
+#if CPU_X86 >= 3
 
 #define ln_exp2_amx v_exp2_short
 #define LN_BF16     1
@@ -74,14 +78,17 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
     /* Measured: with 2 MiB of L2 (Sapphire Rapids) decode gains a tenth, with 1 MiB (Cascade Lake) it loses
      * 6%. */
     out->far = l2_bytes >= 2u << 20;
-    out->bf16_dot = CPU_X86 >= 3 && cpu_bf16_serves(a);
-    out->amx = out->bf16_dot && (cpu_bits() & CPU_BIT_AMX_BF16) != 0;
+    out->bf16_dot = CPU_BF16_DOT && cpu_bf16_serves(a);
+    out->amx = CPU_X86 >= 3 && out->bf16_dot && (cpu_bits() & CPU_BIT_AMX_BF16) != 0;
     for (int ns = 32; ns >= 1; ns /= 2) {
-#if CPU_X86 >= 3
+#if CPU_BF16_DOT
         struct ln_state_bf16 sb;
-        struct ln_state_amx sa;
         if (out->bf16_dot) {
-            lanes = out->amx ? ln_carve_amx(&sa, a, ns, NULL) : ln_carve_bf16(&sb, a, ns, NULL);
+            lanes = ln_carve_bf16(&sb, a, ns, NULL);
+#if CPU_X86 >= 3
+            struct ln_state_amx sa;
+            if (out->amx) lanes = ln_carve_amx(&sa, a, ns, NULL);
+#endif
             out->rows_per_item = ns * ln_L_bf16;
         } else
 #endif
@@ -125,6 +132,8 @@ static void level_item(const struct cpu_attn *a, const struct cpu_tiling *t, con
 #if CPU_X86 >= 3
     else if (t->amx)
         ln_item_amx(a, seq, item, scratch, parts);
+#endif
+#if CPU_BF16_DOT
     else if (t->bf16_dot)
         ln_item_bf16(a, seq, item, scratch, parts);
 #endif
@@ -139,6 +148,8 @@ static void level_index(const struct cpu_index *x, int32_t row0, int rows, int32
         ln_index_amx(x, row0, rows, column, n, keys, scales, scratch);
     else
         ln_index_bf16(x, row0, rows, column, n, keys, scales, scratch);
+#elif CPU_BF16_DOT
+    ln_index_bf16(x, row0, rows, column, n, keys, scales, scratch);
 #else
     ln_index_f32(x, row0, rows, column, n, keys, scales, scratch);
 #endif
@@ -147,6 +158,8 @@ static size_t level_index_bytes(int heads, int rows) {
 #if CPU_X86 >= 3
     const size_t amx = ln_index_bytes_amx(heads, rows), dots = ln_index_bytes_bf16(heads, rows);
     return amx > dots ? amx : dots;
+#elif CPU_BF16_DOT
+    return ln_index_bytes_bf16(heads, rows);
 #else
     return ln_index_bytes_f32(heads, rows);
 #endif
@@ -189,6 +202,9 @@ static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, con
 #elif CPU_LEVEL == 4
 #define LEVEL_NAME  neon
 #define LEVEL_NEEDS CPU_BIT_NEON
+#elif CPU_LEVEL == 5
+#define LEVEL_NAME  neonbf16
+#define LEVEL_NEEDS (CPU_BIT_NEON | CPU_BIT_NEON_BF16)
 #else
 #define LEVEL_NEEDS_512                                                                                      \
     (CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C | CPU_BIT_AVX512F | CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ |     \
@@ -208,7 +224,7 @@ const struct cpu_kernels CAT(cpu_kernels_, LEVEL_NAME) = {
     .name = STR(LEVEL_NAME),
     .needs = LEVEL_NEEDS,
     .wants = CPU_X86 >= 3 ? CPU_BIT_FAST_BF16 : 0,
-    .bf16_dot = CPU_X86 >= 3,
+    .bf16_dot = CPU_BF16_DOT,
     .rowdot_max = CPU_ROWDOT_MAX,
     .tiling = level_tiling,
     .item = level_item,

@@ -278,9 +278,13 @@ SI void v_store_pair(enum cpu_dtype t, float *p, vf a, vf b) {
 
 /* 4 floats to bf16, nearest even, NaN kept. */
 SI uint16x4_t to_bf16(float32x4_t a) {
+#if CPU_BF16_DOT
+    return vreinterpret_u16_bf16(vcvt_bf16_f32(a));
+#else
     const uint32x4_t u = vreinterpretq_u32_f32(a), even = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1)),
                      rounded = vaddq_u32(u, vaddq_u32(vdupq_n_u32(0x7fff), even));
     return vshrn_n_u32(vbslq_u32(vceqq_f32(a, a), rounded, vorrq_u32(u, vdupq_n_u32(0x400000))), 16);
+#endif
 }
 SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
     if (t == CPU_F16)

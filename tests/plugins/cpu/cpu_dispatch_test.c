@@ -26,6 +26,11 @@ static void test_levels(void) {
         is_str(level("neon", CPU_BIT_NEON, &missing), "neon", "and by its name");
         is_int(cpu_bits() & CPU_BIT_NEON, CPU_BIT_NEON, "every such CPU has it");
         is_str(cpu_bit_name(__builtin_ctz(CPU_BIT_NEON)), "neon", "the bit's name");
+        const uint32_t both = CPU_BIT_NEON | CPU_BIT_NEON_BF16;
+        is_str(level("auto", both, &missing), best & CPU_BIT_NEON_BF16 ? "neonbf16" : "neon",
+               "with products of bf16: neonbf16");
+        level("neonbf16", CPU_BIT_NEON, &missing);
+        is_int(missing, best & CPU_BIT_NEON_BF16, "without them the missing bit is named");
     }
     if (!(best & CPU_BIT_AVX2)) {
         skip(8, "this build has no levels of x86-64");
