@@ -62,12 +62,13 @@ def attention(
 ) -> tuple[Any, None]:
     """The attention function of transformers: query [B, H, T, D], key and value [B, Hkv, S, D], attention_mask None or
     [B, S] -> ([B, T, H, Dv], None)."""
+    compressed = getattr(latent, "layer", None)
+    latent.layer = None  # for this call alone: if it fails, the next one, without pages, must not take its rows
     call.refuse_unserved(module, attention_mask, {**arguments, "dropout": dropout})
     arguments = call.with_rel_bias(module, arguments)
     pages = getattr(key, "libattn_pages", None)
     if pages is not None:
         return pages.cache.attend(pages, module, query, key, value, attention_mask, scaling, arguments), None
-    pages = getattr(latent, "layer", None)
-    if pages is not None and pages.unwritten is not None and hasattr(module, "kv_b_proj"):
-        return pages.cache.attend_latent(pages, module, query, attention_mask, scaling, arguments), None
+    if compressed is not None and compressed.unwritten is not None and hasattr(module, "kv_b_proj"):
+        return compressed.cache.attend_latent(compressed, module, query, attention_mask, scaling, arguments), None
     return _registered().attend(module, query, key, value, attention_mask, scaling, arguments), None
