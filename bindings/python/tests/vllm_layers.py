@@ -176,7 +176,9 @@ def standins() -> list[str]:
     for theirs, names in classes:
         for name in names:
             ours = parameters(getattr(getattr(vllm_standin, theirs.__name__), name))
-            if ours != parameters(getattr(theirs, name)):
+            given = parameters(getattr(theirs, name))  # later versions may have more, with defaults
+            more = given[len(ours) :]
+            if ours != given[: len(ours)] or any(default is inspect.Parameter.empty for _, default in more):
                 wrong.append(f"{theirs.__name__}.{name}")
     spec = kv_cache_interface.AttentionSpec
     for theirs in (backend.CommonAttentionMetadata, spec):

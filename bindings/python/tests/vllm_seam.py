@@ -182,9 +182,10 @@ class Dense:
 class Latent(Dense):
     """One layer of absorbed queries over the latent cache."""
 
-    def __init__(self, dtype: torch.dtype, config: Any) -> None:
-        from libattn.vllm.latent import CpuLatent
+    def __init__(self, dtype: torch.dtype, config: Any, platform: str = "") -> None:
+        from libattn.vllm import latent
 
+        backend = latent.CpuLatent if (platform or DEVICE.type) == "cpu" else latent.CudaLatent
         self.dtype, self.size, self.runner = dtype, LATENT + ROPE, Runner(64)
         self.scale = 192**-0.5
         spec = vllm_standin.FullAttentionSpec(
@@ -192,7 +193,7 @@ class Latent(Dense):
         )
         torch.set_default_dtype(dtype)
         try:
-            impl = CpuLatent.get_impl_cls()(
+            impl = backend.get_impl_cls()(
                 HEADS,
                 self.size,
                 self.scale,
@@ -210,7 +211,7 @@ class Latent(Dense):
             torch.set_default_dtype(torch.float32)
         self.layer = types.SimpleNamespace(impl=impl)
         config.compilation_config.static_forward_context["latent"] = self.layer
-        self.builder = CpuLatent.get_builder_cls()(spec, ["latent"], config, DEVICE)
+        self.builder = backend.get_builder_cls()(spec, ["latent"], config, DEVICE)
         self.cache = torch.zeros(BLOCKS, 64, self.size, dtype=dtype, device=DEVICE)
         self.past = [[torch.empty(0, 1, self.size)] for _ in range(REQUESTS)]
         self.rows = [torch.zeros(512, h, self.size, dtype=dtype, device=DEVICE) for h in (HEADS, 1)]
@@ -220,8 +221,8 @@ class Latent(Dense):
     def write(self, slots: torch.Tensor, n: int) -> None:
         rows = self.rows[1][:n, 0]
         one = torch.ones((), device=DEVICE)
-        self.layer.impl.do_kv_cache_update(
-            rows[:, :LATENT], rows[:, None, LATENT:], self.cache, slots, "auto", one
+        self.layer.impl.do_kv_cache_update(  # False: skip_scale, which vLLM hands over since 0.33
+            rows[:, :LATENT], rows[:, None, LATENT:], self.cache, slots, "auto", one, False
         )
 
     def forward(self, metadata: Any, slots: torch.Tensor, n: int) -> None:
@@ -353,6 +354,9 @@ def main() -> int:
         2e-2 if is_gpu else exact,
         lambda: Latent(latent, config_of(latent, "auto", "FULL_DECODE_ONLY")),
     )
+    if not is_gpu:  # the classes of GPUs, here on this platform's tensors
+        made = lambda: Latent(latent, config_of(latent, "auto"), "cuda")  # noqa: E731
+        attempt(steps, f"latent, {latent}, as on a GPU", exact, made)
     if is_gpu:
         made = dense(torch.bfloat16, speculates=True)
         attempt(steps, "lengths of which the host has bounds", 2e-2, made, slack=5)

@@ -128,6 +128,9 @@ class MLACommonMetadataBuilder(AttentionMetadataBuilder[M]):
 class CPUMLABackend(AttentionBackend): ...
 
 
+class MLACommonBackend(AttentionBackend): ...
+
+
 class CPUMLAImpl:
     def __init__(
         self,
@@ -155,6 +158,10 @@ class CPUMLAImpl:
         self, kv_c_normed: Any, k_pe: Any, kv_cache: Any, slot_mapping: Any, kv_cache_dtype: str, k_scale: Any
     ) -> None:
         raise NotImplementedError
+
+
+class MLACommonImpl(CPUMLAImpl, Generic[M]):
+    """Only what libattn's class takes over of it."""
 
 
 @contextmanager
@@ -229,5 +236,5 @@ def install(device: str) -> None:
         module(f"vllm.{name}")
     module(
         "vllm.model_executor.layers.attention.mla_attention",
-        MLACommonMetadataBuilder=MLACommonMetadataBuilder,
+        **names("MLACommonBackend", "MLACommonImpl", "MLACommonMetadataBuilder"),
     )

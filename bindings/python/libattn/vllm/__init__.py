@@ -27,7 +27,7 @@ def register() -> None:
         return
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    register_backend(AttentionBackendEnum.CUSTOM, f"{__name__}.backend.Custom")
+    register_backend(AttentionBackendEnum.CUSTOM, f"{__name__}.choice.CUSTOM")
     # vLLM's CPU platform takes these whatever the flag says: it is read where they are resolved
     for name in ("CPU_ATTN", "CPU_MLA", "AMX_MLA"):
         register_backend(AttentionBackendEnum[name], f"{__name__}.choice.{name}")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in vLLM's registry for the backends of a platform that ignores --attention-backend: vLLM's own
-class, or libattn's if the flag says CUSTOM or LIBATTN_VLLM says override; decided when vLLM asks for it."""
+"""What stands in vLLM's registry, decided when vLLM asks for it. CUSTOM: a dense or a latent backend, as the model
+is. The backends of a platform that ignores --attention-backend: vLLM's own class, or libattn's if the flag says
+CUSTOM or LIBATTN_VLLM says override."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import os
 from typing import Any
 
 from vllm.config import get_current_vllm_config_or_none
+from vllm.platforms import current_platform
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
@@ -27,7 +29,16 @@ def is_asked_for() -> bool:
     return config is not None and config.attention_config.backend is AttentionBackendEnum.CUSTOM
 
 
+def _custom() -> str:
+    config = get_current_vllm_config_or_none()
+    model = None if config is None else config.model_config
+    is_latent = model is not None and model.use_mla and not current_platform.is_cpu()
+    return f"{__package__}.{'latent.CudaLatent' if is_latent else 'backend.Custom'}"
+
+
 def __getattr__(name: str) -> Any:
+    if name == "CUSTOM":
+        return resolve_obj_by_qualname(_custom())
     if name not in _OURS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if not is_asked_for():

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MLA models on CPUs: libattn attends over the latent cache; vLLM projects queries and outputs, and attends
-to prompts in its own dense form. Stands in the place of CPU_MLA."""
+"""MLA models: libattn attends over the latent cache; vLLM projects queries and outputs, and attends to prompts
+in its own dense form. On CPUs in the place of CPU_MLA, else what CUSTOM is for such a model."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from vllm.logger import init_logger
-from vllm.model_executor.layers.attention.mla_attention import MLACommonMetadataBuilder
+from vllm.model_executor.layers.attention.mla_attention import (
+    MLACommonBackend,
+    MLACommonImpl,
+    MLACommonMetadataBuilder,
+)
+from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend, CPUMLAImpl
 
 import libattn
 
 from .graphs import Graphs, is_recorded
-from .problems import lengths_of, open_group, problem_of, why_not
+from .problems import device_now, lengths_of, open_group, problem_of, why_not
 
 logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
 
@@ -33,9 +38,16 @@ def description(num_heads: int, kv_lora_rank: int, rope: int, scale: float) -> d
     }
 
 
-class LatentImpl(CPUMLAImpl):
-    def __init__(self, num_heads: int, head_size: int, scale: float, *args: Any, **kwargs: Any) -> None:
-        super().__init__(num_heads, head_size, scale, *args, **kwargs)
+class _Latent:
+    """What libattn computes, beside one of vLLM's classes."""
+
+    num_heads: int
+    scale: float
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.layer: libattn.Layer | None = None
         why = why_not(dtype=torch.get_default_dtype(), **self.description())
         if why is not None:
@@ -70,6 +82,7 @@ class LatentImpl(CPUMLAImpl):
         slot_mapping: torch.Tensor,
         kv_cache_dtype: str,
         k_scale: torch.Tensor,
+        *_: Any,  # skip_scale, since 0.33
     ) -> None:
         if self.layer is None or kv_cache.numel() == 0:
             return
@@ -79,7 +92,27 @@ class LatentImpl(CPUMLAImpl):
         self.layer.update_kv_cache(kv_c_normed[:n], rope[:n], slot_mapping=slots, kv_cache=kv_cache)
 
 
+class CpuLatentImpl(_Latent, CPUMLAImpl): ...
+
+
+class CudaLatentImpl(_Latent, MLACommonImpl[Any]):
+    can_return_lse_for_decode = False
+
+
 class LatentBuilder(MLACommonMetadataBuilder[Any]):
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> AttentionCGSupport:
+        """Decode steps of one token a request, as of the builder of dense layers."""
+        if device_now().is_cpu:
+            return AttentionCGSupport.NEVER
+        given = description(128, kv_cache_spec.head_size - 64, 64, 0.1)
+        given["features"] += ("capture",)
+        why = why_not(dtype=vllm_config.model_config.dtype, block_size=kv_cache_spec.block_size, **given)
+        if why is not None:
+            logger.info_once("libattn: attention stays out of CUDA graphs: %s", why)
+            return AttentionCGSupport.NEVER
+        return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         layers = vllm_config.compilation_config.static_forward_context
@@ -135,8 +168,40 @@ class CpuLatent(CPUMLABackend):
         return why_not(dtype=torch.bfloat16, **description(8, head_size - 64, 64, 0.1)) is None
 
     @staticmethod
-    def get_impl_cls() -> type[LatentImpl]:
-        return LatentImpl
+    def get_impl_cls() -> type[CpuLatentImpl]:
+        return CpuLatentImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[LatentBuilder]:
+        return LatentBuilder
+
+
+class CudaLatent(MLACommonBackend):
+    """--attention-backend CUSTOM for an MLA model on a GPU."""
+
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16"]
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
+        return [64]  # what FLASHMLA takes; TRITON_MLA takes it too
+
+    @classmethod
+    def supports_dtype(cls, dtype: torch.dtype) -> bool:
+        return why_not(dtype=dtype, block_size=64, **description(128, 512, 64, 0.1)) is None
+
+    @classmethod
+    def supports_head_size(cls, head_size: int) -> bool:
+        given = description(128, head_size - 64, 64, 0.1)
+        return why_not(dtype=torch.bfloat16, block_size=64, **given) is None
+
+    @staticmethod
+    def get_impl_cls() -> type[CudaLatentImpl]:
+        return CudaLatentImpl
 
     @staticmethod
     def get_builder_cls() -> type[LatentBuilder]:
