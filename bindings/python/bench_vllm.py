@@ -2,10 +2,12 @@
 """Tokens a second of a whole model in vLLM: its own backend against libattn, prefill and decode apart.
 
     python bench_vllm.py [--prompt 128 --prompt 3000] [--requests 4] [--rounds 3] [--model FOLDER]
+    python bench_vllm.py --device cuda [--own-backend FLASH_ATTN] [--graphs FULL_DECODE_ONLY] [--decode 128]
 
 Both engines are alive, each in its own process, and run in turn; the best of the rounds counts. The
 ratio by CPU time means something on a busy machine too.
-Without --model it is a random Llama of bfloat16: hidden size 1024, 6 layers, 16 query and 4 KV heads of 64.
+Without --model it is a random Llama of bfloat16: hidden size 1024, 6 layers, 16 query and 4 KV heads of 64; on a
+GPU 16 layers of Llama 3 8B's size (32 query and 8 KV heads of 128), whose weights vLLM makes up.
 """
 
 from __future__ import annotations
@@ -33,33 +35,59 @@ LLAMA = {
     "head_dim": 64,
     "max_position_embeddings": 8192,
 }
+LARGE = {  # of a GPU
+    "vocab_size": VOCABULARY,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 8192,
+}
 
 
-def make_model(folder: Path) -> Path:
+def make_model(folder: Path, device: str) -> Path:
     import torch
     import transformers
 
+    if device == "cuda":  # no weights: vLLM makes them up
+        config = transformers.LlamaConfig(**LARGE, architectures=["LlamaForCausalLM"], dtype="bfloat16")
+        config.save_pretrained(folder)
+        return folder
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
     model.to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 
-def serve(model: str, backend: str | None, requests: int) -> None:
+def on_gpu(args: Any) -> dict[str, Any]:
+    """vllm.LLM's arguments there: two engines share the device, and decode steps may be recorded."""
+    memory = {"gpu_memory_utilization": 0.2, "kv_cache_memory_bytes": 4 << 30, "max_num_batched_tokens": 8192}
+    sizes = sorted({1, 2, 4, args.requests})
+    graphs = {"mode": 0, "cudagraph_mode": args.graphs, "cudagraph_capture_sizes": sizes}
+    if args.graphs != "NONE":
+        memory |= {"enforce_eager": False, "compilation_config": graphs}
+    return memory | ({"load_format": "dummy"} if args.is_made_up else {})
+
+
+def serve(args: Any, backend: str | None) -> None:
     """A child: reads (prompt, decode, seed) a line, answers with seconds by the clock and of the CPUs."""
     from vllm import LLM, SamplingParams
 
+    given: dict[str, Any] = {"enforce_eager": True, "max_num_batched_tokens": 4096}
+    given |= on_gpu(args) if args.device == "cuda" else {}
+    requests = args.requests
     engine = LLM(
-        model=model,
+        model=args.model,
         skip_tokenizer_init=True,
-        enforce_eager=True,
         dtype="bfloat16",
         max_model_len=8192,
         max_num_seqs=requests,
-        max_num_batched_tokens=4096,
         enable_prefix_caching=False,
         disable_log_stats=True,
         attention_backend=backend,
+        **given,
     )
 
     def seconds(prompts: list[Any], tokens: int) -> tuple[list[float], list[Any]]:
@@ -89,12 +117,14 @@ def answer(child: subprocess.Popen[str], word: str) -> str:
     raise SystemExit(f"an engine ended with status {child.wait()}; run with --verbose to see why")
 
 
-def child_environment() -> dict[str, str]:
+def child_environment(device: str) -> dict[str, str]:
     """What vLLM gives its workers on a CPU: torch's own OpenMP for everybody."""
     import importlib.util
 
     env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **os.environ}
     env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if device != "cpu":
+        return env
     env.setdefault("OMP_WAIT_POLICY", "passive")  # or CPU time counts waiting
     torch = importlib.util.find_spec("torch")
     if torch is not None and torch.origin:
@@ -112,14 +142,23 @@ def main() -> None:
     parser.add_argument("--decode", type=int, default=32, help="decode steps")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="what vLLM runs on")
+    parser.add_argument("--own-backend", help="vLLM's own; without it, its default")
+    parser.add_argument(
+        "--graphs", default="NONE", help="on a GPU vLLM's cudagraph_mode, as FULL_DECODE_ONLY"
+    )
     parser.add_argument("--verbose", action="store_true", help="shows what the engines log")
     parser.add_argument("--serve", choices=("own", "libattn"), help=argparse.SUPPRESS)
+    parser.add_argument("--is-made-up", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        serve(args.model, "CUSTOM" if args.serve == "libattn" else None, args.requests)
+        serve(args, "CUSTOM" if args.serve == "libattn" else args.own_backend)
         return
     with tempfile.TemporaryDirectory() as scratch:
-        model = args.model or str(make_model(Path(scratch)))
+        model = args.model or str(make_model(Path(scratch), args.device))
+        more = ["--device", args.device, "--graphs", args.graphs]
+        more += ["--own-backend", args.own_backend] if args.own_backend else []
+        more += [] if args.model else ["--is-made-up"]
         children = {
             name: subprocess.Popen(
                 [
@@ -131,12 +170,13 @@ def main() -> None:
                     model,
                     "--requests",
                     str(args.requests),
+                    *more,
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None if args.verbose else subprocess.DEVNULL,
                 text=True,
-                env=child_environment(),
+                env=child_environment(args.device),
             )
             for name in ("own", "libattn")
         }

@@ -2,10 +2,12 @@
 """Greedy tokens of vLLM on libattn beside those of vLLM's own backend, for small models of random weights.
 
     python tests/vllm_tokens.py [--models llama,gemma2] [--dtype float32] [--kv-cache-dtype fp8]
+    python tests/vllm_tokens.py --device cuda [--own-backend TRITON_ATTN] [--graphs FULL_DECODE_ONLY]
 
 Needs vllm and transformers; without them it says so and passes. Prompts are of several lengths, two with a
 common prefix; prefills are cut in chunks. Where tokens differ, the logprobs of the first difference are
-compared: they may part only at a near tie. Both engines run in this process.
+compared: they may part only at a near tie. Both engines run in this process. --engine takes what else is
+handed to vllm.LLM, as JSON.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
+import json
 import os
 import random
 import sys
@@ -35,6 +38,7 @@ def environment() -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # apply_model sends a function
+    os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # or vLLM's Triton kernels round float32 to TF32
 
 
 def prompts(seed: int) -> list[list[int]]:
@@ -42,6 +46,18 @@ def prompts(seed: int) -> list[list[int]]:
     some = [[r.randrange(3, vllm_models.VOCABULARY) for _ in range(n)] for n in (1, 17, 64, 150, 233)]
     common = some[3]  # longer than a cache block
     return [*some, common + some[1], common + some[2]]
+
+
+def how(args: Any) -> dict[str, Any]:
+    """What else vllm.LLM is told."""
+    more: dict[str, Any] = {"enforce_eager": args.graphs == "NONE"}
+    if args.device == "cuda":  # others may use the device, so no memory is measured
+        more |= {"gpu_memory_utilization": 0.03, "kv_cache_memory_bytes": 256 << 20}
+    if args.graphs != "NONE":
+        pieces = "PIECEWISE" in args.graphs  # graphs of pieces are cut by torch.compile
+        sizes = {"cudagraph_capture_sizes": [1, 2, 4]}
+        more["compilation_config"] = {"mode": 3 if pieces else 0, "cudagraph_mode": args.graphs, **sizes}
+    return more | json.loads(args.engine)
 
 
 def run(model: Path, backend: str | None, args: Any) -> tuple[list[Any], str]:
@@ -52,7 +68,6 @@ def run(model: Path, backend: str | None, args: Any) -> tuple[list[Any], str]:
     engine = LLM(
         model=str(model),
         skip_tokenizer_init=True,
-        enforce_eager=True,
         dtype=args.dtype,
         kv_cache_dtype=args.kv_cache_dtype,
         max_model_len=512,
@@ -61,6 +76,7 @@ def run(model: Path, backend: str | None, args: Any) -> tuple[list[Any], str]:
         attention_backend=backend,
         seed=0,
         disable_log_stats=True,
+        **how(args),
     )
     impls: set[str] = set()
 
@@ -80,6 +96,12 @@ def run(model: Path, backend: str | None, args: Any) -> tuple[list[Any], str]:
     cleanup_dist_env_and_memory()
     gc.collect()
     return [o.outputs[0] for o in (*outputs, *again)], ", ".join(sorted(impls))
+
+
+def own_backend(name: str, args: Any) -> str | None:
+    if args.own_backend or args.device == "cpu":
+        return args.own_backend
+    return "TRITON_MLA" if name == "deepseek" else "TRITON_ATTN"
 
 
 def compare(own: list[Any], ours: list[Any], tie: float) -> tuple[int, int, float, list[str]]:
@@ -113,6 +135,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", default=",".join(vllm_models.MODELS))
     parser.add_argument("--dtype", default="float32", choices=TIE)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="what vLLM must run on")
+    parser.add_argument(
+        "--own-backend", help="vLLM's own; its default on a CPU, else TRITON_ATTN, TRITON_MLA"
+    )
+    parser.add_argument("--graphs", default="NONE", help="vLLM's cudagraph_mode, as FULL_DECODE_ONLY")
+    parser.add_argument("--engine", default="{}", help="more of vllm.LLM's arguments, as JSON")
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--own-kv-cache-dtype", help="vLLM's own run with another cache (default: the same)")
     parser.add_argument("--tokens", type=int, default=24)
@@ -126,6 +154,11 @@ def main() -> int:
         print(f"1..0 # SKIP {', '.join(missing)} is not installed")
         return 0
     environment()
+    from vllm.platforms import current_platform
+
+    if current_platform.device_type != args.device:
+        print(f"1..0 # SKIP vLLM runs on {current_platform.device_type} here, not on {args.device}")
+        return 0
     names = args.models.split(",")
     print(f"1..{len(names)}", flush=True)
     failed, tie = 0, args.tie or TIE[args.dtype]
@@ -136,7 +169,7 @@ def main() -> int:
             start = time.time()
             try:
                 args.kv_cache_dtype = own_dtype
-                own, own_class = run(model, None, args)
+                own, own_class = run(model, own_backend(name, args), args)
                 args.kv_cache_dtype = ours_dtype
                 ours, our_class = run(model, "CUSTOM", args)
             except Exception as error:  # noqa: BLE001 - the other models still run
