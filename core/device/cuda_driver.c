@@ -36,7 +36,10 @@ static const char *const names[] = {"cuInit",
                                     "cuGraphInstantiateWithFlags",
                                     "cuGraphDestroy",
                                     "cuGraphLaunch",
-                                    "cuGraphExecDestroy"};
+                                    "cuGraphExecDestroy",
+                                    "cuStreamWaitEvent",
+                                    "cuStreamCreateWithPriority",
+                                    "cuCtxGetStreamPriorityRange"};
 enum { NUM_NAMES = sizeof names / sizeof names[0] };
 _Static_assert(sizeof(struct attni_cuda_driver) == NUM_NAMES * sizeof(void *), "a name for each function");
 

@@ -43,6 +43,9 @@ struct attni_cuda_driver {
     int (*graph_destroy)(void *graph);
     int (*exec_launch)(void *exec, void *stream);
     int (*exec_destroy)(void *exec);
+    int (*stream_wait_event)(void *stream, void *event, unsigned flags);
+    int (*stream_create_ranked)(void **stream, unsigned flags, int priority);
+    int (*priority_range)(int *least, int *greatest);
 };
 
 /*

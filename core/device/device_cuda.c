@@ -218,6 +218,19 @@ static int cuda_stream_create(int32_t id, void **stream, attn_error_t *error) {
     return code;
 }
 
+static int cuda_stream_create_first(int32_t id, void **stream, attn_error_t *error) {
+    const struct attni_cuda_driver *d;
+    void *made = NULL;
+    int least = 0, greatest = 0, code = enter(&d, id, error);
+    if (code != ATTN_OK) return code;
+    int status = d->priority_range(&least, &greatest);
+    if (status == 0) status = d->stream_create_ranked(&made, NON_BLOCKING, greatest);
+    code = failed(status, id, "creating a stream", error);
+    leave(d);
+    if (code == ATTN_OK) *stream = made;
+    return code;
+}
+
 static int destroy_stream(const struct attni_cuda_driver *d, void *p) {
     return d->stream_destroy(p);
 }
@@ -252,6 +265,15 @@ static int cuda_event_record(int32_t id, void *event, void *stream, attn_error_t
     const int status = d->event_record(event, stream);
     leave(d);
     return failed(status, id, "recording an event", error);
+}
+
+static int cuda_stream_wait(int32_t id, void *stream, void *event, attn_error_t *error) {
+    const struct attni_cuda_driver *d;
+    int code = enter(&d, id, error);
+    if (code != ATTN_OK) return code;
+    const int status = d->stream_wait_event(stream, event, 0);
+    leave(d);
+    return failed(status, id, "waiting for an event", error);
 }
 
 static int cuda_event_seconds(int32_t id, void *first, void *last, double *seconds, attn_error_t *error) {
@@ -349,4 +371,6 @@ const attn_device_kind_t attni_device_cuda = {.struct_size = sizeof(attn_device_
                                               .enter = cuda_enter,
                                               .leave = cuda_leave,
                                               .native_function = attni_cuda_function,
-                                              .is_capturing = cuda_is_capturing};
+                                              .is_capturing = cuda_is_capturing,
+                                              .stream_wait = cuda_stream_wait,
+                                              .stream_create_first = cuda_stream_create_first};

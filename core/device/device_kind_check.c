@@ -38,6 +38,8 @@ static const char *missing_function(const attn_device_kind_t *k) {
                      {graphs, k->capture_end != NULL, "capture_end"},
                      {graphs, k->graph_launch != NULL, "graph_launch"},
                      {graphs, k->graph_destroy != NULL, "graph_destroy"},
+                     {k->stream_wait != NULL, events, "event_create"},
+                     {k->stream_create_first != NULL, streams, "stream_create"},
                      {k->enter != NULL, k->leave != NULL, "leave"}};
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
         if (functions[i].is_wanted && !functions[i].is_there) return functions[i].name;

@@ -185,6 +185,14 @@ static void test_contexts(void) {
     is_int(depth(), 1, "while it lasts");
     cuda->leave(1, previous);
     cuda->stream_destroy(1, stream);
+    void *first = NULL, *event = NULL;
+    is_int(cuda->stream_create_first(1, &first, &error), ATTN_OK, "a stream that goes first: %s", error.text);
+    is_int(cuda->event_create(1, &event, &error) || cuda->event_record(1, event, first, &error) ||
+               cuda->stream_wait(1, first, event, &error),
+           0, "waits for an event: %s", error.text);
+    is_int(cuda->stream_wait(1, first, NULL, &error), ATTN_E_DEVICE, "and not for none");
+    cuda->event_destroy(1, event);
+    cuda->stream_destroy(1, first);
     cuda->free(1, memory);
     is_int(depth(), 0, "and leaves it");
     is_int(contexts[1], 1, "one context for all of that");

@@ -108,6 +108,9 @@ EXPORT int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long l
 EXPORT int cuGraphDestroy(void *graph);
 EXPORT int cuGraphLaunch(void *exec, void *stream);
 EXPORT int cuGraphExecDestroy(void *exec);
+EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
+EXPORT int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority);
+EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest);
 
 int cuCtxSynchronize(void) {
     return depth < 1;
@@ -170,4 +173,13 @@ int cuGraphLaunch(void *exec, void *stream) {
 }
 int cuGraphExecDestroy(void *exec) {
     return exec != &thing;
+}
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    return stream != &thing || event != &thing || flags != 0 || depth < 1;
+}
+int cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    return *least = 0, *greatest = -5, depth < 1;
+}
+int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
+    return *stream = &thing, flags != 1 || priority != -5;
 }

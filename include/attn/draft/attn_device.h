@@ -101,6 +101,15 @@ typedef struct attn_device_kind {
      * that, else 0. The hooks ask, because a copy to the host would break a capture; without this operation
      * they take a batch with ATTN_BATCH_CAPTURE for one. (optional) [any thread] [capture-safe] */
     int (*is_capturing)(int32_t id, void *stream, uint32_t *capturing, attn_error_t *error);
+
+    /* What is put on the stream from here on runs after `event`, as it was last recorded. Layers over ranks
+     * exchange one part of a prompt beside attention to another with it; without it they do so by turns. A
+     * stream that waits for an event of one that is captured is captured with it, event_record included.
+     * (optional, needs events) [any thread] [capture-safe] */
+    int (*stream_wait)(int32_t id, void *stream, void *event, attn_error_t *error);
+    /* As stream_create; of what is ready on several streams, this one's is begun first. NULL: as
+     * stream_create. (optional, needs streams) [any thread] */
+    int (*stream_create_first)(int32_t id, void **stream, attn_error_t *error);
 } attn_device_kind_t;
 
 /* ---------------------------------------------- for engines: functions of libattn */
