@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranks_peers.c: memory that all ranks of a group load and store, in which small batches are exchanged
- * (semantics 8.6): whether there is any, what lies where, and what its kernels say when a rank does not
+/* ranks_peers.c: memory that all ranks of a group load and store, in which batches are exchanged (semantics
+ * 8.6): whether there is any, what lies where, and what its kernels say when a rank does not
  * come. */
 #include "device/merge_kind.h"
 #include "group/ranks.h"
 
 #include <stdio.h>
 
-/* Larger batches are bound by the links, and the communicator's calls are as fast there. */
-enum { MOST_TOKENS = 256, MOST_QUERY_BYTES = 8 << 20 };
+/* A packed message is twice as long as it is and saves some microseconds, which is as much as a link takes
+ * for so many bytes, of all ranks'. */
+enum { MOST_PACKED_BYTES = 512 << 10 };
 
 static int is_plain_float(uint32_t dtype) {
     return dtype == ATTN_DTYPE_FLOAT32 || dtype == ATTN_DTYPE_FLOAT16 || dtype == ATTN_DTYPE_BFLOAT16;
@@ -34,10 +35,8 @@ int attni_ranks_open_peers(attn_group_t *g, const attn_comm_t *comm, attn_error_
     struct attni_ranks *k = g->ranks;
     const uint64_t heads = (uint64_t)k->world * (uint64_t)k->heads,
                    row = heads * (uint64_t)k->query_size * attn_dtype_size(g->problem.dtype);
-    uint64_t tokens = g->problem.max_num_batched_tokens, bytes = ATTN_PEERS_CONTROL_BYTES;
-    if (tokens > MOST_TOKENS) tokens = MOST_TOKENS;
-    if (tokens > MOST_QUERY_BYTES / row) tokens = MOST_QUERY_BYTES / row;
-    if (tokens == 0) return ATTN_OK;
+    const uint64_t tokens = g->problem.max_num_batched_tokens;
+    uint64_t bytes = ATTN_PEERS_CONTROL_BYTES;
     k->peers = (attn_peers_t){.struct_size = sizeof k->peers,
                               .world = k->world,
                               .rank = k->rank,
@@ -49,6 +48,7 @@ int attni_ranks_open_peers(attn_group_t *g, const attn_comm_t *comm, attn_error_
                               .value_size = (int32_t)k->value_size,
                               .lse_columns = (int32_t)tokens,
                               .device_id = k->device_id,
+                              .parts = 1,
                               .limit_ms = comm->limit_ms,
                               .of_rank = k->peer_memory};
     k->peers.query_at = place(&bytes, tokens * row);
@@ -56,6 +56,8 @@ int attni_ranks_open_peers(attn_group_t *g, const attn_comm_t *comm, attn_error_
         place(&bytes, tokens * heads * (uint64_t)k->value_size * attn_dtype_size(k->partial));
     k->peers.lse_at = place(&bytes, 4 * heads * tokens);
     k->peers.places_at = place(&bytes, 8 * tokens);
+    k->peers.packed_bytes = MOST_PACKED_BYTES / (uint64_t)k->world / 256 * 256;
+    k->peers.packed_at = place(&bytes, 2 * (uint64_t)k->world * k->peers.packed_bytes);
     attn_error_t own = {.struct_size = sizeof own};
     const int code = comm->peers(comm->ctx, bytes, k->peer_memory, &own);
     if (code == ATTN_E_UNSUPPORTED) return ATTN_OK;

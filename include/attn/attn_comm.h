@@ -29,10 +29,11 @@
  * stream.
  *
  * PEERS: where the communicator gives memory that all ranks load and store (`peers`), all are asked to join
- * by all-to-all, and the plugin that merges has kernels for it, small batches (decodes) are exchanged inside
- * two kernels, without calls of the communicator: the first stores the queries where they are wanted, the
- * second loads the peers' results and merges them. They wait on the device; a wait longer than limit_ms
- * ends, and the next build_metadata says which rank did not come.
+ * by all-to-all, and the plugin that merges has kernels for it, batches are exchanged inside two kernels,
+ * without calls of the communicator: the first stores the queries where they are wanted, the second takes
+ * the peers' results and merges them. Prompts are cut into parts, of which one is exchanged while another is
+ * attended to. The kernels wait on the device; a wait longer than limit_ms ends, and the next build_metadata
+ * says which rank did not come.
  *
  * The communicator is the engine's: libattn links no transport. attn_comm_threads.h makes one of threads,
  * attn_comm_mpi.h one of MPI, attn_comm_nccl.h one of NCCL, and attn_comm_staged.h takes one of host

@@ -91,18 +91,28 @@ typedef struct attn_peers {
     int32_t query_size; /* a row has a multiple of 16 bytes */
     int32_t value_size; /* a multiple of 8 */
     int32_t lse_columns;
-    int32_t device_id; /* of this rank's memory and stream */
-    int32_t reserved;
-    uint64_t limit_ms;    /* of a wait for another rank, at least 1 */
-    uint64_t query_at;    /* [T, world num_heads, query_size], received */
-    uint64_t output_at;   /* [T, world num_heads, value_size], this rank's partial results */
-    uint64_t lse_at;      /* float32 [world num_heads, lse_columns], with their LSE */
-    uint64_t places_at;   /* int64 [T]: t, or another number where this rank has no key of token t */
+    int32_t device_id;   /* of this rank's memory and stream */
+    int32_t first_token; /* of the batch: token 0 of the regions below */
+    uint64_t limit_ms;   /* of a wait for another rank, at least 1 */
+    uint64_t query_at;   /* [T, world num_heads, query_size], received */
+    uint64_t output_at;  /* [T, world num_heads, value_size], this rank's partial results */
+    uint64_t lse_at;     /* float32 [world num_heads, lse_columns], with their LSE */
+    uint64_t
+        places_at; /* int64 [T]: first_token + t, or another number where this rank has no key of token t */
     void *const *of_rank; /* [world] */
+    /* [2][world][packed_bytes], zeroes at first: for queries and for results, room for what each rank sends in
+     * a form of the functions' own. packed_bytes 0: there is none, and where it is too small it is not used */
+    uint64_t packed_at;
+    uint64_t packed_bytes;
+    /* The queries of parts 0, 1 .. parts - 1 of a batch are exchanged one after the other, and behind them
+     * the results in the same order, all on one stream; of a batch in one piece parts is 1. */
+    int32_t part;
+    int32_t parts;
 } attn_peers_t;
 
-/* The first member of the memory's control bytes: bit r says that rank r did not come within the limit.
- * Results of that call and of all later ones are not numbers then, on this rank and in the end on all. */
+/* The first member of the memory's control bytes: bit r says that rank r did not come within the limit. What
+ * was not there of that call's results, and those of all later ones, are not numbers then, on this rank and
+ * in the end on all. */
 typedef uint64_t attn_peers_failed_t;
 
 typedef struct attn_merge_table {

@@ -29,6 +29,8 @@ static int begin(peers_params *p, const attn_peers_t *raw, attn_peers_t *peers, 
     p->heads = peers->num_heads, p->group = peers->num_heads / peers->num_kv_heads;
     p->limit_ns = peers->limit_ms * 1000000;
     p->partial = type_of(peers->partial_dtype);
+    p->part = peers->part, p->parts = peers->parts, p->first = peers->first_token;
+    p->packed_bytes = peers->packed_bytes;
     p->lse_at = peers->lse_at, p->places_at = peers->places_at, p->columns = peers->lse_columns;
     return ATTN_OK;
 }
@@ -52,6 +54,7 @@ int gpu_peers_query(const attn_peers_t *raw, const DLTensor *query, int64_t num_
     if (code != ATTN_OK) return code;
     const uint64_t row = (uint64_t)peers.query_size * attn_dtype_size(peers.dtype);
     p.at = peers.query_at;
+    p.packed_at = peers.packed_at;
     p.unit = 16;
     if (query != NULL) {
         const uint64_t token = (uint64_t)attn_byte_stride(query, 0),
@@ -71,6 +74,7 @@ int gpu_peers_join(const attn_peers_t *raw, int64_t num_tokens, const DLTensor *
     int code = begin(&p, raw, &peers, num_tokens, error);
     if (code != ATTN_OK) return code;
     p.at = peers.output_at;
+    p.packed_at = peers.packed_at + (uint64_t)peers.world * peers.packed_bytes;
     p.size = peers.value_size;
     for (p.lanes = 1; p.lanes * 8 < p.size && p.lanes < 128; p.lanes *= 2)
         ;

@@ -13,7 +13,8 @@ enum { PEERS_MAX = 8 };
 /* Words marked [rank] are written by that rank, the others by the owner. All begin at 0. */
 typedef struct peers_control {
     uint64_t failed;            /* bit r: rank r did not come in time; then nothing is waited for or said */
-    uint32_t epoch;             /* exchanges whose queries are here */
+    uint32_t epoch;             /* number of the exchange whose queries are here; from 1, never 0 */
+    uint32_t joined;            /* of the one that was joined last */
     uint32_t arrived;           /* blocks of the running kernel that are done with sending */
     uint32_t query[PEERS_MAX];  /* [rank]: its queries of exchange number .. are here */
     uint32_t result[PEERS_MAX]; /* [rank]: its results of exchange number .. are in its memory */
@@ -23,9 +24,11 @@ typedef struct peers_params {
     char *base[PEERS_MAX];                     /* memory of the ranks, as this one reaches it */
     int32_t world, rank, tokens, heads, group; /* group: query heads of a rank per KV head */
     int32_t size;                              /* elements of a row; of queries: units */
+    int32_t part, parts, first;                /* of the batch; its first token */
     uint64_t limit_ns;
-    uint64_t at, lse_at, places_at; /* the queries, or the results, bytes from base */
-    int64_t columns;                /* of the LSE */
+    uint64_t at, lse_at, places_at;   /* the queries, or the results, bytes from base */
+    uint64_t packed_at, packed_bytes; /* [rank]: room for a packed message of that rank, and how large */
+    int64_t columns;                  /* of the LSE */
     /* queries: */
     const void *from;              /* NULL: none, but the others do not wait */
     int64_t from_token, from_head; /* strides, in units */

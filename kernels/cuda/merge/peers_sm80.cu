@@ -9,7 +9,12 @@
  *
  * Exchanges are counted on the device, so that a replayed graph goes on counting. One set of buffers is
  * enough: who is in join e + 1 has queries e + 1 of all ranks, so all are through join e; who stores queries
- * e + 1 is through join e, so all have attended with queries e.
+ * e + 1 is through join e, so all have attended with queries e. Packed queries and packed results have rooms
+ * of their own, since who has all results of e may send queries e + 1 while another still unpacks results e.
+ *
+ * Small messages are packed: every 8 bytes on their way are 4 of the message and the number of the exchange,
+ * so who finds the number has the bytes, and neither side waits for a fence, a flag or a load over the link.
+ * Queries are then unpacked where they arrive, and results are pushed instead of loaded.
  *
  * A wait is bounded. After one that was not met this rank says nothing more, so that nobody takes what it
  * leaves for results, its own results are not numbers, and the host finds `failed`.
@@ -23,9 +28,10 @@
 
 using namespace attn_cuda;
 
-/* Ranks that are streams of one device wait for each other's attention there: all together they must leave
- * it room, so MOST_BLOCKS are those of world - 1 ranks. */
-enum { THREADS = 256, MOST_BLOCKS = 64, EIGHT = 8 };
+/* Ranks that are streams of one device wait for each other's attention there: all blocks that wait together
+ * must leave it room, so MOST_BLOCKS are those of world - 1 ranks. Larger messages have more blocks, of which
+ * one waits: a link is full when enough is under way. */
+enum { THREADS = 256, MOST_BLOCKS = 64, LINK_BLOCKS = 512, EIGHT = 8 };
 
 __device__ __forceinline__ uint32_t load_acquire(const uint32_t *at) {
     uint32_t x;
@@ -63,14 +69,70 @@ __device__ void wait_for_all(const peers_params &p, peers_control *own, const ui
     __syncthreads();
 }
 
+/* The numbers of the exchange: of queries before they are told, of results those of its queries. All parts'
+ * queries come before the first part's results. */
+__device__ __forceinline__ uint32_t query_number(const peers_params &p, const peers_control *own) {
+    return *(const volatile uint32_t *)&own->joined + 1 + (uint32_t)p.part;
+}
+__device__ __forceinline__ uint32_t join_number(const peers_params &p, const peers_control *own) {
+    return *(const volatile uint32_t *)&own->epoch + 1 + (uint32_t)p.part - (uint32_t)p.parts;
+}
+/* What stands in packed messages, never 0: memory that nobody has written holds 0. */
+__device__ __forceinline__ uint32_t mark_of(uint32_t number) {
+    return number << 1 | 1;
+}
+
+/* -------------------------------------------------------------------- packed */
+
+/* 8 bytes of a message at 16 of its room. */
+__device__ __forceinline__ void put(char *at, uint64_t x, uint32_t epoch) {
+    const uint64_t mark = (uint64_t)epoch << 32, low = (x & 0xffffffffu) | mark, high = x >> 32 | mark;
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(low), "l"(high) : "memory");
+}
+/* What a thread waits for, one message after the other. */
+struct patience {
+    peers_control *own;
+    uint64_t begin, limit_ns;
+    uint32_t epoch;
+    bool is_over; /* a rank did not come */
+};
+__device__ __forceinline__ uint64_t take(patience *w, const char *at, int rank) {
+    uint64_t low = 0, high = 0;
+    for (uint32_t tries = 1; !w->is_over; tries++) {
+        asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                     : "=l"(low), "=l"(high)
+                     : "l"(at)
+                     : "memory");
+        if ((uint32_t)(low >> 32) == w->epoch && (uint32_t)(high >> 32) == w->epoch) break;
+        if (tries % 64 != 0) continue;
+        if (w->begin == 0) w->begin = nanoseconds();
+        if (nanoseconds() - w->begin <= w->limit_ns) continue;
+        atomicOr((unsigned long long *)&w->own->failed, 1ull << rank);
+        w->is_over = true;
+    }
+    return (low & 0xffffffffu) | high << 32;
+}
+/* The room in the memory of rank `at` for messages of rank `from`. */
+__device__ __forceinline__ char *room_of(const peers_params &p, int at, int from) {
+    return p.base[at] + p.packed_at + (uint64_t)from * p.packed_bytes;
+}
+
 /* ------------------------------------------------------------------- queries */
+
+/* Releases what the block has stored and acquires what those before it have: the last one's store_release
+ * covers all. */
+__device__ __forceinline__ uint32_t count_in(uint32_t *at) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");
+    return before;
+}
 
 template <class UNIT>
 __global__ void __launch_bounds__(THREADS) query_kernel(const __grid_constant__ peers_params p) {
     __shared__ int is_last;
     peers_control *own = control_of(p, p.rank);
     const uint64_t failed = failed_of(own);
-    const uint32_t epoch = *(volatile uint32_t *)&own->epoch + 1;
+    const uint32_t epoch = query_number(p, own);
     const int row = p.heads * p.size, count = p.from && !failed ? p.tokens * row : 0;
     for (int i = blockIdx.x * THREADS + threadIdx.x; i < count; i += gridDim.x * THREADS) {
         const int t = i / row, h = i % row / p.size, c = i % p.size, kv = h / p.group;
@@ -83,11 +145,7 @@ __global__ void __launch_bounds__(THREADS) query_kernel(const __grid_constant__ 
         }
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence_system();
-        is_last = atomicAdd(&own->arrived, 1u) == gridDim.x - 1;
-        __threadfence_system();
-    }
+    if (threadIdx.x == 0) is_last = count_in(&own->arrived) == gridDim.x - 1;
     __syncthreads();
     if (!is_last) return;
     if (threadIdx.x < p.world && !failed) store_release(&control_of(p, threadIdx.x)->query[p.rank], epoch);
@@ -95,10 +153,61 @@ __global__ void __launch_bounds__(THREADS) query_kernel(const __grid_constant__ 
     if (threadIdx.x == 0) own->arrived = 0, own->epoch = epoch;
 }
 
+__device__ __forceinline__ uint64_t load_words(const uint4 *from, int64_t row, int c) {
+    return ((const uint64_t *)(from + row))[c];
+}
+__device__ __forceinline__ uint64_t load_words(const uint16_t *from, int64_t row, int c) {
+    uint64_t x = 0;
+    for (int i = 0; i < 4; i++)
+        x |= (uint64_t)from[row + c * 4 + i] << i * 16;
+    return x;
+}
+
+template <class UNIT>
+__global__ void __launch_bounds__(THREADS) query_packed_kernel(const __grid_constant__ peers_params p) {
+    peers_control *own = control_of(p, p.rank);
+    const uint32_t number = query_number(p, own), epoch = mark_of(number);
+    const int words = (int)(p.size * sizeof(UNIT) / 8), row = p.heads * words, count = p.tokens * row;
+    uint64_t *const to = (uint64_t *)(p.base[p.rank] + p.at);
+    patience w = {own, 0, p.limit_ns, epoch, failed_of(own) != 0};
+    if (blockIdx.x == 0 && threadIdx.x == 0) own->epoch = number; /* nobody reads it here */
+    if (w.is_over) return;
+    const int first = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
+    for (int from = p.rank, k = 0; k < 2; k++) /* first all that is sent, then all that comes */
+        for (int i = first; i < count; i += step) {
+            const int t = i / row, h = i % row / words, c = i % words, kv = h / p.group;
+            const int64_t token = (int64_t)t * p.heads * p.world,
+                          head = (int64_t)kv * p.world * p.group + h % p.group;
+            if (k == 0) {
+                const uint64_t x =
+                    p.from ? load_words((const UNIT *)p.from, t * p.from_token + h * p.from_head, c) : 0;
+                for (int n = 1; n < p.world; n++)
+                    put(room_of(p, (from + n) % p.world, from) + (int64_t)i * 16, x, epoch);
+                to[(token + head + from * p.group) * words + c] = x;
+            } else
+                for (int n = 1; n < p.world; n++) {
+                    const int r = (from + n) % p.world;
+                    to[(token + head + r * p.group) * words + c] =
+                        take(&w, room_of(p, from, r) + (int64_t)i * 16, r);
+                }
+        }
+}
+
+static unsigned blocks_of(const peers_params *p, int64_t threads) {
+    const int64_t blocks = (threads + THREADS - 1) / THREADS, most = MOST_BLOCKS / (p->world - 1);
+    return (unsigned)(blocks < most ? blocks : most);
+}
+
 extern "C" int peers_query_run(const peers_params *p, void *stream) {
+    const int64_t bytes = (int64_t)p->tokens * p->heads * p->size * p->unit;
+    if (p->unit * p->size % 8 == 0 && 2 * (uint64_t)bytes <= p->packed_bytes) {
+        const unsigned grid = blocks_of(p, bytes / 8);
+        return p->unit == 16 ? launch_kernel(query_packed_kernel<uint4>, grid, THREADS, 0, stream, *p)
+                             : launch_kernel(query_packed_kernel<uint16_t>, grid, THREADS, 0, stream, *p);
+    }
     const int64_t units = p->from ? (int64_t)p->tokens * p->heads * p->size : 1,
                   blocks = (units + THREADS - 1) / THREADS;
-    const unsigned grid = (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
+    const unsigned grid = (unsigned)(blocks < LINK_BLOCKS ? blocks : LINK_BLOCKS); /* its last one waits */
     return p->unit == 16 ? launch_kernel(query_kernel<uint4>, grid, THREADS, 0, stream, *p)
                          : launch_kernel(query_kernel<uint16_t>, grid, THREADS, 0, stream, *p);
 }
@@ -122,18 +231,81 @@ struct eight {
     }
 };
 
-template <int N, int TYPE>
+/* The place of head h of rank r among those of all. */
+__device__ __forceinline__ int64_t head_of(const peers_params &p, int h, int r) {
+    return ((int64_t)(h / p.group) * p.world + r) * p.group + h % p.group;
+}
+/* Of the rank whose memory this is, if it has a key of token t. */
+__device__ __forceinline__ float lse_in(const peers_params &p, const char *base, int64_t head, int t) {
+    const float lse = __ldcg((const float *)(base + p.lse_at) + head * p.columns + t);
+    return __ldcg((const long long *)(base + p.places_at) + t) != p.first + t ? -INFINITY : lse;
+}
+
+/* Eight values of a packed row: BYTES times 8 bytes, at c. */
+template <int TYPE>
+__device__ __forceinline__ void take_eight(eight<TYPE> *x, patience *w, const char *row, int c, int rank) {
+    uint64_t *raw = (uint64_t *)x->raw;
+#pragma unroll
+    for (unsigned i = 0; i < sizeof x->raw / 8; i++)
+        raw[i] = take(w, row + (c / EIGHT * (sizeof x->raw / 8) + i) * 16, rank);
+}
+
+/* This rank's results of the others' heads go there, row after row, the LSE behind its values. */
+template <int TYPE>
+__device__ __forceinline__ void send_packed(const peers_params &p, uint32_t epoch, int row_bytes) {
+    constexpr int BYTES = TYPE == MERGE_F32 ? 4 : 2;
+    const char *own = p.base[p.rank];
+    const int rows = p.tokens * p.heads, lane = threadIdx.x & (p.lanes - 1), per_block = THREADS / p.lanes;
+    for (int row = blockIdx.x * per_block + threadIdx.x / p.lanes; row < rows; row += gridDim.x * per_block)
+        for (int n = 1; n < p.world; n++) {
+            const int r = (p.rank + n) % p.world, t = row / p.heads;
+            const int64_t head = head_of(p, row % p.heads, r),
+                          at = ((int64_t)t * p.heads * p.world + head) * p.size;
+            char *to = room_of(p, r, p.rank) + (int64_t)row * row_bytes;
+            for (int c = lane * EIGHT; c < p.size; c += p.lanes * EIGHT) {
+                eight<TYPE> x;
+                x.load(own + p.at + (at + c) * BYTES);
+#pragma unroll
+                for (int i = 0; i < BYTES; i++)
+                    put(to + (c / EIGHT * BYTES + i) * 16, ((const uint64_t *)x.raw)[i], epoch);
+            }
+            if (lane == 0)
+                put(to + row_bytes - 16, (uint64_t)__float_as_uint(lse_in(p, own, head, t)), epoch);
+        }
+}
+
+/* How results come: what every block waits for, or a kernel before this one. */
+enum how { PACKED, BY_FLAGS, WAITED };
+
+__device__ void tell_results(const peers_params &p, const peers_control *own, uint32_t number) {
+    if (threadIdx.x < p.world && failed_of(own) == 0)
+        store_release(&control_of(p, threadIdx.x)->result[p.rank], number);
+}
+
+__global__ void wait_kernel(const __grid_constant__ peers_params p) {
+    peers_control *own = control_of(p, p.rank);
+    const uint32_t number = join_number(p, own);
+    tell_results(p, own, number);
+    wait_for_all(p, own, own->result, number);
+}
+
+template <int N, int TYPE, how HOW>
 __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ peers_params p) {
     constexpr int BYTES = TYPE == MERGE_F32 ? 4 : 2;
+    constexpr bool IS_PACKED = HOW == PACKED;
     peers_control *own = control_of(p, p.rank);
-    const uint32_t epoch = *(volatile uint32_t *)&own->epoch;
-    if (blockIdx.x == 0 && threadIdx.x < p.world && failed_of(own) == 0) {
-        __threadfence_system();
-        store_release(&control_of(p, threadIdx.x)->result[p.rank], epoch);
+    const uint32_t number = join_number(p, own), epoch = IS_PACKED ? mark_of(number) : number;
+    const int row_bytes = 2 * p.size * BYTES + 16; /* packed */
+    patience w = {own, 0, p.limit_ns, epoch, failed_of(own) != 0};
+    if (IS_PACKED) {
+        if (!w.is_over) send_packed<TYPE>(p, epoch, row_bytes);
+    } else if (HOW == BY_FLAGS) {
+        if (blockIdx.x == 0) tell_results(p, own, number);
+        wait_for_all(p, own, own->result, number);
+        w.is_over = failed_of(own) != 0;
     }
-    wait_for_all(p, own, own->result, epoch);
-    if (!p.output) return;
-    const bool is_lost = failed_of(own) != 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) own->joined = number; /* nobody reads it here */
+    if (!IS_PACKED && !p.output) return;
     const int rows = p.tokens * p.heads, lane = threadIdx.x & (p.lanes - 1), per_block = THREADS / p.lanes;
     for (int row = blockIdx.x * per_block + threadIdx.x / p.lanes; row < rows; row += gridDim.x * per_block) {
         const int t = row / p.heads, h = row % p.heads;
@@ -144,11 +316,20 @@ __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ p
 #pragma unroll
         for (int i = 0; i < N; i++) { /* everything is on its way before the first is looked at */
             lse[i] = -INFINITY;
-            if (i >= p.world) continue;
+            if (i >= p.world || (IS_PACKED && i != p.rank)) continue;
             const char *base = p.base[i];
             if (lane * EIGHT < p.size) x[i].load(base + p.at + (at + lane * EIGHT) * BYTES);
-            lse[i] = __ldcg((const float *)(base + p.lse_at) + head * p.columns + t);
-            if (__ldcg((const long long *)(base + p.places_at) + t) != t) lse[i] = -INFINITY; /* no key */
+            lse[i] = lse_in(p, base, head, t);
+        }
+        if (IS_PACKED) {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                if (i >= p.world || i == p.rank) continue;
+                const char *from = room_of(p, p.rank, i) + (int64_t)row * row_bytes;
+                if (lane * EIGHT < p.size) take_eight(&x[i], &w, from, lane * EIGHT, i);
+                lse[i] = __uint_as_float((uint32_t)take(&w, from + row_bytes - 16, i));
+            }
+            if (!p.output) continue;
         }
         const float sink = p.sinks ? p.sinks[h * p.sink] : -INFINITY;
         float top = sink, sum = 0.f, weight[N];
@@ -163,14 +344,20 @@ __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ p
             sum += weight[i];
         }
         if (sink != -INFINITY) sum += ex2((sink - top) * LOG2E);
-        if (is_lost) sum = NAN;
+        if (w.is_over) sum = NAN;
         const float each = sum == 0.f ? 0.f : 1.f / sum;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            weight[i] *= each; /* before the sum, which overflows at the end of the format else */
         for (int c = lane * EIGHT; c < p.size; c += p.lanes * EIGHT) {
             float y[EIGHT] = {};
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 if (i >= p.world || weight[i] == 0.f) continue;
-                if (c != lane * EIGHT) x[i].load(p.base[i] + p.at + (at + c) * BYTES);
+                if (c != lane * EIGHT && (!IS_PACKED || i == p.rank))
+                    x[i].load(p.base[i] + p.at + (at + c) * BYTES);
+                else if (c != lane * EIGHT)
+                    take_eight(&x[i], &w, room_of(p, p.rank, i) + (int64_t)row * row_bytes, c, i);
 #pragma unroll
                 for (int e = 0; e < EIGHT; e++)
                     y[e] = fmaf(weight[i], x[i][e], y[e]);
@@ -179,7 +366,7 @@ __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ p
             double z[2][4];
 #pragma unroll
             for (int e = 0; e < EIGHT; e++)
-                z[e / 4][e % 4] = (double)(y[e] * each);
+                z[e / 4][e % 4] = (double)y[e];
             if (p.is_aligned) {
                 merge_store4(p.type, p.output, to, z[0]);
                 merge_store4(p.type, p.output, to + 4, z[1]);
@@ -192,21 +379,28 @@ __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ p
     }
 }
 
-static unsigned blocks_of(const peers_params *p, int64_t threads) {
-    const int64_t blocks = (threads + THREADS - 1) / THREADS, most = MOST_BLOCKS / (p->world - 1);
-    return (unsigned)(blocks < most ? blocks : most);
+template <int TYPE, how HOW>
+static int join(const peers_params *p, unsigned grid, void *stream) {
+    return p->world <= 2   ? launch_kernel(join_kernel<2, TYPE, HOW>, grid, THREADS, 0, stream, *p)
+           : p->world <= 4 ? launch_kernel(join_kernel<4, TYPE, HOW>, grid, THREADS, 0, stream, *p)
+                           : launch_kernel(join_kernel<8, TYPE, HOW>, grid, THREADS, 0, stream, *p);
 }
 
 template <int TYPE>
-static int join(const peers_params *p, unsigned grid, void *stream) {
-    return p->world <= 2   ? launch_kernel(join_kernel<2, TYPE>, grid, THREADS, 0, stream, *p)
-           : p->world <= 4 ? launch_kernel(join_kernel<4, TYPE>, grid, THREADS, 0, stream, *p)
-                           : launch_kernel(join_kernel<8, TYPE>, grid, THREADS, 0, stream, *p);
+static int join_in(const peers_params *p, how way, void *stream) {
+    const int64_t threads = p->output || way == PACKED ? (int64_t)p->tokens * p->heads * p->lanes : 1,
+                  blocks = (threads + THREADS - 1) / THREADS;
+    if (way == PACKED) return join<TYPE, PACKED>(p, blocks_of(p, threads), stream);
+    if (blocks <= MOST_BLOCKS / (p->world - 1)) return join<TYPE, BY_FLAGS>(p, (unsigned)blocks, stream);
+    const int e = launch_kernel(wait_kernel, 1, 32, 0, stream, *p);
+    return e ? e : join<TYPE, WAITED>(p, (unsigned)(blocks < LINK_BLOCKS ? blocks : LINK_BLOCKS), stream);
 }
 
 extern "C" int peers_join_run(const peers_params *p, void *stream) {
-    const unsigned grid = blocks_of(p, p->output ? (int64_t)p->tokens * p->heads * p->lanes : 1);
-    return p->partial == MERGE_F32   ? join<MERGE_F32>(p, grid, stream)
-           : p->partial == MERGE_F16 ? join<MERGE_F16>(p, grid, stream)
-                                     : join<MERGE_BF16>(p, grid, stream);
+    const uint64_t rows = (uint64_t)p->tokens * p->heads,
+                   row = 2 * (uint64_t)p->size * (p->partial == MERGE_F32 ? 4 : 2) + 16;
+    const how way = rows * row <= p->packed_bytes ? PACKED : BY_FLAGS;
+    return p->partial == MERGE_F32   ? join_in<MERGE_F32>(p, way, stream)
+           : p->partial == MERGE_F16 ? join_in<MERGE_F16>(p, way, stream)
+                                     : join_in<MERGE_BF16>(p, way, stream);
 }

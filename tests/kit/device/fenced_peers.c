@@ -10,7 +10,7 @@
 /* What the header leaves to the functions: the first member is in it. */
 typedef struct control {
     attn_peers_failed_t failed;
-    uint32_t epoch, query[ATTN_PEERS_MAX], result[ATTN_PEERS_MAX];
+    uint32_t epoch, joined, query[ATTN_PEERS_MAX], result[ATTN_PEERS_MAX];
 } control_t;
 _Static_assert(sizeof(control_t) <= ATTN_PEERS_CONTROL_BYTES, "the header promises no more");
 
@@ -97,7 +97,7 @@ static void join_row(const peers_call_t *c, int64_t t, int64_t h) {
         lse[r] = -INFINITY;
         if (has_failed) continue; /* a rank that did not come may be writing what is read here */
         lse[r] = ((const float *)(void *)(c->base[r] + p->lse_at))[head * p->lse_columns + t];
-        if (isinf(lse[r]) || ((const int64_t *)(void *)(c->base[r] + p->places_at))[t] != t)
+        if (isinf(lse[r]) || ((const int64_t *)(void *)(c->base[r] + p->places_at))[t] != p->first_token + t)
             lse[r] = -INFINITY;
         if (!(lse[r] <= top)) top = lse[r];
     }
@@ -121,8 +121,9 @@ static int run_join(void *arguments, attn_error_t *error) {
     peers_call_t *c = arguments;
     control_t *own = control_of(c, c->p.rank);
     (void)error;
-    if (own->failed == 0) say(c, 1, own->epoch);
-    wait_for_all(c, 1, own->epoch);
+    const uint32_t number = ++own->joined;
+    if (own->failed == 0) say(c, 1, number);
+    wait_for_all(c, 1, number);
     for (int64_t t = 0; t < c->tokens && c->output != NULL; t++)
         for (int64_t h = 0; h < c->p.num_heads; h++)
             join_row(c, t, h);
