@@ -33,6 +33,9 @@ static const struct attni_key keys[] = {
      "where plugins are looked for"},
     {"attn", NULL, "log", ATTNI_VALUE_CHOICE, "warn", "off error warn info debug",
      "lowest severity passed to the engine's log function"},
+    {"attn", NULL, "rank_part_bytes", ATTNI_VALUE_COUNT, "8388608", NULL,
+     "prompts over ranks: the least bytes of queries that are exchanged while others are attended to; 0: all "
+     "are exchanged first"},
     {"attn", NULL, "q_scale_constant", ATTNI_VALUE_POSITIVE, "200", NULL,
      "calculate_kv_scales: q_scale is max|Q| over this (semantics 3.3)"},
     {"attn", NULL, "k_scale_constant", ATTNI_VALUE_POSITIVE, "200", NULL, "the same of K"},

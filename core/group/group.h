@@ -60,6 +60,10 @@ static inline int attni_group_check(const attn_group_t *group, attn_error_t *err
     return attni_context_check(group->context, error);
 }
 
+/* The backend opened for the inner problem, on the group's device or one that stands for a part of it. */
+int attni_group_open_instance(attn_group_t *group, const attn_device_t *device, attn_instance_t **instance,
+                              attn_error_t *error);
+
 /* What the backend is opened with and how its batches are rewritten. Refuses what cannot be rewritten. */
 int attni_wrap_plan(const struct attni_backend *backend, const attn_device_t *device,
                     const attn_problem_t *problem, struct attni_wrap *wrap, attn_problem_t *inner,

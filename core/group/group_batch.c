@@ -50,6 +50,13 @@ static int rewrite_batch(attn_group_t *g, attn_batch_t *b, attn_space_t *s, void
     return code;
 }
 
+/* The rewritten batch to the backend, by one of its two functions. */
+static int plan(const attn_group_t *g, attni_ranks_plan *function, const attn_batch_t *b,
+                const attn_space_t *s, void *stream, attn_error_t *error) {
+    return g->ranks != NULL ? attni_ranks_build(g, function, b, s, stream, error)
+                            : function(g->stage.instance, b, s, stream, error);
+}
+
 static int read_batch(attn_group_t *g, const attn_batch_t *batch, const attn_space_t *space, void *stream,
                       attn_batch_t *b, attn_space_t *s, uint32_t *seen, attn_error_t *error) {
     int code = attni_group_check(g, error);
@@ -70,7 +77,7 @@ int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, co
     uint32_t seen;
     int code = read_batch(group, batch, space, stream, &b, &s, &seen, error);
     if (code != ATTN_OK) return code;
-    code = group->stage.ops.build_metadata(group->stage.instance, &b, &s, stream, error);
+    code = plan(group, group->stage.ops.build_metadata, &b, &s, stream, error);
     if (code == ATTN_OK) group->built_tokens = b.num_actual_tokens;
     if (code == ATTN_OK) group->built_flags = b.flags;
     if (code == ATTN_OK) attni_metadata_note(group, s.metadata, seen);
@@ -91,8 +98,7 @@ int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch
     /* Without the short way, or where the built batch is not known any more: planned anew, which gives the
      * same metadata. */
     const int is_short = ops->update_block_table != NULL && is_known;
-    code = (is_short ? ops->update_block_table : ops->build_metadata)(group->stage.instance, &b, &s, stream,
-                                                                      error);
+    code = plan(group, is_short ? ops->update_block_table : ops->build_metadata, &b, &s, stream, error);
     if (code == ATTN_OK && !is_short) group->built_tokens = b.num_actual_tokens;
     if (code == ATTN_OK && !is_short) group->built_flags = b.flags;
     if (code == ATTN_OK) attni_metadata_note(group, s.metadata, seen);

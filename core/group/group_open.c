@@ -75,22 +75,31 @@ static int check_inner(const attn_group_t *g, attn_error_t *error) {
     return code;
 }
 
-static int open_instance(attn_group_t *g, attn_error_t *error) {
+int attni_group_open_instance(attn_group_t *g, const attn_device_t *device, attn_instance_t **made,
+                              attn_error_t *error) {
     attn_option_value_t *values = NULL;
     int code = attni_options_read(g->backend->plugin, &g->context->config, &values, error);
     if (code != ATTN_OK) return code;
     attn_instance_t *instance = NULL;
+    g->options_hash = 0;
     for (uint32_t i = 0; i < g->backend->plugin->info.num_options; i++)
         g->options_hash = attn_fingerprint64(g->options_hash, values[i].s, strlen(values[i].s) + 1);
-    code = g->backend->ops.open(&g->inner, &g->device, values, g->backend->plugin->info.num_options,
+    code = g->backend->ops.open(&g->inner, device, values, g->backend->plugin->info.num_options,
                                 &g->context->host, &instance, error);
     free(values);
     if (code == ATTN_OK && instance == NULL)
         code = attn_fail(error, ATTN_E_INTERNAL, "instance", "%s: open succeeded without an instance",
                          g->backend->shown.name);
     if (code != ATTN_OK) return code;
-    g->stage = (struct attni_stage){.ops = g->backend->ops, .instance = instance};
+    *made = instance;
     return ATTN_OK;
+}
+
+static int open_instance(attn_group_t *g, attn_error_t *error) {
+    attn_instance_t *instance;
+    const int code = attni_group_open_instance(g, &g->device, &instance, error);
+    if (code == ATTN_OK) g->stage = (struct attni_stage){.ops = g->backend->ops, .instance = instance};
+    return code;
 }
 
 /* A backend may keep the fp8 cache of sparse MLA as fp8_ds_mla (semantics 5.7). Its pages say so, and the
@@ -113,6 +122,9 @@ static int ask_instance(attn_group_t *g, attn_error_t *error) {
     int code = g->stage.ops.space_needed(g->stage.instance, &g->needed, error);
     if (code != ATTN_OK) return code;
     g->inner_needed = g->needed;
+    if (g->ranks != NULL) code = attni_ranks_open_parts(g, error);
+    if (code != ATTN_OK) return code;
+    g->needed = g->inner_needed;
     uint64_t room = g->ranks != NULL ? attni_ranks_host_bytes(g) : attni_wrap_bytes(&g->wrap);
     if (room > 0) g->needed.host_bytes = (g->needed.host_bytes + 63) / 64 * 64 + room;
     if (g->wrap.is_device)
@@ -144,6 +156,7 @@ static int make_sink_slots(attn_group_t *g, attn_error_t *error) {
 }
 
 static void free_group(attn_group_t *g) {
+    if (g->ranks != NULL && g->ranks->beside != NULL) g->backend->ops.close(g->ranks->beside);
     if (g->stage.instance != NULL) g->stage.ops.close(g->stage.instance);
     attni_ranks_close(g->ranks);
     free(g->sink_slots);
@@ -169,7 +182,9 @@ static int open_selected(attn_context_t *context, const attn_problem_t *problem,
     if (code == ATTN_OK) code = check_inner(g, error);
     if (code == ATTN_OK) code = make_sink_slots(g, error);
     if (code == ATTN_OK) code = open_instance(g, error);
+    const attn_instance_t *const bare = g->stage.instance;
     if (code == ATTN_OK) code = attni_hooks_open(g, error);
+    if (g->ranks != NULL) g->ranks->is_hooked = g->stage.instance != bare;
     if (code == ATTN_OK) code = ask_instance(g, error);
     if (code != ATTN_OK) {
         free_group(g);

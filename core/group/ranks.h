@@ -23,6 +23,12 @@ struct attni_word {
 enum { ATTNI_WORD_BATCH = 1, ATTNI_WORD_QUERY, ATTNI_WORD_RESULT, ATTNI_WORD_WEIGHTS };
 _Static_assert(sizeof(struct attni_word) == 256, "payloads behind it are aligned");
 
+/* A large batch on a device is attended to in parts, the exchanges of one beside attention to another. */
+enum { ATTNI_RANKS_PARTS = 8 };
+struct attni_ranks_part {
+    int32_t first_piece, longest_query, longest_seq; /* of a rewritten batch */
+};
+
 struct attni_ranks {
     int32_t world, rank, interleave;
     uint32_t partial; /* ATTN_DTYPE_* of partial results */
@@ -42,9 +48,17 @@ struct attni_ranks {
     struct attni_word late;   /* then: an error of this rank that the others do not know yet */
     struct attni_word own;    /* sent */
     struct attni_word *words; /* [world], received */
-    int64_t peer_tokens;      /* batches of at most so many go through the peers' memory; 0: none */
+    int64_t peer_tokens;      /* of the largest batch: all go through the peers' memory; 0: none does */
     attn_peers_t peers;       /* then: what lies where */
     void *peer_memory[ATTN_PEERS_MAX];
+    int is_hooked;       /* calls of the backend are watched, which parts would confuse */
+    uint64_t query_row;  /* bytes of a token's queries */
+    uint64_t part_bytes; /* of a rank's queries in a part, at least; 0: batches have one part */
+    int32_t most_parts;  /* of the largest batch */
+    struct attni_ranks_part parts[ATTNI_RANKS_PARTS + 1]; /* of the batch that is built */
+    attn_instance_t *beside; /* then, or NULL: the backend, leaving multiprocessors to the exchanges */
+    void *side;              /* then: a stream for exchanges */
+    void *gathered[ATTNI_RANKS_PARTS], *passed; /* then: events */
     int has_empty;  /* on a device: a token of the last batch may have no key here */
     int32_t *lists; /* of batches that differ: own, then all ranks' */
     int64_t list_entries;
@@ -116,6 +130,25 @@ int attni_words_check(const struct attni_ranks *k, uint32_t what, const void *wo
 int attni_ranks_can_peers(const attn_group_t *g, const attn_comm_t *comm, uint32_t join);
 int attni_ranks_open_peers(attn_group_t *g, const attn_comm_t *comm, attn_error_t *error);
 int attni_ranks_check_peers(struct attni_ranks *k, void *stream, attn_error_t *error);
+
+/* How many parts batches can have at most, with what they need; before the ranks have agreed. */
+int attni_ranks_open_parts(attn_group_t *g, attn_error_t *error);
+void attni_ranks_close_parts(struct attni_ranks *k);
+/* Parts of a batch, at least 1, and the first token of part i. The same on every rank. */
+int32_t attni_ranks_parts(const struct attni_ranks *k, int64_t tokens, uint32_t batch_flags);
+int64_t attni_ranks_part_begin(int64_t tokens, int32_t parts, int32_t i);
+/* Where the backend's metadata of a part lie; bytes that parts beyond the first add. */
+attn_space_t attni_ranks_part_space(const attn_group_t *g, const attn_space_t *space, int32_t part);
+uint64_t attni_ranks_parts_metadata(const attn_group_t *g);
+uint64_t attni_ranks_parts_host(const attn_group_t *g);
+static inline attn_instance_t *attni_ranks_instance(const attn_group_t *g, int32_t parts) {
+    return parts > 1 && g->ranks->beside != NULL ? g->ranks->beside : g->stage.instance;
+}
+/* Lets the backend plan each part of a rewritten batch. */
+typedef int attni_ranks_plan(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                             void *stream, attn_error_t *error);
+int attni_ranks_build(const attn_group_t *g, attni_ranks_plan *plan, const attn_batch_t *b,
+                      const attn_space_t *space, void *stream, attn_error_t *error);
 
 /* Host bytes of a batch that attni_ranks_cut rewrites. */
 uint64_t attni_ranks_host_bytes(const attn_group_t *g);

@@ -24,7 +24,8 @@ uint64_t attni_ranks_host_bytes(const attn_group_t *g) {
     const struct attni_ranks *k = g->ranks;
     const uint64_t pieces = (uint64_t)k->max_pieces;
     const uint64_t tables = k->is_device ? 16 * pieces : 4 * pieces * (uint64_t)k->columns;
-    return ROOM_ALIGNMENT + sizeof(struct ranks_room) + tables + 4 * (3 * pieces + 1) + 2 * pieces;
+    return ROOM_ALIGNMENT + sizeof(struct ranks_room) + tables + 4 * (3 * pieces + ATTNI_RANKS_PARTS) +
+           2 * pieces;
 }
 
 /* -inf first, then the lists. */
@@ -46,12 +47,13 @@ uint64_t attni_ranks_lists_bytes(const attn_group_t *g) {
 /* Where the pieces go. */
 struct cut {
     const attn_group_t *g;
-    int32_t *starts, *lens, *causal;
-    int32_t *table;    /* on a CPU */
-    int64_t *requests; /* on a device: of the pieces, -1: none, all blocks are 0 */
-    int32_t request;   /* that is cut */
+    int32_t *starts, *lens, *causal; /* starts: of each part, one behind the other */
+    int32_t *table;                  /* on a CPU */
+    int64_t *requests;               /* on a device: of the pieces, -1: none, all blocks are 0 */
+    int32_t request;                 /* that is cut */
     uint8_t *causal_host, *is_empty;
     int32_t count, longest_query, longest_seq;
+    int32_t part, part_begin; /* that is filled, and its first token */
     int has_masks;
 };
 
@@ -66,8 +68,8 @@ static void add_piece(struct cut *c, int32_t first, int32_t n, int64_t keys, int
     const struct attni_ranks *k = c->g->ranks;
     const int32_t at = c->count++;
     const int64_t blocks = attni_cdiv(keys, c->g->problem.block_size);
-    c->starts[at] = first;
-    c->starts[at + 1] = first + n;
+    c->starts[at + c->part] = first - c->part_begin;
+    c->starts[at + c->part + 1] = first + n - c->part_begin;
     c->lens[at] = (int32_t)keys;
     c->causal[at] = c->causal_host[at] = (uint8_t)is_causal;
     int32_t *row = c->table != NULL ? c->table + (int64_t)at * k->columns : NULL;
@@ -94,12 +96,13 @@ static void add_level(struct cut *c, int32_t first, int32_t n, int64_t keys, con
     }
 }
 
-static void cut_request(struct cut *c, int32_t first, int32_t n, int64_t context, int is_causal,
-                        const int32_t *ids) {
+/* Tokens first .. first + n - 1, the first at position `context` of `length`. */
+static void cut_request(struct cut *c, int32_t first, int32_t n, int64_t context, int64_t length,
+                        int is_causal, const int32_t *ids) {
     const struct attni_ranks *k = c->g->ranks;
     const int64_t run = k->interleave, round = run * k->world;
     if (!is_causal) {
-        add_level(c, first, n, local_len(c, context + n), ids);
+        add_level(c, first, n, local_len(c, length), ids);
         return;
     }
     for (int64_t i = 0; i < n;) {
@@ -183,7 +186,7 @@ static int send_lists(const attn_group_t *g, const attn_batch_t *b, const struct
                                 error);
     if (code == ATTN_OK && k->peer_tokens > 0) /* the others are through with those of the batch before */
         code = k->kind->copy_to(k->device_id, (char *)k->peer_memory[k->rank] + k->peers.places_at, places,
-                                (size_t)attni_min64(tokens, k->peer_tokens) * sizeof *places, stream, error);
+                                (size_t)tokens * sizeof *places, stream, error);
     if (code != ATTN_OK) return code;
     const int64_t width = attni_min64(k->columns, b->block_table->shape[1]);
     int64_t from_shape[2] = {b->block_table->shape[0], width}, rows_shape = c->count, one = 1;
@@ -211,6 +214,39 @@ static void set_pieces(attn_batch_t *b, const struct cut *c) {
     b->dcp_local_seq_lens = NULL;
 }
 
+/* All requests, and all parts; one may end within a request. */
+static void cut_parts(struct cut *c, const attn_batch_t *b, const int32_t *ids, int64_t stride) {
+    const attn_group_t *g = c->g;
+    struct attni_ranks *k = g->ranks;
+    const int32_t tokens = b->num_actual_tokens, parts = attni_ranks_parts(k, tokens, b->flags);
+    int32_t r = 0, longest_query = 0, longest_seq = 0;
+    for (int32_t i = 0; i < parts; i++) {
+        const int32_t begin = (int32_t)attni_ranks_part_begin(tokens, parts, i),
+                      end = (int32_t)attni_ranks_part_begin(tokens, parts, i + 1);
+        struct attni_ranks_part *p = &k->parts[i];
+        c->part = i, c->part_begin = begin;
+        c->longest_query = c->longest_seq = 0;
+        c->starts[c->count + i] = 0;
+        p->first_piece = c->count;
+        for (; r < b->num_reqs; r++) {
+            const int32_t first = b->query_start_loc_host[r], last = b->query_start_loc_host[r + 1],
+                          from = first > begin ? first : begin, to = last < end ? last : end;
+            const int64_t length = b->seq_lens_host[r];
+            const int is_causal = g->problem.mask == ATTN_MASK_CAUSAL ||
+                                  (g->problem.mask == ATTN_MASK_PER_REQUEST && b->causal_host[r] != 0);
+            c->request = r;
+            if (to > from)
+                cut_request(c, from, to - from, length - (last - from), length, is_causal, ids + r * stride);
+            if (last > end) break; /* the next part goes on with it */
+        }
+        p->longest_query = c->longest_query, p->longest_seq = c->longest_seq;
+        if (c->longest_query > longest_query) longest_query = c->longest_query;
+        if (c->longest_seq > longest_seq) longest_seq = c->longest_seq;
+    }
+    k->parts[parts].first_piece = c->count;
+    c->longest_query = longest_query, c->longest_seq = longest_seq;
+}
+
 int attni_ranks_cut(const attn_group_t *g, attn_batch_t *b, void *memory, const attn_space_t *space,
                     void *stream, attn_error_t *error) {
     struct attni_ranks *k = g->ranks;
@@ -228,7 +264,7 @@ int attni_ranks_cut(const attn_group_t *g, attn_batch_t *b, void *memory, const 
         at += 4 * pieces * k->columns;
     }
     c.starts = (int32_t *)(void *)at;
-    c.lens = c.starts + pieces + 1;
+    c.lens = c.starts + pieces + ATTNI_RANKS_PARTS;
     c.causal = c.lens + pieces;
     c.causal_host = (uint8_t *)(c.causal + pieces);
     c.is_empty = k->is_device ? c.causal_host + pieces : attni_ranks_meta(g, space)->is_empty;
@@ -243,19 +279,16 @@ int attni_ranks_cut(const attn_group_t *g, attn_batch_t *b, void *memory, const 
         ids = attn_data(b->block_table);
         stride = b->block_table->strides[0];
     }
-    for (int32_t r = 0; r < b->num_reqs; r++) {
-        const int32_t first = b->query_start_loc_host[r], n = b->query_start_loc_host[r + 1] - first;
-        const int is_causal = g->problem.mask == ATTN_MASK_CAUSAL ||
-                              (g->problem.mask == ATTN_MASK_PER_REQUEST && b->causal_host[r] != 0);
-        if (n > 1 && k->is_device && (b->flags & ATTN_BATCH_CAPTURE) != 0)
+    for (int32_t r = 0; r < b->num_reqs && k->is_device && (b->flags & ATTN_BATCH_CAPTURE) != 0; r++) {
+        const int32_t n = b->query_start_loc_host[r + 1] - b->query_start_loc_host[r];
+        if (n > 1)
             return attn_fail(
                 error, ATTN_E_UNSUPPORTED, "flags",
                 "ATTN_BATCH_CAPTURE: request %d has %d tokens; over ranks a captured batch has one "
                 "token a request, since requests of more are cut where their keys lie",
                 (int)r, (int)n);
-        c.request = r;
-        if (n > 0) cut_request(&c, first, n, b->seq_lens_host[r] - n, is_causal, ids + r * stride);
     }
+    cut_parts(&c, b, ids, stride);
     if (k->is_device) {
         int code = send_lists(g, b, &c, places, room, space, stream, error);
         if (code != ATTN_OK) return code;

@@ -12,7 +12,8 @@ struct meeting {
     int32_t code;
     int32_t rank;
     char param[64];
-    char error[184];
+    char error[176];
+    uint64_t part_bytes; /* 0: this rank's batches have one part */
     char text[3840];
 };
 
@@ -166,9 +167,13 @@ int attn_group_set_comm(attn_group_t *group, const attn_comm_t *comm, uint32_t j
     mine->code = check_place(&c, k, join, &own);
     snprintf(mine->param, sizeof mine->param, "%s", own.param);
     snprintf(mine->error, sizeof mine->error, "%.*s", (int)sizeof mine->error - 1, own.text);
+    mine->part_bytes = k->part_bytes;
     say(group, &c, join, mine);
     code = attni_ranks_gather(k, &c, mine, all, sizeof *mine, NULL, error);
     if (code == ATTN_OK) code = compare(all, c.world, error);
+    for (int32_t r = 0; r < c.world && code == ATTN_OK; r++) /* all cut alike, or none does */
+        if (all[r].part_bytes == 0 || all[r].part_bytes > k->part_bytes)
+            k->part_bytes = k->part_bytes == 0 ? 0 : all[r].part_bytes;
     free(all);
     if (code == ATTN_OK && attni_ranks_can_peers(group, &c, join))
         code = attni_ranks_open_peers(group, &c, error);

@@ -58,6 +58,7 @@ int attni_ranks_open(const struct attni_backend *backend, const attn_device_t *d
 
 void attni_ranks_close(struct attni_ranks *k) {
     if (k == NULL) return;
+    attni_ranks_close_parts(k);
     if (k->exchange != NULL) k->kind->free(k->device_id, k->exchange);
     free(k->words);
     free(k->states);
@@ -89,6 +90,8 @@ void attni_ranks_needed(attn_group_t *g) {
                                 k->partial_bytes + 2 * k->lse_bytes;
     g->needed.metadata_bytes =
         attni_wrap_device_offset(g) +
-        (k->is_device ? attni_ranks_lists_bytes(g) : round64(sizeof(struct attni_ranks_meta) + tokens));
+        (k->is_device ? attni_ranks_lists_bytes(g) : round64(sizeof(struct attni_ranks_meta) + tokens)) +
+        attni_ranks_parts_metadata(g);
+    g->needed.host_bytes += attni_ranks_parts_host(g);
     if (g->needed.alignment < 64) g->needed.alignment = 64;
 }

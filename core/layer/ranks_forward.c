@@ -10,9 +10,12 @@
  * return. On a device nobody could look at it: a rank that cannot go on sends LSE that are not numbers,
  * which makes the others' results so, and says why before the next batch (ranks_agree.c).
  *
- * Where the ranks reach each other's memory and the batch is small, 1 and 3 are a kernel each: it stores the
- * queries into the memory of all, where attention reads them and leaves its results, which the other loads
- * and merges.
+ * Where the ranks reach each other's memory, 1 and 3 are a kernel each: it stores the queries into the memory
+ * of all, where attention reads them and leaves its results, which the other loads and merges.
+ *
+ * Where, besides, the batch is so large that the links take long, its tokens are cut into parts
+ * (ranks_parts.c), and all but attention is put on a stream of the group's own: the queries of the parts one
+ * after the other, and of each part its join once it has been attended to.
  */
 #include "layer/ranks_forward.h"
 #include "device/merge_kind.h"
@@ -51,9 +54,10 @@ static const DLTensor *view_in(struct view *v, DLDevice device, const void *data
 /* One call: its sizes and the regions of the workspace. */
 struct call {
     const struct attni_ranks *k;
-    int64_t n, tokens, heads, kv, group, all_heads; /* group: query heads of a rank per KV head */
-    int64_t columns;                                /* of lse, whose last is -inf on a device */
-    uint64_t word;                                  /* bytes before a message */
+    int32_t parts, part; /* of the batch; `first` is the first token of part `part` */
+    int64_t first, n, tokens, heads, kv, group, all_heads; /* group: query heads of a rank per KV head */
+    int64_t columns;                                       /* of lse, whose last is -inf on a device */
+    uint64_t word;                                         /* bytes before a message */
     DLDevice device;
     const attn_space_t *space;
     const attn_group_t *g;
@@ -89,7 +93,8 @@ static struct call call_of(const attn_group_t *g, const attn_space_t *s, int64_t
     c.partial = c.query + k->query_bytes;
     c.lse = (float *)(void *)(c.partial + k->partial_bytes);
     c.own_lse = (float *)(void *)((char *)c.lse + k->lse_bytes);
-    if (tokens > k->peer_tokens) return c;
+    c.parts = attni_ranks_parts(k, tokens, g->built_flags);
+    if (k->peer_tokens == 0) return c;
     at = k->peer_memory[k->rank];
     c.by_peers = attni_merge_kind(c.device.device_type);
     c.columns = k->peers.lse_columns;
@@ -179,19 +184,35 @@ static int gather_queries(struct call *c, const attn_forward_t *a, uint32_t dtyp
 
 /* 1 and 3 in the peers' memory. A rank that cannot go on stores no queries and takes no results, but none of
  * the others waits for it. */
+static attn_peers_t peers_of(const struct call *c) {
+    const struct attni_ranks *k = c->k;
+    attn_peers_t p = k->peers;
+    const uint64_t all = (uint64_t)(c->first * c->all_heads);
+    p.first_token = (int32_t)c->first;
+    p.part = c->parts - 1 - c->part; /* the last tokens are first */
+    p.parts = c->parts;
+    p.query_at += all * (uint64_t)k->query_size * attn_dtype_size(c->g->problem.dtype);
+    p.output_at += all * (uint64_t)k->value_size * attn_dtype_size(k->partial);
+    p.lse_at += 4 * (uint64_t)c->first;
+    p.places_at += 8 * (uint64_t)c->first;
+    return p;
+}
+
 static int query_by_peers(const struct call *c, const attn_forward_t *a, int code, attn_error_t *error) {
     const DLTensor *own = is_good(code) ? a->query : NULL;
     attn_error_t why = {.struct_size = sizeof why};
-    const int put = c->by_peers->peers_query(&c->k->peers, own, c->tokens, c->stream, &why);
+    const attn_peers_t peers = peers_of(c);
+    const int put = c->by_peers->peers_query(&peers, own, c->tokens, c->stream, &why);
     return is_good(code) && !is_good(put) ? attn_fail(error, put, why.param, "%s", why.text) : code;
 }
 
 static int join_by_peers(const struct call *c, const attn_forward_t *a, int code, attn_error_t *error) {
     const int goes_on = is_good(code);
     attn_error_t why = {.struct_size = sizeof why};
+    const attn_peers_t peers = peers_of(c);
     const int put =
-        c->by_peers->peers_join(&c->k->peers, c->tokens, goes_on ? a->sinks : NULL,
-                                goes_on ? a->output : NULL, goes_on ? a->lse : NULL, c->stream, &why);
+        c->by_peers->peers_join(&peers, c->tokens, goes_on ? a->sinks : NULL, goes_on ? a->output : NULL,
+                                goes_on ? a->lse : NULL, c->stream, &why);
     return goes_on && !is_good(put) ? attn_fail(error, put, why.param, "%s", why.text) : code;
 }
 
@@ -226,13 +247,13 @@ static int attend(attn_layer_t *layer, struct call *c, const attn_forward_t *arg
                   lse_strides[2] = {c->columns, 1};
     struct view q, o, l;
     attn_forward_t a = *args;
-    attn_space_t s = *c->space;
+    attn_space_t s = attni_ranks_part_space(g, c->space, c->part);
     a.query = view(c, &q, c->query, g->problem.dtype, 3, query, NULL);
     a.output = view(c, &o, c->partial, c->k->partial, 3, output, NULL);
-    a.lse = view(c, &l, c->lse, ATTN_DTYPE_FLOAT32, 2, lse, lse_strides);
+    a.lse = view(c, &l, c->lse + c->first, ATTN_DTYPE_FLOAT32, 2, lse, lse_strides);
     a.key = a.value = a.sinks = NULL;
     s.workspace_bytes = g->inner_needed.workspace_bytes;
-    int code = layer->group->stage.ops.forward(g->stage.instance, &a, &s, c->stream, error);
+    int code = layer->group->stage.ops.forward(attni_ranks_instance(g, c->parts), &a, &s, c->stream, error);
     if (is_good(code) && !c->k->is_device) clear_empty(c);
     return code;
 }
@@ -379,6 +400,74 @@ static void poison(const struct call *c, int code, const attn_error_t *error) {
     k->kind->fill(k->device_id, c->lse, 0xff, bytes, c->stream, NULL);
 }
 
+/* ----------------------------------------------------------------------- parts */
+
+/* A part's call, and the rows of the engine's tensors that are its own. */
+struct part {
+    struct call c;
+    attn_forward_t args;
+    DLTensor query, output, lse;
+};
+
+/* Tensor t from row `first` of dimension `dim` on; its shape is not looked at beyond that. */
+static const DLTensor *rows_from(DLTensor *rows, const DLTensor *t, int dim, int64_t first) {
+    if (t == NULL) return NULL;
+    *rows = *t;
+    rows->byte_offset += (uint64_t)(first * attn_byte_stride(t, dim));
+    return rows;
+}
+
+static void make_part(struct part *p, const struct call *c, const attn_forward_t *a, int32_t i,
+                      int is_whole) {
+    const struct attni_ranks *k = c->k;
+    const int64_t first = attni_ranks_part_begin(c->tokens, c->parts, i), all = first * c->all_heads;
+    p->c = *c;
+    p->c.part = i, p->c.first = first;
+    p->c.tokens = attni_ranks_part_begin(c->tokens, c->parts, i + 1) - first;
+    p->c.query += (uint64_t)(all * k->query_size) * attn_dtype_size(c->g->problem.dtype);
+    p->c.partial += (uint64_t)(all * k->value_size) * attn_dtype_size(k->partial);
+    p->args = *a;
+    if (!is_whole) return; /* the arguments are not looked at */
+    p->args.query = rows_from(&p->query, a->query, 0, first);
+    p->args.output = rows_from(&p->output, a->output, 0, first);
+    p->args.lse = rows_from(&p->lse, a->lse, 1, first);
+}
+
+/* What is put on `to` from here on runs after what `from` has. */
+static int follow(const struct attni_ranks *k, void *from, void *to, attn_error_t *error) {
+    const int code = k->kind->event_record(k->device_id, k->passed, from, error);
+    return is_good(code) ? k->kind->stream_wait(k->device_id, to, k->passed, error) : code;
+}
+
+/* The last tokens first: they see the most keys, so their attention hides the most exchanges, and what is
+ * left to exchange at the end is that of the first tokens. */
+static int run_parts(attn_layer_t *layer, struct call *c, const attn_forward_t *args, int code,
+                     attn_error_t *error) {
+    const struct attni_ranks *k = c->k;
+    const attn_device_kind_t *kind = k->kind;
+    struct part list[ATTNI_RANKS_PARTS];
+    const int is_whole = is_good(code);
+    int on = follow(k, c->stream, k->side, error), is_said = 0;
+    for (int32_t i = c->parts - 1; i >= 0 && is_good(on); i--) {
+        struct call *beside = &list[i].c;
+        make_part(&list[i], c, args, i, is_whole);
+        beside->stream = k->side;
+        code = query_by_peers(beside, &list[i].args, code, error);
+        on = kind->event_record(k->device_id, k->gathered[i], k->side, error);
+    }
+    for (int32_t i = c->parts - 1; i >= 0 && is_good(on); i--) {
+        struct call here = list[i].c;
+        here.stream = c->stream;
+        on = kind->stream_wait(k->device_id, c->stream, k->gathered[i], error);
+        if (is_good(code) && is_good(on)) code = attend(layer, &here, &list[i].args, error);
+        if (is_good(on)) on = follow(k, c->stream, k->side, error);
+        if (!is_good(code) && !is_said) poison(&list[i].c, code, error), is_said = 1;
+        if (is_good(on)) code = join_by_peers(&list[i].c, &list[i].args, code, error);
+    }
+    if (is_good(on)) on = follow(k, k->side, c->stream, error);
+    return is_good(code) ? on : code;
+}
+
 int attni_ranks_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space, int code,
                         void *stream, attn_error_t *error) {
     const attn_group_t *g = layer->group;
@@ -395,6 +484,7 @@ int attni_ranks_forward(attn_layer_t *layer, const attn_forward_t *args, const a
     const uint64_t name = attn_fingerprint64(0, layer->name, strlen(layer->name));
     k->ran = attn_fingerprint64(k->ran, &name, sizeof name);
     if (c.by_peers != NULL && is_good(code)) code = check_rows(&c, args, error);
+    if (c.parts > 1) return run_parts(layer, &c, args, code, error);
     code = c.by_peers != NULL ? query_by_peers(&c, args, code, error)
                               : gather_queries(&c, args, g->problem.dtype, name, code, error);
     if (!is_good(code) && (!k->is_device || c.is_broken)) return code;

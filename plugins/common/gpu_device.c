@@ -129,6 +129,8 @@ int gpu_find_device(const attn_device_t *device, const char *backend, gpu_device
         e = cudaDeviceGetAttribute(wanted[i].value, wanted[i].attribute, found->id);
         if (e != cudaSuccess) return gpu_fail(error, (int)e, "querying a device attribute");
     }
+    /* A caller may leave some to others. */
+    if (device->num_sms > 0 && device->num_sms < found->num_sms) found->num_sms = device->num_sms;
     found->has_sm90a = found->major == 9 && found->minor == 0 && gpu_arch_names(gpu_archs(), "90a");
     return ATTN_OK;
 }

@@ -293,6 +293,52 @@ static void check_offers(void) {
     ok(ranks[0].code == ATTN_OK && ranks[1].code == ATTN_OK, "and with it the ranks meet");
 }
 
+/* ---------------------------------------------------------------------- parts */
+
+/* Every family with batches cut into parts, as many as there can be, and by a size that ends some within a
+ * run. That they are cut is seen by the metadata, of which each part has its own. */
+static void check_parts(const char *more, uint64_t seed) {
+    static const struct {
+        const char *bytes;
+        int parts;
+    } sizes[] = {{"64", 8}, {"1500", 0}, {"0", 1}};
+    attn_context_t *whole[MAX_WORLD];
+    ATTN_INIT(attn_space_needed_t, once);
+    ATTN_INIT(attn_space_needed_t, need);
+    attn_error_t error = ERROR_INIT;
+    memcpy(whole, contexts, sizeof whole);
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        char text[1400];
+        attn_group_t *g = open_rank(0, 2);
+        attn_group_space_needed(g, &once, &error);
+        attn_group_close(g);
+        snprintf(text, sizeof text, "%s[attn]\nrank_part_bytes = %s\n", more, sizes[s].bytes);
+        for (int r = 0; r < MAX_WORLD; r++)
+            contexts[r] = rank_context_of("reference, fenced", text);
+        g = open_rank(0, 2);
+        attn_group_space_needed(g, &need, &error);
+        attn_group_close(g);
+        ok(sizes[s].parts == 1 ? need.metadata_bytes == once.metadata_bytes
+                               : need.metadata_bytes > once.metadata_bytes,
+           "metadata for parts of %s bytes: %llu bytes, %llu for one part", sizes[s].bytes,
+           (unsigned long long)need.metadata_bytes, (unsigned long long)once.metadata_bytes);
+        for (int i = 0; i < NUM_RANK_CASES; i++) {
+            struct rank_case c = rank_cases[i];
+            const int world = 2 + i % 3;
+            if (strcmp(c.backend, "REFERENCE") != 0) continue;
+            c.backend = "FENCED_ATTN";
+            if (c.role == ATTN_ROLE_MLA) c.nope = c.value = 16;
+            const double worst = run_peers(&c, world, contexts, seed + (uint64_t)i);
+            ok(worst < c.tolerance, "%d ranks, parts of %s bytes, %s (%.1e)", world, sizes[s].bytes, c.what,
+               worst);
+        }
+        if (sizes[s].parts == 8) check_late_errors(LIMIT);
+        for (int r = 0; r < MAX_WORLD; r++)
+            attn_context_destroy(contexts[r]);
+        memcpy(contexts, whole, sizeof whole);
+    }
+}
+
 int main(void) {
     const uint64_t seed = tap_seed();
     const char *build = getenv("ATTN_TEST_BUILDDIR");
@@ -319,6 +365,7 @@ int main(void) {
     check_comms();
     check_late_errors(0);
     check_late_errors(LIMIT);
+    check_parts(more, seed);
     check_lost_rank();
 #if defined(__SANITIZE_THREAD__) /* ranks go on without each other there, and their results are no numbers */
     diag("a rank that does not come: not under TSan, which would see what nobody uses");
