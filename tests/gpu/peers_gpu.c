@@ -4,24 +4,7 @@
  * refuses its arguments. Results never go through the host here: its all_to_all is refused. */
 #include "part.h"
 #include "../layer/ranks_threads.h"
-
-#define BATCH16(TYPE, HEADS, KV, SIZE, BS) DENSE(TYPE, HEADS, KV, SIZE, SIZE, BS)
-#define LATENT16(TYPE, HEADS)                                                                                \
-    .role = ATTN_ROLE_MLA, .dtype = ATTN_DTYPE_##TYPE, .heads = HEADS, .kv_heads = 1, .block_size = 64,      \
-    .latent = 512, .rope = 64, .nope = 128, .value = 128, RANK_BATCH
-static const struct rank_case cases[] = {
-    {"grouped heads", "FLASH_ATTN", BATCH16(BFLOAT16, 4, 2, 64, 16), .interleave = 1, .tolerance = 1.5e-2},
-    {"runs of a page, float16", "FLASH_ATTN", BATCH16(FLOAT16, 4, 1, 128, 16), .interleave = 16,
-     .tolerance = 3e-3},
-    {"sinks", "FLASH_ATTN", BATCH16(FLOAT16, 2, 1, 64, 16), .interleave = 2, .sinks = 1, .tolerance = 3e-3},
-    {"a window, sinks", "FLASH_ATTN", BATCH16(FLOAT16, 2, 1, 64, 16), .interleave = 4, .window = 48,
-     .sinks = 1, .tolerance = 3e-3},
-    {"grouped heads", "TRITON_ATTN", BATCH16(FLOAT16, 4, 2, 64, 16), .interleave = 2, .tolerance = 3e-3},
-    {"latent", "FLASHMLA", LATENT16(BFLOAT16, 4), .interleave = 1, .tolerance = 4e-2},
-    {"absorbed", "FLASHMLA", LATENT16(BFLOAT16, 16), .interleave = 1, .absorbed = 1, .tolerance = 2e-2},
-    {"absorbed, runs of 64", "FLASHMLA", LATENT16(FLOAT16, 32), .interleave = 64, .absorbed = 1,
-     .tolerance = 6e-3},
-};
+#include "ranks_cases.h"
 
 /* ------------------------------------------------------------------ steps of two ranks */
 
@@ -268,6 +251,18 @@ static void two_members(attn_context_t *const *contexts) {
     attn_comm_threads_destroy(all);
 }
 
+static void families(attn_context_t *const *contexts, const char *how, uint64_t seed) {
+    for (size_t i = 0; i < NUM_GPU_CASES; i++)
+        for (int world = 2; world <= MAX_WORLD; world++) {
+            const struct rank_case *c = &gpu_cases[i];
+            if (!part_in_time()) continue;
+            rank_bias = 0;
+            const double worst = run_peers(c, world, contexts, seed + (uint64_t)i);
+            ok(worst < c->tolerance && rank_bias < RANK_MOST_BIAS * c->tolerance,
+               "%s over %d ranks%s, %s (%.1e, mean %.1e)", c->backend, world, how, c->what, worst, rank_bias);
+        }
+}
+
 int main(void) {
     const uint64_t seed = tap_seed();
     attn_context_t *contexts[MAX_WORLD];
@@ -277,13 +272,13 @@ int main(void) {
     for (int r = 0; r < MAX_WORLD; r++)
         contexts[r] = rank_context_of("reference, flash, triton_like, mla", "");
     two_members(contexts);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        for (int world = 2; world <= MAX_WORLD; world++) {
-            const struct rank_case *c = &cases[i];
-            if (!part_in_time()) continue;
-            const double worst = run_peers(c, world, contexts, seed + (uint64_t)i);
-            ok(worst < c->tolerance, "%s over %d ranks, %s (%.1e)", c->backend, world, c->what, worst);
-        }
+    families(contexts, "", seed);
+    for (int r = 0; r < MAX_WORLD; r++) {
+        attn_context_destroy(contexts[r]);
+        contexts[r] =
+            rank_context_of("reference, flash, triton_like, mla", "[attn]\nrank_part_bytes = 2000\n");
+    }
+    families(contexts, " in parts", seed);
     for (int r = 0; r < MAX_WORLD; r++)
         attn_context_destroy(contexts[r]);
     return tap_done();

@@ -2,28 +2,17 @@
 /* Two ranks, two GPUs, two processes: the memory of peers that attn_comm_nccl.h shares by CUDA's handles,
  * against one rank in double (semantics 8.6). Needs two devices that reach each other. */
 #include "../layer/ranks_world.h"
+#include "ranks_cases.h"
 
 #include <attn/attn_comm_nccl.h>
 #include <sys/wait.h>
 
-enum { WORLD = 2 };
-
-#define BATCH16(TYPE, HEADS, KV, SIZE, BS) DENSE(TYPE, HEADS, KV, SIZE, SIZE, BS)
-static const struct rank_case cases[] = {
-    {"grouped heads", "FLASH_ATTN", BATCH16(BFLOAT16, 4, 2, 64, 16), .interleave = 1, .tolerance = 1.5e-2},
-    {"runs of a page", "FLASH_ATTN", BATCH16(FLOAT16, 16, 4, 128, 16), .interleave = 16, .tolerance = 3e-3},
-    {"a window, sinks", "FLASH_ATTN", BATCH16(FLOAT16, 2, 1, 64, 16), .interleave = 4, .window = 48,
-     .sinks = 1, .tolerance = 3e-3},
-    {"absorbed", "FLASHMLA", .role = ATTN_ROLE_MLA, .dtype = ATTN_DTYPE_BFLOAT16, .heads = 16, .kv_heads = 1,
-     .block_size = 64, .latent = 512, .rope = 64, .nope = 128, .value = 128, RANK_BATCH, .interleave = 1,
-     .absorbed = 1, .tolerance = 2e-2},
-};
-enum { NUM_CASES = sizeof cases / sizeof cases[0] };
+enum { WORLD = 2, NUM_CASES = 2 * NUM_GPU_CASES };
 
 /* What a rank tells the test: by a pipe, since it is another process. */
 struct report {
     int has_devices, reaches[NUM_CASES], code[NUM_CASES];
-    double worst[NUM_CASES];
+    double worst[NUM_CASES], bias[NUM_CASES];
     char text[320];
 };
 
@@ -70,11 +59,13 @@ static void rank_process(int rank, uint64_t seed, int to_other, int from_other, 
         all.has_devices = 1;
     for (int i = 0; i < NUM_CASES && all.has_devices; i++) {
         struct rank_world w;
-        context = rank_context_of("reference, flash, mla", "");
+        context = rank_context_of("reference, flash, triton_like, mla",
+                                  i % 2 != 0 ? "[attn]\nrank_part_bytes = 2000\n" : "");
         cudaStream_t stream;
         cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
         rank_stream = stream;
-        if (make_rank_world(&w, &cases[i], WORLD, context, seed + (uint64_t)i, &error) != ATTN_OK) break;
+        if (make_rank_world(&w, &gpu_cases[i / 2], WORLD, context, seed + (uint64_t)i, &error) != ATTN_OK)
+            break;
         char *output = malloc((size_t)w.tokens * w.c.heads * (size_t)w.value_size * 8);
         float *lse = malloc((size_t)w.tokens * w.c.heads * 4);
         int code = attn_comm_nccl_init(&n[i], nccl, 20000, &comm, &error);
@@ -88,7 +79,9 @@ static void rank_process(int rank, uint64_t seed, int to_other, int from_other, 
         all.code[i] = code;
         all.reaches[i] = last_peers == ATTN_OK ? 1 + exchanges : 0;
         if (code != ATTN_OK) snprintf(all.text, sizeof all.text, "%s: %.200s", error.param, error.text);
+        rank_bias = 0;
         all.worst[i] = code == ATTN_OK ? rank_difference(&w, rank, w.c.dtype, output, lse) : 9;
+        all.bias[i] = rank_bias;
         free(output), free(lse);
         free_rank_world(&w);
         attn_context_destroy(context);
@@ -128,8 +121,11 @@ int main(void) {
         skip_all("no two CUDA devices, or NCCL does not start on them");
     for (int i = 0; i < NUM_CASES; i++)
         for (int rank = 0; rank < WORLD; rank++) {
-            ok(r[rank].worst[i] < cases[i].tolerance, "%s, rank %d, %s (%.1e) %s", cases[i].backend, rank,
-               cases[i].what, r[rank].worst[i], r[rank].code[i] != ATTN_OK ? r[rank].text : "");
+            ok(r[rank].worst[i] < gpu_cases[i / 2].tolerance &&
+                   r[rank].bias[i] < RANK_MOST_BIAS * gpu_cases[i / 2].tolerance,
+               "%s, rank %d%s, %s (%.1e, mean %.1e) %s", gpu_cases[i / 2].backend, rank,
+               i % 2 != 0 ? " in parts" : "", gpu_cases[i / 2].what, r[rank].worst[i], r[rank].bias[i],
+               r[rank].code[i] != ATTN_OK ? r[rank].text : "");
             if (r[rank].reaches[i] == 0)
                 skip(1, "the devices do not reach each other");
             else

@@ -27,7 +27,30 @@ static const struct rank_case gpu_cases[] = {
     {"absorbed", "FLASHMLA", LATENT16(BFLOAT16, 16), .interleave = 1, .absorbed = 1, .tolerance = 2e-2},
     {"absorbed, runs of 64", "FLASHMLA", LATENT16(FLOAT16, 32), .interleave = 64, .absorbed = 1,
      .tolerance = 6e-3},
+    /* hard inputs; with runs of 64 the shorter requests leave all ranks but one without a key */
+    {"constant values", "FLASH_ATTN", BATCH16(BFLOAT16, 4, 2, 64, 64), .interleave = 64,
+     .hard = RANK_CONSTANT_VALUES, .tolerance = 4e-3},
+    {"constant values, float16", "FLASH_ATTN", BATCH16(FLOAT16, 4, 1, 128, 16), .interleave = 1,
+     .hard = RANK_CONSTANT_VALUES, .tolerance = 5e-4},
+    {"a large mean", "FLASH_ATTN", BATCH16(FLOAT16, 4, 1, 128, 64), .interleave = 64, .hard = RANK_LARGE_MEAN,
+     .tolerance = 3e-3},
+    {"a loud channel", "FLASH_ATTN", BATCH16(BFLOAT16, 4, 2, 64, 16), .interleave = 1,
+     .hard = RANK_LOUD_CHANNEL, .tolerance = 1.5e-2},
+    {"ends of the format", "FLASH_ATTN", BATCH16(FLOAT16, 4, 2, 128, 16), .interleave = 2,
+     .hard = RANK_FORMAT_ENDS, .tolerance = 3e-3},
+    {"ends of the format", "FLASH_ATTN", BATCH16(BFLOAT16, 4, 2, 128, 64), .interleave = 64,
+     .hard = RANK_FORMAT_ENDS, .tolerance = 1.5e-2},
+    {"a large mean", "FLASHMLA", LATENT16(FLOAT16, 32), .interleave = 1, .absorbed = 1,
+     .hard = RANK_LARGE_MEAN, .tolerance = 6e-3},
+    {"constant values", "FLASHMLA", LATENT16(BFLOAT16, 16), .interleave = 64, .absorbed = 1,
+     .hard = RANK_CONSTANT_VALUES, .tolerance = 4e-3},
+    /* two keys, which two ranks share, of the largest value: no sum may be larger */
+    {"the end of the format", "FLASH_ATTN", .role = ATTN_ROLE_DECODER, .dtype = ATTN_DTYPE_BFLOAT16,
+     .heads = 4, .kv_heads = 2, .size = 64, .size_v = 64, .block_size = 16, .n = 2, .query = {1, 1},
+     .seq = {2, 1}, .interleave = 1, .hard = RANK_FORMAT_END, .tolerance = 4e-3},
 };
+/* Of a tolerance: what results may be off in the mean. */
+#define RANK_MOST_BIAS 0.05
 enum { NUM_GPU_CASES = sizeof gpu_cases / sizeof gpu_cases[0] };
 
 #endif

@@ -11,6 +11,15 @@
 
 enum { MAX_REQS = 8, LONGEST = 96, MAX_WORLD = 4 };
 
+/* Inputs beside random ones. */
+enum {
+    RANK_CONSTANT_VALUES = 1, /* so any weights give the constant */
+    RANK_LARGE_MEAN,          /* of the values: 100, where they differ by 1 */
+    RANK_LOUD_CHANNEL,        /* one of keys and one of values is 100 times the others */
+    RANK_FORMAT_ENDS,         /* values of either sign, of which 128 add up to the largest of the format */
+    RANK_FORMAT_END           /* the largest value of the format, and equal keys */
+};
+
 struct rank_case {
     const char *what, *backend;
     uint32_t role, dtype, heads, kv_heads, size, size_v, block_size, interleave, window, mask, join;
@@ -18,6 +27,7 @@ struct rank_case {
     uint32_t latent, rope, nope, value; /* of latent attention; 0: 16, 8, 12, 10 */
     int absorbed;                       /* latent in, latent out */
     double soft_cap, tolerance;
+    int hard; /* RANK_*, 0: random */
     int n;
     int32_t query[MAX_REQS], seq[MAX_REQS];
 };
@@ -42,16 +52,18 @@ static size_t element(const struct rank_world *w) {
     return attn_dtype_size(w->c.dtype);
 }
 
+static void set_element(const struct rank_world *w, char *to, size_t i, double v) {
+    if (w->c.dtype == ATTN_DTYPE_FLOAT32) ((float *)(void *)to)[i] = (float)v;
+    if (w->c.dtype == ATTN_DTYPE_FLOAT16) ((uint16_t *)(void *)to)[i] = attn_to_f16(v);
+    if (w->c.dtype == ATTN_DTYPE_BFLOAT16) ((uint16_t *)(void *)to)[i] = attn_to_bf16(v);
+}
+
 static char *random_elements(const struct rank_world *w, size_t n, uint64_t seed, double scale) {
     char *to = malloc(n * 4 + 64);
     float *x = malloc(n * 4 + 64);
     fill(x, n, seed);
-    for (size_t i = 0; i < n; i++) {
-        const double v = x[i] * scale;
-        if (w->c.dtype == ATTN_DTYPE_FLOAT32) ((float *)(void *)to)[i] = (float)v;
-        if (w->c.dtype == ATTN_DTYPE_FLOAT16) ((uint16_t *)(void *)to)[i] = attn_to_f16(v);
-        if (w->c.dtype == ATTN_DTYPE_BFLOAT16) ((uint16_t *)(void *)to)[i] = attn_to_bf16(v);
-    }
+    for (size_t i = 0; i < n; i++)
+        set_element(w, to, i, x[i] * scale);
     free(x);
     return to;
 }
@@ -270,6 +282,33 @@ end:
     return code;
 }
 
+static double largest_of(uint32_t dtype) {
+    return dtype == ATTN_DTYPE_FLOAT16 ? 65504 : dtype == ATTN_DTYPE_BFLOAT16 ? 0x1.fep127 : 0x1.fffffep127;
+}
+
+/* Of latent attention the values are the keys' latent part, so keys are changed alone. */
+static void harden(struct rank_world *w, size_t kv) {
+    const int is_mla = w->c.role == ATTN_ROLE_MLA;
+    char *values = is_mla ? w->key : w->value;
+    const size_t row = (size_t)(is_mla ? w->key_size : w->second_size), n = (size_t)w->keys * kv * row;
+    const double most = largest_of(w->c.dtype);
+    for (size_t i = 0; i < n && w->c.hard != 0; i++) {
+        const double x = element_at(w->c.dtype, values, i);
+        set_element(w, values, i,
+                    w->c.hard == RANK_CONSTANT_VALUES ? 0.75
+                    : w->c.hard == RANK_LARGE_MEAN    ? x + 100
+                    : w->c.hard == RANK_FORMAT_ENDS   ? (x < 0 ? -most : most) / 128
+                    : w->c.hard == RANK_FORMAT_END    ? most
+                    : i % row == 5                    ? 100 * x
+                                                      : x);
+    }
+    const size_t keys = (size_t)w->keys * kv * (size_t)w->key_size;
+    for (size_t i = 0; i < keys && !is_mla; i++)
+        if (w->c.hard == RANK_FORMAT_END || (w->c.hard == RANK_LOUD_CHANNEL && i % (size_t)w->key_size == 3))
+            set_element(w, w->key, i,
+                        w->c.hard == RANK_FORMAT_END ? 0 : 100 * element_at(w->c.dtype, w->key, i));
+}
+
 /* Inputs of a case for a world of ranks, and what one rank gets of them in double. */
 static int make_rank_world(struct rank_world *w, const struct rank_case *c, int world,
                            attn_context_t *context, uint64_t seed, attn_error_t *error) {
@@ -293,6 +332,7 @@ static int make_rank_world(struct rank_world *w, const struct rank_case *c, int 
         random_elements(w, (size_t)w->tokens * (size_t)w->all_heads * (size_t)w->query_size, seed + 1, 2);
     w->key = random_elements(w, (size_t)w->keys * kv * (size_t)w->key_size, seed + 2, 2);
     w->value = random_elements(w, (size_t)w->keys * kv * (size_t)w->second_size, seed + 3, 1);
+    harden(w, kv);
     w->weights = random_elements(w, (size_t)w->all_heads * (nope + value) * latent, seed + 4,
                                  0.3 * sqrt(16.0 / latent));
     fill(w->sinks, (size_t)w->all_heads, seed + 5);
@@ -308,12 +348,21 @@ static void free_rank_world(struct rank_world *w) {
     free(w->query), free(w->key), free(w->value), free(w->weights), free(w->want), free(w->want_lse);
 }
 
-/* The largest difference of a rank's results, relative to 1 + the wanted number. */
+/* The mean of the differences below with their signs, the largest of the ranks so far. */
+static double rank_bias;
+
+/* How large values of channel v are. */
+static double magnitude_of(const struct rank_world *w, int v) {
+    if (w->c.hard == RANK_FORMAT_ENDS) return largest_of(w->c.dtype) / 128;
+    return w->c.hard == RANK_LOUD_CHANNEL && v == 5 ? 100 : 1;
+}
+
+/* The largest difference of a rank's results, relative to what values are and the wanted number. */
 static double rank_difference(const struct rank_world *w, int rank, uint32_t out_dtype, const void *output,
                               const float *lse) {
     const int heads = (int)w->c.heads, kv = w->c.role == ATTN_ROLE_MLA ? 1 : (int)w->c.kv_heads,
               group = heads / kv;
-    double worst = 0;
+    double worst = 0, bias = 0;
     for (int t = 0; t < w->tokens; t++)
         for (int h = 0; h < heads; h++) {
             const int whole = (h / group * w->world + rank) * group + h % group;
@@ -322,11 +371,14 @@ static double rank_difference(const struct rank_world *w, int rank, uint32_t out
             if (!(d <= worst)) worst = d;
             for (int v = 0; v < w->value_size; v++) {
                 const double x = w->want[((size_t)t * w->all_heads + whole) * w->value_size + v];
-                d = fabs(x - element_at(out_dtype, output, ((size_t)t * heads + h) * w->value_size + v)) /
-                    (1 + fabs(x));
-                if (!(d <= worst)) worst = d; /* NaN too */
+                d = (element_at(out_dtype, output, ((size_t)t * heads + h) * w->value_size + v) - x) /
+                    (magnitude_of(w, v) + fabs(x));
+                bias += d;
+                if (!(fabs(d) <= worst)) worst = fabs(d); /* NaN too */
             }
         }
+    bias = fabs(bias) / ((double)w->tokens * heads * w->value_size);
+    if (!(bias <= rank_bias)) rank_bias = bias;
     return worst;
 }
 
@@ -365,6 +417,20 @@ static const struct rank_case rank_cases[] = {
     {"float16, sinks", "CPU_ATTN", DENSE(FLOAT16, 4, 1, 64, 64, 16), .interleave = 2, .sinks = 1,
      .tolerance = 3e-3},
     {"bfloat16", "CPU_ATTN", DENSE(BFLOAT16, 4, 1, 64, 64, 16), .interleave = 1, .tolerance = 1.5e-2},
+    {"constant values", "REFERENCE", DENSE(FLOAT32, 4, 2, 16, 16, 16), .interleave = 16,
+     .hard = RANK_CONSTANT_VALUES, .tolerance = 5e-7},
+    {"a large mean", "REFERENCE", DENSE(FLOAT32, 4, 2, 16, 16, 16), .interleave = 1, .hard = RANK_LARGE_MEAN,
+     .tolerance = 2e-6},
+    {"a loud channel", "REFERENCE", DENSE(FLOAT32, 4, 2, 16, 16, 16), .interleave = 1,
+     .hard = RANK_LOUD_CHANNEL, .tolerance = 1e-5},
+    {"ends of the format", "REFERENCE", DENSE(FLOAT32, 4, 2, 16, 16, 16), .interleave = 4,
+     .hard = RANK_FORMAT_ENDS, .tolerance = 2e-6},
+    {"constant values", "CPU_ATTN", DENSE(FLOAT32, 4, 2, 64, 64, 16), .interleave = 16,
+     .hard = RANK_CONSTANT_VALUES, .tolerance = 1e-6},
+    {"a loud channel", "CPU_ATTN", DENSE(FLOAT32, 4, 2, 64, 64, 16), .interleave = 1,
+     .hard = RANK_LOUD_CHANNEL, .tolerance = 1e-4},
+    {"ends of the format", "CPU_ATTN", DENSE(FLOAT16, 4, 2, 64, 64, 16), .interleave = 16,
+     .hard = RANK_FORMAT_ENDS, .tolerance = 3e-3},
 };
 enum { NUM_RANK_CASES = sizeof rank_cases / sizeof rank_cases[0] };
 
