@@ -6,8 +6,8 @@
  * rank, which is one GPU's over half of the keys (of a prompt: half of one GPU's); what the kernels beside it
  * take, from a layer that leaves its exchanges out; and the exchanges, by the difference and alone. Of a
  * decode also a layer whose exchanges go through the memory of peers, with what it takes over half of the
- * keys.
- * ATTN_CONFIG says where the plugins are.
+ * keys. MiB: metadata and workspace of a rank. ATTN_CONFIG says where the plugins are, and with
+ * rank_part_bytes into which parts a prompt is cut.
  *
  *     ranks_bench [row ..]      all rows, or those whose names contain one of the words
  */
@@ -15,7 +15,7 @@
 
 #include <stdlib.h>
 
-enum { WORLD = 2, LAYERS = 8, ROUNDS = 12, MOST_CACHES = 8, LIMIT_MS = 60000 };
+enum { WORLD = 2, LAYERS = 8, ROUNDS = 12, MOST_CACHES = 8, LIMIT_MS = 10000 };
 
 typedef struct row {
     const char *name;
@@ -29,10 +29,16 @@ static const row_t rows[] = {
     {"decode 32/8 heads of 128, 1 x 131072", GQA, .reqs = 1, .len = 131072, .query = 1, .target = 1.6},
     {"decode 32/8 heads of 128, 8 x 16384", GQA, .reqs = 8, .len = 16384, .query = 1, .target = 1.6},
     {"decode 32/8 heads of 128, 1 x 1048576", GQA, .reqs = 1, .len = 1048576, .query = 1, .target = 1.85},
+    {"decode 32/8 heads of 128, 1 x 16384", GQA, .reqs = 1, .len = 16384, .query = 1},
     {"decode 32/8 heads of 128, 8 x 4096", GQA, .reqs = 8, .len = 4096, .query = 1},
     {"decode 32/8 heads of 128, 64 x 4096", GQA, .reqs = 64, .len = 4096, .query = 1},
+    {"decode 32/8 heads of 128, 256 x 1024", GQA, .reqs = 256, .len = 1024, .query = 1},
     {"latent 128 heads, absorbed, 1 x 131072", MLA, .reqs = 1, .len = 131072, .query = 1, .target = 1.5},
     {"latent 128 heads, absorbed, 8 x 16384", MLA, .reqs = 8, .len = 16384, .query = 1},
+    {"prompt 32/8 heads of 128, 1 x 2048, runs of 64", GQA, .interleave = 64, .reqs = 1, .len = 2048,
+     .query = 2048},
+    {"prompt 32/8 heads of 128, 1 x 8192, runs of 64", GQA, .interleave = 64, .reqs = 1, .len = 8192,
+     .query = 8192},
     {"prompt 32/8 heads of 128, 1 x 32768, runs of 64", GQA, .interleave = 64, .reqs = 1, .len = 32768,
      .query = 32768, .target = 1.8},
     {"prompt 32/8 heads of 128, 1 x 32768, runs of 256", GQA, .interleave = 256, .reqs = 1, .len = 32768,
@@ -79,6 +85,7 @@ typedef struct rig {
 } rig_t;
 
 static attn_context_t *contexts[WORLD];
+static double last_megabytes; /* of the rank that was opened last */
 static ncclComm_t comms[WORLD];
 static pthread_barrier_t barrier;
 
@@ -171,6 +178,7 @@ static void open_rig(rig_t *r, uint32_t heads) {
     need(r, attn_group_space_needed(r->group, &needed, &r->error));
     r->space.metadata = take(r, needed.metadata_bytes), r->space.metadata_bytes = needed.metadata_bytes;
     r->space.workspace = take(r, needed.workspace_bytes), r->space.workspace_bytes = needed.workspace_bytes;
+    last_megabytes = (double)(needed.metadata_bytes + needed.workspace_bytes) / 1048576;
     cuda(cudaMallocHost(&r->host, needed.host_bytes + 1), "pinned memory");
     r->space.host = r->host, r->space.host_bytes = needed.host_bytes;
     r->num_caches = (int)((512 * 1048576 + shape.total_bytes - 1) / shape.total_bytes);
@@ -412,10 +420,10 @@ int main(int argc, char **argv) {
     cuda(cudaGetDeviceProperties(&prop, 0), "device");
     ncclGetVersion(&version);
     printf("%d x %s, NCCL %d.%d.%d; microseconds of a layer, bfloat16, pages of 64 or of a run\n"
-           "%-50s %8s %8s %6s %6s | %9s %7s %9s %6s | %8s %6s %6s | %8s %6s %6s\n",
+           "%-50s %8s %8s %6s %6s | %9s %7s %9s %6s | %8s %6s %6s | %6s | %8s %6s %6s\n",
            WORLD, prop.name, version / 10000, version / 100 % 100, version % 100, "", "one GPU", "two",
            "ratio", "target", "attention", "kernels", "exchanges", "alone", "red.-sc.", "ratio", "alone",
-           "peers", "ratio", "over");
+           "MiB", "peers", "ratio", "over");
     for (int i = 0; i < NUM_ROWS; i++) {
         const row_t *row = &rows[i];
         int is_wanted = argc < 2;
@@ -428,10 +436,11 @@ int main(int argc, char **argv) {
                      two = together(row, ATTN_JOIN_ALL_TO_ALL, &exchange, 0),
                      mute = together(row, ATTN_JOIN_ALL_TO_ALL, NULL, 0),
                      sum = together(row, ATTN_JOIN_REDUCE_SCATTER, &other, 0),
-                     peers = row->query == 1 ? together(row, ATTN_JOIN_ALL_TO_ALL, NULL, 1) : 0;
-        printf("%-50s %8.1f %8.1f %6.2f %6.2f | %9.1f %7.1f %9.1f %6.1f | %8.1f %6.2f %6.1f", row->name, one,
-               two, one / two, row->target, part, mute - part, two - mute, exchange, sum, one / sum, other);
-        if (peers > 0) printf(" | %8.1f %6.2f %6.1f", peers, one / peers, peers - part);
+                     peers = together(row, ATTN_JOIN_ALL_TO_ALL, NULL, 1);
+        printf("%-50s %8.1f %8.1f %6.2f %6.2f | %9.1f %7.1f %9.1f %6.1f | %8.1f %6.2f %6.1f | %6.0f",
+               row->name, one, two, one / two, row->target, part, mute - part, two - mute, exchange, sum,
+               one / sum, other, last_megabytes);
+        printf(" | %8.1f %6.2f %6.1f", peers, one / peers, peers - part);
         printf("\n");
         fflush(stdout);
     }
