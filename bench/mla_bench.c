@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla_bench PLUGIN.so [PROJECTIONS [latent]]: times of one whole MLA layer step (absorption, attention,
- * merge, values) through the plugin ABI, as replays of one captured graph: median after 150 ms of the same
- * load. PROJECTIONS: the option, auto, cublas or own; latent: queries come absorbed and latents leave. */
+/* mla_bench PLUGIN.so [PROJECTIONS [latent [TEXT]]]: times of one whole MLA layer step (absorption,
+ * attention, merge, values) through the plugin ABI, as replays of one captured graph: median after 150 ms of
+ * the same load. PROJECTIONS: the option, auto, cublas or own; latent: queries come absorbed and latents leave
+ * (anything else: they do not). Rows whose name contains TEXT. */
 #include "mla_step.h"
 
 #include <attn/attn_plugin.h>
@@ -13,8 +14,22 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+enum holes { NO_HOLES, HALF_AT_RANDOM, HALF_AT_END, NUM_HOLES };
+
+/* Half of the positions of each list name nothing. */
+static void make_holes(const mla_step *s, enum holes holes) {
+    const size_t topk = s->problem.topk, count = topk * s->problem.max_num_batched_tokens;
+    int32_t *lists = malloc(count * sizeof *lists);
+    uint64_t seed = 11;
+    cudaMemcpy(lists, s->topk, count * sizeof *lists, cudaMemcpyDeviceToHost);
+    for (size_t i = 0; i < count; i++)
+        if (holes == HALF_AT_RANDOM ? mla_step_random(&seed) & 1 : i % topk >= topk / 2) lists[i] = -1;
+    cudaMemcpy(s->topk, lists, count * sizeof *lists, cudaMemcpyHostToDevice);
+    free(lists);
+}
+
 static void run(const attn_backend_t *backend, const attn_problem_t *p, const char *name, int reqs,
-                int query_len, int seq_len) {
+                int query_len, int seq_len, enum holes holes) {
     mla_step s;
     int32_t q[256], lens[256];
     cudaStream_t stream;
@@ -32,6 +47,7 @@ static void run(const attn_backend_t *backend, const attn_problem_t *p, const ch
         printf("%s: %s\n", name, s.error.text);
         return;
     }
+    if (holes) make_holes(&s, holes);
     cudaStreamSynchronize(stream);
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
     status = mla_step_forward(&s, stream);
@@ -52,10 +68,12 @@ static void run(const attn_backend_t *backend, const attn_problem_t *p, const ch
         if (spent > 150e3 || n > 0) us[n++] = ms * 1e3 / 4;
     }
     qsort(us, (size_t)n, sizeof us[0], by_value);
-    double keys = p->topk ? p->topk : query_len > 16 ? seq_len - query_len / 2.0 : seq_len;
+    double keys = p->topk          ? holes ? p->topk / 2 : p->topk
+                  : query_len > 16 ? seq_len - query_len / 2.0
+                                   : seq_len;
     double flops = 2.0 * reqs * query_len * p->num_heads * keys * (576 + 512);
     double bytes = p->topk ? 0 : (double)reqs * seq_len * 1152;
-    printf("%-34s %9.1f us  %6.0f TFLOP/s  %6.0f GB/s  (n = %d, %s)\n", name, us[n / 2],
+    printf("%-38s %9.1f us  %6.0f TFLOP/s  %6.0f GB/s  (n = %d, %s)\n", name, us[n / 2],
            flops / us[n / 2] * 1e-6, bytes / us[n / 2] * 1e-3, n, cudaGetErrorString(cudaGetLastError()));
     fflush(stdout);
     cudaGraphExecDestroy(exec), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
@@ -74,14 +92,14 @@ int main(int argc, char **argv) {
     const int is_latent = argc > 3 && strcmp(argv[3], "latent") == 0;
     int is_sparse = (backend->capabilities->roles & ATTN_BIT(ATTN_ROLE_MLA_SPARSE)) != 0;
     static const struct {
-        int sparse, heads, reqs, query_len, seq_len;
-    } cases[] = {{0, 128, 64, 1, 8192},   {0, 128, 64, 2, 8192},   {0, 16, 64, 1, 8192},
-                 {0, 128, 1, 1, 65536},   {0, 128, 128, 1, 4096},  {0, 128, 1, 1, 1024},
-                 {0, 16, 1, 2048, 2048},  {1, 128, 128, 1, 32768}, {1, 64, 128, 1, 32768},
-                 {1, 128, 1, 1024, 32768}};
+        int sparse, heads, reqs, query_len, seq_len, has_holes;
+    } cases[] = {{0, 128, 64, 1, 8192, 0},    {0, 128, 64, 2, 8192, 0},   {0, 16, 64, 1, 8192, 0},
+                 {0, 128, 1, 1, 65536, 0},    {0, 128, 128, 1, 4096, 0},  {0, 128, 1, 1, 1024, 0},
+                 {0, 16, 1, 2048, 2048, 0},   {1, 128, 128, 1, 32768, 0}, {1, 64, 128, 1, 32768, 0},
+                 {1, 128, 1, 1024, 32768, 0}, {1, 128, 40, 1, 16384, 1},  {1, 64, 40, 1, 16384, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int fp8 = 0; fp8 < (is_sparse ? 2 : 3); fp8++) { /* the cache, the queries too */
-            char name[64];
+            char name[96];
             if (cases[i].sparse != is_sparse) continue;
             attn_problem_t p = {.struct_size = sizeof p,
                                 .role = is_sparse ? ATTN_ROLE_MLA_SPARSE : ATTN_ROLE_MLA,
@@ -109,7 +127,14 @@ int main(int argc, char **argv) {
                      fp8 == 0   ? ""
                      : fp8 == 1 ? " fp8"
                                 : " fp8, queries too");
-            run(backend, &p, name, cases[i].reqs, cases[i].query_len, cases[i].seq_len);
+            for (int holes = 0; holes < (cases[i].has_holes ? NUM_HOLES : 1); holes++) {
+                static const char *const names[] = {", no -1", ", half -1", ", -1 at the end"};
+                char full[128];
+                snprintf(full, sizeof full, "%s%s", name, cases[i].has_holes ? names[holes] : "");
+                if (argc > 4 && strstr(full, argv[4]) == NULL) continue;
+                run(backend, &p, full, cases[i].reqs, cases[i].query_len, cases[i].seq_len,
+                    (enum holes)holes);
+            }
         }
     return 0;
 }

@@ -250,7 +250,8 @@ static void attention(const char *name, int is_ds, int heads, int requests, int 
     p.num_pages = (int64_t)pages, p.cache_page = (int64_t)(page * row), p.cache_row = (int64_t)row;
     uint16_t *cache = room<uint16_t>(pages * page * row / 2);
     p.topk = send(lists), p.topk_row = topk;
-    p.scale = 1.f / 24, p.num_heads = heads, p.latent_rank = 512, p.nope = 128, p.page_size = page;
+    p.in_order = 1, p.scale = 1.f / 24, p.num_heads = heads, p.latent_rank = 512, p.nope = 128,
+    p.page_size = page;
     fill_normal<<<2048, 256>>>((uint16_t *)p.latent, rows * 512);
     fill_normal<<<2048, 256>>>((uint16_t *)p.query, rows * 192);
     if (is_ds) { /* written by the library's own writer, 65536 rows again and again */

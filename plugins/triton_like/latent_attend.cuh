@@ -16,8 +16,11 @@ constexpr int PITCH = D * 2 + 16;                                   /* of a quer
 constexpr int RAW = D * (TM_E4M3 ? 1 : 2) / 16;                     /* loads of a key */
 constexpr int LANES = THREADS / KEYS;                               /* threads of a key */
 constexpr int LOADS = (RAW + LANES - 1) / LANES;                    /* of a thread */
-constexpr int BLOCKS = ROWS / 16 * (KEYS / 8);                      /* of scores, 16 rows x 8 keys */
-constexpr int DEPTHS = BLOCKS < WARPS ? WARPS / BLOCKS : 1;         /* parts of the sum over D */
+/* A warp makes the scores of UNIT_ROWS x UNIT_KEYS over a part of D: what it loads from shared memory for a
+ * product falls from 12 bytes an operation's row and key to 6 as units grow (triton-notes.md). */
+constexpr int UNIT_ROWS = ROWS == 64 ? 32 : 16, UNIT_KEYS = ROWS >= 32 && KEYS >= 32 ? 16 : 8;
+constexpr int UNITS = ROWS / UNIT_ROWS * (KEYS / UNIT_KEYS);
+constexpr int DEPTHS = UNITS < WARPS ? WARPS / UNITS : 1;           /* parts of the sum over D */
 constexpr int DEPTH = ((D / 16 + DEPTHS - 1) / DEPTHS + 1) / 2 * 2; /* steps of 16 of a part */
 constexpr int COLUMNS = (L / 16 + WARPS - 1) / WARPS;               /* of a warp, in sixteens */
 constexpr int S_PITCH = KEYS + 8, P_PITCH = KEYS * 2 + 16;
@@ -64,28 +67,55 @@ ATTN_DEV void store_key(uint32_t to, const uint4 (&x)[LOADS], int lane) {
     }
 }
 
-/* Scores of one block, over one part of D, unscaled. */
+/* Scores of one unit, over one part of D, unscaled. */
 ATTN_DEV void multiply_scores(uint32_t ks, uint32_t qs, float *scores, int unit, int lane) {
-    const int part = unit / BLOCKS, block = unit % BLOCKS, r = block / (KEYS / 8) * 16,
-              k = block % (KEYS / 8) * 8;
+    constexpr int R = UNIT_ROWS / 16, N = UNIT_KEYS / 8;
+    const int part = unit / UNITS, u = unit % UNITS, r = u / (KEYS / UNIT_KEYS) * UNIT_ROWS,
+              k = u % (KEYS / UNIT_KEYS) * UNIT_KEYS;
     const int end = min((part + 1) * DEPTH, D / 16);
-    const uint32_t a_at = qs + (r + (lane & 15)) * PITCH + (lane >> 4) * 16,
-                   b_at = ks + (k + (lane & 7)) * PITCH + (lane >> 3) * 16;
-    float s[2][4] = {};
+    const uint32_t a_at = qs + (r + (lane & 15)) * PITCH + (lane >> 4) * 16;
+    float s[R][2][4] = {};
+    if constexpr (N == 1) {
+        const uint32_t b_at = ks + (k + (lane & 7)) * PITCH + (lane >> 3) * 16;
 #pragma unroll 3
-    for (int d = part * DEPTH; d < end; d += 2) {
-        uint32_t a[4], b[4]; /* what lies behind an odd end is loaded and not used */
-        ldmatrix_x4(b, b_at + d * 32);
-        ldmatrix_x4(a, a_at + d * 32);
-        mma_any<TM_TYPE>(s[0], a, b[0], b[1]);
-        if (d + 1 < end) {
-            ldmatrix_x4(a, a_at + d * 32 + 32);
-            mma_any<TM_TYPE>(s[1], a, b[2], b[3]);
+        for (int d = part * DEPTH; d < end; d += 2) {
+            uint32_t a[4], b[4]; /* what lies behind an odd end is loaded and not used */
+            ldmatrix_x4(b, b_at + d * 32);
+            ldmatrix_x4(a, a_at + d * 32);
+            mma_any<TM_TYPE>(s[0][0], a, b[0], b[1]);
+            if (d + 1 < end) {
+                ldmatrix_x4(a, a_at + d * 32 + 32);
+                mma_any<TM_TYPE>(s[0][1], a, b[2], b[3]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[0][0][i] += s[0][1][i];
+    } else {
+        const uint32_t b_at = ks + (k + (lane & 7) + (lane >> 4) * 8) * PITCH + (lane >> 3 & 1) * 16;
+#pragma unroll 2
+        for (int d = part * DEPTH; d < end; d++) {
+            uint32_t a[R][4], b[4];
+            ldmatrix_x4(b, b_at + d * 32);
+#pragma unroll
+            for (int i = 0; i < R; i++)
+                ldmatrix_x4(a[i], a_at + i * 16 * PITCH + d * 32);
+#pragma unroll
+            for (int i = 0; i < R; i++) {
+                mma_any<TM_TYPE>(s[i][0], a[i], b[0], b[1]);
+                mma_any<TM_TYPE>(s[i][1], a[i], b[2], b[3]);
+            }
         }
     }
-    float *to = scores + (part * ROWS + r + (lane >> 2)) * S_PITCH + k + (lane & 3) * 2;
-    *(float2 *)to = make_float2(s[0][0] + s[1][0], s[0][1] + s[1][1]);
-    *(float2 *)(to + 8 * S_PITCH) = make_float2(s[0][2] + s[1][2], s[0][3] + s[1][3]);
+#pragma unroll
+    for (int i = 0; i < R; i++)
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float *to =
+                scores + (part * ROWS + r + i * 16 + (lane >> 2)) * S_PITCH + k + n * 8 + (lane & 3) * 2;
+            *(float2 *)to = make_float2(s[i][n][0], s[i][n][1]);
+            *(float2 *)(to + 8 * S_PITCH) = make_float2(s[i][n][2], s[i][n][3]);
+        }
 }
 
 } /* namespace attn_cuda */
@@ -140,8 +170,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, TM_CTAS)
         from = next;
         load_key(ahead, from, part);
         next = t + 2 < tiles ? reader.row(k0 + 2 * KEYS + key) : nullptr;
-        for (int u = warp; u < BLOCKS * DEPTHS; u += WARPS)
-            if (u % BLOCKS / (KEYS / 8) < blocks) multiply_scores(ks, qs, scores, u, lane);
+        for (int u = warp; u < UNITS * DEPTHS; u += WARPS)
+            if (u % UNITS / (KEYS / UNIT_KEYS) * (UNIT_ROWS / 16) < blocks)
+                multiply_scores(ks, qs, scores, u, lane);
         __syncthreads();
         float s[EACH], top = NO_MAX;
 #pragma unroll

@@ -8,7 +8,7 @@ mla_config mla_config_choose(const mla_config_input *in) {
         .kernel = MLA_KERNEL_PORTABLE, .ctas = 1, .tile_rows = MLA_TILE_ROWS, .slots = in->num_sms};
     if (in->portable || in->compute_capability != 90 || in->latent != 512) return c;
     if (in->is_sparse) { /* both caches, any scale */
-        c.kernel = MLA_KERNEL_SPARSE_SM90;
+        c.kernel = MLA_KERNEL_SPARSE_SM90, c.own_rows = 8192;
         /* two CTAs that share the keys of a token, where both have rows in all of its tiles */
         const int last = in->heads % (2 * MLA_TILE_ROWS);
         c.ctas = in->num_sms > 1 && in->heads > MLA_TILE_ROWS && (last == 0 || last > MLA_TILE_ROWS) ? 2 : 1;

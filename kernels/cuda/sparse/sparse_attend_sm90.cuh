@@ -5,6 +5,7 @@
 #ifndef SPARSE_ATTEND_SM90_CUH
 #define SPARSE_ATTEND_SM90_CUH
 
+#include "../latent/mla_after.cuh"
 #include "../ptx/launch.cuh"
 #include "sparse_attend_sm90_gather.cuh"
 #include "sparse_attend_sm90.h"
@@ -20,6 +21,7 @@ __global__ void __launch_bounds__(SPARSE_THREADS, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) /* empty where only other architectures were asked for */
     extern __shared__ __align__(1024) unsigned char raw[];
     const sparse_smem sm(raw);
+    pdl_launch(); /* the merge; its CTAs find room as ours end */
     if (threadIdx.x == 0) {
         constexpr int WARPS = SPARSE_GATHER_THREADS / 32,
                       COPIES = sparse_gather<DT, DS>::ROPE_COPIES ? SPARSE_GATHER_THREADS : 0;
@@ -54,7 +56,10 @@ int sparse90_run(const mla_attend_params *p, int num_items, int ctas, void *stre
     auto kernel = sparse90_kernel<DT, DS>;
     if (num_items == 0)
         return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SPARSE_SMEM);
-    return attn_cuda::launch_kernel(kernel, (unsigned)ctas, SPARSE_THREADS, SPARSE_SMEM, stream, *p);
+    /* beside the end of an absorption, while lists are packed and keys fetched */
+    return p->in_order ? launch_kernel(kernel, (unsigned)ctas, SPARSE_THREADS, SPARSE_SMEM, stream, *p)
+                       : launch_after(kernel, dim3((unsigned)ctas), SPARSE_THREADS, SPARSE_SMEM,
+                                      (cudaStream_t)stream, *p);
 }
 
 } /* namespace attn_cuda */

@@ -317,6 +317,7 @@ struct sparse_gather {
             it.k_begin = sparse_cut(it.k_begin, found, p.topk_count);
             it.k_end = sparse_cut(it.k_end, found, p.topk_count);
             mbar_sleep(sm.q_empty(), parity ^ 1);
+            if (i == turns.first) pdl_wait();
             queries(it);
             if constexpr (DS)
                 item_ds(list, it, phase);

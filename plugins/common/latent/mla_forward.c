@@ -157,6 +157,9 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
         tokens = tokens < in->plan.slice_tokens ? tokens : in->plan.slice_tokens;
         e = in->projects ? absorb(in, a, s, token0, tokens, &p, stream)
                          : mla_latent_begin(in, a, s, token0, tokens, &p, stream);
+        /* lists are read while the absorption ends, so what wrote them must have ended before it: a kernel of
+         * cuBLAS may itself have started early */
+        if (in->plan.topk != 0 && (int64_t)tokens * in->heads > in->config.own_rows) p.in_order = 1;
         p.slice = (const mla_slice *)(void *)((char *)s->metadata + in->slices_at) + i;
         p.slice_row0 = token0 * in->heads;
         if (in->is_fp8_query) /* kernels count tokens from the first of the batch */

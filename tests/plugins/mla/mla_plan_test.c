@@ -287,7 +287,7 @@ static void kernel_choice(void) {
     is_int(mla_config_choose(&in).own_rows, 4096,
            "short absorptions: the kernel beside which attention starts");
     in.is_sparse = 1;
-    is_int(mla_config_choose(&in).own_rows, 0, "no such kernel attends to selected keys");
+    is_int(mla_config_choose(&in).own_rows, 8192, "over selected keys too, which starts early");
     in.is_sparse = 0, in.portable = 1;
     is_int(mla_config_choose(&in).own_rows, 0, "nor with the option");
 }

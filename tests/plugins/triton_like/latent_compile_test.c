@@ -23,12 +23,13 @@ static const struct {
              {16, 16, 0},  {768, 64, 0}};
 enum { NUM_SIZES = sizeof sizes / sizeof sizes[0] };
 
-static attn_problem_t problem_of(uint32_t latent, uint32_t rope, uint32_t kv, uint32_t dtype) {
+static attn_problem_t problem_of(uint32_t heads, uint32_t latent, uint32_t rope, uint32_t kv,
+                                uint32_t dtype) {
     return (attn_problem_t){.struct_size = sizeof(attn_problem_t),
                             .role = ATTN_ROLE_MLA,
                             .dtype = dtype,
                             .kv_cache_dtype = kv,
-                            .num_heads = 16,
+                            .num_heads = heads,
                             .head_size = latent + rope,
                             .kv_lora_rank = latent,
                             .qk_rope_head_dim = rope};
@@ -39,24 +40,31 @@ static void memory_is_enough(void) {
         int bad = 0, cut = 0, pairs = 0;
         for (uint32_t latent = 16; latent <= 1024; latent += 16)
             for (uint32_t rope = 16; rope <= 256; rope += 16) {
-                const attn_problem_t p = problem_of(latent, rope, 0, ATTN_DTYPE_FLOAT16);
-                latent_config c;
-                if (latent_configure(&p, 64, archs[i].cc, &c) != 0) {
-                    cut++;
-                    continue;
+                for (uint32_t heads = 16; heads <= 128; heads *= 8) {
+                    const attn_problem_t p = problem_of(heads, latent, rope, 0, ATTN_DTYPE_FLOAT16);
+                    latent_config c;
+                    if (latent_configure(&p, 64, archs[i].cc, &c) != 0) {
+                        cut++;
+                        continue;
+                    }
+                    bad += c.smem > archs[i].kib * 1024 || (heads == 16 && c.rows == 64) ||
+                           (c.ctas == 2 && 2 * (c.smem + 1024) > (archs[i].kib + 1) * 1024);
+                    pairs += c.ctas == 2;
                 }
-                bad += c.smem > archs[i].kib * 1024 ||
-                       (c.ctas == 2 && 2 * (c.smem + 1024) > (archs[i].kib + 1) * 1024);
-                pairs += c.ctas == 2;
             }
         diag("sm_%d: %d pairs of sizes do not fit, %d run two blocks at once", archs[i].cc, cut, pairs);
         ok(bad == 0, "sm_%d: every tile fits %d KiB", archs[i].cc, archs[i].kib);
-        const attn_problem_t usual = problem_of(512, 64, 0, ATTN_DTYPE_FLOAT16),
-                             most = problem_of(1024, 256, 0, ATTN_DTYPE_FLOAT16);
+        const attn_problem_t few = problem_of(16, 512, 64, 0, ATTN_DTYPE_FLOAT16),
+                             many = problem_of(128, 512, 64, 0, ATTN_DTYPE_FLOAT16),
+                             most = problem_of(128, 1024, 256, 0, ATTN_DTYPE_FLOAT16);
         latent_config c;
-        const int status = latent_configure(&usual, 64, archs[i].cc, &c);
+        int status = latent_configure(&few, 64, archs[i].cc, &c);
         ok(status == 0 && c.rows == 32, "sm_%d: rank 512 has tiles of 32 rows and %d keys, %d bytes",
            archs[i].cc, c.keys, c.smem);
+        status = latent_configure(&many, 64, archs[i].cc, &c);
+        ok(status == 0 && c.rows == (archs[i].kib >= 163 ? 64 : 32) && c.ctas <= 2,
+           "sm_%d: of 128 heads, tiles of %d rows and %d keys, %d bytes", archs[i].cc, c.rows, c.keys,
+           c.smem);
         is_int(latent_configure(&most, 64, archs[i].cc, &c), archs[i].kib == 64 ? -1 : 0,
                "sm_%d: rank 1024 with rope 256 %s", archs[i].cc,
                archs[i].kib == 64 ? "does not fit" : "fits");
@@ -68,7 +76,8 @@ static int compiles(int i, int s, int is_virtual) {
     ATTN_INIT(attn_error_t, e);
     const triton_toolchain_t tools = {.cache_dir = "", .nvrtc = ""};
     const uint32_t dtype = archs[i].cc == 75 || s & 1 ? ATTN_DTYPE_FLOAT16 : ATTN_DTYPE_BFLOAT16;
-    const attn_problem_t p = problem_of(sizes[s].latent, sizes[s].rope, sizes[s].kv, dtype);
+    const uint32_t heads = (i + s) & 1 ? 128 : 16;
+    const attn_problem_t p = problem_of(heads, sizes[s].latent, sizes[s].rope, sizes[s].kv, dtype);
     latent_config c;
     triton_code_t code;
     if (latent_configure(&p, 48, archs[i].cc, &c) != 0) return 0;
