@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mla_bench PLUGIN.so [PROJECTIONS [latent [TEXT]]]: times of one whole MLA layer step (absorption,
  * attention, merge, values) through the plugin ABI, as replays of one captured graph: median after 150 ms of
- * the same load. PROJECTIONS: the option, auto, cublas or own; latent: queries come absorbed and latents leave
- * (anything else: they do not). Rows whose name contains TEXT. */
+ * the same load. PROJECTIONS: the option, auto, cublas or own; latent: queries come absorbed and latents
+ * leave (anything else: they do not). Rows whose name contains TEXT. */
 #include "mla_step.h"
 
 #include <attn/attn_plugin.h>

@@ -42,7 +42,8 @@ static uint64_t more(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* Another instance, for a device with fewer multiprocessors. Which of the two has more to keep is not known. */
+/* Another instance, for a device with fewer multiprocessors. Which of the two has more to keep is not
+ * known. */
 static int open_beside(attn_group_t *g, attn_error_t *error) {
     struct attni_ranks *k = g->ranks;
     attn_device_t device = g->device;

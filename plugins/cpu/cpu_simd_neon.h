@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Primitives on 8 floats in two registers: Advanced SIMD of AArch64, which has conversions of float16 and
- * fused products in its baseline. Two registers a vector keep as many sums in flight as AVX2. See cpu_simd.h. */
+ * fused products in its baseline. Two registers a vector keep as many sums in flight as AVX2. See
+ * cpu_simd.h. */
 #include <arm_neon.h>
 
 #define VW 8
