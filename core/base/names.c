@@ -55,7 +55,7 @@ static const char *kv_alias(uint32_t value) {
     return attn_kv_format(value)->alias;
 }
 
-enum { LAST_FEATURE = 34 };
+enum { LAST_FEATURE = 37 };
 _Static_assert((ATTN_F_KNOWN_ | UINT64_C(1) << 25) == ATTN_BIT(LAST_FEATURE + 1) - 1,
                "a feature bit has no name");
 

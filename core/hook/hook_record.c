@@ -189,7 +189,8 @@ static int record_forward(attn_instance_t *i, const attn_forward_t *a, const att
     if (space == NULL || at == REMEMBERED || atomic_load(&c->is_done))
         return next->ops.forward(next->instance, a, space, stream, error);
     /* A forward that writes this step's keys itself is recorded with the cache that it leaves. */
-    int cache_after = g->backend->capabilities.forward_writes_cache != 0, has_tensors = 0;
+    const int writes = g->backend->capabilities.forward_writes_cache != 0 || a->slot_mapping != NULL;
+    int cache_after = writes, has_tensors = 0;
     const struct attni_seen_weights *w = rec->weights;
     while (w != NULL && w->weight_space != a->weight_space)
         w = w->next;

@@ -298,12 +298,13 @@ static int allocate_buffers(struct shadow *s, const attn_problem_t *p, const att
 static const char *known_obstacle(const attn_group_t *g, const struct attni_backend *backend) {
     if (attn_device_kind(g->device.type) == NULL)
         return "the memory of its device cannot be reached: its plugin brings no device kind";
-    if ((g->features & ATTN_F_OUT_FP8_GROUP) != 0)
+    if ((g->features & (ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4)) != 0)
         return "outputs with block scales are written in two places";
     if (g->inner.role == ATTN_ROLE_MLA_PREFILL) return "it is a part of a layer";
     if ((g->features & ATTN_F_DEVICE_LENGTHS) != 0)
         return "lengths on the device do not say which rows have a result";
-    if (g->backend->capabilities.forward_writes_cache || backend->capabilities.forward_writes_cache)
+    if (g->backend->capabilities.forward_writes_cache || backend->capabilities.forward_writes_cache ||
+        (g->features & ATTN_F_WRITE_IN_FORWARD) != 0)
         return "a forward that writes the cache cannot run twice";
     return "";
 }

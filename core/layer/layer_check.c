@@ -105,9 +105,13 @@ static int check_optional(const attn_group_t *g, const attn_forward_t *a, attn_e
     if (code == ATTN_OK) code = check_given(g, a->qq_bias, ATTN_F_QQ_BIAS, "qq_bias", 0, error);
     if (code == ATTN_OK) code = check_given(g, a->lse, ATTN_F_LSE, "lse", 0, error);
     if (code == ATTN_OK)
-        code = check_given(g, a->output_scale, ATTN_F_OUT_FP8_STATIC, "output_scale", 0, error);
+        code = check_given(g, a->output_scale, ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_NVFP4, "output_scale", 0,
+                           error);
     if (code == ATTN_OK)
-        code = check_given(g, a->output_block_scale, ATTN_F_OUT_FP8_GROUP, "output_block_scale", 1, error);
+        code = check_given(g, a->output_block_scale, ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4,
+                           "output_block_scale", 1, error);
+    if (code == ATTN_OK)
+        code = check_given(g, a->slot_mapping, ATTN_F_WRITE_IN_FORWARD, "slot_mapping", 0, error);
     if (code != ATTN_OK) return code;
     int is_sparse = g->problem.role == ATTN_ROLE_MLA_SPARSE;
     if ((a->topk_indices != NULL) != is_sparse)
@@ -127,7 +131,7 @@ int attni_layer_check_forward(const attn_layer_t *layer, const attn_forward_t *a
     const attn_group_t *g = layer->group;
     const attn_problem_t *p = &g->problem;
     const int64_t query[3] = {-1, p->num_heads, attn_query_size(p)},
-                  output[3] = {-1, p->num_heads, attn_output_size(p)};
+                  output[3] = {-1, p->num_heads, attn_output_columns(p)};
     int code = attn_check_tensor(a->output, "output", p->out_dtype, 3, output, error);
     if (code != ATTN_OK || profiling) return code; /* nothing else is looked at in a profiling run */
     /* an fp8 query of latent attention is what the backend makes of it after absorption (semantics 7.4) */
@@ -141,6 +145,14 @@ int attni_layer_check_forward(const attn_layer_t *layer, const attn_forward_t *a
         if (code != ATTN_OK) return code;
     } else if (!attn_role_has_cache(p->role) && (a->kv_cache != NULL || a->v_cache != NULL)) {
         REFUSE("kv_cache", "kv_cache is given; role %s has no cache", attn_role_name(p->role));
+    }
+    if (a->slot_mapping != NULL) { /* what update_kv_cache would have been given */
+        const attn_kv_update_t update = {.key = a->key,
+                                         .value = a->value,
+                                         .kv_cache = a->kv_cache,
+                                         .v_cache = a->v_cache,
+                                         .slot_mapping = a->slot_mapping};
+        return attni_layer_check_update(layer, &update, error);
     }
     if (direct || !attn_role_has_cache(p->role) || a->key != NULL || a->value != NULL)
         return check_key_value(g, a->key, a->value, error);

@@ -82,7 +82,8 @@ static int check_forward_place(const attn_group_t *g, const attn_forward_t *a, a
                                                ATTNI_PLACED(attn_forward_t, alibi_slopes),
                                                ATTNI_PLACED(attn_forward_t, rel_bias),
                                                ATTNI_PLACED(attn_forward_t, qq_bias),
-                                               ATTNI_PLACED(attn_forward_t, topk_indices)};
+                                               ATTNI_PLACED(attn_forward_t, topk_indices),
+                                               ATTNI_PLACED(attn_forward_t, slot_mapping)};
     return attni_place_check(g, a, list, sizeof list / sizeof list[0], error);
 }
 
@@ -203,6 +204,7 @@ static int prepare_call(attn_layer_t *layer, attn_forward_t *a, const attn_space
         a->weight_space = layer->weight_space;
         a->weight_space_bytes = layer->weight_space_bytes;
     }
+    if (layer->kv_sharing_target != NULL) a->slot_mapping = NULL; /* the target has written */
     int code = attni_layer_check_forward(layer, a, s == NULL, error);
     if (code == ATTN_OK) code = check_forward_place(g, a, error);
     if (code == ATTN_OK && s != NULL) code = attni_space_check(g, s, error);

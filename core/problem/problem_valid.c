@@ -109,6 +109,23 @@ static int check_masks(const attn_problem_t *p, attn_error_t *error) {
     return ATTN_OK;
 }
 
+/* Quantised outputs have one kind of scales, and a type that goes with it (semantics 7.7). */
+static int check_output(const attn_problem_t *p, attn_error_t *error) {
+    const uint64_t f = p->features;
+    const int is_fp4 = (f & ATTN_F_OUT_NVFP4) != 0;
+    REFUSE_IF(is_fp4 && (f & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP)), "features",
+              "feature out_nvfp4 with one of fp8 outputs; a value has 4 or 8 bits: give one of the two");
+    REFUSE_IF(is_fp4 != (p->out_dtype == ATTN_DTYPE_UINT8), "out_dtype",
+              "out_dtype is %s; uint8, whose bytes hold two values, and feature out_nvfp4 belong together",
+              attn_dtype_name(p->out_dtype));
+    REFUSE_IF((f & ATTN_F_OUT_SCALE_UE8M0) && !(f & ATTN_F_OUT_FP8_GROUP), "features",
+              "feature out_scale_ue8m0 without out_fp8_group, whose scales it rounds; add "
+              "ATTN_F_OUT_FP8_GROUP");
+    REFUSE_IF((f & ATTN_F_WRITE_IN_FORWARD) && p->role != ATTN_ROLE_DECODER, "features",
+              "feature write_in_forward with role %s; only decoder has it", attn_role_name(p->role));
+    return ATTN_OK;
+}
+
 /* Lengths on the device go with what no plan on the host has to know of them (semantics 1.6). */
 static int check_device_lengths(const attn_problem_t *p, attn_error_t *error) {
     if ((p->features & ATTN_F_DEVICE_LENGTHS) == 0) return ATTN_OK;
@@ -242,6 +259,7 @@ int attn_problem_check(const attn_problem_t *problem, attn_error_t *error) {
     if ((code = check_enums(p, error))) return code;
     if ((code = check_shape(p, error))) return code;
     if ((code = check_masks(p, error))) return code;
+    if ((code = check_output(p, error))) return code;
     if ((code = check_device_lengths(p, error))) return code;
     if ((code = check_limits(p, error))) return code;
     if ((code = check_unserved(p, error))) return code;

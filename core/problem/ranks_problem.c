@@ -34,7 +34,8 @@ const char *attni_ranks_refusal(const attn_problem_t *p, int is_device, char *te
         {ATTN_F_CASCADE, "cascade"},
         {ATTN_F_STATIC_SINK, "static sink tokens"},
         {ATTN_F_CONTIGUOUS_KV, "keys of the call"},
-        {ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP, "quantised outputs"},
+        {ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4, "quantised outputs"},
+        {ATTN_F_WRITE_IN_FORWARD, "a cache that forward writes"},
         {ATTN_F_QUANT_QUERY, "quantised queries: the ranks' scales may differ"},
         {is_device ? 0 : ATTN_F_CAPTURE, "capture on CPUs"},
     };

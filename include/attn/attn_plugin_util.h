@@ -171,6 +171,12 @@ static inline uint32_t attn_output_size(const attn_problem_t *p) {
     return p->head_size_v != 0 ? p->head_size_v : p->head_size;
 }
 
+/* Elements of the tensor output for each head: bytes of two values with ATTN_F_OUT_NVFP4. [pure] */
+static inline uint32_t attn_output_columns(const attn_problem_t *p) {
+    const uint32_t size = attn_output_size(p);
+    return (p->features & ATTN_F_OUT_NVFP4) != 0 ? size / 2 : size;
+}
+
 /* Name of one feature bit, NULL if the bit has none. */
 static inline const char *attn_feature_name(unsigned bit) {
     static const char *const names[] = {"sliding_window",
@@ -207,7 +213,10 @@ static inline const char *attn_feature_name(unsigned bit) {
                                         "latent",
                                         "key_lengths",
                                         "device_lengths",
-                                        "rel_bias"};
+                                        "rel_bias",
+                                        "out_nvfp4",
+                                        "out_scale_ue8m0",
+                                        "write_in_forward"};
     return bit < sizeof names / sizeof names[0] ? names[bit] : NULL;
 }
 

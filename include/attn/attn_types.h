@@ -204,8 +204,15 @@ enum { ATTN_LAYOUT_NHD = 1, ATTN_LAYOUT_HND = 2 };
 #define ATTN_F_DEVICE_LENGTHS (UINT64_C(1) << 33)
 /* a bias by distance for each head: relative position bias, as T5's (semantics 2.15) */
 #define ATTN_F_REL_BIAS (UINT64_C(1) << 34)
+/* out_dtype uint8: two e2m1 values a byte, e4m3 scale per 16 values, and output_scale (semantics 7.7) */
+#define ATTN_F_OUT_NVFP4 (UINT64_C(1) << 35)
+/* with ATTN_F_OUT_FP8_GROUP: scales are powers of two, stored as their type says (semantics 7.7) */
+#define ATTN_F_OUT_SCALE_UE8M0 (UINT64_C(1) << 36)
+/* decoder: forward may be given slot_mapping, and then writes key and value to the cache first
+ * (semantics 3.11) */
+#define ATTN_F_WRITE_IN_FORWARD (UINT64_C(1) << 37)
 /* every bit that this header defines */
-#define ATTN_F_KNOWN_ (((UINT64_C(1) << 35) - 1) & ~(UINT64_C(1) << 25))
+#define ATTN_F_KNOWN_ (((UINT64_C(1) << 38) - 1) & ~(UINT64_C(1) << 25))
 
 /* ------------------------------------------------------------------- device */
 
@@ -496,13 +503,22 @@ typedef struct attn_forward {
     const DLTensor *value;  /* [>= T, Hkv, Dv]; MLA: k_pe [>= T, R] or [>= T, 1, R] */
     const DLTensor *kv_cache; /* as update_kv_cache; NULL for roles without a cache */
     const DLTensor *v_cache;
-    /* [>= T, Hq, Dv]; MLA: [>= T, N, V], with ATTN_F_LATENT [>= T, N, L]. Written; every row below T */
+    /* [>= T, Hq, Dv]; MLA: [>= T, N, V], with ATTN_F_LATENT [>= T, N, L]. Written; every row below T. With
+     * ATTN_F_OUT_NVFP4 half of the last size, in bytes of two values, the first in the low four bits */
     const DLTensor *output;
     /* float32 [Hq, >= T], natural log, -inf for empty rows; NULL: not wanted. Written */
     const DLTensor *lse;
     attn_scales_t scales;
-    const DLTensor *output_scale;       /* float32 [1], static fp8 output */
-    const DLTensor *output_block_scale; /* float32 [T, groups], any strides. Written */
+    /* float32 [1], static fp8 and nvfp4 outputs: what the stored values are multiplied with */
+    const DLTensor *output_scale;
+    /* Scales of a row's groups, strides in any order. Written. (semantics 7.7)
+     *  - ATTN_F_OUT_FP8_GROUP: float32 [>= T, groups]
+     *  - and ATTN_F_OUT_SCALE_UE8M0: the same, or exponents (of 2^(x - 127)): uint8 [>= T, groups], or int32
+     *    [>= T, groups / 4 rounded up], four of groups of 128 in a word, the first in the low byte
+     *  - ATTN_F_OUT_NVFP4: e4m3 [>= T, groups], or in tiles of 128 tokens and 4 groups, as block-scaled
+     *    products of cuBLASLt and CUTLASS read them: e4m3 [>= T / 128 rounded up, groups / 4 rounded up, 32,
+     *    4, 4], token t and group g at [t / 128, g / 4, t mod 32, t / 32 mod 4, g mod 4] */
+    const DLTensor *output_block_scale;
     const DLTensor *sinks;              /* float32 [Hq] with ATTN_F_SINK */
     const DLTensor *alibi_slopes;       /* float32 [Hq] with ATTN_F_ALIBI or _SQRT */
     const DLTensor *qq_bias;            /* float32 [T, width] with ATTN_F_QQ_BIAS (semantics 2.9) */
@@ -513,7 +529,10 @@ typedef struct attn_forward {
     uint64_t weight_space_bytes;
     /* float32 [Hq, 2 m + 1] with ATTN_F_REL_BIAS: distances -m to m (semantics 2.15) */
     const DLTensor *rel_bias;
-    uint64_t reserved[5];
+    /* int64 [n] with ATTN_F_WRITE_IN_FORWARD: the first n rows of key and value are written to kv_cache, and
+     * v_cache, as update_kv_cache does, and then attended to like all others; NULL: nothing is written */
+    const DLTensor *slot_mapping;
+    uint64_t reserved[4];
 } attn_forward_t;
 
 /* ATTN_F_FP8_ATTENTION (semantics 7.6): forward reads Q, K and V as e4m3(x / scale) * scale, with the

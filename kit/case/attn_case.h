@@ -29,7 +29,8 @@ extern "C" {
 #endif
 
 enum { KIT_MAX_REQS = 1040, KIT_MAX_SPANS = 4 };
-#define KIT_OUTPUT_SCALE 0.02f /* of static fp8 outputs */
+#define KIT_OUTPUT_SCALE     0.02f  /* of static fp8 outputs */
+#define KIT_OUTPUT_FP4_SCALE 0.004f /* of 4-bit outputs; times the size of values */
 
 /* How a case treats its tensors. */
 #define KIT_STRIDED (UINT32_C(1) << 0) /* query, new K/V and output are views with gaps and a byte_offset */
@@ -136,6 +137,7 @@ typedef struct kit_result {
     char fault[200];    /* "", or what was written that must not be: canary, padded row, host memory */
     double *out;        /* [T, Hq, Dv], dequantised */
     double *lse;        /* [Hq, T], NULL if not requested */
+    double *unit;       /* [T, Hq, Dv], of outputs of 4 bits: what each value was divided by; else NULL */
     int64_t num_out, num_lse;
 } kit_result_t;
 

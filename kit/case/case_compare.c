@@ -53,6 +53,29 @@ static double unit_of(uint32_t dtype, double x) {
     return ldexp(1, (e > least ? e : least) - bits);
 }
 
+static double fp4_scale(const kit_case_t *c) {
+    const double amplitude = c->amplitude != 0 ? c->amplitude : 1.0;
+    return (double)(KIT_OUTPUT_FP4_SCALE * (float)(amplitude * kit_value_size(c)));
+}
+
+/* Half of the distance between the 4-bit values around x, which are times `unit`. */
+static double half_step(double x, double unit, double tensor) {
+    const double a = unit > 0 ? fabs(x) / unit : 0;
+    return unit > 0 ? unit * (a < 2 ? 0.25 : a < 4 ? 0.5 : 1) : 6 * 0x1p-10 * tensor;
+}
+
+/* The largest of 16 values by 6 and by the tensor's scale, as e4m3, which has a bit more than 3 digits and
+ * below 2^-6 steps of 2^-9; NaN where one is not finite. */
+static int is_unit_close(double unit, const double *want, double tensor, double atol, double rtol) {
+    double most = 0;
+    for (int i = 0; i < 16; i++) {
+        if (!isfinite(want[i])) return isnan(unit);
+        most = fmax(most, fabs(want[i]));
+    }
+    const double right = fmin(most / 6, 448 * tensor), most_off = right * (0x1.1p-4 + rtol) + atol / 6;
+    return fabs(unit - right) <= most_off + 0x1.1p-10 * tensor;
+}
+
 static int is_close(double got, double want, double atol, double rtol) {
     if (isnan(want)) return isnan(got);
     if (isinf(want) || isinf(got)) return got == want;
@@ -79,13 +102,28 @@ kit_difference_t kit_compare(const kit_case_t *c, const kit_result_t *got, const
         return d;
     }
     const uint32_t out_dtype = c->problem.out_dtype != 0 ? c->problem.out_dtype : c->problem.dtype;
+    const double tensor = fp4_scale(c);
     int64_t num_units = 0;
     for (int64_t i = 0; i < want->num_out; i++) {
         const double unit = unit_of(out_dtype, want->out[i]);
         if (unit > 0) d.bias += copysign(1, want->out[i]) * (got->out[i] - want->out[i]) / unit, num_units++;
         double e = fabs(got->out[i] - want->out[i]);
         if (e > d.max_abs) d.max_abs = e;
-        if (d.is_close && !is_close(got->out[i], want->out[i], atol, rtol)) {
+        double more = 0;
+        if (got->unit != NULL) {
+            if (d.is_close && i % 16 == 0 &&
+                !is_unit_close(got->unit[i], want->out + i, tensor, atol, rtol)) {
+                d.is_close = 0;
+                snprintf(
+                    d.text, sizeof d.text,
+                    "token %lld: the 16 values from %lld are divided by %.9g, which is not a sixth of their "
+                    "largest",
+                    (long long)(i / dv / heads), (long long)(i % (dv * heads)), got->unit[i]);
+            }
+            if (isnan(got->unit[i])) continue; /* as is_unit_close has found right */
+            more = half_step(want->out[i], got->unit[i], tensor);
+        }
+        if (d.is_close && !is_close(got->out[i], want->out[i], atol + more, rtol)) {
             d.is_close = 0;
             snprintf(d.text, sizeof d.text,
                      "output[%lld][%lld][%lld] is %.9g, expected %.9g within %.3g + %.3g * |expected|",

@@ -176,7 +176,9 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     in->q_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->k_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->v_scale = make_range(s, in->num_scales, 0.02, 0.05);
-    in->output_scale = KIT_OUTPUT_SCALE;
+    in->output_scale = (p->features & ATTN_F_OUT_NVFP4) == 0
+                           ? KIT_OUTPUT_SCALE
+                           : KIT_OUTPUT_FP4_SCALE * (float)(amplitude * kit_value_size(c));
     if (attn_kv_has_channel_scales(p->kv_cache_dtype)) {
         uint64_t own = c->seed + 99; /* what follows stays as it is for other formats */
         in->channel_scale = make_range(&own, kv_heads * dv, 0.02, 0.08);

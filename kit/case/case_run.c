@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* case_run.c: runs one case on one backend through the plugin ABI, stage by stage or at once. */
-#include "case_run.h"
+#include "case_output.h"
 
 #include <attn/attn_plugin_util.h>
 
@@ -53,25 +53,14 @@ int kit_run_outputs(kit_run_t *x) {
     const kit_case_t *c = x->c;
     int64_t rows = x->in->num_tokens + kit_run_padding(x);
     const int64_t lse_shape[2] = {x->z.heads, rows}, lse_strides[2] = {rows + 5, 1};
-    x->output = kit_run_rows(x, "output", x->out_dtype, rows, x->z.heads, x->z.output);
+    x->output = kit_run_rows(x, "output", x->out_dtype, rows, x->z.heads, attn_output_columns(&c->problem));
     kit_tensor_send(&x->all, x->output);
     if ((c->flags & KIT_NO_LSE) == 0 && (c->problem.features & ATTN_F_LSE) != 0) {
         x->lse = kit_tensor_make(&x->all, "lse", ATTN_DTYPE_FLOAT32, 2, lse_shape,
                                  (c->flags & (KIT_STRIDED | KIT_HEADS_FIRST)) != 0 ? lse_strides : NULL, 0);
         kit_tensor_send(&x->all, x->lse);
     }
-    if ((c->problem.features & ATTN_F_OUT_FP8_GROUP) != 0) {
-        int64_t width = x->z.heads * x->z.output, group = width % 128 == 0 ? 128 : 64;
-        const int64_t scale_shape[2] = {rows, width / group};
-        /* by columns, of a multiple of 4 rows, as consumers of fp8 rows want them; or rows with a gap */
-        const int64_t by_column[2] = {1, (scale_shape[0] + 3) / 4 * 4}, gaps[2] = {width / group + 3, 1};
-        x->block_scale = kit_tensor_make(&x->all, "output_block_scale", ATTN_DTYPE_FLOAT32, 2, scale_shape,
-                                         (c->flags & KIT_HEADS_FIRST) != 0 ? by_column
-                                         : (c->flags & KIT_STRIDED) != 0   ? gaps
-                                                                           : NULL,
-                                         0);
-        kit_tensor_send(&x->all, x->block_scale);
-    }
+    if (kit_output_scales_make(x, rows)) return kit_run_no_memory(x);
     return x->all.failed ? kit_run_no_memory(x) : x->is_guest ? ATTN_OK : make_space(x);
 }
 
@@ -108,6 +97,9 @@ int kit_run_prepare(kit_run_t *x) {
 int kit_run_read(kit_run_t *x) {
     int64_t tokens = x->in->num_tokens, n = tokens * x->z.heads * x->z.output;
     kit_result_t *result = x->result;
+    const uint64_t features = x->c->problem.features;
+    const int is_quantised =
+        (features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4)) != 0;
     if (kit_tensor_fetch(&x->all, x->output) || (x->lse != NULL && kit_tensor_fetch(&x->all, x->lse)) ||
         (!x->is_guest &&
          (kit_tensor_fetch(&x->all, x->metadata) || kit_tensor_fetch(&x->all, x->workspace))) ||
@@ -116,7 +108,7 @@ int kit_run_read(kit_run_t *x) {
     int64_t at;
     if ((at = kit_tensor_damage(x->output, 0, tokens)) >= 0)
         kit_run_fault(x, "output was written outside its rows", at);
-    if (x->block_scale != NULL && (at = kit_tensor_damage(x->block_scale, 0, tokens)) >= 0)
+    if (x->block_scale != NULL && (at = kit_output_scales_damage(x)) >= 0)
         kit_run_fault(x, "output_block_scale was written outside its rows", at);
     if (x->lse != NULL && (at = kit_tensor_damage(x->lse, 1, tokens)) >= 0)
         kit_run_fault(x, "lse was written outside its entries", at);
@@ -134,20 +126,19 @@ int kit_run_read(kit_run_t *x) {
     result->out = malloc((size_t)(n > 0 ? n : 1) * sizeof(double));
     result->lse =
         x->lse != NULL ? malloc((size_t)(result->num_lse > 0 ? result->num_lse : 1) * sizeof(double)) : NULL;
-    if (result->out == NULL || (x->lse != NULL && result->lse == NULL)) return kit_run_no_memory(x);
+    if ((features & ATTN_F_OUT_NVFP4) != 0) result->unit = malloc((size_t)(n > 0 ? n : 1) * sizeof(double));
+    if (result->out == NULL || (x->lse != NULL && result->lse == NULL) ||
+        ((features & ATTN_F_OUT_NVFP4) != 0 && result->unit == NULL))
+        return kit_run_no_memory(x);
     for (int64_t i = 0; i < tokens; i++)
         for (int64_t h = 0; h < x->z.heads; h++) {
-            double *out = result->out + (i * x->z.heads + h) * x->z.output;
-            kit_load_doubles(kit_tensor_at(x->output, i, h), x->out_dtype, out, x->z.output);
-            for (int64_t e = 0; e < x->z.output && x->out_dtype == ATTN_DTYPE_FP8_E4M3; e++) {
-                float scale = x->in->output_scale;
-                if (x->block_scale != NULL) {
-                    int64_t group = x->z.heads * x->z.output / x->block_scale->shape[1];
-                    memcpy(&scale, kit_tensor_at(x->block_scale, i, (h * x->z.output + e) / group),
-                           sizeof scale);
-                }
-                out[e] *= (double)scale;
-            }
+            const int64_t at_row = (i * x->z.heads + h) * x->z.output;
+            if (is_quantised)
+                kit_output_load(x, i, h, result->out + at_row,
+                                result->unit != NULL ? result->unit + at_row : NULL);
+            else
+                kit_load_doubles(kit_tensor_at(x->output, i, h), x->out_dtype, result->out + at_row,
+                                 x->z.output);
         }
     for (int64_t h = 0; x->lse != NULL && h < x->z.heads; h++)
         kit_load_doubles(kit_tensor_at(x->lse, h, 0), ATTN_DTYPE_FLOAT32, result->lse + h * tokens, tokens);
@@ -244,7 +235,8 @@ int kit_run_oracle(const attn_backend_t *reference, const kit_case_t *c, const k
                    kit_result_t *result) {
     kit_case_t exact = *c;
     exact.problem.out_dtype = ATTN_DTYPE_FLOAT64;
-    exact.problem.features &= ~(ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_DEVICE_LENGTHS);
+    exact.problem.features &= ~(ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4 |
+                                ATTN_F_OUT_SCALE_UE8M0 | ATTN_F_DEVICE_LENGTHS | ATTN_F_WRITE_IN_FORWARD);
     exact.problem.features |= ATTN_F_LSE;
     exact.flags &= (KIT_PER_HEAD | KIT_NO_SCALES);
     return kit_run(reference, &exact, in, &kit_cpu_memory, result);
@@ -253,5 +245,6 @@ int kit_run_oracle(const attn_backend_t *reference, const kit_case_t *c, const k
 void kit_result_free(kit_result_t *result) {
     free(result->out);
     free(result->lse);
-    result->out = result->lse = NULL;
+    free(result->unit);
+    result->out = result->lse = result->unit = NULL;
 }

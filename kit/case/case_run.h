@@ -32,6 +32,7 @@ typedef struct kit_run {
     attn_forward_t args;
     kit_tensor_t *query, *key, *value, *output, *lse, *block_scale, *cache, *v_view, *k_view;
     kit_tensor_t views[2]; /* K and V of a separate cache */
+    kit_tensor_t *slots;   /* of what forward writes */
     kit_tensor_t *q_scale, *k_scale, *v_scale, *metadata, *workspace, *weights;
     kit_sizes_t z;
     uint32_t out_dtype;

@@ -125,7 +125,7 @@ static void make_batch(kit_run_t *x) {
 static void make_args(kit_run_t *x) {
     const kit_case_t *c = x->c;
     const uint64_t f = c->problem.features;
-    const int has_key = (c->flags & KIT_NO_KEY) == 0 || x->cache == NULL;
+    const int has_key = (c->flags & KIT_NO_KEY) == 0 || x->cache == NULL || x->slots != NULL;
     kit_tensor_t *t;
     x->args = (attn_forward_t){.struct_size = sizeof x->args,
                                .query = &x->query->t,
@@ -136,7 +136,7 @@ static void make_args(kit_run_t *x) {
                                .output = &x->output->t,
                                .lse = x->lse != NULL ? &x->lse->t : NULL,
                                .scales = kit_run_scales(x)};
-    if ((f & ATTN_F_OUT_FP8_STATIC) != 0 &&
+    if ((f & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_NVFP4)) != 0 &&
         (t = kit_run_floats(x, "output_scale", &x->in->output_scale, 1, 0)) != NULL)
         x->args.output_scale = &t->t;
     if (x->block_scale != NULL) x->args.output_block_scale = &x->block_scale->t;
@@ -156,6 +156,7 @@ static void make_args(kit_run_t *x) {
                          c->problem.topk, 0);
         if (t != NULL) x->args.topk_indices = &t->t;
     }
+    if (x->slots != NULL) x->args.slot_mapping = &x->slots->t;
     if (x->weights != NULL) {
         x->args.weight_space = x->weights->t.data;
         x->args.weight_space_bytes = x->needed.weight_bytes;

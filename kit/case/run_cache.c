@@ -213,7 +213,12 @@ int kit_run_update(kit_run_t *x) {
             slots[row++] = kit_run_slot(x, r, i);
     while (row < n)
         slots[row++] = -1;
-    int status = update(x, x->key, x->value, slots, n);
+    int status = ATTN_OK;
+    if ((c->problem.features & ATTN_F_WRITE_IN_FORWARD) != 0) { /* it is given these with the call */
+        x->slots = kit_run_ints(x, "slot_mapping", slots, ATTN_DTYPE_INT64, n, 0, 0);
+        if (x->slots == NULL) status = kit_run_no_memory(x);
+    } else
+        status = update(x, x->key, x->value, slots, n);
     free(slots);
     return status;
 }

@@ -167,7 +167,9 @@ static int ask_feature(kit_case_t *k, unsigned bit) {
     if (f & ATTN_F_DIFF_KV) p->head_size_v = 0; /* set by the caller from the table */
     if (f & (ATTN_F_QUANT_QUERY)) p->query_dtype = ATTN_DTYPE_FP8_E4M3, p->kv_cache_dtype = ATTN_KV_FP8_E4M3;
     if (f & ATTN_F_PER_HEAD_SCALES) p->kv_cache_dtype = ATTN_KV_FP8_E4M3;
-    if (f & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP)) p->out_dtype = ATTN_DTYPE_FP8_E4M3;
+    if (f & ATTN_F_OUT_SCALE_UE8M0) p->features |= ATTN_F_OUT_FP8_GROUP;
+    if (p->features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP)) p->out_dtype = ATTN_DTYPE_FP8_E4M3;
+    if (f & ATTN_F_OUT_NVFP4) p->out_dtype = ATTN_DTYPE_UINT8;
     return 1;
 }
 

@@ -117,12 +117,13 @@ static void fp8_query(check_t *c) {
 static void fp8_output(check_t *c) {
     kit_case_t k;
     int found = 0;
-    const uint64_t features[] = {ATTN_F_OUT_FP8_STATIC, ATTN_F_OUT_FP8_GROUP};
-    for (int i = 0; i < 2 && !c->report->is_failed; i++) {
-        if (!(c->can.features & features[i]) || !(c->can.out_dtypes & ATTN_BIT(ATTN_DTYPE_FP8_E4M3)))
-            continue;
+    const uint64_t features[] = {ATTN_F_OUT_FP8_STATIC, ATTN_F_OUT_FP8_GROUP,
+                                 ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_SCALE_UE8M0, ATTN_F_OUT_NVFP4};
+    for (int i = 0; i < 4 && !c->report->is_failed; i++) {
+        const uint32_t out = i == 3 ? ATTN_DTYPE_UINT8 : ATTN_DTYPE_FP8_E4M3;
+        if ((c->can.features & features[i]) != features[i] || !(c->can.out_dtypes & ATTN_BIT(out))) continue;
         if (!start(c, &k, (uint64_t)i)) return;
-        k.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+        k.problem.out_dtype = out;
         k.problem.features |= features[i];
         add(&k, 1, 40), add(&k, 17, 30);
         found += run(c, &k);
@@ -163,8 +164,8 @@ static void block_weights(check_t *c) {
 static void add_checks(check_list_t *list, const check_t *c, uint32_t arg, const char *name) {
     check_add(list, "numerics", 1, compositions, arg, "%s: compositions of a batch", name);
     check_add(list, "numerics", 1, head_counts, arg, "%s: head counts", name);
-    if (c->can.features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP))
-        check_add(list, "numerics", 1, fp8_output, arg, "%s: fp8 output", name);
+    if (c->can.features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4))
+        check_add(list, "numerics", 1, fp8_output, arg, "%s: quantised output", name);
     if (!attn_role_has_cache(arg & ROLE)) return;
     if ((arg & ABSORBED) == 0)
         check_add(list, "numerics", 1, block_weights, arg, "%s: weights with a scale for each block", name);

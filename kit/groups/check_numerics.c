@@ -326,100 +326,6 @@ static void cascade(check_t *c) {
     }
 }
 
-/* One head: groups of 64 values; many keys, which pieces or tiles share, and long queries; values below the
- * normal codes of the static scale; a common prefix; lengths on the device. */
-static void fp8_output_shapes(check_t *c, const kit_case_t *usual) {
-    const uint64_t more[] = {0, 0, 0, ATTN_F_CASCADE, ATTN_F_DEVICE_LENGTHS};
-    for (int i = 0; i < 5; i++) {
-        kit_case_t k = *usual;
-        if ((c->can.features & more[i]) != more[i]) continue;
-        k.problem.features |= more[i];
-        if (i != 0) k.num_reqs = 0;
-        if (i == 0) k.problem.num_heads = k.problem.num_kv_heads = 1;
-        if (i == 1) kit_case_add(&k, 1, 2500), kit_case_add(&k, 2, 2);
-        if (i == 2) kit_case_add(&k, 150, 150), kit_case_add(&k, 0, 0), kit_case_add(&k, 70, 300);
-        if (i == 2 && (k.problem.features & ATTN_F_OUT_FP8_STATIC) != 0) k.amplitude = 0.01;
-        if (i == 3) k.common_prefix_len = (int32_t)k.problem.block_size;
-        if (i >= 3)
-            kit_case_add(&k, 1, k.common_prefix_len + 9), kit_case_add(&k, 5, k.common_prefix_len + 40);
-        check_run(c, c->backend, &k, NULL);
-    }
-}
-
-static int fp8_output_case(check_t *c, kit_case_t *k) {
-    if (!start(c, k, 0)) return 0;
-    if (!(c->can.out_dtypes & ATTN_BIT(ATTN_DTYPE_FP8_E4M3))) {
-        check_skip(c, "out_dtypes has no fp8_e4m3");
-        return 0;
-    }
-    k->problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
-    k->problem.features |= UINT64_C(1) << c->arg;
-    k->problem.head_size = check_head_size(c, 64);
-    k->problem.scale = 1 / sqrt((double)k->problem.head_size);
-    return 1;
-}
-static void fp8_output(check_t *c) {
-    kit_case_t k;
-    if (!fp8_output_case(c, &k)) return;
-    kit_case_add(&k, 1, 40);
-    kit_case_add(&k, 17, 30);
-    const uint32_t layouts[] = {0, KIT_STRIDED, KIT_HEADS_FIRST}; /* of the scales of groups, too */
-    for (int i = 0; i < 3; i++) {
-        k.flags = layouts[i];
-        check_run(c, c->backend, &k, NULL);
-    }
-    if (k.problem.role != ATTN_ROLE_DECODER) return;
-    k.flags = 0;
-    fp8_output_shapes(c, &k);
-    /* a static scale would saturate under the last two */
-    const uint32_t families[] = {KIT_CONSTANT,    KIT_UNIFORM,    KIT_NEEDLE,
-                                 KIT_ALTERNATING, KIT_LARGE_MEAN, KIT_LARGE};
-    for (size_t i = 0; i < ((k.problem.features & ATTN_F_OUT_FP8_GROUP) != 0 ? 6 : 4); i++) {
-        k.family = families[i];
-        k.num_reqs = 0;
-        kit_case_add(&k, i % 2 != 0 ? 1 : 24, 600);
-        check_run(c, c->backend, &k, NULL);
-    }
-}
-
-/* A row of one key is its value, whatever the query: each code is known, but next to a tie. A scale that is
- * rounded moves some of them, and no tolerance of e4m3 would show it. */
-static void fp8_output_codes(check_t *c) {
-    static const float scales[] = {0.02f, 0.01569375f, 0.71f};
-    kit_case_t k;
-    if (!fp8_output_case(c, &k)) return;
-    if (c->role != 0 || k.problem.kv_cache_dtype > ATTN_KV_AUTO) {
-        check_skip(c, "values are not kept as they are");
-        return;
-    }
-    k.problem.max_num_seqs = 24;
-    for (int r = 0; r < 24; r++)
-        kit_case_add(&k, 1, 1);
-    if (!check_is_served(c, &k)) return;
-    kit_inputs_t *in = kit_inputs_make(&k);
-    if (in == NULL) return;
-    const kit_sizes_t z = kit_sizes(&k.problem);
-    for (int i = 0; i < 3 && !c->report->is_failed; i++) {
-        kit_result_t result;
-        in->output_scale = scales[i];
-        if (kit_run(c->backend, &k, in, c->memory, &result) != ATTN_OK)
-            check_fail(c, "%s: %d, %s", result.operation, result.status, result.error.text);
-        for (int64_t n = 0; n < result.num_out && !c->report->is_failed; n++) {
-            const int64_t r = n / (z.heads * z.output), h = n / z.output % z.heads,
-                          g = h / (z.heads / z.kv_heads);
-            const double v = in->value[((in->key_start[r]) * z.kv_heads + g) * z.value + n % z.output],
-                         x = v / (double)scales[i], got = result.out[n] / (double)scales[i];
-            const uint8_t want = attn_to_e4m3(x);
-            if (attn_to_e4m3(x * (1 + 1e-5)) != want || attn_to_e4m3(x * (1 - 1e-5)) != want) continue;
-            if (fabs(got - attn_from_e4m3(want)) <= 1e-6 * fabs(got)) continue;
-            check_fail(c, "the only key's value %.9g by output_scale %.9g is kept as %.9g, not as %.9g", v,
-                       (double)scales[i], got, attn_from_e4m3(want));
-        }
-        kit_result_free(&result);
-    }
-    kit_inputs_free(in);
-}
-
 void check_numerics_list(check_list_t *list, const check_t *c) {
     const attn_capabilities_t *t = &c->can;
     uint64_t drawn = ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT |
@@ -458,12 +364,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
         check_add(list, "numerics", 1, saturation, ATTN_KV_FP8_E5M2, "fp8 saturation, e5m2");
     if (t->features & ATTN_F_CASCADE)
         check_add(list, "numerics", 1, cascade, 0, "cascade over a common prefix");
-    if (t->features & ATTN_F_OUT_FP8_STATIC)
-        check_add(list, "numerics", 1, fp8_output, 17, "static fp8 output");
-    if (t->features & ATTN_F_OUT_FP8_STATIC)
-        check_add(list, "numerics", 1, fp8_output_codes, 17, "codes of a static fp8 output");
-    if (t->features & ATTN_F_OUT_FP8_GROUP)
-        check_add(list, "numerics", 1, fp8_output, 18, "group fp8 output");
+    check_outputs_list(list, c);
     check_families_list(list, c);
     check_sizes_list(list, c);
     check_paging_list(list, c);

@@ -91,17 +91,18 @@ void check_bench_list(check_list_t *list, const check_t *c);
 void check_steps_list(check_list_t *list, const check_t *c);
 void check_options_list(check_list_t *list, const check_t *c);
 void check_relations_list(check_list_t *list, const check_t *c);
-void check_families_list(check_list_t *list, const check_t *c); /* part of numerics */
-void check_sizes_list(check_list_t *list, const check_t *c);    /* likewise */
-void check_stored_list(check_list_t *list, const check_t *c);   /* likewise */
-void check_paging_list(check_list_t *list, const check_t *c);   /* likewise */
-void check_pairs_list(check_list_t *list, const check_t *c);    /* likewise */
-void check_neutral_list(check_list_t *list, const check_t *c);  /* likewise */
+void check_families_list(check_list_t *list, const check_t *c);  /* part of numerics */
+void check_outputs_list(check_list_t *list, const check_t *c);   /* as well */
+void check_sizes_list(check_list_t *list, const check_t *c);     /* likewise */
+void check_stored_list(check_list_t *list, const check_t *c);    /* likewise */
+void check_paging_list(check_list_t *list, const check_t *c);    /* likewise */
+void check_pairs_list(check_list_t *list, const check_t *c);     /* likewise */
+void check_neutral_list(check_list_t *list, const check_t *c);   /* likewise */
 void check_read_only_list(check_list_t *list, const check_t *c); /* part of memory */
-void check_far_list(check_list_t *list, const check_t *c);      /* part of offsets */
-void check_defaults_list(check_list_t *list, const check_t *c); /* part of capabilities */
-void check_behind_list(check_list_t *list, const check_t *c);   /* part of determinism */
-void check_state_list(check_list_t *list, const check_t *c);    /* part of manners */
+void check_far_list(check_list_t *list, const check_t *c);       /* part of offsets */
+void check_defaults_list(check_list_t *list, const check_t *c);  /* part of capabilities */
+void check_behind_list(check_list_t *list, const check_t *c);    /* part of determinism */
+void check_state_list(check_list_t *list, const check_t *c);     /* part of manners */
 
 /* Records a failure (the first one stays) and returns 0. */
 ATTN_PRINTF(2, 3) int check_fail(check_t *c, const char *format, ...);

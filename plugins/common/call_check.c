@@ -131,6 +131,20 @@ int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads,
     return status == ATTN_OK ? check_bias(a->qq_bias, features, tokens, error) : status;
 }
 
+int call_update_of_forward(const attn_forward_t *a, uint64_t features, attn_kv_update_t *update,
+                           attn_error_t *error) {
+    *update = (attn_kv_update_t){.struct_size = sizeof *update,
+                                 .key = a->key,
+                                 .value = a->value,
+                                 .kv_cache = a->kv_cache,
+                                 .v_cache = a->v_cache,
+                                 .slot_mapping = a->slot_mapping,
+                                 .scales = {.k = a->scales.k, .v = a->scales.v}};
+    if (a->slot_mapping == NULL || (features & ATTN_F_WRITE_IN_FORWARD) != 0) return ATTN_OK;
+    return attn_fail(error, ATTN_E_INVALID, "slot_mapping",
+                     "slot_mapping was given, but the problem has no feature write_in_forward; request it");
+}
+
 /* Pages of one piece each, in the layout of the instance; only the distance between them is free. */
 static int check_whole_pages(const call_cache_t *c, const DLTensor *t, attn_error_t *error) {
     const attn_kv_page_t page = call_cache_page(c);

@@ -37,6 +37,11 @@ int call_check_weight_scale(const DLTensor *t, int is_e4m3, int64_t rows, int64_
 int call_check_extras(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t kv_heads,
                       int64_t tokens, attn_error_t *error);
 
+/* The update that forward has to do first (semantics 3.11); its slot_mapping NULL: none. Refused without the
+ * feature write_in_forward. */
+int call_update_of_forward(const attn_forward_t *a, uint64_t features, attn_kv_update_t *update,
+                           attn_error_t *error);
+
 /* A dense cache as tensors: packed, K and V apart (semantics 3.4), or whole pages (3.6). */
 typedef struct call_cache {
     uint32_t role, kv, storage; /* storage: ATTN_DTYPE_* of an element */

@@ -16,17 +16,28 @@ void gpu_output_view_set(gpu_output_view *view, void *data, int32_t device_id, u
                          .strides = view->strides};
 }
 
-quantise_params gpu_output_params(const attn_forward_t *a, int64_t heads, int64_t size, int32_t dtype) {
-    const DLTensor *scales = a->output_block_scale;
+_Static_assert((int)OUTPUT_FLOATS == (int)QUANTISE_FLOATS && (int)OUTPUT_POWERS == (int)QUANTISE_POWERS &&
+                   (int)OUTPUT_EXPONENTS == (int)QUANTISE_EXPONENTS &&
+                   (int)OUTPUT_NVFP4 == (int)QUANTISE_NVFP4,
+               "the kernel numbers the kinds as the plugins do");
+
+quantise_params gpu_output_params(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t size,
+                                  int32_t dtype) {
+    const output_groups o = output_groups_of(a, features, heads * size);
     return (quantise_params){.out = attn_data(a->output),
                              .out_token = a->output->strides[0],
                              .out_head = a->output->strides[1],
                              .scale = a->output_scale != NULL ? attn_data(a->output_scale) : NULL,
-                             .block_scale = scales != NULL ? attn_data(scales) : NULL,
-                             .block_token = scales != NULL ? scales->strides[0] : 0,
-                             .block_group = scales != NULL ? scales->strides[1] : 0,
+                             .scales = o.scales,
+                             .tile = o.tile,
+                             .four = o.four,
+                             .row = o.row,
+                             .part = o.part,
+                             .one = o.one,
                              .num_heads = (int32_t)heads,
                              .size = (int32_t)size,
-                             .group = scales != NULL ? (int32_t)output_group(a, heads * size) : 0,
-                             .dtype = dtype};
+                             .group = o.size,
+                             .dtype = dtype,
+                             .kind = o.kind,
+                             .pads = o.pads};
 }

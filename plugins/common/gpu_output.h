@@ -19,6 +19,7 @@ void gpu_output_view_set(gpu_output_view *view, void *data, int32_t device_id, u
 
 /* The output of the call and its scales, where it has some; the rest, rows to be read among it, is the
  * caller's. dtype: as quantise_params has it. [pure] */
-quantise_params gpu_output_params(const attn_forward_t *a, int64_t heads, int64_t size, int32_t dtype);
+quantise_params gpu_output_params(const attn_forward_t *a, uint64_t features, int64_t heads, int64_t size,
+                                  int32_t dtype);
 
 #endif

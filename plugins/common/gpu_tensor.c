@@ -78,7 +78,7 @@ int gpu_check_output_scales(const attn_forward_t *a, uint64_t features, int64_t 
     int stride = -1, status = output_scales_given(a, features, error);
     if (status == ATTN_OK) status = gpu_check_scale(a->output_scale, "output_scale", 1, &stride, error);
     if (status != ATTN_OK || a->output_block_scale == NULL) return status;
-    status = output_block_scale_check(a->output_block_scale, width, tokens, error);
+    status = output_block_scale_check(a->output_block_scale, features, width, tokens, error);
     return status == ATTN_OK ? gpu_check_tensor_device(a->output_block_scale, "output_block_scale", error)
                              : status;
 }

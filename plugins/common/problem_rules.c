@@ -95,10 +95,28 @@ static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
                         "the problem's dtype",
                         "fp8_attention quantises the query itself; query_dtype %s would be quantised twice",
                         attn_dtype_name(p->query_dtype));
-    const int is_static = (f & ATTN_F_OUT_FP8_STATIC) != 0, is_group = (f & ATTN_F_OUT_FP8_GROUP) != 0;
+    if ((f & ATTN_F_WRITE_IN_FORWARD) != 0 && p->role != ATTN_ROLE_DECODER)
+        attn_add_reason(r, ATTN_REASON_FEATURE, "write_in_forward", attn_role_name(p->role), "decoder",
+                        "forward writes the cache of role decoder; the role is %s", attn_role_name(p->role));
+}
+
+/* Quantised outputs (semantics 7.7). */
+static void add_output(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
+    const int is_static = (f & ATTN_F_OUT_FP8_STATIC) != 0, is_group = (f & ATTN_F_OUT_FP8_GROUP) != 0,
+              is_fp4 = (f & ATTN_F_OUT_NVFP4) != 0;
     if (is_static && is_group)
         attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "with out_fp8_static", "one of the two",
                         "output is quantised with one static scale or with group scales, not both");
+    if (is_fp4 && (is_static || is_group))
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_nvfp4", "with fp8", "one of the two",
+                        "output is quantised to 4 or to 8 bits, not both");
+    if ((f & ATTN_F_OUT_SCALE_UE8M0) != 0 && !is_group)
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_scale_ue8m0", "without out_fp8_group",
+                        "with out_fp8_group", "powers of two are scales of groups of fp8 values");
+    if (is_fp4 != (p->out_dtype == ATTN_DTYPE_UINT8))
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
+                        "uint8 exactly with out_nvfp4",
+                        "out_dtype uint8, of bytes of two values, and feature out_nvfp4 belong together");
     if ((is_static || is_group) != (p->out_dtype == ATTN_DTYPE_FP8_E4M3))
         attn_add_reason(
             r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
@@ -109,6 +127,11 @@ static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
         attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is not a multiple of 64",
                         "num_heads * head_size_v a multiple of 64",
                         "group scales cover 64 or 128 values of a row");
+    if (is_fp4 && (dv % 2 != 0 || p->num_heads * dv % 16 != 0))
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_nvfp4",
+                        dv % 2 != 0 ? "an odd head_size_v" : "a row that is not a multiple of 16",
+                        "even head_size_v, num_heads * head_size_v a multiple of 16",
+                        "a byte has two values of a head, and a scale covers 16 of a row");
 }
 
 /* What the table of formats says of the role and of head sizes. */
@@ -167,6 +190,7 @@ void problem_add_rules(const attn_problem_t *p, uint64_t features, attn_reasons_
     add_numbers(p, reasons);
     add_masks(p, features, reasons);
     add_dtypes(p, features, reasons);
+    add_output(p, features, reasons);
     add_format(p, reasons);
     if (is_latent(p)) add_latent(p, reasons);
 }

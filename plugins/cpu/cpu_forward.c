@@ -177,14 +177,13 @@ static void set_call(const attn_instance_t *in, const attn_forward_t *a, const s
 /* The profiling run, without metadata: zero for every row (semantics 7.10). */
 static int zero_output(const attn_instance_t *in, const attn_forward_t *a, attn_error_t *error) {
     const int status = call_check_rows(a->output, "output", in->out_dtype, in->shape.num_q_heads,
-                                       attn_output_size(&in->p), 0, error);
+                                       attn_output_columns(&in->p), 0, error);
     if (status == ATTN_OK) call_zero_rows(a->output);
     return status;
 }
 
 int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                 attn_error_t *error) {
-    (void)stream;
     attn_forward_t a;
     attn_space_t s;
     struct cpu_attn call;
@@ -203,6 +202,10 @@ int cpu_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     struct cpu_plan *plan = cpu_metadata_plan(m);
     status = in->is_sparse ? cpu_sparse_check(in, &a, m, error)
                            : cpu_plan_of_call(in, m, s.workspace, &plan, error);
+    attn_kv_update_t update;
+    if (status == ATTN_OK) status = call_update_of_forward(&a, in->features, &update, error);
+    if (status == ATTN_OK && update.slot_mapping != NULL)
+        status = cpu_update_kv_cache(in, &update, stream, error);
     if (status != ATTN_OK) return status;
     struct cpu_plain_output plain;
     attn_forward_t run = a;

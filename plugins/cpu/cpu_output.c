@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Quantised outputs (semantics 7.7): attention writes the model's type into the workspace, and every token's
- * row becomes e4m3 from there, in pieces of one scale. */
+ * row becomes e4m3 or e2m1 from there, in pieces of one scale. */
 #include "../common/output_scales.h"
 #include "cpu_instance.h"
 #include "cpu_threads.h"
@@ -21,7 +21,7 @@ size_t cpu_output_bytes(const attn_instance_t *in) {
 int cpu_output_check(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                      attn_error_t *error) {
     const int status = call_check_rows(a->output, "output", in->out_dtype, in->p.num_heads,
-                                       attn_output_size(&in->p), tokens, error);
+                                       attn_output_columns(&in->p), tokens, error);
     return status == ATTN_OK ? output_scales_check(a, in->features, (int64_t)row_values(in), tokens, error)
                              : status;
 }
@@ -46,48 +46,59 @@ struct quantising {
     const attn_forward_t *a;
     const char *plain; /* [tokens][heads][size] of the type `from` */
     enum cpu_dtype from;
-    int64_t heads, size, group;
+    int64_t heads, size;
     size_t element;
-    float scale; /* of the tensor; 0: one for each group */
+    output_groups groups;
+    float scale; /* of the tensor */
 };
 
-/* absmax / 448 of a group, NaN left out. */
-static float group_scale(const float *x, int64_t n) {
-    float top = 1e-10f;
-    for (int64_t i = 0; i < n; i++)
+/* NaN is left out, but of 4-bit values, which have none, it is NaN where one is not finite. */
+static float greatest(const float *x, int64_t n, int is_fp4) {
+    float top = 0, sum = 0;
+    for (int64_t i = 0; i < n; i++) {
         if (fabsf(x[i]) > top) top = fabsf(x[i]);
-    return (float)((double)top / (double)ATTN_E4M3_MAX);
+        sum += x[i] - x[i]; /* NaN unless all are finite */
+    }
+    return is_fp4 && sum != 0 ? NAN : top;
+}
+
+static void write_pairs(const float *x, int64_t n, float scale, uint8_t *out) {
+    for (int64_t i = 0; i < n; i += 2) {
+        const unsigned low = scale > 0 ? attn_to_e2m1((double)(x[i] / scale)) : 0,
+                       high = scale > 0 ? attn_to_e2m1((double)(x[i + 1] / scale)) : 0;
+        out[i / 2] = (uint8_t)(low | high << 4);
+    }
 }
 
 /* Values [first, first + n) of a token's row. They may be of several heads, which lie apart in the output. */
 static void quantise_group(const struct quantising *s, int64_t token, int64_t first, int64_t n) {
-    float x[MAX_GROUP], scratch[MAX_GROUP];
+    float x[MAX_GROUP], scratch[MAX_GROUP], scale = s->scale;
     const struct cpu_kernels *k = s->in->k;
-    const DLTensor *scales = s->a->output_block_scale, *out = s->a->output;
-    float scale = s->scale;
+    const DLTensor *out = s->a->output;
+    const int is_fp4 = s->groups.kind == OUTPUT_NVFP4;
     k->write_row(s->from, s->plain + (size_t)(token * s->heads * s->size + first) * s->element, (int)n,
                  CPU_F32, 1.0f, (char *)x, NULL, scratch);
-    if (scale == 0.0f) {
-        scale = group_scale(x, n);
-        *((float *)attn_data(scales) + token * scales->strides[0] + first / s->group * scales->strides[1]) =
-            scale;
-    }
+    if (s->groups.kind != OUTPUT_STATIC)
+        scale = output_put_scale(&s->groups, token, first / s->groups.size, (double)greatest(x, n, is_fp4),
+                                 s->scale);
     for (int64_t i = 0; i < n;) {
         const int64_t head = (first + i) / s->size, at = (first + i) % s->size;
         const int64_t piece = s->size - at < n - i ? s->size - at : n - i;
-        k->write_row(CPU_F32, (const char *)(x + i), (int)piece, CPU_E4M3, scale,
-                     (char *)attn_data(out) + token * out->strides[0] + head * out->strides[1] + at, NULL,
-                     scratch);
+        char *to = (char *)attn_data(out) + token * out->strides[0] + head * out->strides[1];
+        if (is_fp4)
+            write_pairs(x + i, piece, scale, (uint8_t *)to + at / 2);
+        else
+            k->write_row(CPU_F32, (const char *)(x + i), (int)piece, CPU_E4M3, scale, to + at, NULL, scratch);
         i += piece;
     }
 }
 
 static void quantise_token(void *arg, int64_t token, int worker) {
     const struct quantising *s = arg;
-    const int64_t width = s->heads * s->size;
+    const int64_t width = s->heads * s->size, step = s->groups.size != 0 ? s->groups.size : MAX_GROUP;
     (void)worker;
-    for (int64_t i = 0; i < width; i += s->group)
-        quantise_group(s, token, i, width - i < s->group ? width - i : s->group);
+    for (int64_t i = 0; i < width; i += step)
+        quantise_group(s, token, i, width - i < step ? width - i : step);
 }
 
 void cpu_output_finish(const attn_instance_t *in, const attn_forward_t *a, int32_t tokens,
@@ -100,11 +111,9 @@ void cpu_output_finish(const attn_instance_t *in, const attn_forward_t *a, int32
                            .heads = in->p.num_heads,
                            .size = attn_output_size(&in->p),
                            .element = attn_dtype_size(in->plain_dtype),
-                           .group = MAX_GROUP};
-    if (a->output_scale != NULL)
-        s.scale = *(const float *)attn_data(a->output_scale);
-    else
-        s.group = output_group(a, s.heads * s.size);
+                           .groups = output_groups_of(a, in->features, (int64_t)row_values(in)),
+                           .scale = 1};
+    if (a->output_scale != NULL) s.scale = *(const float *)attn_data(a->output_scale);
     const struct cpu_loop loop = {tokens, quantise_token};
     const int is_small = (size_t)tokens * row_values(in) < SERIAL_VALUES;
     cpu_run_loops(is_small ? 1 : in->limits.threads, &loop, 1, &s);

@@ -16,7 +16,7 @@ static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
      ATTN_F_PER_HEAD_SCALES | ATTN_F_SEPARATE_KV | ATTN_F_BATCH_INVARIANT | ATTN_F_CAPTURE |                 \
      ATTN_F_KV_CONNECTOR | ATTN_F_CONTIGUOUS_KV | ATTN_F_BLOCK_STRIDE | ATTN_F_CASCADE |                     \
      ATTN_F_QUANT_QUERY | ATTN_F_KEY_LENGTHS | ATTN_F_DEVICE_LENGTHS | ATTN_F_OUT_FP8_STATIC |               \
-     ATTN_F_OUT_FP8_GROUP)
+     ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4 | ATTN_F_OUT_SCALE_UE8M0 | ATTN_F_WRITE_IN_FORWARD)
 
 #define FLASH_COMMON                                                                                         \
     .struct_size = sizeof(attn_capabilities_t), .graph_support = ATTN_GRAPH_ALWAYS,                          \
@@ -24,7 +24,7 @@ static const attn_range_t compute_capabilities[] = {{80, 129, 1}};
              ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_MM_ENCODER) |                          \
              ATTN_BIT(ATTN_ROLE_MLA_PREFILL),                                                                \
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),                                  \
-    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3),                                                             \
+    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3) | ATTN_BIT(ATTN_DTYPE_UINT8),                                \
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16) |     \
                        ATTN_BIT(ATTN_KV_FP8_E4M3),                                                           \
     .device_types = ATTN_BIT(kDLCUDA), .head_sizes = head_sizes, .num_head_sizes = 1,                        \

@@ -11,10 +11,11 @@ static const attn_capabilities_t capabilities = {
     MLA_TABLE,
     .roles = ATTN_BIT(ATTN_ROLE_MLA),
     .kv_cache_dtypes = MLA_TABLE_KV | ATTN_BIT(ATTN_KV_FP8_E4M3),
-    .features = MLA_TABLE_FEATURES | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_QUANT_QUERY |
+    .features = MLA_TABLE_FEATURES | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4 |
+                ATTN_F_OUT_SCALE_UE8M0 | ATTN_F_QUANT_QUERY |
                 ATTN_F_NON_CAUSAL | /* with ATTN_F_LATENT, semantics 7.11 */
                 ATTN_F_DEVICE_LENGTHS,
-    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3),
+    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3) | ATTN_BIT(ATTN_DTYPE_UINT8),
     .reorder_threshold = 128, /* semantics 4.6 */
 };
 /* The multi-head form has keys and values of 192 and 128 columns, or 256 and 256, in rows. */

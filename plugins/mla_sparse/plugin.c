@@ -8,8 +8,9 @@
 static const attn_capabilities_t capabilities = {
     MLA_TABLE,
     .roles = ATTN_BIT(ATTN_ROLE_MLA_SPARSE),
-    .features = MLA_TABLE_FEATURES | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP,
-    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3),
+    .features = MLA_TABLE_FEATURES | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4 |
+                ATTN_F_OUT_SCALE_UE8M0,
+    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3) | ATTN_BIT(ATTN_DTYPE_UINT8),
     .kv_cache_dtypes = MLA_TABLE_KV | ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_DS_MLA),
 };
 static const mla_kernels kernels = {.sparse = sparse_attend_sm90};

@@ -135,12 +135,12 @@ static void run_tile(const attn_instance_t *in, const attn_forward_t *a, const r
 
 int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space, void *stream,
                 attn_error_t *error) {
-    (void)stream;
     attn_forward_t a;
     attn_space_t s;
     int status = attn_intake(&a, sizeof a, args, "args", error);
     if (status == ATTN_OK && space == NULL) {
-        status = call_check_rows(a.output, "output", in->out_dtype, in->heads, in->out_size, 0, error);
+        status = call_check_rows(a.output, "output", in->out_dtype, in->heads, attn_output_columns(&in->p), 0,
+                                 error);
         if (status == ATTN_OK) call_zero_rows(a.output);
         return status;
     }
@@ -164,6 +164,10 @@ int ref_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     ref_fp8_scales_t scales;
     if (status == ATTN_OK && (in->features & ATTN_F_FP8_ATTENTION) != 0)
         status = ref_fp8_begin(in, &a, m->num_tokens, m->num_key_rows, &scales, error);
+    attn_kv_update_t update;
+    if (status == ATTN_OK) status = call_update_of_forward(&a, in->features, &update, error);
+    if (status == ATTN_OK && update.slot_mapping != NULL)
+        status = ref_update_kv_cache(in, &update, stream, error);
     if (status != ATTN_OK) return status;
 
     const int32_t *start = ref_metadata_ints(m, m->query_start_at),

@@ -243,7 +243,7 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->cc = cc;
     c->model = type_of(p->dtype);
     c->q = type_of(p->query_dtype ? p->query_dtype : p->dtype);
-    c->out_group = (f & ATTN_F_OUT_FP8_GROUP) != 0;
+    c->out_group = (f & (ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4)) != 0;
     c->out = type_of(p->out_dtype && !c->out_group ? p->out_dtype : p->dtype);
     c->kv = type_of(attn_kv_storage(attn_role_has_cache(p->role) ? p->kv_cache_dtype : 0, p->dtype));
     c->k_apart = attn_role_has_cache(p->role) && attn_kv_rounds_query(p->kv_cache_dtype);

@@ -86,27 +86,39 @@ static uint32_t out_dtype(const attn_instance_t *in) {
     return in->problem.out_dtype ? in->problem.out_dtype : in->problem.dtype;
 }
 
+_Static_assert((int)OUTPUT_FLOATS == (int)TL_SCALE_FLOATS && (int)OUTPUT_POWERS == (int)TL_SCALE_POWERS &&
+                   (int)OUTPUT_EXPONENTS == (int)TL_SCALE_EXPONENTS &&
+                   (int)OUTPUT_NVFP4 == (int)TL_SCALE_NVFP4,
+               "the kernel numbers the kinds as plugins do");
+
 /* Group scales: attention writes model rows to the workspace, and tl_quantize makes the output of them. */
 static int read_groups(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,
                        int64_t tokens, triton_params_t *p, triton_quantize_params_t *g, attn_error_t *error) {
     const int64_t width = (int64_t)in->problem.num_heads * in->config.dv;
-    int status = output_block_scale_check(a->output_block_scale, width, tokens, error);
+    int status = output_block_scale_check(a->output_block_scale, in->features, width, tokens, error);
     if (status == ATTN_OK)
         status = gpu_check_tensor_device(a->output_block_scale, "output_block_scale", error);
     if (status != ATTN_OK) return status;
-    const int64_t groups = a->output_block_scale->shape[1];
+    const output_groups o = output_groups_of(a, in->features, width);
     *g = (triton_quantize_params_t){.from = (char *)s->workspace + in->rows_at,
                                     .to = p->out,
                                     .from_token = width,
-                                    .scales = attn_data(a->output_block_scale),
+                                    .scales = o.scales,
+                                    .tensor = p->out_scale,
                                     .to_token = p->out_token,
                                     .to_head = p->out_head,
-                                    .scale_token = a->output_block_scale->strides[0],
-                                    .scale_group = a->output_block_scale->strides[1],
-                                    .num_groups = (int32_t)groups,
-                                    .group_size = (int32_t)(width / groups),
+                                    .tile = o.tile,
+                                    .four = o.four,
+                                    .row = o.row,
+                                    .part = o.part,
+                                    .one = o.one,
+                                    .num_groups = (int32_t)o.count,
+                                    .group_size = o.size,
+                                    .kind = o.kind,
+                                    .pads = o.pads,
                                     .counts = s->metadata};
     p->out = (char *)s->workspace + in->rows_at, p->out_token = width, p->out_head = in->config.dv;
+    p->out_scale = NULL; /* attention writes the model's type */
     return ATTN_OK;
 }
 
@@ -129,8 +141,8 @@ static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, cons
     uint32_t query_dtype = in->problem.query_dtype ? in->problem.query_dtype : in->problem.dtype;
     int status = gpu_check_rows(a->query, "query", query_dtype, heads, c->d, tokens, c->q_vec, error);
     if (status == ATTN_OK)
-        status = gpu_check_rows(a->output, "output", out_dtype(in), heads, c->dv, tokens,
-                                c->out_group ? 1 : c->out_vec, error);
+        status = gpu_check_rows(a->output, "output", out_dtype(in), heads, attn_output_columns(&in->problem),
+                                tokens, c->out_group ? 1 : c->out_vec, error);
     if (status == ATTN_OK) status = gpu_check_vector(a->sinks, "sinks", "sink", c->sinks, heads, error);
     if (status == ATTN_OK)
         status =
@@ -190,8 +202,8 @@ static int fill_with_zero(const attn_instance_t *in, const DLTensor *out, void *
 }
 
 static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
-    int status = gpu_check_rows(a->output, "output", out_dtype(in), (int)in->problem.num_heads, in->config.dv,
-                                0, 1, error);
+    int status = gpu_check_rows(a->output, "output", out_dtype(in), (int)in->problem.num_heads,
+                                attn_output_columns(&in->problem), 0, 1, error);
     if (status != ATTN_OK || a->output->shape[0] == 0) return status;
     status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK) return status;
@@ -217,6 +229,10 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     status = read_tensors(in, &a, h, &p, error);
     if (status == ATTN_OK && in->config.out_group)
         status = read_groups(in, &a, &s, h->head.num_tokens, &p, &g, error);
+    attn_kv_update_t update;
+    if (status == ATTN_OK) status = call_update_of_forward(&a, in->features, &update, error);
+    if (status == ATTN_OK && update.slot_mapping != NULL)
+        status = triton_update_kv_cache(in, &update, stream, error);
     if (status != ATTN_OK || h->head.num_tokens == 0) return status;
     char *meta = s.metadata;
     p.counts = (const triton_counts_t *)(void *)meta;

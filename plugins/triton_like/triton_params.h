@@ -73,14 +73,21 @@ typedef struct triton_params {
     int64_t v_scale_head, v_scale_channel; /* elements of v_scale, where V has scales of channels */
 } triton_params_t;
 
-/* tl_quantize: rows of attention's result into fp8 with group scales. Strides in elements. */
+/* What tl_quantize makes, numbered as OUTPUT_* of plugins/common/output_scales.h. */
+enum { TL_SCALE_FLOATS = 1, TL_SCALE_POWERS = 2, TL_SCALE_EXPONENTS = 3, TL_SCALE_NVFP4 = 4 };
+
+/* tl_quantize: rows of attention's result into fp8 with group scales, or into e2m1 in pairs. Strides of
+ * `from` in elements, others in bytes. */
 typedef struct triton_quantize_params {
     const triton_counts_t *counts;
     const void *from; /* [tokens][Hq * Dv] */
-    void *to;         /* [tokens, Hq, Dv] e4m3 */
-    float *scales;    /* [tokens, num_groups] */
-    int64_t from_token, to_token, to_head, scale_token, scale_group;
-    int32_t num_groups, group_size; /* group_size: 64 or 128 */
+    void *to;         /* [tokens, Hq, Dv], or Dv / 2 */
+    void *scales;
+    const float *tensor; /* of e2m1: the scale of all */
+    int64_t from_token, to_token, to_head;
+    int64_t tile, four, row, part, one; /* of scales: of t / 128, g / 4, t % 32, t / 32 % 4, g % 4 */
+    int32_t num_groups, group_size;     /* group_size: 16, 64 or 128 */
+    int32_t kind, pads;                 /* pads: places behind a row's last scale that become 0 */
 } triton_quantize_params_t;
 
 /* tl_write: one step's rows into the cache. Strides in elements, of the cache in cache elements. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the capability table of TRITON_ATTN cannot say, as a list of reasons. */
+#include "../common/output_scales.h"
 #include "../common/problem_rules.h"
 #include "triton_instance.h"
 
@@ -37,9 +38,10 @@ static void check_masks(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) 
         attn_add_reason(r, ATTN_REASON_COMBINATION, "chunk_size", NUMBER(have, p->chunk_size),
                         "0 with a window or spans",
                         "chunked local attention together with a window or spans is not served");
-    if ((f & ATTN_F_DEVICE_LENGTHS) != 0 && (f & ATTN_F_OUT_FP8_GROUP) != 0)
+    if ((f & ATTN_F_DEVICE_LENGTHS) != 0 && output_has_groups(f))
         attn_add_reason(
-            r, ATTN_REASON_COMBINATION, "out_fp8_group", "with device_lengths", "one of the two",
+            r, ATTN_REASON_COMBINATION, (f & ATTN_F_OUT_NVFP4) != 0 ? "out_nvfp4" : "out_fp8_group",
+            "with device_lengths", "one of the two",
             "group scales are made of all rows that the host counts; device_lengths excludes them");
     if ((f & ATTN_F_ALIBI) != 0 && (f & ATTN_F_ALIBI_SQRT) != 0)
         attn_add_reason(r, ATTN_REASON_COMBINATION, "features", "alibi and alibi_sqrt", "one of the two",

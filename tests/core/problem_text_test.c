@@ -96,6 +96,16 @@ static void test_check(void) {
     BAD(plain, p.dtype = ATTN_DTYPE_INT8, "dtype");
     BAD(plain, p.dtype = 1000, "dtype");
     BAD(plain, p.out_dtype = 11, "out_dtype");
+    BAD(plain, p.out_dtype = ATTN_DTYPE_UINT8, "out_dtype");
+    BAD(plain, p.features = ATTN_F_OUT_NVFP4, "out_dtype");
+    GOOD(plain, (p.features = ATTN_F_OUT_NVFP4, p.out_dtype = ATTN_DTYPE_UINT8));
+    BAD(plain, (p.features = ATTN_F_OUT_NVFP4 | ATTN_F_OUT_FP8_GROUP, p.out_dtype = ATTN_DTYPE_UINT8),
+        "features");
+    BAD(plain, (p.features = ATTN_F_OUT_SCALE_UE8M0, p.out_dtype = ATTN_DTYPE_FP8_E4M3), "features");
+    GOOD(plain,
+         (p.features = ATTN_F_OUT_SCALE_UE8M0 | ATTN_F_OUT_FP8_GROUP, p.out_dtype = ATTN_DTYPE_FP8_E4M3));
+    GOOD(plain, p.features = ATTN_F_WRITE_IN_FORWARD);
+    BAD(mla(), p.features = ATTN_F_WRITE_IN_FORWARD, "features");
     BAD(plain, p.query_dtype = ATTN_DTYPE_FLOAT16, "query_dtype");
     GOOD(plain, p.query_dtype = ATTN_DTYPE_FP8_E4M3);
     BAD(plain, p.kv_cache_dtype = ATTN_KV_COUNT_, "kv_cache_dtype");

@@ -68,6 +68,7 @@ static const latent_case cases[] = {
      .features = ATTN_F_OUT_FP8_GROUP,
      .heads = 3,
      .lens = {{1, 90}, {37, 150}}},
+    {.name = "4-bit output", .features = ATTN_F_OUT_NVFP4, .heads = 3, .lens = {{1, 90}, {37, 150}}},
     {.name = "selected tokens", SPARSE, .lens = {{1, 400}, {5, 90}, {1, 7}}},
     {.name = "selected tokens, 128 heads", SPARSE, .heads = 128, .lens = {{2, 300}}},
     {.name = "selected tokens, 656 bytes",
@@ -102,6 +103,7 @@ static kit_case_t case_of(const latent_case *f, uint64_t seed) {
     p->features |= ATTN_F_LSE | f->features;
     if (f->mask) p->mask = f->mask;
     if (f->features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP)) p->out_dtype = ATTN_DTYPE_FP8_E4M3;
+    if (f->features & ATTN_F_OUT_NVFP4) p->out_dtype = ATTN_DTYPE_UINT8;
     if (f->scale < 0 || f->scale > 0) p->scale = f->scale;
     c.amplitude = f->amplitude;
     for (int r = 0; r < 8 && f->lens[r][1] > 0; r++)
@@ -127,7 +129,8 @@ static void fixed_cases(void) {
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             kit_case_t c = case_of(&cases[i], 900 + i);
             char why[2048] = "";
-            if (lengths && (c.problem.role != ATTN_ROLE_MLA || c.problem.features & ATTN_F_OUT_FP8_GROUP))
+            if (lengths && (c.problem.role != ATTN_ROLE_MLA ||
+                            c.problem.features & (ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4)))
                 continue;
             if (!part_takes()) continue;
             c.problem.features |= lengths; /* semantics 1.6: the host's are bounds of the case's */

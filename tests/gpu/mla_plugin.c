@@ -184,7 +184,7 @@ static void projected_cases(uint64_t seed) {
     mla_test_set(MLA_TEST_PROJECTIONS, "auto");
 }
 
-/* e4m3 outputs with one scale and with group scales, of both forms and both dtypes. */
+/* Outputs with one scale and with group scales, of both forms and both dtypes. */
 static void quantised_outputs(void) {
     static const struct {
         const char *name;
@@ -196,7 +196,12 @@ static void quantised_outputs(void) {
                  {"static scale, projected", ATTN_F_OUT_FP8_STATIC, 3, 72, 0, 2},
                  {"groups", ATTN_F_OUT_FP8_GROUP, 16, 128, 0, 0},
                  {"groups, projected, float16", ATTN_F_OUT_FP8_GROUP, 4, 128, ATTN_DTYPE_FLOAT16, 2},
-                 {"groups across heads", ATTN_F_OUT_FP8_GROUP, 8, 72, 0, 0}};
+                 {"groups across heads", ATTN_F_OUT_FP8_GROUP, 8, 72, 0, 0},
+                 {"powers of two", ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_SCALE_UE8M0, 16, 128, 0, 0},
+                 {"powers of two, projected", ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_SCALE_UE8M0, 3, 128, 0, 2},
+                 {"4 bits, strided", ATTN_F_OUT_NVFP4, 16, 128, 0, 0},
+                 {"4 bits, selected tokens", ATTN_F_OUT_NVFP4, 16, 128, ATTN_DTYPE_FLOAT16, -1},
+                 {"4 bits, projected", ATTN_F_OUT_NVFP4, 4, 72, 0, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         kit_case_t c;
         char why[2048] = "";
@@ -204,8 +209,9 @@ static void quantised_outputs(void) {
         start_case(&c, cases[i].form < 0 ? ATTN_ROLE_MLA_SPARSE : ATTN_ROLE_MLA, cases[i].heads, 512, 128,
                    cases[i].value, 500 + i);
         if (cases[i].dtype) c.problem.dtype = cases[i].dtype;
-        c.problem.features |= cases[i].feature, c.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
-        c.flags = i == 0 ? KIT_STRIDED : 0;
+        c.problem.features |= cases[i].feature;
+        c.problem.out_dtype = cases[i].feature == ATTN_F_OUT_NVFP4 ? ATTN_DTYPE_UINT8 : ATTN_DTYPE_FP8_E4M3;
+        c.flags = i == 0 || i == 8 ? KIT_STRIDED : i == 6 ? KIT_HEADS_FIRST : 0;
         kit_case_add(&c, 1, 90), kit_case_add(&c, 37, 150), kit_case_add(&c, 1, 1);
         mla_test_set(MLA_TEST_PREFILL, cases[i].form == 2 ? "projected" : "auto");
         int good = agrees(&c, why, sizeof why);

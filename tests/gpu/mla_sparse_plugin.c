@@ -151,7 +151,7 @@ static void lists_with_holes(void) {
         }
 }
 
-/* e4m3 outputs with one scale and with group scales, over both caches. */
+/* Outputs with one scale and with group scales, over both caches. */
 static void quantised_outputs(void) {
     static const struct {
         const char *name;
@@ -163,6 +163,10 @@ static void quantised_outputs(void) {
         {"656 bytes, e4m3 output, one scale", ATTN_F_OUT_FP8_STATIC, 128, ATTN_KV_FP8_DS_MLA,
          ATTN_DTYPE_FLOAT16},
         {"656 bytes, e4m3 output, groups", ATTN_F_OUT_FP8_GROUP, 65, ATTN_KV_FP8_DS_MLA, ATTN_DTYPE_BFLOAT16},
+        {"4-bit output", ATTN_F_OUT_NVFP4, 16, 0, ATTN_DTYPE_BFLOAT16},
+        {"656 bytes, 4-bit output", ATTN_F_OUT_NVFP4, 65, ATTN_KV_FP8_DS_MLA, ATTN_DTYPE_BFLOAT16},
+        {"e4m3 output, powers of two", ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_SCALE_UE8M0, 128, 0,
+         ATTN_DTYPE_BFLOAT16},
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         kit_case_t c;
@@ -170,7 +174,7 @@ static void quantised_outputs(void) {
         kit_case_set_mla(&c, list[i].heads, 512, 64, 128, 128, 192);
         c.problem.dtype = list[i].dtype;
         c.problem.features = ATTN_F_LSE | list[i].feature;
-        c.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+        c.problem.out_dtype = list[i].feature == ATTN_F_OUT_NVFP4 ? ATTN_DTYPE_UINT8 : ATTN_DTYPE_FP8_E4M3;
         c.problem.kv_cache_dtype = list[i].kv;
         c.flags = i % 2 == 0 ? KIT_STRIDED : 0;
         kit_case_add(&c, 1, 500), kit_case_add(&c, 30, 120), kit_case_add(&c, 1, 1);

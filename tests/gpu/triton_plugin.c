@@ -45,6 +45,14 @@ static int run_one(const kit_case_t *c, char *why, size_t size) {
     return kit_agrees(&wrapped, reference, c, NULL, &gpu, &d, why, size);
 }
 
+/* A quantised output: one scale, groups, groups with powers of two, 4 bits. */
+static void ask_output(attn_problem_t *p, int kind) {
+    static const uint64_t features[4] = {ATTN_F_OUT_FP8_STATIC, ATTN_F_OUT_FP8_GROUP,
+                                         ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_SCALE_UE8M0, ATTN_F_OUT_NVFP4};
+    p->features |= features[kind];
+    p->out_dtype = kind == 3 ? ATTN_DTYPE_UINT8 : ATTN_DTYPE_FP8_E4M3;
+}
+
 /* Random cases take any head size; most here are moved to the sizes of real models, and some to the ends of
  * the range. */
 static void make_random(kit_case_t *c, uint64_t seed, int i) {
@@ -57,10 +65,9 @@ static void make_random(kit_case_t *c, uint64_t seed, int i) {
     if (c->problem.head_size_v != 0) c->problem.head_size_v = sizes[kit_random_in(&state, 0, 11)];
     c->problem.scale = 1.0 / sqrt((double)c->problem.head_size);
     if (kit_random_in(&state, 0, 7) == 0) {
-        c->problem.features |= kit_random_in(&state, 0, 1) && c->problem.num_heads % 2 == 0
-                                   ? ATTN_F_OUT_FP8_GROUP
-                                   : ATTN_F_OUT_FP8_STATIC;
-        c->problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+        ask_output(&c->problem, kit_random_in(&state, 0, 1) && c->problem.num_heads % 2 == 0
+                                    ? (int)kit_random_in(&state, 1, 3)
+                                    : 0);
     }
 }
 
@@ -139,8 +146,7 @@ static void make_grid(kit_case_t *c, int i) {
         p->mask = ATTN_MASK_PER_REQUEST, p->sliding_window = 90;
         break;
     case 14:
-        p->features |= s % 2 ? ATTN_F_OUT_FP8_GROUP : ATTN_F_OUT_FP8_STATIC,
-            p->out_dtype = ATTN_DTYPE_FP8_E4M3;
+        ask_output(p, s % 4);
         break;
     case 15:
         p->features |= ATTN_F_SEPARATE_KV | ATTN_F_SINK, p->kv_layout = ATTN_LAYOUT_HND;

@@ -65,9 +65,13 @@ static const struct {
     {"ATTN_F_KEY_LENGTHS", (int64_t)ATTN_F_KEY_LENGTHS, INT64_C(1) << 32},
     {"ATTN_F_DEVICE_LENGTHS", (int64_t)ATTN_F_DEVICE_LENGTHS, INT64_C(1) << 33},
     {"ATTN_F_REL_BIAS", (int64_t)ATTN_F_REL_BIAS, INT64_C(1) << 34},
-    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, ((INT64_C(1) << 35) - 1) & ~(INT64_C(1) << 25)},
+    {"ATTN_F_OUT_NVFP4", (int64_t)ATTN_F_OUT_NVFP4, INT64_C(1) << 35},
+    {"ATTN_F_OUT_SCALE_UE8M0", (int64_t)ATTN_F_OUT_SCALE_UE8M0, INT64_C(1) << 36},
+    {"ATTN_F_WRITE_IN_FORWARD", (int64_t)ATTN_F_WRITE_IN_FORWARD, INT64_C(1) << 37},
+    {"ATTN_F_KNOWN_", (int64_t)ATTN_F_KNOWN_, ((INT64_C(1) << 38) - 1) & ~(INT64_C(1) << 25)},
     {"ATTN_DL_FLOAT8_E4M3FN", ATTN_DL_FLOAT8_E4M3FN, 10},
     {"ATTN_DL_FLOAT8_E5M2", ATTN_DL_FLOAT8_E5M2, 12},
+    {"ATTN_DL_FLOAT8_E8M0FNU", ATTN_DL_FLOAT8_E8M0FNU, 14},
 };
 
 /* The order of the bits, by name. */
@@ -106,7 +110,10 @@ static void check_feature_names(void) {
                                         "latent",
                                         "key_lengths",
                                         "device_lengths",
-                                        "rel_bias"};
+                                        "rel_bias",
+                                        "out_nvfp4",
+                                        "out_scale_ue8m0",
+                                        "write_in_forward"};
     unsigned wrong = 0;
     for (unsigned i = 0; i < sizeof order / sizeof order[0]; i++) {
         const char *name = attn_feature_name(i);

@@ -6,7 +6,7 @@ attn=$ATTN_TEST_BUILDDIR/tools/attn
 "$attn" check "$ATTN_TEST_PLUGIN_DIR/reference.so" --group numerics --only mla >"$tap_scratch/checks" 2>&1
 ok "no case is wrong" test $? -eq 0
 for role in mla mla_prefill mla_sparse; do
-    for what in 'compositions of a batch' 'head counts' 'fp8 output'; do
+    for what in 'compositions of a batch' 'head counts' 'quantised output'; do
         ok "$role: $what" grep -q "^ok .*numerics: $role: $what ([0-9]* cases)" "$tap_scratch/checks"
     done
 done

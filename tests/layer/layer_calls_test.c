@@ -275,6 +275,7 @@ static void test_forward(attn_context_t *context) {
           "an output scale that was not asked for");
     SPOIL(forward, "output_block_scale", c->f.output_block_scale = &c->tscale.t,
           "block scales that were not asked for");
+    SPOIL(forward, "slot_mapping", c->f.slot_mapping = &c->tscale.t, "slots that were not asked for");
     SPOIL(forward, "topk_indices", c->f.topk_indices = &c->ttopk.t, "selected tokens of a dense layer");
     SPOIL(forward, "key", c->f.key = &c->tbad.t, "a key without shape");
     SPOIL(forward, "value", c->f.key = &c->tk.t, "a key without value");
@@ -350,6 +351,33 @@ static void test_layer_tensors(attn_context_t *context) {
     is_int(attn_layer_create(c->g, "l.1", &o, &other, &error), ATTN_E_INVALID,
            "sink tokens without static_sink_len");
     is_str(error.param, "sink_key", "named");
+    close_call(c);
+}
+
+/* A cache that forward writes, by the call (semantics 3.11): what update_kv_cache would refuse is refused. */
+static void test_write_in_forward(attn_context_t *context) {
+    static struct call call, *c = &call;
+    attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
+    attn_layer_t *sharing;
+    p.features = ATTN_F_WRITE_IN_FORWARD;
+    open_call(c, context, &p, "FAKE_PLAIN");
+    is_int(forward(c), ATTN_OK, "a call may write nothing");
+    ok(fake_log_of(c->g)->slots == NULL, "and the backend sees that");
+    c->f.slot_mapping = &c->tslots.t, c->f.key = &c->tk.t, c->f.value = &c->tv.t;
+    is_int(forward(c), ATTN_OK, "or its keys: %s", error.text);
+    ok(fake_log_of(c->g)->slots == &c->tslots.t, "which the backend is to do");
+    SPOIL(forward, "key", c->f.key = NULL, "slots without keys");
+    SPOIL(forward, "value", c->f.value = NULL, "slots without values");
+    SPOIL(forward, "key", c->tk.shape[0] = 1, "more slots than keys");
+    SPOIL(forward, "slot_mapping", c->tslots.t.dtype = attn_dl_dtype(ATTN_DTYPE_INT32), "slots of 32 bits");
+    SPOIL(forward, "slot_mapping", c->slots[0] = 32 * 4, "a slot beyond the cache");
+    SPOIL(forward, "slot_mapping", c->tslots.t.device.device_type = kDLCUDA, "slots on a GPU");
+    is_int(fake_log_of(c->g)->cache_updates, 0, "nothing went through update_kv_cache");
+    attn_layer_options_t o = {.struct_size = sizeof o, .kv_sharing_target = "l.0"};
+    is_int(attn_layer_create(c->g, "l.1", &o, &sharing, &error), ATTN_OK, "a layer that shares the cache");
+    is_int(attn_layer_forward(sharing, &c->f, &c->buf.space, NULL, &error), ATTN_OK, "takes such a call");
+    ok(fake_log_of(c->g)->slots == NULL, "and writes nothing");
+    attn_layer_destroy(sharing);
     close_call(c);
 }
 
@@ -520,7 +548,7 @@ static void test_reserved(attn_context_t *context) {
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
     attn_layer_t *layer = NULL;
     open_call(c, context, &p, "FAKE_PLAIN");
-    NEWER(forward(c), c->f.reserved[4] = 1, "a newer attn_forward_t");
+    NEWER(forward(c), c->f.reserved[3] = 1, "a newer attn_forward_t");
     NEWER(forward(c), c->f.reserved0 = 1, "its first word");
     NEWER(forward(c), c->buf.space.reserved0 = 1, "a newer attn_space_t");
     NEWER(attn_layer_forward(c->layer, &c->f, NULL, NULL, &error), c->f.reserved[0] = 1, "a profiling run");
@@ -556,6 +584,7 @@ int main(void) {
     test_direct(context);
     test_layer_tensors(context);
     test_rel_bias(context);
+    test_write_in_forward(context);
     test_layer_places(context);
     test_mla(context);
     test_latent(context);

@@ -246,6 +246,7 @@ static int forward(attn_instance_t *in, const attn_forward_t *a, const attn_spac
     in->log.slopes = a->alibi_slopes;
     in->log.rel_bias = a->rel_bias;
     in->log.weight_space = a->weight_space;
+    in->log.slots = a->slot_mapping;
     remember_scales(in, &a->scales);
     if (in->mode == MODE_FAILS) return attn_fail(error, ATTN_E_DEVICE, "", "the fake kernel is on strike");
     if (in->mode == MODE_TOUCH_PADDING && a->output->shape[0] > m.num_tokens)
@@ -304,8 +305,8 @@ static const attn_block_size_t any_multiple[] = {{4, 1}};
     .block_sizes = any_multiple, .num_block_sizes = 1, .preferred_block_size = 4
 #define FEATURES                                                                                             \
     (ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_REL_BIAS | ATTN_F_LSE | ATTN_F_PER_HEAD_SCALES |                    \
-     ATTN_F_QUANT_QUERY | ATTN_F_CASCADE | ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX | ATTN_F_RSWA |                 \
-     ATTN_F_CAPTURE | ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW | ATTN_F_CHUNK_LOOKBACK |                   \
+     ATTN_F_WRITE_IN_FORWARD | ATTN_F_QUANT_QUERY | ATTN_F_CASCADE | ATTN_F_DIFF_KV | ATTN_F_MM_PREFIX |     \
+     ATTN_F_RSWA | ATTN_F_CAPTURE | ATTN_F_SEPARATE_KV | ATTN_F_SLIDING_WINDOW | ATTN_F_CHUNK_LOOKBACK |     \
      ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_CONTIGUOUS_KV | ATTN_F_WEIGHTS | ATTN_F_LATENT | ATTN_F_NON_CAUSAL)
 #define ON_CPU  .features = FEATURES, .device_types = ATTN_BIT(kDLCPU)
 #define ON_CUDA .device_types = ATTN_BIT(kDLCUDA)

@@ -10,8 +10,8 @@
 
 struct fake_log {
     int opens, closes, builds, table_updates, cache_updates, forwards, profiling_runs, weight_runs;
-    attn_problem_t problem;               /* of the last open */
-    int64_t splits;                       /* its option */
+    attn_problem_t problem;                       /* of the last open */
+    int64_t splits;                               /* its option */
     const void *plan, *merge, *unknown_extension; /* what the host has by these ids */
     /* the last batch */
     int32_t num_reqs, max_query_len;
@@ -22,7 +22,7 @@ struct fake_log {
     int has_encoder_lens;
     /* the last calls */
     float q_scale, k_scale, v_scale, prob_scale; /* 1 if not given */
-    const void *sinks, *slopes, *rel_bias, *weight_space;
+    const void *sinks, *slopes, *rel_bias, *weight_space, *slots;
     int64_t update_slots[FAKE_MAX], update_count;
 };
 

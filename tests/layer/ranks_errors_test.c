@@ -311,6 +311,8 @@ static void selections(void) {
     } while (0)
     NOT_SPLIT("alibi", p.features = ATTN_F_ALIBI);
     NOT_SPLIT("rel_bias", p.features = ATTN_F_REL_BIAS);
+    NOT_SPLIT("write_in_forward", p.features = ATTN_F_WRITE_IN_FORWARD);
+    NOT_SPLIT("out_nvfp4", (p.features = ATTN_F_OUT_NVFP4, p.out_dtype = ATTN_DTYPE_UINT8));
     NOT_SPLIT("cascade", p.features = ATTN_F_CASCADE);
     NOT_SPLIT("contiguous_kv", p.features = ATTN_F_CONTIGUOUS_KV);
     NOT_SPLIT("mm_prefix", p.features = ATTN_F_MM_PREFIX);

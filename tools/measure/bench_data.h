@@ -8,6 +8,8 @@
 
 #include "tensor/device_memory.h"
 
+#include <attn/attn_plugin_util.h>
+
 enum { BENCH_QUERY, BENCH_KEY, BENCH_VALUE, BENCH_SINK, BENCH_WEIGHT, BENCH_NUM_TENSORS };
 
 /* Element i of a tensor, rounded to dtype: standard normal numbers (queries twice as large, weights 1/25)
@@ -32,7 +34,14 @@ enum { BENCH_REL_MAX = 128 };
 float bench_rel_bias(int64_t head, int64_t rel);
 
 /* Of static fp8 outputs: no normal value saturates. */
-#define BENCH_OUTPUT_SCALE 0x1p-6F
+/* The scale of a quantised output's tensor, and the values of one of its scales of groups. [pure] */
+static inline float bench_output_scale(const attn_problem_t *p) {
+    return (p->features & ATTN_F_OUT_NVFP4) != 0 ? 0x1p-8F : 0x1p-6F;
+}
+static inline int64_t bench_output_group(const attn_problem_t *p) {
+    if ((p->features & ATTN_F_OUT_NVFP4) != 0) return 16;
+    return (int64_t)p->num_heads * attn_output_size(p) % 128 == 0 ? 128 : 64;
+}
 
 /* Largest error of some outputs against double. output: [T, Hq, Dv] of dtype on the host. -1: the problem
  * has a feature that is not computed here. */

@@ -4,7 +4,9 @@
 #include "measure/bench_run.h"
 
 #include <attn/attn_plugin_util.h>
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "measure/ceilings_cpu.h"
 #include "measure/bench_setup.h"
@@ -167,18 +169,40 @@ static int measure_gpu(bench_t *b) {
     return ATTN_OK;
 }
 
+/* The scale of a token's group, in the forms of make_block_scale. */
+static double scale_of(const bench_t *b, const unsigned char *scales, int64_t token, int64_t group) {
+    const DLTensor *t = &b->block_scale.dl;
+    const uint64_t features = b->problem.features;
+    float scale;
+    if ((features & ATTN_F_OUT_NVFP4) != 0)
+        return (double)bench_output_scale(&b->problem) *
+               attn_from_e4m3(scales[(token / 128 * t->shape[1] + group / 4) * 512 + token % 32 * 16 +
+                                     token / 32 % 4 * 4 + group % 4]);
+    if ((features & ATTN_F_OUT_SCALE_UE8M0) != 0) return ldexp(1, scales[token * t->shape[1] + group] - 127);
+    memcpy(&scale, scales + (token * t->shape[1] + group) * 4, sizeof scale);
+    return (double)scale;
+}
+
 /* Codes of a quantised output as numbers; NULL without memory. */
 static float *dequantise(const bench_t *b, const unsigned char *codes) {
     const int64_t width = b->z.heads * b->z.output, n = b->num_rows * width;
     const DLTensor *t = &b->block_scale.dl;
-    const int64_t groups = t->data != NULL ? t->shape[1] : 0;
-    const size_t bytes = (size_t)(b->num_rows * groups) * sizeof(float);
-    float *scales = malloc(bytes + 1), *out = malloc((size_t)n * sizeof *out);
+    const int64_t group = bench_output_group(&b->problem);
+    size_t bytes = t->data != NULL ? t->dtype.bits / 8u : 0;
+    for (int i = 0; bytes != 0 && i < t->ndim; i++)
+        bytes *= (size_t)t->shape[i];
+    unsigned char *scales = malloc(bytes + 1);
+    float *out = malloc((size_t)n * sizeof *out);
     int failed = scales == NULL || out == NULL ||
-                 (groups != 0 && device_memory_read(b->memory, scales, attn_data(t), bytes) != 0);
-    for (int64_t i = 0; !failed && i < n; i++)
-        out[i] = (float)attn_from_e4m3(codes[i]) *
-                 (groups != 0 ? scales[i / (width / groups)] : BENCH_OUTPUT_SCALE);
+                 (bytes != 0 && device_memory_read(b->memory, scales, attn_data(t), bytes) != 0);
+    for (int64_t i = 0; !failed && i < n; i++) {
+        const double scale = bytes != 0 ? scale_of(b, scales, i / width, i % width / group)
+                                        : (double)bench_output_scale(&b->problem);
+        const double code = (b->problem.features & ATTN_F_OUT_NVFP4) != 0
+                                ? attn_from_e2m1(codes[i / 2] >> i % 2 * 4 & 15)
+                                : attn_from_e4m3(codes[i]);
+        out[i] = (float)(code * scale);
+    }
     free(scales);
     if (!failed) return out;
     free(out);
@@ -187,12 +211,13 @@ static float *dequantise(const bench_t *b, const unsigned char *codes) {
 
 static void check(bench_t *b) {
     uint32_t dtype = b->problem.out_dtype != 0 ? b->problem.out_dtype : b->problem.dtype;
-    size_t bytes = (size_t)(b->num_rows * b->z.heads * b->z.output) * attn_dtype_size(dtype);
+    size_t bytes =
+        (size_t)(b->num_rows * b->z.heads * attn_output_columns(&b->problem)) * attn_dtype_size(dtype);
     void *output = malloc(bytes);
     b->row->error = -1;
     int failed =
         output == NULL || device_memory_read(b->memory, output, attn_data(&b->output.dl), bytes) != 0;
-    if (!failed && dtype == ATTN_DTYPE_FP8_E4M3) {
+    if (!failed && (dtype == ATTN_DTYPE_FP8_E4M3 || dtype == ATTN_DTYPE_UINT8)) {
         float *numbers = dequantise(b, output);
         free(output);
         output = numbers;

@@ -262,29 +262,38 @@ static int make_weights(bench_t *b) {
     return code;
 }
 
+/* Room for the scales of groups, as consumers of the rows read them: float32; bytes of exponents; tiles. */
+static int make_block_scale(bench_t *b, int64_t rows, uint64_t features) {
+    const int64_t width = b->z.heads * b->z.output, groups = width / bench_output_group(&b->problem);
+    const int64_t tiles[5] = {(rows + 127) / 128, (groups + 3) / 4, 32, 4, 4}, plain[2] = {rows, groups};
+    const int is_fp4 = (features & ATTN_F_OUT_NVFP4) != 0,
+              is_ue8m0 = (features & ATTN_F_OUT_SCALE_UE8M0) != 0;
+    const uint32_t dtype = is_fp4 || is_ue8m0 ? ATTN_DTYPE_UINT8 : ATTN_DTYPE_FLOAT32;
+    const int64_t count = is_fp4 ? tiles[0] * tiles[1] * 512 : rows * groups;
+    void *scales = device_memory_new(b->memory, (size_t)count * attn_dtype_size(dtype));
+    if (scales == NULL) return bench_no_memory(b);
+    tensor_set(&b->block_scale, b->memory, scales, dtype, is_fp4 ? 5 : 2, is_fp4 ? tiles : plain);
+    return ATTN_OK;
+}
+
 /* The output, and what a quantised one needs (semantics 7.7): a static scale under which no output
  * saturates, or room for the scales of groups. */
 static int make_output(bench_t *b, int64_t rows) {
-    const int64_t heads = b->z.heads, size = b->z.output, width = heads * size;
+    const int64_t heads = b->z.heads, columns = attn_output_columns(&b->problem);
     const uint32_t dtype = b->problem.out_dtype != 0 ? b->problem.out_dtype : b->problem.dtype;
     const uint64_t features = attn_problem_features(&b->problem);
-    const float scale = BENCH_OUTPUT_SCALE;
-    void *data = device_memory_new(b->memory, (size_t)(rows * width) * attn_dtype_size(dtype));
+    const float scale = bench_output_scale(&b->problem);
+    void *data = device_memory_new(b->memory, (size_t)(rows * heads * columns) * attn_dtype_size(dtype));
     if (data == NULL) return bench_no_memory(b);
-    TENSOR_3D(&b->output, b->memory, data, dtype, rows, heads, size);
-    if ((features & ATTN_F_OUT_FP8_STATIC) != 0) {
+    TENSOR_3D(&b->output, b->memory, data, dtype, rows, heads, columns);
+    if ((features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_NVFP4)) != 0) {
         void *one = device_memory_new(b->memory, sizeof scale);
         if (one == NULL || device_memory_write(b->memory, one, &scale, sizeof scale) != 0)
             return bench_no_memory(b);
         TENSOR_1D(&b->output_scale, b->memory, one, ATTN_DTYPE_FLOAT32, 1);
     }
-    if ((features & ATTN_F_OUT_FP8_GROUP) != 0) {
-        const int64_t groups = width / (width % 128 == 0 ? 128 : 64);
-        void *scales = device_memory_new(b->memory, (size_t)(rows * groups) * sizeof scale);
-        if (scales == NULL) return bench_no_memory(b);
-        TENSOR_2D(&b->block_scale, b->memory, scales, ATTN_DTYPE_FLOAT32, rows, groups);
-    }
-    return ATTN_OK;
+    return (features & (ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4)) != 0 ? make_block_scale(b, rows, features)
+                                                                       : ATTN_OK;
 }
 
 static int make_selection(bench_t *b, int64_t rows) {

@@ -165,10 +165,7 @@ static int launch_cascade(attn_instance_t *in, const flash_host_header *h, const
 }
 
 static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
-    const int is_quantised = output_is_quantised(in->features);
-    int status =
-        gpu_check_rows(a->output, "output", is_quantised ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype,
-                       in->problem.num_heads, in->dv, 0, is_quantised ? 8 : 16, error);
+    const int status = flash_check_output_rows(in, a, 0, error);
     if (status != ATTN_OK || a->output->shape[0] == 0) return status;
     int e = flash_output_zero(in, a->output, stream);
     return e ? gpu_fail(error, e, "the profiling run") : ATTN_OK;
@@ -198,6 +195,10 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     flash_params p;
     memset(&p, 0, sizeof p);
     status = read_tensors(in, &a, h, &p, error);
+    attn_kv_update_t update;
+    if (status == ATTN_OK) status = call_update_of_forward(&a, in->features, &update, error);
+    if (status == ATTN_OK && update.slot_mapping != NULL)
+        status = flash_update_kv_cache(in, &update, stream, error);
     if (status != ATTN_OK || h->head.num_tokens == 0) return status;
     char *meta = s.metadata;
     gpu_output_view view;

@@ -116,6 +116,8 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
 
 /* Quantised outputs (semantics 7.7), flash_output.c: attention writes 16 bits into the workspace, whose rows
  * finish quantises. A cudaError_t as int. */
+int flash_check_output_rows(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
+                            attn_error_t *error);
 int flash_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                        attn_error_t *error);
 const DLTensor *flash_output_begin(const attn_instance_t *in, const attn_forward_t *a, const attn_space_t *s,

@@ -199,7 +199,8 @@ int mla_forward(attn_instance_t *in, const attn_forward_t *args, const attn_spac
     int e = 0;
     if (space == NULL) { /* 16 bits at a time */
         const int n = mla_output_is_quantised(in) ? 2 : 1;
-        e = in->backend->device->zero_rows(in, attn_data(a.output), tokens, in->value / n,
+        const int columns = (int)attn_output_columns(&in->problem);
+        e = in->backend->device->zero_rows(in, attn_data(a.output), tokens, columns / n,
                                            a.output->strides[0] / n, a.output->strides[1] / n, stream);
     } else if (mla_output_is_quantised(in)) {
         gpu_output_view view;

@@ -10,10 +10,12 @@ int mla_output_is_quantised(const attn_instance_t *in) {
 
 int mla_check_output(const attn_instance_t *in, const attn_forward_t *a, int64_t tokens,
                      attn_error_t *error) {
-    const int is_fp8 = mla_output_is_quantised(in);
+    const uint64_t features = in->problem.features;
+    const int is_quantised = mla_output_is_quantised(in);
+    const int step = (features & ATTN_F_OUT_NVFP4) != 0 ? 4 : is_quantised ? 8 : 16;
     int status =
-        gpu_check_rows(a->output, "output", is_fp8 ? (uint32_t)ATTN_DTYPE_FP8_E4M3 : in->problem.dtype,
-                       in->heads, in->value, tokens, is_fp8 ? 8 : 16, error);
+        gpu_check_rows(a->output, "output", is_quantised ? output_storage(features) : in->problem.dtype,
+                       in->heads, attn_output_columns(&in->problem), tokens, step, error);
     return status == ATTN_OK && tokens > 0
                ? gpu_check_output_scales(a, attn_problem_features(&in->problem),
                                          (int64_t)in->heads * in->value, tokens, error)
@@ -27,7 +29,7 @@ void mla_output_begin(const attn_instance_t *in, const attn_space_t *s, gpu_outp
 
 int mla_output_finish(const attn_instance_t *in, const attn_forward_t *a, const gpu_output_view *view,
                       int64_t tokens, const mla_counts *counts, void *stream) {
-    quantise_params p = gpu_output_params(a, in->heads, in->value, in->dtype);
+    quantise_params p = gpu_output_params(a, in->problem.features, in->heads, in->value, in->dtype);
     if (counts != NULL)
         p.num_tokens = &counts->num_tokens, p.num_reqs = &counts->num_reqs, p.starts = &counts->starts;
     p.in = view->t.data;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every backend of latent attention on a GPU refuses alike. */
+#include "../output_scales.h"
 #include "../problem_rules.h"
 #include "mla_instance.h"
 
@@ -39,9 +40,10 @@ static void check_kinds(const attn_problem_t *p, attn_reasons_t *r) {
     if (is_sparse && (kv == ATTN_KV_FP8_DS_MLA || kv == ATTN_KV_FP8_E4M3) && p->kv_lora_rank != 512)
         attn_add_reason(r, ATTN_REASON_KV_CACHE_DTYPE, "kv_cache_dtype", attn_kv_name(kv), "kv_lora_rank 512",
                         "fp8_ds_mla rows hold 512 latent values; kv_lora_rank is %u", p->kv_lora_rank);
-    if ((p->features & ATTN_F_DEVICE_LENGTHS) != 0 && (p->features & ATTN_F_OUT_FP8_GROUP) != 0)
+    if ((p->features & ATTN_F_DEVICE_LENGTHS) != 0 && output_has_groups(p->features))
         attn_add_reason(
-            r, ATTN_REASON_COMBINATION, "out_fp8_group", "with device_lengths", "one of the two",
+            r, ATTN_REASON_COMBINATION, (p->features & ATTN_F_OUT_NVFP4) != 0 ? "out_nvfp4" : "out_fp8_group",
+            "with device_lengths", "one of the two",
             "group scales are made of all rows that the host counts; device_lengths excludes them");
     const int is_plain_query = p->query_dtype == 0 || p->query_dtype == p->dtype;
     if (!is_plain_query && is_sparse)

@@ -33,6 +33,7 @@ enum { OPTION_SPLITS, OPTION_PATH, OPTION_EXACT, OPTION_CACHE, OPTIONS };
     (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_LSE | \
      ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_CHUNKED_LOCAL | ATTN_F_MM_PREFIX | ATTN_F_RSWA | \
      ATTN_F_DIFF_KV | ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY | ATTN_F_OUT_FP8_STATIC |                  \
+     ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_SCALE_UE8M0 | ATTN_F_OUT_NVFP4 | ATTN_F_WRITE_IN_FORWARD |            \
      ATTN_F_SEPARATE_KV | ATTN_F_BLOCK_STRIDE | ATTN_F_BATCH_INVARIANT |                                     \
      (IS(claims_chunk_lookback) ? ATTN_F_CHUNK_LOOKBACK : 0) | (IS(claims_qq_bias) ? ATTN_F_QQ_BIAS : 0) |   \
      (IS(claims_span_clamp) ? ATTN_F_MM_PREFIX_CLAMP : 0))
@@ -50,6 +51,7 @@ struct attn_instance {
     void *last_plan;
     int32_t most_reqs;
     char *leak;
+    float *row; /* of a token, all heads */
     const attn_problem_t *kept_problem;
     const char *kept_text;
     int64_t kept_blocks, built_tokens, num_updates;
@@ -164,6 +166,14 @@ static int refuses(const attn_problem_t *p, const char **param, const char **tex
         p->kv_cache_dtype != ATTN_KV_FP8_E5M2)
         return *param = "kv_cache_dtype", 1;
     if (p->rswa_window != 0 && (p->features & ATTN_F_MM_PREFIX) != 0) return *param = "rswa_window", 1;
+    const uint64_t f = p->features, out = ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4;
+    const uint32_t dtype = f & ATTN_F_OUT_NVFP4 ? ATTN_DTYPE_UINT8 : f & out ? ATTN_DTYPE_FP8_E4M3 : 0;
+    const uint64_t width = (uint64_t)p->num_heads * (p->head_size_v != 0 ? p->head_size_v : p->head_size);
+    if (((f & out) & ((f & out) - 1)) != 0 || ((f & ATTN_F_OUT_SCALE_UE8M0) && !(f & ATTN_F_OUT_FP8_GROUP)) ||
+        ((f & out) ? p->out_dtype != dtype : p->out_dtype != 0 && p->out_dtype != p->dtype) ||
+        ((f & ATTN_F_OUT_FP8_GROUP) && width % 64 != 0) || ((f & ATTN_F_OUT_NVFP4) && width % 16 != 0))
+        return *param = "out_dtype", 1;
+    if ((f & ATTN_F_WRITE_IN_FORWARD) && p->role != ATTN_ROLE_DECODER) return *param = "role", 1;
     return 0;
 }
 
@@ -208,6 +218,7 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
         return attn_fail(error, ATTN_E_UNSUPPORTED, "features", "features has bits that SPLIT_ATTN lacks");
     }
     v->p = p;
+    v->row = malloc((size_t)p.num_heads * (p.head_size_v != 0 ? p.head_size_v : p.head_size) * sizeof(float));
     v->heads = p.num_heads;
     v->kv_heads = p.num_kv_heads != 0 ? p.num_kv_heads : p.num_heads;
     v->group = v->heads / v->kv_heads;
@@ -271,6 +282,7 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
 
 static void v_close(attn_instance_t *v) {
     if (v == NULL) return;
+    free(v->row);
     free(v);
 }
 
@@ -842,14 +854,17 @@ static float one_row(attn_instance_t *v, const side_t *k, const side_t *w, const
     return max + logf(sum) - (IS(lse_without_q_scale) && x->q_scale != 1 ? logf(x->q_scale) : 0);
 }
 
+#include "vendor_split_output.h"
+
 static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space, void *stream,
                      attn_error_t *error) {
     (void)stream;
     attn_forward_t a;
     attn_space_t s;
     side_t k = {0}, w = {0};
-    const int64_t qs[3] = {-1, v->heads, v->d}, os[3] = {-1, v->heads, v->dv}, ls[2] = {v->heads, -1},
-                  hs[1] = {v->heads}, ks[3] = {-1, v->kv_heads, v->d}, vs[3] = {-1, v->kv_heads, v->dv};
+    const int64_t qs[3] = {-1, v->heads, v->d}, os[3] = {-1, v->heads, attn_output_columns(&v->p)},
+                  ls[2] = {v->heads, -1}, hs[1] = {v->heads}, ks[3] = {-1, v->kv_heads, v->d},
+                  vs[3] = {-1, v->kv_heads, v->dv};
     int rc = attn_intake(&a, sizeof a, args, "args", error);
     if (rc == ATTN_OK) rc = attn_check_tensor(a.output, "output", v->out_dtype, 3, os, error);
     if (rc != ATTN_OK) return rc;
@@ -861,7 +876,7 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
             IS(profile_at_most_1024) && a.output->shape[0] > 1024 ? 1024 : a.output->shape[0];
         for (int64_t t = 0; t < rows; t++)
             for (int64_t h = 0; h < v->heads; h++)
-                memset(out + t * ot + h * oh, 0, (size_t)((IS(profile_of_k_size) ? v->d : v->dv) * out_size));
+                memset(out + t * ot + h * oh, 0, (size_t)((IS(profile_of_k_size) ? v->d : os[2]) * out_size));
         return ATTN_OK;
     }
     rc = attn_check_tensor(a.query, "query", v->query_dtype, 3, qs, error);
@@ -877,7 +892,7 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
         rc = attn_check_tensor(a.sinks, "sinks", ATTN_DTYPE_FLOAT32, 1, hs, error);
     if (rc == ATTN_OK && (f & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT)) != 0)
         rc = attn_check_tensor(a.alibi_slopes, "alibi_slopes", ATTN_DTYPE_FLOAT32, 1, hs, error);
-    if (rc == ATTN_OK && (f & ATTN_F_OUT_FP8_STATIC) != 0)
+    if (rc == ATTN_OK && (f & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_NVFP4)) != 0)
         rc = attn_check_tensor(a.output_scale, "output_scale", ATTN_DTYPE_FLOAT32, 1, NULL, error);
     if (rc == ATTN_OK && a.scales.q != NULL)
         rc = attn_check_tensor(a.scales.q, "q_scale", ATTN_DTYPE_FLOAT32, 1, NULL, error);
@@ -919,12 +934,26 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
         v->scale *= 0.9f;
     if (IS(forward_needs_update) && v->is_paged && v->num_updates == 0)
         return attn_fail(error, ATTN_E_STATE, "kv_cache", "kv_cache was never written");
+    if (has_groups(f) && (rc = check_groups(&a, plan->num_tokens, error)) != ATTN_OK) return rc;
+    attn_kv_update_t update = {.struct_size = sizeof update,
+                               .key = a.key,
+                               .value = a.value,
+                               .kv_cache = a.kv_cache,
+                               .v_cache = a.v_cache,
+                               .slot_mapping = a.slot_mapping,
+                               .scales = a.scales};
+    if (a.slot_mapping != NULL && !(f & ATTN_F_WRITE_IN_FORWARD))
+        return attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping needs write_in_forward");
+    if (IS(forward_writes_unscaled)) update.scales.k = update.scales.v = NULL;
+    if (a.slot_mapping != NULL && !IS(forward_writes_late) &&
+        (!IS(forward_writes_decodes) || plan->num_tokens < 8))
+        if ((rc = v_update(v, &update, stream, error)) != ATTN_OK) return rc;
     float *lse = a.lse != NULL ? (IS(lse_offset_ignored) ? a.lse->data : attn_data(a.lse)) : NULL;
     float *parts = IS(scratch_of_head) ? NULL : s.workspace;
     if (IS(clears_whole_output))
         for (int64_t t = 0; t < a.output->shape[0]; t++)
             for (int64_t h = 0; h < v->heads; h++)
-                memset(out + t * ot + h * oh, 0, (size_t)(v->dv * out_size));
+                memset(out + t * ot + h * oh, 0, (size_t)(os[2] * out_size));
     if (IS(writes_lse_padding) && lse != NULL)
         for (int64_t h = 0; h < v->heads; h++)
             for (int64_t t = plan->num_tokens; t < a.lse->shape[1]; t++)
@@ -1000,7 +1029,8 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                 const float l = one_row(v, &k, &w, &x, plan, parts);
                 char *to =
                     out + t * (IS(output_stride_of_query) ? attn_byte_stride(a.query, 0) : ot) + h * oh;
-                for (int64_t e = 0; e < v->dv; e++)
+                if (has_groups(f)) memcpy(v->row + h * v->dv, parts, (size_t)v->dv * sizeof *parts);
+                for (int64_t e = 0; e < v->dv && !has_groups(f); e++)
                     store(to, v->out_dtype, e,
                           v->out_dtype == ATTN_DTYPE_FP8_E4M3 && v->p.dtype != ATTN_DTYPE_FP8_E4M3 &&
                                   !IS(output_scale_ignored)
@@ -1012,10 +1042,12 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                         : IS(lse_stride_of_rows) ? h * a.query->shape[0] + t
                                                  : h * a.lse->strides[0] + t] = l;
             }
+            if (has_groups(f)) write_groups(&a, f, t, v->heads, v->dv, v->row);
         }
         if (IS(lens_to_blocks)) it->len = (int32_t)((it->len + v->page - 1) / v->page);
         if (IS(first_moves)) it->first += it->count;
     }
+    if (a.slot_mapping != NULL && IS(forward_writes_late)) v_update(v, &update, stream, error);
     if (IS(metadata_freed)) memset(plan, 0xdd, sizeof *plan);
     if (IS(forward_counts_static)) counter++;
 #if defined(__x86_64__)
@@ -1034,7 +1066,7 @@ static const attn_capabilities_t capabilities = {
     .roles = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) |
              (IS(claims_cross) ? ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) : 0),
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),
-    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3),
+    .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3) | ATTN_BIT(ATTN_DTYPE_UINT8),
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_E5M2) |
                        (IS(claims_int8) ? ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD) : 0),
     .features = FEATURES,

@@ -18,6 +18,7 @@ static attn_problem_t encoder(uint32_t dtype, uint64_t feature) {
     p.scale = 0.2;
     p.features = feature;
     if (feature != 0) p.out_dtype = ATTN_DTYPE_FP8_E4M3;
+    if (feature == ATTN_F_OUT_NVFP4) p.out_dtype = ATTN_DTYPE_UINT8;
     return p;
 }
 
@@ -127,6 +128,118 @@ static void groups(const attn_problem_t *p, DLTensor *out) {
     is_str(error.param, "output_block_scale", "by name");
 }
 
+/* Scales of powers of two: as floats, as exponents, as four exponents in a word. */
+static void powers(DLTensor *out) {
+    const attn_problem_t p = encoder(ATTN_DTYPE_FLOAT32, ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_SCALE_UE8M0);
+    static const struct {
+        const char *name;
+        DLDataType type;
+    } forms[] = {{"floats", {kDLFloat, 32, 1}},
+                 {"bytes", {kDLUInt, 8, 1}},
+                 {"bytes of DLPack's e8m0", {ATTN_DL_FLOAT8_E8M0FNU, 8, 1}}};
+    for (int f = 0; f < 3; f++) {
+        float scale[MAX_GROUPS * TOKENS];
+        uint8_t bytes[MAX_GROUPS * TOKENS];
+        int64_t shape[2] = {TOKENS, MAX_GROUPS}, strides[2] = {1, TOKENS};
+        DLTensor t = {.data = f == 0 ? (void *)scale : bytes, .device = {kDLCPU, 0}, .ndim = 2};
+        t.dtype = forms[f].type, t.shape = shape, t.strides = strides;
+        is_int(call(&p, q, v, (attn_forward_t){.output = out, .output_block_scale = &t}, &error), ATTN_OK,
+               "powers of two as %s: %s", forms[f].name, error.text);
+        int wrong = 0;
+        for (int64_t tok = 0; tok < TOKENS; tok++)
+            for (int64_t g = 0; g < MAX_GROUPS; g++) {
+                float top = 0, *at = &scale[tok + g * TOKENS];
+                for (int64_t i = 0; i < 64; i++)
+                    top = fmaxf(top, fabsf(plain[tok * WIDTH + g * 64 + i]));
+                if (f > 0) *at = ldexpf(1, bytes[tok + g * TOKENS] - 127);
+                const float right = top / 448; /* no power of two, with these inputs */
+                wrong += !(*at > right && *at < 2 * right) || log2f(*at) != rintf(log2f(*at));
+            }
+        is_int(wrong, 0, "each is the next above the largest of its group over 448");
+        ok(worst(scale, 1, TOKENS, 64) <= 1, "values are the nearest of e4m3, or its neighbour");
+    }
+    int32_t words[TOKENS];
+    int64_t shape[2] = {TOKENS, 1}, strides[2] = {1, TOKENS};
+    DLTensor t = {.data = words, .device = {kDLCPU, 0}, .ndim = 2, .dtype = {kDLInt, 32, 1}};
+    t.shape = shape, t.strides = strides;
+    is_int(call(&p, q, v, (attn_forward_t){.output = out, .output_block_scale = &t}, &error), ATTN_E_INVALID,
+           "words of groups of 128, of rows of 320");
+    has_str(error.text, "four groups of 128 in a word", "are refused");
+    attn_problem_t alone = encoder(ATTN_DTYPE_FLOAT32, ATTN_F_OUT_SCALE_UE8M0);
+    is_int(call(&alone, q, v, (attn_forward_t){.output = out}, &error), ATTN_E_UNSUPPORTED,
+           "powers of two as scales of no groups");
+    is_str(error.param, "out_scale_ue8m0", "are refused by name");
+}
+
+/* The distance from x of the nearest 4-bit value times unit. */
+static double nearest(double x, double unit) {
+    double least = INFINITY;
+    for (uint8_t c = 0; c < 16; c++)
+        least = fmin(least, fabs(attn_from_e2m1(c) * unit - x));
+    return least;
+}
+
+/* 4 bits: scales by rows, by columns, and in tiles of 128 tokens. */
+static void four_bits(void) {
+    const attn_problem_t p = encoder(ATTN_DTYPE_FLOAT32, ATTN_F_OUT_NVFP4);
+    enum { GROUPS = WIDTH / 16 };
+    static uint8_t pairs[TOKENS * WIDTH / 2], scales[128 * GROUPS];
+    int64_t out_shape[3] = {TOKENS, HEADS, SIZE / 2}, out_strides[3] = {WIDTH / 2, SIZE / 2, 1};
+    int64_t one[1] = {1}, shapes[3][5] = {{TOKENS, GROUPS}, {TOKENS, GROUPS}, {1, GROUPS / 4, 32, 4, 4}};
+    int64_t strides[3][5] = {{GROUPS, 1}, {1, PADDED}, {GROUPS / 4 * 512, 512, 16, 4, 1}};
+    DLTensor out = {.data = pairs, .device = {kDLCPU, 0}, .ndim = 3, .dtype = {kDLUInt, 8, 1}};
+    DLTensor scale = {.device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLFloat, 32, 1}};
+    out.shape = out_shape, out.strides = out_strides, scale.shape = scale.strides = one;
+    float tensor = 0.05F;
+    scale.data = &tensor;
+    for (int form = 0; form < 3; form++) {
+        DLTensor t = {.data = scales, .device = {kDLCPU, 0}, .ndim = form == 2 ? 5 : 2};
+        t.dtype = attn_dl_dtype(form == 1 ? ATTN_DTYPE_UINT8 : ATTN_DTYPE_FP8_E4M3);
+        t.shape = shapes[form], t.strides = strides[form];
+        memset(scales, 0xee, sizeof scales);
+        const attn_forward_t f = {.output = &out, .output_scale = &scale, .output_block_scale = &t};
+        is_int(call(&p, q, v, f, &error), ATTN_OK, "4 bits, form %d: %s", form, error.text);
+        int wrong = 0, wild = 0;
+        double off = 0;
+        for (int64_t tok = 0; tok < TOKENS; tok++)
+            for (int64_t g = 0; g < GROUPS; g++) {
+                uint8_t *at = &scales[form == 0   ? tok * GROUPS + g
+                                      : form == 1 ? tok + g * PADDED
+                                                  : g / 4 * 512 + tok % 32 * 16 + tok / 32 * 4 + g % 4];
+                double top = 0;
+                for (int64_t i = g * 16; i < g * 16 + 16; i++)
+                    top = fmax(top, fabs((double)plain[tok * WIDTH + i]));
+                wrong += abs(*at - attn_to_e4m3(top / 6 / (double)tensor)) > 1;
+                const double unit = attn_from_e4m3(*at) * (double)tensor;
+                for (int64_t i = g * 16; i < g * 16 + 16; i++) {
+                    const double x = (double)plain[tok * WIDTH + i],
+                                 got = attn_from_e2m1(pairs[(tok * WIDTH + i) / 2] >> i % 2 * 4 & 15) * unit;
+                    off = fmax(off, (fabs(got - x) - nearest(x, unit)) / unit);
+                }
+                *at = 0xee;
+            }
+        for (size_t i = 0; i < sizeof scales; i++)
+            wild += scales[i] != 0xee;
+        is_int(wrong, 0, "scales are the largest of 16 by 6 and by the tensor's");
+        is_int(wild, 0, "and nothing else is written");
+        ok(off < 1e-3, "values are the nearest (off by %.1e)", off);
+    }
+    DLTensor t = {.data = scales, .device = {kDLCPU, 0}, .ndim = 2, .dtype = {kDLFloat, 32, 1}};
+    t.shape = shapes[0], t.strides = strides[0];
+    const attn_forward_t f = {.output = &out, .output_scale = &scale, .output_block_scale = &t};
+    is_int(call(&p, q, v, f, &error), ATTN_E_INVALID, "scales of float32");
+    has_str(error.text, "expected fp8_e4m3", "are refused");
+    t.dtype = attn_dl_dtype(ATTN_DTYPE_FP8_E4M3), shapes[0][1] = GROUPS - 1;
+    is_int(call(&p, q, v, f, &error), ATTN_E_INVALID, "one group too few");
+    has_str(error.text, "tiles [1, 5, 32, 4, 4]", "is refused with both shapes");
+    shapes[0][1] = GROUPS, tensor = 0;
+    is_int(call(&p, q, v, f, &error), ATTN_E_INVALID, "a scale of 0 for all");
+    is_str(error.param, "output_scale", "is refused by name");
+    const attn_forward_t without = {.output = &out, .output_block_scale = &t};
+    is_int(call(&p, q, v, without, &error), ATTN_E_INVALID, "no scale for all");
+    has_str(error.text, "out_nvfp4 needs it", "is named");
+}
+
 static void one_scale(const attn_problem_t *p, DLTensor *out) {
     static const float scales[] = {0.01F, 1e-6F, 1e30F}; /* usual, saturates, vanishes */
     int64_t shape[1] = {1}, strides[1] = {1};
@@ -165,5 +278,7 @@ int main(void) {
     groups(&p, &fp8);
     p = encoder(ATTN_DTYPE_FLOAT32, ATTN_F_OUT_FP8_STATIC);
     one_scale(&p, &fp8);
+    powers(&fp8);
+    four_bits();
     return tap_done();
 }

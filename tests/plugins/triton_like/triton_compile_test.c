@@ -55,6 +55,7 @@ static const char *const masks[] = {"mask=causal",
                                     "mask=per_request sliding_window=90",
                                     "mask=causal out_dtype=fp8_e4m3 features=out_fp8_static",
                                     "mask=causal out_dtype=fp8_e4m3 features=out_fp8_group",
+                                    "mask=causal out_dtype=uint8 features=out_nvfp4",
                                     "mask=causal features=separate_kv,sink"};
 enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], NUM_MASKS = sizeof masks / sizeof masks[0] };
 
