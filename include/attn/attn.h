@@ -351,7 +351,8 @@ int attn_layer_resolve_kv_cache_dtype(const char *name, uint32_t kv_cache_dtype,
                                       const char *const *skip, uint32_t num_skip, uint32_t *resolved,
                                       attn_error_t *error);
 
-/* Writes this step's K and V. A layer that shares another's cache, and roles without a cache, do nothing.
+/* Writes this step's K and V; or attn_layer_forward does, with ATTN_F_WRITE_IN_FORWARD and its slot_mapping.
+ * A layer that shares another's cache, and roles without a cache, do nothing.
  * args->scales may be empty: the layer's are used. [instance] [no alloc] [no sync] [capture-safe] */
 int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args, void *stream,
                                attn_error_t *error);

@@ -306,6 +306,40 @@ def lengths_of_keys_and_lengths_on_the_device():
 
 
 @check
+def outputs_of_four_bits_and_a_cache_that_forward_writes():
+    def step(features, out, **keywords):
+        with libattn.Context() as context:
+            problem = dict(DECODER, features=features, out_dtype=out)
+            with context.open_group(**problem, device="cpu", backend="REFERENCE") as group:
+                layer = group.create_layer("layers.0")
+                layer.bind(group.new_cache(num_blocks=3))
+                group.build_metadata(group.new_batch(query_lens=[3], seq_lens=[3], block_table=[[1]]))
+                if "slot_mapping" not in keywords:
+                    layer.update_kv_cache(key, value)
+                return layer.forward(query, key, value, **keywords)
+
+    query, key, value = tensor(3, 4, 32), tensor(3, 2, 32), tensor(3, 2, 32)
+    slots = memoryview(array.array("q", [16, 17, 18]))
+    plain = step([], None).tolist()
+    assert step(["write_in_forward"], None, slot_mapping=slots).tolist() == plain
+    one = memoryview(array.array("f", [0.01]))
+    scales = memoryview(bytearray(3 * 8)).cast("B", [3, 8])
+    packed = step(["out_nvfp4"], "uint8", output_scale=one, output_block_scale=scales).tolist()
+    values = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+    for t in range(3):
+        for h in range(4):
+            for d in range(32):
+                code = packed[t][h][d // 2] >> d % 2 * 4 & 15
+                bits = scales.tolist()[t][(h * 32 + d) // 16]
+                assert 8 <= bits < 127, bits  # a normal e4m3 number
+                unit = (1 + bits % 8 / 8) * 2.0 ** (bits // 8 - 7) * one[0]
+                got = values[code % 8] * unit * (-1 if code > 7 else 1)
+                assert abs(got - plain[t][h][d]) <= unit * 1.01, (t, h, d, got, plain[t][h][d])
+    refused(libattn.InvalidError, "slot_mapping", step, [], None, slot_mapping=slots)
+    refused(libattn.InvalidError, "output_block_scale", step, ["out_nvfp4"], "uint8", output_scale=one)
+
+
+@check
 def planning_over_plain_integers():
     assert list(plan.slot_mapping([0, 2, 3], [18, 5], [[4, 9], [1]], block_size=16)) == [
         9 * 16,

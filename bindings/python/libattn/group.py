@@ -127,6 +127,13 @@ class Space:
         self.address = ctypes.addressof(self._struct)
 
 
+def _output_columns(p: Problem) -> int:
+    """Elements that a head has in the output, as attn_output_columns says."""
+    latent = p.role in ("mla", "mla_sparse") and "latent" in p.features
+    size = int(p.kv_lora_rank if latent else p.v_head_dim or p.head_size_v or p.head_size)
+    return size // 2 if "out_nvfp4" in p.features else size
+
+
 class Group:
     """One problem opened on one backend and device; layers that share these share a group. Made by
     Context.open_group.
@@ -149,7 +156,7 @@ class Group:
         self.space_needed = _abi.attn_space_needed_t()
         call("attn_group_space_needed", handle, ctypes.addressof(self.space_needed))
         p = self.problem
-        self.output_row = (p.num_heads, p.v_head_dim or p.head_size_v or p.head_size)  # of one token
+        self.output_row = (p.num_heads, _output_columns(p))  # of one token
         self.output_dtype: str = p.out_dtype or p.dtype
         self.space: Optional[Space] = None  # of the last build, which layers use
         self.batch: Optional[Batch] = None

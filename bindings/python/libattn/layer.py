@@ -30,6 +30,7 @@ _TENSORS = (
     "rel_bias",
     "qq_bias",
     "topk_indices",
+    "slot_mapping",
 )
 
 
@@ -327,7 +328,8 @@ class Layer:
         tensor of the query's framework. lse: a float32 tensor [Hq, T] that is written, or True: (output, lse)
         is returned. space: None: the one that was built last. profile: no metadata, output becomes zero.
         tensors: q_scale, k_scale, v_scale, output_scale, output_block_scale, sinks, alibi_slopes, rel_bias,
-        qq_bias, topk_indices.
+        qq_bias, topk_indices; slot_mapping with the feature write_in_forward: key and value are written first, and
+        no update_kv_cache is needed.
         """
         group, result = self.group, output
         if output is None:
