@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* write_bench: what a decode step of one layer takes where the engine calls update_kv_cache and forward, and where
- * it gives slot_mapping to forward (semantics 3.11): microseconds of the host for the calls, and of the device in a
- * stream and in a graph. Both give the same bits, or it fails. ATTN_CONFIG says where the plugins are.
+/* write_bench: what a decode step of one layer takes where the engine calls update_kv_cache and forward, and
+ * where it gives slot_mapping to forward (semantics 3.11): microseconds of the host for the calls, and of the
+ * device in a stream and in a graph. Both give the same bits, or it fails. ATTN_CONFIG says where the plugins
+ * are.
  *
  *     write_bench [BACKEND..]        FLASH_ATTN and TRITON_ATTN on cuda:0, CPU_ATTN on cpu, as given */
 #include <attn/attn.h>
@@ -68,8 +69,8 @@ static void call(step_t *s, int is_fused) {
     need(attn_layer_forward(s->layer, &s->forward[is_fused], &s->space, stream, &error), "forward");
 }
 
-/* Microseconds of a step: [0] of the host until its calls return, [1] until the device has ended, both of CALLS
- * steps one after the other; [2] in a graph of as many. */
+/* Microseconds of a step: [0] of the host until its calls return, [1] until the device has ended, both of
+ * CALLS steps one after the other; [2] in a graph of as many. */
 static void measure(step_t *s, int is_fused, double us[3]) {
     void *graph = NULL, *first = NULL, *last = NULL;
     double seconds = 0;

@@ -104,7 +104,7 @@ static const attn_backend_ops_t capture_ops = {.build_metadata = capture_build, 
 static void capture(check_t *c) {
     kit_case_t k = {.num_reqs = 0};
     current = c;
-    swaps_batch = (int)c->arg;
+    swaps_batch = c->arg == 1;
     if (c->memory->kind == NULL || c->memory->kind->capture_begin == NULL) {
         check_skip(c, c->memory->kind == NULL ? "graphs need a device" : "its kind of device has no graphs");
         return;
@@ -128,6 +128,7 @@ static void capture(check_t *c) {
         kit_case_add(&k, 1, 400);
     }
     k.problem.features |= ATTN_F_CAPTURE;
+    if (c->arg == 2) k.problem.features |= ATTN_F_WRITE_IN_FORWARD;
     k.problem.max_num_batched_tokens = 64;
     k.padded_tokens = 0;
     if (c->memory->kind->stream_create(c->memory->device_id, &stream, NULL) != ATTN_OK) {
@@ -148,4 +149,6 @@ void check_capture_list(check_list_t *list, const check_t *c) {
     }
     check_add(list, "capture", 1, capture, 0, "forward in a graph");
     check_add(list, "capture", 1, capture, 1, "a graph replayed for another batch");
+    if ((c->can.features & ATTN_F_WRITE_IN_FORWARD) && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)))
+        check_add(list, "capture", 1, capture, 2, "forward in a graph, which writes the cache");
 }

@@ -98,7 +98,7 @@ static int guarded_forward(attn_instance_t *instance, const attn_forward_t *args
                            void *stream, attn_error_t *error) {
     (void)space;
     attn_forward_t a = *args;
-    guarded_t g[14] = {{.bytes = 0}};
+    guarded_t g[15] = {{.bytes = 0}};
     a.query = guard_tensor(&g[0], args->query, 16, at_end);
     a.key = guard_tensor(&g[1], args->key, 16, at_end);
     a.value = guard_tensor(&g[2], args->value, 16, at_end);
@@ -113,8 +113,9 @@ static int guarded_forward(attn_instance_t *instance, const attn_forward_t *args
     a.output_block_scale = guard_tensor(&g[11], args->output_block_scale, 4, at_end);
     a.topk_indices = guard_tensor(&g[12], args->topk_indices, 4, at_end);
     a.rel_bias = guard_tensor(&g[13], args->rel_bias, 4, at_end);
+    a.slot_mapping = guard_tensor(&g[14], args->slot_mapping, 16, at_end);
     int status = shim_target()->ops->forward(instance, &a, &guarded_space, stream, error);
-    for (int i = 0; i < 14; i++)
+    for (int i = 0; i < 15; i++)
         guard_return(&g[i], i == 3 || i == 4 || i == 5 || i == 11);
     guard_return(&table_guard, 0);
     guard_free(&metadata_guard);
@@ -139,10 +140,13 @@ static const attn_backend_ops_t guarded_ops = {.open = guarded_open,
 
 static void guard_pages(check_t *c) {
     at_end = (int)c->arg;
-    for (int n = 0; n < 12 && !c->report->is_failed; n++) {
+    for (int n = 0; n < 13 && !c->report->is_failed; n++) {
         kit_case_t k;
         if (!start(c, &k)) return;
-        if (n > 0) { /* the first is the plain one */
+        if (n == 12) { /* the plain one, whose rows forward writes */
+            if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.features & ATTN_F_WRITE_IN_FORWARD)) break;
+            k.problem.features |= ATTN_F_WRITE_IN_FORWARD;
+        } else if (n > 0) { /* the first is the plain one */
             check_random_case(c, &k, c->seed * 7919 + (uint64_t)n, 120);
             k.flags &= ~(uint32_t)KIT_CROSS_LAYER;
         }

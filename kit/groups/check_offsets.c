@@ -130,6 +130,7 @@ static int shifted_forward(attn_instance_t *instance, const attn_forward_t *args
     a.scales.k = shifted(a.scales.k);
     a.scales.v = shifted(a.scales.v);
     a.topk_indices = shifted(a.topk_indices);
+    a.slot_mapping = shifted(a.slot_mapping);
     return shim_target()->ops->forward(instance, &a, space, stream, error);
 }
 static int shifted_prepare(attn_instance_t *instance, const attn_weights_t *args, void *stream,
@@ -149,6 +150,10 @@ static void byte_offsets(check_t *c) {
     kit_case_t k;
     if (!start(c, &k)) return;
     check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
+    if (k.problem.role == ATTN_ROLE_DECODER && (c->can.features & ATTN_F_WRITE_IN_FORWARD)) {
+        k.problem.features |= ATTN_F_WRITE_IN_FORWARD;
+        check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
+    }
     for (int n = 0; n < 6; n++) {
         check_random_case(c, &k, c->seed * 577 + (uint64_t)n, 80);
         check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);

@@ -28,7 +28,7 @@
 #endif
 
 #define TARGET (fenced_target.backends[0])
-enum { MAX_TENSORS = 17, MAX_DIMS = 8 };
+enum { MAX_TENSORS = 19, MAX_DIMS = 8 };
 
 /* A tensor as a kernel sees it; is_there 0: not given. */
 typedef struct seen {
@@ -74,7 +74,8 @@ static const member_t of_forward[] = {MEMBER(attn_forward_t, query),
                                       MEMBER(attn_forward_t, alibi_slopes),
                                       MEMBER(attn_forward_t, rel_bias),
                                       MEMBER(attn_forward_t, qq_bias),
-                                      MEMBER(attn_forward_t, topk_indices)};
+                                      MEMBER(attn_forward_t, topk_indices),
+                                      MEMBER(attn_forward_t, slot_mapping)};
 static const member_t of_weights[] = {MEMBER(attn_weights_t, kv_b_proj),
                                       MEMBER(attn_weights_t, kv_b_proj_scale)};
 
