@@ -530,7 +530,8 @@ typedef struct attn_forward {
     /* float32 [Hq, 2 m + 1] with ATTN_F_REL_BIAS: distances -m to m (semantics 2.15) */
     const DLTensor *rel_bias;
     /* int64 [n] with ATTN_F_WRITE_IN_FORWARD: the first n rows of key and value are written to kv_cache, and
-     * v_cache, as update_kv_cache does, and then attended to like all others; NULL: nothing is written */
+     * v_cache, as update_kv_cache does, and then attended to like all others; each goes to the slot of its
+     * own position, or nowhere. NULL: nothing is written */
     const DLTensor *slot_mapping;
     uint64_t reserved[4];
 } attn_forward_t;

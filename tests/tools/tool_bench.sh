@@ -49,12 +49,12 @@ wants "over selected tokens" 0 "yours .*e-0" bench --device cpu --time 1 --query
 wants "the MHA part of latent attention" 0 "yours .*e-0" bench --device cpu --time 1 --query 20 --seq 20 \
     --problem "role=mla_prefill head_size=192 $latent"
 for kind in static group group,out_scale_ue8m0 nvfp4; do
-    type=out_dtype=fp8_e4m3 name=out_fp8_$kind
-    [ $kind = nvfp4 ] && type=out_dtype=uint8 name=out_nvfp4
+    type=out_dtype=fp8_e4m3 name=out_fp8_$kind most=0.2
+    [ $kind = nvfp4 ] && type=out_dtype=uint8 name=out_nvfp4 most=0.5
     json "quantised outputs, $kind" rows.0.name yours bench --device cpu --backend CPU_ATTN --threads 1 --time 1 --requests 2 --seq 64 \
         --problem "role=decoder num_heads=4 num_kv_heads=2 head_size=32 dtype=float32 $type features=$name"
     # half a step at the largest value: more than float32 is off by, less than a wrong scale
-    ok "are checked against double, $kind" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 > 1e-4 && \$1 < 0.2) }'"
+    ok "are checked against double, $kind" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 > 1e-4 && \$1 < $most) }'"
 done
 wants "what no backend serves is a failed row" 1 "failed" bench --device cpu --time 1 --problem "$own kv_cache_dtype=nvfp4 features=separate_kv" --seq 64
 # Over ranks, beside one alone.
