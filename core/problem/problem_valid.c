@@ -115,9 +115,12 @@ static int check_output(const attn_problem_t *p, attn_error_t *error) {
     const int is_fp4 = (f & ATTN_F_OUT_NVFP4) != 0;
     REFUSE_IF(is_fp4 && (f & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP)), "features",
               "feature out_nvfp4 with one of fp8 outputs; a value has 4 or 8 bits: give one of the two");
-    REFUSE_IF(is_fp4 != (p->out_dtype == ATTN_DTYPE_UINT8), "out_dtype",
-              "out_dtype is %s; uint8, whose bytes hold two values, and feature out_nvfp4 belong together",
+    REFUSE_IF(is_fp4 && p->out_dtype != ATTN_DTYPE_UINT8, "out_dtype",
+              "out_dtype is %s with feature out_nvfp4; give uint8, whose bytes hold two values each",
               attn_dtype_name(p->out_dtype));
+    REFUSE_IF(!is_fp4 && p->out_dtype == ATTN_DTYPE_UINT8, "out_dtype",
+              "out_dtype is uint8 without feature out_nvfp4, which says what the bytes hold; add "
+              "ATTN_F_OUT_NVFP4");
     REFUSE_IF((f & ATTN_F_OUT_SCALE_UE8M0) && !(f & ATTN_F_OUT_FP8_GROUP), "features",
               "feature out_scale_ue8m0 without out_fp8_group, whose scales it rounds; add "
               "ATTN_F_OUT_FP8_GROUP");

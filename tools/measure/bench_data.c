@@ -178,7 +178,8 @@ double bench_error(const bench_row_t *row, const void *output, uint32_t dtype) {
                            ATTN_F_SOFT_CAP | ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_NON_CAUSAL |
                            ATTN_F_CAPTURE | ATTN_F_BATCH_INVARIANT | ATTN_F_WEIGHTS | ATTN_F_LATENT |
                            ATTN_F_DEVICE_LENGTHS | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP |
-                           ATTN_F_OUT_NVFP4 | ATTN_F_OUT_SCALE_UE8M0;
+                           ATTN_F_OUT_NVFP4 | ATTN_F_OUT_SCALE_UE8M0 |
+                           ATTN_F_WRITE_IN_FORWARD;
     double out[MAX_HEAD], worst = 0;
     const layer_sizes_t z = layer_sizes(p);
     int64_t dv = z.output;
