@@ -297,6 +297,8 @@ static int look_at_inputs(struct look *l, const attn_forward_t *a, int at, int w
     const DLTensor *t;
     int code = see(l, a->topk_indices, "topk_indices", rows, &t);
     if (code == ATTN_OK) code = attni_inspect_topk(t, rows, l->c->built[at].longest, l->error);
+    if (code == ATTN_OK && a->slot_mapping != NULL) /* it writes them first */
+        code = check_slots(l, a->slot_mapping, a->slot_mapping->shape[0]);
     if (code != ATTN_OK || !with_values) return code;
     code = look_at_values(l, a->query, rows, "query");
     if (code == ATTN_OK) code = look_at_values(l, a->key, key_rows, "key");

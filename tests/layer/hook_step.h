@@ -8,6 +8,7 @@
 static attn_error_t error = {.struct_size = sizeof error};
 
 enum { T = 4 };
+static uint64_t step_features = ATTN_F_LSE; /* of the next open_step */
 
 /* A decoder step of one request over an own cache. */
 struct step {
@@ -26,7 +27,7 @@ struct step {
 static void open_step(struct step *s, attn_context_t *context, const char *backend) {
     memset(s, 0, sizeof *s);
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
-    p.features = ATTN_F_LSE;
+    p.features = step_features;
     s->g = open_group(context, &p, backend);
     s->buf = alloc_buffers(s->g);
     fill(&s->q[0][0][0], 6 * 16, 1), fill(&s->k[0][0][0], 6 * 8, 2), fill(&s->v[0][0][0], 6 * 8, 3);

@@ -174,6 +174,23 @@ static void caught(int code, int want, const char *param, const char *what) {
         diag("code %d, param '%s', text '%s'", code, error.param, error.text);
 }
 
+/* Slots that forward is given are looked at as those of an update. */
+static void test_check_forward_slots(void) {
+    static struct step s;
+    attn_context_t *context = check_context("index", "ok");
+    step_features |= ATTN_F_WRITE_IN_FORWARD;
+    open_step(&s, context, "FAKE_PLAIN");
+    step_features = ATTN_F_LSE;
+    s.f.key = &s.tk.t, s.f.value = &s.tv.t, s.f.slot_mapping = &s.tslots.t;
+    is_int(build(&s) || forward(&s), 0, "a good step whose forward writes");
+    s.slots[3] = s.slots[0];
+    caught(forward(&s), ATTN_E_INVALID, "slot_mapping", "a slot twice in forward");
+    s.slots[3] = -1;
+    is_int(forward(&s), 0, "the next call starts clean");
+    close_step(&s);
+    attn_context_destroy(context);
+}
+
 static void test_check_index(const char *level) {
     static struct step s;
     attn_context_t *context = check_context(level, "ok");
@@ -480,6 +497,7 @@ static void test_check_cross(void) {
 int main(void) {
     test_trace();
     test_timeline();
+    test_check_forward_slots();
     test_check_index("index");
     test_check_index("all");
     test_check_values();
