@@ -28,18 +28,16 @@ static int device_sync(void *ctx) {
     return at->kind->synchronize(at->id, NULL);
 }
 
-/* Backends run on the default stream or on one that does not wait for it, so both directions wait for
- * everything. */
+/* Copies are on the default stream, as are the calls of a case, so that what goes to the device needs no wait.
+ * Where a call is on another stream, which does not wait for this one, its caller waits before and after it. */
 static int device_to(void *ctx, void *dst, const void *src, size_t bytes) {
     const place_t *at = ctx;
-    const int status = at->kind->copy_to(at->id, dst, src, bytes, NULL, NULL);
-    return status != ATTN_OK ? status : device_sync(ctx);
+    return at->kind->copy_to(at->id, dst, src, bytes, NULL, NULL);
 }
 
 static int device_from(void *ctx, void *dst, const void *src, size_t bytes) {
     const place_t *at = ctx;
-    const int status = device_sync(ctx);
-    return status != ATTN_OK ? status : at->kind->copy_from(at->id, dst, src, bytes, NULL, NULL);
+    return at->kind->copy_from(at->id, dst, src, bytes, NULL, NULL);
 }
 
 int kit_memory_of(const attn_device_kind_t *kind, const attn_device_t *device, kit_memory_t *memory) {

@@ -32,8 +32,8 @@ static int make_space(kit_run_t *x) {
                   workspace_shape[1] = {(int64_t)x->needed.workspace_bytes};
     x->metadata = kit_tensor_make(&x->all, "metadata", ATTN_DTYPE_UINT8, 1, metadata_shape, NULL, 0);
     x->workspace = kit_tensor_make(&x->all, "workspace", ATTN_DTYPE_UINT8, 1, workspace_shape, NULL, 0);
-    kit_tensor_send(&x->all, x->metadata);
-    kit_tensor_send(&x->all, x->workspace);
+    kit_tensor_poison(&x->all, x->metadata);
+    kit_tensor_poison(&x->all, x->workspace);
     if (x->all.failed) return kit_run_no_memory(x);
     x->space = (attn_space_t){.struct_size = sizeof x->space,
                               .metadata = x->metadata->t.data,
@@ -54,11 +54,11 @@ int kit_run_outputs(kit_run_t *x) {
     int64_t rows = x->in->num_tokens + kit_run_padding(x);
     const int64_t lse_shape[2] = {x->z.heads, rows}, lse_strides[2] = {rows + 5, 1};
     x->output = kit_run_rows(x, "output", x->out_dtype, rows, x->z.heads, attn_output_columns(&c->problem));
-    kit_tensor_send(&x->all, x->output);
+    kit_tensor_poison(&x->all, x->output);
     if ((c->flags & KIT_NO_LSE) == 0 && (c->problem.features & ATTN_F_LSE) != 0) {
         x->lse = kit_tensor_make(&x->all, "lse", ATTN_DTYPE_FLOAT32, 2, lse_shape,
                                  (c->flags & (KIT_STRIDED | KIT_HEADS_FIRST)) != 0 ? lse_strides : NULL, 0);
-        kit_tensor_send(&x->all, x->lse);
+        kit_tensor_poison(&x->all, x->lse);
     }
     if (kit_output_scales_make(x, rows)) return kit_run_no_memory(x);
     return x->all.failed ? kit_run_no_memory(x) : x->is_guest ? ATTN_OK : make_space(x);
@@ -84,7 +84,7 @@ int kit_run_prepare(kit_run_t *x) {
                                 x->in->weight_scale[i / shape[1] / 128 * blocks[1] + i % shape[1] / 128]);
     if (!has_blocks)
         kit_store_floats(kit_tensor_at(w, 0, 0), w->dtype, x->in->kv_b_proj, shape[0] * shape[1]);
-    if (kit_tensor_send(&x->all, w) || kit_tensor_send(&x->all, x->weights)) return kit_run_no_memory(x);
+    if (kit_tensor_send(&x->all, w) || kit_tensor_poison(&x->all, x->weights)) return kit_run_no_memory(x);
     attn_weights_t args = {.struct_size = sizeof args,
                            .kv_b_proj = &w->t,
                            .kv_b_proj_scale = scale != NULL ? &scale->t : NULL,
@@ -101,8 +101,6 @@ int kit_run_read(kit_run_t *x) {
     const int is_quantised =
         (features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4)) != 0;
     if (kit_tensor_fetch(&x->all, x->output) || (x->lse != NULL && kit_tensor_fetch(&x->all, x->lse)) ||
-        (!x->is_guest &&
-         (kit_tensor_fetch(&x->all, x->metadata) || kit_tensor_fetch(&x->all, x->workspace))) ||
         (x->block_scale != NULL && kit_tensor_fetch(&x->all, x->block_scale)))
         return kit_run_no_memory(x);
     int64_t at;
@@ -112,13 +110,13 @@ int kit_run_read(kit_run_t *x) {
         kit_run_fault(x, "output_block_scale was written outside its rows", at);
     if (x->lse != NULL && (at = kit_tensor_damage(x->lse, 1, tokens)) >= 0)
         kit_run_fault(x, "lse was written outside its entries", at);
-    if (!x->is_guest && (at = kit_tensor_damage(x->metadata, 0, x->metadata->shape[0])) >= 0)
+    if (!x->is_guest && (at = kit_tensor_canaries(&x->all, x->metadata)) >= 0)
         kit_run_fault(x, "written outside the metadata buffer", at);
-    if (x->weights != NULL && !kit_tensor_fetch(&x->all, x->weights) &&
-        (at = kit_tensor_damage(x->weights, 0, x->weights->shape[0])) >= 0)
+    if (x->weights != NULL && (at = kit_tensor_canaries(&x->all, x->weights)) >= 0)
         kit_run_fault(x, "written outside the weight buffer", at);
-    if (!x->is_guest && (at = kit_tensor_damage(x->workspace, 0, x->workspace->shape[0])) >= 0)
+    if (!x->is_guest && (at = kit_tensor_canaries(&x->all, x->workspace)) >= 0)
         kit_run_fault(x, "written outside the workspace", at);
+    if (x->all.failed) return kit_run_no_memory(x);
     kit_run_check_cache(x);
     kit_result_free(result);
     result->num_out = n;
@@ -195,12 +193,8 @@ int kit_run_forward(kit_run_t *x) {
 }
 
 int kit_run_poison(kit_run_t *x) {
-    memset(x->output->host, KIT_CANARY, x->output->bytes);
-    kit_tensor_send(&x->all, x->output);
-    if (x->lse != NULL) {
-        memset(x->lse->host, KIT_CANARY, x->lse->bytes);
-        kit_tensor_send(&x->all, x->lse);
-    }
+    kit_tensor_poison(&x->all, x->output);
+    if (x->lse != NULL) kit_tensor_poison(&x->all, x->lse);
     return x->all.failed ? kit_run_no_memory(x) : ATTN_OK;
 }
 

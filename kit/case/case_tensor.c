@@ -142,6 +142,28 @@ int kit_tensor_fetch(kit_tensors_t *all, kit_tensor_t *t) {
     return all->failed;
 }
 
+int kit_tensor_poison(kit_tensors_t *all, kit_tensor_t *t) {
+    const kit_memory_t *m = all->memory;
+    if (t == NULL) return all->failed = 1;
+    memset(t->host, KIT_CANARY, t->bytes);
+    if (m->kind == NULL) return kit_tensor_send(all, t);
+    if (m->kind->fill(m->device_id, t->raw, KIT_CANARY, t->bytes, NULL, NULL) != ATTN_OK) all->failed = 1;
+    return all->failed;
+}
+
+int64_t kit_tensor_canaries(kit_tensors_t *all, kit_tensor_t *t) {
+    const kit_memory_t *m = all->memory;
+    const size_t behind = t->bytes - GUARD;
+    if (m->from_device(m->ctx, t->host, t->raw, GUARD) != 0 ||
+        m->from_device(m->ctx, t->host + behind, (char *)t->raw + behind, GUARD) != 0)
+        all->failed = 1;
+    for (int i = 0; i < GUARD && !all->failed; i++) {
+        if (t->host[GUARD - 1 - i] != KIT_CANARY) return i + 1; /* in front: the distance */
+        if (t->host[behind + (size_t)i] != KIT_CANARY) return (int64_t)behind - GUARD + i;
+    }
+    return -1;
+}
+
 /* Marks the bytes of the elements below the limit, row by row, then looks for a change in the others. */
 int64_t kit_tensor_damage(const kit_tensor_t *t, int axis, int64_t rows) {
     unsigned char *is_element = calloc(t->bytes, 1);

@@ -125,6 +125,8 @@ static int forward_often(attn_instance_t *instance, const attn_forward_t *args, 
     for (int step = 0; step < STEPS && status == ATTN_OK; step++) {
         image_restore(args->output, was);
         put_lengths(step);
+        if (is_replayed && m->sync(m->ctx) != 0) status = ATTN_E_DEVICE; /* its stream waits for no other */
+        if (status != ATTN_OK) break;
         status = is_replayed ? m->kind->graph_launch(m->device_id, graph, stream, error)
                              : shim_target()->ops->forward(instance, args, space, stream, error);
         if (status == ATTN_OK && m->sync(m->ctx) != 0) status = ATTN_E_DEVICE;

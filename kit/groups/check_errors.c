@@ -412,6 +412,7 @@ static void one_mistake(check_t *c) {
     kit_case_t k;
     current = c;
     mistake = (mistake_t)c->arg;
+    num_made = 0;
     if (!check_plain_case(c, &k)) {
         check_skip(c, "the kit has no cases for its roles");
         return;

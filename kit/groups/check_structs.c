@@ -82,6 +82,7 @@ static void run_bent(check_t *c) {
     bend.input = (int)(c->arg / 4);
     bend.how = (int)(c->arg % 4);
     bend.is_latent = c->role != 0;
+    bend.num_bent = 0;
     if (!check_plain_case(c, &k)) {
         check_skip(c, "the kit has no cases for its roles");
         return;

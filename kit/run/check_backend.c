@@ -76,16 +76,23 @@ static int finish(int status, attn_error_t *error) {
     if (is_recording || status != ATTN_OK || running_memory->sync(running_memory->ctx) == 0) return status;
     return attn_fail(error, ATTN_E_DEVICE, "stream", "the device reported an error after the call");
 }
+/* Copies are on the default stream, which others do not wait for. */
+static void begin(void *stream) {
+    if (stream != NULL && !is_recording) running_memory->sync(running_memory->ctx);
+}
 static int build_and_wait(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
                           void *stream, attn_error_t *error) {
+    begin(stream);
     return finish(raw_backend->ops->build_metadata(instance, batch, space, stream, error), error);
 }
 static int update_and_wait(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                            attn_error_t *error) {
+    begin(stream);
     return finish(raw_backend->ops->update_kv_cache(instance, args, stream, error), error);
 }
 static int forward_and_wait(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                             void *stream, attn_error_t *error) {
+    begin(stream);
     return finish(raw_backend->ops->forward(instance, args, space, stream, error), error);
 }
 

@@ -35,6 +35,7 @@ void check_add(check_list_t *list, const char *group, int needs_device, check_fu
     e->arg = arg;
     e->role = list->role;
     e->needs_device = needs_device;
+    e->can_share = list->can_share;
     int used = list->role == 0 ? 0 : snprintf(e->name, sizeof e->name, "%s: ", attn_role_name(list->role));
     va_list args;
     va_start(args, name);
@@ -136,24 +137,38 @@ static int is_in_list(const char *names, const char *name) {
     return 0;
 }
 
-/* The groups in order; those that bend one plain case do it once more for each role of latent attention. */
+/* The groups in order; those that bend one plain case do it once more for each role of latent attention. What
+ * looks at the process itself, or leaves something in it, has one of its own. */
 static void make_list(check_list_t *list, const check_t *c) {
+    enum { BY_ROLE = 1, SHARES = 2 };
     static const struct {
         void (*add)(check_list_t *list, const check_t *c);
-        int is_by_role;
-    } groups[] = {{check_abi_list, 0},         {check_structs_list, 1}, {check_capabilities_list, 0},
-                  {check_numerics_list, 0},    {check_memory_list, 1},  {check_offsets_list, 1},
-                  {check_determinism_list, 1}, {check_capture_list, 1}, {check_errors_list, 1},
-                  {check_threads_list, 1},     {check_leaks_list, 1},   {check_manners_list, 1},
-                  {check_steps_list, 1},       {check_options_list, 0}, {check_relations_list, 0}};
+        unsigned how;
+    } groups[] = {{check_abi_list, 0},
+                  {check_structs_list, BY_ROLE | SHARES},
+                  {check_capabilities_list, SHARES},
+                  {check_numerics_list, SHARES},
+                  {check_memory_list, BY_ROLE},
+                  {check_offsets_list, BY_ROLE},
+                  {check_determinism_list, BY_ROLE},
+                  {check_capture_list, BY_ROLE},
+                  {check_errors_list, BY_ROLE | SHARES},
+                  {check_threads_list, BY_ROLE},
+                  {check_leaks_list, BY_ROLE},
+                  {check_manners_list, BY_ROLE},
+                  {check_steps_list, BY_ROLE},
+                  {check_options_list, 0},
+                  {check_relations_list, SHARES}};
     const uint32_t latent =
         (uint32_t)c->can.roles &
         (ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE));
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
         const int has_plain_cases = latent == 0 || latent != c->can.roles;
+        const int is_by_role = (groups[i].how & BY_ROLE) != 0;
         list->role = 0;
-        if (!groups[i].is_by_role || has_plain_cases) groups[i].add(list, c);
-        for (uint32_t role = ATTN_ROLE_MLA; role <= ATTN_ROLE_MLA_SPARSE && groups[i].is_by_role; role++) {
+        list->can_share = (groups[i].how & SHARES) != 0;
+        if (!is_by_role || has_plain_cases) groups[i].add(list, c);
+        for (uint32_t role = ATTN_ROLE_MLA; role <= ATTN_ROLE_MLA_SPARSE && is_by_role; role++) {
             list->role = role;
             if (latent >> role & 1) groups[i].add(list, c);
         }

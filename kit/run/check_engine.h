@@ -11,6 +11,8 @@
 
 #include <attn/attn_plugin_util.h>
 
+#include <time.h>
+
 /* Shared between the child that runs a check and the parent that prints it. */
 typedef struct check_report {
     int is_done, is_failed, is_skipped;
@@ -35,6 +37,7 @@ typedef struct check {
         /* ATTN_ROLE_MLA.. where the cases of this check are of latent attention; 0: of the other roles */
         role;
     check_report_t *report;
+    struct timespec first_case; /* when it began; 0: none has */
     const struct load_report *load_report; /* how loading the file went, in a process of its own */
 } check_t;
 
@@ -47,9 +50,11 @@ typedef struct check_list {
         check_func_t *run;
         uint32_t arg, role;
         int needs_device; /* CHECK_TABLES, .. */
+        int can_share;    /* leaves nothing behind, so that others may run in its process after it */
     } * items;
     int count, capacity;
     uint32_t role; /* of the checks that are being added */
+    int can_share; /* likewise */
 } check_list_t;
 
 /* The memory of the check that runs in this process. */

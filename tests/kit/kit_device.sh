@@ -51,6 +51,21 @@ for wrong in 1:numerics 2:offsets 3:memory; do
     fi
 done
 
+# Checks that leave nothing behind share a process on a device. What fails there is run again alone, and is a failure
+# even if it passes then; those behind it run in another process, so that one fault is not theirs.
+for wrong in 4:'no place for another instance' 5:'signal 6'; do
+    build "$tap_scratch/wrong.so" -DFENCED_WRONG="${wrong%%:*}" 2>"$tap_scratch/out"
+    "$attn" check "$tap_scratch/wrong.so" --group structs --jobs 1 >"$tap_scratch/out" 2>&1
+    status=$?
+    name="state of a process that outlives its instances (${wrong%%:*}) fails beside others, and says so"
+    if [ $status -eq 1 ] && grep -q "# *it fails behind .* passes alone: .*${wrong#*:}" "$tap_scratch/out" &&
+        grep -q '^ok ' "$tap_scratch/out"; then
+        pass "$name"
+    else
+        fail "$name" "$(head -n 20 "$tap_scratch/out")"
+    fi
+done
+
 # Commands, with a context that loads the plugin. Less memory, for what bench fills of it is the machine's.
 build "$tap_scratch/small.so" -DFENCED_SMALL=67108864
 cat >"$tap_scratch/fenced.ini" <<END

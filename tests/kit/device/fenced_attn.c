@@ -4,7 +4,8 @@
  * headers alone, with the device's kind in it. Its kernels are those of a CPU backend, FENCED_TARGET (a
  * plugin's C file), which see the device's memory through its view; the host side here follows no pointer of
  * the device. FENCED_WRONG makes it do so after all: 1: build_metadata reads seq_lens, 2: update_kv_cache
- * looks at a slot, 3: the profiling run clears the output by memset.
+ * looks at a slot, 3: the profiling run clears the output by memset. 4 and 5: a process has three instances and no
+ * more, the fourth is refused or ends it.
  */
 #include "fenced_device.h"
 
@@ -199,6 +200,13 @@ static int fenced_open(const attn_problem_t *problem, const attn_device_t *devic
         code = attn_fail(error, ATTN_E_DEVICE, "device", "this backend runs on fenced:0; type %d was given",
                          (int)d.type);
     if (code != ATTN_OK) return code;
+#if FENCED_WRONG >= 4
+    static atomic_int opened;
+    if (atomic_fetch_add(&opened, 1) >= 3) {
+        if (FENCED_WRONG == 5) abort();
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no place for another instance");
+    }
+#endif
     p.features &= ~ATTN_F_CAPTURE;
     if (host != NULL && host->get_extension != NULL)
         atomic_store(&host_merge, host->get_extension(host->ctx, ATTN_MERGE_EXTENSION));
