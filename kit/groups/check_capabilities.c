@@ -25,12 +25,6 @@ static void opens(check_t *c, kit_case_t *k, const char *what) {
     c->report->num_cases++;
 }
 
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) return 1;
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 /* Checks that open many problems are several where opening may compile: else one process would take
  * minutes. */
 static uint32_t num_parts(const check_t *c) {
@@ -42,7 +36,7 @@ static void head_sizes(check_t *c) {
     static const uint32_t wanted[] = {1,  8,   16,  32,  33,  40,  64,  72, 80,
                                       96, 112, 128, 160, 192, 256, 320, 512};
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     uint32_t last = 0;
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         uint32_t d = check_head_size(c, wanted[i]);
@@ -59,7 +53,7 @@ static void head_sizes(check_t *c) {
 static void block_sizes(check_t *c) {
     static const uint32_t wanted[] = {1, 5, 8, 16, 32, 48, 64, 128, 256};
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (k.problem.block_size == 0) {
         check_skip(c, "no role with a cache");
         return;
@@ -98,7 +92,7 @@ static int combination(check_t *c, kit_case_t *k, uint32_t role, uint32_t dtype,
 static void all_served(check_t *c) {
     kit_case_t k;
     uint64_t asked[3] = {0, 0, 0}, served[3] = {0, 0, 0};
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     for (uint32_t role = 1; role < ATTN_ROLE_COUNT_; role++)
         for (uint32_t dtype = ATTN_DTYPE_FLOAT32; dtype <= ATTN_DTYPE_BFLOAT16; dtype++)
             for (uint32_t kv = 0; kv < ATTN_KV_COUNT_; kv++) {
@@ -175,7 +169,7 @@ static int ask_feature(kit_case_t *k, unsigned bit) {
 
 static void feature(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (k.problem.role != ATTN_ROLE_DECODER || !ask_feature(&k, c->arg)) {
         check_skip(c, "not covered by the decoder cases of this kit");
         return;
@@ -194,7 +188,7 @@ static void feature(check_t *c) {
 /* Every number of a cache shape follows from the others. */
 static void cache_shape(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (k.problem.block_size == 0) {
         check_skip(c, "no role with a cache");
         return;
@@ -259,7 +253,7 @@ static void cache_shape(check_t *c) {
 /* Sizes grow with the limits and are the same every time. */
 static void space(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     attn_space_needed_t needed[3];
     memset(needed, 0, sizeof needed);
     check_running(c, &k);
@@ -291,7 +285,7 @@ static void refusals(check_t *c) {
         return;
     }
     kit_case_t plain;
-    if (!start(c, &plain)) return;
+    if (!check_start(c, &plain)) return;
     attn_device_t device;
     check_device(c, &device);
     for (int step = 0; step < 6 + 30; step++) {

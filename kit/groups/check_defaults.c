@@ -8,17 +8,11 @@
 
 #include <math.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) return 1;
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 /* Each default in words, alone; a problem that supports_combination refuses is left out by check_run. */
 static void spelled_out(check_t *c) {
     for (int i = 0; i < 14; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start(c, &k)) return;
         attn_problem_t *p = &k.problem;
         const uint32_t storage = p->dtype == ATTN_DTYPE_FLOAT32   ? ATTN_KV_FLOAT32
                                  : p->dtype == ATTN_DTYPE_FLOAT16 ? ATTN_KV_FLOAT16
@@ -52,7 +46,7 @@ static void block_size_of_its_own(check_t *c) {
     attn_instance_t *instance = NULL;
     attn_error_t error = {.struct_size = sizeof error};
     attn_kv_cache_shape_t s = {.struct_size = sizeof s};
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (!attn_role_has_cache(k.problem.role)) {
         check_skip(c, "no role with a cache");
         return;
@@ -115,7 +109,7 @@ static void millions(check_t *c) {
     static const int64_t counts[] = {1, 100, 5 << 20, INT32_MAX};
     kit_case_t k;
     attn_kv_cache_shape_t base, s;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (!attn_role_has_cache(k.problem.role)) {
         check_skip(c, "no role with a cache");
         return;
@@ -161,7 +155,7 @@ static void page_sizes(check_t *c) {
     static const uint32_t wanted[] = {1, 5, 8, 16, 24, 32, 48, 64, 96, 128, 256};
     kit_case_t k;
     attn_kv_cache_shape_t s;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (!attn_role_has_cache(k.problem.role)) {
         check_skip(c, "no role with a cache");
         return;
@@ -186,7 +180,7 @@ static void page_sizes(check_t *c) {
 static void fingerprints(check_t *c) {
     kit_case_t k;
     attn_kv_cache_shape_t base, s;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (!attn_role_has_cache(k.problem.role) || k.problem.role == ATTN_ROLE_MLA_SPARSE || c->role != 0) {
         check_skip(c, "no dense cache");
         return;

@@ -7,12 +7,6 @@
 
 #include <stdlib.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) return 1;
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 static check_t *current;
 
 /* Has the tensor the bits of its image? */
@@ -42,7 +36,7 @@ static const attn_backend_ops_t again_ops = {.forward = forward_again};
 static void same_bits(check_t *c) {
     kit_case_t k;
     current = c;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     kit_case_add(&k, 1, 700);
     check_run(c, shim_make(c->backend, &again_ops), &k, NULL);
 }
@@ -54,7 +48,7 @@ static int same_doubles(const double *a, const double *b, int64_t n) {
 static void fresh_instance(check_t *c) {
     kit_case_t k;
     kit_result_t a, b;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     kit_inputs_t *in = kit_inputs_make(&k);
     if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &a)) return;
     for (int i = 0; i < 3; i++) {
@@ -100,7 +94,7 @@ static void batch_invariance(check_t *c) {
     static const int32_t lens[][2] = {{1, 37}, {5, 20}, {18, 18}, {1, 600}, {1, 129}, {40, 300}};
     kit_case_t k, alone;
     kit_result_t all, one;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     k.problem.features |= ATTN_F_BATCH_INVARIANT; /* granted where it is requested */
     k.num_reqs = 0;
     for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)

@@ -10,20 +10,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (!check_plain_case(c, k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return 0;
-    }
-    k->num_reqs = 0;
-    return 1;
-}
-
 static void families(check_t *c) {
     kit_case_t k;
     for (uint32_t family = KIT_NORMAL; family < KIT_NUM_FAMILIES; family++) {
         if (family == KIT_ENDS) continue; /* its channels have too different sizes for one tolerance */
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         k.problem.dtype = c->arg;
         k.family = family;
         if (!attn_role_has_cache(k.problem.role)) {
@@ -42,7 +33,7 @@ static void families(check_t *c) {
 static void cache_families(check_t *c) {
     kit_case_t k;
     for (uint32_t family = KIT_NORMAL; family < KIT_ENDS; family++) {
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         if (k.problem.role != ATTN_ROLE_DECODER) {
             check_skip(c, "not a decoder backend");
             return;
@@ -64,7 +55,7 @@ static void long_contexts(check_t *c) {
     static const int32_t lens[][3] = {{4097, 32769, 65537}, {4097, 8191, 65535}, {17, 131072, 0}};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && !c->report->is_failed; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         if (k.problem.role != ATTN_ROLE_DECODER) {
             check_skip(c, "not a decoder backend");
             return;
@@ -90,7 +81,7 @@ static void rounding_bias(check_t *c) {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         kit_case_t k, plain;
         kit_result_t got, want;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         k.problem.dtype = c->arg;
         k.family = kinds[i];
         kit_case_add(&k, 40, 60);
@@ -120,7 +111,7 @@ static void rounding_bias(check_t *c) {
 static void rounding_ties(check_t *c) {
     kit_case_t k;
     kit_result_t got;
-    if (!start(c, &k)) return;
+    if (!check_start_without(c, &k)) return;
     k.problem.dtype = c->arg;
     k.problem.num_kv_heads = k.problem.num_heads;
     for (int r = 0; r < 16; r++)
@@ -173,7 +164,7 @@ static void large_capped_scores(check_t *c) {
     static const double scales[] = {50, -50, 1e-6};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         k.problem.logits_soft_cap = 5;
         k.problem.scale = scales[i];
         kit_case_add(&k, 1, 70);
@@ -187,7 +178,7 @@ static void sink_values(check_t *c) {
     static const float values[] = {-INFINITY, 1e4f, -1e4f, 0};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         k.problem.features |= ATTN_F_SINK;
         kit_case_add(&k, 1, 70);
         kit_case_add(&k, 9, 40);
@@ -205,7 +196,7 @@ static void score_levels(check_t *c) {
     static const double levels[] = {-3000, 3000, 80, -80, -20000, 30000, -1e6};
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         k.family = KIT_EQUAL_KEYS; /* a difference of keys would drown in the level */
         kit_case_add(&k, 1, 90);
         kit_case_add(&k, 5, 40);
@@ -229,7 +220,7 @@ static void score_levels(check_t *c) {
 static void nan_stays(check_t *c) {
     kit_case_t k;
     kit_result_t got, want;
-    if (!start(c, &k)) return;
+    if (!check_start_without(c, &k)) return;
     kit_case_add(&k, 3, 40);
     kit_case_add(&k, 3, 33);
     kit_case_add(&k, 3, 40);
@@ -272,7 +263,7 @@ static void nan_shows(check_t *c) {
         const int is_value = i % 2;
         kit_case_t k;
         kit_result_t got;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         if (i >= 2) {
             if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)))
                 continue;

@@ -11,12 +11,6 @@
 
 enum { BEYOND_SLOTS = 1 }; /* as argument of a check; else the power of two in elements */
 
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) return 1;
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 /* The cache of the case, moved behind `first` blocks of a huge one: block ids and slots grow by first. */
 static struct {
     int64_t first, block_size;
@@ -146,7 +140,7 @@ static int has_address_space(size_t bytes) {
 static void far_blocks(check_t *c) {
     kit_case_t k;
     current = c;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (!attn_role_has_cache(k.problem.role) || k.problem.role == ATTN_ROLE_ENCODER_DECODER ||
         c->backend->ops->update_kv_cache == NULL) {
         check_skip(c, "no role with a cache that each step writes");
@@ -271,7 +265,7 @@ static void far_rows(check_t *c) {
     kit_case_t k;
     current = c;
     spread_axis = (int)c->arg;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (attn_role_is_mla(k.problem.role) && spread_axis == 1) {
         check_skip(c, "latent rows have no heads");
         return;

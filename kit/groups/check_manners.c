@@ -12,15 +12,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) return 1;
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 static void silence(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     check_run(c, c->backend, &k, NULL);
     fflush(NULL);
     if (lseek(STDOUT_FILENO, 0, SEEK_END) > 0) /* both streams go to one file here */
@@ -70,7 +64,7 @@ static const attn_backend_ops_t polite_ops = {.open = polite_open,
 static void surroundings(check_t *c) {
     kit_case_t k;
     current = c;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     surroundings_read(&before);
     surroundings_seed(&before);
     check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
@@ -80,7 +74,7 @@ static void surroundings(check_t *c) {
 static void other_rounding(check_t *c) {
     kit_case_t k;
     current = c;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     kit_inputs_t *in = kit_inputs_make(&k);
     kit_result_t result;
     if (in == NULL) return;
@@ -97,7 +91,7 @@ static void nonsense(check_t *c) {
     static const uint32_t odd[] = {0, 1, 2, 3, 5, 7, 16, 64, 255, 4096, 0x7fffffff, 0xffffffff};
     uint64_t state = c->seed;
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     /* what opens by luck may compile on a device, for seconds */
     int may_open = c->memory->kind != NULL ? 8 : 400;
     for (int n = 0; n < 400 && !c->report->is_failed; n++) {

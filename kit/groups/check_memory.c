@@ -8,12 +8,6 @@
 
 #include <stdlib.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) return 1;
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 /* Limits of exactly this batch, so that space_needed has nothing to spare. */
 static void tight_limits(kit_case_t *k) {
     uint32_t tokens = 0, keys = 0;
@@ -35,7 +29,7 @@ static void canaries(check_t *c) {
     for (uint32_t flags = 0; flags <= KIT_STRIDED; flags += KIT_STRIDED)
         for (int padded = 0; padded <= 5; padded += 5) {
             kit_case_t k;
-            if (!start(c, &k)) return;
+            if (!check_start(c, &k)) return;
             k.flags |= flags;
             k.padded_tokens = padded;
             tight_limits(&k);
@@ -142,7 +136,7 @@ static void guard_pages(check_t *c) {
     at_end = (int)c->arg;
     for (int n = 0; n < 13 && !c->report->is_failed; n++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start(c, &k)) return;
         if (n == 12) { /* the plain one, whose rows forward writes */
             if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.features & ATTN_F_WRITE_IN_FORWARD)) break;
             k.problem.features |= ATTN_F_WRITE_IN_FORWARD;
@@ -191,7 +185,7 @@ static const attn_backend_ops_t other_ops = {.build_metadata = other_build, .for
 
 static void other_buffers(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     check_run(c, shim_make(c->backend, &other_ops), &k, NULL);
 }
 
@@ -226,7 +220,7 @@ static const attn_backend_ops_t watched_ops = {
 static void allocations(check_t *c) {
     kit_case_t k;
     const char *last;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     int num_watched = alloc_watch_start(c->options->path);
     check_run(c, shim_make(c->backend, &watched_ops), &k, NULL);
     for (int n = 0; n < 6; n++) {
@@ -341,7 +335,7 @@ static void inputs_stay(check_t *c) {
     kit_case_t k;
     current = c;
     forward_writes_cache = c->can.forward_writes_cache != 0;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     check_run(c, shim_make(c->backend, &unchanged_ops), &k, NULL);
     for (int n = 0; n < 6; n++) {
         check_random_case(c, &k, c->seed * 31337 + (uint64_t)n, 100);
@@ -418,7 +412,7 @@ static const attn_backend_ops_t sparing_ops = {.update_kv_cache = sparing_update
 static void slots_only(check_t *c) {
     kit_case_t k;
     current = c;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (k.problem.block_size == 0) {
         check_skip(c, "no role with a cache");
         return;
@@ -455,7 +449,7 @@ static const attn_backend_ops_t profiled_ops = {.forward = profiled_forward};
 static void profiling(check_t *c) {
     kit_case_t k;
     current = c;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     check_run(c, shim_make(c->backend, &profiled_ops), &k, NULL);
 }
 

@@ -9,25 +9,12 @@
 
 #include <math.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (!check_plain_case(c, k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return 0;
-    }
-    if (k->problem.role != ATTN_ROLE_DECODER) {
-        check_skip(c, "not a decoder backend");
-        return 0;
-    }
-    k->num_reqs = 0;
-    return 1;
-}
-
 /* Slopes of which the first, the last or all but one are 0. */
 static void slopes(check_t *c) {
     static const uint64_t kinds[] = {ATTN_F_ALIBI, ATTN_F_ALIBI_SQRT};
     for (int i = 0; i < 6 && !c->report->is_failed; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_decoder(c, &k)) return;
         if ((c->can.features & kinds[i % 2]) == 0) continue;
         k.problem.features |= kinds[i % 2];
         k.problem.num_heads = 6;
@@ -50,7 +37,7 @@ static void scales(check_t *c) {
     static const uint32_t formats[] = {ATTN_KV_FP8_E4M3, ATTN_KV_FP8_E5M2};
     for (int i = 0; i < 4 && !c->report->is_failed; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_decoder(c, &k)) return;
         if (!(c->can.kv_cache_dtypes & ATTN_BIT(formats[i / 2]))) continue;
         k.problem.kv_cache_dtype = formats[i / 2];
         k.problem.features |= ATTN_F_PER_HEAD_SCALES;
@@ -76,7 +63,7 @@ static void odd_pages(check_t *c) {
     static const uint32_t pages[] = {48, 24, 80, 112, 528};
     for (int i = 0; i < 5 && !c->report->is_failed; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_decoder(c, &k)) return;
         if (check_block_size(c, pages[i]) != pages[i]) continue;
         k.problem.block_size = pages[i];
         if (c->can.dtypes & ATTN_BIT(ATTN_DTYPE_FLOAT32)) k.problem.dtype = ATTN_DTYPE_FLOAT32;
@@ -93,7 +80,7 @@ static void odd_pages(check_t *c) {
 /* Requests without a query token beside a few that have one: more than max_num_batched_tokens. */
 static void more_requests_than_tokens(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start_decoder(c, &k)) return;
     k.padded_tokens = 0;
     k.problem.max_num_seqs = 300;
     k.problem.max_num_batched_tokens = 4;

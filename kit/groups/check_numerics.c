@@ -62,10 +62,7 @@ static void feature(check_t *c) {
 
 /* The plain case without its requests; 0 and a skip if there is none. */
 static int start(check_t *c, kit_case_t *k, uint32_t needed_role) {
-    if (!check_plain_case(c, k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return 0;
-    }
+    if (!check_start(c, k)) return 0;
     if (needed_role != 0 && k->problem.role != needed_role) {
         check_skip(c, "not a %s backend", attn_role_name(needed_role));
         return 0;

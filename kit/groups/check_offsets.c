@@ -7,15 +7,9 @@
 
 #include <stdlib.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) return 1;
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 static void strides(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     k.flags |= KIT_STRIDED;
     check_run(c, c->backend, &k, NULL);
     for (int n = 0; n < 6; n++) {
@@ -32,7 +26,7 @@ static void strides_of_roles(check_t *c) {
     for (uint32_t role = ATTN_ROLE_DECODER; role < ATTN_ROLE_COUNT_; role++)
         for (int i = 0; i < 4 && !c->report->is_failed; i++) {
             kit_case_t k;
-            if (!start(c, &k)) return;
+            if (!check_start(c, &k)) return;
             if (!(c->can.roles & ATTN_BIT(role)) || attn_role_is_mla(role)) continue;
             k.problem.role = role;
             if (role != ATTN_ROLE_DECODER) k.problem.mask = ATTN_MASK_FULL;
@@ -50,7 +44,7 @@ static void strides_of_roles(check_t *c) {
 static void layouts(check_t *c) {
     for (uint32_t layout = ATTN_LAYOUT_NHD; layout <= ATTN_LAYOUT_HND; layout++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start(c, &k)) return;
         if (k.problem.block_size == 0) {
             check_skip(c, "no role with a cache");
             return;
@@ -63,7 +57,7 @@ static void layouts(check_t *c) {
 
 static void layers(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     if (k.problem.block_size == 0 || !(c->can.features & ATTN_F_BLOCK_STRIDE)) {
         check_skip(c, "block_stride is not in the table");
         return;
@@ -148,7 +142,7 @@ static const attn_backend_ops_t shifted_ops = {.build_metadata = shifted_build,
 
 static void byte_offsets(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
     if (k.problem.role == ATTN_ROLE_DECODER && (c->can.features & ATTN_F_WRITE_IN_FORWARD)) {
         k.problem.features |= ATTN_F_WRITE_IN_FORWARD;
@@ -218,7 +212,7 @@ static void gaps_in_lists(check_t *c) {
     static const uint64_t asked[] = {0, ATTN_F_SINK, ATTN_F_ALIBI, ATTN_F_PER_HEAD_SCALES};
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start(c, &k)) return;
         if ((c->can.features & asked[i]) != asked[i] || (c->role != 0 && i > 0)) continue;
         k.problem.features |= asked[i];
         if (asked[i] == ATTN_F_PER_HEAD_SCALES) {

@@ -10,15 +10,7 @@
 #include <stdlib.h>
 
 static int start(check_t *c, kit_case_t *k) {
-    if (!check_plain_case(c, k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return 0;
-    }
-    if (k->problem.role != ATTN_ROLE_DECODER) {
-        check_skip(c, "not a decoder backend");
-        return 0;
-    }
-    k->num_reqs = 0;
+    if (!check_start_decoder(c, k)) return 0;
     k->padded_tokens = 0;
     return 1;
 }

@@ -9,15 +9,6 @@
 
 #include <math.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (!check_plain_case(c, k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return 0;
-    }
-    k->num_reqs = 0;
-    return 1;
-}
-
 /* ----------------------------------------------------- types, formats, sizes */
 
 static void run_sizes(check_t *c, uint32_t kv) {
@@ -27,7 +18,7 @@ static void run_sizes(check_t *c, uint32_t kv) {
     enum { SIZES = sizeof sizes / sizeof sizes[0] };
     for (int i = 0; i < SIZES && !c->report->is_failed; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         k.problem.dtype = c->arg;
         k.problem.kv_cache_dtype = kv;
         k.problem.head_size = check_head_size(c, sizes[i]);
@@ -59,7 +50,7 @@ static void kinds_of_scales(check_t *c) {
     for (uint32_t kv = 1; kv < ATTN_KV_COUNT_; kv++)
         for (int i = 0; i < 6 && !c->report->is_failed; i++) {
             kit_case_t k;
-            if (!start(c, &k)) return;
+            if (!check_start_without(c, &k)) return;
             if (!(c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(ATTN_ROLE_DECODER)) & ATTN_BIT(kv)) ||
                 (kv != ATTN_KV_FP8_E4M3 && kv != ATTN_KV_FP8_E5M2) || k.problem.role != ATTN_ROLE_DECODER)
                 continue;
@@ -144,7 +135,7 @@ static int exclude_each_other(uint64_t both) {
 static void pairs_of_feature(check_t *c) {
     for (int other = -1; other < (int)c->arg && !c->report->is_failed; other++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         if (k.problem.role != ATTN_ROLE_DECODER) {
             check_skip(c, "not a decoder backend");
             return;
@@ -174,7 +165,7 @@ static void kernels_of_feature(check_t *c) {
     static const uint64_t terms[] = {ATTN_F_SLIDING_WINDOW, ATTN_F_SOFT_CAP, ATTN_F_SINK, ATTN_F_ALIBI};
     for (int kind = 0; kind < 4 && !c->report->is_failed; kind++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         const int is_all = kind == 3;
         uint64_t have = asked[c->arg];
         if (k.problem.role != ATTN_ROLE_DECODER) {
@@ -212,7 +203,7 @@ static void kernels_of_feature(check_t *c) {
 /* A context of 70000 keys with one query token, and one of two tokens beside it. */
 static void far_feature(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start_without(c, &k)) return;
     if (k.problem.role != ATTN_ROLE_DECODER) {
         check_skip(c, "not a decoder backend");
         return;

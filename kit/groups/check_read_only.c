@@ -80,10 +80,7 @@ static const attn_backend_ops_t lent_ops = {
 
 static void only_read(check_t *c) {
     kit_case_t k;
-    if (!check_plain_case(c, &k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return;
-    }
+    if (!check_start(c, &k)) return;
     is_cache_written = c->can.forward_writes_cache != 0;
     check_run(c, shim_make(c->backend, &lent_ops), &k, NULL);
     for (int n = 0; n < 12; n++) {

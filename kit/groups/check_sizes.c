@@ -8,26 +8,17 @@
 
 #include <math.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (!check_plain_case(c, k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return 0;
-    }
-    k->num_reqs = 0;
-    return 1;
-}
-
 static void many_requests(check_t *c) {
     static const int counts[] = {33, 65, 129, 257};
     kit_case_t k;
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         k.problem.max_num_seqs = 300; /* one problem for all of them */
         for (int r = 0; r < counts[i]; r++)
             kit_case_add(&k, 1 + r % 3, 3 + r % 37);
         check_run(c, c->backend, &k, NULL);
     }
-    if (!start(c, &k)) return; /* and limits of 0: 256 requests, 8192 tokens, 131072 keys */
+    if (!check_start_without(c, &k)) return; /* and limits of 0: 256 requests, 8192 tokens, 131072 keys */
     k.problem.max_num_seqs = k.problem.max_num_batched_tokens = 0;
     k.problem.max_model_len = 0;
     for (int r = 0; r < 255; r++)
@@ -39,7 +30,7 @@ static void many_requests(check_t *c) {
 /* More query tokens than 16 bits count, each with few keys. */
 static void many_tokens(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start_without(c, &k)) return;
     k.problem.head_size = check_head_size(c, 8);
     k.problem.num_heads = k.problem.num_kv_heads = 1;
     k.problem.max_num_seqs = 300;
@@ -63,7 +54,7 @@ static void many_tokens(check_t *c) {
 /* One request whose own tokens are many: a prompt that no step cut. */
 static void long_prompt(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start_without(c, &k)) return;
     k.problem.head_size = check_head_size(c, 8);
     k.problem.scale = 1 / sqrt((double)k.problem.head_size);
     k.problem.num_heads = k.problem.num_kv_heads = 1;
@@ -84,7 +75,7 @@ static void long_prompt(check_t *c) {
 /* More requests than 1000. */
 static void a_thousand_requests(check_t *c) {
     static kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start_without(c, &k)) return;
     k.problem.head_size = check_head_size(c, 16);
     k.problem.num_heads = k.problem.num_kv_heads = 1;
     k.problem.max_num_seqs = KIT_MAX_REQS;
@@ -98,7 +89,7 @@ static void a_thousand_requests(check_t *c) {
 static void million_keys(check_t *c) {
     enum { KEYS = (1 << 20) + 40 };
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start_without(c, &k)) return;
     if (k.problem.role != ATTN_ROLE_DECODER) {
         check_skip(c, "not a decoder backend");
         return;
@@ -139,7 +130,7 @@ static void many_heads(check_t *c) {
                                         {128, 1}, {64, 2},  {7, 7},   {14, 2}, {160, 160}, {256, 16}};
     kit_case_t k;
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         if (c->can.max_group != 0 && heads[i][0] / heads[i][1] > c->can.max_group) continue;
         k.problem.num_heads = heads[i][0];
         k.problem.num_kv_heads = heads[i][1];
@@ -151,7 +142,7 @@ static void many_heads(check_t *c) {
 
 static void run_head_size(check_t *c, uint32_t d, uint32_t dv) {
     kit_case_t k;
-    if (!start(c, &k) || d > 1024 || dv > 1024) return;
+    if (!check_start_without(c, &k) || d > 1024 || dv > 1024) return;
     k.problem.head_size = d;
     k.problem.head_size_v = dv;
     k.problem.scale = 1 / sqrt((double)d);
@@ -188,7 +179,7 @@ static void pages(check_t *c) {
     uint32_t last = 0;
     for (size_t i = 0; i <= sizeof wanted / sizeof wanted[0]; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         if (!attn_role_has_cache(k.problem.role)) {
             check_skip(c, "no role with a cache");
             return;
@@ -216,7 +207,7 @@ static void optional_members(check_t *c) {
     kit_case_t k;
     const uint32_t kv = c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3) ? ATTN_KV_FP8_E4M3 : 0;
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
-        if (!start(c, &k)) return;
+        if (!check_start_without(c, &k)) return;
         k.flags |= flags[i];
         kit_case_add(&k, 1, 77);
         kit_case_add(&k, 6, 40);
@@ -242,7 +233,7 @@ static void out_dtypes(check_t *c) {
         for (uint32_t d = ATTN_DTYPE_FLOAT32; d <= ATTN_DTYPE_BFLOAT16; d++) {
             kit_case_t k;
             if (!(c->can.out_dtypes & ATTN_BIT(out)) || !(c->can.dtypes & ATTN_BIT(d)) || out == d) continue;
-            if (!start(c, &k)) return;
+            if (!check_start_without(c, &k)) return;
             k.problem.dtype = d;
             k.problem.out_dtype = out;
             kit_case_add(&k, 1, 40);

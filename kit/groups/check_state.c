@@ -9,12 +9,6 @@
 
 #include <stdlib.h>
 
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) return 1;
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 static void loading(check_t *c) {
     if (c->load_report->text[0] != '\0') check_fail(c, "%s", c->load_report->text);
 }
@@ -24,7 +18,7 @@ static void loading(check_t *c) {
  * long prompt. */
 enum { SHORT, LONG_CONTEXT, MANY_HEADS, LONG_PROMPT, NUM_KINDS };
 static int start_kind(check_t *c, int kind, kit_case_t *k) {
-    if (!start(c, k)) return 0;
+    if (!check_start(c, k)) return 0;
     if (kind == SHORT) return 1;
     k->num_reqs = 0;
     k->problem.max_model_len = 8192;
@@ -123,7 +117,7 @@ static const attn_backend_ops_t guarded_ops = {.open = guarded_open};
 static void tables(check_t *c) {
     const uint64_t before = print_tables(c);
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     k.problem.block_size = 0; /* what a plugin may be tempted to fill in */
     attn_instance_t *instance = NULL;
     attn_device_t device;
@@ -131,7 +125,7 @@ static void tables(check_t *c) {
     check_device(c, &device);
     const attn_backend_t *b = shim_make(c->backend, &guarded_ops);
     if (b->ops->open(&k.problem, &device, NULL, 0, NULL, &instance, &e) == ATTN_OK) b->ops->close(instance);
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     check_run(c, b, &k, NULL);
     if (num_changed > 0) check_fail(c, "open changes the problem or the device that it is given");
     if (print_tables(c) != before)
@@ -141,7 +135,7 @@ static void tables(check_t *c) {
 static void environment(check_t *c) {
     kit_case_t k;
     kit_result_t got;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     kit_inputs_t *in = kit_inputs_make(&k);
     if (!check_run_alone(c, c->backend, &k, in, c->memory, &got)) return; /* libraries look at it once */
     kit_result_free(&got);
@@ -159,7 +153,7 @@ static void environment(check_t *c) {
 static void first_environment(check_t *c) {
     kit_case_t k;
     kit_result_t got;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     kit_inputs_t *in = kit_inputs_make(&k);
     environment_watch(c->options->path);
     int is_well = check_run_alone(c, c->backend, &k, in, c->memory, &got);
@@ -173,7 +167,7 @@ static void first_environment(check_t *c) {
  * not its own. */
 static void threads_stay(check_t *c) {
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     alloc_watch_start(c->options->path);
     alloc_watch_on(1);
     check_run(c, c->backend, &k, NULL);
@@ -207,7 +201,7 @@ static void logging(check_t *c) {
     kit_case_t k;
     kit_result_t got;
     current = c;
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     const attn_host_t host = {.struct_size = sizeof host,
                               .ctx = (void *)&strict_log,
                               .log = strict_log,

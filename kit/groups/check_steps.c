@@ -17,12 +17,6 @@ enum { NUM_LAYERS = 3 };
 static kit_run_t runs[8];
 static kit_result_t results[8];
 
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) return 1;
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 /* The first stage that failed, as a failure of the check. */
 static int is_well(check_t *c, const kit_run_t *x, int status) {
     if (status == ATTN_OK && x->result->fault[0] != '\0') return check_fail(c, "%s", x->result->fault);
@@ -100,7 +94,7 @@ static int layers_in_turn(check_t *c, const kit_case_t *k) {
 
 static void one_build(check_t *c) {
     kit_case_t k;
-    if (start(c, &k)) layers_in_turn(c, &k);
+    if (check_start(c, &k)) layers_in_turn(c, &k);
 }
 
 /* The same with what else is a layer's own: sinks, slopes, scales of its cache, queries and outputs. */
@@ -109,7 +103,7 @@ static void layers_of_their_own(check_t *c) {
                                    0,           ATTN_F_QUANT_QUERY, ATTN_F_OUT_FP8_STATIC};
     for (size_t i = 0; i < sizeof own / sizeof own[0] && !c->report->is_failed; i++) {
         kit_case_t k;
-        if (!start(c, &k)) return;
+        if (!check_start(c, &k)) return;
         if ((c->can.features & own[i]) != own[i]) continue;
         k.problem.features |= own[i] & ~ATTN_F_QUANT_QUERY;
         if (own[i] == ATTN_F_PER_HEAD_SCALES) k.flags |= KIT_PER_HEAD;
@@ -132,7 +126,7 @@ static void layers_of_their_own(check_t *c) {
 static void builder_closes(check_t *c) {
     kit_case_t k;
     kit_inputs_t *in[NUM_LAYERS] = {NULL};
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     check_running(c, &k);
     for (int l = 0; l < NUM_LAYERS; l++) {
         in[l] = inputs_of_layer(&k, in[0], l);
@@ -186,7 +180,7 @@ static void growing(check_t *c) {
     static const int32_t chunks[2][NUM_STEPS] = {{33, 1, 1, 16, 1, 18}, {0, 0, 40, 1, 1, 1}};
     kit_case_t whole, steps[NUM_STEPS];
     kit_inputs_t *in[NUM_STEPS] = {NULL};
-    if (!start(c, &whole)) return;
+    if (!check_start(c, &whole)) return;
     if (whole.problem.role != ATTN_ROLE_DECODER || whole.problem.mask != ATTN_MASK_CAUSAL) {
         check_skip(c, "not a causal decoder");
         return;
@@ -246,7 +240,7 @@ static void other_batches(check_t *c) {
     static kit_case_t k[8];
     kit_inputs_t *in[8];
     for (int i = 0; i < 8; i++) {
-        if (!start(c, &k[i])) return;
+        if (!check_start(c, &k[i])) return;
         k[i].num_reqs = 0;
         k[i].seed += (uint64_t)i;
         for (int r = 0; r < shapes[i][0]; r++)
@@ -279,7 +273,7 @@ static void pages_again(check_t *c) {
     for (int f = 0; f < 2 && !c->report->is_failed; f++) {
         static kit_case_t k[3];
         kit_inputs_t *in[3] = {NULL};
-        if (!start(c, &k[0])) return;
+        if (!check_start(c, &k[0])) return;
         if (k[0].problem.role != ATTN_ROLE_DECODER) {
             check_skip(c, "not a decoder backend");
             return;
@@ -322,7 +316,7 @@ static void others_end(check_t *c) {
     attn_instance_t *before = NULL, *equal = NULL, *after = NULL;
     attn_error_t e = {.struct_size = sizeof e};
     kit_run_t *x = &runs[0];
-    if (!start(c, &k)) return;
+    if (!check_start(c, &k)) return;
     check_running(c, &k);
     kit_inputs_t *in = kit_inputs_make(&k);
     attn_problem_t other = k.problem;
@@ -384,7 +378,7 @@ static void other_threads(check_t *c) {
     int (*const stages[])(kit_run_t *) = {open_stage,      kit_run_fill,    kit_run_update,
                                           kit_run_prepare, kit_run_outputs, kit_run_build,
                                           kit_run_forward, kit_run_forward, kit_run_read};
-    if (!start(c, &hopping_case)) return;
+    if (!check_start(c, &hopping_case)) return;
     check_running(c, &hopping_case);
     hopping_backend = c->backend;
     hopping_memory = c->memory;
@@ -409,7 +403,7 @@ static void profile_first(check_t *c) {
     for (uint32_t flags = 0; flags < 6; flags++) { /* 5: with an LSE */
         kit_case_t k;
         kit_run_t *x = &runs[0];
-        if (!start(c, &k)) return;
+        if (!check_start(c, &k)) return;
         k.flags |= flags == 1 ? KIT_STRIDED : flags == 2 ? KIT_HEADS_FIRST : 0;
         if (flags == 3) { /* values of another size */
             if (!(c->can.features & ATTN_F_DIFF_KV) || attn_role_is_mla(k.problem.role)) continue;

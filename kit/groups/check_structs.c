@@ -83,10 +83,7 @@ static void run_bent(check_t *c) {
     bend.how = (int)(c->arg % 4);
     bend.is_latent = c->role != 0;
     bend.num_bent = 0;
-    if (!check_plain_case(c, &k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return;
-    }
+    if (!check_start(c, &k)) return;
     const attn_backend_t *shim = shim_make(c->backend, &bent_ops);
     if (bend.how == LONGER_USED && !is_description(bend.input)) {
         kit_inputs_t *in = kit_inputs_make(&k);
@@ -109,10 +106,7 @@ static void run_bent(check_t *c) {
 
 static void unknown_feature(check_t *c) {
     kit_case_t k;
-    if (!check_plain_case(c, &k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return;
-    }
+    if (!check_start(c, &k)) return;
     for (int bit = 40; bit < 64; bit += 23) {
         attn_instance_t *instance = NULL;
         attn_error_t error = {.struct_size = sizeof error};
@@ -129,10 +123,7 @@ static void outputs(check_t *c) {
     kit_case_t k;
     attn_instance_t *instance = NULL;
     attn_error_t error = {.struct_size = sizeof error};
-    if (!check_plain_case(c, &k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return;
-    }
+    if (!check_start(c, &k)) return;
     check_running(c, &k);
     k.problem.num_blocks = 8;
     if (check_open(c, &k.problem, &instance, &error) != ATTN_OK) {

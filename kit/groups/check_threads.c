@@ -31,10 +31,7 @@ static const attn_backend_ops_t beside_ops = {.open = open_beside, .close = clos
 
 static void beside(check_t *c) {
     kit_case_t k;
-    if (!check_plain_case(c, &k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return;
-    }
+    if (!check_start(c, &k)) return;
     check_run(c, shim_make(c->backend, &beside_ops), &k, NULL);
     for (int n = 0; n < 4; n++) {
         check_random_case(c, &k, c->seed * 8191 + (uint64_t)n, 100);
@@ -109,10 +106,7 @@ static void many_instances(check_t *c) {
     attn_error_t e = {.struct_size = sizeof e};
     kit_case_t k;
     int n = 0, most = c->memory->kind == NULL ? MOST : ON_DEVICE;
-    if (!check_plain_case(c, &k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return;
-    }
+    if (!check_start(c, &k)) return;
     for (; n < most; n++) {
         attn_problem_t p = k.problem;
         p.max_num_seqs = 4 + (uint32_t)n;
@@ -243,10 +237,7 @@ static void one_cycle(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
 
 static void cycles(check_t *c) {
     kit_case_t k;
-    if (!check_plain_case(c, &k)) {
-        check_skip(c, "the kit has no cases for its roles");
-        return;
-    }
+    if (!check_start(c, &k)) return;
     kit_inputs_t *in = kit_inputs_make(&k);
     /* opening on a device loads modules, which waits for every other process on it: up to a second */
     const int is_device = c->memory->kind != NULL;

@@ -111,6 +111,25 @@ int check_plain_case(const check_t *c, kit_case_t *k) {
     return 1;
 }
 
+int check_start(check_t *c, kit_case_t *k) {
+    if (check_plain_case(c, k)) return 1;
+    check_skip(c, "the kit has no cases for its roles");
+    return 0;
+}
+
+int check_start_without(check_t *c, kit_case_t *k) {
+    if (!check_start(c, k)) return 0;
+    k->num_reqs = 0;
+    return 1;
+}
+
+int check_start_decoder(check_t *c, kit_case_t *k) {
+    if (!check_start_without(c, k)) return 0;
+    if (k->problem.role == ATTN_ROLE_DECODER) return 1;
+    check_skip(c, "not a decoder backend");
+    return 0;
+}
+
 double check_work(const kit_case_t *k) {
     double pairs = 0, d = k->problem.head_size, dv = k->problem.head_size_v != 0 ? k->problem.head_size_v : d;
     for (int r = 0; r < k->num_reqs; r++)

@@ -119,6 +119,10 @@ void check_running(check_t *c, const kit_case_t *k);
 /* The smallest ordinary case that the table allows, three requests, of c->role if that is set; 0 if the kit
  * has none for this backend. */
 int check_plain_case(const check_t *c, kit_case_t *k);
+/* The same, or the check is skipped and says so; without its requests; without them, and of decoders alone. */
+int check_start(check_t *c, kit_case_t *k);
+int check_start_without(check_t *c, kit_case_t *k);
+int check_start_decoder(check_t *c, kit_case_t *k);
 /* A case of that role of latent attention in sizes that the table allows, without requests; 0 if the kit has
  * none. */
 int check_latent_case(const check_t *c, kit_case_t *k, uint32_t role, uint64_t seed);
