@@ -3,7 +3,7 @@
  * check.h: the conformance kit behind `attn check`. It examines one backend of one plugin file against the
  * contract of attn_plugin.h, prints TAP, and gives with each failure the line that replays it. It knows the
  * plugin header alone; the oracle is linked in. Each check runs in a child process with a time limit, so that
- * a crash is one failed check.
+ * a crash is one failed check; on a device those that leave nothing behind share one (check_children.c).
  */
 #ifndef ATTN_KIT_CHECK_H
 #define ATTN_KIT_CHECK_H
