@@ -97,8 +97,8 @@ typedef struct kit_inputs {
     int64_t table_width;
 } kit_inputs_t;
 
-/* Where tensors live. All functions return 0 on success. Copies are on the default stream: host bytes are taken, or
- * are there, on return. */
+/* Where tensors live. All functions return 0 on success. Copies are on the default stream: host bytes are
+ * taken, or are there, on return. */
 typedef struct kit_memory {
     void *ctx;
     const attn_device_kind_t *kind; /* streams and graphs; NULL: no such */

@@ -28,8 +28,9 @@ static int device_sync(void *ctx) {
     return at->kind->synchronize(at->id, NULL);
 }
 
-/* Copies are on the default stream, as are the calls of a case, so that what goes to the device needs no wait.
- * Where a call is on another stream, which does not wait for this one, its caller waits before and after it. */
+/* Copies are on the default stream, as are the calls of a case, so that what goes to the device needs no
+ * wait. Where a call is on another stream, which does not wait for this one, its caller waits before and
+ * after it. */
 static int device_to(void *ctx, void *dst, const void *src, size_t bytes) {
     const place_t *at = ctx;
     return at->kind->copy_to(at->id, dst, src, bytes, NULL, NULL);

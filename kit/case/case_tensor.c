@@ -4,7 +4,6 @@
 
 #include <attn/attn_plugin_util.h>
 
-
 #include <stdlib.h>
 #include <string.h>
 

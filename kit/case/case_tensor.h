@@ -41,8 +41,8 @@ int kit_tensor_send(kit_tensors_t *all, kit_tensor_t *t);
 int kit_tensor_fetch(kit_tensors_t *all, kit_tensor_t *t);
 /* The canary's byte into all of the image and of the device's memory. */
 int kit_tensor_poison(kit_tensors_t *all, kit_tensor_t *t);
-/* kit_tensor_damage outside of all elements of a dense tensor of bytes, by its two canaries alone: the image between
- * them stays as it was. */
+/* kit_tensor_damage outside of all elements of a dense tensor of bytes, by its two canaries alone: the image
+ * between them stays as it was. */
 int64_t kit_tensor_canaries(kit_tensors_t *all, kit_tensor_t *t);
 /* The byte offset of the first changed byte that is not in the first `rows` entries of dimension `axis`, or
  * -1. */

@@ -142,8 +142,8 @@ static int forward_after_others(attn_instance_t *instance, const attn_forward_t 
 }
 static const attn_backend_ops_t others_ops = {.forward = forward_after_others};
 
-/* The table is exchanged after the build, from one whose rows lie `gap` entries further apart, and as `twice` says
- * for that one once more before. */
+/* The table is exchanged after the build, from one whose rows lie `gap` entries further apart, and as `twice`
+ * says for that one once more before. */
 static int build_from_other(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
                             void *stream, int gap, int twice, attn_error_t *error) {
     attn_batch_t b = *batch;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_children.c: a pool of child processes; results come in the order of the checks. On the host each check
- * is a process of its own, which costs a millisecond. On a device it would cost a context, a few tenths of a
- * second of the driver's lock, so that checks that leave nothing behind share a process there, a few at a
- * time. One that fails beside others is run again alone: what it says then is what it says.
+ * check_children.c: a pool of child processes; results come in the order of the checks. On the host each
+ * check is a process of its own, which costs a millisecond. On a device it would cost a context, a few tenths
+ * of a second of the driver's lock, so that checks that leave nothing behind share a process there, a few at
+ * a time. One that fails beside others is run again alone: what it says then is what it says.
  */
 #include "check_children.h"
 
@@ -19,7 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_SHARED = 8 /* checks of one process */, SLOTS_A_JOB = 16, MAX_SLOTS = 400 /* each has a descriptor */ };
+enum {
+    MAX_SHARED = 8 /* checks of one process */,
+    SLOTS_A_JOB = 16,
+    MAX_SLOTS = 400 /* each has a descriptor */
+};
 
 /* A check that has been entered, and not been told yet. */
 typedef struct slot {
@@ -27,9 +31,9 @@ typedef struct slot {
     check_report_t *report; /* shared with the child */
     int printed;            /* a file that takes what the child prints */
     enum { WAITS, RUNS, HAS_ENDED } state;
-    int is_alone;        /* it failed beside others, which is */
-    char beside[120];    /* the check before it */
-    char failure[900];   /* what it said then */
+    int is_alone;      /* it failed beside others, which is */
+    char beside[120];  /* the check before it */
+    char failure[900]; /* what it said then */
 } slot_t;
 
 /* A child and its checks, which it runs one after the other. */
@@ -274,7 +278,8 @@ static void run_all(pool_t *p, int (*told)(void *, const struct check_entry *, i
         for (; p->next < p->count && p->next < p->oldest + p->num_slots; p->next++)
             enter_slot(p, &p->slots[p->next % p->num_slots], p->entries[p->next]);
         for (int i = 0; i < p->jobs; i++)
-            is_news |= p->workers[i].child == 0 ? start(p, &p->workers[i], &mask) : look(p->c, &p->workers[i]);
+            is_news |=
+                p->workers[i].child == 0 ? start(p, &p->workers[i], &mask) : look(p->c, &p->workers[i]);
         while (p->oldest < p->next && !is_over) {
             const slot_t *s = &p->slots[p->oldest % p->num_slots];
             if (s->state != HAS_ENDED) break;
@@ -292,7 +297,8 @@ int check_run_children(check_t *c, const struct check_entry *const *entries, int
                        int (*told)(void *user, const struct check_entry *e, int printed), void *user) {
     /* a long check holds back the results of the next ones, not their runs */
     const int most = SLOTS_A_JOB * jobs < MAX_SLOTS ? SLOTS_A_JOB * jobs : MAX_SLOTS;
-    pool_t p = {.c = c, .entries = entries, .count = count, .jobs = jobs, .num_slots = jobs > 1 ? most : MAX_SHARED};
+    pool_t p = {
+        .c = c, .entries = entries, .count = count, .jobs = jobs, .num_slots = jobs > 1 ? most : MAX_SHARED};
     const size_t bytes = (size_t)p.num_slots * sizeof(check_report_t);
     check_report_t *before = c->report;
     p.slots = calloc((size_t)p.num_slots, sizeof *p.slots);

@@ -37,7 +37,7 @@ typedef struct check {
         /* ATTN_ROLE_MLA.. where the cases of this check are of latent attention; 0: of the other roles */
         role;
     check_report_t *report;
-    struct timespec first_case; /* when it began; 0: none has */
+    struct timespec first_case;            /* when it began; 0: none has */
     const struct load_report *load_report; /* how loading the file went, in a process of its own */
 } check_t;
 
@@ -119,7 +119,8 @@ void check_running(check_t *c, const kit_case_t *k);
 /* The smallest ordinary case that the table allows, three requests, of c->role if that is set; 0 if the kit
  * has none for this backend. */
 int check_plain_case(const check_t *c, kit_case_t *k);
-/* The same, or the check is skipped and says so; without its requests; without them, and of decoders alone. */
+/* The same, or the check is skipped and says so; without its requests; without them, and of decoders alone.
+ * */
 int check_start(check_t *c, kit_case_t *k);
 int check_start_without(check_t *c, kit_case_t *k);
 int check_start_decoder(check_t *c, kit_case_t *k);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * elected_arrival.cu: the smallest kernels with the order of the Hopper prefill kernels: one thread writes a line of
- * shared memory, others read it, and the writer writes the next one when an mbarrier says that all have read. They show
- * what racecheck makes of it (`make check-sanitizer`): where every reader arrives it reports nothing; where one arrives
- * for its warp behind __syncwarp, for its warpgroup behind bar.sync, or a third warp does that waited for the readers,
- * the same order is reported as a race. PTX orders all four: a barrier or an mbarrier synchronises those that arrive
- * with those that wait, and that order is transitive.
+ * elected_arrival.cu: the smallest kernels with the order of the Hopper prefill kernels: one thread writes a
+ * line of shared memory, others read it, and the writer writes the next one when an mbarrier says that all
+ * have read. They show what racecheck makes of it (`make check-sanitizer`): where every reader arrives it
+ * reports nothing; where one arrives for its warp behind __syncwarp, for its warpgroup behind bar.sync, or a
+ * third warp does that waited for the readers, the same order is reported as a race. PTX orders all four: a
+ * barrier or an mbarrier synchronises those that arrive with those that wait, and that order is transitive.
  */
 #include "kernels/cuda/ptx/ptx_sm90.cuh"
 #include "../tap.h"
@@ -19,7 +19,8 @@ enum { READERS = 4, LINES = 2, STEPS = 64, THREADS = 32 * (READERS + 2) };
 /* Who says that a line was read. */
 enum arrival { EVERY_THREAD, ELECTED_LANE, ELECTED_OF_FOUR, THIRD_WARP };
 
-/* Warp 0 writes, warps 1 to READERS read, and the last one hands on what THIRD_WARP says; sums[] gets each reader's. */
+/* Warp 0 writes, warps 1 to READERS read, and the last one hands on what THIRD_WARP says; sums[] gets each
+ * reader's. */
 template <arrival HOW>
 __device__ void exchange(long long *sums) {
     __shared__ __align__(8) uint64_t bars[3 * LINES];
@@ -103,8 +104,9 @@ int main() {
         int num_wrong = 0;
         for (long long sum : sums)
             num_wrong += sum != wanted;
-        ok(e == cudaSuccess && num_wrong == 0, "every reader gets every line where %s says that it was read (%s, %d wrong)",
-           k.name, cudaGetErrorString(e), num_wrong);
+        ok(e == cudaSuccess && num_wrong == 0,
+           "every reader gets every line where %s says that it was read (%s, %d wrong)", k.name,
+           cudaGetErrorString(e), num_wrong);
     }
     cudaFree(there);
     return tap_done();

@@ -312,7 +312,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         wgmma_pin(sc);
         release(ring_k.empty + 8 * s);
         if (T::DIRECT && last == stop + 1) {
-            named_barrier(2 + w, 128); /* all have left the tile before, whose description comes to be written over */
+            named_barrier(
+                2 + w, 128); /* all have left the tile before, whose description comes to be written over */
             release(ring_q.empty);
         }
         mask(sc, last);

@@ -4,8 +4,8 @@
  * headers alone, with the device's kind in it. Its kernels are those of a CPU backend, FENCED_TARGET (a
  * plugin's C file), which see the device's memory through its view; the host side here follows no pointer of
  * the device. FENCED_WRONG makes it do so after all: 1: build_metadata reads seq_lens, 2: update_kv_cache
- * looks at a slot, 3: the profiling run clears the output by memset. 4 and 5: a process has three instances and no
- * more, the fourth is refused or ends it.
+ * looks at a slot, 3: the profiling run clears the output by memset. 4 and 5: a process has three instances
+ * and no more, the fourth is refused or ends it.
  */
 #include "fenced_device.h"
 
