@@ -27,11 +27,24 @@ typedef enum mistake {
     FORWARD_SMALL_METADATA,
     FORWARD_SMALL_WORKSPACE,
     FORWARD_NO_METADATA,
+    FORWARD_UNBUILT,
+    FORWARD_ZEROED,
+    FORWARD_CACHE_DTYPE,
+    FORWARD_LSE_DTYPE,
+    FORWARD_SINK_DTYPE,
+    FORWARD_SINK_ROWS,
+    FORWARD_SLOPE_ROWS,
+    FORWARD_SCALE_DTYPE,
     UPDATE_NO_KEY,
     UPDATE_NO_SLOTS,
     UPDATE_SLOT_DTYPE,
     UPDATE_CACHE_RANK,
     UPDATE_KEY_ROWS,
+    UPDATE_NO_VALUE,
+    UPDATE_VALUE_ROWS,
+    UPDATE_VALUE_SIZE,
+    UPDATE_VALUE_DTYPE,
+    UPDATE_NO_CACHE,
     BUILD_NO_BATCH,
     BUILD_NEGATIVE,
     BUILD_TOO_MANY,
@@ -40,6 +53,8 @@ typedef enum mistake {
     BUILD_NO_LENS,
     BUILD_NO_TABLE,
     BUILD_SMALL_METADATA,
+    BUILD_TABLE_DTYPE,
+    BUILD_TABLE_ROWS,
     /* of latent attention: a cache of its own, weights, and from FORWARD_NO_TOPK on selected tokens */
     FORWARD_CACHE_ROW,
     FORWARD_NO_WEIGHTS,
@@ -80,11 +95,24 @@ static const struct {
     {"metadata smaller than space_needed in forward", "metadata"},
     {"workspace smaller than space_needed", "workspace"},
     {"no metadata buffer", "metadata"},
+    {"metadata that was never built", NULL},
+    {"metadata that is all zero", NULL},
+    {"a cache of another element type", "kv_cache"},
+    {"an lse of another element type", "lse"},
+    {"sinks of another element type", "sink"},
+    {"fewer sinks than heads", "sink"},
+    {"fewer slopes than heads", "slope"},
+    {"a scale of another element type", "scale"},
     {"a cache update without keys", "key"},
     {"a cache update without slots", "slot_mapping"},
     {"slots of another element type", "slot_mapping"},
     {"a cache with one dimension too few", "kv_cache"},
     {"fewer keys than slots", NULL},
+    {"a cache update without values", "value"},
+    {"fewer values than slots", NULL},
+    {"values with one number too many", "value"},
+    {"values of another element type", "value"},
+    {"a cache update without a cache", "kv_cache"},
     {"no batch", NULL},
     {"a negative number of requests", "num_reqs"},
     {"more requests than the problem declares", "num_reqs"},
@@ -93,6 +121,8 @@ static const struct {
     {"no seq_lens_host", "seq_lens"},
     {"no block_table", "block_table"},
     {"metadata smaller than space_needed in build_metadata", "metadata"},
+    {"a block_table of another element type", "block_table"},
+    {"a block_table with fewer rows than requests", "block_table"},
     {"a cache whose rows have one number too many", "kv_cache"},
     {"forward without prepared weights", "weight_space"},
     {"prepared weights smaller than space_needed", "weight_space"},
@@ -123,6 +153,34 @@ static const DLTensor *bend(bent_tensor_t *b, const DLTensor *t) {
     b->t.shape = b->shape;
     b->t.strides = b->strides;
     return &b->t;
+}
+
+static const DLTensor *of_type(bent_tensor_t *b, const DLTensor *t, uint32_t dtype) {
+    bend(b, t);
+    b->t.dtype = attn_dl_dtype(dtype);
+    return &b->t;
+}
+static const DLTensor *shorter(bent_tensor_t *b, const DLTensor *t) {
+    bend(b, t);
+    b->shape[0]--;
+    return &b->t;
+}
+
+/* Buffers as large as those of space that nothing was built in; 0 if no plugin could tell: only the device
+ * sees them. */
+static int not_built(const attn_space_t *space, int byte, attn_space_t *s) {
+    const kit_memory_t *m = current->memory;
+    if (space->metadata_bytes == 0 || (m->kind != NULL && space->host_bytes == 0)) return 0;
+    void *image = malloc((size_t)space->metadata_bytes);
+    if (image == NULL) abort();
+    memset(image, byte, (size_t)space->metadata_bytes);
+    s->metadata = image_new(image, (size_t)space->metadata_bytes);
+    free(image);
+    if (space->host_bytes == 0) return 1;
+    s->host = malloc((size_t)space->host_bytes);
+    if (s->host == NULL) abort();
+    memset(s->host, byte, (size_t)space->host_bytes);
+    return 1;
 }
 
 /* The verdict on the refused call. */
@@ -276,6 +334,34 @@ static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, co
         is_made = s.metadata_bytes > 0;
         s.metadata = NULL;
         break;
+    case FORWARD_UNBUILT:
+    case FORWARD_ZEROED:
+        is_made = not_built(space, mistake == FORWARD_ZEROED ? 0 : 0xc7, &s);
+        break;
+    case FORWARD_CACHE_DTYPE:
+        is_made = a.kv_cache != NULL;
+        if (is_made) a.kv_cache = of_type(&b, a.kv_cache, ATTN_DTYPE_INT64);
+        break;
+    case FORWARD_LSE_DTYPE:
+        is_made = a.lse != NULL;
+        if (is_made) a.lse = of_type(&b, a.lse, ATTN_DTYPE_INT32);
+        break;
+    case FORWARD_SINK_DTYPE:
+        is_made = a.sinks != NULL;
+        if (is_made) a.sinks = of_type(&b, a.sinks, ATTN_DTYPE_INT32);
+        break;
+    case FORWARD_SINK_ROWS:
+        is_made = a.sinks != NULL;
+        if (is_made) a.sinks = shorter(&b, a.sinks);
+        break;
+    case FORWARD_SLOPE_ROWS:
+        is_made = a.alibi_slopes != NULL;
+        if (is_made) a.alibi_slopes = shorter(&b, a.alibi_slopes);
+        break;
+    case FORWARD_SCALE_DTYPE:
+        is_made = a.scales.k != NULL;
+        if (is_made) a.scales.k = of_type(&b, a.scales.k, ATTN_DTYPE_INT32);
+        break;
     default:
         is_made = 0;
     }
@@ -317,6 +403,24 @@ static int bad_update(attn_instance_t *instance, const attn_kv_update_t *args, v
         a.key = bend(&b, a.key);
         b.shape[0] = a.slot_mapping->shape[0] - 1;
         break;
+    case UPDATE_NO_VALUE:
+        a.value = NULL;
+        break;
+    case UPDATE_VALUE_ROWS:
+        is_made = a.slot_mapping->shape[0] > 1;
+        a.value = bend(&b, a.value);
+        b.shape[0] = a.slot_mapping->shape[0] - 1;
+        break;
+    case UPDATE_VALUE_SIZE:
+        a.value = bend(&b, a.value);
+        b.shape[b.t.ndim - 1]++;
+        break;
+    case UPDATE_VALUE_DTYPE:
+        a.value = of_type(&b, a.value, ATTN_DTYPE_INT64);
+        break;
+    case UPDATE_NO_CACHE:
+        a.kv_cache = NULL;
+        break;
     default:
         is_made = 0;
     }
@@ -328,6 +432,7 @@ static int bad_build(attn_instance_t *instance, const attn_batch_t *batch, const
                      void *stream, attn_error_t *error) {
     attn_batch_t b = *batch;
     attn_space_t s = *space;
+    bent_tensor_t t;
     attn_error_t e = {.struct_size = sizeof e};
     int code = 0, is_made = 1;
     switch (mistake) {
@@ -351,6 +456,14 @@ static int bad_build(attn_instance_t *instance, const attn_batch_t *batch, const
     case BUILD_NO_TABLE:
         is_made = b.block_table != NULL;
         b.block_table = NULL;
+        break;
+    case BUILD_TABLE_DTYPE:
+        is_made = b.block_table != NULL;
+        if (is_made) b.block_table = of_type(&t, b.block_table, ATTN_DTYPE_INT64);
+        break;
+    case BUILD_TABLE_ROWS:
+        is_made = b.block_table != NULL;
+        if (is_made) b.block_table = shorter(&t, b.block_table);
         break;
     case BUILD_SMALL_METADATA:
         is_made = s.metadata_bytes > 0;
@@ -414,6 +527,13 @@ static void one_mistake(check_t *c) {
     mistake = (mistake_t)c->arg;
     num_made = 0;
     if (!check_start(c, &k)) return;
+    const int is_sink = mistake == FORWARD_SINK_DTYPE || mistake == FORWARD_SINK_ROWS;
+    k.problem.features |= c->can.features & (is_sink                         ? ATTN_F_SINK
+                                             : mistake == FORWARD_SLOPE_ROWS ? ATTN_F_ALIBI
+                                                                             : 0);
+    if (mistake == FORWARD_SCALE_DTYPE && (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) &&
+        attn_role_has_cache(k.problem.role))
+        k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
     check_run(c, shim_make(c->backend, &bad_ops), &k, NULL);
     if (num_made == 0) check_skip(c, "cannot be made with this backend");
 }

@@ -56,7 +56,32 @@ static int polite_forward(attn_instance_t *instance, const attn_forward_t *args,
     compare("forward");
     return status;
 }
+static void polite_close(attn_instance_t *instance) {
+    shim_target()->ops->close(instance);
+    compare("close");
+}
+static int polite_shape(attn_instance_t *instance, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                        attn_error_t *error) {
+    int status = shim_target()->ops->kv_cache_shape(instance, num_blocks, shape, error);
+    compare("kv_cache_shape");
+    return status;
+}
+static int polite_space(attn_instance_t *instance, attn_space_needed_t *needed, attn_error_t *error) {
+    int status = shim_target()->ops->space_needed(instance, needed, error);
+    compare("space_needed");
+    return status;
+}
+static int polite_prepare(attn_instance_t *instance, const attn_weights_t *weights, void *stream,
+                          attn_error_t *error) {
+    int status = shim_target()->ops->prepare_weights(instance, weights, stream, error);
+    compare("prepare_weights");
+    return status;
+}
 static const attn_backend_ops_t polite_ops = {.open = polite_open,
+                                              .close = polite_close,
+                                              .kv_cache_shape = polite_shape,
+                                              .space_needed = polite_space,
+                                              .prepare_weights = polite_prepare,
                                               .build_metadata = polite_build,
                                               .update_kv_cache = polite_update,
                                               .forward = polite_forward};
@@ -67,7 +92,43 @@ static void surroundings(check_t *c) {
     if (!check_start(c, &k)) return;
     surroundings_read(&before);
     surroundings_seed(&before);
+    check_is_served(c, &k);
+    compare("supports_combination");
     check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
+}
+
+/* What supports_combination says of a problem follows from the problem: the same before anything was opened,
+ * beside an instance, and when it was closed. */
+static int num_reasons(const check_t *c, const attn_problem_t *p) {
+    attn_reason_t items[4] = {{0}};
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 4, .items = items};
+    attn_device_t device;
+    check_device(c, &device);
+    return c->backend->ops->supports_combination(p, &device, &reasons) == ATTN_OK ? (int)reasons.count : -1;
+}
+static void same_answer(check_t *c) {
+    kit_case_t k, other;
+    attn_instance_t *instance = NULL;
+    attn_error_t error = {.struct_size = sizeof error};
+    if (!check_start(c, &k)) return;
+    if (c->backend->ops->supports_combination == NULL) {
+        check_skip(c, "no supports_combination");
+        return;
+    }
+    other = k;
+    other.problem.features |= c->can.features & (ATTN_F_SINK | ATTN_F_SOFT_CAP);
+    if (other.problem.features & ATTN_F_SOFT_CAP) other.problem.logits_soft_cap = 20;
+    other.problem.sliding_window = c->can.features & ATTN_F_SLIDING_WINDOW ? 16 : 0;
+    const int first = num_reasons(c, &k.problem), second = num_reasons(c, &other.problem);
+    for (int step = 0; step < 3; step++) {
+        if (step == 1 && check_open(c, &k.problem, &instance, &error) != ATTN_OK) break;
+        if (step == 2) c->backend->ops->close(instance);
+        if (num_reasons(c, &k.problem) != first || num_reasons(c, &other.problem) != second)
+            check_fail(c, "supports_combination gives other reasons %s",
+                       step == 0   ? "when it is asked again"
+                       : step == 1 ? "while an instance is open"
+                                   : "when an instance was closed");
+    }
 }
 
 /* A rounding mode that the caller has set neither breaks the backend nor gets lost. */
@@ -144,6 +205,7 @@ void check_manners_list(check_list_t *list, const check_t *c) {
     check_add(list, "manners", 1, silence, 0, "it prints nothing");
     check_add(list, "manners", 1, surroundings, 0,
               "floating point, signals, locale, folder, limits, thread and rand are left alone");
+    check_add(list, "manners", 1, same_answer, 0, "supports_combination answers from the problem alone");
     check_add(list, "manners", 1, other_rounding, 0, "a caller's rounding mode survives");
     check_state_list(list, c);
 }

@@ -230,6 +230,7 @@ static void one_cycle(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
     } else if (c->arg == CYCLES_RUN) {
         if (check_run_alone(c, c->backend, k, in, c->memory, &result)) kit_result_free(&result);
     } else {
+        check_is_served(c, k);
         int status = check_open(c, &k->problem, &instance, &error);
         if (status == ATTN_OK) c->backend->ops->close(instance);
     }
