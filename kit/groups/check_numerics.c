@@ -287,6 +287,10 @@ static void empty_batches(check_t *c) {
         kit_case_add(&k, 1, 20);
         kit_case_add(&k, 0, 0);
         check_run(c, c->backend, &k, NULL);
+        kit_case_add(&k, 0, 0);
+        kit_case_add(&k, 0, 0);
+        kit_case_add(&k, 3, 9);
+        check_run(c, c->backend, &k, NULL);
     }
 }
 

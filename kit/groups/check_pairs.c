@@ -159,20 +159,22 @@ static void pairs_of_feature(check_t *c) {
 }
 
 /* Feature arg where a table of instances is likely to lack a row: another element type, a cache of 8 bits,
- * the largest heads and groups, prompts longer than a tile; and with every other term of the scores. */
+ * the largest heads and groups, prompts longer than a tile, nothing but decodes; and with every other term of
+ * the scores. */
 static void kernels_of_feature(check_t *c) {
     static const uint32_t types[] = {ATTN_DTYPE_FLOAT16, ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FLOAT32};
     static const uint64_t terms[] = {ATTN_F_SLIDING_WINDOW, ATTN_F_SOFT_CAP, ATTN_F_SINK, ATTN_F_ALIBI};
-    for (int kind = 0; kind < 4 && !c->report->is_failed; kind++) {
+    for (int kind = 0; kind < 5 && !c->report->is_failed; kind++) {
         kit_case_t k;
         if (!check_start_without(c, &k)) return;
-        const int is_all = kind == 3;
+        const int is_all = kind == 3, is_decode = kind == 4;
         uint64_t have = asked[c->arg];
         if (k.problem.role != ATTN_ROLE_DECODER) {
             check_skip(c, "not a decoder backend");
             return;
         }
-        if (c->can.dtypes & ATTN_BIT(types[is_all ? 1 : kind])) k.problem.dtype = types[is_all ? 1 : kind];
+        if (c->can.dtypes & ATTN_BIT(types[kind < 3 ? kind : 1]))
+            k.problem.dtype = types[kind < 3 ? kind : 1];
         if (kind == 0) {
             const uint32_t group = c->can.max_group != 0 && c->can.max_group < 16 ? c->can.max_group : 16;
             k.problem.head_size = check_head_size(c, 256);
@@ -182,9 +184,13 @@ static void kernels_of_feature(check_t *c) {
             k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
         k.problem.scale = 1 / sqrt((double)k.problem.head_size);
         check_fit_size(c, &k);
-        kit_case_add(&k, 1, 70);
-        kit_case_add(&k, 150, 170);
-        kit_case_add(&k, 5, 90);
+        for (int r = 0; is_decode && r < 16; r++)
+            kit_case_add(&k, 1, r < 4 ? 30 : 20 + 3 * r);
+        if (!is_decode) {
+            kit_case_add(&k, 1, 70);
+            kit_case_add(&k, 150, 170);
+            kit_case_add(&k, 5, 90);
+        }
         if (!ask(c, &k, have, 0)) continue;
         for (int i = 0; is_all && i < 4; i++) {
             if ((c->can.features & terms[i]) == 0 || (have & terms[i]) ||

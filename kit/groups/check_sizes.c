@@ -175,7 +175,8 @@ static void ends_of_head_sizes(check_t *c) {
 }
 
 static void pages(check_t *c) {
-    static const uint32_t wanted[] = {1, 2, 5, 8, 16, 24, 32, 48, 64, 128, 256, 512};
+    /* of 49 and 103, the product with the reciprocal is not 1 */
+    static const uint32_t wanted[] = {1, 2, 5, 8, 16, 24, 32, 48, 49, 64, 103, 128, 256, 512, 1024, 4096};
     uint32_t last = 0;
     for (size_t i = 0; i <= sizeof wanted / sizeof wanted[0]; i++) {
         kit_case_t k;
@@ -187,6 +188,7 @@ static void pages(check_t *c) {
         const uint32_t size = i < sizeof wanted / sizeof wanted[0] ? check_block_size(c, wanted[i]) : last;
         if (size == last) continue;
         last = k.problem.block_size = size;
+        k.problem.max_model_len = 16384;
         kit_case_add(&k, 1, 700);
         kit_case_add(&k, 3, (int32_t)size * 2 + 1);
         check_run(c, c->backend, &k, NULL);
@@ -257,6 +259,6 @@ void check_sizes_list(check_list_t *list, const check_t *c) {
     if (c->can.out_dtypes &
         (ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16)))
         check_add(list, "numerics", 1, out_dtypes, 0, "element types of outputs");
-    check_add(list, "numerics", 1, pages, 0, "pages of 1 to 512 tokens");
+    check_add(list, "numerics", 1, pages, 0, "pages of 1 to 4096 tokens");
     check_add(list, "numerics", 1, optional_members, 0, "optional arguments and members: none, or all");
 }

@@ -6,6 +6,7 @@
  * a time. One that fails beside others is run again alone: what it says then is what it says.
  */
 #include "check_children.h"
+#include "device_image.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 enum {
-    MAX_SHARED = 8 /* checks of one process */,
+    MAX_SHARED = 24 /* checks of one process */,
     SLOTS_A_JOB = 16,
     MAX_SLOTS = 400 /* each has a descriptor */
 };
@@ -116,6 +117,7 @@ static void run_in_child(const pool_t *p, const worker_t *w, const sigset_t *mas
         const int is_failed = s->report->is_failed;
         __atomic_store_n(&s->report->is_done, 1, __ATOMIC_RELEASE);
         if (is_failed) break;
+        if (i + 1 < w->count) image_end();
     }
     _exit(0);
 }
@@ -154,19 +156,22 @@ static int can_share(const pool_t *p, const slot_t *s) {
 }
 
 /* The first check that waits, and others that may share its process: fewer towards the end, so that all
- * processors have some. */
+ * processors have some, and not neighbours, which are slow or quick together. */
 static void choose(const pool_t *p, worker_t *w) {
-    int waiting = 0;
+    int waiting = 0, passed = 0;
     w->count = w->at = w->has_failed = 0;
     for (int i = p->oldest; i < p->next; i++)
-        waiting += p->slots[i % p->num_slots].state == WAITS;
+        waiting += p->slots[i % p->num_slots].state == WAITS && can_share(p, &p->slots[i % p->num_slots]);
     const int fair = (waiting + p->jobs - 1) / p->jobs, most = fair < MAX_SHARED ? fair : MAX_SHARED;
-    for (int i = p->oldest; i < p->next && w->count < most; i++) {
+    const int step = most > 0 ? waiting / most : 1;
+    for (int i = p->oldest; i < p->next; i++) {
         slot_t *s = &p->slots[i % p->num_slots];
-        if (s->state != WAITS || (w->count > 0 && !can_share(p, s)) || !empty_slot(p, s)) continue;
+        if (s->state != WAITS || (w->count > 0 && !can_share(p, s))) continue;
+        if (w->count > 0 && ++passed % step != 0) continue;
+        if (!empty_slot(p, s)) continue;
         s->state = RUNS;
         w->slots[w->count++] = s;
-        if (!can_share(p, s)) return;
+        if (!can_share(p, s) || w->count >= most) return;
     }
 }
 

@@ -35,12 +35,32 @@ void image_restore(const DLTensor *t, const void *image) {
     image_write(attn_data(t), image, image_bytes(t));
 }
 
+/* What image_new gave. */
+static struct made {
+    struct made *next;
+    void *address;
+    size_t bytes;
+} * made;
+
 void *image_new(const void *from_host, size_t bytes) {
     const kit_memory_t *m = check_memory();
+    struct made *one = malloc(sizeof *one);
     void *p = m->alloc(m->ctx, bytes, 256);
-    if (p == NULL) abort();
+    if (p == NULL || one == NULL) abort();
+    *one = (struct made){made, p, bytes};
+    made = one;
     if (from_host != NULL) image_write(p, from_host, bytes);
     return p;
+}
+
+void image_end(void) {
+    const kit_memory_t *m = check_memory();
+    while (made != NULL) {
+        struct made *one = made;
+        made = one->next;
+        m->free(m->ctx, one->address, one->bytes);
+        free(one);
+    }
 }
 
 uint64_t image_print(const void *at, size_t bytes) {

@@ -18,8 +18,10 @@ void image_restore(const DLTensor *t, const void *image);
 /* `bytes` at an address of the device, and the other way. */
 void image_read(void *to_host, const void *from, size_t bytes);
 void image_write(void *to, const void *from_host, size_t bytes);
-/* New memory of the device with that content (NULL: none); it stays until the process ends. */
+/* New memory of the device with that content (NULL: none); it stays until the check ends. */
 void *image_new(const void *from_host, size_t bytes);
+/* The end of a check that others follow in its process. */
+void image_end(void);
 /* The fingerprint of bytes at an address of the device. */
 uint64_t image_print(const void *at, size_t bytes);
 
