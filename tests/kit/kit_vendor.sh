@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# kit_vendor.sh: faults planted into three plugins of other builds than examples/plugin. vendor_faults.h and
-# vendor_*_faults.h name for each the group and the check that has to catch it; without a fault every group
-# passes. A run plants every sixth fault of each group, from the one that ATTN_TEST_SEED says (0): 0 to 5 together
+# kit_vendor.sh: faults planted into three plugins of other builds than examples/plugin, and into that one.
+# vendor_faults.h, vendor_*_faults.h and example_faults.txt name for each the group and the check that has to catch it;
+# without a fault every group passes. A run plants every sixth fault of each group, from the one that ATTN_TEST_SEED says (0): 0 to 5 together
 # are all of them. ATTN_TEST_LONG=1 plants all in one run, and ATTN_TEST_ONLY=NAME one.
 . "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
 attn=$ATTN_TEST_BUILDDIR/tools/attn
@@ -15,7 +15,20 @@ case $ATTN_TEST_SANITIZERS in
     ;;
 esac
 
+build_example() { # FAULT OUTPUT: the example with the line of example_faults.txt done to it
+    sed -n "s/^$1|[^|]*|[^|]*|//p" "$folder/example_faults.txt" >"$tap_scratch/script"
+    for file in simple_attn.c simple_rules.h; do
+        sed -f "$tap_scratch/script" "$ATTN_TEST_SRCDIR/examples/plugin/$file" >"$tap_scratch/$file"
+    done
+    cat "$tap_scratch/simple_attn.c" "$tap_scratch/simple_rules.h" | cmp -s - "$tap_scratch/example" && return 1
+    ${ATTN_TEST_CC:-cc} -std=gnu11 -O1 -w -fPIC -shared -fvisibility=hidden -I"$ATTN_TEST_SRCDIR/include" \
+        "$tap_scratch/simple_attn.c" -lm -o "$2"
+}
+cat "$ATTN_TEST_SRCDIR/examples/plugin/simple_attn.c" "$ATTN_TEST_SRCDIR/examples/plugin/simple_rules.h" \
+    >"$tap_scratch/example"
+
 build() { # PLUGIN FAULT OUTPUT
+    [ "$1" != example ] || { build_example "$2" "$3"; return; }
     ${ATTN_TEST_CC:-cc} -std=c11 -O1 -w -DFAULT="F_$2" -fPIC -shared -fvisibility=hidden \
         -I"$ATTN_TEST_SRCDIR/include" "$folder/vendor_$1.c" -lm -lpthread -o "$3"
 }
@@ -33,6 +46,7 @@ for plugin in attn split tile; do
     [ $plugin = attn ] || list=$folder/vendor_${plugin}_faults.h
     sed -n "s/^X(\([a-z0-9_]*\), \([a-z]*\), \"\(.*\)\")\$/$plugin \1 \2 \3/p" "$list"
 done >"$tap_scratch/all"
+sed -n 's/^\([a-z0-9_]*\)|\([a-z]*\)|\([^|]*\)|.*/example \1 \2 \3/p' "$folder/example_faults.txt" >>"$tap_scratch/all"
 awk -v seed="$seed" -v every=$every '(n[$1 $3]++ + every - seed % every) % every == 0' "$tap_scratch/all" \
     >"$tap_scratch/list"
 echo "# seed $seed: $(grep -c . "$tap_scratch/list") of $(grep -c . "$tap_scratch/all") faults" \
