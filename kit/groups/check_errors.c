@@ -35,6 +35,7 @@ typedef enum mistake {
     FORWARD_SINK_ROWS,
     FORWARD_SLOPE_ROWS,
     FORWARD_SCALE_DTYPE,
+    FORWARD_V_SCALE_DTYPE,
     UPDATE_NO_KEY,
     UPDATE_NO_SLOTS,
     UPDATE_SLOT_DTYPE,
@@ -103,6 +104,7 @@ static const struct {
     {"fewer sinks than heads", "sink"},
     {"fewer slopes than heads", "slope"},
     {"a scale of another element type", "scale"},
+    {"a scale of values of another element type", "scale"},
     {"a cache update without keys", "key"},
     {"a cache update without slots", "slot_mapping"},
     {"slots of another element type", "slot_mapping"},
@@ -140,6 +142,7 @@ static const struct {
 static check_t *current;
 static mistake_t mistake;
 static int num_made;
+static uint32_t the_role;
 
 /* A changed copy of a tensor. */
 typedef struct bent_tensor {
@@ -362,6 +365,10 @@ static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, co
         is_made = a.scales.k != NULL;
         if (is_made) a.scales.k = of_type(&b, a.scales.k, ATTN_DTYPE_INT32);
         break;
+    case FORWARD_V_SCALE_DTYPE:
+        is_made = a.scales.v != NULL && !attn_role_is_mla(the_role);
+        if (is_made) a.scales.v = of_type(&b, a.scales.v, ATTN_DTYPE_INT32);
+        break;
     default:
         is_made = 0;
     }
@@ -531,8 +538,9 @@ static void one_mistake(check_t *c) {
     k.problem.features |= c->can.features & (is_sink                         ? ATTN_F_SINK
                                              : mistake == FORWARD_SLOPE_ROWS ? ATTN_F_ALIBI
                                                                              : 0);
-    if (mistake == FORWARD_SCALE_DTYPE && (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) &&
-        attn_role_has_cache(k.problem.role))
+    the_role = k.problem.role;
+    if ((mistake == FORWARD_SCALE_DTYPE || mistake == FORWARD_V_SCALE_DTYPE) &&
+        (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) && attn_role_has_cache(k.problem.role))
         k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
     check_run(c, shim_make(c->backend, &bad_ops), &k, NULL);
     if (num_made == 0) check_skip(c, "cannot be made with this backend");

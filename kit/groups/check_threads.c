@@ -190,6 +190,8 @@ static void bad_calls(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
     if (status == ATTN_OK) status = kit_run_outputs(&x);
     if (status == ATTN_OK) status = kit_run_arguments(&x);
     if (status != ATTN_OK) return;
+    if (c->memory->kind == NULL) /* metadata that nothing was built in */
+        ops->forward(x.instance, &x.args, &x.space, c->memory->stream, &e);
     for (int i = 0; i < 8; i++) {
         attn_batch_t b = x.batch;
         attn_forward_t a = x.args;
