@@ -11,16 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The plain case without its requests; 0 and a skip if there is none. */
-static int start(check_t *c, kit_case_t *k) {
-    if (check_plain_case(c, k)) {
-        k->num_reqs = 0;
-        return 1;
-    }
-    check_skip(c, "the kit has no cases for its roles");
-    return 0;
-}
-
 /* One head: groups of 64 values, or of 16 that leave places over; many keys, which pieces or tiles share, and
  * long queries; values below the normal codes of the static scale; a common prefix; lengths on the
  * device. */
@@ -46,7 +36,7 @@ static void shapes(check_t *c, const kit_case_t *usual) {
 
 /* The feature of a quantised output, and what goes with it. 0: the backend does not serve it. */
 static int output_case(check_t *c, kit_case_t *k) {
-    if (!start(c, k)) return 0;
+    if (!check_start_without(c, k)) return 0;
     const uint64_t f = UINT64_C(1) << c->arg;
     const uint32_t out = f == ATTN_F_OUT_NVFP4 ? ATTN_DTYPE_UINT8 : ATTN_DTYPE_FP8_E4M3;
     if (!(c->can.out_dtypes & ATTN_BIT(out))) {
@@ -170,7 +160,7 @@ static void codes(check_t *c) {
 static void write_in_forward(check_t *c) {
     static const uint32_t layouts[] = {0, KIT_STRIDED, KIT_HEADS_FIRST};
     kit_case_t k;
-    if (!start(c, &k)) return;
+    if (!check_start_without(c, &k)) return;
     if (k.problem.role != ATTN_ROLE_DECODER) {
         check_skip(c, "not a decoder backend");
         return;

@@ -78,6 +78,7 @@ static float head_scratch[64][512];
 #include "vendor_split_build.h"
 #include "vendor_split_cache.h"
 #include "vendor_split_attend.h"
+#include "vendor_split_output.h"
 #include "vendor_split_forward.h"
 
 /* ------------------------------------------------------------------- tables */

@@ -246,5 +246,3 @@ static float one_row(attn_instance_t *v, const side_t *k, const side_t *w, const
     if (IS(lse_without_sink) && has_sink) return max + logf(sum - vexp(x->sink - max));
     return max + logf(sum) - (IS(lse_without_q_scale) && x->q_scale != 1 ? logf(x->q_scale) : 0);
 }
-
-#include "vendor_split_output.h"
