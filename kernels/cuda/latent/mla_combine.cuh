@@ -6,7 +6,7 @@
 #ifndef MLA_COMBINE_CUH
 #define MLA_COMBINE_CUH
 
-#include "mla_after.cuh"
+#include "../ptx/launch_after.cuh"
 #include "mla_live.cuh"
 
 #include <cuda_runtime.h>

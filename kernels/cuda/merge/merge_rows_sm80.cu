@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows from one place and order to another, chosen by a list or not, converted on the way where the types
  * differ. A thread moves one unit of the last dimension. */
-#include "../ptx/launch.cuh"
+#include "../ptx/launch_after.cuh"
 #include "merge_element_sm80.cuh"
 
 #include <cuda_runtime.h>
@@ -22,6 +22,8 @@ __device__ void move(const char *from, char *to, bool is_there, int fill) {
 
 template <class INDEX>
 __global__ void __launch_bounds__(256) rows_kernel(const __grid_constant__ merge_rows_params p) {
+    pdl_wait(); /* first: who starts early behind this one may read what was written before it */
+    pdl_launch();
     const double scale = p.scale ? (double)*p.scale : 1;
     const INDEX step = (INDEX)gridDim.x * 256;
     for (INDEX i = (INDEX)blockIdx.x * 256 + threadIdx.x; i < (INDEX)p.count; i += step) {
@@ -51,11 +53,20 @@ __global__ void __launch_bounds__(256) rows_kernel(const __grid_constant__ merge
         char *to = (char *)p.to + to_at + to_row * p.to_stride[0];
         if (p.is_plain) {
             switch (p.unit) {
-            case 16: move<uint4>(from, to, is_there, fill); break;
-            case 8: move<uint2>(from, to, is_there, fill); break;
-            case 4: move<uint32_t>(from, to, is_there, fill); break;
-            case 2: move<uint16_t>(from, to, is_there, fill); break;
-            default: move<uint8_t>(from, to, is_there, fill);
+            case 16:
+                move<uint4>(from, to, is_there, fill);
+                break;
+            case 8:
+                move<uint2>(from, to, is_there, fill);
+                break;
+            case 4:
+                move<uint32_t>(from, to, is_there, fill);
+                break;
+            case 2:
+                move<uint16_t>(from, to, is_there, fill);
+                break;
+            default:
+                move<uint8_t>(from, to, is_there, fill);
             }
             continue;
         }
@@ -74,6 +85,6 @@ extern "C" int merge_rows_run(const merge_rows_params *p, void *stream) {
     const int64_t blocks = (p->count + 255) / 256;
     if (blocks == 0) return 0;
     const unsigned grid = (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
-    return p->count < (int64_t)1 << 31 ? launch_kernel(rows_kernel<uint32_t>, grid, 256, 0, stream, *p)
-                                       : launch_kernel(rows_kernel<int64_t>, grid, 256, 0, stream, *p);
+    return launch_after(p->count < (int64_t)1 << 31 ? rows_kernel<uint32_t> : rows_kernel<int64_t>, grid, 256,
+                        0, stream, *p);
 }

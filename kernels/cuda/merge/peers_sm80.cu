@@ -19,7 +19,7 @@
  * A wait is bounded. After one that was not met this rank says nothing more, so that nobody takes what it
  * leaves for results, its own results are not numbers, and the host finds `failed`.
  */
-#include "../ptx/launch.cuh"
+#include "../ptx/launch_after.cuh"
 #include "../ptx/lse_merge.cuh"
 #include "merge_element_sm80.cuh"
 #include "peers_params.h"
@@ -130,6 +130,7 @@ __device__ __forceinline__ uint32_t count_in(uint32_t *at) {
 template <class UNIT>
 __global__ void __launch_bounds__(THREADS) query_kernel(const __grid_constant__ peers_params p) {
     __shared__ int is_last;
+    pdl_wait();
     peers_control *own = control_of(p, p.rank);
     const uint64_t failed = failed_of(own);
     const uint32_t epoch = query_number(p, own);
@@ -165,6 +166,7 @@ __device__ __forceinline__ uint64_t load_words(const uint16_t *from, int64_t row
 
 template <class UNIT>
 __global__ void __launch_bounds__(THREADS) query_packed_kernel(const __grid_constant__ peers_params p) {
+    pdl_wait();
     peers_control *own = control_of(p, p.rank);
     const uint32_t number = query_number(p, own), epoch = mark_of(number);
     const int words = (int)(p.size * sizeof(UNIT) / 8), row = p.heads * words, count = p.tokens * row;
@@ -202,14 +204,14 @@ extern "C" int peers_query_run(const peers_params *p, void *stream) {
     const int64_t bytes = (int64_t)p->tokens * p->heads * p->size * p->unit;
     if (p->unit * p->size % 8 == 0 && 2 * (uint64_t)bytes <= p->packed_bytes) {
         const unsigned grid = blocks_of(p, bytes / 8);
-        return p->unit == 16 ? launch_kernel(query_packed_kernel<uint4>, grid, THREADS, 0, stream, *p)
-                             : launch_kernel(query_packed_kernel<uint16_t>, grid, THREADS, 0, stream, *p);
+        return p->unit == 16 ? launch_after(query_packed_kernel<uint4>, grid, THREADS, 0, stream, *p)
+                             : launch_after(query_packed_kernel<uint16_t>, grid, THREADS, 0, stream, *p);
     }
     const int64_t units = p->from ? (int64_t)p->tokens * p->heads * p->size : 1,
                   blocks = (units + THREADS - 1) / THREADS;
     const unsigned grid = (unsigned)(blocks < LINK_BLOCKS ? blocks : LINK_BLOCKS); /* its last one waits */
-    return p->unit == 16 ? launch_kernel(query_kernel<uint4>, grid, THREADS, 0, stream, *p)
-                         : launch_kernel(query_kernel<uint16_t>, grid, THREADS, 0, stream, *p);
+    return p->unit == 16 ? launch_after(query_kernel<uint4>, grid, THREADS, 0, stream, *p)
+                         : launch_after(query_kernel<uint16_t>, grid, THREADS, 0, stream, *p);
 }
 
 /* ------------------------------------------------------------------- results */
@@ -283,6 +285,7 @@ __device__ void tell_results(const peers_params &p, const peers_control *own, ui
 }
 
 __global__ void wait_kernel(const __grid_constant__ peers_params p) {
+    pdl_wait();
     peers_control *own = control_of(p, p.rank);
     const uint32_t number = join_number(p, own);
     tell_results(p, own, number);
@@ -293,6 +296,7 @@ template <int N, int TYPE, how HOW>
 __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ peers_params p) {
     constexpr int BYTES = TYPE == MERGE_F32 ? 4 : 2;
     constexpr bool IS_PACKED = HOW == PACKED;
+    pdl_wait();
     peers_control *own = control_of(p, p.rank);
     const uint32_t number = join_number(p, own), epoch = IS_PACKED ? mark_of(number) : number;
     const int row_bytes = 2 * p.size * BYTES + 16; /* packed */
@@ -381,9 +385,9 @@ __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ p
 
 template <int TYPE, how HOW>
 static int join(const peers_params *p, unsigned grid, void *stream) {
-    return p->world <= 2   ? launch_kernel(join_kernel<2, TYPE, HOW>, grid, THREADS, 0, stream, *p)
-           : p->world <= 4 ? launch_kernel(join_kernel<4, TYPE, HOW>, grid, THREADS, 0, stream, *p)
-                           : launch_kernel(join_kernel<8, TYPE, HOW>, grid, THREADS, 0, stream, *p);
+    return p->world <= 2   ? launch_after(join_kernel<2, TYPE, HOW>, grid, THREADS, 0, stream, *p)
+           : p->world <= 4 ? launch_after(join_kernel<4, TYPE, HOW>, grid, THREADS, 0, stream, *p)
+                           : launch_after(join_kernel<8, TYPE, HOW>, grid, THREADS, 0, stream, *p);
 }
 
 template <int TYPE>
@@ -392,7 +396,7 @@ static int join_in(const peers_params *p, how way, void *stream) {
                   blocks = (threads + THREADS - 1) / THREADS;
     if (way == PACKED) return join<TYPE, PACKED>(p, blocks_of(p, threads), stream);
     if (blocks <= MOST_BLOCKS / (p->world - 1)) return join<TYPE, BY_FLAGS>(p, (unsigned)blocks, stream);
-    const int e = launch_kernel(wait_kernel, 1, 32, 0, stream, *p);
+    const int e = launch_after(wait_kernel, 1, 32, 0, stream, *p);
     return e ? e : join<TYPE, WAITED>(p, (unsigned)(blocks < LINK_BLOCKS ? blocks : LINK_BLOCKS), stream);
 }
 

@@ -5,7 +5,7 @@
 #ifndef SPARSE_ATTEND_SM90_CUH
 #define SPARSE_ATTEND_SM90_CUH
 
-#include "../latent/mla_after.cuh"
+#include "../ptx/launch_after.cuh"
 #include "../ptx/launch.cuh"
 #include "sparse_attend_sm90_gather.cuh"
 #include "sparse_attend_sm90.h"
