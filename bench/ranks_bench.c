@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ranks_bench: a layer over two GPUs beside the same layer on one, joined over NCCL (doc/parallel.md), a
+ * ranks_bench: a layer over several GPUs beside the same layer on one, joined over NCCL (doc/parallel.md), a
  * thread a rank. Decode is a captured graph of 8 layers over caches that do not fit into L2; a prompt is
  * enqueued layer by layer. Prints the time of a layer of the slower rank, and its parts: attention of one
- * rank, which is one GPU's over half of the keys (of a prompt: half of one GPU's); what the kernels beside it
+ * rank, which is one GPU's over its share of the keys (of a prompt: that part of one GPU's); what the kernels beside it
  * take, from a layer that leaves its exchanges out; and the exchanges, by the difference and alone. Of a
- * decode also a layer whose exchanges go through the memory of peers, with what it takes over half of the
- * keys. MiB: metadata and workspace of a rank. ATTN_CONFIG says where the plugins are, and with
- * rank_part_bytes into which parts a prompt is cut.
+ * decode also a layer whose exchanges go through the memory of peers, with what it takes over that share of
+ * the keys. MiB: metadata and workspace of a rank. A row with projections has them in the layer, on ranks those
+ * of all heads; behind it stands what they take for all heads and for a rank's own, by the difference of two
+ * layers over 64 keys. ATTN_CONFIG says where the plugins are, and with rank_part_bytes into which parts a
+ * prompt is cut.
  *
- *     ranks_bench [row ..]      all rows, or those whose names contain one of the words
+ *     ranks_bench [-n RANKS] [row ..]      2 ranks; all rows, or those whose names contain one of the words
  */
 #include <attn/attn_comm_nccl.h>
 
 #include <stdlib.h>
 
-enum { WORLD = 2, LAYERS = 8, ROUNDS = 12, MOST_CACHES = 8, LIMIT_MS = 10000 };
+enum { MOST_WORLD = 8, LAYERS = 8, ROUNDS = 12, MOST_CACHES = 8, WEIGHTS = 4, LIMIT_MS = 10000 };
 
 typedef struct row {
     const char *name;
     uint32_t role, heads, kv_heads, size, interleave; /* 0: 16 */
     int32_t reqs, len, query;                         /* query: new tokens of a request */
     double target;                                    /* of one GPU's time by two GPUs' */
+    int projects;                                     /* latent attention: from and to what is not absorbed */
 } row_t;
 #define GQA .role = ATTN_ROLE_DECODER, .heads = 32, .kv_heads = 8, .size = 128
 #define MLA .role = ATTN_ROLE_MLA, .heads = 128, .size = 576
@@ -34,6 +37,8 @@ static const row_t rows[] = {
     {"decode 32/8 heads of 128, 64 x 4096", GQA, .reqs = 64, .len = 4096, .query = 1},
     {"decode 32/8 heads of 128, 256 x 1024", GQA, .reqs = 256, .len = 1024, .query = 1},
     {"latent 128 heads, absorbed, 1 x 131072", MLA, .reqs = 1, .len = 131072, .query = 1, .target = 1.5},
+    {"latent 128 heads, with projections, 1 x 131072", MLA, .reqs = 1, .len = 131072, .query = 1,
+     .projects = 1},
     {"latent 128 heads, absorbed, 8 x 16384", MLA, .reqs = 8, .len = 16384, .query = 1},
     {"prompt 32/8 heads of 128, 1 x 2048, runs of 64", GQA, .interleave = 64, .reqs = 1, .len = 2048,
      .query = 2048},
@@ -77,16 +82,18 @@ typedef struct rig {
     tensor_t query, output, table, cache[MOST_CACHES];
     int32_t *starts, *lens;
     cudaStream_t stream;
-    void *memory[16], *host;
+    void *memory[32], *host, *weights[WEIGHTS];
     int taken;
+    uint64_t weight_bytes;
     char *room[2]; /* of exchanges alone */
     double microseconds, exchanges;
     attn_error_t error;
 } rig_t;
 
-static attn_context_t *contexts[WORLD];
+static int ranks = 2;
+static attn_context_t *contexts[MOST_WORLD];
 static double last_megabytes; /* of the rank that was opened last */
-static ncclComm_t comms[WORLD];
+static ncclComm_t comms[MOST_WORLD];
 static pthread_barrier_t barrier;
 
 static void need(rig_t *r, int code) {
@@ -162,8 +169,9 @@ static void open_rig(rig_t *r, uint32_t heads) {
     p.num_heads = heads, p.num_kv_heads = row->kv_heads, p.head_size = row->size,
     p.block_size = (uint32_t)page_of(row);
     p.scale = 0.1;
-    p.features = (r->is_captured ? ATTN_F_CAPTURE : 0) | (is_mla ? ATTN_F_LATENT : 0);
+    p.features = (r->is_captured ? ATTN_F_CAPTURE : 0) | (is_mla && !row->projects ? ATTN_F_LATENT : 0);
     if (is_mla) p.kv_lora_rank = 512, p.qk_rope_head_dim = 64;
+    if (row->projects) p.qk_nope_head_dim = p.v_head_dim = 128;
     p.max_num_seqs = (uint32_t)row->reqs, p.max_num_batched_tokens = (uint32_t)tokens;
     p.max_model_len = (uint32_t)r->len, p.num_blocks = (uint32_t)(row->reqs * columns);
     if (r->world > 1) {
@@ -193,11 +201,14 @@ static void open_rig(rig_t *r, uint32_t heads) {
         for (uint32_t d = 0; d < shape.ndim; d++)
             c->shape[d] = shape.shape[d], c->strides[d] = shape.byte_strides[d] * 8 / shape.dtype.bits;
     }
-    const uint64_t query = (uint64_t)tokens * heads * row->size * 2;
+    const int64_t in = row->projects ? 128 + 64 : row->size, out = row->projects ? 128
+                                                                   : is_mla      ? 512
+                                                                                 : row->size;
+    const uint64_t query = (uint64_t)(tokens * heads * in) * 2;
     char *q = take(r, query);
     fill(q, query);
-    const int64_t out = is_mla ? 512 : row->size;
-    r->args.query = tensor(r, &r->query, q, ATTN_DTYPE_BFLOAT16, 3, tokens, heads, row->size);
+    r->args.query = tensor(r, &r->query, q, ATTN_DTYPE_BFLOAT16, 3, tokens, heads, in);
+    r->weight_bytes = needed.weight_bytes;
     r->args.output = tensor(r, &r->output, take(r, (uint64_t)(tokens * heads * out) * 2), ATTN_DTYPE_BFLOAT16,
                             3, tokens, heads, out);
     const int32_t entries = row->reqs * columns;
@@ -226,6 +237,20 @@ static void open_rig(rig_t *r, uint32_t heads) {
     cuda(cudaDeviceSynchronize(), "opening");
 }
 
+/* Weights of several layers, so that none finds its own in L2. Collective. */
+static void prepare(rig_t *r) {
+    const int64_t rows = r->args.query->shape[1] * (128 + 128);
+    for (int i = 0; i < WEIGHTS && r->row->projects; i++) {
+        ATTN_INIT(attn_weights_t, w);
+        tensor_t t;
+        char *at = take(r, (uint64_t)rows * 512 * 2);
+        fill(at, (uint64_t)rows * 512 * 2);
+        w.kv_b_proj = tensor(r, &t, at, ATTN_DTYPE_BFLOAT16, 2, rows, 512, 1);
+        w.weight_space = r->weights[i] = take(r, r->weight_bytes), w.weight_space_bytes = r->weight_bytes;
+        need(r, attn_layer_prepare_weights(r->layer, &w, r->stream, &r->error));
+    }
+}
+
 static void close_rig(rig_t *r) {
     cuda(cudaDeviceSynchronize(), "closing");
     attn_layer_destroy(r->layer);
@@ -240,6 +265,7 @@ static void close_rig(rig_t *r) {
 static void layers(rig_t *r, int count) {
     for (int i = 0; i < count; i++) {
         r->args.kv_cache = &r->cache[i % r->num_caches].t;
+        r->args.weight_space = r->weights[i % WEIGHTS], r->args.weight_space_bytes = r->weight_bytes;
         need(r, attn_layer_forward(r->layer, &r->args, &r->space, r->stream, &r->error));
     }
 }
@@ -247,7 +273,7 @@ static void layers(rig_t *r, int count) {
 /* The messages of a layer and nothing else. */
 static void exchanges(rig_t *r, int count) {
     const int64_t tokens = tokens_of(r->row), heads = r->args.query->shape[1];
-    const uint64_t query = (uint64_t)(tokens * heads * r->row->size) * 2,
+    const uint64_t query = (uint64_t)(tokens * heads * r->args.query->shape[2]) * 2,
                    results = (uint64_t)(tokens * heads * r->args.output->shape[2]) * 2,
                    lse = (uint64_t)(tokens * heads) * 4;
     attn_comm_t *c = &r->comm;
@@ -337,6 +363,7 @@ static void *run_rank(void *user) {
     mute.all_gather = mute_gather, mute.all_to_all = mute_exchange, mute.reduce_scatter = mute_sum;
     mute.wait = mute_wait;
     need(r, attn_group_set_comm(r->group, r->leaves_out ? &mute : &r->comm, r->join, &r->error));
+    prepare(r);
     need(r, attn_group_build_metadata(r->group, &r->batch, &r->space, r->stream, &r->error));
     r->is_mute = r->leaves_out;
     r->microseconds = measure(r, layers, count, r->is_captured);
@@ -344,38 +371,49 @@ static void *run_rank(void *user) {
     return NULL;
 }
 
-/* One GPU: all heads over `len` keys. */
-static double alone(const row_t *row, int32_t len) {
+/* One GPU: `heads` heads over `len` keys. */
+static double alone_of(const row_t *row, uint32_t heads, int32_t len) {
     rig_t r = {.row = row, .world = 1, .len = len};
-    open_rig(&r, row->heads);
+    open_rig(&r, heads);
+    prepare(&r);
     need(&r, attn_group_build_metadata(r.group, &r.batch, &r.space, r.stream, &r.error));
     const double us = measure(&r, layers, r.is_captured ? LAYERS : 1, r.is_captured);
     close_rig(&r);
     return us;
 }
+static double alone(const row_t *row, int32_t len) {
+    return alone_of(row, row->heads, len);
+}
 
-/* Two GPUs: the slower rank's layer, and exchanges; exchange NULL: without them. by_peers: through memory. */
+/* What the projections of `heads` heads take. */
+static double projections(const row_t *row, uint32_t heads) {
+    row_t absorbed = *row;
+    absorbed.projects = 0;
+    return alone_of(row, heads, 64) - alone_of(&absorbed, heads, 64);
+}
+
+/* All GPUs: the slowest rank's layer, and exchanges; exchange NULL: without them. by_peers: through memory. */
 static double together(const row_t *row, uint32_t join, double *exchange, int by_peers) {
-    static rig_t rigs[WORLD];
-    pthread_t threads[WORLD];
+    static rig_t rigs[MOST_WORLD];
+    pthread_t threads[MOST_WORLD];
     double us = 0;
     if (exchange != NULL) *exchange = 0;
-    for (int i = 0; i < WORLD; i++) {
-        rigs[i] = (rig_t){.row = row, .world = WORLD, .rank = i, .len = row->len, .join = join};
+    for (int i = 0; i < ranks; i++) {
+        rigs[i] = (rig_t){.row = row, .world = ranks, .rank = i, .len = row->len, .join = join};
         rigs[i].leaves_out = exchange == NULL && !by_peers, rigs[i].by_peers = by_peers;
-        open_rig(&rigs[i], row->heads / WORLD);
+        open_rig(&rigs[i], row->heads / (uint32_t)ranks);
     }
-    for (int i = 0; i < WORLD; i++)
+    for (int i = 0; i < ranks; i++)
         pthread_create(&threads[i], NULL, run_rank, &rigs[i]);
-    for (int i = 0; i < WORLD; i++)
+    for (int i = 0; i < ranks; i++)
         pthread_join(threads[i], NULL);
-    for (int i = 0; i < WORLD; i++) {
+    for (int i = 0; i < ranks; i++) {
         if (rigs[i].microseconds > us) us = rigs[i].microseconds;
         if (exchange != NULL && rigs[i].exchanges > *exchange) *exchange = rigs[i].exchanges;
         cuda(cudaSetDevice(i), "device");
         close_rig(&rigs[i]);
     }
-    for (int i = 0; i < WORLD; i++) /* when the groups of all ranks are closed */
+    for (int i = 0; i < ranks; i++) /* when the groups of all ranks are closed */
         if (by_peers) attn_comm_nccl_end(&rigs[i].nccl);
     return us;
 }
@@ -384,14 +422,14 @@ static void meet(void) {
     ncclUniqueId id;
     ncclResult_t state = ncclGetUniqueId(&id);
     ncclGroupStart();
-    for (int r = 0; r < WORLD && state == ncclSuccess; r++) {
+    for (int r = 0; r < ranks && state == ncclSuccess; r++) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
         cuda(cudaSetDevice(r), "device");
-        ncclCommInitRankConfig(&comms[r], WORLD, id, r, &config);
+        ncclCommInitRankConfig(&comms[r], ranks, id, r, &config);
     }
     ncclGroupEnd();
-    for (int r = 0; r < WORLD; r++) {
+    for (int r = 0; r < ranks; r++) {
         do
             ncclCommGetAsyncError(comms[r], &state);
         while (state == ncclInProgress);
@@ -405,34 +443,39 @@ static void meet(void) {
 int main(int argc, char **argv) {
     attn_error_t error = {.struct_size = sizeof error};
     struct cudaDeviceProp prop;
-    int count = 0, version = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count < WORLD) {
-        fprintf(stderr, "ranks_bench: needs two CUDA devices, here are %d\n", count);
+    int count = 0, version = 0, first = 1;
+    if (argc > 2 && strcmp(argv[1], "-n") == 0) ranks = atoi(argv[2]), first = 3;
+    if (ranks < 2 || ranks > MOST_WORLD) {
+        fprintf(stderr, "ranks_bench: give 2 to %d ranks\n", MOST_WORLD);
+        return 1;
+    }
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count < ranks) {
+        fprintf(stderr, "ranks_bench: needs %d CUDA devices, here are %d\n", ranks, count);
         return 77;
     }
-    for (int r = 0; r < WORLD; r++)
+    for (int r = 0; r < ranks; r++)
         if (attn_context_create(NULL, &contexts[r], &error) != ATTN_OK) {
             fprintf(stderr, "ranks_bench: %s\n", error.text);
             return 1;
         }
-    pthread_barrier_init(&barrier, NULL, WORLD);
+    pthread_barrier_init(&barrier, NULL, ranks);
     meet();
     cuda(cudaGetDeviceProperties(&prop, 0), "device");
     ncclGetVersion(&version);
     printf("%d x %s, NCCL %d.%d.%d; microseconds of a layer, bfloat16, pages of 64 or of a run\n"
            "%-50s %8s %8s %6s %6s | %9s %7s %9s %6s | %8s %6s %6s | %6s | %8s %6s %6s\n",
-           WORLD, prop.name, version / 10000, version / 100 % 100, version % 100, "", "one GPU", "two",
+           ranks, prop.name, version / 10000, version / 100 % 100, version % 100, "", "one GPU", "ranks",
            "ratio", "target", "attention", "kernels", "exchanges", "alone", "red.-sc.", "ratio", "alone",
            "MiB", "peers", "ratio", "over");
     for (int i = 0; i < NUM_ROWS; i++) {
         const row_t *row = &rows[i];
-        int is_wanted = argc < 2;
-        for (int k = 1; k < argc; k++)
+        int is_wanted = argc <= first;
+        for (int k = first; k < argc; k++)
             is_wanted |= strstr(row->name, argv[k]) != NULL;
         if (!is_wanted) continue;
         double exchange, other;
         const double one = alone(row, row->len),
-                     part = row->query == 1 ? alone(row, row->len / WORLD) : one / WORLD,
+                     part = row->query == 1 ? alone(row, row->len / ranks) : one / ranks,
                      two = together(row, ATTN_JOIN_ALL_TO_ALL, &exchange, 0),
                      mute = together(row, ATTN_JOIN_ALL_TO_ALL, NULL, 0),
                      sum = together(row, ATTN_JOIN_REDUCE_SCATTER, &other, 0),
@@ -441,10 +484,13 @@ int main(int argc, char **argv) {
                row->name, one, two, one / two, row->target, part, mute - part, two - mute, exchange, sum,
                one / sum, other, last_megabytes);
         printf(" | %8.1f %6.2f %6.1f", peers, one / peers, peers - part);
+        if (row->projects)
+            printf(" | projections of %u heads %.1f, of %u %.1f", row->heads, projections(row, row->heads),
+                   row->heads / (uint32_t)ranks, projections(row, row->heads / (uint32_t)ranks));
         printf("\n");
         fflush(stdout);
     }
-    for (int r = 0; r < WORLD; r++)
+    for (int r = 0; r < ranks; r++)
         attn_context_destroy(contexts[r]);
     return 0; /* the communicators end with the process */
 }

@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two ranks, two GPUs, two processes: the memory of peers that attn_comm_nccl.h shares by CUDA's handles,
- * against one rank in double (semantics 8.6). Needs two devices that reach each other. */
+/* Ranks as processes with a GPU each: the memory of peers that attn_comm_nccl.h shares by CUDA's handles,
+ * against one rank in double (semantics 8.6): two of them, and four where there are as many devices. */
 #include "../layer/ranks_world.h"
 #include "ranks_cases.h"
 
 #include <attn/attn_comm_nccl.h>
+
+#include <signal.h>
 #include <sys/wait.h>
 
-enum { WORLD = 2, NUM_CASES = 2 * NUM_GPU_CASES };
+enum { NUM_CASES = 2 * NUM_GPU_CASES };
+
+/* What a rank is given: its number, and pipes: for NCCL's id, which rank 0 writes for each of the others, for
+ * its report, and for the word that all are through. */
+struct place {
+    int world, rank, id[MAX_WORLD][2], tell[2], done[2];
+};
 
 /* What a rank tells the test: by a pipe, since it is another process. */
 struct report {
@@ -29,34 +37,37 @@ static int watched_exchange(void *ctx, const void *send, void *recv, uint64_t by
     return exchange_of_nccl(ctx, send, recv, bytes, stream, error);
 }
 
-static int begin_nccl(int rank, int to_other, int from_other, ncclComm_t *nccl) {
+static int begin_nccl(const struct place *at, ncclComm_t *nccl) {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    if (rank == 0 && (ncclGetUniqueId(&id) != ncclSuccess || write(to_other, &id, sizeof id) != sizeof id))
-        return 0;
-    if (rank == 1 && read(from_other, &id, sizeof id) != sizeof id) return 0;
-    ncclResult_t state = ncclCommInitRankConfig(nccl, WORLD, id, rank, &config);
+    if (at->rank == 0 && ncclGetUniqueId(&id) != ncclSuccess) return 0;
+    for (int r = 1; r < at->world && at->rank == 0; r++)
+        if (write(at->id[r][1], &id, sizeof id) != sizeof id) return 0;
+    if (at->rank > 0 && read(at->id[at->rank][0], &id, sizeof id) != sizeof id) return 0;
+    ncclResult_t state = ncclCommInitRankConfig(nccl, at->world, id, at->rank, &config);
     while (state == ncclInProgress)
         ncclCommGetAsyncError(*nccl, &state);
     return state == ncclSuccess;
 }
 
 /* Everything that a rank does; it ends with the process. */
-static void rank_process(int rank, uint64_t seed, int to_other, int from_other, int tell) {
+static void rank_process(const struct place *at, uint64_t seed) {
     static struct report all;
     attn_error_t error = ERROR_INIT;
     attn_context_t *context;
     ncclComm_t nccl = NULL;
     attn_comm_nccl_t n[NUM_CASES + 1];
     attn_comm_t comm;
+    const int rank = at->rank, world = at->world;
     int count = 0;
     char name[16];
     snprintf(name, sizeof name, "cuda:%d", rank);
-    if (cudaGetDeviceCount(&count) == cudaSuccess && count >= WORLD && cudaSetDevice(rank) == cudaSuccess &&
-        attn_device_parse(name, &rank_device, &error) == ATTN_OK &&
-        begin_nccl(rank, to_other, from_other, &nccl))
+    if (cudaGetDeviceCount(&count) == cudaSuccess && count >= world && cudaSetDevice(rank) == cudaSuccess &&
+        attn_device_parse(name, &rank_device, &error) == ATTN_OK && begin_nccl(at, &nccl))
         all.has_devices = 1;
+    for (int i = 0; i < NUM_CASES; i++)
+        all.worst[i] = 9;
     for (int i = 0; i < NUM_CASES && all.has_devices; i++) {
         struct rank_world w;
         context = rank_context_of("reference, flash, triton_like, mla",
@@ -64,7 +75,7 @@ static void rank_process(int rank, uint64_t seed, int to_other, int from_other, 
         cudaStream_t stream;
         cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
         rank_stream = stream;
-        if (make_rank_world(&w, &gpu_cases[i / 2], WORLD, context, seed + (uint64_t)i, &error) != ATTN_OK)
+        if (make_rank_world(&w, &gpu_cases[i / 2], world, context, seed + (uint64_t)i, &error) != ATTN_OK)
             break;
         char *output = malloc((size_t)w.tokens * w.c.heads * (size_t)w.value_size * 8);
         float *lse = malloc((size_t)w.tokens * w.c.heads * 4);
@@ -74,7 +85,7 @@ static void rank_process(int rank, uint64_t seed, int to_other, int from_other, 
         exchange_of_nccl = comm.all_to_all, comm.all_to_all = watched_exchange;
         exchanges = 0;
         if (code == ATTN_OK)
-            code = run_rank(&w, context, w.c.backend, w.c.dtype, WORLD, rank, &comm, w.c.seq, output, lse,
+            code = run_rank(&w, context, w.c.backend, w.c.dtype, world, rank, &comm, w.c.seq, output, lse,
                             &error);
         all.code[i] = code;
         all.reaches[i] = last_peers == ATTN_OK ? 1 + exchanges : 0;
@@ -87,43 +98,51 @@ static void rank_process(int rank, uint64_t seed, int to_other, int from_other, 
         attn_context_destroy(context);
         cudaStreamDestroy(stream);
     }
-    if (write(tell, &all, sizeof all) != (ssize_t)sizeof all) _exit(1);
-    char done = 0; /* the other is through too, and its memory may go */
-    if (write(to_other, &done, 1) != 1 || read(from_other, &done, 1) != 1) _exit(1);
+    if (write(at->tell[1], &all, sizeof all) != (ssize_t)sizeof all) _exit(1);
+    char done = 0; /* the others are through too, and their memory may go */
+    if (read(at->done[0], &done, 1) != 1) _exit(1);
     for (int i = 0; i < NUM_CASES && all.has_devices; i++)
         attn_comm_nccl_end(&n[i]);
     if (nccl != NULL) ncclCommDestroy(nccl);
     _exit(0);
 }
 
-int main(void) {
-    const uint64_t seed = tap_seed();
-    int pipes[2][2], tells[WORLD][2];
-    struct report r[WORLD];
-    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-    if (pipe(pipes[0]) != 0 || pipe(pipes[1]) != 0) bail_out("pipe");
-    for (int rank = 0; rank < WORLD; rank++) { /* before this process has touched a device */
-        if (pipe(tells[rank]) != 0) bail_out("pipe");
+/* 0: there are not so many devices, or they do not work together. */
+static int run_world(int world, uint64_t seed) {
+    struct place at = {.world = world};
+    struct report r[MAX_WORLD];
+    int tells[MAX_WORLD], done[MAX_WORLD], have_devices = 0;
+    for (int rank = 1; rank < world; rank++)
+        if (pipe(at.id[rank]) != 0) bail_out("pipe");
+    for (int rank = 0; rank < world; rank++) {
+        if (pipe(at.tell) != 0 || pipe(at.done) != 0) bail_out("pipe");
+        at.rank = rank, tells[rank] = at.tell[0], done[rank] = at.done[1];
         fflush(NULL);
         const pid_t pid = fork();
         if (pid < 0) bail_out("fork");
-        if (pid == 0) rank_process(rank, seed, pipes[rank][1], pipes[1 - rank][0], tells[rank][1]);
-        close(tells[rank][1]);
+        if (pid == 0) rank_process(&at, seed);
+        close(at.tell[1]), close(at.done[0]);
     }
-    for (int rank = 0; rank < WORLD; rank++) {
+    for (int rank = 0; rank < world; rank++) {
         memset(&r[rank], 0, sizeof r[rank]);
-        if (read(tells[rank][0], &r[rank], sizeof r[rank]) != (ssize_t)sizeof r[rank])
+        if (read(tells[rank], &r[rank], sizeof r[rank]) != (ssize_t)sizeof r[rank]) {
             diag("rank %d said nothing", rank);
+            for (int i = 0; i < NUM_CASES; i++)
+                r[rank].worst[i] = 9;
+        }
+        have_devices |= r[rank].has_devices;
     }
+    for (int rank = 0; rank < world; rank++)
+        if (write(done[rank], "", 1) != 1) diag("rank %d has ended", rank);
     while (wait(NULL) > 0)
         ;
-    if (!r[0].has_devices && !r[1].has_devices)
-        skip_all("no two CUDA devices, or NCCL does not start on them");
-    for (int i = 0; i < NUM_CASES; i++)
-        for (int rank = 0; rank < WORLD; rank++) {
+    for (int rank = 0; rank < world; rank++)
+        close(tells[rank]), close(done[rank]);
+    for (int i = 0; i < NUM_CASES && have_devices; i++)
+        for (int rank = 0; rank < world; rank++) {
             ok(r[rank].worst[i] < gpu_cases[i / 2].tolerance &&
                    r[rank].bias[i] < RANK_MOST_BIAS * gpu_cases[i / 2].tolerance,
-               "%s, rank %d%s, %s (%.1e, mean %.1e) %s", gpu_cases[i / 2].backend, rank,
+               "%s, rank %d of %d%s, %s (%.1e, mean %.1e) %s", gpu_cases[i / 2].backend, rank, world,
                i % 2 != 0 ? " in parts" : "", gpu_cases[i / 2].what, r[rank].worst[i], r[rank].bias[i],
                r[rank].code[i] != ATTN_OK ? r[rank].text : "");
             if (r[rank].reaches[i] == 0)
@@ -131,5 +150,15 @@ int main(void) {
             else
                 ok(r[rank].reaches[i] == 1, "results did not go through NCCL");
         }
+    return have_devices;
+}
+
+/* Ranks begin before this process has touched a device. */
+int main(void) {
+    const uint64_t seed = tap_seed();
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    signal(SIGPIPE, SIG_IGN);
+    if (!run_world(2, seed)) skip_all("no two CUDA devices, or NCCL does not start on them");
+    if (!run_world(MAX_WORLD, seed)) diag("no %d CUDA devices", MAX_WORLD);
     return tap_done();
 }

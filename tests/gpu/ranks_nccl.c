@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Context parallelism over two CUDA devices of one process, a thread a rank, joined over NCCL: every family
- * and form against one rank in double on the CPU (semantics 8), a captured step, ranks that do not come or
- * lose their communicator; and layers on two devices without ranks, whichever device is current. */
+/* Context parallelism over the CUDA devices of one process, a thread a rank, joined over NCCL: every family
+ * and form over two, and over four where there are as many, against one rank in double on the CPU (semantics
+ * 8); over two a captured step, ranks that do not come or lose their communicator; and layers on two devices
+ * without ranks, whichever device is current. */
 #include "../layer/ranks_world.h"
 #include "ranks_cases.h"
 
@@ -10,27 +11,26 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-enum { WORLD = 2, LIMIT_MS = 20000, SHORT_MS = 1500 };
+enum { WORLD = 2, LIMIT_MS = 20000, SHORT_MS = 1500 }; /* WORLD: where it is not said */
 
-static attn_device_t devices[WORLD] = {{.struct_size = sizeof devices[0]},
-                                       {.struct_size = sizeof devices[0]}};
-static attn_context_t *contexts[WORLD];
+static attn_device_t devices[MAX_WORLD];
+static attn_context_t *contexts[MAX_WORLD];
 
 /* One communicator of NCCL for each device. */
-static void meet(ncclComm_t *comms) {
+static void meet(ncclComm_t *comms, int world) {
     ncclUniqueId id;
-    ncclResult_t states[WORLD] = {ncclSuccess};
+    ncclResult_t states[MAX_WORLD] = {ncclSuccess};
     if (ncclGetUniqueId(&id) != ncclSuccess) bail_out("NCCL does not start");
     ncclGroupStart();
-    for (int r = 0; r < WORLD; r++) {
+    for (int r = 0; r < world; r++) {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
         cudaSetDevice(r);
         comms[r] = NULL;
-        ncclCommInitRankConfig(&comms[r], WORLD, id, r, &config);
+        ncclCommInitRankConfig(&comms[r], world, id, r, &config);
     }
     ncclGroupEnd();
-    for (int r = 0; r < WORLD; r++) {
+    for (int r = 0; r < world; r++) {
         do
             ncclCommGetAsyncError(comms[r], &states[r]);
         while (states[r] == ncclInProgress);
@@ -38,10 +38,10 @@ static void meet(ncclComm_t *comms) {
     }
 }
 
-static void part(ncclComm_t *comms) {
-    for (int r = 0; r < WORLD; r++)
+static void part(ncclComm_t *comms, int world) {
+    for (int r = 0; r < world; r++)
         if (comms[r] != NULL) ncclCommFinalize(comms[r]);
-    for (int r = 0; r < WORLD; r++) {
+    for (int r = 0; r < world; r++) {
         ncclResult_t state = ncclInProgress;
         while (comms[r] != NULL && state == ncclInProgress)
             if (ncclCommGetAsyncError(comms[r], &state) != ncclSuccess) break;
@@ -73,34 +73,34 @@ static void *run_job(void *user) {
     cudaSetDevice(j->current);
     j->code = attn_comm_nccl_init(&n, j->nccl, LIMIT_MS, &comm, &j->error);
     if (j->code == ATTN_OK)
-        j->code = run_rank(j->w, contexts[j->rank], j->w->c.backend, j->w->c.dtype, WORLD, j->rank, &comm,
-                           j->w->c.seq, j->output, j->lse, &j->error);
+        j->code = run_rank(j->w, contexts[j->rank], j->w->c.backend, j->w->c.dtype, j->w->world, j->rank,
+                           &comm, j->w->c.seq, j->output, j->lse, &j->error);
     cudaGetDevice(&j->left);
     return NULL;
 }
 
-/* The largest difference over both ranks; is_crossed: each thread has the other's device current. */
+/* The largest difference over all ranks; is_crossed: each thread has the next one's device current. */
 static double run_devices(struct rank_world *w, ncclComm_t *comms, int is_crossed) {
-    struct job jobs[WORLD];
-    pthread_t threads[WORLD];
+    struct job jobs[MAX_WORLD];
+    pthread_t threads[MAX_WORLD];
     double worst = 0;
     const size_t rows = (size_t)w->tokens * w->c.heads;
-    for (int r = 0; r < WORLD; r++) {
+    for (int r = 0; r < w->world; r++) {
         rank_own_device[r] = &devices[r];
         jobs[r] = (struct job){.w = w,
                                .nccl = comms[r],
                                .rank = r,
-                               .current = is_crossed ? 1 - r : r,
+                               .current = is_crossed ? (r + 1) % w->world : r,
                                .error = ERROR_INIT,
                                .output = malloc(rows * (size_t)w->value_size * 8 + 8),
                                .lse = malloc(rows * 4 + 8)};
         pthread_create(&threads[r], NULL, run_job, &jobs[r]);
     }
-    for (int r = 0; r < WORLD; r++) {
+    for (int r = 0; r < w->world; r++) {
         pthread_join(threads[r], NULL);
         rank_own_device[r] = NULL;
     }
-    for (int r = 0; r < WORLD; r++) {
+    for (int r = 0; r < w->world; r++) {
         const struct job *j = &jobs[r];
         double d = j->code == ATTN_OK ? rank_difference(w, r, w->c.dtype, j->output, j->lse) : 9;
         if (j->code != ATTN_OK) diag("rank %d: %s: %s", r, j->error.param, j->error.text);
@@ -114,9 +114,9 @@ static double run_devices(struct rank_world *w, ncclComm_t *comms, int is_crosse
     return worst;
 }
 
-static void families(uint64_t seed) {
-    ncclComm_t comms[WORLD];
-    meet(comms);
+static void families(int world, uint64_t seed) {
+    ncclComm_t comms[MAX_WORLD];
+    meet(comms, world);
     for (size_t i = 0; i < NUM_GPU_CASES; i++) {
         double worst[3] = {0}, crossed = 0;
         struct rank_case c = gpu_cases[i];
@@ -125,7 +125,7 @@ static void families(uint64_t seed) {
         for (c.join = ATTN_JOIN_ALL_TO_ALL; c.join <= ATTN_JOIN_REDUCE_SCATTER; c.join++) {
             struct rank_world w;
             attn_error_t error = ERROR_INIT;
-            if (make_rank_world(&w, &c, WORLD, contexts[0], seed + (uint64_t)i, &error) != ATTN_OK)
+            if (make_rank_world(&w, &c, world, contexts[0], seed + (uint64_t)i, &error) != ATTN_OK)
                 bail_out("%s: one rank: %s", c.what, error.text);
             worst[c.join] = run_devices(&w, comms, 0);
             const double d = run_devices(&w, comms, 1);
@@ -134,11 +134,11 @@ static void families(uint64_t seed) {
         }
         ok(worst[1] < c.tolerance && worst[2] < c.tolerance && crossed < c.tolerance &&
                rank_bias < RANK_MOST_BIAS * c.tolerance,
-           "%s over two devices, %s (all-to-all %.1e, reduce-scatter %.1e, the other's device current %.1e, "
+           "%s over %d devices, %s (all-to-all %.1e, reduce-scatter %.1e, another device current %.1e, "
            "mean %.1e, %.1f s)",
-           c.backend, c.what, worst[1], worst[2], crossed, rank_bias, seconds_now() - start);
+           c.backend, world, c.what, worst[1], worst[2], crossed, rank_bias, seconds_now() - start);
     }
-    part(comms);
+    part(comms, world);
 }
 
 /* ------------------------------------------------- two devices without ranks */
@@ -394,7 +394,7 @@ static void steps_and_losses(void) {
     for (uint32_t join = ATTN_JOIN_ALL_TO_ALL; join <= ATTN_JOIN_REDUCE_SCATTER; join++) {
         struct turn turns[WORLD] = {{0}};
         ncclComm_t comms[WORLD];
-        meet(comms);
+        meet(comms, WORLD);
         for (int r = 0; r < WORLD; r++)
             turns[r].nccl = comms[r];
         run_turns(turns, captured, join);
@@ -402,14 +402,14 @@ static void steps_and_losses(void) {
            "a captured step over two devices, %s, replayed with other lengths (%d and %d of 4 alike) %s%s",
            join == ATTN_JOIN_ALL_TO_ALL ? "all-to-all" : "reduce-scatter", turns[0].count, turns[1].count,
            turns[0].code != ATTN_OK ? turns[0].text : "", turns[1].code != ATTN_OK ? turns[1].text : "");
-        part(comms);
+        part(comms, WORLD);
     }
     static const char *const names[] = {"rank 1 does not come", "the same on default streams, crossed",
                                         "rank 1's communicator is aborted"};
     for (int which = 0; which < 3; which++) {
         struct turn turns[WORLD] = {{0}};
         ncclComm_t comms[WORLD];
-        meet(comms);
+        meet(comms, WORLD);
         for (int r = 0; r < WORLD; r++)
             turns[r].nccl = comms[r], turns[r].is_crossed = which == 1;
         run_turns(turns, which < 2 ? missing : aborted, 0);
@@ -500,18 +500,26 @@ int main(int argc, char **argv) {
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count < WORLD)
         skip_all("ranks_nccl needs two CUDA devices, here are %d", count);
-    for (int r = 0; r < WORLD; r++) {
+    const int most = count < MAX_WORLD ? WORLD : MAX_WORLD;
+    for (int r = 0; r < most; r++) {
         char name[16];
         snprintf(name, sizeof name, "cuda:%d", r);
+        devices[r].struct_size = sizeof devices[r];
         if (attn_device_parse(name, &devices[r], &error) != ATTN_OK) skip_all("%s", error.text);
         contexts[r] = rank_context_of("reference, flash, triton_like, mla", "");
     }
     if (argc == 3) return process(argv[1][0] - '0', argv[2]);
+    const double start = seconds_now();
     without_ranks(seed);
-    families(seed);
+    diag("%.1f s: layers without ranks", seconds_now() - start);
+    families(WORLD, seed);
+    if (most > WORLD) families(most, seed);
+    diag("%.1f s: families", seconds_now() - start);
     steps_and_losses();
+    diag("%.1f s: captured steps, lost ranks", seconds_now() - start);
     processes();
-    for (int r = 0; r < WORLD; r++)
+    diag("%.1f s: processes", seconds_now() - start);
+    for (int r = 0; r < most; r++)
         attn_context_destroy(contexts[r]);
     return tap_done();
 }

@@ -9,7 +9,7 @@
 #include <attn/attn_comm.h>
 #include <attn/draft/attn_device.h>
 
-enum { MAX_REQS = 8, LONGEST = 96, MAX_WORLD = 4 };
+enum { MAX_REQS = 8, LONGEST = 96, MAX_WORLD = 4, MAX_HEADS = 128 /* of all ranks */ };
 
 /* Inputs beside random ones. */
 enum {
@@ -39,7 +39,7 @@ struct rank_world {
     int32_t starts[MAX_REQS + 1], key_starts[MAX_REQS + 1];
     char *query, *key, *value,
         *weights; /* in the case's dtype: [T, heads, D], [keys, kv, D], [keys, kv, Dv] */
-    float sinks[64];
+    float sinks[MAX_HEADS];
     double *want;
     float *want_lse; /* [heads, T] */
 };
@@ -180,7 +180,7 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     ATTN_INIT(attn_space_t, space);
     void *out = NULL, *out_lse = NULL;
     const int heads = (int)p.num_heads, kv = is_mla ? 1 : (int)c->kv_heads, group = (int)c->heads / kv;
-    float sinks[64];
+    float sinks[MAX_HEADS];
     int64_t *slots = malloc(sizeof *slots * (size_t)(w->keys + 1));
     int32_t table[MAX_REQS * LONGEST], local[MAX_REQS];
     char *query = malloc((size_t)w->tokens * (size_t)heads * (size_t)w->query_size * 4 + 64), *cache = NULL;
