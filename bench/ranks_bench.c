@@ -2,14 +2,14 @@
 /*
  * ranks_bench: a layer over several GPUs beside the same layer on one, joined over NCCL (doc/parallel.md), a
  * thread a rank. Decode is a captured graph of 8 layers over caches that do not fit into L2; a prompt is
- * enqueued layer by layer. Prints the time of a layer of the slower rank, and its parts: attention of one
- * rank, which is one GPU's over its share of the keys (of a prompt: that part of one GPU's); what the kernels beside it
- * take, from a layer that leaves its exchanges out; and the exchanges, by the difference and alone. Of a
- * decode also a layer whose exchanges go through the memory of peers, with what it takes over that share of
- * the keys. MiB: metadata and workspace of a rank. A row with projections has them in the layer, on ranks those
- * of all heads; behind it stands what they take for all heads and for a rank's own, by the difference of two
- * layers over 64 keys. ATTN_CONFIG says where the plugins are, and with rank_part_bytes into which parts a
- * prompt is cut.
+ * enqueued layer by layer. Prints the time of a layer of the slowest rank, and its parts: attention of one
+ * rank, which is one GPU's over its share of the keys (of a prompt: that part of one GPU's); what the kernels
+ * beside it take, from a layer that leaves its exchanges out; and the exchanges, by the difference and alone.
+ * Of a decode also a layer whose exchanges go through the memory of peers, with what it takes over that share
+ * of the keys. MiB: metadata and workspace of a rank. A row with projections has them in the layer, on ranks
+ * those of all heads; behind it stands what they take for all heads and for a rank's own, by the difference
+ * of two layers over 64 keys. ATTN_CONFIG says where the plugins are, and with rank_part_bytes into which
+ * parts a prompt is cut.
  *
  *     ranks_bench [-n RANKS] [row ..]      2 ranks; all rows, or those whose names contain one of the words
  */
@@ -392,7 +392,7 @@ static double projections(const row_t *row, uint32_t heads) {
     return alone_of(row, heads, 64) - alone_of(&absorbed, heads, 64);
 }
 
-/* All GPUs: the slowest rank's layer, and exchanges; exchange NULL: without them. by_peers: through memory. */
+/* All GPUs: the slowest rank, and exchanges; exchange NULL: without them. by_peers: through memory. */
 static double together(const row_t *row, uint32_t join, double *exchange, int by_peers) {
     static rig_t rigs[MOST_WORLD];
     pthread_t threads[MOST_WORLD];
