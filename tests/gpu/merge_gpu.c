@@ -319,6 +319,71 @@ static void captured(void) {
     drop(&to), drop(&packed);
 }
 
+/* Kernels that may start while the one before them ends read what it wrote: many gathers by one permutation,
+ * each of what the last one left, and some merges of one state among them. */
+static int chain(const struct twin *rows, struct twin *at, const struct twin *lse, int64_t n, int steps,
+                 void *stream) {
+    int code = ATTN_OK;
+    for (int i = 0; i < steps && code == ATTN_OK; i++) {
+        const DLTensor *from = &at[i % 2].device, *to = &at[1 - i % 2].device;
+        const attn_state_t state = {from, &lse->device};
+        code = i % 8 == 7 ? attn_merge_states(&state, 1, n, NULL, to, NULL, stream, &error)
+                          : attn_rows_gather(from, &rows->device, NULL, to, stream, &error);
+    }
+    return code;
+}
+
+static void chained(void) {
+    enum { ROWS = 8192, SIZE = 256, STEPS = 64 };
+    const int64_t n = ROWS, shape[3] = {ROWS, 1, SIZE}, lse_shape[2] = {1, ROWS};
+    struct twin rows, at[2], lse;
+    void *stream = NULL, *graph = NULL;
+    static int64_t order[ROWS];
+    make(&rows, ATTN_DTYPE_INT64, 1, &n, 1, 0), make(&lse, ATTN_DTYPE_FLOAT32, 2, lse_shape, 1, 0);
+    for (int i = 0; i < 2; i++)
+        make(&at[i], ATTN_DTYPE_FLOAT32, 3, shape, 1, 0);
+    memset(lse.data, 0, lse.bytes);
+    int64_t *next = (int64_t *)(void *)rows.data;
+    for (int i = 0; i < ROWS; i++)
+        next[i] = order[i] = i;
+    for (int i = ROWS - 1; i > 0; i--) {
+        const int64_t j = pick(0, i), x = next[i];
+        next[i] = next[j], next[j] = x;
+    }
+    for (int step = 0; step < STEPS; step++) { /* where each row ends up to come from */
+        static int64_t before[ROWS];
+        memcpy(before, order, sizeof order);
+        for (int i = 0; i < ROWS && step % 8 != 7; i++)
+            order[i] = before[next[i]];
+    }
+    send(&rows), send(&lse);
+    int code = kind->stream_create(0, &stream, &error), wrong[2] = {0, 0};
+    for (int way = 0; way < 2 && code == ATTN_OK; way++) { /* on the stream, and captured */
+        char *got = malloc(at[0].bytes);
+        if (way == 1) code = kind->capture_begin(0, stream, 1, &error);
+        if (way == 1 && code == ATTN_OK) code = chain(&rows, at, &lse, n, STEPS, stream);
+        if (way == 1 && code == ATTN_OK) code = kind->capture_end(0, stream, &graph, &error);
+        for (int round = 0; round < 5 && code == ATTN_OK; round++) {
+            send(&at[0]);
+            kind->synchronize(0, &error);
+            code = way == 0 ? chain(&rows, at, &lse, n, STEPS, stream)
+                            : kind->graph_launch(0, graph, stream, &error);
+            if (code == ATTN_OK) code = kind->copy_from(0, got, at[0].there, at[0].bytes, stream, &error);
+            for (int i = 0; i < ROWS; i++)
+                wrong[way] += memcmp(got + (size_t)i * SIZE * 4, at[0].data + (size_t)order[i] * SIZE * 4,
+                                     SIZE * 4) != 0;
+        }
+        free(got);
+    }
+    ok(code == ATTN_OK && wrong[0] == 0 && wrong[1] == 0,
+       "%d kernels one after the other, each over what the last one wrote (%d and captured %d rows differ) "
+       "%s",
+       STEPS, wrong[0], wrong[1], code != ATTN_OK ? error.text : "");
+    if (graph != NULL) kind->graph_destroy(0, graph);
+    if (stream != NULL) kind->stream_destroy(0, stream);
+    drop(&rows), drop(&at[0]), drop(&at[1]), drop(&lse);
+}
+
 int main(void) {
     const char *dir = getenv("ATTN_TEST_PLUGIN_DIR");
     attn_context_t *context = NULL;
@@ -341,6 +406,7 @@ int main(void) {
     merges(300);
     copies(300);
     captured();
+    chained();
     attn_context_destroy(context);
     return tap_done();
 }
