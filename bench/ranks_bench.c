@@ -17,7 +17,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_WORLD = 8, LAYERS = 8, ROUNDS = 12, MOST_CACHES = 8, WEIGHTS = 4, LIMIT_MS = 10000 };
+enum { MOST_WORLD = 8, LAYERS = 8, ROUNDS = 12, MOST_CACHES = 8, WEIGHTS = 4, LIMIT_MS = 60000 };
 
 typedef struct row {
     const char *name;

@@ -30,32 +30,8 @@ __device__ double lse_of(const merge_state &s, int64_t t, int h) {
     return isinf(x) ? -INFINITY : (double)x;
 }
 
-/* Four neighbours of a row as they lie, of 2 or 4 bytes each: nobody waits for them before they are used. */
-__device__ __forceinline__ uint4 fetch4(const merge_state &s, int64_t at) {
-    uint4 raw = {};
-    if (s.type == MERGE_F32) {
-        raw = *(const uint4 *)((const float *)s.output + at);
-    } else if (s.type == MERGE_F16 || s.type == MERGE_BF16) {
-        const uint2 half = *(const uint2 *)((const uint16_t *)s.output + at);
-        raw.x = half.x, raw.y = half.y;
-    }
-    return raw;
-}
-__device__ __forceinline__ void fetched4(const merge_state &s, const uint4 &raw, int64_t at, double (&x)[4]) {
-    if (s.type == MERGE_F64)
-        merge_load4(s.type, s.output, at, x);
-    else
-        merge_load4(s.type, &raw, 0, x);
-}
-
-/* Of 64 values, two a lane; all lanes ask for the same one. */
-__device__ __forceinline__ double of_all(const double (&x)[2], int i) {
-    return i < 32 ? __shfl_sync(~0u, x[0], i) : __shfl_sync(~0u, x[1], i - 32);
-}
-
 template <int WIDTH>
 __global__ void __launch_bounds__(WARPS * 32) merge_kernel(const __grid_constant__ merge_states_params p) {
-    enum { AHEAD = 4 };
     const int lane = threadIdx.x & 31;
     const int64_t rows = p.tokens * p.heads, step = (int64_t)gridDim.x * WARPS;
     pdl_wait(); /* first: who starts early behind this one may read what was written before it */
@@ -63,55 +39,36 @@ __global__ void __launch_bounds__(WARPS * 32) merge_kernel(const __grid_constant
     for (int64_t row = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5); row < rows; row += step) {
         const int64_t t = row / p.heads;
         const int h = (int)(row - t * p.heads);
-        /* all LSE and the first values are on their way before any is looked at */
-        double lse[2];
-        uint4 raw[AHEAD];
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-            lse[j] = 32 * j + lane < p.num_states ? lse_of(p.states[32 * j + lane], t, h) : -INFINITY;
-        const auto fetch = [&](int from, int c) {
-#pragma unroll
-            for (int u = 0; u < AHEAD; u++)
-                if (WIDTH == 4 && from + u < p.last && c < p.size)
-                    raw[u] = fetch4(p.states[from + u],
-                                    t * p.states[from + u].token + h * p.states[from + u].head + c);
-        };
-        fetch(p.first, lane * WIDTH);
         log_sum s;
         for (int i = 0; i < p.num_states; i++)
-            s.add(of_all(lse, i));
+            s.add(lse_of(p.states[i], t, h));
         if (p.sinks) s.add(p.sinks[h * p.sink]);
         const double total = s.total();
         /* lane i has the weights of states first + i and first + 32 + i */
-        double weight[2];
+        double weight[2] = {0, 0};
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const int i = p.first + 32 * j + lane;
-            const double low = __shfl_sync(~0u, lse[0], i & 31), high = __shfl_sync(~0u, lse[1], i & 31),
-                         x = i < 32 ? low : high;
-            weight[j] = i >= p.last || x == -INFINITY ? 0 : exp(x - total);
+            if (i >= p.last) continue;
+            const double lse = lse_of(p.states[i], t, h);
+            weight[j] = lse == -INFINITY ? 0 : exp(lse - total);
         }
         for (int c0 = 0; c0 < p.size; c0 += 32 * WIDTH) { /* all lanes: shuffles */
             const int c = c0 + lane * WIDTH;
             double sum[WIDTH] = {}, x[WIDTH];
-            for (int from = p.first; from < p.last; from += AHEAD) {
-                if (c0 > 0 || from > p.first) fetch(from, c);
+            for (int i = p.first; i < p.last; i++) {
+                const int k = i - p.first;
+                const double w = __shfl_sync(~0u, weight[k >> 5], k & 31);
+                if (w == 0 || c >= p.size) continue;
+                const merge_state &from = p.states[i];
+                const int64_t at = t * from.token + h * from.head + c;
+                if constexpr (WIDTH == 4)
+                    merge_load4(from.type, from.output, at, x);
+                else
+                    x[0] = merge_load(from.type, from.output, at);
 #pragma unroll
-                for (int u = 0; u < AHEAD; u++) {
-                    const int i = from + u;
-                    if (i >= p.last) break;
-                    const double w = of_all(weight, i - p.first);
-                    if (w == 0 || c >= p.size) continue;
-                    const merge_state &state = p.states[i];
-                    const int64_t at = t * state.token + h * state.head + c;
-                    if constexpr (WIDTH == 4)
-                        fetched4(state, raw[u], at, x);
-                    else
-                        x[0] = merge_load(state.type, state.output, at);
-#pragma unroll
-                    for (int e = 0; e < WIDTH; e++)
-                        sum[e] = __dadd_rn(sum[e], __dmul_rn(w, x[e]));
-                }
+                for (int e = 0; e < WIDTH; e++)
+                    sum[e] = __dadd_rn(sum[e], __dmul_rn(w, x[e]));
             }
             if (c >= p.size) continue;
             const int64_t to = t * p.token + h * p.head + c;
