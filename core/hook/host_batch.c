@@ -12,9 +12,9 @@
 static const struct attni_placed of_batch[ATTNI_BATCH_TENSORS] = {
     ATTNI_PLACED(attn_batch_t, query_start_loc),  ATTNI_PLACED(attn_batch_t, seq_lens),
     ATTNI_PLACED(attn_batch_t, block_table),      ATTNI_PLACED(attn_batch_t, slot_mapping),
-    ATTNI_PLACED(attn_batch_t, positions),        ATTNI_PLACED(attn_batch_t, causal),
-    ATTNI_PLACED(attn_batch_t, mm_prefix_ranges), ATTNI_PLACED(attn_batch_t, rswa_prefix_lens),
-    ATTNI_PLACED(attn_batch_t, encoder_seq_lens), ATTNI_PLACED(attn_batch_t, dcp_local_seq_lens)};
+    ATTNI_PLACED(attn_batch_t, causal),           ATTNI_PLACED(attn_batch_t, mm_prefix_ranges),
+    ATTNI_PLACED(attn_batch_t, rswa_prefix_lens), ATTNI_PLACED(attn_batch_t, encoder_seq_lens),
+    ATTNI_PLACED(attn_batch_t, dcp_local_seq_lens)};
 
 /* Blocks get numbers in the order in which the table names them first. */
 static int renumber(struct attni_host_batch *m, const int32_t *ids, int64_t stride, int64_t block_size,
@@ -130,7 +130,6 @@ static const struct {
                                        {ATTNI_PLACED_AS(attn_forward_t, scales.q, "q_scale"), 0},
                                        {ATTNI_PLACED_AS(attn_forward_t, scales.k, "k_scale"), 0},
                                        {ATTNI_PLACED_AS(attn_forward_t, scales.v, "v_scale"), 0},
-                                       {ATTNI_PLACED_AS(attn_forward_t, scales.prob, "prob_scale"), 0},
                                        {ATTNI_PLACED(attn_forward_t, output_scale), 0},
                                        {ATTNI_PLACED(attn_forward_t, output_block_scale), 1},
                                        {ATTNI_PLACED(attn_forward_t, sinks), 0},

@@ -6,7 +6,7 @@
 
 #include "hook/host_copy.h"
 
-enum { ATTNI_BATCH_TENSORS = 10, ATTNI_FORWARD_TENSORS = 14 };
+enum { ATTNI_BATCH_TENSORS = 9, ATTNI_FORWARD_TENSORS = 13 };
 
 /* A planned batch; zero before its first use. Keeps what its batch points to until the next one. */
 struct attni_host_batch {

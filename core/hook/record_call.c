@@ -318,7 +318,6 @@ const char *attni_record_inputs(const struct attni_record *r) {
                   {"q_scale", a->scales.q, -1},
                   {"k_scale", a->scales.k, -1},
                   {"v_scale", a->scales.v, -1},
-                  {"prob_scale", a->scales.prob, -1},
                   {"output_scale", a->output_scale, -1},
                   {"sinks", a->sinks, -1},
                   {"alibi_slopes", a->alibi_slopes, -1},

@@ -5,7 +5,7 @@
 
 #include "group/group.h"
 
-enum { ATTNI_SCALE_Q, ATTNI_SCALE_K, ATTNI_SCALE_V, ATTNI_SCALE_PROB, ATTNI_NUM_SCALES };
+enum { ATTNI_SCALE_Q, ATTNI_SCALE_K, ATTNI_SCALE_V, ATTNI_NUM_SCALES };
 
 /* One scale: a number, and how the backend gets it. */
 struct attni_scale {

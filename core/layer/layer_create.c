@@ -127,7 +127,7 @@ int attn_layer_create(attn_group_t *group, const char *name, const attn_layer_op
                          strlen(name), LONGEST_NAME);
     if (options != NULL) code = attn_intake(&o, sizeof o, options, "options", error);
     if (code == ATTN_OK)
-        code = attni_reserved_check("attn_layer_options_t", 0, o.reserved,
+        code = attni_reserved_check("attn_layer_options_t", o.reserved0, o.reserved,
                                     sizeof o.reserved / sizeof o.reserved[0], error);
     if (code != ATTN_OK) return code;
     attn_layer_t *made = calloc(1, sizeof *made);

@@ -75,7 +75,6 @@ static int check_forward_place(const attn_group_t *g, const attn_forward_t *a, a
                                                ATTNI_PLACED_AS(attn_forward_t, scales.q, "q_scale"),
                                                ATTNI_PLACED_AS(attn_forward_t, scales.k, "k_scale"),
                                                ATTNI_PLACED_AS(attn_forward_t, scales.v, "v_scale"),
-                                               ATTNI_PLACED_AS(attn_forward_t, scales.prob, "prob_scale"),
                                                ATTNI_PLACED(attn_forward_t, output_scale),
                                                ATTNI_PLACED(attn_forward_t, output_block_scale),
                                                ATTNI_PLACED(attn_forward_t, sinks),

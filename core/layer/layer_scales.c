@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char *const scale_names[ATTNI_NUM_SCALES] = {"q_scale", "k_scale", "v_scale", "prob_scale"};
+static const char *const scale_names[ATTNI_NUM_SCALES] = {"q_scale", "k_scale", "v_scale"};
 
 static int check_number(const char *name, float value, attn_error_t *error) {
     if (!isfinite(value))
@@ -35,7 +35,7 @@ static int check_channels(const attn_layer_t *layer, const DLTensor *t, attn_err
 /* One element, or one per KV head where the problem asks for that. */
 static int check_count(const attn_problem_t *p, int which, int64_t n, attn_error_t *error) {
     const int64_t heads = p->num_kv_heads != 0 ? p->num_kv_heads : p->num_heads;
-    if (n != 1 && (n != heads || which == ATTNI_SCALE_PROB))
+    if (n != 1 && n != heads)
         return attn_fail(error, ATTN_E_INVALID, scale_names[which],
                          "%s has %lld elements; expected 1 or one per KV head (%lld)", scale_names[which],
                          (long long)n, (long long)heads);
@@ -226,8 +226,8 @@ static int resolve_measuring(attn_layer_t *layer, const DLTensor *const given[AT
 }
 
 int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, attn_error_t *error) {
-    const float loaded[ATTNI_NUM_SCALES] = {o->q_scale, o->k_scale, o->v_scale, o->prob_scale};
-    const DLTensor *given[ATTNI_NUM_SCALES] = {o->scales.q, o->scales.k, o->scales.v, o->scales.prob};
+    const float loaded[ATTNI_NUM_SCALES] = {o->q_scale, o->k_scale, o->v_scale};
+    const DLTensor *given[ATTNI_NUM_SCALES] = {o->scales.q, o->scales.k, o->scales.v};
     int code = ATTN_OK;
     if (o->calculate_kv_scales > 1)
         return attn_fail(error, ATTN_E_INVALID, "calculate_kv_scales",
@@ -245,11 +245,6 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
             "calculate_kv_scales measures one number on the first call; a cache of %s needs a scale "
             "for each channel of V: calibrate over many calls (attn_calibration_add, attn calibrate)",
             attn_kv_name(kv));
-    if ((o->prob_scale > 0 && o->prob_scale != 1) || o->scales.prob != NULL)
-        return attn_fail(
-            error, ATTN_E_UNSUPPORTED, "prob_scale",
-            "prob_scale is given, but no backend quantises the probabilities; leave it out: they are "
-            "exact without it");
     if ((layer->group->features & ATTN_F_FP8_ATTENTION) != 0)
         code = load_fp8(layer, o, error);
     else
@@ -271,8 +266,8 @@ int attni_layer_set_scales(attn_layer_t *layer, const attn_layer_options_t *o, a
     return place_numbers(layer, error);
 }
 
-int attn_layer_scales(const attn_layer_t *layer, float *q, float *k, float *v, float *prob) {
-    float *out[ATTNI_NUM_SCALES] = {q, k, v, prob};
+int attn_layer_scales(const attn_layer_t *layer, float *q, float *k, float *v) {
+    float *out[ATTNI_NUM_SCALES] = {q, k, v};
     if (layer == NULL) return ATTN_E_INVALID;
     for (int i = 0; i < ATTNI_NUM_SCALES; i++)
         if (out[i] != NULL) *out[i] = layer->scales[i].value;
@@ -307,9 +302,6 @@ static int check_values(const DLTensor *t, const char *name, attn_error_t *error
 int attni_layer_check_scales(const attn_layer_t *layer, const attn_scales_t *scales, attn_error_t *error) {
     const attn_group_t *g = layer->group;
     const DLTensor *given[] = {scales->q, scales->k, scales->v};
-    if (scales->prob != NULL)
-        return attn_fail(error, ATTN_E_UNSUPPORTED, "prob_scale",
-                         "scales.prob is given, but no backend quantises the probabilities; pass NULL");
     int is_fp8 = (g->features & ATTN_F_FP8_ATTENTION) != 0;
     int is_cache = attn_kv_has_static_scales(g->problem.kv_cache_dtype);
     const int has_channels = attn_kv_has_channel_scales(g->problem.kv_cache_dtype);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 enum { MAX_BACKENDS = 64, MAX_OPTIONS = 256, MAX_RANGES = 256 };
+#define MAGIC_BEFORE_FREEZE UINT64_C(0x3067756c506e7441) /* "AtnPlug0": members moved until 1.0 was frozen */
 
 static int is_name(const char *text) {
     if (!text) return 0;
@@ -28,6 +29,11 @@ static int is_shown(const char *text) {
 static int check_head(const struct attni_plugin *plugin, const attn_plugin_t *raw, size_t size,
                       attn_error_t *error) {
     const size_t first_four = offsetof(attn_plugin_t, abi_minor) + sizeof raw->abi_minor;
+    if ((!size || size >= first_four) && raw->magic == MAGIC_BEFORE_FREEZE)
+        return attn_fail(error, ATTN_E_ABI, "magic",
+                         "%s was built with a header of plugin ABI %u.%u from before its freeze (magic "
+                         "AtnPlug0), whose members lie elsewhere; build it with this libattn's header",
+                         plugin->path, raw->abi_major, raw->abi_minor);
     if ((size && size < first_four) || raw->magic != ATTN_PLUGIN_MAGIC)
         return attn_fail(error, ATTN_E_ABI, "magic",
                          "%s: %s does not start with the plugin magic; it is not a libattn plugin",

@@ -285,14 +285,6 @@ static int check_slots(const struct check *c) {
 /* Members that no backend reads: a caller who sets one would expect an effect. */
 static int check_unserved(const struct check *c) {
     const attn_batch_t *b = c->b;
-    if (b->positions != NULL)
-        REFUSE("positions",
-               "positions is given, but no backend reads it; pass NULL: the positions of a request are "
-               "the last of its seq_len");
-    if (b->is_prefilling_host != NULL)
-        REFUSE("is_prefilling_host",
-               "is_prefilling_host is given, but no backend reads it; pass NULL, and order the "
-               "requests by attn_plan_reorder");
     if (b->dcp_local_seq_lens != NULL && c->p->dcp_world_size <= 1)
         REFUSE("dcp_local_seq_lens",
                "dcp_local_seq_lens is given with dcp_world_size %u; it would be ignored",

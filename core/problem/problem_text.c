@@ -43,9 +43,8 @@ static const struct member members[] = {
     MEMBER(max_model_len, COUNT64, NULL),        MEMBER(num_blocks, COUNT64, NULL),
     MEMBER(kv_lora_rank, COUNT32, NULL),         MEMBER(qk_nope_head_dim, COUNT32, NULL),
     MEMBER(qk_rope_head_dim, COUNT32, NULL),     MEMBER(v_head_dim, COUNT32, NULL),
-    MEMBER(q_pad_num_heads, COUNT32, NULL),      MEMBER(topk, COUNT32, NULL),
-    MEMBER(dcp_world_size, COUNT32, NULL),       MEMBER(dcp_rank, COUNT32, NULL),
-    MEMBER(cp_interleave, COUNT32, NULL),        MEMBER(num_spec_tokens, COUNT32, NULL),
+    MEMBER(topk, COUNT32, NULL),                 MEMBER(dcp_world_size, COUNT32, NULL),
+    MEMBER(dcp_rank, COUNT32, NULL),             MEMBER(cp_interleave, COUNT32, NULL),
     MEMBER(max_mm_ranges, COUNT32, NULL),        MEMBER(max_num_batched_keys, COUNT32, NULL),
 };
 
@@ -96,7 +95,6 @@ int attn_problem_format(const attn_problem_t *problem, char *text, size_t size) 
     int code = attn_intake(&copy, sizeof copy, problem, "problem", NULL);
     if (code != ATTN_OK) return code;
     if (!text && size) return ATTN_E_INVALID;
-    if (copy.reserved0) return ATTN_E_TOO_NEW;
     for (size_t i = 0; i < sizeof copy.reserved / sizeof *copy.reserved; i++)
         if (copy.reserved[i]) return ATTN_E_TOO_NEW; /* there is no text for it */
     size_t length = 0;

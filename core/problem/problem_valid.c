@@ -167,13 +167,6 @@ static int check_limits(const attn_problem_t *p, attn_error_t *error) {
 
 /* Members that no backend reads: a caller who sets one would expect an effect. */
 static int check_unserved(const attn_problem_t *p, attn_error_t *error) {
-    REFUSE_IF(p->q_pad_num_heads, "q_pad_num_heads",
-              "q_pad_num_heads is %u; no backend uses padded query heads: give 0 and num_heads as it is",
-              p->q_pad_num_heads);
-    REFUSE_IF(
-        p->num_spec_tokens, "num_spec_tokens",
-        "num_spec_tokens is %u; no backend reads it: give 0, and the count to attn_plan_reorder_threshold",
-        p->num_spec_tokens);
     REFUSE_IF(p->cp_interleave && p->dcp_world_size <= 1, "cp_interleave",
               "cp_interleave is %u with dcp_world_size %u; without ranks it would be ignored: give 0",
               p->cp_interleave, p->dcp_world_size);
@@ -249,8 +242,6 @@ int attn_problem_check(const attn_problem_t *problem, attn_error_t *error) {
     int code = attn_intake(&copy, sizeof copy, problem, "problem", error);
     if (code != ATTN_OK) return code;
     const attn_problem_t *p = &copy;
-    if (p->reserved0)
-        return attn_fail(error, ATTN_E_TOO_NEW, "reserved0", "reserved0 is %u; it must be 0", p->reserved0);
     for (size_t i = 0; i < sizeof p->reserved / sizeof *p->reserved; i++)
         if (p->reserved[i])
             return attn_fail(error, ATTN_E_TOO_NEW, "reserved", "reserved[%zu] is %u; it must be 0", i,

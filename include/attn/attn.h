@@ -241,8 +241,9 @@ void attn_selection_free(attn_selection_t *selection);
  * a group, its cache shape and its metadata. */
 typedef struct attn_group attn_group_t;
 
-/* Selects and opens; may be slow and may allocate. selection may be NULL; else *selection receives the
- * record, also on failure. [any thread] */
+/* Selects and opens; may be slow and may allocate. device NULL: as attn_device_parse; backend: as
+ * attn_select. selection may be NULL; else *selection receives the record, also on failure, for
+ * attn_selection_free. ATTN_E_UNSUPPORTED: the record has every reason. [any thread] */
 int attn_group_open(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
                     const char *backend, attn_group_t **group, attn_selection_t **selection,
                     attn_error_t *error);
@@ -302,9 +303,9 @@ typedef struct attn_layer_options {
      * cannot be captured. */
     uint32_t calculate_kv_scales;
     const char *kv_sharing_target; /* name of an earlier layer whose cache this one reads; NULL: own cache */
-    /* Checkpoint scales as loaded; 0: absent. Resolved by the rules of semantics 3.3. prob_scale: absent or
-     * 1, since no backend quantises the probabilities. */
-    float q_scale, k_scale, v_scale, prob_scale;
+    /* Checkpoint scales as loaded; 0: absent. Resolved by the rules of semantics 3.3 */
+    float q_scale, k_scale, v_scale;
+    uint32_t reserved0;
     const DLTensor *sinks;        /* float32 [Hq], kept by reference: must outlive the layer */
     const DLTensor *alibi_slopes; /* float32 [Hq], likewise */
     /* Static sink tokens [sink_len, Hkv, D], model dtype, likewise. forward writes them into blocks 1 ..
@@ -313,10 +314,10 @@ typedef struct attn_layer_options {
      * ATTN_F_KV_CONNECTOR every forward writes them. */
     const DLTensor *sink_key;
     const DLTensor *sink_value; /* [sink_len, Hkv, Dv] */
-    /* device tensors that replace the loaded numbers (per head, or engine-owned) */
+    /* tensors where the layer runs that replace the loaded numbers, kept by reference likewise */
     attn_scales_t scales;
     const DLTensor *rel_bias; /* float32 [Hq, 2 m + 1], kept by reference as sinks are (semantics 2.15) */
-    uint64_t reserved[3];
+    uint64_t reserved[4];
 } attn_layer_options_t;
 
 /* Creates a layer. The name ("model.layers.3.self_attn.attn") is unique in the context: a second one is
@@ -343,7 +344,7 @@ const char *attn_layer_kv_sharing_target(const attn_layer_t *layer);
 int attn_layer_index(const char *name, int32_t *index, attn_error_t *error);
 /* The scales in use after loading rules and dynamic calculation; host floats, 1.0 by default. Any pointer may
  * be NULL. [instance] */
-int attn_layer_scales(const attn_layer_t *layer, float *q, float *k, float *v, float *prob);
+int attn_layer_scales(const attn_layer_t *layer, float *q, float *k, float *v);
 
 /* The cache dtype of one layer: `kv_cache_dtype`, or auto if a rule of the list skips it (semantics 3.3): the
  * word "sliding_window" or the layer's index in decimal. [any thread] [pure] */

@@ -21,7 +21,6 @@ extern "C" {
 #define ATTN_DL_FLOAT8_E4M3FN 10 /* DLPack 1.1's type codes */
 #define ATTN_DL_FLOAT8_E5M2 12
 #define ATTN_DL_FLOAT8_E8M0FNU 14
-#define ATTN_DL_FLOAT4_E2M1FN 17
 
 static inline DLDataType attn_dl_dtype(uint32_t dtype) {
     DLDataType t;

@@ -3,7 +3,8 @@
  * attn_plan.h: batch planning and KV-cache accounting on the host, as plain functions over plain arrays.
  * Engines reach them through attn.h; plugins, which link to nothing of libattn, through the host extension
  * ATTN_PLAN_EXTENSION. All are [any thread] [pure] [no alloc]: outputs go to the caller's arrays, whose
- * lengths are said at each parameter. "semantics n.m" is the section of doc/semantics.md (installed in
+ * lengths are said at each parameter, and are written on success only; what is out of range is ATTN_E_INVALID
+ * with the parameter's name. "semantics n.m" is the section of doc/semantics.md (installed in
  * share/doc/libattn) that defines a rule.
  */
 #ifndef ATTN_PLAN_H
@@ -266,7 +267,9 @@ int attn_plan_check_batch(const attn_problem_t *problem, const attn_batch_t *bat
 
 /* ------------------------------------------------------------- for plugins */
 
-#define ATTN_PLAN_EXTENSION "attn.draft.plan/0"
+/* The functions above that plan a batch, from attn_host_t.get_extension(ctx, ATTN_PLAN_EXTENSION): a table
+ * whose struct_size says which of them are there; it lives as long as the process. */
+#define ATTN_PLAN_EXTENSION "attn.ext.plan/1"
 typedef struct attn_plan_table {
     uint32_t struct_size;
     uint32_t reserved0;

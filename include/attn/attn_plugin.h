@@ -45,7 +45,7 @@
 extern "C" {
 #endif
 
-#define ATTN_PLUGIN_MAGIC UINT64_C(0x3067756c506e7441) /* "AtnPlug0" in memory, little endian */
+#define ATTN_PLUGIN_MAGIC UINT64_C(0x3167756c506e7441) /* "AtnPlug1" in memory, little endian */
 #define ATTN_PLUGIN_SYMBOL attn_plugin_v1
 #define ATTN_PLUGIN_SYMBOL_NAME "attn_plugin_v1"
 

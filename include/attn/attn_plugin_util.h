@@ -430,7 +430,6 @@ ATTN_UNUSED static int attn_latent_cache_shape(const attn_problem_t *p, uint32_t
  * included, and its NaN is 0x7f. Names that end in _ are not for use. [pure] */
 #define ATTN_E4M3_MAX 448.0
 #define ATTN_E5M2_MAX 57344.0
-#define ATTN_E2M1_MAX 6.0
 
 static inline uint64_t attn_double_bits_(double x) {
     uint64_t u;

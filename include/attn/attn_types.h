@@ -9,7 +9,8 @@
  *
  * RULES FOR EVERY STRUCT HERE
  *  - The first member is `uint32_t struct_size`: the caller writes sizeof(struct) of the header it was built
- *    with.
+ *    with. Structs without it (attn_scales_t, attn_reason_t, attn_fp8_state_t; in other headers attn_range_t,
+ *    attn_block_size_t, attn_split_t, attn_split3_t, attn_mla_context_t, attn_state_t) never grow.
  *  - Zero means "not given" or "as before", never a choice: start from `attn_problem_t p = {sizeof p};` or
  *    ATTN_INIT(attn_problem_t, p).
  *  - Structs grow only at the end. A reader takes members beyond struct_size as zero, and refuses a longer
@@ -45,7 +46,7 @@
 extern "C" {
 #endif
 
-#define ATTN_ABI_MAJOR 1 /* must match; frozen, see doc/ABI.md */
+#define ATTN_ABI_MAJOR 1 /* must match */
 #define ATTN_ABI_MINOR 0 /* tells readers the age of a header; never asked by a program */
 
 /* Declares and zeroes a struct of TYPE named NAME with its struct_size set. */
@@ -276,7 +277,6 @@ typedef struct attn_problem {
     uint32_t qk_nope_head_dim;  /* P; with ATTN_F_LATENT 0, as v_head_dim */
     uint32_t qk_rope_head_dim;  /* R */
     uint32_t v_head_dim;        /* V */
-    uint32_t q_pad_num_heads;   /* 0; anything else is refused: no backend wants padded heads */
     uint32_t topk;              /* sparse MLA: selected tokens per query, multiple of 128 */
 
     /* context parallelism (attn_comm.h, semantics 8). A backend never sees the first three: the core gathers
@@ -284,12 +284,10 @@ typedef struct attn_problem {
     uint32_t dcp_world_size; /* 0 and 1: off */
     uint32_t dcp_rank;
     uint32_t cp_interleave;  /* tokens; 0: 1. Only with dcp_world_size above 1 */
-    uint32_t reserved0;
-    uint32_t num_spec_tokens; /* 0; anything else is refused: see attn_plan_reorder_threshold */
-    uint32_t max_mm_ranges;   /* spans per request at most; with ATTN_F_MM_PREFIX; 0: 8 */
+    uint32_t max_mm_ranges;  /* spans per request at most; with ATTN_F_MM_PREFIX; 0: 8 */
     /* rows of key and value in a batch at most; with ATTN_F_KEY_LENGTHS; 0: max_num_batched_tokens */
     uint32_t max_num_batched_keys;
-    uint32_t reserved[7];
+    uint32_t reserved[10];
 } attn_problem_t;
 
 /* ------------------------------------------------------------------- reason */
@@ -398,8 +396,8 @@ typedef struct attn_space_needed {
     uint64_t weight_bytes;    /* device memory for prepare_weights, per layer; 0: none */
 } attn_space_needed_t;
 
-/* One set of buffers. Contents are undefined before build_metadata. Several sets may exist for one
- * instance. */
+/* One set of buffers, of the sizes and the alignment that attn_space_needed_t says at least, where it says
+ * they lie. Contents are undefined before build_metadata. Several sets may exist for one instance. */
 typedef struct attn_space {
     uint32_t struct_size;
     uint32_t reserved0;
@@ -435,8 +433,6 @@ typedef struct attn_batch {
 
     const int32_t *query_start_loc_host;  /* [B + 1], non-decreasing, [0] = 0, [B] = T. Required */
     const int32_t *seq_lens_host;         /* [B] total length after this step. Required */
-    /* NULL; anything else is refused: see attn_plan_split, attn_plan_reorder */
-    const uint8_t *is_prefilling_host;
     const uint8_t *causal_host;           /* [B] with ATTN_MASK_PER_REQUEST: 1 causal, 0 full */
     const int32_t *encoder_seq_lens_host; /* [B] encoder_decoder: key lengths */
 
@@ -448,7 +444,6 @@ typedef struct attn_batch {
      * behind: any cleared page */
     const DLTensor *block_table;
     const DLTensor *slot_mapping;     /* int64 [>= T]; negative: do not write */
-    const DLTensor *positions;        /* NULL; anything else is refused: positions follow from the lengths */
     const DLTensor *causal;           /* int32 [B] with ATTN_MASK_PER_REQUEST */
     const DLTensor *mm_prefix_ranges; /* int32 [B, ranges, 2] (start, end) inclusive, padded with (0, 0) */
     const DLTensor *rswa_prefix_lens; /* int32 [B] */
@@ -463,18 +458,17 @@ typedef struct attn_batch {
     /* [B + 1] with ATTN_F_KEY_LENGTHS, required then: first row of each request in key and value, [0] = 0,
      * non-decreasing; seq_lens[r] rows from there are its keys, and what follows them is not read */
     const int32_t *key_start_loc_host;
-    uint64_t reserved[5];
+    uint64_t reserved[7];
 } attn_batch_t;
 
 /* ---------------------------------------------------------------- call args */
 
-/* Scales of quantised tensors: float32 tensors of 1 element (per tensor) or Hkv elements (per head); NULL:
- * 1.0. stored = x / scale, x = stored * scale (semantics 3.2). */
+/* Scales of quantised tensors: float32 tensors of 1 element (per tensor) or Hkv elements (per head), v of
+ * int8_static_v [Hkv, Dv]; NULL: 1.0. stored = x / scale, x = stored * scale (semantics 3.2, 3.8). */
 typedef struct attn_scales {
     const DLTensor *q;
     const DLTensor *k;
     const DLTensor *v;
-    const DLTensor *prob; /* NULL; anything else is refused: no backend quantises the probabilities */
 } attn_scales_t;
 
 /* update_kv_cache: scatter K and V rows of this step into the cache, quantising where the format asks. */
@@ -489,7 +483,7 @@ typedef struct attn_kv_update {
     /* int64 [n]; n decides how many rows are written; negative slots are skipped */
     const DLTensor *slot_mapping;
     attn_scales_t scales;
-    uint64_t reserved[4];
+    uint64_t reserved[5];
 } attn_kv_update_t;
 
 /* forward: one attention call. Rows at and beyond batch.num_actual_tokens are neither read nor written. */
@@ -502,7 +496,7 @@ typedef struct attn_forward {
     const DLTensor *key;
     const DLTensor *value;  /* [>= T, Hkv, Dv]; MLA: k_pe [>= T, R] or [>= T, 1, R] */
     const DLTensor *kv_cache; /* as update_kv_cache; NULL for roles without a cache */
-    const DLTensor *v_cache;
+    const DLTensor *v_cache;  /* with ATTN_F_SEPARATE_KV, as update_kv_cache */
     /* [>= T, Hq, Dv]; MLA: [>= T, N, V], with ATTN_F_LATENT [>= T, N, L]. Written; every row below T. With
      * ATTN_F_OUT_NVFP4 half of the last size, in bytes of two values, the first in the low four bits */
     const DLTensor *output;
@@ -533,7 +527,7 @@ typedef struct attn_forward {
      * v_cache, as update_kv_cache does, and then attended to like all others; each goes to the slot of its
      * own position, or nowhere. NULL: nothing is written */
     const DLTensor *slot_mapping;
-    uint64_t reserved[4];
+    uint64_t reserved[5];
 } attn_forward_t;
 
 /* ATTN_F_FP8_ATTENTION (semantics 7.6): forward reads Q, K and V as e4m3(x / scale) * scale, with the

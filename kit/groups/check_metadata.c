@@ -110,7 +110,6 @@ static int build_and_forget(attn_instance_t *instance, const attn_batch_t *batch
     b.query_start_loc_host = borrow(b.query_start_loc_host, (n + 1) * 4, copies, sizes, &count);
     b.seq_lens_host = borrow(b.seq_lens_host, n * 4, copies, sizes, &count);
     b.causal_host = borrow(b.causal_host, n, copies, sizes, &count);
-    b.is_prefilling_host = borrow(b.is_prefilling_host, n, copies, sizes, &count);
     b.block_table_host =
         borrow(b.block_table_host, n * (size_t)b.block_table_host_stride * 4, copies, sizes, &count);
     b.mm_prefix_ranges_host =

@@ -57,6 +57,7 @@ static void test_variants(void) {
     } cases[] = {
         {"tail_zero", ATTN_OK, ""},
         {"wrong_magic", ATTN_E_ABI, "does not start with the plugin magic"},
+        {"before_freeze", ATTN_E_ABI, "was built with a header of plugin ABI 1.0 from before its freeze"},
         {"short_struct", ATTN_E_ABI, "struct_size is 40, expected"},
         {"size_lie", ATTN_E_ABI, "struct_size is 4096, expected"},
         {"abi_major", ATTN_E_ABI, "was built for plugin ABI 8.0, this libattn has 1.0"},

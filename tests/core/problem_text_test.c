@@ -158,7 +158,6 @@ static void test_check(void) {
     BAD(plain, p.qk_nope_head_dim = 1, "qk_nope_head_dim");
     BAD(plain, p.qk_rope_head_dim = 1, "qk_rope_head_dim");
     BAD(plain, p.v_head_dim = 1, "v_head_dim");
-    BAD(plain, p.q_pad_num_heads = 1, "q_pad_num_heads");
     BAD(plain, p.topk = 128, "topk");
     BAD(mla(), p.kv_lora_rank = 0, "kv_lora_rank");
     BAD(mla(), p.qk_nope_head_dim = 0, "qk_nope_head_dim");
@@ -170,9 +169,6 @@ static void test_check(void) {
     BAD(mla(), p.head_size_v = 512, "head_size_v");
     BAD(mla(), p.sliding_window = 9, "sliding_window");
     BAD(mla(), p.topk = 128, "topk");
-    BAD(mla(), p.q_pad_num_heads = 64, "q_pad_num_heads");
-    BAD(sparse(), p.num_spec_tokens = 1, "num_spec_tokens");
-    BAD(plain, p.num_spec_tokens = 3, "num_spec_tokens");
     BAD(plain, p.cp_interleave = 1, "cp_interleave");
     GOOD(plain, (p.dcp_world_size = 2, p.cp_interleave = 1));
 #define ABSORBED p.features = ATTN_F_LATENT, p.qk_nope_head_dim = p.v_head_dim = 0
@@ -208,7 +204,6 @@ static void test_check(void) {
     BAD(sparse(), p.topk = 100, "topk");
     REFUSED(plain, p.features = UINT64_C(1) << 60, "features", ATTN_E_TOO_NEW);
     REFUSED(plain, p.reserved[6] = 1, "reserved", ATTN_E_TOO_NEW);
-    REFUSED(plain, p.reserved0 = 2, "reserved0", ATTN_E_TOO_NEW);
     REFUSED(plain, p.features = UINT64_C(1) << 25, "features", ATTN_E_TOO_NEW);
     attn_error_t err = ERROR_INIT;
     is_int(attn_problem_check(NULL, &err), ATTN_E_INVALID, "no problem at all");
@@ -318,7 +313,6 @@ static void test_round_trip(void) {
             }
             memcpy((char *)&p + at, &value, 4);
         }
-        p.reserved0 = 0;
         if (isnan(p.scale)) p.scale = 1;
         if (isnan(p.logits_soft_cap)) p.logits_soft_cap = 0;
         attn_problem_format(&p, text, sizeof text);

@@ -37,9 +37,9 @@ static void check_call(const replay_call_t *c, const uint8_t *data, size_t size)
     check_list(c->table, c->num_reqs * c->table_columns);
     check_list(c->ranges, (int64_t)c->num_reqs * c->num_mm_ranges * 2);
     if (c->num_axes > REPLAY_MAX_DIMS || c->num_blocks < 0) abort();
-    const st_tensor_t *const tensors[] = {c->query,   c->key,     c->value,   c->kv_cache,   c->v_cache,
-                                          c->q_scale, c->k_scale, c->v_scale, c->prob_scale, c->output_scale,
-                                          c->sinks,   c->slopes,  c->qq_bias, c->output,     c->lse};
+    const st_tensor_t *const tensors[] = {c->query,   c->key,     c->value,   c->kv_cache,     c->v_cache,
+                                          c->q_scale, c->k_scale, c->v_scale, c->output_scale, c->sinks,
+                                          c->slopes,  c->qq_bias, c->output,  c->lse};
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
         check_tensor(tensors[i], data, size);
 }

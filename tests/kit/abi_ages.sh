@@ -44,6 +44,8 @@ aged "a newer plugin with a longer backend, unused" loads AGED_ATTN -DAGE_BACKEN
 aged "a newer plugin that uses the tail of its table" refused capabilities -DAGE_TABLE=16 -DAGE_USED=1
 aged "a newer plugin that uses the tail of its ops" refused ops -DAGE_OPS=16 -DAGE_USED=1
 aged "a newer plugin that uses the tail of its backend" refused backend -DAGE_BACKEND=16 -DAGE_USED=1
+aged "a plugin of a header before the freeze" refused "aged.so was built with a header of plugin ABI 1.0 from before its freeze" \
+    -DAGE_MAGIC=0x3067756c506e7441
 aged "a plugin of the next minor" loads AGED_ATTN -DAGE_MINOR=1
 aged "a plugin of a far later minor" loads AGED_ATTN -DAGE_MINOR=40 -DAGE_OPS=16 -DAGE_TABLE=16
 tap_done

@@ -3,7 +3,7 @@
  * abi_ages_plugin.c: the example plugin as if built with another header. AGE_OPS, AGE_TABLE and AGE_BACKEND
  * are bytes that the ops, the capabilities and the backend are longer than this header's; AGE_USED puts a 1
  * into that tail. AGE_OLD_OPS makes the ops end before the operations that are optional. AGE_MINOR is the
- * minor that the plugin claims.
+ * minor that the plugin claims, AGE_MAGIC its magic.
  */
 #include "faults/bad.h"
 #include "faults/bad_kernel.h"
@@ -22,6 +22,9 @@
 #endif
 #ifndef AGE_MINOR
 #define AGE_MINOR ATTN_ABI_MINOR
+#endif
+#ifndef AGE_MAGIC
+#define AGE_MAGIC ATTN_PLUGIN_MAGIC
 #endif
 
 static const struct {
@@ -68,7 +71,7 @@ static const struct {
 static const attn_backend_t *const backends[] = {&backend.known};
 
 __attribute__((visibility("default"))) extern const attn_plugin_t attn_plugin_v1;
-const attn_plugin_t attn_plugin_v1 = {.magic = ATTN_PLUGIN_MAGIC,
+const attn_plugin_t attn_plugin_v1 = {.magic = AGE_MAGIC,
                                       .struct_size = sizeof(attn_plugin_t),
                                       .abi_major = ATTN_ABI_MAJOR,
                                       .abi_minor = AGE_MINOR,

@@ -77,7 +77,7 @@ static void test_measured_scales(void) {
     ok(k_scale == 30.0f / 200 && v_scale == 5.0f / 100, "wrote max|K| / 200 = %g and max|V| / 100 = %g",
        (double)k_scale, (double)v_scale);
     float have[2] = {0};
-    attn_layer_scales(layer, NULL, &have[0], &have[1], NULL);
+    attn_layer_scales(layer, NULL, &have[0], &have[1]);
     ok(have[0] == k_scale && have[1] == v_scale, "which are the layer's scales");
     k[0][0][0] = 77;
     is_int(attn_layer_update_kv_cache(layer, &u, &captured, &error), ATTN_OK, "the next call does not wait");

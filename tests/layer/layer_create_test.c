@@ -56,7 +56,7 @@ static void test_names(attn_context_t *context) {
     attn_layer_destroy(NULL);
     ok(attn_layer_name(NULL) == NULL && attn_layer_kind(NULL) == 0 && attn_layer_group(NULL) == NULL &&
            attn_layer_kv_sharing_target(NULL) == NULL &&
-           attn_layer_scales(NULL, NULL, NULL, NULL, NULL) == ATTN_E_INVALID,
+           attn_layer_scales(NULL, NULL, NULL, NULL) == ATTN_E_INVALID,
        "NULL layers have nothing");
     attn_group_close(g);
 }

@@ -149,7 +149,6 @@ static void remember_scales(attn_instance_t *in, const attn_scales_t *s) {
     in->log.q_scale = number(s->q);
     in->log.k_scale = number(s->k);
     in->log.v_scale = number(s->v);
-    in->log.prob_scale = number(s->prob);
 }
 
 static float *element(const DLTensor *t, int64_t i, int64_t j, int64_t k) {

@@ -21,7 +21,7 @@ struct fake_log {
     int table_columns;
     int has_encoder_lens;
     /* the last calls */
-    float q_scale, k_scale, v_scale, prob_scale; /* 1 if not given */
+    float q_scale, k_scale, v_scale; /* 1 if not given */
     const void *sinks, *slopes, *rel_bias, *weight_space, *slots;
     int64_t update_slots[FAKE_MAX], update_count;
 };

@@ -162,7 +162,7 @@ static int run(attn_context_t *context, const attn_device_t *device, const char 
     fetch(device, measured);
     for (int i = 0; i < tokens * HQ * D; i++)
         out[i] = half(output[i]);
-    attn_layer_scales(layer, NULL, &scales[0], &scales[1], NULL);
+    attn_layer_scales(layer, NULL, &scales[0], &scales[1]);
     if (is_shared)
         ok(memcmp(output, again, (size_t)tokens * HQ * D * 2) == 0, "%s: so the layer that reads its cache",
            backend);

@@ -21,18 +21,18 @@ static attn_group_t *group_of(attn_context_t *context, uint32_t kv, uint64_t fea
     return open_group(context, &p, "FAKE_PLAIN");
 }
 
-/* Creates a layer with numbers as loaded and says whether the four scales are what was wanted. */
-static int scales_are(attn_group_t *g, const attn_layer_options_t *o, float q, float k, float v, float prob) {
+/* Creates a layer with numbers as loaded and says whether the three scales are what was wanted. */
+static int scales_are(attn_group_t *g, const attn_layer_options_t *o, float q, float k, float v) {
     attn_layer_t *layer = NULL;
-    float have[4] = {0};
+    float have[3] = {0};
     if (attn_layer_create(g, "l.0", o, &layer, &error) != ATTN_OK) {
         diag("%s: %s", error.param, error.text);
         return 0;
     }
-    attn_layer_scales(layer, &have[0], &have[1], &have[2], &have[3]);
+    attn_layer_scales(layer, &have[0], &have[1], &have[2]);
     attn_layer_destroy(layer);
-    int same = have[0] == q && have[1] == k && have[2] == v && have[3] == prob;
-    if (!same) diag("have %g %g %g %g", (double)have[0], (double)have[1], (double)have[2], (double)have[3]);
+    int same = have[0] == q && have[1] == k && have[2] == v;
+    if (!same) diag("have %g %g %g", (double)have[0], (double)have[1], (double)have[2]);
     return same;
 }
 
@@ -41,39 +41,38 @@ static void test_loading(attn_context_t *context) {
                  *rows = group_of(context, ATTN_KV_INT8_PER_TOKEN_HEAD, 0);
     attn_layer_options_t o = {.struct_size = sizeof o};
     logged[0] = '\0';
-    ok(scales_are(fp8, &o, 1, 1, 1, 1), "nothing loaded: 1");
+    ok(scales_are(fp8, &o, 1, 1, 1), "nothing loaded: 1");
     has_str(logged, "k_scale and v_scale 1.0", "with a warning");
     logged[0] = '\0';
-    ok(scales_are(fp8, NULL, 1, 1, 1, 1), "no options: 1");
+    ok(scales_are(fp8, NULL, 1, 1, 1), "no options: 1");
     is_str(logged, "", "which is said once in a context");
     o.k_scale = 0.5f, o.v_scale = 0.25f;
-    ok(scales_are(fp8, &o, 1, 0.5f, 0.25f, 1), "both loaded: both used");
+    ok(scales_are(fp8, &o, 1, 0.5f, 0.25f), "both loaded: both used");
     o.v_scale = 0;
-    ok(scales_are(fp8, &o, 1, 0.5f, 0.5f, 1), "k alone serves for v");
+    ok(scales_are(fp8, &o, 1, 0.5f, 0.5f), "k alone serves for v");
     o.v_scale = -1;
-    ok(scales_are(fp8, &o, 1, 0.5f, 0.5f, 1), "-1 is absent, too");
+    ok(scales_are(fp8, &o, 1, 0.5f, 0.5f), "-1 is absent, too");
     o.k_scale = -1, o.v_scale = 0.75f;
-    ok(scales_are(fp8, &o, 1, 0.75f, 0.75f, 1), "v alone serves for k");
-    o.q_scale = 2, o.prob_scale = 1;
-    ok(scales_are(fp8, &o, 2, 0.75f, 0.75f, 1), "q, and a prob that changes nothing");
-    ok(scales_are(plain, &o, 1, 1, 1, 1), "an unquantised cache: all 1");
-    ok(scales_are(rows, &o, 1, 1, 1, 1), "a scale per row: all 1");
+    ok(scales_are(fp8, &o, 1, 0.75f, 0.75f), "v alone serves for k");
+    o.q_scale = 2;
+    ok(scales_are(fp8, &o, 2, 0.75f, 0.75f), "q");
+    ok(scales_are(plain, &o, 1, 1, 1), "an unquantised cache: all 1");
+    ok(scales_are(rows, &o, 1, 1, 1), "a scale per row: all 1");
     attn_problem_t sparse = small_problem(ATTN_ROLE_MLA_SPARSE);
     sparse.kv_cache_dtype = ATTN_KV_FP8_DS_MLA;
     sparse.dtype = ATTN_DTYPE_BFLOAT16;
     sparse.kv_lora_rank = 512, sparse.qk_rope_head_dim = 64, sparse.head_size = 576;
     attn_group_t *ds = open_group(context, &sparse, "FAKE_PLAIN");
-    ok(scales_are(ds, &o, 1, 1, 1, 1), "scales in the rows of fp8_ds_mla: all 1");
+    ok(scales_are(ds, &o, 1, 1, 1), "scales in the rows of fp8_ds_mla: all 1");
     attn_group_close(ds);
     o.k_scale = NAN;
     attn_layer_t *layer = NULL;
     BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_INVALID, "k_scale", "NaN");
-    o.k_scale = 0, o.prob_scale = 3;
-    BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_UNSUPPORTED, "prob_scale",
-        "a prob that nobody reads");
-    o.prob_scale = INFINITY;
-    BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_INVALID, "prob_scale", "infinity");
-    o.prob_scale = 0, o.calculate_kv_scales = 2;
+    o.k_scale = 0, o.q_scale = INFINITY;
+    BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_INVALID, "q_scale", "infinity");
+    o.q_scale = 2, o.reserved0 = 1;
+    BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_TOO_NEW, "reserved", "a reserved member");
+    o.reserved0 = 0, o.calculate_kv_scales = 2;
     BAD(attn_layer_create(fp8, "l.0", &o, &layer, &error), ATTN_E_INVALID, "calculate_kv_scales",
         "neither yes nor no");
     attn_group_close(fp8);
@@ -85,17 +84,17 @@ static void test_loading(attn_context_t *context) {
     attn_group_t *quant = open_group(context, &p, "FAKE_PLAIN");
     o = (attn_layer_options_t){.struct_size = sizeof o, .k_scale = 0.5f, .v_scale = 0.5f};
     logged[0] = '\0';
-    ok(scales_are(quant, &o, 1, 0.5f, 0.5f, 1), "an fp8 query without q_scale");
+    ok(scales_are(quant, &o, 1, 0.5f, 0.5f), "an fp8 query without q_scale");
     has_str(logged, "the fp8 query has q_scale 1.0", "is warned about");
     attn_group_close(quant);
     p.kv_cache_dtype = ATTN_KV_AUTO;
     attn_group_t *query_only = open_group(context, &p, "FAKE_PLAIN");
     o.q_scale = 4;
-    ok(scales_are(query_only, &o, 4, 1, 1, 1), "an fp8 query over a plain cache keeps its scale");
+    ok(scales_are(query_only, &o, 4, 1, 1), "an fp8 query over a plain cache keeps its scale");
     attn_group_close(query_only);
     p.kv_cache_dtype = ATTN_KV_INT8_PER_TOKEN_HEAD;
     attn_group_t *query_rows = open_group(context, &p, "FAKE_PLAIN");
-    ok(scales_are(query_rows, &o, 4, 1, 1, 1), "and over a cache with a scale per row");
+    ok(scales_are(query_rows, &o, 4, 1, 1), "and over a cache with a scale per row");
     attn_group_close(query_rows);
 }
 
@@ -112,7 +111,7 @@ static void test_tensors(attn_context_t *context) {
     attn_layer_options_t o = {
         .struct_size = sizeof o, .k_scale = 9, .v_scale = 9, .scales = {.k = s, .v = s1}};
     attn_layer_t *layer = NULL;
-    ok(scales_are(one, &o, 1, 0.5f, 0.25f, 1), "tensors replace numbers");
+    ok(scales_are(one, &o, 1, 0.5f, 0.25f), "tensors replace numbers");
     o.scales = (attn_scales_t){.k = two, .v = two};
     BAD(attn_layer_create(one, "l.0", &o, &layer, &error), ATTN_E_INVALID, "k_scale",
         "per head without the feature");
@@ -128,9 +127,6 @@ static void test_tensors(attn_context_t *context) {
         "three numbers for two heads");
     o.scales = (attn_scales_t){.q = bf16};
     BAD(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_E_INVALID, "q_scale", "bfloat16");
-    o.scales = (attn_scales_t){.prob = s};
-    BAD(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_E_UNSUPPORTED, "prob_scale",
-        "a tensor of prob that nobody reads");
     attn_group_close(one);
     attn_group_close(heads);
 }
@@ -176,26 +172,26 @@ static void test_dynamic(attn_context_t *context) {
     struct buffers buf = alloc_buffers(g);
     attn_layer_options_t o = {.struct_size = sizeof o, .calculate_kv_scales = 1, .k_scale = 9, .v_scale = 9};
     attn_layer_t *layer = NULL;
-    float q = 0, k = 0, v = 0, prob = 0;
+    float q = 0, k = 0, v = 0;
     make_step(&s);
     is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_OK, "a layer that measures");
-    attn_layer_scales(layer, &q, &k, &v, &prob);
+    attn_layer_scales(layer, &q, &k, &v);
     ok(k == 1 && v == 1, "starts from 1, whatever was loaded");
     is_int(attn_group_build_metadata(g, &s.b, &buf.space, NULL, &error), ATTN_OK, "build");
     is_int(attn_layer_forward(layer, &s.f, NULL, NULL, &error), ATTN_OK, "the profiling run");
-    attn_layer_scales(layer, &q, &k, &v, &prob);
+    attn_layer_scales(layer, &q, &k, &v);
     ok(q == 1 && k == 1, "measures nothing");
     is_int(attn_layer_update_kv_cache(layer, &s.u, NULL, &error), ATTN_OK, "the first write");
-    attn_layer_scales(layer, &q, &k, &v, &prob);
+    attn_layer_scales(layer, &q, &k, &v);
     ok(q == 1 && k == 30.0f / 200 && v == 5.0f / 100, "max|K| / 200 and max|V| / 100");
     ok(fake_log_of(g)->k_scale == k && fake_log_of(g)->v_scale == v, "which it already uses");
     is_int(attn_layer_forward(layer, &s.f, &buf.space, NULL, &error), ATTN_OK, "the first forward");
-    attn_layer_scales(layer, &q, &k, &v, &prob);
+    attn_layer_scales(layer, &q, &k, &v);
     ok(q == 50.0f / 200 && fake_log_of(g)->q_scale == q && fake_log_of(g)->k_scale == k, "max|Q| / 200");
     s.q[0][0][0] = 1000, s.k[0][0][0] = 1000;
     attn_layer_update_kv_cache(layer, &s.u, NULL, &error);
     attn_layer_forward(layer, &s.f, &buf.space, NULL, &error);
-    attn_layer_scales(layer, &q, &k, &v, &prob);
+    attn_layer_scales(layer, &q, &k, &v);
     ok(q == 50.0f / 200 && k == 30.0f / 200, "once and for all");
     attn_layer_destroy(layer);
 
@@ -204,12 +200,12 @@ static void test_dynamic(attn_context_t *context) {
     s.k[0][0][1] = INFINITY, s.k[0][0][2] = NAN;
     attn_layer_create(g, "l.0", &o, &layer, &error);
     attn_layer_update_kv_cache(layer, &s.u, NULL, &error);
-    attn_layer_scales(layer, &q, &k, &v, &prob);
+    attn_layer_scales(layer, &q, &k, &v);
     ok(k == 30.0f / 200 && v == 1, "infinities do not count, and all zeros give 1");
     attn_layer_destroy(layer);
 
     o.q_scale = 0.125f;
-    ok(scales_are(g, &o, 0.125f, 9, 9, 1), "a loaded q_scale switches measuring off");
+    ok(scales_are(g, &o, 0.125f, 9, 9), "a loaded q_scale switches measuring off");
 
     /* Tensors are where the numbers go, as on a device, whatever they held before. */
     float numbers[3] = {7, 8, 9}, pair[2] = {1, 1};
@@ -225,7 +221,7 @@ static void test_dynamic(attn_context_t *context) {
     ok(numbers[0] == 50.0f / 200 && numbers[1] == 30.0f / 200 && numbers[2] == 5.0f / 100,
        "they hold what was measured (%g, %g, %g)", (double)numbers[0], (double)numbers[1],
        (double)numbers[2]);
-    attn_layer_scales(layer, &q, &k, &v, &prob);
+    attn_layer_scales(layer, &q, &k, &v);
     ok(q == numbers[0] && k == numbers[1] && v == numbers[2], "as attn_layer_scales says");
     ok(fake_log_of(g)->k_scale == numbers[1] && fake_log_of(g)->q_scale == numbers[0],
        "and the backend reads");
@@ -235,12 +231,12 @@ static void test_dynamic(attn_context_t *context) {
     BAD(attn_layer_create(heads, "l.0", &o, &layer, &error), ATTN_E_INVALID, "k_scale",
         "one number for two heads");
     attn_group_close(heads);
-    o.scales = (attn_scales_t){NULL, NULL, NULL, NULL};
+    o.scales = (attn_scales_t){NULL, NULL, NULL};
     attn_group_close(g);
     free(buf.memory);
     attn_group_t *plain = group_of(context, ATTN_KV_AUTO, 0);
     o.q_scale = 0;
-    ok(scales_are(plain, &o, 1, 1, 1, 1), "nothing to measure for a plain cache");
+    ok(scales_are(plain, &o, 1, 1, 1), "nothing to measure for a plain cache");
     attn_group_close(plain);
 }
 
@@ -266,13 +262,13 @@ static void test_dynamic_fp8_query(attn_context_t *context) {
     is_int(attn_layer_update_kv_cache(layer, &s.u, NULL, &error), ATTN_OK, "its first write");
     if (!is_int(attn_layer_forward(layer, &s.f, &buf.space, NULL, &error), ATTN_OK, "its first forward"))
         diag("%s: %s", error.param, error.text);
-    attn_layer_scales(layer, &q, &k, NULL, NULL);
+    attn_layer_scales(layer, &q, &k, NULL);
     ok(q == 1 && k == 30.0f / 200, "measures keys, not the codes of queries (q_scale %g)", (double)q);
     attn_layer_destroy(layer);
     o.q_scale = 0.25f;
     attn_layer_create(g, "l.0", &o, &layer, &error);
     attn_layer_update_kv_cache(layer, &s.u, NULL, &error);
-    attn_layer_scales(layer, &q, &k, NULL, NULL);
+    attn_layer_scales(layer, &q, &k, NULL);
     ok(q == 0.25f && k == 30.0f / 200, "with the scale of the codes given, too (%g, %g)", (double)q,
        (double)k);
     attn_layer_destroy(layer);
@@ -300,7 +296,7 @@ static void test_latent(attn_context_t *context) {
                           .slot_mapping = tensor(&tslots, slots, ATTN_DTYPE_INT64, 1, 2, 0, 0, 0)};
     is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_OK, "a latent layer that measures");
     is_int(attn_layer_update_kv_cache(layer, &u, NULL, &error), ATTN_OK, "its first write");
-    attn_layer_scales(layer, NULL, &k, &v, NULL);
+    attn_layer_scales(layer, NULL, &k, &v);
     ok(k == 30.0f / 200 && v == 30.0f / 100, "max|kv_c| / 200 and / 100");
     ok(fake_log_of(g)->k_scale == k, "which it already uses");
     attn_layer_destroy(layer);
@@ -359,7 +355,7 @@ static void test_channels(attn_context_t *context) {
     BAD(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_E_UNSUPPORTED, "calculate_kv_scales",
         "scales from the first call");
     o.calculate_kv_scales = 0, o.v_scale = 0.25f, o.k_scale = 3;
-    ok(scales_are(g, &o, 1, 1, 0.25f, 1), "one number for all channels; the rows of K have their own");
+    ok(scales_are(g, &o, 1, 1, 0.25f), "one number for all channels; the rows of K have their own");
     o.k_scale = 0, o.v_scale = 0, o.scales.v = tensor(&all, numbers, ATTN_DTYPE_FLOAT32, 2, 2, size, 0, 0);
     is_int(attn_layer_create(g, "l.0", &o, &layer, &error), ATTN_OK, "a layer");
     static struct step s;
@@ -383,11 +379,11 @@ static void test_constants(void) {
     attn_group_t *g = group_of(context, ATTN_KV_FP8_E4M3, 0);
     attn_layer_options_t o = {.struct_size = sizeof o, .calculate_kv_scales = 1};
     attn_layer_t *layer = NULL;
-    float q = 0, k = 0, v = 0, prob = 0;
+    float q = 0, k = 0, v = 0;
     make_step(&s);
     attn_layer_create(g, "l.0", &o, &layer, &error);
     is_int(attn_layer_update_kv_cache(layer, &s.u, NULL, &error), ATTN_OK, "the first write");
-    attn_layer_scales(layer, &q, &k, &v, &prob);
+    attn_layer_scales(layer, &q, &k, &v);
     ok(k == 30.0F / 60 && v == 5.0F / 2.5F, "max|K| / 60 and max|V| / 2.5 by configuration: %g and %g",
        (double)k, (double)v);
     attn_layer_destroy(layer);

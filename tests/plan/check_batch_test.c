@@ -10,9 +10,9 @@ struct good {
     attn_problem_t p;
     attn_batch_t b;
     int32_t starts[4], lens[3], table[3][8], causal[3], ranges[3][2][2], rswa[3], encoder[3];
-    uint8_t causal_host[3], prefilling[3];
-    int64_t slots[8], positions[8];
-    struct tensor tstarts, tlens, ttable, tslots, tpositions, tcausal, tranges, trswa, tencoder;
+    uint8_t causal_host[3];
+    int64_t slots[8];
+    struct tensor tstarts, tlens, ttable, tslots, tcausal, tranges, trswa, tencoder;
 };
 
 static void make_good(struct good *g, uint32_t role) {
@@ -80,7 +80,6 @@ static void test_counts(void) {
     SPOIL("flags", g->b.flags = 8, "an unknown flag");
     SPOIL("flags", g->b.flags = 1, "a fast build, which nothing reads");
     SPOIL("flags", g->b.flags = 4, "a draft, which nobody heeds");
-    SPOIL("is_prefilling_host", g->b.is_prefilling_host = g->prefilling, "is_prefilling, which nobody reads");
     SPOIL("num_reqs", g->b.num_reqs = -1, "a negative count of requests");
     SPOIL("num_reqs", g->b.num_reqs = 4, "more requests than max_num_seqs");
     SPOIL("num_actual_tokens", g->b.num_actual_tokens = -1, "a negative count of tokens");
@@ -190,8 +189,6 @@ static void test_cache(void) {
     SPOIL("slot_mapping", g->tslots.t.dtype = attn_dl_dtype(ATTN_DTYPE_INT32), "slots of int32");
     SPOIL("query_start_loc", g->tstarts.shape[0] = 3, "a short tensor of starts");
     SPOIL("seq_lens", g->tlens.shape[0] = 2, "a short tensor of lengths");
-    SPOIL("positions", g->b.positions = tensor(&g->tpositions, g->positions, ATTN_DTYPE_INT64, 1, 8, 0, 0, 0),
-          "positions, which nobody reads");
     SPOIL("dcp_local_seq_lens", g->b.dcp_local_seq_lens = &g->tlens.t, "local lengths without ranks");
     SPOIL("seq_lens", g->tlens.t.strides = NULL, "a tensor without strides");
     FINE(g->p.block_size = 0; g->ttable.shape[1] = 1, "before the block size is known rows are not measured");

@@ -23,8 +23,8 @@ typedef struct replay {
     int64_t *slots;
     void *d_output, *d_lse;
     tensor_t starts, lens, encoder_lens, table, rswa, ranges, causal_t, slots_t;
-    tensor_t query, key, value, kv_cache, v_cache, q_scale, k_scale, v_scale, prob_scale, output_scale, sinks,
-        slopes, rel_bias, qq_bias, topk_indices, kv_b_proj, kv_b_proj_scale, output, lse;
+    tensor_t query, key, value, kv_cache, v_cache, q_scale, k_scale, v_scale, output_scale, sinks, slopes,
+        rel_bias, qq_bias, topk_indices, kv_b_proj, kv_b_proj_scale, output, lse;
 } replay_t;
 
 static int out_of_memory(const replay_t *r) {
@@ -242,7 +242,6 @@ static int forward(replay_t *r) {
                   {&r->q_scale, c->q_scale, &a.scales.q},
                   {&r->k_scale, c->k_scale, &a.scales.k},
                   {&r->v_scale, c->v_scale, &a.scales.v},
-                  {&r->prob_scale, c->prob_scale, &a.scales.prob},
                   {&r->output_scale, c->output_scale, &a.output_scale},
                   {&r->qq_bias, c->qq_bias, &a.qq_bias},
                   {&r->topk_indices, c->topk_indices, &a.topk_indices}};

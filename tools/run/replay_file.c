@@ -166,7 +166,6 @@ static int read_tensors(const reader_t *r) {
                   {"q_scale", &c->q_scale, 0, ATTN_DTYPE_FLOAT32, 1, {-1}},
                   {"k_scale", &c->k_scale, 0, ATTN_DTYPE_FLOAT32, 1, {-1}},
                   {"v_scale", &c->v_scale, 0, ATTN_DTYPE_FLOAT32, 1, {-1}},
-                  {"prob_scale", &c->prob_scale, 0, ATTN_DTYPE_FLOAT32, 1, {-1}},
                   {"output_scale", &c->output_scale, 0, ATTN_DTYPE_FLOAT32, 1, {1}},
                   {"sinks", &c->sinks, 0, ATTN_DTYPE_FLOAT32, 1, {hq}},
                   {"alibi_slopes", &c->slopes, 0, ATTN_DTYPE_FLOAT32, 1, {hq}},
@@ -187,10 +186,10 @@ static int read_tensors(const reader_t *r) {
         if (!fits)
             return bad(r, wanted[i].what, "does not have the shape or element type that its problem needs");
     }
-    const st_tensor_t *const scales[] = {c->q_scale, c->k_scale, c->v_scale, c->prob_scale};
+    const st_tensor_t *const scales[] = {c->q_scale, c->k_scale, c->v_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
         if (scales[i] != NULL && scales[i]->shape[0] != 1 && scales[i]->shape[0] != hkv)
-            return bad(r, "q_scale, k_scale, v_scale or prob_scale", "has neither 1 nor num_kv_heads values");
+            return bad(r, "q_scale, k_scale or v_scale", "has neither 1 nor num_kv_heads values");
     const int64_t key_rows = c->key_starts != NULL ? c->key_starts[c->num_reqs] : t;
     if (c->key != NULL && (c->key->shape[0] < key_rows || c->value == NULL || c->value->shape[0] < key_rows))
         return bad(r, "key", "has fewer rows than the batch has keys, or no value beside it");

@@ -30,9 +30,8 @@ typedef struct replay_call {
     int num_axes;
     uint32_t axes[REPLAY_MAX_DIMS];
     /* NULL: not given */
-    const st_tensor_t *query, *key, *value, *kv_cache, *v_cache, *q_scale, *k_scale, *v_scale, *prob_scale,
-        *output_scale, *sinks, *slopes, *rel_bias, *qq_bias, *topk_indices, *kv_b_proj, *kv_b_proj_scale,
-        *output, *lse;
+    const st_tensor_t *query, *key, *value, *kv_cache, *v_cache, *q_scale, *k_scale, *v_scale, *output_scale,
+        *sinks, *slopes, *rel_bias, *qq_bias, *topk_indices, *kv_b_proj, *kv_b_proj_scale, *output, *lse;
 } replay_call_t;
 
 /* How many calls the file has, or a negative ATTN_E_*. */

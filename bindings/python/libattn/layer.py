@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Layer"]
 
-_SCALES = {"q_scale": "q", "k_scale": "k", "v_scale": "v", "prob_scale": "prob"}
+_SCALES = {"q_scale": "q", "k_scale": "k", "v_scale": "v"}
 _TENSORS = (
     *_SCALES,
     "output_scale",
@@ -43,7 +43,7 @@ class Layer:
 
     Options, as in attn_layer_options_t: sinks, alibi_slopes (float32 [Hq]); rel_bias (float32 [Hq, 2 m + 1],
     distances -m to m); sink_key, sink_value (static sink
-    tokens); q_scale, k_scale, v_scale, prob_scale: numbers as loaded, or float32 tensors on the device;
+    tokens); q_scale, k_scale, v_scale: numbers as loaded, or float32 tensors on the device;
     calculate_kv_scales; kv_sharing_target: the name of an earlier layer whose cache this one reads. Tensors
     are kept by reference.
     """
@@ -61,7 +61,6 @@ class Layer:
         q_scale: Any = None,
         k_scale: Any = None,
         v_scale: Any = None,
-        prob_scale: Any = None,
         calculate_kv_scales: bool = False,
         kv_sharing_target: Optional[str] = None,
     ) -> None:
@@ -82,7 +81,6 @@ class Layer:
             ("q_scale", q_scale),
             ("k_scale", k_scale),
             ("v_scale", v_scale),
-            ("prob_scale", prob_scale),
         ):
             if isinstance(scale, (int, float)):
                 setattr(options, member, scale)
@@ -160,12 +158,12 @@ class Layer:
         return text_of(library.attn_layer_kv_sharing_target(self.handle)) or None
 
     @property
-    def scales(self) -> tuple[float, float, float, float]:
-        """(q, k, v, prob) in use; 1.0 by default."""
-        numbers = (ctypes.c_float * 4)()
+    def scales(self) -> tuple[float, float, float]:
+        """(q, k, v) in use; 1.0 by default."""
+        numbers = (ctypes.c_float * 3)()
         at = ctypes.addressof(numbers)
-        library.attn_layer_scales(self.handle, at, at + 4, at + 8, at + 12)
-        return numbers[0], numbers[1], numbers[2], numbers[3]
+        library.attn_layer_scales(self.handle, at, at + 4, at + 8)
+        return numbers[0], numbers[1], numbers[2]
 
     def bind(self, kv_cache: Union[Cache, Any], v_cache: Any = None) -> Layer:
         """The cache that calls use unless they are given one: a Cache, or a tensor with the logical shape and

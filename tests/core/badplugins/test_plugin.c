@@ -229,6 +229,8 @@ ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL =
                                                                        {
 #ifdef VARIANT_wrong_magic
                                                                            .magic = 42,
+#elif defined VARIANT_before_freeze
+    .magic = UINT64_C(0x3067756c506e7441), /* "AtnPlug0" */
 #else
                                                .magic = ATTN_PLUGIN_MAGIC,
 #endif

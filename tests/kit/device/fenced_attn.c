@@ -49,15 +49,14 @@ typedef struct member {
 static const member_t of_batch[] = {
     MEMBER(attn_batch_t, query_start_loc),  MEMBER(attn_batch_t, seq_lens),
     MEMBER(attn_batch_t, block_table),      MEMBER(attn_batch_t, slot_mapping),
-    MEMBER(attn_batch_t, positions),        MEMBER(attn_batch_t, causal),
-    MEMBER(attn_batch_t, mm_prefix_ranges), MEMBER(attn_batch_t, rswa_prefix_lens),
-    MEMBER(attn_batch_t, encoder_seq_lens), MEMBER(attn_batch_t, dcp_local_seq_lens)};
+    MEMBER(attn_batch_t, causal),           MEMBER(attn_batch_t, mm_prefix_ranges),
+    MEMBER(attn_batch_t, rswa_prefix_lens), MEMBER(attn_batch_t, encoder_seq_lens),
+    MEMBER(attn_batch_t, dcp_local_seq_lens)};
 static const member_t of_update[] = {
     MEMBER(attn_kv_update_t, key),          MEMBER(attn_kv_update_t, value),
     MEMBER(attn_kv_update_t, kv_cache),     MEMBER(attn_kv_update_t, v_cache),
     MEMBER(attn_kv_update_t, slot_mapping), MEMBER(attn_kv_update_t, scales.q),
-    MEMBER(attn_kv_update_t, scales.k),     MEMBER(attn_kv_update_t, scales.v),
-    MEMBER(attn_kv_update_t, scales.prob)};
+    MEMBER(attn_kv_update_t, scales.k),     MEMBER(attn_kv_update_t, scales.v)};
 static const member_t of_forward[] = {MEMBER(attn_forward_t, query),
                                       MEMBER(attn_forward_t, key),
                                       MEMBER(attn_forward_t, value),
@@ -68,7 +67,6 @@ static const member_t of_forward[] = {MEMBER(attn_forward_t, query),
                                       MEMBER(attn_forward_t, scales.q),
                                       MEMBER(attn_forward_t, scales.k),
                                       MEMBER(attn_forward_t, scales.v),
-                                      MEMBER(attn_forward_t, scales.prob),
                                       MEMBER(attn_forward_t, output_scale),
                                       MEMBER(attn_forward_t, output_block_scale),
                                       MEMBER(attn_forward_t, sinks),

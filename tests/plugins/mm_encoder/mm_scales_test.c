@@ -101,7 +101,7 @@ static void files(void) {
     ok((attn_group_problem(l.group)->features & ATTN_F_FP8_ATTENTION) != 0,
        "attn_dtype = fp8 reaches the problem");
     int code = attn_layer_create(l.group, "visual.0", NULL, &l.layer, &error);
-    attn_layer_scales(l.layer, &q, &k, &v, NULL);
+    attn_layer_scales(l.layer, &q, &k, &v);
     ok(code == ATTN_OK && q == 0.5f && k == 0.25f && v == 2.0f, "the scales of a layer come from \"layers\"");
     attn_layer_t *other = NULL;
     ok(attn_layer_create(l.group, "visual.1", NULL, &other, &error) == ATTN_OK,
@@ -115,7 +115,7 @@ static void files(void) {
        "an incomplete entry is no entry");
     attn_layer_options_t o = {.struct_size = sizeof o, .q_scale = 3, .k_scale = 4, .v_scale = 5};
     code = attn_layer_create(l.group, "own", &o, &other, &error);
-    attn_layer_scales(other, &q, &k, &v, NULL);
+    attn_layer_scales(other, &q, &k, &v);
     ok(code == ATTN_OK && q == 3 && k == 4 && v == 5, "the engine's scales stand above the file's");
     attn_layer_destroy(other);
     mm_close(&l);
