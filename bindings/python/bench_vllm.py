@@ -4,8 +4,9 @@
     python bench_vllm.py [--prompt 128 --prompt 3000] [--requests 4] [--rounds 3] [--model FOLDER]
     python bench_vllm.py --device cuda [--own-backend FLASH_ATTN] [--graphs FULL_DECODE_ONLY] [--decode 128]
 
-Both engines are alive, each in its own process, and run in turn; the best of the rounds counts. The
-ratio by CPU time means something on a busy machine too.
+Both engines are alive, each in its own process, and run in turn; the best of the rounds counts. Prefill ends
+with the first token of the last request, where decode begins. The ratio by CPU time means something on a busy
+machine too.
 Without --model it is a random Llama of bfloat16: hidden size 1024, 6 layers, 16 query and 4 KV heads of 64; on a
 GPU 16 layers of Llama 3 8B's size (32 query and 8 KV heads of 128), whose weights vLLM makes up.
 """
@@ -90,12 +91,23 @@ def serve(args: Any, backend: str | None) -> None:
         **given,
     )
 
-    def seconds(prompts: list[Any], tokens: int) -> tuple[list[float], list[Any]]:
+    def spent(since: tuple[float, float]) -> list[float]:
+        return [time.perf_counter() - since[0], time.process_time() - since[1]]
+
+    def measure(prompts: list[Any], tokens: int) -> tuple[list[float], list[float], int, list[Any]]:
+        """Seconds until each request has its first token, and after that; the tokens made after it; all."""
         params = SamplingParams(temperature=0, max_tokens=tokens, detokenize=False, ignore_eos=True)
+        core, made, prefill, before = engine.llm_engine, {}, [0.0, 0.0], 0
         start = time.perf_counter(), time.process_time()
-        outputs = engine.generate(prompts, params, use_tqdm=False)
-        spent = [time.perf_counter() - start[0], time.process_time() - start[1]]
-        return spent, [list(o.outputs[0].token_ids) for o in outputs]
+        for i, prompt in enumerate(prompts):
+            core.add_request(str(i), prompt, params)
+        while core.has_unfinished_requests():
+            made |= {o.request_id: list(o.outputs[0].token_ids) for o in core.step()}
+            if not before and len(made) == len(prompts):
+                prefill, before = spent(start), sum(map(len, made.values()))
+                start = time.perf_counter(), time.process_time()
+        later = sum(map(len, made.values())) - before
+        return prefill, spent(start), later, [made[i] for i in sorted(made)]
 
     print("READY", flush=True)
     for line in sys.stdin:
@@ -104,9 +116,7 @@ def serve(args: Any, backend: str | None) -> None:
         prompts = [
             {"prompt_token_ids": [r.randrange(3, VOCABULARY) for _ in range(length)]} for _ in range(requests)
         ]
-        prefill, _ = seconds(prompts, 1)
-        both, tokens = seconds(prompts, decode + 1)
-        print("RESULT " + json.dumps([prefill, both, tokens]), flush=True)
+        print("RESULT " + json.dumps(measure(prompts, decode + 1)), flush=True)
 
 
 def answer(child: subprocess.Popen[str], word: str) -> str:
@@ -194,31 +204,26 @@ def compare(children: dict[str, Any], args: Any) -> None:
     print("| prompt | part | vLLM's own | libattn | ratio | by CPU time | equal tokens |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for length in args.prompt or [128, 3000]:
-        best = {name: [[1e9, 1e9], [1e9, 1e9]] for name in children}
+        # of prefill and decode: by the clock and by CPU time
+        rate = {name: [[0.0, 0.0], [0.0, 0.0]] for name in children}
         equal = total = 0
         for seed in range(args.rounds + 1):
             tokens = []
             for name, child in children.items():
                 child.stdin.write(json.dumps([length, args.decode, seed]) + "\n")
                 child.stdin.flush()
-                prefill, both, made = json.loads(answer(child, "RESULT"))
+                prefill, decode, later, made = json.loads(answer(child, "RESULT"))
                 tokens.append([t for request in made for t in request])
-                if seed:  # the first is a warm-up
-                    for i, spent in enumerate((prefill, both)):
-                        best[name][i] = [min(a, b) for a, b in zip(best[name][i], spent)]
+                for best, n, spent in zip(rate[name], (length * args.requests, later), (prefill, decode)):
+                    if seed:  # the first is a warm-up
+                        best[:] = [max(r, n / s) for r, s in zip(best, spent)]
             equal += sum(a == b for a, b in zip(*tokens))
             total += len(tokens[0])
-        for i, (part, n) in enumerate((("prefill", length), ("decode", args.decode))):
-            own, ours = (
-                [b - p * i for p, b in zip(best[name][0], best[name][i])] for name in ("own", "libattn")
-            )  # decode: what is left of the whole without its prefill
-            if min(*own, *ours) <= 0:
-                print(f"| {length} | {part} | too noisy | | | | {equal} of {total} |", flush=True)
-                continue
-            n *= args.requests
+        for i, part in enumerate(("prefill", "decode")):
+            own, ours = (rate[name][i] for name in ("own", "libattn"))
             print(
-                f"| {length} | {part} | {n / own[0]:.0f} | {n / ours[0]:.0f} | {own[0] / ours[0]:.2f} "
-                f"| {own[1] / ours[1]:.2f} | {equal} of {total} |",
+                f"| {length} | {part} | {own[0]:.0f} | {ours[0]:.0f} | {ours[0] / own[0]:.2f} "
+                f"| {ours[1] / own[1]:.2f} | {equal} of {total} |",
                 flush=True,
             )
 
