@@ -58,6 +58,14 @@ ok "with the numbers" grep -q "decode 3 x 1 of 48: REFERENCE 20.0 us" "$ini"
 wants "which the library reads and obeys" 0 "REFERENCE .*chosen .*attn.ini:[0-9]" select --device cpu \
     --config-file "$tap_scratch/attn.ini" $own
 wants "prints it otherwise" 0 "^priority = REFERENCE, CPU_ATTN" $told $own
+wants "draws them" 0 "" $told --svg "$tap_scratch/tune.svg" $own
+ok "a bar of the best, with its time" grep -q ">20.0 us, 1.00<" "$tap_scratch/tune.svg"
+ok "one of the other, with how much longer it takes" grep -q ">80.0 us, 4.00<" "$tap_scratch/tune.svg"
+ok "for each batch" test "$(grep -c '>REFERENCE<' "$tap_scratch/tune.svg")" -eq 6
+ok "SVG, and complete" sh -c "grep -q '^<svg ' '$tap_scratch/tune.svg' && tail -n 1 '$tap_scratch/tune.svg' | grep -q '^</svg>'"
+wants "what is wrong has no bar" 0 "" $both --state "$tap_scratch/wrong.json" --svg "$tap_scratch/wrong.svg" $own
+ok "but its error" grep -q ">wrong by 1.0e-01<" "$tap_scratch/wrong.svg"
+wants "a picture that cannot be written" 4 "No such file" $told --svg /no/such/a.svg $own
 json "a setting beside the default" rows.1.setting "cpu.num_threads=1" tune --device cpu --time 1 --requests 1 --context 16 \
     --backends CPU_ATTN --no-options --vary cpu.num_threads=1 $own
 json "names are tried by themselves" rows.1.setting "cpu.level=generic" tune --device cpu --time 1 --requests 1 --context 16 \

@@ -18,7 +18,7 @@ static const double hopeless = 20;
 
 typedef struct tune_args {
     problem_args_t problem;
-    const char *device, *requests, *context, *output, *state, *backends;
+    const char *device, *requests, *context, *output, *state, *backends, *svg;
     int64_t milliseconds, prefill_tokens, decode_percent, threads;
     int no_options;
     tool_list_t vary;
@@ -297,7 +297,7 @@ static void print_results(const tune_t *t) {
     }
 }
 
-/* Prints the conclusions, or writes them to --output. */
+/* Prints the conclusions, or writes them to --output; draws --svg. */
 static int conclude(const tune_t *t, const tune_args_t *args, int is_json, int num_measured) {
     char *ini = tune_ini(t);
     int status = ini != NULL ? TOOL_OK : TOOL_SETUP;
@@ -321,6 +321,10 @@ static int conclude(const tune_t *t, const tune_args_t *args, int is_json, int n
             status = TOOL_SETUP;
         } else if (!is_json)
             printf("%s is written: put it into conf.d, or name it in $ATTN_CONFIG\n", args->output);
+    }
+    if (args->svg != NULL && tune_picture(t, args->svg) != 0) {
+        tool_error("--svg: %s: %s", args->svg, strerror(errno));
+        status = TOOL_SETUP;
     }
     free(ini);
     return status;
@@ -347,6 +351,7 @@ int cmd_tune(int argc, char **argv) {
         {"vary", "PLUGIN.KEY=LIST", TOOL_LIST, &args.vary, 0, 0, "also try these values of an option"},
         {"state", "FILE", TOOL_TEXT, &args.state, 0, 0, "keep measurements there, and go on from it"},
         {"output", "FILE", TOOL_TEXT, &args.output, 0, 0, "write the INI file; otherwise it is printed"},
+        {"svg", "FILE", TOOL_TEXT, &args.svg, 0, 0, "write a picture: a bar for each backend and batch"},
         {"device", "NAME", TOOL_TEXT, &args.device, 0, 0, "cpu or cuda:0; by default a GPU if there is one"},
         TOOL_COMMON_OPTIONS(common),
     };

@@ -73,5 +73,7 @@ int tune_rank(const tune_t *t, uint32_t role, int *order);
 char *tune_ini(const tune_t *t);
 json_t *tune_conclusions_json(const tune_t *t);
 json_t *tune_rows_json(const tune_t *t);
+/* tune_picture.c: the measurements as SVG. 0, or -1 with errno. */
+int tune_picture(const tune_t *t, const char *path);
 
 #endif
