@@ -17,8 +17,7 @@
  * After the limit, or an error of NCCL, the ncclComm_t is aborted (ncclCommAbort), which ends what it has
  * on streams; nccl.comm is NULL then, and the engine makes another one and new groups. A thread of its own
  * aborts, since NCCL waits there until graphs that hold its exchanges are destroyed: destroy them, as
- * before an ncclCommDestroy. The call waits for that thread, but no longer than half of the limit, so that
- * where nothing holds it NCCL is through with the old one when the engine makes another.
+ * before an ncclCommDestroy.
  */
 #ifndef ATTN_COMM_NCCL_H
 #define ATTN_COMM_NCCL_H
@@ -54,59 +53,17 @@ ATTN_UNUSED static int64_t attn_comm_nccl_now_(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* A communicator that a thread of its own aborts. */
-typedef struct attn_comm_nccl_ending {
-    pthread_mutex_t lock;
-    ncclComm_t comm;
-    int is_done, is_left; /* is_left: nobody waits any more */
-} attn_comm_nccl_ending_t;
-
-ATTN_UNUSED static void attn_comm_nccl_free_(attn_comm_nccl_ending_t *e) {
-    pthread_mutex_destroy(&e->lock);
-    free(e);
-}
-
-ATTN_UNUSED static void *attn_comm_nccl_end_(void *user) {
-    attn_comm_nccl_ending_t *e = (attn_comm_nccl_ending_t *)user;
-    int is_left;
-    ncclCommAbort(e->comm);
-    pthread_mutex_lock(&e->lock);
-    e->is_done = 1;
-    is_left = e->is_left;
-    pthread_mutex_unlock(&e->lock);
-    if (is_left) attn_comm_nccl_free_(e);
+ATTN_UNUSED static void *attn_comm_nccl_end_(void *comm) {
+    ncclCommAbort((ncclComm_t)comm);
     return NULL;
-}
-
-ATTN_UNUSED static void attn_comm_nccl_end_within_(ncclComm_t comm, int64_t ms) {
-    attn_comm_nccl_ending_t *e = (attn_comm_nccl_ending_t *)calloc(1, sizeof *e);
-    const int64_t until = attn_comm_nccl_now_() + ms;
-    const struct timespec moment = {0, 1000000};
-    pthread_t ends;
-    int is_done = 0, is_left = 0;
-    if (e == NULL) return;
-    pthread_mutex_init(&e->lock, NULL);
-    e->comm = comm;
-    if (pthread_create(&ends, NULL, attn_comm_nccl_end_, e) != 0) {
-        attn_comm_nccl_free_(e);
-        return;
-    }
-    pthread_detach(ends);
-    while (!is_done && !is_left) {
-        pthread_mutex_lock(&e->lock);
-        is_done = e->is_done;
-        if (!is_done && attn_comm_nccl_now_() > until) is_left = e->is_left = 1;
-        pthread_mutex_unlock(&e->lock);
-        if (!is_done && !is_left) nanosleep(&moment, NULL);
-    }
-    if (is_done) attn_comm_nccl_free_(e);
 }
 
 /* The communicator ends here, and what it has on streams too. */
 ATTN_UNUSED static int attn_comm_nccl_abort_(attn_comm_nccl_t *n, int code, attn_error_t *error) {
-    ncclComm_t comm = n->comm;
+    pthread_t ends;
+    if (n->comm != NULL && pthread_create(&ends, NULL, attn_comm_nccl_end_, n->comm) == 0)
+        pthread_detach(ends);
     n->comm = NULL;
-    if (comm != NULL) attn_comm_nccl_end_within_(comm, n->limit_ms / 2);
     return attn_fail(error, code, "comm", "rank %d: %s", n->rank, n->why);
 }
 

@@ -19,8 +19,8 @@
  *
  * Kernels of one rank then wait for kernels of another, so every rank needs a stream of its own that does
  * not wait for the default stream, and between build_metadata and the end of a step nothing may stop the
- * device: no allocation, no first use of a kernel (run with CUDA_MODULE_LOADING=EAGER), no stream that shares
- * a queue of the device with another (CUDA_DEVICE_MAX_CONNECTIONS=32). It serves tests above all.
+ * device: no allocation, no first use of a kernel (run with CUDA_MODULE_LOADING=EAGER). It serves tests
+ * above all.
  */
 #ifndef ATTN_COMM_STAGED_H
 #define ATTN_COMM_STAGED_H

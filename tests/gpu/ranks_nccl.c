@@ -334,7 +334,7 @@ static void *missing(void *user) {
     struct turn *t = user;
     struct side s;
     const struct timespec late = {.tv_sec = SHORT_MS / 1000 + 1};
-    open_side(&s, t->rank, t->nccl, SHORT_MS, 0);
+    open_side(&s, t->rank, t->nccl, LIMIT_MS, 0);
     if (t->is_crossed) {
         s.m.kind->stream_destroy(t->rank, s.stream);
         s.stream = NULL;
@@ -343,6 +343,7 @@ static void *missing(void *user) {
     t->code = build(&s, lens[0]);
     if (t->code == ATTN_OK) t->code = forward(&s);
     t->count = t->code == ATTN_OK;
+    s.nccl.limit_ms = SHORT_MS; /* connecting the ranks may take longer on a busy machine */
     if (t->rank == 1) nanosleep(&late, NULL);
     const double start = seconds_now();
     for (int i = 0; i < 1 + t->rank && t->code == ATTN_OK; i++) {
@@ -359,10 +360,11 @@ static void *missing(void *user) {
 static void *aborted(void *user) {
     struct turn *t = user;
     struct side s;
-    open_side(&s, t->rank, t->nccl, SHORT_MS, 0);
+    open_side(&s, t->rank, t->nccl, LIMIT_MS, 0);
     int code = build(&s, lens[0]);
     if (code == ATTN_OK) code = forward(&s);
     if (code == ATTN_OK) t->count = 1;
+    s.nccl.limit_ms = SHORT_MS;
     if (t->rank == 1) {
         ncclComm_t mine = s.nccl.comm;
         cudaStreamSynchronize((cudaStream_t)s.stream);
@@ -440,11 +442,12 @@ static int process(int rank, const char *hex) {
     while (state == ncclInProgress)
         ncclCommGetAsyncError(nccl, &state);
     if (state != ncclSuccess) bail_out("NCCL, process %d: %s", rank, ncclGetErrorString(state));
-    open_side(&s, rank, nccl, SHORT_MS, 0);
+    open_side(&s, rank, nccl, LIMIT_MS, 0);
     int code = build(&s, lens[0]);
     if (code == ATTN_OK) code = forward(&s);
     if (code == ATTN_OK) code = build(&s, lens[0]); /* both are through the first layer */
     if (code != ATTN_OK) bail_out("process %d: %s", rank, s.error.text);
+    s.nccl.limit_ms = SHORT_MS;
     if (rank == 1) {
         cudaDeviceSynchronize();
         kill(getpid(), SIGKILL);
