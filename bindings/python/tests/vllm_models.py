@@ -69,8 +69,9 @@ def _bloom(t: Any) -> Any:
 
 
 def _deepseek(t: Any) -> Any:
-    mla = {"kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 64}
-    mla.update(v_head_dim=64, num_key_value_heads=4, head_dim=64, first_k_dense_replace=4, n_routed_experts=4)
+    # vLLM's MLA prefill on a GPU serves these sizes alone
+    mla = {"kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+    mla.update(v_head_dim=128, num_key_value_heads=4, head_dim=64, first_k_dense_replace=4, n_routed_experts=4)
     return t.DeepseekV2ForCausalLM(t.DeepseekV2Config(**{**_COMMON, **mla}))
 
 
