@@ -3,7 +3,8 @@
  * vision, C1 cache write, L1 one token, M2 latent attention's prefill), below the plugin ABI: graph replays,
  * burst (12 ms after a rest) and sustained (after 200 ms of the same load), beside this run's own read
  * ceiling. One line a row: name, us, rate. Usage: flash_bench [texts; a row runs if its name contains one of
- * them] */
+ * them]. For experiments with decode, FLASH_PLANS="warps,cluster,pieces ..." times each row that is asked for
+ * once more for each of these plans, in a burst alone. */
 #include "kernels/cuda/dense/flash_launch.h"
 #include "kernels/cuda/dense/flash_plan.h"
 
@@ -74,6 +75,8 @@ static bool wanted(const std::string &name) {
     return !*filters;
 }
 
+static bool only_burst;
+
 /* us per launch, burst and sustained */
 static void time_it(const std::function<void(int)> &launch, double &burst, double &sustained) {
     launch(0);
@@ -114,7 +117,11 @@ static void time_it(const std::function<void(int)> &launch, double &burst, doubl
         t.push_back(x / per);
     }
     std::sort(t.begin(), t.end());
-    burst = t[t.size() / 2];
+    burst = sustained = t[t.size() / 2];
+    if (only_burst) {
+        CK(cudaGraphExecDestroy(g));
+        return;
+    }
     replay(g, (int)(200000 / (us * per)) + 1);
     t.clear();
     int chunk = std::max(1, (int)(20000 / (us * per)));
@@ -142,7 +149,8 @@ struct workload {
     std::string name;
     std::vector<int> q, kv;
     int hq = 32, hkv = 8, d = 128, dv = 0 /* as d; only contiguous keys have another */, page = 16,
-        q_dtype = FLASH_BF16, kv_dtype = FLASH_BF16, causal = 1, decode = 1, force_sm80 = 0, rotate = 0,
+        window = -1, q_dtype = FLASH_BF16, kv_dtype = FLASH_BF16, causal = 1, decode = 1, force_sm80 = 0,
+        rotate = 0,   /* cold: copies one after the other */
         captured = 0, /* launched as a captured step is, for any batch of as many requests */
         mixed = 0;    /* requests of one token go to the decode kernel, others are prefill */
 };
@@ -155,8 +163,11 @@ static T *copy_of(const std::vector<T> &v) {
     return p;
 }
 
-static void bench(const workload &w) {
-    if (!wanted(w.name)) return;
+struct forced_plan {
+    int warps, cluster, pieces; /* pieces: of every request, a multiple of cluster */
+};
+
+static void bench_plan(const workload &w, const forced_plan *forced) {
     const int n = (int)w.q.size(), dv = w.dv ? w.dv : w.d, eb = w.kv_dtype == FLASH_E4M3 ? 1 : 2;
     std::vector<int> q_start(n + 1, 0), k_start(n + 1, 0);
     int max_q = 0, max_pages = 1, pages = 0;
@@ -170,8 +181,10 @@ static void bench(const workload &w) {
             pages += k;
             max_pages = std::max(max_pages, k);
         }
-        double pairs =
-            w.causal ? w.q[i] * (double)w.kv[i] - w.q[i] * (double)w.q[i] / 2 : w.q[i] * (double)w.kv[i];
+        double pairs = w.window >= 0 ? w.q[i] * (w.window + 1.) -
+                                           (w.window + 1.) * w.window / 2 /* q = kv, not shorter */
+                       : w.causal ? w.q[i] * (double)w.kv[i] - w.q[i] * (double)w.q[i] / 2
+                                  : w.q[i] * (double)w.kv[i];
         flops += 2. * w.hq * (w.d + dv) * pairs;
         bytes += 1. * w.kv[i] * w.hkv * (w.d + dv) * eb;
     }
@@ -180,7 +193,7 @@ static void bench(const workload &w) {
     p.q_dtype = w.q_dtype, p.out_dtype = FLASH_BF16, p.kv_dtype = w.kv_dtype;
     p.num_q_heads = w.hq, p.num_kv_heads = w.hkv, p.group = w.hq / w.hkv, p.head_size = w.d;
     p.head_size_v = dv;
-    p.page_size = w.page, p.window_left = p.window_right = -1;
+    p.page_size = w.page, p.window_left = w.window, p.window_right = -1;
     p.q_token = (int64_t)w.hq * w.d, p.q_head = w.d, p.out_token = (int64_t)w.hq * dv, p.out_head = dv;
     p.scale = 1.f / sqrtf((float)w.d);
     p.q_rows = q_start[n], p.kv_rows = k_start[n];
@@ -213,21 +226,24 @@ static void bench(const workload &w) {
     }
     const int decode_tokens = w.mixed ? 1 : w.decode ? max_q : 0;
     flash_shape shape = {w.q_dtype, w.kv_dtype, w.hq, w.hkv, w.d, dv, w.page, 0, decode_tokens, w.force_sm80};
-    flash_decode_config dc[2];
+    flash_decode_config dc[FLASH_MODES];
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) exit(2);
-    dc[1] = dc[0];
-    flash_enlarge_decode(&shape, &device, &dc[1]);
+    for (int i = 1; i < FLASH_MODES; i++) {
+        dc[i] = dc[0];
+        flash_resize_decode(&shape, &device, i, &dc[i]);
+    }
     flash_plan_input in = {};
     in.q_start = q_start.data(), in.seq_lens = w.kv.data(), in.k_start = w.page ? nullptr : k_start.data();
     in.num_seqs = n, in.num_kv_heads = w.hkv, in.group = p.group;
     in.decode_tokens = decode_tokens, in.decode_rows = dc[0].row_tiles * 8;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < FLASH_MODES; i++)
         in.modes[i] = {device.num_sms * dc[i].ctas_per_sm, dc[i].ctas_per_sm, dc[i].warps * 16};
     in.block_rows = pc.block_rows, in.packed = pc.packed, in.causal = w.causal;
-    in.window_left = in.window_right = -1, in.max_cluster = device.major == 9 ? 8 : 0;
+    in.window_left = w.window, in.window_right = -1,
+    in.max_cluster = device.major == 9 ? 8 : 0;
     if (w.captured) in.captured = n * w.hkv * ((max_q * p.group + in.decode_rows - 1) / in.decode_rows);
-    if (getenv("FLASH_SPLITS")) in.num_splits = atoi(getenv("FLASH_SPLITS")); /* experiments */
+    if (forced) in.num_splits = forced->pieces;
     flash_plan_limits lim = {n, q_start[n], 0, 0, 0};
     flash_plan_capacity(&lim, &in);
     std::vector<flash_plan_request> requests(n);
@@ -246,15 +262,15 @@ static void bench(const workload &w) {
     CK(cudaMalloc(&p.part_out, part * dv * 4));
     CK(cudaMalloc(&p.part_lse, part * 4));
     auto decode = flash_all_kernels.decode[w.kv_dtype - FLASH_F16][dc[0].class_index];
-    for (int i = 0; i < 2; i++) {
-        dc[i].cluster = in.max_cluster;
-        CK(decode(nullptr, &dc[i], 0, 0));
+    if (decode_tokens > 0) CK(decode(nullptr, &dc[FLASH_LARGE_CTAS], 0, 0)); /* allows the others */
+    if (forced) {
+        plan.mode = 0, plan.cluster = forced->cluster, dc[0].warps = forced->warps;
     }
     dc[plan.mode].cluster = plan.cluster;
     /* a captured step is launched for the most pieces that a later batch may have */
     const int grid = w.captured ? (n + lim.max_slots + plan.cluster - 1) / plan.cluster * plan.cluster
                                 : plan.counts.num_items;
-    CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
+    if (plan.counts.num_tiles > 0) CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
     flash_prefill_more more = {};
     if (!getenv("FLASH_DEALT")) more.ticket = copy_of(std::vector<int32_t>{0}); /* experiments: dealt out */
     double burst, sustained;
@@ -276,6 +292,19 @@ static void bench(const workload &w) {
           (const void *)p.tickets, (const void *)p.tiles, (const void *)p.part_out, (const void *)p.part_lse,
           (const void *)p.k_start, (const void *)more.ticket})
         if (x) CK(cudaFree((void *)x));
+}
+
+static void bench(const workload &w) {
+    if (!wanted(w.name)) return;
+    bench_plan(w, nullptr);
+    const char *at = w.decode && !w.captured ? getenv("FLASH_PLANS") : nullptr;
+    only_burst = true;
+    for (forced_plan f; at && sscanf(at, "%d,%d,%d", &f.warps, &f.cluster, &f.pieces) == 3;) {
+        bench_plan(w, &f);
+        at = strchr(at, ' ');
+        if (at) at++;
+    }
+    only_burst = false;
 }
 
 static workload uniform(const char *name, int n, int q, int kv) {
@@ -368,6 +397,13 @@ int main(int argc, char **argv) {
         go(m);
         go(uniform("D3 64x8192 sq=4", 64, 4, 8192));
     }
+    for (int n : {1, 8, 64, 256}) /* short contexts, out of the caches */
+        for (int kv : {512, 1024, 2048, 4096, 8192, 16384, 32768}) {
+            if (n * kv > 131072 || n * kv < 1024) continue;
+            workload w = uniform(("D4 " + std::to_string(n) + "x" + std::to_string(kv)).c_str(), n, 1, kv);
+            w.rotate = 1;
+            bench(w);
+        }
     auto heads = [&](const char *name, int hq, int hkv) {
         workload w = uniform(name, 64, 1, 8192);
         w.hq = hq, w.hkv = hkv;
@@ -415,6 +451,21 @@ int main(int argc, char **argv) {
         for (int h : {128, 16}) {
             workload w = uniform(("M2 H=" + std::to_string(h) + " 1x8192 causal").c_str(), 1, 8192, 8192);
             w.hq = w.hkv = h, w.d = 192, w.dv = 128;
+            go(w, 0, 1);
+        }
+        for (int d : {256, 96, 64}) {
+            workload w = uniform(d == 256  ? "P4 D=256 4x8192 window"
+                                 : d == 96 ? "P4 D=96 4x4096 causal"
+                                           : "P4 D=64 8x2048 causal",
+                                 d == 64 ? 8 : 4,
+                                 d == 256  ? 8192
+                                 : d == 96 ? 4096
+                                           : 2048,
+                                 d == 256  ? 8192
+                                 : d == 96 ? 4096
+                                           : 2048);
+            w.d = d, w.hq = d == 256 ? 16 : d == 96 ? 32 : 64, w.hkv = d == 96 ? 32 : 8;
+            if (d == 256) w.window = 1023;
             go(w, 0, 1);
         }
         go(uniform("P2 page=16", 4, 2048, 16384), 16, 1);

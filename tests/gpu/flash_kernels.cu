@@ -196,21 +196,23 @@ static void run_case(const test_case &c) {
                          c.cap > 0 || c.alibi,
                          c.decode_tokens,
                          c.force_sm80};
-    flash_decode_config dc[2];
+    flash_decode_config dc[FLASH_MODES];
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) {
         ok(0, "%s: a kernel is chosen", c.name.c_str());
         return;
     }
-    dc[1] = dc[0];
-    flash_enlarge_decode(&shape, &device, &dc[1]);
+    for (int i = 1; i < FLASH_MODES; i++) {
+        dc[i] = dc[0];
+        flash_resize_decode(&shape, &device, i, &dc[i]);
+    }
     flash_plan_input in = {};
     in.q_start = q_start.data(), in.seq_lens = seq_lens.data();
     in.k_start = c.layout == CONTIGUOUS ? k_start.data() : nullptr;
     in.causal_per_seq = c.causal == 2 ? causal.data() : nullptr;
     in.num_seqs = n, in.num_kv_heads = c.hkv, in.group = group;
     in.decode_tokens = c.decode_tokens, in.decode_rows = dc[0].row_tiles * 8;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < FLASH_MODES; i++)
         in.modes[i] = {device.num_sms * dc[i].ctas_per_sm, dc[i].ctas_per_sm, dc[i].warps * 16};
     in.block_rows = pc.block_rows, in.packed = pc.packed, in.causal = c.causal;
     in.window_left = p.window_left, in.window_right = p.window_right;
@@ -241,10 +243,7 @@ static void run_case(const test_case &c) {
     CK(cudaMemset(p.part_out, 0xff, part * dv * 4));
     CK(cudaMemset(p.part_lse, 0xff, part * 4));
     auto decode = flash_all_kernels.decode[kv - FLASH_F16][dc[0].class_index];
-    for (int i = 0; i < 2; i++) {
-        dc[i].cluster = in.max_cluster;
-        CK(decode(nullptr, &dc[i], 0, 0));
-    }
+    CK(decode(nullptr, &dc[FLASH_LARGE_CTAS], 0, 0)); /* allows the others */
     dc[plan.mode].cluster = plan.cluster;
     if (plan.counts.num_items) /* twice: tickets are used up and returned */
         for (int i = 0; i < 2; i++)
@@ -429,6 +428,21 @@ static std::vector<test_case> all_cases() {
                     c.d = layout == CONTIGUOUS && hh.first == 12 ? 112 : 128;
                     c.window = layout == NHD && hh.first == 32 ? 100 : 0;
                 });
+    /* windows that begin within a block of keys, of tiles with one head and with two, over rows and pages */
+    for (int d : {256, 128, 96, 64})
+        for (int mode = 0; mode < 6; mode++)
+            add("window", [&](test_case &c) {
+                c.lens = {{700, 2000}, {1100, 1100}, {300, 1300}, {5, 900}}, c.force_sm80 = 0;
+                c.d = d, c.decode_tokens = 0, c.window = mode & 1 ? 777 : 100, c.causal = mode < 4;
+                c.layout = mode % 3 == 0 ? CONTIGUOUS : mode % 3 == 1 ? NHD : HND;
+                c.page = mode == 1 ? 16 : mode == 2 ? 48 : 128, c.hq = mode == 3 ? 6 : 4, c.hkv = 2;
+                c.sinks = mode == 4, c.alibi = mode == 5, c.chunk = 0;
+            });
+    for (int d : {256, 96})
+        add("window", [&](test_case &c) { /* of chunks */
+                                          c.lens = {{700, 2000}, {1100, 1100}}, c.force_sm80 = 0, c.d = d;
+                                          c.decode_tokens = 0, c.chunk = 200, c.lookback = 1;
+        });
     for (int d : {64, 128, 256, 96, 80, 72, 192, 8, 40})
         for (int mode = 0; mode < 4; mode++)
             add("e4m3", [&](test_case &c) {
@@ -470,6 +484,13 @@ static std::vector<test_case> all_cases() {
                 if (i == 3 && mode & 1)
                     c.hq = c.hkv = 2; /* one row: columns that are no multiple of a warp */
             });
+    for (int mode = 0; mode < 3; mode++) /* one wave of narrow CTAs, two of others */
+        add("narrow", [&](test_case &c) {
+            c.lens.clear();
+            for (int i = 0; i < 60; i++)
+                c.lens.push_back({mode == 2 && i % 7 == 0 ? 2 : 1, 500 - 3 * i % 64});
+            c.hq = 32, c.hkv = 8, c.d = mode == 1 ? 64 : 128, c.sinks = mode == 1, c.force_sm80 = mode == 2;
+        });
     add("auto", [&](test_case &c) { c.lens = {{1, 65536}}, c.hq = 8, c.hkv = 2; });
     add("auto", [&](test_case &c) { c.lens = {{1, 9000}, {1, 300}, {2, 20000}, {1, 1}}, c.sinks = true; });
     return v;

@@ -35,6 +35,9 @@
                          ((warpgroups) == 3 ? 132 : 192))
 #define PREFILL_SM90_HAS_SHORT(dk, dv, warpgroups, block_keys)                                               \
     ((warpgroups) == 2 && PREFILL_SM90_HOLDS_Q(dk, dv, warpgroups, block_keys))
+/* A tile of two warpgroups may be two heads that share their keys. */
+#define PREFILL_SM90_PAIRS(dk, dv, warpgroups)                                                               \
+    ((warpgroups) == 2 && (dk) == (dv) && ((dk) == 128 || (dk) == 256))
 #define PREFILL_SM90_CHUNKS(d) (((d) + 63) / 64)
 #define PREFILL_SM90_Q_BUFFERS(holds_q, warpgroups, q_buffers)                                               \
     ((holds_q) && (warpgroups) == 3 ? 1 : (q_buffers))

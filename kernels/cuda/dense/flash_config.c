@@ -2,6 +2,7 @@
 /* Which instance of which kernel serves a shape on a device. Numbers behind the choices: dense-notes.md. */
 #include "flash_config.h"
 #include "flash_params.h"
+#include "flash_plan.h"
 
 #define ROW(NAME, DK, DV, ...)                            {DK, DV},
 #define SM90_ROW(NAME, DK, DV, WG, BK, QB, FK, ...)       {{DK, DV}, WG, BK, QB, FK},
@@ -58,8 +59,9 @@ int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decod
     return c->class_index < 0 ? -1 : size_decode(s, d, 4, c);
 }
 
-void flash_enlarge_decode(const flash_shape *s, const flash_device *d, flash_decode_config *c) {
-    size_decode(s, d, 8, c);
+void flash_resize_decode(const flash_shape *s, const flash_device *d, int mode, flash_decode_config *c) {
+    static const int warps[FLASH_MODES] = {4, 8, 2};
+    size_decode(s, d, warps[mode], c);
 }
 
 /* A page box brings whole 64-column chunks at once, so a head size that ends inside the second or a later
@@ -99,8 +101,9 @@ static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefil
     /* Two heads that share their keys instead of twice the tokens, where the kernel takes them
      * (prefill_sm90.cuh): tiles end nearer to their last key and to the last token. */
     c->tile_heads =
-        rows == 128 && k->dim.dk == 128 && k->dim.dv == 128 && s->num_q_heads / s->num_kv_heads % 2 == 0 ? 2
-                                                                                                         : 1;
+        PREFILL_SM90_PAIRS(k->dim.dk, k->dim.dv, k->warpgroups) && s->num_q_heads / s->num_kv_heads % 2 == 0
+            ? 2
+            : 1;
     c->block_rows = rows / c->tile_heads;
     c->smem_bytes = sm90_smem(k, s->has_features);
     return c->smem_bytes + 1024 <= d->smem_optin ? 0 : -1;

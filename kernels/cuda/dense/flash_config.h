@@ -87,8 +87,9 @@ DENSE_SM90_E4M3_CLASSES(FLASH_E4M3_NAMED, )
 
 /* 0 on success, -1 when the shape or the device has no kernel. */
 int flash_choose_decode(const flash_shape *shape, const flash_device *device, flash_decode_config *config);
-/* The same kernel in CTAs of twice the warps, for batches that do not fill the machine otherwise. */
-void flash_enlarge_decode(const flash_shape *shape, const flash_device *device, flash_decode_config *config);
+/* The same kernel in CTAs of twice or half the warps, where shared memory holds them. */
+void flash_resize_decode(const flash_shape *shape, const flash_device *device, int mode,
+                         flash_decode_config *config);
 int flash_choose_prefill(const flash_shape *shape, const flash_device *device, flash_prefill_config *config);
 /* The row of flash_classes that a head size runs in, -1: none. */
 int flash_class_of(int dk, int dv);

@@ -108,10 +108,15 @@ static int pieces_for(int span, int chunk, int unit, int limit) {
     return unit == 1 ? min_i(n, limit) : min_i(ceil_div(n, unit), limit / unit) * unit;
 }
 
-/* How much slower than alone on an SM the CTAs of one wave are: SMs share their read rate among theirs. */
-static double crowding(const flash_plan_mode *m, double count) {
-    int per_sm = max_i(1, m->ctas_per_sm), sms = max_i(1, m->slots / per_sm);
-    return (double)ceil_div((int)count, sms) / per_sm;
+/* How much slower than alone on an SM the CTAs of one wave are: SMs share the read rate among their CTAs.
+ * Where some SMs have none the others read faster, at most so much, and half of them nearly as much as all
+ * (dense-notes.md): that is for pieces that need not meet in memory (is_local), others had better be many. */
+static double crowding(const flash_plan_mode *m, double count, int is_local) {
+    const int per_sm = max_i(1, m->ctas_per_sm), sms = max_i(1, m->slots / per_sm);
+    double busy = count / sms;
+    if (busy > 1 || !is_local) return (double)ceil_div((int)count, sms) / per_sm;
+    if (busy < 0.5) busy = 0.5;
+    return busy / (0.84 + 0.16 * busy) / per_sm;
 }
 
 /* Keys that a CTA of `mode` reads while a small one reads one. */
@@ -144,7 +149,7 @@ static double cost_of(const flash_plan_input *in, int mode, const flash_plan_req
         most = max_i(most, p);
     }
     double merge = (most > cluster ? MERGE_COST + 2.0 * most : 0) + (cluster > 1 ? CLUSTER_COST : 0);
-    if (count <= slots) return (longest * crowding(m, count) + piece) / speed + merge;
+    if (count <= slots) return (longest * crowding(m, count, most <= cluster) + piece) / speed + merge;
     double even = total / slots, waves = (double)(long)((count + slots - 1) / slots) * (total / count);
     double time = waves > even ? 0.5 * (even + waves) : even;
     return (time < longest ? longest : time) / speed + merge;
@@ -206,8 +211,13 @@ static void choose_pieces(const flash_plan_input *in, const flash_plan_limits *l
         if (in->num_splits == 0)
             chunk = choose_chunk(in, 0, r, n, longest, plan->cluster, limit, lim->max_slots, &cost);
     } else if (limit > 1 && in->num_splits == 0) {
-        plan->mode = 2 * ctas <= in->modes[1].slots;
-        if (longest > in->modes[plan->mode].min_piece) {
+        plan->mode = 2 * ctas <= in->modes[1].slots ? FLASH_LARGE_CTAS : FLASH_SMALL_CTAS;
+        if (ctas > in->modes[0].slots && ctas <= in->modes[FLASH_NARROW_CTAS].slots) {
+            choose_chunk(in, 0, r, n, longest, 1, limit, lim->max_slots, &cost);
+            if (cost_of(in, FLASH_NARROW_CTAS, r, n, longest, 1, limit, lim->max_slots) < cost)
+                plan->mode = FLASH_NARROW_CTAS;
+        }
+        if (plan->mode != FLASH_NARROW_CTAS && longest > in->modes[plan->mode].min_piece) {
             chunk = choose_chunk(in, plan->mode, r, n, longest, 1, limit, lim->max_slots, &cost);
             for (int c = cluster_for(in, ctas); c > 1; c /= 2) {
                 /* one CTA on every SM leaves no room to place larger clusters */
@@ -283,10 +293,14 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
         if (q_len <= in->decode_tokens) continue;
+        /* as first_row_of() of the kernels whose tiles are not packed */
+        const int grows = !in->packed && (is_causal(in, s) || in->chunk > 0);
+        const int missing = grows ? ceil_div(q_len, in->block_rows) * in->block_rows - q_len : 0;
         for (int b = ceil_div(q_len * group, in->block_rows) - 1; b >= 0; b--) {
-            int first = b * in->block_rows / group;
-            int end = min_i(q_len * group, (b + 1) * in->block_rows);
-            keys[n++] = (flash_plan_tile){visible_span(in, s, q_len, first, (end - 1) / group), s, b, 0};
+            int first = b * in->block_rows - missing;
+            int end = min_i(q_len * group, first + in->block_rows);
+            keys[n++] = (flash_plan_tile){
+                visible_span(in, s, q_len, max_i(first, 0) / group, (end - 1) / group), s, b, 0};
         }
     }
     sort_falling(keys, plan->tiles, n); /* of one length: by request, its last block first */

@@ -21,6 +21,10 @@ typedef struct flash_plan_limits {
     int32_t max_slots; /* partial results: pieces of split requests */
 } flash_plan_limits;
 
+/* CTAs of the decode kernel: of 4 warps; of 8, twice the bytes in flight, for batches that do not fill the
+ * machine; of 2, for batches that are one wave of them, but two of others. */
+enum flash_decode_mode { FLASH_SMALL_CTAS = 0, FLASH_LARGE_CTAS = 1, FLASH_NARROW_CTAS = 2, FLASH_MODES = 3 };
+
 /* A configuration of the decode kernel as the planner sees it. */
 typedef struct flash_plan_mode {
     int32_t slots;       /* CTAs that run at once: SMs * CTAs per SM; 0: there is no such configuration */
@@ -37,10 +41,10 @@ typedef struct flash_plan_input {
     int32_t num_kv_heads, group;
     int32_t decode_tokens; /* requests with at most this many query tokens go to the decode kernel; 0: none */
     int32_t decode_rows;   /* query rows (token * group) of a decode CTA */
-    flash_plan_mode modes[2]; /* small CTAs; large ones, for batches that do not fill the machine */
-    int32_t block_rows;       /* query rows of a prefill tile, of one head where they are not packed */
-    int32_t tile_heads;       /* heads of a prefill tile; 0: 1 */
-    int32_t packed;           /* rows of a tile are token * group */
+    flash_plan_mode modes[FLASH_MODES]; /* by enum flash_decode_mode */
+    int32_t block_rows; /* query rows of a prefill tile, of one head where they are not packed */
+    int32_t tile_heads; /* heads of a prefill tile; 0: 1 */
+    int32_t packed;     /* rows of a tile are token * group */
     int32_t causal, window_left, window_right;
     int32_t chunk, lookback;
     int32_t max_cluster; /* largest cluster that may merge pieces: 8 on Hopper, else 0 */
@@ -69,7 +73,7 @@ typedef struct flash_plan {
     flash_tile *tiles;
     flash_counts counts;
     int32_t keys_per_tile; /* average over tiles */
-    int32_t mode;          /* of the decode kernel: an index of modes */
+    int32_t mode;          /* enum flash_decode_mode */
     int32_t cluster; /* > 1: every request has a multiple of so many pieces, which merge within a cluster */
     int32_t decode_tokens; /* most query tokens of a request in items */
 } flash_plan;

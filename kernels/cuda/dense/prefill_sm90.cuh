@@ -68,10 +68,11 @@ struct prefill90_traits {
      * that ends before the middle of its last one computes, and loads, half of it; and the result of whole
      * rows leaves by the copy engine from memory of its own. Long tiles lose 2 % by the former, and run the
      * end of a tile under the next one's start instead. */
-    static constexpr bool PAIRS = NWG == 2 && DK == 128 && DV == 128;      /* a tile may have two heads */
+    static constexpr bool PAIRS = PREFILL_SM90_PAIRS(DK, DV, NWG);         /* a tile may have two heads */
     static constexpr bool UNIFORM_WG = !FEATURE && (!HOLDS_Q || NWG == 2); /* features: a register too many */
     static constexpr bool HAS_SHORT = HOLDS_Q && PREFILL_SM90_HAS_SHORT(DK, DV, NWG, BN), SHORT = SHORT_;
     static_assert(!SHORT || HAS_SHORT, "");
+    static constexpr bool SHIFTS = !WIDENED; /* blocks of keys may begin anywhere */
     static constexpr int OB = SHORT ? PREFILL_SM90_RESULT(DV, NWG) : 0;
     static constexpr int SMEM = WIDENED ? PREFILL_SM90_WIDENED_SMEM(DK, DV, NWG, BN, NQ_)
                                         : PREFILL_SM90_SMEM(DK, DV, NWG, BN, NQ_, HOLDS_Q, SHORT);
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     uint32_t qr[HOLDS_Q ? 4 * QSTEPS : 1];
     auto view = [&]() { return view_of(*ti); };
     const bool paired = T::PAIRS && P.tile_heads == 2;
-    auto wg_row = [&]() { return ti->block * (T::PAIRS ? P.tile_tokens : BM) + (paired ? 0 : w * 64); };
+    auto wg_row = [&]() { return ti->row0 + (paired ? 0 : w * 64); };
     auto my_row = [&]() { return wg_row() + wr * 16 + g; }; /* and the one 8 further down */
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
@@ -187,6 +188,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             visible_keys(p, view(), wg_row(), unused, all_hi);
             visible_keys(p, view(), wg_row() + 63, all_lo, unused);
         }
+        if (T::SHIFTS) all_lo -= ti->shift, all_hi -= ti->shift;
         qd = wgmma_desc(ring_q.data + qs * T::QB + w * 8192, 16, 1024);
         if constexpr (HOLDS_Q) {
             const uint32_t rows = ring_q.data + qs * T::QB + (w * 64 + wr * 16 + (lane & 15)) * 128;
@@ -203,7 +205,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     };
     auto mask = [&](auto &sc, int j) {
         constexpr int W = sizeof sc / 2; /* columns */
-        const int k0 = j * BN + 2 * q;
+        const int k0 = j * BN + 2 * q + (T::SHIFTS ? ti->shift : 0);
         if constexpr (FEATURE) {
             score_features(p, WIDENED ? qk_scale(p, ti->head / p.group) : 1.f).apply(sc);
             if (p.alibi) add_alibi(sc, slope, k0 - (ti->kv_len - ti->q_len + my_row()));
@@ -265,7 +267,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
      * written. */
     auto clean = [&](int s, int j) {
         if constexpr (!WIDENED && !T::CLEANED) {
-            const int x = ti->skipped - j * BN, y = ti->kv_len - j * BN;
+            const int k0 = j * BN + (T::SHIFTS ? ti->shift : 0), x = ti->skipped - k0, y = ti->kv_len - k0;
             if (x <= 0 && y >= BN) return;
             zero_rows<T>(ring_v.data + s * T::VB, x, y, threadIdx.x - 128, NWG * 128);
             fence_proxy_async();
@@ -321,7 +323,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         pack(sc);
     };
     auto clean_first = [&]() {
-        if (!T::CLEANED && (last + 1) * BN > ti->kv_len) {
+        if (!T::CLEANED && (last + 1) * BN + (T::SHIFTS ? ti->shift : 0) > ti->kv_len) {
             mbar_wait(ring_v.full + 8 * (it % ST), (it / ST) & 1);
             clean(it % ST, last);
         }
@@ -372,7 +374,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         const tile_info &done = *ti;
         const float dc = c;
         mbar_wait(ring_v.full + 8 * s, (it / ST) & 1);
-        if (PAGED && ti->skipped > (stop + 1) * BN) clean(s, stop + 1);
+        if (PAGED && ti->skipped > (stop + 1) * BN + (T::SHIFTS ? ti->shift : 0)) clean(s, stop + 1);
         if (CAN_OVERLAP && overlap && enter_tile(wk + 1)) {
             /* the last PV of this tile runs under the first QK and softmax of the next, whose Q is there
              * already */

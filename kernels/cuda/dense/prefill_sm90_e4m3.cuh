@@ -42,7 +42,7 @@ struct prefill_e4m3_traits {
     static constexpr int INFOS = NQ, LOADED_Q_CHUNKS = 1, LOADED_KEY_CHUNKS = 1, LOADED_VALUE_CHUNKS = 1,
                          LOADED_KEY_BYTES = KB, LOADED_VALUE_BYTES = KB, LOADED_STAGES = ST,
                          KEY_CHUNK_STRIDE = 0, VALUE_CHUNK_STRIDE = 0;
-    static constexpr bool KMERGED = false, VMERGED = false, CLEANED = false, SHORT = false;
+    static constexpr bool KMERGED = false, VMERGED = false, CLEANED = false, SHORT = false, SHIFTS = false;
     static constexpr int SMEM = PREFILL_SM90_E4M3_SMEM(NWG, BN, NQ);
     static_assert(SMEM == NQ * QB + ST * (2 * KB + VB) + OB + 1024, "what the kernel uses");
     static constexpr int CONSUMER_REGS = FEATURE ? 232 : 224, PRODUCER_REGS = FEATURE ? 40 : 56;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     const tile_info *ti = infos;
     int last = 0, stop = 0, all_lo = 0, all_hi = 0;
     auto view = [&]() { return view_of(*ti); };
-    auto my_row = [&]() { return ti->block * BM + w * 64 + wr * 16 + g; };
+    auto my_row = [&]() { return ti->row0 + w * 64 + wr * 16 + g; };
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
         mbar_wait(ring_q.full + 8 * qs, (wk / NQ) & 1);
@@ -163,8 +163,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         if (ti->block < 0) return false;
         int unused;
         last = ti->last, stop = ti->last - ti->count;
-        visible_keys(p, view(), ti->block * BM + w * 64, unused, all_hi);
-        visible_keys(p, view(), ti->block * BM + w * 64 + 63, all_lo, unused);
+        visible_keys(p, view(), ti->row0 + w * 64, unused, all_hi);
+        visible_keys(p, view(), ti->row0 + w * 64 + 63, all_lo, unused);
         if (!FEATURE) c = p.scale * LOG2E * qk_scale(p, ti->head / p.group);
         m0 = m1 = -INFINITY;
         l0 = l1 = x0 = x1 = 0.f;
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     auto write_tile = [&]() {
         const tile_info &t = *ti;
         float el0 = l0, el1 = l1;
-        const int row = t.block * BM + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len,
+        const int row = t.row0 + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len,
                   head = t.head, piece = t.piece;
         named_barrier(2 + w, 128); /* all have read it */
         release(ring_q.empty + 8 * qs);
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         for (int i = 0; i < 8; i++) {
             const int rw = 2 * i + (lane >> 4), ch = lane & 15, r = first_row + rw;
             const uint4 x = ld_shared_v4(so + rw * D * 2 + ((ch ^ ((rw & 3) << 1)) << 4));
-            if (r < q_len && ch * 8 < p.head_size_v)
+            if (is_row(r, q_len) && ch * 8 < p.head_size_v)
                 *(uint4 *)((uint16_t *)p.out + piece * p.out_piece + (int64_t)(q0 + r) * p.out_token +
                            (int64_t)head * p.out_head + ch * 8) = x;
         }

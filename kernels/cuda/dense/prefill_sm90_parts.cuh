@@ -13,7 +13,9 @@ namespace attn_cuda {
 struct tile_info {
     int q0, q_len, kv_len, causal; /* seq_view */
     int block, head;               /* block < 0: no more work */
+    int row0;                      /* the tile's first row; those before 0 are nobody's */
     int last, count;               /* last key block and number of blocks, at least 1 */
+    int shift;                     /* block j begins with key j * BN + shift */
     int skipped;                   /* keys below were not loaded */
     int first_key, piece;          /* seq_view's first; where the result goes */
     /* of short tiles: */
@@ -44,27 +46,36 @@ ATTN_DEV tile_job job_of(const flash_sm90_params &P, int num_tiles, int t) {
     return x;
 }
 
+/* The first row of a tile. Where later rows see more keys, the rows that the request has not, which cost as
+ * much as others, are those before its first. */
+ATTN_DEV int first_row_of(const flash_params &p, const seq_view &sv, int block, int tokens) {
+    const int missing = sv.causal || p.chunk > 0 ? (tokens - sv.q_len % tokens) % tokens : 0;
+    return block * tokens - missing;
+}
+
 /* Keys lo <= k < hi that the rows of a tile see together. */
-ATTN_DEV void tile_keys(const flash_params &p, const tile_job &x, const seq_view &sv, int tokens, int &lo,
-                        int &hi) {
+ATTN_DEV void tile_keys(const flash_params &p, const seq_view &sv, int row0, int tokens, int &lo, int &hi) {
     int unused;
-    visible_keys(p, sv, x.tile.y * tokens, lo, unused);
-    visible_keys(p, sv, min(sv.q_len - 1, x.tile.y * tokens + tokens - 1), unused, hi);
+    visible_keys(p, sv, max(0, row0), lo, unused);
+    visible_keys(p, sv, min(sv.q_len - 1, row0 + tokens - 1), unused, hi);
 }
 
 /* tokens: of a tile; box: keys that are loaded together, 0 where all rows of a block are. */
 template <class T>
-ATTN_DEV void describe_tile(const flash_params &p, int tokens, const tile_job &x, const seq_view &sv, int lo,
-                            int hi, int box, tile_info &ti) {
+ATTN_DEV void describe_tile(const flash_params &p, int tokens, const tile_job &x, const seq_view &sv,
+                            int row0, int lo, int hi, int box, tile_info &ti) {
     constexpr int BN = T::BN;
-    const int first = lo / BN;
+    /* Windows begin anywhere: blocks from the first visible key on, as copies allow, are fewer than those of
+     * a fixed grid. */
+    const int unit = T::SHIFTS ? (box > 0 ? box : 16) : BN, base = lo / unit * unit, first = base / BN;
+    const int shift = base - first * BN;
     ti.q0 = sv.q0, ti.q_len = sv.q_len, ti.kv_len = sv.kv_len, ti.causal = sv.causal;
-    ti.block = x.tile.y, ti.head = x.head;
-    ti.count = max(1, (hi + BN - 1) / BN - first), ti.last = first + ti.count - 1;
+    ti.block = x.tile.y, ti.head = x.head, ti.row0 = row0;
+    ti.count = max(1, (hi - shift + BN - 1) / BN - first), ti.last = first + ti.count - 1, ti.shift = shift;
     ti.skipped = box > 0 ? lo / box * box : 0;
     ti.first_key = sv.first, ti.piece = p.piece_keys ? sv.first / p.piece_keys : 0;
     if constexpr (!T::SHORT) return;
-    ti.half = hi - ti.last * BN <= BN / 2;
+    ti.half = hi - shift - ti.last * BN <= BN / 2;
     /* the bounds of visible_keys() */
     const int64_t right = (int64_t)sv.kv_len - sv.q_len + 1 + p.window_right;
     ti.ahead = sv.causal || p.chunk > 0                   ? sv.kv_len - sv.q_len + 1
@@ -74,7 +85,7 @@ ATTN_DEV void describe_tile(const flash_params &p, int tokens, const tile_job &x
         int unused;
         ti.lows[w] = sv.first;
         if (p.window_left >= 0 || p.chunk > 0)
-            visible_keys(p, sv, x.tile.y * tokens + min(w * 64, tokens - 64) + 63, ti.lows[w], unused);
+            visible_keys(p, sv, row0 + min(w * 64, tokens - 64) + 63, ti.lows[w], unused);
     }
 }
 
@@ -239,12 +250,17 @@ ATTN_DEV uint4 add_scaled(uint4 y, uint4 x, float factor) {
     return y;
 }
 
+/* A row of a tile that the request has. */
+ATTN_DEV bool is_row(int row, int q_len) {
+    return (unsigned)row < (unsigned)q_len;
+}
+
 /* LSE of rows `row` and row + 8 of a tile; one of a row's four threads calls it. */
 ATTN_DEV void write_lse(const flash_params &p, int q0, int q_len, int head, int piece, int row, float b0,
                         float b1, float l0, float l1) {
     float *dst = p.lse + piece * p.lse_piece + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
-    if (row < q_len) dst[0] = natural_lse(b0, l0);
-    if (row + 8 < q_len) dst[8 * p.lse_token] = natural_lse(b1, l1);
+    if (is_row(row, q_len)) dst[0] = natural_lse(b0, l0);
+    if (is_row(row + 8, q_len)) dst[8 * p.lse_token] = natural_lse(b1, l1);
 }
 
 } /* namespace attn_cuda */

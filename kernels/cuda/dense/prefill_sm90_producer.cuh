@@ -77,18 +77,19 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
      * buffer. */
     auto send_q = [&](const tile_job &x, int wk) {
         const seq_view sv = view_of(x.view, x.tile.w);
+        const int row0 = first_row_of(p, sv, x.tile.y, P.tile_tokens);
         int lo, hi;
-        tile_keys(p, x, sv, P.tile_tokens, lo, hi);
+        tile_keys(p, sv, row0, P.tile_tokens, lo, hi);
         const int qs = wk % NQ;
         mbar_wait(q.empty + 8 * qs, ((wk / NQ) & 1) ^ 1);
         if (lane == 0) {
-            describe_tile<T>(p, P.tile_tokens, x, sv, lo, hi, PAGED ? box : 0, infos[wk % T::INFOS]);
+            describe_tile<T>(p, P.tile_tokens, x, sv, row0, lo, hi, PAGED ? box : 0, infos[wk % T::INFOS]);
             mbar_expect(q.full + 8 * qs, T::QB);
         }
         __syncwarp();
         if (lane < T::LOADED_Q_CHUNKS)
-            tma_3d(q.data + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64,
-                   sv.q0 + x.tile.y * P.tile_tokens, x.head, q.full + 8 * qs);
+            tma_3d(q.data + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + row0, x.head,
+                   q.full + 8 * qs);
     };
     /* The first tiles are dealt out, the others drawn: LATE, shortly before the end of the tile before, so
      * that no CTA holds on to a long tile while others are idle; or, where Q can come early, a tile further
@@ -118,15 +119,16 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
         if (!LATE && draws && more) ticket = draw(total - gridDim.x);
         const tile_info &ti = infos[wk % T::INFOS];
         const int last = ti.last, first = ti.last - ti.count + 1, skipped = ti.skipped, kv_len = now.view.z;
+        const int shift = T::SHIFTS ? ti.shift : 0;
         const int kvh = now.head / p.group, row0 = now.tile.z;
         const int32_t *table = PAGED ? p.counts->block_table +
                                            (int64_t)(now.tile.x + p.seq_offset) * p.counts->block_table_stride
                                      : nullptr;
         const bool half = T::SHORT && ti.half;
-        const int end = half ? min(kv_len, last * BN + BN / 2) : kv_len;
+        const int end = half ? min(kv_len, last * BN + shift + BN / 2) : kv_len;
         /* paged: lane i brings the i-th group of box_rows keys, its page id fetched one block ahead */
         auto page_of = [&](int j) {
-            int tok = j * BN + lane * box;
+            int tok = j * BN + shift + lane * box;
             return PAGED && lane < boxes && tok < end && tok >= skipped && j >= first
                        ? __ldg(table + pg.page(tok))
                        : -1;
@@ -140,14 +142,15 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
                 send_q(next, wk + 1);
                 sent = true;
             }
-            const int2 keys = {skipped - j * BN, kv_len - j * BN};
+            const int k0 = j * BN + shift;
+            const int2 keys = {skipped - k0, kv_len - k0};
             const bool dirty = T::CLEANED && (keys.x > 0 || keys.y < BN);
             const uint32_t kbar = k.full + 8 * s, vbar = (dirty ? cleaning.copied : v.full) + 8 * s,
                            kto = k.data + s * T::LOADED_KEY_BYTES, vto = v.data + s * T::LOADED_VALUE_BYTES;
             if constexpr (PAGED) {
                 const bool ok = page >= 0;
                 const int n = __popc(__ballot_sync(~0u, ok)) * box * 128;
-                const int in_page = pg.offset(j * BN + lane * box) >> 3;
+                const int in_page = pg.offset(k0 + lane * box) >> 3;
                 mbar_wait(k.empty + 8 * s, ph ^ 1);
                 if (lane == 0) mbar_expect(kbar, n * T::LOADED_KEY_CHUNKS);
                 __syncwarp();
@@ -175,9 +178,9 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
                               column = chunk * 64 - P.k_tail_at;
                     const uint32_t to = kto + chunk * T::KEY_CHUNK_STRIDE + part * BOX * 128;
                     if (column < 0)
-                        tma_3d(to, &P.k_map, chunk * 64, row0 + j * BN + part * BOX, kvh, kbar);
+                        tma_3d(to, &P.k_map, chunk * 64, row0 + k0 + part * BOX, kvh, kbar);
                     else
-                        tma_3d(to, &P.k_tail_map, column, row0 + j * BN + part * BOX, 0, kbar);
+                        tma_3d(to, &P.k_tail_map, column, row0 + k0 + part * BOX, 0, kbar);
                 }
                 mbar_wait(v.empty + 8 * s, ph ^ 1);
                 if (dirty && lane == 0) cleaning.keys[s] = keys;
@@ -186,7 +189,7 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
                 if (lane < T::LOADED_VALUE_CHUNKS * parts) {
                     const int chunk = lane % T::LOADED_VALUE_CHUNKS, part = lane / T::LOADED_VALUE_CHUNKS;
                     tma_3d(vto + chunk * T::VALUE_CHUNK_STRIDE + part * BOX * 128, &P.v_map, chunk * 64,
-                           row0 + j * BN + part * BOX, kvh, vbar);
+                           row0 + k0 + part * BOX, kvh, vbar);
                 }
             }
             if (LATE && draws) {

@@ -26,13 +26,13 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float *lse = P.more.old_lse + head * P.more.old_lse_head + t.q0 + rows[i];
-            m[i] = merge_weights(rows[i] < t.q_len ? *lse : -INFINITY, part[i]);
+            m[i] = merge_weights(is_row(rows[i], t.q_len) ? *lse : -INFINITY, part[i]);
             factor[i] *= m[i].part, old[i] = m[i].old;
         }
         __syncwarp(); /* all have read, and p.lse may be old_lse */
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (p.lse && q == 0 && rows[i] < t.q_len)
+            if (p.lse && q == 0 && is_row(rows[i], t.q_len))
                 p.lse[(int64_t)(t.q0 + rows[i]) * p.lse_token + (int64_t)head * p.lse_head] = m[i].lse;
     } else if (p.lse && q == 0)
         write_lse(p, t.q0, t.q_len, head, t.piece, row, b0, b1, l0, l1);
@@ -47,7 +47,7 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
                 transpose_quad(make_uint4(pack2<DT>(x[0] * f, x[1] * f), pack2<DT>(x[4] * f, x[5] * f),
                                           pack2<DT>(x[8] * f, x[9] * f), pack2<DT>(x[12] * f, x[13] * f)),
                                q);
-            if (rows[i] >= t.q_len || c + q * 8 >= p.head_size_v) continue;
+            if (!is_row(rows[i], t.q_len) || c + q * 8 >= p.head_size_v) continue;
             uint4 *at = (uint4 *)(to + 8 * i * p.out_token + c);
             if (old[i] != 0.f) y = add_scaled<DT>(y, *at, old[i]);
             *at = y;
@@ -60,7 +60,7 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
             y.z = pack2<DT>(x[4] * r0, x[5] * r0), y.w = pack2<DT>(x[6] * r1, x[7] * r1);
         y = transpose_quad(y, q);
         const int column = DV / 32 * 32 + (q >> 1) * 8;
-        if (row + 8 * (q & 1) < t.q_len && column < p.head_size_v)
+        if (is_row(row + 8 * (q & 1), t.q_len) && column < p.head_size_v)
             *(uint4 *)(to - q * 8 + 8 * (q & 1) * p.out_token + column) = y;
     }
 }
@@ -81,9 +81,8 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &t, const f
     el0 += __shfl_xor_sync(~0u, el0, 2);
     el1 += __shfl_xor_sync(~0u, el1, 2);
     const bool paired = T::PAIRS && P.tile_heads == 2;
-    const int row = t.block * (T::PAIRS ? P.tile_tokens : BM) + (paired ? 0 : w * 64) + wr * 16 + g,
-              first_row = row - g, q0 = t.q0, q_len = t.q_len, head = t.head + (paired ? w : 0),
-              piece = t.piece;
+    const int row = t.row0 + (paired ? 0 : w * 64) + wr * 16 + g, first_row = row - g, q0 = t.q0,
+              q_len = t.q_len, head = t.head + (paired ? w : 0), piece = t.piece;
     float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec, r0, r1;
     finish_rows(p, head, b0, b1, el0, el1, r0, r1);
     if constexpr (WIDENED) {
@@ -93,7 +92,7 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &t, const f
     r0 = el0 > 0.f ? r0 / el0 : 0.f;
     r1 = el1 > 0.f ? r1 / el1 : 0.f;
     if constexpr (T::OB > 0) { /* whole rows of 16 by the copy engine */
-        if (__any_sync(~0u, P.o_boxes && piece == 0 && first_row + 16 <= q_len)) {
+        if (__any_sync(~0u, P.o_boxes && piece == 0 && first_row >= 0 && first_row + 16 <= q_len)) {
             if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
             const uint32_t so = rows_of_q + wr * 16 * 128;
             if (lane == 0) bulk_store_wait_read(); /* the tile before */
@@ -155,7 +154,7 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &t, const f
     for (int i = 0; i < PASSES; i++) {
         const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
         const int r = first_row + rw;
-        if ((UNITS % 32 == 0 || u < UNITS) && r < q_len && ch * 8 < p.head_size_v)
+        if ((UNITS % 32 == 0 || u < UNITS) && is_row(r, q_len) && ch * 8 < p.head_size_v)
             *(uint4 *)((uint16_t *)p.out + piece * p.out_piece + (int64_t)(q0 + r) * p.out_token +
                        (int64_t)head * p.out_head + ch * 8) = x[i];
     }

@@ -138,7 +138,7 @@ static int launch_merge(attn_instance_t *in, const flash_host_header *h, const f
 
 static int launch(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
                   void *stream) {
-    flash_decode_config dc = in->decode[h->many_rows][h->large_ctas];
+    flash_decode_config dc = in->decode[h->many_rows][h->mode];
     dc.cluster = h->cluster;
     int e = 0;
     if (h->grid_items > 0) e = flash_decode_of(in)(p, &dc, h->grid_items, stream);

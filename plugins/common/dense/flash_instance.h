@@ -37,7 +37,7 @@ struct attn_instance {
     flash_shape shape;
     flash_device device;
     flash_runtime runtime;
-    flash_decode_config decode[2][2]; /* [at most 8 query rows, more][small CTAs, large ones] */
+    flash_decode_config decode[2][FLASH_MODES]; /* [at most 8 query rows, more][enum flash_decode_mode] */
     flash_prefill_config prefill;
     flash_plan_input plan_input; /* everything but the batch */
     flash_plan_limits limits;
@@ -72,8 +72,8 @@ typedef struct flash_host_header {
     gpu_header head;
     int32_t grid_items, grid_tiles; /* launch sizes; the real counts are on the device */
     int32_t max_decode_tokens;
-    int32_t many_rows, large_ctas; /* which decode configuration */
-    int32_t cluster;               /* of the decode kernel */
+    int32_t many_rows, mode; /* which decode configuration */
+    int32_t cluster;         /* of the decode kernel */
     int32_t keys_per_tile;
     int32_t num_key_rows; /* of contiguous keys */
     int32_t first_key;    /* the common prefix, 0 without a cascade */

@@ -142,7 +142,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->grid_tiles = plan.counts.num_tiles;
     h->max_decode_tokens = longest_decode;
     h->many_rows = many;
-    h->large_ctas = plan.mode;
+    h->mode = plan.mode;
     h->cluster = plan.cluster;
     h->keys_per_tile = plan.keys_per_tile;
     h->num_key_rows = in->has_cache ? 0 : key_start[b.num_reqs];

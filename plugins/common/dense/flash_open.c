@@ -71,9 +71,9 @@ static void lay_out(attn_instance_t *in) {
 
 void flash_set_modes(const attn_instance_t *in, int many_rows, flash_plan_input *pi) {
     pi->decode_rows = in->decode[many_rows][0].row_tiles * 8;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < FLASH_MODES; i++) {
         const flash_decode_config *c = &in->decode[many_rows][i];
-        /* large CTAs add up in another order: not where a request must not feel its neighbours */
+        /* other CTAs add up in another order: not where a request must not feel its neighbours */
         int is_there = i == 0 || !(in->features & ATTN_F_BATCH_INVARIANT);
         pi->modes[i] = (flash_plan_mode){is_there ? in->device.num_sms * c->ctas_per_sm : 0, c->ctas_per_sm,
                                          c->warps * 16};
@@ -108,10 +108,11 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
             in->d, in->dv, in->device.smem_optin);
     if (in->features & ATTN_F_BATCH_INVARIANT)
         in->decode[0][0] = in->decode[1][0]; /* one kernel whatever the neighbours are */
-    for (int i = 0; i < 2; i++) {
-        in->decode[i][1] = in->decode[i][0];
-        flash_enlarge_decode(&in->shape, &in->device, &in->decode[i][1]);
-    }
+    for (int i = 0; i < 2; i++)
+        for (int mode = 1; mode < FLASH_MODES; mode++) {
+            in->decode[i][mode] = in->decode[i][0];
+            flash_resize_decode(&in->shape, &in->device, mode, &in->decode[i][mode]);
+        }
     const int decodes = flash_decode_of(in) != NULL;
     if (!decodes) in->max_decode_tokens = 0;
     const int block = in->decode[1][0].row_tiles > 1 ? 16 : 8; /* rows of a decode CTA */
@@ -156,7 +157,7 @@ static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
     int e = flash_runtime_init(&in->runtime, in->backend->kernels, in->device.num_sms,
                                in->prefill.kind != FLASH_PREFILL_SM80);
     for (int i = 0; i < 2 && !e && decode != NULL; i++) /* the larger size allows the smaller */
-        e = decode(NULL, &in->decode[i][1], 0, NULL);
+        e = decode(NULL, &in->decode[i][FLASH_LARGE_CTAS], 0, NULL);
     if (!e && in->max_prefix_tiles > 0) e = flash_merge(NULL, NULL);
     if (!e && (in->features & ATTN_F_DEVICE_LENGTHS)) e = flash_read_lengths(NULL, NULL, 0, NULL);
     if (!e && in->has_cache) e = flash_write_cache(NULL, NULL);

@@ -89,6 +89,10 @@ static void test_config(void) {
                pc.block_rows == (i == 2 ? 192 : 128),
            "%d heads of %d on %d have tiles of one", t.num_q_heads, t.head_size, t.num_kv_heads);
     }
+    flash_shape two = shape_of(FLASH_BF16, FLASH_BF16, 256, 256, 16);
+    two.num_q_heads = 16, two.num_kv_heads = 8;
+    ok(flash_choose_prefill(&two, &hopper, &pc) == 0 && pc.tile_heads == 2 && pc.block_rows == 64,
+       "so have 16 heads of 256 on 8");
     s.force_sm80 = 1;
     ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
        "arch = sm80 forces it on Hopper");
@@ -146,7 +150,7 @@ static flash_plan_input input(const int32_t *q_start, const int32_t *lens, int n
                               .group = 4,
                               .decode_tokens = 4,
                               .decode_rows = 16,
-                              .modes = {{264, 2, 64}, {132, 1, 128}},
+                              .modes = {{264, 2, 64}, {132, 1, 128}, {528, 4, 32}},
                               .block_rows = 128,
                               .causal = 1,
                               .window_left = -1,
@@ -212,7 +216,7 @@ static void test_plan(void) {
         in.packed = (int)next_random(2);
         in.max_cluster = next_random(2) ? 8 : 0;
         in.captured = next_random(3) ? 0 : in.num_kv_heads * n;
-        if (next_random(2)) in.modes[1].slots = 0;
+        if (next_random(2)) in.modes[1].slots = in.modes[2].slots = 0;
         in.num_splits = next_random(4) ? 0 : (int)next_random(9);
         flash_plan_limits lim = {.max_seqs = n + (int)next_random(40),
                                  .max_tokens = tokens + (int)next_random(100)};
@@ -252,9 +256,14 @@ static void test_plan(void) {
     in.max_cluster = 8;
     rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && p.cluster == 8 && p.counts.num_items == 8, "with them it is cut over one of %d", p.cluster);
+    for (one_len[0] = 4096; one_len[0] <= 16384; one_len[0] *= 2) {
+        rc = flash_plan_build(&in, &lim, &p);
+        ok(rc == 0 && p.cluster == 8 && p.counts.num_items == 8 && p.mode == FLASH_LARGE_CTAS,
+           "so is one of %d keys (cluster %d, %d pieces)", one_len[0], p.cluster, p.counts.num_items);
+    }
     one_len[0] = 131072;
     rc = flash_plan_build(&in, &lim, &p);
-    ok(rc == 0 && p.cluster == 1 && p.mode == 1, "a long one is cut for large CTAs");
+    ok(rc == 0 && p.cluster == 1 && p.mode == FLASH_LARGE_CTAS, "a long one is cut for large CTAs");
     in.captured = 8;
     rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && p.cluster == 8 && p.mode == 0 && p.counts.num_items >= 16,
@@ -269,6 +278,16 @@ static void test_plan(void) {
     rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && p.mode == 0 && p.counts.num_slots == 0, "64 equal requests are not split (%d pieces)",
        p.counts.num_slots);
+    for (int s = 0; s < 64; s++)
+        many_len[s] = 512;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.mode == FLASH_NARROW_CTAS && p.counts.num_items == 64 && p.counts.num_slots == 0,
+       "64 short ones are one wave of narrow CTAs (mode %d)", p.mode);
+    many_len[7] = 30000;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.mode == FLASH_SMALL_CTAS, "not where one is long (mode %d)", p.mode);
+    for (int s = 0; s < 64; s++)
+        many_len[s] = 8192;
     many_start[1] = 1000;
     for (int s = 1; s <= 3; s++)
         many_start[s + 1] = many_start[s] + 500 * s;
@@ -304,9 +323,9 @@ static void test_order(int n) {
                  (p.items[i - 1].kv_len == p.items[i].kv_len && p.items[i - 1].seq >= p.items[i].seq);
     for (int i = 0; i < p.counts.num_tiles; i++) {
         const flash_tile *t = &p.tiles[i];
-        const int rows =
-                      (t->block + 1) * in.block_rows < t->q_len ? (t->block + 1) * in.block_rows : t->q_len,
-                  keys = t->kv_len - t->q_len + rows;
+        /* causal tiles end with the request's last row, and what it lacks of rows its first tile lacks */
+        const int all = (t->q_len + in.block_rows - 1) / in.block_rows,
+                  rows = t->q_len - (all - 1 - t->block) * in.block_rows, keys = t->kv_len - t->q_len + rows;
         wrong += tile_keys[i].keys != keys || t->seq != tile_keys[i].seq || t->block != tile_keys[i].block;
         if (i == 0) continue;
         wrong += tile_keys[i - 1].keys < keys ||
