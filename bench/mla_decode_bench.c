@@ -207,8 +207,9 @@ static void run(int heads, int reqs, int query_len, int seq_len, int cache_kind,
     s.values.a = latent, s.values.a_token = s.absorb.c_token, s.values.a_head = LATENT;
     s.values.b = (uint16_t *)weights + NOPE * LATENT, s.values.c = output;
     s.values.c_token = (int64_t)heads * VALUE, s.values.c_head = VALUE;
-    s.values.n = VALUE, s.values.k = LATENT, s.values.b_is_nk = 1;
+    s.values.n = VALUE, s.values.k = LATENT, s.values.b_is_nk = s.values.early = 1;
     s.status = mla_decode_sm90_load(&s.encode_tiled, MLA_BF16, cache_kind, s.config.ctas);
+    if (!s.status) s.status = mla_project(NULL, NULL);
     const char *why = "";
     s.blas = mla_blas_open(&(mla_blas_input){.heads = heads,
                                              .latent = LATENT,

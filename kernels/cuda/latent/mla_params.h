@@ -102,6 +102,8 @@ typedef struct mla_project_params {
     int64_t a_token, a_head, b_head, b_row, c_token, c_head;
     int32_t token0, tokens, num_heads, n, k;
     int32_t b_is_nk, dtype;
+    /* May start while the launch before ends, which makes a and nothing else that is read here. */
+    int32_t early;
     /* The absorption of an fp8 query: c gets the e4m3 numbers of a x b / q_scale, and rope [tokens,
      * num_heads, 64] those of columns k .. k + 64 of a, all of them as 16-bit numbers. NULL: c is a x b. */
     void *rope;

@@ -62,6 +62,7 @@ static int load(attn_instance_t *in, const attn_option_value_t *options, uint32_
     const int projections =
         num_options > MLA_OPTION_PROJECTIONS ? (int)options[MLA_OPTION_PROJECTIONS].i : MLA_PROJECTIONS_AUTO;
     int e = mla_load_kernel(in);
+    if (!e) e = mla_project(NULL, NULL);
     return e ? gpu_fail(error, e, "loading the kernels") : open_blas(in, projections, host, error);
 }
 
@@ -88,9 +89,10 @@ static int copy(const attn_instance_t *in, void *to, const void *from, size_t by
 int mla_multiply(const attn_instance_t *in, mla_product product, const mla_project_params *p, void *stream) {
     const int64_t rows = (int64_t)p->tokens * p->num_heads;
     /* cuBLAS writes the rows of all tokens: into the workspace it may, into the output only where they
-     * are exact */
-    const int is_own = product == MLA_ABSORB ? p->rope != NULL || rows <= in->config.own_rows
-                                             : product == MLA_VALUES && in->plan.is_bound;
+     * are exact; and values of few tokens are a matter of starting early (mla_launch.h) */
+    const int is_own = product == MLA_ABSORB
+                           ? p->rope != NULL || rows <= in->config.own_rows
+                           : product == MLA_VALUES && (in->plan.is_bound || p->tokens <= MLA_FEW_TOKENS);
     if (in->blas != NULL && !is_own && mla_blas_multiply(in->blas, product, p, stream) == 0) return 0;
     return mla_project(p, stream);
 }
