@@ -17,8 +17,8 @@ size_t mla_attend_smem(int latent_rank, int stages);
 int mla_attend_bf16(const mla_attend_params *params, int num_items, void *stream);
 int mla_attend_f16(const mla_attend_params *params, int num_items, void *stream);
 int mla_combine(const mla_attend_params *params, int num_splits, void *stream);
-/* Up to so many tokens, values by this kernel are faster than by cuBLAS, which starts later. params NULL: prepares
- * the kernels. */
+/* Up to so many tokens, values by this kernel are faster than by cuBLAS, which starts later. params NULL:
+ * prepares the kernels. */
 enum { MLA_FEW_TOKENS = 16 };
 int mla_project(const mla_project_params *params, void *stream);
 int mla_write_cache(const mla_write_params *params, void *stream);
