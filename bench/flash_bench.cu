@@ -240,8 +240,7 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     for (int i = 0; i < FLASH_MODES; i++)
         in.modes[i] = {device.num_sms * dc[i].ctas_per_sm, dc[i].ctas_per_sm, dc[i].warps * 16};
     in.block_rows = pc.block_rows, in.packed = pc.packed, in.causal = w.causal;
-    in.window_left = w.window, in.window_right = -1,
-    in.max_cluster = device.major == 9 ? 8 : 0;
+    in.window_left = w.window, in.window_right = -1, in.max_cluster = device.major == 9 ? 8 : 0;
     if (w.captured) in.captured = n * w.hkv * ((max_q * p.group + in.decode_rows - 1) / in.decode_rows);
     if (forced) in.num_splits = forced->pieces;
     flash_plan_limits lim = {n, q_start[n], 0, 0, 0};
@@ -402,6 +401,9 @@ int main(int argc, char **argv) {
             if (n * kv > 131072 || n * kv < 1024) continue;
             workload w = uniform(("D4 " + std::to_string(n) + "x" + std::to_string(kv)).c_str(), n, 1, kv);
             w.rotate = 1;
+            bench(w);
+            if (n > 1) continue;
+            w.name += " captured", w.captured = 1;
             bench(w);
         }
     auto heads = [&](const char *name, int hq, int hkv) {

@@ -208,7 +208,11 @@ static void choose_pieces(const flash_plan_input *in, const flash_plan_limits *l
     double cost;
     if (limit > 1 && in->captured > 0) {
         plan->cluster = cluster_for(in, in->captured);
-        if (in->num_splits == 0)
+        const int together = in->captured * plan->cluster, sms = in->modes[FLASH_LARGE_CTAS].slots;
+        /* one request on half of the SMs, whatever its length: more clusters of large CTAs would not fit */
+        if (in->num_splits == 0 && in->num_seqs == 1 && 2 * together <= sms && 4 * together > sms)
+            plan->mode = FLASH_LARGE_CTAS;
+        else if (in->num_splits == 0)
             chunk = choose_chunk(in, 0, r, n, longest, plan->cluster, limit, lim->max_slots, &cost);
     } else if (limit > 1 && in->num_splits == 0) {
         plan->mode = 2 * ctas <= in->modes[1].slots ? FLASH_LARGE_CTAS : FLASH_SMALL_CTAS;

@@ -266,8 +266,16 @@ static void test_plan(void) {
     ok(rc == 0 && p.cluster == 1 && p.mode == FLASH_LARGE_CTAS, "a long one is cut for large CTAs");
     in.captured = 8;
     rc = flash_plan_build(&in, &lim, &p);
-    ok(rc == 0 && p.cluster == 8 && p.mode == 0 && p.counts.num_items >= 16,
-       "but a captured launch has its cluster whatever comes: %d pieces", p.counts.num_items);
+    ok(rc == 0 && p.cluster == 8 && p.mode == FLASH_LARGE_CTAS && p.counts.num_items == 8,
+       "but a captured launch has one cluster whatever comes: %d pieces", p.counts.num_items);
+    in.captured = 2, in.num_kv_heads = 2;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 8 && p.mode == FLASH_SMALL_CTAS && p.counts.num_items >= 64,
+       "where that would be few SMs, several: %d pieces", p.counts.num_items);
+    in.captured = 16, in.num_kv_heads = 16;
+    rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 8 && p.mode == FLASH_SMALL_CTAS && p.counts.num_items >= 8,
+       "where all SMs have a CTA already, small ones: %d pieces", p.counts.num_items);
 
     static int32_t many_start[SEQS + 1], many_len[SEQS];
     for (int s = 0; s < 64; s++)
