@@ -216,12 +216,7 @@ static void choose_pieces(const flash_plan_input *in, const flash_plan_limits *l
             chunk = choose_chunk(in, 0, r, n, longest, plan->cluster, limit, lim->max_slots, &cost);
     } else if (limit > 1 && in->num_splits == 0) {
         plan->mode = 2 * ctas <= in->modes[1].slots ? FLASH_LARGE_CTAS : FLASH_SMALL_CTAS;
-        if (ctas > in->modes[0].slots && ctas <= in->modes[FLASH_NARROW_CTAS].slots) {
-            choose_chunk(in, 0, r, n, longest, 1, limit, lim->max_slots, &cost);
-            if (cost_of(in, FLASH_NARROW_CTAS, r, n, longest, 1, limit, lim->max_slots) < cost)
-                plan->mode = FLASH_NARROW_CTAS;
-        }
-        if (plan->mode != FLASH_NARROW_CTAS && longest > in->modes[plan->mode].min_piece) {
+        if (longest > in->modes[plan->mode].min_piece) {
             chunk = choose_chunk(in, plan->mode, r, n, longest, 1, limit, lim->max_slots, &cost);
             for (int c = cluster_for(in, ctas); c > 1; c /= 2) {
                 /* one CTA on every SM leaves no room to place larger clusters */
@@ -232,6 +227,11 @@ static void choose_pieces(const flash_plan_input *in, const flash_plan_limits *l
                 chunk = longest;
                 plan->cluster = c;
                 plan->mode = mode;
+            }
+            if (ctas > in->modes[0].slots && ctas <= in->modes[FLASH_NARROW_CTAS].slots &&
+                cost_of(in, FLASH_NARROW_CTAS, r, n, longest, 1, limit, lim->max_slots) < cost) {
+                chunk = longest;
+                plan->mode = FLASH_NARROW_CTAS;
             }
         }
     }
