@@ -297,8 +297,8 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
         if (q_len <= in->decode_tokens) continue;
-        /* as first_row_of() of the kernels whose tiles are not packed */
-        const int grows = !in->packed && (is_causal(in, s) || in->chunk > 0);
+        /* as first_row_of() of the Hopper kernels */
+        const int grows = !in->packed && in->block_rows == 192 && (is_causal(in, s) || in->chunk > 0);
         const int missing = grows ? ceil_div(q_len, in->block_rows) * in->block_rows - q_len : 0;
         for (int b = ceil_div(q_len * group, in->block_rows) - 1; b >= 0; b--) {
             int first = b * in->block_rows - missing;

@@ -72,7 +72,7 @@ struct prefill90_traits {
     static constexpr bool UNIFORM_WG = !FEATURE && (!HOLDS_Q || NWG == 2); /* features: a register too many */
     static constexpr bool HAS_SHORT = HOLDS_Q && PREFILL_SM90_HAS_SHORT(DK, DV, NWG, BN), SHORT = SHORT_;
     static_assert(!SHORT || HAS_SHORT, "");
-    static constexpr bool SHIFTS = !WIDENED; /* blocks of keys may begin anywhere */
+    static constexpr bool SHIFTS = !WIDENED && !SHORT; /* blocks of keys may begin anywhere */
     static constexpr int OB = SHORT ? PREFILL_SM90_RESULT(DV, NWG) : 0;
     static constexpr int SMEM = WIDENED ? PREFILL_SM90_WIDENED_SMEM(DK, DV, NWG, BN, NQ_)
                                         : PREFILL_SM90_SMEM(DK, DV, NWG, BN, NQ_, HOLDS_Q, SHORT);

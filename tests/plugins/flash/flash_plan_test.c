@@ -321,7 +321,8 @@ static void test_order(int n) {
         lens[s] = q + (next_random(3) ? (int)next_random(100000) : 7);
     }
     flash_plan_input in = input(start, lens, n);
-    in.num_splits = 1; /* a request is one item */
+    in.block_rows = 192; /* whose causal tiles end with the request's last row */
+    in.num_splits = 1;   /* a request is one item */
     flash_plan_limits lim = {.max_seqs = n, .max_tokens = start[n]};
     flash_plan_capacity(&lim, &in);
     flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
