@@ -52,7 +52,7 @@ template <class T, bool LSE>
 __global__ void __launch_bounds__(T::THREADS, 1)
     prefill_e4m3_kernel(const __grid_constant__ flash_sm90_params P) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    constexpr int BM = T::BM, BN = T::BN, NWG = T::NWG, NQ = T::NQ, ST = T::ST, D = T::D;
+    constexpr int BN = T::BN, NWG = T::NWG, NQ = T::NQ, ST = T::ST, D = T::D;
     constexpr int CUT = T::CUT;
     constexpr float P_SHIFT = 8.f, RANGE = 64.f; /* log2 */
     constexpr bool FEATURE = T::FEATURE;

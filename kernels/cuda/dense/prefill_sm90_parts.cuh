@@ -47,7 +47,8 @@ ATTN_DEV tile_job job_of(const flash_sm90_params &P, int num_tiles, int t) {
 }
 
 /* The first row of a tile. Where later rows see more keys, the rows of a tile of 192 that the request has
- * not, which cost as much as others, are those before its first; smaller tiles gain nothing (dense-notes.md). */
+ * not, which cost as much as others, are those before its first; smaller tiles gain nothing
+ * (dense-notes.md). */
 ATTN_DEV int first_row_of(const flash_params &p, const seq_view &sv, int block, int tokens) {
     const int missing = tokens == 192 && (sv.causal || p.chunk > 0) ? (192 - sv.q_len % 192) % 192 : 0;
     return block * tokens - missing;
