@@ -156,13 +156,14 @@ static void run(work w) {
     attn_option_value_t options[3] = {};
     for (int i = 0; i < 3; i++)
         options[i].struct_size = sizeof options[i], options[i].s = i == 0 ? cache_dir : "";
+    const int page = w.p.block_size ? (int)w.p.block_size : 16;
     int64_t tokens = 0, keys = 0, most = 1, pages = 1;
     double pairs = 0;
     std::vector<int32_t> start = {0}, lens;
     bool cached = attn_role_has_cache(w.p.role);
     for (size_t r = 0; r < w.q.size(); r++) {
         int q = w.q[r], kv = w.kv[r];
-        tokens += q, keys += kv, most = std::max<int64_t>(most, kv), pages += (kv + 15) / 16;
+        tokens += q, keys += kv, most = std::max<int64_t>(most, kv), pages += (kv + page - 1) / page;
         start.push_back((int32_t)tokens), lens.push_back(kv);
         pairs +=
             w.p.mask == ATTN_MASK_CAUSAL ? (double)q * (kv - q) + (double)q * (q + 1) / 2 : (double)q * kv;
@@ -171,7 +172,7 @@ static void run(work w) {
     p.struct_size = sizeof p, p.max_num_seqs = (uint32_t)w.q.size(),
     p.max_num_batched_tokens = (uint32_t)tokens;
     p.max_model_len = most, p.features |= ATTN_F_CAPTURE, p.scale = 1 / sqrt((double)p.head_size);
-    if (cached) p.block_size = 16, p.num_blocks = pages;
+    if (cached) p.block_size = page, p.num_blocks = pages;
     attn_instance_t *in;
     double cold = seconds();
     int rc = backend->ops->open(&p, &device, options, 3, NULL, &in, &e);
@@ -194,13 +195,13 @@ static void run(work w) {
     CK(cudaMalloc(&space.metadata, need.metadata_bytes));
     CK(cudaMalloc(&space.workspace, need.workspace_bytes + 16));
     CK(cudaMallocHost(&space.host, need.host_bytes));
-    int64_t columns = (most + 15) / 16;
+    int64_t columns = (most + page - 1) / page;
     std::vector<int32_t> order(pages - 1), table(w.q.size() * columns, 0);
     for (size_t i = 0; i < order.size(); i++)
         order[i] = (int32_t)i + 1;
     std::shuffle(order.begin(), order.end(), std::mt19937(1));
     for (size_t r = 0, n = 0; r < w.q.size(); r++)
-        for (int i = 0; i < (w.kv[r] + 15) / 16; i++)
+        for (int i = 0; i < (w.kv[r] + page - 1) / page; i++)
             table[r * columns + i] = order[n++];
     int32_t *d_table = copy_of(table);
     std::vector<int64_t> s1 = {(int64_t)w.q.size(), columns}, t1, s2, t2, s3, t3, s4, t4, s5, t5, s6, t6, s7,
@@ -220,7 +221,7 @@ static void run(work w) {
     channel_scales channels(p.kv_cache_dtype, hkv, dv);
     const DLTensor *v_scale = channel_scales::of(p.kv_cache_dtype, channels);
     if (cached && cs.dtype.code == kDLUInt)
-        fill_by_writer(in, &cache_t, pages * 16, hkv, p.head_size, dv, v_scale);
+        fill_by_writer(in, &cache_t, pages * page, hkv, p.head_size, dv, v_scale);
     uint16_t *q, *o, *kv;
     float *vec;
     CK(cudaMalloc(&q, tokens * p.num_heads * p.head_size * 2));
@@ -260,7 +261,7 @@ static void run(work w) {
         if (backend->ops->forward(in, &f, &space, stream, &e))
             exit(fprintf(stderr, "%s: forward: %s\n", w.name.c_str(), e.text));
     });
-    double bytes = cached ? (double)keys * cs.page_bytes / 16 : 0,
+    double bytes = cached ? (double)keys * cs.page_bytes / page : 0,
            flops = 2.0 * p.num_heads * (p.head_size + dv) * pairs;
     if (tokens == (int64_t)w.q.size())
         printf("%-34s %9.2f us %7.0f GB/s %5.1f%% of the read ceiling", w.name.c_str(), us, bytes / us * 1e-3,
@@ -325,16 +326,16 @@ static void writes(uint32_t kv = ATTN_KV_AUTO, const char *format = "") {
     for (int i = 0; i < 3; i++)
         options[i].struct_size = sizeof options[i], options[i].s = i == 0 ? cache_dir : "";
     attn_problem_t p = decoder("", {1}, {1}, 32, 8, 128, kv).p;
-    p.struct_size = sizeof p, p.block_size = 16, p.num_blocks = blocks, p.scale = 1,
+    p.struct_size = sizeof p, p.block_size = 16, p.num_blocks = blocks, p.scale = 1 / sqrt(128.),
     p.max_num_batched_tokens = tokens;
     attn_rope_problem_t rp = {sizeof rp};
     rp.attention = &p;
     const attn_rope_extension_t *x =
         (const attn_rope_extension_t *)backend->ops->get_extension(NULL, ATTN_ROPE_EXTENSION);
     attn_instance_t *in;
-    attn_rope_t *rope;
+    attn_rope_t *rope = NULL;
     if (backend->ops->open(&p, &device, options, 3, NULL, &in, &e) ||
-        x->open(&rp, &device, options, 3, NULL, &rope, &e))
+        (kv == ATTN_KV_AUTO && x->open(&rp, &device, options, 3, NULL, &rope, &e)))
         exit(fprintf(stderr, "cache write: open: %s\n", e.text));
     attn_kv_cache_shape_t cs = {sizeof cs};
     backend->ops->kv_cache_shape(in, blocks, &cs, &e);
@@ -345,6 +346,7 @@ static void writes(uint32_t kv = ATTN_KV_AUTO, const char *format = "") {
     std::vector<int64_t> sq = {tokens, 32, 128}, tq, sk = {tokens, 8, 128}, tk, sn = {tokens}, tn,
                          st = {tokens, 128}, tt, sc(cs.shape, cs.shape + 4), tc;
     channel_scales channels(kv, 8, 128);
+    fill<<<2048, 256, 0, stream>>>((uint16_t *)pool, POOL / 2, 9, 0); /* rows, and not what was there */
     const size_t q_bytes = tokens * 32 * 256, k_bytes = tokens * 8 * 256,
                  all = q_bytes + 2 * k_bytes + (cs.total_bytes + 255) / 256 * 256;
     DLDataType type = attn_dl_dtype(ATTN_DTYPE_BFLOAT16), whole = attn_dl_dtype(ATTN_DTYPE_INT64);
@@ -380,9 +382,10 @@ static void writes(uint32_t kv = ATTN_KV_AUTO, const char *format = "") {
                        (i == 1 ? 2.0 * q_bytes : 0); /* rotated keys go back to memory too */
         printf("%-38s %7.2f us %6.0f GB/s read and written\n", (std::string(names[i]) + " " + format).c_str(),
                us, bytes / us * 1e-3);
+        fflush(stdout);
     }
     backend->ops->close(in);
-    x->close(rope);
+    if (rope) x->close(rope);
 }
 
 /* Formats whose rows carry their scales, and the one beside which they are judged. */
@@ -391,6 +394,8 @@ struct format {
     uint32_t kv;
 };
 static const format packed[] = {{"fp8", ATTN_KV_FP8_E4M3},
+                                {"fp8 e5m2", ATTN_KV_FP8_E5M2},
+                                {"fp8 token-head", ATTN_KV_FP8_PER_TOKEN_HEAD},
                                 {"int8 token-head", ATTN_KV_INT8_PER_TOKEN_HEAD},
                                 {"int4 token-head", ATTN_KV_INT4_PER_TOKEN_HEAD},
                                 {"int8 static V", ATTN_KV_INT8_STATIC_V},
@@ -435,6 +440,10 @@ int main(int argc, char **argv) {
     for (const format &f : packed) {
         const std::string name = std::string(" ") + f.name;
         run(decoder("decode 64x8192" + name, same(64, 1), same(64, 8192), 32, 8, 128, f.kv));
+        work w =
+            decoder("decode 64x8192" + name + ", page 64", same(64, 1), same(64, 8192), 32, 8, 128, f.kv);
+        w.p.block_size = 64;
+        run(w);
         run(decoder("decode 1x131072" + name, {1}, {131072}, 32, 8, 128, f.kv));
         run(decoder("prefill 4x4096 d128" + name, same(4, 4096), same(4, 4096), 32, 8, 128, f.kv));
         run(decoder("prefill 1x16384 d128" + name, {16384}, {16384}, 32, 8, 128, f.kv));

@@ -143,11 +143,32 @@ ATTN_DEV void load_pieces(uint32_t dst, const uint8_t *src, int lane) {
         }
 }
 
-/* 16 rows of SIZE bytes to the ring, from column C0 on. Rows that are not wanted arrive as zeros: what lies
- * there may be NaN, and 0 * NaN would reach the output. The padding columns were zeroed once and stay so. */
+/* LINES: a block of 16 tokens is one piece of memory, 260 units of 16 bytes: K, V, the scales of K. It begins
+ * in the middle of a line for every other head, and stays in the lines it has: they are lines of the ring,
+ * with the swizzle. Where unit i lies, counted from the start of the first line. */
+constexpr bool LINES =
+    TL_DENSE && TL_PAGE == 16 && TL_KV == DT_I8 && TL_V == DT_I8 && TL_D == 128 && TL_DV == 128;
+ATTN_DEV uint32_t line_unit(int i) {
+    return (i >> 3) * 128 + (((i ^ i >> 3) & 7) << 4);
+}
+
+/* before: units of its first line that are another head's; src: this lane's 16 bytes of the lines. */
+ATTN_DEV void load_lines(uint32_t dst, const uint8_t *src, int before, int lane) {
+    asm("" : "+l"(src));
+    uint32_t first = dst + line_unit(lane);
+    asm("" : "+r"(first));
+#pragma unroll
+    for (int u = 0; u < 9; u++)
+        if ((u > 0 || lane >= before) && (u < 8 || lane < before + 4))
+            cp_async<16>((first ^ (u & 1) << 6) + u * 512, src + u * 512);
+}
+
+/* 16 rows of SIZE bytes to the ring, from column C0 on; LINES: from unit `first` on. Rows that are not wanted
+ * arrive as zeros: what lies there may be NaN, and 0 * NaN would reach the output. The padding columns were
+ * zeroed once and stay so. */
 template <int SIZE, int RS, int C0>
 ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool all, int tok,
-                         const key_walk &walk, int lane) {
+                         const key_walk &walk, int lane, int first) {
     constexpr int UNIT = TL_JOINT ? 16 : TL_KVEC, CPR = (SIZE + UNIT - 1) / UNIT, TOTAL = 16 * CPR;
     auto row = [&](int r) { /* 15 rows of TL_JOINT are less than 4 GB: triton_tensors.c */
                             return TL_JOINT ? (const uint8_t *)(((uintptr_t)src +
@@ -158,6 +179,7 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool 
     auto to = [&](int r, int c) -> uint32_t {
         if constexpr (TL_JOINT)
             return r * RS + ((((uint32_t)(uintptr_t)row(r) & 127) + c * 16) ^ joint_flip(r));
+        if constexpr (LINES) return line_unit(first + r * 8 + c);
         return TL_SWIZZLE ? ring_unit<RS>(r, C0 + c) : r * RS + c * UNIT;
     };
     if (all) {
@@ -246,6 +268,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const uint8_t *const s_piece =
         TL_FP4 && lane >= TL_D / 16 ? v_scale_base + (lane - TL_D / 16) * 16 : scale_base + lane * 16;
     const uint32_t ring = smem_addr(smem) + warp * RING;
+    const int before = LINES && p.k_page % 128 == 0 && (uintptr_t)kbase % 128 == 64 ? 4 : 0;
     if (!PACKED && (DP != TL_D || DVP != TL_DV)) {
         for (int i = lane; i < RING / 16; i += 32)
             st_shared_v4(ring + i * 16, make_uint4(0, 0, 0, 0));
@@ -271,7 +294,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             uint32_t dk = ring + lstage * BLOCK;
             const bool whole =
                 tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
-            if (TL_DENSE && whole) {
+            if (LINES && whole) {
+                load_lines(dk, k_piece + page * p.k_page - before * 16, before, lane);
+            } else if (TL_DENSE && whole) {
                 const int64_t at = page * p.k_page; /* of every part, in bytes */
                 load_pieces<K_ROW, KRS, 0>(dk, k_piece + (at + off * K_ROW), lane);
                 load_pieces<V_ROW, VRS, V_UNIT>(dk + V_AT, v_piece + (at + off * V_ROW), lane);
@@ -290,12 +315,13 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                              (shifts_t)((uint32_t)(uintptr_t)ks & 15 | ((uint32_t)(uintptr_t)vs & 15) << 4)
                                  << 8 * lstage;
             } else if constexpr (TL_JOINT) {
-                load_block<TL_D + TL_DV + 16, KRS, 0>(dk, ks, p.k_token, whole, tok, walk, lane);
+                load_block<TL_D + TL_DV + 16, KRS, 0>(dk, ks, p.k_token, whole, tok, walk, lane, 0);
                 shifts = (shifts & ~((shifts_t)255 << 8 * lstage)) | (shifts_t)((uintptr_t)ks & 127)
                                                                          << 8 * lstage;
             } else {
-                load_block<K_ROW, KRS, 0>(dk, ks, p.k_token * EB, whole, tok, walk, lane);
-                load_block<V_ROW, VRS, V_UNIT>(dk + V_AT, vs, p.v_token * VB, whole, tok, walk, lane);
+                load_block<K_ROW, KRS, 0>(dk, ks, p.k_token * EB, whole, tok, walk, lane, before);
+                load_block<V_ROW, VRS, V_UNIT>(dk + V_AT, vs, p.v_token * VB, whole, tok, walk, lane,
+                                               128 + before);
             }
             if constexpr (TL_TOKEN_HEAD && !TL_JOINT && !PACKED) {
                 int r = lane & 15;
@@ -317,7 +343,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             } else if constexpr (TL_K_APART) {
                 const uint8_t *at = scale_base + page * p.ks_page + (off + (lane & 15)) * p.ks_token;
                 const bool ok = lane < 16 && walk.wanted(tok + lane);
-                if (lane < 16) cp_async_zfill<4>(dk + SCALES_AT + lane * 4, ok ? at : scale_base, ok);
+                if (lane < 16)
+                    cp_async_zfill<4>(dk + SCALES_AT + before * 16 + lane * 4, ok ? at : scale_base, ok);
             }
         }
         li++;
@@ -467,6 +494,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     }
     const int lr = lane & 15, lc = lane >> 4;                             /* K: rows 0 to 15, column half */
     const int vr = (lane & 7) + ((lane >> 4) << 3), vc = (lane >> 3) & 1; /* V: tokens 0-7, 0-7, 8-15, 8-15 */
+    /* LINES: the lower and the upper half of these rows, the first unit of each */
+    const uint32_t k_half[2] = {line_unit(before + lr * 8 + lc), line_unit(before + lr * 8 + 4 + lc)},
+                   v_half[2] = {line_unit(128 + before + vr * 8 + vc),
+                                line_unit(128 + before + vr * 8 + 4 + vc)};
     auto walk_blocks = [&](auto variant) __attribute__((always_inline)) {
         constexpr bool EVEN = decltype(variant)::EVEN, PIECE = decltype(variant)::PIECE;
         /* Of a fragment's 16 keys a lane has number g and number g + 8. PIECE: those are tokens 2 g and
@@ -551,7 +582,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 for (int i = 0; i < 4; i++)
                     v_at[i] = row_at(2 * q + (i & 1) + (i >> 1) * 8) + V_AT;
             } else if constexpr (K_SCALED) {
-                const float *sc = (const float *)(smem + warp * RING + cstage * BLOCK + SCALES_AT);
+                const float *sc =
+                    (const float *)(smem + warp * RING + cstage * BLOCK + SCALES_AT + before * 16);
                 ks[0] = sc[g], ks[1] = sc[g + 8];
                 if (TL_TOKEN_HEAD) vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
             }
@@ -586,7 +618,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
 #pragma unroll
                 for (int st = 0; st < DP / 32; st++) {
                     uint32_t r[4];
-                    ldmatrix_x4(r, sk + ring_unit<KRS>(lr, 2 * st + lc));
+                    ldmatrix_x4(r, sk + (LINES ? k_half[st >> 1 & 1] ^ (st & 1) << 5
+                                               : ring_unit<KRS>(lr, 2 * st + lc)));
 #pragma unroll
                     for (int n = 0; n < NT; n++)
                         mma_s8(c[n], r, qf[n][2 * st], qf[n][2 * st + 1]);
@@ -719,7 +752,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                                      high[2 * i + 1] = codes_to_f16x2<TL_V, 1>(z);
                         }
                     } else {
-                        ldmatrix_x4_trans(r, svm + ring_unit<VRS>(vr, V_UNIT + 2 * x + vc));
+                        ldmatrix_x4_trans(r, svm + (LINES ? v_half[x >> 1 & 1] ^ (x & 1) << 5
+                                                          : ring_unit<VRS>(vr, V_UNIT + 2 * x + vc)));
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
                             if constexpr (V_BIASED) {

@@ -258,6 +258,13 @@ static void lengths(kit_case_t *c) {
         kit_case_add(c, some[i][0], some[i][1]);
 }
 
+static void prompts(kit_case_t *c) {
+    c->problem.max_model_len = 8200;
+    kit_case_add(c, 1000, 1000);
+    kit_case_add(c, 257, 3000);
+    kit_case_add(c, 40, 8200);
+}
+
 static void list_tasks(void) {
     static const uint32_t dtypes[] = {ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_FLOAT32};
     for (int f = 0; f < NUM_FORMATS; f++) {
@@ -284,6 +291,14 @@ static void list_tasks(void) {
         u->c.problem.kv_layout = ATTN_LAYOUT_HND, u->c.problem.features |= apart;
         task_t *t = add(kv, bf16, 128, 16, 1, "usual");
         lengths(&t->c);
+        prompts(&add(kv, bf16, 128, 8, 2, "prompts")->c);
+        t = add(kv, bf16, 128, 4, 1, "prompts, soft cap, window, sinks");
+        prompts(&t->c);
+        t->c.problem.logits_soft_cap = 30, t->c.problem.sliding_window = 300;
+        t->c.problem.features |= ATTN_F_SINK;
+        t = add(kv, ATTN_DTYPE_FLOAT16, 128, 5, 1, "prompts, window");
+        prompts(&t->c);
+        t->c.problem.sliding_window = 200;
         t = add(kv, bf16, 128, 6, 3, "HND, apart, sinks, window");
         lengths(&t->c);
         t->c.problem.kv_layout = ATTN_LAYOUT_HND, t->c.problem.sliding_window = 90;
@@ -319,7 +334,8 @@ static void list_tasks(void) {
             snprintf(name, sizeof name, "131072 keys, %s", kit_family_name(far[i]));
             t = add(kv, bf16, 128, 4, 1 + (uint32_t)i % 2, name);
             t->c.family = far[i], t->c.problem.max_model_len = 131072;
-            kit_case_add(&t->c, i % 2 ? 9 : 1, 131072);
+            kit_case_add(&t->c, 1, 131072);
+            kit_case_add(&t->c, 9, 131072);
         }
     }
 }
