@@ -8,25 +8,39 @@
 
 namespace attn_cuda {
 
-/* x / by for many x, rounded to nearest as packed::divisor does; of scales so far from 1 that the reciprocal
- * or the remainder might not be exact, by division. */
-struct quotient {
-    float by, inverse;
-    bool near_one;
-    ATTN_DEV quotient(float of) : by(of), inverse(1.f / of), near_one(of > 0x1p-80f && of < 0x1p80f) {}
-    ATTN_DEV float of(float x) const {
-        if (!near_one) return x / by;
-        const float q = x * inverse, y = fmaf(fmaf(-by, q, x), inverse, q);
-        return q != 0.f && fabsf(q) <= 0x1.fffffep127f ? y : q; /* -0 stays -0 */
-    }
-};
+/* x / by, from the reciprocal and one step, as packed::divisor has it; where the step has no number, because
+ * of infinities and zeros, the product with the reciprocal is the result. by > 0: -0 stays -0. */
+ATTN_DEV float quotient_of(float x, float by, float inverse) {
+    const float q = x * inverse, y = fmaf(-fmaf(by, q, -x), inverse, q);
+    return y == y ? y : q;
+}
 
-/* int8_code in the last eight bits: |x| + 1/2 rounded to zero, its integer in the last bits of a sum with
- * 2^23. */
+/* x / by for many x, rounded to nearest, without a branch. Both are multiplied by the power of two that makes
+ * `by` a number from 1 to 2, so that neither reciprocal nor remainder leaves the normal numbers; what x loses
+ * by that is far below a code, or beyond the largest. */
+struct quotient {
+    float by, inverse, move;
+    ATTN_DEV quotient(float of) {
+        const uint32_t bits = __float_as_uint(of);
+        const int32_t power = 0x7f000000 - (int32_t)(bits & 0x7f800000u);
+        move = __uint_as_float((uint32_t)(power > 0x00800000 ? power : 0x00800000) | (bits & 0x80000000u));
+        by = of * move;
+        const float r = rcp_approx(by), rest = fmaf(-by, r, 1.f);
+        inverse = rest == rest ? fmaf(r, rest, r) : r;
+    }
+    ATTN_DEV float of(float x) const { return quotient_of(x * move, by, inverse); }
+};
+template <int BY>
+ATTN_DEV float divided(float x) {
+    return quotient_of(x, BY, 1.f / BY);
+}
+
+/* int8_code in the last eight bits, anything above: |x| + 1/2 rounded to zero, its integer in the last bits
+ * of a sum with 2^23. */
 ATTN_DEV uint32_t int8_bits(float x) {
     const float y = fmaxf(fminf(x, 127.f), -128.f);
     const uint32_t sign = (uint32_t)((int32_t)__float_as_uint(y) >> 31),
-                   size = __float_as_uint(__fadd_rz(__fadd_rz(fabsf(y), 0.5f), 8388608.f)) & 0xff;
+                   size = __float_as_uint(__fadd_rz(__fadd_rz(fabsf(y), 0.5f), 8388608.f));
     return x == x ? (size ^ sign) - sign : 0;
 }
 

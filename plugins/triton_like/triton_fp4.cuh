@@ -153,20 +153,20 @@ ATTN_DEV void add_values(float (&o)[NT][TILES][4], const uint32_t (&pb)[NT][2], 
 
 /* 16 values of a group to eight bytes of codes; returns the group's scale. */
 ATTN_DEV uint8_t write_group(const float (&x)[16], float scale, uint2 &codes) {
-    float top = 0.f, sum = 0.f;
+    float low = 0.f;
 #pragma unroll
     for (int i = 0; i < 16; i++)
-        top = fmaxf(top, fabsf(x[i])), sum += x[i] - x[i]; /* NaN unless all are finite */
-    const uint32_t stored = sum == 0.f ? f32x2_to_e4m3x2(top / 6.f / scale, 0.f) & 0xff : 0x7f;
+        low = min_nan(low, -fabsf(x[i]));
+    const float top = -low;
+    const uint32_t stored =
+        top < INFINITY ? f32x2_to_e4m3x2(quotient(scale).of(divided<6>(top)), 0.f) & 0xff : 0x7f;
     const float unit = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(stored)).x * scale;
+    const quotient by(unit);
     uint32_t w[2] = {0, 0};
-    if (unit > 0.f) {
-        const quotient by(unit);
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            w[i / 8] |= e2m1_code(by.of(x[i])) << i % 8 * 4;
-    }
-    codes = make_uint2(w[0], w[1]);
+    for (int i = 0; i < 16; i++)
+        w[i / 8] |= e2m1_code(by.of(x[i])) << i % 8 * 4;
+    codes = unit > 0.f ? make_uint2(w[0], w[1]) : make_uint2(0, 0);
     return (uint8_t)stored;
 }
 

@@ -109,7 +109,7 @@ ATTN_DEV void put_codes(uint8_t *row, int c, uint32_t codes) {
     uint8_t *const p = row + c * BITS;
     if constexpr (BITS == 3)
         p[0] = (uint8_t)codes, p[1] = (uint8_t)(codes >> 8), p[2] = (uint8_t)(codes >> 16);
-    else if constexpr (ALIGN >= 4)
+    else if (ALIGN >= 4 || (uintptr_t)p % 4 == 0)
         *(uint32_t *)p = codes;
     else
         ((uint16_t *)p)[0] = (uint16_t)codes, ((uint16_t *)p)[1] = (uint16_t)(codes >> 16);
@@ -273,17 +273,21 @@ ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, bool ok, int lane) {
     else if constexpr (CENTROIDS)
         write_centroids<SIZE>(dst, x, ok, lane);
     else {
+        const int l = lane & 7;
 #pragma unroll
         for (int i = 0; i < (SIZE + 63) / 64; i++) {
-            const int c = (lane & 7) + 8 * i;
-            uint16_t w[4];
+            uint32_t w[2];
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                w[j] = (uint16_t)f32x2_to_e4m3x2(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]);
-            if (ok && c * 8 < SIZE)
+            for (int j = 0; j < 2; j++)
+                w[j] = f32x2_to_e4m3x2(x[8 * i + 4 * j], x[8 * i + 4 * j + 1]) & 0xffff |
+                       f32x2_to_e4m3x2(x[8 * i + 4 * j + 2], x[8 * i + 4 * j + 3]) << 16;
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    ((uint16_t *)(dst + 8 * c))[j] = w[j];
+            for (int t = 0; t < 2; t++) { /* eight lanes store eight words side by side */
+                const int from = (lane & 24) + 4 * t + (l >> 1);
+                const uint32_t low = __shfl_sync(~0u, w[0], from), high = __shfl_sync(~0u, w[1], from);
+                if (ok && 64 * i + 32 * t + 4 * l < SIZE)
+                    put_codes<4>(dst, 16 * i + 8 * t + l, l & 1 ? high : low);
+            }
         }
     }
 }

@@ -49,11 +49,11 @@ ATTN_DEV uint32_t four_codes(const float *x) {
     }
 }
 
-/* By eight lanes a row: a lane has the W values from W c on for c = l, l + 8 and so on. Ordinary loads:
- * tl_rope has just written the row. */
+/* By eight lanes a row: a lane has the W values from W c on for c = l, l + 8 and so on, so many that eight
+ * lanes store one piece. Ordinary loads: tl_rope has just written the row. */
 template <int SIZE>
 struct row_part {
-    static constexpr int W = SIZE % 8 == 0 ? 8 : 4, N = (SIZE / W + 7) / 8 * W;
+    static constexpr int W = SIZE % 8 == 0 && TL_KVEC >= 8 ? 8 : 4, N = (SIZE / W + 7) / 8 * W;
     float x[N];
     ATTN_DEV row_part(const uint8_t *src, bool ok, int l) {
 #pragma unroll
@@ -99,7 +99,7 @@ struct row_part {
             top = min_nan(top, __shfl_xor_sync(~0u, top, d));
         return -top;
     }
-    /* of(i): what number i of this lane is divided by. */
+    /* by(x, i): number i of this lane, divided. */
     template <int DT, class F>
     ATTN_DEV void write(uint8_t *dst, bool ok, int l, F by) const {
 #pragma unroll
@@ -110,11 +110,11 @@ struct row_part {
             uint32_t codes[W / 4];
 #pragma unroll
             for (int j = 0; j < W; j++)
-                y[j] = by(x[W * i + j], W * c + j);
+                y[j] = by(x[W * i + j], W * i + j);
 #pragma unroll
             for (int j = 0; j < W / 4; j++)
                 codes[j] = four_codes<DT>(y + 4 * j);
-            if constexpr (W == 8 && TL_KVEC >= 8)
+            if constexpr (W == 8)
                 ((uint2 *)dst)[c] = make_uint2(codes[0], codes[W / 4 - 1]);
             else
 #pragma unroll
@@ -124,18 +124,42 @@ struct row_part {
     }
 };
 
+/* Scales of V's channels, those of row_part's values. */
+template <int SIZE, int W>
+struct channel_row {
+    static constexpr int N = (SIZE / W + 7) / 8 * W;
+    float x[N];
+    ATTN_DEV channel_row(const triton_write_params_t &p, int head, int l) {
+        const float *const from = p.v_scale + head * p.v_scale_head;
+        const bool dense = p.v_scale_channel == 1 && (uintptr_t)from % 16 == 0;
+        if (__all_sync(~0u, dense)) {
+#pragma unroll
+            for (int i = 0; i < N; i += 4) {
+                const int d = (l + i / W * 8) * W + i % W;
+                const float4 y =
+                    d < SIZE ? __ldg((const float4 *)(from + d)) : make_float4(1.f, 1.f, 1.f, 1.f);
+                x[i] = y.x, x[i + 1] = y.y, x[i + 2] = y.z, x[i + 3] = y.w;
+            }
+        } else
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const int d = (l + i / W * 8) * W + i % W;
+                x[i] = d < SIZE ? __ldg(from + d * p.v_scale_channel) : 1.f;
+            }
+    }
+};
+
 /* K or V of a format of eight bits. scale_at: where the row's own scale goes, if it has one. */
 template <int SIZE, int DT>
-ATTN_DEV void write_codes(uint8_t *dst, const row_part<SIZE> &row, uint8_t *scale_at, float scale,
-                          bool scaled, bool ok, int l) {
+ATTN_DEV void write_codes(uint8_t *dst, const row_part<SIZE> &row, uint8_t *scale_at, float scale, bool ok,
+                          int l) {
     if constexpr (TL_TOKEN_HEAD || (TL_K_APART && DT == DT_I8)) {
-        const float top = row.absmax(), s = top / (DT == DT_I8 ? 127.f : 448.f);
+        const float s = divided < DT == DT_I8 ? 127 : 448 > (row.absmax());
         scale = s < 1e-6f ? 1e-6f : s;
         if (ok && l == 0) *(float *)scale_at = scale == scale ? scale : __int_as_float(0x7fc00000);
-        scaled = true;
     }
-    const quotient by(scaled ? scale : 1.f);
-    row.template write<DT>(dst, ok, l, [&](float x, int) { return scaled ? by.of(x) : x; });
+    const quotient by(scale);
+    row.template write<DT>(dst, ok, l, [&](float x, int) { return by.of(x); });
 }
 
 template <int SIZE, int DT>
@@ -227,12 +251,11 @@ ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, i
     const row_part<TL_D> a(key, ok, l);
     if constexpr (TL_V_CHANNELS) {
         const row_part<TL_DV> b(value, ok, l);
-        const float *const by = p.v_scale + head * p.v_scale_head;
+        const channel_row<TL_DV, decltype(b)::W> by(p, head, l);
         write_codes<TL_D, TL_KV>(
             k, a, (uint8_t *)p.k_rows_scales + page * p.ks_page + at * p.ks_token + (int64_t)head * p.ks_head,
-            1.f, false, ok, l);
-        b.template write<TL_V>(
-            v, ok, l, [&](float x, int d) { return quotient(__ldg(by + d * p.v_scale_channel)).of(x); });
+            1.f, ok, l);
+        b.template write<TL_V>(v, ok, l, [&](float x, int i) { return quotient(by.x[i]).of(x); });
     } else if constexpr (TL_K_APART) {
         constexpr int VEC = TL_KVEC < TL_SVEC ? TL_KVEC : TL_SVEC, PIECES = TL_DV * SB / VEC;
         if (ok)
@@ -241,13 +264,13 @@ ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, i
                 copy_piece<VEC>(v + i * VEC, value + i * VEC);
         write_codes<TL_D, TL_KV>(
             k, a, (uint8_t *)p.k_rows_scales + page * p.ks_page + at * p.ks_token + (int64_t)head * p.ks_head,
-            1.f, false, ok, l);
+            1.f, ok, l);
     } else {
         const row_part<TL_DV> b(value, ok, l);
         const float ks = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f,
                     vs = p.v_scale ? __ldg(p.v_scale + head * p.scale_stride) : 1.f;
-        write_codes<TL_D, TL_KV>(k, a, k + TL_D, ks, p.k_scale != nullptr, ok, l);
-        write_codes<TL_DV, TL_KV>(v, b, v + TL_DV, vs, p.v_scale != nullptr, ok, l);
+        write_codes<TL_D, TL_KV>(k, a, k + TL_D, ks, ok, l);
+        write_codes<TL_DV, TL_KV>(v, b, v + TL_DV, vs, ok, l);
     }
 #else
     float ks = p.k_scale ? __ldg(p.k_scale + head * p.scale_stride) : 1.f;
@@ -261,10 +284,10 @@ ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, i
 
 extern "C" __global__ void __launch_bounds__(256) tl_write(const __grid_constant__ triton_write_params_t p) {
 #if TL_EIGHTS
-    const int64_t unit = (int64_t)blockIdx.x * 32 + (threadIdx.x >> 3);
-    const bool is_one = unit < (int64_t)p.num_tokens * p.num_kv_heads;
-    cache_write::write_token(p, is_one ? (int)(unit / p.num_kv_heads) : -1,
-                             is_one ? (int)(unit % p.num_kv_heads) : 0, threadIdx.x & 31);
+    const uint32_t heads = (uint32_t)p.num_kv_heads,
+                   row = blockIdx.x % heads * 32 + (threadIdx.x >> 3); /* behind those of whole tokens */
+    const int token = (int)(blockIdx.x / heads * 32 + row / heads);
+    cache_write::write_token(p, token < p.num_tokens ? token : -1, (int)(row % heads), threadIdx.x & 31);
 #else
     const int64_t unit = (int64_t)blockIdx.x * 8 + (threadIdx.x >> 5);
     if (unit < (int64_t)p.num_tokens * p.num_kv_heads)

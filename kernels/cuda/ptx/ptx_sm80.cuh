@@ -27,6 +27,11 @@ ATTN_DEV float lg2(float x) {
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+ATTN_DEV float rcp_approx(float x) {
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 /* tanh(x) = 1 - 2 / (1 + e^2x) in f32: tanh.approx has only 11 bits, which a soft cap of 50 turns into
  * 0.02. */
 ATTN_DEV float tanh_f32(float x) {
@@ -56,6 +61,10 @@ ATTN_DEV void cp_async_commit() {
 template <int N>
 ATTN_DEV void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+ATTN_DEV void cp_async_wait_all() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 ATTN_DEV void ldmatrix_x4(uint32_t (&r)[4], uint32_t addr) {

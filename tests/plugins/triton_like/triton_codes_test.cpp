@@ -14,12 +14,22 @@ ATTN_DEV uint32_t __float_as_uint(float x) {
     memcpy(&u, &x, 4);
     return u;
 }
+ATTN_DEV float __uint_as_float(uint32_t u) {
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
 ATTN_DEV float __fadd_rz(float x, float y) {
     volatile float a = x, b = y, sum;
     fesetround(FE_TOWARDZERO);
     sum = a + b;
     fesetround(FE_TONEAREST);
     return sum;
+}
+static float nudge = 0; // the approximate reciprocal is up to one step off
+ATTN_DEV float rcp_approx(float x) {
+    const float y = 1.f / x;
+    return y != 0 && fabsf(y) < INFINITY && nudge != 0 ? nextafterf(y, nudge * INFINITY) : y;
 }
 #include "plugins/triton_like/triton_codes.cuh"
 
@@ -63,12 +73,22 @@ int main() {
     wrong = 0;
     for (int i = 0; i < 400000; i++) {
         const float by = ldexpf(1 + fabsf(uniform()), (int)(next_random() % 240) - 120);
-        const attn_cuda::quotient q(by);
-        const float x = i % 50 < NUM_ENDS ? ends[i % 50] : by * 130 * uniform(), got = q.of(x), want = x / by;
+        nudge = (float)(i % 3) - 1;
+        const attn_cuda::quotient q(i % 5 ? by : -by);
+        const float x = i % 50 < NUM_ENDS ? ends[i % 50] : by * 130 * uniform(), got = q.of(x),
+                    want = x / (i % 5 ? by : -by);
         // below 2^-20 every format's code is zero
         wrong += !(got == want || (got != got && want != want) ||
                    (fabsf(want) < 0x1p-20f && fabsf(got) < 0x1p-20f)) ||
                  (got == got && signbit(got) != signbit(want)); // -0 has a code of its own in e4m3 and e5m2
+    }
+    for (int i = 0; i < 400000; i++) {
+        const float x = i < NUM_ENDS ? ends[i] : ldexpf(uniform(), (int)(next_random() % 200) - 90);
+        const float got[3] = {attn_cuda::divided<127>(x), attn_cuda::divided<448>(x),
+                              attn_cuda::divided<6>(x)},
+                    want[3] = {x / 127, x / 448, x / 6};
+        for (int j = 0; j < 3; j++)
+            wrong += !(got[j] == want[j] || (got[j] != got[j] && x != x)) && fabsf(x) > 1e-30f;
     }
     for (int i = 0; i < 3 * NUM_ENDS; i++) {
         const float by = i % 3 == 0 ? 0.f : i % 3 == 1 ? INFINITY : NAN, x = ends[i / 3];

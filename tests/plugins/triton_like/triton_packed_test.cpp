@@ -55,6 +55,10 @@ ATTN_DEV uint32_t prmt(uint32_t a, uint32_t b, uint32_t select) {
     return r;
 }
 template <class T>
+T __shfl_sync(unsigned, T x, int) {
+    return x;
+}
+template <class T>
 T __shfl_xor_sync(unsigned, T x, int) { // lanes run alone
     return x;
 }
