@@ -46,7 +46,9 @@ static int list_programs(const triton_config_t *c, const char *sources[TRITON_MA
                                    : "#include \"triton_exact.cuh\"\n";
         return n;
     }
-    sources[n++] = c->wgmma ? "#include \"triton_prefill_sm90.cuh\"\n" : "#include \"triton_prefill.cuh\"\n";
+    sources[n++] = c->copiers ? "#include \"triton_prefill_split_sm90.cuh\"\n"
+                   : c->wgmma ? "#include \"triton_prefill_sm90.cuh\"\n"
+                              : "#include \"triton_prefill.cuh\"\n";
     if (c->page > 0) {
         kinds[n] = TRITON_PROGRAM_DECODE;
         sources[n++] = c->has_decode ? "#include \"triton_decode.cuh\"\n#include \"triton_write.cuh\"\n"

@@ -105,7 +105,7 @@ static int prefill_smem(const triton_config_t *c) {
 static int wgmma_smem(const triton_config_t *c) {
     int k_row = c->k_apart ? round_up(c->d, 128) : round_up(c->d, 64) * 2, v_row = round_up(c->dv, 64) * 2,
         rows = c->warps * 16;
-    int keys = 2 * c->keys * (k_row + v_row + terms_of(c) * 4);
+    int keys = c->ring * c->keys * (k_row + v_row + terms_of(c) * 4);
     return 1024 + rows * k_row + keys + rows * bytes_a_query(c) + 16;
 }
 
@@ -191,9 +191,12 @@ static int configure_wgmma(triton_config_t *c) {
     c->ctas = size <= 80 ? 2 : 1;
     c->keys = size <= 80 ? 64 : size <= 96 ? 96 : size <= 128 ? 128 : size <= 192 ? 80 : 64;
     c->early = size > 64 && size <= 192 && bytes_of(c->v) == 2;
+    c->copiers = c->k_apart && c->d == 128 && c->dv == 128 ? 4 : 0;
+    c->ring = 2;
+    if (c->copiers) c->warps = 12, c->keys = c->rel_bias ? 64 : 80, c->ring = 4; /* what 152 registers hold */
     c->prefill_smem = wgmma_smem(c);
     c->prefill_rows = c->warps * 16;
-    c->prefill_threads = c->warps * 32;
+    c->prefill_threads = (c->warps + c->copiers) * 32;
     return c->prefill_smem <= triton_smem_of_block(c->cc) ? 0 : -1;
 }
 
@@ -310,13 +313,13 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
         "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_REL=%d\n-DTL_DEVICE_LENGTHS=%d\n"
         "-DTL_V=%d\n-DTL_K_APART=%d\n-DTL_V_CHANNELS=%d\n-DTL_FP4=%d\n-DTL_S8=%d\n-DTL_STAGES=%d\n-DTL_DENSE="
-        "%d\n-DTL_EIGHTS=%d\n",
+        "%d\n-DTL_EIGHTS=%d\n-DTL_COPIERS=%d\n-DTL_RING=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window,
         c->chunk, c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias,
         c->sinks, c->scale, c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles,
         c->keys, c->ctas, c->early, c->joint, c->swizzle, c->decode_warps, c->n_tiles, c->decode_ctas,
         c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys, round_up(c->dv, 16),
         c->rope, c->pairs, c->packed, c->rel_bias, c->device_lengths, c->v, c->k_apart, c->v_channels,
-        c->kv == TRITON_E2M1, c->k_apart && c->wgmma, c->stages, c->dense, c->eights);
+        c->kv == TRITON_E2M1, c->k_apart && c->wgmma, c->stages, c->dense, c->eights, c->copiers, c->ring);
     return n > 0 && (size_t)n < size ? n : -1;
 }

@@ -45,7 +45,8 @@ typedef struct triton_config {
     int exact;        /* FFMA kernels: float32, or head sizes above 256 */
     int wgmma, early; /* prefill by wgmma: compute capability 9.0; copies between its two products */
     int warps, m_tiles, keys, ctas; /* prefill; keys: of a tile */
-    int swizzle;                    /* decode: the ring is lines of 128 bytes, swizzled */
+    int copiers, ring; /* prefill by wgmma: warps that only copy (0: all do), stages of K and V */
+    int swizzle;       /* decode: the ring is lines of 128 bytes, swizzled */
     int has_decode, decode_warps, n_tiles, decode_ctas;
     int dense;  /* the rows of a head and a page are one piece, and so are their scales: HND, scales apart */
     int eights; /* the cache writer has eight lanes a row, not 32 */

@@ -6,7 +6,8 @@
  * thread holds of each 16 rows and 8 keys what an accumulator of mma.m16n8 and of wgmma holds: s[4 * j + 2 *
  * e + i] is row g + 8 * e, key 8 * j + 2 * q + i. 8-bit caches become f16 on their way to shared memory,
  * which is exact; inline scales of K go to the columns of S, those of V to the columns of P. Macros beyond
- * triton_rows.cuh: TL_WARPS, TL_BN. */
+ * triton_rows.cuh: TL_WARPS, which compute; TL_COPIERS, the warps before them that only copy (0: all copy);
+ * TL_BN. */
 #ifndef TRITON_TILE_CUH
 #define TRITON_TILE_CUH
 
@@ -17,7 +18,8 @@ namespace prefill {
 
 constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, V_MMA = TL_V == DT_BF16 ? DT_BF16 : DT_F16;
 constexpr int EB = element_bytes(TL_KV), VB = element_bytes(TL_V), QB = element_bytes(TL_Q);
-constexpr int OB = element_bytes(TL_OUT), THREADS = TL_WARPS * 32, BN = TL_BN;
+constexpr int OB = element_bytes(TL_OUT), THREADS = (TL_COPIERS ? TL_COPIERS : TL_WARPS) * 32; /* that copy */
+constexpr int BN = TL_BN;
 constexpr int DP = (TL_D + 15) / 16 * 16, DVP = (TL_DV + 15) / 16 * 16;
 constexpr int ORS = DVP * OB + 16; /* a row of the result in shared memory */
 /* A soft cap bounds the scores: where P has the range of float32 (bf16), it needs no maximum. */
@@ -26,14 +28,17 @@ constexpr bool FIXED =
 constexpr float FIRST_MAX = FIXED ? 0.f : NO_MAX;
 /* Scale or soft cap join the exponent where nothing else touches the score; growing, so that the maximum
  * stays one. */
-constexpr bool SIMPLE = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_REL && !TL_QQ && EB == 2 && TL_Q != DT_E4M3;
-constexpr bool FOLD = SIMPLE && TL_CAP == 0.f, FOLD_CAP = SIMPLE && TL_CAP > 0.f && !FIXED;
+constexpr bool UNTOUCHED = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_REL && !TL_QQ,
+               SIMPLE = UNTOUCHED && EB == 2 && TL_Q != DT_E4M3;
+constexpr bool FOLD_QUERY = UNTOUCHED && TL_K_APART && TL_CAP == 0.f; /* a rounded query's scale, too */
+constexpr bool FOLD = (SIMPLE && TL_CAP == 0.f) || FOLD_QUERY, FOLD_CAP = SIMPLE && TL_CAP > 0.f && !FIXED;
 /* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so
  * not there. */
 constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD && !TL_PACKED ? 64.f : 1.f;
 /* Terms of a tile's keys: scales of K, of V, and (TL_PACKED) what is added to the values of a row. */
 constexpr int TERMS = TL_PACKED ? 3 : TL_TOKEN_HEAD ? 2 : TL_K_APART;
-constexpr int Q_SCALES = TL_K_APART ? 4 : 0; /* bytes of the scale of a rounded query */
+constexpr int Q_SCALES = TL_K_APART ? 4 : 0;             /* bytes of the scale of a rounded query */
+constexpr float KEY_SCALE = FOLD_QUERY ? 0x1p-24f : 1.f; /* the largest sum times such a scale is a float */
 
 /* Where 16 bytes of column c of row r lie. Rows PERIOD apart lie PERIOD * STEP bytes apart. */
 template <int BYTES>
@@ -62,7 +67,8 @@ struct block_view {
  * with the row. extent: with spans, least lo, greatest hi, greatest lo, least hi. False: nothing to do. */
 template <int BM, int WARP_ROWS>
 ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, block_view &b) {
-    const int entry = blockIdx.x / p.num_kv_heads, warp_row = (threadIdx.x >> 5) * WARP_ROWS;
+    const int entry = blockIdx.x / p.num_kv_heads,
+              warp_row = max((int)(threadIdx.x >> 5) - TL_COPIERS, 0) * WARP_ROWS;
     if (entry >= p.counts->num_tiles) return false;
     const int2 tile = *(const int2 *)(p.tiles + entry);
     b.head = blockIdx.x % p.num_kv_heads, b.seq = tile.x, b.row0 = tile.y * BM;
@@ -101,14 +107,16 @@ ATTN_DEV void st_shared_v2(uint32_t a, uint2 x) {
     asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(a), "r"(x.x), "r"(x.y) : "memory");
 }
 
-template <int BM, class rows_t>
+/* By COUNT threads from FIRST on. */
+template <int BM, class rows_t, int FIRST = 0, int COUNT = THREADS>
 ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b, float *scales) {
+    const int thread = threadIdx.x - FIRST;
 #if TL_PACKED
     if constexpr (packed::ROTATED) { /* a warp a row */
         constexpr int E = (TL_D + 31) / 32;
         const int lane = threadIdx.x & 31;
 #pragma unroll 2
-        for (int r = threadIdx.x >> 5; r < BM; r += THREADS / 32) {
+        for (int r = thread >> 5; r < BM; r += COUNT / 32) {
             const int row = b.row0 + r;
             const int64_t from = (int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
                                  (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head + lane * E;
@@ -132,7 +140,7 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
         constexpr int E = (TL_S8 ? (TL_D + 31) / 32 * 32 : DP) / 8, CHUNKS = (E + 7) / 8;
         const int l = threadIdx.x & 7;
 #pragma unroll 1
-        for (int r = threadIdx.x >> 3; r < BM; r += THREADS / 8) {
+        for (int r = thread >> 3; r < BM; r += COUNT / 8) {
             const int row = b.row0 + r;
             const uint8_t *src =
                 (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
@@ -174,7 +182,7 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
         return;
     }
 #pragma unroll 4 /* several loads under way: a converted Q waits for each */
-    for (int i = threadIdx.x; i < BM * (DP / 8); i += THREADS) {
+    for (int i = thread; i < BM * (DP / 8); i += COUNT) {
         int r = i / (DP / 8), c = i % (DP / 8), row = b.row0 + r;
         bool ok = row < b.rows;
         const uint8_t *src =
@@ -379,7 +387,7 @@ ATTN_DEV void load_terms(float *to, const uint8_t *base, int64_t token_bytes, in
         to[r] = ok ? packed::key_scale(row, nullptr) : 0.f;
 #else
     if constexpr (TL_K_APART)
-        to[r] = ok ? __ldg((const float *)row) : 0.f;
+        cp_async_zfill<4>(smem_addr(to + r), row, ok);
     else
         to[r] = ok ? load_scale(row + (IS_V ? TL_DV : TL_D)) * (IS_V ? V_SHIFT : 1.f) : 0.f;
 #endif
@@ -526,10 +534,10 @@ ATTN_DEV void hide_scores(const block_view &b, float (&s)[BN / 2], int k0, const
 }
 
 /* s becomes P; true: what was summed before must be multiplied by f. CAPPED: s are products still, and
- * small. */
+ * small. by: what a row's scores are still to be multiplied by (FOLD). */
 template <bool CAPPED>
-ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m)[2], float (&l)[2],
-                           float (&f)[2]) {
+ATTN_DEV bool softmax_step(const score_rule &rule, const float (&by)[2], float (&s)[BN / 2], float (&m)[2],
+                           float (&l)[2], float (&f)[2]) {
     if constexpr (FIXED) {
 #pragma unroll
         for (int i = 0; i < BN / 2; i++) {
@@ -546,8 +554,8 @@ ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m
         mx[1] = fmaxf(mx[1], fmaxf(s[4 * j + 2], s[4 * j + 3]));
     }
     if (FOLD || CAPPED) {
-        mx[0] *= CAPPED ? cap.slope(mx[0]) : rule.factor;
-        mx[1] *= CAPPED ? cap.slope(mx[1]) : rule.factor;
+        mx[0] *= CAPPED ? cap.slope(mx[0]) : by[0];
+        mx[1] *= CAPPED ? cap.slope(mx[1]) : by[1];
     }
     const bool grow = __any_sync(~0u, mx[0] > m[0] + LAZY || mx[1] > m[1] + LAZY);
     if (grow) {
@@ -564,11 +572,28 @@ ATTN_DEV bool softmax_step(const score_rule &rule, float (&s)[BN / 2], float (&m
     for (int i = 0; i < BN / 2; i++) {
         const int e = i >> 1 & 1;
         s[i] = ex2(CAPPED ? fmaf(s[i], cap.slope(s[i]), -m[e])
-                   : FOLD ? fmaf(s[i], rule.factor, -m[e])
+                   : FOLD ? fmaf(s[i], by[e], -m[e])
                           : s[i] - m[e]);
         l[e] += s[i];
     }
     return grow;
+}
+
+/* FOLD: what the scores of a thread's two rows are still to be multiplied by. */
+ATTN_DEV void row_factors(const score_rule &rule, const float *q_scales, float (&by)[2]) {
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        by[e] = FOLD_QUERY ? q_scales[8 * e] * (rule.factor / KEY_SCALE) : rule.factor;
+}
+
+/* FOLD_QUERY: sums of integers times the scales of their keys. */
+ATTN_DEV void scale_keys(float (&s)[BN / 2], const float *k_scales) {
+#pragma unroll
+    for (int j = 0; j < BN / 8; j++) {
+        float2 ks = *(const float2 *)(k_scales + j * 8 + 2 * (threadIdx.x & 3));
+        if (!TL_COPIERS) ks.x *= KEY_SCALE, ks.y *= KEY_SCALE; /* the copiers did it */
+        s[4 * j] *= ks.x, s[4 * j + 1] *= ks.y, s[4 * j + 2] *= ks.x, s[4 * j + 3] *= ks.y;
+    }
 }
 
 /* From the products of a tile to P, for a thread's rows `row` and row + 8; seen: of the first of them. */
@@ -577,7 +602,11 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
                            const float *q_scales, const float *k_scales, float (&m)[2], float (&l)[2],
                            float (&f)[2]) {
     constexpr bool IS_SCALED = TL_K_APART && TL_CAP == 0.f; /* the factor went with the scales */
-    if constexpr (TL_K_APART) {
+    float rows[2];
+    row_factors(rule, q_scales, rows);
+    if constexpr (FOLD_QUERY) {
+        scale_keys(s, k_scales);
+    } else if constexpr (TL_K_APART) {
         const float by = IS_SCALED ? rule.factor : 1.f, q[2] = {q_scales[0] * by, q_scales[8] * by};
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
@@ -596,7 +625,7 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
         const cap_polynomial cap(rule);
         const bool is_small = cap.fits(s);
         if (FOLD_CAP && is_small && k0 >= b.all_lo && k0 + BN <= b.all_hi)
-            return softmax_step<true>(rule, s, m, l, f);
+            return softmax_step<true>(rule, rows, s, m, l, f);
         if (is_small) {
 #pragma unroll
             for (int i = 0; i < BN / 2; i++)
@@ -615,7 +644,7 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
     if constexpr (TL_REL) add_rel_bias(p, terms, s, k0);
     add_bias(p, b, s, k0, row);
     hide_scores(b, s, k0, seen);
-    return softmax_step<false>(rule, s, m, l, f);
+    return softmax_step<false>(rule, rows, s, m, l, f);
 }
 
 template <int N>

@@ -62,6 +62,16 @@ static void configurations(void) {
     int is_hopper = c.wgmma;
     triton_configure(&p, 100, &c);
     ok(is_hopper && !c.wgmma, "wgmma is for compute capability 9.0 alone");
+    p = problem(DECODER "head_size=128 kv_cache_dtype=int8_static_v");
+    triton_configure(&p, 90, &c);
+    ok(c.copiers == 4 && c.warps == 12 && c.prefill_threads == 512 && c.prefill_rows == 192,
+       "int8 products have a warpgroup that only copies");
+    p = problem(DECODER "head_size=64 kv_cache_dtype=int8_static_v");
+    triton_configure(&p, 90, &c);
+    int is_split = c.copiers;
+    p = problem(DECODER "head_size=128 kv_cache_dtype=fp8_e4m3");
+    triton_configure(&p, 90, &c);
+    ok(!is_split && c.copiers == 0 && c.prefill_threads == c.warps * 32, "other sizes and formats have none");
     p = problem(DECODER "head_size=80 out_dtype=fp8_e4m3 features=out_fp8_group");
     triton_configure(&p, 90, &c);
     ok(c.out_group && c.out == TRITON_BF16,
