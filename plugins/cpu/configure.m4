@@ -34,11 +34,26 @@ AC_CACHE_CHECK([whether $CC builds the NEON level of bf16 products], [attn_cv_cp
       [attn_cv_cpu_neon_bf16_level=yes])])
   CFLAGS=$attn_saved_CFLAGS])
 AM_CONDITIONAL([ATTN_CPU_NEON_BF16_LEVEL], [test "$attn_cv_cpu_neon_bf16_level" = yes])
+AC_CACHE_CHECK([whether $CC builds the SVE level of 256 bits], [attn_cv_cpu_sve256_level], [
+  attn_saved_CFLAGS=$CFLAGS
+  CFLAGS="$attn_saved_CFLAGS -march=armv8.2-a+sve+bf16 -msve-vector-bits=256"
+  attn_cv_cpu_sve256_level=no
+  AS_IF([test "$attn_cv_cpu_neon_level" = yes],
+    [AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[#include <arm_sve.h>
+typedef svfloat32_t vf __attribute__((arm_sve_vector_bits(256)));]],
+      [[vf a[2] = {svdup_n_f32(1), svdup_n_f32(2)};
+        a[0] = svbfdot_f32(a[0], svreinterpret_bf16_f32(a[1]), svreinterpret_bf16_f32(a[1]));
+        return (int)svaddv_f32(svptrue_b32(), a[0]) + (int)sizeof a;]])],
+      [attn_cv_cpu_sve256_level=yes])])
+  CFLAGS=$attn_saved_CFLAGS])
+AM_CONDITIONAL([ATTN_CPU_SVE256_LEVEL], [test "$attn_cv_cpu_sve256_level" = yes])
 CPU_LEVELS_CPPFLAGS=
 AS_IF([test "$attn_cv_cpu_x86_levels" = yes], [CPU_LEVELS_CPPFLAGS=-DCPU_HAVE_X86_LEVELS=1])
 AS_IF([test "$attn_cv_cpu_neon_level" = yes], [CPU_LEVELS_CPPFLAGS=-DCPU_HAVE_NEON_LEVEL=1])
 AS_IF([test "$attn_cv_cpu_neon_bf16_level" = yes],
   [CPU_LEVELS_CPPFLAGS="$CPU_LEVELS_CPPFLAGS -DCPU_HAVE_NEON_BF16_LEVEL=1"])
+AS_IF([test "$attn_cv_cpu_sve256_level" = yes],
+  [CPU_LEVELS_CPPFLAGS="$CPU_LEVELS_CPPFLAGS -DCPU_HAVE_SVE256_LEVEL=1"])
 AC_SUBST([CPU_LEVELS_CPPFLAGS])
 dnl Instrumented code is five times as long: without the unrolling that speed needs it compiles in 40% of the time.
 CPU_LEVEL_CPPFLAGS=

@@ -38,6 +38,9 @@ uint32_t cpu_bits(void) {
     const int zmm = (xcr0 & 0xe0) == 0xe0;
     bits |= c >> 12 & 1 ? CPU_BIT_FMA : 0;
     bits |= c >> 29 & 1 ? CPU_BIT_F16C : 0;
+    /* Measured: prefetches of 16-bit rows into L1, whose 32 KiB a tile and the next one fill, halve the decode
+     * of a Zen 4; and two tiles ahead is faster than one for every format. */
+    if (__get_cpuid(0, &a, &b, &c, &d)) bits |= b == signature_AMD_ebx ? CPU_BIT_PREFETCH_L2 : 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return bits;
     uint32_t a1 = 0, b1, c1, d1;
     if (a >= 1 && !__get_cpuid_count(7, 1, &a1, &b1, &c1, &d1)) a1 = 0;
@@ -64,13 +67,17 @@ uint32_t cpu_bits(void) {
 #elif defined(__aarch64__)
 #ifdef __linux__
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 uint32_t cpu_bits(void) {
     uint32_t bits = CPU_BIT_NEON; /* the baseline has it */
 #ifdef __linux__
-    enum { HAS_BF16 = 1 << 14 };  /* HWCAP2_BF16, asm/hwcap.h of Linux 5.6 */
+    /* HWCAP_SVE, HWCAP2_SVEBF16 and HWCAP2_BF16, asm/hwcap.h of Linux 5.6; PR_SVE_GET_VL, linux/prctl.h */
+    enum { HAS_SVE = 1 << 22, HAS_SVE_BF16 = 1 << 12, HAS_BF16 = 1 << 14, GET_LENGTH = 51 };
     bits |= getauxval(AT_HWCAP2) & HAS_BF16 ? CPU_BIT_NEON_BF16 : 0;
+    bits |= getauxval(AT_HWCAP2) & HAS_SVE_BF16 ? CPU_BIT_SVE_BF16 : 0;
+    if (getauxval(AT_HWCAP) & HAS_SVE && (prctl(GET_LENGTH) & 0xffff) == 32) bits |= CPU_BIT_SVE256;
 #endif
     return bits;
 }
@@ -81,9 +88,9 @@ uint32_t cpu_bits(void) {
 #endif
 
 const char *cpu_bit_name(int bit) {
-    static const char *const names[CPU_NUM_BITS] = {"avx2",      "fma",         "f16c",     "avx512f",
-                                                    "avx512bw",  "avx512dq",    "avx512vl", "avx512_bf16",
-                                                    "fast_bf16", "avx512_vnni", "amx_bf16", "avx512_vbmi",
-                                                    "avx_vnni",  "neon",        "neon_bf16"};
+    static const char *const names[CPU_NUM_BITS] = {
+        "avx2",     "fma",         "f16c",      "avx512f",     "avx512bw", "avx512dq",
+        "avx512vl", "avx512_bf16", "fast_bf16", "avx512_vnni", "amx_bf16", "avx512_vbmi",
+        "avx_vnni", "neon",        "neon_bf16", "prefetch_l2", "sve256",   "sve_bf16"};
     return bit >= 0 && bit < CPU_NUM_BITS ? names[bit] : "unknown";
 }

@@ -10,6 +10,9 @@ const struct cpu_kernels *const cpu_levels[] = {
     &cpu_kernels_avx2,
 #endif
 #ifdef CPU_HAVE_NEON_LEVEL
+#ifdef CPU_HAVE_SVE256_LEVEL
+    &cpu_kernels_sve256,
+#endif
 #ifdef CPU_HAVE_NEON_BF16_LEVEL
     &cpu_kernels_neonbf16,
 #endif

@@ -16,14 +16,17 @@ enum {
     CPU_BIT_AVX512DQ = 1 << 5,
     CPU_BIT_AVX512VL = 1 << 6,
     CPU_BIT_AVX512BF16 = 1 << 7,
-    CPU_BIT_FAST_BF16 = 1 << 8,   /* bf16 products give more flops than f32 FMA: on Intel by AMX alone */
-    CPU_BIT_AVX512VNNI = 1 << 9,  /* integer dot products of the int8 decode */
-    CPU_BIT_AMX_BF16 = 1 << 10,   /* tiles, and the permission to use them */
-    CPU_BIT_AVX512VBMI = 1 << 11, /* byte tables of the e4m3 decode */
-    CPU_BIT_AVXVNNI = 1 << 12,    /* the same at the level avx2 */
-    CPU_BIT_NEON = 1 << 13,       /* Advanced SIMD of AArch64 */
-    CPU_BIT_NEON_BF16 = 1 << 14,  /* its products of bf16 pairs */
-    CPU_NUM_BITS = 15
+    CPU_BIT_FAST_BF16 = 1 << 8,    /* bf16 products give more flops than f32 FMA: on Intel by AMX alone */
+    CPU_BIT_AVX512VNNI = 1 << 9,   /* integer dot products of the int8 decode */
+    CPU_BIT_AMX_BF16 = 1 << 10,    /* tiles, and the permission to use them */
+    CPU_BIT_AVX512VBMI = 1 << 11,  /* byte tables of the e4m3 decode */
+    CPU_BIT_AVXVNNI = 1 << 12,     /* the same at the level avx2 */
+    CPU_BIT_NEON = 1 << 13,        /* Advanced SIMD of AArch64 */
+    CPU_BIT_NEON_BF16 = 1 << 14,   /* its products of bf16 pairs */
+    CPU_BIT_PREFETCH_L2 = 1 << 15, /* decode is faster by prefetches into L2: on AMD */
+    CPU_BIT_SVE256 = 1 << 16,      /* SVE with vectors of 256 bits */
+    CPU_BIT_SVE_BF16 = 1 << 17,    /* its products of bf16 pairs */
+    CPU_NUM_BITS = 18
 };
 
 struct cpu_kernels {
@@ -66,7 +69,7 @@ struct cpu_kernels {
 };
 
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
-    cpu_kernels_avx512bf16, cpu_kernels_neon, cpu_kernels_neonbf16;
+    cpu_kernels_avx512bf16, cpu_kernels_neon, cpu_kernels_neonbf16, cpu_kernels_sve256;
 
 /* Levels of this build, best first, NULL-terminated. */
 extern const struct cpu_kernels *const cpu_levels[];

@@ -16,6 +16,8 @@
 #include "cpu_simd_amx.h"
 #include "cpu_simd_bf16.h"
 #include "cpu_simd_e4m3.h"
+#elif CPU_LEVEL == 6
+#include "cpu_simd_sve_bf16.h"
 #elif CPU_BF16_DOT
 #include "cpu_simd_neon_bf16.h"
 #endif
@@ -33,7 +35,7 @@
 #define LN_BK 192
 #elif CPU_LEVEL != 0
 #define LN_MR 6
-#define LN_NR 2
+#define LN_NR (CPU_LEVEL == 6 ? 4 : 2)
 #define LN_BK 192
 #else
 #define LN_MR 4
@@ -48,7 +50,7 @@
 #define LN_AMX       0
 #define LN_QK_CALLS  (LN_BK / LN_MR)
 #define LN_MR        6
-#define LN_NR        (CPU_X86 ? 4 : 2)
+#define LN_NR        (CPU_LEVEL == 5 ? 2 : 4)
 #define LN_BK        96
 #include "cpu_lanes_kernel.h"
 #endif
@@ -77,9 +79,15 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
     out->vbmi = CPU_X86 >= 2 && (cpu_bits() & CPU_BIT_AVX512VBMI) != 0;
     /* Measured: with 2 MiB of L2 (Sapphire Rapids) decode gains a tenth, with 1 MiB (Cascade Lake) it loses
      * 6%. */
-    out->far = l2_bytes >= 2u << 20;
+    out->far = l2_bytes >= 2u << 20 || (cpu_bits() & CPU_BIT_PREFETCH_L2) != 0;
+    out->into_l2 = cpu_dtype_size(a->kv_dtype) > 1 && (cpu_bits() & CPU_BIT_PREFETCH_L2) != 0;
     out->bf16_dot = CPU_BF16_DOT && cpu_bf16_serves(a);
     out->amx = CPU_X86 >= 3 && out->bf16_dot && (cpu_bits() & CPU_BIT_AMX_BF16) != 0;
+    out->dots = 0;
+#if CPU_BF16_DOT
+    const int fast = CPU_X86 == 0 || (cpu_bits() & CPU_BIT_FAST_BF16) != 0;
+    out->dots = fast && !out->amx && rd_dots_serve(a, out->vbmi);
+#endif
     for (int ns = 32; ns >= 1; ns /= 2) {
 #if CPU_BF16_DOT
         struct ln_state_bf16 sb;
@@ -105,13 +113,13 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
     const int G = a->num_q_heads / a->num_kv_heads;
     const int rows = G > CPU_ROWDOT_MAX ? CPU_ROWDOT_MAX : CPU_ROWDOT_MAX / G * G;
     int heads = a->num_kv_heads;
-    while (heads > 1 && rd_carve(&st, a, heads, rows, out->amx && out->vbmi, NULL) > l2_bytes / 2)
+    while (heads > 1 && rd_carve(&st, a, heads, rows, out, NULL) > l2_bytes / 2)
         heads = (heads + 1) / 2;
     out->heads_per_item = heads;
-    size_t dots = rd_carve(&st, a, heads, rows, out->amx && out->vbmi, NULL),
+    size_t dots = rd_carve(&st, a, heads, rows, out, NULL),
            row = ((size_t)a->head_size + a->head_size_v + 256) * 8;
     /* Fewer rows take more where tiles serve them alone. */
-    const size_t few = rd_carve(&st, a, heads, cpu_min(rows, RD_TILE_ROWS), out->amx && out->vbmi, NULL);
+    const size_t few = rd_carve(&st, a, heads, cpu_min(rows, RD_TILE_ROWS), out, NULL);
     if (dots < few) dots = few;
     out->scratch_bytes = lanes > dots ? lanes : dots;
     if (out->scratch_bytes < row) out->scratch_bytes = row;
@@ -205,6 +213,9 @@ static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, con
 #elif CPU_LEVEL == 5
 #define LEVEL_NAME  neonbf16
 #define LEVEL_NEEDS (CPU_BIT_NEON | CPU_BIT_NEON_BF16)
+#elif CPU_LEVEL == 6
+#define LEVEL_NAME  sve256
+#define LEVEL_NEEDS (CPU_BIT_NEON | CPU_BIT_NEON_BF16 | CPU_BIT_SVE256 | CPU_BIT_SVE_BF16)
 #else
 #define LEVEL_NEEDS_512                                                                                      \
     (CPU_BIT_AVX2 | CPU_BIT_FMA | CPU_BIT_F16C | CPU_BIT_AVX512F | CPU_BIT_AVX512BW | CPU_BIT_AVX512DQ |     \

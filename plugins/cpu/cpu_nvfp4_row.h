@@ -5,8 +5,16 @@
 
 enum { NVFP4_GROUP = 16, NVFP4_GROUPS = ROTATION_MAX_SIZE / NVFP4_GROUP };
 
-/* What the two codes of each byte stand for. */
-static void nvfp4_begin(float pair[256][2]) {
+/* What the two codes of each byte stand for, and each scale. */
+static void nvfp4_begin(float pair[256][2], float scale[256]) {
+    for (int i = 0; i < 256; i += CHUNK) {
+        char codes[CHUNK];
+        vf a, b;
+        for (int j = 0; j < CHUNK; j++)
+            codes[j] = (char)(i + j);
+        v_pair(CPU_E4M3, codes, &a, &b);
+        v_store_pair(CPU_E4M3, scale + i, v_mul(a, v_set1(256.0f)), v_mul(b, v_set1(256.0f)));
+    }
     static const float magnitude[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
     for (int i = 0; i < 512; i++) {
         const int code = i % 2 ? i / 2 >> 4 : i / 2 & 15;
@@ -15,16 +23,26 @@ static void nvfp4_begin(float pair[256][2]) {
 }
 
 /* out has room for n floats, n a multiple of 16. */
-static __attribute__((noinline)) void nvfp4_to_f32(const float pair[256][2], const char *row,
-                                                   const char *scales, int n, float *out) {
+static __attribute__((noinline)) void nvfp4_to_f32(const float pair[256][2], const float scale[256],
+                                                   const char *row, const char *scales, int n, float *out) {
+#if CPU_CODES
+    float one[16];
+    vf table[16 / VW];
+    for (int i = 0; i < 16; i++)
+        one[i] = pair[i][0];
+    v_table(one, table);
+    for (int g = 0; g < n / NVFP4_GROUP; g++)
+        UNROLL for (int i = g * NVFP4_GROUP; i < (g + 1) * NVFP4_GROUP; i += VW)
+            v_store(out + i,
+                    v_mul(v_lookup(table, v_codes(row + i / 2, 4)), v_set1(scale[(unsigned char)scales[g]])));
+#else
     const unsigned char *p = (const unsigned char *)row;
-    float scale[NVFP4_GROUPS + 2 * CHUNK];
-    row_to_f32(CPU_E4M3, scales, n / NVFP4_GROUP, scale);
     for (int g = 0; g < n / NVFP4_GROUP; g++, p += NVFP4_GROUP / 2, out += NVFP4_GROUP) {
-        const float f = scale[g] * dtype_gain(CPU_E4M3);
+        const float f = scale[(unsigned char)scales[g]];
         UNROLL for (int i = 0; i < NVFP4_GROUP / 2; i++) memcpy(out + 2 * i, pair[p[i]], 8);
         UNROLL for (int i = 0; i < NVFP4_GROUP; i++) out[i] *= f;
     }
+#endif
 }
 
 /* The nearest code, ties to the even one, 6 beyond. */

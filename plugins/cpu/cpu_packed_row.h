@@ -5,7 +5,7 @@
 /* What a call keeps for its rows of kind CPU_PACKED. */
 static void packed_begin(const struct cpu_attn *a, struct turbo_table *t) {
     if (a->kv_dtype != CPU_PACKED) return;
-    if (a->k_row == CPU_E2M1) nvfp4_begin(t->pair);
+    if (a->k_row == CPU_E2M1) nvfp4_begin(t->pair, t->scale);
     if (is_centroids(a->k_row)) turbo_begin(a->k_row == CPU_C4 ? 4 : 3, a->head_size, t);
 }
 
@@ -14,7 +14,7 @@ static void packed_begin(const struct cpu_attn *a, struct turbo_table *t) {
 SI void packed_to_f32(const struct turbo_table *t, enum cpu_dtype type, const char *row, const char *groups,
                       int n, float *out) {
     if (type == CPU_E2M1) {
-        nvfp4_to_f32(t->pair, row, groups, n, out);
+        nvfp4_to_f32(t->pair, t->scale, row, groups, n, out);
     } else if (type == CPU_DS) {
         ds_to_f32(row, n, out);
     } else if (is_centroids(type)) {
@@ -23,8 +23,8 @@ SI void packed_to_f32(const struct turbo_table *t, enum cpu_dtype type, const ch
         turbo_values(type, row, n, out);
     } else {
         row_to_f32(type, row, n, out);
-        for (int i = 0; dtype_gain(type) != 1.0f && i < n; i++)
-            out[i] *= dtype_gain(type);
+        for (int i = 0; dtype_gain(type) != 1.0f && i < n; i += VW)
+            v_store(out + i, v_mul(v_load(out + i), v_set1(dtype_gain(type))));
     }
 }
 

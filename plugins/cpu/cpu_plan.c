@@ -133,6 +133,17 @@ static struct cpu_wave *wave_for(struct cpu_plan *p, int64_t need, int64_t *used
     return w;
 }
 
+/* KV heads of an item of a request's row dots: all that one may hold, but fewer where the keys are too few to
+ * be split and threads would have nothing to do. Results do not depend on it. */
+static int heads_of_item(const struct cpu_plan *p, const struct cpu_attn *a, const struct cpu_tiling *t,
+                         int32_t rows, int64_t keys, double total) {
+    int heads = t->heads_per_item < a->num_kv_heads ? t->heads_per_item : a->num_kv_heads;
+    while (p->threads > 1 && heads > 1 && keys < 2 * MIN_SPLIT_KEYS &&
+           cost_ns(a, 1, heads, rows, (int)keys) > 0.55 * total / p->threads)
+        heads = (heads + 1) / 2;
+    return heads;
+}
+
 /* Adds rows [row0, row1) of heads [head0, head1), in `splits` key ranges of `chunk` keys from `first`. */
 static void add_work(struct cpu_plan *p, const struct cpu_item *proto, int splits, int32_t first, int32_t end,
                      int32_t chunk, struct cpu_wave *w, int64_t *used) {
@@ -212,7 +223,10 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
     for (int i = 0; i < p->num_seqs; i++) {
         const struct cpu_seq *s = &p->seqs[i];
         const int32_t rows = s->q_len * G, rowdot = rows <= k->rowdot_max;
-        const int32_t step = rowdot ? rows : block_rows, heads = rowdot ? t->heads_per_item : 1;
+        int32_t from = 0, to = 0;
+        if (rowdot && rows > 0) key_range(a, s, 0, rows, &from, &to);
+        const int32_t step = rowdot ? rows : block_rows,
+                      heads = rowdot ? heads_of_item(p, a, t, rows, to - from, total) : 1;
         for (int32_t r = 0; r < rows; r += step)
             for (int32_t h = 0; h < a->num_kv_heads; h += heads) {
                 struct cpu_item it = {.seq = i, .rowdot = rowdot, .row0 = r, .row1 = cpu_min(rows, r + step)};

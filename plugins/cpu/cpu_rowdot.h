@@ -8,6 +8,7 @@
 #include "cpu_rowdot_products.h"
 #include "cpu_rowdot_state.h"
 #include "cpu_rowdot_softmax.h"
+#include "cpu_rowdot_convert.h"
 
 /* Rows of keys [k0, k0 + RD_TB) for head 0 in p[0..TB) (K) and p[TB..2TB) (V); keys that no row sees are
  * redirected to one that some do. Behind them two lists of rows to prefetch, one for each of the two
@@ -34,6 +35,11 @@ SI int rd_next_tile(const struct cpu_mask_bounds *b, int k0, int end) {
     return k0 < end ? k0 : end;
 }
 
+/* q and O are in the order of rows of bf16 as v_pair() gives them. */
+SI int rd_in_pairs(const struct cpu_attn *a, const struct rd_state *st) {
+    return (a->kv_dtype == CPU_BF16 && !st->dots) || st->table;
+}
+
 static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                      const struct rd_state *st, float *parts) {
     const int G = a->num_q_heads / a->num_kv_heads, Dv = a->head_size_v;
@@ -43,20 +49,27 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         for (int r = 0; r < st->rows; r++) {
             float *o = st->o + (size_t)(h * st->rows + r) * st->ldo, m = st->m[h * st->rows + r];
             float l = v_hsum(v_load(st->l + (size_t)(h * st->rows + r) * VW));
-            if (a->kv_dtype == CPU_BF16 || st->table)
+            if (rd_in_pairs(a, st))
                 for (int d = 0; d < st->ldo; d += CHUNK) {
                     vf x = v_load(o + d), y = v_load(o + d + VW);
                     v_zip(&x, &y);
                     v_store(o + d, x);
                     v_store(o + d + VW, y);
                 }
-            if (st->words) rd_words_order(o, st->ldo);
+            if (st->nibbles)
+                rd_nibbles_order(o, st->ldo);
+            else if (st->words || (st->dots && a->kv_dtype != CPU_E4M3))
+                rd_words_order(o, st->ldo);
 #if CPU_X86 >= 3
-            if (st->tiles) rd_tiles_order(o, st->ldo);
+            if (st->tiles || (st->dots && a->kv_dtype == CPU_E4M3)) rd_tiles_order(o, st->ldo);
 #endif
             if (a->kv_dtype == CPU_I4) rotate_back(o, Dv);
             if (a->v_channel) scale_channels(a, it->head0 + h, o);
             float f = gain * (a->v_scale ? a->v_scale[a->scale_per_head ? it->head0 + h : 0] : 1.0f);
+            if (st->dots) {
+                const float as_bf16 = v_hsum(v_load(st->l_bf16 + (size_t)(h * st->rows + r) * VW));
+                f = as_bf16 == 0.0f ? f : f * (l / as_bf16);
+            }
             if (it->part >= 0) {
                 float *p = parts + (it->part + (int64_t)h * st->rows + r) * pf;
                 scale_copy(p, o, Dv, f);
@@ -91,7 +104,7 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         if (a->kv_dtype == CPU_I4) rotate_row(q, a->head_size, 1.0f / (float)a->head_size);
         turbo_query(a, q);
         const float query_scale = a->rounds_query ? round_query(q, a->head_size) : 1.0f;
-        if (a->kv_dtype == CPU_BF16 || st->table)
+        if (rd_in_pairs(a, st))
             for (int d = 0; d < st->ldq; d += CHUNK) {
                 vf x = v_load(q + d), y = v_load(q + d + VW);
                 v_unzip(&x, &y);
@@ -102,8 +115,14 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         st->qf[at] = st->words && !a->rounds_query ? rd_words_from(q, st->ldq, q16) : query_scale;
         for (int d = 0; st->words && a->rounds_query && d < st->ldq; d++)
             q16[d] = (int16_t)q[d];
+        if (st->nibbles) st->q_sum[at] = rd_nibbles_query(q16, st->ldq);
         memset(l, 0, VW * sizeof *l);
         start_row(a, it, hq, &st->m[at], l);
+#if CPU_BF16_DOT
+        if (!st->dots) continue;
+        if (!st->words) st->qf[at] = rd_dots_query(a, q, st->ldq, q16);
+        memcpy(st->l_bf16 + (size_t)at * VW, l, VW * sizeof *l);
+#endif
     }
     memset(st->o, 0, (size_t)st->heads * rows * st->ldo * sizeof *st->o);
 #if CPU_X86 >= 3
@@ -115,54 +134,18 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
 #endif
 }
 
-/* The tile's int4 rows as rows of bytes, which x then points to; prefetches those of the next tile on the
- * way. */
-static void rd_bytes(const struct cpu_attn *a, const struct rd_state *st, struct rd_tile *x) {
-    const int kb = a->head_size / 2 + 4, vb = a->head_size_v / 2 + 4;
-    for (int t = 0; t < x->n; t++) {
-        for (int b = 0; x->k_rows && b < kb; b += 64)
-            v_prefetch(x->k_rows[t] + x->k_next_off + b);
-        int4_to_bytes(x->k[t] + x->k_off, a->head_size, st->byte_k + (size_t)t * st->byte_ldk);
-        for (int b = 0; x->k_rows && b < vb; b += 64)
-            v_prefetch(x->v_rows[t] + x->v_next_off + b);
-        int4_to_bytes(x->v[t] + x->v_off, a->head_size_v, st->byte_v + (size_t)t * st->byte_ldv);
-    }
-    *x = (struct rd_tile){.n = x->n, .n_used = x->n_used, .k = st->byte_rows, .v = st->byte_rows + RD_TB};
-}
-
-/* The tile's packed rows of a head as rows of floats, likewise; groups: pointers as rd_pointers has them. */
-static void rd_floats(const struct cpu_attn *a, const struct rd_state *st, const char *const *groups,
-                      int head, struct rd_tile *x) {
-    const int64_t kg = head * a->k_apart.head, vg = head * a->v_apart.head;
-    const int is_apart = cpu_has_groups(a);
-    const int kb = cpu_row_bytes(a->k_row, a->head_size), vb = cpu_row_bytes(a->v_row, a->head_size_v) + 4;
-    for (int t = 0; t < x->n; t++) {
-        for (int b = 0; x->k_rows && b < kb; b += 64)
-            v_prefetch(x->k_rows[t] + x->k_next_off + b);
-        packed_to_f32(&st->turbo, a->k_row, x->k[t] + x->k_off, is_apart ? groups[t] + kg : NULL,
-                      a->head_size, (float *)(void *)(st->byte_k + (size_t)t * st->byte_ldk));
-        if (cpu_is_shared(a)) continue;
-        for (int b = 0; x->k_rows && b < vb; b += 64)
-            v_prefetch(x->v_rows[t] + x->v_next_off + b);
-        packed_to_f32(&st->turbo, a->v_row, x->v[t] + x->v_off, is_apart ? groups[RD_TB + t] + vg : NULL,
-                      a->head_size_v, (float *)(void *)(st->byte_v + (size_t)t * st->byte_ldv));
-    }
-    *x = (struct rd_tile){.n = x->n, .n_used = x->n_used, .k = st->byte_rows, .v = st->byte_rows + RD_TB};
-}
-
 static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_item *it,
                     const struct cpu_tiling *tiling, char *scratch, float *parts) {
     struct rd_state st;
     struct cpu_mask_bounds bounds;
-    rd_carve(&st, a, it->head1 - it->head0, it->row1 - it->row0, tiling->amx && tiling->vbmi, scratch);
-    st.vnni = tiling->vnni;
+    rd_carve(&st, a, it->head1 - it->head0, it->row1 - it->row0, tiling, scratch);
     for (int t = 0; t < RD_TB; t++)
         st.vs[t] = 1.0f; /* stays where V has no scale of tokens */
     packed_begin(a, &st.turbo);
     const enum cpu_dtype product = a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
-    st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles;
+    st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles && !st.dots;
     st.gain = st.table ? 1.0f : dtype_gain(a->kv_dtype);
-    if (st.tiles) st.gain = 0x1p27f; /* E4M3_SCALE - RT_P_SCALE */
+    if (st.tiles || (st.dots && a->kv_dtype == CPU_E4M3)) st.gain = 0x1p27f; /* E4M3_SCALE less P's 90 */
     rd_begin(a, sq, it, &st, &bounds);
     const int end = cpu_bounds_end(&bounds);
     int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
@@ -179,10 +162,14 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
         const char **p = ptr[flip], **pn = ptr[!flip];
         if (next < end) rd_pointers(a, sq, &bounds, next, pn, groups[!flip]);
         for (int h = 0; h < st.heads; h++) {
-            struct rd_tile x = {.n = n, .n_used = used, .k = p, .v = p + RD_TB};
+            struct rd_tile x = {.n = n, .n_used = used, .into_l2 = tiling->into_l2, .k = p, .v = p + RD_TB};
             const int last = h + 1 == st.heads, hn = it->head0 + (last ? 0 : h + 1);
             const int wraps = h + 2 >= st.heads, hf = it->head0 + (wraps ? h + 2 - st.heads : h + 2);
             x.k_off = (int64_t)(it->head0 + h) * a->k.head;
+            if (a->k_row_scale.base) {
+                x.k_tail = cpu_row_bytes(a->kv_dtype, a->head_size) + 3;
+                x.v_tail = cpu_row_bytes(a->kv_dtype, a->head_size_v) + 3;
+            }
             x.v_off = (int64_t)(it->head0 + h) * a->v.head;
             if (!last || next < end) {
                 x.k_next = (last ? pn : p) + 2 * RD_TB;
@@ -198,14 +185,18 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 x.k_far_off = (int64_t)hf * a->k.head;
                 x.v_far_off = (int64_t)hf * a->v.head;
             }
-            if (a->rounds_query) {
+            if (st.nibbles) {
+                rd_nibbles_scales(p, x.k_off + a->head_size / 2, n, st.ks, st.zk);
+                rd_nibbles_scales(p + RD_TB, x.v_off + a->head_size_v / 2, n, st.vs, st.zv);
+            } else if (a->rounds_query) {
                 row_scales(CPU_F32, groups[flip], (it->head0 + h) * a->k_apart.head, n, st.ks);
             } else if (a->k_row_scale.base) {
                 row_scales(a->kv_dtype, p, x.k_off + (a->k_row_scale.base - a->k.base), n, st.ks);
-                row_scales(a->kv_dtype, p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n, st.vs);
+                row_scales(a->kv_dtype, p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n,
+                           st.dots ? st.vd : st.vs);
             }
-            if (a->kv_dtype == CPU_I4) rd_bytes(a, &st, &x);
-            if (a->kv_dtype == CPU_PACKED) rd_floats(a, &st, groups[flip], it->head0 + h, &x);
+            if (a->kv_dtype == CPU_I4 && !st.nibbles) rd_bytes(a, &st, &x);
+            if (a->kv_dtype == CPU_PACKED && !st.dots) rd_floats(a, &st, groups[flip], it->head0 + h, &x);
             const size_t at = (size_t)h * st.rows;
 #if CPU_X86 >= 3
             if (st.tiles) {
@@ -219,7 +210,13 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 continue;
             }
 #endif
-            if (st.words) rd_words_qk(&st, &x, st.q16 + at * st.ldq, a->head_size);
+            if (st.nibbles) rd_nibbles_qk(&st, &x, at, a->head_size);
+#if CPU_BF16_DOT
+            else if (st.dots && !st.words)
+                rd_dots_qk(a, &st, &x, st.q16 + at * st.ldq);
+#endif
+            else if (st.words)
+                rd_words_qk(&st, &x, st.q16 + at * st.ldq, a->head_size);
 #if CPU_X86 >= 2
             else if (st.table)
                 rd_table_qk(&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
@@ -227,7 +224,15 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             else
                 rd_qk[product](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
-            if (st.words) rd_words_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
+            if (st.nibbles) rd_nibbles_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
+#if CPU_BF16_DOT
+            else if (st.dots) {
+                rd_dots_weights(a, &st, at, n);
+                rd_dots_pv(a, &st, &x, st.o + at * st.ldo);
+            }
+#endif
+            else if (st.words)
+                rd_words_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
 #if CPU_X86 >= 2
             else if (st.table)
                 rd_table_pv(&x, st.s, st.o + at * st.ldo, st.ldo, a->head_size_v, st.rows);

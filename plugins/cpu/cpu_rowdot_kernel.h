@@ -17,19 +17,13 @@
         enum { TG = VW / (RG) > 0 ? VW / (RG) : 1, ES = RD_SIZE };                                           \
         for (int t = 0; t < x->n; t += TG) {                                                                 \
             vf acc[VW];                                                                                      \
-            const char *k[TG], *ahead[TG];                                                                   \
-            UNROLL for (int i = 0; i < TG; i++) {                                                            \
-                k[i] = x->k[t + i] + x->k_off;                                                               \
-                ahead[i] = prefetch ? x->k_next[t + i] + x->k_next_off : k[i];                               \
-            }                                                                                                \
+            const char *k[TG];                                                                               \
+            UNROLL for (int i = 0; i < TG; i++) k[i] = x->k[t + i] + x->k_off;                               \
             UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();                                           \
             int c = 0;                                                                                       \
             for (; c + CHUNK <= D; c += CHUNK) {                                                             \
                 if (prefetch && (CHUNK * ES >= 64 || c * ES % 64 == 0)) {                                    \
-                    UNROLL for (int b = 0; b < CHUNK * ES; b += 64) UNROLL for (int i = 0; i < TG; i++)      \
-                        v_prefetch(ahead[i] + c * ES + b);                                                   \
-                    if (x->k_far)                                                                            \
-                        UNROLL for (int b = 0; b < CHUNK * ES; b += 64) rd_far_k(x, t, TG, c *ES + b);       \
+                    UNROLL for (int b = 0; b < CHUNK * ES; b += 64) rd_fetch_k(x, t, TG, c *ES + b);         \
                 }                                                                                            \
                 /* First all first halves, then all second ones: VW + RG + 1 registers. */                   \
                 UNROLL for (int half = 0; half < 2; half++) {                                                \
@@ -72,7 +66,7 @@
         for (int t = 0; t < n; t++) {                                                                        \
             const char *v = rows[t] + at;                                                                    \
             vf w[NV];                                                                                        \
-            if (lines) UNROLL for (int b = 0; b < WIDTH; b += 64) v_prefetch(next[t] + next_at + b);         \
+            if (lines) UNROLL for (int b = 0; b < WIDTH; b += 64) rd_near(x, next[t] + next_at + b);         \
             if (lines && far) UNROLL for (int b = 0; b < WIDTH; b += 64) v_prefetch_l2(far[t] + far_at + b); \
             if (tail)                                                                                        \
                 v_pair_tail(RD_ENUM, v, tail, &w[0], &w[1]);                                                 \

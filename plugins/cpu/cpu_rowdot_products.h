@@ -3,29 +3,49 @@
  * cpu_rowdot.h. */
 
 /* One tile of tokens of one head: row pointers of head 0 plus the head's offset; the same for the next tile,
- * which comes into L1 meanwhile, and for the one after it, which comes into L2 where the line buffers of L1
- * do not keep memory busy (cpu_tiling.far). NULL: there is none. */
+ * which comes into L1 (into_l2: into L2) meanwhile, and for the one after it, which comes into L2 where the
+ * line buffers of L1 do not keep memory busy (cpu_tiling.far). NULL: there is none. */
 struct rd_tile {
     int n, n_used; /* tokens rounded up to the vector width, and truly used */
+    int into_l2;
+    int k_tail,
+        v_tail; /* last byte of a row whose scale lies behind it, which may be in a line of its own; or 0 */
     const char *const *k, *const *v, *const *k_next, *const *v_next, *const *k_far, *const *v_far;
     const char *const *k_rows, *const *v_rows; /* of the next tile, token by token */
     int64_t k_off, v_off, k_next_off, v_next_off, k_far_off, v_far_off;
 };
+
+SI void rd_near(const struct rd_tile *x, const char *p) {
+    if (x->into_l2)
+        v_prefetch_l2(p);
+    else
+        v_prefetch(p);
+}
 
 /* Prefetches of byte b of the rows t to t + n - 1 of K; and of row t of V. */
 SI void rd_far_k(const struct rd_tile *x, int t, const int n, int b) {
     UNROLL for (int i = 0; i < n; i++) v_prefetch_l2(x->k_far[t + i] + x->k_far_off + b);
 }
 SI void rd_fetch_k(const struct rd_tile *x, int t, const int n, int b) {
-    UNROLL for (int i = 0; i < n; i++) v_prefetch(x->k_next[t + i] + x->k_next_off + b);
+    if (x->into_l2)
+        UNROLL for (int i = 0; i < n; i++) v_prefetch_l2(x->k_next[t + i] + x->k_next_off + b);
+    else
+        UNROLL for (int i = 0; i < n; i++) v_prefetch(x->k_next[t + i] + x->k_next_off + b);
     if (x->k_far) rd_far_k(x, t, n, b);
 }
 SI void rd_fetch_v(const struct rd_tile *x, int t, int b) {
-    v_prefetch(x->v_next[t] + x->v_next_off + b);
+    rd_near(x, x->v_next[t] + x->v_next_off + b);
     if (x->v_far) v_prefetch_l2(x->v_far[t] + x->v_far_off + b);
 }
 
-#if CPU_X86 >= 2
+SI void rd_fetch_k_tail(const struct rd_tile *x, int t, const int n) {
+    if (x->k_next && x->k_tail) rd_fetch_k(x, t, n, x->k_tail);
+}
+SI void rd_fetch_v_tail(const struct rd_tile *x, int t) {
+    if (x->v_next && x->v_tail) rd_fetch_v(x, t, x->v_tail);
+}
+
+#if CPU_X86 >= 2 || CPU_LEVEL == 6 /* 32 registers of a vector each */
 #define RD_NC 2
 #else
 #define RD_NC 1

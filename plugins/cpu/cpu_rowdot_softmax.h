@@ -46,6 +46,7 @@ static __attribute__((noinline)) void rd_rescale(const struct rd_state *st, int 
     const vf al = v_exp2(v_set1(st->m[at] - new_m));
     st->m[at] = new_m;
     v_store(l, v_mul(v_load(l), al));
+    if (st->dots) v_store(st->l_bf16 + (size_t)at * VW, v_mul(v_load(st->l_bf16 + (size_t)at * VW), al));
     for (int d = 0; d < st->ldo; d += VW)
         v_store(o + d, v_mul(v_load(o + d), al));
 }
@@ -95,7 +96,7 @@ static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const
         for (int t = 0; t < n; t += VW) {
             vf p = v_exp2(v_sub(v_load(s + t), m));
             sum = v_add(sum, p);
-            if (a->v_row_scale.base) p = v_mul(p, v_load(st->vs + t));
+            if (a->v_row_scale.base && !st->dots) p = v_mul(p, v_load(st->vs + t));
             v_store(s + t, p);
         }
         v_store(l, sum);

@@ -18,6 +18,11 @@ struct rd_state {
     int16_t *q16, *p16;
     float *pf;
     int words, vnni, table;
+    int nibbles;      /* they come straight from int4 rows: sums of q's words [heads][rows], */
+    int32_t *q_sum;   /* and zero points */
+    int32_t *zk, *zv; /* [RD_TB] */
+    int dots; /* bf16 pairs, with words for V alone: q16 and p16 hold bf16; sums of P as bf16 like l, V's scales */
+    float *l_bf16, *vd; /* [heads][rows][VW], [RD_TB] */
     /* AMX: queries [heads][ldq / 2][rows], K and V as tiles, scores [RD_TB][16], P in bf16 [rows][RD_TB]. */
     int tiles;
     uint32_t *tile_q;
@@ -32,16 +37,23 @@ struct rd_state {
 };
 
 #include "cpu_rowdot_words.h"
+#include "cpu_rowdot_nibbles.h"
+#include "cpu_rowdot_dots.h"
 #include "cpu_rowdot_table.h"
 #include "cpu_rowdot_tiles.h"
 
-static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads, int rows, int amx,
-                       char *mem) {
+static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads, int rows,
+                       const struct cpu_tiling *tiling, char *mem) {
     size_t at = 0;
     st->rows = rows;
     st->heads = heads;
-    st->ldq = (a->head_size + 63) / 64 * 64;
-    st->ldo = (a->head_size_v + 63) / 64 * 64;
+    st->words = rd_words_serve(a) || rd_words_keys(a, tiling->dots);
+    st->nibbles = rd_nibbles_serve(a);
+    st->dots = tiling->dots;
+    st->vnni = tiling->vnni;
+    const int unit = st->nibbles && RD_CODES > 64 ? RD_CODES : 64;
+    st->ldq = (a->head_size + unit - 1) / unit * unit;
+    st->ldo = (a->head_size_v + unit - 1) / unit * unit;
 #define CARVE(member, type, count)                                                                           \
     st->member = mem ? (type *)(void *)(mem + at) : NULL;                                                    \
     at += ((size_t)(count) * sizeof(type) + 63) & ~(size_t)63
@@ -56,15 +68,18 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(ks, float, RD_TB);
     CARVE(vs, float, RD_TB);
     CARVE(qf, float, (size_t)heads *rows);
-    st->words = rd_words_serve(a);
-    CARVE(q16, int16_t, st->words ? (size_t)heads * rows * st->ldq : 0);
-    CARVE(p16, int16_t, st->words ? rows * RD_TB : 0);
+    CARVE(q16, int16_t, st->words || st->dots ? (size_t)heads * rows * st->ldq : 0);
+    CARVE(p16, int16_t, st->words || st->dots ? rows * RD_TB : 0);
+    CARVE(q_sum, int32_t, st->nibbles ? (size_t)heads * rows : 0);
+    CARVE(zk, int32_t, st->nibbles ? RD_TB : 0);
+    CARVE(zv, int32_t, st->nibbles ? RD_TB : 0);
+    CARVE(l_bf16, float, st->dots ? (size_t)heads *rows *VW : 0);
+    CARVE(vd, float, st->dots ? RD_TB : 0);
     CARVE(pf, float, rows);
 #if CPU_X86 >= 3
-    st->tiles = amx && rd_tiles_serve(a, rows);
+    st->tiles = tiling->amx && tiling->vbmi && rd_tiles_serve(a, rows);
 #else
     st->tiles = 0;
-    (void)amx;
 #endif
     CARVE(tile_q, uint32_t, st->tiles ? (size_t)heads * rows * st->ldq / 2 : 0);
     CARVE(tile_k, char, st->tiles ? RD_TB * 2 * st->ldq : 0);
@@ -72,7 +87,9 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(tile_s, char, st->tiles ? RD_TB * 64 : 0);
     CARVE(tile_p, char, st->tiles ? rows * 64 : 0);
     /* bytes of an element; packed rows are followed by a chunk */
-    const int size = a->kv_dtype == CPU_I4 ? 1 : a->kv_dtype == CPU_PACKED ? 4 : 0;
+    const int size = a->kv_dtype == CPU_I4 && !st->nibbles    ? 1
+                     : a->kv_dtype == CPU_PACKED && !st->dots ? 4
+                                                              : 0;
     const int room = a->kv_dtype == CPU_PACKED ? CHUNK : 0;
     st->byte_ldk = size * (st->ldq + room);
     st->byte_ldv = cpu_is_shared(a) ? 0 : size * (st->ldo + room);

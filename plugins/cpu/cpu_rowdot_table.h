@@ -20,6 +20,7 @@ SI void rd_table_qk_(const struct rd_tile *x, const float *q, int ldq, int D, fl
     for (int t = 0; t < x->n; t += group) {
         vf acc[VW];
         UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();
+        rd_fetch_k_tail(x, t, group);
         for (int c = 0; c < D; c += 64) {
             if (x->k_next) rd_fetch_k(x, t, group, c);
             UNROLL for (int g = 0; g < group; g += some) {
@@ -59,6 +60,7 @@ SI void rd_table_pv_(const struct rd_tile *x, const float *p, float *o, int ldo,
         vi w[2];
         vf y[4];
         if (x->v_next) rd_fetch_v(x, t, c);
+        if (c == 0) rd_fetch_v_tail(x, t);
         v_e4m3_table(tail ? v_bytes_tail(v, tail) : v_bytes(v), w);
         UNROLL for (int j = 0; j < 4; j++) y[j] = rd_table_part(w, j);
         UNROLL for (int r = 0; r < rows; r++) {

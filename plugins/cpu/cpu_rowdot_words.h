@@ -17,6 +17,11 @@ SI int rd_words_serve(const struct cpu_attn *a) {
            a->head_size <= RD_WORDS_MAX_SIZE;
 }
 
+/* int8 K and a V of bf16 pairs: the scores of the former, the sums of cpu_rowdot_dots.h. */
+SI int rd_words_keys(const struct cpu_attn *a, int dots) {
+    return dots && a->kv_dtype == CPU_PACKED && a->k_row == CPU_I8;
+}
+
 /* n floats (a multiple of VW) as 16-bit integers; returns their factor: NaN if one of them is not finite. */
 SI float rd_words_from(const float *x, int n, int16_t *out) {
     vf top = v_zero(), sum = v_zero();
@@ -38,20 +43,15 @@ SI void rd_words_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, 
     const int group = VW / rows;
     for (int t = 0; t < x->n; t += group) {
         vi acc[VW];
-        const char *k[VW], *ahead[VW];
-        UNROLL for (int i = 0; i < group; i++) {
-            k[i] = x->k[t + i] + x->k_off;
-            ahead[i] = x->k_next ? x->k_next[t + i] + x->k_next_off : k[i];
-        }
+        const char *k[VW];
+        UNROLL for (int i = 0; i < group; i++) k[i] = x->k[t + i] + x->k_off;
         UNROLL for (int i = 0; i < VW; i++) acc[i] = vi_set1(0);
+        rd_fetch_k_tail(x, t, group);
         for (int c = 0; c < D; c += CHUNK) {
             vi w[4];
             UNROLL for (int r = 0; r < rows; r++) w[r] =
                 vi_load((const int32_t *)(const void *)(q + r * ldq + c));
-            if (x->k_next && c % 64 == 0) {
-                UNROLL for (int i = 0; i < group; i++) v_prefetch(ahead[i] + c);
-                if (x->k_far) rd_far_k(x, t, group, c);
-            }
+            if (x->k_next && c % 64 == 0) rd_fetch_k(x, t, group, c);
             UNROLL for (int i = 0; i < group; i++) {
                 const vi y = c + CHUNK <= D ? v_words(k[i] + c) : v_words_tail(k[i] + c, D - c);
                 UNROLL for (int r = 0; r < rows; r++) acc[r * group + i] =
@@ -59,7 +59,7 @@ SI void rd_words_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, 
             }
         }
         float sum[VW];
-        v_store(sum, v_reduce_all_int(acc));
+        v_store(sum, vi_to_f(v_reduce_all_int(acc)));
         UNROLL for (int r = 0; r < rows; r++)
             memcpy(s + r * RD_TB + t, sum + r * group, (size_t)group * sizeof *s);
     }
@@ -76,6 +76,10 @@ SI void rd_words_pv_(const struct rd_tile *x, const int16_t *p, const float *fac
         if (x->v_next && (CHUNK * chunks >= 64 || c % 64 == 0)) {
             rd_fetch_v(x, t, c);
             rd_fetch_v(x, t + 1, c);
+            if (c == 0) {
+                rd_fetch_v_tail(x, t);
+                rd_fetch_v_tail(x, t + 1);
+            }
         }
         UNROLL for (int j = 0; j < chunks; j++) {
             vi a, b;
@@ -154,6 +158,10 @@ SI void rd_words_order(float *o, int n) {
 #else
 SI int rd_words_serve(const struct cpu_attn *a) {
     (void)a;
+    return 0;
+}
+SI int rd_words_keys(const struct cpu_attn *a, int dots) {
+    (void)a, (void)dots;
     return 0;
 }
 SI float rd_words_from(const float *x, int n, int16_t *out) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vector type and about forty primitives of the level that CPU_LEVEL names (0 generic, 1 avx2, 2 avx512,
- * 3 avx512bf16, 4 neon, 5 neonbf16). Only static functions: one object per level, nothing that a linker
+ * 3 avx512bf16, 4 neon, 5 neonbf16, 6 sve256). Only static functions: one object per level, nothing that a linker
  * could share between them. */
 #ifndef CPU_SIMD_H
 #define CPU_SIMD_H
@@ -20,9 +20,11 @@
 #endif
 
 #define CPU_X86      (CPU_LEVEL < 4 ? CPU_LEVEL : 0) /* how much of x86-64 the level may use */
-#define CPU_BF16_DOT (CPU_LEVEL == 3 || CPU_LEVEL == 5)
+#define CPU_BF16_DOT (CPU_LEVEL == 3 || CPU_LEVEL == 5 || CPU_LEVEL == 6)
 
-#if CPU_LEVEL >= 4
+#if CPU_LEVEL == 6
+#include "cpu_simd_sve.h"
+#elif CPU_LEVEL >= 4
 #include "cpu_simd_neon.h"
 #elif CPU_X86 >= 2
 #include "cpu_simd_avx512.h"

@@ -75,6 +75,9 @@ SI vi vi_add(vi a, vi b) {
 SI vi vi_sub(vi a, vi b) {
     return _mm256_sub_epi32(a, b);
 }
+SI vi vi_mul(vi a, vi b) {
+    return _mm256_mullo_epi32(a, b);
+}
 SI vf vi_to_f(vi a) {
     return _mm256_cvtepi32_ps(a);
 }
@@ -122,14 +125,14 @@ SI vf v_reduce_all(const vf v[VW]) {
                  _mm256_permute_ps(_mm256_blend_ps(b[0], b[1], 0x55), 0xb1));
 }
 
-SI vf v_reduce_all_int(const vi v[VW]) {
+SI vi v_reduce_all_int(const vi v[VW]) {
     vi a[4], b[2];
     UNROLL for (int i = 0; i < 4; i++) a[i] =
         vi_add(_mm256_blend_epi32(v[i], v[i + 4], 0xf0), _mm256_permute2x128_si256(v[i], v[i + 4], 0x21));
     UNROLL for (int i = 0; i < 2; i++) b[i] =
         vi_add(_mm256_blend_epi32(a[i], a[i + 2], 0xcc), _mm256_alignr_epi8(a[i + 2], a[i], 8));
-    return vi_to_f(vi_add(_mm256_blend_epi32(b[0], b[1], 0xaa),
-                          _mm256_shuffle_epi32(_mm256_blend_epi32(b[0], b[1], 0x55), 0xb1)));
+    return vi_add(_mm256_blend_epi32(b[0], b[1], 0xaa),
+                  _mm256_shuffle_epi32(_mm256_blend_epi32(b[0], b[1], 0x55), 0xb1));
 }
 
 /* Transposes 8 x 8 words in registers. */
@@ -222,6 +225,16 @@ SI void v_pair_words(vi a, vi b, vi *lo, vi *hi) {
     *lo = _mm256_unpacklo_epi16(a, b);
     *hi = _mm256_unpackhi_epi16(a, b);
 }
+/* The first n < 4 * VW bytes, zeros behind them; nibble j of each 16-bit word. */
+SI vi v_raw_tail(const char *p, int n) {
+    vi raw = _mm256_setzero_si256();
+    memcpy(&raw, p, (size_t)n);
+    return raw;
+}
+SI vi v_nibble_words(vi w, int j) {
+    if (j == 3) return _mm256_srli_epi16(w, 12);
+    return _mm256_and_si256(j == 0 ? w : _mm256_srli_epi16(w, 4 * j), _mm256_set1_epi16(15));
+}
 SI void v_unpair_words(float *p) {
     const vf a = v_load(p), b = v_load(p + 8);
     v_store(p, _mm256_permute2f128_ps(a, b, 0x20));
@@ -237,6 +250,33 @@ SI vi v_dot_words(vi acc, vi a, vi b, int vnni) {
 SI void v_store_words(int16_t *p, vf x) {
     const vi w = _mm256_cvtps_epi32(x);
     _mm_storeu_si128((void *)p, _mm_packs_epi32(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
+}
+
+/* VW codes of 4 or 3 bits at p, with rubbish above them (3 bits: reads a byte behind them); what they stand
+ * for in a table of 16, which for 3 bits holds its 8 entries twice. */
+#define CPU_CODES 1
+SI vi v_codes(const char *p, int bits) {
+    const vi four = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28),
+             three = _mm256_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21);
+    int32_t all;
+    memcpy(&all, p, sizeof all);
+    return _mm256_srlv_epi32(vi_set1(all), bits == 4 ? four : three);
+}
+SI void v_table(const float table[16], vf out[16 / VW]) {
+    out[0] = v_load(table);
+    out[1] = v_load(table + 8);
+}
+SI vf v_lookup(const vf table[16 / VW], vi codes) {
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table[0], codes),
+                            _mm256_permutevar8x32_ps(table[1], codes),
+                            _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
+}
+
+/* A float16 as float. */
+SI float v_half(const char *p) {
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
 
 /* What v_pair() gave, in natural order. */

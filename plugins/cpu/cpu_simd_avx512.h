@@ -73,6 +73,9 @@ SI vi vi_add(vi a, vi b) {
 SI vi vi_sub(vi a, vi b) {
     return _mm512_sub_epi32(a, b);
 }
+SI vi vi_mul(vi a, vi b) {
+    return _mm512_mullo_epi32(a, b);
+}
 SI vf vi_to_f(vi a) {
     return _mm512_cvtepi32_ps(a);
 }
@@ -122,9 +125,9 @@ SI vf v_reduce_all(const vf v[VW]) {
     V_REDUCE(vf, _mm512_mask_blend_ps, _mm512_add_ps, _mm512_shuffle_f, _mm512_permutex2var_ps);
     return sum;
 }
-SI vf v_reduce_all_int(const vi v[VW]) {
+SI vi v_reduce_all_int(const vi v[VW]) {
     V_REDUCE(vi, _mm512_mask_blend_epi32, _mm512_add_epi32, _mm512_shuffle_i, _mm512_permutex2var_epi32);
-    return vi_to_f(sum);
+    return sum;
 }
 
 /* Transposes 16 x 16 words in registers. */
@@ -269,6 +272,14 @@ SI void v_pair_words(vi a, vi b, vi *lo, vi *hi) {
     *lo = _mm512_unpacklo_epi16(a, b);
     *hi = _mm512_unpackhi_epi16(a, b);
 }
+/* The first n < 4 * VW bytes, zeros behind them; nibble j of each 16-bit word. */
+SI vi v_raw_tail(const char *p, int n) {
+    return v_bytes_tail(p, n);
+}
+SI vi v_nibble_words(vi w, int j) {
+    if (j == 3) return _mm512_srli_epi16(w, 12);
+    return _mm512_and_si512(j == 0 ? w : _mm512_srli_epi16(w, 4u * (unsigned)j), _mm512_set1_epi16(15));
+}
 SI void v_unpair_words(float *p) {
     const vi lo = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const vf a = v_load(p), b = v_load(p + 16);
@@ -284,6 +295,31 @@ SI vi v_dot_words(vi acc, vi a, vi b, int vnni) {
 }
 SI void v_store_words(int16_t *p, vf x) {
     _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
+}
+
+/* VW codes of 4 or 3 bits at p, with rubbish above them (3 bits: reads a byte behind them); what they stand
+ * for in a table of 16, which for 3 bits holds its 8 entries twice. */
+#define CPU_CODES 1
+SI vi v_codes(const char *p, int bits) {
+    const vi by = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
+    int32_t first, last;
+    memcpy(&first, p, sizeof first);
+    memcpy(&last, p + bits, sizeof last);
+    return _mm512_srlv_epi32(_mm512_mask_set1_epi32(vi_set1(first), 0xff00, last),
+                             bits == 4 ? _mm512_slli_epi32(by, 2) : _mm512_mullo_epi32(by, vi_set1(3)));
+}
+SI void v_table(const float table[16], vf out[16 / VW]) {
+    out[0] = v_load(table);
+}
+SI vf v_lookup(const vf table[16 / VW], vi codes) {
+    return _mm512_permutexvar_ps(codes, table[0]);
+}
+
+/* A float16 as float. */
+SI float v_half(const char *p) {
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
 
 /* What v_pair() gave, in natural order. */

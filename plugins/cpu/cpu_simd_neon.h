@@ -92,6 +92,9 @@ SI vi vi_add(vi a, vi b) {
 SI vi vi_sub(vi a, vi b) {
     return (vi){vsubq_s32(a.lo, b.lo), vsubq_s32(a.hi, b.hi)};
 }
+SI vi vi_mul(vi a, vi b) {
+    return (vi){vmulq_s32(a.lo, b.lo), vmulq_s32(a.hi, b.hi)};
+}
 SI vf vi_to_f(vi a) {
     return (vf){vcvtq_f32_s32(a.lo), vcvtq_f32_s32(a.hi)};
 }
@@ -134,11 +137,11 @@ SI vf v_reduce_all(const vf v[VW]) {
     return (vf){vpaddq_f32(vpaddq_f32(s[0], s[1]), vpaddq_f32(s[2], s[3])),
                 vpaddq_f32(vpaddq_f32(s[4], s[5]), vpaddq_f32(s[6], s[7]))};
 }
-SI vf v_reduce_all_int(const vi v[VW]) {
+SI vi v_reduce_all_int(const vi v[VW]) {
     int32x4_t s[VW];
     UNROLL for (int i = 0; i < VW; i++) s[i] = vaddq_s32(v[i].lo, v[i].hi);
-    return vi_to_f((vi){vpaddq_s32(vpaddq_s32(s[0], s[1]), vpaddq_s32(s[2], s[3])),
-                        vpaddq_s32(vpaddq_s32(s[4], s[5]), vpaddq_s32(s[6], s[7]))});
+    return (vi){vpaddq_s32(vpaddq_s32(s[0], s[1]), vpaddq_s32(s[2], s[3])),
+                vpaddq_s32(vpaddq_s32(s[4], s[5]), vpaddq_s32(s[6], s[7]))};
 }
 
 /* Transposes 4 x 4 words, and 8 x 8 as four of them. */
@@ -254,6 +257,19 @@ SI vi zip_words(int32x4_t a, int32x4_t b) {
 SI void v_pair_words(vi a, vi b, vi *lo, vi *hi) {
     *lo = zip_words(a.lo, b.lo);
     *hi = zip_words(a.hi, b.hi);
+}
+/* The first n < 4 * VW bytes, zeros behind them; nibble j of each 16-bit word. */
+SI vi v_raw_tail(const char *p, int n) {
+    vi raw = vi_set1(0);
+    memcpy(&raw, p, (size_t)n);
+    return raw;
+}
+SI int32x4_t nibble_words(int32x4_t w, int j) {
+    const uint16x8_t x = vreinterpretq_u16_s32(w), y = vshlq_u16(x, vdupq_n_s16((int16_t)(-4 * j)));
+    return vreinterpretq_s32_u16(j == 3 ? y : vandq_u16(y, vdupq_n_u16(15)));
+}
+SI vi v_nibble_words(vi w, int j) {
+    return (vi){nibble_words(w.lo, j), nibble_words(w.hi, j)};
 }
 SI void v_unpair_words(float *p) {
     (void)p;

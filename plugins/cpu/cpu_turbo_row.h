@@ -10,13 +10,14 @@ SI int is_steps(enum cpu_dtype t) {
     return t == CPU_V4 || t == CPU_V3;
 }
 
-/* What a call keeps: the centroids of its keys, and for codes of 4 bits the pair that each byte stands
- * for. */
+/* What a call keeps: the centroids of its keys, for codes of 4 bits the pair that each byte stands for, and
+ * what the scales of nvfp4's groups stand for. */
 struct turbo_table {
-    float centroid[16], pair[256][2];
+    float centroid[16], pair[256][2], scale[256];
 };
 static void turbo_begin(int bits, int n, struct turbo_table *t) {
     turboquant_centroids(n, bits, t->centroid);
+    if (bits == 3) memcpy(t->centroid + 8, t->centroid, 8 * sizeof *t->centroid);
     for (int i = 0; bits == 4 && i < 256; i++) {
         t->pair[i][0] = t->centroid[i & 15];
         t->pair[i][1] = t->centroid[i >> 4];
@@ -38,46 +39,65 @@ SI uint32_t three_bytes(const unsigned char *p) {
 }
 
 SI float half_at(const char *p) {
+#if CPU_CODES
+    return v_half(p);
+#else
     float x[2 * CHUNK];
     row_to_f32(CPU_F16, p, 1, x);
     return x[0];
+#endif
+}
+
+/* As far as whole vectors go, what n codes stand for in a table of 16; returns how many. */
+SI int turbo_lookup(const char *row, int bits, const float table[16], int n, float *out) {
+    int i = 0;
+#if CPU_CODES
+    vf t[16 / VW];
+    v_table(table, t);
+    for (; i + VW <= n; i += VW)
+        v_store(out + i, v_lookup(t, v_codes(row + i * bits / 8, bits)));
+#else
+    (void)row, (void)bits, (void)table, (void)n, (void)out;
+#endif
+    return i;
 }
 
 /* out has room for n floats, n a multiple of 8, and a chunk. */
 static __attribute__((noinline)) void turbo_keys(const struct turbo_table *t, enum cpu_dtype type,
                                                  const char *row, int n, float *out) {
-    const unsigned char *p = (const unsigned char *)row;
-    float square[8] = {0}, sum = 0;
-    if (type == CPU_C4)
-        for (int i = 0; i < n / 2; i++)
-            memcpy(out + 2 * i, t->pair[p[i]], 8);
-    else
-        for (int i = 0; i < n; i += 8, p += 3) {
-            const uint32_t codes = three_bytes(p);
-            UNROLL for (int j = 0; j < 8; j++) out[i + j] = t->centroid[codes >> 3 * j & 7];
-        }
-    for (int i = 0; i < n; i += 8)
-        UNROLL for (int j = 0; j < 8; j++) square[j] += out[i + j] * out[i + j];
-    for (int j = 0; j < 8; j++)
-        sum += square[j];
+    const int bits = type == CPU_C4 ? 4 : 3;
+    vf squares = v_zero();
+    int i = turbo_lookup(row, bits, t->centroid, n, out);
+    for (; bits == 4 && i < n; i += 2)
+        memcpy(out + i, t->pair[(unsigned char)row[i / 2]], 8);
+    for (; i < n; i += 8) {
+        const uint32_t codes = three_bytes((const unsigned char *)row + i / 8 * 3);
+        UNROLL for (int j = 0; j < 8; j++) out[i + j] = t->centroid[codes >> 3 * j & 7];
+    }
+    for (i = 0; i + VW <= n; i += VW)
+        squares = v_fma(v_load(out + i), v_load(out + i), squares);
+    float sum = v_hsum(squares);
+    for (; i < n; i++)
+        sum += out[i] * out[i];
     const float factor = half_at(row + cpu_row_bytes(type, n)) / sqrtf(sum + 1e-16f);
-    for (int i = 0; i < n; i++)
-        out[i] *= factor;
+    for (i = 0; i < n; i += VW)
+        v_store(out + i, v_mul(v_load(out + i), v_set1(factor)));
 }
 static __attribute__((noinline)) void turbo_values(enum cpu_dtype type, const char *row, int n, float *out) {
-    const unsigned char *p = (const unsigned char *)row;
     const char *beside = row + cpu_row_bytes(type, n);
     const float step = half_at(beside), low = half_at(beside + 2);
-    if (type == CPU_V4)
-        for (int i = 0; i < n / 2; i++) {
-            out[2 * i] = (float)(p[i] & 15) * step + low;
-            out[2 * i + 1] = (float)(p[i] >> 4) * step + low;
-        }
-    else
-        for (int i = 0; i < n; i += 8, p += 3) {
-            const uint32_t codes = three_bytes(p);
-            UNROLL for (int j = 0; j < 8; j++) out[i + j] = (float)(codes >> 3 * j & 7) * step + low;
-        }
+    const int bits = type == CPU_V4 ? 4 : 3, most = (1 << bits) - 1;
+    float value[16];
+    for (int i = 0; i < 16; i += VW)
+        v_store(value + i, v_fma(vi_to_f(vi_load(lane_numbers + i)), v_set1(step), v_set1(low)));
+    if (bits == 3) memcpy(value + 8, value, 8 * sizeof *value);
+    int i = turbo_lookup(row, bits, value, n, out);
+    for (; bits == 4 && i < n; i++)
+        out[i] = value[(unsigned char)row[i / 2] >> i % 2 * 4 & most];
+    for (; i < n; i += 8) {
+        const uint32_t codes = three_bytes((const unsigned char *)row + i / 8 * 3);
+        UNROLL for (int j = 0; j < 8; j++) out[i + j] = value[codes >> 3 * j & most];
+    }
 }
 
 /* As float16, to nearest even, its largest beyond; NaN stays. */

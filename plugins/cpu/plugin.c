@@ -48,7 +48,7 @@ const attn_option_spec_t cpu_options[CPU_NUM_OPTIONS] = {
          .doc =
              "instruction set: auto takes the best that this CPU has; naming one that it lacks is an error",
          .default_value = "auto",
-         .choices = "auto generic avx2 avx512 avx512bf16 neon neonbf16"},
+         .choices = "auto generic avx2 avx512 avx512bf16 neon neonbf16 sve256"},
     [CPU_OPTION_NUM_THREADS] =
         {.struct_size = sizeof(attn_option_spec_t),
          .type = ATTN_OPTION_INT,

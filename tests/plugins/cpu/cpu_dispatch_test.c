@@ -31,6 +31,11 @@ static void test_levels(void) {
                "with products of bf16: neonbf16");
         level("neonbf16", CPU_BIT_NEON, &missing);
         is_int(missing, best & CPU_BIT_NEON_BF16, "without them the missing bit is named");
+        const uint32_t sve = both | CPU_BIT_SVE256 | CPU_BIT_SVE_BF16;
+        is_str(level("auto", sve, &missing), best & CPU_BIT_SVE256 ? "sve256" : level("auto", both, &missing),
+               "vectors of 256 bits: sve256");
+        level("sve256", sve & ~(uint32_t)CPU_BIT_SVE256, &missing);
+        is_int(missing, best & CPU_BIT_SVE256, "not for vectors of another length");
     }
     if (!(best & CPU_BIT_AVX2)) {
         skip(8, "this build has no levels of x86-64");

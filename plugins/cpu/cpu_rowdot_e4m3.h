@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of bf16 pairs for e4m3 caches, by look-ups of bytes (AVX512_VBMI): the part of cpu_rowdot_dots.h
+ * that knows the format, and is included by it. */
+
+#if CPU_X86 >= 3
+SI void rd_e4m3_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, float *s,
+                    struct e4m3_top *most, const int rows) {
+    const int group = VW / rows, some = group < 4 ? group : 4; /* tokens whose values stay in registers */
+    struct e4m3_top top = *most;
+    for (int t = 0; t < x->n; t += group) {
+        vf acc[VW];
+        UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();
+        rd_fetch_k_tail(x, t, group);
+        for (int c = 0; c < D; c += 64) {
+            if (x->k_next) rd_fetch_k(x, t, group, c);
+            UNROLL for (int g = 0; g < group; g += some) {
+                vi w[4][2];
+                UNROLL for (int i = 0; i < some; i++) {
+                    const vi raw = v_bytes(x->k[t + g + i] + x->k_off + c);
+                    e4m3_track(&top, raw);
+                    v_e4m3_halves(raw, w[i]);
+                }
+                UNROLL for (int half = 0; half < 2; half++) UNROLL for (int r = 0; r < rows; r++) {
+                    const vf y = rd_bf16_at(q + r * ldq + c + half * 32);
+                    UNROLL for (int i = 0; i < some; i++) acc[r * group + g + i] =
+                        v_dot_bf16(vi_as_f(w[i][half]), y, acc[r * group + g + i]);
+                }
+            }
+        }
+        float sum[VW];
+        v_store(sum, v_reduce_all(acc));
+        UNROLL for (int r = 0; r < rows; r++)
+            memcpy(s + r * RD_TB + t, sum + r * group, (size_t)group * sizeof *s);
+    }
+    *most = top;
+}
+
+/* O[row][c .. c + 64) += P[row][0..n) * V; O in the order of rd_tiles_order(). */
+SI void rd_e4m3_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo, int c,
+                    struct e4m3_top *most, const int rows) {
+    struct e4m3_top top = *most;
+    vf acc[4][4];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 4; j++) acc[r][j] =
+        v_load(o + r * ldo + c + j * VW);
+    for (int t = 0; t < x->n_used; t += 2) {
+        const vi a = v_bytes(x->v[t] + x->v_off + c), b = v_bytes(x->v[t + 1] + x->v_off + c);
+        vi w[4];
+        if (x->v_next) {
+            rd_fetch_v(x, t, c);
+            rd_fetch_v(x, t + 1, c);
+            if (c == 0) {
+                rd_fetch_v_tail(x, t);
+                rd_fetch_v_tail(x, t + 1);
+            }
+        }
+        e4m3_track(&top, a);
+        e4m3_track(&top, b);
+        v_e4m3_halves(_mm512_unpacklo_epi8(a, b), w);
+        v_e4m3_halves(_mm512_unpackhi_epi8(a, b), w + 2);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const vf y = rd_dots_p(p + r * RD_TB, t);
+            UNROLL for (int j = 0; j < 4; j++) acc[r][j] = v_dot_bf16(vi_as_f(w[j]), y, acc[r][j]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 4; j++)
+        v_store(o + r * ldo + c + j * VW, acc[r][j]);
+    *most = top;
+}
+
+#define RD_E4M3(R)                                                                                           \
+    static __attribute__((noinline)) void rd_e4m3_qk##R(const struct rd_tile *x, const int16_t *q, int ldq,  \
+                                                        int D, float *s, struct e4m3_top *top) {             \
+        rd_e4m3_qk_(x, q, ldq, D, s, top, R);                                                                \
+    }                                                                                                        \
+    static __attribute__((noinline)) void rd_e4m3_pv##R(const struct rd_tile *x, const int16_t *p, float *o, \
+                                                        int ldo, int D, struct e4m3_top *top) {              \
+        for (int c = 0; c < D; c += 64)                                                                      \
+            rd_e4m3_pv_(x, p, o, ldo, c, top, R);                                                            \
+    }
+RD_E4M3(1)
+RD_E4M3(2)
+RD_E4M3(4)
+
+/* NaN, which the look-ups do not know, into the scores of the tokens whose K has one, and into the columns of
+ * O where V has one: rare. */
+static __attribute__((noinline)) void rd_e4m3_nan_k(const struct rd_state *st, const struct rd_tile *x,
+                                                    int D) {
+    for (int t = 0; t < x->n; t++)
+        for (int d = 0; d < D; d++)
+            for (int r = 0; (x->k[t][x->k_off + d] & 0x7f) == 0x7f && r < st->rows; r++)
+                st->s[r * RD_TB + t] = NAN;
+}
+static __attribute__((noinline)) void rd_e4m3_nan_v(const struct rd_state *st, const struct rd_tile *x,
+                                                    float *o, int D) {
+    for (int t = 0; t < x->n_used; t++)
+        for (int d = 0; d < D; d++)
+            for (int r = 0; (x->v[t][x->v_off + d] & 0x7f) == 0x7f && r < st->rows; r++)
+                o[r * st->ldo + d / 64 * 64 + d % 16 / 4 * 16 + d % 64 / 16 * 4 + d % 4] = NAN;
+}
+#endif
