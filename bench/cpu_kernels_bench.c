@@ -5,9 +5,9 @@
  *
  * At the end of a line: the repeats that counted, of all (see run_case).
  *
- * Cases: decode-bf16 decode-f16 decode-f32 decode-e4m3 decode-e5m2 decode-int8 prefill-bf16 prefill-f16
- * prefill-f32 prefill-e4m3 chunk-bf16 chunk-f32 vision-bf16 vision-f32 spec-bf16. Without a case: the decode
- * and prefill cases whose numbers are in bench/results/cpu.md. */
+ * Cases: the names of `all` below. Without a case: those whose numbers are in bench/results/cpu.md, `standard`.
+ * The plan is made in the time that counts, as an engine makes it for each step. "best" is the shortest time
+ * and the best fraction of the fastest read: on a busy machine medians measure the others. */
 #include "../tools/measure/ceilings_cpu.h"
 #include "cpu_plan.h"
 
@@ -22,8 +22,12 @@ struct work {
     const char *name;
     enum cpu_dtype q, kv, out;
     int hq, hkv, d, q_len, kv_len, causal, contiguous, row_scales;
+    enum cpu_dtype k_row, v_row; /* of CPU_PACKED */
+    int rounds_query, mixed;     /* int8 modes; 16 requests of mixed lengths, kv_len keys together */
 };
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* most cases need none of the last */
 static const struct work all[] = {
     {"decode-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0},
     {"decode-f16", CPU_F16, CPU_F16, CPU_F16, 32, 8, 128, 1, 8192, 1, 0, 0},
@@ -32,6 +36,16 @@ static const struct work all[] = {
     {"decode-e5m2", CPU_BF16, CPU_E5M2, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0},
     {"decode-int8", CPU_BF16, CPU_I8, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 1},
     {"decode-int4", CPU_BF16, CPU_I4, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 1},
+    {"decode-fp8-token", CPU_BF16, CPU_E4M3, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 1},
+    {"decode-nvfp4", CPU_BF16, CPU_PACKED, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0, CPU_E2M1, CPU_E2M1},
+    {"decode-k8v4", CPU_BF16, CPU_PACKED, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0, CPU_E4M3, CPU_V4},
+    {"decode-4bit_nc", CPU_BF16, CPU_PACKED, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0, CPU_C4, CPU_V4},
+    {"decode-k3v4_nc", CPU_BF16, CPU_PACKED, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0, CPU_C3, CPU_V4},
+    {"decode-3bit_nc", CPU_BF16, CPU_PACKED, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0, CPU_C3, CPU_V3},
+    {"decode-int8-k_only", CPU_BF16, CPU_PACKED, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0, CPU_I8, CPU_BF16, 1},
+    {"decode-int8-static_v", CPU_BF16, CPU_I8, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0, CPU_F32, CPU_F32, 1},
+    {"short-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 1, 512, 1, 0, 0},
+    {"mixed-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 32, 8, 128, 1, 8192, 1, 0, 0, CPU_F32, CPU_F32, 0, 1},
     {"warm-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 4, 1, 128, 1, 768, 1, 0, 0},
     {"warm-f16", CPU_F16, CPU_F16, CPU_F16, 4, 1, 128, 1, 768, 1, 0, 0},
     {"warm-int8", CPU_BF16, CPU_I8, CPU_BF16, 4, 1, 128, 1, 1536, 1, 0, 1},
@@ -49,8 +63,12 @@ static const struct work all[] = {
     {"vision-bf16", CPU_BF16, CPU_BF16, CPU_BF16, 16, 16, 72, 5776, 5776, 0, 1, 0},
     {"vision-f32", CPU_F32, CPU_F32, CPU_F32, 16, 16, 72, 5776, 5776, 0, 1, 0},
 };
-static const char *const standard[] = {"decode-bf16", "decode-f16",   "decode-int8", "decode-e4m3",
-                                       "prefill-f32", "prefill-bf16", "vision-f32",  "vision-bf16"};
+#pragma GCC diagnostic pop
+static const char *const standard[] = {
+    "decode-bf16",  "mixed-bf16",         "short-bf16",           "decode-f16",     "decode-e4m3",
+    "decode-int8",  "decode-int8-k_only", "decode-int8-static_v", "decode-int4",    "decode-nvfp4",
+    "decode-k8v4",  "decode-4bit_nc",     "decode-k3v4_nc",       "decode-3bit_nc", "prefill-f32",
+    "prefill-bf16", "vision-f32",         "vision-bf16"};
 
 static uint64_t state = 88172645463325252u;
 static uint32_t next_random(void) {
@@ -88,6 +106,32 @@ static void fill(enum cpu_dtype t, char *p, size_t n) {
     }
 }
 
+/* Bytes of a row with what lies behind its values: a scale, or a norm, or step and minimum in f16. */
+static int row_bytes(const struct work *w, int is_v) {
+    const enum cpu_dtype t = w->kv != CPU_PACKED ? w->kv : is_v ? w->v_row : w->k_row;
+    return cpu_row_bytes(t, w->d) + (w->row_scales                ? 4
+                                     : t == CPU_C4 || t == CPU_C3 ? 2
+                                     : t == CPU_V4 || t == CPU_V3 ? 4
+                                                                  : 0);
+}
+
+/* Rows of CPU_PACKED: random codes, and normal numbers behind them. */
+static void fill_packed(const struct work *w, char *p, size_t rows) {
+    const uint16_t half = 0x2c00; /* 1/16 */
+    for (size_t i = 0; i < 2 * rows; i++) {
+        const enum cpu_dtype t = i % 2 ? w->v_row : w->k_row;
+        const int codes = cpu_row_bytes(t, w->d), all_bytes = row_bytes(w, i % 2);
+        const int is_type = t < CPU_PACKED;
+        fill(is_type ? t : CPU_I4, p, (size_t)(is_type ? w->d : codes));
+        for (int b = codes; b < all_bytes; b += 2)
+            memcpy(p + b, &half, 2);
+        p += all_bytes;
+    }
+}
+
+/* Lengths of 16 requests, in blocks, that are 512 blocks together. */
+static const int mixed_blocks[] = {4, 120, 9, 30, 64, 2, 17, 40, 6, 96, 12, 25, 50, 3, 14, 20};
+
 static int by_value(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
@@ -113,11 +157,13 @@ static double compute_ceiling(const struct cpu_kernels *k, const struct cpu_tili
 }
 
 static void run_case(const struct work *w, const struct cpu_kernels *k, int threads, int repeats) {
-    const int decode = w->q_len <= 8,
-              layers = decode && w->hkv > 1 ? (cpu_dtype_size(w->kv) == 1 ? 16 : 8) : 1;
+    const int decode = w->q_len <= 8, layers = decode && w->hkv > 1 ? (w->kv_len < 1024             ? 64
+                                                                       : cpu_dtype_size(w->kv) == 1 ? 16
+                                                                                                    : 8)
+                                                                    : 1;
     const int es = cpu_dtype_size(w->kv), inl = w->row_scales ? 4 : 0;
-    const int64_t row = 2 * ((int64_t)cpu_row_bytes(w->kv, w->d) + inl), blocks = w->kv_len / BLOCK,
-                  page = row * BLOCK * w->hkv;
+    const int k_bytes = row_bytes(w, 0);
+    const int64_t row = k_bytes + row_bytes(w, 1), blocks = w->kv_len / BLOCK, page = row * BLOCK * w->hkv;
     struct cpu_attn a = {
         .num_q_heads = w->hq, .num_kv_heads = w->hkv, .head_size = w->d, .head_size_v = w->d};
     a.q_dtype = w->q;
@@ -126,18 +172,36 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     a.scale = 1 / sqrtf((float)w->d);
     a.q_scale = 1;
     a.block_size = BLOCK;
-    const size_t q_bytes = (size_t)w->q_len * w->hq * w->d * cpu_dtype_size(w->q);
-    char *q = huge(q_bytes), *out = huge((size_t)w->q_len * w->hq * w->d * 4), *cache[16];
-    int32_t *table = malloc((size_t)blocks * sizeof *table * 16);
+    a.k_row = w->k_row;
+    a.v_row = w->v_row;
+    a.rounds_query = w->rounds_query;
+    /* What lies apart: for each key and head a float32, or an e4m3 for each 16 values; as in a page. */
+    const int apart = cpu_has_groups(&a) ? w->d / 16 : w->rounds_query ? 4 : 0;
+    const size_t apart_bytes = (size_t)apart * (size_t)w->kv_len * (size_t)w->hkv;
+    float channels[8 * 128];
+    for (int i = 0; i < 8 * 128; i++)
+        channels[i] = 1 / 64.0f;
+    if (w->rounds_query && w->kv == CPU_I8) a.v_channel = channels;
+    const size_t q_bytes = (size_t)(w->mixed ? 16 : w->q_len) * w->hq * w->d * cpu_dtype_size(w->q);
+    char *q = huge(q_bytes), *out = huge((size_t)(w->mixed ? 16 : w->q_len) * w->hq * w->d * 4), *cache[64];
+    int32_t *table = malloc((size_t)blocks * sizeof *table * 64);
     fill(w->q, q, q_bytes / (size_t)cpu_dtype_size(w->q));
     for (int l = 0; l < layers; l++) {
-        const size_t bytes = (size_t)(w->kv_len * row * w->hkv);
-        cache[l] = huge(bytes);
+        const size_t bytes = (size_t)(w->kv_len * row * w->hkv), all_bytes = bytes + 2 * apart_bytes;
+        cache[l] = huge(all_bytes);
         if (l > 0)
-            memcpy(cache[l], cache[0], bytes);
+            memcpy(cache[l], cache[0], all_bytes);
         else {
-            fill(w->kv, cache[0], bytes / (size_t)es);
             const float s = 1 / 64.0f;
+            if (w->kv == CPU_PACKED)
+                fill_packed(w, cache[0], (size_t)w->kv_len * (size_t)w->hkv);
+            else
+                fill(w->kv, cache[0], bytes / (size_t)es);
+            if (w->rounds_query)
+                for (size_t i = 0; i < 2 * apart_bytes; i += 4)
+                    memcpy(cache[0] + bytes + i, &s, 4);
+            else
+                fill(CPU_E4M3, cache[0] + bytes, 2 * apart_bytes);
             for (int64_t r = 0; inl && r < (int64_t)w->kv_len * w->hkv; r++)
                 for (int side = 0; side < 2; side++)
                     memcpy(cache[0] + r * row + (side + 1) * (row / 2) - 4, &s, 4);
@@ -162,11 +226,13 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
         a.v = (struct cpu_rows){cache[0] + row / 2 * w->hkv, 0, row / 2, row * w->hkv};
     } else {
         a.k = (struct cpu_rows){cache[0], page, row * BLOCK, row};
-        a.v = (struct cpu_rows){cache[0] + row / 2, page, row * BLOCK, row};
+        a.v = (struct cpu_rows){cache[0] + k_bytes, page, row * BLOCK, row};
         a.block_table = table;
+        a.block_table_row = 1; /* so that table_row is where a request's blocks begin */
     }
     const struct cpu_rows k0 = a.k, v0 = a.v;
-    struct cpu_limits lim = {1, w->q_len, threads, 0};
+    const int num_seqs = w->mixed ? (int)(sizeof mixed_blocks / sizeof *mixed_blocks) : 1;
+    struct cpu_limits lim = {num_seqs, w->mixed ? num_seqs : w->q_len, threads, 0};
     struct cpu_tiling t;
     const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     k->tiling(&a, l2 > 0 ? (size_t)l2 : 512 << 10, &t);
@@ -174,10 +240,15 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     void *meta = huge(mb), *work = huge(wb);
     memset(work, 0, wb);
     struct cpu_plan *p = cpu_plan_init(meta, &a, &t, &lim, 0);
-    p->num_seqs = 1;
-    p->seqs[0] = (struct cpu_seq){.q_len = w->q_len, .kv_len = w->kv_len, .q_offset = w->kv_len - w->q_len};
-    p->seqs[0].mask = (struct cpu_mask){.causal = w->causal, .window_left = -1, .window_right = -1};
-    cpu_plan_build(p, k, &a, &t, &lim);
+    p->num_seqs = num_seqs;
+    for (int i = 0, at = 0; i < num_seqs; i++) {
+        const int keys = w->mixed ? mixed_blocks[i] * BLOCK : w->kv_len;
+        p->seqs[i] = (struct cpu_seq){.q_len = w->q_len, .kv_len = keys, .q_offset = keys - w->q_len};
+        p->seqs[i].q_start = i;
+        p->seqs[i].table_row = at;
+        p->seqs[i].mask = (struct cpu_mask){.causal = w->causal, .window_left = -1, .window_right = -1};
+        at += keys / BLOCK;
+    }
 
     /* Pieces in the kernel's order: page by page, heads inside. */
     const size_t num_pieces = (size_t)blocks * (size_t)w->hkv;
@@ -189,7 +260,8 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
     static struct repeat all_repeats[MAX_REPEATS];
     const double n = w->q_len, ctx = w->kv_len - n,
                  pairs = w->causal ? n * ctx + 0.5 * n * (n + 1) : n * w->kv_len;
-    const double work_done = decode ? (double)w->kv_len * row * w->hkv : 4.0 * w->hq * w->d * pairs;
+    const double work_done =
+        decode ? (double)w->kv_len * (row + 2 * apart) * w->hkv : 4.0 * w->hq * w->d * pairs;
     double last_read = 0;
     for (int r = -1; r < repeats; r++) {
         const int l = (r + 1) % layers;
@@ -201,6 +273,14 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
         a.v = v0;
         a.k.base += cache[l] - cache[0];
         a.v.base += cache[l] - cache[0];
+        if (apart) {
+            const int64_t step = (int64_t)apart * BLOCK;
+            a.k_apart =
+                (struct cpu_rows){cache[l] + (int64_t)w->kv_len * row * w->hkv, step * w->hkv, step, apart};
+            a.v_apart = a.k_apart;
+            a.v_apart.base += apart_bytes;
+            if (w->rounds_query) a.v_apart.base = NULL;
+        }
         if (w->row_scales) {
             a.k_row_scale = a.k;
             a.k_row_scale.base += cpu_row_bytes(w->kv, w->d);
@@ -210,6 +290,7 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
         if (!w->contiguous) a.block_table = table + l * blocks;
         x->probe = kernels_only ? 1 : ceiling_issue(threads);
         const double t0 = ceiling_now();
+        cpu_plan_build(p, k, &a, &t, &lim);
         cpu_plan_run(p, k, &a, &t, &lim, work, 0);
         x->seconds = ceiling_now() - t0;
         if (kernels_only) continue;
@@ -228,8 +309,10 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
             for (int64_t b = 0; b < blocks; b++)
                 for (int h = 0; h < w->hkv; h++)
                     pieces[num++] = cache[lp] + table[lp * blocks + b] * page + h * row * BLOCK;
-            const double rate = ceiling_read_pieces(pieces, num_pieces, (size_t)row * BLOCK, threads,
-                                                    (enum ceiling_prefetch)f);
+            /* whole multiples of 256 bytes, as it wants them */
+            const size_t whole = (size_t)row * BLOCK / 256 * 256;
+            const double rate =
+                ceiling_read_pieces(pieces, num_pieces, whole, threads, (enum ceiling_prefetch)f);
             if (rate > x->order) x->order = rate;
         }
     }
@@ -252,7 +335,7 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
             part_order[quiet++] = x->order > 0 ? rate / x->order : 0;
         }
     const double s = median(seconds, quiet);
-    printf("%-13s %-10s T%d  %8.3f ms %7.1f %s", w->name, k->name, threads, s * 1e3, work_done / s / 1e9,
+    printf("%-20s %-10s T%d  %8.3f ms %7.1f %s", w->name, k->name, threads, s * 1e3, work_done / s / 1e9,
            decode ? "GB/s" : "GFLOP/s");
     if (!kernels_only)
         printf(" | %s %6.1f: %.2f",
@@ -266,6 +349,13 @@ static void run_case(const struct work *w, const struct cpu_kernels *k, int thre
         const double rate = median(tiles, quiet);
         printf(" | AMX %6.1f: %.2f", rate, work_done / s / 1e9 / rate);
     }
+    double shortest = all_repeats[0].seconds, fastest = all_repeats[0].order;
+    for (int r = 1; r < repeats; r++) {
+        if (all_repeats[r].seconds < shortest) shortest = all_repeats[r].seconds;
+        if (all_repeats[r].order > fastest) fastest = all_repeats[r].order;
+    }
+    printf(" | best %.3f ms", shortest * 1e3);
+    if (!kernels_only && decode) printf(", order %.1f: %.2f", fastest, work_done / shortest / 1e9 / fastest);
     printf(" | %d of %d\n", quiet, repeats);
     fflush(stdout);
     for (int l = 0; l < layers; l++)

@@ -81,6 +81,7 @@ h200)
 cpu)
     run "Whole calls" tools/attn bench --device cpu --threads "$threads"
     run "Kernels" bench/cpu_kernels_bench -t "$threads"
+    run "Peers that torch carries" "${PYTHON:-python3}" "$here/peers_cpu.py" "$threads"
     run "Selected keys and the indexer, processor time" bench/cpu_sparse_bench plugins-built/cpu.so plugins-built/reference.so
     run "What the core costs a call" bench/bench_core_overhead
     run "What builders cost: FLASH_ATTN" bench/flash_host_bench
