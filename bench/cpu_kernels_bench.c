@@ -5,7 +5,7 @@
  *
  * At the end of a line: the repeats that counted, of all (see run_case).
  *
- * Cases: the names of `all` below. Without a case: those whose numbers are in bench/results/cpu.md, `standard`.
+ * Cases: the names of `all` below. Without a case: those of `standard`.
  * The plan is made in the time that counts, as an engine makes it for each step. "best" is the shortest time
  * and the best fraction of the fastest read: on a busy machine medians measure the others. */
 #include "../tools/measure/ceilings_cpu.h"

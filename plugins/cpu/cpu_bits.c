@@ -38,8 +38,8 @@ uint32_t cpu_bits(void) {
     const int zmm = (xcr0 & 0xe0) == 0xe0;
     bits |= c >> 12 & 1 ? CPU_BIT_FMA : 0;
     bits |= c >> 29 & 1 ? CPU_BIT_F16C : 0;
-    /* Measured: prefetches of 16-bit rows into L1, whose 32 KiB a tile and the next one fill, halve the decode
-     * of a Zen 4; and two tiles ahead is faster than one for every format. */
+    /* Measured: prefetches of 16-bit rows into L1, whose 32 KiB a tile and the next one fill, halve the
+     * decode of a Zen 4; and two tiles ahead is faster than one for every format. */
     if (__get_cpuid(0, &a, &b, &c, &d)) bits |= b == signature_AMD_ebx ? CPU_BIT_PREFETCH_L2 : 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return bits;
     uint32_t a1 = 0, b1, c1, d1;

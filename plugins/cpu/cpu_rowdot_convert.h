@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows that no product of the row-dot path reads as they are, as bytes or floats. Included by cpu_rowdot.h. */
+/* Rows that no product of the row-dot path reads as they are, as bytes or floats. Included by
+ * cpu_rowdot.h. */
 
 /* The tile's int4 rows as rows of bytes, which x then points to; prefetches those of the next tile on the
  * way. */

@@ -21,7 +21,7 @@ struct rd_state {
     int nibbles;      /* they come straight from int4 rows: sums of q's words [heads][rows], */
     int32_t *q_sum;   /* and zero points */
     int32_t *zk, *zv; /* [RD_TB] */
-    int dots; /* bf16 pairs, with words for V alone: q16 and p16 hold bf16; sums of P as bf16 like l, V's scales */
+    int dots; /* bf16 pairs, with words for V alone: q16 and p16 hold bf16; sums of P as bf16, V's scales */
     float *l_bf16, *vd; /* [heads][rows][VW], [RD_TB] */
     /* AMX: queries [heads][ldq / 2][rows], K and V as tiles, scores [RD_TB][16], P in bf16 [rows][RD_TB]. */
     int tiles;

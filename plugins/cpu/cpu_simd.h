@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vector type and about forty primitives of the level that CPU_LEVEL names (0 generic, 1 avx2, 2 avx512,
- * 3 avx512bf16, 4 neon, 5 neonbf16, 6 sve256). Only static functions: one object per level, nothing that a linker
- * could share between them. */
+ * 3 avx512bf16, 4 neon, 5 neonbf16, 6 sve256). Only static functions: one object per level, nothing that a
+ * linker could share between them. */
 #ifndef CPU_SIMD_H
 #define CPU_SIMD_H
 
