@@ -51,7 +51,7 @@ static int run_packed(mm_instance_t *in, const attn_forward_t *a, const attn_spa
         (in->problem.features & ATTN_F_KEY_LENGTHS) != 0 ? batch_max_keys(&in->problem) : h->count[1];
     const uint32_t dtype = mm_inner_problem(&in->problem).dtype;
     attn_forward_t inner = *a;
-    inner.scales = (attn_scales_t){NULL, NULL, NULL, NULL};
+    inner.scales = (attn_scales_t){NULL, NULL, NULL};
     inner.weight_space = NULL;
     inner.weight_space_bytes = 0;
     inner.query = make_dense(&q, p->to[0], a->query, h->count[0], in->heads, l->head_size, dtype);

@@ -8,8 +8,8 @@
  * rounded to e4m3 on the way out, its rope columns by CTAs of their own, and kept in 16 bits, which hold
  * every e4m3 number: the attention kernels read it like any other. */
 #include "../ptx/launch.cuh"
+#include "../ptx/launch_after.cuh"
 #include "../ptx/quad_sm80.cuh"
-#include "mla_after.cuh"
 #include "mla_launch.h"
 #include "mla_live.cuh"
 

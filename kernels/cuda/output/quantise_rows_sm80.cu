@@ -92,21 +92,21 @@ __global__ void __launch_bounds__(256) quantise_kernel(const __grid_constant__ q
         if (!inside) continue;
         const int column = u * 8, h = column / p.size, at = column - h * p.size;
         uint8_t *out = (uint8_t *)p.out + t * p.out_token + h * p.out_head;
-        if (KIND == QUANTISE_NVFP4) {
+        if constexpr (KIND == QUANTISE_NVFP4) {
             uint32_t codes = 0;
             if (scale > 0.f) /* neither 0 nor NaN */
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     codes |= e2m1_of(__fdiv_rn(f[k], scale)) << 4 * k;
             *(uint32_t *)(out + at / 2) = codes;
-            continue;
-        }
-        uint32_t r[2];
+        } else {
+            uint32_t r[2];
 #pragma unroll
-        for (int k = 0; k < 2; k++)
-            r[k] = f32x2_to_e4m3x2(__fdiv_rn(f[4 * k], scale), __fdiv_rn(f[4 * k + 1], scale)) |
-                   f32x2_to_e4m3x2(__fdiv_rn(f[4 * k + 2], scale), __fdiv_rn(f[4 * k + 3], scale)) << 16;
-        *(uint2 *)(out + at) = make_uint2(r[0], r[1]);
+            for (int k = 0; k < 2; k++)
+                r[k] = f32x2_to_e4m3x2(__fdiv_rn(f[4 * k], scale), __fdiv_rn(f[4 * k + 1], scale)) |
+                       f32x2_to_e4m3x2(__fdiv_rn(f[4 * k + 2], scale), __fdiv_rn(f[4 * k + 3], scale)) << 16;
+            *(uint2 *)(out + at) = make_uint2(r[0], r[1]);
+        }
     }
 }
 
