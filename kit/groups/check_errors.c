@@ -535,9 +535,10 @@ static void one_mistake(check_t *c) {
     num_made = 0;
     if (!check_start(c, &k)) return;
     const int is_sink = mistake == FORWARD_SINK_DTYPE || mistake == FORWARD_SINK_ROWS;
-    k.problem.features |= c->can.features & (is_sink                         ? ATTN_F_SINK
-                                             : mistake == FORWARD_SLOPE_ROWS ? ATTN_F_ALIBI
-                                                                             : 0);
+    if (!attn_role_is_mla(k.problem.role)) /* which REFERENCE serves with neither */
+        k.problem.features |= c->can.features & (is_sink                         ? ATTN_F_SINK
+                                                 : mistake == FORWARD_SLOPE_ROWS ? ATTN_F_ALIBI
+                                                                                 : 0);
     the_role = k.problem.role;
     if ((mistake == FORWARD_SCALE_DTYPE || mistake == FORWARD_V_SCALE_DTYPE) &&
         (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) && attn_role_has_cache(k.problem.role))
