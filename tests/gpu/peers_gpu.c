@@ -251,9 +251,9 @@ static void two_members(attn_context_t *const *contexts) {
     attn_comm_threads_destroy(all);
 }
 
-static void families(attn_context_t *const *contexts, const char *how, uint64_t seed) {
+static void families(attn_context_t *const *contexts, const char *how, int most, uint64_t seed) {
     for (size_t i = 0; i < NUM_GPU_CASES; i++)
-        for (int world = 2; world <= MAX_WORLD; world++) {
+        for (int world = 2; world <= most; world++) {
             const struct rank_case *c = &gpu_cases[i];
             if (!part_in_time()) continue;
             rank_bias = 0;
@@ -272,13 +272,15 @@ int main(void) {
     for (int r = 0; r < MAX_WORLD; r++)
         contexts[r] = rank_context_of("reference, flash, triton_like, mla", "");
     two_members(contexts);
-    families(contexts, "", seed);
+    families(contexts, "", MAX_WORLD, seed);
     for (int r = 0; r < MAX_WORLD; r++) {
         attn_context_destroy(contexts[r]);
         contexts[r] =
             rank_context_of("reference, flash, triton_like, mla", "[attn]\nrank_part_bytes = 2000\n");
     }
-    families(contexts, " in parts", seed);
+    /* More ranks in parts have more kernels that wait for each other than one device promises to run side by
+     * side; peers_nccl has them with a device each. */
+    families(contexts, " in parts", 2, seed);
     for (int r = 0; r < MAX_WORLD; r++)
         attn_context_destroy(contexts[r]);
     return tap_done();
