@@ -87,7 +87,7 @@ static void quantise_group(const struct quantising *s, int64_t token, int64_t fi
     const int is_fp4 = s->groups.kind == OUTPUT_NVFP4;
     k->write_row(s->from, s->plain + (size_t)(token * s->heads * s->size + first) * s->element, (int)n,
                  CPU_F32, 1.0f, (char *)x, NULL, scratch);
-    if (s->groups.kind != OUTPUT_STATIC)
+    if (s->groups.size != 0) /* not static */
         scale = output_put_scale(&s->groups, token, first / s->groups.size, (double)greatest(x, n, is_fp4),
                                  s->scale);
     for (int64_t i = 0; i < n;) {

@@ -279,7 +279,7 @@ ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, bool ok, int lane) {
             uint32_t w[2];
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                w[j] = f32x2_to_e4m3x2(x[8 * i + 4 * j], x[8 * i + 4 * j + 1]) & 0xffff |
+                w[j] = (f32x2_to_e4m3x2(x[8 * i + 4 * j], x[8 * i + 4 * j + 1]) & 0xffff) |
                        f32x2_to_e4m3x2(x[8 * i + 4 * j + 2], x[8 * i + 4 * j + 3]) << 16;
 #pragma unroll
             for (int t = 0; t < 2; t++) { /* eight lanes store eight words side by side */
