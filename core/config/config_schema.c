@@ -42,6 +42,13 @@ static const struct attni_key keys[] = {
     {"attn", NULL, "v_scale_constant", ATTNI_VALUE_POSITIVE, "100", NULL, "the same of V"},
     {"select", NULL, "priority", ATTNI_VALUE_LIST, NULL, NULL, "backends to try, best first"},
     {"select", NULL, "backend", ATTNI_VALUE_NAME, NULL, NULL, "the backend to use, or auto"},
+    {"select", NULL, "prefill_backend", ATTNI_VALUE_NAME, NULL, NULL,
+     "the backend to use for batches that hold prefill, where its cache is that of decode; or auto"},
+    {"select", NULL, "prefill_priority", ATTNI_VALUE_LIST, NULL, NULL,
+     "backends to try for such batches; where none can share the cache, one backend does both"},
+    {"select", NULL, "decode_backend", ATTNI_VALUE_NAME, NULL, NULL,
+     "the backend to use for batches of decode alone and for captured ones, likewise; or auto"},
+    {"select", NULL, "decode_priority", ATTNI_VALUE_LIST, NULL, NULL, "backends to try for those"},
     {"plugin", NULL, "path", ATTNI_VALUE_PATH, NULL, NULL,
      "file; relative: below plugin_dir; default NAME.so"},
     {"plugin", NULL, "enabled", ATTNI_VALUE_BOOL, NULL, NULL, "no: do not load it (default yes)"},
@@ -141,13 +148,24 @@ static int split_section(const struct attni_ini_entry *at, struct section *out, 
     return unknown(at, error, what, out->kind, section_kinds, COUNT(section_kinds));
 }
 
+/* A role without a cache has no decode, and no cache that two backends could share. */
+static int check_phase(const struct attni_ini_entry *at, uint32_t role, attn_error_t *error) {
+    char what[160];
+    if (!at->key || attn_role_has_cache(role) ||
+        (strncmp(at->key, "prefill_", 8) != 0 && strncmp(at->key, "decode_", 7) != 0))
+        return 0;
+    snprintf(what, sizeof what, "'%s' in [%s], whose role has no cache and so no phases", at->key,
+             at->section);
+    return wrong(at, error, what, "write backend or priority");
+}
+
 static int check_select(const struct attni_ini_entry *at, const struct section *section,
                         attn_error_t *error) {
     if (!section->argument)
         return wrong(at, error, "[select] does not name a role", "write [select decoder]");
-    int known = 0;
+    uint32_t known = 0;
     for (uint32_t role = attni_roles.first; role <= attni_roles.last; role++)
-        known |= !strcmp(section->argument, attni_name_of(&attni_roles, role));
+        if (!strcmp(section->argument, attni_name_of(&attni_roles, role))) known = role;
     if (!known) {
         const char *list[ATTNI_NAMES_MAX];
         size_t count = attni_names_list(&attni_roles, list);
@@ -158,7 +176,7 @@ static int check_select(const struct attni_ini_entry *at, const struct section *
     int32_t type, capability;
     if (section->device && attni_device_key(section->device, &type, &capability) != 0)
         return wrong(at, error, "the device of [select ROLE DEVICE] is not known", "write sm_90 or cpu");
-    return 0;
+    return check_phase(at, known, error);
 }
 
 static int check_section(const struct attni_ini_entry *at, const struct section *section,

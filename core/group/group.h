@@ -46,6 +46,11 @@ struct attn_group {
     uint16_t kind;               /* attni_metadata_kind */
     atomic_uint num_layers;
     const char *calling; /* name of the layer whose operation is under way, for hooks */
+    int32_t decode_len;  /* the longest query of a decode */
+    /* The same problem on the backend of batches that hold prefill, a whole group but for layers, which this
+     * one has; NULL: this one serves every batch. `needed` is then of both. */
+    attn_group_t *prefill;
+    uint64_t prefill_weights_at; /* where its part of a layer's weight_space begins */
 };
 
 /* Where the group's tensors lie, as DLPack says it. */
@@ -59,6 +64,19 @@ static inline int attni_group_check(const attn_group_t *group, attn_error_t *err
         return attn_fail(error, ATTN_E_INVALID, "group", "group is NULL; open one with attn_group_open");
     return attni_context_check(group->context, error);
 }
+
+/* group_open.c: one backend, asked everything; and its end. */
+int attni_group_open_one(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
+                         const attn_selection_t *selection, attn_group_t **group, attn_error_t *error);
+void attni_group_free(attn_group_t *group);
+
+/* group_phases.c: what a selection and the backends that the configuration names for phases give together.
+ * *selection becomes the record of the group's backend, with what stood against two in its warning. */
+int attni_group_open_phases(attn_context_t *context, const attn_problem_t *problem,
+                            const attn_device_t *device, attn_selection_t **selection, attn_group_t **group,
+                            attn_error_t *error);
+/* The phase of a checked batch. */
+uint32_t attni_phase_of(const attn_group_t *group, const attn_batch_t *batch);
 
 /* The backend opened for the inner problem, on the group's device or one that stands for a part of it. */
 int attni_group_open_instance(attn_group_t *group, const attn_device_t *device, attn_instance_t **instance,

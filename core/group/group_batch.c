@@ -57,8 +57,10 @@ static int plan(const attn_group_t *g, attni_ranks_plan *function, const attn_ba
                             : function(g->stage.instance, b, s, stream, error);
 }
 
-static int read_batch(attn_group_t *g, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                      attn_batch_t *b, attn_space_t *s, uint32_t *seen, attn_error_t *error) {
+/* Afterwards *group is the one of two whose backend the batch belongs to. */
+static int read_batch(attn_group_t **group, const attn_batch_t *batch, const attn_space_t *space,
+                      void *stream, attn_batch_t *b, attn_space_t *s, uint32_t *seen, attn_error_t *error) {
+    attn_group_t *g = *group;
     int code = attni_group_check(g, error);
     if (code != ATTN_OK) return code;
     attn_error_t own = {.struct_size = sizeof own};
@@ -67,7 +69,14 @@ static int read_batch(attn_group_t *g, const attn_batch_t *batch, const attn_spa
     if (g->ranks != NULL) code = attni_ranks_agree(g, b, code, stream, error);
     if (code != ATTN_OK) return code;
     *seen = attni_metadata_batch(b);
+    if (g->prefill != NULL && attni_phase_of(g, b) == ATTN_PHASE_PREFILL) *group = g = g->prefill;
     return rewrite_batch(g, b, s, stream, error);
+}
+
+/* Layers ask the group that they were made in. */
+static void note_built(attn_group_t *asked, attn_group_t *g, const attn_batch_t *b) {
+    asked->built_tokens = g->built_tokens = b->num_actual_tokens;
+    asked->built_flags = g->built_flags = b->flags;
 }
 
 int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space,
@@ -75,11 +84,11 @@ int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, co
     attn_batch_t b;
     attn_space_t s;
     uint32_t seen;
-    int code = read_batch(group, batch, space, stream, &b, &s, &seen, error);
+    attn_group_t *const asked = group;
+    int code = read_batch(&group, batch, space, stream, &b, &s, &seen, error);
     if (code != ATTN_OK) return code;
     code = plan(group, group->stage.ops.build_metadata, &b, &s, stream, error);
-    if (code == ATTN_OK) group->built_tokens = b.num_actual_tokens;
-    if (code == ATTN_OK) group->built_flags = b.flags;
+    if (code == ATTN_OK) note_built(asked, group, &b);
     if (code == ATTN_OK) attni_metadata_note(group, s.metadata, seen);
     return code;
 }
@@ -89,7 +98,8 @@ int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch
     attn_batch_t b;
     attn_space_t s;
     uint32_t seen;
-    int code = read_batch(group, batch, space, stream, &b, &s, &seen, error);
+    attn_group_t *const asked = group;
+    int code = read_batch(&group, batch, space, stream, &b, &s, &seen, error);
     if (code != ATTN_OK) return code;
     const attn_backend_ops_t *ops = &group->stage.ops;
     int is_known;
@@ -99,8 +109,7 @@ int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch
      * same metadata. */
     const int is_short = ops->update_block_table != NULL && is_known;
     code = plan(group, is_short ? ops->update_block_table : ops->build_metadata, &b, &s, stream, error);
-    if (code == ATTN_OK && !is_short) group->built_tokens = b.num_actual_tokens;
-    if (code == ATTN_OK && !is_short) group->built_flags = b.flags;
+    if (code == ATTN_OK && !is_short) note_built(asked, group, &b);
     if (code == ATTN_OK) attni_metadata_note(group, s.metadata, seen);
     return code;
 }

@@ -25,6 +25,8 @@ int attn_group_kv_cache_shape(attn_group_t *group, int64_t num_blocks, attn_kv_c
     if (attn_role_has_cache(group->problem.role))
         code = group->stage.ops.kv_cache_shape(
             group->stage.instance, num_blocks != 0 ? num_blocks : group->problem.num_blocks, &s, error);
+    if (code == ATTN_OK && group->prefill != NULL && group->prefill->shape.alignment > s.alignment)
+        s.alignment = group->prefill->shape.alignment;
     return code != ATTN_OK ? code : attn_give(shape, &s, sizeof s, "shape", error);
 }
 

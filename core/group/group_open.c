@@ -155,7 +155,8 @@ static int make_sink_slots(attn_group_t *g, attn_error_t *error) {
     return ATTN_OK;
 }
 
-static void free_group(attn_group_t *g) {
+void attni_group_free(attn_group_t *g) {
+    if (g->prefill != NULL) attni_group_free(g->prefill);
     if (g->ranks != NULL && g->ranks->beside != NULL) g->backend->ops.close(g->ranks->beside);
     if (g->stage.instance != NULL) g->stage.ops.close(g->stage.instance);
     attni_ranks_close(g->ranks);
@@ -163,7 +164,7 @@ static void free_group(attn_group_t *g) {
     free(g);
 }
 
-static int open_selected(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
+int attni_group_open_one(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
                          const attn_selection_t *selection, attn_group_t **group, attn_error_t *error) {
     attn_group_t *g = calloc(1, sizeof *g);
     if (g == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "out of memory for a group");
@@ -187,11 +188,12 @@ static int open_selected(attn_context_t *context, const attn_problem_t *problem,
     if (g->ranks != NULL) g->ranks->is_hooked = g->stage.instance != bare;
     if (code == ATTN_OK) code = ask_instance(g, error);
     if (code != ATTN_OK) {
-        free_group(g);
+        attni_group_free(g);
         return code;
     }
     g->kind = attni_metadata_kind(g);
-    atomic_fetch_add(&context->num_groups, 1);
+    const uint32_t threshold = g->backend->capabilities.reorder_threshold;
+    g->decode_len = threshold > 1 ? (int32_t)threshold : 1;
     *group = g;
     return ATTN_OK;
 }
@@ -217,7 +219,8 @@ int attn_group_open(attn_context_t *context, const attn_problem_t *problem, cons
         code = attn_fail(error, ATTN_E_DEVICE, "device",
                          "%s is not present; it can be used for selection, but nothing can be opened on it",
                          d.name);
-    if (code == ATTN_OK) code = open_selected(context, &p, &d, made, group, error);
+    if (code == ATTN_OK) code = attni_group_open_phases(context, &p, &d, &made, group, error);
+    if (code == ATTN_OK) atomic_fetch_add(&context->num_groups, 1);
     if (selection != NULL && made != NULL)
         *selection = made;
     else
@@ -236,6 +239,6 @@ void attn_group_close(attn_group_t *group) {
         return;
     }
     attn_context_t *context = group->context;
-    free_group(group);
+    attni_group_free(group);
     atomic_fetch_sub(&context->num_groups, 1);
 }

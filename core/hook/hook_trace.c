@@ -82,6 +82,7 @@ static void begin(const struct trace *t, struct line *l, const char *event, cons
     if (!t->is_chrome) {
         add(l, "{\"event\":\"%s\",\"group\":%u", event, t->number);
         if (layer != NULL) add_text(l, "layer", layer);
+        add_text(l, "backend", t->hook.group->backend->shown.name);
         return;
     }
     const double now = now_us();
@@ -246,7 +247,6 @@ static void trace_opened(struct trace *t) {
     char problem[2048];
     struct line l;
     begin(t, &l, "open", NULL, 0);
-    if (!t->is_chrome) add_text(&l, "backend", g->backend->shown.name);
     add_text(&l, "plugin", g->backend->plugin->info.name);
     add_text(&l, "plugin_version", g->backend->plugin->info.version);
     add_text(&l, "device", g->device.name);

@@ -17,9 +17,8 @@ static int check_layer(const attn_layer_t *layer, attn_error_t *error) {
 /* The sink tokens go into their blocks before the first attention over a cache, and again wherever a request
  * begins: the engine may have cleared the cache since, which ends what was in it (semantics 2.11). Pages of a
  * transfer engine need no request that begins here. */
-static int write_sinks(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space,
-                       void *stream, attn_error_t *error) {
-    const attn_group_t *g = layer->group;
+static int write_sinks(attn_layer_t *layer, const attn_group_t *g, const attn_forward_t *args,
+                       const attn_space_t *space, void *stream, attn_error_t *error) {
     const void *cache = attn_data(args->kv_cache);
     const int is_needed = layer->sinks_written_to != cache || attni_metadata_begins(space->metadata) ||
                           (g->features & ATTN_F_KV_CONNECTOR) != 0;
@@ -113,6 +112,23 @@ int attn_layer_update_kv_cache(attn_layer_t *layer, const attn_kv_update_t *args
     return g->stage.ops.update_kv_cache(g->stage.instance, &a, stream, error);
 }
 
+/* Two backends absorb the projections each in its own way, into parts of the layer's space. */
+static int prepare_both(const attn_group_t *g, const attn_weights_t *weights, void *stream,
+                        attn_error_t *error) {
+    const attn_group_t *const each[2] = {g, g->prefill};
+    g->prefill->calling = g->calling;
+    for (int i = 0; i < 2; i++) {
+        attn_weights_t w = *weights;
+        const uint64_t at = i == 0 ? 0 : g->prefill_weights_at;
+        if (each[i]->stage.ops.prepare_weights == NULL) continue;
+        w.weight_space = w.weight_space != NULL ? (char *)w.weight_space + at : NULL;
+        w.weight_space_bytes = each[i]->inner_needed.weight_bytes;
+        int code = each[i]->stage.ops.prepare_weights(each[i]->stage.instance, &w, stream, error);
+        if (code != ATTN_OK) return code;
+    }
+    return ATTN_OK;
+}
+
 int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weights, void *stream,
                                attn_error_t *error) {
     attn_weights_t w;
@@ -148,6 +164,8 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
     layer->group->calling = layer->name;
     if (g->ranks != NULL)
         code = attni_ranks_weights(layer, &w, code, stream, error);
+    else if (code == ATTN_OK && g->prefill != NULL)
+        code = prepare_both(g, &w, stream, error);
     else if (code == ATTN_OK && g->stage.ops.prepare_weights != NULL)
         code = g->stage.ops.prepare_weights(g->stage.instance, &w, stream, error);
     if (code != ATTN_OK) return code;
@@ -193,9 +211,8 @@ static int check_weights(const attn_layer_t *layer, const attn_forward_t *a, att
 }
 
 /* The call with what the layer adds, checked. */
-static int prepare_call(attn_layer_t *layer, attn_forward_t *a, const attn_space_t *s, void *stream,
-                        attn_error_t *error) {
-    const attn_group_t *g = layer->group;
+static int prepare_call(attn_layer_t *layer, const attn_group_t *g, attn_forward_t *a, const attn_space_t *s,
+                        void *stream, attn_error_t *error) {
     if (a->sinks == NULL) a->sinks = layer->sinks;
     if (a->alibi_slopes == NULL) a->alibi_slopes = layer->alibi_slopes;
     if (a->rel_bias == NULL) a->rel_bias = layer->rel_bias;
@@ -207,7 +224,8 @@ static int prepare_call(attn_layer_t *layer, attn_forward_t *a, const attn_space
     int code = attni_layer_check_forward(layer, a, s == NULL, error);
     if (code == ATTN_OK) code = check_forward_place(g, a, error);
     if (code == ATTN_OK && s != NULL) code = attni_space_check(g, s, error);
-    if (code == ATTN_OK && s != NULL) code = attni_metadata_check(g, s->metadata, error);
+    if (code == ATTN_OK && s != NULL && g->prefill == NULL)
+        code = attni_metadata_check(g, s->metadata, error);
     if (code == ATTN_OK && s != NULL) code = check_weights(layer, a, error);
     if (code != ATTN_OK) return code;
     if (s != NULL && (layer->measure_q || layer->measure_kv))
@@ -215,6 +233,19 @@ static int prepare_call(attn_layer_t *layer, attn_forward_t *a, const attn_space
     if (code != ATTN_OK) return code;
     attni_layer_fill_scales(layer, &a->scales);
     return s != NULL ? attni_layer_check_scales(layer, &a->scales, error) : ATTN_OK;
+}
+
+/* Of two backends the one that planned the metadata, with its part of the prepared weights. */
+static int pick_backend(attn_group_t **group, attn_forward_t *a, const attn_space_t *s, attn_error_t *error) {
+    attn_group_t *const outer = *group, *const owner = attni_metadata_owner(outer, s->metadata, error);
+    if (owner == NULL) return ATTN_E_STATE;
+    if (owner != outer && a->weight_space != NULL) {
+        a->weight_space = (char *)a->weight_space + outer->prefill_weights_at;
+        a->weight_space_bytes -= outer->prefill_weights_at;
+    }
+    owner->calling = outer->calling;
+    *group = owner;
+    return ATTN_OK;
 }
 
 int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space,
@@ -231,12 +262,14 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
     if (g->ranks != NULL && space != NULL) { /* the others learn of an error here */
         attn_error_t own = {.struct_size = sizeof own};
         if (error == NULL) error = &own;
-        code = prepare_call(layer, &a, &s, stream, error);
+        code = prepare_call(layer, g, &a, &s, stream, error);
         return attni_ranks_forward(layer, &a, &s, code, stream, error);
     }
-    code = prepare_call(layer, &a, space != NULL ? &s : NULL, stream, error);
+    const int is_of_two = g->prefill != NULL && space != NULL;
+    code = prepare_call(layer, g, &a, space != NULL ? &s : NULL, stream, error);
+    if (code == ATTN_OK && is_of_two) code = pick_backend(&g, &a, &s, error);
     if (code != ATTN_OK) return code;
-    if (space != NULL && g->wrap.sink_len != 0) code = write_sinks(layer, &a, &s, stream, error);
+    if (space != NULL && g->wrap.sink_len != 0) code = write_sinks(layer, g, &a, &s, stream, error);
     if (code != ATTN_OK) return code;
     code = g->stage.ops.forward(g->stage.instance, &a, space != NULL ? &s : NULL, stream, error);
     if (code == ATTN_OK && space != NULL && layer->is_dynamic) attni_mm_encoder_count(layer, stream);

@@ -31,6 +31,7 @@ struct search {
     const attn_context_t *context;
     const attn_problem_t *problem;
     const attn_device_t *device;
+    uint32_t phase; /* 0: who serves everything; else who serves batches of one phase */
     struct attni_select_rule rule;
     struct record *record;
     attn_error_t *error;
@@ -157,9 +158,12 @@ static int try_explicit(struct search *in) {
     if (in->rule.is_from_api || !strcmp(fallback, "error")) return fail_explicit(in);
     char reasons[512];
     list_reasons(&record->shown, reasons, sizeof reasons);
-    record->shown.warning = attni_arena_text(
-        &record->arena, "backend %s (%s) cannot be used, so the priority list (%s) decides: %s",
-        in->rule.explicit_backend, in->rule.source, in->rule.priority_source, reasons);
+    record->shown.warning =
+        attni_arena_text(&record->arena, "backend %s (%s) cannot be used, so %s (%s) decides: %s",
+                         in->rule.explicit_backend, in->rule.source,
+                         in->phase != 0 && in->rule.count == 0 ? "the choice for all batches"
+                                                               : "the priority list",
+                         in->rule.priority_source, reasons);
     attni_log(&in->context->log, strcmp(fallback, "warn") ? ATTN_LOG_INFO : ATTN_LOG_WARN, "%s",
               record->shown.warning);
     record->shown.source = in->rule.priority_source;
@@ -223,7 +227,10 @@ static void log_decision(const struct search *in) {
                       attn_reason_name(selection->candidates[i].reasons[j].code),
                       selection->candidates[i].reasons[j].text);
     if (!selection->backend) return;
-    attni_log(log, ATTN_LOG_INFO, "selection: %s for role %s (%s, %s)", selection->backend->name,
+    attni_log(log, ATTN_LOG_INFO, "selection: %s for %srole %s (%s, %s)", selection->backend->name,
+              in->phase == 0                   ? ""
+              : in->phase == ATTN_PHASE_DECODE ? "decode of "
+                                               : "prefill of ",
               attn_role_name(in->problem->role), selection->rule, selection->source);
     uint32_t layout = attn_backend_required_kv_layout(selection->backend);
     if (layout)
@@ -236,7 +243,7 @@ static int search(struct search *in) {
     shown->source = in->rule.source;
     int code = in->rule.explicit_backend ? try_explicit(in) : walk_priority(in);
     shown->candidates = in->record->candidates;
-    if (code == ATTN_OK && !shown->backend) {
+    if (code == ATTN_OK && !shown->backend && in->phase == 0) {
         char reasons[340], device[64];
         list_reasons(shown, reasons, sizeof reasons);
         attni_device_text(in->device->type, in->device->compute_capability, device, sizeof device);
@@ -244,8 +251,10 @@ static int search(struct search *in) {
                          attn_role_name(in->problem->role), device, reasons);
     }
     if (shown->backend) {
-        warn_block_size(in);
-        warn_oracle(in);
+        if (in->phase == 0) {
+            warn_block_size(in);
+            warn_oracle(in);
+        }
         shown->block_size = in->problem->block_size;
         if (!shown->block_size && attn_role_has_cache(in->problem->role))
             shown->block_size = attn_backend_preferred_block_size(shown->backend, 16);
@@ -267,8 +276,9 @@ static struct record *new_record(const struct search *in) {
     return record;
 }
 
-int attn_select(const attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
-                const char *backend, attn_selection_t **selection, attn_error_t *error) {
+static int select_for(const attn_context_t *context, const attn_problem_t *problem,
+                      const attn_device_t *device, uint32_t phase, const char *backend,
+                      attn_selection_t **selection, attn_error_t *error) {
     attn_problem_t taken;
     attn_device_t taken_device;
     int code = attni_context_check(context, error);
@@ -286,8 +296,13 @@ int attn_select(const attn_context_t *context, const attn_problem_t *problem, co
     if (code != ATTN_OK) return code;
     attni_mm_encoder_apply(context, &taken);
     struct attni_arena names = {0};
-    struct search in = {.context = context, .problem = &taken, .device = &taken_device, .error = error};
-    code = attni_select_rule(&context->config, taken.role, &taken_device, backend, &names, &in.rule);
+    struct search in = {.context = context, .problem = &taken, .device = &taken_device, .phase = phase, .error = error};
+    code = attni_select_rule(&context->config, taken.role, phase, &taken_device, backend, &names, &in.rule);
+    if (code == ATTN_OK && phase != 0 && in.rule.names == NULL && in.rule.explicit_backend == NULL) {
+        attni_arena_free(&names);
+        *selection = NULL;
+        return ATTN_OK;
+    }
     in.record = code ? NULL : new_record(&in);
     if (!in.record || in.record->arena.failed) {
         attn_selection_free(in.record ? &in.record->shown : NULL);
@@ -304,6 +319,26 @@ int attn_select(const attn_context_t *context, const attn_problem_t *problem, co
     else
         attn_selection_free(&in.record->shown);
     return code;
+}
+
+int attn_select(const attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
+                const char *backend, attn_selection_t **selection, attn_error_t *error) {
+    return select_for(context, problem, device, 0, backend, selection, error);
+}
+
+int attn_select_phase(const attn_context_t *context, const attn_problem_t *problem,
+                      const attn_device_t *device, uint32_t phase, attn_selection_t **selection,
+                      attn_error_t *error) {
+    if (phase != ATTN_PHASE_DECODE && phase != ATTN_PHASE_PREFILL)
+        return attn_fail(error, ATTN_E_INVALID, "phase", "phase is %u; expected ATTN_PHASE_DECODE or _PREFILL",
+                         (unsigned)phase);
+    return select_for(context, problem, device, phase, NULL, selection, error);
+}
+
+void attni_selection_warn(attn_selection_t *selection, const char *warning) {
+    struct record *record = (struct record *)(void *)selection;
+    selection->warning = attni_arena_text(&record->arena, "%s%s%s", selection->warning,
+                                          selection->warning[0] != '\0' ? "; " : "", warning);
 }
 
 void attn_selection_free(attn_selection_t *selection) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A section for one device overrides the section for all of them, whatever file it is in: it is the more
- * specific. Within one section `backend` overrides `priority`; backend = auto withdraws a request.
+ * specific. Within one section `backend` overrides `priority`; backend = auto withdraws a request. The same
+ * holds for the keys of each phase, prefill_backend and so on, among themselves.
  */
 #include "select/select_rules.h"
 
@@ -105,10 +106,19 @@ static const char *origin(const struct attni_config *config, const char *section
     return attni_arena_text(arena, "%s", attni_config_origin(config, section, key, text, sizeof text));
 }
 
-/* The configured list, or NULL where a section has none. */
-static int read_priority(const struct attni_config *config, const char *section, struct attni_arena *arena,
-                         struct attni_select_rule *rule) {
-    const char *value = section[0] ? attni_config_get(config, section, "priority") : NULL;
+/* The keys of one question: who serves everything, or batches of one phase. */
+struct keys {
+    const char *backend, *priority;
+};
+
+static const struct keys keys_of[] = {{"backend", "priority"},
+                                      [ATTN_PHASE_DECODE] = {"decode_backend", "decode_priority"},
+                                      [ATTN_PHASE_PREFILL] = {"prefill_backend", "prefill_priority"}};
+
+/* The configured list: 1, or 0 where a section has none. */
+static int read_priority(const struct attni_config *config, const char *section, const char *key,
+                         struct attni_arena *arena, struct attni_select_rule *rule) {
+    const char *value = section[0] ? attni_config_get(config, section, key) : NULL;
     if (!value) return 0;
     char **names, *text;
     size_t count;
@@ -123,40 +133,42 @@ static int read_priority(const struct attni_config *config, const char *section,
     free(names);
     rule->names = kept;
     rule->count = kept ? count : 0;
-    rule->priority_source = origin(config, section, "priority", arena);
+    rule->priority_source = origin(config, section, key, arena);
     return 1;
 }
 
 /* The section that decides on an explicit backend, or NULL. */
-static const char *explicit_section(const struct attni_config *config, const char *for_device,
-                                    const char *for_all) {
+static const char *explicit_section(const struct attni_config *config, const struct keys *keys,
+                                    const char *for_device, const char *for_all) {
     if (for_device[0]) {
-        const char *preferred = attni_config_get(config, for_device, "backend");
+        const char *preferred = attni_config_get(config, for_device, keys->backend);
         if (preferred) return is_auto(preferred) ? NULL : for_device;
-        if (attni_config_get(config, for_device, "priority")) return NULL;
+        if (attni_config_get(config, for_device, keys->priority)) return NULL;
     }
-    return is_auto(attni_config_get(config, for_all, "backend")) ? NULL : for_all;
+    return is_auto(attni_config_get(config, for_all, keys->backend)) ? NULL : for_all;
 }
 
-int attni_select_rule(const struct attni_config *config, uint32_t role, const attn_device_t *device,
-                      const char *requested, struct attni_arena *arena, struct attni_select_rule *rule) {
+int attni_select_rule(const struct attni_config *config, uint32_t role, uint32_t phase,
+                      const attn_device_t *device, const char *requested, struct attni_arena *arena,
+                      struct attni_select_rule *rule) {
     char for_device[80], for_all[64];
-    *rule = (struct attni_select_rule){0};
+    const struct keys *keys = &keys_of[phase];
+    *rule = (struct attni_select_rule){.priority_source = "default"};
     device_section(config, role, device, for_device, sizeof for_device);
     snprintf(for_all, sizeof for_all, "select %s", attn_role_name(role));
-    if (!read_priority(config, for_device, arena, rule) && !read_priority(config, for_all, arena, rule)) {
+    if (!read_priority(config, for_device, keys->priority, arena, rule) &&
+        !read_priority(config, for_all, keys->priority, arena, rule) && phase == 0)
         rule->names = attni_default_priority(role, device, &rule->count);
-        rule->priority_source = "default";
-    }
     rule->source = rule->priority_source;
-    const char *section = explicit_section(config, for_device, for_all);
+    const char *section = explicit_section(config, keys, for_device, for_all);
     if (!is_auto(requested)) {
         rule->explicit_backend = attni_arena_text(arena, "%s", requested);
         rule->is_from_api = 1;
         rule->source = "api";
     } else if (section) {
-        rule->explicit_backend = attni_arena_text(arena, "%s", attni_config_get(config, section, "backend"));
-        rule->source = origin(config, section, "backend", arena);
+        rule->explicit_backend =
+            attni_arena_text(arena, "%s", attni_config_get(config, section, keys->backend));
+        rule->source = origin(config, section, keys->backend, arena);
     }
     return arena->failed ? ATTN_E_NO_MEMORY : ATTN_OK;
 }

@@ -28,9 +28,14 @@ size_t attni_known_backends(const char *names[], size_t room);
 
 /*
  * requested: the call's own request, NULL or "auto": none. Else [select ROLE DEVICE], then [select ROLE],
- * then the list built in. What is made lives in arena. ATTN_E_NO_MEMORY is the only failure.
+ * then the list built in. phase: 0, or the keys of one phase, for which no list is built in: a rule without
+ * names then. What is made lives in arena. ATTN_E_NO_MEMORY is the only failure.
  */
-int attni_select_rule(const struct attni_config *config, uint32_t role, const attn_device_t *device,
-                      const char *requested, struct attni_arena *arena, struct attni_select_rule *rule);
+int attni_select_rule(const struct attni_config *config, uint32_t role, uint32_t phase,
+                      const attn_device_t *device, const char *requested, struct attni_arena *arena,
+                      struct attni_select_rule *rule);
+
+/* Adds to the warning of a record, which keeps a copy. */
+void attni_selection_warn(attn_selection_t *selection, const char *warning);
 
 #endif

@@ -392,6 +392,32 @@ int32_t attn_mm_batch_bucket(int32_t num_seqs);
 int attn_mm_pad_cu_seqlens(const int32_t *cu_seqlens, int32_t num_seqs, int32_t bucket, int32_t *padded,
                            attn_error_t *error);
 
+/* ------------------------------------------------------------------- phases
+ * The configuration may name one backend for batches that hold prefill and another for decode
+ * (prefill_backend, decode_backend and their lists, semantics 5.8). Where both serve the problem and their
+ * caches are the same, attn_group_open opens both: attn_group_backend is that of decode,
+ * attn_group_space_needed has room for either, each batch goes to the backend of its phase and the layers
+ * follow the metadata that they are given. Where not, one backend does both and the record's warning says
+ * why; or it is an error, as for any backend that the configuration names. An engine that names a backend
+ * itself gets that one alone. */
+enum {
+    ATTN_PHASE_DECODE = 1, /* no query longer than the decode backend's reorder threshold, at least 1 */
+    ATTN_PHASE_PREFILL = 2
+};
+
+/* The backend that the configuration names for a phase, as far as tables say: whether caches agree is known
+ * when a group is open. *selection NULL: none is named; without a backend: none of its list serves, and the
+ * choice of attn_select does this phase too. Errors as those of attn_select. [any thread] */
+int attn_select_phase(const attn_context_t *context, const attn_problem_t *problem,
+                      const attn_device_t *device, uint32_t phase, attn_selection_t **selection,
+                      attn_error_t *error);
+/* The backend of a phase; the same for both unless the group has two. NULL for other phases. Owned by the
+ * context. [any thread] */
+const attn_backend_t *attn_group_phase_backend(const attn_group_t *group, uint32_t phase);
+/* Which phase a batch is of: ATTN_PHASE_DECODE also with ATTN_BATCH_CAPTURE, whatever its lengths, so that a
+ * graph's backend is the one whose graph_support the engine asked. 0: NULL or no batch. [any thread] [pure] */
+uint32_t attn_group_phase(const attn_group_t *group, const attn_batch_t *batch);
+
 #ifdef __cplusplus
 }
 #endif

@@ -86,6 +86,14 @@ static int cache_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_sh
     return code;
 }
 
+/* Pages of the same size whose bytes mean something else. */
+static int other_shape(attn_instance_t *in, int64_t num_blocks, attn_kv_cache_shape_t *shape,
+                       attn_error_t *error) {
+    const int code = cache_shape(in, num_blocks, shape, error);
+    shape->fingerprint ^= 1;
+    return code;
+}
+
 static int space_needed(attn_instance_t *in, attn_space_needed_t *needed, attn_error_t *error) {
     if (in->mode == MODE_SPACE_FAILS) return attn_fail(error, ATTN_E_INTERNAL, "", "no idea");
     needed->alignment = 64;
@@ -312,6 +320,10 @@ static const attn_block_size_t any_multiple[] = {{4, 1}};
 
 static const attn_capabilities_t plain_capabilities = {CAPABILITIES, ON_CPU};
 static const attn_capabilities_t includes_capabilities = {CAPABILITIES, ON_CPU, .forward_writes_cache = 1};
+static const attn_capabilities_t ordered_capabilities = {CAPABILITIES, ON_CPU, .reorder_threshold = 3};
+static const attn_range_t head_64[] = {{64, 64, 1}};
+static const attn_capabilities_t narrow_capabilities = {CAPABILITIES, ON_CPU, .head_sizes = head_64,
+                                                        .num_head_sizes = 1};
 static const attn_capabilities_t cuda_capabilities = {CAPABILITIES, ON_CUDA, .features = FEATURES};
 static const attn_capabilities_t cuda_sink_capabilities = {
     CAPABILITIES, ON_CUDA, .features = FEATURES | ATTN_F_STATIC_SINK | ATTN_F_CHUNKED_LOCAL};
@@ -345,6 +357,16 @@ static const attn_backend_ops_t bare_ops = {.struct_size = sizeof bare_ops,
                                             .forward = forward,
                                             .get_extension = get_extension};
 
+static const attn_backend_ops_t other_ops = {.struct_size = sizeof other_ops,
+                                             .open = open_instance,
+                                             .close = close_instance,
+                                             .kv_cache_shape = other_shape,
+                                             .space_needed = space_needed,
+                                             .build_metadata = build_metadata,
+                                             .update_kv_cache = update_kv_cache,
+                                             .forward = forward,
+                                             .get_extension = get_extension};
+
 #define BACKEND(VARIABLE, NAME, CAPS, OPS)                                                                   \
     static const attn_backend_t VARIABLE = {.struct_size = sizeof VARIABLE,                                  \
                                             .name = NAME,                                                    \
@@ -358,7 +380,11 @@ BACKEND(includes, "FAKE_INCLUDES", includes_capabilities, plain_ops);
 BACKEND(cuda, "FAKE_CUDA", cuda_capabilities,
         noop_ops); /* never looks at memory, so that any pointer will do */
 BACKEND(cuda_sink, "FAKE_CUDA_SINK", cuda_sink_capabilities, noop_ops);
-static const attn_backend_t *const backends[] = {&plain, &noop, &bare, &includes, &cuda, &cuda_sink};
+BACKEND(other, "FAKE_OTHER_PAGES", plain_capabilities, other_ops);
+BACKEND(ordered, "FAKE_ORDERED", ordered_capabilities, plain_ops);
+BACKEND(narrow, "FAKE_NARROW", narrow_capabilities, plain_ops);
+static const attn_backend_t *const backends[] = {&plain, &noop,      &bare,  &includes, &cuda,
+                                                 &cuda_sink, &other, &ordered, &narrow};
 
 static const attn_option_spec_t options[] = {
     {.struct_size = sizeof(attn_option_spec_t),
