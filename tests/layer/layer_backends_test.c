@@ -65,7 +65,7 @@ static void run_family(attn_context_t *context, const char *backend, enum family
         }
         bad += run_once(g, layer, &buf, family, chunk, &k[0][0][0], &v[0][0][0]);
     }
-    is_int(bad, 0, "%s: %d batches of %s", backend, rounds, what);
+    is_int(bad, 0, "%s: %d batches of %s", backend != NULL ? backend : "two", rounds, what);
     attn_layer_destroy(layer);
     attn_group_close(g);
     free(buf.memory);
@@ -81,6 +81,31 @@ static void run_backend(attn_context_t *context, const char *backend) {
     run_family(context, backend, CHUNKED, 32, 40, "chunks of 32");
     run_family(context, backend, CROSS, 0, 40, "cross attention");
     run_family(context, backend, STATIC_SINK, 0, 20, "static sink tokens");
+}
+
+/* Decode by one backend and prefill by the other over one cache, whose rows both write and read alike; with the
+ * hooks of each. */
+static void run_pair(const char *decode, const char *prefill, const char *more) {
+    char text[512], what[128];
+    snprintf(text, sizeof text,
+             "[select decoder]\ndecode_backend = %s\nprefill_backend = %s\n[select encoder_decoder]\n"
+             "decode_backend = %s\nprefill_backend = %s\n%s",
+             decode, prefill, decode, prefill, more);
+    attn_context_t *context = real_context(text);
+    if (attn_context_find_backend(context, "CPU_ATTN", NULL) == NULL ||
+        attn_context_find_backend(context, "REFERENCE", NULL) == NULL) {
+        skip(1, "a pair needs both backends");
+        attn_context_destroy(context);
+        return;
+    }
+    snprintf(what, sizeof what, "decode by %s, prefill by %s, over one cache", decode, prefill);
+    run_family(context, NULL, DECODER, 0, 40, "a decoder");
+    has_str(logged, what, "two backends agree on the cache of a decoder");
+    run_family(context, NULL, CHUNKED, 16, 40, "chunks of 16");
+    run_family(context, NULL, CROSS, 0, 40, "cross attention");
+    run_family(context, NULL, STATIC_SINK, 0, 20, "static sink tokens");
+    logged[0] = '\0';
+    attn_context_destroy(context);
 }
 
 /* Results of 16 bits over a float32 model round to two neighbours now and then: what is allowed is theirs. */
@@ -144,6 +169,10 @@ int main(void) {
         diag("%s", logged);
     }
     attn_context_destroy(context);
+
+    run_pair("CPU_ATTN", "REFERENCE", "");
+    run_pair("REFERENCE", "CPU_ATTN", "[hook check]\nlevel = all\n");
+    run_pair("CPU_ATTN", "REFERENCE", "[hook shadow]\nbackend = CPU_ATTN\nsample = 2\n");
 
     context = real_context("[hook shadow]\nbackend = REFERENCE\nsample = 1\n");
     if (attn_context_find_backend(context, "CPU_ATTN", NULL) == NULL ||

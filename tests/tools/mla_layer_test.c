@@ -176,6 +176,23 @@ static void run(const char *name, const char *path, const char *options, int wan
     if (system(command) != 0) diag("no log");
 }
 
+/* Decode by one backend and prefill by another, whose prepared weights lie side by side. */
+static void run_two(const char *dir, const char *path, const char *decode, const char *prefill) {
+    char command[2048], pair[256], what[128];
+    const char *const before = ini;
+    snprintf(pair, sizeof pair, "%s/two.ini", dir);
+    snprintf(command, sizeof command,
+             "umask 077; (cat '%s'; printf '[select mla]\\ndecode_backend = %s\\nprefill_backend = %s\\n') >'%s'",
+             before, decode, prefill, pair);
+    ok(system(command) == 0, "a configuration of two backends");
+    ini = pair;
+    snprintf(what, sizeof what, "decode %s, prefill %s", decode, prefill);
+    run(what, path, "--decode 4 --chunk 64", 0);
+    ini = before;
+    snprintf(command, sizeof command, "grep -q '%s' '%s.log'", what, path);
+    ok(system(command) == 0, "and says so");
+}
+
 int main(void) {
     char dir[] = "/tmp/attn-mla-layer-XXXXXX", dense[64], sparse[64], default_tool[1024], default_ini[1024];
     const char *build = getenv("ATTN_TEST_BUILDDIR");
@@ -204,6 +221,10 @@ int main(void) {
     ok(write_file(dense, 0, "") == ATTN_OK, "a dense layer as a file");
     run("one chunk a request, then decode", dense, "--decode 4 --chunk 512", 0);
     run("chunks of 16 tokens, pages of 16", dense, "--decode 2 --chunk 16 --block-size 16", 0);
+    if (strcmp(device, "cpu") == 0) {
+        run_two(dir, dense, "CPU_ATTN", "REFERENCE");
+        run_two(dir, dense, "REFERENCE", "CPU_ATTN");
+    }
     run("an fp8 cache", dense, "--kv-cache-dtype fp8 --chunk 64", 0);
     ok(write_file(dense, 0, " query_dtype=fp8_e4m3") == ATTN_OK, "the layer with fp8 queries");
     run("over an fp8 cache: near the model", dense, "--kv-cache-dtype fp8 --decode 4 --chunk 64", 0);

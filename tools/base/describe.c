@@ -171,6 +171,15 @@ json_t *describe_selection_json(const attn_selection_t *s) {
     return out != NULL ? out : json_null();
 }
 
+void describe_group_backends(const attn_group_t *group, char *text, size_t size) {
+    const attn_backend_t *decode = attn_group_phase_backend(group, ATTN_PHASE_DECODE),
+                         *prefill = attn_group_phase_backend(group, ATTN_PHASE_PREFILL);
+    if (decode == prefill)
+        snprintf(text, size, "%s", decode->name);
+    else
+        snprintf(text, size, "decode %s, prefill %s", decode->name, prefill->name);
+}
+
 void describe_bytes(double bytes, char *text, size_t size) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     size_t unit = 0;

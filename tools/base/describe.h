@@ -21,6 +21,8 @@ json_t *describe_options_json(const attn_plugin_t *plugin);
 void describe_problem(const attn_problem_t *problem, char *text, size_t size);
 json_t *describe_problem_json(const attn_problem_t *problem);
 json_t *describe_selection_json(const attn_selection_t *selection);
+/* "FLASH_ATTN", or of two "decode TRITON_ATTN, prefill FLASH_ATTN" */
+void describe_group_backends(const attn_group_t *group, char *text, size_t size);
 /* 1536 -> "1.5 KiB" */
 void describe_bytes(double bytes, char *text, size_t size);
 

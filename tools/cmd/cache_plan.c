@@ -3,6 +3,8 @@
  * that a window costs its window and not the sequence. */
 #include "cmd/cache_plan.h"
 
+#include "base/describe.h"
+
 #include <attn/attn_plugin_util.h>
 
 static void join(const int64_t *values, uint32_t n, int blocks_first, char *text, size_t size) {
@@ -27,7 +29,10 @@ static void ask_shape(attn_context_t *context, const attn_device_t *device, cons
         attn_group_open(context, &e->kind->problem, device, backend, &group, NULL, NULL) != ATTN_OK ||
         attn_group_kv_cache_shape(group, 1, &e->shape, NULL) != ATTN_OK)
         e->shape.ndim = 0;
-    if (group != NULL) attn_group_close(group);
+    if (group != NULL) {
+        describe_group_backends(group, e->backend, sizeof e->backend);
+        attn_group_close(group);
+    }
     join(e->shape.shape, e->shape.ndim, 1, e->shape_text, sizeof e->shape_text);
     join(e->shape.byte_strides, e->shape.ndim, 0, e->stride_text, sizeof e->stride_text);
     if (e->shape.ndim == 0) {

@@ -19,7 +19,7 @@ typedef struct cache_entry {
     attn_kv_spec_t spec;
     attn_kv_cache_shape_t shape; /* ndim 0: the backend cannot be opened here */
     int is_served; /* by a backend on this device; else `backend` says where, or that none does */
-    char backend[80];
+    char backend[128];
     char shape_text[64], stride_text[80];
     int64_t page_bytes;         /* 0: this cache dtype has no form for these layers */
     int64_t indexer_page_bytes; /* of the keys of the indexer beside each layer; 0: none */

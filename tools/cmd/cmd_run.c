@@ -44,7 +44,7 @@ static void compare(attn_context_t *context, const run_options_t *options, run_l
     run_options_t plain = *options;
     plain.backend = "REFERENCE";
     plain.device = &cpu;
-    line->is_itself = strcmp(line->result.selection->backend->name, plain.backend) == 0;
+    line->is_itself = strcmp(line->result.backend, plain.backend) == 0;
     int code = attn_device_parse("cpu", &cpu, &error);
     if (code == ATTN_OK) code = run_layer(context, in, &plain, &reference, &error);
     line->has_reference = code == ATTN_OK;
@@ -81,10 +81,10 @@ static json_t *difference_json(int is_there, const run_difference_t *d) {
 
 static json_t *line_json(const run_line_t *line) {
     const run_result_t *r = &line->result;
-    return json_pack("{s:I, s:s, s:o, s:o, s:i, s:I, s:f, s:f, s:f, s:b, s:o, s:o}", "layer",
+    return json_pack("{s:I, s:s, s:o, s:o, s:s, s:i, s:I, s:f, s:f, s:f, s:b, s:o, s:o}", "layer",
                      (json_int_t)line->input.number, "name", line->input.name, "problem",
                      describe_problem_json(&r->problem), "selection", describe_selection_json(r->selection),
-                     "steps", r->steps, "page_bytes", (json_int_t)r->page_bytes, "seconds_plan",
+                     "backends", r->backend, "steps", r->steps, "page_bytes", (json_int_t)r->page_bytes, "seconds_plan",
                      r->seconds_plan, "seconds_update", r->seconds_update, "seconds_forward",
                      r->seconds_forward, "compared_with_reference", line->has_reference && !line->is_itself,
                      "error_to_reference", difference_json(line->has_reference, &line->to_reference),
@@ -96,7 +96,7 @@ static json_t *line_json(const run_line_t *line) {
 static void print_how(const run_line_t *line, const run_options_t *options) {
     const run_result_t *r = &line->result;
     const attn_selection_t *s = r->selection;
-    printf("\n%s: %s, from %s", s->backend->name,
+    printf("\n%s: %s, from %s", r->backend,
            strcmp(s->rule, "explicit") == 0 ? "requested" : "first of the list that serves it", s->source);
     if (r->page_bytes == 0) {
         printf("; one call without a cache\n");
@@ -118,7 +118,7 @@ static void print_report(const char *path, const run_line_t *lines, int count, c
         const run_line_t *line = &lines[i];
         table_cell(table, TERM_PLAIN, "%lld", (long long)line->input.number);
         table_cell(table, TERM_DIM, "%s", line->input.name);
-        table_cell(table, TERM_BOLD, "%s", line->result.selection->backend->name);
+        table_cell(table, TERM_BOLD, "%s", line->result.backend);
         if (line->is_itself && line->has_reference && line->to_reference.is_close)
             table_cell(table, TERM_YELLOW, "itself");
         else
@@ -159,7 +159,7 @@ static int write_output(const char *path, const run_line_t *lines, int count) {
         if (data == NULL) status = TOOL_SETUP;
     }
     st_pair_t metadata[] = {{"format", "attn-outputs"},
-                            {"backend", lines[0].result.selection->backend->name},
+                            {"backend", lines[0].result.backend},
                             {"libattn", attn_version()}};
     if (tensors == NULL || names == NULL || status != TOOL_OK) {
         tool_error("out of memory for the output file");

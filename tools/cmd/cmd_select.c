@@ -35,7 +35,70 @@ static void print_candidates(const attn_selection_t *s) {
     }
 }
 
-static void print_kind(const tool_kind_t *kind, const attn_selection_t *s, const attn_error_t *error) {
+/* What the configuration names for phases, and what a group then has. */
+struct phases {
+    attn_selection_t *named[2]; /* decode, prefill; NULL: none */
+    int is_named, is_refused, is_open;
+    char backends[128]; /* is_open: as describe_group_backends */
+    char note[640];     /* why one does both, or why no group opens */
+};
+
+static void ask_phases(attn_context_t *context, const attn_problem_t *problem,
+                       const attn_device_t *device, struct phases *out) {
+    static const uint32_t phases[2] = {ATTN_PHASE_DECODE, ATTN_PHASE_PREFILL};
+    attn_group_t *group = NULL;
+    attn_selection_t *record = NULL;
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < 2; i++) {
+        ATTN_INIT(attn_error_t, why);
+        const int code = attn_select_phase(context, problem, device, phases[i], &out->named[i], &why);
+        out->is_named |= out->named[i] != NULL;
+        if (code != ATTN_OK) snprintf(out->note, sizeof out->note, "%s", why.text);
+        out->is_refused |= code != ATTN_OK;
+    }
+    if (!out->is_named || out->is_refused) return;
+    if (device->id < 0) {
+        snprintf(out->note, sizeof out->note,
+                 "whether caches agree is known where the device is: this one is not present");
+        return;
+    }
+    ATTN_INIT(attn_error_t, why);
+    out->is_open = attn_group_open(context, problem, device, NULL, &group, &record, &why) == ATTN_OK;
+    if (out->is_open) describe_group_backends(group, out->backends, sizeof out->backends);
+    out->is_refused = !out->is_open;
+    snprintf(out->note, sizeof out->note, "%s", !out->is_open ? why.text : record->warning);
+    attn_selection_free(record);
+    attn_group_close(group);
+}
+
+static void free_phases(struct phases *phases) {
+    attn_selection_free(phases->named[0]);
+    attn_selection_free(phases->named[1]);
+}
+
+static void print_phases(const struct phases *phases) {
+    for (int i = 0; i < 2; i++) {
+        if (phases->named[i] == NULL) continue;
+        printf("    %s\n", i == 0 ? "for batches of decode alone, and captured ones" : "for batches with prefill");
+        print_candidates(phases->named[i]);
+    }
+    if (!phases->is_named) return;
+    if (phases->is_open) printf("    a group here has %s\n", phases->backends);
+    if (phases->note[0] != '\0') {
+        term_print(TERM_YELLOW, "    note: ");
+        printf("%s\n", phases->note);
+    }
+}
+
+static json_t *phases_json(const struct phases *phases) {
+    if (!phases->is_named) return json_null();
+    return json_pack("{s:o, s:o, s:s?, s:s}", "decode", describe_selection_json(phases->named[0]), "prefill",
+                     describe_selection_json(phases->named[1]), "opened",
+                     phases->is_open ? phases->backends : NULL, "note", phases->note);
+}
+
+static void print_kind(const tool_kind_t *kind, const attn_selection_t *s, const struct phases *phases,
+                       const attn_error_t *error) {
     char shape[256];
     describe_problem(&kind->problem, shape, sizeof shape);
     term_print(TERM_BOLD, "%s", kind->is.name);
@@ -53,17 +116,20 @@ static void print_kind(const tool_kind_t *kind, const attn_selection_t *s, const
         printf("%s%s\n", s == NULL ? ": " : "", s == NULL ? error->text : "");
     }
     if (s != NULL) print_candidates(s);
+    print_phases(phases);
     printf("\n");
 }
 
-static json_t *kind_json(const tool_kind_t *kind, const attn_selection_t *s, const attn_error_t *error) {
+static json_t *kind_json(const tool_kind_t *kind, const attn_selection_t *s, const struct phases *phases,
+                         const attn_error_t *error) {
     json_t *numbers = json_array();
     for (uint32_t i = 0; i < kind->is.num_layers; i++)
         json_array_append_new(numbers, json_integer(kind->is.layers[i]));
     json_t *out =
-        json_pack("{s:s, s:s, s:o, s:i, s:o, s:o}", "kind", kind->is.name, "layers", kind->is.layers_text,
+        json_pack("{s:s, s:s, s:o, s:i, s:o, s:o, s:o}", "kind", kind->is.name, "layers", kind->is.layers_text,
                   "layer_numbers", numbers, "num_layers", (int)kind->is.num_layers, "problem",
-                  describe_problem_json(&kind->problem), "selection", describe_selection_json(s));
+                  describe_problem_json(&kind->problem), "selection", describe_selection_json(s), "phases",
+                  phases_json(phases));
     if (kind->is.unserved[0] != '\0')
         json_object_set_new(out, "error", json_string(kind->is.unserved));
     else if (s == NULL)
@@ -116,10 +182,15 @@ int cmd_select(int argc, char **argv) {
         if (code != ATTN_OK && code != ATTN_E_UNSUPPORTED && selection == NULL && status != TOOL_NO)
             status = code == ATTN_E_NOT_FOUND ? TOOL_NO : TOOL_SETUP;
         if (selection == NULL || selection->backend == NULL) status = status == TOOL_OK ? TOOL_NO : status;
+        struct phases phases = {.is_named = 0};
+        if (code == ATTN_OK && backend == NULL)
+            ask_phases(context, &model.kinds[i].problem, &device, &phases);
+        if (phases.is_refused) status = TOOL_NO;
         if (common.json)
-            json_array_append_new(kinds, kind_json(&model.kinds[i], selection, &error));
+            json_array_append_new(kinds, kind_json(&model.kinds[i], selection, &phases, &error));
         else
-            print_kind(&model.kinds[i], selection, &error);
+            print_kind(&model.kinds[i], selection, &phases, &error);
+        free_phases(&phases);
         attn_selection_free(selection);
     }
     const char *text;

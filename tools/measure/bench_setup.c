@@ -99,7 +99,6 @@ static int open_layer(bench_t *b, attn_context_t *context) {
         attn_group_open(context, &p, b->options->device, b->options->backend, &b->group, NULL, b->error);
     if (code != ATTN_OK) return code;
     b->problem = *attn_group_problem(b->group);
-    snprintf(row->backend, sizeof row->backend, "%s", attn_group_backend(b->group)->name);
     ATTN_INIT(attn_layer_options_t, options);
     float *values = malloc((size_t)b->z.heads * sizeof *values);
     if (values == NULL) return bench_no_memory(b);
@@ -400,6 +399,8 @@ static int plan(bench_t *b) {
         batch.block_table_host_stride = b->pages;
     }
     code = attn_group_build_metadata(b->group, &batch, &b->space, b->stream, b->error);
+    const attn_backend_t *backend = attn_group_phase_backend(b->group, attn_group_phase(b->group, &batch));
+    if (backend != NULL) snprintf(b->row->backend, sizeof b->row->backend, "%s", backend->name);
     free(decoded);
     return code;
 }

@@ -122,6 +122,7 @@ static int open_layer(replay_t *r, attn_context_t *context, const char *backend,
     int code =
         attn_group_open(context, &problem, device, backend, &r->group, &r->result->selection, r->error);
     if (code != ATTN_OK) return code;
+    r->result->backend = attn_group_backend(r->group)->name;
     ATTN_INIT(attn_layer_options_t, options);
     code = upload_file(r, &r->sinks, c->sinks, &options.sinks);
     if (code == ATTN_OK) code = upload_file(r, &r->slopes, c->slopes, &options.alibi_slopes);
@@ -212,7 +213,10 @@ static int plan(replay_t *r) {
         code = upload_list(r, &r->causal_t, r->causal, ATTN_DTYPE_INT32, 1, reqs, &b.causal);
     if (code == ATTN_OK && attn_role_has_cache(c->problem.role) && !is_cross)
         code = upload_list(r, &r->slots_t, r->slots, ATTN_DTYPE_INT64, 1, slots, &b.slot_mapping);
-    return code != ATTN_OK ? code : attn_group_build_metadata(r->group, &b, &r->space, NULL, r->error);
+    if (code == ATTN_OK) code = attn_group_build_metadata(r->group, &b, &r->space, NULL, r->error);
+    if (code == ATTN_OK)
+        r->result->backend = attn_group_phase_backend(r->group, attn_group_phase(r->group, &b))->name;
+    return code;
 }
 
 /* --------------------------------------------------------------------- call */

@@ -9,6 +9,7 @@
 
 typedef struct replay_result {
     attn_selection_t *selection; /* NULL on early failure */
+    const char *backend;         /* that computed the call; of the selection until then */
     float *output, *lse;         /* [T, Hq, Dv], [Hq, T]; lse NULL: not requested */
     size_t output_count, lse_count;
     double seconds;

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/describe.h"
 #include "base/layer_sizes.h"
 #include "tensor/tensor.h"
 #include "base/tool.h"
@@ -116,6 +117,7 @@ static int open_layer(runner_t *r) {
                                &r->result->selection, r->error);
     if (code != ATTN_OK) return code;
     r->result->problem = *attn_group_problem(r->group);
+    describe_group_backends(r->group, r->result->backend, sizeof r->result->backend);
     ATTN_INIT(attn_layer_options_t, options);
     const st_tensor_t *const files[3] = {r->in->sinks, r->in->slopes, r->in->rel_bias};
     tensor_t *const tensors[3] = {&r->sinks, &r->slopes, &r->rel_bias};

@@ -24,6 +24,7 @@ typedef struct run_options {
 typedef struct run_result {
     attn_selection_t *selection; /* NULL on early failure */
     attn_problem_t problem;      /* as opened */
+    char backend[128];           /* as describe_group_backends says it */
     float *output;               /* [T, Hq, Dv] */
     float *lse;                  /* [T, Hq], or NULL: not asked for */
     size_t count;                /* of floats in output */

@@ -154,8 +154,8 @@ static int add_format(attn_context_t *context, const layer_exact_t *e, const run
         row->max_error = fmax(row->max_error, largest > 0 ? most / largest : 0);
         row->seconds += seconds;
         row->bytes = (double)result.page_bytes / result.problem.block_size / (double)e->kv_heads;
-        snprintf(row->backend, sizeof row->backend, "%s", result.selection->backend->name);
-        own.backend = row->backend; /* the window must not choose another */
+        snprintf(row->backend, sizeof row->backend, "%s", result.backend);
+        own.backend = result.selection->backend->name; /* the window must not choose another */
         code = read_keys(context, e, &own, stored.k, error);
     }
     if (code == ATTN_OK) code = walk_rows(e, &stored, row);

@@ -14,7 +14,7 @@ enum { QUALITY_MAX_FORMATS = 32 };
 typedef struct quality_row {
     uint32_t kv;   /* ATTN_KV_* */
     int is_served; /* 0: `why` says why not, and the rest is 0 */
-    char why[200], backend[32];
+    char why[200], backend[128];
     double bytes; /* of a token and KV head */
     double error, max_error, mean_divergence, max_divergence;
     double seconds;   /* cache writes and attention of all layers, in steps as `attn run` makes them */

@@ -107,7 +107,7 @@ static json_t *pair_json(const pair_t *p) {
 
 static void report(const replayed_t *r, json_t *list) {
     const replay_call_t *c = r->call;
-    const char *name = r->result.selection->backend->name;
+    const char *name = r->result.backend;
     char shape[256], what[2][100];
     if (list != NULL) {
         json_array_append_new(
