@@ -44,7 +44,38 @@ json "decode and prefill weigh the same" select.0.priority.0 REFERENCE $told $ow
 json "unless told otherwise" select.0.priority.0 CPU_ATTN $told --decode-share 10 $own
 ok "the phases' own winners: decode" test "$(query phases.0.decode)" = REFERENCE
 ok "prefill" test "$(query phases.0.prefill)" = CPU_ATTN
-ok "whether their pages agree" sh -c "echo '$(query phases.0.same_pages)' | grep -qx 'true\|false'"
+ok "of both a pair: decode" test "$(query select.0.pair.decode)" = REFERENCE
+ok "prefill" test "$(query select.0.pair.prefill)" = CPU_ATTN
+ok "beside the best of both phases" test "$(query select.0.pair.alone)" = CPU_ATTN
+ok "over one cache" test "$(query select.0.pair.one_cache)" = true
+ok "as prefill is nine tenths, little is gained" sh -c "echo '$(query select.0.pair.time_ratio)' |
+    awk '{ exit !(\$1 > 0.85 && \$1 < 0.95) }'"
+tell 10 100 20 200
+json "one that is best at both" select.0.pair.written false $told $own
+ok "is no pair" test "$(query select.0.pair.decode)" = "$(query select.0.pair.prefill)"
+tell 11 100 10 102
+json "two that hardly differ" select.0.pair.written false $told $own
+tell 30 100 10 200
+json "two that do" select.0.pair.written true $told $own
+ok "decode apart" test "$(query select.0.decode_times_the_best.1)" = 3.0
+ok "prefill apart" test "$(query select.0.prefill_times_the_best.0)" = 2.0
+wants "the table has both" 0 "REFERENCE  *1.00  *2.00  *1.41" $told $own
+pair=$tap_scratch/pair.ini
+wants "the pair is written" 0 "decode by REFERENCE and prefill by CPU_ATTN take 0.71 of the time of REFERENCE alone, over one" \
+    $told --output "$pair" $own
+ok "as the list of the phase that another is better at" grep -qx "prefill_priority = CPU_ATTN" "$pair"
+ok "and that alone" sh -c "! grep -q ^decode_ '$pair'"
+(umask 022 && cat "$ATTN_TEST_INI" "$pair" >"$tap_scratch/with_pair.ini")
+wants "the library obeys" 0 "a group here has decode REFERENCE, prefill CPU_ATTN" select --device cpu \
+    --config-file "$tap_scratch/with_pair.ini" $own
+wants "attn plan says it" 0 "decode REFERENCE, prefill CPU_ATTN" plan --memory 1MiB --device cpu \
+    --config-file "$tap_scratch/with_pair.ini" $own
+json "attn bench who computed: decode" rows.0.backend REFERENCE bench --problem "$own" --requests 1 --seq 48 --time 1 \
+    --device cpu --config-file "$tap_scratch/with_pair.ini"
+json "prefill" rows.0.backend CPU_ATTN bench --problem "$own" --requests 1 --seq 48 --query 48 --time 1 \
+    --device cpu --config-file "$tap_scratch/with_pair.ini"
+tell 10 200 30 100
+wants "the other way round, the list stays" 0 "^prefill_priority = REFERENCE" $told $own
 sed -E 's/"error": .*,/"error": 0.1,/' "$tap_scratch/told.json" | awk '/REFERENCE/ { keep = 1 } /CPU_ATTN/ { keep = 0 }
     keep { sub(/"error": 0.1/, "\"error\": 0") } { print }' >"$tap_scratch/wrong.json"
 json "what is wrong is not chosen" select.0.priority.0 REFERENCE $both --state "$tap_scratch/wrong.json" --decode-share 10 $own
@@ -70,6 +101,9 @@ json "a setting beside the default" rows.1.setting "cpu.num_threads=1" tune --de
     --backends CPU_ATTN --no-options --vary cpu.num_threads=1 $own
 json "names are tried by themselves" rows.1.setting "cpu.level=generic" tune --device cpu --time 1 --requests 1 --context 16 \
     --backends CPU_ATTN $own
+wants "other processors' names are no rows" 0 "not of this machine or build: cpu.level=[a-z0-9]*" tune --device cpu --time 1 \
+    --requests 1 --context 16 --backends CPU_ATTN $own
+ok "nor failures" sh -c "! grep -q 'is not in this build; use' '$tap_scratch/out'"
 json "encoders have no decode" measured 2 tune --device cpu --time 1 --requests 1,2 --context 8,16 --backends CPU_ATTN \
     --no-options role=encoder_only num_heads=2 head_size=32 dtype=float32
 

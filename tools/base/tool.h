@@ -61,6 +61,7 @@ typedef struct tool_common {
     int json;               /* --json */
     int verbose;            /* --verbose */
     int prints_selection;   /* the command prints what a selection warns of, so the log need not */
+    const char *ini;        /* INI text of the command's own, strongest of all; NULL: none */
 } tool_common_t;
 
 /* Six entries at the end of an option table; see any command. */

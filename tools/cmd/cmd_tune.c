@@ -125,6 +125,34 @@ static int add_candidate(tune_t *t, const tool_common_t *common, const attn_plug
     return status;
 }
 
+/* Whether the plugin refuses a value of the option by its name where it opens: other processors' instructions
+ * are values, too. Limits are small, since nothing is computed. */
+static int is_left_out(tune_t *t, const char *backend, const char *setting, const char *key,
+                       const tool_common_t *common) {
+    tool_common_t with = *common;
+    attn_context_t *context = NULL;
+    int is_refused = 0, is_taken = 0;
+    if (with.settings.count + 1 >= TOOL_LIST_MAX) return 0;
+    with.settings.items[with.settings.count++] = setting;
+    if (tool_context_open(&with, 0, &context) != TOOL_OK) return 0;
+    for (uint32_t k = 0; k < t->model->num_kinds && !is_refused && !is_taken; k++) {
+        attn_problem_t problem = t->model->kinds[k].problem;
+        attn_group_t *group = NULL;
+        ATTN_INIT(attn_error_t, error);
+        problem.max_num_seqs = problem.max_num_batched_tokens = 1;
+        const int code = attn_group_open(context, &problem, t->device, backend, &group, NULL, &error);
+        attn_group_close(group);
+        is_taken = code == ATTN_OK;
+        is_refused = !is_taken && strcmp(error.param, key) == 0;
+        if (!is_refused || t->num_left_out == TUNE_MAX_CANDIDATES) continue;
+        snprintf(t->left_out[t->num_left_out].setting, sizeof t->left_out[0].setting, "%s", setting);
+        snprintf(t->left_out[t->num_left_out].why, sizeof t->left_out[0].why, "%.120s", error.text);
+        t->num_left_out++;
+    }
+    attn_context_destroy(context);
+    return is_refused;
+}
+
 /* The other values of the options that are names (instruction sets, algorithms), and those of --vary. */
 static int add_settings(tune_t *t, const tune_args_t *args, const tool_common_t *common,
                         const attn_plugin_info_t *info, const char *backend) {
@@ -138,7 +166,8 @@ static int add_settings(tune_t *t, const tune_args_t *args, const tool_common_t 
             if ((int)strlen(spec->default_value) != length ||
                 strncmp(at, spec->default_value, (size_t)length) != 0) {
                 snprintf(setting, sizeof setting, "%s.%s=%.*s", info->name, spec->name, length, at);
-                status = add_candidate(t, common, info, backend, setting);
+                if (!is_left_out(t, backend, setting, spec->name, common))
+                    status = add_candidate(t, common, info, backend, setting);
             }
             at += length + (at[length] == ' ');
         }
@@ -295,10 +324,16 @@ static void print_results(const tune_t *t) {
         table_print(table, stdout, "  ");
         printf("\n");
     }
+    for (uint32_t role = 1; role < ATTN_ROLE_COUNT_; role++)
+        tune_pair_print(t, role);
+    for (int i = 0; i < t->num_left_out; i++)
+        printf("%s%s%s", i == 0 ? "not of this machine or build: " : ", ", t->left_out[i].setting,
+               i + 1 == t->num_left_out ? "\n\n" : "");
 }
 
 /* Prints the conclusions, or writes them to --output; draws --svg. */
-static int conclude(const tune_t *t, const tune_args_t *args, int is_json, int num_measured) {
+static int conclude(tune_t *t, const tune_args_t *args, int is_json, int num_measured) {
+    tune_pairs(t);
     char *ini = tune_ini(t);
     int status = ini != NULL ? TOOL_OK : TOOL_SETUP;
     if (is_json) {
@@ -372,7 +407,7 @@ int cmd_tune(int argc, char **argv) {
         return TOOL_USAGE;
     }
     tool_model_t model;
-    tune_t t = {.model = &model, .decode_share = (double)args.decode_percent / 100};
+    tune_t t = {.model = &model, .common = &common, .decode_share = (double)args.decode_percent / 100};
     ATTN_INIT(attn_device_t, device);
     ATTN_INIT(attn_error_t, error);
     attn_context_t *context;

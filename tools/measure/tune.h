@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "base/tool.h"
 #include "cmd/tool_model.h"
 #include "measure/bench_run.h"
 
@@ -32,6 +33,14 @@ typedef struct tune_result {
     char failure[200];
 } tune_result_t;
 
+/* Decode by one backend and prefill by another, in the groups of one role. */
+typedef struct tune_pair {
+    int decode, prefill, alone; /* candidates: best of each phase, best of both; decode -1: nothing to tell */
+    double time_ratio;          /* of the pair to that of `alone` */
+    int is_one_cache, is_written;
+    char why[400]; /* not one cache: the library's words */
+} tune_pair_t;
+
 typedef struct tune {
     const attn_device_t *device;
     char device_section[64]; /* "cpu", "sm_90": as in [select decoder sm_90] */
@@ -42,6 +51,12 @@ typedef struct tune {
     int num_candidates;
     tune_result_t *results; /* [kinds, candidates, points] */
     double decode_share;    /* weight of decode, 0..1, where both phases were measured */
+    tune_pair_t pairs[ATTN_ROLE_COUNT_];
+    struct {
+        char setting[128], why[128];
+    } left_out[TUNE_MAX_CANDIDATES]; /* values of options that are not of this machine or build */
+    int num_left_out;
+    const tool_common_t *common;
     json_t *state;          /* rows by their text; NULL: none is kept */
     const char *state_path;
 } tune_t;
@@ -73,6 +88,14 @@ int tune_rank(const tune_t *t, uint32_t role, int *order);
 char *tune_ini(const tune_t *t);
 json_t *tune_conclusions_json(const tune_t *t);
 json_t *tune_rows_json(const tune_t *t);
+/* What an option or a second backend has to gain before it is written down; less is noise. */
+#define TUNE_WORTH 0.95
+/* tune_pair.c: fills t->pairs in, opening groups of two backends to see whether they share a cache. */
+void tune_pairs(tune_t *t);
+/* The lines of a role behind its priority; its member in the JSON output; the same as text. */
+void tune_pair_ini(const tune_t *t, uint32_t role, FILE *f);
+json_t *tune_pair_json(const tune_t *t, uint32_t role);
+void tune_pair_print(const tune_t *t, uint32_t role);
 /* tune_picture.c: the measurements as SVG. 0, or -1 with errno. */
 int tune_picture(const tune_t *t, const char *path);
 

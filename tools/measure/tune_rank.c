@@ -8,9 +8,6 @@
 #include "base/tool.h"
 #include "measure/tune.h"
 
-/* What an option has to gain before it is written down; less is noise. */
-static const double worth = 0.95;
-
 int tune_point_fits(const attn_problem_t *problem, const tune_point_t *point) {
     return !point->is_decode || attn_role_has_cache(problem->role);
 }
@@ -96,25 +93,6 @@ static int best_of_phase(const tune_t *t, uint32_t kind, int phase) {
     return best;
 }
 
-/* Whether two backends can read and write the same pages: 1, 0, or -1 where they cannot be opened. */
-static int has_same_pages(const tune_t *t, uint32_t kind, int a, int b) {
-    const int both[2] = {a, b};
-    attn_kv_cache_shape_t shapes[2];
-    attn_problem_t problem = t->model->kinds[kind].problem;
-    for (int i = 0; i < 2; i++) {
-        const tune_candidate_t *c = &t->candidates[both[i]];
-        attn_group_t *group = NULL;
-        memset(&shapes[i], 0, sizeof shapes[i]);
-        shapes[i].struct_size = sizeof shapes[i];
-        int code = attn_group_open(c->context, &problem, t->device, c->backend, &group, NULL, NULL);
-        if (code == ATTN_OK) code = attn_group_kv_cache_shape(group, 1, &shapes[i], NULL);
-        if (code == ATTN_OK) problem.block_size = attn_group_problem(group)->block_size;
-        if (group != NULL) attn_group_close(group);
-        if (code != ATTN_OK) return -1;
-    }
-    return shapes[0].fingerprint == shapes[1].fingerprint && shapes[0].layout_id == shapes[1].layout_id;
-}
-
 /* What a setting changes: its mean time over that of its backend without it, over all roles; 0: nothing to
  * compare. */
 static double gain_of(const tune_t *t, int candidate) {
@@ -140,7 +118,7 @@ static int is_best_setting(const tune_t *t, int candidate) {
     const tune_candidate_t *c = &t->candidates[candidate];
     const double gain = c->setting[0] != '\0' ? gain_of(t, candidate) : 0;
     const size_t key = strcspn(c->setting, "=");
-    if (gain == 0 || gain > worth) return 0;
+    if (gain == 0 || gain > TUNE_WORTH) return 0;
     for (int i = 0; i < t->num_candidates; i++) {
         const tune_candidate_t *other = &t->candidates[i];
         if (i == candidate || strncmp(other->setting, c->setting, key + 1) != 0) continue;
@@ -204,15 +182,6 @@ char *tune_ini(const tune_t *t) {
             "context.\n",
             attn_version(), t->device->name);
     ini_numbers(t, f);
-    for (uint32_t k = 0; k < t->model->num_kinds; k++) {
-        const int decode = best_of_phase(t, k, 1), prefill = best_of_phase(t, k, 0);
-        if (decode < 0 || prefill < 0 || decode == prefill) continue;
-        const int same = has_same_pages(t, k, decode, prefill);
-        fprintf(f, ";\n; %s: decode is fastest with %s, prefill with %s; %s\n", t->model->kinds[k].is.name,
-                t->candidates[decode].backend, t->candidates[prefill].backend,
-                same == 1 ? "their pages agree: an engine may open a group of each over one cache"
-                          : "their pages do not agree: one backend must do both");
-    }
     for (uint32_t role = 1; role < ATTN_ROLE_COUNT_; role++) {
         int order[TUNE_MAX_CANDIDATES];
         const int count = has_role(t, role) ? tune_rank(t, role, order) : 0;
@@ -226,6 +195,7 @@ char *tune_ini(const tune_t *t) {
             fprintf(f, "%s%s", i != 0 ? ", " : "", t->candidates[order[i]].backend);
         add_rest(t, role, f, NULL);
         fprintf(f, "\n");
+        tune_pair_ini(t, role, f);
     }
     for (int c = 0; c < t->num_candidates; c++) {
         const char *setting = t->candidates[c].setting, *equals = strchr(setting, '=');
@@ -246,14 +216,19 @@ json_t *tune_conclusions_json(const tune_t *t) {
     for (uint32_t role = 1; role < ATTN_ROLE_COUNT_; role++) {
         int order[TUNE_MAX_CANDIDATES];
         const int count = has_role(t, role) ? tune_rank(t, role, order) : 0;
-        json_t *names = json_array(), *scores = json_array();
+        json_t *names = json_array(), *scores[3] = {json_array(), json_array(), json_array()};
         for (int i = 0; i < count; i++) {
             json_array_append_new(names, json_string(t->candidates[order[i]].backend));
-            json_array_append_new(scores, json_real(tune_score(t, role, TUNE_ALL_KINDS, order[i], -1)));
+            for (int phase = -1; phase < 2; phase++) {
+                const double score = tune_score(t, role, TUNE_ALL_KINDS, order[i], phase);
+                json_array_append_new(scores[phase + 1], score > 0 ? json_real(score) : json_null());
+            }
         }
         if (count != 0) add_rest(t, role, NULL, names);
-        json_t *item = json_pack("{s:s, s:s, s:o, s:o}", "role", attn_role_name(role), "device",
-                                 t->device_section, "priority", names, "times_the_best", scores);
+        json_t *item = json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "role", attn_role_name(role),
+                                 "device", t->device_section, "priority", names, "times_the_best", scores[0],
+                                 "prefill_times_the_best", scores[1], "decode_times_the_best", scores[2],
+                                 "pair", tune_pair_json(t, role));
         if (count != 0)
             json_array_append_new(select, item);
         else
@@ -262,10 +237,9 @@ json_t *tune_conclusions_json(const tune_t *t) {
     for (uint32_t k = 0; k < t->model->num_kinds; k++) {
         const int decode = best_of_phase(t, k, 1), prefill = best_of_phase(t, k, 0);
         if (decode < 0 || prefill < 0) continue;
-        const int same = decode == prefill || has_same_pages(t, k, decode, prefill) == 1;
-        json_array_append_new(phases, json_pack("{s:s, s:s, s:s, s:b}", "kind", t->model->kinds[k].is.name,
+        json_array_append_new(phases, json_pack("{s:s, s:s, s:s}", "kind", t->model->kinds[k].is.name,
                                                 "decode", t->candidates[decode].backend, "prefill",
-                                                t->candidates[prefill].backend, "same_pages", same));
+                                                t->candidates[prefill].backend));
     }
     for (int c = 0; c < t->num_candidates; c++)
         if (t->candidates[c].setting[0] != '\0' && gain_of(t, c) != 0)
@@ -273,7 +247,12 @@ json_t *tune_conclusions_json(const tune_t *t) {
                                   json_pack("{s:s, s:s, s:f, s:b}", "backend", t->candidates[c].backend,
                                             "setting", t->candidates[c].setting, "time_ratio", gain_of(t, c),
                                             "written", is_best_setting(t, c)));
-    return json_pack("{s:o, s:o, s:o}", "select", select, "phases", phases, "options", options);
+    json_t *left_out = json_array();
+    for (int i = 0; i < t->num_left_out; i++)
+        json_array_append_new(left_out, json_pack("{s:s, s:s}", "setting", t->left_out[i].setting, "why",
+                                                  t->left_out[i].why));
+    return json_pack("{s:o, s:o, s:o, s:o}", "select", select, "phases", phases, "options", options,
+                     "left_out", left_out);
 }
 
 json_t *tune_rows_json(const tune_t *t) {
