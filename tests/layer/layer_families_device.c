@@ -2,14 +2,17 @@
 /* layer_families_device [DEVICE [BACKEND]]: what the core adds around a backend on a device: static sink
  * tokens, scales of an fp8 cache from the first call or one for each head, layers that read another's cache;
  * dense and latent. On cuda:0 every CUDA backend of the role, on another device the one that is named, is
- * held against REFERENCE on the CPU, which is driven by the same lines. */
+ * held against REFERENCE on the CPU, which is driven by the same lines; so are groups of two backends, one for
+ * decode and one for prefill. */
 #include "../tap.h"
 #include "device_blocks.h"
 
-enum { HQ = 8, HKV = 2, D = 64, BS = 16, SINK = 32, REQS = 3, PAGES = 24, COLUMNS = 5, STEPS = 2 };
+enum { HQ = 8, HKV = 2, D = 64, BS = 16, SINK = 32, REQS = 3, PAGES = 24, COLUMNS = 5, STEPS = 3 };
 enum { LATENT = 512, ROPE = 64, TOPK = 128, WEIGHTS = HQ * 2 * D * LATENT }; /* nope and value are D */
 
-static const int32_t context_lens[REQS] = {33, 0, 15}, new_lens[REQS] = {1, 20, 3};
+/* A prompt, a mixed step, and one of decode: outputs of the last two count. */
+static const int32_t step_lens[STEPS][REQS] = {{33, 0, 15}, {1, 20, 3}, {1, 1, 1}};
+enum { MIXED = 24, OUTPUTS = (MIXED + REQS) * HQ * D };
 /* What is asked for beside the plain layer. */
 typedef struct family {
     const char *name;
@@ -40,8 +43,8 @@ static int pages_agree(attn_group_t *g, const attn_kv_cache_shape_t *shape) {
            attn_kv_spec_page_bytes(&spec, &bytes, &error) == ATTN_OK && bytes == shape->page_bytes;
 }
 
-/* One layer, its prompt and one step after it: outputs of the step, tokens x HQ x D; scales: what was
- * measured. A dense layer over an unquantised cache has a second one behind it, which reads its cache and
+/* One layer, its prompt and the steps after it: their outputs, tokens x HQ x D; scales: what was
+ * measured. backend NULL: the configuration names two. A dense layer over an unquantised cache has a second one behind it, which reads its cache and
  * must give the same. */
 static int run(attn_context_t *context, const attn_device_t *device, const char *backend,
                const family_t *family, double *out, float scales[2]) {
@@ -63,6 +66,10 @@ static int run(attn_context_t *context, const attn_device_t *device, const char 
     attn_group_t *g = NULL;
     attn_layer_t *layer = NULL, *reader = NULL;
     if (attn_group_open(context, &p, device, backend, &g, NULL, &error) != ATTN_OK) return error.code;
+    if (backend == NULL) {
+        ok(attn_group_phase_backend(g, ATTN_PHASE_PREFILL) != attn_group_backend(g), "a group of two");
+        backend = "two backends";
+    }
     box_t boxes[16];
     uint16_t *sink_kv = alloc(2 * SINK * HKV * D * 2);
     fill(sink_kv, 2 * SINK * HKV * D, 9);
@@ -108,21 +115,22 @@ static int run(attn_context_t *context, const attn_device_t *device, const char 
     uint16_t *q = alloc((size_t)(64 * HQ * query_size * 2)),
              *k = alloc((size_t)(64 * kv_heads * key_size * 2)),
              *v = alloc((size_t)(64 * kv_heads * value_size * 2)), *output = alloc(64 * HQ * D * 2),
-             *again = alloc(64 * HQ * D * 2);
+             *again = alloc(64 * HQ * D * 2), *decoded = alloc(64 * HQ * D * 2);
+    int32_t done[REQS] = {0};
     int32_t *topk = alloc(64 * TOPK * 4);
     int32_t tokens = 0;
     for (int step = 0; step < STEPS && code == ATTN_OK; step++) {
         tokens = 0;
         for (int r = 0; r < REQS; r++) {
-            const int32_t n = step == 0 ? context_lens[r] : new_lens[r];
+            const int32_t n = step_lens[step][r];
             for (int32_t i = 0; i < n; i++) {
-                const int32_t at = (step == 0 ? 0 : context_lens[r]) + i;
+                const int32_t at = done[r] + i;
                 slots[tokens + i] = (int64_t)table[r * COLUMNS + at / BS] * BS + at % BS;
                 for (int32_t j = 0; j < TOPK; j++) /* every other key */
                     topk[(tokens + i) * TOPK + j] = 2 * j <= at ? at - 2 * j : -1;
             }
             starts[r + 1] = tokens += n;
-            lens[r] = n + (step == 0 ? 0 : context_lens[r]);
+            lens[r] = done[r] += n;
         }
         fill(q, (size_t)(tokens * HQ * query_size), 1 + (uint64_t)step);
         fill(k, (size_t)(tokens * kv_heads * key_size), 3 + (uint64_t)step);
@@ -144,7 +152,7 @@ static int run(attn_context_t *context, const attn_device_t *device, const char 
         f.query = TENSOR(&boxes[11], q, ATTN_DTYPE_FLOAT16, 3, tokens, HQ, query_size);
         if (family->role == ATTN_ROLE_MLA_SPARSE)
             f.topk_indices = TENSOR(&boxes[13], topk, ATTN_DTYPE_INT32, 2, tokens, TOPK);
-        f.output = TENSOR(&boxes[12], output, ATTN_DTYPE_FLOAT16, 3, tokens, HQ, D);
+        f.output = TENSOR(&boxes[12], step == 2 ? decoded : output, ATTN_DTYPE_FLOAT16, 3, tokens, HQ, D);
         f.kv_cache = cache;
         code = attn_group_build_metadata(g, &b, &space, NULL, &error);
         if (code == ATTN_OK) code = attn_layer_update_kv_cache(layer, &u, NULL, &error);
@@ -158,13 +166,14 @@ static int run(attn_context_t *context, const attn_device_t *device, const char 
     }
     if (code != ATTN_OK) diag("%s: %s", backend, error.text);
     fetch(device, output);
+    fetch(device, decoded);
     fetch(device, again);
     fetch(device, measured);
-    for (int i = 0; i < tokens * HQ * D; i++)
-        out[i] = half(output[i]);
+    for (int i = 0; i < OUTPUTS; i++)
+        out[i] = half(i < MIXED * HQ * D ? output[i] : decoded[i - MIXED * HQ * D]);
     attn_layer_scales(layer, NULL, &scales[0], &scales[1]);
     if (is_shared)
-        ok(memcmp(output, again, (size_t)tokens * HQ * D * 2) == 0, "%s: so the layer that reads its cache",
+        ok(memcmp(decoded, again, (size_t)tokens * HQ * D * 2) == 0, "%s: so the layer that reads its cache",
            backend);
     if (o.calculate_kv_scales && o.scales.k != NULL && (measured[0] != scales[0] || measured[1] != scales[1]))
         code = ATTN_E_INTERNAL;
@@ -175,7 +184,7 @@ static int run(attn_context_t *context, const attn_device_t *device, const char 
 }
 
 int main(int argc, char **argv) {
-    static double want[64 * HQ * D], got[64 * HQ * D], plain[64 * HQ * D];
+    static double want[OUTPUTS], got[OUTPUTS], plain[OUTPUTS];
     static const char *const backends[] = {"FLASH_ATTN", "TRITON_ATTN"}, *const latent[] = {"FLASHMLA"},
                              *const sparse[] = {"FLASHMLA_SPARSE"};
     static const family_t plain_layer = {.role = ATTN_ROLE_DECODER, .kv = ATTN_KV_AUTO};
@@ -189,6 +198,11 @@ int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "cuda:0", *named = argc > 2 ? argv[2] : NULL;
     attn_device_t cpu = {.struct_size = sizeof cpu}, device = {.struct_size = sizeof device};
     attn_context_t *context = NULL;
+    enum { PAIRS = 2 };
+    static const char *const pair_names[PAIRS] = {
+        "[select decoder]\ndecode_backend = FLASH_ATTN\nprefill_backend = TRITON_ATTN\n",
+        "[select decoder]\ndecode_backend = TRITON_ATTN\nprefill_backend = FLASH_ATTN\n"};
+    attn_context_t *pairs[PAIRS] = {NULL, NULL};
     float scales[2], wanted[2];
     attn_context_options_t options = {.struct_size = sizeof options};
     if (getenv("ATTN_CONFIG") == NULL) options.config_file = getenv("ATTN_TEST_INI"); /* the suite's own */
@@ -201,6 +215,10 @@ int main(int argc, char **argv) {
         return 0;
     }
     kind = attn_device_kind(device.type);
+    for (int i = 0; i < PAIRS && named == NULL; i++) {
+        options.config_text = pair_names[i];
+        if (attn_context_create(&options, &pairs[i], &error) != ATTN_OK) bail_out("%s", error.text);
+    }
     is_int(run(context, &cpu, "REFERENCE", &plain_layer, plain, wanted), ATTN_OK, "without any of it");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const int is_sparse = cases[i].role == ATTN_ROLE_MLA_SPARSE,
@@ -211,20 +229,25 @@ int main(int argc, char **argv) {
         if (is_sparse && named == NULL) oracle.kv = ATTN_KV_FP8_DS_MLA; /* what FLASHMLA_SPARSE makes of it */
         is_int(run(context, &cpu, "REFERENCE", &oracle, want, wanted), ATTN_OK, "%s: REFERENCE",
                cases[i].name);
-        for (int j = 0; j < 24 * HQ * D; j++)
+        for (int j = 0; j < OUTPUTS; j++)
             moved = fmax(moved, fabs(want[j] - plain[j]));
         if (cases[i].sink != 0) ok(moved > 0.05, "sink tokens move outputs by %.2g", moved);
-        for (int b = 0; b < (is_dense && named == NULL ? 2 : 1); b++) {
+        for (int b = 0; b < (is_dense && named == NULL ? 2 + PAIRS : 1); b++) {
             double worst = 0;
-            is_int(run(context, &device, names[b], &cases[i], got, scales), ATTN_OK, "%s: %s", cases[i].name,
-                   names[b]);
-            for (int j = 0; j < 24 * HQ * D; j++)
+            const int is_pair = b >= 2;
+            is_int(run(is_pair ? pairs[b - 2] : context, &device, is_pair ? NULL : names[b], &cases[i], got,
+                       scales),
+                   ATTN_OK, "%s: %s", cases[i].name, !is_pair ? names[b] : b == 2 ? "decode by FLASH_ATTN"
+                                                                                 : "decode by TRITON_ATTN");
+            for (int j = 0; j < OUTPUTS; j++)
                 worst = fmax(worst, fabs(got[j] - want[j]));
             ok(worst < cases[i].tolerance, "differs by %.2g", worst);
             ok(scales[0] == wanted[0] && scales[1] == wanted[1], "with scales %g and %g", (double)scales[0],
                (double)scales[1]);
         }
     }
+    for (int i = 0; i < PAIRS; i++)
+        attn_context_destroy(pairs[i]);
     attn_context_destroy(context);
     return tap_done();
 }
