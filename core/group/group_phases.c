@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * group_phases.c: one backend for batches that hold prefill and another for decode, over one cache (semantics
- * 5.8). Each is a whole group inside, with its own instance and hooks; the outer one is that of decode, has the
- * layers, and hands each batch and each metadata to the one that it belongs to.
+ * 5.8). Each is a whole group inside, with its own instance and hooks; the outer one is that of decode, has
+ * the layers, and hands each batch and each metadata to the one that it belongs to.
  */
 #include "group/group.h"
 #include "group/ranks.h"
@@ -24,8 +24,9 @@ static const char *phase_name(uint32_t phase) {
 /* "A: reason; B: reason" of a list that serves nobody. */
 static void note_refusals(struct choice *c, const attn_selection_t *base) {
     const attn_selection_t *s = c->record;
-    size_t used = (size_t)snprintf(c->note, sizeof c->note, "%s does %s too, since of the backends named (%s)",
-                                   base->backend->name, phase_name(c->phase), s->source);
+    size_t used =
+        (size_t)snprintf(c->note, sizeof c->note, "%s does %s too, since of the backends named (%s)",
+                         base->backend->name, phase_name(c->phase), s->source);
     for (uint32_t i = 0; i < s->num_candidates && used < sizeof c->note; i++)
         if (s->candidates[i].num_reasons != 0)
             used += (size_t)snprintf(c->note + used, sizeof c->note - used, "%s %.60s does not serve: %.200s",

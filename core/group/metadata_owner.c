@@ -15,7 +15,9 @@
 
 enum { SET_BITS = 8, WAYS = 4 };
 
-struct slot { _Atomic uint64_t kind, batch; };
+struct slot {
+    _Atomic uint64_t kind, batch;
+};
 static struct slot slots[1 << SET_BITS][WAYS];
 static atomic_uint next_way;
 

@@ -158,12 +158,11 @@ static int try_explicit(struct search *in) {
     if (in->rule.is_from_api || !strcmp(fallback, "error")) return fail_explicit(in);
     char reasons[512];
     list_reasons(&record->shown, reasons, sizeof reasons);
-    record->shown.warning =
-        attni_arena_text(&record->arena, "backend %s (%s) cannot be used, so %s (%s) decides: %s",
-                         in->rule.explicit_backend, in->rule.source,
-                         in->phase != 0 && in->rule.count == 0 ? "the choice for all batches"
-                                                               : "the priority list",
-                         in->rule.priority_source, reasons);
+    record->shown.warning = attni_arena_text(
+        &record->arena, "backend %s (%s) cannot be used, so %s (%s) decides: %s", in->rule.explicit_backend,
+        in->rule.source,
+        in->phase != 0 && in->rule.count == 0 ? "the choice for all batches" : "the priority list",
+        in->rule.priority_source, reasons);
     attni_log(&in->context->log, strcmp(fallback, "warn") ? ATTN_LOG_INFO : ATTN_LOG_WARN, "%s",
               record->shown.warning);
     record->shown.source = in->rule.priority_source;
@@ -296,7 +295,8 @@ static int select_for(const attn_context_t *context, const attn_problem_t *probl
     if (code != ATTN_OK) return code;
     attni_mm_encoder_apply(context, &taken);
     struct attni_arena names = {0};
-    struct search in = {.context = context, .problem = &taken, .device = &taken_device, .phase = phase, .error = error};
+    struct search in = {
+        .context = context, .problem = &taken, .device = &taken_device, .phase = phase, .error = error};
     code = attni_select_rule(&context->config, taken.role, phase, &taken_device, backend, &names, &in.rule);
     if (code == ATTN_OK && phase != 0 && in.rule.names == NULL && in.rule.explicit_backend == NULL) {
         attni_arena_free(&names);
@@ -330,8 +330,8 @@ int attn_select_phase(const attn_context_t *context, const attn_problem_t *probl
                       const attn_device_t *device, uint32_t phase, attn_selection_t **selection,
                       attn_error_t *error) {
     if (phase != ATTN_PHASE_DECODE && phase != ATTN_PHASE_PREFILL)
-        return attn_fail(error, ATTN_E_INVALID, "phase", "phase is %u; expected ATTN_PHASE_DECODE or _PREFILL",
-                         (unsigned)phase);
+        return attn_fail(error, ATTN_E_INVALID, "phase",
+                         "phase is %u; expected ATTN_PHASE_DECODE or _PREFILL", (unsigned)phase);
     return select_for(context, problem, device, phase, NULL, selection, error);
 }
 

@@ -415,7 +415,8 @@ int attn_select_phase(const attn_context_t *context, const attn_problem_t *probl
  * context. [any thread] */
 const attn_backend_t *attn_group_phase_backend(const attn_group_t *group, uint32_t phase);
 /* Which phase a batch is of: ATTN_PHASE_DECODE also with ATTN_BATCH_CAPTURE, whatever its lengths, so that a
- * graph's backend is the one whose graph_support the engine asked. 0: NULL or no batch. [any thread] [pure] */
+ * graph's backend is the one whose graph_support the engine asked. 0: NULL, or not a batch. [any thread]
+ * [pure] */
 uint32_t attn_group_phase(const attn_group_t *group, const attn_batch_t *batch);
 
 #ifdef __cplusplus

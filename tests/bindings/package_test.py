@@ -239,6 +239,27 @@ def batches_keep_the_lists_that_they_point_to():
 
 
 @check
+def a_group_of_two_says_who_does_what():
+    with libattn.Context("[select decoder]\nprefill_priority = REFERENCE\n") as context:
+        named = context.select_phase(DECODER, "prefill")
+        assert named is not None and named.backend == "REFERENCE" and named.rule == "priority"
+        assert context.select_phase(DECODER, "decode") is None
+        refused(libattn.InvalidError, "phase", context.select_phase, DECODER, "both")
+        group = context.open_group(DECODER)
+        assert (group.backend.name, group.prefill_backend.name) == ("CPU_ATTN", "REFERENCE")
+        assert group.served_by == "decode CPU_ATTN, prefill REFERENCE" and group.served_by in repr(group)
+        assert group.selection.backend == "CPU_ATTN" and not group.selection.warning
+        layer = group.create_layer("a.0").bind(group.new_cache(8, framework="bytes"))
+        for lengths, name in (([3, 1], "REFERENCE"), ([1, 1], "CPU_ATTN")):
+            batch = group.new_batch(query_lens=lengths, seq_lens=[4, 2], block_table=[[1], [2]])
+            assert group.backend_of(batch).name == name
+            group.build_metadata(batch)
+        alone = context.open_group(DECODER, backend="CPU_ATTN")
+        assert alone.served_by == "CPU_ATTN" and alone.prefill_backend.name == "CPU_ATTN"
+        del layer
+
+
+@check
 def the_log_and_the_configuration_come_through():
     lines = []
     with libattn.Context(

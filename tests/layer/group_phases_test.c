@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two backends in one group: which batch goes where, whose plan an address holds, what is refused and said. */
+/* Two backends in one group: which batch goes where, whose plan an address holds, what is refused. */
 #include "hook_step.h"
 
 #include <math.h>
@@ -111,7 +111,8 @@ static void test_batches(void) {
     char *never = aligned_alloc(64, 4096);
     attn_space_t wild = s.buf.space;
     wild.metadata = never;
-    is_int(attn_layer_forward(s.layer, &s.f, &wild, NULL, &error), ATTN_E_STATE, "metadata that nobody built");
+    is_int(attn_layer_forward(s.layer, &s.f, &wild, NULL, &error), ATTN_E_STATE,
+           "metadata that nobody built");
     has_str(error.text, "FAKE_PLAIN and FAKE_NOOP", "names both");
     free(never);
     is_int(attn_layer_forward(s.layer, &s.f, NULL, NULL, &error), ATTN_OK, "the profiling run");
@@ -179,24 +180,28 @@ static const struct open_case {
 } cases[] = {
     {"", "", "FAKE_PLAIN", "FAKE_PLAIN", "", "no keys"},
     {"decode_backend = FAKE_NOOP", "", "FAKE_NOOP", "FAKE_PLAIN", "", "decode alone named"},
-    {"decode_backend = FAKE_NOOP\nprefill_backend = FAKE_NOOP", "", "FAKE_NOOP", "FAKE_NOOP", "", "one for both"},
+    {"decode_backend = FAKE_NOOP\nprefill_backend = FAKE_NOOP", "", "FAKE_NOOP", "FAKE_NOOP", "",
+     "one for both"},
     {"decode_backend = FAKE_NOOP\nprefill_backend = FAKE_BARE", "", "FAKE_NOOP", "FAKE_BARE", "",
      "neither is the choice for all"},
     {"prefill_backend = auto", "", "FAKE_PLAIN", "FAKE_PLAIN", "", "auto"},
     {"prefill_priority = FAKE_NARROW, FAKE_NOOP", "", "FAKE_PLAIN", "FAKE_NOOP", "", "the first that serves"},
-    {"prefill_priority = FAKE_NARROW", "", "FAKE_PLAIN", "FAKE_PLAIN", "FAKE_NARROW does not serve", "none serves"},
-    {"prefill_backend = FAKE_NARROW", "", NULL, NULL, "FAKE_NARROW was requested", "a named one that does not serve"},
+    {"prefill_priority = FAKE_NARROW", "", "FAKE_PLAIN", "FAKE_PLAIN", "FAKE_NARROW does not serve",
+     "none serves"},
+    {"prefill_backend = FAKE_NARROW", "", NULL, NULL, "FAKE_NARROW was requested",
+     "a named one that does not serve"},
     {"prefill_backend = FAKE_NARROW", "[attn]\nfallback = quiet\n", "FAKE_PLAIN", "FAKE_PLAIN",
      "FAKE_NARROW does not serve", "the same with a fallback"},
     {"decode_backend = NO_SUCH", "", NULL, NULL, "NO_SUCH", "a name that nobody has"},
     {"prefill_backend = FAKE_OTHER_PAGES", "", NULL, NULL, "differ, so they cannot share one", "other pages"},
-    {"prefill_priority = FAKE_OTHER_PAGES", "", "FAKE_PLAIN", "FAKE_PLAIN", "differ, so they cannot share one",
-     "other pages, from a list"},
+    {"prefill_priority = FAKE_OTHER_PAGES", "", "FAKE_PLAIN", "FAKE_PLAIN",
+     "differ, so they cannot share one", "other pages, from a list"},
     {"prefill_backend = FAKE_OTHER_PAGES", "[attn]\nfallback = warn\n", "FAKE_PLAIN", "FAKE_PLAIN",
      "FAKE_PLAIN does decode and prefill: the caches", "other pages, with a fallback"},
     {"decode_priority = FAKE_OTHER_PAGES", "", "FAKE_PLAIN", "FAKE_PLAIN", "cannot share one",
      "other pages of decode: the choice for all does both"},
-    {"prefill_backend = FAKE_INCLUDES", "", NULL, NULL, "only one writes the cache in forward", "writes in forward"},
+    {"prefill_backend = FAKE_INCLUDES", "", NULL, NULL, "only one writes the cache in forward",
+     "writes in forward"},
     {"prefill_backend = FAKE_ORDERED", "", NULL, NULL, "wants batches in an order", "an order of its own"},
     {"decode_backend = FAKE_ORDERED", "", "FAKE_ORDERED", "FAKE_PLAIN", "", "an order that decode has"},
 };
@@ -250,15 +255,17 @@ static void test_over_ranks(void) {
 
 /* Absorbed projections of both lie in the layer's space, one behind the other. */
 static void test_weights(void) {
-    attn_context_t *context = fake_context("[select mla]\nbackend = FAKE_PLAIN\nprefill_backend = FAKE_ORDERED\n"
-                                           "decode_backend = FAKE_ORDERED\n");
+    attn_context_t *context =
+        fake_context("[select mla]\nbackend = FAKE_PLAIN\nprefill_backend = FAKE_ORDERED\n"
+                     "decode_backend = FAKE_ORDERED\n");
     attn_context_destroy(context);
     context = fake_context("[select mla]\nbackend = FAKE_PLAIN\nprefill_backend = FAKE_BARE\n");
     attn_problem_t p = small_problem(ATTN_ROLE_MLA);
     attn_group_t *g = open_group(context, &p, NULL), *alone = open_group(context, &p, "FAKE_PLAIN");
     ATTN_INIT(attn_space_needed_t, both);
     ATTN_INIT(attn_space_needed_t, one);
-    is_int(attn_group_space_needed(g, &both, &error) || attn_group_space_needed(alone, &one, &error), 0, "space");
+    is_int(attn_group_space_needed(g, &both, &error) || attn_group_space_needed(alone, &one, &error), 0,
+           "space");
     ok(both.weight_bytes == 64 + one.weight_bytes && both.alignment == one.alignment &&
            both.metadata_bytes == one.metadata_bytes && both.workspace_bytes == one.workspace_bytes,
        "buffers serve either backend, weights are of both");
@@ -272,7 +279,8 @@ static void test_records(void) {
     attn_problem_t p = small_problem(ATTN_ROLE_DECODER);
     attn_device_t d = cpu();
     attn_selection_t *s = (attn_selection_t *)(void *)&p;
-    is_int(attn_select_phase(context, &p, &d, ATTN_PHASE_DECODE, &s, &error), ATTN_OK, "a phase without keys");
+    is_int(attn_select_phase(context, &p, &d, ATTN_PHASE_DECODE, &s, &error), ATTN_OK,
+           "a phase without keys");
     ok(s == NULL, "has no record");
     is_int(attn_select_phase(context, &p, &d, ATTN_PHASE_PREFILL, &s, &error), ATTN_OK, "one with a list");
     ok(s != NULL && s->num_candidates == 2 && s->candidates[0].num_reasons == 1 && s->candidates[1].is_chosen,

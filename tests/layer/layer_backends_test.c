@@ -83,8 +83,8 @@ static void run_backend(attn_context_t *context, const char *backend) {
     run_family(context, backend, STATIC_SINK, 0, 20, "static sink tokens");
 }
 
-/* Decode by one backend and prefill by the other over one cache, whose rows both write and read alike; with the
- * hooks of each. */
+/* Decode by one backend and prefill by the other over one cache, whose rows both write and read alike; with
+ * the hooks of each. */
 static void run_pair(const char *decode, const char *prefill, const char *more) {
     char text[512], what[128];
     snprintf(text, sizeof text,

@@ -383,7 +383,7 @@ BACKEND(cuda_sink, "FAKE_CUDA_SINK", cuda_sink_capabilities, noop_ops);
 BACKEND(other, "FAKE_OTHER_PAGES", plain_capabilities, other_ops);
 BACKEND(ordered, "FAKE_ORDERED", ordered_capabilities, plain_ops);
 BACKEND(narrow, "FAKE_NARROW", narrow_capabilities, plain_ops);
-static const attn_backend_t *const backends[] = {&plain, &noop,      &bare,  &includes, &cuda,
+static const attn_backend_t *const backends[] = {&plain,     &noop,  &bare,    &includes, &cuda,
                                                  &cuda_sink, &other, &ordered, &narrow};
 
 static const attn_option_spec_t options[] = {

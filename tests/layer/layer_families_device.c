@@ -2,8 +2,8 @@
 /* layer_families_device [DEVICE [BACKEND]]: what the core adds around a backend on a device: static sink
  * tokens, scales of an fp8 cache from the first call or one for each head, layers that read another's cache;
  * dense and latent. On cuda:0 every CUDA backend of the role, on another device the one that is named, is
- * held against REFERENCE on the CPU, which is driven by the same lines; so are groups of two backends, one for
- * decode and one for prefill. */
+ * held against REFERENCE on the CPU, which is driven by the same lines; so are groups of two backends, one
+ * for decode and one for prefill. */
 #include "../tap.h"
 #include "device_blocks.h"
 
@@ -43,9 +43,9 @@ static int pages_agree(attn_group_t *g, const attn_kv_cache_shape_t *shape) {
            attn_kv_spec_page_bytes(&spec, &bytes, &error) == ATTN_OK && bytes == shape->page_bytes;
 }
 
-/* One layer, its prompt and the steps after it: their outputs, tokens x HQ x D; scales: what was
- * measured. backend NULL: the configuration names two. A dense layer over an unquantised cache has a second one behind it, which reads its cache and
- * must give the same. */
+/* One layer, its prompt and the steps after it: their outputs, tokens x HQ x D; scales: what was measured.
+ * backend NULL: the configuration names two. A dense layer over an unquantised cache has a second one behind
+ * it, which reads its cache and must give the same. */
 static int run(attn_context_t *context, const attn_device_t *device, const char *backend,
                const family_t *family, double *out, float scales[2]) {
     const uint32_t kv = family->kv, sink = family->sink;
@@ -237,8 +237,10 @@ int main(int argc, char **argv) {
             const int is_pair = b >= 2;
             is_int(run(is_pair ? pairs[b - 2] : context, &device, is_pair ? NULL : names[b], &cases[i], got,
                        scales),
-                   ATTN_OK, "%s: %s", cases[i].name, !is_pair ? names[b] : b == 2 ? "decode by FLASH_ATTN"
-                                                                                 : "decode by TRITON_ATTN");
+                   ATTN_OK, "%s: %s", cases[i].name,
+                   !is_pair ? names[b]
+                   : b == 2 ? "decode by FLASH_ATTN"
+                            : "decode by TRITON_ATTN");
             for (int j = 0; j < OUTPUTS; j++)
                 worst = fmax(worst, fabs(got[j] - want[j]));
             ok(worst < cases[i].tolerance, "differs by %.2g", worst);

@@ -181,9 +181,10 @@ static void run_two(const char *dir, const char *path, const char *decode, const
     char command[2048], pair[256], what[128];
     const char *const before = ini;
     snprintf(pair, sizeof pair, "%s/two.ini", dir);
-    snprintf(command, sizeof command,
-             "umask 077; (cat '%s'; printf '[select mla]\\ndecode_backend = %s\\nprefill_backend = %s\\n') >'%s'",
-             before, decode, prefill, pair);
+    snprintf(
+        command, sizeof command,
+        "umask 077; (cat '%s'; printf '[select mla]\\ndecode_backend = %s\\nprefill_backend = %s\\n') >'%s'",
+        before, decode, prefill, pair);
     ok(system(command) == 0, "a configuration of two backends");
     ini = pair;
     snprintf(what, sizeof what, "decode %s, prefill %s", decode, prefill);

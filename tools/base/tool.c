@@ -95,8 +95,7 @@ int tool_context_open(const tool_common_t *common, uint32_t flags, attn_context_
     char text[4096] = "";
     for (size_t i = 0; i < common->settings.count; i++)
         if (append_setting(text, sizeof text, common->settings.items[i]) != 0) return TOOL_USAGE;
-    if (common->ini != NULL)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s", common->ini);
+    if (common->ini != NULL) snprintf(text + strlen(text), sizeof text - strlen(text), "%s", common->ini);
     char *plugin_dir = NULL;
     if (common->plugin_dir != NULL) {
         plugin_dir = realpath(common->plugin_dir, NULL);

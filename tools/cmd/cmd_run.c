@@ -84,8 +84,8 @@ static json_t *line_json(const run_line_t *line) {
     return json_pack("{s:I, s:s, s:o, s:o, s:s, s:i, s:I, s:f, s:f, s:f, s:b, s:o, s:o}", "layer",
                      (json_int_t)line->input.number, "name", line->input.name, "problem",
                      describe_problem_json(&r->problem), "selection", describe_selection_json(r->selection),
-                     "backends", r->backend, "steps", r->steps, "page_bytes", (json_int_t)r->page_bytes, "seconds_plan",
-                     r->seconds_plan, "seconds_update", r->seconds_update, "seconds_forward",
+                     "backends", r->backend, "steps", r->steps, "page_bytes", (json_int_t)r->page_bytes,
+                     "seconds_plan", r->seconds_plan, "seconds_update", r->seconds_update, "seconds_forward",
                      r->seconds_forward, "compared_with_reference", line->has_reference && !line->is_itself,
                      "error_to_reference", difference_json(line->has_reference, &line->to_reference),
                      "error_to_model", difference_json(line->has_model, &line->to_model));
@@ -158,9 +158,8 @@ static int write_output(const char *path, const run_line_t *lines, int count) {
         t->bytes = data != NULL ? n * attn_dtype_size(p->dtype) : 0;
         if (data == NULL) status = TOOL_SETUP;
     }
-    st_pair_t metadata[] = {{"format", "attn-outputs"},
-                            {"backend", lines[0].result.backend},
-                            {"libattn", attn_version()}};
+    st_pair_t metadata[] = {
+        {"format", "attn-outputs"}, {"backend", lines[0].result.backend}, {"libattn", attn_version()}};
     if (tensors == NULL || names == NULL || status != TOOL_OK) {
         tool_error("out of memory for the output file");
         status = TOOL_SETUP;

@@ -43,8 +43,8 @@ struct phases {
     char note[640];     /* why one does both, or why no group opens */
 };
 
-static void ask_phases(attn_context_t *context, const attn_problem_t *problem,
-                       const attn_device_t *device, struct phases *out) {
+static void ask_phases(attn_context_t *context, const attn_problem_t *problem, const attn_device_t *device,
+                       struct phases *out) {
     static const uint32_t phases[2] = {ATTN_PHASE_DECODE, ATTN_PHASE_PREFILL};
     attn_group_t *group = NULL;
     attn_selection_t *record = NULL;
@@ -79,7 +79,8 @@ static void free_phases(struct phases *phases) {
 static void print_phases(const struct phases *phases) {
     for (int i = 0; i < 2; i++) {
         if (phases->named[i] == NULL) continue;
-        printf("    %s\n", i == 0 ? "for batches of decode alone, and captured ones" : "for batches with prefill");
+        printf("    %s\n",
+               i == 0 ? "for batches of decode alone, and captured ones" : "for batches with prefill");
         print_candidates(phases->named[i]);
     }
     if (!phases->is_named) return;
@@ -125,11 +126,10 @@ static json_t *kind_json(const tool_kind_t *kind, const attn_selection_t *s, con
     json_t *numbers = json_array();
     for (uint32_t i = 0; i < kind->is.num_layers; i++)
         json_array_append_new(numbers, json_integer(kind->is.layers[i]));
-    json_t *out =
-        json_pack("{s:s, s:s, s:o, s:i, s:o, s:o, s:o}", "kind", kind->is.name, "layers", kind->is.layers_text,
-                  "layer_numbers", numbers, "num_layers", (int)kind->is.num_layers, "problem",
-                  describe_problem_json(&kind->problem), "selection", describe_selection_json(s), "phases",
-                  phases_json(phases));
+    json_t *out = json_pack("{s:s, s:s, s:o, s:i, s:o, s:o, s:o}", "kind", kind->is.name, "layers",
+                            kind->is.layers_text, "layer_numbers", numbers, "num_layers",
+                            (int)kind->is.num_layers, "problem", describe_problem_json(&kind->problem),
+                            "selection", describe_selection_json(s), "phases", phases_json(phases));
     if (kind->is.unserved[0] != '\0')
         json_object_set_new(out, "error", json_string(kind->is.unserved));
     else if (s == NULL)

@@ -57,7 +57,7 @@ typedef struct tune {
     } left_out[TUNE_MAX_CANDIDATES]; /* values of options that are not of this machine or build */
     int num_left_out;
     const tool_common_t *common;
-    json_t *state;          /* rows by their text; NULL: none is kept */
+    json_t *state; /* rows by their text; NULL: none is kept */
     const char *state_path;
 } tune_t;
 

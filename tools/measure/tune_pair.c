@@ -67,9 +67,8 @@ static void find_pair(const tune_t *t, uint32_t role, tune_pair_t *pair) {
     pair->decode = decode;
     pair->prefill = prefill;
     pair->alone = order[0];
-    const double of_two =
-        exp(t->decode_share * log(tune_score(t, role, TUNE_ALL_KINDS, decode, 1)) +
-            (1 - t->decode_share) * log(tune_score(t, role, TUNE_ALL_KINDS, prefill, 0)));
+    const double of_two = exp(t->decode_share * log(tune_score(t, role, TUNE_ALL_KINDS, decode, 1)) +
+                              (1 - t->decode_share) * log(tune_score(t, role, TUNE_ALL_KINDS, prefill, 0)));
     pair->time_ratio = of_two / tune_score(t, role, TUNE_ALL_KINDS, pair->alone, -1);
     pair->is_one_cache = decode == prefill || share_caches(t, role, pair);
     pair->is_written = decode != prefill && pair->is_one_cache && pair->time_ratio <= TUNE_WORTH;
@@ -89,9 +88,9 @@ static void say(const tune_t *t, const tune_pair_t *pair, char *text, size_t siz
     else
         snprintf(text, size, "decode by %s and prefill by %s take %.2f of the time of %s alone%s%s", decode,
                  prefill, pair->time_ratio, alone,
-                 pair->is_written      ? ", over one cache"
-                 : pair->is_one_cache  ? ", too little to tell from noise"
-                                       : "; but ",
+                 pair->is_written     ? ", over one cache"
+                 : pair->is_one_cache ? ", too little to tell from noise"
+                                      : "; but ",
                  pair->is_one_cache ? "" : pair->why);
 }
 

@@ -249,8 +249,8 @@ json_t *tune_conclusions_json(const tune_t *t) {
                                             "written", is_best_setting(t, c)));
     json_t *left_out = json_array();
     for (int i = 0; i < t->num_left_out; i++)
-        json_array_append_new(left_out, json_pack("{s:s, s:s}", "setting", t->left_out[i].setting, "why",
-                                                  t->left_out[i].why));
+        json_array_append_new(
+            left_out, json_pack("{s:s, s:s}", "setting", t->left_out[i].setting, "why", t->left_out[i].why));
     return json_pack("{s:o, s:o, s:o, s:o}", "select", select, "phases", phases, "options", options,
                      "left_out", left_out);
 }

@@ -280,6 +280,22 @@ class Context:
             error.check(code)
         return Selection.take(record.value or 0)
 
+    def select_phase(
+        self, problem: ProblemLike, phase: str, device: DeviceLike = "cpu"
+    ) -> Optional[Selection]:
+        """Who is named for the phase "decode" or "prefill" by the configuration (prefill_backend and so on);
+        None: nobody is, `select` decides. Whether both can share a cache is known when a group is open."""
+        numbers = {"decode": _abi.ATTN_PHASE_DECODE, "prefill": _abi.ATTN_PHASE_PREFILL}
+        p, d, error = Problem.of(problem), Device.of(device), ErrorBuffer()
+        record = ctypes.c_void_p()
+        code = library.attn_select_phase(
+            self.handle, p.address, d.address, numbers.get(phase, 0), ctypes.addressof(record), error.at
+        )
+        if not record.value:
+            error.check(code)
+            return None
+        return Selection.take(record.value)
+
     def open_group(
         self,
         problem: Optional[ProblemLike] = None,

@@ -151,6 +151,10 @@ class Group:
         self._finalizer = weakref.finalize(self, _close, handle, self._layers, context._groups)
         self._finalizer.atexit = False  # the context's does it
         self.backend: Backend = Backend(library.attn_group_backend(handle), context)
+        # of batches that hold prefill: another one where the configuration names two over one cache
+        self.prefill_backend: Backend = Backend(
+            library.attn_group_phase_backend(handle, _abi.ATTN_PHASE_PREFILL), context
+        )
         self.problem = Problem.from_struct(library.attn_group_problem(handle))
         self.block_size: int = self.problem.block_size or 0
         self.space_needed = _abi.attn_space_needed_t()
@@ -183,7 +187,19 @@ class Group:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Group {self.backend.name}: {self.problem}>"
+        return f"<Group {self.served_by}: {self.problem}>"
+
+    @property
+    def served_by(self) -> str:
+        """The name of the backend; of two, "decode TRITON_ATTN, prefill FLASH_ATTN"."""
+        decode, prefill = self.backend.name, self.prefill_backend.name
+        return decode if decode == prefill else f"decode {decode}, prefill {prefill}"
+
+    def backend_of(self, batch: Batch) -> Backend:
+        """The backend that computes a batch: `backend` for decode and what is built for capture, else
+        `prefill_backend`."""
+        phase = library.attn_group_phase(self.handle, batch.address)
+        return self.prefill_backend if phase == _abi.ATTN_PHASE_PREFILL else self.backend
 
     def kv_cache_shape(self, num_blocks: int = 0) -> CacheShape:
         """The cache of one layer with num_blocks pages (0: as the problem says); .shape is () for roles

@@ -131,5 +131,5 @@ def open_group(problem: libattn.Problem, device: torch.device) -> libattn.Group:
             f"libattn serves no such layer: {problem}: "
             f"{' | '.join(said) or 'no backend is in the priority list'}"
         ) from None
-    logger.info("libattn: %s serves %s", group.backend.name, problem)
+    logger.info("libattn: %s serves %s", group.served_by, problem)
     return group

@@ -83,7 +83,7 @@ class Builder(AttentionMetadataBuilder[Metadata]):
             group = self._group(self._problem(layer))
             layer.impl.create(group, layer)
         for problem, group in self.groups.items():
-            logger.info_once("libattn: %s serves %s", group.backend.name, problem)
+            logger.info_once("libattn: %s serves %s", group.served_by, problem)
 
     def _problem(self, layer: Any) -> libattn.Problem:
         config, spec = self.vllm_config, self.kv_cache_spec

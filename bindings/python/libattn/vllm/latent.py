@@ -135,7 +135,7 @@ class LatentBuilder(MLACommonMetadataBuilder[Any]):
             if layers[name].impl.layer is not None:
                 layers[name].impl.layer.close()
             layers[name].impl.layer = self.group.create_layer(name)
-        logger.info_once("libattn: %s serves %s", self.group.backend.name, problem)
+        logger.info_once("libattn: %s serves %s", self.group.served_by, problem)
 
     def build_for_cudagraph_capture(self, common_attn_metadata: Any) -> Any:
         if self.is_recorded:
