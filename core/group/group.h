@@ -46,6 +46,7 @@ struct attn_group {
     uint16_t kind;               /* attni_metadata_kind */
     atomic_uint num_layers;
     const char *calling; /* name of the layer whose operation is under way, for hooks */
+    int is_plain;        /* one backend and one rank: forward goes straight to the stage */
     int32_t decode_len;  /* the longest query of a decode */
     /* The same problem on the backend of batches that hold prefill, a whole group but for layers, which this
      * one has; NULL: this one serves every batch. `needed` is then of both. */
@@ -77,6 +78,11 @@ int attni_group_open_phases(attn_context_t *context, const attn_problem_t *probl
                             attn_error_t *error);
 /* The phase of a checked batch. */
 uint32_t attni_phase_of(const attn_group_t *group, const attn_batch_t *batch);
+/* Notes which of two backends has built `metadata`, that of `group`. [any thread] */
+void attni_phase_note(const attn_group_t *group, const void *metadata);
+/* Of a group of two the one that built it last; NULL with ATTN_E_STATE if neither did, or if that is no longer
+ * known. [any thread] */
+attn_group_t *attni_phase_owner(attn_group_t *group, const void *metadata, attn_error_t *error);
 
 /* The backend opened for the inner problem, on the group's device or one that stands for a part of it. */
 int attni_group_open_instance(attn_group_t *group, const attn_device_t *device, attn_instance_t **instance,

@@ -74,9 +74,10 @@ static int read_batch(attn_group_t **group, const attn_batch_t *batch, const att
 }
 
 /* Layers ask the group that they were made in. */
-static void note_built(attn_group_t *asked, attn_group_t *g, const attn_batch_t *b) {
+static void note_built(attn_group_t *asked, attn_group_t *g, const attn_batch_t *b, const void *metadata) {
     asked->built_tokens = g->built_tokens = b->num_actual_tokens;
     asked->built_flags = g->built_flags = b->flags;
+    if (asked->prefill != NULL) attni_phase_note(g, metadata);
 }
 
 int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space,
@@ -88,7 +89,7 @@ int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, co
     int code = read_batch(&group, batch, space, stream, &b, &s, &seen, error);
     if (code != ATTN_OK) return code;
     code = plan(group, group->stage.ops.build_metadata, &b, &s, stream, error);
-    if (code == ATTN_OK) note_built(asked, group, &b);
+    if (code == ATTN_OK) note_built(asked, group, &b, s.metadata);
     if (code == ATTN_OK) attni_metadata_note(group, s.metadata, seen);
     return code;
 }
@@ -109,7 +110,7 @@ int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch
      * same metadata. */
     const int is_short = ops->update_block_table != NULL && is_known;
     code = plan(group, is_short ? ops->update_block_table : ops->build_metadata, &b, &s, stream, error);
-    if (code == ATTN_OK && !is_short) note_built(asked, group, &b);
+    if (code == ATTN_OK && !is_short) note_built(asked, group, &b, s.metadata);
     if (code == ATTN_OK) attni_metadata_note(group, s.metadata, seen);
     return code;
 }

@@ -192,6 +192,7 @@ int attni_group_open_one(attn_context_t *context, const attn_problem_t *problem,
         return code;
     }
     g->kind = attni_metadata_kind(g);
+    g->is_plain = g->ranks == NULL;
     const uint32_t threshold = g->backend->capabilities.reorder_threshold;
     g->decode_len = threshold > 1 ? (int32_t)threshold : 1;
     *group = g;

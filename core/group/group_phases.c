@@ -97,6 +97,7 @@ static void join(attn_group_t *g, attn_group_t *h) {
     g->needed = h->needed = both;
     if (h->kind == g->kind) h->kind ^= 1; /* by chance, once in 2^16 */
     g->prefill = h;
+    g->is_plain = 0;
     attni_log(&g->context->log, ATTN_LOG_INFO,
               "group: decode by %s, prefill by %s, over one cache (layout %u, %016llx)",
               g->backend->shown.name, h->backend->shown.name, (unsigned)g->shape.layout_id,
@@ -182,6 +183,51 @@ end:
     attn_selection_free(decode.record);
     attn_selection_free(prefill.record);
     return code;
+}
+
+/*
+ * Whose plan an address holds, of groups of two alone: forward must know, while the slots of metadata_owner.h
+ * may forget. A word holds the address with 16 bits of the kind, as there; a set is one cache line, so that an
+ * address is lost only when more than WAYS of its set have been built since.
+ */
+enum { SET_BITS = 8, WAYS = 8 };
+static _Atomic uint64_t owners[1 << SET_BITS][WAYS];
+static atomic_uint next_way;
+
+static _Atomic uint64_t *set_of(const void *metadata) {
+    return owners[(uint64_t)(uintptr_t)metadata * UINT64_C(0x9e3779b97f4a7c15) >> (64 - SET_BITS)];
+}
+
+void attni_phase_note(const attn_group_t *g, const void *metadata) {
+    const uint64_t address = (uint64_t)(uintptr_t)metadata, word = address << 16 | g->kind;
+    _Atomic uint64_t *const set = set_of(metadata);
+    if (address >> 48 != 0) return;
+    for (int i = 0; i < WAYS; i++)
+        if (atomic_load(&set[i]) >> 16 == address) {
+            atomic_store(&set[i], word);
+            return;
+        }
+    for (int i = 0; i < WAYS; i++) {
+        uint64_t none = 0;
+        if (atomic_compare_exchange_strong(&set[i], &none, word)) return;
+    }
+    atomic_store(&set[atomic_fetch_add(&next_way, 1) % WAYS], word);
+}
+
+attn_group_t *attni_phase_owner(attn_group_t *g, const void *metadata, attn_error_t *error) {
+    const uint64_t address = (uint64_t)(uintptr_t)metadata;
+    const _Atomic uint64_t *const set = set_of(metadata);
+    for (int i = 0; i < WAYS; i++) {
+        const uint64_t word = atomic_load(&set[i]);
+        if (word == 0 || word >> 16 != address) continue;
+        if ((word & 0xffff) == g->kind) return g;
+        if ((word & 0xffff) == g->prefill->kind) return g->prefill;
+    }
+    attn_fail(error, ATTN_E_STATE, "metadata",
+              "space.metadata was not built last by a group of these two backends, %s and %s, with this "
+              "problem and these options, or too long ago; build it with attn_group_build_metadata",
+              g->backend->shown.name, g->prefill->backend->shown.name);
+    return NULL;
 }
 
 uint32_t attni_phase_of(const attn_group_t *g, const attn_batch_t *b) {

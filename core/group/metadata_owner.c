@@ -2,61 +2,35 @@
 /*
  * One table for the process, since groups of any context may build into the same memory. A slot is two atomic
  * words: whose kind built an address last, and on which batch. Each word holds the address beside what it
- * says (48 bits of it with 16 of the kind, 32 bits of its hash with 32 of the batch), so a call reads a few
- * words of one cache line, takes no lock, and cannot mix two buffers up. Kinds or batches are equal by chance
- * once in 2^16 or 2^32, and addresses of one set displace each other when there are more than WAYS: for a
- * group of one backend that only means that a mistake passes, not that a good call fails. A group of two
- * knows by this table alone whose plan an address holds, and refuses one that has been displaced.
+ * says (48 bits of it with 16 of the kind, 32 bits of its hash with 32 of the batch), so a call reads one
+ * word, takes no lock, and cannot mix two buffers up. Addresses of the same slot displace each other, and
+ * kinds or batches are equal by chance once in 2^16 or 2^32: all that only means that a mistake passes, not
+ * that a good call fails.
  */
 #include "group/metadata_owner.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-enum { SET_BITS = 8, WAYS = 4 };
+enum { SLOT_BITS = 10 };
 
-struct slot {
-    _Atomic uint64_t kind, batch;
-};
-static struct slot slots[1 << SET_BITS][WAYS];
-static atomic_uint next_way;
+static struct slot { _Atomic uint64_t kind, batch; } slots[1 << SLOT_BITS];
 
-/* Knuth's multiplicative hash: the first bits choose the set, the next 32 tell its addresses apart. */
+/* Knuth's multiplicative hash: the first bits choose the slot, the next 32 tell its addresses apart. */
 static uint64_t hash_of(const void *metadata) {
     return (uint64_t)(uintptr_t)metadata * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-static struct slot *set_of(const void *metadata) {
-    return slots[hash_of(metadata) >> (64 - SET_BITS)];
-}
-
-static int is_noted(const struct slot *slot, const void *metadata) {
-    return atomic_load_explicit(&slot->kind, memory_order_relaxed) >> 16 == (uint64_t)(uintptr_t)metadata;
-}
-
-/* The slot that knows an address, or NULL, also for addresses that do not fit. */
+/* The slot of an address, or NULL for addresses that do not fit. */
 static struct slot *slot_of(const void *metadata) {
     uint64_t address = (uint64_t)(uintptr_t)metadata;
     if (address == 0 || address >> 48 != 0) return NULL;
-    struct slot *set = set_of(metadata);
-    for (int i = 0; i < WAYS; i++)
-        if (is_noted(&set[i], metadata)) return &set[i];
-    return NULL;
-}
-
-/* The slot to note an address in: its own, a free one, or one in turn. */
-static struct slot *slot_for(const void *metadata, uint64_t word) {
-    struct slot *own = slot_of(metadata), *set = set_of(metadata);
-    for (int i = 0; i < WAYS && own == NULL; i++) {
-        uint64_t none = 0;
-        if (atomic_compare_exchange_strong(&set[i].kind, &none, word)) own = &set[i];
-    }
-    return own != NULL ? own : &set[atomic_fetch_add(&next_way, 1) % WAYS];
+    return &slots[hash_of(metadata) >> (64 - SLOT_BITS)];
 }
 
 /* The upper half of the word that says the batch of an address. */
 static uint64_t batch_tag(const void *metadata) {
-    return hash_of(metadata) << SET_BITS >> 32;
+    return hash_of(metadata) << SLOT_BITS >> 32;
 }
 
 uint16_t attni_metadata_kind(const attn_group_t *g) {
@@ -106,10 +80,9 @@ int attni_metadata_begins(const void *metadata) {
 }
 
 void attni_metadata_note(const attn_group_t *g, const void *metadata, uint32_t batch) {
-    const uint64_t address = (uint64_t)(uintptr_t)metadata, word = address << 16 | g->kind;
-    if (address == 0 || address >> 48 != 0 || g->needed.metadata_bytes == 0) return;
-    struct slot *slot = slot_for(metadata, word);
-    atomic_store_explicit(&slot->kind, word, memory_order_relaxed);
+    struct slot *slot = slot_of(metadata);
+    if (slot == NULL || g->needed.metadata_bytes == 0) return;
+    atomic_store_explicit(&slot->kind, (uint64_t)(uintptr_t)metadata << 16 | g->kind, memory_order_relaxed);
     atomic_store_explicit(&slot->batch, batch_tag(metadata) << 32 | batch, memory_order_relaxed);
 }
 
@@ -122,20 +95,6 @@ int attni_metadata_check(const attn_group_t *g, const void *metadata, attn_error
         error, ATTN_E_STATE, "metadata",
         "space.metadata was last built by a group with another problem or other options; give this "
         "layer's group a space of its own, and build it with attn_group_build_metadata of that group");
-}
-
-attn_group_t *attni_metadata_owner(attn_group_t *g, const void *metadata, attn_error_t *error) {
-    struct slot *slot = slot_of(metadata);
-    const uint64_t noted = slot != NULL ? atomic_load_explicit(&slot->kind, memory_order_relaxed) : 0;
-    if (noted >> 16 == (uint64_t)(uintptr_t)metadata && metadata != NULL) {
-        if ((noted & 0xffff) == g->kind) return g;
-        if ((noted & 0xffff) == g->prefill->kind) return g->prefill;
-    }
-    attn_fail(error, ATTN_E_STATE, "metadata",
-              "space.metadata was not built last by a group of these two backends, %s and %s, with this "
-              "problem and these options, or too long ago; build it with attn_group_build_metadata",
-              g->backend->shown.name, g->prefill->backend->shown.name);
-    return NULL;
 }
 
 int attni_metadata_check_batch(const attn_group_t *g, const void *metadata, uint32_t batch, int *is_known,

@@ -20,9 +20,6 @@ int attni_metadata_begins(const void *metadata);
 void attni_metadata_note(const attn_group_t *g, const void *metadata, uint32_t batch);
 /* ATTN_E_STATE if a group of another kind built it last. What is no longer known passes. [any thread] */
 int attni_metadata_check(const attn_group_t *g, const void *metadata, attn_error_t *error);
-/* Of a group of two backends: the one that built it last; NULL with ATTN_E_STATE if neither did, or if that
- * is no longer known. [any thread] */
-attn_group_t *attni_metadata_owner(attn_group_t *g, const void *metadata, attn_error_t *error);
 /* ATTN_E_STATE if this kind built it last for another batch. *is_known: it was for this one, so that its
  * tables can be replaced. [any thread] */
 int attni_metadata_check_batch(const attn_group_t *g, const void *metadata, uint32_t batch, int *is_known,

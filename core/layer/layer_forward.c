@@ -224,8 +224,7 @@ static int prepare_call(attn_layer_t *layer, const attn_group_t *g, attn_forward
     int code = attni_layer_check_forward(layer, a, s == NULL, error);
     if (code == ATTN_OK) code = check_forward_place(g, a, error);
     if (code == ATTN_OK && s != NULL) code = attni_space_check(g, s, error);
-    if (code == ATTN_OK && s != NULL && g->prefill == NULL)
-        code = attni_metadata_check(g, s->metadata, error);
+    if (code == ATTN_OK && s != NULL) code = attni_metadata_check(g, s->metadata, error);
     if (code == ATTN_OK && s != NULL) code = check_weights(layer, a, error);
     if (code != ATTN_OK) return code;
     if (s != NULL && (layer->measure_q || layer->measure_kv))
@@ -235,17 +234,23 @@ static int prepare_call(attn_layer_t *layer, const attn_group_t *g, attn_forward
     return s != NULL ? attni_layer_check_scales(layer, &a->scales, error) : ATTN_OK;
 }
 
-/* Of two backends the one that planned the metadata, with its part of the prepared weights. */
-static int pick_backend(attn_group_t **group, attn_forward_t *a, const attn_space_t *s, attn_error_t *error) {
-    attn_group_t *const outer = *group, *const owner = attni_metadata_owner(outer, s->metadata, error);
-    if (owner == NULL) return ATTN_E_STATE;
-    if (owner != outer && a->weight_space != NULL) {
-        a->weight_space = (char *)a->weight_space + outer->prefill_weights_at;
+/* By the one of two backends that planned the metadata, with its part of the prepared weights. */
+static int forward_of_two(attn_layer_t *layer, attn_forward_t *a, const attn_space_t *s, void *stream,
+                          attn_error_t *error) {
+    attn_group_t *const outer = layer->group;
+    int code = attni_space_check(outer, s, error);
+    if (code != ATTN_OK) return code;
+    attn_group_t *const g = attni_phase_owner(outer, s->metadata, error);
+    if (g == NULL) return ATTN_E_STATE;
+    g->calling = layer->name;
+    code = prepare_call(layer, g, a, s, stream, error);
+    if (code != ATTN_OK) return code;
+    if (g != outer && a->weight_space != NULL) {
+        a->weight_space = (const char *)a->weight_space + outer->prefill_weights_at;
         a->weight_space_bytes -= outer->prefill_weights_at;
     }
-    owner->calling = outer->calling;
-    *group = owner;
-    return ATTN_OK;
+    if (g->wrap.sink_len != 0) code = write_sinks(layer, g, a, s, stream, error);
+    return code != ATTN_OK ? code : g->stage.ops.forward(g->stage.instance, a, s, stream, error);
 }
 
 int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const attn_space_t *space,
@@ -259,15 +264,15 @@ int attn_layer_forward(attn_layer_t *layer, const attn_forward_t *args, const at
     if (code != ATTN_OK) return code;
     attn_group_t *g = layer->group;
     g->calling = layer->name;
-    if (g->ranks != NULL && space != NULL) { /* the others learn of an error here */
+    if (!g->is_plain && space != NULL) {
+        if (g->prefill != NULL) return forward_of_two(layer, &a, &s, stream, error);
+        /* the other ranks learn of an error here */
         attn_error_t own = {.struct_size = sizeof own};
         if (error == NULL) error = &own;
         code = prepare_call(layer, g, &a, &s, stream, error);
         return attni_ranks_forward(layer, &a, &s, code, stream, error);
     }
-    const int is_of_two = g->prefill != NULL && space != NULL;
     code = prepare_call(layer, g, &a, space != NULL ? &s : NULL, stream, error);
-    if (code == ATTN_OK && is_of_two) code = pick_backend(&g, &a, &s, error);
     if (code != ATTN_OK) return code;
     if (space != NULL && g->wrap.sink_len != 0) code = write_sinks(layer, g, &a, &s, stream, error);
     if (code != ATTN_OK) return code;
