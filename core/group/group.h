@@ -80,8 +80,8 @@ int attni_group_open_phases(attn_context_t *context, const attn_problem_t *probl
 uint32_t attni_phase_of(const attn_group_t *group, const attn_batch_t *batch);
 /* Notes which of two backends has built `metadata`, that of `group`. [any thread] */
 void attni_phase_note(const attn_group_t *group, const void *metadata);
-/* Of a group of two the one that built it last; NULL with ATTN_E_STATE if neither did, or if that is no longer
- * known. [any thread] */
+/* Of a group of two the one that built it last; NULL with ATTN_E_STATE if neither did, or if that is no
+ * longer known. [any thread] */
 attn_group_t *attni_phase_owner(attn_group_t *group, const void *metadata, attn_error_t *error);
 
 /* The backend opened for the inner problem, on the group's device or one that stands for a part of it. */

@@ -187,8 +187,8 @@ end:
 
 /*
  * Whose plan an address holds, of groups of two alone: forward must know, while the slots of metadata_owner.h
- * may forget. A word holds the address with 16 bits of the kind, as there; a set is one cache line, so that an
- * address is lost only when more than WAYS of its set have been built since.
+ * may forget. A word holds the address with 16 bits of the kind, as there; a set is one cache line, so that
+ * an address is lost only when more than WAYS of its set have been built since.
  */
 enum { SET_BITS = 8, WAYS = 8 };
 static _Atomic uint64_t owners[1 << SET_BITS][WAYS];

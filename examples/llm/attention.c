@@ -10,6 +10,7 @@
 #include <attn/draft/attn_device.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "llm.h"
 
@@ -42,6 +43,7 @@ struct attention {
     const limits_t *limits;
     group_t groups[MAX_GROUPS];
     uint32_t num_groups;
+    char backends[128]; /* of the first group, which may have one for decode and one for prefill */
     layer_t *layers;
     int64_t *slots;
     int num_tokens;
@@ -158,6 +160,10 @@ attention_t *attention_open(const char *folder, const config_t *config, const li
     if (a->device.id < 0 || a->kind == NULL) die("device %s is not present", device);
     a->layers = room((uint64_t)config->layers * sizeof *a->layers);
     open_layers(a, folder, backend);
+    const char *decode = attn_group_phase_backend(a->groups[0].group, ATTN_PHASE_DECODE)->name,
+               *prefill = attn_group_phase_backend(a->groups[0].group, ATTN_PHASE_PREFILL)->name;
+    snprintf(a->backends, sizeof a->backends, strcmp(decode, prefill) == 0 ? "%s" : "%s, prefill %s", decode,
+             prefill);
     const uint64_t tokens = (uint64_t)limits->max_tokens, reqs = (uint64_t)limits->max_reqs;
     const uint64_t row = (uint64_t)config->head_size * sizeof(float);
     a->slots = room(tokens * sizeof *a->slots);
@@ -173,7 +179,7 @@ attention_t *attention_open(const char *folder, const config_t *config, const li
 }
 
 const char *attention_backend(const attention_t *a) {
-    return attn_group_backend(a->groups[0].group)->name;
+    return a->backends;
 }
 
 void attention_begin(attention_t *a, const step_t *s) {

@@ -34,6 +34,17 @@ ok "one after the other: more is shared" expr "$summary" : '.* 1[0-9][0-9] share
 serves "the reference" --backend REFERENCE --quiet
 ok "the reference did it" expr "$summary" : 'REFERENCE'
 
+(umask 022 && { cat "$ATTN_TEST_INI" && printf '[select decoder]\nbackend = REFERENCE\ndecode_backend = CPU_ATTN\n'; } \
+    >"$tap_scratch/two.ini")
+if [ -f "$ATTN_TEST_PLUGIN_DIR/cpu.so" ]; then
+    ATTN_CONFIG=$tap_scratch/two.ini
+    serves "two backends, decode apart" --pages 14 --tokens 7 --quiet
+    ok "both did it" expr "$summary" : 'CPU_ATTN, prefill REFERENCE'
+    ATTN_CONFIG=$ATTN_TEST_INI
+else
+    skip "two backends, decode apart" "the cpu plugin is not built"
+fi
+
 # refused NAME TEXT ARGUMENTS..: ends with status 1 and says TEXT.
 refused() {
     name=$1 text=$2

@@ -33,6 +33,19 @@ else
     skip "another backend near the recorded output" "the cpu plugin is not built"
 fi
 
+# Two backends over one cache: each call says whose it is, and is replayed by that one.
+if [ -f "$ATTN_TEST_PLUGIN_DIR/cpu.so" ]; then
+    (umask 022 && { cat "$ATTN_TEST_INI" && printf '[select decoder]\nprefill_priority = REFERENCE\n'; } >"$tap_scratch/two.ini")
+    ok "two backends: recorded" sh -c "ATTN_CONFIG='$tap_scratch/two.ini' '$attn' record --tensors --calls 20 --output '$file' -- \
+        '$attn' run '$decoder' --device cpu --decode 4 >/dev/null 2>&1"
+    json "a chunk of the prompt is prefill's" calls.0.recorded_backend REFERENCE run --replay "$file"
+    json "a step of decode the other's" calls.5.recorded_backend CPU_ATTN run --replay "$file"
+    json "and is replayed by it" calls.5.to_recorded.max_abs 0.0 run --replay "$file"
+    rm -f "$file"
+else
+    skip "two backends: recorded" "the cpu plugin is not built"
+fi
+
 # One call of the reference, for the JSON and for damage.
 "$attn" record --tensors --output "$file" -- "$attn" run "$decoder" --device cpu --backend REFERENCE >/dev/null 2>&1
 json "the reference equals its recording" calls.0.to_recorded.max_abs 0.0 run --replay "$file"
