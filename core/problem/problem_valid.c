@@ -109,24 +109,16 @@ static int check_masks(const attn_problem_t *p, attn_error_t *error) {
     return ATTN_OK;
 }
 
-/* Quantised outputs have one kind of scales, and a type that goes with it (semantics 7.7). */
+/* Quantised outputs (semantics 7.7), by the table that backends have. */
 static int check_output(const attn_problem_t *p, attn_error_t *error) {
-    const uint64_t f = p->features;
-    const int is_fp4 = (f & ATTN_F_OUT_NVFP4) != 0;
-    REFUSE_IF(is_fp4 && (f & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP)), "features",
-              "feature out_nvfp4 with one of fp8 outputs; a value has 4 or 8 bits: give one of the two");
-    REFUSE_IF(is_fp4 && p->out_dtype != ATTN_DTYPE_UINT8, "out_dtype",
-              "out_dtype is %s with feature out_nvfp4; give uint8, whose bytes hold two values each",
-              attn_dtype_name(p->out_dtype));
-    REFUSE_IF(!is_fp4 && p->out_dtype == ATTN_DTYPE_UINT8, "out_dtype",
-              "out_dtype is uint8 without feature out_nvfp4, which says what the bytes hold; add "
-              "ATTN_F_OUT_NVFP4");
-    REFUSE_IF((f & ATTN_F_OUT_SCALE_UE8M0) && !(f & ATTN_F_OUT_FP8_GROUP), "features",
-              "feature out_scale_ue8m0 without out_fp8_group, whose scales it rounds; add "
-              "ATTN_F_OUT_FP8_GROUP");
-    REFUSE_IF((f & ATTN_F_WRITE_IN_FORWARD) && p->role != ATTN_ROLE_DECODER, "features",
+    attn_output_fault_t fault;
+    REFUSE_IF((p->features & ATTN_F_WRITE_IN_FORWARD) && p->role != ATTN_ROLE_DECODER, "features",
               "feature write_in_forward with role %s; only decoder has it", attn_role_name(p->role));
-    return ATTN_OK;
+    if (!attn_output_fault(p, 0, &fault)) return ATTN_OK;
+    const int is_feature = strcmp(fault.param, "out_dtype") != 0;
+    return attn_fail(error, ATTN_E_INVALID, is_feature ? "features" : fault.param, "%s%s %s%s; give %s: %s",
+                     is_feature ? "feature " : "", fault.param, is_feature ? "" : "is ", fault.have,
+                     fault.want, fault.text);
 }
 
 /* Lengths on the device go with what no plan on the host has to know of them (semantics 1.6). */

@@ -236,6 +236,53 @@ static inline uint64_t attn_problem_features(const attn_problem_t *p) {
     return f;
 }
 
+/* What is wrong with the quantised output that a problem asks for, in the words of a reason. */
+typedef struct attn_output_fault {
+    const char *param; /* the name of a feature, or out_dtype */
+    const char *have, *want, *text;
+} attn_output_fault_t;
+
+/* Fault number index of a problem, of the rules of semantics 7.7 in one order; 0: it has no more. [pure] */
+ATTN_UNUSED static int attn_output_fault(const attn_problem_t *p, uint32_t index,
+                                         attn_output_fault_t *fault) {
+    const int is_static = (p->features & ATTN_F_OUT_FP8_STATIC) != 0,
+              is_group = (p->features & ATTN_F_OUT_FP8_GROUP) != 0,
+              is_fp4 = (p->features & ATTN_F_OUT_NVFP4) != 0;
+    const uint64_t size = attn_output_size(p), row = p->num_heads * size;
+    const char *dtype = attn_dtype_name(p->out_dtype);
+    const struct {
+        int is_broken;
+        attn_output_fault_t fault;
+    } rules[] = {
+        {is_static && is_group,
+         {"out_fp8_group", "with out_fp8_static", "one of the two",
+          "output is quantised with one static scale or with group scales, not both"}},
+        {is_fp4 && (is_static || is_group),
+         {"out_nvfp4", "with fp8", "one of the two", "output is quantised to 4 or to 8 bits, not both"}},
+        {(p->features & ATTN_F_OUT_SCALE_UE8M0) != 0 && !is_group,
+         {"out_scale_ue8m0", "without out_fp8_group", "with out_fp8_group",
+          "powers of two are scales of groups of fp8 values"}},
+        {is_fp4 != (p->out_dtype == ATTN_DTYPE_UINT8),
+         {"out_dtype", dtype, "uint8 exactly with out_nvfp4",
+          "out_dtype uint8, of bytes of two values, and feature out_nvfp4 belong together"}},
+        {(is_static || is_group) != (p->out_dtype == ATTN_DTYPE_FP8_E4M3),
+         {"out_dtype", dtype, "fp8_e4m3 exactly with out_fp8_static or out_fp8_group",
+          "out_dtype fp8_e4m3 and one of the features out_fp8_static, out_fp8_group belong together"}},
+        {is_group && row % 64 != 0,
+         {"out_fp8_group", "a row that is not a multiple of 64", "num_heads * head_size_v a multiple of 64",
+          "group scales cover 64 or 128 values of a row"}},
+        {is_fp4 && (size % 2 != 0 || row % 16 != 0),
+         {"out_nvfp4", size % 2 != 0 ? "an odd head_size_v" : "a row that is not a multiple of 16",
+          "even head_size_v, num_heads * head_size_v a multiple of 16",
+          "a byte has two values of a head, and a scale covers 16 of a row"}}};
+    for (uint32_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        if (rules[i].is_broken && index-- == 0) {
+            *fault = rules[i].fault;
+            return 1;
+        }
+    return 0;
+}
+
 /* ------------------------------------------------------------------ tensors */
 
 static inline void *attn_data(const DLTensor *t) {

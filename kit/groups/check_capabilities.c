@@ -185,6 +185,38 @@ static void feature(check_t *c) {
     if (c->report->num_cases == 0) check_skip(c, "supports_combination refuses the plain case with it");
 }
 
+/* How many reasons a backend has against a problem, the first in *first. */
+static uint32_t reasons_against(const attn_backend_t *backend, const attn_problem_t *p,
+                                const attn_device_t *device, attn_reason_t *first) {
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 1, .items = first};
+    if (backend->ops->supports_combination == NULL) return 0;
+    const int status = backend->ops->supports_combination(p, device, &reasons);
+    return status != ATTN_OK ? 1 : reasons.count;
+}
+
+/* A role of latent attention (c->arg) with each feature of the table: what the oracle refuses by a rule of
+ * the semantics has no numbers that could be right. */
+static void latent_features(check_t *c) {
+    kit_case_t plain;
+    attn_device_t device;
+    attn_reason_t why = {.text = ""};
+    if (!check_latent_case(c, &plain, c->arg, c->seed)) {
+        check_skip(c, "the kit has no sizes of latent attention that the table takes");
+        return;
+    }
+    check_device(c, &device);
+    for (unsigned bit = 0; bit < 64; bit++) {
+        kit_case_t k = plain;
+        if (!(c->can.features >> bit & 1) || !ask_feature(&k, bit)) continue;
+        check_running(c, &k);
+        c->report->num_cases++;
+        if (reasons_against(c->backend, &k.problem, c->is_device_here ? &device : NULL, &why) == 0 &&
+            reasons_against(&kit_oracle, &k.problem, NULL, &why) != 0)
+            check_fail(c, "role %s is served with %s, which it has not: %s", attn_role_name(c->arg),
+                       attn_feature_name(bit), why.text);
+    }
+}
+
 /* Every number of a cache shape follows from the others. */
 static void cache_shape(check_t *c) {
     kit_case_t k;
@@ -352,6 +384,10 @@ void check_capabilities_list(check_list_t *list, const check_t *c) {
     for (unsigned bit = 0; bit < 64; bit++)
         if (c->can.features >> bit & 1)
             check_add(list, "capabilities", 1, feature, bit, "feature %s opens", attn_feature_name(bit));
+    for (uint32_t role = ATTN_ROLE_MLA; role <= ATTN_ROLE_MLA_SPARSE; role++)
+        if (c->can.roles >> role & 1)
+            check_add(list, "capabilities", CHECK_TABLES, latent_features, role,
+                      "role %s: no feature that it has not", attn_role_name(role));
     check_add(list, "capabilities", 1, cache_shape, 0, "the cache shape is coherent");
     check_defaults_list(list, c);
     check_add(list, "capabilities", 1, space, 0, "space_needed follows from the problem");

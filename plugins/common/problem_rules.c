@@ -101,37 +101,10 @@ static void add_dtypes(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
 }
 
 /* Quantised outputs (semantics 7.7). */
-static void add_output(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
-    const int is_static = (f & ATTN_F_OUT_FP8_STATIC) != 0, is_group = (f & ATTN_F_OUT_FP8_GROUP) != 0,
-              is_fp4 = (f & ATTN_F_OUT_NVFP4) != 0;
-    if (is_static && is_group)
-        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "with out_fp8_static", "one of the two",
-                        "output is quantised with one static scale or with group scales, not both");
-    if (is_fp4 && (is_static || is_group))
-        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_nvfp4", "with fp8", "one of the two",
-                        "output is quantised to 4 or to 8 bits, not both");
-    if ((f & ATTN_F_OUT_SCALE_UE8M0) != 0 && !is_group)
-        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_scale_ue8m0", "without out_fp8_group",
-                        "with out_fp8_group", "powers of two are scales of groups of fp8 values");
-    if (is_fp4 != (p->out_dtype == ATTN_DTYPE_UINT8))
-        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
-                        "uint8 exactly with out_nvfp4",
-                        "out_dtype uint8, of bytes of two values, and feature out_nvfp4 belong together");
-    if ((is_static || is_group) != (p->out_dtype == ATTN_DTYPE_FP8_E4M3))
-        attn_add_reason(
-            r, ATTN_REASON_OUT_DTYPE, "out_dtype", attn_dtype_name(p->out_dtype),
-            "fp8_e4m3 exactly with out_fp8_static or out_fp8_group",
-            "out_dtype fp8_e4m3 and one of the features out_fp8_static, out_fp8_group belong together");
-    const uint64_t dv = attn_output_size(p);
-    if (is_group && p->num_heads * dv % 64 != 0)
-        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_fp8_group", "a row that is not a multiple of 64",
-                        "num_heads * head_size_v a multiple of 64",
-                        "group scales cover 64 or 128 values of a row");
-    if (is_fp4 && (dv % 2 != 0 || p->num_heads * dv % 16 != 0))
-        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, "out_nvfp4",
-                        dv % 2 != 0 ? "an odd head_size_v" : "a row that is not a multiple of 16",
-                        "even head_size_v, num_heads * head_size_v a multiple of 16",
-                        "a byte has two values of a head, and a scale covers 16 of a row");
+static void add_output(const attn_problem_t *p, attn_reasons_t *r) {
+    attn_output_fault_t fault;
+    for (uint32_t i = 0; attn_output_fault(p, i, &fault); i++)
+        attn_add_reason(r, ATTN_REASON_OUT_DTYPE, fault.param, fault.have, fault.want, "%s", fault.text);
 }
 
 /* What the table of formats says of the role and of head sizes. */
@@ -186,13 +159,35 @@ static void add_latent(const attn_problem_t *p, attn_reasons_t *r) {
                         "topk is %u with role %s", p->topk, attn_role_name(p->role));
 }
 
+/* What latent attention has in none of its roles, and mla_prefill, whose keys are of the call (semantics 7.4). */
+static void add_not_latent(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
+    const uint64_t others = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_REL_BIAS |
+                            ATTN_F_SEPARATE_KV | ATTN_F_PER_HEAD_SCALES;
+    char have[32];
+    if (!is_latent(p) && p->mask != ATTN_MASK_CAUSAL && (f & ATTN_F_KEY_LENGTHS) == 0)
+        attn_add_reason(r, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask),
+                        "causal, or with key_lengths full", "role %s is causal without key_lengths",
+                        attn_role_name(p->role));
+    if (!is_latent(p) && p->topk != 0)
+        attn_add_reason(r, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "0",
+                        "topk is for role mla_sparse; the role is %s", attn_role_name(p->role));
+    if (p->sliding_window != 0)
+        attn_add_reason(r, ATTN_REASON_SLIDING_WINDOW, "sliding_window", NUMBER(have, p->sliding_window), "0",
+                        "role %s has no sliding window", attn_role_name(p->role));
+    for (unsigned bit = 0; bit < 64; bit++)
+        if ((f & others) >> bit & 1)
+            attn_add_reason(r, ATTN_REASON_FEATURE, attn_feature_name(bit), "asked for", "not asked for",
+                            "role %s has no %s", attn_role_name(p->role), attn_feature_name(bit));
+}
+
 void problem_add_rules(const attn_problem_t *p, uint64_t features, attn_reasons_t *reasons) {
     add_numbers(p, reasons);
     add_masks(p, features, reasons);
     add_dtypes(p, features, reasons);
-    add_output(p, features, reasons);
+    add_output(p, reasons);
     add_format(p, reasons);
     if (is_latent(p)) add_latent(p, reasons);
+    if (attn_role_is_mla(p->role)) add_not_latent(p, features, reasons);
 }
 
 void problem_add_ds_mla(const attn_problem_t *p, attn_reasons_t *reasons) {

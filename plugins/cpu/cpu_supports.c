@@ -32,8 +32,6 @@ static void check_chunks(const attn_problem_t *p, uint64_t f, attn_reasons_t *re
 
 /* Latent attention reads its cache alone, and has no mask but the bound. */
 static void check_latent(const attn_problem_t *p, uint64_t f, attn_reasons_t *reasons) {
-    const uint64_t others = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_REL_BIAS |
-                            ATTN_F_SEPARATE_KV | ATTN_F_PER_HEAD_SCALES | ATTN_F_CASCADE;
     char have[32];
     if (p->kv_lora_rank == 0 || p->qk_rope_head_dim == 0)
         attn_add_reason(reasons, ATTN_REASON_MLA, p->kv_lora_rank == 0 ? "kv_lora_rank" : "qk_rope_head_dim",
@@ -41,13 +39,9 @@ static void check_latent(const attn_problem_t *p, uint64_t f, attn_reasons_t *re
     if (p->head_size_v != 0)
         attn_add_reason(reasons, ATTN_REASON_HEAD_SIZE, "head_size_v", NUMBER(have, p->head_size_v), "0",
                         "head_size_v is %u; the value of latent attention is the latent", p->head_size_v);
-    if (p->sliding_window != 0)
-        attn_add_reason(reasons, ATTN_REASON_SLIDING_WINDOW, "sliding_window",
-                        NUMBER(have, p->sliding_window), "0", "latent attention has no sliding window");
-    for (unsigned bit = 0; bit < 64; bit++)
-        if ((f & others) >> bit & 1)
-            attn_add_reason(reasons, ATTN_REASON_FEATURE, attn_feature_name(bit), "asked for",
-                            "not asked for", "latent attention has no %s", attn_feature_name(bit));
+    if ((f & ATTN_F_CASCADE) != 0)
+        attn_add_reason(reasons, ATTN_REASON_FEATURE, "cascade", "asked for", "not asked for",
+                        "latent attention has no cascade");
 }
 
 /* Selected keys are offsets in a thread's scratch. */

@@ -27,7 +27,7 @@ static void check_sizes(const attn_problem_t *p, attn_reasons_t *reasons) {
 }
 
 /* The MLA roles: sizes that belong together, and what latent caches do not have. */
-static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reasons) {
+static void check_mla(const attn_problem_t *p, attn_reasons_t *reasons) {
     int is_latent = p->role == ATTN_ROLE_MLA || p->role == ATTN_ROLE_MLA_SPARSE;
     const struct {
         const char *name;
@@ -43,30 +43,12 @@ static void check_mla(const attn_problem_t *p, uint64_t f, attn_reasons_t *reaso
             attn_add_reason(reasons, ATTN_REASON_MLA, sizes[i].name, NUMBER(have, sizes[i].have),
                             "1 to 65536", "%s is %u; role %s needs it", sizes[i].name, sizes[i].have,
                             attn_role_name(p->role));
-    if (!is_latent && p->mask != ATTN_MASK_CAUSAL && (f & ATTN_F_KEY_LENGTHS) == 0)
-        attn_add_reason(reasons, ATTN_REASON_NON_CAUSAL, "mask", NUMBER(have, p->mask),
-                        "causal, or with key_lengths full", "role %s is causal without key_lengths",
-                        attn_role_name(p->role));
-    if (p->sliding_window != 0)
-        attn_add_reason(reasons, ATTN_REASON_SLIDING_WINDOW, "sliding_window",
-                        NUMBER(have, p->sliding_window), "0", "role %s has no sliding window",
-                        attn_role_name(p->role));
-    if (!is_latent && p->topk != 0)
-        attn_add_reason(reasons, ATTN_REASON_SPARSE, "topk", NUMBER(have, p->topk), "0",
-                        "topk is for role mla_sparse; the role is %s", attn_role_name(p->role));
     int is_fp8_query = p->query_dtype != 0 && p->query_dtype != p->dtype; /* semantics 7.4 */
     if (is_fp8_query && !is_absorbed && (!is_latent || p->kv_cache_dtype != ATTN_KV_FP8_E4M3))
         attn_add_reason(reasons, ATTN_REASON_DTYPE, "query_dtype", attn_dtype_name(p->query_dtype),
                         is_latent ? "the dtype, or fp8_e4m3 with an fp8_e4m3 cache" : "the dtype",
                         "role %s has no %s queries%s", attn_role_name(p->role),
                         attn_dtype_name(p->query_dtype), is_latent ? " with such a cache" : "");
-    uint64_t others = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_REL_BIAS | ATTN_F_SEPARATE_KV |
-                      ATTN_F_PER_HEAD_SCALES;
-    for (unsigned bit = 0; bit < 64; bit++)
-        if ((f & others) >> bit & 1)
-            attn_add_reason(reasons, ATTN_REASON_FEATURE, attn_feature_name(bit), "asked for",
-                            "not asked for", "role %s has no %s", attn_role_name(p->role),
-                            attn_feature_name(bit));
 }
 
 int ref_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons) {
@@ -80,7 +62,7 @@ int ref_supports(const attn_problem_t *problem, const attn_device_t *device, att
     if ((f & ATTN_F_FP8_ATTENTION) != 0 && p.role != ATTN_ROLE_MM_ENCODER)
         attn_add_reason(reasons, ATTN_REASON_FEATURE, "fp8_attention", attn_role_name(p.role), "mm_encoder",
                         "fp8_attention is for role mm_encoder; the role is %s", attn_role_name(p.role));
-    if (attn_role_is_mla(p.role)) check_mla(&p, f, reasons);
+    if (attn_role_is_mla(p.role)) check_mla(&p, reasons);
     problem_add_ds_mla(&p, reasons);
     return ATTN_OK;
 }

@@ -101,6 +101,19 @@ static void test_check(void) {
     GOOD(plain, (p.features = ATTN_F_OUT_NVFP4, p.out_dtype = ATTN_DTYPE_UINT8));
     BAD(plain, (p.features = ATTN_F_OUT_NVFP4 | ATTN_F_OUT_FP8_GROUP, p.out_dtype = ATTN_DTYPE_UINT8),
         "features");
+    BAD(plain, p.out_dtype = ATTN_DTYPE_FP8_E4M3, "out_dtype");
+    BAD(plain, p.features = ATTN_F_OUT_FP8_STATIC, "out_dtype");
+    BAD(plain,
+        (p.features = ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP, p.out_dtype = ATTN_DTYPE_FP8_E4M3),
+        "features");
+    BAD(plain,
+        (p.features = ATTN_F_OUT_FP8_GROUP, p.out_dtype = ATTN_DTYPE_FP8_E4M3, p.num_heads = 1,
+         p.num_kv_heads = 1, p.head_size = 72),
+        "features");
+    BAD(plain,
+        (p.features = ATTN_F_OUT_NVFP4, p.out_dtype = ATTN_DTYPE_UINT8, p.num_heads = 1, p.num_kv_heads = 1,
+         p.head_size = 24),
+        "features");
     BAD(plain, (p.features = ATTN_F_OUT_SCALE_UE8M0, p.out_dtype = ATTN_DTYPE_FP8_E4M3), "features");
     GOOD(plain,
          (p.features = ATTN_F_OUT_SCALE_UE8M0 | ATTN_F_OUT_FP8_GROUP, p.out_dtype = ATTN_DTYPE_FP8_E4M3));

@@ -57,4 +57,13 @@ caught CHANGES_WITH_EVERY_CALL determinism 'mla: the same call'
 caught DEPENDS_ON_BATCH determinism 'mla: batch invariance'
 caught FULL_IS_CAUSAL numerics 'mla, latent: every key'
 caught FORGETS_ROPE numerics 'mla, latent: head counts'
+caught TAKES_SINKS capabilities 'role mla: no feature'
+# The table of FLASH_ATTN has sinks, for its other roles: no device is needed to see that mla_prefill goes without.
+if [ -f "$ATTN_TEST_PLUGIN_DIR/flash.so" ]; then
+    "$attn" check "$ATTN_TEST_PLUGIN_DIR/flash.so" --backend FLASH_ATTN --group capabilities --only 'role mla_prefill: no feature' \
+        >"$tap_scratch/checks" 2>&1
+    ok "FLASH_ATTN takes no sinks for mla_prefill" grep -q '^ok .*role mla_prefill: no feature.*([1-9][0-9]* cases)' "$tap_scratch/checks"
+else
+    skip "FLASH_ATTN takes no sinks for mla_prefill" "the flash plugin is not built"
+fi
 tap_done

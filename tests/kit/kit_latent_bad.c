@@ -24,7 +24,8 @@ enum mistakes {
     CHANGES_WITH_EVERY_CALL,
     ALLOCATES,
     FULL_IS_CAUSAL, /* with absorbed queries */
-    FORGETS_ROPE    /* of them */
+    FORGETS_ROPE,   /* of them */
+    TAKES_SINKS     /* which latent attention has not */
 };
 
 static attn_backend_ops_t ops;
@@ -46,6 +47,14 @@ static int open_latent(const attn_problem_t *args, const attn_device_t *device,
     attn_problem_t p = *args;
     if (MISTAKE == FULL_IS_CAUSAL && p.mask == ATTN_MASK_FULL) p.mask = ATTN_MASK_CAUSAL;
     return target->ops->open(&p, device, options, num_options, host, i, error);
+}
+
+static int supports(const attn_problem_t *args, const attn_device_t *device, attn_reasons_t *reasons) {
+    if (args == NULL || args->struct_size != sizeof *args)
+        return target->ops->supports_combination(args, device, reasons);
+    attn_problem_t p = *args;
+    if (MISTAKE == TAKES_SINKS) p.features &= ~(uint64_t)ATTN_F_SINK;
+    return target->ops->supports_combination(&p, device, reasons);
 }
 
 static int prepare(attn_instance_t *i, const attn_weights_t *args, void *stream, attn_error_t *error) {
@@ -158,6 +167,7 @@ __attribute__((constructor)) static void load(void) {
     can.roles = ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
     ops = *target->ops;
     ops.open = open_latent;
+    ops.supports_combination = supports;
     ops.prepare_weights = prepare;
     ops.update_kv_cache = update;
     ops.forward = forward;
