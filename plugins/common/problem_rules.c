@@ -159,7 +159,8 @@ static void add_latent(const attn_problem_t *p, attn_reasons_t *r) {
                         "topk is %u with role %s", p->topk, attn_role_name(p->role));
 }
 
-/* What latent attention has in none of its roles, and mla_prefill, whose keys are of the call (semantics 7.4). */
+/* What latent attention has in none of its roles, nor mla_prefill, whose keys are of the call (semantics
+ * 7.4). */
 static void add_not_latent(const attn_problem_t *p, uint64_t f, attn_reasons_t *r) {
     const uint64_t others = ATTN_F_SINK | ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_REL_BIAS |
                             ATTN_F_SEPARATE_KV | ATTN_F_PER_HEAD_SCALES;
