@@ -77,15 +77,16 @@ static long thread_number(void) {
 /* layer: NULL, or whose call it is. started: 0 for what has no duration. */
 static void begin(const struct trace *t, struct line *l, const char *event, const char *layer,
                   double started) {
+    const double now = now_us();
     l->used = 0;
     l->started = started;
-    if (!t->is_chrome) {
-        add(l, "{\"event\":\"%s\",\"group\":%u", event, t->number);
+    if (!t->is_chrome) { /* numbers of groups are a process's own */
+        add(l, "{\"event\":\"%s\",\"pid\":%ld,\"group\":%u", event, (long)getpid(), t->number);
+        add_us(l, "ts", started > 0 ? started : now);
         if (layer != NULL) add_text(l, "layer", layer);
         add_text(l, "backend", t->hook.group->backend->shown.name);
         return;
     }
-    const double now = now_us();
     add(l, "{\"ph\":\"%s\",\"cat\":\"%s\",\"pid\":%ld,\"tid\":%ld", started > 0 ? "X" : "i", event,
         (long)getpid(), thread_number());
     add_us(l, "ts", started > 0 ? started : now);

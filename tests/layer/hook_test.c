@@ -74,6 +74,9 @@ static void test_trace(void) {
     is_int(LINES("\"event\":\"profiling\""), 1, "the profiling run");
     is_int(LINES("\"event\":\"close\""), 1, "the end");
     is_int(LINES("\"group\":"), 7, "and nothing else");
+    char pid[32];
+    snprintf(pid, sizeof pid, "\"pid\":%ld,", (long)getpid());
+    is_int(LINES(pid, "\"ts\":", "\"backend\":\"FAKE_PLAIN\""), 7, "each with process, time and backend");
     attn_context_destroy(context);
 
     /* JSON has points whatever the locale of the engine writes. */
