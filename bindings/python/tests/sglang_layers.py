@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import sys
 import traceback
 import types
@@ -375,7 +376,13 @@ def main() -> int:
 
         sglang_standin.install()
     import libattn.sglang
+    from libattn.sglang.radix_problems import context
 
+    said: list[str] = []
+    keeper = logging.Handler()
+    keeper.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("libattn.sglang").addHandler(keeper)
+    logging.getLogger("libattn.sglang").setLevel(logging.DEBUG)
     libattn.sglang.register()
     libattn.sglang.register()
     from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
@@ -458,6 +465,13 @@ def main() -> int:
     )
     batch.spec_info = object()
     refused(lambda: world.backend.init_forward_metadata(batch), "speculative", "speculative decoding")
+    for who in sorted({line.split(" serves ")[0] for line in said if " serves " in line}):
+        print(f"# served by {who}")
+    level = next(v.value for v in context().config() if (v.section, v.key) == ("attn", "log"))
+    ok(
+        any("selection:" in line for line in said) == (level in ("info", "debug")),
+        f"libattn's messages are those of [attn] log = {level}",
+    )
     print(f"1..{number}")
     return 0
 

@@ -14,6 +14,7 @@ falls back to another implementation.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Optional
 
 from transformers import AttentionInterface
@@ -31,13 +32,15 @@ __all__ = ["NAMES", "PATCHED", "Engine", "PagedCache", "Request", "default_conte
 # Vision towers hand over cu_seqlens in one call to names with "flash" in them, and split their rows for others.
 NAMES = ("libattn", "libattn_flash")
 _plain: Optional[Plain] = None
+_logger = logging.getLogger("libattn")
+_LOG = {"error": _logger.error, "warn": _logger.warning, "info": _logger.info, "debug": _logger.debug}
 
 
 def register(context: Optional[Context] = None, backend: Optional[str] = None) -> None:
-    """Makes attn_implementation="libattn" known. context: None: a new one, as the configuration says; backend: by name, it or
-    none. Again: what is loaded after it uses the new context."""
+    """Makes attn_implementation="libattn" known. context: None: a new one, as the configuration says, whose messages go to
+    the logger "libattn"; backend: by name, it or none. Again: what is loaded after it uses the new context."""
     global _plain
-    _plain = Plain(context or Context(), backend)
+    _plain = Plain(context or Context(log=lambda level, text: _LOG[level]("%s", text)), backend)
     for name in NAMES:
         AttentionInterface.register(name, attention)
         AttentionMaskInterface.register(name, flash_attention_mask)

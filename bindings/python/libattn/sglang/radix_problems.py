@@ -20,7 +20,7 @@ _CACHE_DTYPES = {torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2"}
 
 @functools.lru_cache(maxsize=1)
 def _context_of(pid: int) -> libattn.Context:
-    return libattn.Context(log=lambda level, text: _LOG[level]("libattn: %s", text), log_level="warn")
+    return libattn.Context(log=lambda level, text: _LOG[level]("libattn: %s", text))
 
 
 def context() -> libattn.Context:

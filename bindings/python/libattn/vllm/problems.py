@@ -28,7 +28,7 @@ _LOG = {"error": logger.error, "warn": logger.warning, "info": logger.info, "deb
 
 @functools.lru_cache(maxsize=1)
 def _context_of(pid: int) -> libattn.Context:
-    return libattn.Context(log=lambda level, text: _LOG[level]("libattn: %s", text), log_level="warn")
+    return libattn.Context(log=lambda level, text: _LOG[level]("libattn: %s", text))
 
 
 def context() -> libattn.Context:
