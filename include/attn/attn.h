@@ -251,7 +251,8 @@ int attn_group_open(attn_context_t *context, const attn_problem_t *problem, cons
  * NULL is allowed. [instance] */
 void attn_group_close(attn_group_t *group);
 
-/* The backend that serves the group. Owned by the context. [any thread] */
+/* The backend that serves the group; of two (phases, below) that of decode. Owned by the context.
+ * [any thread] */
 const attn_backend_t *attn_group_backend(const attn_group_t *group);
 /* The problem as opened: every default filled in (block size, limits, cache dtype; sparse MLA with fp8 says
  * fp8_ds_mla where the backend keeps its rows so). Owned by the group. [any thread] */
@@ -277,7 +278,7 @@ int attn_group_build_metadata(attn_group_t *group, const attn_batch_t *batch, co
  * built anew. [instance] [no alloc] [no sync] */
 int attn_group_update_block_table(attn_group_t *group, const attn_batch_t *batch, const attn_space_t *space,
                                   void *stream, attn_error_t *error);
-/* The backend's extension by id ("attn.ext.NAME/N"), or NULL. [any thread] */
+/* The extension of attn_group_backend by id ("attn.ext.NAME/N"), or NULL. [any thread] */
 const void *attn_group_get_extension(attn_group_t *group, const char *id);
 
 /* ------------------------------------------------------------------- layers */

@@ -319,6 +319,36 @@ static void test_arguments(void) {
     end();
 }
 
+/* Which backend the sections name for a phase on a CPU; "none": no key. */
+static const char *named(uint32_t phase) {
+    attn_problem_t p = plain_problem();
+    attn_device_t cpu = device_cpu();
+    attn_selection_free(selection);
+    selection = NULL;
+    if (attn_select_phase(context, &p, &cpu, phase, &selection, &err)) bail_out("phase: %s", err.text);
+    return chosen();
+}
+
+static void test_phases(void) {
+    begin("[select decoder]\nbackend = GOOD_ATTN\nprefill_priority = SECOND_ATTN\n"
+          "[select decoder cpu]\nprefill_backend = CPU_ATTN\n[select decoder sm_90]\n"
+          "decode_backend = SECOND_ATTN\n[select mla]\ndecode_backend = SECOND_ATTN\n");
+    is_str(named(ATTN_PHASE_PREFILL), "CPU_ATTN", "the section of the device comes first");
+    is_str(selection->rule, "explicit", "as one name");
+    has_str(selection->source, ":7", "of that line");
+    is_str(named(ATTN_PHASE_DECODE), "none", "other devices' and other roles' keys do not count");
+    ok(selection == NULL, "no record without a key");
+    end();
+    begin("[select decoder]\nprefill_backend = SECOND_ATTN\n[select decoder cpu]\nprefill_backend = auto\n");
+    is_str(named(ATTN_PHASE_PREFILL), "none", "auto withdraws a request");
+    end();
+    begin("[select decoder]\nprefill_priority = ABSENT_ATTN, SECOND_ATTN, GOOD_ATTN\n");
+    is_str(named(ATTN_PHASE_PREFILL), "SECOND_ATTN", "the first of a list that serves");
+    is_int(selection->num_candidates, 3, "the record has the whole list");
+    has_str(logged, "selection: SECOND_ATTN for prefill of role decoder (priority, ", "the log says of what");
+    end();
+}
+
 int main(void) {
     needs_loading();
     make_scratch();
@@ -336,5 +366,6 @@ int main(void) {
     test_slips();
     test_default_lists();
     test_arguments();
+    test_phases();
     return tap_done();
 }
