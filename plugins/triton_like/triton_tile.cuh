@@ -138,41 +138,60 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
     if constexpr (
         TL_K_APART) { /* eight lanes a row; codes as int8, or as numbers that the products have exactly */
         constexpr int E = (TL_S8 ? (TL_D + 31) / 32 * 32 : DP) / 8, CHUNKS = (E + 7) / 8;
+        constexpr bool WHOLE = TL_QVEC == 16 && QB == 2; /* chunks of 8 values are loaded as such */
         const int l = threadIdx.x & 7;
-#pragma unroll 1
-        for (int r = thread >> 3; r < BM; r += COUNT / 8) {
+        uint32_t w[CHUNKS][4], next[CHUNKS][4];
+        auto ask = [&](int r) { /* a row ahead */
             const int row = b.row0 + r;
+            const bool ok = r < BM && row < b.rows;
             const uint8_t *src =
                 (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
                                         (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head) *
                                            QB;
-            uint32_t w[CHUNKS][4];
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                const int d = (l + 8 * i) * 8;
+                if constexpr (WHOLE) {
+                    const uint4 x =
+                        ok && d < TL_D ? __ldg((const uint4 *)(src + d * QB)) : make_uint4(0, 0, 0, 0);
+                    next[i][0] = x.x, next[i][1] = x.y, next[i][2] = x.z, next[i][3] = x.w;
+                } else
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        next[i][k] = ok ? query_pair<TL_Q>(src, d + 2 * k) : 0;
+            }
+        };
+        ask(thread >> 3);
+#pragma unroll 1
+        for (int r = thread >> 3; r < BM; r += COUNT / 8) {
             float top = 0.f;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
-                    const int d = (l + 8 * i) * 8 + 2 * k;
-                    w[i][k] = row < b.rows ? query_pair<TL_Q>(src, d) : 0;
+                    w[i][k] = next[i][k];
                     const float2 f = unpack2<TL_Q>(w[i][k]);
                     top = min_nan(top, min_nan(-fabsf(f.x), -fabsf(f.y)));
                 }
+            ask(r + COUNT / 8);
 #pragma unroll
             for (int d = 1; d < 8; d <<= 1)
                 top = min_nan(top, __shfl_xor_sync(~0u, top, d));
-            const float scale = int8_scale(-top);
+            const float size = divided<127>(-top), scale = size < 1e-6f ? 1e-6f : size;
+            const quotient by(scale);
             if (l == 0) scales[r] = scale;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
                     const float2 f = unpack2<TL_Q>(w[i][k]);
-                    const float x = int8_code(f.x / scale), y = int8_code(f.y / scale);
-                    w[i][k] =
-                        TL_S8 ? ((uint32_t)(int)x & 255) | ((uint32_t)(int)y & 255) << 8 : pack2<MMA>(x, y);
+                    const uint32_t x = int8_bits(by.of(f.x)), y = int8_bits(by.of(f.y));
+                    w[i][k] = TL_S8 ? prmt(x, y, 0x0040)
+                                    : pack2<MMA>((float)(signed char)x, (float)(signed char)y);
                 }
                 if constexpr (TL_S8) {
-                    const uint2 codes = make_uint2(w[i][0] | w[i][1] << 16, w[i][2] | w[i][3] << 16);
+                    const uint2 codes =
+                        make_uint2(prmt(w[i][0], w[i][1], 0x5410), prmt(w[i][2], w[i][3], 0x5410));
                     if (l + 8 * i < E) st_shared_v2(sq + rows_t::at(r, (l + 8 * i) / 2) + (l & 1) * 8, codes);
                 } else if (l + 8 * i < E)
                     st_shared_v4(sq + rows_t::at(r, l + 8 * i),

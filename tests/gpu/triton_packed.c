@@ -298,6 +298,16 @@ static void list_tasks(void) {
         t->c.problem.features |= ATTN_F_SINK;
         t = add(kv, ATTN_DTYPE_FLOAT16, 128, 5, 1, "prompts, window");
         prompts(&t->c);
+        /* scores that grow by tens of powers of two from tile to tile, one key with half of the weight, equal
+         * ones */
+        static const uint32_t families[] = {KIT_GEOMETRIC, KIT_NEEDLE, KIT_UNIFORM};
+        for (int i = 0; i < 3; i++) {
+            char what[64];
+            snprintf(what, sizeof what, "prompts, %s", kit_family_name(families[i]));
+            t = add(kv, i % 2 ? ATTN_DTYPE_FLOAT16 : bf16, 128, 8, 2, what);
+            prompts(&t->c);
+            t->c.family = families[i];
+        }
         t->c.problem.sliding_window = 200;
         t = add(kv, bf16, 128, 6, 3, "HND, apart, sinks, window");
         lengths(&t->c);
