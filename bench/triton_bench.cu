@@ -445,6 +445,7 @@ int main(int argc, char **argv) {
         w.p.block_size = 64;
         run(w);
         run(decoder("decode 1x131072" + name, {1}, {131072}, 32, 8, 128, f.kv));
+        run(decoder("decode mixed 128..32768" + name, same(64, 1), mixed, 32, 8, 128, f.kv));
         run(decoder("prefill 4x4096 d128" + name, same(4, 4096), same(4, 4096), 32, 8, 128, f.kv));
         run(decoder("prefill 1x16384 d128" + name, {16384}, {16384}, 32, 8, 128, f.kv));
     }
