@@ -35,13 +35,32 @@ ATTN_DEV float divided(float x) {
     return quotient_of(x, BY, 1.f / BY);
 }
 
-/* int8_code in the last eight bits, anything above: |x| + 1/2 rounded to zero, its integer in the last bits
- * of a sum with 2^23. */
+/* The same by a number of usual size, of what is finite and leads to a finite quotient. */
+struct plain_quotient {
+    float by, inverse;
+    static ATTN_DEV bool fits(float of) { return of > 0x1p-60f && of < 0x1p60f; }
+    ATTN_DEV plain_quotient(float of) : by(of) {
+        const float r = rcp_approx(by);
+        inverse = fmaf(r, fmaf(-by, r, 1.f), r);
+    }
+    ATTN_DEV float of(float x) const {
+        const float q = x * inverse;
+        return fmaf(-fmaf(by, q, -x), inverse, q);
+    }
+};
+
+/* int8_code of -128 <= x <= 127 in the last eight bits, anything above: floor(x + 1/2), of a negative x that
+ * of the number below 1/2, so that ties go away from zero; in the last bits of a sum with 1.5 * 2^23. */
+ATTN_DEV uint32_t int8_low(float x) {
+    const float half = __uint_as_float(0x3f000000u + (uint32_t)((int32_t)__float_as_uint(x) >> 31));
+    return __float_as_uint(__fadd_rd(__fadd_rd(x, half), 12582912.f));
+}
+ATTN_DEV float int8_clamp(float x) {
+    return fmaxf(fminf(x, 127.f), -128.f);
+}
+/* The same of any x, 0 of NaN. */
 ATTN_DEV uint32_t int8_bits(float x) {
-    const float y = fmaxf(fminf(x, 127.f), -128.f);
-    const uint32_t sign = (uint32_t)((int32_t)__float_as_uint(y) >> 31),
-                   size = __float_as_uint(__fadd_rz(__fadd_rz(fabsf(y), 0.5f), 8388608.f));
-    return x == x ? (size ^ sign) - sign : 0;
+    return x == x ? int8_low(int8_clamp(x)) : 0;
 }
 
 /* The nearest e2m1 code, ties to the even one, 6 beyond; no NaN. Below 1 the codes are multiples of 1/2,

@@ -293,7 +293,8 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->out_vec = alignment(c->dv * bytes_of(c->out), 16);
     c->new_vec = alignment(c->d * bytes_of(c->model), c->dv * bytes_of(c->model));
     c->eights = c->packed || c->kv == TRITON_E2M1 || c->k_apart ||
-                (!c->exact && bytes_of(c->kv) == 1 && c->kv_vec >= 4);
+                (!c->exact && bytes_of(c->kv) == 1 && c->kv_vec >= 4) ||
+                (c->kv == c->model && c->v == c->model && bytes_of(c->kv) == 2 && c->kv_vec == 16);
     if (c->exact) return configure_exact(c);
     return (cc == 90 ? configure_wgmma(c) : configure_prefill(c)) || configure_decode(c) ? -1 : 0;
 }

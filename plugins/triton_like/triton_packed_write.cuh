@@ -7,36 +7,12 @@
 #ifndef TRITON_PACKED_WRITE_CUH
 #define TRITON_PACKED_WRITE_CUH
 
+#include "triton_codes.cuh"
 #include "triton_rows.cuh"
 
 #if TL_PACKED
 namespace attn_cuda {
 namespace packed {
-
-constexpr int SB = element_bytes(TL_Q2);
-
-/* Values of a row in a lane: no rows where `ok` is false, zeros past the end. */
-template <int SIZE, int N>
-ATTN_DEV void load_row(float (&x)[N], const uint8_t *src, bool ok, int l) {
-#pragma unroll
-    for (int i = 0; i < N / 8; i++) {
-        const int c = l + 8 * i;
-        const bool in = ok && c * 8 < SIZE;
-        if constexpr (SB == 2 && TL_SVEC >= 16) {
-            const uint4 w = in ? __ldg((const uint4 *)src + c) : make_uint4(0, 0, 0, 0);
-            const uint32_t y[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float2 f = unpack2<TL_Q2>(y[j]);
-                x[8 * i + 2 * j] = f.x, x[8 * i + 2 * j + 1] = f.y;
-            }
-        } else {
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                x[8 * i + j] = in ? load_float<TL_Q2>(src, 8 * c + j) : 0.f;
-        }
-    }
-}
 
 /* H x, in stages of distance FIRST, 2 * FIRST and so on: a + b and a - b. */
 template <int SIZE, int FIRST, int N>
@@ -98,10 +74,10 @@ struct divisor {
     }
 };
 
-/* floor(clamp(x, 0, TOP)) in the last bits of x + 2^23 (0x4b000000), rounded to zero. */
-template <int TOP>
+/* floor(clamp(x, 0, TOP)) in the last bits of x + 2^23 (0x4b000000), rounded to zero. POSITIVE: x >= 0. */
+template <int TOP, bool POSITIVE = false>
 ATTN_DEV uint32_t floor_bits(float x) {
-    return __float_as_uint(__fadd_rz(fminf(fmaxf(x, 0.f), (float)TOP), 8388608.f));
+    return __float_as_uint(__fadd_rz(fminf(POSITIVE ? x : fmaxf(x, 0.f), (float)TOP), 8388608.f));
 }
 
 template <int BITS>
@@ -119,26 +95,78 @@ ATTN_DEV void put_half(uint8_t *p, float x, bool is_finite) {
     *(uint16_t *)p = is_finite ? (uint16_t)pack2<DT_F16>(in_f16(x), 0.f) : 0x7e00;
 }
 
-/* Codes of BITS bits; x: what floor_code takes. */
-template <int BITS>
+/* Codes of BITS bits; x: what floor_bits takes. */
+template <int BITS, bool POSITIVE = false>
 ATTN_DEV uint32_t pack_codes(const float (&x)[8]) {
     constexpr int TOP = (1 << BITS) - 1;
     uint32_t codes = 0, more = 0; /* more: what the exponents of the sums below add */
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        codes += floor_bits<TOP>(x[j]) << BITS * j;
+        codes += floor_bits<TOP, POSITIVE>(x[j]) << BITS * j;
         more += 0x4b000000u << BITS * j;
     }
     return codes - more;
 }
 
+/* Codes of four bits, of sixteenths from 0 to 1: in the last bits of x + 2^19 (0x49000000). */
+ATTN_DEV uint32_t pack_sixteenths(const float (&x)[8]) {
+    uint32_t codes = 0, more = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        codes += __float_as_uint(__fadd_rz(fminf(x[j], 0.9375f), 524288.f)) << 4 * j;
+        more += 0x49000000u << 4 * j;
+    }
+    return codes - more;
+}
+
+#if __CUDA_ARCH__ >= 800
+/* Least and greatest of pairs of the model's type; NaN if one is. */
+template <bool GREATEST>
+ATTN_DEV uint32_t end_of_pairs(uint32_t a, uint32_t b) {
+    uint32_t r;
+    if constexpr (TL_Q2 == DT_BF16 && GREATEST)
+        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    else if constexpr (TL_Q2 == DT_BF16)
+        asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    else if constexpr (GREATEST)
+        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    else
+        asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+/* row_range of whole rows of pairs. */
+template <int N>
+ATTN_DEV bool range_of_pairs(const uint32_t (&pairs)[N], float &low, float &high) {
+    uint32_t least = pairs[0], greatest = pairs[0];
+#pragma unroll
+    for (int k = 1; k < N; k++)
+        least = end_of_pairs<false>(least, pairs[k]), greatest = end_of_pairs<true>(greatest, pairs[k]);
+    const float2 a = unpack2<TL_Q2>(least), b = unpack2<TL_Q2>(greatest);
+    low = min8(min_nan(a.x, a.y)), high = -min8(min_nan(-b.x, -b.y));
+    return high - low < INFINITY;
+}
+#endif
+constexpr bool IS_PAIR = TL_Q2 == DT_F16 || TL_Q2 == DT_BF16;
+
 /* Rounds y to the type of the model: values of N, and their range. */
 template <int SIZE, int N>
 ATTN_DEV bool round_row(const float (&x)[N], float (&y)[N], int lane, float &low, float &high) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (SIZE % 64 == 0 && IS_PAIR) {
+        uint32_t pairs[N / 2];
+#pragma unroll
+        for (int k = 0; k < N; k += 2) {
+            pairs[k / 2] = pack2<TL_Q2>(x[k], x[k + 1]);
+            const float2 f = unpack2<TL_Q2>(pairs[k / 2]);
+            y[k] = f.x, y[k + 1] = f.y;
+        }
+        return range_of_pairs(pairs, low, high);
+    }
+#endif
 #pragma unroll
     for (int k = 0; k < N; k += 2) {
         float2 f = make_float2(x[k], x[k + 1]);
-        if constexpr (TL_Q2 == DT_F16 || TL_Q2 == DT_BF16) f = unpack2<TL_Q2>(pack2<TL_Q2>(f.x, f.y));
+        if constexpr (IS_PAIR) f = unpack2<TL_Q2>(pack2<TL_Q2>(f.x, f.y));
         y[k] = f.x, y[k + 1] = f.y;
     }
     return row_range<SIZE>(y, lane, low, high);
@@ -174,14 +202,27 @@ ATTN_DEV void write_int4(uint8_t *dst, float (&x)[N], bool ok, int lane) {
     const divisor by(scale);
     const uint32_t code = floor_bits<15>(-low / scale + 0.5f) & 15;
     const float zero = (float)code;
+    if (__all_sync(~0u, is_finite && plain_quotient::fits(scale * 16.f))) {
+        /* all of it in sixteenths, which changes no bit, so that a sum ends at 0 by itself */
+        const plain_quotient part(scale * 16.f);
+        const float from = zero * 0.0625f;
 #pragma unroll
-    for (int i = 0; i < N / 8; i++) {
-        float c[8];
+        for (int i = 0; i < N / 8; i++) {
+            float c[8];
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            c[j] = by.divide(y[8 * i + j]) + zero + 0.5f;
-        if (ok && (l + 8 * i) * 8 < SIZE) put_codes<4>(dst, l + 8 * i, is_finite ? pack_codes<4>(c) : 0);
-    }
+            for (int j = 0; j < 8; j++)
+                c[j] = __saturatef(part.of(y[8 * i + j]) + from + 0.03125f);
+            if (ok && (l + 8 * i) * 8 < SIZE) put_codes<4>(dst, l + 8 * i, pack_sixteenths(c));
+        }
+    } else
+#pragma unroll
+        for (int i = 0; i < N / 8; i++) {
+            float c[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                c[j] = by.divide(y[8 * i + j]) + zero + 0.5f;
+            if (ok && (l + 8 * i) * 8 < SIZE) put_codes<4>(dst, l + 8 * i, is_finite ? pack_codes<4>(c) : 0);
+        }
     if (ok && l == 0)
         *(uint32_t *)(dst + SIZE / 2) = is_finite ? (__float_as_uint(scale) & ~15u) | code : 0x7fc00000u;
 }
@@ -218,10 +259,17 @@ ATTN_DEV void write_centroids(uint8_t *dst, float (&x)[N], bool ok, int lane) {
         squares += __shfl_xor_sync(~0u, squares, d);
     const float norm = (float)sqrt(squares);
     const bool is_finite = norm < INFINITY;
-    const divisor by(norm + 1e-8f);
+    if (__all_sync(~0u, plain_quotient::fits(norm + 1e-8f))) {
+        const plain_quotient by(norm + 1e-8f);
 #pragma unroll
-    for (int k = 0; k < N; k++)
-        x[k] = by.divide(x[k]);
+        for (int k = 0; k < N; k++)
+            x[k] = by.of(x[k]);
+    } else {
+        const divisor by(norm + 1e-8f);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            x[k] = by.divide(x[k]);
+    }
     hadamard<SIZE, 1>(x, l);
     constexpr float ROOT = ONE_ROOT == 1.f ? Q_UNIT : 0.70710678118654752f * 2.f * Q_UNIT;
     float c[16], middle[7];
@@ -240,37 +288,55 @@ ATTN_DEV void write_centroids(uint8_t *dst, float (&x)[N], bool ok, int lane) {
     if (ok && l == 0) put_half(dst + K_DATA, norm, is_finite);
 }
 
-template <int SIZE, int N>
-ATTN_DEV void write_steps(uint8_t *dst, const float (&x)[N], bool ok, int lane) {
-    constexpr int TOP = (1 << V_BITS) - 1;
-    const int l = lane & 7;
-    float low, high;
-    const bool is_finite = row_range<SIZE>(x, lane, low, high);
-    const float step = fmaxf((high - low) / TOP, 1e-8f);
-    const divisor by(step);
+template <int SIZE, int N, class F>
+ATTN_DEV void put_steps(uint8_t *dst, const float (&x)[N], float low, bool ok, int l, F by) {
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
         float c[8];
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            c[j] = by.divide(x[8 * i + j] - low) + 0.5f;
-        if (ok && (l + 8 * i) * 8 < SIZE)
-            put_codes<V_BITS>(dst, l + 8 * i, is_finite ? pack_codes<V_BITS>(c) : 0);
+            c[j] = by(x[8 * i + j] - low) + 0.5f;
+        if (ok && (l + 8 * i) * 8 < SIZE) put_codes<V_BITS>(dst, l + 8 * i, pack_codes<V_BITS, true>(c));
+    }
+}
+
+/* low, high: of the row; is_finite: so is their distance. */
+template <int SIZE, int N>
+ATTN_DEV void write_steps(uint8_t *dst, const float (&x)[N], float low, float high, bool is_finite, bool ok,
+                          int lane) {
+    constexpr int TOP = (1 << V_BITS) - 1;
+    const int l = lane & 7;
+    const float step = fmaxf((high - low) / TOP, 1e-8f);
+    if (__all_sync(~0u, is_finite && plain_quotient::fits(step))) {
+        const plain_quotient by(step);
+        put_steps<SIZE>(dst, x, low, ok, l, [&](float d) { return by.of(d); });
+    } else {
+        const divisor by(step);
+        put_steps<SIZE>(dst, x, low, ok, l, [&](float d) { return is_finite ? by.divide(d) : 0.f; });
     }
     if (ok && l == 0) put_half(dst + V_DATA, step, is_finite), put_half(dst + V_DATA + 2, low, is_finite);
 }
 
-/* One row of K or V for each eight lanes; nothing is read or written where `ok` is false. */
-template <bool IS_V>
-ATTN_DEV void write_row(uint8_t *dst, const uint8_t *src, bool ok, int lane) {
+/* One row of K or V for each eight lanes; nothing is written where `ok` is false. */
+template <bool IS_V, class row_t>
+ATTN_DEV void write_row(uint8_t *dst, const row_t &row, bool ok, int lane) {
     constexpr int SIZE = IS_V ? TL_DV : TL_D;
-    float x[(SIZE + 63) / 64 * 8];
-    load_row<SIZE>(x, src, ok, lane & 7);
+    float x[row_t::N];
+    row.values(x, lane & 7);
     if constexpr (IS_INT4)
         write_int4<SIZE>(dst, x, ok, lane);
-    else if constexpr (IS_V)
-        write_steps<SIZE>(dst, x, ok, lane);
-    else if constexpr (CENTROIDS)
+    else if constexpr (IS_V) {
+        float low, high;
+        bool is_finite = false;
+#if __CUDA_ARCH__ >= 800
+        constexpr bool PAIRS = IS_PAIR && row_t::AHEAD && SIZE % 64 == 0;
+        if constexpr (PAIRS) is_finite = range_of_pairs(row.y, low, high);
+#else
+        constexpr bool PAIRS = false;
+#endif
+        if (!PAIRS) is_finite = row_range<SIZE>(x, lane, low, high);
+        write_steps<SIZE>(dst, x, low, high, is_finite, ok, lane);
+    } else if constexpr (CENTROIDS)
         write_centroids<SIZE>(dst, x, ok, lane);
     else {
         const int l = lane & 7;

@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(256) tl_rope(const __grid_constant_
     rope::rotate_row(row, p, table_row, lane);
     if (head < 0) return;
     __syncwarp(); /* the rotated row, before other lanes read it */
-    cache_write::write_token(p.write, cache_write::EIGHTS && lane >= 8 ? -1 : token, head, lane);
+    cache_write::write_token(p.write, token, head, lane);
 }
 
 } /* namespace attn_cuda */

@@ -26,6 +26,13 @@ ATTN_DEV float __fadd_rz(float x, float y) {
     fesetround(FE_TONEAREST);
     return sum;
 }
+ATTN_DEV float __fadd_rd(float x, float y) {
+    volatile float a = x, b = y, sum;
+    fesetround(FE_DOWNWARD);
+    sum = a + b;
+    fesetround(FE_TONEAREST);
+    return sum;
+}
 static float nudge = 0; // the approximate reciprocal is up to one step off
 ATTN_DEV float rcp_approx(float x) {
     const float y = 1.f / x;
@@ -59,6 +66,7 @@ int main() {
         const float x = i < NUM_ENDS ? ends[i] : hard(140);
         const int want = x != x ? 0 : (int)fminf(fmaxf(roundf(x), -128.f), 127.f);
         wrong += (attn_cuda::int8_bits(x) & 255) != ((unsigned)want & 255);
+        wrong += x >= -128 && x <= 127 && (attn_cuda::int8_low(x) & 255) != ((unsigned)want & 255);
     }
     ok(wrong == 0, "int8 codes are the nearest, half away from zero (%d are not)", wrong);
     wrong = 0;
@@ -81,6 +89,15 @@ int main() {
         wrong += !(got == want || (got != got && want != want) ||
                    (fabsf(want) < 0x1p-20f && fabsf(got) < 0x1p-20f)) ||
                  (got == got && signbit(got) != signbit(want)); // -0 has a code of its own in e4m3 and e5m2
+    }
+    for (int i = 0; i < 400000; i++) {
+        const float by = ldexpf(1 + fabsf(uniform()), (int)(next_random() % 118) - 59);
+        nudge = (float)(i % 3) - 1;
+        if (!attn_cuda::plain_quotient::fits(by)) wrong++;
+        const float x = by * 500 * uniform() * ldexpf(1, -(int)(next_random() % 30) * (i % 2)),
+                    got = attn_cuda::plain_quotient(by).of(i % 7 ? x : copysignf(0, x)),
+                    want = (i % 7 ? x : copysignf(0, x)) / by;
+        wrong += got != want || signbit(got) != signbit(want);
     }
     for (int i = 0; i < 400000; i++) {
         const float x = i < NUM_ENDS ? ends[i] : ldexpf(uniform(), (int)(next_random() % 200) - 90);

@@ -3,6 +3,7 @@
  * are defined before this is included, which may be again and again. A warp's lanes run one after the other,
  * and what they give to the tensor cores is kept in `fragments`. */
 #undef TRITON_PACKED_CUH
+#undef TRITON_CODES_CUH
 #undef TRITON_PACKED_WRITE_CUH
 #define TL_DV   TL_D
 #define TL_Q2   1

@@ -44,6 +44,15 @@ ATTN_DEV float __uint_as_float(uint32_t u) {
 ATTN_DEV float __fadd_rz(float x, float y) { // y is 2^23, x from 0 to 15
     return (float)((double)y + floor((double)x));
 }
+ATTN_DEV float __fadd_rd(float, float) { // of the codes of other formats
+    return 0;
+}
+ATTN_DEV float rcp_approx(float x) {
+    return 1 / x;
+}
+ATTN_DEV float __saturatef(float x) {
+    return x > 0 ? x < 1 ? x : 1 : 0;
+}
 ATTN_DEV uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
     return (uint32_t)(((uint64_t)high << 32 | low) >> (by & 31));
 }
@@ -63,6 +72,9 @@ T __shfl_xor_sync(unsigned, T x, int) { // lanes run alone
     return x;
 }
 ATTN_DEV int __any_sync(unsigned, bool x) {
+    return x;
+}
+ATTN_DEV int __all_sync(unsigned, bool x) {
     return x;
 }
 template <class T>
