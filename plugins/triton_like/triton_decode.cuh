@@ -218,6 +218,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                lengths = ((const int4 *)(p.items + blockIdx.y))[1];
     const int32_t *const tables = p.counts->block_table;
     const int64_t table_stride = p.counts->table_stride;
+    pdl_wait(); /* for this step's keys; what is read above was there before the writer started */
     if ((int)blockIdx.y >= num_items) return;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, row0 = blockIdx.x / p.num_kv_heads * ROWS;

@@ -38,6 +38,7 @@ static int load_functions(triton_driver_t *d, attn_error_t *error) {
                          "no CUDA driver (libcuda.so.1 does not load); install the NVIDIA "
                          "driver or select another backend");
     const char *missing = library_symbols(d->library, wanted, sizeof wanted / sizeof wanted[0]);
+    if (!library_symbol(d->library, "cuLaunchKernelEx", &d->launch_config)) d->launch_config = NULL;
     if (missing != NULL)
         return attn_fail(error, ATTN_E_DEVICE, "device",
                          "the CUDA driver has no %s; a driver for CUDA 12 or later is needed", missing);
@@ -76,6 +77,37 @@ void triton_driver_close(triton_driver_t *d) {
     if (d->context != NULL) d->context_release(d->device);
     if (d->library != NULL) dlclose(d->library);
     d->context = d->library = NULL;
+}
+
+/* CUlaunchConfig and CUlaunchAttribute of the driver API. */
+typedef struct launch_attribute {
+    int id;
+    char pad[4];
+    union {
+        int number;
+        char room[64];
+    } value;
+} launch_attribute_t;
+typedef struct launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    launch_attribute_t *attributes;
+    unsigned num_attributes;
+} launch_config_t;
+enum { PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+
+int triton_driver_launch_after(const triton_driver_t *d, void *kernel, unsigned x, unsigned y,
+                               unsigned threads, unsigned smem, void *stream, void **args) {
+    if (d->cc < 90 || d->launch_config == NULL)
+        return d->launch(kernel, x, y, 1, threads, 1, 1, smem, stream, args, NULL);
+    launch_attribute_t serial = {.id = PROGRAMMATIC_STREAM_SERIALIZATION, .value = {.number = 1}};
+    const launch_config_t c = {.grid = {x, y, 1},
+                               .block = {threads, 1, 1},
+                               .shared_bytes = smem,
+                               .stream = stream,
+                               .attributes = &serial,
+                               .num_attributes = 1};
+    return d->launch_config(&c, kernel, args, NULL);
 }
 
 int triton_driver_enter(const triton_driver_t *d, attn_error_t *error) {

@@ -26,6 +26,7 @@ typedef struct triton_driver {
     int (*function_get)(int *, int, void *);
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
                   void **, void **);
+    int (*launch_config)(const void *, void *, void **, void **); /* NULL: a driver before CUDA 11.8 */
     int (*copy_to_device)(unsigned long long, const void *, size_t, void *);
     int (*fill_2d)(unsigned long long, size_t, unsigned char, size_t, size_t, void *);
     int (*error_text)(int, const char **);
@@ -37,6 +38,10 @@ void triton_driver_close(triton_driver_t *d);
 /* Makes the device's context current for the calling thread, and gives the caller's back. */
 int triton_driver_enter(const triton_driver_t *d, attn_error_t *error);
 void triton_driver_leave(const triton_driver_t *d);
+/* Launches a kernel beside the end of the one before it in the stream (programmatic dependent launch), where
+ * the device has that; the kernel waits (pdl_wait) before it reads what that one writes. */
+int triton_driver_launch_after(const triton_driver_t *d, void *kernel, unsigned x, unsigned y,
+                               unsigned threads, unsigned smem, void *stream, void **args);
 int triton_driver_fail(const triton_driver_t *d, int code, const char *what, attn_error_t *error);
 
 #endif

@@ -160,8 +160,9 @@ static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, cons
     return ATTN_OK;
 }
 
+/* writes: the writer was launched just now. Decode starts beside it, and waits for it. */
 static int launch(const attn_instance_t *in, const triton_host_header_t *h, triton_params_t *p,
-                  triton_quantize_params_t *g, void *stream) {
+                  triton_quantize_params_t *g, int writes, void *stream) {
     const triton_driver_t *d = &in->driver;
     const triton_config_t *c = &in->config;
     void *args[1] = {p};
@@ -169,8 +170,11 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
     int e = 0;
     if (h->grid_items > 0) {
         unsigned row_blocks = (unsigned)((h->decode_tokens * c->group + c->decode_rows - 1) / c->decode_rows);
-        e = d->launch(in->decode, kv_heads * row_blocks, (unsigned)h->grid_items, 1,
-                      (unsigned)c->decode_threads, 1, 1, (unsigned)c->decode_smem, stream, args, NULL);
+        const unsigned x = kv_heads * row_blocks, y = (unsigned)h->grid_items,
+                       threads = (unsigned)c->decode_threads, smem = (unsigned)c->decode_smem;
+        e = writes && !c->exact
+                ? triton_driver_launch_after(d, in->decode, x, y, threads, smem, stream, args)
+                : d->launch(in->decode, x, y, 1, threads, 1, 1, smem, stream, args, NULL);
     }
     if (e == 0 && h->grid_splits > 0 && in->reduce != NULL)
         e = d->launch(in->reduce, (unsigned)h->grid_splits, ((unsigned)h->decode_tokens * heads + 3) / 4, 1,
@@ -231,6 +235,7 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
         status = read_groups(in, &a, &s, h->head.num_tokens, &p, &g, error);
     attn_kv_update_t update;
     if (status == ATTN_OK) status = call_update_of_forward(&a, in->features, &update, error);
+    const int writes = status == ATTN_OK && update.slot_mapping != NULL && update.slot_mapping->shape[0] > 0;
     if (status == ATTN_OK && update.slot_mapping != NULL)
         status = triton_update_kv_cache(in, &update, stream, error);
     if (status != ATTN_OK || h->head.num_tokens == 0) return status;
@@ -251,7 +256,7 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     p.max_rows = in->plan_input.decode_tokens * (int)in->problem.num_heads;
     status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK) return status;
-    int e = launch(in, h, &p, &g, stream);
+    int e = launch(in, h, &p, &g, writes, stream);
     triton_driver_leave(&in->driver);
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "launching a kernel", error);
 }
