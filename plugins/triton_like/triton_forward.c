@@ -172,9 +172,8 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
         unsigned row_blocks = (unsigned)((h->decode_tokens * c->group + c->decode_rows - 1) / c->decode_rows);
         const unsigned x = kv_heads * row_blocks, y = (unsigned)h->grid_items,
                        threads = (unsigned)c->decode_threads, smem = (unsigned)c->decode_smem;
-        e = writes && !c->exact
-                ? triton_driver_launch_after(d, in->decode, x, y, threads, smem, stream, args)
-                : d->launch(in->decode, x, y, 1, threads, 1, 1, smem, stream, args, NULL);
+        e = writes && !c->exact ? triton_driver_launch_after(d, in->decode, x, y, threads, smem, stream, args)
+                                : d->launch(in->decode, x, y, 1, threads, 1, 1, smem, stream, args, NULL);
     }
     if (e == 0 && h->grid_splits > 0 && in->reduce != NULL)
         e = d->launch(in->reduce, (unsigned)h->grid_splits, ((unsigned)h->decode_tokens * heads + 3) / 4, 1,

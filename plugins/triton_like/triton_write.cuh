@@ -225,8 +225,7 @@ struct new_rows {
         slot = is_token ? __ldg(p.slots + token) : -1;
         k.ask((const uint8_t *)p.key + ((int64_t)token * p.key_token + (int64_t)head * p.key_head) * SB,
               is_token, l);
-        v.ask((const uint8_t *)p.value +
-                  ((int64_t)token * p.value_token + (int64_t)head * p.value_head) * SB,
+        v.ask((const uint8_t *)p.value + ((int64_t)token * p.value_token + (int64_t)head * p.value_head) * SB,
               is_token, l);
     }
 };

@@ -5,6 +5,7 @@
 #undef TRITON_PACKED_CUH
 #undef TRITON_CODES_CUH
 #undef TRITON_PACKED_WRITE_CUH
+#undef TRITON_PACKED_ROWS_CUH
 #define TL_DV   TL_D
 #define TL_Q2   1
 #define TL_SVEC 2
