@@ -204,13 +204,19 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
             wgmma_wait<1>();
             float s[BN / 2];
             take_scores(s, c);
-            const bool grow = softmax(s, k0, at_k.stage);
-            release(k_ring, at_k);
-            wgmma_wait<0>();
-            wgmma_pin(o);
-            release(v_ring, at_v);
-            if (grow) rescale(o, f);
-            pack(pr, s);
+            /* the registers of P are free when the product has ended */
+            softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, q_scales + local,
+                         scales + at_k.stage * TERMS * BN, m, l, f, [&](const float(&by)[2]) {
+                             release(k_ring, at_k);
+                             wgmma_wait<0>();
+                             wgmma_pin(o);
+                             release(v_ring, at_v);
+                             if (softmax_trusted(by, s, m, l, pr)) return false;
+                             const bool grow = softmax_step<false>(rule, by, s, m, l, f);
+                             if (grow) rescale(o, f);
+                             pack(pr, s);
+                             return grow;
+                         });
             at_v.next();
         }
         wait(v_ring, at_v);

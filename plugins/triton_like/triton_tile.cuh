@@ -141,7 +141,8 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
         constexpr bool WHOLE = TL_QVEC == 16 && QB == 2; /* chunks of 8 values are loaded as such */
         const int l = threadIdx.x & 7;
         uint32_t w[CHUNKS][4], next[CHUNKS][4];
-        auto ask = [&](int r) { /* a row ahead */
+        /* a row ahead */
+        auto ask = [&](int r) {
             const int row = b.row0 + r;
             const bool ok = r < BM && row < b.rows;
             const uint8_t *src =
@@ -186,8 +187,8 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
                 for (int k = 0; k < 4; k++) {
                     const float2 f = unpack2<TL_Q>(w[i][k]);
                     const uint32_t x = int8_bits(by.of(f.x)), y = int8_bits(by.of(f.y));
-                    w[i][k] = TL_S8 ? prmt(x, y, 0x0040)
-                                    : pack2<MMA>((float)(signed char)x, (float)(signed char)y);
+                    w[i][k] =
+                        TL_S8 ? prmt(x, y, 0x0040) : pack2<MMA>((float)(signed char)x, (float)(signed char)y);
                 }
                 if constexpr (TL_S8) {
                     const uint2 codes =
@@ -598,6 +599,29 @@ ATTN_DEV bool softmax_step(const score_rule &rule, const float (&by)[2], float (
     return grow;
 }
 
+/* The same for a tile after a row's first, on trust that no score is far above the maximum so far, so without
+ * looking for a new one, and with P packed at once. False, and nothing but P changed, where a row's sum tells
+ * otherwise: too large, infinite, or no number, as for a row without keys so far. */
+ATTN_DEV bool softmax_trusted(const float (&by)[2], const float (&s)[BN / 2], const float (&m)[2],
+                              float (&l)[2], uint32_t (&pr)[BN / 4]) {
+    constexpr float LIMIT = V_MMA == DT_F16 ? 16384.f : 1e9f;
+    float t[2] = {0.f, 0.f}, u[2] = {0.f, 0.f};
+#pragma unroll
+    for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float *x = s + 4 * j + 2 * e;
+            const float a = ex2(FOLD ? fmaf(x[0], by[e], -m[e]) : x[0] - m[e]),
+                        b = ex2(FOLD ? fmaf(x[1], by[e], -m[e]) : x[1] - m[e]);
+            t[e] += a, u[e] += b;
+            pr[2 * j + e] = pack2<V_MMA>(a, b);
+        }
+    t[0] += u[0], t[1] += u[1];
+    if (__any_sync(~0u, !(t[0] <= LIMIT && t[1] <= LIMIT))) return false;
+    l[0] += t[0], l[1] += t[1];
+    return true;
+}
+
 /* FOLD: what the scores of a thread's two rows are still to be multiplied by. */
 ATTN_DEV void row_factors(const score_rule &rule, const float *q_scales, float (&by)[2]) {
 #pragma unroll
@@ -615,11 +639,13 @@ ATTN_DEV void scale_keys(float (&s)[BN / 2], const float *k_scales) {
     }
 }
 
-/* From the products of a tile to P, for a thread's rows `row` and row + 8; seen: of the first of them. */
+/* From the products of a tile to P, for a thread's rows `row` and row + 8; seen: of the first of them.
+ * last(by): the step that makes P of scores. */
+template <class F>
 ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule,
                            const row_terms &terms, float (&s)[BN / 2], int k0, int row, const int2 *seen,
                            const float *q_scales, const float *k_scales, float (&m)[2], float (&l)[2],
-                           float (&f)[2]) {
+                           float (&f)[2], F last) {
     constexpr bool IS_SCALED = TL_K_APART && TL_CAP == 0.f; /* the factor went with the scales */
     float rows[2];
     row_factors(rule, q_scales, rows);
@@ -663,7 +689,14 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
     if constexpr (TL_REL) add_rel_bias(p, terms, s, k0);
     add_bias(p, b, s, k0, row);
     hide_scores(b, s, k0, seen);
-    return softmax_step<false>(rule, rows, s, m, l, f);
+    return last(rows);
+}
+ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule,
+                           const row_terms &terms, float (&s)[BN / 2], int k0, int row, const int2 *seen,
+                           const float *q_scales, const float *k_scales, float (&m)[2], float (&l)[2],
+                           float (&f)[2]) {
+    return softmax_tile(p, b, rule, terms, s, k0, row, seen, q_scales, k_scales, m, l, f,
+                        [&](const float(&by)[2]) { return softmax_step<false>(rule, by, s, m, l, f); });
 }
 
 template <int N>
