@@ -196,9 +196,9 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
         for (k0 = walk.next<BN>(k0); k0 < walk.hi; k0 = walk.next<BN>(k0)) {
             at_k.next();
             wait(k_ring, at_k);
+            wait(v_ring, at_v);
             score c[BN / 2];
             start_scores(c, q_at, k_at + (at_k.stage * K_BYTES >> 4));
-            wait(v_ring, at_v);
             wgmma_pin(o);
             start_output(o, pr, v_at + (at_v.stage * V_BYTES >> 4));
             wgmma_wait<1>();
