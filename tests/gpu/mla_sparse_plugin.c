@@ -90,6 +90,7 @@ static void cases(void) {
         {"a cut list", 16, 2048, 64, 0, 0, 0, 0, {{1, 3000}, {1, 20}}},
         {"a cut list, 128 heads", 128, 2048, 64, 0, 0, 0, 5, {{1, 2500}}},
         {"prefill", 8, 128, 64, 0, 0, 0, 0, {{150, 150}, {40, 300}}},
+        {"cut lists beside whole ones", 8, 1024, 64, 0, 0, 0, 0, {{1, 1100}, {150, 1200}, {49, 1100}}},
         {"656 bytes, one block", 64, 64, 64, ATTN_KV_FP8_DS_MLA, 0, 0, 0, {{1, 300}}},
         {"656 bytes, three blocks and a part", 128, 200, 64, ATTN_KV_FP8_DS_MLA, 0, 0, 0, {{1, 500}, {3, 9}}},
         {"656 bytes, float16", 64, 320, 64, ATTN_KV_FP8_DS_MLA, ATTN_DTYPE_FLOAT16, 0, 0, {{1, 900}}},
