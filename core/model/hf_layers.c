@@ -191,8 +191,10 @@ const char *attni_hf_layer_sets_unknown(const hf_reader_t *r, size_t *at) {
         int is_known = type == NULL || is_attention(type);
         for (size_t k = 0; k < sizeof others / sizeof *others && !is_known; k++)
             is_known = strcmp(type, others[k]) == 0;
-        for (size_t k = 0; k + 1 < *at && !is_known; k++)
-            is_known = strcmp(type, json_string_value(json_array_get(types, k))) == 0;
+        for (size_t k = 0; k + 1 < *at && !is_known; k++) { /* said before; what is no text was passed over */
+            const char *earlier = json_string_value(json_array_get(types, k));
+            is_known = earlier != NULL && strcmp(type, earlier) == 0;
+        }
         if (!is_known) return type;
     }
     return NULL;
