@@ -31,6 +31,7 @@ typedef struct check_options {
     uint64_t seed;       /* 0: 1 */
     unsigned timeout_s;  /* of one check; 0: 60 */
     int is_bench;        /* 1: adds timing lines */
+    int is_timed;        /* 1: says the seconds of each check, and of each group at the end */
     int is_listing;      /* 1: prints the checks, runs none */
     int max_failures;    /* stops after so many failed checks; 0: never */
     int jobs;            /* checks that run at once; 0: as many as there are processors */

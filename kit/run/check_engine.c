@@ -14,10 +14,13 @@ const char *const check_groups[] = {"abi",         "structs", "capabilities", "n
                                     "determinism", "capture", "errors",       "threads",  "leaks",  "manners",
                                     "steps",       "options", "relations",    NULL};
 
+enum { MAX_GROUPS = 32 };
+
 typedef struct check_printer {
     FILE *out;
     int number;
     check_totals_t totals;
+    double seconds[MAX_GROUPS]; /* of all checks of a group, which ran beside each other */
 } check_printer_t;
 
 void check_add(check_list_t *list, const char *group, int needs_device, check_func_t *run, uint32_t arg,
@@ -41,6 +44,13 @@ void check_add(check_list_t *list, const char *group, int needs_device, check_fu
     va_start(args, name);
     vsnprintf(e->name + used, sizeof e->name - (size_t)used, name, args);
     va_end(args);
+}
+
+static int group_number(const char *group) {
+    int i = 0;
+    while (strcmp(check_groups[i], group) != 0)
+        i++;
+    return i;
 }
 
 /* ------------------------------------------------------------------ printing */
@@ -88,15 +98,18 @@ static void print_entry(check_printer_t *p, const check_t *c, const struct check
         p->totals.skipped++;
         fprintf(p->out, "ok %d - %s: %s # SKIP %s\n", p->number, e->group, e->name, r->text);
     } else {
+        char words[120];
+        size_t n = 0;
         p->totals.passed++;
+        words[0] = '\0';
+        if (r->num_cases > 0) n += (size_t)snprintf(words, sizeof words, ", %d cases", r->num_cases);
         if (r->num_left_out > 0)
-            fprintf(p->out, "ok %d - %s: %s (%d cases, %d left out for time)\n", p->number, e->group, e->name,
-                    r->num_cases, r->num_left_out);
-        else if (r->num_cases > 0)
-            fprintf(p->out, "ok %d - %s: %s (%d cases)\n", p->number, e->group, e->name, r->num_cases);
-        else
-            fprintf(p->out, "ok %d - %s: %s\n", p->number, e->group, e->name);
+            n += (size_t)snprintf(words + n, sizeof words - n, ", %d left out for time", r->num_left_out);
+        if (c->options->is_timed) snprintf(words + n, sizeof words - n, ", %.2f s", r->seconds);
+        fprintf(p->out, words[0] != '\0' ? "ok %d - %s: %s (%s)\n" : "ok %d - %s: %s%s\n", p->number, e->group,
+                e->name, words[0] != '\0' ? words + 2 : "");
     }
+    p->seconds[group_number(e->group)] += r->seconds;
     fflush(p->out);
 }
 
@@ -241,13 +254,6 @@ static int choose_device(check_t *c, check_printer_t *p) {
     return 0;
 }
 
-enum { MAX_GROUPS = 32 };
-static int *group_of(int counts[MAX_GROUPS], const char *group) {
-    int i = 0;
-    while (strcmp(check_groups[i], group) != 0)
-        i++;
-    return &counts[i];
-}
 
 /* A failure that no single check has. */
 static void fail_alone(check_t *c, check_printer_t *p, const char *name, const char *text) {
@@ -270,8 +276,8 @@ static int tell(void *user, const struct check_entry *e, int printed) {
     progress_t *x = user;
     const check_options_t *o = x->c->options;
     print_entry(x->p, x->c, e, printed);
-    *group_of(x->executed, e->group) += !x->c->report->is_skipped || x->c->report->is_failed;
-    *group_of(x->listed, e->group) += 1;
+    x->executed[group_number(e->group)] += !x->c->report->is_skipped || x->c->report->is_failed;
+    x->listed[group_number(e->group)] += 1;
     return o->max_failures > 0 && x->p->totals.failed >= o->max_failures;
 }
 
@@ -374,6 +380,8 @@ int check_plugin(const check_options_t *options, check_totals_t *totals) {
             fail_alone(&c, &p, "something was examined",
                        "no check has this name or group; attn check --list shows them");
     }
+    for (int i = 0; check_groups[i] != NULL && options->is_timed && !options->is_listing; i++)
+        if (p.seconds[i] > 0) fprintf(p.out, "# group %s: %.1f s\n", check_groups[i], p.seconds[i]);
     if (!options->is_listing) {
         fprintf(p.out, "1..%d\n", p.number);
         fprintf(p.out, "# %d passed, %d failed, %d skipped\n", p.totals.passed, p.totals.failed,

@@ -78,6 +78,8 @@ done
 ok "five checks at once print what one at a time does" cmp "$tap_scratch/jobs.1" "$tap_scratch/jobs.5"
 "$attn" check "$tap_scratch/window.so" --group numerics --max-failures 1 --jobs 5 --seed 3 >"$tap_scratch/second" 2>&1
 ok "and stop at the same failure" cmp "$tap_scratch/first" "$tap_scratch/second"
+says "--times says the seconds of a check" 0 '^ok .* cases, [0-9.]* s)$' "$attn" check "$plugin" --only "query heads per" --times
+says "and of a group" 0 '^# group numerics: [0-9.]* s$' "$attn" check "$plugin" --only "query heads per" --times
 says "no checks at once are none" 2 'jobs' "$attn" check "$plugin" --jobs 0
 
 # a plugin that crashes or hangs when it is loaded

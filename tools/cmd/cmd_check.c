@@ -108,6 +108,7 @@ int cmd_check(int argc, char **argv) {
         {"jobs", "N", TOOL_INT, &jobs, 1, 64, "run N checks at once (as many as there are processors)"},
         {"max-failures", "N", TOOL_INT, &max_failures, 0, 1000000, "stop after N failed checks (0: never)"},
         {"bench", NULL, TOOL_FLAG, &o.is_bench, 0, 0, "add the time of forward for a few batches"},
+        {"times", NULL, TOOL_FLAG, &o.is_timed, 0, 0, "say the seconds of each check and of each group"},
         {"list", NULL, TOOL_FLAG, &o.is_listing, 0, 0, "print the checks, run none"},
         {"json", NULL, TOOL_FLAG, &is_json, 0, 0, "print JSON instead of TAP"},
         {"help", NULL, TOOL_HELP, NULL, 0, 0, "show this text"},
