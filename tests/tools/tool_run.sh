@@ -71,6 +71,14 @@ size=$(wc -c <"$decoder")
 printf '\000\000\000\101\000\000\000\101' | dd of="$tap_scratch/wrong.safetensors" bs=1 seek=$((size - 8)) conv=notrunc 2>/dev/null
 wants "a wrong output is noticed" 1 "WRONG" run "$tap_scratch/wrong.safetensors" --device cpu
 
+# What a backend does not write is NaN, whatever the step before left there.
+"${ATTN_TEST_CC:-cc}" -std=c11 -O1 -fPIC -shared -fvisibility=hidden -I"$ATTN_TEST_SRCDIR/include" \
+    "$ATTN_TEST_SRCDIR/tests/kit/faults/writes_once.c" -lm -o "$tap_scratch/once.so"
+printf '[attn]\nplugins = bad, reference\nplugin_dir = %s\n[plugin bad]\npath = %s\n' "$ATTN_TEST_PLUGIN_DIR" \
+    "$tap_scratch/once.so" >"$tap_scratch/once.ini"
+json "rows that a step does not write are no numbers" layers.0.error_to_reference.max_abs "1.0*1*e300" run "$decoder" --device cpu \
+    --backend BAD_ATTN --config-file "$tap_scratch/once.ini"
+
 # Truncated at many places: never a crash, always status 3.
 cut_ok=1
 for n in 0 1 7 8 9 100 500 1000 2000 $((size / 2)) $((size - 1)); do

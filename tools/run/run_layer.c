@@ -360,6 +360,10 @@ static int compute_step(runner_t *r, int32_t count, int64_t update_rows) {
     } else if (r->has_cache) {
         batch.slot_mapping = &slots.dl;
     }
+    /* NaN where the forward writes nothing: rows of the step before would pass for this one's */
+    if (device_memory_fill(r->memory, r->d_output, 0xff, (size_t)(rows * r->o_row) * r->element) != 0)
+        return attn_fail(r->error, ATTN_E_DEVICE, "", "filling the output failed");
+    device_memory_sync(r->memory);
     double t0 = tool_seconds();
     int code = attn_group_build_metadata(r->group, &batch, &r->space, NULL, r->error);
     if (code != ATTN_OK) return code;
