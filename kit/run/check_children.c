@@ -2,8 +2,9 @@
 /*
  * check_children.c: a pool of child processes; results come in the order of the checks. On the host each
  * check is a process of its own, which costs a millisecond. On a device it would cost a context, a few tenths
- * of a second of the driver's lock, so that checks that leave nothing behind share a process there, a few at
- * a time. One that fails beside others is run again alone: what it says then is what it says.
+ * of a second of the driver's lock, so that checks that leave nothing behind share processes there: a child
+ * that has ended one is given the next. One that fails behind others is run again alone: what it says then is
+ * what it says.
  */
 #include "check_children.h"
 #include "device_image.h"
@@ -21,7 +22,7 @@
 #include <unistd.h>
 
 enum {
-    MAX_SHARED = 24 /* checks of one process */,
+    MAX_SHARED = 64 /* checks of one process */,
     SLOTS_A_JOB = 16,
     MAX_SLOTS = 400 /* each has a descriptor */
 };
@@ -37,13 +38,22 @@ typedef struct slot {
     char failure[900]; /* what it said then */
 } slot_t;
 
+/* What a child has to run, in memory that both share: the parent adds to it. */
+typedef struct work {
+    int count, is_complete;
+    int slots[MAX_SHARED], entries[MAX_SHARED];
+} work_t;
+
 /* A child and its checks, which it runs one after the other. */
 typedef struct worker {
     pid_t child; /* 0: none */
     int count, at;
     int has_failed; /* slots[at - 1], which is the child's last */
+    int is_shared;  /* it may be given more */
     slot_t *slots[MAX_SHARED];
-    struct timespec start; /* of slots[at], as seen from here */
+    const struct check_entry *previous; /* the one before slots[at] */
+    struct timespec start;              /* of slots[at], as seen from here */
+    work_t *work;
 } worker_t;
 
 typedef struct pool {
@@ -86,15 +96,26 @@ static void keep_freed_memory(void) {
 
 /* ------------------------------------------------------------------ in the child */
 
-static void enter_check(check_t *c, const slot_t *s) {
-    c->report = s->report;
-    c->arg = s->entry->arg;
-    c->role = s->entry->role;
+static void enter_check(check_t *c, const struct check_entry *e, check_report_t *report) {
+    c->report = report;
+    c->arg = e->arg;
+    c->role = e->role;
     c->first_case = (struct timespec){0, 0};
 }
 
-/* Its checks in turn, to the first that fails: what that one left is not the next one's. */
-static void run_in_child(const pool_t *p, const worker_t *w, const sigset_t *mask) {
+/* 1 once there is a check number i, 0 if there will be none. */
+static int wait_for_work(const work_t *w, int i, pid_t parent) {
+    const struct timespec pause = {0, 500 * 1000};
+    while (__atomic_load_n(&w->count, __ATOMIC_ACQUIRE) <= i) {
+        if (__atomic_load_n(&w->is_complete, __ATOMIC_ACQUIRE) || getppid() != parent) return 0;
+        nanosleep(&pause, NULL);
+    }
+    return 1;
+}
+
+/* Its checks in turn, to the first that fails: what that one left is not the next one's. Of the slots it has
+ * what never changes. */
+static void run_in_child(const pool_t *p, const work_t *w, pid_t parent, const sigset_t *mask) {
     check_t *c = p->c;
     share_processors(p->jobs);
     keep_freed_memory();
@@ -104,20 +125,22 @@ static void run_in_child(const pool_t *p, const worker_t *w, const sigset_t *mas
     sigaction(SIGBUS, &plain, NULL);
     sigprocmask(SIG_SETMASK, mask, NULL);
     check_wait_after_calls(c->memory);
-    for (int i = 0; i < w->count; i++) {
+    for (int i = 0; wait_for_work(w, i, parent); i++) {
         struct timespec start;
-        const slot_t *s = w->slots[i];
+        const slot_t *s = &p->slots[w->slots[i]];
+        const struct check_entry *e = p->entries[w->entries[i]];
+        if (i > 0) image_end();
         clock_gettime(CLOCK_MONOTONIC, &start);
-        enter_check(c, s);
+        enter_check(c, e, s->report);
         dup2(s->printed, STDOUT_FILENO);
         dup2(s->printed, STDERR_FILENO);
-        s->entry->run(c);
+        e->run(c);
         fflush(NULL);
         s->report->seconds = seconds_since(&start);
         const int is_failed = s->report->is_failed;
         __atomic_store_n(&s->report->is_done, 1, __ATOMIC_RELEASE);
+        kill(parent, SIGCHLD); /* news */
         if (is_failed) break;
-        if (i + 1 < w->count) image_end();
     }
     _exit(0);
 }
@@ -155,33 +178,50 @@ static int can_share(const pool_t *p, const slot_t *s) {
     return s->entry->can_share && !s->is_alone && p->c->memory->kind != NULL;
 }
 
-/* The first check that waits, and others that may share its process: fewer towards the end, so that all
- * processors have some, and not neighbours, which are slow or quick together. */
-static void choose(const pool_t *p, worker_t *w) {
-    int waiting = 0, passed = 0;
-    w->count = w->at = w->has_failed = 0;
-    for (int i = p->oldest; i < p->next; i++)
-        waiting += p->slots[i % p->num_slots].state == WAITS && can_share(p, &p->slots[i % p->num_slots]);
-    const int fair = (waiting + p->jobs - 1) / p->jobs, most = fair < MAX_SHARED ? fair : MAX_SHARED;
-    const int step = most > 0 ? waiting / most : 1;
+/* The number of the first check that waits; is_shared: of those that may share a process. -1: none does. */
+static int first_waiting(const pool_t *p, int is_shared) {
     for (int i = p->oldest; i < p->next; i++) {
-        slot_t *s = &p->slots[i % p->num_slots];
-        if (s->state != WAITS || (w->count > 0 && !can_share(p, s))) continue;
-        if (w->count > 0 && ++passed % step != 0) continue;
-        if (!empty_slot(p, s)) continue;
-        s->state = RUNS;
-        w->slots[w->count++] = s;
-        if (!can_share(p, s) || w->count >= most) return;
+        const slot_t *s = &p->slots[i % p->num_slots];
+        if (s->state == WAITS && (!is_shared || can_share(p, s))) return i;
     }
+    return -1;
+}
+
+/* Tells the child of one more check. */
+static void add_work(const pool_t *p, worker_t *w, int entry) {
+    slot_t *s = &p->slots[entry % p->num_slots];
+    if (!empty_slot(p, s)) return;
+    s->state = RUNS;
+    clock_gettime(CLOCK_MONOTONIC, &w->start);
+    w->work->slots[w->count] = entry % p->num_slots;
+    w->work->entries[w->count] = entry;
+    w->slots[w->count++] = s;
+    __atomic_store_n(&w->work->count, w->count, __ATOMIC_RELEASE);
+}
+
+/* A child that has ended its check gets another one. It ends where there is none, or those that wait need
+ * processes of their own. */
+static void feed(const pool_t *p, worker_t *w) {
+    const int next = first_waiting(p, 1), may_have_more = w->is_shared && w->count < MAX_SHARED;
+    if (w->at < w->count && may_have_more) return;
+    if (may_have_more && next >= 0)
+        add_work(p, w, next);
+    else if (!may_have_more || p->next == p->count || first_waiting(p, 0) >= 0)
+        __atomic_store_n(&w->work->is_complete, 1, __ATOMIC_RELEASE);
 }
 
 static int start(const pool_t *p, worker_t *w, const sigset_t *mask) {
-    choose(p, w);
-    if (w->count == 0) return 0;
-    clock_gettime(CLOCK_MONOTONIC, &w->start);
+    const pid_t parent = getpid();
+    const int first = first_waiting(p, 0);
+    if (first < 0) return 0;
+    w->count = w->at = w->has_failed = w->work->count = w->work->is_complete = 0;
+    w->is_shared = can_share(p, &p->slots[first % p->num_slots]);
+    add_work(p, w, first);
+    if (w->count == 0) return 1;
+    feed(p, w);
     fflush(NULL);
     w->child = fork();
-    if (w->child == 0) run_in_child(p, w, mask);
+    if (w->child == 0) run_in_child(p, w->work, parent, mask);
     if (w->child > 0) return 1;
     for (int i = 0; i < w->count; i++) {
         p->c->report = w->slots[i]->report;
@@ -200,11 +240,12 @@ static void conclude(check_t *c, worker_t *w, int is_late) {
     if (s->report->is_failed && w->at > 0 && !is_late) { /* again, alone */
         s->state = WAITS;
         s->is_alone = 1;
-        snprintf(s->beside, sizeof s->beside, "%s", w->slots[w->at - 1]->entry->name);
+        snprintf(s->beside, sizeof s->beside, "%s", w->previous->name);
         snprintf(s->failure, sizeof s->failure, "%s", s->report->text);
     } else if (s->is_alone && !s->report->is_failed) {
         check_fail(c, "it fails behind \"%s\" in one process, and passes alone: %s", s->beside, s->failure);
     }
+    w->previous = s->entry;
     w->at++;
     clock_gettime(CLOCK_MONOTONIC, &w->start);
 }
@@ -256,7 +297,8 @@ static unsigned limit_of(const check_t *c) {
 }
 
 /* 1 if a check has ended, by itself or for being late. */
-static int look(check_t *c, worker_t *w) {
+static int look(const pool_t *p, worker_t *w) {
+    check_t *c = p->c;
     int status = 0;
     const pid_t got = waitpid(w->child, &status, WNOHANG);
     if (got == w->child || (got < 0 && errno != EINTR)) {
@@ -264,6 +306,7 @@ static int look(check_t *c, worker_t *w) {
         return 1;
     }
     const int ended = judge_done(c, w);
+    if (!w->has_failed) feed(p, w);
     const unsigned limit_s = limit_of(c);
     if (w->at == w->count || seconds_since(&w->start) < limit_s) return ended > 0;
     end(w, &status);
@@ -284,7 +327,7 @@ static void run_all(pool_t *p, int (*told)(void *, const struct check_entry *, i
             enter_slot(p, &p->slots[p->next % p->num_slots], p->entries[p->next]);
         for (int i = 0; i < p->jobs; i++)
             is_news |=
-                p->workers[i].child == 0 ? start(p, &p->workers[i], &mask) : look(p->c, &p->workers[i]);
+                p->workers[i].child == 0 ? start(p, &p->workers[i], &mask) : look(p, &p->workers[i]);
         while (p->oldest < p->next && !is_over) {
             const slot_t *s = &p->slots[p->oldest % p->num_slots];
             if (s->state != HAS_ENDED) break;
@@ -304,12 +347,15 @@ int check_run_children(check_t *c, const struct check_entry *const *entries, int
     const int most = SLOTS_A_JOB * jobs < MAX_SLOTS ? SLOTS_A_JOB * jobs : MAX_SLOTS;
     pool_t p = {
         .c = c, .entries = entries, .count = count, .jobs = jobs, .num_slots = jobs > 1 ? most : MAX_SHARED};
-    const size_t bytes = (size_t)p.num_slots * sizeof(check_report_t);
+    const size_t work_at = (size_t)p.num_slots * sizeof(check_report_t),
+                 bytes = work_at + (size_t)jobs * sizeof(work_t);
     check_report_t *before = c->report;
     p.slots = calloc((size_t)p.num_slots, sizeof *p.slots);
     p.workers = calloc((size_t)jobs, sizeof *p.workers);
     check_report_t *reports = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int is_ready = p.slots != NULL && p.workers != NULL && reports != MAP_FAILED, opened = 0;
+    for (int i = 0; is_ready && i < jobs; i++)
+        p.workers[i].work = (work_t *)(void *)((char *)reports + work_at) + i;
     for (; is_ready && opened < p.num_slots; opened++) {
         p.slots[opened].report = &reports[opened];
         p.slots[opened].printed = memfd_create("attn-check", MFD_CLOEXEC);
