@@ -292,7 +292,7 @@ static void attention(const char *name, int is_ds, int heads, int requests, int 
     const int ctas = config.parts * config.ctas;
     auto run = [&]() {
         const int e = kernel(&p, slice.num_items, ctas, stream);
-        return e || !slice.num_splits ? e : mla_combine(&p, slice.num_splits, stream);
+        return e || !slice.num_splits ? e : mla_combine(&p, slice.num_splits, 1, stream);
     };
     CK(kernel(&p, 0, ctas, stream));
     const double error = error_of(p, queries, (int64_t)rows, run);

@@ -94,15 +94,15 @@ __global__ void __launch_bounds__(GROUPS * 128, GROUPS > 1 ? 1 : 8)
 }
 
 template <int DT, class PART>
-int combine(const mla_attend_params *p, int num_splits, cudaStream_t stream) {
+int combine(const mla_attend_params *p, int num_splits, bool is_early, cudaStream_t stream) {
     const int64_t units = (int64_t)num_splits * p->tile_rows;
     const int warps = p->latent_rank / 128; /* of a group */
     if (units <= 512)
         return launch_after(combine_kernel<DT, PART, COMBINE_SUMS>, dim3((unsigned)units),
-                            COMBINE_SUMS * warps * 32, 0, stream, *p);
+                            COMBINE_SUMS * warps * 32, 0, stream, *p, is_early);
     return launch_after(combine_kernel<DT, PART, 1>,
                         dim3((unsigned)(units < COMBINE_CTAS ? units : COMBINE_CTAS)), warps * 32, 0, stream,
-                        *p);
+                        *p, is_early);
 }
 
 } /* namespace attn_cuda */

@@ -20,7 +20,8 @@ struct part_f32 {
     static ATTN_DEV float4 widen(raw x) { return x; }
 };
 
-extern "C" int mla_combine(const mla_attend_params *p, int num_splits, void *stream) {
-    return p->dtype == DT_BF16 ? combine<DT_BF16, part_f32>(p, num_splits, (cudaStream_t)stream)
-                               : combine<DT_F16, part_f32>(p, num_splits, (cudaStream_t)stream);
+extern "C" int mla_combine(const mla_attend_params *p, int num_splits, int is_early, void *stream) {
+    return p->dtype == DT_BF16
+               ? combine<DT_BF16, part_f32>(p, num_splits, is_early != 0, (cudaStream_t)stream)
+               : combine<DT_F16, part_f32>(p, num_splits, is_early != 0, (cudaStream_t)stream);
 }

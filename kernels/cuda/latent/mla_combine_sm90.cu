@@ -29,6 +29,6 @@ struct part_f16 {
 };
 
 extern "C" int mla_decode_sm90_merge(const mla_attend_params *p, int num_splits, void *stream) {
-    return p->dtype == DT_BF16 ? combine<DT_BF16, part_f16>(p, num_splits, (cudaStream_t)stream)
-                               : combine<DT_F16, part_f16>(p, num_splits, (cudaStream_t)stream);
+    return p->dtype == DT_BF16 ? combine<DT_BF16, part_f16>(p, num_splits, true, (cudaStream_t)stream)
+                               : combine<DT_F16, part_f16>(p, num_splits, true, (cudaStream_t)stream);
 }

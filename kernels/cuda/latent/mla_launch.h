@@ -16,7 +16,8 @@ extern "C" {
 size_t mla_attend_smem(int latent_rank, int stages);
 int mla_attend_bf16(const mla_attend_params *params, int num_items, void *stream);
 int mla_attend_f16(const mla_attend_params *params, int num_items, void *stream);
-int mla_combine(const mla_attend_params *params, int num_splits, void *stream);
+/* is_early: the device has compute capability 9.0 or later; blocks may start while the launch before ends. */
+int mla_combine(const mla_attend_params *params, int num_splits, int is_early, void *stream);
 /* Up to so many tokens, values by this kernel are faster than by cuBLAS, which starts later. params NULL:
  * prepares the kernels. */
 enum { MLA_FEW_TOKENS = 16 };

@@ -189,7 +189,7 @@ static int run(const mla_project_params *p, cudaStream_t s) {
     if (p == nullptr)
         return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::SMEM);
     const dim3 grid((p->n + T::TN - 1) / T::TN + FP8, (p->tokens + T::TM - 1) / T::TM, p->num_heads);
-    return T::EARLY && p->early ? launch_after(kernel, grid, PROJECT_THREADS, T::SMEM, s, *p)
+    return T::EARLY && p->early ? launch_after(kernel, grid, PROJECT_THREADS, T::SMEM, s, *p, true)
                                 : attn_cuda::launch_kernel(kernel, grid, PROJECT_THREADS, T::SMEM, s, *p);
 }
 

@@ -86,5 +86,5 @@ extern "C" int merge_rows_run(const merge_rows_params *p, void *stream) {
     if (blocks == 0) return 0;
     const unsigned grid = (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
     return launch_after(p->count < (int64_t)1 << 31 ? rows_kernel<uint32_t> : rows_kernel<int64_t>, grid, 256,
-                        0, stream, *p);
+                        0, stream, *p, can_start_early());
 }

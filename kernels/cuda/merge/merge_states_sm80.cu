@@ -86,6 +86,6 @@ extern "C" int merge_states_run(const merge_states_params *p, void *stream) {
     const int64_t blocks = (p->tokens * p->heads + WARPS - 1) / WARPS;
     if (blocks == 0) return 0;
     const unsigned grid = (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
-    return p->width == 4 ? launch_after(merge_kernel<4>, grid, WARPS * 32, 0, stream, *p)
-                         : launch_after(merge_kernel<1>, grid, WARPS * 32, 0, stream, *p);
+    return p->width == 4 ? launch_after(merge_kernel<4>, grid, WARPS * 32, 0, stream, *p, can_start_early())
+                         : launch_after(merge_kernel<1>, grid, WARPS * 32, 0, stream, *p, can_start_early());
 }

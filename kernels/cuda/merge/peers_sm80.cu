@@ -204,14 +204,17 @@ extern "C" int peers_query_run(const peers_params *p, void *stream) {
     const int64_t bytes = (int64_t)p->tokens * p->heads * p->size * p->unit;
     if (p->unit * p->size % 8 == 0 && 2 * (uint64_t)bytes <= p->packed_bytes) {
         const unsigned grid = blocks_of(p, bytes / 8);
-        return p->unit == 16 ? launch_after(query_packed_kernel<uint4>, grid, THREADS, 0, stream, *p)
-                             : launch_after(query_packed_kernel<uint16_t>, grid, THREADS, 0, stream, *p);
+        return p->unit == 16
+                   ? launch_after(query_packed_kernel<uint4>, grid, THREADS, 0, stream, *p, can_start_early())
+                   : launch_after(query_packed_kernel<uint16_t>, grid, THREADS, 0, stream, *p,
+                                  can_start_early());
     }
     const int64_t units = p->from ? (int64_t)p->tokens * p->heads * p->size : 1,
                   blocks = (units + THREADS - 1) / THREADS;
     const unsigned grid = (unsigned)(blocks < LINK_BLOCKS ? blocks : LINK_BLOCKS); /* its last one waits */
-    return p->unit == 16 ? launch_after(query_kernel<uint4>, grid, THREADS, 0, stream, *p)
-                         : launch_after(query_kernel<uint16_t>, grid, THREADS, 0, stream, *p);
+    return p->unit == 16
+               ? launch_after(query_kernel<uint4>, grid, THREADS, 0, stream, *p, can_start_early())
+               : launch_after(query_kernel<uint16_t>, grid, THREADS, 0, stream, *p, can_start_early());
 }
 
 /* ------------------------------------------------------------------- results */
@@ -385,9 +388,11 @@ __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ p
 
 template <int TYPE, how HOW>
 static int join(const peers_params *p, unsigned grid, void *stream) {
-    return p->world <= 2   ? launch_after(join_kernel<2, TYPE, HOW>, grid, THREADS, 0, stream, *p)
-           : p->world <= 4 ? launch_after(join_kernel<4, TYPE, HOW>, grid, THREADS, 0, stream, *p)
-                           : launch_after(join_kernel<8, TYPE, HOW>, grid, THREADS, 0, stream, *p);
+    return p->world <= 2
+               ? launch_after(join_kernel<2, TYPE, HOW>, grid, THREADS, 0, stream, *p, can_start_early())
+           : p->world <= 4
+               ? launch_after(join_kernel<4, TYPE, HOW>, grid, THREADS, 0, stream, *p, can_start_early())
+               : launch_after(join_kernel<8, TYPE, HOW>, grid, THREADS, 0, stream, *p, can_start_early());
 }
 
 template <int TYPE>
@@ -396,7 +401,7 @@ static int join_in(const peers_params *p, how way, void *stream) {
                   blocks = (threads + THREADS - 1) / THREADS;
     if (way == PACKED) return join<TYPE, PACKED>(p, blocks_of(p, threads), stream);
     if (blocks <= MOST_BLOCKS / (p->world - 1)) return join<TYPE, BY_FLAGS>(p, (unsigned)blocks, stream);
-    const int e = launch_after(wait_kernel, 1, 32, 0, stream, *p);
+    const int e = launch_after(wait_kernel, 1, 32, 0, stream, *p, can_start_early());
     return e ? e : join<TYPE, WAITED>(p, (unsigned)(blocks < LINK_BLOCKS ? blocks : LINK_BLOCKS), stream);
 }
 

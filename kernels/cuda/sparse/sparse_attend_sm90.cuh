@@ -59,7 +59,7 @@ int sparse90_run(const mla_attend_params *p, int num_items, int ctas, void *stre
     /* beside the end of an absorption, while lists are packed and keys fetched */
     return p->in_order ? launch_kernel(kernel, (unsigned)ctas, SPARSE_THREADS, SPARSE_SMEM, stream, *p)
                        : launch_after(kernel, dim3((unsigned)ctas), SPARSE_THREADS, SPARSE_SMEM,
-                                      (cudaStream_t)stream, *p);
+                                      (cudaStream_t)stream, *p, true);
 }
 
 } /* namespace attn_cuda */

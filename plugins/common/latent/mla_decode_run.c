@@ -39,7 +39,7 @@ int mla_merge_pieces(const attn_instance_t *in, const mla_attend_params *params,
                      void *stream) {
     return in->config.kernel == MLA_KERNEL_SM90
                ? in->backend->kernels->decode->merge(params, num_splits, stream)
-               : mla_combine(params, num_splits, stream);
+               : mla_combine(params, num_splits, in->compute_capability >= 90, stream);
 }
 
 int mla_load_kernel(attn_instance_t *in) {

@@ -142,7 +142,7 @@ static int project_values(const attn_instance_t *in, const attn_forward_t *a, in
                                        .k = in->latent,
                                        .b_is_nk = 1,
                                        .dtype = in->dtype,
-                                       .early = 1,
+                                       .early = in->compute_capability >= 90,
                                        .q_scale = p->q_scale};
     return in->backend->device->multiply(in, MLA_VALUES, &values, stream);
 }
