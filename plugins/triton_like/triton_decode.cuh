@@ -18,191 +18,15 @@
  * that is the limit.
  *
  * Grid: x = KV heads (fastest, so that the heads of one token are read together) times row blocks, y = items.
- * Macros beyond triton_rows.cuh: TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE. */
+ * Sizes are in triton_decode_layout.cuh. What is one function still compiles to other code if it is cut. */
 #ifndef TRITON_DECODE_CUH
 #define TRITON_DECODE_CUH
 
-#include "decode_sm80_tile.cuh"
-#include "triton_packed_copy.cuh"
-#include "triton_reduce.cuh"
+#include "triton_decode_products.cuh"
+#include "triton_decode_query.cuh"
+#include "triton_decode_ring.cuh"
 
 namespace attn_cuda {
-namespace decode {
-
-constexpr int MMA = TL_KV == DT_BF16 ? DT_BF16 : DT_F16, V_MMA = TL_V == DT_BF16 ? DT_BF16 : DT_F16;
-constexpr int EB = element_bytes(TL_KV), VB = element_bytes(TL_V), QB = element_bytes(TL_Q);
-constexpr bool PACKED = TL_PACKED != 0, CODES = EB == 1 && !PACKED, V_CODES = VB == 1 && !PACKED;
-/* int8 values enter the tensor core as the subnormal f16 whose bits code + 128 are, two instructions a pair;
- * one product more sums P times 128 in the same unit, which is taken back at the end. */
-constexpr bool V_BIASED = V_CODES && TL_V == DT_I8;
-constexpr int K_ROW = TL_FP4 ? TL_D / 2 : TL_D * EB, V_ROW = TL_FP4 ? TL_DV / 2 : TL_DV * VB;
-constexpr int DP = CODES ? (TL_D + 31) / 32 * 32 : (TL_D + 15) / 16 * 16;
-constexpr int DVP = PACKED ? packed::M_TILES * 16 : V_CODES ? (TL_DV + 31) / 32 * 32 : (TL_DV + 15) / 16 * 16;
-constexpr int odd16(int bytes) {
-    return (bytes / 16) % 2 ? bytes : bytes + 16;
-} /* ldmatrix without bank conflicts */
-constexpr int JOINT_RS = (128 + TL_D + DVP + 127) / 128 * 128,
-              STAGES = TL_STAGES; /* at most 120 bytes before K; scales: 8 */
-/* TL_DENSE: scales of a block as pieces of 16 bytes; bytes of a token's scales. */
-constexpr int SCALE_PIECES = TL_FP4 ? (TL_D + TL_DV) / 16 : 4, SCALE_ROW = TL_FP4 ? TL_D / 16 : 4;
-static_assert(!TL_DENSE || !TL_FP4 || TL_D == TL_DV, "K and V have as many scales");
-/* Offsets of rows, a byte a stage. */
-template <int BYTES>
-struct shifts_of {
-    using type = uint32_t;
-};
-template <>
-struct shifts_of<8> {
-    using type = unsigned long long;
-};
-using shifts_t = shifts_of<(STAGES > 4 ? 8 : 4)>::type;
-static_assert(STAGES <= 8, "a byte for each");
-/* PACKED: the 16-byte units that hold a row, of K and V or (apart) of one of them, wherever it begins */
-constexpr int PART = packed::K_BYTES + (TL_JOINT ? packed::V_BYTES : 0);
-constexpr int SHIFT = TL_JOINT && packed::IS_INT4 ? 8 : 16 - packed::ALIGN; /* bytes before a row at most */
-constexpr int K_UNITS = (PART + SHIFT + 15) / 16, V_UNITS = (packed::V_BYTES + SHIFT + 15) / 16;
-constexpr int KRS = PACKED       ? (K_UNITS | 1) * 16
-                    : TL_JOINT   ? JOINT_RS
-                    : TL_SWIZZLE ? ((TL_FP4 ? K_ROW + V_ROW : DP * EB + DVP * VB) + 127) / 128 * 128
-                                 : odd16(DP * EB);
-constexpr int VRS = PACKED && !TL_JOINT ? (V_UNITS | 1) * 16 : TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * VB);
-/* TL_JOINT: a row's bytes; rows of multiples of eight can be copied as one piece. */
-constexpr int JOINT_ROW = PACKED ? PART : TL_D + TL_DV + 8;
-constexpr bool CAN_BE_PIECE = TL_JOINT && (!PACKED || packed::IS_INT4) && JOINT_ROW % 8 == 0;
-/* V after K: in a row of the ring, else in a block of 16 tokens */
-constexpr int V_AT = PACKED && TL_JOINT ? packed::K_BYTES
-                     : TL_JOINT         ? TL_D + 4
-                     : TL_SWIZZLE       ? 0
-                                        : 16 * KRS,
-              V_UNIT = TL_SWIZZLE ? (TL_FP4 ? K_ROW : DP * EB) / 16 : 0;
-constexpr int SCALES_AT = TL_SWIZZLE ? 16 * KRS : 16 * (KRS + VRS);
-constexpr int BLOCK = PACKED     ? 16 * (TL_JOINT ? KRS : KRS + VRS)
-                      : TL_JOINT ? 16 * JOINT_RS
-                                 : SCALES_AT + (TL_FP4     ? TL_D + TL_DV
-                                                : K_SCALED ? 128
-                                                           : 0),
-              RING = STAGES * BLOCK;
-constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, MT = DVP / 16;
-constexpr int Q_WORDS = PACKED ? packed::Q_WORDS : DP / 8, QSTEP = Q_WORDS / 2;
-/* O, and of packed rows and biased values one tile more: what their values have in common */
-constexpr int SUM = PACKED || V_BIASED ? MT : MT - 1, TILES = SUM + 1;
-constexpr int EXCHANGE = WARPS * ROWS * ORS * 4, RINGS = WARPS * RING > EXCHANGE ? WARPS *RING : EXCHANGE;
-/* PACKED, behind the rings: rotated queries (f16), the table of centroids. What lies between a short row's
- * end and the columns of its last lane is read, and not used. */
-constexpr int QRS = TL_D + 8, TABLE_AT = RINGS + ROWS * QRS * 2,
-              SMEM = PACKED ? TABLE_AT + packed::TABLE_BYTES : RINGS;
-static_assert(SMEM == TL_DECODE_SMEM, "triton_config.c knows the same size");
-static_assert(SMEM >= 2 * WARPS * TL_MAX_PIECES * 4, "merging takes the ring's memory");
-constexpr float LAZY = TL_TOKEN_HEAD && !PACKED ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD && !PACKED ? 64.f : 1.f;
-
-/* Where the 16 bytes of column c of ring row r lie. TL_SWIZZLE: a row is K, then V of one token in whole
- * lines of 128 bytes, with the 128-byte swizzle. ldmatrix has no bank conflicts either way, but a line of
- * memory that lands in two lines of shared memory costs a second request to the L2 (measured: 92 instead of
- * 97% of the read rate). */
-template <int RS>
-ATTN_DEV uint32_t ring_unit(int r, int c) {
-    return TL_SWIZZLE ? r * RS + (c >> 3) * 128 + (((c ^ r) & 7) << 4) : r * RS + c * 16;
-}
-
-/* The bytes 0 and 2 (HIGH: 1 and 3) of a word of int8 as f16: (code + 128) * 2^-24. */
-template <int HIGH>
-ATTN_DEV uint32_t biased_pair(uint32_t x) {
-    uint32_t r; /* one LOP3: (x & mask) ^ bias */
-    asm("lop3.b32 %0, %1, %2, %3, 0x6a;"
-        : "=r"(r)
-        : "r"(HIGH ? x >> 8 : x), "r"(0x00ff00ffu), "r"(0x00800080u));
-    return r;
-}
-
-/* TL_JOINT: what the swizzle changes in an address of ring row r, whose offset in a line is that of its
- * address in memory. Eight rows, and every other row of eight, lie in different banks. */
-ATTN_DEV uint32_t joint_flip(int r) {
-    return ((r ^ (r & 7) >> 2) & 3) << 5 | (r >> 2 & 1) << 4;
-}
-
-/* TL_DENSE: 16 rows of SIZE bytes, one piece of memory, to the ring from column C0 on. What a lane copies
- * next lies a constant further in memory, and in the ring but for the swizzle; the instruction adds it. src:
- * this lane's first 16 bytes. */
-template <int SIZE, int RS, int C0>
-ATTN_DEV void load_pieces(uint32_t dst, const uint8_t *src, int lane) {
-    constexpr int CPR = SIZE / 16, TOTAL = 16 * CPR;
-    asm("" : "+l"(src));
-    if constexpr (32 % CPR == 0) {
-        constexpr int ROWS = 32 / CPR; /* at a time */
-        uint32_t first = dst + ring_unit<RS>(lane / CPR, C0 + lane % CPR);
-        asm("" : "+r"(first)); /* else each address is put together by itself */
-#pragma unroll
-        for (int u = 0; u < (TOTAL + 31) / 32; u++)
-            cp_async<16>((first ^ (u * ROWS & 7) << 4) + u * ROWS * RS, src + u * 512);
-    } else
-#pragma unroll
-        for (int u = 0; u < (TOTAL + 31) / 32; u++) {
-            const int i = u * 32 + lane;
-            if (TOTAL % 32 == 0 || i < TOTAL)
-                cp_async<16>(dst + ring_unit<RS>(i / CPR, C0 + i % CPR), src + u * 512);
-        }
-}
-
-/* LINES: a block of 16 tokens is one piece of memory, 260 units of 16 bytes: K, V, the scales of K. It begins
- * in the middle of a line for every other head, and stays in the lines it has: they are lines of the ring,
- * with the swizzle. Where unit i lies, counted from the start of the first line. */
-constexpr bool LINES =
-    TL_DENSE && TL_PAGE == 16 && TL_KV == DT_I8 && TL_V == DT_I8 && TL_D == 128 && TL_DV == 128;
-ATTN_DEV uint32_t line_unit(int i) {
-    return (i >> 3) * 128 + (((i ^ i >> 3) & 7) << 4);
-}
-
-/* before: units of its first line that are another head's; src: this lane's 16 bytes of the lines. */
-ATTN_DEV void load_lines(uint32_t dst, const uint8_t *src, int before, int lane) {
-    asm("" : "+l"(src));
-    uint32_t first = dst + line_unit(lane);
-    asm("" : "+r"(first));
-#pragma unroll
-    for (int u = 0; u < 9; u++)
-        if ((u > 0 || lane >= before) && (u < 8 || lane < before + 4))
-            cp_async<16>((first ^ (u & 1) << 6) + u * 512, src + u * 512);
-}
-
-/* 16 rows of SIZE bytes to the ring, from column C0 on; LINES: from unit `first` on. Rows that are not wanted
- * arrive as zeros: what lies there may be NaN, and 0 * NaN would reach the output. The padding columns were
- * zeroed once and stay so. */
-template <int SIZE, int RS, int C0>
-ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, bool all, int tok,
-                         const key_walk &walk, int lane, int first) {
-    constexpr int UNIT = TL_JOINT ? 16 : TL_KVEC, CPR = (SIZE + UNIT - 1) / UNIT, TOTAL = 16 * CPR;
-    auto row = [&](int r) { /* 15 rows of TL_JOINT are less than 4 GB: triton_tensors.c */
-                            return TL_JOINT ? (const uint8_t *)(((uintptr_t)src +
-                                                                 (uint64_t)(uint32_t)r * (uint32_t)stride) &
-                                                                ~(uintptr_t)15)
-                                            : src + r * stride;
-    };
-    auto to = [&](int r, int c) -> uint32_t {
-        if constexpr (TL_JOINT)
-            return r * RS + ((((uint32_t)(uintptr_t)row(r) & 127) + c * 16) ^ joint_flip(r));
-        if constexpr (LINES) return line_unit(first + r * 8 + c);
-        return TL_SWIZZLE ? ring_unit<RS>(r, C0 + c) : r * RS + c * UNIT;
-    };
-    if (all) {
-#pragma unroll
-        for (int u = 0; u < (TOTAL + 31) / 32; u++) {
-            int i = u * 32 + lane, r, c;
-            if constexpr (32 % CPR == 0)
-                r = u * (32 / CPR) + lane / CPR, c = lane % CPR;
-            else
-                r = i / CPR, c = i % CPR;
-            if (TOTAL % 32 == 0 || i < TOTAL) cp_async<UNIT>(dst + to(r, c), row(r) + c * UNIT);
-        }
-    } else {
-#pragma unroll 2
-        for (int i = lane; i < TOTAL; i += 32) {
-            int r = i / CPR, c = i % CPR;
-            bool ok = walk.wanted(tok + r);
-            cp_async_zfill<UNIT>(dst + to(r, c), row(ok ? r : 0) + c * UNIT, ok);
-        }
-    }
-}
-
-} /* namespace decode */
 
 extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     tl_decode(const __grid_constant__ triton_params_t p) {
@@ -368,25 +192,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     /* Q^T fragments, and what each of the thread's 2 * NT query rows sees. */
     uint32_t qf[NT][Q_WORDS];
 #if TL_PACKED
-    if constexpr (packed::ROTATED) {
-        constexpr int E = (TL_D + 31) / 32;
-        packed::fill_table(smem_addr(smem) + TABLE_AT, tid, WARPS * 32);
-        for (int r = warp; r < ROWS; r += WARPS) {
-            const int row = row0 + r;
-            const int64_t from = (int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
-                                 (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head + lane * E;
-            float x[E];
-#pragma unroll
-            for (int j = 0; j < E; j++)
-                x[j] = row < rows ? load_float<TL_Q>(p.q, from + j) : 0.f;
-            packed::rotate_query(x, lane);
-#pragma unroll
-            for (int j = 0; j < E; j++)
-                ((uint16_t *)(smem + RINGS))[r * QRS + lane * E + j] =
-                    (uint16_t)pack2<DT_F16>(packed::in_f16(x[j] * packed::UP), 0.f);
-        }
-        __syncthreads();
-    }
+    if constexpr (packed::ROTATED) rotate_queries(p, sv, head, row0, rows, smem);
 #endif
     int2 see[NT][2];
     int pos[NT][2];
@@ -394,66 +200,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const float *bias[NT][2], *rel_row[NT][2];
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        int row = row0 + n * 8 + g;
-        const uint8_t *qp = (const uint8_t *)p.q + ((int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +
-                                                    (int64_t)(head * TL_GROUP + row % TL_GROUP) * p.q_head) *
-                                                       QB;
-#if TL_PACKED
-        if constexpr (packed::ROTATED) {
-            const uint16_t *const from = (const uint16_t *)(smem + RINGS) + (n * 8 + g) * QRS;
-#pragma unroll
-            for (int w = 0; w < Q_WORDS; w++) {
-                const uint32_t x =
-                    from[packed::query_column(w, 0, q)] | (uint32_t)from[packed::query_column(w, 1, q)] << 16;
-                qf[n][w] = packed::IS_INT4 && w % 2 ? fma_f16x2(x, 0x2c002c00u, 0) : x; /* 1/16 */
-            }
-        } else
-#pragma unroll
-            for (int w = 0; w < Q_WORDS; w++)
-                qf[n][w] = row < rows ? query_pair<MMA>(qp, packed::query_column(w, 0, q)) : 0;
-#else
-        if constexpr (TL_FP4) {
-#pragma unroll
-            for (int w = 0; w < Q_WORDS; w++) {
-                const int d = 32 * (w >> 2) + 8 * q;
-                auto at = [&](int h) {
-                    const float x = row < rows ? load_float<TL_Q>(qp, d + fp4::pair_column(w & 3, h)) : 0.f;
-                    return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; /* NaN stays */
-                };
-                qf[n][w] = pack2<DT_F16>(at(0), at(1));
-            }
-        } else
-#pragma unroll
-            for (int s = 0; s < QSTEP; s++) {
-                int d0 = CODES ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q,
-                    d1 = CODES ? d0 + 2 : d0 + 8;
-                constexpr int TYPE = TL_K_APART ? TL_Q : MMA;
-                qf[n][2 * s] = row < rows ? query_pair<TYPE>(qp, d0) : 0;
-                qf[n][2 * s + 1] = row < rows ? query_pair<TYPE>(qp, d1) : 0;
-            }
-        if constexpr (TL_K_APART) { /* to int8, as numbers; four lanes have a row */
-            float top = 0.f;
-#pragma unroll
-            for (int w = 0; w < Q_WORDS; w++) {
-                const float2 x = unpack2<TL_Q>(qf[n][w]);
-                top = min_nan(top, min_nan(-fabsf(x.x), -fabsf(x.y)));
-            }
-            top = min_nan(top, __shfl_xor_sync(~0u, top, 1));
-            const float scale = int8_scale(-min_nan(top, __shfl_xor_sync(~0u, top, 2)));
-#pragma unroll
-            for (int w = 0; w < Q_WORDS; w++) {
-                const float2 x = unpack2<TL_Q>(qf[n][w]);
-                qf[n][w] = ((uint32_t)(int)int8_code(x.x / scale) & 255) |
-                           ((uint32_t)(int)int8_code(x.y / scale) & 255) << 8;
-            }
-#pragma unroll
-            for (int s = 0; s < QSTEP; s++) /* four columns a word, as K has them */
-                qf[n][s] = qf[n][2 * s] | qf[n][2 * s + 1] << 16;
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                q_scale[n][e] = __shfl_sync(~0u, scale, (2 * q + e) * 4);
-        }
-#endif
+        load_query(qf[n], q_scale[n], p, sv, head, row0 + n * 8 + g, rows, n * 8 + g, smem, q);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             int r = row0 + n * 8 + 2 * q + e, tok = min(r, rows - 1) / TL_GROUP;
@@ -469,21 +216,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
 #if TL_PACKED
     float q_sum[NT][2]; /* int4: sums of the queries as the products have them, for the zero points */
     packed::value_unit unit;
-    if constexpr (packed::IS_INT4)
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            float sum = 0.f;
-#pragma unroll
-            for (int w = 0; w < Q_WORDS; w++) {
-                const float2 x = unpack2<DT_F16>(qf[n][w]);
-                sum = fmaf(x.x + x.y, w % 2 ? 16.f / 16777216.f : 1.f / 16777216.f, sum);
-            }
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                q_sum[n][e] = __shfl_sync(~0u, sum, (2 * q + e) * 4);
-        }
+    if constexpr (packed::IS_INT4) sum_queries(q_sum, qf, q);
 #endif
     float o[NT][TILES][4], m[NT][2], l[NT][2];
 #pragma unroll
@@ -611,25 +344,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             if constexpr (TL_FP4) {
                 fp4::add_scores<TL_D>(s, qf, sk + SCALES_AT, g, q,
                                       [&](int i) { return sk + ring_unit<KRS>(lr, 2 * i + lc); });
-            } else if constexpr (TL_K_APART) { /* sums of integers, K as it is */
-                int c[NT][4];
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-                    c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-#pragma unroll
-                for (int st = 0; st < DP / 32; st++) {
-                    uint32_t r[4];
-                    ldmatrix_x4(r, sk + (LINES ? k_half[st >> 1 & 1] ^ (st & 1) << 5
-                                               : ring_unit<KRS>(lr, 2 * st + lc)));
-#pragma unroll
-                    for (int n = 0; n < NT; n++)
-                        mma_s8(c[n], r, qf[n][2 * st], qf[n][2 * st + 1]);
-                }
-#pragma unroll
-                for (int n = 0; n < NT; n++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        s[n][i] = (float)c[n][i];
+            } else if constexpr (TL_K_APART) {
+                scores_of_integers(s, qf, sk, k_half, lr, lc);
             } else if constexpr (CODES) {
 #pragma unroll
                 for (int st = 0; st < DP / 32; st++) {

@@ -135,7 +135,9 @@ static int fail_compile(const triton_nvrtc_t *n, void *program, int code, attn_e
 
 int triton_nvrtc_compile(const triton_nvrtc_t *n, const char *source, const char *macros, void **cubin,
                          size_t *bytes, attn_error_t *error) {
-    const char *names[32], *texts[32], *options[64];
+    /* stdint.h has the place of the list's end */
+    enum { NUM_HEADERS = sizeof triton_sources / sizeof triton_sources[0] };
+    const char *names[NUM_HEADERS], *texts[NUM_HEADERS], *options[64];
     char arch[32], lines[TRITON_MACROS_SIZE];
     int num_headers = 0, num_options = 0;
     names[num_headers] = "stdint.h", texts[num_headers++] = stdint_text;
