@@ -326,8 +326,7 @@ static void run_all(pool_t *p, int (*told)(void *, const struct check_entry *, i
         for (; p->next < p->count && p->next < p->oldest + p->num_slots; p->next++)
             enter_slot(p, &p->slots[p->next % p->num_slots], p->entries[p->next]);
         for (int i = 0; i < p->jobs; i++)
-            is_news |=
-                p->workers[i].child == 0 ? start(p, &p->workers[i], &mask) : look(p, &p->workers[i]);
+            is_news |= p->workers[i].child == 0 ? start(p, &p->workers[i], &mask) : look(p, &p->workers[i]);
         while (p->oldest < p->next && !is_over) {
             const slot_t *s = &p->slots[p->oldest % p->num_slots];
             if (s->state != HAS_ENDED) break;

@@ -106,8 +106,8 @@ static void print_entry(check_printer_t *p, const check_t *c, const struct check
         if (r->num_left_out > 0)
             n += (size_t)snprintf(words + n, sizeof words - n, ", %d left out for time", r->num_left_out);
         if (c->options->is_timed) snprintf(words + n, sizeof words - n, ", %.2f s", r->seconds);
-        fprintf(p->out, words[0] != '\0' ? "ok %d - %s: %s (%s)\n" : "ok %d - %s: %s%s\n", p->number, e->group,
-                e->name, words[0] != '\0' ? words + 2 : "");
+        fprintf(p->out, words[0] != '\0' ? "ok %d - %s: %s (%s)\n" : "ok %d - %s: %s%s\n", p->number,
+                e->group, e->name, words[0] != '\0' ? words + 2 : "");
     }
     p->seconds[group_number(e->group)] += r->seconds;
     fflush(p->out);
@@ -253,7 +253,6 @@ static int choose_device(check_t *c, check_printer_t *p) {
     }
     return 0;
 }
-
 
 /* A failure that no single check has. */
 static void fail_alone(check_t *c, check_printer_t *p, const char *name, const char *text) {

@@ -48,9 +48,9 @@ static const char about[] =
 
 static void collect(void *user, const check_result_t *r) {
     const char *result = r->is_failed ? "failed" : r->is_skipped ? "skipped" : "passed";
-    json_t *check = json_pack("{s:s, s:s, s:s, s:s, s:i, s:f}", "backend", r->backend, "group", r->group,
-                              "name", r->name, "result", result, "cases", r->num_cases, "seconds",
-                              r->seconds);
+    json_t *check =
+        json_pack("{s:s, s:s, s:s, s:s, s:i, s:f}", "backend", r->backend, "group", r->group, "name", r->name,
+                  "result", result, "cases", r->num_cases, "seconds", r->seconds);
     if (r->text[0] != '\0') json_object_set_new(check, "text", json_string(r->text));
     if (r->case_text[0] != '\0') json_object_set_new(check, "case", json_string(r->case_text));
     json_array_append_new(user, check);
