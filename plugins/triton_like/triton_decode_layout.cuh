@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes of the decode kernel: rows of its caches, of the ring of each warp and of what the warps exchange, for the
- * macros of triton_rows.cuh and TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE, TL_STAGES. */
+/* Sizes of the decode kernel: rows of its caches, of the ring of each warp and of what the warps exchange,
+ * for the macros of triton_rows.cuh and TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE,
+ * TL_STAGES. */
 #ifndef TRITON_DECODE_LAYOUT_CUH
 #define TRITON_DECODE_LAYOUT_CUH
 

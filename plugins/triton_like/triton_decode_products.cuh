@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of a decode warp over int8: sums of integers, and pairs of values as f16. Those over 16-bit elements are in
- * decode_sm80_tile.cuh, over 4-bit ones in triton_fp4.cuh and triton_packed.cuh; codes that become f16 are multiplied in
- * the kernel itself, because as functions of their own they compile to other code. */
+/* Products of a decode warp over int8: sums of integers, and pairs of values as f16. Those over 16-bit
+ * elements are in decode_sm80_tile.cuh, over 4-bit ones in triton_fp4.cuh and triton_packed.cuh; codes that
+ * become f16 are multiplied in the kernel itself, because as functions of their own they compile to other
+ * code. */
 #ifndef TRITON_DECODE_PRODUCTS_CUH
 #define TRITON_DECODE_PRODUCTS_CUH
 
@@ -20,8 +21,8 @@ ATTN_DEV uint32_t biased_pair(uint32_t x) {
     return r;
 }
 
-/* K of int8 and queries of int8: sums of integers, K as it is. k_half: LINES, the lower and the upper half of the
- * lane's row. */
+/* K of int8 and queries of int8: sums of integers, K as it is. k_half: LINES, the lower and the upper half of
+ * the lane's row. */
 ATTN_DEV void scores_of_integers(float (&s)[NT][4], const uint32_t (&qf)[NT][Q_WORDS], uint32_t sk,
                                  const uint32_t (&k_half)[2], int lr, int lc) {
     int c[NT][4];

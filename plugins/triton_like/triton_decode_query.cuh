@@ -9,7 +9,7 @@ namespace attn_cuda {
 namespace decode {
 
 #if TL_PACKED
-/* Queries in the base of a packed cache, as f16 in shared memory behind the rings; and the table of centroids. */
+/* Queries in the base of a packed cache, as f16 in shared memory behind the rings; the table of centroids. */
 ATTN_DEV void rotate_queries(const triton_params_t &p, const seq_view &sv, int head, int row0, int rows,
                              uint8_t *smem) {
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
@@ -51,8 +51,8 @@ ATTN_DEV void sum_queries(float (&q_sum)[NT][2], const uint32_t (&qf)[NT][Q_WORD
 }
 #endif
 
-/* This lane's words of query row `row` of the request, zeros where it has none; ring_row: its number in the CTA.
- * TL_K_APART: as int8, with the scales of the two rows whose scores the lane has. */
+/* This lane's words of query row `row` of the request, zeros where it has none; ring_row: its number in the
+ * CTA. TL_K_APART: as int8, with the scales of the two rows whose scores the lane has. */
 ATTN_DEV void load_query(uint32_t (&qf)[Q_WORDS], float (&q_scale)[2], const triton_params_t &p,
                          const seq_view &sv, int head, int row, int rows, int ring_row, const uint8_t *smem,
                          int q) {
