@@ -8,7 +8,8 @@ triton, for small models of random weights.
 Needs sglang, transformers and libattn installed with its entry point; without them it says so and passes.
 On a CPU without AMX SGLang computes everything else with torch and only imports sgl_kernel, whose package
 is for GPUs: if it is missing, an empty module stands in. Prompts are cut in chunks, and share prefixes. One
-process for each engine. --graphs: decode steps are captured, by both.
+process for each engine. Where tokens differ, the logprobs of the first difference are compared: they may part
+only at a near tie. --graphs: decode steps are captured, by both.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import vllm_models
+from vllm_tokens import TIE, compare
 
 NEW = 24
 
@@ -55,15 +58,30 @@ def serve(model: str, backend: str, args: Any) -> None:
         max_running_requests=4,
         chunked_prefill_size=128,
         disable_cuda_graph=not args.graphs,
+        disable_prefill_cuda_graph=not args.prompt_graphs,
         mem_fraction_static=0.3,
         log_level="info",
     )
     asked = prompts(5)
     sampling = {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True}
-    got = engine.generate(input_ids=asked, sampling_params=sampling)
-    got += engine.generate(input_ids=asked[-1:], sampling_params=sampling)
-    print("TOKENS " + json.dumps([x["output_ids"] for x in got]), flush=True)
+    wanted = {"sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 5}
+    got = engine.generate(input_ids=asked, **wanted)
+    got += engine.generate(input_ids=asked[-1:], **wanted)
+    tops = [x["meta_info"]["output_top_logprobs"] for x in got]
+    first = [[[pair[:2] for pair in step] for step in request] for request in tops]
+    print("TOKENS " + json.dumps([[x["output_ids"], t] for x, t in zip(got, first, strict=True)]), flush=True)
     engine.shutdown()
+
+
+def as_outputs(requests: list[Any]) -> list[Any]:
+    """In the form of vLLM's: token_ids, and for each token the logprobs of the likeliest by their ids."""
+    return [
+        SimpleNamespace(
+            token_ids=ids,
+            logprobs=[{t: SimpleNamespace(logprob=value) for value, t in step} for step in steps],
+        )
+        for ids, steps in requests
+    ]
 
 
 def tokens(model: Path, backend: str, args: Any, scratch: Path) -> tuple[list[Any], str]:
@@ -77,9 +95,13 @@ def tokens(model: Path, backend: str, args: Any, scratch: Path) -> tuple[list[An
     environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
     command = [sys.executable, __file__, "--serve", str(model), backend]
     command += ["--dtype", args.dtype, "--device", args.device, *(["--graphs"] if args.graphs else [])]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("TOKENS ")]
-    return (json.loads(lines[0][7:]) if lines else []), done.stdout + done.stderr
+    command += ["--prompt-graphs"] if args.prompt_graphs else []
+    log = (args.logs or scratch) / f"{model.name}-{backend}.log"
+    with log.open("w") as out:
+        subprocess.run(command, env=environment, stdout=out, stderr=subprocess.STDOUT, timeout=600)
+    said = log.read_text(errors="replace")
+    lines = [line for line in said.splitlines() if line.startswith("TOKENS ")]
+    return (json.loads(lines[0][7:]) if lines else []), said
 
 
 def main() -> int:
@@ -91,6 +113,8 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--own-backend", help="SGLang's own; torch_native, or triton on a GPU")
     parser.add_argument("--graphs", action="store_true")
+    parser.add_argument("--prompt-graphs", action="store_true", help="prompts are captured too")
+    parser.add_argument("--logs", type=Path, help="keeps here what the engines say")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -113,15 +137,17 @@ def main() -> int:
             model = vllm_models.make(name, scratch)
             own, log = tokens(model, theirs, args, scratch)
             ours, said = tokens(model, "libattn", args, scratch)
-            pairs = [(a, b) for x, y in zip(own, ours, strict=False) for a, b in zip(x, y, strict=True)]
-            equal, every = sum(a == b for a, b in pairs), NEW * (len(prompts(5)) + 1)
-            serves = re.search(r"libattn: [A-Z_]+ serves", said) is not None
-            good = equal == every and serves
+            every = NEW * (len(prompts(5)) + 1)
+            _, same, worst, failures = compare(as_outputs(own), as_outputs(ours), TIE[args.dtype])
+            serves = re.search(r"libattn: ([A-Z_]+) serves", said)
+            good = len(own) == len(ours) == len(prompts(5)) + 1 and serves is not None and not failures
             failed += not good
             print(
-                f"{'ok' if good else 'not ok'} {number} - {name} {args.dtype}: "
-                f"{equal} of {every} tokens equal"
+                f"{'ok' if good else 'not ok'} {number} - {name} {args.dtype}: {same} of {every} tokens "
+                f"equal, logprobs within {worst:.2g} ({theirs} and {serves[1] if serves else 'nobody'})"
             )
+            for text in failures:
+                print(f"# {text}")
             for text in () if good else (log, said):
                 lines = [
                     line for line in text.splitlines() if "warn" not in line.lower() and "shards:" not in line

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,29 @@ def _deepseek(t: Any) -> Any:
     return t.DeepseekV2ForCausalLM(t.DeepseekV2Config(**{**_COMMON, **mla}))
 
 
+def _to_fp8(path: Path) -> None:
+    """Products in fp8 with static scales, one for each weight and one for what it is multiplied with, as
+    vLLM's quantisation "fp8" reads them."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    (file,) = path.glob("*.safetensors")
+    weights = load_file(file)
+    for name in [n for n in weights if n.endswith("_proj.weight")]:
+        w = weights[name]
+        scale = w.abs().max() / 448
+        weights[name] = (w / scale).to(torch.float8_e4m3fn)
+        weights[name + "_scale"] = scale.float()
+        weights[name.replace(".weight", ".input_scale")] = torch.tensor(8 / 448)  # of values up to 8
+    save_file(weights, file, metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "static"}
+    (path / "config.json").write_text(json.dumps(config))
+
+
 MODELS: dict[str, Callable[[Any], Any]] = {
     "llama": _llama,
+    "llama_fp8": _llama,
     "qwen3": _qwen3,
     "mistral": _mistral,
     "gemma2": _gemma2,
@@ -97,4 +119,6 @@ def make(name: str, folder: Path) -> Path:
 
         torch.manual_seed(0)
         MODELS[name](transformers).to(torch.float32).save_pretrained(path)
+        if name.endswith("_fp8"):
+            _to_fp8(path)
     return path

@@ -179,6 +179,80 @@ class Dense:
         )
 
 
+class Quantised(Dense):
+    """Calls that bring the scales of vLLM's fusion of attention and quantisation: "fp8", of one static scale,
+    or "nvfp4", whose block scales come in tiles of padded rows. The values have a mean, and channel 3 is 30
+    times the others. profiled: the first call is vLLM's profiling run, before the builder is made."""
+
+    def __init__(self, dtype: torch.dtype, kind: str, config: Any, size: int, profiled: bool) -> None:
+        self.kind = kind
+        super().__init__(dtype, "auto", config, size)
+        key = {"fp8": vllm_standin.kFp8StaticTensorSym, "nvfp4": vllm_standin.kNvfp4Dynamic}[kind]
+        torch.set_default_dtype(dtype)
+        self.is_supported = self.layer.impl.fused_output_quant_supported(key)
+        other = self.layer.impl.fused_output_quant_supported(vllm_standin.kFp8DynamicTokenSym)
+        torch.set_default_dtype(torch.float32)
+        assert not other, "a quantisation that libattn has not is said to be supported"
+        rows, groups = 512, HEADS * size // 16
+        self.scale = torch.tensor(0.11 if kind == "fp8" else 448 * 6 / 60, device=DEVICE)
+        self.written = torch.zeros(rows, HEADS, size, dtype=torch.float8_e4m3fn, device=DEVICE)
+        self.blocks: Any = None
+        if kind == "nvfp4":
+            self.written = torch.zeros(rows, HEADS, size // 2, dtype=torch.uint8, device=DEVICE)
+            self.blocks = torch.zeros(rows, groups, dtype=torch.uint8, device=DEVICE)
+            self.blocks = self.blocks.view(torch.float8_e4m3fn)
+        if profiled:
+            impl = self.layer.impl
+            impl.layer.close()
+            impl.layer = None
+            self.call(None, 8)
+            names = [self.layer.layer_name]
+            self.builder = type(self.builder)(self.spec, names, config, DEVICE)
+
+    def call(self, metadata: Any, n: int) -> None:
+        q, k, v = (x[:n] for x in self.rows)
+        given = (self.written[:n], self.scale, self.blocks)
+        self.layer.impl.forward(self.layer, q, k, v, self.cache, metadata, *given)
+
+    def fill(self, query: list[int]) -> list[torch.Tensor]:
+        was = self.runner.random
+
+        def random(*shape: int) -> torch.Tensor:
+            x = was(*shape)
+            if shape[1] == KV_HEADS:
+                x = x * 0.5 + 0.75
+                x[..., 3] *= 30
+            return x
+
+        self.runner.random = random  # type: ignore[method-assign]
+        try:
+            return super().fill(query)
+        finally:
+            self.runner.random = was  # type: ignore[method-assign]
+
+    def forward(self, metadata: Any, slots: torch.Tensor, n: int) -> None:
+        impl, (_, k, v) = self.layer.impl, (x[:n] for x in self.rows)
+        impl.do_kv_cache_update(self.layer, k, v, self.cache, slots)
+        self.call(metadata, n)
+
+    def read(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What was written, dequantised, and the size of each group's scale: one step of a code."""
+        if self.kind == "fp8":
+            x = self.written[:n].float().cpu() * self.scale.item()
+            return x, torch.full_like(x, self.scale.item())
+        table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+        codes = self.written[:n].cpu()
+        x = table[torch.stack([codes & 15, codes >> 4], dim=-1).long()].reshape(n, -1, 16)
+        flat = self.blocks.view(torch.uint8).cpu().reshape(-1)  # as a block-scaled product finds it
+        t, g = torch.meshgrid(torch.arange(n), torch.arange(x.shape[1]), indexing="ij")
+        tile = t // 128 * (x.shape[1] // 4) + g // 4
+        at = tile * 512 + t % 32 * 16 + t % 128 // 32 * 4 + g % 4
+        scales = flat[at].view(torch.float8_e4m3fn).float() / self.scale.item()
+        return (x * scales[..., None]).reshape(n, HEADS, -1), scales[..., None].expand_as(x).reshape(
+            n, HEADS, -1
+        )
+
+
 class Latent(Dense):
     """One layer of absorbed queries over the latent cache."""
 
@@ -257,6 +331,29 @@ def steps(name: str, limit: float, layer: Dense, slack: int = 0) -> None:
     ok(worst <= limit, f"{name}: within {worst:.1e}")
 
 
+def quantised(name: str, limit: float, layer: Quantised) -> None:
+    """Every value within the rounding of its format, beside limit of the model's own: fp8 half of an eighth
+    of itself and half of the smallest step, nvfp4 half of the largest step of its codes. A group's scale
+    follows its largest value."""
+    worst, tight = 0.0, True
+    for query in MIXED:
+        expected, common, n = layer.fill(query), layer.runner.step(query), sum(query)
+        layer.forward(layer.builder.build(0, common), common.slot_mapping, n)
+        want = torch.cat(expected).float()
+        found, steps_of = layer.read(n)
+        if layer.kind == "fp8":
+            allowed = want.abs() / 16 + steps_of * 2**-10
+        else:
+            largest = want.reshape(n, -1, 16).abs().amax(-1, keepdim=True)
+            scale = steps_of.reshape(n, -1, 16)[..., :1]
+            tight &= bool((scale * 6 / largest).sub(1).abs().max() < 1 / 16 + limit)
+            allowed = (1.0 + 1 / 16) * steps_of
+        over = (found - want).abs() - limit * want.abs().clamp(min=1)
+        worst = max(worst, (over / allowed).max().nan_to_num(nan=9e9).item())
+    name = f"{name}: {worst:.2f} of what the format rounds away"
+    ok(worst <= 1 and tight and layer.is_supported, name)
+
+
 def graphs(name: str, limit: float, layer: Dense) -> None:
     """Prompts, then decode steps: on a GPU one graph for four requests, replayed with padding and without."""
     for query in ([5, 130, 40, 0], [17, 0, 0, 9]):
@@ -330,6 +427,17 @@ def main() -> int:
         attempt(steps, f"{dtype}", limit, dense(dtype))
         attempt(steps, f"{dtype}, heads of 128, sinks", limit, dense(dtype, size=128, sinks=sinks()))
     attempt(steps, "bfloat16, fp8 cache", 6e-2, dense(torch.bfloat16, "fp8"))
+    for kind in ("fp8", "nvfp4"):
+        for profiled in (True, False):
+            when = "as profiled" if profiled else "after calls that write the model's dtype"
+            attempt(
+                quantised,
+                f"output of {kind}, {when}",
+                2e-2,
+                lambda: Quantised(
+                    torch.bfloat16, kind, config_of(torch.bfloat16, "auto"), 64, profiled  # noqa: B023
+                ),
+            )
     for dtype in (torch.float32, torch.bfloat16):
         limit = rounded.get(dtype, exact)
         attempt(graphs, f"{dtype}", limit, dense(dtype, graph="FULL_DECODE_ONLY"))

@@ -87,6 +87,21 @@ class CommonAttentionMetadata:
     seq_lens_cpu_upper_bound: Optional[torch.Tensor] = None
 
 
+@dataclass(frozen=True)
+class QuantKey:
+    """Of a scale's description, what tells the two that libattn knows from others."""
+
+    dtype: torch.dtype
+    scale: str
+    scale2: Optional[str] = None
+    symmetric: bool = True
+
+
+kFp8StaticTensorSym = QuantKey(torch.float8_e4m3fn, "static")
+kFp8DynamicTokenSym = QuantKey(torch.float8_e4m3fn, "dynamic")
+kNvfp4Dynamic = QuantKey(torch.uint8, "groups of 16", "static")
+
+
 class AttentionBackend: ...
 
 
@@ -232,8 +247,12 @@ def install(device: str) -> None:
         **names("ChunkedLocalAttentionSpec", "CrossAttentionSpec", "EncoderOnlyAttentionSpec"),
         **names("FullAttentionSpec", "KVCacheLayout", "KVQuantMode"),
     )
-    for name in ("model_executor", "model_executor.layers", "model_executor.layers.attention"):
-        module(f"vllm.{name}")
+    for name in ("", ".layers", ".layers.attention", ".layers.quantization", ".layers.quantization.utils"):
+        module(f"vllm.model_executor{name}")
+    module(
+        "vllm.model_executor.layers.quantization.utils.quant_utils",
+        **names("kFp8StaticTensorSym", "kNvfp4Dynamic"),
+    )
     module(
         "vllm.model_executor.layers.attention.mla_attention",
         **names("MLACommonBackend", "MLACommonImpl", "MLACommonMetadataBuilder"),

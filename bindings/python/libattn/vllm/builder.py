@@ -28,13 +28,17 @@ class Metadata:
     num_tokens: int
     batches: dict[libattn.Group, libattn.Batch]
     slot_mapping: torch.Tensor
+    builder: Builder
+    common: CommonAttentionMetadata
     causal: Any = True
     extra: dict[str, Any] = field(default_factory=dict)
 
     def use(self, group: libattn.Group) -> int:
         """Makes this batch the group's current one; the number of its tokens. It is built at its first use,
         and again if another batch of the group was in between."""
-        batch = self.batches[group]
+        batch = self.batches.get(group)
+        if batch is None:  # the layer was opened anew in this step
+            batch = self.batches[group] = self.builder.batch_of(group, self.common)
         if group.batch is not batch:
             group.build_metadata(batch)
         return self.num_tokens
@@ -78,12 +82,22 @@ class Builder(AttentionMetadataBuilder[Metadata]):
             self.get_cudagraph_support(vllm_config, kv_cache_spec) is not AttentionCGSupport.NEVER
         )
         for name in names:
-            layer = layers[name]
-            assert isinstance(layer.impl, Impl), f"{name} is not a layer of libattn"
-            group = self._group(self._problem(layer))
-            layer.impl.create(group, layer)
+            self._open(layers[name])
         for problem, group in self.groups.items():
             logger.info_once("libattn: %s serves %s", group.served_by, problem)
+
+    def _open(self, layer: Any) -> libattn.Group:
+        assert isinstance(layer.impl, Impl), f"{layer.layer_name} is not a layer of libattn"
+        group = self._group(self._problem(layer))
+        layer.impl.create(group, layer)
+        return group
+
+    def reopen(self, layer: Any) -> None:
+        """The layer's calls write something else than it was opened for; only its calls say so."""
+        known = set(self.groups)
+        group = self._open(layer)
+        if group.problem not in known:
+            logger.info_once("libattn: %s serves %s", group.backend.name, group.problem)
 
     def _problem(self, layer: Any) -> libattn.Problem:
         config, spec = self.vllm_config, self.kv_cache_spec
@@ -134,13 +148,16 @@ class Builder(AttentionMetadataBuilder[Metadata]):
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
     ) -> Metadata:
         c = common_attn_metadata
-        in_graph = self.graphs.has(c)
-        batches = {group: self._batch(group, c, in_graph) for group in self.groups.values()}
-        if in_graph:  # a replay calls no layer, so that nothing would be built later
-            for group, batch in batches.items():
-                self.graphs.build(group, batch)
+        batches = {group: self.batch_of(group, c) for group in self.groups.values()}
         num_tokens = int(c.query_start_loc_cpu[c.num_reqs])
-        return Metadata(num_tokens, batches, c.slot_mapping, c.causal)
+        return Metadata(num_tokens, batches, c.slot_mapping, self, c, c.causal)
+
+    def batch_of(self, group: libattn.Group, c: CommonAttentionMetadata) -> libattn.Batch:
+        in_graph = self.graphs.has(c)
+        batch = self._batch(group, c, in_graph)
+        if in_graph:  # a replay calls no layer, so that nothing would be built later
+            self.graphs.build(group, batch)
+        return batch
 
     def _batch(self, group: libattn.Group, c: CommonAttentionMetadata, in_graph: bool) -> libattn.Batch:
         n, problem = c.num_reqs, group.problem

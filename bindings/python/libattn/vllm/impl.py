@@ -11,6 +11,7 @@ from vllm.v1.attention.backend import AttentionImpl, AttentionType
 
 import libattn
 
+from . import outputs
 from .problems import why_not
 
 
@@ -49,6 +50,8 @@ class Impl(AttentionImpl):
         self.sinks = sinks
         self.has_cache = attn_type not in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
         self.layer: libattn.Layer | None = None
+        self.output: outputs.Output | None = None  # what calls write, if it is not the model's dtype
+        self._scales = outputs.Scales()
         self._cache: torch.Tensor | None = None
         # vLLM's CPU platform asks no supports_*: what is not served is refused here, before loading
         config = get_current_vllm_config()
@@ -77,7 +80,16 @@ class Impl(AttentionImpl):
             "logits_soft_cap": self.logits_soft_cap,
             "kv_cache_dtype": self.kv_cache_dtype,
             "features": tuple(name for name, wanted in features if wanted),
+            "output": self.output,
         }
+
+    def fused_output_quant_supported(self, quant_key: Any) -> bool:
+        """Whether calls may be given the scales of this quantisation. vLLM may ask one layer for all."""
+        output = outputs.of_key(quant_key)
+        if output is None or not self.has_cache:
+            return False
+        description = {**self.description(), "output": output}
+        return why_not(dtype=torch.get_default_dtype(), **description) is None
 
     def create(self, group: libattn.Group, layer: Any) -> None:
         """The libattn layer, with the weights and scales that have been loaded."""
@@ -128,16 +140,20 @@ class Impl(AttentionImpl):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if output_scale is not None or output_block_scale is not None:
-            raise NotImplementedError("libattn's backend for vLLM writes no quantised output")
-        if attn_metadata is None:
+        wanted = outputs.of_call(output_scale, output_block_scale)
+        if attn_metadata is None:  # a profiling run, before the builder is made
+            self.output = wanted if self.layer is None else self.output
             return output.fill_(0)
+        assert self.layer is not None, "the layer was not in any builder's group"
+        if wanted != self.output:
+            self.output = wanted
+            attn_metadata.builder.reopen(layer)
         own = self.layer
-        assert own is not None, "the layer was not in any builder's group"
         n = attn_metadata.use(own.group)
         if self.has_cache and kv_cache is not self._cache:
             self._bind(kv_cache)
         if key is not None and value is not None:
             key, value = key[:n], value[:n]
-        own.forward(query[:n], key, value, output=output[:n])
+        scales = {} if wanted is None else self._scales(output_scale, output_block_scale)
+        own.forward(query[:n], key, value, output=output[:n], **scales)
         return output

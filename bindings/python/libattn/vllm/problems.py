@@ -14,6 +14,8 @@ from vllm.v1.attention.backend import AttentionType
 
 import libattn
 
+from . import outputs
+
 logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
 
 _ROLES = {
@@ -63,6 +65,7 @@ def problem_of(
     kv_cache_dtype: str | None = None,
     use_non_causal: bool = False,
     features: tuple[str, ...] = (),
+    output: outputs.Output | None = None,
     **members: Any,
 ) -> libattn.Problem:
     """The problem of a layer; members are attn_problem_t's."""
@@ -70,6 +73,8 @@ def problem_of(
     mask = "full" if role.startswith("encoder") else "per_request" if use_non_causal else "causal"
     if role in ("encoder", "encoder_only"):
         kv_cache_dtype = None  # they have no cache
+    if output is not None:
+        members["out_dtype"], features = output.dtype, (*features, output.feature)
     return libattn.Problem(
         role=role,
         mask=mask,
