@@ -98,6 +98,7 @@ class Builder(AttentionMetadataBuilder[Metadata]):
         group = self._open(layer)
         if group.problem not in known:
             logger.info_once("libattn: %s serves %s", group.backend.name, group.problem)
+        self.groups = {p: g for p, g in self.groups.items() if g._layers}
 
     def _problem(self, layer: Any) -> libattn.Problem:
         config, spec = self.vllm_config, self.kv_cache_spec
