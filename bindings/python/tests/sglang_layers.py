@@ -327,6 +327,14 @@ def run_graphs(make_pool: Any, layers: list[Any]) -> None:
     )
     same = {g: s.metadata.address for (g, _), s in backend.graphs[3].spaces.items()} == spaces
     ok(same and len(spaces) == 2, "the metadata of a graph keep their addresses, one set for each group")
+    batch = world.batch([(28, 1), (166, 1), (44, 1)], True)  # the last one fills up a batch of two
+    batch.out_cache_loc = given = batch.out_cache_loc[:2].clone()
+    at = backend.step.slots.data_ptr()
+    backend.init_forward_metadata_out_graph(batch)
+    ok(
+        backend.step.slots.tolist() == [*given.tolist(), 0] and backend.step.slots.data_ptr() == at,
+        "a batch that was filled up has slots for each request, where the graph reads them",
+    )
     refused(
         lambda: backend.init_forward_metadata_out_graph(plain.batch([(0, 1)], True)),
         "no graph was captured for 1",

@@ -59,6 +59,7 @@ class RadixBackend(AttentionBackend):
         self.graphs: dict[int, Graph] = {}
         self.graph: Optional[Graph] = None  # of the step
         self.captured: Optional[tuple[Tables, torch.Tensor, torch.Tensor]] = None
+        self.slots: Optional[tuple[torch.Tensor, torch.Tensor]] = None  # of graphs: in the cache, in the window's
 
     def support_triton(self) -> bool:
         return bool(self.device.type == "cuda")
@@ -118,6 +119,20 @@ class RadixBackend(AttentionBackend):
         if self.has_window_pool and step.slots is not None:
             step.window_slots = self.pool.translate_loc_from_full_to_swa(step.slots)
 
+    def _keep_slots(self, step: Step) -> None:
+        """Those of a step in a graph, at the addresses that the graph reads. SGLang fills a batch up to a size
+        that was captured, with requests of slot 0, and gives the slots of the others only."""
+        if step.slots is None or self.slots is None:
+            return
+        (slots, in_window), n = self.slots, step.num_reqs
+        given = min(n, step.slots.shape[0])
+        slots[:given].copy_(step.slots[:given])
+        slots[given:n].zero_()
+        step.slots = slots[:n]
+        if self.has_window_pool:
+            in_window[:n].copy_(self.pool.translate_loc_from_full_to_swa(step.slots))
+            step.window_slots = in_window[:n]
+
     # ------------------------------------------------------------------- graphs
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
@@ -130,6 +145,8 @@ class RadixBackend(AttentionBackend):
         lens = torch.ones(max_bs, dtype=torch.int32, device=self.device)
         starts = torch.arange(max_bs + 1, dtype=torch.int32, device=self.device)
         self.captured, self.graphs, self.graph, self.step = (tables, lens, starts), {}, None, None
+        slots = torch.zeros(2, max_bs, dtype=torch.int64, device=self.device)
+        self.slots = slots[0], slots[1]
         self._reopen(
             is_captured=True,
             max_num_seqs=max(self.limits.max_num_seqs, max_bs),
@@ -156,7 +173,7 @@ class RadixBackend(AttentionBackend):
                 self.limits.page_size,
                 self.pool,
             )
-        self._set_window_slots(step)
+        self._keep_slots(step)
         if in_capture:
             self.graph = self.graphs.setdefault(n, Graph(n))
         elif n in self.graphs:
