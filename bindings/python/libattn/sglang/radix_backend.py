@@ -59,7 +59,7 @@ class RadixBackend(AttentionBackend):
         self.graphs: dict[int, Graph] = {}
         self.graph: Optional[Graph] = None  # of the step
         self.captured: Optional[tuple[Tables, torch.Tensor, torch.Tensor]] = None
-        self.slots: Optional[tuple[torch.Tensor, torch.Tensor]] = None  # of graphs: in the cache, in the window's
+        self.slots: Optional[tuple[torch.Tensor, torch.Tensor]] = None  # graphs': in the cache, in the window's
 
     def support_triton(self) -> bool:
         return bool(self.device.type == "cuda")
