@@ -52,6 +52,7 @@ class Impl(AttentionImpl):
         self.layer: libattn.Layer | None = None
         self.output: outputs.Output | None = None  # what calls write, if it is not the model's dtype
         self._scales = outputs.Scales()
+        self._dtype = torch.get_default_dtype()  # the model's, while it is made
         self._cache: torch.Tensor | None = None
         # vLLM's CPU platform asks no supports_*: what is not served is refused here, before loading
         config = get_current_vllm_config()
@@ -89,7 +90,7 @@ class Impl(AttentionImpl):
         if output is None or not self.has_cache:
             return False
         description = {**self.description(), "output": output}
-        return why_not(dtype=torch.get_default_dtype(), **description) is None
+        return why_not(dtype=self._dtype, **description) is None
 
     def create(self, group: libattn.Group, layer: Any) -> None:
         """The libattn layer, with the weights and scales that have been loaded."""
