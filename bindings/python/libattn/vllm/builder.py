@@ -97,7 +97,7 @@ class Builder(AttentionMetadataBuilder[Metadata]):
         known = set(self.groups)
         group = self._open(layer)
         if group.problem not in known:
-            logger.info_once("libattn: %s serves %s", group.backend.name, group.problem)
+            logger.info_once("libattn: %s serves %s", group.served_by, group.problem)
         self.groups = {p: g for p, g in self.groups.items() if g._layers}
 
     def _problem(self, layer: Any) -> libattn.Problem:
