@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined(__GNUC__)
 #define TAP_UNUSED       __attribute__((unused))
@@ -71,7 +72,8 @@ TAP_NORETURN TAP_PRINTF(1, 2) static void skip_all(const char *fmt, ...) {
     exit(0);
 }
 
-/* Nothing that follows would make sense: the whole program is an error. */
+/* Nothing that follows would make sense: the whole program is an error. Any thread may say so, so nothing that
+ * exit would run, handlers and destructors, pulls away what the others still use. */
 TAP_NORETURN TAP_PRINTF(1, 2) static void bail_out(const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
@@ -79,7 +81,8 @@ TAP_NORETURN TAP_PRINTF(1, 2) static void bail_out(const char *fmt, ...) {
     vprintf(fmt, ap);
     printf("\n");
     va_end(ap);
-    exit(99);
+    fflush(stdout);
+    _exit(99);
 }
 
 static int tap_result(int passed, const char *file, int line, const char *directive, const char *fmt,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tap_selftest.c: tap.h itself. A failing check must be counted and printed, or no test here means
  * anything. */
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,6 +60,21 @@ static int too_few(void) {
     return tap_done();
 }
 
+/* What exit runs while a thread still works with it. */
+static void pull_away(void) {
+    abort();
+}
+static void *give_up(void *unused) {
+    (void)unused;
+    bail_out("in a thread");
+}
+static int bails_in_a_thread(void) {
+    pthread_t thread;
+    atexit(pull_away);
+    if (pthread_create(&thread, NULL, give_up, NULL) == 0) pthread_join(thread, NULL);
+    return 0;
+}
+
 int main(void) {
     char text[8192];
     is_int(run_child(all_pass, text, sizeof text), 0, "status of checks that hold");
@@ -72,6 +88,8 @@ int main(void) {
     has_str(text, "wanted 'b'", "with what was wanted");
     is_int(run_child(too_few, text, sizeof text), 1, "a check that is missing from the plan");
     ok(strstr(text, "one # not") == NULL, "a hash in a name is no directive");
+    is_int(run_child(bails_in_a_thread, text, sizeof text), 99, "bail_out in a thread ends the program and runs nothing");
+    has_str(text, "Bail out! in a thread", "with its words");
     uint64_t a = tap_seed(), b = a;
     ok(tap_rand(&a) == tap_rand(&b) && tap_rand(&a) != tap_rand(&b) + 1, "the stream follows the seed");
     return tap_done();
