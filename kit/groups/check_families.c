@@ -298,6 +298,12 @@ static void nan_shows(check_t *c) {
                                    i >= 2 ? ", written to a cache of fp8_e4m3" : "", (long long)t,
                                    (long long)h, (long long)e, y);
                     }
+            for (int64_t t = first; got.lse != NULL && !is_value && t < in->num_tokens; t++)
+                for (int64_t h = 0; h < group && !c->report->is_failed; h++)
+                    if ((k.problem.mask == ATTN_MASK_FULL || kit_has_context(&k) || t - first >= 1) &&
+                        isfinite(got.lse[h * in->num_tokens + t]))
+                        check_fail(c, "NaN in key 1 of request 1: lse[%lld][%lld] is %g (semantics 10.5)",
+                                   (long long)h, (long long)t, got.lse[h * in->num_tokens + t]);
             c->report->num_cases++;
             kit_result_free(&got);
         }

@@ -366,6 +366,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
     if (t->features & ATTN_F_CASCADE)
         check_add(list, "numerics", 1, cascade, 0, "cascade over a common prefix");
     check_outputs_list(list, c);
+    check_write_list(list, c);
     check_families_list(list, c);
     check_sizes_list(list, c);
     check_paging_list(list, c);

@@ -155,32 +155,6 @@ static void codes(check_t *c) {
     kit_inputs_free(in);
 }
 
-/* The rows of a step that forward itself writes, and reads: fresh pages, pages begun before, skipped slots,
- * and in the strides that a case has. */
-static void write_in_forward(check_t *c) {
-    static const uint32_t layouts[] = {0, KIT_STRIDED, KIT_HEADS_FIRST};
-    kit_case_t k;
-    if (!check_start_without(c, &k)) return;
-    if (k.problem.role != ATTN_ROLE_DECODER) {
-        check_skip(c, "not a decoder backend");
-        return;
-    }
-    k.problem.features |= ATTN_F_WRITE_IN_FORWARD;
-    const int32_t bs = (int32_t)k.problem.block_size;
-    for (int i = 0; i < 3 && !c->report->is_failed; i++) {
-        k.flags = layouts[i];
-        k.num_reqs = 0;
-        kit_case_add(&k, 1, 3 * bs), kit_case_add(&k, 1, 3 * bs + 1), kit_case_add(&k, 1, 1);
-        if (i != 0) kit_case_add(&k, 40, 40), kit_case_add(&k, 0, 0), kit_case_add(&k, 7, bs + 9);
-        k.padded_tokens = i == 2 ? 3 : 0;
-        check_run(c, c->backend, &k, NULL);
-    }
-    if (!(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) || c->report->is_failed) return;
-    k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3; /* its scales go along */
-    check_fit_size(c, &k);
-    if (check_is_served(c, &k)) check_run(c, c->backend, &k, NULL);
-}
-
 void check_outputs_list(check_list_t *list, const check_t *c) {
     const attn_capabilities_t *t = &c->can;
     if (t->features & ATTN_F_OUT_FP8_STATIC) check_add(list, "numerics", 1, numbers, 17, "static fp8 output");
@@ -195,6 +169,4 @@ void check_outputs_list(check_list_t *list, const check_t *c) {
         check_add(list, "numerics", 1, codes, 36, "codes of a group fp8 output, powers of two");
     if (t->features & ATTN_F_OUT_NVFP4) check_add(list, "numerics", 1, numbers, 35, "nvfp4 output");
     if (t->features & ATTN_F_OUT_NVFP4) check_add(list, "numerics", 1, codes, 35, "codes of an nvfp4 output");
-    if (t->features & ATTN_F_WRITE_IN_FORWARD)
-        check_add(list, "numerics", 1, write_in_forward, 0, "a cache that forward writes");
 }

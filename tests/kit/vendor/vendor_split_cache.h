@@ -129,7 +129,7 @@ static int v_update(attn_instance_t *v, const attn_kv_update_t *args, void *stre
             if (IS(write_offset_int)) to_k = k.base + (int)(block * k.block) + h * k.head + token * k.token;
             for (int64_t i = 0; i < v->d; i++)
                 store(to_k, v->storage, i,
-                      IS(divides_in_half)
+                      IS(divides_in_half) || (IS(forward_divides_in_half) && v->is_in_forward)
                           ? (float)attn_from_f16(attn_to_f16(load(from_k, v->p.dtype, i) / sk))
                           : load(from_k, v->p.dtype, i) / sk);
             for (int64_t i = 0; i < v->dv; i++)
@@ -137,4 +137,41 @@ static int v_update(attn_instance_t *v, const attn_kv_update_t *args, void *stre
         }
     }
     return ATTN_OK;
+}
+
+/* The rows of a step that forward writes; is_late: it has attended to the keys. */
+static int write_step(attn_instance_t *v, const attn_kv_update_t *given, const plan_t *plan, int is_late,
+                      attn_error_t *error) {
+    attn_kv_update_t u = *given;
+    DLTensor slots = *given->slot_mapping, key = *given->key;
+    int64_t n = slots.shape[0], k_shape[3], own[4096];
+    const item_t *items = (const item_t *)(plan + 1);
+    if (IS(forward_writes_unscaled)) u.scales.k = u.scales.v = NULL;
+    if (is_late && IS(forward_stores_next_row) && n > 1) { /* once more, from one row further on */
+        memcpy(k_shape, key.shape, sizeof k_shape);
+        k_shape[0]--, n--;
+        key.shape = k_shape, slots.shape = &n;
+        key.byte_offset += (uint64_t)attn_byte_stride(&key, 0);
+        u.key = &key, u.slot_mapping = &slots;
+        return v_update(v, &u, NULL, error);
+    }
+    if (is_late != IS(forward_writes_late)) return ATTN_OK;
+    if (IS(forward_writes_decodes) && plan->num_tokens >= 8) return ATTN_OK;
+    if (IS(forward_slots_of_table) || IS(forward_writes_all_rows)) {
+        const int64_t *from = attn_data(given->slot_mapping);
+        if (IS(forward_writes_all_rows)) n = plan->num_tokens;
+        for (int64_t t = 0; t < n && t < 4096; t++)
+            own[t] = from[t];
+        for (int32_t r = 0; IS(forward_slots_of_table) && r < plan->num_reqs; r++)
+            for (int32_t i = 0; i < items[r].count && items[r].first + i < n; i++) {
+                const int64_t q = items[r].len - items[r].count + i;
+                own[items[r].first + i] = plan->table[r * plan->table_stride + q / v->page] * v->page + q % v->page;
+            }
+        slots.data = own, slots.byte_offset = 0, slots.shape = &n;
+        u.slot_mapping = &slots;
+    }
+    v->is_in_forward = 1;
+    const int rc = v_update(v, &u, NULL, error);
+    v->is_in_forward = 0;
+    return rc;
 }

@@ -89,10 +89,7 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                                .scales = a.scales};
     if (a.slot_mapping != NULL && !(f & ATTN_F_WRITE_IN_FORWARD))
         return attn_fail(error, ATTN_E_INVALID, "slot_mapping", "slot_mapping needs write_in_forward");
-    if (IS(forward_writes_unscaled)) update.scales.k = update.scales.v = NULL;
-    if (a.slot_mapping != NULL && !IS(forward_writes_late) &&
-        (!IS(forward_writes_decodes) || plan->num_tokens < 8))
-        if ((rc = v_update(v, &update, stream, error)) != ATTN_OK) return rc;
+    if (a.slot_mapping != NULL && (rc = write_step(v, &update, plan, 0, error)) != ATTN_OK) return rc;
     float *lse = a.lse != NULL ? (IS(lse_offset_ignored) ? a.lse->data : attn_data(a.lse)) : NULL;
     float *parts = IS(scratch_of_head) ? NULL : s.workspace;
     if (IS(clears_whole_output))
@@ -192,7 +189,7 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
         if (IS(lens_to_blocks)) it->len = (int32_t)((it->len + v->page - 1) / v->page);
         if (IS(first_moves)) it->first += it->count;
     }
-    if (a.slot_mapping != NULL && IS(forward_writes_late)) v_update(v, &update, stream, error);
+    if (a.slot_mapping != NULL) write_step(v, &update, plan, 1, error);
     if (IS(metadata_freed)) memset(plan, 0xdd, sizeof *plan);
     if (IS(forward_counts_static)) counter++;
 #if defined(__x86_64__)
