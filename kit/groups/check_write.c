@@ -86,9 +86,10 @@ static void stored_bits(check_t *c) {
         if (!start(c, &k)) return;
         k.problem.kv_cache_dtype = c->arg;
         check_fit_size(c, &k);
-        k.flags = layouts[i] & (attn_kv_has_static_scales(c->arg) && (c->can.features & ATTN_F_PER_HEAD_SCALES)
-                                    ? ~0u
-                                    : ~(uint32_t)KIT_PER_HEAD);
+        k.flags =
+            layouts[i] & (attn_kv_has_static_scales(c->arg) && (c->can.features & ATTN_F_PER_HEAD_SCALES)
+                              ? ~0u
+                              : ~(uint32_t)KIT_PER_HEAD);
         if (k.flags & KIT_PER_HEAD) k.problem.features |= ATTN_F_PER_HEAD_SCALES;
         k.padded_tokens = i == 1 ? 3 : 0;
         add_requests(&k, i);

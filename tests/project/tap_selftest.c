@@ -88,7 +88,8 @@ int main(void) {
     has_str(text, "wanted 'b'", "with what was wanted");
     is_int(run_child(too_few, text, sizeof text), 1, "a check that is missing from the plan");
     ok(strstr(text, "one # not") == NULL, "a hash in a name is no directive");
-    is_int(run_child(bails_in_a_thread, text, sizeof text), 99, "bail_out in a thread ends the program and runs nothing");
+    is_int(run_child(bails_in_a_thread, text, sizeof text), 99,
+           "bail_out in a thread ends the program and runs nothing");
     has_str(text, "Bail out! in a thread", "with its words");
     uint64_t a = tap_seed(), b = a;
     ok(tap_rand(&a) == tap_rand(&b) && tap_rand(&a) != tap_rand(&b) + 1, "the stream follows the seed");

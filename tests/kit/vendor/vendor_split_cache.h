@@ -165,7 +165,8 @@ static int write_step(attn_instance_t *v, const attn_kv_update_t *given, const p
         for (int32_t r = 0; IS(forward_slots_of_table) && r < plan->num_reqs; r++)
             for (int32_t i = 0; i < items[r].count && items[r].first + i < n; i++) {
                 const int64_t q = items[r].len - items[r].count + i;
-                own[items[r].first + i] = plan->table[r * plan->table_stride + q / v->page] * v->page + q % v->page;
+                own[items[r].first + i] =
+                    plan->table[r * plan->table_stride + q / v->page] * v->page + q % v->page;
             }
         slots.data = own, slots.byte_offset = 0, slots.shape = &n;
         u.slot_mapping = &slots;
