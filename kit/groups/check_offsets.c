@@ -232,5 +232,6 @@ void check_offsets_list(check_list_t *list, const check_t *c) {
     check_add(list, "offsets", 1, layouts, 0, "pages in NHD and in HND");
     check_add(list, "offsets", 1, layers, 0, "a cache that is one layer of three");
     check_add(list, "offsets", 1, gaps_in_lists, 0, "lists with gaps are served or refused");
+    check_lone_list(list, c);
     check_far_list(list, c);
 }

@@ -458,7 +458,6 @@ static void profile_first(check_t *c) {
 }
 
 void check_steps_list(check_list_t *list, const check_t *c) {
-    (void)c;
     check_add(list, "steps", 1, one_build, 0, "one build serves several layers, again and again");
     if (list->role == 0)
         check_add(list, "steps", 1, layers_of_their_own, 0,
@@ -470,4 +469,5 @@ void check_steps_list(check_list_t *list, const check_t *c) {
     check_add(list, "steps", 1, profile_first, 0, "the profiling run needs query and output alone");
     if (list->role == 0) check_add(list, "steps", 1, growing, 0, "requests that grow from step to step");
     if (list->role == 0) check_add(list, "steps", 1, pages_again, 0, "pages that another request had before");
+    check_many_list(list, c);
 }

@@ -101,7 +101,7 @@ static void parallel(check_t *c) {
 
 /* An engine of many models has many groups. Instances of a device may hold memory of it. */
 static void many_instances(check_t *c) {
-    enum { MOST = 100, ON_DEVICE = 12 };
+    enum { MOST = 300, ON_DEVICE = 12 };
     attn_instance_t *all[MOST];
     attn_error_t e = {.struct_size = sizeof e};
     kit_case_t k;
@@ -234,7 +234,10 @@ static void one_cycle(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
     } else {
         check_is_served(c, k);
         int status = check_open(c, &k->problem, &instance, &error);
-        if (status == ATTN_OK) c->backend->ops->close(instance);
+        if (status == ATTN_OK)
+            c->backend->ops->close(instance);
+        else
+            check_fail(c, "open, again: %d, %.300s", status, error.text);
     }
 }
 

@@ -108,6 +108,8 @@ void check_read_only_list(check_list_t *list, const check_t *c); /* part of memo
 void check_far_list(check_list_t *list, const check_t *c);       /* part of offsets */
 void check_defaults_list(check_list_t *list, const check_t *c);  /* part of capabilities */
 void check_behind_list(check_list_t *list, const check_t *c);    /* part of determinism */
+void check_many_list(check_list_t *list, const check_t *c);      /* part of steps */
+void check_lone_list(check_list_t *list, const check_t *c);      /* part of offsets */
 void check_state_list(check_list_t *list, const check_t *c);     /* part of manners */
 
 /* Records a failure (the first one stays) and returns 0. */
