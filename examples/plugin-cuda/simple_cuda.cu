@@ -119,8 +119,8 @@ __global__ void attend(const params a) {
     }
     for (int i = 0; i < PER_LANE; i++)
         if (i * WARP + lane < a.head_size)
-            store((T *)a.output + t * a.o_token + h * a.o_head + i * WARP + lane, sum > 0 ? acc[i] / sum : 0);
-    if (a.lse && lane == 0) a.lse[h * a.lse_head + t] = sum > 0 ? max + logf(sum) : -INFINITY;
+            store((T *)a.output + t * a.o_token + h * a.o_head + i * WARP + lane, sum == 0 ? 0 : acc[i] / sum);
+    if (a.lse && lane == 0) a.lse[h * a.lse_head + t] = sum == 0 ? -INFINITY : max + logf(sum);
 }
 
 /* Grid (rows, KV heads). Row t of K and V to its slot; a negative slot is padding. */

@@ -25,6 +25,7 @@ int main(void) {
     CHECK(simple_score(&l, 4) == 2);
     l.soft_cap = 1;
     CHECK(simple_score(&l, 1e9) == 1);
+    CHECK(simple_lse(0, 0) == -INFINITY && simple_lse(2, 1) == 2 && isnan(simple_lse(2, NAN)));
     CHECK(simple_to_bf16(1.00390625f) == 0x3f80 && simple_to_bf16(1.01171875f) == 0x3f82); /* ties to even */
     CHECK(simple_to_e4m3(1000) == 0x7e && simple_to_e4m3(-1000) == 0xfe);
     for (int v = 0; v < 256; v++)
