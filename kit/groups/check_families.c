@@ -193,7 +193,7 @@ static void sink_values(check_t *c) {
 
 /* Scores far below zero and far above it in one row; rows whose every score is far below. */
 static void score_levels(check_t *c) {
-    static const double levels[] = {-3000, 3000, 80, -80, -20000, 30000, -1e6};
+    static const double levels[] = {-3000, 3000, 80, -80, -20000, 30000, -1e6, -1e10};
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
         kit_case_t k;
         if (!check_start_without(c, &k)) return;

@@ -44,7 +44,8 @@ static void compositions(check_t *c) {
                                             {{1, 300}, {1, 0}, {1, 62}, {1, 63}},
                                             {{3, 200}, {3, 5}, {3, 61}},
                                             {{1, 90}, {40, 100}, {70, 0}, {0, 30}},
-                                            {{130, 200}, {5, 0}}};
+                                            {{130, 200}, {5, 0}},
+                                            {{2, 30}, {0, 20}, {1, 9}, {1, 40}}};
     kit_case_t k;
     int found = 0;
     for (size_t i = 0; i < sizeof batches / sizeof batches[0] && !c->report->is_failed; i++) {

@@ -139,6 +139,13 @@ static void compositions(check_t *c) {
         {1, {1024}, {64}},
         {3, {1328, 18, 463}, {1, 5, 129}},
         {5, {40, 100, 33, 64, 200}, {9, 1, 30, 1, 2}}, /* prompts first */
+        /* as many tokens as requests, or a multiple, but not as many each */
+        {4, {30, 44, 20, 17}, {2, 0, 1, 1}},
+        {3, {40, 20, 25}, {0, 0, 3}},
+        {4, {40, 33, 50, 21}, {1, 3, 2, 2}},
+        {4, {40, 33, 50, 21}, {4, 4, 1, 7}},
+        {8, {40, 33, 29, 50, 21, 19, 35, 17}, {1, 1, 1, 1, 1, 1, 0, 2}},
+        {3, {40, 33, 29}, {1, 1, 0}}, /* decodes, padded */
     };
     kit_case_t k;
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
