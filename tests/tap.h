@@ -72,8 +72,8 @@ TAP_NORETURN TAP_PRINTF(1, 2) static void skip_all(const char *fmt, ...) {
     exit(0);
 }
 
-/* Nothing that follows would make sense: the whole program is an error. Any thread may say so, so nothing that
- * exit would run, handlers and destructors, pulls away what the others still use. */
+/* Nothing that follows would make sense: the whole program is an error. Any thread may say so, so nothing
+ * that exit would run, handlers and destructors, pulls away what the others still use. */
 TAP_NORETURN TAP_PRINTF(1, 2) static void bail_out(const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);

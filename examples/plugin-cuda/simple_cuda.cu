@@ -119,7 +119,8 @@ __global__ void attend(const params a) {
     }
     for (int i = 0; i < PER_LANE; i++)
         if (i * WARP + lane < a.head_size)
-            store((T *)a.output + t * a.o_token + h * a.o_head + i * WARP + lane, sum == 0 ? 0 : acc[i] / sum);
+            store((T *)a.output + t * a.o_token + h * a.o_head + i * WARP + lane,
+                  sum == 0 ? 0 : acc[i] / sum);
     if (a.lse && lane == 0) a.lse[h * a.lse_head + t] = sum == 0 ? -INFINITY : max + logf(sum);
 }
 

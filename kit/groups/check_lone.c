@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_lone.c: the part of group offsets about dimensions with one entry. Nothing lies at their stride, so it
- * may be any: a view of one token or head keeps that of what it was cut from.
+ * check_lone.c: the part of group offsets about dimensions with one entry. Nothing lies at their stride, so
+ * it may be any: a view of one token or head keeps that of what it was cut from.
  */
 #include "../run/check_engine.h"
 

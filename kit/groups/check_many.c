@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_many.c: the part of group steps about how often: an engine calls an instance millions of times and opens
- * thousands. Counters of 8 and of 16 bits wrap here, and what is good for so many uses is worn out.
+ * check_many.c: the part of group steps about how often: an engine calls an instance millions of times and
+ * opens thousands. Counters of 8 and of 16 bits wrap here, and what is good for so many uses is worn out.
  */
 #include "../case/case_run.h"
 #include "../run/check_engine.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * check_outputs.c: the part of group numerics about outputs that are quantised, their scales in every way in
- * which they may lie, and about a cache that forward writes.
+ * which they may lie.
  */
 #include "../case/case_families.h"
 #include "../run/check_engine.h"

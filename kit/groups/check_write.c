@@ -123,9 +123,9 @@ static void spoil_row(kit_run_t *x, int64_t row) {
                              i == 0 ? x->z.key : x->z.value);
 }
 
-/* All rows are in the cache before; forward is told to write some again, to their places: those of every other
- * slot, the first few, none. Rows that it is not to write are NaN in the call: they are neither stored nor
- * attended to. */
+/* All rows are in the cache before; forward is told to write some again, to their places: those of every
+ * other slot, the first few, none. Rows that it is not to write are NaN in the call: they are neither stored
+ * nor attended to. */
 static void left_out(check_t *c) {
     for (int i = 0; i < 3 && !c->report->is_failed; i++) {
         static kit_run_t x;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mistakes.h: the bad arguments of group errors, and what makes each from good ones. Each function changes
- * copies of the arguments of one call; it returns 0 if the mistake cannot be made in this call. A tensor that is
- * changed lies in *b. *code is the only right answer where there is one, else 0.
+ * copies of the arguments of one call; it returns 0 if the mistake cannot be made in this call. A tensor that
+ * is changed lies in *b. *code is the only right answer where there is one, else 0.
  */
 #ifndef ATTN_KIT_MISTAKES_H
 #define ATTN_KIT_MISTAKES_H
