@@ -65,8 +65,8 @@ static inline double simple_score(const simple_layer_t *l, double dot) {
     return l->soft_cap > 0 ? l->soft_cap * tanh(s / l->soft_cap) : s;
 }
 
-/* The log-sum-exp of a row from its running maximum and sum; natural logarithm. A sum of 0 is that of no key; one
- * that is no number, because a score is none, stays so. */
+/* The log-sum-exp of a row from its running maximum and sum; natural logarithm. A sum of 0 is that of no
+ * key; one that is no number, because a score is none, stays so. */
 static inline double simple_lse(double max, double sum) {
     return sum == 0 ? -INFINITY : max + log(sum);
 }
