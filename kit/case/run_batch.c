@@ -57,6 +57,7 @@ static void add_optional(kit_run_t *x) {
         const int32_t query = x->batch.query_start_loc_host[r + 1] - x->batch.query_start_loc_host[r];
         if (query > x->batch.max_query_len) x->batch.max_query_len = query;
     }
+    if (x->batch.max_query_len == 1 || c->num_reqs == 1) x->batch.max_query_len += 2; /* so it is here */
 }
 
 /* The device's lists are the case's, the host's are bounds of them. */

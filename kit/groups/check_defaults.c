@@ -4,9 +4,10 @@
  * about shapes of caches: what is spelled out means what 0 means, sizes are products in 64 bits, and what
  * fixes a page is in its fingerprint.
  */
-#include "../run/check_engine.h"
+#include "../run/device_image.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Each default in words, alone; a problem that supports_combination refuses is left out by check_run. */
 static void spelled_out(check_t *c) {
@@ -39,6 +40,63 @@ static void spelled_out(check_t *c) {
             p->out_dtype = p->query_dtype = p->dtype;
         check_run(c, c->backend, &k, NULL);
     }
+}
+
+/* Limits of 0 are 256 requests, 8192 tokens and 131072 keys: a batch of so many is planned. */
+static void limits_by_default(check_t *c) {
+    enum { REQS = 256, TOKENS = 8192, KEYS = 131072 };
+    static int32_t starts[REQS + 1], lens[REQS];
+    kit_case_t k;
+    attn_instance_t *instance = NULL;
+    attn_error_t e = {.struct_size = sizeof e};
+    attn_space_needed_t n = {.struct_size = sizeof n};
+    if (!check_start(c, &k)) return;
+    attn_problem_t *p = &k.problem;
+    p->max_num_seqs = p->max_num_batched_tokens = 0, p->max_model_len = 0, p->num_blocks = 8;
+    check_running(c, &k);
+    if (!check_is_served(c, &k)) {
+        check_skip(c, "supports_combination refuses the plain case with them");
+        return;
+    }
+    int status = check_open(c, p, &instance, &e);
+    if (status == ATTN_OK) status = c->backend->ops->space_needed(instance, &n, &e);
+    const int has_cache = attn_role_has_cache(p->role);
+    for (int r = 0; r < REQS; r++) {
+        lens[r] = has_cache ? KEYS : TOKENS / REQS;
+        starts[r + 1] = has_cache ? (r + 1 < REQS ? r + 1 : TOKENS) : (r + 1) * (TOKENS / REQS);
+    }
+    const int64_t shape[2] = {REQS, has_cache ? KEYS / p->block_size : 0}, strides[2] = {shape[1], 1};
+    const size_t bytes = (size_t)(shape[0] * shape[1]) * 4;
+    int32_t *zeros = calloc(1, bytes + 4);
+    attn_space_t s = {.struct_size = sizeof s,
+                      .metadata = c->memory->alloc(c->memory->ctx, (size_t)n.metadata_bytes + 1, 256),
+                      .metadata_bytes = n.metadata_bytes,
+                      .workspace = c->memory->alloc(c->memory->ctx, (size_t)n.workspace_bytes + 1, 256),
+                      .workspace_bytes = n.workspace_bytes,
+                      .host = calloc(1, (size_t)n.host_bytes + 1),
+                      .host_bytes = n.host_bytes};
+    DLTensor table = {.device = {(DLDeviceType)c->memory->device_type, c->memory->device_id},
+                      .ndim = 2,
+                      .dtype = attn_dl_dtype(ATTN_DTYPE_INT32),
+                      .shape = (int64_t *)shape,
+                      .strides = (int64_t *)strides};
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = REQS,
+                      .num_actual_tokens = TOKENS,
+                      .query_start_loc_host = starts,
+                      .seq_lens_host = lens};
+    if (zeros != NULL && has_cache) table.data = image_new(zeros, bytes + 4), b.block_table = &table;
+    if (status == ATTN_OK && s.metadata != NULL && s.workspace != NULL && s.host != NULL && zeros != NULL)
+        status = c->backend->ops->build_metadata(instance, &b, &s, c->memory->stream, &e);
+    c->memory->sync(c->memory->ctx);
+    if (status != ATTN_OK)
+        check_fail(c, "limits of 0, and a batch of %d requests, %d tokens and %d keys each: %d, %.300s", REQS,
+                   TOKENS, lens[0], status, e.text);
+    c->report->num_cases++;
+    if (instance != NULL) c->backend->ops->close(instance);
+    free(zeros), free(s.host);
+    if (s.metadata != NULL) c->memory->free(c->memory->ctx, s.metadata, (size_t)n.metadata_bytes + 1);
+    if (s.workspace != NULL) c->memory->free(c->memory->ctx, s.workspace, (size_t)n.workspace_bytes + 1);
 }
 
 static void block_size_of_its_own(check_t *c) {
@@ -216,6 +274,7 @@ static void fingerprints(check_t *c) {
 void check_defaults_list(check_list_t *list, const check_t *c) {
     (void)c;
     check_add(list, "capabilities", 1, spelled_out, 0, "values that equal their default change nothing");
+    check_add(list, "capabilities", 1, limits_by_default, 0, "limits of 0 are those of the header");
     check_add(list, "capabilities", 1, block_size_of_its_own, 0,
               "block_size 0 is a page that the table lists");
     check_add(list, "capabilities", 1, millions, 0, "cache shapes of one to billions of blocks");

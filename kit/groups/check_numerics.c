@@ -379,6 +379,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
     check_paging_list(list, c);
     check_stored_list(list, c);
     check_pairs_list(list, c);
+    check_usual_list(list, c);
     check_neutral_list(list, c);
     check_static_sink_list(list, c);
     check_key_lengths_list(list, c);

@@ -223,6 +223,9 @@ static void optional_members(check_t *c) {
         kit_case_add(&k, 0, 20);
         kit_case_add(&k, 1, 30);
         check_run(c, c->backend, &k, NULL);
+        k.num_reqs = 0;
+        kit_case_add(&k, 6, 40);
+        check_run(c, c->backend, &k, NULL);
     }
     if (kv == 0 || !attn_role_has_cache(k.problem.role)) return;
     k.problem.kv_cache_dtype = kv;
