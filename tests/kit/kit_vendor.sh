@@ -4,7 +4,7 @@
 # vendor_faults.h, vendor_*_faults.h and example_faults.txt name for each the group and the check that has to catch it;
 # without a fault every group passes. A run plants every sixth fault of each group, from the one that ATTN_TEST_SEED says (0): 0 to 5 together
 # are all of them. ATTN_TEST_LONG=1 plants all in one run, and ATTN_TEST_ONLY=NAME one.
-# ATTN_TEST_JOBS is how many checks run at once; 0: one for each processor.
+# ATTN_TEST_JOBS says how many checks run at once; else one for each processor.
 . "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
 attn=$ATTN_TEST_BUILDDIR/tools/attn
 folder=$ATTN_TEST_SRCDIR/tests/kit/vendor
@@ -59,8 +59,8 @@ while read -r plugin name group check; do
         fail "$name builds" "$(cat "$tap_scratch/out")"
         continue
     fi
-    "$attn" check "$tap_scratch/$name.so" --group "$group" --only "$check" --max-failures 1 --timeout 20 --jobs "${ATTN_TEST_JOBS:-0}" \
-        >"$tap_scratch/out" 2>&1 </dev/null
+    "$attn" check "$tap_scratch/$name.so" --group "$group" --only "$check" --max-failures 1 --timeout 20 \
+        ${ATTN_TEST_JOBS:+--jobs "$ATTN_TEST_JOBS"} >"$tap_scratch/out" 2>&1 </dev/null
     status=$?
     # 3: it could not be examined at all, which is right for a file that ends the process
     if { [ $status -eq 1 ] || [ $status -eq 3 ]; } && grep -q "^not ok .* - $group: " "$tap_scratch/out"; then
