@@ -390,6 +390,7 @@ void check_capabilities_list(check_list_t *list, const check_t *c) {
                       "role %s: no feature that it has not", attn_role_name(role));
     check_add(list, "capabilities", 1, cache_shape, 0, "the cache shape is coherent");
     check_defaults_list(list, c);
+    check_reasons_list(list, c);
     check_add(list, "capabilities", 1, space, 0, "space_needed follows from the problem");
     check_add(list, "capabilities", 0, refusals, 0, "what the table lacks is refused by name");
 }
