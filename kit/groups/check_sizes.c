@@ -248,6 +248,28 @@ static void out_dtypes(check_t *c) {
     if (c->report->num_cases == 0) check_skip(c, "no pair of dtype and out_dtype is served");
 }
 
+/* The last pieces of prompts that are served in chunks: many queries behind thousands of keys. */
+static void far_chunks(check_t *c) {
+    for (uint32_t d = ATTN_DTYPE_FLOAT32; d <= ATTN_DTYPE_BFLOAT16 && !c->report->is_failed; d++) {
+        kit_case_t k;
+        if (!check_start_without(c, &k)) return;
+        if (k.problem.role != ATTN_ROLE_DECODER) {
+            check_skip(c, "not a decoder backend");
+            return;
+        }
+        if (!(c->can.dtypes & ATTN_BIT(d))) continue;
+        k.problem.dtype = d;
+        k.problem.head_size = check_head_size(c, 16);
+        k.problem.scale = 1 / sqrt((double)k.problem.head_size);
+        k.problem.num_heads = c->can.max_group == 1 ? 1 : 2;
+        k.problem.num_kv_heads = 1;
+        k.problem.max_model_len = 16384;
+        kit_case_add(&k, 40, 4400);
+        kit_case_add(&k, 17, 9001);
+        check_run(c, c->backend, &k, NULL);
+    }
+}
+
 void check_sizes_list(check_list_t *list, const check_t *c) {
     const uint64_t latent =
         ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
@@ -256,6 +278,7 @@ void check_sizes_list(check_list_t *list, const check_t *c) {
     check_add(list, "numerics", 1, a_thousand_requests, 0, "more than 1000 requests");
     check_add(list, "numerics", 1, many_tokens, 0, "66000 tokens in a batch");
     check_add(list, "numerics", 1, long_prompt, 0, "prompts of thousands of tokens");
+    check_add(list, "numerics", 1, far_chunks, 0, "chunks of prompts behind thousands of keys");
     check_add(list, "numerics", 1, million_keys, 0, "a context of more than 2^20 keys");
     check_add(list, "numerics", 1, many_heads, 0, "65 to 256 heads, groups of 12 and 32");
     check_add(list, "numerics", 1, ends_of_head_sizes, 0, "head sizes at the ends of the table");
