@@ -3,7 +3,9 @@
  * check_lone.c: the part of group offsets about dimensions with one entry. Nothing lies at their stride, so
  * it may be any: a view of one token or head keeps that of what it was cut from.
  */
-#include "../run/check_engine.h"
+#include "../run/device_image.h"
+
+#include <stdlib.h>
 
 enum { MAX_LONE = 20 };
 static struct lone {
@@ -88,7 +90,42 @@ static void single_entries(check_t *c) {
     if (c->report->num_cases == 0) check_skip(c, "one token of one head is not served");
 }
 
+/* ------------------------------------------------- tensors unlike each other */
+
+/* The query's tokens lie twice as far apart as the output's. */
+static int apart_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    attn_forward_t a = *args;
+    DLTensor t = *args->query;
+    int64_t strides[3];
+    const size_t element = t.dtype.bits / 8u, row = (size_t)t.strides[0] * element, bytes = image_bytes(&t);
+    if (t.ndim != 3 || t.shape[0] < 2)
+        return shim_target()->ops->forward(instance, args, space, stream, error);
+    const size_t rows = (size_t)t.shape[0], used = bytes - (rows - 1) * row;
+    char *image = image_of(&t), *spread = malloc(2 * rows * row + used);
+    if (spread == NULL) abort();
+    memset(spread, 0xff, 2 * rows * row + used);
+    for (size_t i = 0; i < rows; i++)
+        memcpy(spread + 2 * i * row, image + i * row, used);
+    memcpy(strides, t.strides, sizeof strides);
+    strides[0] *= 2;
+    t.strides = strides;
+    t.data = image_new(spread, 2 * rows * row + used);
+    t.byte_offset = 0;
+    a.query = &t;
+    free(image), free(spread);
+    return shim_target()->ops->forward(instance, &a, space, stream, error);
+}
+static const attn_backend_ops_t apart_ops = {.forward = apart_forward};
+
+static void queries_apart(check_t *c) {
+    kit_case_t k;
+    if (!check_start(c, &k)) return;
+    check_run(c, shim_make(c->backend, &apart_ops), &k, NULL);
+}
+
 void check_lone_list(check_list_t *list, const check_t *c) {
     (void)c;
     check_add(list, "offsets", 1, single_entries, 0, "strides of dimensions with one entry");
+    check_add(list, "offsets", 1, queries_apart, 0, "queries in other strides than outputs");
 }

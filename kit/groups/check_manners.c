@@ -163,6 +163,22 @@ static void any_stream(check_t *c) {
     kit_inputs_free(in);
 }
 
+/* Of a device its type and number are known; the rest may be 0 (attn_types.h). */
+static void unknown_device(check_t *c) {
+    kit_case_t k;
+    kit_memory_t memory = *c->memory;
+    kit_result_t got;
+    if (!check_start(c, &k)) return;
+    memory.num_sms = 0;
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL) return;
+    if (check_run_alone(c, c->backend, &k, in, &memory, &got)) {
+        check_against_oracle(c, &k, in, &got);
+        kit_result_free(&got);
+    }
+    kit_inputs_free(in);
+}
+
 /* Problems with members at random: a code comes back, not a signal and not an exception. */
 static void nonsense(check_t *c) {
     static const uint32_t odd[] = {0, 1, 2, 3, 5, 7, 16, 64, 255, 4096, 0x7fffffff, 0xffffffff};
@@ -224,5 +240,6 @@ void check_manners_list(check_list_t *list, const check_t *c) {
     check_add(list, "manners", 1, same_answer, 0, "supports_combination answers from the problem alone");
     check_add(list, "manners", 1, other_rounding, 0, "a caller's rounding mode survives");
     check_add(list, "manners", CHECK_RUNS_ON_CPU, any_stream, 0, "on a CPU the stream is not looked at");
+    check_add(list, "manners", CHECK_RUNS_ON_CPU, unknown_device, 0, "a CPU whose threads are not known");
     check_state_list(list, c);
 }

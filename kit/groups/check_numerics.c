@@ -266,6 +266,13 @@ static void saturation(check_t *c) {
     kit_case_add(&k, 1, 40);
     kit_case_add(&k, 6, 30);
     check_run(c, c->backend, &k, NULL);
+    kit_inputs_t *in = kit_inputs_make(&k); /* infinity is beyond, too */
+    if (in == NULL) return;
+    const kit_sizes_t z = kit_sizes(&k.problem);
+    in->value[in->key_start[1] * z.kv_heads * z.value + 1] = INFINITY;
+    in->value[(in->key_start[1] + 2) * z.kv_heads * z.value] = -INFINITY;
+    check_run(c, c->backend, &k, in);
+    kit_inputs_free(in);
 }
 
 static void empty_rows(check_t *c) {
@@ -283,6 +290,8 @@ static void empty_rows(check_t *c) {
     kit_case_add(&k, 3, 20);
     kit_case_add(&k, 1, 0);
     check_run(c, c->backend, &k, NULL);
+    k.problem.features |= can.features & ATTN_F_SINK; /* then the LSE is the sink */
+    if ((can.features & ATTN_F_SINK) && check_is_served(c, &k)) check_run(c, c->backend, &k, NULL);
 }
 
 static void empty_batches(check_t *c) {

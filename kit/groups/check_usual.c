@@ -69,7 +69,38 @@ static void usual_sizes(check_t *c) {
     if (c->report->num_cases == 0) check_skip(c, "supports_combination refuses all terms together");
 }
 
+/* Cross attention over an encoder's output, which is longer than most prompts. */
+static void usual_cross(check_t *c) {
+    static const uint32_t sizes[] = {64, 128};
+    for (int i = 0; i < 4 && !c->report->is_failed; i++) {
+        kit_case_t k;
+        if (!check_start_without(c, &k)) return;
+        k.problem.role = ATTN_ROLE_ENCODER_DECODER;
+        k.problem.mask = ATTN_MASK_FULL;
+        k.problem.block_size = check_block_size(c, 16);
+        k.problem.dtype = c->arg;
+        k.problem.head_size = check_head_size(c, sizes[i / 2]);
+        k.problem.num_heads = k.problem.num_kv_heads = 2;
+        k.problem.max_model_len = 2048;
+        kit_case_add(&k, 1, 1500);
+        kit_case_add(&k, i % 2 == 0 ? 1 : 12, 70);
+        kit_case_add(&k, 1, 9);
+        for (int without_window = 0; without_window < 2; without_window++) {
+            kit_case_t other = k;
+            if (!ask_for_terms(c, &other)) other.problem.sliding_window = 0;
+            if (without_window) other.problem.sliding_window = 0;
+            if (check_is_served(c, &other)) run_with_sinks(c, &other);
+            if (other.problem.sliding_window == 0) break;
+        }
+    }
+    if (c->report->num_cases == 0) check_skip(c, "supports_combination refuses cross attention with terms");
+}
+
 void check_usual_list(check_list_t *list, const check_t *c) {
+    for (uint32_t d = ATTN_DTYPE_FLOAT32; d <= ATTN_DTYPE_BFLOAT16; d++)
+        if ((c->can.dtypes & ATTN_BIT(d)) && (c->can.roles & ATTN_BIT(ATTN_ROLE_ENCODER_DECODER)))
+            check_add(list, "numerics", 1, usual_cross, d, "cross attention with every term, %s",
+                      attn_dtype_name(d));
     if (!(c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER))) return;
     if (!(c->can.features & (ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_SINK))) return;
     for (uint32_t d = ATTN_DTYPE_FLOAT32; d <= ATTN_DTYPE_BFLOAT16; d++)
