@@ -25,6 +25,14 @@ static void many_requests(check_t *c) {
         kit_case_add(&k, 1 + r % 3, 3 + r % 37);
     kit_case_add(&k, 1, attn_role_has_cache(k.problem.role) ? 9000 : 1);
     check_run(c, c->backend, &k, NULL);
+    if (!check_start_without(c, &k) || k.problem.role != ATTN_ROLE_DECODER) return;
+    k.problem.features |= c->can.features & ATTN_F_SINK; /* and the terms of the scores, to the last one */
+    if (c->can.features & ATTN_F_SLIDING_WINDOW) k.problem.sliding_window = 11;
+    if (c->can.features & ATTN_F_SOFT_CAP) k.problem.logits_soft_cap = 1;
+    k.problem.max_num_seqs = 300;
+    for (int r = 0; r < 140; r++)
+        kit_case_add(&k, 1 + r % 2, 3 + r % 60);
+    if (check_is_served(c, &k)) check_run(c, c->backend, &k, NULL);
 }
 
 /* More query tokens than 16 bits count, each with few keys. */
