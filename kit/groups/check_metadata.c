@@ -204,6 +204,37 @@ static int forward_of_two_steps(attn_instance_t *instance, const attn_forward_t 
 static const attn_backend_ops_t steps_ops = {.build_metadata = build_and_know,
                                              .forward = forward_of_two_steps};
 
+static int has_device_lengths;
+
+/* The step before had one key fewer in each request, in the same table and the same buffers. */
+static int build_of_before(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                           void *stream, attn_error_t *error) {
+    static int32_t fewer[KIT_MAX_REQS];
+    built = *batch;
+    if (batch->block_table == NULL || has_device_lengths || batch->common_prefix_len != 0)
+        return shim_target()->ops->build_metadata(instance, batch, space, stream, error);
+    attn_batch_t before = *batch;
+    for (int32_t r = 0; r < batch->num_reqs; r++) {
+        const int32_t len = batch->seq_lens_host[r],
+                      query = batch->query_start_loc_host[r + 1] - batch->query_start_loc_host[r];
+        fewer[r] = len > query ? len - 1 : len;
+    }
+    before.seq_lens_host = fewer;
+    before.seq_lens = NULL; /* the same in the memory of the device */
+    return shim_target()->ops->build_metadata(instance, &before, space, stream, error);
+}
+static int forward_of_longer(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                             void *stream, attn_error_t *error) {
+    int status = ATTN_OK; /* selected keys may be the last ones, which it did not have */
+    if (args->topk_indices == NULL || space == NULL)
+        status = shim_target()->ops->forward(instance, args, space, stream, error);
+    if (space == NULL || status != ATTN_OK) return status;
+    status = shim_target()->ops->build_metadata(instance, &built, space, stream, error);
+    return status != ATTN_OK ? status : shim_target()->ops->forward(instance, args, space, stream, error);
+}
+static const attn_backend_ops_t longer_ops = {.build_metadata = build_of_before,
+                                              .forward = forward_of_longer};
+
 /* The rows of an update are the caller's again when the call, or the stream, has passed. */
 static const kit_memory_t *memory;
 static const DLTensor *lend(const DLTensor *t, DLTensor *copy, size_t *bytes) {
@@ -237,9 +268,9 @@ static int update_and_forget(attn_instance_t *instance, const attn_kv_update_t *
 }
 static const attn_backend_ops_t lent_ops = {.update_kv_cache = update_and_forget};
 
-static const attn_backend_ops_t *const variants[] = {&two_sets_ops,   &again_ops, &twin_ops, &forget_ops,
-                                                     &others_ops,     &table_ops, &lent_ops, &reader_ops,
-                                                     &two_tables_ops, &steps_ops};
+static const attn_backend_ops_t *const variants[] = {&two_sets_ops,   &again_ops, &twin_ops,  &forget_ops,
+                                                     &others_ops,     &table_ops, &lent_ops,  &reader_ops,
+                                                     &two_tables_ops, &steps_ops, &longer_ops};
 
 static void run_variant(check_t *c) {
     kit_case_t k;
@@ -255,10 +286,12 @@ static void run_variant(check_t *c) {
         check_skip(c, "no update_kv_cache");
         return;
     }
+    has_device_lengths = 0;
     check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
     for (int n = 0; n < 4; n++) {
         check_random_case(c, &k, c->seed * 65537 + (uint64_t)n, 100);
         if (c->arg >= 5 && k.problem.block_size == 0) continue;
+        has_device_lengths = (k.problem.features & ATTN_F_DEVICE_LENGTHS) != 0;
         if (k.num_reqs > 0) check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
     }
 }
@@ -276,4 +309,6 @@ void check_metadata_list(check_list_t *list, const check_t *c) {
     check_add(list, "memory", 1, run_variant, 7, "a cache that an equal instance wrote is read");
     check_add(list, "memory", 1, run_variant, 8, "update_block_table exchanges the table again");
     check_add(list, "memory", 1, run_variant, 9, "a table whose content is another at the next step");
+    check_add(list, "memory", 1, run_variant, 10,
+              "requests that are longer at the next step, all in one place");
 }

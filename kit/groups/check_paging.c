@@ -34,7 +34,7 @@ static void tables_like_runs(check_t *c) {
                 kit_case_add(&k, r == 1 ? 9 : 1, lens[r]);
             kit_inputs_t *in = kit_inputs_make(&k);
             if (in == NULL) return;
-            int32_t next = 1;
+            int32_t next = kind == 0 ? 0 : 1; /* the first page is one like the others */
             for (int r = 0; r < 3; r++) {
                 const int32_t n = (lens[r] + page - 1) / page;
                 for (int32_t i = 0; i < n; i++)

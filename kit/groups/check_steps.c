@@ -61,12 +61,16 @@ static int forward_and_compare(check_t *c, kit_run_t *x) {
 /* Layers 0, 1, 2 on one instance, then 2, 1, 0, 0: each has its own cache, inputs and outputs. */
 static int layers_in_turn(check_t *c, const kit_case_t *k) {
     static const int order[] = {0, 1, 2, 2, 1, 0, 0, 1};
+    static kit_case_t own[NUM_LAYERS];
     kit_inputs_t *in[NUM_LAYERS] = {NULL};
     check_running(c, k);
     for (int l = 0; l < NUM_LAYERS; l++) {
         in[l] = inputs_of_layer(k, in[0], l);
-        int status = l == 0 ? kit_run_open(&runs[0], c->backend, k, in[0], c->memory, &results[0])
-                            : kit_run_join(&runs[l], &runs[0], k, in[l], &results[l]);
+        own[l] = *k; /* the second one's pages are further apart */
+        if (l == 1 && (c->can.features & ATTN_F_BLOCK_STRIDE) && attn_role_has_cache(k->problem.role))
+            own[l].flags |= KIT_CROSS_LAYER;
+        int status = l == 0 ? kit_run_open(&runs[0], c->backend, &own[0], in[0], c->memory, &results[0])
+                            : kit_run_join(&runs[l], &runs[0], &own[l], in[l], &results[l]);
         if (status == ATTN_OK) status = kit_run_fill(&runs[l]);
         if (status == ATTN_OK) status = kit_run_prepare(&runs[l]);
         if (status == ATTN_OK) status = kit_run_outputs(&runs[l]);
@@ -405,6 +409,10 @@ static void profile_first(check_t *c) {
         kit_run_t *x = &runs[0];
         if (!check_start(c, &k)) return;
         k.flags |= flags == 1 ? KIT_STRIDED : flags == 2 ? KIT_HEADS_FIRST : 0;
+        if (flags == 1 && (c->can.dtypes & ATTN_BIT(ATTN_DTYPE_BFLOAT16)))
+            k.problem.dtype = ATTN_DTYPE_BFLOAT16;
+        if (flags == 2 && c->role == 0) k.problem.features |= c->can.features & ATTN_F_SINK;
+        if ((flags == 1 || flags == 2) && !check_is_served(c, &k)) continue;
         if (flags == 3) { /* values of another size */
             if (!(c->can.features & ATTN_F_DIFF_KV) || attn_role_is_mla(k.problem.role)) continue;
             k.problem.head_size_v =

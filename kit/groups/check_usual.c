@@ -19,12 +19,12 @@ static int ask_for_terms(const check_t *c, kit_case_t *k) {
     return check_is_served(c, k);
 }
 
-static void add_requests(kit_case_t *k, int is_decode, int has_prompt) {
+static void add_requests(kit_case_t *k, int is_decode, int32_t prompt) {
     static const int32_t decodes[] = {600, 30, 70, 1100, 20, 33, 128, 257};
     for (int r = 0; is_decode && r < 8; r++)
         kit_case_add(k, 1, decodes[r]);
     if (is_decode) return;
-    kit_case_add(k, has_prompt ? 140 : 40, has_prompt ? 157 : 57); /* of more than a tile */
+    kit_case_add(k, prompt, prompt + 17);
     kit_case_add(k, 1, 70);
     kit_case_add(k, 5, 90);
     kit_case_add(k, 3, 520);
@@ -63,7 +63,8 @@ static void usual_sizes(check_t *c) {
         k.problem.num_heads = c->can.max_group != 0 && c->can.max_group < group ? c->can.max_group : group;
         k.problem.max_model_len = 2048;
         check_fit_size(c, &k);
-        add_requests(&k, i / 2 % 2 == 0, i < 12);
+        if (size == 192 && (c->can.features & ATTN_F_DIFF_KV)) k.problem.head_size_v = 128;
+        add_requests(&k, i / 2 % 2 == 0, i < 4 ? 300 : i < 12 ? 140 : 40);
         if (ask_for_terms(c, &k)) run_with_sinks(c, &k);
     }
     if (c->report->num_cases == 0) check_skip(c, "supports_combination refuses all terms together");
