@@ -124,8 +124,77 @@ static void queries_apart(check_t *c) {
     check_run(c, shim_make(c->backend, &apart_ops), &k, NULL);
 }
 
+/* ---------------------------------------------------- the order of all layers */
+
+/* The cache as the second of three layers in the order that kv_cache_shape recommends for them, in which
+ * heads, too, may lie further apart. It takes the place of the run's own, which stays as it was. */
+static DLTensor among_layers;
+static int64_t among_strides[8], among_layer, among_all; /* in elements: from layer to layer, of all */
+static const DLTensor *in_layers(attn_instance_t *instance, const DLTensor *t) {
+    attn_kv_cache_shape_t s = {.struct_size = sizeof s};
+    if (t == NULL || among_layers.data != NULL) return t == NULL ? t : &among_layers;
+    if (shim_target()->ops->kv_cache_shape(instance, t->shape[0], &s, NULL) != ATTN_OK) return t;
+    int64_t at = 1, layer = 0;
+    for (uint32_t j = s.ndim + 1; j-- > 0;) {
+        const uint32_t d = s.stride_order_layers[j];
+        if (d == 0) layer = at;
+        if (d > 0) among_strides[d - 1] = at;
+        at *= d == 0 ? 3 : t->shape[d - 1];
+    }
+    const size_t element = t->dtype.bits / 8u, bytes = (size_t)at * element;
+    void *image = malloc(bytes);
+    if (image == NULL) abort();
+    memset(image, 0xff, bytes); /* no number in any type */
+    among_layers = *t;
+    among_layers.data = image_new(image, bytes);
+    among_layers.byte_offset = (uint64_t)layer * element;
+    among_layers.strides = among_strides;
+    among_layer = layer, among_all = at;
+    free(image);
+    return &among_layers;
+}
+static int layered_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                          attn_error_t *error) {
+    attn_kv_update_t a = *args;
+    a.kv_cache = in_layers(instance, a.kv_cache);
+    return shim_target()->ops->update_kv_cache(instance, &a, stream, error);
+}
+static int layered_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                           void *stream, attn_error_t *error) {
+    attn_forward_t a = *args;
+    a.kv_cache = in_layers(instance, a.kv_cache);
+    return shim_target()->ops->forward(instance, &a, space, stream, error);
+}
+static const attn_backend_ops_t layered_ops = {.update_kv_cache = layered_update, .forward = layered_forward};
+
+/* What is wrong in writing and in reading alike lies in the other two layers. */
+static void look_at_other_layers(check_t *c) {
+    const size_t element = among_layers.dtype.bits / 8u, bytes = (size_t)among_all * element;
+    unsigned char *image = among_layers.data != NULL ? malloc(bytes) : NULL;
+    if (image == NULL) return;
+    image_read(image, among_layers.data, bytes);
+    for (size_t i = 0; i < bytes && !c->report->is_failed; i++)
+        if ((int64_t)(i / element) / among_layer % 3 != 1 && image[i] != 0xff)
+            check_fail(c, "byte %zu of a cache of three layers was written, which is of another layer", i);
+    free(image);
+}
+
+static void order_of_layers(check_t *c) {
+    for (uint32_t layout = ATTN_LAYOUT_NHD; layout <= ATTN_LAYOUT_HND && !c->report->is_failed; layout++) {
+        kit_case_t k;
+        if (!check_start(c, &k)) return;
+        if (k.problem.role != ATTN_ROLE_DECODER || (c->can.features & ATTN_F_BLOCK_STRIDE) == 0) continue;
+        if (c->can.required_layout != 0 && c->can.required_layout != layout) continue;
+        k.problem.kv_layout = layout;
+        memset(&among_layers, 0, sizeof among_layers);
+        if (check_run(c, shim_make(c->backend, &layered_ops), &k, NULL)) look_at_other_layers(c);
+    }
+    if (c->report->num_cases == 0) check_skip(c, "no decoder with feature block_stride");
+}
+
 void check_lone_list(check_list_t *list, const check_t *c) {
-    (void)c;
+    if (list->role == 0 && (c->can.features & ATTN_F_BLOCK_STRIDE))
+        check_add(list, "offsets", 1, order_of_layers, 0, "a cache in the order of all layers");
     check_add(list, "offsets", 1, single_entries, 0, "strides of dimensions with one entry");
     check_add(list, "offsets", 1, queries_apart, 0, "queries in other strides than outputs");
 }
