@@ -56,7 +56,9 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                     v_store(o + d, x);
                     v_store(o + d + VW, y);
                 }
-            if (st->nibbles)
+            if (st->quads)
+                rd_quads_order(o, st->ldo);
+            else if (st->nibbles)
                 rd_nibbles_order(o, st->ldo);
             else if (st->words || (st->dots && a->kv_dtype != CPU_E4M3))
                 rd_words_order(o, st->ldo);
@@ -112,10 +114,13 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                 v_store(q + d + VW, y);
             }
         int16_t *q16 = st->q16 + (size_t)at * st->ldq;
-        st->qf[at] = st->words && !a->rounds_query ? rd_words_from(q, st->ldq, q16) : query_scale;
-        for (int d = 0; st->words && a->rounds_query && d < st->ldq; d++)
-            q16[d] = (int16_t)q[d];
-        if (st->nibbles) st->q_sum[at] = rd_nibbles_query(q16, st->ldq);
+        st->qf[at] = query_scale;
+        if (st->words && !st->quads) {
+            if (!a->rounds_query) st->qf[at] = rd_words_from(q, st->ldq, q16);
+            for (int d = 0; a->rounds_query && d < st->ldq; d++)
+                q16[d] = (int16_t)q[d];
+            if (st->nibbles) st->q_sum[at] = rd_nibbles_query(q16, st->ldq);
+        }
         memset(l, 0, VW * sizeof *l);
         start_row(a, it, hq, &st->m[at], l);
 #if CPU_BF16_DOT
@@ -124,6 +129,8 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         memcpy(st->l_bf16 + (size_t)at * VW, l, VW * sizeof *l);
 #endif
     }
+    for (int at = 0; st->quads && at < st->heads * rows; at += rows)
+        rd_quads_query(st, (size_t)at);
     memset(st->o, 0, (size_t)st->heads * rows * st->ldo * sizeof *st->o);
 #if CPU_X86 >= 3
     if (!st->tiles) return;
@@ -185,7 +192,10 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 x.k_far_off = (int64_t)hf * a->k.head;
                 x.v_far_off = (int64_t)hf * a->v.head;
             }
-            if (st.nibbles) {
+            if (st.nibbles && st.quads) {
+                rd_quads_scales(p, x.k_off + a->head_size / 2, n, st.ks, st.zk);
+                rd_quads_scales(p + RD_TB, x.v_off + a->head_size_v / 2, n, st.vs, st.zv);
+            } else if (st.nibbles) {
                 rd_nibbles_scales(p, x.k_off + a->head_size / 2, n, st.ks, st.zk);
                 rd_nibbles_scales(p + RD_TB, x.v_off + a->head_size_v / 2, n, st.vs, st.zv);
             } else if (a->rounds_query) {
@@ -210,7 +220,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 continue;
             }
 #endif
-            if (st.nibbles) rd_nibbles_qk(&st, &x, at, a->head_size);
+            if (st.quads) rd_quads_qk(a, &st, &x, at);
+            else if (st.nibbles) rd_nibbles_qk(&st, &x, at, a->head_size);
 #if CPU_BF16_DOT
             else if (st.dots && !st.words)
                 rd_dots_qk(a, &st, &x, st.q16 + at * st.ldq);
@@ -224,7 +235,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             else
                 rd_qk[product](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
-            if (st.nibbles) rd_nibbles_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
+            if (st.quads) rd_quads_pv(a, &st, &x, st.o + at * st.ldo);
+            else if (st.nibbles) rd_nibbles_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
 #if CPU_BF16_DOT
             else if (st.dots) {
                 rd_dots_weights(a, &st, at, n);

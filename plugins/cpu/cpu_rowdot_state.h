@@ -21,6 +21,8 @@ struct rd_state {
     int nibbles;      /* they come straight from int4 rows: sums of q's words [heads][rows], */
     int32_t *q_sum;   /* and zero points */
     int32_t *zk, *zv; /* [RD_TB] */
+    int quads;        /* by products of bytes: q16 and p16 hold bytes, q_sum two sums a row; */
+    int32_t *p_sum;   /* sums of P times zero points [rows] */
     int dots; /* bf16 pairs, with words for V alone: q16 and p16 hold bf16; sums of P as bf16, V's scales */
     float *l_bf16, *vd; /* [heads][rows][VW], [RD_TB] */
     /* AMX: queries [heads][ldq / 2][rows], K and V as tiles, scores [RD_TB][16], P in bf16 [rows][RD_TB]. */
@@ -38,6 +40,7 @@ struct rd_state {
 
 #include "cpu_rowdot_words.h"
 #include "cpu_rowdot_nibbles.h"
+#include "cpu_rowdot_quads.h"
 #include "cpu_rowdot_dots.h"
 #include "cpu_rowdot_table.h"
 #include "cpu_rowdot_tiles.h"
@@ -51,6 +54,7 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     st->nibbles = rd_nibbles_serve(a);
     st->dots = tiling->dots;
     st->vnni = tiling->vnni;
+    st->quads = rd_quads_serve(a, st->vnni);
     const int unit = st->nibbles && RD_CODES > 64 ? RD_CODES : 64;
     st->ldq = (a->head_size + unit - 1) / unit * unit;
     st->ldo = (a->head_size_v + unit - 1) / unit * unit;
@@ -70,7 +74,8 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(qf, float, (size_t)heads *rows);
     CARVE(q16, int16_t, st->words || st->dots ? (size_t)heads * rows * st->ldq : 0);
     CARVE(p16, int16_t, st->words || st->dots ? rows * RD_TB : 0);
-    CARVE(q_sum, int32_t, st->nibbles ? (size_t)heads * rows : 0);
+    CARVE(q_sum, int32_t, st->nibbles ? (size_t)heads * rows * 2 : 0);
+    CARVE(p_sum, int32_t, st->quads ? rows : 0);
     CARVE(zk, int32_t, st->nibbles ? RD_TB : 0);
     CARVE(zv, int32_t, st->nibbles ? RD_TB : 0);
     CARVE(l_bf16, float, st->dots ? (size_t)heads *rows *VW : 0);

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Byte products of the row-dot path for int4 rows (AVX512_VNNI, asked at open), for 16-bit outputs: included
+ * once per level by cpu_level.c, levels from avx512; cpu_rowdot_nibbles.h has the other levels.
+ *
+ * vpdpbusd adds four products of an unsigned byte and a signed one to each word. Codes with their zero point z
+ * are the unsigned side, q and P the signed one, in two parts: high + low / 256. z times the sum of q, or of
+ * P, leaves by one multiplication at the end. Sums of products are integers and exact.
+ *
+ * Scores: words of 16 keys' rows are transposed, so that lanes are keys and no sum across lanes is left; a word
+ * of q is a broadcast from memory. Outputs: bytes of four keys in turn make words of one column.
+ *
+ * A byte holds codes c0 + 16 c1. As it is, times l, it is what both of its codes need for their low parts:
+ * c0 l + c1 (16 l). So q0 = h0 + l / 256 and q1 = h1 + l / 16: of l = 16 a + b, b is what q1 needs, a what q0
+ * needs then, and h1 is short of a; both come within 1/32, where q's largest is 119. Three products instead
+ * of four. For the outputs the byte gives O0 + 16 O1, and its high code alone gives O1. */
+
+#if CPU_X86 >= 2
+/* The largest P, and q. */
+enum { RD_QUADS_TOP = 32512, RD_QUADS_Q_TOP = 119, RD_QUADS_PARTS = 3 };
+
+/* acc + the four products of each word; q: of one word, in memory. */
+SI vi rd_quads_dot(vi acc, vi u, vi s) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(u), "v"(s)); /* compiled without its flag */
+    return acc;
+}
+SI vi rd_quads_dot_word(vi acc, vi u, const int32_t *s) {
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(u), "m"(*s));
+    return acc;
+}
+
+SI int rd_quads_serve(const struct cpu_attn *a, int vnni) {
+    return vnni && a->kv_dtype == CPU_I4 && a->q_dtype == CPU_BF16 && rd_words_serve(a);
+}
+
+/* A query row of n floats as bytes [high parts of the low codes, of the high codes, low parts][n / 2]; the
+ * sums that its high and low products have for each unit of z. Returns its factor: NaN if one of them is not
+ * finite. */
+static float rd_quads_bytes(const float *q, int n, char *out, int32_t sums[2]) {
+    vf top = v_zero(), nan = v_zero();
+    vi high = vi_set1(0), low = vi_set1(0);
+    for (int i = 0; i < n; i += VW) {
+        const vf x = v_load(q + i);
+        top = v_max(_mm512_abs_ps(x), top);
+        nan = v_add(nan, v_sub(x, x));
+    }
+    const float most = v_hmax(top);
+    const vf by = v_set1(most > 1e-30f ? RD_QUADS_Q_TOP / most : 0.0f);
+    for (int i = 0; i < n; i += 2 * VW, out += VW) {
+        vf x = v_mul(v_load(q + i), by), y = v_mul(v_load(q + i + VW), by);
+        v_unzip(&x, &y);
+        const vi k = _mm512_cvtps_epi32(v_mul(y, v_set1(16.0f))), b = _mm512_and_si512(k, vi_set1(15));
+        vi h = _mm512_cvtps_epi32(x);
+        vi a = _mm512_cvtps_epi32(
+            v_fms(v_sub(x, vi_to_f(h)), v_set1(16.0f), v_mul(vi_to_f(b), v_set1(1 / 16.0f))));
+        const vi up = _mm512_srai_epi32(vi_add(a, vi_set1(8)), 4); /* -1, 0 or 1: a leaves -8 to 7 */
+        a = vi_sub(a, _mm512_slli_epi32(up, 4));
+        h = vi_add(h, up);
+        const vi g = vi_sub(_mm512_srai_epi32(vi_sub(k, b), 4), a), l = vi_add(_mm512_slli_epi32(a, 4), b);
+        _mm_storeu_si128((void *)out, _mm512_cvtepi32_epi8(h));
+        _mm_storeu_si128((void *)(out + n / 2), _mm512_cvtepi32_epi8(g));
+        _mm_storeu_si128((void *)(out + n), _mm512_cvtepi32_epi8(l));
+        high = vi_add(high, vi_add(h, g));
+        low = vi_add(low, vi_add(l, _mm512_slli_epi32(l, 4)));
+    }
+    sums[0] = _mm512_reduce_add_epi32(high);
+    sums[1] = _mm512_reduce_add_epi32(low);
+    return most * (1.0f / RD_QUADS_Q_TOP) + v_hsum(nan);
+}
+
+/* Rows in groups of 4, 2 and 1: that of row r. */
+SI int rd_quads_group(int rows, int r) {
+    return rows - r >= 4 ? 4 : rows - r >= 2 ? 2 : 1;
+}
+
+/* A head's query rows as the words of each group, [word][part][row]. */
+static void rd_quads_query(const struct rd_state *st, size_t at) {
+    const int n = st->ldq, words = n / 8;
+    int32_t bytes[RD_WORDS_MAX_SIZE / 8 * RD_QUADS_PARTS];
+    for (int r = 0, g; r < st->rows; r += g) {
+        int32_t *out = (int32_t *)(void *)(st->q16 + (at + (size_t)r) * n);
+        g = rd_quads_group(st->rows, r);
+        for (int i = 0; i < g; i++, out++) {
+            const size_t row = at + (size_t)(r + i);
+            st->qf[row] = rd_quads_bytes(st->q + row * n, n, (char *)bytes, st->q_sum + 2 * row);
+            for (int part = 0; part < RD_QUADS_PARTS; part++)
+                for (int j = 0; j < words; j++)
+                    out[(j * RD_QUADS_PARTS + part) * g] = bytes[part * words + j];
+        }
+    }
+}
+
+/* 32 bytes at p and at q behind each other, or the first n of each. */
+SI vi rd_quads_two(const char *p, const char *q, int n) {
+    if (n >= 32)
+        return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)p)),
+                                  _mm256_loadu_si256((const void *)q), 1);
+    const __mmask32 first = n <= 0 ? 0 : (__mmask32)((1ull << n) - 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_maskz_loadu_epi8(first, p)),
+                              _mm256_maskz_loadu_epi8(first, q), 1);
+}
+
+/* 64 bytes (of n left) of 16 rows as words of lanes that are rows: a transposition whose first step is how
+ * the rows are loaded. */
+SI void rd_quads_turn(const char *const *rows, int64_t off, int n, vi out[VW]) {
+    UNROLL for (int half = 0; half < 2; half++) {
+        vi a[8], b[8];
+        UNROLL for (int i = 0; i < 8; i++) {
+            const int row = i / 4 * 8 + i % 4;
+            a[i] = rd_quads_two(rows[row] + off + 32 * half, rows[row + 4] + off + 32 * half, n - 32 * half);
+        }
+        UNROLL for (int i = 0; i < 8; i += 2) {
+            b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+            b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+        }
+        UNROLL for (int i = 0; i < 8; i += 4) UNROLL for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
+            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
+        }
+        UNROLL for (int j = 0; j < 4; j++) {
+            out[8 * half + j] = _mm512_shuffle_i32x4(a[j], a[j + 4], 0x88);
+            out[8 * half + j + 4] = _mm512_shuffle_i32x4(a[j], a[j + 4], 0xdd);
+        }
+    }
+}
+
+/* Scales of n keys and the zero points in their lowest bits, `at` bytes from where the pointers show. */
+static void rd_quads_scales(const char *const *p, int64_t at, int n, float *scales, int32_t *zeros) {
+    for (int t = 0; t < n; t += VW) {
+        int32_t raw[VW];
+        UNROLL for (int i = 0; i < VW; i++) memcpy(&raw[i], p[t + i] + at, sizeof *raw);
+        const vi bits = vi_load(raw);
+        _mm512_storeu_si512(scales + t, _mm512_andnot_si512(vi_set1(15), bits));
+        _mm512_storeu_si512(zeros + t, _mm512_and_si512(vi_set1(15), bits));
+    }
+}
+
+/* Scores of a group of `rows` query rows against 16 keys from t. */
+SI void rd_quads_qk_(const struct rd_tile *x, int t, int bytes, const int32_t *q, const int32_t *sums,
+                     const int32_t *zeros, float *s, const int rows) {
+    const vi codes = _mm512_set1_epi8(15);
+    vi high[4], low[4];
+    UNROLL for (int r = 0; r < rows; r++) high[r] = low[r] = vi_set1(0);
+    if (x->k_next) rd_fetch_k_tail(x, t, VW);
+    for (int b = 0; b < bytes; b += 64, q += VW * RD_QUADS_PARTS * rows) {
+        vi k[VW];
+        rd_quads_turn(x->k + t, x->k_off + b, bytes - b, k);
+        UNROLL for (int j = 0; j < VW; j++) {
+            const vi c0 = _mm512_and_si512(k[j], codes),
+                     c1 = _mm512_and_si512(_mm512_srli_epi16(k[j], 4), codes);
+            const int32_t *const w = q + j * RD_QUADS_PARTS * rows;
+            if (x->k_next) rd_fetch_k(x, t + j, 1, b);
+            UNROLL for (int r = 0; r < rows; r++) {
+                high[r] = rd_quads_dot_word(high[r], c0, w + r);
+                high[r] = rd_quads_dot_word(high[r], c1, w + rows + r);
+                low[r] = rd_quads_dot_word(low[r], k[j], w + 2 * rows + r);
+            }
+        }
+    }
+    const vf z = vi_to_f(vi_load(zeros + t)), below = v_set1(1 / 256.0f);
+    UNROLL for (int r = 0; r < rows; r++) {
+        const vf sum = v_fma(vi_to_f(low[r]), below, vi_to_f(high[r]));
+        const float unit = (float)sums[2 * r] + (float)sums[2 * r + 1] / 256.0f;
+        v_store(s + r * RD_TB + t, v_fma(z, v_set1(-unit), sum));
+    }
+}
+
+/* P of n keys, times V's scales, as bytes: of each 16, those of keys 4i to 4i + 3 and of 16 later, high and
+ * then low ones; their factors and what z adds to their products. */
+SI int rd_quads_at(int group) {
+    return group % 4 * 16 + group / 4 * 4;
+}
+SI void rd_quads_weights(const struct rd_state *st, int n) {
+    const vi zeros = _mm512_packs_epi32(vi_load(st->zv), vi_load(st->zv + VW));
+    for (int r = 0; r < st->rows; r++) {
+        const float *s = st->s + r * RD_TB;
+        const vf x = v_load(s), y = n > VW ? v_load(s + VW) : v_zero();
+        const vf most = v_max(_mm512_abs_ps(x), _mm512_abs_ps(y));
+        const float top = v_hmax(most);
+        const int bad = (_mm512_fpclass_ps_mask(x, 0x99) | _mm512_fpclass_ps_mask(y, 0x99)) != 0;
+        const vf by = v_set1(top > 1e-30f ? RD_QUADS_TOP / top : 0.0f);
+        const vi w = _mm512_packs_epi32(_mm512_cvtps_epi32(v_mul(x, by)), _mm512_cvtps_epi32(v_mul(y, by)));
+        const vi high = _mm512_srai_epi16(_mm512_add_epi16(w, _mm512_set1_epi16(128)), 8),
+                 low = _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8);
+        _mm512_storeu_si512(st->p16 + r * RD_TB, _mm512_packs_epi16(high, low));
+        st->pf[r] = bad ? NAN : top * (1.0f / RD_QUADS_TOP);
+        st->p_sum[r] = _mm512_reduce_add_epi32(_mm512_madd_epi16(w, zeros));
+    }
+}
+
+/* Rows of P at p (see rd_quads_weights) times 16 bytes of each 64 of V, in groups of four keys at v: O[row][0,
+ * 16) of the low codes, O[row][64, 80) of the high ones. */
+SI void rd_quads_pv_(const struct rd_tile *x, const vi *v, int groups, const char *p, const float *factor,
+                     const int32_t *base, float *o, int ldo, int part, int b, const int rows) {
+    vi high[2][4], low[2][4];
+    UNROLL for (int r = 0; r < rows; r++) {
+        high[0][r] = high[1][r] = vi_set1(0);
+        low[0][r] = vi_set1(-17 * base[r]);
+        low[1][r] = vi_set1(-base[r]);
+    }
+    for (int g = 0; g < groups; g++) {
+        const vi u = v[4 * g + part], c1 = _mm512_and_si512(_mm512_srli_epi16(u, 4), _mm512_set1_epi8(15));
+        if (x->v_next && 4 * g + part < x->n_used) {
+            rd_fetch_v(x, 4 * g + part, b);
+            if (b == 0) rd_fetch_v_tail(x, 4 * g + part);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            int32_t h, l;
+            memcpy(&h, p + r * 2 * RD_TB + rd_quads_at(g), sizeof h);
+            memcpy(&l, p + r * 2 * RD_TB + rd_quads_at(g) + 8, sizeof l);
+            const vi ph = vi_set1(h), pl = vi_set1(l);
+            high[0][r] = rd_quads_dot(high[0][r], u, ph);
+            low[0][r] = rd_quads_dot(low[0][r], u, pl);
+            high[1][r] = rd_quads_dot(high[1][r], c1, ph);
+            low[1][r] = rd_quads_dot(low[1][r], c1, pl);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        float *to = o + r * ldo;
+        const vi odd = vi_add(_mm512_slli_epi32(high[1][r], 8), low[1][r]),
+                 both = vi_add(_mm512_slli_epi32(high[0][r], 8), low[0][r]),
+                 even = vi_sub(both, _mm512_slli_epi32(odd, 4));
+        v_store(to, v_fma(vi_to_f(even), v_set1(factor[r]), v_load(to)));
+        v_store(to + 64, v_fma(vi_to_f(odd), v_set1(factor[r]), v_load(to + 64)));
+    }
+}
+
+#define RD_QUADS(R)                                                                                          \
+    static __attribute__((noinline)) void rd_quads_qk##R(const struct rd_tile *x, int t, int bytes,          \
+                                                         const int32_t *q, const int32_t *sums,              \
+                                                         const int32_t *zeros, float *s) {                   \
+        rd_quads_qk_(x, t, bytes, q, sums, zeros, s, R);                                                     \
+    }                                                                                                        \
+    static __attribute__((noinline)) void rd_quads_pv##R(                                                    \
+        const struct rd_tile *x, const vi *v, int groups, const char *p, const float *factor,                \
+        const int32_t *base, float *o, int ldo, int b) {                                                     \
+        for (int part = 0; part < 4; part++)                                                                 \
+            rd_quads_pv_(x, v, groups, p, factor, base, o + 16 * part, ldo, part, b, R);                     \
+    }
+RD_QUADS(1)
+RD_QUADS(2)
+RD_QUADS(4)
+
+/* Only the first group prefetches. */
+static void rd_quads_qk(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
+                        size_t at) {
+    struct rd_tile y = *x;
+    for (int t = 0; t < x->n; t += VW) {
+        y.k_next = x->k_next;
+        for (int r = 0, g; r < st->rows; r += g, y.k_next = NULL) {
+            const size_t row = at + (size_t)r;
+            g = rd_quads_group(st->rows, r);
+            (g == 4   ? rd_quads_qk4
+             : g == 2 ? rd_quads_qk2
+                      : rd_quads_qk1)(&y, t, a->head_size / 2,
+                                      (const int32_t *)(const void *)(st->q16 + row * st->ldq),
+                                      st->q_sum + 2 * row, st->zk, st->s + r * RD_TB);
+        }
+    }
+}
+
+static void rd_quads_pv(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
+                        float *o) {
+    const int bytes = a->head_size_v / 2, groups = (x->n_used + 3) / 4;
+    vi v[RD_TB];
+    struct rd_tile y = *x;
+    rd_quads_weights(st, x->n);
+    for (int b = 0; b < bytes; b += 64, y.v_next = x->v_next, o += 128) {
+        for (int g = 0; g < groups; g++) {
+            vi raw[4];
+            UNROLL for (int i = 0; i < 4; i++) {
+                const char *row = x->v[4 * g + i] + x->v_off + b;
+                raw[i] = b + 64 <= bytes ? v_bytes(row) : v_bytes_tail(row, bytes - b);
+            }
+            const vi lo0 = _mm512_unpacklo_epi8(raw[0], raw[1]), lo1 = _mm512_unpacklo_epi8(raw[2], raw[3]);
+            const vi hi0 = _mm512_unpackhi_epi8(raw[0], raw[1]), hi1 = _mm512_unpackhi_epi8(raw[2], raw[3]);
+            v[4 * g] = _mm512_unpacklo_epi16(lo0, lo1);
+            v[4 * g + 1] = _mm512_unpackhi_epi16(lo0, lo1);
+            v[4 * g + 2] = _mm512_unpacklo_epi16(hi0, hi1);
+            v[4 * g + 3] = _mm512_unpackhi_epi16(hi0, hi1);
+        }
+        for (int r = 0, g; r < st->rows; r += g, y.v_next = NULL) {
+            g = rd_quads_group(st->rows, r);
+            (g == 4   ? rd_quads_pv4
+             : g == 2 ? rd_quads_pv2
+                      : rd_quads_pv1)(&y, v, groups, (const char *)(st->p16 + r * RD_TB), st->pf + r,
+                                      st->p_sum + r, o + r * st->ldo, st->ldo, b);
+        }
+    }
+}
+
+/* n outputs back in natural order: of 64 bytes, part a has bytes 4a to 4a + 3 of each 16. */
+static void rd_quads_order(float *o, int n) {
+    float x[128];
+    for (int c = 0; c < n; c += 128) {
+        memcpy(x, o + c, sizeof x);
+        for (int i = 0; i < 64; i++) {
+            const int from = i % 16 / 4 * 16 + i / 16 * 4 + i % 4;
+            o[c + 2 * i] = x[from];
+            o[c + 2 * i + 1] = x[64 + from];
+        }
+    }
+}
+#else
+SI int rd_quads_serve(const struct cpu_attn *a, int vnni) {
+    (void)a, (void)vnni;
+    return 0;
+}
+SI void rd_quads_scales(const char *const *p, int64_t at, int n, float *scales, int32_t *zeros) {
+    (void)p, (void)at, (void)n, (void)scales, (void)zeros;
+}
+SI void rd_quads_query(const struct rd_state *st, size_t at) {
+    (void)st, (void)at;
+}
+SI void rd_quads_qk(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x, size_t at) {
+    (void)a, (void)st, (void)x, (void)at;
+}
+SI void rd_quads_pv(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x, float *o) {
+    (void)a, (void)st, (void)x, (void)o;
+}
+SI void rd_quads_order(float *o, int n) {
+    (void)o, (void)n;
+}
+#endif
