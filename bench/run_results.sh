@@ -33,15 +33,16 @@ run() {
     printf '```\n' >>"$new"
 }
 
-# run_torch TITLE SCRIPT [ARGUMENT..]: the same with a Python that has torch
-run_torch() {
-    title=$1
-    shift
-    if "${PYTHON:-python3}" -c 'import torch' >/dev/null 2>&1; then
+# run_python MODULE TITLE SCRIPT [ARGUMENT..]: the same with a Python that has the module
+run_python() {
+    module=$1
+    title=$2
+    shift 2
+    if "${PYTHON:-python3}" -c "import $module" >/dev/null 2>&1; then
         run "$title" "${PYTHON:-python3}" "$@"
     else
-        printf '\n## %s\n\nNot run: %s has no torch.\n' "$title" "${PYTHON:-python3}" >>"$new"
-        echo "run_results.sh: ${PYTHON:-python3} has no torch; set PYTHON" >&2
+        printf '\n## %s\n\nNot run: %s has no %s.\n' "$title" "${PYTHON:-python3}" "$module" >>"$new"
+        echo "run_results.sh: ${PYTHON:-python3} has no $module; set PYTHON" >&2
     fi
 }
 
@@ -77,7 +78,7 @@ export ATTN_CONFIG
 case $machine in
 h200)
     run "Whole calls" tools/attn bench --device cuda:0 --suite h200
-    run_torch "Peers that torch carries" "$here/peers_torch.py"
+    run_python torch "Peers that torch carries" "$here/peers_torch.py"
     run "Dense kernels" bench/flash_bench
     run "Encoders" bench/mm_encoder_bench plugins-built/mm_encoder.so
     run "Latent decode, kernels" bench/mla_decode_bench
@@ -93,7 +94,7 @@ h200)
 cpu)
     run "Whole calls" tools/attn bench --device cpu --threads "$threads"
     run "Kernels" bench/cpu_kernels_bench -t "$threads"
-    run_torch "Peers that torch carries" "$here/peers_cpu.py" "$threads"
+    run_python numpy "Peers" "$here/peers_cpu.py" "$threads"
     run "Selected keys and the indexer, processor time" bench/cpu_sparse_bench plugins-built/cpu.so plugins-built/reference.so
     run "What the core costs a call" bench/bench_core_overhead
     run "What builders cost: FLASH_ATTN" bench/flash_host_bench

@@ -35,6 +35,12 @@ SI int rd_next_tile(const struct cpu_mask_bounds *b, int k0, int end) {
     return k0 < end ? k0 : end;
 }
 
+/* A row of V follows that of K and its scale: fetching the one nearly always fetches the end of the other. */
+SI int rd_has_v_behind_k(const struct cpu_attn *a) {
+    return a->v.base - a->k.base == cpu_row_bytes(a->kv_dtype, a->head_size) + 4 && a->v.head == a->k.head &&
+           a->v.token == a->k.token && a->v.block == a->k.block;
+}
+
 /* q and O are in the order of rows of bf16 as v_pair() gives them. */
 SI int rd_in_pairs(const struct cpu_attn *a, const struct rd_state *st) {
     return (a->kv_dtype == CPU_BF16 && !st->dots) || st->table;
@@ -174,7 +180,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             const int wraps = h + 2 >= st.heads, hf = it->head0 + (wraps ? h + 2 - st.heads : h + 2);
             x.k_off = (int64_t)(it->head0 + h) * a->k.head;
             if (a->k_row_scale.base) {
-                x.k_tail = cpu_row_bytes(a->kv_dtype, a->head_size) + 3;
+                x.k_tail = rd_has_v_behind_k(a) ? 0 : cpu_row_bytes(a->kv_dtype, a->head_size) + 3;
                 x.v_tail = cpu_row_bytes(a->kv_dtype, a->head_size_v) + 3;
             }
             x.v_off = (int64_t)(it->head0 + h) * a->v.head;
@@ -220,8 +226,10 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 continue;
             }
 #endif
-            if (st.quads) rd_quads_qk(a, &st, &x, at);
-            else if (st.nibbles) rd_nibbles_qk(&st, &x, at, a->head_size);
+            if (st.quads)
+                rd_quads_qk(a, &st, &x, at);
+            else if (st.nibbles)
+                rd_nibbles_qk(&st, &x, at, a->head_size);
 #if CPU_BF16_DOT
             else if (st.dots && !st.words)
                 rd_dots_qk(a, &st, &x, st.q16 + at * st.ldq);
@@ -235,8 +243,10 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             else
                 rd_qk[product](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
-            if (st.quads) rd_quads_pv(a, &st, &x, st.o + at * st.ldo);
-            else if (st.nibbles) rd_nibbles_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
+            if (st.quads)
+                rd_quads_pv(a, &st, &x, st.o + at * st.ldo);
+            else if (st.nibbles)
+                rd_nibbles_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);
 #if CPU_BF16_DOT
             else if (st.dots) {
                 rd_dots_weights(a, &st, at, n);

@@ -3,38 +3,6 @@
  * that knows the format, and is included by it. */
 
 #if CPU_X86 >= 3
-SI void rd_e4m3_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, float *s,
-                    struct e4m3_top *most, const int rows) {
-    const int group = VW / rows, some = group < 4 ? group : 4; /* tokens whose values stay in registers */
-    struct e4m3_top top = *most;
-    for (int t = 0; t < x->n; t += group) {
-        vf acc[VW];
-        UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();
-        rd_fetch_k_tail(x, t, group);
-        for (int c = 0; c < D; c += 64) {
-            if (x->k_next) rd_fetch_k(x, t, group, c);
-            UNROLL for (int g = 0; g < group; g += some) {
-                vi w[4][2];
-                UNROLL for (int i = 0; i < some; i++) {
-                    const vi raw = v_bytes(x->k[t + g + i] + x->k_off + c);
-                    e4m3_track(&top, raw);
-                    v_e4m3_halves(raw, w[i]);
-                }
-                UNROLL for (int half = 0; half < 2; half++) UNROLL for (int r = 0; r < rows; r++) {
-                    const vf y = rd_bf16_at(q + r * ldq + c + half * 32);
-                    UNROLL for (int i = 0; i < some; i++) acc[r * group + g + i] =
-                        v_dot_bf16(vi_as_f(w[i][half]), y, acc[r * group + g + i]);
-                }
-            }
-        }
-        float sum[VW];
-        v_store(sum, v_reduce_all(acc));
-        UNROLL for (int r = 0; r < rows; r++)
-            memcpy(s + r * RD_TB + t, sum + r * group, (size_t)group * sizeof *s);
-    }
-    *most = top;
-}
-
 /* O[row][c .. c + 64) += P[row][0..n) * V; O in the order of rd_tiles_order(). */
 SI void rd_e4m3_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo, int c,
                     struct e4m3_top *most, const int rows) {
@@ -70,7 +38,9 @@ SI void rd_e4m3_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo
 #define RD_E4M3(R)                                                                                           \
     static __attribute__((noinline)) void rd_e4m3_qk##R(const struct rd_tile *x, const int16_t *q, int ldq,  \
                                                         int D, float *s, struct e4m3_top *top) {             \
-        rd_e4m3_qk_(x, q, ldq, D, s, top, R);                                                                \
+        struct e4m3_top most = *top;                                                                         \
+        rd_look_qk_(x, (const char *)q, ldq, D, s, &most, R, 1);                                             \
+        *top = most;                                                                                         \
     }                                                                                                        \
     static __attribute__((noinline)) void rd_e4m3_pv##R(const struct rd_tile *x, const int16_t *p, float *o, \
                                                         int ldo, int D, struct e4m3_top *top) {              \

@@ -230,9 +230,9 @@ SI void rd_quads_pv_(const struct rd_tile *x, const vi *v, int groups, const cha
                                                          const int32_t *zeros, float *s) {                   \
         rd_quads_qk_(x, t, bytes, q, sums, zeros, s, R);                                                     \
     }                                                                                                        \
-    static __attribute__((noinline)) void rd_quads_pv##R(                                                    \
-        const struct rd_tile *x, const vi *v, int groups, const char *p, const float *factor,                \
-        const int32_t *base, float *o, int ldo, int b) {                                                     \
+    static __attribute__((noinline)) void rd_quads_pv##R(const struct rd_tile *x, const vi *v, int groups,   \
+                                                         const char *p, const float *factor,                 \
+                                                         const int32_t *base, float *o, int ldo, int b) {    \
         for (int part = 0; part < 4; part++)                                                                 \
             rd_quads_pv_(x, v, groups, p, factor, base, o + 16 * part, ldo, part, b, R);                     \
     }

@@ -41,8 +41,8 @@ struct rd_state {
 #include "cpu_rowdot_words.h"
 #include "cpu_rowdot_nibbles.h"
 #include "cpu_rowdot_quads.h"
-#include "cpu_rowdot_dots.h"
 #include "cpu_rowdot_table.h"
+#include "cpu_rowdot_dots.h"
 #include "cpu_rowdot_tiles.h"
 
 static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads, int rows,

@@ -14,9 +14,32 @@ SI vf rd_table_part(const vi w[2], int part) {
                                         : _mm512_slli_epi32(x, 16));
 }
 
-/* Scores of `rows` (1, 2 or 4) query rows against n tokens. */
-SI void rd_table_qk_(const struct rd_tile *x, const float *q, int ldq, int D, float *s, const int rows) {
+/* What differs between the products of floats and, pairs, those of bf16 pairs (cpu_rowdot_e4m3.h). */
+struct e4m3_top;
+SI void rd_look_up(vi raw, vi out[2], struct e4m3_top *top, const int pairs) {
+#if CPU_X86 >= 3
+    if (pairs) {
+        e4m3_track(top, raw);
+        v_e4m3_halves(raw, out);
+        return;
+    }
+#endif
+    (void)top, (void)pairs;
+    v_e4m3_table(raw, out);
+}
+SI vf rd_look_multiply(const vi w[2], int part, vf q, vf sum, const int pairs) {
+#if CPU_X86 >= 3
+    if (pairs) return v_dot_bf16(vi_as_f(w[part]), q, sum);
+#endif
+    (void)pairs;
+    return v_fma(rd_table_part(w, part), q, sum);
+}
+
+/* Scores of `rows` (1, 2 or 4) query rows, of floats or bf16, against n tokens. */
+SI void rd_look_qk_(const struct rd_tile *x, const char *q, int ldq, int D, float *s, struct e4m3_top *top,
+                    const int rows, const int pairs) {
     const int group = VW / rows, some = group < 4 ? group : 4; /* tokens whose values stay in registers */
+    const int size = pairs ? 2 : 4;
     for (int t = 0; t < x->n; t += group) {
         vf acc[VW];
         UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();
@@ -30,15 +53,11 @@ SI void rd_table_qk_(const struct rd_tile *x, const float *q, int ldq, int D, fl
                 else
                     UNROLL for (int i = 0; i < some; i++) raw[i] =
                         v_bytes_tail(x->k[t + g + i] + x->k_off + c, D - c);
-                UNROLL for (int i = 0; i < some; i++) v_e4m3_table(raw[i], w[i]);
-                UNROLL for (int part = 0; part < 4; part++) {
-                    vf y[4];
-                    UNROLL for (int r = 0; r < rows; r++) y[r] = v_load(q + r * ldq + c + part * VW);
-                    UNROLL for (int i = 0; i < some; i++) {
-                        const vf k = rd_table_part(w[i], part);
-                        UNROLL for (int r = 0; r < rows; r++) acc[r * group + g + i] =
-                            v_fma(k, y[r], acc[r * group + g + i]);
-                    }
+                UNROLL for (int i = 0; i < some; i++) rd_look_up(raw[i], w[i], top, pairs);
+                UNROLL for (int part = 0; part < size; part++) UNROLL for (int r = 0; r < rows; r++) {
+                    const vf y = v_load((const float *)(const void *)(q + (r * ldq + c) * size + part * 64));
+                    UNROLL for (int i = 0; i < some; i++) acc[r * group + g + i] =
+                        rd_look_multiply(w[i], part, y, acc[r * group + g + i], pairs);
                 }
             }
         }
@@ -75,7 +94,7 @@ SI void rd_table_pv_(const struct rd_tile *x, const float *p, float *o, int ldo,
 #define RD_TABLE(R)                                                                                          \
     static __attribute__((noinline)) void rd_table_qk##R(const struct rd_tile *x, const float *q, int ldq,   \
                                                          int D, float *s) {                                  \
-        rd_table_qk_(x, q, ldq, D, s, R);                                                                    \
+        rd_look_qk_(x, (const char *)q, ldq, D, s, NULL, R, 0);                                              \
     }                                                                                                        \
     static __attribute__((noinline)) void rd_table_pv##R(const struct rd_tile *x, const float *p, float *o,  \
                                                          int ldo, int D) {                                   \

@@ -178,8 +178,10 @@ static double compare(const struct cpu_case *c, const struct cpu_kernels *k, con
      * deviations, for there are thousands of rows. */
     const int has_words = a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4;
     /* Products of bf16 pairs round the rotated query to bf16 (semantics 3.4): 2^-9 of each element, some 5
-     * standard deviations of their sum: there are millions of sums. */
-    const int rounds_query = a->kv_dtype == CPU_I4 && a->q_dtype == CPU_BF16 && k->bf16_dot;
+     * standard deviations of their sum: there are millions of sums. Products of bytes (cpu_rowdot_quads.h)
+     * round it to 2^-12 of the largest one. */
+    const int rounds_query =
+        a->kv_dtype == CPU_I4 && a->q_dtype == CPU_BF16 && (k->bf16_dot || (k->needs & CPU_BIT_AVX512F) != 0);
     const double rounded = rounds_query                           ? 1e-2 * c->spread
                            : has_words && a->out_dtype != CPU_F32 ? 1e-4 * c->spread
                                                                   : 0;
