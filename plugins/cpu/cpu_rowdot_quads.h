@@ -2,12 +2,12 @@
 /* Byte products of the row-dot path for int4 rows (AVX512_VNNI, asked at open), for 16-bit outputs: included
  * once per level by cpu_level.c, levels from avx512; cpu_rowdot_nibbles.h has the other levels.
  *
- * vpdpbusd adds four products of an unsigned byte and a signed one to each word. Codes with their zero point z
- * are the unsigned side, q and P the signed one, in two parts: high + low / 256. z times the sum of q, or of
- * P, leaves by one multiplication at the end. Sums of products are integers and exact.
+ * vpdpbusd adds four products of an unsigned byte and a signed one to each word. Codes with their zero
+ * point z are the unsigned side, q and P the signed one, in two parts: high + low / 256. z times the sum of
+ * q, or of P, leaves by one multiplication at the end. Sums of products are integers and exact.
  *
- * Scores: words of 16 keys' rows are transposed, so that lanes are keys and no sum across lanes is left; a word
- * of q is a broadcast from memory. Outputs: bytes of four keys in turn make words of one column.
+ * Scores: words of 16 keys' rows are transposed, so that lanes are keys and no sum across lanes is left; a
+ * word of q is a broadcast from memory. Outputs: bytes of four keys in turn make words of one column.
  *
  * A byte holds codes c0 + 16 c1. As it is, times l, it is what both of its codes need for their low parts:
  * c0 l + c1 (16 l). So q0 = h0 + l / 256 and q1 = h1 + l / 16: of l = 16 a + b, b is what q1 needs, a what q0
@@ -187,8 +187,8 @@ SI void rd_quads_weights(const struct rd_state *st, int n) {
     }
 }
 
-/* Rows of P at p (see rd_quads_weights) times 16 bytes of each 64 of V, in groups of four keys at v: O[row][0,
- * 16) of the low codes, O[row][64, 80) of the high ones. */
+/* Rows of P at p (see rd_quads_weights) times 16 bytes of each 64 of V, in groups of four keys at v:
+ * O[row][0..16) of the low codes, O[row][64..80) of the high ones. */
 SI void rd_quads_pv_(const struct rd_tile *x, const vi *v, int groups, const char *p, const float *factor,
                      const int32_t *base, float *o, int ldo, int part, int b, const int rows) {
     vi high[2][4], low[2][4];
