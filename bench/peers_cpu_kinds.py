@@ -161,10 +161,10 @@ class Vllm:
                 1.0, cache_dtype,
             )
 
-        q, k, v = (x.float().numpy() for x in (q, k, v))
+        values = [x.float().numpy() for x in (q, k, v)]
         if row.kind == "e4m3":
-            k, v = toward_zero(k), toward_zero(v)
-        return run, (q, k, v), lambda: out.float().numpy()
+            values[1:] = [toward_zero(x) for x in values[1:]]
+        return run, values, lambda: out.float().numpy()
 
 
 class Ggml:

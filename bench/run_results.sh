@@ -66,7 +66,7 @@ if [ -e "$file" ] && ! grep -qx "$kept" "$file"; then
     echo "run_results.sh: $file lacks the line \"$kept\", from which on it is kept; add the line" >&2
     exit 2
 fi
-commit=$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)
+commit=${COMMIT:-$(git -C "$here" describe --always --dirty 2>/dev/null || echo unknown)} # COMMIT: of sources without git
 new=$(mktemp "$file.XXXXXX")
 trap 'rm -f "$new"' EXIT
 trap 'exit 1' HUP INT TERM
