@@ -18,6 +18,8 @@
     }
 /* One scale a row of a head: small channels beside one 100 times as large have no bits left. */
 #define ROWS_APART (1u << KIT_CHANNEL | 1u << KIT_ENDS | 1u << KIT_GEOMETRIC)
+/* 4 bits lose equal values that all lie on one side, and the score of a needle, in float32 too. */
+#define CODES_APART (ROWS_APART | 1u << KIT_CONSTANT | 1u << KIT_NEEDLE)
 
 static const context_config_t configs[] = {
     ROW(ATTN_KV_FP8_E4M3, ATTN_DTYPE_BFLOAT16, 8, 0, 1e-2, 2e-3),
@@ -26,6 +28,9 @@ static const context_config_t configs[] = {
     ROW(ATTN_KV_INT8_PER_TOKEN_HEAD, ATTN_DTYPE_BFLOAT16, 8, ROWS_APART, 2e-2, 4e-3),
     ROW(ATTN_KV_INT8_PER_TOKEN_HEAD, ATTN_DTYPE_FLOAT32, 1, ROWS_APART, 2e-2, 4e-3),
     ROW(ATTN_KV_FP8_PER_TOKEN_HEAD, ATTN_DTYPE_BFLOAT16, 8, ROWS_APART, 2e-2, 1e-2),
+    ROW(ATTN_KV_INT4_PER_TOKEN_HEAD, ATTN_DTYPE_BFLOAT16, 8, CODES_APART, 3e-2, 5e-3),
+    ROW(ATTN_KV_INT4_PER_TOKEN_HEAD, ATTN_DTYPE_BFLOAT16, 1, CODES_APART, 3e-2, 5e-3),
+    ROW(ATTN_KV_INT4_PER_TOKEN_HEAD, ATTN_DTYPE_FLOAT32, 1, CODES_APART, 3e-2, 5e-3),
     ROW(0, ATTN_DTYPE_BFLOAT16, 8, 0, 1e-2, 2e-3),
     ROW(0, ATTN_DTYPE_BFLOAT16, 1, 0, 1e-2, 2e-3),
     ROW(0, ATTN_DTYPE_FLOAT16, 8, 1u << KIT_ENDS, 1e-2, 2e-3),
