@@ -4,7 +4,8 @@
  * burst (12 ms after a rest) and sustained (after 200 ms of the same load), beside this run's own read
  * ceiling. One line a row: name, us, rate. Usage: flash_bench [texts; a row runs if its name contains one of
  * them]. For experiments with decode, FLASH_PLANS="warps,cluster,pieces ..." times each row that is asked for
- * once more for each of these plans, in a burst alone. */
+ * once more for each of these plans, in a burst alone; FLASH_BESIDE: SMs of prefill in a mixed step, 0:
+ * decode before it. */
 #include "kernels/cuda/dense/flash_launch.h"
 #include "kernels/cuda/dense/flash_plan.h"
 
@@ -239,7 +240,7 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     in.decode_tokens = decode_tokens, in.decode_rows = dc[0].row_tiles * 8;
     for (int i = 0; i < FLASH_MODES; i++)
         in.modes[i] = {device.num_sms * dc[i].ctas_per_sm, dc[i].ctas_per_sm, dc[i].warps * 16};
-    in.block_rows = pc.block_rows, in.packed = pc.packed, in.causal = w.causal;
+    in.block_rows = pc.block_rows, in.tile_heads = pc.tile_heads, in.packed = pc.packed, in.causal = w.causal;
     in.window_left = w.window, in.window_right = -1, in.max_cluster = device.major == 9 ? 8 : 0;
     if (w.captured) in.captured = n * w.hkv * ((max_q * p.group + in.decode_rows - 1) / in.decode_rows);
     if (forced) in.num_splits = forced->pieces;
@@ -271,6 +272,9 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
                                 : plan.counts.num_items;
     if (plan.counts.num_tiles > 0) CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
     flash_prefill_more more = {};
+    if (w.mixed && !w.force_sm80)
+        more.ctas = getenv("FLASH_BESIDE") ? atoi(getenv("FLASH_BESIDE"))
+                                           : flash_plan_beside(&in, &plan, device.num_sms, eb);
     if (!getenv("FLASH_DEALT")) more.ticket = copy_of(std::vector<int32_t>{0}); /* experiments: dealt out */
     double burst, sustained;
     time_it(
@@ -278,13 +282,17 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
             flash_params r = p;
             r.k = (const uint8_t *)p.k + set_bytes * (size_t)(i % copies);
             r.v = (const uint8_t *)p.v + set_bytes * (size_t)(i % copies);
-            if (grid) CK(decode(&r, &dc[plan.mode], grid, stream));
+            flash_params d = r;
+            d.beside = more.ctas > 0;
+            if (grid && !d.beside) CK(decode(&d, &dc[plan.mode], grid, stream));
             CK(flash_run_prefill_more(&r, &more, &shape, &pc, plan.counts.num_tiles, &runtime, stream));
+            if (grid && d.beside) CK(decode(&d, &dc[plan.mode], grid, stream));
         },
         burst, sustained);
     char extra[96];
     snprintf(extra, sizeof extra, " [%d items, %d pieces, %d warps, cluster %d]", plan.counts.num_items,
              plan.counts.max_pieces, dc[plan.mode].warps, plan.cluster);
+    if (more.ctas > 0) printf("prefill on %d SMs, decode on the others: ", more.ctas);
     report(w.decode ? w.name + extra : w.name, w.decode ? 0 : flops, bytes, burst, sustained);
     for (const void *x :
          {(const void *)p.q_start, (const void *)d_table, (const void *)p.counts, (const void *)p.items,

@@ -78,6 +78,30 @@ static void options_and_time(dense_step *s, cudaStream_t stream) {
     free(want), free(got);
 }
 
+/* Prompts and decodes of a step are two launches, one beside the other: what follows in the stream finds
+ * both. */
+static void follow_steps(dense_step *s, cudaStream_t stream) {
+    static const int lens[8] = {1, 480, 1, 1, 1, 1, 1, 1};
+    const size_t bytes = 487 * (size_t)DENSE_STEP_ROW * 2;
+    uint16_t *now = malloc(bytes), *end = malloc(bytes);
+    void *copy;
+    int early = 0;
+    cudaMalloc(&copy, bytes);
+    for (int i = 0; i < 20; i++) {
+        dense_step_build(s, lens, 8, 0, 0, 0, 0, stream);
+        cudaMemsetAsync(s->o, 0xee, dense_step_bytes, stream);
+        dense_step_forward(s, stream);
+        cudaMemcpyAsync(copy, s->o, bytes, cudaMemcpyDeviceToDevice, stream);
+        cudaStreamSynchronize(stream);
+        cudaMemcpy(now, copy, bytes, cudaMemcpyDeviceToHost);
+        cudaMemcpy(end, s->o, bytes, cudaMemcpyDeviceToHost);
+        early += memcmp(now, end, bytes) != 0;
+    }
+    ok(early == 0, "a copy behind a step has all of its rows (%d of 20 do not)", early);
+    cudaFree(copy);
+    free(now), free(end);
+}
+
 static void steps(void) {
     dense_step s;
     cudaStream_t stream;
@@ -85,6 +109,7 @@ static void steps(void) {
     if (dense_step_open(&s, flash, 0, NULL, 0)) {
         dense_step_replays(&s, ATTN_BATCH_CAPTURE, stream);
         dense_step_wild_pages(&s, "arch = auto", stream);
+        follow_steps(&s, stream);
         options_and_time(&s, stream);
         dense_step_refusals(&s, stream);
         attn_error_t e = {.struct_size = sizeof e};

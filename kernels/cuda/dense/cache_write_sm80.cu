@@ -5,7 +5,7 @@
  *
  * One unit is 8 neighbouring elements: a 16-byte load, and a 16- or 8-byte store. A row of threads takes
  * TOKENS tokens, a thread the same unit of K and of V in each: 2 * TOKENS loads are in flight before the
- * first store. */
+ * first store, beside those of the slots: a row that is skipped is read as well. */
 #include "../ptx/launch.cuh"
 #include "flash_launch.h"
 #include "flash_rows.cuh"
@@ -34,29 +34,26 @@ template <int SRC, int DST, int TOKENS>
 __global__ void __launch_bounds__(256) write_kernel(const __grid_constant__ flash_write_params p) {
     const int uk = p.num_kv_heads * (p.head_size >> 3), uv = p.num_kv_heads * (p.head_size_v >> 3);
     const int units = max(uk, uv), per = (units + blockDim.x - 1) / blockDim.x;
-    const pager pg(p.page_size);
+    const pager pg(p.page_size), of_k(p.head_size >> 3), of_v(p.head_size_v >> 3); /* units of a head */
     for (int64_t t0 = ((int64_t)blockIdx.x * blockDim.y + threadIdx.y) * TOKENS; t0 < p.num_tokens;
          t0 += (int64_t)gridDim.x * blockDim.y * TOKENS) {
-        int64_t slot[TOKENS];
-#pragma unroll
-        for (int i = 0; i < TOKENS; i++) {
-            slot[i] = t0 + i < p.num_tokens ? __ldg(p.slots + t0 + i) : -1;
-            slot[i] = slot[i] < p.num_slots_total ? slot[i] : -1;
-        }
         for (int j = 0; j < per; j++) {
             int u = threadIdx.x + j * blockDim.x;
-            int hk = u / (p.head_size >> 3), dk = u % (p.head_size >> 3) * 8;
-            int hv = u / (p.head_size_v >> 3), dv = u % (p.head_size_v >> 3) * 8;
+            int hk = of_k.page(u), dk = of_k.offset(u) * 8, hv = of_v.page(u), dv = of_v.offset(u) * 8;
             uint4 k[TOKENS], v[TOKENS];
 #pragma unroll
             for (int i = 0; i < TOKENS; i++) {
-                if (slot[i] >= 0 && u < uk)
+                if (t0 + i < p.num_tokens && u < uk)
                     k[i] = __ldcs((const uint4 *)((const uint16_t *)p.key + (t0 + i) * p.key_token +
                                                   hk * p.key_head + dk));
-                if (slot[i] >= 0 && u < uv)
+                if (t0 + i < p.num_tokens && u < uv)
                     v[i] = __ldcs((const uint4 *)((const uint16_t *)p.value + (t0 + i) * p.value_token +
                                                   hv * p.value_head + dv));
             }
+            int64_t slot[TOKENS]; /* after what takes longer, which then need not wait for it */
+#pragma unroll
+            for (int i = 0; i < TOKENS; i++)
+                slot[i] = t0 + i < p.num_tokens ? __ldg(p.slots + t0 + i) : -1;
             float ks = 1.f, vs = 1.f, ki = 1.f, vi = 1.f;
             bool kx = true, vx = true;
             if (DST == DT_E4M3) {
@@ -68,7 +65,7 @@ __global__ void __launch_bounds__(256) write_kernel(const __grid_constant__ flas
             }
 #pragma unroll
             for (int i = 0; i < TOKENS; i++) {
-                if (slot[i] < 0) continue;
+                if (slot[i] < 0 || slot[i] >= p.num_slots_total) continue;
                 int64_t page = pg.shift >= 0 ? slot[i] >> pg.shift : slot[i] / pg.size;
                 int64_t off = slot[i] - page * pg.size;
                 int64_t ka = page * p.k_page + off * p.k_token + hk * p.k_head + dk;

@@ -117,7 +117,12 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
                item_view = __ldg((const int4 *)p.items + 2 * blockIdx.y + 1);
     const int32_t *const tables = p.counts->block_table;
     const int64_t table_stride = p.counts->block_table_stride;
-    if ((int)blockIdx.y >= num_items) return;
+    /* beside prefill, one CTA ends after that launch: whoever waits for this one waits for both */
+    const bool ends_last = p.beside && blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1;
+    if ((int)blockIdx.y >= num_items) {
+        if (ends_last) pdl_wait();
+        return;
+    }
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, nwarp = blockDim.x >> 5;
     const int g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
@@ -130,7 +135,10 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
         sv.kv_len = __ldg(p.k_start + seq);
     }
     const int rows = sv.q_len * p.group, row0 = rblock * ROWS;
-    if (row0 >= rows) return;
+    if (row0 >= rows) {
+        if (ends_last) pdl_wait();
+        return;
+    }
     const int width = item4.z > 1 ? cluster_width() : 1;
 #if __CUDA_ARCH__ >= 900
     if (width > 1) cluster_arrive_relaxed();
@@ -185,7 +193,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
                         p.k_page == p.v_page && p.k_token == p.v_token;
     auto page_of = [&](int i) { /* i counts this warp's blocks */
                                 int b = warp + i * nwarp;
-                                return paged && b < nb ? page_id(p, table + pg.page(t0 + b * 16)) : 0;
+                                return paged && b < nb ? page_id(p, __ldg(table + pg.page(t0 + b * 16))) : 0;
     };
     int ids = page_of(lane), ids_next = page_of(32 + lane), li = 0, lstage = 0;
     auto load = [&]() {
@@ -367,6 +375,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
     const decode_place place = {head, row0, min(ROWS, rows - row0), item4.y, item4.z, item4.w};
     uint8_t *behind = smem + max(nwarp * T::RING, nwarp * ROWS * T::ORS * 4);
     merge_and_store<ROWS, DV>(p, sv, place, width, so, exchange, *(cluster_inbox<ROWS, DV> *)behind);
+    if (ends_last) pdl_wait();
 }
 
 template <int KV, int DK, int DV, int NT>
@@ -390,12 +399,17 @@ int launch_decode(const flash_params *p, const flash_decode_config *c, int num_i
     l.blockDim = dim3((unsigned)c->warps * 32);
     l.dynamicSmemBytes = (size_t)bytes;
     l.stream = (cudaStream_t)stream;
-    cudaLaunchAttribute a[1];
-    a[0].id = cudaLaunchAttributeClusterDimension;
-    a[0].val.clusterDim.x = a[0].val.clusterDim.z = 1;
-    a[0].val.clusterDim.y = (unsigned)c->cluster;
+    cudaLaunchAttribute a[2];
     l.attrs = a;
-    l.numAttrs = c->cluster > 1 ? 1 : 0;
+    if (c->cluster > 1) {
+        a[l.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        a[l.numAttrs].val.clusterDim.x = a[l.numAttrs].val.clusterDim.z = 1;
+        a[l.numAttrs++].val.clusterDim.y = (unsigned)c->cluster;
+    }
+    if (p->beside) {
+        a[l.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        a[l.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
     flash_params x = *p;
     x.group_inverse = (uint32_t)(((1ull << 32) + (unsigned)p->group - 1) / (unsigned)p->group);
     return (int)cudaLaunchKernelEx(&l, kernel, x);

@@ -51,6 +51,7 @@ typedef struct flash_prefill_more {
     int32_t *ticket;
     const float *old_lse;
     int64_t old_lse_head;
+    int32_t ctas; /* > 0: at most so many, and the launch behind it may begin at once, on the other SMs */
 } flash_prefill_more;
 
 int flash_has_more(const flash_prefill_config *config);

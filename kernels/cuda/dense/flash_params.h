@@ -49,57 +49,64 @@ typedef struct flash_counts {
 } flash_counts;
 
 typedef struct flash_params {
+    /* What decode needs before it asks for its first keys comes first, which makes no difference that one
+     * could measure (dense-notes.md). */
+    const flash_counts *counts;
+    const flash_item *items;
+    const int32_t *k_start; /* contiguous keys: their first rows; paged: NULL, or the lengths on the device */
+    int32_t num_kv_heads, group;
+    int32_t seq_offset;                /* added to the list's seq: kernels may serve a part of the batch */
+    int32_t page_size;                 /* 0: contiguous keys */
+    int32_t first_key;                 /* decode: keys before it are another pass's (cascade) */
+    int32_t window_left, window_right; /* keys visible to the left and right of the query, -1: no bound */
+    int32_t chunk,
+        lookback; /* chunk > 0: keys of the query's chunk and of `lookback` before it, up to the query */
+    /* Decode beside prefill of the same batch, the launch before it, which makes nothing that it reads: it
+     * starts at once, and ends after it. */
+    int32_t beside;
+    int32_t q_dtype, kv_dtype, out_dtype; /* enum flash_dtype */
+    int32_t head_size, head_size_v;
     const void *q; /* [tokens, num_q_heads, head_size] */
-    void *out;     /* [tokens, num_q_heads, head_size_v] */
-    float *lse;    /* natural log, may be NULL */
+    int64_t q_token, q_head;
     const void *k; /* cache or contiguous keys */
     const void *v;
+    int64_t k_page, k_token, k_head;
+    int64_t v_page, v_token, v_head;
+    int64_t num_pages;      /* pages of the cache */
+    const int32_t *q_start; /* [num_seqs + 1], rows of q: decode reads them where lengths are on the device */
+
+    void *out;  /* [tokens, num_q_heads, head_size_v] */
+    float *lse; /* natural log, may be NULL */
     const void *
         /* contiguous keys on Hopper: columns k_tail_at .. of every head lie here, one row a key; NULL: in
          * k */
         k_tail;
-    const int32_t *q_start; /* [num_seqs + 1], rows of q: decode reads them where lengths are on the device */
-    const int32_t *k_start; /* contiguous keys: their first rows; paged: NULL, or the lengths on the device */
-    const float *alibi;     /* [num_q_heads], may be NULL */
-    const float *sinks;     /* [num_q_heads], may be NULL */
-    const float *k_scale;   /* [1] or [num_kv_heads], NULL: 1 */
+    const float *alibi;   /* [num_q_heads], may be NULL */
+    const float *sinks;   /* [num_q_heads], may be NULL */
+    const float *k_scale; /* [1] or [num_kv_heads], NULL: 1 */
     const float *v_scale;
     const float *q_scale; /* of an e4m3 q: [1] or [num_kv_heads], NULL: 1 */
-    const flash_counts *counts;
-    const flash_item *items;
     int32_t *tickets; /* [slots, ticket_stride]: pieces that are done; 0 before and after a launch */
     const flash_tile *tiles;
     float *part_out; /* [slots, max_rows, head_size_v], f32, normalised per piece */
     float *part_lse; /* [slots, max_rows], base 2 */
-    int64_t q_token, q_head;
     int64_t out_token, out_head;
-    int64_t k_page, k_token, k_head;
-    int64_t v_page, v_token, v_head;
     int64_t lse_token, lse_head;
     int64_t k_tail_token;
-    int32_t k_tail_at;                    /* a multiple of 64 */
-    int32_t q_dtype, kv_dtype, out_dtype; /* enum flash_dtype */
-    int32_t num_seqs, num_q_heads, num_kv_heads, group;
-    int32_t head_size, head_size_v;
-    int32_t page_size;                 /* 0: contiguous keys */
-    int32_t window_left, window_right; /* keys visible to the left and right of the query, -1: no bound */
-    int32_t chunk,
-        lookback; /* chunk > 0: keys of the query's chunk and of `lookback` before it, up to the query */
+    int32_t k_tail_at; /* a multiple of 64 */
+    int32_t num_seqs, num_q_heads;
     int32_t scale_stride; /* 0: one k_scale and v_scale, 1: one per KV head */
     int32_t q_scale_stride;
     int32_t max_rows;      /* query rows (tokens * num_q_heads) of the longest decode request */
-    int32_t seq_offset;    /* added to the list's seq: kernels may serve a part of the batch */
     int32_t ticket_stride; /* at least the CTAs of an item */
     int32_t keys_per_tile; /* average of the batch's prefill tiles, for tuning only */
     uint32_t
         /* 2^32 / group rounded up: a row's token without a division; decode's launcher sets it */
         group_inverse;
-    int32_t first_key;  /* decode: keys before it are another pass's (cascade) */
     int32_t piece_keys; /* prefill, > 0: a tile's result is that of piece first_key / piece_keys ... */
     int64_t out_piece, lse_piece; /* ... which lie so many elements apart */
     int64_t q_rows;               /* rows of q that exist */
     int64_t kv_rows;              /* rows of contiguous k and v */
-    int64_t num_pages;            /* pages of the cache */
     float scale;                  /* softmax scale, natural units */
     float soft_cap;               /* 0: off */
 } flash_params;

@@ -262,6 +262,7 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
         int own = in->num_kv_heads * ceil_div(q_len * in->group, in->decode_rows);
         r[n] = (flash_plan_request){visible_span(in, s, q_len, 0, q_len - 1), s, own, 1};
         ctas += own;
+        plan->decode_keys += r[n].span;
         longest = max_i(longest, r[n++].span);
         plan->decode_tokens = max_i(plan->decode_tokens, q_len);
     }
@@ -342,6 +343,7 @@ int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, f
     plan->cluster = 1;
     plan->keys_per_tile = 0;
     plan->decode_tokens = 0;
+    plan->decode_keys = 0;
     int rc = in->decode_tokens > 0 ? plan_decode(in, lim, plan) : 0;
     return rc ? rc : plan_prefill(in, lim, plan);
 }

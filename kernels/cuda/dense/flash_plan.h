@@ -76,6 +76,7 @@ typedef struct flash_plan {
     int32_t mode;          /* enum flash_decode_mode */
     int32_t cluster; /* > 1: every request has a multiple of so many pieces, which merge within a cluster */
     int32_t decode_tokens; /* most query tokens of a request in items */
+    int64_t decode_keys;   /* of all requests in items */
 } flash_plan;
 
 /* The pass of a cascade over the common prefix: all query tokens are one request whose keys, the first
@@ -92,6 +93,10 @@ int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t num_sm
 void flash_plan_capacity(flash_plan_limits *limits, const flash_plan_input *shape);
 /* 0, or -1 when a list is too short (the caller broke its limits). */
 int flash_plan_build(const flash_plan_input *input, const flash_plan_limits *limits, flash_plan *plan);
+/* Of a plan that was built, where prefill draws its tiles: how many SMs it takes while decode runs on the
+ * others; 0: one after the other. key_bytes: of an element of the cache. */
+int32_t flash_plan_beside(const flash_plan_input *input, const flash_plan *plan, int32_t num_sms,
+                          int32_t key_bytes);
 
 #ifdef __cplusplus
 }

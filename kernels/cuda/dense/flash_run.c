@@ -151,7 +151,8 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
     sp.head_section = section % c->tile_heads ? c->tile_heads : section;
     if (more) sp.more = *more;
     int64_t work = (int64_t)num_tiles * (p->num_q_heads / c->tile_heads);
-    return f(&sp, feature, work < r->num_sms ? (int)work : r->num_sms, stream);
+    const int limit = more && more->ctas > 0 && more->ctas < r->num_sms ? more->ctas : r->num_sms;
+    return f(&sp, feature, work < limit ? (int)work : limit, stream);
 }
 
 int flash_run_prefill(const flash_params *p, const flash_shape *s, const flash_prefill_config *c,

@@ -9,8 +9,8 @@
 
 namespace attn_cuda {
 
-ATTN_DEV int page_id(const flash_params &p, const int32_t *entry) {
-    return max(min(__ldg(entry), (int)p.num_pages - 1), 0);
+ATTN_DEV int page_id(const flash_params &p, int entry) {
+    return max(min(entry, (int)p.num_pages - 1), 0);
 }
 
 } /* namespace attn_cuda */

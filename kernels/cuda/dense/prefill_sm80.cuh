@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
     auto page_ids = [&](int tok0) { /* lane i: page of the tile's i-th group of 16 tokens */
                                     int tok = tok0 + 16 * lane;
                                     return paged && lane < BN / 16 && tok + 16 > tile_lo && tok < tile_hi
-                                               ? page_id(p, table + pg.page(tok))
+                                               ? page_id(p, __ldg(table + pg.page(tok)))
                                                : 0;
     };
 

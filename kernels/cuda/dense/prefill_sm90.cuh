@@ -97,6 +97,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
      * that way (dense-notes.md). */
     constexpr bool CAN_OVERLAP = (HOLDS_Q || NQ == 2) && !(FEATURE && NWG == 3);
     const bool overlap = CAN_OVERLAP && (T::HAS_SHORT ? !T::SHORT : P.overlap);
+    if (P.more.ctas > 0) pdl_launch(); /* decode, on the SMs that this launch leaves */
     extern __shared__ __align__(1024) uint8_t smem_raw[];
     constexpr bool WIDENED = T::WIDENED;
     __shared__ __align__(8) uint64_t bars[3 * NQ + 5 * ST + 4 * BYTE_STAGES];

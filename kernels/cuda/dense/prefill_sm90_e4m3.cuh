@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     constexpr int CUT = T::CUT;
     constexpr float P_SHIFT = 8.f, RANGE = 64.f; /* log2 */
     constexpr bool FEATURE = T::FEATURE;
+    if (P.more.ctas > 0) pdl_launch(); /* decode, on the SMs that this launch leaves */
     extern __shared__ __align__(1024) uint8_t smem_raw[];
     __shared__ __align__(8) uint64_t bars[2 * NQ + 8 * ST];
     __shared__ tile_info infos[NQ];

@@ -92,8 +92,9 @@ static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, cons
 
 /* Tiles of a causal prompt differ in length by up to a hundred times, so CTAs draw them. The counter returns
  * to 0 within each launch (flash_launch.h), so the passes of a cascade share it. */
-static int run_prefill(attn_instance_t *in, const flash_params *p, int num_tiles, char *meta, void *stream) {
-    const flash_prefill_more more = {.ticket = (int32_t *)(void *)(meta + in->draws_at)};
+static int run_prefill(attn_instance_t *in, const flash_params *p, int num_tiles, int ctas, char *meta,
+                       void *stream) {
+    const flash_prefill_more more = {.ticket = (int32_t *)(void *)(meta + in->draws_at), .ctas = ctas};
     return flash_run_prefill_more(p, &more, &in->shape, &in->prefill, num_tiles, &in->runtime, stream);
 }
 
@@ -111,7 +112,7 @@ static int launch_prefix(attn_instance_t *in, const flash_host_header *h, const 
     x.lse_piece = (int64_t)p->num_q_heads * h->head.num_tokens;
     x.piece_keys = h->prefix.piece_keys, x.keys_per_tile = h->prefix.piece_keys;
     x.sinks = NULL;
-    return run_prefill(in, &x, h->prefix.num_tiles, meta, stream);
+    return run_prefill(in, &x, h->prefix.num_tiles, 0, meta, stream);
 }
 
 static int launch_merge(attn_instance_t *in, const flash_host_header *h, const flash_params *suffix,
@@ -140,11 +141,14 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
                   void *stream) {
     flash_decode_config dc = in->decode[h->many_rows][h->mode];
     dc.cluster = h->cluster;
+    flash_params decode = *p;
+    decode.beside = h->beside > 0;
     int e = 0;
-    if (h->grid_items > 0) e = flash_decode_of(in)(p, &dc, h->grid_items, stream);
+    if (h->grid_items > 0 && !decode.beside) e = flash_decode_of(in)(&decode, &dc, h->grid_items, stream);
     if (!e && h->grid_tiles > 0 && h->device_lens != NULL) /* the decode kernel reads them itself */
         e = flash_read_lengths(p, (flash_tile *)(void *)(meta + in->tiles_at), h->grid_tiles, stream);
-    if (!e && h->grid_tiles > 0) e = run_prefill(in, p, h->grid_tiles, meta, stream);
+    if (!e && h->grid_tiles > 0) e = run_prefill(in, p, h->grid_tiles, h->beside, meta, stream);
+    if (!e && decode.beside) e = flash_decode_of(in)(&decode, &dc, h->grid_items, stream);
     return e;
 }
 

@@ -75,6 +75,7 @@ typedef struct flash_host_header {
     int32_t many_rows, mode; /* which decode configuration */
     int32_t cluster;         /* of the decode kernel */
     int32_t keys_per_tile;
+    int32_t beside;       /* SMs of prefill, while decode runs on the others; 0: one after the other */
     int32_t num_key_rows; /* of contiguous keys */
     int32_t first_key;    /* the common prefix, 0 without a cascade */
     flash_prefix_plan prefix;

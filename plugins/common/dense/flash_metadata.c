@@ -146,6 +146,10 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->cluster = plan.cluster;
     h->keys_per_tile = plan.keys_per_tile;
     h->num_key_rows = in->has_cache ? 0 : key_start[b.num_reqs];
+    /* a replay's batch may need other shares, or have no prompts at all */
+    h->beside = capture || in->prefill.kind == FLASH_PREFILL_SM80
+                    ? 0
+                    : flash_plan_beside(&pi, &plan, in->device.num_sms, in->kv_dtype == FLASH_E4M3 ? 1 : 2);
     if (capture) { /* worst cases for this many requests; what is not there returns at once */
         h->grid_items = b.num_reqs + in->limits.max_slots < in->limits.max_items
                             ? b.num_reqs + in->limits.max_slots

@@ -221,7 +221,7 @@ static void test_plan(void) {
         flash_plan_limits lim = {.max_seqs = n + (int)next_random(40),
                                  .max_tokens = tokens + (int)next_random(100)};
         flash_plan_capacity(&lim, &in);
-        flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+        flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
         int rule = lim.max_items > 70000 || lim.max_tiles > 70000 ? 9
                    : flash_plan_build(&in, &lim, &p)              ? 8
                                                                   : check_plan(&in, &lim, &p);
@@ -237,7 +237,7 @@ static void test_plan(void) {
     flash_plan_limits lim = {.max_seqs = 1, .max_tokens = 1};
     flash_plan_input in = input(one_start, one_len, 1);
     flash_plan_capacity(&lim, &in);
-    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
     int rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && p.counts.num_items * 8 >= 128, "one long request fills the machine: %d pieces on 8 heads",
        p.counts.num_items);
@@ -325,7 +325,7 @@ static void test_order(int n) {
     in.num_splits = 1;   /* a request is one item */
     flash_plan_limits lim = {.max_seqs = n, .max_tokens = start[n]};
     flash_plan_capacity(&lim, &in);
-    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
     int rc = flash_plan_build(&in, &lim, &p), wrong = 0;
     for (int i = 1; i < p.counts.num_items; i++)
         wrong += p.items[i - 1].kv_len < p.items[i].kv_len ||
@@ -387,13 +387,44 @@ static void test_prefix(void) {
     in.first_key = 512;
     flash_plan_limits lim = {.max_seqs = 3, .max_tokens = 3};
     flash_plan_capacity(&lim, &in);
-    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0};
+    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
     int rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && requests[0].span == 188 && requests[1].span == 88 && requests[2].span == 1,
        "the suffix pass plans the keys after the prefix");
     ok(flash_plan_prefix(&in, 3, 132, 1, tiles, &(flash_prefix_plan){0, 0, 0}) == 0 &&
            flash_plan_prefix(&in, 3000, 132, 2, tiles, &(flash_prefix_plan){0, 0, 0}) == -1,
        "a prefix list that is too short is an error");
+}
+
+/* Decode beside prefill: where there is both, by how much of each. */
+static void test_beside(void) {
+    enum { DECODES = 64, PROMPTS = 32 };
+    static int32_t start[DECODES + PROMPTS + 1], lens[DECODES + PROMPTS];
+    static const struct {
+        int decodes, keys, prompts, tokens; /* of each */
+        int least, most;
+        const char *what;
+    } cases[] = {{64, 4096, 0, 0, 0, 0, "no prompts: nothing beside"},
+                 {0, 0, 32, 512, 0, 0, "no decodes: nothing beside"},
+                 {64, 4096, 32, 512, 64, 120, "alike: prefill has more than half of the SMs and leaves some"},
+                 {16, 2048, 1, 300, 4, 132, "a short prompt hides behind decodes"},
+                 {1, 64, 8, 8192, 0, 0, "one short decode is no matter beside long prompts"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int n = 0;
+        for (; n < cases[i].decodes + cases[i].prompts; n++) {
+            const int is_decode = n < cases[i].decodes;
+            start[n + 1] = start[n] + (is_decode ? 1 : cases[i].tokens);
+            lens[n] = is_decode ? cases[i].keys : cases[i].tokens;
+        }
+        flash_plan_input in = input(start, lens, n);
+        flash_plan_limits lim = {.max_seqs = n, .max_tokens = start[n]};
+        flash_plan_capacity(&lim, &in);
+        flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
+        const int rc = flash_plan_build(&in, &lim, &p), sms = flash_plan_beside(&in, &p, 132, 2);
+        ok(rc == 0 && p.decode_keys == (int64_t)cases[i].decodes * cases[i].keys && sms >= cases[i].least &&
+               sms <= cases[i].most,
+           "%s (%d SMs)", cases[i].what, sms);
+    }
 }
 
 int main(void) {
@@ -404,5 +435,6 @@ int main(void) {
     test_order(30);
     test_order(SEQS);
     test_prefix();
+    test_beside();
     return tap_done();
 }
