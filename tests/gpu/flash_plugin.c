@@ -78,28 +78,133 @@ static void options_and_time(dense_step *s, cudaStream_t stream) {
     free(want), free(got);
 }
 
-/* Prompts and decodes of a step are two launches, one beside the other: what follows in the stream finds
- * both. */
-static void follow_steps(dense_step *s, cudaStream_t stream) {
-    static const int lens[8] = {1, 480, 1, 1, 1, 1, 1, 1};
-    const size_t bytes = 487 * (size_t)DENSE_STEP_ROW * 2;
-    uint16_t *now = malloc(bytes), *end = malloc(bytes);
-    void *copy;
-    int early = 0;
-    cudaMalloc(&copy, bytes);
-    for (int i = 0; i < 20; i++) {
-        dense_step_build(s, lens, 8, 0, 0, 0, 0, stream);
-        cudaMemsetAsync(s->o, 0xee, dense_step_bytes, stream);
-        dense_step_forward(s, stream);
-        cudaMemcpyAsync(copy, s->o, bytes, cudaMemcpyDeviceToDevice, stream);
-        cudaStreamSynchronize(stream);
-        cudaMemcpy(now, copy, bytes, cudaMemcpyDeviceToHost);
-        cudaMemcpy(end, s->o, bytes, cudaMemcpyDeviceToHost);
-        early += memcmp(now, end, bytes) != 0;
+/* Decodes and prompts of a step that are worth running beside each other (flash_beside.c): 8 of each, of 4096
+ * keys and of 512 tokens. The soft cap makes prompts slower than the plan holds, so that they end last. */
+enum { BESIDE = 8, BESIDE_KEYS = 4096, BESIDE_TOKENS = 512, BESIDE_ROW = 32 * 128, BESIDE_BLOCK = 16 * 8 * 256 };
+enum { BESIDE_ROWS = BESIDE + BESIDE * BESIDE_TOKENS,
+       BESIDE_BLOCKS = BESIDE * (BESIDE_KEYS + BESIDE_TOKENS) / 16 };
+
+typedef struct beside_step {
+    attn_instance_t *instance;
+    attn_space_t space;
+    int32_t *d_table;
+    uint16_t *q, *cache, *o[2]; /* together; one after the other */
+} beside_step;
+
+/* Requests [first, first + n) as a batch of their own, rows of which lie where they lie in the whole step. */
+static int beside_forward(beside_step *s, int first, int n, uint16_t *out, cudaStream_t stream) {
+    attn_error_t e = {.struct_size = sizeof e};
+    int32_t q_start[2 * BESIDE + 1] = {0}, lens[2 * BESIDE];
+    for (int r = 0; r < n; r++) {
+        q_start[r + 1] = q_start[r] + (first + r < BESIDE ? 1 : BESIDE_TOKENS);
+        lens[r] = first + r < BESIDE ? BESIDE_KEYS : BESIDE_TOKENS;
     }
-    ok(early == 0, "a copy behind a step has all of its rows (%d of 20 do not)", early);
-    cudaFree(copy);
-    free(now), free(end);
+    const size_t row = first < BESIDE ? (size_t)first : BESIDE + (size_t)(first - BESIDE) * BESIDE_TOKENS;
+    int64_t table_shape[2] = {n, BESIDE_KEYS / 16}, table_strides[2] = {BESIDE_KEYS / 16, 1},
+            rows[3] = {q_start[n], 32, 128}, row_strides[3] = {BESIDE_ROW, 128, 1}, cache_shape[4],
+            cache_strides[4];
+    attn_kv_cache_shape_t shape = {.struct_size = sizeof shape};
+    flash->ops->kv_cache_shape(s->instance, BESIDE_BLOCKS, &shape, &e);
+    for (int i = 0; i < 4; i++)
+        cache_shape[i] = shape.shape[i], cache_strides[i] = shape.byte_strides[i] / 2;
+    DLTensor table = dense_step_tensor(s->d_table + first * (BESIDE_KEYS / 16),
+                                       attn_dl_dtype(ATTN_DTYPE_INT32), 2, table_shape, table_strides),
+             q = dense_step_tensor(s->q + row * BESIDE_ROW, attn_dl_dtype(ATTN_DTYPE_BFLOAT16), 3, rows,
+                                   row_strides),
+             o = dense_step_tensor(out + row * BESIDE_ROW, q.dtype, 3, rows, row_strides),
+             cache = dense_step_tensor(s->cache, shape.dtype, 4, cache_shape, cache_strides);
+    attn_batch_t b = {.struct_size = sizeof b,
+                      .num_reqs = n,
+                      .num_actual_tokens = q_start[n],
+                      .query_start_loc_host = q_start,
+                      .seq_lens_host = lens,
+                      .block_table = &table};
+    attn_forward_t f = {.struct_size = sizeof f, .query = &q, .kv_cache = &cache, .output = &o};
+    int rc = flash->ops->build_metadata(s->instance, &b, &s->space, stream, &e);
+    if (!rc) rc = flash->ops->forward(s->instance, &f, &s->space, stream, &e);
+    if (rc) diag("requests %d to %d: %s", first, first + n - 1, e.text);
+    return rc;
+}
+
+static double beside_difference(const uint16_t *a, const uint16_t *b, size_t n) {
+    double num = 0, den = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t x = (uint32_t)a[i] << 16, y = (uint32_t)b[i] << 16;
+        float u, v;
+        memcpy(&u, &x, 4), memcpy(&v, &y, 4);
+        num += (double)(u - v) * (u - v), den += (double)v * v;
+    }
+    return num == num && den > 0 ? sqrt(num / den) : INFINITY;
+}
+
+/* What follows such a step in its stream finds all of it, and what each half alone makes. */
+static void beside(cudaStream_t stream) {
+    attn_error_t e = {.struct_size = sizeof e};
+    attn_device_t device = {
+        .struct_size = sizeof device, .type = kDLCUDA, .compute_capability = gpu.compute_capability};
+    attn_problem_t p = dense_step_problem;
+    p.num_heads = 32, p.num_kv_heads = 8, p.logits_soft_cap = 30;
+    p.max_num_seqs = 2 * BESIDE, p.max_num_batched_tokens = BESIDE_ROWS, p.max_model_len = BESIDE_KEYS;
+    p.num_blocks = BESIDE_BLOCKS, p.features = ATTN_F_SOFT_CAP;
+    beside_step s = {.instance = NULL};
+    if (flash->ops->open(&p, &device, NULL, 0, NULL, &s.instance, &e) != ATTN_OK) {
+        ok(0, "an instance opens: %s", e.text);
+        return;
+    }
+    attn_space_needed_t need = {.struct_size = sizeof need};
+    flash->ops->space_needed(s.instance, &need, &e);
+    s.space = (attn_space_t){.struct_size = sizeof s.space,
+                             .metadata_bytes = need.metadata_bytes,
+                             .workspace_bytes = need.workspace_bytes,
+                             .host_bytes = need.host_bytes};
+    const size_t out = (size_t)BESIDE_ROWS * BESIDE_ROW, block = BESIDE_BLOCK;
+    static int32_t table[2 * BESIDE][BESIDE_KEYS / 16];
+    for (int r = 0, next = 0; r < 2 * BESIDE; r++)
+        for (int i = 0; i < (r < BESIDE ? BESIDE_KEYS : BESIDE_TOKENS) / 16; i++)
+            table[r][i] = (next++ * 5) % BESIDE_BLOCKS;
+    uint16_t *h = malloc(out * 2), *want = malloc(out * 2), *got = malloc(out * 2);
+    uint64_t state = 7;
+    for (size_t i = 0; i < out; i++)
+        h[i] = (uint16_t)(0x3f00 + kit_random_in(&state, 0, 0x7f) + (kit_random_in(&state, 0, 1) << 15));
+    cudaMalloc(&s.space.metadata, need.metadata_bytes), cudaMalloc(&s.space.workspace, need.workspace_bytes);
+    cudaMallocHost(&s.space.host, need.host_bytes);
+    cudaMalloc((void **)&s.d_table, sizeof table);
+    cudaMalloc((void **)&s.q, out * 2), cudaMalloc((void **)&s.cache, BESIDE_BLOCKS * block * 2);
+    for (int i = 0; i < 2; i++)
+        cudaMalloc((void **)&s.o[i], out * 2);
+    cudaMemcpy(s.d_table, table, sizeof table, cudaMemcpyHostToDevice);
+    cudaMemcpy(s.q, h, out * 2, cudaMemcpyHostToDevice);
+    for (size_t i = 0; i < BESIDE_BLOCKS; i++) /* a block of its own for each 16 tokens, begun elsewhere in h */
+        cudaMemcpy(s.cache + i * block, h + i * 7 * 128 % (out - block), block * 2, cudaMemcpyHostToDevice);
+    int early = 0, rc = 0;
+    void *copy;
+    cudaMalloc(&copy, out * 2);
+    for (int i = 0; i < 3 && !rc; i++) {
+        cudaMemsetAsync(s.o[0], 0xee, out * 2, stream);
+        rc = beside_forward(&s, 0, 2 * BESIDE, s.o[0], stream);
+        cudaMemcpyAsync(copy, s.o[0], out * 2, cudaMemcpyDeviceToDevice, stream);
+        cudaStreamSynchronize(stream);
+        cudaMemcpy(want, copy, out * 2, cudaMemcpyDeviceToHost);
+        cudaMemcpy(got, s.o[0], out * 2, cudaMemcpyDeviceToHost);
+        early += memcmp(want, got, out * 2) != 0;
+    }
+    ok(rc == 0 && early == 0, "a copy behind a step of prompts and decodes has all of its rows (%d of 3 do not)",
+       early);
+    if (!rc) rc = beside_forward(&s, 0, BESIDE, s.o[1], stream);
+    cudaStreamSynchronize(stream); /* before the metadata of the others */
+    if (!rc) rc = beside_forward(&s, BESIDE, BESIDE, s.o[1], stream);
+    cudaStreamSynchronize(stream);
+    cudaMemcpy(want, s.o[1], out * 2, cudaMemcpyDeviceToHost);
+    const double decodes = beside_difference(got, want, BESIDE * (size_t)BESIDE_ROW),
+                 prompts = beside_difference(got + BESIDE * (size_t)BESIDE_ROW,
+                                             want + BESIDE * (size_t)BESIDE_ROW,
+                                             out - BESIDE * (size_t)BESIDE_ROW);
+    ok(rc == 0 && decodes < 3e-3 && prompts < 3e-3,
+       "both halves are what each alone makes (differences %.1e, %.1e)", decodes, prompts);
+    flash->ops->close(s.instance);
+    cudaFree(s.space.metadata), cudaFree(s.space.workspace), cudaFreeHost(s.space.host), cudaFree(copy);
+    cudaFree(s.d_table), cudaFree(s.q), cudaFree(s.cache), cudaFree(s.o[0]), cudaFree(s.o[1]);
+    free(h), free(want), free(got);
 }
 
 static void steps(void) {
@@ -109,7 +214,6 @@ static void steps(void) {
     if (dense_step_open(&s, flash, 0, NULL, 0)) {
         dense_step_replays(&s, ATTN_BATCH_CAPTURE, stream);
         dense_step_wild_pages(&s, "arch = auto", stream);
-        follow_steps(&s, stream);
         options_and_time(&s, stream);
         dense_step_refusals(&s, stream);
         attn_error_t e = {.struct_size = sizeof e};
@@ -121,6 +225,7 @@ static void steps(void) {
         dense_step_close(&s);
     } else
         ok(0, "an instance opens");
+    beside(stream);
     cudaStreamDestroy(stream);
 }
 

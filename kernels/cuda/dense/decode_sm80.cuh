@@ -117,12 +117,10 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
                item_view = __ldg((const int4 *)p.items + 2 * blockIdx.y + 1);
     const int32_t *const tables = p.counts->block_table;
     const int64_t table_stride = p.counts->block_table_stride;
-    /* beside prefill, one CTA ends after that launch: whoever waits for this one waits for both */
+    if ((int)blockIdx.y >= num_items) return; /* nothing before it: captured steps have a thousand such CTAs */
+    /* Beside prefill, where all have items, one CTA ends after that launch: who waits for this one waits for
+     * both. */
     const bool ends_last = p.beside && blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1;
-    if ((int)blockIdx.y >= num_items) {
-        if (ends_last) pdl_wait();
-        return;
-    }
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, nwarp = blockDim.x >> 5;
     const int g = lane >> 2, q = lane & 3;
     const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
