@@ -80,9 +80,17 @@ static void options_and_time(dense_step *s, cudaStream_t stream) {
 
 /* Decodes and prompts of a step that are worth running beside each other (flash_beside.c): 8 of each, of 4096
  * keys and of 512 tokens. The soft cap makes prompts slower than the plan holds, so that they end last. */
-enum { BESIDE = 8, BESIDE_KEYS = 4096, BESIDE_TOKENS = 512, BESIDE_ROW = 32 * 128, BESIDE_BLOCK = 16 * 8 * 256 };
-enum { BESIDE_ROWS = BESIDE + BESIDE * BESIDE_TOKENS,
-       BESIDE_BLOCKS = BESIDE * (BESIDE_KEYS + BESIDE_TOKENS) / 16 };
+enum {
+    BESIDE = 8,
+    BESIDE_KEYS = 4096,
+    BESIDE_TOKENS = 512,
+    BESIDE_ROW = 32 * 128,
+    BESIDE_BLOCK = 16 * 8 * 256
+};
+enum {
+    BESIDE_ROWS = BESIDE + BESIDE * BESIDE_TOKENS,
+    BESIDE_BLOCKS = BESIDE * (BESIDE_KEYS + BESIDE_TOKENS) / 16
+};
 
 typedef struct beside_step {
     attn_instance_t *instance;
@@ -174,7 +182,7 @@ static void beside(cudaStream_t stream) {
         cudaMalloc((void **)&s.o[i], out * 2);
     cudaMemcpy(s.d_table, table, sizeof table, cudaMemcpyHostToDevice);
     cudaMemcpy(s.q, h, out * 2, cudaMemcpyHostToDevice);
-    for (size_t i = 0; i < BESIDE_BLOCKS; i++) /* a block of its own for each 16 tokens, begun elsewhere in h */
+    for (size_t i = 0; i < BESIDE_BLOCKS; i++) /* each begins elsewhere in h */
         cudaMemcpy(s.cache + i * block, h + i * 7 * 128 % (out - block), block * 2, cudaMemcpyHostToDevice);
     int early = 0, rc = 0;
     void *copy;
@@ -188,17 +196,17 @@ static void beside(cudaStream_t stream) {
         cudaMemcpy(got, s.o[0], out * 2, cudaMemcpyDeviceToHost);
         early += memcmp(want, got, out * 2) != 0;
     }
-    ok(rc == 0 && early == 0, "a copy behind a step of prompts and decodes has all of its rows (%d of 3 do not)",
-       early);
+    ok(rc == 0 && early == 0,
+       "a copy behind a step of prompts and decodes has all of its rows (%d of 3 do not)", early);
     if (!rc) rc = beside_forward(&s, 0, BESIDE, s.o[1], stream);
     cudaStreamSynchronize(stream); /* before the metadata of the others */
     if (!rc) rc = beside_forward(&s, BESIDE, BESIDE, s.o[1], stream);
     cudaStreamSynchronize(stream);
     cudaMemcpy(want, s.o[1], out * 2, cudaMemcpyDeviceToHost);
     const double decodes = beside_difference(got, want, BESIDE * (size_t)BESIDE_ROW),
-                 prompts = beside_difference(got + BESIDE * (size_t)BESIDE_ROW,
-                                             want + BESIDE * (size_t)BESIDE_ROW,
-                                             out - BESIDE * (size_t)BESIDE_ROW);
+                 prompts =
+                     beside_difference(got + BESIDE * (size_t)BESIDE_ROW, want + BESIDE * (size_t)BESIDE_ROW,
+                                       out - BESIDE * (size_t)BESIDE_ROW);
     ok(rc == 0 && decodes < 3e-3 && prompts < 3e-3,
        "both halves are what each alone makes (differences %.1e, %.1e)", decodes, prompts);
     flash->ops->close(s.instance);

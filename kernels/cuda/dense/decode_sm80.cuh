@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
                item_view = __ldg((const int4 *)p.items + 2 * blockIdx.y + 1);
     const int32_t *const tables = p.counts->block_table;
     const int64_t table_stride = p.counts->block_table_stride;
-    if ((int)blockIdx.y >= num_items) return; /* nothing before it: captured steps have a thousand such CTAs */
+    if ((int)blockIdx.y >= num_items) return; /* at once: captured steps have a thousand such CTAs */
     /* Beside prefill, where all have items, one CTA ends after that launch: who waits for this one waits for
      * both. */
     const bool ends_last = p.beside && blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1;
