@@ -16,7 +16,7 @@ static void start(const attn_problem_t *p, uint32_t storage, int64_t content) {
     dense_set(&s.tc, s.cache, storage, 4, 4, 1, 2, content);
 }
 
-static int write(void) {
+static int write_rows(void) {
     int status = reference->ops->update_kv_cache(s.instance, &s.update, NULL, &s.error);
     if (status != ATTN_OK) diag("update_kv_cache: %s", s.error.text);
     return status;
@@ -47,7 +47,7 @@ static void places(void) {
     s.ts.shape[0] = 4;
     s.slots[1] = -1;
     s.slots[3] = INT64_MIN;
-    write(); /* row 0 to slot 4, row 2 to slot 2 */
+    write_rows(); /* row 0 to slot 4, row 2 to slot 2 */
     ok(float_at(s.cache + 4 * 32) == s.key[0] && float_at(s.cache + 4 * 32 + 16) == s.value[0],
        "row 0 lies in slot 4: K, then V");
     ok(float_at(s.cache + 2 * 32 + 12) == s.key[11] && float_at(s.cache + 2 * 32 + 28) == s.value[11],
@@ -70,7 +70,7 @@ static void places(void) {
     dense_set(&s.tv, s.value, ATTN_DTYPE_FLOAT32, 3, 4, 2, 4, 0);
     s.ts.shape[0] = 1;
     s.slots[0] = 3; /* block 1, token 1 */
-    write();
+    write_rows();
     ok(float_at(s.cache + 8 + 4 * (50 + 9)) == s.key[0] &&
            float_at(s.cache + 8 + 4 * (50 + 20 + 9)) == s.key[4] &&
            float_at(s.cache + 8 + 4 * (50 + 20 + 9 + 4 + 3)) == s.value[7],
@@ -91,7 +91,7 @@ static void per_tensor(void) {
     memcpy(s.key, key, sizeof key);
     s.value[1] = -448.0f;
     s.value[2] = 1e9f;
-    write();
+    write_rows();
     is_int(s.cache[0], 0x40, "e4m3: 1 / 0.5 is stored as 2");
     is_int(s.cache[1], 0xfe, "e4m3: -1000 saturates at -448");
     is_int(s.cache[2], 0x38, "e4m3: 1.0625 is a tie and goes to the even 1");
@@ -100,7 +100,7 @@ static void per_tensor(void) {
     dense_set(&s.tk, s.key, ATTN_DTYPE_FP8_E4M3, 3, 8, 1, 4, 0);
     unsigned char raw[4] = {0x01, 0x7e, 0x81, 0x33};
     memcpy(s.key, raw, sizeof raw);
-    write();
+    write_rows();
     ok(memcmp(s.cache, raw, 4) == 0, "rows that are e4m3 already are stored unchanged, whatever the scale");
     reference->ops->close(s.instance);
 
@@ -110,7 +110,7 @@ static void per_tensor(void) {
     s.slots[0] = 0;
     float wide[4] = {1.0f, 1e6f, -1e-9f, 1.125f};
     memcpy(s.key, wide, sizeof wide);
-    write();
+    write_rows();
     ok(s.cache[0] == 0x3c && s.cache[1] == 0x7b && s.cache[2] == 0x80 && s.cache[3] == 0x3c,
        "e5m2: one, saturation, underflow with its sign, tie to even");
     reference->ops->close(s.instance);
@@ -125,7 +125,7 @@ static void per_token_head(void) {
     float key[4] = {254.0f, 1.0f, -1.0f, -255.0f}, tiny[4] = {0, 0, 5e-5f, 0};
     memcpy(s.key, key, sizeof key);
     memcpy(s.value, tiny, sizeof tiny);
-    write();
+    write_rows();
     const signed char *row = (const signed char *)s.cache + 16;
     float scale = 255.0f / 127.0f;
     ok(float_at(s.cache + 16 + 4) == scale, "int8: the scale absmax / 127 lies behind the row");
@@ -133,10 +133,10 @@ static void per_token_head(void) {
     ok(float_at(s.cache + 16 + 12) == 1e-6f && row[8 + 2] == 50, "int8: scales are at least 1e-6");
     float halves[4] = {127.0f, 0.5f, -0.5f, 2.5f}; /* scale 1 */
     memcpy(s.key, halves, sizeof halves);
-    write();
+    write_rows();
     ok(row[0] == 127 && row[1] == 1 && row[2] == -1 && row[3] == 3, "int8: halves go away from zero");
     s.key[2] = NAN;
-    write();
+    write_rows();
     ok(isnan(float_at(s.cache + 16 + 4)), "int8: NaN in a row makes its scale NaN");
     reference->ops->close(s.instance);
 
@@ -146,7 +146,7 @@ static void per_token_head(void) {
     s.slots[0] = 0;
     float fp8[4] = {896.0f, -2.0f, 3.0f, 0.0f}; /* scale 2 */
     memcpy(s.key, fp8, sizeof fp8);
-    write();
+    write_rows();
     ok(float_at(s.cache + 4) == 2.0f && s.cache[0] == 0x7e && s.cache[1] == 0xb8 && s.cache[2] == 0x3c,
        "fp8 per token and head: 448 * 2, -1 * 2, 1.5 * 2");
     reference->ops->close(s.instance);
@@ -177,7 +177,7 @@ static void int4_rows(void) {
         dense_set(&s.tc, cache, ATTN_DTYPE_UINT8, 4, 2, 1, 2, 2 * row);
         s.ts.shape[0] = 1;
         s.slots[0] = 1;
-        write();
+        write_rows();
         int4_row_encode(p.dtype, x, n, want);
         ok(memcmp(cache + 2 * row, want, (size_t)row) == 0 &&
                memcmp(cache + 3 * row, want, (size_t)row) == 0 && cache[2 * row - 1] == 0xee &&
@@ -186,7 +186,7 @@ static void int4_rows(void) {
         if (p.dtype == ATTN_DTYPE_FLOAT32) {
             const float bad = i % 2 ? NAN : -INFINITY;
             memcpy(rows + 4, &bad, 4);
-            write();
+            write_rows();
             ok(isnan(float_at(cache + 2 * row + n / 2)), "int4: %d values with one that is not finite", n);
         }
         reference->ops->close(s.instance);
@@ -222,7 +222,7 @@ static void turbo_rows(void) {
         dense_set(&s.tc, cache, ATTN_DTYPE_UINT8, 4, 2, 1, 2, row);
         s.ts.shape[0] = 1;
         s.slots[0] = 1;
-        write();
+        write_rows();
         if (kb < 8) turbo_row_encode(kb, 0, x, n, want);
         for (int d = 0; kb == 8 && d < n; d++)
             want[d] = attn_to_e4m3((double)x[d]);
@@ -233,7 +233,7 @@ static void turbo_rows(void) {
         if (p.dtype == ATTN_DTYPE_FLOAT32) {
             const float bad = i % 2 ? NAN : -INFINITY;
             memcpy(rows + 4, &bad, 4);
-            write();
+            write_rows();
             const unsigned char *beside = cache + row + k_bytes + n * vb / 8;
             int nans = isnan(attn_from_f16((uint16_t)(beside[0] | beside[1] << 8))) &&
                        isnan(attn_from_f16((uint16_t)(beside[2] | beside[3] << 8)));
@@ -284,7 +284,7 @@ static void nvfp4_pages(void) {
         s.update.scales = (attn_scales_t){.k = &k.t, .v = &v.t};
         s.ts.shape[0] = 1;
         s.slots[0] = 3; /* block 1, token 1 */
-        write();
+        write_rows();
         for (int h = 0; h < 2; h++) {
             const int row = p.kv_layout == ATTN_LAYOUT_NHD ? 2 + h : 2 * h + 1;
             unsigned char *at = want + page + 10;
@@ -332,7 +332,7 @@ static void int8_pages(void) {
         if (is_static) s.update.scales.v = &scale.t;
         s.ts.shape[0] = 1;
         s.slots[0] = 3; /* block 1, token 1 */
-        write();
+        write_rows();
         for (int h = 0; h < 2; h++) {
             const float own = h == 0 ? 1 : 2;
             unsigned char *page = want + 2 * blob, *at = hnd ? page + h * blob : page;
@@ -346,15 +346,15 @@ static void int8_pages(void) {
            attn_kv_name(p.kv_cache_dtype), hnd ? "HND" : "NHD");
         if (is_static) {
             s.update.scales.v = NULL;
-            is_int(write(), ATTN_E_INVALID, "no scales of channels are refused");
+            is_int(write_rows(), ATTN_E_INVALID, "no scales of channels are refused");
             ok(strstr(s.error.text, "attn calibrate") != NULL, "and what to do is said");
             scale.shape[1] = 3;
             s.update.scales.v = &scale.t;
-            is_int(write(), ATTN_E_INVALID, "so are scales of another head size");
+            is_int(write_rows(), ATTN_E_INVALID, "so are scales of another head size");
             dense_set(&scale, by, ATTN_DTYPE_FLOAT32, 1, 2, 0, 0, 0);
-            is_int(write(), ATTN_E_INVALID, "and one for each head");
+            is_int(write_rows(), ATTN_E_INVALID, "and one for each head");
             scale.shape[0] = 1;
-            is_int(write(), ATTN_OK, "one number serves for all");
+            is_int(write_rows(), ATTN_OK, "one number serves for all");
         }
         reference->ops->close(s.instance);
     }
@@ -368,7 +368,7 @@ static void model_types(void) {
     s.slots[0] = 0;
     float key[4] = {1.0f, 1e9f, 1.00048828125f, -1e-9f};
     memcpy(s.key, key, sizeof key);
-    write();
+    write_rows();
     uint16_t row[4];
     memcpy(row, s.cache, sizeof row);
     ok(row[0] == 0x3c00 && row[1] == 0x7c00 && row[2] == 0x3c00 && row[3] == 0x8000,
@@ -383,7 +383,7 @@ static void model_types(void) {
         k[i] = v[i] = (uint16_t)(0x3f80 + i);
     dense_set(&s.tk, s.key, ATTN_DTYPE_BFLOAT16, 3, 8, 1, 4, 0);
     dense_set(&s.tv, s.value, ATTN_DTYPE_BFLOAT16, 3, 8, 1, 4, 0);
-    write();
+    write_rows();
     ok(float_at(s.cache + 4 * 32 + 4) == (float)attn_from_bf16(0x3f81),
        "a float32 cache of a bfloat16 model is exact");
     reference->ops->close(s.instance);
@@ -406,7 +406,7 @@ static void long_rows(void) {
     dense_set(&s.tc, cache, ATTN_DTYPE_INT8, 4, 2, 1, 2, 2008);
     s.ts.shape[0] = 1;
     s.slots[0] = 3;
-    write();
+    write_rows();
     int wrong = 0;
     for (int i = 0; i < 1000; i++)
         wrong += (signed char)cache[3 * 2008 + i] != (int)rows[i];
