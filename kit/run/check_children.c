@@ -203,7 +203,7 @@ static void add_work(const pool_t *p, worker_t *w, int entry) {
  * processes of their own. */
 static void feed(const pool_t *p, worker_t *w) {
     const int next = first_waiting(p, 1), may_have_more = w->is_shared && w->count < MAX_SHARED;
-    if (w->at < w->count && may_have_more) return;
+    if (w->work->is_complete || (w->at < w->count && may_have_more)) return; /* one that was told so ends */
     if (may_have_more && next >= 0)
         add_work(p, w, next);
     else if (!may_have_more || p->next == p->count || first_waiting(p, 0) >= 0)
