@@ -11,14 +11,14 @@ for role in mla mla_prefill mla_sparse; do
     done
 done
 for role in mla mla_sparse; do
-    ok "$role: absorbed queries" grep -q "^ok .*numerics: $role, latent: compositions of a batch (5 cases)" "$tap_scratch/checks"
+    ok "$role: absorbed queries" grep -q "^ok .*numerics: $role, latent: compositions of a batch (6 cases)" "$tap_scratch/checks"
     ok "$role: fp8 queries" grep -q "^ok .*numerics: $role: fp8 queries (3 cases)" "$tap_scratch/checks"
     ok "$role: page borders" grep -q "^ok .*numerics: $role: page borders" "$tap_scratch/checks"
     ok "$role: cache formats" grep -q "^ok .*numerics: $role: cache formats" "$tap_scratch/checks"
 done
 "$attn" check "$ATTN_TEST_PLUGIN_DIR/cpu.so" --group numerics --only latent >"$tap_scratch/checks" 2>&1
 ok "no case of CPU_ATTN is wrong" test $? -eq 0
-for what in 'compositions of a batch (5' 'head counts (4' 'fp8 queries (3' 'page borders (3' 'every key visible (5'; do
+for what in 'compositions of a batch (6' 'head counts (4' 'fp8 queries (3' 'page borders (3' 'every key visible (6'; do
     ok "CPU_ATTN: $what cases)" grep -q "^ok .*numerics: mla, latent: $what cases)" "$tap_scratch/checks"
 done
 "$attn" check "$ATTN_TEST_PLUGIN_DIR/cpu.so" --group numerics --only mla_sparse >"$tap_scratch/checks" 2>&1

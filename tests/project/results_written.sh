@@ -26,7 +26,7 @@ ok "so is the last one's" grep -qx 'bench/triton_plan_bench got ' cpu.md
 ok "commands are above their output" grep -qx '    bench/cpu_kernels_bench -t 3' cpu.md
 ok "date and commit are there" grep -qE '^Measured on [0-9]{4}-[0-9]{2}-[0-9]{2} at commit [^ ]+ by' cpu.md
 ok "a program that was not built is named" grep -qx 'Not run: bench/flash_host_bench is not here.' cpu.md
-ok "a Python without torch is named" grep -qx 'Not run: bench/python has no torch.' cpu.md
+ok "a Python without numpy is named" grep -qx 'Not run: bench/python has no numpy.' cpu.md
 ok "old numbers are gone" test "$(grep -c "old numbers" cpu.md)" -eq 0
 ok "what was measured elsewhere is kept" test "$(tail -n 1 cpu.md)" = 'kept numbers'
 
