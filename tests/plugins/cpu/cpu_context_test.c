@@ -18,7 +18,7 @@
     }
 /* One scale a row of a head: small channels beside one 100 times as large have no bits left. */
 #define ROWS_APART (1u << KIT_CHANNEL | 1u << KIT_ENDS | 1u << KIT_GEOMETRIC)
-/* 4 bits lose equal values that all lie on one side, and the score of a needle, in float32 too. */
+/* 4 bits lose equal values that all lie on one side, in float32 products too, and the score of a needle. */
 #define CODES_APART (ROWS_APART | 1u << KIT_CONSTANT | 1u << KIT_NEEDLE)
 
 static const context_config_t configs[] = {
