@@ -196,8 +196,8 @@ static void score_levels(check_t *c) {
     static const double levels[] = {-3000, 3000, 80, -80, -20000, 30000, -1e6, -1e10};
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
         kit_case_t k;
-        /* Kernels of GPUs multiply scores by scale * log2 e and subtract the product of their maximum, rounded,
-         * in one instruction: beyond 1e8 its rounding alone is a weight of 0. */
+        /* Kernels of GPUs multiply scores by scale * log2 e and subtract the product of their maximum,
+         * rounded, in one instruction: beyond 1e8 its rounding alone is a weight of 0. */
         if (levels[i] < -1e8 && c->memory->kind != NULL) continue;
         if (!check_start_without(c, &k)) return;
         k.family = KIT_EQUAL_KEYS; /* a difference of keys would drown in the level */
