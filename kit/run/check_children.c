@@ -107,7 +107,9 @@ static void enter_check(check_t *c, const struct check_entry *e, check_report_t 
 static int wait_for_work(const work_t *w, int i, pid_t parent) {
     const struct timespec pause = {0, 500 * 1000};
     while (__atomic_load_n(&w->count, __ATOMIC_ACQUIRE) <= i) {
-        if (__atomic_load_n(&w->is_complete, __ATOMIC_ACQUIRE) || getppid() != parent) return 0;
+        if (__atomic_load_n(&w->is_complete, __ATOMIC_ACQUIRE)) /* told after the last that was added */
+            return __atomic_load_n(&w->count, __ATOMIC_ACQUIRE) > i;
+        if (getppid() != parent) return 0;
         nanosleep(&pause, NULL);
     }
     return 1;
