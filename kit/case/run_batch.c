@@ -52,12 +52,15 @@ static kit_tensor_t *make_table(kit_run_t *x) {
 /* Members that a batch may have and that change nothing. */
 static void add_optional(kit_run_t *x) {
     const kit_case_t *c = x->c;
+    int is_full = 1; /* no request is without a token */
     x->batch.max_seq_len = c->problem.max_model_len; /* an upper bound is allowed */
     for (int r = 0; r < c->num_reqs; r++) {
         const int32_t query = x->batch.query_start_loc_host[r + 1] - x->batch.query_start_loc_host[r];
         if (query > x->batch.max_query_len) x->batch.max_query_len = query;
+        is_full &= query > 0;
     }
-    if (x->batch.max_query_len == 1 || c->num_reqs == 1) x->batch.max_query_len += 2; /* so it is here */
+    /* so it is here, but where decodes, said to be such, have padding among them */
+    if (is_full && (x->batch.max_query_len == 1 || c->num_reqs == 1)) x->batch.max_query_len += 2;
 }
 
 /* The device's lists are the case's, the host's are bounds of them. */

@@ -232,6 +232,9 @@ static void optional_members(check_t *c) {
         kit_case_add(&k, 1, 30);
         check_run(c, c->backend, &k, NULL);
         k.num_reqs = 0;
+        kit_case_add(&k, 1, 77), kit_case_add(&k, 1, 30);
+        check_run(c, c->backend, &k, NULL);
+        k.num_reqs = 0;
         kit_case_add(&k, 6, 40);
         check_run(c, c->backend, &k, NULL);
     }

@@ -232,7 +232,7 @@ int triton_forward(attn_instance_t *in, const attn_forward_t *args, const attn_s
     status = read_tensors(in, &a, h, &p, error);
     if (status == ATTN_OK && in->config.out_group)
         status = read_groups(in, &a, &s, h->head.num_tokens, &p, &g, error);
-    attn_kv_update_t update;
+    attn_kv_update_t update = {.slot_mapping = NULL};
     if (status == ATTN_OK) status = call_update_of_forward(&a, in->features, &update, error);
     const int writes = status == ATTN_OK && update.slot_mapping != NULL && update.slot_mapping->shape[0] > 0;
     if (status == ATTN_OK && update.slot_mapping != NULL)

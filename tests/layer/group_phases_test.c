@@ -215,12 +215,12 @@ static void test_open(void) {
         const int code = try_open(context, &p, NULL, decode, prefill, warning);
         if (c->decode == NULL) {
             ok(code == ATTN_E_UNSUPPORTED || code == ATTN_E_NOT_FOUND, "%s: refused", c->what);
-            has_str(error.text, c->warning, c->what);
+            has_str(error.text, c->warning, "%s", c->what);
         } else {
             is_int(code, ATTN_OK, "%s", c->what);
             is_str(decode, c->decode, "decode of %s", c->what);
             is_str(prefill, c->prefill, "prefill of %s", c->what);
-            has_str(warning, c->warning, c->what);
+            has_str(warning, c->warning, "%s", c->what);
             if (c->warning[0] == '\0') is_str(warning, "", "without a warning");
             if (c->warning[0] != '\0') has_str(logged, c->warning, "the log has it too");
         }
