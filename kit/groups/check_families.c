@@ -61,10 +61,7 @@ static void long_contexts(check_t *c) {
             return;
         }
         k.problem.dtype = c->arg;
-        k.problem.head_size = check_head_size(c, 16);
-        k.problem.scale = 1 / sqrt((double)k.problem.head_size);
-        k.problem.num_heads = c->can.max_group == 1 ? 1 : 2;
-        k.problem.num_kv_heads = 1;
+        check_few_heads(c, &k);
         k.problem.max_model_len = 131072;
         k.family = kinds[i];
         for (int r = 0; r < 3; r++)

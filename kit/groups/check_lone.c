@@ -38,34 +38,15 @@ static int lone_update(attn_instance_t *instance, const attn_kv_update_t *args, 
                        attn_error_t *error) {
     attn_kv_update_t a = *args;
     num_lone = 0;
-    a.key = lone(a.key);
-    a.value = lone(a.value);
-    a.kv_cache = lone(a.kv_cache);
-    a.v_cache = lone(a.v_cache);
-    a.slot_mapping = lone(a.slot_mapping);
-    a.scales.k = lone(a.scales.k);
-    a.scales.v = lone(a.scales.v);
+    shim_each_of_update(&a, lone);
     return shim_target()->ops->update_kv_cache(instance, &a, stream, error);
 }
 static int lone_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                         void *stream, attn_error_t *error) {
     attn_forward_t a = *args;
     num_lone = 0;
-    a.query = lone(a.query);
-    a.key = lone(a.key);
-    a.value = lone(a.value);
-    a.kv_cache = lone(a.kv_cache);
-    a.v_cache = lone(a.v_cache);
-    a.output = lone(a.output);
-    a.lse = lone(a.lse);
-    a.sinks = lone(a.sinks);
-    a.alibi_slopes = lone(a.alibi_slopes);
-    a.rel_bias = lone(a.rel_bias);
+    shim_each_of_forward(&a, lone);
     a.scales.q = lone(a.scales.q);
-    a.scales.k = lone(a.scales.k);
-    a.scales.v = lone(a.scales.v);
-    a.topk_indices = lone(a.topk_indices);
-    a.slot_mapping = lone(a.slot_mapping);
     return shim_target()->ops->forward(instance, &a, space, stream, error);
 }
 static const attn_backend_ops_t lone_ops = {

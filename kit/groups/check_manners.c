@@ -147,36 +147,32 @@ static void other_rounding(check_t *c) {
     kit_inputs_free(in);
 }
 
-/* A stream is the device's; on a CPU an engine may give anything (attn_plugin.h). */
-static void any_stream(check_t *c) {
+/* A plain case in another memory. */
+static void run_in(check_t *c, const kit_memory_t *memory) {
     kit_case_t k;
-    kit_memory_t memory = *c->memory;
     kit_result_t got;
     if (!check_start(c, &k)) return;
-    memory.stream = &memory;
     kit_inputs_t *in = kit_inputs_make(&k);
     if (in == NULL) return;
-    if (check_run_alone(c, c->backend, &k, in, &memory, &got)) {
+    if (check_run_alone(c, c->backend, &k, in, memory, &got)) {
         check_against_oracle(c, &k, in, &got);
         kit_result_free(&got);
     }
     kit_inputs_free(in);
 }
 
+/* A stream is the device's; on a CPU an engine may give anything (attn_plugin.h). */
+static void any_stream(check_t *c) {
+    kit_memory_t memory = *c->memory;
+    memory.stream = &memory;
+    run_in(c, &memory);
+}
+
 /* Of a device its type and number are known; the rest may be 0 (attn_types.h). */
 static void unknown_device(check_t *c) {
-    kit_case_t k;
     kit_memory_t memory = *c->memory;
-    kit_result_t got;
-    if (!check_start(c, &k)) return;
     memory.num_sms = 0;
-    kit_inputs_t *in = kit_inputs_make(&k);
-    if (in == NULL) return;
-    if (check_run_alone(c, c->backend, &k, in, &memory, &got)) {
-        check_against_oracle(c, &k, in, &got);
-        kit_result_free(&got);
-    }
-    kit_inputs_free(in);
+    run_in(c, &memory);
 }
 
 /* Problems with members at random: a code comes back, not a signal and not an exception. */

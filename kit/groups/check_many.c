@@ -57,8 +57,7 @@ static int one_step(check_t *c, kit_run_t *x, const DLTensor *slots) {
     return status;
 }
 
-/* Step after step on one instance, until a counter of 16 bits has wrapped or a second of work is
- * over: the
+/* Step after step on one instance, until a counter of 16 bits has wrapped or a second of work is over: the
  * same bits in each. */
 static void many_steps(check_t *c) {
     static kit_run_t x;

@@ -98,33 +98,14 @@ static int shifted_update(attn_instance_t *instance, const attn_kv_update_t *arg
                           attn_error_t *error) {
     attn_kv_update_t a = *args;
     num_shifted = 0;
-    a.key = shifted(a.key);
-    a.value = shifted(a.value);
-    a.kv_cache = shifted(a.kv_cache);
-    a.v_cache = shifted(a.v_cache);
-    a.slot_mapping = shifted(a.slot_mapping);
-    a.scales.k = shifted(a.scales.k);
-    a.scales.v = shifted(a.scales.v);
+    shim_each_of_update(&a, shifted);
     return shim_target()->ops->update_kv_cache(instance, &a, stream, error);
 }
 static int shifted_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                            void *stream, attn_error_t *error) {
     attn_forward_t a = *args;
     num_shifted = 0;
-    a.query = shifted(a.query);
-    a.key = shifted(a.key);
-    a.value = shifted(a.value);
-    a.kv_cache = shifted(a.kv_cache);
-    a.v_cache = shifted(a.v_cache);
-    a.output = shifted(a.output);
-    a.lse = shifted(a.lse);
-    a.sinks = shifted(a.sinks);
-    a.alibi_slopes = shifted(a.alibi_slopes);
-    a.rel_bias = shifted(a.rel_bias);
-    a.scales.k = shifted(a.scales.k);
-    a.scales.v = shifted(a.scales.v);
-    a.topk_indices = shifted(a.topk_indices);
-    a.slot_mapping = shifted(a.slot_mapping);
+    shim_each_of_forward(&a, shifted);
     return shim_target()->ops->forward(instance, &a, space, stream, error);
 }
 static int shifted_prepare(attn_instance_t *instance, const attn_weights_t *args, void *stream,

@@ -214,10 +214,7 @@ static void far_feature(check_t *c) {
         check_skip(c, "not a decoder backend");
         return;
     }
-    k.problem.head_size = check_head_size(c, 16);
-    k.problem.scale = 1 / sqrt((double)k.problem.head_size);
-    k.problem.num_heads = c->can.max_group == 1 ? 1 : 2;
-    k.problem.num_kv_heads = 1;
+    check_few_heads(c, &k);
     k.problem.max_model_len = 131072;
     kit_case_add(&k, 1, 70000);
     kit_case_add(&k, 3, 66000);

@@ -270,10 +270,7 @@ static void far_chunks(check_t *c) {
         }
         if (!(c->can.dtypes & ATTN_BIT(d))) continue;
         k.problem.dtype = d;
-        k.problem.head_size = check_head_size(c, 16);
-        k.problem.scale = 1 / sqrt((double)k.problem.head_size);
-        k.problem.num_heads = c->can.max_group == 1 ? 1 : 2;
-        k.problem.num_kv_heads = 1;
+        check_few_heads(c, &k);
         k.problem.max_model_len = 16384;
         kit_case_add(&k, 40, 4400);
         kit_case_add(&k, 17, 9001);

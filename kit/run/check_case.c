@@ -18,6 +18,13 @@ uint32_t check_head_size(const check_t *c, uint32_t wanted) {
     return best;
 }
 
+void check_few_heads(const check_t *c, kit_case_t *k) {
+    k->problem.head_size = check_head_size(c, 16);
+    k->problem.scale = 1 / sqrt((double)k->problem.head_size);
+    k->problem.num_heads = c->can.max_group == 1 ? 1 : 2;
+    k->problem.num_kv_heads = 1;
+}
+
 uint32_t check_block_size(const check_t *c, uint32_t wanted) {
     uint32_t best = 0;
     if (c->can.num_block_sizes == 0) return wanted;

@@ -142,6 +142,8 @@ double check_work(const kit_case_t *k);
 void check_random_case(const check_t *c, kit_case_t *k, uint64_t seed, int32_t max_len);
 /* Rounds sizes to what the table allows: nearest advertised head size and block size. */
 uint32_t check_head_size(const check_t *c, uint32_t wanted);
+/* Heads as small and as few as long contexts want: two over one, where groups are served. */
+void check_few_heads(const check_t *c, kit_case_t *k);
 /* A head size of the table that rows of the case's cache format can have, where the case's own is none. */
 void check_fit_size(const check_t *c, kit_case_t *k);
 uint32_t check_block_size(const check_t *c, uint32_t wanted);
@@ -181,6 +183,10 @@ extern const attn_backend_t kit_oracle;
  * shim_target()->ops. One at a time in a process. */
 const attn_backend_t *shim_make(const attn_backend_t *target, const attn_backend_ops_t *replaced);
 const attn_backend_t *shim_target(void);
+/* Replaces each tensor of a call by another view of it; the scale of queries, which is one number, not. */
+typedef const DLTensor *shim_view_t(const DLTensor *t);
+void shim_each_of_update(attn_kv_update_t *a, shim_view_t *view);
+void shim_each_of_forward(attn_forward_t *a, shim_view_t *view);
 
 /* CPU memory whose end (at_end) or start lies at a page that faults. */
 typedef struct guard {

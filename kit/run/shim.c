@@ -36,3 +36,19 @@ const attn_backend_t *shim_make(const attn_backend_t *target, const attn_backend
     shim_backend.ops = &shim_ops;
     return &shim_backend;
 }
+
+void shim_each_of_update(attn_kv_update_t *a, shim_view_t *view) {
+    const DLTensor **const all[] = {&a->key,          &a->value,    &a->kv_cache, &a->v_cache,
+                                    &a->slot_mapping, &a->scales.k, &a->scales.v};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        *all[i] = view(*all[i]);
+}
+
+void shim_each_of_forward(attn_forward_t *a, shim_view_t *view) {
+    const DLTensor **const all[] = {&a->query,        &a->key,         &a->value,    &a->kv_cache,
+                                    &a->v_cache,      &a->output,      &a->lse,      &a->sinks,
+                                    &a->alibi_slopes, &a->rel_bias,    &a->scales.k, &a->scales.v,
+                                    &a->topk_indices, &a->slot_mapping};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        *all[i] = view(*all[i]);
+}

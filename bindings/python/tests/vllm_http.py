@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import importlib.util
 import json
 import os
 import socket
@@ -66,9 +65,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=900, help="seconds for the server to come up")
     parser.add_argument("--folder", type=Path, help="keeps the model here")
     args = parser.parse_args()
-    missing = [name for name in ("vllm", "torch", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"1..0 # SKIP {', '.join(missing)} is not installed")
+    if vllm_tokens.is_missing():
         return 0
     vllm_tokens.environment()
     print("1..2", flush=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import inspect
 import sys
 import tempfile
@@ -204,9 +203,7 @@ def standins() -> list[str]:
 
 def main() -> int:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
-    missing = [name for name in ("vllm", "torch", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"1..0 # SKIP {', '.join(missing)} is not installed")
+    if vllm_tokens.is_missing():
         return 0
     vllm_tokens.environment()
     import torch

@@ -13,7 +13,6 @@ times that of vLLM's backend. Needs vllm and transformers; without them it says 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import random
 import sys
@@ -104,9 +103,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.set_defaults(graphs="NONE", engine="{}")
     args = parser.parse_args()
-    missing = [name for name in ("vllm", "torch", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"1..0 # SKIP {', '.join(missing)} is not installed")
+    if vllm_tokens.is_missing():
         return 0
     vllm_tokens.environment()
     from vllm.platforms import current_platform

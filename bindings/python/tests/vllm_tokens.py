@@ -136,6 +136,14 @@ def compare(own: list[Any], ours: list[Any], tie: float) -> tuple[int, int, floa
     return equal, same, worst, failures
 
 
+def is_missing() -> bool:
+    """Says as TAP which package a test of vLLM lacks, if it lacks one."""
+    missing = [name for name in ("vllm", "torch", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"1..0 # SKIP {', '.join(missing)} is not installed")
+    return bool(missing)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     plain = ",".join(name for name in vllm_models.MODELS if not name.endswith("_fp8"))
@@ -155,9 +163,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keeps the models here")
     args = parser.parse_args()
-    missing = [name for name in ("vllm", "torch", "transformers") if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"1..0 # SKIP {', '.join(missing)} is not installed")
+    if is_missing():
         return 0
     environment()
     from vllm.platforms import current_platform
