@@ -3,8 +3,9 @@
 
     python tests/vllm_logits.py [--models qwen3] [--device cuda] [--own-backend FLASH_ATTN] [--prompts 200]
 
-The model's weights are rounded to the 16-bit type first, so that float32 computes the same model. Every
-prompt gives the logprobs of its next token, of the whole vocabulary; printed for each backend are the root of
+The model's weights are rounded to the 16-bit type first, so that float32 computes the same model; for a
+model in fp8 (llama_fp8, with the --engine of vllm_tokens.py) float32 multiplies with the values of its fp8
+weights, and rounds nothing that goes into a product. Every prompt gives the logprobs of its next token, of the whole vocabulary; printed for each backend are the root of
 the mean square, the mean and the maximum of the errors, how often the likeliest token is another than
 float32's, and how far apart float32 holds the two then. It fails where libattn's rms error is more than 1.1
 times that of vLLM's backend. Needs vllm and transformers; without them it says so and passes.
@@ -13,8 +14,10 @@ times that of vLLM's backend. Needs vllm and transformers; without them it says 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -25,16 +28,26 @@ import vllm_models
 import vllm_tokens
 
 
-def rounded(name: str, folder: Path, dtype: str) -> Path:
-    """The model's folder, its weights in float32 but of the 16-bit type's values."""
+def rounded(path: Path, folder: Path, dtype: str) -> Path:
+    """A copy of the model at path whose weights are in float32, of the 16-bit type's or their fp8 values."""
     import torch
     from safetensors.torch import load_file, save_file
 
-    path = vllm_models.make(name, folder)
-    for file in path.glob("*.safetensors"):
-        weights = {k: v.to(getattr(torch, dtype)).to(torch.float32) for k, v in load_file(file).items()}
+    exact = Path(shutil.copytree(path, folder / "exact" / path.name))
+    config = json.loads((exact / "config.json").read_text())
+    config.pop("quantization_config", None)
+    (exact / "config.json").write_text(json.dumps(config))
+    for file in exact.glob("*.safetensors"):
+        given = load_file(file)
+        weights = {
+            k: v.to(torch.float32) * given[k + "_scale"]
+            if v.dtype == torch.float8_e4m3fn
+            else v.to(getattr(torch, dtype)).to(torch.float32)
+            for k, v in given.items()
+            if not k.endswith("_scale")
+        }
         save_file(weights, file, metadata={"format": "pt"})
-    return path
+    return exact
 
 
 def asked(args: Any) -> list[list[int]]:
@@ -47,8 +60,10 @@ def asked(args: Any) -> list[list[int]]:
     return vllm_tokens.prompts(args.seed) + more
 
 
-def logprobs(model: Path, backend: str | None, dtype: str, args: Any) -> Any:
-    """[prompt, vocabulary], of the token behind each prompt."""
+def logprobs(
+    model: Path, backend: str | None, dtype: str, args: Any, more: dict[str, Any]
+) -> tuple[Any, str]:
+    """([prompt, vocabulary] of the token behind each prompt, the classes that computed the attention)."""
     import gc
 
     import torch
@@ -67,17 +82,17 @@ def logprobs(model: Path, backend: str | None, dtype: str, args: Any) -> Any:
         attention_backend=backend,
         seed=0,
         disable_log_stats=True,
-        **vllm_tokens.how(args),
+        **more,
     )
+    impls = vllm_tokens.attention_of(engine)
     params = SamplingParams(temperature=0, max_tokens=1, logprobs=-1, detokenize=False, ignore_eos=True)
     outputs = engine.generate([{"prompt_token_ids": p} for p in asked(args)], params, use_tqdm=False)
     rows = [o.outputs[0].logprobs[0] for o in outputs]
     del engine
     cleanup_dist_env_and_memory()
     gc.collect()
-    return torch.tensor(
-        [[row[t].logprob for t in range(vllm_models.VOCABULARY)] for row in rows], dtype=torch.float64
-    )
+    table = [[row[t].logprob for t in range(vllm_models.VOCABULARY)] for row in rows]
+    return torch.tensor(table, dtype=torch.float64), impls
 
 
 def errors(got: Any, want: Any) -> tuple[float, str]:
@@ -101,7 +116,8 @@ def main() -> int:
     parser.add_argument("--own-backend", help="vLLM's own; its default on a CPU, else FLASH_ATTN")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.set_defaults(graphs="NONE", engine="{}")
+    parser.add_argument("--engine", default="{}", help="more of vllm.LLM's arguments, as JSON")
+    parser.set_defaults(graphs="NONE")
     args = parser.parse_args()
     if vllm_tokens.is_missing():
         return 0
@@ -112,20 +128,25 @@ def main() -> int:
         print(f"1..0 # SKIP vLLM runs on {current_platform.device_type} here, not on {args.device}")
         return 0
     own = args.own_backend or (None if args.device == "cpu" else "FLASH_ATTN")
-    exact = None if args.device == "cpu" else "TRITON_ATTN"
+    exact_backend = None if args.device == "cpu" else "TRITON_ATTN"
     names, failed = args.models.split(","), 0
     print(f"1..{len(names)}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for number, name in enumerate(names, 1):
-            model = rounded(name, Path(scratch), args.dtype)
-            want = logprobs(model, exact, "float32", args)
-            theirs, said = errors(logprobs(model, own, args.dtype, args), want)
-            print(f"# {name} {args.dtype}, {own or 'vLLM'}: {said}", flush=True)
-            ours, said = errors(logprobs(model, "CUSTOM", args.dtype, args), want)
-            print(f"# {name} {args.dtype}, libattn: {said}", flush=True)
-            failed += ours > 1.1 * theirs
-            verdict = "ok" if ours <= 1.1 * theirs else "not ok"
-            print(f"{verdict} {number} - {name} {args.dtype}: rms {ours / theirs:.3f} times", flush=True)
+            model = vllm_models.make(name, Path(scratch))
+            plain = vllm_tokens.how(argparse.Namespace(**{**vars(args), "engine": "{}"}))
+            with_options = vllm_tokens.how(args)
+            exact = rounded(model, Path(scratch), args.dtype)
+            want, _ = logprobs(exact, exact_backend, "float32", args, plain)
+            rms = []
+            for backend in (own, "CUSTOM"):
+                got, impls = logprobs(model, backend, args.dtype, args, with_options)
+                error, said = errors(got, want)
+                rms.append(error)
+                print(f"# {name} {args.dtype}, {impls}: {said}", flush=True)
+            failed += rms[1] > 1.1 * rms[0]
+            verdict = "ok" if rms[1] <= 1.1 * rms[0] else "not ok"
+            print(f"{verdict} {number} - {name} {args.dtype}: rms {rms[1] / rms[0]:.3f} times", flush=True)
     return failed != 0
 
 

@@ -64,6 +64,20 @@ def how(args: Any) -> dict[str, Any]:
     return more | json.loads(args.engine)
 
 
+def attention_of(engine: Any) -> str:
+    """The classes that compute the attention of a vllm.LLM's model, libattn's with what their outputs are."""
+    impls: set[str] = set()
+
+    def look(m: Any) -> None:
+        for x in (x.impl for x in m.modules() if hasattr(x, "impl")):
+            writes = getattr(x, "output", None)  # libattn's say what the model's calls quantise
+            name = f"{type(x).__module__}.{type(x).__name__}"
+            impls.add(f"{name} of {writes.dtype}" if writes is not None else name)
+
+    engine.apply_model(look)
+    return ", ".join(sorted(impls))
+
+
 def run(model: Path, backend: str | None, args: Any) -> tuple[list[Any], str]:
     """(outputs, the class that computed the attention)."""
     from vllm import LLM, SamplingParams
@@ -82,15 +96,7 @@ def run(model: Path, backend: str | None, args: Any) -> tuple[list[Any], str]:
         disable_log_stats=True,
         **how(args),
     )
-    impls: set[str] = set()
-
-    def look(m: Any) -> None:
-        for x in (x.impl for x in m.modules() if hasattr(x, "impl")):
-            writes = getattr(x, "output", None)  # libattn's say what the model's calls quantise
-            name = f"{type(x).__module__}.{type(x).__name__}"
-            impls.add(f"{name} of {writes.dtype}" if writes is not None else name)
-
-    engine.apply_model(look)
+    impls = attention_of(engine)
     params = SamplingParams(
         temperature=0, max_tokens=args.tokens, logprobs=5, detokenize=False, ignore_eos=True
     )
@@ -100,7 +106,7 @@ def run(model: Path, backend: str | None, args: Any) -> tuple[list[Any], str]:
     del engine
     cleanup_dist_env_and_memory()
     gc.collect()
-    return [o.outputs[0] for o in (*outputs, *again)], ", ".join(sorted(impls))
+    return [o.outputs[0] for o in (*outputs, *again)], impls
 
 
 def own_backend(name: str, args: Any) -> str | None:
