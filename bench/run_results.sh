@@ -1,23 +1,44 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# run_results.sh h200|cpu FILE: runs a machine's measuring programs and writes what they print to FILE, below date,
-# commit, device and each command. The last section of FILE, measured elsewhere, is kept. Run in the build folder by
-# make bench-h200 or make bench-cpu; if a program fails, FILE is unchanged.
+# run_results.sh h200|cpu FILE [TITLE..]: runs a machine's measuring programs and writes what they print to FILE, each
+# below its command, date and commit. The last section of FILE, measured elsewhere, is kept; with titles of sections, all
+# sections but those are. Run in the build folder by make bench-h200 or make bench-cpu; if a program fails, FILE is
+# unchanged.
 set -eu
 
-if [ $# -ne 2 ]; then
-    echo "usage: run_results.sh h200|cpu FILE" >&2
+if [ $# -lt 2 ]; then
+    echo "usage: run_results.sh h200|cpu FILE [TITLE OF A SECTION..]" >&2
     exit 2
 fi
 machine=$1
 file=$2
+shift 2
 here=$(dirname "$0")
+sections=$(sed -n "/^$machine)/,/;;/"'s/^    run[a-z_]*\( [a-z]*\)\{0,1\} "\([^"]*\)" .*/\2/p' "$0")
+for title; do
+    printf '%s\n' "$sections" | grep -qxF "$title" && continue
+    printf 'run_results.sh: no section is called "%s"; %s has these:\n%s\n' "$title" "$machine" "$sections" >&2
+    exit 2
+done
+titles=$(printf '%s\n' "$@")
+
+# is_wanted TITLE: whether the section is to be measured; one that is not is copied as it stands
+is_wanted() {
+    if [ -z "$titles" ]; then return 0; fi
+    if printf '%s\n' "$titles" | grep -qxF "$1"; then return 0; fi
+    if [ -e "$file" ]; then
+        awk -v title="## $1" '/^## / { inside = $0 == title; if (inside) print "" } inside' "$file" | sed '$ { /^$/d }' >>"$new"
+    fi
+    return 1
+}
 
 # run TITLE PROGRAM [ARGUMENT..]: one section of the file
 run() {
     title=$1
     shift
-    printf '\n## %s\n\n    %s\n\n' "$title" "$*" | sed "s|$here/|bench/|" >>"$new"
+    is_wanted "$title" || return 0
+    printf '\n## %s\n\n    %s\n\n%s, commit %s, %s.\n\n' "$title" "$*" "$(date -u +%Y-%m-%d)" "$commit" "$device" |
+        sed "s|$here/|bench/|" >>"$new"
     if ! command -v "$1" >/dev/null 2>&1; then
         echo "Not run: $1 is not here." >>"$new"
         echo "run_results.sh: $1 is not here" >&2
@@ -40,7 +61,7 @@ run_python() {
     shift 2
     if "${PYTHON:-python3}" -c "import $module" >/dev/null 2>&1; then
         run "$title" "${PYTHON:-python3}" "$@"
-    else
+    elif is_wanted "$title"; then
         printf '\n## %s\n\nNot run: %s has no %s.\n' "$title" "${PYTHON:-python3}" "$module" >>"$new"
         echo "run_results.sh: ${PYTHON:-python3} has no $module; set PYTHON" >&2
     fi
@@ -70,8 +91,7 @@ commit=${COMMIT:-$(git -C "$here" describe --always --dirty 2>/dev/null || echo 
 new=$(mktemp "$file.XXXXXX")
 trap 'rm -f "$new"' EXIT
 trap 'exit 1' HUP INT TERM
-printf '# %s\n\nMeasured on %s at commit %s by "make bench-%s".\n' \
-    "$device" "$(date -u +%Y-%m-%d)" "$commit" "$machine" >"$new"
+printf '# %s\n\nMeasured by "make bench-%s".\n' "$device" "$machine" >"$new"
 ATTN_CONFIG=$PWD/build.ini
 export ATTN_CONFIG
 

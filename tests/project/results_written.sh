@@ -24,13 +24,22 @@ ok "the script runs" sh "$script" cpu cpu.md
 ok "the first program's output is there" grep -qx 'tools/attn got bench --device cpu --threads 3' cpu.md
 ok "so is the last one's" grep -qx 'bench/triton_plan_bench got ' cpu.md
 ok "commands are above their output" grep -qx '    bench/cpu_kernels_bench -t 3' cpu.md
-ok "date and commit are there" grep -qE '^Measured on [0-9]{4}-[0-9]{2}-[0-9]{2} at commit [^ ]+ by' cpu.md
+ok "date, commit and device are in each section" \
+    test "$(grep -cE '^[0-9]{4}-[0-9]{2}-[0-9]{2}, commit [^ ,]+, .*3 threads\.$' cpu.md)" -eq "$(grep -c '^    [tb]' cpu.md)"
 ok "a program that was not built is named" grep -qx 'Not run: bench/flash_host_bench is not here.' cpu.md
 ok "a Python without numpy is named" grep -qx 'Not run: bench/python has no numpy.' cpu.md
 ok "old numbers are gone" test "$(grep -c "old numbers" cpu.md)" -eq 0
 ok "what was measured elsewhere is kept" test "$(tail -n 1 cpu.md)" = 'kept numbers'
 
+sed -i 's/cpu_kernels_bench got/and its old line/; s/triton_plan_bench got/untouched/' cpu.md
 cp cpu.md before.md
+ok "one section alone can be measured" sh "$script" cpu cpu.md Kernels
+ok "it is new" grep -qx 'bench/cpu_kernels_bench got -t 3' cpu.md
+ok "the others stand as they were, in their order" sh -c 'sed "s/and its old line/cpu_kernels_bench got/" before.md | cmp - cpu.md'
+cp cpu.md before.md
+ok "a title that is none is refused" sh -c '! sh "$1" cpu cpu.md Kernel 2>said.txt' sh "$script"
+ok "and those that are are named" sh -c 'grep -qx Kernels said.txt && grep -qx Peers said.txt && test "$(wc -l <said.txt)" -eq 9'
+ok "nothing is changed then" cmp cpu.md before.md
 printf '#!/bin/sh\nexit 3\n' >bench/bench_core_overhead
 ok "a failing program fails the run" sh -c '! sh "$1" cpu cpu.md' sh "$script"
 ok "and leaves the file as it was" cmp cpu.md before.md
