@@ -63,13 +63,14 @@ ATTN_DEV uint32_t int8_bits(float x) {
     return x == x ? int8_low(int8_clamp(x)) : 0;
 }
 
-/* The nearest e2m1 code, ties to the even one, 6 beyond; no NaN. Below 1 the codes are multiples of 1/2,
- * which the sum rounds to; from there on a float's exponent and first bit. */
+/* The nearest e2m1 code, ties to the even one, 6 beyond; no NaN. A magnitude is rounded to halves of the power
+ * of two below it, of 1 at least: they are the last bits of its sum with 2^22 such powers, and two more codes
+ * lie below each power. */
 ATTN_DEV uint32_t e2m1_code(float x) {
-    const float a = fabsf(x);
-    const uint32_t bits = __float_as_uint(a), low = __float_as_uint(a + 4194304.f) & 3,
-                   high = ((bits + 0x1fffff + (bits >> 22 & 1)) >> 22) - 252, code = a < 1.f ? low : high;
-    return (code < 7 ? code : 7) | __float_as_uint(x) >> 31 << 3;
+    const float a = fminf(fabsf(x), 6.f);
+    const uint32_t power = __float_as_uint(fmaxf(a, 1.f)) & 0x7f800000u,
+                   sum = __float_as_uint(fmaf(__uint_as_float(power), 4194304.f, a));
+    return (sum - power + (power >> 22) - (0x0b000000u + 254u)) | __float_as_uint(x) >> 31 << 3;
 }
 
 } /* namespace attn_cuda */

@@ -183,8 +183,9 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
                       1, (unsigned)c->prefill_smem, stream, args, NULL);
     if (e == 0 && c->out_group) {
         void *last[1] = {g};
-        e = d->launch(in->quantize, (unsigned)h->head.num_tokens, (unsigned)(g->num_groups + 3) / 4, 1, 128,
-                      1, 1, 0, stream, last, NULL);
+        const unsigned units = (unsigned)(g->num_groups * g->group_size / 8);
+        e = d->launch(in->quantize, (unsigned)h->head.num_tokens, (units + 255) / 256, 1, 256, 1, 1, 0,
+                      stream, last, NULL);
     }
     return e;
 }
