@@ -63,9 +63,9 @@ ATTN_DEV uint32_t int8_bits(float x) {
     return x == x ? int8_low(int8_clamp(x)) : 0;
 }
 
-/* The nearest e2m1 code, ties to the even one, 6 beyond; no NaN. A magnitude is rounded to halves of the power
- * of two below it, of 1 at least: they are the last bits of its sum with 2^22 such powers, and two more codes
- * lie below each power. */
+/* The nearest e2m1 code, ties to the even one, 6 beyond; no NaN. A magnitude is rounded to halves of the
+ * power of two below it, of 1 at least: they are the last bits of its sum with 2^22 such powers, and two more
+ * codes lie below each power. */
 ATTN_DEV uint32_t e2m1_code(float x) {
     const float a = fminf(fabsf(x), 6.f);
     const uint32_t power = __float_as_uint(fmaxf(a, 1.f)) & 0x7f800000u,

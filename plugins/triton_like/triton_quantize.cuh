@@ -12,10 +12,9 @@ namespace attn_cuda {
 
 /* From the largest magnitude of a group to what its values are divided by; `stored` is what its place
  * holds. */
-ATTN_DEV float scale_of_group(const triton_quantize_params_t &p, float top, uint32_t &stored) {
+ATTN_DEV float scale_of_group(const triton_quantize_params_t &p, float top, float tensor, uint32_t &stored) {
     stored = __float_as_uint(fmaxf(top, 1e-10f) / 448.f);
     if (p.kind == TL_SCALE_NVFP4) {
-        const float tensor = p.tensor ? __ldg(p.tensor) : 1.f;
         stored = top == top ? f32x2_to_e4m3x2(top / 6.f / tensor, 0.f) & 0xff : 0x7f;
         return unpack2<DT_F16>(e4m3x2_to_f16x2<0>(stored)).x * tensor;
     }
@@ -75,10 +74,12 @@ extern "C" __global__ void __launch_bounds__(256)
     tl_quantize(const __grid_constant__ triton_quantize_params_t p) {
     const int token = blockIdx.x, unit = blockIdx.y * 256 + threadIdx.x, lanes = p.group_size / 8;
     const bool inside = unit < p.num_groups * lanes, is_fp4 = p.kind == TL_SCALE_NVFP4;
-    if (token >= p.counts->num_tokens) return;
     float x[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f}, top = 0.f, sum = 0.f;
+    /* rows of all planned tokens are there; all three are asked for at once */
+    const float tensor = is_fp4 && p.tensor ? __ldg(p.tensor) : 1.f;
     if (inside)
         load_unit((const uint8_t *)p.from + (int64_t)token * p.from_token * element_bytes(TL_OUT), unit, x);
+    if (token >= p.counts->num_tokens) return;
 #pragma unroll
     for (int k = 0; k < 8; k++)
         top = fmaxf(top, fabsf(x[k])), sum += x[k] - x[k]; /* NaN unless all are finite */
@@ -86,7 +87,8 @@ extern "C" __global__ void __launch_bounds__(256)
         top = fmaxf(top, __shfl_xor_sync(~0u, top, d)), sum += __shfl_xor_sync(~0u, sum, d);
     if (!inside) return;
     uint32_t stored;
-    const float scale = scale_of_group(p, is_fp4 && sum != 0.f ? __uint_as_float(0x7fffffffu) : top, stored);
+    const float scale =
+        scale_of_group(p, is_fp4 && sum != 0.f ? __uint_as_float(0x7fffffffu) : top, tensor, stored);
     if ((unit & (lanes - 1)) == 0) store_scale(p, token, unit >> __popc(lanes - 1), stored);
     const quotient by(scale);
     if (is_fp4) {
