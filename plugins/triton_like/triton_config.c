@@ -127,7 +127,7 @@ static int packed_smem(const triton_config_t *c) {
     const int row = c->joint ? packed_row(k + v, c->packed == TRITON_INT4 ? 8 : 14)
                              : packed_row(k, 16 - align) + packed_row(v, 16 - align);
     return c->decode_warps * greatest(16 * c->stages * row, c->n_tiles * 8 * (dvp + 4) * 4) +
-           c->n_tiles * 8 * (c->d + 8) * 2 + (has_table ? k_bits == 4 ? 32768 : 8192 : 0);
+           c->n_tiles * 8 * (c->d + 8) * 2 + (has_table ? k_bits == 4 ? 32768 : 16384 : 0);
 }
 
 static int decode_smem(const triton_config_t *c) {
@@ -200,6 +200,14 @@ static int configure_wgmma(triton_config_t *c) {
     return c->prefill_smem <= triton_smem_of_block(c->cc) ? 0 : -1;
 }
 
+static int has_wide_table(const triton_config_t *c) { /* of the pairs of 4-bit centroids */
+    return c->packed == TRITON_C4V4;
+}
+static void fit_decode(triton_config_t *c, int most) {
+    const int fit = triton_smem_of_sm(c->cc) / (c->decode_smem + 2048);
+    c->decode_ctas = fit < 1 ? 1 : fit < most ? fit : most;
+}
+
 static int configure_decode(triton_config_t *c) {
     int is_small = bytes_of(c->kv) == 1;
     c->swizzle = c->kv_vec == 16 && !c->joint;
@@ -217,11 +225,16 @@ static int configure_decode(triton_config_t *c) {
         c->decode_warps /= 2;
         if (c->decode_warps == 0) return -1;
     }
-    int fit = triton_smem_of_sm(c->cc) / (c->decode_smem + 2048);
-    int most = is_small && c->n_tiles == 1 && c->d <= 128
-                   ? (c->joint || c->packed) && c->packed != TRITON_INT4 ? 3 : 4
-                   : 1;
-    c->decode_ctas = fit < 1 ? 1 : fit < most ? fit : most;
+    const int most = is_small && c->n_tiles == 1 && c->d <= 128 ? c->joint && !c->packed ? 3 : 4 : 1;
+    fit_decode(c, most);
+    if (has_wide_table(c) && most > 1 && c->decode_ctas < most) { /* twice the warps for one table */
+        triton_config_t wide = *c;
+        wide.decode_warps *= 2, wide.decode_smem = decode_smem(&wide);
+        fit_decode(&wide, most / 2);
+        if (wide.decode_smem <= triton_smem_of_block(c->cc) - 2048 &&
+            wide.decode_ctas * wide.decode_warps > c->decode_ctas * c->decode_warps)
+            *c = wide;
+    }
     c->decode_rows = c->n_tiles * 8;
     c->decode_threads = c->decode_warps * 32;
     return 0;
@@ -234,7 +247,8 @@ static int small_int(uint32_t n) {
 uint32_t triton_layout(const attn_problem_t *p) {
     const uint32_t kv = p->kv_cache_dtype;
     if (p->kv_layout != 0) return p->kv_layout;
-    return attn_kv_is_whole_page(kv) || kv == ATTN_KV_INT4_PER_TOKEN_HEAD ||
+    const int is_row = packed_of(kv) != 0 && !(attn_problem_features(p) & ATTN_F_SEPARATE_KV);
+    return attn_kv_is_whole_page(kv) || is_row || kv == ATTN_KV_INT4_PER_TOKEN_HEAD ||
                    kv == ATTN_KV_INT8_PER_TOKEN_HEAD || kv == ATTN_KV_FP8_PER_TOKEN_HEAD
                ? ATTN_LAYOUT_HND
                : ATTN_LAYOUT_NHD;

@@ -44,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int64_t table_stride = p.counts->table_stride;
     pdl_wait(); /* for this step's keys; what is read above was there before the writer started */
     if ((int)blockIdx.y >= num_items) return;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
+    const int tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3;
+    const int warp = __shfl_sync(~0u, tid >> 5, 0); /* so that ptxas knows: the same for all lanes */
     const int head = blockIdx.x % p.num_kv_heads, row0 = blockIdx.x / p.num_kv_heads * ROWS;
     const int seq = item.x, slot = item.w;
     const seq_view sv =
@@ -79,6 +80,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     };
     const int segment_end = TL_RSWA > 0 && t1 > low_end ? t1 + gap : t1;
     walk.hi = min(walk.hi, segment_end);
+    /* the blocks whose keys are all wanted, and those that all rows see; of R-SWA by token */
+    const int2 wanted = make_int2((walk.lo - t0 + 15) >> 4, (walk.hi - t0) >> 4),
+               seen = make_int2((all.x - t0 + 15) >> 4, (min(all.y, walk.hi) - t0) >> 4);
 
     /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round
      * ahead. */
@@ -88,8 +92,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * VB;
     const uint8_t *const scale_base = (const uint8_t *)p.k_rows_scales + (int64_t)head * p.ks_head;
     const uint8_t *const v_scale_base = (const uint8_t *)p.v_rows_scales + (int64_t)head * p.vs_head;
-    /* TL_DENSE: this lane's 16 bytes of K, of V, of a block's scales (of K and behind them of V) */
-    const uint8_t *const k_piece = kbase + lane * 16, *const v_piece = vbase + lane * 16;
+    /* TL_DENSE: this lane's 16 bytes of a block's scales (of K and behind them of V) */
     const uint8_t *const s_piece =
         TL_FP4 && lane >= TL_D / 16 ? v_scale_base + (lane - TL_D / 16) * 16 : scale_base + lane * 16;
     const uint32_t ring = smem_addr(smem) + warp * RING;
@@ -108,69 +111,82 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
     shifts_t shifts = 0; /* eight bits a stage. TL_JOINT: address of the block's first row modulo 128; PACKED:
                             that of K modulo 16, and of V in the upper four bits */
-    auto load = [&](auto variant) {
+    /* A block to the ring: one of TL_DENSE whose tokens are all wanted, `at` bytes behind the first page's;
+     * any other. */
+    auto load_dense = [&](uint32_t dk, uint64_t at, int off) {
+        uint64_t mine = at + lane * 16;
+        asm("" : "+l"(mine)); /* once, and not for K and V */
+        if constexpr (LINES) {
+            load_lines(dk, kbase + mine - before * 16, before, lane);
+        } else {
+            load_pieces<K_ROW, KRS, 0>(dk, kbase + (mine + off * K_ROW), lane);
+            load_pieces<V_ROW, VRS, V_UNIT>(dk + V_AT, vbase + (mine + off * V_ROW), lane);
+            if (lane < SCALE_PIECES)
+                cp_async<16>(dk + SCALES_AT + lane * 16, s_piece + (at + off * SCALE_ROW));
+        }
+    };
+    auto load_any = [&](auto variant, uint32_t dk, int tok, int page, int off, bool whole) {
         constexpr bool EVEN = decltype(variant)::EVEN, PIECE = decltype(variant)::PIECE;
+        if (TL_DENSE) asm volatile("" : "+r"(page)); /* else addresses of both kinds are computed for all */
+        const uint8_t *ks = kbase + ((TL_PAGE > 0 ? page * p.k_page : 0) + off * p.k_token) * EB;
+        const uint8_t *vs = vbase + ((TL_PAGE > 0 ? page * p.v_page : 0) + off * p.v_token) * VB;
+        if constexpr (PIECE) {
+            packed::load_piece<JOINT_ROW>(dk, ks, whole, tok, walk, lane);
+        } else if constexpr (PACKED) {
+            packed::load_rows<EVEN, PART, K_UNITS, KRS>(dk, ks, kbase, (uint32_t)p.k_token, whole, tok, walk,
+                                                        lane);
+            if (!TL_JOINT)
+                packed::load_rows<EVEN, packed::V_BYTES, V_UNITS, VRS>(
+                    dk + V_AT, vs, vbase, (uint32_t)p.v_token, whole, tok, walk, lane);
+            if (!EVEN)
+                shifts = (shifts & ~((shifts_t)255 << 8 * lstage)) |
+                         (shifts_t)((uint32_t)(uintptr_t)ks & 15 | ((uint32_t)(uintptr_t)vs & 15) << 4)
+                             << 8 * lstage;
+        } else if constexpr (TL_JOINT) {
+            load_block<TL_D + TL_DV + 16, KRS, 0>(dk, ks, p.k_token, whole, tok, walk, lane, 0);
+            shifts = (shifts & ~((shifts_t)255 << 8 * lstage)) | (shifts_t)((uintptr_t)ks & 127)
+                                                                     << 8 * lstage;
+        } else {
+            load_block<K_ROW, KRS, 0>(dk, ks, p.k_token * EB, whole, tok, walk, lane, before);
+            load_block<V_ROW, VRS, V_UNIT>(dk + V_AT, vs, p.v_token * VB, whole, tok, walk, lane,
+                                           128 + before);
+        }
+        if constexpr (TL_TOKEN_HEAD && !TL_JOINT && !PACKED) {
+            int r = lane & 15;
+            bool ok = walk.wanted(tok + r);
+            const uint8_t *at = lane < 16 ? ks + r * p.k_token + TL_D : vs + r * p.v_token + TL_DV;
+            cp_async_zfill<4>(dk + SCALES_AT + lane * 4, ok ? at : ks, ok);
+        }
+        if constexpr (TL_FP4) { /* words of scales: those of K's rows, then of V's */
+            constexpr int WORDS = TL_D / 64, TOTAL = 32 * WORDS;
+#pragma unroll
+            for (int i = 0; i < TOTAL / 32; i++) {
+                const int n = i * 32 + lane, r = n / WORDS % 16, c = n % WORDS;
+                const bool is_v = n / WORDS >= 16, ok = walk.wanted(tok + r);
+                const uint8_t *from = is_v ? v_scale_base + page * p.vs_page + (off + r) * p.vs_token
+                                           : scale_base + page * p.ks_page + (off + r) * p.ks_token;
+                cp_async_zfill<4>(dk + SCALES_AT + n * 4, ok ? from + c * 4 : scale_base, ok);
+            }
+        } else if constexpr (TL_K_APART) {
+            const uint8_t *at = scale_base + page * p.ks_page + (off + (lane & 15)) * p.ks_token;
+            const bool ok = lane < 16 && walk.wanted(tok + lane);
+            if (lane < 16)
+                cp_async_zfill<4>(dk + SCALES_AT + before * 16 + lane * 4, ok ? at : scale_base, ok);
+        }
+    };
+    auto load = [&](auto variant) {
         int b = warp + li * WARPS;
         if (b < nb) {
             int tok = token_of(b), page = __shfl_sync(~0u, ids, li & 31),
                 off = TL_PAGE == 16 ? 0 : in_page(tok);
-            const uint8_t *ks = kbase + ((TL_PAGE > 0 ? page * p.k_page : 0) + off * p.k_token) * EB;
-            const uint8_t *vs = vbase + ((TL_PAGE > 0 ? page * p.v_page : 0) + off * p.v_token) * VB;
             uint32_t dk = ring + lstage * BLOCK;
-            const bool whole =
-                tok + 16 <= walk.hi && (tok >= walk.lo || (TL_RSWA > 0 && tok + 16 <= walk.prefix));
-            if (LINES && whole) {
-                load_lines(dk, k_piece + page * p.k_page - before * 16, before, lane);
-            } else if (TL_DENSE && whole) {
-                const int64_t at = page * p.k_page; /* of every part, in bytes */
-                load_pieces<K_ROW, KRS, 0>(dk, k_piece + (at + off * K_ROW), lane);
-                load_pieces<V_ROW, VRS, V_UNIT>(dk + V_AT, v_piece + (at + off * V_ROW), lane);
-                if (lane < SCALE_PIECES)
-                    cp_async<16>(dk + SCALES_AT + lane * 16, s_piece + (at + off * SCALE_ROW));
-            } else if constexpr (PIECE) {
-                packed::load_piece<JOINT_ROW>(dk, ks, whole, tok, walk, lane);
-            } else if constexpr (PACKED) {
-                packed::load_rows<EVEN, PART, K_UNITS, KRS>(dk, ks, kbase, (uint32_t)p.k_token, whole, tok,
-                                                            walk, lane);
-                if (!TL_JOINT)
-                    packed::load_rows<EVEN, packed::V_BYTES, V_UNITS, VRS>(
-                        dk + V_AT, vs, vbase, (uint32_t)p.v_token, whole, tok, walk, lane);
-                if (!EVEN)
-                    shifts = (shifts & ~((shifts_t)255 << 8 * lstage)) |
-                             (shifts_t)((uint32_t)(uintptr_t)ks & 15 | ((uint32_t)(uintptr_t)vs & 15) << 4)
-                                 << 8 * lstage;
-            } else if constexpr (TL_JOINT) {
-                load_block<TL_D + TL_DV + 16, KRS, 0>(dk, ks, p.k_token, whole, tok, walk, lane, 0);
-                shifts = (shifts & ~((shifts_t)255 << 8 * lstage)) | (shifts_t)((uintptr_t)ks & 127)
-                                                                         << 8 * lstage;
-            } else {
-                load_block<K_ROW, KRS, 0>(dk, ks, p.k_token * EB, whole, tok, walk, lane, before);
-                load_block<V_ROW, VRS, V_UNIT>(dk + V_AT, vs, p.v_token * VB, whole, tok, walk, lane,
-                                               128 + before);
-            }
-            if constexpr (TL_TOKEN_HEAD && !TL_JOINT && !PACKED) {
-                int r = lane & 15;
-                bool ok = walk.wanted(tok + r);
-                const uint8_t *at = lane < 16 ? ks + r * p.k_token + TL_D : vs + r * p.v_token + TL_DV;
-                cp_async_zfill<4>(dk + SCALES_AT + lane * 4, ok ? at : ks, ok);
-            }
-            if (TL_DENSE && whole) {
-            } else if constexpr (TL_FP4) { /* words of scales: those of K's rows, then of V's */
-                constexpr int WORDS = TL_D / 64, TOTAL = 32 * WORDS;
-#pragma unroll
-                for (int i = 0; i < TOTAL / 32; i++) {
-                    const int n = i * 32 + lane, r = n / WORDS % 16, c = n % WORDS;
-                    const bool is_v = n / WORDS >= 16, ok = walk.wanted(tok + r);
-                    const uint8_t *from = is_v ? v_scale_base + page * p.vs_page + (off + r) * p.vs_token
-                                               : scale_base + page * p.ks_page + (off + r) * p.ks_token;
-                    cp_async_zfill<4>(dk + SCALES_AT + n * 4, ok ? from + c * 4 : scale_base, ok);
-                }
-            } else if constexpr (TL_K_APART) {
-                const uint8_t *at = scale_base + page * p.ks_page + (off + (lane & 15)) * p.ks_token;
-                const bool ok = lane < 16 && walk.wanted(tok + lane);
-                if (lane < 16)
-                    cp_async_zfill<4>(dk + SCALES_AT + before * 16 + lane * 4, ok ? at : scale_base, ok);
-            }
+            const bool whole = TL_RSWA > 0
+                                   ? tok + 16 <= walk.hi && (tok >= walk.lo || tok + 16 <= walk.prefix)
+                                   : b >= wanted.x && b < wanted.y;
+            if (TL_DENSE && whole)
+                load_dense(dk, (uint64_t)(uint32_t)page * (uint64_t)p.k_page, off);
+            else
+                load_any(variant, dk, tok, page, off, whole);
         }
         li++;
         if ((li & 31) == 0) {
@@ -233,7 +249,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                    v_half[2] = {line_unit(128 + before + vr * 8 + vc),
                                 line_unit(128 + before + vr * 8 + 4 + vc)};
     auto walk_blocks = [&](auto variant) __attribute__((always_inline)) {
-        constexpr bool EVEN = decltype(variant)::EVEN, PIECE = decltype(variant)::PIECE;
+        using kind = decltype(variant);
+        constexpr bool EVEN = kind::EVEN, PIECE = kind::PIECE;
         /* Of a fragment's 16 keys a lane has number g and number g + 8. PIECE: those are tokens 2 g and
          * 2 g + 1, whose rows lie in different banks. */
         constexpr int NEAR = PIECE ? 2 : 1, FAR = PIECE ? 1 : 8;
@@ -294,8 +311,12 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                     vs[i] = packed::scale_of(y), low[i] = -(float)(y & 15) * vs[i];
                 } else {
                     if (packed::CENTROIDS) ks[i] = packed::f16_bits(ld_shared_u16(k_at[i] + packed::K_DATA));
-                    vs[i] = packed::f16_bits(ld_shared_u16(v)),
-                    low[i] = packed::f16_bits(ld_shared_u16(v + 2));
+                    const bool is_word =
+                        packed::V_BITS == 4 &&
+                        (i ? kind::template place<1>(true) : kind::template place<0>(true)) == packed::WORD;
+                    const uint32_t x = is_word ? ld_shared_u32(v) : ld_shared_u16(v);
+                    vs[i] = packed::f16_bits(x);
+                    low[i] = packed::f16_bits(is_word ? x >> 16 : ld_shared_u16(v + 2));
                 }
             }
 #else
@@ -322,7 +343,6 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 if (TL_TOKEN_HEAD) vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
             }
 #endif
-            load(variant);
             float s[NT][4];
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -330,9 +350,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
 #if TL_PACKED
             {
                 float squares[2] = {1.f, 1.f};
-                packed::add_scores<decltype(variant)::K_WORDS>(
-                    s, qf, k_at, q, smem_addr(smem) + TABLE_AT + lane * 4, squares);
-                if (packed::CENTROIDS) ks[0] *= rsqrtf(squares[0]), ks[1] *= rsqrtf(squares[1]);
+                packed::add_scores<kind::template place<0>(false), kind::template place<1>(false)>(
+                    s, qf, k_at, q, packed::table_at(smem_addr(smem) + TABLE_AT) + lane * 4, squares);
+                if (packed::CENTROIDS) ks[0] *= rsqrt_approx(squares[0]), ks[1] *= rsqrt_approx(squares[1]);
                 if constexpr (packed::IS_INT4)
 #pragma unroll
                     for (int n = 0; n < NT; n++)
@@ -373,6 +393,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 add_scores<MMA, QSTEP>(s, qf, [&](int i) { return sk + ring_unit<KRS>(lr, 2 * i + lc); });
             }
 #endif
+            load(variant); /* while the products of the scores are on their way */
             const int tok0 = token_of(b), tok = tok0 + NEAR * g;
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -394,7 +415,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                         if (rel >= 0 && rel < p.qq_width) s[n][i] += __ldg(bias[n][i & 1] + rel) * LOG2E;
                     }
                 }
-            if (tok0 < all.x || tok0 + 16 > all.y || tok0 + 16 > walk.hi) {
+            if (TL_RSWA > 0 ? tok0 < all.x || tok0 + 16 > all.y || tok0 + 16 > walk.hi
+                            : b < seen.x || b >= seen.y) {
 #pragma unroll
                 for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -430,7 +452,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                     pb[n][0] = movmatrix_trans(pack2<MMA>(w[0], w[1]));
                     pb[n][1] = movmatrix_trans(pack2<MMA>(w[2], w[3]));
                 }
-                packed::add_values<decltype(variant)::V_WORDS>(o, pb, v_at, g);
+                packed::add_values<kind::template place<0>(true), kind::template place<1>(true)>(o, pb, v_at,
+                                                                                                 g);
             }
 #else
             weigh<V_MMA, TL_TOKEN_HEAD != 0>(s, m, vs, l, pb);

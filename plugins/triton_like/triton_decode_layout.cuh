@@ -49,9 +49,9 @@ constexpr int KRS = PACKED       ? (K_UNITS | 1) * 16
                     : TL_SWIZZLE ? ((TL_FP4 ? K_ROW + V_ROW : DP * EB + DVP * VB) + 127) / 128 * 128
                                  : odd16(DP * EB);
 constexpr int VRS = PACKED && !TL_JOINT ? (V_UNITS | 1) * 16 : TL_JOINT || TL_SWIZZLE ? KRS : odd16(DVP * VB);
-/* TL_JOINT: a row's bytes; rows of multiples of eight can be copied as one piece. */
+/* TL_JOINT: a row's bytes; packed rows, and others of multiples of eight, can be copied as one piece. */
 constexpr int JOINT_ROW = PACKED ? PART : TL_D + TL_DV + 8;
-constexpr bool CAN_BE_PIECE = TL_JOINT && (!PACKED || packed::IS_INT4) && JOINT_ROW % 8 == 0;
+constexpr bool CAN_BE_PIECE = TL_JOINT && (PACKED || JOINT_ROW % 8 == 0);
 /* V after K: in a row of the ring, else in a block of 16 tokens */
 constexpr int V_AT = PACKED && TL_JOINT ? packed::K_BYTES
                      : TL_JOINT         ? TL_D + 4

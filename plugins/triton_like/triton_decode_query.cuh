@@ -14,7 +14,7 @@ ATTN_DEV void rotate_queries(const triton_params_t &p, const seq_view &sv, int h
                              uint8_t *smem) {
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     constexpr int E = (TL_D + 31) / 32;
-    packed::fill_table(smem_addr(smem) + TABLE_AT, tid, WARPS * 32);
+    packed::fill_table(packed::table_at(smem_addr(smem) + TABLE_AT), tid, WARPS * 32);
     for (int r = warp; r < ROWS; r += WARPS) {
         const int row = row0 + r;
         const int64_t from = (int64_t)(sv.q0 + row / TL_GROUP) * p.q_token +

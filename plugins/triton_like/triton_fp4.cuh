@@ -14,10 +14,15 @@ namespace fp4 {
 
 constexpr float UNIT = 16384.f;
 
-/* Eight codes of a word as upper bytes of f16: 0, 2, 4, 6 and 1, 3, 5, 7. */
+/* Eight codes of a word as upper bytes of f16 among other bits: 0, 2, 4, 6 and 1, 3, 5, 7. */
+constexpr uint32_t PARTS = 0x8e008e00u;
+ATTN_DEV uint32_t signs_of(uint32_t x, uint32_t rest) { /* bits 7 of x's bytes, and the others of `rest` */
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, 0x80808080, 0xe4;" : "=r"(r) : "r"(x), "r"(rest));
+    return r;
+}
 ATTN_DEV void spread(uint32_t x, uint32_t &even, uint32_t &odd) {
-    odd = (x & 0x80808080u) | (x >> 3 & 0x0e0e0e0eu);
-    even = (x << 4 & 0x80808080u) | (x << 1 & 0x0e0e0e0eu);
+    odd = signs_of(x, x >> 3), even = signs_of(x << 4, x << 1);
 }
 ATTN_DEV uint32_t mul_f16x2(uint32_t a, uint32_t b) {
     uint32_t r;
@@ -29,14 +34,24 @@ ATTN_DEV uint32_t mul_f16x2(uint32_t a, uint32_t b) {
 ATTN_DEV void pairs(uint32_t x, uint32_t scale, uint32_t (&r)[4]) {
     uint32_t even, odd;
     spread(x, even, odd);
-    r[0] = mul_f16x2(prmt(even, 0, 0x2404), scale), r[1] = mul_f16x2(even & 0xff00ff00u, scale);
-    r[2] = mul_f16x2(prmt(odd, 0, 0x2404), scale), r[3] = mul_f16x2(odd & 0xff00ff00u, scale);
+    r[0] = mul_f16x2(even << 8 & PARTS, scale), r[1] = mul_f16x2(even & PARTS, scale);
+    r[2] = mul_f16x2(odd << 8 & PARTS, scale), r[3] = mul_f16x2(odd & PARTS, scale);
 }
 /* Columns of half h of the w-th of these registers, in order of a lane's words. */
 constexpr int pair_column(int w, int h) {
     return (w & 1) * 2 + (w >> 1) + 4 * h;
 }
 
+/* The lower or the upper half, twice: what a product of halves can have of its operand for nothing. */
+template <int UPPER>
+ATTN_DEV uint32_t twice(uint32_t x) {
+    uint32_t r;
+    if constexpr (UPPER)
+        asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(r) : "r"(x));
+    else
+        asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(r) : "r"(x));
+    return r;
+}
 /* A byte as f16, twice. */
 ATTN_DEV uint32_t scale_of(uint8_t x) {
     const uint32_t y = e4m3x2_to_f16x2<0>(x);
@@ -67,9 +82,8 @@ ATTN_DEV void key_scales(uint32_t at, int q, uint32_t (&scale)[SIZE / 32]) {
         const uint32_t x = ld_shared_u32(at + 4 * i),
                        y = i + 1 < SIZE / 64 ? ld_shared_u32(at + 4 * i + 4) : 0, z = prmt(x, y, select),
                        low = e4m3x2_to_f16x2<0>(z), high = e4m3x2_to_f16x2<1>(z);
-        scale[2 * i] = prmt(low, low, 0x1010), scale[2 * i + 1] = prmt(low, low, 0x3232);
-        if (i + 1 < SIZE / 64)
-            scale[2 * i + 2] = prmt(high, high, 0x1010), scale[2 * i + 3] = prmt(high, high, 0x3232);
+        scale[2 * i] = twice<0>(low), scale[2 * i + 1] = twice<1>(low);
+        if (i + 1 < SIZE / 64) scale[2 * i + 2] = twice<0>(high), scale[2 * i + 3] = twice<1>(high);
     }
 }
 /* Those of V's: group 2 u + (g >> 2) of two tokens, whose rows lie at `at` and SIZE / 16 bytes further. */

@@ -29,7 +29,10 @@ enum { INT4 = 1, K8V4 = 2, C4V4 = 3, C3V4 = 4, C3V3 = 5 }; /* TL_PACKED: as in t
 constexpr bool IS_INT4 = TL_PACKED == INT4, CENTROIDS = TL_PACKED >= C4V4, ROTATED = IS_INT4 || CENTROIDS;
 constexpr int K_BITS = TL_PACKED == K8V4 ? 8 : TL_PACKED >= C3V4 ? 3 : 4, V_BITS = TL_PACKED == C3V3 ? 3 : 4;
 constexpr int K_DATA = TL_D * K_BITS / 8, V_DATA = TL_DV * V_BITS / 8;
-constexpr int K_BYTES = K_DATA + (IS_INT4 ? 4 : CENTROIDS ? 2 : 0), V_BYTES = V_DATA + 4;
+constexpr int K_BYTES = K_DATA + (IS_INT4     ? 4
+                                  : CENTROIDS ? 2
+                                              : 0),
+              V_BYTES = V_DATA + 4, ROW_BYTES = K_BYTES + V_BYTES; /* of K and V as one row */
 /* Fragments of decode. */
 constexpr int CODES_A_UNIT = K_BITS == 8 ? 4 : K_BITS == 4 ? 8 : 16; /* columns that a lane takes at a time */
 constexpr int UNIT_BYTES = K_BITS == 3 ? 6 : 4;
@@ -37,10 +40,16 @@ constexpr int K_UNITS = TL_D / CODES_A_UNIT, K_STEPS = (K_UNITS + 3) / 4;
 constexpr int Q_WORDS = K_STEPS * CODES_A_UNIT / 2; /* registers of a fragment of Q */
 constexpr int V_CODES = V_BITS == 4 ? 8 : 16, V_STEPS = (TL_DV + 8 * V_CODES - 1) / (8 * V_CODES);
 constexpr int M_TILES = V_STEPS * V_CODES / 2; /* of 16 columns of the output */
-constexpr int TABLE_BYTES = !CENTROIDS ? 0 : K_BITS == 4 ? 256 * 128 : 64 * 128;
+constexpr int TABLE_SIZE = !CENTROIDS ? 0 : K_BITS == 4 ? 256 * 128 : 64 * 128;
+/* The table of 3 bits begins at a multiple of its size, so that its address joins an index by OR. */
+constexpr int TABLE_ALIGN = CENTROIDS && K_BITS == 3 ? TABLE_SIZE : 1,
+              TABLE_BYTES = TABLE_SIZE + (TABLE_ALIGN > 1 ? TABLE_ALIGN : 0);
 /* Queries of int4 are up by 4 beside a code, and down by 4 beside 16 times a code. */
 constexpr float UP = IS_INT4 ? 4.f : 1.f, K_UNIT = IS_INT4 ? 16777216.f / UP : 1.f;
 constexpr int ALIGN = IS_INT4 ? 4 : 2; /* of rows, and of what is behind their codes */
+
+/* Where words of a row lie: at any multiple of 2; at multiples of 4; 2 behind such. */
+enum { ANY = 0, WORD = 1, HALF = 2 };
 
 /* Queries are rotated by H * 2^-HALF_LOG, so that they keep about their size. */
 constexpr int half_log(int n) {
@@ -306,15 +315,35 @@ constexpr float value_factor(int j, int e) {
     return V_BITS == 4 ? (e ? 1048576.f : 16777216.f) : third ? 262144.f : second ? 2097152.f : 16777216.f;
 }
 
-/* A word at a multiple of 2, or (WORDS) of 4. */
-template <bool WORDS>
-ATTN_DEV uint32_t lds_word(uint32_t a) {
-    if constexpr (WORDS)
-        return ld_shared_u32(a);
-    else {
-        const uint32_t down = a & ~3u;
-        return __funnelshift_r(ld_shared_u32(down), ld_shared_u32(down + 4), a << 3);
+/* A word as the one or two words of shared memory that hold it. */
+template <int PLACE>
+struct word {
+    uint32_t low, high;
+    ATTN_DEV word() {}
+    ATTN_DEV word(uint32_t a) {
+        const uint32_t down = PLACE == ANY ? a & ~3u : PLACE == HALF ? a - 2 : a;
+        low = ld_shared_u32(down), high = PLACE == WORD ? 0 : ld_shared_u32(down + 4);
+        if (PLACE == ANY) low = __funnelshift_r(low, high, a << 3);
     }
+    /* byte I, and e4m3 codes 2 I and 2 I + 1 as f16 */
+    template <int I>
+    ATTN_DEV uint32_t byte() const {
+        return PLACE == HALF && I > 1 ? prmt(high, 0, 0x4440 | (I - 2))
+                                      : prmt(low, 0, 0x4440 | (PLACE == HALF ? I + 2 : I));
+    }
+    template <int I>
+    ATTN_DEV uint32_t e4m3_pair() const {
+        return PLACE != HALF ? e4m3x2_to_f16x2<I>(low)
+               : I           ? e4m3x2_to_f16x2<0>(high)
+                             : e4m3x2_to_f16x2<1>(low);
+    }
+};
+/* The lower, the upper halves of two words, as one. */
+template <int PLACE>
+ATTN_DEV uint32_t join_halves(const word<PLACE> &x, const word<PLACE> &y, bool upper) {
+    return PLACE != HALF ? prmt(x.low, y.low, upper ? 0x7632 : 0x5410)
+           : upper       ? prmt(x.high, y.high, 0x5410)
+                         : prmt(x.low, y.low, 0x7632);
 }
 /* Six bytes: the first 32 bits, and the last 16. */
 ATTN_DEV uint2 lds_six(uint32_t a) {
@@ -322,10 +351,15 @@ ATTN_DEV uint2 lds_six(uint32_t a) {
     return make_uint2(__funnelshift_r(x, y, a << 3), y >> (a << 3 & 31));
 }
 
+/* Where the table begins in the TABLE_BYTES from `a` on. */
+ATTN_DEV uint32_t table_at(uint32_t a) {
+    return (a + (TABLE_ALIGN - 1)) & ~(uint32_t)(TABLE_ALIGN - 1);
+}
+
 /* The table of pairs, a copy for every lane: entry i at i * 128. By all threads. */
 ATTN_DEV void fill_table(uint32_t table, int thread, int threads) {
     if constexpr (CENTROIDS)
-        for (int i = thread; i < TABLE_BYTES / 16; i += threads) {
+        for (int i = thread; i < TABLE_SIZE / 16; i += threads) {
             const int pair = i >> 3;
             const uint32_t x = pack2<DT_F16>(centroid(pair & ((1 << K_BITS) - 1)), centroid(pair >> K_BITS));
             st_shared_v4(table + i * 16, make_uint4(x, x, x, x));
@@ -333,18 +367,20 @@ ATTN_DEV void fill_table(uint32_t table, int thread, int threads) {
 }
 
 /* The eight f16x2 of one unit of a key: columns as in query_column. table: this lane's copy. */
-template <bool WORDS>
+template <int PLACE>
 ATTN_DEV void key_unit(uint32_t at, uint32_t table, uint32_t (&r)[CODES_A_UNIT / 2]) {
     if constexpr (IS_INT4) {
         const uint32_t x = ld_shared_u32(at), y = x >> 8;
         r[0] = x & 0x000f000fu, r[1] = x & 0x00f000f0u, r[2] = y & 0x000f000fu, r[3] = y & 0x00f000f0u;
     } else if constexpr (K_BITS == 8) {
-        const uint32_t x = lds_word<WORDS>(at);
-        r[0] = e4m3x2_to_f16x2<0>(x), r[1] = e4m3x2_to_f16x2<1>(x);
+        const word<PLACE> x(at);
+        r[0] = x.template e4m3_pair<0>(), r[1] = x.template e4m3_pair<1>();
     } else if constexpr (K_BITS == 4) {
-        const uint32_t x = lds_word<WORDS>(at);
-        r[0] = ld_shared_u32(table + (x << 7 & 0x7f80u)), r[1] = ld_shared_u32(table + (x >> 1 & 0x7f80u));
-        r[2] = ld_shared_u32(table + (x >> 9 & 0x7f80u)), r[3] = ld_shared_u32(table + (x >> 17 & 0x7f80u));
+        const word<PLACE> x(at);
+        r[0] = ld_shared_u32(table + x.template byte<0>() * 128);
+        r[1] = ld_shared_u32(table + x.template byte<1>() * 128);
+        r[2] = ld_shared_u32(table + x.template byte<2>() * 128);
+        r[3] = ld_shared_u32(table + x.template byte<3>() * 128);
     } else {
         const uint2 x = lds_six(at);
         const uint32_t i[8] = {x.x << 7,  x.x << 1,  x.x >> 5,
@@ -352,12 +388,13 @@ ATTN_DEV void key_unit(uint32_t at, uint32_t table, uint32_t (&r)[CODES_A_UNIT /
                                x.y << 3,  x.y >> 3};
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            r[j] = ld_shared_u32(table + (i[j] & 0x1f80u));
+            r[j] = ld_shared_u32(table | (i[j] & 0x1f80u));
     }
 }
 
-/* S += K Q^T for 16 keys: rows g and g + 8 begin at at[0] and at[1]. squares: of this lane's centroids. */
-template <bool WORDS, int NT>
+/* S += K Q^T for 16 keys: rows g and g + 8 begin at at[0] and at[1]. squares: of a row's centroids. FIRST,
+ * SECOND: where the words of rows g, of rows g + 8 lie. */
+template <int FIRST, int SECOND, int NT>
 ATTN_DEV void add_scores(float (&s)[NT][4], const uint32_t (&qf)[NT][Q_WORDS], const uint32_t (&at)[2], int q,
                          uint32_t table, float (&squares)[2]) {
     constexpr int REGS = CODES_A_UNIT / 2;
@@ -369,7 +406,8 @@ ATTN_DEV void add_scores(float (&s)[NT][4], const uint32_t (&qf)[NT][Q_WORDS], c
         for (int i = 0; i < 2; i++) {
             const int unit = q + 4 * w;
             if (K_UNITS % 4 == 0 || unit < K_UNITS)
-                key_unit<WORDS>(at[i] + unit * UNIT_BYTES, table, r[i]);
+                i ? key_unit<SECOND>(at[i] + unit * UNIT_BYTES, table, r[i])
+                  : key_unit<FIRST>(at[i] + unit * UNIT_BYTES, table, r[i]);
             else
 #pragma unroll
                 for (int j = 0; j < REGS; j++)
@@ -387,18 +425,17 @@ ATTN_DEV void add_scores(float (&s)[NT][4], const uint32_t (&qf)[NT][Q_WORDS], c
                 mma_16816<DT_F16>(s[n], a, qf[n][w * REGS + j], qf[n][w * REGS + j + 1]);
         }
     }
-    if constexpr (CENTROIDS)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float2 x = unpack2<DT_F16>(sum[i][0]), y = unpack2<DT_F16>(sum[i][1]);
-            float z = (x.x + x.y) + (y.x + y.y);
-            z += __shfl_xor_sync(~0u, z, 1);
-            squares[i] = z + __shfl_xor_sync(~0u, z, 2);
-        }
+    if constexpr (CENTROIDS) { /* one product more sums them over the four lanes of a row */
+        const uint32_t a[4] = {sum[0][0], sum[1][0], sum[0][1], sum[1][1]}, one = 0x3c003c00u;
+        float d[4] = {0.f, 0.f, 0.f, 0.f};
+        mma_16816<DT_F16>(d, a, one, one);
+        squares[0] = d[0], squares[1] = d[2];
+    }
 }
 
-/* O^T += V^T P^T for 16 tokens; rows 2q, 2q + 1, 2q + 8, 2q + 9 begin at at[0] to at[3]. */
-template <bool WORDS, int NT, int TILES>
+/* O^T += V^T P^T for 16 tokens; rows 2q, 2q + 1, 2q + 8, 2q + 9 begin at at[0] to at[3]. FIRST, SECOND: where
+ * the words of the first two, of the others lie. */
+template <int FIRST, int SECOND, int NT, int TILES>
 ATTN_DEV void add_values(float (&o)[NT][TILES][4], const uint32_t (&pb)[NT][2], const uint32_t (&at)[4],
                          int g) {
     auto add = [&](int tile, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
@@ -410,13 +447,16 @@ ATTN_DEV void add_values(float (&o)[NT][TILES][4], const uint32_t (&pb)[NT][2], 
 #pragma unroll
     for (int x = 0; x < V_STEPS; x++) {
         if constexpr (V_BITS == 4) {
-            uint32_t v[4];
+            word<FIRST> v[2];
+            word<SECOND> u[2];
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                v[i] = lds_word<WORDS>(at[i] + (g + 8 * x) * 4);
+            for (int i = 0; i < 2; i++) {
+                v[i] = word<FIRST>(at[i] + (g + 8 * x) * 4);
+                u[i] = word<SECOND>(at[2 + i] + (g + 8 * x) * 4);
+            }
 #pragma unroll
             for (int h = 0; h < 2; h++) { /* codes 0 to 3 of both tokens, then 4 to 7 */
-                uint32_t y = prmt(v[0], v[1], h ? 0x7632 : 0x5410), z = prmt(v[2], v[3], h ? 0x7632 : 0x5410);
+                uint32_t y = join_halves(v[0], v[1], h), z = join_halves(u[0], u[1], h);
                 add(4 * x + 2 * h, y & 0x000f000fu, y & 0x00f000f0u, z & 0x000f000fu, z & 0x00f000f0u);
                 y >>= 8, z >>= 8;
                 add(4 * x + 2 * h + 1, y & 0x000f000fu, y & 0x00f000f0u, z & 0x000f000fu, z & 0x00f000f0u);

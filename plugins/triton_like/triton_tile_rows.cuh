@@ -99,10 +99,6 @@ ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, bloc
     return true;
 }
 
-ATTN_DEV void st_shared_u16(uint32_t a, uint16_t x) {
-    asm volatile("st.shared.u16 [%0], %1;" ::"r"(a), "h"(x) : "memory");
-}
-
 ATTN_DEV void st_shared_v2(uint32_t a, uint2 x) {
     asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(a), "r"(x.x), "r"(x.y) : "memory");
 }

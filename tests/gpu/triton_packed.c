@@ -313,6 +313,9 @@ static void list_tasks(void) {
         lengths(&t->c);
         t->c.problem.kv_layout = ATTN_LAYOUT_HND, t->c.problem.sliding_window = 90;
         t->c.problem.features |= apart | ATTN_F_SINK;
+        t = add(kv, bf16, 128, 6, 3, "sinks, window"); /* blocks whose first keys are not wanted */
+        lengths(&t->c);
+        t->c.problem.sliding_window = 90, t->c.problem.features |= ATTN_F_SINK;
         t = add(kv, bf16, 64, 6, 3, "HND, soft cap");
         lengths(&t->c);
         t->c.problem.kv_layout = ATTN_LAYOUT_HND, t->c.problem.logits_soft_cap = 30;

@@ -22,6 +22,11 @@ ATTN_DEV float ex2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+ATTN_DEV float rsqrt_approx(float x) {
+    float r;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
 ATTN_DEV float lg2(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -88,6 +93,9 @@ ATTN_DEV uint32_t prmt(uint32_t a, uint32_t b, uint32_t sel) {
     uint32_t r;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(sel));
     return r;
+}
+ATTN_DEV void st_shared_u16(uint32_t a, uint16_t x) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(a), "h"(x) : "memory");
 }
 ATTN_DEV void st_shared_f32(uint32_t a, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(a), "f"(x) : "memory");

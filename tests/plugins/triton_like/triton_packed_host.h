@@ -45,27 +45,32 @@ static unsigned code_at(const unsigned char *row, int bits, int i) {
     return bits == 8 ? row[i] : turboquant_code(row, bits, i);
 }
 
+static const char *const places[3] = {"any place", "words", "two bytes behind words"};
 /* Rows of random bytes, each at a multiple of ALIGN. */
-static void make_rows(uint32_t (&at)[16], int bytes, int words) {
+static void make_rows(uint32_t (&at)[16], int bytes, int first, int second) {
     for (int r = 0; r < 16; r++) {
-        at[r] = 4096u + 320u * (unsigned)r + (words ? 0u : (unsigned)(r % 4 * packed::ALIGN));
+        const int place = r < 8 ? first : second;
+        at[r] = 4096u + 320u * (unsigned)r +
+                (place == packed::ANY    ? (unsigned)(r % 4 * packed::ALIGN)
+                 : place == packed::HALF ? 2u
+                                         : 0u);
         for (int i = 0; i < bytes; i++)
             shared_memory[at[r] + (unsigned)i] = (unsigned char)next_random();
     }
 }
 
-template <bool WORDS>
+template <int FIRST, int SECOND = FIRST>
 static void check_values() {
     uint32_t at[16];
     float o[1][packed::M_TILES][4];
     int wrong = 0, seen[TL_DV] = {0};
-    make_rows(at, packed::V_BYTES, WORDS);
+    make_rows(at, packed::V_BYTES, FIRST, SECOND);
     for (int lane = 0; lane < 32; lane++) {
         const int q = lane & 3;
         const uint32_t rows[4] = {at[2 * q], at[2 * q + 1], at[2 * q + 8], at[2 * q + 9]},
                        pb[1][2] = {{0, 0}};
         begin_lane(lane, &o[0][0][0]);
-        packed::add_values<WORDS>(o, pb, rows, lane >> 2);
+        packed::add_values<FIRST, SECOND>(o, pb, rows, lane >> 2);
     }
     for (int tile = 0; tile < packed::M_TILES; tile++)
         for (int row = 0; row < 16; row++) {
@@ -78,22 +83,23 @@ static void check_values() {
         }
     for (int d = 0; d < TL_DV; d++)
         wrong += seen[d] != 1;
-    ok(wrong == 0, "format %d, head size %d: values of 16 tokens reach their columns%s (%d do not)",
-       TL_PACKED, TL_D, WORDS ? "" : ", rows at any place", wrong);
+    ok(wrong == 0,
+       "format %d, head size %d: values of 16 tokens reach their columns, rows at %s, %s (%d do not)",
+       TL_PACKED, TL_D, places[FIRST], places[SECOND], wrong);
 }
 
-template <bool WORDS>
+template <int FIRST, int SECOND = FIRST>
 static void check_keys() {
     uint32_t at[16];
-    float s[1][4], squares[2];
+    float s[1][4] = {{0}}, squares[2];
     const uint32_t table = 65536, qf[1][packed::Q_WORDS] = {{0}};
     int wrong = 0, seen[TL_D] = {0};
-    make_rows(at, packed::K_BYTES, WORDS);
+    make_rows(at, packed::K_BYTES, FIRST, SECOND);
     packed::fill_table(table, 0, 1);
     for (int lane = 0; lane < 32; lane++) {
         const uint32_t rows[2] = {at[lane >> 2], at[(lane >> 2) + 8]};
         begin_lane(lane, nullptr);
-        packed::add_scores<WORDS>(s, qf, rows, lane & 3, table + 4u * (unsigned)lane, squares);
+        packed::add_scores<FIRST, SECOND>(s, qf, rows, lane & 3, table + 4u * (unsigned)lane, squares);
     }
     for (int step = 0; step < packed::Q_WORDS / 2; step++)
         for (int k = 0; k < 16; k++) {
@@ -111,8 +117,8 @@ static void check_keys() {
         }
     for (int d = 0; d < TL_D; d++)
         wrong += seen[d] != 1;
-    ok(wrong == 0, "format %d, head size %d: keys meet the columns of the query%s (%d do not)", TL_PACKED,
-       TL_D, WORDS ? "" : ", rows at any place", wrong);
+    ok(wrong == 0, "format %d, head size %d: keys meet the columns of the query, rows at %s, %s (%d do not)",
+       TL_PACKED, TL_D, places[FIRST], places[SECOND], wrong);
 }
 
 /* The arithmetic of the writers against its definition. */
@@ -162,9 +168,13 @@ static void check_codes() {
 }
 
 static void check_all() {
-    check_values<packed::ALIGN >= 4>();
-    check_keys<packed::ALIGN >= 4>();
-    if (packed::ALIGN < 4) check_values<true>(), check_keys<true>();
+    check_values<packed::WORD>(), check_keys<packed::WORD>();
+    if constexpr (packed::ALIGN < 4) {
+        check_values<packed::ANY>(), check_keys<packed::ANY>();
+        check_values<packed::HALF>(), check_keys<packed::HALF>();
+        check_values<packed::HALF, packed::WORD>(), check_keys<packed::HALF, packed::WORD>();
+        check_values<packed::WORD, packed::HALF>(), check_keys<packed::WORD, packed::HALF>();
+    }
     check_codes();
 }
 } // namespace attn_cuda
