@@ -14,7 +14,8 @@ namespace fp4 {
 
 constexpr float UNIT = 16384.f;
 
-/* Eight codes of a word as upper bytes of f16 among other bits: 0, 2, 4, 6 and 1, 3, 5, 7. */
+/* Eight codes of a word as upper bytes of f16 among other bits: 0, 2, 4, 6 and 1, 3, 5, 7. PARTS: the bits
+ * that count, of two f16. */
 constexpr uint32_t PARTS = 0x8e008e00u;
 ATTN_DEV uint32_t signs_of(uint32_t x, uint32_t rest) { /* bits 7 of x's bytes, and the others of `rest` */
     uint32_t r;
