@@ -8,21 +8,6 @@
 namespace attn_cuda {
 namespace packed {
 
-/* load_rows where all rows begin at the same offset and are wanted: a row by one instruction, so that none
- * of its lines is asked for twice, and what a lane copies next lies a constant further. */
-template <int BYTES, int UNITS, int RS>
-ATTN_DEV void load_even_rows(uint32_t dst, const uint8_t *src, uint32_t stride, uint32_t shift, int lane) {
-    constexpr int LANES = UNITS > 16 ? 32 : UNITS > 8 ? 16 : 8, ROWS = 32 / LANES;
-    static_assert(UNITS <= 32, "a row of 512 bytes at most");
-    const int r = lane / LANES, c = lane % LANES;
-    if (c >= UNITS || c * 16 >= (int)shift + BYTES) return;
-    const uint8_t *from = src + (uint32_t)(r * stride + c * 16);
-    const uint32_t to = dst + (r * RS + c * 16);
-#pragma unroll
-    for (int s = 0; s < 16; s += ROWS, from += ROWS * stride)
-        cp_async<16>(to + s * RS, from);
-}
-
 /* The rows of 16 tokens to the ring, as the UNITS of 16 bytes that may hold BYTES; a row keeps its offset in
  * the first of them. EVEN: rows lie multiples of 16 apart, and begin in 16 bytes where `base` does, so that
  * what a lane copies differs from block to block by one address. */
@@ -36,11 +21,16 @@ ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, const uint8_t *base, u
         const int64_t at = (int64_t)((ok ? r : 0) * stride);
         const uint32_t shift = (uint32_t)(uintptr_t)(EVEN ? base : src + at) & 15;
         const uint32_t to = dst + (RS == UNITS * 16 ? i * 16 : r * RS + c * 16);
-        if (!ok || c * 16 < (int)shift + BYTES) cp_async_zfill<16>(to, src + (at - shift + c * 16), ok);
+        if (EVEN && is_whole) {
+            if ((BYTES + 15) / 16 == UNITS || c * 16 < (int)shift + BYTES)
+                cp_async<16>(to, src + (at - shift + c * 16));
+        } else if (!ok || c * 16 < (int)shift + BYTES)
+            cp_async_zfill<16>(to, src + (at - shift + c * 16), ok);
     };
     if (EVEN && all) {
-        const uint32_t shift = (uint32_t)(uintptr_t)base & 15;
-        load_even_rows<BYTES, UNITS, RS>(dst, src - shift, stride, shift, lane);
+#pragma unroll
+        for (int u = 0; u < (TOTAL + 31) / 32; u++)
+            if (TOTAL % 32 == 0 || u * 32 + lane < TOTAL) copy(u * 32 + lane, true);
     } else {
 #pragma unroll 1
         for (int i = lane; i < TOTAL; i += 32)
