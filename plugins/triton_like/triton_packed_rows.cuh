@@ -91,14 +91,16 @@ ATTN_DEV void put_half(uint8_t *p, float x, bool is_finite) {
     *(uint16_t *)p = is_finite ? (uint16_t)pack2<DT_F16>(in_f16(x), 0.f) : 0x7e00;
 }
 
-/* Codes of BITS bits; x: what floor_bits takes. */
-template <int BITS, bool POSITIVE = false>
+/* Codes of BITS bits; x: what floor_bits takes. WITHIN: 0 <= x < 2^BITS already. */
+template <int BITS, bool POSITIVE = false, bool WITHIN = false>
 ATTN_DEV uint32_t pack_codes(const float (&x)[8]) {
     constexpr int TOP = (1 << BITS) - 1;
     uint32_t codes = 0, more = 0; /* more: what the exponents of the sums below add */
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        codes += floor_bits<TOP, POSITIVE>(x[j]) << BITS * j;
+        const uint32_t bits =
+            WITHIN ? __float_as_uint(__fadd_rz(x[j], 8388608.f)) : floor_bits<TOP, POSITIVE>(x[j]);
+        codes += bits << BITS * j;
         more += 0x4b000000u << BITS * j;
     }
     return codes - more;

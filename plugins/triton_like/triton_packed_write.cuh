@@ -68,24 +68,45 @@ ATTN_DEV void write_int4(uint8_t *dst, float (&x)[N], bool ok, int lane) {
         *(uint32_t *)(dst + SIZE / 2) = is_finite ? (__float_as_uint(scale) & ~15u) | code : 0x7fc00000u;
 }
 
-/* The number of middles of 2^BITS centroids that are at most y, by their symmetry: of the positive ones, a
- * negative y passes those that are below |y|, and gives back the rest. */
+/* Adds to `codes` under a condition: as an instruction under a predicate, which spares the choice of what to
+ * add. */
+ATTN_DEV void add_where(bool p, uint32_t &codes, uint32_t more) {
+#ifdef __CUDA_ARCH__
+    asm("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p add.u32 %0, %0, %2;\n}"
+        : "+r"(codes)
+        : "r"((uint32_t)p), "r"(more));
+#else
+    codes += p ? more : 0;
+#endif
+}
+
+/* Codes of eight values: how many middles of 2^BITS centroids are at most y, by their symmetry. Of the
+ * positive middles a negative y passes those that are below |y|, so those at most the number before |y|, and
+ * gives back the rest: all bits of its code are turned. Signs are gathered with what follows them in a
+ * float. */
 template <int BITS>
-ATTN_DEV uint32_t centroid_index(float y, const float *middle) {
-    y += 0.f; /* -0 lies on the middle, too */
-    const uint32_t bits = __float_as_uint(y), sign = bits >> 31;
-    const float a = __uint_as_float((bits & 0x7fffffffu) - sign);
-    uint32_t n;
-    if constexpr (BITS == 4) {
-        const bool up = a >= middle[3], over = a >= (up ? middle[5] : middle[1]);
-        const float t = up ? over ? middle[6] : middle[4] : over ? middle[2] : middle[0];
-        n = (up ? 4 : 0) + (over ? 2 : 0) + (a >= t);
-    } else {
-        const bool up = a >= middle[1];
-        n = (up ? 2 : 0) + (a >= (up ? middle[2] : middle[0]));
+ATTN_DEV uint32_t centroid_codes(const float *x, float root, const float *middle) {
+    constexpr uint32_t TOPS = BITS == 4 ? 0x88888888u : 0x924924u;
+    uint32_t codes = TOPS, signs = 0;
+#pragma unroll
+    for (int j = 7; j >= 0; j--) {
+        const uint32_t y = __float_as_uint(fmaf(x[j], root, 0.f)); /* -0 lies on the middle, too */
+        const float a = fabsf(__uint_as_float(y + (uint32_t)((int32_t)y >> 31)));
+        signs = signs << BITS | y >> (32 - BITS);
+        if constexpr (BITS == 4) {
+            const bool up = a >= middle[3], over = a >= (up ? middle[5] : middle[1]);
+            const float high = over ? middle[6] : middle[4], low = over ? middle[2] : middle[0];
+            add_where(up, codes, 4u << 4 * j);
+            add_where(over, codes, 2u << 4 * j);
+            add_where(a >= (up ? high : low), codes, 1u << 4 * j);
+        } else {
+            const bool up = a >= middle[1];
+            add_where(up, codes, 2u << 3 * j);
+            add_where(a >= (up ? middle[2] : middle[0]), codes, 1u << 3 * j);
+        }
     }
-    constexpr uint32_t HALF = 1 << (BITS - 1);
-    return sign ? HALF - 1 - n : HALF + n;
+    signs &= TOPS;
+    return codes ^ (signs | (signs - (signs >> (BITS - 1))));
 }
 
 template <int SIZE, int N>
@@ -120,16 +141,14 @@ ATTN_DEV void write_centroids(uint8_t *dst, float (&x)[N], bool ok, int lane) {
         middle[j] = (c[(1 << (K_BITS - 1)) + j] + c[(1 << (K_BITS - 1)) + j + 1]) * 0.5f;
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
-        uint32_t codes = 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            codes |= centroid_index<K_BITS>(x[8 * i + j] * ROOT, middle) << K_BITS * j;
+        const uint32_t codes = centroid_codes<K_BITS>(x + 8 * i, ROOT, middle);
         if (ok && (l + 8 * i) * 8 < SIZE) put_codes<K_BITS>(dst, l + 8 * i, is_finite ? codes : 0);
     }
     if (ok && l == 0) put_half(dst + K_DATA, norm, is_finite);
 }
 
-template <int SIZE, int N, class F>
+/* WITHIN: x lies between the row's ends, whose quotients are 0 and about 2^V_BITS - 1. */
+template <int SIZE, bool WITHIN, int N, class F>
 ATTN_DEV void put_steps(uint8_t *dst, const float (&x)[N], float low, bool ok, int l, F by) {
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
@@ -137,7 +156,8 @@ ATTN_DEV void put_steps(uint8_t *dst, const float (&x)[N], float low, bool ok, i
 #pragma unroll
         for (int j = 0; j < 8; j++)
             c[j] = by(x[8 * i + j] - low) + 0.5f;
-        if (ok && (l + 8 * i) * 8 < SIZE) put_codes<V_BITS>(dst, l + 8 * i, pack_codes<V_BITS, true>(c));
+        const uint32_t codes = pack_codes<V_BITS, true, WITHIN>(c);
+        if (ok && (l + 8 * i) * 8 < SIZE) put_codes<V_BITS>(dst, l + 8 * i, codes);
     }
 }
 
@@ -150,10 +170,10 @@ ATTN_DEV void write_steps(uint8_t *dst, const float (&x)[N], float low, float hi
     const float step = fmaxf((high - low) / TOP, 1e-8f);
     if (__all_sync(~0u, is_finite && plain_quotient::fits(step))) {
         const plain_quotient by(step);
-        put_steps<SIZE>(dst, x, low, ok, l, [&](float d) { return by.of(d); });
+        put_steps<SIZE, true>(dst, x, low, ok, l, [&](float d) { return by.of(d); });
     } else {
         const divisor by(step);
-        put_steps<SIZE>(dst, x, low, ok, l, [&](float d) { return is_finite ? by.divide(d) : 0.f; });
+        put_steps<SIZE, false>(dst, x, low, ok, l, [&](float d) { return is_finite ? by.divide(d) : 0.f; });
     }
     if (ok && l == 0) put_half(dst + V_DATA, step, is_finite), put_half(dst + V_DATA + 2, low, is_finite);
 }

@@ -318,7 +318,8 @@ ATTN_DEV void write_token(const triton_write_params_t &p, int token, int head, i
 } /* namespace cache_write */
 
 /* TL_EIGHTS: a CTA takes 32 rows of K and of V. */
-extern "C" __global__ void __launch_bounds__(256) tl_write(const __grid_constant__ triton_write_params_t p) {
+extern "C" __global__ void __launch_bounds__(256, packed::CENTROIDS ? 5 : 1)
+    tl_write(const __grid_constant__ triton_write_params_t p) {
 #if TL_EIGHTS
     const uint32_t heads = (uint32_t)p.num_kv_heads,
                    row = blockIdx.x % heads * 32 + (threadIdx.x >> 3); /* behind those of whole tokens */

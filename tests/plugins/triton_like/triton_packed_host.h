@@ -130,6 +130,8 @@ static void check_codes() {
         turboquant_centroids(TL_D, packed::K_BITS, c);
         for (int j = 0; j < HALF - 1; j++)
             middle[j] = (c[HALF + j] + c[HALF + j + 1]) * 0.5f;
+        float of_eight[8];
+        uint32_t codes = 0;
         for (int i = 0; i < 40000; i++) {
             const int j = i % 16;
             float y = i % 5 == 4 ? (i % 2 ? -0.0f : 0.0f) : random_normal() / sqrtf(TL_D);
@@ -139,7 +141,9 @@ static void check_codes() {
             unsigned want = 0;
             for (int k = 0; k + 1 < 2 * HALF; k++)
                 want += y >= (c[k] + c[k + 1]) * 0.5f;
-            wrong += packed::centroid_index<packed::K_BITS>(y, middle) != want;
+            of_eight[i % 8] = y, codes |= want << i % 8 * packed::K_BITS;
+            if (i % 8 != 7) continue;
+            wrong += packed::centroid_codes<packed::K_BITS>(of_eight, 1.0f, middle) != codes, codes = 0;
         }
         ok(wrong == 0, "format %d, head size %d: indices of centroids, at their middles too", TL_PACKED,
            TL_D);
@@ -165,6 +169,20 @@ static void check_codes() {
         wrong += packed::pack_codes<BITS>(x) != want;
     }
     ok(wrong == 0, "format %d, head size %d: codes are cut off and packed", TL_PACKED, TL_D);
+    wrong = 0;
+    for (int i = 0; i < 40000; i++) { /* a row's ends, and what lies between, need no cutting off */
+        constexpr int BITS = packed::V_BITS, TOP = (1 << BITS) - 1;
+        const float low = random_normal(), high = low + ldexpf(fabsf(random_normal()), -(i % 20)),
+                    step = fmaxf((high - low) / TOP, 1e-8f);
+        const plain_quotient by(step);
+        float x[8], steps[8];
+        for (int j = 0; j < 8; j++) {
+            x[j] = j == 0 ? low : j == 1 ? high : fminf(high, fmaxf(low, low + (high - low) * (float)j / 8));
+            steps[j] = by.of(x[j] - low) + 0.5f;
+        }
+        wrong += packed::pack_codes<BITS, true, true>(steps) != packed::pack_codes<BITS, true>(steps);
+    }
+    ok(wrong == 0, "format %d, head size %d: codes of values between a row's ends", TL_PACKED, TL_D);
 }
 
 static void check_all() {
