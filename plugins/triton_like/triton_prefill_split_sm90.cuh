@@ -3,8 +3,8 @@
  * that only copies, and three that multiply a block of 64 query rows each, in the order of
  * triton_prefill_sm90.cuh. S is a product of int8 codes. P times V is one of 16 bits, because a P of 8 bits
  * would lose the sum of many small weights: int8 values become f16 on their way, in the copiers' registers,
- * which hold the next tile while this one is converted. Macros beyond triton_products_sm90.cuh: TL_COPIERS,
- * 4. */
+ * which hold the next tile; keys of two tiles are under way. Macros beyond triton_products_sm90.cuh:
+ * TL_COPIERS, 4. */
 #ifndef TRITON_PREFILL_SPLIT_SM90_CUH
 #define TRITON_PREFILL_SPLIT_SM90_CUH
 
@@ -18,7 +18,8 @@ constexpr bool WIDENED = VB == 1; /* values become f16 here, others are copied a
 constexpr int COPIER_REGS = 56, CONSUMER_REGS = 152; /* of 65536 */
 static_assert(THREADS == 128 && TL_WARPS == 12 && TL_DV == 128, "a copier has 16 columns of every 16th row");
 
-/* Of K or of V: a barrier a stage that says it is full, and one that says it has been read. */
+/* A stage has the keys and the values of a tile: a barrier says that it is full, and one that both have been
+ * read. */
 struct tile_ring {
     uint32_t full, empty;
 };
@@ -29,90 +30,134 @@ struct ring_place {
     }
 };
 
-/* The values of a tile as codes, a thread's of every 16th row; lane i knows where the i-th group of 16 tokens
- * lies. Eight lanes that store together have two rows of half a line each, whose swizzles do not meet. Rows
- * that are not wanted are read, too, of page 0 where the request has none, and become zeros: a load under a
- * condition would be waited for at once. */
-struct value_codes {
-    uint4 x[BN / 16];
+/* A thread's 16 bytes of every 16th row of K or V. Groups of 16 tokens lie in one page: `page` is lane i's of
+ * the i-th group. */
+struct row_reader {
     const uint8_t *from;
-    int64_t token;
-    uint32_t to[2];
-    int row;
-    ATTN_DEV value_codes(const key_source &keys, uint32_t values) : token(keys.v_token) {
-        const int lane = threadIdx.x & 31, column = (lane >> 4) * 8 + (lane & 3) * 2;
-        row = (threadIdx.x >> 5) * 4 + (lane >> 2 & 3);
-        from = keys.v + row * token + column * 8;
-        to[0] = values + swizzled_rows<BN>::at(row, column),
-        to[1] = values + swizzled_rows<BN>::at(row, column + 1);
+    int64_t page_bytes, token_bytes;
+    ATTN_DEV const uint8_t *at(int page, int k0, int u) const {
+        const uint32_t in = TL_PAGE == 16 ? 0 : (uint32_t)in_page(k0 + 16 * u); /* k0: a multiple of 16 */
+        return from + (uint32_t)__shfl_sync(~0u, page, u) * page_bytes + in * token_bytes;
     }
-    ATTN_DEV void ask(int64_t group) {
+};
+
+/* Where it stands in the code: the assembler moves read-only loads before fences, which then wait for
+ * them. */
+ATTN_DEV uint4 load_here(const uint8_t *at) {
+    uint4 x;
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(at)
+                 : "memory");
+    return x;
+}
+
+/* What a copying thread does of each tile. Eight lanes that store values together have two rows of half a
+ * line each, whose swizzles do not meet. Codes are read, too, of rows that are not wanted, of page 0 where
+ * the request has none: whatever they are, their weights are 0 and their products numbers. Scales and values
+ * of 16 bits might not be numbers, and become zeros. */
+struct tile_copier {
+    const triton_params_t &p;
+    const key_walk &walk;
+    const key_source keys;
+    row_reader k, v, scale;
+    uint32_t k_to, v_to;
+    float *scales;
+    uint4 codes[WIDENED ? BN / 16 : 1];
+
+    ATTN_DEV tile_copier(const triton_params_t &of, const block_view &b, uint32_t base, float *to)
+        : p(of), walk(b.walk), keys(of, b), scales(to) {
+        const int lane = threadIdx.x & 31, k_row = threadIdx.x >> 3, k_column = threadIdx.x & 7;
+        const int v_row = WIDENED ? (threadIdx.x >> 5) * 4 + (lane >> 2 & 3) : threadIdx.x >> 4,
+                  v_column = WIDENED ? (lane >> 4) * 8 + (lane & 3) * 2 : threadIdx.x & 15;
+        k = {keys.k + k_row * keys.k_token + k_column * 16, p.k_page * EB, keys.k_token};
+        v = {keys.v + v_row * keys.v_token + v_column * 8 * VB, p.v_page * VB, keys.v_token};
+        scale = {keys.ks + (threadIdx.x & 15) * p.ks_token, p.ks_page, p.ks_token};
+        k_to = base + K_AT + swizzled_rows<BN>::at(k_row, k_column);
+        v_to = base + V_AT + swizzled_rows<BN>::at(v_row, v_column); /* codes: and its neighbour */
+    }
+    /* Keys and their scales, and values that stay as they are. */
+    ATTN_DEV void ask(int stage, int k0, int page) {
 #pragma unroll
         for (int u = 0; u < BN / 16; u++)
-            x[u] = __ldg((const uint4 *)(from + shuffle64(group, u)));
+            cp_async<16>(k_to + stage * K_BYTES + u * 2048, k.at(page, k0, u));
+        const int row = threadIdx.x;
+        const uint8_t *const from = scale.at(page, k0, row >> 4);
+        if (row < BN) cp_async_zfill<4>(smem_addr(scale_of(stage)), from, walk.wanted(k0 + row));
+        if constexpr (!WIDENED) {
+            if (k0 >= walk.lo && k0 + BN <= walk.hi)
+                ask_values<true>(stage, k0, page);
+            else
+                ask_values<false>(stage, k0, page);
+        }
+    }
+    ATTN_DEV float *scale_of(int stage) const { /* this thread's */
+        return scales + stage * BN + threadIdx.x;
+    }
+    /* Rows of 256 bytes, eight at a time. */
+    template <bool WHOLE>
+    ATTN_DEV void ask_values(int stage, int k0, int page) {
+#pragma unroll
+        for (int u = 0; u < BN / 8; u++)
+            cp_async_zfill<16>(v_to + stage * V_BYTES + u * 1024,
+                               v.at(page, k0, u / 2) + u % 2 * 8 * v.token_bytes,
+                               WHOLE || walk.wanted(k0 + (int)(threadIdx.x >> 4) + 8 * u));
+    }
+    ATTN_DEV void ask_codes(int k0, int page) {
+        if constexpr (WIDENED)
+#pragma unroll
+            for (int u = 0; u < BN / 16; u++)
+                codes[u] = load_here(v.at(page, k0, u));
     }
     static ATTN_DEV uint4 widened(uint32_t a, uint32_t b) {
         return make_uint4(codes_to_f16x2<TL_V, 0>(a), codes_to_f16x2<TL_V, 1>(a), codes_to_f16x2<TL_V, 0>(b),
                           codes_to_f16x2<TL_V, 1>(b));
     }
-    ATTN_DEV void put(int stage, const key_walk &walk, int k0) {
-        if (k0 < walk.lo || k0 + BN > walk.hi)
+    ATTN_DEV void put_codes(int stage) {
+        if constexpr (WIDENED) {
+            const uint32_t to = v_to + stage * V_BYTES;
 #pragma unroll
-            for (int u = 0; u < BN / 16; u++)
-                if (!walk.wanted(k0 + row + 16 * u)) x[u] = make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int u = 0; u < BN / 16; u++) {
-            st_shared_v4(to[0] + stage * V_BYTES + u * 16 * 128, widened(x[u].x, x[u].y));
-            st_shared_v4(to[1] + stage * V_BYTES + u * 16 * 128, widened(x[u].z, x[u].w));
+            for (int u = 0; u < BN / 16; u++) {
+                const uint4 x = codes[u];
+                st_shared_v4(to + u * 2048, widened(x.x, x.y));
+                st_shared_v4((to ^ 16) + u * 2048, widened(x.z, x.w));
+            }
         }
     }
 };
 
-/* Keys of a tile come with the values of the one before, which is the order in which they are multiplied. The
- * fence waits for every load of a thread: codes are asked for behind it. */
+/* Two tiles are under way: a tile's keys are asked for when the one two before it has been handed over, its
+ * codes one later. The fence waits for every load of a thread: it comes before the next ones. */
 ATTN_DEV void copy_tiles(const triton_params_t &p, const block_view &b, uint32_t base, float *scales,
-                         tile_ring k, tile_ring v) {
-    const key_source keys(p, b);
+                         tile_ring ring) {
     const key_walk &walk = b.walk;
-    value_codes codes(keys, base + V_AT);
-    ring_place at_k, at_v;
-    int k0 = walk.begin, page = keys.page(walk, k0), v0 = 0, v_page = 0;
+    tile_copier copier(p, b, base, scales);
+    ring_place asked, given;
+    int k0 = walk.begin, page = copier.keys.page(walk, k0), last = k0, last_page = page;
+    auto ask = [&]() {
+        last = k0, last_page = page;
+        if (k0 < walk.hi) {
+            k0 = walk.next<BN>(k0), page = copier.keys.page(walk, k0);
+            mbar_wait(ring.empty + 8 * asked.stage, asked.phase ^ 1);
+            copier.ask(asked.stage, last, last_page);
+            asked.next();
+        }
+        cp_async_commit();
+    };
+    copier.ask_codes(k0, page);
+    ask();
+    ask();
 #pragma unroll 1
-    for (bool first = true, more = true; more; first = false) {
-        more = k0 < walk.hi;
-        if (more) {
-            mbar_wait(k.empty + 8 * at_k.stage, at_k.phase ^ 1);
-            load_tile<TL_D, KP, swizzled_rows<BN>, false>(
-                base + K_AT + at_k.stage * K_BYTES, keys.k, keys.k_token,
-                keys.group<EB>(page, k0, p.k_page, p.k_token), k0, walk, nullptr, nullptr, scale_rows{});
-            if (TL_K_APART)
-                load_terms<false>(scales + at_k.stage * TERMS * BN, keys.ks, p.ks_token,
-                                  keys.group<1>(page, k0, p.ks_page, p.ks_token), k0, walk);
-        }
-        if (!first) {
-            mbar_wait(v.empty + 8 * at_v.stage, at_v.phase ^ 1);
-            if constexpr (WIDENED)
-                codes.put(at_v.stage, walk, v0);
-            else
-                load_tile<TL_DV, DVP, swizzled_rows<BN>, true>(
-                    base + V_AT + at_v.stage * V_BYTES, keys.v, keys.v_token,
-                    keys.group<VB>(v_page, v0, p.v_page, p.v_token), v0, walk, nullptr, nullptr,
-                    scale_rows{});
-        }
-        const int next = walk.next<BN>(k0), next_page = keys.page(walk, next);
-        cp_async_wait_all();
-        if (FOLD_QUERY && more && threadIdx.x < BN)
-            scales[at_k.stage * BN + threadIdx.x] *= KEY_SCALE; /* this thread's copy */
+    for (int now = walk.begin; now < walk.hi; now = walk.next<BN>(now)) {
+        cp_async_wait<1>();
+        if (FOLD_QUERY && threadIdx.x < BN) *copier.scale_of(given.stage) *= KEY_SCALE;
+        copier.put_codes(given.stage);
         fence_proxy_async();
         __syncwarp();
-        if (threadIdx.x % 32 == 0) {
-            if (more) mbar_arrive(k.full + 8 * at_k.stage);
-            if (!first) mbar_arrive(v.full + 8 * at_v.stage);
-        }
-        if (!first) at_v.next();
-        at_k.next();
-        if (WIDENED && more) codes.ask(keys.group<VB>(page, k0, p.v_page, p.v_token));
-        v0 = k0, v_page = page, k0 = next, page = next_page;
+        if (threadIdx.x % 32 == 0) mbar_arrive(ring.full + 8 * given.stage);
+        given.next();
+        copier.ask_codes(last, last_page);
+        ask();
     }
 }
 
@@ -122,10 +167,10 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     tl_prefill(const __grid_constant__ triton_params_t p) {
     using namespace prefill;
     extern __shared__ __align__(1024) uint8_t unaligned[];
-    __shared__ __align__(8) uint64_t barriers[4 * TL_RING];
+    __shared__ __align__(8) uint64_t barriers[2 * TL_RING];
     uint8_t *const smem = unaligned + (1024 - (smem_addr(unaligned) & 1023)) % 1024;
     const uint32_t base = smem_addr(smem), bars = smem_addr(barriers);
-    const tile_ring k_ring = {bars, bars + 8 * TL_RING}, v_ring = {bars + 16 * TL_RING, bars + 24 * TL_RING};
+    const tile_ring ring = {bars, bars + 8 * TL_RING};
     float *const scales = (float *)(smem + SCALES_AT); /* [stage][TERMS][BN] */
     float *const q_scales = (float *)(smem + Q_SCALES_AT);
     int2 *const seen = (int2 *)(smem + ROWS_AT);
@@ -133,17 +178,15 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     if (!view_block<BM, 16>(p, seen, (int *)(smem + ROWS_AT + BM * 8), b)) return;
     const key_walk &walk = b.walk;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < TL_RING; i++) {
-            mbar_init(k_ring.full + 8 * i, TL_COPIERS), mbar_init(k_ring.empty + 8 * i, TL_WARPS);
-            mbar_init(v_ring.full + 8 * i, TL_COPIERS), mbar_init(v_ring.empty + 8 * i, TL_WARPS);
-        }
+        for (int i = 0; i < TL_RING; i++)
+            mbar_init(ring.full + 8 * i, TL_COPIERS), mbar_init(ring.empty + 8 * i, TL_WARPS);
         mbar_init_fence();
     }
     __syncthreads();
     const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0) - TL_COPIERS;
     if (warp < 0) {
         setmaxnreg_dec<COPIER_REGS>();
-        if (walk.begin < walk.hi) copy_tiles(p, b, base, scales, k_ring, v_ring);
+        if (walk.begin < walk.hi) copy_tiles(p, b, base, scales, ring);
         return;
     }
     setmaxnreg_inc<CONSUMER_REGS>();
@@ -163,12 +206,9 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
         for (int j = 0; j < BN / 16; j++)
             pack_keys(pr + 4 * j, s, j, nullptr, 1.f);
     };
-    auto wait = [&](const tile_ring &ring, const ring_place &at) {
-        mbar_wait(ring.full + 8 * at.stage, at.phase);
-    };
-    auto release = [&](const tile_ring &ring, const ring_place &at) {
+    auto release = [&](int stage) {
         __syncwarp();
-        if (lane == 0) mbar_arrive(ring.empty + 8 * at.stage);
+        if (lane == 0) mbar_arrive(ring.empty + 8 * stage);
     };
     const uint64_t q_at = wgmma_desc(base + (warp >> 2) * 8192, 16, 1024),
                    k_at = wgmma_desc(base + K_AT, 16, 1024), v_at = wgmma_desc(base + V_AT, BN * 128, 1024);
@@ -177,51 +217,49 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     fence_proxy_async();
     named_barrier(1, CONSUMERS);
 
+    float by[2];
+    row_factors(rule, q_scales + local, by);
     if (walk.begin < walk.hi) {
         int k0 = walk.begin;
-        ring_place at_k, at_v;
+        ring_place at;
         uint32_t pr[BN / 4];
         {
             score c[BN / 2];
-            wait(k_ring, at_k);
+            mbar_wait(ring.full, 0);
             start_scores(c, q_at, k_at);
             wgmma_wait<0>();
             float s[BN / 2];
             take_scores(s, c);
             softmax(s, k0, 0);
-            release(k_ring, at_k);
             pack(pr, s);
         }
 #pragma unroll 1
         for (k0 = walk.next<BN>(k0); k0 < walk.hi; k0 = walk.next<BN>(k0)) {
-            at_k.next();
-            wait(k_ring, at_k);
-            wait(v_ring, at_v);
+            const int last = at.stage; /* P is of its values */
+            at.next();
+            mbar_wait(ring.full + 8 * at.stage, at.phase);
             score c[BN / 2];
-            start_scores(c, q_at, k_at + (at_k.stage * K_BYTES >> 4));
+            start_scores(c, q_at, k_at + (at.stage * K_BYTES >> 4));
             wgmma_pin(o);
-            start_output(o, pr, v_at + (at_v.stage * V_BYTES >> 4));
+            start_output(o, pr, v_at + (last * V_BYTES >> 4));
             wgmma_wait<1>();
             float s[BN / 2];
             take_scores(s, c);
             /* the registers of P are free when the product has ended */
             softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, q_scales + local,
-                         scales + at_k.stage * TERMS * BN, m, l, f, [&](const float(&by)[2]) {
-                             release(k_ring, at_k);
+                         scales + at.stage * TERMS * BN, m, l, f, [&](const float(&)[2]) {
                              wgmma_wait<0>();
                              wgmma_pin(o);
-                             release(v_ring, at_v);
+                             release(last);
                              if (softmax_trusted(by, s, m, l, pr)) return false;
                              const bool grow = softmax_step<false>(rule, by, s, m, l, f);
                              if (grow) rescale(o, f);
                              pack(pr, s);
                              return grow;
                          });
-            at_v.next();
         }
-        wait(v_ring, at_v);
         wgmma_pin(o);
-        start_output(o, pr, v_at + (at_v.stage * V_BYTES >> 4));
+        start_output(o, pr, v_at + (at.stage * V_BYTES >> 4));
         wgmma_wait<0>();
         wgmma_pin(o);
     }

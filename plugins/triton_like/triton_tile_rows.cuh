@@ -175,17 +175,27 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
             for (int d = 1; d < 8; d <<= 1)
                 top = min_nan(top, __shfl_xor_sync(~0u, top, d));
             const float size = divided<127>(-top), scale = size < 1e-6f ? 1e-6f : size;
-            const quotient by(scale);
             if (l == 0) scales[r] = scale;
+            auto round = [&](auto code) {
+#pragma unroll
+                for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        const float2 f = unpack2<TL_Q>(w[i][k]);
+                        const uint32_t x = code(f.x), y = code(f.y);
+                        w[i][k] = TL_S8 ? prmt(x, y, 0x0040)
+                                        : pack2<MMA>((float)(signed char)x, (float)(signed char)y);
+                    }
+            };
+            if (__all_sync(~0u, plain_quotient::fits(scale))) { /* and so all of the row is finite */
+                const plain_quotient by(scale);
+                round([&](float x) { return int8_low(by.of(x)); });
+            } else {
+                const quotient by(scale);
+                round([&](float x) { return int8_bits(by.of(x)); });
+            }
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    const float2 f = unpack2<TL_Q>(w[i][k]);
-                    const uint32_t x = int8_bits(by.of(f.x)), y = int8_bits(by.of(f.y));
-                    w[i][k] =
-                        TL_S8 ? prmt(x, y, 0x0040) : pack2<MMA>((float)(signed char)x, (float)(signed char)y);
-                }
                 if constexpr (TL_S8) {
                     const uint2 codes =
                         make_uint2(prmt(w[i][0], w[i][1], 0x5410), prmt(w[i][2], w[i][3], 0x5410));
