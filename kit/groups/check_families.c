@@ -188,34 +188,6 @@ static void sink_values(check_t *c) {
     }
 }
 
-/* Scores far below zero and far above it in one row; rows whose every score is far below. */
-static void score_levels(check_t *c) {
-    static const double levels[] = {-3000, 3000, 80, -80, -20000, 30000, -1e6, -1e10};
-    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
-        kit_case_t k;
-        /* Kernels of GPUs multiply scores by scale * log2 e and subtract the product of their maximum,
-         * rounded, in one instruction: beyond 1e8 its rounding alone is a weight of 0. */
-        if (levels[i] < -1e8 && c->memory->kind != NULL) continue;
-        if (!check_start_without(c, &k)) return;
-        k.family = KIT_EQUAL_KEYS; /* a difference of keys would drown in the level */
-        kit_case_add(&k, 1, 90);
-        kit_case_add(&k, 5, 40);
-        kit_inputs_t *in = kit_inputs_make(&k);
-        if (in == NULL) return;
-        const kit_sizes_t z = kit_sizes(&k.problem);
-        if (k.problem.dtype == ATTN_DTYPE_FLOAT16 && fabs(levels[i] / (64 * k.problem.scale)) > 60000) {
-            kit_inputs_free(in);
-            continue;
-        }
-        for (int64_t t = 0; t < in->num_tokens * z.heads; t++) /* one channel carries the level */
-            in->query[t * z.query] = 64;
-        for (int64_t t = 0; t < in->num_keys * z.kv_heads; t++)
-            in->key[t * z.key] = kit_round(k.problem.dtype, levels[i] / (64 * k.problem.scale));
-        check_run(c, c->backend, &k, in);
-        kit_inputs_free(in);
-    }
-}
-
 /* What is not a number in one request stays there. */
 static void nan_stays(check_t *c) {
     kit_case_t k;
@@ -335,7 +307,6 @@ void check_families_list(check_list_t *list, const check_t *c) {
     if (c->can.features & ATTN_F_SOFT_CAP)
         check_add(list, "numerics", 1, large_capped_scores, 0, "large scores under a soft cap");
     if (c->can.features & ATTN_F_SINK) check_add(list, "numerics", 1, sink_values, 0, "values of sinks");
-    check_add(list, "numerics", 1, score_levels, 0, "scores far from zero");
     check_add(list, "numerics", 1, nan_stays, 0, "NaN stays in its request");
     check_add(list, "numerics", 1, nan_shows, 0, "NaN shows where it is");
 }

@@ -4,8 +4,10 @@
  * of a batch, cache formats, page borders, head counts, fp8 queries, quantised outputs, against the oracle,
  * with kv_b_proj and with queries that come absorbed. Sizes are those that the table allows.
  */
+#include "../case/case_families.h"
 #include "../run/check_engine.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -162,8 +164,54 @@ static void block_weights(check_t *c) {
     finish(c, found);
 }
 
+/* Equal scores far from zero. One channel, a rotary one, makes them with a large scale, so that no order of
+ * sums matters and a cache of 8 bits holds its keys. */
+static void score_levels(check_t *c) {
+    static const double levels[] = {-1e10, 1e10, -1e30, -1e6};
+    static const uint32_t formats[] = {ATTN_KV_AUTO, ATTN_KV_FP8_E4M3}, heads[] = {4, 128, 40};
+    int found = 0;
+    for (size_t i = 0; i < 2 * (sizeof levels / sizeof levels[0]) && !c->report->is_failed; i++) {
+        kit_case_t k;
+        if (!start(c, &k, i)) return;
+        const uint32_t role = k.problem.role, kv = formats[i % 2];
+        const int has_cache = attn_role_has_cache(role), is_small = fabs(levels[i / 2]) < 1e11;
+        const uint64_t kept = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(role));
+        if (has_cache ? !(kept & ATTN_BIT(kv)) : i % 2 == 1) continue;
+        /* decodes over 16-bit caches alone: check_levels.c says why */
+        if (c->memory->kind != NULL && (i % 2 == 1 || !has_cache)) continue;
+        if ((i % 2 == 1 || k.problem.dtype == ATTN_DTYPE_FLOAT16) && !is_small) continue;
+        if (has_cache) k.problem.kv_cache_dtype = kv;
+        k.family = KIT_EQUAL_KEYS;
+        k.problem.num_heads = heads[i % 3];
+        k.problem.scale = 1e6;
+        add(&k, 1, 50), add(&k, c->memory->kind != NULL ? 1 : 5, 35), add(&k, 1, 300);
+        if (!check_is_served(c, &k)) continue;
+        kit_inputs_t *in = kit_inputs_make(&k);
+        if (in == NULL) return;
+        const kit_sizes_t z = kit_sizes(&k.problem);
+        for (int64_t t = 0; t < in->num_tokens * z.heads; t++)
+            for (int64_t d = 0; d < z.query; d++)
+                in->query[t * z.query + d] =
+                    d == z.query - 1 ? kit_round(k.problem.dtype, levels[i / 2] / 2e6) : 0;
+        for (int64_t t = 1; t <= in->num_keys * (has_cache ? 1 : z.kv_heads); t++)
+            if (has_cache) /* the rotary part of a latent row */
+                in->value[t * z.value - 1] = 2;
+            else
+                in->key[t * z.key - 1] = 2;
+        /* a long request may be merged from parts, by an LSE that is a multiple of 1024 here: one value */
+        const int64_t row = (has_cache ? 1 : z.kv_heads) * z.key, first = in->key_start[2] * row;
+        for (int64_t n = first + row; n < in->num_keys * row; n++)
+            in->key[n] = in->key[n - row];
+        check_run(c, c->backend, &k, in);
+        kit_inputs_free(in);
+        found = 1;
+    }
+    finish(c, found);
+}
+
 static void add_checks(check_list_t *list, const check_t *c, uint32_t arg, const char *name) {
     check_add(list, "numerics", 1, compositions, arg, "%s: compositions of a batch", name);
+    check_add(list, "numerics", 1, score_levels, arg, "%s: scores far from zero", name);
     check_add(list, "numerics", 1, head_counts, arg, "%s: head counts", name);
     if (c->can.features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4))
         check_add(list, "numerics", 1, fp8_output, arg, "%s: quantised output", name);

@@ -84,6 +84,21 @@ SI void LN_(ln_store_p)(const struct LN_(ln_state) * st, int k, int j, vf p0, vf
 #endif
 }
 
+/* Of rows beyond it, what v_fms leaves of the rounding of m is no small factor any more, and from 1e8 on it
+ * leaves the exponent's range. */
+#define LN_DEEP 16777216.0f
+
+/* S * c - m of lanes some of which are such rows; the others have the bits that v_fms gives. */
+static vf LN_(ln_far_exponent)(vf s, vf c, vf m) {
+    float fused[VW], apart[VW], of[VW];
+    v_store(fused, v_fms(s, c, m));
+    v_store(apart, v_sub(v_mul(s, c), m));
+    v_store(of, m);
+    for (int i = 0; i < VW; i++)
+        if (of[i] > LN_DEEP || of[i] < -LN_DEEP) fused[i] = apart[i];
+    return v_load(fused);
+}
+
 /* P = 2^(S * c - m), its sums, alpha. Sums are of the unrounded, unscaled P. */
 SI void LN_(ln_softmax_)(const struct LN_(ln_state) * st, int b, int n, float c, int scaled) {
     for (int j = 0; j < LN_L; j += VW) {
@@ -95,11 +110,19 @@ SI void LN_(ln_softmax_)(const struct LN_(ln_state) * st, int b, int n, float c,
         const int moves = v_any_gt(top, v_add(v_load(m), v_set1(8.0f)));
         if (!moves) top = v_load(m);
 #endif
-        const vf vc = v_set1(c), al = v_exp2(v_sub(v_load(m), top));
+        const vf al = v_exp2(v_sub(v_load(m), top)), size = v_max(top, v_sub(v_zero(), top));
+        vf vc = v_set1(c);
         vf l0 = v_mul(v_load(l), al), l1 = v_zero();
         int k = 0;
         v_store(st->alpha + j, al);
         v_store(m, top);
+        if (v_any_gt(v_min(size, v_sub(v_set1(-SCORE_MIN), size)), v_set1(LN_DEEP))) { /* not without keys */
+            for (int i = 0; i < n; i++) {
+                float *at = st->s + i * LN_L + j;
+                v_store(at, LN_(ln_far_exponent)(v_load(at), vc, top));
+            }
+            vc = v_set1(1.0f), top = v_zero();
+        }
         for (; k + 2 <= n; k += 2) {
             const vf p0 = LN_(ln_exp2)(v_fms(v_load(s + k * LN_L), vc, top));
             const vf p1 = LN_(ln_exp2)(v_fms(v_load(s + (k + 1) * LN_L), vc, top));

@@ -12,10 +12,10 @@ namespace attn_cuda {
 
 constexpr int ROWS = TM_ROWS, KEYS = TM_KEYS, L = TM_LATENT, D = TM_LATENT + TM_ROPE;
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int PITCH = D * 2 + 16;                                   /* of a query or key */
-constexpr int RAW = D * (TM_E4M3 ? 1 : 2) / 16;                     /* loads of a key */
-constexpr int LANES = THREADS / KEYS;                               /* threads of a key */
-constexpr int LOADS = (RAW + LANES - 1) / LANES;                    /* of a thread */
+constexpr int PITCH = D * 2 + 16;                /* of a query or key */
+constexpr int RAW = D * (TM_E4M3 ? 1 : 2) / 16;  /* loads of a key */
+constexpr int LANES = THREADS / KEYS;            /* threads of a key */
+constexpr int LOADS = (RAW + LANES - 1) / LANES; /* of a thread */
 /* A warp makes the scores of UNIT_ROWS x UNIT_KEYS over a part of D: what it loads from shared memory for a
  * product falls from 12 bytes an operation's row and key to 6 as units grow (triton-notes.md). */
 constexpr int UNIT_ROWS = ROWS == 64 ? 32 : 16, UNIT_KEYS = ROWS >= 32 && KEYS >= 32 ? 16 : 8;
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, TM_CTAS)
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
             const int c = my_key + j * GROUP;
-            const float w = ex2(s[j] - m);
+            const float w = ex2(__fsub_rn(s[j], m));
             l += w;
             if (c < KEYS)
                 *(uint16_t *)(smem + P_AT + my_row * P_PITCH + c * 2) = (uint16_t)pack_pair<TM_TYPE>(w, 0.f);

@@ -57,6 +57,7 @@ caught CHANGES_WITH_EVERY_CALL determinism 'mla: the same call'
 caught DEPENDS_ON_BATCH determinism 'mla: batch invariance'
 caught FULL_IS_CAUSAL numerics 'mla, latent: every key'
 caught FORGETS_ROPE numerics 'mla, latent: head counts'
+caught LOSES_FAR_SCORES numerics 'mla, latent: scores far from zero'
 caught TAKES_SINKS capabilities 'role mla: no feature'
 # The table of FLASH_ATTN has sinks, for its other roles: no device is needed to see that mla_prefill goes without.
 if [ -f "$ATTN_TEST_PLUGIN_DIR/flash.so" ]; then

@@ -25,7 +25,8 @@ enum mistakes {
     ALLOCATES,
     FULL_IS_CAUSAL, /* with absorbed queries */
     FORGETS_ROPE,   /* of them */
-    TAKES_SINKS     /* which latent attention has not */
+    LOSES_FAR_SCORES,
+    TAKES_SINKS /* which latent attention has not */
 };
 
 static attn_backend_ops_t ops;
@@ -145,6 +146,10 @@ static int forward(attn_instance_t *i, const attn_forward_t *args, const attn_sp
     int status = target->ops->forward(i, &a, space, stream, error);
     if (status == ATTN_OK && space != NULL && args->output->dtype.bits == 16) {
         uint16_t *out = attn_data(args->output);
+        if (MISTAKE == LOSES_FAR_SCORES && a.query != NULL && a.query->ndim == 3) {
+            const uint16_t *q = attn_data(a.query);
+            if ((q[a.query->shape[2] - 1] & 0x7fff) >= 0x457a) out[0] = 0; /* 4000 in bfloat16 */
+        }
         if ((MISTAKE == CHANGES_WITH_EVERY_CALL && ++num_calls % 2 == 0) ||
             (MISTAKE == DEPENDS_ON_BATCH && args->query->shape[0] > 30))
             out[0] ^= 1;

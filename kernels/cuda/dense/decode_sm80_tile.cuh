@@ -34,7 +34,7 @@ ATTN_DEV void raise_max(const float (&s)[NT][4], float (&m)[NT][2], float (&l)[N
     for (int n = 0; n < NT; n++) {
         top[n][0] = fmaxf(s[n][0], s[n][2]);
         top[n][1] = fmaxf(s[n][1], s[n][3]);
-        grow |= top[n][0] > m[n][0] + lazy || top[n][1] > m[n][1] + lazy;
+        grow |= top[n][0] - m[n][0] > lazy || top[n][1] - m[n][1] > lazy;
     }
     if (!__any_sync(~0u, grow)) return;
 #pragma unroll
@@ -64,8 +64,8 @@ ATTN_DEV void weigh(const float (&s)[NT][4], const float (&m)[NT][2], const floa
                     float (&l)[NT][2], uint32_t (&p)[NT][2]) {
 #pragma unroll
     for (int n = 0; n < NT; n++) {
-        float p0 = ex2(s[n][0] - m[n][0]), p1 = ex2(s[n][1] - m[n][1]);
-        float p2 = ex2(s[n][2] - m[n][0]), p3 = ex2(s[n][3] - m[n][1]);
+        float p0 = ex2(__fsub_rn(s[n][0], m[n][0])), p1 = ex2(__fsub_rn(s[n][1], m[n][1]));
+        float p2 = ex2(__fsub_rn(s[n][2], m[n][0])), p3 = ex2(__fsub_rn(s[n][3], m[n][1]));
         l[n][0] += p0 + p2;
         l[n][1] += p1 + p3;
         if (SCALED) p0 *= scale[0], p1 *= scale[0], p2 *= scale[1], p3 *= scale[1];

@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
                 mx[1] = fmaxf(mx[1], fmaxf(s[t][j][2], s[t][j][3]));
             }
             /* lazy rescale: the maximum may lag by 2^8 */
-            if (__any_sync(~0u, mx[0] > m[t][0] + 8.f || mx[1] > m[t][1] + 8.f)) {
+            if (__any_sync(~0u, mx[0] - m[t][0] > 8.f || mx[1] - m[t][1] > 8.f)) {
                 float f[2];
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
             for (int j = 0; j < BN / 8; j++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    s[t][j][i] = ex2(s[t][j][i] - m[t][i >> 1]);
+                    s[t][j][i] = ex2(__fsub_rn(s[t][j][i], m[t][i >> 1]));
                     l[t][i >> 1] += s[t][j][i];
                 }
         }

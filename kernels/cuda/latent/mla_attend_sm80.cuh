@@ -17,7 +17,7 @@
 namespace attn_cuda {
 
 constexpr float MLA_LOG2E = 1.4426950408889634f, MLA_LN2 = 0.6931471805599453f;
-constexpr float MLA_NO_MAX = -1e30f; /* finite, so that no inf - inf appears */
+constexpr float MLA_NO_MAX = LOWEST; /* finite, so that no inf - inf appears */
 
 /* Byte offset of 16-byte chunk `chunk` of row `row`: the low three bits are swizzled by the row. */
 template <int PITCH>
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(MLA_THREADS, 1)
             for (int j = 0; j < 4; j++) {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    s[j][e] = ex2(s[j][e] - m[e >> 1]);
+                    s[j][e] = ex2(__fsub_rn(s[j][e], m[e >> 1]));
                     l[e >> 1] += s[j][e];
                 }
 #pragma unroll

@@ -175,9 +175,9 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
             float o[128], s[32];
             uint32_t pr[16];
             /* rows that do not exist get P = 0: zeros cost the tensor cores less power */
-            mla90_state st = {{local < rows ? MLA90_NO_MAX : -MLA90_NO_MAX,
-                               local + 8 < rows ? MLA90_NO_MAX : -MLA90_NO_MAX},
-                              {0.f, 0.f}};
+            mla90_state st = {
+                {local < rows ? MLA90_NO_MAX : MLA90_NO_ROW, local + 8 < rows ? MLA90_NO_MAX : MLA90_NO_ROW},
+                {0.f, 0.f}};
 #pragma unroll
             for (int j = 0; j < 128; j++)
                 o[j] = 0.f;
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                     clean(block, k0);
                     fence_proxy_async();
                     named_arrive(2, 256);
-                    mla90_rescale(o, f);
+                    mla90_rescale(o, st, f);
                     if (k0 + MLA90_KEYS > it.k_end) named_barrier(4, 128); /* all have cleaned */
                     wgmma_pin(o);
                     mla90_add_own<DT>(o, pr, keys, 0);
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                     release(block, 0);
                     if (b + 1 < blocks) {
                         named_barrier(3, 256);
-                        mla90_rescale(o, mla90_follow(st, sh.top[1][local], sh.top[1][local + 8]));
+                        mla90_rescale(o, st, mla90_follow(st, sh.top[1][local], sh.top[1][local + 8]));
                         wgmma_pin(o);
                         mla90_add_other<DT>(o, odd_p, buffers + ((block + 1) & 1) * MLA90_TILE, 0);
                         wgmma_wait<0>();
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                     if (moved.x | moved.y | moved.z | moved.w) {
                         wgmma_wait<0>();
                         wgmma_pin(s);
-                        mla90_rescale(o, f);
+                        mla90_rescale(o, st, f);
                     }
                     wgmma_pin(o);
                     mla90_add_other<DT>(o, keys + 8 * MLA90_SLAB, keys, 1);
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                     wgmma_wait<0>();
                     wgmma_pin(o);
                     release(block, 1);
-                    mla90_rescale(o, f);
+                    mla90_rescale(o, st, f);
                     if (k0 + MLA90_KEYS > it.k_end) named_barrier(4, 128);
                     wgmma_pin(o);
                     mla90_add_own<DT>(o, pr, buffers + ((block + 1) & 1) * MLA90_TILE, 1);

@@ -39,6 +39,7 @@ struct mla_columns {
     const int barrier_id;       /* and the next one */
     const int tid, warp, lane, group;
     float o[8][N / 2], top[C], sum[C];
+    bool deep; /* a row is: its blocks go the way of those that raise a top */
 
     ATTN_DEV mla_columns(float (*exchange_)[N], uint32_t p_slab_, int barrier_id_)
         : exchange(exchange_), p_slab(p_slab_), barrier_id(barrier_id_), tid(threadIdx.x & 127),
@@ -48,9 +49,10 @@ struct mla_columns {
     ATTN_DEV void barrier() const { named_barrier(barrier_id, 128); }
 
     ATTN_DEV void start(int rows) {
+        deep = false;
 #pragma unroll
         for (int t = 0; t < C; t++) {
-            top[t] = row_of(t) < rows ? MLA90_NO_MAX : -MLA90_NO_MAX; /* rows that do not exist get P = 0 */
+            top[t] = row_of(t) < rows ? MLA90_NO_MAX : MLA90_NO_ROW; /* rows that do not exist get P = 0 */
             sum[t] = 0.f;
         }
 #pragma unroll
@@ -71,13 +73,14 @@ struct mla_columns {
             if (group == 0) exchange[warp][row_of(t)] = most;
         }
         barrier();
+        deep = false;
 #pragma unroll
         for (int t = 0; t < C; t++) {
             const int r = row_of(t);
-            const float most =
-                fmaxf(fmaxf(exchange[0][r], exchange[1][r]), fmaxf(exchange[2][r], exchange[3][r])) * scale;
-            const float to = most > top[t] + 8.f ? most : top[t], f = ex2(top[t] - to);
-            top[t] = to, sum[t] *= f;
+            const float most = __fmul_rn(
+                fmaxf(fmaxf(exchange[0][r], exchange[1][r]), fmaxf(exchange[2][r], exchange[3][r])), scale);
+            const float to = most - top[t] > 8.f ? most : top[t], f = ex2(top[t] - to);
+            top[t] = to, sum[t] *= f, deep |= is_deep(to);
 #pragma unroll
             for (int d = 0; d < 8; d++)
                 o[d][at(t)] *= f, o[d][at(t) + 2] *= f;
@@ -90,13 +93,19 @@ struct mla_columns {
 #pragma unroll
         for (int t = 0; t < C; t++)
             rises |= fmaxf(s[at(t)], s[at(t) + 2]) * scale > top[t] + 8.f;
-        if (named_any(barrier_id + 1, 128, rises)) raise(s, scale);
+        auto weigh = [&](auto exponent) {
 #pragma unroll
-        for (int t = 0; t < C; t++) {
-            float &a = s[at(t)], &b = s[at(t) + 2];
-            a = ex2(fmaf(a, scale, -top[t])), b = ex2(fmaf(b, scale, -top[t]));
-            sum[t] += a + b;
-        }
+            for (int t = 0; t < C; t++) {
+                float &a = s[at(t)], &b = s[at(t) + 2];
+                a = ex2(exponent(a, top[t])), b = ex2(exponent(b, top[t]));
+                sum[t] += a + b;
+            }
+        };
+        if (named_any(barrier_id + 1, 128, rises || deep)) {
+            raise(s, scale);
+            weigh([&](float x, float m) { return __fmul_rn(x, scale) - m; });
+        } else
+            weigh([&](float x, float m) { return fmaf(x, scale, -m); });
         const int matrix = lane >> 3, r = (matrix >> 1) * 8 + (lane & 7), chunk = warp * 2 + (matrix & 1);
         const uint32_t to = p_slab + r * 128 + ((chunk ^ (r & 7)) << 4);
 #pragma unroll

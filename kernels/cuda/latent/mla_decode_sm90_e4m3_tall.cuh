@@ -25,6 +25,7 @@ struct mla_e4m3_tall_math {
     const int wg, tid, warp, lane, group;
     float o[COLUMNS][N / 2], sum[C];
     uint32_t x[2][4], raw; /* what was read last, and from where */
+    bool deep;             /* a row is: its blocks go the way of those that raise a top */
 
     ATTN_DEV mla_e4m3_tall_math(const mla_attend_params &params, typename shape::shared &shared,
                                 uint32_t smem_, int warpgroup)
@@ -120,10 +121,15 @@ struct mla_e4m3_tall_math {
 #pragma unroll
             for (int w = 0; w < 8; w++)
                 most = fmaxf(most, ld_shared_f32(exchange(w, tid)));
-            const float top = sh.top[tid], to = most * scale > top + 8.f ? most * scale : top;
+            most = __fmul_rn(most, scale);
+            const float top = sh.top[tid], to = most - top > 8.f ? most : top;
             sh.top[tid] = to, sh.factor[tid] = ex2(top - to);
         }
         both();
+        deep = false;
+#pragma unroll
+        for (int t = 0; t < C; t++)
+            deep |= is_deep(sh.top[row_of(t)]);
         multiply<true>();
     }
     /* By the factors of the rows. */
@@ -143,7 +149,8 @@ struct mla_e4m3_tall_math {
 
     /* P of this warpgroup's block into shared memory, [row][key]; adds up what it holds. Says whether a score
      * passed its top by more than 8 (log2 units), so that P is of no use. */
-    ATTN_DEV bool make_p(const float (&s)[N / 2], float scale, float (&part)[C]) const {
+    template <class F>
+    ATTN_DEV bool make_p(const float (&s)[N / 2], float (&part)[C], F exponent) const {
         const int matrix = lane >> 3, r = (matrix >> 1) * 8 + (lane & 7), chunk = warp * 2 + (matrix & 1);
         const uint32_t to = smem + shape::P_AT + wg * shape::P_SLAB + r * 128 + ((chunk ^ (r & 7)) << 4);
         float most = 0.f;
@@ -154,8 +161,8 @@ struct mla_e4m3_tall_math {
             for (int i = 0; i < 2; i++) {
                 const int t = 4 * j + 2 * i;
                 const float2 top = *(const float2 *)&sh.top[row_of(t)];
-                const float a = fmaf(s[at(t)], scale, -top.x), b = fmaf(s[at(t + 1)], scale, -top.y),
-                            c = fmaf(s[at(t) + 2], scale, -top.x), d = fmaf(s[at(t + 1) + 2], scale, -top.y);
+                const float a = exponent(s[at(t)], top.x), b = exponent(s[at(t + 1)], top.y),
+                            c = exponent(s[at(t) + 2], top.x), d = exponent(s[at(t + 1) + 2], top.y);
                 most = fmaxf(fmaxf(most, fmaxf(a, b)), fmaxf(c, d));
                 const float ea = ex2(a), eb = ex2(b), ec = ex2(c), ed = ex2(d);
                 part[t] = ea + ec, part[t + 1] = eb + ed;
@@ -214,7 +221,8 @@ struct mla_e4m3_tall_math {
         mbar_wait(smem_addr(&sh.read), (turn & 1) ^ 1);
         const bool whole = k0 + 2 * MLA90_KEYS <= it.k_end; /* nothing to clean, so values can be read */
         if (whole) enter_values(n, true);
-        if (__any_sync(~0u, make_p(s, scale, part)) && lane == 0) sh.risen = turn;
+        const bool risen = make_p(s, part, [&](float x, float top) { return fmaf(x, scale, -top); }) || deep;
+        if (__any_sync(~0u, risen) && lane == 0) sh.risen = turn;
         if (mine < it.k_end && mine + MLA90_KEYS > it.k_end)
             mla90_clean_raw(smem + shape::RING_AT + (n + wg) % shape::STAGES * shape::VALUES,
                             it.k_end - mine);
@@ -222,7 +230,7 @@ struct mla_e4m3_tall_math {
         both();
         if (sh.risen == turn) {
             raise(s, scale);
-            make_p(s, scale, part);
+            make_p(s, part, [&](float x, float top) { return __fmul_rn(x, scale) - top; });
             fence_proxy_async();
             both();
         }
@@ -281,10 +289,10 @@ struct mla_e4m3_tall_math {
             const float scale = p.scale * 1.4426950408889634f * fmaxf(fabsf(k_scale), 1e-30f) *
                                 (p.q_scale ? __ldg(p.q_scale) : 1.f);
             if (wg == 0 && tid < N) {
-                sh.top[tid] =
-                    tid < rows ? MLA90_NO_MAX : -MLA90_NO_MAX; /* rows that do not exist get P = 0 */
+                sh.top[tid] = tid < rows ? MLA90_NO_MAX : MLA90_NO_ROW; /* rows that do not exist get P = 0 */
                 sh.limit[tid] = min(it.k_end, it.base + (first_row + tid) / p.num_heads + 1);
             }
+            deep = false;
 #pragma unroll
             for (int t = 0; t < C; t++)
                 sum[t] = 0.f;

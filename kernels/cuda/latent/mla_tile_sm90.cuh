@@ -15,7 +15,8 @@ namespace attn_cuda {
 
 constexpr int MLA90_SLAB = 64 * 128, MLA90_SLABS = 9, MLA90_VALUE_SLABS = 8;
 constexpr int MLA90_ROWS = 64, MLA90_KEYS = 64, MLA90_TILE = MLA90_SLAB * MLA90_SLABS;
-constexpr float MLA90_NO_MAX = -1e30f; /* finite, so that no inf - inf appears */
+constexpr float MLA90_NO_MAX = LOWEST;    /* finite, so that no inf - inf appears */
+constexpr float MLA90_NO_ROW = 8388608.f; /* a row that does not exist: P = 0, and it is not deep */
 
 /* Byte offset of 16-byte chunk `chunk` (0..71) of row `row` in a tile of slabs. */
 ATTN_DEV uint32_t mla90_at(int row, int chunk) {
@@ -73,6 +74,7 @@ ATTN_DEV void mla90_add_other(float (&o)[128], uint32_t probabilities, uint32_t 
  * up to 8 behind the true maximum (lazy rescale): both warpgroups agree on it through shared memory. */
 struct mla90_state {
     float top[2], sum[2];
+    bool deep; /* a row is: its blocks go the way of those that raise a top */
 };
 
 /* One block of scores: chooses the tops, makes 2^(s * scale - top) as A fragments, adds up; returns the
@@ -87,17 +89,26 @@ ATTN_DEV float2 mla90_softmax(float (&s)[32], mla90_state &st, float scale, uint
         a[i & 3] = fmaxf(a[i & 3], fmaxf(s[2 * i], s[2 * i + 1]));
     float a0 = fmaxf(a[0], a[2]), a1 = fmaxf(a[1], a[3]);
     float2 f = make_float2(1.f, 1.f);
-    if (__any_sync(~0u, a0 * scale > st.top[0] + 8.f || a1 * scale > st.top[1] + 8.f)) {
+    float top0 = st.top[0], top1 = st.top[1];
+    if (__any_sync(~0u, st.deep || a0 * scale > top0 + 8.f || a1 * scale > top1 + 8.f)) {
         a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 1));
         a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 1));
-        a0 = fmaxf(a0, __shfl_xor_sync(~0u, a0, 2)) * scale;
-        a1 = fmaxf(a1, __shfl_xor_sync(~0u, a1, 2)) * scale;
-        a0 = a0 > st.top[0] + 8.f ? a0 : st.top[0];
-        a1 = a1 > st.top[1] + 8.f ? a1 : st.top[1];
+        a0 = __fmul_rn(fmaxf(a0, __shfl_xor_sync(~0u, a0, 2)), scale);
+        a1 = __fmul_rn(fmaxf(a1, __shfl_xor_sync(~0u, a1, 2)), scale);
+        a0 = a0 - st.top[0] > 8.f ? a0 : st.top[0];
+        a1 = a1 - st.top[1] > 8.f ? a1 : st.top[1];
         f = make_float2(ex2(st.top[0] - a0), ex2(st.top[1] - a1));
         st.top[0] = a0, st.top[1] = a1;
+        top0 = a0, top1 = a1;
+        st.deep = is_deep(a0) || is_deep(a1);
+        if (__any_sync(~0u, st.deep)) {
+            const float inverse = 1.f / scale;
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                s[i] = (__fmul_rn(s[i], scale) - (i & 2 ? a1 : a0)) * inverse;
+            top0 = top1 = 0.f;
+        }
     }
-    const float top0 = st.top[0], top1 = st.top[1];
     float t0 = 0.f, t1 = 0.f;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -122,8 +133,9 @@ ATTN_DEV float2 mla90_follow(mla90_state &st, float top0, float top1) {
 }
 
 /* Rarely needed once a few blocks are through; no product may be in flight on o. */
-ATTN_DEV void mla90_rescale(float (&o)[128], float2 f) {
+ATTN_DEV void mla90_rescale(float (&o)[128], mla90_state &st, float2 f) {
     if (!__any_sync(~0u, f.x != 1.f || f.y != 1.f)) return;
+    st.deep = is_deep(st.top[0]) || is_deep(st.top[1]); /* tops have moved, maybe the other side's */
 #pragma unroll
     for (int i = 0; i < 32; i++)
         o[4 * i] *= f.x, o[4 * i + 1] *= f.x, o[4 * i + 2] *= f.y, o[4 * i + 3] *= f.y;

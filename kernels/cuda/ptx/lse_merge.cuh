@@ -16,7 +16,7 @@ namespace attn_cuda {
 
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LN2 = 0.6931471805599453f;
-constexpr float NO_MAX = -1e30f; /* maximum of a row without keys: finite, so that no inf - inf appears */
+constexpr float NO_MAX = LOWEST; /* maximum of a row without keys: finite, so that no inf - inf appears */
 
 /* Weighted sums of two columns over some keys of a row, the weights' maximum (base 2) and their sum. */
 struct row_part {

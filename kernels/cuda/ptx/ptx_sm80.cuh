@@ -27,6 +27,15 @@ ATTN_DEV float rsqrt_approx(float x) {
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
     return r;
 }
+
+/* Weights are 2^fma(s, c, -b) with b = m * c rounded. Beyond DEEP that rounding is no small factor any more,
+ * and from 1e8 on it leaves the exponent's range: such rows multiply by __fmul_rn and subtract then. LOWEST,
+ * the maximum of a row without keys, is not deep. Scores that are multiplied before their maximum is taken
+ * give 2^__fsub_rn(s, m), since the compiler may make an fma of a plain difference. */
+constexpr float DEEP = 16777216.f, LOWEST = -3.402823466e38f;
+ATTN_DEV bool is_deep(float b) {
+    return fabsf(b) > DEEP && fabsf(b) < -LOWEST;
+}
 ATTN_DEV float lg2(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

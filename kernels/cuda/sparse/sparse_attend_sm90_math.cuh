@@ -77,7 +77,7 @@ struct sparse_math {
 
     /* O += P V with this side's columns of a block whose P is its own. */
     ATTN_DEV void own_values(const uint32_t (&pr)[16], float2 f, int buffer) {
-        mla90_rescale(o, f);
+        mla90_rescale(o, st, f);
         wgmma_pin(o);
         mla90_add_own<DT, N>(o, pr, sm.k(buffer), SIDE);
     }
@@ -85,7 +85,8 @@ struct sparse_math {
     ATTN_DEV void partner_values(int buffer) {
         const uint32_t keys = sm.k(buffer);
         mla90_rescale(
-            o, mla90_follow(st, ld_shared_f32(sm.top(buffer, row)), ld_shared_f32(sm.top(buffer, row + 8))));
+            o, st,
+            mla90_follow(st, ld_shared_f32(sm.top(buffer, row)), ld_shared_f32(sm.top(buffer, row + 8))));
         wgmma_pin(o);
         mla90_add_other<DT, N>(o, keys + MLA90_VALUE_SLABS * MLA90_SLAB, keys, SIDE);
     }

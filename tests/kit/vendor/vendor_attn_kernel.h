@@ -75,10 +75,11 @@ static float one_row(const attn_instance_t *v, const pages_t *c, const row_t *x,
             if (v->has_alibi) s += x->slope * (float)(k - (IS(alibi_from_end) ? x->seq_len - 1 : x->q));
             if (v->has_rel_bias) {
                 const int64_t d = IS(rel_bias_mirrored) ? x->q - k : k - x->q, most = x->rel_max;
+                const float log2_units = IS(rel_bias_in_log2) ? 1.442695041f : 1;
                 if (d >= -most && d <= most)
-                    s += x->rel_bias[most + d];
+                    s += x->rel_bias[most + d] * log2_units / log2_units;
                 else if (!IS(rel_bias_ends))
-                    s += x->rel_bias[d < 0 ? 0 : 2 * most];
+                    s += x->rel_bias[d < 0 ? 0 : 2 * most] * log2_units / log2_units;
             }
             if (IS(clips_scores) && s > 60) s = 60;
             score[j] = s;
@@ -93,6 +94,7 @@ static float one_row(const attn_instance_t *v, const pages_t *c, const row_t *x,
             if (score[j] == -INFINITY) continue;
             float p = expf(score[j] - top);
             if (IS(no_maximum)) p = expf(score[j]) / expf(top);
+            if (IS(maximum_rounded)) p = exp2f(fmaf(score[j], 1.442695041f, -(top * 1.442695041f)));
             if (IS(weights_in_fp8) && p < 0x1p-9f) p = 0;
             if (IS(weights_truncated)) p = load_bits((uint16_t)(bits_of(p) >> 16), ATTN_DTYPE_BFLOAT16);
             const int64_t k = from + j;
