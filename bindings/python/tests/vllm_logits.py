@@ -130,12 +130,13 @@ def main() -> int:
     own = args.own_backend or (None if args.device == "cpu" else "FLASH_ATTN")
     exact_backend = None if args.device == "cpu" else "TRITON_ATTN"
     names, failed = args.models.split(","), 0
+    with_options = vllm_tokens.how(args)
+    args.engine = "{}"
+    plain = vllm_tokens.how(args)
     print(f"1..{len(names)}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for number, name in enumerate(names, 1):
             model = vllm_models.make(name, Path(scratch))
-            plain = vllm_tokens.how(argparse.Namespace(**{**vars(args), "engine": "{}"}))
-            with_options = vllm_tokens.how(args)
             exact = rounded(model, Path(scratch), args.dtype)
             want, _ = logprobs(exact, exact_backend, "float32", args, plain)
             rms = []
