@@ -177,14 +177,16 @@ static void score_levels(check_t *c) {
         const int has_cache = attn_role_has_cache(role), is_small = fabs(levels[i / 2]) < 1e11;
         const uint64_t kept = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(role));
         if (has_cache ? !(kept & ATTN_BIT(kv)) : i % 2 == 1) continue;
-        /* decodes over 16-bit caches alone: check_levels.c says why */
-        if (c->memory->kind != NULL && (i % 2 == 1 || !has_cache)) continue;
+        const int is_gpu = c->memory->kind != NULL;
+        /* narrow tiles of e4m3 latents and TRITON_ATTN's prompts: check_levels.c says why */
+        if (is_gpu && (has_cache ? i % 2 == 1 : strcmp(c->backend->name, "TRITON_ATTN") == 0)) continue;
         if ((i % 2 == 1 || k.problem.dtype == ATTN_DTYPE_FLOAT16) && !is_small) continue;
         if (has_cache) k.problem.kv_cache_dtype = kv;
         k.family = KIT_EQUAL_KEYS;
         k.problem.num_heads = heads[i % 3];
         k.problem.scale = 1e6;
-        add(&k, 1, 50), add(&k, c->memory->kind != NULL ? 1 : 5, 35), add(&k, 1, 300);
+        /* new tokens with a cache may be merged with their context, by an LSE that is a multiple of 1024 */
+        add(&k, 1, 50), add(&k, is_gpu && has_cache ? 1 : 5, 35), add(&k, 1, 300);
         if (!check_is_served(c, &k)) continue;
         kit_inputs_t *in = kit_inputs_make(&k);
         if (in == NULL) return;

@@ -37,7 +37,14 @@ struct test_case {
     double cap = 0;
     bool sinks = false, alibi = false, extreme = false, captured = false;
     bool e4m3_query = false; /* q becomes e4m3 with scale 1/2; q_dtype is that of the output */
+    int far = 0;             /* scores far from zero: see set_far */
+    double level = 0, scale = 0;
 };
+
+/* Channel 0 puts rows at a level: those of even tokens (of ONE in 75) at -level, others at level. */
+enum { FAR_EQUAL = 1, FAR_AHEAD, FAR_LAST, FAR_FIRST, FAR_ONE, FAR_NAN };
+static const char *const far_names[] = {"",           "equal",   "one ahead", "last keys",
+                                        "first keys", "one row", "NaN"};
 
 template <class T>
 static T *device_copy(const std::vector<T> &v) {
@@ -70,6 +77,34 @@ static std::vector<uint16_t> random16(size_t n, int bf16, bool extreme) {
     return v;
 }
 
+/* Scores at a level far from zero: of all keys, of all with the first one ahead, of a request's last or first
+ * half; other channels add a score of size 1. ks: scales of an e4m3 cache, whose keys end at 448. */
+static void set_far(const test_case &c, const std::vector<int> &q_start, const std::vector<int> &k_start,
+                    const std::vector<float> &ks, int bf16, std::vector<uint16_t> &q,
+                    std::vector<uint16_t> &k) {
+    const bool bytes = c.kv_dtype == FLASH_E4M3;
+    const float top = c.e4m3_query ? 128.f : bytes || !bf16 ? 32768.f : c.level > 1e30 ? 1e10f : 64.f;
+    for (size_t i = 0; i < c.lens.size(); i++) {
+        for (int t = q_start[i]; t < q_start[i + 1]; t++)
+            for (int h = 0; h < c.hq; h++) {
+                uint16_t *x = &q[((size_t)t * c.hq + h) * c.d];
+                const bool is_far = c.far != FAR_ONE || t % 75 == 37;
+                for (int d = 1; d < c.d; d++) /* at most a size that float16 holds */
+                    x[d] = to16(bytes ? 0.f : (float)(from16(x[d], bf16) / (c.scale * sqrt(c.d))), bf16);
+                x[0] = to16(is_far ? t % 2 ? top : -top : 0.f, bf16);
+                if (c.far == FAR_NAN && t % 50 == 7 && h == 1) x[c.d / 2] = 0x7fff;
+            }
+        const int keys = c.lens[i].second;
+        for (int j = 0; j < keys; j++)
+            for (int h = 0; h < c.hkv; h++) {
+                double x = bytes ? 256. * ks[c.per_head ? h : 0] : c.level / (top * c.scale);
+                if (c.far == FAR_AHEAD && j == 0) x /= 2;
+                if ((c.far == FAR_LAST && j < keys / 2) || (c.far == FAR_FIRST && j >= keys / 2)) x = 0;
+                k[((size_t)(k_start[i] + j) * c.hkv + h) * c.d] = to16((float)x, bf16);
+            }
+    }
+}
+
 static void run_case(const test_case &c) {
     const int bf16 = c.q_dtype == FLASH_BF16, kv = c.kv_dtype ? c.kv_dtype : c.q_dtype,
               e4m3 = kv == FLASH_E4M3;
@@ -94,6 +129,9 @@ static void run_case(const test_case &c) {
         sinks[h] = 2.f * normal(rng), alibi[h] = exp2f(-8.f * (h + 1) / c.hq);
     for (int h = 0; h < c.hkv; h++)
         ks[h] = 0.01f + 0.02f * (rng() % 5), vs[h] = h % 2 ? 0.25f : 0.03f; /* exact and inexact scales */
+
+    const double scale = c.scale > 0 ? c.scale : 1.0 / sqrt((double)c.d);
+    if (c.far) set_far(c, q_start, k_start, ks, bf16, hq, hk);
 
     /* random pages; entries of the table past the end are garbage */
     std::vector<int> perm, table((size_t)n * max_pages, 0x7fffffff);
@@ -135,7 +173,7 @@ static void run_case(const test_case &c) {
     p.window_left = c.window ? c.window - 1 : -1;
     p.window_right = c.window ? c.window - 1 : -1;
     p.chunk = c.chunk, p.lookback = c.lookback;
-    p.scale = (float)(1.0 / sqrt((double)c.d)), p.soft_cap = (float)c.cap;
+    p.scale = (float)scale, p.soft_cap = (float)c.cap;
     p.sinks = c.sinks ? device_copy(sinks) : nullptr;
     p.alibi = c.alibi ? device_copy(alibi) : nullptr;
     p.k_scale = e4m3 ? device_copy(ks) : nullptr;
@@ -270,7 +308,7 @@ static void run_case(const test_case &c) {
     a.e4m3 = e4m3;
     a.per_head = c.per_head, a.window_left = p.window_left, a.window_right = p.window_right;
     a.chunk = c.chunk, a.lookback = c.lookback;
-    a.scale = 1.0 / sqrt((double)c.d), a.cap = c.cap, a.k_scale = p.k_scale, a.v_scale = p.v_scale;
+    a.scale = (float)scale, a.cap = c.cap, a.k_scale = p.k_scale, a.v_scale = p.v_scale;
     CK(cudaMalloc(&a.scores, (size_t)1024 * max_kv * 8));
     CK(cudaMalloc(&a.out, (size_t)T * c.hq * dv * 8 + 8));
     CK(cudaMalloc(&a.lse, (size_t)T * c.hq * 8 + 8));
@@ -294,9 +332,11 @@ static void run_case(const test_case &c) {
             bad_canary += out[canary + (t + 1) * p.out_token - 1 - i] != 0xffff;
         for (int h = 0; h < c.hq; h++) {
             double rn = 0, rd = 0;
+            const bool is_nan = c.far == FAR_NAN && t % 50 == 7 && h == 1;
             for (int d = 0; d < dv; d++) {
                 double x = from16(out[canary + t * p.out_token + h * dv + d], bf16),
                        y = ref[((size_t)t * c.hq + h) * dv + d];
+                if (is_nan) x = x == x ? 1e30 : y = 0;
                 rn += (x - y) * (x - y);
                 rd += y * y;
                 if (!(x == x)) rn = 1e30;
@@ -305,6 +345,7 @@ static void run_case(const test_case &c) {
             double rel = sqrt(rn / std::max(rd, 0.01 * rms * rms * dv + 1e-30));
             if (rel > worst_row) worst_row = rel, worst_at = t * c.hq + h;
             double x = lse[(size_t)h * T + t], y = ref_lse[(size_t)t * c.hq + h];
+            if (is_nan) x = x == x ? 1e30 : y = 0;
             double diff = x == y ? 0 : fabs(x - y) / std::max(1.0, fabs(y));
             worst_lse = std::max(worst_lse, diff == diff ? diff : 1e30);
         }
@@ -319,16 +360,17 @@ static void run_case(const test_case &c) {
     bool good = err < limit && worst_row < limit * 8 && worst_lse < lse_limit && bad_canary == 0 &&
                 ticket == 0 && dealt == out;
     ok(good,
-       "%s: %s/%s heads %d/%d D %d/%d page %d %s causal %d window %d chunk %d cap %g%s%s splits %d tokens %d "
-       "kernel %d: error %.1e, "
+       "%s%s%s: %s/%s heads %d/%d D %d/%d page %d %s causal %d window %d chunk %d cap %g%s%s level %g splits "
+       "%d "
+       "tokens %d kernel %d: error %.1e, "
        "worst row %.1e (%d of %d), lse %.1e, canaries %d, pieces %d, counter %d%s",
-       c.name.c_str(),
+       c.name.c_str(), c.far ? " " : "", far_names[c.far],
        c.e4m3_query ? "e4m3"
        : bf16       ? "bf16"
                     : "f16",
        e4m3 ? "e4m3" : "16", c.hq, c.hkv, c.d, dv, c.page, layout_names[c.layout], c.causal, c.window,
-       c.chunk, c.cap, c.sinks ? " sinks" : "", c.alibi ? " alibi" : "", c.splits, T, pc.kind, err, worst_row,
-       worst_at, T * c.hq, worst_lse, bad_canary, plan.counts.max_pieces, ticket,
+       c.chunk, c.cap, c.sinks ? " sinks" : "", c.alibi ? " alibi" : "", c.level, c.splits, T, pc.kind, err,
+       worst_row, worst_at, T * c.hq, worst_lse, bad_canary, plan.counts.max_pieces, ticket,
        dealt == out ? "" : ", drawn tiles differ from those dealt out");
     for (const void *x :
          {(const void *)p.q_start,  (const void *)d_kstart,   (const void *)d_causal,  (const void *)p.sinks,
@@ -490,6 +532,34 @@ static std::vector<test_case> all_cases() {
             for (int i = 0; i < 60; i++)
                 c.lens.push_back({mode == 2 && i % 7 == 0 ? 2 : 1, 500 - 3 * i % 64});
             c.hq = 32, c.hkv = 8, c.d = mode == 1 ? 64 : 128, c.sinks = mode == 1, c.force_sm80 = mode == 2;
+        });
+    /* scores far from zero, short tiles and long ones (of 1024 keys and more), more of them than
+     * multiprocessors, since a row's warp falls behind its tile */
+    const std::vector<std::pair<int, int>> shorts = {{300, 300}, {64, 200}, {1, 1}, {257, 700}, {130, 130}},
+                                           longs = {{1100, 1500}, {300, 2500}, {1024, 1024}};
+    const std::vector<std::pair<int, int>> dims = {{128, 128}, {64, 64},   {80, 80},   {72, 72},  {96, 96},
+                                                   {256, 256}, {192, 128}, {192, 192}, {112, 112}};
+    for (size_t i = 0; i < dims.size() * 12; i++)
+        add("far", [&](test_case &c) {
+            const int mode = (int)(i % 12);
+            c.d = dims[i / 12].first, c.dv = dims[i / 12].second, c.hq = 8, c.hkv = mode % 3 ? 4 : 8;
+            c.decode_tokens = 0, c.force_sm80 = mode == 11 && i % 5 == 0;
+            c.lens = mode % 4 == 1 ? longs : shorts, c.far = mode % 6 + 1;
+            c.q_dtype = mode % 5 == 3 ? FLASH_F16 : FLASH_BF16;
+            c.layout = mode % 2 ? CONTIGUOUS : mode == 4 ? HND : NHD, c.page = mode == 2 ? 64 : 16;
+            c.scale = c.q_dtype == FLASH_F16 ? 8 : 0.1;
+            c.level = mode == 5 ? 1e9 : mode == 6 && !c.force_sm80 ? 3e38 : mode == 7 ? 1e37 : 1e10;
+            c.causal = mode != 8 && mode != 3, c.window = mode == 9 || mode == 2 ? 150 : 0;
+            c.sinks = mode == 10, c.alibi = mode == 4;
+        });
+    for (int i = 0; i < 24; i++)
+        add("far e4m3", [&](test_case &c) {
+            c.kv_dtype = FLASH_E4M3, c.e4m3_query = i % 2, c.d = i % 8 == 6 ? 64 : 128, c.hq = 8, c.hkv = 4;
+            c.q_dtype = i % 4 < 2 ? FLASH_BF16 : FLASH_F16, c.force_sm80 = i % 12 == 11;
+            c.decode_tokens = 0, c.far = i / 2 % 5 + 1, c.lens = i % 3 ? shorts : longs;
+            c.scale = i % 2 ? 1e8 : 1e5, c.per_head = i % 3 == 1, c.causal = i % 7 != 3, c.level = 1e10;
+            c.page = i % 3 == 2 ? 128 : 16, c.layout = i % 3, c.window = i % 5 == 4 ? 150 : 0;
+            c.sinks = i % 6 == 5;
         });
     add("auto", [&](test_case &c) { c.lens = {{1, 65536}}, c.hq = 8, c.hkv = 2; });
     add("auto", [&](test_case &c) { c.lens = {{1, 9000}, {1, 300}, {2, 20000}, {1, 1}}, c.sinks = true; });

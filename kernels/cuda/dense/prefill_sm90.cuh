@@ -22,17 +22,15 @@
 #include "prefill_sm90_widen.cuh"
 #include "kernels/cuda/ptx/wgmma_sm90.cuh"
 
-#include <type_traits>
-
 namespace attn_cuda {
 
 /* WIDENED: the cache is e4m3. Seven warps beside the producer turn each tile of bytes into f16, exactly, in
  * the layout that TMA gives 16-bit keys, and Q becomes f16 too; rows of V that are no keys of the request
  * become zeros on the way. */
-template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED, bool FEATURE, bool WIDENED_ = false,
+template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED, bool FEATURE_, bool WIDENED_ = false,
           bool SHORT_ = false>
 struct prefill90_traits {
-    static constexpr bool WIDENED = WIDENED_;
+    static constexpr bool WIDENED = WIDENED_, FEATURE = FEATURE_;
     static constexpr int BYTE_STAGES = PREFILL_SM90_BYTE_STAGES(NQ_);
     static constexpr int FIRST = WIDENED ? 2 : 1, WIDENERS = 4 * FIRST - 1,
                          BYTE_BLOCK = WIDENED ? BN_ * 128 : 0; /* rows of 128 bytes */

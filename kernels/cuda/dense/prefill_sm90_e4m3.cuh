@@ -18,6 +18,7 @@
 #define PREFILL_SM90_E4M3_CUH
 
 #include "../ptx/launch.cuh"
+#include "far_rows.cuh"
 #include "prefill_sm90_producer.cuh"
 #include "kernels/cuda/ptx/wgmma_sm90_e4m3.cuh"
 
@@ -271,8 +272,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         if (tid == 0) mbar_arrive(bar);
     };
     auto write_tile = [&]() {
-        const tile_info &t = *ti;
-        float el0 = l0, el1 = l1;
+        const tile_info t = *ti; /* it may be written over once Q is given back */
+        float el0 = l0, el1 = l1, all0 = l0, all1 = l1;
         const int row = t.row0 + w * 64 + wr * 16 + g, first_row = row - g, q0 = t.q0, q_len = t.q_len,
                   head = t.head, piece = t.piece;
         named_barrier(2 + w, 128); /* all have read it */
@@ -284,9 +285,12 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                   z1 = e1;
             y0 += __shfl_xor_sync(~0u, y0, 2);
             y1 += __shfl_xor_sync(~0u, y1, 2);
+            all0 += y0, all1 += y1;
             finish_rows(p, head, z0, z1, y0, y1, r0, r1);
             if (q == 0) write_lse(p, q0, q_len, head, piece, row, z0, z1, y0, y1);
         }
+        const uint32_t low = __ballot_sync(~0u, is_far(e0, all0, o[0]) && is_row(row, q_len)),
+                       high = __ballot_sync(~0u, is_far(e1, all1, o[2]) && is_row(row + 8, q_len));
         finish_rows(p, head, e0, e1, el0, el1, r0, r1);
         const int kvh = head / p.group;
         const float vscale = p.v_scale ? __ldg(p.v_scale + kvh * p.scale_stride) : 1.f;
@@ -311,6 +315,10 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             if (is_row(r, q_len) && ch * 8 < p.head_size_v)
                 *(uint4 *)((uint16_t *)p.out + piece * p.out_piece + (int64_t)(q0 + r) * p.out_token +
                            (int64_t)head * p.out_head + ch * 8) = x;
+        }
+        if (low | high) {
+            const far_tile far = {view_of(t), t.seq, t.k0, piece, head, p.out_dtype, nullptr, 0};
+            far_rows<DT_E4M3, DT_E4M3, D, FEATURE>(p, far, first_row, low, high, lane);
         }
         __syncwarp(); /* before the next tile's rows */
     };

@@ -18,6 +18,7 @@ struct tile_info {
     int shift;                     /* block j begins with key j * BN + shift */
     int skipped;                   /* keys below were not loaded */
     int first_key, piece;          /* seq_view's first; where the result goes */
+    int seq, k0;                   /* for far_rows.cuh: row of the block table; first of contiguous keys */
     /* of short tiles: */
     int half;    /* no row sees the upper half of the last block */
     int ahead;   /* row i sees keys below i + ahead and kv_len, ... */
@@ -75,6 +76,7 @@ ATTN_DEV void describe_tile(const flash_params &p, int tokens, const tile_job &x
     ti.count = max(1, (hi - shift + BN - 1) / BN - first), ti.last = first + ti.count - 1, ti.shift = shift;
     ti.skipped = box > 0 ? lo / box * box : 0;
     ti.first_key = sv.first, ti.piece = p.piece_keys ? sv.first / p.piece_keys : 0;
+    ti.seq = x.tile.x + p.seq_offset, ti.k0 = x.tile.z;
     if constexpr (!T::SHORT) return;
     ti.half = hi - shift - ti.last * BN <= BN / 2;
     /* the bounds of visible_keys() */

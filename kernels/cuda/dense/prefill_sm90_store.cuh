@@ -6,8 +6,9 @@
 
 #include "../ptx/ptx_sm90_bulk_store.cuh"
 #include "../ptx/ptx_sm90.cuh"
-#include "prefill_sm90_parts.cuh"
-#include "prefill_sm90.h"
+#include "far_rows.cuh"
+
+#include <type_traits>
 
 namespace attn_cuda {
 
@@ -65,25 +66,21 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
     }
 }
 
-/* A warp's 16 rows of a tile: em in raw units of scores and el, maximum and sum of the thread's two rows, ec:
- * scores to base-2 units. DIRECTLY from registers, or through `rows_of_q`, the warpgroup's own rows of Q,
- * which `empty` gives back (or of memory for the result, T::OB). */
+/* A warp's 16 rows of a tile: b in base-2 units and el, maximum and sum of the thread's two rows. DIRECTLY
+ * from registers, or through `rows_of_q`, the warpgroup's own rows of Q, which `empty` gives back (or of
+ * memory for the result, T::OB). */
 template <int DT, class T, bool DIRECTLY>
-ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &t, const float (&o)[T::DV / 2],
-                         uint32_t rows_of_q, uint32_t empty, int w, int tid, float em0, float em1, float el0,
-                         float el1, float ec) {
+ATTN_DEV void store_tile(const flash_sm90_params &P, const tile_info &t, const float (&o)[T::DV / 2],
+                         uint32_t rows_of_q, uint32_t empty, int w, int tid, float b0, float b1, float el0,
+                         float el1) {
     constexpr int BM = T::BM, DV = T::DV;
     constexpr bool WIDENED = T::WIDENED;
     const flash_params &p = P.p;
     const int lane = tid & 31, wr = tid >> 5, g = lane >> 2, q = lane & 3;
-    el0 += __shfl_xor_sync(~0u, el0, 1);
-    el1 += __shfl_xor_sync(~0u, el1, 1);
-    el0 += __shfl_xor_sync(~0u, el0, 2);
-    el1 += __shfl_xor_sync(~0u, el1, 2);
     const bool paired = T::PAIRS && P.tile_heads == 2;
     const int row = t.row0 + (paired ? 0 : w * 64) + wr * 16 + g, first_row = row - g, q0 = t.q0,
               q_len = t.q_len, head = t.head + (paired ? w : 0), piece = t.piece;
-    float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec, r0, r1;
+    float r0, r1;
     finish_rows(p, head, b0, b1, el0, el1, r0, r1);
     if constexpr (WIDENED) {
         const float vscale = p.v_scale ? __ldg(p.v_scale + head / p.group * p.scale_stride) : 1.f;
@@ -157,6 +154,48 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &t, const f
         if ((UNITS % 32 == 0 || u < UNITS) && is_row(r, q_len) && ch * 8 < p.head_size_v)
             *(uint4 *)((uint16_t *)p.out + piece * p.out_piece + (int64_t)(q0 + r) * p.out_token +
                        (int64_t)head * p.out_head + ch * 8) = x[i];
+    }
+}
+
+/* The same from maxima em in raw units of scores, ec: those to base-2 units; then anew the rows that are far
+ * from zero. */
+template <int DT, class T, bool DIRECTLY>
+ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &info, float (&o)[T::DV / 2],
+                         uint32_t rows_of_q, uint32_t empty, int w, int tid, float em0, float em1, float el0,
+                         float el1, float ec) {
+    /* The description may be written over once Q's rows are given back. */
+    std::conditional_t<DIRECTLY, const tile_info &, const tile_info> t = info;
+    const int lane = tid & 31;
+    el0 += __shfl_xor_sync(~0u, el0, 1);
+    el1 += __shfl_xor_sync(~0u, el1, 1);
+    el0 += __shfl_xor_sync(~0u, el0, 2);
+    el1 += __shfl_xor_sync(~0u, el1, 2);
+    float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec;
+    const bool paired = T::PAIRS && P.tile_heads == 2;
+    const int first_row = t.row0 + (paired ? 0 : w * 64) + (tid >> 5) * 16, row = first_row + (lane >> 2);
+    const uint32_t low = __ballot_sync(~0u, is_far(b0, el0, o[0]) && is_row(row, t.q_len)),
+                   high = __ballot_sync(~0u, is_far(b1, el1, o[2]) && is_row(row + 8, t.q_len));
+    if constexpr (T::DIRECT)
+        if (low | high && P.more.old_lse) { /* the earlier result stays, as if they saw nothing */
+            const bool far0 = low >> (lane & 28) & 15, far1 = high >> (lane & 28) & 15;
+            if (far0) b0 = NO_MAX, el0 = 0.f;
+            if (far1) b1 = NO_MAX, el1 = 0.f;
+#pragma unroll
+            for (int i = 0; i < T::DV / 2; i++)
+                if (i & 2 ? far1 : far0) o[i] = 0.f;
+        }
+    store_tile<DT, T, DIRECTLY>(P, t, o, rows_of_q, empty, w, tid, b0, b1, el0, el1);
+    if (low | high) {
+        if (T::OB > 0) bulk_store_wait(); /* whole boxes of rows */
+        const far_tile far = {view_of(t),
+                              t.seq,
+                              t.k0,
+                              t.piece,
+                              t.head + (paired ? w : 0),
+                              T::WIDENED ? P.p.out_dtype : DT,
+                              T::DIRECT ? P.more.old_lse : nullptr,
+                              P.more.old_lse_head};
+        far_rows<DT, T::WIDENED ? DT_E4M3 : DT, T::DV, T::FEATURE>(P.p, far, first_row, low, high, lane);
     }
 }
 
