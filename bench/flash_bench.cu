@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, S1 a serving step, E1
- * vision, C1 cache write, L1 one token, M2 latent attention's prefill), below the plugin ABI: graph replays,
- * burst (12 ms after a rest) and sustained (after 200 ms of the same load), beside this run's own read
- * ceiling. One line a row: name, us, rate. Usage: flash_bench [texts; a row runs if its name contains one of
- * them]. For experiments with decode, FLASH_PLANS="warps,cluster,pieces ..." times each row that is asked for
- * once more for each of these plans, in a burst alone; FLASH_BESIDE: SMs of prefill in a mixed step, 0:
- * decode before it. */
+/* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, S1 a serving step,
+ * E1 vision, C1 cache write, L1 one token, M2 latent attention's prefill, F1 scores far from zero), below
+ * the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after 200 ms of the same load),
+ * beside this run's own read ceiling. One line a row: name, us, rate. Usage: flash_bench [texts; a row runs
+ * if its name contains one of them]. For experiments with decode, FLASH_PLANS="warps,cluster,pieces ..."
+ * times each row that is asked for once more for each of these plans, in a burst alone; FLASH_BESIDE: SMs
+ * of prefill in a mixed step, 0: decode before it. */
 #include "kernels/cuda/dense/flash_launch.h"
 #include "kernels/cuda/dense/flash_plan.h"
 
@@ -153,7 +153,8 @@ struct workload {
         window = -1, q_dtype = FLASH_BF16, kv_dtype = FLASH_BF16, causal = 1, decode = 1, force_sm80 = 0,
         rotate = 0,   /* cold: copies one after the other */
         captured = 0, /* launched as a captured step is, for any batch of as many requests */
-        mixed = 0;    /* requests of one token go to the decode kernel, others are prefill */
+        mixed = 0,    /* requests of one token go to the decode kernel, others are prefill */
+        is_far = 0;   /* scores of 1e10 and more, rows of which are computed twice */
 };
 
 template <class T>
@@ -196,7 +197,7 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     p.head_size_v = dv;
     p.page_size = w.page, p.window_left = w.window, p.window_right = -1;
     p.q_token = (int64_t)w.hq * w.d, p.q_head = w.d, p.out_token = (int64_t)w.hq * dv, p.out_head = dv;
-    p.scale = 1.f / sqrtf((float)w.d);
+    p.scale = w.is_far ? 1e10f : 1.f / sqrtf((float)w.d);
     p.q_rows = q_start[n], p.kv_rows = k_start[n];
     int copies = 1;
     int *d_table = nullptr;
@@ -458,6 +459,11 @@ int main(int argc, char **argv) {
         go(uniform("P1 4x4096 causal", 4, 4096, 4096), 0, 1);
         go(uniform("P1 32x512 causal", 32, 512, 512), 0, 1);
         go(uniform("P1 4x4096 full", 4, 4096, 4096), 0, 0);
+        if (!sm80) {
+            workload w = uniform("F1 1x2048 causal, far scores", 1, 2048, 2048), near = w;
+            near.name = "F1 1x2048 causal", w.is_far = 1;
+            go(near, 0, 1), go(w, 0, 1);
+        }
         for (int h : {128, 16}) {
             workload w = uniform(("M2 H=" + std::to_string(h) + " 1x8192 causal").c_str(), 1, 8192, 8192);
             w.hq = w.hkv = h, w.d = 192, w.dv = 128;

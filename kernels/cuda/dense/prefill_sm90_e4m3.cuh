@@ -289,8 +289,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             finish_rows(p, head, z0, z1, y0, y1, r0, r1);
             if (q == 0) write_lse(p, q0, q_len, head, piece, row, z0, z1, y0, y1);
         }
-        const uint32_t low = __ballot_sync(~0u, is_far(e0, all0, o[0]) && is_row(row, q_len)),
-                       high = __ballot_sync(~0u, is_far(e1, all1, o[2]) && is_row(row + 8, q_len));
+        const bool far0 = is_far(e0, all0, o[0]), far1 = is_far(e1, all1, o[2]);
         finish_rows(p, head, e0, e1, el0, el1, r0, r1);
         const int kvh = head / p.group;
         const float vscale = p.v_scale ? __ldg(p.v_scale + kvh * p.scale_stride) : 1.f;
@@ -316,7 +315,9 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                 *(uint4 *)((uint16_t *)p.out + piece * p.out_piece + (int64_t)(q0 + r) * p.out_token +
                            (int64_t)head * p.out_head + ch * 8) = x;
         }
-        if (low | high) {
+        if (__any_sync(~0u, far0 || far1)) {
+            const uint32_t low = __ballot_sync(~0u, far0 && is_row(row, q_len)),
+                           high = __ballot_sync(~0u, far1 && is_row(row + 8, q_len));
             const far_tile far = {view_of(t), t.seq, t.k0, piece, head, p.out_dtype, nullptr, 0};
             far_rows<DT_E4M3, DT_E4M3, D, FEATURE>(p, far, first_row, low, high, lane);
         }

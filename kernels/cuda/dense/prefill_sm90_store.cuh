@@ -173,11 +173,12 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &info, floa
     float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec;
     const bool paired = T::PAIRS && P.tile_heads == 2;
     const int first_row = t.row0 + (paired ? 0 : w * 64) + (tid >> 5) * 16, row = first_row + (lane >> 2);
-    const uint32_t low = __ballot_sync(~0u, is_far(b0, el0, o[0]) && is_row(row, t.q_len)),
-                   high = __ballot_sync(~0u, is_far(b1, el1, o[2]) && is_row(row + 8, t.q_len));
+    bool far0 = is_far(b0, el0, o[0]), far1 = is_far(b1, el1, o[2]);
+    const bool any = __any_sync(~0u, far0 || far1);
     if constexpr (T::DIRECT)
-        if (low | high && P.more.old_lse) { /* the earlier result stays, as if they saw nothing */
-            const bool far0 = low >> (lane & 28) & 15, far1 = high >> (lane & 28) & 15;
+        if (any && P.more.old_lse) { /* the earlier result stays, as if they saw nothing */
+            far0 = __ballot_sync(~0u, far0) >> (lane & 28) & 15;
+            far1 = __ballot_sync(~0u, far1) >> (lane & 28) & 15;
             if (far0) b0 = NO_MAX, el0 = 0.f;
             if (far1) b1 = NO_MAX, el1 = 0.f;
 #pragma unroll
@@ -185,7 +186,7 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &info, floa
                 if (i & 2 ? far1 : far0) o[i] = 0.f;
         }
     store_tile<DT, T, DIRECTLY>(P, t, o, rows_of_q, empty, w, tid, b0, b1, el0, el1);
-    if (low | high) {
+    if (any) {
         if (T::OB > 0) bulk_store_wait(); /* whole boxes of rows */
         const far_tile far = {view_of(t),
                               t.seq,
@@ -195,6 +196,8 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &info, floa
                               T::WIDENED ? P.p.out_dtype : DT,
                               T::DIRECT ? P.more.old_lse : nullptr,
                               P.more.old_lse_head};
+        const uint32_t low = __ballot_sync(~0u, far0 && is_row(row, far.view.q_len)),
+                       high = __ballot_sync(~0u, far1 && is_row(row + 8, far.view.q_len));
         far_rows<DT, T::WIDENED ? DT_E4M3 : DT, T::DV, T::FEATURE>(P.p, far, first_row, low, high, lane);
     }
 }
