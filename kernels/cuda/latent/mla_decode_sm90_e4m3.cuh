@@ -12,6 +12,7 @@
 #include "mla_decode_sm90_e4m3_store.cuh"
 #include "mla_decode_sm90_e4m3_tall.cuh"
 #include "mla_decode_sm90_e4m3_widen.cuh"
+#include "mla_far_rows.cuh"
 
 namespace attn_cuda {
 
@@ -192,10 +193,12 @@ struct mla_e4m3_math : mla_columns<DT_F16, N> {
                 }
     }
 
-    ATTN_DEV void finish(const mla_item &it, int first_row, int rows, int rank_row, float k_scale) {
+    ATTN_DEV void finish(const mla_item &it, int index, int first_row, int rows, int rank_row,
+                         float k_scale) {
         const int64_t slot_row0 = (int64_t)it.slot * p.tile_rows + rank_row;
 #pragma unroll
         for (int t = 0; t < C; t++) {
+            sum[t] = fmaf(o[0][this->at(t)], 0.f, sum[t]); /* P ends at 65504: mla_far_rows.cuh */
 #pragma unroll
             for (int d = 4; d < 32; d *= 2)
                 sum[t] += __shfl_xor_sync(~0u, sum[t], d);
@@ -210,17 +213,28 @@ struct mla_e4m3_math : mla_columns<DT_F16, N> {
                 all += sh.warp[0][w][tid] * ex2(top0 - most) + sh.warp[1][w][tid] * ex2(top1 - most);
             const float inv = all == 0.f ? 0.f : k_scale / all; /* NaN stays NaN */
             sh.top[0][tid] = ex2(top0 - most) * inv, sh.top[1][tid] = ex2(top1 - most) * inv;
+            sh.warp[0][0][tid] = tid < rows && mla_is_far(most, all) ? 1.f : 0.f;
             if (tid < rows)
                 mla90_store_lse(p, it, first_row + tid, slot_row0 + tid,
                                 all == 0.f ? -INFINITY : most + log2f(all));
         }
         both();
+        const uint32_t far = __ballot_sync(~0u, lane < N && sh.warp[0][0][lane] != 0.f);
         float f0[C], f1[C];
 #pragma unroll
         for (int t = 0; t < C; t++)
             f0[t] = sh.top[0][this->row_of(t)], f1[t] = sh.top[1][this->row_of(t)];
         join(f0, f1);
-        mla90_store_item<DT, N>(p, it, o, wg, first_row, rows, slot_row0);
+        mla90_store_item<DT, N>(p, it, o, wg, first_row, rows, slot_row0, far);
+        if (far) { /* read anew: nothing more is kept for it in registers */
+            const mla_item again = mla_item_of(p, index);
+            const int w = __shfl_sync(~0u, wg * 4 + warp, 0);
+#pragma unroll 1
+            for (int r = w; r < N; r += 8)
+                if (__any_sync(~0u, far >> r & 1))
+                    mla_far_row<DT>(p, again, again.first_row + rank_row + r,
+                                    (int64_t)again.slot * p.tile_rows + rank_row + r);
+        }
     }
 
     ATTN_DEV void run(int rank_row, int item0, int item1) {
@@ -251,7 +265,7 @@ struct mla_e4m3_math : mla_columns<DT_F16, N> {
                 block(it, first_row, all, scale, it.k_begin + b * MLA90_KEYS, (n + b) % shape::STAGES,
                       phases);
             n += blocks;
-            finish(it, first_row, rows, rank_row, k_scale);
+            finish(it, i, first_row, rows, rank_row, k_scale);
         }
     }
 };

@@ -13,7 +13,7 @@ namespace attn_cuda {
  * after that of at(t). out: the first row's 512 columns, of 16 bits; PIECE: rows are those of mla_part, in
  * float16. */
 template <int T, bool PIECE, int N>
-ATTN_DEV void mla90_store_columns(const float (*o)[N / 2], uint8_t *out, int half, int rows) {
+ATTN_DEV void mla90_store_columns(const float (*o)[N / 2], uint8_t *out, int half, int rows, uint32_t far) {
     constexpr int ROW = PIECE ? 2048 : 1024;
     const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31, group = lane >> 2;
     uint8_t *const mine = out + half * 512 + warp * 32 + group * 4;
@@ -31,10 +31,10 @@ ATTN_DEV void mla90_store_columns(const float (*o)[N / 2], uint8_t *out, int hal
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
             const uint32_t power = mla_part::power(most);
             f = mla_part::inverse(power);
-            if (group == 0 && r < rows)
+            if (group == 0 && r < rows && !(far >> r & 1))
                 ((float *)(out + r * ROW + 1040))[4 * half + warp] = __uint_as_float(power);
         }
-        if (r < rows)
+        if (r < rows && !(far >> r & 1))
 #pragma unroll
             for (int d = 0; d < 4; d++)
                 *(uint32_t *)(mine + r * ROW + d * 128) = pack2<T>(o[d][at] * f, o[d][at + 2] * f);
@@ -42,15 +42,15 @@ ATTN_DEV void mla90_store_columns(const float (*o)[N / 2], uint8_t *out, int hal
 }
 
 /* The same, where the item wants it: a piece, or the result. rows of the item from first_row on; slot_row0:
- * that row among the pieces. */
+ * that row among the pieces; far: bits of rows that are left out, of the first 32. */
 template <int DT, int N>
 ATTN_DEV void mla90_store_item(const mla_attend_params &p, const mla_item &it, const float (*o)[N / 2],
-                               int half, int first_row, int rows, int64_t slot_row0) {
+                               int half, int first_row, int rows, int64_t slot_row0, uint32_t far = 0) {
     if (it.slot >= 0)
-        mla90_store_columns<DT_F16, true, N>(o, (uint8_t *)mla_part(p, slot_row0).values, half, rows);
+        mla90_store_columns<DT_F16, true, N>(o, (uint8_t *)mla_part(p, slot_row0).values, half, rows, far);
     else
         mla90_store_columns<DT, false, N>(o, (uint8_t *)p.latent + (int64_t)(first_row - p.slice_row0) * 1024,
-                                          half, rows);
+                                          half, rows, far);
 }
 
 } /* namespace attn_cuda */
