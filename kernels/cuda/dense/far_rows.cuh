@@ -4,10 +4,10 @@
  *
  * The loops make weights of 2^fma(s, c, -b), b = m c rounded: its rounding is a factor of the row, 2^512 at
  * scores of 1e10, and products beyond float32 are infinite. Both show in the state that a row ends with
- * (is_far), so that the loops pay nothing. A warp then takes such rows one by one, in two passes over the keys
- * that the row sees: scores and their maximum in double, then weights and values. Lanes are keys in the first
- * and for the scores of the second, columns for its values. It is slow, about 1/100 of the loop's rate; a row
- * that will be NaN ends with the first score that says so. */
+ * (is_far), so that the loops pay nothing. A warp then takes such rows one by one, in two passes over the
+ * keys that the row sees: scores and their maximum in double, then weights and values. Lanes are keys in the
+ * first and for the scores of the second, columns for its values. That is slow (dense-notes.md); a row that
+ * will be NaN ends with the first score that says so. */
 #ifndef FAR_ROWS_CUH
 #define FAR_ROWS_CUH
 
@@ -17,8 +17,8 @@
 namespace attn_cuda {
 
 /* b, l: a row's maximum in base-2 units and its sum, o: one of its results. True for a row that was far from
- * zero in any block: then b is, or what followed has multiplied an infinite l or o by 0. (l alone does not tell
- * of P in float16, which ends at 65504.) True too for NaN, and for a row without keys. */
+ * zero in any block: then b is, or what followed has multiplied an infinite l or o by 0. (l alone does not
+ * tell of P in float16, which ends at 65504.) True too for NaN, and for a row without keys. */
 ATTN_DEV bool is_far(float b, float l, float o) {
     return !(fabsf(fmaf(o, 0.f, fmaf(l, 0.f, b))) <= DEEP);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a narrow tile over e4m3 latents whose scores lie beyond what the loop can tell apart, computed anew:
- * what far_rows.cuh does for prompts, and by the same sign, the state that a row ends with. */
+/* Rows of a narrow tile over e4m3 latents whose scores lie beyond what the loop can tell apart, computed
+ * anew: what far_rows.cuh does for prompts, and by the same sign, the state that a row ends with. */
 #ifndef MLA_FAR_ROWS_CUH
 #define MLA_FAR_ROWS_CUH
 
@@ -9,13 +9,13 @@
 
 namespace attn_cuda {
 
-/* b, l: a row's maximum in base-2 units and its sum, which is NaN too where one of its results is no number. */
+/* b, l: a row's maximum in base-2 units and its sum, which is NaN too where a result of it is no number. */
 ATTN_DEV bool mla_is_far(float b, float l) {
     return !(fabsf(fmaf(l, 0.f, b)) <= DEEP);
 }
 
-/* One row of an item, by a warp, from its keys to where the item's results go. DT: type of queries, which become
- * float16 as everywhere (saturated). */
+/* One row of an item, by a warp, from its keys to where the item's results go. DT: type of queries, which
+ * become float16 as everywhere (saturated). */
 template <int DT>
 ATTN_DEV void mla_far_row(const mla_attend_params &p, const mla_item &it, int row, int64_t slot_row) {
     const float k_scale = p.k_scale ? __ldg(p.k_scale) : 1.f;
