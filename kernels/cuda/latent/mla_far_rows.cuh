@@ -11,7 +11,7 @@ namespace attn_cuda {
 
 /* b, l: a row's maximum in base-2 units and its sum, which is NaN too where a result of it is no number. */
 ATTN_DEV bool mla_is_far(float b, float l) {
-    return !(fabsf(fmaf(l, 0.f, b)) <= DEEP);
+    return !(fabsf(fmaf(l, 0.f, b)) <= DEEP || (b == LOWEST && l == 0.f)); /* the latter: sees nothing */
 }
 
 /* One row of an item, by a warp, from its keys to where the item's results go. DT: type of queries, which
