@@ -83,10 +83,11 @@ static void level_tiling(const struct cpu_attn *a, size_t l2_bytes, struct cpu_t
     out->into_l2 = cpu_dtype_size(a->kv_dtype) > 1 && (cpu_bits() & CPU_BIT_PREFETCH_L2) != 0;
     out->bf16_dot = CPU_BF16_DOT && cpu_bf16_serves(a);
     out->amx = CPU_X86 >= 3 && out->bf16_dot && (cpu_bits() & CPU_BIT_AMX_BF16) != 0;
-    out->dots = 0;
+    out->dots = out->fast_bf16 = 0;
 #if CPU_BF16_DOT
     const int fast = CPU_X86 == 0 || (cpu_bits() & CPU_BIT_FAST_BF16) != 0;
     out->dots = fast && !out->amx && rd_dots_serve(a, out->vbmi);
+    out->fast_bf16 = fast && CPU_X86 >= 3 && (cpu_bits() & CPU_BIT_AMX_BF16) == 0;
 #endif
     for (int ns = 32; ns >= 1; ns /= 2) {
 #if CPU_BF16_DOT

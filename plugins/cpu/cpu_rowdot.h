@@ -41,6 +41,17 @@ SI int rd_has_v_behind_k(const struct cpu_attn *a) {
            a->v.token == a->k.token && a->v.block == a->k.block;
 }
 
+/* The last byte of a row of K with what lies behind it, where that is another line; of V. */
+SI int rd_k_tail(const struct cpu_attn *a) {
+    if (a->kv_dtype != CPU_PACKED) return rd_has_v_behind_k(a) ? 0 : cpu_row_bytes(a->kv_dtype, a->head_size) + 3;
+    const int bytes = cpu_row_bytes(a->k_row, a->head_size) + (is_centroids(a->k_row) ? 2 : 0);
+    return a->k_row == CPU_E2M1 || a->v.base - a->k.base == bytes ? 0 : bytes - 1;
+}
+SI int rd_v_tail(const struct cpu_attn *a) {
+    if (a->kv_dtype != CPU_PACKED) return cpu_row_bytes(a->kv_dtype, a->head_size_v) + 3;
+    return is_steps(a->v_row) ? cpu_row_bytes(a->v_row, a->head_size_v) + 3 : 0;
+}
+
 /* q and O are in the order of rows of bf16 as v_pair() gives them. */
 SI int rd_in_pairs(const struct cpu_attn *a, const struct rd_state *st) {
     return (a->kv_dtype == CPU_BF16 && !st->dots) || st->table;
@@ -62,7 +73,9 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
                     v_store(o + d, x);
                     v_store(o + d + VW, y);
                 }
-            if (st->quads)
+            if (st->codes)
+                rd_codes_order(a, st, o, (size_t)(h * st->rows + r));
+            else if (st->quads)
                 rd_quads_order(o, st->ldo);
             else if (st->nibbles)
                 rd_nibbles_order(o, st->ldo);
@@ -137,6 +150,9 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
     }
     for (int at = 0; st->quads && at < st->heads * rows; at += rows)
         rd_quads_query(st, (size_t)at);
+    if (st->codes) rd_codes_begin(a, st);
+    for (int at = 0; st->codes && at < st->heads * rows; at += rows)
+        rd_codes_query(a, st, (size_t)at);
     memset(st->o, 0, (size_t)st->heads * rows * st->ldo * sizeof *st->o);
 #if CPU_X86 >= 3
     if (!st->tiles) return;
@@ -157,6 +173,9 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     packed_begin(a, &st.turbo);
     const enum cpu_dtype product = a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
     st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles && !st.dots;
+    st.pairs = st.codes && tiling->fast_bf16 && tiling->vbmi;
+    st.key_table = st.codes && tiling->vbmi;
+    st.key_scales = cpu_scales_keys(a) || (st.codes && is_centroids(a->k_row));
     st.gain = st.table ? 1.0f : dtype_gain(a->kv_dtype);
     if (st.tiles || (st.dots && a->kv_dtype == CPU_E4M3)) st.gain = 0x1p27f; /* E4M3_SCALE less P's 90 */
     rd_begin(a, sq, it, &st, &bounds);
@@ -179,9 +198,9 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             const int last = h + 1 == st.heads, hn = it->head0 + (last ? 0 : h + 1);
             const int wraps = h + 2 >= st.heads, hf = it->head0 + (wraps ? h + 2 - st.heads : h + 2);
             x.k_off = (int64_t)(it->head0 + h) * a->k.head;
-            if (a->k_row_scale.base) {
-                x.k_tail = rd_has_v_behind_k(a) ? 0 : cpu_row_bytes(a->kv_dtype, a->head_size) + 3;
-                x.v_tail = cpu_row_bytes(a->kv_dtype, a->head_size_v) + 3;
+            if (a->k_row_scale.base || st.codes) {
+                x.k_tail = rd_k_tail(a);
+                x.v_tail = rd_v_tail(a);
             }
             x.v_off = (int64_t)(it->head0 + h) * a->v.head;
             if (!last || next < end) {
@@ -198,7 +217,9 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 x.k_far_off = (int64_t)hf * a->k.head;
                 x.v_far_off = (int64_t)hf * a->v.head;
             }
-            if (st.nibbles && st.quads) {
+            if (st.codes) {
+                rd_codes_scales(a, &st, &x, groups[flip], it->head0 + h);
+            } else if (st.nibbles && st.quads) {
                 rd_quads_scales(p, x.k_off + a->head_size / 2, n, st.ks, st.zk);
                 rd_quads_scales(p + RD_TB, x.v_off + a->head_size_v / 2, n, st.vs, st.zv);
             } else if (st.nibbles) {
@@ -212,7 +233,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                            st.dots ? st.vd : st.vs);
             }
             if (a->kv_dtype == CPU_I4 && !st.nibbles) rd_bytes(a, &st, &x);
-            if (a->kv_dtype == CPU_PACKED && !st.dots) rd_floats(a, &st, groups[flip], it->head0 + h, &x);
+            if (a->kv_dtype == CPU_PACKED && !st.dots && !st.codes) rd_floats(a, &st, groups[flip], it->head0 + h, &x);
             const size_t at = (size_t)h * st.rows;
 #if CPU_X86 >= 3
             if (st.tiles) {
@@ -226,7 +247,9 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 continue;
             }
 #endif
-            if (st.quads)
+            if (st.codes)
+                rd_codes_qk(a, &st, &x, at);
+            else if (st.quads)
                 rd_quads_qk(a, &st, &x, at);
             else if (st.nibbles)
                 rd_nibbles_qk(&st, &x, at, a->head_size);
@@ -243,7 +266,9 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             else
                 rd_qk[product](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
             rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
-            if (st.quads)
+            if (st.codes)
+                rd_codes_pv(a, &st, &x, at);
+            else if (st.quads)
                 rd_quads_pv(a, &st, &x, st.o + at * st.ldo);
             else if (st.nibbles)
                 rd_nibbles_pv(&st, &x, st.o + at * st.ldo, a->head_size_v);

@@ -23,30 +23,32 @@ SI int rd_dots_serve(const struct cpu_attn *a, int vbmi) {
 
 /* A query row (floats that are bf16) as bf16 in the order of the products; returns its factor for the
  * scores. */
-static float rd_dots_query(const struct cpu_attn *a, const float *q, int n, int16_t *out) {
-    float factor = 1;
 #if CPU_X86 >= 3
-    if (a->kv_dtype == CPU_E4M3) {
-        vf most = v_zero();
-        for (int d = 0; d < n; d += VW)
-            most = v_max(v_max(v_load(q + d), v_sub(v_zero(), v_load(q + d))), most);
-        const float top = v_hmax(most);
-        int up = top > 0 && top < INFINITY ? RD_DOTS_Q_TOP - ilogbf(top) : 0;
-        if (up > 120) up = 120;
-        const vf by = v_set1(ldexpf(1, up));
-        for (int d = 0; d < n; d += 64) {
-            int16_t natural[64];
-            UNROLL for (int i = 0; i < 64; i += 32) _mm512_storeu_si512(
-                natural + i, v_words_bf16(v_mul(v_load(q + d + i), by), v_mul(v_load(q + d + i + VW), by)));
-            for (int i = 0; i < 64; i++)
-                out[d + i] = natural[i % 32 / 8 * 16 + i / 32 * 8 + i % 8];
-        }
-        return ldexpf(1, RD_DOTS_P_SCALE - up);
+static float rd_e4m3_query(const float *q, int n, int16_t *out) {
+    vf most = v_zero();
+    for (int d = 0; d < n; d += VW)
+        most = v_max(v_max(v_load(q + d), v_sub(v_zero(), v_load(q + d))), most);
+    const float top = v_hmax(most);
+    int up = top > 0 && top < INFINITY ? RD_DOTS_Q_TOP - ilogbf(top) : 0;
+    if (up > 120) up = 120;
+    const vf by = v_set1(ldexpf(1, up));
+    for (int d = 0; d < n; d += 64) {
+        int16_t natural[64];
+        UNROLL for (int i = 0; i < 64; i += 32) _mm512_storeu_si512(
+            natural + i, v_words_bf16(v_mul(v_load(q + d + i), by), v_mul(v_load(q + d + i + VW), by)));
+        for (int i = 0; i < 64; i++)
+            out[d + i] = natural[i % 32 / 8 * 16 + i / 32 * 8 + i % 8];
     }
+    return ldexpf(1, RD_DOTS_P_SCALE - up);
+}
+#endif
+static float rd_dots_query(const struct cpu_attn *a, const float *q, int n, int16_t *out) {
+#if CPU_X86 >= 3
+    if (a->kv_dtype == CPU_E4M3) return rd_e4m3_query(q, n, out);
 #endif
     (void)a;
     row_from_f32(CPU_BF16, q, n, (char *)out);
-    return factor;
+    return 1.0f;
 }
 
 SI vf rd_bf16_at(const void *p) {
@@ -133,26 +135,19 @@ RD_DOTS(4)
 /* Rows in groups of 4, 2 and 1; only the first group prefetches. */
 static void rd_dots_qk(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
                        const int16_t *q) {
-    const int D = a->head_size;
     struct rd_tile y = *x;
 #if CPU_X86 >= 3
-    struct e4m3_top top = {vi_set1(0), vi_set1(0)};
+    if (a->kv_dtype == CPU_E4M3) {
+        rd_e4m3_qk(st, x, a->head_size, q);
+        return;
+    }
 #endif
     for (int r = 0, g; r < st->rows; r += g, y.k_next = NULL) {
-        const int16_t *qr = q + r * st->ldq;
-        float *s = st->s + r * RD_TB;
         g = st->rows - r >= 4 ? 4 : st->rows - r >= 2 ? 2 : 1;
-#if CPU_X86 >= 3
-        if (a->kv_dtype == CPU_E4M3) {
-            (g == 4 ? rd_e4m3_qk4 : g == 2 ? rd_e4m3_qk2 : rd_e4m3_qk1)(&y, qr, st->ldq, D, s, &top);
-            continue;
-        }
-#endif
-        (g == 4 ? rd_dots_qk4 : g == 2 ? rd_dots_qk2 : rd_dots_qk1)(&y, qr, st->ldq, D, s);
+        (g == 4   ? rd_dots_qk4
+         : g == 2 ? rd_dots_qk2
+                  : rd_dots_qk1)(&y, q + r * st->ldq, st->ldq, a->head_size, st->s + r * RD_TB);
     }
-#if CPU_X86 >= 3
-    if (a->kv_dtype == CPU_E4M3 && e4m3_has_nan(&top)) rd_e4m3_nan_k(st, x, D);
-#endif
 }
 
 /* P of n tokens, times V's scales, as bf16; adds what is left of each row's P to its sum. */

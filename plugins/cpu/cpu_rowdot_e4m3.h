@@ -67,4 +67,17 @@ static __attribute__((noinline)) void rd_e4m3_nan_v(const struct rd_state *st, c
             for (int r = 0; (x->v[t][x->v_off + d] & 0x7f) == 0x7f && r < st->rows; r++)
                 o[r * st->ldo + d / 64 * 64 + d % 16 / 4 * 16 + d % 64 / 16 * 4 + d % 4] = NAN;
 }
+
+/* Rows in groups of 4, 2 and 1; only the first group prefetches. */
+static void rd_e4m3_qk(const struct rd_state *st, const struct rd_tile *x, int D, const int16_t *q) {
+    struct rd_tile y = *x;
+    struct e4m3_top top = {vi_set1(0), vi_set1(0)};
+    for (int r = 0, g; r < st->rows; r += g, y.k_next = NULL) {
+        g = st->rows - r >= 4 ? 4 : st->rows - r >= 2 ? 2 : 1;
+        (g == 4   ? rd_e4m3_qk4
+         : g == 2 ? rd_e4m3_qk2
+                  : rd_e4m3_qk1)(&y, q + r * st->ldq, st->ldq, D, st->s + r * RD_TB, &top);
+    }
+    if (e4m3_has_nan(&top)) rd_e4m3_nan_k(st, x, D);
+}
 #endif

@@ -14,7 +14,7 @@ SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct
     for (int t = 0; t < n; t += VW) {
         vf x = v_load(s + t);
         vi k = vi_add(vi_set1(k0 + t), vi_load(lane_numbers));
-        if (cpu_scales_keys(a)) x = v_mul(x, v_load(st->ks + t));
+        if (st->key_scales) x = v_mul(x, v_load(st->ks + t));
         if (plain) {
             x = v_mul(x, v_set1(c * log2e));
         } else {
@@ -47,6 +47,7 @@ static __attribute__((noinline)) void rd_rescale(const struct rd_state *st, int 
     st->m[at] = new_m;
     v_store(l, v_mul(v_load(l), al));
     if (st->dots) v_store(st->l_bf16 + (size_t)at * VW, v_mul(v_load(st->l_bf16 + (size_t)at * VW), al));
+    if (st->codes) v_store(st->lows + (size_t)at * VW, v_mul(v_load(st->lows + (size_t)at * VW), al));
     for (int d = 0; d < st->ldo; d += VW)
         v_store(o + d, v_mul(v_load(o + d), al));
 }
@@ -80,7 +81,7 @@ static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const
     const int G = a->num_q_heads / a->num_kv_heads, kh = a->scale_per_head ? head : 0;
     const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) * st->gain;
     if (!partial && n == RD_TB && !(a->soft_cap > 0) && !a->alibi && !a->rel_bias && !a->qq_bias) {
-        if (cpu_scales_keys(a))
+        if (st->key_scales)
             rd_softmax_plain(st, h, c * 1.442695041f, 1);
         else
             rd_softmax_plain(st, h, c * 1.442695041f, 0);

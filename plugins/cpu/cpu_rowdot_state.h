@@ -29,6 +29,13 @@ struct rd_state {
     int tiles;
     uint32_t *tile_q;
     char *tile_k, *tile_v, *tile_s, *tile_p;
+    /* Straight from codes of CPU_PACKED (cpu_rowdot_codes.h): what K's stand for, scales of groups of K and V,
+     * whether one of V's is NaN; V's steps and minima [RD_TB], sums of P times minima [heads][rows][VW]. */
+    int codes, nan;
+    int16_t *look;
+    float *group_k, *group_v, *step, *low, *lows;
+    int pairs, key_table; /* e4m3 keys beside such values: by bf16 pairs, by look-ups */
+    int key_scales;       /* each key has one, in ks */
     float gain; /* of what the products leave in the scores and in O */
     /* int4 and packed rows: the tile's rows of K and V as bytes or floats, [RD_TB][byte_ldk | byte_ldv]
      * bytes, and pointers to them, [2][RD_TB]. */
@@ -44,6 +51,7 @@ struct rd_state {
 #include "cpu_rowdot_table.h"
 #include "cpu_rowdot_dots.h"
 #include "cpu_rowdot_tiles.h"
+#include "cpu_rowdot_codes.h"
 
 static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads, int rows,
                        const struct cpu_tiling *tiling, char *mem) {
@@ -55,7 +63,9 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     st->dots = tiling->dots;
     st->vnni = tiling->vnni;
     st->quads = rd_quads_serve(a, st->vnni);
-    const int unit = st->nibbles && RD_CODES > 64 ? RD_CODES : 64;
+    st->codes = rd_codes_serve(a);
+    const int is_e2m1 = st->codes && a->k_row == CPU_E2M1;
+    const int unit = (st->nibbles || st->codes) && RD_CODES > 64 ? RD_CODES : 64;
     st->ldq = (a->head_size + unit - 1) / unit * unit;
     st->ldo = (a->head_size_v + unit - 1) / unit * unit;
 #define CARVE(member, type, count)                                                                           \
@@ -72,12 +82,18 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(ks, float, RD_TB);
     CARVE(vs, float, RD_TB);
     CARVE(qf, float, (size_t)heads *rows);
-    CARVE(q16, int16_t, st->words || st->dots ? (size_t)heads * rows * st->ldq : 0);
-    CARVE(p16, int16_t, st->words || st->dots ? rows * RD_TB : 0);
+    CARVE(q16, int16_t, st->words || st->dots || st->codes ? (size_t)heads * rows * st->ldq : 0);
+    CARVE(p16, int16_t, st->words || st->dots || st->codes ? rows * RD_TB : 0);
     CARVE(q_sum, int32_t, st->nibbles ? (size_t)heads * rows * 2 : 0);
-    CARVE(p_sum, int32_t, st->quads ? rows : 0);
+    CARVE(p_sum, int32_t, st->quads || st->codes ? rows : 0);
     CARVE(zk, int32_t, st->nibbles ? RD_TB : 0);
-    CARVE(zv, int32_t, st->nibbles ? RD_TB : 0);
+    CARVE(zv, int32_t, st->nibbles || st->codes ? RD_TB : 0);
+    CARVE(look, int16_t, st->codes ? 32 : 0);
+    CARVE(group_k, float, is_e2m1 ? st->ldq / 16 * RD_TB : 0);
+    CARVE(group_v, float, is_e2m1 ? st->ldo / 8 * RD_TB : 0);
+    CARVE(step, float, st->codes ? RD_TB : 0);
+    CARVE(low, float, st->codes ? RD_TB : 0);
+    CARVE(lows, float, st->codes ? (size_t)heads *rows *VW : 0);
     CARVE(l_bf16, float, st->dots ? (size_t)heads *rows *VW : 0);
     CARVE(vd, float, st->dots ? RD_TB : 0);
     CARVE(pf, float, rows);
@@ -92,16 +108,19 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(tile_s, char, st->tiles ? RD_TB * 64 : 0);
     CARVE(tile_p, char, st->tiles ? rows * 64 : 0);
     /* bytes of an element; packed rows are followed by a chunk */
-    const int size = a->kv_dtype == CPU_I4 && !st->nibbles    ? 1
-                     : a->kv_dtype == CPU_PACKED && !st->dots ? 4
-                                                              : 0;
+    const int size = a->kv_dtype == CPU_I4 && !st->nibbles                  ? 1
+                     : a->kv_dtype == CPU_PACKED && !st->dots && !st->codes ? 4
+                                                                            : 0;
     const int room = a->kv_dtype == CPU_PACKED ? CHUNK : 0;
-    st->byte_ldk = size * (st->ldq + room);
-    st->byte_ldv = cpu_is_shared(a) ? 0 : size * (st->ldo + room);
+    st->byte_ldk = st->codes && a->k_row == CPU_C3 ? st->ldq / 2 : size * (st->ldq + room);
+    st->byte_ldv = st->codes && a->v_row == CPU_V3 ? st->ldo / 2
+                   : cpu_is_shared(a)              ? 0
+                                                   : size * (st->ldo + room);
+    const int rebuilt = st->byte_ldk + st->byte_ldv > 0;
     CARVE(byte_k, char, RD_TB * st->byte_ldk);
     CARVE(byte_v, char, RD_TB * st->byte_ldv);
-    CARVE(byte_rows, const char *, size > 0 ? 2 * RD_TB : 0);
-    for (int i = 0; mem && size > 0 && i < RD_TB; i++) {
+    CARVE(byte_rows, const char *, rebuilt ? 2 * RD_TB : 0);
+    for (int i = 0; mem && rebuilt && i < RD_TB; i++) {
         st->byte_rows[i] = st->byte_k + (size_t)i * st->byte_ldk;
         st->byte_rows[RD_TB + i] =
             cpu_is_shared(a) ? st->byte_rows[i] : st->byte_v + (size_t)i * st->byte_ldv;

@@ -22,8 +22,9 @@ SI int rd_words_keys(const struct cpu_attn *a, int dots) {
     return dots && a->kv_dtype == CPU_PACKED && a->k_row == CPU_I8;
 }
 
-/* n floats (a multiple of VW) as 16-bit integers; returns their factor: NaN if one of them is not finite. */
-SI float rd_words_from(const float *x, int n, int16_t *out) {
+/* n floats (a multiple of VW) as integers of which `most_word` is the largest; returns their factor: NaN if one
+ * of them is not finite. */
+SI float rd_words_to(const float *x, int n, int most_word, int16_t *out) {
     vf top = v_zero(), sum = v_zero();
     for (int i = 0; i < n; i += VW) {
         const vf v = v_load(x + i);
@@ -31,10 +32,13 @@ SI float rd_words_from(const float *x, int n, int16_t *out) {
         sum = v_add(sum, v_sub(v, v));
     }
     const float most = v_hmax(top), zero = v_hsum(sum);
-    const vf inverse = v_set1(most > 1e-30f ? RD_WORDS_TOP / most : 0.0f);
+    const vf inverse = v_set1(most > 1e-30f ? (float)most_word / most : 0.0f);
     for (int i = 0; i < n; i += VW)
         v_store_words(out + i, v_mul(v_load(x + i), inverse));
-    return most * (1.0f / RD_WORDS_TOP) + zero; /* x - x is NaN unless x is finite */
+    return most * (1.0f / (float)most_word) + zero; /* x - x is NaN unless x is finite */
+}
+SI float rd_words_from(const float *x, int n, int16_t *out) {
+    return rd_words_to(x, n, RD_WORDS_TOP, out);
 }
 
 /* Scores of `rows` (1, 2 or 4) query rows against n tokens; q has ldq words per row, zero behind D. */

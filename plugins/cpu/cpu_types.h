@@ -202,6 +202,7 @@ struct cpu_tiling {
     int vnni;             /* integer products may use AVX512_VNNI, at level avx2 AVX_VNNI */
     int vbmi;             /* e4m3 decode may use AVX512_VBMI */
     int dots;             /* decode on bf16 pairs */
+    int fast_bf16;        /* a product of bf16 pairs is worth two FMA, and there are no tiles */
     int into_l2;          /* decode prefetches the next tile into L2, not into L1 */
     int far;              /* decode prefetches two tiles ahead, into L2 */
     size_t scratch_bytes; /* per thread; at its end the offsets of selected keys */

@@ -12,8 +12,13 @@ static int pick(uint64_t *rng, int n, const int *list) {
 }
 #define PICK(rng, ...) pick(rng, (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]){__VA_ARGS__})
 
-/* What is not left to chance: long prompts, and decode in the shapes that AMX tiles and bf16 pairs serve. */
+/* What is not left to chance: long prompts, and decode in the shapes that AMX tiles, bf16 pairs and products
+ * of codes serve. */
 enum form { ANY_CASE, LONG_PREFILL, BYTE_DECODE };
+
+static int is_centroid(enum cpu_dtype t) {
+    return t == CPU_C4 || t == CPU_C3;
+}
 
 static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, enum form form) {
     struct cpu_attn *a = &c->a;
@@ -42,10 +47,12 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, enum form
             a->k_row = a->v_row = CPU_E2M1;
             a->head_size = 16 * (int)tap_rand_in(rng, 1, 16);
         }
+        if (form == BYTE_DECODE) a->head_size = 64 << tap_rand_in(rng, 0, 2);
+        if (form == BYTE_DECODE && !is_centroid(a->k_row) && tap_rand_in(rng, 0, 1)) a->head_size = 192;
         a->head_size_v = a->head_size;
     }
     if (kv_dtype == CPU_I8) a->rounds_query = (int)tap_rand_in(rng, 0, 1);
-    if (kv_dtype == CPU_PACKED && (form == BYTE_DECODE || tap_rand_in(rng, 0, 3) == 0)) {
+    if (kv_dtype == CPU_PACKED && tap_rand_in(rng, 0, 3) == 0) {
         a->k_row = CPU_I8;
         a->v_row = form == BYTE_DECODE ? CPU_BF16 : (enum cpu_dtype)PICK(rng, CPU_F32, CPU_F16, CPU_BF16);
         a->rounds_query = 1;
@@ -173,16 +180,20 @@ static double compare(const struct cpu_case *c, const struct cpu_kernels *k, con
                       const double *ref_lse, char *worst, size_t n) {
     const struct cpu_attn *a = &c->a;
     const int Dv = a->head_size_v, os = cpu_dtype_size(a->out_dtype);
-    /* int8 and int4 keys and 16-bit outputs: the query is rounded at 2^-16 of its largest value, some 4 times
+    /* int8, int4 and nvfp4 keys and 16-bit outputs: the query is rounded at 2^-16 of its largest value, some 4 times
      * the spread (cpu_rowdot_words.h); where all keys are equal, nothing averages that out: five standard
      * deviations, for there are thousands of rows. */
-    const int has_words = a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4;
+    const int has_words = a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4 || cpu_has_groups(a);
     /* Products of bf16 pairs round the rotated query to bf16 (semantics 3.4): 2^-9 of each element, some 5
      * standard deviations of their sum: there are millions of sums. Products of bytes (cpu_rowdot_quads.h)
      * round it to 2^-12 of the largest one. */
     const int rounds_query =
         a->kv_dtype == CPU_I4 && a->q_dtype == CPU_BF16 && (k->bf16_dot || (k->needs & CPU_BIT_AVX512F) != 0);
+    /* Products of centroids (cpu_rowdot_codes.h) round the rotated query to 2^-13 of its largest value. */
+    const int has_centroids = is_centroid(a->k_row) && a->kv_dtype == CPU_PACKED &&
+                              a->out_dtype != CPU_F32 && (k->needs & CPU_BIT_AVX512F) != 0;
     const double rounded = rounds_query                           ? 1e-2 * c->spread
+                           : has_centroids                        ? 7e-4 * c->spread
                            : has_words && a->out_dtype != CPU_F32 ? 1e-4 * c->spread
                                                                   : 0;
     const double tol = rounded + (a->out_dtype == CPU_F32   ? (c->spread > 10 ? 2e-4 : 3e-5)
@@ -334,12 +345,12 @@ int main(void) {
     for (int i = 0; i < cases + cases / 2; i++) {
         const int bytes = i >= cases;
         make_case(c, &rng,
-                  bytes ? (const int[]){CPU_I8, CPU_E4M3, CPU_I4, CPU_BF16, CPU_PACKED}[i % 5]
+                  bytes ? (const int[]){CPU_I8, CPU_E4M3, CPU_I4, CPU_BF16, CPU_PACKED, CPU_PACKED}[i % 6]
                         : i % CPU_NUM_DTYPES,
                   bytes         ? BYTE_DECODE
                   : i % 10 == 9 ? LONG_PREFILL
                                 : ANY_CASE);
-        c->no_extras = !bytes && i / CPU_NUM_DTYPES % 2;
+        c->no_extras = (bytes ? i / 6 : i / CPU_NUM_DTYPES) % 2;
         const int Dv = c->a.head_size_v;
         const int64_t rows = (int64_t)c->tokens * c->a.num_q_heads;
         double *ref = malloc((size_t)(rows * Dv + 1) * 8), *lse = malloc((size_t)(rows + 1) * 8),
