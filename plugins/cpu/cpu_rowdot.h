@@ -174,7 +174,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     const enum cpu_dtype product = a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
     st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles && !st.dots;
     st.pairs = st.codes && tiling->fast_bf16 && tiling->vbmi;
-    st.key_table = st.codes && tiling->vbmi;
+    st.vbmi = st.codes && tiling->vbmi;
     st.key_scales = cpu_scales_keys(a) || (st.codes && is_centroids(a->k_row));
     st.gain = st.table ? 1.0f : dtype_gain(a->kv_dtype);
     if (st.tiles || (st.dots && a->kv_dtype == CPU_E4M3)) st.gain = 0x1p27f; /* E4M3_SCALE less P's 90 */
@@ -210,6 +210,9 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 x.v_rows = x.k_rows + RD_TB;
                 x.k_next_off = (int64_t)hn * a->k.head;
                 x.v_next_off = (int64_t)hn * a->v.head;
+                x.groups_next = a->k_apart.base ? groups[last ? !flip : flip] : NULL;
+                x.k_groups_next = (int64_t)hn * a->k_apart.head;
+                x.v_groups_next = (int64_t)hn * a->v_apart.head;
             }
             if (tiling->far && st.heads > 1 && (!wraps || next < end)) {
                 x.k_far = (wraps ? pn : p) + 2 * RD_TB;

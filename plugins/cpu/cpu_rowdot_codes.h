@@ -53,14 +53,14 @@ static void rd_codes_query(const struct cpu_attn *a, const struct rd_state *st, 
     if (a->k_row == CPU_E4M3) {
         for (size_t row = at; row < at + (size_t)st->rows; row++) {
             float *q = st->q + row * n;
-            st->qf[row] = st->key_table ? 1.0f : dtype_gain(CPU_E4M3);
+            st->qf[row] = st->vbmi ? 1.0f : dtype_gain(CPU_E4M3);
 #if CPU_X86 >= 3
             if (st->pairs) { /* of E4M3_SCALE P would have 90 */
                 st->qf[row] = rd_e4m3_query(q, n, st->q16 + row * n) * 0x1p27f;
                 continue;
             }
 #endif
-            for (int d = 0; st->key_table && d < n; d += CHUNK) {
+            for (int d = 0; st->vbmi && d < n; d += CHUNK) {
                 vf x = v_load(q + d), y = v_load(q + d + VW);
                 v_unzip(&x, &y);
                 v_store(q + d, x);
@@ -87,9 +87,26 @@ static void rd_codes_query(const struct cpu_attn *a, const struct rd_state *st, 
     }
 }
 
-/* 128 codes (n of them there are) of 3 bits as nibbles: bits are moved apart by halves. */
-SI vi rd_codes_three(const char *p, int n) {
+/* 128 codes (n of them there are) of 3 bits as nibbles. With VBMI of the six bytes of 16 codes any 8 bits are
+ * at hand: once with an even code in the lower half, once with an odd one in the upper. Without it bits are
+ * moved apart by halves. */
+SI vi rd_codes_three(const char *p, int n, int vbmi) {
     const __mmask64 there = n >= 128 ? 0xffffffffffffull : (1ull << n / 8 * 3) - 1;
+    if (vbmi) {
+        static const uint8_t sixes[64] = {
+#define SIX(i) i, i + 1, i + 2, i + 3, i + 4, i + 5, 63, 63
+            SIX(0), SIX(6), SIX(12), SIX(18), SIX(24), SIX(30), SIX(36), SIX(42)};
+#undef SIX
+        const vi evens = _mm512_set1_epi64(0x2a241e18120c0600), odds = _mm512_set1_epi64(0x29231d17110b053f);
+        vi codes, low, high;
+        const vi raw = _mm512_maskz_loadu_epi8(there, p);
+        /* compiled without their flag */
+        __asm__("vpermb %1, %2, %0" : "=v"(codes) : "v"(raw), "v"(_mm512_loadu_si512(sixes)));
+        __asm__("vpmultishiftqb %1, %2, %0" : "=v"(low) : "v"(codes), "v"(evens));
+        __asm__("vpmultishiftqb %1, %2, %0" : "=v"(high) : "v"(codes), "v"(odds));
+        low = _mm512_ternarylogic_epi32(vi_set1(0x0f0f0f0f), low, high, 0xca);
+        return _mm512_and_si512(low, vi_set1(0x77777777));
+    }
     const vi lanes = _mm512_setr_epi32(0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 8, 9, 10, 11, 11);
     const vi threes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1));
     vi x = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, _mm512_maskz_loadu_epi8(there, p)), threes);
@@ -99,27 +116,37 @@ SI vi rd_codes_three(const char *p, int n) {
     return _mm512_and_si512(x, vi_set1(0x77777777));
 }
 /* n rows of `size` such codes to rows of nibbles, [RD_TB][size, up to RD_CODES]. */
-static void rd_codes_spread(const char *const *rows, int64_t off, int n, int size, char *out, int ld) {
+SI void rd_codes_spread_(const char *const *rows, int64_t off, int n, int size, char *out, int ld,
+                         const int vbmi) {
     for (int t = 0; t < n; t++)
         for (int d = 0; d < size; d += RD_CODES)
-            _mm512_storeu_si512(out + t * ld + d / 2, rd_codes_three(rows[t] + off + d / 8 * 3, size - d));
+            _mm512_storeu_si512(out + t * ld + d / 2,
+                                rd_codes_three(rows[t] + off + d / 8 * 3, size - d, vbmi));
+}
+static __attribute__((noinline)) void rd_codes_spread(const struct rd_state *st, const char *const *rows,
+                                                      int64_t off, int n, int size, char *out, int ld) {
+    if (st->vbmi)
+        rd_codes_spread_(rows, off, n, size, out, ld, 1);
+    else
+        rd_codes_spread_(rows, off, n, size, out, ld, 0);
 }
 
 /* Group scales of n keys, 8 bytes from `at` (4 where `bytes` is 4); 1 if one of them is NaN. */
 SI int rd_codes_groups(const char *const *p, int64_t at, int n, int bytes, uint64_t out[RD_TB]) {
     const vi low = _mm512_set1_epi8(0x7f);
     __mmask64 nan = 0;
-    if (bytes >= 8)
-        for (int t = 0; t < n; t++)
-            memcpy(out + t, p[t] + at, 8);
-    else
-        for (int t = 0; t < n; t++) {
-            uint32_t four;
-            memcpy(&four, p[t] + at, 4);
-            out[t] = four;
-        }
-    for (int t = 0; t < n; t += 8)
+    const vi eights = _mm512_setr_epi64(0, 8, 16, 24, 32, 40, 48, 56);
+    for (int t = 0; t < n; t += 8) {
+        const vi together = _mm512_add_epi64(_mm512_set1_epi64((int64_t)(intptr_t)p[t]), eights);
+        if (bytes >= 8 && _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(p + t), together) == 0xff)
+            _mm512_storeu_si512(out + t, _mm512_loadu_si512(p[t] + at));
+        else
+            for (int i = t; i < t + 8; i++) {
+                out[i] = 0;
+                memcpy(out + i, p[i] + at, bytes >= 8 ? 8 : 4);
+            }
         nan |= _mm512_cmpeq_epi8_mask(_mm512_and_si512(_mm512_loadu_si512(out + t), low), low);
+    }
     return nan != 0;
 }
 
@@ -349,6 +376,11 @@ static void rd_codes_scales(const struct cpu_attn *a, struct rd_state *st, const
                             const char *const *groups, int head) {
     const int kb = cpu_row_bytes(a->k_row, a->head_size), vb = cpu_row_bytes(a->v_row, a->head_size_v);
     if (a->k_row == CPU_E2M1) {
+        const int64_t step = a->k_apart.token > 0 && a->k_apart.token < 32 ? 32 / a->k_apart.token : 1; /* keys in half a line */
+        for (int64_t t = 0; x->groups_next && t < x->n; t += step) {
+            v_prefetch(x->groups_next[t] + x->k_groups_next);
+            v_prefetch(x->groups_next[RD_TB + t] + x->v_groups_next);
+        }
         rd_codes_k_groups(st, groups, head * a->k_apart.head, x->n, a->head_size / 16);
         st->nan = rd_codes_v_groups(st, groups + RD_TB, head * a->v_apart.head, x->n, a->head_size_v / 16);
         return;
@@ -372,14 +404,14 @@ static void rd_codes_qk(const struct cpu_attn *a, const struct rd_state *st, con
             return;
         }
 #endif
-        if (st->key_table)
+        if (st->vbmi)
             rd_table_qk(x, st->q + at * st->ldq, st->ldq, D, st->rows, st->s);
         else
             rd_qk[CPU_E4M3](x, st->q + at * st->ldq, st->ldq, D, st->rows, st->s);
         return;
     }
     if (a->k_row == CPU_C3) {
-        rd_codes_spread(k, off, x->n, D, st->byte_k, st->ldq / 2);
+        rd_codes_spread(st, k, off, x->n, D, st->byte_k, st->ldq / 2);
         k = st->byte_rows;
         off = 0;
     }
@@ -424,7 +456,7 @@ static void rd_codes_pv(const struct cpu_attn *a, const struct rd_state *st, con
         v_store(low, sum);
     }
     if (a->v_row == CPU_V3) {
-        rd_codes_spread(x->v, x->v_off, x->n, D, st->byte_v, st->ldo / 2);
+        rd_codes_spread(st, x->v, x->v_off, x->n, D, st->byte_v, st->ldo / 2);
         y.v = st->byte_rows + RD_TB;
         y.v_off = 0;
     }

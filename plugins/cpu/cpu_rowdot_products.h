@@ -12,6 +12,8 @@ struct rd_tile {
         v_tail; /* last byte of a row whose scale lies behind it, which may be in a line of its own; or 0 */
     const char *const *k, *const *v, *const *k_next, *const *v_next, *const *k_far, *const *v_far;
     const char *const *k_rows, *const *v_rows; /* of the next tile, token by token */
+    const char *const *groups_next; /* pointers to its scales that lie apart, as rd_pointers has them */
+    int64_t k_groups_next, v_groups_next;
     int64_t k_off, v_off, k_next_off, v_next_off, k_far_off, v_far_off;
 };
 

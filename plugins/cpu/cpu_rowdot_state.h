@@ -34,7 +34,7 @@ struct rd_state {
     int codes, nan;
     int16_t *look;
     float *group_k, *group_v, *step, *low, *lows;
-    int pairs, key_table; /* e4m3 keys beside such values: by bf16 pairs, by look-ups */
+    int pairs, vbmi; /* products of bf16 pairs, look-ups of bytes: for e4m3 keys beside such values */
     int key_scales;       /* each key has one, in ks */
     float gain; /* of what the products leave in the scores and in O */
     /* int4 and packed rows: the tile's rows of K and V as bytes or floats, [RD_TB][byte_ldk | byte_ldv]
