@@ -43,7 +43,8 @@ SI int rd_has_v_behind_k(const struct cpu_attn *a) {
 
 /* The last byte of a row of K with what lies behind it, where that is another line; of V. */
 SI int rd_k_tail(const struct cpu_attn *a) {
-    if (a->kv_dtype != CPU_PACKED) return rd_has_v_behind_k(a) ? 0 : cpu_row_bytes(a->kv_dtype, a->head_size) + 3;
+    if (a->kv_dtype != CPU_PACKED)
+        return rd_has_v_behind_k(a) ? 0 : cpu_row_bytes(a->kv_dtype, a->head_size) + 3;
     const int bytes = cpu_row_bytes(a->k_row, a->head_size) + (is_centroids(a->k_row) ? 2 : 0);
     return a->k_row == CPU_E2M1 || a->v.base - a->k.base == bytes ? 0 : bytes - 1;
 }
@@ -236,7 +237,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                            st.dots ? st.vd : st.vs);
             }
             if (a->kv_dtype == CPU_I4 && !st.nibbles) rd_bytes(a, &st, &x);
-            if (a->kv_dtype == CPU_PACKED && !st.dots && !st.codes) rd_floats(a, &st, groups[flip], it->head0 + h, &x);
+            if (a->kv_dtype == CPU_PACKED && !st.dots && !st.codes)
+                rd_floats(a, &st, groups[flip], it->head0 + h, &x);
             const size_t at = (size_t)h * st.rows;
 #if CPU_X86 >= 3
             if (st.tiles) {

@@ -17,8 +17,8 @@ enum { RD_CODES_MAX_SIZE = 512, RD_CODES_TOP = 8191 }; /* 32 products of such va
 #if CPU_X86 >= 2
 SI int rd_codes_serve(const struct cpu_attn *a) {
     const int is_e2m1 = a->k_row == CPU_E2M1 && a->v_row == CPU_E2M1;
-    const int is_turbo = (is_centroids(a->k_row) || (a->k_row == CPU_E4M3 && !a->rounds_query)) &&
-                         is_steps(a->v_row);
+    const int is_turbo =
+        (is_centroids(a->k_row) || (a->k_row == CPU_E4M3 && !a->rounds_query)) && is_steps(a->v_row);
     return a->kv_dtype == CPU_PACKED && (is_e2m1 || is_turbo) && a->out_dtype != CPU_F32 &&
            (a->head_size | a->head_size_v) % 64 == 0 && a->head_size <= RD_CODES_MAX_SIZE &&
            a->head_size_v <= RD_CODES_MAX_SIZE;
@@ -39,7 +39,7 @@ static void rd_codes_begin(const struct cpu_attn *a, const struct rd_state *st) 
     for (int i = 0; i < 16; i++)
         top = fabsf(c[i]) > top ? fabsf(c[i]) : top;
     for (int i = 0; i < 32; i++)
-        st->look[i] = (int16_t)(a->k_row == CPU_E2M1 ? (i & 8 ? -e2m1[i & 7] : e2m1[i & 7])
+        st->look[i] = (int16_t)(a->k_row == CPU_E2M1     ? (i & 8 ? -e2m1[i & 7] : e2m1[i & 7])
                                 : is_centroids(a->k_row) ? lrintf(c[i & 15] * (RD_CODES_TOP / top))
                                                          : 0);
     memset(st->zv, 0, RD_TB * sizeof *st->zv);
@@ -108,7 +108,8 @@ SI vi rd_codes_three(const char *p, int n, int vbmi) {
         return _mm512_and_si512(low, vi_set1(0x77777777));
     }
     const vi lanes = _mm512_setr_epi32(0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 8, 9, 10, 11, 11);
-    const vi threes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1));
+    const vi threes =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1));
     vi x = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, _mm512_maskz_loadu_epi8(there, p)), threes);
     x = _mm512_ternarylogic_epi32(vi_set1((int32_t)0xffff0000u), _mm512_slli_epi32(x, 4), x, 0xca);
     x = _mm512_ternarylogic_epi32(vi_set1((int32_t)0xff00ff00u), _mm512_slli_epi32(x, 2), x, 0xca);
@@ -174,8 +175,8 @@ static void rd_codes_k_groups(const struct rd_state *st, const char *const *p, i
 /* Those of V's, divided by 256, [8 groups][RD_TB][16]: in quarter i groups 2 i, 2 i + 1 and again. Returns
  * whether one is NaN. */
 static int rd_codes_v_groups(const struct rd_state *st, const char *const *p, int64_t at, int n, int num) {
-    const __m256i order = _mm256_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 8, 9, 8, 9, 10, 11, 10,
-                                           11, 12, 13, 12, 13, 14, 15, 14, 15);
+    const __m256i order = _mm256_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7, 8, 9, 8, 9, 10, 11,
+                                           10, 11, 12, 13, 12, 13, 14, 15, 14, 15);
     int any = 0;
     for (int g = 0; g < num; g += 8) {
         uint64_t raw[RD_TB];
@@ -183,9 +184,9 @@ static int rd_codes_v_groups(const struct rd_state *st, const char *const *p, in
         float *out = st->group_v + g / 8 * RD_TB * VW;
         for (int t = 0; t < n; t += 2) {
             const __m256i two = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)(raw + t)));
-            const vi h = _mm512_and_si512(
-                _mm512_slli_epi16(_mm512_cvtepi8_epi16(_mm256_shuffle_epi8(two, order)), 7),
-                _mm512_set1_epi16((short)0xbfff));
+            const vi h =
+                _mm512_and_si512(_mm512_slli_epi16(_mm512_cvtepi8_epi16(_mm256_shuffle_epi8(two, order)), 7),
+                                 _mm512_set1_epi16((short)0xbfff));
             v_store(out + t * VW, _mm512_cvtph_ps(_mm512_castsi512_si256(h)));
             v_store(out + t * VW + VW, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1)));
         }
@@ -238,8 +239,8 @@ SI void rd_codes_qk_(const struct rd_tile *x, const char *const *k, int64_t off,
                 for (int i = j; i < VW; i += words)
                     rd_fetch_k(x, t + i, step, b);
             UNROLL for (int i = 0; i < step; i++) UNROLL for (int c = 0; c < QUARTER; c++) {
-                const vi y = _mm512_permutexvar_epi16(c ? _mm512_srli_epi16(w[j + i], 4u * (unsigned)c) : w[j + i],
-                                                      table);
+                const vi y = _mm512_permutexvar_epi16(
+                    c ? _mm512_srli_epi16(w[j + i], 4u * (unsigned)c) : w[j + i], table);
                 UNROLL for (int r = 0; r < rows; r++) acc[r][c % 2] =
                     rd_codes_dot(acc[r][c % 2], y, at + (i * QUARTER + c) * rows + r, vnni);
                 if (!is_e2m1) own = v_dot_words(own, y, y, vnni);
@@ -261,7 +262,8 @@ SI void rd_codes_qk_(const struct rd_tile *x, const char *const *k, int64_t off,
 
 /* What rd_codes_pv_ takes for a weight: P times the scales of 8 groups, for rows r and r + 1 of the four at
  * pt, as pairs of keys in 16 bits; returns the factors. In a quarter: groups 0, 1 of row r, then of r + 1. */
-SI vf rd_codes_weights(const float *scales, const float *pt, int n, int nan, vi out[RD_TB / 2], const int odd) {
+SI vf rd_codes_weights(const float *scales, const float *pt, int n, int nan, vi out[RD_TB / 2],
+                       const int odd) {
     vf w[RD_TB], most = v_zero(), bad = v_zero();
     for (int t = 0; t < n; t++) {
         const vf p = _mm512_broadcast_f32x4(_mm_loadu_ps(pt + t / VW * 4 * VW + t % 4 * VW + t % VW / 4 * 4));
@@ -376,7 +378,8 @@ static void rd_codes_scales(const struct cpu_attn *a, struct rd_state *st, const
                             const char *const *groups, int head) {
     const int kb = cpu_row_bytes(a->k_row, a->head_size), vb = cpu_row_bytes(a->v_row, a->head_size_v);
     if (a->k_row == CPU_E2M1) {
-        const int64_t step = a->k_apart.token > 0 && a->k_apart.token < 32 ? 32 / a->k_apart.token : 1; /* keys in half a line */
+        const int64_t step = a->k_apart.token > 0 && a->k_apart.token < 32 ? 32 / a->k_apart.token
+                                                                           : 1; /* keys in half a line */
         for (int64_t t = 0; x->groups_next && t < x->n; t += step) {
             v_prefetch(x->groups_next[t] + x->k_groups_next);
             v_prefetch(x->groups_next[RD_TB + t] + x->v_groups_next);
@@ -427,7 +430,8 @@ static void rd_codes_qk(const struct cpu_attn *a, const struct rd_state *st, con
     }
 }
 
-static void rd_codes_pv(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x, size_t at) {
+static void rd_codes_pv(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
+                        size_t at) {
     const int D = a->head_size_v;
     struct rd_tile y = *x;
     float *o = st->o + at * st->ldo;

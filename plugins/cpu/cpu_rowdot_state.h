@@ -35,8 +35,8 @@ struct rd_state {
     int16_t *look;
     float *group_k, *group_v, *step, *low, *lows;
     int pairs, vbmi; /* products of bf16 pairs, look-ups of bytes: for e4m3 keys beside such values */
-    int key_scales;       /* each key has one, in ks */
-    float gain; /* of what the products leave in the scores and in O */
+    int key_scales;  /* each key has one, in ks */
+    float gain;      /* of what the products leave in the scores and in O */
     /* int4 and packed rows: the tile's rows of K and V as bytes or floats, [RD_TB][byte_ldk | byte_ldv]
      * bytes, and pointers to them, [2][RD_TB]. */
     struct turbo_table turbo;
