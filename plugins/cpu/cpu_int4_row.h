@@ -8,6 +8,14 @@
  * same bits. */
 SI void hadamard(float *x, int n) {
     int half = 1;
+#if CPU_BUTTERFLY
+    for (int i = 0; n >= VW && i < n; i += VW) {
+        vf v = v_load(x + i);
+        UNROLL for (int h = 1; h < VW; h *= 2) v = v_butterfly(v, h);
+        v_store(x + i, v);
+    }
+    if (n >= VW) half = VW;
+#endif
     for (; half < n && half < VW; half *= 2)
         for (int i = 0; i < n; i += 2 * half)
             for (int j = i; j < i + half; j++) {
@@ -25,7 +33,12 @@ SI void hadamard(float *x, int n) {
 }
 
 SI void apply_signs(float *x, int n, float factor) {
-    for (int i = 0; i < n; i++)
+    int i = 0;
+#if CPU_BUTTERFLY
+    for (; i + VW <= n; i += VW)
+        v_store(x + i, v_flip(v_mul(v_load(x + i), v_set1(factor)), rotation_negative[i / 32] >> i % 32));
+#endif
+    for (; i < n; i++)
         x[i] *= rotation_is_negative(i) ? -factor : factor;
 }
 

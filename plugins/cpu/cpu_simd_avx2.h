@@ -154,6 +154,23 @@ SI void v_transpose(vf v[VW]) {
     }
 }
 
+/* A stage of the Hadamard transform inside a vector: a + b and a - b of lanes i and i + half. */
+#define CPU_BUTTERFLY 1
+SI vf v_butterfly(vf x, const int half) {
+    const vf y = half == 1   ? _mm256_permute_ps(x, 0xb1)
+                 : half == 2 ? _mm256_permute_ps(x, 0x4e)
+                             : _mm256_permute2f128_ps(x, x, 1);
+    const vf sum = v_add(x, y), difference = v_sub(y, x);
+    return half == 1   ? _mm256_blend_ps(sum, difference, 0xaa)
+           : half == 2 ? _mm256_blend_ps(sum, difference, 0xcc)
+                       : _mm256_blend_ps(sum, difference, 0xf0);
+}
+/* -x in the lanes whose bit is set. */
+SI vf v_flip(vf x, uint32_t bits) {
+    const vi up = _mm256_sllv_epi32(vi_set1((int32_t)bits), _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
+    return _mm256_xor_ps(x, _mm256_and_ps(_mm256_castsi256_ps(up), v_set1(-0.0f)));
+}
+
 /* Natural order from (even, odd) elements, and back. */
 SI void v_zip(vf *a, vf *b) {
     vf lo = _mm256_unpacklo_ps(*a, *b), hi = _mm256_unpackhi_ps(*a, *b);

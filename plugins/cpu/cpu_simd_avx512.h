@@ -158,6 +158,21 @@ SI void v_transpose(vf v[VW]) {
     }
 }
 
+/* A stage of the Hadamard transform inside a vector: a + b and a - b of lanes i and i + half. */
+#define CPU_BUTTERFLY 1
+SI vf v_butterfly(vf x, const int half) {
+    const vf y = half == 1   ? _mm512_permute_ps(x, 0xb1)
+                 : half == 2 ? _mm512_permute_ps(x, 0x4e)
+                 : half == 4 ? _mm512_shuffle_f32x4(x, x, 0xb1)
+                             : _mm512_shuffle_f32x4(x, x, 0x4e);
+    const __mmask16 high = half == 1 ? 0xaaaa : half == 2 ? 0xcccc : half == 4 ? 0xf0f0 : 0xff00;
+    return _mm512_mask_sub_ps(v_add(x, y), high, y, x);
+}
+/* -x in the lanes whose bit is set. */
+SI vf v_flip(vf x, uint32_t bits) {
+    return _mm512_mask_xor_ps(x, (__mmask16)bits, x, v_set1(-0.0f));
+}
+
 /* Natural order from (even, odd) elements, and back. */
 SI void v_zip(vf *a, vf *b) {
     const vi lo = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
