@@ -8,7 +8,8 @@
 #include <string.h>
 
 enum {
-    ITEMS_PER_THREAD = 4, /* so that the last ones even out */
+    ITEMS_PER_THREAD = 4,  /* so that the last ones even out */
+    SPLITS_PER_THREAD = 2, /* of row dots: each split has its own queries, sums and cold start */
     MIN_SPLIT_KEYS = 512,
     INVARIANT_SPLIT_KEYS = 1024,
     MAX_SPLITS = 16,
@@ -212,7 +213,6 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
         blocks += rowdot ? 0 : a->num_kv_heads * (int64_t)((rows + t->rows_per_item - 1) / t->rows_per_item);
     }
     p->threads = total < SERIAL_NS ? 1 : lim->threads;
-    const double target = total / ((double)p->threads * ITEMS_PER_THREAD);
     /* Few blocks: cut them, but keep four sub-blocks, which share a prepared tile. */
     int32_t block_rows = t->rows_per_item;
     while (p->threads > 1 && blocks > 0 && blocks < (int64_t)p->threads * ITEMS_PER_THREAD &&
@@ -246,6 +246,8 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
                     }
                 } else if (p->threads > 1) {
                     const double cost = cost_ns(a, rowdot, it.head1 - it.head0, it.row1 - it.row0, (int)keys);
+                    const double target =
+                        total / ((double)p->threads * (rowdot ? SPLITS_PER_THREAD : ITEMS_PER_THREAD));
                     splits = cost > 1.5 * target ? (int64_t)(cost / target + 0.99) : 1;
                     splits = at_most(at_most(splits, MAX_SPLITS), keys / MIN_SPLIT_KEYS);
                     splits = at_least(1, at_most(splits, (p->slots - used) / slots));

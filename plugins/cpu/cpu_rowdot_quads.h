@@ -100,27 +100,28 @@ SI vi rd_quads_two(const char *p, const char *q, int n) {
 }
 
 /* 64 bytes (of n left) of 16 rows as words of lanes that are rows: a transposition whose first step is how
- * the rows are loaded. */
-SI void rd_quads_turn(const char *const *rows, int64_t off, int n, vi out[VW]) {
-    UNROLL for (int half = 0; half < 2; half++) {
-        vi a[8], b[8];
-        UNROLL for (int i = 0; i < 8; i++) {
-            const int row = i / 4 * 8 + i % 4;
+ * the rows are loaded. Step `step` of four of one half, in place. */
+SI void rd_quads_turn_step(const char *const *rows, int64_t off, int n, const int half, const int step,
+                           vi a[8]) {
+    vi b[8];
+    UNROLL for (int i = 0; i < 8; i++) b[i] = step ? a[i] : vi_set1(0);
+    UNROLL for (int i = 0; i < 8; i++) {
+        const int row = i / 4 * 8 + i % 4, first = i / 4 * 4 + i % 4 / 2, j = i / 4;
+        if (step == 0)
             a[i] = rd_quads_two(rows[row] + off + 32 * half, rows[row + 4] + off + 32 * half, n - 32 * half);
-        }
-        UNROLL for (int i = 0; i < 8; i += 2) {
-            b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-            b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-        }
-        UNROLL for (int i = 0; i < 8; i += 4) UNROLL for (int j = 0; j < 2; j++) {
-            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
-            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
-        }
-        UNROLL for (int j = 0; j < 4; j++) {
-            out[8 * half + j] = _mm512_shuffle_i32x4(a[j], a[j + 4], 0x88);
-            out[8 * half + j + 4] = _mm512_shuffle_i32x4(a[j], a[j + 4], 0xdd);
-        }
+        if (step == 1)
+            a[i] = i % 2 ? _mm512_unpackhi_epi32(b[i - 1], b[i]) : _mm512_unpacklo_epi32(b[i], b[i + 1]);
+        if (step == 2)
+            a[i] = i % 2 ? _mm512_unpackhi_epi64(b[first], b[first + 2])
+                         : _mm512_unpacklo_epi64(b[first], b[first + 2]);
+        if (step == 3)
+            a[i] =
+                j ? _mm512_shuffle_i32x4(b[i - 4], b[i], 0xdd) : _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88);
     }
+}
+SI void rd_quads_turn(const char *const *rows, int64_t off, int n, vi out[VW]) {
+    UNROLL for (int half = 0; half < 2; half++) UNROLL for (int step = 0; step < 4; step++)
+        rd_quads_turn_step(rows, off, n, half, step, out + 8 * half);
 }
 
 /* Scales of n keys and the zero points in their lowest bits, `at` bytes from where the pointers show. */
@@ -134,10 +135,29 @@ static void rd_quads_scales(const char *const *p, int64_t at, int n, float *scal
     }
 }
 
+/* Word j of 16 keys' rows, k, times q's; their scores from the sums. */
+SI void rd_quads_word(vi k, const int32_t *w, vi high[4], vi low[4], const int rows) {
+    const vi codes = _mm512_set1_epi8(15);
+    const vi c0 = _mm512_and_si512(k, codes), c1 = _mm512_and_si512(_mm512_srli_epi16(k, 4), codes);
+    UNROLL for (int r = 0; r < rows; r++) {
+        high[r] = rd_quads_dot_word(high[r], c0, w + r);
+        high[r] = rd_quads_dot_word(high[r], c1, w + rows + r);
+        low[r] = rd_quads_dot_word(low[r], k, w + 2 * rows + r);
+    }
+}
+SI void rd_quads_finish(const vi high[4], const vi low[4], const int32_t *sums, const int32_t *zeros,
+                        float *s, const int rows) {
+    const vf z = vi_to_f(vi_load(zeros)), below = v_set1(1 / 256.0f);
+    UNROLL for (int r = 0; r < rows; r++) {
+        const vf sum = v_fma(vi_to_f(low[r]), below, vi_to_f(high[r]));
+        const float unit = (float)sums[2 * r] + (float)sums[2 * r + 1] / 256.0f;
+        v_store(s + r * RD_TB, v_fma(z, v_set1(-unit), sum));
+    }
+}
+
 /* Scores of a group of `rows` query rows against 16 keys from t. */
 SI void rd_quads_qk_(const struct rd_tile *x, int t, int bytes, const int32_t *q, const int32_t *sums,
                      const int32_t *zeros, float *s, const int rows) {
-    const vi codes = _mm512_set1_epi8(15);
     vi high[4], low[4];
     UNROLL for (int r = 0; r < rows; r++) high[r] = low[r] = vi_set1(0);
     if (x->k_next) rd_fetch_k_tail(x, t, VW);
@@ -145,23 +165,56 @@ SI void rd_quads_qk_(const struct rd_tile *x, int t, int bytes, const int32_t *q
         vi k[VW];
         rd_quads_turn(x->k + t, x->k_off + b, bytes - b, k);
         UNROLL for (int j = 0; j < VW; j++) {
-            const vi c0 = _mm512_and_si512(k[j], codes),
-                     c1 = _mm512_and_si512(_mm512_srli_epi16(k[j], 4), codes);
-            const int32_t *const w = q + j * RD_QUADS_PARTS * rows;
             if (x->k_next) rd_fetch_k(x, t + j, 1, b);
-            UNROLL for (int r = 0; r < rows; r++) {
-                high[r] = rd_quads_dot_word(high[r], c0, w + r);
-                high[r] = rd_quads_dot_word(high[r], c1, w + rows + r);
-                low[r] = rd_quads_dot_word(low[r], k[j], w + 2 * rows + r);
-            }
+            rd_quads_word(k[j], q + j * RD_QUADS_PARTS * rows, high, low, rows);
         }
     }
-    const vf z = vi_to_f(vi_load(zeros + t)), below = v_set1(1 / 256.0f);
-    UNROLL for (int r = 0; r < rows; r++) {
-        const vf sum = v_fma(vi_to_f(low[r]), below, vi_to_f(high[r]));
-        const float unit = (float)sums[2 * r] + (float)sums[2 * r + 1] / 256.0f;
-        v_store(s + r * RD_TB + t, v_fma(z, v_set1(-unit), sum));
+    rd_quads_finish(high, low, sums, zeros + t, s + t, rows);
+}
+
+/* V's bytes of four keys in turn: 64 columns' pairs of codes, from byte b of the rows. */
+SI void rd_quads_mix(const struct rd_tile *x, int g, int b, int bytes, vi out[4]) {
+    vi raw[4];
+    UNROLL for (int i = 0; i < 4; i++) {
+        const char *row = x->v[4 * g + i] + x->v_off + b;
+        raw[i] = b + 64 <= bytes ? v_bytes(row) : v_bytes_tail(row, bytes - b);
     }
+    const vi lo0 = _mm512_unpacklo_epi8(raw[0], raw[1]), lo1 = _mm512_unpacklo_epi8(raw[2], raw[3]);
+    const vi hi0 = _mm512_unpackhi_epi8(raw[0], raw[1]), hi1 = _mm512_unpackhi_epi8(raw[2], raw[3]);
+    out[0] = _mm512_unpacklo_epi16(lo0, lo1);
+    out[1] = _mm512_unpackhi_epi16(lo0, lo1);
+    out[2] = _mm512_unpacklo_epi16(hi0, hi1);
+    out[3] = _mm512_unpackhi_epi16(hi0, hi1);
+}
+
+/* The scores of four rows against a whole tile of 64-byte rows, and V's rows mixed on the way: shuffles find
+ * products beside them. */
+static __attribute__((noinline)) void rd_quads_whole(const struct rd_tile *x, const int32_t *q,
+                                                     const int32_t *sums, const int32_t *zeros, float *s,
+                                                     vi v[RD_TB]) {
+    vi k[VW], next[VW], high[4], low[4];
+    rd_quads_turn(x->k, x->k_off, 64, k);
+    UNROLL for (int r = 0; r < 4; r++) high[r] = low[r] = vi_set1(0);
+    if (x->k_next) rd_fetch_k_tail(x, 0, RD_TB);
+    UNROLL for (int i = 0; i < 8; i++) {
+        rd_quads_turn_step(x->k + VW, x->k_off, 64, i / 4, i % 4, next + i / 4 * 8);
+        if (x->k_next) rd_fetch_k(x, 2 * i, 2, 0);
+        rd_quads_word(k[2 * i], q + 2 * i * RD_QUADS_PARTS * 4, high, low, 4);
+        rd_quads_word(k[2 * i + 1], q + (2 * i + 1) * RD_QUADS_PARTS * 4, high, low, 4);
+    }
+    rd_quads_finish(high, low, sums, zeros, s, 4);
+    UNROLL for (int r = 0; r < 4; r++) high[r] = low[r] = vi_set1(0);
+    UNROLL for (int i = 0; i < 8; i++) {
+        rd_quads_mix(x, i, 0, 64, v + 4 * i);
+        if (x->k_next) rd_fetch_k(x, VW + 2 * i, 2, 0);
+        rd_quads_word(next[2 * i], q + 2 * i * RD_QUADS_PARTS * 4, high, low, 4);
+        rd_quads_word(next[2 * i + 1], q + (2 * i + 1) * RD_QUADS_PARTS * 4, high, low, 4);
+    }
+    rd_quads_finish(high, low, sums, zeros + VW, s + VW, 4);
+}
+SI int rd_quads_is_whole(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x) {
+    return a->kv_dtype == CPU_I4 && st->rows >= 4 && x->n_used == RD_TB && a->head_size == 128 &&
+           a->head_size_v == 128;
 }
 
 /* P of n keys, times V's scales, as bytes: of each 16, those of keys 4i to 4i + 3 and of 16 later, high and
@@ -244,9 +297,15 @@ RD_QUADS(4)
 static void rd_quads_qk(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
                         size_t at) {
     struct rd_tile y = *x;
-    for (int t = 0; t < x->n; t += VW) {
-        y.k_next = x->k_next;
-        for (int r = 0, g; r < st->rows; r += g, y.k_next = NULL) {
+    const int whole = rd_quads_is_whole(a, st, x) ? 4 : 0;
+    if (whole) {
+        rd_quads_whole(x, (const int32_t *)(const void *)(st->q16 + at * st->ldq), st->q_sum + 2 * at, st->zk,
+                       st->s, (vi *)(void *)st->mixed);
+        y.k_next = NULL;
+    }
+    for (int t = 0; t < x->n && whole < st->rows; t += VW) {
+        if (!whole) y.k_next = x->k_next;
+        for (int r = whole, g; r < st->rows; r += g, y.k_next = NULL) {
             const size_t row = at + (size_t)r;
             g = rd_quads_group(st->rows, r);
             (g == 4   ? rd_quads_qk4
@@ -260,24 +319,13 @@ static void rd_quads_qk(const struct cpu_attn *a, const struct rd_state *st, con
 
 static void rd_quads_pv(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
                         float *o) {
-    const int bytes = a->head_size_v / 2, groups = (x->n_used + 3) / 4;
-    vi v[RD_TB];
+    const int bytes = a->head_size_v / 2, groups = (x->n_used + 3) / 4, whole = rd_quads_is_whole(a, st, x);
+    vi *const v = (vi *)(void *)st->mixed;
     struct rd_tile y = *x;
     rd_quads_weights(st, x->n);
     for (int b = 0; b < bytes; b += 64, y.v_next = x->v_next, o += 128) {
-        for (int g = 0; g < groups; g++) {
-            vi raw[4];
-            UNROLL for (int i = 0; i < 4; i++) {
-                const char *row = x->v[4 * g + i] + x->v_off + b;
-                raw[i] = b + 64 <= bytes ? v_bytes(row) : v_bytes_tail(row, bytes - b);
-            }
-            const vi lo0 = _mm512_unpacklo_epi8(raw[0], raw[1]), lo1 = _mm512_unpacklo_epi8(raw[2], raw[3]);
-            const vi hi0 = _mm512_unpackhi_epi8(raw[0], raw[1]), hi1 = _mm512_unpackhi_epi8(raw[2], raw[3]);
-            v[4 * g] = _mm512_unpacklo_epi16(lo0, lo1);
-            v[4 * g + 1] = _mm512_unpackhi_epi16(lo0, lo1);
-            v[4 * g + 2] = _mm512_unpacklo_epi16(hi0, hi1);
-            v[4 * g + 3] = _mm512_unpackhi_epi16(hi0, hi1);
-        }
+        for (int g = 0; g < groups && !whole; g++)
+            rd_quads_mix(x, g, b, bytes, v + 4 * g);
         for (int r = 0, g; r < st->rows; r += g, y.v_next = NULL) {
             g = rd_quads_group(st->rows, r);
             (g == 4   ? rd_quads_pv4

@@ -23,6 +23,7 @@ struct rd_state {
     int32_t *zk, *zv; /* [RD_TB] */
     int quads;        /* by products of bytes: q16 and p16 hold bytes, q_sum two sums a row; */
     int32_t *p_sum;   /* sums of P times zero points [rows] */
+    char *mixed;      /* V's bytes of four keys in turn, [RD_TB][64] */
     int dots; /* bf16 pairs, with words for V alone: q16 and p16 hold bf16; sums of P as bf16, V's scales */
     float *l_bf16, *vd; /* [heads][rows][VW], [RD_TB] */
     /* AMX: queries [heads][ldq / 2][rows], K and V as tiles, scores [RD_TB][16], P in bf16 [rows][RD_TB]. */
@@ -86,6 +87,7 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(p16, int16_t, st->words || st->dots || st->codes ? rows * RD_TB : 0);
     CARVE(q_sum, int32_t, st->nibbles ? (size_t)heads * rows * 2 : 0);
     CARVE(p_sum, int32_t, st->quads || st->codes ? rows : 0);
+    CARVE(mixed, char, st->quads || st->codes ? RD_TB * 64 : 0);
     CARVE(zk, int32_t, st->nibbles ? RD_TB : 0);
     CARVE(zv, int32_t, st->nibbles || st->codes ? RD_TB : 0);
     CARVE(look, int16_t, st->codes ? 32 : 0);

@@ -167,7 +167,8 @@ SI vf v_butterfly(vf x, const int half) {
 }
 /* -x in the lanes whose bit is set. */
 SI vf v_flip(vf x, uint32_t bits) {
-    const vi up = _mm256_sllv_epi32(vi_set1((int32_t)bits), _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
+    const vi up =
+        _mm256_sllv_epi32(vi_set1((int32_t)bits), _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
     return _mm256_xor_ps(x, _mm256_and_ps(_mm256_castsi256_ps(up), v_set1(-0.0f)));
 }
 
