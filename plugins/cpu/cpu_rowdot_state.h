@@ -30,8 +30,8 @@ struct rd_state {
     int tiles;
     uint32_t *tile_q;
     char *tile_k, *tile_v, *tile_s, *tile_p;
-    /* Straight from codes of CPU_PACKED (cpu_rowdot_codes.h): what K's stand for, scales of groups of K and V,
-     * whether one of V's is NaN; V's steps and minima [RD_TB], sums of P times minima [heads][rows][VW]. */
+    /* Straight from codes of CPU_PACKED (cpu_rowdot_codes.h): what K's stand for, scales of groups of K and
+     * of V, whether one of V's is NaN; V's steps and minima [RD_TB], sums of P times minima, as l. */
     int codes, nan;
     int16_t *look;
     float *group_k, *group_v, *step, *low, *lows;

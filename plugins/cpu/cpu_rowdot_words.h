@@ -22,8 +22,8 @@ SI int rd_words_keys(const struct cpu_attn *a, int dots) {
     return dots && a->kv_dtype == CPU_PACKED && a->k_row == CPU_I8;
 }
 
-/* n floats (a multiple of VW) as integers of which `most_word` is the largest; returns their factor: NaN if one
- * of them is not finite. */
+/* n floats (a multiple of VW) as integers of which `most_word` is the largest; returns their factor: NaN if
+ * one of them is not finite. */
 SI float rd_words_to(const float *x, int n, int most_word, int16_t *out) {
     vf top = v_zero(), sum = v_zero();
     for (int i = 0; i < n; i += VW) {

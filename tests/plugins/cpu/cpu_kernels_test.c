@@ -180,9 +180,9 @@ static double compare(const struct cpu_case *c, const struct cpu_kernels *k, con
                       const double *ref_lse, char *worst, size_t n) {
     const struct cpu_attn *a = &c->a;
     const int Dv = a->head_size_v, os = cpu_dtype_size(a->out_dtype);
-    /* int8, int4 and nvfp4 keys and 16-bit outputs: the query is rounded at 2^-16 of its largest value, some 4 times
-     * the spread (cpu_rowdot_words.h); where all keys are equal, nothing averages that out: five standard
-     * deviations, for there are thousands of rows. */
+    /* int8, int4 and nvfp4 keys and 16-bit outputs: the query is rounded at 2^-16 of its largest value, some
+     * 4 times the spread (cpu_rowdot_words.h); where all keys are equal, nothing averages that out: five
+     * standard deviations, for there are thousands of rows. */
     const int has_words = a->kv_dtype == CPU_I8 || a->kv_dtype == CPU_I4 || cpu_has_groups(a);
     /* Products of bf16 pairs round the rotated query to bf16 (semantics 3.4): 2^-9 of each element, some 5
      * standard deviations of their sum: there are millions of sums. Products of bytes (cpu_rowdot_quads.h)
