@@ -36,7 +36,7 @@ static void rd_codes_begin(const struct cpu_attn *a, const struct rd_state *st) 
     static const int16_t e2m1[8] = {0, 1, 2, 3, 4, 6, 8, 12};
     const float *c = st->turbo.centroid;
     float top = 0;
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; is_centroids(a->k_row) && i < 16; i++)
         top = fabsf(c[i]) > top ? fabsf(c[i]) : top;
     for (int i = 0; i < 32; i++)
         st->look[i] = (int16_t)(a->k_row == CPU_E2M1     ? (i & 8 ? -e2m1[i & 7] : e2m1[i & 7])
