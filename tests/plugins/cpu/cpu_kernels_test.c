@@ -191,7 +191,7 @@ static double compare(const struct cpu_case *c, const struct cpu_kernels *k, con
         a->kv_dtype == CPU_I4 && a->q_dtype == CPU_BF16 && (k->bf16_dot || (k->needs & CPU_BIT_AVX512F) != 0);
     /* Products of centroids (cpu_rowdot_codes.h) round the rotated query to 2^-13 of its largest value. */
     const int has_centroids = is_centroid(a->k_row) && a->kv_dtype == CPU_PACKED && a->out_dtype != CPU_F32 &&
-                              (k->needs & CPU_BIT_AVX512F) != 0;
+                              (k->needs & CPU_BIT_AVX2) != 0;
     const double rounded = rounds_query                           ? 1e-2 * c->spread
                            : has_centroids                        ? 7e-4 * c->spread
                            : has_words && a->out_dtype != CPU_F32 ? 1e-4 * c->spread
