@@ -66,7 +66,16 @@ SI int rd_codes_groups(const char *const *p, int64_t at, int n, int bytes, uint6
     return nan != 0;
 }
 
-/* Scales of K's groups, [group][RD_TB]. */
+/* Pairs of e4m3, as the higher bits of 16, sign kept, as floats divided by 256: the first ones and, two groups
+ * on, the second ones. */
+SI void rd_codes_put(vi pairs, float *out) {
+    const vi apart = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26,
+                                      24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const vi h = _mm512_permutexvar_epi16(apart, _mm512_and_si512(pairs, _mm512_set1_epi16((short)0xbf80)));
+    v_store(out, _mm512_cvtph_ps(_mm512_castsi512_si256(h)));
+    v_store(out + 2 * RD_TB, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1)));
+}
+/* Scales of K's groups, divided by 256, [group][RD_TB]. */
 static void rd_codes_k_groups(const struct rd_state *st, const char *const *p, int64_t at, int n, int num) {
     const vi even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     for (int g = 0; g < num; g += 8) {
@@ -77,10 +86,10 @@ static void rd_codes_k_groups(const struct rd_state *st, const char *const *p, i
             const vi a = _mm512_loadu_si512(raw + t), b = _mm512_loadu_si512(raw + t + 8);
             const vi four[2] = {_mm512_permutex2var_epi32(a, even, b),
                                 _mm512_permutex2var_epi32(a, vi_add(even, vi_set1(1)), b)};
-            UNROLL for (int i = 0; i < 8; i++) {
-                const vi top = _mm512_slli_epi32(four[i / 4], 24u - 8u * (i % 4u));
-                const vi x = _mm512_and_si512(_mm512_srai_epi32(top, 4), vi_set1((int32_t)0x87f00000u));
-                v_store(out + i * RD_TB + t, v_mul(_mm512_castsi512_ps(x), v_set1(0x1p120f)));
+            UNROLL for (int i = 0; i < 2; i++) {
+                const vi low = _mm512_slli_epi16(four[i], 8);
+                rd_codes_put(_mm512_srai_epi16(low, 1), out + 4 * i * RD_TB + t);
+                rd_codes_put(_mm512_srai_epi16(four[i], 1), out + (4 * i + 1) * RD_TB + t);
             }
         }
         for (int i = 0; nan && i < 8 * n; i++)

@@ -20,7 +20,7 @@ static void rd_codes_pairs(const struct cpu_attn *a, const struct rd_state *st, 
         for (int i = 0; i < g; i++) {
             const size_t row = at + (size_t)(r + i);
             const float f = rd_words_to(st->q + row * n, n, top, words);
-            st->qf[row] = a->k_row == CPU_E2M1 ? 0.5f * f : f;
+            st->qf[row] = a->k_row == CPU_E2M1 ? 128.0f * f : f; /* 2 x e2m1, scales / 256 */
             for (int d = 0; d < n / 2; d++) {
                 const int from = d / 4 * 8 + d % 4;
                 out[(d * g + i) * 2] = words[from];
