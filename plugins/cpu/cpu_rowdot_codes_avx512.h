@@ -111,6 +111,14 @@ SI void rd_codes_turn(const float *s, int t, const int rows, float *out) {
     }
 }
 
+/* Word i of each quarter in all its words. */
+SI vi rd_codes_quarter(vi x, const int i) {
+    return i == 0   ? _mm512_shuffle_epi32(x, 0x00)
+           : i == 1 ? _mm512_shuffle_epi32(x, 0x55)
+           : i == 2 ? _mm512_shuffle_epi32(x, 0xaa)
+                    : _mm512_shuffle_epi32(x, 0xff);
+}
+
 /* The columns of one half of 128, at byte b of the rows: O[row] += P[row] * scales * V. */
 SI void rd_codes_pv_(const struct rd_tile *x, vi (*p)[RD_TB / 2], const vf *factor, const vi table, float *o,
                      int ldo, int b, int bytes, const int half, const int rows, const int vnni) {
@@ -126,15 +134,14 @@ SI void rd_codes_pv_(const struct rd_tile *x, vi (*p)[RD_TB / 2], const vf *fact
             rd_fetch_v(x, t, b);
             rd_fetch_v(x, t + 1, b);
         }
-        UNROLL for (int r = 0; r < rows; r++) w[r] =
-            _mm512_shuffle_epi32(p[r / 2][t / 2], (_MM_PERM_ENUM)((r % 2 * 2 + half) * 0x55));
+        UNROLL for (int r = 0; r < rows; r++) w[r] = rd_codes_quarter(p[r / 2][t / 2], r % 2 * 2 + half);
         UNROLL for (int j = 0; j < 4; j++) {
             const vi y = _mm512_permutexvar_epi16(j ? _mm512_srli_epi16(raw, 4u * (unsigned)j) : raw, table);
             UNROLL for (int r = 0; r < rows; r++) acc[r][j] = v_dot_words(acc[r][j], y, w[r], vnni);
         }
     }
     UNROLL for (int r = 0; r < rows; r++) {
-        const vf f = _mm512_permute_ps(factor[r / 2], (r % 2 * 2 + half) * 0x55);
+        const vf f = (vf)rd_codes_quarter((vi)factor[r / 2], r % 2 * 2 + half);
         UNROLL for (int j = 0; j < 4; j++) {
             float *to = o + r * ldo + 2 * b + j * 2 * VW + half * VW;
             v_store(to, v_fma(vi_to_f(acc[r][j]), f, v_load(to)));
