@@ -9,7 +9,7 @@
 
 enum {
     ITEMS_PER_THREAD = 4,  /* so that the last ones even out */
-    SPLITS_PER_THREAD = 2, /* of row dots: each split has its own queries, sums and cold start */
+    SPLITS_PER_THREAD = 2, /* of one request's row dots: each has its own queries, sums and cold start */
     MIN_SPLIT_KEYS = 512,
     INVARIANT_SPLIT_KEYS = 1024,
     MAX_SPLITS = 16,
@@ -246,8 +246,8 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
                     }
                 } else if (p->threads > 1) {
                     const double cost = cost_ns(a, rowdot, it.head1 - it.head0, it.row1 - it.row0, (int)keys);
-                    const double target =
-                        total / ((double)p->threads * (rowdot ? SPLITS_PER_THREAD : ITEMS_PER_THREAD));
+                    const int each = rowdot && p->num_seqs == 1 ? SPLITS_PER_THREAD : ITEMS_PER_THREAD;
+                    const double target = total / ((double)p->threads * each);
                     splits = cost > 1.5 * target ? (int64_t)(cost / target + 0.99) : 1;
                     splits = at_most(at_most(splits, MAX_SPLITS), keys / MIN_SPLIT_KEYS);
                     splits = at_least(1, at_most(splits, (p->slots - used) / slots));
