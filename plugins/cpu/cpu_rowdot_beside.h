@@ -66,8 +66,8 @@ SI int rd_codes_groups(const char *const *p, int64_t at, int n, int bytes, uint6
     return nan != 0;
 }
 
-/* Pairs of e4m3, as the higher bits of 16, sign kept, as floats divided by 256: the first ones and, two groups
- * on, the second ones. */
+/* Pairs of e4m3, each below the sign of 16 bits, as floats divided by 256: the first ones and, two groups on,
+ * the second ones. */
 SI void rd_codes_put(vi pairs, float *out) {
     const vi apart = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26,
                                       24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);

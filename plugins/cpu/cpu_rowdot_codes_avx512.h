@@ -194,7 +194,8 @@ static rd_codes_qk_func *const rd_codes_qks[2][2][3] = {
 static rd_codes_pv_func *const rd_codes_pvs[2][3] = {{rd_e2m1_pv1_0, rd_e2m1_pv2_0, rd_e2m1_pv4_0},
                                                      {rd_e2m1_pv1_1, rd_e2m1_pv2_1, rd_e2m1_pv4_1}};
 
-/* Scores of a tile, whose nibbles k points to. Rows in groups of 4, 2 and 1; only the first group prefetches. */
+/* Scores of a tile, whose nibbles k points to. Rows in groups of 4, 2 and 1; only the first group
+ * prefetches. */
 static void rd_codes_scores(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
                             const char *const *k, int64_t off, size_t at) {
     const int is_e2m1 = a->k_row == CPU_E2M1, D = a->head_size;
