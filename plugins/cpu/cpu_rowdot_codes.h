@@ -146,7 +146,8 @@ static void rd_codes_pv(const struct cpu_attn *a, const struct rd_state *st, con
         v_store(low, sum);
     }
     if (a->v_row == CPU_V3) {
-        rd_codes_spread(st, x->v, x->v_off, x->n, D, st->byte_v, st->ldo / 2);
+        if (!rd_quads_is_whole(a, st, x)) /* else with the scores */
+            rd_codes_spread(st, x->v, x->v_off, x->n, D, st->byte_v, st->ldo / 2);
         y.v = st->byte_rows + RD_TB;
         y.v_off = 0;
     }

@@ -74,6 +74,45 @@ SI void rd_codes_qk_(const struct rd_tile *x, const char *const *k, int64_t off,
     if (!is_e2m1) v_store(squares + t, square);
 }
 
+/* The scores of four rows against a whole tile of 128 centroids a row, and V's rows mixed on the way, as
+ * rd_quads_whole() has it. */
+SI void rd_centroids_words(const vi w[4], const int32_t *q, vi table, vf sum[4], vf *square) {
+    vi acc[4][2], own = vi_set1(0);
+    UNROLL for (int r = 0; r < 4; r++) acc[r][0] = acc[r][1] = vi_set1(0);
+    UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 4; c++) {
+        const vi y = _mm512_permutexvar_epi16(c ? _mm512_srli_epi16(w[i], 4u * (unsigned)c) : w[i], table);
+        UNROLL for (int r = 0; r < 4; r++) acc[r][c % 2] =
+            rd_codes_dot(acc[r][c % 2], y, q + (i * 4 + c) * 4 + r, 1);
+        own = v_dot_words(own, y, y, 1);
+    }
+    *square = v_add(*square, vi_to_f(own));
+    UNROLL for (int r = 0; r < 4; r++) sum[r] = v_add(vi_to_f(vi_add(acc[r][0], acc[r][1])), sum[r]);
+}
+static __attribute__((noinline)) void rd_centroids_whole(const struct rd_tile *x, const char *const *k,
+                                                         int64_t off, const int32_t *q, const int16_t *look,
+                                                         float *squares, float *s, vi v[RD_TB]) {
+    const vi table = _mm512_loadu_si512(look);
+    vi w[2][VW];
+    rd_quads_turn(k, off, 64, w[0]);
+    if (x->k_next) rd_fetch_k_tail(x, 0, RD_TB);
+    UNROLL for (int half = 0; half < 2; half++) {
+        vf sum[4], square = v_zero();
+        UNROLL for (int r = 0; r < 4; r++) sum[r] = v_zero();
+        UNROLL for (int j = 0; j < VW; j += 4) {
+            if (x->k_next) rd_fetch_k(x, half * VW + j, 4, 0);
+            UNROLL for (int i = j / 2; i < j / 2 + 2; i++) {
+                if (half)
+                    rd_quads_mix(x, i, 0, 64, v + 4 * i);
+                else
+                    rd_quads_turn_step(k + VW, off, 64, i / 4, i % 4, w[1] + i / 4 * 8);
+            }
+            rd_centroids_words(w[half] + j, q + j * 16, table, sum, &square);
+        }
+        UNROLL for (int r = 0; r < 4; r++) v_store(s + r * RD_TB + half * VW, sum[r]);
+        v_store(squares + half * VW, square);
+    }
+}
+
 /* What rd_codes_pv_ takes for a weight: P times the scales of 8 groups, for rows r and r + 1 of the four at
  * pt, as pairs of keys in 16 bits; returns the factors. In a quarter: groups 0, 1 of row r, then of r + 1. */
 SI vf rd_codes_weights(const float *scales, const float *pt, int n, int nan, vi out[RD_TB / 2],
@@ -201,9 +240,18 @@ static void rd_codes_scores(const struct cpu_attn *a, const struct rd_state *st,
     const int is_e2m1 = a->k_row == CPU_E2M1, D = a->head_size;
     struct rd_tile y = *x;
     float squares[RD_TB];
+    const int whole = rd_quads_is_whole(a, st, x) ? 4 : 0;
+    if (whole && a->v_row == CPU_V3) {
+        rd_codes_spread(st, x->v, x->v_off, x->n, a->head_size_v, st->byte_v, st->ldo / 2);
+        y.v = st->byte_rows + RD_TB;
+        y.v_off = 0;
+    }
+    if (whole)
+        rd_centroids_whole(&y, k, off, (const int32_t *)(const void *)(st->q16 + at * st->ldq), st->look,
+                           squares, st->s, (vi *)(void *)st->mixed);
     for (int t = 0; t < x->n; t += VW) {
-        y.k_next = x->k_next;
-        for (int r = 0, g; r < st->rows; r += 1 << g, y.k_next = NULL) {
+        y.k_next = whole ? NULL : x->k_next;
+        for (int r = whole, g; r < st->rows; r += 1 << g, y.k_next = NULL) {
             g = st->rows - r >= 4 ? 2 : st->rows - r >= 2;
             rd_codes_qks[is_e2m1][st->vnni][g](
                 &y, k, off, t, D / 2, (const int32_t *)(const void *)(st->q16 + (at + (size_t)r) * st->ldq),

@@ -213,8 +213,8 @@ static __attribute__((noinline)) void rd_quads_whole(const struct rd_tile *x, co
     rd_quads_finish(high, low, sums, zeros + VW, s + VW, 4);
 }
 SI int rd_quads_is_whole(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x) {
-    return a->kv_dtype == CPU_I4 && st->rows >= 4 && x->n_used == RD_TB && a->head_size == 128 &&
-           a->head_size_v == 128;
+    const int serves = st->quads || (st->codes && st->vnni && is_centroids(a->k_row));
+    return serves && st->rows >= 4 && x->n_used == RD_TB && a->head_size == 128 && a->head_size_v == 128;
 }
 
 /* P of n keys, times V's scales, as bytes: of each 16, those of keys 4i to 4i + 3 and of 16 later, high and
@@ -351,6 +351,10 @@ static void rd_quads_order(float *o, int n) {
 #else
 SI int rd_quads_serve(const struct cpu_attn *a, int vnni) {
     (void)a, (void)vnni;
+    return 0;
+}
+SI int rd_quads_is_whole(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x) {
+    (void)a, (void)st, (void)x;
     return 0;
 }
 SI void rd_quads_scales(const char *const *p, int64_t at, int n, float *scales, int32_t *zeros) {
