@@ -118,7 +118,7 @@ SI void scale_copy(float *to, const float *from, int n, float f) {
 }
 
 /* Writes one output row and its LSE from O (natural order; overwritten), m in log2 units and l; f scales V. A
- * row without keys (l = 0) gives 0 and -inf (semantics 2.14). */
+ * row without keys (l = 0) gives 0 and -inf (semantics 2.14), one whose scores are NaN NaN (10.5). */
 static void finish_row(const struct cpu_attn *a, int64_t token, int hq, float *o, float m, float l, float f) {
     const int n = a->head_size_v;
     const float inv = l == 0.0f ? 0.0f : f / l;
@@ -130,7 +130,8 @@ static void finish_row(const struct cpu_attn *a, int64_t token, int hq, float *o
         o[d] *= inv;
     row_from_f32(a->out_dtype, o, n, a->out + token * a->out_token + hq * a->out_head);
     if (a->lse)
-        a->lse[token * a->lse_token + hq * a->lse_head] = l == 0.0f        ? -INFINITY
-                                                          : m == SCORE_MIN ? SCORE_MIN
-                                                                           : 0.6931471806f * (m + log2f(l));
+        a->lse[token * a->lse_token + hq * a->lse_head] = l == 0.0f ? -INFINITY
+                                                          : m == SCORE_MIN && l == l
+                                                              ? SCORE_MIN
+                                                              : 0.6931471806f * (m + log2f(l));
 }

@@ -249,9 +249,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
                 } else {
 #pragma unroll
                     for (int i = 2 * s; i < 2 * s + 2; i++) {
-                        float2 f = unpack2<DT_BF16>(qf[n][i]);
-                        qf[n][i] = pack2<DT_F16>(fminf(fmaxf(f.x, -65504.f), 65504.f),
-                                                 fminf(fmaxf(f.y, -65504.f), 65504.f));
+                        qf[n][i] = pack2_limited(unpack2<DT_BF16>(qf[n][i]));
                     }
                 }
     }

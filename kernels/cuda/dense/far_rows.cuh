@@ -81,8 +81,7 @@ struct far_scores {
                 load_columns<DT_BF16>(p.q, q_at + d, x);
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    x[i] = unpack2<DT_F16>(pack2<DT_F16>(fminf(fmaxf(x[i].x, -65504.f), 65504.f),
-                                                         fminf(fmaxf(x[i].y, -65504.f), 65504.f)));
+                    x[i] = unpack2<DT_F16>(pack2_limited(x[i]));
             } else
                 load_columns<QT>(p.q, q_at + d, x);
             if (d < tail_at)

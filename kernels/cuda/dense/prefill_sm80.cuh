@@ -100,9 +100,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
             uint4 x = ok ? *(const uint4 *)src : make_uint4(0, 0, 0, 0);
             uint32_t *w = &x.x;
             for (int k = 0; k < 4; k++) {
-                float2 f = unpack2<DT_BF16>(w[k]);
-                w[k] =
-                    pack2<DT_F16>(fminf(fmaxf(f.x, -65504.f), 65504.f), fminf(fmaxf(f.y, -65504.f), 65504.f));
+                w[k] = pack2_limited(unpack2<DT_BF16>(w[k]));
             }
             st_shared_v4(sq + r * T::KRS + c * 16, x);
         } else

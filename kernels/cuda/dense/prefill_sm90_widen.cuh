@@ -37,8 +37,7 @@ ATTN_DEV void narrow_q(uint32_t q, int warp, int lane) {
         uint32_t *w = &x.x;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const float2 f = unpack2<DT_BF16>(w[k]);
-            w[k] = pack2<DT_F16>(fminf(fmaxf(f.x, -65504.f), 65504.f), fminf(fmaxf(f.y, -65504.f), 65504.f));
+            w[k] = pack2_limited(unpack2<DT_BF16>(w[k]));
         }
         st_shared_v4(q + i * 16, x);
     }

@@ -40,9 +40,9 @@ ATTN_DEV void add_piece(row_part &a, float top, float sum, float2 v) {
     a.y = fmaf(f, v.y, a.y);
 }
 
-/* The LSE of a row. top: its maximum in base-2 units, sum: of 2^(score - top). */
+/* The LSE of a row. top: its maximum in base-2 units, sum: of 2^(score - top); NaN stays. */
 ATTN_DEV float natural_lse(float top, float sum) {
-    return sum > 0.f ? (top + lg2(sum)) * LN2 : -INFINITY;
+    return sum == 0.f ? -INFINITY : (top + lg2(sum)) * LN2;
 }
 
 } /* namespace attn_cuda */

@@ -177,6 +177,12 @@ ATTN_DEV float2 unpack2(uint32_t x) {
     return f;
 }
 
+/* Two f32 as float16, which ends at 65504; NaN stays. */
+ATTN_DEV uint32_t pack2_limited(float2 f) {
+    const auto limited = [](float x) { return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; };
+    return pack2<DT_F16>(limited(f.x), limited(f.y));
+}
+
 /* The lesser; NaN where one is. */
 ATTN_DEV float min_nan(float x, float y) {
     float z;
