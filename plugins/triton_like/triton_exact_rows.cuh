@@ -133,7 +133,8 @@ ATTN_DEV void attend(const triton_params_t &p, float *shared, int seq, int row0,
 #pragma unroll 1
     for (int k0 = t0; k0 < t1; k0 = walk.next<BN>(k0)) {
         if constexpr (T::REDO) {
-            if (!T::any(is_wanted && !(__ballot_sync(~0u, l != l) >> (threadIdx.x & 24) & 255))) break;
+            const uint32_t is_nan = __ballot_sync(~0u, l != l); /* by all of the warp, wanted or not */
+            if (!T::any(is_wanted && (is_nan >> (threadIdx.x & 24) & 255) == 0)) break;
         } else
             T::sync();
 #pragma unroll MANY
