@@ -77,7 +77,7 @@ struct byte_table {
     }
 };
 
-/* Centroids: of three bits all eight, of four the magnitudes, negative, and the code's highest bit turns them.
+/* Centroids: of three bits all eight, of four the magnitudes, negative; the highest bit of a code turns them.
  * Their squares are integers, so that the norm of a row of equal ones, as of a key that had one value before
  * its rotation, is not off by what f16 would round away each time. */
 struct centroid_bytes {
