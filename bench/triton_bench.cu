@@ -276,8 +276,8 @@ static void run(work w) {
     fflush(stdout);
     CK(cudaStreamSynchronize(stream));
     backend->ops->close(in);
-    for (void *buffer :
-         {(void *)q, (void *)o, (void *)kv, (void *)vec, (void *)d_table, (void *)biases, space.metadata, space.workspace})
+    for (void *buffer : {(void *)q, (void *)o, (void *)kv, (void *)vec, (void *)d_table, (void *)biases,
+                         space.metadata, space.workspace})
         CK(cudaFree(buffer));
     CK(cudaFreeHost(space.host));
 }

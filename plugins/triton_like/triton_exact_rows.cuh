@@ -211,7 +211,7 @@ ATTN_DEV void attend(const triton_params_t &p, float *shared, int seq, int row0,
 #pragma unroll
         for (int i = 0; i < BN / 8; i++)
             s[i] = 0.f;
-#pragma unroll (T::REDO ? 1 : 2)
+#pragma unroll(T::REDO ? 1 : 2)
         for (int d = 0; d < TL_D; d += 4) {
             float4 a = *(const float4 *)(sq + r * DS + d);
 #pragma unroll
@@ -280,8 +280,8 @@ ATTN_DEV void attend(const triton_params_t &p, float *shared, int seq, int row0,
         hadamard_rows<T, TL_DV, DVS>(sk, 1.f / TL_DV);
 #pragma unroll
         for (int c = 0; c < COLS; c++)
-            acc[c] = rotation_is_negative(part + 8 * c) ? -sk[r * DVS + part + 8 * c]
-                                                        : sk[r * DVS + part + 8 * c];
+            acc[c] =
+                rotation_is_negative(part + 8 * c) ? -sk[r * DVS + part + 8 * c] : sk[r * DVS + part + 8 * c];
     }
 #endif
     if (row >= rows || !is_wanted) return;

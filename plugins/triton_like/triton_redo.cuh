@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows that the 2D kernels cannot hold, computed again by FFMA once their tile is done, so that the loops over
- * keys pay nothing: rows whose maximum lies beyond DEEP, where fma(s, factor, -m) leaves too much of m's
- * rounding, and rows all of whose biases are the lowest float, which leaves float32 in base-2 units. */
+/* Rows that the 2D kernels cannot hold, computed again by FFMA once their tile is done, so that the loops
+ * over keys pay nothing: rows whose maximum lies beyond DEEP, where fma(s, factor, -m) leaves too much of
+ * m's rounding, and rows all of whose biases are the lowest float, which leaves float32 in base-2 units. */
 #ifndef TRITON_REDO_CUH
 #define TRITON_REDO_CUH
 
