@@ -51,11 +51,11 @@ enum { NUM_SHAPES = sizeof shapes / sizeof shapes[0], MAX_TASKS = 200 };
 
 typedef struct task {
     kit_case_t c;
-    int inputs;
-    char name[120];
+    int inputs, kernel; /* cases of one number have the same kernels, and one process */
+    char name[120], variant[120];
 } task_t;
 static task_t tasks[MAX_TASKS];
-static int num_tasks;
+static int num_tasks, num_kernels;
 
 static attn_problem_t *add(const shape_t *s, uint32_t role, int inputs, const char *name) {
     static attn_problem_t none;
@@ -64,13 +64,19 @@ static attn_problem_t *add(const shape_t *s, uint32_t role, int inputs, const ch
     task_t *t = &tasks[num_tasks];
     snprintf(t->name, sizeof t->name, "%s, %s%s", s->name, input_names[inputs], name);
     if (only != NULL && strstr(t->name, only) == NULL) return &none;
+    const int has_bias = inputs == LOWEST || inputs == NEAR_LOWEST;
+    snprintf(t->variant, sizeof t->variant, "%s, %d, %d, %s", s->name, (int)role, has_bias, name);
+    t->kernel = num_kernels;
+    for (int i = 0; i < num_tasks && t->kernel == num_kernels; i++)
+        if (strcmp(tasks[i].variant, t->variant) == 0) t->kernel = tasks[i].kernel;
+    num_kernels += t->kernel == num_kernels;
     num_tasks++;
     kit_case_start(&t->c, role, 700 + (uint64_t)num_tasks);
     t->inputs = inputs;
     t->c.family = KIT_EQUAL_KEYS;
     attn_problem_t *p = &t->c.problem;
     p->dtype = s->dtype, p->head_size = s->d, p->head_size_v = s->dv, p->num_heads = 8, p->num_kv_heads = 2;
-    p->scale = inputs == LOWEST || inputs == NEAR_LOWEST ? 1.0 / sqrt((double)s->d) : 1e6;
+    p->scale = has_bias ? 1.0 / sqrt((double)s->d) : 1e6;
     if (role == ATTN_ROLE_DECODER) p->kv_cache_dtype = s->kv, p->block_size = s->page;
     if (inputs < NANS && (s->kv == ATTN_KV_AUTO || inputs == LEVEL)) p->features |= ATTN_F_LSE;
     const int has_context = role == ATTN_ROLE_DECODER;
@@ -218,9 +224,9 @@ int main(void) {
         if (children[j] != 0) continue;
         FILE *f = fopen(names[j], "w");
         if (f == NULL || gpu_start() != 0) _exit(2);
-        for (int i = j; i < num_tasks; i += (int)jobs) {
+        for (int i = 0; i < num_tasks; i++) {
             why[0] = '\0';
-            if (!part_takes()) continue;
+            if (tasks[i].kernel % jobs != j || !part_takes()) continue;
             const int good = run_task(&tasks[i], why, sizeof why);
             fprintf(f, "%d %s: %s\n", good, tasks[i].name, why);
             fflush(f);
