@@ -235,6 +235,9 @@ static void run(work w) {
     s3 = {tokens, p.num_heads, p.head_size}, s4 = {tokens, p.num_heads, dv}, s5 = {tokens, hkv, p.head_size},
     s6 = {tokens, hkv, dv};
     s7 = {p.num_heads};
+    std::vector<int64_t> s8 = {p.num_heads, 257}, t8;
+    float *biases = copy_of(std::vector<float>(257 * p.num_heads, .5f));
+    DLTensor rel_t = tensor(biases, attn_dl_dtype(ATTN_DTYPE_FLOAT32), s8, t8);
     DLTensor q_t = tensor(q, type, s3, t3), o_t = tensor(o, type, s4, t4),
              v_t = tensor(vec, attn_dl_dtype(ATTN_DTYPE_FLOAT32), s7, t7);
     key_t = tensor(kv, type, s5, t5), value_t = tensor(kv + tokens * hkv * p.head_size, type, s6, t6);
@@ -255,6 +258,7 @@ static void run(work w) {
     f.query = &q_t, f.output = &o_t, f.kv_cache = cached ? &cache_t : NULL, f.key = &key_t,
     f.value = &value_t;
     f.scales.v = v_scale;
+    f.rel_bias = p.features & ATTN_F_REL_BIAS ? &rel_t : NULL;
     f.sinks = p.features & ATTN_F_SINK ? &v_t : NULL;
     f.alibi_slopes = p.features & (ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT) ? &v_t : NULL;
     double us = time_it([&] {
@@ -272,8 +276,8 @@ static void run(work w) {
     fflush(stdout);
     CK(cudaStreamSynchronize(stream));
     backend->ops->close(in);
-    for (void *buffer :
-         {(void *)q, (void *)o, (void *)kv, (void *)vec, (void *)d_table, space.metadata, space.workspace})
+    for (void *buffer : {(void *)q, (void *)o, (void *)kv, (void *)vec, (void *)d_table, (void *)biases,
+                         space.metadata, space.workspace})
         CK(cudaFree(buffer));
     CK(cudaFreeHost(space.host));
 }
@@ -467,11 +471,10 @@ int main(int argc, char **argv) {
         for (int k = 0; k < 9; k++) {
             static const char *const names[9] = {"window 8192", "soft cap",       "alibi",
                                                  "alibi_sqrt",  "sinks",          "spans",
-                                                 "rswa 8192",   "chunk_lookback", "per_request"};
+                                                 "rswa 8192",   "chunk_lookback", "rel_bias"};
             work w = decode ? decoder(std::string("decode 64x8192, ") + names[k], same(64, 1), same(64, 8192))
                             : decoder(std::string("prefill 4x4096 d128, ") + names[k], same(4, 4096),
                                       same(4, 4096));
-            if (k == 8) continue;
             if (k == 0) w.p.sliding_window = 8192;
             if (k == 1) w.p.logits_soft_cap = 50;
             if (k == 2) w.p.features = ATTN_F_ALIBI;
@@ -481,6 +484,7 @@ int main(int argc, char **argv) {
             if (k == 6) w.p.rswa_window = 8192;
             if (k == 7)
                 w.p.features = ATTN_F_CHUNK_LOOKBACK, w.p.sliding_window = 16384, w.p.chunk_lookback = 1;
+            if (k == 8) w.p.features = ATTN_F_REL_BIAS;
             run(w);
         }
     std::string clean = std::string("rm -rf ") + temporary_dir;

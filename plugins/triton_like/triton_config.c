@@ -157,7 +157,7 @@ static int decode_smem(const triton_config_t *c) {
 static int configure_exact(triton_config_t *c) {
     c->keys = c->d > 256 || c->dv > 256 ? 16 : 32;
     int ds = round_up(c->d, 4) + 4;
-    c->prefill_smem = (16 * ds + c->keys * (ds + c->dv + 1) + 16 * (c->keys + 1)) * 4;
+    c->prefill_smem = (16 * ds + c->keys * (ds + c->dv + 2) + 16 * (c->keys + 2)) * 4;
     c->decode_smem = c->prefill_smem;
     c->prefill_rows = c->decode_rows = 16;
     c->prefill_threads = c->decode_threads = 128;

@@ -410,10 +410,11 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                         s[n][i] +=
                             alibi_term<false>(slope[n][i & 1], (float)(tok + (i >> 1) * FAR - pos[n][i & 1]));
                     if constexpr (TL_REL)
-                        s[n][i] += rel_bias_term(p, rel_row[n][i & 1], tok + (i >> 1) * FAR - pos[n][i & 1]);
+                        s[n][i] +=
+                            rel_bias_term<true>(p, rel_row[n][i & 1], tok + (i >> 1) * FAR - pos[n][i & 1]);
                     if constexpr (TL_QQ) {
                         int rel = tok + (i >> 1) * FAR - context;
-                        if (rel >= 0 && rel < p.qq_width) s[n][i] += __ldg(bias[n][i & 1] + rel) * LOG2E;
+                        if (rel >= 0 && rel < p.qq_width) s[n][i] += base2(__ldg(bias[n][i & 1] + rel));
                     }
                 }
             if (TL_RSWA > 0 ? tok0 < all.x || tok0 + 16 > all.y || tok0 + 16 > walk.hi

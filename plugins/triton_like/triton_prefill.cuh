@@ -159,7 +159,15 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         }
     }
     cp_async_wait<0>();
-    __syncthreads(); /* Q's memory takes O; the first copies may still be in flight when no key was visible */
+    int rows[MT];
+    bool is_any = false;
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+        rows[t] = rows_to_redo(b, seen + row_of(t) - b.row0, m[t], l[t], o[t]);
+        is_any = is_any || rows[t] != 0;
+    }
+    /* Q's memory takes O; the first copies may still be in flight when no key was visible */
+    is_any = __syncthreads_or(is_any);
 #pragma unroll
     for (int t = 0; t < MT; t++) {
 #if TL_PACKED
@@ -167,6 +175,8 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
 #endif
         store_rows(p, b, smem + (warp * MT + t) * 16 * ORS, b.row0 + (warp * MT + t) * 16, m[t], l[t], o[t]);
     }
+    if constexpr (REDOES)
+        if (is_any) redo_rows<0, BM, ROWS_AT>(p, smem, rows);
 }
 
 } /* namespace attn_cuda */

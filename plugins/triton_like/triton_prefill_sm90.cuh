@@ -140,11 +140,14 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         wgmma_wait<0>();
         wgmma_pin(o);
     }
-    __syncthreads(); /* the memory of Q and K takes O */
+    const int rows[1] = {rows_to_redo(b, seen + local, m, l, o)};
+    const bool is_any = __syncthreads_or(rows[0]); /* the memory of Q and K takes O */
 #if TL_PACKED
     finish_values(o, common, unit.unit);
 #endif
     store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o);
+    if constexpr (REDOES)
+        if (is_any) redo_rows<0, BM, ROWS_AT>(p, smem, rows);
 }
 
 } /* namespace attn_cuda */

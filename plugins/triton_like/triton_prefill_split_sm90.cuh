@@ -113,8 +113,8 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
             float s[BN / 2];
             take_scores(s, c);
             /* the registers of P are free when the product has ended */
-            softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, q_scales + local,
-                         scales + at.stage * TERMS * BN, m, l, f, [&](const float(&)[2]) {
+            softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, by, q_scales + local,
+                         scales + at.stage * TERMS * BN, m, l, f, [&]() {
                              wgmma_wait<0>();
                              wgmma_pin(o);
                              release(last);
@@ -131,7 +131,9 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
         wgmma_wait<0>();
         wgmma_pin(o);
     }
-    named_barrier(1, CONSUMERS); /* the memory of Q and K takes O */
+    const int rows[1] = {rows_to_redo(b, seen + local, m, l, o)};
+    /* the memory of Q and K takes O */
+    const bool is_any = exact::team<CONSUMERS, THREADS, 8, true>::any(rows[0]);
 #if TL_PACKED || TL_FP4
     order_values(o);
 #endif
@@ -139,6 +141,8 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     finish_values(o, common, unit.unit);
 #endif
     store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o);
+    if constexpr (REDOES)
+        if (is_any) redo_rows<THREADS, BM, ROWS_AT>(p, smem, rows);
 }
 
 } /* namespace attn_cuda */

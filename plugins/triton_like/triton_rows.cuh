@@ -298,13 +298,20 @@ ATTN_DEV float alibi_term(float slope, float rel) {
         return slope * rel;
 }
 
+/* A bias in base-2 units. That of a mask, the lowest float, stays finite: -INFINITY alone hides a key. */
+ATTN_DEV float base2(float bias) {
+    return fabsf(bias) < INFINITY ? fminf(fmaxf(bias * LOG2E, LOWEST), -LOWEST) : bias;
+}
+
 /* Relative bias of a query head at distance rel = k - q, in base-2 units; row: of distance 0
- * (semantics 2.15). */
+ * (semantics 2.15). exact: the lowest float stays finite. */
 ATTN_DEV const float *rel_bias_row(const triton_params_t &p, int head) {
     return TL_REL ? p.rel_bias + (int64_t)head * p.rel_head + p.rel_max : nullptr;
 }
+template <bool exact>
 ATTN_DEV float rel_bias_term(const triton_params_t &p, const float *row, int rel) {
-    return __ldg(row + min(max(rel, -p.rel_max), p.rel_max)) * LOG2E;
+    const float bias = __ldg(row + min(max(rel, -p.rel_max), p.rel_max));
+    return exact ? base2(bias) : bias * LOG2E;
 }
 
 /* What V's channel d is multiplied by, where it has a scale. */

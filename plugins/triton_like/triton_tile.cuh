@@ -4,6 +4,7 @@
 #ifndef TRITON_TILE_CUH
 #define TRITON_TILE_CUH
 
+#include "triton_redo.cuh"
 #include "triton_tile_scores.cuh"
 
 namespace attn_cuda {

@@ -92,8 +92,8 @@ ATTN_DEV void add_rel_bias(const triton_params_t &p, const row_terms &t, float (
     const bool is_before = __all_sync(~0u, k0 + BN - 1 - min(t.pos[0], t.pos[1]) <= -p.rel_max),
                is_after = __all_sync(~0u, k0 - max(t.pos[0], t.pos[1]) >= p.rel_max);
     if (is_before || is_after) {
-        const float end[2] = {rel_bias_term(p, t.rel[0], is_before ? -p.rel_max : p.rel_max),
-                              rel_bias_term(p, t.rel[1], is_before ? -p.rel_max : p.rel_max)};
+        const float end[2] = {rel_bias_term<false>(p, t.rel[0], is_before ? -p.rel_max : p.rel_max),
+                              rel_bias_term<false>(p, t.rel[1], is_before ? -p.rel_max : p.rel_max)};
 #pragma unroll
         for (int i = 0; i < BN / 2; i++)
             s[i] += end[i >> 1 & 1];
@@ -106,7 +106,7 @@ ATTN_DEV void add_rel_bias(const triton_params_t &p, const row_terms &t, float (
         for (int j = 0; j < BN / 8; j++)
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                s[4 * j + 2 * e + i] += rel_bias_term(p, t.rel[e], rel + 8 * j + i);
+                s[4 * j + 2 * e + i] += rel_bias_term<false>(p, t.rel[e], rel + 8 * j + i);
     }
 }
 
@@ -235,16 +235,14 @@ ATTN_DEV void scale_keys(float (&s)[BN / 2], const float *k_scales) {
 }
 
 /* From the products of a tile to P, for a thread's rows `row` and row + 8; seen: of the first of them.
- * last(by): the step that makes P of scores. */
+ * rows: of row_factors. last(): the step that makes P of scores. */
 template <class F>
 ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule,
                            const row_terms &terms, float (&s)[BN / 2], int k0, int row, const int2 *seen,
-                           const float *q_scales, const float *k_scales, float (&m)[2], float (&l)[2],
-                           float (&f)[2], F last) {
+                           const float (&rows)[2], const float *q_scales, const float *k_scales,
+                           float (&m)[2], float (&l)[2], float (&f)[2], F last) {
     constexpr bool IS_SCALED =
         FACTOR_COPIED || (TL_K_APART && TL_CAP == 0.f); /* the factor went with the scales */
-    float rows[2];
-    row_factors(rule, q_scales, rows);
     if constexpr (FOLD_QUERY) {
         scale_keys(s, k_scales);
     } else if constexpr (TL_K_APART) {
@@ -285,14 +283,16 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
     if constexpr (TL_REL) add_rel_bias(p, terms, s, k0);
     add_bias(p, b, s, k0, row);
     hide_scores(b, s, k0, seen);
-    return last(rows);
+    return last();
 }
 ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule,
                            const row_terms &terms, float (&s)[BN / 2], int k0, int row, const int2 *seen,
                            const float *q_scales, const float *k_scales, float (&m)[2], float (&l)[2],
                            float (&f)[2]) {
-    return softmax_tile(p, b, rule, terms, s, k0, row, seen, q_scales, k_scales, m, l, f,
-                        [&](const float(&by)[2]) { return softmax_step<false>(rule, by, s, m, l, f); });
+    float rows[2];
+    row_factors(rule, q_scales, rows);
+    return softmax_tile(p, b, rule, terms, s, k0, row, seen, rows, q_scales, k_scales, m, l, f,
+                        [&]() { return softmax_step<false>(rule, rows, s, m, l, f); });
 }
 
 template <int N>
