@@ -102,10 +102,25 @@ static int prefill_smem(const triton_config_t *c) {
            rows * bytes_a_query(c) + 16;
 }
 
+/* Of packed rows. */
+static int k_bytes(const triton_config_t *c) {
+    const int bits = c->packed == TRITON_K8V4 ? 8 : c->packed >= TRITON_C3V4 ? 3 : 4;
+    return c->d * bits / 8 + (c->packed == TRITON_INT4 ? 4 : c->packed >= TRITON_C4V4 ? 2 : 0);
+}
+static int v_bytes(const triton_config_t *c) {
+    return c->dv * (c->packed == TRITON_C3V3 ? 3 : 4) / 8 + 4;
+}
+
 static int wgmma_smem(const triton_config_t *c) {
     int k_row = c->k_apart ? round_up(c->d, 128) : round_up(c->d, 64) * 2, v_row = round_up(c->dv, 64) * 2,
         rows = c->warps * 16;
     int keys = c->ring * c->keys * (k_row + v_row + terms_of(c) * 4);
+    if (c->copiers && !c->k_apart) /* rows of two tiles as they are */
+        keys += 2 * c->keys *
+                (c->packed              ? k_bytes(c) + v_bytes(c)
+                 : c->joint             ? c->d + c->dv + 8
+                 : c->kv == TRITON_E2M1 ? (c->d + c->dv) * 9 / 16
+                                        : c->d + c->dv);
     return 1024 + rows * k_row + keys + rows * bytes_a_query(c) + 16;
 }
 
@@ -116,18 +131,12 @@ static int packed_row(int bytes, int shift) {
 
 /* triton_decode.cuh: rings of blocks of 16 tokens, rotated queries, a table of centroids. */
 static int packed_smem(const triton_config_t *c) {
-    const int align = c->packed == TRITON_INT4 ? 4 : 2, k_bits = c->packed == TRITON_K8V4   ? 8
-                                                                 : c->packed >= TRITON_C3V4 ? 3
-                                                                                            : 4;
-    const int v_bits = c->packed == TRITON_C3V3 ? 3 : 4, has_table = c->packed >= TRITON_C4V4;
-    const int k = c->d * k_bits / 8 + (c->packed == TRITON_INT4 ? 4
-                                       : has_table              ? 2
-                                                                : 0),
-              v = c->dv * v_bits / 8 + 4, dvp = round_up(c->dv, v_bits == 3 ? 128 : 64);
+    const int align = c->packed == TRITON_INT4 ? 4 : 2, has_table = c->packed >= TRITON_C4V4, k = k_bytes(c),
+              v = v_bytes(c), dvp = round_up(c->dv, c->packed == TRITON_C3V3 ? 128 : 64);
     const int row = c->joint ? packed_row(k + v, c->packed == TRITON_INT4 ? 8 : 14)
                              : packed_row(k, 16 - align) + packed_row(v, 16 - align);
     return c->decode_warps * greatest(16 * c->stages * row, c->n_tiles * 8 * (dvp + 4) * 4) +
-           c->n_tiles * 8 * (c->d + 8) * 2 + (has_table ? k_bits == 4 ? 32768 : 16384 : 0);
+           c->n_tiles * 8 * (c->d + 8) * 2 + (has_table ? c->packed == TRITON_C4V4 ? 32768 : 16384 : 0);
 }
 
 static int decode_smem(const triton_config_t *c) {
@@ -141,6 +150,7 @@ static int decode_smem(const triton_config_t *c) {
                (row + (c->kv == TRITON_E2M1                         ? (c->d + c->dv) / 16
                        : (c->token_head && !c->joint) || c->k_apart ? 8
                                                                     : 0));
+    if (c->tight) ring = 16 * greatest(c->stages * (c->d + c->dv + 8), 2 * row);
     return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
 }
 
@@ -191,9 +201,14 @@ static int configure_wgmma(triton_config_t *c) {
     c->ctas = size <= 80 ? 2 : 1;
     c->keys = size <= 80 ? 64 : size <= 96 ? 96 : size <= 128 ? 128 : size <= 192 ? 80 : 64;
     c->early = size > 64 && size <= 192 && bytes_of(c->v) == 2;
-    c->copiers = c->k_apart && c->d == 128 && c->dv == 128 ? 4 : 0;
+    const int is_bytes = bytes_of(c->kv) == 1 && !c->token_head && c->kv_vec == 16 && c->page > 0;
+    c->copiers = (c->k_apart || is_bytes || c->joint) && c->d == 128 && c->dv == 128 ? 4 : 0;
     c->ring = 2;
-    if (c->copiers) c->warps = 12, c->keys = c->rel_bias ? 64 : 80, c->ring = 4; /* what 152 registers hold */
+    if (c->copiers) { /* what 152 registers and shared memory hold */
+        c->warps = 12;
+        c->keys = c->rel_bias || c->packed ? 64 : 80;
+        c->ring = !c->k_apart && c->keys == 80 ? 3 : 4;
+    }
     c->prefill_smem = wgmma_smem(c);
     c->prefill_rows = c->warps * 16;
     c->prefill_threads = (c->warps + c->copiers) * 32;
@@ -225,7 +240,8 @@ static int configure_decode(triton_config_t *c) {
         c->decode_warps /= 2;
         if (c->decode_warps == 0) return -1;
     }
-    const int most = is_small && c->n_tiles == 1 && c->d <= 128 ? c->joint && !c->packed ? 3 : 4 : 1;
+    const int most =
+        is_small && c->n_tiles == 1 && c->d <= 128 ? c->joint && !c->packed && !c->tight ? 3 : 4 : 1;
     fit_decode(c, most);
     if (has_wide_table(c) && most > 1 && c->decode_ctas < most) { /* twice the warps for one table */
         triton_config_t wide = *c;
@@ -301,6 +317,8 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->exact = c->model == TRITON_F32 || c->kv == TRITON_F32 || c->d > 256 || c->dv > 256;
     c->joint = c->token_head && !c->exact && !(f & ATTN_F_SEPARATE_KV) &&
                (c->packed || (c->d % 16 == 0 && c->dv % 16 == 0));
+    c->tight =
+        c->joint && !c->packed && triton_layout(p) == ATTN_LAYOUT_HND && c->d % 32 == 0 && c->dv % 32 == 0;
     if (c->packed) c->kv_vec = c->packed == TRITON_INT4 ? 4 : 2;
     c->kv_align = c->packed ? c->kv_vec : c->joint ? 8 : c->kv_vec;
     if (c->joint && c->packed == TRITON_INT4) c->kv_align = 8;
@@ -328,13 +346,14 @@ int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
         "-DTL_MAX_PIECES=%d\n-DTL_OUT_GROUP=%d\n-DATTN_WGMMA_S=%d\n-DATTN_WGMMA_O=%d\n"
         "-DTL_ROPE=%d\n-DTL_PAIRS=%d\n-DTL_PACKED=%d\n-DTL_REL=%d\n-DTL_DEVICE_LENGTHS=%d\n"
         "-DTL_V=%d\n-DTL_K_APART=%d\n-DTL_V_CHANNELS=%d\n-DTL_FP4=%d\n-DTL_S8=%d\n-DTL_STAGES=%d\n-DTL_DENSE="
-        "%d\n-DTL_EIGHTS=%d\n-DTL_COPIERS=%d\n-DTL_RING=%d\n",
+        "%d\n-DTL_EIGHTS=%d\n-DTL_COPIERS=%d\n-DTL_RING=%d\n-DTL_TIGHT=%d\n",
         c->q, c->out, c->kv, c->model, c->d, c->dv, c->group, c->page, c->token_head, c->causal, c->window,
         c->chunk, c->lookback, c->lookback_chunk, c->rswa, c->spans, c->span_clamp, c->alibi, c->qq_bias,
         c->sinks, c->scale, c->cap, c->q_vec, c->kv_vec, c->out_vec, c->new_vec, c->warps, c->m_tiles,
         c->keys, c->ctas, c->early, c->joint, c->swizzle, c->decode_warps, c->n_tiles, c->decode_ctas,
         c->prefill_smem, c->decode_smem, TRITON_MAX_PIECES, c->out_group, c->keys, round_up(c->dv, 16),
         c->rope, c->pairs, c->packed, c->rel_bias, c->device_lengths, c->v, c->k_apart, c->v_channels,
-        c->kv == TRITON_E2M1, c->k_apart && c->wgmma, c->stages, c->dense, c->eights, c->copiers, c->ring);
+        c->kv == TRITON_E2M1, c->k_apart && c->wgmma, c->stages, c->dense, c->eights, c->copiers, c->ring,
+        c->tight);
     return n > 0 && (size_t)n < size ? n : -1;
 }

@@ -49,6 +49,7 @@ typedef struct triton_config {
     int swizzle;       /* decode: the ring is lines of 128 bytes, swizzled */
     int has_decode, decode_warps, n_tiles, decode_ctas;
     int dense;  /* the rows of a head and a page are one piece, and so are their scales: HND, scales apart */
+    int tight;  /* decode: joint rows that are one piece in HND, and rings that have room for no more */
     int eights; /* the cache writer has eight lanes a row, not 32 */
     int stages; /* decode: blocks of 16 tokens in a warp's ring */
     /* what launching needs */

@@ -175,11 +175,12 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         }
     };
     auto load = [&](auto variant) {
+        constexpr bool PIECE = decltype(variant)::PIECE;
         int b = warp + li * WARPS;
         if (b < nb) {
             int tok = token_of(b), page = __shfl_sync(~0u, ids, li & 31),
                 off = TL_PAGE == 16 ? 0 : in_page(tok);
-            uint32_t dk = ring + lstage * BLOCK;
+            uint32_t dk = ring + lstage * block_bytes(PIECE);
             const bool whole = TL_RSWA > 0
                                    ? tok + 16 <= walk.hi && (tok >= walk.lo || tok + 16 <= walk.prefix)
                                    : b >= wanted.x && b < wanted.y;
@@ -193,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             ids = ids_next;
             ids_next = page_at(li + 32 + lane);
         }
-        lstage = lstage + 1 == STAGES ? 0 : lstage + 1;
+        lstage = lstage + 1 == stages_of(PIECE) ? 0 : lstage + 1;
         cp_async_commit();
     };
     using piece_rows = packed::rows_of<true, true, true, true>;
@@ -202,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     for (int i = 0; i < STAGES - 1; i++)
         if (CAN_BE_PIECE && is_piece)
             load(piece_rows());
-        else
+        else if (i < stages_of(false) - 1)
             load(packed::any_rows());
 
     /* Q^T fragments, and what each of the thread's 2 * NT query rows sees. */
@@ -257,9 +258,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
         int cstage = 0;
 #pragma unroll 1
         for (int b = warp; b < nb; b += WARPS) {
-            cp_async_wait<STAGES - 2>();
+            cp_async_wait<stages_of(PIECE) - 2>();
             __syncwarp();
-            const uint32_t sk = ring + cstage * BLOCK, svm = TL_JOINT ? 0 : sk + V_AT;
+            const uint32_t sk = ring + cstage * block_bytes(PIECE), svm = TL_JOINT ? 0 : sk + V_AT;
             float ks[2] = {1.f, 1.f}, vs[2] = {1.f, 1.f};
             uint32_t k_at[2] = {0, 0},
                      v_at[4] = {0, 0, 0,
@@ -518,7 +519,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             }
 #endif
             __syncwarp();
-            cstage = cstage + 1 == STAGES ? 0 : cstage + 1;
+            cstage = cstage + 1 == stages_of(PIECE) ? 0 : cstage + 1;
         }
     };
     /* Rows of most caches lie multiples of 16 apart; of K and V, both or one begin at a word. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes of the decode kernel: rows of its caches, of the ring of each warp and of what the warps exchange,
  * for the macros of triton_rows.cuh and TL_DWARPS, TL_NT (n-tiles of 8 rows), TL_DCTAS, TL_SWIZZLE,
- * TL_STAGES. */
+ * TL_STAGES, TL_TIGHT. */
 #ifndef TRITON_DECODE_LAYOUT_CUH
 #define TRITON_DECODE_LAYOUT_CUH
 
@@ -64,7 +64,15 @@ constexpr int BLOCK = PACKED     ? 16 * (TL_JOINT ? KRS : KRS + VRS)
                                  : SCALES_AT + (TL_FP4     ? TL_D + TL_DV
                                                 : K_SCALED ? 128
                                                            : 0),
-              RING = STAGES * BLOCK;
+              PIECE_BLOCK = TL_TIGHT ? 16 * JOINT_ROW : BLOCK,
+              RING = !TL_TIGHT || STAGES * PIECE_BLOCK > 2 * BLOCK ? STAGES *PIECE_BLOCK : 2 * BLOCK;
+/* TL_TIGHT: the ring has STAGES blocks of rows that are one piece, and fewer of others. */
+constexpr int block_bytes(bool is_piece) {
+    return is_piece ? PIECE_BLOCK : BLOCK;
+}
+constexpr int stages_of(bool is_piece) {
+    return !TL_TIGHT || is_piece ? STAGES : RING / BLOCK;
+}
 constexpr int ROWS = TL_NT * 8, ORS = DVP + 4, NT = TL_NT, WARPS = TL_DWARPS, MT = DVP / 16;
 constexpr int Q_WORDS = PACKED ? packed::Q_WORDS : DP / 8, QSTEP = Q_WORDS / 2;
 /* O, and of packed rows and biased values one tile more: what their values have in common */

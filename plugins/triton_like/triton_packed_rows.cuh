@@ -106,12 +106,14 @@ ATTN_DEV uint32_t pack_codes(const float (&x)[8]) {
     return codes - more;
 }
 
-/* Codes of four bits, of sixteenths from 0 to 1: in the last bits of x + 2^19 (0x49000000). */
+/* Codes of four bits, of sixteenths from 0 to 1 (CUT), or below 1: in the last bits of x + 2^19
+ * (0x49000000). */
+template <bool CUT>
 ATTN_DEV uint32_t pack_sixteenths(const float (&x)[8]) {
     uint32_t codes = 0, more = 0;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        codes += __float_as_uint(__fadd_rz(fminf(x[j], 0.9375f), 524288.f)) << 4 * j;
+        codes += __float_as_uint(__fadd_rz(CUT ? fminf(x[j], 0.9375f) : x[j], 524288.f)) << 4 * j;
         more += 0x49000000u << 4 * j;
     }
     return codes - more;

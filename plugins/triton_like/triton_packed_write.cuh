@@ -13,24 +13,58 @@
 namespace attn_cuda {
 namespace packed {
 
+/* The signs of values 8 c to 8 c + 7 for c = l + 8 i: one a bit. */
+ATTN_DEV uint32_t rotation_signs(int i, int l) {
+    const uint32_t words = (l & 4) && 2 * i + 1 < ROTATION_MAX_SIZE / 32 ? rotation_negative[2 * i + 1]
+                                                                         : rotation_negative[2 * i];
+    return words >> (l & 3) * 8 & 255;
+}
+/* D x of a row; of pairs of 16 bits as the words that memory has. */
+template <class row_t>
+ATTN_DEV void signed_values(const row_t &row, float (&x)[row_t::N], int l) {
+    if constexpr (row_t::AHEAD) {
+        row_t turned = row;
+#pragma unroll
+        for (int i = 0; i < row_t::N / 8; i++) {
+            const uint32_t signs = rotation_signs(i, l), both = signs | signs << 15;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                turned.y[4 * i + j] ^= both << (15 - 2 * j) & 0x80008000u;
+        }
+        turned.values(x, l);
+    } else {
+        row.values(x, l);
+#pragma unroll
+        for (int i = 0; i < row_t::N / 8; i++) {
+            const uint32_t signs = rotation_signs(i, l);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                x[8 * i + j] =
+                    __uint_as_float(__float_as_uint(x[8 * i + j]) ^ (signs << (31 - j) & 0x80000000u));
+        }
+    }
+}
+
+/* Codes in sixteenths, which changes no bit, so that a sum ends at 0 by itself. CUT: some may be above 15. */
+template <int SIZE, bool CUT, int N>
+ATTN_DEV void put_sixteenths(uint8_t *dst, const float (&y)[N], plain_quotient part, float from, bool ok,
+                             int l) {
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+        float c[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            c[j] = __saturatef(part.of(y[8 * i + j]) + from + 0.03125f);
+        if (ok && (l + 8 * i) * 8 < SIZE) put_codes<4>(dst, l + 8 * i, pack_sixteenths<CUT>(c));
+    }
+}
+
+/* x: after D. */
 template <int SIZE, int N>
 ATTN_DEV void write_int4(uint8_t *dst, float (&x)[N], bool ok, int lane) {
     const int l = lane & 7;
     float y[N], low, high;
-#pragma unroll
-    for (int i = 0; i < N / 8; i++) { /* the first stage of the rotation takes the signs */
-        const uint32_t words = (l & 4) && 2 * i + 1 < ROTATION_MAX_SIZE / 32 ? rotation_negative[2 * i + 1]
-                                                                             : rotation_negative[2 * i];
-        const uint32_t signs = words >> (l & 3) * 8;
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-            const float a = __uint_as_float(0x3f800000u | (signs << (31 - j) & 0x80000000u)) * x[8 * i + j];
-            const float b = __uint_as_float(0x3f800000u | (signs << (30 - j) & 0x80000000u));
-            const float c = x[8 * i + j + 1];
-            x[8 * i + j] = fmaf(b, c, a), x[8 * i + j + 1] = fmaf(-b, c, a);
-        }
-    }
-    hadamard<SIZE, 2>(x, l);
+    hadamard<SIZE, 1>(x, l);
     bool is_finite = round_row<SIZE>(x, y, lane, low, high);
     if (__any_sync(~0u, !is_finite)) { /* what is finite before rounding does not leave the type's range */
         const float largest = TL_Q2 == DT_F16 ? 65504.f : __uint_as_float(0x7f7f0000u);
@@ -44,17 +78,13 @@ ATTN_DEV void write_int4(uint8_t *dst, float (&x)[N], bool ok, int lane) {
     const uint32_t code = floor_bits<15>(-low / scale + 0.5f) & 15;
     const float zero = (float)code;
     if (__all_sync(~0u, is_finite && plain_quotient::fits(scale * 16.f))) {
-        /* all of it in sixteenths, which changes no bit, so that a sum ends at 0 by itself */
         const plain_quotient part(scale * 16.f);
         const float from = zero * 0.0625f;
-#pragma unroll
-        for (int i = 0; i < N / 8; i++) {
-            float c[8];
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                c[j] = __saturatef(part.of(y[8 * i + j]) + from + 0.03125f);
-            if (ok && (l + 8 * i) * 8 < SIZE) put_codes<4>(dst, l + 8 * i, pack_sixteenths(c));
-        }
+        /* a code grows with its value: where the greatest is below 16 all are */
+        if (__all_sync(~0u, part.of(high) + from + 0.03125f < 1.f))
+            put_sixteenths<SIZE, false>(dst, y, part, from, ok, l);
+        else
+            put_sixteenths<SIZE, true>(dst, y, part, from, ok, l);
     } else
 #pragma unroll
         for (int i = 0; i < N / 8; i++) {
@@ -183,7 +213,10 @@ template <bool IS_V, class row_t>
 ATTN_DEV void write_row(uint8_t *dst, const row_t &row, bool ok, int lane) {
     constexpr int SIZE = IS_V ? TL_DV : TL_D;
     float x[row_t::N];
-    row.values(x, lane & 7);
+    if constexpr (IS_INT4)
+        signed_values(row, x, lane & 7);
+    else
+        row.values(x, lane & 7);
     if constexpr (IS_INT4)
         write_int4<SIZE>(dst, x, ok, lane);
     else if constexpr (IS_V) {

@@ -1,167 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The 2D kernel of Hopper in two parts, for caches whose scales of K lie apart (head size 128): a warpgroup
- * that only copies, and three that multiply a block of 64 query rows each, in the order of
- * triton_prefill_sm90.cuh. S is a product of int8 codes. P times V is one of 16 bits, because a P of 8 bits
- * would lose the sum of many small weights: int8 values become f16 on their way, in the copiers' registers,
- * which hold the next tile; keys of two tiles are under way. Macros beyond triton_products_sm90.cuh:
- * TL_COPIERS, 4. */
+/* The 2D kernel of Hopper in two parts, for caches of fewer than 16 bits (head size 128): a warpgroup that
+ * only copies, and three that multiply a block of 64 query rows each, in the order of
+ * triton_prefill_sm90.cuh. Where scales of K lie apart, S is a product of int8 codes; all else becomes f16 on
+ * its way. P times V is one of 16 bits, because a P of 8 bits would lose the sum of many small weights.
+ * Macros beyond triton_products_sm90.cuh: TL_COPIERS, 4. */
 #ifndef TRITON_PREFILL_SPLIT_SM90_CUH
 #define TRITON_PREFILL_SPLIT_SM90_CUH
 
-#include "triton_products_sm90.cuh"
+#if TL_K_APART
+#include "triton_split_apart.cuh"
+#else
+#include "triton_split_raw.cuh"
+#endif
 
 namespace attn_cuda {
-namespace prefill {
-
-constexpr int CONSUMERS = TL_WARPS * 32;
-constexpr bool WIDENED = VB == 1; /* values become f16 here, others are copied as they are */
-constexpr int COPIER_REGS = 56, CONSUMER_REGS = 152; /* of 65536 */
-static_assert(THREADS == 128 && TL_WARPS == 12 && TL_DV == 128, "a copier has 16 columns of every 16th row");
-
-/* A stage has the keys and the values of a tile: a barrier says that it is full, and one that both have been
- * read. */
-struct tile_ring {
-    uint32_t full, empty;
-};
-struct ring_place {
-    int stage = 0, phase = 0;
-    ATTN_DEV void next() {
-        if (++stage == TL_RING) stage = 0, phase ^= 1;
-    }
-};
-
-/* A thread's 16 bytes of every 16th row of K or V. Groups of 16 tokens lie in one page: `page` is lane i's of
- * the i-th group. */
-struct row_reader {
-    const uint8_t *from;
-    int64_t page_bytes, token_bytes;
-    ATTN_DEV const uint8_t *at(int page, int k0, int u) const {
-        const uint32_t in = TL_PAGE == 16 ? 0 : (uint32_t)in_page(k0 + 16 * u); /* k0: a multiple of 16 */
-        return from + (uint32_t)__shfl_sync(~0u, page, u) * page_bytes + in * token_bytes;
-    }
-};
-
-/* Where it stands in the code: the assembler moves read-only loads before fences, which then wait for
- * them. */
-ATTN_DEV uint4 load_here(const uint8_t *at) {
-    uint4 x;
-    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(at)
-                 : "memory");
-    return x;
-}
-
-/* What a copying thread does of each tile. Eight lanes that store values together have two rows of half a
- * line each, whose swizzles do not meet. Codes are read, too, of rows that are not wanted, of page 0 where
- * the request has none: whatever they are, their weights are 0 and their products numbers. Scales and values
- * of 16 bits might not be numbers, and become zeros. */
-struct tile_copier {
-    const triton_params_t &p;
-    const key_walk &walk;
-    const key_source keys;
-    row_reader k, v, scale;
-    uint32_t k_to, v_to;
-    float *scales;
-    uint4 codes[WIDENED ? BN / 16 : 1];
-
-    ATTN_DEV tile_copier(const triton_params_t &of, const block_view &b, uint32_t base, float *to)
-        : p(of), walk(b.walk), keys(of, b), scales(to) {
-        const int lane = threadIdx.x & 31, k_row = threadIdx.x >> 3, k_column = threadIdx.x & 7;
-        const int v_row = WIDENED ? (threadIdx.x >> 5) * 4 + (lane >> 2 & 3) : threadIdx.x >> 4,
-                  v_column = WIDENED ? (lane >> 4) * 8 + (lane & 3) * 2 : threadIdx.x & 15;
-        k = {keys.k + k_row * keys.k_token + k_column * 16, p.k_page * EB, keys.k_token};
-        v = {keys.v + v_row * keys.v_token + v_column * 8 * VB, p.v_page * VB, keys.v_token};
-        scale = {keys.ks + (threadIdx.x & 15) * p.ks_token, p.ks_page, p.ks_token};
-        k_to = base + K_AT + swizzled_rows<BN>::at(k_row, k_column);
-        v_to = base + V_AT + swizzled_rows<BN>::at(v_row, v_column); /* codes: and its neighbour */
-    }
-    /* Keys and their scales, and values that stay as they are. */
-    ATTN_DEV void ask(int stage, int k0, int page) {
-#pragma unroll
-        for (int u = 0; u < BN / 16; u++)
-            cp_async<16>(k_to + stage * K_BYTES + u * 2048, k.at(page, k0, u));
-        const int row = threadIdx.x;
-        const uint8_t *const from = scale.at(page, k0, row >> 4);
-        if (row < BN) cp_async_zfill<4>(smem_addr(scale_of(stage)), from, walk.wanted(k0 + row));
-        if constexpr (!WIDENED) {
-            if (k0 >= walk.lo && k0 + BN <= walk.hi)
-                ask_values<true>(stage, k0, page);
-            else
-                ask_values<false>(stage, k0, page);
-        }
-    }
-    ATTN_DEV float *scale_of(int stage) const { /* this thread's */
-        return scales + stage * BN + threadIdx.x;
-    }
-    /* Rows of 256 bytes, eight at a time. */
-    template <bool WHOLE>
-    ATTN_DEV void ask_values(int stage, int k0, int page) {
-#pragma unroll
-        for (int u = 0; u < BN / 8; u++)
-            cp_async_zfill<16>(v_to + stage * V_BYTES + u * 1024,
-                               v.at(page, k0, u / 2) + u % 2 * 8 * v.token_bytes,
-                               WHOLE || walk.wanted(k0 + (int)(threadIdx.x >> 4) + 8 * u));
-    }
-    ATTN_DEV void ask_codes(int k0, int page) {
-        if constexpr (WIDENED)
-#pragma unroll
-            for (int u = 0; u < BN / 16; u++)
-                codes[u] = load_here(v.at(page, k0, u));
-    }
-    static ATTN_DEV uint4 widened(uint32_t a, uint32_t b) {
-        return make_uint4(codes_to_f16x2<TL_V, 0>(a), codes_to_f16x2<TL_V, 1>(a), codes_to_f16x2<TL_V, 0>(b),
-                          codes_to_f16x2<TL_V, 1>(b));
-    }
-    ATTN_DEV void put_codes(int stage) {
-        if constexpr (WIDENED) {
-            const uint32_t to = v_to + stage * V_BYTES;
-#pragma unroll
-            for (int u = 0; u < BN / 16; u++) {
-                const uint4 x = codes[u];
-                st_shared_v4(to + u * 2048, widened(x.x, x.y));
-                st_shared_v4((to ^ 16) + u * 2048, widened(x.z, x.w));
-            }
-        }
-    }
-};
-
-/* Two tiles are under way: a tile's keys are asked for when the one two before it has been handed over, its
- * codes one later. The fence waits for every load of a thread: it comes before the next ones. */
-ATTN_DEV void copy_tiles(const triton_params_t &p, const block_view &b, uint32_t base, float *scales,
-                         tile_ring ring) {
-    const key_walk &walk = b.walk;
-    tile_copier copier(p, b, base, scales);
-    ring_place asked, given;
-    int k0 = walk.begin, page = copier.keys.page(walk, k0), last = k0, last_page = page;
-    auto ask = [&]() {
-        last = k0, last_page = page;
-        if (k0 < walk.hi) {
-            k0 = walk.next<BN>(k0), page = copier.keys.page(walk, k0);
-            mbar_wait(ring.empty + 8 * asked.stage, asked.phase ^ 1);
-            copier.ask(asked.stage, last, last_page);
-            asked.next();
-        }
-        cp_async_commit();
-    };
-    copier.ask_codes(k0, page);
-    ask();
-    ask();
-#pragma unroll 1
-    for (int now = walk.begin; now < walk.hi; now = walk.next<BN>(now)) {
-        cp_async_wait<1>();
-        if (FOLD_QUERY && threadIdx.x < BN) *copier.scale_of(given.stage) *= KEY_SCALE;
-        copier.put_codes(given.stage);
-        fence_proxy_async();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbar_arrive(ring.full + 8 * given.stage);
-        given.next();
-        copier.ask_codes(last, last_page);
-        ask();
-    }
-}
-
-} /* namespace prefill */
 
 extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     tl_prefill(const __grid_constant__ triton_params_t p) {
@@ -193,7 +45,8 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     const int local = warp * 16 + (lane >> 2);
     const score_rule rule(p, b.head);
     const row_terms terms(p, b, b.row0 + local);
-    float m[2] = {FIRST_MAX, FIRST_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2];
+    float m[2] = {FIRST_MAX, FIRST_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2], common[2] = {0.f, 0.f};
+    tile_unit unit;
 #pragma unroll
     for (int i = 0; i < DVP / 2; i++)
         o[i] = 0.f;
@@ -201,10 +54,23 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
         return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, q_scales + local,
                             scales + stage * TERMS * BN, m, l, f);
     };
-    auto pack = [&](uint32_t(&pr)[BN / 4], const float(&s)[BN / 2]) {
+    auto values_of = [&](int stage) { return scales + stage * TERMS * BN + BN; }; /* their terms, if packed */
+    auto raise = [&](int stage) {
+#if TL_PACKED
+        float ratio;
+        if (raise_unit(unit, values_of(stage), ratio)) {
+            const float all[2] = {ratio, ratio};
+            rescale(o, all);
+        }
+#endif
+    };
+    auto pack = [&](uint32_t(&pr)[BN / 4], const float(&s)[BN / 2], int stage) {
+#if TL_PACKED
+        add_common(common, s, values_of(stage));
+#endif
 #pragma unroll
         for (int j = 0; j < BN / 16; j++)
-            pack_keys(pr + 4 * j, s, j, nullptr, 1.f);
+            pack_keys(pr + 4 * j, s, j, values_of(stage), unit.unit);
     };
     auto release = [&](int stage) {
         __syncwarp();
@@ -231,7 +97,8 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
             float s[BN / 2];
             take_scores(s, c);
             softmax(s, k0, 0);
-            pack(pr, s);
+            raise(0);
+            pack(pr, s, 0);
         }
 #pragma unroll 1
         for (k0 = walk.next<BN>(k0); k0 < walk.hi; k0 = walk.next<BN>(k0)) {
@@ -251,10 +118,11 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
                              wgmma_wait<0>();
                              wgmma_pin(o);
                              release(last);
-                             if (softmax_trusted(by, s, m, l, pr)) return false;
+                             raise(at.stage);
+                             if (TRUSTED && softmax_trusted(by, s, m, l, pr)) return false;
                              const bool grow = softmax_step<false>(rule, by, s, m, l, f);
-                             if (grow) rescale(o, f);
-                             pack(pr, s);
+                             if (grow) rescale(o, f), rescale2(common, f);
+                             pack(pr, s, at.stage);
                              return grow;
                          });
         }
@@ -266,6 +134,12 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     const int rows[1] = {rows_to_redo(b, seen + local, m, l, o)};
     /* the memory of Q and K takes O */
     const bool is_any = exact::team<CONSUMERS, THREADS, 8, true>::any(rows[0]);
+#if TL_PACKED || TL_FP4
+    order_values(o);
+#endif
+#if TL_PACKED
+    finish_values(o, common, unit.unit);
+#endif
     store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o);
     if constexpr (REDOES)
         if (is_any) redo_rows<THREADS, BM, ROWS_AT>(p, smem, rows);

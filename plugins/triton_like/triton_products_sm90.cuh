@@ -20,7 +20,15 @@ namespace prefill {
 constexpr int KP = TL_S8 ? (TL_D + 31) / 32 * 32 : DP, K_STEPS = TL_S8 ? KP / 32 : KP / 16;
 constexpr int BM = TL_WARPS * 16, KC = (K_STEPS + 3) / 4, VC = (DVP + 63) / 64;
 constexpr int Q_BYTES = BM * KC * 128, K_BYTES = BN * KC * 128, V_BYTES = BN * VC * 128;
-constexpr int K_AT = Q_BYTES, V_AT = K_AT + TL_RING * K_BYTES, SCALES_AT = V_AT + TL_RING * V_BYTES;
+/* Rows of few bits as they are, of two tiles, where copiers widen them. */
+constexpr int RAW_ROW = TL_PACKED                ? packed::ROW_BYTES
+                        : TL_FP4                 ? (TL_D + TL_DV) * 9 / 16
+                        : TL_JOINT               ? TL_D + TL_DV + 8
+                        : VB == 1 && !TL_K_APART ? TL_D + TL_DV
+                                                 : 0,
+              RAW_BYTES = TL_COPIERS ? 2 * BN * RAW_ROW : 0;
+constexpr int K_AT = Q_BYTES, V_AT = K_AT + TL_RING * K_BYTES, RAW_AT = V_AT + TL_RING * V_BYTES,
+              SCALES_AT = RAW_AT + RAW_BYTES;
 constexpr int ROWS_AT = SCALES_AT + TL_RING * TERMS * BN * 4, Q_SCALES_AT = ROWS_AT + BM * 8 + 16,
               SMEM = 1024 + Q_SCALES_AT + BM * Q_SCALES;
 static_assert(SMEM == TL_PREFILL_SMEM, "triton_config.c knows the same size");

@@ -11,6 +11,7 @@
 #ifndef TRITON_TILE_ROWS_CUH
 #define TRITON_TILE_ROWS_CUH
 
+#include "triton_packed_widen.cuh"
 #include "triton_rows.cuh"
 
 namespace attn_cuda {
@@ -26,17 +27,24 @@ constexpr int ORS = DVP * OB + 16; /* a row of the result in shared memory */
 constexpr bool FIXED =
     TL_CAP > 0.f && TL_CAP <= 55.f && TL_ALIBI == 0 && !TL_REL && !TL_QQ && V_MMA == DT_BF16;
 constexpr float FIRST_MAX = FIXED ? 0.f : NO_MAX;
+/* Rows of K and of V without scales of their own, which copiers widen. */
+constexpr bool BYTES_APART = TL_COPIERS && !TL_JOINT && !TL_K_APART;
 /* Scale or soft cap join the exponent where nothing else touches the score; growing, so that the maximum
  * stays one. */
 constexpr bool UNTOUCHED = TL_SCALE > 0.f && TL_ALIBI == 0 && !TL_REL && !TL_QQ,
-               SIMPLE = UNTOUCHED && EB == 2 && TL_Q != DT_E4M3;
+               SIMPLE = UNTOUCHED && (EB == 2 || BYTES_APART) && TL_Q != DT_E4M3;
 constexpr bool FOLD_QUERY = UNTOUCHED && TL_K_APART && TL_CAP == 0.f; /* a rounded query's scale, too */
-constexpr bool FOLD = (SIMPLE && TL_CAP == 0.f) || FOLD_QUERY, FOLD_CAP = SIMPLE && TL_CAP > 0.f && !FIXED;
+constexpr bool FOLD = (SIMPLE && TL_CAP == 0.f) || FOLD_QUERY,
+               FOLD_CAP = SIMPLE && TL_CAP > 0.f && !FIXED && !TL_COPIERS;
+constexpr bool FOLD_SIGN = FOLD && HAS_KV_SCALE; /* a negative scale of K turns the queries instead */
 /* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so
- * not there. */
-constexpr float LAZY = TL_TOKEN_HEAD ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD && !TL_PACKED ? 64.f : 1.f;
+ * not there; with those of packed rows, which stay below 2^7, it fits. */
+constexpr float LAZY = TL_TOKEN_HEAD && !(TL_PACKED && TL_COPIERS) ? 0.f : 8.f,
+                V_SHIFT = TL_TOKEN_HEAD && !TL_PACKED ? 64.f : 1.f;
 /* Terms of a tile's keys: scales of K, of V, and (TL_PACKED) what is added to the values of a row. */
 constexpr int TERMS = TL_PACKED ? 3 : TL_TOKEN_HEAD ? 2 : TL_K_APART;
+/* The rule's factor is in the scales of keys that copiers write. */
+constexpr bool FACTOR_COPIED = TL_JOINT && TL_COPIERS && TL_CAP == 0.f;
 constexpr int Q_SCALES = TL_K_APART ? 4 : 0;             /* bytes of the scale of a rounded query */
 constexpr float KEY_SCALE = FOLD_QUERY ? 0x1p-24f : 1.f; /* the largest sum times such a scale is a float */
 
@@ -124,7 +132,8 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
 #pragma unroll
             for (int j = 0; j < E; j++) {
                 const int d = lane * E + j;
-                st_shared_u16(sq + rows_t::at(r, d >> 3) + (d & 7) * 2,
+                st_shared_u16(sq + rows_t::at(r, d >> 3) +
+                                  (TL_COPIERS ? packed::query_place(d & 7) : d & 7) * 2,
                               (uint16_t)pack2<MMA>(packed::in_f16(x[j]), 0.f));
             }
         }
@@ -207,6 +216,9 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
         }
         return;
     }
+    constexpr bool PLACED = TL_FP4 && TL_COPIERS; /* column j of eight beside column j + 4, as the keys' */
+    const uint32_t turn =
+        FOLD_SIGN && p.k_scale && __ldg(p.k_scale + b.head * p.kv_scale_stride) < 0.f ? 0x80008000u : 0;
 #pragma unroll 4 /* several loads under way: a converted Q waits for each */
     for (int i = thread; i < BM * (DP / 8); i += COUNT) {
         int r = i / (DP / 8), c = i % (DP / 8), row = b.row0 + r;
@@ -215,15 +227,20 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
             (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
                                     (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head) *
                                        QB;
-        if constexpr (TL_Q == MMA && TL_QVEC == 16) {
+        if constexpr (TL_Q == MMA && TL_QVEC == 16 && !PLACED && !FOLD_SIGN) {
             ok = ok && c * 8 < TL_D;
             cp_async_zfill<16>(sq + rows_t::at(r, c), ok ? src + c * 16 : (const uint8_t *)p.q, ok);
         } else {
             uint32_t w[4];
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                w[k] = ok ? query_pair<MMA>(src, c * 8 + 2 * k) : 0;
-            st_shared_v4(sq + rows_t::at(r, c), make_uint4(w[0], w[1], w[2], w[3]));
+                w[k] = ok ? query_pair<MMA>(src, c * 8 + 2 * k) ^ turn : 0;
+            if constexpr (PLACED)
+                st_shared_v4(sq + rows_t::at(r, c),
+                             make_uint4(prmt(w[0], w[2], 0x5410), prmt(w[0], w[2], 0x7632),
+                                        prmt(w[1], w[3], 0x5410), prmt(w[1], w[3], 0x7632)));
+            else
+                st_shared_v4(sq + rows_t::at(r, c), make_uint4(w[0], w[1], w[2], w[3]));
         }
     }
 }

@@ -219,7 +219,9 @@ ATTN_DEV bool softmax_trusted(const float (&by)[2], const float (&s)[BN / 2], co
 ATTN_DEV void row_factors(const score_rule &rule, const float *q_scales, float (&by)[2]) {
 #pragma unroll
     for (int e = 0; e < 2; e++)
-        by[e] = FOLD_QUERY ? q_scales[8 * e] * (rule.factor / KEY_SCALE) : rule.factor;
+        by[e] = FOLD_QUERY  ? q_scales[8 * e] * (rule.factor / KEY_SCALE)
+                : FOLD_SIGN ? fabsf(rule.factor)
+                            : rule.factor;
 }
 
 /* FOLD_QUERY: sums of integers times the scales of their keys. */
@@ -239,7 +241,8 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
                            const row_terms &terms, float (&s)[BN / 2], int k0, int row, const int2 *seen,
                            const float (&rows)[2], const float *q_scales, const float *k_scales,
                            float (&m)[2], float (&l)[2], float (&f)[2], F last) {
-    constexpr bool IS_SCALED = TL_K_APART && TL_CAP == 0.f; /* the factor went with the scales */
+    constexpr bool IS_SCALED =
+        FACTOR_COPIED || (TL_K_APART && TL_CAP == 0.f); /* the factor went with the scales */
     if constexpr (FOLD_QUERY) {
         scale_keys(s, k_scales);
     } else if constexpr (TL_K_APART) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Caches of int4, TurboQuant, nvfp4 and int8 with scales apart of triton_like on a device: every byte that is
- * written against REFERENCE's, and attention over equal bytes against its double, to 131072 keys and whatever
+/* Caches of triton_like whose rows have scales, or fewer than 8 bits, on a device: every byte that is written
+ * against REFERENCE's, and attention over equal bytes against its double, to 131072 keys and whatever
  * the inputs look like, to the tolerance of the model's type instead of the one that quantising needs. Cases
  * run in several processes, because most of their time is compilation and the oracle. PACKED_TEST_PLUGINS:
  * the folder of the plugins; PACKED_TEST_JOBS=N: processes; PACKED_TEST_ONLY: a text that a case's name must
@@ -16,15 +16,16 @@
 #include <unistd.h>
 
 static const attn_backend_t *triton, *reference;
-enum { MAX_CASES = 600 };
+enum { MAX_CASES = 800 };
 static const struct {
     uint32_t kv;
     const char *name;
     uint32_t odd_size; /* a head size that is no power of two, where there is one */
-} formats[] = {{ATTN_KV_INT4_PER_TOKEN_HEAD, "int4", 0}, {ATTN_KV_TURBOQUANT_K8V4, "k8v4", 72},
-               {ATTN_KV_TURBOQUANT_4BIT_NC, "4bit", 0},  {ATTN_KV_TURBOQUANT_K3V4_NC, "k3v4", 0},
-               {ATTN_KV_TURBOQUANT_3BIT_NC, "3bit", 0},  {ATTN_KV_INT8_STATIC_V, "static_v", 100},
-               {ATTN_KV_INT8_K_ONLY, "k_only", 76},      {ATTN_KV_NVFP4, "nvfp4", 80}};
+} formats[] = {{ATTN_KV_INT4_PER_TOKEN_HEAD, "int4", 0},  {ATTN_KV_TURBOQUANT_K8V4, "k8v4", 72},
+               {ATTN_KV_TURBOQUANT_4BIT_NC, "4bit", 0},   {ATTN_KV_TURBOQUANT_K3V4_NC, "k3v4", 0},
+               {ATTN_KV_TURBOQUANT_3BIT_NC, "3bit", 0},   {ATTN_KV_INT8_STATIC_V, "static_v", 100},
+               {ATTN_KV_INT8_K_ONLY, "k_only", 76},       {ATTN_KV_NVFP4, "nvfp4", 80},
+               {ATTN_KV_INT8_PER_TOKEN_HEAD, "int8", 80}, {ATTN_KV_FP8_PER_TOKEN_HEAD, "fp8", 72}};
 enum { NUM_FORMATS = sizeof formats / sizeof formats[0] };
 
 /* ------------------------------------------------------------------ what is written */
@@ -167,6 +168,16 @@ static int check_bytes(const attn_problem_t *p, uint64_t seed, char *why, size_t
     const char *text = write_pages(reference, p, &kit_cpu_memory, x, slots, &want);
     if (text == NULL) text = write_pages(triton, p, &gpu, x, slots, &got);
     int64_t off = 0, first = -1;
+    /* a NaN is one, whatever its bits, where a row of bytes ends with its float32 scale */
+    const size_t row =
+        p->kv_cache_dtype == ATTN_KV_INT8_PER_TOKEN_HEAD || p->kv_cache_dtype == ATTN_KV_FP8_PER_TOKEN_HEAD
+            ? p->head_size + 4
+            : 0;
+    for (size_t i = 0; text == NULL && row > 0 && i < want.size; i += row) {
+        float a, b;
+        memcpy(&a, got.bytes + i + p->head_size, 4), memcpy(&b, want.bytes + i + p->head_size, 4);
+        if (isnan(a) && isnan(b)) memcpy(got.bytes + i + p->head_size, &b, 4);
+    }
     for (size_t i = 0; text == NULL && i < want.size; i++)
         if (got.bytes[i] != want.bytes[i]) {
             if (first < 0) first = (int64_t)i;
@@ -184,7 +195,11 @@ static int check_bytes(const attn_problem_t *p, uint64_t seed, char *why, size_t
 
 /* ------------------------------------------------------------------ what is read */
 
-/* The largest error of an output and of an LSE, in units of the largest of a row's values. */
+/* The largest error of an output and of an LSE, in units of the largest of a row's values; and the bias, the
+ * mean of signed errors and of those away from zero, in units of the mean magnitude: rounding the outputs
+ * does not add up there unless all are one number (KIT_CONSTANT), so its limit is a sixth; over 1e5
+ * keys a third of f16's, because tensor cores cut off what they add to a sum, or a half with centroids, whose
+ * norms decode sums in f16. */
 static int check_attention(const kit_case_t *c, double limit, char *why, size_t why_size) {
     kit_result_t got, want;
     memset(&got, 0, sizeof got), memset(&want, 0, sizeof want);
@@ -194,28 +209,39 @@ static int check_attention(const kit_case_t *c, double limit, char *why, size_t 
     int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0';
     if (!good)
         snprintf(why, why_size, "%s: %s%s / %s", got.operation, got.error.text, got.fault, want.error.text);
-    double top = 0, off = 0, lse = 0, sum = 0;
+    const uint32_t kv = c->problem.kv_cache_dtype;
+    const int with_centroids = kv == ATTN_KV_TURBOQUANT_4BIT_NC || kv == ATTN_KV_TURBOQUANT_K3V4_NC ||
+                               kv == ATTN_KV_TURBOQUANT_3BIT_NC;
+    double top = 0, off = 0, lse = 0, sum = 0, size = 0, plain = 0, away = 0;
     int64_t where = 0, unlike = 0;
     for (int64_t i = 0; good && i < want.num_out; i++) {
         if (isnan(want.out[i]) != isnan(got.out[i])) unlike++;
         if (isnan(want.out[i]) || isnan(got.out[i])) continue;
-        const double d = fabs(got.out[i] - want.out[i]);
+        const double error = got.out[i] - want.out[i], d = fabs(error);
         top = fmax(top, fabs(want.out[i]));
-        sum += d;
+        sum += d, size += fabs(want.out[i]);
+        plain += error, away += want.out[i] < 0 ? -error : error;
         if (d > off) off = d, where = i;
     }
     for (int64_t i = 0; good && want.lse != NULL && i < want.num_lse; i++)
         if (isfinite(want.lse[i]))
             lse = fmax(lse, isfinite(got.lse[i]) ? fabs(got.lse[i] - want.lse[i]) / (1 + fabs(want.lse[i]))
                                                  : INFINITY);
-    if (good && (off > limit * top || lse > limit || unlike > 0)) {
-        snprintf(why, why_size,
-                 "output %lld is %.5g, not %.5g (largest %.4g, mean error %.3g), lse off by %.3g, %lld NaN",
-                 (long long)where, got.out[where], want.out[where], top, sum / (double)want.num_out, lse,
-                 (long long)unlike);
+    plain = size > 0 ? plain / size : 0, away = size > 0 ? away / size : 0;
+    const double bias = fabs(plain) > fabs(away) ? plain : away,
+                 most = limit / (limit > 1e-2 || c->problem.max_model_len < 100000 ? 6
+                                 : with_centroids                                  ? 2
+                                                                                   : 3);
+    if (good && (off > limit * top || lse > limit || unlike > 0 || !(fabs(bias) <= most))) {
+        snprintf(
+            why, why_size,
+            "output %lld is %.5g, not %.5g (largest %.4g, mean error %.3g), bias %+.2e, lse off by %.3g, "
+            "%lld NaN",
+            (long long)where, got.out[where], want.out[where], top, sum / (double)want.num_out, bias, lse,
+            (long long)unlike);
         good = 0;
     } else if (good)
-        snprintf(why, why_size, "error %.2e, lse %.2e", top > 0 ? off / top : 0, lse);
+        snprintf(why, why_size, "error %.2e, bias %+.2e, lse %.2e", top > 0 ? off / top : 0, bias, lse);
     kit_result_free(&got), kit_result_free(&want);
     kit_inputs_free(in);
     return good;
@@ -292,6 +318,12 @@ static void list_tasks(void) {
         task_t *t = add(kv, bf16, 128, 16, 1, "usual");
         lengths(&t->c);
         prompts(&add(kv, bf16, 128, 8, 2, "prompts")->c);
+        t = add(kv, ATTN_DTYPE_FLOAT16, 128, 8, 2, "prompts, NHD");
+        prompts(&t->c);
+        t->c.problem.kv_layout = ATTN_LAYOUT_NHD;
+        t = add(kv, bf16, 128, 12, 2, "prompts, page 48, alibi");
+        prompts(&t->c);
+        t->c.problem.block_size = 48, t->c.problem.features |= ATTN_F_ALIBI;
         t = add(kv, bf16, 128, 4, 1, "prompts, soft cap, window, sinks");
         prompts(&t->c);
         t->c.problem.logits_soft_cap = 30, t->c.problem.sliding_window = 300;
@@ -334,6 +366,10 @@ static void list_tasks(void) {
             t->c.spans[r][0][0] = t->c.seq_lens[r] / 3, t->c.spans[r][0][1] = t->c.seq_lens[r] - 1;
         for (uint32_t family = KIT_NORMAL; family < KIT_NUM_FAMILIES; family++) {
             char name[64];
+            /* V at the end of bfloat16: P times 64 times such a scale is infinite (triton-notes.md, Left) */
+            if (family == KIT_LARGE &&
+                (kv == ATTN_KV_INT8_PER_TOKEN_HEAD || kv == ATTN_KV_FP8_PER_TOKEN_HEAD))
+                continue;
             snprintf(name, sizeof name, "family %s", kit_family_name(family));
             t = add(kv, bf16, 128, 4, 2, name);
             t->c.family = family;
@@ -345,7 +381,8 @@ static void list_tasks(void) {
         for (size_t i = 0; i < sizeof far / sizeof far[0]; i++) {
             char name[64];
             snprintf(name, sizeof name, "131072 keys, %s", kit_family_name(far[i]));
-            t = add(kv, bf16, 128, 4, 1 + (uint32_t)i % 2, name);
+            t = add(kv, ATTN_DTYPE_FLOAT16, 128, 4, 1 + (uint32_t)i % 2,
+                    name); /* whose outputs show a bias */
             t->c.family = far[i], t->c.problem.max_model_len = 131072;
             kit_case_add(&t->c, 1, 131072);
             kit_case_add(&t->c, 9, 131072);

@@ -5,6 +5,7 @@
 #undef TRITON_PACKED_CUH
 #undef TRITON_CODES_CUH
 #undef TRITON_PACKED_WRITE_CUH
+#undef TRITON_PACKED_WIDEN_CUH
 #undef TRITON_PACKED_ROWS_CUH
 #define TL_DV   TL_D
 #define TL_Q2   1
@@ -38,6 +39,7 @@ void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t, uint32_t) {
 }
 } // namespace attn_cuda
 #include "plugins/triton_like/triton_packed.cuh"
+#include "plugins/triton_like/triton_packed_widen.cuh"
 #include "plugins/triton_like/triton_packed_write.cuh"
 
 namespace attn_cuda {
@@ -185,7 +187,48 @@ static void check_codes() {
     ok(wrong == 0, "format %d, head size %d: codes of values between a row's ends", TL_PACKED, TL_D);
 }
 
+/* Rows as prefill's tiles have them: every code at its place, times its factor. */
+template <int BITS>
+static void check_widened(bool is_key) {
+    constexpr int WORDS = BITS; /* a quarter of 128 codes */
+    int wrong = 0;
+    for (int i = 0; i < 2000; i++) {
+        uint32_t words[4], w[4];
+        const unsigned zero = next_random() % 16;
+        for (int k = 0; k < WORDS; k++)
+            words[k] = (uint32_t)(next_random() << 20 ^ next_random() << 9 ^ next_random());
+        for (int c = 0; c < 4; c++) {
+            const uint32_t codes = packed::codes_in<BITS>(words, c);
+            const bool is_centroid = is_key && packed::CENTROIDS;
+            if (packed::IS_INT4)
+                packed::zero_point(zero).widen(codes, w);
+            else if (is_centroid) {
+                uint32_t sums[2] = {0, 0};
+                double squares = 0;
+                packed::centroid_bytes().widen(codes, w, sums);
+                for (int j = 0; j < 8; j++)
+                    squares += pow(attn_from_f16((uint16_t)(w[j / 2] >> j % 2 * 16)), 2);
+                wrong += fabs(packed::centroid_bytes::sum_of(sums) - squares) > 8 * 0x1p-13;
+            } else
+                packed::widen_masked<BITS>(codes, w);
+            for (int j = 0; j < 8; j++) {
+                const unsigned code = code_at((const unsigned char *)words, BITS, 8 * c + j);
+                const int at = is_centroid ? j : packed::masked_place(j);
+                const double is = attn_from_f16((uint16_t)(w[at / 2] >> at % 2 * 16)),
+                             want = is_centroid       ? attn_from_f16(attn_to_f16(packed::centroid(code)))
+                                    : packed::IS_INT4 ? (double)code - zero
+                                                      : code / (double)packed::masked_factor(at / 2);
+                wrong += is != want;
+            }
+        }
+    }
+    ok(wrong == 0, "format %d, head size %d: %s of prefill's tiles (%d are wrong)", TL_PACKED, TL_D,
+       is_key ? "keys" : "values", wrong);
+}
+
 static void check_all() {
+    if constexpr (packed::K_BITS < 8) check_widened<packed::K_BITS>(true);
+    check_widened<packed::V_BITS>(false);
     check_values<packed::WORD>(), check_keys<packed::WORD>();
     if constexpr (packed::ALIGN < 4) {
         check_values<packed::ANY>(), check_keys<packed::ANY>();

@@ -59,8 +59,10 @@ ATTN_DEV uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
 ATTN_DEV uint32_t prmt(uint32_t a, uint32_t b, uint32_t select) {
     const uint64_t bytes = (uint64_t)b << 32 | a;
     uint32_t r = 0;
-    for (int i = 0; i < 4; i++)
-        r |= (uint32_t)(bytes >> 8 * (select >> 4 * i & 7) & 255) << 8 * i;
+    for (int i = 0; i < 4; i++) { // a selector's highest bit wants the sign eight times
+        const uint32_t x = (uint32_t)(bytes >> 8 * (select >> 4 * i & 7) & 255);
+        r |= (select >> 4 * i & 8 ? x & 128 ? 255u : 0u : x) << 8 * i;
+    }
     return r;
 }
 template <class T>
@@ -87,14 +89,24 @@ ATTN_DEV uint32_t max(uint32_t x, uint32_t y) {
 ATTN_DEV float rsqrtf(float x) {
     return 1 / sqrtf(x);
 }
-ATTN_DEV uint32_t fma_f16x2(uint32_t, uint32_t, uint32_t) { // of squares, which need a warp
-    return 0;
+template <class F>
+uint32_t halves_of(uint32_t x, uint32_t y, uint32_t z, F f) {
+    uint32_t r = 0;
+    for (int i = 0; i < 32; i += 16)
+        r |= (uint32_t)attn_to_f16((float)f(attn_from_f16((uint16_t)(x >> i)),
+                                            attn_from_f16((uint16_t)(y >> i)),
+                                            attn_from_f16((uint16_t)(z >> i))))
+             << i;
+    return r;
+}
+ATTN_DEV uint32_t fma_f16x2(uint32_t x, uint32_t y, uint32_t z) {
+    return halves_of(x, y, z, [](double a, double b, double c) { return a * b + c; });
 }
 ATTN_DEV float min_nan(float x, float y) {
     return x < y || x != x ? x : y;
 }
-ATTN_DEV uint32_t sub_f16x2(uint32_t, uint32_t) {
-    return 0;
+ATTN_DEV uint32_t sub_f16x2(uint32_t x, uint32_t y) {
+    return halves_of(x, y, 0, [](double a, double b, double) { return a - b; });
 }
 ATTN_DEV uint32_t f32x2_to_e4m3x2(float low, float high) {
     return attn_to_e4m3(low) | (uint32_t)attn_to_e4m3(high) << 8;

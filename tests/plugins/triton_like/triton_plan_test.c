@@ -66,10 +66,23 @@ static void configurations(void) {
     triton_configure(&p, 90, &c);
     ok(c.copiers == 4 && c.warps == 12 && c.prefill_threads == 512 && c.prefill_rows == 192,
        "int8 products have a warpgroup that only copies");
+    static const char *const few_bits[] = {"fp8_e4m3", "int8_per_token_head", "nvfp4", "turboquant_4bit_nc"};
+    int split = 0;
+    for (int i = 0; i < 4; i++) {
+        char text[200];
+        snprintf(text, sizeof text, DECODER "head_size=128 kv_cache_dtype=%s", few_bits[i]);
+        p = problem(text);
+        triton_configure(&p, 90, &c);
+        split += c.copiers == 4 && c.prefill_threads == 512 && c.keys == (i == 3 ? 64 : 80);
+    }
+    ok(split == 4, "and so have rows of fewer than 16 bits, %d of 4", split);
     p = problem(DECODER "head_size=64 kv_cache_dtype=int8_static_v");
     triton_configure(&p, 90, &c);
     int is_split = c.copiers;
-    p = problem(DECODER "head_size=128 kv_cache_dtype=fp8_e4m3");
+    p = problem(DECODER "head_size=128 kv_cache_dtype=int8_per_token_head features=separate_kv");
+    triton_configure(&p, 90, &c);
+    is_split |= c.copiers;
+    p = problem(DECODER "head_size=128");
     triton_configure(&p, 90, &c);
     ok(!is_split && c.copiers == 0 && c.prefill_threads == c.warps * 32, "other sizes and formats have none");
     p = problem(DECODER "head_size=80 out_dtype=fp8_e4m3 features=out_fp8_group");
