@@ -180,8 +180,6 @@ static void score_levels(check_t *c) {
         const uint64_t kept = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(role));
         if (has_cache ? !(kept & ATTN_BIT(kv)) : i % 2 == 1) continue;
         const int is_gpu = c->memory->kind != NULL;
-        /* prompts: check_levels.c says why */
-        if (is_gpu && (i % 2 == 1 || !has_cache) && strncmp(c->backend->name, "TRITON_", 7) == 0) continue;
         if ((i % 2 == 1 || k.problem.dtype == ATTN_DTYPE_FLOAT16) && !is_small) continue;
         if (has_cache) k.problem.kv_cache_dtype = kv;
         k.family = KIT_EQUAL_KEYS;

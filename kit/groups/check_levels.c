@@ -110,9 +110,6 @@ void check_levels_list(check_list_t *list, const check_t *c) {
         ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_PREFILL) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
     if ((c->can.roles & ~latent) == 0) return;
     check_add(list, "numerics", 1, score_levels, 0, "scores far from zero");
-    /* Its prompt kernels subtract the maximum's rounded product in one instruction: beyond 1e8 its rounding
-     * alone is a weight of 0, and what was tried instead cost 1 to 3 % (dense-notes.md). */
-    if (c->memory->kind != NULL && strcmp(c->backend->name, "TRITON_ATTN") == 0) return;
     check_add(list, "numerics", 1, score_levels, 1, "scores very far from zero");
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
         const uint32_t d = dtypes[i];

@@ -146,10 +146,8 @@ ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
         if constexpr (TL_Q == MMA)
             return x;
         else {
-            float2 f = unpack2 < TL_Q == DT_F32 ? DT_F16 : TL_Q > (x);
-            if (MMA == DT_F16)
-                f = make_float2(fminf(fmaxf(f.x, -65504.f), 65504.f), fminf(fmaxf(f.y, -65504.f), 65504.f));
-            return pack2<MMA>(f.x, f.y);
+            const float2 f = unpack2 < TL_Q == DT_F32 ? DT_F16 : TL_Q > (x);
+            return MMA == DT_F16 ? pack2_limited(f) : pack2<MMA>(f.x, f.y);
         }
     }
 }
