@@ -161,6 +161,9 @@ int kit_run_open(kit_run_t *x, const attn_backend_t *backend, const kit_case_t *
                  const kit_memory_t *memory, kit_result_t *result) {
     start(x, c, in, memory, result);
     x->ops = backend->ops;
+    const attn_capabilities_t *can = backend->capabilities;
+    x->is_written_by_forward =
+        can->struct_size > offsetof(attn_capabilities_t, forward_writes_cache) && can->forward_writes_cache != 0;
     return open_instance(x);
 }
 
@@ -168,6 +171,7 @@ int kit_run_join(kit_run_t *x, const kit_run_t *owner, const kit_case_t *c, cons
                  kit_result_t *result) {
     start(x, c, in, owner->memory, result);
     x->is_guest = 1;
+    x->is_written_by_forward = owner->is_written_by_forward;
     x->ops = owner->ops;
     x->instance = owner->instance;
     x->needed = owner->needed;

@@ -36,6 +36,7 @@ typedef struct kit_run {
     kit_tensor_t *q_scale, *k_scale, *v_scale, *metadata, *workspace, *weights;
     kit_sizes_t z;
     uint32_t out_dtype;
+    int is_written_by_forward; /* as the table says; update_kv_cache is then not called for the step */
     int is_separate, is_guest; /* guest: instance and space are another run's */
     /* with ATTN_F_DEVICE_LENGTHS: what the host says, bounds of starts and of the case's seq_lens */
     int32_t bound_starts[KIT_MAX_REQS + 1], bound_lens[KIT_MAX_REQS];

@@ -106,6 +106,10 @@ static void table(check_t *c) {
         if (t->block_sizes == NULL || t->block_sizes[i].size == 0) check_fail(c, "block_sizes[%u] is 0", i);
     if ((t->features & ATTN_F_CAPTURE) != 0 && t->graph_support <= ATTN_GRAPH_NEVER)
         check_fail(c, "the feature capture and graph_support contradict each other");
+    if (t->device_types == ATTN_BIT(kDLCPU) && t->graph_support > ATTN_GRAPH_NEVER)
+        check_fail(c, "graph_support claims graphs of a CPU, where nothing is captured");
+    if (t->device_types == ATTN_BIT(kDLCPU) && t->num_compute_capabilities > 0)
+        check_fail(c, "compute_capabilities are of CUDA devices; the table lists CPUs alone");
     if (!is_zero(t->reserved, sizeof t->reserved) || t->reserved0 != 0)
         check_fail(c, "reserved members must be 0");
 }

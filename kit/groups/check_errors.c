@@ -202,6 +202,97 @@ static void short_error_struct(check_t *c) {
     c->backend->ops->close(instance);
 }
 
+/* An error struct is filled by calls that fail, and by them alone (attn_types.h). */
+static int untouched(const char *operation, int status, const attn_error_t *e, attn_error_t *error) {
+    static const attn_error_t want = {.struct_size = sizeof want, .code = 77, .param = "before", .text = "before"};
+    if (status != ATTN_OK && error != NULL)
+        *error = *e;
+    else if (status == ATTN_OK && memcmp(e, &want, sizeof want) != 0)
+        check_fail(current, "%s succeeded and wrote to the error struct", operation);
+    return status;
+}
+#define BEFORE {.struct_size = sizeof(attn_error_t), .code = 77, .param = "before", .text = "before"}
+static int quiet_open(const attn_problem_t *problem, const attn_device_t *device,
+                      const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                      attn_instance_t **instance, attn_error_t *error) {
+    attn_error_t e = BEFORE;
+    return untouched("open",
+                     shim_target()->ops->open(problem, device, options, num_options, host, instance, &e), &e,
+                     error);
+}
+static int quiet_shape(attn_instance_t *v, int64_t n, attn_kv_cache_shape_t *shape, attn_error_t *error) {
+    attn_error_t e = BEFORE;
+    return untouched("kv_cache_shape", shim_target()->ops->kv_cache_shape(v, n, shape, &e), &e, error);
+}
+static int quiet_space(attn_instance_t *v, attn_space_needed_t *needed, attn_error_t *error) {
+    attn_error_t e = BEFORE;
+    return untouched("space_needed", shim_target()->ops->space_needed(v, needed, &e), &e, error);
+}
+static int quiet_build(attn_instance_t *v, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                       attn_error_t *error) {
+    attn_error_t e = BEFORE;
+    return untouched("build_metadata", shim_target()->ops->build_metadata(v, batch, space, stream, &e), &e,
+                     error);
+}
+static int quiet_update(attn_instance_t *v, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+    attn_error_t e = BEFORE;
+    return untouched("update_kv_cache", shim_target()->ops->update_kv_cache(v, args, stream, &e), &e, error);
+}
+static int quiet_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    attn_error_t e = BEFORE;
+    return untouched("forward", shim_target()->ops->forward(v, args, space, stream, &e), &e, error);
+}
+static const attn_backend_ops_t quiet_ops = {.open = quiet_open,
+                                             .kv_cache_shape = quiet_shape,
+                                             .space_needed = quiet_space,
+                                             .build_metadata = quiet_build,
+                                             .update_kv_cache = quiet_update,
+                                             .forward = quiet_forward};
+static void quiet_success(check_t *c) {
+    kit_case_t k;
+    current = c;
+    if (!check_start(c, &k)) return;
+    check_run(c, shim_make(c->backend, &quiet_ops), &k, NULL);
+}
+
+/* update_block_table with what build_metadata refuses as well. */
+static int bad_table_build(attn_instance_t *v, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                           attn_error_t *error) {
+    static const char *const what[] = {"without a batch", "without a table", "with a table of another element type",
+                                       "with a table of fewer rows than requests", "without metadata"};
+    const int status = shim_target()->ops->build_metadata(v, batch, space, stream, error);
+    for (int i = 0; i < 5 && status == ATTN_OK && batch->block_table != NULL; i++) {
+        attn_batch_t b = *batch;
+        attn_space_t s = *space;
+        bent_tensor_t t;
+        attn_error_t e = {.struct_size = sizeof e};
+        if (i == 1) b.block_table = NULL;
+        if (i == 2) b.block_table = bend_type(&t, b.block_table, ATTN_DTYPE_INT64);
+        if (i == 3) b.block_table = bend_rows(&t, b.block_table);
+        if (i == 4) s.metadata = NULL, s.metadata_bytes = 0;
+        const int is_taken =
+            shim_target()->ops->update_block_table(v, i == 0 ? NULL : &b, &s, stream, &e) == ATTN_OK;
+        num_made++;
+        if (is_taken) check_fail(current, "update_block_table %s was accepted", what[i]);
+        if (!is_taken && e.text[0] == 0) check_fail(current, "update_block_table %s: no text", what[i]);
+    }
+    return status;
+}
+static const attn_backend_ops_t bad_table_ops = {.build_metadata = bad_table_build};
+static void bad_tables(check_t *c) {
+    kit_case_t k;
+    current = c;
+    num_made = 0;
+    if (!check_start(c, &k)) return;
+    if (c->backend->ops->update_block_table == NULL) {
+        check_skip(c, "no update_block_table");
+        return;
+    }
+    check_run(c, shim_make(c->backend, &bad_table_ops), &k, NULL);
+    if (num_made == 0) check_skip(c, "no role with a cache");
+}
+
 void check_errors_list(check_list_t *list, const check_t *c) {
     (void)c;
     const uint32_t count = list->role == ATTN_ROLE_MLA_SPARSE ? NUM_MISTAKES
@@ -210,6 +301,8 @@ void check_errors_list(check_list_t *list, const check_t *c) {
     for (uint32_t m = 0; m < count; m++)
         check_add(list, "errors", 1, one_mistake, m, "%s is refused, and the next good call is served",
                   mistake_texts[m].name);
+    check_add(list, "errors", 1, quiet_success, 0, "an error struct is left alone by calls that succeed");
+    check_add(list, "errors", CHECK_RUNS_ON_CPU, bad_tables, 0, "update_block_table refuses what it cannot use");
     check_add(list, "errors", 1, short_error_struct, 0, "an error struct is written within its struct_size");
     check_add(list, "errors", 1, no_error_struct, 0, "error may be NULL, close takes NULL");
 }

@@ -6,6 +6,7 @@
  */
 #include "../run/device_image.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 
 /* Limits of exactly this batch, so that space_needed has nothing to spare. */
@@ -45,9 +46,19 @@ static guard_t metadata_guard, workspace_guard;
 static guarded_t table_guard;
 static attn_space_t guarded_space;
 
+/* An OpenMP runtime's number of threads belongs to the program, which may change it. */
+static int threads_change;
+static void set_threads(int n) {
+    void (*set)(int) = NULL;
+    void *found = threads_change ? dlsym(RTLD_DEFAULT, "omp_set_num_threads") : NULL;
+    memcpy(&set, &found, sizeof set);
+    if (set != NULL) set(n);
+}
+
 static int guarded_open(const attn_problem_t *problem, const attn_device_t *device,
                         const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
                         attn_instance_t **instance, attn_error_t *error) {
+    set_threads(1);
     int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
     if (status != ATTN_OK) return status;
     attn_space_needed_t n = {.struct_size = sizeof n};
@@ -55,6 +66,7 @@ static int guarded_open(const attn_problem_t *problem, const attn_device_t *devi
     status = shim_target()->ops->space_needed(*instance, &n, error);
     if (status == ATTN_OK) status = shim_target()->ops->kv_cache_shape(*instance, 0, &s, error);
     cache_alignment = s.alignment != 0 ? s.alignment : 16;
+    set_threads(7);
     guarded_space = (attn_space_t){.struct_size = sizeof guarded_space,
                                    .metadata_bytes = n.metadata_bytes,
                                    .workspace_bytes = n.workspace_bytes};
@@ -133,8 +145,9 @@ static const attn_backend_ops_t guarded_ops = {.open = guarded_open,
                                                .forward = guarded_forward};
 
 static void guard_pages(check_t *c) {
-    at_end = (int)c->arg;
-    for (int n = 0; n < 13 && !c->report->is_failed; n++) {
+    at_end = (int)c->arg & 1;
+    threads_change = (int)c->arg >> 1;
+    for (int n = 0; n < (threads_change ? 4 : 13) && !c->report->is_failed; n++) {
         kit_case_t k;
         if (!check_start(c, &k)) return;
         if (n == 12) { /* the plain one, whose rows forward writes */
@@ -460,6 +473,8 @@ void check_memory_list(check_list_t *list, const check_t *c) {
     check_add(list, "memory", CHECK_RUNS_ON_CPU, guard_pages, 1,
               "buffers of exactly space_needed that end at a faulting page");
     check_add(list, "memory", CHECK_RUNS_ON_CPU, guard_pages, 0, "buffers that start at a faulting page");
+    check_add(list, "memory", CHECK_RUNS_ON_CPU, guard_pages, 3,
+              "buffers of exactly space_needed, and more OpenMP threads than at open");
     check_add(list, "memory", 1, other_buffers, 0, "larger buffers, no better aligned than asked");
     check_add(list, "memory", CHECK_RUNS_ON_CPU, allocations, 0,
               "no allocation in build_metadata, update_kv_cache, forward");
@@ -468,4 +483,5 @@ void check_memory_list(check_list_t *list, const check_t *c) {
     check_add(list, "memory", 1, profiling, 0, "the profiling run gives zeros");
     check_metadata_list(list, c);
     check_read_only_list(list, c);
+    check_calls_list(list, c);
 }

@@ -6,6 +6,8 @@
 #include "../run/check_engine.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
 
 static int is_known(const char *name) {
     static const char *const members[] = {"role",
@@ -105,7 +107,166 @@ static void reasons(check_t *c) {
     if (c->report->num_cases == 0) check_skip(c, "it has no reason against what was asked");
 }
 
+/* ------------------------------------------------------ a list that is another's */
+
+enum { MOST_REASONS = 6, MOST_PROBLEMS = 24, READERS = 4 };
+typedef struct answer {
+    attn_problem_t problem;
+    int status;
+    uint32_t count;
+    attn_reason_t items[MOST_REASONS];
+} answer_t;
+
+static void ask(const check_t *c, const attn_problem_t *p, answer_t *a) {
+    attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = MOST_REASONS, .items = a->items};
+    attn_device_t device;
+    memset(a, 0, sizeof *a);
+    a->problem = *p;
+    check_device(c, &device);
+    a->status = c->backend->ops->supports_combination(p, &device, &reasons);
+    a->count = reasons.count;
+}
+static int is_same(const answer_t *a, const answer_t *b) {
+    if (a->status != b->status || a->count != b->count) return 0;
+    for (uint32_t i = 0; i < a->count && i < MOST_REASONS; i++)
+        if (a->items[i].code != b->items[i].code || strcmp(a->items[i].param, b->items[i].param) != 0 ||
+            strcmp(a->items[i].text, b->items[i].text) != 0)
+            return 0;
+    return 1;
+}
+
+/* Problems of every kind that this backend has something to say of, and as many that it serves. */
+static int gather(check_t *c, answer_t *all) {
+    kit_case_t k;
+    answer_t a;
+    int num[2] = {0, 0};
+    if (!check_start(c, &k)) return 0;
+    for (int i = 0; i < 4000 && num[0] + num[1] < MOST_PROBLEMS; i++) {
+        check_random_case(c, &k, c->seed * 4099 + (uint64_t)i, 60);
+        if (i % 3 == 1 && attn_role_has_cache(k.problem.role)) k.problem.sliding_window = 16;
+        if (i % 3 == 2) k.problem.features |= c->can.features & (ATTN_F_ALIBI | ATTN_F_SINK | ATTN_F_CASCADE);
+        ask(c, &k.problem, &a);
+        if (a.status != ATTN_OK && a.count == 0) {
+            check_running(c, &k);
+            check_fail(c, "supports_combination returned %d and gave no reason; a reason says no, an error that "
+                          "the problem cannot be read",
+                       a.status);
+            return 0;
+        }
+        const int is_refused = a.count != 0;
+        if (num[is_refused] < MOST_PROBLEMS / 2) all[num[0] + num[1]] = a, num[is_refused]++;
+    }
+    return num[0] + num[1];
+}
+
+typedef struct reader {
+    const check_t *c;
+    const answer_t *all;
+    int num, first, num_wrong;
+} reader_t;
+static void *read_answers(void *p) {
+    reader_t *r = p;
+    answer_t now;
+    for (int i = 0; i < 40 * r->num; i++) {
+        const answer_t *want = &r->all[(r->first + i) % r->num];
+        ask(r->c, &want->problem, &now);
+        r->num_wrong += !is_same(want, &now);
+    }
+    return NULL;
+}
+
+/* The list is the core's: its own reasons stand in it, it may have room for none, and several threads fill
+ * lists at once. The problem is read anew in each call, wherever it lies. */
+static void others_list(check_t *c) {
+    static answer_t all[MOST_PROBLEMS];
+    static attn_reason_t items[MOST_REASONS + 2];
+    static attn_problem_t here;
+    attn_device_t device;
+    if (c->backend->ops->supports_combination == NULL) {
+        check_skip(c, "no supports_combination");
+        return;
+    }
+    const int n = gather(c, all);
+    check_device(c, &device);
+    for (int i = 0; i < n && !c->report->is_failed; i++) {
+        answer_t again;
+        const char *first = "of the core";
+        attn_reasons_t list = {.struct_size = sizeof list, .capacity = 2, .count = 1, .items = items};
+        memset(items, 0xa5, sizeof items);
+        snprintf(items[0].text, sizeof items[0].text, "%s", first);
+        here = all[i].problem;
+        int status = c->backend->ops->supports_combination(&here, &device, &list);
+        if (status != all[i].status || list.count != 1 + all[i].count)
+            check_fail(c, "supports_combination makes %u reasons of a list that has 1, and %u of an empty one; "
+                          "it adds to the list, and reads the problem that is there now",
+                       list.count, all[i].count);
+        if (strcmp(items[0].text, first) != 0)
+            check_fail(c, "supports_combination writes over a reason that was in the list");
+        for (size_t j = 0; j < sizeof items[0]; j++)
+            if (((unsigned char *)&items[2])[j] != 0xa5) {
+                check_fail(c, "supports_combination writes beyond the capacity of the list");
+                break;
+            }
+        list = (attn_reasons_t){.struct_size = sizeof list, .capacity = 1, .count = 1, .items = items};
+        memset(items, 0xa5, sizeof items);
+        status = c->backend->ops->supports_combination(&here, &device, &list);
+        if (((unsigned char *)&items[1])[0] != 0xa5 || ((unsigned char *)&items[0])[0] != 0xa5)
+            check_fail(c, "supports_combination writes a reason where the list has no room");
+        list = (attn_reasons_t){.struct_size = sizeof list};
+        status = c->backend->ops->supports_combination(&here, &device, &list);
+        if (list.count != all[i].count)
+            check_fail(c, "supports_combination counts %u reasons where there is no room for one, else %u",
+                       list.count, all[i].count);
+        ask(c, &here, &again);
+        if (!is_same(&all[i], &again))
+            check_fail(c, "supports_combination gives other reasons for an equal problem");
+        c->report->num_cases++;
+    }
+    pthread_t threads[READERS];
+    reader_t readers[READERS];
+    for (int i = 0; i < READERS && n > 0; i++) {
+        readers[i] = (reader_t){.c = c, .all = all, .num = n, .first = i * n / READERS};
+        if (pthread_create(&threads[i], NULL, read_answers, &readers[i]) != 0) abort();
+    }
+    for (int i = 0; i < READERS && n > 0; i++) {
+        pthread_join(threads[i], NULL);
+        if (readers[i].num_wrong > 0)
+            check_fail(c, "supports_combination gives other reasons while %d threads ask", (int)READERS);
+    }
+}
+
+/* A problem with reasons against it that open refuses, too, is refused there by one of their names. */
+static void same_names(check_t *c) {
+    static answer_t all[MOST_PROBLEMS];
+    if (c->backend->ops->supports_combination == NULL) {
+        check_skip(c, "no supports_combination");
+        return;
+    }
+    const int n = gather(c, all);
+    for (int i = 0; i < n && !c->report->is_failed; i++) {
+        attn_instance_t *instance = NULL;
+        attn_error_t e = {.struct_size = sizeof e};
+        int is_named = 0;
+        if (all[i].count == 0 || all[i].count > MOST_REASONS) continue;
+        c->report->num_cases++;
+        if (check_open(c, &all[i].problem, &instance, &e) == ATTN_OK) {
+            c->backend->ops->close(instance);
+            continue;
+        }
+        for (uint32_t j = 0; j < all[i].count; j++)
+            is_named = is_named || strstr(e.param, all[i].items[j].param) != NULL ||
+                       strstr(e.text, all[i].items[j].param) != NULL || strcmp(e.param, "features") == 0;
+        if (!is_named)
+            check_fail(c, "supports_combination refuses %s (%s), open refuses %s (%.200s)", all[i].items[0].param,
+                       all[i].items[0].text, e.param, e.text);
+    }
+    if (c->report->num_cases == 0) check_skip(c, "it has no reason against what was asked");
+}
+
 void check_reasons_list(check_list_t *list, const check_t *c) {
     (void)c;
     check_add(list, "capabilities", 1, reasons, 0, "reasons name a member or a feature");
+    check_add(list, "capabilities", 1, others_list, 0, "reasons are added to a list that is another's");
+    check_add(list, "capabilities", CHECK_RUNS_ON_CPU, same_names, 0, "open refuses by the names of the reasons");
+    check_every_list(list, c);
 }

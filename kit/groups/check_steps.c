@@ -271,6 +271,49 @@ static void other_batches(check_t *c) {
     }
 }
 
+/* What a batch may have and the next one lacks: a common prefix, spans. On one instance, in one place. */
+static void without_again(check_t *c) {
+    static const uint64_t features[] = {ATTN_F_CASCADE, ATTN_F_MM_PREFIX};
+    for (int f = 0; f < 2 && !c->report->is_failed; f++) {
+        static kit_case_t k[2];
+        kit_inputs_t *in[2];
+        if (!check_start_without(c, &k[0])) return;
+        if (k[0].problem.role != ATTN_ROLE_DECODER || !(c->can.features & features[f])) continue;
+        k[0].problem.features |= features[f];
+        const int32_t page = (int32_t)k[0].problem.block_size;
+        for (int r = 0; r < 3; r++) {
+            kit_case_add(&k[0], r == 1 ? 9 : 1, 2 * page + 20 + 7 * r);
+            if (f == 1) k[0].spans[r][0][0] = page, k[0].spans[r][0][1] = 2 * page + 19;
+        }
+        k[1] = k[0];
+        k[1].seed += 3;
+        if (f == 0) k[0].common_prefix_len = 2 * page;
+        if (f == 1) k[0].num_spans = 1;
+        if (!check_is_served(c, &k[0])) continue;
+        for (int i = 0; i < 2; i++)
+            if ((in[i] = kit_inputs_make(&k[i])) == NULL) abort();
+        if (in[0]->num_blocks < in[1]->num_blocks) in[0]->num_blocks = in[1]->num_blocks;
+        in[1]->num_blocks = in[0]->num_blocks;
+        for (int i = 0; i < 2; i++) {
+            kit_run_t *x = &runs[i];
+            check_running(c, &k[i]);
+            int status = i == 0 ? kit_run_open(x, c->backend, &k[0], in[0], c->memory, &results[0])
+                                : kit_run_join(x, &runs[0], &k[1], in[1], &results[1]);
+            if (status == ATTN_OK) status = kit_run_fill(x);
+            if (status == ATTN_OK) status = kit_run_update(x);
+            if (status == ATTN_OK) status = kit_run_outputs(x);
+            if (i == 1) x->space = runs[0].space; /* where the first batch's metadata lies */
+            if (status == ATTN_OK) status = kit_run_build(x);
+            if (!is_well(c, x, status) || !forward_and_compare(c, x)) return;
+        }
+        kit_run_close(&runs[1]);
+        kit_run_close(&runs[0]);
+        kit_inputs_free(in[0]);
+        kit_inputs_free(in[1]);
+    }
+    if (c->report->num_cases == 0) check_skip(c, "neither cascade nor mm_prefix");
+}
+
 /* Pages that one request gave back are the next one's: the same instance, cache and table, other content. */
 static void pages_again(check_t *c) {
     static const uint32_t formats[] = {ATTN_KV_AUTO, ATTN_KV_FP8_E4M3};
@@ -476,6 +519,8 @@ void check_steps_list(check_list_t *list, const check_t *c) {
     check_add(list, "steps", CHECK_RUNS_ON_CPU, other_threads, 0, "each call from another thread");
     check_add(list, "steps", 1, profile_first, 0, "the profiling run needs query and output alone");
     if (list->role == 0) check_add(list, "steps", 1, growing, 0, "requests that grow from step to step");
+    if (list->role == 0 && (c->can.features & (ATTN_F_CASCADE | ATTN_F_MM_PREFIX)))
+        check_add(list, "steps", 1, without_again, 0, "a batch lacks what the one before had");
     if (list->role == 0) check_add(list, "steps", 1, pages_again, 0, "pages that another request had before");
     check_many_list(list, c);
 }

@@ -106,6 +106,31 @@ static int compare_int8(check_t *c, const kit_case_t *k, const unsigned char *co
     return compare_row(c, row[1], x[1], run.z.value, k->problem.dtype, 1, seen);
 }
 
+/* Semantics 3.4: codes, and behind them the scale that was made of the row. */
+static int compare_inline_row(check_t *c, const unsigned char *codes, const unsigned char *stored_scale,
+                              const float *x, int64_t n, count_t *seen) {
+    const double largest = c->arg == ATTN_KV_INT8_PER_TOKEN_HEAD ? 127 : ATTN_E4M3_MAX;
+    float most = 0, kept;
+    int is_nan = 0;
+    memcpy(&kept, stored_scale, sizeof kept);
+    for (int64_t i = 0; i < n; i++) {
+        is_nan = is_nan || isnan(x[i]);
+        most = fmaxf(most, fabsf(x[i]));
+    }
+    if (is_nan && !isnan(kept))
+        return check_fail(c, "the scale of a row with NaN in it is %.9g; it is NaN, and so the row", (double)kept);
+    if (is_nan) return 1;
+    const float want = fmaxf(most / (float)largest, 1e-6f);
+    if (!(fabsf(kept - want) <= want * 0x1p-21f))
+        return check_fail(c, "the scale of a row up to %.9g is %.9g; the larger of max / %g and 1e-6 is %.9g",
+                          (double)most, (double)kept, largest, (double)want);
+    if (c->arg == ATTN_KV_INT8_PER_TOKEN_HEAD) return compare_int8_row(c, codes, x, n, &kept, 0, seen);
+    return compare_row(c, codes, x, n, ATTN_DTYPE_FP8_E4M3, (double)kept, seen);
+}
+static int is_inline(uint32_t kv) {
+    return kv == ATTN_KV_INT8_PER_TOKEN_HEAD || kv == ATTN_KV_FP8_PER_TOKEN_HEAD;
+}
+
 /* Rows of K and V of a page whose scales are apart. */
 static int compare_apart(check_t *c, const kit_case_t *k, const kit_inputs_t *in, int r, int64_t position,
                          int64_t h, count_t *seen) {
@@ -146,6 +171,14 @@ static void compare_cache(check_t *c, const kit_case_t *k, const kit_inputs_t *i
                               from = (in->key_start[r] + i) * run.z.kv_heads + h;
                 const unsigned char *row = kit_tensor_at(run.cache, slot / s->block_size, h) +
                                            slot % s->block_size * run.cache->strides[2] * (s->dtype.bits / 8);
+                if (is_inline(c->arg)) {
+                    if (!compare_inline_row(c, row + s->k_offset, row + s->k_scale_offset,
+                                            in->key + from * run.z.key, run.z.key, &seen) ||
+                        !compare_inline_row(c, row + s->v_offset, row + s->v_scale_offset,
+                                            in->value + from * run.z.value, run.z.value, &seen))
+                        return;
+                    continue;
+                }
                 const double ks = run.k_scale != NULL ? (double)in->k_scale[in->num_scales > 1 ? h : 0] : 1,
                              vs = run.v_scale != NULL ? (double)in->v_scale[in->num_scales > 1 ? h : 0] : 1;
                 if (!compare_row(c, row + s->k_offset, in->key + from * run.z.key, run.z.key, storage, ks,
@@ -200,10 +233,16 @@ static void stored_in_layout(check_t *c, uint32_t layout, uint32_t dtype) {
         in->key[i] = -0.0f;
     for (int64_t i = 7; i < in->num_keys * z.kv_heads * z.value; i += 37)
         in->value[i] = -0.0f;
+    if (is_inline(c->arg)) { /* a row of zeros, which has a scale too, and one with NaN in it */
+        memset(in->key, 0, (size_t)z.key * sizeof *in->key);
+        memset(in->value, 0, (size_t)z.value * sizeof *in->value);
+        in->key[z.kv_heads * z.key + 1] = in->value[z.kv_heads * z.value + 1] = NAN;
+    }
     int status = kit_run_open(&run, c->backend, &k, in, c->memory, &result);
     if (status == ATTN_OK) status = kit_run_fill(&run);
     const int is_packed = run.shape.ndim == 4 && run.shape.axes[1] == ATTN_AXIS_HEAD &&
-                          run.shape.axes[3] == ATTN_AXIS_CONTENT && run.shape.k_scale_offset < 0;
+                          run.shape.axes[3] == ATTN_AXIS_CONTENT &&
+                          (run.shape.k_scale_offset < 0) == !is_inline(c->arg);
     if (status == ATTN_OK && !(attn_kv_is_whole_page(c->arg) ? has_plain_page(&k) : is_packed)) {
         check_skip(c, "its pages have a layout of their own");
         return;
@@ -276,7 +315,7 @@ void check_stored_list(check_list_t *list, const check_t *c) {
     for (uint32_t kv = 1; kv < ATTN_KV_COUNT_ && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)); kv++)
         if ((formats & ATTN_BIT(kv)) &&
             ((attn_kv_format(kv)->k_bits == 0 && attn_kv_format(kv)->scale <= ATTN_KV_SCALE_STATIC) ||
-             attn_kv_is_whole_page(kv)))
+             attn_kv_is_whole_page(kv) || is_inline(kv)))
             check_add(list, "numerics", 1, stored_bits, kv, "bits in a cache of %s", attn_kv_name(kv));
     for (uint32_t kv = 1; kv < ATTN_KV_COUNT_ && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)); kv++)
         if ((formats & ATTN_BIT(kv)) && (kv == ATTN_KV_FP8_E4M3 || kv == ATTN_KV_FP8_E5M2))

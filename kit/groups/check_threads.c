@@ -8,6 +8,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* ----------------------------------------------------------------- threads */
 
@@ -179,14 +180,12 @@ static void spoil(attn_problem_t *p, int how) {
 }
 enum { NUM_SPOILT = 10 };
 
-/* Calls with nothing in their arguments, refused by whatever is looked at first, and by what is looked at
- * late. */
-static void bad_calls(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
+void check_bad_calls(check_t *c, const attn_backend_t *backend, const kit_case_t *k, const kit_inputs_t *in) {
     static kit_run_t x;
     kit_result_t result;
     attn_error_t e = {.struct_size = sizeof e};
-    const attn_backend_ops_t *ops = c->backend->ops;
-    int status = kit_run_open(&x, c->backend, k, in, c->memory, &result);
+    const attn_backend_ops_t *ops = backend->ops;
+    int status = kit_run_open(&x, backend, k, in, c->memory, &result);
     if (status == ATTN_OK) status = kit_run_fill(&x);
     if (status == ATTN_OK) status = kit_run_outputs(&x);
     if (status == ATTN_OK) status = kit_run_arguments(&x);
@@ -222,7 +221,7 @@ static void one_cycle(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
     attn_error_t error = {.struct_size = sizeof error};
     kit_result_t result;
     if (c->arg == CYCLES_BAD_CALLS) {
-        bad_calls(c, k, in);
+        check_bad_calls(c, c->backend, k, in);
     } else if (c->arg == CYCLES_REFUSED) {
         for (int how = 0; how < NUM_SPOILT; how++) {
             attn_problem_t p = k->problem;
@@ -242,6 +241,14 @@ static void one_cycle(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
     }
 }
 
+/* The number of the next key of thread-local data, which is put back; -1: there is none left. */
+static int next_key(void) {
+    pthread_key_t key;
+    if (pthread_key_create(&key, NULL) != 0) return -1;
+    pthread_key_delete(key);
+    return (int)key;
+}
+
 static void cycles(check_t *c) {
     kit_case_t k;
     if (!check_start(c, &k)) return;
@@ -253,6 +260,7 @@ static void cycles(check_t *c) {
     for (int i = 0; i < (is_device ? 4 : 10); i++)
         one_cycle(c, &k, in); /* pools and tables fill here */
     int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
+    const int keys = next_key();
     /* Of three rounds, and of up to twelve where these look bad: the allocator itself breathes, and may take
      * a few rounds of threads to settle; a leak grows in each. */
     struct growth least = {SIZE_MAX, SIZE_MAX, SIZE_MAX};
@@ -281,6 +289,9 @@ static void cycles(check_t *c) {
     if (count_entries("/proc/self/fd") > files)
         check_fail(c, "%d more open files after %d cycles", count_entries("/proc/self/fd") - files,
                    num_cycles);
+    if (keys >= 0 && (next_key() < 0 || next_key() - keys >= num_cycles))
+        check_fail(c, "a key of thread-local data is left (pthread_key_create) by each of %d cycles; a process has %ld",
+                   num_cycles, sysconf(_SC_THREAD_KEYS_MAX));
     if (count_entries("/proc/self/task") > threads)
         check_fail(c, "%d more threads after %d cycles", count_entries("/proc/self/task") - threads,
                    num_cycles);

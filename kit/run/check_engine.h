@@ -115,6 +115,9 @@ void check_behind_list(check_list_t *list, const check_t *c);    /* part of dete
 void check_many_list(check_list_t *list, const check_t *c);      /* part of steps */
 void check_lone_list(check_list_t *list, const check_t *c);      /* part of offsets */
 void check_state_list(check_list_t *list, const check_t *c);     /* part of manners */
+void check_calls_list(check_list_t *list, const check_t *c);     /* part of memory */
+void check_every_list(check_list_t *list, const check_t *c);     /* part of capabilities */
+void check_left_list(check_list_t *list, const check_t *c);      /* part of manners */
 
 /* Records a failure (the first one stays) and returns 0. */
 ATTN_PRINTF(2, 3) int check_fail(check_t *c, const char *format, ...);
@@ -173,6 +176,9 @@ extern const attn_host_t check_host;
 int check_run(check_t *c, const attn_backend_t *backend, const kit_case_t *k, const kit_inputs_t *in_or_null);
 /* Compares a result with the oracle's; 1 if all is well. Frees nothing. */
 int check_against_oracle(check_t *c, const kit_case_t *k, const kit_inputs_t *in, const kit_result_t *got);
+/* Calls of backend with nothing in their arguments, refused by whatever is looked at first, and by what is
+ * looked at late; the answers are not looked at. */
+void check_bad_calls(check_t *c, const attn_backend_t *backend, const kit_case_t *k, const kit_inputs_t *in);
 /* Runs it on backend alone; a status other than ATTN_OK is a failure. The result must be freed if 1 comes
  * back. */
 int check_run_alone(check_t *c, const attn_backend_t *backend, const kit_case_t *k, const kit_inputs_t *in,

@@ -6,13 +6,16 @@
 #include <attn/attn_plugin_util.h>
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fenv.h>
 #include <locale.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -22,11 +25,38 @@ enum { RESTORER = 0x04000000 };
 
 enum { SEED = 20240607 };
 
+/* Of the process and of the calling thread, by prctl; the scheduler's class; where memory is taken. */
+static const char *const setting_names[SURROUNDINGS_SETTINGS] = {
+    "whether huge pages are used (PR_SET_THP_DISABLE)", "the timer slack (PR_SET_TIMERSLACK)",
+    "whether it leaves a core file (PR_SET_DUMPABLE)",  "the signal at the end of its parent (PR_SET_PDEATHSIG)",
+    "the scheduler's class (sched_setscheduler)",       "from which nodes memory comes (set_mempolicy)"};
+static void read_settings(int to[SURROUNDINGS_SETTINGS]) {
+    to[0] = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
+    to[1] = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    to[2] = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
+    if (prctl(PR_GET_PDEATHSIG, &to[3], 0, 0, 0) != 0) to[3] = -1;
+    to[4] = sched_getscheduler(0);
+    if (syscall(SYS_get_mempolicy, &to[5], NULL, 0, NULL, 0) != 0) to[5] = -1;
+}
+
+/* What the calling thread has told an OpenMP runtime, which it shares with the program. */
+static const char *const openmp_names[SURROUNDINGS_OPENMP] = {
+    "omp_get_max_threads", "omp_get_dynamic", "omp_get_max_active_levels"};
+static void read_openmp(int to[SURROUNDINGS_OPENMP]) {
+    for (int i = 0; i < SURROUNDINGS_OPENMP; i++) {
+        void *found = dlsym(RTLD_DEFAULT, openmp_names[i]);
+        int (*get)(void) = NULL;
+        memcpy(&get, &found, sizeof get);
+        to[i] = get != NULL ? get() : -1;
+    }
+}
+
 void surroundings_read(surroundings_t *s) {
     memset(s, 0, sizeof *s);
     s->rounding = fegetround();
 #if defined(__x86_64__)
     s->control = __builtin_ia32_stmxcsr() & ~0x3fu;
+    __asm__ volatile("fnstcw %0" : "=m"(s->x87));
 #endif
     snprintf(s->locale, sizeof s->locale, "%s", setlocale(LC_ALL, NULL));
     if (getcwd(s->folder, sizeof s->folder) == NULL) s->folder[0] = '\0';
@@ -50,6 +80,8 @@ void surroundings_read(surroundings_t *s) {
     sigaltstack(NULL, &s->stack);
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &s->cancel);
     pthread_setcancelstate(s->cancel, NULL);
+    read_settings(s->settings);
+    read_openmp(s->openmp);
     for (int i = 0; i < SURROUNDINGS_LIMITS; i++)
         getrlimit((__rlimit_resource_t)i, &s->limits[i]);
 }
@@ -66,6 +98,14 @@ int surroundings_differ(const surroundings_t *before, const surroundings_t *now,
     if (now->rounding != before->rounding) snprintf(text, size, "changed the rounding mode");
     if (now->control != before->control)
         snprintf(text, size, "changed MXCSR from 0x%x to 0x%x", before->control, now->control);
+    if (now->x87 != before->x87)
+        snprintf(text, size, "changed the control word of the x87 unit from 0x%x to 0x%x", before->x87, now->x87);
+    for (int i = 0; i < SURROUNDINGS_SETTINGS; i++)
+        if (now->settings[i] != before->settings[i]) snprintf(text, size, "changed %s", setting_names[i]);
+    for (int i = 0; i < SURROUNDINGS_OPENMP; i++)
+        if (now->openmp[i] != before->openmp[i] && before->openmp[i] != -1)
+            snprintf(text, size, "changed what %s says from %d to %d; a num_threads clause concerns one region",
+                     openmp_names[i], before->openmp[i], now->openmp[i]);
     if (strcmp(now->locale, before->locale) != 0) snprintf(text, size, "changed the locale");
     if (strcmp(now->folder, before->folder) != 0) snprintf(text, size, "changed the working directory");
     if (!CPU_EQUAL(&now->processors, &before->processors))

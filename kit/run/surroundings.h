@@ -13,7 +13,7 @@
 #include <sys/time.h>
 #include <sys/types.h>
 
-enum { SURROUNDINGS_LIMITS = 16 };
+enum { SURROUNDINGS_LIMITS = 16, SURROUNDINGS_SETTINGS = 6, SURROUNDINGS_OPENMP = 3 };
 
 typedef struct surroundings {
     int rounding;
@@ -33,6 +33,9 @@ typedef struct surroundings {
     stack_t stack;
     int cancel;
     ino_t streams[3]; /* what descriptors 0 to 2 are; 0: closed */
+    unsigned short x87;                      /* its control word */
+    int settings[SURROUNDINGS_SETTINGS];     /* of prctl and the scheduler; -1: not to be had */
+    int openmp[SURROUNDINGS_OPENMP];         /* of the runtime that is loaded; -1: none */
 } surroundings_t;
 
 void surroundings_read(surroundings_t *s);

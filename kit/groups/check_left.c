@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_left.c: the part of group manners about what calls leave behind: the thread's state after calls that
+ * were refused, lines in the log at every step, pointers to what open was given.
+ */
+#include "../case/case_run.h"
+#include "../run/check_engine.h"
+#include "../run/surroundings.h"
+
+#include <attn/attn_plan.h>
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+static check_t *current;
+
+/* ---------------------------------------------------- the thread after refusals */
+
+static surroundings_t before;
+static void compare(const char *operation, int status) {
+    surroundings_t now;
+    char what[200];
+    surroundings_read(&now);
+    if (surroundings_differ(&before, &now, what, sizeof what))
+        check_fail(current, "%s %s %s", operation, status == ATTN_OK ? "" : "that was refused", what);
+}
+static int left_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                      void *stream, attn_error_t *error) {
+    const int status = shim_target()->ops->build_metadata(instance, batch, space, stream, error);
+    compare("a call of build_metadata", status);
+    return status;
+}
+static int left_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                       attn_error_t *error) {
+    const int status = shim_target()->ops->update_kv_cache(instance, args, stream, error);
+    compare("a call of update_kv_cache", status);
+    return status;
+}
+static int left_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                        void *stream, attn_error_t *error) {
+    const int status = shim_target()->ops->forward(instance, args, space, stream, error);
+    compare(space == NULL ? "a profiling run" : "a call of forward", status);
+    return status;
+}
+static int left_open(const attn_problem_t *problem, const attn_device_t *device,
+                     const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                     attn_instance_t **instance, attn_error_t *error) {
+    const int status =
+        shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
+    compare("a call of open", status);
+    return status;
+}
+static const attn_backend_ops_t left_ops = {.open = left_open,
+                                            .build_metadata = left_build,
+                                            .update_kv_cache = left_update,
+                                            .forward = left_forward};
+
+static void left_alone(check_t *c) {
+    kit_case_t k;
+    kit_result_t got;
+    attn_instance_t *none = NULL;
+    attn_error_t e = {.struct_size = sizeof e};
+    attn_device_t device;
+    static kit_run_t x;
+    current = c;
+    if (!check_start(c, &k)) return;
+    const attn_backend_t *shim = shim_make(c->backend, &left_ops);
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL) return;
+    check_running(c, &k);
+    check_device(c, &device);
+    surroundings_read(&before);
+    attn_problem_t p = k.problem;
+    p.num_heads = 0;
+    if (shim->ops->open(&p, &device, NULL, 0, &check_host, &none, &e) == ATTN_OK) shim->ops->close(none);
+    check_bad_calls(c, shim, &k, in);
+    int status = kit_run_open(&x, shim, &k, in, c->memory, &got);
+    if (status == ATTN_OK) status = kit_run_fill(&x);
+    if (status == ATTN_OK) status = kit_run_outputs(&x);
+    if (status == ATTN_OK) status = kit_run_arguments(&x);
+    if (status == ATTN_OK) shim->ops->forward(x.instance, &x.args, NULL, c->memory->stream, &e);
+    kit_run_close(&x);
+    kit_result_free(&got);
+    kit_inputs_free(in);
+}
+
+/* -------------------------------------------------------------------- the log */
+
+static long num_lines;
+static void counting_log(void *ctx, uint32_t level, const char *text) {
+    (void)ctx, (void)text;
+    if (level <= ATTN_LOG_INFO) num_lines++;
+}
+
+static void quiet_steps(check_t *c) {
+    enum { STEPS = 10 };
+    static kit_run_t x;
+    kit_case_t k;
+    kit_result_t got;
+    const attn_host_t host = {.struct_size = sizeof host, .log = counting_log};
+    if (!check_start(c, &k)) return;
+    kit_memory_t memory = *c->memory;
+    memory.host = &host;
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL) return;
+    check_running(c, &k);
+    int status = kit_run_open(&x, c->backend, &k, in, &memory, &got);
+    if (status == ATTN_OK) status = kit_run_prepare(&x);
+    if (status == ATTN_OK) status = kit_run_fill(&x);
+    if (status == ATTN_OK) status = kit_run_outputs(&x);
+    if (status == ATTN_OK) status = kit_run_update(&x);
+    if (status == ATTN_OK) status = kit_run_build(&x);
+    if (status == ATTN_OK) status = kit_run_forward(&x); /* the first may say what it found */
+    num_lines = 0;
+    for (int i = 0; i < STEPS && status == ATTN_OK; i++) {
+        status = x.ops->build_metadata(x.instance, &x.batch, &x.space, memory.stream, &got.error);
+        if (status == ATTN_OK)
+            status = x.ops->forward(x.instance, &x.args, &x.space, memory.stream, &got.error);
+    }
+    if (status != ATTN_OK)
+        check_fail(c, "%s: %d, %.300s", got.operation, status, got.error.text);
+    else if (num_lines >= STEPS)
+        check_fail(c, "%ld lines of ATTN_LOG_INFO or louder in %d steps alike; a log is no trace", num_lines,
+                   (int)STEPS);
+    c->report->num_cases++;
+    kit_run_close(&x);
+    kit_result_free(&got);
+    kit_inputs_free(in);
+}
+
+/* ------------------------------------------------------- what open was given */
+
+/* Problem, device and options lie on a page that is gone when open has returned. Of the host, which stays,
+ * the struct does not lie there. */
+enum { GONE = 1 << 16 };
+static char *gone_page;
+static int gone_open(const attn_problem_t *problem, const attn_device_t *device,
+                     const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                     attn_instance_t **instance, attn_error_t *error) {
+    char *at = mmap(NULL, GONE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for the kit");
+    gone_page = at;
+    attn_problem_t *p = memcpy(at, problem, sizeof *p);
+    attn_device_t *d = memcpy(at + 1024, device, sizeof *d);
+    attn_option_value_t *o = (attn_option_value_t *)(void *)(at + 2048);
+    char *text = at + GONE / 2;
+    for (uint32_t i = 0; options != NULL && i < num_options && i < 256; i++) {
+        o[i] = options[i];
+        if (options[i].s == NULL || text + strlen(options[i].s) + 1 > at + GONE) continue;
+        o[i].s = strcpy(text, options[i].s);
+        text += strlen(text) + 1;
+    }
+    const int status = shim_target()->ops->open(p, d, options != NULL && num_options <= 256 ? o : options,
+                                                num_options, host, instance, error);
+    mprotect(at, GONE, PROT_NONE);
+    return status;
+}
+static void gone_close(attn_instance_t *instance) {
+    shim_target()->ops->close(instance);
+    if (gone_page != NULL) munmap(gone_page, GONE);
+    gone_page = NULL;
+}
+static const attn_backend_ops_t gone_ops = {.open = gone_open, .close = gone_close};
+
+static void arguments_gone(check_t *c) {
+    kit_case_t k;
+    if (!check_start(c, &k)) return;
+    check_run(c, shim_make(c->backend, &gone_ops), &k, NULL);
+}
+
+/* -------------------------------------------------------- a host of another age */
+
+/* Its planning table is there, and ends before the first function. */
+static const void *short_table(void *ctx, const char *id) {
+    static attn_plan_table_t table;
+    (void)ctx;
+    memset(&table, 0x11, sizeof table); /* addresses of nothing */
+    table.struct_size = offsetof(attn_plan_table_t, split);
+    return strcmp(id, ATTN_PLAN_EXTENSION) == 0 ? &table : NULL;
+}
+static void short_host(check_t *c) {
+    const attn_host_t host = {.struct_size = sizeof host, .log = counting_log, .get_extension = short_table};
+    kit_case_t k;
+    kit_result_t got;
+    if (!check_start(c, &k)) return;
+    kit_memory_t memory = *c->memory;
+    memory.host = &host;
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL) return;
+    check_running(c, &k);
+    if (kit_run(c->backend, &k, in, &memory, &got) != ATTN_OK && got.error.text[0] == 0)
+        check_fail(c, "%s: %d without a text, with a host whose planning table is short", got.operation, got.status);
+    c->report->num_cases++;
+    kit_result_free(&got);
+    kit_inputs_free(in);
+}
+
+void check_left_list(check_list_t *list, const check_t *c) {
+    (void)c;
+    check_add(list, "manners", 1, left_alone, 0,
+              "refused calls and profiling runs leave the thread as it was");
+    check_add(list, "manners", 1, quiet_steps, 0, "the log is quiet while steps are alike");
+    check_add(list, "manners", 1, arguments_gone, 0, "nothing that open was given is kept but the host");
+    check_add(list, "manners", CHECK_RUNS_ON_CPU, short_host, 0, "a host whose planning table is shorter");
+}
