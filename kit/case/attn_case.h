@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-enum { KIT_MAX_REQS = 1040, KIT_MAX_SPANS = 4 };
+enum { KIT_MAX_REQS = 1040, KIT_MAX_SPANS = 10 };
 #define KIT_OUTPUT_SCALE     0.02f  /* of static fp8 outputs */
 #define KIT_OUTPUT_FP4_SCALE 0.004f /* of 4-bit outputs; times the size of values */
 

@@ -171,6 +171,8 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
         in->key_start[r + 1] = in->key_start[r] + c->seq_lens[r];
     }
     in->num_keys = in->key_start[c->num_reqs];
+    if (c->seed % 3 == 1) in->bias_width = (in->bias_width + 1) / 2; /* the last keys of a step have none */
+    if (c->seed % 3 == 2) in->bias_width += 3;
     if (in->bias_width == 0) in->bias_width = 1;
     in->num_scales = (c->flags & KIT_PER_HEAD) != 0 ? kv_heads : 1;
     in->q_scale = make_range(s, in->num_scales, 0.02, 0.05);

@@ -99,6 +99,8 @@ int kit_case_add(kit_case_t *c, int32_t query_len, int32_t seq_len) {
 }
 
 /* One of the set bits of a set, or 0 if it is empty. */
+enum { DRAWN_SPANS = 4 }; /* of a request */
+
 static uint32_t pick_bit(uint64_t *state, uint64_t set) {
     if (set == 0) return 0;
     for (;;) {
@@ -160,8 +162,8 @@ static void random_decoder_features(kit_case_t *c, uint64_t *s, uint64_t f, int3
     if (kind == 4 && (f & ATTN_F_RSWA)) p->rswa_window = (uint32_t)kit_random_in(s, 1, max_len);
     if (kind == 5 && (f & ATTN_F_MM_PREFIX)) {
         p->features |= ATTN_F_MM_PREFIX;
-        p->max_mm_ranges = KIT_MAX_SPANS;
-        c->num_spans = KIT_MAX_SPANS;
+        p->max_mm_ranges = DRAWN_SPANS;
+        c->num_spans = DRAWN_SPANS;
         if ((f & ATTN_F_SLIDING_WINDOW) && coin(s, 2))
             p->sliding_window = (uint32_t)kit_random_in(s, 1, max_len);
         if (p->sliding_window != 0 && (f & ATTN_F_MM_PREFIX_CLAMP) && coin(s, 2))

@@ -190,6 +190,21 @@ static void stack(check_t *c) {
                        bytes, k.seq_lens[0], first, lens[c->role != 0][0]);
         first = bytes;
     }
+    first = 0;
+    for (int is_long = 0; is_long < 2 && c->role == 0 && (c->can.features & ATTN_F_SLIDING_WINDOW); is_long++) {
+        if (!start_kind(c, LONG_PROMPT, &k)) break;
+        k.num_reqs = 0;
+        k.problem.sliding_window = 3; /* few keys, many rows */
+        kit_case_add(&k, is_long ? 4000 : 500, is_long ? 4000 : 500);
+        const size_t bytes = stack_of(c, &k);
+        if (c->report->is_failed) return;
+        if (is_long && bytes > first + 3 * 4000)
+            check_fail(c,
+                       "the calls of a step take %zu bytes of stack with %d tokens and %zu with 500: it grows "
+                       "with the batch; declare a workspace in space_needed",
+                       bytes, k.query_lens[0], first);
+        first = bytes;
+    }
     if (c->report->num_cases == 0) check_skip(c, "no case of such lengths is served");
 }
 

@@ -9,6 +9,8 @@
 
 #include <attn/attn_plan.h>
 
+#include <setjmp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -97,7 +99,8 @@ static void quiet_steps(check_t *c) {
     static kit_run_t x;
     kit_case_t k;
     kit_result_t got;
-    const attn_host_t host = {.struct_size = sizeof host, .log = counting_log};
+    attn_host_t host = check_host;
+    host.log = counting_log;
     if (!check_start(c, &k)) return;
     kit_memory_t memory = *c->memory;
     memory.host = &host;
@@ -168,6 +171,105 @@ static void arguments_gone(check_t *c) {
     check_run(c, shim_make(c->backend, &gone_ops), &k, NULL);
 }
 
+/* ------------------------------------------------------------ tensors of nothing */
+
+/* Of a tensor without elements there may be no memory, as in PyTorch. */
+static const DLTensor *of_nothing(const DLTensor *t) {
+    static DLTensor copies[32];
+    static int next;
+    if (t == NULL) return NULL;
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] == 0) {
+            DLTensor *copy = &copies[next++ % 32];
+            *copy = *t;
+            copy->data = NULL, copy->byte_offset = 0;
+            return copy;
+        }
+    return t;
+}
+static int empty_build(attn_instance_t *v, const attn_batch_t *batch, const attn_space_t *space, void *stream,
+                       attn_error_t *error) {
+    attn_batch_t b = *batch;
+    b.block_table = of_nothing(b.block_table);
+    b.slot_mapping = of_nothing(b.slot_mapping);
+    b.mm_prefix_ranges = of_nothing(b.mm_prefix_ranges);
+    return shim_target()->ops->build_metadata(v, &b, space, stream, error);
+}
+static int empty_update(attn_instance_t *v, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
+    attn_kv_update_t a = *args;
+    shim_each_of_update(&a, of_nothing);
+    return shim_target()->ops->update_kv_cache(v, &a, stream, error);
+}
+static int empty_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space, void *stream,
+                         attn_error_t *error) {
+    attn_forward_t a = *args;
+    shim_each_of_forward(&a, of_nothing);
+    return shim_target()->ops->forward(v, &a, space, stream, error);
+}
+static const attn_backend_ops_t empty_ops = {
+    .build_metadata = empty_build, .update_kv_cache = empty_update, .forward = empty_forward};
+
+static void without_memory(check_t *c) {
+    kit_case_t k;
+    if (!check_start_without(c, &k)) return;
+    k.padded_tokens = 0;
+    check_run(c, shim_make(c->backend, &empty_ops), &k, NULL);
+}
+
+/* ------------------------------------------------------------------ no memory */
+
+static sigjmp_buf ended;
+static void on_abort(int number) {
+    (void)number;
+    siglongjmp(ended, 1);
+}
+
+/* Each allocation of open fails once: an error comes back, nothing is left, and the next open is as ever. */
+static void no_memory(check_t *c) {
+    kit_case_t k;
+    attn_error_t e = {.struct_size = sizeof e};
+    attn_instance_t *instance = NULL;
+    if (!check_start(c, &k)) return;
+    if (alloc_watch_start(c->options->path) == 0) {
+        check_skip(c, "the plugin calls no allocator that could be watched");
+        return;
+    }
+    const struct sigaction catch = {.sa_handler = on_abort, .sa_flags = SA_NODEFER};
+    struct sigaction was;
+    if (check_open(c, &k.problem, &instance, &e) == ATTN_OK) c->backend->ops->close(instance);
+    sigaction(SIGABRT, &catch, &was);
+    for (volatile int nth = 1; nth <= 40 && !c->report->is_failed; nth++) {
+        if (sigsetjmp(ended, 1) != 0) { /* what some languages do where there is no memory */
+            alloc_watch_on(0);
+            check_skip(c, "it ends the process where allocation %d of open fails", nth);
+            break;
+        }
+        instance = NULL;
+        e = (attn_error_t){.struct_size = sizeof e};
+        check_running(c, &k);
+        alloc_watch_on(1);
+        const size_t before_it = alloc_watch_bytes();
+        alloc_watch_fail(nth);
+        const int status = check_open(c, &k.problem, &instance, &e);
+        const int has_failed = alloc_watch_has_failed();
+        alloc_watch_fail(0);
+        if (status == ATTN_OK) c->backend->ops->close(instance);
+        const size_t after = alloc_watch_bytes();
+        alloc_watch_on(0);
+        if (!has_failed) break;
+        c->report->num_cases++;
+        if (status != ATTN_OK && (status > 0 || status < -15 || e.text[0] == 0))
+            check_fail(c, "allocation %d of open fails, and open returns %d without a text", nth, status);
+        else if (status != ATTN_OK && instance != NULL)
+            check_fail(c, "allocation %d of open fails, and open writes *instance", nth);
+        else if (after > before_it)
+            check_fail(c, "allocation %d of open fails, and %zu bytes of the others are left", nth,
+                       after - before_it);
+    }
+    sigaction(SIGABRT, &was, NULL);
+    if (!c->report->is_failed && !c->report->is_skipped) check_run(c, c->backend, &k, NULL);
+}
+
 /* -------------------------------------------------------- a host of another age */
 
 /* Its planning table is there, and ends before the first function. */
@@ -202,4 +304,6 @@ void check_left_list(check_list_t *list, const check_t *c) {
     check_add(list, "manners", 1, quiet_steps, 0, "the log is quiet while steps are alike");
     check_add(list, "manners", 1, arguments_gone, 0, "nothing that open was given is kept but the host");
     check_add(list, "manners", CHECK_RUNS_ON_CPU, short_host, 0, "a host whose planning table is shorter");
+    check_add(list, "manners", CHECK_RUNS_ON_CPU, without_memory, 0, "empty tensors without memory");
+    check_add(list, "manners", CHECK_RUNS_ON_CPU, no_memory, 0, "open where there is no memory");
 }

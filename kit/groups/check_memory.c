@@ -42,6 +42,7 @@ static void canaries(check_t *c) {
 
 static int at_end;
 static uint32_t cache_alignment;
+static int64_t guarded_page; /* tokens */
 static guard_t metadata_guard, workspace_guard;
 static guarded_t table_guard;
 static attn_space_t guarded_space;
@@ -66,6 +67,7 @@ static int guarded_open(const attn_problem_t *problem, const attn_device_t *devi
     status = shim_target()->ops->space_needed(*instance, &n, error);
     if (status == ATTN_OK) status = shim_target()->ops->kv_cache_shape(*instance, 0, &s, error);
     cache_alignment = s.alignment != 0 ? s.alignment : 16;
+    guarded_page = s.block_size;
     set_threads(7);
     guarded_space = (attn_space_t){.struct_size = sizeof guarded_space,
                                    .metadata_bytes = n.metadata_bytes,
@@ -80,7 +82,20 @@ static int guarded_build(attn_instance_t *instance, const attn_batch_t *batch, c
     attn_batch_t b = *batch;
     guarded_space.host = space->host;
     guarded_space.host_bytes = space->host_bytes;
-    b.block_table = guard_tensor(&table_guard, batch->block_table, 4, at_end);
+    DLTensor table;
+    int64_t shape[2] = {0, 0};
+    if (batch->block_table != NULL) { /* no more columns than the longest request has pages */
+        table = *batch->block_table;
+        shape[0] = table.shape[0];
+        for (int32_t r = 0; r < batch->num_reqs; r++) {
+            const int64_t pages =
+                guarded_page > 0 ? (batch->seq_lens_host[r] + guarded_page - 1) / guarded_page : 0;
+            if (pages > shape[1]) shape[1] = pages;
+        }
+        if (shape[1] > 0 && shape[1] < table.shape[1]) table.shape = shape;
+        b.block_table = &table;
+    }
+    b.block_table = guard_tensor(&table_guard, b.block_table, 4, at_end);
     return shim_target()->ops->build_metadata(instance, &b, &guarded_space, stream, error);
 }
 
@@ -153,7 +168,10 @@ static void guard_pages(check_t *c) {
         if (n == 12) { /* the plain one, whose rows forward writes */
             if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.features & ATTN_F_WRITE_IN_FORWARD)) break;
             k.problem.features |= ATTN_F_WRITE_IN_FORWARD;
-        } else if (n > 0) { /* the first is the plain one */
+        } else if (n == 0) { /* the plain one, and last the longest, which fills its pages */
+            const int32_t page = (int32_t)k.problem.block_size;
+            if (page > 0 && attn_role_has_cache(k.problem.role)) kit_case_add(&k, 1, 64 / page * page + page);
+        } else {
             check_random_case(c, &k, c->seed * 7919 + (uint64_t)n, 120);
             k.flags &= ~(uint32_t)KIT_CROSS_LAYER;
         }

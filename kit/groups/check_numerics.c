@@ -341,6 +341,21 @@ static void cascade(check_t *c) {
         check_run(c, c->backend, &k, NULL);
         k.problem.features &= ~ATTN_F_SINK;
     }
+    const kit_case_t plain = k; /* 4 pages of prefix, and what else the two passes may see differently */
+    for (uint32_t d = ATTN_DTYPE_FLOAT32; d <= ATTN_DTYPE_BFLOAT16; d++) {
+        k = plain;
+        k.problem.dtype = d;
+        if ((c->can.dtypes & ATTN_BIT(d)) && d != plain.problem.dtype && check_is_served(c, &k))
+            check_run(c, c->backend, &k, NULL);
+    }
+    k = plain;
+    k.problem.logits_soft_cap = 2;
+    if ((c->can.features & ATTN_F_SOFT_CAP) && check_is_served(c, &k)) check_run(c, c->backend, &k, NULL);
+    k = plain;
+    k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+    check_fit_size(c, &k);
+    if ((c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) && check_is_served(c, &k))
+        check_run(c, c->backend, &k, NULL);
 }
 
 void check_numerics_list(check_list_t *list, const check_t *c) {
@@ -387,6 +402,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
     check_levels_list(list, c);
     check_nan_list(list, c);
     check_sizes_list(list, c);
+    check_parts_list(list, c);
     check_paging_list(list, c);
     check_stored_list(list, c);
     check_pairs_list(list, c);

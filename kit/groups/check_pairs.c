@@ -92,6 +92,7 @@ static int ask(const check_t *c, kit_case_t *k, uint64_t feature, int32_t from) 
     if (feature == ATTN_F_SOFT_CAP) p->logits_soft_cap = 2;
     if (feature == ATTN_F_CHUNKED_LOCAL)
         p->chunk_size = p->block_size * (is_far ? (uint32_t)from / p->block_size : 2);
+    if (feature == ATTN_F_CHUNK_LOOKBACK) p->sliding_window = is_far ? 39000 : 12, p->chunk_lookback = 2;
     if (feature == ATTN_F_RSWA) p->rswa_window = 9;
     if (feature == ATTN_F_DIFF_KV)
         p->head_size_v = c->can.num_head_sizes_v != 0 ? c->can.head_sizes_v[0].min : check_head_size(c, 64);
@@ -118,8 +119,10 @@ static const uint64_t asked[] = {ATTN_F_SLIDING_WINDOW,    ATTN_F_SOFT_CAP,     
                                  ATTN_F_ALIBI_SQRT,        ATTN_F_SINK,          ATTN_F_MM_PREFIX,
                                  ATTN_F_MM_PREFIX_CLAMP,   ATTN_F_CHUNKED_LOCAL, ATTN_F_RSWA,
                                  ATTN_F_NON_CAUSAL,        ATTN_F_SEPARATE_KV,   ATTN_F_DIFF_KV,
-                                 ATTN_F_PER_REQUEST_CAUSAL};
-enum { ASKED = sizeof asked / sizeof asked[0] };
+                                 ATTN_F_PER_REQUEST_CAUSAL,
+                                 /* from here on of CPUs alone, as elsewhere each pair may be compiled */
+                                 ATTN_F_QQ_BIAS,           ATTN_F_REL_BIAS,      ATTN_F_CHUNK_LOOKBACK};
+enum { ASKED = sizeof asked / sizeof asked[0], ASKED_EVERYWHERE = ASKED - 3 };
 
 /* What no problem has together (semantics 2.4, 2.8). */
 static int exclude_each_other(uint64_t both) {
@@ -128,6 +131,9 @@ static int exclude_each_other(uint64_t both) {
     const uint64_t alone[] = {ATTN_F_CHUNKED_LOCAL, ATTN_F_RSWA};
     for (int i = 0; i < 2; i++)
         if ((both & alone[i]) && (both & (masks | alone[1 - i]))) return 1;
+    if ((both & ATTN_F_CHUNK_LOOKBACK) &&
+        (both & (ATTN_F_CHUNKED_LOCAL | ATTN_F_RSWA | ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL)))
+        return 1;
     return (both & ATTN_F_NON_CAUSAL) && (both & ATTN_F_PER_REQUEST_CAUSAL);
 }
 
@@ -248,6 +254,7 @@ void check_pairs_list(check_list_t *list, const check_t *c) {
         while ((asked[i] >> bit & 1) == 0)
             bit++;
         if (!(c->can.features & asked[i])) continue;
+        if (i >= ASKED_EVERYWHERE && !(c->can.device_types & ATTN_BIT(kDLCPU))) continue;
         check_add(list, "numerics", 1, pairs_of_feature, i, "%s with each other feature",
                   attn_feature_name(bit));
         check_add(list, "numerics", 1, kernels_of_feature, i, "%s in kernels of every kind",

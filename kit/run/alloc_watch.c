@@ -84,16 +84,35 @@ static void *remember(void *p, size_t bytes) {
     return p;
 }
 
+/* Which of the coming allocations has no memory; 0: none. Those of C++ always have, as operator new throws. */
+static atomic_int calls_to_failure;
+static int fails(void) {
+    int left = atomic_load(&calls_to_failure);
+    return atomic_load(&is_counting) && left > 0 && atomic_fetch_sub(&calls_to_failure, 1) == 1;
+}
+void alloc_watch_fail(int nth) {
+    atomic_store(&calls_to_failure, nth);
+}
+int alloc_watch_has_failed(void) {
+    return atomic_load(&calls_to_failure) <= 0;
+}
+
+static void *watch_new(size_t n) {
+    return count("operator new"), remember(malloc(n), n);
+}
 static void *watch_malloc(size_t n) {
+    if (fails()) return NULL;
     return count("malloc"), remember(malloc(n), n);
 }
 static void *watch_calloc(size_t n, size_t m) {
+    if (fails()) return NULL;
     return count("calloc"), remember(calloc(n, m), n * m);
 }
 static char *watch_strdup(const char *text) {
     return count("strdup"), remember(strdup(text), strlen(text) + 1);
 }
 static void *watch_realloc(void *p, size_t n) {
+    if (fails()) return NULL;
     count("realloc");
     forget(p);
     return remember(realloc(p, n), n);
@@ -104,9 +123,11 @@ static void watch_free(void *p) {
     free(p);
 }
 static void *watch_aligned_alloc(size_t a, size_t n) {
+    if (fails()) return NULL;
     return count("aligned_alloc"), remember(aligned_alloc(a, n), n);
 }
 static int watch_posix_memalign(void **p, size_t a, size_t n) {
+    if (fails()) return ENOMEM;
     count("posix_memalign");
     int code = posix_memalign(p, a, n);
     if (code == 0) remember(*p, n);
@@ -200,8 +221,8 @@ static const struct {
     {"__cxa_atexit", (watched_t *)watch_cxa_atexit},
     {"on_exit", (watched_t *)watch_on_exit},
     {"__register_atfork", (watched_t *)watch_register_atfork},
-    {"_Znwm", (watched_t *)watch_malloc},
-    {"_Znam", (watched_t *)watch_malloc},
+    {"_Znwm", (watched_t *)watch_new},
+    {"_Znam", (watched_t *)watch_new},
     {"_ZdlPv", (watched_t *)watch_free},
     {"_ZdaPv", (watched_t *)watch_free},
     {"_ZdlPvm", (watched_t *)watch_free},

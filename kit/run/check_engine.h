@@ -116,6 +116,7 @@ void check_many_list(check_list_t *list, const check_t *c);      /* part of step
 void check_lone_list(check_list_t *list, const check_t *c);      /* part of offsets */
 void check_state_list(check_list_t *list, const check_t *c);     /* part of manners */
 void check_calls_list(check_list_t *list, const check_t *c);     /* part of memory */
+void check_parts_list(check_list_t *list, const check_t *c);     /* part of numerics */
 void check_every_list(check_list_t *list, const check_t *c);     /* part of capabilities */
 void check_left_list(check_list_t *list, const check_t *c);      /* part of manners */
 
@@ -219,6 +220,9 @@ void guard_return(guarded_t *g, int is_output);
  * be done. */
 int alloc_watch_start(const char *path);
 void alloc_watch_on(int is_on);
+/* Call number nth of those that it makes from now on, while watched, has no memory; whether it came. */
+void alloc_watch_fail(int nth);
+int alloc_watch_has_failed(void);
 long alloc_watch_count(const char **last_name);
 size_t alloc_watch_bytes(void);
 /* Threads that the plugin's own code started while watched and that have not ended. */

@@ -72,6 +72,7 @@ typedef struct plan {
     int64_t table_stride, span_stride;
     const DLTensor *table_tensor; /* what only faults use */
     const int32_t *host_lens;
+    int64_t sum;
 } plan_t;
 
 static volatile int hole;

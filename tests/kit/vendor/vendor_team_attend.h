@@ -18,17 +18,20 @@ static request_t now_of(const call_t *c, int32_t r) {
         q.count = c->plan->starts[r + 1] - q.first;
     }
     if (c->plan->lens != NULL) q.len = c->plan->lens[r];
+    if (IS(device_lens_in_16_bits) && c->plan->lens != NULL) q.len = (uint16_t)q.len;
     if (IS(keeps_host_lens)) q.len = c->plan->host_lens[r];
     return q;
 }
 
 static int is_visible(const attn_instance_t *v, const call_t *c, int32_t r, int64_t q, int64_t k) {
     const attn_problem_t *p = &v->p;
-    const int64_t w = p->sliding_window;
+    int64_t w = p->sliding_window;
+    if (IS(window_of_64s) && w > 512) w = (w + 63) / 64 * 64;
+    if (IS(window_above_4096_lost) && w > 4096) w = 0;
     const int is_causal = p->mask == ATTN_MASK_CAUSAL && p->role != ATTN_ROLE_ENCODER_DECODER;
     int is_seen = !is_causal || k <= q;
     if ((p->features & ATTN_F_CHUNK_LOOKBACK) != 0) {
-        const int64_t b = p->chunk_lookback, chunk = w / (b + 1);
+        const int64_t b = p->chunk_lookback, chunk = IS(lookback_far) && q > 4096 ? w : w / (b + 1);
         const int64_t lag = IS(lookback_less_one) ? b - 1 : b;
         is_seen = is_seen && k <= q && q / chunk - k / chunk <= lag;
         if (IS(lookback_and_window)) is_seen = is_seen && q - k < w;
@@ -51,7 +54,7 @@ static int is_visible(const attn_instance_t *v, const call_t *c, int32_t r, int6
 static void load_tile(attn_instance_t *v, const call_t *c, const item_t *it, const request_t *q, int64_t g,
                       int64_t from, int64_t n, float *k, float *w) {
     const attn_forward_t *a = c->a;
-    const int is_shared = c->plan->prefix > 0 && it->part == 0 && !IS(prefix_by_own_table);
+    const int is_shared = c->plan->prefix > 0 && it->part == 0;
     for (int64_t j = 0; j < n; j++) {
         const int64_t key = from + j;
         const char *kr, *vr;
@@ -59,8 +62,6 @@ static void load_tile(attn_instance_t *v, const call_t *c, const item_t *it, con
         float sk = 1, sv = 1;
         if (v->is_paged) {
             const int32_t *pages = c->plan->table + (is_shared ? 0 : it->request) * c->plan->table_stride;
-            if (IS(prefix_of_last_table) && is_shared)
-                pages = c->plan->table + (c->plan->num_reqs - 1) * c->plan->table_stride;
             if (IS(keeps_table_tensor))
                 pages = (const int32_t *)attn_data(c->plan->table_tensor) +
                         (is_shared ? 0 : it->request) * c->plan->table_tensor->strides[0];
@@ -129,12 +130,13 @@ static float score_of(const attn_instance_t *v, const call_t *c, const request_t
     }
     if (c->slopes != NULL && !(IS(alibi_lost_in_mqa) && v->kv_heads == 1 && v->group > 1) &&
         !(IS(alibi_lost_over_int8) && v->k_scale_at >= 0))
-        s += c->slopes[h] * (float)(IS(alibi_in_parts) ? key % PART - position : key - position);
+        s += (IS(slopes_without_sign) ? -fabsf(c->slopes[h]) : c->slopes[h]) * (float)(IS(alibi_in_parts) ? key % PART - position : key - position);
     if (c->bias != NULL) {
         const int64_t context = q->len - q->count, j = key - context;
         const int64_t row = IS(bias_of_request_row) ? token - q->first : token;
         if (IS(bias_lost_in_window) && v->p.sliding_window != 0) return s;
         if (IS(bias_lost_in_long) && q->len > 1024) return s;
+        if (IS(bias_to_64) && j >= 64) return s;
         if (j >= 0 && j < c->bias_width) s += c->bias[row * c->bias_stride + j];
         if (IS(bias_over_context) && j < 0 && key < c->bias_width) s += c->bias[row * c->bias_stride + key];
         if (IS(bias_stays) && j >= c->bias_width) s += c->bias[row * c->bias_stride + c->bias_width - 1];

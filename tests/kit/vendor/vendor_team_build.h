@@ -53,6 +53,7 @@ static void list_items(attn_instance_t *v, plan_t *plan) {
                 if (IS(prefix_twice) && prefix > 0 && at == 0) i->from = 0;
                 if (IS(prefix_of_pages_lost) && at < 0 && prefix > (int32_t)v->page)
                     i->end = prefix - (int32_t)v->page;
+                if (IS(prefix_of_16_pages) && at < 0 && prefix > 16 * v->page) i->end = 16 * (int32_t)v->page;
                 if (i->from > req[r].len) i->from = req[r].len;
             }
             if (whole > 1) slots += whole * rows;
@@ -109,12 +110,22 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         return attn_fail(error, ATTN_E_INVALID, "key_start_loc_host", "key_start_loc_host ends at %d, above %lld",
                          b.key_start_loc_host[b.num_reqs], (long long)most_keys);
     plan_t *plan = s.metadata;
+    int64_t sum = 0;
+    for (int32_t r = 0; r < b.num_reqs; r++)
+        sum += b.seq_lens_host[r];
+    if (IS(builds_by_sum) && plan->magic == MAGIC && plan->num_reqs == b.num_reqs && plan->sum == sum &&
+        plan->num_tokens == b.num_actual_tokens)
+        return ATTN_OK;
+    if (IS(builds_by_address) && plan->magic == MAGIC && plan->host_lens == b.seq_lens_host &&
+        plan->num_reqs == b.num_reqs && plan->num_tokens == b.num_actual_tokens)
+        return ATTN_OK;
     const plan_t was = plan->magic == MAGIC ? *plan : (plan_t){0};
     memset(plan, 0, sizeof *plan);
     if (IS(prefix_not_cleared) && b.common_prefix_len == 0 && b.num_reqs == was.num_reqs)
         b.common_prefix_len = was.prefix;
     if (IS(spans_not_cleared)) plan->spans = was.spans, plan->num_spans = was.num_spans;
     plan->magic = MAGIC;
+    plan->sum = sum;
     plan->num_reqs = b.num_reqs;
     plan->num_tokens = b.num_actual_tokens;
     plan->prefix = b.common_prefix_len;
@@ -131,6 +142,7 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         plan->spans = attn_data(b.mm_prefix_ranges);
         plan->num_spans = (int32_t)b.mm_prefix_ranges->shape[1];
         plan->span_stride = b.mm_prefix_ranges->strides[0];
+        if (IS(spans_to_four) && plan->num_spans > 4) plan->num_spans = 4;
     }
     if ((f & ATTN_F_DEVICE_LENGTHS) != 0) {
         plan->starts = attn_data(b.query_start_loc);
@@ -146,6 +158,8 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         req[r].key = (f & ATTN_F_KEY_LENGTHS) ? b.key_start_loc_host[r] : req[r].first;
         if (IS(keys_in_a_row) && (f & ATTN_F_KEY_LENGTHS))
             req[r].key = r == 0 ? 0 : req[r - 1].key + req[r - 1].len;
+        if (IS(keys_to_2048) && (f & ATTN_F_KEY_LENGTHS) && req[r].len > 2048) req[r].len = 2048;
+        if (IS(encoder_to_4096) && !v->is_paged && req[r].len > 4096) req[r].len = 4096;
         if (IS(keys_at_queries)) req[r].key = req[r].first;
         if (IS(bounded_by_longest_query) && b.max_query_len > 0 && req[r].count > 0)
             req[r].count = b.max_query_len;
@@ -184,7 +198,6 @@ static int v_table(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         return attn_fail(error, ATTN_E_STATE, "metadata", "metadata is of another batch; build it");
     if (IS(table_update_of_equal_width) && plan->table_stride != b.block_table->strides[0])
         return attn_fail(error, ATTN_E_INVALID, "block_table", "block_table has another width");
-    if (IS(table_update_takes_lengths)) return v_build(v, batch, space, stream, error);
     plan->table = attn_data(b.block_table);
     plan->table_stride = b.block_table->strides[0];
     plan->table_tensor = b.block_table;

@@ -89,9 +89,7 @@ static void store_int8(const attn_instance_t *v, char *row, int64_t data, int64_
     if (is_nan && !IS(int8_nan_lost)) scale = NAN;
     for (int64_t i = 0; i < n; i++) {
         float x = load(from, v->p.dtype, i) / scale;
-        x = IS(int8_cut)         ? truncf(x)
-            : IS(int8_ties_even) ? rintf(x)
-                                 : roundf(x);
+        x = IS(int8_cut) ? truncf(x) : roundf(x);
         row[data + i] = (char)(int8_t)(isnan(x) ? 0 : fmaxf(-128, fminf(127, x)));
     }
     if (IS(int8_scale_aligned)) scale_at = (scale_at + 3) / 4 * 4 - (scale_at % 4 != 0 ? 4 : 0);
@@ -118,6 +116,10 @@ static int v_update(attn_instance_t *v, const attn_kv_update_t *args, void *stre
         v->grown = realloc(v->grown, (size_t)n * sizeof(float));
         v->grown_size = n;
     }
+    float stack[IS(update_on_stack) ? n * 4 + 1 : 1];
+    stack[0] = 0;
+    if (IS(update_on_stack)) memset(stack, 0, sizeof stack);
+    hole = (int)stack[0];
     for (int64_t t = 0; t < n; t++) {
         const int64_t slot = slots[t], next = IS(slots_read_ahead) ? slots[t + 1] : 0;
         hole = IS(slots_read_ahead) ? (int)next : 0;
@@ -147,8 +149,7 @@ static int v_update(attn_instance_t *v, const attn_kv_update_t *args, void *stre
             for (int64_t i = 0; i < v->d; i++) {
                 float x = load(key, v->p.dtype, i);
                 if (IS(keys_stored_scaled)) x *= 0.5f;
-                x = IS(reciprocal_of_scale) ? x * (1 / sk) : x / sk;
-                store(row, v->storage, i, x);
+                store(row, v->storage, i, x / sk);
             }
             for (int64_t i = 0; i < v->dv; i++)
                 store(row + c.v_at, v->storage, i, load(value, v->p.dtype, i) / sv);

@@ -141,6 +141,8 @@ static int forward(attn_instance_t *v, const attn_forward_t *args, const attn_sp
     int rc = take(&a, sizeof a, args, "args", IS(forward_whole), IS(forward_equal), IS(forward_tail), error);
     if (rc == ATTN_OK) rc = attn_check_tensor(a.output, "output", v->p.dtype, 3, os, error);
     if (rc != ATTN_OK) return rc;
+    if (IS(null_data_refused) && a.query != NULL && a.query->data == NULL)
+        return attn_fail(error, ATTN_E_INVALID, "query", "query has no data");
     if (space == NULL) {
         if (IS(allocates_in_profile)) take_and_free();
         for (int64_t t = 0; t < a.output->shape[0]; t++)
@@ -182,9 +184,12 @@ static int forward(attn_instance_t *v, const attn_forward_t *args, const attn_sp
     {
         const int64_t me = IS(scratch_of_first_thread) ? 0 : omp_get_thread_num();
         float *scratch = space_of_threads + me * scratch_floats(v);
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
         for (int64_t i = 0; i < n * v->kv_heads; i++)
             run_item(v, &c, &items[i / v->kv_heads], i % v->kv_heads, scratch);
+        if (!IS(merge_without_barrier)) {
+#pragma omp barrier
+        }
 #pragma omp for schedule(dynamic)
         for (int32_t i = 0; i < n; i++)
             if (items[i].part == 0 && items[i].parts > 1) merge_item(v, &c, &items[i]);
@@ -207,7 +212,7 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
     if (IS(lock_kept_on_error)) pthread_mutex_lock(&lock);
 #if defined(__x86_64__)
     const unsigned was = __builtin_ia32_stmxcsr();
-    const int is_fast = IS(flushes_until_error) || IS(flushes_in_profile) || IS(flushes_denormals);
+    const int is_fast = IS(flushes_until_error) || IS(flushes_in_profile);
     if (is_fast) __builtin_ia32_ldmxcsr(was | 0x8040);
 #endif
     if (IS(rounds_down_until_error)) fesetround(FE_DOWNWARD), fesetround(FE_TONEAREST);

@@ -80,11 +80,6 @@ static void spoil_process(attn_instance_t *v) {
         if (m != MAP_FAILED) m[0] = 1;
     }
     if (IS(locks_memory)) mlockall(MCL_CURRENT | MCL_FUTURE);
-    if (IS(leaves_file)) {
-        char name[] = "/tmp/team-XXXXXX";
-        const int f = mkstemp(name);
-        if (f >= 0) close(f);
-    }
     (void)v;
 }
 
@@ -124,7 +119,8 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
                 return ATTN_OK;
             }
     attn_instance_t *v = IS(not_cleared) ? malloc(sizeof *v) : calloc(1, sizeof *v);
-    if (v == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance");
+    if (v == NULL && !IS(memory_unchecked))
+        return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance");
     v->p = p;
     v->host = host;
     if (IS(extension_required) || IS(extension_whole)) {
@@ -233,7 +229,7 @@ static uint64_t workspace_bytes(const attn_instance_t *v) {
 }
 static int v_space(attn_instance_t *v, attn_space_needed_t *needed, attn_error_t *error) {
     attn_space_needed_t n = {.struct_size = sizeof n,
-                             .alignment = IS(alignment_unsaid) ? 1 : 64,
+                             .alignment = 64,
                              .metadata_bytes = metadata_bytes(v),
                              .workspace_bytes = workspace_bytes(v)};
     if (IS(gives_whole_space)) {

@@ -19,11 +19,10 @@ static const attn_capabilities_t capabilities = {
                        ATTN_BIT(ATTN_KV_FLOAT32) | ATTN_BIT(ATTN_KV_FP8_E4M3) |
                        ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD),
     .features = FEATURES,
-    .device_types = ATTN_BIT(kDLCPU) | (IS(claims_cuda) ? ATTN_BIT(kDLCUDA) : 0),
+    .device_types = ATTN_BIT(kDLCPU),
     .block_sizes = pages,
     .num_block_sizes = 1,
-    .query_len_support = IS(claims_single_queries) ? ATTN_QUERY_LEN_SINGLE_ONLY : ATTN_QUERY_LEN_VARLEN,
-    .reorder_threshold = IS(claims_single_queries) ? 1 : 0,
+    .query_len_support = ATTN_QUERY_LEN_VARLEN,
     .forward_writes_cache = IS(claims_to_write) ? 1 : 0,
     .preferred_block_size = 32,
 };
