@@ -216,6 +216,41 @@ static void missing_lists(check_t *c) {
     check_run(c, shim_make(c->backend, &bad_ops), &k, NULL);
 }
 
+/* Lengths that grew beyond what metadata was built for: a host sees them, and refuses (semantics 1.6). */
+static int forward_beyond(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                          void *s, attn_error_t *error) {
+    int32_t *lens = attn_data(built.seq_lens), *starts = attn_data(built.query_start_loc);
+    for (int i = 0; i < 3; i++) {
+        attn_error_t e = {.struct_size = sizeof e};
+        int32_t *at = i < 2 ? &lens[i] : &starts[built.num_reqs];
+        const int32_t was = *at;
+        *at = i == 0   ? built.seq_lens_host[0] + 1
+              : i == 1 ? -3
+                       : built.query_start_loc_host[built.num_reqs] + 1;
+        const int status = shim_target()->ops->forward(instance, args, space, s, &e);
+        *at = was;
+        if (status == ATTN_OK)
+            check_fail(current, "forward took %s of the device beyond the bounds that metadata was built for",
+                       i == 0   ? "a seq_len"
+                       : i == 1 ? "a negative seq_len"
+                                : "a query_start_loc");
+    }
+    return shim_target()->ops->forward(instance, args, space, s, error);
+}
+static int build_and_keep(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                          void *s, attn_error_t *error) {
+    built = *batch;
+    return shim_target()->ops->build_metadata(instance, batch, space, s, error);
+}
+static void beyond_bounds(check_t *c) {
+    static const attn_backend_ops_t beyond_ops = {.build_metadata = build_and_keep, .forward = forward_beyond};
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    kit_case_add(&k, 1, 40);
+    kit_case_add(&k, 3, 20);
+    check_run(c, shim_make(c->backend, &beyond_ops), &k, NULL);
+}
+
 void check_device_lengths_list(check_list_t *list, const check_t *c) {
     if (!(c->can.features & ATTN_F_DEVICE_LENGTHS)) return;
     for (uint32_t latent = 0; latent < 2; latent++) {
@@ -224,6 +259,8 @@ void check_device_lengths_list(check_list_t *list, const check_t *c) {
         const char *name = attn_role_name(role);
         check_add(list, "numerics", 1, growing, arg, "%s: lengths that grow on the device", name);
         check_add(list, "errors", 1, missing_lists, arg, "%s: lengths on the device without lists", name);
+        check_add(list, "errors", CHECK_RUNS_ON_CPU, beyond_bounds, arg,
+                  "%s: lengths on the device beyond their bounds", name);
         if (c->can.features & ATTN_F_CAPTURE)
             check_add(list, "capture", 1, growing, arg | REPLAYED,
                       "%s: a graph whose lengths grow on the device", name);

@@ -5,6 +5,7 @@
  */
 #include "../run/device_image.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static void strides(check_t *c) {
@@ -140,7 +141,7 @@ static void byte_offsets(check_t *c) {
 enum { MAX_GAPPED = 6 };
 static struct gapped {
     DLTensor t;
-    int64_t strides[1];
+    int64_t strides[2];
 } gapped_tensors[MAX_GAPPED];
 static int num_gapped;
 
@@ -205,6 +206,47 @@ static void gaps_in_lists(check_t *c) {
     }
 }
 
+/* A table of rows as a view of one whose rows are longer, with NaN in what lies between. */
+static const DLTensor *in_longer_rows(const DLTensor *t) {
+    enum { MORE = 5 };
+    static struct gapped made[2];
+    static int next;
+    if (t == NULL || t->ndim != 2 || image_bytes(t) == 0) return t;
+    struct gapped *g = &made[next++ % 2];
+    const int64_t rows = t->shape[0], columns = t->shape[1], row = columns + MORE;
+    float *data = malloc((size_t)(rows * row) * sizeof *data), *image = image_of(t);
+    if (data == NULL) abort();
+    for (int64_t i = 0; i < rows * row; i++)
+        data[i] = i % row < columns ? image[i / row * t->strides[0] + i % row] : NAN;
+    g->t = *t;
+    g->t.data = image_new(data, (size_t)(rows * row) * sizeof *data);
+    g->t.byte_offset = 0;
+    g->t.strides = g->strides;
+    g->strides[0] = row, g->strides[1] = 1;
+    free(data);
+    free(image);
+    return &g->t;
+}
+static int longer_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
+    attn_forward_t a = *args;
+    attn_error_t e = {.struct_size = sizeof e};
+    a.qq_bias = in_longer_rows(a.qq_bias);
+    a.rel_bias = in_longer_rows(a.rel_bias);
+    const int status = shim_target()->ops->forward(instance, &a, space, stream, &e);
+    return status == ATTN_OK ? status : shim_target()->ops->forward(instance, args, space, stream, error);
+}
+static const attn_backend_ops_t longer_ops = {.forward = longer_forward};
+static void gaps_in_biases(check_t *c) {
+    static const uint64_t biases[] = {ATTN_F_QQ_BIAS, ATTN_F_REL_BIAS};
+    for (int i = 0; i < 2; i++) {
+        kit_case_t k;
+        if (!(c->can.features & biases[i]) || !check_start(c, &k)) continue;
+        k.problem.features |= biases[i];
+        if (check_is_served(c, &k)) check_run(c, shim_make(c->backend, &longer_ops), &k, NULL);
+    }
+}
+
 void check_offsets_list(check_list_t *list, const check_t *c) {
     check_add(list, "offsets", 1, strides, 0, "query, key, value, output and lse with gaps");
     if (list->role == 0)
@@ -213,6 +255,8 @@ void check_offsets_list(check_list_t *list, const check_t *c) {
     check_add(list, "offsets", 1, layouts, 0, "pages in NHD and in HND");
     check_add(list, "offsets", 1, layers, 0, "a cache that is one layer of three");
     check_add(list, "offsets", 1, gaps_in_lists, 0, "lists with gaps are served or refused");
+    if (list->role == 0 && (c->can.features & (ATTN_F_QQ_BIAS | ATTN_F_REL_BIAS)))
+        check_add(list, "offsets", 1, gaps_in_biases, 0, "biases with gaps between rows");
     check_lone_list(list, c);
     check_far_list(list, c);
 }

@@ -209,6 +209,17 @@ static void kernels_of_feature(check_t *c) {
         if (is_all && have == asked[c->arg]) continue;
         if (check_is_served(c, &k)) check_run(c, c->backend, &k, NULL);
     }
+    /* and over each cache format; on a device each may be compiled */
+    const uint64_t formats = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(ATTN_ROLE_DECODER));
+    for (uint32_t kv = ATTN_KV_AUTO + 1; kv < ATTN_KV_COUNT_ && c->memory->kind == NULL; kv++) {
+        kit_case_t k;
+        if (!(formats & ATTN_BIT(kv)) || c->report->is_failed || !check_start_without(c, &k)) continue;
+        k.problem.kv_cache_dtype = kv;
+        check_fit_size(c, &k);
+        kit_case_add(&k, 1, 50);
+        kit_case_add(&k, 5, 30);
+        if (ask(c, &k, asked[c->arg], 0) && check_is_served(c, &k)) check_run(c, c->backend, &k, NULL);
+    }
     if (c->report->num_cases == 0) check_skip(c, "supports_combination refuses all that the kit asks for");
 }
 

@@ -109,7 +109,7 @@ static void reasons(check_t *c) {
 
 /* ------------------------------------------------------ a list that is another's */
 
-enum { MOST_REASONS = 6, MOST_PROBLEMS = 24, READERS = 4 };
+enum { MOST_REASONS = 6, MOST_PROBLEMS = 24, MOST_ASKED = 4000, READERS = 4 };
 typedef struct answer {
     attn_problem_t problem;
     int status;
@@ -137,15 +137,17 @@ static int is_same(const answer_t *a, const answer_t *b) {
 
 /* Problems of every kind that this backend has something to say of, and as many that it serves. */
 static int gather(check_t *c, answer_t *all) {
+    static attn_problem_t places[MOST_ASKED]; /* each at an address of its own */
     kit_case_t k;
     answer_t a;
     int num[2] = {0, 0};
     if (!check_start(c, &k)) return 0;
-    for (int i = 0; i < 4000 && num[0] + num[1] < MOST_PROBLEMS; i++) {
+    for (int i = 0; i < MOST_ASKED && num[0] + num[1] < MOST_PROBLEMS; i++) {
         check_random_case(c, &k, c->seed * 4099 + (uint64_t)i, 60);
         if (i % 3 == 1 && attn_role_has_cache(k.problem.role)) k.problem.sliding_window = 16;
         if (i % 3 == 2) k.problem.features |= c->can.features & (ATTN_F_ALIBI | ATTN_F_SINK | ATTN_F_CASCADE);
-        ask(c, &k.problem, &a);
+        places[i] = k.problem;
+        ask(c, &places[i], &a);
         if (a.status != ATTN_OK && a.count == 0) {
             check_running(c, &k);
             check_fail(c, "supports_combination returned %d and gave no reason; a reason says no, an error that "

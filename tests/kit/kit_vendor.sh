@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# kit_vendor.sh: faults planted into three plugins of other builds than examples/plugin, and into that one.
+# kit_vendor.sh: faults planted into four plugins of other builds than examples/plugin, and into that one.
 # vendor_faults.h, vendor_*_faults.h and example_faults.txt name for each the group and the check that has to catch it;
 # without a fault every group passes. A run plants every sixth fault of each group, from the one that ATTN_TEST_SEED says (0): 0 to 5 together
 # are all of them. ATTN_TEST_LONG=1 plants all in one run, and ATTN_TEST_ONLY=NAME one.
@@ -30,19 +30,27 @@ cat "$ATTN_TEST_SRCDIR/examples/plugin/simple_attn.c" "$ATTN_TEST_SRCDIR/example
 
 build() { # PLUGIN FAULT OUTPUT
     [ "$1" != example ] || { build_example "$2" "$3"; return; }
-    ${ATTN_TEST_CC:-cc} -std=c11 -O1 -w -DFAULT="F_$2" -fPIC -shared -fvisibility=hidden \
+    openmp=
+    [ "$1" != team ] || openmp=-fopenmp
+    # shellcheck disable=SC2086 # no flag, or one
+    ${ATTN_TEST_CC:-cc} -std=c11 -O1 -w $openmp -DFAULT="F_$2" -fPIC -shared -fvisibility=hidden \
         -I"$ATTN_TEST_SRCDIR/include" "$folder/vendor_$1.c" -lm -lpthread -o "$3"
 }
 
+plugins="attn split tile team"
+if ! build team NONE "$tap_scratch/none.so" >"$tap_scratch/out" 2>&1; then
+    plugins="attn split tile"
+    echo "# vendor_team needs a compiler with OpenMP: left out"
+fi
 if [ -z "$ATTN_TEST_ONLY" ]; then
-    for plugin in attn split tile; do
+    for plugin in $plugins; do
         build $plugin NONE "$tap_scratch/none.so"
         ok "vendor_$plugin: without a fault every group passes" "$attn" check "$tap_scratch/none.so"
     done
 fi
 seed=${ATTN_TEST_SEED:-0} every=6
 if [ "${ATTN_TEST_LONG:-0}" != 0 ] || [ -n "$ATTN_TEST_ONLY" ]; then every=1; fi
-for plugin in attn split tile; do
+for plugin in $plugins; do
     list=$folder/vendor_faults.h
     [ $plugin = attn ] || list=$folder/vendor_${plugin}_faults.h
     sed -n "s/^X(\([a-z0-9_]*\), \([a-z]*\), \"\(.*\)\")\$/$plugin \1 \2 \3/p" "$list"

@@ -34,7 +34,6 @@ static int is_visible(const attn_instance_t *v, const call_t *c, int32_t r, int6
         const int64_t b = p->chunk_lookback, chunk = IS(lookback_far) && q > 4096 ? w : w / (b + 1);
         const int64_t lag = IS(lookback_less_one) ? b - 1 : b;
         is_seen = is_seen && k <= q && q / chunk - k / chunk <= lag;
-        if (IS(lookback_and_window)) is_seen = is_seen && q - k < w;
         if (IS(lookback_of_whole_window)) is_seen = k <= q && q / w - k / w <= b;
     } else if (w != 0)
         is_seen = is_seen && q - k < w && k - q < w;
@@ -130,7 +129,7 @@ static float score_of(const attn_instance_t *v, const call_t *c, const request_t
     }
     if (c->slopes != NULL && !(IS(alibi_lost_in_mqa) && v->kv_heads == 1 && v->group > 1) &&
         !(IS(alibi_lost_over_int8) && v->k_scale_at >= 0))
-        s += (IS(slopes_without_sign) ? -fabsf(c->slopes[h]) : c->slopes[h]) * (float)(IS(alibi_in_parts) ? key % PART - position : key - position);
+        s += c->slopes[h] * (float)(IS(alibi_in_parts) ? key % PART - position : key - position);
     if (c->bias != NULL) {
         const int64_t context = q->len - q->count, j = key - context;
         const int64_t row = IS(bias_of_request_row) ? token - q->first : token;

@@ -70,7 +70,7 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
     attn_space_t s;
     int rc = take(&b, sizeof b, batch, "batch", IS(batch_whole), IS(batch_equal), IS(batch_tail), error);
     if (rc == ATTN_OK)
-        rc = take(&s, sizeof s, space, "space", IS(space_whole), IS(space_equal), IS(space_tail), error);
+        rc = take(&s, sizeof s, space, "space", 0, IS(space_equal), IS(space_tail), error);
     if (rc == ATTN_OK) rc = check_space(v, &s, error);
     if (rc != ATTN_OK) return rc;
     if (IS(asserts_limits)) assert(b.num_reqs <= v->max_reqs && b.num_actual_tokens <= v->max_tokens);
