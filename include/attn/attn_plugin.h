@@ -14,10 +14,10 @@
  * major must be the host's, any minor serves.
  *
  * WHAT A PLUGIN MAY NOT DO
- *  - read the environment, print, install signal or exit handlers, change MXCSR, locale or the current CUDA
- *    device of
- *    the calling thread (restore it), spawn threads that outlive a call (pools of an OpenMP runtime
- *    excepted);
+ *  - read the environment, print, install signal or exit handlers, change MXCSR, locale, the settings of an
+ *    OpenMP runtime or the current CUDA device of the calling thread (restore them, on refusals too), spawn
+ *    threads that outlive a call (pools of an OpenMP runtime excepted), log a line in every step;
+ *  - take stack that grows with lengths, or more than 512 KiB of it, in the calls of a step;
  *  - let a C++ exception out, keep pointers of a call after it returned, or keep state outside the instance;
  *  - allocate or synchronise in build_metadata, update_kv_cache or forward;
  *  - read cache tokens at or beyond seq_len (the tail of a page may hold NaN), or write outside its outputs.

@@ -162,8 +162,8 @@ int kit_run_open(kit_run_t *x, const attn_backend_t *backend, const kit_case_t *
     start(x, c, in, memory, result);
     x->ops = backend->ops;
     const attn_capabilities_t *can = backend->capabilities;
-    x->is_written_by_forward =
-        can->struct_size > offsetof(attn_capabilities_t, forward_writes_cache) && can->forward_writes_cache != 0;
+    x->is_written_by_forward = can->struct_size > offsetof(attn_capabilities_t, forward_writes_cache) &&
+                               can->forward_writes_cache != 0;
     return open_instance(x);
 }
 

@@ -18,8 +18,8 @@
  * tokens; and each term of the scores. */
 enum { LONG_CONTEXT, MANY_REQUESTS, MANY_HEADS, LONG_PROMPT, FIRST_TERM, NUM_KINDS = FIRST_TERM + 6 };
 static int start_kind(check_t *c, int kind, kit_case_t *k) {
-    static const uint64_t terms[] = {ATTN_F_SINK,   ATTN_F_ALIBI, ATTN_F_SOFT_CAP, ATTN_F_SLIDING_WINDOW,
-                                     ATTN_F_QQ_BIAS, ATTN_F_LSE};
+    static const uint64_t terms[] = {ATTN_F_SINK,           ATTN_F_ALIBI,   ATTN_F_SOFT_CAP,
+                                     ATTN_F_SLIDING_WINDOW, ATTN_F_QQ_BIAS, ATTN_F_LSE};
     if (!check_start_without(c, k)) return 0;
     const int has_cache = attn_role_has_cache(k->problem.role);
     attn_problem_t *p = &k->problem;
@@ -97,8 +97,8 @@ static const attn_backend_ops_t watched_ops = {
 /* Buffers that grow at the first long request, or the first large batch, wait for a device there. */
 static void no_growth(check_t *c) {
     static const char *const names[NUM_KINDS] = {
-        "a long context", "many requests",    "many heads", "a long prompt",   "sinks",
-        "slopes",         "a soft cap",       "a window",   "a query-query bias", "an LSE"};
+        "a long context", "many requests", "many heads", "a long prompt",      "sinks",
+        "slopes",         "a soft cap",    "a window",   "a query-query bias", "an LSE"};
     static kit_case_t k;
     const char *last;
     if (alloc_watch_start(c->options->path) == 0) {
@@ -111,10 +111,11 @@ static void no_growth(check_t *c) {
         check_run(c, shim_make(c->backend, &watched_ops), &k, NULL);
         const long count = alloc_watch_count(&last) - before;
         if (count > 0)
-            check_fail(c,
-                       "%ld calls to the allocator (the last: %s) in the first step with %s, or its profiling "
-                       "run; take memory in open, or declare it in space_needed",
-                       count, last, names[kind]);
+            check_fail(
+                c,
+                "%ld calls to the allocator (the last: %s) in the first step with %s, or its profiling "
+                "run; take memory in open, or declare it in space_needed",
+                count, last, names[kind]);
     }
 }
 
@@ -179,19 +180,22 @@ static void stack(check_t *c) {
         const size_t bytes = stack_of(c, &k);
         if (c->report->is_failed) return;
         if (bytes > MOST)
-            check_fail(c,
-                       "the calls of a step take %zu KiB of the caller's stack; an engine's thread may have no "
-                       "more than %d KiB",
-                       bytes >> 10, MOST >> 10);
+            check_fail(
+                c,
+                "the calls of a step take %zu KiB of the caller's stack; an engine's thread may have no "
+                "more than %d KiB",
+                bytes >> 10, MOST >> 10);
         else if (is_long && bytes > first + MOST_GROWTH)
-            check_fail(c,
-                       "the calls of a step take %zu bytes of stack with %d keys and %zu with %d: it grows with "
-                       "the length; declare a workspace in space_needed",
-                       bytes, k.seq_lens[0], first, lens[c->role != 0][0]);
+            check_fail(
+                c,
+                "the calls of a step take %zu bytes of stack with %d keys and %zu with %d: it grows with "
+                "the length; declare a workspace in space_needed",
+                bytes, k.seq_lens[0], first, lens[c->role != 0][0]);
         first = bytes;
     }
     first = 0;
-    for (int is_long = 0; is_long < 2 && c->role == 0 && (c->can.features & ATTN_F_SLIDING_WINDOW); is_long++) {
+    for (int is_long = 0; is_long < 2 && c->role == 0 && (c->can.features & ATTN_F_SLIDING_WINDOW);
+         is_long++) {
         if (!start_kind(c, LONG_PROMPT, &k)) break;
         k.num_reqs = 0;
         k.problem.sliding_window = 3; /* few keys, many rows */
@@ -199,10 +203,11 @@ static void stack(check_t *c) {
         const size_t bytes = stack_of(c, &k);
         if (c->report->is_failed) return;
         if (is_long && bytes > first + 3 * 4000)
-            check_fail(c,
-                       "the calls of a step take %zu bytes of stack with %d tokens and %zu with 500: it grows "
-                       "with the batch; declare a workspace in space_needed",
-                       bytes, k.query_lens[0], first);
+            check_fail(
+                c,
+                "the calls of a step take %zu bytes of stack with %d tokens and %zu with 500: it grows "
+                "with the batch; declare a workspace in space_needed",
+                bytes, k.query_lens[0], first);
         first = bytes;
     }
     if (c->report->num_cases == 0) check_skip(c, "no case of such lengths is served");

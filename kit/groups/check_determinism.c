@@ -3,8 +3,11 @@
  * check_determinism.c: group determinism. The same call gives the same bits, and where batch invariance is
  * claimed a request gives the same bits alone and among others.
  */
+#include "../run/check_children.h"
 #include "../run/device_image.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 static check_t *current;
@@ -39,6 +42,71 @@ static void same_bits(check_t *c) {
     if (!check_start(c, &k)) return;
     kit_case_add(&k, 1, 700);
     check_run(c, shim_make(c->backend, &again_ops), &k, NULL);
+}
+
+/* The same while others want the processors: threads of one call are stopped in the middle of their work, and
+ * one that does not wait for another meets what that has not written yet. With four threads of OpenMP. */
+enum { SPINNERS = 64, BUSY_CALLS = 150 /* or a second */ };
+static volatile int is_busy;
+static void *spin(void *p) {
+    while (is_busy)
+        ;
+    return p;
+}
+static void set_threads(int n) {
+    void (*set)(int) = NULL;
+    void *found = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    memcpy(&set, &found, sizeof set);
+    if (set != NULL) set(n);
+}
+static int get_threads(void) {
+    int (*get)(void) = NULL;
+    void *found = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
+    memcpy(&get, &found, sizeof get);
+    return get != NULL ? get() : 1;
+}
+static int forward_busy(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                        void *stream, attn_error_t *error) {
+    pthread_t threads[SPINNERS];
+    int num = 2 * check_usual_jobs(), started = 0;
+    int status = shim_target()->ops->forward(instance, args, space, stream, error);
+    void *out = image_of(args->output);
+    struct timespec from, now;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    now = from;
+    is_busy = 1;
+    while (started < num && started < SPINNERS && pthread_create(&threads[started], NULL, spin, NULL) == 0)
+        started++;
+    for (int i = 0;
+         i < BUSY_CALLS && now.tv_sec - from.tv_sec < 2 && status == ATTN_OK && !current->report->is_failed;
+         i++) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (space->workspace != NULL) memset(space->workspace, 0xff, (size_t)space->workspace_bytes);
+        status = shim_target()->ops->forward(instance, args, space, stream, error);
+        if (!is_same(args->output, out))
+            check_fail(current, "call %d gives other output bits while other threads want the processors",
+                       i + 2);
+    }
+    is_busy = 0;
+    while (started > 0)
+        pthread_join(threads[--started], NULL);
+    free(out);
+    return status;
+}
+static const attn_backend_ops_t busy_ops = {.forward = forward_busy};
+
+static void busy_processors(check_t *c) {
+    kit_case_t k;
+    current = c;
+    if (!check_start_without(c, &k)) return;
+    kit_case_add(&k, 1, attn_role_has_cache(k.problem.role) ? 1500 : 1);
+    kit_case_add(&k, 1, attn_role_has_cache(k.problem.role) ? 700 : 1);
+    kit_case_add(&k, 30, attn_role_has_cache(k.problem.role) ? 90 : 30);
+    k.problem.max_model_len = 2048;
+    const int threads = get_threads();
+    set_threads(4);
+    check_run(c, shim_make(c->backend, &busy_ops), &k, NULL);
+    set_threads(threads);
 }
 
 static int same_doubles(const double *a, const double *b, int64_t n) {
@@ -133,5 +201,7 @@ void check_determinism_list(check_list_t *list, const check_t *c) {
     check_add(list, "determinism", 1, same_bits, 0, "the same call gives the same bits");
     check_add(list, "determinism", 1, fresh_instance, 0, "a fresh instance gives the same bits");
     check_add(list, "determinism", 1, is_claimed ? batch_invariance : not_claimed, 0, "batch invariance");
+    check_add(list, "determinism", CHECK_RUNS_ON_CPU, busy_processors, 0,
+              "the same bits while the processors are busy");
     check_behind_list(list, c);
 }

@@ -243,7 +243,8 @@ static int build_and_keep(attn_instance_t *instance, const attn_batch_t *batch, 
     return shim_target()->ops->build_metadata(instance, batch, space, s, error);
 }
 static void beyond_bounds(check_t *c) {
-    static const attn_backend_ops_t beyond_ops = {.build_metadata = build_and_keep, .forward = forward_beyond};
+    static const attn_backend_ops_t beyond_ops = {.build_metadata = build_and_keep,
+                                                  .forward = forward_beyond};
     kit_case_t k;
     if (!start(c, &k)) return;
     kit_case_add(&k, 1, 40);

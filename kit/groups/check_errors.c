@@ -204,14 +204,16 @@ static void short_error_struct(check_t *c) {
 
 /* An error struct is filled by calls that fail, and by them alone (attn_types.h). */
 static int untouched(const char *operation, int status, const attn_error_t *e, attn_error_t *error) {
-    static const attn_error_t want = {.struct_size = sizeof want, .code = 77, .param = "before", .text = "before"};
+    static const attn_error_t want = {
+        .struct_size = sizeof want, .code = 77, .param = "before", .text = "before"};
     if (status != ATTN_OK && error != NULL)
         *error = *e;
     else if (status == ATTN_OK && memcmp(e, &want, sizeof want) != 0)
         check_fail(current, "%s succeeded and wrote to the error struct", operation);
     return status;
 }
-#define BEFORE {.struct_size = sizeof(attn_error_t), .code = 77, .param = "before", .text = "before"}
+#define BEFORE                                                                                               \
+    { .struct_size = sizeof(attn_error_t), .code = 77, .param = "before", .text = "before" }
 static int quiet_open(const attn_problem_t *problem, const attn_device_t *device,
                       const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
                       attn_instance_t **instance, attn_error_t *error) {
@@ -257,9 +259,10 @@ static void quiet_success(check_t *c) {
 }
 
 /* update_block_table with what build_metadata refuses as well. */
-static int bad_table_build(attn_instance_t *v, const attn_batch_t *batch, const attn_space_t *space, void *stream,
-                           attn_error_t *error) {
-    static const char *const what[] = {"without a batch", "without a table", "with a table of another element type",
+static int bad_table_build(attn_instance_t *v, const attn_batch_t *batch, const attn_space_t *space,
+                           void *stream, attn_error_t *error) {
+    static const char *const what[] = {"without a batch", "without a table",
+                                       "with a table of another element type",
                                        "with a table of fewer rows than requests", "without metadata"};
     const int status = shim_target()->ops->build_metadata(v, batch, space, stream, error);
     for (int i = 0; i < 5 && status == ATTN_OK && batch->block_table != NULL; i++) {
@@ -302,7 +305,8 @@ void check_errors_list(check_list_t *list, const check_t *c) {
         check_add(list, "errors", 1, one_mistake, m, "%s is refused, and the next good call is served",
                   mistake_texts[m].name);
     check_add(list, "errors", 1, quiet_success, 0, "an error struct is left alone by calls that succeed");
-    check_add(list, "errors", CHECK_RUNS_ON_CPU, bad_tables, 0, "update_block_table refuses what it cannot use");
+    check_add(list, "errors", CHECK_RUNS_ON_CPU, bad_tables, 0,
+              "update_block_table refuses what it cannot use");
     check_add(list, "errors", 1, short_error_struct, 0, "an error struct is written within its struct_size");
     check_add(list, "errors", 1, no_error_struct, 0, "error may be NULL, close takes NULL");
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_every.c: the part of group capabilities that takes the table at its word, number by number: every head
- * size, page size, group and count of heads that it allows opens. On CPUs alone: elsewhere opening may compile.
+ * check_every.c: the part of group capabilities that takes the table at its word, number by number: every
+ * head size, page size, group and count of heads that it allows opens. On CPUs alone: elsewhere opening may
+ * compile.
  */
 #include "../run/check_engine.h"
 
@@ -18,8 +19,9 @@ static int opens(check_t *c, kit_case_t *k) {
         return 1;
     }
     check_running(c, k);
-    return check_fail(c, "the table allows it and supports_combination has nothing against it, but open says %s: %s",
-                      e.param, e.text);
+    return check_fail(
+        c, "the table allows it and supports_combination has nothing against it, but open says %s: %s",
+        e.param, e.text);
 }
 
 static void every_number(check_t *c) {
@@ -52,7 +54,8 @@ static void wide_sizes(check_t *c) {
     kit_case_t k;
     uint64_t last = 0;
     if (!check_start(c, &k)) return;
-    k.problem.num_heads = 64, k.problem.num_kv_heads = c->can.max_group == 0 || c->can.max_group >= 8 ? 8 : 64;
+    k.problem.num_heads = 64,
+    k.problem.num_kv_heads = c->can.max_group == 0 || c->can.max_group >= 8 ? 8 : 64;
     k.problem.head_size = check_head_size(c, 128), k.problem.head_size_v = 0;
     for (int bits = 10; bits <= 24 && !c->report->is_failed; bits++) {
         attn_instance_t *instance = NULL;

@@ -47,15 +47,12 @@ static int left_forward(attn_instance_t *instance, const attn_forward_t *args, c
 static int left_open(const attn_problem_t *problem, const attn_device_t *device,
                      const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
                      attn_instance_t **instance, attn_error_t *error) {
-    const int status =
-        shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
+    const int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
     compare("a call of open", status);
     return status;
 }
-static const attn_backend_ops_t left_ops = {.open = left_open,
-                                            .build_metadata = left_build,
-                                            .update_kv_cache = left_update,
-                                            .forward = left_forward};
+static const attn_backend_ops_t left_ops = {
+    .open = left_open, .build_metadata = left_build, .update_kv_cache = left_update, .forward = left_forward};
 
 static void left_alone(check_t *c) {
     kit_case_t k;
@@ -200,8 +197,8 @@ static int empty_update(attn_instance_t *v, const attn_kv_update_t *args, void *
     shim_each_of_update(&a, of_nothing);
     return shim_target()->ops->update_kv_cache(v, &a, stream, error);
 }
-static int empty_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space, void *stream,
-                         attn_error_t *error) {
+static int empty_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
     attn_forward_t a = *args;
     shim_each_of_forward(&a, of_nothing);
     return shim_target()->ops->forward(v, &a, space, stream, error);
@@ -291,7 +288,8 @@ static void short_host(check_t *c) {
     if (in == NULL) return;
     check_running(c, &k);
     if (kit_run(c->backend, &k, in, &memory, &got) != ATTN_OK && got.error.text[0] == 0)
-        check_fail(c, "%s: %d without a text, with a host whose planning table is short", got.operation, got.status);
+        check_fail(c, "%s: %d without a text, with a host whose planning table is short", got.operation,
+                   got.status);
     c->report->num_cases++;
     kit_result_free(&got);
     kit_inputs_free(in);

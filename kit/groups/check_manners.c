@@ -131,7 +131,8 @@ static void same_answer(check_t *c) {
     }
 }
 
-/* A mode of rounding, or of subnormal numbers, that the caller has set neither breaks the backend nor gets lost. */
+/* A mode of rounding, or of subnormal numbers, that the caller has set neither breaks the backend nor gets
+ * lost. */
 static void other_rounding(check_t *c) {
     kit_case_t k;
     current = c;

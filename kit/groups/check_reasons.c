@@ -150,8 +150,9 @@ static int gather(check_t *c, answer_t *all) {
         ask(c, &places[i], &a);
         if (a.status != ATTN_OK && a.count == 0) {
             check_running(c, &k);
-            check_fail(c, "supports_combination returned %d and gave no reason; a reason says no, an error that "
-                          "the problem cannot be read",
+            check_fail(c,
+                       "supports_combination returned %d and gave no reason; a reason says no, an error that "
+                       "the problem cannot be read",
                        a.status);
             return 0;
         }
@@ -199,8 +200,9 @@ static void others_list(check_t *c) {
         here = all[i].problem;
         int status = c->backend->ops->supports_combination(&here, &device, &list);
         if (status != all[i].status || list.count != 1 + all[i].count)
-            check_fail(c, "supports_combination makes %u reasons of a list that has 1, and %u of an empty one; "
-                          "it adds to the list, and reads the problem that is there now",
+            check_fail(c,
+                       "supports_combination makes %u reasons of a list that has 1, and %u of an empty one; "
+                       "it adds to the list, and reads the problem that is there now",
                        list.count, all[i].count);
         if (strcmp(items[0].text, first) != 0)
             check_fail(c, "supports_combination writes over a reason that was in the list");
@@ -259,8 +261,8 @@ static void same_names(check_t *c) {
             is_named = is_named || strstr(e.param, all[i].items[j].param) != NULL ||
                        strstr(e.text, all[i].items[j].param) != NULL || strcmp(e.param, "features") == 0;
         if (!is_named)
-            check_fail(c, "supports_combination refuses %s (%s), open refuses %s (%.200s)", all[i].items[0].param,
-                       all[i].items[0].text, e.param, e.text);
+            check_fail(c, "supports_combination refuses %s (%s), open refuses %s (%.200s)",
+                       all[i].items[0].param, all[i].items[0].text, e.param, e.text);
     }
     if (c->report->num_cases == 0) check_skip(c, "it has no reason against what was asked");
 }
@@ -269,6 +271,7 @@ void check_reasons_list(check_list_t *list, const check_t *c) {
     (void)c;
     check_add(list, "capabilities", 1, reasons, 0, "reasons name a member or a feature");
     check_add(list, "capabilities", 1, others_list, 0, "reasons are added to a list that is another's");
-    check_add(list, "capabilities", CHECK_RUNS_ON_CPU, same_names, 0, "open refuses by the names of the reasons");
+    check_add(list, "capabilities", CHECK_RUNS_ON_CPU, same_names, 0,
+              "open refuses by the names of the reasons");
     check_every_list(list, c);
 }

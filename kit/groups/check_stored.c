@@ -118,7 +118,8 @@ static int compare_inline_row(check_t *c, const unsigned char *codes, const unsi
         most = fmaxf(most, fabsf(x[i]));
     }
     if (is_nan && !isnan(kept))
-        return check_fail(c, "the scale of a row with NaN in it is %.9g; it is NaN, and so the row", (double)kept);
+        return check_fail(c, "the scale of a row with NaN in it is %.9g; it is NaN, and so the row",
+                          (double)kept);
     if (is_nan) return 1;
     const float want = fmaxf(most / (float)largest, 1e-6f);
     if (!(fabsf(kept - want) <= want * 0x1p-21f))

@@ -7,7 +7,17 @@
 
 #include <stdlib.h>
 
-enum { IN_PROBLEM, IN_DEVICE, IN_BATCH, IN_SPACE, IN_UPDATE, IN_FORWARD, IN_HOST, IN_SPACE_OF_BUILD, NUM_INPUTS };
+enum {
+    IN_PROBLEM,
+    IN_DEVICE,
+    IN_BATCH,
+    IN_SPACE,
+    IN_UPDATE,
+    IN_FORWARD,
+    IN_HOST,
+    IN_SPACE_OF_BUILD,
+    NUM_INPUTS
+};
 enum { SHORTER, LONGER, LONGER_USED };
 
 static const struct {
@@ -37,7 +47,9 @@ static struct {
 
 static const void *bent(int input, const void *src) {
     if (input != bend.input || src == NULL) return src;
-    if ((input == IN_SPACE || input == IN_SPACE_OF_BUILD) && bend.how == SHORTER && ((const attn_space_t *)src)->host_bytes != 0) return src;
+    if ((input == IN_SPACE || input == IN_SPACE_OF_BUILD) && bend.how == SHORTER &&
+        ((const attn_space_t *)src)->host_bytes != 0)
+        return src;
     const size_t shorter = bend.is_latent && inputs[input].latent_short_size != 0
                                ? inputs[input].latent_short_size
                                : inputs[input].short_size;
@@ -58,9 +70,9 @@ static int bent_open(const attn_problem_t *problem, const attn_device_t *device,
 }
 static int bent_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
                       void *stream, attn_error_t *error) {
-    return shim_target()->ops->build_metadata(instance, bent(IN_BATCH, batch),
-                                              bent(bend.input == IN_SPACE_OF_BUILD ? IN_SPACE_OF_BUILD : IN_SPACE, space), stream,
-                                              error);
+    return shim_target()->ops->build_metadata(
+        instance, bent(IN_BATCH, batch),
+        bent(bend.input == IN_SPACE_OF_BUILD ? IN_SPACE_OF_BUILD : IN_SPACE, space), stream, error);
 }
 static int bent_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                        attn_error_t *error) {

@@ -290,8 +290,10 @@ static void cycles(check_t *c) {
         check_fail(c, "%d more open files after %d cycles", count_entries("/proc/self/fd") - files,
                    num_cycles);
     if (keys >= 0 && (next_key() < 0 || next_key() - keys >= num_cycles))
-        check_fail(c, "a key of thread-local data is left (pthread_key_create) by each of %d cycles; a process has %ld",
-                   num_cycles, sysconf(_SC_THREAD_KEYS_MAX));
+        check_fail(
+            c,
+            "a key of thread-local data is left (pthread_key_create) by each of %d cycles; a process has %ld",
+            num_cycles, sysconf(_SC_THREAD_KEYS_MAX));
     if (count_entries("/proc/self/task") > threads)
         check_fail(c, "%d more threads after %d cycles", count_entries("/proc/self/task") - threads,
                    num_cycles);

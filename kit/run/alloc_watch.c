@@ -84,7 +84,7 @@ static void *remember(void *p, size_t bytes) {
     return p;
 }
 
-/* Which of the coming allocations has no memory; 0: none. Those of C++ always have, as operator new throws. */
+/* Which of the coming allocations has no memory; 0: none. Those of C++ always have: operator new throws. */
 static atomic_int calls_to_failure;
 static int fails(void) {
     int left = atomic_load(&calls_to_failure);

@@ -27,9 +27,12 @@ enum { SEED = 20240607 };
 
 /* Of the process and of the calling thread, by prctl; the scheduler's class; where memory is taken. */
 static const char *const setting_names[SURROUNDINGS_SETTINGS] = {
-    "whether huge pages are used (PR_SET_THP_DISABLE)", "the timer slack (PR_SET_TIMERSLACK)",
-    "whether it leaves a core file (PR_SET_DUMPABLE)",  "the signal at the end of its parent (PR_SET_PDEATHSIG)",
-    "the scheduler's class (sched_setscheduler)",       "from which nodes memory comes (set_mempolicy)"};
+    "whether huge pages are used (PR_SET_THP_DISABLE)",
+    "the timer slack (PR_SET_TIMERSLACK)",
+    "whether it leaves a core file (PR_SET_DUMPABLE)",
+    "the signal at the end of its parent (PR_SET_PDEATHSIG)",
+    "the scheduler's class (sched_setscheduler)",
+    "from which nodes memory comes (set_mempolicy)"};
 static void read_settings(int to[SURROUNDINGS_SETTINGS]) {
     to[0] = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
     to[1] = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
@@ -40,8 +43,8 @@ static void read_settings(int to[SURROUNDINGS_SETTINGS]) {
 }
 
 /* What the calling thread has told an OpenMP runtime, which it shares with the program. */
-static const char *const openmp_names[SURROUNDINGS_OPENMP] = {
-    "omp_get_max_threads", "omp_get_dynamic", "omp_get_max_active_levels"};
+static const char *const openmp_names[SURROUNDINGS_OPENMP] = {"omp_get_max_threads", "omp_get_dynamic",
+                                                              "omp_get_max_active_levels"};
 static void read_openmp(int to[SURROUNDINGS_OPENMP]) {
     for (int i = 0; i < SURROUNDINGS_OPENMP; i++) {
         void *found = dlsym(RTLD_DEFAULT, openmp_names[i]);
@@ -99,12 +102,14 @@ int surroundings_differ(const surroundings_t *before, const surroundings_t *now,
     if (now->control != before->control)
         snprintf(text, size, "changed MXCSR from 0x%x to 0x%x", before->control, now->control);
     if (now->x87 != before->x87)
-        snprintf(text, size, "changed the control word of the x87 unit from 0x%x to 0x%x", before->x87, now->x87);
+        snprintf(text, size, "changed the control word of the x87 unit from 0x%x to 0x%x", before->x87,
+                 now->x87);
     for (int i = 0; i < SURROUNDINGS_SETTINGS; i++)
         if (now->settings[i] != before->settings[i]) snprintf(text, size, "changed %s", setting_names[i]);
     for (int i = 0; i < SURROUNDINGS_OPENMP; i++)
         if (now->openmp[i] != before->openmp[i] && before->openmp[i] != -1)
-            snprintf(text, size, "changed what %s says from %d to %d; a num_threads clause concerns one region",
+            snprintf(text, size,
+                     "changed what %s says from %d to %d; a num_threads clause concerns one region",
                      openmp_names[i], before->openmp[i], now->openmp[i]);
     if (strcmp(now->locale, before->locale) != 0) snprintf(text, size, "changed the locale");
     if (strcmp(now->folder, before->folder) != 0) snprintf(text, size, "changed the working directory");

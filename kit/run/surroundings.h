@@ -26,16 +26,16 @@ typedef struct surroundings {
     char thread[32];
     int priority;
     struct rlimit limits[SURROUNDINGS_LIMITS];
-    int number; /* that rand gives next; 0: not looked at */
+    int number;             /* that rand gives next; 0: not looked at */
     unsigned short seed[3]; /* of drand48 and its like */
     struct itimerval timers[3];
     locale_t own_locale; /* of the calling thread, as the next two */
     stack_t stack;
     int cancel;
-    ino_t streams[3]; /* what descriptors 0 to 2 are; 0: closed */
-    unsigned short x87;                      /* its control word */
-    int settings[SURROUNDINGS_SETTINGS];     /* of prctl and the scheduler; -1: not to be had */
-    int openmp[SURROUNDINGS_OPENMP];         /* of the runtime that is loaded; -1: none */
+    ino_t streams[3];                    /* what descriptors 0 to 2 are; 0: closed */
+    unsigned short x87;                  /* its control word */
+    int settings[SURROUNDINGS_SETTINGS]; /* of prctl and the scheduler; -1: not to be had */
+    int openmp[SURROUNDINGS_OPENMP];     /* of the runtime that is loaded; -1: none */
 } surroundings_t;
 
 void surroundings_read(surroundings_t *s);

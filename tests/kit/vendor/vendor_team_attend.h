@@ -85,8 +85,9 @@ static void load_tile(attn_instance_t *v, const call_t *c, const item_t *it, con
             if (IS(cross_over_fp8) && v->is_static && v->p.role == ATTN_ROLE_ENCODER_DECODER) sv = 1;
             if (IS(prefix_over_fp8) && v->is_static && is_shared) sv = 1;
             if (IS(keys_of_the_call) && a->key != NULL && key >= q->len - q->count && !v->is_static) {
-                kr = (char *)attn_data(a->key) + (q->first + key - (q->len - q->count)) *
-                         attn_byte_stride(a->key, 0) + g * attn_byte_stride(a->key, 1);
+                kr = (char *)attn_data(a->key) +
+                     (q->first + key - (q->len - q->count)) * attn_byte_stride(a->key, 0) +
+                     g * attn_byte_stride(a->key, 1);
                 type = v->p.dtype, sk = 1;
                 for (int64_t i = 0; i < v->d; i++)
                     k[j * v->d + i] = load(kr, type, i);
@@ -121,7 +122,8 @@ static float score_of(const attn_instance_t *v, const call_t *c, const request_t
     }
     float s = dot * v->scale;
     const int is_prefix = c->plan->prefix > 0 && key < c->plan->prefix;
-    if (v->key_kind && !(IS(prefix_cap_lost) && is_prefix) && !(IS(encoder_cap_lost) && !v->is_paged) && !(IS(cap_lost_over_fp8) && v->is_static) &&
+    if (v->key_kind && !(IS(prefix_cap_lost) && is_prefix) && !(IS(encoder_cap_lost) && !v->is_paged) &&
+        !(IS(cap_lost_over_fp8) && v->is_static) &&
         !(IS(cap_lost_in_mqa) && v->kv_heads == 1 && v->group > 1) &&
         !(IS(cap_lost_in_hnd) && v->layout == ATTN_LAYOUT_HND)) {
         const float cap = (float)v->p.logits_soft_cap;

@@ -48,8 +48,9 @@ static void list_items(attn_instance_t *v, plan_t *plan) {
                 *i = (item_t){.request = r, .row = row, .rows = rows, .part = k, .parts = whole};
                 i->slot = whole > 1 ? slots + k * rows : -1;
                 i->from = at < 0 ? 0 : prefix + at * each;
-                i->end = at < 0 ? prefix : prefix + (at + 1) * each < req[r].len ? prefix + (at + 1) * each
-                                                                                : req[r].len;
+                i->end = at < 0                                  ? prefix
+                         : prefix + (at + 1) * each < req[r].len ? prefix + (at + 1) * each
+                                                                 : req[r].len;
                 if (IS(prefix_twice) && prefix > 0 && at == 0) i->from = 0;
                 if (IS(prefix_of_pages_lost) && at < 0 && prefix > (int32_t)v->page)
                     i->end = prefix - (int32_t)v->page;
@@ -69,8 +70,7 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
     attn_batch_t b;
     attn_space_t s;
     int rc = take(&b, sizeof b, batch, "batch", IS(batch_whole), IS(batch_equal), IS(batch_tail), error);
-    if (rc == ATTN_OK)
-        rc = take(&s, sizeof s, space, "space", 0, IS(space_equal), IS(space_tail), error);
+    if (rc == ATTN_OK) rc = take(&s, sizeof s, space, "space", 0, IS(space_equal), IS(space_tail), error);
     if (rc == ATTN_OK) rc = check_space(v, &s, error);
     if (rc != ATTN_OK) return rc;
     if (IS(asserts_limits)) assert(b.num_reqs <= v->max_reqs && b.num_actual_tokens <= v->max_tokens);
@@ -101,14 +101,16 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
     for (int32_t r = 0; (f & ATTN_F_KEY_LENGTHS) && r < b.num_reqs; r++) {
         const int32_t at = b.key_start_loc_host[r], rows = b.key_start_loc_host[r + 1] - at;
         if ((r == 0 && at != 0) || rows < 0)
-            return attn_fail(error, ATTN_E_INVALID, "key_start_loc_host", "key_start_loc_host[%d] is %d", r, at);
+            return attn_fail(error, ATTN_E_INVALID, "key_start_loc_host", "key_start_loc_host[%d] is %d", r,
+                             at);
         if (rows < b.seq_lens_host[r])
             return attn_fail(error, ATTN_E_INVALID, "seq_lens", "seq_lens[%d] is above its %d rows", r, rows);
     }
     const int64_t most_keys = v->p.max_num_batched_keys != 0 ? v->p.max_num_batched_keys : v->max_tokens;
     if ((f & ATTN_F_KEY_LENGTHS) && b.key_start_loc_host[b.num_reqs] > most_keys)
-        return attn_fail(error, ATTN_E_INVALID, "key_start_loc_host", "key_start_loc_host ends at %d, above %lld",
-                         b.key_start_loc_host[b.num_reqs], (long long)most_keys);
+        return attn_fail(error, ATTN_E_INVALID, "key_start_loc_host",
+                         "key_start_loc_host ends at %d, above %lld", b.key_start_loc_host[b.num_reqs],
+                         (long long)most_keys);
     plan_t *plan = s.metadata;
     int64_t sum = 0;
     for (int32_t r = 0; r < b.num_reqs; r++)
@@ -135,7 +137,7 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         plan->table_tensor = b.block_table;
         if (IS(table_strides_by_bound) && b.max_seq_len > 0)
             plan->table_stride = b.block_table->shape[1] * v->page > b.max_seq_len ? plan->table_stride
-                                                                                  : b.block_table->shape[1];
+                                                                                   : b.block_table->shape[1];
     }
     plan->host_lens = b.seq_lens_host;
     if ((f & ATTN_F_MM_PREFIX) != 0 && b.mm_prefix_ranges != NULL) {

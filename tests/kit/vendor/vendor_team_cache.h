@@ -44,10 +44,8 @@ static int read_cache(const attn_instance_t *v, const DLTensor *t, const attn_sc
     const int64_t shape[4] = {-1, v->kv_heads, v->page, v->content};
     int rc = attn_check_tensor(t, "kv_cache", v->storage, 4, shape, error);
     const DLTensor *k = v->is_static ? scales->k : NULL, *w = v->is_static ? scales->v : NULL;
-    if (rc == ATTN_OK && k != NULL)
-        rc = attn_check_tensor(k, "k_scale", ATTN_DTYPE_FLOAT32, 1, NULL, error);
-    if (rc == ATTN_OK && w != NULL)
-        rc = attn_check_tensor(w, "v_scale", ATTN_DTYPE_FLOAT32, 1, NULL, error);
+    if (rc == ATTN_OK && k != NULL) rc = attn_check_tensor(k, "k_scale", ATTN_DTYPE_FLOAT32, 1, NULL, error);
+    if (rc == ATTN_OK && w != NULL) rc = attn_check_tensor(w, "v_scale", ATTN_DTYPE_FLOAT32, 1, NULL, error);
     if (rc == ATTN_OK && k != NULL && k->shape[0] != 1 && k->shape[0] != v->kv_heads)
         rc = attn_fail(error, ATTN_E_INVALID, "k_scale", "k_scale has neither 1 element nor one a head");
     if (rc == ATTN_OK && w != NULL && w->shape[0] != 1 && w->shape[0] != v->kv_heads)

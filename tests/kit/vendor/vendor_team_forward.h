@@ -92,7 +92,8 @@ static int check_tensors(const attn_instance_t *v, const attn_forward_t *a, attn
     const int64_t qs[3] = {-1, v->heads, v->d}, ls[2] = {v->heads, -1}, hs[1] = {v->heads},
                   ks[3] = {-1, v->kv_heads, v->d}, vs[3] = {-1, v->kv_heads, v->dv};
     const uint64_t f = v->p.features;
-    int rc = attn_check_tensor(a->query, "query", v->p.dtype, 3, IS(query_heads_unchecked) ? NULL : qs, error);
+    int rc =
+        attn_check_tensor(a->query, "query", v->p.dtype, 3, IS(query_heads_unchecked) ? NULL : qs, error);
     if (rc == ATTN_OK && !v->is_paged) rc = attn_check_tensor(a->key, "key", v->p.dtype, 3, ks, error);
     if (rc == ATTN_OK && !v->is_paged) rc = attn_check_tensor(a->value, "value", v->p.dtype, 3, vs, error);
     if (rc == ATTN_OK && a->lse != NULL)
@@ -112,7 +113,8 @@ static int check_rows(const attn_instance_t *v, const attn_forward_t *a, const p
     const request_t *req = requests_of((plan_t *)plan);
     int64_t keys = 0;
     for (int32_t r = 0; r < plan->num_reqs; r++) {
-        if (req[r].len > 0 && req[r].key + (int64_t)req[r].len > keys) keys = req[r].key + (int64_t)req[r].len;
+        if (req[r].len > 0 && req[r].key + (int64_t)req[r].len > keys)
+            keys = req[r].key + (int64_t)req[r].len;
         if (plan->starts == NULL || plan->lens == NULL || IS(device_bounds_unchecked)) continue;
         const int32_t count = plan->starts[r + 1] - plan->starts[r], len = plan->lens[r];
         if (count < 0 || count > req[r].count || plan->starts[r] < 0 ||
@@ -165,8 +167,9 @@ static int forward(attn_instance_t *v, const attn_forward_t *args, const attn_sp
     if (rc != ATTN_OK) return rc;
     const uint64_t f = v->p.features;
     c.sinks = (f & ATTN_F_SINK) ? attn_data(a.sinks) : NULL;
-    c.slopes = (f & ATTN_F_ALIBI) ? IS(slopes_offset_ignored) ? a.alibi_slopes->data : attn_data(a.alibi_slopes)
-                                  : NULL;
+    c.slopes = (f & ATTN_F_ALIBI)
+                   ? IS(slopes_offset_ignored) ? a.alibi_slopes->data : attn_data(a.alibi_slopes)
+                   : NULL;
     if (f & ATTN_F_QQ_BIAS) {
         c.bias = attn_data(a.qq_bias);
         c.bias_stride = IS(bias_dense) ? a.qq_bias->shape[1] : a.qq_bias->strides[0];
@@ -175,7 +178,9 @@ static int forward(attn_instance_t *v, const attn_forward_t *args, const attn_sp
     if (IS(allocates_with_lse) && a.lse != NULL) take_and_free();
     if (IS(allocates_with_slopes) && c.slopes != NULL) take_and_free();
     if (IS(profile_is_remembered) && v->has_run && c.plan->has_long) v->scale *= 0.5f;
-    const int threads = IS(scratch_by_max_threads) ? omp_get_max_threads() : IS(threads_of_device) ? v->device->num_sms == 1 ? 1 : 2 : v->threads;
+    const int threads = IS(scratch_by_max_threads) ? omp_get_max_threads()
+                        : IS(threads_of_device)    ? v->device->num_sms == 1 ? 1 : 2
+                                                   : v->threads;
     float *space_of_threads = s.workspace;
     c.slots = space_of_threads + threads * scratch_floats(v);
     const item_t *items = items_of(v, c.plan);

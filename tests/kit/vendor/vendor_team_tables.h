@@ -12,8 +12,8 @@ static const attn_block_size_t pages[] = {{16, 1}};
 static const attn_capabilities_t capabilities = {
     .struct_size = sizeof(attn_capabilities_t),
     .graph_support = IS(claims_capture) ? ATTN_GRAPH_ALWAYS : ATTN_GRAPH_NEVER,
-    .roles = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) |
-             ATTN_BIT(ATTN_ROLE_ENCODER_ONLY),
+    .roles =
+        ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY),
     .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FLOAT16) | ATTN_BIT(ATTN_KV_BFLOAT16) |
                        ATTN_BIT(ATTN_KV_FLOAT32) | ATTN_BIT(ATTN_KV_FP8_E4M3) |
