@@ -299,7 +299,7 @@ void check_left_list(check_list_t *list, const check_t *c) {
     (void)c;
     check_add(list, "manners", 1, left_alone, 0,
               "refused calls and profiling runs leave the thread as it was");
-    check_add(list, "manners", 1, quiet_steps, 0, "the log is quiet while steps are alike");
+    check_add(list, "manners", CHECK_RUNS_ON_CPU, quiet_steps, 0, "the log is quiet while steps are alike");
     check_add(list, "manners", 1, arguments_gone, 0, "nothing that open was given is kept but the host");
     check_add(list, "manners", CHECK_RUNS_ON_CPU, short_host, 0, "a host whose planning table is shorter");
     check_add(list, "manners", CHECK_RUNS_ON_CPU, without_memory, 0, "empty tensors without memory");

@@ -181,7 +181,9 @@ void check_structs_list(check_list_t *list, const check_t *c) {
             char name[100];
             snprintf(name, sizeof name, how[h == LONGER_USED && is_description(input) ? h + 1 : h],
                      inputs[input].name);
-            check_add(list, "structs", 1, run_bent, (uint32_t)(input * 4 + h), "%s", name);
+            /* of a device each check here is a process with a context of its own */
+            check_add(list, "structs", input == IN_SPACE_OF_BUILD ? CHECK_RUNS_ON_CPU : 1, run_bent,
+                      (uint32_t)(input * 4 + h), "%s", name);
         }
     check_add(list, "structs", 1, unknown_feature, 0, "unknown feature bits are refused");
     check_add(list, "structs", 1, outputs, 0, "results are written within the caller's struct_size");
