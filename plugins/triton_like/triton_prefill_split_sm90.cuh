@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     const uint64_t q_at = wgmma_desc(base + (warp >> 2) * 8192, 16, 1024),
                    k_at = wgmma_desc(base + K_AT, 16, 1024), v_at = wgmma_desc(base + V_AT, BN * 128, 1024);
     load_queries<BM, swizzled_rows<BM>, THREADS, CONSUMERS>(p, base, b, q_scales);
-    cp_async_wait<0>();
+    cp_async_wait_all(); /* queries, which are no group */
     fence_proxy_async();
     named_barrier(1, CONSUMERS);
 
