@@ -103,12 +103,13 @@ static void nan_shows(check_t *c) {
     }
 }
 
-/* NaN in one channel of a query leaves no number in its row, whichever format the keys have: a limit on the way
- * to another type must not take it for a number. */
+/* NaN in one channel of a query leaves no number in its row, whichever format the keys have: a limit on the
+ * way to another type must not take it for a number. */
 static void nan_query(check_t *c) {
     for (int is_fp8 = 0; is_fp8 < 2 && !c->report->is_failed; is_fp8++) {
         kit_case_t k;
         kit_result_t got;
+        const char *over = is_fp8 ? ", over a cache of fp8_e4m3" : "";
         if (!check_start_without(c, &k)) return;
         k.problem.dtype = c->arg;
         if (is_fp8) {
@@ -138,14 +139,12 @@ static void nan_query(check_t *c) {
                         check_fail(c,
                                    "NaN in channel 3 of the query of tokens %lld and %lld, head 0%s: "
                                    "output[%lld][%lld][%lld] is %g (semantics 10.5)",
-                                   (long long)decode, (long long)prompt,
-                                   is_fp8 ? ", over a cache of fp8_e4m3" : "", (long long)t, (long long)h,
+                                   (long long)decode, (long long)prompt, over, (long long)t, (long long)h,
                                    (long long)e, y[e]);
                     else if (want && got.lse != NULL && !isnan(got.lse[h * in->num_tokens + t]))
                         check_fail(c,
                                    "NaN in the query of token %lld, head 0%s: its lse is %g (semantics 10.5)",
-                                   (long long)t, is_fp8 ? ", over a cache of fp8_e4m3" : "",
-                                   got.lse[h * in->num_tokens + t]);
+                                   (long long)t, over, got.lse[h * in->num_tokens + t]);
                 }
             c->report->num_cases++;
             kit_result_free(&got);
