@@ -5,8 +5,8 @@
  */
 #include "../run/check_children.h"
 #include "../run/device_image.h"
+#include "../run/surroundings.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -53,18 +53,6 @@ static void *spin(void *p) {
         ;
     return p;
 }
-static void set_threads(int n) {
-    void (*set)(int) = NULL;
-    void *found = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
-    memcpy(&set, &found, sizeof set);
-    if (set != NULL) set(n);
-}
-static int get_threads(void) {
-    int (*get)(void) = NULL;
-    void *found = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
-    memcpy(&get, &found, sizeof get);
-    return get != NULL ? get() : 1;
-}
 static int forward_busy(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                         void *stream, attn_error_t *error) {
     pthread_t threads[SPINNERS];
@@ -104,10 +92,9 @@ static void busy_processors(check_t *c) {
     kit_case_add(&k, 1, attn_role_has_cache(k.problem.role) ? 700 : 1);
     kit_case_add(&k, 30, attn_role_has_cache(k.problem.role) ? 90 : 30);
     k.problem.max_model_len = 2048;
-    const int threads = get_threads();
-    set_threads(4);
+    const int threads = surroundings_set_threads(4);
     check_run(c, shim_make(c->backend, &busy_ops), &k, NULL);
-    set_threads(threads);
+    surroundings_set_threads(threads);
 }
 
 static int same_doubles(const double *a, const double *b, int64_t n) {

@@ -90,11 +90,13 @@ static void surroundings(check_t *c) {
     kit_case_t k;
     current = c;
     if (!check_start(c, &k)) return;
+    const int threads = surroundings_set_threads(3); /* which no plugin would choose */
     surroundings_read(&before);
     surroundings_seed(&before);
     check_is_served(c, &k);
     compare("supports_combination");
     check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
+    surroundings_set_threads(threads);
 }
 
 /* What supports_combination says of a problem follows from the problem: the same before anything was opened,

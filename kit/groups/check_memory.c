@@ -5,8 +5,8 @@
  * that belong to no request.
  */
 #include "../run/device_image.h"
+#include "../run/surroundings.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 
 /* Limits of exactly this batch, so that space_needed has nothing to spare. */
@@ -50,10 +50,7 @@ static attn_space_t guarded_space;
 /* An OpenMP runtime's number of threads belongs to the program, which may change it. */
 static int threads_change;
 static void set_threads(int n) {
-    void (*set)(int) = NULL;
-    void *found = threads_change ? dlsym(RTLD_DEFAULT, "omp_set_num_threads") : NULL;
-    memcpy(&set, &found, sizeof set);
-    if (set != NULL) set(n);
+    if (threads_change) surroundings_set_threads(n);
 }
 
 static int guarded_open(const attn_problem_t *problem, const attn_device_t *device,

@@ -89,6 +89,18 @@ void surroundings_read(surroundings_t *s) {
         getrlimit((__rlimit_resource_t)i, &s->limits[i]);
 }
 
+int surroundings_set_threads(int n) {
+    void *found[2] = {dlsym(RTLD_DEFAULT, "omp_get_max_threads"), dlsym(RTLD_DEFAULT, "omp_set_num_threads")};
+    int (*get)(void) = NULL;
+    void (*set)(int) = NULL;
+    memcpy(&get, &found[0], sizeof get);
+    memcpy(&set, &found[1], sizeof set);
+    if (get == NULL || set == NULL) return 0;
+    const int before = get();
+    if (n > 0) set(n);
+    return before;
+}
+
 /* The generator of rand is the process's own; its next number says whether it was seeded or used. */
 void surroundings_seed(surroundings_t *s) {
     srand(SEED);

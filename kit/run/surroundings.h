@@ -39,6 +39,9 @@ typedef struct surroundings {
 } surroundings_t;
 
 void surroundings_read(surroundings_t *s);
+/* Tells the process's OpenMP runtime how many threads a region has (0: leaves it); returns what it was, or 0
+ * where there is no such runtime. */
+int surroundings_set_threads(int n);
 /* Seeds rand, so that surroundings_differ can say whether it was used. */
 void surroundings_seed(surroundings_t *s);
 /* What differs, in text; 1 if something does. */
