@@ -78,10 +78,9 @@ ATTN_DEV void load_query(uint32_t (&qf)[Q_WORDS], float (&q_scale)[2], const tri
         for (int w = 0; w < Q_WORDS; w++) {
             const int d = 32 * (w >> 2) + 8 * q;
             auto at = [&](int h) {
-                const float x = row < rows ? load_float<TL_Q>(qp, d + fp4::pair_column(w & 3, h)) : 0.f;
-                return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; /* NaN stays */
+                return row < rows ? load_float<TL_Q>(qp, d + fp4::pair_column(w & 3, h)) : 0.f;
             };
-            qf[w] = pack2<DT_F16>(at(0), at(1));
+            qf[w] = pack2_limited(make_float2(at(0), at(1)));
         }
     } else
 #pragma unroll

@@ -5,17 +5,12 @@
  * run in several processes, because most of their time is compilation and the oracle. PACKED_TEST_PLUGINS:
  * the folder of the plugins; PACKED_TEST_JOBS=N: processes; PACKED_TEST_ONLY: a text that a case's name must
  * contain; PACKED_TEST_ALL: every case is shown; ATTN_TEST_PART, ATTN_TEST_SECONDS: part.h. */
-#include "gpu_memory.h"
-#include "part.h"
+#include "triton_tasks.h"
 #include "kit/case/case_families.h"
-#include "../tap.h"
 
 #include <attn/attn_plugin_util.h>
 #include <math.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-static const attn_backend_t *triton, *reference;
 enum { MAX_CASES = 800 };
 static const struct {
     uint32_t kv;
@@ -390,7 +385,6 @@ static void list_tasks(void) {
     }
 }
 
-static attn_option_value_t options[3];
 static char cache_dir[] = "/tmp/attn-packed-XXXXXX";
 
 static int run_task(const task_t *t, char *why, size_t size) {
@@ -404,69 +398,24 @@ static int run_task(const task_t *t, char *why, size_t size) {
                            why, size);
 }
 
+static int run_one(int i, char *why, size_t size) {
+    return run_task(&tasks[i], why, size);
+}
+static int process_of(int i) {
+    return i;
+}
+static const char *name_of(int i) {
+    return tasks[i].name;
+}
+
 int main(void) {
-    char why[1300] = "", path[1024], cwd[900] = ".", file[1200], names[64][64];
-    const char *dir = getenv("PACKED_TEST_PLUGINS");
-    long jobs = getenv("PACKED_TEST_JOBS") ? atol(getenv("PACKED_TEST_JOBS")) : sysconf(_SC_NPROCESSORS_ONLN);
-    pid_t children[64];
-    int status = 0, failed = 0, passed = 0;
-    jobs = jobs < 1 ? 1 : jobs > 14 ? 14 : jobs;
-    if (dir == NULL && getcwd(cwd, sizeof cwd) != NULL) {
-        snprintf(path, sizeof path, "%s/plugins-built", cwd);
-        dir = path;
-    }
-    fflush(stdout);
-    pid_t probe = fork(); /* this process must not start CUDA before it forks */
-    if (probe == 0) _exit(gpu_start() == 0 ? 0 : 1);
-    if (probe < 0 || waitpid(probe, &status, 0) != probe || status != 0) skip_all("no CUDA device");
-    snprintf(file, sizeof file, "%s/triton_like.so", dir);
-    triton = kit_load(file, "TRITON_ATTN", why, sizeof why);
-    if (triton != NULL) snprintf(file, sizeof file, "%s/reference.so", dir);
-    reference = triton ? kit_load(file, NULL, why, sizeof why) : NULL;
-    if (reference == NULL) bail_out("%s: %s", file, why);
+    tasks_load(getenv("PACKED_TEST_PLUGINS"));
     list_tasks();
-    if (mkdtemp(cache_dir) == NULL) bail_out("no temporary folder");
-    static const char *const option_names[3] = {"cache_dir", "nvrtc", "segments"};
-    for (int i = 0; i < 3; i++)
-        options[i] = (attn_option_value_t){.struct_size = sizeof options[i],
-                                           .type = i < 2 ? ATTN_OPTION_STRING : ATTN_OPTION_INT,
-                                           .name = option_names[i],
-                                           .s = i == 0 ? cache_dir : ""};
-    gpu.options = options, gpu.num_options = 3;
     const double start = part_seconds();
-    for (int j = 0; j < jobs; j++) {
-        snprintf(names[j], sizeof names[j], "/tmp/attn-packed-%ld-%d", (long)getpid(), j);
-        children[j] = fork();
-        if (children[j] != 0) continue;
-        FILE *f = fopen(names[j], "w");
-        if (f == NULL || gpu_start() != 0) _exit(2);
-        for (int i = j; i < num_tasks; i += (int)jobs) {
-            why[0] = '\0';
-            if (!part_takes()) continue;
-            const int good = run_task(&tasks[i], why, sizeof why);
-            fprintf(f, "%d %s: %s\n", good, tasks[i].name, why);
-            fflush(f);
-        }
-        fclose(f);
-        _exit(0);
-    }
-    for (int j = 0; j < jobs; j++) {
-        char line[1600];
-        waitpid(children[j], &status, 0);
-        FILE *f = fopen(names[j], "r");
-        while (f != NULL && fgets(line, sizeof line, f) != NULL) {
-            const int good = line[0] == '1';
-            passed += good, failed += !good;
-            if (!good || getenv("PACKED_TEST_ALL") != NULL) diag("%s%s", good ? "" : "NOT ", line + 2);
-        }
-        if (f != NULL) fclose(f);
-        unlink(names[j]);
-        if (status != 0) diag("process %d ended with %d", j, status), failed++;
-    }
-    snprintf(file, sizeof file, "rm -rf %s", cache_dir);
-    if (system(file) != 0) diag("%s is left", cache_dir);
-    ok(failed == 0 && (passed == num_tasks || (part_is_short() && passed > 0)),
-       "%d of %d cases: bytes as REFERENCE's, and attention over them (%.0f s)", passed, num_tasks,
-       part_seconds() - start);
+    const task_list_t list = {num_tasks, run_one, process_of, name_of, getenv("PACKED_TEST_ALL") != NULL};
+    const int passed = tasks_run(&list, tasks_jobs(getenv("PACKED_TEST_JOBS")), cache_dir);
+    tasks_end(cache_dir);
+    ok(passed >= 0, "%d of %d cases: bytes as REFERENCE's, and attention over them (%.0f s)",
+       passed < 0 ? -1 - passed : passed, num_tasks, part_seconds() - start);
     return tap_done();
 }

@@ -6,14 +6,13 @@
  * TRITON_TEST_CASES=N: random cases; TRITON_TEST_JOBS=N: processes; TRITON_TEST_CACHE=DIR: keep the kernels
  * there. */
 #include "dense_step.h"
-#include "part.h"
+#include "triton_tasks.h"
 
 #include <attn/attn_plugin_util.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const attn_backend_t *triton, *reference;
 static attn_backend_t wrapped;
 static attn_backend_ops_t wrapped_ops;
 static char cache_dir[512];
@@ -281,28 +280,12 @@ static void open_times(void) {
 }
 
 int main(void) {
-    char why[256] = "", path[1024], cwd[900] = ".", file[1200];
-    const char *dir = getenv("TRITON_TEST_PLUGINS"), *text = getenv("TRITON_TEST_CASES"),
-               *kept = getenv("TRITON_TEST_CACHE");
-    const char *part = getenv("TRITON_TEST_GRID");
+    const char *text = getenv("TRITON_TEST_CASES"), *kept = getenv("TRITON_TEST_CACHE"),
+               *part = getenv("TRITON_TEST_GRID");
     int num_random = text ? atoi(text) : 120, grid = part ? atoi(part) : GRID_KINDS * GRID_SHAPES;
-    int failed = 0, served = 0, status = 0;
+    int failed = 0, served = 0;
     grid = grid < 0 || grid > GRID_KINDS * GRID_SHAPES ? GRID_KINDS * GRID_SHAPES : grid;
-    long jobs = getenv("TRITON_TEST_JOBS") ? atol(getenv("TRITON_TEST_JOBS")) : sysconf(_SC_NPROCESSORS_ONLN);
-    jobs = jobs < 1 ? 1 : jobs > 14 ? 14 : jobs;
-    if (dir == NULL && getcwd(cwd, sizeof cwd) != NULL) {
-        snprintf(path, sizeof path, "%s/plugins-built", cwd);
-        dir = path;
-    }
-    fflush(stdout);
-    pid_t probe = fork(); /* this process must not start CUDA before it forks */
-    if (probe == 0) _exit(gpu_start() == 0 ? 0 : 1);
-    if (probe < 0 || waitpid(probe, &status, 0) != probe || status != 0) skip_all("no CUDA device");
-    snprintf(file, sizeof file, "%s/triton_like.so", dir);
-    triton = kit_load(file, "TRITON_ATTN", why, sizeof why);
-    if (triton != NULL) snprintf(file, sizeof file, "%s/reference.so", dir);
-    reference = triton ? kit_load(file, NULL, why, sizeof why) : NULL;
-    if (reference == NULL) bail_out("%s: %s", file, why);
+    tasks_load(getenv("TRITON_TEST_PLUGINS"));
     wrapped = *triton, wrapped_ops = *triton->ops;
     wrapped_ops.open = open_with_options;
     wrapped.ops = &wrapped_ops;
@@ -311,16 +294,12 @@ int main(void) {
     set_options(cache_dir, 0);
     uint64_t seed = tap_seed();
     double start = part_seconds();
-    run_cases(seed, grid, num_random, (int)jobs, &failed, &served);
+    run_cases(seed, grid, num_random, tasks_jobs(getenv("TRITON_TEST_JOBS")), &failed, &served);
     ok(failed == 0 && (served >= grid / 2 + num_random / 3 || (part_is_short() && served > 0)),
        "%d cases agree with the reference (%d failed, %.0f s)", served, failed, part_seconds() - start);
     if (gpu_start() != 0) bail_out("the device is gone");
     steps();
     open_times();
-    if (kept == NULL) {
-        char command[640];
-        snprintf(command, sizeof command, "rm -rf %s", cache_dir);
-        if (system(command) != 0) diag("%s is left", cache_dir);
-    }
+    if (kept == NULL) tasks_end(cache_dir);
     return tap_done();
 }

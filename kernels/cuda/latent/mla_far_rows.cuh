@@ -43,12 +43,7 @@ ATTN_DEV void mla_far_row(const mla_attend_params &p, const mla_item &it, int ro
                                    e4m3x2_to_f16x2<1>(y.y)};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float2 a = unpack2<DT>(q[i]);
-                const float2 b = unpack2<DT_F16>(k[i]);
-                /* what is not a number stays so */
-                a.x = fabsf(a.x) > 65504.f ? copysignf(65504.f, a.x) : a.x;
-                a.y = fabsf(a.y) > 65504.f ? copysignf(65504.f, a.y) : a.y;
-                a = unpack2<DT_F16>(pack2<DT_F16>(a.x, a.y));
+                const float2 a = unpack2<DT_F16>(pack2_limited(unpack2<DT>(q[i]))), b = unpack2<DT_F16>(k[i]);
                 s = fma((double)a.x, (double)b.x, s), s = fma((double)a.y, (double)b.y, s);
             }
         }
