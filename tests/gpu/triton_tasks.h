@@ -13,8 +13,8 @@
 
 static const attn_backend_t *triton, *reference;
 
-/* dir: the folder of the plugins, NULL for ./plugins-built. Skips where there is no device, and starts CUDA in
- * a child alone: this process must not before it forks. */
+/* dir: the folder of the plugins, NULL for ./plugins-built. Skips where there is no device, and starts CUDA
+ * in a child alone: this process must not before it forks. */
 static void tasks_load(const char *dir) {
     char why[1300] = "", path[1024], cwd[900] = ".", file[1200];
     int status = 0;
@@ -47,8 +47,8 @@ typedef struct task_list {
     int shows_all; /* else those alone that fail */
 } task_list_t;
 
-/* Runs the tasks in `jobs` processes with a folder of compiled kernels, template `cache_dir` of mkdtemp, which
- * tasks_end deletes; says what failed; returns how many passed, or -1 - that where one did not. */
+/* Runs the tasks in `jobs` processes with a folder of compiled kernels, template `cache_dir` of mkdtemp,
+ * which tasks_end deletes; says what failed; returns how many passed, or -1 - that where one did not. */
 __attribute__((unused)) static int tasks_run(const task_list_t *list, int jobs, char *cache_dir) {
     static attn_option_value_t options[3];
     static const char *const option_names[3] = {"cache_dir", "nvrtc", "segments"};
