@@ -37,11 +37,13 @@ void model_memory_add(const void *p, size_t bytes) {
     ranges[i] = (range_t){(uintptr_t)p, (uintptr_t)p + bytes};
     num_ranges++;
 }
-int model_memory_remove(const void *p) {
+/* Its size; 0: there is none that begins here. */
+size_t model_memory_remove(const void *p) {
     const size_t i = range_place((uintptr_t)p);
     if (i == num_ranges || ranges[i].first != (uintptr_t)p) return 0;
+    const size_t bytes = ranges[i].end - ranges[i].first;
     memmove(ranges + i, ranges + i + 1, (num_ranges - i - 1) * sizeof *ranges);
     num_ranges--;
     last_hit = (range_t){0, 0};
-    return 1;
+    return bytes;
 }

@@ -34,17 +34,19 @@ static void copy_issue(warp_t *w, const op_t *op, uint32_t mask) {
             memcpy(c->data, src, size);
         else if (size > 0)
             c->from = src;
+        model_races_write(w, op, to, bytes, l, WRITE_STARTS);
         memset(dst, 0xff, bytes);
     }
 }
-static void copies_arrive(warp_t *w, uint32_t mask, uint32_t newest) {
+static void copies_arrive(warp_t *w, const op_t *op, uint32_t mask, uint32_t newest) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < w->num_copies; i++) {
         copy_t *c = &w->copies[i];
         const uint32_t groups = w->groups[c->lane];
-        if (IS_SET(mask, c->lane) && (newest == ~0u || (c->group < groups && groups - c->group > newest)))
+        if (IS_SET(mask, c->lane) && (newest == ~0u || (c->group < groups && groups - c->group > newest))) {
+            model_races_write(w, op, c->to, c->bytes, c->lane, WRITE_ARRIVES);
             memcpy(w->cta->shared + c->to, c->from != NULL ? c->from : c->data, c->bytes);
-        else
+        } else
             w->copies[kept++] = *c;
     }
     w->num_copies = kept;
@@ -54,11 +56,10 @@ static void copy_commit(warp_t *w, const op_t *op, uint32_t mask) {
     EACH(w->groups[l]++);
 }
 static void copy_wait(warp_t *w, const op_t *op, uint32_t mask) {
-    copies_arrive(w, mask, (uint32_t)op->o[0].value);
+    copies_arrive(w, op, mask, (uint32_t)op->o[0].value);
 }
 static void copy_wait_all(warp_t *w, const op_t *op, uint32_t mask) {
-    (void)op;
-    copies_arrive(w, mask, ~0u);
+    copies_arrive(w, op, mask, ~0u);
 }
 
 /* An mbarrier: arrivals of a phase, arrivals left, the phase's number. */
@@ -88,6 +89,7 @@ static void barrier_arrive(warp_t *w, const op_t *op, uint32_t mask) {
             model_fault(w, op, l, "an arrival at what is no barrier", lane_value(w, &op->o[1], l));
             return;
         }
+        model_races_give(w, (uint32_t)lane_value(w, &op->o[1], l) + 16);
         if (--b->left == 0) b->left = b->wanted, b->phase++;
     }
 }
@@ -100,6 +102,7 @@ static void barrier_try(warp_t *w, const op_t *op, uint32_t mask) {
         done |= (uint32_t)((b->phase & 1) != (lane_value(w, &op->o[2], l) & 1)) << l;
     }
     *d = (*d & ~mask) | done;
+    if (done != 0) model_races_take(w, (uint32_t)lane_value(w, &op->o[1], __builtin_ctz(done)) + 16);
     w->yields = done != mask;
 }
 
@@ -124,14 +127,15 @@ static double element(int type, const uint8_t *p) {
 }
 /* Rows first..first + rows of a matrix as numbers [row][k]; a hash of its bytes. 0 beyond the shared
  * memory. */
-static uint64_t matrix_read(const warp_t *w, uint64_t desc, int type, int is_mn, int first, int rows, int ks,
-                            double *out) {
+static uint64_t matrix_read(warp_t *w, const op_t *op, uint64_t desc, int type, int is_mn, int first,
+                            int rows, int ks, double *out) {
     const int bytes = type == W_S8 ? 1 : 2;
     uint64_t hash = 14695981039346656037ull;
     for (int r = 0; r < rows; r++)
         for (int k = 0; k < ks; k++) {
             const uint32_t at = matrix_at(desc, is_mn, first + r, k, bytes);
             if (at + (uint32_t)bytes > w->cta->shared_bytes) return 0;
+            if (at % 4 == 0 && !model_races_engine(w, op, at)) return 0;
             const uint8_t *p = w->cta->shared + at;
             hash = (hash ^ p[0] ^ (uint64_t)p[bytes - 1] << 8) * 1099511628211ull;
             if (out != NULL) out[r * ks + k] = element(type, p);
@@ -150,7 +154,7 @@ static void product(warp_t *w, const op_t *op, uint32_t mask) {
     const int is_mn = type != W_S8 && op->o[at_p + (uint32_t)tail - 1].value != 0 && tail > 3;
     static _Thread_local double a[16][32], b[256 * 32], row[256];
     const uint64_t desc_b = lane_value(w, &op->o[at_b], 0);
-    const uint64_t hash_b = matrix_read(w, desc_b, type, is_mn, 0, n, ks, b);
+    const uint64_t hash_b = matrix_read(w, op, desc_b, type, is_mn, 0, n, ks, b);
     uint64_t hash_a = 1, desc_a = 0;
     (void)mask;
     if (in_registers) {
@@ -167,7 +171,7 @@ static void product(warp_t *w, const op_t *op, uint32_t mask) {
         desc_a = lane_value(w, &op->o[num_d], 0);
         hash_a = 0;
         double rows[16 * 32];
-        hash_a = matrix_read(w, desc_a, type, 0, (int)(w->index % 4) * 16, 16, ks, rows);
+        hash_a = matrix_read(w, op, desc_a, type, 0, (int)(w->index % 4) * 16, 16, ks, rows);
         for (int r = 0; r < 16; r++)
             memcpy(a[r], rows + r * ks, (size_t)ks * sizeof(double));
     }
@@ -213,9 +217,9 @@ static void product_wait(warp_t *w, const op_t *op, uint32_t mask) {
             continue;
         }
         const int type = p->op->variant & 7, n = p->op->variant >> 3, ks = type == W_S8 ? 32 : 16;
-        if (matrix_read(w, p->desc_b, type, p->is_mn, 0, n, ks, NULL) != p->b ||
+        if (matrix_read(w, p->op, p->desc_b, type, p->is_mn, 0, n, ks, NULL) != p->b ||
             (p->desc_a != 0 &&
-             matrix_read(w, p->desc_a, type, 0, (int)(w->index % 4) * 16, 16, ks, NULL) != p->a)) {
+             matrix_read(w, p->op, p->desc_a, type, 0, (int)(w->index % 4) * 16, 16, ks, NULL) != p->a)) {
             model_fault(w, p->op, 0, "shared memory changed while wgmma was reading it", p->desc_b);
             return;
         }

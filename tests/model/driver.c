@@ -5,6 +5,7 @@
 #include "model.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <time.h>
 
 enum {
@@ -115,7 +116,7 @@ int cuDeviceGetName(char *name, int size, int device) {
 }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) {
     (void)device;
-    *bytes = (size_t)8 << 30;
+    *bytes = (size_t)256 << 30;
     return OK;
 }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
@@ -173,28 +174,36 @@ int cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     return OK;
 }
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
-    *free_bytes = (size_t)6 << 30, *total = (size_t)8 << 30;
+    *free_bytes = (size_t)128 << 30, *total = (size_t)256 << 30;
     return OK;
 }
 
+/* Large blocks are address space until somebody writes, so that caches of many gigabytes can be pretended. */
+enum { LARGE = 64 << 20 };
 int cuMemAlloc_v2(address_t *address, size_t bytes) {
     if (bytes == 0) return INVALID_VALUE;
-    if (bytes > (size_t)8 << 30) return NO_MEMORY;
-    uint8_t *p = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (p == NULL) return NO_MEMORY;
+    if (bytes > (size_t)256 << 30) return NO_MEMORY;
+    uint8_t *p = bytes < LARGE ? aligned_alloc(256, (bytes + 255) / 256 * 256)
+                               : mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == NULL || p == MAP_FAILED) return NO_MEMORY;
+    if (bytes < LARGE) memset(p, 0xff, bytes);
     pthread_mutex_lock(&lock);
-    if (bytes < (size_t)64 << 20) memset(p, 0xff, bytes); /* larger: as it comes */
     model_memory_add(p, bytes);
     pthread_mutex_unlock(&lock);
     *address = (uintptr_t)p;
     return OK;
 }
 int cuMemFree_v2(address_t address) {
+    void *p = (void *)(uintptr_t)address;
     pthread_mutex_lock(&lock);
-    const int found = model_memory_remove((void *)(uintptr_t)address);
+    const size_t bytes = model_memory_remove(p);
     pthread_mutex_unlock(&lock);
-    if (!found) return INVALID_VALUE;
-    free((void *)(uintptr_t)address);
+    if (bytes == 0) return INVALID_VALUE;
+    if (bytes < LARGE)
+        free(p);
+    else
+        munmap(p, bytes);
     return OK;
 }
 int cuMemHostAlloc(void **p, size_t bytes, unsigned flags) {

@@ -39,6 +39,7 @@ static void load(warp_t *w, const op_t *op, uint32_t mask) {
         const uint64_t address = lane_value(w, at, l) + (uint64_t)op->offset;
         const uint8_t *p = model_at(w, op, op->space, address, bytes, l);
         if (p == NULL) return;
+        if (op->space == SPACE_SHARED) model_races_read(w, op, (uint32_t)address, bytes, l);
         for (uint32_t i = 0; i < op->vector; i++) {
             uint64_t x = 0;
             memcpy(&x, p + i * size, size);
@@ -52,12 +53,16 @@ static void store(warp_t *w, const op_t *op, uint32_t mask) {
     for (uint32_t left = mask; left != 0; left &= left - 1) {
         const int l = __builtin_ctz(left);
         const uint64_t address = lane_value(w, &op->o[0], l) + (uint64_t)op->offset;
-        uint8_t *p = model_at(w, op, op->space, address, bytes, l);
+        uint8_t *p = model_at(w, op, op->space, address, bytes, l), data[32];
         if (p == NULL) return;
         for (uint32_t i = 0; i < op->vector; i++) {
             const uint64_t x = lane_value(w, &op->o[1 + i], l);
-            memcpy(p + i * size, &x, size);
+            memcpy(data + i * size, &x, size);
         }
+        if (op->space == SPACE_SHARED)
+            model_races_write(w, op, (uint32_t)address, bytes, l,
+                              memcmp(p, data, bytes) == 0 ? WRITE_SAME : WRITE_PLAIN);
+        memcpy(p, data, bytes);
     }
 }
 

@@ -4,9 +4,11 @@
  *
  * It is stricter than a GPU where a GPU may be lucky: every access is checked against what was allocated;
  * shared memory and new device memory begin as NaN; a cp.async writes at once what nobody may rely on,
- * and its bytes when its group is waited for and no earlier; wgmma runs when it is waited for; warps and
- * blocks take turns by a seed. Its numbers are not the device's bit for bit: products are summed in
- * double and rounded once, approximations are the C library's, rounded. */
+ * and its bytes when its group is waited for and no earlier; what wgmma reads must stay until it is
+ * waited for; accesses of shared memory must be ordered (races.c); warps and blocks take turns by a seed.
+ * Its numbers are not the device's bit for bit: products are summed in double and rounded once,
+ * approximations are the C library's, rounded. It does not see accumulators of wgmma that are read too
+ * early, orders of global memory between threads, and what only many blocks at once do. */
 #ifndef ATTN_TESTS_MODEL_H
 #define ATTN_TESTS_MODEL_H
 
@@ -116,6 +118,7 @@ struct warp {
     product_t products[256];
     uint32_t num_products, product_group;
     uint8_t *local;
+    uint32_t clocks[LANES], turn, fences; /* races.c */
 };
 
 struct cta {
@@ -129,6 +132,8 @@ struct cta {
     uint32_t any[16], every[16];      /* of their predicates */
     uint64_t random;
     int failed;
+    void *words; /* races.c */
+    uint32_t *reads, carried[80][LANES], carriers[64], num_carriers;
 };
 
 /* Runs one launch; 0, or -1 after a line on stderr. */
@@ -140,10 +145,23 @@ uint64_t model_random(uint64_t *state);
 /* What may be accessed: 1 where [p, p + bytes) lies in one allocation. */
 int model_memory_has(const void *p, size_t bytes);
 void model_memory_add(const void *p, size_t bytes);
-int model_memory_remove(const void *p);
+size_t model_memory_remove(const void *p);
 /* The place of a lane's access, or NULL after a message. */
 uint8_t *model_at(warp_t *w, const op_t *op, uint32_t space, uint64_t address, uint32_t bytes, int lane);
 void model_fault(warp_t *w, const op_t *op, int lane, const char *what, uint64_t address);
+
+/* races.c: accesses to shared memory, and what orders them. */
+void model_races_start(cta_t *cta);
+void model_races_end(cta_t *cta);
+void model_races_give(warp_t *w, uint32_t key);
+void model_races_take(warp_t *w, uint32_t key);
+void model_races_forget(cta_t *cta, uint32_t key);
+void model_races_read(warp_t *w, const op_t *op, uint32_t at, uint32_t bytes, int lane);
+/* how: WRITE_SAME is of the value that is there, which hurts nobody; WRITE_STARTS begins a copy,
+ * WRITE_ARRIVES ends it. */
+enum { WRITE_PLAIN, WRITE_SAME, WRITE_STARTS, WRITE_ARRIVES };
+void model_races_write(warp_t *w, const op_t *op, uint32_t at, uint32_t bytes, int lane, int how);
+int model_races_engine(warp_t *w, const op_t *op, uint32_t at);
 
 #define REG(T, i)       ((T *)(w->regs + op->o[i].at))
 #define IS_SET(word, l) ((word) >> (l)&1)

@@ -6,7 +6,8 @@
 
 #include <stdarg.h>
 
-enum { TURN = 3000, PATIENCE = 2000000 };
+/* Ops of a warp at a time; tries of a block in a row that fail; times that its warps run. */
+enum { TURN = 3000, PATIENCE = 20000, MOST_TURNS = 400000 };
 
 uint64_t model_random(uint64_t *state) { /* xorshift64* (Vigna, 2016) */
     uint64_t x = *state;
@@ -76,7 +77,9 @@ static void barrier_check(cta_t *cta, uint32_t b) {
             *d = (*d & ~w->here) | (yes ? w->here : 0);
         }
         w->waits = NULL;
+        model_races_take(w, b);
     }
+    model_races_forget(cta, b);
     cta->arrived[b] = cta->wanted[b] = cta->any[b] = 0;
     cta->every[b] = 1;
 }
@@ -98,6 +101,7 @@ static void barrier_enter(warp_t *w, const op_t *op) {
     }
     cta->wanted[b] = wanted;
     cta->arrived[b] += LANES;
+    model_races_give(w, b);
     if (op->variant != 3) w->waits = op;
     barrier_check(cta, b);
 }
@@ -190,8 +194,14 @@ static void start_warp(warp_t *w, const kernel_t *k, cta_t *cta, uint32_t index,
     copy_t *const copies = w->copies;
     const uint32_t room = w->room_copies;
     memset(w, 0, sizeof *w);
-    *w = (warp_t){
-        .regs = regs, .copies = copies, .room_copies = room, .cta = cta, .kernel = k, .index = index};
+    *w = (warp_t){.regs = regs,
+                  .copies = copies,
+                  .room_copies = room,
+                  .cta = cta,
+                  .kernel = k,
+                  .index = index,
+                  .turn = 1};
+    w->clocks[index] = 1;
     memcpy(regs, k->first_words, k->num_words * sizeof *regs);
     for (int l = 0; l < LANES; l++) {
         const uint32_t t = index * LANES + (uint32_t)l;
@@ -209,8 +219,8 @@ static void start_warp(warp_t *w, const kernel_t *k, cta_t *cta, uint32_t index,
 }
 
 static void run_block(cta_t *cta) {
-    uint32_t idle = 0;
-    while (!cta->failed && idle < PATIENCE) {
+    uint32_t idle = 0, turns = 0;
+    while (!cta->failed && idle < PATIENCE && turns++ < MOST_TURNS) {
         uint32_t ready[64], num_ready = 0, num_alive = 0;
         for (uint32_t i = 0; i < cta->num_warps; i++) {
             num_alive += cta->warps[i].alive != 0;
@@ -230,8 +240,8 @@ static void run_block(cta_t *cta) {
     }
     if (!cta->failed) {
         cta->failed = 1;
-        fprintf(stderr, "model: %s, block (%u, %u, %u) waits for ever at mbarriers\n",
-                cta->warps[0].kernel->name, cta->block[0], cta->block[1], cta->block[2]);
+        fprintf(stderr, "model: %s, block (%u, %u, %u) does not end\n", cta->warps[0].kernel->name,
+                cta->block[0], cta->block[1], cta->block[2]);
     }
 }
 
@@ -256,6 +266,7 @@ int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block
         const uint64_t n = backwards ? (first + count - i) % count : (first + i) % count;
         cta.block[0] = (uint32_t)(n % grid[0]), cta.block[1] = (uint32_t)(n / grid[0] % grid[1]);
         cta.block[2] = (uint32_t)(n / grid[0] / grid[1]);
+        model_races_start(&cta);
         memset(cta.shared, 0xff, cta.shared_bytes);
         memset(cta.arrived, 0, sizeof cta.arrived), memset(cta.wanted, 0, sizeof cta.wanted);
         memset(cta.any, 0, sizeof cta.any);
@@ -267,6 +278,7 @@ int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block
     }
     for (uint32_t i = 0; i < cta.num_warps; i++)
         free(cta.warps[i].regs), free(cta.warps[i].copies);
+    model_races_end(&cta);
     free(cta.warps), free(cta.shared);
     return cta.failed ? -1 : 0;
 }

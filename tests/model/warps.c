@@ -56,6 +56,7 @@ static void ldmatrix(warp_t *w, const op_t *op, uint32_t mask) {
         const uint64_t address = lane_value(w, &op->o[count], (int)l) + (uint64_t)op->offset;
         const uint8_t *p = model_at(w, op, SPACE_SHARED, address, 16, (int)l);
         if (p == NULL) return;
+        model_races_read(w, op, (uint32_t)address, 16, (int)l);
         memcpy(rows[l >> 3][l & 7], p, 16);
     }
     for (uint32_t i = 0; i < count; i++)
@@ -73,6 +74,7 @@ static void stmatrix(warp_t *w, const op_t *op, uint32_t mask) {
         const uint64_t address = lane_value(w, &op->o[0], (int)l) + (uint64_t)op->offset;
         uint8_t *p = model_at(w, op, SPACE_SHARED, address, 16, (int)l);
         if (p == NULL) return;
+        model_races_write(w, op, (uint32_t)address, 16, (int)l, WRITE_PLAIN);
         const uint32_t *from = REG(uint32_t, 1 + (l >> 3)), r = l & 7;
         uint16_t row[8];
         for (uint32_t c = 0; c < 8; c++)
@@ -137,6 +139,14 @@ static void mma(warp_t *w, const op_t *op, uint32_t mask) {
         }
     (void)mask;
 }
+static void order(warp_t *w, const op_t *op, uint32_t mask) {
+    (void)op, (void)mask;
+    w->turn++;
+}
+static void proxy_fence(warp_t *w, const op_t *op, uint32_t mask) {
+    (void)op, (void)mask;
+    w->fences++;
+}
 static void nothing(warp_t *w, const op_t *op, uint32_t mask) {
     (void)w, (void)op, (void)mask;
 }
@@ -160,10 +170,10 @@ const op_name_t model_warp_ops[] = {
     {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", mma, OP_WARP, MMA_F16},
     {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", mma, OP_WARP, MMA_BF16},
     {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", mma, OP_WARP, MMA_S8},
-    {"bar.warp.sync", nothing, OP_WARP, 0},
+    {"bar.warp.sync", order, OP_WARP, 0},
     {"membar.gl", nothing, OP_NOTHING, 0},
     {"membar.cta", nothing, OP_NOTHING, 0},
-    {"fence.proxy.async.shared::cta", nothing, OP_NOTHING, 0},
+    {"fence.proxy.async.shared::cta", proxy_fence, 0, 0},
     {"fence.mbarrier_init.release.cluster", nothing, OP_NOTHING, 0},
     {"griddepcontrol.wait", nothing, OP_NOTHING, 0},
     {"griddepcontrol.launch_dependents", nothing, OP_NOTHING, 0},

@@ -1,0 +1,26 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# kernels.sh: TRITON_ATTN's and TRITON_MLA's kernels on the model of a GPU, beside REFERENCE: every cache format, prompts and
+# decodes, by mma.sync (8.0) and by wgmma (9.0). The whole kit on it: make check-model.
+. "$ATTN_TEST_SRCDIR/tests/model/model_lib.sh"
+right() { # NAME ARCH PROBLEM
+    ok "sm_$2: $1" is_right "$2" "$3"
+}
+formats="fp8_e4m3 fp8_e5m2 int8_per_token_head fp8_per_token_head int8_static_v int8_k_only nvfp4 int4_per_token_head"
+formats="$formats turboquant_k8v4 turboquant_4bit_nc turboquant_k3v4_nc turboquant_3bit_nc"
+for format in auto $formats; do
+    right "float16, cache $format" 90 "$(problem_of float16 "$format")"
+    right "bfloat16, cache $format" 80 "$(problem_of bfloat16 "$format" "num_heads=4 num_kv_heads=1 head_size=64")"
+done
+right "float32" 80 "$(problem_of float32 auto)"
+right "a head size that is no multiple of 8" 80 "$(problem_of bfloat16 auto "num_heads=2 num_kv_heads=2 head_size=37")"
+right "heads of 256" 90 "$(problem_of bfloat16 auto "num_heads=2 num_kv_heads=1 head_size=256")"
+right "a window, a soft cap" 90 "$(problem_of bfloat16 auto \
+    "num_heads=4 num_kv_heads=2 head_size=128 sliding_window=100 logits_soft_cap=30")"
+right "segments of a long context" 90 "$(problem_of bfloat16 int4_per_token_head "" "query_lens=1,2 seq_lens=5000,3000")"
+right "lines of a ring" 80 "$(problem_of float16 auto "" "query_lens=1,1,1 seq_lens=1000,17,513")"
+for arch in 80 90; do
+    right "latent attention" $arch "role=mla mask=causal dtype=bfloat16 num_heads=16 num_kv_heads=1 head_size=576 kv_lora_rank=512 \
+qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128 block_size=64 features=lse | query_lens=1,20,70 seq_lens=193,275,370"
+done
+tap_done
