@@ -193,6 +193,8 @@ static void product(warp_t *w, const op_t *op, uint32_t mask) {
                                 : as_bits((float)(row[c] + (adds ? (double)as_float(d[l]) : 0)));
         }
     }
+    for (uint32_t i = 0; i < num_d; i++)
+        w->in_flight[op->o[i].at / 16] = w->product_group + 1;
     if (w->num_products < sizeof w->products / sizeof w->products[0])
         w->products[w->num_products++] = (product_t){.op = op,
                                                      .a = hash_a,
@@ -225,6 +227,20 @@ static void product_wait(warp_t *w, const op_t *op, uint32_t mask) {
         }
     }
     w->num_products = kept;
+    if (w->product_group > newest && w->product_group - newest > w->products_done)
+        w->products_done = w->product_group - newest;
+}
+static uint32_t group_of(const warp_t *w, const operand_t *o) {
+    const uint32_t group = o->is_constant || o->width != 4 ? 0 : w->in_flight[o->at / 16];
+    return group > w->products_done ? group : 0;
+}
+void model_accumulators(warp_t *w, const op_t *op) {
+    uint32_t group = 0;
+    for (uint32_t i = 1; i < op->num && group == 0; i++)
+        group = group_of(w, &op->o[i]);
+    if (group != 0 && strstr(op->text, "mov.") == NULL)
+        model_fault(w, op, 0, "touches accumulators of a wgmma that was not waited for", group);
+    if (op->num > 0 && op->o[0].width == 4) w->in_flight[op->o[0].at / 16] = group;
 }
 static void nothing(warp_t *w, const op_t *op, uint32_t mask) {
     (void)w, (void)op, (void)mask;

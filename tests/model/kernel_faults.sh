@@ -32,8 +32,11 @@ fault "a prompt's tile has no barrier" 80 "$plain" \
         __syncthreads();|cp_async_wait<0>();" "$unordered"
 fault "wgmma without a fence of the proxy" 90 "$plain" \
     "triton_prefill_sm90.cuh|fence_proxy_async();|" "without fence.proxy.async"
+fault "scores are read before wgmma has written them" 90 "$plain" \
+    "triton_prefill_sm90.cuh|wgmma_wait<1>();|" "touches accumulators"
 fault "a ring's memory is given back before wgmma has read it" 90 "$plain" \
-    "triton_prefill_sm90.cuh|wgmma_wait<0>();|" "WRONG"
+    "triton_prefill_sm90.cuh|            wgmma_wait<0>();
+            load|            load" "model:"
 fault "queries of a prompt in two parts are not waited for" 90 "$(problem_of float16 turboquant_k8v4)" \
     "triton_prefill_split_sm90.cuh|cp_async_wait_all();|" "$flying"
 fault "copiers do not wait for an empty stage" 90 "$(problem_of bfloat16 int8_static_v)" \

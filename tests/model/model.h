@@ -7,8 +7,8 @@
  * and its bytes when its group is waited for and no earlier; what wgmma reads must stay until it is
  * waited for; accesses of shared memory must be ordered (races.c); warps and blocks take turns by a seed.
  * Its numbers are not the device's bit for bit: products are summed in double and rounded once,
- * approximations are the C library's, rounded. It does not see accumulators of wgmma that are read too
- * early, orders of global memory between threads, and what only many blocks at once do. */
+ * approximations are the C library's, rounded. It does not see orders of global memory between threads,
+ * and what only many blocks at once do. */
 #ifndef ATTN_TESTS_MODEL_H
 #define ATTN_TESTS_MODEL_H
 
@@ -117,6 +117,8 @@ struct warp {
     uint32_t num_copies, room_copies, groups[LANES];
     product_t products[256];
     uint32_t num_products, product_group;
+    uint32_t products_done; /* groups that were waited for */
+    uint32_t *in_flight;    /* of 16 words of registers: group + 1 of the wgmma that writes them */
     uint8_t *local;
     uint32_t clocks[LANES], turn, fences; /* races.c */
 };
@@ -148,6 +150,9 @@ void model_memory_add(const void *p, size_t bytes);
 size_t model_memory_remove(const void *p);
 /* The place of a lane's access, or NULL after a message. */
 uint8_t *model_at(warp_t *w, const op_t *op, uint32_t space, uint64_t address, uint32_t bytes, int lane);
+/* While wgmma is under way: an op that touches its accumulators. mov hands them on, which PTX does to name
+ * them anew. */
+void model_accumulators(warp_t *w, const op_t *op);
 void model_fault(warp_t *w, const op_t *op, int lane, const char *what, uint64_t address);
 
 /* races.c: accesses to shared memory, and what orders them. */

@@ -126,6 +126,7 @@ static void run_warp(warp_t *w, uint32_t turn) {
         uint32_t mask = w->here;
         if (op->guard != 0) mask &= w->regs[op->guard] ^ (op->guard_not ? ~0u : 0u);
         if (op->kind == OP_PLAIN) {
+            if (mask != 0 && w->num_products > 0) model_accumulators(w, op);
             if (mask != 0) op->run(w, op, mask);
             w->pc++;
             continue;
@@ -193,15 +194,18 @@ static void start_warp(warp_t *w, const kernel_t *k, cta_t *cta, uint32_t index,
     uint32_t *const regs = w->regs;
     copy_t *const copies = w->copies;
     const uint32_t room = w->room_copies;
+    uint32_t *const in_flight = w->in_flight;
     memset(w, 0, sizeof *w);
     *w = (warp_t){.regs = regs,
                   .copies = copies,
                   .room_copies = room,
+                  .in_flight = in_flight,
                   .cta = cta,
                   .kernel = k,
                   .index = index,
                   .turn = 1};
     w->clocks[index] = 1;
+    memset(in_flight, 0, (k->num_words / 16 + 1) * sizeof *in_flight);
     memcpy(regs, k->first_words, k->num_words * sizeof *regs);
     for (int l = 0; l < LANES; l++) {
         const uint32_t t = index * LANES + (uint32_t)l;
@@ -257,8 +261,10 @@ int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block
     cta.random = (seed != NULL ? strtoull(seed, NULL, 0) : 1) * 0x9e3779b97f4a7c15ull + ++launches * 2 + 1;
     cta.shared = aligned_alloc(1024, (cta.shared_bytes + 1023) / 1024 * 1024 + 1024);
     cta.warps = calloc(cta.num_warps, sizeof *cta.warps);
-    for (uint32_t i = 0; i < cta.num_warps; i++)
+    for (uint32_t i = 0; i < cta.num_warps; i++) {
         cta.warps[i].regs = aligned_alloc(64, k->num_words * sizeof(uint32_t));
+        cta.warps[i].in_flight = malloc((k->num_words / 16 + 1) * sizeof(uint32_t));
+    }
     const uint64_t count = (uint64_t)grid[0] * grid[1] * grid[2];
     const uint64_t first = model_random(&cta.random) % (count ? count : 1);
     const int backwards = (int)(model_random(&cta.random) & 1);
@@ -277,7 +283,7 @@ int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block
         run_block(&cta);
     }
     for (uint32_t i = 0; i < cta.num_warps; i++)
-        free(cta.warps[i].regs), free(cta.warps[i].copies);
+        free(cta.warps[i].regs), free(cta.warps[i].copies), free(cta.warps[i].in_flight);
     model_races_end(&cta);
     free(cta.warps), free(cta.shared);
     return cta.failed ? -1 : 0;
