@@ -35,8 +35,8 @@ fault "wgmma without a fence of the proxy" 90 "$plain" \
 fault "scores are read before wgmma has written them" 90 "$plain" \
     "triton_prefill_sm90.cuh|wgmma_wait<1>();|" "touches accumulators"
 fault "a ring's memory is given back before wgmma has read it" 90 "$plain" \
-    "triton_prefill_sm90.cuh|            wgmma_wait<0>();
-            load|            load" "model:"
+    "triton_prefill_sm90.cuh|stage ^ 1);
+            wgmma_wait<0>();|stage ^ 1);" "model:"
 fault "queries of a prompt in two parts are not waited for" 90 "$(problem_of float16 turboquant_k8v4)" \
     "triton_prefill_split_sm90.cuh|cp_async_wait_all();|" "$flying"
 fault "copiers do not wait for an empty stage" 90 "$(problem_of bfloat16 int8_static_v)" \
