@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may touch a word of shared memory after whom. Each warp has a clock of every warp (Mattern, 1989): what
- * it may rely on of the others. Barriers of the block and mbarriers carry clocks from those who arrive to those
- * who wait. Lanes of one warp are ordered by bar.warp.sync, and by barriers. What wgmma reads must have been
- * followed by fence.proxy.async in the warp that wrote it. Global memory is not followed. ATTN_MODEL_RACES=0
- * turns this off. */
+/* Who may touch a word of shared memory after whom. Each warp has a clock of every warp (Mattern, 1989):
+ * what it may rely on of the others. Barriers of the block and mbarriers carry clocks from those who arrive
+ * to those who wait. Lanes of one warp are ordered by bar.warp.sync, and by barriers. What wgmma reads must
+ * have been followed by fence.proxy.async in the warp that wrote it. Global memory is not followed.
+ * ATTN_MODEL_RACES=0 turns this off. */
 #include "model.h"
 
 typedef struct word {
