@@ -11,6 +11,7 @@ enum {
     ITEMS_PER_THREAD = 4,  /* so that the last ones even out */
     SPLITS_PER_THREAD = 2, /* of one request's row dots: each has its own queries, sums and cold start */
     MIN_SPLIT_KEYS = 512,
+    SPLIT_UNIT = 64, /* keys: whole tiles of every format */
     INVARIANT_SPLIT_KEYS = 1024,
     MAX_SPLITS = 16,
     SLOT_BYTES = 8 << 20,
@@ -251,8 +252,7 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
                     splits = cost > 1.5 * target ? (int64_t)(cost / target + 0.99) : 1;
                     splits = at_most(at_most(splits, MAX_SPLITS), keys / MIN_SPLIT_KEYS);
                     splits = at_least(1, at_most(splits, (p->slots - used) / slots));
-                    chunk = ((keys + splits - 1) / splits + CPU_ROWDOT_TILE - 1) / CPU_ROWDOT_TILE *
-                            CPU_ROWDOT_TILE;
+                    chunk = ((keys + splits - 1) / splits + SPLIT_UNIT - 1) / SPLIT_UNIT * SPLIT_UNIT;
                     splits = at_least(1, (keys + chunk - 1) / at_least(1, chunk));
                 }
                 it.cost = (float)(cost_ns(a, rowdot, it.head1 - it.head0, it.row1 - it.row0, (int)keys) /

@@ -8,30 +8,31 @@
 #include "cpu_rowdot_products.h"
 #include "cpu_rowdot_state.h"
 #include "cpu_rowdot_softmax.h"
+#include "cpu_rowdot_quads_softmax.h"
 #include "cpu_rowdot_convert.h"
 
-/* Rows of keys [k0, k0 + RD_TB) for head 0 in p[0..TB) (K) and p[TB..2TB) (V); keys that no row sees are
- * redirected to one that some do. Behind them two lists of rows to prefetch, one for each of the two
+/* Rows of keys [k0, k0 + tile) for head 0 in p[0..tile) (K) and p[tile..2 tile) (V); keys that no row sees
+ * are redirected to one that some do. Behind them two lists of rows to prefetch, one for each of the two
  * products: token by token, K and V in turn, where both have the same strides; else the rows of K, then those
  * of V. Packed rows fetched K first would draw V along (the hardware prefetcher) and leave memory idle during
  * the second product. */
 static void rd_pointers(const struct cpu_attn *a, const struct cpu_seq *sq, const struct cpu_mask_bounds *b,
-                        int k0, const char **p, const char **groups) {
+                        int k0, const int tile, const char **p, const char **groups) {
     const int even = a->k.head == a->v.head && a->head_size == a->head_size_v;
-    row_pointers(a, sq, &a->k, k0, RD_TB, b, p);
-    row_pointers(a, sq, &a->v, k0, RD_TB, b, p + RD_TB);
-    if (a->k_apart.base) row_pointers(a, sq, &a->k_apart, k0, RD_TB, b, groups);
-    if (a->v_apart.base) row_pointers(a, sq, &a->v_apart, k0, RD_TB, b, groups + RD_TB);
-    for (int i = 0; i < RD_TB; i++) {
-        p[2 * RD_TB + (even ? 2 * i : i)] = p[i];
-        p[2 * RD_TB + (even ? 2 * i + 1 : RD_TB + i)] = p[RD_TB + i];
+    row_pointers(a, sq, &a->k, k0, tile, b, p);
+    row_pointers(a, sq, &a->v, k0, tile, b, p + tile);
+    if (a->k_apart.base) row_pointers(a, sq, &a->k_apart, k0, tile, b, groups);
+    if (a->v_apart.base) row_pointers(a, sq, &a->v_apart, k0, tile, b, groups + tile);
+    for (int i = 0; i < tile; i++) {
+        p[2 * tile + (even ? 2 * i : i)] = p[i];
+        p[2 * tile + (even ? 2 * i + 1 : tile + i)] = p[tile + i];
     }
 }
 
 /* The next tile at or after k0 that some row sees, or `end`. */
-SI int rd_next_tile(const struct cpu_mask_bounds *b, int k0, int end) {
-    while (k0 < end && cpu_bounds_cover(b, k0, k0 + RD_TB) == CPU_COVER_NONE)
-        k0 = b->lo_min[0] >= k0 + RD_TB && b->hi_max[1] <= k0 ? b->lo_min[0] / RD_TB * RD_TB : k0 + RD_TB;
+SI int rd_next_tile(const struct cpu_mask_bounds *b, int k0, int end, const int tile) {
+    while (k0 < end && cpu_bounds_cover(b, k0, k0 + tile) == CPU_COVER_NONE)
+        k0 = b->lo_min[0] >= k0 + tile && b->hi_max[1] <= k0 ? b->lo_min[0] / tile * tile : k0 + tile;
     return k0 < end ? k0 : end;
 }
 
@@ -77,7 +78,7 @@ static void rd_store(const struct cpu_attn *a, const struct cpu_seq *sq, const s
             if (st->codes)
                 rd_codes_order(a, st, o, (size_t)(h * st->rows + r));
             else if (st->quads)
-                rd_quads_order(o, st->ldo);
+                rd_quads_order(o, st->ldo, st->lows + (size_t)(h * st->rows + r) * VW);
             else if (st->nibbles)
                 rd_nibbles_order(o, st->ldo);
             else if (st->words || (st->dots && a->kv_dtype != CPU_E4M3))
@@ -151,6 +152,7 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
     }
     for (int at = 0; st->quads && at < st->heads * rows; at += rows)
         rd_quads_query(st, (size_t)at);
+    if (st->quads) memset(st->lows, 0, (size_t)st->heads * rows * VW * sizeof *st->lows);
     if (st->codes) rd_codes_begin(a, st);
     for (int at = 0; st->codes && at < st->heads * rows; at += rows)
         rd_codes_query(a, st, (size_t)at);
@@ -169,7 +171,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     struct rd_state st;
     struct cpu_mask_bounds bounds;
     rd_carve(&st, a, it->head1 - it->head0, it->row1 - it->row0, tiling, scratch);
-    for (int t = 0; t < RD_TB; t++)
+    for (int t = 0; t < st.tile; t++)
         st.vs[t] = 1.0f; /* stays where V has no scale of tokens */
     packed_begin(a, &st.turbo);
     const enum cpu_dtype product = a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
@@ -181,21 +183,22 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     if (st.tiles || (st.dots && a->kv_dtype == CPU_E4M3)) st.gain = 0x1p27f; /* E4M3_SCALE less P's 90 */
     rd_begin(a, sq, it, &st, &bounds);
     const int end = cpu_bounds_end(&bounds);
-    int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / RD_TB * RD_TB, end), flip = 0;
-    const char **ptr[2] = {st.ptr, st.ptr + 4 * RD_TB};
-    const char **groups[2] = {st.groups, st.groups + 2 * RD_TB};
+    const int tile = st.tile;
+    int k0 = rd_next_tile(&bounds, cpu_bounds_first(&bounds) / tile * tile, end, tile), flip = 0;
+    const char **ptr[2] = {st.ptr, st.ptr + 4 * tile};
+    const char **groups[2] = {st.groups, st.groups + 2 * tile};
 #if CPU_X86 >= 3
     int first = 1;
 #endif
-    if (k0 < end) rd_pointers(a, sq, &bounds, k0, ptr[0], groups[0]);
+    if (k0 < end) rd_pointers(a, sq, &bounds, k0, tile, ptr[0], groups[0]);
     while (k0 < end) {
-        const int next = rd_next_tile(&bounds, k0 + RD_TB, end), used = cpu_min(end - k0, RD_TB);
+        const int next = rd_next_tile(&bounds, k0 + tile, end, tile), used = cpu_min(end - k0, tile);
         const int n = (used + VW - 1) / VW * VW;
         const int partial = n > used || cpu_bounds_cover(&bounds, k0, k0 + n) != CPU_COVER_FULL;
         const char **p = ptr[flip], **pn = ptr[!flip];
-        if (next < end) rd_pointers(a, sq, &bounds, next, pn, groups[!flip]);
+        if (next < end) rd_pointers(a, sq, &bounds, next, tile, pn, groups[!flip]);
         for (int h = 0; h < st.heads; h++) {
-            struct rd_tile x = {.n = n, .n_used = used, .into_l2 = tiling->into_l2, .k = p, .v = p + RD_TB};
+            struct rd_tile x = {.n = n, .n_used = used, .into_l2 = tiling->into_l2, .k = p, .v = p + tile};
             const int last = h + 1 == st.heads, hn = it->head0 + (last ? 0 : h + 1);
             const int wraps = h + 2 >= st.heads, hf = it->head0 + (wraps ? h + 2 - st.heads : h + 2);
             x.k_off = (int64_t)(it->head0 + h) * a->k.head;
@@ -205,10 +208,10 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
             }
             x.v_off = (int64_t)(it->head0 + h) * a->v.head;
             if (!last || next < end) {
-                x.k_next = (last ? pn : p) + 2 * RD_TB;
-                x.v_next = x.k_next + RD_TB;
+                x.k_next = (last ? pn : p) + 2 * tile;
+                x.v_next = x.k_next + tile;
                 x.k_rows = last ? pn : p;
-                x.v_rows = x.k_rows + RD_TB;
+                x.v_rows = x.k_rows + tile;
                 x.k_next_off = (int64_t)hn * a->k.head;
                 x.v_next_off = (int64_t)hn * a->v.head;
                 x.groups_next = a->k_apart.base ? groups[last ? !flip : flip] : NULL;
@@ -216,8 +219,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 x.v_groups_next = (int64_t)hn * a->v_apart.head;
             }
             if (tiling->far && st.heads > 1 && (!wraps || next < end)) {
-                x.k_far = (wraps ? pn : p) + 2 * RD_TB;
-                x.v_far = x.k_far + RD_TB;
+                x.k_far = (wraps ? pn : p) + 2 * tile;
+                x.v_far = x.k_far + tile;
                 x.k_far_off = (int64_t)hf * a->k.head;
                 x.v_far_off = (int64_t)hf * a->v.head;
             }
@@ -225,15 +228,15 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 rd_codes_scales(a, &st, &x, groups[flip], it->head0 + h);
             } else if (st.nibbles && st.quads) {
                 rd_quads_scales(p, x.k_off + a->head_size / 2, n, st.ks, st.zk);
-                rd_quads_scales(p + RD_TB, x.v_off + a->head_size_v / 2, n, st.vs, st.zv);
+                rd_quads_scales(p + tile, x.v_off + a->head_size_v / 2, n, st.vs, st.zv);
             } else if (st.nibbles) {
                 rd_nibbles_scales(p, x.k_off + a->head_size / 2, n, st.ks, st.zk);
-                rd_nibbles_scales(p + RD_TB, x.v_off + a->head_size_v / 2, n, st.vs, st.zv);
+                rd_nibbles_scales(p + tile, x.v_off + a->head_size_v / 2, n, st.vs, st.zv);
             } else if (a->rounds_query) {
                 row_scales(CPU_F32, groups[flip], (it->head0 + h) * a->k_apart.head, n, st.ks);
             } else if (a->k_row_scale.base) {
                 row_scales(a->kv_dtype, p, x.k_off + (a->k_row_scale.base - a->k.base), n, st.ks);
-                row_scales(a->kv_dtype, p + RD_TB, x.v_off + (a->v_row_scale.base - a->v.base), n,
+                row_scales(a->kv_dtype, p + tile, x.v_off + (a->v_row_scale.base - a->v.base), n,
                            st.dots ? st.vd : st.vs);
             }
             if (a->kv_dtype == CPU_I4 && !st.nibbles) rd_bytes(a, &st, &x);
@@ -270,7 +273,10 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
 #endif
             else
                 rd_qk[product](&x, st.q + at * st.ldq, st.ldq, a->head_size, st.rows, st.s);
-            rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
+            if (st.quads)
+                rd_quads_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
+            else
+                rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
             if (st.codes)
                 rd_codes_pv(a, &st, &x, at);
             else if (st.quads)

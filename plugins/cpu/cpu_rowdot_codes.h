@@ -151,16 +151,17 @@ static void rd_codes_pv(const struct cpu_attn *a, const struct rd_state *st, con
         y.v = st->byte_rows + RD_TB;
         y.v_off = 0;
     }
-    if (CPU_X86 >= 2 && st->vnni)
+    if (CPU_X86 >= 2 && st->vnni) {
+        rd_quads_weights(st, at, 0, x->n, NULL);
         rd_quads_pv(a, st, &y, o);
-    else
+    } else
         rd_nibbles_pv(st, &y, o, D);
 }
 
 /* n outputs back in natural order. */
 static void rd_codes_order(const struct cpu_attn *a, const struct rd_state *st, float *o, size_t row) {
     if (CPU_X86 >= 2 && a->v_row != CPU_E2M1 && st->vnni)
-        rd_quads_order(o, st->ldo);
+        rd_quads_order(o, st->ldo, NULL);
     else
         rd_nibbles_order(o, st->ldo);
     if (a->v_row == CPU_E2M1) return;

@@ -205,7 +205,9 @@ static void rd_dots_pv(const struct cpu_attn *a, const struct rd_state *st, cons
         g = st->rows - r >= 4 ? 4 : st->rows - r >= 2 ? 2 : 1;
 #if CPU_X86 >= 3
         if (a->kv_dtype == CPU_E4M3) {
-            (g == 4 ? rd_e4m3_pv4 : g == 2 ? rd_e4m3_pv2 : rd_e4m3_pv1)(&y, p, to, st->ldo, D, &top);
+            (g == 4   ? D == 128 && rd_has_all(&y, 0) ? rd_e4m3_pv4_all : rd_e4m3_pv4
+             : g == 2 ? rd_e4m3_pv2
+                      : rd_e4m3_pv1)(&y, p, to, st->ldo, D, &top);
             continue;
         }
 #endif

@@ -51,6 +51,23 @@ RD_E4M3(1)
 RD_E4M3(2)
 RD_E4M3(4)
 
+/* Four rows of 128 with all prefetches, no scales behind the values (with scales it is 2 % slower). */
+static __attribute__((noinline)) void rd_e4m3_qk4_all(const struct rd_tile *x, const int16_t *q, int ldq,
+                                                      int D, float *s, struct e4m3_top *top) {
+    const struct rd_tile y = rd_fetches_all(x, 0);
+    struct e4m3_top most = *top;
+    (void)ldq, (void)D;
+    rd_look_qk_(&y, (const char *)q, 128, 128, s, &most, 4, 1);
+    *top = most;
+}
+static __attribute__((noinline)) void rd_e4m3_pv4_all(const struct rd_tile *x, const int16_t *p, float *o,
+                                                      int ldo, int D, struct e4m3_top *top) {
+    const struct rd_tile y = rd_fetches_all(x, 0);
+    (void)ldo, (void)D;
+    for (int c = 0; c < 128; c += 64)
+        rd_e4m3_pv_(&y, p, o, 128, c, top, 4);
+}
+
 /* NaN, which the look-ups do not know, into the scores of the tokens whose K has one, and into the columns of
  * O where V has one: rare. */
 static __attribute__((noinline)) void rd_e4m3_nan_k(const struct rd_state *st, const struct rd_tile *x,
@@ -74,7 +91,7 @@ static void rd_e4m3_qk(const struct rd_state *st, const struct rd_tile *x, int D
     struct e4m3_top top = {vi_set1(0), vi_set1(0)};
     for (int r = 0, g; r < st->rows; r += g, y.k_next = NULL) {
         g = st->rows - r >= 4 ? 4 : st->rows - r >= 2 ? 2 : 1;
-        (g == 4   ? rd_e4m3_qk4
+        (g == 4   ? D == 128 && rd_has_all(&y, 0) ? rd_e4m3_qk4_all : rd_e4m3_qk4
          : g == 2 ? rd_e4m3_qk2
                   : rd_e4m3_qk1)(&y, q + r * st->ldq, st->ldq, D, st->s + r * RD_TB, &top);
     }

@@ -47,6 +47,19 @@ SI void rd_fetch_v_tail(const struct rd_tile *x, int t) {
     if (x->v_next && x->v_tail) rd_fetch_v(x, t, x->v_tail);
 }
 
+/* Whether the next tiles come by all prefetches of rows of bytes; the same, known to the compiler, which
+ * keeps tests and what they need out of the loops. `tail`: whether V's rows end with their scales. */
+SI int rd_has_all(const struct rd_tile *x, int tail) {
+    return !x->into_l2 && x->k_next && x->v_next && x->k_far && x->v_far && !x->k_tail && !x->v_tail == !tail;
+}
+SI struct rd_tile rd_fetches_all(const struct rd_tile *x, const int tail) {
+    struct rd_tile y = *x;
+    if (!rd_has_all(x, tail)) __builtin_unreachable();
+    y.into_l2 = y.k_tail = 0;
+    if (!tail) y.v_tail = 0;
+    return y;
+}
+
 #if CPU_X86 >= 2 || CPU_LEVEL == 6 /* 32 registers of a vector each */
 #define RD_NC 2
 #else

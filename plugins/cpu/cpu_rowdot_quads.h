@@ -4,7 +4,8 @@
  *
  * vpdpbusd adds four products of an unsigned byte and a signed one to each word. Codes with their zero
  * point z are the unsigned side, q and P the signed one, in two parts: high + low / 256. z times the sum of
- * q, or of P, leaves by one multiplication at the end. Sums of products are integers and exact.
+ * q leaves by one multiplication for each 16 scores; z times P is summed for the whole item and leaves at its
+ * end. Sums of products are integers and exact.
  *
  * Scores: words of 16 keys' rows are transposed, so that lanes are keys and no sum across lanes is left; a
  * word of q is a broadcast from memory. Outputs: bytes of four keys in turn make words of one column.
@@ -13,6 +14,9 @@
  * c0 l + c1 (16 l). So q0 = h0 + l / 256 and q1 = h1 + l / 16: of l = 16 a + b, b is what q1 needs, a what q0
  * needs then, and h1 is short of a; both come within 1/32, where q's largest is 119. Three products instead
  * of four. For the outputs the byte gives O0 + 16 O1, and its high code alone gives O1. */
+
+/* Keys of a tile: what one costs for each row of P, and for each sum that goes to memory, is shared by 64. */
+enum { RD_QUADS_TB = 64, RD_QUADS_LDP = 128 }; /* and bytes of a row of P */
 
 #if CPU_X86 >= 2
 /* The largest P, and q. */
@@ -151,7 +155,7 @@ SI void rd_quads_finish(const vi high[4], const vi low[4], const int32_t *sums, 
     UNROLL for (int r = 0; r < rows; r++) {
         const vf sum = v_fma(vi_to_f(low[r]), below, vi_to_f(high[r]));
         const float unit = (float)sums[2 * r] + (float)sums[2 * r + 1] / 256.0f;
-        v_store(s + r * RD_TB, v_fma(z, v_set1(-unit), sum));
+        v_store(s + r * RD_QUADS_TB, v_fma(z, v_set1(-unit), sum));
     }
 }
 
@@ -172,11 +176,13 @@ SI void rd_quads_qk_(const struct rd_tile *x, int t, int bytes, const int32_t *q
     rd_quads_finish(high, low, sums, zeros + t, s + t, rows);
 }
 
-/* V's bytes of four keys in turn: 64 columns' pairs of codes, from byte b of the rows. */
+/* V's bytes of four keys in turn: 64 columns' pairs of codes, from byte b of the rows. Of each 32 keys group
+ * 2 i has those from 4 i on and group 2 i + 1 those from 16 + 4 i on, as packing leaves their P. */
 SI void rd_quads_mix(const struct rd_tile *x, int g, int b, int bytes, vi out[4]) {
+    const int key = g / 8 * 32 + g % 2 * 16 + g % 8 / 2 * 4;
     vi raw[4];
     UNROLL for (int i = 0; i < 4; i++) {
-        const char *row = x->v[4 * g + i] + x->v_off + b;
+        const char *row = x->v[key + i] + x->v_off + b;
         raw[i] = b + 64 <= bytes ? v_bytes(row) : v_bytes_tail(row, bytes - b);
     }
     const vi lo0 = _mm512_unpacklo_epi8(raw[0], raw[1]), lo1 = _mm512_unpacklo_epi8(raw[2], raw[3]);
@@ -187,120 +193,66 @@ SI void rd_quads_mix(const struct rd_tile *x, int g, int b, int bytes, vi out[4]
     out[3] = _mm512_unpackhi_epi16(hi0, hi1);
 }
 
-/* The scores of four rows against a whole tile of 64-byte rows, and V's rows mixed on the way: shuffles find
- * products beside them. */
-static __attribute__((noinline)) void rd_quads_whole(const struct rd_tile *x, const int32_t *q,
-                                                     const int32_t *sums, const int32_t *zeros, float *s,
-                                                     vi v[RD_TB]) {
+/* The scores of four rows against 32 keys from t of 64-byte rows, and V's rows mixed on the way: shuffles
+ * find products beside them. */
+SI void rd_quads_whole_(const struct rd_tile *x, int t, const int32_t *q, const int32_t *sums,
+                        const int32_t *zeros, float *s, vi *v) {
     vi k[VW], next[VW], high[4], low[4];
-    rd_quads_turn(x->k, x->k_off, 64, k);
+    rd_quads_turn(x->k + t, x->k_off, 64, k);
     UNROLL for (int r = 0; r < 4; r++) high[r] = low[r] = vi_set1(0);
-    if (x->k_next) rd_fetch_k_tail(x, 0, RD_TB);
+    if (x->k_next) rd_fetch_k_tail(x, t, 2 * VW);
     UNROLL for (int i = 0; i < 8; i++) {
-        rd_quads_turn_step(x->k + VW, x->k_off, 64, i / 4, i % 4, next + i / 4 * 8);
-        if (x->k_next) rd_fetch_k(x, 2 * i, 2, 0);
+        rd_quads_turn_step(x->k + t + VW, x->k_off, 64, i / 4, i % 4, next + i / 4 * 8);
+        if (x->k_next) rd_fetch_k(x, t + 2 * i, 2, 0);
         rd_quads_word(k[2 * i], q + 2 * i * RD_QUADS_PARTS * 4, high, low, 4);
         rd_quads_word(k[2 * i + 1], q + (2 * i + 1) * RD_QUADS_PARTS * 4, high, low, 4);
     }
-    rd_quads_finish(high, low, sums, zeros, s, 4);
+    rd_quads_finish(high, low, sums, zeros + t, s + t, 4);
     UNROLL for (int r = 0; r < 4; r++) high[r] = low[r] = vi_set1(0);
     UNROLL for (int i = 0; i < 8; i++) {
-        rd_quads_mix(x, i, 0, 64, v + 4 * i);
-        if (x->k_next) rd_fetch_k(x, VW + 2 * i, 2, 0);
+        rd_quads_mix(x, t / 4 + i, 0, 64, v + t + 4 * i);
+        if (x->k_next) rd_fetch_k(x, t + VW + 2 * i, 2, 0);
         rd_quads_word(next[2 * i], q + 2 * i * RD_QUADS_PARTS * 4, high, low, 4);
         rd_quads_word(next[2 * i + 1], q + (2 * i + 1) * RD_QUADS_PARTS * 4, high, low, 4);
     }
-    rd_quads_finish(high, low, sums, zeros + VW, s + VW, 4);
+    rd_quads_finish(high, low, sums, zeros + t + VW, s + t + VW, 4);
+}
+static __attribute__((noinline)) void rd_quads_whole(const struct rd_tile *x, int t, const int32_t *q,
+                                                     const int32_t *sums, const int32_t *zeros, float *s,
+                                                     vi *v) {
+    rd_quads_whole_(x, t, q, sums, zeros, s, v);
+}
+static __attribute__((noinline)) void rd_quads_whole_all(const struct rd_tile *x, int t, const int32_t *q,
+                                                         const int32_t *sums, const int32_t *zeros, float *s,
+                                                         vi *v) {
+    const struct rd_tile y = rd_fetches_all(x, 1);
+    rd_quads_whole_(&y, t, q, sums, zeros, s, v);
 }
 SI int rd_quads_is_whole(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x) {
     const int serves = st->quads || (st->codes && st->vnni && is_centroids(a->k_row));
-    return serves && st->rows >= 4 && x->n_used == RD_TB && a->head_size == 128 && a->head_size_v == 128;
+    return serves && st->rows >= 4 && x->n_used % RD_TB == 0 && a->head_size == 128 && a->head_size_v == 128;
 }
 
-/* P of n keys, times V's scales, as bytes: of each 16, those of keys 4i to 4i + 3 and of 16 later, high and
- * then low ones; their factors and what z adds to their products. */
-SI int rd_quads_at(int group) {
-    return group % 4 * 16 + group / 4 * 4;
-}
-SI void rd_quads_weights(const struct rd_state *st, int n) {
-    const vi zeros = _mm512_packs_epi32(vi_load(st->zv), vi_load(st->zv + VW));
-    for (int r = 0; r < st->rows; r++) {
-        const float *s = st->s + r * RD_TB;
-        const vf x = v_load(s), y = n > VW ? v_load(s + VW) : v_zero();
-        const vf most = v_max(_mm512_abs_ps(x), _mm512_abs_ps(y));
-        const float top = v_hmax(most);
-        const int bad = (_mm512_fpclass_ps_mask(x, 0x99) | _mm512_fpclass_ps_mask(y, 0x99)) != 0;
-        const vf by = v_set1(top > 1e-30f ? RD_QUADS_TOP / top : 0.0f);
-        const vi w = _mm512_packs_epi32(_mm512_cvtps_epi32(v_mul(x, by)), _mm512_cvtps_epi32(v_mul(y, by)));
-        const vi high = _mm512_srai_epi16(_mm512_add_epi16(w, _mm512_set1_epi16(128)), 8),
-                 low = _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8);
-        _mm512_storeu_si512(st->p16 + r * RD_TB, _mm512_packs_epi16(high, low));
-        st->pf[r] = bad ? NAN : top * (1.0f / RD_QUADS_TOP);
-        st->p_sum[r] = _mm512_reduce_add_epi32(_mm512_madd_epi16(w, zeros));
-    }
-}
-
-/* Rows of P at p (see rd_quads_weights) times 16 bytes of each 64 of V, in groups of four keys at v:
- * O[row][0..16) of the low codes, O[row][64..80) of the high ones. */
-SI void rd_quads_pv_(const struct rd_tile *x, const vi *v, int groups, const char *p, const float *factor,
-                     const int32_t *base, float *o, int ldo, int part, int b, const int rows) {
-    vi high[2][4], low[2][4];
-    UNROLL for (int r = 0; r < rows; r++) {
-        high[0][r] = high[1][r] = vi_set1(0);
-        low[0][r] = vi_set1(-17 * base[r]);
-        low[1][r] = vi_set1(-base[r]);
-    }
-    for (int g = 0; g < groups; g++) {
-        const vi u = v[4 * g + part], c1 = _mm512_and_si512(_mm512_srli_epi16(u, 4), _mm512_set1_epi8(15));
-        if (x->v_next && 4 * g + part < x->n_used) {
-            rd_fetch_v(x, 4 * g + part, b);
-            if (b == 0) rd_fetch_v_tail(x, 4 * g + part);
-        }
-        UNROLL for (int r = 0; r < rows; r++) {
-            int32_t h, l;
-            memcpy(&h, p + r * 2 * RD_TB + rd_quads_at(g), sizeof h);
-            memcpy(&l, p + r * 2 * RD_TB + rd_quads_at(g) + 8, sizeof l);
-            const vi ph = vi_set1(h), pl = vi_set1(l);
-            high[0][r] = rd_quads_dot(high[0][r], u, ph);
-            low[0][r] = rd_quads_dot(low[0][r], u, pl);
-            high[1][r] = rd_quads_dot(high[1][r], c1, ph);
-            low[1][r] = rd_quads_dot(low[1][r], c1, pl);
-        }
-    }
-    UNROLL for (int r = 0; r < rows; r++) {
-        float *to = o + r * ldo;
-        const vi odd = vi_add(_mm512_slli_epi32(high[1][r], 8), low[1][r]),
-                 both = vi_add(_mm512_slli_epi32(high[0][r], 8), low[0][r]),
-                 even = vi_sub(both, _mm512_slli_epi32(odd, 4));
-        v_store(to, v_fma(vi_to_f(even), v_set1(factor[r]), v_load(to)));
-        v_store(to + 64, v_fma(vi_to_f(odd), v_set1(factor[r]), v_load(to + 64)));
-    }
-}
-
-#define RD_QUADS(R)                                                                                          \
+#define RD_QUADS_QK(R)                                                                                       \
     static __attribute__((noinline)) void rd_quads_qk##R(const struct rd_tile *x, int t, int bytes,          \
                                                          const int32_t *q, const int32_t *sums,              \
                                                          const int32_t *zeros, float *s) {                   \
         rd_quads_qk_(x, t, bytes, q, sums, zeros, s, R);                                                     \
-    }                                                                                                        \
-    static __attribute__((noinline)) void rd_quads_pv##R(const struct rd_tile *x, const vi *v, int groups,   \
-                                                         const char *p, const float *factor,                 \
-                                                         const int32_t *base, float *o, int ldo, int b) {    \
-        for (int part = 0; part < 4; part++)                                                                 \
-            rd_quads_pv_(x, v, groups, p, factor, base, o + 16 * part, ldo, part, b, R);                     \
     }
-RD_QUADS(1)
-RD_QUADS(2)
-RD_QUADS(4)
+RD_QUADS_QK(1)
+RD_QUADS_QK(2)
+RD_QUADS_QK(4)
 
 /* Only the first group prefetches. */
 static void rd_quads_qk(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
                         size_t at) {
     struct rd_tile y = *x;
-    const int whole = rd_quads_is_whole(a, st, x) ? 4 : 0;
+    const int whole = rd_quads_is_whole(a, st, x) ? 4 : 0, all = rd_has_all(x, 1);
     if (whole) {
-        rd_quads_whole(x, (const int32_t *)(const void *)(st->q16 + at * st->ldq), st->q_sum + 2 * at, st->zk,
-                       st->s, (vi *)(void *)st->mixed);
+        for (int t = 0; t < x->n; t += RD_TB)
+            (all ? rd_quads_whole_all
+                 : rd_quads_whole)(x, t, (const int32_t *)(const void *)(st->q16 + at * st->ldq),
+                                   st->q_sum + 2 * at, st->zk, st->s, (vi *)(void *)st->mixed);
         y.k_next = NULL;
     }
     for (int t = 0; t < x->n && whole < st->rows; t += VW) {
@@ -312,42 +264,12 @@ static void rd_quads_qk(const struct cpu_attn *a, const struct rd_state *st, con
              : g == 2 ? rd_quads_qk2
                       : rd_quads_qk1)(&y, t, a->head_size / 2,
                                       (const int32_t *)(const void *)(st->q16 + row * st->ldq),
-                                      st->q_sum + 2 * row, st->zk, st->s + r * RD_TB);
+                                      st->q_sum + 2 * row, st->zk, st->s + r * RD_QUADS_TB);
         }
     }
 }
 
-static void rd_quads_pv(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
-                        float *o) {
-    const int bytes = a->head_size_v / 2, groups = (x->n_used + 3) / 4, whole = rd_quads_is_whole(a, st, x);
-    vi *const v = (vi *)(void *)st->mixed;
-    struct rd_tile y = *x;
-    rd_quads_weights(st, x->n);
-    for (int b = 0; b < bytes; b += 64, y.v_next = x->v_next, o += 128) {
-        for (int g = 0; g < groups && !whole; g++)
-            rd_quads_mix(x, g, b, bytes, v + 4 * g);
-        for (int r = 0, g; r < st->rows; r += g, y.v_next = NULL) {
-            g = rd_quads_group(st->rows, r);
-            (g == 4   ? rd_quads_pv4
-             : g == 2 ? rd_quads_pv2
-                      : rd_quads_pv1)(&y, v, groups, (const char *)(st->p16 + r * RD_TB), st->pf + r,
-                                      st->p_sum + r, o + r * st->ldo, st->ldo, b);
-        }
-    }
-}
-
-/* n outputs back in natural order: of 64 bytes, part a has bytes 4a to 4a + 3 of each 16. */
-static void rd_quads_order(float *o, int n) {
-    float x[128];
-    for (int c = 0; c < n; c += 128) {
-        memcpy(x, o + c, sizeof x);
-        for (int i = 0; i < 64; i++) {
-            const int from = i % 16 / 4 * 16 + i / 16 * 4 + i % 4;
-            o[c + 2 * i] = x[from];
-            o[c + 2 * i + 1] = x[64 + from];
-        }
-    }
-}
+#include "cpu_rowdot_quads_out.h"
 #else
 SI int rd_quads_serve(const struct cpu_attn *a, int vnni) {
     (void)a, (void)vnni;
@@ -369,7 +291,10 @@ SI void rd_quads_qk(const struct cpu_attn *a, const struct rd_state *st, const s
 SI void rd_quads_pv(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x, float *o) {
     (void)a, (void)st, (void)x, (void)o;
 }
-SI void rd_quads_order(float *o, int n) {
-    (void)o, (void)n;
+SI void rd_quads_weights(const struct rd_state *st, size_t at, int from, int n, const int32_t *zeros) {
+    (void)st, (void)at, (void)from, (void)n, (void)zeros;
+}
+SI void rd_quads_order(float *o, int n, const float *lows) {
+    (void)o, (void)n, (void)lows;
 }
 #endif

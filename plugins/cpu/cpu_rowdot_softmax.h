@@ -2,14 +2,22 @@
 /* Softmax of the row-dot path, row by row over a tile's tokens, with lazy rescaling. Included by
  * cpu_rowdot.h. */
 
+/* What scores are multiplied by; whether they need nothing else. */
+SI float rd_score_factor(const struct cpu_attn *a, const struct rd_state *st, int head) {
+    return a->scale * a->q_scale * (a->k_scale ? a->k_scale[a->scale_per_head ? head : 0] : 1.0f) * st->gain;
+}
+SI int rd_is_plain(const struct cpu_attn *a) {
+    return !(a->soft_cap > 0) && !a->alibi && !a->rel_bias && !a->qq_bias;
+}
+
 /* Scaling, cap, mask and bias of one row's scores; leaves log2 units and returns the lanes' maxima. */
 SI vf rd_scores(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int row,
                 int hq, int k0, int n, float c, int partial) {
-    float *s = st->s + row * RD_TB;
+    float *s = st->s + row * st->tile;
     const int tok = (st->row0 + row) / (a->num_q_heads / a->num_kv_heads);
     const struct cpu_interval2 *iv = &st->mask[row];
     const float log2e = 1.442695041f;
-    const int plain = !(a->soft_cap > 0) && !a->alibi && !a->rel_bias && !a->qq_bias;
+    const int plain = rd_is_plain(a);
     vf top = v_set1(-INFINITY);
     for (int t = 0; t < n; t += VW) {
         vf x = v_load(s + t);
@@ -47,7 +55,8 @@ static __attribute__((noinline)) void rd_rescale(const struct rd_state *st, int 
     st->m[at] = new_m;
     v_store(l, v_mul(v_load(l), al));
     if (st->dots) v_store(st->l_bf16 + (size_t)at * VW, v_mul(v_load(st->l_bf16 + (size_t)at * VW), al));
-    if (st->codes) v_store(st->lows + (size_t)at * VW, v_mul(v_load(st->lows + (size_t)at * VW), al));
+    if (st->codes || st->quads)
+        v_store(st->lows + (size_t)at * VW, v_mul(v_load(st->lows + (size_t)at * VW), al));
     for (int d = 0; d < st->ldo; d += VW)
         v_store(o + d, v_mul(v_load(o + d), al));
 }
@@ -76,30 +85,34 @@ SI void rd_softmax_plain(const struct rd_state *st, int h, float c, int scaled) 
     }
 }
 
+/* Row r, in every case. */
+static void rd_softmax_row(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st,
+                           int h, int head, int r, float c, int k0, int n, int partial) {
+    const int at = h * st->rows + r, G = a->num_q_heads / a->num_kv_heads;
+    float *s = st->s + r * st->tile, *l = st->l + (size_t)at * VW;
+    const vf top = rd_scores(a, sq, st, r, head * G + (st->row0 + r) % G, k0, n, c * st->qf[at], partial);
+    if (v_any_gt(top, v_set1(st->m[at] + 8.0f))) rd_rescale(st, at, v_hmax(top));
+    vf sum = v_load(l);
+    const vf m = v_set1(st->m[at]);
+    for (int t = 0; t < n; t += VW) {
+        vf p = v_exp2(v_sub(v_load(s + t), m));
+        sum = v_add(sum, p);
+        if (a->v_row_scale.base && !st->dots) p = v_mul(p, v_load(st->vs + t));
+        v_store(s + t, p);
+    }
+    v_store(l, sum);
+}
+
 static void rd_softmax(const struct cpu_attn *a, const struct cpu_seq *sq, const struct rd_state *st, int h,
                        int head, int k0, int n, int partial) {
-    const int G = a->num_q_heads / a->num_kv_heads, kh = a->scale_per_head ? head : 0;
-    const float c = a->scale * a->q_scale * (a->k_scale ? a->k_scale[kh] : 1.0f) * st->gain;
-    if (!partial && n == RD_TB && !(a->soft_cap > 0) && !a->alibi && !a->rel_bias && !a->qq_bias) {
+    const float c = rd_score_factor(a, st, head);
+    if (!partial && n == RD_TB && rd_is_plain(a)) {
         if (st->key_scales)
             rd_softmax_plain(st, h, c * 1.442695041f, 1);
         else
             rd_softmax_plain(st, h, c * 1.442695041f, 0);
         return;
     }
-    for (int r = 0; r < st->rows; r++) {
-        const int at = h * st->rows + r;
-        float *s = st->s + r * RD_TB, *l = st->l + (size_t)at * VW;
-        const vf top = rd_scores(a, sq, st, r, head * G + (st->row0 + r) % G, k0, n, c * st->qf[at], partial);
-        if (v_any_gt(top, v_set1(st->m[at] + 8.0f))) rd_rescale(st, at, v_hmax(top));
-        vf sum = v_load(l);
-        const vf m = v_set1(st->m[at]);
-        for (int t = 0; t < n; t += VW) {
-            vf p = v_exp2(v_sub(v_load(s + t), m));
-            sum = v_add(sum, p);
-            if (a->v_row_scale.base && !st->dots) p = v_mul(p, v_load(st->vs + t));
-            v_store(s + t, p);
-        }
-        v_store(l, sum);
-    }
+    for (int r = 0; r < st->rows; r++)
+        rd_softmax_row(a, sq, st, h, head, r, c, k0, n, partial);
 }

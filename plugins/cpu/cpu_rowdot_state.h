@@ -6,24 +6,24 @@ enum { RD_TILE_ROWS = 16 }; /* query rows that AMX tiles take */
 
 /* What a thread keeps for the heads of its item; carved from its scratch. */
 struct rd_state {
-    int rows, row0, heads, ldq, ldo;
-    float *q, *o, *m, *l;       /* [heads][rows][ldq | ldo | 1 | VW] */
-    float *s;                   /* [rows][RD_TB] */
-    struct cpu_interval2 *mask; /* [rows] */
-    const char **ptr;           /* [2][K, V, two lists to prefetch][RD_TB] */
-    const char **groups;        /* [2][K, V][RD_TB], or NULL */
-    float *ks, *vs;             /* [RD_TB] */
-    float *qf;                  /* [heads][rows] factor of the query row: 1, or of its 16-bit form */
-    /* Integer products: q [heads][rows][ldq] and P [rows][RD_TB] in 16 bits, P's factors [rows]. */
+    int rows, row0, heads, ldq, ldo, tile; /* tile: keys of one */
+    float *q, *o, *m, *l;                  /* [heads][rows][ldq | ldo | 1 | VW] */
+    float *s;                              /* [rows][tile] */
+    struct cpu_interval2 *mask;            /* [rows] */
+    const char **ptr;                      /* [2][K, V, two lists to prefetch][tile] */
+    const char **groups;                   /* [2][K, V][tile], or NULL */
+    float *ks, *vs;                        /* [tile] */
+    float *qf; /* [heads][rows] factor of the query row: 1, or of its 16-bit form */
+    /* Integer products: q [heads][rows][ldq] and P [rows][tile] in 16 bits, P's factors [rows]. */
     int16_t *q16, *p16;
     float *pf;
     int words, vnni, table;
     int nibbles;      /* they come straight from int4 rows: sums of q's words [heads][rows], */
     int32_t *q_sum;   /* and zero points */
-    int32_t *zk, *zv; /* [RD_TB] */
-    int quads;        /* by products of bytes: q16 and p16 hold bytes, q_sum two sums a row; */
-    int32_t *p_sum;   /* sums of P times zero points [rows] */
-    char *mixed;      /* V's bytes of four keys in turn, [RD_TB][64] */
+    int32_t *zk, *zv; /* [tile] */
+    int quads;        /* by products of bytes: q16 and p16 hold bytes, q_sum two sums a row, lows sums of P
+                       * times zero points; */
+    char *mixed;      /* V's bytes of four keys in turn, [tile][64] */
     int dots; /* bf16 pairs, with words for V alone: q16 and p16 hold bf16; sums of P as bf16, V's scales */
     float *l_bf16, *vd; /* [heads][rows][VW], [RD_TB] */
     /* AMX: queries [heads][ldq / 2][rows], K and V as tiles, scores [RD_TB][16], P in bf16 [rows][RD_TB]. */
@@ -65,6 +65,7 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     st->vnni = tiling->vnni;
     st->quads = rd_quads_serve(a, st->vnni);
     st->codes = rd_codes_serve(a);
+    st->tile = st->quads ? RD_QUADS_TB : RD_TB;
     const int is_e2m1 = st->codes && a->k_row == CPU_E2M1;
     const int unit = (st->nibbles || st->codes) && RD_CODES > 64 ? RD_CODES : 64;
     st->ldq = (a->head_size + unit - 1) / unit * unit;
@@ -76,26 +77,25 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(o, float, (size_t)heads *rows * st->ldo);
     CARVE(m, float, (size_t)heads *rows);
     CARVE(l, float, (size_t)heads *rows *VW);
-    CARVE(s, float, (size_t)rows *RD_TB);
+    CARVE(s, float, (size_t)rows * st->tile);
     CARVE(mask, struct cpu_interval2, rows);
-    CARVE(ptr, const char *, 8 * RD_TB);
-    CARVE(groups, const char *, cpu_has_groups(a) || a->rounds_query ? 4 * RD_TB : 0);
-    CARVE(ks, float, RD_TB);
-    CARVE(vs, float, RD_TB);
+    CARVE(ptr, const char *, 8 * st->tile);
+    CARVE(groups, const char *, cpu_has_groups(a) || a->rounds_query ? 4 * st->tile : 0);
+    CARVE(ks, float, st->tile);
+    CARVE(vs, float, st->tile);
     CARVE(qf, float, (size_t)heads *rows);
     CARVE(q16, int16_t, st->words || st->dots || st->codes ? (size_t)heads * rows * st->ldq : 0);
-    CARVE(p16, int16_t, st->words || st->dots || st->codes ? rows * RD_TB : 0);
+    CARVE(p16, int16_t, st->words || st->dots || st->codes ? rows * RD_QUADS_TB : 0);
     CARVE(q_sum, int32_t, st->nibbles ? (size_t)heads * rows * 2 : 0);
-    CARVE(p_sum, int32_t, st->quads || st->codes ? rows : 0);
-    CARVE(mixed, char, st->quads || st->codes ? RD_TB * 64 : 0);
-    CARVE(zk, int32_t, st->nibbles ? RD_TB : 0);
-    CARVE(zv, int32_t, st->nibbles || st->codes ? RD_TB : 0);
+    CARVE(mixed, char, st->quads || st->codes ? st->tile * 64 : 0);
+    CARVE(zk, int32_t, st->nibbles ? st->tile : 0);
+    CARVE(zv, int32_t, st->nibbles || st->codes ? st->tile : 0);
     CARVE(look, int16_t, st->codes ? 32 : 0);
     CARVE(group_k, float, is_e2m1 ? st->ldq / 16 * RD_TB : 0);
     CARVE(group_v, float, is_e2m1 ? st->ldo / 8 * RD_TB : 0);
     CARVE(step, float, st->codes ? RD_TB : 0);
     CARVE(low, float, st->codes ? RD_TB : 0);
-    CARVE(lows, float, st->codes ? (size_t)heads *rows *VW : 0);
+    CARVE(lows, float, st->codes || st->quads ? (size_t)heads * rows * VW : 0);
     CARVE(l_bf16, float, st->dots ? (size_t)heads *rows *VW : 0);
     CARVE(vd, float, st->dots ? RD_TB : 0);
     CARVE(pf, float, rows);

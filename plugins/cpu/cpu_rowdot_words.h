@@ -134,12 +134,31 @@ static rd_words_qk_func *const rd_words_qks[2][3] = {{rd_words_qk1_0, rd_words_q
 static rd_words_pv_func *const rd_words_pvs[2][3] = {{rd_words_pv1_0, rd_words_pv2_0, rd_words_pv4_0},
                                                      {rd_words_pv1_1, rd_words_pv2_1, rd_words_pv4_1}};
 
+/* Rows of 128 by vpdpwssd with all prefetches: the tests of each are out of the loops. */
+static __attribute__((noinline)) void rd_words_qk4_all(const struct rd_tile *x, const int16_t *q, int ldq,
+                                                       int D, float *s) {
+    const struct rd_tile y = rd_fetches_all(x, 1);
+    (void)ldq, (void)D;
+    rd_words_qk_(&y, q, 128, 128, s, 4, 1);
+}
+static __attribute__((noinline)) void rd_words_pv4_all(const struct rd_tile *x, const int16_t *p,
+                                                       const float *factor, float *o, int ldo, int D) {
+    const struct rd_tile y = rd_fetches_all(x, 1);
+    (void)ldo, (void)D;
+    for (int c = 0; c < 128; c += RD_NC * CHUNK)
+        rd_words_pv_(&y, p, factor, o, 128, c, 0, 4, RD_NC, 1);
+}
+SI int rd_words_has_all(const struct rd_state *st, const struct rd_tile *x, int D) {
+    return CPU_X86 >= 2 && st->vnni && D == 128 && rd_has_all(x, 1);
+}
+
 /* Rows in groups of 4, 2 and 1; only the first group prefetches. */
 static void rd_words_qk(const struct rd_state *st, const struct rd_tile *x, const int16_t *q, int D) {
     struct rd_tile y = *x;
     for (int r = 0, g; r < st->rows; r += 1 << g) {
         g = st->rows - r >= 4 ? 2 : st->rows - r >= 2;
-        rd_words_qks[st->vnni][g](&y, q + r * st->ldq, st->ldq, D, st->s + r * RD_TB);
+        (g == 2 && rd_words_has_all(st, &y, D) ? rd_words_qk4_all : rd_words_qks[st->vnni][g])(
+            &y, q + r * st->ldq, st->ldq, D, st->s + r * RD_TB);
         y.k_next = NULL;
     }
 }
@@ -149,7 +168,8 @@ static void rd_words_pv(const struct rd_state *st, const struct rd_tile *x, floa
         st->pf[r] = rd_words_from(st->s + r * RD_TB, x->n, st->p16 + r * RD_TB);
     for (int r = 0, g; r < st->rows; r += 1 << g) {
         g = st->rows - r >= 4 ? 2 : st->rows - r >= 2;
-        rd_words_pvs[st->vnni][g](&y, st->p16 + r * RD_TB, st->pf + r, o + r * st->ldo, st->ldo, D);
+        (g == 2 && rd_words_has_all(st, &y, D) ? rd_words_pv4_all : rd_words_pvs[st->vnni][g])(
+            &y, st->p16 + r * RD_TB, st->pf + r, o + r * st->ldo, st->ldo, D);
         y.v_next = NULL;
     }
 }
