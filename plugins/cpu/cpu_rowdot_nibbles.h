@@ -159,14 +159,35 @@ static rd_nibbles_pv_func *const rd_nibbles_pvs[2][3] = {
     {rd_nibbles_pv1_0, rd_nibbles_pv2_0, rd_nibbles_pv4_0},
     {rd_nibbles_pv1_1, rd_nibbles_pv2_1, rd_nibbles_pv4_1}};
 
+/* Rows of 128 with all prefetches: the tests of each are out of the loops. */
+static __attribute__((noinline)) void rd_nibbles_qk4_all(const struct rd_tile *x, const int16_t *q,
+                                                         const int32_t *q_sum, const int32_t *zeros, int ldq,
+                                                         int bytes, float *s) {
+    const struct rd_tile y = rd_fetches_all(x, 1);
+    (void)ldq, (void)bytes;
+    rd_nibbles_qk_(&y, q, q_sum, zeros, 128, 64, s, 4, 0);
+}
+static __attribute__((noinline)) void rd_nibbles_pv4_all(const struct rd_tile *x, const int16_t *p,
+                                                         const float *factor, const int32_t *base, float *o,
+                                                         int ldo, int bytes) {
+    const struct rd_tile y = rd_fetches_all(x, 1);
+    (void)ldo, (void)bytes;
+    for (int b = 0; b < 64; b += 4 * VW)
+        UNROLL for (int half = 0; half < 2; half++) UNROLL for (int j = 0; j < 4; j += RD_CODE_PLACES)
+            rd_nibbles_pv_(&y, p, factor, base, o, 128, b, 0, half, j, 4, 0);
+}
+SI int rd_nibbles_has_all(const struct rd_state *st, const struct rd_tile *x, int D) {
+    return CPU_X86 == 1 && !st->vnni && D == 128 && rd_has_all(x, 1);
+}
+
 /* Rows in groups of 4, 2 and 1; only the first group prefetches. */
 static void rd_nibbles_qk(const struct rd_state *st, const struct rd_tile *x, size_t at, int D) {
     struct rd_tile y = *x;
     for (int r = 0, g; r < st->rows; r += 1 << g) {
         const size_t row = at + (size_t)r;
         g = st->rows - r >= 4 ? 2 : st->rows - r >= 2;
-        rd_nibbles_qks[st->vnni][g](&y, st->q16 + row * st->ldq, st->q_sum + row, st->zk, st->ldq, D / 2,
-                                    st->s + r * RD_TB);
+        (g == 2 && rd_nibbles_has_all(st, &y, D) ? rd_nibbles_qk4_all : rd_nibbles_qks[st->vnni][g])(
+            &y, st->q16 + row * st->ldq, st->q_sum + row, st->zk, st->ldq, D / 2, st->s + r * RD_TB);
         y.k_next = NULL;
     }
 }
@@ -189,8 +210,8 @@ static void rd_nibbles_pv(const struct rd_state *st, const struct rd_tile *x, fl
     }
     for (int r = 0, g; r < st->rows; r += 1 << g) {
         g = st->rows - r >= 4 ? 2 : st->rows - r >= 2;
-        rd_nibbles_pvs[st->vnni][g](&y, st->p16 + r * RD_TB, st->pf + r, base + r, o + r * st->ldo, st->ldo,
-                                    D / 2);
+        (g == 2 && rd_nibbles_has_all(st, &y, D) ? rd_nibbles_pv4_all : rd_nibbles_pvs[st->vnni][g])(
+            &y, st->p16 + r * RD_TB, st->pf + r, base + r, o + r * st->ldo, st->ldo, D / 2);
         y.v_next = NULL;
     }
 }

@@ -14,13 +14,7 @@ SI unsigned rd_quads_bytes_of_p(const struct rd_state *st, int r, const vf p[4][
         UNROLL for (int t = 0; t < vecs && i < rows; t++) top[i] =
             _mm512_max_epu32(top[i], _mm512_castps_si512(_mm512_abs_ps(p[i][t])));
     }
-    const vi a = _mm512_max_epu32(_mm512_unpacklo_epi32(top[0], top[1]),
-                                  _mm512_unpackhi_epi32(top[0], top[1])),
-             b = _mm512_max_epu32(_mm512_unpacklo_epi32(top[2], top[3]),
-                                  _mm512_unpackhi_epi32(top[2], top[3]));
-    vi both = _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    both = _mm512_max_epu32(both, _mm512_shuffle_i32x4(both, both, 0x4e));
-    const vf most = _mm512_castsi512_ps(_mm512_max_epu32(both, _mm512_shuffle_i32x4(both, both, 0xb1)));
+    const vf most = rd_most_of_four(top);
     const __mmask16 counts = _mm512_cmp_ps_mask(most, v_set1(1e-30f), _CMP_NLE_UQ);
     const vf by = _mm512_maskz_div_ps(counts, v_set1(RD_QUADS_TOP), most);
     _mm512_mask_storeu_ps(st->pf + r, (__mmask16)((1u << rows) - 1),

@@ -134,6 +134,36 @@ static rd_words_qk_func *const rd_words_qks[2][3] = {{rd_words_qk1_0, rd_words_q
 static rd_words_pv_func *const rd_words_pvs[2][3] = {{rd_words_pv1_0, rd_words_pv2_0, rd_words_pv4_0},
                                                      {rd_words_pv1_1, rd_words_pv2_1, rd_words_pv4_1}};
 
+#if CPU_X86 >= 2
+/* The largest of each of four vectors of bits of floats without sign, in turn in every quarter: NaN is larger
+ * than any number. */
+SI vf rd_most_of_four(const vi x[4]) {
+    const vi a = _mm512_max_epu32(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1])),
+             b = _mm512_max_epu32(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
+    vi both = _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    both = _mm512_max_epu32(both, _mm512_shuffle_i32x4(both, both, 0x4e));
+    return _mm512_castsi512_ps(_mm512_max_epu32(both, _mm512_shuffle_i32x4(both, both, 0xb1)));
+}
+
+/* rd_words_from() of rows r to r + 3 of P, 32 keys. */
+static void rd_words_four(const struct rd_state *st, int r) {
+    vf p[4][2];
+    vi top[4];
+    float by[VW];
+    UNROLL for (int i = 0; i < 4; i++) {
+        UNROLL for (int t = 0; t < 2; t++) p[i][t] = v_load(st->s + (r + i) * RD_TB + t * VW);
+        top[i] = _mm512_max_epu32(_mm512_castps_si512(_mm512_abs_ps(p[i][0])),
+                                  _mm512_castps_si512(_mm512_abs_ps(p[i][1])));
+    }
+    const vf most = rd_most_of_four(top);
+    const __mmask16 counts = _mm512_cmp_ps_mask(most, v_set1(1e-30f), _CMP_GT_OQ);
+    v_store(by, _mm512_maskz_div_ps(counts, v_set1(RD_WORDS_TOP), most));
+    _mm512_mask_storeu_ps(st->pf + r, 15, v_add(v_mul(most, v_set1(1.0f / RD_WORDS_TOP)), v_sub(most, most)));
+    UNROLL for (int i = 0; i < 4; i++) UNROLL for (int t = 0; t < 2; t++)
+        v_store_words(st->p16 + (r + i) * RD_TB + t * VW, v_mul(p[i][t], v_set1(by[i])));
+}
+#endif
+
 /* Rows of 128 by vpdpwssd with all prefetches: the tests of each are out of the loops. */
 static __attribute__((noinline)) void rd_words_qk4_all(const struct rd_tile *x, const int16_t *q, int ldq,
                                                        int D, float *s) {
@@ -164,7 +194,12 @@ static void rd_words_qk(const struct rd_state *st, const struct rd_tile *x, cons
 }
 static void rd_words_pv(const struct rd_state *st, const struct rd_tile *x, float *o, int D) {
     struct rd_tile y = *x;
-    for (int r = 0; r < st->rows; r++)
+    int first = 0;
+#if CPU_X86 >= 2
+    for (; x->n == RD_TB && first + 4 <= st->rows; first += 4)
+        rd_words_four(st, first);
+#endif
+    for (int r = first; r < st->rows; r++)
         st->pf[r] = rd_words_from(st->s + r * RD_TB, x->n, st->p16 + r * RD_TB);
     for (int r = 0, g; r < st->rows; r += 1 << g) {
         g = st->rows - r >= 4 ? 2 : st->rows - r >= 2;
