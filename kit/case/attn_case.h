@@ -85,12 +85,12 @@ typedef struct kit_inputs {
      * empty */
     int32_t *topk_indices;
     float *sinks, *alibi_slopes;        /* [Hq] */
-    float *qq_bias;                     /* [T, bias_width] */
+    float *qq_bias;                     /* [bias_rows > T, bias_width] */
     float *rel_bias;                    /* [Hq, 2 * rel_max + 1] */
     float *q_scale, *k_scale, *v_scale; /* [num_scales] */
     float *channel_scale;               /* of V, [KV heads, Dv], for formats that have such */
     float output_scale;
-    int64_t bias_width, num_scales, rel_max;
+    int64_t bias_width, bias_rows, num_scales, rel_max;
     int64_t key_start[KIT_MAX_REQS + 1];
     int64_t num_blocks;
     int32_t *block_table; /* [num_reqs, table_width]: shuffled pages; unused entries are garbage on purpose */

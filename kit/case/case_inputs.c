@@ -173,7 +173,11 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     in->num_keys = in->key_start[c->num_reqs];
     if (c->seed % 3 == 1) in->bias_width = (in->bias_width + 1) / 2; /* the last keys of a step have none */
     if (c->seed % 3 == 2) in->bias_width += 3;
-    if (in->bias_width == 0) in->bias_width = 1;
+    const int has_bias = (p->features & ATTN_F_QQ_BIAS) != 0;
+    if (in->bias_width == 0 || (!has_bias && in->bias_width > 4200)) in->bias_width = 1;
+    in->bias_rows = in->num_tokens + 1;
+    for (int r = 0; has_bias && r < c->num_reqs; r++)
+        in->bias_rows += kit_case_more_tokens(c, r); /* bounds of lengths have rows as well */
     in->num_scales = (c->flags & KIT_PER_HEAD) != 0 ? kv_heads : 1;
     in->q_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->k_scale = make_range(s, in->num_scales, 0.02, 0.05);
@@ -196,7 +200,7 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     }
     in->sinks = make_range(s, heads, -2.0, 4.0);
     in->alibi_slopes = make_range(s, heads, 0.01, KIT_MAX_SLOPE);
-    in->qq_bias = make_range(s, (in->num_tokens + 1) * in->bias_width, -2.0, 2.0);
+    in->qq_bias = make_range(s, in->bias_rows * in->bias_width, -2.0, 2.0);
     /* tables that most distances are within, and that most are beyond */
     static const int64_t far[] = {20, 0, 1, 7, 128};
     in->rel_max = far[c->seed % (sizeof far / sizeof far[0])];

@@ -49,10 +49,23 @@ static kit_tensor_t *make_table(kit_run_t *x) {
     return t;
 }
 
+/* Rows of a strided case are further apart; what lies between them is no span that anybody gave. */
+static kit_tensor_t *make_spans(kit_run_t *x) {
+    const int64_t n = x->c->num_reqs, row = 2 * (int64_t)x->c->num_spans;
+    const int64_t shape[3] = {n, x->c->num_spans, 2}, strides[3] = {row + 4, 2, 1};
+    const int is_wide = (x->c->flags & (KIT_STRIDED | KIT_HEADS_FIRST)) != 0;
+    kit_tensor_t *t =
+        kit_tensor_make(&x->all, "mm_prefix_ranges", ATTN_DTYPE_INT32, 3, shape, is_wide ? strides : NULL, 0);
+    for (int64_t r = 0; t != NULL && r < n; r++)
+        memcpy(kit_tensor_at(t, r, 0), x->spans + r * row, (size_t)row * sizeof *x->spans);
+    kit_tensor_send(&x->all, t);
+    return t;
+}
+
 /* Members that a batch may have and that change nothing. */
 static void add_optional(kit_run_t *x) {
     const kit_case_t *c = x->c;
-    int is_full = 1; /* no request is without a token */
+    int is_full = 1;                                 /* no request is without a token */
     x->batch.max_seq_len = c->problem.max_model_len; /* an upper bound is allowed */
     for (int r = 0; r < c->num_reqs; r++) {
         const int32_t query = x->batch.query_start_loc_host[r + 1] - x->batch.query_start_loc_host[r];
@@ -111,8 +124,7 @@ static void make_batch(kit_run_t *x) {
         x->batch.causal_host = c->causal;
     }
     if (c->num_spans > 0) {
-        t = kit_run_ints(x, "mm_prefix_ranges", spans, ATTN_DTYPE_INT32, c->num_reqs, c->num_spans, 2);
-        if (t != NULL) x->batch.mm_prefix_ranges = &t->t;
+        if ((t = make_spans(x)) != NULL) x->batch.mm_prefix_ranges = &t->t;
         if ((c->flags & KIT_BARE_BATCH) == 0) x->batch.mm_prefix_ranges_host = spans;
         x->batch.num_mm_ranges = c->num_spans;
     }
@@ -153,7 +165,7 @@ static void make_args(kit_run_t *x) {
         (t = kit_run_floats(x, "rel_bias", x->in->rel_bias, x->z.heads, 2 * x->in->rel_max + 1)) != NULL)
         x->args.rel_bias = &t->t;
     if ((f & ATTN_F_QQ_BIAS) != 0 &&
-        (t = kit_run_floats(x, "qq_bias", x->in->qq_bias, x->in->num_tokens + 1, x->in->bias_width)) != NULL)
+        (t = kit_run_floats(x, "qq_bias", x->in->qq_bias, x->in->bias_rows, x->in->bias_width)) != NULL)
         x->args.qq_bias = &t->t;
     if (x->in->topk_indices != NULL) {
         t = kit_run_ints(x, "topk_indices", x->in->topk_indices, ATTN_DTYPE_INT32, x->in->num_tokens,

@@ -50,6 +50,13 @@ static void expect_refusal(int status, const attn_error_t *e, int wanted_code) {
                    e->text, parameter);
 }
 
+/* Whoever gives no error struct gets the same answer. */
+static void expect_the_same(int status, int without) {
+    if (without != status && !current->report->is_failed)
+        check_fail(current, "%s: %d, and %d without an error struct", mistake_texts[mistake].name, status,
+                   without);
+}
+
 /* The bytes from the first to the last element of the outputs. */
 static uint64_t print_outputs(const attn_forward_t *args) {
     const DLTensor *outputs[] = {args->output, args->lse};
@@ -72,9 +79,10 @@ static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, co
     int code = 0;
     if (mistake_in_forward(current, mistake, &a, &s, &b, &code)) {
         const uint64_t before = print_outputs(args);
-        int status =
-            shim_target()->ops->forward(instance, mistake == FORWARD_NO_ARGS ? NULL : &a, &s, stream, &e);
+        const attn_forward_t *given = mistake == FORWARD_NO_ARGS ? NULL : &a;
+        int status = shim_target()->ops->forward(instance, given, &s, stream, &e);
         expect_refusal(status, &e, code);
+        expect_the_same(status, shim_target()->ops->forward(instance, given, &s, stream, NULL));
         if (status != ATTN_OK && print_outputs(args) != before)
             check_fail(current, "%s: forward refused it but still wrote output or lse",
                        mistake_texts[mistake].name);
@@ -87,8 +95,11 @@ static int bad_update(attn_instance_t *instance, const attn_kv_update_t *args, v
     attn_kv_update_t a = *args;
     bent_tensor_t b;
     attn_error_t e = {.struct_size = sizeof e};
-    if (mistake_in_update(mistake, &a, &b))
-        expect_refusal(shim_target()->ops->update_kv_cache(instance, &a, stream, &e), &e, 0);
+    if (mistake_in_update(mistake, &a, &b)) {
+        const int status = shim_target()->ops->update_kv_cache(instance, &a, stream, &e);
+        expect_refusal(status, &e, 0);
+        expect_the_same(status, shim_target()->ops->update_kv_cache(instance, &a, stream, NULL));
+    }
     return shim_target()->ops->update_kv_cache(instance, args, stream, error);
 }
 
@@ -99,10 +110,12 @@ static int bad_build(attn_instance_t *instance, const attn_batch_t *batch, const
     bent_tensor_t t;
     attn_error_t e = {.struct_size = sizeof e};
     int code = 0;
-    if (mistake_in_build(mistake, &b, &s, &t, &code))
-        expect_refusal(shim_target()->ops->build_metadata(instance, mistake == BUILD_NO_BATCH ? NULL : &b, &s,
-                                                          stream, &e),
-                       &e, code);
+    if (mistake_in_build(mistake, &b, &s, &t, &code)) {
+        const attn_batch_t *given = mistake == BUILD_NO_BATCH ? NULL : &b;
+        const int status = shim_target()->ops->build_metadata(instance, given, &s, stream, &e);
+        expect_refusal(status, &e, code);
+        expect_the_same(status, shim_target()->ops->build_metadata(instance, given, &s, stream, NULL));
+    }
     return shim_target()->ops->build_metadata(instance, batch, space, stream, error);
 }
 static int bad_prepare(attn_instance_t *instance, const attn_weights_t *args, void *stream,
@@ -111,8 +124,11 @@ static int bad_prepare(attn_instance_t *instance, const attn_weights_t *args, vo
     bent_tensor_t b;
     attn_error_t e = {.struct_size = sizeof e};
     int code = 0;
-    if (mistake_in_prepare(mistake, &w, &b, &code))
-        expect_refusal(shim_target()->ops->prepare_weights(instance, &w, stream, &e), &e, code);
+    if (mistake_in_prepare(mistake, &w, &b, &code)) {
+        const int status = shim_target()->ops->prepare_weights(instance, &w, stream, &e);
+        expect_refusal(status, &e, code);
+        expect_the_same(status, shim_target()->ops->prepare_weights(instance, &w, stream, NULL));
+    }
     return shim_target()->ops->prepare_weights(instance, args, stream, error);
 }
 static const attn_backend_ops_t bad_ops = {.build_metadata = bad_build,

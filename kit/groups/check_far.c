@@ -285,12 +285,72 @@ static void far_rows(check_t *c) {
     if (is_full && !c->report->is_failed) check_skip(c, "no address space for such rows");
 }
 
+/* ------------------------------------------- a cache whose heads are far apart */
+
+static struct {
+    DLTensor t[2];
+    int64_t strides[2][4];
+} apart[1];
+static char *apart_base;
+
+/* The cache of the case as [head][block][token][content], the heads gigabytes apart. */
+static const DLTensor *heads_apart(const DLTensor *t, int which) {
+    DLTensor *to = &apart->t[which];
+    int64_t *strides = apart->strides[which];
+    *to = *t;
+    memcpy(strides, t->strides, 4 * sizeof *strides);
+    strides[1] = far_stride;
+    if (strides[0] < strides[2]) return NULL;
+    if (apart_base == NULL) apart_base = far_alloc((size_t)(t->shape[1] * far_stride) * (t->dtype.bits / 8u));
+    if (apart_base == NULL) return NULL;
+    to->strides = strides;
+    to->data = apart_base;
+    to->byte_offset = 0;
+    return to;
+}
+static int apart_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                        attn_error_t *error) {
+    attn_kv_update_t a = *args;
+    a.kv_cache = heads_apart(args->kv_cache, 0);
+    if (a.kv_cache == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "kit", "no address space");
+    return shim_target()->ops->update_kv_cache(instance, &a, stream, error);
+}
+static int apart_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    attn_forward_t a = *args;
+    a.kv_cache = heads_apart(args->kv_cache, 1);
+    if (a.kv_cache == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "kit", "no address space");
+    return shim_target()->ops->forward(instance, &a, space, stream, error);
+}
+static const attn_backend_ops_t apart_ops = {.update_kv_cache = apart_update, .forward = apart_forward};
+
+static void far_cache_heads(check_t *c) {
+    kit_case_t k;
+    current = c;
+    if (!check_start_decoder(c, &k)) return;
+    if (c->can.forward_writes_cache || attn_kv_is_whole_page(k.problem.kv_cache_dtype)) {
+        check_skip(c, "its cache is not written by update_kv_cache, or is whole pages");
+        return;
+    }
+    if (!has_address_space((size_t)1 << 36)) {
+        check_skip(c, "no address space for such a cache");
+        return;
+    }
+    k.problem.num_kv_heads = 5;
+    k.problem.num_heads = c->can.max_group == 1 ? 5 : 10;
+    kit_case_add(&k, 1, 37);
+    kit_case_add(&k, 5, 20);
+    check_run(c, shim_make(c->backend, &apart_ops), &k, NULL);
+}
+
 void check_far_list(check_list_t *list, const check_t *c) {
-    (void)c;
     check_add(list, "offsets", 1, far_blocks, 31, "blocks beyond 2^31 elements");
     check_add(list, "offsets", CHECK_RUNS_ON_CPU, far_blocks, 32, "blocks beyond 2^32 elements");
     check_add(list, "offsets", CHECK_RUNS_ON_CPU, far_blocks, BEYOND_SLOTS, "slots beyond 2^31");
     check_add(list, "offsets", CHECK_RUNS_ON_CPU, far_rows, 0,
               "tokens and table rows beyond 2^31 and 2^32 elements");
     check_add(list, "offsets", CHECK_RUNS_ON_CPU, far_rows, 1, "heads beyond 2^31 and 2^32 elements");
+    if (list->role == 0 && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)))
+        check_add(list, "offsets", CHECK_RUNS_ON_CPU, far_cache_heads, 0,
+                  "heads of a cache beyond 2^31 and 2^32 elements");
 }

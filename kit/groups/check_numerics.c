@@ -408,6 +408,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
     check_pairs_list(list, c);
     check_usual_list(list, c);
     check_neutral_list(list, c);
+    check_own_list(list, c);
     check_static_sink_list(list, c);
     check_key_lengths_list(list, c);
     check_device_lengths_list(list, c);

@@ -23,12 +23,41 @@ static int start(check_t *c, kit_case_t *k) {
     return 0;
 }
 
-static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *text, uint64_t features) {
+/* Other sizes than the plain case's, which a choice of kernels may not have in mind: a head size that is no
+ * multiple of 16, pages and groups; another element type; a cache of 8 bits; a long context. */
+enum { PLAIN, OTHER_SIZES, OTHER_TYPE, EIGHT_BITS, LONG, NUM_KINDS };
+
+static void make_kind(const check_t *c, kit_case_t *k, int kind) {
+    attn_problem_t *p = &k->problem;
+    if (kind == OTHER_SIZES) {
+        p->head_size = check_head_size(c, 40);
+        p->block_size = check_block_size(c, 24);
+        p->num_heads = c->can.max_group == 0 || c->can.max_group >= 5 ? 10 : p->num_heads;
+    }
+    if (kind == OTHER_TYPE && (c->can.dtypes & ATTN_BIT(ATTN_DTYPE_BFLOAT16))) p->dtype = ATTN_DTYPE_BFLOAT16;
+    if (kind == EIGHT_BITS && (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)))
+        p->kv_cache_dtype = ATTN_KV_FP8_E4M3;
+    if (kind == LONG) {
+        k->num_reqs = 0;
+        kit_case_add(k, 1, 2113);
+        kit_case_add(k, 9, 1300);
+    }
+    check_fit_size(c, k);
+    p->scale = 1 / sqrt((double)p->head_size);
+}
+
+static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *text, uint64_t features,
+                           int kind) {
     kit_case_t k;
     kit_result_t got;
     uint32_t count;
     const attn_option_value_t *defaults = check_option_defaults(c->plugin, &count);
     if (!start(c, &k)) return;
+    if (kind != PLAIN) {
+        if (k.problem.role != ATTN_ROLE_DECODER) return;
+        make_kind(c, &k, kind);
+        if (!check_is_served(c, &k)) return;
+    }
     if (features != 0) {
         if (k.problem.role != ATTN_ROLE_DECODER || (c->can.features & features) != features) return;
         k.problem.features |= features & ~(ATTN_F_SOFT_CAP | ATTN_F_SLIDING_WINDOW);
@@ -68,12 +97,16 @@ static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *
     free(values);
 }
 
-/* The plain case, and on the host what a choice of kernels may forget: sinks, slopes, a cap, a window. */
+/* The plain case, and on the host what a choice of kernels may forget: sinks, slopes, a cap, a window, other
+ * sizes. */
 static void one_value(check_t *c, const attn_option_spec_t *s, const char *text) {
     static const uint64_t also[] = {ATTN_F_SINK, ATTN_F_ALIBI, ATTN_F_SOFT_CAP, ATTN_F_SLIDING_WINDOW};
-    one_value_with(c, s, text, 0);
-    for (size_t i = 0; i < sizeof also / sizeof also[0] && c->memory->kind == NULL; i++)
-        one_value_with(c, s, text, also[i]);
+    one_value_with(c, s, text, 0, PLAIN);
+    if (c->memory->kind != NULL) return;
+    for (size_t i = 0; i < sizeof also / sizeof also[0]; i++)
+        one_value_with(c, s, text, also[i], PLAIN);
+    for (int kind = PLAIN + 1; kind < NUM_KINDS; kind++)
+        one_value_with(c, s, text, 0, kind);
 }
 
 static void option(check_t *c) {

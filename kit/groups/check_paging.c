@@ -200,6 +200,10 @@ static void separate_tensors(check_t *c) {
             kit_case_add(&k, 7, 33);
             check_run(c, c->backend, &k, NULL);
             if (formats[i] == ATTN_KV_AUTO && !c->report->is_failed) rows_in_place(c, &k);
+            if (!(c->can.features & ATTN_F_DIFF_KV) || c->report->is_failed) continue;
+            k.problem.head_size_v =
+                c->can.num_head_sizes_v != 0 ? c->can.head_sizes_v[0].min : check_head_size(c, 64);
+            check_run(c, c->backend, &k, NULL);
         }
 }
 

@@ -46,6 +46,9 @@ static void many_tokens(check_t *c) {
     if (c->can.roles & ATTN_BIT(ATTN_ROLE_ENCODER_DECODER)) {
         k.problem.role = ATTN_ROLE_ENCODER_DECODER;
         k.problem.mask = ATTN_MASK_FULL;
+        kit_case_add(&k, 66000, 3); /* a request alone has as many */
+        if (!check_run(c, c->backend, &k, NULL)) return;
+        k.num_reqs = 0;
         for (int r = 0; r < 256; r++)
             kit_case_add(&k, 260, 1 + r % 5);
     } else if (k.problem.role == ATTN_ROLE_DECODER && (c->can.features & ATTN_F_SLIDING_WINDOW)) {
@@ -182,6 +185,13 @@ static void ends_of_head_sizes(check_t *c) {
     }
 }
 
+/* Every multiple of 8 that the table lists, and what is next to it; on CPUs alone, as elsewhere each may be
+ * compiled. */
+static void every_head_size(check_t *c) {
+    for (uint32_t d = 1; d <= 520 && !c->report->is_failed; d++)
+        if (check_head_size(c, d) == d && (d % 8 == 0 || d % 64 == 33)) run_head_size(c, d, 0);
+}
+
 static void pages(check_t *c) {
     /* of 49 and 103, the product with the reciprocal is not 1 */
     static const uint32_t wanted[] = {1, 2, 5, 8, 16, 24, 32, 48, 49, 64, 103, 128, 256, 512, 1024, 4096};
@@ -290,6 +300,7 @@ void check_sizes_list(check_list_t *list, const check_t *c) {
     check_add(list, "numerics", 1, million_keys, 0, "a context of more than 2^20 keys");
     check_add(list, "numerics", 1, many_heads, 0, "65 to 256 heads, groups of 12 and 32");
     check_add(list, "numerics", 1, ends_of_head_sizes, 0, "head sizes at the ends of the table");
+    check_add(list, "numerics", CHECK_RUNS_ON_CPU, every_head_size, 0, "every head size of the table");
     if (c->can.out_dtypes &
         (ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16)))
         check_add(list, "numerics", 1, out_dtypes, 0, "element types of outputs");

@@ -3,6 +3,9 @@
  * call, so that the checks may look at managed memory. What open only borrows is changed behind it. */
 #include "check_engine.h"
 
+#include <stdatomic.h>
+#include <sys/mman.h>
+
 static void host_log(void *ctx, uint32_t level, const char *text) {
     (void)ctx, (void)level, (void)text;
 }
@@ -19,7 +22,7 @@ static const kit_memory_t *running_memory = &kit_cpu_memory;
 static int is_recording;
 
 enum { MAX_VALUES = 256, MAX_TEXT = 32768 };
-/* The values of one call: who reads them later reads other ones. */
+/* The values of one call, which nobody can read behind it. */
 typedef struct borrowed {
     attn_option_value_t values[MAX_VALUES];
     char text[MAX_TEXT];
@@ -42,21 +45,40 @@ static const attn_option_value_t *lend(borrowed_t *b, const attn_option_value_t 
     }
     return b->values;
 }
-static void take_back(borrowed_t *b, uint32_t n) {
-    memset(b->text, '?', b->used);
-    if (b->used > 0) b->text[b->used - 1] = '\0';
-    for (uint32_t i = 0; i < n && i < MAX_VALUES; i++)
-        b->values[i].i = -1, b->values[i].d = -1;
+
+/* Rooms that are mapped once and stay, so that nothing else comes to lie where an option was. */
+enum { ROOMS = 32, ROOM_BYTES = (sizeof(borrowed_t) + 65535) / 65536 * 65536 };
+static struct {
+    atomic_flag is_taken;
+    borrowed_t *values;
+} rooms[ROOMS];
+
+static int take_room(void) {
+    for (int i = 0; i < ROOMS; i++) {
+        if (atomic_flag_test_and_set(&rooms[i].is_taken)) continue;
+        if (rooms[i].values == NULL) {
+            void *p = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (p == MAP_FAILED) return -1; /* and the flag stays */
+            rooms[i].values = p;
+        }
+        if (mprotect(rooms[i].values, ROOM_BYTES, PROT_READ | PROT_WRITE) == 0) return i;
+    }
+    return -1;
+}
+static void leave_room(int i) {
+    mprotect(rooms[i].values, ROOM_BYTES, PROT_NONE);
+    atomic_flag_clear(&rooms[i].is_taken);
 }
 
 static int open_with_defaults(const attn_problem_t *problem, const attn_device_t *device,
                               const attn_option_value_t *options, uint32_t num_options,
                               const attn_host_t *host, attn_instance_t **instance, attn_error_t *error) {
-    static _Thread_local borrowed_t lent; /* checks open instances on several threads */
     if (num_options == 0) options = check_option_defaults(raw_plugin, &num_options);
-    const int status = raw_backend->ops->open(problem, device, lend(&lent, options, num_options), num_options,
+    const int room = num_options > 0 ? take_room() : -1;
+    if (room >= 0) options = lend(rooms[room].values, options, num_options);
+    const int status = raw_backend->ops->open(problem, device, options, num_options,
                                               host != NULL ? host : &check_host, instance, error);
-    take_back(&lent, num_options);
+    if (room >= 0) leave_room(room);
     return status;
 }
 

@@ -107,6 +107,7 @@ void check_stored_list(check_list_t *list, const check_t *c);    /* likewise */
 void check_paging_list(check_list_t *list, const check_t *c);    /* likewise */
 void check_pairs_list(check_list_t *list, const check_t *c);     /* likewise */
 void check_neutral_list(check_list_t *list, const check_t *c);   /* likewise */
+void check_own_list(check_list_t *list, const check_t *c);       /* likewise */
 void check_read_only_list(check_list_t *list, const check_t *c); /* part of memory */
 void check_far_list(check_list_t *list, const check_t *c);       /* part of offsets */
 void check_reasons_list(check_list_t *list, const check_t *c);   /* part of capabilities */
