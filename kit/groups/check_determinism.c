@@ -155,6 +155,8 @@ static void batch_invariance(check_t *c) {
     k.num_reqs = 0;
     for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++)
         kit_case_add(&k, lens[i][0], lens[i][1]);
+    if (c->memory->kind == NULL && k.problem.role == ATTN_ROLE_DECODER)
+        kit_case_add(&k, 1, 3900), kit_case_add(&k, 3, 2100); /* pieces of a row are longer than those */
     kit_inputs_t *in = kit_inputs_make(&k);
     if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &all)) return;
     const kit_sizes_t z = kit_sizes(&k.problem);

@@ -51,10 +51,30 @@ static int build_two(attn_instance_t *instance, const attn_batch_t *batch, const
 }
 static const attn_backend_ops_t two_sets_ops = {.build_metadata = build_two};
 
-/* Builds another batch, then this one in the same place. */
+/* The same lengths with other masks, spans and prefixes, as the host's lists say them. */
+static int build_altered(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    static uint8_t causal[KIT_MAX_REQS];
+    static int32_t prefixes[KIT_MAX_REQS], spans[KIT_MAX_REQS * KIT_MAX_SPANS * 2];
+    attn_batch_t b = *batch;
+    for (int32_t r = 0; r < batch->num_reqs; r++) {
+        causal[r] = batch->causal_host != NULL && !batch->causal_host[r];
+        prefixes[r] = batch->rswa_prefix_lens_host != NULL && batch->rswa_prefix_lens_host[r] == 0;
+    }
+    if (b.causal_host != NULL) b.causal_host = causal, b.causal = NULL;
+    if (b.rswa_prefix_lens_host != NULL) b.rswa_prefix_lens_host = prefixes, b.rswa_prefix_lens = NULL;
+    if (b.mm_prefix_ranges_host != NULL) b.mm_prefix_ranges_host = spans, b.mm_prefix_ranges = NULL;
+    if (b.causal == batch->causal && b.rswa_prefix_lens == batch->rswa_prefix_lens &&
+        b.mm_prefix_ranges == batch->mm_prefix_ranges)
+        return ATTN_OK;
+    return shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+}
+
+/* Builds others, then this one in the same place. */
 static int build_again(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
                        void *stream, attn_error_t *error) {
     int status = build_first(instance, batch, space, stream, error);
+    if (status == ATTN_OK) status = build_altered(instance, batch, space, stream, error);
     if (status != ATTN_OK) return status;
     return shim_target()->ops->build_metadata(instance, batch, space, stream, error);
 }
@@ -288,6 +308,12 @@ static void run_variant(check_t *c) {
     }
     has_device_lengths = 0;
     check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
+    for (int i = 0; i < CHECK_NUM_SAID && !c->report->is_failed; i++) {
+        if (!check_said_case(c, &k, i)) continue;
+        if (c->arg == 5 || c->arg == 8) k.flags |= KIT_BARE_BATCH;
+        has_device_lengths = (k.problem.features & ATTN_F_DEVICE_LENGTHS) != 0;
+        check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
+    }
     for (int n = 0; n < 4; n++) {
         check_random_case(c, &k, c->seed * 65537 + (uint64_t)n, 100);
         if (c->arg >= 5 && k.problem.block_size == 0) continue;

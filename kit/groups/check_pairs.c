@@ -120,8 +120,8 @@ static const uint64_t asked[] = {
     ATTN_F_MM_PREFIX_CLAMP, ATTN_F_CHUNKED_LOCAL, ATTN_F_RSWA, ATTN_F_NON_CAUSAL, ATTN_F_SEPARATE_KV,
     ATTN_F_DIFF_KV, ATTN_F_PER_REQUEST_CAUSAL,
     /* from here on of CPUs alone, as elsewhere each pair may be compiled */
-    ATTN_F_QQ_BIAS, ATTN_F_REL_BIAS, ATTN_F_CHUNK_LOOKBACK, ATTN_F_DEVICE_LENGTHS};
-enum { ASKED = sizeof asked / sizeof asked[0], ASKED_EVERYWHERE = ASKED - 4 };
+    ATTN_F_QQ_BIAS, ATTN_F_REL_BIAS, ATTN_F_CHUNK_LOOKBACK, ATTN_F_DEVICE_LENGTHS, ATTN_F_WRITE_IN_FORWARD};
+enum { ASKED = sizeof asked / sizeof asked[0], ASKED_EVERYWHERE = ASKED - 5 };
 
 /* What no problem has together (semantics 2.4, 2.8). */
 static int exclude_each_other(uint64_t both) {
@@ -269,7 +269,8 @@ void check_pairs_list(check_list_t *list, const check_t *c) {
                   attn_feature_name(bit));
         check_add(list, "numerics", 1, kernels_of_feature, i, "%s in kernels of every kind",
                   attn_feature_name(bit));
-        if (!(asked[i] & (ATTN_F_SEPARATE_KV | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_DEVICE_LENGTHS)))
+        if (!(asked[i] & (ATTN_F_SEPARATE_KV | ATTN_F_MM_PREFIX_CLAMP | ATTN_F_DEVICE_LENGTHS |
+                          ATTN_F_WRITE_IN_FORWARD)))
             check_add(list, "numerics", 1, far_feature, i, "%s over 70000 keys", attn_feature_name(bit));
     }
 }

@@ -77,6 +77,48 @@ static void look_at(check_t *c, const kit_case_t *k) {
     }
 }
 
+/* Two features of the table in a decoder with one of the masks, as members ask for them; i counts them. 0: no
+ * such. */
+enum { MOST_PAIRS = 38 * 38 * 3 };
+static int pair_of_features(const check_t *c, kit_case_t *k, int i) {
+    static const uint64_t implied = ATTN_F_SLIDING_WINDOW | ATTN_F_SOFT_CAP | ATTN_F_RSWA | ATTN_F_DIFF_KV |
+                                    ATTN_F_NON_CAUSAL | ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_QUANT_QUERY,
+                          others = ATTN_F_WEIGHTS | ATTN_F_LATENT | ATTN_F_DCP | ATTN_F_FP8_ATTENTION |
+                                   ATTN_F_KEY_LENGTHS | ATTN_F_CONTIGUOUS_KV;
+    const int first = i / 3 % 38, second = i / 3 / 38;
+    const uint64_t both = UINT64_C(1) << first | UINT64_C(1) << second;
+    attn_problem_t *p = &k->problem;
+    if (first > second || (both & ~c->can.features) != 0 || (both & others) != 0) return 0;
+    const uint32_t mask = ATTN_MASK_CAUSAL + (uint32_t)(i % 3);
+    if (mask == ATTN_MASK_FULL && !(c->can.features & ATTN_F_NON_CAUSAL)) return 0;
+    if (mask == ATTN_MASK_PER_REQUEST && !(c->can.features & ATTN_F_PER_REQUEST_CAUSAL)) return 0;
+    if (!check_plain_case(c, k) || p->role != ATTN_ROLE_DECODER) return 0;
+    p->mask = mask;
+    p->features |= both & ~implied;
+    if (both & ATTN_F_SLIDING_WINDOW) p->sliding_window = 16;
+    if (both & ATTN_F_SOFT_CAP) p->logits_soft_cap = 20;
+    if (both & ATTN_F_RSWA) p->rswa_window = 9;
+    if (both & ATTN_F_CHUNKED_LOCAL) p->chunk_size = p->block_size;
+    if (both & ATTN_F_CHUNK_LOOKBACK) p->sliding_window = 16, p->chunk_lookback = 1;
+    return 1;
+}
+
+int check_refused(const check_t *c, attn_problem_t *all, int most) {
+    attn_device_t device;
+    int n = 0;
+    if (c->backend->ops->supports_combination == NULL || c->role != 0) return 0;
+    check_device(c, &device);
+    for (int i = 0; i < MOST_PAIRS && n < most; i++) {
+        kit_case_t k;
+        attn_reasons_t reasons = {.struct_size = sizeof reasons};
+        if (!pair_of_features(c, &k, i)) continue;
+        if (c->backend->ops->supports_combination(&k.problem, &device, &reasons) == ATTN_OK &&
+            reasons.count != 0)
+            all[n++] = k.problem;
+    }
+    return n;
+}
+
 /* Every role and pair of what is asked for by members, with each cache format and group. */
 static void reasons(check_t *c) {
     static const uint64_t bits[] = {0, ATTN_F_SINK, ATTN_F_ALIBI, ATTN_F_LSE, ATTN_F_PER_HEAD_SCALES};
@@ -104,6 +146,10 @@ static void reasons(check_t *c) {
             if (!attn_role_has_cache(role)) p->block_size = 0;
             look_at(c, &k);
         }
+    for (int i = 0; i < MOST_PAIRS && c->role == 0 && !c->report->is_failed; i++) {
+        kit_case_t k;
+        if (pair_of_features(c, &k, i)) look_at(c, &k);
+    }
     if (c->report->num_cases == 0) check_skip(c, "it has no reason against what was asked");
 }
 
@@ -159,6 +205,10 @@ static int gather(check_t *c, answer_t *all) {
         const int is_refused = a.count != 0;
         if (num[is_refused] < MOST_PROBLEMS / 2) all[num[0] + num[1]] = a, num[is_refused]++;
     }
+    static attn_problem_t pairs[MOST_PROBLEMS];
+    const int num_pairs = check_refused(c, pairs, MOST_PROBLEMS / 2 - num[1]);
+    for (int i = 0; i < num_pairs && num[0] + num[1] < MOST_PROBLEMS; i++)
+        ask(c, &pairs[i], &all[num[0] + num[1]]), num[1]++;
     return num[0] + num[1];
 }
 

@@ -125,6 +125,15 @@ static void layers_of_their_own(check_t *c) {
     if (c->report->num_cases == 0) check_skip(c, "it serves none of what is a layer's own");
 }
 
+/* And with what a batch says of its requests, which metadata keeps for every layer. */
+static void layers_of_one_batch(check_t *c) {
+    for (int i = 0; i < CHECK_NUM_SAID && !c->report->is_failed; i++) {
+        kit_case_t k;
+        if (check_said_case(c, &k, i)) layers_in_turn(c, &k);
+    }
+    if (c->report->num_cases == 0) check_skip(c, "it serves none of what a batch says");
+}
+
 /* Each layer has an instance of its own; the one that built the metadata is closed before the others use
  * it. */
 static void builder_closes(check_t *c) {
@@ -358,12 +367,11 @@ static void pages_again(check_t *c) {
 /* ------------------------------------------------------- lives of instances */
 
 /* One of another problem is closed, and another opened and closed, while this one works. */
-static void others_end(check_t *c) {
-    kit_case_t k;
+static void others_end_of(check_t *c, const kit_case_t *of) {
+    kit_case_t k = *of;
     attn_instance_t *before = NULL, *equal = NULL, *after = NULL;
     attn_error_t e = {.struct_size = sizeof e};
     kit_run_t *x = &runs[0];
-    if (!check_start(c, &k)) return;
     check_running(c, &k);
     kit_inputs_t *in = kit_inputs_make(&k);
     attn_problem_t other = k.problem;
@@ -397,6 +405,13 @@ static void others_end(check_t *c) {
     kit_inputs_free(in);
 }
 
+static void others_end(check_t *c) {
+    kit_case_t k;
+    if (!check_start(c, &k)) return;
+    for (int i = 0; i < CHECK_NUM_KEPT && !c->report->is_failed; i++)
+        if (check_kept_case(c, &k, i)) others_end_of(c, &k);
+}
+
 static int (*stage)(kit_run_t *x);
 static const attn_backend_t *hopping_backend;
 static const kit_memory_t *hopping_memory;
@@ -421,11 +436,10 @@ static void *do_stage(void *x) {
 }
 
 /* An instance belongs to one thread at a time, not to the one that opened it. */
-static void other_threads(check_t *c) {
+static void other_threads_of(check_t *c) {
     int (*const stages[])(kit_run_t *) = {open_stage,      kit_run_fill,    kit_run_update,
                                           kit_run_prepare, kit_run_outputs, kit_run_build,
                                           kit_run_forward, kit_run_forward, kit_run_read};
-    if (!check_start(c, &hopping_case)) return;
     check_running(c, &hopping_case);
     hopping_backend = c->backend;
     hopping_memory = c->memory;
@@ -445,9 +459,15 @@ static void other_threads(check_t *c) {
     close_stage(&runs[0]);
 }
 
+static void other_threads(check_t *c) {
+    if (!check_start(c, &hopping_case)) return;
+    for (int i = 0; i < CHECK_NUM_KEPT && !c->report->is_failed; i++)
+        if (check_kept_case(c, &hopping_case, i)) other_threads_of(c);
+}
+
 /* The profiling run comes before there is a cache or a batch: query and output are all it has. */
 static void profile_first(check_t *c) {
-    for (uint32_t flags = 0; flags < 6; flags++) { /* 5: with an LSE */
+    for (uint32_t flags = 0; flags < 8; flags++) { /* 5: with an LSE; 6, 7: outputs of other types */
         kit_case_t k;
         kit_run_t *x = &runs[0];
         if (!check_start(c, &k)) return;
@@ -461,6 +481,17 @@ static void profile_first(check_t *c) {
             k.problem.head_size_v =
                 c->can.num_head_sizes_v != 0 ? c->can.head_sizes_v[0].max : check_head_size(c, 64);
             if (k.problem.head_size_v > 512 || !check_is_served(c, &k)) continue;
+        }
+        if (flags >= 6) {
+            const uint32_t out = flags == 6 ? ATTN_DTYPE_FLOAT32 : ATTN_DTYPE_FP8_E4M3;
+            const uint64_t with = flags == 6 ? 0 : ATTN_F_OUT_FP8_STATIC;
+            if (!(c->can.out_dtypes & ATTN_BIT(out)) || (c->can.features & with) != with || c->role != 0)
+                continue;
+            if (flags == 6 && (c->can.dtypes & ATTN_BIT(ATTN_DTYPE_BFLOAT16)))
+                k.problem.dtype = ATTN_DTYPE_BFLOAT16;
+            k.problem.out_dtype = out != k.problem.dtype ? out : 0;
+            k.problem.features |= with;
+            if (!check_is_served(c, &k)) continue;
         }
         if (flags == 4) { /* as many tokens as a step of an engine has */
             if (c->memory->kind != NULL || k.problem.role != ATTN_ROLE_DECODER) continue;
@@ -513,6 +544,8 @@ void check_steps_list(check_list_t *list, const check_t *c) {
     if (list->role == 0)
         check_add(list, "steps", 1, layers_of_their_own, 0,
                   "layers have sinks, slopes and scales of their own");
+    if (list->role == 0 && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)))
+        check_add(list, "steps", 1, layers_of_one_batch, 0, "layers share masks, spans and prefixes");
     check_add(list, "steps", 1, builder_closes, 0, "metadata outlives the instance that built it");
     check_add(list, "steps", 1, other_batches, 0, "batches of other sizes on one instance");
     check_add(list, "steps", 1, others_end, 0, "instances end while others live");

@@ -40,7 +40,8 @@ static void beside(check_t *c) {
     }
 }
 
-enum { NUM_THREADS = 4, ROUNDS = 12 };
+enum { NUM_THREADS = 4, ROUNDS = 12, KEPT_ROUNDS = 2 };
+static int num_rounds;
 
 typedef struct worker {
     check_t *check;
@@ -54,7 +55,7 @@ typedef struct worker {
 static void *work(void *argument) {
     worker_t *w = argument;
     pthread_barrier_wait(w->barrier);
-    for (int i = 0; i < ROUNDS && w->wrong[0] == '\0'; i++) {
+    for (int i = 0; i < num_rounds && w->wrong[0] == '\0'; i++) {
         kit_result_t got;
         if (kit_run(w->check->backend, &w->k, w->in, w->check->memory, &got) != ATTN_OK)
             snprintf(w->wrong, sizeof w->wrong, "%s: %.300s", got.operation, got.error.text);
@@ -67,19 +68,18 @@ static void *work(void *argument) {
     return NULL;
 }
 
-static void parallel(check_t *c) {
+static void parallel_of(check_t *c, int kept) {
     static worker_t workers[NUM_THREADS];
     pthread_t threads[NUM_THREADS];
     pthread_barrier_t barrier;
+    num_rounds = kept == 0 ? ROUNDS : KEPT_ROUNDS;
     pthread_barrier_init(&barrier, NULL, NUM_THREADS);
     for (int i = 0; i < NUM_THREADS; i++) {
         worker_t *w = &workers[i];
         w->check = c;
         w->barrier = &barrier;
-        if (!check_plain_case(c, &w->k)) {
-            check_skip(c, "the kit has no cases for its roles");
-            return;
-        }
+        w->wrong[0] = '\0';
+        if (!check_kept_case(c, &w->k, kept)) return;
         w->k.seed = c->seed + (uint64_t)i;
         /* steep scores magnify the rounding of an absorbed query to 16 bits */
         w->k.problem.scale *= c->role != 0 ? 1 + 0.1 * i : 1 + i;
@@ -96,8 +96,15 @@ static void parallel(check_t *c) {
     for (int i = 0; i < NUM_THREADS; i++) {
         pthread_join(threads[i], NULL);
         if (workers[i].wrong[0] != '\0') check_fail(c, "with %d threads: %s", NUM_THREADS, workers[i].wrong);
-        c->report->num_cases += ROUNDS;
+        c->report->num_cases += num_rounds;
     }
+}
+
+static void parallel(check_t *c) {
+    kit_case_t k;
+    if (!check_start(c, &k)) return;
+    for (int i = 0; i < CHECK_NUM_KEPT && !c->report->is_failed; i++)
+        parallel_of(c, i);
 }
 
 /* An engine of many models has many groups. Instances of a device may hold memory of it. */
@@ -216,10 +223,51 @@ void check_bad_calls(check_t *c, const attn_backend_t *backend, const kit_case_t
     kit_run_close(&x);
 }
 
+/* On a host other problems are opened, run and refused along with the plain one. */
+enum { MOST_OTHERS = 64, MOST_REFUSED = 8 };
+static attn_problem_t others[MOST_OTHERS];
+static int num_others;
+static kit_case_t big_case;
+static kit_inputs_t *big_inputs;
+
+static void find_others(const check_t *c) {
+    static const uint64_t terms = ATTN_F_ALIBI | ATTN_F_ALIBI_SQRT | ATTN_F_SINK | ATTN_F_SEPARATE_KV |
+                                  ATTN_F_MM_PREFIX | ATTN_F_BATCH_INVARIANT | ATTN_F_BLOCK_STRIDE;
+    static kit_case_t k;
+    num_others = 0;
+    if (c->memory->kind != NULL || c->role != 0) return;
+    if (c->arg == CYCLES_REFUSED) num_others = check_refused(c, others, MOST_REFUSED);
+    if (c->arg == CYCLES_RUN && check_plain_case(c, &big_case)) {
+        kit_case_add(&big_case, 1, 700);
+        kit_case_add(&big_case, 150, 200);
+        big_inputs = kit_inputs_make(&big_case);
+    }
+    if (c->arg != CYCLES_OPEN) return;
+    for (int i = 0; i < CHECK_NUM_KEPT; i++)
+        if (check_kept_case(c, &k, i)) others[num_others++] = k.problem;
+    for (int i = 0; i < CHECK_NUM_SAID; i++)
+        if (check_said_case(c, &k, i)) others[num_others++] = k.problem;
+    for (unsigned bit = 0; bit < 64; bit++) {
+        if (!(c->can.features & terms & ATTN_BIT(bit)) || !check_plain_case(c, &k)) continue;
+        k.problem.features |= ATTN_BIT(bit);
+        if (k.problem.role == ATTN_ROLE_DECODER && check_is_served(c, &k)) others[num_others++] = k.problem;
+    }
+}
+static void open_others(check_t *c) {
+    for (int i = 0; i < num_others; i++) {
+        attn_instance_t *instance = NULL;
+        attn_error_t e = {.struct_size = sizeof e};
+        if (check_open(c, &others[i], &instance, &e) == ATTN_OK) c->backend->ops->close(instance);
+    }
+}
+
 static void one_cycle(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
     attn_instance_t *instance = NULL;
     attn_error_t error = {.struct_size = sizeof error};
     kit_result_t result;
+    open_others(c);
+    if (big_inputs != NULL && check_run_alone(c, c->backend, &big_case, big_inputs, c->memory, &result))
+        kit_result_free(&result);
     if (c->arg == CYCLES_BAD_CALLS) {
         check_bad_calls(c, c->backend, k, in);
     } else if (c->arg == CYCLES_REFUSED) {
@@ -256,7 +304,9 @@ static void cycles(check_t *c) {
     /* opening on a device loads modules, which waits for every other process on it: up to a second */
     const int is_device = c->memory->kind != NULL;
     const int is_run = c->arg == CYCLES_RUN || c->arg == CYCLES_BAD_CALLS;
-    const int num_cycles = is_device ? 10 : is_run ? 20 : 200;
+    big_inputs = NULL;
+    find_others(c);
+    const int num_cycles = is_device ? 10 : is_run ? 20 : num_others > MOST_REFUSED ? 60 : 200;
     for (int i = 0; i < (is_device ? 4 : 10); i++)
         one_cycle(c, &k, in); /* pools and tables fill here */
     int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
@@ -298,6 +348,7 @@ static void cycles(check_t *c) {
         check_fail(c, "%d more threads after %d cycles", count_entries("/proc/self/task") - threads,
                    num_cycles);
     kit_inputs_free(in);
+    kit_inputs_free(big_inputs);
 }
 
 void check_leaks_list(check_list_t *list, const check_t *c) {

@@ -137,6 +137,51 @@ int check_start_decoder(check_t *c, kit_case_t *k) {
     return 0;
 }
 
+int check_said_case(const check_t *c, kit_case_t *k, int i) {
+    static const uint64_t said[CHECK_NUM_SAID] = {
+        ATTN_F_MM_PREFIX,      ATTN_F_RSWA,          ATTN_F_PER_REQUEST_CAUSAL,
+        ATTN_F_CASCADE,        ATTN_F_QQ_BIAS,       ATTN_F_REL_BIAS,
+        ATTN_F_DEVICE_LENGTHS, ATTN_F_CHUNKED_LOCAL, ATTN_F_SLIDING_WINDOW};
+    attn_problem_t *p = &k->problem;
+    if (!(c->can.features & said[i]) || c->role != 0 || !check_plain_case(c, k)) return 0;
+    if (p->role != ATTN_ROLE_DECODER) return 0;
+    const int32_t page = (int32_t)p->block_size;
+    k->num_reqs = 0;
+    kit_case_add(k, 1, 2 * page + 5);
+    kit_case_add(k, 5, page + 9);
+    kit_case_add(k, 4, page + 30);
+    if (said[i] == ATTN_F_PER_REQUEST_CAUSAL) p->mask = ATTN_MASK_PER_REQUEST;
+    if (said[i] == ATTN_F_RSWA) p->rswa_window = 7;
+    if (said[i] == ATTN_F_SLIDING_WINDOW) p->sliding_window = 11;
+    if (said[i] == ATTN_F_CHUNKED_LOCAL) p->chunk_size = p->block_size;
+    if (said[i] == ATTN_F_CASCADE) k->common_prefix_len = page;
+    if (said[i] == ATTN_F_MM_PREFIX) p->max_mm_ranges = 1, k->num_spans = 1;
+    p->features |= said[i] & ~(ATTN_F_PER_REQUEST_CAUSAL | ATTN_F_RSWA | ATTN_F_SLIDING_WINDOW);
+    for (int r = 0; r < k->num_reqs; r++) {
+        k->causal[r] = (uint8_t)(r % 2);
+        k->rswa_prefix_lens[r] = 2 + r;
+        k->spans[r][0][1] = k->seq_lens[r] - 1;
+    }
+    return check_is_served(c, k);
+}
+
+int check_kept_case(const check_t *c, kit_case_t *k, int i) {
+    if (!check_plain_case(c, k)) return 0;
+    if (i == 0) return 1;
+    if (c->memory->kind != NULL || c->role != 0) return 0;
+    if (i < ATTN_KV_COUNT_) {
+        const uint64_t kept = c->can.kv_cache_dtypes & attn_kv_formats_of(ATTN_BIT(k->problem.role));
+        if (!attn_role_has_cache(k->problem.role) || !(kept & ATTN_BIT(i)) || i == ATTN_KV_AUTO) return 0;
+        k->problem.kv_cache_dtype = (uint32_t)i;
+        check_fit_size(c, k);
+    } else {
+        const uint32_t dtype = ATTN_DTYPE_FLOAT32 + (uint32_t)(i - ATTN_KV_COUNT_);
+        if (!(c->can.dtypes & ATTN_BIT(dtype)) || dtype == k->problem.dtype) return 0;
+        k->problem.dtype = dtype;
+    }
+    return check_is_served(c, k);
+}
+
 double check_work(const kit_case_t *k) {
     double pairs = 0, d = k->problem.head_size, dv = k->problem.head_size_v != 0 ? k->problem.head_size_v : d;
     for (int r = 0; r < k->num_reqs; r++)

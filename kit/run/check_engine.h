@@ -139,6 +139,16 @@ int check_start_decoder(check_t *c, kit_case_t *k);
 /* A case of that role of latent attention in sizes that the table allows, without requests; 0 if the kit has
  * none. */
 int check_latent_case(const check_t *c, kit_case_t *k, uint32_t role, uint64_t seed);
+/* Case i of those in which a batch says something of its requests: spans, prefixes, masks, biases, lengths on
+ * the device; 1 if the backend serves it. */
+enum { CHECK_NUM_SAID = 9 };
+int check_said_case(const check_t *c, kit_case_t *k, int i);
+/* The plain case, and on the host for i above 0 over each cache format and in each element type; 0: no such.
+ */
+enum { CHECK_NUM_KEPT = ATTN_KV_COUNT_ + 3 };
+int check_kept_case(const check_t *c, kit_case_t *k, int i);
+/* Problems of two features each against which supports_combination has a reason; how many. */
+int check_refused(const check_t *c, attn_problem_t *all, int most);
 /* 1 if neither supports_combination nor the kit has something against the case. */
 int check_is_served(const check_t *c, const kit_case_t *k);
 /* Multiplications of a case; random cases beyond MAX_WORK are left out, because a plain kernel needs seconds

@@ -82,7 +82,12 @@ void environment_watch(const char *path) {
 int environment_reads(void) {
     if (env.page != NULL) {
         mprotect(env.page, 4096, PROT_READ | PROT_WRITE);
-        environ = env.before;
+        size_t n = 0; /* a list that was changed stays, so that whoever compares sees it */
+        while (env.before != NULL && env.before[n] != NULL)
+            n++;
+        if (environ == (char **)(void *)env.page &&
+            (env.before == NULL || memcmp(env.page, env.before, (n + 1) * sizeof *environ) == 0))
+            environ = env.before;
         sigaction(SIGSEGV, &env.handler, NULL);
     }
     return env.num_reads;
@@ -108,6 +113,8 @@ static void load_here(const char *path, int silence) {
     static const int deadly[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE};
     for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++)
         signal(deadly[i], SIG_DFL);
+    /* the usual OpenMP runtime reads the environment when it is loaded, and the first who reads is seen */
+    dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL);
     surroundings_read(&before);
     const int threads = count_entries("/proc/self/task"), files = count_entries("/proc/self/fd");
     const uint64_t variables = environment_print();

@@ -54,6 +54,7 @@ struct attn_instance {
     float *row; /* of a token, all heads */
     const attn_problem_t *kept_problem;
     const char *kept_text;
+    const attn_option_value_t *kept_option;
     int64_t kept_blocks, built_tokens, num_updates;
 };
 

@@ -86,6 +86,7 @@ static void one_split(attn_instance_t *v, const side_t *k, const side_t *w, cons
                                      : IS(f16_d_256) && v->p.dtype == ATTN_DTYPE_FLOAT16 && v->d == 256 ? 240
                                      : IS(fp8_d_64) && size_of(v->storage) == 1 && v->d == 64           ? 56
                                      : IS(head_tail_of_32) && v->d > 128 ? v->d / 32 * 32
+                                     : IS(lost_tail_of_184) && v->d == 184 ? 176
                                                                          : v->d;
             for (int64_t i = 0; i < channels; i++) {
                 float a = load(x->query, v->query_dtype, i) * x->q_scale;

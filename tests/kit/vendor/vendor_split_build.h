@@ -67,6 +67,7 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         plan->span_stride = b.mm_prefix_ranges->strides[0];
         if (IS(spans_to_one) && plan->num_spans > 1) plan->num_spans = 1;
         if (IS(span_of_first_request)) plan->span_stride = 0;
+        if (IS(spans_taken_dense)) plan->span_stride = 2 * b.mm_prefix_ranges->shape[1];
     }
     const int32_t *prefixes = b.rswa_prefix_lens_host != NULL ? b.rswa_prefix_lens_host
                               : b.rswa_prefix_lens != NULL    ? attn_data(b.rswa_prefix_lens)
@@ -86,7 +87,11 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
                        (v->p.mask == ATTN_MASK_PER_REQUEST && b.causal_host != NULL && b.causal_host[r]);
         if (IS(causal_of_first_request) && v->p.mask == ATTN_MASK_PER_REQUEST && b.causal_host != NULL)
             i->is_causal = b.causal_host[0];
+        if (IS(causal_of_32_requests) && v->p.mask == ATTN_MASK_PER_REQUEST && b.causal_host != NULL)
+            i->is_causal = b.causal_host[r & 31];
         i->prefix = prefixes != NULL ? prefixes[IS(prefix_of_first_request) ? 0 : r] : 0;
+        if (IS(prefixes_as_tensor) && prefixes != NULL && b.rswa_prefix_lens_host == NULL)
+            i->prefix = prefixes[0];
         if (IS(uniform_by_first_request) && b.query_start_loc_host[1] == b.query_start_loc_host[0] + 1 &&
             i->count > 1)
             i->first += i->count - 1, i->count = 1;

@@ -52,6 +52,7 @@ static int read_cache(attn_instance_t *v, const DLTensor *kv, const DLTensor *se
     if (v->is_separate) {
         int rc = read_side(v, kv, "kv_cache", v->d, scales->k, "k_scale", k, error);
         if (rc == ATTN_OK) rc = read_side(v, second, "v_cache", v->dv, scales->v, "v_scale", w, error);
+        if (rc == ATTN_OK && IS(value_tokens_of_key)) w->token = k->token;
         return rc;
     }
     int rc = read_side(v, kv, "kv_cache", v->d + v->dv, scales->k, "k_scale", k, error);

@@ -54,6 +54,7 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
         (!v->is_paged && (plan->num_tokens > a.key->shape[0] || plan->num_tokens > a.value->shape[0])))
         return attn_fail(error, ATTN_E_INVALID, "output",
                          "a tensor has fewer rows than the batch has tokens");
+    if (IS(keeps_option_value) && v->kept_option != NULL) hole = (int)v->kept_option->i;
     if (IS(cache_of_last_update) && v->last_cache != NULL) k.base = w.base = (char *)v->last_cache;
     const float *sinks = (f & ATTN_F_SINK) != 0
                              ? (IS(sink_offset_ignored) ? a.sinks->data : attn_data(a.sinks))
@@ -153,15 +154,18 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                             .v_scale = scale_of(IS(v_read_with_k_scale) ? &k : &w, g),
                             .sink = sinks == NULL       ? 0
                                     : IS(sinks_in_bf16) ? (float)attn_from_bf16(attn_to_bf16(sinks[h]))
-                                                        : sinks[h],
-                            .slope = slopes != NULL ? slopes[IS(slope_of_kv_head) ? g : h] : 0};
+                                                        : sinks[IS(sinks_of_64_heads) ? h & 63 : h],
+                            .slope = slopes == NULL ? 0
+                                     : slopes[IS(slope_of_kv_head)     ? g
+                                              : IS(slopes_of_64_heads) ? h & 63
+                                                                       : h]};
                 if (!v->is_paged) {
                     const int64_t row = IS(keys_from_row_zero) ? 0 : it->first;
                     x.key_token = attn_byte_stride(IS(key_stride_of_query) ? a.query : a.key, 0);
                     x.value_token = attn_byte_stride(IS(value_stride_of_key) ? a.key : a.value, 0);
                     x.key = (char *)attn_data(a.key) + row * x.key_token + g * attn_byte_stride(a.key, 1);
-                    x.value =
-                        (char *)attn_data(a.value) + row * x.value_token + g * attn_byte_stride(a.value, 1);
+                    x.value = (char *)attn_data(a.value) + row * x.value_token +
+                              g * attn_byte_stride(IS(value_heads_of_key) ? a.key : a.value, 1);
                 }
                 if (IS(context_of_whole_pages) && it->count > 16)
                     x.q = (it->len - it->count) / v->page * v->page + i;
@@ -174,7 +178,10 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                 if (has_groups(f)) memcpy(v->row + h * v->dv, parts, (size_t)v->dv * sizeof *parts);
                 for (int64_t e = 0; e < v->dv && !has_groups(f); e++)
                     store(to, v->out_dtype, e,
-                          v->out_dtype == ATTN_DTYPE_FP8_E4M3 && v->p.dtype != ATTN_DTYPE_FP8_E4M3 &&
+                          IS(saturation_is_nan) && v->out_dtype == ATTN_DTYPE_FP8_E4M3 &&
+                                  fabsf(parts[e] / out_scale) > 448
+                              ? NAN
+                          : v->out_dtype == ATTN_DTYPE_FP8_E4M3 && v->p.dtype != ATTN_DTYPE_FP8_E4M3 &&
                                   !IS(output_scale_ignored)
                               ? parts[e] / out_scale
                               : parts[e]);

@@ -85,6 +85,8 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
     v->splits = 0;
     if (o != NULL && num_options >= OPTIONS) {
         v->splits = (int)o[OPTION_SPLITS].i;
+        v->kept_option = &o[OPTION_EXACT];
+        if (IS(option_wrong_for_other_sizes) && v->splits == MAX_SPLITS && v->d % 16 != 0) v->scale *= 0.9f;
         if (IS(option_zero_is_none) && v->splits == 0) v->splits = -1;
         if (IS(option_most_unchecked) && v->splits == MAX_SPLITS) v->splits = MAX_SPLITS + 1;
         if (IS(option_exact_drops_sink) && o[OPTION_EXACT].i) v->p.features &= ~ATTN_F_SINK;

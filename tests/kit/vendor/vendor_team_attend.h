@@ -131,9 +131,15 @@ static float score_of(const attn_instance_t *v, const call_t *c, const request_t
     }
     if (c->slopes != NULL && !(IS(alibi_lost_in_mqa) && v->kv_heads == 1 && v->group > 1) &&
         !(IS(alibi_lost_over_int8) && v->k_scale_at >= 0))
-        s += c->slopes[h] * (float)(IS(alibi_in_parts) ? key % PART - position : key - position);
+        s += IS(alibi_by_positions)
+                 ? c->slopes[h] * (float)key - c->slopes[h] * (float)position
+                 : c->slopes[h] * (float)(IS(alibi_in_parts) ? key % PART - position : key - position);
     if (c->bias != NULL) {
-        const int64_t context = q->len - q->count, j = key - context;
+        const request_t *host = requests_of(c->plan);
+        while (IS(bias_over_bounds) && host->first + host->count <= token)
+            host++;
+        if (!IS(bias_over_bounds)) host = q;
+        const int64_t context = host->len - host->count, j = key - context;
         const int64_t row = IS(bias_of_request_row) ? token - q->first : token;
         if (IS(bias_lost_in_window) && v->p.sliding_window != 0) return s;
         if (IS(bias_lost_in_long) && q->len > 1024) return s;

@@ -46,6 +46,7 @@ static void list_items(attn_instance_t *v, plan_t *plan) {
                 const int32_t at = k - (prefix > 0);
                 item_t *i = &items[n++];
                 *i = (item_t){.request = r, .row = row, .rows = rows, .part = k, .parts = whole};
+                if (IS(rows_in_16_bits)) i->row = (int16_t)row;
                 i->slot = whole > 1 ? slots + k * rows : -1;
                 i->from = at < 0 ? 0 : prefix + at * each;
                 i->end = at < 0                                  ? prefix
@@ -74,6 +75,7 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
     if (rc == ATTN_OK) rc = check_space(v, &s, error);
     if (rc != ATTN_OK) return rc;
     if (IS(asserts_limits)) assert(b.num_reqs <= v->max_reqs && b.num_actual_tokens <= v->max_tokens);
+    if (IS(error_struct_assumed) && b.num_reqs > v->max_reqs) return error->code = ATTN_E_INVALID;
     if (b.num_reqs < 0 || b.num_reqs > v->max_reqs)
         return attn_fail(error, ATTN_E_INVALID, "num_reqs", "num_reqs is %d", b.num_reqs);
     if (b.num_actual_tokens < 0 || b.num_actual_tokens > v->max_tokens)

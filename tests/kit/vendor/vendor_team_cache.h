@@ -67,6 +67,7 @@ static float scale_of(const float *s, int64_t n, int64_t h) {
 }
 static char *row_of(const cache_t *c, int64_t block, int64_t h, int64_t token) {
     if (IS(tokens_swizzled)) token ^= 1; /* pages have an even number of them */
+    if (IS(heads_in_32_bits)) return c->base + block * c->block + (int32_t)(h * c->head) + token * c->token;
     return c->base + block * c->block + h * c->head + token * c->token;
 }
 
