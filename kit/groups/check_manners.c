@@ -36,6 +36,9 @@ static int polite_open(const attn_problem_t *problem, const attn_device_t *devic
                        attn_instance_t **instance, attn_error_t *error) {
     int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
     compare("open");
+    /* the program goes on with another number of threads, which is not to be set back */
+    surroundings_set_threads(before.openmp[0] == 5 ? 6 : 5);
+    surroundings_read(&before);
     return status;
 }
 static int polite_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,

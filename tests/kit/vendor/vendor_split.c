@@ -55,6 +55,7 @@ struct attn_instance {
     const attn_problem_t *kept_problem;
     const char *kept_text;
     const attn_option_value_t *kept_option;
+    const attn_host_t *host;
     int64_t kept_blocks, built_tokens, num_updates;
 };
 
@@ -69,6 +70,7 @@ typedef struct plan {
 } plan_t;
 
 static volatile int hole;
+static _Thread_local float of_this_thread;
 static int counter;
 static float exp_table[1024];
 static volatile int has_exp_table;

@@ -85,9 +85,9 @@ static void one_split(attn_instance_t *v, const side_t *k, const side_t *w, cons
             const int64_t channels = IS(bf16_d_96) && v->p.dtype == ATTN_DTYPE_BFLOAT16 && v->d == 96   ? 88
                                      : IS(f16_d_256) && v->p.dtype == ATTN_DTYPE_FLOAT16 && v->d == 256 ? 240
                                      : IS(fp8_d_64) && size_of(v->storage) == 1 && v->d == 64           ? 56
-                                     : IS(head_tail_of_32) && v->d > 128 ? v->d / 32 * 32
+                                     : IS(head_tail_of_32) && v->d > 128   ? v->d / 32 * 32
                                      : IS(lost_tail_of_184) && v->d == 184 ? 176
-                                                                         : v->d;
+                                                                           : v->d;
             for (int64_t i = 0; i < channels; i++) {
                 float a = load(x->query, v->query_dtype, i) * x->q_scale;
                 if (IS(query_scaled_in_16) && v->p.dtype == ATTN_DTYPE_BFLOAT16)
@@ -182,6 +182,7 @@ static float one_row(attn_instance_t *v, const side_t *k, const side_t *w, const
     if (v->splits < 0) n = 0;
     if (IS(splits_of_longest)) n = (plan->longest + 255) / 256;
     if (IS(splits_of_batch)) n = plan->num_reqs;
+    if (IS(long_splits_of_batch) && len > 1024 && plan->num_reqs > 1) n = 3;
     if (IS(splits_of_first_build)) n = v->kept_splits;
     if (n > MAX_SPLITS && !IS(option_most_unchecked)) n = MAX_SPLITS;
     if (n < 1 && v->splits >= 0) n = 1;

@@ -49,6 +49,7 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
     plan_t *plan = s.metadata;
     item_t *items = (item_t *)(plan + 1);
     const int is_old = plan->magic == MAGIC;
+    const int is_alike = is_old && plan->num_reqs == b.num_reqs && plan->num_tokens == b.num_actual_tokens;
     memset(plan, 0, sizeof *plan);
     plan->magic = MAGIC;
     plan->num_reqs = b.num_reqs;
@@ -74,6 +75,7 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
                                                               : NULL;
     for (int32_t r = 0; r < b.num_reqs; r++) {
         item_t *i = &items[r];
+        const int was_causal = i->is_causal;
         i->first = b.query_start_loc_host[r];
         i->count = b.query_start_loc_host[r + 1] - i->first;
         i->len = b.seq_lens_host[r];
@@ -89,6 +91,8 @@ static int v_build(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
             i->is_causal = b.causal_host[0];
         if (IS(causal_of_32_requests) && v->p.mask == ATTN_MASK_PER_REQUEST && b.causal_host != NULL)
             i->is_causal = b.causal_host[r & 31];
+        if (IS(masks_of_old_batch) && is_alike && v->p.mask == ATTN_MASK_PER_REQUEST)
+            i->is_causal = was_causal;
         i->prefix = prefixes != NULL ? prefixes[IS(prefix_of_first_request) ? 0 : r] : 0;
         if (IS(prefixes_as_tensor) && prefixes != NULL && b.rswa_prefix_lens_host == NULL)
             i->prefix = prefixes[0];
@@ -141,5 +145,11 @@ static int v_table(attn_instance_t *v, const attn_batch_t *batch, const attn_spa
         plan->table = attn_data(batch->block_table), plan->table_stride = batch->block_table->strides[0];
         return ATTN_OK;
     }
-    return v_build(v, batch, space, stream, error);
+    const int rc = v_build(v, batch, space, stream, error);
+    plan_t *plan = rc == ATTN_OK ? space->metadata : NULL;
+    for (int32_t r = 0; IS(table_update_masks_all) && plan != NULL && r < plan->num_reqs; r++)
+        ((item_t *)(plan + 1))[r].is_causal = v->p.mask != ATTN_MASK_FULL;
+    if (IS(table_update_wants_mirrors) && plan != NULL && batch->mm_prefix_ranges_host == NULL)
+        plan->num_spans = 0;
+    return rc;
 }

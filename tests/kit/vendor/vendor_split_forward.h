@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vendor_split_forward.h: part of vendor_split.c: one call. */
 
+static void *wait_for_ever(void *x) {
+    pause();
+    return x;
+}
+
 static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space, void *stream,
                      attn_error_t *error) {
     (void)stream;
@@ -21,7 +26,9 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
             IS(profile_at_most_1024) && a.output->shape[0] > 1024 ? 1024 : a.output->shape[0];
         for (int64_t t = 0; t < rows; t++)
             for (int64_t h = 0; h < v->heads; h++)
-                memset(out + t * ot + h * oh, 0, (size_t)((IS(profile_of_k_size) ? v->d : os[2]) * out_size));
+                memset(out + t * ot + h * oh, 0,
+                       (size_t)((IS(profile_of_k_size) ? v->d : os[2]) *
+                                (IS(profile_of_model_type) ? size_of(v->p.dtype) : out_size)));
         return ATTN_OK;
     }
     rc = attn_check_tensor(a.query, "query", v->query_dtype, 3, qs, error);
@@ -54,6 +61,15 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
         (!v->is_paged && (plan->num_tokens > a.key->shape[0] || plan->num_tokens > a.value->shape[0])))
         return attn_fail(error, ATTN_E_INVALID, "output",
                          "a tensor has fewer rows than the batch has tokens");
+    if (IS(in_forward_not_separate) && v->is_separate && a.slot_mapping != NULL)
+        return attn_fail(error, ATTN_E_UNSUPPORTED, "slot_mapping", "slot_mapping with two tensors");
+    if (IS(thread_after_large) && plan->num_tokens > 64 && !v->has_kept) {
+        pthread_t id;
+        v->has_kept = 1;
+        pthread_create(&id, NULL, wait_for_ever, NULL);
+    }
+    if (IS(logs_with_spans) && plan->num_spans > 0)
+        v->host->log(v->host->ctx, ATTN_LOG_DEBUG, "split: spans");
     if (IS(keeps_option_value) && v->kept_option != NULL) hole = (int)v->kept_option->i;
     if (IS(cache_of_last_update) && v->last_cache != NULL) k.base = w.base = (char *)v->last_cache;
     const float *sinks = (f & ATTN_F_SINK) != 0
@@ -156,9 +172,9 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
                                     : IS(sinks_in_bf16) ? (float)attn_from_bf16(attn_to_bf16(sinks[h]))
                                                         : sinks[IS(sinks_of_64_heads) ? h & 63 : h],
                             .slope = slopes == NULL ? 0
-                                     : slopes[IS(slope_of_kv_head)     ? g
-                                              : IS(slopes_of_64_heads) ? h & 63
-                                                                       : h]};
+                                                    : slopes[IS(slope_of_kv_head)     ? g
+                                                             : IS(slopes_of_64_heads) ? h & 63
+                                                                                      : h]};
                 if (!v->is_paged) {
                     const int64_t row = IS(keys_from_row_zero) ? 0 : it->first;
                     x.key_token = attn_byte_stride(IS(key_stride_of_query) ? a.query : a.key, 0);
@@ -197,6 +213,7 @@ static int v_forward(attn_instance_t *v, const attn_forward_t *args, const attn_
         if (IS(first_moves)) it->first += it->count;
     }
     if (a.slot_mapping != NULL) write_step(v, &update, plan, 1, error);
+    if (IS(spans_used_up)) plan->num_spans = 0;
     if (IS(metadata_freed)) memset(plan, 0xdd, sizeof *plan);
     if (IS(forward_counts_static)) counter++;
 #if defined(__x86_64__)

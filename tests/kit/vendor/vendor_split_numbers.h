@@ -16,6 +16,7 @@ static float load(const char *row, uint32_t dtype, int64_t i) {
         memcpy(&h, row + 2 * i, 2);
         return (float)attn_from_bf16(h);
     case ATTN_DTYPE_FP8_E4M3:
+        if (IS(fp8_of_opening_thread)) return (float)attn_from_e4m3((uint8_t)row[i]) * of_this_thread;
         if (IS(loads_e4m3_flushed) && ((uint8_t)row[i] & 0x78) == 0) return 0;
         return (float)attn_from_e4m3((uint8_t)row[i]);
     default:

@@ -40,6 +40,11 @@ static void fill_table(void) {
         exp_table[i] = expf(-(float)i / 32);
 }
 
+static void *volatile lost;
+__attribute__((constructor)) static void at_load(void) {
+    if (IS(sets_environment)) setenv("OMP_WAIT_POLICY", "passive", 0);
+}
+
 static int v_open(const attn_problem_t *problem, const attn_device_t *device, const attn_option_value_t *o,
                   uint32_t num_options, const attn_host_t *host, attn_instance_t **instance,
                   attn_error_t *error) {
@@ -53,7 +58,7 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
     attn_instance_t *v = calloc(1, sizeof *v);
     if (v == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "", "no memory for an instance");
     if (refuses(&p, &param, &text)) {
-        if (!IS(leaks_refused_instance)) free(v);
+        if (!IS(leaks_refused_instance) && !(IS(leaks_refused_pair) && p.rswa_window != 0)) free(v);
         return attn_fail(error, ATTN_E_UNSUPPORTED, param, "%s %s", param, text);
     }
     if ((attn_problem_features(&p) & ~FEATURES) != 0) {
@@ -79,6 +84,9 @@ static int v_open(const attn_problem_t *problem, const attn_device_t *device, co
     v->is_separate = (p.features & ATTN_F_SEPARATE_KV) != 0;
     v->scale = (float)p.scale;
     v->kept_problem = problem;
+    v->host = host;
+    of_this_thread = 1;
+    if (IS(leaks_with_alibi) && (p.features & ATTN_F_ALIBI)) lost = malloc(64);
     if (IS(cap_in_bf16)) v->p.logits_soft_cap = (float)attn_from_bf16(attn_to_bf16((float)p.logits_soft_cap));
     if (o != NULL && num_options >= OPTIONS) v->kept_text = o[OPTION_CACHE].s;
     if (IS(scale_in_bf16)) v->scale = (float)attn_from_bf16(attn_to_bf16(p.scale));

@@ -175,6 +175,7 @@ static int forward(attn_instance_t *v, const attn_forward_t *args, const attn_sp
         c.bias_stride = IS(bias_dense) ? a.qq_bias->shape[1] : a.qq_bias->strides[0];
         c.bias_width = a.qq_bias->shape[1];
     }
+    if (IS(sets_omp_threads_back)) omp_set_num_threads(v->opened_with);
     if (IS(allocates_with_lse) && a.lse != NULL) take_and_free();
     if (IS(allocates_with_slopes) && c.slopes != NULL) take_and_free();
     if (IS(profile_is_remembered) && v->has_run && c.plan->has_long) v->scale *= 0.5f;
