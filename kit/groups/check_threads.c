@@ -306,7 +306,7 @@ static void cycles(check_t *c) {
     const int is_run = c->arg == CYCLES_RUN || c->arg == CYCLES_BAD_CALLS;
     big_inputs = NULL;
     find_others(c);
-    const int num_cycles = is_device ? 10 : is_run ? 20 : num_others > MOST_REFUSED ? 60 : 200;
+    const int num_cycles = is_device ? 10 : is_run ? 20 : num_others > MOST_REFUSED ? 30 : 200;
     for (int i = 0; i < (is_device ? 4 : 10); i++)
         one_cycle(c, &k, in); /* pools and tables fill here */
     int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
