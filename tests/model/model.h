@@ -8,7 +8,8 @@
  * waited for; accesses of shared memory must be ordered (races.c); warps and blocks take turns by a seed.
  * Its numbers are not the device's bit for bit: products are summed in double and rounded once,
  * approximations are the C library's, rounded. It does not see orders of global memory between threads,
- * and what only many blocks at once do. */
+ * that the lanes of a warp are done when one of them arrives at an mbarrier for all, and what only many
+ * blocks at once do. */
 #ifndef ATTN_TESTS_MODEL_H
 #define ATTN_TESTS_MODEL_H
 
@@ -19,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 32, ALL = -1 };
+enum { LANES = 32 };
 enum { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_PARAM, SPACE_LOCAL };
 
 typedef struct warp warp_t;

@@ -4,8 +4,6 @@
  * random times; blocks run one after another in an order of the seed. */
 #include "model.h"
 
-#include <stdarg.h>
-
 /* Ops of a warp at a time; tries of a block in a row that fail; times that its warps run. */
 enum { TURN = 3000, PATIENCE = 20000, MOST_TURNS = 400000 };
 
