@@ -195,14 +195,17 @@ static void product(warp_t *w, const op_t *op, uint32_t mask) {
     }
     for (uint32_t i = 0; i < num_d; i++)
         w->in_flight[op->o[i].at / 16] = w->product_group + 1;
-    if (w->num_products < sizeof w->products / sizeof w->products[0])
-        w->products[w->num_products++] = (product_t){.op = op,
-                                                     .a = hash_a,
-                                                     .b = hash_b,
-                                                     .desc_a = desc_a,
-                                                     .desc_b = desc_b,
-                                                     .is_mn = is_mn,
-                                                     .group = w->product_group};
+    if (w->num_products == sizeof w->products / sizeof w->products[0]) {
+        model_fault(w, op, 0, "more wgmma under way than the model keeps", w->num_products);
+        return;
+    }
+    w->products[w->num_products++] = (product_t){.op = op,
+                                                 .a = hash_a,
+                                                 .b = hash_b,
+                                                 .desc_a = desc_a,
+                                                 .desc_b = desc_b,
+                                                 .is_mn = is_mn,
+                                                 .group = w->product_group};
 }
 static void product_commit(warp_t *w, const op_t *op, uint32_t mask) {
     (void)op, (void)mask;
@@ -238,7 +241,7 @@ void model_accumulators(warp_t *w, const op_t *op) {
     uint32_t group = 0;
     for (uint32_t i = 1; i < op->num && group == 0; i++)
         group = group_of(w, &op->o[i]);
-    if (group != 0 && strstr(op->text, "mov.") == NULL)
+    if (group != 0 && !op->is_move)
         model_fault(w, op, 0, "touches accumulators of a wgmma that was not waited for", group);
     if (op->num > 0 && op->o[0].width == 4) w->in_flight[op->o[0].at / 16] = group;
 }
@@ -255,11 +258,11 @@ const op_name_t model_async_ops[] = {{"cp.async.cg.shared.global", copy_issue, 0
                                      {"mbarrier.init.shared::cta.b64", barrier_init, 0, 0},
                                      {"mbarrier.arrive.shared::cta.b64", barrier_arrive, 0, 0},
                                      {"mbarrier.try_wait.parity.shared::cta.b64", barrier_try, OP_TRY, 0},
-                                     {"bar.sync", nothing, OP_BARRIER, 0},
-                                     {"barrier.sync", nothing, OP_BARRIER, 0},
-                                     {"bar.red.or.pred", nothing, OP_BARRIER, 1},
-                                     {"bar.red.and.pred", nothing, OP_BARRIER, 2},
-                                     {"bar.arrive", nothing, OP_BARRIER, 3},
+                                     {"bar.sync", NULL, OP_BARRIER, 0},
+                                     {"barrier.sync", NULL, OP_BARRIER, 0},
+                                     {"bar.red.or.pred", NULL, OP_BARRIER, 1},
+                                     {"bar.red.and.pred", NULL, OP_BARRIER, 2},
+                                     {"bar.arrive", NULL, OP_BARRIER, 3},
                                      {"wgmma.fence.sync.aligned", nothing, OP_WARP, 0},
                                      {"wgmma.commit_group.sync.aligned", product_commit, OP_WARP, 0},
                                      {"wgmma.wait_group.sync.aligned", product_wait, OP_WARP, 0},

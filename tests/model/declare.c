@@ -98,25 +98,31 @@ void parse_registers(parser_t *p) {
     parse_take(p, ';');
 }
 
-/* .align N .b8 name[M] = ..; `space` says where. */
-void parse_variable(parser_t *p, int space, int is_extern) {
-    char word[200] = "";
-    uint32_t align = 1, width = 1, count = 1;
+void parse_declared(parser_t *p, char *name, size_t size, declared_t *d) {
+    *d = (declared_t){.align = 1, .width = 1, .count = 1};
     for (;;) {
-        parse_word(p, word, sizeof word);
-        if (!strcmp(word, ".align")) {
+        parse_word(p, name, size);
+        if (!strcmp(name, ".align")) {
             parse_space(p);
-            align = (uint32_t)strtoul(p->at, (char **)&p->at, 10);
-        } else if (word[0] == '.')
-            width = parse_width(word + 1);
-        else
+            d->align = (uint32_t)strtoul(p->at, (char **)&p->at, 10);
+        } else if (name[0] != '.')
             break;
+        else if (strcmp(name, ".param") != 0 && strcmp(name, ".ptr") != 0 && strcmp(name, ".global") != 0)
+            d->width = parse_width(name + 1);
     }
     if (parse_take(p, '[')) {
         parse_space(p);
-        count = (uint32_t)strtoul(p->at, (char **)&p->at, 10);
+        d->count = (uint32_t)strtoul(p->at, (char **)&p->at, 10);
         parse_take(p, ']');
     }
+    d->align = d->width > d->align ? d->width : d->align;
+}
+
+void parse_variable(parser_t *p, int space, int is_extern) {
+    char word[200];
+    declared_t d;
+    parse_declared(p, word, sizeof word, &d);
+    const uint32_t align = d.align, width = d.width, count = d.count;
     if (is_extern) {
         snprintf(p->dynamic, sizeof p->dynamic, "%s", word);
         p->dynamic_align = (int)align;
@@ -146,7 +152,7 @@ void parse_variable(parser_t *p, int space, int is_extern) {
             parse_take(p, '}');
         }
     } else {
-        uint32_t *size = space == SPACE_SHARED ? &p->kernel->shared_bytes : &p->kernel->local_bytes;
+        uint32_t *size = &p->kernel->shared_bytes;
         v->offset = (*size + align - 1) / align * align;
         *size = v->offset + bytes;
     }
@@ -204,7 +210,6 @@ static int find_symbol(parser_t *p, const char *name, uint32_t width, operand_t 
         for (const variable_t *v = is_module ? p->module->variables : p->locals; v != NULL; v = v->next) {
             if (strcmp(v->name, name) != 0) continue;
             const uint64_t value = v->space == SPACE_GLOBAL ? (uint64_t)(uintptr_t)v->data : v->offset;
-            if (v->space == SPACE_LOCAL) return 0; /* nothing of libattn has any */
             *o = (operand_t){.at = parse_new_constant(p, value, width),
                              .width = (uint8_t)width,
                              .is_constant = 1,

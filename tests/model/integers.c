@@ -174,10 +174,6 @@ static void move(warp_t *w, const op_t *op, uint32_t mask) {
     }
 }
 
-#define FOUR(name, at16, at32, at64)                                                                         \
-    {name ".b16", at16, 0, 0}, {name ".b32", at32, 0, 0}, {                                                  \
-        name ".b64", at64, 0, 0                                                                              \
-    }
 #define SIGNED(name, at16, at32, at64)                                                                       \
     {name ".s16", at16, 0, 0}, {name ".u16", at16, 0, 0}, {name ".s32", at32, 0, 0},                         \
         {name ".u32", at32, 0, 0}, {name ".s64", at64, 0, 0}, {                                              \
@@ -255,7 +251,5 @@ const op_name_t model_integer_ops[] = {SIGNED("add", add16, add32, add64),
                                        {"mov.f64", move, 0, 0},
                                        {"cvta.to.global.u64", move, 0, 0},
                                        {"cvta.global.u64", move, 0, 0},
-                                       {"cvta.local.u64", move, 0, 0},
-                                       {"cvta.to.local.u64", move, 0, 0},
                                        {"cvta.param.u64", move, 0, 0},
                                        {NULL, NULL, 0, 0}};

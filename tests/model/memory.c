@@ -21,9 +21,6 @@ uint8_t *model_at(warp_t *w, const op_t *op, uint32_t space, uint64_t address, u
     if (space != SPACE_GLOBAL) {
         if (p >= cta->params && p + bytes <= cta->params + cta->param_bytes) return p;
         if (space == SPACE_PARAM) return model_fault(w, op, lane, "beyond the parameters", address), NULL;
-        const uint8_t *local = w->local + (size_t)w->kernel->local_bytes * (size_t)lane;
-        if (w->local != NULL && p >= local && p + bytes <= local + w->kernel->local_bytes) return p;
-        if (space == SPACE_LOCAL) return model_fault(w, op, lane, "beyond local memory", address), NULL;
         if (p >= cta->shared && p + bytes <= cta->shared + cta->shared_bytes) return p;
     }
     if (!model_memory_has(p, bytes))
@@ -110,10 +107,26 @@ static void atomic(warp_t *w, const op_t *op, uint32_t mask) {
 
 /* The words of a name that say nothing here: caches, scopes and orders. */
 static int is_silent(const char *word) {
-    static const char *const words[] = {
-        "nc",       "ca",       "cg",  "cs",  "lu",      "cv",      "wb",      "wt",     "relaxed",
-        "weak",     "gpu",      "cta", "sys", "acquire", "release", "acq_rel", "global", "L1::no_allocate",
-        "volatile", "L2::128B", NULL};
+    static const char *const words[] = {"nc",
+                                        "ca",
+                                        "cg",
+                                        "cs",
+                                        "lu",
+                                        "cv",
+                                        "wb",
+                                        "wt",
+                                        "relaxed",
+                                        "weak",
+                                        "gpu",
+                                        "cta",
+                                        "sys",
+                                        "acquire",
+                                        "release",
+                                        "acq_rel",
+                                        "L1::no_allocate",
+                                        "volatile",
+                                        "L2::128B",
+                                        NULL};
     for (int i = 0; words[i] != NULL; i++)
         if (!strcmp(word, words[i])) return 1;
     return 0;
@@ -140,8 +153,6 @@ int model_find_memory(const char *name, op_t *op) {
             op->space = SPACE_SHARED;
         else if (!strcmp(word, "param"))
             op->space = SPACE_PARAM;
-        else if (!strcmp(word, "local"))
-            op->space = SPACE_LOCAL;
         else if (!strcmp(word, "v2") || !strcmp(word, "v4"))
             op->vector = (uint8_t)(word[1] - '0');
         else if (atom >= 0 && !is_load && !is_store)

@@ -21,7 +21,7 @@
 #include <string.h>
 
 enum { LANES = 32 };
-enum { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_PARAM, SPACE_LOCAL };
+enum { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_PARAM };
 
 typedef struct warp warp_t;
 typedef struct op op_t;
@@ -45,7 +45,8 @@ struct op {
     uint32_t num;
     uint32_t guard; /* word of a predicate; 0: none */
     uint8_t guard_not;
-    uint8_t kind;                           /* OP_* */
+    uint8_t kind; /* OP_* */
+    uint8_t is_move;
     uint8_t space, size, vector, is_signed; /* of loads and stores */
     int32_t variant;                        /* what else the name says */
     int64_t offset;                         /* behind an address */
@@ -57,6 +58,7 @@ enum {
     OP_BRANCH,
     OP_EXIT,
     OP_WARP,    /* all lanes that are left take part */
+    OP_MEMBERS, /* those of a mask, its last operand */
     OP_BARRIER, /* of the block */
     OP_TRY,     /* may fail until another warp has run */
     OP_NOTHING
@@ -66,9 +68,9 @@ typedef struct kernel {
     char name[256];
     op_t *ops;
     uint32_t num_ops, num_words;
-    uint32_t *first_words; /* what registers of a warp begin with: constants */
-    uint32_t tid[3], ctaid[3], nctaid[3], ntid[3], lane, local; /* words of special registers; 0: not used */
-    uint32_t param_bytes, shared_bytes, local_bytes;
+    uint32_t *first_words;                               /* what registers of a warp begin with: constants */
+    uint32_t tid[3], ctaid[3], nctaid[3], ntid[3], lane; /* words of special registers; 0: not used */
+    uint32_t param_bytes, shared_bytes;
     uint32_t num_params, param_at[32], param_size[32];
     uint32_t param_words[32]; /* where each one's address is, 64 bits */
     int dynamic_bytes;        /* that cuFuncSetAttribute allowed */
@@ -120,7 +122,6 @@ struct warp {
     uint32_t num_products, product_group;
     uint32_t products_done; /* groups that were waited for */
     uint32_t *in_flight;    /* of 16 words of registers: group + 1 of the wgmma that writes them */
-    uint8_t *local;
     uint32_t clocks[LANES], turn, fences; /* races.c */
 };
 
@@ -183,7 +184,11 @@ int model_races_engine(warp_t *w, const op_t *op, uint32_t at);
                 __VA_ARGS__;                                                                                 \
             }                                                                                                \
     } while (0)
-/* One row of a table of ops. */
+#define FOUR(name, at16, at32, at64)                                                                         \
+    {name ".b16", at16, 0, 0}, {name ".b32", at32, 0, 0}, {                                                  \
+        name ".b64", at64, 0, 0                                                                              \
+    }
+/* One row of a table of ops; kinds that are not run have no function. */
 typedef struct op_name {
     const char *name;
     handler_t run;

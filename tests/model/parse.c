@@ -106,6 +106,7 @@ static void take_op(parser_t *p) {
     } else {
         const int is_move = !strncmp(name, "mov.", 4);
         parse_space(p);
+        op.is_move = (uint8_t)is_move;
         if (is_move && *p->at == '{') op.variant = 1;
         while (!p->failed && num < 590) {
             parse_space(p);
@@ -137,32 +138,18 @@ static void take_params(parser_t *p) {
     char word[200];
     parse_take(p, '(');
     while (!p->failed && !parse_take(p, ')')) {
-        uint32_t align = 1, width = 1, count = 1;
-        for (;;) {
-            parse_word(p, word, sizeof word);
-            if (!strcmp(word, ".align")) {
-                parse_space(p);
-                align = (uint32_t)strtoul(p->at, (char **)&p->at, 10);
-            } else if (word[0] == '.' && strcmp(word, ".param") != 0 && strcmp(word, ".ptr") != 0 &&
-                       strcmp(word, ".global") != 0)
-                width = parse_width(word + 1), align = width > align ? width : align;
-            else if (word[0] != '.')
-                break;
-        }
-        if (parse_take(p, '[')) {
-            count = (uint32_t)strtoul(p->at, (char **)&p->at, 10);
-            parse_take(p, ']');
-        }
+        declared_t d;
+        parse_declared(p, word, sizeof word, &d);
         parse_take(p, ',');
         if (k->num_params == 32 || word[0] == '\0') {
             parse_fail(p, "parameters of %s that the model does not read", k->name);
             return;
         }
-        const uint32_t at = (k->param_bytes + align - 1) / align * align;
+        const uint32_t at = (k->param_bytes + d.align - 1) / d.align * d.align;
         k->param_at[k->num_params] = at;
-        k->param_size[k->num_params] = width * count;
+        k->param_size[k->num_params] = d.width * d.count;
         k->param_words[k->num_params++] = parse_new_words(p, 8);
-        k->param_bytes = at + width * count;
+        k->param_bytes = at + d.width * d.count;
     }
 }
 

@@ -60,7 +60,12 @@ void parse_space(parser_t *p);
 void parse_word(parser_t *p, char *word, size_t size);
 int parse_take(parser_t *p, char c);
 void parse_registers(parser_t *p);
-/* .align N .b8 name[M] = ..; `space` says where. */
+/* .align N .b8 name[M], of a variable or a parameter. */
+typedef struct declared {
+    uint32_t align, width, count;
+} declared_t;
+void parse_declared(parser_t *p, char *name, size_t size, declared_t *d);
+/* The rest of a declaration, with its values; `space` says where. */
 void parse_variable(parser_t *p, int space, int is_extern);
 /* A register, a special one, or an address: of a variable or a parameter, `width` bytes wide. 0: not
  * declared. */

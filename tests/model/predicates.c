@@ -68,10 +68,6 @@ SELECT(selp64, uint64_t)
         {"setp.le." T, le_##suffix, 0, 0}, {"setp.gt." T, gt_##suffix, 0, 0}, {                              \
         "setp.ge." T, ge_##suffix, 0, 0                                                                      \
     }
-#define FOUR(name, at16, at32, at64)                                                                         \
-    {name ".b16", at16, 0, 0}, {name ".b32", at32, 0, 0}, {                                                  \
-        name ".b64", at64, 0, 0                                                                              \
-    }
 const op_name_t model_predicate_ops[] = {SIX("s16", s16),
                                          SIX("u16", u16),
                                          SIX("b16", u16),

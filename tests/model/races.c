@@ -44,7 +44,11 @@ static uint32_t *carrier(cta_t *cta, uint32_t key) {
     if (key < 16) return cta->carried[key];
     for (uint32_t i = 0; i < cta->num_carriers; i++)
         if (cta->carriers[i] == key) return cta->carried[16 + i];
-    if (cta->num_carriers == 64) return cta->carried[16];
+    if (cta->num_carriers == sizeof cta->carriers / sizeof cta->carriers[0]) {
+        fprintf(stderr, "model: more mbarriers in a block than the model follows\n");
+        cta->failed = 1;
+        return cta->carried[16];
+    }
     cta->carriers[cta->num_carriers] = key;
     return cta->carried[16 + cta->num_carriers++];
 }

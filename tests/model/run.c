@@ -47,11 +47,9 @@ static void keep_pcs(warp_t *w) {
         w->pcs[__builtin_ctz(left)] = w->pc;
 }
 
-/* The lanes that an op of the whole warp names: its last operand where that is a mask. */
+/* The lanes that have to be there. */
 static uint32_t members(const warp_t *w, const op_t *op) {
-    const char *text = op->text;
-    const int has_mask = strstr(text, "shfl.sync") || strstr(text, "vote.sync") || strstr(text, "bar.warp");
-    if (!has_mask || op->num == 0) return w->alive;
+    if (op->kind != OP_MEMBERS) return w->alive;
     return (uint32_t)lane_value(w, &op->o[op->num - 1], __builtin_ctz(w->here)) & w->alive;
 }
 
@@ -159,7 +157,7 @@ static void run_warp(warp_t *w, uint32_t turn) {
             if (w->yields) break;
             continue;
         }
-        const uint32_t all = op->kind == OP_BARRIER ? w->alive : members(w, op);
+        const uint32_t all = members(w, op);
         if ((w->here & all) != all) { /* the others have to come first */
             keep_pcs(w);
             w->held |= w->here;

@@ -147,18 +147,15 @@ static void proxy_fence(warp_t *w, const op_t *op, uint32_t mask) {
     (void)op, (void)mask;
     w->fences++;
 }
-static void nothing(warp_t *w, const op_t *op, uint32_t mask) {
-    (void)w, (void)op, (void)mask;
-}
 
 const op_name_t model_warp_ops[] = {
-    {"shfl.sync.idx.b32", shuffle, OP_WARP, 0},
-    {"shfl.sync.bfly.b32", shuffle, OP_WARP, 1},
-    {"shfl.sync.up.b32", shuffle, OP_WARP, 2},
-    {"shfl.sync.down.b32", shuffle, OP_WARP, 3},
-    {"vote.sync.all.pred", vote, OP_WARP, 0},
-    {"vote.sync.any.pred", vote, OP_WARP, 1},
-    {"vote.sync.ballot.b32", vote, OP_WARP, 2},
+    {"shfl.sync.idx.b32", shuffle, OP_MEMBERS, 0},
+    {"shfl.sync.bfly.b32", shuffle, OP_MEMBERS, 1},
+    {"shfl.sync.up.b32", shuffle, OP_MEMBERS, 2},
+    {"shfl.sync.down.b32", shuffle, OP_MEMBERS, 3},
+    {"vote.sync.all.pred", vote, OP_MEMBERS, 0},
+    {"vote.sync.any.pred", vote, OP_MEMBERS, 1},
+    {"vote.sync.ballot.b32", vote, OP_MEMBERS, 2},
     {"ldmatrix.sync.aligned.m8n8.x1.shared.b16", ldmatrix, OP_WARP, 0},
     {"ldmatrix.sync.aligned.m8n8.x2.shared.b16", ldmatrix, OP_WARP, 0},
     {"ldmatrix.sync.aligned.m8n8.x4.shared.b16", ldmatrix, OP_WARP, 0},
@@ -170,17 +167,17 @@ const op_name_t model_warp_ops[] = {
     {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", mma, OP_WARP, MMA_F16},
     {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", mma, OP_WARP, MMA_BF16},
     {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", mma, OP_WARP, MMA_S8},
-    {"bar.warp.sync", order, OP_WARP, 0},
-    {"membar.gl", nothing, OP_NOTHING, 0},
-    {"membar.cta", nothing, OP_NOTHING, 0},
+    {"bar.warp.sync", order, OP_MEMBERS, 0},
+    {"membar.gl", NULL, OP_NOTHING, 0},
+    {"membar.cta", NULL, OP_NOTHING, 0},
     {"fence.proxy.async.shared::cta", proxy_fence, 0, 0},
-    {"fence.mbarrier_init.release.cluster", nothing, OP_NOTHING, 0},
-    {"griddepcontrol.wait", nothing, OP_NOTHING, 0},
-    {"griddepcontrol.launch_dependents", nothing, OP_NOTHING, 0},
-    {"setmaxnreg.dec.sync.aligned.u32", nothing, OP_NOTHING, 0},
-    {"setmaxnreg.inc.sync.aligned.u32", nothing, OP_NOTHING, 0},
-    {"bra", nothing, OP_BRANCH, 0},
-    {"bra.uni", nothing, OP_BRANCH, 0},
-    {"ret", nothing, OP_EXIT, 0},
-    {"exit", nothing, OP_EXIT, 0},
+    {"fence.mbarrier_init.release.cluster", NULL, OP_NOTHING, 0},
+    {"griddepcontrol.wait", NULL, OP_NOTHING, 0},
+    {"griddepcontrol.launch_dependents", NULL, OP_NOTHING, 0},
+    {"setmaxnreg.dec.sync.aligned.u32", NULL, OP_NOTHING, 0},
+    {"setmaxnreg.inc.sync.aligned.u32", NULL, OP_NOTHING, 0},
+    {"bra", NULL, OP_BRANCH, 0},
+    {"bra.uni", NULL, OP_BRANCH, 0},
+    {"ret", NULL, OP_EXIT, 0},
+    {"exit", NULL, OP_EXIT, 0},
     {NULL, NULL, 0, 0}};
