@@ -6,8 +6,8 @@
 #include "../run/check_children.h"
 #include "../run/device_image.h"
 #include "../run/surroundings.h"
+#include "../run/thread_stops.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 static check_t *current;
@@ -44,47 +44,50 @@ static void same_bits(check_t *c) {
     check_run(c, shim_make(c->backend, &again_ops), &k, NULL);
 }
 
-/* The same while others want the processors: threads of one call are stopped in the middle of their work, and
- * one that does not wait for another meets what that has not written yet. With four threads of OpenMP. */
-enum { SPINNERS = 64, BUSY_CALLS = 150, BUSY_MS = 800 };
-static volatile int is_busy;
-static void *spin(void *p) {
-    while (is_busy)
-        ;
-    return p;
+/* The same while threads of the process are stopped in the middle of their work, each for twice the time of
+ * a call: one that does not wait for another meets what that has not written. With four threads of OpenMP. */
+enum { LEAST_CALLS = 120, MOST_CALLS = 200, USUAL_MS = 800, MOST_MS = 10000 };
+enum { LEAST_STOP_US = 200, LONGEST_STOP_US = 20000 };
+
+static int64_t now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000) + t.tv_nsec / 1000;
 }
-static int forward_busy(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
-                        void *stream, attn_error_t *error) {
-    pthread_t threads[SPINNERS];
-    int num = 2 * check_usual_jobs(), started = 0;
-    int status = shim_target()->ops->forward(instance, args, space, stream, error);
+
+static int forward_stopped(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                           void *stream, attn_error_t *error) {
+    int status = ATTN_OK;
+    int64_t stop_us = LONGEST_STOP_US;
+    for (int i = 0; i < 4 && status == ATTN_OK; i++) { /* the first starts threads */
+        const int64_t before = now_us();
+        status = shim_target()->ops->forward(instance, args, space, stream, error);
+        const int64_t twice = 2 * (now_us() - before);
+        if (twice < stop_us) stop_us = twice;
+    }
+    if (stop_us < LEAST_STOP_US) stop_us = LEAST_STOP_US;
     void *out = image_of(args->output);
-    struct timespec from, now;
-    clock_gettime(CLOCK_MONOTONIC, &from);
-    now = from;
-    is_busy = 1;
-    while (started < num && started < SPINNERS && pthread_create(&threads[started], NULL, spin, NULL) == 0)
-        started++;
-    for (int i = 0; i < BUSY_CALLS &&
-                    (now.tv_sec - from.tv_sec) * 1000 + (now.tv_nsec - from.tv_nsec) / 1000000 < BUSY_MS &&
-                    status == ATTN_OK && !current->report->is_failed;
-         i++) {
-        clock_gettime(CLOCK_MONOTONIC, &now);
+    if (status != ATTN_OK || thread_stops_begin(stop_us, current->seed) != 0) {
+        free(out);
+        return status;
+    }
+    const int64_t from = now_us();
+    for (int i = 0; i < MOST_CALLS && status == ATTN_OK && !current->report->is_failed; i++) {
+        const int64_t ms = (now_us() - from) / 1000;
+        if (ms > MOST_MS || (ms > USUAL_MS && i >= LEAST_CALLS)) break;
         if (space->workspace != NULL) memset(space->workspace, 0xff, (size_t)space->workspace_bytes);
         status = shim_target()->ops->forward(instance, args, space, stream, error);
         if (!is_same(args->output, out))
-            check_fail(current, "call %d gives other output bits while other threads want the processors",
-                       i + 2);
+            check_fail(current, "call %d gives other output bits while its threads are stopped for %lld us",
+                       i + 5, (long long)stop_us);
     }
-    is_busy = 0;
-    while (started > 0)
-        pthread_join(threads[--started], NULL);
+    thread_stops_end();
     free(out);
     return status;
 }
-static const attn_backend_ops_t busy_ops = {.forward = forward_busy};
+static const attn_backend_ops_t stopped_ops = {.forward = forward_stopped};
 
-static void busy_processors(check_t *c) {
+static void stopped_threads(check_t *c) {
     kit_case_t k;
     current = c;
     if (!check_start_without(c, &k)) return;
@@ -93,7 +96,7 @@ static void busy_processors(check_t *c) {
     kit_case_add(&k, 30, attn_role_has_cache(k.problem.role) ? 90 : 30);
     k.problem.max_model_len = 2048;
     const int threads = surroundings_set_threads(4);
-    check_run(c, shim_make(c->backend, &busy_ops), &k, NULL);
+    check_run(c, shim_make(c->backend, &stopped_ops), &k, NULL);
     surroundings_set_threads(threads);
 }
 
@@ -191,7 +194,7 @@ void check_determinism_list(check_list_t *list, const check_t *c) {
     check_add(list, "determinism", 1, same_bits, 0, "the same call gives the same bits");
     check_add(list, "determinism", 1, fresh_instance, 0, "a fresh instance gives the same bits");
     check_add(list, "determinism", 1, is_claimed ? batch_invariance : not_claimed, 0, "batch invariance");
-    check_add(list, "determinism", CHECK_RUNS_ON_CPU, busy_processors, 0,
-              "the same bits while the processors are busy");
+    check_add(list, "determinism", CHECK_RUNS_ON_CPU, stopped_threads, 0,
+              "the same bits while threads are stopped in the middle");
     check_behind_list(list, c);
 }
