@@ -72,7 +72,8 @@ printf '\000\000\000\101\000\000\000\101' | dd of="$tap_scratch/wrong.safetensor
 wants "a wrong output is noticed" 1 "WRONG" run "$tap_scratch/wrong.safetensors" --device cpu
 
 # What a backend does not write is NaN, whatever the step before left there.
-"${ATTN_TEST_CC:-cc}" -std=c11 -O1 -fPIC -shared -fvisibility=hidden -I"$ATTN_TEST_SRCDIR/include" \
+# shellcheck disable=SC2086 # a compiler may have words before it
+${ATTN_TEST_CC:-cc} -std=c11 -O1 -fPIC -shared -fvisibility=hidden -I"$ATTN_TEST_SRCDIR/include" \
     "$ATTN_TEST_SRCDIR/tests/kit/faults/writes_once.c" -lm -o "$tap_scratch/once.so"
 printf '[attn]\nplugins = bad, reference\nplugin_dir = %s\n[plugin bad]\npath = %s\n' "$ATTN_TEST_PLUGIN_DIR" \
     "$tap_scratch/once.so" >"$tap_scratch/once.ini"
