@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a GPU does beside its warps: cp.async, mbarriers, wgmma.
- *
- * A cp.async fills its destination with NaN when it is issued and with its bytes when its group is waited
- * for; by the seed it reads its source at one time or the other. wgmma computes when it is issued,
- * because PTX may copy accumulators in flight from one virtual register to another; what it read of
- * shared memory must be the same when it is waited for. */
+/* Copies beside the warps. A cp.async fills its destination with NaN when it is issued and with its bytes when
+ * its group is waited for; by the seed it reads its source at one time or the other. Copies that an mbarrier
+ * tells of, and bulk copies (tensors.c), arrive some turns later, by the seed. */
 #include "model.h"
 
 static void copy_issue(warp_t *w, const op_t *op, uint32_t mask) {
     const uint32_t bytes = (uint32_t)op->o[2].value, has_size = op->num > 3;
-    const int early = (int)(model_random(&w->cta->random) & 1);
+    const int early = (int)(model_random(&w->cta->cluster->random) & 1);
     for (uint32_t left = mask; left != 0; left &= left - 1) {
         const int l = __builtin_ctz(left);
         const uint32_t to = (uint32_t)(lane_value(w, &op->o[0], l) + (uint64_t)op->offset);
@@ -34,7 +31,7 @@ static void copy_issue(warp_t *w, const op_t *op, uint32_t mask) {
             memcpy(c->data, src, size);
         else if (size > 0)
             c->from = src;
-        model_races_write(w, op, to, bytes, l, WRITE_STARTS);
+        model_races_write(w, op, w->cta, to, bytes, l, WRITE_STARTS);
         memset(dst, 0xff, bytes);
     }
 }
@@ -44,7 +41,7 @@ static void copies_arrive(warp_t *w, const op_t *op, uint32_t mask, uint32_t new
         copy_t *c = &w->copies[i];
         const uint32_t groups = w->groups[c->lane];
         if (IS_SET(mask, c->lane) && (newest == ~0u || (c->group < groups && groups - c->group > newest))) {
-            model_races_write(w, op, c->to, c->bytes, c->lane, WRITE_ARRIVES);
+            model_races_write(w, op, w->cta, c->to, c->bytes, c->lane, WRITE_ARRIVES);
             memcpy(w->cta->shared + c->to, c->from != NULL ? c->from : c->data, c->bytes);
         } else
             w->copies[kept++] = *c;
@@ -62,223 +59,95 @@ static void copy_wait_all(warp_t *w, const op_t *op, uint32_t mask) {
     copies_arrive(w, op, mask, ~0u);
 }
 
-/* An mbarrier: arrivals of a phase, arrivals left, the phase's number. */
-typedef struct barrier {
-    uint16_t wanted, left;
-    uint32_t phase;
-} barrier_t;
-static barrier_t *barrier_at(warp_t *w, const op_t *op, const operand_t *o, int lane) {
-    return (barrier_t *)(void *)model_at(w, op, SPACE_SHARED, lane_value(w, o, lane) + (uint64_t)op->offset,
-                                         8, lane);
-}
-static void barrier_init(warp_t *w, const op_t *op, uint32_t mask) {
-    for (uint32_t left = mask; left != 0; left &= left - 1) {
-        const int l = __builtin_ctz(left);
-        barrier_t *b = barrier_at(w, op, &op->o[0], l);
-        if (b == NULL) return;
-        const uint16_t count = (uint16_t)lane_value(w, &op->o[1], l);
-        *b = (barrier_t){.wanted = count, .left = count, .phase = 0};
+/* Flights: copies whose arrival nobody asks for by a group. */
+enum { LATEST = 6 };
+void model_flight_add(const flight_t *f) {
+    cluster_t *g = f->w->cta->cluster;
+    if (g->num_flights == g->room_flights) {
+        g->room_flights = g->room_flights ? 2 * g->room_flights : 64;
+        g->flights = realloc(g->flights, g->room_flights * sizeof *g->flights);
     }
+    flight_t *x = &g->flights[g->num_flights++];
+    *x = *f;
+    x->delay = (uint32_t)(model_random(&g->random) % (LATEST + 1));
 }
-static void barrier_arrive(warp_t *w, const op_t *op, uint32_t mask) {
-    for (uint32_t left = mask; left != 0; left &= left - 1) {
-        const int l = __builtin_ctz(left);
-        barrier_t *b = barrier_at(w, op, &op->o[1], l);
-        if (b == NULL) return;
-        if (b->wanted == 0 || b->left == 0 || b->left > b->wanted) {
-            model_fault(w, op, l, "an arrival at what is no barrier", lane_value(w, &op->o[1], l));
-            return;
-        }
-        model_races_give(w, (uint32_t)lane_value(w, &op->o[1], l) + 16);
-        if (--b->left == 0) b->left = b->wanted, b->phase++;
-    }
+/* The copies of a thread arrive in order. */
+static int is_behind(const cluster_t *g, uint32_t i) {
+    for (uint32_t j = 0; j < i; j++)
+        if (g->flights[j].kind == FLIGHT_ARRIVAL && g->flights[j].w == g->flights[i].w) return 1;
+    return 0;
 }
-static void barrier_try(warp_t *w, const op_t *op, uint32_t mask) {
-    uint32_t *d = REG(uint32_t, 0), done = 0;
-    for (uint32_t left = mask; left != 0; left &= left - 1) {
-        const int l = __builtin_ctz(left);
-        const barrier_t *b = barrier_at(w, op, &op->o[1], l);
-        if (b == NULL) return;
-        done |= (uint32_t)((b->phase & 1) != (lane_value(w, &op->o[2], l) & 1)) << l;
-    }
-    *d = (*d & ~mask) | done;
-    if (done != 0) model_races_take(w, (uint32_t)lane_value(w, &op->o[1], __builtin_ctz(done)) + 16);
-    w->yields = done != mask;
-}
-
-/* Where element (row, k) of a matrix in shared memory lies: 128-byte swizzle; K-major: rows of 128 bytes,
- * eight to a group of `stride` bytes; MN-major: 64 columns of 16 bits in 128 bytes, eight k to a group of
- * `stride`, the next 64 columns `leading` behind. */
-static uint32_t matrix_at(uint64_t desc, int is_mn, int row, int k, int bytes) {
-    const uint32_t start = (uint32_t)(desc & 0x3fff) << 4, leading = (uint32_t)(desc >> 16 & 0x3fff) << 4,
-                   stride = (uint32_t)(desc >> 32 & 0x3fff) << 4;
-    const uint32_t at =
-        is_mn ? start + (uint32_t)(row / 64) * leading + (uint32_t)(k / 8) * stride +
-                    (uint32_t)(k % 8) * 128 + (uint32_t)(row % 64) * 2
-              : start + (uint32_t)(row / 8) * stride + (uint32_t)(row % 8) * 128 + (uint32_t)(k * bytes);
-    return at ^ (at >> 7 & 7) << 4;
-}
-enum { W_F16, W_BF16, W_S8 };
-static double element(int type, const uint8_t *p) {
-    uint16_t x;
-    if (type == W_S8) return (int8_t)*p;
-    memcpy(&x, p, 2);
-    return type == W_F16 ? f16_value(x) : bf16_value(x);
-}
-/* Rows first..first + rows of a matrix as numbers [row][k]; a hash of its bytes. 0 beyond the shared
- * memory. */
-static uint64_t matrix_read(warp_t *w, const op_t *op, uint64_t desc, int type, int is_mn, int first,
-                            int rows, int ks, double *out) {
-    const int bytes = type == W_S8 ? 1 : 2;
-    uint64_t hash = 14695981039346656037ull;
-    for (int r = 0; r < rows; r++)
-        for (int k = 0; k < ks; k++) {
-            const uint32_t at = matrix_at(desc, is_mn, first + r, k, bytes);
-            if (at + (uint32_t)bytes > w->cta->shared_bytes) return 0;
-            if (at % 4 == 0 && !model_races_engine(w, op, at)) return 0;
-            const uint8_t *p = w->cta->shared + at;
-            hash = (hash ^ p[0] ^ (uint64_t)p[bytes - 1] << 8) * 1099511628211ull;
-            if (out != NULL) out[r * ks + k] = element(type, p);
-        }
-    return hash != 0 ? hash : 1;
-}
-/* m64nNk16 or k32: this warp's 16 rows. Operands: N / 2 results, A (four words or a descriptor), B,
- * whether to add, then signs and transpositions. variant: type + 8 * N */
-static void product(warp_t *w, const op_t *op, uint32_t mask) {
-    const int type = op->variant & 7, n = op->variant >> 3, ks = type == W_S8 ? 32 : 16;
-    const uint32_t num_d = (uint32_t)n / 2, in_registers = op->o[num_d].width == 4;
-    const uint32_t at_b = num_d + (in_registers ? 4 : 1), at_p = at_b + 1;
-    const operand_t *p = &op->o[at_p];
-    const int adds = (int)(p->is_constant ? p->value != 0 : IS_SET(w->regs[p->at], 0) != p->negate);
-    const int tail = (int)(op->num - at_p); /* p, 1, 1[, ta][, tb] */
-    const int is_mn = type != W_S8 && op->o[at_p + (uint32_t)tail - 1].value != 0 && tail > 3;
-    static _Thread_local double a[16][32], b[256 * 32], row[256];
-    const uint64_t desc_b = lane_value(w, &op->o[at_b], 0);
-    const uint64_t hash_b = matrix_read(w, op, desc_b, type, is_mn, 0, n, ks, b);
-    uint64_t hash_a = 1, desc_a = 0;
-    (void)mask;
-    if (in_registers) {
-        for (int l = 0; l < LANES; l++)
-            for (int i = 0; i < 4; i++) {
-                const uint32_t x = REG(uint32_t, num_d + (uint32_t)i)[l];
-                for (int j = 0; j < 2; j++) {
-                    const uint16_t half = (uint16_t)(x >> 16 * j);
-                    a[(l >> 2) + 8 * (i & 1)][2 * (l & 3) + j + (i >> 1) * 8] =
-                        element(type, (const uint8_t *)&half);
-                }
-            }
-    } else {
-        desc_a = lane_value(w, &op->o[num_d], 0);
-        hash_a = 0;
-        double rows[16 * 32];
-        hash_a = matrix_read(w, op, desc_a, type, 0, (int)(w->index % 4) * 16, 16, ks, rows);
-        for (int r = 0; r < 16; r++)
-            memcpy(a[r], rows + r * ks, (size_t)ks * sizeof(double));
-    }
-    if (hash_a == 0 || hash_b == 0) {
-        model_fault(w, op, 0, "a matrix beyond the block's shared memory", hash_b == 0 ? desc_b : desc_a);
+static void arrives(flight_t *f) {
+    if (f->kind != FLIGHT_ARRIVAL) {
+        model_tensor_arrives(f);
+        model_races_landed(f->cta, f->to, f->bytes, f->b, 1);
+        model_barrier_bytes(f->b, -(int64_t)f->bytes);
         return;
     }
-    for (int r = 0; r < 16; r++) {
-        for (int c = 0; c < n; c++) {
-            double s = 0;
-            for (int k = 0; k < ks; k++)
-                s += a[r][k] * b[c * ks + k];
-            row[c] = s;
-        }
-        for (int c = 0; c < n; c++) {
-            uint32_t *d = REG(uint32_t, (uint32_t)(c / 8 * 4 + (r >= 8 ? 2 : 0) + (c & 1)));
-            const int l = (r & 7) * 4 + c % 8 / 2;
-            d[l] = type == W_S8 ? (uint32_t)((int64_t)row[c] + (adds ? (int32_t)d[l] : 0))
-                                : as_bits((float)(row[c] + (adds ? (double)as_float(d[l]) : 0)));
-        }
+    for (uint32_t i = 0; i < f->num_copies; i++) {
+        const copy_t *c = &f->copies[i];
+        memcpy(f->cta->shared + c->to, c->from != NULL ? c->from : c->data, c->bytes);
+        model_races_landed(f->cta, c->to, c->bytes, f->b, 0);
     }
-    for (uint32_t i = 0; i < num_d; i++)
-        w->in_flight[op->o[i].at / 16] = w->product_group + 1;
-    if (w->num_products == sizeof w->products / sizeof w->products[0]) {
-        model_fault(w, op, 0, "more wgmma under way than the model keeps", w->num_products);
-        return;
+    for (uint32_t i = 0; i < f->bytes; i++) { /* threads */
+        if (f->b->left == 0) {
+            model_fault(f->w, f->op, f->lane, "more arrivals than the mbarrier has", f->b->at);
+            break;
+        }
+        model_barrier_arrive(f->b);
     }
-    w->products[w->num_products++] = (product_t){.op = op,
-                                                 .a = hash_a,
-                                                 .b = hash_b,
-                                                 .desc_a = desc_a,
-                                                 .desc_b = desc_b,
-                                                 .is_mn = is_mn,
-                                                 .group = w->product_group};
+    free(f->copies);
 }
-static void product_commit(warp_t *w, const op_t *op, uint32_t mask) {
-    (void)op, (void)mask;
-    w->product_group++;
-}
-static void product_wait(warp_t *w, const op_t *op, uint32_t mask) {
-    const uint32_t newest = (uint32_t)op->o[0].value;
-    uint32_t kept = 0;
-    (void)mask;
-    for (uint32_t i = 0; i < w->num_products; i++) {
-        const product_t *p = &w->products[i];
-        if (p->group >= w->product_group || w->product_group - p->group <= newest) {
-            w->products[kept++] = *p;
+int model_flights_run(cluster_t *g, int force) {
+    int any = 0;
+    for (uint32_t i = 0; i < g->num_flights && !g->failed;) {
+        flight_t f = g->flights[i];
+        if (f.delay > 0 && !(force && !any)) {
+            g->flights[i++].delay--;
             continue;
         }
-        const int type = p->op->variant & 7, n = p->op->variant >> 3, ks = type == W_S8 ? 32 : 16;
-        if (matrix_read(w, p->op, p->desc_b, type, p->is_mn, 0, n, ks, NULL) != p->b ||
-            (p->desc_a != 0 &&
-             matrix_read(w, p->op, p->desc_a, type, 0, (int)(w->index % 4) * 16, 16, ks, NULL) != p->a)) {
-            model_fault(w, p->op, 0, "shared memory changed while wgmma was reading it", p->desc_b);
-            return;
+        if (f.kind == FLIGHT_ARRIVAL && is_behind(g, i)) {
+            i++;
+            continue;
         }
+        memmove(&g->flights[i], &g->flights[i + 1], (--g->num_flights - i) * sizeof f);
+        arrives(&f);
+        any = 1;
     }
-    w->num_products = kept;
-    if (w->product_group > newest && w->product_group - newest > w->products_done)
-        w->products_done = w->product_group - newest;
+    return any;
 }
-static uint32_t group_of(const warp_t *w, const operand_t *o) {
-    const uint32_t group = o->is_constant || o->width != 4 ? 0 : w->in_flight[o->at / 16];
-    return group > w->products_done ? group : 0;
-}
-void model_accumulators(warp_t *w, const op_t *op) {
-    uint32_t group = 0;
-    for (uint32_t i = 1; i < op->num && group == 0; i++)
-        group = group_of(w, &op->o[i]);
-    if (group != 0 && !op->is_move)
-        model_fault(w, op, 0, "touches accumulators of a wgmma that was not waited for", group);
-    if (op->num > 0 && op->o[0].width == 4) w->in_flight[op->o[0].at / 16] = group;
-}
-static void nothing(warp_t *w, const op_t *op, uint32_t mask) {
-    (void)w, (void)op, (void)mask;
+/* cp.async.mbarrier.arrive: a thread arrives when all of its copies have. */
+static void copy_tell(warp_t *w, const op_t *op, uint32_t mask) {
+    for (uint32_t left = mask, same; left != 0; left &= ~same) {
+        const int first = __builtin_ctz(left);
+        mbarrier_t *b =
+            model_barrier(w, op, SPACE_SHARED, lane_value(w, &op->o[0], first) + (uint64_t)op->offset, first);
+        if (b == NULL) return;
+        same = 0;
+        for (uint32_t rest = left; rest != 0; rest &= rest - 1) {
+            const int l = __builtin_ctz(rest);
+            if ((uint32_t)lane_value(w, &op->o[0], l) + (uint32_t)op->offset == b->at) same |= 1u << l;
+        }
+        flight_t f = {.kind = FLIGHT_ARRIVAL, .lane = first, .w = w, .op = op, .cta = w->cta, .b = b};
+        f.bytes = (uint32_t)__builtin_popcount(same);
+        f.copies = malloc((w->num_copies + 1) * sizeof *f.copies);
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < w->num_copies; i++)
+            if (IS_SET(same, w->copies[i].lane))
+                f.copies[f.num_copies++] = w->copies[i];
+            else
+                w->copies[kept++] = w->copies[i];
+        w->num_copies = kept;
+        model_flight_add(&f);
+    }
 }
 
 const op_name_t model_async_ops[] = {{"cp.async.cg.shared.global", copy_issue, 0, 0},
                                      {"cp.async.cg.shared.global.L2::128B", copy_issue, 0, 0},
+                                     {"cp.async.cg.shared.global.L2::256B", copy_issue, 0, 0},
                                      {"cp.async.ca.shared.global", copy_issue, 0, 0},
                                      {"cp.async.commit_group", copy_commit, 0, 0},
                                      {"cp.async.wait_group", copy_wait, 0, 0},
                                      {"cp.async.wait_all", copy_wait_all, 0, 0},
-                                     {"mbarrier.init.shared::cta.b64", barrier_init, 0, 0},
-                                     {"mbarrier.arrive.shared::cta.b64", barrier_arrive, 0, 0},
-                                     {"mbarrier.try_wait.parity.shared::cta.b64", barrier_try, OP_TRY, 0},
-                                     {"bar.sync", NULL, OP_BARRIER, 0},
-                                     {"barrier.sync", NULL, OP_BARRIER, 0},
-                                     {"bar.red.or.pred", NULL, OP_BARRIER, 1},
-                                     {"bar.red.and.pred", NULL, OP_BARRIER, 2},
-                                     {"bar.arrive", NULL, OP_BARRIER, 3},
-                                     {"wgmma.fence.sync.aligned", nothing, OP_WARP, 0},
-                                     {"wgmma.commit_group.sync.aligned", product_commit, OP_WARP, 0},
-                                     {"wgmma.wait_group.sync.aligned", product_wait, OP_WARP, 0},
+                                     {"cp.async.mbarrier.arrive.noinc.shared::cta.b64", copy_tell, 0, 0},
                                      {NULL, NULL, 0, 0}};
-
-int model_find_product(const char *name, op_t *op) {
-    static const struct {
-        const char *tail;
-        int type;
-    } types[] = {{"k16.f32.f16.f16", W_F16}, {"k16.f32.bf16.bf16", W_BF16}, {"k32.s32.s8.s8", W_S8}};
-    int n = 0, end = 0;
-    if (sscanf(name, "wgmma.mma_async.sync.aligned.m64n%d%n", &n, &end) != 1 || n < 8 || n > 256) return 0;
-    for (unsigned i = 0; i < sizeof types / sizeof types[0]; i++)
-        if (!strcmp(name + end, types[i].tail)) {
-            op->run = product, op->kind = OP_WARP, op->variant = types[i].type + 8 * n;
-            return 1;
-        }
-    return 0;
-}

@@ -72,7 +72,7 @@ int parse_take(parser_t *p, char c) {
     return 1;
 }
 
-static void add_named(parser_t *p, const char *name, uint32_t at, uint32_t width, uint32_t count) {
+void parse_name(parser_t *p, const char *name, uint32_t at, uint32_t width, uint32_t count) {
     GROW(p->named, p->num_named, p->room_named);
     named_t *n = &p->named[p->num_named++];
     snprintf(n->name, sizeof n->name, "%s", name);
@@ -80,7 +80,7 @@ static void add_named(parser_t *p, const char *name, uint32_t at, uint32_t width
     n->stride = width == 8 ? 64 : width == 4 ? 32 : width == 2 ? 16 : 1;
 }
 void parse_registers(parser_t *p) {
-    char type[32], name[96];
+    char type[32], name[200];
     parse_word(p, type, sizeof type);
     const uint32_t width = parse_width(type + 1) == 1 ? 2 : parse_width(type + 1);
     do {
@@ -93,7 +93,7 @@ void parse_registers(parser_t *p) {
         const uint32_t at = parse_new_words(p, width);
         for (uint32_t i = 1; i < count; i++)
             parse_new_words(p, width);
-        add_named(p, name, at, width, count);
+        parse_name(p, name, at, width, count);
     } while (parse_take(p, ','));
     parse_take(p, ';');
 }
@@ -152,7 +152,7 @@ void parse_variable(parser_t *p, int space, int is_extern) {
             parse_take(p, '}');
         }
     } else {
-        uint32_t *size = &p->kernel->shared_bytes;
+        uint32_t *size = space == SPACE_LOCAL ? &p->kernel->local_bytes : &p->kernel->shared_bytes;
         v->offset = (*size + align - 1) / align * align;
         *size = v->offset + bytes;
     }
@@ -169,7 +169,15 @@ static int find_special(parser_t *p, const char *name, operand_t *o) {
                : !strncmp(name, "%ctaid.", 7)  ? &k->ctaid[axis]
                : !strncmp(name, "%nctaid.", 8) ? &k->nctaid[axis]
                                                : NULL;
+    if (axis >= 0 && axis < 3 && !strncmp(name, "%cluster_nctaid.", 16)) slot = &k->cluster[axis];
     if (!strcmp(name, "%laneid")) slot = &k->lane;
+    if (!strcmp(name, "%cluster_ctarank")) slot = &k->rank;
+    if (!strcmp(name, "%cluster_nctarank")) slot = &k->num_ranks;
+    if (!strcmp(name, "%globaltimer")) {
+        if (k->timer == 0) k->timer = parse_new_words(p, 8);
+        *o = (operand_t){.at = k->timer, .width = 8};
+        return 1;
+    }
     if (slot == NULL) return 0;
     if (*slot == 0) *slot = parse_new_words(p, 4);
     *o = (operand_t){.at = *slot, .width = 4};

@@ -15,6 +15,7 @@ enum {
     INVALID_IMAGE = 200,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
+    INVALID_CLUSTER = 912,
     ILLEGAL_ADDRESS = 700
 };
 typedef unsigned long long address_t;
@@ -25,7 +26,7 @@ static int sticky; /* what a kernel did wrong; every call after it fails, as on 
 /* Graphs are lists of what was captured. */
 typedef struct node {
     const kernel_t *kernel; /* NULL: a copy or a fill */
-    uint32_t grid[3], block[3], dynamic_bytes;
+    uint32_t grid[3], block[3], cluster[3], dynamic_bytes;
     uint8_t *params;
     void *to;
     const void *from; /* NULL: fill with `byte` */
@@ -53,7 +54,7 @@ static stream_t *stream_of(void *stream) {
 static int node_run(const node_t *n) {
     if (sticky) return sticky;
     if (n->kernel != NULL) {
-        if (model_launch(n->kernel, n->grid, n->block, n->dynamic_bytes, n->params) != 0)
+        if (model_launch(n->kernel, n->grid, n->block, n->cluster, n->dynamic_bytes, n->params) != 0)
             sticky = ILLEGAL_ADDRESS;
     } else
         for (size_t r = 0; r < n->rows; r++) {
@@ -138,6 +139,9 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 76:
         *value = arch % 10;
         return OK;
+    case 81:
+        *value = arch >= 90 ? 233472 : arch == 80 || arch == 87 ? 167936 : 102400;
+        return OK; /* shared memory of a multiprocessor, and of a block */
     case 97:
         *value = arch >= 90 ? 232448 : arch == 80 || arch == 87 ? 166912 : 101376;
         return OK;
@@ -372,30 +376,86 @@ int cuFuncGetAttribute(int *value, int attribute, void *function) {
     *value = attribute == STATIC_SHARED ? (int)k->shared_bytes : 0;
     return OK;
 }
-int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                   unsigned bz, unsigned dynamic_bytes, void *stream, void **args, void **extra) {
+static int launch(void *function, const unsigned grid[3], const unsigned block[3], const unsigned cluster[3],
+                  unsigned dynamic_bytes, void *stream, void **args) {
     const kernel_t *k = function;
     int most = 0;
     cuDeviceGetAttribute(&most, 97, 0);
     const unsigned allowed = (unsigned)(k->dynamic_bytes > 49152 ? k->dynamic_bytes : 49152);
-    if (extra != NULL || gx == 0 || gy == 0 || gz == 0 || gx > 0x7fffffff || gy > 65535 || gz > 65535 ||
-        bx * by * bz == 0 || bx * by * bz > 1024 || dynamic_bytes > allowed ||
+    const unsigned threads = block[0] * block[1] * block[2], blocks = cluster[0] * cluster[1] * cluster[2];
+    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[0] > 0x7fffffff || grid[1] > 65535 ||
+        grid[2] > 65535 || threads == 0 || threads > 1024 || dynamic_bytes > allowed ||
         dynamic_bytes + k->shared_bytes > (unsigned)most)
         return INVALID_VALUE;
-    node_t n = {.kernel = k, .grid = {gx, gy, gz}, .block = {bx, by, bz}, .dynamic_bytes = dynamic_bytes};
+    if (blocks == 0 || blocks > 16 || grid[0] % cluster[0] != 0 || grid[1] % cluster[1] != 0 ||
+        grid[2] % cluster[2] != 0)
+        return INVALID_CLUSTER;
+    node_t n = {.kernel = k, .dynamic_bytes = dynamic_bytes};
+    memcpy(n.grid, grid, sizeof n.grid), memcpy(n.block, block, sizeof n.block);
+    memcpy(n.cluster, cluster, sizeof n.cluster);
     n.params = aligned_alloc(64, (k->param_bytes + 127) / 64 * 64);
     for (uint32_t i = 0; i < k->num_params; i++)
         memcpy(n.params + k->param_at[i], args[i], k->param_size[i]);
     return submit(stream, n);
 }
+static const unsigned alone[3] = {1, 1, 1};
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned dynamic_bytes, void *stream, void **args, void **extra) {
+    const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
+    return extra == NULL ? launch(function, grid, block, alone, dynamic_bytes, stream, args) : INVALID_VALUE;
+}
+typedef struct launch_attribute { /* CUlaunchAttribute */
+    int id;
+    unsigned value[17]; /* from the second on */
+} launch_attribute_t;
 typedef struct launch_config { /* CUlaunchConfig */
     unsigned grid[3], block[3], shared_bytes;
-    void *stream, *attributes;
+    void *stream;
+    const launch_attribute_t *attributes;
     unsigned num_attributes;
 } launch_config_t;
+enum { CLUSTER_DIMENSION = 4 };
+static const unsigned *cluster_of(const launch_config_t *c) {
+    for (unsigned i = 0; i < c->num_attributes; i++)
+        if (c->attributes[i].id == CLUSTER_DIMENSION) return c->attributes[i].value + 1;
+    return alone;
+}
 int cuLaunchKernelEx(const launch_config_t *c, void *function, void **args, void **extra) {
-    return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2],
-                          c->shared_bytes, c->stream, args, extra);
+    if (extra != NULL) return INVALID_VALUE;
+    return launch(function, c->grid, c->block, cluster_of(c), c->shared_bytes, c->stream, args);
+}
+int cuOccupancyMaxActiveClusters(int *count, void *function, const launch_config_t *c) {
+    const unsigned *cluster = cluster_of(c), blocks = cluster[0] * cluster[1] * cluster[2];
+    int sms = 0;
+    (void)function;
+    if (blocks == 0 || blocks > 16) return INVALID_CLUSTER;
+    cuDeviceGetAttribute(&sms, 16, 0);
+    *count = sms / (int)blocks;
+    return OK;
+}
+/* What cuTensorMapEncodeTiled says of its arguments; the map is the model's. */
+int cuTensorMapEncodeTiled(tensor_map_t *map, int type, unsigned rank, void *data, const uint64_t *sizes,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                           int swizzle, int promotion, int fill) {
+    static const uint8_t bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+    tensor_map_t m = {.magic = TENSOR_MAGIC, .data = data, .rank = (uint8_t)rank, .swizzle = (uint8_t)swizzle};
+    (void)promotion;
+    if ((uintptr_t)map % 64 != 0 || type < 0 || type > 9 || rank < 1 || rank > 5 || (uintptr_t)data % 16 != 0 ||
+        interleave != 0 || swizzle < 0 || swizzle > 3)
+        return INVALID_VALUE;
+    m.bytes = bytes[type], m.fill = (uint8_t)fill;
+    for (unsigned i = 0; i < rank; i++) {
+        m.size[i] = sizes[i], m.box[i] = (uint16_t)box[i];
+        m.stride[i] = i > 0 ? strides[i - 1] : m.bytes;
+        if (sizes[i] == 0 || sizes[i] > 1ull << 32 || box[i] == 0 || box[i] > 256 || steps[i] != 1 ||
+            (i > 0 && (m.stride[i] % 16 != 0 || m.stride[i] >= 1ull << 40)))
+            return INVALID_VALUE;
+    }
+    const unsigned inner = box[0] * m.bytes;
+    if (inner % 16 != 0 || (swizzle != 0 && inner > 16u << swizzle)) return INVALID_VALUE;
+    memset(map, 0, 128);
+    *map = m;
+    return OK;
 }
 int cuGetErrorString(int code, const char **text) {
     *text = code == OK                ? "no error"

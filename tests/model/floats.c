@@ -64,19 +64,23 @@ static void fma64(warp_t *w, const op_t *op, uint32_t mask) {
     const double *a = REG(double, 1), *b = REG(double, 2), *c = REG(double, 3);
     EACH(d[l] = fma(a[l], b[l], c[l]));
 }
-/* variant: '+' '-' '*' '/' */
+/* variant: '+' '-' '*' '/', '>' the greater */
 static void double2(warp_t *w, const op_t *op, uint32_t mask) {
     double *d = REG(double, 0);
     const double *a = REG(double, 1), *b = REG(double, 2);
     EACH(d[l] = op->variant == '+'   ? a[l] + b[l]
                 : op->variant == '-' ? a[l] - b[l]
                 : op->variant == '*' ? a[l] * b[l]
+                : op->variant == '>' ? fmax(a[l], b[l])
                                      : a[l] / b[l]);
 }
 static void double1(warp_t *w, const op_t *op, uint32_t mask) {
     double *d = REG(double, 0);
     const double *a = REG(double, 1);
-    EACH(d[l] = op->variant == 's' ? sqrt(a[l]) : op->variant == '-' ? -a[l] : fabs(a[l]));
+    EACH(d[l] = op->variant == 's'   ? sqrt(a[l])
+                : op->variant == '-' ? -a[l]
+                : op->variant == '/' ? 1 / a[l]
+                                     : fabs(a[l]));
 }
 
 /* Two float16 in a word; variant: '+' '-' '*' 'f' of three. An f16 product is exact in double, a sum of
@@ -147,7 +151,10 @@ const op_name_t model_float_ops[] = {{"add.f32", add, 0, 0},
                                      {"add.rn.f64", double2, 0, '+'},
                                      {"sub.f64", double2, 0, '-'},
                                      {"mul.f64", double2, 0, '*'},
+                                     {"mul.rn.f64", double2, 0, '*'},
+                                     {"max.f64", double2, 0, '>'},
                                      {"div.rn.f64", double2, 0, '/'},
+                                     {"rcp.approx.ftz.f64", double1, 0, '/'},
                                      {"sqrt.rn.f64", double1, 0, 's'},
                                      {"neg.f64", double1, 0, '-'},
                                      {"abs.f64", double1, 0, 'a'},

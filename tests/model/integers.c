@@ -111,6 +111,27 @@ static void clz32(warp_t *w, const op_t *op, uint32_t mask) {
     const uint32_t *a = REG(uint32_t, 1);
     EACH(d[l] = a[l] != 0 ? (uint32_t)__builtin_clz(a[l]) : 32);
 }
+static void clz64(warp_t *w, const op_t *op, uint32_t mask) {
+    EACH(const uint64_t a = lane_value(w, &op->o[1], l);
+         lane_set(w, &op->o[0], l, a != 0 ? (uint32_t)__builtin_clzll(a) : 64));
+}
+static void brev32(warp_t *w, const op_t *op, uint32_t mask) {
+    uint32_t *d = REG(uint32_t, 0);
+    const uint32_t *a = REG(uint32_t, 1);
+    EACH(uint32_t r = 0; for (int i = 0; i < 32; i++) r |= (a[l] >> i & 1) << (31 - i); d[l] = r);
+}
+/* What the value is to be shifted by, so that its top bit is the highest; ~0 of 0. */
+static void top_shift(warp_t *w, const op_t *op, uint32_t mask) {
+    uint32_t *d = REG(uint32_t, 0);
+    const uint32_t *a = REG(uint32_t, 1);
+    EACH(d[l] = a[l] != 0 ? (uint32_t)__builtin_clz(a[l]) : ~0u);
+}
+/* Addresses of shared and local memory as generic ones; variant: 0 shared, 1 local */
+static void generic(warp_t *w, const op_t *op, uint32_t mask) {
+    EACH(const uint8_t *base =
+             op->variant == 0 ? w->cta->shared : w->local + (size_t)l * w->kernel->local_bytes;
+         lane_set(w, &op->o[0], l, (uint64_t)(uintptr_t)base + lane_value(w, &op->o[1], l)));
+}
 /* op->variant: the width, negative for signed fields. */
 static void bfe(warp_t *w, const op_t *op, uint32_t mask) {
     const int is_signed = op->variant < 0, width = abs(op->variant);
@@ -233,6 +254,9 @@ const op_name_t model_integer_ops[] = {SIGNED("add", add16, add32, add64),
                                        {"shf.r.wrap.b32", shf_r, 0, 0},
                                        {"popc.b32", popc32, 0, 0},
                                        {"clz.b32", clz32, 0, 0},
+                                       {"clz.b64", clz64, 0, 0},
+                                       {"brev.b32", brev32, 0, 0},
+                                       {"bfind.shiftamt.u32", top_shift, 0, 0},
                                        {"bfe.u32", bfe, 0, 32},
                                        {"bfe.s32", bfe, 0, -32},
                                        {"bfe.u64", bfe, 0, 64},
@@ -252,4 +276,6 @@ const op_name_t model_integer_ops[] = {SIGNED("add", add16, add32, add64),
                                        {"cvta.to.global.u64", move, 0, 0},
                                        {"cvta.global.u64", move, 0, 0},
                                        {"cvta.param.u64", move, 0, 0},
+                                       {"cvta.shared.u64", generic, 0, 0},
+                                       {"cvta.local.u64", generic, 0, 1},
                                        {NULL, NULL, 0, 0}};

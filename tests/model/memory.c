@@ -7,25 +7,59 @@ static const operand_t *address_of(const op_t *op) {
     return &op->o[op->vector];
 }
 
-uint8_t *model_at(warp_t *w, const op_t *op, uint32_t space, uint64_t address, uint32_t bytes, int lane) {
+static cta_t *cta_of(warp_t *w, const op_t *op, uint32_t rank, int lane) {
+    cluster_t *g = w->cta->cluster;
+    if (rank >= g->num_ctas) return model_fault(w, op, lane, "a rank that the cluster has not", rank), NULL;
+    cta_t *cta = &g->ctas[rank];
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < cta->num_warps; i++)
+        live += cta->warps[i].alive != 0;
+    if (live == 0) return model_fault(w, op, lane, "shared memory of a block that has ended", rank), NULL;
+    return cta;
+}
+uint8_t *model_place(warp_t *w, const op_t *op, uint32_t space, uint64_t address, uint32_t bytes, int lane,
+                     place_t *place) {
     cta_t *cta = w->cta;
-    if (space == SPACE_SHARED) {
-        address = (uint32_t)address;
-        if (address % bytes != 0) return model_fault(w, op, lane, "misaligned shared memory", address), NULL;
-        if (address + bytes > cta->shared_bytes)
+    *place = (place_t){0};
+    if (space == SPACE_SHARED || space == SPACE_CLUSTER) {
+        const uint32_t rank = space == SPACE_CLUSTER ? (uint32_t)address >> CLUSTER_SHIFT : 0;
+        const uint32_t at = rank != 0 ? (uint32_t)address & ((1u << CLUSTER_SHIFT) - 1) : (uint32_t)address;
+        if (rank != 0 && (cta = cta_of(w, op, rank - 1, lane)) == NULL) return NULL;
+        if (at % bytes != 0) return model_fault(w, op, lane, "misaligned shared memory", address), NULL;
+        if ((uint64_t)at + bytes > cta->shared_bytes)
             return model_fault(w, op, lane, "beyond the block's shared memory", address), NULL;
-        return cta->shared + address;
+        place->cta = cta, place->at = at;
+        return place->p = cta->shared + at;
     }
-    uint8_t *p = (uint8_t *)(uintptr_t)address;
+    if (space == SPACE_LOCAL) {
+        if (address + bytes > w->kernel->local_bytes)
+            return model_fault(w, op, lane, "beyond local memory", address), NULL;
+        return place->p = w->local + (size_t)lane * w->kernel->local_bytes + address;
+    }
+    uint8_t *p = place->p = (uint8_t *)(uintptr_t)address;
     if (address % bytes != 0) return model_fault(w, op, lane, "misaligned memory", address), NULL;
     if (space != SPACE_GLOBAL) {
         if (p >= cta->params && p + bytes <= cta->params + cta->param_bytes) return p;
         if (space == SPACE_PARAM) return model_fault(w, op, lane, "beyond the parameters", address), NULL;
-        if (p >= cta->shared && p + bytes <= cta->shared + cta->shared_bytes) return p;
+        for (uint32_t c = 0; c < cta->cluster->num_ctas; c++) {
+            cta_t *other = &cta->cluster->ctas[c];
+            if (p < other->shared || p + bytes > other->shared + other->shared_bytes) continue;
+            if (other != cta && cta_of(w, op, c, lane) == NULL) return NULL;
+            place->cta = other, place->at = (uint32_t)(p - other->shared);
+            return p;
+        }
+        const size_t local = w->kernel->local_bytes;
+        if (local != 0 && p >= w->local + (size_t)lane * local &&
+            p + bytes <= w->local + (size_t)(lane + 1) * local)
+            return p;
     }
     if (!model_memory_has(p, bytes))
         return model_fault(w, op, lane, "memory nobody allocated", address), NULL;
     return p;
+}
+uint8_t *model_at(warp_t *w, const op_t *op, uint32_t space, uint64_t address, uint32_t bytes, int lane) {
+    place_t place;
+    return model_place(w, op, space, address, bytes, lane, &place);
 }
 
 static void load(warp_t *w, const op_t *op, uint32_t mask) {
@@ -34,9 +68,10 @@ static void load(warp_t *w, const op_t *op, uint32_t mask) {
     for (uint32_t left = mask; left != 0; left &= left - 1) {
         const int l = __builtin_ctz(left);
         const uint64_t address = lane_value(w, at, l) + (uint64_t)op->offset;
-        const uint8_t *p = model_at(w, op, op->space, address, bytes, l);
+        place_t place;
+        const uint8_t *p = model_place(w, op, op->space, address, bytes, l, &place);
         if (p == NULL) return;
-        if (op->space == SPACE_SHARED) model_races_read(w, op, (uint32_t)address, bytes, l);
+        if (place.cta != NULL) model_races_read(w, op, place.cta, place.at, bytes, l);
         for (uint32_t i = 0; i < op->vector; i++) {
             uint64_t x = 0;
             memcpy(&x, p + i * size, size);
@@ -50,14 +85,15 @@ static void store(warp_t *w, const op_t *op, uint32_t mask) {
     for (uint32_t left = mask; left != 0; left &= left - 1) {
         const int l = __builtin_ctz(left);
         const uint64_t address = lane_value(w, &op->o[0], l) + (uint64_t)op->offset;
-        uint8_t *p = model_at(w, op, op->space, address, bytes, l), data[32];
+        place_t place;
+        uint8_t *p = model_place(w, op, op->space, address, bytes, l, &place), data[32];
         if (p == NULL) return;
         for (uint32_t i = 0; i < op->vector; i++) {
             const uint64_t x = lane_value(w, &op->o[1 + i], l);
             memcpy(data + i * size, &x, size);
         }
-        if (op->space == SPACE_SHARED)
-            model_races_write(w, op, (uint32_t)address, bytes, l,
+        if (place.cta != NULL)
+            model_races_write(w, op, place.cta, place.at, bytes, l,
                               memcmp(p, data, bytes) == 0 ? WRITE_SAME : WRITE_PLAIN);
         memcpy(p, data, bytes);
     }
@@ -151,6 +187,10 @@ int model_find_memory(const char *name, op_t *op) {
             op->space = SPACE_GLOBAL;
         else if (!strcmp(word, "shared") || !strcmp(word, "shared::cta"))
             op->space = SPACE_SHARED;
+        else if (!strcmp(word, "shared::cluster"))
+            op->space = SPACE_CLUSTER;
+        else if (!strcmp(word, "local"))
+            op->space = SPACE_LOCAL;
         else if (!strcmp(word, "param"))
             op->space = SPACE_PARAM;
         else if (!strcmp(word, "v2") || !strcmp(word, "v4"))

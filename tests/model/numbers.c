@@ -145,6 +145,11 @@ static void from_integer(warp_t *w, const op_t *op, uint32_t mask) {
             f = (float)x;
     } lane_set(w, &op->o[0], l, as_bits(f)));
 }
+static void double_of_integer(warp_t *w, const op_t *op, uint32_t mask) {
+    double *d = REG(double, 0);
+    const int32_t *a = REG(int32_t, 1);
+    EACH(d[l] = a[l]);
+}
 static void saturate(warp_t *w, const op_t *op, uint32_t mask) {
     float *d = REG(float, 0);
     const float *a = REG(float, 1);
@@ -172,6 +177,13 @@ static uint32_t code_of(int type, float x) {
 }
 static void narrow(warp_t *w, const op_t *op, uint32_t mask) {
     EACH(lane_set(w, &op->o[0], l, code_of(op->variant, as_float((uint32_t)lane_value(w, &op->o[1], l)))));
+}
+static void narrow_double(warp_t *w, const op_t *op, uint32_t mask) {
+    const double *a = REG(double, 1);
+    EACH(uint32_t x = f16_of(a[l]); if (op->variant == BF16) {
+        const uint32_t size = isfinite(a[l]) ? small_of(fabs(a[l]), 8, 7) : 0x7f80;
+        x = a[l] != a[l] ? 0x7fff : (signbit(a[l]) ? 0x8000u : 0) | (size < 0x7f80 ? size : 0x7f80);
+    } lane_set(w, &op->o[0], l, x));
 }
 /* the first operand becomes the upper half */
 static void narrow_two(warp_t *w, const op_t *op, uint32_t mask) {
@@ -209,6 +221,9 @@ const op_name_t model_convert_ops[] = {{"cvt.rn.f32.s8", from_integer, 0, -1},
                                        {"cvt.sat.f32.f32", saturate, 0, 0},
                                        {"cvt.f64.f32", double_of, 0, 0},
                                        {"cvt.rn.f32.f64", float_of, 0, 0},
+                                       {"cvt.rn.f64.s32", double_of_integer, 0, 0},
+                                       {"cvt.rn.f16.f64", narrow_double, 0, F16},
+                                       {"cvt.rn.bf16.f64", narrow_double, 0, BF16},
                                        {"cvt.f32.f16", float_of_f16, 0, 0},
                                        {"cvt.f32.bf16", float_of_bf16, 0, 0},
                                        {"cvt.rn.f16.f32", narrow, 0, F16},

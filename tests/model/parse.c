@@ -52,13 +52,21 @@ static void take_operand(parser_t *p, const char *name, op_t *op, operand_t *lis
 
 static void take_jump(parser_t *p, label_t **list, uint32_t *count, uint32_t *room, const char *name) {
     GROW(*list, *count, *room);
-    snprintf((*list)[*count].name, sizeof(*list)->name, "%s", name);
+    if (p->call != 0) /* the body may be there more than once */
+        snprintf((*list)[*count].name, sizeof(*list)->name, "%.180s@%u", name, (unsigned)p->call);
+    else
+        snprintf((*list)[*count].name, sizeof(*list)->name, "%s", name);
     (*list)[(*count)++].op = p->kernel->num_ops;
+}
+
+void parse_label(parser_t *p, const char *name) {
+    take_jump(p, &p->labels, &p->num_labels, &p->room_labels, name);
 }
 
 int model_find_op(const char *name, op_t *op) {
     static const op_name_t *const tables[] = {model_integer_ops, model_predicate_ops, model_float_ops,
-                                              model_warp_ops,    model_convert_ops,   model_async_ops};
+                                              model_warp_ops,    model_convert_ops,   model_async_ops,
+                                              model_barrier_ops, model_tensor_ops,    model_product_ops};
     for (unsigned t = 0; t < sizeof tables / sizeof tables[0]; t++)
         for (const op_name_t *n = tables[t]; n->name != NULL; n++)
             if (!strcmp(n->name, name)) {
@@ -66,6 +74,21 @@ int model_find_op(const char *name, op_t *op) {
                 return 1;
             }
     return model_find_memory(name, op) || model_find_cvt(name, op) || model_find_product(name, op);
+}
+
+/* ld.param and st.param of a call's arguments and results, which are registers here. */
+static int is_argument(parser_t *p, const char *name) {
+    char word[200];
+    operand_t o;
+    if (strncmp(name, "ld.param.", 9) != 0 && strncmp(name, "st.param.", 9) != 0) return 0;
+    const char *const at = p->at;
+    p->at += strcspn(p->at, "[;");
+    const int is_address = parse_take(p, '[');
+    parse_word(p, word, sizeof word);
+    p->at = at;
+    for (const named_t *n = p->named; n < p->named + p->num_named && is_address; n++)
+        if (n->count == 0 && !strcmp(n->name, word)) return parse_find(p, word, 4, &o);
+    return 0;
 }
 
 static void take_op(parser_t *p) {
@@ -91,17 +114,28 @@ static void take_op(parser_t *p) {
     parse_space(p);
     if (*p->at == ':') { /* a label */
         p->at++;
-        take_jump(p, &p->labels, &p->num_labels, &p->room_labels, name);
+        parse_label(p, name);
         return;
     }
+    if (!strncmp(name, "call", 4)) {
+        parse_call(p);
+        return;
+    }
+    if (is_argument(p, name)) {
+        char type[16];
+        snprintf(type, sizeof type, "%s", strrchr(name, '.'));
+        snprintf(name, sizeof name, "mov%s", type);
+    }
+    const int returns = p->call != 0 && !strcmp(name, "ret");
+    if (returns) snprintf(name, sizeof name, "bra");
     if (!model_find_op(name, &op)) {
         parse_fail(p, "the model has no %.*s",
                    (int)strcspn(start, "\n;") < 150 ? (int)strcspn(start, "\n;") : 150, start);
         return;
     }
     if (op.kind == OP_BRANCH) {
-        char to[96];
-        parse_word(p, to, sizeof to);
+        char to[200] = "return";
+        if (!returns) parse_word(p, to, sizeof to);
         take_jump(p, &p->jumps, &p->num_jumps, &p->room_jumps, to);
     } else {
         const int is_move = !strncmp(name, "mov.", 4);
@@ -153,7 +187,7 @@ static void take_params(parser_t *p) {
     }
 }
 
-static void take_body(parser_t *p) {
+void parse_body(parser_t *p) {
     char word[64];
     const int first = p->scope;
     p->scope++;
@@ -172,10 +206,12 @@ static void take_body(parser_t *p) {
             continue;
         else if (*p->at == '.') {
             parse_word(p, word, sizeof word);
-            if (!strcmp(word, ".reg"))
+            if (!strcmp(word, ".reg") || !strcmp(word, ".param"))
                 parse_registers(p);
             else if (!strcmp(word, ".shared"))
                 parse_variable(p, SPACE_SHARED, 0);
+            else if (!strcmp(word, ".local"))
+                parse_variable(p, SPACE_LOCAL, 0);
             else if (!strcmp(word, ".pragma"))
                 p->at += strcspn(p->at, ";");
             else
@@ -229,7 +265,7 @@ static void take_kernel(parser_t *p) {
         if (word[0] == '\0' && *p->at != '\0') p->at++;
         if (*p->at == '\0') parse_fail(p, "%s has no body", k->name);
     }
-    take_body(p);
+    parse_body(p);
     if (!p->failed) finish_kernel(p);
     while (p->locals != NULL) {
         variable_t *v = p->locals;
@@ -246,6 +282,7 @@ module_t *model_parse(const char *text, char *why, size_t size) {
     p->module = calloc(1, sizeof *p->module);
     p->module->text = strdup(text);
     p->at = p->module->text, p->why = why, p->why_size = size;
+    parse_functions(p, p->module->text);
     for (int is_extern = 0; !p->failed;) {
         parse_space(p);
         if (*p->at == '\0') break;
@@ -261,6 +298,8 @@ module_t *model_parse(const char *text, char *why, size_t size) {
             parse_variable(p, SPACE_GLOBAL, 0);
         else if (!strcmp(word, ".entry"))
             take_kernel(p);
+        else if (!strcmp(word, ".func"))
+            parse_skip(p);
         else if (strcmp(word, ".visible") != 0 && strcmp(word, ".weak") != 0)
             parse_fail(p, "the model does not read: %s%.100s", word, p->at);
     }

@@ -14,15 +14,22 @@ typedef struct variable {
     struct variable *next;
 } variable_t;
 typedef struct named { /* a register, or a range of them: name0, name1 .. */
-    char name[96];
+    char name[200];
     uint32_t at, width, count, stride; /* count 0: one */
     int scope;
 } named_t;
 typedef struct label {
-    char name[96];
+    char name[200];
     uint32_t op;
 } label_t;
+typedef struct function { /* .func: its body is put where it is called */
+    char name[200], result[64], params[16][200];
+    uint32_t num_params;
+    const char *body; /* behind its brace */
+} function_t;
 typedef struct parser {
+    function_t functions[16];
+    uint32_t num_functions, num_calls, call; /* the call at work; 0: none */
     module_t *module;
     kernel_t *kernel;
     const char *at;
@@ -60,6 +67,14 @@ void parse_space(parser_t *p);
 void parse_word(parser_t *p, char *word, size_t size);
 int parse_take(parser_t *p, char c);
 void parse_registers(parser_t *p);
+void parse_name(parser_t *p, const char *name, uint32_t at, uint32_t width, uint32_t count);
+/* functions.c: bodies of functions, and statements of calls. */
+void parse_functions(parser_t *p, const char *text);
+void parse_call(parser_t *p);
+void parse_skip(parser_t *p);
+/* parse.c: the statements up to the brace that closes what an open one began. */
+void parse_body(parser_t *p);
+void parse_label(parser_t *p, const char *name);
 /* .align N .b8 name[M], of a variable or a parameter. */
 typedef struct declared {
     uint32_t align, width, count;

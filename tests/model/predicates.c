@@ -34,6 +34,8 @@ COMPARE(ltu_f32, float, !(a >= b))
 COMPARE(leu_f32, float, !(a > b))
 COMPARE(gtu_f32, float, !(a <= b))
 COMPARE(geu_f32, float, !(a < b))
+COMPARE(geu_f64, double, !(a < b))
+COMPARE(neu_f64, double, !(a == b))
 COMPARE(num_f32, float, a == a && b == b)
 COMPARE(nan_f32, float, a != a || b != b)
 
@@ -85,6 +87,8 @@ const op_name_t model_predicate_ops[] = {SIX("s16", s16),
                                          {"setp.leu.f32", leu_f32, 0, 0},
                                          {"setp.gtu.f32", gtu_f32, 0, 0},
                                          {"setp.geu.f32", geu_f32, 0, 0},
+                                         {"setp.geu.f64", geu_f64, 0, 0},
+                                         {"setp.neu.f64", neu_f64, 0, 0},
                                          {"setp.num.f32", num_f32, 0, 0},
                                          {"setp.nan.f32", nan_f32, 0, 0},
                                          {"and.pred", logic, 0, 0},

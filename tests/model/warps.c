@@ -56,7 +56,7 @@ static void ldmatrix(warp_t *w, const op_t *op, uint32_t mask) {
         const uint64_t address = lane_value(w, &op->o[count], (int)l) + (uint64_t)op->offset;
         const uint8_t *p = model_at(w, op, SPACE_SHARED, address, 16, (int)l);
         if (p == NULL) return;
-        model_races_read(w, op, (uint32_t)address, 16, (int)l);
+        model_races_read(w, op, w->cta, (uint32_t)address, 16, (int)l);
         memcpy(rows[l >> 3][l & 7], p, 16);
     }
     for (uint32_t i = 0; i < count; i++)
@@ -74,7 +74,7 @@ static void stmatrix(warp_t *w, const op_t *op, uint32_t mask) {
         const uint64_t address = lane_value(w, &op->o[0], (int)l) + (uint64_t)op->offset;
         uint8_t *p = model_at(w, op, SPACE_SHARED, address, 16, (int)l);
         if (p == NULL) return;
-        model_races_write(w, op, (uint32_t)address, 16, (int)l, WRITE_PLAIN);
+        model_races_write(w, op, w->cta, (uint32_t)address, 16, (int)l, WRITE_PLAIN);
         const uint32_t *from = REG(uint32_t, 1 + (l >> 3)), r = l & 7;
         uint16_t row[8];
         for (uint32_t c = 0; c < 8; c++)
@@ -139,13 +139,21 @@ static void mma(warp_t *w, const op_t *op, uint32_t mask) {
         }
     (void)mask;
 }
+/* variant: 0 the sum, 1 the greatest, unsigned */
+static void reduce(warp_t *w, const op_t *op, uint32_t mask) {
+    const uint32_t *a = REG(uint32_t, 1);
+    uint32_t *d = REG(uint32_t, 0), r = 0;
+    for (int l = 0; l < LANES; l++)
+        if (IS_SET(mask, l)) r = op->variant == 0 ? r + a[l] : r > a[l] ? r : a[l];
+    EACH(d[l] = r);
+}
 static void order(warp_t *w, const op_t *op, uint32_t mask) {
     (void)op, (void)mask;
     w->turn++;
 }
 static void proxy_fence(warp_t *w, const op_t *op, uint32_t mask) {
     (void)op, (void)mask;
-    w->fences++;
+    model_races_fence(w);
 }
 
 const op_name_t model_warp_ops[] = {
@@ -161,12 +169,16 @@ const op_name_t model_warp_ops[] = {
     {"ldmatrix.sync.aligned.m8n8.x4.shared.b16", ldmatrix, OP_WARP, 0},
     {"ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16", ldmatrix, OP_WARP, 1},
     {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", ldmatrix, OP_WARP, 1},
+    {"stmatrix.sync.aligned.m8n8.x2.shared.b16", stmatrix, OP_WARP, 0},
     {"stmatrix.sync.aligned.m8n8.x4.shared.b16", stmatrix, OP_WARP, 0},
     {"stmatrix.sync.aligned.m8n8.x4.trans.shared.b16", stmatrix, OP_WARP, 1},
     {"movmatrix.sync.aligned.m8n8.trans.b16", movmatrix, OP_WARP, 0},
     {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", mma, OP_WARP, MMA_F16},
     {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", mma, OP_WARP, MMA_BF16},
     {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", mma, OP_WARP, MMA_S8},
+    {"redux.sync.add.s32", reduce, OP_MEMBERS, 0},
+    {"redux.sync.add.u32", reduce, OP_MEMBERS, 0},
+    {"redux.sync.max.u32", reduce, OP_MEMBERS, 1},
     {"bar.warp.sync", order, OP_MEMBERS, 0},
     {"membar.gl", NULL, OP_NOTHING, 0},
     {"membar.cta", NULL, OP_NOTHING, 0},

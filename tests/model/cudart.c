@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A CUDA runtime over the driver of this folder, for plugins that nvcc compiled: linked into them in place of
+ * the real one (model.am). Their machine code is not looked at: the kernel of a stub is found by its name among
+ * the texts of ATTN_MODEL_PTX, a folder whose `index` says in which file each is, and read when it is
+ * first asked for.
+ *
+ * ATTN_MODEL_PTX_EDIT="part of a name|from|to" replaces the first `from` of such a kernel by `to`: a planted
+ * bug. */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_SIZE = 512 };
+typedef struct stub {
+    const void *host;
+    const char *name;
+    CUfunction function; /* NULL: not read yet */
+    int dynamic_bytes;   /* what it may have of shared memory; 0: the usual */
+    struct stub *next;
+} stub_t;
+static stub_t *stubs;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local cudaError_t pending;
+static _Thread_local struct {
+    dim3 grid, block;
+    size_t shared;
+    void *stream;
+} pushed;
+
+static cudaError_t said(int e) {
+    if (e != 0) pending = (cudaError_t)e;
+    return (cudaError_t)e;
+}
+static void *driver(const char *name) {
+    static void *library;
+    if (library == NULL) library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *f = library != NULL ? dlsym(library, name) : NULL;
+    if (f == NULL) fprintf(stderr, "model: its driver has no %s\n", name);
+    return f;
+}
+#define DRIVER(name, params, args) (((int(*) params)driver(name)) args)
+
+static char *text_of(const char *path) {
+    FILE *f = fopen(path, "rb");
+    char *text = NULL;
+    if (f != NULL && fseek(f, 0, SEEK_END) == 0) {
+        const long size = ftell(f);
+        rewind(f);
+        text = size >= 0 ? calloc((size_t)size + 1, 1) : NULL;
+        if (text != NULL && fread(text, 1, (size_t)size, f) != (size_t)size) text[0] = '\0';
+    }
+    if (f != NULL) fclose(f);
+    return text;
+}
+/* Names of an unnamed namespace hold a number of the compilation, eight digits behind its mark: 1 where `name` is
+ * that of `at` but for it. */
+static int is_name(const char *name, const char *at) {
+    static const char mark[] = "_GLOBAL__N__";
+    const char *number = strstr(name, mark);
+    const size_t size = strlen(name), first = number ? (size_t)(number - name) + sizeof mark - 1 : size;
+    if (strncmp(name, at, first) != 0 || strlen(at) < size) return 0;
+    return (first == size || strncmp(name + first + 8, at + first + 8, size - first - 8) == 0) && at[size] == '(';
+}
+/* The file of a kernel, by a line "file:.entry NAME(" of the index, and its name there. */
+static char *file_of(const char *name, char *there) {
+    static char *index;
+    const char *folder = getenv("ATTN_MODEL_PTX"), *at = NULL;
+    char path[1024];
+    if (folder == NULL) return NULL;
+    snprintf(path, sizeof path, "%s/index", folder);
+    if (index == NULL) index = text_of(path);
+    for (const char *next = index; next != NULL && at == NULL; next = strchr(next + 1, '\n')) {
+        const char *entry = strstr(next, ".entry ");
+        if (entry != NULL && is_name(name, entry + 7)) at = entry;
+    }
+    if (at == NULL) return NULL;
+    snprintf(there, NAME_SIZE, "%.*s", (int)strlen(name), at + 7);
+    while (at > index && at[-1] != '\n')
+        at--;
+    snprintf(path, sizeof path, "%s/%.*s", folder, (int)strcspn(at, ":"), at);
+    return text_of(path);
+}
+/* A line's beginning. */
+static char *line_of(char *text, char *at) {
+    while (at > text && at[-1] != '\n')
+        at--;
+    return at;
+}
+static const char *end_of(const char *body) { /* behind the brace that closes the first; NULL: it has none */
+    int depth = 0;
+    for (const char *at = strchr(body, '{'); at != NULL && *at != '\0'; at++) {
+        depth += (*at == '{') - (*at == '}');
+        if (depth == 0) return at + 1;
+    }
+    return NULL;
+}
+/* The text without other kernels than this one; NULL where it is not there. */
+static char *kernel_of(char *text, const char *name) {
+    char key[NAME_SIZE + 10], *out = malloc(strlen(text) + 1), *to = out;
+    int is_there = 0;
+    snprintf(key, sizeof key, ".entry %s(", name);
+    for (char *from = text; from != NULL;) {
+        char *entry = strstr(from, ".entry ");
+        const char *end = entry != NULL ? end_of(entry) : NULL;
+        char *line = end != NULL ? line_of(text, entry) : from + strlen(from);
+        to = mempcpy(to, from, (size_t)(line - from));
+        from = (char *)end;
+        if (end == NULL || strncmp(entry, key, strlen(key)) != 0) continue;
+        to = mempcpy(to, line, (size_t)(end - line));
+        is_there = 1;
+    }
+    *to = '\0';
+    if (is_there) return out;
+    free(out);
+    return NULL;
+}
+static char *edited(char *text, const char *name) {
+    const char *edit = getenv("ATTN_MODEL_PTX_EDIT");
+    char copy[512];
+    if (edit == NULL || edit[0] == '\0') return text;
+    snprintf(copy, sizeof copy, "%s", edit);
+    char *from = strchr(copy, '|'), *to = from != NULL ? strchr(from + 1, '|') : NULL;
+    if (to == NULL) return text;
+    *from++ = '\0', *to++ = '\0';
+    char *at = strstr(name, copy) != NULL ? strstr(text, from) : NULL;
+    if (at == NULL) return text;
+    char *out = malloc(strlen(text) + strlen(to) + 1);
+    sprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    fprintf(stderr, "model: edited %s\n", name);
+    free(text);
+    return out;
+}
+static int read_kernel(stub_t *s) {
+    char name[NAME_SIZE], *text = file_of(s->name, name), *own = text != NULL ? kernel_of(text, name) : NULL;
+    CUmodule module = NULL;
+    free(text);
+    if (own == NULL) {
+        fprintf(stderr, "model: no text of kernel %s; ATTN_MODEL_PTX is %s\n", s->name,
+                getenv("ATTN_MODEL_PTX") ? getenv("ATTN_MODEL_PTX") : "not set");
+        return cudaErrorInvalidDeviceFunction;
+    }
+    own = edited(own, name);
+    int e = DRIVER("cuModuleLoadData", (CUmodule *, const void *), (&module, own));
+    free(own);
+    if (e == 0)
+        e = DRIVER("cuModuleGetFunction", (CUfunction *, CUmodule, const char *),
+                   (&s->function, module, name));
+    if (e == 0 && s->dynamic_bytes != 0)
+        e = DRIVER("cuFuncSetAttribute", (CUfunction, int, int),
+                   (s->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, s->dynamic_bytes));
+    return e;
+}
+static stub_t *find(const void *host) {
+    stub_t *s = stubs;
+    while (s != NULL && s->host != host)
+        s = s->next;
+    return s;
+}
+static int stub_of(const void *host, CUfunction *function) {
+    stub_t *s = find(host);
+    if (s == NULL) return cudaErrorInvalidDeviceFunction;
+    pthread_mutex_lock(&lock);
+    const int e = s->function != NULL ? 0 : read_kernel(s);
+    *function = s->function;
+    pthread_mutex_unlock(&lock);
+    return e;
+}
+
+/* What the stubs that nvcc writes call. */
+void **__cudaRegisterFatBinary(void *binary);
+void __cudaRegisterFatBinaryEnd(void **handle);
+void __cudaUnregisterFatBinary(void **handle);
+void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit,
+                            void *a, void *b, void *c, void *d, int *e);
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t size,
+                       int constant, int global);
+cudaError_t __cudaGetKernel(const void **kernel, const void *host);
+cudaError_t __cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                               void *stream);
+cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void *stream);
+void **__cudaRegisterFatBinary(void *binary) {
+    static void *handle;
+    return handle = binary, &handle;
+}
+void __cudaRegisterFatBinaryEnd(void **handle) {
+    (void)handle;
+}
+void __cudaUnregisterFatBinary(void **handle) {
+    (void)handle;
+}
+void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit,
+                            void *a, void *b, void *c, void *d, int *e) {
+    (void)handle, (void)device, (void)limit, (void)a, (void)b, (void)c, (void)d, (void)e;
+    stub_t *s = calloc(1, sizeof *s);
+    if (s == NULL) return;
+    s->host = host, s->name = name, s->next = stubs;
+    stubs = s;
+}
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t size,
+                       int constant, int global) {
+    (void)handle, (void)host, (void)device, (void)name, (void)ext, (void)size, (void)constant, (void)global;
+}
+cudaError_t __cudaGetKernel(const void **kernel, const void *host) {
+    *kernel = host;
+    return cudaSuccess;
+}
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void *stream) {
+    pushed.grid = grid, pushed.block = block, pushed.shared = shared, pushed.stream = stream;
+    return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream) {
+    *grid = pushed.grid, *block = pushed.block, *shared = pushed.shared, *(void **)stream = pushed.stream;
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args) {
+    CUfunction f = NULL;
+    int e = stub_of(kernel, &f);
+    /* the two structs differ in the shared memory's type alone */
+    if (e == 0)
+        e = DRIVER("cuLaunchKernelEx", (const void *, CUfunction, void **, void **), (config, f, args, NULL));
+    return said(e);
+}
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                             cudaStream_t stream) {
+    const cudaLaunchConfig_t c = {
+        .gridDim = grid, .blockDim = block, .dynamicSmemBytes = shared, .stream = stream};
+    return cudaLaunchKernelExC(&c, kernel, args);
+}
+cudaError_t __cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                               void *stream) {
+    return cudaLaunchKernel(kernel, grid, block, args, shared, stream);
+}
+/* Kernels are loaded when they are launched: what is set before is kept until then. */
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value) {
+    stub_t *s = find(kernel);
+    int e = s != NULL ? 0 : cudaErrorInvalidDeviceFunction;
+    if (e == 0 && attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+        int most = 0;
+        e = DRIVER("cuDeviceGetAttribute", (int *, int, int), (&most, 97, 0));
+        if (e == 0 && value > most) e = cudaErrorInvalidValue;
+        if (e == 0) s->dynamic_bytes = value;
+        if (e == 0 && s->function != NULL)
+            e = DRIVER("cuFuncSetAttribute", (CUfunction, int, int), (s->function, (int)attribute, value));
+    }
+    return said(e);
+}
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kernel) {
+    memset(a, 0, sizeof *a);
+    a->maxThreadsPerBlock = 1024;
+    return said(find(kernel) != NULL ? 0 : cudaErrorInvalidDeviceFunction);
+}
+cudaError_t cudaOccupancyMaxActiveClusters(int *count, const void *kernel, const cudaLaunchConfig_t *config) {
+    CUfunction f = NULL;
+    int e = stub_of(kernel, &f);
+    if (e == 0)
+        e = DRIVER("cuOccupancyMaxActiveClusters", (int *, CUfunction, const void *), (count, f, config));
+    return said(e);
+}
+
+cudaError_t cudaGetLastError(void) {
+    const cudaError_t e = pending;
+    pending = cudaSuccess;
+    return e;
+}
+const char *cudaGetErrorString(cudaError_t error) {
+    const char *text = "";
+    DRIVER("cuGetErrorString", (int, const char **), ((int)error, &text));
+    return text;
+}
+cudaError_t cudaGetDeviceCount(int *count) {
+    return said(DRIVER("cuDeviceGetCount", (int *), (count)));
+}
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    return said(DRIVER("cuDeviceGetAttribute", (int *, int, int), (value, (int)attribute, device)));
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *result) {
+    (void)version, (void)flags;
+    *function = driver(symbol);
+    *result = *function != NULL ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+cudaError_t cudaMalloc(void **p, size_t bytes) {
+    unsigned long long address = 0;
+    const int e = DRIVER("cuMemAlloc_v2", (unsigned long long *, size_t), (&address, bytes));
+    *p = (void *)(uintptr_t)address;
+    return said(e);
+}
+cudaError_t cudaFree(void *p) {
+    return p != NULL ? said(DRIVER("cuMemFree_v2", (unsigned long long), ((uintptr_t)p))) : cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t stream) {
+    return said(DRIVER("cuMemsetD8Async", (unsigned long long, unsigned char, size_t, void *),
+                       ((uintptr_t)p, (unsigned char)byte, bytes, stream)));
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    if (kind == cudaMemcpyHostToDevice)
+        return said(DRIVER("cuMemcpyHtoDAsync_v2", (unsigned long long, const void *, size_t, void *),
+                           ((uintptr_t)to, from, bytes, stream)));
+    if (kind == cudaMemcpyDeviceToHost)
+        return said(DRIVER("cuMemcpyDtoHAsync_v2", (void *, unsigned long long, size_t, void *),
+                           (to, (uintptr_t)from, bytes, stream)));
+    return said(DRIVER("cuMemcpyDtoDAsync_v2", (unsigned long long, unsigned long long, size_t, void *),
+                       ((uintptr_t)to, (uintptr_t)from, bytes, stream)));
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    return said(DRIVER("cuStreamCreate", (cudaStream_t *, unsigned), (stream, flags)));
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    return said(DRIVER("cuStreamDestroy_v2", (cudaStream_t), (stream)));
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    return said(DRIVER("cuStreamSynchronize", (cudaStream_t), (stream)));
+}
