@@ -22,7 +22,7 @@ static void barrier_init(warp_t *w, const op_t *op, uint32_t mask) {
             }
             mbarrier_t *b = &g->barriers[g->num_barriers++];
             b->slot = g->num_readers + g->num_barriers - 1;
-            b->phase = 0;
+            b->phase = b->copied = 0;
             model_races_forget(g, b->arriving), model_races_forget(g, b->done);
             *number = (uint16_t)g->num_barriers;
         }
@@ -141,6 +141,27 @@ static void cluster_wait(warp_t *w, const op_t *op, uint32_t mask) {
         w->waits = op;
     else
         model_races_take(w, w->cta->cluster->done);
+}
+/* What some warp of a block knew when it ended. */
+static uint32_t known(const cta_t *cta, uint32_t slot) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < cta->num_warps; i++)
+        if (cta->warps[i].clocks[slot] > most) most = cta->warps[i].clocks[slot];
+    return most;
+}
+void model_ends_check(cluster_t *g) {
+    for (uint32_t i = 0; i < g->num_barriers && !g->failed; i++) {
+        const mbarrier_t *b = &g->barriers[i];
+        if (known(b->cta, b->slot) < b->copied)
+            model_fault(b->copier, b->copy, 0, "no thread waits for this copy before its block ends", b->at);
+    }
+    for (uint32_t c = 0; c < g->num_ctas && !g->failed; c++)
+        for (uint32_t i = 0; i < g->num_warps; i++) {
+            const struct remote *r = &g->ctas[c].remote[i];
+            if (known(&g->ctas[c], i) < r->clock)
+                model_fault(&g->ctas[i / g->ctas[0].num_warps].warps[i % g->ctas[0].num_warps], r->op, 0,
+                            "shared memory of a block that may have ended", c);
+        }
 }
 /* Where the same place of another block's shared memory is; variant: as a generic address. */
 static void mapa(warp_t *w, const op_t *op, uint32_t mask) {

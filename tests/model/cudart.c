@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A CUDA runtime over the driver of this folder, for plugins that nvcc compiled: linked into them in place of
  * the real one (model.am). Their machine code is not looked at: the kernel of a stub is found by its name among
- * the texts of ATTN_MODEL_PTX, a folder whose `index` says in which file each is, and read when it is
- * first asked for.
- *
- * ATTN_MODEL_PTX_EDIT="part of a name|from|to" replaces the first `from` of such a kernel by `to`: a planted
- * bug. */
+ * the texts in the folders of ATTN_MODEL_PTX, separated by colons, whose files `index` say where each is
+ * (make_ptx), and read when it is first launched. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -66,23 +63,28 @@ static int is_name(const char *name, const char *at) {
     return (first == size || strncmp(name + first + 8, at + first + 8, size - first - 8) == 0) && at[size] == '(';
 }
 /* The file of a kernel, by a line "file:.entry NAME(" of the index, and its name there. */
-static char *file_of(const char *name, char *there) {
-    static char *index;
-    const char *folder = getenv("ATTN_MODEL_PTX"), *at = NULL;
-    char path[1024];
-    if (folder == NULL) return NULL;
-    snprintf(path, sizeof path, "%s/index", folder);
-    if (index == NULL) index = text_of(path);
-    for (const char *next = index; next != NULL && at == NULL; next = strchr(next + 1, '\n')) {
-        const char *entry = strstr(next, ".entry ");
-        if (entry != NULL && is_name(name, entry + 7)) at = entry;
+static char *file_in(const char *folder, int size, const char *name, char *there) {
+    char path[1024], *text = NULL;
+    snprintf(path, sizeof path, "%.*s/index", size, folder);
+    char *const index = text_of(path);
+    for (const char *next = index; next != NULL && text == NULL; next = strchr(next + 1, '\n')) {
+        const char *line = *next == '\n' ? next + 1 : next, *entry = strstr(line, ":.entry ");
+        if (entry == NULL || !is_name(name, entry + 8)) continue;
+        snprintf(there, NAME_SIZE, "%.*s", (int)strlen(name), entry + 8);
+        snprintf(path, sizeof path, "%.*s/%.*s", size, folder, (int)(entry - line), line);
+        text = text_of(path);
     }
-    if (at == NULL) return NULL;
-    snprintf(there, NAME_SIZE, "%.*s", (int)strlen(name), at + 7);
-    while (at > index && at[-1] != '\n')
-        at--;
-    snprintf(path, sizeof path, "%s/%.*s", folder, (int)strcspn(at, ":"), at);
-    return text_of(path);
+    free(index);
+    return text;
+}
+static char *file_of(const char *name, char *there) {
+    char *text = NULL;
+    for (const char *at = getenv("ATTN_MODEL_PTX"); at != NULL && *at != '\0' && text == NULL;) {
+        const size_t size = strcspn(at, ":");
+        text = file_in(at, (int)size, name, there);
+        at += size + (at[size] == ':');
+    }
+    return text;
 }
 /* A line's beginning. */
 static char *line_of(char *text, char *at) {
@@ -118,22 +120,6 @@ static char *kernel_of(char *text, const char *name) {
     free(out);
     return NULL;
 }
-static char *edited(char *text, const char *name) {
-    const char *edit = getenv("ATTN_MODEL_PTX_EDIT");
-    char copy[512];
-    if (edit == NULL || edit[0] == '\0') return text;
-    snprintf(copy, sizeof copy, "%s", edit);
-    char *from = strchr(copy, '|'), *to = from != NULL ? strchr(from + 1, '|') : NULL;
-    if (to == NULL) return text;
-    *from++ = '\0', *to++ = '\0';
-    char *at = strstr(name, copy) != NULL ? strstr(text, from) : NULL;
-    if (at == NULL) return text;
-    char *out = malloc(strlen(text) + strlen(to) + 1);
-    sprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
-    fprintf(stderr, "model: edited %s\n", name);
-    free(text);
-    return out;
-}
 static int read_kernel(stub_t *s) {
     char name[NAME_SIZE], *text = file_of(s->name, name), *own = text != NULL ? kernel_of(text, name) : NULL;
     CUmodule module = NULL;
@@ -143,7 +129,6 @@ static int read_kernel(stub_t *s) {
                 getenv("ATTN_MODEL_PTX") ? getenv("ATTN_MODEL_PTX") : "not set");
         return cudaErrorInvalidDeviceFunction;
     }
-    own = edited(own, name);
     int e = DRIVER("cuModuleLoadData", (CUmodule *, const void *), (&module, own));
     free(own);
     if (e == 0)

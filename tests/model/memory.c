@@ -15,6 +15,7 @@ static cta_t *cta_of(warp_t *w, const op_t *op, uint32_t rank, int lane) {
     for (uint32_t i = 0; i < cta->num_warps; i++)
         live += cta->warps[i].alive != 0;
     if (live == 0) return model_fault(w, op, lane, "shared memory of a block that has ended", rank), NULL;
+    if (cta != w->cta) cta->remote[w->slot] = (struct remote){w->clocks[w->slot], op};
     return cta;
 }
 uint8_t *model_place(warp_t *w, const op_t *op, uint32_t space, uint64_t address, uint32_t bytes, int lane,

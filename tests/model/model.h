@@ -119,6 +119,9 @@ typedef struct mbarrier {
     int64_t bytes;
     uint32_t *arriving, *done; /* what those know who arrived in this phase, and in those before */
     uint32_t by, clock;        /* the warp that made it, and when */
+    uint32_t copied;           /* the phase of its last bulk copy, which `copy` of `copier` began */
+    const op_t *copy;
+    warp_t *copier;
 } mbarrier_t;
 
 struct warp {
@@ -158,6 +161,10 @@ struct cta {
     void *words; /* races.c */
     uint32_t *reads;
     uint16_t *barriers; /* of 8 bytes of shared memory: number + 1 of the mbarrier there */
+    struct remote { /* a warp of another block that touched this one's memory: at which of its clocks */
+        uint32_t clock;
+        const op_t *op;
+    } *remote;
 };
 
 /* Blocks that run at once; one, if nobody asked for more. */
@@ -175,7 +182,7 @@ struct cluster {
 };
 enum { MOST_BARRIERS = sizeof((struct cluster *)0)->barriers / sizeof(mbarrier_t) };
 
-/* Runs one launch; 0, or -1 after a line on stderr. */
+/* Runs one launch; 0, or -1 after a line on stderr. With ATTN_MODEL_LAUNCHES set it says each. */
 int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block[3], const uint32_t cluster[3],
                  uint32_t dynamic_bytes, const uint8_t *params);
 /* The seed of orders and of early and late copies: ATTN_MODEL_SEED, else 1. */
@@ -233,6 +240,8 @@ void model_flight_add(const flight_t *f);
 int model_flights_run(cluster_t *g, int force);
 void model_tensor_arrives(const flight_t *f);
 void model_stores_check(warp_t *w);
+/* What reached for a block that need not have been there any more. */
+void model_ends_check(cluster_t *g);
 
 /* races.c: accesses to shared memory, and what orders them. */
 void model_races_start(cluster_t *g);

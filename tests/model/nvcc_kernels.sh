@@ -1,2 +1,91 @@
 #!/bin/sh
-exit 0
+# SPDX-License-Identifier: Apache-2.0
+# nvcc_kernels.sh: kernels of the plugins that nvcc compiles on the model of a GPU of 9.0, beside REFERENCE: tensor copies,
+# wgmma, clusters, gathers by cp.async that mbarriers tell of. Then bugs planted in them, which the model has to see. Only
+# the sources that these need are compiled, to PTX. The whole kit: make check-model.
+. "$ATTN_TEST_SRCDIR/tests/tap.sh"
+plugins=$ATTN_TEST_BUILDDIR/tests/model/plugins
+ptx=$ATTN_TEST_BUILDDIR/tests/model/ptx
+case ${ATTN_TEST_SANITIZERS:-no} in
+no) ;;
+*) skip "kernels on the model" "sanitizers are in the library alone" && tap_done ;;
+esac
+for file in flash mla mla_sparse mm_encoder reference; do
+    [ -e "$plugins/$file.so" ] || { skip "kernels on the model" "there is no $file.so" && tap_done; }
+done
+command -v "${ATTN_TEST_NVCC##* }" >/dev/null 2>&1 || { skip "kernels on the model" "there is no nvcc" && tap_done; }
+make_ptx() { # SRCDIR OUT NAME..
+    source=$1
+    shift
+    (cd "$ATTN_TEST_BUILDDIR" && "$ATTN_TEST_SRCDIR/tests/model/make_ptx" "$source" "$ATTN_TEST_NVCC" "$@")
+}
+# Says what the comparison with REFERENCE said; fails where it is not within tolerance.
+is_right() { # BACKEND PROBLEM
+    said=$("$ATTN_TEST_SRCDIR/tests/model/on_model" 90 timeout 100 "$ATTN_TEST_BUILDDIR/tools/attn" run \
+        --plugin-dir "$plugins" --backend "$1" --problem "$2" 2>&1)
+    printf '%s\n' "$said"
+    case $said in *"$1: ok, "*) return 0 ;; esac
+    return 1
+}
+right() { # NAME BACKEND PROBLEM
+    ok "$1: $2" is_right "$2" "$3"
+}
+ok "PTX of the kernels" make_ptx "$ATTN_TEST_SRCDIR" "$ptx" cache_write_sm80 decode_sm80-bf16-d64 \
+    prefill_sm90-bf16-d64-pages prefill_sm90-bf16-d72-rows mla_write_sm80 mla_rows_sm80 mla_project_sm80 \
+    mla_decode_sm90_bf16 sparse_attend_sm90_bf16
+decoder="role=decoder mask=causal dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=64 block_size=16 features=lse"
+latent="mask=causal dtype=bfloat16 num_kv_heads=1 head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 \
+qk_rope_head_dim=64 v_head_dim=128 block_size=64 features=lse"
+case $(is_right FLASH_ATTN "$decoder | query_lens=1 seq_lens=40") in
+*"built for other GPUs"*) skip "kernels on the model" "the kernels were not built for 9.0" && tap_done ;;
+esac
+prompt="$decoder | query_lens=1,200,70 seq_lens=193,275,370"
+one_tile="role=mla num_heads=16 $latent | query_lens=1,3 seq_lens=193,275"
+long="role=mla num_heads=16 $latent | query_lens=1 seq_lens=2500"
+two_tiles="role=mla num_heads=128 $latent | query_lens=1,3 seq_lens=193,275"
+chosen="role=mla_sparse num_heads=64 $latent topk=128 | query_lens=1,3 seq_lens=193,275"
+right "prompts and a decode" FLASH_ATTN "$prompt"
+right "segments of a long context" FLASH_ATTN "$decoder | query_lens=1,1 seq_lens=2193,170"
+right "a window, a cap" FLASH_ATTN "$decoder sliding_window=100 logits_soft_cap=30 | query_lens=150 seq_lens=275"
+right "images" MM_ENCODER_ATTN "role=mm_encoder mask=full num_heads=2 num_kv_heads=2 head_size=72 dtype=bfloat16 \
+features=lse | query_lens=100,64 seq_lens=100,64"
+right "a narrow tile" FLASHMLA "$one_tile"
+right "tiles of a cluster" FLASHMLA "$two_tiles"
+right "chosen tokens" FLASHMLA_SPARSE "$chosen"
+
+# A copy of the kernels with one line changed; its PTX comes before the others.
+caught() { # BACKEND PROBLEM SOURCE HEADER EDIT WHAT
+    rm -rf "$tap_scratch/source" "$tap_scratch/ptx"
+    mkdir -p "$tap_scratch/source"
+    cp -R "$ATTN_TEST_SRCDIR/kernels" "$tap_scratch/source/"
+    sed -i "$5" "$tap_scratch/source/kernels/cuda/$4"
+    cmp -s "$ATTN_TEST_SRCDIR/kernels/cuda/$4" "$tap_scratch/source/kernels/cuda/$4" && return 1
+    make_ptx "$tap_scratch/source" "$tap_scratch/ptx" "$3" || return 1
+    ATTN_MODEL_PTX=$tap_scratch/ptx:$ptx
+    export ATTN_MODEL_PTX
+    is_right "$1" "$2" && return 1
+    unset ATTN_MODEL_PTX
+    case $said in *"$6"*) return 0 ;; esac
+    return 1
+}
+fault() { # NAME BACKEND PROBLEM SOURCE HEADER EDIT WHAT: what the output has to say
+    ok "planted: $1" caught "$2" "$3" "$4" "$5" "$6" "$7"
+}
+fault "keys of a tensor copy are not waited for" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \
+    dense/prefill_sm90.cuh "s/mbar_wait(ring_k.full .*;/;/" "model:"
+fault "keys are copied over others that are still read" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \
+    dense/prefill_sm90_producer.cuh "s/mbar_wait(k.empty .*;/;/" "model:"
+fault "mbarriers are used before they are made" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \
+    dense/prefill_sm90.cuh "s/^    __syncthreads();//" "mbarrier"
+right "a ring used often" FLASHMLA "$long"
+fault "a ring's memory is given back before wgmma has read it" FLASHMLA "$long" mla_decode_sm90_bf16 \
+    latent/mla_decode_sm90_narrow.cuh "s/wgmma_wait<4>();//" "of wgmma"
+fault "blocks do not wait for the cluster's mbarriers" FLASHMLA "$two_tiles" mla_decode_sm90_bf16 \
+    latent/mla_decode_sm90.cuh "s/if constexpr (CTAS > 1) cluster_sync();\$//" "model:"
+fault "blocks end while the cluster copies to them" FLASHMLA "$two_tiles" mla_decode_sm90_bf16 \
+    latent/mla_decode_sm90.cuh "s/if constexpr (CTAS > 1) cluster_sync();.*nobody/; \/* nobody/" "model:"
+fault "rows of cp.async without a fence of the proxy" FLASHMLA_SPARSE "$chosen" sparse_attend_sm90_bf16 \
+    sparse/sparse_attend_sm90_math.cuh "s/^        fence_proxy_async();//" "without fence.proxy.async"
+fault "rows of cp.async are not waited for" FLASHMLA_SPARSE "$chosen" sparse_attend_sm90_bf16 \
+    sparse/sparse_attend_sm90_math.cuh "s/mbar_sleep(sm.full(buffer, 1), phase);//" "model:"
+tap_done

@@ -228,6 +228,7 @@ static void start_block(const kernel_t *k, cta_t *cta, const uint32_t block[3], 
                         const uint32_t cluster[3]) {
     memset(cta->shared, 0xff, cta->shared_bytes);
     memset(cta->barriers, 0, (cta->shared_bytes / 8 + 1) * sizeof *cta->barriers);
+    memset(cta->remote, 0, cta->cluster->num_warps * sizeof *cta->remote);
     memset(cta->arrived, 0, sizeof cta->arrived), memset(cta->wanted, 0, sizeof cta->wanted);
     memset(cta->any, 0, sizeof cta->any);
     for (int b = 0; b < 16; b++)
@@ -295,6 +296,7 @@ static void make_cluster(cluster_t *g, const kernel_t *k, const uint32_t block[3
         cta->shared = aligned_alloc(1024, (cta->shared_bytes + 1023) / 1024 * 1024 + 1024);
         cta->barriers = malloc((cta->shared_bytes / 8 + 1) * sizeof *cta->barriers);
         cta->warps = calloc(cta->num_warps, sizeof *cta->warps);
+        cta->remote = malloc(g->num_ctas * cta->num_warps * sizeof *cta->remote);
         for (uint32_t i = 0; i < cta->num_warps; i++) {
             cta->warps[i].regs = aligned_alloc(64, k->num_words * sizeof(uint32_t));
             cta->warps[i].in_flight = malloc((k->num_words / 16 + 1) * sizeof(uint32_t));
@@ -313,7 +315,7 @@ static void free_cluster(cluster_t *g) {
             const warp_t *w = &cta->warps[i];
             free(w->regs), free(w->copies), free(w->in_flight), free(w->local);
         }
-        free(cta->warps), free(cta->shared), free(cta->barriers);
+        free(cta->warps), free(cta->shared), free(cta->barriers), free(cta->remote);
     }
     model_races_end(g);
     free(g->ctas), free(g->flights), free(g);
@@ -326,6 +328,9 @@ int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block
     const uint32_t num_warps = (block[0] * block[1] * block[2] + LANES - 1) / LANES;
     uint64_t count = 1;
     if (num_warps == 0 || num_warps > 32) return -1;
+    if (getenv("ATTN_MODEL_LAUNCHES") != NULL)
+        fprintf(stderr, "model: (%u, %u, %u) blocks of (%u, %u, %u) threads: %s\n", grid[0], grid[1], grid[2],
+                block[0], block[1], block[2], k->name);
     for (int i = 0; i < 3; i++) {
         if (cluster[i] == 0 || grid[i] % cluster[i] != 0) return -1;
         count *= grid[i] / cluster[i];
@@ -351,6 +356,7 @@ int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block
         }
         model_races_start(g);
         run_cluster(g);
+        model_ends_check(g);
         for (uint32_t j = 0; j < g->num_warps; j++)
             model_stores_check(&g->ctas[j / num_warps].warps[j % num_warps]);
     }

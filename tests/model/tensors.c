@@ -120,6 +120,7 @@ static void bulk_load(warp_t *w, const op_t *op, uint32_t mask) {
             }
             if (!model_races_bulk(w, op, f.cta, f.to, f.bytes, l)) return;
             memset(f.cta->shared + f.to, 0xff, f.bytes);
+            f.b->copied = f.b->phase + 1, f.b->copy = op, f.b->copier = w;
             model_flight_add(&f);
         }
     }
