@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies beside the warps. A cp.async fills its destination with NaN when it is issued and with its bytes when
- * its group is waited for; by the seed it reads its source at one time or the other. Copies that an mbarrier
- * tells of, and bulk copies (tensors.c), arrive some turns later, by the seed. */
+/* Copies beside the warps. A cp.async fills its destination with NaN when it is issued and with its bytes
+ * when its group is waited for; by the seed it reads its source at one time or the other. Copies that an
+ * mbarrier tells of, and bulk copies (tensors.c), arrive some turns later, by the seed. */
 #include "model.h"
 
 static void copy_issue(warp_t *w, const op_t *op, uint32_t mask) {

@@ -74,8 +74,7 @@ static void barrier_arrive(warp_t *w, const op_t *op, uint32_t mask) {
     for (uint32_t left = mask; left != 0; left &= left - 1) {
         const int l = __builtin_ctz(left);
         const uint64_t address = lane_value(w, &op->o[1], l) + (uint64_t)op->offset;
-        mbarrier_t *b =
-            model_barrier(w, op, op->variant & 1 ? SPACE_CLUSTER : SPACE_SHARED, address, l);
+        mbarrier_t *b = model_barrier(w, op, op->variant & 1 ? SPACE_CLUSTER : SPACE_SHARED, address, l);
         if (b == NULL) return;
         if (b->left == 0) {
             model_fault(w, op, l, "more arrivals than the mbarrier has", address);
@@ -174,8 +173,9 @@ static void mapa(warp_t *w, const op_t *op, uint32_t mask) {
             return;
         }
         lane_set(w, &op->o[0], l,
-                 op->variant ? a - (uint64_t)(uintptr_t)w->cta->shared + (uint64_t)(uintptr_t)g->ctas[rank].shared
-                             : (uint32_t)a | (rank + 1) << CLUSTER_SHIFT);
+                 op->variant
+                     ? a - (uint64_t)(uintptr_t)w->cta->shared + (uint64_t)(uintptr_t)g->ctas[rank].shared
+                     : (uint32_t)a | (rank + 1) << CLUSTER_SHIFT);
     }
 }
 

@@ -433,30 +433,6 @@ int cuOccupancyMaxActiveClusters(int *count, void *function, const launch_config
     *count = sms / (int)blocks;
     return OK;
 }
-/* What cuTensorMapEncodeTiled says of its arguments; the map is the model's. */
-int cuTensorMapEncodeTiled(tensor_map_t *map, int type, unsigned rank, void *data, const uint64_t *sizes,
-                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
-                           int swizzle, int promotion, int fill) {
-    static const uint8_t bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
-    tensor_map_t m = {.magic = TENSOR_MAGIC, .data = data, .rank = (uint8_t)rank, .swizzle = (uint8_t)swizzle};
-    (void)promotion;
-    if ((uintptr_t)map % 64 != 0 || type < 0 || type > 9 || rank < 1 || rank > 5 || (uintptr_t)data % 16 != 0 ||
-        interleave != 0 || swizzle < 0 || swizzle > 3)
-        return INVALID_VALUE;
-    m.bytes = bytes[type], m.fill = (uint8_t)fill;
-    for (unsigned i = 0; i < rank; i++) {
-        m.size[i] = sizes[i], m.box[i] = (uint16_t)box[i];
-        m.stride[i] = i > 0 ? strides[i - 1] : m.bytes;
-        if (sizes[i] == 0 || sizes[i] > 1ull << 32 || box[i] == 0 || box[i] > 256 || steps[i] != 1 ||
-            (i > 0 && (m.stride[i] % 16 != 0 || m.stride[i] >= 1ull << 40)))
-            return INVALID_VALUE;
-    }
-    const unsigned inner = box[0] * m.bytes;
-    if (inner % 16 != 0 || (swizzle != 0 && inner > 16u << swizzle)) return INVALID_VALUE;
-    memset(map, 0, 128);
-    *map = m;
-    return OK;
-}
 int cuGetErrorString(int code, const char **text) {
     *text = code == OK                ? "no error"
             : code == INVALID_VALUE   ? "invalid argument"

@@ -10,7 +10,8 @@ void parse_skip(parser_t *p) {
         depth += (*p->at == '{') - (*p->at == '}');
         if (depth == 0 && (*p->at == '}' || *p->at == ';')) break;
         /* an announcement need not end with a semicolon before the next one */
-        if (depth == 0 && *p->at == '\n' && (!strncmp(p->at, "\n.func", 6) || !strncmp(p->at, "\n.visible", 9)))
+        if (depth == 0 && *p->at == '\n' &&
+            (!strncmp(p->at, "\n.func", 6) || !strncmp(p->at, "\n.visible", 9)))
             return;
     }
     if (*p->at != '\0') p->at++;

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.h: a GPU without a device. driver.c is a libcuda.so.1 whose modules are PTX (nvrtc.c gives that),
- * and whose kernels run on this processor, a warp of 32 lanes at a time.
+/* model.h: a GPU without a device. driver.c is a libcuda.so.1 whose modules are PTX (nvrtc.c gives that, and
+ * cudart.c to plugins that nvcc compiled), and whose kernels run on this processor, a warp of 32 lanes at a
+ * time.
  *
  * It is stricter than a GPU where a GPU may be lucky: every access is checked against what was allocated;
  * shared memory and new device memory begin as NaN; a cp.async writes at once what nobody may rely on,
- * and its bytes when its group is waited for and no earlier; what wgmma reads must stay until it is
- * waited for; accesses of shared memory must be ordered (races.c); warps and blocks take turns by a seed.
+ * and its bytes when its group is waited for and no earlier; a bulk copy likewise, some time later, and only
+ * who knows of its mbarrier's phase may touch them; what wgmma and bulk copies read must stay until they are
+ * waited for; accesses of shared memory must be ordered (races.c); nothing may reach for a block that may
+ * have ended; warps and clusters take turns by a seed. A wgmma is one of four warps: who has waited for it
+ * may rely on all of it, as the kernels do.
  * Its numbers are not the device's bit for bit: products are summed in double and rounded once,
  * approximations are the C library's, rounded. It does not see orders of global memory between threads,
  * that the lanes of a warp are done when one of them arrives at an mbarrier for all, and what only many
- * blocks at once do. */
+ * clusters at once do. */
 #ifndef ATTN_TESTS_MODEL_H
 #define ATTN_TESTS_MODEL_H
 
@@ -21,7 +25,7 @@
 #include <string.h>
 
 enum { LANES = 32 };
-/* SPACE_CLUSTER: shared memory of a block of the cluster, by an address of mapa; without one, of this block. */
+/* SPACE_CLUSTER: shared memory of a block of the cluster, by an address of mapa; else of this block. */
 enum { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_PARAM, SPACE_CLUSTER, SPACE_LOCAL };
 enum { CLUSTER_SHIFT = 24 }; /* of such an address: rank + 1 above it */
 
@@ -138,11 +142,11 @@ struct warp {
     uint32_t num_copies, room_copies, groups[LANES];
     product_t products[256];
     uint32_t num_products, product_group, product_count;
-    uint32_t products_done;                 /* groups that were waited for */
-    uint32_t *in_flight;                    /* of 16 words of registers: group + 1 of the wgmma that writes them */
-    uint32_t *clocks, *fenced;              /* races.c: what it may rely on; and at its last fence of the proxy */
-    uint32_t turn, cluster_phase;           /* phases of the cluster's barrier that it waits for */
-    struct bulk_store *stores;              /* tensors.c */
+    uint32_t products_done;       /* groups that were waited for */
+    uint32_t *in_flight;          /* of 16 words of registers: group + 1 of the wgmma that writes them */
+    uint32_t *clocks, *fenced;    /* races.c: what it may rely on; and at its last fence of the proxy */
+    uint32_t turn, cluster_phase; /* phases of the cluster's barrier that it waits for */
+    struct bulk_store *stores;    /* tensors.c */
     uint32_t num_stores, bulk_groups[LANES];
     uint8_t *local; /* local memory, a lane's after another's */
 };
@@ -161,10 +165,10 @@ struct cta {
     void *words; /* races.c */
     uint32_t *reads;
     uint16_t *barriers; /* of 8 bytes of shared memory: number + 1 of the mbarrier there */
-    struct remote { /* a warp of another block that touched this one's memory: at which of its clocks */
+    struct remote {     /* a warp of another block that touched this one's memory: at which of its clocks */
         uint32_t clock;
         const op_t *op;
-    } *remote;
+    } * remote;
 };
 
 /* Blocks that run at once; one, if nobody asked for more. */
@@ -173,8 +177,8 @@ struct cluster {
     uint32_t num_ctas, num_warps, num_readers; /* warps, then groups of four warps, whose wgmma reads */
     mbarrier_t barriers[256];
     uint32_t num_barriers;
-    uint32_t *clocks;                                   /* the memory of all clocks */
-    uint32_t arrived, phase, *arriving, *done;          /* of the cluster's barrier */
+    uint32_t *clocks;                          /* the memory of all clocks */
+    uint32_t arrived, phase, *arriving, *done; /* of the cluster's barrier */
     struct flight *flights;
     uint32_t num_flights, room_flights;
     uint64_t random;
@@ -183,10 +187,11 @@ struct cluster {
 enum { MOST_BARRIERS = sizeof((struct cluster *)0)->barriers / sizeof(mbarrier_t) };
 
 /* Runs one launch; 0, or -1 after a line on stderr. With ATTN_MODEL_LAUNCHES set it says each. */
-int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block[3], const uint32_t cluster[3],
-                 uint32_t dynamic_bytes, const uint8_t *params);
+int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block[3],
+                 const uint32_t cluster[3], uint32_t dynamic_bytes, const uint8_t *params);
 /* The seed of orders and of early and late copies: ATTN_MODEL_SEED, else 1. */
 uint64_t model_random(uint64_t *state);
+void model_run_warp(warp_t *w, uint32_t turn);
 int model_lets_cluster_on(cluster_t *g); /* if all are at its barrier */
 
 /* What may be accessed: 1 where [p, p + bytes) lies in one allocation. */
@@ -212,7 +217,7 @@ mbarrier_t *model_barrier(warp_t *w, const op_t *op, uint32_t space, uint64_t ad
 void model_barrier_bytes(mbarrier_t *b, int64_t bytes);
 void model_barrier_arrive(mbarrier_t *b);
 
-/* async.c, tensors.c: what is under way beside the warps. */
+/* async.c, maps.c, tensors.c: what is under way beside the warps. */
 enum { FLIGHT_TENSOR, FLIGHT_BULK, FLIGHT_ARRIVAL };
 typedef struct tensor_map {
     uint64_t magic;
@@ -222,6 +227,17 @@ typedef struct tensor_map {
     uint8_t rank, bytes, swizzle, fill;
 } tensor_map_t;
 enum { TENSOR_MAGIC = 0x5d5ac9e1 };
+/* Each row of a box, of `row` bytes at `at` of the box: its place in the tensor, NULL outside; elements
+ * [*first, *end) of it are inside. */
+typedef struct box_row {
+    uint8_t *data;
+    uint32_t at;
+    int64_t first, end;
+} box_row_t;
+uint32_t model_box_bytes(const tensor_map_t *m);
+uint32_t model_box_rows(const tensor_map_t *m);
+box_row_t model_box_row(const tensor_map_t *m, const int32_t *place, uint32_t number);
+uint32_t model_swizzled(const tensor_map_t *m, uint32_t at);
 typedef struct flight {
     int kind, lane;
     warp_t *w;
@@ -289,8 +305,7 @@ typedef struct op_name {
     int32_t variant;
 } op_name_t;
 extern const op_name_t model_integer_ops[], model_predicate_ops[], model_float_ops[], model_warp_ops[],
-    model_convert_ops[], model_async_ops[], model_barrier_ops[], model_tensor_ops[],
-    model_product_ops[];
+    model_convert_ops[], model_async_ops[], model_barrier_ops[], model_tensor_ops[], model_product_ops[];
 
 static inline float as_float(uint32_t x) {
     float f;

@@ -55,6 +55,7 @@ right "chosen tokens" FLASHMLA_SPARSE "$chosen"
 
 # A copy of the kernels with one line changed; its PTX comes before the others.
 caught() { # BACKEND PROBLEM SOURCE HEADER EDIT WHAT
+    # shellcheck disable=SC2154 # of tap.sh
     rm -rf "$tap_scratch/source" "$tap_scratch/ptx"
     mkdir -p "$tap_scratch/source"
     cp -R "$ATTN_TEST_SRCDIR/kernels" "$tap_scratch/source/"

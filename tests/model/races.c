@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who may touch a word of shared memory after whom. Each warp of a cluster has a clock of every warp
- * (Mattern, 1989), of every group of four (its wgmma) and of every mbarrier (its phases): what it may rely on of
- * them. Barriers carry clocks from those who arrive to those who wait. What a bulk copy wrote counts as written by its mbarrier.
- * Lanes of one warp are ordered by bar.warp.sync, and by barriers. Between what threads wrote and what wgmma
- * and bulk copies read or write there must be a fence.proxy.async on the way; behind each clock lies what was
- * known at such a fence, and is carried with it. Global memory is not followed. ATTN_MODEL_RACES=0 turns this off. */
+ * (Mattern, 1989), of every group of four (its wgmma) and of every mbarrier (its phases): what it may rely on
+ * of them. Barriers carry clocks from those who arrive to those who wait. What a bulk copy wrote counts as
+ * written by its mbarrier. Lanes of one warp are ordered by bar.warp.sync, and by barriers. Between what
+ * threads wrote and what wgmma and bulk copies read or write there must be a fence.proxy.async on the way;
+ * behind each clock lies what was known at such a fence, and is carried with it. Global memory is not
+ * followed. ATTN_MODEL_RACES=0 turns this off. */
 #include "model.h"
 
 typedef struct word {
-    const op_t *op;               /* of the last write */
+    const op_t *op;       /* of the last write */
     uint32_t clock, turn; /* likewise */
     uint32_t read_turn, read_lanes;
     uint16_t writer, reader; /* slot + 1; 0: nobody */
@@ -159,7 +160,8 @@ static void written(word_t *x, const warp_t *w, const op_t *op, int lane, uint32
     x->writer = (uint16_t)(w->slot + 1), x->lane = (uint8_t)lane, x->bytes = (uint8_t)bytes;
     x->is_bulk = 0;
 }
-void model_races_write(warp_t *w, const op_t *op, cta_t *cta, uint32_t at, uint32_t bytes, int lane, int how) {
+void model_races_write(warp_t *w, const op_t *op, cta_t *cta, uint32_t at, uint32_t bytes, int lane,
+                       int how) {
     if (cta->words == NULL) return;
     for (uint32_t i = at / 4; i <= (at + bytes - 1) / 4; i++) {
         word_t *x = (word_t *)cta->words + i;
@@ -211,7 +213,8 @@ int model_races_engine(warp_t *w, const op_t *op, uint32_t at, uint32_t number) 
     uint32_t *reads = cta->reads + (size_t)(at / 4) * cta->cluster->num_readers;
     if (flies(w, op, -1, at, x)) return 0;
     if (!ordered_write(w, x, -1, 15)) {
-        hazard(w, op, -1, at, x, number != 0 ? "wgmma reads after a write" : "a bulk copy reads after a write");
+        hazard(w, op, -1, at, x,
+               number != 0 ? "wgmma reads after a write" : "a bulk copy reads after a write");
         return 0;
     }
     if (!fenced_write(w, x)) {

@@ -1,72 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bulk copies: of boxes of tensors that a map describes (driver.c makes it), into shared memory of one or more
- * blocks and out of it, and of plain bytes. Into shared memory they are flights (async.c), which end with
- * bytes of an mbarrier. Out of it they are under way until their group is waited for; what they read
- * must be the same then. */
+/* Bulk copies: of boxes of tensors (maps.c), into shared memory of one or more blocks and out of it, and of
+ * plain bytes. Into shared memory they are flights (async.c), which end with bytes of an mbarrier. Out of it
+ * they are under way until their group is waited for; what they read must be the same then. */
 #include "model.h"
-
-static uint32_t box_bytes(const tensor_map_t *m) {
-    uint32_t bytes = m->bytes;
-    for (int i = 0; i < m->rank; i++)
-        bytes *= m->box[i];
-    return bytes;
-}
-/* Byte `at` of shared memory by the swizzle: 0 none, 1, 2 and 3 of 32, 64 and 128 bytes. */
-static uint32_t swizzled(const tensor_map_t *m, uint32_t at) {
-    const uint32_t bits = m->swizzle == 0 ? 0 : (1u << m->swizzle) - 1;
-    return at ^ (at >> 7 & bits) << 4;
-}
-/* Each row of a box, of `row` bytes at `at` of the box: its place in the tensor, NULL outside; elements
- * [*first, *end) of it are inside. */
-typedef struct box_row {
-    uint8_t *data;
-    uint32_t at;
-    int64_t first, end;
-} box_row_t;
-static box_row_t row_of(const tensor_map_t *m, const int32_t *place, uint32_t number) {
-    box_row_t r = {.data = m->data, .at = number * m->box[0] * m->bytes};
-    int is_in = 1;
-    uint64_t offset = 0;
-    for (int i = 1; i < m->rank; i++) {
-        const int64_t x = (int64_t)place[i] + number % m->box[i];
-        number /= m->box[i];
-        is_in &= x >= 0 && (uint64_t)x < m->size[i];
-        offset += (uint64_t)x * m->stride[i];
-    }
-    r.first = place[0] < 0 ? -(int64_t)place[0] : 0;
-    r.end = (int64_t)m->size[0] - place[0];
-    if (r.end > m->box[0]) r.end = m->box[0];
-    if (!is_in || r.first >= r.end) r.first = r.end = 0;
-    r.data += offset + (uint64_t)((int64_t)place[0] * m->bytes);
-    return r;
-}
-static uint32_t rows_of(const tensor_map_t *m) {
-    return box_bytes(m) / ((uint32_t)m->box[0] * m->bytes);
-}
-
-void model_tensor_arrives(const flight_t *f) {
-    uint8_t *shared = f->cta->shared;
-    if (f->kind == FLIGHT_BULK) {
-        memcpy(shared + f->to, f->from, f->bytes);
-        return;
-    }
-    const tensor_map_t *m = &f->map;
-    for (uint32_t i = 0; i < rows_of(m); i++) {
-        const box_row_t r = row_of(m, f->at, i);
-        if (r.end > r.first &&
-            !model_memory_has(r.data + r.first * m->bytes, (size_t)((r.end - r.first) * m->bytes))) {
-            model_fault(f->w, f->op, f->lane, "a box in memory nobody allocated", (uintptr_t)r.data);
-            return;
-        }
-        for (int64_t e = 0; e < m->box[0]; e++) {
-            uint8_t *to = shared + swizzled(m, f->to + r.at + (uint32_t)(e * m->bytes));
-            if (e >= r.first && e < r.end)
-                memcpy(to, r.data + e * m->bytes, m->bytes);
-            else
-                memset(to, m->fill ? 0xff : 0, m->bytes);
-        }
-    }
-}
 
 static const tensor_map_t *map_at(warp_t *w, const op_t *op, uint64_t address, int lane) {
     const tensor_map_t *m = (const void *)model_at(w, op, SPACE_GENERIC, address, 64, lane);
@@ -75,8 +11,8 @@ static const tensor_map_t *map_at(warp_t *w, const op_t *op, uint64_t address, i
     model_fault(w, op, lane, "no tensor map", address);
     return NULL;
 }
-/* Into shared memory: the place, map or address[, coordinates][, bytes], the mbarrier[, blocks]. variant: the rank;
- * plus 8: of several blocks; 0: plain bytes */
+/* Into shared memory: the place, map or address[, coordinates][, bytes], the mbarrier[, blocks]. variant: the
+ * rank; plus 8: of several blocks; 0: plain bytes */
 static void bulk_load(warp_t *w, const op_t *op, uint32_t mask) {
     const int rank = op->variant & 7, is_multicast = op->variant >> 3;
     for (uint32_t left = mask; left != 0; left &= left - 1) {
@@ -87,7 +23,7 @@ static void bulk_load(warp_t *w, const op_t *op, uint32_t mask) {
         if (rank != 0) {
             const tensor_map_t *m = map_at(w, op, from, l);
             if (m == NULL) return;
-            f.map = *m, f.bytes = box_bytes(m);
+            f.map = *m, f.bytes = model_box_bytes(m);
             for (int i = 0; i < rank; i++)
                 f.at[i] = (int32_t)lane_value(w, &op->o[next++], l);
             if (m->rank != rank) {
@@ -136,11 +72,11 @@ typedef struct bulk_store {
     uint8_t *bytes;
 } bulk_store_t;
 static int store_read(warp_t *w, const op_t *op, const bulk_store_t *s, uint8_t *bytes) {
-    const uint32_t size = box_bytes(&s->map);
+    const uint32_t size = model_box_bytes(&s->map);
     for (uint32_t i = 0; i < size; i += 4)
         if (!model_races_engine(w, op, s->from + i, 0)) return 0;
     for (uint32_t i = 0; i < size; i++)
-        bytes[i] = w->cta->shared[swizzled(&s->map, s->from + i)];
+        bytes[i] = w->cta->shared[model_swizzled(&s->map, s->from + i)];
     return 1;
 }
 static void bulk_store(warp_t *w, const op_t *op, uint32_t mask) {
@@ -154,11 +90,11 @@ static void bulk_store(warp_t *w, const op_t *op, uint32_t mask) {
         for (int i = 0; i < rank; i++)
             s.at[i] = (int32_t)lane_value(w, &op->o[1 + i], l);
         s.from = (uint32_t)lane_value(w, &op->o[1 + rank], l);
-        if (m->rank != rank || s.from % 128 != 0 || s.from + box_bytes(m) > w->cta->shared_bytes) {
+        if (m->rank != rank || s.from % 128 != 0 || s.from + model_box_bytes(m) > w->cta->shared_bytes) {
             model_fault(w, op, l, "a box that is not in shared memory, or of another rank", s.from);
             return;
         }
-        s.bytes = malloc(box_bytes(m));
+        s.bytes = malloc(model_box_bytes(m));
         if (!store_read(w, op, &s, s.bytes)) {
             free(s.bytes);
             return;
@@ -182,12 +118,12 @@ static void bulk_wait(warp_t *w, const op_t *op, uint32_t mask) {
             w->stores[kept++] = *s;
             continue;
         }
-        uint8_t *now = malloc(box_bytes(m));
-        if (store_read(w, s->op, s, now) && memcmp(now, s->bytes, box_bytes(m)) != 0)
+        uint8_t *now = malloc(model_box_bytes(m));
+        if (store_read(w, s->op, s, now) && memcmp(now, s->bytes, model_box_bytes(m)) != 0)
             model_fault(w, s->op, s->lane, "shared memory changed while a bulk copy was reading it", s->from);
         free(now);
-        for (uint32_t r = 0; r < rows_of(m) && !w->cta->cluster->failed; r++) {
-            const box_row_t row = row_of(m, s->at, r);
+        for (uint32_t r = 0; r < model_box_rows(m) && !w->cta->cluster->failed; r++) {
+            const box_row_t row = model_box_row(m, s->at, r);
             if (row.end <= row.first) continue;
             uint8_t *to = row.data + row.first * m->bytes;
             const size_t bytes = (size_t)((row.end - row.first) * m->bytes);
@@ -202,8 +138,8 @@ static void bulk_wait(warp_t *w, const op_t *op, uint32_t mask) {
 }
 void model_stores_check(warp_t *w) {
     if (w->num_stores != 0)
-        model_fault(w, w->stores[0].op, w->stores[0].lane, "the block ends before its bulk copies were waited for",
-                    w->stores[0].from);
+        model_fault(w, w->stores[0].op, w->stores[0].lane,
+                    "the block ends before its bulk copies were waited for", w->stores[0].from);
     for (uint32_t i = 0; i < w->num_stores; i++)
         free(w->stores[i].bytes);
     free(w->stores);

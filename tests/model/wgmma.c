@@ -131,8 +131,8 @@ static int unchanged(warp_t *w, uint32_t last) {
         const int type = p->op->variant & 7, n = p->op->variant >> 3, ks = is_byte(type) ? 32 : 16;
         if (p->checked) continue;
         if (matrix_read(w, p->op, p->desc_b, type, p->is_mn, 0, n, ks, p->number, NULL) != p->b ||
-            (p->desc_a != 0 && matrix_read(w, p->op, p->desc_a, type, p->is_mn_a, (int)(w->index % 4) * 16, 16, ks,
-                                           p->number, NULL) != p->a)) {
+            (p->desc_a != 0 && matrix_read(w, p->op, p->desc_a, type, p->is_mn_a, (int)(w->index % 4) * 16,
+                                           16, ks, p->number, NULL) != p->a)) {
             model_fault(w, p->op, 0, "shared memory changed while wgmma was reading it", p->desc_b);
             return 0;
         }
@@ -187,7 +187,10 @@ int model_find_product(const char *name, op_t *op) {
     static const struct {
         const char *tail;
         int type;
-    } types[] = {{"k16.f32.f16.f16", W_F16}, {"k16.f32.bf16.bf16", W_BF16}, {"k32.s32.s8.s8", W_S8}, {"k32.f32.e4m3.e4m3", W_E4M3}};
+    } types[] = {{"k16.f32.f16.f16", W_F16},
+                 {"k16.f32.bf16.bf16", W_BF16},
+                 {"k32.s32.s8.s8", W_S8},
+                 {"k32.f32.e4m3.e4m3", W_E4M3}};
     int n = 0, end = 0;
     if (sscanf(name, "wgmma.mma_async.sync.aligned.m64n%d%n", &n, &end) != 1 || n < 8 || n > 256) return 0;
     for (unsigned i = 0; i < sizeof types / sizeof types[0]; i++)
