@@ -162,20 +162,18 @@ void model_ends_check(cluster_t *g) {
                             "shared memory of a block that may have ended", c);
         }
 }
-/* Where the same place of another block's shared memory is; variant: as a generic address. */
+/* Where the same place of another block's shared memory is; variant: as a generic address. Of a rank that the
+ * cluster has not, an address that nobody may use: compilers ask before they know that they need it. */
 static void mapa(warp_t *w, const op_t *op, uint32_t mask) {
     const cluster_t *g = w->cta->cluster;
     for (uint32_t left = mask; left != 0; left &= left - 1) {
         const int l = __builtin_ctz(left);
-        const uint64_t a = lane_value(w, &op->o[1], l), rank = (uint32_t)lane_value(w, &op->o[2], l);
-        if (rank >= g->num_ctas) {
-            model_fault(w, op, l, "a rank that the cluster has not", rank);
-            return;
-        }
+        const uint64_t a = lane_value(w, &op->o[1], l), asked = (uint32_t)lane_value(w, &op->o[2], l);
+        const uint64_t rank = asked < g->num_ctas ? asked : g->num_ctas;
+        const uint64_t there = asked < g->num_ctas ? (uint64_t)(uintptr_t)g->ctas[rank].shared : 1ull << 62;
         lane_set(w, &op->o[0], l,
-                 op->variant
-                     ? a - (uint64_t)(uintptr_t)w->cta->shared + (uint64_t)(uintptr_t)g->ctas[rank].shared
-                     : (uint32_t)a | (rank + 1) << CLUSTER_SHIFT);
+                 op->variant ? a - (uint64_t)(uintptr_t)w->cta->shared + there
+                             : (uint32_t)a | (rank + 1) << CLUSTER_SHIFT);
     }
 }
 

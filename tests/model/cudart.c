@@ -3,10 +3,9 @@
  * of the real one (model.am). Their machine code is not looked at: the kernel of a stub is found by its name
  * among the texts in the folders of ATTN_MODEL_PTX, separated by colons, whose files `index` say where each
  * is (make_ptx), and read when it is first launched. */
-#include "cudart_text.h"
+#include "cudart.h"
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -29,18 +28,17 @@ static _Thread_local struct {
     void *stream;
 } pushed;
 
-static cudaError_t said(int e) {
+cudaError_t cudart_said(int e) {
     if (e != 0) pending = (cudaError_t)e;
     return (cudaError_t)e;
 }
-static void *driver(const char *name) {
+void *cudart_driver(const char *name) {
     static void *library;
     if (library == NULL) library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     void *f = library != NULL ? dlsym(library, name) : NULL;
     if (f == NULL) fprintf(stderr, "model: its driver has no %s\n", name);
     return f;
 }
-#define DRIVER(name, params, args) (((int(*) params)driver(name))args)
 
 static int read_kernel(stub_t *s) {
     char name[NAME_SIZE], *own = cudart_text(s->name, name);
@@ -129,7 +127,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ke
     /* the two structs differ in the shared memory's type alone */
     if (e == 0)
         e = DRIVER("cuLaunchKernelEx", (const void *, CUfunction, void **, void **), (config, f, args, NULL));
-    return said(e);
+    return cudart_said(e);
 }
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared,
                              cudaStream_t stream) {
@@ -153,19 +151,19 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
         if (e == 0 && s->function != NULL)
             e = DRIVER("cuFuncSetAttribute", (CUfunction, int, int), (s->function, (int)attribute, value));
     }
-    return said(e);
+    return cudart_said(e);
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kernel) {
     memset(a, 0, sizeof *a);
     a->maxThreadsPerBlock = 1024;
-    return said(find(kernel) != NULL ? 0 : cudaErrorInvalidDeviceFunction);
+    return cudart_said(find(kernel) != NULL ? 0 : cudaErrorInvalidDeviceFunction);
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int *count, const void *kernel, const cudaLaunchConfig_t *config) {
     CUfunction f = NULL;
     int e = stub_of(kernel, &f);
     if (e == 0)
         e = DRIVER("cuOccupancyMaxActiveClusters", (int *, CUfunction, const void *), (count, f, config));
-    return said(e);
+    return cudart_said(e);
 }
 
 cudaError_t cudaGetLastError(void) {
@@ -178,54 +176,11 @@ const char *cudaGetErrorString(cudaError_t error) {
     DRIVER("cuGetErrorString", (int, const char **), ((int)error, &text));
     return text;
 }
-cudaError_t cudaGetDeviceCount(int *count) {
-    return said(DRIVER("cuDeviceGetCount", (int *), (count)));
-}
-cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
-    return said(DRIVER("cuDeviceGetAttribute", (int *, int, int), (value, (int)attribute, device)));
-}
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
                                              unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *result) {
     (void)version, (void)flags;
-    *function = driver(symbol);
+    *function = cudart_driver(symbol);
     *result = *function != NULL ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
-}
-cudaError_t cudaMalloc(void **p, size_t bytes) {
-    unsigned long long address = 0;
-    const int e = DRIVER("cuMemAlloc_v2", (unsigned long long *, size_t), (&address, bytes));
-    *p = (void *)(uintptr_t)address;
-    return said(e);
-}
-cudaError_t cudaFree(void *p) {
-    return p != NULL ? said(DRIVER("cuMemFree_v2", (unsigned long long), ((uintptr_t)p))) : cudaSuccess;
-}
-cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t stream) {
-    return said(DRIVER("cuMemsetD8Async", (unsigned long long, unsigned char, size_t, void *),
-                       ((uintptr_t)p, (unsigned char)byte, bytes, stream)));
-}
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-    if (kind == cudaMemcpyHostToDevice)
-        return said(DRIVER("cuMemcpyHtoDAsync_v2", (unsigned long long, const void *, size_t, void *),
-                           ((uintptr_t)to, from, bytes, stream)));
-    if (kind == cudaMemcpyDeviceToHost)
-        return said(DRIVER("cuMemcpyDtoHAsync_v2", (void *, unsigned long long, size_t, void *),
-                           (to, (uintptr_t)from, bytes, stream)));
-    return said(DRIVER("cuMemcpyDtoDAsync_v2", (unsigned long long, unsigned long long, size_t, void *),
-                       ((uintptr_t)to, (uintptr_t)from, bytes, stream)));
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
-    return said(DRIVER("cuStreamCreate", (cudaStream_t *, unsigned), (stream, flags)));
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    return said(DRIVER("cuStreamDestroy_v2", (cudaStream_t), (stream)));
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    return said(DRIVER("cuStreamSynchronize", (cudaStream_t), (stream)));
 }

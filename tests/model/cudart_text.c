@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The text of a kernel by its name, among the files that make_ptx writes. */
-#include "cudart_text.h"
+#include "cudart.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +18,8 @@ static char *text_of(const char *path) {
     if (f != NULL) fclose(f);
     return text;
 }
-/* Names of an unnamed namespace hold a number of the compilation, eight digits behind its mark: 1 where `name` is
- * that of `at` but for it. */
+/* Names of an unnamed namespace hold a number of the compilation, eight digits behind its mark: 1 where
+ * `name` is that of `at` but for it. */
 static int is_name(const char *name, const char *at) {
     static const char mark[] = "_GLOBAL__N__";
     const char *number = strstr(name, mark);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches: the blocks of a cluster are made, begin and take turns, one cluster, which is one block as a rule,
- * after another, in an order of the seed. */
+/* Launches: the blocks of a cluster are made, begin and take turns, one cluster, which is one block as a
+ * rule, after another, in an order of the seed. */
 #include "model.h"
 
 /* Ops of a warp at a time; tries in a row that fail, and turns of warps, for each block. */
@@ -97,10 +97,16 @@ static void run_cluster(cluster_t *g) {
         model_run_warp(w, 1 + (uint32_t)(model_random(&g->random) % TURN));
         idle = w->yields ? idle + 1 : 0;
     }
-    if (!g->failed) {
-        g->failed = 1;
-        fprintf(stderr, "model: %s, block (%u, %u, %u) does not end\n", g->ctas[0].warps[0].kernel->name,
-                g->ctas[0].block[0], g->ctas[0].block[1], g->ctas[0].block[2]);
+    if (g->failed) return;
+    g->failed = 1;
+    fprintf(stderr, "model: block (%u, %u, %u) of %s does not end:\n", g->ctas[0].block[0],
+            g->ctas[0].block[1], g->ctas[0].block[2], g->ctas[0].warps[0].kernel->name);
+    for (uint32_t i = 0; i < g->num_warps; i++) {
+        const warp_t *w = &g->ctas[i / g->ctas[0].num_warps].warps[i % g->ctas[0].num_warps];
+        if (w->alive == 0) continue;
+        const uint32_t pc = w->pcs[__builtin_ctz(w->alive)];
+        fprintf(stderr, "    warp %u of block %u at %.100s\n", w->index, w->cta->rank,
+                pc < w->kernel->num_ops ? w->kernel->ops[pc].text : "its end");
     }
 }
 

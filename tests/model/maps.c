@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Maps of tensors, for bulk copies of boxes: the driver call that makes one, and where the bytes of a box lie. */
+/* Maps of tensors, for bulk copies of boxes: the driver call that makes one, and where the bytes of a box
+ * lie. */
 #include "model.h"
 
 /* What cuTensorMapEncodeTiled says of its arguments; the map is the model's. */
