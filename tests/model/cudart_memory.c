@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rest of that runtime: devices, memory, streams, events and graphs, by the driver's calls. Tests for a device
- * that are linked with it run on the model, too. */
+/* The rest of that runtime: devices, memory, streams, events and graphs, by the driver's calls. Tests for a
+ * device that are linked with it run on the model, too. */
 #include "cudart.h"
 
 #include <stdint.h>
