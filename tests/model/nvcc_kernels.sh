@@ -54,21 +54,33 @@ right "tiles of a cluster" FLASHMLA "$two_tiles"
 right "chosen tokens" FLASHMLA_SPARSE "$chosen"
 
 # A copy of the kernels with one line changed; its PTX comes before the others.
-caught() { # BACKEND PROBLEM SOURCE HEADER EDIT WHAT
+changed() { # BACKEND PROBLEM SOURCE HEADER EDIT
     # shellcheck disable=SC2154 # of tap.sh
     rm -rf "$tap_scratch/source" "$tap_scratch/ptx"
     mkdir -p "$tap_scratch/source"
     cp -R "$ATTN_TEST_SRCDIR/kernels" "$tap_scratch/source/"
     sed -i "$5" "$tap_scratch/source/kernels/cuda/$4"
+    said="$4 has no such line"
     cmp -s "$ATTN_TEST_SRCDIR/kernels/cuda/$4" "$tap_scratch/source/kernels/cuda/$4" && return 1
+    said="$3 was not compiled"
     make_ptx "$tap_scratch/source" "$tap_scratch/ptx" "$3" || return 1
     ATTN_MODEL_PTX=$tap_scratch/ptx:$ptx
     export ATTN_MODEL_PTX
-    is_right "$1" "$2" && return 1
+    is_right "$1" "$2"
+    status=$?
     unset ATTN_MODEL_PTX
+    return $status
+}
+caught() { # BACKEND PROBLEM SOURCE HEADER EDIT WHAT
+    changed "$1" "$2" "$3" "$4" "$5" && return 1
     case $said in *"$6"*) return 0 ;; esac
     return 1
 }
+# Rows that are computed anew where scores are far from zero: all of them.
+ok "every row of a prompt is a far one" changed FLASH_ATTN "$decoder | query_lens=1,40 seq_lens=93,70" \
+    prefill_sm90-bf16-d64-pages dense/far_rows.cuh "s/return !(fabsf(.*/return true;/"
+ok "every row of a latent decode is a far one" changed FLASHMLA "${one_tile% |*} kv_cache_dtype=fp8_e4m3 | \
+query_lens=1 seq_lens=93" mla_decode_sm90_e4m3 latent/mla_far_rows.cuh "s/return !(fabsf(.*/return true;/"
 fault() { # NAME BACKEND PROBLEM SOURCE HEADER EDIT WHAT: what the output has to say
     ok "planted: $1" caught "$2" "$3" "$4" "$5" "$6" "$7"
 }
