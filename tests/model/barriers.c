@@ -104,12 +104,12 @@ static void barrier_try(warp_t *w, const op_t *op, uint32_t mask) {
 }
 
 /* The barrier of the cluster; variant 1: relaxed, which orders nothing. */
-int model_lets_cluster_on(cluster_t *g) {
+void model_lets_cluster_on(cluster_t *g) {
     uint32_t live = 0;
     for (uint32_t c = 0; c < g->num_ctas; c++)
         for (uint32_t i = 0; i < g->ctas[c].num_warps; i++)
             live += g->ctas[c].warps[i].alive != 0;
-    if (g->arrived == 0 || g->arrived < live) return 0;
+    if (g->arrived == 0 || g->arrived < live) return;
     g->arrived = 0, g->phase++;
     model_races_join(g, g->done, g->arriving);
     model_races_forget(g, g->arriving);
@@ -120,7 +120,6 @@ int model_lets_cluster_on(cluster_t *g) {
             w->waits = NULL;
             model_races_take(w, g->done);
         }
-    return 1;
 }
 static void cluster_arrive(warp_t *w, const op_t *op, uint32_t mask) {
     cluster_t *g = w->cta->cluster;

@@ -192,7 +192,7 @@ int model_launch(const kernel_t *k, const uint32_t grid[3], const uint32_t block
 /* The seed of orders and of early and late copies: ATTN_MODEL_SEED, else 1. */
 uint64_t model_random(uint64_t *state);
 void model_run_warp(warp_t *w, uint32_t turn);
-int model_lets_cluster_on(cluster_t *g); /* if all are at its barrier */
+void model_lets_cluster_on(cluster_t *g); /* if all are at its barrier */
 
 /* What may be accessed: 1 where [p, p + bytes) lies in one allocation. */
 int model_memory_has(const void *p, size_t bytes);
@@ -212,7 +212,7 @@ uint8_t *model_at(warp_t *w, const op_t *op, uint32_t space, uint64_t address, u
 void model_accumulators(warp_t *w, const op_t *op);
 void model_fault(warp_t *w, const op_t *op, int lane, const char *what, uint64_t address);
 
-/* barriers.c. The mbarrier that operand `i` names, or NULL after a message. */
+/* barriers.c. The mbarrier at an address, or NULL after a message. */
 mbarrier_t *model_barrier(warp_t *w, const op_t *op, uint32_t space, uint64_t address, int lane);
 void model_barrier_bytes(mbarrier_t *b, int64_t bytes);
 void model_barrier_arrive(mbarrier_t *b);
@@ -227,8 +227,8 @@ typedef struct tensor_map {
     uint8_t rank, bytes, swizzle, fill;
 } tensor_map_t;
 enum { TENSOR_MAGIC = 0x5d5ac9e1 };
-/* Each row of a box, of `row` bytes at `at` of the box: its place in the tensor, NULL outside; elements
- * [*first, *end) of it are inside. */
+/* A row of a box: where its first element would be in the tensor, and in the box; elements [first, end) of it
+ * are inside. */
 typedef struct box_row {
     uint8_t *data;
     uint32_t at;
