@@ -432,6 +432,7 @@ int main(void) {
     in_one_piece(64, 37, 1000, 0, 0), in_one_piece(64, 130, 517, 1, 0), in_one_piece(64, 3, 1, 1, 0);
     in_one_piece(64, 64, 700, 0, 1), in_one_piece(32, 21, 300, 1, 0), in_one_piece(128, 5, 129, 0, 0);
     in_one_piece(8, 5, 1100, 1, 0);
+    in_one_piece(64, 2000, 100, 0, 0); /* several tiles of one block for each multiprocessor */
     in_pages(64, 64, 9, 1, 1030, 0), in_pages(64, 64, 5, 2, 777, 0), in_pages(64, 64, 3, 4, 200, 1);
     in_pages(64, 64, 3, 3, 200, 1), in_pages(64, 16, 7, 1, 333, 1), in_pages(64, 96, 7, 2, 500, 1);
     in_pages(64, 128, 4, 1, 129, 0), in_pages(32, 64, 4, 1, 300, 1), in_pages(64, 64, 1, 1, 64, 1);

@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             return walk.left > 0;
         };
         /* paged: lane i brings box i of the block; its page is looked up one block ahead */
-        int first = 0, next_first = 0;
+        int first = 0;
         auto page_of = [&](int *in_page) {
             const int at = (walk.key >> box_shift) + lane, entry = page_boxes == 1 ? at : at / page_boxes;
             *in_page = (at - entry * page_boxes) << box_shift;
@@ -189,9 +189,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         int page = PAGED && more ? page_of(&first) : -1;
 #pragma unroll 1
         for (int it = warp; more; it += 4) {
-            const int s = it % ST, key = walk.key;
-            more = advance(4);
-            const int next_page = PAGED && more ? page_of(&next_first) : -1;
+            const int s = it % ST;
             mbar_wait(empty + 8 * s, ((it / ST) & 1) ^ 1);
             if (PAGED) {
                 const bool ok = page >= 0;
@@ -204,12 +202,14 @@ __global__ void __launch_bounds__(T::THREADS, 1)
                               p.cache.data + page * p.cache.page_bytes + p.cache.page_size * 128 + first * 4,
                               box * 4, full + 8 * s);
                 }
-                page = next_page, first = next_first;
             } else if (lane == 0) {
                 mbar_expect(full + 8 * s, T::KB + T::SB);
-                tma_2d(sK + s * T::KB, &P.k_map, 0, key, full + 8 * s);
-                tma_1d(sS + s * T::SB, &P.s_map, key, full + 8 * s);
+                tma_2d(sK + s * T::KB, &P.k_map, 0, walk.key, full + 8 * s);
+                tma_1d(sS + s * T::SB, &P.s_map, walk.key, full + 8 * s);
             }
+            /* behind this block, which those that use the queries two tiles before may be waiting for */
+            more = advance(4);
+            if (PAGED) page = more ? page_of(&first) : -1;
         }
         return;
     }
