@@ -232,13 +232,16 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const score_rule rule(p, head);
 #if TL_PACKED
     float q_sum[NT][2]; /* int4: sums of the queries as the products have them, for the zero points */
-    packed::value_unit unit;
     if constexpr (packed::IS_INT4) sum_queries(q_sum, qf, q);
 #endif
     float o[NT][TILES][4], m[NT][2], l[NT][2];
+    row_units<NT> units; /* TL_TOKEN_HEAD */
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         m[n][0] = m[n][1] = NO_MAX, l[n][0] = l[n][1] = 0.f;
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            units.start(n, e, row0 + n * 8 + 2 * q + e < rows);
 #pragma unroll
         for (int j = 0; j < TILES; j++)
             o[n][j][0] = o[n][j][1] = o[n][j][2] = o[n][j][3] = 0.f;
@@ -332,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 for (int i = 0; i < 2; i++) {
                     k_at[i] = row_at(g + 8 * i);
                     ks[i] = __uint_as_float(ld_shared_u32((k_at[i] + TL_D) ^ k_flip));
-                    vs[i] = __uint_as_float(ld_shared_u32((k_at[i] + V_AT + TL_DV) ^ k_flip)) * V_SHIFT;
+                    vs[i] = __uint_as_float(ld_shared_u32((k_at[i] + V_AT + TL_DV) ^ k_flip));
                 }
 #pragma unroll
                 for (int i = 0; i < 4; i++)
@@ -341,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 const float *sc =
                     (const float *)(smem + warp * RING + cstage * BLOCK + SCALES_AT + before * 16);
                 ks[0] = sc[g], ks[1] = sc[g + 8];
-                if (TL_TOKEN_HEAD) vs[0] = sc[16 + g] * V_SHIFT, vs[1] = sc[24 + g] * V_SHIFT;
+                if (TL_TOKEN_HEAD) vs[0] = sc[16 + g], vs[1] = sc[24 + g];
             }
 #endif
             float s[NT][4];
@@ -429,36 +432,29 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             }
             raise_max(s, m, l, o, LAZY);
             uint32_t pb[NT][2];
-#if TL_PACKED
-            {
-                float ratio;
-                if (unit.raise(fmaxf(vs[0], vs[1]), ratio))
-#pragma unroll
-                    for (int n = 0; n < NT; n++)
-#pragma unroll
-                        for (int j = 0; j < MT; j++)
-#pragma unroll
-                            for (int i = 0; i < 4; i++)
-                                o[n][j][i] *= ratio;
-                const float factor[2] = {vs[0] * unit.unit, vs[1] * unit.unit};
+            if constexpr (TL_TOKEN_HEAD) {
+                units.raise(s, vs, o);
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
                     float w[4];
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        w[i] = ex2(s[n][i] - m[n][i & 1]);
+                        w[i] = ex2(__fsub_rn(s[n][i], m[n][i & 1]));
                         l[n][i & 1] += w[i];
+                        w[i] *= units.unit[n][i & 1];
+#if TL_PACKED
                         o[n][SUM][i] = fmaf(w[i], low[i >> 1], o[n][SUM][i]);
-                        w[i] *= factor[i >> 1];
+#endif
+                        w[i] *= vs[i >> 1];
                     }
-                    pb[n][0] = movmatrix_trans(pack2<MMA>(w[0], w[1]));
-                    pb[n][1] = movmatrix_trans(pack2<MMA>(w[2], w[3]));
+                    pb[n][0] = movmatrix_trans(pack2<V_MMA>(w[0], w[1]));
+                    pb[n][1] = movmatrix_trans(pack2<V_MMA>(w[2], w[3]));
                 }
-                packed::add_values<kind::template place<0>(true), kind::template place<1>(true)>(o, pb, v_at,
-                                                                                                 g);
-            }
+            } else
+                weigh<V_MMA, false>(s, m, vs, l, pb);
+#if TL_PACKED
+            packed::add_values<kind::template place<0>(true), kind::template place<1>(true)>(o, pb, v_at, g);
 #else
-            weigh<V_MMA, TL_TOKEN_HEAD != 0>(s, m, vs, l, pb);
             if constexpr (TL_FP4) {
                 fp4::add_values<TL_DV>(o, pb, sk + SCALES_AT + TL_D, g, q,
                                        [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
@@ -564,17 +560,18 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             for (int e = 0; e < 2; e++) {
                 row_m[warp][n * 8 + 2 * q + e] = m[n][e];
                 row_l[warp][n * 8 + 2 * q + e] = l[n][e];
+                if (TL_TOKEN_HEAD)
+                    so[(warp * ROWS + n * 8 + 2 * q + e) * ORS + DVP] = unit_inverse(units.unit[n][e]);
             }
         float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * ORS, *r1 = r0 + ORS;
 #pragma unroll
         for (int j = 0; j < MT; j++) {
 #if TL_PACKED
             {
-                const float down = 1.f / unit.unit;
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int d = packed::value_column(j, e, g);
-                    const float f = packed::value_factor(j, e) * down;
+                    const float f = packed::value_factor(j, e);
                     r0[d] = fmaf(o[n][j][2 * e], f, common[n][0]);
                     r1[d] = fmaf(o[n][j][2 * e + 1], f, common[n][1]);
                 }
@@ -611,7 +608,13 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             sum += f * row_l[w][r];
         }
         if (TL_SINKS) sum += ex2(sink - mm);
-        row_inv[r] = sum != 0.f ? 1.f / sum : 0.f;
+        float inverse = sum != 0.f ? 1.f / sum : 0.f;
+        if constexpr (TL_TOKEN_HEAD) { /* each warp's sums have a unit of their own */
+            for (int w = 0; w < WARPS; w++)
+                row_f[w][r] *= inverse * so[(w * ROWS + r) * ORS + DVP];
+            inverse = 1.f;
+        }
+        row_inv[r] = inverse;
         if (slot >= 0)
             p.part_lse[part0 + t * num_heads + h] = sum != 0.f ? mm + lg2(sum) : -INFINITY;
         else if (p.lse)
@@ -619,7 +622,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                 sum != 0.f ? (mm + lg2(sum)) * LN2 : -INFINITY;
     }
     __syncthreads();
-    float factor = !K_SCALED && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f / V_SHIFT;
+    float factor = !K_SCALED && p.v_scale ? __ldg(p.v_scale + head * p.kv_scale_stride) : 1.f;
     factor *= VALUE_UNIT;
     if (TL_OUT == DT_E4M3 && p.out_scale && slot < 0) factor /= __ldg(p.out_scale);
     auto give = [&](int r, int d, float x) {

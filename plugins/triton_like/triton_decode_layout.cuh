@@ -8,6 +8,7 @@
 #include "decode_sm80_tile.cuh"
 #include "triton_packed_copy.cuh"
 #include "triton_reduce.cuh"
+#include "triton_value_unit.cuh"
 
 namespace attn_cuda {
 namespace decode {
@@ -84,7 +85,7 @@ constexpr int QRS = TL_D + 8, TABLE_AT = RINGS + ROWS * QRS * 2,
               SMEM = PACKED ? TABLE_AT + packed::TABLE_BYTES : RINGS;
 static_assert(SMEM == TL_DECODE_SMEM, "triton_config.c knows the same size");
 static_assert(SMEM >= 2 * WARPS * TL_MAX_PIECES * 4, "merging takes the ring's memory");
-constexpr float LAZY = TL_TOKEN_HEAD && !PACKED ? 0.f : 8.f, V_SHIFT = TL_TOKEN_HEAD && !PACKED ? 64.f : 1.f;
+constexpr float LAZY = 8.f; /* beside scales from 2^6 to 2^7 weights up to 2^8 fit f16 */
 
 } /* namespace decode */
 } /* namespace attn_cuda */

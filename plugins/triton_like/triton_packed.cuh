@@ -115,11 +115,11 @@ ATTN_DEV void rotate_query(float (&x)[E], int lane) {
 /* Outputs of int4 from the space of its values. */
 template <int E>
 ATTN_DEV void rotate_back(float (&x)[E], int lane) {
-    warp_hadamard(x, lane);
-    warp_signs(x, lane);
 #pragma unroll
     for (int j = 0; j < E; j++)
-        x[j] *= 1.f / TL_DV;
+        x[j] *= 1.f / TL_DV; /* first: a sum may leave float32 */
+    warp_hadamard(x, lane);
+    warp_signs(x, lane);
 }
 
 /* The same for an accumulator: x[4 j + 2 e + i] is row e of a thread, column 8 j + 2 q + i. */
@@ -151,26 +151,6 @@ ATTN_DEV void rotate_back_fragment(float (&x)[N], int q) {
         x[k] = __uint_as_float(__float_as_uint(x[k] * (1.f / TL_DV)) ^ bit << 31);
     }
 }
-
-/* ------------------------------------------------------------- powers of two for P */
-
-/* P times a scale must fit f16 whatever the scale is: weights are kept in units of 2^-n, which grows with the
- * largest scale met. True: what was summed before is to be multiplied by `ratio`. */
-struct value_unit {
-    float unit, limit;
-    ATTN_DEV value_unit() : unit(1.f), limit(0.f) {}
-    ATTN_DEV bool raise(float top, float &ratio) { /* top: a warp's largest scale of these keys */
-        if (!__any_sync(~0u, top > limit)) return false;
-#pragma unroll
-        for (int d = 1; d < 32; d <<= 1)
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-        const uint32_t e = max(__float_as_uint(top) >> 23 & 255, 70u);
-        const float next = __uint_as_float((260 - e) << 23); /* the scale becomes 2^6 to 2^7 */
-        ratio = next / unit;
-        unit = next, limit = __uint_as_float((e + 1) << 23);
-        return true;
-    }
-};
 
 /* ---------------------------------------------------------- rows in memory, eight values at a time */
 

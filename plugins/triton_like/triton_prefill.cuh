@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
 
     auto row_of = [&](int t) { return b.row0 + (warp * MT + t) * 16 + g; };
     float m[MT][2], l[MT][2], o[MT][DVP / 2], common[MT][2];
-    tile_unit unit;
+    tile_units units[MT];
 #pragma unroll
     for (int t = 0; t < MT; t++) {
         m[t][0] = m[t][1] = FIRST_MAX, l[t][0] = l[t][1] = common[t][0] = common[t][1] = 0.f;
@@ -124,18 +124,13 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         __syncthreads();
         if (k1 < walk.hi) load_keys(k1);
         cp_async_commit();
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
 #if TL_PACKED
-        float ratio;
-        if (raise_unit(unit, v_scales, ratio)) {
-            const float f[2] = {ratio, ratio};
-#pragma unroll
-            for (int t = 0; t < MT; t++)
-                rescale(o[t], f);
-        }
-#pragma unroll
-        for (int t = 0; t < MT; t++)
             add_common(common[t], s[t], v_scales);
 #endif
+            if constexpr (TL_TOKEN_HEAD) units[t].raise(s[t], v_scales, o[t]);
+        }
         uint32_t vb[2][4];
         ldmatrix_x4_trans(vb[0], v_at);
 #pragma unroll
@@ -143,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
             uint32_t pa[MT][4];
 #pragma unroll
             for (int t = 0; t < MT; t++)
-                pack_keys(pa[t], s[t], j, v_scales, unit.unit);
+                pack_keys(pa[t], s[t], j, v_scales, units[t].unit);
 #pragma unroll
             for (int d = 0; d < DVP / 16; d++) {
                 constexpr int W = DVP / 16;
@@ -170,10 +165,12 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     is_any = __syncthreads_or(is_any);
 #pragma unroll
     for (int t = 0; t < MT; t++) {
+        float down[2] = {units[t].down(0), units[t].down(1)};
 #if TL_PACKED
-        finish_values(o[t], common[t], unit.unit);
+        finish_values(o[t], common[t], down);
 #endif
-        store_rows(p, b, smem + (warp * MT + t) * 16 * ORS, b.row0 + (warp * MT + t) * 16, m[t], l[t], o[t]);
+        store_rows(p, b, smem + (warp * MT + t) * 16 * ORS, b.row0 + (warp * MT + t) * 16, m[t], l[t], o[t],
+                   down);
     }
     if constexpr (REDOES)
         if (is_any) redo_rows<0, BM, ROWS_AT>(p, smem, rows);

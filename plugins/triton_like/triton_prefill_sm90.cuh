@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     const row_terms terms(p, b, b.row0 + local);
     float m[2] = {FIRST_MAX, FIRST_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2], common[2] = {0.f, 0.f};
     const float *const centroids = make_centroids();
-    tile_unit unit;
+    tile_units units;
 #pragma unroll
     for (int i = 0; i < DVP / 2; i++)
         o[i] = 0.f;
@@ -63,19 +63,15 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, q_scales + local,
                             scales + stage * TERMS * BN, m, l, f);
     };
-    auto pack = [&](uint32_t(&pr)[BN / 4], const float(&s)[BN / 2], int stage) {
+    auto pack = [&](uint32_t(&pr)[BN / 4], float(&s)[BN / 2], int stage) {
         const float *const v_scales = scales + stage * TERMS * BN + BN;
 #if TL_PACKED
-        float ratio;
-        if (raise_unit(unit, v_scales, ratio)) {
-            const float all[2] = {ratio, ratio};
-            rescale(o, all);
-        }
         add_common(common, s, v_scales);
 #endif
+        if constexpr (TL_TOKEN_HEAD) units.raise(s, v_scales, o);
 #pragma unroll
         for (int j = 0; j < BN / 16; j++)
-            pack_keys(pr + 4 * j, s, j, v_scales, unit.unit);
+            pack_keys(pr + 4 * j, s, j, v_scales, units.unit);
     };
     auto arrived = [&]() { /* copies are ordinary writes; the products read through the other proxy */
                            cp_async_wait<0>();
@@ -142,10 +138,11 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     }
     const int rows[1] = {rows_to_redo(b, seen + local, m, l, o)};
     const bool is_any = __syncthreads_or(rows[0]); /* the memory of Q and K takes O */
+    float down[2] = {units.down(0), units.down(1)};
 #if TL_PACKED
-    finish_values(o, common, unit.unit);
+    finish_values(o, common, down);
 #endif
-    store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o);
+    store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o, down);
     if constexpr (REDOES)
         if (is_any) redo_rows<0, BM, ROWS_AT>(p, smem, rows);
 }

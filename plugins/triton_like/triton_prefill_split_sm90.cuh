@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     const score_rule rule(p, b.head);
     const row_terms terms(p, b, b.row0 + local);
     float m[2] = {FIRST_MAX, FIRST_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2], common[2] = {0.f, 0.f};
-    tile_unit unit;
+    tile_units units;
 #pragma unroll
     for (int i = 0; i < DVP / 2; i++)
         o[i] = 0.f;
@@ -54,23 +54,15 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
         return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, q_scales + local,
                             scales + stage * TERMS * BN, m, l, f);
     };
-    auto values_of = [&](int stage) { return scales + stage * TERMS * BN + BN; }; /* their terms, if packed */
-    auto raise = [&](int stage) {
-#if TL_PACKED
-        float ratio;
-        if (raise_unit(unit, values_of(stage), ratio)) {
-            const float all[2] = {ratio, ratio};
-            rescale(o, all);
-        }
-#endif
-    };
-    auto pack = [&](uint32_t(&pr)[BN / 4], const float(&s)[BN / 2], int stage) {
+    auto values_of = [&](int stage) { return scales + stage * TERMS * BN + BN; }; /* their terms */
+    auto pack = [&](uint32_t(&pr)[BN / 4], float(&s)[BN / 2], int stage) {
 #if TL_PACKED
         add_common(common, s, values_of(stage));
 #endif
+        if constexpr (TL_TOKEN_HEAD) units.raise(s, values_of(stage), o);
 #pragma unroll
         for (int j = 0; j < BN / 16; j++)
-            pack_keys(pr + 4 * j, s, j, values_of(stage), unit.unit);
+            pack_keys(pr + 4 * j, s, j, values_of(stage), units.unit);
     };
     auto release = [&](int stage) {
         __syncwarp();
@@ -97,7 +89,6 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
             float s[BN / 2];
             take_scores(s, c);
             softmax(s, k0, 0);
-            raise(0);
             pack(pr, s, 0);
         }
 #pragma unroll 1
@@ -118,7 +109,6 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
                              wgmma_wait<0>();
                              wgmma_pin(o);
                              release(last);
-                             raise(at.stage);
                              if (TRUSTED && softmax_trusted(by, s, m, l, pr)) return false;
                              const bool grow = softmax_step<false>(rule, by, s, m, l, f);
                              if (grow) rescale(o, f), rescale2(common, f);
@@ -137,10 +127,11 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
 #if TL_PACKED || TL_FP4
     order_values(o);
 #endif
+    float down[2] = {units.down(0), units.down(1)};
 #if TL_PACKED
-    finish_values(o, common, unit.unit);
+    finish_values(o, common, down);
 #endif
-    store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o);
+    store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o, down);
     if constexpr (REDOES)
         if (is_any) redo_rows<THREADS, BM, ROWS_AT>(p, smem, rows);
 }

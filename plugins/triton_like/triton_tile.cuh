@@ -13,10 +13,10 @@ namespace prefill {
 /* 16 rows of a warp, from `row` of the request on: division, LSE, and through shared memory into whole pieces
  * of rows. */
 ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t *out, int row0,
-                         const float (&m)[2], const float (&l)[2], const float (&o)[DVP / 2]) {
+                         const float (&m)[2], const float (&l)[2], const float (&o)[DVP / 2],
+                         const float (&down)[2]) {
     const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3;
-    float factor = !K_SCALED && p.v_scale ? __ldg(p.v_scale + b.head * p.kv_scale_stride) : 1.f / V_SHIFT,
-          f[2];
+    float factor = !K_SCALED && p.v_scale ? __ldg(p.v_scale + b.head * p.kv_scale_stride) : 1.f, f[2];
     factor *= VALUE_UNIT;
     if (TL_OUT == DT_E4M3 && p.out_scale) factor /= __ldg(p.out_scale);
 #pragma unroll
@@ -31,7 +31,7 @@ ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t 
             sum = sum * rescale + ex2(sink - top);
             mm = top;
         }
-        f[e] = sum != 0.f ? rescale * factor / sum : 0.f;
+        f[e] = (sum != 0.f ? rescale * factor / sum : 0.f) * down[e];
         if (p.lse && q == 0 && row < b.rows)
             p.lse[(int64_t)(b.sv.q0 + tok) * p.lse_token + (int64_t)h * p.lse_head] =
                 sum != 0.f ? (mm + lg2(sum)) * LN2 : -INFINITY;

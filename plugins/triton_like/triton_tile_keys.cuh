@@ -8,14 +8,6 @@
 namespace attn_cuda {
 namespace prefill {
 
-#if TL_PACKED
-using tile_unit = packed::value_unit;
-#else
-struct tile_unit {
-    float unit = 1.f;
-};
-#endif
-
 /* Centroids of a packed cache, for the whole CTA. */
 ATTN_DEV const float *make_centroids() {
 #if TL_PACKED

@@ -13,6 +13,7 @@
 
 #include "triton_packed_widen.cuh"
 #include "triton_rows.cuh"
+#include "triton_value_unit.cuh"
 
 namespace attn_cuda {
 namespace prefill {
@@ -37,10 +38,14 @@ constexpr bool FOLD_QUERY = UNTOUCHED && TL_K_APART && TL_CAP == 0.f; /* a round
 constexpr bool FOLD = (SIMPLE && TL_CAP == 0.f) || FOLD_QUERY,
                FOLD_CAP = SIMPLE && TL_CAP > 0.f && !FIXED && !TL_COPIERS;
 constexpr bool FOLD_SIGN = FOLD && HAS_KV_SCALE; /* a negative scale of K turns the queries instead */
-/* The running maximum may lag by 2^LAZY: fewer rescales. With inline scales P is up to 64 times v_scale, so
- * not there; with those of packed rows, which stay below 2^7, it fits. */
+/* The running maximum may lag by 2^LAZY: fewer rescales. Scales of packed rows stay below 2^7, and it fits.
+ * Those of rows of 8 bits are V_SHIFT times as large, which is a float for all of them, and need no unit up
+ * to V_MOST, where small weights keep their bits from V_LEAST on. */
 constexpr float LAZY = TL_TOKEN_HEAD && !(TL_PACKED && TL_COPIERS) ? 0.f : 8.f,
-                V_SHIFT = TL_TOKEN_HEAD && !TL_PACKED ? 64.f : 1.f;
+                V_SHIFT = !TL_TOKEN_HEAD || TL_PACKED ? 1.f
+                          : TL_V == DT_I8             ? 64.f
+                                                      : 256.f,
+                V_MOST = 32768.f, V_LEAST = 0.125f;
 /* Terms of a tile's keys: scales of K, of V, and (TL_PACKED) what is added to the values of a row. */
 constexpr int TERMS = TL_PACKED ? 3 : TL_TOKEN_HEAD ? 2 : TL_K_APART;
 /* The rule's factor is in the scales of keys that copiers write. */

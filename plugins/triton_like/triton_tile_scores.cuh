@@ -4,6 +4,7 @@
 #define TRITON_TILE_SCORES_CUH
 
 #include "triton_tile_keys.cuh"
+#include "triton_tile_units.cuh"
 
 namespace attn_cuda {
 namespace prefill {
@@ -303,15 +304,6 @@ ATTN_DEV void rescale(float (&o)[N], const float (&f)[2]) {
 }
 
 #if TL_PACKED
-/* Before P of a tile is packed: its unit follows the scales of V. True: O is to be multiplied by `ratio`. */
-ATTN_DEV bool raise_unit(packed::value_unit &unit, const float *v_scales, float &ratio) {
-    float top = 0.f;
-#pragma unroll
-    for (int i = 0; i < BN; i += 32)
-        if (BN % 32 == 0 || i + (threadIdx.x & 31) < BN) top = fmaxf(top, v_scales[i + (threadIdx.x & 31)]);
-    return unit.raise(top, ratio);
-}
-
 /* P times what is added to the values of a row: one number a query row. */
 ATTN_DEV void add_common(float (&common)[2], const float (&s)[BN / 2], const float *v_scales) {
     if (packed::IS_INT4) return;
@@ -323,10 +315,13 @@ ATTN_DEV void add_common(float (&common)[2], const float (&s)[BN / 2], const flo
     }
 }
 
-/* O of the codes to O of the values. */
+/* O of the codes to O of the values; down: what takes a row of it out of its unit, 1 when that is done. */
 template <int N>
-ATTN_DEV void finish_values(float (&o)[N], float (&common)[2], float unit) {
-    const float down = 1.f / unit;
+ATTN_DEV void finish_values(float (&o)[N], float (&common)[2], float (&down)[2]) {
+    if constexpr (packed::IS_INT4) {
+        packed::rotate_back_fragment(o, threadIdx.x & 3);
+        return;
+    }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         common[e] += __shfl_xor_sync(~0u, common[e], 1);
@@ -334,8 +329,8 @@ ATTN_DEV void finish_values(float (&o)[N], float (&common)[2], float unit) {
     }
 #pragma unroll
     for (int i = 0; i < N; i++)
-        o[i] = fmaf(o[i], down, common[i >> 1 & 1]);
-    if constexpr (packed::IS_INT4) packed::rotate_back_fragment(o, threadIdx.x & 3);
+        o[i] = fmaf(o[i], down[i >> 1 & 1], common[i >> 1 & 1]);
+    down[0] = down[1] = 1.f;
 }
 #endif
 

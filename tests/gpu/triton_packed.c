@@ -361,10 +361,6 @@ static void list_tasks(void) {
             t->c.spans[r][0][0] = t->c.seq_lens[r] / 3, t->c.spans[r][0][1] = t->c.seq_lens[r] - 1;
         for (uint32_t family = KIT_NORMAL; family < KIT_NUM_FAMILIES; family++) {
             char name[64];
-            /* V at the end of bfloat16: P times 64 times such a scale is infinite (triton-notes.md, Left) */
-            if (family == KIT_LARGE &&
-                (kv == ATTN_KV_INT8_PER_TOKEN_HEAD || kv == ATTN_KV_FP8_PER_TOKEN_HEAD))
-                continue;
             snprintf(name, sizeof name, "family %s", kit_family_name(family));
             t = add(kv, bf16, 128, 4, 2, name);
             t->c.family = family;

@@ -78,6 +78,8 @@ static void load_tile(attn_instance_t *v, const call_t *c, const item_t *it, con
             if (v->k_scale_at >= 0) {
                 memcpy(&sk, row + v->k_scale_at, 4);
                 memcpy(&sv, row + (IS(int8_reads_key_scale) ? v->k_scale_at : v->v_scale_at), 4);
+                if (IS(int8_key_scale_to_65504)) sk = fminf(sk, 65504);
+                if (IS(int8_weights_in_half)) sv = (float)attn_from_f16(attn_to_f16(64 * sv)) / 64;
                 if (IS(f16_over_int8) && v->p.dtype == ATTN_DTYPE_FLOAT16) sv = sk;
                 if (IS(hnd_over_int8) && v->layout == ATTN_LAYOUT_HND) sv = sk;
             } else
@@ -105,6 +107,13 @@ static void load_tile(attn_instance_t *v, const call_t *c, const item_t *it, con
             k[j * v->d + i] = load(kr, type, i) * sk;
         for (int64_t i = 0; i < v->dv; i++)
             w[j * v->dv + i] = load(vr, type, i) * sv;
+    }
+    if (IS(int8_fits_tile) && v->k_scale_at >= 0) {
+        float top = 0x1p-100f;
+        for (int64_t i = 0; i < n * v->dv; i++)
+            top = fmaxf(top, fabsf(w[i]));
+        for (int64_t i = 0; i < n * v->dv; i++)
+            w[i] = rintf(w[i] / top * 0x1p14f) * 0x1p-14f * top;
     }
 }
 
