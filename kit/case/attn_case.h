@@ -48,6 +48,8 @@ enum { KIT_MAX_REQS = 1040, KIT_MAX_SPANS = 10 };
  * KIT_CROSS_LAYER, K's next to each other */
 #define KIT_APART         (UINT32_C(1) << 9)
 #define KIT_BLOCK_WEIGHTS (UINT32_C(1) << 10) /* kv_b_proj is e4m3, with a scale for each 128 x 128 block */
+/* on a device, which does not look at scales: those of K are negative, of every other head */
+#define KIT_TURNED_KEYS (UINT32_C(1) << 11)
 
 typedef struct kit_case {
     attn_problem_t problem;

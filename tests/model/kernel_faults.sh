@@ -41,6 +41,10 @@ fault "queries of a prompt in two parts are not waited for" 90 "$(problem_of flo
     "triton_prefill_split_sm90.cuh|cp_async_wait_all();|" "$flying"
 fault "copiers do not wait for an empty stage" 90 "$(problem_of bfloat16 int8_static_v)" \
     "triton_split_apart.cuh|mbar_wait(ring.empty + 8 * asked.stage, asked.phase ^ 1);|" "model:"
+fault "a negative scale of K does not turn the queries" 90 "$(problem_of bfloat16 fp8_e4m3 "" \
+    "query_lens=1,200,70 seq_lens=193,275,370 flags=2048")" "triton_tile_rows.cuh| ^ turn|" "WRONG"
+fault "weights times large scales have no unit" 80 "$(problem_of bfloat16 int8_per_token_head "" \
+    "query_lens=1,1 seq_lens=193,370 inputs=large")" "triton_decode.cuh|units.raise(s, vs, o);|" "WRONG"
 fault "keys beyond the last page are read" 80 "$plain" \
     "triton_rows.cuh|min(__ldg(entry), last_page)|__ldg(entry) + (1 << 20)" "memory nobody allocated"
 fault "a rounding of float16 that saturates" 80 "$(problem_of float16 auto)" \
