@@ -182,8 +182,9 @@ kit_inputs_t *kit_inputs_make(const kit_case_t *c) {
     in->q_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->k_scale = make_range(s, in->num_scales, 0.02, 0.05);
     in->v_scale = make_range(s, in->num_scales, 0.02, 0.05);
-    for (int64_t h = 0; in->k_scale != NULL && (c->flags & KIT_TURNED_KEYS) != 0 && h < in->num_scales; h += 2)
-        in->k_scale[h] = -in->k_scale[h];
+    if (in->k_scale != NULL && (c->flags & KIT_TURNED_KEYS) != 0)
+        for (int64_t h = 0; h < in->num_scales; h += 2)
+            in->k_scale[h] = -in->k_scale[h];
     in->output_scale = (p->features & ATTN_F_OUT_NVFP4) == 0
                            ? KIT_OUTPUT_SCALE
                            : KIT_OUTPUT_FP4_SCALE * (float)(amplitude * kit_value_size(c));

@@ -11,14 +11,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In the argument of a check, beside the role: queries come absorbed, and all keys are visible. */
-enum { ABSORBED = 256, FULL = 512, ROLE = 255 };
+/* In the argument of a check, beside the role: queries come absorbed, all keys are visible, the type is
+ * float16. */
+enum { ABSORBED = 256, FULL = 512, HALF = 1024, ROLE = 255 };
 
 /* A case without requests, 0 and a skip where the table has no sizes for it. */
 static int start(check_t *c, kit_case_t *k, uint64_t seed) {
     if (check_latent_case(c, k, c->arg & ROLE, c->seed + seed)) {
         if (c->arg & ABSORBED) kit_case_set_latent(k);
         if (c->arg & FULL) k->problem.mask = ATTN_MASK_FULL;
+        if (c->arg & HALF) k->problem.dtype = ATTN_DTYPE_FLOAT16;
         return 1;
     }
     check_skip(c, "the kit has no sizes of latent attention that the table takes");
@@ -212,12 +214,17 @@ static void score_levels(check_t *c) {
 }
 
 static void add_checks(check_list_t *list, const check_t *c, uint32_t arg, const char *name) {
+    const uint64_t both = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16);
     check_add(list, "numerics", 1, compositions, arg, "%s: compositions of a batch", name);
     check_add(list, "numerics", 1, score_levels, arg, "%s: scores far from zero", name);
     check_add(list, "numerics", 1, head_counts, arg, "%s: head counts", name);
     if (c->can.features & (ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP | ATTN_F_OUT_NVFP4))
         check_add(list, "numerics", 1, fp8_output, arg, "%s: quantised output", name);
+    if ((c->can.dtypes & both) == both) /* the rest is asked in bfloat16 */
+        check_add(list, "numerics", 1, compositions, arg | HALF, "%s: float16", name);
     if (!attn_role_has_cache(arg & ROLE)) return;
+    if ((c->can.dtypes & both) == both)
+        check_add(list, "numerics", 1, cache_formats, arg | HALF, "%s: cache formats, float16", name);
     if ((arg & ABSORBED) == 0)
         check_add(list, "numerics", 1, block_weights, arg, "%s: weights with a scale for each block", name);
     if ((c->can.features & ATTN_F_QUANT_QUERY) && (c->can.kv_cache_dtypes >> ATTN_KV_FP8_E4M3 & 1))

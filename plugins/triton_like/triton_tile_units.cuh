@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Units of P times the scales of V, for 16 rows of a warp of the 2D kernels (TL_TOKEN_HEAD). All have one,
- * which follows what the keys of a tile have (packed rows) or is 1 (rows of 8 bits); where rows do not see the
- * same keys, or scales of 8 bits are not of usual size, a row has a factor on top, and tiles go the long
+ * which follows what the keys of a tile have (packed rows) or is 1 (rows of 8 bits); where rows do not see
+ * the same keys, or scales of 8 bits are not of usual size, a row has a factor on top, and tiles go the long
  * way. */
 #ifndef TRITON_TILE_UNITS_CUH
 #define TRITON_TILE_UNITS_CUH

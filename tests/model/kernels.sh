@@ -19,31 +19,6 @@ right "a window, a soft cap" 90 "$(problem_of bfloat16 auto \
     "num_heads=4 num_kv_heads=2 head_size=128 sliding_window=100 logits_soft_cap=30")"
 right "segments of a long context" 90 "$(problem_of bfloat16 int4_per_token_head "" "query_lens=1,2 seq_lens=5000,3000")"
 right "lines of a ring" 80 "$(problem_of float16 auto "" "query_lens=1,1,1 seq_lens=1000,17,513")"
-# Values of every size, whose scales a product of 16 bits does not hold as they are.
-of_every_size() { # ARCH CACHE
-    on_model "$1" timeout 100 env ATTN_CONFIG="$ATTN_TEST_INI" "$ATTN_TEST_BUILDDIR/tools/attn" check \
-        "$ATTN_TEST_PLUGIN_DIR/triton_like.so" --group numerics --only "values of every size, bfloat16, cache $2"
-}
-for format in int8_per_token_head fp8_per_token_head int4_per_token_head; do
-    ok "sm_80: values of every size, cache $format" of_every_size 80 $format
-    right "values near the end of bfloat16, cache $format" 90 "$(problem_of bfloat16 $format "" \
-        "query_lens=1,200,70 seq_lens=193,275,370 inputs=large")"
-done
-# Negative scales of K, of the tensor or of every other head, in products that fold their factor and others.
-for format in fp8_e4m3 fp8_e5m2 nvfp4; do
-    for arch in 80 90; do
-        right "a negative scale of K, cache $format" $arch "$(problem_of bfloat16 $format "" \
-            "query_lens=1,200,70 seq_lens=193,275,370 flags=2048")"
-    done
-    right "a negative scale of K, a soft cap, cache $format" 90 "$(problem_of float16 $format \
-        "num_heads=8 num_kv_heads=2 head_size=128 logits_soft_cap=30" \
-        "query_lens=1,200,70 seq_lens=193,275,370 flags=2048")"
-done
-for format in fp8_e4m3 nvfp4; do
-    right "negative scales of K of heads, ALiBi, cache $format" 90 "role=decoder mask=causal dtype=float16 num_heads=8 \
-num_kv_heads=2 head_size=128 kv_cache_dtype=$format block_size=16 features=lse,per_head_scales,alibi | query_lens=1,200,70 \
-seq_lens=193,275,370 flags=2052"
-done
 for arch in 80 90; do
     right "latent attention" $arch "role=mla mask=causal dtype=bfloat16 num_heads=16 num_kv_heads=1 head_size=576 kv_lora_rank=512 \
 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128 block_size=64 features=lse | query_lens=1,20,70 seq_lens=193,275,370"
