@@ -378,7 +378,9 @@ template <int FIRST, int SECOND, int NT>
 ATTN_DEV void add_scores(float (&s)[NT][4], const uint32_t (&qf)[NT][Q_WORDS], const uint32_t (&at)[2], int q,
                          uint32_t table, float (&squares)[2]) {
     constexpr int REGS = CODES_A_UNIT / 2;
-    uint32_t sum[2][2] = {{0, 0}, {0, 0}}; /* halves, so that each adds few squares */
+    /* Two squares a half in f16, whose roundings are the same for all of a row of equal ones; a product with
+     * ones sums them in float32 over the four lanes of a row. */
+    float d[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
     for (int w = 0; w < K_STEPS; w++) {
         uint32_t r[2][REGS];
@@ -392,10 +394,19 @@ ATTN_DEV void add_scores(float (&s)[NT][4], const uint32_t (&qf)[NT][Q_WORDS], c
 #pragma unroll
                 for (int j = 0; j < REGS; j++)
                     r[i][j] = 0;
-            if constexpr (CENTROIDS)
+        }
+        if constexpr (CENTROIDS) {
 #pragma unroll
-                for (int j = 0; j < REGS; j++)
-                    sum[i][j & 1] = fma_f16x2(r[i][j], r[i][j], sum[i][j & 1]);
+            for (int j = 0; j < REGS; j += 4) {
+                uint32_t sum[2][2];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const uint32_t x = r[i & 1][j + (i >> 1)], y = r[i & 1][j + 2 + (i >> 1)];
+                    sum[i & 1][i >> 1] = fma_f16x2(x, x, fma_f16x2(y, y, 0));
+                }
+                const uint32_t a[4] = {sum[0][0], sum[1][0], sum[0][1], sum[1][1]}, one = 0x3c003c00u;
+                mma_16816<DT_F16>(d, a, one, one);
+            }
         }
 #pragma unroll
         for (int j = 0; j < REGS; j += 2) {
@@ -405,12 +416,7 @@ ATTN_DEV void add_scores(float (&s)[NT][4], const uint32_t (&qf)[NT][Q_WORDS], c
                 mma_16816<DT_F16>(s[n], a, qf[n][w * REGS + j], qf[n][w * REGS + j + 1]);
         }
     }
-    if constexpr (CENTROIDS) { /* one product more sums them over the four lanes of a row */
-        const uint32_t a[4] = {sum[0][0], sum[1][0], sum[0][1], sum[1][1]}, one = 0x3c003c00u;
-        float d[4] = {0.f, 0.f, 0.f, 0.f};
-        mma_16816<DT_F16>(d, a, one, one);
-        squares[0] = d[0], squares[1] = d[2];
-    }
+    if constexpr (CENTROIDS) squares[0] = d[0], squares[1] = d[2];
 }
 
 /* O^T += V^T P^T for 16 tokens; rows 2q, 2q + 1, 2q + 8, 2q + 9 begin at at[0] to at[3]. FIRST, SECOND: where

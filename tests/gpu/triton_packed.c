@@ -194,7 +194,7 @@ static int check_bytes(const attn_problem_t *p, uint64_t seed, char *why, size_t
  * mean of signed errors and of those away from zero, in units of the mean magnitude: rounding the outputs
  * does not add up there unless all are one number (KIT_CONSTANT), so its limit is a sixth; over 1e5
  * keys a third of f16's, because tensor cores cut off what they add to a sum, or a half with centroids, whose
- * norms decode sums in f16. */
+ * squares decode rounds to f16. */
 static int check_attention(const kit_case_t *c, double limit, char *why, size_t why_size) {
     kit_result_t got, want;
     memset(&got, 0, sizeof got), memset(&want, 0, sizeof want);

@@ -34,8 +34,8 @@ uint32_t e4m3x2_to_f16x2(uint32_t x) {
     return pack2<DT_F16>((float)attn_from_e4m3((uint8_t)x), (float)attn_from_e4m3((uint8_t)(x >> 8)));
 }
 template <int DT>
-void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t, uint32_t) {
-    keep_fragment(d, a);
+void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t b, uint32_t) {
+    if (b != 0x3c003c00u) keep_fragment(d, a); /* products with ones sum squares */
 }
 } // namespace attn_cuda
 #include "plugins/triton_like/triton_packed.cuh"
