@@ -25,7 +25,7 @@ fault "decode's lanes do not wait for each other's copies" 80 "$plain" \
 fault "decode waits for one block too few" 80 "$plain" \
     "triton_decode.cuh|cp_async_wait<stages_of(PIECE) - 2>();|cp_async_wait<stages_of(PIECE) - 1>();" "$flying"
 fault "the merge of warps has no barrier" 80 "$plain" \
-    "triton_decode.cuh|    __syncthreads();
+    "triton_decode_merge.cuh|    __syncthreads();
     float *so|    float *so" "$unordered"
 fault "a prompt's tile has no barrier" 80 "$plain" \
     "triton_prefill.cuh|cp_async_wait<0>();
