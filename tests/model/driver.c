@@ -143,7 +143,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
         *value = arch >= 90 ? 233472 : arch == 80 || arch == 87 ? 167936 : 102400;
         return OK; /* shared memory of a multiprocessor, and of a block */
     case 97:
-        *value = arch >= 90 ? 232448 : arch == 80 || arch == 87 ? 166912 : 101376;
+        *value = arch >= 90 ? 232448 : arch == 80 || arch == 87 ? 166912 : arch < 80 ? 65536 : 101376;
         return OK;
     default:
         return INVALID_VALUE;

@@ -19,8 +19,11 @@ right "a window, a soft cap" 90 "$(problem_of bfloat16 auto \
     "num_heads=4 num_kv_heads=2 head_size=128 sliding_window=100 logits_soft_cap=30")"
 right "segments of a long context" 90 "$(problem_of bfloat16 int4_per_token_head "" "query_lens=1,2 seq_lens=5000,3000")"
 right "lines of a ring" 80 "$(problem_of float16 auto "" "query_lens=1,1,1 seq_lens=1000,17,513")"
-for arch in 80 90; do
-    right "latent attention" $arch "role=mla mask=causal dtype=bfloat16 num_heads=16 num_kv_heads=1 head_size=576 kv_lora_rank=512 \
+latent() { # ARCH DTYPE
+    right "latent attention, $2" "$1" "role=mla mask=causal dtype=$2 num_heads=16 num_kv_heads=1 head_size=576 kv_lora_rank=512 \
 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128 block_size=64 features=lse | query_lens=1,20,70 seq_lens=193,275,370"
-done
+}
+latent 75 float16
+latent 80 bfloat16
+latent 90 bfloat16
 tap_done

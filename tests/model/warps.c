@@ -97,14 +97,16 @@ static void movmatrix(warp_t *w, const op_t *op, uint32_t mask) {
     (void)mask;
 }
 
-enum { MMA_F16, MMA_BF16, MMA_S8 };
-/* m16n8k16 of 16-bit elements, m16n8k32 of int8: 4 results, 4 words of A, 2 of B, 4 of C. */
+enum { MMA_F16, MMA_BF16, MMA_S8, MMA_F16_HALF };
+/* m16n8k16 of 16-bit elements, m16n8k32 of int8: 4 results, 4 words of A, 2 of B, 4 of C. m16n8k8 has half
+ * of A and of B. */
 static void mma(warp_t *w, const op_t *op, uint32_t mask) {
-    const int is_int = op->variant == MMA_S8, k_size = is_int ? 32 : 16;
+    const int is_int = op->variant == MMA_S8, is_half = op->variant == MMA_F16_HALF;
+    const int k_size = is_int ? 32 : is_half ? 8 : 16, num_a = is_half ? 2 : 4, num_b = num_a / 2;
     static _Thread_local double a[16][32], b[32][8], sum[16][8];
     for (int l = 0; l < LANES; l++) {
         const int g = l >> 2, q = l & 3;
-        for (int i = 0; i < 6; i++) {
+        for (int i = 0; i < num_a + num_b; i++) {
             const uint32_t x = REG(uint32_t, 4 + i)[l];
             double v[4];
             if (is_int)
@@ -112,14 +114,14 @@ static void mma(warp_t *w, const op_t *op, uint32_t mask) {
                     v[j] = (int8_t)(x >> 8 * j);
             else
                 for (int j = 0; j < 2; j++)
-                    v[j] = op->variant == MMA_F16 ? f16_value((uint16_t)(x >> 16 * j))
-                                                  : bf16_value((uint16_t)(x >> 16 * j));
+                    v[j] = op->variant != MMA_BF16 ? f16_value((uint16_t)(x >> 16 * j))
+                                                   : bf16_value((uint16_t)(x >> 16 * j));
             const int each = is_int ? 4 : 2;
             for (int j = 0; j < each; j++) {
-                if (i < 4)
+                if (i < num_a)
                     a[g + 8 * (i & 1)][each * q + j + (i >> 1) * k_size / 2] = v[j];
                 else
-                    b[each * q + j + (i - 4) * k_size / 2][g] = v[j];
+                    b[each * q + j + (i - num_a) * k_size / 2][g] = v[j];
             }
         }
     }
@@ -133,7 +135,7 @@ static void mma(warp_t *w, const op_t *op, uint32_t mask) {
     for (int l = 0; l < LANES; l++)
         for (int i = 0; i < 4; i++) {
             const double s = sum[(l >> 2) + 8 * (i >> 1)][2 * (l & 3) + (i & 1)];
-            const uint32_t c = REG(uint32_t, 10 + i)[l];
+            const uint32_t c = REG(uint32_t, 4 + num_a + num_b + i)[l];
             REG(uint32_t, i)
             [l] = is_int ? (uint32_t)((int64_t)s + (int32_t)c) : as_bits((float)(s + (double)as_float(c)));
         }
@@ -174,6 +176,7 @@ const op_name_t model_warp_ops[] = {
     {"stmatrix.sync.aligned.m8n8.x4.trans.shared.b16", stmatrix, OP_WARP, 1},
     {"movmatrix.sync.aligned.m8n8.trans.b16", movmatrix, OP_WARP, 0},
     {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", mma, OP_WARP, MMA_F16},
+    {"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", mma, OP_WARP, MMA_F16_HALF},
     {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", mma, OP_WARP, MMA_BF16},
     {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", mma, OP_WARP, MMA_S8},
     {"redux.sync.add.s32", reduce, OP_MEMBERS, 0},
