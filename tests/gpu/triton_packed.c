@@ -325,6 +325,11 @@ static void list_tasks(void) {
         t->c.problem.features |= ATTN_F_SINK;
         t = add(kv, ATTN_DTYPE_FLOAT16, 128, 5, 1, "prompts, window");
         prompts(&t->c);
+        if (attn_kv_has_static_scales(kv)) { /* which a device does not look at */
+            t = add(kv, bf16, 128, 8, 2, "prompts, negative scale of K");
+            prompts(&t->c);
+            t->c.flags |= KIT_TURNED_KEYS;
+        }
         /* scores that grow by tens of powers of two from tile to tile, one key with half of the weight, equal
          * ones */
         static const uint32_t families[] = {KIT_GEOMETRIC, KIT_NEEDLE, KIT_UNIFORM};
