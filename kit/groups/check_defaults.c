@@ -269,6 +269,62 @@ static void fingerprints(check_t *c) {
             check_fail(c, "the scale changes the fingerprint of a page, but is not part of it");
         c->report->num_cases++;
     }
+    /* as many bytes, but of K and of V in turn */
+    const uint32_t sizes[2] = {check_head_size(c, 64), check_head_size(c, 32)};
+    if (!(c->can.features & ATTN_F_DIFF_KV) || sizes[0] == sizes[1]) return;
+    for (int i = 0; i < 2; i++) {
+        kit_case_t other = k;
+        other.problem.head_size = sizes[i], other.problem.head_size_v = sizes[1 - i];
+        if (!check_is_served(c, &other)) return;
+        check_running(c, &other);
+        if (!shape_of(c, &other.problem, 8, i == 0 ? &base : &s)) return;
+    }
+    if (s.fingerprint == base.fingerprint)
+        check_fail(c, "pages of head sizes %u and %u have the fingerprint of those of %u and %u", sizes[0],
+                   sizes[1], sizes[1], sizes[0]);
+}
+
+/* Of every format: a page has room for what its rows hold, blocks do not overlap, and K, V and their scales
+ * lie beside each other where the offsets, in bytes, say. */
+static void pages_of_formats(check_t *c) {
+    for (uint32_t kv = ATTN_KV_AUTO; kv < ATTN_KV_COUNT_ && !c->report->is_failed; kv++) {
+        kit_case_t k;
+        attn_kv_cache_shape_t s;
+        const attn_kv_format_t *f = attn_kv_format(kv);
+        if (!check_start(c, &k)) return;
+        if (!attn_role_has_cache(k.problem.role) || attn_role_is_mla(k.problem.role)) break;
+        if (!(c->can.kv_cache_dtypes & ATTN_BIT(kv))) continue;
+        k.problem.kv_cache_dtype = kv;
+        k.problem.num_blocks = 8;
+        check_fit_size(c, &k);
+        check_running(c, &k);
+        if (!check_is_served(c, &k)) continue;
+        if (!shape_of(c, &k.problem, 8, &s)) return;
+        compare_order(c, &s);
+        const kit_sizes_t z = kit_sizes(&k.problem);
+        const int64_t row = attn_kv_row_bytes(f, k.problem.dtype, z.key, z.value),
+                      least = s.block_size * z.kv_heads * row;
+        if (s.page_bytes < least || s.total_bytes != 8 * s.page_bytes)
+            check_fail(c, "%s: page_bytes is %lld, total_bytes %lld; 8 pages of %lld bytes have to fit",
+                       f->name, (long long)s.page_bytes, (long long)s.total_bytes, (long long)least);
+        int64_t rows = s.block_size * z.kv_heads; /* of a content row */
+        for (uint32_t a = 0; a < s.ndim; a++) {
+            if (s.axes[a] == ATTN_AXIS_TOKEN) rows /= s.block_size;
+            if (s.axes[a] == ATTN_AXIS_HEAD) rows /= z.kv_heads;
+            if (s.axes[a] == ATTN_AXIS_KV) rows = 0; /* a plane of K and one of V */
+        }
+        const int64_t k_bytes = rows * attn_kv_data_bytes(f, k.problem.dtype, z.key, 0),
+                      v_bytes = rows * attn_kv_data_bytes(f, k.problem.dtype, z.value, 1),
+                      content = rows * row;
+        c->report->num_cases++;
+        if (rows == 0 || attn_kv_is_whole_page(kv) || attn_kv_is_turboquant(kv)) continue;
+        if (s.k_offset < 0 || s.v_offset < 0 || s.k_offset + k_bytes > content ||
+            s.v_offset + v_bytes > content ||
+            (s.k_offset < s.v_offset + v_bytes && s.v_offset < s.k_offset + k_bytes))
+            check_fail(c, "%s: k_offset %lld, v_offset %lld: not where %lld and %lld bytes lie", f->name,
+                       (long long)s.k_offset, (long long)s.v_offset, (long long)k_bytes, (long long)v_bytes);
+    }
+    if (c->report->num_cases == 0) check_skip(c, "no dense cache");
 }
 
 void check_defaults_list(check_list_t *list, const check_t *c) {
@@ -280,4 +336,5 @@ void check_defaults_list(check_list_t *list, const check_t *c) {
     check_add(list, "capabilities", 1, millions, 0, "cache shapes of one to billions of blocks");
     check_add(list, "capabilities", 1, page_sizes, 0, "pages have the requested size");
     check_add(list, "capabilities", 1, fingerprints, 0, "fingerprints distinguish pages");
+    check_add(list, "capabilities", 1, pages_of_formats, 0, "pages of every cache format");
 }

@@ -160,6 +160,11 @@ static void batch_invariance(check_t *c) {
         kit_case_add(&k, lens[i][0], lens[i][1]);
     if (c->memory->kind == NULL && k.problem.role == ATTN_ROLE_DECODER)
         kit_case_add(&k, 1, 3900), kit_case_add(&k, 3, 2100); /* pieces of a row are longer than those */
+    if (c->memory->kind == NULL && c->role == 0) { /* more requests than a choice of kernels has in mind */
+        k.problem.max_num_seqs = 128;
+        for (int i = 0; i < 62; i++)
+            kit_case_add(&k, 1, 1 + (attn_role_has_cache(k.problem.role) ? i : 0));
+    }
     kit_inputs_t *in = kit_inputs_make(&k);
     if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &all)) return;
     const kit_sizes_t z = kit_sizes(&k.problem);

@@ -142,11 +142,10 @@ static void one_mistake(check_t *c) {
     mistake = (mistake_t)c->arg;
     num_made = 0;
     if (!check_start(c, &k)) return;
-    const int is_sink = mistake == FORWARD_SINK_DTYPE || mistake == FORWARD_SINK_ROWS;
+    const int is_sink = mistake == FORWARD_SINK_DTYPE || mistake == FORWARD_SINK_ROWS,
+              is_slope = mistake == FORWARD_SLOPE_DTYPE || mistake == FORWARD_SLOPE_ROWS;
     if (!attn_role_is_mla(k.problem.role)) /* which REFERENCE serves with neither */
-        k.problem.features |= c->can.features & (is_sink                         ? ATTN_F_SINK
-                                                 : mistake == FORWARD_SLOPE_ROWS ? ATTN_F_ALIBI
-                                                                                 : 0);
+        k.problem.features |= c->can.features & (is_sink ? ATTN_F_SINK : is_slope ? ATTN_F_ALIBI : 0);
     if ((mistake == FORWARD_SCALE_DTYPE || mistake == FORWARD_V_SCALE_DTYPE) &&
         (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) && attn_role_has_cache(k.problem.role))
         k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
@@ -274,14 +273,17 @@ static void quiet_success(check_t *c) {
     check_run(c, shim_make(c->backend, &quiet_ops), &k, NULL);
 }
 
-/* update_block_table with what build_metadata refuses as well. */
+/* update_block_table with what build_metadata refuses as well. Metadata that was never built may be built by
+ * it, and has to serve then. */
+static attn_space_t taken;
 static int bad_table_build(attn_instance_t *v, const attn_batch_t *batch, const attn_space_t *space,
                            void *stream, attn_error_t *error) {
     static const char *const what[] = {"without a batch", "without a table",
                                        "with a table of another element type",
                                        "with a table of fewer rows than requests", "without metadata"};
     const int status = shim_target()->ops->build_metadata(v, batch, space, stream, error);
-    for (int i = 0; i < 5 && status == ATTN_OK && batch->block_table != NULL; i++) {
+    memset(&taken, 0, sizeof taken);
+    for (int i = 0; i < 6 && status == ATTN_OK && batch->block_table != NULL; i++) {
         attn_batch_t b = *batch;
         attn_space_t s = *space;
         bent_tensor_t t;
@@ -290,6 +292,12 @@ static int bad_table_build(attn_instance_t *v, const attn_batch_t *batch, const 
         if (i == 2) b.block_table = bend_type(&t, b.block_table, ATTN_DTYPE_INT64);
         if (i == 3) b.block_table = bend_rows(&t, b.block_table);
         if (i == 4) s.metadata = NULL, s.metadata_bytes = 0;
+        if (i == 5) {
+            if (mistake_not_built(current, &s, 0xc7) &&
+                shim_target()->ops->update_block_table(v, &b, &s, stream, &e) == ATTN_OK)
+                taken = s;
+            break;
+        }
         const int is_taken =
             shim_target()->ops->update_block_table(v, i == 0 ? NULL : &b, &s, stream, &e) == ATTN_OK;
         num_made++;
@@ -298,7 +306,17 @@ static int bad_table_build(attn_instance_t *v, const attn_batch_t *batch, const 
     }
     return status;
 }
-static const attn_backend_ops_t bad_table_ops = {.build_metadata = bad_table_build};
+static int bad_table_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space,
+                             void *stream, attn_error_t *error) {
+    const int is_taken = taken.metadata != NULL;
+    const int status = shim_target()->ops->forward(v, args, is_taken ? &taken : space, stream, error);
+    if (is_taken && status != ATTN_OK)
+        check_fail(current, "update_block_table took metadata that was never built, and forward does not: %d",
+                   status);
+    return status;
+}
+static const attn_backend_ops_t bad_table_ops = {.build_metadata = bad_table_build,
+                                                 .forward = bad_table_forward};
 static void bad_tables(check_t *c) {
     kit_case_t k;
     current = c;
@@ -312,14 +330,59 @@ static void bad_tables(check_t *c) {
     if (num_made == 0) check_skip(c, "no role with a cache");
 }
 
+/* Keys and values of the call, where there is no cache: none, of another type, too few. */
+static int bad_rows_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space,
+                            void *stream, attn_error_t *error) {
+    static const char *const what[] = {"without keys", "without values", "with keys of another element type",
+                                       "with values of another element type", "with fewer keys than rows",
+                                       "with fewer values than rows"};
+    void *out = image_of(args->output);
+    for (int i = 0; i < 6 && !current->report->is_failed; i++) {
+        attn_forward_t a = *args;
+        bent_tensor_t b;
+        attn_error_t e = {.struct_size = sizeof e};
+        const DLTensor **t = i % 2 == 0 ? &a.key : &a.value, *given = *t;
+        *t = i < 2 ? NULL : i < 4 ? bend_type(&b, given, ATTN_DTYPE_INT64) : bend_rows(&b, given);
+        const char *const name = i % 2 == 0 ? "key" : "value";
+        const int status = shim_target()->ops->forward(v, &a, space, stream, &e);
+        if (status == ATTN_OK)
+            check_fail(current, "forward %s was accepted", what[i]);
+        else if (i < 4 && strstr(e.param, name) == NULL && strstr(e.text, name) == NULL)
+            check_fail(current, "forward %s: the error names '%s' (%s), not %s", what[i], e.param, e.text,
+                       name);
+        void *now = image_of(args->output);
+        if (status != ATTN_OK && memcmp(out, now, image_bytes(args->output)) != 0)
+            check_fail(current, "forward %s: refused, but output was written", what[i]);
+        free(now);
+    }
+    free(out);
+    return shim_target()->ops->forward(v, args, space, stream, error);
+}
+static const attn_backend_ops_t bad_rows_ops = {.forward = bad_rows_forward};
+static void bad_rows(check_t *c) {
+    kit_case_t k;
+    current = c;
+    if (!check_start(c, &k)) return;
+    k.problem.role = c->arg;
+    k.problem.mask = ATTN_MASK_FULL;
+    k.problem.block_size = k.problem.kv_cache_dtype = k.problem.kv_layout = 0;
+    k.num_reqs = k.padded_tokens = 0;
+    kit_case_add(&k, 20, 20);
+    kit_case_add(&k, 7, 7);
+    check_run(c, shim_make(c->backend, &bad_rows_ops), &k, NULL);
+}
+
 void check_errors_list(check_list_t *list, const check_t *c) {
-    (void)c;
     const uint32_t count = list->role == ATTN_ROLE_MLA_SPARSE ? NUM_MISTAKES
                            : list->role == ATTN_ROLE_MLA      ? FIRST_SPARSE
                                                               : FIRST_LATENT;
     for (uint32_t m = 0; m < count; m++)
         check_add(list, "errors", 1, one_mistake, m, "%s is refused, and the next good call is served",
                   mistake_texts[m].name);
+    for (uint32_t role = 1; role < ATTN_ROLE_COUNT_ && list->role == 0; role++)
+        if ((c->can.roles >> role & 1) && !attn_role_has_cache(role) && !attn_role_is_mla(role))
+            check_add(list, "errors", 1, bad_rows, role, "%s: keys and values that are not there are refused",
+                      attn_role_name(role));
     check_add(list, "errors", 1, quiet_success, 0, "an error struct is left alone by calls that succeed");
     check_add(list, "errors", CHECK_RUNS_ON_CPU, bad_tables, 0,
               "update_block_table refuses what it cannot use");

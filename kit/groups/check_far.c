@@ -14,6 +14,7 @@ enum { BEYOND_SLOTS = 1 }; /* as argument of a check; else the power of two in e
 /* The cache of the case, moved behind `first` blocks of a huge one: block ids and slots grow by first. */
 static struct {
     int64_t first, block_size;
+    int token; /* axis of tokens; -1: the pages are in an order of their own */
     char *base;
     size_t bytes;
     int64_t shape[4];
@@ -33,9 +34,8 @@ static void *far_alloc(size_t bytes) {
 static const DLTensor *far_cache(const DLTensor *t) {
     if (far.base == NULL) {
         int64_t last = 1;
-        far.first = current->arg == BEYOND_SLOTS ? (INT64_C(1) << 31) / t->shape[t->ndim - 2] + 3
+        far.first = current->arg == BEYOND_SLOTS ? (INT64_C(1) << 31) / far.block_size + 3
                                                  : (INT64_C(1) << current->arg) / t->strides[0] + 3;
-        far.block_size = t->shape[t->ndim - 2];
         memcpy(far.shape, t->shape, (size_t)t->ndim * sizeof far.shape[0]);
         far.shape[0] += far.first;
         for (int i = 0; i < t->ndim; i++)
@@ -57,10 +57,11 @@ static const DLTensor *far_cache(const DLTensor *t) {
 /* The row of a slot, head 0: made blank, or found so. */
 enum { MAX_ROW = 4096 };
 static int blank_row(const DLTensor *t, int64_t slot, int is_made) {
+    if (far.token < 0) return is_made;
     const int64_t element = t->dtype.bits / 8;
     char *row =
         (char *)attn_data(t) +
-        (slot / far.block_size * t->strides[0] + slot % far.block_size * t->strides[t->ndim - 2]) * element;
+        (slot / far.block_size * t->strides[0] + slot % far.block_size * t->strides[far.token]) * element;
     static const char zeros[MAX_ROW];
     char now[MAX_ROW];
     const int64_t size = t->shape[t->ndim - 1] * element;
@@ -78,7 +79,14 @@ static int far_open(const attn_problem_t *problem, const attn_device_t *device,
                     attn_instance_t **instance, attn_error_t *error) {
     attn_problem_t p = *problem;
     p.num_blocks = 0;
-    return shim_target()->ops->open(&p, device, options, num_options, host, instance, error);
+    attn_kv_cache_shape_t s = {.struct_size = sizeof s};
+    int status = shim_target()->ops->open(&p, device, options, num_options, host, instance, error);
+    if (status == ATTN_OK) status = shim_target()->ops->kv_cache_shape(*instance, 1, &s, error);
+    far.block_size = s.block_size;
+    far.token = -1;
+    for (uint32_t i = 0; i < s.ndim && i < ATTN_CACHE_MAX_DIMS; i++)
+        if (s.axes[i] == ATTN_AXIS_TOKEN) far.token = (int)i;
+    return status;
 }
 static int far_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                       attn_error_t *error) {
@@ -264,8 +272,13 @@ static const attn_backend_ops_t rows_ops = {
 static void far_rows(check_t *c) {
     kit_case_t k;
     current = c;
-    spread_axis = (int)c->arg;
+    spread_axis = (int)(c->arg & 1);
     if (!check_start(c, &k)) return;
+    if (c->arg > 1) { /* keys and values of the call */
+        k.problem.role = c->arg >> 1;
+        k.problem.mask = ATTN_MASK_FULL;
+        k.problem.block_size = k.problem.kv_cache_dtype = k.problem.kv_layout = 0;
+    }
     if (attn_role_is_mla(k.problem.role) && spread_axis == 1) {
         check_skip(c, "latent rows have no heads");
         return;
@@ -276,11 +289,15 @@ static void far_rows(check_t *c) {
     }
     k.padded_tokens = 0;
     k.num_reqs = 0;
-    kit_case_add(&k, 1, 37);
-    kit_case_add(&k, 5, 20);
-    kit_case_add(&k, 1, 3);
-    kit_case_add(&k, 1, 17);
-    kit_case_add(&k, 2, 50);
+    if (c->arg > 1)
+        kit_case_add(&k, 3, 3), kit_case_add(&k, 1, 1), kit_case_add(&k, 5, 5);
+    else {
+        kit_case_add(&k, 1, 37);
+        kit_case_add(&k, 5, 20);
+        kit_case_add(&k, 1, 3);
+        kit_case_add(&k, 1, 17);
+        kit_case_add(&k, 2, 50);
+    }
     check_run(c, shim_make(c->backend, &rows_ops), &k, NULL);
     if (is_full && !c->report->is_failed) check_skip(c, "no address space for such rows");
 }
@@ -300,6 +317,8 @@ static const DLTensor *heads_apart(const DLTensor *t, int which) {
     *to = *t;
     memcpy(strides, t->strides, 4 * sizeof *strides);
     strides[1] = far_stride;
+    /* blocks of one head close up, so that heads at their packed distance come to lie in other blocks */
+    if (strides[0] == t->shape[1] * t->strides[1]) strides[0] = t->strides[1];
     if (strides[0] < strides[2]) return NULL;
     if (apart_base == NULL) apart_base = far_alloc((size_t)(t->shape[1] * far_stride) * (t->dtype.bits / 8u));
     if (apart_base == NULL) return NULL;
@@ -350,6 +369,10 @@ void check_far_list(check_list_t *list, const check_t *c) {
     check_add(list, "offsets", CHECK_RUNS_ON_CPU, far_rows, 0,
               "tokens and table rows beyond 2^31 and 2^32 elements");
     check_add(list, "offsets", CHECK_RUNS_ON_CPU, far_rows, 1, "heads beyond 2^31 and 2^32 elements");
+    for (uint32_t role = 1; role < ATTN_ROLE_COUNT_ && list->role == 0; role++)
+        if ((c->can.roles >> role & 1) && !attn_role_has_cache(role) && !attn_role_is_mla(role))
+            check_add(list, "offsets", CHECK_RUNS_ON_CPU, far_rows, role << 1,
+                      "%s: tokens beyond 2^31 and 2^32 elements", attn_role_name(role));
     if (list->role == 0 && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)))
         check_add(list, "offsets", CHECK_RUNS_ON_CPU, far_cache_heads, 0,
                   "heads of a cache beyond 2^31 and 2^32 elements");

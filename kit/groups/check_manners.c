@@ -10,6 +10,7 @@
 #include <fenv.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static void silence(check_t *c) {
@@ -99,6 +100,16 @@ static void surroundings(check_t *c) {
     check_is_served(c, &k);
     compare("supports_combination");
     check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
+    /* other formats and types, and a batch that is worth threads */
+    for (int i = 1; i < CHECK_NUM_KEPT && !c->report->is_failed; i++) {
+        if (!check_kept_case(c, &k, i)) continue;
+        surroundings_read(&before);
+        check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
+    }
+    if (!check_start(c, &k)) return;
+    kit_case_add(&k, 130, attn_role_has_cache(k.problem.role) ? 190 : 130);
+    surroundings_read(&before);
+    check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
     surroundings_set_threads(threads);
 }
 
@@ -178,7 +189,8 @@ static void run_in(check_t *c, const kit_memory_t *memory) {
 /* A stream is the device's; on a CPU an engine may give anything (attn_plugin.h). */
 static void any_stream(check_t *c) {
     kit_memory_t memory = *c->memory;
-    memory.stream = &memory;
+    void *page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memory.stream = page != MAP_FAILED ? page : &memory; /* whoever looks there faults */
     run_in(c, &memory);
 }
 
@@ -210,7 +222,7 @@ static void nonsense(check_t *c) {
         kit_case_t shown = k;
         shown.problem = p;
         check_running(c, &shown);
-        attn_instance_t *instance = NULL;
+        attn_instance_t *const nobody = (attn_instance_t *)(void *)&k, *instance = nobody;
         attn_error_t error = {.struct_size = sizeof error};
         attn_reasons_t reasons = {.struct_size = sizeof reasons};
         attn_device_t device;
@@ -231,13 +243,13 @@ static void nonsense(check_t *c) {
         may_open -= status == ATTN_OK;
         if (status > 0 || status < -15)
             check_fail(c, "open returned %d, which is not a code of attn_types.h", status);
-        else if (status == ATTN_OK && instance == NULL)
+        else if (status == ATTN_OK && (instance == NULL || instance == nobody))
             check_fail(c, "open returned 0 and no instance");
         else if (status == ATTN_OK)
             c->backend->ops->close(instance);
         else if (error.text[0] == '\0')
             check_fail(c, "open refused with %d and no text", status);
-        else if (instance != NULL)
+        else if (instance != nobody)
             check_fail(c, "open failed and still wrote *instance");
     }
 }

@@ -390,10 +390,20 @@ static void compare_rows(const DLTensor *t, const char *was, const char *now, co
             }
 }
 
+static int has_rows; /* the cache has an axis of tokens, before that of their content */
+static int sparing_open(const attn_problem_t *problem, const attn_device_t *device,
+                        const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                        attn_instance_t **instance, attn_error_t *error) {
+    attn_kv_cache_shape_t s = {.struct_size = sizeof s};
+    int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
+    if (status == ATTN_OK) status = shim_target()->ops->kv_cache_shape(*instance, 0, &s, error);
+    has_rows = s.ndim >= 3 && s.axes[s.ndim - 2] == ATTN_AXIS_TOKEN;
+    return status;
+}
 static int sparing_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                           attn_error_t *error) {
     const DLTensor *t = args->kv_cache;
-    if (t->ndim < 3 || t->ndim > 4 || t->strides[t->ndim - 1] != 1)
+    if (!has_rows || t->ndim < 3 || t->ndim > 4 || t->strides[t->ndim - 1] != 1)
         return shim_target()->ops->update_kv_cache(instance, args, stream, error);
     const int64_t bs = t->shape[t->ndim - 2];
     unsigned char *is_named = calloc((size_t)(t->shape[0] * bs), 1);
@@ -434,8 +444,8 @@ static int empty_update(attn_instance_t *instance, const attn_kv_update_t *args,
     free(none);
     return status == ATTN_OK ? sparing_update(instance, args, stream, error) : status;
 }
-static const attn_backend_ops_t empty_ops = {.update_kv_cache = empty_update};
-static const attn_backend_ops_t sparing_ops = {.update_kv_cache = sparing_update};
+static const attn_backend_ops_t empty_ops = {.open = sparing_open, .update_kv_cache = empty_update};
+static const attn_backend_ops_t sparing_ops = {.open = sparing_open, .update_kv_cache = sparing_update};
 
 static void slots_only(check_t *c) {
     kit_case_t k;

@@ -51,15 +51,15 @@ static void nan_stays(check_t *c) {
  * sees it which could be taken for a result: it is neither lost in a maximum nor saturated on its way into
  * a cache. */
 static void nan_shows(check_t *c) {
-    for (int i = 0; i < 4 && !c->report->is_failed; i++) {
-        const int is_value = i % 2;
+    for (int i = 0; i < 5 && !c->report->is_failed; i++) {
+        const int is_value = i % 2; /* over int8 of a key alone: all of a row's values share the scale */
+        const uint32_t kv = i == 4 ? ATTN_KV_INT8_PER_TOKEN_HEAD : ATTN_KV_FP8_E4M3;
         kit_case_t k;
         kit_result_t got;
         if (!check_start_without(c, &k)) return;
         if (i >= 2) {
-            if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)))
-                continue;
-            k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+            if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.kv_cache_dtypes & ATTN_BIT(kv))) continue;
+            k.problem.kv_cache_dtype = kv;
             check_fit_size(c, &k);
         }
         kit_case_add(&k, 1, 40);
@@ -84,10 +84,11 @@ static void nan_shows(check_t *c) {
                         const double y = got.out[(t * z.heads + h) * z.output + e];
                         if (!isnan(y) == !want || (sees && !is_value && y == 0)) continue;
                         check_fail(c,
-                                   "NaN in %s 1 of request 1, channel 2%s: output[%lld][%lld][%lld] is %g "
+                                   "NaN in %s 1 of request 1, channel 2%s%s: output[%lld][%lld][%lld] is %g "
                                    "(semantics 10.5)",
                                    is_value ? "value" : "key",
-                                   i >= 2 ? ", written to a cache of fp8_e4m3" : "", (long long)t,
+                                   i >= 2 ? ", written to a cache of " : "",
+                                   i >= 2 ? attn_kv_name(kv) : "", (long long)t,
                                    (long long)h, (long long)e, y);
                     }
             for (int64_t t = first; got.lse != NULL && !is_value && t < in->num_tokens; t++)

@@ -14,8 +14,10 @@ enum { CASES_EACH = 8, MAX_TRIES = 600 };
 /* Random cases within `can` until CASES_EACH of them satisfied the filter. */
 static void random_cases(check_t *c, const attn_capabilities_t *can, uint64_t features, int max_len) {
     int found = 0;
+    kit_case_t k;
+    /* a backend of latent roles alone, without supports_combination: a case of no role would be run */
+    if (!check_start(c, &k)) return;
     for (uint64_t i = 0; i < MAX_TRIES && found < CASES_EACH && !c->report->is_failed; i++) {
-        kit_case_t k;
         kit_case_random(&k, can, c->seed * 1000003 + i + ((uint64_t)c->arg << 32), max_len);
         if ((attn_problem_features(&k.problem) & features) != features) continue;
         if (check_work(&k) > MAX_WORK || !check_is_served(c, &k)) continue;

@@ -73,7 +73,7 @@ static void layers(check_t *c) {
 
 /* ------------------------------------------------------------ byte_offset */
 
-enum { SHIFT = 4096, MAX_SHIFTED = 13 };
+enum { SHIFT = 4096, MAX_SHIFTED = 14 };
 static DLTensor shifted_tensors[MAX_SHIFTED];
 static int num_shifted;
 
@@ -93,7 +93,13 @@ static int shifted_build(attn_instance_t *instance, const attn_batch_t *batch, c
     b.block_table = shifted(b.block_table);
     b.seq_lens = shifted(b.seq_lens);
     b.query_start_loc = shifted(b.query_start_loc);
-    return shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+    b.causal = shifted(b.causal);
+    b.mm_prefix_ranges = shifted(b.mm_prefix_ranges);
+    b.rswa_prefix_lens = shifted(b.rswa_prefix_lens);
+    const int status = shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+    if (status != ATTN_OK || b.block_table == NULL || shim_target()->ops->update_block_table == NULL)
+        return status;
+    return shim_target()->ops->update_block_table(instance, &b, space, stream, error);
 }
 static int shifted_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                           attn_error_t *error) {
@@ -134,6 +140,22 @@ static void byte_offsets(check_t *c) {
         check_random_case(c, &k, c->seed * 577 + (uint64_t)n, 80);
         check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
     }
+    /* what a random case may lack: each tensor that a feature brings, and what a batch says */
+    static const uint64_t brings[] = {ATTN_F_SINK, ATTN_F_ALIBI, ATTN_F_ALIBI_SQRT, ATTN_F_REL_BIAS,
+                                      ATTN_F_PER_HEAD_SCALES};
+    for (size_t i = 0; i < sizeof brings / sizeof brings[0] && c->role == 0; i++) {
+        if (!(c->can.features & brings[i]) || !check_start(c, &k)) continue;
+        if (brings[i] == ATTN_F_PER_HEAD_SCALES) {
+            if (!(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) || k.problem.block_size == 0) continue;
+            k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+            k.flags |= KIT_PER_HEAD;
+            check_fit_size(c, &k);
+        }
+        k.problem.features |= brings[i];
+        if (check_is_served(c, &k)) check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
+    }
+    for (int i = 0; i < CHECK_NUM_SAID; i++)
+        if (check_said_case(c, &k, i)) check_run(c, shim_make(c->backend, &shifted_ops), &k, NULL);
 }
 
 /* ------------------------------------------- one number in two, one dimension */

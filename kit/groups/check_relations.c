@@ -112,6 +112,30 @@ static void scaled_values(check_t *c) {
     expect_rows(c, &k, &a, 0, &b, 0, in->num_tokens, -4, "values times -4");
 }
 
+/* A row that has a scale of its own keeps small values as well as large ones: 2^-9 times the values, and 2^9
+ * times their output, is what they give. */
+static void small_rows(check_t *c) {
+    for (uint32_t kv = ATTN_KV_AUTO; kv < ATTN_KV_COUNT_ && !c->report->is_failed; kv++) {
+        const attn_kv_format_t *f = attn_kv_format(kv);
+        kit_case_t k;
+        kit_result_t a, b;
+        if (f->scale != ATTN_KV_SCALE_ROW_INLINE || f->scale_dtype != ATTN_DTYPE_FLOAT32) continue;
+        if (!start(c, &k)) return;
+        if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.kv_cache_dtypes & ATTN_BIT(kv))) continue;
+        k.problem.kv_cache_dtype = kv;
+        check_fit_size(c, &k);
+        if (!check_is_served(c, &k)) continue;
+        kit_inputs_t *in = make(&k);
+        const kit_sizes_t z = kit_sizes(&k.problem);
+        if (!run(c, &k, in, &b)) return;
+        for (int64_t i = 0; i < in->num_keys * z.kv_heads * z.value; i++)
+            in->value[i] *= 0x1p-9f;
+        if (!run(c, &k, in, &a)) return;
+        expect_rows(c, &k, &a, 0, &b, 0, in->num_tokens, 512, attn_kv_name(kv));
+    }
+    if (c->report->num_cases == 0) check_skip(c, "no cache format with scales of its rows");
+}
+
 /* One and the same value behind every key is the output, to the last place but one. */
 static void constant_value(check_t *c) {
     kit_case_t k;
@@ -228,6 +252,8 @@ void check_relations_list(check_list_t *list, const check_t *c) {
     check_add(list, "relations", 1, permuted, 0, "requests in another order");
     check_add(list, "relations", 1, other_pages, 0, "a history in other pages");
     check_add(list, "relations", 1, scaled_values, 0, "values times a power of two");
+    if (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER))
+        check_add(list, "relations", 1, small_rows, 0, "small values in rows with a scale of their own");
     check_add(list, "relations", 1, constant_value, 0, "a constant value is the output");
     check_add(list, "relations", 1, window_shift, 0, "keys left of the window change nothing");
     check_add(list, "relations", 1, chunked, 0, "chunked prefill equals the whole");

@@ -29,6 +29,7 @@ const mistake_text_t mistake_texts[NUM_MISTAKES] = {
     {"sinks of another element type", "sink"},
     {"fewer sinks than heads", "sink"},
     {"fewer slopes than heads", "slope"},
+    {"slopes of another element type", "slope"},
     {"a scale of another element type", "scale"},
     {"a scale of values of another element type", "scale"},
     {"a cache update without keys", "key"},

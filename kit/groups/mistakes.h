@@ -36,6 +36,7 @@ typedef enum mistake {
     FORWARD_SINK_DTYPE,
     FORWARD_SINK_ROWS,
     FORWARD_SLOPE_ROWS,
+    FORWARD_SLOPE_DTYPE,
     FORWARD_SCALE_DTYPE,
     FORWARD_V_SCALE_DTYPE,
     UPDATE_NO_KEY,
@@ -89,6 +90,8 @@ typedef struct bent_tensor {
 const DLTensor *bend(bent_tensor_t *b, const DLTensor *t);
 const DLTensor *bend_type(bent_tensor_t *b, const DLTensor *t, uint32_t dtype);
 const DLTensor *bend_rows(bent_tensor_t *b, const DLTensor *t);
+/* Buffers of a space that no build_metadata wrote, each byte this one; 0 where there is no metadata. */
+int mistake_not_built(const check_t *c, attn_space_t *s, int byte);
 
 int mistake_in_forward(const check_t *c, mistake_t mistake, attn_forward_t *a, attn_space_t *s,
                        bent_tensor_t *b, int *code);

@@ -7,7 +7,7 @@
 
 /* Buffers as large as those of space that nothing was built in; 0 if no plugin could tell: only the device
  * sees them. */
-static int not_built(const check_t *c, attn_space_t *s, int byte) {
+int mistake_not_built(const check_t *c, attn_space_t *s, int byte) {
     const attn_space_t was = *s, *space = &was;
     const kit_memory_t *m = c->memory;
     if (space->metadata_bytes == 0 || (m->kind != NULL && space->host_bytes == 0)) return 0;
@@ -135,7 +135,7 @@ int mistake_in_forward(const check_t *c, mistake_t mistake, attn_forward_t *a, a
         break;
     case FORWARD_UNBUILT:
     case FORWARD_ZEROED:
-        is_made = not_built(c, s, mistake == FORWARD_ZEROED ? 0 : 0xc7);
+        is_made = mistake_not_built(c, s, mistake == FORWARD_ZEROED ? 0 : 0xc7);
         break;
     case FORWARD_CACHE_DTYPE:
         is_made = a->kv_cache != NULL;
@@ -156,6 +156,10 @@ int mistake_in_forward(const check_t *c, mistake_t mistake, attn_forward_t *a, a
     case FORWARD_SLOPE_ROWS:
         is_made = a->alibi_slopes != NULL;
         if (is_made) a->alibi_slopes = bend_rows(b, a->alibi_slopes);
+        break;
+    case FORWARD_SLOPE_DTYPE:
+        is_made = a->alibi_slopes != NULL;
+        if (is_made) a->alibi_slopes = bend_type(b, a->alibi_slopes, ATTN_DTYPE_INT32);
         break;
     case FORWARD_SCALE_DTYPE:
         is_made = a->scales.k != NULL;

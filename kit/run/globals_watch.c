@@ -49,7 +49,8 @@ static int add_file(struct dl_phdr_info *info, size_t size, void *arg) {
 }
 
 uint64_t globals_print(const char *path, size_t *size) {
-    struct search s = {path, 0, 0};
+    char real[4096]; /* the path may be ./plugin.so, or a link */
+    struct search s = {realpath(path, real) != NULL ? real : path, 0, 0};
     dl_iterate_phdr(add_file, &s);
     *size = s.size;
     return s.print;

@@ -26,7 +26,7 @@ extern char **environ;
  * opened. */
 static struct {
     char *page, **before;
-    const char *path;
+    char path[4096]; /* of the plugin, as realpath says it: not ./plugin.so, nor a link to it */
     volatile sig_atomic_t num_reads;
     struct sigaction handler; /* of SIGSEGV, before */
 } env;
@@ -62,7 +62,7 @@ void environment_watch(const char *path) {
     backtrace(warm, 2); /* loads the unwinder, which reads the environment itself */
     while (environ != NULL && environ[count] != NULL)
         count++;
-    env.path = path;
+    if (realpath(path, env.path) == NULL) env.path[0] = '\0';
     if (env.page == NULL)
         env.page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (env.page == MAP_FAILED || (count + 1) * sizeof *environ > 4096) {
