@@ -149,6 +149,27 @@ static kit_inputs_t *inputs_of(const kit_case_t *k, const kit_inputs_t *in, int 
     return one;
 }
 
+/* The longest request as a bound, which may come of anybody. */
+static int64_t bound;
+static int build_bounded(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    attn_batch_t b = *batch;
+    b.max_seq_len = bound;
+    return shim_target()->ops->build_metadata(instance, &b, space, stream, error);
+}
+static const attn_backend_ops_t bounded_ops = {.build_metadata = build_bounded};
+
+static void compare_bounded(check_t *c, const kit_case_t *k, const kit_inputs_t *in,
+                            const kit_result_t *all) {
+    kit_result_t got;
+    bound = k->problem.max_model_len != 0 ? k->problem.max_model_len : 131072;
+    if (!check_run_alone(c, shim_make(c->backend, &bounded_ops), k, in, c->memory, &got)) return;
+    if (!same_doubles(all->out, got.out, all->num_out))
+        check_fail(c, "batch invariance is claimed, but max_seq_len %lld gives other bits than 0",
+                   (long long)bound);
+    kit_result_free(&got);
+}
+
 static void batch_invariance(check_t *c) {
     static const int32_t lens[][2] = {{1, 37}, {5, 20}, {18, 18}, {1, 600}, {1, 129}, {40, 300}};
     kit_case_t k, alone;
@@ -167,6 +188,8 @@ static void batch_invariance(check_t *c) {
     }
     kit_inputs_t *in = kit_inputs_make(&k);
     if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &all)) return;
+    if (c->memory->kind == NULL && attn_role_has_cache(k.problem.role))
+        compare_bounded(c, &k, in, &all);
     const kit_sizes_t z = kit_sizes(&k.problem);
     int64_t first = 0, row = z.heads * z.output;
     for (int r = 0; r < k.num_reqs; r++) {

@@ -57,11 +57,11 @@ static void expect_the_same(int status, int without) {
                    without);
 }
 
-/* The bytes from the first to the last element of the outputs. */
+/* The bytes from the first to the last element of the outputs, and of a cache that forward writes. */
 static uint64_t print_outputs(const attn_forward_t *args) {
-    const DLTensor *outputs[] = {args->output, args->lse};
+    const DLTensor *outputs[] = {args->output, args->lse, args->slot_mapping != NULL ? args->kv_cache : NULL};
     uint64_t h = 0;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         if (outputs[i] == NULL || image_bytes(outputs[i]) == 0) continue;
         void *image = image_of(outputs[i]);
         h = attn_fingerprint64(h, image, image_bytes(outputs[i]));
@@ -84,7 +84,7 @@ static int bad_forward(attn_instance_t *instance, const attn_forward_t *args, co
         expect_refusal(status, &e, code);
         expect_the_same(status, shim_target()->ops->forward(instance, given, &s, stream, NULL));
         if (status != ATTN_OK && print_outputs(args) != before)
-            check_fail(current, "%s: forward refused it but still wrote output or lse",
+            check_fail(current, "%s: forward refused it but still wrote output, lse or the cache",
                        mistake_texts[mistake].name);
     }
     return shim_target()->ops->forward(instance, args, space, stream, error);
@@ -151,6 +151,11 @@ static void one_mistake(check_t *c) {
         k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
     check_run(c, shim_make(c->backend, &bad_ops), &k, NULL);
     if (num_made == 0) check_skip(c, "cannot be made with this backend");
+    if (num_made == 0 || c->memory->kind != NULL || k.problem.role != ATTN_ROLE_DECODER ||
+        !(c->can.features & ATTN_F_WRITE_IN_FORWARD))
+        return;
+    k.problem.features |= ATTN_F_WRITE_IN_FORWARD; /* nothing is written before all is looked at */
+    if (check_is_served(c, &k)) check_run(c, shim_make(c->backend, &bad_ops), &k, NULL);
 }
 
 /* Errors are filled only if there is a struct to fill. */

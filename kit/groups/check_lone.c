@@ -173,7 +173,65 @@ static void order_of_layers(check_t *c) {
     if (c->report->num_cases == 0) check_skip(c, "no decoder with feature block_stride");
 }
 
+/* ------------------------------------------------------ gaps between rows */
+
+/* The cache with every stride but the last twice as long: behind each row of a head lies one of nobody. */
+static DLTensor gapped_cache;
+static int64_t gapped_strides[8], gapped_count, gapped_row;
+static const DLTensor *with_gaps(const DLTensor *t) {
+    if (t == NULL || gapped_cache.data != NULL) return t == NULL ? t : &gapped_cache;
+    const size_t element = t->dtype.bits / 8u;
+    gapped_count = gapped_row = t->shape[t->ndim - 1];
+    for (int i = 0; i < t->ndim; i++) {
+        gapped_strides[i] = i < t->ndim - 1 ? 2 * t->strides[i] : t->strides[i];
+        if (i < t->ndim - 1) gapped_count += (t->shape[i] - 1) * gapped_strides[i];
+    }
+    void *image = malloc((size_t)gapped_count * element);
+    if (image == NULL) abort();
+    memset(image, 0xff, (size_t)gapped_count * element); /* no number in any type */
+    gapped_cache = *t;
+    gapped_cache.data = image_new(image, (size_t)gapped_count * element);
+    gapped_cache.byte_offset = 0;
+    gapped_cache.strides = gapped_strides;
+    free(image);
+    return &gapped_cache;
+}
+static int gapped_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                         attn_error_t *error) {
+    attn_kv_update_t a = *args;
+    a.kv_cache = with_gaps(a.kv_cache);
+    return shim_target()->ops->update_kv_cache(instance, &a, stream, error);
+}
+static int gapped_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                          void *stream, attn_error_t *error) {
+    attn_forward_t a = *args;
+    a.kv_cache = with_gaps(a.kv_cache);
+    return shim_target()->ops->forward(instance, &a, space, stream, error);
+}
+static const attn_backend_ops_t gapped_ops = {.update_kv_cache = gapped_update, .forward = gapped_forward};
+
+static void gaps_between_rows(check_t *c) {
+    kit_case_t k;
+    if (!check_start(c, &k)) return;
+    if (!attn_role_has_cache(k.problem.role)) {
+        check_skip(c, "no role with a cache");
+        return;
+    }
+    if (!check_run(c, shim_make(c->backend, &gapped_ops), &k, NULL)) return;
+    const size_t element = gapped_cache.dtype.bits / 8u, bytes = (size_t)gapped_count * element;
+    unsigned char *image = gapped_cache.data != NULL ? malloc(bytes) : NULL;
+    if (image == NULL) return;
+    image_read(image, gapped_cache.data, bytes);
+    for (size_t i = 0; i < bytes && !c->report->is_failed; i++)
+        if ((int64_t)(i / element) % (2 * gapped_row) >= gapped_row && image[i] != 0xff)
+            check_fail(c, "byte %zu of a cache was written, which lies in a gap between its rows", i);
+    free(image);
+}
+
 void check_lone_list(check_list_t *list, const check_t *c) {
+    if (c->can.features & ATTN_F_BLOCK_STRIDE)
+        check_add(list, "offsets", CHECK_RUNS_ON_CPU, gaps_between_rows, 0,
+                  "a cache with gaps between its rows");
     if (list->role == 0 && (c->can.features & ATTN_F_BLOCK_STRIDE))
         check_add(list, "offsets", 1, order_of_layers, 0, "a cache in the order of all layers");
     check_add(list, "offsets", 1, single_entries, 0, "strides of dimensions with one entry");

@@ -120,10 +120,16 @@ static int num_reasons(const check_t *c, const attn_problem_t *p) {
     attn_reasons_t reasons = {.struct_size = sizeof reasons, .capacity = 4, .items = items};
     attn_device_t device;
     check_device(c, &device);
-    return c->backend->ops->supports_combination(p, &device, &reasons) == ATTN_OK ? (int)reasons.count : -1;
+    if (c->backend->ops->supports_combination(p, &device, &reasons) != ATTN_OK) return -1;
+    const int count = (int)reasons.count;
+    /* without a device its questions are skipped (attn_backend_validate) */
+    if (c->backend->ops->supports_combination(p, NULL, &reasons) != ATTN_OK)
+        check_fail(current, "supports_combination without a device gives an error");
+    return count;
 }
 static void same_answer(check_t *c) {
     kit_case_t k, other;
+    current = c;
     attn_instance_t *instance = NULL;
     attn_error_t error = {.struct_size = sizeof error};
     if (!check_start(c, &k)) return;

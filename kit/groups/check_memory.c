@@ -159,11 +159,16 @@ static const attn_backend_ops_t guarded_ops = {.open = guarded_open,
 static void guard_pages(check_t *c) {
     at_end = (int)c->arg & 1;
     threads_change = (int)c->arg >> 1;
-    for (int n = 0; n < (threads_change ? 4 : 13) && !c->report->is_failed; n++) {
+    for (int n = 0; n < (threads_change ? 4 : 15) && !c->report->is_failed; n++) {
         kit_case_t k;
         if (!check_start(c, &k)) return;
-        if (n == 12) { /* the plain one, whose rows forward writes */
-            if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.features & ATTN_F_WRITE_IN_FORWARD)) break;
+        if (n >= 13) { /* rows that a backend may cut into pieces of its keys, as many as there may be */
+            if (k.problem.role != ATTN_ROLE_DECODER) break;
+            k.num_reqs = 0;
+            kit_case_add(&k, 1, 900);
+            if (n == 14) kit_case_add(&k, 1, 2100), kit_case_add(&k, 1, 2100);
+        } else if (n == 12) { /* the plain one, whose rows forward writes */
+            if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.features & ATTN_F_WRITE_IN_FORWARD)) continue;
             k.problem.features |= ATTN_F_WRITE_IN_FORWARD;
         } else if (n == 0) { /* the plain one, and last the longest, which fills its pages */
             const int32_t page = (int32_t)k.problem.block_size;

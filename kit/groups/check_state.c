@@ -15,8 +15,8 @@ static void loading(check_t *c) {
 
 /* Two problems in turn, until all that is made once is made; then nothing of the file's own data may
  * change any more. Of the kinds that a kernel may keep apart: short ones, long contexts, many heads, a
- * long prompt. */
-enum { SHORT, LONG_CONTEXT, MANY_HEADS, LONG_PROMPT, NUM_KINDS };
+ * long prompt, one row of one head. */
+enum { SHORT, LONG_CONTEXT, MANY_HEADS, LONG_PROMPT, LONE, NUM_KINDS };
 static int start_kind(check_t *c, int kind, kit_case_t *k) {
     if (!check_start(c, k)) return 0;
     if (kind == SHORT) return 1;
@@ -27,6 +27,9 @@ static int start_kind(check_t *c, int kind, kit_case_t *k) {
         k->problem.num_heads = k->problem.num_kv_heads = 66;
         if (attn_role_is_mla(k->problem.role)) k->problem.num_heads = 66, k->problem.num_kv_heads = 0;
         kit_case_add(k, 2, 40);
+    } else if (kind == LONE) {
+        k->problem.num_heads = 1, k->problem.num_kv_heads = k->problem.num_kv_heads != 0;
+        kit_case_add(k, 1, attn_role_has_cache(k->problem.role) ? 3 : 1);
     } else
         kit_case_add(k, kind == LONG_PROMPT ? 600 : 1, kind == LONG_PROMPT ? 600 : 5000);
     return check_is_served(c, k);
@@ -42,7 +45,7 @@ static size_t globals_of_kind(check_t *c, int kind) {
     if (!start_kind(c, kind, &k[0]) || !start_kind(c, kind, &k[1])) return 0;
     k[1].problem.scale *= 2;
     k[1].seed += 5;
-    kit_case_add(&k[1], 3, 99);
+    if (kind != LONE) kit_case_add(&k[1], 3, 99);
     for (int i = 0; i < 2; i++)
         in[i] = kit_inputs_make(&k[i]);
     for (int round = 0; round < ROUNDS; round++) {

@@ -51,6 +51,12 @@ caught PAGE_WITHOUT_SCALES capabilities 'pages of every cache format'
 caught OFFSET_IN_ELEMENTS capabilities 'pages of every cache format'
 caught FOLLOWS_STREAM manners 'the stream is not looked at'
 caught WRITES_INSTANCE manners 'nonsense in a problem'
+caught ROWS_PACKED offsets 'a cache with gaps between its rows'
+caught LOSES_LAST_PIECE memory 'buffers of exactly space_needed that end'
+caught COUNTS_LONE_CALLS manners 'no state outside the instance'
+caught BOUND_DECIDES determinism 'batch invariance'
+caught WRITES_BEFORE_CHECK errors 'an lse with fewer columns'
+caught FOLLOWS_DEVICE manners 'answers from the problem alone'
 [ "$(uname -m)" != x86_64 ] || caught FLUSHES_AFTER_FP8 manners 'are left alone'
 
 # what is no mistake

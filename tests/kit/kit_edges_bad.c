@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kit_edges_bad.c: the reference plugin with one mistake, -DMISTAKE=name, for tests/kit/kit_edges.sh: mistakes at the
- * edges of a contract, in tensors, formats, roles and batches that the plain case of the kit does not have.
- * -DREFERENCE="path" is the plugin that does the work. */
+/* kit_edges_bad.c: the reference plugin with one mistake, -DMISTAKE=name, for tests/kit/kit_edges.sh:
+ * mistakes at the edges of a contract, in tensors, formats, roles and batches that the plain case of the kit
+ * does not have. -DREFERENCE="path" is the plugin that does the work. */
 #include <attn/attn_plugin.h>
 #include <attn/attn_plugin_util.h>
 
@@ -30,6 +30,12 @@ enum mistakes {
     SIZES_ADDED,         /* head sizes in a fingerprint */
     PAGE_WITHOUT_SCALES,
     OFFSET_IN_ELEMENTS,
+    ROWS_PACKED,         /* rows of a page at their packed distance */
+    LOSES_LAST_PIECE,    /* writes behind the workspace above 800 keys */
+    COUNTS_LONE_CALLS,   /* in a static variable, where there is one head */
+    BOUND_DECIDES,       /* another kernel by max_seq_len */
+    WRITES_BEFORE_CHECK, /* rows of a forward that is refused */
+    FOLLOWS_DEVICE,      /* in supports_combination, where there may be none */
     /* no mistakes: what a plugin may do otherwise than the others, and the kit has to allow */
     THREE_AXES,      /* block, head, and all that a page has of a head */
     TRUSTS_THE_CORE, /* which checked the entries of key_start_loc */
@@ -42,6 +48,7 @@ static attn_capabilities_t table_of_capabilities;
 static const attn_backend_t *target;
 static attn_problem_t problem; /* of the last open */
 static int32_t num_reqs;       /* of the last build */
+static int64_t bound, longest; /* likewise */
 static int num_calls;
 
 /* Structs of other ages, and none, are the reference's affair. */
@@ -108,9 +115,15 @@ static int build(attn_instance_t *i, const attn_batch_t *args, const attn_space_
                  attn_error_t *error) {
     PASS_ON(build_metadata, i, args, space, stream, error);
     if (MISTAKE == COUNT_DECIDES) num_reqs = args->num_reqs;
+    if (MISTAKE == BOUND_DECIDES) bound = args->max_seq_len;
+    if (MISTAKE == LOSES_LAST_PIECE) longest = 0;
+    if (MISTAKE == LOSES_LAST_PIECE && args->seq_lens_host != NULL)
+        for (int32_t r = 0; r < args->num_reqs; r++)
+            if (args->seq_lens_host[r] > longest) longest = args->seq_lens_host[r];
     const int status = target->ops->build_metadata(i, args, space, stream, error);
-    return MISTAKE == TRUSTS_THE_CORE && args->key_start_loc_host != NULL && status == ATTN_E_INVALID ? ATTN_OK
-                                                                                                      : status;
+    if (MISTAKE == TRUSTS_THE_CORE && args->key_start_loc_host != NULL && status == ATTN_E_INVALID)
+        return ATTN_OK;
+    return status;
 }
 
 static int table(attn_instance_t *i, const attn_batch_t *args, const attn_space_t *space, void *stream,
@@ -129,10 +142,13 @@ static int table(attn_instance_t *i, const attn_batch_t *args, const attn_space_
 
 /* A copy of a cache tensor whose heads lie one behind the other, if they are those of a page. */
 static const DLTensor *packed(const DLTensor *t, DLTensor *to, int64_t *strides) {
-    if (MISTAKE != HEADS_PACKED || t == NULL || t->ndim != 4 || t->strides[1] < t->strides[0]) return t;
+    if (t == NULL || t->strides == NULL) return t;
+    const int is_head = MISTAKE == HEADS_PACKED && t->ndim == 4 && t->strides[1] >= t->strides[0],
+              is_row = MISTAKE == ROWS_PACKED && t->ndim == 3 && t->strides[1] > t->shape[2];
+    if (!is_head && !is_row) return t;
     *to = *t;
-    memcpy(strides, t->strides, 4 * sizeof *strides);
-    strides[1] = t->shape[2] * t->strides[2];
+    memcpy(strides, t->strides, (size_t)t->ndim * sizeof *strides);
+    strides[1] = is_head ? t->shape[2] * t->strides[2] : t->shape[2];
     to->strides = strides;
     return to;
 }
@@ -183,6 +199,10 @@ static int forward(attn_instance_t *i, const attn_forward_t *args, const attn_sp
     int64_t strides[8], key_strides[3];
     if (MISTAKE == FOLLOWS_STREAM && stream != NULL && *(volatile char *)stream == 'x') return ATTN_E_DEVICE;
     if (MISTAKE == COUNTS_CALLS) num_calls++;
+    if (MISTAKE == COUNTS_LONE_CALLS && a.query != NULL && a.query->ndim == 3 && a.query->shape[1] == 1)
+        num_calls++;
+    if (MISTAKE == LOSES_LAST_PIECE && space != NULL && space->workspace != NULL && longest > 800)
+        ((volatile char *)space->workspace)[space->workspace_bytes] = 0;
     if (MISTAKE == SLOPES_OF_ANY_TYPE && a.alibi_slopes != NULL && a.alibi_slopes->dtype.code != kDLFloat)
         return ATTN_OK;
     if (MISTAKE == ENCODER_WITHOUT_VALUES && a.kv_cache == NULL && a.query != NULL && a.value == NULL &&
@@ -202,12 +222,25 @@ static int forward(attn_instance_t *i, const attn_forward_t *args, const attn_sp
     }
     a.kv_cache = with_tokens(packed(a.kv_cache, &t, strides), &t, strides);
     const int status = target->ops->forward(i, &a, space, stream, error);
+    if (MISTAKE == WRITES_BEFORE_CHECK && status != ATTN_OK && args->slot_mapping != NULL) {
+        attn_kv_update_t u = {.struct_size = sizeof u, .key = args->key, .value = args->value,
+                              .kv_cache = args->kv_cache, .v_cache = args->v_cache,
+                              .slot_mapping = args->slot_mapping, .scales = args->scales};
+        target->ops->update_kv_cache(i, &u, stream, NULL);
+    }
+    if (MISTAKE == BOUND_DECIDES && status == ATTN_OK && bound > 0 && a.output->dtype.bits == 32)
+        ((float *)attn_data(a.output))[0] *= 1.000001f;
     if (MISTAKE == ENCODER_WITH_FEW_KEYS && args->kv_cache == NULL && a.key != NULL && a.value != NULL &&
         a.key->shape[0] < a.value->shape[0])
         return ATTN_OK;
     if (MISTAKE == COUNT_DECIDES && status == ATTN_OK && num_reqs > 64 && a.output->dtype.bits == 32)
         ((float *)attn_data(a.output))[0] *= 1.000001f;
     return status;
+}
+
+static int supports(const attn_problem_t *p, const attn_device_t *device, attn_reasons_t *reasons) {
+    if (MISTAKE == FOLLOWS_DEVICE && device->type != kDLCPU) return ATTN_E_DEVICE;
+    return target->ops->supports_combination(p, device, reasons);
 }
 
 static const attn_backend_t *const list[] = {&backend};
@@ -228,6 +261,7 @@ __attribute__((constructor)) static void load(void) {
     ops.update_block_table = table;
     ops.update_kv_cache = update;
     ops.forward = forward;
+    if (MISTAKE == FOLLOWS_DEVICE) ops.supports_combination = supports;
     backend = *target;
     backend.name = "BAD_EDGES";
     backend.ops = &ops;
