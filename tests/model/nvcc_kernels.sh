@@ -21,7 +21,7 @@ make_ptx() { # SRCDIR OUT NAME..
 }
 # Says what the comparison with REFERENCE said; fails where it is not within tolerance.
 is_right() { # BACKEND PROBLEM
-    said=$("$ATTN_TEST_SRCDIR/tests/model/on_model" 90 timeout 100 "$ATTN_TEST_BUILDDIR/tools/attn" run \
+    said=$("$ATTN_TEST_SRCDIR/tests/model/on_model" 90 timeout 400 "$ATTN_TEST_BUILDDIR/tools/attn" run \
         --plugin-dir "$plugins" --backend "$1" --problem "$2" 2>&1)
     printf '%s\n' "$said"
     case $said in *"$1: ok, "*) return 0 ;; esac
@@ -32,7 +32,7 @@ right() { # NAME BACKEND PROBLEM
 }
 ok "PTX of the kernels" make_ptx "$ATTN_TEST_SRCDIR" "$ptx" cache_write_sm80 decode_sm80-bf16-d64 \
     prefill_sm90-bf16-d64-pages prefill_sm90-bf16-d72-rows mla_write_sm80 mla_rows_sm80 mla_project_sm80 \
-    mla_decode_sm90_bf16 sparse_attend_sm90_bf16
+    mla_decode_sm90_bf16 mla_combine_sm90 sparse_attend_sm90_bf16
 decoder="role=decoder mask=causal dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=64 block_size=16 features=lse"
 latent="mask=causal dtype=bfloat16 num_kv_heads=1 head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 \
 qk_rope_head_dim=64 v_head_dim=128 block_size=64 features=lse"
