@@ -21,7 +21,7 @@ features=lse | ${4:-query_lens=1,200,70 seq_lens=193,275,370}"
 # Says what the comparison with REFERENCE said; fails where it is not within tolerance.
 is_right() { # ARCH PROBLEM
     case $2 in role=mla*) backend=TRITON_MLA ;; *) backend=TRITON_ATTN ;; esac
-    said=$(on_model "$1" timeout 100 env ATTN_CONFIG="$ATTN_TEST_INI" \
+    said=$(on_model "$1" timeout 400 env ATTN_CONFIG="$ATTN_TEST_INI" \
         "$ATTN_TEST_BUILDDIR/tools/attn" run --backend $backend --problem "$2" 2>&1)
     printf '%s\n' "$said"
     case $said in *"_ATTN: ok, "* | *"_MLA: ok, "*) return 0 ;; esac

@@ -4,7 +4,7 @@
 # of 16 bits does not hold as they are, and negative scales of K, in products that fold their factor and in others.
 . "$ATTN_TEST_SRCDIR/tests/model/model_lib.sh"
 of_every_size() { # ARCH CACHE
-    on_model "$1" timeout 100 env ATTN_CONFIG="$ATTN_TEST_INI" "$ATTN_TEST_BUILDDIR/tools/attn" check \
+    on_model "$1" timeout 400 env ATTN_CONFIG="$ATTN_TEST_INI" "$ATTN_TEST_BUILDDIR/tools/attn" check \
         "$ATTN_TEST_PLUGIN_DIR/triton_like.so" --group numerics --only "values of every size, bfloat16, cache $2"
 }
 right() { # NAME ARCH DTYPE CACHE WORDS [MORE]
