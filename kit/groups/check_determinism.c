@@ -49,31 +49,24 @@ static void same_bits(check_t *c) {
 enum { LEAST_CALLS = 120, MOST_CALLS = 200, USUAL_MS = 800, MOST_MS = 10000 };
 enum { LEAST_STOP_US = 200, LONGEST_STOP_US = 20000 };
 
-static int64_t now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * INT64_C(1000000) + t.tv_nsec / 1000;
-}
-
 static int forward_stopped(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
                            void *stream, attn_error_t *error) {
     int status = ATTN_OK;
     int64_t stop_us = LONGEST_STOP_US;
     for (int i = 0; i < 4 && status == ATTN_OK; i++) { /* the first starts threads */
-        const int64_t before = now_us();
+        struct timespec before;
+        clock_gettime(CLOCK_MONOTONIC, &before);
         status = shim_target()->ops->forward(instance, args, space, stream, error);
-        const int64_t twice = 2 * (now_us() - before);
+        const int64_t twice = (int64_t)(2e6 * check_seconds_since(&before));
         if (twice < stop_us) stop_us = twice;
     }
     if (stop_us < LEAST_STOP_US) stop_us = LEAST_STOP_US;
     void *out = image_of(args->output);
-    if (status != ATTN_OK || thread_stops_begin(stop_us, current->seed) != 0) {
-        free(out);
-        return status;
-    }
-    const int64_t from = now_us();
-    for (int i = 0; i < MOST_CALLS && status == ATTN_OK && !current->report->is_failed; i++) {
-        const int64_t ms = (now_us() - from) / 1000;
+    const int can_stop = status == ATTN_OK && thread_stops_begin(stop_us, current->seed) == 0;
+    struct timespec from;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (int i = 0; i < MOST_CALLS && can_stop && status == ATTN_OK && !current->report->is_failed; i++) {
+        const double ms = 1e3 * check_seconds_since(&from);
         if (ms > MOST_MS || (ms > USUAL_MS && i >= LEAST_CALLS)) break;
         if (space->workspace != NULL) memset(space->workspace, 0xff, (size_t)space->workspace_bytes);
         status = shim_target()->ops->forward(instance, args, space, stream, error);
@@ -81,7 +74,8 @@ static int forward_stopped(attn_instance_t *instance, const attn_forward_t *args
             check_fail(current, "call %d gives other output bits while its threads are stopped for %lld us",
                        i + 5, (long long)stop_us);
     }
-    thread_stops_end();
+    if (status == ATTN_OK && (!can_stop || thread_stops_end() == 0))
+        check_skip(current, "no thread could be stopped");
     free(out);
     return status;
 }

@@ -37,7 +37,7 @@ static int exponent_of(int sizes, int high, int64_t key, int64_t count, uint64_t
     }
 }
 
-/* Rows of `size` elements of each of the tokens' heads; exponents: of each token, or NULL. */
+/* Rows of `row` elements, one a token, of all its heads; exponents: of each token, or NULL. */
 static void resize(const kit_case_t *k, float *x, const kit_inputs_t *in, int64_t row, int sizes, int high,
                    int *exponents) {
     uint64_t state = k->seed * 3 + (uint64_t)sizes;
@@ -112,6 +112,8 @@ static void value_ends(check_t *c) {
                 plain.problem.features &= ~ATTN_F_BATCH_INVARIANT;
                 if (kit_run_oracle(&kit_oracle, &plain, in, &want) == ATTN_OK)
                     compare(c, &k, in, exponents, &got, &want);
+                else
+                    check_fail(c, "the oracle refused this: %s", want.error.text);
                 kit_result_free(&got), kit_result_free(&want);
             }
             c->report->num_cases++;

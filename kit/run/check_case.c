@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_case.c: cases within a capability table, and their run against the oracle. */
-#include "check_engine.h"
+#include "check_children.h"
 
 #include <math.h>
 
@@ -307,13 +307,11 @@ int check_against_oracle(check_t *c, const kit_case_t *k, const kit_inputs_t *in
 /* A device whose kernels are compiled when a problem is opened has seconds for a check, not for every case of
  * it: after two cases and this time the others are left out, and counted. */
 static int is_out_of_time(check_t *c) {
-    struct timespec now, *first = &c->first_case;
+    struct timespec *first = &c->first_case;
     const double seconds = 0.7;
     if (c->memory->kind == NULL) return 0;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (first->tv_sec == 0) *first = now;
-    const double used = (double)(now.tv_sec - first->tv_sec) + 1e-9 * (double)(now.tv_nsec - first->tv_nsec);
-    if (c->report->num_cases < 2 || used < seconds) return 0;
+    if (first->tv_sec == 0) clock_gettime(CLOCK_MONOTONIC, first);
+    if (c->report->num_cases < 2 || check_seconds_since(first) < seconds) return 0;
     return ++c->report->num_left_out;
 }
 

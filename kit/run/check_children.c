@@ -70,7 +70,7 @@ int check_usual_jobs(void) {
     return n < 1 ? 1 : n > CHECK_MAX_JOBS ? CHECK_MAX_JOBS : n;
 }
 
-static double seconds_since(const struct timespec *start) {
+double check_seconds_since(const struct timespec *start) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)(now.tv_sec - start->tv_sec) + (double)(now.tv_nsec - start->tv_nsec) * 1e-9;
@@ -138,7 +138,7 @@ static void run_in_child(const pool_t *p, const work_t *w, pid_t parent, const s
         dup2(s->printed, STDERR_FILENO);
         e->run(c);
         fflush(NULL);
-        s->report->seconds = seconds_since(&start);
+        s->report->seconds = check_seconds_since(&start);
         const int is_failed = s->report->is_failed;
         __atomic_store_n(&s->report->is_done, 1, __ATOMIC_RELEASE);
         kill(parent, SIGCHLD); /* news */
@@ -257,7 +257,7 @@ static void judge(check_t *c, worker_t *w, int status, unsigned late_s) {
     slot_t *s = w->slots[w->at];
     const int is_done = __atomic_load_n(&s->report->is_done, __ATOMIC_ACQUIRE);
     c->report = s->report;
-    if (!is_done) s->report->seconds = seconds_since(&w->start);
+    if (!is_done) s->report->seconds = check_seconds_since(&w->start);
     if (is_done && !s->report->is_failed && lseek(s->printed, 0, SEEK_END) > 0)
         check_fail(c, "it prints; messages belong to the log function of attn_host_t");
     else if (late_s != 0)
@@ -310,7 +310,7 @@ static int look(const pool_t *p, worker_t *w) {
     const int ended = judge_done(c, w);
     if (!w->has_failed) feed(p, w);
     const unsigned limit_s = limit_of(c);
-    if (w->at == w->count || seconds_since(&w->start) < limit_s) return ended > 0;
+    if (w->at == w->count || check_seconds_since(&w->start) < limit_s) return ended > 0;
     end(w, &status);
     retire(c, w, status, limit_s);
     return 1;

@@ -11,6 +11,9 @@ enum { CHECK_MAX_JOBS = 64 };
 /* The processors that this process may use, at most CHECK_MAX_JOBS. */
 int check_usual_jobs(void);
 
+/* Seconds since clock_gettime(CLOCK_MONOTONIC) gave `start`. */
+double check_seconds_since(const struct timespec *start);
+
 /* Runs entries in order, up to `jobs` at once. told gets them in order, too, each with its report in
  * c->report and the file that holds what it printed; a value other than 0 from it ends the run. Returns 0, or
  * -1 where there is no memory or no descriptor (errno). */

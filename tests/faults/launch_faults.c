@@ -5,14 +5,13 @@
  * pending before the call is neither returned nor cleared. Needs the objects of a build with CUDA, no
  * device.
  */
+#include "../nvcc_stubs.h"
 #include "../tap.h"
 #include "kernels/cuda/dense/flash_launch.h"
 #include "kernels/cuda/dense/pack_rows.h"
 #include "kernels/cuda/dense/read_lengths.h"
 #include "kernels/cuda/latent/mla_launch.h"
 #include "kernels/cuda/output/quantise_rows.h"
-
-#include <cuda_runtime_api.h>
 
 static cudaError_t pending;         /* what cudaGetLastError would say */
 static int launches, fails_at = -1; /* the launch that fails */
@@ -37,37 +36,11 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kern
     return cudaSuccess;
 }
 
-/* What the stubs that nvcc writes call: kernels are registered nowhere. */
-void **__cudaRegisterFatBinary(void *binary);
-void __cudaRegisterFatBinaryEnd(void **handle);
-void __cudaUnregisterFatBinary(void **handle);
-void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit,
-                            void *a, void *b, void *c, void *d, int *e);
-cudaError_t __cudaGetKernel(void **kernel, const void *host);
-cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **args, size_t shared, void *stream);
-cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void *stream);
-void **__cudaRegisterFatBinary(void *binary) {
-    static void *handle;
-    return handle = binary, &handle;
-}
-void __cudaRegisterFatBinaryEnd(void **handle) {
-    (void)handle;
-}
-void __cudaUnregisterFatBinary(void **handle) {
-    (void)handle;
-}
+/* Kernels are registered nowhere. */
 void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit,
                             void *a, void *b, void *c, void *d, int *e) {
     (void)handle, (void)host, (void)device, (void)name, (void)limit, (void)a, (void)b, (void)c, (void)d,
         (void)e;
-}
-cudaError_t __cudaGetKernel(void **kernel, const void *host) {
-    return *(const void **)kernel = host, cudaSuccess;
-}
-cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **args, size_t shared,
-                               void *stream) {
-    return cudaLaunchKernel(kernel, grid, block, args, shared, (cudaStream_t)stream);
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void *stream) {
     (void)grid, (void)block, (void)shared, (void)stream;

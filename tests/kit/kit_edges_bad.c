@@ -2,10 +2,9 @@
 /* kit_edges_bad.c: the reference plugin with one mistake, -DMISTAKE=name, for tests/kit/kit_edges.sh:
  * mistakes at the edges of a contract, in tensors, formats, roles and batches that the plain case of the kit
  * does not have. -DREFERENCE="path" is the plugin that does the work. */
-#include <attn/attn_plugin.h>
-#include <attn/attn_plugin_util.h>
+#define BAD_NAME "BAD_EDGES"
+#include "over_reference.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -42,18 +41,10 @@ enum mistakes {
     LATENT_ALONE     /* no other role, nor supports_combination */
 };
 
-static attn_backend_ops_t ops;
-static attn_backend_t backend;
-static attn_capabilities_t table_of_capabilities;
-static const attn_backend_t *target;
 static attn_problem_t problem; /* of the last open */
 static int32_t num_reqs;       /* of the last build */
 static int64_t bound, longest; /* likewise */
 static int num_calls;
-
-/* Structs of other ages, and none, are the reference's affair. */
-#define PASS_ON(OP, ...)                                                                                     \
-    if (args == NULL || args->struct_size != sizeof *args) return target->ops->OP(__VA_ARGS__)
 
 static int is_int8(void) {
     return problem.kv_cache_dtype == ATTN_KV_INT8_PER_TOKEN_HEAD;
@@ -243,18 +234,7 @@ static int supports(const attn_problem_t *p, const attn_device_t *device, attn_r
     return target->ops->supports_combination(p, device, reasons);
 }
 
-static const attn_backend_t *const list[] = {&backend};
-__attribute__((visibility("default"))) attn_plugin_t attn_plugin_v1;
-
-__attribute__((constructor)) static void load(void) {
-    void *file = dlopen(REFERENCE, RTLD_NOW | RTLD_LOCAL);
-    const attn_plugin_t *plugin = file != NULL ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
-    if (plugin == NULL) return;
-    target = plugin->backends[0];
-    attn_plugin_v1 = *plugin;
-    attn_plugin_v1.backends = list;
-    attn_plugin_v1.num_backends = 1;
-    ops = *target->ops;
+static void put_mistakes(void) {
     ops.open = open_bad;
     ops.kv_cache_shape = shape_bad;
     ops.build_metadata = build;
@@ -262,18 +242,13 @@ __attribute__((constructor)) static void load(void) {
     ops.update_kv_cache = update;
     ops.forward = forward;
     if (MISTAKE == FOLLOWS_DEVICE) ops.supports_combination = supports;
-    backend = *target;
-    backend.name = "BAD_EDGES";
-    backend.ops = &ops;
-    table_of_capabilities = *target->capabilities;
-    backend.capabilities = &table_of_capabilities;
     if (MISTAKE == THREE_AXES) {
-        table_of_capabilities.required_layout = ATTN_LAYOUT_HND;
-        table_of_capabilities.roles = ATTN_BIT(ATTN_ROLE_DECODER);
+        can.required_layout = ATTN_LAYOUT_HND;
+        can.roles = ATTN_BIT(ATTN_ROLE_DECODER);
     }
     if (MISTAKE == LATENT_ALONE) {
-        table_of_capabilities.roles = ATTN_BIT(ATTN_ROLE_MLA);
-        table_of_capabilities.features = ATTN_F_LATENT | ATTN_F_LSE | ATTN_F_NON_CAUSAL;
+        can.roles = ATTN_BIT(ATTN_ROLE_MLA);
+        can.features = ATTN_F_LATENT | ATTN_F_LSE | ATTN_F_NON_CAUSAL;
         ops.supports_combination = NULL;
     }
 }

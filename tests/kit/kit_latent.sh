@@ -2,32 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # kit_latent.sh: the groups of the conformance kit on latent attention: each of its roles has cases in them, and mistakes
 # that only latent attention can make (tests/kit/kit_latent_bad.c) are caught by the group that is there for them.
-. "${ATTN_TEST_SRCDIR:?}/tests/tap.sh"
-attn=$ATTN_TEST_BUILDDIR/tools/attn
-reference=$ATTN_TEST_PLUGIN_DIR/reference.so
-case $ATTN_TEST_SANITIZERS in
-'' | no) ;;
-*)
-    echo "1..0 # SKIP broken plugins on purpose are no work for a sanitizer"
-    exit 0
-    ;;
-esac
-
-build() { # MISTAKE
-    ${ATTN_TEST_CC:-cc} -std=c11 -O1 -fPIC -shared -fvisibility=hidden -I"$ATTN_TEST_SRCDIR/include" -DMISTAKE="$1" \
-        -DREFERENCE="\"$reference\"" "$ATTN_TEST_SRCDIR/tests/kit/kit_latent_bad.c" -o "$tap_scratch/$1.so" >"$tap_scratch/out" 2>&1 ||
-        { echo "Bail out! $(cat "$tap_scratch/out")"; exit 1; }
-}
-caught() { # MISTAKE GROUP CHECK
-    build "$1"
-    "$attn" check "$tap_scratch/$1.so" --group "$2" --only "$3" >"$tap_scratch/out" 2>&1
-    status=$?
-    if [ $status -eq 1 ] && grep -q "^not ok .* - $2: .*$3" "$tap_scratch/out"; then pass "$1 is caught by $2: $3"; else
-        fail "$1 is caught by $2: $3" "status $status
-$(tail -n 5 "$tap_scratch/out")"
-    fi
-    rm -f "$tap_scratch/$1.so"
-}
+bad=kit_latent_bad.c
+. "${ATTN_TEST_SRCDIR:?}/tests/kit/over_reference.sh"
 
 build NOTHING
 "$attn" check "$tap_scratch/NOTHING.so" --group structs,memory,offsets,determinism,errors,threads,leaks,manners \

@@ -2,10 +2,9 @@
 /* kit_latent_bad.c: the reference plugin's latent attention with one mistake, -DMISTAKE=name, for
  * tests/kit/kit_latent.sh: what the conformance kit has to catch. -DREFERENCE="path" is the plugin that does
  * the work. */
-#include <attn/attn_plugin.h>
-#include <attn/attn_plugin_util.h>
+#define BAD_NAME "BAD_LATENT"
+#include "over_reference.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 
 enum mistakes {
@@ -29,17 +28,9 @@ enum mistakes {
     TAKES_SINKS /* which latent attention has not */
 };
 
-static attn_backend_ops_t ops;
-static attn_capabilities_t can;
-static attn_backend_t backend;
-static const attn_backend_t *target;
 static const void *kept_weights;
 static uint64_t kept_bytes;
 static int num_calls;
-
-/* Structs of other ages, and none, are the reference's affair. */
-#define PASS_ON(OP, ...)                                                                                     \
-    if (args == NULL || args->struct_size != sizeof *args) return target->ops->OP(__VA_ARGS__)
 
 static int open_latent(const attn_problem_t *args, const attn_device_t *device,
                        const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
@@ -157,27 +148,11 @@ static int forward(attn_instance_t *i, const attn_forward_t *args, const attn_sp
     return status;
 }
 
-static const attn_backend_t *const list[] = {&backend};
-__attribute__((visibility("default"))) attn_plugin_t attn_plugin_v1;
-
-__attribute__((constructor)) static void load(void) {
-    void *file = dlopen(REFERENCE, RTLD_NOW | RTLD_LOCAL);
-    const attn_plugin_t *plugin = file != NULL ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
-    if (plugin == NULL) return;
-    target = plugin->backends[0];
-    attn_plugin_v1 = *plugin;
-    attn_plugin_v1.backends = list;
-    attn_plugin_v1.num_backends = 1;
-    can = *target->capabilities;
+static void put_mistakes(void) {
     can.roles = ATTN_BIT(ATTN_ROLE_MLA) | ATTN_BIT(ATTN_ROLE_MLA_SPARSE);
-    ops = *target->ops;
     ops.open = open_latent;
     ops.supports_combination = supports;
     ops.prepare_weights = prepare;
     ops.update_kv_cache = update;
     ops.forward = forward;
-    backend = *target;
-    backend.name = "BAD_LATENT";
-    backend.capabilities = &can;
-    backend.ops = &ops;
 }

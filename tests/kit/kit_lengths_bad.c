@@ -2,10 +2,9 @@
 /* kit_lengths_bad.c: the reference plugin with one mistake about lengths, -DMISTAKE=name, for
  * tests/kit/kit_lengths.sh: what the conformance kit has to catch. -DREFERENCE="path" is the plugin that does
  * the work. */
-#include <attn/attn_plugin.h>
-#include <attn/attn_plugin_util.h>
+#define BAD_NAME "BAD_LENGTHS"
+#include "over_reference.h"
 
-#include <dlfcn.h>
 
 enum mistakes {
     NOTHING,
@@ -23,16 +22,9 @@ enum mistakes {
 };
 
 enum { MAX_REQS = 512 };
-static attn_backend_ops_t ops;
-static attn_backend_t backend;
-static const attn_backend_t *target;
 static attn_batch_t built;
 static int32_t starts[MAX_REQS + 1], lens[MAX_REQS], kept_starts[MAX_REQS + 1], kept_lens[MAX_REQS];
 static DLTensor kept[2];
-
-/* Structs of other ages, and none, are the reference's affair. */
-#define PASS_ON(OP, ...)                                                                                     \
-    if (args == NULL || args->struct_size != sizeof *args) return target->ops->OP(__VA_ARGS__)
 
 static int open_bad(const attn_problem_t *args, const attn_device_t *device,
                     const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
@@ -88,22 +80,8 @@ static int forward(attn_instance_t *i, const attn_forward_t *args, const attn_sp
     return status;
 }
 
-static const attn_backend_t *const list[] = {&backend};
-__attribute__((visibility("default"))) attn_plugin_t attn_plugin_v1;
-
-__attribute__((constructor)) static void load(void) {
-    void *file = dlopen(REFERENCE, RTLD_NOW | RTLD_LOCAL);
-    const attn_plugin_t *plugin = file != NULL ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;
-    if (plugin == NULL) return;
-    target = plugin->backends[0];
-    attn_plugin_v1 = *plugin;
-    attn_plugin_v1.backends = list;
-    attn_plugin_v1.num_backends = 1;
-    ops = *target->ops;
+static void put_mistakes(void) {
     ops.open = open_bad;
     ops.build_metadata = build;
     ops.forward = forward;
-    backend = *target;
-    backend.name = "BAD_LENGTHS";
-    backend.ops = &ops;
 }

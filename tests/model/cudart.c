@@ -4,6 +4,7 @@
  * among the texts in the folders of ATTN_MODEL_PTX, separated by colons, whose files `index` say where each
  * is (make_ptx), and read when it is first launched. */
 #include "cudart.h"
+#include "../nvcc_stubs.h"
 
 #include <cuda.h>
 #include <dlfcn.h>
@@ -74,29 +75,6 @@ static int stub_of(const void *host, CUfunction *function) {
     return e;
 }
 
-/* What the stubs that nvcc writes call. */
-void **__cudaRegisterFatBinary(void *binary);
-void __cudaRegisterFatBinaryEnd(void **handle);
-void __cudaUnregisterFatBinary(void **handle);
-void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit,
-                            void *a, void *b, void *c, void *d, int *e);
-void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t size,
-                       int constant, int global);
-cudaError_t __cudaGetKernel(const void **kernel, const void *host);
-cudaError_t __cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared,
-                               void *stream);
-cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void *stream);
-void **__cudaRegisterFatBinary(void *binary) {
-    static void *handle;
-    return handle = binary, &handle;
-}
-void __cudaRegisterFatBinaryEnd(void **handle) {
-    (void)handle;
-}
-void __cudaUnregisterFatBinary(void **handle) {
-    (void)handle;
-}
 void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit,
                             void *a, void *b, void *c, void *d, int *e) {
     (void)handle, (void)device, (void)limit, (void)a, (void)b, (void)c, (void)d, (void)e;
@@ -106,12 +84,10 @@ void __cudaRegisterFunction(void **handle, const char *host, char *device, const
     stubs = s;
 }
 void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t size,
+                       int constant, int global);
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t size,
                        int constant, int global) {
     (void)handle, (void)host, (void)device, (void)name, (void)ext, (void)size, (void)constant, (void)global;
-}
-cudaError_t __cudaGetKernel(const void **kernel, const void *host) {
-    *kernel = host;
-    return cudaSuccess;
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void *stream) {
     pushed.grid = grid, pushed.block = block, pushed.shared = shared, pushed.stream = stream;
@@ -134,10 +110,6 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
     const cudaLaunchConfig_t c = {
         .gridDim = grid, .blockDim = block, .dynamicSmemBytes = shared, .stream = stream};
     return cudaLaunchKernelExC(&c, kernel, args);
-}
-cudaError_t __cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared,
-                               void *stream) {
-    return cudaLaunchKernel(kernel, grid, block, args, shared, stream);
 }
 /* Kernels are loaded when they are launched: what is set before is kept until then. */
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value) {
