@@ -107,6 +107,7 @@ ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, bloc
         b.all_lo = row_keys(b.sv, min(b.rows - 1, b.row0 + warp_row + WARP_ROWS - 1) / TL_GROUP).x;
         b.all_hi = row_keys(b.sv, min(b.rows - 1, b.row0 + warp_row) / TL_GROUP).y;
     }
+    if constexpr (TL_COPIERS) b.all_hi = __shfl_sync(~0u, b.all_hi, 0); /* so that it needs no register */
     b.walk.prefix = min(b.sv.prefix, b.walk.hi);
     b.walk.start<BN>();
     return true;
