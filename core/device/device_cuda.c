@@ -171,8 +171,8 @@ static int cuda_copy_from(int32_t id, void *to, const void *from, size_t bytes, 
     const struct attni_cuda_driver *d;
     int code = bytes > 0 ? enter(&d, id, error) : ATTN_OK;
     if (code != ATTN_OK || bytes == 0) return code;
-    /* What the stream has to do first is waited for here: a copy to ordinary memory waits inside the driver, where
-     * it may keep other threads' launches from a device that needs them to go on. */
+    /* What the stream has to do first is waited for here: a copy to ordinary memory waits inside the driver,
+     * where it keeps other threads' launches from a device that may need them to go on. */
     int status = d->stream_wait(stream);
     if (status == 0) status = d->copy_from(to, address_of(from), bytes, stream);
     if (status == 0) status = d->stream_wait(stream);

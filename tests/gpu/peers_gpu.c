@@ -268,7 +268,7 @@ int main(void) {
     attn_context_t *contexts[MAX_WORLD];
     attn_error_t error = ERROR_INIT;
     setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* loading a kernel waits for those that wait for it */
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); /* streams in one queue of the device wait for each other */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); /* streams of one queue wait for each other */
     if (attn_device_parse("cuda:0", &rank_device, &error) != ATTN_OK) skip_all("%s", error.text);
     for (int r = 0; r < MAX_WORLD; r++)
         contexts[r] = rank_context_of("reference, flash, triton_like, mla", "");
