@@ -106,6 +106,7 @@ json "which JSON says" layers.0.compared_with_reference false run "$decoder" --d
 encoder='role=mm_encoder num_heads=4 head_size=32 dtype=float32'
 wants "lengths of a role without a cache are its queries'" 2 "4 query tokens and a length of 9; role mm_encoder has no cache" \
     run --device cpu --problem "$encoder" --query-lens 4,4 --seq-lens 9,9
+wants "but with lengths of their own" 0 "CPU_ATTN: ok" run --device cpu --problem "$encoder mask=full features=key_lengths" --query-lens 4,4 --seq-lens 9,2
 wants "either says both" 0 "query_lens=9,9 seq_lens=9,9" run --device cpu --problem "$encoder" --seq-lens 9,9
 wants "ranks are not in the problem" 2 "dcp_world_size is context parallelism" run --device cpu \
     --problem 'role=decoder num_heads=4 head_size=32 dcp_world_size=2'

@@ -92,10 +92,10 @@ static int read_case(const run_case_args_t *args, const run_options_t *options, 
                        (long long)query[i], (long long)seq[i]);
             return TOOL_USAGE;
         }
-        if (!has_cache && query[i] != seq[i]) {
+        if (!has_cache && (problem.features & ATTN_F_KEY_LENGTHS) == 0 && query[i] != seq[i]) {
             tool_error(
                 "request %d has %lld query tokens and a length of %lld; role %s has no cache, so both are "
-                "equal: give --query-lens alone",
+                "equal: give --query-lens alone, or features=key_lengths",
                 i, (long long)query[i], (long long)seq[i], attn_role_name(problem.role));
             return TOOL_USAGE;
         }
