@@ -17,7 +17,7 @@ static struct {
     int token; /* axis of tokens; -1: the pages are in an order of their own */
     char *base;
     size_t bytes;
-    int64_t shape[4];
+    int64_t shape[ATTN_CACHE_MAX_DIMS];
     DLTensor cache, table;
 } far;
 
@@ -306,21 +306,39 @@ static void far_rows(check_t *c) {
 
 static struct {
     DLTensor t[2];
-    int64_t strides[2][4];
+    int64_t strides[2][ATTN_CACHE_MAX_DIMS];
+    int head; /* axis of heads; -1: none */
 } apart[1];
 static char *apart_base;
 
-/* The cache of the case as [head][block][token][content], the heads gigabytes apart. */
+static int apart_open(const attn_problem_t *problem, const attn_device_t *device,
+                      const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                      attn_instance_t **instance, attn_error_t *error) {
+    attn_kv_cache_shape_t s = {.struct_size = sizeof s};
+    int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
+    if (status == ATTN_OK) status = shim_target()->ops->kv_cache_shape(*instance, 1, &s, error);
+    apart->head = -1;
+    for (uint32_t i = 0; i < s.ndim && i < ATTN_CACHE_MAX_DIMS; i++)
+        if (s.axes[i] == ATTN_AXIS_HEAD) apart->head = (int)i;
+    return status;
+}
+
+/* The cache of the case as [head][block][token][content], the heads gigabytes apart; planes of K and V, where
+ * they are an axis of their own, stay in their blocks. */
 static const DLTensor *heads_apart(const DLTensor *t, int which) {
     DLTensor *to = &apart->t[which];
     int64_t *strides = apart->strides[which];
+    const int head = apart->head;
+    if (head < 0) return t;
     *to = *t;
-    memcpy(strides, t->strides, 4 * sizeof *strides);
-    strides[1] = far_stride;
+    memcpy(strides, t->strides, (size_t)t->ndim * sizeof *strides);
+    strides[head] = far_stride;
     /* blocks of one head close up, so that heads at their packed distance come to lie in other blocks */
-    if (strides[0] == t->shape[1] * t->strides[1]) strides[0] = t->strides[1];
-    if (strides[0] < strides[2]) return NULL;
-    if (apart_base == NULL) apart_base = far_alloc((size_t)(t->shape[1] * far_stride) * (t->dtype.bits / 8u));
+    if (head == 1 && strides[0] == t->shape[1] * t->strides[1]) strides[0] = t->strides[1];
+    for (int i = 1; i < t->ndim; i++)
+        if (i != head && strides[0] < strides[i]) return NULL;
+    if (apart_base == NULL)
+        apart_base = far_alloc((size_t)(t->shape[head] * far_stride) * (t->dtype.bits / 8u));
     if (apart_base == NULL) return NULL;
     to->strides = strides;
     to->data = apart_base;
@@ -341,7 +359,8 @@ static int apart_forward(attn_instance_t *instance, const attn_forward_t *args, 
     if (a.kv_cache == NULL) return attn_fail(error, ATTN_E_NO_MEMORY, "kit", "no address space");
     return shim_target()->ops->forward(instance, &a, space, stream, error);
 }
-static const attn_backend_ops_t apart_ops = {.update_kv_cache = apart_update, .forward = apart_forward};
+static const attn_backend_ops_t apart_ops = {
+    .open = apart_open, .update_kv_cache = apart_update, .forward = apart_forward};
 
 static void far_cache_heads(check_t *c) {
     kit_case_t k;
