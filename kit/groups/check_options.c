@@ -4,7 +4,9 @@
  * numbers, or is refused with an error that names the option: bounds, each choice, both booleans, and the
  * default in words.
  */
+#include "../case/case_families.h"
 #include "../run/check_engine.h"
+#include "../run/surroundings.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -24,8 +26,9 @@ static int start(check_t *c, kit_case_t *k) {
 }
 
 /* Other sizes than the plain case's, which a choice of kernels may not have in mind: a head size that is no
- * multiple of 16, pages and groups; another element type; a cache of 8 bits; a long context. */
-enum { PLAIN, OTHER_SIZES, OTHER_TYPE, EIGHT_BITS, LONG, NUM_KINDS };
+ * multiple of 16, pages and groups; another element type; a cache of 8 bits; a long context; one of more
+ * parts than any default makes, in room for no more requests; scores that climb beyond the range of exp. */
+enum { PLAIN, OTHER_SIZES, OTHER_TYPE, EIGHT_BITS, LONG, FAR, STEEP, NUM_KINDS };
 
 static void make_kind(const check_t *c, kit_case_t *k, int kind) {
     attn_problem_t *p = &k->problem;
@@ -42,8 +45,40 @@ static void make_kind(const check_t *c, kit_case_t *k, int kind) {
         kit_case_add(k, 1, 2113);
         kit_case_add(k, 9, 1300);
     }
+    if (kind == FAR) {
+        check_few_heads(c, k);
+        p->head_size = check_head_size(c, 16);
+        k->num_reqs = 0;
+        p->max_model_len = 36864; /* limits that the batch reaches: the room is for this and no more */
+        p->max_num_seqs = p->max_num_batched_tokens = 2;
+        kit_case_add(k, 1, 36000);
+        kit_case_add(k, 1, 300);
+    }
+    if (kind == STEEP) {
+        k->family = KIT_EQUAL_KEYS;
+        k->num_reqs = 0;
+        kit_case_add(k, 1, 900);
+        kit_case_add(k, 40, 300);
+    }
     check_fit_size(c, k);
     p->scale = 1 / sqrt((double)p->head_size);
+}
+
+/* Keys of one channel whose scores are 0, then about 120, then about 2000: each step is more than exp takes,
+ * and the last keys alone count. */
+static void climb(const kit_case_t *k, kit_inputs_t *in) {
+    const kit_sizes_t z = kit_sizes(&k->problem);
+    for (int64_t t = 0; t < in->num_tokens * z.heads; t++)
+        for (int64_t d = 0; d < z.query; d++)
+            in->query[t * z.query + d] = d == 0 ? 16 : 0;
+    for (int r = 0; r < k->num_reqs; r++)
+        for (int64_t i = in->key_start[r]; i < in->key_start[r + 1]; i++)
+            for (int64_t h = 0; h < z.kv_heads; h++) {
+                const int64_t at = i - in->key_start[r];
+                const double score = at < 100 ? 0 : at < 200 ? 120 : 2000;
+                in->key[(i * z.kv_heads + h) * z.key] =
+                    kit_round(k->problem.dtype, score / (16 * k->problem.scale));
+            }
 }
 
 static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *text, uint64_t features,
@@ -75,7 +110,14 @@ static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *
     check_running(c, &k);
     kit_inputs_t *in = kit_inputs_make(&k);
     if (in == NULL) abort();
+    if (kind == STEEP) climb(&k, in);
+    surroundings_t before, after;
+    char what[200];
+    surroundings_read(&before);
     int status = kit_run(c->backend, &k, in, &memory, &got);
+    surroundings_read(&after);
+    if (surroundings_differ(&before, &after, what, sizeof what))
+        check_fail(c, "%s = %s: the calls of a run %s", s->name, text, what);
     if (status == ATTN_OK && got.fault[0] != '\0')
         check_fail(c, "%s = %s: %s", s->name, text, got.fault);
     else if (status == ATTN_OK) {
@@ -98,15 +140,18 @@ static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *
 }
 
 /* The plain case, and on the host what a choice of kernels may forget: sinks, slopes, a cap, a window, other
- * sizes. */
-static void one_value(check_t *c, const attn_option_spec_t *s, const char *text) {
+ * sizes, up to kind `last`. */
+static void one_value_up_to(check_t *c, const attn_option_spec_t *s, const char *text, int last) {
     static const uint64_t also[] = {ATTN_F_SINK, ATTN_F_ALIBI, ATTN_F_SOFT_CAP, ATTN_F_SLIDING_WINDOW};
     one_value_with(c, s, text, 0, PLAIN);
     if (c->memory->kind != NULL) return;
     for (size_t i = 0; i < sizeof also / sizeof also[0]; i++)
         one_value_with(c, s, text, also[i], PLAIN);
-    for (int kind = PLAIN + 1; kind < NUM_KINDS; kind++)
+    for (int kind = PLAIN + 1; kind <= last; kind++)
         one_value_with(c, s, text, 0, kind);
+}
+static void one_value(check_t *c, const attn_option_spec_t *s, const char *text) {
+    one_value_up_to(c, s, text, NUM_KINDS - 1);
 }
 
 static void option(check_t *c) {
@@ -120,7 +165,8 @@ static void option(check_t *c) {
         const int64_t values[] = {s->min_int, s->min_int + 1, s->max_int - 1, s->max_int};
         for (size_t i = 0; i < 4; i++) {
             snprintf(text, sizeof text, "%lld", (long long)values[i]);
-            if (values[i] >= s->min_int && values[i] <= s->max_int) one_value(c, s, text);
+            if (values[i] < s->min_int || values[i] > s->max_int) continue;
+            one_value_up_to(c, s, text, i == 0 || i == 3 ? NUM_KINDS - 1 : LONG);
         }
     } else if (s->type == ATTN_OPTION_INT) {
         one_value(c, s, "0");
