@@ -110,6 +110,7 @@ __global__ void attend(const params a) {
             if (i * WARP + lane < a.head_size) dot += query[i] * load(row + i * WARP + lane);
         float s = a.scale * warp_sum(dot);
         if (a.soft_cap > 0) s = a.soft_cap * tanhf(s / a.soft_cap);
+        if (s == -INFINITY) continue; /* hides its key; of infinities there is no difference */
         float new_max = fmaxf(max, s), keep = expf(max - new_max), p = expf(s - new_max);
         for (int i = 0; i < PER_LANE; i++)
             if (i * WARP + lane < a.head_size)

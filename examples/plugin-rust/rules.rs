@@ -105,6 +105,9 @@ pub unsafe fn attend<T: Number>(
             dot += query.add(i).read_unaligned().value() * row.add(i).read_unaligned().value();
         }
         let s = layer.score(dot);
+        if s == f64::NEG_INFINITY {
+            continue; // hides its key; of infinities there is no difference
+        }
         let new_max = if s > max { s } else { max };
         let (keep, p) = ((max - new_max).exp(), (s - new_max).exp());
         let value = row.add(layer.head_size as usize);
@@ -114,7 +117,7 @@ pub unsafe fn attend<T: Number>(
         sum = sum * keep + p;
         max = new_max;
     }
-    if keys.0 >= keys.1 {
+    if sum == 0.0 {
         return f64::NEG_INFINITY; // no visible key: the output stays 0
     }
     for a in acc.iter_mut() {

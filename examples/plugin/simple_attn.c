@@ -296,6 +296,7 @@ static double simple_row(const simple_layer_t *l, const simple_cache_t *cache, c
         for (int64_t i = 0; i < l->head_size; i++)
             dot += simple_load(query, l->dtype, i) * (simple_load(row, l->storage, i) * k_scale);
         double s = simple_score(l, dot), new_max = s > max ? s : max;
+        if (s == -INFINITY) continue; /* hides its key; of infinities there is no difference */
         double keep = exp(max - new_max), p = exp(s - new_max);
         for (int64_t i = 0; i < l->head_size_v; i++)
             acc[i] = acc[i] * keep + p * (simple_load(row, l->storage, l->head_size + i) * v_scale);
