@@ -17,7 +17,7 @@
 static void score_levels(check_t *c) {
     /* two checks, since on a device only the first few cases of one may be asked */
     static const double levels[2][8] = {{-3000, 3000, 80, -80, -20000, 30000, -1e6},
-                                        {-1e10, 1e10, -1e30, -1e8}};
+                                        {-1e10, 1e10, -1e30, -1e8, -1e36}};
     for (size_t i = 0; levels[c->arg][i / 2] != 0; i++) {
         const double level = levels[c->arg][i / 2];
         kit_case_t k;

@@ -105,15 +105,27 @@ static void nan_shows(check_t *c) {
 }
 
 /* NaN in one channel of a query leaves no number in its row which could be taken for a result, whichever
- * format the keys have: a limit on the way to another type must not take it for a number. Rows without a
- * maximum may be 0. */
+ * format the keys have and, on the host, whatever is done to its scores: a limit on the way to another type,
+ * or before a tanh, must not take it for a number. Rows without a maximum may be 0. */
 static void nan_query(check_t *c) {
-    for (int is_fp8 = 0; is_fp8 < 2 && !c->report->is_failed; is_fp8++) {
+    static const uint64_t terms[] = {0, 0, ATTN_F_SOFT_CAP, ATTN_F_ALIBI, ATTN_F_SINK, ATTN_F_SLIDING_WINDOW};
+    for (int i = 0; i < 6 && !c->report->is_failed; i++) {
         kit_case_t k;
         kit_result_t got;
-        const char *over = is_fp8 ? ", over a cache of fp8_e4m3" : "";
+        const int is_fp8 = i == 1;
+        const char *over = is_fp8                         ? ", over a cache of fp8_e4m3"
+                           : terms[i] == ATTN_F_SOFT_CAP ? ", with a soft cap"
+                                                          : "";
         if (!check_start_without(c, &k)) return;
         k.problem.dtype = c->arg;
+        if (terms[i] != 0) {
+            if (c->memory->kind != NULL || k.problem.role != ATTN_ROLE_DECODER ||
+                !(c->can.features & terms[i]))
+                continue;
+            k.problem.features |= terms[i] & (ATTN_F_ALIBI | ATTN_F_SINK);
+            if (terms[i] == ATTN_F_SOFT_CAP) k.problem.logits_soft_cap = 20;
+            if (terms[i] == ATTN_F_SLIDING_WINDOW) k.problem.sliding_window = 25;
+        }
         if (is_fp8) {
             if (k.problem.role != ATTN_ROLE_DECODER || !(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)))
                 continue;
@@ -143,7 +155,8 @@ static void nan_query(check_t *c) {
                                    "output[%lld][%lld][%lld] is %g (semantics 10.5)",
                                    (long long)decode, (long long)prompt, over, (long long)t, (long long)h,
                                    (long long)e, y[e]);
-                    else if (want && got.lse != NULL && isfinite(got.lse[h * in->num_tokens + t]))
+                    else if (want && got.lse != NULL && isfinite(got.lse[h * in->num_tokens + t]) &&
+                             !(terms[i] == ATTN_F_SINK && y[0] == 0)) /* of the sink alone */
                         check_fail(c,
                                    "NaN in the query of token %lld, head 0%s: its lse is %g (semantics 10.5)",
                                    (long long)t, over, got.lse[h * in->num_tokens + t]);

@@ -99,6 +99,7 @@ void check_relations_list(check_list_t *list, const check_t *c);
 void check_families_list(check_list_t *list, const check_t *c);  /* part of numerics */
 void check_levels_list(check_list_t *list, const check_t *c);    /* part of numerics */
 void check_ends_list(check_list_t *list, const check_t *c);      /* part of numerics */
+void check_limits_list(check_list_t *list, const check_t *c);    /* part of numerics */
 void check_nan_list(check_list_t *list, const check_t *c);       /* part of numerics */
 void check_outputs_list(check_list_t *list, const check_t *c);   /* as well */
 void check_write_list(check_list_t *list, const check_t *c);     /* likewise */
