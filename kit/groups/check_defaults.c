@@ -307,11 +307,12 @@ static void pages_of_formats(check_t *c) {
         if (s.page_bytes < least || s.total_bytes != 8 * s.page_bytes)
             check_fail(c, "%s: page_bytes is %lld, total_bytes %lld; 8 pages of %lld bytes have to fit",
                        f->name, (long long)s.page_bytes, (long long)s.total_bytes, (long long)least);
-        int64_t rows = s.block_size * z.kv_heads; /* of a content row */
+        int64_t rows = s.block_size * z.kv_heads, columns = 0; /* of a content row */
         for (uint32_t a = 0; a < s.ndim; a++) {
             if (s.axes[a] == ATTN_AXIS_TOKEN) rows /= s.block_size;
             if (s.axes[a] == ATTN_AXIS_HEAD) rows /= z.kv_heads;
             if (s.axes[a] == ATTN_AXIS_KV) rows = 0; /* a plane of K and one of V */
+            if (s.axes[a] == ATTN_AXIS_CONTENT) columns = s.shape[a] * (s.dtype.bits / 8);
         }
         const int64_t k_bytes = rows * attn_kv_data_bytes(f, k.problem.dtype, z.key, 0),
                       v_bytes = rows * attn_kv_data_bytes(f, k.problem.dtype, z.value, 1),
@@ -323,6 +324,16 @@ static void pages_of_formats(check_t *c) {
             (s.k_offset < s.v_offset + v_bytes && s.v_offset < s.k_offset + k_bytes))
             check_fail(c, "%s: k_offset %lld, v_offset %lld: not where %lld and %lld bytes lie", f->name,
                        (long long)s.k_offset, (long long)s.v_offset, (long long)k_bytes, (long long)v_bytes);
+        /* a row that has no more than values and scales has these behind either, or the other way round */
+        const int64_t at[] = {s.k_offset, s.v_offset, s.k_scale_offset, s.v_scale_offset},
+                      bytes[] = {k_bytes, v_bytes, rows * f->k_beside, rows * f->v_beside};
+        for (int part = 2; part < 4 && columns == content && f->k_beside != 0; part++)
+            for (int other = 0; other < part && !c->report->is_failed; other++)
+                if (at[part] < 0 || at[part] + bytes[part] > content ||
+                    (at[part] < at[other] + bytes[other] && at[other] < at[part] + bytes[part]))
+                    check_fail(c, "%s: %s is %lld in a row of %lld bytes; that is not where its scales lie",
+                               f->name, part == 2 ? "k_scale_offset" : "v_scale_offset", (long long)at[part],
+                               (long long)content);
     }
     if (c->report->num_cases == 0) check_skip(c, "no dense cache");
 }

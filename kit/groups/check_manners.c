@@ -106,6 +106,18 @@ static void surroundings(check_t *c) {
         surroundings_read(&before);
         check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
     }
+    static const uint64_t terms[] = {ATTN_F_SOFT_CAP, ATTN_F_SLIDING_WINDOW, ATTN_F_SINK,
+                                     ATTN_F_ALIBI,    ATTN_F_ALIBI_SQRT,     ATTN_F_REL_BIAS};
+    for (size_t i = 0; i < sizeof terms / sizeof terms[0] && !c->report->is_failed; i++) {
+        if (!(c->can.features & terms[i]) || !check_start(c, &k)) continue;
+        if (k.problem.role != ATTN_ROLE_DECODER) break;
+        if (terms[i] == ATTN_F_SOFT_CAP) k.problem.logits_soft_cap = 20;
+        if (terms[i] == ATTN_F_SLIDING_WINDOW) k.problem.sliding_window = 16;
+        k.problem.features |= terms[i] & ~(ATTN_F_SOFT_CAP | ATTN_F_SLIDING_WINDOW);
+        if (!check_is_served(c, &k)) continue;
+        surroundings_read(&before);
+        check_run(c, shim_make(c->backend, &polite_ops), &k, NULL);
+    }
     if (!check_start(c, &k)) return;
     kit_case_add(&k, 130, attn_role_has_cache(k.problem.role) ? 190 : 130);
     surroundings_read(&before);

@@ -289,6 +289,30 @@ static void others_list(check_t *c) {
     }
 }
 
+/* A query is asked for every problem of every layer, by threads that may hold locks: it takes no memory. */
+static void no_allocation(check_t *c) {
+    static answer_t all[MOST_PROBLEMS];
+    const char *name = "";
+    answer_t again;
+    if (c->backend->ops->supports_combination == NULL) {
+        check_skip(c, "no supports_combination");
+        return;
+    }
+    const int n = gather(c, all);
+    if (alloc_watch_start(c->options->path) == 0) {
+        check_skip(c, "the plugin calls no allocator that could be watched");
+        return;
+    }
+    alloc_watch_on(1);
+    const long before = alloc_watch_count(&name);
+    for (int i = 0; i < n; i++)
+        ask(c, &all[i].problem, &again);
+    const long calls = alloc_watch_count(&name) - before;
+    alloc_watch_on(0);
+    if (calls > 0) check_fail(c, "supports_combination calls %s; it must not allocate", name);
+    c->report->num_cases += n;
+}
+
 /* A problem with reasons against it that open refuses, too, is refused there by one of their names. */
 static void same_names(check_t *c) {
     static answer_t all[MOST_PROBLEMS];
@@ -321,6 +345,8 @@ void check_reasons_list(check_list_t *list, const check_t *c) {
     (void)c;
     check_add(list, "capabilities", 1, reasons, 0, "reasons name a member or a feature");
     check_add(list, "capabilities", 1, others_list, 0, "reasons are added to a list that is another's");
+    check_add(list, "capabilities", CHECK_RUNS_ON_CPU, no_allocation, 0,
+              "supports_combination takes no memory");
     check_add(list, "capabilities", CHECK_RUNS_ON_CPU, same_names, 0,
               "open refuses by the names of the reasons");
     check_every_list(list, c);

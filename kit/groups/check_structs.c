@@ -128,6 +128,8 @@ static void unknown_feature(check_t *c) {
         if (check_open(c, &k.problem, &instance, &error) == ATTN_OK)
             check_fail(
                 c, "open accepted the unknown feature bit %d; a bit that is not listed must be refused", bit);
+        else if (error.param[0] == '\0')
+            check_fail(c, "open refuses the unknown feature bit %d, and param of its error is empty", bit);
         k.problem.features &= ~(UINT64_C(1) << bit);
     }
 }

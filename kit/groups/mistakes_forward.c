@@ -169,8 +169,17 @@ int mistake_in_forward(const check_t *c, mistake_t mistake, attn_forward_t *a, a
         is_made = a->scales.v != NULL && c->role == 0;
         if (is_made) a->scales.v = bend_type(b, a->scales.v, ATTN_DTYPE_INT32);
         break;
-    default:
-        is_made = 0;
+    default: /* those of a write, where forward writes; without slots it writes nothing */
+        is_made = a->slot_mapping != NULL && a->key != NULL && mistake != UPDATE_NO_SLOTS;
+        if (is_made) {
+            attn_kv_update_t u = {.struct_size = sizeof u,
+                                  .key = a->key,
+                                  .value = a->value,
+                                  .kv_cache = a->kv_cache,
+                                  .slot_mapping = a->slot_mapping};
+            is_made = mistake_in_update(mistake, &u, b);
+            a->key = u.key, a->value = u.value, a->kv_cache = u.kv_cache, a->slot_mapping = u.slot_mapping;
+        }
     }
     return is_made;
 }
