@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kit_limits_bad.c: the reference plugin with one mistake, -DMISTAKE=name, for tests/kit/kit_limits.sh: mistakes
- * at the ends of types, and of what a table, an option or a feature allows. It has one option, pieces, of 1 to
- * 64. -DREFERENCE="path" is the plugin that does the work. */
+/* kit_limits_bad.c: the reference plugin with one mistake, -DMISTAKE=name, for tests/kit/kit_limits.sh:
+ * mistakes at the ends of types, and of what a table, an option or a feature allows. It has one option,
+ * pieces, of 1 to 64. -DREFERENCE="path" is the plugin that does the work. */
 #define BAD_NAME "BAD_LIMITS"
 #include "over_reference.h"
 
