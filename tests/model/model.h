@@ -281,10 +281,15 @@ void model_races_landed(cta_t *cta, uint32_t at, uint32_t bytes, const mbarrier_
 
 #define REG(T, i)       ((T *)(w->regs + op->o[i].at))
 #define IS_SET(word, l) ((word) >> (l)&1)
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
 #define EACH(...)                                                                                            \
     do {                                                                                                     \
         if (mask == ~0u) {                                                                                   \
-            _Pragma("GCC ivdep") for (int l = 0; l < LANES; l++) {                                           \
+            INDEPENDENT for (int l = 0; l < LANES; l++) {                                                    \
                 __VA_ARGS__;                                                                                 \
             }                                                                                                \
         } else                                                                                               \
