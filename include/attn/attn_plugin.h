@@ -95,8 +95,8 @@ typedef struct attn_option_spec {
     double min_double, max_double; /* DOUBLE: likewise */
 } attn_option_spec_t;
 
-/* The value of one option; open gets an array of them, in the order of the specs, which plugins index: the struct
- * does not grow in ABI 1. Strings are borrowed during open. */
+/* The value of one option; open gets an array of them, in the order of the specs, which plugins index: the
+ * struct does not grow in ABI 1. Strings are borrowed during open. */
 typedef struct attn_option_value {
     uint32_t struct_size;
     uint32_t type;
