@@ -227,33 +227,24 @@ static void on_abort(int number) {
     siglongjmp(ended, 1);
 }
 
-/* Each allocation of open fails once: an error comes back, nothing is left, and the next open is as ever. */
-static void no_memory(check_t *c) {
-    kit_case_t k;
+/* Each allocation of open fails once: an error comes back, nothing is left. 0: open ended the process. */
+static int fail_each(check_t *c, const kit_case_t *k) {
     attn_error_t e = {.struct_size = sizeof e};
     attn_instance_t *instance = NULL;
-    if (!check_start(c, &k)) return;
-    if (alloc_watch_start(c->options->path) == 0) {
-        check_skip(c, "the plugin calls no allocator that could be watched");
-        return;
-    }
-    const struct sigaction catch = {.sa_handler = on_abort, .sa_flags = SA_NODEFER};
-    struct sigaction was;
-    if (check_open(c, &k.problem, &instance, &e) == ATTN_OK) c->backend->ops->close(instance);
-    sigaction(SIGABRT, &catch, &was);
+    if (check_open(c, &k->problem, &instance, &e) == ATTN_OK) c->backend->ops->close(instance);
     for (volatile int nth = 1; nth <= 40 && !c->report->is_failed; nth++) {
         if (sigsetjmp(ended, 1) != 0) { /* what some languages do where there is no memory */
             alloc_watch_on(0);
             check_skip(c, "it ends the process where allocation %d of open fails", nth);
-            break;
+            return 0;
         }
         instance = NULL;
         e = (attn_error_t){.struct_size = sizeof e};
-        check_running(c, &k);
+        check_running(c, k);
         alloc_watch_on(1);
         const size_t before_it = alloc_watch_bytes();
         alloc_watch_fail(nth);
-        const int status = check_open(c, &k.problem, &instance, &e);
+        const int status = check_open(c, &k->problem, &instance, &e);
         const int has_failed = alloc_watch_has_failed();
         alloc_watch_fail(0);
         if (status == ATTN_OK) c->backend->ops->close(instance);
@@ -268,6 +259,28 @@ static void no_memory(check_t *c) {
         else if (after > before_it)
             check_fail(c, "allocation %d of open fails, and %zu bytes of the others are left", nth,
                        after - before_it);
+    }
+    return 1;
+}
+
+/* Of the plain problem, and of caches of 8 bits, which may want tables; the next open is as ever. */
+static void no_memory(check_t *c) {
+    static const uint32_t formats[] = {ATTN_KV_AUTO, ATTN_KV_FP8_E4M3, ATTN_KV_INT8_PER_TOKEN_HEAD};
+    kit_case_t k, other;
+    if (!check_start(c, &k)) return;
+    if (alloc_watch_start(c->options->path) == 0) {
+        check_skip(c, "the plugin calls no allocator that could be watched");
+        return;
+    }
+    const struct sigaction catch = {.sa_handler = on_abort, .sa_flags = SA_NODEFER};
+    struct sigaction was;
+    sigaction(SIGABRT, &catch, &was);
+    for (int i = 0; i < 3 && !c->report->is_failed; i++) {
+        other = k;
+        if (i > 0) other.problem.kv_cache_dtype = formats[i];
+        if (i > 0 && (!(c->can.kv_cache_dtypes & ATTN_BIT(formats[i])) || !check_is_served(c, &other)))
+            continue;
+        if (!fail_each(c, &other)) break;
     }
     sigaction(SIGABRT, &was, NULL);
     if (!c->report->is_failed && !c->report->is_skipped) check_run(c, c->backend, &k, NULL);

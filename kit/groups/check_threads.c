@@ -247,6 +247,12 @@ static void find_others(const check_t *c) {
         if (check_kept_case(c, &k, i)) others[num_others++] = k.problem;
     for (int i = 0; i < CHECK_NUM_SAID; i++)
         if (check_said_case(c, &k, i)) others[num_others++] = k.problem;
+    for (unsigned i = 0; i < 2 * c->can.num_head_sizes && i < 8; i++) { /* the ends of the table's ranges */
+        if (!check_plain_case(c, &k)) continue;
+        const attn_range_t *r = &c->can.head_sizes[i / 2];
+        k.problem.head_size = i % 2 == 0 ? r->min : r->max;
+        if (k.problem.role == ATTN_ROLE_DECODER && check_is_served(c, &k)) others[num_others++] = k.problem;
+    }
     for (unsigned bit = 0; bit < 64; bit++) {
         if (!(c->can.features & terms & ATTN_BIT(bit)) || !check_plain_case(c, &k)) continue;
         k.problem.features |= ATTN_BIT(bit);
