@@ -146,10 +146,10 @@ static int decode_smem(const triton_config_t *c) {
     int row = c->joint     ? round_up(128 + c->d + dvp, 128)
               : c->swizzle ? round_up(row_of(c->kv, dp) + row_of(c->v, dvp), 128)
                            : odd16(row_of(c->kv, dp)) + odd16(row_of(c->v, dvp));
-    int ring = 16 * c->stages *
-               (row + (c->kv == TRITON_E2M1                         ? (c->d + c->dv) / 16
+    const int scales = c->kv == TRITON_E2M1 ? greatest((c->d + c->dv) / 16, c->dense ? 32 : 0)
                        : (c->token_head && !c->joint) || c->k_apart ? 8
-                                                                    : 0));
+                                                                    : 0;
+    int ring = 16 * c->stages * (row + scales);
     if (c->tight) ring = 16 * greatest(c->stages * (c->d + c->dv + 8), 2 * row);
     return c->decode_warps * greatest(ring, c->n_tiles * 8 * (dvp + 4) * 4);
 }

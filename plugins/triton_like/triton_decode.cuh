@@ -44,7 +44,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     pdl_wait(); /* for this step's keys; what is read above was there before the writer started */
     if ((int)blockIdx.y >= num_items) return;
     const int tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3;
-    const int warp = __shfl_sync(~0u, tid >> 5, 0); /* so that ptxas knows: the same for all lanes */
+    auto uniform = [](int x) { /* so that ptxas knows: the same for all lanes */
+                               return __shfl_sync(~0u, x, 0);
+    };
+    const int warp = uniform(tid >> 5);
     const int head = blockIdx.x % p.num_kv_heads, row0 = blockIdx.x / p.num_kv_heads * ROWS;
     const int seq = item.x, slot = item.w;
     const seq_view sv =
@@ -70,15 +73,16 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const int gap = TL_RSWA > 0 && walk.prefix > 0 ? (walk.lo & ~15) - low_end : 0;
     int per = walk.hi - walk.begin - gap;
     if (item.z > 1) per = ((per + item.z - 1) / item.z + 63) & ~63;
-    const int t0 = walk.begin + item.y * per,
-              t1 = min(walk.hi - gap, t0 + per); /* before the gap is put back */
+    const int t0 = uniform(walk.begin + item.y * per),
+              t1 = uniform(min(walk.hi - gap, t0 + per)); /* before the gap is put back */
     const int nb = t1 > t0 ? (t1 - t0 + 15) >> 4 : 0;
     auto token_of = [&](int b) { /* first token of block b of this segment */
                                  int t = t0 + b * 16;
                                  return TL_RSWA > 0 && t >= low_end ? t + gap : t;
     };
     const int segment_end = TL_RSWA > 0 && t1 > low_end ? t1 + gap : t1;
-    walk.hi = min(walk.hi, segment_end);
+    walk.hi = uniform(min(walk.hi, segment_end)), walk.lo = uniform(walk.lo);
+    all.x = uniform(all.x), all.y = uniform(all.y);
     /* the blocks whose keys are all wanted, and those that all rows see; of R-SWA by token */
     const int2 wanted = make_int2((walk.lo - t0 + 15) >> 4, (walk.hi - t0) >> 4),
                seen = make_int2((all.x - t0 + 15) >> 4, (min(all.y, walk.hi) - t0) >> 4);
@@ -92,8 +96,9 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const uint8_t *const scale_base = (const uint8_t *)p.k_rows_scales + (int64_t)head * p.ks_head;
     const uint8_t *const v_scale_base = (const uint8_t *)p.v_rows_scales + (int64_t)head * p.vs_head;
     /* TL_DENSE: this lane's 16 bytes of a block's scales (of K and behind them of V) */
+    const int s_lane = lane % SCALE_PIECES;
     const uint8_t *const s_piece =
-        TL_FP4 && lane >= TL_D / 16 ? v_scale_base + (lane - TL_D / 16) * 16 : scale_base + lane * 16;
+        TL_FP4 && s_lane >= TL_D / 16 ? v_scale_base + (s_lane - TL_D / 16) * 16 : scale_base + s_lane * 16;
     const uint32_t ring = smem_addr(smem) + warp * RING;
     const int before = LINES && p.k_page % 128 == 0 && (uintptr_t)kbase % 128 == 64 ? 4 : 0;
     if (!PACKED && (DP != TL_D || DVP != TL_DV)) {
@@ -110,18 +115,24 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     int ids = page_at(lane), ids_next = page_at(32 + lane), li = 0, lstage = 0;
     shifts_t shifts = 0; /* eight bits a stage. TL_JOINT: address of the block's first row modulo 128; PACKED:
                             that of K modulo 16, and of V in the upper four bits */
-    /* A block to the ring: one of TL_DENSE whose tokens are all wanted, `at` bytes behind the first page's;
-     * any other. */
-    auto load_dense = [&](uint32_t dk, uint64_t at, int off) {
-        uint64_t mine = at + lane * 16;
-        asm("" : "+l"(mine)); /* once, and not for K and V */
+    /* A block to the ring: one of TL_DENSE whose tokens are all wanted; any other. */
+    const uint32_t k_place = TL_DENSE && !LINES ? lane_place<K_ROW, KRS>(lane) : 0,
+                   v_place = !TL_DENSE || LINES || V_ROW == K_ROW ? k_place : lane_place<V_ROW, VRS>(lane);
+    const uint8_t *k_piece = kbase + lane * 16;
+    if (TL_DENSE && !LINES) asm volatile("" : "+l"(k_piece));
+    auto load_dense = [&](uint32_t dk, uint32_t page, uint32_t off) {
+        uint64_t at = (uint64_t)page * (uint64_t)p.k_page;
         if constexpr (LINES) {
-            load_lines(dk, kbase + mine - before * 16, before, lane);
+            at += lane * 16;
+            asm("" : "+l"(at)); /* once, and not for K and V */
+            load_lines(dk, kbase + at - before * 16, before, lane);
         } else {
-            load_pieces<K_ROW, KRS, 0>(dk, kbase + (mine + off * K_ROW), lane);
-            load_pieces<V_ROW, VRS, V_UNIT>(dk + V_AT, vbase + (mine + off * V_ROW), lane);
-            if (lane < SCALE_PIECES)
-                cp_async<16>(dk + SCALES_AT + lane * 16, s_piece + (at + off * SCALE_ROW));
+            const uint8_t *k = k_piece + at + off * K_ROW, *v = k + (vbase - kbase);
+            if (V_ROW != K_ROW) v += off * (V_ROW - K_ROW);
+            load_pieces<K_ROW, KRS, 0>(dk, k_place, k, lane);
+            load_pieces<V_ROW, VRS, V_UNIT>(dk + V_AT, v_place, v, lane);
+            if (TL_FP4 || lane < SCALE_PIECES)
+                cp_async<16>(dk + SCALES_AT + lane * 16, s_piece + at + off * SCALE_ROW);
         }
     };
     auto load_any = [&](auto variant, uint32_t dk, int tok, int page, int off, bool whole) {
@@ -184,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
                                    ? tok + 16 <= walk.hi && (tok >= walk.lo || tok + 16 <= walk.prefix)
                                    : b >= wanted.x && b < wanted.y;
             if (TL_DENSE && whole)
-                load_dense(dk, (uint64_t)(uint32_t)page * (uint64_t)p.k_page, off);
+                load_dense(dk, page, off);
             else
                 load_any(variant, dk, tok, page, off, whole);
         }
@@ -251,6 +262,8 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
     const uint32_t k_half[2] = {line_unit(before + lr * 8 + lc), line_unit(before + lr * 8 + 4 + lc)},
                    v_half[2] = {line_unit(128 + before + vr * 8 + vc),
                                 line_unit(128 + before + vr * 8 + 4 + vc)};
+    uint32_t two = 1 + gridDim.z; /* for fp4::pairs; unknown to ptxas */
+    asm volatile("" : "+r"(two));
     auto walk_blocks = [&](auto variant) __attribute__((always_inline)) {
         using kind = decltype(variant);
         constexpr bool EVEN = kind::EVEN, PIECE = kind::PIECE;
@@ -365,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             }
 #else
             if constexpr (TL_FP4) {
-                fp4::add_scores<TL_D>(s, qf, sk + SCALES_AT, g, q,
+                fp4::add_scores<TL_D>(s, qf, sk + SCALES_AT, g, q, two,
                                       [&](int i) { return sk + ring_unit<KRS>(lr, 2 * i + lc); });
             } else if constexpr (TL_K_APART) {
                 scores_of_integers(s, qf, sk, k_half, lr, lc);
@@ -455,7 +468,7 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             packed::add_values<kind::template place<0>(true), kind::template place<1>(true)>(o, pb, v_at, g);
 #else
             if constexpr (TL_FP4) {
-                fp4::add_values<TL_DV>(o, pb, sk + SCALES_AT + TL_D, g, q,
+                fp4::add_values<TL_DV>(o, pb, sk + SCALES_AT + TL_D, g, q, two,
                                        [&](int i) { return svm + ring_unit<VRS>(vr, V_UNIT + 2 * i + vc); });
             } else if constexpr (V_CODES) {
                 if constexpr (V_BIASED) {

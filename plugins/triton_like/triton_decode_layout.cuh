@@ -27,9 +27,14 @@ constexpr int odd16(int bytes) {
 } /* ldmatrix without bank conflicts */
 constexpr int JOINT_RS = (128 + TL_D + DVP + 127) / 128 * 128,
               STAGES = TL_STAGES; /* at most 120 bytes before K; scales: 8 */
-/* TL_DENSE: scales of a block as pieces of 16 bytes; bytes of a token's scales. */
-constexpr int SCALE_PIECES = TL_FP4 ? (TL_D + TL_DV) / 16 : 4, SCALE_ROW = TL_FP4 ? TL_D / 16 : 4;
-static_assert(!TL_DENSE || !TL_FP4 || TL_D == TL_DV, "K and V have as many scales");
+/* TL_DENSE: scales of a block as pieces of 16 bytes; bytes of a token's scales. Room in the ring: of fp4
+ * lanes without a piece copy another's, behind all others, which costs less than a branch. */
+constexpr int SCALE_PIECES = TL_FP4 ? (TL_D + TL_DV) / 16 : 4, SCALE_ROW = TL_FP4 ? TL_D / 16 : 4,
+              SCALE_ROOM = !TL_FP4                          ? K_SCALED ? 128 : 0
+                           : TL_DENSE && TL_D + TL_DV < 512 ? 512
+                                                            : TL_D + TL_DV;
+static_assert(!TL_DENSE || !TL_FP4 || TL_D == TL_DV && SCALE_PIECES <= 32,
+              "as many scales of K and V; one copy");
 /* Offsets of rows, a byte a stage. */
 template <int BYTES>
 struct shifts_of {
@@ -62,9 +67,7 @@ constexpr int V_AT = PACKED && TL_JOINT ? packed::K_BYTES
 constexpr int SCALES_AT = TL_SWIZZLE ? 16 * KRS : 16 * (KRS + VRS);
 constexpr int BLOCK = PACKED     ? 16 * (TL_JOINT ? KRS : KRS + VRS)
                       : TL_JOINT ? 16 * JOINT_RS
-                                 : SCALES_AT + (TL_FP4     ? TL_D + TL_DV
-                                                : K_SCALED ? 128
-                                                           : 0),
+                                 : SCALES_AT + SCALE_ROOM,
               PIECE_BLOCK = TL_TIGHT ? 16 * JOINT_ROW : BLOCK,
               RING = !TL_TIGHT || STAGES * PIECE_BLOCK > 2 * BLOCK ? STAGES *PIECE_BLOCK : 2 * BLOCK;
 /* TL_TIGHT: the ring has STAGES blocks of rows that are one piece, and fewer of others. */

@@ -24,14 +24,21 @@ ATTN_DEV uint32_t joint_flip(int r) {
 
 /* TL_DENSE: 16 rows of SIZE bytes, one piece of memory, to the ring from column C0 on. What a lane copies
  * next lies a constant further in memory, and in the ring but for the swizzle; the instruction adds it. src:
- * this lane's first 16 bytes. */
+ * this lane's first 16 bytes; place: where they go, behind dst (lane_place of column 0). */
+template <int SIZE, int RS>
+ATTN_DEV uint32_t lane_place(int lane) {
+    constexpr int CPR = SIZE / 16;
+    uint32_t place = ring_unit<RS>(lane / CPR, lane % CPR);
+    asm volatile("" : "+r"(place)); /* else it is put together anew for each block */
+    return place;
+}
 template <int SIZE, int RS, int C0>
-ATTN_DEV void load_pieces(uint32_t dst, const uint8_t *src, int lane) {
+ATTN_DEV void load_pieces(uint32_t dst, uint32_t place, const uint8_t *src, int lane) {
     constexpr int CPR = SIZE / 16, TOTAL = 16 * CPR;
     asm("" : "+l"(src));
-    if constexpr (32 % CPR == 0) {
+    if constexpr (32 % CPR == 0 && (C0 % 8 == 0 || C0 % 8 >= CPR)) {
         constexpr int ROWS = 32 / CPR; /* at a time */
-        uint32_t first = dst + ring_unit<RS>(lane / CPR, C0 + lane % CPR);
+        uint32_t first = dst + (place ^ (C0 & 7) << 4) + C0 / 8 * 128;
         asm("" : "+r"(first)); /* else each address is put together by itself */
 #pragma unroll
         for (int u = 0; u < (TOTAL + 31) / 32; u++)
@@ -44,7 +51,6 @@ ATTN_DEV void load_pieces(uint32_t dst, const uint8_t *src, int lane) {
                 cp_async<16>(dst + ring_unit<RS>(i / CPR, C0 + i % CPR), src + u * 512);
         }
 }
-
 /* LINES: a block of 16 tokens is one piece of memory, 260 units of 16 bytes: K, V, the scales of K. It begins
  * in the middle of a line for every other head, and stays in the lines it has: they are lines of the ring,
  * with the swizzle. Where unit i lies, counted from the start of the first line. */

@@ -14,16 +14,20 @@ namespace fp4 {
 
 constexpr float UNIT = 16384.f;
 
-/* Eight codes of a word as upper bytes of f16 among other bits: 0, 2, 4, 6 and 1, 3, 5, 7. PARTS: the bits
+/* Eight codes of a word as upper bytes of f16: 0, 2, 4, 6 and, among other bits, 1, 3, 5, 7. PARTS: the bits
  * that count, of two f16. */
 constexpr uint32_t PARTS = 0x8e008e00u;
-ATTN_DEV uint32_t signs_of(uint32_t x, uint32_t rest) { /* bits 7 of x's bytes, and the others of `rest` */
+/* A sign that is 1 carries into bit 7, the mask takes what is left of 0x70. two: 2, and best a number that
+ * ptxas does not know, so that this is IMAD, which another pipe has time for, and not LEA. */
+ATTN_DEV uint32_t even_bytes(uint32_t x, uint32_t two) {
     uint32_t r;
-    asm("lop3.b32 %0, %1, %2, 0x80808080, 0xe4;" : "=r"(r) : "r"(x), "r"(rest));
-    return r;
+    asm("mad.lo.u32 %0, %1, %2, 0x70707070;" : "=r"(r) : "r"(x & 0x0f0f0f0fu), "r"(two));
+    return r & 0x8e8e8e8eu;
 }
-ATTN_DEV void spread(uint32_t x, uint32_t &even, uint32_t &odd) {
-    odd = signs_of(x, x >> 3), even = signs_of(x << 4, x << 1);
+ATTN_DEV uint32_t odd_bytes(uint32_t x) { /* bits 7 of x's bytes, and the others of x >> 3 */
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, 0x80808080, 0xe4;" : "=r"(r) : "r"(x), "r"(x >> 3));
+    return r;
 }
 ATTN_DEV uint32_t mul_f16x2(uint32_t a, uint32_t b) {
     uint32_t r;
@@ -32,10 +36,9 @@ ATTN_DEV uint32_t mul_f16x2(uint32_t a, uint32_t b) {
 }
 /* Of the eight codes of a word: 0 and 4, 2 and 6, 1 and 5, 3 and 7, times the two halves of `scale`. Of two
  * tokens' four codes: 0, 2, 1 and 3 of both. */
-ATTN_DEV void pairs(uint32_t x, uint32_t scale, uint32_t (&r)[4]) {
-    uint32_t even, odd;
-    spread(x, even, odd);
-    r[0] = mul_f16x2(even << 8 & PARTS, scale), r[1] = mul_f16x2(even & PARTS, scale);
+ATTN_DEV void pairs(uint32_t x, uint32_t scale, uint32_t two, uint32_t (&r)[4]) {
+    const uint32_t even = even_bytes(x, two), odd = odd_bytes(x);
+    r[0] = mul_f16x2(prmt(even, 0, 0x2404), scale), r[1] = mul_f16x2(even & 0xff00ff00u, scale);
     r[2] = mul_f16x2(odd << 8 & PARTS, scale), r[3] = mul_f16x2(odd & PARTS, scale);
 }
 /* Columns of half h of the w-th of these registers, in order of a lane's words. */
@@ -62,7 +65,7 @@ ATTN_DEV uint32_t scale_of(uint8_t x) {
 /* Columns 8 c to 8 c + 7 of a row, in order. */
 ATTN_DEV uint4 load_chunk(const uint8_t *row, const uint8_t *scales, int c) {
     uint32_t r[4];
-    pairs(__ldg((const uint32_t *)row + c), scale_of(__ldg(scales + (c >> 1))), r);
+    pairs(__ldg((const uint32_t *)row + c), scale_of(__ldg(scales + (c >> 1))), 2, r);
     return make_uint4(prmt(r[0], r[2], 0x5410), prmt(r[1], r[3], 0x5410), prmt(r[0], r[2], 0x7632),
                       prmt(r[1], r[3], 0x7632));
 }
@@ -110,7 +113,7 @@ ATTN_DEV void value_scales(uint32_t at, int g, uint32_t (&scale)[SIZE / 32]) {
  * columns. Of 32 columns a lane has 8 q to 8 q + 7, in rows g and g + 8. */
 template <int D, int NT, int WORDS, class UNIT>
 ATTN_DEV void add_scores(float (&s)[NT][4], const uint32_t (&qf)[NT][WORDS], uint32_t scales, int g, int q,
-                         UNIT unit) {
+                         uint32_t two, UNIT unit) {
     uint32_t scale[2][D / 32];
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -122,8 +125,8 @@ ATTN_DEV void add_scores(float (&s)[NT][4], const uint32_t (&qf)[NT][WORDS], uin
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             uint32_t x[4], y[4];
-            pairs(r[2 * h], scale[0][2 * st + h], x);
-            pairs(r[2 * h + 1], scale[1][2 * st + h], y);
+            pairs(r[2 * h], scale[0][2 * st + h], two, x);
+            pairs(r[2 * h + 1], scale[1][2 * st + h], two, y);
 #pragma unroll
             for (int w = 0; w < 4; w += 2) {
                 const uint32_t a[4] = {x[w], y[w], x[w + 1], y[w + 1]};
@@ -139,7 +142,7 @@ ATTN_DEV void add_scores(float (&s)[NT][4], const uint32_t (&qf)[NT][WORDS], uin
  * tokens. */
 template <int DV, int NT, int TILES, class UNIT>
 ATTN_DEV void add_values(float (&o)[NT][TILES][4], const uint32_t (&pb)[NT][2], uint32_t scales, int g, int q,
-                         UNIT unit) {
+                         uint32_t two, UNIT unit) {
     uint32_t scale[2][DV / 32]; /* of tokens 2 q and 2 q + 1, 2 q + 8 and 2 q + 9 */
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -151,8 +154,8 @@ ATTN_DEV void add_values(float (&o)[NT][TILES][4], const uint32_t (&pb)[NT][2], 
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             uint32_t y[4], z[4];
-            pairs(r[h], scale[0][2 * x + h], y);
-            pairs(r[2 + h], scale[1][2 * x + h], z);
+            pairs(r[h], scale[0][2 * x + h], two, y);
+            pairs(r[2 + h], scale[1][2 * x + h], two, z);
 #pragma unroll
             for (int t = 0; t < 2; t++) {
                 const uint32_t a[4] = {y[t], y[t + 2], z[t], z[t + 2]};

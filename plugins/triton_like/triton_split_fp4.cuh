@@ -57,7 +57,7 @@ struct raw_copier : row_quarters {
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             uint32_t r[4];
-            fp4::pairs(words[c], c < 2 ? fp4::twice<0>(scales) : fp4::twice<1>(scales), r);
+            fp4::pairs(words[c], c < 2 ? fp4::twice<0>(scales) : fp4::twice<1>(scales), 2, r);
             put(c, offset, make_uint4(r[0], r[2], r[1], r[3]));
         }
     }
