@@ -453,6 +453,12 @@ int main(int argc, char **argv) {
         run(decoder("prefill 4x4096 d128" + name, same(4, 4096), same(4, 4096), 32, 8, 128, f.kv));
         run(decoder("prefill 1x16384 d128" + name, {16384}, {16384}, 32, 8, 128, f.kv));
     }
+    for (uint32_t d : {64, 256})
+        for (const format &f : packed)
+            if (f.kv == ATTN_KV_FP8_E4M3 || f.kv == ATTN_KV_FP8_PER_TOKEN_HEAD || f.kv == ATTN_KV_NVFP4 ||
+                f.kv == ATTN_KV_INT4_PER_TOKEN_HEAD || f.kv == ATTN_KV_TURBOQUANT_4BIT_NC)
+                run(decoder("prefill 4x4096 d" + std::to_string(d) + " " + f.name, same(4, 4096),
+                            same(4, 4096), 4096 / d, 1024 / d, d, f.kv));
     run(decoder("decode 1x1024", {1}, {1024}));
     if (is_wanted("write 8192 tokens")) writes();
     for (const format &f : packed)

@@ -202,12 +202,16 @@ static int configure_wgmma(triton_config_t *c) {
     c->keys = size <= 80 ? 64 : size <= 96 ? 96 : size <= 128 ? 128 : size <= 192 ? 80 : 64;
     c->early = size > 64 && size <= 192 && bytes_of(c->v) == 2;
     const int is_bytes = bytes_of(c->kv) == 1 && !c->token_head && c->kv_vec == 16 && c->page > 0;
-    c->copiers = (c->k_apart || is_bytes || c->joint) && c->d == 128 && c->dv == 128 ? 4 : 0;
+    const int is_split = c->d == 128   ? c->k_apart || is_bytes || c->joint
+                         : c->d == 64  ? !c->k_apart && (is_bytes || c->joint)
+                         : c->d == 256 ? c->joint
+                                       : 0;
+    c->copiers = is_split && c->d == c->dv ? 4 : 0;
     c->ring = 2;
     if (c->copiers) { /* what 152 registers and shared memory hold */
-        c->warps = 12;
-        c->keys = c->rel_bias || c->packed ? 64 : 80;
-        c->ring = !c->k_apart && c->keys == 80 ? 3 : 4;
+        c->warps = c->d == 256 ? 8 : 12;
+        c->keys = c->d == 256 ? 48 : c->d == 64 ? 96 : c->rel_bias || c->packed ? 64 : 80;
+        c->ring = c->d == 256 ? 2 : !c->k_apart && c->keys >= 80 ? 3 : 4;
     }
     c->prefill_smem = wgmma_smem(c);
     c->prefill_rows = c->warps * 16;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The 2D kernel of Hopper in two parts, for caches of fewer than 16 bits (head size 128): a warpgroup that
- * only copies, and three that multiply a block of 64 query rows each, in the order of
+/* The 2D kernel of Hopper in two parts, for caches of fewer than 16 bits: a warpgroup that only copies, and
+ * three (head size 256: two) that multiply a block of 64 query rows each, in the order of
  * triton_prefill_sm90.cuh. Where scales of K lie apart, S is a product of int8 codes; all else becomes f16 on
  * its way. P times V is one of 16 bits, because a P of 8 bits would lose the sum of many small weights.
  * Macros beyond triton_products_sm90.cuh: TL_COPIERS, 4. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copiers of triton_prefill_split_sm90.cuh for nvfp4: rows of 64 bytes, and their scales, which lie
+/* The copiers of triton_prefill_split_sm90.cuh for nvfp4: rows of codes, and their scales, which lie
  * apart. Codes lie as fp4::pairs has them, each beside the one four further on. */
 #ifndef TRITON_SPLIT_FP4_CUH
 #define TRITON_SPLIT_FP4_CUH
@@ -12,6 +12,9 @@ namespace prefill {
 /* A stage: rows of K, of V, scales of K, of V. */
 struct raw_copier : row_quarters {
     static constexpr int ROW = TL_D / 2, SCALES = TL_D / 16, V_RAW = BN * ROW, S_RAW = 2 * V_RAW;
+    /* 16-byte units of a row, words of its scales; threads for 16 tokens of K; groups of K and V at a time */
+    static constexpr int UNITS = ROW / 16, WORDS = SCALES / 4, GROUPS = THREADS / (32 * UNITS),
+                         WORD_GROUPS = THREADS / (32 * WORDS);
     const key_walk &walk;
     const uint8_t *rows, *words; /* this thread's 16 bytes, its word of scales */
     int64_t page_bytes, token_bytes, words_page, words_token;
@@ -19,15 +22,16 @@ struct raw_copier : row_quarters {
 
     ATTN_DEV raw_copier(const triton_params_t &p, const block_view &b, uint32_t base, float *, float)
         : row_quarters(base), walk(b.walk) {
-        const int t = threadIdx.x;
+        const int t = threadIdx.x, row_of_16 = t / UNITS % 16, word_of_16 = t / WORDS % 16;
         const key_source keys(p, b);
-        const bool v_rows = t >= 64, v_words = t >> 5 & 1;
+        const bool v_rows = t / (16 * UNITS) & 1, v_words = t / (16 * WORDS) & 1;
         page_bytes = v_rows ? p.v_page : p.k_page, token_bytes = v_rows ? p.v_token : p.k_token;
-        rows = (v_rows ? keys.v : keys.k) + (t >> 2 & 15) * token_bytes + (t & 3) * 16;
-        rows_to = base + RAW_AT + v_rows * V_RAW + (t & 63) * 16;
+        rows = (v_rows ? keys.v : keys.k) + row_of_16 * token_bytes + t % UNITS * 16;
+        rows_to = base + RAW_AT + v_rows * V_RAW + (t / (32 * UNITS) * 16 + row_of_16) * ROW + t % UNITS * 16;
         words_page = v_words ? p.vs_page : p.ks_page, words_token = v_words ? p.vs_token : p.ks_token;
-        words = (v_words ? keys.vs : keys.ks) + (t >> 1 & 15) * words_token + (t & 1) * 4;
-        words_to = base + RAW_AT + S_RAW + v_words * BN * SCALES + (t >> 6) * 16 * SCALES + (t & 31) * 4;
+        words = (v_words ? keys.vs : keys.ks) + word_of_16 * words_token + t % WORDS * 4;
+        words_to = base + RAW_AT + S_RAW + v_words * BN * SCALES +
+                   (t / (32 * WORDS) * 16 + word_of_16) * SCALES + t % WORDS * 4;
         from = base + RAW_AT + row * ROW + quarter * 16;
         from_scales = base + RAW_AT + S_RAW + row * SCALES + quarter * 2;
     }
@@ -35,18 +39,21 @@ struct raw_copier : row_quarters {
     ATTN_DEV void ask(int stage, int k0, int page) {
         const uint32_t into = stage * RAW_BYTES / 2;
 #pragma unroll
-        for (int u = 0; u < BN / 16; u++) {
-            const uint32_t in = TL_PAGE == 16 ? 0 : (uint32_t)in_page(k0 + 16 * u);
-            cp_async<16>(rows_to + into + u * 16 * ROW,
-                         rows + (uint32_t)__shfl_sync(~0u, page, u) * page_bytes + in * token_bytes);
+        for (int u = 0; u < BN / 16; u += GROUPS) {
+            const int group = u + (GROUPS == 1 ? 0 : (int)threadIdx.x / (32 * UNITS));
+            const uint32_t in = TL_PAGE == 16 ? 0 : (uint32_t)in_page(k0 + 16 * group);
+            const uint8_t *const at =
+                rows + (uint32_t)__shfl_sync(~0u, page, group) * page_bytes + in * token_bytes;
+            if (u + GROUPS <= BN / 16 || group < BN / 16) cp_async<16>(rows_to + into + u * 16 * ROW, at);
         }
 #pragma unroll
-        for (int u = 0; u < BN / 16; u += 2) { /* two groups of tokens at a time */
-            const int group = u + (int)(threadIdx.x >> 6), token = 16 * group + (threadIdx.x >> 1 & 15);
+        for (int u = 0; u < BN / 16; u += WORD_GROUPS) {
+            const int group = u + (int)threadIdx.x / (32 * WORDS),
+                      token = 16 * group + (int)threadIdx.x / WORDS % 16;
             const uint32_t in = TL_PAGE == 16 ? 0 : (uint32_t)in_page(k0 + 16 * group);
             const uint8_t *const at =
                 words + (uint32_t)__shfl_sync(~0u, page, group) * words_page + in * words_token;
-            if (u + 2 <= BN / 16 || group < BN / 16)
+            if (u + WORD_GROUPS <= BN / 16 || group < BN / 16)
                 cp_async_zfill<4>(words_to + into + u * 16 * SCALES, at, walk.wanted(k0 + token));
         }
         cp_async_commit();

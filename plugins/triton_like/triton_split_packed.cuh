@@ -12,7 +12,8 @@ namespace attn_cuda {
 namespace prefill {
 
 struct raw_copier : joint_copier<packed::ALIGN> {
-    static constexpr int K_WORDS = packed::K_DATA / 16, V_WORDS = packed::V_DATA / 16; /* of a quarter */
+    static constexpr int K_WORDS = packed::K_DATA / (4 * PARTS),
+                         V_WORDS = packed::V_DATA / (4 * PARTS); /* of a thread's columns */
     static constexpr bool HALVES = ROW % 4 != 0; /* words of odd rows begin two bytes behind words */
     uint32_t k_shift, v_shift;
     packed::centroid_bytes centroids;

@@ -12,8 +12,9 @@ namespace prefill {
 constexpr int CONSUMERS = TL_WARPS * 32;
 /* Where registers hold P beside scores. */
 constexpr bool TRUSTED = TL_K_APART || (BYTES_APART && !TL_FP4 && FOLD);
-constexpr int COPIER_REGS = 56, CONSUMER_REGS = 152; /* of 65536 */
-static_assert(THREADS == 128 && TL_WARPS == 12 && TL_DV == 128, "a copier has 16 columns of every 16th row");
+constexpr int COPIER_REGS = 56, CONSUMER_REGS = TL_WARPS == 12 ? 152 : 224; /* of 65536 */
+static_assert(THREADS == 128 && TL_WARPS == (TL_D == 256 ? 8 : 12) && TL_D == TL_DV, "rows of K and V alike");
+static_assert(TL_D == 128 || (TL_D == 64 && !TL_K_APART) || (TL_D == 256 && TL_JOINT), "what copiers know");
 
 /* A stage has the keys and the values of a tile: a barrier says that it is full, and one that both have been
  * read. */

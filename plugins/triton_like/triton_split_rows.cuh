@@ -10,24 +10,28 @@
 namespace attn_cuda {
 namespace prefill {
 
-/* A thread widens 32 columns of a row, a warp eight rows at a time. Of lanes that store together four have
- * other low bits of their row's number, and two other halves of a line of 128 bytes, so that their swizzled
- * places differ. */
+/* A thread widens 32 columns of a row, a warp 16, 8 or 4 rows of 64, 128 or 256. Of lanes that store together
+ * four have other low bits of their row's number, and two other halves of a line of 128 bytes, so
+ * that their swizzled places differ. */
 struct row_quarters {
+    static constexpr int PARTS = TL_D / 32, ROWS = 32 / PARTS; /* of a row; at a time */
     int row, quarter;
     uint32_t to[4];
     ATTN_DEV row_quarters(uint32_t base) {
-        const int lane = threadIdx.x & 31, q = (lane & 1) | (lane >> 2 & 2),
-                  r = (lane >> 1 & 3) | (lane >> 2 & 4);
-        row = (threadIdx.x >> 5) * 8 + r, quarter = q;
+        const int lane = threadIdx.x & 31, low = lane >> 1 & 3, high = lane >> 3;
+        quarter = (lane & 1) + 2 * (high & (PARTS / 2 - 1));
+        row = (threadIdx.x >> 5) * ROWS + low + 4 * (high / (PARTS / 2));
 #pragma unroll
         for (int w = 0; w < 4; w++)
-            to[w] = base + K_AT + (q >> 1) * (BN * 128) + row * 128 + ((((q & 1) * 4 + w) ^ r) << 4);
+            to[w] = base + K_AT + (quarter >> 1) * (BN * 128) + row * 128 +
+                    ((((quarter & 1) * 4 + w) ^ (row & 7)) << 4);
     }
     /* A sum over the lanes of a row. */
     static ATTN_DEV float of_row(float x) {
         x += __shfl_xor_sync(~0u, x, 1);
-        return x + __shfl_xor_sync(~0u, x, 8);
+        if (PARTS >= 4) x += __shfl_xor_sync(~0u, x, 8);
+        if (PARTS == 8) x += __shfl_xor_sync(~0u, x, 16);
+        return x;
     }
     ATTN_DEV void put(int w, uint32_t offset, uint4 x) const {
         st_shared_v4(to[w] + offset, x);
@@ -35,14 +39,14 @@ struct row_quarters {
     /* key(rows, offset), value(rows, offset): of `row` + rows of K, of V; where `to` lies in their tile. */
     template <class K, class V>
     ATTN_DEV void each(int stage, K key, V value) const {
-        constexpr int EIGHTS = BN / 8;
+        constexpr int TIMES = BN / ROWS;
         const int warp = threadIdx.x >> 5;
 #pragma unroll
-        for (int u = 0; u < 2 * EIGHTS; u += 4) {
-            const int k_row = 8 * u, v_row = 8 * (u - EIGHTS);
-            if (u + 4 <= EIGHTS || (u < EIGHTS && u + warp < EIGHTS))
+        for (int u = 0; u < 2 * TIMES; u += 4) {
+            const int k_row = ROWS * u, v_row = ROWS * (u - TIMES);
+            if (u + 4 <= TIMES || (u < TIMES && u + warp < TIMES))
                 key(k_row, stage * K_BYTES + k_row * 128);
-            else
+            else if (u + 4 <= 2 * TIMES || u + warp < 2 * TIMES)
                 value(v_row, V_AT - K_AT + stage * V_BYTES + v_row * 128);
         }
     }
@@ -142,32 +146,36 @@ struct raw_copier : joint_copier<8> {
 /* fp8 with scales of a tensor or a head: rows of K, behind them rows of V. Units of 16 bytes are swizzled so
  * that lanes that load together find theirs in different banks. */
 struct raw_copier : row_quarters {
-    static constexpr int ROW = 128, V_RAW = BN * ROW;
+    static constexpr int ROW = TL_D, V_RAW = BN * ROW, UNITS = ROW / 16, GROUPS = THREADS / UNITS / 16;
     const triton_params_t &p;
     const key_walk &walk;
     const uint8_t *k, *v; /* this thread's 16 bytes */
     int64_t k_token, v_token;
     uint32_t rows_to, from;
 
-    static ATTN_DEV int turned(int unit, int row) { return unit ^ (row & 1) ^ (row & 2) << 1; }
+    static ATTN_DEV int turned(int unit, int row) {
+        return UNITS == 8 ? unit ^ (row & 1) ^ (row & 2) << 1 : unit ^ (row >> 1 & 1);
+    }
     ATTN_DEV raw_copier(const triton_params_t &of, const block_view &b, uint32_t base, float *, float)
         : row_quarters(base), p(of), walk(b.walk) {
-        const int r = threadIdx.x >> 3, unit = threadIdx.x & 7;
+        const int r = threadIdx.x / UNITS, unit = threadIdx.x % UNITS;
         const key_source keys(p, b);
         k_token = keys.k_token, v_token = keys.v_token;
-        k = keys.k + r * k_token + unit * 16, v = keys.v + r * v_token + unit * 16;
+        k = keys.k + r % 16 * k_token + unit * 16, v = keys.v + r % 16 * v_token + unit * 16;
         rows_to = base + RAW_AT + r * ROW + turned(unit, r) * 16, from = base + RAW_AT + row * ROW;
     }
     /* Values that nobody sees need not be numbers, and become zeros. */
     template <bool WHOLE>
     ATTN_DEV void ask_rows(uint32_t to, int k0, int page) {
+        const int token = threadIdx.x / UNITS % 16, mine = GROUPS == 1 ? 0 : threadIdx.x / UNITS / 16;
 #pragma unroll
-        for (int u = 0; u < BN / 16; u++) {
-            const uint32_t in = TL_PAGE == 16 ? 0 : (uint32_t)in_page(k0 + 16 * u),
-                           id = (uint32_t)__shfl_sync(~0u, page, u);
+        for (int u = 0; u < BN / 16; u += GROUPS) { /* groups of 16 tokens */
+            const uint32_t in = TL_PAGE == 16 ? 0 : (uint32_t)in_page(k0 + 16 * (u + mine)),
+                           id = (uint32_t)__shfl_sync(~0u, page, u + mine);
+            if (u + GROUPS > BN / 16 && u + mine >= BN / 16) continue;
             cp_async<16>(to + u * 16 * ROW, k + id * p.k_page + in * k_token);
             cp_async_zfill<16>(to + V_RAW + u * 16 * ROW, v + id * p.v_page + in * v_token,
-                               WHOLE || walk.wanted(k0 + 16 * u + (int)(threadIdx.x >> 3)));
+                               WHOLE || walk.wanted(k0 + 16 * (u + mine) + token));
         }
     }
     ATTN_DEV void ask(int stage, int k0, int page) {

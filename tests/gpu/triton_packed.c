@@ -316,6 +316,12 @@ static void list_tasks(void) {
         t = add(kv, ATTN_DTYPE_FLOAT16, 128, 8, 2, "prompts, NHD");
         prompts(&t->c);
         t->c.problem.kv_layout = ATTN_LAYOUT_NHD;
+        for (uint32_t size = 64; size <= 256; size += 192) {
+            prompts(&add(kv, bf16, size, 8, 2, "prompts")->c);
+            t = add(kv, ATTN_DTYPE_FLOAT16, size, 6, 2, "prompts, NHD, page 48");
+            prompts(&t->c);
+            t->c.problem.kv_layout = ATTN_LAYOUT_NHD, t->c.problem.block_size = 48;
+        }
         t = add(kv, bf16, 128, 12, 2, "prompts, page 48, alibi");
         prompts(&t->c);
         t->c.problem.block_size = 48, t->c.problem.features |= ATTN_F_ALIBI;

@@ -14,6 +14,12 @@ for format in auto $formats; do
 done
 right "float32" 80 "$(problem_of float32 auto)"
 right "a head size that is no multiple of 8" 80 "$(problem_of bfloat16 auto "num_heads=2 num_kv_heads=2 head_size=37")"
+for format in fp8_e5m2 int8_per_token_head int4_per_token_head nvfp4 turboquant_3bit_nc; do # copiers of other sizes than 128
+    right "heads of 64, cache $format" 90 "$(problem_of float16 "$format" "num_heads=8 num_kv_heads=2 head_size=64")"
+done
+for format in fp8_per_token_head int4_per_token_head turboquant_4bit_nc; do
+    right "heads of 256, cache $format" 90 "$(problem_of bfloat16 "$format" "num_heads=4 num_kv_heads=2 head_size=256")"
+done
 right "heads of 256" 90 "$(problem_of bfloat16 auto "num_heads=2 num_kv_heads=1 head_size=256")"
 right "a window, a soft cap" 90 "$(problem_of bfloat16 auto \
     "num_heads=4 num_kv_heads=2 head_size=128 sliding_window=100 logits_soft_cap=30")"

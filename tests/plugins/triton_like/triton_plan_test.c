@@ -76,6 +76,12 @@ static void configurations(void) {
         split += c.copiers == 4 && c.prefill_threads == 512 && c.keys == (i == 3 ? 64 : 80);
     }
     ok(split == 4, "and so have rows of fewer than 16 bits, %d of 4", split);
+    p = problem(DECODER "head_size=64 kv_cache_dtype=nvfp4");
+    triton_configure(&p, 90, &c);
+    split = c.copiers == 4 && c.warps == 12;
+    p = problem(DECODER "head_size=256 kv_cache_dtype=int4_per_token_head");
+    triton_configure(&p, 90, &c);
+    ok(split && c.copiers == 4 && c.warps == 8 && c.prefill_rows == 128, "heads of 64 and 256, too");
     p = problem(DECODER "head_size=64 kv_cache_dtype=int8_static_v");
     triton_configure(&p, 90, &c);
     int is_split = c.copiers;
@@ -84,7 +90,7 @@ static void configurations(void) {
     is_split |= c.copiers;
     p = problem(DECODER "head_size=128");
     triton_configure(&p, 90, &c);
-    ok(!is_split && c.copiers == 0 && c.prefill_threads == c.warps * 32, "other sizes and formats have none");
+    ok(!is_split && c.copiers == 0 && c.prefill_threads == c.warps * 32, "others have none");
     p = problem(DECODER "head_size=80 out_dtype=fp8_e4m3 features=out_fp8_group");
     triton_configure(&p, 90, &c);
     ok(c.out_group && c.out == TRITON_BF16,
