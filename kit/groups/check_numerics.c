@@ -403,6 +403,7 @@ void check_numerics_list(check_list_t *list, const check_t *c) {
     check_families_list(list, c);
     check_levels_list(list, c);
     check_limits_list(list, c);
+    check_weights_list(list, c);
     check_ends_list(list, c);
     check_nan_list(list, c);
     check_sizes_list(list, c);

@@ -27,8 +27,9 @@ static int start(check_t *c, kit_case_t *k) {
 
 /* Other sizes than the plain case's, which a choice of kernels may not have in mind: a head size that is no
  * multiple of 16, pages and groups; another element type; a cache of 8 bits; a long context; one of more
- * parts than any default makes, in room for no more requests; scores that climb beyond the range of exp. */
-enum { PLAIN, OTHER_SIZES, OTHER_TYPE, EIGHT_BITS, LONG, FAR, STEEP, NUM_KINDS };
+ * parts than any default makes, in room for no more requests; scores that climb beyond the range of exp; a
+ * long context of the largest group. */
+enum { PLAIN, OTHER_SIZES, OTHER_TYPE, EIGHT_BITS, LONG, FAR, STEEP, LARGE_GROUP, NUM_KINDS };
 
 static void make_kind(const check_t *c, kit_case_t *k, int kind) {
     attn_problem_t *p = &k->problem;
@@ -53,6 +54,15 @@ static void make_kind(const check_t *c, kit_case_t *k, int kind) {
         p->max_num_seqs = p->max_num_batched_tokens = 2;
         kit_case_add(k, 1, 36000);
         kit_case_add(k, 1, 300);
+    }
+    if (kind == LARGE_GROUP) {
+        p->num_kv_heads = 1;
+        p->num_heads = c->can.max_group == 0 || c->can.max_group > 64 ? 64 : c->can.max_group;
+        p->head_size = check_head_size(c, 8);
+        p->max_num_seqs = p->max_num_batched_tokens = 1;
+        p->max_model_len = 2113;
+        k->num_reqs = 0;
+        kit_case_add(k, 1, 2113);
     }
     if (kind == STEEP) {
         k->family = KIT_EQUAL_KEYS;

@@ -100,6 +100,7 @@ void check_families_list(check_list_t *list, const check_t *c);  /* part of nume
 void check_levels_list(check_list_t *list, const check_t *c);    /* part of numerics */
 void check_ends_list(check_list_t *list, const check_t *c);      /* part of numerics */
 void check_limits_list(check_list_t *list, const check_t *c);    /* part of numerics */
+void check_weights_list(check_list_t *list, const check_t *c);   /* part of numerics */
 void check_nan_list(check_list_t *list, const check_t *c);       /* part of numerics */
 void check_outputs_list(check_list_t *list, const check_t *c);   /* as well */
 void check_write_list(check_list_t *list, const check_t *c);     /* likewise */
