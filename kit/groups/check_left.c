@@ -132,6 +132,17 @@ static void quiet_steps(check_t *c) {
     quiet_steps_of(c, &k);
     for (int i = 0; i < CHECK_NUM_SAID && !c->report->is_failed; i++)
         if (check_said_case(c, &k, i)) quiet_steps_of(c, &k);
+    /* and in steps of other kinds: a prompt, many decodes, a long one */
+    for (int kind = 0; kind < 3 && !c->report->is_failed; kind++) {
+        if (!check_start(c, &k)) return;
+        k.num_reqs = 0;
+        k.problem.max_model_len = 8192;
+        k.problem.max_num_seqs = 70;
+        if (kind == 2 && !kit_has_context(&k)) break;
+        for (int r = 0; r < (kind == 1 ? 70 : 1); r++)
+            kit_case_add(&k, kind == 0 ? 100 : 1, kind == 0 ? 100 : kind == 1 ? 1 + r % 40 : 4100);
+        if (check_is_served(c, &k)) quiet_steps_of(c, &k);
+    }
 }
 
 /* ------------------------------------------------------- what open was given */

@@ -168,13 +168,41 @@ static void first_environment(check_t *c) {
 
 /* Threads that the plugin's own code starts are gone when the call returns; pools of an OpenMP runtime are
  * not its own. */
+static long staying; /* at most, behind a call */
+static const char *staying_behind;
+static int behind(const char *operation, int status) {
+    const long n = alloc_watch_threads();
+    if (n > staying) staying = n, staying_behind = operation;
+    return status;
+}
+static int staying_open(const attn_problem_t *problem, const attn_device_t *device,
+                        const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                        attn_instance_t **instance, attn_error_t *error) {
+    return behind("open",
+                  shim_target()->ops->open(problem, device, options, num_options, host, instance, error));
+}
+static int staying_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    return behind("build_metadata",
+                  shim_target()->ops->build_metadata(instance, batch, space, stream, error));
+}
+static int staying_forward(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                           void *stream, attn_error_t *error) {
+    return behind("forward", shim_target()->ops->forward(instance, args, space, stream, error));
+}
+static const attn_backend_ops_t staying_ops = {
+    .open = staying_open, .build_metadata = staying_build, .forward = staying_forward};
+
 static void threads_stay(check_t *c) {
     kit_case_t k;
     if (!check_start(c, &k)) return;
     alloc_watch_start(c->options->path);
     alloc_watch_on(1);
-    check_run(c, c->backend, &k, NULL);
+    check_run(c, shim_make(c->backend, &staying_ops), &k, NULL);
     alloc_watch_on(0);
+    if (staying > 0)
+        check_fail(c, "%ld threads that it started are still running when %s has returned", staying,
+                   staying_behind);
     if (alloc_watch_threads() > 0)
         check_fail(c, "%ld threads that it started are still running after close", alloc_watch_threads());
     if (alloc_watch_handler() != NULL)
