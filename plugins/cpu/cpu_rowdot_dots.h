@@ -29,7 +29,7 @@ static float rd_e4m3_query(const float *q, int n, int16_t *out) {
     for (int d = 0; d < n; d += VW)
         most = v_max(v_max(v_load(q + d), v_sub(v_zero(), v_load(q + d))), most);
     const float top = v_hmax(most);
-    int up = top > 0 && top < INFINITY ? RD_DOTS_Q_TOP - ilogbf(top) : 0;
+    int up = top == 0 ? 120 : top < INFINITY ? RD_DOTS_Q_TOP - ilogbf(top) : 0;
     if (up > 120) up = 120;
     const vf by = v_set1(ldexpf(1, up));
     for (int d = 0; d < n; d += 64) {

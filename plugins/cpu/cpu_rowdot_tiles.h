@@ -41,7 +41,7 @@ static void rd_tiles_query(const struct rd_state *st, const float *q, float *fac
         for (int d = 0; d < st->ldq; d += VW)
             most = v_max(v_max(v_load(q + d), v_sub(v_zero(), v_load(q + d))), most);
         const float top = v_hmax(most);
-        int up = top > 0 && top < INFINITY ? RT_Q_TOP - ilogbf(top) : 0;
+        int up = top == 0 ? 120 : top < INFINITY ? RT_Q_TOP - ilogbf(top) : 0;
         if (up > 120) up = 120;
         const vf by = v_set1(ldexpf(1, up));
         factor[r] = ldexpf(1, RT_P_SCALE - up);
