@@ -91,8 +91,12 @@ static int row_of(int type, int n) {
 static int terms_of(const triton_config_t *c) { /* float32s of a key: K's scale, V's, V's addend */
     return c->packed ? 3 : c->token_head ? 2 : c->k_apart;
 }
-static int bytes_a_query(const triton_config_t *c) { /* of prefill: what it sees, its scale */
-    return c->k_apart ? 12 : 8;
+/* As ROW_UNITS in triton_rows.cuh: rows of queries have a factor of their own. */
+static int has_row_units(const triton_config_t *c) {
+    return (c->packed && c->packed != TRITON_K8V4) || (c->q == TRITON_BF16 && c->kv != TRITON_BF16);
+}
+static int bytes_a_query(const triton_config_t *c) { /* of prefill: what it sees, its scale or factor */
+    return c->k_apart || has_row_units(c) ? 12 : 8;
 }
 
 static int prefill_smem(const triton_config_t *c) {

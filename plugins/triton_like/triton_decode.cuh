@@ -239,7 +239,14 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             bias[n][e] = TL_QQ ? p.qq_bias + (int64_t)(sv.q0 + tok) * p.qq_row : nullptr;
         }
     }
-    const score_rule rule(p, head);
+    const score_rule rule(p, head, ROW_UNITS ? 1.f : VALUE_UNIT);
+    float by[NT][2]; /* ROW_UNITS: what scores, or the argument of their soft cap, are multiplied by */
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            by[n][e] = (TL_CAP > 0.f ? rule.cap_factor : rule.factor) * q_scale[n][e] *
+                       (PACKED ? packed::K_UNIT : VALUE_UNIT);
 #if TL_PACKED
     float q_sum[NT][2]; /* int4: sums of the queries as the products have them, for the zero points */
     if constexpr (packed::IS_INT4) sum_queries(q_sum, qf, q);
@@ -415,7 +422,10 @@ extern "C" __global__ void __launch_bounds__(TL_DWARPS * 32, TL_DCTAS)
             for (int n = 0; n < NT; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    if (PACKED && TL_CAP == 0.f)
+                    if (ROW_UNITS) {
+                        s[n][i] *= TL_TOKEN_HEAD ? ks[i >> 1] * by[n][i & 1] : by[n][i & 1];
+                        if (TL_CAP > 0.f) s[n][i] = rule.capped<false>(s[n][i]);
+                    } else if (PACKED && TL_CAP == 0.f)
                         s[n][i] *= ks[i >> 1] * (packed::K_UNIT * rule.factor);
                     else
                         s[n][i] = rule.apply<false>(TL_K_APART ? s[n][i] * (ks[i >> 1] * q_scale[n][i & 1])

@@ -53,7 +53,7 @@ ATTN_DEV void hadamard_rows(float *x, float factor) {
         for (int i = T::thread(); i < T::BM * SIZE / 2; i += T::THREADS) {
             const int r = i / (SIZE / 2), j = i % (SIZE / 2),
                       at = r * STRIDE + j / half * 2 * half + j % half;
-            const float a = x[at], b = x[at + half], f = half * 2 == SIZE ? factor : 1.f;
+            const float a = x[at], b = x[at + half], f = half == 1 ? factor : 1.f; /* before sums grow */
             x[at] = (a + b) * f, x[at + half] = (a - b) * f;
         }
     }
@@ -123,7 +123,7 @@ ATTN_DEV void attend(const triton_params_t &p, float *shared, int seq, int row0,
     const int64_t first = sv.k0;
     const uint8_t *kbase = (const uint8_t *)p.k + (first * p.k_token + (int64_t)head * p.k_head) * EB;
     const uint8_t *vbase = (const uint8_t *)p.v + (first * p.v_token + (int64_t)head * p.v_head) * VB;
-    const score_rule rule(p, head);
+    const score_rule rule(p, head, 1.f);
     const float slope = TL_ALIBI ? __ldg(p.alibi + h) * LOG2E : 0.f;
     const float *const rel_row = rel_bias_row(p, h);
     float m = NO_MAX, l = 0.f, acc[COLS];
@@ -152,7 +152,8 @@ ATTN_DEV void attend(const triton_params_t &p, float *shared, int seq, int row0,
                                      (const uint8_t *)p.k_rows_scales + head * p.ks_head +
                                          page_id(table + page_of(tok), p.last_page) * p.ks_page +
                                          in_page(tok) * p.ks_token,
-                                     d);
+                                     d) *
+                        fp4::UNIT;
                 else
                     x = load_float<TL_KV>(kbase, off + d);
                 if (TL_TOKEN_HEAD) x *= load_scale(kbase + off + TL_D);

@@ -32,10 +32,14 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2;
     const key_walk &walk = b.walk;
     const key_source keys(p, b);
-    const score_rule rule(p, b.head);
+    tile_rule rule(p, b.head);
     float *const q_scales = (float *)(smem + Q_SCALES_AT);
-    load_queries<BM, padded_rows<KRS>>(p, sq, b, q_scales);
+    load_queries<BM, padded_rows<KRS>>(p, sq, b, rule, q_scales);
 
+    if constexpr (UNITS_ASIDE) {
+        __syncthreads();
+        rule.look(q_scales + warp * MT * 16 + g, MT * 16);
+    }
     auto row_of = [&](int t) { return b.row0 + (warp * MT + t) * 16 + g; };
     float m[MT][2], l[MT][2], o[MT][DVP / 2], common[MT][2];
     tile_units units[MT];

@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
               local = warp * 16 + (lane >> 2);
     const key_walk &walk = b.walk;
     const key_source keys(p, b);
-    const score_rule rule(p, b.head);
+    tile_rule rule(p, b.head);
     const row_terms terms(p, b, b.row0 + local);
     float m[2] = {FIRST_MAX, FIRST_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2], common[2] = {0.f, 0.f};
     const float *const centroids = make_centroids();
@@ -59,7 +59,11 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
                                                        walk, centroids, nullptr,
                                                        apart(keys.vs, page, tok0, p.vs_page, p.vs_token));
     };
+    /* a register less in loops that have none to spare */
+    constexpr bool ASIDE_KEPT = UNITS_ASIDE && (TL_TOKEN_HEAD || TL_FP4);
+    volatile uint8_t *const aside = smem + ROWS_AT + BM * 8 + warp;
     auto softmax = [&](float(&s)[BN / 2], int k0, int stage) {
+        if (ASIDE_KEPT) rule.is_aside = *aside;
         return softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, q_scales + local,
                             scales + stage * TERMS * BN, m, l, f);
     };
@@ -86,10 +90,15 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
         int k0 = walk.begin, k1 = walk.next<BN>(k0), page0 = keys.page(walk, k0), page1 = keys.page(walk, k1),
             stage = 0;
         uint32_t pr[BN / 4];
-        load_queries<BM, swizzled_rows<BM>>(p, base, b, q_scales);
+        load_queries<BM, swizzled_rows<BM>>(p, base, b, rule, q_scales);
         load_keys(k0, page0, 0);
         cp_async_commit();
         arrived();
+        if constexpr (UNITS_ASIDE) {
+            rule.look(q_scales + local, 16);
+            if (ASIDE_KEPT) *aside = rule.is_aside;
+            __syncwarp();
+        }
         {
             score c[BN / 2];
             start_scores(c, q_at, k_at);

@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     }
     setmaxnreg_inc<CONSUMER_REGS>();
     const int local = warp * 16 + (lane >> 2);
-    const score_rule rule(p, b.head);
+    tile_rule rule(p, b.head);
     const row_terms terms(p, b, b.row0 + local);
     float m[2] = {FIRST_MAX, FIRST_MAX}, l[2] = {0.f, 0.f}, o[DVP / 2], f[2], common[2] = {0.f, 0.f};
     tile_units units;
@@ -70,11 +70,12 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     };
     const uint64_t q_at = wgmma_desc(base + (warp >> 2) * 8192, 16, 1024),
                    k_at = wgmma_desc(base + K_AT, 16, 1024), v_at = wgmma_desc(base + V_AT, BN * 128, 1024);
-    load_queries<BM, swizzled_rows<BM>, THREADS, CONSUMERS>(p, base, b, q_scales);
+    load_queries<BM, swizzled_rows<BM>, THREADS, CONSUMERS>(p, base, b, rule, q_scales);
     cp_async_wait_all(); /* queries, which are no group */
     fence_proxy_async();
     named_barrier(1, CONSUMERS);
 
+    if constexpr (UNITS_ASIDE) rule.look(q_scales + local, 16);
     float by[2];
     row_factors(rule, q_scales + local, by);
     if (walk.begin < walk.hi) {
@@ -103,6 +104,8 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
             wgmma_wait<1>();
             float s[BN / 2];
             take_scores(s, c);
+            if constexpr (TL_PACKED)
+                row_factors(rule, q_scales + local, by); /* no registers are left for them */
             /* the registers of P are free when the product has ended */
             softmax_tile(p, b, rule, terms, s, k0, b.row0 + local, seen + local, by, q_scales + local,
                          scales + at.stage * TERMS * BN, m, l, f, [&]() {

@@ -29,6 +29,10 @@ constexpr bool HAS_KV_SCALE =
     element_bytes(TL_KV) == 1 && !TL_TOKEN_HEAD && !TL_K_APART; /* of a tensor or of a head */
 constexpr bool K_SCALED = TL_TOKEN_HEAD || TL_K_APART;          /* a key has a scale of its own */
 constexpr float VALUE_UNIT = TL_FP4 ? fp4::UNIT : 1.f; /* of keys and values as the products have them */
+/* Queries that become f16 and may not fit it, bf16 beside codes or f16, and rotated ones: a row is divided by
+ * a unit of its own, a power of two, which its scores are multiplied by in float32. */
+constexpr bool ROW_UNITS =
+    !TL_K_APART && TL_Q != DT_F32 && (packed::ROTATED || (TL_Q == DT_BF16 && TL_KV != DT_BF16));
 
 /* ------------------------------------------------------------- conversions */
 
@@ -127,7 +131,7 @@ ATTN_DEV void copy_piece(uint8_t *dst, const uint8_t *src) {
 }
 
 /* Query values d and d + 1 (d even) as one register of a 16-bit type; zero past the head size. The scale
- * stays out of it, so that no bit of Q is lost. f16 has less range than bf16: clamped. */
+ * stays out of it, so that no bit of Q is lost. */
 template <int MMA>
 ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
     if (d >= TL_D) return 0;
@@ -147,10 +151,41 @@ ATTN_DEV uint32_t query_pair(const uint8_t *row, int d) {
             return x;
         else {
             const float2 f = unpack2 < TL_Q == DT_F32 ? DT_F16 : TL_Q > (x);
-            return MMA == DT_F16 ? pack2_limited(f) : pack2<MMA>(f.x, f.y);
+            return pack2<MMA>(f.x, f.y);
         }
     }
 }
+
+/* What a row whose largest magnitude is `top` is divided by: that is in [2^MOST, 2^(MOST + 1)) then, or less
+ * where the unit or its inverse would be subnormal. Infinities and NaN stay what they are. */
+struct row_unit {
+    float unit, inverse;
+    template <int MOST>
+    static ATTN_DEV row_unit of(float top) {
+        const int size = (int)(__float_as_uint(top) >> 23) - MOST, bits = min(max(size, 1), 253) << 23;
+        return {__int_as_float(bits), __int_as_float((254 << 23) - bits)};
+    }
+};
+
+#if TL_PACKED
+/* A warp's query row, divided by its unit, in the base of a packed cache; returns the unit. */
+template <int E, class F>
+ATTN_DEV float rotate_row(float (&x)[E], int lane, F unit_of) {
+    float top = 0.f;
+#pragma unroll
+    for (int j = 0; j < E; j++)
+        top = fmaxf(top, fabsf(x[j]));
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1)
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+    const row_unit r = unit_of(top);
+#pragma unroll
+    for (int j = 0; j < E; j++)
+        x[j] *= r.inverse;
+    packed::rotate_query(x, lane);
+    return r.unit;
+}
+#endif
 
 /* D += A * B as in ptx_sm80.cuh, four values from d on, and free to move: the scheduler needs room between
  * ldmatrix and its use. */
@@ -263,11 +298,12 @@ struct key_walk {
 
 /* ------------------------------------------------------------------- scores */
 
-/* Scale and soft cap of semantics 2.9, in base-2 units. exact: the library's tanh instead of the fast one. */
+/* Scale and soft cap of semantics 2.9, in base-2 units. unit: of keys, unless rows have units, which have it.
+ * exact: the library's tanh instead of the fast one. */
 struct score_rule {
     float factor, cap_factor;
-    ATTN_DEV score_rule(const triton_params_t &p, int head) {
-        factor = TL_SCALE * packed::SCORE * VALUE_UNIT;
+    ATTN_DEV score_rule(const triton_params_t &p, int head, float unit) {
+        factor = TL_SCALE * packed::SCORE * unit;
         if (TL_Q == DT_E4M3 && p.q_scale) factor *= __ldg(p.q_scale + head * p.q_scale_stride);
         if (HAS_KV_SCALE && p.k_scale) factor *= __ldg(p.k_scale + head * p.kv_scale_stride);
         cap_factor = TL_CAP > 0.f ? factor / TL_CAP : 0.f;
@@ -275,10 +311,11 @@ struct score_rule {
     }
     template <bool exact>
     ATTN_DEV float apply(float s) const {
-        if constexpr (TL_CAP > 0.f)
-            return (TL_CAP * LOG2E) * (exact ? tanhf(s * cap_factor) : tanh_f32(s * cap_factor));
-        else
-            return s * factor;
+        return TL_CAP > 0.f ? capped<exact>(s * cap_factor) : s * factor;
+    }
+    template <bool exact>
+    static ATTN_DEV float capped(float x) {
+        return (TL_CAP * LOG2E) * (exact ? tanhf(x) : tanh_f32(x));
     }
 };
 

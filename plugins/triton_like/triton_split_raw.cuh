@@ -21,7 +21,7 @@ ATTN_DEV void copy_tiles(const triton_params_t &p, const block_view &b, uint32_t
                          tile_ring ring) {
     const key_walk &walk = b.walk;
     const key_source keys(p, b);
-    raw_copier copier(p, b, base, scales, FACTOR_COPIED ? score_rule(p, b.head).factor : 1.f);
+    raw_copier copier(p, b, base, scales, FACTOR_COPIED ? tile_rule(p, b.head).factor : 1.f);
     ring_place place;
     int k0 = walk.begin, next = walk.next<BN>(k0), next_page = keys.page(walk, next), raw = 0;
     copier.ask(0, k0, keys.page(walk, k0));

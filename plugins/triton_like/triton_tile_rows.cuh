@@ -50,7 +50,14 @@ constexpr float LAZY = TL_TOKEN_HEAD && !(TL_PACKED && TL_COPIERS) ? 0.f : 8.f,
 constexpr int TERMS = TL_PACKED ? 3 : TL_TOKEN_HEAD ? 2 : TL_K_APART;
 /* The rule's factor is in the scales of keys that copiers write. */
 constexpr bool FACTOR_COPIED = TL_JOINT && TL_COPIERS && TL_CAP == 0.f;
-constexpr int Q_SCALES = TL_K_APART ? 4 : 0;             /* bytes of the scale of a rounded query */
+/* There the rows' units join the exponent, which is exact. */
+constexpr bool FOLD_UNIT = ROW_UNITS && FACTOR_COPIED && UNTOUCHED, IN_EXPONENT = FOLD || FOLD_UNIT;
+/* Where the registers of a loop have no room for rows' factors, or a soft cap has its own: rows of usual size
+ * have a unit of 1, and warps of such rows pass the factors by. */
+constexpr bool UNITS_ASIDE = ROW_UNITS && (TL_CAP > 0.f || (!TL_COPIERS && !packed::ROTATED));
+constexpr int Q_SCALES = TL_K_APART || ROW_UNITS ? 4 : 0; /* bytes of a row's scale, or factor */
+/* ROW_UNITS: the largest magnitudes of rows (row_unit). Scales of keys up to 2^112 multiply sums of them. */
+constexpr int MOST = packed::IS_INT4 ? -4 : packed::ROTATED ? 8 : TL_TOKEN_HEAD && !TL_PACKED ? 0 : 14;
 constexpr float KEY_SCALE = FOLD_QUERY ? 0x1p-24f : 1.f; /* the largest sum times such a scale is a float */
 
 /* Where 16 bytes of column c of row r lie. Rows PERIOD apart lie PERIOD * STEP bytes apart. */
@@ -113,13 +120,92 @@ ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, bloc
     return true;
 }
 
+/* The largest power of two that is not above |x|, of usual size; 1 for 0. */
+ATTN_DEV constexpr float power_below(float x) {
+    float power = 1.f;
+    x = x < 0.f ? -x : x;
+    for (int i = 0; i < 120 && x != 0.f && power > x; i++)
+        power *= .5f;
+    for (int i = 0; i < 120 && power * 2.f <= x; i++)
+        power *= 2.f;
+    return power;
+}
+
+/* The rule of a tile. ROW_UNITS: each row has a factor, with which its products come to where the rule goes
+ * on. What the rule keeps then is of usual size, so that neither the products of copied scales nor the powers
+ * of a capped score leave float32. */
+struct tile_rule : score_rule {
+    float row;             /* a row's factor, by its unit */
+    bool is_aside = false; /* UNITS_ASIDE: this warp has a row with a factor that is not 1 */
+    ATTN_DEV tile_rule(const triton_params_t &p, int head)
+        : score_rule(p, head, ROW_UNITS ? 1.f : VALUE_UNIT), row(1.f) {
+        if constexpr (UNITS_ASIDE) {
+            const float size = fabsf(TL_CAP > 0.f ? cap_factor : factor);
+            if (!(size >= 0x1p-20f && size <= 16.f)) row = row_unit::of<0>(size).unit;
+            factor = factor / row * VALUE_UNIT, cap_factor = cap_factor / row * VALUE_UNIT;
+        } else if constexpr (ROW_UNITS && FACTOR_COPIED) {
+            constexpr float POWER = power_below(TL_SCALE);
+            row = POWER, factor *= 1.f / POWER;
+        } else if constexpr (ROW_UNITS)
+            row = (FOLD_SIGN ? fabsf(factor) : factor) * VALUE_UNIT;
+    }
+    /* Of the row whose largest magnitude is `top`. */
+    static ATTN_DEV row_unit unit_of(float top) {
+        if (UNITS_ASIDE && (top == 0.f || (top >= 0x1p-8f && top < 0x1p8f))) return {1.f, 1.f};
+        return row_unit::of<MOST>(top);
+    }
+    ATTN_DEV float factor_of(float unit) const { /* in the exponent it meets -INFINITY: not 0 */
+        return IN_EXPONENT ? fmaxf(unit * row, 0x1p-126f) : unit * row;
+    }
+    /* factors: of rows that this thread has a part of, when all are there. */
+    ATTN_DEV void look(const float *factors, int rows) {
+        bool is_other = false;
+        for (int r = 0; r < rows; r += 8)
+            is_other = is_other || factors[r] != 1.f;
+        is_aside = __any_sync(~0u, is_other);
+    }
+};
+
 ATTN_DEV void st_shared_v2(uint32_t a, uint2 x) {
     asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(a), "r"(x.x), "r"(x.y) : "memory");
 }
 
-/* By COUNT threads from FIRST on. */
+/* Eight lanes load a row: lane l columns 8 (l + 8 i) to 8 (l + 8 i) + 7. Zeros where it has none. */
+template <int CHUNKS>
+ATTN_DEV void ask_row(const triton_params_t &p, const block_view &b, int r, bool ok,
+                      uint32_t (&w)[CHUNKS][4]) {
+    constexpr bool WHOLE = TL_QVEC == 16 && QB == 2; /* chunks of 8 values are loaded as such */
+    const int row = b.row0 + r;
+    ok = ok && row < b.rows;
+    const uint8_t *src = (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
+                                                 (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head) *
+                                                    QB;
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++) {
+        const int d = ((threadIdx.x & 7) + 8 * i) * 8;
+        if constexpr (WHOLE) {
+            const uint4 x = ok && d < TL_D ? __ldg((const uint4 *)(src + d * QB)) : make_uint4(0, 0, 0, 0);
+            w[i][0] = x.x, w[i][1] = x.y, w[i][2] = x.z, w[i][3] = x.w;
+        } else
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                w[i][k] = ok ? query_pair<TL_Q>(src, d + 2 * k) : 0;
+    }
+}
+
+/* Eight values of a query; TL_FP4 with copiers: column j of eight beside column j + 4, as the keys'. */
+ATTN_DEV void put_queries(uint32_t to, const uint32_t (&w)[4]) {
+    if constexpr (TL_FP4 && TL_COPIERS)
+        st_shared_v4(to, make_uint4(prmt(w[0], w[2], 0x5410), prmt(w[0], w[2], 0x7632),
+                                    prmt(w[1], w[3], 0x5410), prmt(w[1], w[3], 0x7632)));
+    else
+        st_shared_v4(to, make_uint4(w[0], w[1], w[2], w[3]));
+}
+
+/* By COUNT threads from FIRST on. scales: of TL_K_APART, or the rows' factors. */
 template <int BM, class rows_t, int FIRST = 0, int COUNT = THREADS>
-ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b, float *scales) {
+ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_view &b, const tile_rule &rule,
+                           float *scales) {
     const int thread = threadIdx.x - FIRST;
 #if TL_PACKED
     if constexpr (packed::ROTATED) { /* a warp a row */
@@ -134,13 +220,14 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
 #pragma unroll
             for (int j = 0; j < E; j++)
                 x[j] = row < b.rows ? load_float<TL_Q>(p.q, from + j) : 0.f;
-            packed::rotate_query(x, lane);
+            const float unit = rotate_row(x, lane, [](float top) { return tile_rule::unit_of(top); });
+            if (lane == 0) scales[r] = rule.factor_of(unit);
 #pragma unroll
             for (int j = 0; j < E; j++) {
                 const int d = lane * E + j;
                 st_shared_u16(sq + rows_t::at(r, d >> 3) +
                                   (TL_COPIERS ? packed::query_place(d & 7) : d & 7) * 2,
-                              (uint16_t)pack2<MMA>(packed::in_f16(x[j]), 0.f));
+                              (uint16_t)pack2<MMA>(x[j], 0.f));
             }
         }
         return;
@@ -149,31 +236,9 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
     if constexpr (
         TL_K_APART) { /* eight lanes a row; codes as int8, or as numbers that the products have exactly */
         constexpr int E = (TL_S8 ? (TL_D + 31) / 32 * 32 : DP) / 8, CHUNKS = (E + 7) / 8;
-        constexpr bool WHOLE = TL_QVEC == 16 && QB == 2; /* chunks of 8 values are loaded as such */
         const int l = threadIdx.x & 7;
         uint32_t w[CHUNKS][4], next[CHUNKS][4];
-        /* a row ahead */
-        auto ask = [&](int r) {
-            const int row = b.row0 + r;
-            const bool ok = r < BM && row < b.rows;
-            const uint8_t *src =
-                (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
-                                        (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head) *
-                                           QB;
-#pragma unroll
-            for (int i = 0; i < CHUNKS; i++) {
-                const int d = (l + 8 * i) * 8;
-                if constexpr (WHOLE) {
-                    const uint4 x =
-                        ok && d < TL_D ? __ldg((const uint4 *)(src + d * QB)) : make_uint4(0, 0, 0, 0);
-                    next[i][0] = x.x, next[i][1] = x.y, next[i][2] = x.z, next[i][3] = x.w;
-                } else
-#pragma unroll
-                    for (int k = 0; k < 4; k++)
-                        next[i][k] = ok ? query_pair<TL_Q>(src, d + 2 * k) : 0;
-            }
-        };
-        ask(thread >> 3);
+        ask_row(p, b, thread >> 3, true, next);
 #pragma unroll 1
         for (int r = thread >> 3; r < BM; r += COUNT / 8) {
             float top = 0.f;
@@ -185,7 +250,7 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
                     const float2 f = unpack2<TL_Q>(w[i][k]);
                     top = min_nan(top, min_nan(-fabsf(f.x), -fabsf(f.y)));
                 }
-            ask(r + COUNT / 8);
+            ask_row(p, b, r + COUNT / 8, r + COUNT / 8 < BM, next); /* a row ahead */
 #pragma unroll
             for (int d = 1; d < 8; d <<= 1)
                 top = min_nan(top, __shfl_xor_sync(~0u, top, d));
@@ -222,9 +287,47 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
         }
         return;
     }
-    constexpr bool PLACED = TL_FP4 && TL_COPIERS; /* column j of eight beside column j + 4, as the keys' */
     const uint32_t turn =
         FOLD_SIGN && p.k_scale && __ldg(p.k_scale + b.head * p.kv_scale_stride) < 0.f ? 0x80008000u : 0;
+    if constexpr (ROW_UNITS) { /* eight lanes a row, four rows under way */
+        constexpr int CHUNKS = (DP / 8 + 7) / 8, STEP = COUNT / 8;
+        static_assert(BM % (4 * STEP) == 0, "all lanes take part in shuffles");
+        const int l = threadIdx.x & 7;
+#pragma unroll 1
+        for (int r0 = thread >> 3; r0 < BM; r0 += 4 * STEP) {
+            uint32_t w[4][CHUNKS][4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                ask_row(p, b, r0 + j * STEP, true, w[j]);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int r = r0 + j * STEP;
+                float top = 0.f;
+#pragma unroll
+                for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        const float2 f = unpack2<DT_BF16>(w[j][i][k]);
+                        top = fmaxf(top, fmaxf(fabsf(f.x), fabsf(f.y)));
+                    }
+#pragma unroll
+                for (int d = 1; d < 8; d <<= 1)
+                    top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+                const row_unit u = tile_rule::unit_of(top);
+                if (l == 0) scales[r] = rule.factor_of(u.unit);
+#pragma unroll
+                for (int i = 0; i < CHUNKS; i++) {
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        const float2 f = unpack2<DT_BF16>(w[j][i][k]);
+                        w[j][i][k] = pack2<DT_F16>(f.x * u.inverse, f.y * u.inverse) ^ turn;
+                    }
+                    if (l + 8 * i < DP / 8) put_queries(sq + rows_t::at(r, l + 8 * i), w[j][i]);
+                }
+            }
+        }
+        return;
+    }
 #pragma unroll 4 /* several loads under way: a converted Q waits for each */
     for (int i = thread; i < BM * (DP / 8); i += COUNT) {
         int r = i / (DP / 8), c = i % (DP / 8), row = b.row0 + r;
@@ -233,7 +336,7 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
             (const uint8_t *)p.q + ((int64_t)(b.sv.q0 + row / TL_GROUP) * p.q_token +
                                     (int64_t)(b.head * TL_GROUP + row % TL_GROUP) * p.q_head) *
                                        QB;
-        if constexpr (TL_Q == MMA && TL_QVEC == 16 && !PLACED && !FOLD_SIGN) {
+        if constexpr (TL_Q == MMA && TL_QVEC == 16 && !(TL_FP4 && TL_COPIERS) && !FOLD_SIGN) {
             ok = ok && c * 8 < TL_D;
             cp_async_zfill<16>(sq + rows_t::at(r, c), ok ? src + c * 16 : (const uint8_t *)p.q, ok);
         } else {
@@ -241,12 +344,7 @@ ATTN_DEV void load_queries(const triton_params_t &p, uint32_t sq, const block_vi
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 w[k] = ok ? query_pair<MMA>(src, c * 8 + 2 * k) ^ turn : 0;
-            if constexpr (PLACED)
-                st_shared_v4(sq + rows_t::at(r, c),
-                             make_uint4(prmt(w[0], w[2], 0x5410), prmt(w[0], w[2], 0x7632),
-                                        prmt(w[1], w[3], 0x5410), prmt(w[1], w[3], 0x7632)));
-            else
-                st_shared_v4(sq + rows_t::at(r, c), make_uint4(w[0], w[1], w[2], w[3]));
+            put_queries(sq + rows_t::at(r, c), w);
         }
     }
 }

@@ -30,7 +30,7 @@ struct row_terms {
  * 1.1e-5 * cap, which leaves the special-function unit to the exponentials. */
 struct cap_polynomial {
     float c0, c1, c2, limit; /* limit: of squares */
-    ATTN_DEV cap_polynomial(const score_rule &rule) {
+    ATTN_DEV cap_polynomial(const tile_rule &rule) {
         const float u = rule.cap_factor, u2 = u * u, out = TL_CAP * LOG2E * u;
         c0 = 0.999977239f * out, c1 = -0.331685329f * out * u2, c2 = 0.115185198f * out * u2 * u2,
         limit = .25f / u2;
@@ -53,7 +53,7 @@ struct cap_polynomial {
 /* s * factor + ALiBi on the distance (semantics 2.9). The root of a far distance is three steps of its Taylor
  * series around the middle of the tile, without the special-function unit, which has the exponentials: with
  * |x| <= dc / 6 the rest is below 3e-5 of the root. */
-ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], int k0) {
+ATTN_DEV void add_alibi(const row_terms &t, const float (&factor)[2], float (&s)[BN / 2], int k0) {
     const int q = threadIdx.x & 3;
     const bool is_far = TL_ALIBI == 2 && __all_sync(~0u, min(t.pos[0], t.pos[1]) - (k0 + BN) >= 5 * BN / 2);
 #pragma unroll
@@ -69,7 +69,7 @@ ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], in
                 for (int i = 0; i < 2; i++) {
                     const float x = (float)(8 * j + i - BN / 2);
                     float &y = s[4 * j + 2 * e + i];
-                    y = fmaf(y, factor, fmaf(fmaf(fmaf(a3, x, a2), x, a1), x, a0));
+                    y = fmaf(y, factor[e], fmaf(fmaf(fmaf(a3, x, a2), x, a1), x, a0));
                 }
         } else {
             const float base = t.slope[e] * rel;
@@ -79,7 +79,7 @@ ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], in
                 for (int i = 0; i < 2; i++) {
                     const float x = (float)(8 * j + i);
                     float &y = s[4 * j + 2 * e + i];
-                    y = fmaf(y, factor,
+                    y = fmaf(y, factor[e],
                              TL_ALIBI == 2 ? alibi_term<false>(t.slope[e], rel + x)
                                            : fmaf(t.slope[e], x, base));
                 }
@@ -87,8 +87,10 @@ ATTN_DEV void add_alibi(const row_terms &t, float factor, float (&s)[BN / 2], in
     }
 }
 
-/* Most tiles of a long context lie beyond the table for all of a warp's rows: one number a row then. */
-ATTN_DEV void add_rel_bias(const triton_params_t &p, const row_terms &t, float (&s)[BN / 2], int k0) {
+/* s * by + bias. Most tiles of a long context lie beyond the table for all of a warp's rows: one number a row
+ * then. */
+ATTN_DEV void add_rel_bias(const triton_params_t &p, const row_terms &t, const float (&by)[2],
+                           float (&s)[BN / 2], int k0) {
     const int q = threadIdx.x & 3;
     const bool is_before = __all_sync(~0u, k0 + BN - 1 - min(t.pos[0], t.pos[1]) <= -p.rel_max),
                is_after = __all_sync(~0u, k0 - max(t.pos[0], t.pos[1]) >= p.rel_max);
@@ -97,7 +99,7 @@ ATTN_DEV void add_rel_bias(const triton_params_t &p, const row_terms &t, float (
                               rel_bias_term<false>(p, t.rel[1], is_before ? -p.rel_max : p.rel_max)};
 #pragma unroll
         for (int i = 0; i < BN / 2; i++)
-            s[i] += end[i >> 1 & 1];
+            s[i] = fmaf(s[i], by[i >> 1 & 1], end[i >> 1 & 1]);
         return;
     }
 #pragma unroll
@@ -106,8 +108,10 @@ ATTN_DEV void add_rel_bias(const triton_params_t &p, const row_terms &t, float (
 #pragma unroll
         for (int j = 0; j < BN / 8; j++)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                s[4 * j + 2 * e + i] += rel_bias_term<false>(p, t.rel[e], rel + 8 * j + i);
+            for (int i = 0; i < 2; i++) {
+                float &y = s[4 * j + 2 * e + i];
+                y = fmaf(y, by[e], rel_bias_term<false>(p, t.rel[e], rel + 8 * j + i));
+            }
     }
 }
 
@@ -148,9 +152,9 @@ ATTN_DEV void hide_scores(const block_view &b, float (&s)[BN / 2], int k0, const
 }
 
 /* s becomes P; true: what was summed before must be multiplied by f. CAPPED: s are products still, and
- * small. by: what a row's scores are still to be multiplied by (FOLD). */
+ * small. by: what a row's scores are still to be multiplied by (IN_EXPONENT). */
 template <bool CAPPED>
-ATTN_DEV bool softmax_step(const score_rule &rule, const float (&by)[2], float (&s)[BN / 2], float (&m)[2],
+ATTN_DEV bool softmax_step(const tile_rule &rule, const float (&by)[2], float (&s)[BN / 2], float (&m)[2],
                            float (&l)[2], float (&f)[2]) {
     if constexpr (FIXED) {
 #pragma unroll
@@ -167,7 +171,7 @@ ATTN_DEV bool softmax_step(const score_rule &rule, const float (&by)[2], float (
         mx[0] = fmaxf(mx[0], fmaxf(s[4 * j], s[4 * j + 1]));
         mx[1] = fmaxf(mx[1], fmaxf(s[4 * j + 2], s[4 * j + 3]));
     }
-    if (FOLD || CAPPED) {
+    if (IN_EXPONENT || CAPPED) {
         mx[0] *= CAPPED ? cap.slope(mx[0]) : by[0];
         mx[1] *= CAPPED ? cap.slope(mx[1]) : by[1];
     }
@@ -185,9 +189,9 @@ ATTN_DEV bool softmax_step(const score_rule &rule, const float (&by)[2], float (
 #pragma unroll
     for (int i = 0; i < BN / 2; i++) {
         const int e = i >> 1 & 1;
-        s[i] = ex2(CAPPED ? fmaf(s[i], cap.slope(s[i]), -m[e])
-                   : FOLD ? fmaf(s[i], by[e], -m[e])
-                          : s[i] - m[e]);
+        s[i] = ex2(CAPPED        ? fmaf(s[i], cap.slope(s[i]), -m[e])
+                   : IN_EXPONENT ? fmaf(s[i], by[e], -m[e])
+                                 : s[i] - m[e]);
         l[e] += s[i];
     }
     return grow;
@@ -205,8 +209,8 @@ ATTN_DEV bool softmax_trusted(const float (&by)[2], const float (&s)[BN / 2], co
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const float *x = s + 4 * j + 2 * e;
-            const float a = ex2(FOLD ? fmaf(x[0], by[e], -m[e]) : x[0] - m[e]),
-                        b = ex2(FOLD ? fmaf(x[1], by[e], -m[e]) : x[1] - m[e]);
+            const float a = ex2(IN_EXPONENT ? fmaf(x[0], by[e], -m[e]) : x[0] - m[e]),
+                        b = ex2(IN_EXPONENT ? fmaf(x[1], by[e], -m[e]) : x[1] - m[e]);
             t[e] += a, u[e] += b;
             pr[2 * j + e] = pack2<V_MMA>(a, b);
         }
@@ -216,13 +220,14 @@ ATTN_DEV bool softmax_trusted(const float (&by)[2], const float (&s)[BN / 2], co
     return true;
 }
 
-/* FOLD: what the scores of a thread's two rows are still to be multiplied by. */
-ATTN_DEV void row_factors(const score_rule &rule, const float *q_scales, float (&by)[2]) {
+/* What the scores of a thread's two rows are still to be multiplied by. */
+ATTN_DEV void row_factors(const tile_rule &rule, const float *q_scales, float (&by)[2]) {
 #pragma unroll
     for (int e = 0; e < 2; e++)
-        by[e] = FOLD_QUERY  ? q_scales[8 * e] * (rule.factor / KEY_SCALE)
-                : FOLD_SIGN ? fabsf(rule.factor)
-                            : rule.factor;
+        by[e] = FOLD_QUERY                  ? q_scales[8 * e] * (rule.factor / KEY_SCALE)
+                : ROW_UNITS && !UNITS_ASIDE ? q_scales[8 * e]
+                : FOLD_SIGN                 ? fabsf(rule.factor)
+                                            : rule.factor;
 }
 
 /* FOLD_QUERY: sums of integers times the scales of their keys. */
@@ -235,15 +240,24 @@ ATTN_DEV void scale_keys(float (&s)[BN / 2], const float *k_scales) {
     }
 }
 
+template <int N>
+ATTN_DEV void rescale(float (&o)[N], const float (&f)[2]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        o[i] *= f[i >> 1 & 1];
+}
+
 /* From the products of a tile to P, for a thread's rows `row` and row + 8; seen: of the first of them.
  * rows: of row_factors. last(): the step that makes P of scores. */
 template <class F>
-ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule,
+ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const tile_rule &rule,
                            const row_terms &terms, float (&s)[BN / 2], int k0, int row, const int2 *seen,
                            const float (&rows)[2], const float *q_scales, const float *k_scales,
                            float (&m)[2], float (&l)[2], float (&f)[2], F last) {
     constexpr bool IS_SCALED =
         FACTOR_COPIED || (TL_K_APART && TL_CAP == 0.f); /* the factor went with the scales */
+    /* that of `rows`, unless it joins the exponent */
+    constexpr bool IS_LEFT = TL_CAP == 0.f && (!IS_SCALED || (ROW_UNITS && FACTOR_COPIED));
     if constexpr (FOLD_QUERY) {
         scale_keys(s, k_scales);
     } else if constexpr (TL_K_APART) {
@@ -261,6 +275,10 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
             s[4 * j] *= ks.x, s[4 * j + 1] *= ks.y, s[4 * j + 2] *= ks.x, s[4 * j + 3] *= ks.y;
         }
     }
+    if (UNITS_ASIDE && rule.is_aside) {
+        const float units[2] = {q_scales[0], q_scales[8]};
+        rescale(s, units);
+    }
     if constexpr (TL_CAP > 0.f) {
         const cap_polynomial cap(rule);
         const bool is_small = cap.fits(s);
@@ -275,18 +293,18 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
             for (int i = 0; i < BN / 2; i++)
                 s[i] = rule.apply<false>(s[i]);
         }
-    } else if constexpr (!FOLD && !IS_SCALED && TL_ALIBI == 0) {
-#pragma unroll
-        for (int i = 0; i < BN / 2; i++)
-            s[i] *= rule.factor;
+    } else if constexpr (!IN_EXPONENT && IS_LEFT && TL_ALIBI == 0 && !(FACTOR_COPIED && TL_REL)) {
+        rescale(s, rows);
     }
-    if constexpr (TL_ALIBI != 0) add_alibi(terms, TL_CAP > 0.f || IS_SCALED ? 1.f : rule.factor, s, k0);
-    if constexpr (TL_REL) add_rel_bias(p, terms, s, k0);
+    const float one[2] = {1.f, 1.f};
+    if constexpr (TL_ALIBI != 0) add_alibi(terms, IS_LEFT ? rows : one, s, k0);
+    if constexpr (TL_REL)
+        add_rel_bias(p, terms, IS_LEFT && FACTOR_COPIED && TL_ALIBI == 0 ? rows : one, s, k0);
     add_bias(p, b, s, k0, row);
     hide_scores(b, s, k0, seen);
     return last();
 }
-ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const score_rule &rule,
+ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const tile_rule &rule,
                            const row_terms &terms, float (&s)[BN / 2], int k0, int row, const int2 *seen,
                            const float *q_scales, const float *k_scales, float (&m)[2], float (&l)[2],
                            float (&f)[2]) {
@@ -294,13 +312,6 @@ ATTN_DEV bool softmax_tile(const triton_params_t &p, const block_view &b, const 
     row_factors(rule, q_scales, rows);
     return softmax_tile(p, b, rule, terms, s, k0, row, seen, rows, q_scales, k_scales, m, l, f,
                         [&]() { return softmax_step<false>(rule, rows, s, m, l, f); });
-}
-
-template <int N>
-ATTN_DEV void rescale(float (&o)[N], const float (&f)[2]) {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        o[i] *= f[i >> 1 & 1];
 }
 
 #if TL_PACKED
