@@ -19,7 +19,7 @@ enum { HIGH, LOW, RISING, MIXED, NUM_SIZES, DTYPE_SHIFT = 8 };
  * and int4 sums of a row. */
 static int high_of(const kit_case_t *k) {
     const uint32_t kv = k->problem.kv_cache_dtype;
-    if (attn_kv_is_turboquant(kv)) return 9;
+    if (attn_kv_is_turboquant(kv) || kv == ATTN_KV_FLOAT16) return 9;
     if (k->problem.dtype == ATTN_DTYPE_FLOAT16) return kv == ATTN_KV_INT4_PER_TOKEN_HEAD ? 8 : 12;
     return 100;
 }
@@ -140,6 +140,41 @@ static void key_ends(check_t *c) {
     }
 }
 
+/* Large queries under a softmax scale that makes up for them; tiny ones, for which the scale and the keys do,
+ * with a soft cap and without. Some rows are smaller still, some are zeros. A kernel that multiplies queries
+ * in 16 bits of less range has infinity, a limit or nothing there. */
+static void query_ends(check_t *c) {
+    enum { FAR = 90, SCALE = 19 };
+    kit_case_t k;
+    if (!start(c, &k)) return;
+    k.problem.head_size = check_head_size(c, 128); /* of the kernels that count */
+    k.problem.features |= c->can.features & ATTN_F_LSE;
+    const double scale = 1 / sqrt((double)k.problem.head_size);
+    const int is_half = k.problem.dtype == ATTN_DTYPE_FLOAT16;
+    for (int i = 0; i < 3 && !c->report->is_failed; i++) {
+        const int far = is_half ? 12 : FAR, tiny = is_half ? 0 : SCALE,
+                  keys = i == 0                      ? 0
+                         : high_of(&k) < FAR - SCALE ? high_of(&k)
+                                                     : FAR - SCALE,
+                  e = i == 0 ? far : -tiny - keys;
+        k.problem.scale = ldexp(scale, i == 0 ? -far : tiny);
+        k.problem.logits_soft_cap = i == 1 && (c->can.features & ATTN_F_SOFT_CAP) != 0 ? 2 : 0;
+        kit_inputs_t *in = kit_inputs_make(&k);
+        if (in == NULL) return;
+        const kit_sizes_t z = kit_sizes(&k.problem);
+        for (int64_t j = 0; j < in->num_tokens * z.heads * z.key; j++) {
+            const int64_t row = j / z.key % 11;
+            const double x = row == 4 ? 0 : ldexp((double)in->query[j], row == 7 ? e - 8 : e);
+            in->query[j] = kit_round(k.problem.dtype, x);
+        }
+        resize(&k, in->key, in, z.kv_heads * z.key, HIGH, keys, NULL);
+        for (int64_t j = 0; in->k_scale != NULL && j < in->num_scales; j++)
+            in->k_scale[j] = ldexpf(in->k_scale[j], keys);
+        check_run(c, c->backend, &k, in);
+        kit_inputs_free(in);
+    }
+}
+
 /* On a device, where each problem is compiled, not what the others have shown. */
 void check_ends_list(check_list_t *list, const check_t *c) {
     static const uint32_t dtypes[] = {ATTN_DTYPE_BFLOAT16, ATTN_DTYPE_FLOAT16, ATTN_DTYPE_FLOAT32};
@@ -153,6 +188,12 @@ void check_ends_list(check_list_t *list, const check_t *c) {
                 check_add(list, "numerics",
                           i == 0 || (i == 1 && !attn_kv_is_turboquant(kv)) ? CHECK_RUNS : CHECK_RUNS_ON_CPU,
                           value_ends, arg, "values of every size, %s, cache %s", attn_dtype_name(dtypes[i]),
+                          attn_kv_name(kv));
+            /* e5m2 stands for e4m3, over which some kernels keep bfloat16 queries as float16 */
+            if (has_rows || (kv == ATTN_KV_FLOAT16 && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)) != 0) ||
+                (attn_kv_has_static_scales(kv) && kv != ATTN_KV_FP8_E4M3))
+                check_add(list, "numerics", i == 0 ? CHECK_RUNS : CHECK_RUNS_ON_CPU, query_ends, arg,
+                          "queries of every size, %s, cache %s", attn_dtype_name(dtypes[i]),
                           attn_kv_name(kv));
             if (has_rows || attn_kv_rounds_query(kv))
                 check_add(list, "numerics", i == 0 ? CHECK_RUNS : CHECK_RUNS_ON_CPU, key_ends, arg,

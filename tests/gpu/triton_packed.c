@@ -195,10 +195,13 @@ static int check_bytes(const attn_problem_t *p, uint64_t seed, char *why, size_t
  * does not add up there unless all are one number (KIT_CONSTANT), so its limit is a sixth; over 1e5
  * keys a third of f16's, because tensor cores cut off what they add to a sum, or a half with centroids, whose
  * squares decode rounds to f16. */
-static int check_attention(const kit_case_t *c, double limit, char *why, size_t why_size) {
+static int check_attention(const kit_case_t *c, int power, double limit, char *why, size_t why_size) {
     kit_result_t got, want;
     memset(&got, 0, sizeof got), memset(&want, 0, sizeof want);
     kit_inputs_t *in = kit_inputs_make(c);
+    const int64_t numbers = in->num_tokens * c->problem.num_heads * (int64_t)c->problem.head_size;
+    for (int64_t i = 0; power != 0 && i < numbers; i++)
+        in->query[i] = kit_round(c->problem.dtype, ldexp((double)in->query[i], power));
     kit_run(triton, c, in, &gpu, &got);
     kit_run_oracle(reference, c, in, &want);
     int good = got.status == ATTN_OK && want.status == ATTN_OK && got.fault[0] == '\0';
@@ -245,6 +248,7 @@ static int check_attention(const kit_case_t *c, double limit, char *why, size_t 
 typedef struct task {
     char name[160];
     int is_write;
+    int power; /* of two, by which queries are larger; the softmax scale makes up for it */
     kit_case_t c;
 } task_t;
 static task_t tasks[MAX_CASES];
@@ -267,7 +271,7 @@ static task_t *add(uint32_t kv, uint32_t dtype, uint32_t size, uint32_t heads, u
     p->dtype = dtype, p->kv_cache_dtype = kv, p->head_size = size, p->head_size_v = 0;
     p->num_heads = heads, p->num_kv_heads = kv_heads, p->block_size = PAGE, p->scale = 1 / sqrt((double)size);
     p->features = ATTN_F_LSE;
-    t->is_write = 0;
+    t->is_write = t->power = 0;
     if (num_tasks + 1 < MAX_CASES && (only == NULL || strstr(t->name, only) != NULL)) num_tasks++;
     return t;
 }
@@ -379,6 +383,17 @@ static void list_tasks(void) {
             kit_case_add(&t->c, 17, 511);
             kit_case_add(&t->c, 3, 1000);
         }
+        static const int powers[] = {110, -19}; /* a scale may be 1e6 */
+        for (int i = 0; i < 2; i++)
+            for (int is_prompt = 0; is_prompt < 2; is_prompt++) {
+                if (attn_kv_rounds_query(kv) && powers[i] < 0) continue; /* their scales end at 1e-6 */
+                char name[64];
+                snprintf(name, sizeof name, "queries by 2^%d, %s", powers[i],
+                         is_prompt ? "prompts" : "short");
+                t = add(kv, bf16, 128, 4, 1, name);
+                t->power = powers[i], t->c.problem.scale = ldexp(t->c.problem.scale, -powers[i]);
+                is_prompt ? prompts(&t->c) : lengths(&t->c);
+            }
         static const uint32_t far[] = {KIT_CONSTANT, KIT_LARGE_MEAN, KIT_UNIFORM, KIT_NEEDLE, KIT_CHANNEL};
         for (size_t i = 0; i < sizeof far / sizeof far[0]; i++) {
             char name[64];
@@ -398,7 +413,7 @@ static int run_task(const task_t *t, char *why, size_t size) {
     if (t->is_write) return check_bytes(&t->c.problem, t->c.seed, why, size);
     const uint32_t dtype = t->c.problem.dtype;
     if (!kit_is_served(triton, &t->c, &gpu, why, size)) return 0;
-    return check_attention(&t->c,
+    return check_attention(&t->c, t->power,
                            dtype == ATTN_DTYPE_FLOAT32   ? 2e-5
                            : dtype == ATTN_DTYPE_FLOAT16 ? 4e-3
                                                          : 1.2e-2,
