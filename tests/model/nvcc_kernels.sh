@@ -32,7 +32,7 @@ right() { # NAME BACKEND PROBLEM
 }
 ok "PTX of the kernels" make_ptx "$ATTN_TEST_SRCDIR" "$ptx" cache_write_sm80 decode_sm80-bf16-d64 \
     prefill_sm90-bf16-d64-pages prefill_sm90-bf16-d72-rows mla_write_sm80 mla_rows_sm80 mla_project_sm80 \
-    mla_decode_sm90_bf16 mla_combine_sm90 sparse_attend_sm90_bf16
+    mla_decode_sm90_bf16 mla_combine_sm80 mla_combine_sm90 sparse_attend_sm90_bf16
 decoder="role=decoder mask=causal dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=64 block_size=16 features=lse"
 latent="mask=causal dtype=bfloat16 num_kv_heads=1 head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 \
 qk_rope_head_dim=64 v_head_dim=128 block_size=64 features=lse"
@@ -52,6 +52,7 @@ features=lse | query_lens=100,64 seq_lens=100,64"
 right "a narrow tile" FLASHMLA "$one_tile"
 right "tiles of a cluster" FLASHMLA "$two_tiles"
 right "chosen tokens" FLASHMLA_SPARSE "$chosen"
+right "pieces of lists of chosen tokens" FLASHMLA_SPARSE "${chosen% topk*} topk=512 | query_lens=1,2,1 seq_lens=600,700,130"
 
 # A copy of the kernels with one line changed; its PTX comes before the others.
 changed() { # BACKEND PROBLEM SOURCE HEADER EDIT

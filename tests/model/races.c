@@ -136,10 +136,11 @@ void model_races_read(warp_t *w, const op_t *op, cta_t *cta, uint32_t at, uint32
         x->reader = (uint16_t)(w->slot + 1), x->read_lanes |= 1u << lane, x->read_turn = w->turn;
     }
 }
-/* Of a write by `lane`: 0 after a message about a read that nothing orders before it. */
+/* Of a write by `lane`: 0 after a message about a read that nothing orders before it. Else who comes after
+ * the write comes after those reads, too, whatever it knows of them. */
 static int ordered_reads(warp_t *w, const op_t *op, cta_t *cta, uint32_t i, uint32_t bytes, int lane) {
     const word_t *x = (const word_t *)cta->words + i;
-    const uint32_t *reads = cta->reads + (size_t)i * cta->cluster->num_readers;
+    uint32_t *reads = cta->reads + (size_t)i * cta->cluster->num_readers;
     word_t by = {.writer = x->reader};
     for (uint32_t r = 0; r < cta->cluster->num_readers; r++)
         if (r != w->slot && reads[r] > w->clocks[r]) {
@@ -153,6 +154,7 @@ static int ordered_reads(warp_t *w, const op_t *op, cta_t *cta, uint32_t i, uint
         hazard(w, op, lane, i * 4, &by, "writes after a read");
         return 0;
     }
+    if (bytes >= 4) memset(reads, 0, cta->cluster->num_readers * sizeof *reads);
     return 1;
 }
 static void written(word_t *x, const warp_t *w, const op_t *op, int lane, uint32_t bytes) {
