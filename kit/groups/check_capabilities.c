@@ -174,8 +174,11 @@ static void feature(check_t *c) {
         check_skip(c, "not covered by the decoder cases of this kit");
         return;
     }
+    if (ATTN_BIT(c->arg) == ATTN_F_PER_HEAD_SCALES) k.problem.kv_cache_dtype = check_fp8_cache(c);
     if (c->arg == 13 && c->can.num_head_sizes_v > 0) k.problem.head_size_v = c->can.head_sizes_v[0].min;
-    if (k.problem.kv_cache_dtype != 0 && !(c->can.kv_cache_dtypes & ATTN_BIT(k.problem.kv_cache_dtype))) {
+    const int needs_fp8 = (ATTN_BIT(c->arg) & (ATTN_F_PER_HEAD_SCALES | ATTN_F_QUANT_QUERY)) != 0;
+    if ((needs_fp8 || k.problem.kv_cache_dtype != 0) &&
+        !(c->can.kv_cache_dtypes & ATTN_BIT(k.problem.kv_cache_dtype))) {
         check_skip(c, "needs a fp8 cache, which is not in the table");
         return;
     }

@@ -146,9 +146,9 @@ static void one_mistake(check_t *c) {
               is_slope = mistake == FORWARD_SLOPE_DTYPE || mistake == FORWARD_SLOPE_ROWS;
     if (!attn_role_is_mla(k.problem.role)) /* which REFERENCE serves with neither */
         k.problem.features |= c->can.features & (is_sink ? ATTN_F_SINK : is_slope ? ATTN_F_ALIBI : 0);
-    if ((mistake == FORWARD_SCALE_DTYPE || mistake == FORWARD_V_SCALE_DTYPE) &&
-        (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) && attn_role_has_cache(k.problem.role))
-        k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+    if ((mistake == FORWARD_SCALE_DTYPE || mistake == FORWARD_V_SCALE_DTYPE) && check_fp8_cache(c) != 0 &&
+        attn_role_has_cache(k.problem.role))
+        k.problem.kv_cache_dtype = check_fp8_cache(c);
     check_run(c, shim_make(c->backend, &bad_ops), &k, NULL);
     if (num_made == 0) check_skip(c, "cannot be made with this backend");
     if (num_made == 0 || c->memory->kind != NULL || k.problem.role != ATTN_ROLE_DECODER ||

@@ -51,9 +51,11 @@ static void nan_stays(check_t *c) {
  * sees it which could be taken for a result: it is neither lost in a maximum nor saturated on its way into
  * a cache. */
 static void nan_shows(check_t *c) {
-    for (int i = 0; i < 5 && !c->report->is_failed; i++) {
+    static const uint32_t formats[] = {ATTN_KV_AUTO, ATTN_KV_FP8_E4M3, ATTN_KV_FP8_E5M2,
+                                       ATTN_KV_INT8_PER_TOKEN_HEAD};
+    for (int i = 0; i < 7 && !c->report->is_failed; i++) {
         const int is_value = i % 2; /* over int8 of a key alone: all of a row's values share the scale */
-        const uint32_t kv = i == 4 ? ATTN_KV_INT8_PER_TOKEN_HEAD : ATTN_KV_FP8_E4M3;
+        const uint32_t kv = formats[i / 2];
         kit_case_t k;
         kit_result_t got;
         if (!check_start_without(c, &k)) return;

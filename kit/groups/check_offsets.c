@@ -146,8 +146,8 @@ static void byte_offsets(check_t *c) {
     for (size_t i = 0; i < sizeof brings / sizeof brings[0] && c->role == 0; i++) {
         if (!(c->can.features & brings[i]) || !check_start(c, &k)) continue;
         if (brings[i] == ATTN_F_PER_HEAD_SCALES) {
-            if (!(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) || k.problem.block_size == 0) continue;
-            k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+            if (check_fp8_cache(c) == 0 || k.problem.block_size == 0) continue;
+            k.problem.kv_cache_dtype = check_fp8_cache(c);
             k.flags |= KIT_PER_HEAD;
             check_fit_size(c, &k);
         }
@@ -220,8 +220,8 @@ static void gaps_in_lists(check_t *c) {
         if ((c->can.features & asked[i]) != asked[i] || (c->role != 0 && i > 0)) continue;
         k.problem.features |= asked[i];
         if (asked[i] == ATTN_F_PER_HEAD_SCALES) {
-            if (!(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)) || k.problem.block_size == 0) continue;
-            k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+            if (check_fp8_cache(c) == 0 || k.problem.block_size == 0) continue;
+            k.problem.kv_cache_dtype = check_fp8_cache(c);
             k.flags |= KIT_PER_HEAD;
         }
         check_run(c, shim_make(c->backend, &gapped_ops), &k, NULL);

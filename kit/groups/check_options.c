@@ -39,8 +39,7 @@ static void make_kind(const check_t *c, kit_case_t *k, int kind) {
         p->num_heads = c->can.max_group == 0 || c->can.max_group >= 5 ? 10 : p->num_heads;
     }
     if (kind == OTHER_TYPE && (c->can.dtypes & ATTN_BIT(ATTN_DTYPE_BFLOAT16))) p->dtype = ATTN_DTYPE_BFLOAT16;
-    if (kind == EIGHT_BITS && (c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)))
-        p->kv_cache_dtype = ATTN_KV_FP8_E4M3;
+    if (kind == EIGHT_BITS && check_fp8_cache(c) != 0) p->kv_cache_dtype = check_fp8_cache(c);
     if (kind == LONG) {
         k->num_reqs = 0;
         kit_case_add(k, 1, 2113);

@@ -26,8 +26,8 @@ static void tables_like_runs(check_t *c) {
         for (int kv = 0; kv < 2; kv++) {
             kit_case_t k;
             if (!start(c, &k)) return;
-            if (kv == 1 && !(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3))) continue;
-            if (kv == 1) k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3, check_fit_size(c, &k);
+            if (kv == 1 && check_fp8_cache(c) == 0) continue;
+            if (kv == 1) k.problem.kv_cache_dtype = check_fp8_cache(c), check_fit_size(c, &k);
             const int32_t page = (int32_t)k.problem.block_size,
                           lens[] = {4 * page, 7 * page - 3, 5 * page + 1};
             for (int r = 0; r < 3; r++)

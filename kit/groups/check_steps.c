@@ -112,10 +112,9 @@ static void layers_of_their_own(check_t *c) {
         k.problem.features |= own[i] & ~ATTN_F_QUANT_QUERY;
         if (own[i] == ATTN_F_PER_HEAD_SCALES) k.flags |= KIT_PER_HEAD;
         if (i >= 2 && i <= 4) {
-            if (!attn_role_has_cache(k.problem.role) ||
-                !(c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)))
-                continue;
-            k.problem.kv_cache_dtype = ATTN_KV_FP8_E4M3;
+            const uint32_t fp8 = check_fp8_cache(c);
+            if (!attn_role_has_cache(k.problem.role) || fp8 == 0) continue;
+            k.problem.kv_cache_dtype = fp8;
             check_fit_size(c, &k);
         }
         if (own[i] == ATTN_F_QUANT_QUERY) k.problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
@@ -325,7 +324,7 @@ static void without_again(check_t *c) {
 
 /* Pages that one request gave back are the next one's: the same instance, cache and table, other content. */
 static void pages_again(check_t *c) {
-    static const uint32_t formats[] = {ATTN_KV_AUTO, ATTN_KV_FP8_E4M3};
+    const uint32_t formats[] = {ATTN_KV_AUTO, check_fp8_cache(c)};
     for (int f = 0; f < 2 && !c->report->is_failed; f++) {
         static kit_case_t k[3];
         kit_inputs_t *in[3] = {NULL};
@@ -334,7 +333,7 @@ static void pages_again(check_t *c) {
             check_skip(c, "not a decoder backend");
             return;
         }
-        if (!(c->can.kv_cache_dtypes & ATTN_BIT(formats[f]))) continue;
+        if (formats[f] == 0 || !(c->can.kv_cache_dtypes & ATTN_BIT(formats[f]))) continue;
         k[0].problem.kv_cache_dtype = formats[f];
         check_fit_size(c, &k[0]);
         k[0].num_reqs = 0;

@@ -39,6 +39,12 @@ uint32_t check_block_size(const check_t *c, uint32_t wanted) {
     return best;
 }
 
+uint32_t check_fp8_cache(const check_t *c) {
+    return c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E4M3)   ? ATTN_KV_FP8_E4M3
+           : c->can.kv_cache_dtypes & ATTN_BIT(ATTN_KV_FP8_E5M2) ? ATTN_KV_FP8_E5M2
+                                                                 : 0;
+}
+
 void check_fit_size(const check_t *c, kit_case_t *k) {
     const attn_kv_format_t *f = attn_kv_format(k->problem.kv_cache_dtype);
     for (uint32_t size = 16; size <= 1024 && !attn_kv_has_size(f, k->problem.head_size); size *= 2)

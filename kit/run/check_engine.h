@@ -167,6 +167,8 @@ void check_few_heads(const check_t *c, kit_case_t *k);
 /* A head size of the table that rows of the case's cache format can have, where the case's own is none. */
 void check_fit_size(const check_t *c, kit_case_t *k);
 uint32_t check_block_size(const check_t *c, uint32_t wanted);
+/* The fp8 cache with static scales that checks of no format in particular use: e4m3, else e5m2, else 0. */
+uint32_t check_fp8_cache(const check_t *c);
 /* The device of c->memory, as open wants it. */
 void check_device(const check_t *c, attn_device_t *device);
 /* The backend with default options and a host; on a GPU, with waits after each call once
