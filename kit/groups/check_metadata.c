@@ -319,6 +319,12 @@ static void run_variant(check_t *c) {
         has_device_lengths = (k.problem.features & ATTN_F_DEVICE_LENGTHS) != 0;
         check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
     }
+    if (c->role == 0 && (c->can.features & ATTN_F_NON_CAUSAL) && check_plain_case(c, &k) &&
+        k.problem.role == ATTN_ROLE_DECODER) { /* where the length alone says which key is the last */
+        has_device_lengths = 0;
+        k.problem.mask = ATTN_MASK_FULL;
+        check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
+    }
     for (int n = 0; n < 4; n++) {
         check_random_case(c, &k, c->seed * 65537 + (uint64_t)n, 100);
         if (c->arg >= 5 && k.problem.block_size == 0) continue;

@@ -555,4 +555,5 @@ void check_steps_list(check_list_t *list, const check_t *c) {
         check_add(list, "steps", 1, without_again, 0, "a batch lacks what the one before had");
     if (list->role == 0) check_add(list, "steps", 1, pages_again, 0, "pages that another request had before");
     check_many_list(list, c);
+    check_next_list(list, c);
 }

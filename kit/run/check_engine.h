@@ -117,6 +117,7 @@ void check_reasons_list(check_list_t *list, const check_t *c);   /* part of capa
 void check_defaults_list(check_list_t *list, const check_t *c);  /* part of capabilities */
 void check_behind_list(check_list_t *list, const check_t *c);    /* part of determinism */
 void check_many_list(check_list_t *list, const check_t *c);      /* part of steps */
+void check_next_list(check_list_t *list, const check_t *c);      /* likewise */
 void check_lone_list(check_list_t *list, const check_t *c);      /* part of offsets */
 void check_state_list(check_list_t *list, const check_t *c);     /* part of manners */
 void check_calls_list(check_list_t *list, const check_t *c);     /* part of memory */
