@@ -31,9 +31,10 @@ void kit_run_fault(kit_run_t *x, const char *what, int64_t at) {
 
 kit_tensor_t *kit_run_rows(kit_run_t *x, const char *name, uint32_t dtype, int64_t n, int64_t heads,
                            int64_t size) {
-    const int is_value = strcmp(name, "value") == 0; /* whose strides are not those of keys */
-    const int64_t shape[3] = {n, heads, size}, fused[3] = {(is_value ? 3 : 2) * heads * size, size, 1},
-                  by_head[3] = {size, (n + (is_value ? 3 : 1)) * size, 1};
+    /* strides of values are not those of keys, nor those of an output its query's */
+    const int is_other = strcmp(name, "value") == 0 || strcmp(name, "output") == 0;
+    const int64_t shape[3] = {n, heads, size}, fused[3] = {(is_other ? 3 : 2) * heads * size, size, 1},
+                  by_head[3] = {size, (n + (is_other ? 3 : 1)) * size, 1};
     const uint32_t flags = x->c->flags;
     const int64_t *strides = (flags & KIT_HEADS_FIRST) != 0 ? by_head
                              : (flags & KIT_STRIDED) != 0   ? fused

@@ -57,6 +57,8 @@ static int start_kind(check_t *c, int kind, kit_case_t *k) {
     } else {
         kit_case_add(k, 1, 70);
         kit_case_add(k, 20, has_cache ? 40 : 20);
+        for (int r = 0; kind == MANY_HEADS && c->memory->kind == NULL && r < 10; r++)
+            kit_case_add(k, 1, 1 + r); /* tasks are heads times requests */
     }
     return check_is_served(c, k);
 }

@@ -170,6 +170,31 @@ static void large_capped_scores(check_t *c) {
     }
 }
 
+/* Sinks of -infinity beside scores that lie far below any number that may stand for it, and such numbers. */
+static void far_sinks(check_t *c) {
+    for (int i = 0; i < 4 && !c->report->is_failed; i++) {
+        static const double levels[] = {-2e4, -1e6};
+        kit_case_t k;
+        if (!check_start_without(c, &k)) return;
+        k.family = KIT_EQUAL_KEYS;
+        k.problem.features |= ATTN_F_SINK;
+        k.problem.scale = i < 2 ? 1 : 64;
+        kit_case_add(&k, 1, 70);
+        kit_case_add(&k, 9, 40);
+        kit_inputs_t *in = kit_inputs_make(&k);
+        if (in == NULL) return;
+        const kit_sizes_t z = kit_sizes(&k.problem);
+        for (int64_t t = 0; t < in->num_tokens * z.heads; t++) /* one channel carries the level */
+            in->query[t * z.query] = 64;
+        for (int64_t t = 0; t < in->num_keys * z.kv_heads; t++)
+            in->key[t * z.key] = kit_round(k.problem.dtype, levels[i % 2] / (64 * k.problem.scale));
+        for (uint32_t h = 0; h < k.problem.num_heads; h++)
+            in->sinks[h] = h % 2 == 0 ? -INFINITY : -1e30f;
+        check_run(c, c->backend, &k, in);
+        kit_inputs_free(in);
+    }
+}
+
 /* A sink of -infinity is none; one far above all scores leaves nothing of the values. */
 static void sink_values(check_t *c) {
     static const float values[] = {-INFINITY, 1e4f, -1e4f, 0};
@@ -211,5 +236,8 @@ void check_families_list(check_list_t *list, const check_t *c) {
                       attn_kv_name(kv));
     if (c->can.features & ATTN_F_SOFT_CAP)
         check_add(list, "numerics", 1, large_capped_scores, 0, "large scores under a soft cap");
-    if (c->can.features & ATTN_F_SINK) check_add(list, "numerics", 1, sink_values, 0, "values of sinks");
+    if (c->can.features & ATTN_F_SINK) {
+        check_add(list, "numerics", 1, sink_values, 0, "values of sinks");
+        check_add(list, "numerics", CHECK_RUNS_ON_CPU, far_sinks, 0, "no sinks beside scores far below");
+    }
 }

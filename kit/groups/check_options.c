@@ -28,8 +28,8 @@ static int start(check_t *c, kit_case_t *k) {
 /* Other sizes than the plain case's, which a choice of kernels may not have in mind: a head size that is no
  * multiple of 16, pages and groups; another element type; a cache of 8 bits; a long context; one of more
  * parts than any default makes, in room for no more requests; scores that climb beyond the range of exp; a
- * long context of the largest group. */
-enum { PLAIN, OTHER_SIZES, OTHER_TYPE, EIGHT_BITS, LONG, FAR, STEEP, LARGE_GROUP, NUM_KINDS };
+ * long context of the largest group; as many tokens and requests as the problem says. */
+enum { PLAIN, OTHER_SIZES, OTHER_TYPE, EIGHT_BITS, LONG, FAR, STEEP, LARGE_GROUP, FULL, NUM_KINDS };
 
 static void make_kind(const check_t *c, kit_case_t *k, int kind) {
     attn_problem_t *p = &k->problem;
@@ -62,6 +62,15 @@ static void make_kind(const check_t *c, kit_case_t *k, int kind) {
         p->max_model_len = 2113;
         k->num_reqs = 0;
         kit_case_add(k, 1, 2113);
+    }
+    if (kind == FULL) {
+        check_few_heads(c, k);
+        k->num_reqs = 0;
+        p->max_model_len = 300;
+        p->max_num_seqs = 4;
+        p->max_num_batched_tokens = 290;
+        for (int r = 0; r < 4; r++)
+            kit_case_add(k, r == 1 ? 287 : 1, r == 1 ? 300 : 40);
     }
     if (kind == STEEP) {
         k->family = KIT_EQUAL_KEYS;

@@ -16,6 +16,8 @@ enum {
     IN_FORWARD,
     IN_HOST,
     IN_SPACE_OF_BUILD,
+    IN_BATCH_OF_TABLE,
+    IN_SPACE_OF_TABLE,
     NUM_INPUTS
 };
 enum { SHORTER, LONGER, LONGER_USED };
@@ -36,6 +38,9 @@ static const struct {
      offsetof(attn_forward_t, reserved)},
     {"attn_host_t", sizeof(attn_host_t), offsetof(attn_host_t, reserved), 0},
     {"attn_space_t of build_metadata alone", sizeof(attn_space_t), offsetof(attn_space_t, host), 0},
+    {"attn_batch_t of update_block_table", sizeof(attn_batch_t),
+     offsetof(attn_batch_t, mm_prefix_ranges_host), 0},
+    {"attn_space_t of update_block_table", sizeof(attn_space_t), offsetof(attn_space_t, host), 0},
 };
 
 /* Which struct of which call is bent, and how. */
@@ -47,8 +52,8 @@ static struct {
 
 static const void *bent(int input, const void *src) {
     if (input != bend.input || src == NULL) return src;
-    if ((input == IN_SPACE || input == IN_SPACE_OF_BUILD) && bend.how == SHORTER &&
-        ((const attn_space_t *)src)->host_bytes != 0)
+    if ((input == IN_SPACE || input == IN_SPACE_OF_BUILD || input == IN_SPACE_OF_TABLE) &&
+        bend.how == SHORTER && ((const attn_space_t *)src)->host_bytes != 0)
         return src;
     const size_t shorter = bend.is_latent && inputs[input].latent_short_size != 0
                                ? inputs[input].latent_short_size
@@ -70,9 +75,14 @@ static int bent_open(const attn_problem_t *problem, const attn_device_t *device,
 }
 static int bent_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
                       void *stream, attn_error_t *error) {
-    return shim_target()->ops->build_metadata(
+    const int status = shim_target()->ops->build_metadata(
         instance, bent(IN_BATCH, batch),
         bent(bend.input == IN_SPACE_OF_BUILD ? IN_SPACE_OF_BUILD : IN_SPACE, space), stream, error);
+    if (status != ATTN_OK || bend.input < IN_BATCH_OF_TABLE || batch->block_table == NULL ||
+        !ATTN_HAS_OP(shim_target()->ops, update_block_table))
+        return status;
+    return shim_target()->ops->update_block_table(instance, bent(IN_BATCH_OF_TABLE, batch),
+                                                  bent(IN_SPACE_OF_TABLE, space), stream, error);
 }
 static int bent_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
                        attn_error_t *error) {
@@ -184,7 +194,7 @@ void check_structs_list(check_list_t *list, const check_t *c) {
             snprintf(name, sizeof name, how[h == LONGER_USED && is_description(input) ? h + 1 : h],
                      inputs[input].name);
             /* of a device each check here is a process with a context of its own */
-            check_add(list, "structs", input == IN_SPACE_OF_BUILD ? CHECK_RUNS_ON_CPU : 1, run_bent,
+            check_add(list, "structs", input >= IN_SPACE_OF_BUILD ? CHECK_RUNS_ON_CPU : 1, run_bent,
                       (uint32_t)(input * 4 + h), "%s", name);
         }
     check_add(list, "structs", 1, unknown_feature, 0, "unknown feature bits are refused");

@@ -283,6 +283,13 @@ static void one_cycle(check_t *c, const kit_case_t *k, const kit_inputs_t *in) {
             instance = NULL;
             if (check_open(c, &p, &instance, &error) == ATTN_OK) c->backend->ops->close(instance);
         }
+        attn_device_t none; /* the problem is a good one, the device is not the backend's */
+        check_device(c, &none);
+        none.type = 77;
+        instance = NULL;
+        if (c->memory->kind == NULL &&
+            c->backend->ops->open(&k->problem, &none, NULL, 0, &check_host, &instance, &error) == ATTN_OK)
+            c->backend->ops->close(instance);
     } else if (c->arg == CYCLES_RUN) {
         if (check_run_alone(c, c->backend, k, in, c->memory, &result)) kit_result_free(&result);
     } else {
