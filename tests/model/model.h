@@ -282,6 +282,7 @@ void model_races_landed(cta_t *cta, uint32_t at, uint32_t bytes, const mbarrier_
 #define REG(T, i)       ((T *)(w->regs + op->o[i].at))
 #define IS_SET(word, l) ((word) >> (l)&1)
 #ifdef __clang__
+#pragma clang diagnostic ignored "-Wpass-failed" /* what cannot be vectorized need not be */
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
