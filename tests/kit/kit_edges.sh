@@ -5,11 +5,6 @@
 # plugin is named by a relative path or through a link.
 bad=kit_edges_bad.c
 . "${ATTN_TEST_SRCDIR:?}/tests/kit/over_reference.sh"
-noticed() { # MISTAKE GROUP CHECK; without the mistake the check passes
-    caught "$@"
-    ok "and passes without it" "$attn" check "$tap_scratch/NOTHING.so" --group "$2" --only "$3"
-}
-
 build NOTHING
 noticed OLD_TABLE_OFFSET offsets 'byte_offset of every tensor'
 noticed SLOPES_OFFSET offsets 'byte_offset of every tensor'

@@ -5,11 +5,6 @@
 # without the mistake.
 bad=kit_limits_bad.c
 . "${ATTN_TEST_SRCDIR:?}/tests/kit/over_reference.sh"
-noticed() { # MISTAKE GROUP CHECK
-    caught "$@"
-    ok "and passes without it" "$attn" check "$tap_scratch/NOTHING.so" --group "$2" --only "$3"
-}
-
 build NOTHING
 noticed LOSES_FULL_NAN numerics 'NaN of every pattern in a cache of 16 bits'
 noticed SATURATES_HALF numerics 'numbers beyond a cache of 16 bits'

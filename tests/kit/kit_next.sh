@@ -5,11 +5,6 @@
 # of the conformance kit that is there for it, which passes without the mistake.
 bad=kit_next_bad.c
 . "${ATTN_TEST_SRCDIR:?}/tests/kit/over_reference.sh"
-noticed() { # MISTAKE GROUP CHECK
-    caught "$@"
-    ok "and passes without it" "$attn" check "$tap_scratch/NOTHING.so" --group "$2" --only "$3"
-}
-
 build NOTHING
 noticed FIRST_SAYS_LSE steps 'calls without an LSE and with one'
 noticed SAME_LENGTHS_BUILT steps 'a table that lies elsewhere'

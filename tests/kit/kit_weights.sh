@@ -5,11 +5,6 @@
 # kit that is there for it, which passes without the mistake.
 bad=kit_weights_bad.c
 . "${ATTN_TEST_SRCDIR:?}/tests/kit/over_reference.sh"
-noticed() { # MISTAKE GROUP CHECK
-    caught "$@"
-    ok "and passes without it" "$attn" check "$tap_scratch/NOTHING.so" --group "$2" --only "$3"
-}
-
 build NOTHING
 noticed DROPS_TINY numerics 'tiny weights under large values'
 noticed SLOPES_IN_HALF numerics 'slopes below 0 over 5000 keys'

@@ -149,17 +149,8 @@ static int forward(attn_instance_t *i, const attn_forward_t *args, const attn_sp
     return status;
 }
 
-static const attn_option_spec_t pieces_option[] = {{.struct_size = sizeof(attn_option_spec_t),
-                                                    .type = ATTN_OPTION_INT,
-                                                    .name = "pieces",
-                                                    .doc = "Pieces that the keys of a row have at most.",
-                                                    .default_value = "1",
-                                                    .min_int = 1,
-                                                    .max_int = 64}};
-
 static void put_mistakes(void) {
-    attn_plugin_v1.options = pieces_option;
-    attn_plugin_v1.num_options = 1;
+    put_pieces_option();
     ops.open = open_bad;
     ops.close = close_bad;
     ops.build_metadata = build;

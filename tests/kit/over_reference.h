@@ -24,6 +24,19 @@ static void put_mistakes(void);
 static const attn_backend_t *const list[] = {&backend};
 __attribute__((visibility("default"))) attn_plugin_t attn_plugin_v1;
 
+/* For put_mistakes(): one option, pieces, of 1 to 64. */
+static inline void put_pieces_option(void) {
+    static const attn_option_spec_t spec[] = {{.struct_size = sizeof(attn_option_spec_t),
+                                               .type = ATTN_OPTION_INT,
+                                               .name = "pieces",
+                                               .doc = "Pieces that the keys of a row have at most.",
+                                               .default_value = "1",
+                                               .min_int = 1,
+                                               .max_int = 64}};
+    attn_plugin_v1.options = spec;
+    attn_plugin_v1.num_options = 1;
+}
+
 __attribute__((constructor)) static void load(void) {
     void *file = dlopen(REFERENCE, RTLD_NOW | RTLD_LOCAL);
     const attn_plugin_t *plugin = file != NULL ? dlsym(file, ATTN_PLUGIN_SYMBOL_NAME) : NULL;

@@ -30,3 +30,7 @@ caught() { # MISTAKE GROUP CHECK
     caught_as "$tap_scratch/$1.so" "$@"
     rm -f "$tap_scratch/$1.so"
 }
+noticed() { # MISTAKE GROUP CHECK; the check passes without the mistake, as NOTHING, which is built before
+    caught "$@"
+    ok "and passes without it" "$attn" check "$tap_scratch/NOTHING.so" --group "$2" --only "$3"
+}
