@@ -146,15 +146,20 @@ static void wide_outputs(check_t *c) {
     if (c->report->num_cases == 0) check_skip(c, "the plain case is not served with a float32 output");
 }
 
-/* A window beyond every context is none, also where it has the highest bit of its type. */
+/* A window beyond every context is none, and so is a chunk; also where it has the highest bit of its type, and
+ * where 16 or 24 bits of it are a small one. */
 static void huge_windows(check_t *c) {
-    static const uint32_t windows[] = {0x7fffffff, 0x80000000, 0xffffffff};
-    for (int i = 0; i < 6 && !c->report->is_failed; i++) {
+    static const uint32_t windows[] = {0x7fffffff, 0x80000000, 0xffffffff, 0x8003, 0x10003, 0x1000003};
+    enum { NUM_WINDOWS = sizeof windows / sizeof windows[0], NUM_WAYS = 3 }; /* causal, without a mask, a chunk */
+    for (int i = 0; i < NUM_WAYS * NUM_WINDOWS && !c->report->is_failed; i++) {
+        const uint64_t needs[NUM_WAYS] = {ATTN_F_SLIDING_WINDOW, ATTN_F_SLIDING_WINDOW | ATTN_F_NON_CAUSAL,
+                                          ATTN_F_CHUNKED_LOCAL};
+        const int way = i / NUM_WINDOWS;
         kit_case_t k;
         if (!check_start_decoder(c, &k)) return;
-        if (i >= 3 && !(c->can.features & ATTN_F_NON_CAUSAL)) continue;
-        if (i >= 3) k.problem.mask = ATTN_MASK_FULL;
-        k.problem.sliding_window = windows[i % 3];
+        if ((c->can.features & needs[way]) != needs[way]) continue;
+        if (way == 1) k.problem.mask = ATTN_MASK_FULL;
+        *(way == 2 ? &k.problem.chunk_size : &k.problem.sliding_window) = windows[i % NUM_WINDOWS];
         kit_case_add(&k, 1, 90);
         kit_case_add(&k, 9, 40);
         check_run(c, c->backend, &k, NULL);
@@ -204,7 +209,7 @@ void check_limits_list(check_list_t *list, const check_t *c) {
     check_add(list, "numerics", CHECK_RUNS_ON_CPU, hidden_keys, 0, "keys that a score of -inf hides");
     if (c->can.out_dtypes & ATTN_BIT(ATTN_DTYPE_FLOAT32))
         check_add(list, "numerics", CHECK_RUNS_ON_CPU, wide_outputs, 0, "float32 outputs of 16-bit models");
-    if (c->can.features & ATTN_F_SLIDING_WINDOW)
+    if (c->can.features & (ATTN_F_SLIDING_WINDOW | ATTN_F_CHUNKED_LOCAL))
         check_add(list, "numerics", CHECK_RUNS_ON_CPU, huge_windows, 0, "windows beyond every context");
     check_add(list, "numerics", CHECK_RUNS_ON_CPU, largest_length, 0, "the largest max_model_len");
 }

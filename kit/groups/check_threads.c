@@ -339,13 +339,13 @@ static void cycles(check_t *c) {
         keep_least(&least.plugin, before.plugin, alloc_watch_bytes());
     }
     alloc_watch_on(0);
-    /* A device's driver keeps up to 88 bytes of a run for itself, by its version and the load, so what the
-     * plugin took is counted apart; but what a library returned for it is not seen there: both must have
-     * grown. */
+    /* A device's driver keeps up to 88 bytes of a run and 143 of an open that loads kernels for itself, by its
+     * version and the load, so what the plugin took is counted apart; but what a library returned for it is not
+     * seen there: both must have grown. */
     if (least.plugin > allowed && least.process > allowed)
         check_fail(c, "%zu bytes that the plugin took were not returned after %d cycles", least.plugin,
                    num_cycles);
-    if (least.process > (c->memory->kind != NULL ? 16 : 1) * allowed)
+    if (least.process > (c->memory->kind != NULL ? 32 : 1) * allowed)
         check_fail(c, "%zu bytes more in use after %d cycles", least.process, num_cycles);
     if (c->memory->kind == NULL && least.mapped >= (size_t)num_cycles * 4096)
         check_fail(c, "%zu bytes more mapped after %d cycles", least.mapped, num_cycles);

@@ -167,6 +167,7 @@ static void make_list(check_list_t *list, const check_t *c) {
                   {check_capture_list, BY_ROLE | SHARES},
                   {check_errors_list, BY_ROLE | SHARES},
                   {check_threads_list, BY_ROLE},
+                  {check_first_list, BY_ROLE},
                   {check_leaks_list, BY_ROLE},
                   {check_manners_list, BY_ROLE},
                   {check_steps_list, BY_ROLE | SHARES},

@@ -88,6 +88,7 @@ void check_determinism_list(check_list_t *list, const check_t *c);
 void check_capture_list(check_list_t *list, const check_t *c);
 void check_errors_list(check_list_t *list, const check_t *c);
 void check_threads_list(check_list_t *list, const check_t *c);
+void check_first_list(check_list_t *list, const check_t *c); /* part of threads */
 void check_leaks_list(check_list_t *list, const check_t *c);
 void check_manners_list(check_list_t *list, const check_t *c);
 /* Timings, which are not checks: each says its line by check_skip. */

@@ -202,6 +202,9 @@ static void test_metadata(attn_context_t *context) {
     s = buf.space, s.workspace = NULL;
     is_int(attn_group_build_metadata(g, &b, &s, NULL, &error), ATTN_E_SPACE, "no workspace");
     has_str(error.text, "has 0 bytes; this group needs 64", "says both numbers");
+    s = buf.space, s.metadata = (char *)s.metadata + 4;
+    is_int(attn_group_build_metadata(g, &b, &s, NULL, &error), ATTN_E_INVALID, "not aligned");
+    has_str(error.text, "this group needs a multiple of 64", "says of what");
     attn_group_close(g);
     attn_group_close(bare);
     free(buf.memory);
