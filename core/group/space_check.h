@@ -33,8 +33,8 @@ static inline int attni_space_check(const attn_group_t *g, const attn_space_t *s
     int code = attni_buffer_check(g, s->metadata, s->metadata_bytes, g->needed.metadata_bytes, "space",
                                   "metadata", error);
     return code != ATTN_OK ? code
-                           : attni_buffer_check(g, s->workspace, s->workspace_bytes, g->needed.workspace_bytes,
-                                                "space", "workspace", error);
+                           : attni_buffer_check(g, s->workspace, s->workspace_bytes,
+                                                g->needed.workspace_bytes, "space", "workspace", error);
 }
 
 static inline int attni_host_space_check(const attn_group_t *g, const attn_space_t *s, attn_error_t *error) {

@@ -39,7 +39,7 @@ kit_tensor_t *kit_run_rows(kit_run_t *x, const char *name, uint32_t dtype, int64
     const int64_t *strides = (flags & KIT_HEADS_FIRST) != 0 ? by_head
                              : (flags & KIT_STRIDED) != 0   ? fused
                                                             : NULL;
-    return kit_tensor_make(&x->all, name, dtype, 3, shape, strides, strides != NULL ? 64 : 0);
+    return kit_tensor_make(&x->all, name, dtype, 3, shape, strides, strides != NULL ? 16 : 0);
 }
 
 kit_tensor_t *kit_run_floats(kit_run_t *x, const char *name, const float *values, int64_t n,

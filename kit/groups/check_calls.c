@@ -15,8 +15,18 @@
 /* ------------------------------------------------------------- kinds of calls */
 
 /* What kernels and buffers that grow keep apart: long contexts, many requests, many heads, a prompt of many
- * tokens; and each term of the scores. */
-enum { LONG_CONTEXT, MANY_REQUESTS, MANY_HEADS, LONG_PROMPT, FIRST_TERM, NUM_KINDS = FIRST_TERM + 6 };
+ * tokens, a large group, the largest rows, a cache of 8 bits; and each term of the scores. */
+enum {
+    LONG_CONTEXT,
+    MANY_REQUESTS,
+    MANY_HEADS,
+    LONG_PROMPT,
+    LARGE_GROUP,
+    LARGE_ROWS,
+    EIGHT_BITS,
+    FIRST_TERM,
+    NUM_KINDS = FIRST_TERM + 6
+};
 static int start_kind(check_t *c, int kind, kit_case_t *k) {
     static const uint64_t terms[] = {ATTN_F_SINK,           ATTN_F_ALIBI,   ATTN_F_SOFT_CAP,
                                      ATTN_F_SLIDING_WINDOW, ATTN_F_QQ_BIAS, ATTN_F_LSE};
@@ -26,6 +36,19 @@ static int start_kind(check_t *c, int kind, kit_case_t *k) {
     if (kind == MANY_HEADS) {
         p->num_heads = p->num_kv_heads = 66;
         if (attn_role_is_mla(p->role)) p->num_kv_heads = 0;
+    } else if (kind >= LARGE_GROUP && kind < FIRST_TERM) {
+        if (p->role != ATTN_ROLE_DECODER) return 0;
+        if (kind == LARGE_GROUP) {
+            p->num_kv_heads = 1;
+            p->num_heads = c->can.max_group == 0 || c->can.max_group > 64 ? 64 : c->can.max_group;
+        }
+        if (kind == LARGE_ROWS) p->head_size = check_head_size(c, 1024);
+        if (kind == EIGHT_BITS) {
+            if (check_fp8_cache(c) == 0) return 0;
+            p->kv_cache_dtype = check_fp8_cache(c);
+        }
+        check_fit_size(c, k);
+        p->scale = 1 / sqrt((double)p->head_size);
     } else if (c->role == 0 && kind < FIRST_TERM) {
         check_few_heads(c, k);
         p->head_size = p->head_size_v = check_head_size(c, 16);
@@ -98,9 +121,11 @@ static const attn_backend_ops_t watched_ops = {
 
 /* Buffers that grow at the first long request, or the first large batch, wait for a device there. */
 static void no_growth(check_t *c) {
-    static const char *const names[NUM_KINDS] = {
-        "a long context", "many requests", "many heads", "a long prompt",      "sinks",
-        "slopes",         "a soft cap",    "a window",   "a query-query bias", "an LSE"};
+    static const char *const names[NUM_KINDS] = {"a long context", "many requests", "many heads",
+                                                 "a long prompt",  "a large group", "large rows",
+                                                 "8 bits",         "sinks",         "slopes",
+                                                 "a soft cap",     "a window",      "a query-query bias",
+                                                 "an LSE"};
     static kit_case_t k;
     const char *last;
     if (alloc_watch_start(c->options->path) == 0) {

@@ -3,11 +3,14 @@
  * check_determinism.c: group determinism. The same call gives the same bits, and where batch invariance is
  * claimed a request gives the same bits alone and among others.
  */
+#include "../case/case_run.h"
 #include "../run/check_children.h"
 #include "../run/device_image.h"
 #include "../run/surroundings.h"
 #include "../run/thread_stops.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 static check_t *current;
@@ -94,6 +97,24 @@ static void stopped_threads(check_t *c) {
     surroundings_set_threads(threads);
 }
 
+/* The same where build_metadata and forward are called by a thread that is bound to one processor: an engine binds
+ * its threads, and a plan by the processors of whoever calls has other parts. */
+static kit_run_t bound_run;
+static void *call_bound(void *unused) {
+    cpu_set_t all, one;
+    (void)unused;
+    if (sched_getaffinity(0, sizeof all, &all) == 0) {
+        CPU_ZERO(&one);
+        for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+            if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+        sched_setaffinity(0, sizeof one, &one);
+    }
+    int status = kit_run_build(&bound_run);
+    if (status == ATTN_OK) status = kit_run_forward(&bound_run);
+    if (status == ATTN_OK) kit_run_read(&bound_run);
+    return NULL;
+}
+
 static int same_doubles(const double *a, const double *b, int64_t n) {
     return n == 0 || memcmp(a, b, (size_t)n * sizeof *a) == 0;
 }
@@ -113,6 +134,35 @@ static void fresh_instance(check_t *c) {
         kit_result_free(&b);
     }
     kit_result_free(&a);
+    kit_inputs_free(in);
+}
+
+static void bound_thread(check_t *c) {
+    kit_case_t k;
+    kit_result_t a, b;
+    pthread_t thread;
+    if (!check_start(c, &k)) return;
+    k.problem.max_model_len = 8192;
+    if (attn_role_has_cache(k.problem.role)) kit_case_add(&k, 1, 5000);
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &a)) return;
+    kit_run_t *x = &bound_run;
+    int status = kit_run_open(x, c->backend, &k, in, c->memory, &b);
+    if (status == ATTN_OK) status = kit_run_fill(x);
+    if (status == ATTN_OK) status = kit_run_update(x);
+    if (status == ATTN_OK) status = kit_run_prepare(x);
+    if (status == ATTN_OK) status = kit_run_outputs(x);
+    if (status == ATTN_OK && pthread_create(&thread, NULL, call_bound, NULL) == 0) pthread_join(thread, NULL);
+    if (b.status != ATTN_OK)
+        check_fail(c, "%s by a thread that is bound to one processor: %.300s", b.operation, b.error.text);
+    else if (!same_doubles(a.out, b.out, a.num_out) ||
+             (a.lse != NULL && !same_doubles(a.lse, b.lse, a.num_lse)))
+        check_fail(c,
+                   "build_metadata and forward by a thread that is bound to one processor give other bits");
+    c->report->num_cases++;
+    kit_run_close(x);
+    kit_result_free(&a);
+    kit_result_free(&b);
     kit_inputs_free(in);
 }
 
@@ -182,8 +232,7 @@ static void batch_invariance(check_t *c) {
     }
     kit_inputs_t *in = kit_inputs_make(&k);
     if (in == NULL || !check_run_alone(c, c->backend, &k, in, c->memory, &all)) return;
-    if (c->memory->kind == NULL && attn_role_has_cache(k.problem.role))
-        compare_bounded(c, &k, in, &all);
+    if (c->memory->kind == NULL && attn_role_has_cache(k.problem.role)) compare_bounded(c, &k, in, &all);
     const kit_sizes_t z = kit_sizes(&k.problem);
     int64_t first = 0, row = z.heads * z.output;
     for (int r = 0; r < k.num_reqs; r++) {
@@ -218,5 +267,6 @@ void check_determinism_list(check_list_t *list, const check_t *c) {
     check_add(list, "determinism", 1, is_claimed ? batch_invariance : not_claimed, 0, "batch invariance");
     check_add(list, "determinism", CHECK_RUNS_ON_CPU, stopped_threads, 0,
               "the same bits while threads are stopped in the middle");
+    check_add(list, "determinism", 1, bound_thread, 0, "the same bits by a thread bound to one processor");
     check_behind_list(list, c);
 }

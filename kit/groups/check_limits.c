@@ -150,7 +150,10 @@ static void wide_outputs(check_t *c) {
  * where 16 or 24 bits of it are a small one. */
 static void huge_windows(check_t *c) {
     static const uint32_t windows[] = {0x7fffffff, 0x80000000, 0xffffffff, 0x8003, 0x10003, 0x1000003};
-    enum { NUM_WINDOWS = sizeof windows / sizeof windows[0], NUM_WAYS = 3 }; /* causal, without a mask, a chunk */
+    enum {
+        NUM_WINDOWS = sizeof windows / sizeof windows[0],
+        NUM_WAYS = 3
+    }; /* causal, without a mask, a chunk */
     for (int i = 0; i < NUM_WAYS * NUM_WINDOWS && !c->report->is_failed; i++) {
         const uint64_t needs[NUM_WAYS] = {ATTN_F_SLIDING_WINDOW, ATTN_F_SLIDING_WINDOW | ATTN_F_NON_CAUSAL,
                                           ATTN_F_CHUNKED_LOCAL};

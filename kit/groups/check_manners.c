@@ -283,4 +283,5 @@ void check_manners_list(check_list_t *list, const check_t *c) {
     check_add(list, "manners", CHECK_RUNS_ON_CPU, unknown_device, 0, "a CPU whose threads are not known");
     check_state_list(list, c);
     check_left_list(list, c);
+    check_team_list(list, c);
 }

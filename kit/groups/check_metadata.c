@@ -313,6 +313,12 @@ static void run_variant(check_t *c) {
         kit_case_add(&k, 1, 700);
         check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
     }
+    if (c->arg >= 1 && c->arg <= 3 && check_plain_case(c, &k)) { /* more requests than a small array has */
+        k.problem.max_num_seqs = 300;
+        for (int r = 0; r < 150; r++)
+            kit_case_add(&k, 1, attn_role_has_cache(k.problem.role) ? 2 + r % 37 : 1);
+        check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
+    }
     for (int i = 0; i < CHECK_NUM_SAID && !c->report->is_failed; i++) {
         if (!check_said_case(c, &k, i)) continue;
         if (c->arg == 5 || c->arg == 8) k.flags |= KIT_BARE_BATCH;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * check_next.c: the part of group steps about what a call takes along for the next: that it had no LSE, where
- * its table lay, that it was refused.
+ * its table lay, that it was refused, what its small tensors held.
  */
 #include "../run/device_image.h"
 
@@ -68,13 +68,43 @@ static int forward_after_one_block(attn_instance_t *instance, const attn_forward
 }
 static const attn_backend_ops_t one_block_ops = {.forward = forward_after_one_block};
 
-static const attn_backend_ops_t *const variants[] = {&turns_ops, &elsewhere_ops, &one_block_ops};
-enum { TURNS, ELSEWHERE, ONE_BLOCK };
+/* Whose tensors held something else at the call before, in the same place: they are read anew in each. */
+static int forward_after_others(attn_instance_t *instance, const attn_forward_t *args,
+                                const attn_space_t *space, void *stream, attn_error_t *error) {
+    const DLTensor *const all[] = {args->query,    args->sinks,    args->alibi_slopes, args->rel_bias,
+                                   args->scales.q, args->scales.k, args->scales.v,     args->output_scale};
+    enum { NUM = sizeof all / sizeof all[0] };
+    void *images[NUM] = {NULL};
+    for (int i = 0; i < NUM; i++) {
+        if (all[i] == NULL || all[i]->data == NULL || image_bytes(all[i]) == 0) continue;
+        void *other = image_of(all[i]);
+        images[i] = image_of(all[i]);
+        memset(other, 0x3f, image_bytes(all[i])); /* 0.75 or 1.9 in each type */
+        image_restore(all[i], other);
+        free(other);
+    }
+    int status = shim_target()->ops->forward(instance, args, space, stream, error);
+    for (int i = 0; i < NUM; i++) {
+        if (images[i] != NULL) image_restore(all[i], images[i]);
+        free(images[i]);
+    }
+    return status != ATTN_OK ? status : shim_target()->ops->forward(instance, args, space, stream, error);
+}
+static const attn_backend_ops_t in_place_ops = {.forward = forward_after_others};
+
+static const attn_backend_ops_t *const variants[] = {&turns_ops, &elsewhere_ops, &one_block_ops,
+                                                     &in_place_ops};
+enum { TURNS, ELSEWHERE, ONE_BLOCK, IN_PLACE };
 
 static void run_next(check_t *c) {
     kit_case_t k;
     if (!check_start(c, &k)) return;
-    if (c->arg == TURNS ? !(k.problem.features & ATTN_F_LSE) : !attn_role_has_cache(k.problem.role)) {
+    if (c->arg == IN_PLACE)
+        for (int i = 0; i < CHECK_NUM_LAYER && !c->report->is_failed; i++) {
+            kit_case_t own;
+            if (check_layer_case(c, &own, i)) check_run(c, shim_make(c->backend, &in_place_ops), &own, NULL);
+        }
+    else if (c->arg == TURNS ? !(k.problem.features & ATTN_F_LSE) : !attn_role_has_cache(k.problem.role)) {
         check_skip(c, c->arg == TURNS ? "lse is not in the table" : "its roles have no cache");
         return;
     }
@@ -93,4 +123,6 @@ void check_next_list(check_list_t *list, const check_t *c) {
     check_add(list, "steps", 1, run_next, ELSEWHERE, "a table that lies elsewhere at the next step");
     check_add(list, "steps", CHECK_RUNS_ON_CPU, run_next, ONE_BLOCK,
               "a cache that says it has one block, and then all");
+    check_add(list, "steps", 1, run_next, IN_PLACE,
+              "tensors of a layer that hold something else at the next call");
 }

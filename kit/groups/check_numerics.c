@@ -58,6 +58,14 @@ static void feature(check_t *c) {
     if (wanted == ATTN_F_PER_HEAD_SCALES || wanted == ATTN_F_QUANT_QUERY)
         can.kv_cache_dtypes &= formats_with(wanted);
     random_cases(c, &can, wanted, 200);
+    for (uint32_t kv = 1; wanted == ATTN_F_PER_HEAD_SCALES && kv < ATTN_KV_COUNT_; kv++) {
+        kit_case_t k; /* one scale for all heads is allowed with the feature, too */
+        if (!(can.kv_cache_dtypes & ATTN_BIT(kv)) || !check_plain_case(c, &k)) continue;
+        k.problem.kv_cache_dtype = kv;
+        k.problem.features |= wanted;
+        check_fit_size(c, &k);
+        check_run(c, c->backend, &k, NULL);
+    }
 }
 
 /* ---------------------------------------------------------------- borders */

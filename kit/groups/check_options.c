@@ -28,8 +28,20 @@ static int start(check_t *c, kit_case_t *k) {
 /* Other sizes than the plain case's, which a choice of kernels may not have in mind: a head size that is no
  * multiple of 16, pages and groups; another element type; a cache of 8 bits; a long context; one of more
  * parts than any default makes, in room for no more requests; scores that climb beyond the range of exp; a
- * long context of the largest group; as many tokens and requests as the problem says. */
-enum { PLAIN, OTHER_SIZES, OTHER_TYPE, EIGHT_BITS, LONG, FAR, STEEP, LARGE_GROUP, FULL, NUM_KINDS };
+ * long context of the largest group; the largest rows; as many tokens and requests as the problem says. */
+enum {
+    PLAIN,
+    OTHER_SIZES,
+    OTHER_TYPE,
+    EIGHT_BITS,
+    LONG,
+    FAR,
+    STEEP,
+    LARGE_GROUP,
+    LARGE_ROWS,
+    FULL,
+    NUM_KINDS
+};
 
 static void make_kind(const check_t *c, kit_case_t *k, int kind) {
     attn_problem_t *p = &k->problem;
@@ -63,6 +75,7 @@ static void make_kind(const check_t *c, kit_case_t *k, int kind) {
         k->num_reqs = 0;
         kit_case_add(k, 1, 2113);
     }
+    if (kind == LARGE_ROWS) p->head_size = check_head_size(c, 1024);
     if (kind == FULL) {
         check_few_heads(c, k);
         k->num_reqs = 0;
@@ -99,12 +112,50 @@ static void climb(const kit_case_t *k, kit_inputs_t *in) {
             }
 }
 
-static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *text, uint64_t features,
-                           int kind) {
+/* Beside the instance another one of the same problem is open, opened later and with other values. */
+static attn_option_value_t *values_beside;
+static attn_instance_t *instance_beside;
+static int open_beside(const attn_problem_t *problem, const attn_device_t *device,
+                       const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
+                       attn_instance_t **instance, attn_error_t *error) {
+    attn_error_t e = {.struct_size = sizeof e};
+    const attn_backend_ops_t *ops = shim_target()->ops;
+    const int status = ops->open(problem, device, options, num_options, host, instance, error);
+    instance_beside = NULL;
+    if (status == ATTN_OK &&
+        ops->open(problem, device, values_beside, num_options, host, &instance_beside, &e) != ATTN_OK)
+        instance_beside = NULL; /* the value may not be served here */
+    return status;
+}
+static void close_both(attn_instance_t *instance) {
+    shim_target()->ops->close(instance);
+    if (instance_beside != NULL) shim_target()->ops->close(instance_beside);
+}
+static const attn_backend_ops_t beside_ops = {.open = open_beside, .close = close_both};
+
+/* The defaults, and option i at a value. */
+static attn_option_value_t *values_with(const check_t *c, uint32_t i, const char *text, uint32_t *count) {
+    const attn_option_value_t *defaults = check_option_defaults(c->plugin, count);
+    attn_option_value_t *values = malloc(*count * sizeof *values);
+    if (values == NULL) abort();
+    memcpy(values, defaults, *count * sizeof *values);
+    check_option_parse(check_option_spec(c->plugin, i), text, &values[i]);
+    return values;
+}
+
+/* Does an error of open name the option, or any of them (NULL)? */
+static int is_named(const check_t *c, const attn_error_t *e, const char *name) {
+    if (name != NULL) return strstr(e->param, name) != NULL || strstr(e->text, name) != NULL;
+    for (uint32_t i = 0; i < c->plugin->num_options; i++)
+        if (is_named(c, e, check_option_spec(c->plugin, i)->name)) return 1;
+    return 0;
+}
+
+/* One case with those values, which `label` says; beside: NULL, or the values of another instance. */
+static void run_values(check_t *c, const char *label, const char *name, attn_option_value_t *values,
+                       uint32_t count, attn_option_value_t *beside, uint64_t features, int kind) {
     kit_case_t k;
     kit_result_t got;
-    uint32_t count;
-    const attn_option_value_t *defaults = check_option_defaults(c->plugin, &count);
     if (!start(c, &k)) return;
     if (kind != PLAIN) {
         if (k.problem.role != ATTN_ROLE_DECODER) return;
@@ -118,10 +169,7 @@ static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *
         if (features & ATTN_F_SLIDING_WINDOW) k.problem.sliding_window = 13;
         if (!check_is_served(c, &k)) return;
     }
-    attn_option_value_t *values = malloc(count * sizeof *values);
-    if (values == NULL) abort();
-    memcpy(values, defaults, count * sizeof *values);
-    check_option_parse(s, text, &values[c->arg]);
+    values_beside = beside;
     kit_memory_t memory = *c->memory;
     memory.options = values;
     memory.num_options = count;
@@ -132,79 +180,150 @@ static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *
     surroundings_t before, after;
     char what[200];
     surroundings_read(&before);
-    int status = kit_run(c->backend, &k, in, &memory, &got);
+    int status =
+        kit_run(beside != NULL ? shim_make(c->backend, &beside_ops) : c->backend, &k, in, &memory, &got);
     surroundings_read(&after);
     if (surroundings_differ(&before, &after, what, sizeof what))
-        check_fail(c, "%s = %s: the calls of a run %s", s->name, text, what);
+        check_fail(c, "%s: the calls of a run %s", label, what);
     if (status == ATTN_OK && got.fault[0] != '\0')
-        check_fail(c, "%s = %s: %s", s->name, text, got.fault);
+        check_fail(c, "%s: %s", label, got.fault);
     else if (status == ATTN_OK) {
-        char before[sizeof c->report->text];
+        char text[sizeof c->report->text];
         const int was_failed = c->report->is_failed;
         if (!check_against_oracle(c, &k, in, &got) && !was_failed) {
-            snprintf(before, sizeof before, "%s", c->report->text);
-            snprintf(c->report->text, sizeof c->report->text, "%s = %s: %.700s", s->name, text, before);
+            snprintf(text, sizeof text, "%s", c->report->text);
+            snprintf(c->report->text, sizeof c->report->text, "%.200s: %.690s", label, text);
         }
-    } else if (strcmp(got.operation, "open") != 0 ||
-               (strstr(got.error.param, s->name) == NULL && strstr(got.error.text, s->name) == NULL))
-        check_fail(
-            c,
-            "%s = %s: %s gave %d, %s; a value that cannot be served here is refused by open, by the name "
-            "of the option",
-            s->name, text, got.operation, status, got.error.text);
+    } else if (strcmp(got.operation, "open") != 0 || !is_named(c, &got.error, name))
+        check_fail(c,
+                   "%s: %s gave %d, %s; a value that cannot be served here is refused by open, by the name "
+                   "of the option",
+                   label, got.operation, status, got.error.text);
     kit_result_free(&got);
     kit_inputs_free(in);
+}
+
+static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *text, uint64_t features,
+                           int kind, const char *beside) {
+    uint32_t count;
+    char label[200];
+    attn_option_value_t *values = values_with(c, c->arg, text, &count);
+    attn_option_value_t *other = beside != NULL ? values_with(c, c->arg, beside, &count) : NULL;
+    snprintf(label, sizeof label, "%.80s = %.60s%s%.40s", s->name, text,
+             beside != NULL ? " beside an instance with " : "", beside != NULL ? beside : "");
+    run_values(c, label, s->name, values, count, other, features, kind);
     free(values);
+    free(other);
 }
 
 /* The plain case, and on the host what a choice of kernels may forget: sinks, slopes, a cap, a window, other
  * sizes, up to kind `last`. */
 static void one_value_up_to(check_t *c, const attn_option_spec_t *s, const char *text, int last) {
     static const uint64_t also[] = {ATTN_F_SINK, ATTN_F_ALIBI, ATTN_F_SOFT_CAP, ATTN_F_SLIDING_WINDOW};
-    one_value_with(c, s, text, 0, PLAIN);
+    one_value_with(c, s, text, 0, PLAIN, NULL);
     if (c->memory->kind != NULL) return;
     for (size_t i = 0; i < sizeof also / sizeof also[0]; i++)
-        one_value_with(c, s, text, also[i], PLAIN);
+        one_value_with(c, s, text, also[i], PLAIN, NULL);
     for (int kind = PLAIN + 1; kind <= last; kind++)
-        one_value_with(c, s, text, 0, kind);
+        one_value_with(c, s, text, 0, kind, NULL);
 }
-static void one_value(check_t *c, const attn_option_spec_t *s, const char *text) {
-    one_value_up_to(c, s, text, NUM_KINDS - 1);
+/* The values of the option that are tried, in words, at most MOST_VALUES. */
+enum { MOST_VALUES = 16 };
+static int values_to_try(const attn_option_spec_t *s, char texts[MOST_VALUES][64]) {
+    int n = 0;
+    snprintf(texts[n++], 64, "%s", s->default_value);
+    if (s->type == ATTN_OPTION_BOOL) {
+        snprintf(texts[n++], 64, "yes");
+        snprintf(texts[n++], 64, "no");
+    } else if (s->type == ATTN_OPTION_INT) {
+        const int has_bounds = s->min_int != 0 || s->max_int != 0;
+        const int64_t least = has_bounds ? s->min_int : 0, most = has_bounds ? s->max_int : 1;
+        const int64_t values[] = {least, least + 1, most - 1, most};
+        for (size_t i = 0; i < 4; i++)
+            if (values[i] >= least && values[i] <= most)
+                snprintf(texts[n++], 64, "%lld", (long long)values[i]);
+    } else if (s->type == ATTN_OPTION_DOUBLE && (s->min_double != 0 || s->max_double != 0)) {
+        const double values[] = {s->min_double, (s->min_double + s->max_double) / 2, s->max_double};
+        for (size_t i = 0; i < 3; i++)
+            snprintf(texts[n++], 64, "%.17g", values[i]);
+    } else if (s->type == ATTN_OPTION_ENUM && s->choices != NULL) {
+        for (const char *at = s->choices; *at != '\0' && n < MOST_VALUES;) {
+            const size_t length = strcspn(at, " ");
+            snprintf(texts[n++], 64, "%.*s", (int)length, at);
+            at += length + (at[length] == ' ');
+        }
+    }
+    return n;
 }
 
 static void option(check_t *c) {
     const attn_option_spec_t *s = check_option_spec(c->plugin, c->arg);
-    char text[64];
-    one_value(c, s, s->default_value);
-    if (s->type == ATTN_OPTION_BOOL) {
-        one_value(c, s, "yes");
-        one_value(c, s, "no");
-    } else if (s->type == ATTN_OPTION_INT && (s->min_int != 0 || s->max_int != 0)) {
-        const int64_t values[] = {s->min_int, s->min_int + 1, s->max_int - 1, s->max_int};
-        for (size_t i = 0; i < 4; i++) {
-            snprintf(text, sizeof text, "%lld", (long long)values[i]);
-            if (values[i] < s->min_int || values[i] > s->max_int) continue;
-            one_value_up_to(c, s, text, i == 0 || i == 3 ? NUM_KINDS - 1 : LONG);
-        }
-    } else if (s->type == ATTN_OPTION_INT) {
-        one_value(c, s, "0");
-        one_value(c, s, "1");
-    } else if (s->type == ATTN_OPTION_DOUBLE && (s->min_double != 0 || s->max_double != 0)) {
-        for (int i = 0; i < 3; i++) {
-            snprintf(text, sizeof text, "%.17g",
-                     i == 0   ? s->min_double
-                     : i == 1 ? s->max_double
-                              : (s->min_double + s->max_double) / 2);
-            one_value(c, s, text);
-        }
-    } else if (s->type == ATTN_OPTION_ENUM && s->choices != NULL) {
-        for (const char *at = s->choices; *at != '\0';) {
-            size_t n = strcspn(at, " ");
-            snprintf(text, sizeof text, "%.*s", (int)n, at);
-            one_value(c, s, text);
-            at += n + (at[n] == ' ');
-        }
+    static char texts[MOST_VALUES][64];
+    const int n = values_to_try(s, texts);
+    for (int i = 0; i < n; i++) {
+        const int is_inner = s->type == ATTN_OPTION_INT && i > 1 && i < n - 1;
+        one_value_up_to(c, s, texts[i], is_inner ? PLAIN : NUM_KINDS - 1);
     }
+    for (int i = 1; i < n && !c->report->is_failed; i++) /* with the value at the other end beside it */
+        if (strcmp(texts[i], texts[n - i]) != 0) {
+            one_value_with(c, s, texts[i], 0, PLAIN, texts[n - i]);
+            if (c->memory->kind == NULL) one_value_with(c, s, texts[i], 0, FAR, texts[n - i]);
+        }
+}
+
+/* The first value of an option, or the last, that an instance takes; its default where it takes neither. */
+static void find_end(check_t *c, uint32_t i, int is_last, char text[64]) {
+    static char texts[MOST_VALUES][64];
+    const attn_option_spec_t *s = check_option_spec(c->plugin, i);
+    const int n = values_to_try(s, texts);
+    snprintf(text, 64, "%s", texts[0]);
+    for (int at = 1; at < n; at++) {
+        const char *tried = texts[is_last ? n - at : at];
+        uint32_t count;
+        kit_case_t k;
+        attn_instance_t *instance = NULL;
+        attn_error_t e = {.struct_size = sizeof e};
+        attn_device_t device;
+        attn_option_value_t *values = values_with(c, i, tried, &count);
+        check_device(c, &device);
+        const int status = start(c, &k) ? c->backend->ops->open(&k.problem, &device, values, count,
+                                                                &check_host, &instance, &e)
+                                        : ATTN_E_UNSUPPORTED;
+        free(values);
+        if (status != ATTN_OK) continue;
+        c->backend->ops->close(instance);
+        snprintf(text, 64, "%s", tried);
+        return;
+    }
+}
+
+/* Each option at one end while all others are at the other one, and all at the same: sizes follow from several. */
+static void together(check_t *c) {
+    enum { MOST_OPTIONS = 16 };
+    static char ends[MOST_OPTIONS][2][64];
+    uint32_t count;
+    attn_option_value_t *values = values_with(c, 0, "", &count);
+    const uint32_t most = count < MOST_OPTIONS ? count : MOST_OPTIONS;
+    for (uint32_t i = 0; i < 2 * most; i++)
+        find_end(c, i / 2, (int)(i % 2), ends[i / 2][i % 2]);
+    for (uint32_t i = 0; i <= most; i++) /* the last: all at the same end */
+        for (int is_last = 0; is_last < 2 && !c->report->is_failed; is_last++) {
+            char label[200] = "";
+            for (uint32_t j = 0; j < most; j++) {
+                const attn_option_spec_t *s = check_option_spec(c->plugin, j);
+                const char *text = ends[j][(i == j) == is_last];
+                const size_t length = strlen(label);
+                check_option_parse(s, text, &values[j]);
+                snprintf(label + length, sizeof label - length, "%s%.60s = %.30s", j == 0 ? "" : ", ",
+                         s->name, text);
+            }
+            run_values(c, label, NULL, values, count, NULL, 0, PLAIN);
+            if (c->memory->kind != NULL) continue;
+            run_values(c, label, NULL, values, count, NULL, 0, FAR);
+            run_values(c, label, NULL, values, count, NULL, 0, FULL);
+        }
+    free(values);
+    if (c->report->num_cases == 0) check_skip(c, "no such combination is served");
 }
 
 /* The default is a value of its own type and bounds; choices are words. */
@@ -258,4 +377,6 @@ void check_options_list(check_list_t *list, const check_t *c) {
     check_add(list, "options", 0, table, 0, "defaults lie within their own types and bounds");
     for (uint32_t i = 0; i < c->plugin->num_options && i < 64; i++)
         check_add(list, "options", 1, option, i, "values of %s", check_option_spec(c->plugin, i)->name);
+    if (c->plugin->num_options > 1)
+        check_add(list, "options", 1, together, 0, "options at their ends together");
 }

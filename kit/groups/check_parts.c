@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { SPANS, PREFIX, KEYS, ENCODER, DEVICE_LENGTHS, WINDOW, LOOKBACK, BIAS, NUM_PARTS };
+enum { SPANS, PREFIX, KEYS, ENCODER, DEVICE_LENGTHS, WINDOW, LOOKBACK, LENGTHS, BIAS, NUM_PARTS };
 static const struct {
     uint64_t feature;
     const char *name;
@@ -19,6 +19,7 @@ static const struct {
                       {ATTN_F_DEVICE_LENGTHS, "70000 keys by lengths on the device"},
                       {ATTN_F_SLIDING_WINDOW, "windows of 700 to 5000 keys"},
                       {ATTN_F_CHUNK_LOOKBACK, "lookback over thousands of keys"},
+                      {0, "contexts of many lengths"},
                       {ATTN_F_QQ_BIAS, "biases over 150 keys of a step"}};
 
 static uint32_t encoder_role(const check_t *c) {
@@ -102,6 +103,20 @@ static void large_part(check_t *c) {
         kit_case_add(&k, 1, 6000);
         kit_case_add(&k, 40, 5900);
         run(c, &k);
+        break;
+    case LENGTHS: /* whose parts, however a backend cuts, end anywhere, and some have no key */
+        p->num_heads = p->num_kv_heads = 1;
+        p->head_size = check_head_size(c, 8);
+        p->scale = 1 / sqrt((double)p->head_size);
+        p->max_num_seqs = 64;
+        for (int r = 0; r < 64; r++)
+            kit_case_add(&k, 1, 200 + 71 * r + r * r);
+        run(c, &k);
+        for (int i = 0; i < 28 && !c->report->is_failed; i++) {
+            k.num_reqs = 0; /* alone, each 15 % longer than the last */
+            kit_case_add(&k, 1 + i % 3, (int32_t)(300 * pow(1.15, i)));
+            run(c, &k);
+        }
         break;
     default:
         kit_case_add(&k, 150, 400);

@@ -53,6 +53,10 @@ static void many_tokens(check_t *c) {
             kit_case_add(&k, 260, 1 + r % 5);
     } else if (k.problem.role == ATTN_ROLE_DECODER && (c->can.features & ATTN_F_SLIDING_WINDOW)) {
         k.problem.sliding_window = 3;
+        k.problem.max_model_len = 70000;
+        kit_case_add(&k, 66000, 66000);
+        if (!check_run(c, c->backend, &k, NULL)) return;
+        k.num_reqs = 0;
         for (int r = 0; r < 300; r++)
             kit_case_add(&k, 225, 225);
     } else {

@@ -101,25 +101,29 @@ static void one_build(check_t *c) {
     if (check_start(c, &k)) layers_in_turn(c, &k);
 }
 
-/* The same with what else is a layer's own: sinks, slopes, scales of its cache, queries and outputs. */
+int check_layer_case(const check_t *c, kit_case_t *k, int i) {
+    static const uint64_t own[CHECK_NUM_LAYER] = {
+        ATTN_F_SINK,        ATTN_F_ALIBI,          ATTN_F_PER_HEAD_SCALES, 0,
+        ATTN_F_QUANT_QUERY, ATTN_F_OUT_FP8_STATIC, ATTN_F_REL_BIAS};
+    if (!check_plain_case(c, k) || (c->can.features & own[i]) != own[i]) return 0;
+    k->problem.features |= own[i] & ~ATTN_F_QUANT_QUERY;
+    if (own[i] == ATTN_F_PER_HEAD_SCALES) k->flags |= KIT_PER_HEAD;
+    if (i >= 2 && i <= 4) {
+        const uint32_t fp8 = check_fp8_cache(c);
+        if (!attn_role_has_cache(k->problem.role) || fp8 == 0) return 0;
+        k->problem.kv_cache_dtype = fp8;
+        check_fit_size(c, k);
+    }
+    if (own[i] == ATTN_F_QUANT_QUERY) k->problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
+    if (own[i] == ATTN_F_OUT_FP8_STATIC) k->problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
+    return check_is_served(c, k);
+}
+
+/* The same with what else is a layer's own. */
 static void layers_of_their_own(check_t *c) {
-    static const uint64_t own[] = {ATTN_F_SINK, ATTN_F_ALIBI,       ATTN_F_PER_HEAD_SCALES,
-                                   0,           ATTN_F_QUANT_QUERY, ATTN_F_OUT_FP8_STATIC};
-    for (size_t i = 0; i < sizeof own / sizeof own[0] && !c->report->is_failed; i++) {
+    for (int i = 0; i < CHECK_NUM_LAYER && !c->report->is_failed; i++) {
         kit_case_t k;
-        if (!check_start(c, &k)) return;
-        if ((c->can.features & own[i]) != own[i]) continue;
-        k.problem.features |= own[i] & ~ATTN_F_QUANT_QUERY;
-        if (own[i] == ATTN_F_PER_HEAD_SCALES) k.flags |= KIT_PER_HEAD;
-        if (i >= 2 && i <= 4) {
-            const uint32_t fp8 = check_fp8_cache(c);
-            if (!attn_role_has_cache(k.problem.role) || fp8 == 0) continue;
-            k.problem.kv_cache_dtype = fp8;
-            check_fit_size(c, &k);
-        }
-        if (own[i] == ATTN_F_QUANT_QUERY) k.problem.query_dtype = ATTN_DTYPE_FP8_E4M3;
-        if (own[i] == ATTN_F_OUT_FP8_STATIC) k.problem.out_dtype = ATTN_DTYPE_FP8_E4M3;
-        if (check_is_served(c, &k)) layers_in_turn(c, &k);
+        if (check_layer_case(c, &k, i)) layers_in_turn(c, &k);
     }
     if (c->report->num_cases == 0) check_skip(c, "it serves none of what is a layer's own");
 }

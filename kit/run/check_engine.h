@@ -123,6 +123,7 @@ void check_lone_list(check_list_t *list, const check_t *c);      /* part of offs
 void check_state_list(check_list_t *list, const check_t *c);     /* part of manners */
 void check_calls_list(check_list_t *list, const check_t *c);     /* part of memory */
 void check_parts_list(check_list_t *list, const check_t *c);     /* part of numerics */
+void check_team_list(check_list_t *list, const check_t *c);      /* part of manners */
 void check_every_list(check_list_t *list, const check_t *c);     /* part of capabilities */
 void check_left_list(check_list_t *list, const check_t *c);      /* part of manners */
 
@@ -148,6 +149,10 @@ int check_latent_case(const check_t *c, kit_case_t *k, uint32_t role, uint64_t s
  * the device; 1 if the backend serves it. */
 enum { CHECK_NUM_SAID = 9 };
 int check_said_case(const check_t *c, kit_case_t *k, int i);
+/* Case i of those with something that is a layer's own: sinks, slopes, scales of its cache, queries and outputs,
+ * biases; 1 if the backend serves it. */
+enum { CHECK_NUM_LAYER = 7 };
+int check_layer_case(const check_t *c, kit_case_t *k, int i);
 /* The plain case, and on the host for i above 0 over each cache format and in each element type; 0: no such.
  */
 enum { CHECK_NUM_KEPT = ATTN_KV_COUNT_ + 3 };
