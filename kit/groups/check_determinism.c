@@ -97,8 +97,8 @@ static void stopped_threads(check_t *c) {
     surroundings_set_threads(threads);
 }
 
-/* The same where build_metadata and forward are called by a thread that is bound to one processor: an engine binds
- * its threads, and a plan by the processors of whoever calls has other parts. */
+/* The same where build_metadata and forward are called by a thread that is bound to one processor: an
+ * engine binds its threads, and a plan by the processors of whoever calls has other parts. */
 static kit_run_t bound_run;
 static void *call_bound(void *unused) {
     cpu_set_t all, one;

@@ -350,8 +350,11 @@ static void bad_tables(check_t *c) {
 /* Keys and values of the call, where there is no cache: none, of another type, too few. */
 static int bad_rows_forward(attn_instance_t *v, const attn_forward_t *args, const attn_space_t *space,
                             void *stream, attn_error_t *error) {
-    static const char *const what[] = {"without keys", "without values", "with keys of another element type",
-                                       "with values of another element type", "with fewer keys than rows",
+    static const char *const what[] = {"without keys",
+                                       "without values",
+                                       "with keys of another element type",
+                                       "with values of another element type",
+                                       "with fewer keys than rows",
                                        "with fewer values than rows"};
     void *out = image_of(args->output);
     for (int i = 0; i < 6 && !current->report->is_failed; i++) {

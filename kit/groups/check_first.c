@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_first.c: group threads, the first calls of a process. What a plugin makes once for all instances, tables and
- * pools, two threads may want at the same time. So processes begin, in each of which one thread is stopped in the
- * middle of the first open, update_kv_cache, build_metadata or forward that there ever was, while another does all of it.
+ * check_first.c: group threads, the first calls of a process. What a plugin makes once for all instances,
+ * tables and pools, two threads may want at the same time. So processes begin, in each of which one thread
+ * is stopped in the middle of the first open, update_kv_cache, build_metadata or forward that there ever
+ * was, while another does all of it.
  */
 #include "../run/check_children.h"
 #include "../run/check_engine.h"

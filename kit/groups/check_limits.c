@@ -146,8 +146,8 @@ static void wide_outputs(check_t *c) {
     if (c->report->num_cases == 0) check_skip(c, "the plain case is not served with a float32 output");
 }
 
-/* A window beyond every context is none, and so is a chunk; also where it has the highest bit of its type, and
- * where 16 or 24 bits of it are a small one. */
+/* A window beyond every context is none, and so is a chunk; also where it has the highest bit of its type,
+ * and where 16 or 24 bits of it are a small one. */
 static void huge_windows(check_t *c) {
     static const uint32_t windows[] = {0x7fffffff, 0x80000000, 0xffffffff, 0x8003, 0x10003, 0x1000003};
     enum {

@@ -88,10 +88,9 @@ static void nan_shows(check_t *c) {
                         check_fail(c,
                                    "NaN in %s 1 of request 1, channel 2%s%s: output[%lld][%lld][%lld] is %g "
                                    "(semantics 10.5)",
-                                   is_value ? "value" : "key",
-                                   i >= 2 ? ", written to a cache of " : "",
-                                   i >= 2 ? attn_kv_name(kv) : "", (long long)t,
-                                   (long long)h, (long long)e, y);
+                                   is_value ? "value" : "key", i >= 2 ? ", written to a cache of " : "",
+                                   i >= 2 ? attn_kv_name(kv) : "", (long long)t, (long long)h, (long long)e,
+                                   y);
                     }
             for (int64_t t = first; got.lse != NULL && !is_value && t < in->num_tokens; t++)
                 for (int64_t h = 0; h < group && !c->report->is_failed; h++)
@@ -115,9 +114,9 @@ static void nan_query(check_t *c) {
         kit_case_t k;
         kit_result_t got;
         const int is_fp8 = i == 1;
-        const char *over = is_fp8                         ? ", over a cache of fp8_e4m3"
+        const char *over = is_fp8                        ? ", over a cache of fp8_e4m3"
                            : terms[i] == ATTN_F_SOFT_CAP ? ", with a soft cap"
-                                                          : "";
+                                                         : "";
         if (!check_start_without(c, &k)) return;
         k.problem.dtype = c->arg;
         if (terms[i] != 0) {

@@ -297,7 +297,8 @@ static void find_end(check_t *c, uint32_t i, int is_last, char text[64]) {
     }
 }
 
-/* Each option at one end while all others are at the other one, and all at the same: sizes follow from several. */
+/* Each option at one end while all others are at the other one, and all at the same: sizes follow from
+ * several. */
 static void together(check_t *c) {
     enum { MOST_OPTIONS = 16 };
     static char ends[MOST_OPTIONS][2][64];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * check_team.c: part of group manners, the threads of an OpenMP runtime. They are the engine's too: what a plugin
- * changes in them, rounding, small numbers taken for 0, the processors they may run on, holds for every region after
- * it.
+ * check_team.c: part of group manners, the threads of an OpenMP runtime. They are the engine's too: what a
+ * plugin changes in them, rounding, small numbers taken for 0, the processors they may run on, holds for
+ * every region after it.
  */
 #include "../run/check_engine.h"
 

@@ -339,9 +339,9 @@ static void cycles(check_t *c) {
         keep_least(&least.plugin, before.plugin, alloc_watch_bytes());
     }
     alloc_watch_on(0);
-    /* A device's driver keeps up to 88 bytes of a run and 143 of an open that loads kernels for itself, by its
-     * version and the load, so what the plugin took is counted apart; but what a library returned for it is not
-     * seen there: both must have grown. */
+    /* A device's driver keeps up to 88 bytes of a run and 143 of an open that loads kernels for itself, by
+     * its version and the load, so what the plugin took is counted apart; but what a library returned for
+     * it is not seen there: both must have grown. */
     if (least.plugin > allowed && least.process > allowed)
         check_fail(c, "%zu bytes that the plugin took were not returned after %d cycles", least.plugin,
                    num_cycles);

@@ -149,8 +149,8 @@ int check_latent_case(const check_t *c, kit_case_t *k, uint32_t role, uint64_t s
  * the device; 1 if the backend serves it. */
 enum { CHECK_NUM_SAID = 9 };
 int check_said_case(const check_t *c, kit_case_t *k, int i);
-/* Case i of those with something that is a layer's own: sinks, slopes, scales of its cache, queries and outputs,
- * biases; 1 if the backend serves it. */
+/* Case i of those with something that is a layer's own: sinks, slopes, scales of its cache, queries and
+ * outputs, biases; 1 if the backend serves it. */
 enum { CHECK_NUM_LAYER = 7 };
 int check_layer_case(const check_t *c, kit_case_t *k, int i);
 /* The plain case, and on the host for i above 0 over each cache format and in each element type; 0: no such.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kit_first_bad.c: the reference plugin with one mistake, -DMISTAKE=name, for tests/kit/kit_first.sh: what two
- * threads begin at once, what is kept from one call or instance for another, and sizes at which something else
- * begins. It has two options, pieces and width, of 1 to 64. -DREFERENCE="path" is the plugin that does the work. */
+/* kit_first_bad.c: the reference plugin with one mistake, -DMISTAKE=name, for tests/kit/kit_first.sh: what
+ * two threads begin at once, what is kept from one call or instance for another, and sizes at which
+ * something else begins. It has two options, pieces and width, of 1 to 64. -DREFERENCE="path" is the
+ * plugin that does the work. */
 #define _GNU_SOURCE
 #define BAD_NAME "BAD_FIRST"
 #include "over_reference.h"
